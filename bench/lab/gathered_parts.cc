@@ -14,7 +14,7 @@
 #include "moe/moe_access.h"
 #include "moracle/moracle.h"
 #include "oracle/carve.h"
-#include "parallel/dispatch.h"
+#include "parallel/dispatch/dispatch.h"
 
 namespace moracle {
 namespace {

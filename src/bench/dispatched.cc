@@ -7,7 +7,7 @@
 #include "bench/bench.h"
 #include "bench/rank_timing.h"
 #include "kernels/ops.h"
-#include "parallel/dispatched_moe.h"
+#include "parallel/dispatch/dispatched_moe.h"
 
 namespace moracle::bench {
 namespace {

@@ -13,7 +13,7 @@
 #include "models/routing_statistics.h"
 #include "moracle/moe.h"
 #include "oracle/rates/rates.h"
-#include "parallel/dispatch.h"
+#include "parallel/dispatch/dispatch.h"
 #include "parallel/replicated_moe.h"
 
 namespace moracle {

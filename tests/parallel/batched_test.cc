@@ -4,7 +4,7 @@
 
 #include "dispatched_layers.h"
 #include "host_batches.h"
-#include "parallel/dispatched_moe.h"
+#include "parallel/dispatch/dispatched_moe.h"
 #include "ranks_of_threads.h"
 #include "support/must.h"
 

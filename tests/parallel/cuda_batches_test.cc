@@ -10,7 +10,7 @@
 
 #include "base/scalar.h"
 #include "moracle/moracle.h"
-#include "parallel/dispatched_moe.h"
+#include "parallel/dispatch/dispatched_moe.h"
 #include "ranks_of_threads.h"
 #include "support/must.h"
 #include "timing/random_layer.h"

@@ -1,6 +1,6 @@
 // Why nccl_ep is not loaded. Needs no GPU.
 #if defined(MORACLE_WITH_NCCL_EP)
-#include "parallel/cuda/nccl_ep_load.h"
+#include "parallel/cuda/nccl_ep/nccl_ep_load.h"
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>

@@ -2,7 +2,7 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
-#include "parallel/cuda/nccl_ep_shape.h"
+#include "parallel/cuda/nccl_ep/nccl_ep_shape.h"
 
 namespace moracle::nccl_ep_shape_test {
 namespace {

@@ -6,8 +6,8 @@
 
 #include "base/text.h"
 #include "dispatched_layers.h"
-#include "parallel/dispatch_message.h"
-#include "parallel/dispatched_moe.h"
+#include "parallel/dispatch/dispatch_message.h"
+#include "parallel/dispatch/dispatched_moe.h"
 #include "ranks_of_threads.h"
 
 namespace moracle::dispatched_test {

@@ -5,7 +5,7 @@
 #include "kernels/ops.h"
 #include "models/decoder/on_part.h"
 #include "models/loader.h"
-#include "parallel/dispatch.h"
+#include "parallel/dispatch/dispatch.h"
 #include "parallel/replicated_moe.h"
 
 namespace moracle {

@@ -4,7 +4,7 @@
 #include "base/try.h"
 #include "kernels/ops.h"
 #include "moe/moe_access.h"
-#include "parallel/dispatch_arrived.h"
+#include "parallel/dispatch/dispatch_arrived.h"
 #include "parallel/slot_sums.h"
 
 namespace moracle {

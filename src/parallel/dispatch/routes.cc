@@ -1,4 +1,4 @@
-#include "parallel/routes.h"
+#include "parallel/dispatch/routes.h"
 
 #include <algorithm>
 

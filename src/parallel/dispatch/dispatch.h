@@ -7,9 +7,9 @@
 
 #include "moracle/moe.h"
 #include "moracle/parallel.h"
+#include "parallel/dispatch/routes.h"
 #include "parallel/expert_batches.h"
 #include "parallel/expert_copies.h"
-#include "parallel/routes.h"
 #include "quant/rows.h"
 
 namespace moracle {

@@ -10,7 +10,7 @@ namespace moracle::nccl {
 /// Every function that this library calls (nccl_ep_functions.inc).
 struct EpApi {
 #define X(function) decltype(&::function) function = nullptr;
-#include "parallel/cuda/nccl_ep_functions.inc"
+#include "parallel/cuda/nccl_ep/nccl_ep_functions.inc"
 #undef X
   int version = 0;  ///< 200 for 0.2.0
 };

@@ -6,7 +6,7 @@
 #include "moe/moe_access.h"
 #include "oracle/carve.h"
 #include "oracle/workspace.h"
-#include "parallel/dispatch.h"
+#include "parallel/dispatch/dispatch.h"
 
 namespace moracle {
 namespace {

@@ -7,7 +7,7 @@
 #include "kernels/ops.h"
 #include "moe/moe_access.h"
 #include "oracle/carve.h"
-#include "parallel/dispatch.h"
+#include "parallel/dispatch/dispatch.h"
 
 namespace moracle {
 

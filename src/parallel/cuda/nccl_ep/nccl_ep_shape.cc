@@ -1,4 +1,4 @@
-#include "parallel/cuda/nccl_ep_shape.h"
+#include "parallel/cuda/nccl_ep/nccl_ep_shape.h"
 
 #include "base/text.h"
 

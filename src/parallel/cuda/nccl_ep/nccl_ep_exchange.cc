@@ -1,8 +1,8 @@
 // NCCL, with nccl_ep for dispatched steps of few tokens.
 #if defined(MORACLE_WITH_NCCL_EP)
 #include "base/text.h"
-#include "parallel/cuda/nccl_ep_batches.h"
-#include "parallel/cuda/nccl_ep_load.h"
+#include "parallel/cuda/nccl_ep/nccl_ep_batches.h"
+#include "parallel/cuda/nccl_ep/nccl_ep_load.h"
 #include "parallel/exchange_makers.h"
 
 namespace moracle {

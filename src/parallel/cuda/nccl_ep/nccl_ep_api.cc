@@ -1,10 +1,10 @@
 #if defined(MORACLE_WITH_NCCL_EP)
-#include "parallel/cuda/nccl_ep_api.h"
+#include "parallel/cuda/nccl_ep/nccl_ep_api.h"
 
 #include "base/text.h"
 #include "oracle/machine/shared_library.h"
 #include "parallel/cuda/nccl_api.h"
-#include "parallel/cuda/nccl_ep_load.h"
+#include "parallel/cuda/nccl_ep/nccl_ep_load.h"
 
 namespace moracle::nccl {
 namespace {
@@ -27,7 +27,7 @@ Result<EpApi> load_ep(int nccl_version, const char* name) {
   if (!library.load_error().empty()) return wrong(name, library.load_error());
   EpApi api;
 #define X(function) library.find(api.function, #function);
-#include "parallel/cuda/nccl_ep_functions.inc"
+#include "parallel/cuda/nccl_ep/nccl_ep_functions.inc"
 #undef X
   if (!library.missing().empty()) return wrong("another version", library.missing());
   if (api.ncclEpGetVersion(&api.version) != ncclSuccess || api.version < kLeastEp)

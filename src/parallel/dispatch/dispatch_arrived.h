@@ -1,7 +1,7 @@
 // The rows that other ranks sent to this one, in device memory.
 #pragma once
 
-#include "parallel/dispatch.h"
+#include "parallel/dispatch/dispatch.h"
 
 namespace moracle {
 

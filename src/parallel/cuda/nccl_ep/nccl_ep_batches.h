@@ -4,8 +4,8 @@
 
 #include <map>
 
-#include "parallel/cuda/nccl_ep_api.h"
-#include "parallel/cuda/nccl_ep_structs.h"
+#include "parallel/cuda/nccl_ep/nccl_ep_api.h"
+#include "parallel/cuda/nccl_ep/nccl_ep_structs.h"
 #include "parallel/cuda/nccl_exchange.h"
 #include "parallel/exchange_makers.h"
 #include "parallel/expert_batches.h"

@@ -7,7 +7,7 @@
 
 #include "moracle/moe.h"
 #include "moracle/parallel.h"
-#include "parallel/dispatch.h"
+#include "parallel/dispatch/dispatch.h"
 
 namespace moracle {
 

@@ -7,8 +7,8 @@
 #include "base/try.h"
 #include "kernels/ops.h"
 #include "moe/moe_access.h"
-#include "parallel/dispatch_arrived.h"
-#include "parallel/dispatch_message.h"
+#include "parallel/dispatch/dispatch_arrived.h"
+#include "parallel/dispatch/dispatch_message.h"
 
 namespace moracle {
 

@@ -1,4 +1,4 @@
-#include "parallel/cuda/scatter_rows.h"
+#include "parallel/cuda/nccl_ep/scatter_rows.h"
 
 #include <algorithm>
 

@@ -1,4 +1,4 @@
-#include "parallel/dispatched_moe.h"
+#include "parallel/dispatch/dispatched_moe.h"
 
 #include "base/text.h"
 #include "base/try.h"

@@ -1,5 +1,5 @@
 // Steps of all ranks, and a layer in a step: there, through the experts, and back.
-#include "parallel/dispatch.h"
+#include "parallel/dispatch/dispatch.h"
 
 #include <algorithm>
 
@@ -7,7 +7,7 @@
 #include "base/try.h"
 #include "kernels/ops.h"
 #include "moe/moe_access.h"
-#include "parallel/dispatch_arrived.h"
+#include "parallel/dispatch/dispatch_arrived.h"
 
 namespace moracle {
 

@@ -1,10 +1,10 @@
 #if defined(MORACLE_WITH_NCCL_EP)
-#include "parallel/cuda/nccl_ep_batches.h"
+#include "parallel/cuda/nccl_ep/nccl_ep_batches.h"
 
 #include "base/text.h"
 #include "kernels/cuda/device/cuda_check.h"
-#include "parallel/cuda/nccl_ep_shape.h"
-#include "parallel/cuda/scatter_rows.h"
+#include "parallel/cuda/nccl_ep/nccl_ep_shape.h"
+#include "parallel/cuda/nccl_ep/scatter_rows.h"
 
 namespace moracle {
 namespace {
