@@ -6,6 +6,7 @@
 
 #include "base/text.h"
 #include "dispatched_layers.h"
+#include "inner_exchange.h"
 #include "parallel/dispatch/dispatch_message.h"
 #include "parallel/dispatch/dispatched_moe.h"
 #include "ranks_of_threads.h"
@@ -17,27 +18,10 @@ using namespace testing;
 using ::testing::HasSubstr;
 
 // Rows travel by themselves, as between devices that the host cannot read.
-class RowsApart final : public Exchange {
+class RowsApart final : public InnerExchange {
  public:
-  explicit RowsApart(std::unique_ptr<Exchange> inner) : inner_(std::move(inner)) {}
+  using InnerExchange::InnerExchange;
   std::string_view name() const override { return "apart"; }
-  Status all_reduce(const Matrix& x, Stream stream) override {
-    return inner_->all_reduce(x, stream);
-  }
-  using Exchange::all_gather;
-  Status all_gather(const void* mine, size_t bytes, void* all, Stream stream) override {
-    return inner_->all_gather(mine, bytes, all, stream);
-  }
-  Status reduce_scatter(const Matrix& all, const Matrix& mine, Stream stream) override {
-    return inner_->reduce_scatter(all, mine, stream);
-  }
-  Status exchange(std::span<const Group::Part> send, std::span<const Group::Part> receive,
-                  Stream stream) override {
-    return inner_->exchange(send, receive, stream);
-  }
-
- private:
-  std::unique_ptr<Exchange> inner_;
 };
 
 struct Ran {

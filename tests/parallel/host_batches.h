@@ -6,6 +6,7 @@
 #include <cstring>
 #include <limits>
 
+#include "inner_exchange.h"
 #include "parallel/expert_batches.h"
 
 namespace moracle::testing {
@@ -87,29 +88,14 @@ class HostBatches final : public ExpertBatches {
 };
 
 /// The host's exchange with batches.
-class BatchedExchange final : public Exchange {
+class BatchedExchange final : public InnerExchange {
  public:
   BatchedExchange(std::unique_ptr<Exchange> rest, std::shared_ptr<Group> group, int64_t max_tokens)
-      : rest_(std::move(rest)), batches_(std::move(group), max_tokens) {}
+      : InnerExchange(std::move(rest)), batches_(std::move(group), max_tokens) {}
   std::string_view name() const override { return "batched"; }
-  Status all_reduce(const Matrix& x, Stream stream) override {
-    return rest_->all_reduce(x, stream);
-  }
-  using Exchange::all_gather;
-  Status all_gather(const void* mine, size_t bytes, void* all, Stream stream) override {
-    return rest_->all_gather(mine, bytes, all, stream);
-  }
-  Status reduce_scatter(const Matrix& all, const Matrix& mine, Stream stream) override {
-    return rest_->reduce_scatter(all, mine, stream);
-  }
-  Status exchange(std::span<const Group::Part> send, std::span<const Group::Part> receive,
-                  Stream stream) override {
-    return rest_->exchange(send, receive, stream);
-  }
   HostBatches* batches() override { return &batches_; }
 
  private:
-  std::unique_ptr<Exchange> rest_;
   HostBatches batches_;
 };
 

@@ -75,6 +75,20 @@ class CudaNormedLinearTest : public CudaTest {
     const std::vector<uint16_t> nan(out_.bytes() / 2, 0x7fc0);
     must(device_->upload(out_.data(), nan.data(), out_.bytes(), {}));
   }
+  void expect_same_bits_beside_rows(const char* scheme, int64_t outputs, int64_t hidden) {
+    Linear linear = make(outputs, hidden, outputs == 200, scheme);
+    const auto apply = [&](int64_t tokens) {
+      reset();
+      must(linear.apply(bf16_matrix(y_, tokens, hidden), out(tokens)));
+      return download<uint16_t>(out_);
+    };
+    const std::vector<uint16_t> want = apply(8);
+    for (const int64_t tokens : {1, 3, 4}) {
+      SCOPED_TRACE(str(scheme, ", ", outputs, " x ", hidden, ", ", tokens, " tokens"));
+      const std::vector<uint16_t> got = apply(tokens);
+      ASSERT_TRUE(std::equal(got.begin(), got.begin() + tokens * outputs, want.begin()));
+    }
+  }
 
   struct Results {
     std::vector<uint16_t> sum, out;
@@ -141,42 +155,16 @@ TEST_F(CudaNormedLinearTest, OtherInputsRunOneAfterAnother) {
 }
 
 TEST_F(CudaNormedLinearTest, RowHasSameBitsBesideOtherRows) {
-  for (const char* const scheme : {"int4-w4a16-g128", "int8-w8a16-channel", "mxfp4-w4a16"}) {
-    for (const auto& [outputs, hidden] : kSizes) {
-      Linear linear = make(outputs, hidden, outputs == 200, scheme);
-      const auto apply = [&](int64_t tokens) {
-        reset();
-        must(linear.apply(bf16_matrix(y_, tokens, hidden), out(tokens)));
-        return download<uint16_t>(out_);
-      };
-      const std::vector<uint16_t> want = apply(8);
-      for (const int64_t tokens : {1, 3, 4}) {
-        SCOPED_TRACE(str(scheme, ", ", outputs, " x ", hidden, ", ", tokens, " tokens"));
-        const std::vector<uint16_t> got = apply(tokens);
-        ASSERT_TRUE(std::equal(got.begin(), got.begin() + tokens * outputs, want.begin()));
-      }
-    }
-  }
+  for (const char* const scheme : {"int4-w4a16-g128", "int8-w8a16-channel", "mxfp4-w4a16"})
+    for (const auto& [outputs, hidden] : kSizes)
+      expect_same_bits_beside_rows(scheme, outputs, hidden);
 }
 
 // Eight tokens are quantized by a kernel of their own. A token's bits do not depend on the others.
 TEST_F(CudaNormedLinearTest, LinearThatQuantizesItsInputGivesBitsOfTwoKernels) {
   for (const char* const scheme : {"int8-w8a8", "fp8-w8a8-channel", "fp8-w8a8-block128x128"}) {
-    for (const auto& [outputs, hidden] : kSizes) {
-      if (hidden % 128 != 0) continue;
-      Linear linear = make(outputs, hidden, outputs == 200, scheme);
-      const auto apply = [&](int64_t tokens) {
-        reset();
-        must(linear.apply(bf16_matrix(y_, tokens, hidden), out(tokens)));
-        return download<uint16_t>(out_);
-      };
-      const std::vector<uint16_t> want = apply(8);
-      for (const int64_t tokens : {1, 3, 4}) {
-        SCOPED_TRACE(str(scheme, ", ", outputs, " x ", hidden, ", ", tokens, " tokens"));
-        const std::vector<uint16_t> got = apply(tokens);
-        ASSERT_TRUE(std::equal(got.begin(), got.begin() + tokens * outputs, want.begin()));
-      }
-    }
+    for (const auto& [outputs, hidden] : kSizes)
+      if (hidden % 128 == 0) expect_same_bits_beside_rows(scheme, outputs, hidden);
   }
 }
 
