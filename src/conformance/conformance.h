@@ -93,6 +93,9 @@ struct Precision {
   int products = 24;  ///< of float activations, in products
   int stored = 24;    ///< of values between the stages: 8 if bf16
   int64_t group = 0;  ///< KernelPlan::product_group
+  /// All groups of a row have one power of two in products: weights are off by up to 2^-10 of the
+  /// largest scale of their row, and quantized activations as `products` and `group` say.
+  bool one_exponent = false;
 };
 Precision precision_of(const Plan& plan);
 

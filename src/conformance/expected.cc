@@ -125,9 +125,17 @@ void cut(Vector& x, int bits, int64_t group = 0) {
 struct Decoded {
   CanonicalMatrix matrix;
   std::vector<double> values;
+  std::vector<double> weight_error;  // of each weight of a row; empty: none
 
-  explicit Decoded(CanonicalMatrix from) : matrix(std::move(from)), values(matrix.n * matrix.k) {
-    for (int64_t n = 0; n < matrix.n; ++n) dequantize_row(matrix, n, &values[n * matrix.k]);
+  explicit Decoded(CanonicalMatrix from, bool one_exponent = false)
+      : matrix(std::move(from)), values(matrix.n * matrix.k) {
+    for (int64_t n = 0; n < matrix.n; ++n) {
+      dequantize_row(matrix, n, &values[n * matrix.k]);
+      if (!one_exponent) continue;
+      const auto scales = matrix.scales.begin() + n / matrix.key.group.rows * matrix.scale_cols();
+      weight_error.push_back(
+          std::ldexp(*std::max_element(scales, scales + matrix.scale_cols()), -10));
+    }
   }
 };
 
@@ -142,6 +150,8 @@ Vector multiply(const Decoded& decoded, const Vector& x, bool integers) {
       sum += x.value[k] * row[k];
       magnitude += std::fabs(x.value[k] * row[k]);
       carried += x.error[k] * std::fabs(row[k]);
+      if (!decoded.weight_error.empty())
+        carried += decoded.weight_error[n] * (std::fabs(x.value[k]) + x.error[k]);
     }
     if (!w.bias.empty()) sum += w.bias[n];
     y.value[n] = sum;
@@ -242,7 +252,9 @@ void add_adapters(const std::vector<LoraPair>& pairs, int64_t expert, const Vect
 
 Precision precision_of(const Plan& plan) {
   const KernelPlan& first = plan.matrices[0].kernel;
-  return {first.product_bits, plan.activation_dtype == DType::kF32 ? 24 : 8, first.product_group};
+  const auto& key = plan.layer.scheme.activation;
+  return {first.product_bits, plan.activation_dtype == DType::kF32 ? 24 : 8, first.product_group,
+          first.product_group > 0 && key && key->scale_dtype == DType::kF8E8M0};
 }
 
 Expected expected(const LayerSpec& spec, const DescribedWeights& weights,
@@ -257,12 +269,16 @@ Expected expected(const LayerSpec& spec, const DescribedWeights& weights,
     return matrix.input_scales().empty() ? 0.0f : matrix.input_scales()[e];
   };
   auto prepare = [&](Vector& x, float scale) {
-    if (quantizes) return quantize(spec.scheme, x, scale, precision.stored);
-    cut(x, precision.products, precision.group);
+    if (quantizes) quantize(spec.scheme, x, scale, precision.stored);
+    if (precision.one_exponent)
+      cut(x, precision.products, static_cast<int64_t>(x.value.size()));
+    else if (!quantizes)
+      cut(x, precision.products, precision.group);
   };
   for (int64_t e = 0; e < spec.num_experts; ++e) {
     if (std::find(topk_ids.begin(), topk_ids.end(), e) == topk_ids.end()) continue;
-    const Decoded w13(*weights.w13.expert(e)), w2(*weights.w2.expert(e));
+    const Decoded w13(*weights.w13.expert(e), precision.one_exponent),
+        w2(*weights.w2.expert(e), precision.one_exponent);
     for (int64_t slot = 0; slot < num_tokens * spec.top_k; ++slot) {
       if (topk_ids[slot] != e) continue;
       const int64_t token = slot / spec.top_k;

@@ -162,6 +162,8 @@ Status FusedMoe::swap(PackedWeights&& weights, Stream stream) {
   const std::vector<KernelWeights>& fresh = weights.state_->matrices;
   MORACLE_CHECK(replace(state_->w13->weights(), fresh[0], device, stream));
   MORACLE_CHECK(replace(state_->w2->weights(), fresh[1], device, stream));
+  MORACLE_CHECK(state_->w13->weights_replaced(stream));
+  MORACLE_CHECK(state_->w2->weights_replaced(stream));
   MORACLE_CHECK(device.synchronize(stream));
   const PackedWeights used_up = std::move(weights);
   return {};

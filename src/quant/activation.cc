@@ -35,6 +35,7 @@ int64_t num_groups(const QuantKey& key, int64_t cols) {
 
 bool can_quantize(const QuantKey& key) {
   return key == kInt8DynamicTokenSym || key == kFp8DynamicTokenSym || key == kMxfp8Dynamic ||
+         key == kFp8DynamicTokenPowerOfTwo ||
          (key.group.cols > 0 && key == fp8_dynamic_group(key.group.cols));
 }
 

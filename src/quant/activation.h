@@ -15,8 +15,12 @@ namespace moracle {
 int64_t group_cols(const QuantKey& key, int64_t cols);
 int64_t num_groups(const QuantKey& key, int64_t cols);
 
+/// fp8 per token whose scale is a power of two, as that of mxfp8 for a group of 32.
+inline constexpr QuantKey kFp8DynamicTokenPowerOfTwo{DType::kF8E4M3, kPerRow, true, true,
+                                                     DType::kF8E8M0};
+
 /// True for the keys that quantize_row supports: dynamic int8 per token, fp8 per token or group,
-/// mxfp8.
+/// mxfp8, powers of two per token.
 bool can_quantize(const QuantKey& key);
 
 /// The scale of a group with largest magnitude `largest`:

@@ -7,6 +7,7 @@
 #include "kernels/cuda/dense/cublaslt_blocks.h"
 #include "kernels/cuda/dense/cublaslt_plan.h"
 #include "kernels/cuda/dense/quantized_rows.h"
+#include "kernels/cuda/gemm_sm90/exponents.h"
 #include "kernels/cuda/gemm_sm90/wgmma_dense.h"
 #include "kernels/cuda/gemm_sm90/wgmma_experts.h"
 
@@ -28,11 +29,26 @@ class FewOrMany : public FusedExperts {
   int64_t few_tokens_;
 };
 
+// Kernels of cuda-sm80 for weights whose exponents are prepared.
+Result<std::unique_ptr<GroupedLinear>> make_with_exponents(KernelWeights&& weights,
+                                                           const KernelPlan& plan, Device& device) {
+  auto* const gpu = dynamic_cast<CudaDevice*>(&device);
+  if (gpu == nullptr || !has_exponents(weights)) return make_sm80(std::move(weights), plan, device);
+  const bool one_per_row = plan.fused.any() && has_row_exponents(weights.shape, weights.scheme);
+  const Exponents exponents(weights, one_per_row);
+  MORACLE_CHECK(exponents.prepare(weights, gpu->queue(), {}));
+  MORACLE_CHECK(device.synchronize());
+  if (one_per_row) weights.shape = with_row_exponents(weights.shape);
+  MORACLE_TRY(std::unique_ptr<GroupedLinear> kernels, make_sm80(std::move(weights), plan, device));
+  return make_prepared(std::move(kernels), exponents, *gpu);
+}
+
 }  // namespace
 
 Result<std::unique_ptr<GroupedLinear>> make_sm90(KernelWeights&& weights, const KernelPlan& plan,
                                                  Device& device) {
-  MORACLE_TRY(std::unique_ptr<GroupedLinear> others, make_sm80(std::move(weights), plan, device));
+  MORACLE_TRY(std::unique_ptr<GroupedLinear> others,
+              make_with_exponents(std::move(weights), plan, device));
   auto& gpu = dynamic_cast<CudaDevice&>(device);
   if (plan.dense_from > 0) {
     MORACLE_TRY(others, make_wgmma_dense(std::move(others), gpu));

@@ -6,6 +6,7 @@
 #include "kernels/cuda/decode/few_plan.h"
 #include "kernels/cuda/dense/cublaslt_plan.h"
 #include "kernels/cuda/gemm_sm80/mma_plan.h"
+#include "kernels/cuda/gemm_sm90/row_exponents_plan.h"
 #include "kernels/cuda/gemm_sm90/wgmma_plan.h"
 #include "kernels/kernels.h"
 #include "oracle/machine/libraries.h"
@@ -90,11 +91,8 @@ KernelPlan plan_linear(const KernelRequest& request, const Machine& machine, Ker
   return plan;
 }
 
-KernelPlan plan_sm90(const KernelRequest& request, const Machine& machine) {
-  KernelPlan plan = plan_mma(request, machine);
-  if (request.linear) return plan_linear(request, machine, std::move(plan));
-  // GEMM 1 must apply the activation.
-  if (!request.fuses || (request.activation != nullptr && !plan.activates)) return plan;
+// Kernels for all stages of a layer of experts. `plan`: those of cuda-sm80.
+KernelPlan plan_fused(const KernelRequest& request, KernelPlan plan) {
   std::vector<KernelUse> uses;
   int64_t least = wgmma_least_tokens(request);
   if (few_serves(request.shape, request.scheme)) {
@@ -111,6 +109,35 @@ KernelPlan plan_sm90(const KernelRequest& request, const Machine& machine) {
   if (plan.fused.any()) plan.deterministic = false;
   uses.back().to_tokens = 0;
   plan.kernels = std::move(uses);
+  return plan;
+}
+
+KernelPlan plan_sm90(const KernelRequest& request, const Machine& machine) {
+  KernelPlan plan = plan_mma(request, machine);
+  if (request.linear) return plan_linear(request, machine, std::move(plan));
+  // GEMM 1 must apply the activation.
+  if (!request.fuses || (request.activation != nullptr && !plan.activates)) return plan;
+  if (!has_row_exponents(request.shape, request.scheme))
+    return plan_fused(request, std::move(plan));
+  const MatrixShape shape = with_row_exponents(request.shape);
+  const Scheme scheme = product_scheme(shape, request.scheme);
+  const KernelRequest products{
+      shape,
+      scheme,
+      request.deterministic,
+      request.bf16_activations,
+      request.max_rows,
+      request.activation,
+      request.max_num_tokens,
+      request.min_num_tokens,
+      request.rows_per_token,
+      request.expert_rows,
+      request.num_experts,
+      request.fuses,
+      request.linear,
+  };
+  plan = plan_fused(products, std::move(plan));
+  if (plan.fused.any()) plan.product_bits = kRowExponentBits, plan.product_group = shape.k;
   return plan;
 }
 

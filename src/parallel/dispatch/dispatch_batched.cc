@@ -103,7 +103,8 @@ Status Dispatch::prepare(FusedMoe& moe, const ExpertCopies& copies) {
     return refuse("a plan for a token of each rank", str("the plan is for ", plan.max_num_tokens));
   MORACLE_TRY(const Batch batch, batch_of(moe));
   MORACLE_CHECK(exchange_.batches()->prepare(batch.shape));
-  // A first call without tokens: the exchange may connect or compile, and its errors come here.
+  // A first call without tokens. The exchange may connect or compile, and its errors come here. The
+  // GPU loads the kernels: later, while a kernel waits for another rank, loading would wait, too.
   const size_t ids_bytes = plan.layer.top_k * sizeof(int32_t);
   MORACLE_TRY(const Buffer ids, device_.allocate(ids_bytes));
   MORACLE_TRY(const Buffer weights, device_.allocate(ids_bytes));
@@ -115,8 +116,8 @@ Status Dispatch::prepare(FusedMoe& moe, const ExpertCopies& copies) {
   MORACLE_CHECK(device_.upload(rows.data(), zeros.data(), rows.bytes()));
   const int64_t cols = plan.layer.hidden_size;
   const Matrix both{rows.data(), batch.shape.result, 2, cols, cols};
-  MORACLE_CHECK(send_batch(moe, both.slice(0, 1), {ids.as<int32_t>()}, {weights.as<float>()},
-                           both.slice(1, 1), {}));
+  MORACLE_CHECK(apply_batch(moe, both.slice(0, 1), {ids.as<int32_t>()}, {weights.as<float>()},
+                            both.slice(1, 1), {}));
   return device_.synchronize();
 }
 

@@ -4,7 +4,9 @@
 #include "kernels/cuda/decode/few_experts.h"
 
 #include "kernels/cuda/decode/few_launch.h"
+#include "kernels/cuda/gemm_sm90/row_exponents_plan.h"
 #include "kernels/cuda/ops/quantize_vectors.h"
+#include "quant/activation.h"
 
 namespace moracle::cuda {
 namespace {
@@ -15,6 +17,7 @@ class FewExperts : public FusedExperts {
              const Plan& plan, CudaDevice& device)
       : w13_(w13),
         w2_(w2),
+        key_(product_scheme(w13.shape, w13.scheme).activation),
         first_(first),
         second_(second),
         activation_(plan.layer.activation),
@@ -56,20 +59,20 @@ class FewExperts : public FusedExperts {
  private:
   // True if a GEMM reads the rows as they are: activations in floats, in whole 16-byte loads.
   bool is_ready(const Matrix& x) const {
-    return !w13_.scheme.activation && reinterpret_cast<uintptr_t>(x.data) % 16 == 0 &&
-           x.stride % 8 == 0 && x.cols % 16 == 0;
+    return !key_ && reinterpret_cast<uintptr_t>(x.data) % 16 == 0 && x.stride % 8 == 0 &&
+           x.cols % 16 == 0;
   }
   // Quantizes rows if the scheme says so. Otherwise copies rows that are not ready.
   Result<Rows> prepared(const Matrix& x, const Rows& room, Overlap overlap, Stream stream) const {
-    const auto& key = w13_.scheme.activation;
-    const Rows to = room.first(x.rows);
-    if (key && in_vectors(x, *key, to)) {
-      MORACLE_CHECK(
-          quantize_vectors(device_.queue(), x, *key, to, CodeOrder::kNatural, stream, overlap));
-      return to;
-    }
-    if (key) {
-      MORACLE_CHECK(device_.ops().quantize(x, *key, to, stream));
+    Rows to = room.first(x.rows);
+    if (key_) {
+      to.num_scales = num_groups(*key_, x.cols);
+      if (in_vectors(x, *key_, to)) {
+        MORACLE_CHECK(
+            quantize_vectors(device_.queue(), x, *key_, to, CodeOrder::kNatural, stream, overlap));
+      } else {
+        MORACLE_CHECK(device_.ops().quantize(x, *key_, to, stream));
+      }
       return to;
     }
     if (is_ready(x)) return Rows{x, nullptr, 0};
@@ -78,6 +81,7 @@ class FewExperts : public FusedExperts {
   }
 
   const KernelWeights &w13_, &w2_;
+  std::optional<QuantKey> key_;  // of activations; none: floats
   FewLaunch first_, second_;
   ActivationSpec activation_;
   int64_t top_k_, num_experts_, num_local_;

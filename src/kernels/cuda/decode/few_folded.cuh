@@ -24,7 +24,8 @@ struct FewFp4Folded : Fp4Folded {
 };
 
 /// e4m3 with exponents as scales. Pairs of every second column need fewer instructions than pairs
-/// of neighbours, so the activations are paired in the same way.
+/// of neighbours, so the activations are paired in the same way. Groups with NaN have the exponent
+/// of NaN (exponents.h).
 struct FewFp8Folded : Fp8Folded {
   __device__ static void activations(const uint32_t (&eight)[4], uint32_t (&b)[4]) {
 #pragma unroll
@@ -40,8 +41,7 @@ struct FewFp8Folded : Fp8Folded {
       for (int i = 0; i < 2; ++i) {
         const uint32_t size = (i == 0 ? four << 4 : four >> 4) & 0x07f007f0u;
         const uint32_t bits = size | ((i == 0 ? four << 8 : four) & 0x80008000u);
-        const uint32_t nan = __heq2_mask(as_bf16x2(size), as_bf16x2(0x07f007f0u));  // all bits
-        pairs[i] = as_bits(__hmul2(as_bf16x2(bits), as_bf16x2(factor[h]))) | nan;
+        pairs[i] = as_bits(__hmul2(as_bf16x2(bits), as_bf16x2(factor[h])));
       }
     });
   }

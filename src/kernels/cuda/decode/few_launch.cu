@@ -4,6 +4,7 @@
 
 #include "kernels/cuda/device/launch.cuh"
 #include "kernels/cuda/gemm_sm80/mma_choice.h"
+#include "kernels/cuda/gemm_sm90/row_exponents_plan.h"
 #include "kernels/cuda/ops/norm_in_block.cuh"
 #include "kernels/kernel_watch.h"
 #include "layout/mma16.h"
@@ -87,7 +88,8 @@ FewDenseShare share_dense(FewArgs& args, DType codes, int multiprocessors) {
 
 Result<FewLaunch> FewLaunch::make(const KernelWeights& weights, const Queue& queue) {
   FewLaunch launch;
-  launch.kernels_ = few_kernels_for(weights.shape, weights.scheme);
+  launch.scheme_ = product_scheme(weights.shape, weights.scheme);
+  launch.kernels_ = few_kernels_for(weights.shape, launch.scheme_);
   launch.queue_ = &queue;
   MORACLE_TRY(const CurrentDevice here, CurrentDevice::enter(queue.index));
   int most_shared = 0;
@@ -201,8 +203,7 @@ Status FewLaunch::run(const FewKernel (&kernels)[2], bool adds, FewArgs args,
                       int64_t more_bytes, int most_stages) const {
   const FewKernel& kernel = kernels[is_narrow(args.matrix) ? 1 : 0];
   describe_stage(weights, kernel.panels, args);
-  if (kernels_are_watched())
-    report({few_kernel_name(weights.scheme, kernel.tokens, adds), weights.shape});
+  if (kernels_are_watched()) report({few_kernel_name(scheme_, kernel.tokens, adds), weights.shape});
   const int64_t shared =
       share_out(kernel, most_shared_ - more_bytes, most_stages, args) + more_bytes;
   args.cluster = std::max(args.cluster, 1);

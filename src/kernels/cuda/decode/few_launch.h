@@ -50,6 +50,7 @@ class FewLaunch {
   int cluster_of(int panels) const;
 
   FewKernels kernels_{};
+  Scheme scheme_;            // product_scheme
   int64_t most_shared_ = 0;  // bytes of a block
   const Queue* queue_ = nullptr;
 };

@@ -34,6 +34,7 @@ class FewLinear : public GroupedLinear {
   Status run_dense(const Matrix& x, const Rows& scratch, const Matrix& y, Stream stream) override {
     return others_->run_dense(x, scratch, y, stream);
   }
+  Status weights_replaced(Stream stream) override { return others_->weights_replaced(stream); }
   const KernelWeights& weights() const override { return others_->weights(); }
 
  private:

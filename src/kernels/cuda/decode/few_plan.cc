@@ -3,6 +3,7 @@
 #include <algorithm>
 
 #include "base/text.h"
+#include "kernels/cuda/gemm_sm90/row_exponents_plan.h"
 #include "layout/mma16.h"
 
 namespace moracle::cuda {
@@ -68,7 +69,7 @@ std::string few_kernel_name(const Scheme& scheme, int rows, bool adds) {
   if (activation)
     products = activation->dtype == DType::kI8 ? "i8 x i8, exact sums" : "f16 products, f32 sums";
   return str("mma.sync, streamed panels for ", rows, adds ? " tokens, weighted sum, " : " rows, ",
-             products);
+             products, row_exponents_note(scheme));
 }
 
 }  // namespace moracle::cuda

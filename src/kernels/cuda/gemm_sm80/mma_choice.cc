@@ -69,7 +69,8 @@ MmaArgs mma_args(const KernelWeights& weights, const GroupedRows& rows, const Ma
   a.panels = static_cast<int>(mma16::num_panels(shape.n));
   a.blocks = static_cast<int>(mma16::num_blocks(shape.k));
   a.weight_groups = groups_of(shape.key.group.cols, a.blocks, mma16::num_groups(shape));
-  a.x_groups = groups_of(key ? key->group.cols : GroupShape::kAll, a.blocks, rows.x.num_scales);
+  a.x_groups = groups_of(key && rows.x.num_scales > 1 ? key->group.cols : GroupShape::kAll,
+                         a.blocks, rows.x.num_scales);
   a.scale_is_exponent = mma16::scale_is_exponent(shape);
   a.has_zeros = !shape.key.symmetric;
   a.has_bias = shape.bias;

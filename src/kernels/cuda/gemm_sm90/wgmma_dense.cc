@@ -40,6 +40,7 @@ class WgmmaDense : public GroupedLinear {
       rows.x = Rows{x, nullptr, 0};
     return others_->run(rows, y, stream);
   }
+  Status weights_replaced(Stream stream) override { return others_->weights_replaced(stream); }
   const KernelWeights& weights() const override { return others_->weights(); }
 
  private:

@@ -2,9 +2,11 @@
 // GEMM 1 with the activation, codes again, GEMM 2, and the weighted sum.
 #include "kernels/cuda/gemm_sm90/wgmma_experts.h"
 
+#include "kernels/cuda/gemm_sm90/row_exponents_plan.h"
 #include "kernels/cuda/gemm_sm90/wgmma_gemm.h"
 #include "kernels/cuda/gemm_sm90/wgmma_plan.h"
 #include "kernels/cuda/ops/quantize_vectors.h"
+#include "quant/activation.h"
 
 namespace moracle::cuda {
 namespace {
@@ -15,6 +17,7 @@ class WgmmaExperts : public FusedExperts {
                const Plan& plan, CudaDevice& device)
       : w13_(w13),
         w2_(w2),
+        scheme_(product_scheme(w13.shape, w13.scheme)),
         first_(first),
         second_(second),
         activation_(plan.layer.activation),
@@ -38,8 +41,8 @@ class WgmmaExperts : public FusedExperts {
       overlap = Overlap::kNone;
     }
     MORACLE_TRY(const Rows input, prepared(x, scratch, overlap, stream));
-    const auto& key = w13_.scheme.activation;
-    const bool codes = key && !wgmma_rounds(w13_.scheme);
+    const auto& key = scheme_.activation;
+    const bool codes = key && !wgmma_rounds(scheme_);
     const Matrix h = scratch.activated.slice(0, num_rows);
     const bool quantized = kernel.quantizes && key->group.cols == 128;
     Rows intermediate{h, nullptr, 0};
@@ -49,6 +52,7 @@ class WgmmaExperts : public FusedExperts {
                              intermediate, &activation_, !codes, stream));
     if (codes && !quantized) {
       intermediate = scratch.intermediate.first(num_rows);
+      intermediate.num_scales = num_groups(*key, h.cols);
       MORACLE_CHECK(
           quantize_vectors(device_.queue(), h, *key, intermediate, CodeOrder::kFragments, stream));
     } else if (key && !codes) {
@@ -65,15 +69,16 @@ class WgmmaExperts : public FusedExperts {
   // Codes, or values in bf16, in fragment order.
   Result<Rows> prepared(const Matrix& x, const MoeScratch& scratch, Overlap overlap,
                         Stream stream) const {
-    const auto& key = w13_.scheme.activation;
+    const auto& key = scheme_.activation;
     Rows to = scratch.input.first(x.rows);
     if (!key) {
       MORACLE_CHECK(to_fragments(device_.queue(), x, to.values, stream, overlap));
-    } else if (wgmma_rounds(w13_.scheme)) {
+    } else if (wgmma_rounds(scheme_)) {
       to = Rows{scratch.hidden.slice(0, x.rows), nullptr, 0};
       MORACLE_CHECK(round_to_codes(device_.queue(), x, *key, to.values, CodeOrder::kFragments,
                                    stream, overlap));
     } else {
+      to.num_scales = num_groups(*key, x.cols);
       MORACLE_CHECK(
           quantize_vectors(device_.queue(), x, *key, to, CodeOrder::kFragments, stream, overlap));
     }
@@ -81,6 +86,7 @@ class WgmmaExperts : public FusedExperts {
   }
 
   const KernelWeights &w13_, &w2_;
+  Scheme scheme_;  // in which the products run
   WgmmaGemm first_, second_;
   ActivationSpec activation_;
   int64_t top_k_, num_experts_, num_local_;

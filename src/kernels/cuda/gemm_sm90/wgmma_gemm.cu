@@ -4,6 +4,7 @@
 
 #include "kernels/cuda/device/launch.cuh"
 #include "kernels/cuda/gemm_sm80/mma_choice.h"
+#include "kernels/cuda/gemm_sm90/row_exponents_plan.h"
 #include "kernels/cuda/gemm_sm90/wgmma_plan.h"
 #include "kernels/kernel_watch.h"
 #include "layout/mma16.h"
@@ -44,7 +45,8 @@ WgmmaKernels wgmma_kernels_for(const MatrixShape& shape, const Scheme& scheme) {
 
 Result<WgmmaGemm> WgmmaGemm::make(const KernelWeights& weights, const Queue& queue) {
   WgmmaGemm gemm;
-  gemm.kernels_ = wgmma_kernels_for(weights.shape, weights.scheme);
+  gemm.scheme_ = product_scheme(weights.shape, weights.scheme);
+  gemm.kernels_ = wgmma_kernels_for(weights.shape, gemm.scheme_);
   gemm.queue_ = &queue;
   MORACLE_TRY(const CurrentDevice here, CurrentDevice::enter(queue.index));
   const auto& [grouped, dense, shared] = gemm.kernels_;
@@ -95,9 +97,9 @@ Status WgmmaGemm::run(const KernelWeights& weights, const GroupedRows& rows, con
       static_cast<size_t>(linear ? wgmma_dense_choice(rows.num_rows)
                                  : wgmma_choice(count, rows.num_rows, weights.num_experts));
   if (kernels_are_watched())
-    report({wgmma_kernel_name(weights.scheme, grouped[choice].rows), weights.shape});
+    report({wgmma_kernel_name(scheme_, grouped[choice].rows), weights.shape});
   WgmmaArgs args{mma_args(weights, rows, y, activation), y_fragments, to.scales, 1, 0, boxes_};
-  if (wgmma_rounds(weights.scheme)) args.x_stride *= 2, args.x_bytes *= 2;  // bf16
+  if (wgmma_rounds(scheme_)) args.x_stride *= 2, args.x_bytes *= 2;  // bf16
   const WgmmaKernel* kernel = &grouped[choice];
   const MmaKernel tile{nullptr, kernel->rows, kernel->outputs, kernel->threads,
                        kernel->shared_bytes};

@@ -26,6 +26,7 @@ class WgmmaGemm {
 
  private:
   WgmmaKernels kernels_;
+  Scheme scheme_;  // product_scheme
   WeightBoxes boxes_{};
   const Queue* queue_ = nullptr;
 };

@@ -115,8 +115,9 @@ struct Fp4Folded : FoldedProducts {
   }
 };
 
-/// e4m3 with exponents as scales. Activations are bf16, or e4m3 in groups of 32 whose values were
-/// rounded to it: these, too, are exact in bf16.
+/// e4m3 with exponents as scales. Groups with NaN have the exponent of NaN (exponents.h).
+/// Activations are bf16, or e4m3 in groups of 32 whose values were rounded to it: these, too, are
+/// exact in bf16.
 struct Fp8Folded : FoldedProducts {
   static constexpr int kCodeBits = 8;
   __device__ static uint32_t factor(uint32_t exponent) { return folded_factor<120>(exponent); }
@@ -126,10 +127,8 @@ struct Fp8Folded : FoldedProducts {
 #pragma unroll
       for (int i = 0; i < 2; ++i) {
         const uint32_t high = __byte_perm(four, 0, i == 0 ? 0x1404 : 0x3424);
-        const uint32_t size = high >> 4 & 0x07f007f0u;
-        const uint32_t nan = __heq2_mask(as_bf16x2(size), as_bf16x2(0x07f007f0u));  // all bits
-        const uint32_t bits = (high & 0x80008000u) | size;
-        pairs[i] = as_bits(__hmul2(as_bf16x2(bits), as_bf16x2(factor[h]))) | nan;
+        const uint32_t bits = (high & 0x80008000u) | (high >> 4 & 0x07f007f0u);
+        pairs[i] = as_bits(__hmul2(as_bf16x2(bits), as_bf16x2(factor[h])));
       }
     });
   }

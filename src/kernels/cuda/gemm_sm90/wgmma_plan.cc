@@ -4,7 +4,9 @@
 
 #include "base/text.h"
 #include "kernels/cuda/gemm_sm80/mma_plan.h"
+#include "kernels/cuda/gemm_sm90/row_exponents_plan.h"
 #include "layout/mma16.h"
+#include "quant/activation.h"
 
 namespace moracle::cuda {
 namespace {
@@ -26,7 +28,7 @@ int wgmma_tiles(const MatrixShape& shape, const Scheme& scheme) {
   if (key) {
     const int64_t most_columns = 16384;  // that the kernel for quantization keeps
     if (!key->dynamic || shape.k > most_columns) return 0;
-    if (key->scale_dtype == DType::kF8E8M0)
+    if (wgmma_rounds(scheme))
       return mma16::scale_is_exponent(shape) && shape.key.dtype == DType::kF8E4M3 &&
                      key->group.cols == mma16::kCols
                  ? kUnpackingTiles
@@ -89,7 +91,7 @@ int64_t wgmma_least_tokens(const KernelRequest& request) {
 }
 
 bool wgmma_rounds(const Scheme& scheme) {
-  return scheme.activation && scheme.activation->scale_dtype == DType::kF8E8M0;
+  return scheme.activation == kMxfp8Dynamic;
 }
 
 std::string wgmma_kernel_name(const Scheme& scheme, int tile_rows) {
@@ -98,7 +100,7 @@ std::string wgmma_kernel_name(const Scheme& scheme, int tile_rows) {
   if (activation && !wgmma_rounds(scheme))
     products = activation->dtype == DType::kI8 ? "i8 x i8, exact sums"
                                                : "fp8 x fp8, f32 sums of 128 columns each";
-  return str("wgmma, tiles of ", tile_rows, " rows, ", products);
+  return str("wgmma, tiles of ", tile_rows, " rows, ", products, row_exponents_note(scheme));
 }
 
 }  // namespace moracle::cuda

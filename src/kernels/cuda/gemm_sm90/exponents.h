@@ -1,0 +1,33 @@
+// Weights in e4m3 with exponents, prepared for the kernels that multiply without looking at them.
+#pragma once
+
+#include "kernels/cuda/device/cuda_device.h"
+#include "kernels/cuda/gemm_sm90/row_exponents_plan.h"
+#include "kernels/grouped_linear.h"
+
+namespace moracle::cuda {
+
+/// Prepares weights in mxfp8 as they arrive, and again after they are replaced. With `one_per_row`
+/// (has_row_exponents) the exponents move into the codes. Otherwise a group with the code of NaN
+/// gets the exponent of NaN, so that no kernel needs to look for that code: the outputs of the row
+/// are NaN in either case.
+class Exponents {
+ public:
+  Exponents(const KernelWeights& weights, bool one_per_row);
+
+  /// Enqueues the change of the bytes of `weights`.
+  Status prepare(const KernelWeights& weights, const Queue& queue, Stream stream) const;
+
+ private:
+  int64_t panels_, blocks_, group_blocks_, groups_;
+  bool one_per_row_;
+};
+
+/// True for weights that need this.
+bool has_exponents(const KernelWeights& weights);
+
+/// The kernels of `others`, whose weights are prepared, with preparation after each replacement.
+std::unique_ptr<GroupedLinear> make_prepared(std::unique_ptr<GroupedLinear> others,
+                                             const Exponents& exponents, CudaDevice& device);
+
+}  // namespace moracle::cuda
