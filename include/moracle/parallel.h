@@ -100,6 +100,7 @@ std::span<const Transport> transports();
 Result<std::shared_ptr<Group>> open_group(const RankOptions& options);
 
 class ExpertBatches;  ///< internal
+class RowSums;        ///< internal
 
 /// Operations between the devices of a group's ranks. They are enqueued on a stream like Ops; on a
 /// CPU they are done when the call returns. Every rank enqueues the same operations in the same
@@ -134,6 +135,8 @@ class Exchange {
                           Stream stream) = 0;
   /// Sends tokens straight to their experts in dispatched mode. Null: this row has no such way.
   virtual ExpertBatches* batches() { return nullptr; }
+  /// Adds the rows of experts while it scatters the sums. Null: this row has no such way.
+  virtual RowSums* row_sums() { return nullptr; }
 };
 
 /// What an exchange has to serve.

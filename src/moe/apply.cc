@@ -75,7 +75,8 @@ Status FusedMoe::State::add_adapters(const Matrix& x, const int32_t* row_index, 
 
 Status FusedMoe::State::run_experts(const Matrix& x, const MoeScratch& scratch, LoraIds lora_ids,
                                     const float* topk_weights, const Matrix& output, Stream stream,
-                                    bool each_slot, const Rows* prepared) const {
+                                    bool each_slot, const Rows* prepared,
+                                    const AddRows& add) const {
   Ops& ops = device().ops();
   const int64_t rows = x.rows * plan.top_k();
   // Quantize each token once, for all of its experts. Only static scales belong to experts: they
@@ -96,6 +97,7 @@ Status FusedMoe::State::run_experts(const Matrix& x, const MoeScratch& scratch, 
     MORACLE_CHECK(w2->run(intermediate, y, stream));
     MORACLE_CHECK(add_adapters(scratch.activated.slice(0, rows), nullptr, false, scratch, lora_ids,
                                y, stream));
+    if (add) return add({y, scratch.rows.slot_row, topk_weights, x.rows, plan.top_k()});
     return ops.combine(y, scratch.rows.slot_row, topk_weights, each_slot ? 1 : plan.top_k(), output,
                        stream);
   }

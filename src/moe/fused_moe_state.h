@@ -28,10 +28,12 @@ struct FusedMoe::State {
   /// Runs GEMM 1, the activation and GEMM 2 on the rows of `x` that scratch.rows lists. Writes the
   /// weighted sum of each token's results to `output`. Null topk_weights: each weight is 1.
   /// `each_slot`: `output` has a row for each slot, of the activation dtype, and nothing is summed.
-  /// `prepared`: x in the form that GEMM 1 reads; x itself is then only counted.
+  /// `prepared`: x in the form that GEMM 1 reads; x itself is then only counted. `add`: adds the
+  /// rows instead; requires that GEMM 2 does not.
   Status run_experts(const Matrix& x, const MoeScratch& scratch, LoraIds lora_ids,
                      const float* topk_weights, const Matrix& output, Stream stream,
-                     bool each_slot = false, const Rows* prepared = nullptr) const;
+                     bool each_slot = false, const Rows* prepared = nullptr,
+                     const AddRows& add = {}) const;
   /// The same for rows in the form of GEMM 1, with their results one after another in `y`.
   Status run_rows(const Rows& x, const MoeScratch& scratch, const Matrix& y, Stream stream) const;
   /// The input of the experts: weighted, or converted, where the layer needs it.

@@ -23,4 +23,12 @@ struct RowPlan {
   int32_t* row_slot = nullptr;   ///< [num_tokens * top_k]: t · top_k + j of each row
 };
 
+/// The results of experts before those of a token are added.
+struct ExpertRows {
+  Matrix values;
+  const int32_t* slot_row = nullptr;  ///< [num_tokens, top_k]: row of each slot; -1: none
+  const float* weights = nullptr;     ///< likewise; null: each is 1
+  int64_t num_tokens = 0, top_k = 0;
+};
+
 }  // namespace moracle

@@ -4,9 +4,12 @@
 #include <cuda_runtime_api.h>
 #include <gtest/gtest.h>
 
+#include <algorithm>
+#include <numeric>
 #include <random>
 
 #include "base/scalar.h"
+#include "kernels/ops.h"
 #include "moracle/moracle.h"
 #include "parallel/cuda/peer_blocks.h"
 #include "support/must.h"
@@ -62,9 +65,10 @@ class CudaPeers : public ::testing::TestWithParam<int> {
     for (int r = 0; r < ranks(); ++r) blocks.memory[r] = memory_[r].as<std::byte>() + line_bytes();
     return blocks;
   }
-  Buffer put(const Bits& values) {
-    Buffer buffer = must(device_->allocate(values.size() * 2));
-    must(device_->upload(buffer.data(), values.data(), values.size() * 2));
+  template <class T>
+  Buffer put(const std::vector<T>& values) {
+    Buffer buffer = must(device_->allocate(values.size() * sizeof(T)));
+    must(device_->upload(buffer.data(), values.data(), values.size() * sizeof(T)));
     must(device_->synchronize());
     return buffer;
   }
@@ -183,6 +187,56 @@ TEST_P(CudaPeers, SumInPlaceIsTheSameOnEveryRank) {
       for (int r = 0; r < ranks(); ++r)
         ASSERT_EQ(get(x[r]), sums_of(rows, 0, count)) << count << " values, rank " << r;
     }
+  }
+}
+
+TEST_P(CudaPeers, RowsOfExpertsAreAddedWithTheBitsOfCombineAndScatter) {
+  struct Case {
+    int64_t tokens, cols, top_k;  // tokens of a rank
+  };
+  for (const auto& [tokens, cols, top_k] :
+       {Case{1, 8, 1}, {5, 2048, 8}, {40, 136, 3}, {17, 1024, 5}}) {
+    const int64_t all = tokens * ranks(), slots = all * top_k, rows = slots + 3;
+    std::vector<Buffer> values, slot_rows, weights, sums, apart, added, order_rows, order_weights;
+    for (int r = 0; r < ranks(); ++r) {
+      values.push_back(put(random(rows * cols)));
+      std::vector<int32_t> places(rows);
+      std::iota(places.begin(), places.end(), 0);
+      std::shuffle(places.begin(), places.end(), engine_);
+      places.resize(slots);
+      // Some slots have no row, and some tokens none at all.
+      for (int64_t s = 0; s < slots; ++s)
+        if (engine_() % 3 == 0 || s / top_k % 7 == 2) places[s] = -1;
+      slot_rows.push_back(put(places));
+      std::vector<float> factors(slots);
+      for (float& factor : factors) factor = 0.001f * static_cast<float>(engine_() % 1000);
+      weights.push_back(put(factors));
+      sums.push_back(must(device_->allocate(all * cols * 2)));
+      for (auto* const to : {&apart, &added})
+        to->push_back(must(device_->allocate(tokens * cols * 2)));
+      order_rows.push_back(must(device_->allocate(slots * 4)));
+      order_weights.push_back(must(device_->allocate(slots * 4)));
+    }
+    const auto matrix = [cols = cols](const Buffer& of, int64_t count) {
+      return Matrix{of.data(), DType::kBF16, count, cols, cols};
+    };
+    for (int r = 0; r < ranks(); ++r) {
+      const Matrix from = matrix(values[r], rows), sum = matrix(sums[r], all);
+      must(device_->ops().combine(from, slot_rows[r].as<int32_t>(), weights[r].as<float>(), top_k,
+                                  sum, stream(r)));
+      must(cuda::peer_sum_rows(queue_, blocks(r), sum, matrix(apart[r], tokens), stream(r)));
+    }
+    finish();
+    for (int r = 0; r < ranks(); ++r) {
+      const ExpertRows given{matrix(values[r], rows), slot_rows[r].as<int32_t>(),
+                             weights[r].as<float>(), all, top_k};
+      must(cuda::peer_add_rows(queue_, blocks(r), given,
+                               {order_rows[r].as<int32_t>(), order_weights[r].as<float>()},
+                               matrix(added[r], tokens), stream(r)));
+    }
+    finish();
+    for (int r = 0; r < ranks(); ++r)
+      ASSERT_EQ(get(added[r]), get(apart[r])) << tokens << " tokens of " << cols << ", rank " << r;
   }
 }
 

@@ -21,10 +21,19 @@ class FewOrMany : public FusedExperts {
       : few_(std::move(few)), many_(std::move(many)), few_tokens_(few_tokens) {}
 
   Status run(const ExpertsCall& call, const MoeScratch& scratch, Stream stream) override {
-    return (call.x.rows <= few_tokens_ ? few_ : many_)->run(call, scratch, stream);
+    return kernels_for(call.x.rows).run(call, scratch, stream);
+  }
+  Rows prepared_form(int64_t num_tokens) const override {
+    return kernels_for(num_tokens).prepared_form(num_tokens);
+  }
+  Status prepare(const Matrix& x, int64_t num_tokens, const Rows& to, Stream stream) override {
+    return kernels_for(num_tokens).prepare(x, num_tokens, to, stream);
   }
 
  private:
+  FusedExperts& kernels_for(int64_t num_tokens) const {
+    return num_tokens <= few_tokens_ ? *few_ : *many_;
+  }
   std::unique_ptr<FusedExperts> few_, many_;  // null if the plan has no such tokens
   int64_t few_tokens_;
 };

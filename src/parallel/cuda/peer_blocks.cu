@@ -9,9 +9,11 @@
 namespace moracle::cuda {
 namespace {
 
-constexpr int kThreads = PeerBlocks::kThreads, kEach = PeerBlocks::kEach;
-constexpr int kDataWarps = kThreads / 32;
-constexpr int kAllThreads = kThreads + 32;  // the last warp sends signals
+// Threads of a block that move values. One more warp sends signals.
+constexpr int kCopyThreads = 256, kAddThreads = 512;
+// Places of a thread in a round.
+template <int kThreads>
+inline constexpr int kPlacesOf = static_cast<int>(PeerBlocks::kBytes) / 16 / kThreads;
 
 __device__ void send_signal(std::byte* to, uint32_t round) {
   asm volatile("st.release.sys.global.u32 [%0], %1;" ::"l"(to), "r"(round) : "memory");
@@ -32,11 +34,13 @@ __device__ void wait_for(const std::byte* from, uint32_t round, const volatile i
 __device__ int barrier_of(uint32_t round) {
   return 1 + static_cast<int>(round % PeerBlocks::kPlaces);
 }
+template <int kThreads>
 __device__ void arrive_at_barrier(uint32_t round) {
-  asm volatile("bar.arrive %0, %1;" ::"r"(barrier_of(round)), "n"(kAllThreads) : "memory");
+  asm volatile("bar.arrive %0, %1;" ::"r"(barrier_of(round)), "n"(kThreads + 32) : "memory");
 }
+template <int kThreads>
 __device__ void wait_at_barrier(uint32_t round) {
-  asm volatile("bar.sync %0, %1;" ::"r"(barrier_of(round)), "n"(kAllThreads) : "memory");
+  asm volatile("bar.sync %0, %1;" ::"r"(barrier_of(round)), "n"(kThreads + 32) : "memory");
 }
 
 __device__ uint4 load_words(const std::byte* from) {
@@ -46,14 +50,20 @@ __device__ void store_words(std::byte* to, uint4 words) {
   *reinterpret_cast<uint4*>(to) = words;
 }
 
-// Values of one rank for all others, and their sum. A thread has kEach places in a round.
+// Values of one rank for all others, and their sum.
 struct SumWork : SummedBytes {
+  static constexpr int kThreads = kCopyThreads;
   __device__ uint4 value_for(int rank, int64_t at) const {
     return load_words(from + rank * of_rank + at);
   }
 };
-template <class T>
-struct Sum : SumWork {
+// Finding a value takes longer than moving it: more threads.
+struct AddWork : RowsOfTokens {
+  static constexpr int kThreads = kAddThreads;
+};
+template <class T, class Work>
+struct Sum : Work {
+  static constexpr int kEach = kPlacesOf<Work::kThreads>;
   Summed<T> low[kEach], high[kEach];
   __device__ void begin(int i) { low[i] = high[i] = {}; }
   __device__ void take(int i, int, int64_t, uint4 v) {
@@ -61,10 +71,11 @@ struct Sum : SumWork {
   }
   __device__ void end(int i, int64_t at) const {
     const uint2 a = low[i].rounded(), b = high[i].rounded();
-    store_words(to + at, {a.x, a.y, b.x, b.y});
+    store_words(this->to + at, {a.x, a.y, b.x, b.y});
   }
 };
 struct Gather : GatheredParts {
+  static constexpr int kThreads = kCopyThreads;
   __device__ uint4 value_for(int, int64_t at) const {
     const PeerPart& part = find(at);
     return load_words(part.mine + at);
@@ -78,11 +89,12 @@ struct Gather : GatheredParts {
 };
 
 template <class Work>
-__global__ void __launch_bounds__(kAllThreads)
+__global__ void __launch_bounds__(Work::kThreads + 32)
     peer_blocks_kernel(const __grid_constant__ PeerBlocks s, const __grid_constant__ Work given) {
   await_earlier_kernels();
   start_later_kernels();
   Work work = given;
+  constexpr int kThreads = Work::kThreads, kEach = kPlacesOf<kThreads>;
   constexpr int64_t kBytes = PeerBlocks::kBytes;
   constexpr int64_t kBlocks = PeerBlocks::kBlocks;
   const int64_t begin = blockIdx.x * kBytes, step = gridDim.x * kBytes;
@@ -102,9 +114,9 @@ __global__ void __launch_bounds__(kAllThreads)
 
   // A signal waits until the values are at the other GPU. A warp of its own does that, so that the
   // other warps go on.
-  if (threadIdx.x / 32 == kDataWarps) {
+  if (threadIdx.x / 32 == kThreads / 32) {
     for (uint32_t round = before + 1; round - before <= count; ++round) {
-      wait_at_barrier(round);
+      wait_at_barrier<kThreads>(round);
       if (is_other) send_signal(signal(lane, place(round, s.rank)), round);
     }
     if (lane == 0) s.rounds[blockIdx.x] = before + count;  // all warps have read it
@@ -127,7 +139,7 @@ __global__ void __launch_bounds__(kAllThreads)
         for (int j = 0; j < kEach; ++j)
           if (first + in_block(j) < bytes) store_words(data + in_block(j), values[j]);
       }
-      arrive_at_barrier(round);
+      arrive_at_barrier<kThreads>(round);
     }
     if (i == 1) continue;
     if (is_other) wait_for(signal(s.rank, place(round - 1, lane)), round - 1, s.stop);
@@ -160,14 +172,38 @@ Status start(const Queue& queue, const PeerBlocks& blocks, const Work& work, Str
   const int64_t count = std::min<int64_t>(
       (work.bytes + PeerBlocks::kBytes - 1) / PeerBlocks::kBytes, PeerBlocks::kBlocks);
   return launch_early(queue, stream, "blocks over peers", peer_blocks_kernel<Work>, count,
-                      kAllThreads, 0, blocks, work);
+                      Work::kThreads + 32, 0, blocks, work);
 }
 
 Status start_sum(const Queue& queue, const PeerBlocks& blocks, const SumWork& work, DType type,
                  Stream stream) {
-  if (type == DType::kF32) return start(queue, blocks, Sum<float>{work, {}, {}}, stream);
-  if (type == DType::kBF16) return start(queue, blocks, Sum<__nv_bfloat16>{work, {}, {}}, stream);
-  return start(queue, blocks, Sum<__half>{work, {}, {}}, stream);
+  if (type == DType::kF32) return start(queue, blocks, Sum<float, SumWork>{work, {}, {}}, stream);
+  if (type == DType::kBF16)
+    return start(queue, blocks, Sum<__nv_bfloat16, SumWork>{work, {}, {}}, stream);
+  return start(queue, blocks, Sum<__half, SumWork>{work, {}, {}}, stream);
+}
+
+constexpr int kOrderThreads = 256;
+
+// A thread finds the place of a slot's row among those of its token. Slots without a row come last.
+__global__ void __launch_bounds__(kOrderThreads)
+    order_rows(const int32_t* slot_row, const float* weights, int slots, int top_k,
+               RowOrder order) {
+  await_earlier_kernels();
+  start_later_kernels();
+  const int slot = static_cast<int>(blockIdx.x * kOrderThreads + threadIdx.x);
+  if (slot >= slots) return;
+  const int first = slot / top_k * top_k;
+  const int32_t own = slot_row[slot];
+  int before = 0, rows = 0;
+  for (int other = first; other < first + top_k; ++other) {
+    const int32_t row = slot_row[other];
+    rows += row >= 0;
+    before += own >= 0 ? row >= 0 && row < own : row < 0 && other < slot;
+  }
+  const int place = first + before + (own >= 0 ? 0 : rows);
+  order.rows[place] = own;
+  order.weights[place] = weights != nullptr ? weights[slot] : 1.0f;
 }
 
 }  // namespace
@@ -184,6 +220,16 @@ Status peer_sum_rows(const Queue& queue, const PeerBlocks& blocks, const Matrix&
 Status peer_gather(const Queue& queue, const PeerBlocks& blocks, std::span<const PeerPart> parts,
                    Stream stream) {
   return start(queue, blocks, Gather{GatheredParts::of(parts)}, stream);
+}
+
+Status peer_add_rows(const Queue& queue, const PeerBlocks& blocks, const ExpertRows& rows,
+                     const RowOrder& order, const Matrix& mine, Stream stream) {
+  const auto slots = static_cast<int>(rows.num_tokens * rows.top_k);
+  MORACLE_CHECK(launch_early(
+      queue, stream, "order of rows", order_rows, (slots + kOrderThreads - 1) / kOrderThreads,
+      kOrderThreads, 0, rows.slot_row, rows.weights, slots, static_cast<int>(rows.top_k), order));
+  return start(queue, blocks,
+               Sum<__nv_bfloat16, AddWork>{{RowsOfTokens::of(rows, order, mine)}, {}, {}}, stream);
 }
 
 }  // namespace moracle::cuda

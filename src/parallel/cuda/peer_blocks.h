@@ -3,6 +3,7 @@
 #pragma once
 
 #include "parallel/cuda/peer_lines.h"
+#include "parallel/row_sums.h"
 
 namespace moracle::cuda {
 
@@ -12,8 +13,8 @@ namespace moracle::cuda {
 /// knows that the others have written it, so they have read round n - 3, whose place round n + 1
 /// takes.
 struct PeerBlocks {
-  static constexpr int kBlocks = 128, kThreads = 256, kEach = 4, kPlaces = 4;
-  static constexpr int64_t kBytes = int64_t{kThreads} * kEach * 16;  // of a block in a round
+  static constexpr int kBlocks = 128, kPlaces = 4;
+  static constexpr int64_t kBytes = 16 << 10;  // of a block in a round
   /// Bytes of peer memory for `ranks`: values, then signals.
   static constexpr size_t memory_bytes(int64_t ranks) {
     return size_t{kPlaces} * ranks * kBlocks * (kBytes + sizeof(uint64_t));
@@ -33,5 +34,11 @@ Status peer_sum_rows(const Queue& queue, const PeerBlocks& blocks, const Matrix&
                      const Matrix& mine, Stream stream);
 Status peer_gather(const Queue& queue, const PeerBlocks& blocks, std::span<const PeerPart> parts,
                    Stream stream);
+
+/// mine = the sum over ranks of what their rows give the tokens of this rank: Ops::combine and
+/// peer_sum_rows in one, with the bits of the two. Both matrices are bf16 without gaps, with
+/// columns in multiples of 8. `order` has room for all tokens.
+Status peer_add_rows(const Queue& queue, const PeerBlocks& blocks, const ExpertRows& rows,
+                     const RowOrder& order, const Matrix& mine, Stream stream);
 
 }  // namespace moracle::cuda

@@ -7,6 +7,7 @@
 #include "parallel/cuda/nccl_exchange.h"
 #include "parallel/cuda/peer_blocks.h"
 #include "parallel/exchange_makers.h"
+#include "parallel/row_sums.h"
 
 namespace moracle {
 namespace {
@@ -15,7 +16,7 @@ namespace {
 // flags.
 constexpr int64_t kMostSent = int64_t{1} << 19;
 
-class PeerExchange final : public Exchange {
+class PeerExchange final : public Exchange, public RowSums {
  public:
   static Result<std::unique_ptr<Exchange>> make(std::shared_ptr<Group> group,
                                                 std::shared_ptr<Device> device);
@@ -62,6 +63,27 @@ class PeerExchange final : public Exchange {
     return run(
         [&](const auto& memory) { return peer_sum_rows(gpu().queue(), memory, all, mine, stream); },
         way);
+  }
+  RowSums* row_sums() override { return this; }
+  bool serves(const Matrix& mine) const override {
+    const bool vectors = mine.cols % 8 == 0 && mine.stride == mine.cols;
+    return mine.dtype == DType::kBF16 && vectors &&
+           way_of(bytes_of(mine), bytes_of(mine) | address(mine.data)) == Way::kBlocks;
+  }
+  Status add(const ExpertRows& rows, const RowOrder& order, const Matrix& mine,
+             Stream stream) override {
+    const Matrix& from = rows.values;
+    if (from.dtype != DType::kBF16 || from.cols != mine.cols || from.stride % 8 != 0 ||
+        rows.num_tokens != mine.rows * lines_.ranks || address(from.data) % 16 != 0 ||
+        rows.num_tokens * (mine.cols / 8) >= int64_t{1} << 32) {
+      return Error{ErrorKind::kInvalidArgument, "", "exchange 'cuda-peer'",
+                   str("rows of ", mine.cols, " bf16 for ", mine.rows, " tokens of each rank"),
+                   str("they are ", moracle::name(from.dtype), " [", from.rows, ", ", from.cols,
+                       "] for ", rows.num_tokens)};
+    }
+    const Turn turn = gpu().turn();
+    MORACLE_CHECK(watch_->status());
+    return cuda::peer_add_rows(gpu().queue(), blocks_, rows, order, mine, stream);
   }
   Status exchange(std::span<const Group::Part> send, std::span<const Group::Part> receive,
                   Stream stream) override {

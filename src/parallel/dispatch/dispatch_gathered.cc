@@ -8,6 +8,7 @@
 #include "moe/moe_access.h"
 #include "oracle/carve.h"
 #include "parallel/dispatch/dispatch.h"
+#include "parallel/row_sums.h"
 
 namespace moracle {
 
@@ -15,6 +16,7 @@ namespace moracle {
 struct Dispatch::Gathering {
   std::byte *rows, *sums, *ids, *weights, *scales;
   std::byte *own_codes, *own_scales;
+  RowOrder order;
   size_t bytes;
 
   static Gathering carve(const Plan& plan, std::byte* base) {
@@ -32,6 +34,8 @@ struct Dispatch::Gathering {
       memory.own_codes = carver.take<std::byte>(most * row);
       memory.own_scales = carver.take<std::byte>(most * scales);
     }
+    memory.order = {carver.take<int32_t>(most * plan.layer.top_k),
+                    carver.take<float>(most * plan.layer.top_k)};
     memory.bytes = carver.bytes();
     return memory;
   }
@@ -59,18 +63,17 @@ Status Dispatch::apply_gathered(FusedMoe& moe, const ExpertCopies& copies, const
     return apply_batch(moe, hidden, topk_ids, topk_weights, output, stream);
   MORACLE_TRY(std::byte* const base, memory(gathered_, gathered_bytes(plan)));
   const Gathering to = Gathering::carve(plan, base);
-  const Rows form = MoeAccess::input_form(moe);
+  RowSums* const row_sums = MoeAccess::leaves_rows(moe) ? exchange_.row_sums() : nullptr;
   for (int64_t first = 0; first < hidden.rows; first += part) {
     const int64_t count = std::min(part, hidden.rows - first), all = count * size;
     Rows own{hidden.slice(first, count), nullptr, 0};
-    // Kernels that fuse all of a layer read floats.
-    const bool codes = form.values.cols > 0 && !plan.matrices[0].kernel.fused.holds(all);
+    const Rows form = MoeAccess::call_form(moe, all);
+    const bool codes = form.values.cols > 0;
     if (codes) {
       own = {{to.own_codes, form.values.dtype, count, form.values.cols, form.values.cols},
              reinterpret_cast<float*>(to.own_scales),
              form.num_scales};
-      MORACLE_CHECK(device_.ops().quantize(hidden.slice(first, count),
-                                           *plan.layer.scheme.activation, own, stream));
+      MORACLE_CHECK(MoeAccess::prepare(moe, hidden.slice(first, count), all, own, stream));
     }
     const auto bytes = [count](int64_t of_token) { return static_cast<size_t>(count * of_token); };
     std::vector<Exchange::Gathered> parts{
@@ -85,12 +88,18 @@ Status Dispatch::apply_gathered(FusedMoe& moe, const ExpertCopies& copies, const
     auto* const all_ids = reinterpret_cast<int32_t*>(to.ids);
     if (copies.has_several())
       MORACLE_CHECK(copies.keep_own(all_ids, all, top_k, all_ids, device_.ops(), stream));
-    const TopkIds ids{all_ids};
-    const TopkWeights weights{reinterpret_cast<const float*>(to.weights)};
-    const Matrix sums{to.sums, output.dtype, all, output.cols, output.cols};
-    MORACLE_CHECK(codes ? MoeAccess::apply(moe, rows, ids, weights, sums, stream)
-                        : moe.apply(rows.values, ids, weights, sums, stream));
-    MORACLE_CHECK(exchange_.reduce_scatter(sums, output.slice(first, count), stream));
+    GatheredCall call{rows, {all_ids}, {reinterpret_cast<const float*>(to.weights)}, {}};
+    const Matrix mine = output.slice(first, count);
+    if (row_sums != nullptr && row_sums->serves(mine)) {
+      call.add = [&](const ExpertRows& found) {
+        return row_sums->add(found, to.order, mine, stream);
+      };
+      MORACLE_CHECK(MoeAccess::apply(moe, call, stream));
+      continue;
+    }
+    call.output = {to.sums, output.dtype, all, output.cols, output.cols};
+    MORACLE_CHECK(MoeAccess::apply(moe, call, stream));
+    MORACLE_CHECK(exchange_.reduce_scatter(call.output, mine, stream));
   }
   return {};
 }

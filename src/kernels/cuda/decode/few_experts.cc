@@ -47,11 +47,12 @@ class FewExperts : public FusedExperts {
     // GEMM 2 may start before the rows are complete, because its ids are.
     MORACLE_TRY(const Rows intermediate, prepared(h, scratch.intermediate, Overlap::kNext, stream));
     slots.slot_row = nullptr, slots.id_errors = nullptr;
-    if (few_adds(tokens, top_k_, w2_.shape.n))
+    if (!call.add && few_adds(tokens, top_k_, w2_.shape.n))
       return second_.run_tokens(w2_, intermediate, call.output, slots, stream);
     const Matrix y = scratch.y.slice(0, num_slots);
     MORACLE_CHECK(
         second_.run_rows(w2_, intermediate, false, y, nullptr, slots, choice, true, stream));
+    if (call.add) return call.add({y, scratch.rows.slot_row, call.topk_weights, tokens, top_k_});
     return device_.ops().combine(y, scratch.rows.slot_row, call.topk_weights, top_k_, call.output,
                                  stream);
   }

@@ -2,6 +2,8 @@
 // GEMM 1 with the activation, codes again, GEMM 2, and the weighted sum.
 #include "kernels/cuda/gemm_sm90/wgmma_experts.h"
 
+#include <utility>
+
 #include "kernels/cuda/gemm_sm90/row_exponents_plan.h"
 #include "kernels/cuda/gemm_sm90/wgmma_gemm.h"
 #include "kernels/cuda/gemm_sm90/wgmma_plan.h"
@@ -26,6 +28,17 @@ class WgmmaExperts : public FusedExperts {
         num_local_(plan.experts.num_local()),
         device_(device) {}
 
+  Rows prepared_form(int64_t) const override {
+    const auto& key = scheme_.activation;
+    if (!key || wgmma_rounds(scheme_)) return {};
+    const int64_t cols = w13_.shape.k;
+    return {{nullptr, key->dtype, 1, cols, cols}, nullptr, num_groups(*key, cols)};
+  }
+  Status prepare(const Matrix& x, int64_t, const Rows& to, Stream stream) override {
+    return quantize_vectors(device_.queue(), x, *scheme_.activation, to, CodeOrder::kFragments,
+                            stream);
+  }
+
   Status run(const ExpertsCall& call, const MoeScratch& scratch, Stream stream) override {
     Ops& ops = device_.ops();
     const int64_t num_rows = call.x.rows * top_k_;
@@ -33,14 +46,13 @@ class WgmmaExperts : public FusedExperts {
     MORACLE_CHECK(ops.plan_rows(call.topk_ids, call.x.rows, top_k_, num_experts_, call.expert_map,
                                 num_local_, scratch.rows, stream));
     // The input is prepared while rows are planned, unless GEMM 1 needs the plan early.
-    Overlap overlap = kernel.loads_ahead ? Overlap::kNone : Overlap::kPrevious;
-    Matrix x = call.x;
-    if (reinterpret_cast<uintptr_t>(x.data) % 16 != 0 || x.stride % 8 != 0) {
-      x = scratch.hidden.slice(0, x.rows);
-      MORACLE_CHECK(ops.convert(call.x, x, stream));
-      overlap = Overlap::kNone;
+    const Overlap overlap = kernel.loads_ahead ? Overlap::kNone : Overlap::kPrevious;
+    Rows input;
+    if (call.prepared != nullptr) {
+      input = *call.prepared;
+    } else {
+      MORACLE_TRY(input, prepared(call.x, scratch, overlap, stream));
     }
-    MORACLE_TRY(const Rows input, prepared(x, scratch, overlap, stream));
     const auto& key = scheme_.activation;
     const bool codes = key && !wgmma_rounds(scheme_);
     const Matrix h = scratch.activated.slice(0, num_rows);
@@ -62,13 +74,19 @@ class WgmmaExperts : public FusedExperts {
     const Matrix y = scratch.y.slice(0, num_rows);
     MORACLE_CHECK(second_.run(w2_, {intermediate, nullptr, scratch.rows.expert_offsets, num_rows},
                               {y, nullptr, 0}, nullptr, false, stream));
+    if (call.add)
+      return call.add({y, scratch.rows.slot_row, call.topk_weights, call.x.rows, top_k_});
     return ops.combine(y, scratch.rows.slot_row, call.topk_weights, top_k_, call.output, stream);
   }
 
  private:
   // Codes, or values in bf16, in fragment order.
-  Result<Rows> prepared(const Matrix& x, const MoeScratch& scratch, Overlap overlap,
-                        Stream stream) const {
+  Result<Rows> prepared(Matrix x, const MoeScratch& scratch, Overlap overlap, Stream stream) const {
+    if (reinterpret_cast<uintptr_t>(x.data) % 16 != 0 || x.stride % 8 != 0) {
+      const Matrix from = std::exchange(x, scratch.hidden.slice(0, x.rows));
+      MORACLE_CHECK(device_.ops().convert(from, x, stream));
+      overlap = Overlap::kNone;
+    }
     const auto& key = scheme_.activation;
     Rows to = scratch.input.first(x.rows);
     if (!key) {
