@@ -15,6 +15,7 @@
 #include "moracle/moracle.h"
 #include "oracle/carve.h"
 #include "parallel/dispatch/dispatch.h"
+#include "parallel/row_sums.h"
 
 namespace moracle {
 namespace {
@@ -176,6 +177,14 @@ Status run(Lab& lab, const std::string& scheme_name, int64_t count) {
                        hidden, hidden};
   MORACLE_CHECK(show(
       "combine", [&] { return ops.combine(results, plan.slot_row, weights, top_k, all_y, {}); }));
+  const RowOrder order{lab.take<int32_t>(slots), lab.take<float>(slots)};
+  for (const auto& exchange : lab.exchanges) {
+    RowSums* const row_sums = exchange->row_sums();
+    if (row_sums == nullptr || !row_sums->serves(y)) continue;
+    MORACLE_CHECK(show("combine_and_scatter", [&] {
+      return row_sums->add({results, plan.slot_row, weights, all, top_k}, order, y, {});
+    }));
+  }
   const RowPlan part_plan{lab.take<int32_t>(spec.num_experts + 1), lab.take<int32_t>(slots),
                           lab.take<int32_t>(slots), lab.take<int32_t>(slots)};
   MORACLE_CHECK(show("plan_rows_alone", [&] {

@@ -52,7 +52,7 @@ std::vector<Stored> all() {
   const Machine here = Machine::here();
   for (const std::string& folder : folders()) {
     for (const Backend& backend : backends()) {
-      if (backend.built() && testing::has_needs_of(backend, *device, here))
+      if (backend.built() && !backend.linear_only && testing::has_needs_of(backend, *device, here))
         cases.push_back({folder, std::string(backend.name)});
     }
   }
