@@ -21,8 +21,9 @@ class RowSums {
   /// True for tokens of a rank that `add` can give their sums, and for which it takes less time
   /// than Ops::combine and Exchange::reduce_scatter.
   virtual bool serves(const Matrix& mine) const = 0;
-  /// Both in one, with the same bits: mine = the sum over ranks of what their rows give the tokens
-  /// [rank * mine.rows, …). Requires serves, and rows in the dtype of `mine`.
+  /// Both in one, with the same bits: each rank adds its rows of every token, and `mine` becomes
+  /// the sum over ranks for the tokens [rank * mine.rows, …). Requires serves, and rows in the
+  /// dtype of `mine`.
   virtual Status add(const ExpertRows& rows, const RowOrder& order, const Matrix& mine,
                      Stream stream) = 0;
 };

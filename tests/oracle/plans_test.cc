@@ -151,6 +151,35 @@ TEST(Plans, HopperRowFusesFewAndManyTokens) {
   EXPECT_TRUE(plan("cuda-sm90", true).matrices[0].kernel.deterministic);
 }
 
+// Plans say which products have rounded weights: those of kernels that fuse the layer.
+TEST(Plans, HopperRowNamesProductsOfMxfp8WithOneExponentPerRow) {
+  const auto plan = [](const char* scheme, bool deterministic = false, int64_t hidden = 512) {
+    LayerSpec layer = fake::layer(kMxfp8Static);
+    layer.scheme = *parse_scheme(scheme);
+    layer.hidden_size = hidden, layer.intermediate_size = 256;
+    Request request{.layer = layer, .backend = "cuda-sm90"};
+    request.deterministic = deterministic;
+    return *select(request, *Machine::find("h200")).chosen();
+  };
+  const auto named = [](const Plan& of, int64_t tokens) {
+    for (const KernelUse& use : of.matrices[0].kernel.kernels)
+      if (tokens >= use.from_tokens && (use.to_tokens == 0 || tokens <= use.to_tokens))
+        return use.name.find("one exponent per row") != std::string::npos;
+    return false;
+  };
+  const Plan both = plan("mxfp8-w8a8");
+  for (const int64_t tokens : {1, 8, 100, 4096}) {
+    ASSERT_TRUE(both.matrices[0].kernel.fused.holds(tokens)) << tokens;
+    EXPECT_TRUE(named(both, tokens)) << tokens;
+  }
+  EXPECT_EQ(both.matrices[0].kernel.product_group, 512);
+  for (const Plan& exact :
+       {plan("mxfp8-w8a16"), plan("mxfp8-w8a8", true), plan("mxfp8-w8a8", false, 96)}) {
+    EXPECT_EQ(exact.matrices[0].kernel.product_group, 0);
+    for (const int64_t tokens : {1, 8, 100, 4096}) EXPECT_FALSE(named(exact, tokens)) << tokens;
+  }
+}
+
 // Both matrices of a layer switch at the same number of tokens, which the weights decide: tiles of
 // the experts found must fill the GPU, and int4 needs more of them.
 TEST(Plans, HopperRowSwitchesToWgmmaWhereTilesFillTheGpu) {

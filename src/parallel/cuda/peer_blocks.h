@@ -35,9 +35,9 @@ Status peer_sum_rows(const Queue& queue, const PeerBlocks& blocks, const Matrix&
 Status peer_gather(const Queue& queue, const PeerBlocks& blocks, std::span<const PeerPart> parts,
                    Stream stream);
 
-/// mine = the sum over ranks of what their rows give the tokens of this rank: Ops::combine and
-/// peer_sum_rows in one, with the bits of the two. Both matrices are bf16 without gaps, with
-/// columns in multiples of 8. `order` has room for all tokens.
+/// Ops::combine and peer_sum_rows in one, with the bits of the two: each rank adds its rows of
+/// every token, and `mine` becomes the sum over ranks for the tokens of this one. Both matrices are
+/// bf16 without gaps, with columns in multiples of 8. `order` has room for all tokens.
 Status peer_add_rows(const Queue& queue, const PeerBlocks& blocks, const ExpertRows& rows,
                      const RowOrder& order, const Matrix& mine, Stream stream);
 
