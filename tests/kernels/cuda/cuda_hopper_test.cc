@@ -8,6 +8,7 @@
 #include "base/text.h"
 #include "conformance/conformance.h"
 #include "kernels/cuda/cuda_test.h"
+#include "moe/moe_access.h"
 #include "moracle/moe.h"
 #include "support/must.h"
 
@@ -114,6 +115,58 @@ TEST_F(CudaHopperTest, EveryNumberOfTokensGivesResultsOfReferenceAndReplaysThem)
       }
     }
   }
+}
+
+// As for tokens of several ranks, which were quantized before they travelled and whose rows are
+// added elsewhere. Routings alternate, so a plan that is read too early is that of the other one.
+TEST_F(CudaHopperTest, TokensPreparedBeforeAndRowsAddedAfterGiveBitsOfApply) {
+  if (!serves("cuda-sm90")) GTEST_SKIP() << "cuda-sm90 does not serve this GPU";
+  int compared = 0;
+  for (const char* name :
+       {"bf16", "int8-w8a8", "fp8-w8a8-channel", "fp8-w8a8-block128x128", "mxfp8-w8a8"}) {
+    const Request request = request_of(*parse_scheme(name), "cuda-sm90");
+    FusedMoe moe = make(request);
+    for (const int64_t tokens : {20, 50, 100, 300, 1000, 2000}) {
+      if (!moe.plan().matrices[0].kernel.fused.holds(tokens)) continue;
+      SCOPED_TRACE(str(name, ", ", tokens, " tokens"));
+      std::vector<Batch> batches;
+      std::vector<std::vector<float>> want;
+      for (const uint64_t seed : {7, 8}) {
+        batches.push_back(upload_inputs(
+            request, conformance::random_inputs(request, tokens, conformance::Spread::kHoles, seed),
+            tokens));
+        want.push_back(apply(moe, batches.back()));
+      }
+      const Rows form = MoeAccess::call_form(moe, tokens);
+      EXPECT_EQ(form.values.cols > 0, request.layer.scheme.activation.has_value());
+      const Buffer codes = allocate(tokens * form.values.cols),
+                   scales = allocate(tokens * form.num_scales * sizeof(float));
+      for (int round = 0; round < 6; ++round) {
+        const Batch& b = batches[round % 2];
+        GatheredCall call{{bf16_matrix(b.hidden, tokens, b.width), nullptr, 0},
+                          {b.ids.as<int32_t>()},
+                          {b.weights.as<float>()},
+                          {}};
+        if (form.values.cols > 0) {
+          const Rows prepared{
+              {codes.data(), form.values.dtype, tokens, form.values.cols, form.values.cols},
+              scales.as<float>(),
+              form.num_scales};
+          expect_done(MoeAccess::prepare(moe, call.input.values, tokens, prepared, {}));
+          call.input = prepared;
+        }
+        const Matrix output = Matrix::f32(b.output.as<float>(), tokens, b.width);
+        call.add = [&](const ExpertRows& rows) {
+          return device_->ops().combine(rows.values, rows.slot_row, rows.weights, rows.top_k,
+                                        output, {});
+        };
+        expect_done(MoeAccess::apply(moe, call, {}));
+        EXPECT_EQ(download<float>(b.output), want[round % 2]) << "round " << round;
+        ++compared;
+      }
+    }
+  }
+  EXPECT_GT(compared, 100);
 }
 
 TEST_F(CudaHopperTest, RowsThatEndWithinStageGiveResultsOfReference) {

@@ -22,8 +22,9 @@ Status launch(const Queue& queue, Stream stream, const char* name, void (*kernel
 }
 
 /// The same for a kernel that may start before the kernel before it is complete (dependent.cuh).
-/// The blocks form clusters of `cluster`; more than 1 need compute capability 9.0.
-template <class... Params, class... Args>
+/// The blocks form clusters of `cluster`; more than 1 need compute capability 9.0. Without `kEarly`
+/// it starts after that kernel.
+template <bool kEarly = true, class... Params, class... Args>
 Status launch_clusters(const Queue& queue, Stream stream, const char* name,
                        void (*kernel)(Params...), int64_t blocks, int cluster, int threads,
                        size_t shared_bytes, const Args&... args) {
@@ -31,7 +32,7 @@ Status launch_clusters(const Queue& queue, Stream stream, const char* name,
   if (blocks <= 0) return {};
   cudaLaunchAttribute attributes[2]{};
   attributes[0].id = cudaLaunchAttributeProgrammaticStreamSerialization;
-  attributes[0].val.programmaticStreamSerializationAllowed = 1;
+  attributes[0].val.programmaticStreamSerializationAllowed = kEarly ? 1 : 0;
   attributes[1].id = cudaLaunchAttributeClusterDimension;
   attributes[1].val.clusterDim = {static_cast<unsigned>(cluster), 1, 1};
   cudaLaunchConfig_t config{};

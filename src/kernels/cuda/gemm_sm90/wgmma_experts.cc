@@ -61,7 +61,7 @@ class WgmmaExperts : public FusedExperts {
     if (quantized) intermediate = scratch.intermediate.first(num_rows);
     MORACLE_CHECK(first_.run(w13_,
                              {input, scratch.rows.row_token, scratch.rows.expert_offsets, num_rows},
-                             intermediate, &activation_, !codes, stream));
+                             intermediate, &activation_, !codes, stream, call.prepared != nullptr));
     if (codes && !quantized) {
       intermediate = scratch.intermediate.first(num_rows);
       intermediate.num_scales = num_groups(*key, h.cols);

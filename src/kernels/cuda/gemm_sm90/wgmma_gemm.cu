@@ -87,7 +87,8 @@ const WgmmaKernel& WgmmaGemm::experts_kernel(const KernelWeights& weights, int64
 }
 
 Status WgmmaGemm::run(const KernelWeights& weights, const GroupedRows& rows, const Rows& to,
-                      const ActivationSpec* activation, bool y_fragments, Stream stream) const {
+                      const ActivationSpec* activation, bool y_fragments, Stream stream,
+                      bool after_plan) const {
   if (rows.num_rows == 0) return {};
   const Matrix& y = to.values;
   const auto& [grouped, dense, shared] = kernels_;
@@ -123,8 +124,13 @@ Status WgmmaGemm::run(const KernelWeights& weights, const GroupedRows& rows, con
     const int cluster = cluster_for(usual, stages, room);
     if (cluster > 1) share(*shared, cluster, stages);
   }
-  return launch_clusters(*queue_, stream, "wgmma", kernel->kernel, blocks, args.cluster,
-                         kernel->threads, static_cast<size_t>(kernel->shared_bytes), args);
+  const auto start = [&](auto launch) {
+    return launch(*queue_, stream, "wgmma", kernel->kernel, blocks, args.cluster, kernel->threads,
+                  static_cast<size_t>(kernel->shared_bytes), args);
+  };
+  return after_plan && kernel->loads_ahead
+             ? start([](const auto&... all) { return launch_clusters<false>(all...); })
+             : start([](const auto&... all) { return launch_clusters(all...); });
 }
 
 }  // namespace moracle::cuda

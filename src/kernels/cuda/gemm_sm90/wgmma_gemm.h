@@ -17,9 +17,11 @@ class WgmmaGemm {
 
   /// y of each row, or its activated gates and outputs if `activation` is not null. Rows of x are
   /// in fragment order. `y_fragments`: so are those of y. If y has scales, it holds codes: this
-  /// needs a kernel that quantizes.
+  /// needs a kernel that quantizes. `after_plan`: the kernel before this one may write the plan of
+  /// the rows, which this one otherwise reads before that is complete.
   Status run(const KernelWeights& weights, const GroupedRows& rows, const Rows& y,
-             const ActivationSpec* activation, bool y_fragments, Stream stream) const;
+             const ActivationSpec* activation, bool y_fragments, Stream stream,
+             bool after_plan = false) const;
 
   /// The kernel for so many rows of experts.
   const WgmmaKernel& experts_kernel(const KernelWeights& weights, int64_t num_rows) const;
