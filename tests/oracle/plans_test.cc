@@ -153,10 +153,11 @@ TEST(Plans, HopperRowFusesFewAndManyTokens) {
 
 // Plans say which products have rounded weights: those of kernels that fuse the layer.
 TEST(Plans, HopperRowNamesProductsOfMxfp8WithOneExponentPerRow) {
-  const auto plan = [](const char* scheme, bool deterministic = false, int64_t hidden = 512) {
+  const auto plan = [](const char* scheme, bool deterministic = false, int64_t hidden = 512,
+                       int64_t intermediate = 256) {
     LayerSpec layer = fake::layer(kMxfp8Static);
     layer.scheme = *parse_scheme(scheme);
-    layer.hidden_size = hidden, layer.intermediate_size = 256;
+    layer.hidden_size = hidden, layer.intermediate_size = intermediate;
     Request request{.layer = layer, .backend = "cuda-sm90"};
     request.deterministic = deterministic;
     return *select(request, *Machine::find("h200")).chosen();
@@ -173,8 +174,11 @@ TEST(Plans, HopperRowNamesProductsOfMxfp8WithOneExponentPerRow) {
     EXPECT_TRUE(named(both, tokens)) << tokens;
   }
   EXPECT_EQ(both.matrices[0].kernel.product_group, 512);
+  // Both matrices or none: one has rows of three blocks of 32 columns, or of parts of a block.
   for (const Plan& exact :
-       {plan("mxfp8-w8a16"), plan("mxfp8-w8a8", true), plan("mxfp8-w8a8", false, 96)}) {
+       {plan("mxfp8-w8a16"), plan("mxfp8-w8a8", true), plan("mxfp8-w8a8", false, 96),
+        plan("mxfp8-w8a8", false, 144), plan("mxfp8-w8a8", false, 512, 144)}) {
+    EXPECT_EQ(exact.matrices[1].kernel.product_group, 0);
     EXPECT_EQ(exact.matrices[0].kernel.product_group, 0);
     for (const int64_t tokens : {1, 8, 100, 4096}) EXPECT_FALSE(named(exact, tokens)) << tokens;
   }

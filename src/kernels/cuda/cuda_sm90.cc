@@ -43,7 +43,8 @@ Result<std::unique_ptr<GroupedLinear>> make_with_exponents(KernelWeights&& weigh
                                                            const KernelPlan& plan, Device& device) {
   auto* const gpu = dynamic_cast<CudaDevice*>(&device);
   if (gpu == nullptr || !has_exponents(weights)) return make_sm80(std::move(weights), plan, device);
-  const bool one_per_row = plan.fused.any() && has_row_exponents(weights.shape, weights.scheme);
+  const bool one_per_row =
+      plan.fused.any() && has_row_exponents(weights.shape, weights.scheme, plan.activates);
   const Exponents exponents(weights, one_per_row);
   MORACLE_CHECK(exponents.prepare(weights, gpu->queue(), {}));
   MORACLE_CHECK(device.synchronize());

@@ -117,7 +117,7 @@ KernelPlan plan_sm90(const KernelRequest& request, const Machine& machine) {
   if (request.linear) return plan_linear(request, machine, std::move(plan));
   // GEMM 1 must apply the activation.
   if (!request.fuses || (request.activation != nullptr && !plan.activates)) return plan;
-  if (!has_row_exponents(request.shape, request.scheme))
+  if (!has_row_exponents(request.shape, request.scheme, request.activation != nullptr))
     return plan_fused(request, std::move(plan));
   const MatrixShape shape = with_row_exponents(request.shape);
   const Scheme scheme = product_scheme(shape, request.scheme);

@@ -5,11 +5,14 @@
 
 namespace moracle::cuda {
 
-bool has_row_exponents(const MatrixShape& shape, const Scheme& scheme) {
+bool has_row_exponents(const MatrixShape& shape, const Scheme& scheme, bool first) {
   // The scales of rows lie where the exponents of at least four groups were.
-  constexpr int64_t kLeastGroups = 4;
+  constexpr int64_t kLeastColumns = 4 * mma16::kCols;
+  const auto fits = [](int64_t columns) {
+    return columns % mma16::kCols == 0 && columns >= kLeastColumns;
+  };
   return scheme.activation == kMxfp8Dynamic && shape.key == kMxfp8Static && !shape.group_index &&
-         shape.k % mma16::kCols == 0 && mma16::num_groups(shape) >= kLeastGroups;
+         fits(shape.k) && fits(first ? shape.n / 2 : shape.n);
 }
 
 MatrixShape with_row_exponents(MatrixShape shape) {

@@ -14,8 +14,9 @@
 
 namespace moracle::cuda {
 
-/// True if weights of this shape in this scheme can have one exponent per row.
-bool has_row_exponents(const MatrixShape& shape, const Scheme& scheme);
+/// True if both matrices of a layer can have one exponent per row: rows of whole blocks of 32
+/// columns, at least four. `first`: the shape is that of GEMM 1, with gates, else of GEMM 2.
+bool has_row_exponents(const MatrixShape& shape, const Scheme& scheme, bool first);
 
 /// The shape of weights whose exponents have moved into the codes.
 MatrixShape with_row_exponents(MatrixShape shape);
