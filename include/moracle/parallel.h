@@ -196,6 +196,8 @@ struct Travel {
   int64_t back = 0;   ///< results
 };
 /// `activation`: the device's dtype of activations. `deterministic`: the bits of one process.
+/// Counts codes where dispatched tokens travel as codes; kernels that fuse a layer of few tokens,
+/// and layers with adapters, take the activations themselves.
 Travel travel_bytes(const LayerSpec& layer, int64_t ranks, Spread spread, DType activation,
                     bool deterministic);
 

@@ -3,8 +3,21 @@
 #include <cmath>
 
 #include "moracle/parallel.h"
+#include "quant/activation.h"
 
 namespace moracle {
+namespace {
+
+// Bytes of a token's row on its way to the experts: codes and scales where these do not depend on
+// the expert, else as it goes back.
+int64_t row_there(const LayerSpec& layer, int64_t row_back) {
+  const auto& key = layer.scheme.activation;
+  if (!key || !key->dynamic || layer.routing.weight_on_input) return row_back;
+  return layer.hidden_size * bits(key->dtype) / 8 +
+         num_groups(*key, layer.hidden_size) * int64_t{sizeof(float)};
+}
+
+}  // namespace
 
 std::string_view name(Spread spread) {
   return spread == Spread::kReplicated ? "replicated" : "dispatched";
@@ -31,8 +44,9 @@ Travel travel_bytes(const LayerSpec& layer, int64_t ranks, Spread spread, DType 
   const int64_t ids = layer.top_k * 8;  // i32 id and f32 weight
   // For one process's bits the result of each slot comes back by itself.
   const double returned = deterministic ? static_cast<double>(layer.top_k) * (n - 1) / n : others;
-  return {static_cast<int64_t>(std::llround(others * static_cast<double>(row + ids))),
-          static_cast<int64_t>(std::llround(returned * static_cast<double>(row)))};
+  return {
+      static_cast<int64_t>(std::llround(others * static_cast<double>(row_there(layer, row) + ids))),
+      static_cast<int64_t>(std::llround(returned * static_cast<double>(row)))};
 }
 
 }  // namespace moracle

@@ -154,21 +154,25 @@ TEST(DispatchedMoe, QuantizedActivationsTravelAsCodes) {
 
 // The plan's bytes per token are those of evenly chosen experts; here each token's ranks are known.
 TEST(DispatchedMoe, BytesAreThoseOfTheRowsThatTravel) {
-  const auto results = run_ranks(scheme("bf16"), {8, 8}, false);
-  int64_t there[2] = {}, back[2] = {};
-  for (int64_t r = 0; r < 2; ++r) {
-    const Tokens tokens = tokens_of(r, 8);
-    for (int64_t t = 0; t < 8; ++t) {
-      bool travels = false;
-      for (int64_t j = 0; j < kTopK; ++j) {
-        const int32_t id = tokens.ids[t * kTopK + j];
-        travels = travels || (id >= 0 && (id < 3 ? 0 : 1) != r);  // experts 0 to 2 are on rank 0
+  const int64_t floats = kHidden * 4, codes = kHidden + 4;  // codes of int8 with one scale
+  for (const auto& [name, row] : {std::pair("bf16", floats), {"int8-w8a8", codes}}) {
+    SCOPED_TRACE(name);
+    const auto results = run_ranks(scheme(name), {8, 8}, false);
+    int64_t there[2] = {}, back[2] = {};
+    for (int64_t r = 0; r < 2; ++r) {
+      const Tokens tokens = tokens_of(r, 8);
+      for (int64_t t = 0; t < 8; ++t) {
+        bool travels = false;
+        for (int64_t j = 0; j < kTopK; ++j) {
+          const int32_t id = tokens.ids[t * kTopK + j];
+          travels = travels || (id >= 0 && (id < 3 ? 0 : 1) != r);  // experts 0 to 2 are on rank 0
+        }
+        there[r] += travels ? row + kTopK * 8 : 0;
+        back[1 - r] += travels ? floats : 0;
       }
-      there[r] += travels ? kHidden * 4 + kTopK * 8 : 0;
-      back[1 - r] += travels ? kHidden * 4 : 0;
     }
+    for (int64_t r = 0; r < 2; ++r) EXPECT_EQ(results[r].sent_bytes, there[r] + back[r]);
   }
-  for (int64_t r = 0; r < 2; ++r) EXPECT_EQ(results[r].sent_bytes, there[r] + back[r]);
 }
 
 }  // namespace

@@ -149,6 +149,12 @@ TEST(Travel, BytesPerTokenFollowFromTheShape) {
   // holders are its own rank.
   const Travel two = travel_bytes(layer, 2, Spread::kDispatched, DType::kBF16, false);
   EXPECT_NEAR(static_cast<double>(two.back), 4096 * (1 - 1.0 / 256), 1);
+  EXPECT_NEAR(static_cast<double>(two.there), (4096 + 64) * (1 - 1.0 / 256), 1);
+  // fp8 codes with 16 scales, and results in bf16.
+  layer.scheme = *parse_scheme("fp8-w8a8-block128x128");
+  const Travel codes = travel_bytes(layer, 2, Spread::kDispatched, DType::kBF16, false);
+  EXPECT_NEAR(static_cast<double>(codes.there), (2048 + 64 + 64) * (1 - 1.0 / 256), 1);
+  EXPECT_EQ(codes.back, two.back);
 }
 
 }  // namespace
