@@ -121,21 +121,19 @@ KernelPlan plan_sm90(const KernelRequest& request, const Machine& machine) {
     return plan_fused(request, std::move(plan));
   const MatrixShape shape = with_row_exponents(request.shape);
   const Scheme scheme = product_scheme(shape, request.scheme);
-  const KernelRequest products{
-      shape,
-      scheme,
-      request.deterministic,
-      request.bf16_activations,
-      request.max_rows,
-      request.activation,
-      request.max_num_tokens,
-      request.min_num_tokens,
-      request.rows_per_token,
-      request.expert_rows,
-      request.num_experts,
-      request.fuses,
-      request.linear,
-  };
+  const KernelRequest products{.shape = shape,
+                               .scheme = scheme,
+                               .deterministic = request.deterministic,
+                               .bf16_activations = request.bf16_activations,
+                               .max_rows = request.max_rows,
+                               .activation = request.activation,
+                               .max_num_tokens = request.max_num_tokens,
+                               .min_num_tokens = request.min_num_tokens,
+                               .rows_per_token = request.rows_per_token,
+                               .expert_rows = request.expert_rows,
+                               .num_experts = request.num_experts,
+                               .fuses = request.fuses,
+                               .linear = request.linear};
   plan = plan_fused(products, std::move(plan));
   if (plan.fused.any()) plan.product_bits = kRowExponentBits, plan.product_group = shape.k;
   return plan;

@@ -4,6 +4,7 @@
 
 #include <utility>
 
+#include "base/text.h"
 #include "kernels/cuda/gemm_sm90/row_exponents_plan.h"
 #include "kernels/cuda/gemm_sm90/wgmma_gemm.h"
 #include "kernels/cuda/gemm_sm90/wgmma_plan.h"
@@ -35,6 +36,11 @@ class WgmmaExperts : public FusedExperts {
     return {{nullptr, key->dtype, 1, cols, cols}, nullptr, num_groups(*key, cols)};
   }
   Status prepare(const Matrix& x, int64_t, const Rows& to, Stream stream) override {
+    if (!in_vectors(x, *scheme_.activation, to)) {
+      return Error{ErrorKind::kInvalidArgument, "", "tokens that travel as codes",
+                   "rows of bf16 that begin at multiples of 16 bytes",
+                   str("they are ", name(x.dtype), " with stride ", x.stride)};
+    }
     return quantize_vectors(device_.queue(), x, *scheme_.activation, to, CodeOrder::kFragments,
                             stream);
   }
