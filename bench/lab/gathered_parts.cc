@@ -1,6 +1,6 @@
 // Where the time of a gathered layer goes: its parts by themselves, each in a graph, on several
 // GPUs, for each exchange in turn. On each rank:
-// RANK=r WORLD_SIZE=n MASTER_PORT=p gathered_parts scheme:tokens…
+// RANK=r WORLD_SIZE=n MASTER_PORT=p gathered_parts shape scheme:tokens…
 #include <algorithm>
 #include <cstdio>
 #include <cstdlib>
@@ -80,10 +80,10 @@ Result<FusedMoe> make(Lab& lab, const LayerSpec& spec, int64_t tokens,
                         std::make_shared<Workspace>(lab.device));
 }
 
-Status run(Lab& lab, const std::string& scheme_name, int64_t count) {
+Status run(Lab& lab, const std::string& shape_name, const std::string& scheme_name, int64_t count) {
   const int64_t size = lab.group->size(), all = count * size;
   MORACLE_TRY(const Scheme scheme, parse_scheme(scheme_name));
-  MORACLE_TRY(const bench::LayerShape shape, bench::find_shape("qwen3-30b-a3b"));
+  MORACLE_TRY(const bench::LayerShape shape, bench::find_shape(shape_name));
   const LayerSpec spec = bench::layer_of(shape, scheme);
   LayerSpec part_spec = spec;
   part_spec.num_experts /= size, part_spec.top_k /= size;
@@ -106,7 +106,7 @@ Status run(Lab& lab, const std::string& scheme_name, int64_t count) {
   int32_t* const part_ids = lab.put(of_part.ids);
   float* const part_weights = lab.put(of_part.weights);
   const int64_t mine = lab.group->rank() * count * top_k;
-  std::string line = str(scheme_name, " ", count, ":");
+  std::string line = str(shape_name, " ", scheme_name, " ", count, ":");
   const auto show = [&](const std::string& what, const std::function<Status()>& call) -> Status {
     MORACLE_TRY(const double us, lab.time(call));
     char text[64];
@@ -200,7 +200,7 @@ Status run(Lab& lab, const std::string& scheme_name, int64_t count) {
   return {};
 }
 
-Status lab_main(const std::vector<std::string>& layers) {
+Status lab_main(const std::string& shape, const std::vector<std::string>& layers) {
   RankOptions options;
   options.rank = options.local_rank = number("RANK", 0);
   options.size = options.local_size = number("WORLD_SIZE", 1);
@@ -217,7 +217,7 @@ Status lab_main(const std::vector<std::string>& layers) {
   }
   for (const std::string& layer : layers) {
     const size_t colon = layer.find(':');
-    MORACLE_CHECK(run(lab, layer.substr(0, colon), std::stoll(layer.substr(colon + 1))));
+    MORACLE_CHECK(run(lab, shape, layer.substr(0, colon), std::stoll(layer.substr(colon + 1))));
   }
   return {};
 }
@@ -226,7 +226,8 @@ Status lab_main(const std::vector<std::string>& layers) {
 }  // namespace moracle
 
 int main(int argc, char** argv) {
-  const moracle::Status done = moracle::lab_main({argv + 1, argv + argc});
+  if (argc < 2) return 2;
+  const moracle::Status done = moracle::lab_main(argv[1], {argv + 2, argv + argc});
   if (done) return 0;
   std::fprintf(stderr, "%s\n", done.error().to_string().c_str());
   return 1;

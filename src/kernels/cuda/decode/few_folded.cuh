@@ -6,23 +6,6 @@
 
 namespace moracle::cuda {
 
-/// e2m1 with exponents as scales. A product spreads sign and magnitude of a nibble to their places
-/// in bf16: multiplications and masks keep different units busy.
-struct FewFp4Folded : Fp4Folded {
-  __device__ static void weights(const uint32_t (&codes)[2], const uint32_t (&factor)[2],
-                                 uint32_t (&a)[1][2][4]) {
-    weights_of_nibbles(codes, a, [&](uint32_t eight, int h, uint32_t(&pairs)[4]) {
-#pragma unroll
-      for (int i = 0; i < 4; ++i) {
-        const uint32_t four = i < 2 ? eight : eight >> 8;
-        const uint32_t spread = i % 2 == 0 ? (four & 0x000f000fu) * ((1 << 12) + (1 << 6))
-                                           : (four & 0x00f000f0u) * ((1 << 8) + (1 << 2));
-        pairs[i] = as_bits(__hmul2(as_bf16x2(spread & 0x81c081c0u), as_bf16x2(factor[h])));
-      }
-    });
-  }
-};
-
 /// e4m3 with exponents as scales. Pairs of every second column need fewer instructions than pairs
 /// of neighbours, so the activations are paired in the same way. Groups with NaN have the exponent
 /// of NaN (exponents.h).

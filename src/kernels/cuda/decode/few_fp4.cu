@@ -5,7 +5,7 @@
 namespace moracle::cuda {
 
 FewKernels few_fp4(bool exponents) {
-  return exponents ? few_kernels<FewFp4Folded>() : few_kernels<Fp4Operand>();
+  return exponents ? few_kernels<Fp4Folded>() : few_kernels<Fp4Operand>();
 }
 FewKernels few_fp4_int8() {
   return few_kernels<Fp4Int8Operand>();

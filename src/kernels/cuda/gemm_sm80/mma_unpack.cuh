@@ -79,16 +79,24 @@ __device__ inline void unpack_e4m3_bf16(uint32_t bytes, uint32_t (&pairs)[2]) {
   }
 }
 
-/// Unpacks eight e2m1 into four pairs of bf16. Exponent and mantissa have the same order in both;
-/// the value is 126 binades lower in bf16.
-__device__ inline void unpack_e2m1(uint32_t nibbles, uint32_t (&pairs)[4]) {
-  const Bf16x2 up = as_bf16x2(0x7e807e80u);  // 2^126
+/// Spreads eight e2m1 to four pairs of bf16 that are 126 binades too low: exponent and mantissa
+/// have the same order in both. A product moves sign and magnitude to their places, so that
+/// multiplications and masks keep different units busy.
+__device__ inline void spread_e2m1_bf16(uint32_t nibbles, uint32_t (&pairs)[4]) {
 #pragma unroll
   for (int i = 0; i < 4; ++i) {
-    const uint32_t low = nibbles >> (4 * i);
-    const uint32_t bits = (low << 12 & 0x80008000u) | (low << 6 & 0x01c001c0u);
-    pairs[i] = as_bits(__hmul2(as_bf16x2(bits), up));
+    const uint32_t four = i < 2 ? nibbles : nibbles >> 8;
+    const uint32_t spread = i % 2 == 0 ? (four & 0x000f000fu) * ((1 << 12) + (1 << 6))
+                                       : (four & 0x00f000f0u) * ((1 << 8) + (1 << 2));
+    pairs[i] = spread & 0x81c081c0u;
   }
+}
+/// Unpacks eight e2m1 into four pairs of bf16.
+__device__ inline void unpack_e2m1(uint32_t nibbles, uint32_t (&pairs)[4]) {
+  const Bf16x2 up = as_bf16x2(0x7e807e80u);  // 2^126
+  spread_e2m1_bf16(nibbles, pairs);
+#pragma unroll
+  for (uint32_t& pair : pairs) pair = as_bits(__hmul2(as_bf16x2(pair), up));
 }
 
 /// Splits two f16 into sums of two bf16: `high` has 8 of their 11 bits, `low` the rest.

@@ -106,6 +106,7 @@ WgmmaKernels wgmma_kernels() {
       wgmma_kernel<Operand, FullWgmmaTile<Operand, 2, 32, kBlocks>>(),
       wgmma_kernel<Operand, FullWgmmaTile<Operand, 2, 64, kBlocks>>(),
       wgmma_kernel<Many, FullWgmmaTile<Many, 2, 128, kBlocks>>(),
+      wgmma_kernel<Many, FullWgmmaTile<Many, 2, kBetween, kBlocks>>(),
       wgmma_kernel<Many, FullWgmmaTile<Many, 2, kWide, kBlocks>>(),
       wgmma_kernel<Many, FullWgmmaTile<Many, 2, kBetween, kBlocks>>(),
       wgmma_kernel<Many, FullWgmmaTile<Many, 2, kWide, kBlocks>>()};
@@ -119,7 +120,7 @@ WgmmaKernels wgmma_kernels() {
         wgmma_kernel<Operand, DenseWgmmaTile<Operand, 2, 16, kBlocks, kPerSm>>();
     shared = &kShared;
   }
-  return {std::span(kGrouped).first(Many::kWide ? 7 : 4), kDense, shared};
+  return {std::span(kGrouped).first(Many::kWide ? 8 : 4), kDense, shared};
 }
 
 }  // namespace moracle::cuda

@@ -98,19 +98,16 @@ __device__ inline uint32_t folded_factor(uint32_t exponent) {
   return min(exponent + (kUp - 40), 255u) * 0x00800080u;
 }
 
-/// e2m1 with exponents as scales. Exponent and mantissa have the same order in bf16.
+/// e2m1 with exponents as scales.
 struct Fp4Folded : FoldedProducts {
   static constexpr int kCodeBits = 4;
   __device__ static uint32_t factor(uint32_t exponent) { return folded_factor<126>(exponent); }
   __device__ static void weights(const uint32_t (&codes)[2], const uint32_t (&factor)[2],
                                  uint32_t (&a)[1][2][4]) {
     weights_of_nibbles(codes, a, [&](uint32_t eight, int h, uint32_t(&pairs)[4]) {
+      spread_e2m1_bf16(eight, pairs);
 #pragma unroll
-      for (int i = 0; i < 4; ++i) {
-        const uint32_t low = eight >> (4 * i);
-        const uint32_t bits = (low << 12 & 0x80008000u) | (low << 6 & 0x01c001c0u);
-        pairs[i] = as_bits(__hmul2(as_bf16x2(bits), as_bf16x2(factor[h])));
-      }
+      for (uint32_t& pair : pairs) pair = as_bits(__hmul2(as_bf16x2(pair), as_bf16x2(factor[h])));
     });
   }
 };

@@ -26,6 +26,7 @@ class WgmmaPromoted : public WgmmaStage<Operand, Tile, kN> {
     Weights w[2][kBlocks];
     Sum part[2][kN / 2];
     unpack_chunk(shared_.stage(ring_.slot), 0, w[0]);
+    wgmma_fence();
     multiply_chunk(part[0], w[0], descriptor());
     int used = -1;
     for (int first = own_.begin(); first < own_.end(); first += kBlocks) {
@@ -33,16 +34,14 @@ class WgmmaPromoted : public WgmmaStage<Operand, Tile, kN> {
       const uint8_t* const stage = shared_.stage(ring_.slot);
       unpack_chunk(stage, 1, w[1]);
       const float2 scales[2] = {chunk_scale(stage, 0), chunk_scale(stage, 1)};
-      wgmma_wait<0>();
-      pin(part[0]);
-      if (used >= 0) release(used);
+      wait_unpacked(part[0]);
       multiply_chunk(part[1], w[1], x);
+      if (used >= 0) release(used);
       this->template promote<0>(0, part[0], stage, scales[0]);
       used = ring_.slot;
       next_stage(first);
       unpack_chunk(shared_.stage(ring_.slot), 0, w[0]);
-      wgmma_wait<0>();
-      pin(part[1]);
+      wait_unpacked(part[1]);
       multiply_chunk(part[0], w[0], descriptor());
       this->template promote<0>(1, part[1], stage, scales[1]);
     }
@@ -50,6 +49,15 @@ class WgmmaPromoted : public WgmmaStage<Operand, Tile, kN> {
     pin(part[0]);
     release(ring_.slot);
     ring_.advance();
+  }
+  // Waits for a chunk's products when the next chunk is unpacked. The fence that the next products
+  // need stands before the wait, and no branch follows: else ptxas unpacks after the wait. Where
+  // two blocks share a multiprocessor, registers do not suffice for that.
+  __device__ __forceinline__ void wait_unpacked(Sum (&part)[kN / 2]) const {
+    if constexpr (Tile::kPerSm == 1) wgmma_fence();
+    wgmma_wait<0>();
+    pin(part);
+    if constexpr (Tile::kPerSm > 1) wgmma_fence();
   }
   __device__ __forceinline__ void unpack_chunk(const uint8_t* stage, int m, Weights (&w)[kBlocks]) {
 #pragma unroll
@@ -63,7 +71,6 @@ class WgmmaPromoted : public WgmmaStage<Operand, Tile, kN> {
   template <int kWidth>
   __device__ __forceinline__ void multiply_chunk(Sum (&part)[kWidth], Weights (&w)[kBlocks],
                                                  uint64_t x) {
-    wgmma_fence();
 #pragma unroll
     for (int b = 0; b < kBlocks; ++b) this->template multiply<2 * kWidth>(part, w[b], x, b, b > 0);
     wgmma_commit();
@@ -76,6 +83,7 @@ class WgmmaPromoted : public WgmmaStage<Operand, Tile, kN> {
     Weights w[kBlocks];
     Sum part[2][kN / 4];
     unpack_chunk(shared_.stage(ring_.slot), 0, w);
+    wgmma_fence();
     multiply_chunk(part[0], w, descriptor());
     int used = -1;
     for (int first = own_.begin(); first < own_.end(); first += kBlocks) {
@@ -87,6 +95,7 @@ class WgmmaPromoted : public WgmmaStage<Operand, Tile, kN> {
         wgmma_wait<0>();
         pin(part[0]);
         if (m == 0 && used >= 0) release(used);
+        wgmma_fence();
         multiply_chunk(part[1], w, x + kHalf);
         this->template promote<0>(m, part[0], stage, scale);
         if (m == kM - 1) {
@@ -96,6 +105,7 @@ class WgmmaPromoted : public WgmmaStage<Operand, Tile, kN> {
         wgmma_wait<0>();
         pin(part[1]);
         unpack_chunk(shared_.stage(ring_.slot), (m + 1) % kM, w);
+        wgmma_fence();
         multiply_chunk(part[0], w, descriptor());
         this->template promote<kN / 2>(m, part[1], stage, scale);
       }

@@ -28,7 +28,7 @@ struct WgmmaTile {
   static constexpr bool kDense = kDense_;
   // Widths of narrower products. With 192 rows registers do not suffice for more than one width.
   static constexpr int kHalfRows = kRows == 64 || kRows == 128 ? kRows / 2 : kRows;
-  static constexpr int kMostRows = kRows == 128 ? 96 : kRows;
+  static constexpr int kMostRows = kRows == 128 ? 96 : kRows == 64 && !kDense ? 48 : kRows;
   static constexpr int kLoaders = 128, kComputers = 256, kThreads = kLoaders + kComputers;
   static constexpr int kAllPanels = 8 * kM, kOutputs = 16 * kAllPanels, kHalf = kAllPanels / 2;
   // Registers of a thread. Their sum is at most what the block starts with: 168 or 80 a thread.
