@@ -39,13 +39,15 @@ Result<WeightBoxes> weight_boxes(const MmaArgs& args, int stage_blocks, int bloc
   if (scale_bytes == 0) return boxes;
   boxes.groups = most_groups(args, stage_blocks);
   const int64_t groups = args.weight_groups.count;
+  // The groups of a panel lie side by side, so they are one run: short runs take as long as long
+  // ones.
   const auto in_groups = [&](int64_t at, int bytes) {
     return make_tensor_map({args.base + at,
                             bytes / 16,
-                            4,
-                            {16, groups, args.panels, args.num_experts},
-                            {bytes, groups * bytes, args.expert_bytes},
-                            {16, boxes.groups, kBoxPanels, 1}});
+                            3,
+                            {groups * 16, args.panels, args.num_experts, 1},
+                            {groups * bytes, args.expert_bytes, 0},
+                            {boxes.groups * 16, kBoxPanels, 1, 1}});
   };
   MORACLE_TRY(boxes.scales, in_groups(args.scales_at, scale_bytes));
   if (args.has_zeros) {

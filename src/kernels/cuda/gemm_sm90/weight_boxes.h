@@ -12,8 +12,8 @@ inline constexpr int kBoxPanels = 8;
 struct WeightBoxes {
   TensorMap codes;    ///< [expert][panel][bytes of the panel / 8]
   TensorMap columns;  ///< the same codes: [expert][k-block][panel][bytes of a k-block / 8]
-  TensorMap scales;   ///< [expert][panel][group][16]
-  TensorMap zeros;    ///< [expert][panel][group][16]
+  TensorMap scales;   ///< [expert][panel][group · 16]
+  TensorMap zeros;    ///< [expert][panel][group · 16]
   int groups;         ///< of a box of scales: the most that a stage touches
 };
 

@@ -57,9 +57,12 @@ Result<WgmmaGemm> WgmmaGemm::make(const KernelWeights& weights, const Queue& que
                                         cudaFuncAttributeMaxDynamicSharedMemorySize,
                                         kernel.shared_bytes));
   }
-  const WgmmaKernel& any = grouped[0];  // all have the same stages
-  MORACLE_TRY(gemm.boxes_, weight_boxes(mma_args(weights, {}, {}), any.stage_blocks,
-                                        any.block_bytes, any.scale_bytes));
+  const auto boxes = [&](const WgmmaKernel& any) {
+    return weight_boxes(mma_args(weights, {}, {}), any.stage_blocks, any.block_bytes,
+                        any.scale_bytes);
+  };
+  MORACLE_TRY(gemm.boxes_, boxes(grouped[0]));  // `shared` has the same stages
+  MORACLE_TRY(gemm.dense_boxes_, boxes(dense[0]));
   return gemm;
 }
 
@@ -107,22 +110,26 @@ Status WgmmaGemm::run(const KernelWeights& weights, const GroupedRows& rows, con
   const int64_t tiles = mma_tiles(tile, args),
                 room = int64_t{kernel->per_sm} * queue_->multiprocessors;
   int64_t blocks = std::min(tiles, room);
-  const auto share = [&](const WgmmaKernel& with, int cluster, int stages) {
+  const auto stages = [&](const WgmmaKernel& of) {
+    return (args.blocks + of.stage_blocks - 1) / of.stage_blocks;
+  };
+  const auto share = [&](const WgmmaKernel& with, int cluster) {
     kernel = &with;
     args.cluster = cluster;
-    args.part_blocks = (stages + cluster - 1) / cluster * with.stage_blocks;
+    args.part_blocks = (stages(with) + cluster - 1) / cluster * with.stage_blocks;
     blocks = tiles * cluster;
   };
-  const int stages = (args.blocks + kernel->stage_blocks - 1) / kernel->stage_blocks;
   // Persistent blocks load the next tile while they store one, but they write bf16.
   if (linear && (tiles <= room || y.dtype != DType::kBF16)) {
-    share(dense[choice - 1], cluster_for(tiles, stages, queue_->multiprocessors), stages);
+    const WgmmaKernel& with = dense[choice - 1];
+    share(with, cluster_for(tiles, stages(with), queue_->multiprocessors));
+    args.boxes = dense_boxes_;
   } else if (!linear && choice == 0 && shared != nullptr && activation == nullptr) {
     // Few large experts: one tile for each of their outputs leaves half of the warps idle.
     const int64_t experts = std::min<int64_t>(args.num_experts, args.num_rows);
     const int64_t usual = experts * ((args.columns + tile.outputs - 1) / tile.outputs);
-    const int cluster = cluster_for(usual, stages, room);
-    if (cluster > 1) share(*shared, cluster, stages);
+    const int cluster = cluster_for(usual, stages(*shared), room);
+    if (cluster > 1) share(*shared, cluster);
   }
   const auto start = [&](auto launch) {
     return launch(*queue_, stream, "wgmma", kernel->kernel, blocks, args.cluster, kernel->threads,

@@ -29,7 +29,7 @@ class WgmmaGemm {
  private:
   WgmmaKernels kernels_;
   Scheme scheme_;  // product_scheme
-  WeightBoxes boxes_{};
+  WeightBoxes boxes_{}, dense_boxes_{};
   const Queue* queue_ = nullptr;
 };
 

@@ -177,10 +177,10 @@ class WgmmaLoader {
         copy_box(to, a_.boxes.codes, first * (Tile::kBlockBytes / 8), panel_[i], expert_, full);
       if constexpr (Operand::kGroups) {
         const int runs = before * a_.boxes.groups;
-        copy_box(stage + Tile::kScales + runs * Tile::kScaleBytes, a_.boxes.scales, 0, group,
+        copy_box(stage + Tile::kScales + runs * Tile::kScaleBytes, a_.boxes.scales, group * 16,
                  panel_[i], expert_, full);
         if (zeros)
-          copy_box(stage + Tile::kZeros + runs * 16, a_.boxes.zeros, 0, group, panel_[i], expert_,
+          copy_box(stage + Tile::kZeros + runs * 16, a_.boxes.zeros, group * 16, panel_[i], expert_,
                    full);
       }
     }
