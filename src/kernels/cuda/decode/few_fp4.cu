@@ -1,6 +1,6 @@
 // Few tokens: weights in fp4, activations in floats or int8.
-#include "kernels/cuda/decode/few_folded.cuh"
 #include "kernels/cuda/decode/few_kernels.cuh"
+#include "kernels/cuda/gemm_sm90/wgmma_operands.cuh"
 
 namespace moracle::cuda {
 

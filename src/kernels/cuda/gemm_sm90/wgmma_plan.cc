@@ -1,6 +1,7 @@
 #include "kernels/cuda/gemm_sm90/wgmma_plan.h"
 
 #include <algorithm>
+#include <iterator>
 
 #include "base/text.h"
 #include "kernels/cuda/gemm_sm80/mma_plan.h"
@@ -11,7 +12,8 @@
 namespace moracle::cuda {
 namespace {
 
-constexpr int kAllTiles = 8, kUnpackingTiles = 4;  // unpacking takes the registers of the widest
+constexpr int kAllTiles = static_cast<int>(std::size(kWgmmaTiles));
+constexpr int kUnpackingTiles = 4;  // unpacking takes the registers of the widest
 
 // True if groups of these columns end where stages of 128 columns end.
 bool ends_with_stages(int64_t group_cols, int64_t k) {
