@@ -8,11 +8,13 @@
 #include <regex>
 #include <string>
 
+#include "paths.h"
+
 namespace moracle::environment_test {
 namespace {
 
 TEST(Library, ReadsNoEnvironment) {
-  const auto source = std::filesystem::path(MORACLE_GOLDEN_DIR) / ".." / ".." / "src";
+  const auto source = std::filesystem::path(testing::golden_dir()) / ".." / ".." / "src";
   const std::regex asks("getenv|\\benviron\\b");  // secure_getenv, too
   EXPECT_TRUE(std::regex_search("char** all = environ;", asks));
   int files = 0;

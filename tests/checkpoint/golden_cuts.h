@@ -10,6 +10,8 @@
 #include <string_view>
 #include <vector>
 
+#include "paths.h"
+
 namespace moracle::testing {
 
 struct Cut {
@@ -50,7 +52,7 @@ inline std::vector<std::string> folders_in(const std::string& root) {
 }
 
 inline std::vector<std::string> golden_cuts() {
-  return folders_in(MORACLE_GOLDEN_DIR "/layers");
+  return folders_in(testing::golden_dir() + "/layers");
 }
 
 inline std::string last_name(const std::string& folder) {

@@ -9,6 +9,7 @@
 #include "checkpoint/producers/producer.h"
 #include "checkpoint/safetensors_image.h"
 #include "moracle/checkpoint.h"
+#include "paths.h"
 #include "quant/codec.h"
 
 namespace moracle::golden_cuts_test {
@@ -44,7 +45,7 @@ TEST(GoldenCuts, CoverEveryProducer) {
 }
 
 TEST(GoldenCuts, CoverEveryFullCheckpoint) {
-  const auto full = names(testing::folders_in(MORACLE_CHECKPOINTS_DIR));
+  const auto full = names(testing::folders_in(testing::checkpoints_dir()));
   if (full.empty()) GTEST_SKIP() << "no full checkpoints beside the clone";
   EXPECT_THAT(expected_names(), ::testing::IsSupersetOf(full));
 }

@@ -8,6 +8,7 @@
 #include <vector>
 
 #include "golden_cuts.h"
+#include "paths.h"
 #include "quant/canonical.h"
 #include "quant/quantize_weight.h"
 #include "read_stored.h"
@@ -131,7 +132,7 @@ TEST(Online, RejectsQuantizedInputAndUnknownSchemes) {
 TEST(Online, RejectsFilesOfEveryQuantizingProducer) {
   int refused = 0;
   for (const Cut& cut : kCuts) {
-    const std::string folder = MORACLE_GOLDEN_DIR "/layers/" + std::string(cut.folder);
+    const std::string folder = testing::golden_dir() + "/layers/" + std::string(cut.folder);
     const Checkpoint checkpoint = must(Checkpoint::open(folder));
     for (const OnlineScheme& online : online_schemes()) {
       const auto layer = checkpoint.moe_layer(1, must(QuantizationMap::parse(online.name)));
@@ -148,7 +149,8 @@ TEST(Online, RejectsFilesOfEveryQuantizingProducer) {
 
 // Experts are transposed and interleaved in one tensor, with biases.
 TEST(Online, QuantizesFusedExpertsAsGateRowsThenUpRows) {
-  const Checkpoint checkpoint = must(Checkpoint::open(MORACLE_GOLDEN_DIR "/layers/gptoss-bf16"));
+  const Checkpoint checkpoint =
+      must(Checkpoint::open(testing::golden_dir() + "/layers/gptoss-bf16"));
   const DescribedWeights floats = must(checkpoint.moe_layer(1));
   for (const OnlineScheme& online : online_schemes()) {
     SCOPED_TRACE(online.name);

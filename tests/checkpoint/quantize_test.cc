@@ -15,6 +15,7 @@
 #include "checkpoint/safetensors_image.h"
 #include "checkpoint/write/write_safetensors.h"
 #include "moracle/checkpoint.h"
+#include "paths.h"
 #include "reader_fixture.h"
 
 namespace moracle::testing::quantize_test {
@@ -124,7 +125,7 @@ TEST(QuantizeCheckpoint, ReadsBackInFormatsOfOtherProducers) {
 }
 
 TEST(QuantizeCheckpoint, WritesTheGoldenCutAsOnline) {
-  const std::string cut = MORACLE_GOLDEN_DIR "/layers/qwen3moe-bf16";
+  const std::string cut = testing::golden_dir() + "/layers/qwen3moe-bf16";
   for (const OnlineScheme& online : online_schemes()) {
     const TemporaryFolder folder;
     const std::string to = folder.path() + "/to";
@@ -501,7 +502,7 @@ TEST(QuantizeCheckpoint, RejectsMxfp8WhenGroupsDoNotDivideColumns) {
 TEST(QuantizeCheckpoint, RejectsFusedExpertsAndWritesTheRestWithoutThem) {
   const TemporaryFolder folder;
   const std::string to = folder.path() + "/to";
-  const Checkpoint fused = must(Checkpoint::open(MORACLE_GOLDEN_DIR "/architectures/gpt_oss"));
+  const Checkpoint fused = must(Checkpoint::open(testing::golden_dir() + "/architectures/gpt_oss"));
   expect_unsupported(quantize(fused, must(QuantizationMap::parse("int8-per-channel")), to),
                      {"tensor 'model.layers.0.mlp.experts.", "one tensor per expert",
                       "it has all experts of a layer"});

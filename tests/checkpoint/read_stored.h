@@ -4,6 +4,7 @@
 #include <filesystem>
 #include <optional>
 
+#include "paths.h"
 #include "reader_fixture.h"
 
 namespace moracle::testing {
@@ -28,7 +29,7 @@ inline void expect_finite_rows(const DescribedMatrix& matrix) {
 
 /// Empty if no full checkpoints exist next to the clone.
 inline std::optional<Checkpoint> open_stored(const std::string& directory) {
-  const std::string folder = std::string(MORACLE_CHECKPOINTS_DIR) + "/" + directory;
+  const std::string folder = testing::checkpoints_dir() + "/" + directory;
   if (!std::filesystem::exists(folder)) return std::nullopt;
   return must(Checkpoint::open(folder));
 }

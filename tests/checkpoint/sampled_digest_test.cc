@@ -6,13 +6,14 @@
 #include <fstream>
 
 #include "base/threads/thread_pool.h"
+#include "paths.h"
 
 namespace moracle::sampled_digest_test {
 namespace {
 
 namespace fs = std::filesystem;
 
-const std::string kModel = std::string(MORACLE_MODELS_DIR) + "/qwen3moe-gptq-int4-g128";
+const std::string kModel = testing::models_dir() + "/qwen3moe-gptq-int4-g128";
 
 class SampledDigest : public ::testing::Test {
  protected:

@@ -6,6 +6,7 @@
 #include <string>
 #include <vector>
 
+#include "paths.h"
 #include "run_command.h"
 
 namespace moracle::bench_test {
@@ -216,7 +217,7 @@ TEST(Bench, StopsOnRequestWithOneLine) {
 }
 
 TEST(Bench, ComparesCheckpointLoadWithFileRead) {
-  const std::string model = MORACLE_MODELS_DIR "/qwen3moe-gptq-int4-g128";
+  const std::string model = testing::models_dir() + "/qwen3moe-gptq-int4-g128";
   const Ran ran =
       run_command({"bench", "--load", model, "--seconds", "0.001", "--threads", "2", "--json"});
   ASSERT_EQ(ran.code, 0) << ran.err;

@@ -5,6 +5,7 @@
 #include <string>
 #include <vector>
 
+#include "paths.h"
 #include "run_command.h"
 
 namespace moracle::explain_test {
@@ -89,9 +90,9 @@ TEST(ExplainCommand, MatchesDryRunWithEveryOption) {
 }
 
 TEST(ExplainCommand, MatchesDryRunForEveryCheckpoint) {
-  if (!std::filesystem::exists(MORACLE_CHECKPOINTS_DIR))
+  if (!std::filesystem::exists(testing::checkpoints_dir()))
     GTEST_SKIP() << "there are no checkpoints beside the clone";
-  for (const auto& entry : std::filesystem::directory_iterator(MORACLE_CHECKPOINTS_DIR)) {
+  for (const auto& entry : std::filesystem::directory_iterator(testing::checkpoints_dir())) {
     if (!std::filesystem::exists(entry.path() / "config.json")) continue;
     expect_same_answers(entry.path().string(), {});
 #if !defined(MORACLE_SANITIZED)
@@ -159,7 +160,7 @@ TEST(ExplainCommand, ChoosesMatrixEnginesOfIntelGpusForInt4) {
   Words models = {testing::small_model()};
   for (const char* name : {"qwen3moe-gptq-int4-g64-asym", "qwen3moe-gptq-int4-g32-act",
                            "qwen3moe-awq-int4-g128", "qwen3moe-ct-w4a16-g128"})
-    models.push_back(std::string(MORACLE_CHECKPOINTS_DIR "/") + name);
+    models.push_back(testing::checkpoints_dir() + "/" + name);
   int checked = 0;
   for (const std::string& model : models) {
     if (!std::filesystem::exists(model + "/config.json")) continue;

@@ -7,6 +7,7 @@
 
 #include "base/text.h"
 #include "moracle/device.h"
+#include "paths.h"
 #include "run_command.h"
 
 namespace moracle::opencl_command_test {
@@ -63,8 +64,8 @@ Ran run_and_lose(int after) {
   const std::string lose =
       str("OPENCL_LAYERS='", MORACLE_LOST_DEVICE_LAYER, "' LOSE_AFTER=", after);
   return run_with(after < 0 ? "" : lose,
-                  {"run", std::string(MORACLE_MODELS_DIR) + "/qwen3moe-gptq-int4-g128", "--device",
-                   "opencl", "-p", "And", "-n", "4", "--seed", "1"});
+                  {"run", testing::models_dir() + "/qwen3moe-gptq-int4-g128", "--device", "opencl",
+                   "-p", "And", "-n", "4", "--seed", "1"});
 }
 
 // At the first kernel of the prompt, at a later one, and after some tokens.

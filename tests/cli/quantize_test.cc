@@ -7,6 +7,7 @@
 #include <thread>
 #include <vector>
 
+#include "paths.h"
 #include "run_command.h"
 
 namespace moracle::quantize_test {
@@ -110,9 +111,9 @@ TEST_F(QuantizeCommand, RejectsQuantizedSourceAndNamesItsScheme) {
 
 TEST_F(QuantizeCommand, FullDiskNamesFileAndLeavesNoFiles) {
   // No file may grow beyond 8 kB: the shell's unit is 512 or 1024 bytes.
-  const std::string script = std::string("ulimit -f 8; exec '") + MORACLE_COMMAND + "' quantize '" +
-                             from_ + "' --scheme mxfp8 -o '" + to_ + "' 2> '" + folder_.path() +
-                             "/err'";
+  const std::string script = std::string("ulimit -f 8; exec '") + testing::command_path() +
+                             "' quantize '" + from_ + "' --scheme mxfp8 -o '" + to_ + "' 2> '" +
+                             folder_.path() + "/err'";
   const int status = std::system(("sh -c \"" + script + "\"").c_str());
   ASSERT_TRUE(WIFEXITED(status));
   EXPECT_EQ(WEXITSTATUS(status), 1);
@@ -127,7 +128,7 @@ TEST_F(QuantizeCommand, LeavesNoFilesWhenStopped) {
       {.layers = 4, .experts = 16, .hidden = 1024, .intermediate = 512, .heads = 8, .vocab = 64});
   ASSERT_TRUE(large.write(from_).ok());
   for (const int signal : {SIGINT, SIGTERM}) {
-    std::string command = MORACLE_COMMAND;
+    std::string command = testing::command_path();
     std::vector<std::string> arguments = {command, "quantize", from_, "--scheme",
                                           "mxfp8", "-o",       to_,   "--json"};
     std::vector<char*> argv;

@@ -20,6 +20,7 @@
 #include <vector>
 
 #include "checkpoint/synthetic_checkpoint.h"
+#include "paths.h"
 
 namespace moracle::testing {
 
@@ -58,13 +59,13 @@ inline Ran run_program(std::vector<std::string> arguments,
 }
 
 inline Ran run_command(std::vector<std::string> arguments) {
-  arguments.insert(arguments.begin(), MORACLE_COMMAND);
+  arguments.insert(arguments.begin(), testing::command_path());
   return run_program(std::move(arguments));
 }
 
 /// By the shell: "$0" in the script is the command, "$@" are the arguments.
 inline Ran run_shell(const std::string& script, const std::vector<std::string>& arguments = {}) {
-  std::vector<std::string> all = {"/bin/sh", "-c", script, MORACLE_COMMAND};
+  std::vector<std::string> all = {"/bin/sh", "-c", script, testing::command_path()};
   all.insert(all.end(), arguments.begin(), arguments.end());
   return run_program(std::move(all));
 }
@@ -86,13 +87,13 @@ inline void send_when_caught(pid_t pid, int signal) {
 
 /// The command, which gets the signal as soon as it catches it.
 inline Ran run_interrupted(std::vector<std::string> arguments, int signal = SIGINT) {
-  arguments.insert(arguments.begin(), MORACLE_COMMAND);
+  arguments.insert(arguments.begin(), testing::command_path());
   return run_program(std::move(arguments), [&](pid_t pid) { send_when_caught(pid, signal); });
 }
 
 /// The small model in the repository, else the one next to the clone. Empty if neither exists.
 inline std::string small_model() {
-  for (const char* folder : {MORACLE_MODELS_DIR, MORACLE_CHECKPOINTS_DIR}) {
+  for (const std::string& folder : {testing::models_dir(), testing::checkpoints_dir()}) {
     const std::string model = std::string(folder) + "/qwen3moe-gptq-int4-g128";
     if (std::filesystem::exists(model + "/model.safetensors")) return model;
   }

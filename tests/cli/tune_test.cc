@@ -5,6 +5,7 @@
 #include <nlohmann/json.hpp>
 #include <thread>
 
+#include "paths.h"
 #include "run_command.h"
 
 namespace moracle::tune_test {
@@ -151,7 +152,8 @@ TEST_F(TuneVerb, WaitsForCacheLock) {
   const int held = ::open(name.c_str(), O_RDWR | O_CREAT | O_CLOEXEC, 0600);
   ASSERT_EQ(::flock(held, LOCK_EX), 0);
   const Ran ran = testing::run_program(
-      {MORACLE_COMMAND, "tune", model_, "--seconds", "0.1", "--cache", cache_}, [&](pid_t pid) {
+      {testing::command_path(), "tune", model_, "--seconds", "0.1", "--cache", cache_},
+      [&](pid_t pid) {
         std::this_thread::sleep_for(std::chrono::milliseconds(200));
         siginfo_t ended{};
         EXPECT_EQ(::waitid(P_PID, pid, &ended, WEXITED | WNOHANG | WNOWAIT), 0);

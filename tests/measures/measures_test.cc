@@ -16,6 +16,7 @@
 #include "checkpoint/safetensors_image.h"
 #include "moracle/moracle.h"
 #include "nlohmann/json.hpp"
+#include "paths.h"
 #include "support/device.h"
 
 namespace moracle::measures_test {
@@ -62,14 +63,14 @@ std::vector<Subject> subjects() {
   const auto parsed = parse_device(device);
   if (!parsed) return all;
   const Machine here = Machine::here();
-  for (const char* root : {MORACLE_MODELS_DIR, MORACLE_CHECKPOINTS_DIR}) {
+  for (const std::string& root : {testing::models_dir(), testing::checkpoints_dir()}) {
     std::error_code none;
     for (const auto& entry : fs::directory_iterator(root, none)) {
       if (!fs::exists(entry.path() / "reference.json")) continue;
 #if defined(MORACLE_SANITIZED)
       // Minutes under a sanitizer: full checkpoints on the row that serves them by default, the
       // model in the box on all.
-      if (root != std::string_view(MORACLE_MODELS_DIR)) {
+      if (root != testing::models_dir()) {
         all.push_back({entry.path().string(), "auto", device});
         continue;
       }
@@ -190,7 +191,7 @@ TEST_P(Measures, LastPositionLogitsMatchReference) {
 // 8,192 tokens take minutes under a sanitizer; ids, greedy and logits run there.
 #if !defined(MORACLE_SANITIZED)
 TEST_P(Measures, PerplexityMatchesReference) {
-  std::ifstream file(MORACLE_MODELS_DIR "/valid.txt", std::ios::binary);
+  std::ifstream file(testing::models_dir() + "/valid.txt", std::ios::binary);
   const std::string text{std::istreambuf_iterator<char>(file), {}};
   auto ids = tokenizer_->encode(text);
   ASSERT_TRUE(ids) << ids.error().to_string();

@@ -13,6 +13,7 @@
 #include "models/decoder/model_state.h"
 #include "models/generation/sampler.h"
 #include "models/operations.h"
+#include "paths.h"
 #include "support/must.h"
 
 namespace moracle::cuda_model_test {
@@ -21,7 +22,7 @@ namespace {
 using testing::golden_folder;
 using testing::relative_difference;
 
-const std::string kBox = MORACLE_MODELS_DIR "/qwen3moe-gptq-int4-g128";
+const std::string kBox = testing::models_dir() + "/qwen3moe-gptq-int4-g128";
 
 class CudaModel : public ::testing::Test {
  protected:
@@ -92,7 +93,7 @@ TEST_F(CudaModel, MatchesCpuContinuationWhereMarginIsClear) {
 }
 
 TEST_F(CudaModel, MatchesCpuPerplexity) {
-  std::ifstream file(MORACLE_MODELS_DIR "/valid.txt", std::ios::binary);
+  std::ifstream file(testing::models_dir() + "/valid.txt", std::ios::binary);
   const std::string text{std::istreambuf_iterator<char>(file), {}};
   std::vector<int32_t> ids = ids_of(text.substr(0, 12'000));
   Model cpu = load(kBox, on("cpu")), gpu = load(kBox, on("cuda"));

@@ -11,19 +11,21 @@
 #include "checkpoint/safetensors_image.h"
 #include "checkpoint/synthetic_checkpoint.h"
 #include "moracle/moracle.h"
+#include "paths.h"
 
 namespace moracle::testing {
 
 /// The names of the models, sorted.
 inline std::vector<std::string> golden_models() {
   std::vector<std::string> names;
-  for (const auto& entry : std::filesystem::directory_iterator(MORACLE_GOLDEN_DIR "/architectures"))
+  for (const auto& entry :
+       std::filesystem::directory_iterator(testing::golden_dir() + "/architectures"))
     names.push_back(entry.path().filename().string());
   std::sort(names.begin(), names.end());
   return names;
 }
 inline std::string golden_folder(const std::string& name) {
-  return MORACLE_GOLDEN_DIR "/architectures/" + name;
+  return testing::golden_dir() + "/architectures/" + name;
 }
 
 /// A model whose files may be changed.

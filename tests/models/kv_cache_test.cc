@@ -8,6 +8,7 @@
 #include "base/text.h"
 #include "models/decoder/model_state.h"
 #include "models/golden_model.h"
+#include "paths.h"
 #include "support/must.h"
 
 namespace moracle::kv_cache_test {
@@ -18,7 +19,7 @@ using testing::golden_folder;
 using testing::golden_reference;
 using ::testing::HasSubstr;
 
-const std::string kSmallModel = MORACLE_MODELS_DIR "/qwen3moe-gptq-int4-g128";
+const std::string kSmallModel = testing::models_dir() + "/qwen3moe-gptq-int4-g128";
 
 Model must_load(const Checkpoint& checkpoint, const std::string& kv_cache) {
   ModelOptions options;

@@ -10,6 +10,7 @@
 
 #include "checkpoint/synthetic_checkpoint.h"
 #include "moracle/moracle.h"
+#include "paths.h"
 #include "support/must.h"
 
 namespace moracle::online_test {
@@ -47,13 +48,13 @@ TEST(OnlineModel, PlanMatchesLoadInEveryScheme) {
 }
 
 std::string stored(const std::string& directory) {
-  return std::string(MORACLE_CHECKPOINTS_DIR) + "/" + directory;
+  return testing::checkpoints_dir() + "/" + directory;
 }
 
 double perplexity_of(const std::string& folder, const std::string& quantization) {
   const Checkpoint checkpoint = testing::must(Checkpoint::open(folder));
   const Tokenizer tokenizer = testing::must(Tokenizer::open(folder));
-  std::ifstream file(MORACLE_MODELS_DIR "/valid.txt", std::ios::binary);
+  std::ifstream file(testing::models_dir() + "/valid.txt", std::ios::binary);
   const std::string text{std::istreambuf_iterator<char>(file), {}};
   std::vector<int32_t> ids = testing::must(tokenizer.encode(text));
   ids.resize(8192);

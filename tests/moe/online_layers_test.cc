@@ -11,13 +11,14 @@
 #include "checkpoint/safetensors_image.h"
 #include "moe/layer_on_rows.h"
 #include "moracle/moracle.h"
+#include "paths.h"
 #include "support/must.h"
 
 namespace moracle::online_layers_test {
 namespace {
 
 std::string cut(const std::string& name) {
-  return MORACLE_GOLDEN_DIR "/layers/" + name;
+  return testing::golden_dir() + "/layers/" + name;
 }
 
 struct Reference {
@@ -90,7 +91,7 @@ INSTANTIATE_TEST_SUITE_P(Golden, OnlineLayers, ::testing::Values("qwen3moe-bf16"
 
 // The cuts of the repository hold other experts of each file, so this needs the full checkpoints.
 TEST(OnlineLayersOfProducers, MatchStoredOutputOfEqualFile) {
-  const std::string root = std::string(MORACLE_CHECKPOINTS_DIR) + "/";
+  const std::string root = testing::checkpoints_dir() + "/";
   if (!std::filesystem::exists(root + "qwen3moe-bf16")) GTEST_SKIP() << "no full checkpoints";
   for (const auto& [scheme, file] : {std::pair{"fp8-per-block", "qwen3moe-fp8-block128"},
                                      {"mxfp8", "qwen3moe-modelopt-mxfp8"}}) {

@@ -13,6 +13,7 @@
 #include "checkpoint/safetensors/safetensors.h"  // only to read the reference file
 #include "checkpoint/safetensors_image.h"
 #include "moracle/moracle.h"
+#include "paths.h"
 #include "support/device.h"
 #include "support/must.h"
 
@@ -36,7 +37,7 @@ void PrintTo(const Stored& s, std::ostream* out) {
 
 std::vector<std::string> folders() {
   std::vector<std::string> found = testing::golden_cuts();
-  for (const char* root : {MORACLE_MODELS_DIR, MORACLE_CHECKPOINTS_DIR}) {
+  for (const std::string& root : {testing::models_dir(), testing::checkpoints_dir()}) {
     for (const std::string& folder : testing::folders_in(root)) {
       if (fs::exists(folder + "/reference.safetensors")) found.push_back(folder);
     }
@@ -126,7 +127,7 @@ TEST(GoldenCuts, RunOnEveryBackendHere) {
   std::set<std::pair<std::string, std::string>> run;
   for (const Stored& stored : all()) run.emplace(stored.folder, stored.backend);
   for (const testing::Cut& cut : testing::kCuts) {
-    const std::string folder = MORACLE_GOLDEN_DIR "/layers/" + std::string(cut.folder);
+    const std::string folder = testing::golden_dir() + "/layers/" + std::string(cut.folder);
     for (const char* backend : {"cpu", "reference"}) {
       EXPECT_TRUE(run.contains({folder, backend})) << folder << " on " << backend;
     }

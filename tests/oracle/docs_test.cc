@@ -7,6 +7,7 @@
 #include <vector>
 
 #include "oracle/rules.h"
+#include "paths.h"
 
 namespace moracle::docs_test {
 namespace {
@@ -28,7 +29,7 @@ std::vector<std::string> first_cells(const std::string& path, const std::string&
 TEST(Rules, AreDocumentedInTableOrder) {
   std::vector<std::string> names;
   for (const Rule& rule : rules()) names.emplace_back(rule.name);
-  EXPECT_THAT(first_cells(MORACLE_DOCS_DIR "/oracle.md", "| rule | objects when |"),
+  EXPECT_THAT(first_cells(testing::docs_dir() + "/oracle.md", "| rule | objects when |"),
               ::testing::ElementsAreArray(names))
       << "the table of rules in docs/oracle.md";
 }

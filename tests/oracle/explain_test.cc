@@ -15,6 +15,7 @@
 #include "conformance/conformance.h"
 #include "moracle/oracle.h"
 #include "oracle/fake_rows.h"
+#include "paths.h"
 
 namespace moracle::explain_test {
 namespace {
@@ -101,7 +102,7 @@ std::vector<std::string> lines_of(const std::string& text) {
 }
 
 void expect_kept(const char* file, const std::string& got) {
-  const std::string path = std::string(MORACLE_GOLDEN_DIR "/explain/") + file;
+  const std::string path = testing::golden_dir() + "/explain/" + file;
   if (std::getenv("MORACLE_UPDATE_GOLDEN") != nullptr) {
     std::ofstream(path) << got;
     return;

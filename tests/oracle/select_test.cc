@@ -14,6 +14,7 @@
 #include "moracle/oracle.h"
 #include "oracle/fake_rows.h"
 #include "oracle/rules.h"
+#include "paths.h"
 #include "quant/codec.h"
 
 namespace moracle::select_test {
@@ -309,7 +310,7 @@ TEST(Preferences, NameTableRowsAndGiveAReason) {
 TEST(Backends, HaveUniqueNamesAndMatchingKernelFiles) {
   std::set<std::string> stems;
   const std::filesystem::path kernels =
-      std::filesystem::path(MORACLE_GOLDEN_DIR).parent_path().parent_path() / "src" / "kernels";
+      std::filesystem::path(testing::golden_dir()).parent_path().parent_path() / "src" / "kernels";
   for (const auto& entry : std::filesystem::recursive_directory_iterator(kernels)) {
     if (entry.path().extension() == ".cc" || entry.path().extension() == ".cu") {
       std::string stem = entry.path().stem().string();

@@ -6,6 +6,7 @@
 
 #include <future>
 
+#include "paths.h"
 #include "serve/engine/engine.h"
 #include "support/must.h"
 
@@ -13,7 +14,7 @@ namespace moracle::serve::engine_test {
 
 using testing::must;
 
-inline const std::string kFolder = MORACLE_MODELS_DIR "/qwen3moe-gptq-int4-g128";
+inline const std::string kFolder = testing::models_dir() + "/qwen3moe-gptq-int4-g128";
 
 struct Text {
   std::string text;

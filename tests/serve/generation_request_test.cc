@@ -1,5 +1,6 @@
 // Tests how bodies of requests become jobs, and how wrong ones are refused.
 #include "serve/api/generation_request.h"
+#include "paths.h"
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
@@ -15,7 +16,7 @@ using testing::must;
 
 ServedModel small_model() {
   const Checkpoint checkpoint =
-      must(Checkpoint::open(MORACLE_MODELS_DIR "/qwen3moe-gptq-int4-g128"));
+      must(Checkpoint::open(testing::models_dir() + "/qwen3moe-gptq-int4-g128"));
   ServedModel model = must(ServedModel::open(checkpoint));
   model.name = "small";
   must(model.adapters->add("tuned", "folder"));

@@ -1,5 +1,6 @@
 // Texts of a schema, drawn from random logits. A build without xgrammar skips these.
 #include "serve/grammar/grammar.h"
+#include "paths.h"
 
 #include <gtest/gtest.h>
 
@@ -47,7 +48,8 @@ class Grammars : public ::testing::Test {
   }
 
   static constexpr int32_t kStops[] = {2};
-  const Tokenizer tokenizer_ = must(Tokenizer::open(MORACLE_MODELS_DIR "/qwen3moe-gptq-int4-g128"));
+  const Tokenizer tokenizer_ =
+      must(Tokenizer::open(testing::models_dir() + "/qwen3moe-gptq-int4-g128"));
   std::unique_ptr<GrammarEngine> engine_;
 };
 
@@ -92,7 +94,8 @@ TEST_F(Grammars, WrongSchemaIsRefusedWithTheReason) {
 }
 
 TEST(TokenBytes, HoldTheTextInsideATextAndNoSpecialTokens) {
-  const Tokenizer tokenizer = must(Tokenizer::open(MORACLE_MODELS_DIR "/qwen3moe-gptq-int4-g128"));
+  const Tokenizer tokenizer =
+      must(Tokenizer::open(testing::models_dir() + "/qwen3moe-gptq-int4-g128"));
   const int64_t size = tokenizer.vocab_size() + 3;
   const std::vector<std::string> texts = must(token_bytes(tokenizer, size));
   ASSERT_EQ(texts.size(), static_cast<size_t>(size));

@@ -4,11 +4,12 @@
 #include <string>
 
 #include "moracle/moracle.h"
+#include "paths.h"
 #include "support/must.h"
 
 namespace moracle::testing {
 
-inline const std::string kServedFolder = MORACLE_MODELS_DIR "/qwen3moe-gptq-int4-g128";
+inline const std::string kServedFolder = testing::models_dir() + "/qwen3moe-gptq-int4-g128";
 
 /// A null group: one process.
 inline ModelOptions served_options(const std::shared_ptr<Group>& group) {

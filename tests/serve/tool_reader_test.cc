@@ -1,6 +1,7 @@
 // Reads the calls that transformers rendered with each template of tests/golden/chat/tools.json,
 // and texts that only look like calls.
 #include "serve/tools/tool_reader.h"
+#include "paths.h"
 
 #include <gtest/gtest.h>
 
@@ -17,7 +18,7 @@ using Json = nlohmann::ordered_json;
 using testing::must;
 
 Json read_golden() {
-  std::ifstream file(std::string(MORACLE_GOLDEN_DIR) + "/chat/tools.json");
+  std::ifstream file(testing::golden_dir() + "/chat/tools.json");
   return Json::parse(file, nullptr, false);
 }
 

@@ -6,12 +6,14 @@
 #include <string>
 #include <vector>
 
+#include "paths.h"
+
 namespace moracle::testing {
 
 /// The folders of all checkpoints that hold a file of this name, sorted.
 inline std::vector<std::string> checkpoints_with(const char* file) {
   std::vector<std::string> found;
-  for (const char* root : {MORACLE_MODELS_DIR, MORACLE_CHECKPOINTS_DIR}) {
+  for (const std::string& root : {testing::models_dir(), testing::checkpoints_dir()}) {
     std::error_code none;
     for (const auto& entry : std::filesystem::directory_iterator(root, none)) {
       if (std::filesystem::exists(entry.path() / file)) found.push_back(entry.path().string());

@@ -13,6 +13,7 @@
 #include <vector>
 
 #include "moracle/model.h"
+#include "paths.h"
 
 namespace moracle::chat_template_test {
 namespace {
@@ -57,7 +58,7 @@ class Folder {
 };
 
 TEST(ChatTemplate, MatchesTransformers) {
-  std::ifstream file(std::string(MORACLE_GOLDEN_DIR) + "/chat/cases.json");
+  std::ifstream file(testing::golden_dir() + "/chat/cases.json");
   const Json golden = Json::parse(file, nullptr, false);
   ASSERT_TRUE(golden.is_object());
   const auto tokens = golden["special_tokens"].get<std::map<std::string, std::string>>();

@@ -9,6 +9,7 @@
 #include <string>
 
 #include "moracle/text.h"
+#include "paths.h"
 #include "support/must.h"
 
 namespace moracle::chat_tools_test {
@@ -20,7 +21,7 @@ using testing::must;
 const std::string kTurns = R"([{"role": "user", "content": "Hi"}])";
 
 TEST(ChatTools, MatchTransformers) {
-  std::ifstream file(std::string(MORACLE_GOLDEN_DIR) + "/chat/tools.json");
+  std::ifstream file(testing::golden_dir() + "/chat/tools.json");
   const Json golden = Json::parse(file, nullptr, false);
   ASSERT_TRUE(golden.is_object());
   const auto tokens = golden["special_tokens"].get<std::map<std::string, std::string>>();

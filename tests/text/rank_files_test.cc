@@ -7,6 +7,7 @@
 #include <string>
 
 #include "moracle/text.h"
+#include "paths.h"
 #include "support/temporary_folder.h"
 
 namespace moracle::rank_files_test {
@@ -16,7 +17,7 @@ using nlohmann::json;
 using testing::TemporaryFolder;
 
 json golden(const std::string& name) {
-  return json::parse(std::ifstream(MORACLE_GOLDEN_DIR "/tokenizer_ranks/" + name + ".json"));
+  return json::parse(std::ifstream(testing::golden_dir() + "/tokenizer_ranks/" + name + ".json"));
 }
 
 void expect_ids(const Tokenizer& tokenizer, const json& cases) {

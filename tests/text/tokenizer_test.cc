@@ -11,6 +11,7 @@
 #include <thread>
 #include <vector>
 
+#include "paths.h"
 #include "text/tokenizer/byte_level.h"
 #include "text/tokenizer/parse.h"
 
@@ -20,7 +21,7 @@ namespace {
 using nlohmann::json;
 
 json golden(const std::string& name) {
-  std::ifstream in(std::string(MORACLE_GOLDEN_DIR) + "/tokenizer/" + name + ".json");
+  std::ifstream in(testing::golden_dir() + "/tokenizer/" + name + ".json");
   const std::string text{std::istreambuf_iterator<char>(in), {}};
   return json::parse(text, nullptr, false);
 }

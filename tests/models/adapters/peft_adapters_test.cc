@@ -7,6 +7,7 @@
 
 #include "base/text.h"
 #include "models/golden_model.h"
+#include "paths.h"
 #include "support/must.h"
 
 namespace moracle::peft_adapters_test {
@@ -20,7 +21,7 @@ constexpr double kClose = 2e-6;
 
 std::vector<std::string> adapters() {
   std::vector<std::string> names;
-  for (const auto& entry : std::filesystem::directory_iterator(MORACLE_GOLDEN_DIR "/adapters"))
+  for (const auto& entry : std::filesystem::directory_iterator(testing::golden_dir() + "/adapters"))
     names.push_back(entry.path().filename().string());
   std::sort(names.begin(), names.end());
   return names;
@@ -48,7 +49,7 @@ class PeftAdapters : public ::testing::TestWithParam<std::string> {
     return std::vector<float>(all.begin(), all.end());
   }
 
-  const std::string folder_ = MORACLE_GOLDEN_DIR "/adapters/" + GetParam();
+  const std::string folder_ = testing::golden_dir() + "/adapters/" + GetParam();
   std::string base_;
   std::vector<int32_t> ids_;
   std::vector<float> want_;
@@ -116,7 +117,7 @@ TEST_P(PeftAdapters, TensorOfAnotherModuleIsNamed) {
 
 // PEFT stores the base of an adapted lm_head beside the adapter.
 TEST(PeftAdapter, RejectsOutputLayerOfAnotherBase) {
-  const std::string from = MORACLE_GOLDEN_DIR "/adapters/head_with_bias";
+  const std::string from = testing::golden_dir() + "/adapters/head_with_bias";
   for (const char* part : {"weight", "bias"}) {
     const testing::TemporaryFolder folder;
     std::filesystem::copy(from + "/adapter_config.json", folder.path() + "/adapter_config.json");

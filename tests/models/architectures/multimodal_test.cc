@@ -7,6 +7,7 @@
 
 #include "base/text.h"
 #include "models/golden_model.h"
+#include "paths.h"
 #include "support/must.h"
 
 namespace moracle::multimodal_test {
@@ -19,7 +20,8 @@ using testing::SyntheticCheckpoint;
 
 std::vector<std::string> wrapped_models() {
   std::vector<std::string> names;
-  for (const auto& entry : std::filesystem::directory_iterator(MORACLE_GOLDEN_DIR "/multimodal"))
+  for (const auto& entry :
+       std::filesystem::directory_iterator(testing::golden_dir() + "/multimodal"))
     names.push_back("../multimodal/" + entry.path().filename().string());
   std::sort(names.begin(), names.end());
   return names;

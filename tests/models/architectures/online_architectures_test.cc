@@ -10,6 +10,7 @@
 #include "checkpoint/online/online.h"
 #include "checkpoint/state.h"
 #include "models/golden_model.h"
+#include "paths.h"
 #include "quant/codec.h"
 #include "quant/quantize_weight.h"
 #include "support/sample.h"
@@ -198,7 +199,7 @@ TEST_P(OnlineArchitectures, OutputLayerAloneStaysNearUnquantized) {
 // ---- quantized sources ----
 
 TEST(OnlineQuantized, OutputLayerOfQuantizedModelMayBeQuantized) {
-  const auto checkpoint = Checkpoint::open(MORACLE_MODELS_DIR "/qwen3moe-gptq-int4-g128");
+  const auto checkpoint = Checkpoint::open(testing::models_dir() + "/qwen3moe-gptq-int4-g128");
   ASSERT_TRUE(checkpoint) << checkpoint.error().to_string();
   ModelOptions options;
   const auto before = plan(*checkpoint, options);
@@ -216,9 +217,9 @@ TEST(OnlineQuantized, OutputLayerOfQuantizedModelMayBeQuantized) {
 }
 
 TEST(OnlineRefused, QuantizedModelsBeforeWeightsAreRead) {
-  std::vector<std::string> folders = {MORACLE_MODELS_DIR "/qwen3moe-gptq-int4-g128"};
+  std::vector<std::string> folders = {testing::models_dir() + "/qwen3moe-gptq-int4-g128"};
   for (const char* stored : {"gptoss-mxfp4", "dsv3-fp8-block128"}) {
-    const std::string folder = std::string(MORACLE_CHECKPOINTS_DIR) + "/" + stored;
+    const std::string folder = testing::checkpoints_dir() + "/" + stored;
     if (std::filesystem::exists(folder)) folders.push_back(folder);
   }
   for (const std::string& folder : folders) {

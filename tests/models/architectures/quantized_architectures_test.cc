@@ -4,6 +4,7 @@
 
 #include "base/text.h"
 #include "device_architectures.h"
+#include "paths.h"
 
 namespace moracle::quantized_architectures_test {
 namespace {
@@ -12,7 +13,7 @@ using testing::all_logits;
 using testing::GoldenReference;
 using testing::relative_difference;
 
-const std::string kFolder = MORACLE_GOLDEN_DIR "/quantized/";
+const std::string kFolder = testing::golden_dir() + "/quantized/";
 
 std::vector<std::string> models() {
   std::vector<std::string> names;
