@@ -272,6 +272,10 @@ class Checkpoint {
   /// A Checkpoint of the same open files, with no tensors claimed.
   Checkpoint unclaimed_copy() const;
 
+  /// What the quantization config asks for and no backend does, each as a phrase with its key:
+  /// 4-bit activations, which keep more bits. Empty: nothing.
+  std::vector<std::string> not_used() const;
+
   /// Size of all tensors, in bytes.
   int64_t total_bytes() const;
 

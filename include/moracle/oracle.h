@@ -40,12 +40,10 @@ enum class Isa : uint32_t {
 enum class GpuFeature : uint32_t {
   kNone = 0,
   kSubgroups = 1 << 0,
-  kIntegerDot = 1 << 1,  ///< products of four int8 in one instruction
-  kFp16 = 1 << 2,
-  kMatrix = 1 << 3,          ///< subgroup matrix products (Intel's DPAS)
-  kSharedPointers = 1 << 4,  ///< shared virtual memory: host and kernels use the same pointers
-  kAtomics64 = 1 << 5,       ///< atomic minimum of 64-bit numbers
-  kCpuCores = 1 << 6,        ///< the device is the host's CPU
+  kMatrix = 1 << 1,          ///< subgroup matrix products (Intel's DPAS)
+  kSharedPointers = 1 << 2,  ///< shared virtual memory: host and kernels use the same pointers
+  kAtomics64 = 1 << 3,       ///< atomic minimum of 64-bit numbers
+  kCpuCores = 1 << 4,        ///< the device is the host's CPU
 };
 
 /// Vendor libraries that kernels call. They are found at run time, not linked.
@@ -83,7 +81,7 @@ template <FlagSet Set>
 constexpr Set missing(Set wanted, Set there) {
   return static_cast<Set>(static_cast<uint32_t>(wanted) & ~static_cast<uint32_t>(there));
 }
-/// "avx2 avx512_vnni"; "subgroups fp16"; "zero points, biases". "none" for an empty set.
+/// "avx2 avx512_vnni"; "subgroups matrix"; "zero points, biases". "none" for an empty set.
 std::string names(Isa set);
 std::string names(GpuFeature set);
 std::string names(Library set);
@@ -116,6 +114,7 @@ struct GpuInfo {
   int64_t memory_bytes = 0;
   int64_t shared_memory_bytes = 0;  ///< available to one block (work-group)
   GpuFeature features = GpuFeature::kNone;
+  int64_t max_allocation_bytes = 0;  ///< largest single allocation; 0: all of the memory
 };
 
 /// The median time of one backend for one layer at `num_tokens` tokens, in microseconds.
@@ -364,13 +363,11 @@ struct Backend {
   std::string_view name;
   Platform platform = Platform::kCpu;
   std::string_view summary;
-  bool planned = false;  ///< listed; the kernel is not written yet
 
   // Requirements on the machine.
   Isa isa = Isa::kNone;    ///< required CPU features
   int min_capability = 0;  ///< minimum CUDA compute capability x 10
   int max_capability = 0;  ///< maximum compute capability x 10; 0: no limit
-  int fp8_capability = 0;  ///< minimum compute capability x 10 for fp8 activations
   int64_t shared_memory_bytes = 0;
   GpuFeature gpu_features = GpuFeature::kNone;
   Library libraries = Library::kNone;
@@ -381,17 +378,14 @@ struct Backend {
   std::span<const DType> activations;  ///< supported activation dtypes in addition to floats
   std::span<const Product> products;   ///< supported dtype pairs of codes; empty: all pairs
   Feature features = Feature::kNone;
-  /// Activation functions in the GEMM's epilogue. Empty: a separate stage applies any function.
-  std::span<const Activation> fused_activations;
   /// The group size along K must be a multiple of this.
   int group_multiple = 1;
   /// Hidden and intermediate sizes must be multiples of this.
   int size_multiple = 1;
-  int64_t max_num_tokens = 0;  ///< 0: no limit
-  int64_t max_integer_k = 0;   ///< largest K with an exact integer sum; 0: no limit
+  int64_t max_integer_k = 0;  ///< largest K with an exact integer sum; 0: no limit
 
   const Layout* layout = nullptr;
-  const Kernels* kernels = nullptr;  ///< null if the row is only planned
+  const Kernels* kernels = nullptr;
 
   /// True if this build contains the kernels.
   bool built() const { return kernels != nullptr && kernels->make != nullptr; }
@@ -457,6 +451,8 @@ struct Plan {
   /// max_slots(): maximum activation rows in one apply. top_k(): experts per row.
   int64_t max_slots() const;
   int64_t top_k() const { return format == ActivationFormat::kBatched ? 1 : layer.top_k; }
+  /// Bytes of the largest single allocation. All local experts of a matrix are one.
+  int64_t largest_allocation() const;
 };
 
 struct Selection {

@@ -145,6 +145,7 @@ struct ExchangeRequest {
   int64_t size = 1;           ///< ranks
   std::string name = "auto";  ///< or the name of a row
   bool one_host = true;       ///< all ranks
+  int64_t num_devices = 0;    ///< of the platform, on each host; 0: unknown
 };
 
 /// One row of the table of exchanges, in order of preference.

@@ -202,6 +202,10 @@ std::vector<std::string> Checkpoint::unclaimed() const {
   return names;
 }
 
+std::vector<std::string> Checkpoint::not_used() const {
+  return state_->reader ? state_->reader->not_used() : std::vector<std::string>();
+}
+
 int64_t Checkpoint::total_bytes() const {
   int64_t total = 0;
   for (const auto& [name, entry] : state_->tensors.all()) {

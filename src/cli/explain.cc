@@ -48,8 +48,8 @@ Json choice_json(const Choice& choice) {
           {"plan", plan_json(plan)}};
 }
 
-Json to_json(const ModelExplanation& model, const TokenizerFact& tokenizer, const Machine& machine,
-             const ModelOptions& options) {
+Json to_json(const ModelExplanation& model, const Checkpoint& checkpoint,
+             const TokenizerFact& tokenizer, const Machine& machine, const ModelOptions& options) {
   Json groups = Json::array(), others = Json::array();
   for (const Choice& choice : model.choices)
     (is_experts(choice) ? groups : others).push_back(choice_json(choice));
@@ -60,11 +60,13 @@ Json to_json(const ModelExplanation& model, const TokenizerFact& tokenizer, cons
           {"groups", groups},
           {"others", others},
           {"tokenizer", tokenizer.json()},
+          {"not_used", checkpoint.not_used()},
           {"not_runnable", model.not_runnable.empty() ? Json(nullptr) : Json(model.not_runnable)}};
 }
 
 // Shows the experts in full and every other part in one line.
-void show(const ModelExplanation& model, const Machine& machine, const ModelOptions& options) {
+void show(const ModelExplanation& model, const Checkpoint& checkpoint, const Machine& machine,
+          const ModelOptions& options) {
   std::cout << "machine " << machine.name << ", device " << options.device << "\n";
   Table others;
   for (const Choice& choice : model.choices) {
@@ -82,6 +84,7 @@ void show(const ModelExplanation& model, const Machine& machine, const ModelOpti
   }
   std::cout << others.text();
   if (options.parallel.ep_size > 1) std::cout << ranks_text(model.choices, machine, options);
+  std::cout << not_used_text(checkpoint);
 }
 
 int run(const Options& options) {
@@ -94,9 +97,9 @@ int run(const Options& options) {
           explain(checkpoint, model_options, machine, wishes_of(options)));
   const TokenizerFact tokenizer = TokenizerFact::of(options.model.folder);
   if (options.model.json)
-    print(to_json(model, tokenizer, machine, model_options));
+    print(to_json(model, checkpoint, tokenizer, machine, model_options));
   else
-    show(model, machine, model_options);
+    show(model, checkpoint, machine, model_options);
   for (const Choice& choice : model.choices) {
     if (!is_experts(choice)) continue;
     if (Result<Plan> plan = choice.selection.chosen(); !plan) {

@@ -4,6 +4,7 @@
 #include "base/printable.h"
 #include "base/text.h"
 #include "command.h"
+#include "plan_text.h"
 #include "terminal.h"
 #include "tokenizer_fact.h"
 
@@ -11,8 +12,8 @@ namespace moracle::cli {
 namespace inspect_verb {
 namespace {
 
-void show(const Outline& outline, const TokenizerFact& tokenizer, const std::string& folder) {
-  std::cout << bold(folder) << "\n";
+void show(const Outline& outline, const TokenizerFact& tokenizer, const Checkpoint& checkpoint) {
+  std::cout << bold(checkpoint.folder()) << "\n";
   Table facts;
   facts.row({"architecture", outline.architecture});
   facts.row({"producer", outline.producer});
@@ -44,9 +45,10 @@ void show(const Outline& outline, const TokenizerFact& tokenizer, const std::str
   } else {
     std::cout << "\n  only the experts of this model can be used: " << outline.not_runnable << "\n";
   }
+  std::cout << not_used_text(checkpoint);
 }
 
-Json to_json(const Outline& outline, const TokenizerFact& tokenizer) {
+Json to_json(const Outline& outline, const TokenizerFact& tokenizer, const Checkpoint& checkpoint) {
   Json parts = Json::array();
   for (const Outline::Part& part : outline.parts) {
     parts.push_back({{"part", part.what},
@@ -70,6 +72,7 @@ Json to_json(const Outline& outline, const TokenizerFact& tokenizer) {
       {"bytes", outline.bytes},
       {"parts", parts},
       {"tokenizer", tokenizer.json()},
+      {"not_used", checkpoint.not_used()},
       {"not_runnable", outline.not_runnable.empty() ? Json(nullptr) : Json(outline.not_runnable)}};
 }
 
@@ -89,9 +92,9 @@ void add_inspect(CLI::App& app, Work& chosen) {
           CLI_TRY(const Outline result, outline(checkpoint));
           const TokenizerFact tokenizer = TokenizerFact::of(*folder);
           if (*json)
-            print(inspect_verb::to_json(result, tokenizer));
+            print(inspect_verb::to_json(result, tokenizer, checkpoint));
           else
-            inspect_verb::show(result, tokenizer, *folder);
+            inspect_verb::show(result, tokenizer, checkpoint);
           return kDone;
         };
       },

@@ -15,7 +15,9 @@ Json to_json(const Machine& machine) {
     Json entry = {{"platform", name(gpu.platform)},
                   {"index", gpu.index},
                   {"model", gpu.model},
-                  {"memory_bytes", gpu.memory_bytes}};
+                  {"memory_bytes", gpu.memory_bytes},
+                  {"max_allocation_bytes",
+                   gpu.max_allocation_bytes > 0 ? Json(gpu.max_allocation_bytes) : Json(nullptr)}};
     if (gpu.capability > 0) {
       entry["compute_capability"] = str(gpu.capability / 10, ".", gpu.capability % 10);
     }

@@ -50,8 +50,7 @@ inline std::string default_device(const Machine& machine) {
     if (machine.name == "here" || missing(GpuFeature::kCpuCores, gpu.features) == GpuFeature::kNone)
       continue;
     for (const Backend& backend : backends()) {
-      if (backend.platform == gpu.platform && !backend.planned)
-        return str(name(gpu.platform), ":", gpu.index);
+      if (backend.platform == gpu.platform) return str(name(gpu.platform), ":", gpu.index);
     }
   }
   return "cpu";

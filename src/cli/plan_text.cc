@@ -4,6 +4,7 @@
 #include <iostream>
 #include <utility>
 
+#include "base/printable.h"
 #include "base/text.h"
 #include "terminal.h"
 
@@ -86,7 +87,14 @@ Json considered_json(const Selection& selection) {
   return considered;
 }
 
-void show_choices(const Model& model) {
+std::string not_used_text(const Checkpoint& checkpoint) {
+  std::string text;
+  for (const std::string& one : checkpoint.not_used())
+    text += str("\n  not used: ", printable(one), "\n");
+  return text;
+}
+
+void show_choices(const Model& model, const Checkpoint& checkpoint) {
   Table table;
   for (const Choice& choice : model.choices()) {
     std::vector<std::string_view> others;
@@ -100,7 +108,7 @@ void show_choices(const Model& model) {
                "→ " + std::string(choice.selection.plan->backend->name),
                others.empty() ? "" : "(also possible: " + join(others) + ")"});
   }
-  std::cerr << table.text();
+  std::cerr << table.text() << not_used_text(checkpoint);
 }
 
 void show(const ModelPlan& plan) {

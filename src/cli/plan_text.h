@@ -19,8 +19,12 @@ Json considered_json(const Selection& selection);
 /// Name of the backend; if this build lacks it, also the build that has it.
 std::string backend_text(const Backend& backend);
 
-/// Shows the backends of a loaded model on stderr, one line per group of equal layers.
-void show_choices(const Model& model);
+/// One line for each text of Checkpoint::not_used().
+std::string not_used_text(const Checkpoint& checkpoint);
+
+/// Shows the backends of a loaded model on stderr, one line per group of equal layers, then what is
+/// not used of its checkpoint.
+void show_choices(const Model& model, const Checkpoint& checkpoint);
 /// Shows the whole plan of a model: one line per group of equal layers, then the sums.
 void show(const ModelPlan& plan);
 Json to_json(const ModelPlan& plan);

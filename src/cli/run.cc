@@ -63,10 +63,12 @@ int dry_run(const Options& options) {
   if (options.model.json) {
     Json json = to_json(whole);
     json["tokenizer"] = tokenizer.json();
+    json["not_used"] = checkpoint.not_used();
     print(json);
     return kDone;
   }
   show(whole);
+  std::cout << not_used_text(checkpoint);
   if (!tokenizer.error.empty())
     std::cout << "\n  the tokenizer " << printable(tokenizer.text()) << "\n";
   return kDone;
@@ -116,7 +118,7 @@ int run(const Options& options) {
   const double load_seconds = seconds_since(start);
 
   const bool people = !options.model.json;
-  if (people) show_choices(model);
+  if (people) show_choices(model, checkpoint);
   AnswerText answer(tokenizer, chat ? &*chat : nullptr);
   // An answer is a text of its own; a continuation keeps the space before its first word.
   if (!options.chat) {
@@ -177,6 +179,7 @@ int run(const Options& options) {
                  {"text", output},
                  {"stop_reason", generation.stop_reason},
                  {"backends", backend_names(model)},
+                 {"not_used", checkpoint.not_used()},
                  {"timing", timing(generation, prompt_tokens, load_seconds)}};
     if (!options.tools.empty()) json["tool_calls"] = calls;
     print(json);

@@ -288,16 +288,25 @@ Result<ModelPlan> plan_memory(const Description& description, std::span<const Mo
     plan.activation_bytes = std::max(plan.activation_bytes, bytes);
   }
   MORACLE_TRY(plan.cache_dtype, parse_kv_cache(options.kv_cache, device.platform, dtype));
-  plan.activation_bytes += static_cast<int64_t>(
+  const auto activations = static_cast<int64_t>(
       carve_activations(description, tokens_per_step(options), dtype, nullptr).bytes);
+  plan.activation_bytes += activations;
+  // The rule `memory` checks what layers allocate.
+  const int64_t most = max_allocation_of(machine, device);
+  const int64_t largest = std::max(description.embedding_bytes(), activations);
+  if (most > 0 && largest > most) {
+    return Error{ErrorKind::kOutOfMemory, "", "plan",
+                 str(largest, " bytes of memory on ", options.device, " in one allocation"),
+                 str("it allows ", most)};
+  }
   for (const LayerDescription& layer : description.layers) {
     const AttentionSizes sizes = attention_sizes(layer.attention, tokens_per_step(options), dtype);
     plan.cache_bytes_per_token += cached_bytes(sizes, plan.cache_dtype).total();
     plan.state_bytes += static_cast<int64_t>(sizes.state_bytes);
   }
-  MORACLE_TRY(const ActivationPrecision activations, parse_activations(options.activations));
+  MORACLE_TRY(const ActivationPrecision precision, parse_activations(options.activations));
   const bool floats = device.platform == Platform::kCpu && plan.cache_dtype != DType::kI8;
-  if (floats && activations == ActivationPrecision::kBf16 && !options.deterministic) {
+  if (floats && precision == ActivationPrecision::kBf16 && !options.deterministic) {
     Bf16Choice choice = choose_bf16(machine.cpu);
     plan.bf16_attention = choice.bf16;
     plan.attention_reason = std::move(choice.reason);

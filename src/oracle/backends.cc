@@ -25,14 +25,9 @@ constexpr Product kLikeProducts[] = {{DType::kI8, DType::kI8},
                                      {DType::kF8E4M3, DType::kF8E4M3, 32}};
 // What the device and all its operations use.
 constexpr GpuFeature kEveryOpenCl = GpuFeature::kSharedPointers | GpuFeature::kAtomics64;
-constexpr Activation kGatedActivations[] = {Activation::kSilu, Activation::kSwigluOai};
 
 Backend made(Backend row, const Kernels& kernels) {
   row.kernels = &kernels;
-  return row;
-}
-Backend planned(Backend row) {
-  row.planned = true;
   return row;
 }
 
@@ -42,14 +37,12 @@ std::span<const Backend> backends() {
 #define MADE(kernel_set, ...) made({__VA_ARGS__}, kernel_set),
 #define MADE_FOR_CUDA(kernel_set, ...) made({__VA_ARGS__}, kernel_set),
 #define MADE_FOR_OPENCL(kernel_set, ...) made({__VA_ARGS__}, kernel_set),
-#define PLANNED(...) planned({__VA_ARGS__}),
   static const Backend kBackends[] = {
 #include "oracle/backends.inc"
   };
 #undef MADE
 #undef MADE_FOR_CUDA
 #undef MADE_FOR_OPENCL
-#undef PLANNED
   return kBackends;
 }
 

@@ -59,8 +59,8 @@ Result<Isa> parse_isa(std::string_view text) {
 }
 
 std::string names(GpuFeature set) {
-  constexpr std::string_view kNames[] = {"subgroups",       "integer_dot", "fp16",     "matrix",
-                                         "shared_pointers", "atomics64",   "cpu_cores"};
+  constexpr std::string_view kNames[] = {"subgroups", "matrix", "shared_pointers", "atomics64",
+                                         "cpu_cores"};
   return listed(static_cast<uint32_t>(set), kNames, " ");
 }
 

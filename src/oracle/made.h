@@ -9,11 +9,9 @@ namespace moracle {
 #define MADE(kernel_set, ...) extern const Kernels kernel_set;
 #define MADE_FOR_CUDA(kernel_set, ...) MADE(kernel_set)
 #define MADE_FOR_OPENCL(kernel_set, ...) MADE(kernel_set)
-#define PLANNED(...)
 #include "oracle/backends.inc"
 #undef MADE
 #undef MADE_FOR_CUDA
 #undef MADE_FOR_OPENCL
-#undef PLANNED
 
 }  // namespace moracle

@@ -8,14 +8,30 @@
 namespace moracle {
 namespace {
 
-Verdict consider(const Backend& backend, const Request& request, const Machine& machine) {
-  Verdict verdict{&backend, {}};
+std::vector<Reason> objections(const Backend& backend, const Request& request,
+                               const Machine& machine) {
+  std::vector<Reason> reasons;
   for (const Rule& rule : rules()) {
     if (auto reason = rule.refuse(backend, request, machine)) {
       reason->rule = rule.name;
-      verdict.reasons.push_back(std::move(*reason));
+      reasons.push_back(std::move(*reason));
     }
   }
+  return reasons;
+}
+
+// True if the row serves the layer's weights with float activations. The user decides about that:
+// quantized activations are never left out unasked.
+bool serves_without_codes(const Backend& backend, Request request, const Machine& machine) {
+  if (!request.layer.scheme.activation) return false;
+  request.layer.scheme.activation.reset();
+  return objections(backend, request, machine).empty();
+}
+
+Verdict consider(const Backend& backend, const Request& request, const Machine& machine) {
+  Verdict verdict{&backend, objections(backend, request, machine)};
+  if (!verdict.accepted() && serves_without_codes(backend, request, machine))
+    for (Reason& reason : verdict.reasons) reason.need += " (activations=16bit would serve)";
   return verdict;
 }
 

@@ -90,6 +90,12 @@ int64_t Plan::max_slots() const {
                                               : max_num_tokens;
 }
 
+int64_t Plan::largest_allocation() const {
+  int64_t largest = std::max({adapter_bytes, workspace_bytes, scratch_bytes});
+  for (const MatrixPlan& matrix : matrices) largest = std::max(largest, matrix.weight_bytes);
+  return largest;
+}
+
 Plan make_plan(const Backend& backend, const Request& request, const Machine& machine) {
   const LayerSpec& layer = request.layer;
   Plan plan;

@@ -129,15 +129,6 @@ Objection refuse_long_sums(const Backend& b, const Request& r, const Machine&) {
   return {};
 }
 
-Objection refuse_activation_function(const Backend& b, const Request& r, const Machine&) {
-  if (r.layer.linear || b.fused_activations.empty() ||
-      contains(b.fused_activations, r.layer.activation.function)) {
-    return {};
-  }
-  return object("the activation function " + alternatives(b.fused_activations),
-                str("the layer uses ", name(r.layer.activation.function)));
-}
-
 constexpr Rule kRules[] = {
     {"experts", refuse_experts},
     {"weights", refuse_weights},
@@ -150,7 +141,6 @@ constexpr Rule kRules[] = {
     {"group-size", refuse_group_size},
     {"shape", refuse_shape},
     {"sum-length", refuse_long_sums},
-    {"activation-function", refuse_activation_function},
 };
 
 }  // namespace

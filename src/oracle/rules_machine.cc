@@ -41,7 +41,6 @@ Objection refuse_platform(const Backend& b, const Request& r, const Machine&) {
 Objection refuse_build(const Backend& b, const Request&, const Machine& m) {
   const bool plans = b.kernels != nullptr && b.kernels->plan != nullptr;
   if (plans && (b.built() || m.every_platform)) return {};
-  if (b.planned) return object("a kernel", "this backend is planned and has none yet");
   return object("a build with this backend", "this build was made without it");
 }
 
@@ -66,13 +65,10 @@ struct DeviceNeed {
   std::function<std::string(const GpuInfo&)> fact;
 };
 
-DeviceNeed need_architecture(const Backend& b, const Request& r, const Machine&) {
-  const auto& key = r.layer.scheme.activation;
-  const bool fp8 = key && key->dtype == DType::kF8E4M3 && b.fp8_capability > b.min_capability;
-  const int least = fp8 ? b.fp8_capability : b.min_capability, most = b.max_capability;
+DeviceNeed need_architecture(const Backend& b, const Request&, const Machine&) {
+  const int least = b.min_capability, most = b.max_capability;
   std::string text = str("compute capability ", version(least));
   if (most != least) text += most > 0 ? " to " + version(most) : " or later";
-  if (fp8) text += " for fp8 activations, or --activations 16bit";
   const bool any = b.platform != Platform::kCuda;
   return {std::move(text),
           [=](const GpuInfo& gpu) {
@@ -99,23 +95,40 @@ std::string megabytes(int64_t bytes) {
   return str(bytes / 1'000'000, " MB");
 }
 
-// Memory in bytes for this layer only. The model checks whether all layers fit. 0: there is no
-// plan.
-int64_t layer_bytes(const Backend& b, const Request& r, const Machine& m) {
-  if (b.layout == nullptr || b.kernels == nullptr || b.kernels->plan == nullptr) return 0;
-  if (r.max_num_tokens > countable_tokens(r)) return 0;  // `tokens` reports it
+// Memory in bytes for this layer only. The model checks whether all layers fit.
+struct LayerMemory {
+  int64_t total = 0;
+  int64_t largest = 0;  // in one allocation
+};
+
+// Zeros if there is no plan.
+LayerMemory layer_memory(const Backend& b, const Request& r, const Machine& m) {
+  if (b.layout == nullptr || b.kernels == nullptr || b.kernels->plan == nullptr) return {};
+  if (r.max_num_tokens > countable_tokens(r)) return {};  // `tokens` reports it
   Request whole = r;
   whole.max_num_tokens = std::max<int64_t>(r.max_num_tokens, 1);  // `tokens` reports it
   if (!r.parallel.map(r.layer.num_experts)) whole.parallel = {};  // `expert-parallel` reports it
   const Plan plan = make_plan(b, whole, m);
-  return plan.weight_bytes + plan.adapter_bytes + plan.workspace_bytes;
+  return {plan.weight_bytes + plan.adapter_bytes + plan.workspace_bytes, plan.largest_allocation()};
 }
 
 DeviceNeed need_memory(const Backend& b, const Request& r, const Machine& m) {
-  const int64_t bytes = layer_bytes(b, r, m);
-  return {megabytes(bytes) + " of memory for this layer",
-          [=](const GpuInfo& gpu) { return gpu.memory_bytes >= bytes; },
-          [](const GpuInfo& gpu) { return megabytes(gpu.memory_bytes); }};
+  const LayerMemory need = layer_memory(b, r, m);
+  const auto allocates = [=](const GpuInfo& gpu) {
+    return gpu.max_allocation_bytes == 0 || gpu.max_allocation_bytes >= need.largest;
+  };
+  std::string text = megabytes(need.total) + " of memory for this layer";
+  const std::vector<GpuInfo> there = devices(b, r, m);
+  if (!std::all_of(there.begin(), there.end(), allocates))
+    text += str(", ", megabytes(need.largest), " of it in one allocation");
+  return {std::move(text),
+          [=](const GpuInfo& gpu) { return gpu.memory_bytes >= need.total && allocates(gpu); },
+          [=](const GpuInfo& gpu) {
+            const std::string all = megabytes(gpu.memory_bytes);
+            if (allocates(gpu)) return all;
+            return str(all, ", at most ", megabytes(gpu.max_allocation_bytes),
+                       " in one allocation");
+          }};
 }
 
 using MakeNeed = DeviceNeed (*)(const Backend&, const Request&, const Machine&);
@@ -168,7 +181,7 @@ Objection refuse_library(const Backend& b, const Request& r, const Machine& m) {
 
 Objection refuse_memory(const Backend& b, const Request& r, const Machine& m) {
   if (b.platform != Platform::kCpu) return refuse_devices(need_memory, b, r, m);
-  const int64_t need = layer_bytes(b, r, m);
+  const int64_t need = layer_memory(b, r, m).total;
   if (m.cpu.memory_bytes >= need) return {};
   return object(megabytes(need) + " of memory for this layer",
                 "this machine has " + megabytes(m.cpu.memory_bytes));

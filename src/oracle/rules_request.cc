@@ -15,9 +15,8 @@ bool lacks(const Backend& b, Feature feature) {
   return missing(feature, b.features) != Feature::kNone;
 }
 
-Objection refuse_tokens(const Backend& b, const Request& r, const Machine&) {
-  int64_t most = countable_tokens(r);
-  if (b.max_num_tokens > 0) most = std::min(most, b.max_num_tokens);
+Objection refuse_tokens(const Backend&, const Request& r, const Machine&) {
+  const int64_t most = countable_tokens(r);
   if (r.max_num_tokens < 1)
     return object("at least 1 token per step", str("the request allows ", r.max_num_tokens));
   if (r.max_num_tokens <= most) return {};

@@ -28,6 +28,9 @@ std::vector<Reason> objections(const ExchangeRow& row, const ExchangeRequest& re
            str("there are ", request.size));
   if (row.one_host && !request.one_host)
     object("hosts", "all ranks on one host", "they are on several");
+  if (row.one_host && request.num_devices > 0 && request.size > request.num_devices)
+    object("devices", str("a device of one host for each of ", request.size, " ranks"),
+           str("this machine has ", request.num_devices));
   if (other_machine) return reasons;
   if (row.make == nullptr) {
     object("build", std::string(row.build), "this build has none");

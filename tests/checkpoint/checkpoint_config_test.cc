@@ -129,6 +129,7 @@ TEST(Checkpoint, RejectsUnsupportedFeatureByName) {
        "quantization_config.quant_method: needs one of gptq, awq, compressed-tensors, fp8, "
        "modelopt, mxfp4; it is "
        "'bitsandbytes'"},
+      {{{"quantization_config", {{"quant_method", "auto-round"}}}}, "it is 'auto-round'"},
   };
   for (const auto& [change, line] : cases) {
     auto other = SyntheticCheckpoint::plain();

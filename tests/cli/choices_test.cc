@@ -4,6 +4,7 @@
 #include <string>
 #include <vector>
 
+#include "checkpoint/producers/fp4_synthetic.h"
 #include "run_command.h"
 
 namespace moracle::choices_test {
@@ -49,6 +50,19 @@ TEST(Choices, NameOtherRowsThatServe) {
   const std::vector<std::string> experts = lines_with(ran.err, "experts");
   ASSERT_EQ(experts.size(), 1u) << ran.err;
   EXPECT_THAT(experts[0], HasSubstr("reference)"));
+}
+
+// A file that asks for 4-bit activations runs with more bits, and `run` says so beside the choices.
+TEST(Choices, AreFollowedByActivationsThatAreNotUsed) {
+  const testing::TemporaryFolder folder;
+  ASSERT_TRUE(testing::fp4::checkpoint_of({"NVFP4"}).write(folder.path()).ok());
+  folder.write("tokenizer.json", R"({"decoder": {"type": "ByteLevel"},
+      "model": {"type": "BPE", "vocab": {"a": 0, "b": 1}, "merges": []}})");
+  const Ran ran = run_command({"run", folder.path(), "-p", "a", "-n", "1"});
+  ASSERT_EQ(ran.code, 0) << ran.err;
+  EXPECT_EQ(lines_with(ran.err, "not used: 4-bit activations (quant_algo NVFP4").size(), 1u)
+      << ran.err;
+  EXPECT_EQ(lines_with(ran.out, "not used").size(), 0u) << "the answer alone goes to stdout";
 }
 
 }  // namespace

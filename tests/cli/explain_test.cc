@@ -5,6 +5,7 @@
 #include <string>
 #include <vector>
 
+#include "checkpoint/producers/fp4_synthetic.h"
 #include "paths.h"
 #include "run_command.h"
 
@@ -186,6 +187,34 @@ TEST(ExplainCommand, RejectsPatternForPartOfAStack) {
             "'model.layers.0.self_attn.k_proj'", "'model.layers.0.self_attn.v_proj'"});
     refuse("*.up_proj=reference", {"one backend for all of 'model.layers.0.mlp.experts'"});
     refuse("*.q_proj.weight=reference", {"'*.q_proj.weight' matches no module"});
+  }
+}
+
+// A file that asks for 4-bit activations runs with more bits, and every verb says so.
+TEST(ExplainCommand, NamesActivationsOfFileThatAreNotUsed) {
+  const TemporaryFolder folder;
+  const std::vector<std::pair<testing::fp4::Form, std::string>> files = {
+      {{"NVFP4"}, "quant_algo NVFP4"},
+      {{"nvfp4-pack-quantized", true}, "config_groups.group_0.input_activations"},
+      {{"W4A16_NVFP4"}, ""},
+      {{"nvfp4-pack-quantized"}, ""}};
+  for (const auto& [form, key] : files) {
+    SCOPED_TRACE(form.format);
+    ASSERT_TRUE(testing::fp4::checkpoint_of(form).write(folder.path()).ok());
+    for (const Words& verb : {Words{"inspect"}, Words{"explain"}, Words{"run", "--dry-run"}}) {
+      Words arguments = verb;
+      arguments.insert(arguments.begin() + 1, folder.path());
+      const Json texts = answer(arguments, {})["not_used"];
+      ASSERT_EQ(texts.size(), key.empty() ? 0u : 1u) << verb[0];
+      const Ran ran = run_command(arguments);
+      if (key.empty()) {
+        EXPECT_THAT(ran.out, Not(HasSubstr("not used")));
+        continue;
+      }
+      const auto text = texts[0].get<std::string>();
+      EXPECT_THAT(text, HasSubstr("4-bit activations (" + key));
+      EXPECT_THAT(ran.out, HasSubstr("not used: " + text + "\n")) << verb[0];
+    }
   }
 }
 

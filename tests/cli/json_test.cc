@@ -43,6 +43,11 @@ TEST(JsonOutput, MachinesListsThisMachineAndKnownMachines) {
   std::set<std::string> names;
   for (const Json& machine : json["known"]) {
     EXPECT_THAT(keys(machine), ElementsAre("name", "cpu", "gpus"));
+    for (const Json& gpu : machine["gpus"]) {
+      const bool opencl = gpu["platform"] == "opencl";
+      EXPECT_EQ(gpu["max_allocation_bytes"].is_number(), opencl) << gpu;
+      EXPECT_EQ(gpu["max_allocation_bytes"].is_null(), !opencl) << gpu;
+    }
     names.insert(machine["name"].get<std::string>());
   }
   EXPECT_EQ(names.size(), json["known"].size());
@@ -84,8 +89,8 @@ class ModelJson : public ::testing::Test {
 
 TEST_F(ModelJson, RunGivesIdsTextAndTiming) {
   const Json json = run({"-p", "The quick brown fox", "-n", "4"});
-  EXPECT_THAT(keys(json),
-              ElementsAre("prompt_ids", "ids", "text", "stop_reason", "backends", "timing"));
+  EXPECT_THAT(keys(json), ElementsAre("prompt_ids", "ids", "text", "stop_reason", "backends",
+                                      "not_used", "timing"));
   EXPECT_THAT(keys(json["timing"]),
               ElementsAre("load_seconds", "prompt_tokens", "prompt_seconds",
                           "prompt_tokens_per_second", "generated_tokens", "generation_seconds",
@@ -186,7 +191,7 @@ TEST_F(ModelJson, InspectAccountsForEveryByte) {
   EXPECT_THAT(keys(json),
               ElementsAre("architecture", "producer", "num_layers", "hidden_size", "vocab_size",
                           "max_context", "num_experts", "top_k", "intermediate_size", "routing",
-                          "bytes", "parts", "tokenizer", "not_runnable"));
+                          "bytes", "parts", "tokenizer", "not_used", "not_runnable"));
   EXPECT_TRUE(json["not_runnable"].is_null());
   EXPECT_EQ(json["producer"], "gptq");
   int64_t bytes = 0;
@@ -202,7 +207,7 @@ TEST_F(ModelJson, ExplainGivesEveryReasonOfEveryBackend) {
   for (const char* machine : {"here", "x86-64", "h200"}) {
     const Json json = answer({"explain", model_, "--json", "--machine", machine});
     EXPECT_THAT(keys(json), ElementsAre("machine", "device", "parallel", "groups", "others",
-                                        "tokenizer", "not_runnable"));
+                                        "tokenizer", "not_used", "not_runnable"));
     EXPECT_TRUE(json["not_runnable"].is_null());
     EXPECT_TRUE(json["parallel"].is_null());
     EXPECT_EQ(json["others"].size(), 4u);
@@ -252,6 +257,10 @@ TEST_F(ModelJson, ExplainOfRanksGivesExchangesAndBytesThatTravel) {
   bool chosen_serves = false;
   for (const Json& verdict : json["considered"]) {
     EXPECT_THAT(keys(verdict), ElementsAre("exchange", "reasons"));
+    if (verdict["exchange"] == "cuda-peer") {
+      ASSERT_EQ(verdict["reasons"].size(), 1u) << "h200 has one GPU";
+      EXPECT_EQ(verdict["reasons"][0]["rule"], "devices");
+    }
     if (verdict["exchange"] == json["chosen"]) chosen_serves = verdict["reasons"].empty();
   }
   EXPECT_TRUE(chosen_serves);
@@ -264,10 +273,10 @@ TEST_F(ModelJson, ExplainOfRanksGivesExchangesAndBytesThatTravel) {
 
 TEST_F(ModelJson, DryRunGivesWholePlan) {
   const Json json = answer({"run", model_, "--dry-run", "--json"});
-  EXPECT_THAT(keys(json),
-              ElementsAre("choices", "weight_bytes", "workspace_bytes", "scratch_bytes",
-                          "activation_bytes", "cache_bytes_per_token", "state_bytes", "cache_dtype",
-                          "attention_reason", "total_bytes", "memory_bytes", "tokenizer"));
+  EXPECT_THAT(keys(json), ElementsAre("choices", "weight_bytes", "workspace_bytes", "scratch_bytes",
+                                      "activation_bytes", "cache_bytes_per_token", "state_bytes",
+                                      "cache_dtype", "attention_reason", "total_bytes",
+                                      "memory_bytes", "tokenizer", "not_used"));
   EXPECT_EQ(json["cache_dtype"], "f32");
   const Json half = answer({"run", model_, "--dry-run", "--kv-cache", "bf16", "--json"});
   EXPECT_EQ(half["cache_dtype"], "bf16");

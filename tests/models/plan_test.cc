@@ -49,5 +49,32 @@ TEST(ModelPlans, CheckedBeforeModelIsLoaded) {
   EXPECT_EQ(refused.error().fact, planned.error().fact);
 }
 
+// The embedding is one allocation, which the device may refuse although its memory suffices.
+TEST(ModelPlans, RejectAllocationLargerThanDeviceAllows) {
+  const auto checkpoint = Checkpoint::open(testing::golden_folder("qwen3_moe"));
+  ASSERT_TRUE(checkpoint);
+  ModelOptions options;
+  options.device = "opencl:0";
+  options.max_num_tokens = 1;
+  Machine machine = *Machine::find("arc-b580");
+  const auto planned = plan(*checkpoint, options, machine);
+  ASSERT_TRUE(planned) << planned.error().to_string();
+  int64_t largest_of_layers = 0;
+  for (const Choice& choice : planned->choices)
+    largest_of_layers = std::max(largest_of_layers, choice.selection.plan->largest_allocation());
+  int64_t& most = machine.gpus[0].max_allocation_bytes;
+  most = largest_of_layers;
+  const auto refused = plan(*checkpoint, options, machine);
+  ASSERT_FALSE(refused) << "the embedding must be larger than any layer";
+  EXPECT_EQ(refused.error().kind, ErrorKind::kOutOfMemory);
+  EXPECT_THAT(refused.error().need, HasSubstr("on opencl:0 in one allocation"));
+  EXPECT_THAT(refused.error().fact, HasSubstr(std::to_string(most)));
+  most = 1;  // the rule `memory` objects to every row
+  const auto no_row = plan(*checkpoint, options, machine);
+  ASSERT_FALSE(no_row);
+  EXPECT_EQ(no_row.error().kind, ErrorKind::kUnsupported);
+  EXPECT_THAT(no_row.error().fact, HasSubstr("of it in one allocation"));
+}
+
 }  // namespace
 }  // namespace moracle::plan_test

@@ -50,7 +50,6 @@ class RecordingTable {
  public:
   RecordingTable() : rows_(backends().begin(), backends().end()), kernels_(rows_.size()) {
     for (size_t i = 0; i < rows_.size(); ++i) {
-      if (rows_[i].planned) continue;
       kernels_[i] = {rows_[i].kernels->plan, make_recorder};
       rows_[i].kernels = &kernels_[i];
     }

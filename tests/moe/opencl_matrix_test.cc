@@ -14,8 +14,8 @@ namespace {
 using conformance::Case;
 using conformance::Outcome;
 
-constexpr GpuFeature kNeeded = GpuFeature::kSharedPointers | GpuFeature::kAtomics64 |
-                               GpuFeature::kSubgroups | GpuFeature::kFp16;
+constexpr GpuFeature kNeeded =
+    GpuFeature::kSharedPointers | GpuFeature::kAtomics64 | GpuFeature::kSubgroups;
 
 /// This machine; its first OpenCL device claims to have matrix engines.
 Machine machine_with_engines() {

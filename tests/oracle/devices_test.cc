@@ -17,7 +17,8 @@ using ::testing::HasSubstr;
 using ::testing::Not;
 
 constexpr int64_t kMemory = int64_t{1} << 36;
-constexpr GpuFeature kHalf = GpuFeature::kSubgroups | GpuFeature::kFp16;
+constexpr GpuFeature kMatrix = GpuFeature::kSharedPointers | GpuFeature::kAtomics64 |
+                               GpuFeature::kSubgroups | GpuFeature::kMatrix;
 
 /// GPUs that each lack another feature.
 std::vector<GpuInfo> gpus() {
@@ -27,8 +28,9 @@ std::vector<GpuInfo> gpus() {
           {Platform::kCuda, 0, "new", 120, kMemory, 227 * 1024},
           {Platform::kCuda, 0, "right", 90, kMemory, 227 * 1024},
           {Platform::kOpenCl, 0, "plain", 0, kMemory, 64 * 1024},
-          {Platform::kOpenCl, 0, "little", 0, 1 << 10, 64 * 1024, kHalf},
-          {Platform::kOpenCl, 0, "half", 0, kMemory, 64 * 1024, kHalf}};
+          {Platform::kOpenCl, 0, "little", 0, 1 << 10, 64 * 1024, kMatrix},
+          {Platform::kOpenCl, 0, "cut", 0, kMemory, 64 * 1024, kMatrix, 1 << 10},
+          {Platform::kOpenCl, 0, "engines", 0, kMemory, 64 * 1024, kMatrix}};
 }
 
 Machine with(std::vector<GpuInfo> devices) {
@@ -40,16 +42,15 @@ Machine with(std::vector<GpuInfo> devices) {
 }
 
 TEST(Devices, ServeOnlyWhatASingleDeviceServes) {
-  const std::vector<Backend> table = fake::completed_table();
   int together = 0, neither = 0;
   for (const Scheme& scheme : conformance::schemes()) {
     const Request request{.layer = fake::layer(scheme), .max_num_tokens = 16};
     for (const GpuInfo& one : gpus()) {
       for (const GpuInfo& other : gpus()) {
-        const Selection first = select(request, with({one}), table),
-                        second = select(request, with({other}), table),
-                        both = select(request, with({one, other}), table);
-        for (const Backend& row : table) {
+        const Selection first = select(request, with({one})),
+                        second = select(request, with({other})),
+                        both = select(request, with({one, other}));
+        for (const Backend& row : backends()) {
           SCOPED_TRACE(str(row.name, ", ", name(scheme), ", ", one.model, ", ", other.model));
           const bool alone = fake::verdict(first, row.name)->accepted() ||
                              fake::verdict(second, row.name)->accepted();
@@ -64,10 +65,9 @@ TEST(Devices, ServeOnlyWhatASingleDeviceServes) {
 }
 
 TEST(Devices, NamedWithMissingFeaturesOfEach) {
-  const std::vector<Backend> table = fake::completed_table();
   const Request request{.layer = fake::layer(kBF16Weight), .backend = "cuda-sm90"};
   const std::vector<GpuInfo> all = gpus();
-  const Selection selection = select(request, with({all[0], all[1], all[2]}), table);
+  const Selection selection = select(request, with({all[0], all[1], all[2]}));
   const Verdict* row = fake::verdict(selection, "cuda-sm90");
   std::string text;
   for (const Reason& reason : row->reasons) text += str(reason.rule, ": ", reason.have, "\n");
@@ -78,15 +78,13 @@ TEST(Devices, NamedWithMissingFeaturesOfEach) {
 }
 
 TEST(Devices, SingleDeviceIsNamedWithoutNumber) {
-  const std::vector<Backend> table = fake::completed_table();
   Request request{.layer = fake::layer(kBF16Weight), .backend = "cuda-sm90"};
-  EXPECT_THAT(select(request, with({gpus()[0]}), table).chosen().error().fact,
-              HasSubstr("old has 7.5"));
+  EXPECT_THAT(select(request, with({gpus()[0]})).chosen().error().fact, HasSubstr("old has 7.5"));
   // If the request names one GPU, the other does not count.
   const Machine machine = with({gpus()[4], gpus()[0]});
-  EXPECT_TRUE(select(request, machine, table).plan);
+  EXPECT_TRUE(select(request, machine).plan);
   request.device_index = 1;
-  const auto refused = select(request, machine, table).chosen();
+  const auto refused = select(request, machine).chosen();
   ASSERT_FALSE(refused);
   EXPECT_THAT(refused.error().fact, HasSubstr("old has 7.5"));
   EXPECT_THAT(refused.error().fact, Not(HasSubstr("right")));

@@ -63,17 +63,6 @@ inline std::array<Backend, 4> table() {
             .kernels = &kKernels}}};
 }
 
-/// The backend table with every planned row marked as implemented.
-inline std::vector<Backend> completed_table() {
-  std::vector<Backend> rows(backends().begin(), backends().end());
-  for (Backend& row : rows) {
-    if (row.kernels != nullptr) continue;
-    row.layout = &kCanonicalLayout;
-    row.kernels = &kKernels;
-  }
-  return rows;
-}
-
 /// A plain layer of the scheme; num_experts x hidden x intermediate of the model in the box.
 inline LayerSpec layer(const Scheme& scheme) {
   return {.name = "layers.0.experts",

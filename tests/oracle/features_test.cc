@@ -34,12 +34,14 @@ const Wish kWishes[] = {
      "batch-invariant results are requested"},
 };
 
-/// Every reason but those of one rule, as text.
+/// Every reason but those of one rule, as text. Whether float activations would serve depends on
+/// the whole request.
 std::vector<std::string> reasons_but(const Verdict& verdict, std::string_view rule) {
   std::vector<std::string> texts;
   for (const Reason& reason : verdict.reasons) {
-    if (reason.rule != rule)
-      texts.push_back(str(reason.rule, ": ", reason.need, "; ", reason.have));
+    if (reason.rule == rule) continue;
+    const std::string need = reason.need.substr(0, reason.need.find(" (activations="));
+    texts.push_back(str(reason.rule, ": ", need, "; ", reason.have));
   }
   return texts;
 }
@@ -72,8 +74,7 @@ void expect_one_more_reason(const Verdict& before, const Verdict& after, const W
 TEST(RequestFeatures, AddReasonToEveryRowThatLacksThemAndRemoveNone) {
   const std::vector<Backend> real(backends().begin(), backends().end());
   const auto picky = fake::table();
-  for (const std::vector<Backend>& table :
-       {real, fake::completed_table(), {picky.begin(), picky.end()}}) {
+  for (const std::vector<Backend>& table : {real, {picky.begin(), picky.end()}}) {
     for (const Machine& machine : Machine::known()) {
       for (const Scheme& scheme : all_schemes()) {
         const Request plain{.layer = fake::layer(scheme)};

@@ -22,12 +22,11 @@ const Scheme kInt8{kInt8StaticChannelSym, kInt8DynamicTokenSym};
 const Scheme kFp8{kFp8StaticChannelSym, kFp8DynamicTokenSym};
 const Scheme kInt4{int4_static_group(128), {}};
 
-/// Rows of the completed table that serve a small layer, few tokens, on this machine and platform.
+/// Rows that serve a small layer, few tokens, on this machine and platform.
 Names serving(const Machine& machine, Platform platform, const Scheme& scheme) {
-  const std::vector<Backend> table = fake::completed_table();
   const Request request{.layer = fake::layer(scheme), .max_num_tokens = 16, .platform = platform};
   Names names;
-  for (const Verdict& verdict : select(request, machine, table).considered) {
+  for (const Verdict& verdict : select(request, machine).considered) {
     if (verdict.accepted()) names.emplace_back(verdict.backend->name);
   }
   return names;
@@ -40,11 +39,20 @@ Machine with_gpu(int capability) {
   return machine;
 }
 
+Machine with_opencl(GpuFeature features) {
+  Machine machine{"fake", {"a CPU", Isa::kNone, 1, int64_t{1} << 36}, {}};
+  machine.gpus.push_back(
+      {Platform::kOpenCl, 0, "a GPU", 0, int64_t{1} << 36, 128 * 1024, features});
+  machine.every_platform = true;
+  return machine;
+}
+
 Machine with_isa(Isa isa) {
   return {"fake", {"a CPU", isa, 1, int64_t{1} << 36}, {}};
 }
 
-// D5: int8 products need 7.5, tensor-core rows 8.0, fp8 products 8.9; wgmma needs exactly 9.0.
+// D5: the reference needs 7.5, tensor-core rows 8.0, wgmma exactly 9.0. Codes of fp8 are multiplied
+// as f16, so no row needs the fp8 products of 8.9.
 TEST(Gates, CudaGatesFollowComputeCapability) {
   const Names none, reference = {"cuda-reference"}, tensor = {"cuda-sm80", "cuda-reference"},
                     hopper = {"cuda-sm90", "cuda-sm80", "cuda-reference"};
@@ -52,10 +60,10 @@ TEST(Gates, CudaGatesFollowComputeCapability) {
     int capability;
     Names int8, fp8, int4;
   } expected[] = {
-      {70, none, none, none},          {75, reference, reference, reference},
-      {80, tensor, reference, tensor}, {86, tensor, reference, tensor},
-      {89, tensor, tensor, tensor},    {90, hopper, hopper, hopper},
-      {100, tensor, tensor, tensor},   {120, tensor, tensor, tensor},
+      {70, none, none, none},        {75, reference, reference, reference},
+      {80, tensor, tensor, tensor},  {86, tensor, tensor, tensor},
+      {89, tensor, tensor, tensor},  {90, hopper, hopper, hopper},
+      {100, tensor, tensor, tensor}, {120, tensor, tensor, tensor},
   };
   for (const auto& want : expected) {
     SCOPED_TRACE(want.capability);
@@ -139,45 +147,38 @@ TEST(Gates, CublasLtMultipliesManyTokensInFp8Blocks) {
   EXPECT_EQ(from(other), 0);
 }
 
-// A GPU without fp8 products keeps the scheme on a slow row, unless 16-bit activations are
-// requested. The rejection explains how to request them.
-TEST(Gates, Fp8ActivationsOnAmpereRunAs16BitOnlyOnRequest) {
-  const std::vector<Backend> table = fake::completed_table();
+// Ampere has no instruction for fp8: tensor cores multiply its codes as f16, in the stored scheme.
+TEST(Gates, Fp8ActivationsOnAmpereRunOnTensorCoresAsF16) {
   const Scheme stored[] = {kFp8,
                            {kFp8StaticTensorSym, kFp8StaticTensorSym},
                            {kFp8Static128BlockSym, kFp8Dynamic128Sym},
                            {kMxfp8Static, kMxfp8Dynamic}};
   for (const Scheme& scheme : stored) {
-    SCOPED_TRACE(name(scheme));
-    DescribedWeights weights = conformance::random_weights(fake::layer(scheme), 1);
-    Request request{.layer = weights.spec, .max_num_tokens = 512, .platform = Platform::kCuda};
-    const Selection kept = select(request, with_gpu(80), table);
-    ASSERT_TRUE(kept.plan);
-    EXPECT_EQ(kept.plan->backend->name, "cuda-reference");
-    EXPECT_EQ(kept.plan->layer.scheme, scheme);
-    const Verdict* const refused = fake::verdict(kept, "cuda-sm80");
-    ASSERT_TRUE(refused != nullptr && refused->reasons.size() == 1);
-    EXPECT_EQ(refused->reasons[0].rule, "architecture");
-    EXPECT_THAT(refused->reasons[0].need, ::testing::HasSubstr("or --activations 16bit"));
-
-    set_activations(weights, ActivationPrecision::k16Bit);
-    request.layer = weights.spec;
-    const Selection asked = select(request, with_gpu(80), table);
-    ASSERT_TRUE(asked.plan);
-    EXPECT_EQ(asked.plan->backend->name, "cuda-sm80");
-    EXPECT_EQ(asked.plan->layer.scheme, (Scheme{scheme.weight, {}}));
+    for (const bool linear : {false, true}) {
+      SCOPED_TRACE(str(name(scheme), linear ? ", linear" : ""));
+      Request request{.layer = fake::layer(scheme), .platform = Platform::kCuda};
+      request.layer.linear = linear;
+      if (linear) request.layer.num_experts = request.layer.top_k = 1;
+      const Selection selection = select(request, with_gpu(80));
+      ASSERT_TRUE(selection.plan);
+      EXPECT_EQ(selection.plan->backend->name, "cuda-sm80");
+      EXPECT_EQ(selection.plan->layer.scheme, scheme);
+      for (const MatrixPlan& matrix : selection.plan->matrices)
+        for (const KernelUse& use : matrix.kernel.kernels)
+          EXPECT_THAT(use.name, ::testing::HasSubstr("f16 products"));
+    }
   }
 }
 
 // Tensor cores do not multiply fp8 by int4: a rule of the table states that.
 TEST(Gates, Fp8ActivationsWithIntegerWeightsNeedFloatRows) {
   const Scheme scheme{int4_static_group(128), kFp8DynamicTokenSym};
-  const std::vector<Backend> table = fake::completed_table();
   const Request request{.layer = fake::layer(scheme), .platform = Platform::kCuda};
-  const Selection selection = select(request, with_gpu(90), table);
+  const Selection selection = select(request, with_gpu(90));
   const Verdict* const refused = fake::verdict(selection, "cuda-sm80");
   ASSERT_TRUE(refused != nullptr && refused->reasons.size() == 1);
   EXPECT_EQ(refused->reasons[0].rule, "products");
+  EXPECT_THAT(refused->reasons[0].need, ::testing::HasSubstr("(activations=16bit would serve)"));
   EXPECT_THAT(refused->reasons[0].have, ::testing::HasSubstr("f8_e4m3 x i4"));
   const Verdict* const reference = fake::verdict(selection, "cuda-reference");
   ASSERT_TRUE(reference != nullptr);
@@ -211,25 +212,55 @@ TEST(Gates, CpuGatesNeedAllInstructionSets) {
 // D5: OpenCL gates use the properties that a device reports, not its vendor.
 TEST(Gates, OpenClGatesFollowDeviceReport) {
   const GpuFeature every = GpuFeature::kSharedPointers | GpuFeature::kAtomics64;
-  const GpuFeature half = every | GpuFeature::kSubgroups | GpuFeature::kFp16;
   const struct {
     GpuFeature features;
     Names rows;
   } expected[] = {
       {GpuFeature::kNone, {}},
       {every, {"opencl-lines", "opencl-reference"}},
-      {every | GpuFeature::kFp16 | GpuFeature::kMatrix, {"opencl-lines", "opencl-reference"}},
-      {half, {"opencl-subgroup", "opencl-lines", "opencl-reference"}},
+      {every | GpuFeature::kMatrix, {"opencl-lines", "opencl-reference"}},
+      {every | GpuFeature::kSubgroups, {"opencl-lines", "opencl-reference"}},
       {every | GpuFeature::kCpuCores, {"opencl-vectors", "opencl-lines", "opencl-reference"}},
-      {half | GpuFeature::kMatrix,
-       {"opencl-matrix", "opencl-subgroup", "opencl-lines", "opencl-reference"}},
+      {every | GpuFeature::kSubgroups | GpuFeature::kMatrix,
+       {"opencl-matrix", "opencl-lines", "opencl-reference"}},
   };
   for (const auto& want : expected) {
-    Machine machine = with_isa(Isa::kNone);
-    machine.every_platform = true;
-    machine.gpus.push_back(
-        {Platform::kOpenCl, 0, "a GPU", 0, int64_t{1} << 36, 128 * 1024, want.features});
-    EXPECT_EQ(serving(machine, Platform::kOpenCl, kInt4), want.rows) << names(want.features);
+    EXPECT_EQ(serving(with_opencl(want.features), Platform::kOpenCl, kInt4), want.rows)
+        << names(want.features);
+  }
+}
+
+// All experts of a matrix are one allocation: a device whose limit is smaller cannot load them.
+TEST(Gates, LayersNeedTheirLargestAllocation) {
+  Machine machine =
+      with_opencl(GpuFeature::kSharedPointers | GpuFeature::kAtomics64 | GpuFeature::kCpuCores);
+  const Request request{
+      .layer = fake::layer(kInt8), .max_num_tokens = 16, .platform = Platform::kOpenCl};
+  for (const char* row : {"opencl-vectors", "opencl-lines", "opencl-reference"}) {
+    SCOPED_TRACE(row);
+    Request named = request;
+    named.backend = row;
+    machine.gpus[0].max_allocation_bytes = 0;
+    const Plan plan = *select(named, machine).chosen();
+    const int64_t largest = plan.largest_allocation();
+    EXPECT_GE(largest, plan.matrices[0].weight_bytes);
+    EXPECT_LT(largest, plan.weight_bytes + plan.workspace_bytes);
+    machine.gpus[0].max_allocation_bytes = largest;
+    EXPECT_TRUE(select(named, machine).plan);
+    machine.gpus[0].max_allocation_bytes = largest - 1;
+    const Selection refused = select(named, machine);
+    ASSERT_FALSE(refused.plan);
+    const Verdict* const verdict = fake::verdict(refused, row);
+    ASSERT_EQ(verdict->reasons.size(), 1u);
+    EXPECT_EQ(verdict->reasons[0].rule, "memory");
+    EXPECT_THAT(verdict->reasons[0].need, ::testing::HasSubstr(" of it in one allocation"));
+    EXPECT_THAT(verdict->reasons[0].have, ::testing::HasSubstr(" MB in one allocation"));
+    // Another device of the machine without this limit serves.
+    Machine both = machine;
+    both.gpus.push_back(machine.gpus[0]);
+    both.gpus[1].index = 1;
+    both.gpus[1].max_allocation_bytes = 0;
+    EXPECT_TRUE(select(named, both).plan);
   }
 }
 

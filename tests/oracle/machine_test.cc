@@ -59,6 +59,8 @@ TEST(Machine, KnownMachinesHaveUniqueNamesAndFullDescriptions) {
       EXPECT_FALSE(gpu.model.empty()) << machine.name;
       EXPECT_GE(gpu.memory_bytes, int64_t{1} << 30) << machine.name;
       EXPECT_EQ(gpu.capability > 0, gpu.platform == Platform::kCuda) << machine.name;
+      EXPECT_EQ(gpu.max_allocation_bytes > 0, gpu.platform == Platform::kOpenCl) << machine.name;
+      EXPECT_LE(gpu.max_allocation_bytes, gpu.memory_bytes) << machine.name;
     }
   }
 }

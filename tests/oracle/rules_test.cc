@@ -9,6 +9,7 @@
 #include <string>
 #include <vector>
 
+#include "conformance/conformance.h"
 #include "oracle/fake_rows.h"
 
 namespace moracle::rules_test {
@@ -43,8 +44,6 @@ std::set<std::string> objections(const Situation& s) {
   return names;
 }
 
-constexpr Activation kSiluOnly[] = {Activation::kSilu};
-
 /// One change to a situation that every rule accepts, the rule that must reject it, and its
 /// message.
 struct Trigger {
@@ -73,12 +72,6 @@ std::vector<Trigger> triggers() {
          s.machine.every_platform = false;
        },
        "a build with", "without it"},
-      {"build", "a planned row",
-       [](Situation& s) {
-         s.backend.kernels = nullptr;
-         s.backend.planned = true;
-       },
-       "a kernel", "planned and has none yet"},
       {"device", "a CUDA row on a machine without GPUs",
        [](Situation& s) { put_on(s, Platform::kCuda, "x86-64"); }, "cuda", "this machine has none"},
       {"device", "a CUDA row beside an OpenCL device",
@@ -113,22 +106,12 @@ std::vector<Trigger> triggers() {
          s.backend.min_capability = s.backend.max_capability = 90;
        },
        "compute capability 9.0", "B200 has 10.0"},
-      {"architecture", "fp8 products on a GPU without them",
-       [](Situation& s) {
-         put_on(s, Platform::kCuda, "a100");
-         s.backend.min_capability = 80;
-         s.backend.max_capability = 0;
-         s.backend.fp8_capability = 89;
-         s.backend.activations = fake::kAllActivations;
-         s.request.layer.scheme = {kFp8StaticChannelSym, kFp8DynamicTokenSym};
-       },
-       "8.9 or later for fp8 activations, or --activations 16bit", "has 8.0"},
       {"device-features", "no subgroups",
        [](Situation& s) {
          put_on(s, Platform::kOpenCl, "pocl");
-         s.backend.gpu_features = GpuFeature::kSubgroups | GpuFeature::kFp16;
+         s.backend.gpu_features = GpuFeature::kSubgroups | GpuFeature::kMatrix;
        },
-       "subgroups fp16", "has shared_pointers atomics64"},
+       "subgroups matrix", "has shared_pointers atomics64"},
       {"shared-memory", "tiles larger than a block's memory",
        [](Situation& s) {
          put_on(s, Platform::kCuda, "rtx-5090");
@@ -147,8 +130,18 @@ std::vector<Trigger> triggers() {
          put_on(s, Platform::kCpu, "x86-64");
          s.backend.kernels = &fake::kKernels;
          s.request.layer.hidden_size = 1 << 26;
+         s.request.max_num_tokens = 1;
        },
        "MB of memory for this layer", "MB"},
+      {"memory", "experts larger than one allocation",
+       [](Situation& s) {
+         put_on(s, Platform::kOpenCl, "pocl");
+         s.backend.kernels = &fake::kKernels;
+         s.request.layer.num_experts = 4096;
+         s.request.max_num_tokens = 1;
+         s.machine.gpus[0].max_allocation_bytes = 10'000'000;
+       },
+       "MB of it in one allocation", "at most 10 MB in one allocation"},
       {"experts", "experts for a row that multiplies one matrix",
        [](Situation& s) { s.backend.linear_only = true; }, "a linear layer", "two matrices"},
       {"weights", "a format that it does not read",
@@ -228,18 +221,9 @@ std::vector<Trigger> triggers() {
       {"shape", "a hidden size that its tiles cannot cut",
        [](Situation& s) { s.backend.size_multiple = 24; }, "multiples of 24",
        "they are 256 and 128"},
-      {"activation-function", "one that its epilogue does not compute",
-       [](Situation& s) {
-         s.backend.fused_activations = kSiluOnly;
-         s.request.layer.activation.function = Activation::kSwigluOai;
-       },
-       "the activation function silu", "the layer uses swigluoai"},
-      {"tokens", "more than it is made for",
-       [](Situation& s) {
-         s.backend.max_num_tokens = 64;
-         s.request.max_num_tokens = 65;
-       },
-       "at most 64 tokens", "allows 65"},
+      {"tokens", "more rows than 32 bits count",
+       [](Situation& s) { s.request.max_num_tokens = int64_t{1} << 31; },
+       "at most 536870911 tokens", "allows 2147483648"},
       {"tokens", "none", [](Situation& s) { s.request.max_num_tokens = 0; }, "at least 1 token",
        "allows 0"},
       {"tokens", "fewer than none", [](Situation& s) { s.request.max_num_tokens = -1; },
@@ -325,6 +309,66 @@ TEST(Rules, SeveralMismatchesTriggerAllTheirRules) {
   }
 }
 
+// A refusal names float activations if the same row serves with them, and only then.
+TEST(Rules, NameFloatActivationsWhereTheyServe) {
+  const auto hinted = [](const Situation& s) {
+    const Backend row[] = {s.backend};
+    const Selection selection = select(s.request, s.machine, row);
+    EXPECT_FALSE(selection.plan);
+    int hints = 0;
+    for (const Reason& reason : selection.considered[0].reasons)
+      hints += reason.need.ends_with(" (activations=16bit would serve)");
+    EXPECT_TRUE(hints == 0 || hints == static_cast<int>(selection.considered[0].reasons.size()));
+    return hints > 0;
+  };
+  static constexpr Product kInt8Products[] = {{DType::kI8, DType::kI8}};
+  Situation s;
+  s.request.layer.scheme = {kFp8StaticChannelSym, kFp8DynamicTokenSym};
+  s.backend.activations = {};
+  EXPECT_TRUE(hinted(s)) << "activations";
+  s.backend.activations = fake::kAllActivations;
+  s.backend.products = kInt8Products;
+  EXPECT_TRUE(hinted(s)) << "products";
+  s.backend.products = {};
+  s.backend.max_integer_k = 255;
+  EXPECT_TRUE(hinted(s)) << "sum-length";
+  s.backend.activations = {};
+  EXPECT_TRUE(hinted(s)) << "two rules";
+  deny(s, Feature::kBias);
+  s.request.layer.bias = true;
+  EXPECT_FALSE(hinted(s)) << "biases stay";
+  s.request.layer.bias = false;
+  s.request.backend = "another";
+  EXPECT_FALSE(hinted(s)) << "another row is requested";
+  s.request.backend = "auto";
+  s.request.layer.scheme.activation.reset();
+  s.backend.weights = fake::kInt8;
+  EXPECT_FALSE(hinted(s)) << "activations are floats";
+}
+
+// On every known machine the hint is true: the request with float activations gets that row.
+TEST(Rules, NameFloatActivationsOnEveryMachineWhereTheyServe) {
+  int hints = 0;
+  for (const Machine& machine : Machine::known()) {
+    for (const Scheme& scheme : conformance::schemes()) {
+      const Request stored{.layer = fake::layer(scheme)};
+      Request floats = stored;
+      floats.layer.scheme.activation.reset();
+      const Selection refused = select(stored, machine), served = select(floats, machine);
+      for (const Verdict& verdict : refused.considered) {
+        SCOPED_TRACE(verdict.backend->name);
+        const bool serves = fake::verdict(served, verdict.backend->name)->accepted();
+        for (const Reason& reason : verdict.reasons) {
+          const bool hint = reason.need.find("activations=16bit") != std::string::npos;
+          EXPECT_EQ(hint, scheme.activation && serves) << machine.name << ", " << name(scheme);
+          hints += hint;
+        }
+      }
+    }
+  }
+  EXPECT_GT(hints, 0);
+}
+
 // D5: the message names each missing CPU feature bit and no other.
 TEST(Rules, NameOnlyMissingFeatures) {
   Situation situation;
@@ -394,18 +438,20 @@ TEST(Rules, CheckEveryGpuUnlessOneIsRequested) {
   EXPECT_EQ(objections(situation), std::set<std::string>{"architecture"});
 }
 
-// A separate stage serves any activation. Only rows that fuse the activation have limits.
-TEST(Rules, CheckActivationOnlyWhenFused) {
-  Situation situation;
-  for (Activation activation :
-       {Activation::kSilu, Activation::kSwigluOai, Activation::kRelu2NoMul}) {
-    situation.request.layer.activation.function = activation;
-    EXPECT_TRUE(objections(situation).empty());
+// Rows that do not fuse the activation function leave it to a stage.
+TEST(Rules, DoNotDependOnActivationFunction) {
+  for (const Backend& row : backends()) {
+    for (const Machine& machine : Machine::known()) {
+      Request request{.layer = fake::layer(kBF16Weight)};
+      const std::string silu = explain(select(request, machine, {&row, 1}));
+      for (Activation activation : {Activation::kGelu, Activation::kRelu2, Activation::kSwigluOai,
+                                    Activation::kSiluNoMul, Activation::kRelu2NoMul}) {
+        request.layer.activation = {.function = activation, .limit = 7};
+        EXPECT_EQ(explain(select(request, machine, {&row, 1})), silu)
+            << row.name << ", " << machine.name << ", " << name(activation);
+      }
+    }
   }
-  situation.backend.fused_activations = kSiluOnly;
-  EXPECT_EQ(objections(situation), std::set<std::string>{"activation-function"});
-  situation.request.layer.linear = true;
-  EXPECT_TRUE(objections(situation).empty()) << "a dense layer has none";
 }
 
 // Every row takes ids and weights from the routing stage, for every router.

@@ -266,29 +266,27 @@ TEST(Select, OnlyWorkspaceGrowsWithTokens) {
 // ---- exceptions to the order ----
 
 TEST(Preferences, PreferNativeCodeOverOpenClOnSameCores) {
-  const std::vector<Backend> table = fake::completed_table();
   const LayerSpec layer = fake::layer(int4_static_group(128));
-  const Selection on_cpu = select({.layer = layer}, *Machine::find("pocl"), table);
+  const Selection on_cpu = select({.layer = layer}, *Machine::find("pocl"));
   EXPECT_EQ(on_cpu.plan->backend->name, "cpu-avx512");
   const Verdict* moved = fake::verdict(on_cpu, "opencl-reference");
   EXPECT_TRUE(moved->accepted());
   ASSERT_NE(moved->moved_back, nullptr);
   EXPECT_THAT(explain(on_cpu), HasSubstr(std::string(moved->moved_back->reason)));
-  ASSERT_EQ(on_cpu.considered.size(), table.size());
+  ASSERT_EQ(on_cpu.considered.size(), backends().size());
   EXPECT_EQ(on_cpu.considered.back().backend->name, "reference") << "still the last resort";
   // A named row serves: a preference is no rejection.
-  EXPECT_EQ(select({.layer = layer, .platform = Platform::kOpenCl}, *Machine::find("pocl"), table)
+  EXPECT_EQ(select({.layer = layer, .platform = Platform::kOpenCl}, *Machine::find("pocl"))
                 .plan->backend->name,
             "opencl-vectors");
 }
 
 TEST(Preferences, KeepOrderWhenNotApplicable) {
-  const std::vector<Backend> table = fake::completed_table();
   const Selection on_gpu =
-      select({.layer = fake::layer(int4_static_group(128))}, *Machine::find("arc-b580"), table);
+      select({.layer = fake::layer(int4_static_group(128))}, *Machine::find("arc-b580"));
   EXPECT_EQ(on_gpu.plan->backend->name, "opencl-matrix");
-  for (size_t i = 0; i < table.size(); ++i) {
-    EXPECT_EQ(on_gpu.considered[i].backend, &table[i]);
+  for (size_t i = 0; i < backends().size(); ++i) {
+    EXPECT_EQ(on_gpu.considered[i].backend, &backends()[i]);
     EXPECT_EQ(on_gpu.considered[i].moved_back, nullptr);
   }
 }
@@ -323,8 +321,8 @@ TEST(Backends, HaveUniqueNamesAndMatchingKernelFiles) {
     EXPECT_TRUE(names.insert(backend.name).second) << backend.name;
     EXPECT_NE(backend.name, "auto");
     EXPECT_FALSE(backend.summary.empty()) << backend.name;
-    EXPECT_EQ(stems.contains(std::string(backend.name)), !backend.planned) << backend.name;
-    EXPECT_EQ(backend.kernels == nullptr, backend.planned) << backend.name;
+    EXPECT_TRUE(stems.contains(std::string(backend.name))) << backend.name;
+    EXPECT_NE(backend.kernels, nullptr) << backend.name;
   }
 }
 
@@ -333,10 +331,6 @@ TEST(Backends, ReadOnlyWeightsOfTheirLayoutWithACodec) {
   for (const Backend& backend : backends()) {
     EXPECT_GE(backend.group_multiple, 1) << backend.name;
     EXPECT_GE(backend.size_multiple, 1) << backend.name;
-    if (backend.planned) {
-      EXPECT_EQ(backend.kernels, nullptr) << backend.name;
-      continue;
-    }
     ASSERT_NE(backend.layout, nullptr) << backend.name;
     for (DType type : backend.weights) {
       const auto& holds = backend.layout->holds;

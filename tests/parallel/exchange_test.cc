@@ -123,6 +123,19 @@ TEST(Exchanges, PeerMemoryNeedsOneHostAndAtMostEightRanks) {
   EXPECT_EQ(select_exchange({Platform::kCuda, 16, "auto", false}, true).chosen->name, "nccl");
 }
 
+// A machine of one GPU has no second one to reach. Ranks of several machines go through NCCL.
+TEST(Exchanges, PeerMemoryNeedsADeviceForEachRank) {
+  const auto selection = [](int64_t devices) {
+    return select_exchange({Platform::kCuda, 8, "auto", true, devices}, true);
+  };
+  EXPECT_EQ(selection(0).chosen->name, "cuda-peer") << "the number is unknown";
+  EXPECT_EQ(selection(8).chosen->name, "cuda-peer");
+  EXPECT_EQ(selection(7).chosen->name, "nccl");
+  EXPECT_THAT(explain(selection(1)),
+              HasSubstr("cuda-peer  no   devices needs a device of one host for each of 8 ranks; "
+                        "this machine has 1\n"));
+}
+
 // Gathers are faster between two GPUs.
 TEST(Exchanges, NcclEpServesByNameOnly) {
   EXPECT_EQ(select_exchange({Platform::kCuda, 2}, true).chosen->name, "cuda-peer");

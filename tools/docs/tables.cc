@@ -33,16 +33,8 @@ std::vector<Machine> machines() {
   for (Machine& machine : all) {
     machine.cpu.isa = static_cast<Isa>(~uint32_t{0});
     machine.cpu.memory_bytes = kPlenty;
-    for (GpuInfo& gpu : machine.gpus) gpu.memory_bytes = kPlenty;
+    for (GpuInfo& gpu : machine.gpus) gpu.memory_bytes = gpu.max_allocation_bytes = kPlenty;
   }
-  return all;
-}
-
-/// Rows as columns: first those that there are, then those to come, each in the table's order.
-std::vector<const Backend*> columns() {
-  std::vector<const Backend*> all;
-  for (const Backend& backend : backends()) all.push_back(&backend);
-  std::stable_partition(all.begin(), all.end(), [](const Backend* b) { return !b->planned; });
   return all;
 }
 
@@ -91,14 +83,10 @@ std::map<std::string_view, Rules> objections(const Request& request) {
   return fewest;
 }
 
-std::string yes(const Backend& backend) {
-  return backend.planned ? "(yes)" : "yes";
-}
-
 std::string head(std::string_view first) {
   std::string text = str("| ", first, " |"), rule = "| --- |";
-  for (const Backend* backend : columns()) {
-    text += str(" `", backend->name, "` |");
+  for (const Backend& backend : backends()) {
+    text += str(" `", backend.name, "` |");
     rule += " --- |";
   }
   return text + "\n" + rule + "\n";
@@ -188,20 +176,10 @@ std::map<std::string_view, Answer> ask(const NamedFeature& feature) {
   return answers;
 }
 
-std::string cell(const Backend& backend, const Answer& answer) {
+std::string cell(const Answer& answer) {
   if (answer.asked == 0) return "–";
-  if (answer.refused == 0) return yes(backend);
-  if (answer.refused == answer.asked) return std::string(answer.rule);
-  const std::string some = str("not all: ", answer.rule);
-  return backend.planned ? str("(", some, ")") : some;
-}
-
-std::string list(std::string_view what, bool (*holds)(const Backend&)) {
-  std::vector<std::string> names;
-  for (const Backend& backend : backends()) {
-    if (holds(backend)) names.push_back(str("`", backend.name, "`"));
-  }
-  return names.empty() ? "" : str("\n", what, ": ", join(names), ".\n");
+  if (answer.refused == 0) return "yes";
+  return str(answer.refused == answer.asked ? "" : "not all: ", answer.rule);
 }
 
 }  // namespace
@@ -211,14 +189,14 @@ std::string support_matrix() {
   for (const Scheme& scheme : conformance::schemes()) {
     text += str("| `", name(scheme), "` |");
     const auto rules = objections(plain(scheme));
-    for (const Backend* row : columns()) {
-      text += str(" ", rules.at(row->name).empty() ? yes(*row) : rules.at(row->name).front(), " |");
-    }
+    for (const Backend& row : backends())
+      text += str(" ", rules.at(row.name).empty() ? "yes" : rules.at(row.name).front(), " |");
     text += "\n";
   }
-  return text + list("Planned, in no build yet", [](const Backend& b) { return b.planned; }) +
-         list("Only in builds for their device",
-              [](const Backend& b) { return !b.planned && b.platform != Platform::kCpu; });
+  std::vector<std::string> on_gpus;
+  for (const Backend& backend : backends())
+    if (backend.platform != Platform::kCpu) on_gpus.push_back(str("`", backend.name, "`"));
+  return text + str("\nOnly in builds for their device: ", join(on_gpus), ".\n");
 }
 
 std::string feature_matrix() {
@@ -226,7 +204,7 @@ std::string feature_matrix() {
   for (const NamedFeature& feature : kFeatures) {
     text += str("| ", feature.name, " |");
     auto answers = ask(feature);
-    for (const Backend* row : columns()) text += str(" ", cell(*row, answers[row->name]), " |");
+    for (const Backend& row : backends()) text += str(" ", cell(answers[row.name]), " |");
     text += "\n";
   }
   return text;
@@ -252,7 +230,6 @@ std::string variant_matrix() {
   }
   std::string text;
   for (const Backend& backend : backends()) {
-    if (backend.planned) continue;
     text += str(text.empty() ? "" : "\n", "### `", backend.name, "`\n\n", head, "\n", rule, "\n",
                 lines[backend.name]);
   }
@@ -266,7 +243,7 @@ std::string backend_rows() {
         backend.layout ? str("[", backend.layout->name, "](layouts.md#", backend.layout->name, ")")
                        : "–";
     text += str("| `", backend.name, "` | ", name(backend.platform), " | ", layout, " | ",
-                backend.summary, backend.planned ? " (planned) |\n" : " |\n");
+                backend.summary, " |\n");
   }
   return text;
 }

@@ -7,6 +7,7 @@
 
 #include "base/text.h"
 #include "base/try.h"
+#include "checkpoint/producers/fp4_matrix.h"
 #include "checkpoint/producers/pattern.h"
 
 namespace moracle {
@@ -99,6 +100,15 @@ class CompressedTensorsReader : public Reader {
     if (group) return group->format->describe(tensors, module, group->scheme);
     return Error{ErrorKind::kBadFile, tensors.file_of(module), "module '" + module + "'",
                  "to match a target of one of the config's groups", "it matches none"};
+  }
+  std::vector<std::string> not_used() const override {
+    std::vector<std::string> texts;
+    for (const Group& group : groups_) {
+      if (!group.scheme.drops_activations) continue;
+      texts.push_back(
+          unused_4bit_activations(str("config_groups.", group.name, ".input_activations")));
+    }
+    return texts;
   }
 
  private:

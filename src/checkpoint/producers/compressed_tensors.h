@@ -16,6 +16,7 @@ struct CtScheme {
   Scheme scheme;
   bool per_tensor = false;   ///< int-quantized: the file has one scale, the scheme one per channel
   bool group_index = false;  ///< act-order: groups do not follow the columns from left to right
+  bool drops_activations = false;  ///< the group quantizes activations to 4 bits; they stay floats
 };
 
 struct CtFormat {

@@ -29,6 +29,7 @@ Result<CtScheme> read_scheme(const Config& group, const QuantKey& weight, const 
   if (activations) MORACLE_CHECK(check_args(*activations, strategy, weight.group.cols));
   CtScheme scheme;
   scheme.scheme.weight = weight;
+  scheme.drops_activations = activations.has_value();
   return scheme;
 }
 

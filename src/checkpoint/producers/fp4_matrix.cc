@@ -76,4 +76,9 @@ Result<DescribedLinear> describe_fp4(const Tensors& tensors, const std::string& 
   return linear;
 }
 
+std::string unused_4bit_activations(std::string_view key) {
+  return str("4-bit activations (", key,
+             "), with which no backend multiplies; activations keep more bits, as the scheme says");
+}
+
 }  // namespace moracle

@@ -3,6 +3,7 @@
 #pragma once
 
 #include <string>
+#include <string_view>
 
 #include "checkpoint/producers/producer.h"
 
@@ -23,5 +24,8 @@ struct Fp4Format {
 /// Errors: a tensor that is missing or has another dtype or shape.
 Result<DescribedLinear> describe_fp4(const Tensors& tensors, const std::string& module,
                                      const Fp4Format& format);
+
+/// For Reader::not_used. `key` of the config asks for 4-bit activations.
+std::string unused_4bit_activations(std::string_view key);
 
 }  // namespace moracle

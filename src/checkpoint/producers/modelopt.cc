@@ -25,6 +25,7 @@ namespace {
 struct Algorithm {
   std::string_view name;
   Scheme scheme;
+  bool drops_activations = false;  // it quantizes activations to 4 bits
 };
 constexpr Algorithm kAlgorithms[] = {
     {"FP8", {kFp8StaticTensorSym, kFp8StaticTensorSym}},
@@ -32,7 +33,7 @@ constexpr Algorithm kAlgorithms[] = {
     {"FP8_PB_WO", {kFp8Static128BlockSym, kFp8Dynamic128Sym}},
     {"FP8_BLOCK_SCALES", {kFp8Static128BlockSym, kFp8Dynamic128Sym}},
     {"MXFP8", {kMxfp8Static, kMxfp8Dynamic}},
-    {"NVFP4", {kNvfp4Static, {}}},
+    {"NVFP4", {kNvfp4Static, {}}, true},
     {"W4A16_NVFP4", {kNvfp4Static, {}}},
 };
 
@@ -44,8 +45,11 @@ bool holds(const std::string& module, const std::string& text) {
 
 class ModelOptReader : public Reader {
  public:
-  ModelOptReader(Scheme scheme, std::vector<std::string> excluded)
-      : scheme_(scheme), excluded_(std::move(excluded)) {}
+  ModelOptReader(const Algorithm& algorithm, std::vector<std::string> excluded)
+      : scheme_(algorithm.scheme), excluded_(std::move(excluded)) {
+    if (algorithm.drops_activations)
+      not_used_.push_back(unused_4bit_activations(str("quant_algo ", algorithm.name)));
+  }
 
   Says says(const std::string& module) const override {
     const auto excludes = [&](const std::string& text) {
@@ -71,6 +75,7 @@ class ModelOptReader : public Reader {
     }
     return describe_fp8(tensors, module, {.scheme = scheme_, .scale = scale_name(tensors, module)});
   }
+  std::vector<std::string> not_used() const override { return not_used_; }
 
  private:
   // Block scales may also have DeepSeek's name.
@@ -80,7 +85,7 @@ class ModelOptReader : public Reader {
   }
 
   Scheme scheme_;
-  std::vector<std::string> excluded_;
+  std::vector<std::string> excluded_, not_used_;
 };
 
 Result<std::unique_ptr<Reader>> open_flat(const Config& config) {
@@ -110,7 +115,7 @@ Result<std::unique_ptr<Reader>> open_flat(const Config& config) {
                               "it is " + JsonField::shown(*config.find({"quantized_layers"})));
   }
   MORACLE_TRY(std::vector<std::string> excluded, config.texts({"ignore", "exclude_modules"}));
-  return std::unique_ptr<Reader>(new ModelOptReader(algorithm->scheme, std::move(excluded)));
+  return std::unique_ptr<Reader>(new ModelOptReader(*algorithm, std::move(excluded)));
 }
 
 Result<std::unique_ptr<Reader>> open_modelopt(const Config& config) {

@@ -5,6 +5,7 @@
 #include <memory>
 #include <span>
 #include <string>
+#include <vector>
 
 #include "checkpoint/config.h"
 #include "checkpoint/safetensors/tensors.h"
@@ -46,6 +47,8 @@ class Reader {
   /// Errors: as describe; kUnsupported from producers that never write such tensors.
   virtual Result<DescribedLinear> describe_expert(const Tensors& tensors, const std::string& module,
                                                   int64_t e, int64_t num_experts) const;
+  /// See Checkpoint::not_used.
+  virtual std::vector<std::string> not_used() const { return {}; }
 };
 
 /// One row of the table of producers.

@@ -204,7 +204,7 @@ int run_conversation(const RunOptions& options) {
   model_options.progress = loading.callback();
   CLI_TRY(Model model, Model::load(checkpoint, model_options));
   loading.clear();
-  show_choices(model);
+  show_choices(model, checkpoint);
   CLI_TRY(KvCache cache, model.make_cache(model.max_context()));
   let_ctrl_c_stop_answers();
   Conversation conversation(options, tokenizer, config, model, std::move(history),

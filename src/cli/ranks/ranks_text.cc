@@ -1,5 +1,7 @@
 #include "ranks/ranks_text.h"
 
+#include <algorithm>
+
 #include "base/text.h"
 #include "ranks/placement_text.h"
 #include "terminal.h"
@@ -12,8 +14,10 @@ constexpr Spread kSpreads[] = {Spread::kReplicated, Spread::kDispatched};
 ExchangeSelection exchange_for(const Machine& machine, const ModelOptions& options) {
   const Result<DeviceName> device = parse_device(options.device);
   const Platform platform = device ? device->platform : Platform::kCpu;
-  return select_exchange({platform, options.parallel.ep_size, options.exchange},
-                         machine.name != "here");
+  ExchangeRequest request{platform, options.parallel.ep_size, options.exchange};
+  request.num_devices = std::count_if(machine.gpus.begin(), machine.gpus.end(),
+                                      [&](const GpuInfo& gpu) { return gpu.platform == platform; });
+  return select_exchange(request, machine.name != "here");
 }
 
 struct ExpertLayers {

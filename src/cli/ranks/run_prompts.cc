@@ -82,7 +82,7 @@ Result<std::string> text_of(const Answer& answer, const Tokenizer& tokenizer) {
 }
 
 Status show_answers(const std::vector<Answer>& answers, const Tokenizer& tokenizer,
-                    const Model& model, bool as_json) {
+                    const Model& model, const Checkpoint& checkpoint, bool as_json) {
   Json all = Json::array();
   for (size_t i = 0; i < answers.size(); ++i) {
     const Answer& answer = answers[i];
@@ -93,7 +93,11 @@ Status show_answers(const std::vector<Answer>& answers, const Tokenizer& tokeniz
                    {"text", text},
                    {"stop_reason", kReasons[answer.reason]}});
   }
-  if (as_json) print({{"answers", all}, {"backends", backend_names(model)}});
+  if (as_json) {
+    print({{"answers", all},
+           {"backends", backend_names(model)},
+           {"not_used", checkpoint.not_used()}});
+  }
   return {};
 }
 
@@ -123,7 +127,7 @@ int run_prompts(const RunOptions& options) {
   model_options.progress = loading.callback();
   CLI_TRY(Model model, Model::load(checkpoint, model_options));
   loading.clear();
-  if (!options.model.json) show_choices(model);
+  if (!options.model.json) show_choices(model, checkpoint);
   GenerateOptions generating{.max_tokens = options.max_tokens.value_or(128), .sampling = drawing};
   generating.sampling.excluded_ids = tokenizer.ids_without_token(model.vocab_size());
   if (!options.ignore_eos) generating.stop_ids = config.eos_ids;
@@ -132,7 +136,7 @@ int run_prompts(const RunOptions& options) {
   Status done = answer_own(model, model_options, generating, answers);
   if (done) done = gather(model_options, answers);
   if (done) done = routing.write(model);
-  if (done) done = show_answers(answers, tokenizer, model, options.model.json);
+  if (done) done = show_answers(answers, tokenizer, model, checkpoint, options.model.json);
   if (!done) return fail(done.error());
   if (!std::cout) return fail_output();
   return interrupted() ? kFailed : kDone;

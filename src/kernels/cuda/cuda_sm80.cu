@@ -62,7 +62,7 @@ class MmaLinear : public GroupedLinear {
         mma_choice(in_groups ? kTilesInGroups : kTilesOfRows, rows.num_rows, weights_.num_experts);
     const MmaKernel& kernel = kernels_[choice];
     if (kernels_are_watched())
-      report({mma_kernel_name(weights_.scheme, kernel.rows), weights_.shape});
+      report({mma_kernel_name(weights_.shape, weights_.scheme, kernel.rows), weights_.shape});
     const MmaArgs args = mma_args(weights_, rows, y, activation);
     return launch_early(queue_, stream, "cuda_sm80", kernel.kernel,
                         std::min(mma_tiles(kernel, args), resident_[choice]), kernel.threads,

@@ -112,6 +112,24 @@ KernelPlan plan_fused(const KernelRequest& request, KernelPlan plan) {
   return plan;
 }
 
+// The same request for another shape and scheme.
+KernelRequest request_with(const MatrixShape& shape, const Scheme& scheme,
+                           const KernelRequest& request) {
+  return {.shape = shape,
+          .scheme = scheme,
+          .deterministic = request.deterministic,
+          .bf16_activations = request.bf16_activations,
+          .max_rows = request.max_rows,
+          .activation = request.activation,
+          .max_num_tokens = request.max_num_tokens,
+          .min_num_tokens = request.min_num_tokens,
+          .rows_per_token = request.rows_per_token,
+          .expert_rows = request.expert_rows,
+          .num_experts = request.num_experts,
+          .fuses = request.fuses,
+          .linear = request.linear};
+}
+
 KernelPlan plan_sm90(const KernelRequest& request, const Machine& machine) {
   KernelPlan plan = plan_mma(request, machine);
   if (request.linear) return plan_linear(request, machine, std::move(plan));
@@ -121,22 +139,12 @@ KernelPlan plan_sm90(const KernelRequest& request, const Machine& machine) {
     return plan_fused(request, std::move(plan));
   const MatrixShape shape = with_row_exponents(request.shape);
   const Scheme scheme = product_scheme(shape, request.scheme);
-  const KernelRequest products{.shape = shape,
-                               .scheme = scheme,
-                               .deterministic = request.deterministic,
-                               .bf16_activations = request.bf16_activations,
-                               .max_rows = request.max_rows,
-                               .activation = request.activation,
-                               .max_num_tokens = request.max_num_tokens,
-                               .min_num_tokens = request.min_num_tokens,
-                               .rows_per_token = request.rows_per_token,
-                               .expert_rows = request.expert_rows,
-                               .num_experts = request.num_experts,
-                               .fuses = request.fuses,
-                               .linear = request.linear};
-  plan = plan_fused(products, std::move(plan));
-  if (plan.fused.any()) plan.product_bits = kRowExponentBits, plan.product_group = shape.k;
-  return plan;
+  // Tiles read the same weights, but keep the exponents of 32 columns of activations.
+  KernelPlan fused = plan_fused(request_with(shape, scheme, request),
+                                plan_mma(request_with(shape, request.scheme, request), machine));
+  if (!fused.fused.any()) return plan;  // the weights stay as they are
+  fused.product_bits = kRowExponentBits, fused.product_group = shape.k;
+  return fused;
 }
 
 }  // namespace

@@ -14,8 +14,6 @@ GpuFeature features_of(const Api& cl, cl_device_id device) {
   constexpr std::pair<const char*, GpuFeature> kKnown[] = {
       {" cl_khr_subgroups ", GpuFeature::kSubgroups},
       {" cl_intel_subgroups ", GpuFeature::kSubgroups},
-      {" cl_khr_integer_dot_product ", GpuFeature::kIntegerDot},
-      {" cl_khr_fp16 ", GpuFeature::kFp16},
       {" cl_intel_subgroup_matrix_multiply_accumulate ", GpuFeature::kMatrix},
       {" cl_khr_int64_extended_atomics ", GpuFeature::kAtomics64}};
   GpuFeature features = GpuFeature::kNone;
@@ -38,7 +36,9 @@ GpuInfo info_of(const Api& cl, cl_device_id device, int index) {
               static_cast<int64_t>(value_of<cl_ulong>(cl, device, CL_DEVICE_GLOBAL_MEM_SIZE)),
           .shared_memory_bytes =
               static_cast<int64_t>(value_of<cl_ulong>(cl, device, CL_DEVICE_LOCAL_MEM_SIZE)),
-          .features = features_of(cl, device)};
+          .features = features_of(cl, device),
+          .max_allocation_bytes =
+              static_cast<int64_t>(value_of<cl_ulong>(cl, device, CL_DEVICE_MAX_MEM_ALLOC_SIZE))};
 }
 
 }  // namespace

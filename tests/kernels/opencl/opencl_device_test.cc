@@ -1,5 +1,6 @@
 // Tests what only an OpenCL device has: requirements, uploads through pinned memory, and errors
 // with the largest allocation. device_test.cc holds the tests of all devices.
+#include <algorithm>
 #include <numeric>
 
 #include "kernels/opencl/device/requirements.h"
@@ -48,6 +49,22 @@ TEST_F(OpenClDeviceTest, AllocatesZeroedMemoryOfAnySize) {
   for (const size_t bytes : {1, 127, 128, 129, 4097})
     EXPECT_EQ(download<uint8_t>(allocate(bytes)), std::vector<uint8_t>(bytes)) << bytes;
   EXPECT_EQ(allocate(0).data(), nullptr);
+}
+
+// The oracle refuses larger allocations before a weight is read.
+TEST_F(OpenClDeviceTest, RejectsMoreThanMachineReportsAsLargestAllocation) {
+  const std::vector<GpuInfo> gpus = Machine::here().gpus;
+  const auto gpu = std::find_if(gpus.begin(), gpus.end(), [](const GpuInfo& one) {
+    return one.platform == Platform::kOpenCl && one.index == 0;
+  });
+  ASSERT_NE(gpu, gpus.end());
+  const int64_t most = gpu->max_allocation_bytes;
+  EXPECT_GT(most, 0);
+  EXPECT_LE(most, gpu->memory_bytes);
+  const auto refused = device_->allocate(static_cast<size_t>(most) + 1);
+  ASSERT_FALSE(refused);
+  EXPECT_THAT(refused.error().fact,
+              HasSubstr("the largest piece is " + std::to_string(most) + " bytes"));
 }
 
 TEST_F(OpenClDeviceTest, RejectsTooLargeAllocationAndStaysUsable) {
@@ -102,7 +119,7 @@ Error refusal(int index, const std::vector<GpuInfo>& there) {
 TEST(OpenClRequirements, AcceptDeviceWithSharedPointersAnd64BitAtomics) {
   EXPECT_TRUE(opencl::check_requirements(
       1, std::vector<GpuInfo>{{.model = "old"},
-                              {.model = "new", .features = kEnough | GpuFeature::kFp16}}));
+                              {.model = "new", .features = kEnough | GpuFeature::kSubgroups}}));
 }
 
 TEST(OpenClRequirements, NameFeaturesThatDeviceLacks) {
@@ -112,8 +129,8 @@ TEST(OpenClRequirements, NameFeaturesThatDeviceLacks) {
     const char* fact;
   } cases[] = {{GpuFeature::kNone, "a device with shared_pointers atomics64", "a GPU has neither"},
                {GpuFeature::kAtomics64, "a device with shared_pointers", "a GPU has atomics64"},
-               {GpuFeature::kFp16 | GpuFeature::kSharedPointers, "a device with atomics64",
-                "a GPU has fp16 shared_pointers"}};
+               {GpuFeature::kSubgroups | GpuFeature::kSharedPointers, "a device with atomics64",
+                "a GPU has subgroups shared_pointers"}};
   for (const auto& one : cases) {
     const Error error = refusal(0, {{.model = "a GPU", .features = one.has}});
     EXPECT_EQ(error.kind, ErrorKind::kUnsupported);

@@ -4,6 +4,7 @@
 
 #include "base/text.h"
 #include "kernels/cuda/cuda_makers.h"
+#include "kernels/cuda/gemm_sm90/row_exponents_plan.h"
 #include "kernels/kernels.h"
 #include "layout/mma16.h"
 #include "quant/activation.h"
@@ -38,12 +39,13 @@ int mma_choice(const MmaTiles& tiles, int64_t rows, int64_t experts) {
   return static_cast<int>(tiles.size()) - 1;
 }
 
-std::string mma_kernel_name(const Scheme& scheme, int tile_rows) {
+std::string mma_kernel_name(const MatrixShape& shape, const Scheme& scheme, int tile_rows) {
   const auto& activation = scheme.activation;
   const char* products = "bf16 products, f32 sums";
   if (activation)
     products = activation->dtype == DType::kI8 ? "i8 x i8, exact sums" : "f16 products, f32 sums";
-  return str("mma.sync, tiles of ", tile_rows, " rows, ", products);
+  return str("mma.sync, tiles of ", tile_rows, " rows, ", products,
+             row_exponents_note(product_scheme(shape, scheme)));
 }
 
 bool mma_activates(const MatrixShape& shape, const ActivationSpec& activation) {
@@ -78,7 +80,7 @@ KernelPlan plan_mma(const KernelRequest& request, const Machine&) {
   for (size_t i = 0; i < tiles.size(); ++i) {
     const int64_t last = last_tokens(tiles, static_cast<int>(i), request);
     if (last < std::max(from, request.min_num_tokens)) continue;
-    plan.kernels.push_back({from, mma_kernel_name(request.scheme, tiles[i].rows)});
+    plan.kernels.push_back({from, mma_kernel_name(request.shape, request.scheme, tiles[i].rows)});
     if (last < request.max_num_tokens) plan.kernels.back().to_tokens = last;
     from = last + 1;
   }

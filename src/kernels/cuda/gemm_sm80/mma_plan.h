@@ -27,8 +27,9 @@ bool mma_in_groups(const MatrixShape& shape, const Scheme& scheme);
 /// actual number of rows, so the choice uses the largest possible number.
 int mma_choice(const MmaTiles& tiles, int64_t rows, int64_t experts);
 
-/// Name of the kernel with tiles of `tile_rows` rows in plans.
-std::string mma_kernel_name(const Scheme& scheme, int tile_rows);
+/// Name of the kernel with tiles of `tile_rows` rows in plans. `shape` is that of the weights as
+/// they lie in memory.
+std::string mma_kernel_name(const MatrixShape& shape, const Scheme& scheme, int tile_rows);
 
 /// Plans these kernels for any number of tokens.
 KernelPlan plan_mma(const KernelRequest& request, const Machine& machine);

@@ -23,7 +23,7 @@ bool has_row_exponents(const MatrixShape& shape, const Scheme& scheme, bool firs
 MatrixShape with_row_exponents(MatrixShape shape);
 
 /// The scheme in which the kernels of cuda-sm90 multiply experts: that of the layer, but where the
-/// exponents have moved, activations have one power of two per token.
+/// exponents of the weights `shape` have moved, activations have one power of two per token.
 Scheme product_scheme(const MatrixShape& shape, Scheme scheme);
 
 /// What the names of kernels say of such products; empty for other schemes.
