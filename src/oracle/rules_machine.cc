@@ -72,7 +72,7 @@ DeviceNeed need_architecture(const Backend& b, const Request& r, const Machine&)
   const int least = fp8 ? b.fp8_capability : b.min_capability, most = b.max_capability;
   std::string text = str("compute capability ", version(least));
   if (most != least) text += most > 0 ? " to " + version(most) : " or later";
-  if (fp8) text += " for fp8 activations, or --activations 16bit";
+  if (fp8) text += " for fp8 activations, or activations=16bit";
   const bool any = b.platform != Platform::kCuda;
   return {std::move(text),
           [=](const GpuInfo& gpu) {
@@ -106,6 +106,7 @@ int64_t layer_bytes(const Backend& b, const Request& r, const Machine& m) {
   if (r.max_num_tokens > countable_tokens(r)) return 0;  // `tokens` reports it
   Request whole = r;
   whole.max_num_tokens = std::max<int64_t>(r.max_num_tokens, 1);  // `tokens` reports it
+  if (!countable_adapters(r)) whole.lora_rank = 0;                // `lora` reports it
   if (!r.parallel.map(r.layer.num_experts)) whole.parallel = {};  // `expert-parallel` reports it
   const Plan plan = make_plan(b, whole, m);
   return plan.weight_bytes + plan.adapter_bytes + plan.workspace_bytes;

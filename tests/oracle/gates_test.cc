@@ -158,7 +158,7 @@ TEST(Gates, Fp8ActivationsOnAmpereRunAs16BitOnlyOnRequest) {
     const Verdict* const refused = fake::verdict(kept, "cuda-sm80");
     ASSERT_TRUE(refused != nullptr && refused->reasons.size() == 1);
     EXPECT_EQ(refused->reasons[0].rule, "architecture");
-    EXPECT_THAT(refused->reasons[0].need, ::testing::HasSubstr("or --activations 16bit"));
+    EXPECT_THAT(refused->reasons[0].need, ::testing::HasSubstr("or activations=16bit"));
 
     set_activations(weights, ActivationPrecision::k16Bit);
     request.layer = weights.spec;
