@@ -1,7 +1,6 @@
 // Base types of every other header: results and errors, element types, views of memory.
 #pragma once
 
-#include <cassert>
 #include <cstddef>
 #include <cstdint>
 #include <functional>
@@ -23,7 +22,8 @@ enum class ErrorKind {
   kCancelled,        ///< the caller's progress callback returned false
 };
 
-/// A failure as a value. The library never throws, prints or aborts on bad input.
+/// A failure as a value. The library never throws, prints or aborts on bad input. One misuse ends
+/// the program: see Result.
 struct Error {
   ErrorKind kind = ErrorKind::kInvalidArgument;
   std::string file;   ///< file or folder; empty if no file is involved
@@ -35,7 +35,12 @@ struct Error {
   std::string to_string() const;
 };
 
-/// Either a T, or the Error that explains why there is no T.
+/// Ends the program with abort() after one line on stderr. A caller read the value of a Result that
+/// holds `error`, or the error (null) of a Result that holds a value.
+[[noreturn]] void end_misused_result(const Error* error);
+
+/// Either a T, or the Error that explains why there is no T. Check which one before you read it:
+/// reading the other one ends the program with the error's text, in every build.
 template <class T>
 class [[nodiscard]] Result {
  public:
@@ -51,17 +56,29 @@ class [[nodiscard]] Result {
   T&& operator*() && { return std::move(value()); }
   T* operator->() { return &value(); }
   const T* operator->() const { return &value(); }
-  T& value() { return assert(ok()), *std::get_if<0>(&state_); }
-  const T& value() const { return assert(ok()), *std::get_if<0>(&state_); }
+  T& value() {
+    if (!ok()) [[unlikely]]
+      end_misused_result(std::get_if<1>(&state_));
+    return *std::get_if<0>(&state_);
+  }
+  const T& value() const {
+    if (!ok()) [[unlikely]]
+      end_misused_result(std::get_if<1>(&state_));
+    return *std::get_if<0>(&state_);
+  }
 
-  const Error& error() const& { return assert(!ok()), *std::get_if<1>(&state_); }
-  Error&& error() && { return assert(!ok()), std::move(*std::get_if<1>(&state_)); }
+  const Error& error() const& {
+    if (ok()) [[unlikely]]
+      end_misused_result(nullptr);
+    return *std::get_if<1>(&state_);
+  }
+  Error&& error() && { return std::move(const_cast<Error&>(std::as_const(*this).error())); }
 
  private:
   std::variant<T, Error> state_;
 };
 
-/// Success, or an Error.
+/// Success, or an Error. Reading the error of a success ends the program, too.
 template <>
 class [[nodiscard]] Result<void> {
  public:
@@ -70,8 +87,12 @@ class [[nodiscard]] Result<void> {
   Result(Error error) : state_(std::in_place_index<1>, std::move(error)) {}
   bool ok() const { return state_.index() == 0; }
   explicit operator bool() const { return ok(); }
-  const Error& error() const& { return assert(!ok()), *std::get_if<1>(&state_); }
-  Error&& error() && { return assert(!ok()), std::move(*std::get_if<1>(&state_)); }
+  const Error& error() const& {
+    if (ok()) [[unlikely]]
+      end_misused_result(nullptr);
+    return *std::get_if<1>(&state_);
+  }
+  Error&& error() && { return std::move(const_cast<Error&>(std::as_const(*this).error())); }
 
  private:
   std::variant<std::monostate, Error> state_;

@@ -183,7 +183,7 @@ enum class ActivationPrecision : uint8_t {
   /// Weight-only (W8A16): floats of the device instead of quantized activations.
   k16Bit,
 };
-/// Parses `--activations`: "bf16", "int8" or "16bit", or "" for kStored. Errors: any other word.
+/// Parses `activations`: "bf16", "int8" or "16bit", or "" for kStored. Errors: any other word.
 Result<ActivationPrecision> parse_activations(std::string_view text);
 /// Applies kInt8 or k16Bit to the scheme; the weights do not change. Has no effect for kStored and
 /// kBf16, and for schemes to which the precision does not apply. k16Bit ignores stored activation

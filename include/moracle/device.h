@@ -170,9 +170,9 @@ Result<DeviceName> parse_device(std::string_view name);
 /// How to open a device.
 struct DeviceOptions {
   /// Host threads, including the calling thread. For a GPU these threads read and pack weights.
-  /// Below 1: all CPUs that the affinity mask and the control groups allow. The library starts no
-  /// other threads and uses no other thread library (OpenMP); drivers of OpenCL may. Calls from
-  /// several threads use this team one after another.
+  /// 0: all CPUs that the affinity mask and the control groups allow; at most 4,096. The library
+  /// starts no other threads and uses no other thread library (OpenMP); drivers of OpenCL may.
+  /// Calls from several threads use this team one after another.
   int threads = 0;
   /// Pins every thread except the calling one to its own CPU within the affinity mask, node after
   /// node. Each weight then lies on the NUMA node whose threads read it. If there are more threads
@@ -187,7 +187,8 @@ struct DeviceOptions {
 };
 
 /// Opens "cpu", "cuda[:n]" in builds with CUDA, or "opencl[:n]" in builds with OpenCL.
-/// Errors: a device that this build or machine does not have, with the list of available ones;
+/// Errors: a device that this build or machine does not have, with the list of available ones; a
+/// number of threads outside [0, 4096];
 /// kOutOfMemory if the system starts fewer threads, with their number and the system's reason.
 Result<std::shared_ptr<Device>> open_device(std::string_view name, const DeviceOptions& options);
 /// The same with two of the options.

@@ -46,7 +46,7 @@ struct ModelOptions {
   /// On a GPU, record steps with one token per sequence as a graph and replay it for later tokens.
   bool graphs = true;
   std::string device = "cpu";
-  int threads = 0;   ///< CPU threads; below 1: all CPUs that the process may use
+  int threads = 0;   ///< CPU threads; 0: all CPUs that the process may use
   bool pin = false;  ///< pins each thread to a CPU (see open_device)
   /// OpenCL: folder for compiled kernels, and the callback before one is compiled (see
   /// DeviceOptions).

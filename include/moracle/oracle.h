@@ -143,7 +143,7 @@ struct Machine {
 
   /// The hardware that this process can use, detected at run time.
   static Machine here();
-  /// Known machines by name, for `explain --machine`. They assume builds for every platform.
+  /// Known machines by name, for plans without the hardware. They assume builds for every platform.
   static std::span<const Machine> known();
   /// "here" or one of known(). Errors: an unknown name, with the list of known ones.
   static Result<Machine> find(std::string_view name);
@@ -167,10 +167,11 @@ Result<Placement> parse_placement(std::string_view text);
 /// Maps a layer's experts to local indices on this rank.
 class ExpertMap {
  public:
-  /// All experts, each under its own index.
+  /// All experts, each under its own index. `num_experts`: 0 to kMaxLayerSize.
   static ExpertMap all(int64_t num_experts);
   /// The experts of rank `ep_rank`. If `ep_size` does not divide `num_experts`, the first ranks
-  /// hold one more. Errors: fewer than one expert or rank; a rank outside [0, ep_size).
+  /// hold one more. Errors: experts outside [1, kMaxLayerSize]; no rank; a rank outside [0,
+  /// ep_size).
   static Result<ExpertMap> place(int64_t num_experts, int64_t ep_size, int64_t ep_rank,
                                  Placement placement = Placement::kLinear);
   /// A custom map: `local[e]` is the local index of expert e, or -1 if another rank holds it.
@@ -223,7 +224,7 @@ struct Request {
   std::optional<int> device_index;   ///< use only the GPU with this index
 };
 
-/// Names that a `--backend` pattern can match: one linear layer, or several layers that are
+/// Names that a BackendMap pattern can match: one linear layer, or several layers that are
 /// multiplied together.
 struct ModuleNames {
   std::string name;  ///< "lm_head", "model.layers.0.mlp.experts"
@@ -460,7 +461,8 @@ struct Selection {
   std::vector<Verdict> considered;  ///< every row, in order of evaluation
   std::optional<Plan> plan;         ///< nullopt if no row serves the request
 
-  /// The plan, or an error with all reasons. Never falls back from a backend that the user named.
+  /// The plan, or an error with all reasons. Never falls back from a backend that the user named. A
+  /// layer that makes no sense gives the error of check(layer).
   Result<Plan> chosen() const;
 };
 

@@ -174,7 +174,7 @@ struct ExchangeSelection {
   std::vector<ExchangeVerdict> considered;  ///< every row, in order
   const ExchangeRow* chosen = nullptr;      ///< the first row without objections; null: none
 };
-/// `other_machine`: assume a build and a machine that have everything, as explain --machine does.
+/// `other_machine`: assume a build and a machine that have everything, as known machines do.
 ExchangeSelection select_exchange(const ExchangeRequest& request, bool other_machine = false);
 /// The selection as text for users: one line per row.
 std::string explain(const ExchangeSelection& selection);

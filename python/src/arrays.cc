@@ -53,7 +53,7 @@ constexpr Viewed kViewed[] = {{"bfloat16", "uint16", DType::kBF16},
                               {"float8_e5m2", "uint8", DType::kF8E5M2},
                               {"float8_e8m0fnu", "uint8", DType::kF8E8M0}};
 
-// What array_of_type converts.
+// What array_of_type converts, beside unsigned integers that the library does not have.
 constexpr DType kIntegers[] = {DType::kI8, DType::kU8, DType::kI16, DType::kI64};
 constexpr DType kFloats[] = {DType::kF16, DType::kBF16, DType::kF64};
 
@@ -92,23 +92,13 @@ nb::object bits_of(nb::handle object, const Viewed& viewed) {
   return object.attr("view")(viewed.integer);
 }
 
-}  // namespace
+// An array, and its element type if the library has that.
+struct Imported {
+  Array array;
+  std::optional<DType> dtype;
+};
 
-bool Array::is_contiguous() const {
-  if (std::find(shape.begin(), shape.end(), 0) != shape.end()) return true;
-  int64_t expected = 1;
-  for (size_t i = shape.size(); i-- > 0;) {
-    if (shape[i] != 1 && strides[i] != expected) return false;
-    expected *= shape[i];
-  }
-  return true;
-}
-
-std::string Array::text() const {
-  return to_string(TensorView{nullptr, dtype, shape});
-}
-
-Array array_of(nb::handle object, const char* argument, Use use) {
+Imported import_array(nb::handle object, const char* argument, Use use) {
   Array array;
   const Viewed* viewed = nullptr;
   try {
@@ -126,27 +116,67 @@ Array array_of(nb::handle object, const char* argument, Use use) {
   }
   const std::optional<DType> dtype =
       viewed != nullptr ? viewed->dtype : dtype_of(array.keeper.dtype());
-  if (!dtype) {
-    fail_argument(argument, "an element type that moracle has",
-                  "it is " + str_of(nb::object(object.attr("dtype"))));
-  }
-  array.dtype = *dtype;
+  array.dtype = dtype.value_or(DType::kBool);
   array.data = const_cast<void*>(static_cast<const void*>(array.keeper.data()));
   array.shape.assign(array.keeper.shape_ptr(), array.keeper.shape_ptr() + array.keeper.ndim());
   array.strides.assign(array.keeper.stride_ptr(), array.keeper.stride_ptr() + array.keeper.ndim());
   array.device_type = array.keeper.device_type();
   array.device_id = array.keeper.device_id();
-  return array;
+  return {std::move(array), dtype};
+}
+
+Array of_known_type(Imported imported, nb::handle object, const char* argument) {
+  if (!imported.dtype) {
+    fail_argument(argument, "an element type that moracle has",
+                  nb::hasattr(object, "dtype") ? "it is " + str_of(nb::object(object.attr("dtype")))
+                                               : "it is a " + python_type(object));
+  }
+  return std::move(imported.array);
+}
+
+// As int32. A number outside int32 is outside the experts and stays there: a plain conversion would
+// wrap it onto an expert.
+nb::object as_int32(nb::handle integers, int bits) {
+  if (bits < 32) return converted(integers, "int32");
+  return converted(clipped(converted(integers, "int64"), INT32_MIN, INT32_MAX), "int32");
+}
+
+}  // namespace
+
+bool Array::is_contiguous() const {
+  if (std::find(shape.begin(), shape.end(), 0) != shape.end()) return true;
+  int64_t expected = 1;
+  for (size_t i = shape.size(); i-- > 0;) {
+    if (shape[i] != 1 && strides[i] != expected) return false;
+    expected *= shape[i];
+  }
+  return true;
+}
+
+std::string Array::text() const {
+  return to_string(TensorView{nullptr, dtype, shape});
+}
+
+Array array_of(nb::handle object, const char* argument, Use use) {
+  return of_known_type(import_array(object, argument, use), object, argument);
 }
 
 Array array_of_type(nb::object& object, const char* argument, DType dtype) {
-  Array array = array_of(object, argument);
-  if (array.dtype == dtype) return array;
+  Imported found = import_array(object, argument, Use::kRead);
+  if (found.dtype == dtype) return std::move(found.array);
   const bool integers = dtype == DType::kI32;
+  const nb::dlpack::dtype type = found.array.keeper.dtype();
+  const bool is_unsigned =
+      static_cast<dtype_code>(type.code) == dtype_code::UInt && type.lanes == 1;
+  if (!found.dtype && integers && is_unsigned) {
+    object = as_int32(object, type.bits);
+    return array_of(object, argument);
+  }
+  const Array array = of_known_type(std::move(found), object, argument);
   const std::span<const DType> convertible = integers ? std::span<const DType>(kIntegers) : kFloats;
   if (std::find(convertible.begin(), convertible.end(), array.dtype) == convertible.end())
     fail_argument(argument, integers ? "integers" : "floats", "it is " + array.text());
-  object = converted(object, integers ? "int32" : "float32");
+  object = integers ? as_int32(object, type.bits) : converted(object, "float32");
   return array_of(object, argument);
 }
 

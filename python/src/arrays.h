@@ -35,7 +35,8 @@ enum class Use { kRead, kWrite };
 Array array_of(nb::handle object, const char* argument, Use use = Use::kRead);
 
 /// As array_of, but with elements of i32 or f32. Other integers or floats are converted by their
-/// framework; `object` then becomes the new array. Errors: no integers, no floats.
+/// framework; `object` then becomes the new array. Integers outside int32 become its nearest
+/// number. Errors: no integers, no floats.
 Array array_of_type(nb::object& object, const char* argument, DType dtype);
 
 /// The array as a matrix [rows, cols]. Errors: another number of dimensions; columns that are not

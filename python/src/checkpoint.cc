@@ -19,6 +19,12 @@ nb::dict report_of(const QuantizeReport& report) {
   return dict;
 }
 
+// The library names the map after the option for loading.
+Error named_scheme(Error error) {
+  if (error.place == "quantization") error.place = "scheme";
+  return error;
+}
+
 Checkpoint open(const Path& folder) {
   const nb::gil_scoped_release released;
   return value_of(Checkpoint::open(folder.string()));
@@ -27,16 +33,25 @@ Checkpoint open(const Path& folder) {
 void bind_quantize(nb::module_& m) {
   m.def(
       "quantize",
-      [](nb::handle checkpoint, const std::string& scheme, const Path& output,
-         const std::string& format, int64_t max_shard_bytes, nb::object progress) {
+      [](nb::handle checkpoint, const nb::str& scheme, nb::handle output, const nb::str& format,
+         int64_t max_shard_bytes, nb::object progress) {
         std::optional<Checkpoint> opened;
-        if (!nb::isinstance<Checkpoint>(checkpoint)) opened = open(nb::cast<Path>(checkpoint));
+        if (!nb::isinstance<Checkpoint>(checkpoint))
+          opened = open(path_of(checkpoint, "checkpoint"));
         const Checkpoint& from = opened ? *opened : nb::cast<const Checkpoint&>(checkpoint);
-        const QuantizationMap map = value_of(QuantizationMap::parse(scheme));
+        QuantizeOptions options{utf8_of(format, "format"), max_shard_bytes, {}};
+        const std::string folder = path_of(output, "output").string();
+        const std::string schemes = utf8_of(scheme, "scheme");
         LongCall call(std::move(progress));
-        return report_of(call.run([&](Progress go_on) {
-          return quantize(from, map, output.string(), {format, max_shard_bytes, std::move(go_on)});
-        }));
+        const auto write = [&](Progress go_on) -> Result<QuantizeReport> {
+          options.progress = std::move(go_on);
+          const Result<QuantizationMap> map = QuantizationMap::parse(schemes);
+          if (!map) return named_scheme(map.error());
+          Result<QuantizeReport> report = quantize(from, *map, folder, options);
+          if (!report) return named_scheme(report.error());
+          return report;
+        };
+        return report_of(call.run(write));
       },
       nb::arg("checkpoint"), nb::arg("scheme"), nb::arg("output"), nb::kw_only(),
       nb::arg("format") = "compressed-tensors", nb::arg("max_shard_bytes") = 5'000'000'000,
@@ -60,8 +75,11 @@ void bind_checkpoint(nb::module_& m) {
                          "An opened and checked folder with config.json and safetensors files.")
       .def(
           "__init__",
-          [](Checkpoint* self, const Path& folder) { new (self) Checkpoint(open(folder)); },
-          nb::arg("folder"), "Errors: a missing or broken file; a quant_method without a reader.")
+          [](Checkpoint* self, nb::handle folder) {
+            new (self) Checkpoint(open(path_of(folder, "folder")));
+          },
+          nb::arg("folder"), nb::sig("def __init__(self, folder: str | os.PathLike) -> None"),
+          "Errors: a missing or broken file; a quant_method without a reader.")
       .def_prop_ro("folder", [](const Checkpoint& self) { return self.folder(); })
       .def_prop_ro(
           "architecture", [](const Checkpoint& self) { return self.architecture(); },
@@ -74,17 +92,20 @@ void bind_checkpoint(nb::module_& m) {
       .def_prop_ro("total_bytes", &Checkpoint::total_bytes, "Size of all tensors, in bytes.")
       .def(
           "moe_layer",
-          [](const Checkpoint& self, int64_t layer, const std::string& quantization) {
+          [](const Checkpoint& self, int64_t layer, const nb::str& quantization) {
             QuantizationMap map;
-            if (!quantization.empty()) map = value_of(QuantizationMap::parse(quantization));
+            const std::string text = utf8_of(quantization, "quantization");
+            if (!text.empty()) map = value_of(QuantizationMap::parse(text));
             return Consumable(value_of(self.moe_layer(layer, map)));
           },
           nb::arg("layer"), nb::arg("quantization") = "",
           "The experts of one layer. `quantization`: an online scheme for plain weights.")
       .def(
           "linear",
-          [](const Checkpoint& self, const std::vector<std::string>& modules) {
-            return Consumable(value_of(self.linear(modules)));
+          [](const Checkpoint& self, const std::vector<nb::str>& modules) {
+            std::vector<std::string> names;
+            for (const nb::str& module : modules) names.push_back(utf8_of(module, "modules"));
+            return Consumable(value_of(self.linear(names)));
           },
           nb::arg("modules"), "The linear layers `modules`, stacked row-wise into one matrix.")
       .def("__repr__", [](const Checkpoint& self) {

@@ -48,7 +48,7 @@ std::shared_ptr<Device> device_of(nb::handle device) {
   }
   // Layers on one device share its threads, as long as one of them lives.
   static std::map<std::pair<Platform, int>, std::weak_ptr<Device>> opened;
-  const auto name = nb::cast<std::string>(device);
+  const std::string name = utf8_of(device, "device");
   const DeviceName parsed = value_of(parse_device(name));
   std::weak_ptr<Device>& kept = opened[{parsed.platform, parsed.index}];
   std::shared_ptr<Device> shared = kept.lock();
@@ -77,12 +77,11 @@ void bind_device(nb::module_& m) {
   nb::class_<Handle>(m, "Device", "Memory and an ordered queue of work: the CPU, or one GPU.")
       .def(
           "__init__",
-          [](Handle* self, const std::string& name, int threads, bool pin) {
-            new (self) Handle(open(name, threads, pin));
+          [](Handle* self, const nb::str& name, int threads, bool pin) {
+            new (self) Handle(open(utf8_of(name, "name"), threads, pin));
           },
           nb::arg("name") = "cpu", nb::kw_only(), nb::arg("threads") = 0, nb::arg("pin") = false,
-          "Opens \"cpu\", \"cuda[:n]\" or \"opencl[:n]\". `threads`: host threads; below 1, all "
-          "CPUs "
+          "Opens \"cpu\", \"cuda[:n]\" or \"opencl[:n]\". `threads`: host threads; 0: all CPUs "
           "that the process may use. `pin`: one CPU for each thread.")
       .def_prop_ro("name", [](const Handle& self) { return (*self)->name(); })
       .def_prop_ro(
@@ -96,9 +95,8 @@ void bind_device(nb::module_& m) {
           },
           "The dtype of activations between kernels: \"f32\" on a CPU.")
       .def_static(
-          "shared",
-          [](const std::string& name) { return Handle(device_of(nb::str(name.c_str()))); },
-          nb::arg("name"), "The device that all layers made with this name share.")
+          "shared", [](const nb::str& name) { return Handle(device_of(name)); }, nb::arg("name"),
+          "The device that all layers made with this name share.")
       .def(
           "synchronize", &synchronize, nb::kw_only(), nb::arg("stream") = nb::none(),
           nb::sig("def synchronize(self, *, stream: int | None = None) -> None"),

@@ -1,5 +1,7 @@
 #include "errors.h"
 
+#include <nanobind/stl/filesystem.h>
+
 namespace moracle::python {
 namespace {
 
@@ -26,6 +28,31 @@ const char* class_of(ErrorKind kind) {
 void fail_argument(std::string argument, std::string need, std::string fact) {
   throw Failure(
       {ErrorKind::kInvalidArgument, "", std::move(argument), std::move(need), std::move(fact)});
+}
+
+std::string utf8_of(nb::handle text, const char* argument) {
+  if (!nb::isinstance<nb::str>(text)) {
+    fail_argument(argument, "a str",
+                  "it is a " + nb::cast<std::string>(nb::str(text.type().attr("__name__"))));
+  }
+  Py_ssize_t size = 0;
+  const char* const utf8 = PyUnicode_AsUTF8AndSize(text.ptr(), &size);
+  if (utf8 == nullptr) {
+    const nb::python_error error;  // takes Python's error, which is about a character
+    fail_argument(argument, "characters that UTF-8 can encode",
+                  nb::cast<std::string>(nb::str(error.value())));
+  }
+  return {utf8, static_cast<size_t>(size)};
+}
+
+std::filesystem::path path_of(nb::handle path, const char* argument) {
+  std::filesystem::path found;
+  if (!nb::try_cast(path, found)) {
+    PyErr_Clear();
+    fail_argument(argument, "a path of this system (str, bytes or os.PathLike)",
+                  "it is " + nb::cast<std::string>(nb::repr(path)));
+  }
+  return found;
 }
 
 void bind_errors() {

@@ -5,6 +5,7 @@
 #include <nanobind/stl/string.h>
 
 #include <exception>
+#include <filesystem>
 #include <string>
 #include <utility>
 
@@ -28,6 +29,11 @@ class Failure : public std::exception {
 
 /// Fails with kInvalidArgument.
 [[noreturn]] void fail_argument(std::string argument, std::string need, std::string fact);
+
+/// The UTF-8 of a str. Errors: another type; a lone surrogate, which UTF-8 cannot encode.
+std::string utf8_of(nb::handle text, const char* argument);
+/// A path of the system. Errors: no str, bytes or os.PathLike; characters that no path has.
+std::filesystem::path path_of(nb::handle path, const char* argument);
 
 /// The value of a result; throws Failure if it is an error.
 template <class T>

@@ -36,20 +36,21 @@ StoredMatrix stored_of(const nb::dict& parts, const char* name, const char* inpu
 
 Consumable<DescribedWeights> describe_tensors(const nb::dict& w1, const nb::dict& w2,
                                               nb::handle scheme, int64_t top_k,
-                                              const std::string& activation, float alpha,
-                                              float beta, float limit, bool weight_on_input,
-                                              const std::string& packing, bool interleaved,
+                                              const nb::str& activation, float alpha, float beta,
+                                              float limit, bool weight_on_input,
+                                              const nb::str& packing, bool interleaved,
                                               const std::vector<int32_t>& expert_map) {
   auto kept = std::make_shared<Kept>();
   StoredExperts stored;
   stored.w13 = stored_of(w1, "w1", "a1_scale", *kept);
   stored.w2 = stored_of(w2, "w2", "a2_scale", *kept);
-  stored.packing = value_of(parse_packing(packing));
+  stored.packing = value_of(parse_packing(utf8_of(packing, "packing")));
   stored.interleaved = interleaved;
   stored.expert_map = expert_map;
   stored.owner = kept;
   LayerSpec spec{.name = "experts", .top_k = top_k};
-  spec.activation = {value_of(parse_activation(activation)), alpha, beta, limit};
+  spec.activation = {value_of(parse_activation(utf8_of(activation, "activation"))), alpha, beta,
+                     limit};
   spec.routing.weight_on_input = weight_on_input;
   spec.scheme = scheme_of(scheme);
   return Consumable(value_of(describe(std::move(stored), std::move(spec))));

@@ -97,7 +97,14 @@ nb::object empty_like(nb::handle object, int64_t rows, int64_t cols, bool same_s
 
 nb::object converted(nb::handle object, const char* dtype) {
   if (is_torch(object)) return object.attr("to")(torch().attr(dtype));
-  return object.attr("astype")(dtype);
+  if (nb::hasattr(object, "astype")) return object.attr("astype")(dtype);
+  const nb::module_ numpy = nb::module_::import_("numpy");
+  const bool has_dlpack = nb::hasattr(object, "__dlpack__");
+  return numpy.attr(has_dlpack ? "from_dlpack" : "asarray")(object).attr("astype")(dtype);
+}
+
+nb::object clipped(nb::handle object, int64_t least, int64_t most) {
+  return object.attr(is_torch(object) ? "clamp" : "clip")(least, most);
 }
 
 Stream stream_of(nb::handle stream, nb::handle object, const Device& device) {

@@ -25,8 +25,11 @@ void refuse_gradient(nb::handle object, const char* argument);
 /// `same_shape`: `object` has that shape, and rows of adjacent elements.
 nb::object empty_like(nb::handle object, int64_t rows, int64_t cols, bool same_shape);
 
-/// The array in another element type ("int32"), converted by its framework.
+/// The array in another element type ("int32"), converted by its framework, or by numpy if that has
+/// no such function.
 nb::object converted(nb::handle object, const char* dtype);
+/// The array with each number outside [least, most] replaced by the nearer of the two.
+nb::object clipped(nb::handle object, int64_t least, int64_t most);
 
 /// The stream for a call on `device`. `stream`: an integer handle, or None for the current stream
 /// of the framework that made `object`; without an object, of torch if it uses CUDA. Errors: a

@@ -9,14 +9,15 @@ void bind_spec(nb::module_& m) {
       .def(
           "__init__",
           [](LayerSpec* self, int64_t num_experts, int64_t hidden_size, int64_t intermediate_size,
-             int64_t top_k, nb::handle scheme, const std::string& activation, float alpha,
-             float beta, float limit, bool bias, bool weight_on_input) {
+             int64_t top_k, nb::handle scheme, const nb::str& activation, float alpha, float beta,
+             float limit, bool bias, bool weight_on_input) {
             LayerSpec spec{.name = "experts",
                            .num_experts = num_experts,
                            .hidden_size = hidden_size,
                            .intermediate_size = intermediate_size,
                            .top_k = top_k};
-            spec.activation = {value_of(parse_activation(activation)), alpha, beta, limit};
+            spec.activation = {value_of(parse_activation(utf8_of(activation, "activation"))), alpha,
+                               beta, limit};
             spec.routing.weight_on_input = weight_on_input;
             spec.scheme = scheme_of(scheme);
             spec.bias = bias;
@@ -69,8 +70,8 @@ void bind_layers(nb::module_& m) {
           "Size in the file, in bytes.")
       .def(
           "quantize",
-          [](Experts& self, const std::string& scheme) {
-            const Scheme online = value_of(parse_online_scheme(scheme));
+          [](Experts& self, const nb::str& scheme) {
+            const Scheme online = value_of(parse_online_scheme(utf8_of(scheme, "scheme")));
             return Experts(value_of(quantize(self.take(), online)));
           },
           nb::arg("scheme"),

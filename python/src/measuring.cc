@@ -48,13 +48,13 @@ Result<std::vector<bench::Measurement>> measure_all(const Selection& selection,
 }
 
 nb::list bench_layer(nb::handle layer, nb::handle scheme, const std::vector<int64_t>& tokens,
-                     const std::string& backend, nb::handle device, double seconds,
+                     const nb::str& backend, nb::handle device, double seconds,
                      nb::object progress) {
   Request request;
   if (nb::isinstance<LayerSpec>(layer)) {
     request.layer = nb::cast<LayerSpec>(layer);
   } else {
-    const auto shape = value_of(bench::find_shape(nb::cast<std::string>(layer)));
+    const auto shape = value_of(bench::find_shape(utf8_of(layer, "layer")));
     request.layer = bench::layer_of(shape, scheme_of(scheme));
   }
   for (const int64_t count : tokens) {
@@ -64,7 +64,7 @@ nb::list bench_layer(nb::handle layer, nb::handle scheme, const std::vector<int6
   const std::shared_ptr<Device> on = device_of(device);
   request.max_num_tokens = *std::max_element(tokens.begin(), tokens.end());
   request.platform = on->platform();
-  request.backend = backend;
+  request.backend = utf8_of(backend, "backend");
   const Selection selection = select(request, Machine::here());
   const Plan plan = value_of(selection.chosen());
   LongCall call(std::move(progress));

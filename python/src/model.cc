@@ -10,7 +10,7 @@ namespace moracle::python {
 std::vector<int32_t> ids_of(const LoadedModel& loaded, nb::handle text, const char* argument,
                             Around around) {
   if (nb::isinstance<nb::str>(text)) {
-    const auto words = nb::cast<std::string>(text);
+    const std::string words = utf8_of(text, argument);
     return value_of(around == Around::kNothing ? loaded.tokens().encode(words)
                                                : loaded.tokens().encode_prompt(words));
   }
@@ -21,8 +21,6 @@ std::vector<int32_t> ids_of(const LoadedModel& loaded, nb::handle text, const ch
 }
 
 namespace {
-
-using Path = std::filesystem::path;
 
 std::shared_ptr<LoadedModel> load(const Checkpoint& checkpoint, ModelOptions options,
                                   nb::object progress) {
@@ -43,26 +41,27 @@ std::shared_ptr<LoadedModel> load(const Checkpoint& checkpoint, ModelOptions opt
   return loaded;
 }
 
-PyModel load_model(nb::handle source, const std::string& backend, const std::string& quantization,
-                   const std::string& activations, const std::string& kv_cache,
-                   const std::string& device, int threads, bool pin, int64_t max_num_tokens,
-                   bool deterministic, const std::vector<std::string>& adapters,
-                   const std::vector<TunedLayer>& tuned, nb::object progress) {
+PyModel load_model(nb::handle source, const nb::str& backend, const nb::str& quantization,
+                   const nb::str& activations, const nb::str& kv_cache, const nb::str& device,
+                   int threads, bool pin, int64_t max_num_tokens, bool deterministic,
+                   const std::vector<nb::object>& adapters, const std::vector<TunedLayer>& tuned,
+                   nb::object progress) {
   ModelOptions options;
-  options.backend = backend;
-  options.quantization = quantization;
-  options.activations = activations;
-  options.kv_cache = kv_cache;
-  options.device = device;
+  options.backend = utf8_of(backend, "backend");
+  options.quantization = utf8_of(quantization, "quantization");
+  options.activations = utf8_of(activations, "activations");
+  options.kv_cache = utf8_of(kv_cache, "kv_cache");
+  options.device = utf8_of(device, "device");
   options.threads = threads;
   options.pin = pin;
   options.max_num_tokens = max_num_tokens;
   options.deterministic = deterministic;
-  options.adapters = adapters;
+  for (const nb::object& adapter : adapters)
+    options.adapters.push_back(path_of(adapter, "adapters").string());
   options.tuned = tuned;
   if (nb::isinstance<Checkpoint>(source))
     return {load(nb::cast<const Checkpoint&>(source), options, std::move(progress))};
-  const Checkpoint opened = value_of(Checkpoint::open(nb::cast<Path>(source).string()));
+  const Checkpoint opened = value_of(Checkpoint::open(path_of(source, "source").string()));
   return {load(opened, options, std::move(progress))};
 }
 
@@ -170,8 +169,8 @@ void bind_model(nb::module_& m) {
           "(part, layers, selection) of each group of equal layers.")
       .def(
           "encode",
-          [](const PyModel& self, const std::string& text) {
-            return value_of(self.loaded->tokens().encode(text));
+          [](const PyModel& self, const nb::str& text) {
+            return value_of(self.loaded->tokens().encode(utf8_of(text, "text")));
           },
           nb::arg("text"), "Token ids of a text. Adds no special tokens.")
       .def(

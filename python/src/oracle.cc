@@ -6,7 +6,7 @@ namespace moracle::python {
 Machine machine_of(nb::handle machine) {
   if (machine.is_none()) return Machine::here();
   if (nb::isinstance<Machine>(machine)) return nb::cast<Machine>(machine);
-  return value_of(Machine::find(nb::cast<std::string>(machine)));
+  return value_of(Machine::find(utf8_of(machine, "machine")));
 }
 
 namespace {
@@ -30,7 +30,8 @@ void bind_machine(nb::module_& m) {
   nb::class_<Machine>(m, "Machine", "A machine as a value: its hardware and its measured times.")
       .def_static("here", &Machine::here, "The hardware that this process can use.")
       .def_static(
-          "find", [](const std::string& name) { return value_of(Machine::find(name)); },
+          "find",
+          [](const nb::str& name) { return value_of(Machine::find(utf8_of(name, "name"))); },
           nb::arg("name"), "\"here\" or one of known().")
       .def_static(
           "known",
@@ -63,26 +64,27 @@ void bind_machine(nb::module_& m) {
 // The layer of a spec, of experts or of a linear layer.
 LayerSpec spec_of(nb::handle layer) {
   if (nb::isinstance<LayerSpec>(layer)) return nb::cast<LayerSpec>(layer);
-  if (nb::hasattr(layer, "spec")) return nb::cast<LayerSpec>(layer.attr("spec"));
+  if (nb::hasattr(layer, "spec") && nb::isinstance<LayerSpec>(nb::object(layer.attr("spec"))))
+    return nb::cast<LayerSpec>(layer.attr("spec"));
   fail_argument("layer", "a LayerSpec, DescribedWeights or DescribedMatrix",
                 "it is " + nb::cast<std::string>(nb::repr(layer)));
 }
 
-Selection select_layer(nb::handle layer, nb::handle machine, const std::string& backend,
-                       const std::string& device, int64_t max_num_tokens, bool deterministic,
+Selection select_layer(nb::handle layer, nb::handle machine, const nb::str& backend,
+                       const nb::str& device, int64_t max_num_tokens, bool deterministic,
                        bool bf16_activations, int64_t ep_size, int64_t ep_rank,
                        const std::optional<std::vector<int32_t>>& expert_map) {
   Request request;
   request.layer = spec_of(layer);
-  request.backend = backend;
+  request.backend = utf8_of(backend, "backend");
   request.max_num_tokens = max_num_tokens;
   request.deterministic = deterministic;
   request.bf16_activations = bf16_activations;
   request.parallel.ep_size = ep_size;
   request.parallel.ep_rank = ep_rank;
   if (expert_map) request.parallel.expert_map = value_of(ExpertMap::from(*expert_map));
-  if (!device.empty()) {
-    const DeviceName parsed = value_of(parse_device(device));
+  if (const std::string name = utf8_of(device, "device"); !name.empty()) {
+    const DeviceName parsed = value_of(parse_device(name));
     request.platform = parsed.platform;
     if (parsed.platform != Platform::kCpu) request.device_index = parsed.index;
   }

@@ -7,7 +7,7 @@ Scheme scheme_of(nb::handle scheme) {
   if (!nb::isinstance<nb::str>(scheme))
     fail_argument("scheme", "a Scheme or its name",
                   "it is " + nb::cast<std::string>(nb::repr(scheme)));
-  return value_of(parse_scheme(nb::cast<std::string>(scheme)));
+  return value_of(parse_scheme(utf8_of(scheme, "scheme")));
 }
 
 void bind_schemes(nb::module_& m) {
@@ -15,8 +15,8 @@ void bind_schemes(nb::module_& m) {
                      "What the numbers of a layer mean: the format of weights and of activations.")
       .def(
           "__init__",
-          [](Scheme* self, const std::string& name) {
-            new (self) Scheme(value_of(parse_scheme(name)));
+          [](Scheme* self, const nb::str& name) {
+            new (self) Scheme(value_of(parse_scheme(utf8_of(name, "name"))));
           },
           nb::arg("name"), "Parses a name such as \"int4-w4a16-g128\". Errors list the grammar.")
       .def_prop_ro(

@@ -48,5 +48,14 @@ def test_stream_of_a_cpu_layer_is_refused(model_folder, device):
 
 
 def test_unknown_device_is_refused():
-    with pytest.raises(moracle.InvalidArgument, match="cpu, cuda\\[:n\\] or opencl\\[:n\\]"):
+    with pytest.raises(moracle.InvalidArgument, match="cpu, cuda\\[:n\\] or opencl\\[:n\\]") as raised:
         moracle.Device("gpu")
+    assert raised.value.place == "device"
+
+
+@pytest.mark.parametrize("threads", [-1, -2**31, 4097, 5000, 2**31 - 1])
+def test_threads_outside_their_bounds_are_refused(threads, model_folder):
+    for open_it in (lambda: moracle.Device("cpu", threads=threads),
+                    lambda: moracle.Model.load(model_folder, threads=threads)):
+        with pytest.raises(moracle.InvalidArgument, match=f"threads: needs 1 to 4096, or 0 for all CPUs.* it is {threads}"):
+            open_it()

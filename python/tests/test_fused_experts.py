@@ -190,6 +190,72 @@ def test_ids_and_weights_of_other_types_are_converted(floats):
     assert error(moracle.fused_experts(w1=w1, w2=w2, **halved), expected) < 1e-3
 
 
+@pytest.mark.parametrize("dtype", ["int8", "uint8", "int16", "uint16", "int32", "uint32", "int64", "uint64"])
+def test_ids_of_every_integer_type_select_the_same_experts(dtype, floats):
+    w1, w2, inputs = floats
+    expected = moracle.fused_experts(w1=w1, w2=w2, **inputs)
+    other = inputs | {"topk_ids": inputs["topk_ids"].astype(dtype)}
+    assert np.array_equal(moracle.fused_experts(w1=w1, w2=w2, **other), expected)
+
+
+@pytest.mark.parametrize("dtype, outside", [
+    ("int64", 2**32), ("int64", -2**32), ("int64", 2**62), ("int64", -2**63), ("int64", 2**31), ("int64", -2**31 - 1),
+    ("uint64", 2**32), ("uint64", 2**63), ("uint64", 2**64 - 8), ("uint32", 2**31), ("uint32", 2**32 - 8)])
+def test_ids_outside_int32_add_exactly_zero(dtype, outside, floats):
+    w1, w2, inputs = floats
+    ids = inputs["topk_ids"]
+    far = (ids.astype(object) + outside).astype(dtype)
+    assert not moracle.fused_experts(w1=w1, w2=w2, **inputs | {"topk_ids": far}).any()
+    # Beside ids of experts: as -1.
+    mixed, without = ids.astype(dtype), ids.copy()
+    mixed[:, 1], without[:, 1] = far[:, 1], -1
+    expected = moracle.fused_experts(w1=w1, w2=w2, **inputs | {"topk_ids": without})
+    assert np.array_equal(moracle.fused_experts(w1=w1, w2=w2, **inputs | {"topk_ids": mixed}), expected)
+
+
+class OnlyDlpack:
+    """An array without the functions of any framework."""
+
+    def __init__(self, array):
+        self.array, self.shape = array, array.shape
+
+    def __dlpack__(self, **options):
+        return self.array.__dlpack__(**options)
+
+    def __dlpack_device__(self):
+        return self.array.__dlpack_device__()
+
+
+@pytest.mark.parametrize("wrap", [OnlyDlpack, memoryview])
+def test_ids_of_objects_without_a_framework_are_converted(wrap, floats):
+    w1, w2, inputs = floats
+    expected = moracle.fused_experts(w1=w1, w2=w2, **inputs)
+    ids = inputs["topk_ids"].astype(np.int64)
+    got = moracle.fused_experts(w1=w1, w2=w2, **inputs | {"topk_ids": wrap(ids)})
+    assert np.array_equal(got, expected)
+    assert not moracle.fused_experts(w1=w1, w2=w2, **inputs | {"topk_ids": wrap(ids + 2**32)}).any()
+
+
+@pytest.mark.parametrize("dtype", ["int8", "uint8", "int16", "int32", "int64", "uint16", "uint32", "uint64"])
+def test_ids_of_torch_outside_int32_add_exactly_zero(dtype, floats):
+    torch = pytest.importorskip("torch", reason="torch is not installed")
+    w1, w2, inputs = ({name: torch.from_numpy(value) for name, value in part.items()} if isinstance(part, dict)
+                      else torch.from_numpy(part) for part in floats)
+    expected = moracle.fused_experts(w1=w1, w2=w2, **inputs)
+    ids = inputs["topk_ids"].to(getattr(torch, dtype))
+    assert torch.equal(moracle.fused_experts(w1=w1, w2=w2, **inputs | {"topk_ids": ids}), expected)
+    if dtype in ("int64", "uint64"):
+        far = (inputs["topk_ids"].to(torch.int64) + 2**32).to(getattr(torch, dtype))
+        assert not moracle.fused_experts(w1=w1, w2=w2, **inputs | {"topk_ids": far}).any()
+
+
+@pytest.mark.parametrize("dtype", ["bool", "float32"])
+def test_ids_that_are_no_integers_are_refused(dtype, floats):
+    w1, w2, inputs = floats
+    with pytest.raises(moracle.InvalidArgument, match="topk_ids"):
+        moracle.fused_experts(w1=w1, w2=w2, **inputs | {"topk_ids": inputs["topk_ids"].astype(dtype)})
+
+
 def test_many_tokens_run_in_parts(floats, rng):
     w1, w2, _ = floats
     experts = moracle.pack(w1, w2, top_k=2, max_num_tokens=16)

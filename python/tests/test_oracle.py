@@ -44,6 +44,41 @@ def test_named_backend_that_cannot_serve_is_an_error_with_reasons():
     assert "cuda-sm90" in str(raised.value)
 
 
+@pytest.mark.parametrize("change, text", [
+    ({"num_experts": 0}, "num_experts: needs 1 to 1048576; it is 0"),
+    ({"num_experts": -1}, "num_experts: needs 1 to 1048576; it is -1"),
+    ({"num_experts": 2**62}, "num_experts: needs 1 to 1048576; it is 4611686018427387904"),
+    ({"hidden_size": -256}, "hidden_size: needs 1 to 1048576; it is -256"),
+    ({"intermediate_size": 0}, "intermediate_size: needs 1 to 1048576; it is 0"),
+    ({"top_k": 0}, "top_k: needs 1 to 8"), ({"top_k": -3}, "top_k: needs 1 to 8"), ({"top_k": 9}, "top_k: needs 1 to 8"),
+    ({"limit": float("nan")}, "limit: needs a finite number of at least 0; it is nan"),
+    ({"activation": "swigluoai"}, "limit: needs a finite number above 0; it is 0")])
+def test_spec_that_describes_no_layer_is_refused_by_name(change, text, device):
+    layer = moracle.LayerSpec(**LAYER | change)
+    selection = moracle.select(layer, device="cpu")
+    assert selection.backend is None
+    assert {row["reasons"][0]["rule"] for row in selection.to_dict()["considered"]} == {"layer-spec"}
+    assert "layer-spec" in moracle.explain(selection)
+    for call in (selection.check, lambda: moracle.bench_layer(layer, device=device, seconds=0.01),
+                 lambda: moracle.tune(layer, device, tokens=[1], seconds=0.01)):
+        with pytest.raises(moracle.InvalidArgument, match=text):
+            call()
+
+
+def test_tune_and_bench_refuse_tokens_and_layers_that_they_cannot_time(device, checkpoint):
+    for tokens in ([], [0], [4, -1]):
+        with pytest.raises(moracle.InvalidArgument, match="tokens: needs"):
+            moracle.tune(moracle.LayerSpec(**LAYER), device, tokens=tokens, seconds=0.01)
+        with pytest.raises(moracle.InvalidArgument, match="tokens: needs"):
+            moracle.bench_layer(moracle.LayerSpec(**LAYER), device=device, tokens=tokens, seconds=0.01)
+    linear = checkpoint.linear(["model.layers.0.self_attn.o_proj"]).spec
+    for call in (moracle.tune, moracle.bench_layer):
+        with pytest.raises(moracle.Unsupported, match="needs a layer of experts; it is one linear layer"):
+            call(linear, device=device, tokens=[1], seconds=0.01)
+    with pytest.raises(moracle.InvalidArgument, match="shape: needs top_k: 1 to 8"):
+        moracle.bench_layer("8x64x32x9", device=device)
+
+
 def test_known_machine_answers_from_here():
     assert "h200" in moracle.Machine.known()
     selection = moracle.select(moracle.LayerSpec(scheme="fp8-w8a8-block128x128", num_experts=128, hidden_size=2048,

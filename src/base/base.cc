@@ -1,5 +1,7 @@
 #include "moracle/base.h"
 
+#include <cstdio>
+#include <cstdlib>
 #include <iterator>
 
 #include "base/printable.h"
@@ -20,6 +22,13 @@ std::string Error::to_string() const {
   add(need, ": ", "needs ");
   add(fact, need.empty() ? ": " : "; ");
   return line;
+}
+
+void end_misused_result(const Error* error) {
+  std::fprintf(stderr, "moracle: a caller read the %s\n",
+               error == nullptr ? "error of a result that has none"
+                                : ("value of a failed result: " + error->to_string()).c_str());
+  std::abort();
 }
 
 namespace {

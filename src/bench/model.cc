@@ -332,26 +332,26 @@ double Decode::us_all_layers(double us) const {
 Result<std::vector<Decode>> decode(const ModelShape& shape, const DecodeOptions& options) {
   const int64_t length = std::max(options.context + 1, options.prompt);
   if (options.context < 1 || options.context >= shape.max_context) {
-    return Error{ErrorKind::kInvalidArgument, "", "--context",
+    return Error{ErrorKind::kInvalidArgument, "", "context",
                  str("1 to ", shape.max_context - 1, " tokens"), str("it is ", options.context)};
   }
   if (options.prompt < 0 || options.prompt > shape.max_context) {
-    return Error{ErrorKind::kInvalidArgument, "", "--prompt",
+    return Error{ErrorKind::kInvalidArgument, "", "prompt",
                  str("0 to ", shape.max_context, " tokens"), str("it is ", options.prompt)};
   }
   if (options.num_layers < 1 || options.num_layers > shape.num_layers) {
-    return Error{ErrorKind::kInvalidArgument, "", "--layers",
+    return Error{ErrorKind::kInvalidArgument, "", "num_layers",
                  str("1 to ", shape.num_layers, " layers"), str("it is ", options.num_layers)};
   }
   const int64_t interval = std::max<int64_t>(shape.delta.interval, 1);
   if (options.num_layers % interval != 0) {
-    return Error{ErrorKind::kInvalidArgument, "", "--layers",
+    return Error{ErrorKind::kInvalidArgument, "", "num_layers",
                  str("a multiple of ", interval, " layers, so that each kind counts by its share"),
                  str("it is ", options.num_layers)};
   }
   for (const int64_t batch : options.batches) {
     if (batch >= 1 && batch <= Model::kMaxLogitRows) continue;
-    return Error{ErrorKind::kInvalidArgument, "", "--batch",
+    return Error{ErrorKind::kInvalidArgument, "", "batches",
                  str("1 to ", Model::kMaxLogitRows, " sequences"), str("it is ", batch)};
   }
   MORACLE_TRY(const LayerShape experts, find_shape(shape.name));

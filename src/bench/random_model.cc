@@ -218,7 +218,7 @@ Result<ModelShape> find_model(std::string_view name) {
     if (shape.name == name) return shape;
     names.push_back(shape.name);
   }
-  return Error{ErrorKind::kInvalidArgument, "", "--model-shape", "one of " + join(names),
+  return Error{ErrorKind::kInvalidArgument, "", "model_shape", "one of " + join(names),
                str("it is '", name, "'")};
 }
 
@@ -236,7 +236,7 @@ Result<RandomModel> random_model(const ModelShape& shape, const Scheme& scheme,
   // Counts the embedding and the output, and the output once more while it is packed.
   const int64_t bytes = num_layers * layer_bytes + 2 * table;
   if (bytes + table > most_bytes) {
-    return Error{ErrorKind::kOutOfMemory, "", "--layers",
+    return Error{ErrorKind::kOutOfMemory, "", "num_layers",
                  str(bytes + table, " bytes for ", num_layers, " layers"),
                  str("the limit is ", most_bytes, " bytes, so that half of the memory stays free")};
   }

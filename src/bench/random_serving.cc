@@ -12,7 +12,7 @@ namespace moracle::bench {
 Result<Model> load_random(const ModelShape& shape, const Scheme& scheme, int64_t num_layers,
                           int64_t most_bytes, const ModelOptions& options) {
   if (num_layers < 1 || num_layers > shape.num_layers) {
-    return Error{ErrorKind::kInvalidArgument, "", "--layers",
+    return Error{ErrorKind::kInvalidArgument, "", "num_layers",
                  str("1 to ", shape.num_layers, " layers"), str("it is ", num_layers)};
   }
   MORACLE_TRY(RandomModel random,

@@ -30,19 +30,19 @@ Result<LayerShape> find_shape(std::string_view text) {
     if (shape.name == text) return shape;
     names.push_back(shape.name);
   }
-  if (const auto sizes = conformance::parse_shape(text)) {
-    return LayerShape{name(*sizes),
-                      sizes->num_experts,
-                      sizes->hidden_size,
-                      sizes->intermediate_size,
-                      sizes->top_k,
-                      {},
-                      false};
+  const auto sizes = conformance::parse_shape(text);
+  if (!sizes) {
+    Error error = sizes.error();
+    error.need += ", or one of " + join(names);
+    return error;
   }
-  return Error{
-      ErrorKind::kInvalidArgument, "", "--shape",
-      join(names) + ", or experts x hidden size x intermediate size x top_k, such as 8x64x32x2",
-      str("it is '", text, "'")};
+  return LayerShape{name(*sizes),
+                    sizes->num_experts,
+                    sizes->hidden_size,
+                    sizes->intermediate_size,
+                    sizes->top_k,
+                    {},
+                    false};
 }
 
 LayerSpec layer_of(const LayerShape& shape, const Scheme& scheme) {

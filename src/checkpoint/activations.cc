@@ -32,7 +32,7 @@ Result<ActivationPrecision> parse_activations(std::string_view text) {
   if (text == "bf16") return ActivationPrecision::kBf16;
   if (text == "int8") return ActivationPrecision::kInt8;
   if (text == "16bit") return ActivationPrecision::k16Bit;
-  return Error{ErrorKind::kInvalidArgument, "", "--activations", "bf16, int8 or 16bit",
+  return Error{ErrorKind::kInvalidArgument, "", "activations", "bf16, int8 or 16bit",
                str("'", text, "' is unknown")};
 }
 

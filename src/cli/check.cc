@@ -4,6 +4,7 @@
 
 #include "base/printable.h"
 #include "base/text.h"
+#include "base/threads/thread_pool.h"
 #include "caches/kernel_cache.h"
 #include "command.h"
 #include "conformance/conformance.h"
@@ -176,7 +177,7 @@ void add_check(CLI::App& app, Work& chosen) {
         verb.add_option("--without", options->without, kWithoutHelp);
         verb.add_option("--threads", options->threads,
                         "CPU threads; 0: all CPUs that the process may use")
-            ->transform(whole(0, 4096));
+            ->transform(whole(0, kMaxThreads));
         verb.add_flag("--json", options->json, "Print one JSON document on stdout");
         return [options] { return check_verb::run(*options); };
       },

@@ -26,7 +26,12 @@ using Work = std::function<int()>;
 void add_verb(CLI::App& app, const char* name, const char* summary,
               const std::function<Work(CLI::App&)>& build, Work& chosen);
 
-/// Prints one line on stderr and returns the exit code of the error.
+/// The error of the library with options of `verb` in place of fields: "--kv-cache" for "kv_cache",
+/// as the place, or in parentheses in the need.
+Error with_options(Error error, const CLI::App& verb);
+
+/// Prints one line on stderr, with options in place of fields, and returns the exit code of the
+/// error.
 int fail(const Error& error);
 
 /// Same, if stdout took less than the whole answer.

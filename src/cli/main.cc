@@ -16,10 +16,12 @@ void add_verb(CLI::App& app, const char* name, const char* summary,
 }
 
 namespace {
-bool has_failed = false;  // a line on stderr reports the failure
-}
+bool has_failed = false;             // a line on stderr reports the failure
+const CLI::App* the_verb = nullptr;  // whose work runs
+}  // namespace
 
-int fail(const Error& error) {
+int fail(const Error& with_fields) {
+  const Error error = the_verb == nullptr ? with_fields : with_options(with_fields, *the_verb);
   has_failed = true;
   errors() << "moracle: " << rank_prefix() << error.to_string() << "\n" << std::flush;
   tell_ranks(error);
@@ -89,7 +91,10 @@ int parse_and_run(int argc, char** argv) {
     app.exit(e);
     return asked_for_help ? kDone : kBadInput;
   }
-  return chosen();
+  the_verb = app.get_subcommands().front();
+  const int code = chosen();
+  the_verb = nullptr;
+  return code;
 }
 
 int run_and_flush(int argc, char** argv) {

@@ -2,6 +2,7 @@
 #pragma once
 
 #include "base/text.h"
+#include "base/threads/thread_pool.h"
 #include "base/try.h"
 #include "caches/kernel_cache.h"
 #include "caches/tuning_cache.h"
@@ -110,7 +111,7 @@ struct ModelArguments {
                    "Folder of a LoRA adapter for the experts, in the format of PEFT");
     app.add_option("--device", device, kDeviceHelp);
     app.add_option("--threads", threads, "CPU threads; 0: all CPUs that the process may use")
-        ->transform(whole(0, 4096))
+        ->transform(whole(0, kMaxThreads))
         ->capture_default_str();
     app.add_flag("--pin", pin, kPinHelp);
     app.add_option("--cache", cache, kCacheHelp);

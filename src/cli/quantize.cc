@@ -17,12 +17,6 @@ struct Options {
   bool json = false;
 };
 
-// The library names the map after the option for loading; `quantize` has another option for it.
-Error renamed(Error error) {
-  if (error.place == "--quantization") error.place = "--scheme";
-  return error;
-}
-
 std::vector<std::string> scheme_names(const QuantizeReport& report) {
   std::vector<std::string> names;
   for (const Scheme& scheme : report.schemes) names.push_back(name(scheme));
@@ -54,13 +48,12 @@ void show(const Options& options, const QuantizeReport& report) {
 
 int run(Options options) {
   CLI_TRY(const Checkpoint checkpoint, Checkpoint::open(options.folder));
-  const Result<QuantizationMap> map = QuantizationMap::parse(options.scheme);
-  if (!map) return fail(renamed(map.error()));
+  CLI_TRY(const QuantizationMap map, QuantizationMap::parse(options.scheme));
   ProgressBar bar("quantizing");
   options.writing.progress = bar.callback();
-  const Result<QuantizeReport> report = quantize(checkpoint, *map, options.output, options.writing);
+  const Result<QuantizeReport> report = quantize(checkpoint, map, options.output, options.writing);
   bar.clear();
-  if (!report) return fail(renamed(report.error()));
+  if (!report) return fail(report.error());
   if (options.json)
     print(to_json(options, *report));
   else

@@ -5,6 +5,7 @@
 
 #include "base/printable.h"
 #include "base/text.h"
+#include "base/threads/thread_pool.h"
 #include "command.h"
 #include "model_options.h"
 #include "numbers.h"
@@ -125,7 +126,7 @@ void add_tune(CLI::App& app, Work& chosen) {
         verb.add_option("--cache", options->cache, kCacheHelp);
         verb.add_option("--threads", options->threads,
                         "CPU threads; 0: all CPUs that the process may use")
-            ->transform(whole(0, 4096))
+            ->transform(whole(0, kMaxThreads))
             ->capture_default_str();
         verb.add_flag("--json", options->json, "Print one JSON document on stdout");
         return [options] { return tune_verb::run(*options); };

@@ -22,13 +22,22 @@ Result<Shape> parse_shape(std::string_view text) {
     if (field != fields[0]) good = good && at != end && *at++ == 'x';
     const auto [next, error] = good ? std::from_chars(at, end, *field)
                                     : std::from_chars_result{at, std::errc::invalid_argument};
-    good = good && error == std::errc() && *field >= 1 && *field <= 1 << 20;
+    good = good && error == std::errc();
     at = next;
   }
-  if (good && at == end && shape.top_k <= shape.num_experts) return shape;
-  return Error{ErrorKind::kInvalidArgument, "", "--shape",
-               "experts x hidden size x intermediate size x top_k, such as 8x64x32x2",
-               str("it is '", text, "'")};
+  const std::string fact = str("it is '", text, "'");
+  if (!good || at != end) {
+    return Error{ErrorKind::kInvalidArgument, "", "shape",
+                 "experts x hidden size x intermediate size x top_k, such as 8x64x32x2", fact};
+  }
+  LayerSpec layer{.num_experts = shape.num_experts,
+                  .hidden_size = shape.hidden_size,
+                  .intermediate_size = shape.intermediate_size,
+                  .top_k = shape.top_k};
+  const Status valid = check(layer);
+  if (valid) return shape;
+  return Error{ErrorKind::kInvalidArgument, "", "shape",
+               str(valid.error().place, ": ", valid.error().need), fact};
 }
 
 std::string_view name(Spread spread) {

@@ -26,7 +26,7 @@ Result<DeviceName> parse_device(std::string_view text) {
         return DeviceName{platform, index};
     }
   }
-  return Error{ErrorKind::kInvalidArgument, "", "--device", "cpu, cuda[:n] or opencl[:n]",
+  return Error{ErrorKind::kInvalidArgument, "", "device", "cpu, cuda[:n] or opencl[:n]",
                str("it is '", text, "'")};
 }
 

@@ -29,7 +29,7 @@ inline std::string module_name(const DescribedWeights& weights) {
   return weights.spec.name;
 }
 
-/// Names that patterns of `--backend` match. The output is "lm_head", tied or not.
+/// Names that patterns of `backend` match. The output is "lm_head", tied or not.
 inline ModuleNames module_names(const ModulePlace& place, const DescribedMatrix& matrix) {
   return {place.part == "output" ? "lm_head" : module_name(matrix), matrix.modules()};
 }

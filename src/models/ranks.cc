@@ -97,7 +97,7 @@ Status check_batches(Exchange& exchange, const ModelOptions& options) {
     return refuse("mode=dispatched, which sends tokens to experts",
                   str("the mode is ", name(options.spread)));
   if (options.deterministic)
-    return refuse("no --deterministic", "results are added in its own order");
+    return refuse("deterministic off", "results are added in its own order");
   return {};
 }
 

@@ -16,7 +16,7 @@ Status check_name(std::string_view name) {
     known.push_back(backend.name);
   }
   if (name == "auto") return {};
-  return Error{ErrorKind::kInvalidArgument, "", "--backend",
+  return Error{ErrorKind::kInvalidArgument, "", "backend",
                "auto or one of " + join(known) + ", or pattern=name,pattern=name",
                str("'", name, "' is unknown")};
 }
@@ -33,12 +33,12 @@ std::string all_of(const ModuleNames& module) {
 }  // namespace
 
 Result<BackendMap> BackendMap::parse(std::string_view text) {
-  MORACLE_TRY(std::vector<NamedPattern> entries, parse_named_patterns(text, "--backend"));
+  MORACLE_TRY(std::vector<NamedPattern> entries, parse_named_patterns(text, "backend"));
   const bool one_name = text.find('=') == text.npos;
   BackendMap map;
   for (NamedPattern& entry : entries) {
     if (entry.pattern.empty() && !one_name) {
-      return Error{ErrorKind::kInvalidArgument, "", "--backend",
+      return Error{ErrorKind::kInvalidArgument, "", "backend",
                    "pattern=name entries, separated by commas",
                    str("'", entry.name, "' has no pattern")};
     }
@@ -71,7 +71,7 @@ Result<std::string> BackendMap::for_module(const ModuleNames& module) const {
   for (const std::string& member : members) {
     const std::string_view other = for_member(whole, member);
     if (other == backend) continue;
-    return Error{ErrorKind::kInvalidArgument, "", "--backend",
+    return Error{ErrorKind::kInvalidArgument, "", "backend",
                  str("one backend for ", all_of(module), ", because they are multiplied together"),
                  str("'", first, "' would be ", backend, " and '", member, "' ", other)};
   }
@@ -88,7 +88,7 @@ Status BackendMap::check_used(std::span<const ModuleNames> modules) const {
              std::any_of(module.members.begin(), module.members.end(), matches);
     });
     if (used) continue;
-    return Error{ErrorKind::kInvalidArgument, "", "--backend",
+    return Error{ErrorKind::kInvalidArgument, "", "backend",
                  str("patterns that match a module, such as '",
                      modules.empty() ? "model.layers.0.mlp.experts" : modules.front().name, "'"),
                  str("'", entry.pattern, "' matches no module")};

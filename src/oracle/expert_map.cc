@@ -36,8 +36,8 @@ ExpertMap ExpertMap::all(int64_t num_experts) {
 
 Result<ExpertMap> ExpertMap::place(int64_t num_experts, int64_t ep_size, int64_t ep_rank,
                                    Placement placement) {
-  if (num_experts < 1 || ep_size < 1)
-    return wrong("at least one expert and one rank",
+  if (num_experts < 1 || num_experts > kMaxLayerSize || ep_size < 1)
+    return wrong(str("1 to ", kMaxLayerSize, " experts and at least one rank"),
                  str("there are ", num_experts, " experts and ", ep_size, " ranks"));
   if (ep_rank < 0 || ep_rank >= ep_size)
     return wrong(str("a rank from 0 to ", ep_size - 1), str("it is ", ep_rank));

@@ -47,7 +47,7 @@ Result<Isa> parse_isa(std::string_view text) {
     const std::string_view one = text.substr(at, end - at);
     const auto* const found = std::find(std::begin(kIsaNames), std::end(kIsaNames), one);
     if (found == std::end(kIsaNames)) {
-      return Error{ErrorKind::kInvalidArgument, "", "--without",
+      return Error{ErrorKind::kInvalidArgument, "", "without",
                    "a list of " + join(std::vector<std::string_view>(std::begin(kIsaNames),
                                                                      std::end(kIsaNames))),
                    str("'", one, "' is unknown")};

@@ -15,6 +15,7 @@ std::vector<Reason> objections(const Backend& backend, const Request& request,
     if (auto reason = rule.refuse(backend, request, machine)) {
       reason->rule = rule.name;
       reasons.push_back(std::move(*reason));
+      if (rule.ends) break;
     }
   }
   return reasons;
@@ -66,6 +67,11 @@ Selection select(const Request& request, const Machine& machine, std::span<const
 
 Result<Plan> Selection::chosen() const {
   if (plan) return *plan;
+  if (const Status valid = check(request.layer); !valid) {
+    Error error = valid.error();
+    if (!request.layer.name.empty()) error.place = str(request.layer.name, ": ", error.place);
+    return error;
+  }
   std::vector<std::string> trail;
   std::vector<std::string_view> known;
   bool named = request.backend == "auto";
@@ -81,7 +87,7 @@ Result<Plan> Selection::chosen() const {
     trail.push_back(str(verdict.backend->name, " (", join(reasons, "; "), ")"));
   }
   if (!named) {
-    return Error{ErrorKind::kInvalidArgument, "", "--backend", "auto or one of " + join(known),
+    return Error{ErrorKind::kInvalidArgument, "", "backend", "auto or one of " + join(known),
                  str("'", request.backend, "' is unknown")};
   }
   return Error{ErrorKind::kUnsupported, "", request.layer.name,

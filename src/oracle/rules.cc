@@ -9,7 +9,8 @@ namespace moracle {
 std::span<const Rule> rules() {
   static const std::vector<Rule> kAll = [] {
     std::vector<Rule> all;
-    for (std::span<const Rule> part : {machine_rules(), layer_rules(), request_rules()})
+    for (std::span<const Rule> part :
+         {layer_spec_rules(), machine_rules(), layer_rules(), request_rules()})
       all.insert(all.end(), part.begin(), part.end());
     return all;
   }();

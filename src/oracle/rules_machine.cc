@@ -107,6 +107,7 @@ LayerMemory layer_memory(const Backend& b, const Request& r, const Machine& m) {
   if (r.max_num_tokens > countable_tokens(r)) return {};  // `tokens` reports it
   Request whole = r;
   whole.max_num_tokens = std::max<int64_t>(r.max_num_tokens, 1);  // `tokens` reports it
+  if (!countable_adapters(r)) whole.lora_rank = 0;                // `lora` reports it
   if (!r.parallel.map(r.layer.num_experts)) whole.parallel = {};  // `expert-parallel` reports it
   const Plan plan = make_plan(b, whole, m);
   return {plan.weight_bytes + plan.adapter_bytes + plan.workspace_bytes, plan.largest_allocation()};

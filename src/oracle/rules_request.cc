@@ -41,6 +41,11 @@ Objection refuse_expert_parallel(const Backend& b, const Request& r, const Machi
 }
 
 Objection refuse_lora(const Backend& b, const Request& r, const Machine&) {
+  if (!countable_adapters(r)) {
+    return object(str("a rank from 0 to ", kMaxLayerSize, " and 1 to ", kMaxLayerSize,
+                      " adapters, whose bytes 64 bits count"),
+                  str("the request has rank ", r.lora_rank, " and ", r.max_adapters, " adapters"));
+  }
   if (r.lora_rank == 0 || !lacks(b, Feature::kLora)) return {};
   return object("a layer without LoRA adapters",
                 str("adapters of rank up to ", r.lora_rank, " are requested"));
@@ -76,6 +81,17 @@ constexpr Rule kRules[] = {
 
 std::span<const Rule> request_rules() {
   return rules_request::kRules;
+}
+
+bool countable_adapters(const Request& request) {
+  const int64_t rank = request.lora_rank, adapters = request.max_adapters;
+  if (rank == 0) return true;
+  if (rank < 0 || rank > kMaxLayerSize || adapters < 1 || adapters > kMaxLayerSize) return false;
+  // An adapter has 3 numbers of at most 4 bytes for each of these.
+  constexpr int64_t kMost = int64_t{1} << 58;
+  const LayerSpec& layer = request.layer;
+  return adapters * rank <=
+         kMost / layer.num_experts / (layer.hidden_size + layer.intermediate_size);
 }
 
 int64_t countable_tokens(const Request& request) {

@@ -114,7 +114,7 @@ Result<std::shared_ptr<Group>> open_group(const RankOptions& options) {
   }
   constexpr double kMostSeconds = 1e6;
   if (!(options.timeout_seconds > 0 && options.timeout_seconds <= kMostSeconds))
-    return bad_ranks("--timeout", "seconds above 0, at most a million",
+    return bad_ranks("timeout_seconds", "seconds above 0, at most a million",
                      str("it is ", options.timeout_seconds));
   if (options.size == 1) return std::shared_ptr<Group>(std::make_shared<OneProcess>(options));
   std::string wanted = options.transport;

@@ -5,7 +5,7 @@ namespace moracle {
 
 Error silent_ranks(const std::vector<int64_t>& ranks, double seconds) {
   return {ErrorKind::kIo, "", str(ranks.size() == 1 ? "rank " : "ranks ", join(ranks)),
-          str("an answer within ", seconds, " s (--timeout)"), "there is none"};
+          str("an answer within ", seconds, " s (timeout_seconds)"), "there is none"};
 }
 
 Error ended_rank(int64_t rank, const std::string& how) {

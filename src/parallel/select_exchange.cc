@@ -94,7 +94,7 @@ Result<std::unique_ptr<Exchange>> open_exchange(const std::shared_ptr<Group>& gr
     for (const Reason& reason : verdict.reasons)
       facts.push_back(
           str(verdict.row->name, ": ", reason.rule, " needs ", reason.need, "; ", reason.have));
-  return Error{ErrorKind::kUnsupported, "", "--exchange", "a way to move activations between ranks",
+  return Error{ErrorKind::kUnsupported, "", "exchange", "a way to move activations between ranks",
                join(facts, ". ")};
 }
 

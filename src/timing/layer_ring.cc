@@ -60,6 +60,10 @@ Result<LayerRing> LayerRing::make(const Selection& selection, const std::shared_
                                   int64_t enough_bytes, int64_t most_bytes,
                                   const Progress& progress) {
   MORACLE_TRY(const Plan plan, selection.chosen());
+  if (plan.layer.linear) {
+    return Error{ErrorKind::kUnsupported, "", plan.layer.name, "a layer of experts",
+                 "it is one linear layer"};
+  }
   const int64_t each = std::max<int64_t>(plan.weight_bytes, 1);
   const int64_t room = (most_bytes - plan.workspace_bytes) / each;
   if (room < 1) {

@@ -4,6 +4,7 @@
 #include <map>
 
 #include "base/median.h"
+#include "base/text.h"
 #include "base/try.h"
 #include "kernels/device_memory.h"
 #include "oracle/tuned.h"
@@ -16,11 +17,19 @@ constexpr double kHopeless = 8;
 // Large enough that a cache holds no single token's experts. More bytes would take longer to make.
 constexpr int64_t kEnoughBytes = 256 << 20;
 
+Status check_tokens(const std::vector<int64_t>& tokens) {
+  const auto wrong = std::find_if(tokens.begin(), tokens.end(), [](int64_t n) { return n < 1; });
+  if (!tokens.empty() && wrong == tokens.end()) return {};
+  return Error{ErrorKind::kInvalidArgument, "", "tokens", "at least one number, each at least 1",
+               tokens.empty() ? "it is empty" : str("it has ", *wrong)};
+}
+
 }  // namespace
 
 Result<TunedLayer> tune(const LayerSpec& layer, const Machine& machine,
                         const std::shared_ptr<Device>& device, const TuneOptions& options,
                         const Progress& progress) {
+  MORACLE_CHECK(check_tokens(options.tokens));
   const auto start = std::chrono::steady_clock::now();
   auto left = [&] {
     const std::chrono::duration<double> gone = std::chrono::steady_clock::now() - start;

@@ -1,11 +1,13 @@
-// D31: the plan shows everything that changes what runs. So the library reads no environment
-// variable; only the command may.
+// What only the command may do. D31: the plan shows everything that changes what runs, so the
+// library reads no environment variable. Its errors name fields, and the command maps these to
+// options.
 #include <gtest/gtest.h>
 
 #include <filesystem>
 #include <fstream>
 #include <iterator>
 #include <regex>
+#include <sstream>
 #include <string>
 
 #include "paths.h"
@@ -13,20 +15,65 @@
 namespace moracle::environment_test {
 namespace {
 
-TEST(Library, ReadsNoEnvironment) {
-  const auto source = std::filesystem::path(testing::golden_dir()) / ".." / ".." / "src";
-  const std::regex asks("getenv|\\benviron\\b");  // secure_getenv, too
-  EXPECT_TRUE(std::regex_search("char** all = environ;", asks));
+// Calls visit(path, text) for every file below `folder` of the tree that is not the command's.
+// Returns the number of files.
+template <class Visit>
+int visit_sources(const char* folder, const Visit& visit) {
+  const auto source = std::filesystem::path(testing::golden_dir()) / ".." / ".." / folder;
   int files = 0;
   for (const auto& entry : std::filesystem::recursive_directory_iterator(source)) {
     const std::string path = std::filesystem::relative(entry.path(), source).string();
     if (!entry.is_regular_file() || path.starts_with("cli/")) continue;
     ++files;
     std::ifstream file(entry.path(), std::ios::binary);
-    const std::string text{std::istreambuf_iterator<char>(file), {}};
-    EXPECT_FALSE(std::regex_search(text, asks)) << path;
+    visit(path, std::string{std::istreambuf_iterator<char>(file), {}});
   }
+  return files;
+}
+
+TEST(Library, ReadsNoEnvironment) {
+  const std::regex asks("getenv|\\benviron\\b");  // secure_getenv, too
+  EXPECT_TRUE(std::regex_search("char** all = environ;", asks));
+  const int files = visit_sources("src", [&](const std::string& path, const std::string& text) {
+    EXPECT_FALSE(std::regex_search(text, asks)) << path;
+  });
   EXPECT_GT(files, 100);
+}
+
+// The first string literal of the text with an option of the command, such as "--device"; empty:
+// there is none. A command to repeat or to compare with ("moracle check --backend ") is no option.
+std::string option_in(const std::string& text, const std::regex& option) {
+  const std::regex literal(R"re("(?:[^"\\]|\\.)*")re");
+  std::istringstream lines(text);
+  for (std::string line; std::getline(lines, line);) {
+    const size_t begin = line.find_first_not_of(' ');
+    if (line.find("--") == line.npos || line.compare(begin, 2, "//") == 0) continue;
+    for (std::sregex_iterator it(line.begin(), line.end(), literal), end; it != end; ++it) {
+      const std::string found = it->str();
+      if (std::regex_search(found, option) && found.find("moracle ") == found.npos) return found;
+    }
+  }
+  return "";
+}
+
+TEST(Library, NamesNoOptionsOfTheCommandInTexts) {
+  const std::regex anywhere("[^a-z-]--[a-z]"), at_the_start("^\"--[a-z]");
+  EXPECT_EQ(option_in(R"(Error{kind, "", "--device", need})", anywhere), R"("--device")");
+  EXPECT_EQ(option_in(R"(str(seconds, " s (--timeout)"))", anywhere), R"(" s (--timeout)")");
+  EXPECT_EQ(option_in(R"(str(seconds, " s (--timeout)"))", at_the_start), "");
+  EXPECT_EQ(option_in(R"(str("--host"))", at_the_start), R"("--host")");
+  EXPECT_EQ(option_in(R"(str("a", --count, "b--c"))", anywhere), "");
+  EXPECT_EQ(option_in("  // \"--device\"", anywhere), "");
+  EXPECT_EQ(option_in(R"(str("moracle check --backend ", name))", anywhere), "");
+  const auto refuse = [&](const std::string& path, const std::string& text) {
+    // The server is a part of the command: its texts may advise an option, but a place is a field.
+    // Conformance writes a command in several literals.
+    const bool of_command = path.starts_with("serve/") || path.starts_with("conformance/");
+    EXPECT_EQ(option_in(text, of_command ? at_the_start : anywhere), "") << path;
+  };
+  EXPECT_GT(visit_sources("src", refuse), 100);
+  EXPECT_GT(visit_sources("python/src", refuse), 10);
+  EXPECT_GT(visit_sources("python/moracle", refuse), 5);
 }
 
 }  // namespace

@@ -79,6 +79,32 @@ TEST(Result, WithoutValueIsSuccessUnlessItHoldsAnError) {
   EXPECT_EQ(bad.error().file, "f");
 }
 
+// In every build: a caller that forgets the check sees why the call failed.
+TEST(ResultDeathTest, ReadingTheValueOfAFailureEndsWithTheErrorsText) {
+  const Error error{ErrorKind::kIo, "model", "config.json", "a file", "it does not exist"};
+  const char* const text =
+      "value of a failed result: model: config.json: needs a file; it does not";
+  Result<std::string> failed = error;
+  const Result<std::string> constant = error;
+  EXPECT_DEATH(*failed, text);
+  EXPECT_DEATH(*constant, text);
+  EXPECT_DEATH(*std::move(failed), text);
+  EXPECT_DEATH(failed->clear(), text);
+  EXPECT_DEATH(static_cast<void>(constant->size()), text);
+  EXPECT_DEATH(failed.value(), text);
+  EXPECT_DEATH(constant.value(), text);
+}
+
+TEST(ResultDeathTest, ReadingTheErrorOfASuccessEndsWithAText) {
+  Result<std::string> value = std::string("text");
+  Status done;
+  const char* const text = "error of a result that has none";
+  EXPECT_DEATH(static_cast<void>(value.error()), text);
+  EXPECT_DEATH(static_cast<void>(std::move(value).error()), text);
+  EXPECT_DEATH(static_cast<void>(done.error()), text);
+  EXPECT_DEATH(static_cast<void>(std::move(done).error()), text);
+}
+
 Result<int> half(int value) {
   if (value % 2 != 0) return Error{.place = str(value), .need = "an even number"};
   return value / 2;

@@ -239,7 +239,17 @@ TEST(ThreadPool, DefaultsToAllUsableCpus) {
   EXPECT_GE(usable_threads(), 1);
   EXPECT_EQ(ThreadPool().size(), usable_threads());
   EXPECT_EQ(ThreadPool(0).size(), usable_threads());
-  EXPECT_EQ(ThreadPool(-3).size(), usable_threads());
+}
+
+TEST(ThreadPool, StartsNoThreadsForNumbersOutsideItsBounds) {
+  for (const int threads : {-1, INT32_MIN, kMaxThreads + 1, 5000, INT32_MAX}) {
+    ThreadPool pool(threads);
+    EXPECT_EQ(pool.size(), 1) << threads;
+    ASSERT_FALSE(pool.started()) << threads;
+    EXPECT_EQ(pool.started().error().to_string(),
+              "threads: needs 1 to 4096, or 0 for all CPUs that the process may use; it is " +
+                  std::to_string(threads));
+  }
 }
 
 TEST(ThreadPool, ReportsThreadCreationFailure) {
@@ -249,10 +259,9 @@ TEST(ThreadPool, ReportsThreadCreationFailure) {
   ThreadPool pool(3);
   ASSERT_FALSE(pool.started());
   EXPECT_EQ(pool.started().error().kind, ErrorKind::kOutOfMemory);
-  EXPECT_THAT(
-      pool.started().error().to_string(),
-      ::testing::HasSubstr("--threads: needs at most 1 because the system starts no more; it "
-                           "is 3; the system says: "));
+  EXPECT_THAT(pool.started().error().to_string(),
+              ::testing::HasSubstr("threads: needs at most 1 because the system starts no more; it "
+                                   "is 3; the system says: "));
   EXPECT_EQ(pool.size(), 1);
   int calls = 0;
   pool.run([&](int) { ++calls; });

@@ -102,7 +102,7 @@ TEST(BenchModel, TimesHybridDecoders) {
     options.batches = {1, 2};
     options.prompt = 24;
     EXPECT_THAT(decode_one(shape, options).error().to_string(),
-                HasSubstr("--layers: needs a multiple of 4 layers"));
+                HasSubstr("num_layers: needs a multiple of 4 layers"));
     options.num_layers = 4;
     const auto results = decode(shape, options);
     ASSERT_TRUE(results) << results.error().to_string();
@@ -153,10 +153,10 @@ TEST(BenchModel, RejectsPartsThatModelLacks) {
     return result ? std::string("done") : result.error().to_string();
   };
   options.context = 64;
-  EXPECT_THAT(refused(), HasSubstr("--context: needs 1 to 63 tokens; it is 64"));
+  EXPECT_THAT(refused(), HasSubstr("context: needs 1 to 63 tokens; it is 64"));
   options.context = 20;
   options.num_layers = 7;
-  EXPECT_THAT(refused(), HasSubstr("--layers: needs 1 to 6 layers; it is 7"));
+  EXPECT_THAT(refused(), HasSubstr("num_layers: needs 1 to 6 layers; it is 7"));
   options.num_layers = 1;
   options.most_bytes = 100;
   EXPECT_THAT(refused(), HasSubstr("bytes for 1 layers"));
@@ -180,7 +180,7 @@ TEST(BenchModel, TimesBatchedDecodeAndPrefill) {
   }
   options.batches = {65};
   EXPECT_THAT(decode(small_shape(), options).error().to_string(),
-              HasSubstr("--batch: needs 1 to 64 sequences; it is 65"));
+              HasSubstr("batches: needs 1 to 64 sequences; it is 65"));
 }
 
 // Equal sequences would be routed to the same experts: 16 of them used 2 of 8 experts.

@@ -19,7 +19,7 @@ std::string scheme_of(const QuantizationMap& map, const std::string& module) {
 void expect_refused(const Status& status, std::initializer_list<std::string> parts) {
   ASSERT_FALSE(status);
   EXPECT_EQ(status.error().kind, ErrorKind::kInvalidArgument);
-  EXPECT_EQ(status.error().place, "--quantization");
+  EXPECT_EQ(status.error().place, "quantization");
   for (const std::string& part : parts) EXPECT_THAT(status.error().to_string(), HasSubstr(part));
 }
 Status parsed(const std::string& text) {

@@ -464,10 +464,10 @@ TEST(QuantizeCheckpoint, RejectsSchemesWithoutFileFormat) {
   QuantizeOptions options;
   options.format = "gguf";
   EXPECT_THAT(workshop.run("mxfp8", options).error().to_string(),
-              HasSubstr("--format: needs one of compressed-tensors, fp8, modelopt; it is 'gguf'"));
+              HasSubstr("format: needs one of compressed-tensors, fp8, modelopt; it is 'gguf'"));
   options = {};
   options.max_shard_bytes = 0;
-  EXPECT_THAT(workshop.run("mxfp8", options).error().to_string(), HasSubstr("--max-shard-size"));
+  EXPECT_THAT(workshop.run("mxfp8", options).error().to_string(), HasSubstr("max_shard_bytes"));
   expect_nothing_left(workshop);
 }
 

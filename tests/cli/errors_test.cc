@@ -276,5 +276,50 @@ TEST_F(ModelErrors, NamesFolderGivenAsText) {
   expect_refused({"perplexity", model_, "--json", "--text", folder_.path()}, {folder_.path()});
 }
 
+// The library's errors name fields. The command shows the option of the verb that sets the field.
+TEST(OptionNames, StandInPlaceOfFields) {
+  const std::string model = testing::small_model();
+  if (model.empty()) GTEST_SKIP() << "no model beside the clone";
+  const std::vector<std::string> run = {"run", model, "-p", "a", "-n", "1"};
+  auto with = [&](std::initializer_list<const char*> more) {
+    std::vector<std::string> arguments = run;
+    arguments.insert(arguments.end(), more.begin(), more.end());
+    return arguments;
+  };
+  expect_refused(with({"--kv-cache", "int3"}), {"moracle: --kv-cache: needs auto, f32"});
+  expect_refused(with({"--activations", "3bit"}),
+                 {"moracle: --activations: needs bf16, int8 or 16bit"});
+  expect_refused(with({"--device", "gpu"}),
+                 {"moracle: --device: needs cpu, cuda[:n] or opencl[:n]"});
+  expect_refused(with({"--backend", "nosuch"}), {"moracle: --backend: needs auto or one of"});
+  expect_refused(with({"--quantization", "q4"}), {"moracle: --quantization: needs one of"});
+  expect_refused({"explain", model, "--machine", "h201"}, {"moracle: --machine: needs one of"});
+  expect_refused({"quantize", model, "--scheme", "q4", "-o", "to"},
+                 {"moracle: --scheme: needs one of"});
+  expect_refused({"quantize", model, "--scheme", "mxfp8", "-o", "to", "--format", "gguf"},
+                 {"moracle: --format: needs one of"});
+  expect_refused({"perplexity", model, "--text", model + "/config.json", "--window", "1"},
+                 {"moracle: --window: needs 2 to"});
+  expect_refused({"check", "--without", "sse"}, {"moracle: --without: needs a list of"});
+  expect_refused({"bench", "--model-shape", "nosuch"}, {"moracle: --model-shape: needs one of"});
+}
+
+// The check of the library's select, so that both refuse the same sizes.
+TEST(Shapes, AreRefusedAsLayersOfTheLibraryAre) {
+  for (const char* verb : {"check", "bench"}) {
+    const auto refused = [&](const char* shape, std::initializer_list<std::string> parts) {
+      expect_refused({verb, "--shape", shape}, parts);
+    };
+    refused("8x64x32x9", {"moracle: --shape: needs top_k: 1 to 8 (num_experts)", "'8x64x32x9'"});
+    refused("8x64x32x0", {"needs top_k: 1 to 8"});
+    refused("0x64x32x1", {"needs num_experts: 1 to 1048576"});
+    refused("8x-64x32x1", {"needs hidden_size: 1 to 1048576"});
+    refused("8x64x1048577x1", {"needs intermediate_size: 1 to 1048576"});
+    refused("1048576x1048576x1048576x1", {"needs num_experts: at most 4096 of 1048576 x 1048576"});
+    refused("8x64x32", {"needs experts x hidden size x intermediate size x top_k"});
+    refused("8x64x32x99999999999999999999", {"needs experts x hidden size"});
+  }
+}
+
 }  // namespace
 }  // namespace moracle::errors_test

@@ -41,6 +41,9 @@ TEST(ParallelOption, OtherTextsAreRefusedWithTheReason) {
   refuse("ep=2,mode=fast", {"mode=replicated (every rank has the same tokens)", "ep=2,mode=fast"});
   refuse("ep=0", {"a whole number from 1 to 4096"});
   refuse("ep=2,", {"ep=N, the number of ranks that share the experts"});
+  for (const char* twice :
+       {"ep=2,ep=3", "ep=2,ep=2", "ep=2,tp=2,tp=2", "mode=replicated,ep=2,mode=dispatched"})
+    refuse(twice, {"--parallel: needs each key once", twice});
   refuse("ep=4,tp=2", {"tp=1 or tp=4"});
   refuse("ep=2,tp=2,mode=dispatched", {"mode=replicated for tp"});
   refuse("ep=4,lm_head=2", {"lm_head=1 or lm_head=4"});

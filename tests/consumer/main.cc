@@ -1,25 +1,32 @@
-// One layer of experts through the library, as in the README.
+// One layer of experts through the library. README.md shows this program.
 #include <moracle/moracle.h>
 
 #include <cstdio>
 
-int main(int argc, char** argv) {
-  if (argc != 2) return 2;
-  auto checkpoint = moracle::Checkpoint::open(argv[1]);
-  if (!checkpoint) return std::fprintf(stderr, "%s\n", checkpoint.error().to_string().c_str()), 1;
-  auto layer = checkpoint->moe_layer(0);
-  if (!layer) return std::fprintf(stderr, "%s\n", layer.error().to_string().c_str()), 1;
-  const int64_t hidden_size = layer->spec.hidden_size;
-  const auto selection = moracle::select(
-      {.layer = layer->spec, .platform = moracle::Platform::kCpu}, moracle::Machine::here());
-  auto moe = moracle::FusedMoe::make(*std::move(layer), selection, *moracle::open_device("cpu"));
-  if (!moe) return std::fprintf(stderr, "%s\n", moe.error().to_string().c_str()), 1;
+int fail(const moracle::Error& error) {
+  std::fprintf(stderr, "%s\n", error.to_string().c_str());
+  return 1;
+}
 
-  std::vector<float> hidden(hidden_size, 0.1f), output(hidden_size);
-  const int32_t ids[] = {0, 1, 2, 3};
-  const float weights[] = {0.4f, 0.3f, 0.2f, 0.1f};
-  const auto done = moe->apply(moracle::Matrix::f32(hidden.data(), 1, hidden_size), {ids},
-                               {weights}, moracle::Matrix::f32(output.data(), 1, hidden_size));
-  std::printf("%s: output[0] = %f\n", std::string(moe->plan().backend->name).c_str(), output[0]);
-  return done ? 0 : 1;
+int main(int, char** argv) {
+  auto checkpoint = moracle::Checkpoint::open(argv[1]);  // config, producer, tensors
+  if (!checkpoint) return fail(checkpoint.error());
+  auto layer = checkpoint->moe_layer(0);  // described, not yet read
+  if (!layer) return fail(layer.error());
+  const int64_t size = layer->spec.hidden_size, top_k = layer->spec.top_k;
+  auto selection = moracle::select({.layer = layer->spec, .platform = moracle::Platform::kCpu},
+                                   moracle::Machine::here());
+  std::puts(moracle::explain(selection).c_str());  // the choice and all reasons
+  auto device = moracle::open_device("cpu");
+  if (!device) return fail(device.error());
+  auto moe = moracle::FusedMoe::make(*std::move(layer), selection, *device);  // converts once
+  if (!moe) return fail(moe.error());
+
+  std::vector<float> hidden(4 * size), output(4 * size);  // 4 tokens
+  std::vector<int32_t> ids(4 * top_k, 0);                 // the experts of each
+  std::vector<float> weights(4 * top_k, 0.25f);
+  // apply allocates nothing.
+  auto done = moe->apply(moracle::Matrix::f32(hidden.data(), 4, size), {ids.data()},
+                         {weights.data()}, moracle::Matrix::f32(output.data(), 4, size));
+  return done ? 0 : fail(done.error());
 }

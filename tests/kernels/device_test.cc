@@ -72,7 +72,7 @@ TEST(CpuDevice, RejectsMoreThreadsThanSystemStarts) {
   const auto device = open_device("cpu", 4096);
   ASSERT_FALSE(device);
   EXPECT_EQ(device.error().kind, ErrorKind::kOutOfMemory);
-  EXPECT_EQ(device.error().place, "--threads");
+  EXPECT_EQ(device.error().place, "threads");
   EXPECT_TRUE(open_device("cpu", 1)) << "the caller's own thread is enough";
 }
 

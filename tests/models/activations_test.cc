@@ -122,7 +122,7 @@ TEST_P(ActivationsOption, RejectsUnknownName) {
   options.activations = "int4";
   const auto refused = load(options);
   ASSERT_FALSE(refused);
-  EXPECT_THAT(refused.error().to_string(), HasSubstr("--activations"));
+  EXPECT_THAT(refused.error().to_string(), HasSubstr("activations"));
   EXPECT_THAT(refused.error().to_string(), HasSubstr("'int4'"));
 }
 

@@ -111,7 +111,7 @@ TEST(NarrowKvCache, PlansItsMemory) {
   wrong.kv_cache = "int4";
   for (const Error& error :
        {plan(checkpoint, wrong).error(), Model::load(checkpoint, wrong).error()})
-    EXPECT_THAT(error.to_string(), HasSubstr("--kv-cache: needs auto, f32, bf16, f16, int8 or fp8; "
+    EXPECT_THAT(error.to_string(), HasSubstr("kv_cache: needs auto, f32, bf16, f16, int8 or fp8; "
                                              "it is 'int4'"));
 }
 
@@ -136,7 +136,7 @@ TEST(NarrowKvCache, RefusesTypeWithoutKernelsOnDevice) {
   };
   EXPECT_EQ(refused("cuda", "h200", "fp8"), "");
   EXPECT_THAT(refused("cuda", "h200", "int8"),
-              HasSubstr("--kv-cache: needs a CPU for int8, because other devices have no kernels "
+              HasSubstr("kv_cache: needs a CPU for int8, because other devices have no kernels "
                         "that read its scales; the device is of the kind cuda"));
 }
 

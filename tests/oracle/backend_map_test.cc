@@ -97,7 +97,7 @@ TEST(BackendMap, NamesModulesThatMustAgree) {
   const auto qkv = BackendMap::parse("*.q_proj=reference")->for_module(kQkv);
   ASSERT_FALSE(qkv);
   EXPECT_EQ(qkv.error().kind, ErrorKind::kInvalidArgument);
-  EXPECT_EQ(qkv.error().place, "--backend");
+  EXPECT_EQ(qkv.error().place, "backend");
   for (const std::string& member : kQkv.members)
     EXPECT_THAT(qkv.error().need, HasSubstr("'" + member + "'"));
   EXPECT_THAT(qkv.error().fact, HasSubstr("q_proj' would be reference and "));

@@ -39,7 +39,9 @@ void put_on(Situation& s, Platform platform, const char* machine) {
 std::set<std::string> objections(const Situation& s) {
   std::set<std::string> names;
   for (const Rule& rule : rules()) {
-    if (rule.refuse(s.backend, s.request, s.machine)) names.insert(std::string(rule.name));
+    if (!rule.refuse(s.backend, s.request, s.machine)) continue;
+    names.insert(std::string(rule.name));
+    if (rule.ends) break;
   }
   return names;
 }
@@ -56,6 +58,8 @@ struct Trigger {
 
 std::vector<Trigger> triggers() {
   return {
+      {"layer-spec", "no experts", [](Situation& s) { s.request.layer.num_experts = 0; },
+       "num_experts: 1 to 1048576", "it is 0"},
       {"requested", "another name", [](Situation& s) { s.request.backend = "cpu"; },
        "'cpu', requested by name", "'fake-all'"},
       {"platform", "another kind of device",
@@ -129,7 +133,7 @@ std::vector<Trigger> triggers() {
        [](Situation& s) {
          put_on(s, Platform::kCpu, "x86-64");
          s.backend.kernels = &fake::kKernels;
-         s.request.layer.hidden_size = 1 << 26;
+         s.request.layer.hidden_size = s.request.layer.intermediate_size = kMaxLayerSize;
          s.request.max_num_tokens = 1;
        },
        "MB of memory for this layer", "MB"},
@@ -258,6 +262,11 @@ std::vector<Trigger> triggers() {
          s.request.lora_rank = 16;
        },
        "without LoRA", "rank up to 16"},
+      {"lora", "a rank above every size",
+       [](Situation& s) { s.request.lora_rank = kMaxLayerSize + 1; }, "a rank from 0 to 1048576",
+       "rank 1048577 and 1 adapters"},
+      {"lora", "a negative rank", [](Situation& s) { s.request.lora_rank = -1; },
+       "a rank from 0 to 1048576", "rank -1 and 1 adapters"},
       {"deterministic", "bits that may not depend on the batch",
        [](Situation& s) {
          deny(s, Feature::kDeterministic);
@@ -303,6 +312,11 @@ TEST(Rules, SeveralMismatchesTriggerAllTheirRules) {
       one.change(situation);
       other.change(situation);
       const std::set<std::string> found = objections(situation);
+      // A broken spec hides all other mismatches.
+      if (found.contains("layer-spec")) {
+        EXPECT_EQ(found.size(), 1u) << one.what << ", " << other.what;
+        continue;
+      }
       // The later change may undo the earlier change, but not the reverse.
       EXPECT_TRUE(found.contains(other.rule)) << one.what << ", " << other.what;
     }

@@ -109,7 +109,7 @@ TEST(Batches, UnevenExpertsAreRefused) {
 }
 TEST(Batches, OtherPlacementIsRefused) {
   expect_refused({.placement = Placement::kRoundRobin},
-                 "needs --placement linear, one copy of each expert; layer: expert 1 is on rank 1");
+                 "needs placement linear, one copy of each expert; layer: expert 1 is on rank 1");
 }
 TEST(Batches, WeightsOnTheInputAreRefused) {
   expect_refused({.weight_on_input = true}, "layer: needs weights on results of experts");
@@ -124,7 +124,7 @@ TEST(Batches, ExactBitsAreRefused) {
   const ExpertMap all[] = {ExpertMap::all(kSix)};
   const Status done = dispatch.prepare(moe, must(ExpertCopies::from(all, true)));
   ASSERT_FALSE(done);
-  EXPECT_THAT(done.error().to_string(), HasSubstr("needs no --deterministic"));
+  EXPECT_THAT(done.error().to_string(), HasSubstr("needs deterministic off"));
 }
 
 }  // namespace

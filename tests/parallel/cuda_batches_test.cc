@@ -193,7 +193,7 @@ class CudaBatchesWithoutRank : public CudaBatches {
   }
 };
 TEST_P(CudaBatchesWithoutRank, WaitForASilentRankEndsAtTheTimeout) {
-  expect_error(false, "rank 1: needs an answer within 8 s (--timeout)");
+  expect_error(false, "rank 1: needs an answer within 8 s (timeout_seconds)");
 }
 TEST_P(CudaBatchesWithoutRank, WaitForARankThatEndedNamesIt) {
   expect_error(true, "rank 1: needs to take part until the end");

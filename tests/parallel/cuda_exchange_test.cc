@@ -270,7 +270,7 @@ TEST_P(CudaExchange, WaitForASilentRankEndsAtTheTimeout) {
         over = true;
       },
       10);
-  EXPECT_THAT(error, HasSubstr("rank 1: needs an answer within 10 s (--timeout)"));
+  EXPECT_THAT(error, HasSubstr("rank 1: needs an answer within 10 s (timeout_seconds)"));
 }
 
 INSTANTIATE_TEST_SUITE_P(CudaRows, CudaExchange, ::testing::Values("nccl", "cuda-peer"),

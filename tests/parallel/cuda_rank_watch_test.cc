@@ -69,7 +69,7 @@ TEST(RankWatch, NamesTheSilentRankAfterTheTimeout) {
         over = true;
       },
       0.3);
-  EXPECT_THAT(error, HasSubstr("rank 1: needs an answer within 0.3 s (--timeout)"));
+  EXPECT_THAT(error, HasSubstr("rank 1: needs an answer within 0.3 s (timeout_seconds)"));
 }
 
 TEST(RankWatch, SaysSoIfEveryRankAnswersButTheGpuDoesNotEnd) {
@@ -82,7 +82,8 @@ TEST(RankWatch, SaysSoIfEveryRankAnswersButTheGpuDoesNotEnd) {
       },
       5);
   for (const std::string& error : errors)
-    EXPECT_THAT(error, HasSubstr("exchange 'cuda-peer': needs to end within 5 s (--timeout)"));
+    EXPECT_THAT(error,
+                HasSubstr("exchange 'cuda-peer': needs to end within 5 s (timeout_seconds)"));
 }
 
 TEST(RankWatch, StopsOnceAndKeepsTheFirstError) {

@@ -139,7 +139,7 @@ TEST(Group, RankThatIsSilentOrEndsIsNamedWhileMessagesAreAwaited) {
         waits = false;
       },
       0.3);
-  EXPECT_THAT(silent, HasSubstr("rank 1: needs an answer within 0.3 s (--timeout)"));
+  EXPECT_THAT(silent, HasSubstr("rank 1: needs an answer within 0.3 s (timeout_seconds)"));
   on_ranks(2, [&](std::shared_ptr<Group> group) {
     if (group->rank() == 1) return;
     std::vector<Group::Message> in(2);
@@ -177,7 +177,7 @@ TEST(Group, RankThatDoesNotAnswerIsNamedWithinTheTimeout) {
       },
       0.3);
   for (const int r : {0, 1})
-    EXPECT_THAT(errors[r], HasSubstr("rank 2: needs an answer within 0.3 s (--timeout)"));
+    EXPECT_THAT(errors[r], HasSubstr("rank 2: needs an answer within 0.3 s (timeout_seconds)"));
 }
 
 TEST(Group, ReasonOfARankThatStopsArrives) {

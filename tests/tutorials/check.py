@@ -1,11 +1,13 @@
 #!/usr/bin/env python3
-"""Proves docs/tutorials. A fenced block whose first line names a file ("```cpp main.cc") is a part of that
+"""Proves docs/tutorials and the program of README.md. A fenced block whose first line names a file ("```cpp main.cc") is a part of that
 file; the parts stand in order.
 
     check.py embed WORK COMMAND…   writes the files of embed.md to WORK/source, lets COMMAND (tests/consumer/test.cmake)
                                    build and run them, and compares the output with the page's console block
     check.py family                compares add_a_model_family.md with tests/recipes/architecture.patch, which
                                    tests/recipes/check.py applies, builds and tests
+    check.py readme                compares the program of README.md with tests/consumer/main.cc, which the consumer
+                                   test builds and runs
     check.py changes               removes each compared line in turn: the comparisons must report it
 """
 import pathlib
@@ -93,6 +95,12 @@ def check_embed(work, command):
     return output_difference(lines, (run / "output.txt").read_text(encoding="utf-8").splitlines())
 
 
+def check_readme():
+    page = (ROOT / "README.md").read_text(encoding="utf-8").splitlines()
+    program = (ROOT / "tests" / "consumer" / "main.cc").read_text(encoding="utf-8").splitlines()
+    return difference("README.md: program", program[1:], blocks(page)["cpp"])
+
+
 def without_each(lines, part):
     """The page without one line of `part`, for each that is not empty."""
     for number, line in enumerate(lines):
@@ -120,6 +128,8 @@ def main():
         wrong = check_embed(arguments[0], arguments[1:])
     elif verb == "family":
         wrong = family_difference(read("add_a_model_family.md"))
+    elif verb == "readme":
+        wrong = check_readme()
     elif verb == "changes":
         wrong = check_changes()
     else:

@@ -30,12 +30,18 @@ constexpr int kSpins = 20000;
 }  // namespace
 
 ThreadPool::ThreadPool(int threads, ThreadPlaces places) : places_(std::move(places)) {
-  if (threads < 1) threads = usable_threads();
+  if (threads < 0 || threads > kMaxThreads) {
+    started_ = Error{ErrorKind::kInvalidArgument, "", "threads",
+                     str("1 to ", kMaxThreads, ", or 0 for all CPUs that the process may use"),
+                     str("it is ", threads)};
+    return;
+  }
+  if (threads == 0) threads = usable_threads();
   if (threads == 1) return;  // there are no other threads to wait for
   // If threads outnumber CPUs, a spinning thread takes CPU time from the thread that it waits for.
   spins_ = threads <= usable_threads() ? kSpins : 0;
   const auto fewer = [&](const std::string& reason) {
-    return Error{ErrorKind::kOutOfMemory, "", "--threads",
+    return Error{ErrorKind::kOutOfMemory, "", "threads",
                  str("at most ", size(), " because the system starts no more"),
                  str("it is ", threads, "; the system says: ", reason)};
   };

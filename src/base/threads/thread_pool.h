@@ -19,16 +19,19 @@ namespace moracle {
 /// 2); at least 1.
 int usable_threads();
 
+/// The largest team of threads: more than any machine has CPUs.
+inline constexpr int kMaxThreads = 4096;
+
 /// Runs a function on all its threads at once; the caller is thread 0. Between jobs the other
 /// threads spin briefly, because the next layer usually follows at once, and then sleep. On a busy
 /// machine a thread may get its CPU late. Threads that are done then take its share, so that no
 /// job waits for a thread that has not begun.
 class ThreadPool {
  public:
-  /// `threads` < 1 means usable_threads(). With `places`, each thread except the caller is pinned
+  /// `threads` 0 means usable_threads(). With `places`, each thread except the caller is pinned
   /// to its CPU, because the caller's thread does not belong to the pool. If the system refuses a
   /// CPU, the thread is not pinned. If the system starts fewer threads, the pool has these, and
-  /// started() reports it.
+  /// started() reports it. A number outside [0, kMaxThreads] starts none.
   explicit ThreadPool(int threads = 0, ThreadPlaces places = {});
   ~ThreadPool();
   ThreadPool(const ThreadPool&) = delete;
@@ -40,7 +43,7 @@ class ThreadPool {
   int size() const { return static_cast<int>(workers_.size()) + 1; }
 
   /// Errors: kOutOfMemory if the system started fewer threads than the constructor requested, with
-  /// their number and the system's reason.
+  /// their number and the system's reason; a number outside [0, kMaxThreads].
   const Status& started() const { return started_; }
 
   struct Piece {

@@ -49,7 +49,7 @@ std::string together(const std::string& module) {
 }
 
 Error wrong(std::string need, std::string fact) {
-  return {ErrorKind::kInvalidArgument, "", "--quantization", std::move(need), std::move(fact)};
+  return {ErrorKind::kInvalidArgument, "", "quantization", std::move(need), std::move(fact)};
 }
 
 std::string shown(const std::optional<Scheme>& scheme) {

@@ -10,7 +10,7 @@
 namespace moracle {
 
 Result<QuantizationMap> QuantizationMap::parse(std::string_view text) {
-  MORACLE_TRY(const auto named, parse_named_patterns(text, "--quantization"));
+  MORACLE_TRY(const auto named, parse_named_patterns(text, "quantization"));
   QuantizationMap map;
   std::optional<Entry> rest;
   for (const NamedPattern& entry : named) {
@@ -19,7 +19,7 @@ Result<QuantizationMap> QuantizationMap::parse(std::string_view text) {
       Result<Scheme> parsed = parse_online_scheme(entry.name);
       if (!parsed) {
         Error error = parsed.error();
-        error.place = "--quantization";
+        error.place = "quantization";
         error.need += ", or none, or pattern=scheme,pattern=none";
         error.fact = "'" + entry.name + "' is unknown";
         return error;
@@ -31,7 +31,7 @@ Result<QuantizationMap> QuantizationMap::parse(std::string_view text) {
     } else if (!rest) {
       rest = Entry{"", scheme};
     } else {
-      return Error{ErrorKind::kInvalidArgument, "", "--quantization",
+      return Error{ErrorKind::kInvalidArgument, "", "quantization",
                    "at most one scheme without a pattern, for all other modules",
                    "'" + entry.name + "' is the second one"};
     }

@@ -99,7 +99,7 @@ Status Quantizer::plan(const QuantizationMap& map) {
     quantized.insert(module.tensor);
   }
   if (quantized.empty()) {
-    return Error{ErrorKind::kInvalidArgument, from_.folder(), "--scheme",
+    return Error{ErrorKind::kInvalidArgument, from_.folder(), "quantization",
                  "at least one module to quantize", "no module would be quantized"};
   }
   for (const auto& [tensor, entry] : tensors_.all()) {
@@ -229,7 +229,7 @@ Result<QuantizeReport> quantize(const Checkpoint& from, const QuantizationMap& m
                                 const std::string& folder, const QuantizeOptions& options) {
   MORACLE_TRY(const WriteFormat format, parse_write_format(options.format));
   if (options.max_shard_bytes < 1) {
-    return Error{ErrorKind::kInvalidArgument, "", "--max-shard-size", "at least 1 byte",
+    return Error{ErrorKind::kInvalidArgument, "", "max_shard_bytes", "at least 1 byte",
                  str("it is ", options.max_shard_bytes)};
   }
   Quantizer quantizer(from, options, format);

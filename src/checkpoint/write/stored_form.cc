@@ -58,7 +58,7 @@ Result<WriteFormat> parse_write_format(std::string_view text) {
     if (format->name == text) return static_cast<WriteFormat>(known.size());
     known.push_back(format->name);
   }
-  return Error{ErrorKind::kInvalidArgument, "", "--format", "one of " + join(known),
+  return Error{ErrorKind::kInvalidArgument, "", "format", "one of " + join(known),
                str("it is '", text, "'")};
 }
 

@@ -7,6 +7,7 @@
 
 #include "base/printable.h"
 #include "base/text.h"
+#include "base/threads/thread_pool.h"
 #include "base/try.h"
 #include "model_options.h"
 #include "numbers.h"
@@ -370,7 +371,7 @@ void add_bench(CLI::App& app, Work& chosen) {
             ->capture_default_str();
         verb.add_option("--threads", options->threads,
                         "CPU threads; 0: all CPUs that the process may use")
-            ->transform(whole(0, 4096))
+            ->transform(whole(0, kMaxThreads))
             ->capture_default_str();
         verb.add_flag("--pin", options->pin, kPinHelp);
         verb.add_option(

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <charconv>
 #include <optional>
+#include <set>
 #include <utility>
 
 #include "base/printable.h"
@@ -40,7 +41,7 @@ Result<Spread> spread_of(const std::string& text, std::string_view value) {
 
 Result<ParallelText> ParallelText::parse(const std::string& text) {
   ParallelText parallel;
-  bool has_ep = false;
+  std::set<std::string> keys;
   std::optional<int64_t> lm_head;
   for (size_t first = 0, end = 0; first <= text.size(); first = end + 1) {
     end = std::min(text.find(',', first), text.size());
@@ -48,8 +49,8 @@ Result<ParallelText> ParallelText::parse(const std::string& text) {
     const size_t equals = part.find('=');
     const std::string key = part.substr(0, equals);
     const std::string value = equals == part.npos ? "" : part.substr(equals + 1);
+    if (!keys.insert(key).second) return wrong_parallel(text, "each key once");
     if (key == "ep") {
-      has_ep = true;
       MORACLE_TRY(parallel.ep, number_of(text, key, value));
     } else if (key == "tp") {
       MORACLE_TRY(parallel.tp, number_of(text, key, value));
@@ -63,7 +64,8 @@ Result<ParallelText> ParallelText::parse(const std::string& text) {
                             "lm_head=N or mode=dispatched");
     }
   }
-  if (!has_ep) return wrong_parallel(text, "ep=N, the number of ranks that share the experts");
+  if (!keys.contains("ep"))
+    return wrong_parallel(text, "ep=N, the number of ranks that share the experts");
   parallel.lm_head = lm_head.value_or(parallel.tp);
   const std::pair<const char*, int64_t> divided[] = {{"tp", parallel.tp},
                                                      {"lm_head", parallel.lm_head}};

@@ -41,7 +41,7 @@ std::string_view kv_cache_name(DType dtype) {
 Result<DType> parse_kv_cache(std::string_view text, Platform platform, DType activations) {
   if (text == "auto") return activations;
   const auto refuse = [&](std::string_view need) {
-    return Error{ErrorKind::kUnsupported, "", "--kv-cache", std::string(need),
+    return Error{ErrorKind::kUnsupported, "", "kv_cache", std::string(need),
                  str("the device is of the kind ", name(platform))};
   };
   if (text == "int8") {
@@ -58,7 +58,7 @@ Result<DType> parse_kv_cache(std::string_view text, Platform platform, DType act
   for (const DType dtype : {DType::kF32, DType::kBF16, DType::kF16}) {
     if (text == name(dtype)) return dtype;
   }
-  return Error{ErrorKind::kInvalidArgument, "", "--kv-cache", "auto, f32, bf16, f16, int8 or fp8",
+  return Error{ErrorKind::kInvalidArgument, "", "kv_cache", "auto, f32, bf16, f16, int8 or fp8",
                str("it is '", text, "'")};
 }
 

@@ -78,7 +78,7 @@ Status check_generation(const Model& model, std::span<const int32_t> prompt,
                  str("it has ", prompt_size)};
   }
   if (options.max_tokens < 1) {
-    return Error{ErrorKind::kInvalidArgument, "", "--max-tokens", "at least 1",
+    return Error{ErrorKind::kInvalidArgument, "", "max_tokens", "at least 1",
                  str("it is ", options.max_tokens)};
   }
   return {};

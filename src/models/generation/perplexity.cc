@@ -64,7 +64,7 @@ Status share_scores(Model& model, std::vector<double>& scores) {
 Result<Perplexity> run(Model& model, std::span<const int32_t> ids, int64_t window,
                        const Progress& progress, int32_t adapter) {
   if (window < 2 || window > model.max_context()) {
-    return Error{ErrorKind::kInvalidArgument, "", "--window",
+    return Error{ErrorKind::kInvalidArgument, "", "window",
                  str("2 to ", model.max_context(), " tokens (the model's context)"),
                  str("it is ", window)};
   }

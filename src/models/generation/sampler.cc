@@ -18,13 +18,13 @@ Status check(const SamplingOptions& options) {
     return Error{ErrorKind::kInvalidArgument, "", option, need, str("it is ", fact)};
   };
   if (!(options.temperature >= 0) || !std::isfinite(options.temperature)) {
-    return wrong("--temperature", "a number of at least 0", options.temperature);
+    return wrong("temperature", "a number of at least 0", options.temperature);
   }
-  if (options.top_k < 0) return wrong("--top-k", "at least 0", static_cast<double>(options.top_k));
+  if (options.top_k < 0) return wrong("top_k", "at least 0", static_cast<double>(options.top_k));
   if (!(options.top_p > 0 && options.top_p <= 1))
-    return wrong("--top-p", "a number above 0, up to 1", options.top_p);
+    return wrong("top_p", "a number above 0, up to 1", options.top_p);
   if (!(options.min_p >= 0 && options.min_p <= 1))
-    return wrong("--min-p", "a number from 0 to 1", options.min_p);
+    return wrong("min_p", "a number from 0 to 1", options.min_p);
   const std::vector<int32_t>& excluded = options.excluded_ids;
   const auto next = std::adjacent_find(excluded.begin(), excluded.end(), std::greater_equal<>());
   if (next == excluded.end() && (excluded.empty() || excluded[0] >= 0)) return {};

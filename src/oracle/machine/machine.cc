@@ -113,7 +113,7 @@ Result<Machine> Machine::find(std::string_view name) {
     if (machine.name == name) return machine;
     known_names.push_back(machine.name);
   }
-  return Error{ErrorKind::kInvalidArgument, "", "--machine", "one of " + join(known_names),
+  return Error{ErrorKind::kInvalidArgument, "", "machine", "one of " + join(known_names),
                str("'", name, "' is unknown")};
 }
 

@@ -33,7 +33,7 @@ Status RankWatch::find_reason(double waited_seconds) {
   // All ranks wait for the same operation, so those that run reach this line at about this time.
   if (Status silent = group_->barrier(); !silent) return silent;
   return Error{ErrorKind::kIo, "", str("exchange '", exchange_, "'"),
-               str("to end within ", timeout, " s (--timeout)"),
+               str("to end within ", timeout, " s (timeout_seconds)"),
                "it has not, though every rank answers: they may wait for different operations"};
 }
 

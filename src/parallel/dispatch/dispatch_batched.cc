@@ -87,7 +87,7 @@ Status Dispatch::prepare(FusedMoe& moe, const ExpertCopies& copies) {
     return Error{ErrorKind::kUnsupported, "", str("exchange '", exchange_.name(), "'"),
                  std::move(need), str(plan.layer.name, ": ", fact)};
   };
-  if (same_bits_) return refuse("no --deterministic", "results are added in its own order");
+  if (same_bits_) return refuse("deterministic off", "results are added in its own order");
   const int64_t ranks = group_.size(), num_experts = plan.layer.num_experts;
   if (num_experts % ranks != 0)
     return refuse("equally many experts on each rank",
@@ -96,7 +96,7 @@ Status Dispatch::prepare(FusedMoe& moe, const ExpertCopies& copies) {
     const std::vector<int32_t>& holders = copies.ranks(e);
     if (holders.size() != 1 || holders[0] != e / (num_experts / ranks))
       return refuse(
-          "--placement linear, one copy of each expert",
+          "placement linear, one copy of each expert",
           str("expert ", e, " is on rank ", holders[0], holders.size() > 1 ? " and others" : ""));
   }
   if (plan.max_num_tokens < ranks)

@@ -21,7 +21,7 @@ Status MpiLife::start(int& rank, int& size, double seconds) {
   if (started.wait_for(std::chrono::duration<double>(seconds)) != std::future_status::ready) {
     thread_.detach();
     return Error{ErrorKind::kIo, "", "mpi",
-                 str("all ranks to start within ", seconds, " s (--timeout)"),
+                 str("all ranks to start within ", seconds, " s (timeout_seconds)"),
                  "MPI_Init still waits for one"};
   }
   if (const int code = started.get(); code != 0) return mpi_error(mpi_, code, "to start");

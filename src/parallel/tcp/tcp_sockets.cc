@@ -25,7 +25,7 @@ Error refused(const std::string& what) {
 }
 Error late(const std::string& what, const Deadline& deadline) {
   return {ErrorKind::kIo, "", "tcp", what,
-          str("nothing within ", deadline.seconds(), " s (--timeout)")};
+          str("nothing within ", deadline.seconds(), " s (timeout_seconds)")};
 }
 
 sockaddr_in to_sockaddr(const Address& address) {

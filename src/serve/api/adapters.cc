@@ -18,8 +18,7 @@ Error wrong_adapter(const char* field, std::string need, std::string fact) {
 Status Adapters::add(const std::string& name, const std::string& folder) {
   const std::lock_guard lock(mutex_);
   if (!loaded_.try_emplace(name, Loaded{next_id_, folder}).second)
-    return wrong_adapter("--lora", "a name of its own for each adapter",
-                         quote(name) + " is in use");
+    return wrong_adapter("lora", "a name of its own for each adapter", quote(name) + " is in use");
   ++next_id_;
   return {};
 }

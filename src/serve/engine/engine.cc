@@ -12,12 +12,12 @@ Result<std::unique_ptr<Engine>> Engine::start(Model& model, const Tokenizer& tok
                                               const EngineOptions& options) {
   const int64_t page_bytes = PageStore(model).page_bytes();
   if (options.cache_bytes < page_bytes) {
-    return Error{ErrorKind::kInvalidArgument, "", "--cache-bytes",
+    return Error{ErrorKind::kInvalidArgument, "", "cache_bytes",
                  str("at least one page, ", page_bytes, " bytes"),
                  str("it is ", options.cache_bytes)};
   }
   if (options.max_running > model.max_num_tokens()) {
-    return Error{ErrorKind::kInvalidArgument, "", "--max-sequences",
+    return Error{ErrorKind::kInvalidArgument, "", "max_running",
                  str("at most the tokens of a step, ", model.max_num_tokens()),
                  str("it is ", options.max_running)};
   }

@@ -40,7 +40,7 @@ Status Rebalancing::check() const {
   if (!is_on()) return {};
   const Model::State& m = ModelAccess::state(model_);
   if (m.group == nullptr || m.num_adapters > 0) {
-    return Error{ErrorKind::kUnsupported, "", "--rebalance-interval",
+    return Error{ErrorKind::kUnsupported, "", "rebalance_interval",
                  "several ranks (--parallel ep=N), and a model without adapters",
                  m.group == nullptr ? "this process is alone" : "it has adapters"};
   }

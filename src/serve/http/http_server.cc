@@ -40,7 +40,7 @@ class BeastServer : public HttpServer {
     const auto address =
         asio::ip::make_address(options.host == "localhost" ? "127.0.0.1" : options.host, failure);
     if (failure) {
-      return Error{ErrorKind::kInvalidArgument, "", "--host", "an IP address or localhost",
+      return Error{ErrorKind::kInvalidArgument, "", "host", "an IP address or localhost",
                    str("it is ", options.host)};
     }
     const tcp::endpoint endpoint(address, options.port);
