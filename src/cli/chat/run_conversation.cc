@@ -56,8 +56,8 @@ class Conversation {
   bool ended_ = false;  // the input, or SIGTERM came
 };
 
-// The next line. Lines that end with a backslash continue on the next one. Reports a line that is not
-// UTF-8 and takes the one after it. Empty: the input ended.
+// The next line. Lines that end with a backslash continue on the next one. Reports a line that is
+// not UTF-8 and takes the one after it. Empty: the input ended.
 Result<std::optional<std::string>> Conversation::read(const std::string& prompt) {
   std::string text;
   for (bool first = true;;) {
