@@ -9,7 +9,7 @@ import moracle
 
 
 def bound(folder, layers):
-    """Of everything in f32; codes that stay as stored add the error of the row that serves them."""
+    """The bound in f32; codes that stay as stored add the error of the row that serves them."""
     if "mxfp4" not in folder.name:
         return 1e-5
     return f64.bound(moracle.select(moracle.Checkpoint(folder).moe_layer(0), device="cpu"), layers) + 1e-5

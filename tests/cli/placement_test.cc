@@ -114,7 +114,7 @@ TEST_F(RoutingStatisticsFile, DeviceIsWrittenAndStays) {
     return ::mknod(path(name).c_str(), S_IFCHR | 0600, ::makedev(1, minor)) == 0;
   };
   if (!make("null", 3) || !make("full", 7)) GTEST_SKIP() << "only root may make devices";
-  // A file system mounted with nodev shows devices that nobody can open.
+  // A file system mounted with nodev has devices that do not open.
   if (!std::ofstream(path("null"))) GTEST_SKIP() << "this file system opens no devices";
   const auto ran = write(path("null"));
   EXPECT_EQ(ran.code, 0) << ran.err;
