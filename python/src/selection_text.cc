@@ -29,6 +29,7 @@ nb::list matrices_list(const Plan& plan) {
     dict["n"] = matrix.shape.n;
     dict["k"] = matrix.shape.k;
     dict["input_dtype"] = std::string(name(matrix.kernel.input_dtype));
+    dict["product_bits"] = matrix.kernel.product_bits;
     const std::string& reason = matrix.kernel.reason;
     dict["reason"] = reason.empty() ? nb::object(nb::none()) : nb::object(nb::str(reason.c_str()));
     dict["kernels"] = kernels;

@@ -6,6 +6,13 @@ E4M3 = np.array([(m / 8 * 2.0 ** -6) if e == 0 else (1 + m / 8) * 2.0 ** (e - 7)
 E2M1 = np.array([0, 0.5, 1, 1.5, 2, 3, 4, 6])
 
 
+def bound(selection, layers=1):
+    """Three times the root mean square error of such layers, from the row that serves them (tests/models/logit_bounds.h)."""
+    matrices = selection.to_dict()["plan"]["matrices"]
+    squares = sum(4.0 ** -matrix["product_bits"] + matrix["k"] * 4.0 ** -24 for matrix in matrices)
+    return 3 * 0.42 * (layers * squares) ** 0.5
+
+
 def nearest(values, table):
     """Codes of the nearest numbers of an ascending table, ties to the even code; sign in `table.size`."""
     sign = np.signbit(values)

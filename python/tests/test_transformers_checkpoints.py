@@ -1,10 +1,18 @@
 """The shared checkpoints through transformers: logits, text, and MXFP4 codes that stay as stored."""
 import json
 
+import float64_experts as f64
 import pytest
 from moe_models import loaded, packed_layers, registered, safetensors, torch, transformers  # noqa: F401
 
 import moracle
+
+
+def bound(folder, layers):
+    """The bound in f32; codes that stay as stored add the error of the row that serves them."""
+    if "mxfp4" not in folder.name:
+        return 1e-5
+    return f64.bound(moracle.select(moracle.Checkpoint(folder).moe_layer(0), device="cpu"), layers) + 1e-5
 
 
 @pytest.mark.parametrize("name, layers", [("qwen3moe-bf16", 3), ("gptoss-bf16", 2), ("gptoss-mxfp4", 2)])
@@ -21,7 +29,7 @@ def test_shared_checkpoint_gives_the_same_logits_and_text(shared_checkpoint, nam
         texts.append(model.generate(prompt, max_new_tokens=16, do_sample=False).tolist())
     assert packed_layers(model) == layers
     assert texts[0] == texts[1]
-    assert 0 < (logits[1] - logits[0]).norm() < 1e-5 * logits[0].norm()
+    assert 0 < (logits[1] - logits[0]).norm() < bound(folder, layers) * logits[0].norm()
 
 
 @pytest.mark.parametrize("name", ["qwen3moe-bf16", "gptoss-bf16", "gptoss-mxfp4"])
@@ -33,7 +41,7 @@ def test_shared_checkpoint_gives_the_logits_of_its_reference(shared_checkpoint, 
     for prompt, wanted in zip(reference["prompt_ids"], expected):
         with torch.no_grad():
             got = model(torch.tensor([prompt])).logits[0, -1]
-        assert (got - wanted).norm() < 1e-5 * wanted.norm()
+        assert (got - wanted).norm() < bound(folder, packed_layers(model)) * wanted.norm()
 
 
 @pytest.mark.parametrize("name", ["dsv3-fp8-block128", "qwen3moe-fp8-block128"])

@@ -63,4 +63,30 @@ Result<std::string> read_small_file(const std::string& path, size_t max_bytes) {
   return text;
 }
 
+Status write_new_file(const std::string& path, std::string_view content) {
+  const auto failed = [&] {
+    return Error{ErrorKind::kIo, path, "", "to be written", std::strerror(errno)};
+  };
+  const int fd = ::open(path.c_str(), O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, 0666);
+  if (fd < 0) return failed();
+  Status written;
+  for (size_t done = 0; done < content.size() && written;) {
+    const ssize_t count = ::write(fd, content.data() + done, content.size() - done);
+    if (count < 0 && errno == EINTR) continue;
+    if (count <= 0)
+      written = failed();
+    else
+      done += static_cast<size_t>(count);
+  }
+  if (::close(fd) != 0 && written) written = failed();
+  if (!written) ::unlink(path.c_str());
+  return written;
+}
+
+bool is_replaceable(const std::string& path) {
+  struct stat info {};
+  if (::lstat(path.c_str(), &info) != 0) return errno == ENOENT;
+  return S_ISREG(info.st_mode);
+}
+
 }  // namespace moracle

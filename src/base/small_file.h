@@ -1,8 +1,9 @@
-// Reads whole files: configs, templates, caches, prompts.
+// Reads and writes whole files: configs, templates, caches, prompts.
 #pragma once
 
 #include <cstddef>
 #include <string>
+#include <string_view>
 
 #include "moracle/base.h"
 
@@ -20,5 +21,12 @@ Result<std::string> read_small_file(const std::string& path, size_t max_bytes = 
 /// calls `progress` before each step. Errors: as above; kCancelled.
 Result<std::string> read_to_end(int descriptor, const std::string& path, size_t max_bytes,
                                 const Progress& progress = {});
+
+/// Creates a file with this content. Errors: kIo, also if `path` exists; then no file is left.
+Status write_new_file(const std::string& path, std::string_view content);
+
+/// True if a file may be renamed over `path`: it is a regular file, or nothing is there. A rename
+/// would destroy a device, a pipe, a socket or a link.
+bool is_replaceable(const std::string& path);
 
 }  // namespace moracle

@@ -47,6 +47,7 @@ Json matrices_json(const std::vector<MatrixPlan>& matrices) {
     json.push_back({{"n", matrix.shape.n},
                     {"k", matrix.shape.k},
                     {"input_dtype", name(matrix.kernel.input_dtype)},
+                    {"product_bits", matrix.kernel.product_bits},
                     {"reason", matrix.kernel.reason.empty() ? Json() : Json(matrix.kernel.reason)},
                     {"kernels", kernels_json(matrix.kernel)}});
   }

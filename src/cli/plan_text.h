@@ -5,9 +5,9 @@
 
 namespace moracle::cli {
 
-/// [{"n", "k", "input_dtype", "reason", "kernels": [{"name", "from_tokens", "to_tokens",
-///   "from_rows", "to_rows"}]}], as in KernelPlan; null where any number may come, and without a
-/// reason.
+/// [{"n", "k", "input_dtype", "product_bits", "reason", "kernels": [{"name", "from_tokens",
+///   "to_tokens", "from_rows", "to_rows"}]}], as in KernelPlan; null where any number may come, and
+/// without a reason.
 Json matrices_json(const std::vector<MatrixPlan>& matrices);
 /// {"backend", "layout", "weight_bytes", "workspace_bytes", "scratch_bytes", "max_num_tokens",
 ///  "in_this_build", "matrices"}; null: no plan.

@@ -1,4 +1,4 @@
-// Tests reading small files whole. Folders, pipes and devices are rejected.
+// Tests reading and writing small files whole. Folders, pipes and devices are rejected.
 #include "base/small_file.h"
 
 #include <gtest/gtest.h>
@@ -60,6 +60,30 @@ TEST_F(SmallFile, MissingFileGivesSystemError) {
     EXPECT_NE(refused.error().to_string().find(name + ": needs a readable file; No such file"),
               std::string::npos);
   }
+}
+
+TEST_F(SmallFile, NewFileNeverReplacesAnything) {
+  const std::string pipe = folder_ + "/pipe", link = folder_ + "/link", fresh = folder_ + "/fresh";
+  ASSERT_EQ(::mkfifo(pipe.c_str(), 0600), 0);
+  std::filesystem::create_symlink(fresh, link);
+  const std::string old = write("old");
+  for (const std::string& path : {pipe, link, old, folder_, folder_ + "/none/file"})
+    EXPECT_FALSE(write_new_file(path, "new")) << path;
+  EXPECT_FALSE(std::filesystem::exists(fresh)) << "it followed the link";
+  EXPECT_EQ(*read_small_file(old), "old");
+  ASSERT_TRUE(write_new_file(fresh, "new"));
+  EXPECT_EQ(*read_small_file(fresh), "new");
+}
+
+TEST_F(SmallFile, OnlyRegularAndMissingFilesAreReplaceable) {
+  const std::string pipe = folder_ + "/pipe", link = folder_ + "/link";
+  ASSERT_EQ(::mkfifo(pipe.c_str(), 0600), 0);
+  const std::string old = write("old");
+  std::filesystem::create_symlink(old, link);
+  EXPECT_TRUE(is_replaceable(old));
+  EXPECT_TRUE(is_replaceable(folder_ + "/absent"));
+  for (const std::string& path : {pipe, link, folder_, std::string("/dev/null")})
+    EXPECT_FALSE(is_replaceable(path)) << path;
 }
 
 TEST(ReadToEnd, ReadsPipeUntilWriterCloses) {

@@ -1,5 +1,6 @@
 // Tests writing quantized checkpoints. Reading one back equals quantizing at load. The output
 // folder is complete or absent.
+#include <sys/stat.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
@@ -384,8 +385,11 @@ TEST(QuantizeCheckpoint, RejectsNonEmptyFolder) {
 
 TEST(QuantizeCheckpoint, RejectsImpossibleOutputPath) {
   Workshop workshop(plain());
-  const std::string file = workshop.folder.write("file", "x");
+  const std::string file = workshop.folder.write("file", "x"),
+                    pipe = workshop.folder.path() + "/pipe";
+  ASSERT_EQ(::mkfifo(pipe.c_str(), 0600), 0);
   for (const auto& [to, part] : {std::pair{file, "it is a file"},
+                                 {pipe, "it is a file"},
                                  {file + "/below", "does not exist"},
                                  {workshop.folder.path() + "/no/such", "does not exist"},
                                  {workshop.from, "it is inside"},
@@ -397,7 +401,8 @@ TEST(QuantizeCheckpoint, RejectsImpossibleOutputPath) {
     EXPECT_EQ(refused.error().kind, ErrorKind::kInvalidArgument);
     EXPECT_THAT(refused.error().to_string(), HasSubstr(part)) << to;
   }
-  EXPECT_THAT(names_in(workshop.folder.path()), ElementsAre("file", "plain"));
+  EXPECT_THAT(names_in(workshop.folder.path()), ElementsAre("file", "pipe", "plain"));
+  EXPECT_TRUE(fs::is_fifo(pipe));
 }
 
 TEST(QuantizeCheckpoint, RejectsDanglingLinkBeforeWork) {

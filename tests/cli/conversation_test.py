@@ -95,7 +95,8 @@ class Conversations(unittest.TestCase):
         cls.folder.cleanup()
 
     def talk(self, lines, *arguments, code=0):
-        ran = subprocess.run([COMMAND, "run", self.model, "--chat", *arguments], input=lines.encode(),
+        ran = subprocess.run([COMMAND, "run", self.model, "--chat", *arguments],
+                             input=lines if isinstance(lines, bytes) else lines.encode(),
                              capture_output=True, timeout=SECONDS, check=False)
         self.assertEqual(ran.returncode, code, ran.stderr)
         return ran.stdout.decode(), ran.stderr.decode()
@@ -136,6 +137,20 @@ class Conversations(unittest.TestCase):
         answer = json.loads(out)
         self.assertEqual(answer["text"], "I look.")
         self.assertEqual(answer["tool_calls"], [{"name": "get_weather", "arguments": {"town": "Köln"}}])
+
+    def test_lines_that_are_not_utf8_are_reported_and_skipped(self):
+        line = "standard input: needs lines of valid UTF-8; byte {} of this one is not part of a character; it is skipped"
+        out, err = self.talk(b"<|hello|>\n\xff<|lines|>\nab\\\n\xc3<|lines|>\n<|hello|>\n")
+        self.assertEqual(out, "Hello.\nHello.\n")
+        self.assertEqual(err.count("not part of a character"), 2)
+        for byte in (0, 3):
+            self.assertIn(line.format(byte), err)
+        # A skipped line leaves no trace in the history.
+        _, plain = self.talk("<|hello|>\n<|hello|>\n")
+        self.assertEqual(figures(err), figures(plain))
+        out, err = self.talk(b"<|call|>\n\x80\nwet: <|rain|>\n", "--tools", self.tools)
+        self.assertTrue(out.endswith("It rains.\n"), out)
+        self.assertIn(line.format(0), err)
 
     def test_errors_of_a_pipe_end_the_conversation(self):
         out, err = self.talk("<|hello|>\n" + "x" * 5000 + "\n<|hello|>\n", code=2)

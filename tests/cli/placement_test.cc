@@ -1,4 +1,7 @@
 // --routing-statistics and --placement FILE on the command line.
+#include <sys/stat.h>
+#include <sys/sysmacros.h>
+
 #include <nlohmann/json.hpp>
 #include <numeric>
 #include <string>
@@ -61,6 +64,85 @@ TEST(PlacementCommand, StatisticsOfARunGiveABalancedPlan) {
   ASSERT_EQ(run_command({"perplexity", model, "--text", book, "--routing-statistics", second}).code,
             0);
   EXPECT_EQ(Json::parse(testing::content_of(second))["layers"].size(), written["layers"].size());
+}
+
+// Routing statistics of a few tokens, and the files that they may be written to.
+class RoutingStatisticsFile : public ::testing::Test {
+ protected:
+  void SetUp() override {
+    if (model_.empty()) GTEST_SKIP() << "no model beside the clone";
+    std::ofstream(folder_.path() + "/text") << "Once upon a time";
+  }
+  std::string path(const char* name) const { return folder_.path() + "/" + name; }
+  /// The shell runs `script`, in which "$0" "$@" writes the statistics to the file of the caller.
+  testing::Ran write(const std::string& file, const std::string& script = "\"$0\" \"$@\"") const {
+    return testing::run_shell(script, {"perplexity", model_, "--text", path("text"), "--threads",
+                                       "1", "--routing-statistics", file});
+  }
+  static void expect_statistics(const std::string& text) {
+    const Json json = Json::parse(text, nullptr, /*allow_exceptions=*/false);
+    ASSERT_TRUE(json.is_object()) << text;
+    EXPECT_EQ(json["format"], "moracle routing statistics 1");
+  }
+  static bool is(const std::string& file, std::filesystem::file_type type) {
+    return std::filesystem::symlink_status(file).type() == type;
+  }
+  const std::string model_ = small_model();
+  const TemporaryFolder folder_;
+};
+
+TEST_F(RoutingStatisticsFile, NamedPipeGetsTheTextAndStays) {
+  ASSERT_EQ(::mkfifo(path("pipe").c_str(), 0600), 0);
+  const auto ran = write(path("pipe"), "cat '" + path("pipe") + "' > '" + path("read") +
+                                           "' & \"$0\" \"$@\"; code=$?; wait; exit $code");
+  EXPECT_EQ(ran.code, 0) << ran.err;
+  expect_statistics(testing::content_of(path("read")));
+  EXPECT_TRUE(is(path("pipe"), std::filesystem::file_type::fifo));
+  EXPECT_FALSE(std::filesystem::exists(path("pipe.moracle-new")));
+}
+
+TEST_F(RoutingStatisticsFile, NamedPipeWithoutReaderIsRefused) {
+  ASSERT_EQ(::mkfifo(path("pipe").c_str(), 0600), 0);
+  testing::expect_one_line(write(path("pipe")),
+                           {"/pipe: needs a process that reads it within 10 seconds; it has none"},
+                           1);
+  EXPECT_TRUE(is(path("pipe"), std::filesystem::file_type::fifo));
+}
+
+TEST_F(RoutingStatisticsFile, DeviceIsWrittenAndStays) {
+  const auto make = [&](const char* name, unsigned minor) {
+    return ::mknod(path(name).c_str(), S_IFCHR | 0600, ::makedev(1, minor)) == 0;
+  };
+  if (!make("null", 3) || !make("full", 7)) GTEST_SKIP() << "only root may make devices";
+  // A file system mounted with nodev has devices that do not open.
+  if (!std::ofstream(path("null"))) GTEST_SKIP() << "this file system opens no devices";
+  const auto ran = write(path("null"));
+  EXPECT_EQ(ran.code, 0) << ran.err;
+  const auto full = write(path("full"));
+  EXPECT_EQ(full.code, 1);
+  EXPECT_THAT(full.err, HasSubstr("/full: needs to be written; No space left on device"));
+  for (const char* name : {"null", "full"})
+    EXPECT_TRUE(is(path(name), std::filesystem::file_type::character)) << name;
+}
+
+TEST_F(RoutingStatisticsFile, StandardOutputGetsTheTextBesideTheResult) {
+  // A file and a pipe: neither loses the text of the command.
+  for (const char* script : {"\"$0\" \"$@\"", "\"$0\" \"$@\" | cat"}) {
+    const auto ran = write("/dev/stdout", script);
+    EXPECT_EQ(ran.code, 0) << ran.err;
+    EXPECT_THAT(ran.out, HasSubstr("perplexity"));
+    ASSERT_NE(ran.out.find('{'), ran.out.npos) << ran.out;
+    expect_statistics(
+        ran.out.substr(ran.out.find('{'), ran.out.rfind('}') + 1 - ran.out.find('{')));
+  }
+}
+
+TEST_F(RoutingStatisticsFile, LinkStaysAndItsFileIsReplaced) {
+  std::ofstream(path("target")) << "old";
+  std::filesystem::create_symlink("target", path("link"));
+  EXPECT_EQ(write(path("link")).code, 0);
+  EXPECT_TRUE(is(path("link"), std::filesystem::file_type::symlink));
+  expect_statistics(testing::content_of(path("target")));
 }
 
 TEST(PlacementCommand, RefusesFilesThatDoNotServe) {

@@ -1,5 +1,6 @@
 // `moracle tune`: measures once, and the other verbs know.
 #include <sys/file.h>
+#include <sys/stat.h>
 
 #include <chrono>
 #include <nlohmann/json.hpp>
@@ -179,6 +180,14 @@ TEST_F(TuneVerb, ReplacesTemporaryFileOfKilledProcess) {
   // A folder with the name of the temporary file is not tune's own, so it stays.
   std::filesystem::create_directory(cache_ + ".moracle-new");
   expect_refused({"tune", model_, "--seconds", "0.1", "--cache", cache_}, {"tuning.json"}, 1);
+}
+
+TEST_F(TuneVerb, RefusesCacheThatIsNotARegularFile) {
+  const std::string pipe = folder_.path() + "/pipe";
+  ASSERT_EQ(::mkfifo(pipe.c_str(), 0600), 0);
+  expect_refused({"tune", model_, "--seconds", "0.1", "--cache", pipe},
+                 {"/pipe: needs a regular file; it is not a regular file"});
+  EXPECT_EQ(std::filesystem::status(pipe).type(), std::filesystem::file_type::fifo);
 }
 
 TEST_F(TuneVerb, ReportsCacheThatCannotBeWritten) {

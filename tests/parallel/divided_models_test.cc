@@ -19,6 +19,7 @@ using testing::options_on;
 struct Divided {
   std::vector<std::string> errors;  // of each rank; empty: none
   std::vector<double> differences;  // from one process
+  std::vector<double> bounds;       // of the differences
   std::vector<uint64_t> checksums;  // of the logits
   std::vector<int64_t> weight_bytes;
   int64_t whole_bytes = 0;
@@ -28,16 +29,19 @@ struct Divided {
 Divided run_divided(int64_t size, const std::string& name, const std::string& quantization = "",
                     bool deterministic = false) {
   Divided all;
-  all.errors.resize(size), all.differences.resize(size), all.checksums.resize(size);
+  all.errors.resize(size), all.differences.resize(size), all.bounds.resize(size);
+  all.checksums.resize(size);
   all.weight_bytes.resize(size);
   const std::vector<int32_t> ids = testing::golden_reference(name).ids;
   on_ranks(size, [&](const std::shared_ptr<Group>& group) {
     const int64_t rank = group->rank();
-    const auto run = [&](const ModelOptions& options,
-                         int64_t& bytes) -> Result<std::vector<float>> {
+    std::vector<Choice> choices[2];
+    const auto run = [&](const ModelOptions& options, int64_t& bytes,
+                         std::vector<Choice>& chosen) -> Result<std::vector<float>> {
       MORACLE_TRY(const Checkpoint checkpoint, Checkpoint::open(golden_folder(name)));
       MORACLE_TRY(Model model, Model::load(checkpoint, options));
       bytes = model.weight_bytes();
+      chosen = model.choices();
       return testing::all_logits(model, ids);
     };
     ModelOptions alone = options_on(nullptr, deterministic, Placement::kLinear),
@@ -45,13 +49,14 @@ Divided run_divided(int64_t size, const std::string& name, const std::string& qu
     alone.quantization = ranks.quantization = quantization;
     ranks.tp_size = ranks.lm_head_size = size;  // as --parallel tp=N
     int64_t whole_bytes = 0;
-    const auto got = run(ranks, all.weight_bytes[rank]);
+    const auto got = run(ranks, all.weight_bytes[rank], choices[0]);
     if (!got) {
       all.errors[rank] = got.error().to_string();
       return;
     }
-    const auto want = run(alone, whole_bytes);
+    const auto want = run(alone, whole_bytes, choices[1]);
     all.differences[rank] = testing::relative_difference(*got, *want);
+    all.bounds[rank] = testing::logit_bound(choices[0], choices[1]);
     all.checksums[rank] = checksum(std::as_bytes(std::span(*got)));
     if (rank == 0) all.whole_bytes = whole_bytes;
   });
@@ -79,7 +84,7 @@ TEST_P(DividedModels, TwoRanksGiveWhatOneProcessGivesOrRefuseWithTheReason) {
       continue;
     }
     EXPECT_EQ(got.errors[rank], "");
-    EXPECT_LT(got.differences[rank], 4e-6);
+    EXPECT_LT(got.differences[rank], got.bounds[rank]);
     EXPECT_EQ(got.checksums[rank], got.checksums[0]) << "ranks have different bits";
   }
 }
@@ -105,7 +110,7 @@ TEST(DividedModels, TwoRunsHaveTheSameBits) {
 TEST(DividedModels, QuantizedSharesAreThoseOfTheWholeMatrix) {
   const Divided got = run_divided(2, "qwen3_moe", "*.self_attn.*=int8-per-channel-weight-only");
   EXPECT_EQ(got.errors[0], "");
-  EXPECT_LT(got.differences[0], 4e-6);
+  EXPECT_LT(got.differences[0], got.bounds[0]);
 }
 
 TEST(DividedModels, HeadsThatRanksDoNotDivideAreRefused) {

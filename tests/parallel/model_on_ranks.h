@@ -9,6 +9,7 @@
 #include "base/try.h"
 #include "checkpoint/state.h"
 #include "models/golden_model.h"
+#include "models/logit_bounds.h"
 #include "moracle/moracle.h"
 
 namespace moracle::testing {
@@ -29,6 +30,7 @@ inline ModelOptions options_on(const std::shared_ptr<Group>& group, bool determi
 struct Given {
   std::vector<float> logits;  // of all positions
   std::vector<int32_t> greedy, drawn;
+  std::vector<Choice> choices;
 };
 
 inline Result<Given> run_model(const std::string& name, const ModelOptions& options,
@@ -36,6 +38,7 @@ inline Result<Given> run_model(const std::string& name, const ModelOptions& opti
   MORACLE_TRY(const Checkpoint checkpoint, Checkpoint::open(golden_folder(name)));
   MORACLE_TRY(Model model, Model::load(checkpoint, options));
   Given given;
+  given.choices = model.choices();
   MORACLE_TRY(given.logits, all_logits(model, ids));
   const std::span<const int32_t> prompt(ids.data(), ids.size() / 2);
   GenerateOptions greedy{.max_tokens = 4};
@@ -71,7 +74,8 @@ inline Status check_on_ranks(const std::string& name, const std::shared_ptr<Grou
                           std::memcmp(got.logits.data(), want.logits.data(),
                                       want.logits.size() * sizeof(float)) != 0))
       return wrong(str("deterministic logits differ by ", difference));
-    if (!(difference < 4e-6)) return wrong(str("logits differ by ", difference));
+    if (!(difference < logit_bound(got.choices, want.choices)))
+      return wrong(str("logits differ by ", difference));
     if (deterministic && (got.greedy != want.greedy || got.drawn != want.drawn))
       return wrong("other tokens");
     // Every rank has the same bits.

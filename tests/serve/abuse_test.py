@@ -11,7 +11,6 @@ import signal
 import socket
 import sys
 import threading
-import time
 import unittest
 
 from client import Server, skip_without_server
@@ -151,8 +150,7 @@ class Abuse(unittest.TestCase):
         threads = [threading.Thread(target=client, args=(i % 2 == 0,)) for i in range(8)]
         for thread in threads:
             thread.start()
-        while server.metric("moracle_requests_running") < 8:
-            time.sleep(0.01)
+        server.wait_for("moracle_requests_running", lambda running: running == 8)
         self.assertEqual(server.end(signal.SIGKILL), -signal.SIGKILL)
         for thread in threads:
             thread.join(timeout=30)

@@ -8,6 +8,7 @@ import socket
 import subprocess
 import sys
 import tempfile
+import time
 
 
 def skip_without_server(command):
@@ -16,6 +17,16 @@ def skip_without_server(command):
     if "libboost-dev" in ran.stderr:
         print(f"skipped: {ran.stderr}")
         sys.exit(77)
+
+
+def wait_until(condition, seconds=60):
+    """Waits for a condition that becomes true sooner or later. True unless the time is over."""
+    end = time.monotonic() + seconds
+    while not condition():
+        if time.monotonic() > end:
+            return False
+        time.sleep(0.005)
+    return True
 
 
 class Server:
@@ -90,7 +101,13 @@ class Server:
         for line in self.request("GET", "/metrics")[2].splitlines():
             if line.split(" ")[0] == name:
                 return float(line.split(" ")[1])
+        if "{" in name:
+            return 0  # a label has no line before its first event
         raise AssertionError(f"no metric {name}")
+
+    def wait_for(self, name, condition):
+        """Waits until the metric meets the condition: metrics are those of the last step."""
+        assert wait_until(lambda: condition(self.metric(name))), f"{name} is {self.metric(name)}"
 
     def open_files(self):
         return len(os.listdir(f"/proc/{self.process.pid}/fd"))

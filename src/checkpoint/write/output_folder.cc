@@ -1,16 +1,12 @@
 #include "checkpoint/write/output_folder.h"
 
-#include <fcntl.h>
 #include <sys/stat.h>
-#include <unistd.h>
 
 #include <algorithm>
-#include <cerrno>
-#include <cstring>
 #include <filesystem>
 #include <utility>
 
-#include "base/text.h"
+#include "base/small_file.h"
 #include "base/try.h"
 
 namespace moracle {
@@ -116,24 +112,7 @@ Result<OutputFolder> OutputFolder::create(const std::string& folder, const std::
 }
 
 Status OutputFolder::write(const std::string& name, const std::string& content) {
-  const std::string path = partial_.path() + "/" + name;
-  const auto failed = [&] {
-    return Error{ErrorKind::kIo, path, "", "to be written to the disk", std::strerror(errno)};
-  };
-  const int fd = ::open(path.c_str(), O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, 0666);
-  if (fd < 0) return failed();
-  for (size_t done = 0; done < content.size();) {
-    const ssize_t count = ::write(fd, content.data() + done, content.size() - done);
-    if (count < 0 && errno == EINTR) continue;
-    if (count <= 0) {
-      Error error = failed();
-      ::close(fd);
-      return error;
-    }
-    done += count;
-  }
-  if (::close(fd) != 0) return failed();
-  return {};
+  return write_new_file(partial_.path() + "/" + name, content);
 }
 
 Status OutputFolder::copy_rest(const std::string& source) {

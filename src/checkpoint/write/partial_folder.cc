@@ -11,6 +11,7 @@
 #include <utility>
 #include <vector>
 
+#include "base/small_file.h"
 #include "base/text.h"
 #include "base/try.h"
 
@@ -51,13 +52,7 @@ Status mark(const fs::path& folder) {
   const std::string text =
       str("moracle quantize, process ", ::getpid(),
           ": incomplete output, removed when the process ends or quantize runs again\n");
-  const int fd = ::open(path.c_str(), O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, 0666);
-  const bool written =
-      fd >= 0 && ::write(fd, text.data(), text.size()) == static_cast<ssize_t>(text.size());
-  const std::error_code why(errno, std::generic_category());
-  if (fd >= 0) ::close(fd);
-  if (written) return {};
-  return Error{ErrorKind::kIo, path, "", "to be written", why.message()};
+  return write_new_file(path, text);
 }
 
 // Removes the marker last, so that a later call can finish a removal that was killed.

@@ -5,6 +5,7 @@
 
 #include "base/printable.h"
 #include "base/text.h"
+#include "base/utf8.h"
 #include "chat/answer_text.h"
 #include "chat/chat_history.h"
 #include "chat/line_reader.h"
@@ -55,7 +56,8 @@ class Conversation {
   bool ended_ = false;  // the input, or SIGTERM came
 };
 
-// The next line. Lines that end with a backslash continue on the next one. Empty: the input ended.
+// The next line. Lines that end with a backslash continue on the next one. Reports a line that is
+// not UTF-8 and takes the one after it. Empty: the input ended.
 Result<std::optional<std::string>> Conversation::read(const std::string& prompt) {
   std::string text;
   for (bool first = true;;) {
@@ -73,9 +75,16 @@ Result<std::optional<std::string>> Conversation::read(const std::string& prompt)
       return line;
     }
     text += *line;
-    if (!text.ends_with('\\')) return std::optional(std::move(text));
-    text.back() = '\n';
-    first = false;
+    first = !text.ends_with('\\');
+    if (!first) {
+      text.back() = '\n';
+    } else if (const auto bad = first_invalid_utf8(text)) {
+      fail({ErrorKind::kBadFile, "", "standard input", "lines of valid UTF-8",
+            str("byte ", *bad, " of this one is not part of a character; it is skipped")});
+      text.clear();
+    } else {
+      return std::optional(std::move(text));
+    }
   }
 }
 

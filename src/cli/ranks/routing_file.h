@@ -27,7 +27,7 @@ class RoutingFile {
                    "it is mode=dispatched"};
     }
     if (!is_first_rank()) return {};
-    Result<LockedFile> file = LockedFile::open(path_, interrupted);
+    Result<LockedFile> file = LockedFile::open(path_, interrupted, LockedFile::Stream::kWrite);
     if (!file) return file.error();
     file_.emplace(std::move(*file));
     options.count_routing = true;

@@ -7,6 +7,7 @@
 
 #include "base/text.h"
 #include "models/golden_model.h"
+#include "models/logit_bounds.h"
 #include "paths.h"
 #include "support/must.h"
 
@@ -14,10 +15,9 @@ namespace moracle::peft_adapters_test {
 namespace {
 
 using ::testing::HasSubstr;
+using testing::logit_bound;
 using testing::must;
 using testing::relative_difference;
-
-constexpr double kClose = 2e-6;
 
 std::vector<std::string> adapters() {
   std::vector<std::string> names;
@@ -62,8 +62,9 @@ TEST_P(PeftAdapters, MatchPeftAndLeaveOtherSequencesAlone) {
     ASSERT_TRUE(model) << model.error().to_string();
     const auto adapted = logits(*model, 0), without = logits(*model, -1);
     ASSERT_TRUE(adapted && without);
-    EXPECT_LT(relative_difference(*adapted, want_), kClose) << backend;
-    EXPECT_LT(relative_difference(*without, plain), kClose) << backend;
+    const double bound = logit_bound(model->choices(), static_cast<int64_t>(ids_.size()));
+    EXPECT_LT(relative_difference(*adapted, want_), bound) << backend;
+    EXPECT_LT(relative_difference(*without, plain), bound) << backend;
     EXPECT_GT(relative_difference(*without, want_), 0.05) << backend;
   }
 }
@@ -84,7 +85,9 @@ TEST_P(PeftAdapters, SequencesOfOneStepKeepTheirAdapters) {
   for (int64_t s = 0; s < 3; ++s) {
     const auto got = model->logits(s * count, count);
     ASSERT_TRUE(got) << got.error().to_string();
-    EXPECT_LT(relative_difference(*got, s == 1 ? plain : want_), kClose) << "sequence " << s;
+    EXPECT_LT(relative_difference(*got, s == 1 ? plain : want_),
+              logit_bound(model->choices(), count))
+        << "sequence " << s;
   }
 }
 

@@ -8,6 +8,7 @@
 #include "base/text.h"
 #include "models/description.h"
 #include "models/golden_model.h"
+#include "models/logit_bounds.h"
 
 namespace moracle::architectures_test {
 namespace {
@@ -17,11 +18,10 @@ using testing::golden_folder;
 using testing::golden_model;
 using testing::golden_reference;
 using testing::GoldenReference;
+using testing::kCloseInF32;
+using testing::logit_bound;
 using testing::relative_difference;
 using testing::SyntheticCheckpoint;
-
-// The bound covers f32 sums in another order over three layers.
-constexpr double kClose = 2e-6;
 
 class Architectures : public ::testing::TestWithParam<std::string> {
  protected:
@@ -47,9 +47,7 @@ TEST_P(Architectures, MatchTransformers) {
     const auto got = all_logits(*model, want_.ids);
     ASSERT_TRUE(got) << got.error().to_string();
     const double difference = relative_difference(*got, want_.logits);
-    // Values are rounded to 16 bits before multiplication in every linear layer.
-    const bool cut = model->choices()[0].selection.plan->matrices[0].kernel.product_bits < 24;
-    EXPECT_LT(difference, cut ? 5e-5 : kClose) << backend.name;
+    EXPECT_LT(difference, logit_bound(model->choices(), count_)) << backend.name;
     RecordProperty(std::string(backend.name), str(difference));
   }
 }
@@ -79,7 +77,7 @@ TEST_P(Architectures, MatchWholePromptWhenRunInSteps) {
         if (done[s] + counts[s] <= first) continue;
         const std::span<const float> want(&want_.logits[(done[s] + i) * vocabulary], vocabulary);
         EXPECT_LT(relative_difference(logits->subspan(row * vocabulary, vocabulary), want),
-                  4 * kClose)
+                  4 * kCloseInF32)
             << "sequence " << s << " position " << done[s] + i;
       }
       done[s] += counts[s];
@@ -128,7 +126,7 @@ TEST_P(Architectures, ReadOlderConfigDialect) {
   }
   const auto got = all_logits(older, want_.ids);
   ASSERT_TRUE(got) << got.error().to_string();
-  EXPECT_LT(relative_difference(*got, want_.logits), kClose);
+  EXPECT_LT(relative_difference(*got, want_.logits), kCloseInF32);
 }
 
 INSTANTIATE_TEST_SUITE_P(Golden, Architectures, ::testing::ValuesIn(testing::golden_models()),
@@ -153,7 +151,7 @@ TEST(Mixtral, ReadsTensorNamesOfOtherTools) {
     }
     const auto got = all_logits(renamed, want.ids);
     ASSERT_TRUE(got) << got.error().to_string();
-    EXPECT_LT(relative_difference(*got, want.logits), kClose);
+    EXPECT_LT(relative_difference(*got, want.logits), kCloseInF32);
   }
 }
 
@@ -172,7 +170,7 @@ TEST(Mixtral, AttendsToEverythingWithoutWindow) {
   for (size_t r = 0; r < want.ids.size(); ++r) {
     const double difference = relative_difference(row(*got, r), row(want.logits, r));
     if (r < window)
-      EXPECT_LT(difference, 4 * kClose) << r;
+      EXPECT_LT(difference, 4 * kCloseInF32) << r;
     else
       EXPECT_GT(difference, 1e-3) << r;
   }
@@ -184,7 +182,7 @@ TEST(GptOss, LayersAlternateFromSlidingWindowByDefault) {
   unnamed.config.erase("layer_types");
   const auto got = all_logits(unnamed, want.ids);
   ASSERT_TRUE(got) << got.error().to_string();
-  EXPECT_LT(relative_difference(*got, want.logits), kClose);
+  EXPECT_LT(relative_difference(*got, want.logits), kCloseInF32);
   unnamed.config["layer_types"] = {"full_attention", "sliding_attention"};
   const auto swapped = all_logits(unnamed, want.ids);
   ASSERT_TRUE(swapped) << swapped.error().to_string();
@@ -203,7 +201,7 @@ TEST(MultiTokenPrediction, IsIgnoredUnderNamesOfOtherFamilies) {
     more.add_floats(name, {8, 24});
     const auto got = all_logits(more, want.ids);
     ASSERT_TRUE(got) << got.error().to_string();
-    EXPECT_LT(relative_difference(*got, want.logits), kClose);
+    EXPECT_LT(relative_difference(*got, want.logits), kCloseInF32);
   }
 }
 
@@ -214,7 +212,7 @@ TEST(DeepseekV3, ReadsFilesOfKimiK2) {
   kimi.config["model_type"] = "kimi_k2";
   const auto got = all_logits(kimi, want.ids);
   ASSERT_TRUE(got) << got.error().to_string();
-  EXPECT_LT(relative_difference(*got, want.logits), kClose);
+  EXPECT_LT(relative_difference(*got, want.logits), kCloseInF32);
 }
 
 // Published files name groups and a method that ignores them.
@@ -225,7 +223,7 @@ TEST(DeepseekV2, GreedyMethodIgnoresGroups) {
   grouped.config["topk_group"] = 1;
   const auto got = all_logits(grouped, want.ids);
   ASSERT_TRUE(got) << got.error().to_string();
-  EXPECT_LT(relative_difference(*got, want.logits), kClose);
+  EXPECT_LT(relative_difference(*got, want.logits), kCloseInF32);
 }
 
 // transformers has no such key in this family.
@@ -235,7 +233,7 @@ TEST(Mixtral, WeightsSumToOneWhateverNormTopkProbSays) {
   named.config["norm_topk_prob"] = false;
   const auto got = all_logits(named, want.ids);
   ASSERT_TRUE(got) << got.error().to_string();
-  EXPECT_LT(relative_difference(*got, want.logits), kClose);
+  EXPECT_LT(relative_difference(*got, want.logits), kCloseInF32);
 }
 
 // Published files have a name of their own for the score, which is the same in all of them.
@@ -245,7 +243,7 @@ TEST(Dots1, IgnoresScoringFunc) {
   published.config["scoring_func"] = "noaux_tc";
   const auto got = all_logits(published, want.ids);
   ASSERT_TRUE(got) << got.error().to_string();
-  EXPECT_LT(relative_difference(*got, want.logits), kClose);
+  EXPECT_LT(relative_difference(*got, want.logits), kCloseInF32);
 }
 
 TEST(Dots1, LayersFromMaxWindowLayersHaveWindowByDefault) {
@@ -254,7 +252,7 @@ TEST(Dots1, LayersFromMaxWindowLayersHaveWindowByDefault) {
   unnamed.config.erase("layer_types");
   const auto got = all_logits(unnamed, want.ids);
   ASSERT_TRUE(got) << got.error().to_string();
-  EXPECT_LT(relative_difference(*got, want.logits), kClose);
+  EXPECT_LT(relative_difference(*got, want.logits), kCloseInF32);
   unnamed.config["max_window_layers"] = 2;
   const auto open = all_logits(unnamed, want.ids);
   ASSERT_TRUE(open) << open.error().to_string();
@@ -273,7 +271,7 @@ TEST(MinimaxM2, ReadsRotaryDim) {
   published.config["rotary_dim"] = 4;
   const auto got = all_logits(published, want.ids);
   ASSERT_TRUE(got) << got.error().to_string();
-  EXPECT_LT(relative_difference(*got, want.logits), kClose);
+  EXPECT_LT(relative_difference(*got, want.logits), kCloseInF32);
 }
 
 // Published files have one more layer at the end, which predicts one more token.
@@ -285,7 +283,7 @@ TEST(DeepseekV3, IgnoresMultiTokenPredictionLayers) {
   more.config["num_nextn_predict_layers"] = 1;
   const auto got = all_logits(more, want.ids);
   ASSERT_TRUE(got) << got.error().to_string();
-  EXPECT_LT(relative_difference(*got, want.logits), kClose);
+  EXPECT_LT(relative_difference(*got, want.logits), kCloseInF32);
   const auto what = outline(*more.open());
   ASSERT_TRUE(what) << what.error().to_string();
   const auto part = std::find_if(what->parts.begin(), what->parts.end(), [](const auto& p) {
@@ -316,7 +314,7 @@ TEST(Phimoe, ReadsFilesOfEitherArchitectureName) {
   published.config["architectures"] = {"PhiMoEForCausalLM"};
   const auto got = all_logits(published, want.ids);
   ASSERT_TRUE(got) << got.error().to_string();
-  EXPECT_LT(relative_difference(*got, want.logits), kClose);
+  EXPECT_LT(relative_difference(*got, want.logits), kCloseInF32);
 }
 
 TEST(Phimoe, NamesBadLongRopeFactors) {
@@ -346,7 +344,7 @@ TEST(Llama4, ListsOfLayersHaveDefaults) {
     bare.config["attn_temperature_tuning"] = bare.config["attn_temperature_tuning"] == true ? 4 : 0;
     const auto got = all_logits(bare, want.ids);
     ASSERT_TRUE(got) << got.error().to_string();
-    EXPECT_LT(relative_difference(*got, want.logits), kClose);
+    EXPECT_LT(relative_difference(*got, want.logits), kCloseInF32);
   }
 }
 
@@ -394,7 +392,7 @@ TEST(Llama4, ReadsExpertsOfOneTensorEach) {
   }
   const auto got = all_logits(split, want.ids);
   ASSERT_TRUE(got) << got.error().to_string();
-  EXPECT_LT(relative_difference(*got, want.logits), kClose);
+  EXPECT_LT(relative_difference(*got, want.logits), kCloseInF32);
 }
 
 // The indexer chooses all tokens of a short context; a longer one is refused.

@@ -6,6 +6,7 @@
 #include "base/text.h"
 #include "checkpoint/expect_error.h"
 #include "models/golden_model.h"
+#include "models/logit_bounds.h"
 #include "models/operations.h"
 #include "support/must.h"
 
@@ -19,11 +20,10 @@ using testing::expect_unsupported;
 using testing::golden_model;
 using testing::golden_reference;
 using testing::GoldenReference;
+using testing::kCloseInF32;
 using testing::must;
 using testing::relative_difference;
 using testing::SyntheticCheckpoint;
-
-constexpr double kClose = 2e-6;
 
 // Published files give the sizes of layers without a window by keys of their own.
 TEST(Gemma4, ReadsSizesUnderPublishedKeys) {
@@ -37,7 +37,7 @@ TEST(Gemma4, ReadsSizesUnderPublishedKeys) {
     published.config["num_global_key_value_heads"] = 1;
     const auto got = all_logits(published, want.ids);
     ASSERT_TRUE(got) << got.error().to_string();
-    EXPECT_LT(relative_difference(*got, want.logits), kClose);
+    EXPECT_LT(relative_difference(*got, want.logits), kCloseInF32);
   }
 }
 
@@ -49,7 +49,7 @@ TEST(Gemma4, LastLayerHasNoWindow) {
     if (named) bare.config["layer_types"] = {"sliding_attention", "sliding_attention"};
     const auto got = all_logits(bare, want.ids);
     ASSERT_TRUE(got) << got.error().to_string();
-    EXPECT_LT(relative_difference(*got, want.logits), kClose);
+    EXPECT_LT(relative_difference(*got, want.logits), kCloseInF32);
   }
 }
 

@@ -7,6 +7,7 @@
 
 #include "base/text.h"
 #include "models/golden_model.h"
+#include "models/logit_bounds.h"
 #include "paths.h"
 #include "support/must.h"
 
@@ -41,7 +42,7 @@ class Multimodal : public ::testing::TestWithParam<std::string> {
 TEST_P(Multimodal, LanguageModelMatchesTransformers) {
   const auto got = testing::all_logits(whole_, want_.ids);
   ASSERT_TRUE(got) << got.error().to_string();
-  EXPECT_LT(relative_difference(*got, want_.logits), 2e-6);
+  EXPECT_LT(relative_difference(*got, want_.logits), testing::kCloseInF32);
 }
 
 TEST_P(Multimodal, OutlineListsVisionAsLeftOut) {

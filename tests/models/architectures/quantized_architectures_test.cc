@@ -4,6 +4,7 @@
 
 #include "base/text.h"
 #include "device_architectures.h"
+#include "models/logit_bounds.h"
 #include "paths.h"
 
 namespace moracle::quantized_architectures_test {
@@ -49,9 +50,7 @@ TEST_P(QuantizedArchitectures, MatchLlmcompressor) {
     const auto got = all_logits(*model, want_.ids);
     ASSERT_TRUE(got) << got.error().to_string();
     const double difference = relative_difference(*got, want_.logits);
-    // In f32. Some kernels round products or activations to 16 bits.
-    const bool cut = model->choices()[0].selection.plan->matrices[0].kernel.product_bits < 24;
-    EXPECT_LT(difference, cut ? 5e-3 : 4e-6) << backend.name;
+    EXPECT_LT(difference, testing::logit_bound(model->choices(), count_)) << backend.name;
     RecordProperty(std::string(backend.name), str(difference));
   }
 }

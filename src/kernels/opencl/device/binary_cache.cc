@@ -4,7 +4,6 @@
 
 #include <atomic>
 #include <filesystem>
-#include <fstream>
 #include <sstream>
 
 #include "base/small_file.h"
@@ -86,14 +85,7 @@ void BinaryCache::keep(cl_program program) const {
   fs::create_directories(fs::path(path_).parent_path(), ignored);
   static std::atomic<int> next = 0;
   const std::string fresh = str(path_, ".", ::getpid(), ".", next++);
-  {
-    std::ofstream file(fresh, std::ios::binary | std::ios::trunc);
-    file << head_of(key_, binary) << binary;
-    if (!file.flush()) {
-      fs::remove(fresh, ignored);
-      return;
-    }
-  }
+  if (!is_replaceable(path_) || !write_new_file(fresh, str(head_of(key_, binary), binary))) return;
   fs::rename(fresh, path_, ignored);
   if (ignored) fs::remove(fresh, ignored);
 }
