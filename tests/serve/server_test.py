@@ -245,7 +245,7 @@ class Refusals(unittest.TestCase):
 
     def test_large_and_broken_messages(self):
         self.assertIn(b" 413 ", self.server.raw(
-            b"POST /tokenize HTTP/1.1\r\nHost: a\r\nContent-Length: 100000\r\n\r\n").splitlines()[0])
+            b"POST /tokenize HTTP/1.1\r\nHost: localhost\r\nContent-Length: 100000\r\n\r\n").splitlines()[0])
         self.assertIn(b" 431 ", self.server.raw(
             b"GET /health HTTP/1.1\r\nA: " + b"a" * 40000 + b"\r\n\r\n").splitlines()[0])
         for data in (b"nonsense\r\n\r\n", b"GET /health\r\n\r\n", b"POST / HTTP/1.1\r\nContent-Length: -1\r\n\r\n"):
@@ -253,7 +253,7 @@ class Refusals(unittest.TestCase):
 
     def test_random_bytes_leave_the_server_alive(self):
         draw = random.Random(5)
-        good = (b"POST /v1/completions HTTP/1.1\r\nHost: a\r\nAuthorization: Bearer secret-key\r\nConnection: close\r\n"
+        good = (b"POST /v1/completions HTTP/1.1\r\nHost: localhost\r\nAuthorization: Bearer secret-key\r\nConnection: close\r\n"
                 b"Content-Length: 45\r\n\r\n" + b'{"prompt": "And the", "max_tokens": 2, "n":1}')
         for _ in range(300):
             data = bytearray(good)
@@ -303,7 +303,7 @@ class Leaving(unittest.TestCase):
             for stream in (True, False):
                 request = body if stream else body.replace('"stream": true', '"stream": false')
                 with socket.create_connection(("127.0.0.1", server.port)) as connection:
-                    connection.sendall(f"POST /v1/completions HTTP/1.1\r\nHost: a\r\nContent-Length: {len(request)}\r\n"
+                    connection.sendall(f"POST /v1/completions HTTP/1.1\r\nHost: localhost\r\nContent-Length: {len(request)}\r\n"
                                        f"\r\n{request}".encode())
                     if stream:
                         connection.recv(100)
@@ -330,7 +330,7 @@ class Leaving(unittest.TestCase):
 
             for i in range(50):
                 connection = socket.create_connection(("127.0.0.1", server.port))
-                connection.sendall(b"POST /v1/completions HTTP/1.1\r\nHost: a\r\nContent-Length: 500\r\n"[:20 + i])
+                connection.sendall(b"POST /v1/completions HTTP/1.1\r\nHost: localhost\r\nContent-Length: 500\r\n"[:20 + i])
                 slow.append(connection)
             self.assertTrue(wait_for(lambda files: files >= before + 50))
             self.assertEqual(server.complete(PROMPT, max_tokens=4)["usage"]["completion_tokens"], 4)

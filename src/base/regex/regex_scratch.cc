@@ -12,7 +12,8 @@ namespace moracle {
 namespace {
 
 constexpr unsigned kDeepestStack = 1 << 24;  // entries of 32 bytes: 512 MiB
-constexpr size_t kLongestText = INT_MAX;     // Oniguruma's positions are of type int
+constexpr size_t kSearchesPerCall = 1 << 12;
+constexpr size_t kLongestText = INT_MAX;  // Oniguruma's positions are of type int
 
 /// Backtracks that every search may take, and those that the longer searches of a RegexScratch
 /// share: a number, and more per byte of text. A word takes fewer than 100. A run of n spaces takes
@@ -74,14 +75,18 @@ int RegexScratch::search(std::string_view text, size_t from) {
   return found;
 }
 
-Status RegexScratch::cut(std::string_view text, std::vector<RegexPart>& parts) {
+Status RegexScratch::cut(std::string_view text, std::vector<RegexPart>& parts,
+                         const Progress& progress) {
   parts.clear();
   if (text.size() > kLongestText) return beyond_limits("a text above 2 GiB");
   spare_tries_ += text.size() * kSpareTriesPerByte;
   std::optional<size_t> last_end;
   size_t from = 0;
   size_t done = 0;
-  while (from <= text.size()) {
+  for (size_t searches = 1; from <= text.size(); ++searches) {
+    if (searches % kSearchesPerCall == 0 && progress &&
+        !progress(static_cast<int64_t>(from), static_cast<int64_t>(text.size())))
+      return Error{ErrorKind::kCancelled, "", "text", "", "matching was stopped on request"};
     const int found = search(text, from);
     if (found == ONIG_MISMATCH) break;
     if (found < 0) return beyond_limits(regex_message(found));
