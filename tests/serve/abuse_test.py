@@ -168,7 +168,7 @@ class Abuse(unittest.TestCase):
 
 
 MIB = 1 << 20
-SLOW_TEXT = json.dumps({"prompt": " " * (8 * MIB - 100)}).encode()  # one word: seconds of the tokenizer
+SLOW_TEXT = json.dumps({"prompt": " " * 4 * MIB}).encode()  # one word: seconds of the tokenizer
 POST = b"POST /tokenize HTTP/1.1\r\nHost: localhost\r\n"
 CHUNKED = POST + b"Transfer-Encoding: chunked\r\n\r\n"
 
@@ -293,19 +293,19 @@ class Attacks(unittest.TestCase):
         request = POST + length(len(SLOW_TEXT)) + SLOW_TEXT
         with self.attack(server, 1500):
             clients = [self.open(server, request) for _ in range(3)]
-            wait_for(lambda: cpu_seconds(server) > 1.5)
+            wait_for(lambda: cpu_seconds(server) > 1)
             begin = time.monotonic()
             self.assertEqual(server.post("/tokenize", {"prompt": "a"})[0], 200)
-            self.assertLess(time.monotonic() - begin, 1, "a worker is left for small requests")
+            self.assertLess(time.monotonic() - begin, 1, "no worker is left for small requests")
             for client in clients:
                 client.close()
-            wait_for(lambda: rests(server), 3)
+            wait_for(lambda: rests(server), 5)
         clients = [self.open(server, request) for _ in range(3)]
         before = cpu_seconds(server)
-        wait_for(lambda: cpu_seconds(server) > before + 1)
+        wait_for(lambda: cpu_seconds(server) > before + 0.5)
         begin = time.monotonic()
         self.assertEqual(server.end(), 0)
-        self.assertLess(time.monotonic() - begin, 3)
+        self.assertLess(time.monotonic() - begin, 5)
 
 
 if __name__ == "__main__":

@@ -237,7 +237,8 @@ class Refusals(unittest.TestCase):
 
     def test_wrong_requests(self):
         self.refused(404, "unknown_url", "GET", "/../etc/passwd")
-        self.refused(405, "method_not_allowed", "GET", "/v1/completions")
+        for method in ("GET", "OPTIONS"):
+            self.refused(405, "method_not_allowed", method, "/v1/completions")
         self.refused(404, "model_not_found", "POST", "/v1/completions", {"model": "gpt", "prompt": "a"}, self.KEY)
         for body in ("", "{", "[]", b"\xff\xfe", "{\"prompt\": \"\\ud800\"}", "[" * 5000, {"prompt": 3}, {},
                      {"prompt": "a", "temperature": -1}, {"prompt": []}):
@@ -467,7 +468,8 @@ class Ending(unittest.TestCase):
             self.assertEqual(statuses, [503])
 
     def test_options_are_checked(self):
-        for options, part in ((("--port", "70000"), "65535"), (("--host", "nowhere"), "--host"),
+        for options, part in ((("--port", "70000"), "65535"), (("--allow-origin", "a.example"), "https://a.example:8000"),
+                              (("--host", "nowhere"), "--host"),
                               (("--lora", "x"), "NAME=DIR"), (("--cache-bytes", "10"), "at least one page"),
                               (("--max-sequences", "1000"), "--max-sequences"),
                               (("--api-key-file", "/nothing"), "/nothing")):

@@ -3,6 +3,7 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <functional>
 #include <memory>
 #include <string_view>
 #include <utility>
@@ -74,7 +75,7 @@ class RegexScratch {
   struct FreeParam {
     void operator()(OnigMatchParamStruct* param) const;
   };
-  int search(std::string_view text, size_t from);
+  int search(std::string_view text, size_t from, const std::function<bool()>& goes_on);
   void limit(size_t tries);
 
   const Regex* regex_;

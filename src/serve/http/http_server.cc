@@ -83,6 +83,7 @@ class BeastServer : public HttpServer {
         });
         return;
       }
+      accept();
       Failure ignored;
       if (context_.num_connections < context_.options.max_connections) {
         socket.set_option(tcp::no_delay(true), ignored);
@@ -95,7 +96,6 @@ class BeastServer : public HttpServer {
         socket.non_blocking(true, ignored);
         socket.send(asio::buffer(full), 0, ignored);
       }
-      accept();
     });
   }
 
