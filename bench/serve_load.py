@@ -104,7 +104,7 @@ class Stream:
     def __init__(self, api, new_tokens):
         body = api.body(api.options.prompt, new_tokens, stream=True).encode()
         self.socket = socket.create_connection((api.host, api.port), timeout=600)
-        self.socket.sendall(b"POST /v1/completions HTTP/1.1\r\nHost: load\r\nContent-Type: application/json\r\n"
+        self.socket.sendall(b"POST /v1/completions HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\n"
                             b"Content-Length: %d\r\n\r\n%s" % (len(body), body))
         self.events, self.rest, self.ended = 0, b"", False
 

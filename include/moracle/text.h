@@ -29,11 +29,12 @@ class Tokenizer {
   ~Tokenizer();
 
   /// Token ids of UTF-8 text. Added tokens inside the text become their ids. Adds no special
-  /// tokens. Errors: invalid UTF-8, with the byte.
-  Result<std::vector<int32_t>> encode(std::string_view text) const;
+  /// tokens. Errors: invalid UTF-8, with the byte; kCancelled.
+  Result<std::vector<int32_t>> encode(std::string_view text, const Progress& progress = {}) const;
   /// The same with the special tokens that the file puts around a text, such as `<s>` before it:
   /// what transformers' tokenizer(text) gives. Chat templates write them themselves.
-  Result<std::vector<int32_t>> encode_prompt(std::string_view text) const;
+  Result<std::vector<int32_t>> encode_prompt(std::string_view text,
+                                             const Progress& progress = {}) const;
   /// The joined bytes of the tokens. `skip_special` leaves special tokens out. The result may end
   /// inside a UTF-8 character: see TokenStream.
   Result<std::string> decode(std::span<const int32_t> ids, bool skip_special = false) const;

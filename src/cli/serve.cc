@@ -42,6 +42,9 @@ int end_without_rank(std::unique_ptr<serve::Server> server, const Error& lost) {
 int run(const Options& given) {
   // Report errors in the request before loading anything.
   if (Status there = serve::HttpServer::available(); !there) return fail(there.error());
+  if (const std::string& origin = given.server.api.allowed_origin; !origin.empty()) {
+    if (Status checked = serve::check_origin(origin); !checked) return fail(checked.error());
+  }
   Options options = given;
   if (!options.api_key_file.empty()) {
     CLI_TRY(options.server.api.api_key, read_key(options.api_key_file));

@@ -22,13 +22,22 @@ Result<std::unique_ptr<Server>> Server::start(Model& model, ServedModel served,
   engine.rebalance.folder = server->served_.folder;
   engine.flush = [events = &server->events_] { events->flush(); };
   MORACLE_TRY(server->engine_, Engine::start(model, server->served_.tokenizer, engine));
-  server->api_ =
-      std::make_unique<Api>(server->served_, *server->engine_, server->events_, options.api);
-  const auto handler = [api = server->api_.get()](const HttpRequest& request,
-                                                  const std::shared_ptr<Exchange>& exchange) {
-    api->handle(request, exchange);
-  };
-  MORACLE_TRY(server->http_, HttpServer::start(options.http, handler));
+  ApiOptions api_options = options.api;
+  api_options.host = options.http.host;
+  server->api_ = std::make_unique<Api>(server->served_, *server->engine_, server->events_,
+                                       std::move(api_options));
+  HttpOptions http = options.http;
+  if (const std::string& origin = options.api.allowed_origin; !origin.empty()) {
+    // Browsers show answers only to pages that these name.
+    http.headers = {{"Access-Control-Allow-Origin", origin}, {"Vary", "Origin"}};
+  }
+  Api* const api = server->api_.get();
+  MORACLE_TRY(
+      server->http_,
+      HttpServer::start(
+          http, {.at_header = [api](const auto& request) { return api->at_header(request); },
+                 .answer = [api](const auto& request,
+                                 const auto& exchange) { api->answer(request, exchange); }}));
   return server;
 }
 

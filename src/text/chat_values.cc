@@ -1,6 +1,6 @@
 #include "text/chat_values.h"
 
-#include "base/json/json_text.h"
+#include "base/json/ordered_json.h"
 #include "base/text.h"
 #include "base/try.h"
 #include "base/utf8.h"
@@ -77,14 +77,14 @@ Result<OrderedJson> parse_chat_json(const std::string& text, const char* place,
                  type == OrderedJson::value_t::array ? "a JSON array" : "a JSON object",
                  std::move(fact)};
   };
-  if (const Status checked = check_json_text(text, ""); !checked) {
-    Error error = checked.error();
-    error.place = place;
+  Result<OrderedJson> json = parse_ordered_json(text);
+  if (!json) {
+    Error error = json.error();
+    error.place = error.place.empty() ? place : str(place, '.', error.place);
     return error;
   }
-  OrderedJson json = OrderedJson::parse(text, nullptr, /*allow_exceptions=*/false);
-  if (json.type() == type) return json;
-  return wrong(json.is_discarded() ? "it is not JSON" : str("it is of type ", json.type_name()));
+  if (json->type() == type) return json;
+  return wrong(str("it is of type ", json->type_name()));
 }
 
 void name_reasoning(OrderedJson& messages) {
@@ -95,7 +95,13 @@ void name_reasoning(OrderedJson& messages) {
       if (found == message.end() || found->is_null()) continue;
       const OrderedJson reasoning = *found;
       OrderedJson named = {{"thinking", reasoning}};  // first, for templates that print a message
-      for (const auto& [name, value] : message.items()) named[name] = value;
+      auto& members = named.get_ref<OrderedJson::object_t&>();
+      for (auto& [name, value] : message.get_ref<OrderedJson::object_t&>()) {
+        if (name == "thinking")
+          members.front().second = std::move(value);
+        else
+          members.emplace_back(name, std::move(value));  // searches for no equal key
+      }
       named["reasoning_content"] = reasoning;
       message = std::move(named);
       break;

@@ -8,6 +8,7 @@
 #include "base/try.h"
 #include "checkpoint/config.h"
 #include "moracle/text.h"
+#include "text/tokenizer/encode_progress.h"
 #include "text/tokenizer/parse.h"
 #include "text/tokenizer/parts.h"
 #include "text/tokenizer/rank_files.h"
@@ -21,7 +22,8 @@ struct Tokenizer::State : TokenizerParts {
   /// Appends the ids of text without raw added tokens. `at_start`: the whole text begins with it.
   template <class Model>
   Status encode(const Model& words_to_ids, std::string_view text, bool at_start,
-                typename Model::Scratch& scratch, std::vector<int32_t>& ids) const {
+                EncodeProgress& progress, typename Model::Scratch& scratch,
+                std::vector<int32_t>& ids) const {
     MORACLE_TRY(const std::string normalized, normalizer.apply(text));
     for (const auto& [range, id] : added.cut_normalized(normalized)) {
       if (id) {
@@ -32,17 +34,20 @@ struct Tokenizer::State : TokenizerParts {
                   {},
                   at_start && range.begin == 0};
       words.ranges.push_back({0, words.text.size()});
-      MORACLE_CHECK(pretokenizer.apply(words));
+      MORACLE_CHECK(pretokenizer.apply(words, progress));
       for (const TextRange& word : words.ranges) {
+        if (!progress.step()) return EncodeProgress::stopped();
         const auto part = std::string_view(words.text).substr(word.begin, word.end - word.begin);
-        MORACLE_CHECK(words_to_ids.encode(part, scratch, ids));
+        MORACLE_CHECK(words_to_ids.encode(part, progress, scratch, ids));
       }
     }
     return {};
   }
 
   template <class Model>
-  Result<std::vector<int32_t>> encode(const Model& words_to_ids, std::string_view text) const {
+  Result<std::vector<int32_t>> encode(const Model& words_to_ids, std::string_view text,
+                                      const Progress& caller) const {
+    EncodeProgress progress(caller, text.size());
     std::vector<int32_t> ids;
     typename Model::Scratch scratch;
     for (const auto& [range, id] : added.cut_raw(text)) {
@@ -50,8 +55,10 @@ struct Tokenizer::State : TokenizerParts {
         ids.push_back(*id);
         continue;
       }
+      if (!progress.call()) return EncodeProgress::stopped();
       const std::string_view part = text.substr(range.begin, range.end - range.begin);
-      MORACLE_CHECK(encode(words_to_ids, part, range.begin == 0, scratch, ids));
+      MORACLE_CHECK(encode(words_to_ids, part, range.begin == 0, progress, scratch, ids));
+      progress.reach(range.end);
     }
     return ids;
   }
@@ -125,17 +132,20 @@ Tokenizer::Tokenizer(Tokenizer&&) noexcept = default;
 Tokenizer& Tokenizer::operator=(Tokenizer&&) noexcept = default;
 Tokenizer::~Tokenizer() = default;
 
-Result<std::vector<int32_t>> Tokenizer::encode(std::string_view text) const {
+Result<std::vector<int32_t>> Tokenizer::encode(std::string_view text,
+                                               const Progress& progress) const {
   if (const auto bad = first_invalid_utf8(text)) {
     const int byte = static_cast<uint8_t>(text[*bad]);
     return Error{ErrorKind::kInvalidArgument, "", str("text, byte ", *bad), "valid UTF-8",
                  str("the sequence that begins with byte ", byte, " is invalid")};
   }
-  return std::visit([&](const auto& model) { return state_->encode(model, text); }, state_->model);
+  return std::visit([&](const auto& model) { return state_->encode(model, text, progress); },
+                    state_->model);
 }
 
-Result<std::vector<int32_t>> Tokenizer::encode_prompt(std::string_view text) const {
-  MORACLE_TRY(const std::vector<int32_t> ids, encode(text));
+Result<std::vector<int32_t>> Tokenizer::encode_prompt(std::string_view text,
+                                                      const Progress& progress) const {
+  MORACLE_TRY(const std::vector<int32_t> ids, encode(text, progress));
   std::vector<int32_t> prompt = state_->around.before;
   prompt.insert(prompt.end(), ids.begin(), ids.end());
   prompt.insert(prompt.end(), state_->around.after.begin(), state_->around.after.end());

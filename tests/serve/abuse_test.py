@@ -1,15 +1,19 @@
 """Treats the server badly: abuse_test.py COMMAND MODEL [--requests N] [--any-memory] [unittest's arguments].
 
-Malformed requests beside slow clients, many idle connections, and a server that is killed. --any-memory: sanitizers keep
-freed memory, so that its growth says nothing."""
+Malformed requests beside slow clients, many idle connections, a server that is killed (Abuse), and attacks on its time and
+memory (Attacks). --any-memory: sanitizers keep freed memory, so that its growth says nothing."""
 import concurrent.futures
+import contextlib
 import http.client
 import json
+import os
 import random
 import resource
+import select
 import signal
 import socket
 import sys
+import tempfile
 import threading
 import unittest
 
@@ -54,7 +58,7 @@ class Malformed:
         draw, body = self.draw, self.body()
         path = draw.choice(["/v1/completions", "/v1/chat/completions", "/tokenize", "/detokenize",
                             "/v1/load_lora_adapter", "/v1/unload_lora_adapter"])
-        head = bytearray(f"POST {path} HTTP/1.1\r\nHost: a\r\nConnection: close\r\nContent-Length: {len(body)}\r\n\r\n"
+        head = bytearray(f"POST {path} HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\nContent-Length: {len(body)}\r\n\r\n"
                          .encode())
         if draw.random() < 0.3:
             for _ in range(draw.randrange(1, 4)):
@@ -89,7 +93,7 @@ class Abuse(unittest.TestCase):
             slow = []
             for i in range(16):
                 slow.append(socket.create_connection(("127.0.0.1", server.port)))
-                slow[-1].sendall(b"POST /v1/completions HTTP/1.1\r\nHost: a\r\nContent-Length: 500\r\n\r\n{"[:20 + 4 * i])
+                slow[-1].sendall(b"POST /v1/completions HTTP/1.1\r\nHost: localhost\r\nContent-Length: 500\r\n\r\n{"[:20 + 4 * i])
             malformed, statuses, lock = [Malformed(seed) for seed in range(4)], {}, threading.Lock()
             memory = []
 
@@ -159,6 +163,147 @@ class Abuse(unittest.TestCase):
         with Server(COMMAND, MODEL, "--port", str(server.port)) as again:
             self.assertEqual(again.port, server.port)
             self.assertEqual(again.complete(PROMPT, max_tokens=4, ignore_eos=True)["usage"]["completion_tokens"], 4)
+
+
+MIB = 1 << 20
+SLOW_TEXT = json.dumps({"prompt": " " * 4 * MIB}).encode()  # one word: seconds of the tokenizer
+POST = b"POST /tokenize HTTP/1.1\r\nHost: localhost\r\n"
+CHUNKED = POST + b"Transfer-Encoding: chunked\r\n\r\n"
+
+
+def cpu_seconds(server):
+    with open(f"/proc/{server.process.pid}/stat", encoding="ascii") as file:
+        fields = file.read().rsplit(")", 1)[1].split()
+    return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
+
+
+def rests(server):
+    before = cpu_seconds(server)
+    time.sleep(0.3)
+    return cpu_seconds(server) - before < 0.1
+
+
+def wait_for(is_there, seconds=30):
+    end = time.monotonic() + seconds
+    while not is_there():
+        assert time.monotonic() < end, "never true"
+        time.sleep(0.02)
+
+
+def length(size):
+    return b"Content-Length: %d\r\n\r\n" % size
+
+
+class Attacks(unittest.TestCase):
+    """/health answers during each attack, and memory is bounded."""
+
+    @contextlib.contextmanager
+    def attack(self, server, megabytes):
+        """/health answers within 1 s, and memory grows by less than `megabytes`."""
+        over, waits, memory = threading.Event(), [], [resident(server)]
+
+        def watch():
+            while not over.is_set():
+                begin = time.monotonic()
+                status = server.request("GET", "/health")[0]
+                waits.append(time.monotonic() - begin if status == 200 else 1e9)
+                memory.append(resident(server))
+                time.sleep(0.02)
+
+        thread = threading.Thread(target=watch)
+        thread.start()
+        try:
+            yield
+        finally:
+            over.set()
+            thread.join()
+        print(f"/health: {max(waits):.3f} s at most; resident MB: {memory[0]:.0f}, at most {max(memory):.0f}")
+        self.assertLess(max(waits), 1)
+        self.assertTrue(ANY_MEMORY or max(memory) - memory[0] < megabytes)
+
+    def open(self, server, data=b""):
+        connection = socket.create_connection(("127.0.0.1", server.port), timeout=60)
+        self.addCleanup(connection.close)
+        connection.sendall(data)
+        return connection
+
+    def flood(self, server, data, piece, most):
+        """Sends pieces until the server answers, and returns the status; None after `most` bytes."""
+        connection = self.open(server, data)
+        for _ in range(0, most, len(piece)):
+            if select.select([connection], [], [], 0)[0]:
+                return int(connection.recv(4096).split(b" ", 2)[1])
+            connection.sendall(piece)
+        return None
+
+    def test_objects_with_many_members(self):
+        def chat(**fields):
+            return json.dumps({"messages": [{"role": "user", "content": "a"}], "prompt": "a", **fields})
+
+        many = {f"k{i:x}": 0 for i in range(300000)}
+        few = {f"k{i:x}": 0 for i in range(4080)}
+        expected = [(400, "/tokenize", chat(**many)), (400, "/v1/chat/completions", chat(chat_template_kwargs={"a": many})),
+                    (400, "/v1/completions", chat(response_format={"type": "json_schema", "json_schema": {"schema": many}})),
+                    (200, "/tokenize", chat(x=[few] * 100)),
+                    (None, "/tokenize", chat(messages=[{"role": "user", "content": "a", "reasoning": "b", **few}] * 100))]
+        with Server(COMMAND, MODEL) as server, self.attack(server, 1000):
+            before = cpu_seconds(server)
+            with concurrent.futures.ThreadPoolExecutor(5) as threads:
+                for (status, path, _), reply in zip(expected, threads.map(lambda each: server.post(*each[1:]), expected)):
+                    self.assertIn(status, (reply[0], None), f"{path} {str(reply)[:200]}")
+            print(f"{cpu_seconds(server) - before:.1f} CPU seconds")
+            self.assertTrue(ANY_MEMORY or cpu_seconds(server) - before < 15)
+
+    def test_chunk_extensions_and_trailers_without_end(self):
+        with Server(COMMAND, MODEL) as server, self.attack(server, 16):
+            for begin, piece in ((b"5;", b"a" * MIB), (b"5", b';a="' + b"b" * MIB), (b"0\r\n", b"X: " + b"a" * MIB),
+                                 (b"0\r\n", b"X: a\r\n" * 1000), (b"", b"1;%s\r\na\r\n" % (b"a" * 1000) * 100)):
+                self.assertEqual(self.flood(server, CHUNKED + begin, piece, 64 * MIB), 431, piece[:20])
+
+    def test_bodies_without_the_key(self):
+        with tempfile.NamedTemporaryFile("w", suffix=".key") as key:
+            key.write("secret")
+            key.flush()
+            server = Server(COMMAND, MODEL, "--api-key-file", key.name)
+        with server, self.attack(server, 16):
+            for _ in range(20):
+                connection = self.open(server, POST + length(8 * MIB))
+                self.assertEqual(connection.recv(12), b"HTTP/1.1 401")
+                with contextlib.suppress(OSError):
+                    connection.sendall(b" " * (8 * MIB - 1))
+            for data in (CHUNKED + b"800000\r\n", POST + b"Expect: 100-continue\r\n" + length(8 * MIB)):
+                self.assertEqual(self.open(server, data).recv(12), b"HTTP/1.1 401")
+
+    def test_bodies_without_end(self):
+        large = json.dumps({"prompt": "a" * (MIB - 100)}).encode()
+        with Server(COMMAND, MODEL, "--max-body", str(MIB)) as server:
+            with self.attack(server, 32):
+                held = [self.open(server, POST + length(len(large)) + large[:-1]) for _ in range(60)]
+                self.assertEqual(server.post("/tokenize", {"prompt": "a" * 60000})[0], 200)
+                status, headers, _ = server.request("POST", "/tokenize", large)
+                self.assertEqual((status, headers["Retry-After"]), (503, "1"))
+                for connection in held:
+                    connection.close()
+            wait_for(lambda: server.request("POST", "/tokenize", large)[0] == 200)
+
+    def test_texts_that_take_long(self):
+        server = Server(COMMAND, MODEL, "--drain-seconds", "5")
+        request = POST + length(len(SLOW_TEXT)) + SLOW_TEXT
+        with self.attack(server, 1500):
+            clients = [self.open(server, request) for _ in range(3)]
+            wait_for(lambda: cpu_seconds(server) > 1)
+            begin = time.monotonic()
+            self.assertEqual(server.post("/tokenize", {"prompt": "a"})[0], 200)
+            self.assertLess(time.monotonic() - begin, 1, "no worker is left for small requests")
+            for client in clients:
+                client.close()
+            wait_for(lambda: rests(server), 5)
+        clients = [self.open(server, request) for _ in range(3)]
+        before = cpu_seconds(server)
+        wait_for(lambda: cpu_seconds(server) > before + 0.5)
+        begin = time.monotonic()
+        self.assertEqual(server.end(), 0)
+        self.assertLess(time.monotonic() - begin, 5)
 
 
 if __name__ == "__main__":

@@ -4,7 +4,7 @@ import json
 
 
 def head_of(path, body):
-    return (f"POST {path} HTTP/1.1\r\nHost: load\r\nContent-Type: application/json\r\n"
+    return (f"POST {path} HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\n"
             f"Content-Length: {len(body)}\r\n\r\n").encode()
 
 

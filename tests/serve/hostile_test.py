@@ -42,8 +42,8 @@ GOOD_JSON = [b'{"prompt":"a","prompt":"b","max_tokens":1}', b'{"prompt":"\\ud83d
              b'{"prompt":"a","max_tokens":1,"temperature":0.' + b"1" * 100000 + b"}"]
 
 
-def head(*lines, path="/v1/completions", method="POST", length=len(BODY)):
-    fields = [f"{method} {path} HTTP/1.1", "Host: a", "Connection: close", *lines]
+def head(*lines, path="/v1/completions", method="POST", length=len(BODY), hosts=("localhost",)):
+    fields = [f"{method} {path} HTTP/1.1", *(f"Host: {host}" for host in hosts), "Connection: close", *lines]
     if length is not None:
         fields.append(f"Content-Length: {length}")
     return "\r\n".join([*fields, "", ""]).encode()
@@ -52,7 +52,7 @@ def head(*lines, path="/v1/completions", method="POST", length=len(BODY)):
 class Hostile(unittest.TestCase):
     @classmethod
     def setUpClass(cls):
-        cls.server = Server(COMMAND, MODEL)
+        cls.server = Server(COMMAND, MODEL, "--allow-origin", "https://friend.example")
 
     @classmethod
     def tearDownClass(cls):
@@ -85,24 +85,77 @@ class Hostile(unittest.TestCase):
             with self.subTest(body[:40]):
                 self.assertEqual(self.server.post("/v1/completions", body)[0], 200)
 
+    def test_objects_of_many_members(self):
+        many = {f"k{i}": 0 for i in range(4097)}
+        for path, body in (("/v1/completions", {**TEXT, **many}), ("/tokenize", {**CHAT, **many}), ("/detokenize", many),
+                           ("/v1/chat/completions", {**CHAT, "chat_template_kwargs": many}),
+                           ("/v1/completions", {**TEXT, "response_format": {"json_schema": {"schema": many}}})):
+            status, reply = self.server.post(path, body)
+            self.assertEqual((status, "4096 members" in reply["error"]["message"]), (400, True), reply)
+        del many["k0"]
+        status, reply = self.server.post("/tokenize", {**CHAT, "x": many})
+        self.assertEqual(status, 200, reply)
+        arguments = json.dumps({f"k{i}": 0 for i in range(4097)})
+        calls = [{"type": "function", "function": {"name": "f", "arguments": arguments}}]
+        status, reply = self.server.post("/tokenize", {"messages": [{"role": "assistant", "tool_calls": calls}]})
+        self.assertEqual(status, 400, reply)
+
+    def test_names_of_the_server(self):
+        for host in ("localhost", "LOCALHOST:1", "127.0.0.1:8000", "[::1]", "[::1]:8000", "friend.example"):
+            reply = self.server.raw(head(method="GET", path="/health", length=None, hosts=[host]))
+            self.assertEqual(int(reply.split(b" ", 2)[1]), 200, host)
+        for host in ("evil.example", "evil.example:8000", "localhost.evil.example", "192.0.2.1"):
+            for method, path, origin in (("POST", "/reload", f"http://{host}"), ("GET", "/v1/models", None), ("GET", "/health", None)):
+                lines = [f"Origin: {origin}"] if origin else []
+                for message in (head(*lines, method=method, path=path, length=0, hosts=[host]),
+                                head(*lines, method=method, path=f"http://{host}{path}", length=0)):
+                    reply = self.server.raw(message)
+                    self.assertEqual(int(reply.split(b" ", 2)[1]), 403, message)
+                    self.assertIn(b"host_not_allowed", reply)
+
+    def test_every_answer_names_the_allowed_page(self):
+        chunk = head("Transfer-Encoding: chunked", length=None) + b"1;" + b"a" * 20000
+        stream = json.dumps({**TEXT, "stream": True}).encode()
+        friend, evil = "Origin: https://friend.example", "Origin: https://evil.example"
+        for status, message in (
+                (200, head(friend, method="GET", path="/health", length=None)), (200, head(friend) + BODY),
+                (200, head(friend, length=len(stream)) + stream), (403, head(evil) + BODY), (400, head(friend, length=1) + b"x"),
+                (404, head(friend, path="/x", length=None)), (413, head(friend, length=9_000_000)), (431, chunk),
+                (400, b"nonsense\r\n\r\n"), (204, head(friend, "Access-Control-Request-Method: POST", method="OPTIONS"))):
+            with self.subTest(message[:60]):
+                reply = self.server.raw(message).decode()
+                self.assertEqual(int(reply.split(" ", 2)[1]), status, reply)
+                self.assertIn("\r\nAccess-Control-Allow-Origin: https://friend.example\r\n", reply)
+                self.assertIn("\r\nVary: Origin\r\n", reply)
+        self.assertIn("\r\nAccess-Control-Allow-Headers: *, Authorization\r\n", reply)
+
     def test_messages(self):
         chunked = head("Transfer-Encoding: chunked", length=None)
         cut = b"a\r\n" + BODY[:10] + b"\r\n" + b"%x;name=1\r\n" % (len(BODY) - 10) + BODY[10:] + b"\r\n0\r\nTrailer: x\r\n\r\n"
         expected = {
             200: [head() + BODY, chunked + cut, head("X: a\r\n b") + BODY, head(method="HEAD", path="/", length=None),
                   head("Content-Encoding: identity") + BODY,
-                  head(method="GET", path="/health?x=1", length=None)],
+                  head(method="GET", path="/health?x=1", length=None),
+                  head(method="GET", path="http://localhost/health?x=1", length=None), head(path="HTTP://[::1]:80/v1/completions") + BODY,
+                  head(method="GET", path="http://localhost:80", length=None), b"GET /health HTTP/1.0\r\n\r\n"],
             400: [chunked + b"zz\r\n" + BODY, head("Transfer-Encoding: chunked") + cut, head(length=-5) + BODY,
                   head(f"Content-Length: {len(BODY) - 1}") + BODY, head("X : a") + BODY, head(length=10**20) + BODY,
                   b"GET /health HTTP/3.7\r\n\r\n", b"GET /health\r\n\r\n", b"GET /health HTTP/1.1\nHost: a\n\n",
+                  head(hosts=[]) + BODY, head(hosts=["localhost", "localhost"]) + BODY,
+                  head(hosts=[], path="http://localhost/v1/completions") + BODY,
+                  b"POST /v1/completions HTTP/1.0\r\nTransfer-Encoding: chunked\r\n\r\n0\r\n\r\n",
                   b"GET /he\x00alth HTTP/1.1\r\n\r\n", b"\x16\x03\x01\x02\x00\x01\x00\x01\xfc\x03\x03" + b"x" * 200],
             404: [head(method="GET", path=path, length=None)
-                  for path in ("/%68ealth", "/../../etc/passwd", "/health/", "http://a/health", "/v1/models/none")],
-            405: [head(method=method, length=None) for method in ("GET", "HEAD", "OPTIONS", "PUT", "DELETE", "TRACE")],
+                  for path in ("/%68ealth", "/../../etc/passwd", "/health/", "http://localhost/healthy", "/v1/models/none")],
+            405: [head(method=method, length=None) for method in ("GET", "HEAD", "PUT", "DELETE", "TRACE")],
             413: [head(length=9_000_000), chunked + b"ffffffffffffffff\r\n", chunked + b"900000\r\n" + BODY,
                   head("Expect: 100-continue", length=9_000_000)],
             415: [head("Content-Encoding: gzip") + BODY],
-            431: [head("X: " + "a" * 20000), head(*(f"X{i}: a" for i in range(3000))), head(path="/" + "a" * 20000)],
+            501: [head(f"Transfer-Encoding: {name}", length=None) + cut
+                  for name in ("gzip, chunked", "gzip", "chunked, gzip", "identity", "chunked;q=1")],
+            431: [chunked + b"5;" + b"a" * 20000, chunked + b"1;%s\r\na\r\n" % (b"a" * 100) * 200,
+                  chunked + b"0\r\nX: " + b"a" * 20000, chunked + b"0\r\n" + b"X: a\r\n" * 4000,
+                  head("X: " + "a" * 20000), head(*(f"X{i}: a" for i in range(3000))), head(path="/" + "a" * 20000)],
         }
         for status, messages in expected.items():
             for message in messages:
@@ -114,7 +167,7 @@ class Hostile(unittest.TestCase):
         self.assertTrue(reply.startswith(b"HTTP/1.1 100 Continue\r\n\r\nHTTP/1.1 200 OK\r\n"), reply)
 
     def test_requests_in_a_row_are_answered_in_order(self):
-        one = b"POST /tokenize HTTP/1.1\r\nHost: a\r\nContent-Length: 15\r\n\r\n{\"prompt\": \"%c\"}"
+        one = b"POST /tokenize HTTP/1.1\r\nHost: localhost\r\nContent-Length: 15\r\n\r\n{\"prompt\": \"%c\"}"
         reply = self.server.raw(b"".join(one % letter for letter in b"abc") + head(method="GET", path="/health", length=None))
         expected = [self.server.post("/tokenize", {"prompt": letter})[1]["tokens"] for letter in "abc"]
         bodies = [json.loads(part.split(b"\r\n\r\n", 1)[1]) for part in reply.split(b"HTTP/1.1 200 OK")[1:]]

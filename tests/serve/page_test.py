@@ -1,5 +1,9 @@
-"""Tests the server's page in headless Chromium: page_test.py COMMAND MODEL [unittest's arguments]."""
+"""Tests the server's page and pages of others in headless Chromium: page_test.py COMMAND MODEL [unittest's arguments]."""
+import http.server
+import json
 import sys
+import tempfile
+import threading
 import unittest
 
 from browser import Page, find_browser
@@ -70,6 +74,89 @@ class ServedPage(unittest.TestCase):
         self.page.evaluate("1")  # reads the events so far
         self.assertTrue(self.page.urls)
         self.assertEqual([url for url in self.page.urls if not url.startswith((self.origin, "data:"))], [])
+
+
+class EmptyPage(http.server.BaseHTTPRequestHandler):
+    def do_GET(self):
+        self.send_response(200)
+        self.send_header("Content-Type", "text/html")
+        self.end_headers()
+        self.wfile.write(b"<title>other</title>")
+
+    def log_message(self, *_):
+        pass
+
+
+class OtherPages(unittest.TestCase):
+    """Scripts of a page that another server sends. Ports make origins differ, and so do names."""
+
+    KEY = "secret-key"
+
+    @classmethod
+    def setUpClass(cls):
+        cls.others = http.server.ThreadingHTTPServer(("127.0.0.1", 0), EmptyPage)
+        threading.Thread(target=cls.others.serve_forever, daemon=True).start()
+        port = cls.others.server_address[1]
+        with tempfile.NamedTemporaryFile("w", suffix=".key") as key:
+            key.write(cls.KEY)
+            key.flush()
+            cls.server = Server(COMMAND, MODEL, "--allow-origin", f"http://127.0.0.1:{port}", "--api-key-file", key.name)
+        cls.pages = {}
+        for name in ("127.0.0.1", "localhost"):
+            page = cls.pages[name] = Page(find_browser(), f"http://{name}:{port}/")
+            page.wait("document.title === 'other'")
+
+    @classmethod
+    def tearDownClass(cls):
+        for page in cls.pages.values():
+            page.close()
+        cls.server.end()
+        cls.others.shutdown()
+        cls.others.server_close()
+
+    def fetch(self, page, path, body=None, key=KEY):
+        """Status and text that the page's script sees, read piece by piece, or the reason why it sees nothing."""
+        options = {"headers": {"Authorization": f"Bearer {key}", "X-Client": "1"}}
+        if body:
+            options |= {"method": "POST", "body": json.dumps(body)}
+            options["headers"]["Content-Type"] = "application/json"
+        self.pages[page].evaluate(f"""(() => {{
+            window.seen = null;
+            (async () => {{
+                const reply = await fetch('http://127.0.0.1:{self.server.port}{path}', {json.dumps(options)});
+                const reader = reply.body.getReader(), decoder = new TextDecoder();
+                let text = '', pieces = 0;
+                for (let piece; !(piece = await reader.read()).done; ++pieces) text += decoder.decode(piece.value, {{stream: true}});
+                window.seen = {{status: reply.status, text, pieces}};
+            }})().catch(error => window.seen = {{status: 0, text: String(error), pieces: 0}});
+        }})()""")
+        return self.pages[page].wait("window.seen")
+
+    def test_allowed_page_sees_answers_streams_and_errors(self):
+        chat = {"messages": [{"role": "user", "content": "Who is Moses?"}], "max_tokens": 12, "temperature": 0}
+        seen = self.fetch("127.0.0.1", "/v1/chat/completions", chat)
+        self.assertEqual((seen["status"], json.loads(seen["text"])["object"]), (200, "chat.completion"))
+        seen = self.fetch("127.0.0.1", "/v1/chat/completions", {**chat, "stream": True})
+        self.assertEqual(seen["status"], 200)
+        self.assertTrue(seen["text"].endswith("data: [DONE]\n\n"), seen)
+        seen = self.fetch("127.0.0.1", "/v1/models")
+        self.assertEqual(seen["status"], 200)
+        for status, path, body, key in ((400, "/v1/completions", {"prompt": 5}, self.KEY), (401, "/v1/completions", chat, "wrong"),
+                                        (401, "/metrics", None, "wrong"), (404, "/nothing", None, self.KEY),
+                                        (413, "/tokenize", {"prompt": "a" * (9 << 20)}, self.KEY)):
+            seen = self.fetch("127.0.0.1", path, body, key)
+            self.assertEqual(seen["status"], status, seen)
+            self.assertIn("error", json.loads(seen["text"]))
+
+    def test_other_page_sees_nothing(self):
+        def prompt_tokens():
+            lines = self.server.request("GET", "/metrics", headers={"Authorization": f"Bearer {self.KEY}"})[2].splitlines()
+            return next(line for line in lines if line.startswith("moracle_prompt_tokens_total"))
+
+        before = prompt_tokens()
+        for path, body in (("/health", None), ("/v1/completions", {"prompt": "a", "max_tokens": 1})):
+            self.assertEqual(self.fetch("localhost", path, body)["status"], 0)
+        self.assertEqual(prompt_tokens(), before)
 
 
 if __name__ == "__main__":

@@ -236,7 +236,8 @@ class Refusals(unittest.TestCase):
 
     def test_wrong_requests(self):
         self.refused(404, "unknown_url", "GET", "/../etc/passwd")
-        self.refused(405, "method_not_allowed", "GET", "/v1/completions")
+        for method in ("GET", "OPTIONS"):
+            self.refused(405, "method_not_allowed", method, "/v1/completions")
         self.refused(404, "model_not_found", "POST", "/v1/completions", {"model": "gpt", "prompt": "a"}, self.KEY)
         for body in ("", "{", "[]", b"\xff\xfe", "{\"prompt\": \"\\ud800\"}", "[" * 5000, {"prompt": 3}, {},
                      {"prompt": "a", "temperature": -1}, {"prompt": []}):
@@ -244,7 +245,7 @@ class Refusals(unittest.TestCase):
 
     def test_large_and_broken_messages(self):
         self.assertIn(b" 413 ", self.server.raw(
-            b"POST /tokenize HTTP/1.1\r\nHost: a\r\nContent-Length: 100000\r\n\r\n").splitlines()[0])
+            b"POST /tokenize HTTP/1.1\r\nHost: localhost\r\nContent-Length: 100000\r\n\r\n").splitlines()[0])
         self.assertIn(b" 431 ", self.server.raw(
             b"GET /health HTTP/1.1\r\nA: " + b"a" * 40000 + b"\r\n\r\n").splitlines()[0])
         for data in (b"nonsense\r\n\r\n", b"GET /health\r\n\r\n", b"POST / HTTP/1.1\r\nContent-Length: -1\r\n\r\n"):
@@ -252,7 +253,7 @@ class Refusals(unittest.TestCase):
 
     def test_random_bytes_leave_the_server_alive(self):
         draw = random.Random(5)
-        good = (b"POST /v1/completions HTTP/1.1\r\nHost: a\r\nAuthorization: Bearer secret-key\r\nConnection: close\r\n"
+        good = (b"POST /v1/completions HTTP/1.1\r\nHost: localhost\r\nAuthorization: Bearer secret-key\r\nConnection: close\r\n"
                 b"Content-Length: 45\r\n\r\n" + b'{"prompt": "And the", "max_tokens": 2, "n":1}')
         for _ in range(300):
             data = bytearray(good)
@@ -302,7 +303,7 @@ class Leaving(unittest.TestCase):
             for left, stream in ((2, True), (4, False)):
                 request = json.dumps({**body, "stream": stream})
                 with socket.create_connection(("127.0.0.1", server.port)) as connection:
-                    connection.sendall(f"POST /v1/completions HTTP/1.1\r\nHost: a\r\nContent-Length: {len(request)}\r\n"
+                    connection.sendall(f"POST /v1/completions HTTP/1.1\r\nHost: localhost\r\nContent-Length: {len(request)}\r\n"
                                        f"\r\n{request}".encode())
                     if stream:
                         connection.recv(100)
@@ -318,7 +319,7 @@ class Leaving(unittest.TestCase):
             slow, before = [], server.open_files()
             for i in range(50):
                 connection = socket.create_connection(("127.0.0.1", server.port))
-                connection.sendall(b"POST /v1/completions HTTP/1.1\r\nHost: a\r\nContent-Length: 500\r\n"[:20 + i])
+                connection.sendall(b"POST /v1/completions HTTP/1.1\r\nHost: localhost\r\nContent-Length: 500\r\n"[:20 + i])
                 slow.append(connection)
             self.assertTrue(wait_until(lambda: server.open_files() >= before + 50))
             self.assertEqual(server.complete(PROMPT, max_tokens=4)["usage"]["completion_tokens"], 4)
@@ -451,7 +452,8 @@ class Ending(unittest.TestCase):
             self.assertEqual(statuses, [503])
 
     def test_options_are_checked(self):
-        for options, part in ((("--port", "70000"), "65535"), (("--host", "nowhere"), "--host"),
+        for options, part in ((("--port", "70000"), "65535"), (("--allow-origin", "a.example"), "https://a.example:8000"),
+                              (("--host", "nowhere"), "--host"),
                               (("--lora", "x"), "NAME=DIR"), (("--cache-bytes", "10"), "at least one page"),
                               (("--max-sequences", "1000"), "--max-sequences"),
                               (("--api-key-file", "/nothing"), "/nothing")):

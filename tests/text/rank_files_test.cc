@@ -42,6 +42,18 @@ TEST(Tekken, IdsEqualMistralCommon) {
   EXPECT_TRUE(tokenizer->ids_without_token(424).empty());
 }
 
+TEST(Tekken, EncodingStopsInsideLongWord) {
+  const TemporaryFolder folder;
+  folder.write("tekken.json", golden("tekken")["file"].dump());
+  const auto tokenizer = Tokenizer::open(folder.path());
+  ASSERT_TRUE(tokenizer) << tokenizer.error().to_string();
+  int calls = 0;
+  const auto ids = tokenizer->encode(std::string(200'000, 'a'),
+                                     [&](int64_t, int64_t) { return ++calls < 8; });
+  ASSERT_FALSE(ids);
+  EXPECT_EQ(ids.error().kind, ErrorKind::kCancelled);
+}
+
 TEST(Tekken, SpecialTokensAreCutOutAndComeBeforePrompts) {
   const json made = golden("tekken");
   const TemporaryFolder folder;

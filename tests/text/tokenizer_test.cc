@@ -3,6 +3,7 @@
 #include <gtest/gtest.h>
 #include <unistd.h>
 
+#include <climits>
 #include <filesystem>
 #include <fstream>
 #include <iterator>
@@ -304,6 +305,44 @@ TEST(Tokenizer, EncodesConcurrently) {
   }
   for (std::thread& thread : threads) thread.join();
   EXPECT_EQ(wrong, std::vector<int>(4));
+}
+
+/// Stops encoding at each of its calls of Progress.
+void expect_to_stop(const Tokenizer& tokenizer, const std::string& text) {
+  int calls = 0, until = INT_MAX;
+  const Progress progress = [&](int64_t done, int64_t total) {
+    EXPECT_EQ(total, static_cast<int64_t>(text.size()));
+    EXPECT_LE(done, total);
+    return ++calls < until;
+  };
+  const auto ids = tokenizer.encode(text, progress);
+  ASSERT_TRUE(ids) << ids.error().to_string();
+  EXPECT_EQ(*ids, *tokenizer.encode(text));
+  const int all = calls;
+  EXPECT_GE(all, 8);
+  for (until = 1; until <= all; until += 3) {
+    calls = 0;
+    const auto stopped = tokenizer.encode(text, progress);
+    ASSERT_FALSE(stopped);
+    EXPECT_EQ(stopped.error().kind, ErrorKind::kCancelled);
+    EXPECT_EQ(calls, until);
+  }
+}
+
+TEST(Tokenizer, StopsInsideLongWordsAndBetweenWords) {
+  std::string words;
+  while (words.size() < 100'000) words += "a b ";
+  json merging = plain_file();
+  merging["model"]["vocab"]["aa"] = 256;
+  merging["model"]["merges"] = json::array({"a a"});
+  expect_to_stop(*parse(merging), std::string(200'000, 'a'));
+  expect_to_stop(*parse(merging), words);
+  json unigram = plain_file();
+  unigram["pre_tokenizer"] = nullptr;
+  unigram["model"] = {{"type", "Unigram"},
+                      {"unk_id", 0},
+                      {"vocab", json::array({json::array({"?", -1}), json::array({"a", -1})})}};
+  expect_to_stop(*parse(unigram), std::string(200'000, 'a'));
 }
 
 TEST(TokenStream, EmitsWholeCharactersOnly) {

@@ -3,6 +3,7 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <functional>
 #include <memory>
 #include <string_view>
 #include <utility>
@@ -59,8 +60,9 @@ class RegexScratch {
 
   /// Cuts all of `text`, which must be valid UTF-8, into matches and the parts between them. The
   /// expression sees the text on both sides of a part, but nothing outside of `text`. Errors:
-  /// kUnsupported if the expression backtracks too often or too deep, or if matches overlap.
-  Status cut(std::string_view text, std::vector<RegexPart>& parts);
+  /// kUnsupported if the expression backtracks too often or too deep, or if matches overlap;
+  /// kCancelled.
+  Status cut(std::string_view text, std::vector<RegexPart>& parts, const Progress& progress = {});
 
   /// Whether the expression matches at the start of `text`. Returns false if that takes more than
   /// `tries` backtracks, or if `text` is not UTF-8.
@@ -73,7 +75,7 @@ class RegexScratch {
   struct FreeParam {
     void operator()(OnigMatchParamStruct* param) const;
   };
-  int search(std::string_view text, size_t from);
+  int search(std::string_view text, size_t from, const std::function<bool()>& goes_on);
   void limit(size_t tries);
 
   const Regex* regex_;

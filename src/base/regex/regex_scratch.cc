@@ -12,7 +12,8 @@ namespace moracle {
 namespace {
 
 constexpr unsigned kDeepestStack = 1 << 24;  // entries of 32 bytes: 512 MiB
-constexpr size_t kLongestText = INT_MAX;     // Oniguruma's positions are of type int
+constexpr size_t kSearchesPerCall = 1 << 12;
+constexpr size_t kLongestText = INT_MAX;  // Oniguruma's positions are of type int
 
 /// Backtracks that every search may take, and those that the longer searches of a RegexScratch
 /// share: a number, and more per byte of text. A word takes fewer than 100. A run of n spaces takes
@@ -55,8 +56,9 @@ void RegexScratch::limit(size_t tries) {
   onig_set_retry_limit_in_search_of_match_param(param_.get(), tries);
 }
 
-/// Starts a search over with twice the limit until the spare tries are used up.
-int RegexScratch::search(std::string_view text, size_t from) {
+/// Starts a search over with twice the limit until the spare tries are used up, or `goes_on` is
+/// false.
+int RegexScratch::search(std::string_view text, size_t from, const std::function<bool()>& goes_on) {
   const OnigUChar* end = regex_units(text) + text.size();
   const auto run = [&] {
     return onig_search_with_param(regex_->code_.get(), regex_units(text), end,
@@ -65,7 +67,8 @@ int RegexScratch::search(std::string_view text, size_t from) {
   };
   int found = run();
   if (!stopped(found)) return found;
-  for (size_t tries = 2 * kUsualTries; stopped(found) && tries <= spare_tries_; tries *= 2) {
+  for (size_t tries = 2 * kUsualTries; stopped(found) && tries <= spare_tries_ && goes_on();
+       tries *= 2) {
     spare_tries_ -= tries;
     limit(tries);
     found = run();
@@ -74,15 +77,25 @@ int RegexScratch::search(std::string_view text, size_t from) {
   return found;
 }
 
-Status RegexScratch::cut(std::string_view text, std::vector<RegexPart>& parts) {
+Status RegexScratch::cut(std::string_view text, std::vector<RegexPart>& parts,
+                         const Progress& progress) {
   parts.clear();
   if (text.size() > kLongestText) return beyond_limits("a text above 2 GiB");
   spare_tries_ += text.size() * kSpareTriesPerByte;
   std::optional<size_t> last_end;
   size_t from = 0;
   size_t done = 0;
-  while (from <= text.size()) {
-    const int found = search(text, from);
+  bool is_cancelled = false;
+  const std::function<bool()> goes_on = [&] {
+    is_cancelled =
+        progress && !progress(static_cast<int64_t>(from), static_cast<int64_t>(text.size()));
+    return !is_cancelled;
+  };
+  for (size_t searches = 1; from <= text.size(); ++searches) {
+    if (searches % kSearchesPerCall == 0) goes_on();
+    const int found = is_cancelled ? ONIG_MISMATCH : search(text, from, goes_on);
+    if (is_cancelled)
+      return Error{ErrorKind::kCancelled, "", "text", "", "matching was stopped on request"};
     if (found == ONIG_MISMATCH) break;
     if (found < 0) return beyond_limits(regex_message(found));
     const TextRange range{static_cast<size_t>(region_->beg[0]),

@@ -36,91 +36,105 @@ std::string without_percent(std::string_view text) {
 
 std::span<const Api::Route> Api::routes() {
   static constexpr Route kRoutes[] = {
-      {"GET", "/", &Api::page, true},
-      {"GET", "/health", &Api::health, true},
-      {"GET", "/metrics", &Api::metrics, false},
-      {"GET", "/explain", &Api::explain, false},
-      {"GET", "/v1/models", &Api::models, false},
-      {"GET", "/v1/models/", &Api::one_model, false},
-      {"POST", "/v1/completions", &Api::completions, false},
-      {"POST", "/v1/chat/completions", &Api::chat_completions, false},
-      {"POST", "/tokenize", &Api::tokenize, false},
-      {"POST", "/detokenize", &Api::detokenize, false},
-      {"POST", "/reload", &Api::reload, false},
-      {"POST", "/rebalance", &Api::rebalance, false},
-      {"POST", "/v1/load_lora_adapter", &Api::load_adapter, false},
-      {"POST", "/v1/unload_lora_adapter", &Api::unload_adapter, false},
+      {"/", &Api::page, nullptr, true},
+      {"/health", &Api::health, nullptr, true},
+      {"/metrics", &Api::metrics, nullptr, false},
+      {"/explain", &Api::explain, nullptr, false},
+      {"/v1/models", &Api::models, nullptr, false},
+      {"/v1/models/", &Api::one_model, nullptr, false},
+      {"/v1/completions", nullptr, &Api::completions, false},
+      {"/v1/chat/completions", nullptr, &Api::chat_completions, false},
+      {"/tokenize", nullptr, &Api::tokenize, false},
+      {"/detokenize", nullptr, &Api::detokenize, false},
+      {"/reload", nullptr, &Api::reload, false},
+      {"/rebalance", nullptr, &Api::rebalance, false},
+      {"/v1/load_lora_adapter", nullptr, &Api::load_adapter, false},
+      {"/v1/unload_lora_adapter", nullptr, &Api::unload_adapter, false},
   };
   return kRoutes;
 }
 
-// A page of another site must not use this server through a visitor's browser. Browsers name the
-// site in Origin.
-std::optional<ApiError> Api::refusal(const HttpRequest& request, const Route& route) const {
-  const bool is_own_page = request.origin.empty() || request.origin == "http://" + request.host ||
-                           request.origin == "https://" + request.host;
-  if (!is_own_page && request.origin != options_.allowed_origin) {
-    return ApiError{.status = 403,
-                    .message = "requests from other web pages are off (--allow-origin)",
-                    .code = "origin_not_allowed"};
-  }
-  if (route.is_public || options_.api_key.empty()) return {};
-  if (equal_in_constant_time(request.authorization, "Bearer " + options_.api_key)) return {};
-  return ApiError{.status = 401,
-                  .message = "needs the header Authorization: Bearer with the server's key",
-                  .code = "invalid_api_key"};
-}
-
-void Api::handle(const HttpRequest& request, const std::shared_ptr<Exchange>& exchange) {
-  if (request.method == "OPTIONS" && !options_.allowed_origin.empty()) {
-    return exchange->reply(
-        {.status = 204,
-         .headers = {{"Access-Control-Allow-Origin", options_.allowed_origin},
-                     {"Access-Control-Allow-Methods", "GET, POST"},
-                     {"Access-Control-Allow-Headers", "Authorization, Content-Type"}}});
-  }
-  bool knows_path = false;
+const Api::Route* Api::find(const HttpRequest& request, bool& knows_path) {
+  const bool reads = request.method == "GET" || request.method == "HEAD";
   for (const Route& route : routes()) {
     const std::string_view path = route.path;
     const bool is_prefix = path.size() > 1 && path.ends_with('/');
     if (is_prefix ? !request.path.starts_with(path) : request.path != path) continue;
     knows_path = true;
-    const bool reads = request.method == "HEAD" && std::string_view(route.method) == "GET";
-    if (request.method != route.method && !reads) continue;
-    if (const auto refused = refusal(request, route)) return exchange->reply(to_reply(*refused));
-    if (!request.encoding.empty() && request.encoding != "identity") {
-      return exchange->reply(to_reply({.status = 415,
-                                       .message = "bodies must not have a Content-Encoding",
-                                       .code = "unsupported_encoding"}));
-    }
-    return (this->*route.answer)(request, exchange);
+    if (route.read ? reads : request.method == "POST") return &route;
   }
-  exchange->reply(to_reply({.status = knows_path ? 405 : 404,
-                            .message = knows_path ? "this path has another method" : "no such path",
-                            .code = knows_path ? "method_not_allowed" : "unknown_url"}));
+  return nullptr;
 }
 
-void Api::page(const HttpRequest&, const std::shared_ptr<Exchange>& exchange) {
-  exchange->reply({.body = std::string(kPage),
-                   .type = "text/html; charset=utf-8",
-                   .headers = {{"Content-Security-Policy",
-                                "default-src 'none'; script-src 'unsafe-inline'; style-src "
-                                "'unsafe-inline'; connect-src 'self'; img-src data:"},
-                               {"X-Content-Type-Options", "nosniff"}}});
+std::optional<ApiError> Api::refusal(const HttpRequest& request, const Route& route) const {
+  if (!browsers_.may_send(request.origin, request.host)) {
+    return ApiError{.status = 403,
+                    .message = "requests from other web pages are off (--allow-origin)",
+                    .code = "origin_not_allowed"};
+  }
+  const bool has_key = equal_in_constant_time(request.authorization, "Bearer " + options_.api_key);
+  if (!route.is_public && !options_.api_key.empty() && !has_key) {
+    return ApiError{.status = 401,
+                    .message = "needs the header Authorization: Bearer with the server's key",
+                    .code = "invalid_api_key"};
+  }
+  if (!request.encoding.empty() && request.encoding != "identity") {
+    return ApiError{.status = 415,
+                    .message = "bodies must not have a Content-Encoding",
+                    .code = "unsupported_encoding"};
+  }
+  return {};
 }
 
-void Api::health(const HttpRequest&, const std::shared_ptr<Exchange>& exchange) {
+std::optional<HttpReply> Api::at_header(const HttpRequest& request) {
+  if (!browsers_.may_use(request.host)) {
+    return to_reply({.status = 403,
+                     .message = "needs a Host header that names this server: localhost, 127.0.0.1, "
+                                "[::1], the address of --host or the host of --allow-origin",
+                     .code = "host_not_allowed"});
+  }
+  if (request.method == "OPTIONS" && !options_.allowed_origin.empty()) {
+    return HttpReply{.status = 204,
+                     .headers = {{"Access-Control-Allow-Methods", "GET, POST"},
+                                 {"Access-Control-Allow-Headers", "*, Authorization"}}};
+  }
+  bool knows_path = false;
+  const Route* const route = find(request, knows_path);
+  if (!route) {
+    return to_reply({.status = knows_path ? 405 : 404,
+                     .message = knows_path ? "this path has another method" : "no such path",
+                     .code = knows_path ? "method_not_allowed" : "unknown_url"});
+  }
+  if (const auto refused = refusal(request, *route)) return to_reply(*refused);
+  if (!route->read) return {};
+  return (this->*route->read)(request);
+}
+
+void Api::answer(const HttpRequest& request, const std::shared_ptr<Exchange>& exchange) {
+  bool knows_path = false;
+  (this->*find(request, knows_path)->answer)(request, exchange);
+}
+
+HttpReply Api::page(const HttpRequest&) {
+  return {.body = std::string(kPage),
+          .type = "text/html; charset=utf-8",
+          .headers = {{"Content-Security-Policy",
+                       "default-src 'none'; script-src 'unsafe-inline'; style-src "
+                       "'unsafe-inline'; connect-src 'self'; img-src data:"},
+                      {"X-Content-Type-Options", "nosniff"}}};
+}
+
+HttpReply Api::health(const HttpRequest&) {
   const bool ready = ready_ && !engine_.failure();
-  exchange->reply({.status = ready ? 200 : 503, .body = dump({{"live", true}, {"ready", ready}})});
+  return {.status = ready ? 200 : 503, .body = dump({{"live", true}, {"ready", ready}})};
 }
 
-void Api::metrics(const HttpRequest&, const std::shared_ptr<Exchange>& exchange) {
-  exchange->reply(
-      {.body = engine_.metrics().text(), .type = "text/plain; version=0.0.4; charset=utf-8"});
+HttpReply Api::metrics(const HttpRequest&) {
+  return {.body = engine_.metrics().text(), .type = "text/plain; version=0.0.4; charset=utf-8"};
 }
 
-void Api::explain(const HttpRequest&, const std::shared_ptr<Exchange>& exchange) {
-  exchange->reply({.body = model_.explanation});
+HttpReply Api::explain(const HttpRequest&) {
+  return {.body = model_.explanation};
 }
 
 Json Api::model_json(const std::string& name) const {
@@ -132,18 +146,18 @@ Json Api::model_json(const std::string& name) const {
           {"max_model_len", model_.max_context}};
 }
 
-void Api::models(const HttpRequest&, const std::shared_ptr<Exchange>& exchange) {
+HttpReply Api::models(const HttpRequest&) {
   Json data = Json::array({model_json(model_.name)});
   for (const std::string& name : model_.adapters->names()) data.push_back(model_json(name));
-  exchange->reply({.body = dump({{"object", "list"}, {"data", data}})});
+  return {.body = dump({{"object", "list"}, {"data", data}})};
 }
 
-void Api::one_model(const HttpRequest& request, const std::shared_ptr<Exchange>& exchange) {
+HttpReply Api::one_model(const HttpRequest& request) {
   const std::string name = without_percent(
       std::string_view(request.path).substr(std::string_view("/v1/models/").size()));
   if (name != model_.name && !model_.adapters->find(name))
-    return exchange->reply(to_reply(unknown_model(model_.name)));
-  exchange->reply({.body = dump(model_json(name))});
+    return to_reply(unknown_model(model_.name));
+  return {.body = dump(model_json(name))};
 }
 
 void Api::reload(const HttpRequest&, const std::shared_ptr<Exchange>& exchange) {

@@ -4,6 +4,7 @@
 #include <atomic>
 
 #include "serve/api/api_error.h"
+#include "serve/api/browsers.h"
 #include "serve/api/event_queue.h"
 #include "serve/api/served_model.h"
 #include "serve/engine/engine.h"
@@ -11,38 +12,47 @@
 namespace moracle::serve {
 
 struct ApiOptions {
-  std::string api_key;         ///< empty: none
-  std::string allowed_origin;  ///< for browsers on other pages; empty: none
-  double request_seconds = 0;  ///< time limit of a request; 0: none
+  std::string host = "127.0.0.1";  ///< the address on which the server listens
+  std::string api_key;             ///< empty: none
+  std::string allowed_origin;      ///< for browsers on other pages; empty: none
+  double request_seconds = 0;      ///< time limit of a request; 0: none
 };
 
 class Api {
  public:
   /// `model`, `engine` and `events` must outlive it. The engine flushes `events`.
   Api(const ServedModel& model, Engine& engine, EventQueue& events, ApiOptions options)
-      : model_(model), engine_(engine), events_(events), options_(std::move(options)) {}
+      : model_(model),
+        engine_(engine),
+        events_(events),
+        options_(std::move(options)),
+        browsers_(options_.host, options_.allowed_origin) {}
 
+  /// Answers all requests that read, and those that are refused for their header. Empty: answer()
+  /// needs the body.
+  std::optional<HttpReply> at_header(const HttpRequest& request);
   /// Answers one request. May be called from several threads.
-  void handle(const HttpRequest& request, const std::shared_ptr<Exchange>& exchange);
+  void answer(const HttpRequest& request, const std::shared_ptr<Exchange>& exchange);
   /// From now on /health says that the server is not ready.
   void stop_accepting() { ready_ = false; }
 
  private:
-  using Answering = void (Api::*)(const HttpRequest&, const std::shared_ptr<Exchange>&);
   struct Route {
-    const char *method, *path;  // a path that ends with "/" is the beginning of longer ones
-    Answering answer;
-    bool is_public;  // needs no key
+    const char* path;  // one that ends with "/" is the beginning of longer ones
+    HttpReply (Api::*read)(const HttpRequest&);  // for GET and HEAD; else null
+    void (Api::*answer)(const HttpRequest&, const std::shared_ptr<Exchange>&);  // for POST
+    bool is_public;                                                             // needs no key
   };
   static std::span<const Route> routes();
+  static const Route* find(const HttpRequest& request, bool& knows_path);
   std::optional<ApiError> refusal(const HttpRequest& request, const Route& route) const;
 
-  void page(const HttpRequest& request, const std::shared_ptr<Exchange>& exchange);
-  void health(const HttpRequest& request, const std::shared_ptr<Exchange>& exchange);
-  void metrics(const HttpRequest& request, const std::shared_ptr<Exchange>& exchange);
-  void explain(const HttpRequest& request, const std::shared_ptr<Exchange>& exchange);
-  void models(const HttpRequest& request, const std::shared_ptr<Exchange>& exchange);
-  void one_model(const HttpRequest& request, const std::shared_ptr<Exchange>& exchange);
+  HttpReply page(const HttpRequest& request);
+  HttpReply health(const HttpRequest& request);
+  HttpReply metrics(const HttpRequest& request);
+  HttpReply explain(const HttpRequest& request);
+  HttpReply models(const HttpRequest& request);
+  HttpReply one_model(const HttpRequest& request);
   Json model_json(const std::string& name) const;
   void completions(const HttpRequest& request, const std::shared_ptr<Exchange>& exchange);
   void chat_completions(const HttpRequest& request, const std::shared_ptr<Exchange>& exchange);
@@ -59,6 +69,7 @@ class Api {
   Engine& engine_;
   EventQueue& events_;
   const ApiOptions options_;
+  const Browsers browsers_;
   std::atomic<bool> ready_{true};
 };
 

@@ -1,5 +1,6 @@
 #include "serve/api/chat_prompt.h"
 
+#include "base/json/ordered_json.h"
 #include "base/text.h"
 #include "base/try.h"
 #include "serve/api/api_error.h"
@@ -25,11 +26,12 @@ Result<std::string> read_content(const JsonField& content) {
 // OpenAI's calls hold arguments as text, templates take objects.
 Status read_calls(const JsonField& calls, const ToolDialect& dialect, Json& message) {
   MORACLE_TRY(const std::vector<JsonField> items, calls.items());
+  Json& shown_calls = message["tool_calls"];
   for (size_t i = 0; i < items.size(); ++i) {
     const JsonField function = items[i]["function"];
     MORACLE_CHECK(function["name"].text());
     const JsonField arguments = function["arguments"];
-    Json& shown = message["tool_calls"][i]["function"]["arguments"];
+    Json& shown = shown_calls[i]["function"]["arguments"];
     const bool is_text = arguments.value().is_string();
     if (is_text) {
       const auto parsed = parse_json(arguments.value().get_ref<const std::string&>());
@@ -99,7 +101,7 @@ Result<ChatPrompt> read_chat_prompt(const JsonField& body, const std::string& te
     return Error{ErrorKind::kUnsupported, "", "messages", "a model with a chat template",
                  model.no_chat};
   }
-  Json ordered = Json::parse(text, nullptr, /*allow_exceptions=*/false);
+  MORACLE_TRY(Json ordered, parse_ordered_json(text));
   MORACLE_TRY(const Json messages,
               read_messages(body["messages"], std::move(ordered["messages"]), model.dialect));
   MORACLE_CHECK(check_variables(body["chat_template_kwargs"]));

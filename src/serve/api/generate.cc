@@ -1,4 +1,6 @@
 // The paths that read JSON: completions, chat, tokens.
+#include <chrono>
+
 #include "base/text.h"
 #include "base/try.h"
 #include "serve/api/answer.h"
@@ -9,6 +11,25 @@ namespace {
 
 using Value = nlohmann::json;
 const std::string kBody;
+
+constexpr std::chrono::seconds kMaxTokenizing{10};
+
+// Stops the tokenizer for a client that has left, and after a time.
+Progress while_wanted(const Exchange& exchange) {
+  const auto end = std::chrono::steady_clock::now() + kMaxTokenizing;
+  return [&exchange, end](int64_t, int64_t) {
+    return !exchange.left() && std::chrono::steady_clock::now() < end;
+  };
+}
+
+HttpReply refused(const Error& error, const Exchange& exchange) {
+  if (error.kind != ErrorKind::kCancelled) return to_reply(api_error(error));
+  if (exchange.left())
+    return to_reply({.status = 503, .message = "the server is stopping", .code = "stopping"});
+  return to_reply(
+      {.message = str("needs a text that is tokenized within ", kMaxTokenizing.count(), " s"),
+       .code = "text_too_long"});
+}
 
 std::function<void(const Status&)> answer_to(std::shared_ptr<Exchange> exchange) {
   return [exchange = std::move(exchange)](const Status& done) {
@@ -36,9 +57,10 @@ void Api::generate(const HttpRequest& http, const std::shared_ptr<Exchange>& exc
     if (name != model_.name && !model_.adapters->find(name))
       return exchange->reply(to_reply(unknown_model(model_.name)));
   }
-  Result<GenerationRequest> request =
-      is_chat ? read_chat(*body, http.body, model_) : read_completion(*body, http.body, model_);
-  if (!request) return exchange->reply(to_reply(api_error(request.error())));
+  const Progress progress = while_wanted(*exchange);
+  Result<GenerationRequest> request = is_chat ? read_chat(*body, http.body, model_, progress)
+                                              : read_completion(*body, http.body, model_, progress);
+  if (!request) return exchange->reply(refused(request.error(), *exchange));
   const auto answer = std::make_shared<Answer>(*request, model_.tokenizer, exchange);
   std::vector<std::vector<Job>> prompts;  // the choices of each
   for (size_t i = 0; i < request->jobs.size(); ++i) {
@@ -65,18 +87,20 @@ void Api::generate(const HttpRequest& http, const std::shared_ptr<Exchange>& exc
 }
 
 void Api::tokenize(const HttpRequest& http, const std::shared_ptr<Exchange>& exchange) {
+  const Progress progress = while_wanted(*exchange);
   const auto ids = [&]() -> Result<std::vector<int32_t>> {
     MORACLE_TRY(const Value value, parse_body(http.body));
     const JsonField body(value, kBody);
     if (!body["messages"].is_null()) {
       MORACLE_TRY(const ChatPrompt prompt, read_chat_prompt(body, http.body, model_));
-      return model_.tokenizer.encode(prompt.text);
+      return model_.tokenizer.encode(prompt.text, progress);
     }
     MORACLE_TRY(const std::string text, body["prompt"].text());
     MORACLE_TRY(const bool special, body["add_special_tokens"].flag_or(true));
-    return special ? model_.tokenizer.encode_prompt(text) : model_.tokenizer.encode(text);
+    return special ? model_.tokenizer.encode_prompt(text, progress)
+                   : model_.tokenizer.encode(text, progress);
   }();
-  if (!ids) return exchange->reply(to_reply(api_error(ids.error())));
+  if (!ids) return exchange->reply(refused(ids.error(), *exchange));
   exchange->reply(
       {.body = dump(
            {{"count", ids->size()}, {"max_model_len", model_.max_context}, {"tokens", *ids}})});

@@ -1,6 +1,6 @@
 #include "serve/api/generation_request.h"
 
-#include "base/json/json_text.h"
+#include "base/json/ordered_json.h"
 #include "base/text.h"
 #include "base/try.h"
 #include "serve/api/job_fields.h"
@@ -25,13 +25,13 @@ Result<std::vector<int32_t>> read_ids(const JsonField& field) {
 }
 
 Status add_prompt(const JsonField& body, const JsonField& prompt, const ServedModel& model,
-                  const Job& fields, std::optional<int64_t> max_tokens,
+                  const Job& fields, std::optional<int64_t> max_tokens, const Progress& progress,
                   GenerationRequest& request) {
   std::vector<int32_t> ids;
   std::string shown;
   if (prompt.value().is_string()) {
     shown = *prompt.text();
-    MORACLE_TRY(ids, model.tokenizer.encode_prompt(shown));
+    MORACLE_TRY(ids, model.tokenizer.encode_prompt(shown, progress));
   } else {
     MORACLE_TRY(ids, read_ids(prompt));
   }
@@ -52,22 +52,13 @@ Result<std::optional<int64_t>> read_max_tokens(const JsonField& field, int64_t m
 }  // namespace
 
 Result<json> parse_body(const std::string& body) {
-  MORACLE_CHECK(check_json_text(body, ""));
-  try {
-    json parsed = json::parse(body);  // checks UTF-8
-    if (parsed.is_object()) return parsed;
-  } catch (const json::parse_error& error) {
-    return Error{ErrorKind::kBadFile, "", "", "a body of valid JSON in UTF-8",
-                 str("byte ", error.byte, " is wrong")};
-  } catch (const json::exception&) {
-    return Error{ErrorKind::kBadFile, "", "body", "numbers in the range of doubles",
-                 "it has others"};
-  }
+  MORACLE_TRY(const nlohmann::ordered_json parsed, parse_ordered_json(body));
+  if (parsed.is_object()) return json(parsed);
   return Error{ErrorKind::kBadFile, "", "body", "an object", "it is another value"};
 }
 
 Result<GenerationRequest> read_completion(const json& value, const std::string& text,
-                                          const ServedModel& model) {
+                                          const ServedModel& model, const Progress& progress) {
   const JsonField body(value, kNoFile);
   GenerationRequest request;
   if (!body["tools"].value().empty()) return body["tools"].unsupported("a request for a chat");
@@ -87,10 +78,10 @@ Result<GenerationRequest> read_completion(const json& value, const std::string& 
     for (const JsonField& item : items) {
       if (!item.value().is_string() && !item.value().is_array())
         return item.bad("a string or an array of token ids");
-      MORACLE_CHECK(add_prompt(body, item, model, fields, max_tokens, request));
+      MORACLE_CHECK(add_prompt(body, item, model, fields, max_tokens, progress, request));
     }
   } else if (prompt.value().is_string() || prompt.value().is_array()) {
-    MORACLE_CHECK(add_prompt(body, prompt, model, fields, max_tokens, request));
+    MORACLE_CHECK(add_prompt(body, prompt, model, fields, max_tokens, progress, request));
   } else {
     return prompt.bad("a string, an array of token ids, or an array of such prompts");
   }
@@ -98,7 +89,7 @@ Result<GenerationRequest> read_completion(const json& value, const std::string& 
 }
 
 Result<GenerationRequest> read_chat(const json& value, const std::string& text,
-                                    const ServedModel& model) {
+                                    const ServedModel& model, const Progress& progress) {
   const JsonField body(value, kNoFile);
   GenerationRequest request;
   request.is_chat = true;
@@ -115,7 +106,7 @@ Result<GenerationRequest> read_chat(const json& value, const std::string& text,
   MORACLE_TRY(const auto max_tokens, read_max_tokens(body[key], 1));
   MORACLE_TRY(ChatPrompt prompt, read_chat_prompt(body, text, model));
   if (prompt.tools) fields.shown_ids = special_marks(prompt.tools->format, model.tokenizer);
-  MORACLE_TRY(std::vector<int32_t> ids, model.tokenizer.encode(prompt.text));
+  MORACLE_TRY(std::vector<int32_t> ids, model.tokenizer.encode(prompt.text, progress));
   MORACLE_CHECK(add_jobs(body, model, fields, std::move(ids), max_tokens, request));
   request.prompts.push_back(std::move(prompt.text));
   request.tools = std::move(prompt.tools);

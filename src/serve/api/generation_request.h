@@ -21,15 +21,15 @@ struct GenerationRequest {
   std::shared_ptr<const ToolUse> tools;  ///< null: answers hold no calls
 };
 
-/// Parses an object of JSON: at most 64 levels, valid UTF-8. Errors name the byte.
+/// Parses an object of JSON. Errors: those of parse_ordered_json; another value.
 Result<nlohmann::json> parse_body(const std::string& body);
 
 /// Errors: fields of a wrong type or out of range; fields that this server does not support and
 /// that would change the answer; a prompt that does not fit in the context.
-/// `text` is the unparsed body.
+/// `text` is the unparsed body. `progress`: of the tokenizer.
 Result<GenerationRequest> read_completion(const nlohmann::json& body, const std::string& text,
-                                          const ServedModel& model);
+                                          const ServedModel& model, const Progress& progress = {});
 Result<GenerationRequest> read_chat(const nlohmann::json& body, const std::string& text,
-                                    const ServedModel& model);
+                                    const ServedModel& model, const Progress& progress = {});
 
 }  // namespace moracle::serve

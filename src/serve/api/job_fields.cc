@@ -5,6 +5,7 @@
 #include <cmath>
 #include <random>
 
+#include "base/json/ordered_json.h"
 #include "base/text.h"
 #include "base/try.h"
 #include "serve/api/api_error.h"
@@ -140,7 +141,7 @@ Result<std::shared_ptr<const Grammar>> read_format(const JsonField& body, const 
   if (!given["schema"].is_object()) return given["schema"].bad("an object");
   MORACLE_TRY(const bool strict, given["strict"].flag_or(true));
   // Members of the answer come in the order of the schema, which `body` has lost.
-  const Json ordered = Json::parse(text, nullptr, /*allow_exceptions=*/false);
+  MORACLE_TRY(const Json ordered, parse_ordered_json(text));
   auto grammar = model.grammars->json_schema(
       dump(ordered["response_format"]["json_schema"]["schema"]), strict);
   if (grammar) return grammar;

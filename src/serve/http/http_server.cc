@@ -4,6 +4,7 @@
 #include <boost/asio/io_context.hpp>
 #include <boost/asio/steady_timer.hpp>
 #include <chrono>
+#include <new>
 #include <thread>
 
 #include "base/text.h"
@@ -20,11 +21,12 @@ using Failure = boost::beast::error_code;
 class BeastServer : public HttpServer {
  public:
   BeastServer(const HttpOptions& options, HttpHandler handler)
-      : context_{options, std::move(handler), &workers_} {}
+      : context_{options, std::move(handler), workers_} {}
 
   ~BeastServer() override { BeastServer::stop(); }
 
   void stop() override {
+    context_.stopping = true;
     workers_.join();
     // Replies in progress travel until the end of this time.
     const auto end = std::chrono::steady_clock::now() + std::chrono::seconds(2);
@@ -54,7 +56,7 @@ class BeastServer : public HttpServer {
     }
     port_ = acceptor_.local_endpoint().port();
     accept();
-    thread_ = std::thread([this] { io_.run(); });
+    thread_ = std::thread([this] { run(); });
     return {};
   }
 
@@ -62,6 +64,15 @@ class BeastServer : public HttpServer {
   int64_t num_connections() const override { return context_.num_connections; }
 
  private:
+  void run() {
+    while (!io_.stopped()) {
+      try {
+        io_.run();
+      } catch (const std::bad_alloc&) {  // ends the connection whose handler needed the memory
+      }
+    }
+  }
+
   void accept() {
     acceptor_.async_accept([this](const Failure& failure, tcp::socket socket) {
       if (failure) {
@@ -72,18 +83,19 @@ class BeastServer : public HttpServer {
         });
         return;
       }
+      accept();
       Failure ignored;
       if (context_.num_connections < context_.options.max_connections) {
         socket.set_option(tcp::no_delay(true), ignored);
         std::make_shared<Session>(std::move(socket), context_)->read_header();
       } else {
-        static constexpr std::string_view kFull =
-            "HTTP/1.1 503 Service Unavailable\r\nRetry-After: 1\r\nContent-Length: 0\r\n"
-            "Connection: close\r\n\r\n";
+        std::string full = "HTTP/1.1 503 Service Unavailable\r\nRetry-After: 1\r\n";
+        for (const auto& [name, value] : context_.options.headers)
+          full += str(name, ": ", value, "\r\n");
+        full += "Content-Length: 0\r\nConnection: close\r\n\r\n";
         socket.non_blocking(true, ignored);
-        socket.send(asio::buffer(kFull), 0, ignored);
+        socket.send(asio::buffer(full), 0, ignored);
       }
-      accept();
     });
   }
 

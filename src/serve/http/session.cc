@@ -51,6 +51,7 @@ class SessionExchange : public Exchange {
       s.on_leave(request, std::move(left));
     });
   }
+  bool left() const override { return session_->left(); }
   void post(std::function<void()> work) override {
     asio::post(session_->stream().get_executor(), std::move(work));
   }
@@ -68,23 +69,23 @@ class SessionExchange : public Exchange {
 
 void run_handler(const HttpHandler& handler, HttpRequest&& request,
                  const std::shared_ptr<Exchange>& exchange) {
+  if (exchange->left()) return exchange->reply(refusal(503, "the server is stopping"));
   try {
-    handler(std::move(request), exchange);
+    handler.answer(std::move(request), exchange);
   } catch (const std::exception&) {  // the system refuses memory
-    exchange->reply({.status = 500,
-                     .body = R"({"error":{"message":"the request needs more memory than there is",)"
-                             R"("type":"server_error","param":null,"code":null}})"});
+    exchange->reply(refusal(500, "the request needs more memory than there is"));
   }
 }
 
 }  // namespace
 
 Session::Session(asio::ip::tcp::socket socket, SessionContext& context)
-    : context_(context), stream_(std::move(socket)) {
+    : context_(context), stream_(std::move(socket)), buffer_(context.options.max_header) {
   ++context_.num_connections;
 }
 
 Session::~Session() {
+  answered();
   --context_.num_connections;
 }
 
@@ -95,18 +96,44 @@ void Session::read_header() {
   stream_.expires_after(milliseconds(context_.options.idle_seconds));
   http::async_read_header(stream_, buffer_, *parser_,
                           [self = shared_from_this()](const Failure& failure, size_t) {
-                            failure ? self->refuse(failure) : self->read_body();
+                            failure ? self->refuse(failure) : self->take_header();
                           });
 }
 
+void Session::take_header() {
+  const auto& message = parser_->get();
+  if (auto wrong = wrong_head(message)) return refuse(*std::move(wrong));
+  ++request_;
+  keep_alive_ = message.keep_alive();
+  is_http_1_0_ = message.version() < 11;
+  is_head_ = message.method() == http::verb::head;
+  streaming_ = ended_ = false;
+  unread_ = !parser_->is_done();
+  head_ = read_head(message);
+  if (auto reply = context_.handler.at_header(head_)) {
+    keep_alive_ = keep_alive_ && !unread_;
+    begin_answer();
+    this->reply(request_, *std::move(reply));
+  } else {
+    read_body();
+  }
+}
+
 void Session::read_body() {
+  body_bytes_ = std::make_shared<BodyBytes>(context_.body_bytes,
+                                            8 * static_cast<int64_t>(context_.options.max_body));
+  if (parser_->is_done()) return handle();
+  buffer_.reserve(context_.options.max_header);  // reads this much at once
+  parser_->eager(true);
+  on_chunk_ = [left = size_t{context_.options.max_header}](uint64_t, beast::string_view extension,
+                                                           Failure& failure) mutable {
+    if (extension.size() > left) failure = http::error::header_limit;
+    left -= std::min(extension.size(), left);
+  };
+  parser_->on_chunk_header(on_chunk_);
   stream_.expires_after(milliseconds(context_.options.transfer_seconds));
-  const auto read = [self = shared_from_this()](const Failure& started, size_t) {
-    if (started) return self->close();
-    http::async_read(self->stream_, self->buffer_, *self->parser_,
-                     [self](const Failure& failure, size_t) {
-                       failure ? self->refuse(failure) : self->handle();
-                     });
+  const auto read = [self = shared_from_this()](const Failure& failure, size_t) {
+    failure ? self->close() : self->continue_body();
   };
   if (beast::iequals(parser_->get()[http::field::expect], "100-continue")) {
     static constexpr std::string_view kContinue = "HTTP/1.1 100 Continue\r\n\r\n";
@@ -116,46 +143,56 @@ void Session::read_body() {
   }
 }
 
-void Session::handle() {
-  const auto message = parser_->release();
-  parser_.reset();
-  ++request_;
-  keep_alive_ = message.keep_alive();
-  is_http_1_0_ = message.version() < 11;
-  is_head_ = message.method() == http::verb::head;
-  streaming_ = ended_ = false;
-  const auto text = [](beast::string_view view) { return std::string(view.data(), view.size()); };
-  HttpRequest request;
-  request.method = text(message.method_string());
-  request.path = text(message.target());
-  request.path.resize(std::min(request.path.find('?'), request.path.size()));
-  request.host = text(message[http::field::host]);
-  request.origin = text(message[http::field::origin]);
-  request.authorization = text(message[http::field::authorization]);
-  request.encoding = text(message[http::field::content_encoding]);
-  request.body = message.body();
-  answering_ = true;
-  ++context_.num_answering;
-  watch();
-  asio::post(*context_.workers,
-             [exchange = std::make_shared<SessionExchange>(shared_from_this(), request_),
-              request = std::move(request), &handler = context_.handler]() mutable {
-               run_handler(handler, std::move(request), exchange);
-             });
+void Session::continue_body() {
+  http::async_read_some(
+      stream_, buffer_, *parser_, [self = shared_from_this()](const Failure& failure, size_t) {
+        if (failure) return self->refuse(failure);
+        const auto size = static_cast<int64_t>(self->parser_->get().body().size());
+        if (!self->body_bytes_->grow_to(size))
+          return self->refuse(refusal(503, "other requests have too many bytes; try again later"));
+        self->parser_->is_done() ? self->handle() : self->continue_body();
+      });
 }
 
-// The bytes are no request, or too many. The reply ends the connection.
+void Session::handle() {
+  HttpRequest request = std::move(head_);
+  request.body = std::move(parser_->get().body());
+  parser_.reset();
+  const bool is_large = body_bytes_->is_large();
+  unread_ = false;
+  begin_answer();
+  watch();
+  auto work = [exchange = std::make_shared<SessionExchange>(shared_from_this(), request_),
+               request = std::move(request), bytes = std::move(body_bytes_),
+               &handler = context_.handler]() mutable {
+    run_handler(handler, std::move(request), exchange);
+  };
+  if (is_large)
+    asio::post(context_.large_bodies, std::move(work));
+  else
+    asio::post(context_.workers, std::move(work));
+}
+
+// The bytes are no request, or too many.
 void Session::refuse(const Failure& failure) {
-  const bool too_large = failure == http::error::body_limit;
   const bool is_http = failure.category() == make_error_code(http::error::bad_value).category();
   if (!is_http || failure == http::error::end_of_stream || failure == http::error::partial_message)
     return close();
+  const bool is_long_header =
+      failure == http::error::header_limit || failure == http::error::buffer_overflow;
+  refuse(refusal(failure == http::error::body_limit ? 413
+                 : is_long_header                   ? 431
+                                                    : 400,
+                 str("not a request that this server reads: ", failure.message())));
+}
+
+// The reply ends the connection.
+void Session::refuse(HttpReply&& reply) {
   ++request_;
   keep_alive_ = is_http_1_0_ = is_head_ = streaming_ = ended_ = false;
-  const int status = too_large ? 413 : failure == http::error::header_limit ? 431 : 400;
-  reply(request_, {status, str(R"({"error":{"message":"not a request that this server reads: )",
-                               failure.message(),
-                               R"(","type":"invalid_request_error","param":null,"code":null}})")});
+  unread_ = true;
+  body_bytes_.reset();
+  this->reply(request_, std::move(reply));
 }
 
 // Watches for the end of the connection while a request is being answered. A client that sends
@@ -182,7 +219,11 @@ void Session::on_leave(uint64_t request, std::function<void()> left) {
 void Session::send_head(const HttpReply& head, bool chunked) {
   const auto reason = http::obsolete_reason(static_cast<http::status>(head.status));
   unsent_ += str("HTTP/1.1 ", head.status, " ", reason, "\r\nContent-Type: ", head.type, "\r\n");
-  for (const auto& [name, value] : head.headers) unsent_ += str(name, ": ", value, "\r\n");
+  const auto add = [&](const HttpHeaders& headers) {
+    for (const auto& [name, value] : headers) unsent_ += str(name, ": ", value, "\r\n");
+  };
+  add(head.headers);
+  add(context_.options.headers);
   if (chunked)
     unsent_ += "Transfer-Encoding: chunked\r\nCache-Control: no-store\r\n";
   else if (!streaming_)
@@ -243,6 +284,11 @@ void Session::flush() {
                     });
 }
 
+void Session::begin_answer() {
+  answering_ = true;
+  ++context_.num_answering;
+}
+
 void Session::answered() {
   if (std::exchange(answering_, false)) --context_.num_answering;
 }
@@ -250,6 +296,16 @@ void Session::answered() {
 void Session::next_request() {
   on_leave_ = nullptr;
   answered();
+  parser_.reset();
+  if (!keep_alive_ && unread_) {
+    // Closing now would reset the connection of a client that is still sending, and with it the
+    // reply.
+    Failure ignored;
+    stream_.socket().shutdown(asio::ip::tcp::socket::shutdown_send, ignored);
+    stream_.expires_after(milliseconds(context_.options.transfer_seconds));
+    buffer_.clear();
+    return discard(context_.options.max_body);
+  }
   if (!keep_alive_) return close();
   // An idle connection keeps little memory.
   unsent_ = std::string();
@@ -260,9 +316,16 @@ void Session::next_request() {
   read_header();
 }
 
+// Takes up to `left` bytes of the client, or all until it closes.
+void Session::discard(uint64_t left) {
+  stream_.async_read_some(buffer_.prepare(std::min<uint64_t>(left, context_.options.max_header)),
+                          [self = shared_from_this(), left](const Failure& failure, size_t size) {
+                            failure || size >= left ? self->close() : self->discard(left - size);
+                          });
+}
+
 void Session::close() {
-  if (closed_) return;
-  closed_ = true;
+  if (closed_.exchange(true)) return;
   answered();
   Failure ignored;
   stream_.socket().shutdown(asio::ip::tcp::socket::shutdown_both, ignored);

@@ -3,14 +3,15 @@
 
 #include <atomic>
 #include <boost/asio/ip/tcp.hpp>
+#include <boost/asio/strand.hpp>
 #include <boost/asio/thread_pool.hpp>
 #include <boost/beast/core/flat_buffer.hpp>
 #include <boost/beast/core/tcp_stream.hpp>
 #include <boost/beast/http/parser.hpp>
-#include <boost/beast/http/string_body.hpp>
 #include <optional>
 
-#include "serve/http/http.h"
+#include "serve/http/body_bytes.h"
+#include "serve/http/request_head.h"
 
 namespace moracle::serve {
 
@@ -18,8 +19,11 @@ namespace moracle::serve {
 struct SessionContext {
   HttpOptions options;
   HttpHandler handler;
-  boost::asio::thread_pool* workers;
-  std::atomic<int64_t> num_connections{0}, num_answering{0};
+  boost::asio::thread_pool& workers;
+  /// Runs one request after another.
+  boost::asio::strand<boost::asio::thread_pool::executor_type> large_bodies{workers.get_executor()};
+  std::atomic<int64_t> num_connections{0}, num_answering{0}, body_bytes{0};
+  std::atomic<bool> stopping{false};
 };
 
 /// All functions run on the I/O thread.
@@ -36,29 +40,39 @@ class Session : public std::enable_shared_from_this<Session> {
   void end(uint64_t request);
   void on_leave(uint64_t request, std::function<void()> left);
   boost::beast::tcp_stream& stream() { return stream_; }
+  /// See Exchange::left. May be called from any thread.
+  bool left() const { return closed_ || context_.stopping; }
 
  private:
   using Failure = boost::beast::error_code;
+  void take_header();
   void read_body();
+  void continue_body();
   void handle();
   void refuse(const Failure& failure);
+  void refuse(HttpReply&& reply);
   void watch();
-  void left();
   bool is_open(uint64_t request) const { return request == request_ && !closed_; }
   void send_head(const HttpReply& head, bool chunked);
   void flush();
   void next_request();
+  void discard(uint64_t left);
   void close();
-
+  void begin_answer();
   void answered();
 
   SessionContext& context_;
   boost::beast::tcp_stream stream_;
   boost::beast::flat_buffer buffer_;
   std::optional<boost::beast::http::request_parser<boost::beast::http::string_body>> parser_;
+  std::function<void(uint64_t, boost::beast::string_view, Failure&)> on_chunk_;  // of parser_
   uint64_t request_ = 0;  // number of the current request
+  HttpRequest head_;
+  std::shared_ptr<BodyBytes> body_bytes_;
   bool keep_alive_ = false, is_http_1_0_ = false, is_head_ = false;
-  bool answering_ = false, streaming_ = false, ended_ = false, writing_ = false, closed_ = false;
+  bool unread_ = false;  // the client may be sending the rest of a request that is refused
+  bool answering_ = false, streaming_ = false, ended_ = false, writing_ = false;
+  std::atomic<bool> closed_{false};
   std::string unsent_, sending_;
   std::function<void()> on_leave_;
 };

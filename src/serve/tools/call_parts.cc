@@ -1,6 +1,6 @@
 #include "serve/tools/call_parts.h"
 
-#include "base/json/json_text.h"
+#include "base/json/ordered_json.h"
 
 namespace moracle::serve {
 namespace {
@@ -10,10 +10,9 @@ constexpr std::string_view kSpace = " \t\r\n";
 }  // namespace
 
 std::optional<CallJson> parse_json(std::string_view text) {
-  if (!check_json_text(text, "")) return {};
-  CallJson json = CallJson::parse(text, nullptr, /*allow_exceptions=*/false);
-  if (json.is_discarded()) return {};
-  return json;
+  Result<CallJson> json = parse_ordered_json(text);
+  if (!json) return {};
+  return *std::move(json);
 }
 
 std::optional<ToolCall> make_call(std::string id, std::string name, const CallJson& arguments,

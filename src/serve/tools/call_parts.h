@@ -12,7 +12,7 @@ namespace moracle::serve {
 /// Arguments keep the order in which the model wrote them.
 using CallJson = nlohmann::ordered_json;
 
-/// The JSON value that makes up the whole text. Empty: no JSON, or too deep.
+/// The JSON value that makes up the whole text. Empty: see the errors of parse_ordered_json.
 std::optional<CallJson> parse_json(std::string_view text);
 /// Empty: not an offered tool, or no object.
 std::optional<ToolCall> make_call(std::string id, std::string name, const CallJson& arguments,

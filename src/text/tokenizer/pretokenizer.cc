@@ -28,9 +28,10 @@ Result<Pretokenizer> Pretokenizer::parse(const JsonField& field) {
   return pretokenizer;
 }
 
-Status Pretokenizer::apply(Words& words) const {
+Status Pretokenizer::apply(Words& words, EncodeProgress& progress) const {
   for (const auto& step : steps_) {
-    MORACLE_CHECK(std::visit([&](const auto& one) { return one.apply(words); }, step));
+    if (!progress.step()) return EncodeProgress::stopped();
+    MORACLE_CHECK(std::visit([&](const auto& one) { return one.apply(words, progress); }, step));
   }
   return {};
 }

@@ -7,6 +7,7 @@
 
 #include "base/json/json_field.h"
 #include "base/regex/regex.h"
+#include "text/tokenizer/encode_progress.h"
 #include "text/tokenizer/metaspace.h"
 
 namespace moracle {
@@ -27,8 +28,8 @@ class Pretokenizer {
   /// expressions that Oniguruma refuses; kBadFile.
   static Result<Pretokenizer> parse(const JsonField& field);
 
-  /// Runs every step. Errors: kUnsupported, see RegexScratch::cut.
-  Status apply(Words& words) const;
+  /// Runs every step. Errors: kUnsupported, see RegexScratch::cut; kCancelled.
+  Status apply(Words& words, EncodeProgress& progress) const;
 
  private:
   /// Treatment of the parts that match.
@@ -37,22 +38,22 @@ class Pretokenizer {
     Regex regex;
     Behavior behavior;
     bool invert;
-    Status apply(Words& words) const;
+    Status apply(Words& words, EncodeProgress& progress) const;
     void keep(std::vector<RegexPart>& parts, size_t offset, std::vector<TextRange>& out) const;
   };
   /// Puts a space before each word that does not begin with one.
   struct PrefixSpace {
-    Status apply(Words& words) const;
+    Status apply(Words& words, EncodeProgress&) const;
   };
   /// Writes spaces as marks, and puts a mark before words that do not begin with one.
   struct Marks {
     std::string mark;
     MetaspaceOptions::Prepend prepend;
-    Status apply(Words& words) const;
+    Status apply(Words& words, EncodeProgress&) const;
   };
   /// Writes each byte as its character of the byte-level alphabet.
   struct ByteLevel {
-    Status apply(Words& words) const;
+    Status apply(Words& words, EncodeProgress&) const;
   };
   Status add(const JsonField& field, int depth);
   Status add_byte_level(const JsonField& field);

@@ -7,14 +7,17 @@
 
 namespace moracle {
 
-Status Pretokenizer::Split::apply(Words& words) const {
+Status Pretokenizer::Split::apply(Words& words, EncodeProgress& progress) const {
   RegexScratch scratch(regex);
   std::vector<TextRange> ranges;
   std::vector<RegexPart> parts;
   ranges.reserve(words.ranges.size() + words.text.size() / 4);
+  const Progress while_cutting = [&](int64_t, int64_t) { return progress.call(); };
   for (const TextRange& word : words.ranges) {
+    if (!progress.step()) return EncodeProgress::stopped();
     const std::string_view text = words.text;
-    MORACLE_CHECK(scratch.cut(text.substr(word.begin, word.end - word.begin), parts));
+    MORACLE_CHECK(
+        scratch.cut(text.substr(word.begin, word.end - word.begin), parts, while_cutting));
     keep(parts, word.begin, ranges);
   }
   words.at_start = words.at_start && !ranges.empty() && !words.ranges.empty() &&
@@ -64,7 +67,7 @@ void Pretokenizer::Split::keep(std::vector<RegexPart>& parts, size_t offset,
             out.end());
 }
 
-Status Pretokenizer::PrefixSpace::apply(Words& words) const {
+Status Pretokenizer::PrefixSpace::apply(Words& words, EncodeProgress&) const {
   Words spaced{.at_start = words.at_start};
   spaced.text.reserve(words.text.size() + words.ranges.size());
   for (const TextRange& word : words.ranges) {
@@ -77,7 +80,7 @@ Status Pretokenizer::PrefixSpace::apply(Words& words) const {
   return {};
 }
 
-Status Pretokenizer::Marks::apply(Words& words) const {
+Status Pretokenizer::Marks::apply(Words& words, EncodeProgress&) const {
   using Prepend = MetaspaceOptions::Prepend;
   Words marked{.at_start = words.at_start};
   marked.text.reserve(words.text.size() + words.text.size() / 2);
@@ -95,7 +98,7 @@ Status Pretokenizer::Marks::apply(Words& words) const {
   return {};
 }
 
-Status Pretokenizer::ByteLevel::apply(Words& words) const {
+Status Pretokenizer::ByteLevel::apply(Words& words, EncodeProgress&) const {
   std::string text;
   text.reserve(words.text.size() + words.text.size() / 2);
   for (TextRange& word : words.ranges) {

@@ -92,7 +92,8 @@ int32_t Bpe::character(uint32_t code, std::string_view text) const {
   return code < kFastCodes ? fast_ids_[code] : vocabulary_.id(text).value_or(-1);
 }
 
-Status Bpe::encode(std::string_view word, Scratch& scratch, std::vector<int32_t>& ids) const {
+Status Bpe::encode(std::string_view word, EncodeProgress& progress, Scratch& scratch,
+                   std::vector<int32_t>& ids) const {
   if (word.size() > static_cast<size_t>(std::numeric_limits<int32_t>::max())) {
     return Error{ErrorKind::kInvalidArgument, "", "text", "words of less than 2 GiB",
                  str("it has ", word.size(), " bytes")};
@@ -112,7 +113,7 @@ Status Bpe::encode(std::string_view word, Scratch& scratch, std::vector<int32_t>
   }
   if (symbols.empty()) return {};
   symbols.back().next = -1;
-  merge_all(scratch);
+  MORACLE_CHECK(merge_all(progress, scratch));
   for (int32_t at = 0; at >= 0; at = symbols[static_cast<size_t>(at)].next) {
     ids.push_back(symbols[static_cast<size_t>(at)].id);
   }
@@ -172,14 +173,17 @@ bool Bpe::is_current(const Scratch& scratch, const Candidate& candidate) const {
   return merge != merges_.end() && merge->second.id == candidate.merged;
 }
 
-void Bpe::merge_all(Scratch& scratch) const {
+Status Bpe::merge_all(EncodeProgress& progress, Scratch& scratch) const {
   auto& symbols = scratch.symbols;
   auto& heap = scratch.heap;
   const auto symbol = [&](int32_t at) -> Scratch::Symbol& {
     return symbols[static_cast<size_t>(at)];
   };
   heap.clear();
-  for (int32_t at = 0; at >= 0; at = symbol(at).next) push(scratch, at);
+  for (int32_t at = 0; at >= 0; at = symbol(at).next) {
+    if (!progress.step()) return EncodeProgress::stopped();
+    push(scratch, at);
+  }
   std::make_heap(heap.begin(), heap.end(), kLater);
 
   const auto push_again = [&](int32_t at) {
@@ -191,6 +195,7 @@ void Bpe::merge_all(Scratch& scratch) const {
     std::pop_heap(heap.begin(), heap.end(), kLater);
     const Candidate best = heap.back();
     heap.pop_back();
+    if (!progress.step()) return EncodeProgress::stopped();
     if (!is_current(scratch, best)) continue;
     Scratch::Symbol& left = symbol(best.at);
     Scratch::Symbol& right = symbol(left.next);
@@ -203,6 +208,7 @@ void Bpe::merge_all(Scratch& scratch) const {
     }
     if (left.previous >= 0) push_again(left.previous);
   }
+  return {};
 }
 
 }  // namespace moracle

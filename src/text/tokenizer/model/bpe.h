@@ -9,6 +9,7 @@
 #include <vector>
 
 #include "base/json/json_field.h"
+#include "text/tokenizer/encode_progress.h"
 #include "text/tokenizer/model/byte_fallback.h"
 #include "text/tokenizer/model/vocabulary.h"
 
@@ -28,8 +29,10 @@ class Bpe {
   /// Appends the ids of one word. A character without a token becomes the tokens of its bytes with
   /// "byte_fallback", else the unknown token. Without an "unk_token" it is omitted, as in the
   /// library that writes these files; a byte-level vocabulary has all 256. Takes O(n log n) for n
-  /// characters. Errors: kInvalidArgument above 2^31 - 1 characters.
-  Status encode(std::string_view word, Scratch& scratch, std::vector<int32_t>& ids) const;
+  /// characters. Errors: kInvalidArgument above 2^31 - 1 characters;
+  /// kCancelled.
+  Status encode(std::string_view word, EncodeProgress& progress, Scratch& scratch,
+                std::vector<int32_t>& ids) const;
 
   const Vocabulary& vocabulary() const { return vocabulary_; }
 
@@ -46,7 +49,7 @@ class Bpe {
   void read_characters(std::string_view word, Scratch& scratch) const;
   void push(Scratch& scratch, int32_t at) const;
   bool is_current(const Scratch& scratch, const Candidate& candidate) const;
-  void merge_all(Scratch& scratch) const;
+  Status merge_all(EncodeProgress& progress, Scratch& scratch) const;
 
   static constexpr uint32_t kFastCodes = 0x180;  ///< the byte-level alphabet lies below
   Vocabulary vocabulary_;

@@ -44,7 +44,8 @@ bool RankBpe::push(std::string_view word, Scratch& scratch, int32_t at) const {
   return true;
 }
 
-Status RankBpe::encode(std::string_view word, Scratch& scratch, std::vector<int32_t>& ids) const {
+Status RankBpe::encode(std::string_view word, EncodeProgress& progress, Scratch& scratch,
+                       std::vector<int32_t>& ids) const {
   if (word.size() > static_cast<size_t>(std::numeric_limits<int32_t>::max())) {
     return Error{ErrorKind::kInvalidArgument, "", "text", "words of less than 2 GiB",
                  str("it has ", word.size(), " bytes")};
@@ -62,12 +63,16 @@ Status RankBpe::encode(std::string_view word, Scratch& scratch, std::vector<int3
     const auto id = vocabulary_.id(word.substr(static_cast<size_t>(at), 1));
     symbols.push_back({id.value_or(-1), at + 1, at - 1});
   }
-  for (int32_t at = 0; at < size; ++at) push(word, scratch, at);
+  for (int32_t at = 0; at < size; ++at) {
+    if (!progress.step()) return EncodeProgress::stopped();
+    push(word, scratch, at);
+  }
   std::make_heap(heap.begin(), heap.end(), kMergesLater);
   while (!heap.empty()) {
     std::pop_heap(heap.begin(), heap.end(), kMergesLater);
     const Candidate best = heap.back();
     heap.pop_back();
+    if (!progress.step()) return EncodeProgress::stopped();
     Scratch::Symbol& left = symbols[static_cast<size_t>(best.at)];
     if (left.id < 0 || left.end >= best.end) continue;
     Scratch::Symbol& right = symbols[static_cast<size_t>(left.end)];

@@ -7,6 +7,7 @@
 #include <vector>
 
 #include "moracle/base.h"
+#include "text/tokenizer/encode_progress.h"
 #include "text/tokenizer/model/vocabulary.h"
 
 namespace moracle {
@@ -22,8 +23,9 @@ class RankBpe {
   struct Scratch;
 
   /// Appends the ids of one word. Takes O(n log n) for n bytes. Errors: kInvalidArgument above 2^31
-  /// - 1 bytes.
-  Status encode(std::string_view word, Scratch& scratch, std::vector<int32_t>& ids) const;
+  /// - 1 bytes; kCancelled.
+  Status encode(std::string_view word, EncodeProgress& progress, Scratch& scratch,
+                std::vector<int32_t>& ids) const;
 
   const Vocabulary& vocabulary() const { return vocabulary_; }
 

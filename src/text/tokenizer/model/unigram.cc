@@ -76,9 +76,10 @@ Result<Unigram> Unigram::parse(const JsonField& field) {
 }
 
 /// Fills scratch.endings: at each byte where a character ends, the best way to get there.
-Status Unigram::find_best(std::string_view word, Scratch& scratch) const {
+Status Unigram::find_best(std::string_view word, EncodeProgress& progress, Scratch& scratch) const {
   scratch.endings.assign(word.size() + 1, {});
   for (size_t begin = 0; begin < word.size();) {
+    if (!progress.step()) return EncodeProgress::stopped();
     const double before = scratch.endings[begin].score;
     const size_t length = first_char(word.substr(begin)).length;
     const auto offer = [&](size_t end, double score, int32_t id) {
@@ -101,8 +102,9 @@ Status Unigram::find_best(std::string_view word, Scratch& scratch) const {
   return {};
 }
 
-Status Unigram::encode(std::string_view word, Scratch& scratch, std::vector<int32_t>& ids) const {
-  MORACLE_CHECK(find_best(word, scratch));
+Status Unigram::encode(std::string_view word, EncodeProgress& progress, Scratch& scratch,
+                       std::vector<int32_t>& ids) const {
+  MORACLE_CHECK(find_best(word, progress, scratch));
   // From the end of the word to its start. Neighbouring unknown tokens become one.
   scratch.parts.clear();
   bool open = false;

@@ -8,6 +8,7 @@
 
 #include "base/json/json_field.h"
 #include "base/regex/regex.h"
+#include "text/tokenizer/encode_progress.h"
 #include "text/tokenizer/model/byte_fallback.h"
 #include "text/tokenizer/model/vocabulary.h"
 #include "text/tokenizer/token_trie.h"
@@ -37,13 +38,14 @@ class Unigram {
 
   /// Appends the ids of one word. Neighbouring characters without a token are one unknown text: it
   /// becomes the tokens of its bytes, or the unknown token. Errors: kBadFile for such a text if the
-  /// file has no "unk_id".
-  Status encode(std::string_view word, Scratch& scratch, std::vector<int32_t>& ids) const;
+  /// file has no "unk_id"; kCancelled.
+  Status encode(std::string_view word, EncodeProgress& progress, Scratch& scratch,
+                std::vector<int32_t>& ids) const;
 
   const Vocabulary& vocabulary() const { return vocabulary_; }
 
  private:
-  Status find_best(std::string_view word, Scratch& scratch) const;
+  Status find_best(std::string_view word, EncodeProgress& progress, Scratch& scratch) const;
 
   Vocabulary vocabulary_;
   ByteTokens bytes_;
