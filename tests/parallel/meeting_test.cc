@@ -64,7 +64,7 @@ void expect_meeting(const std::function<void(int port, std::vector<tcp::Socket>&
   strangers(port, open);
   const auto group = open_group(with_secret(rank_of_threads(1, 2, port), secret));
   EXPECT_TRUE(group) << group.error().to_string();
-  if (group) EXPECT_TRUE((*group)->barrier());
+  EXPECT_TRUE(group && (*group)->barrier());
   first.join();
   EXPECT_EQ(error, "");
 }
@@ -202,7 +202,7 @@ TEST(Meeting, MissingRankIsNamedWithTheLastRefusal) {
   const auto other = open_group(rank_of_threads(1, 3, port, 5));
   first.join();
   ASSERT_FALSE(other);
-  EXPECT_THAT(other.error().to_string(), HasSubstr("one is of a job of 2 ranks, the other of 3"));
+  EXPECT_THAT(other.error().to_string(), HasSubstr("one is of a job of 3 ranks, the other of 2"));
   EXPECT_THAT(error, HasSubstr("rank 1: needs an answer within 2 s"));
   EXPECT_THAT(error, HasSubstr("refused connections: 1, the last from 127.0.0.1:"));
 }
@@ -361,8 +361,8 @@ TEST_P(ChangedByte, IsFoundWhileRanksMeet) {
 }
 
 INSTANTIATE_TEST_SUITE_P(Meeting, ChangedByte, ::testing::Values("", kSecret),
-                         [](const auto& info) {
-                           return info.param[0] == '\0' ? "WithoutSecret" : "WithSecret";
+                         [](const auto& secret) {
+                           return secret.param[0] == '\0' ? "WithoutSecret" : "WithSecret";
                          });
 
 TEST(Seal, TagsDependOnKeyNumberAndBytes) {

@@ -94,7 +94,11 @@ class Reception {
   // Takes the bytes that are there. False: the guest is dropped.
   bool read(Guest& guest, std::span<std::byte> to, size_t& got) {
     const Result<size_t> more = receive_some(guest.socket, to.subspan(got));
-    if (!more) return refuse(guest, more.error().fact);
+    if (!more && guest.got < sizeof guest.hello) return refuse(guest, more.error().fact);
+    if (!more) {
+      return refuse(guest, str(more.error().fact, " before its proof, as rank ", guest.hello.from,
+                               " does with another secret"));
+    }
     got += *more;
     if (got < to.size() && guest.until.passed())
       return refuse(guest, str("it said too little within ", kHelloSeconds, " s"));
