@@ -8,11 +8,13 @@ find_package(PkgConfig QUIET)
 if(PkgConfig_FOUND)
   pkg_check_modules(ONIGURUMA QUIET IMPORTED_TARGET oniguruma>=6.9.7)
   pkg_check_modules(UTF8PROC QUIET IMPORTED_TARGET libutf8proc)
+  pkg_check_modules(SODIUM QUIET IMPORTED_TARGET libsodium)
+  pkg_check_modules(XXHASH QUIET IMPORTED_TARGET libxxhash>=0.8)  # headers only
 endif()
 # All missing packages in one line: the log of pip ends with it.
 set(lacking "")
 foreach(needed nlohmann_json=nlohmann-json3-dev PkgConfig=pkg-config ONIGURUMA=libonig-dev UTF8PROC=libutf8proc-dev
-        CLI11=libcli11-dev)
+        SODIUM=libsodium-dev XXHASH=libxxhash-dev CLI11=libcli11-dev)
   string(REPLACE "=" ";" needed ${needed})
   list(GET needed 0 found)
   list(GET needed 1 package)

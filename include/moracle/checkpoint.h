@@ -305,7 +305,10 @@ struct LoraAdapter {
   /// alpha_pattern changes alpha per module. Errors: another kind of adapter, or an adapter for a
   /// changed base (PiSSA), with its config key; an A without a B; shapes that do not fit the
   /// matrices; tensors for other modules.
-  static Result<LoraAdapter> open(const std::string& folder, const Checkpoint& checkpoint);
+  /// `inside`: a folder that the files must not leave by links; a file outside is not opened. "":
+  /// any place.
+  static Result<LoraAdapter> open(const std::string& folder, const Checkpoint& checkpoint,
+                                  const std::string& inside = "");
 };
 
 /// Options to write a quantized checkpoint. The numbers equal those of quantization at load time.

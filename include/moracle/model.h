@@ -59,6 +59,9 @@ struct ModelOptions {
   bool deterministic = false;
   /// Folders of LoRA adapters (see LoraAdapter). All are loaded; Step::adapter selects one.
   std::vector<std::string> adapters;
+  /// Adapters that are in memory, with indices after those of `adapters`. The model copies them.
+  std::vector<std::shared_ptr<const LoraAdapter>> read_adapters = {};
+  size_t num_adapters() const { return adapters.size() + read_adapters.size(); }
   /// The ranks that hold the experts together. Each loads the same checkpoint with the same
   /// options. Null: this process alone.
   std::shared_ptr<Group> group;

@@ -25,6 +25,9 @@ struct RankOptions {
   std::string address = "";      ///< tcp: the host of rank 0
   int port = 0;                  ///< tcp: rank 0 listens there
   double timeout_seconds = 120;  ///< the longest wait for another rank
+  /// tcp: a rank joins only if it knows this secret of the job, of at least 16 bytes, and messages
+  /// are authenticated. Nothing is encrypted. "": any process that speaks the protocol may join.
+  std::string secret = "";
 };
 
 /// The ranks of a job and their host memory. Every rank makes the same calls in the same order,

@@ -23,10 +23,10 @@ def configure(folder, *options, **environment):
 
 def test_missing_libraries_are_named_in_one_line(tmp_path):
     lines = configure(tmp_path, "-DCMAKE_DISABLE_FIND_PACKAGE_nlohmann_json=ON", "-DCMAKE_DISABLE_FIND_PACKAGE_PkgConfig=ON")
-    assert lines == [SAYS + " nlohmann-json3-dev pkg-config libonig-dev libutf8proc-dev"]
+    assert lines == [SAYS + " nlohmann-json3-dev pkg-config libonig-dev libutf8proc-dev libsodium-dev libxxhash-dev"]
 
 
 def test_missing_compiler_is_named_in_one_line(tmp_path):
     (tmp_path / "bin").mkdir()
     lines = configure(tmp_path / "build", CXX="", PATH=str(tmp_path / "bin"))
-    assert lines == [SAYS + " g++ pkg-config nlohmann-json3-dev libonig-dev libutf8proc-dev"]
+    assert lines == [SAYS + " g++ pkg-config nlohmann-json3-dev libonig-dev libutf8proc-dev libsodium-dev libxxhash-dev"]

@@ -14,9 +14,10 @@ namespace {
 
 constexpr int64_t kCacheOfShapes = int64_t{1} << 30;
 
-// Splits NAME=DIR. Errors: no name, no folder, a name in use.
-Status add_served_adapters(const std::vector<std::string>& pairs, ModelOptions& options,
-                           serve::ServedModel& served) {
+// Splits NAME=DIR, and reads the adapters. Errors: no name, no folder; a name in use; those of
+// LoraAdapter::open.
+Status add_served_adapters(const std::vector<std::string>& pairs, const Checkpoint& checkpoint,
+                           ModelOptions& options, serve::ServedModel& served) {
   for (const std::string& pair : pairs) {
     const size_t at = pair.find('=');
     if (at == 0 || at == std::string::npos || at + 1 == pair.size()) {
@@ -27,8 +28,13 @@ Status add_served_adapters(const std::vector<std::string>& pairs, ModelOptions& 
       return Error{ErrorKind::kInvalidArgument, "", "--lora", "another name than the model's",
                    "it is " + quote(name)};
     }
-    MORACLE_CHECK(served.adapters->add(name, pair.substr(at + 1)));
-    options.adapters.push_back(pair.substr(at + 1));
+    MORACLE_TRY(LoraAdapter adapter, LoraAdapter::open(pair.substr(at + 1), checkpoint));
+    options.read_adapters.push_back(std::make_shared<const LoraAdapter>(std::move(adapter)));
+    if (const Status added = served.adapters->add(name, options.read_adapters.back()); !added) {
+      Error error = added.error();
+      error.place = "--lora";
+      return error;
+    }
   }
   return {};
 }
@@ -71,7 +77,7 @@ Result<ServedWeights> load_checkpoint(const ServeArguments& arguments, ModelOpti
   if (served.name.empty())
     served.name = std::filesystem::weakly_canonical(folder).filename().string();
   served.adapters = std::make_shared<serve::Adapters>(arguments.adapter_folder);
-  MORACLE_CHECK(add_served_adapters(arguments.adapters, options, served));
+  MORACLE_CHECK(add_served_adapters(arguments.adapters, checkpoint, options, served));
   MORACLE_TRY(const ModelPlan whole, plan(checkpoint, options));
   served.explanation = one_line(considered(whole));
   MORACLE_TRY(const Outline outlined, outline(checkpoint));

@@ -17,9 +17,8 @@ void put(std::vector<std::byte>& to, DType dtype, int64_t at, float value) {
 
 }  // namespace
 
-Status AdaptedLinear::set_adapters(std::span<const AdaptedRows> rows,
-                                   std::span<const LoraAdapter> adapters, const int32_t* lora_ids,
-                                   Device& device) {
+Status AdaptedLinear::set_adapters(std::span<const AdaptedRows> rows, AdapterSpan adapters,
+                                   const int32_t* lora_ids, Device& device) {
   const DType dtype = device.activation_dtype();
   for (const AdaptedRows& one : rows) {
     const auto count = static_cast<int64_t>(adapters.size());
@@ -27,7 +26,7 @@ Status AdaptedLinear::set_adapters(std::span<const AdaptedRows> rows,
     std::vector<std::byte> values(
         static_cast<size_t>(adapter_bytes({&one, 1}, adapters.size(), dtype)));
     for (int64_t id = 0; id < count; ++id) {
-      const auto& modules = adapters[static_cast<size_t>(id)].modules;
+      const auto& modules = adapters[static_cast<size_t>(id)]->modules;
       const auto own = modules.find(one.module);
       if (own == modules.end()) continue;
       const LoraPair& pair = own->second;

@@ -17,7 +17,7 @@ class AdaptedLinear {
 
   /// Uploads the adapters of `rows`. `lora_ids`, in device memory, gives the adapter of each token
   /// of a step. Errors: of the device.
-  Status set_adapters(std::span<const AdaptedRows> rows, std::span<const LoraAdapter> adapters,
+  Status set_adapters(std::span<const AdaptedRows> rows, AdapterSpan adapters,
                       const int32_t* lora_ids, Device& device);
 
   /// As Linear::apply. Row 0 of x belongs to token `first_token` of the step.

@@ -10,17 +10,16 @@ std::vector<std::string> adaptable_modules(const DescribedMatrix& matrix) {
   return modules;
 }
 
-std::vector<AdaptedRows> adapted_rows(const DescribedMatrix& matrix,
-                                      std::span<const LoraAdapter> adapters) {
+std::vector<AdaptedRows> adapted_rows(const DescribedMatrix& matrix, AdapterSpan adapters) {
   std::vector<AdaptedRows> all;
   const std::vector<std::string> modules = adaptable_modules(matrix);
   int64_t first = 0;
   for (size_t i = 0; i < modules.size(); ++i) {
     AdaptedRows rows{modules[i], first, matrix.part_rows()[i], matrix.shape().k, 0};
     first += rows.n;
-    for (const LoraAdapter& adapter : adapters) {
-      const auto own = adapter.modules.find(rows.module);
-      if (own != adapter.modules.end()) rows.rank = std::max(rows.rank, own->second.rank);
+    for (const auto& adapter : adapters) {
+      const auto own = adapter->modules.find(rows.module);
+      if (own != adapter->modules.end()) rows.rank = std::max(rows.rank, own->second.rank);
     }
     if (rows.rank > 0) all.push_back(std::move(rows));
   }

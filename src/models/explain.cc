@@ -31,7 +31,7 @@ Result<std::vector<LayerExperts>> describe_experts(const Checkpoint& checkpoint,
 
 Result<ModelExplanation> explain(const Checkpoint& checkpoint, const ModelOptions& options,
                                  const Machine& machine, const ExpertWishes& wishes) {
-  MORACLE_TRY(const std::vector<LoraAdapter> adapters, open_adapters(checkpoint, options));
+  MORACLE_TRY(const AdapterList adapters, open_adapters(checkpoint, options));
   MORACLE_CHECK(check_measured_load(options, checkpoint));
   ModelExplanation explanation;
   if (const auto known = describe(checkpoint); !known) {

@@ -1,4 +1,6 @@
 // Builds a Model from a Description: chooses for every module, then reads, packs and releases.
+#include <sys/stat.h>
+
 #include <cstring>
 
 #include "base/out_of_memory.h"
@@ -122,7 +124,29 @@ Status check_same_model(const Model::State& m, const Description& description,
                "the architecture and the sizes of the loaded model", "they differ"};
 }
 
+// Changes when a file is written or replaced.
+std::string versions_of(const Checkpoint& checkpoint) {
+  std::vector<std::string> paths = {checkpoint.state().config.path()};
+  for (const SafetensorsFile& file : checkpoint.state().tensors.files())
+    paths.push_back(file.path());
+  std::string text;
+  for (const std::string& path : paths) {
+    struct stat info {};
+    if (::stat(path.c_str(), &info) != 0) continue;  // a later comparison finds the file, or not
+    text += str(path, " ", info.st_dev, " ", info.st_ino, " ", info.st_size, " ",
+                info.st_mtim.tv_sec, " ", info.st_mtim.tv_nsec, "\n");
+  }
+  return text;
+}
+
 }  // namespace
+
+Status ModelAccess::check_unchanged(const Model& model, const Checkpoint& checkpoint) {
+  if (versions_of(checkpoint) == model.state_->file_versions) return {};
+  return Error{ErrorKind::kInvalidArgument, checkpoint.folder(), "",
+               "the files that the model was read from; reload the model first",
+               "they have changed"};
+}
 
 DeviceOptions device_options(const ModelOptions& options) {
   return {options.threads, options.pin, options.kernel_cache, options.compiling};
@@ -135,22 +159,24 @@ Result<Model> Model::load(const Checkpoint& checkpoint, const ModelOptions& opti
 Result<Model> Model::State::load(const Checkpoint& checkpoint, const ModelOptions& options) {
   ReadRecord& record = checkpoint.state().tensors.record();
   record.on = options.group != nullptr;
+  std::string versions = versions_of(checkpoint);
   MORACLE_TRY(Description description,
               describe(checkpoint, {options.quantization, options.activations}));
-  const Result<std::vector<LoraAdapter>> opened = open_adapters(checkpoint, options);
+  const Result<AdapterList> opened = open_adapters(checkpoint, options);
   std::vector<Fact> facts;
   if (options.group) {
     facts = facts_before_loading(checkpoint, options, opened);
     MORACLE_CHECK(agree(*options.group, facts));
   }
   if (!opened) return opened.error();
-  const std::vector<LoraAdapter>& adapters = *opened;
+  const AdapterList& adapters = *opened;
   MORACLE_CHECK(check_measured_load(options, checkpoint));
   MORACLE_TRY(Model model, ModelAccess::load(std::move(description), options, adapters,
                                              checkpoint.total_bytes(), &record));
   model.state_->architecture = checkpoint.architecture();
   model.state_->layers_of_checkpoint = checkpoint.num_layers();
   model.state_->weights_text = identity_of(facts);
+  model.state_->file_versions = std::move(versions);
   if (options.group)
     MORACLE_CHECK(agree(*options.group, facts_after_loading(*model.state_, record)));
   record.on = false;
@@ -158,8 +184,7 @@ Result<Model> Model::State::load(const Checkpoint& checkpoint, const ModelOption
 }
 
 Result<Model> ModelAccess::load(Description&& description, const ModelOptions& options,
-                                std::span<const LoraAdapter> adapters, int64_t total_bytes,
-                                ReadRecord* record) {
+                                AdapterSpan adapters, int64_t total_bytes, ReadRecord* record) {
   MORACLE_CHECK(check_ranks(options));
   MORACLE_CHECK(divide(description, options));
   MORACLE_TRY(std::shared_ptr<Device> device, open_device(options.device, device_options(options)));
@@ -239,6 +264,7 @@ Status Model::State::reload(const Checkpoint& checkpoint, const Progress& progre
   record.on = m.group != nullptr;
   Loader loader = Loader::reload(m.workspace, progress, checkpoint.total_bytes());
   loader.set_record(&record, m.tp_size > 1);
+  std::string versions = versions_of(checkpoint);
   MatrixShape table;
   Buffer fresh;
   const auto read = [&]() -> Status {
@@ -268,6 +294,7 @@ Status Model::State::reload(const Checkpoint& checkpoint, const Progress& progre
   for (Layer& layer : m.layers) layer.feed_forward.routed.reset_tokens();
   m.num_rows = 0;
   m.weights_text = identity_of(facts);
+  m.file_versions = std::move(versions);
   return {};
 }
 

@@ -82,8 +82,8 @@ Status Loader::load(std::optional<FusedMoe>& to, DescribedWeights&& from) {
   MORACLE_TRY(const Selection* selection, next(module_name(from)));
   const ModuleChoice& choice = modules_[at_ - 1];
   std::vector<LoraWeights> adapters;
-  for (const LoraAdapter& adapter : adapters_)
-    adapters.push_back(adapter_of(adapter, choice.part, choice.layer, from));
+  for (const auto& adapter : adapters_)
+    adapters.push_back(adapter_of(*adapter, choice.part, choice.layer, from));
   const OwnReads own(record_, is_own(choice.part));
   MORACLE_TRY(to, FusedMoe::make(std::move(from), *selection, workspace_, step()));
   weight_bytes_ += to->weight_bytes() + to->plan().adapter_bytes;

@@ -16,7 +16,7 @@ class Loader {
   /// `modules` are the choices in the order of visit_modules; load() calls must use the same order.
   /// `progress` counts bytes of the checkpoint, up to `total_bytes`.
   Loader(std::shared_ptr<Workspace> workspace, std::vector<ModuleChoice> modules,
-         std::span<const LoraAdapter> adapters, const Progress& progress, int64_t total_bytes)
+         AdapterSpan adapters, const Progress& progress, int64_t total_bytes)
       : workspace_(std::move(workspace)),
         modules_(std::move(modules)),
         adapters_(adapters),
@@ -70,7 +70,7 @@ class Loader {
 
   std::shared_ptr<Workspace> workspace_;
   std::vector<ModuleChoice> modules_;
-  std::span<const LoraAdapter> adapters_;
+  AdapterSpan adapters_;
   const int32_t* lora_ids_ = nullptr;
   const Progress& progress_;
   ReadRecord* record_ = nullptr;

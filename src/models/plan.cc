@@ -31,7 +31,7 @@ std::vector<std::string> mlp_modules(const DescribedWeights& weights) {
 class Chooser {
  public:
   static Result<Chooser> make(const ModelOptions& options, const Machine& machine,
-                              std::span<const LoraAdapter> adapters, const ExpertWishes& wishes) {
+                              AdapterSpan adapters, const ExpertWishes& wishes) {
     if (options.max_num_tokens < 0) {
       return Error{ErrorKind::kInvalidArgument, "", "max_num_tokens", "at least 1, or 0",
                    str("it is ", options.max_num_tokens)};
@@ -67,8 +67,8 @@ class Chooser {
   }
   /// Errors: an adapter changes a module that no adapter can change.
   Status check_adapters() const {
-    for (const LoraAdapter& adapter : adapters_) {
-      for (const auto& [module, pair] : adapter.modules) {
+    for (const auto& adapter : adapters_) {
+      for (const auto& [module, pair] : adapter->modules) {
         if (adaptable_.contains(module)) continue;
         return Error{ErrorKind::kUnsupported, "", "adapter of " + module,
                      "a linear layer that the model multiplies by itself",
@@ -84,8 +84,8 @@ class Chooser {
   }
 
  private:
-  Chooser(const ModelOptions& options, const Machine& machine,
-          std::span<const LoraAdapter> adapters, const ExpertWishes& wishes)
+  Chooser(const ModelOptions& options, const Machine& machine, AdapterSpan adapters,
+          const ExpertWishes& wishes)
       : options_(options), machine_(machine), adapters_(adapters), wishes_(wishes) {}
 
   Status add(const ModulePlace& place, ModuleNames names, Request request) {
@@ -111,9 +111,9 @@ class Chooser {
                               options_.parallel, options_.num_redundant_experts));
     }
     request.lora_rank = wishes_.lora_rank;
-    for (const LoraAdapter& adapter : adapters_) {
-      if (!adapter.layers.contains(*place.layer)) continue;
-      request.lora_rank = std::max(request.lora_rank, adapter.rank);
+    for (const auto& adapter : adapters_) {
+      if (!adapter->layers.contains(*place.layer)) continue;
+      request.lora_rank = std::max(request.lora_rank, adapter->rank);
       request.max_adapters = static_cast<int64_t>(adapters_.size());
     }
     return {};
@@ -122,8 +122,8 @@ class Chooser {
   // Dense MLPs and shared experts are experts that every token uses.
   void add_adapters(const ModulePlace& place, const DescribedWeights& weights,
                     Request& request) const {
-    for (const LoraAdapter& adapter : adapters_) {
-      const LoraWeights own = adapter_of(adapter, place.part, place.layer, weights);
+    for (const auto& adapter : adapters_) {
+      const LoraWeights own = adapter_of(*adapter, place.part, place.layer, weights);
       for (const std::vector<LoraPair>* pairs : {&own.gate, &own.up, &own.down})
         for (const LoraPair& pair : *pairs)
           request.lora_rank = std::max(request.lora_rank, pair.rank);
@@ -133,7 +133,7 @@ class Chooser {
 
   const ModelOptions& options_;
   Machine machine_;
-  std::span<const LoraAdapter> adapters_;
+  AdapterSpan adapters_;
   const ExpertWishes& wishes_;
   BackendMap map_;
   DeviceName device_;
@@ -162,20 +162,19 @@ LoraWeights adapter_of(const LoraAdapter& adapter, const std::string& part,
   return {one(modules[0]), one(modules[1]), one(modules[2])};
 }
 
-Result<std::vector<LoraAdapter>> open_adapters(const Checkpoint& checkpoint,
-                                               const ModelOptions& options) {
-  std::vector<LoraAdapter> adapters;
+Result<AdapterList> open_adapters(const Checkpoint& checkpoint, const ModelOptions& options) {
+  AdapterList adapters;
   for (const std::string& folder : options.adapters) {
     MORACLE_TRY(LoraAdapter adapter, LoraAdapter::open(folder, checkpoint));
-    adapters.push_back(std::move(adapter));
+    adapters.push_back(std::make_shared<const LoraAdapter>(std::move(adapter)));
   }
+  adapters.insert(adapters.end(), options.read_adapters.begin(), options.read_adapters.end());
   return adapters;
 }
 
 Result<std::vector<ModuleChoice>> consider(const Description& description,
                                            const ModelOptions& options, const Machine& machine,
-                                           std::span<const LoraAdapter> adapters,
-                                           const ExpertWishes& wishes) {
+                                           AdapterSpan adapters, const ExpertWishes& wishes) {
   if (options.max_num_tokens < 0) {
     return Error{ErrorKind::kInvalidArgument, "", "max_num_tokens", "at least 1, or 0",
                  str("it is ", options.max_num_tokens)};
@@ -188,8 +187,7 @@ Result<std::vector<ModuleChoice>> consider(const Description& description,
 
 Result<std::vector<ModuleChoice>> consider(std::span<const LayerExperts> experts,
                                            const ModelOptions& options, const Machine& machine,
-                                           std::span<const LoraAdapter> adapters,
-                                           const ExpertWishes& wishes) {
+                                           AdapterSpan adapters, const ExpertWishes& wishes) {
   MORACLE_TRY(Chooser chooser, Chooser::make(options, machine, adapters, wishes));
   for (const auto& [layer, weights] : experts)
     MORACLE_CHECK(chooser(ModulePlace{"experts", "", layer}, weights));
@@ -217,7 +215,7 @@ int64_t tokens_per_step(const ModelOptions& options) {
 
 Result<std::vector<ModuleChoice>> choose(const Description& description,
                                          const ModelOptions& options, const Machine& machine,
-                                         std::span<const LoraAdapter> adapters) {
+                                         AdapterSpan adapters) {
   MORACLE_TRY(const DeviceName device, parse_device(options.device));
   MORACLE_CHECK(check_operations(description, device.platform));
   MORACLE_TRY(std::vector<ModuleChoice> modules, consider(description, options, machine, adapters));
@@ -265,7 +263,7 @@ Result<ModelPlan> plan_memory(const Description& description, std::span<const Mo
     const Plan& one = *module.selection.plan;
     plan.weight_bytes +=
         one.weight_bytes + one.adapter_bytes +
-        adapter_bytes(module.adapted, options.adapters.size(), one.activation_dtype);
+        adapter_bytes(module.adapted, options.num_adapters(), one.activation_dtype);
     plan.scratch_bytes = std::max(plan.scratch_bytes, one.scratch_bytes);
     plan.workspace_bytes = std::max(plan.workspace_bytes, one.workspace_bytes);
   }
@@ -322,7 +320,7 @@ Result<ModelPlan> plan(const Checkpoint& checkpoint, const ModelOptions& options
   MORACLE_TRY(Description description,
               describe(checkpoint, {options.quantization, options.activations}));
   MORACLE_CHECK(divide(description, options));
-  MORACLE_TRY(const std::vector<LoraAdapter> adapters, open_adapters(checkpoint, options));
+  MORACLE_TRY(const AdapterList adapters, open_adapters(checkpoint, options));
   MORACLE_CHECK(check_measured_load(options, checkpoint));
   MORACLE_TRY(std::vector<ModuleChoice> modules, choose(description, options, machine, adapters));
   Result<ModelPlan> plan = plan_memory(description, modules, options, machine);

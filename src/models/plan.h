@@ -29,9 +29,8 @@ struct ExpertWishes {
   int64_t lora_rank = 0;  ///< rank of adapters that need not exist
 };
 
-/// Opens options.adapters. Errors: as LoraAdapter::open.
-Result<std::vector<LoraAdapter>> open_adapters(const Checkpoint& checkpoint,
-                                               const ModelOptions& options);
+/// Opens options.adapters, and adds options.read_adapters. Errors: as LoraAdapter::open.
+Result<AdapterList> open_adapters(const Checkpoint& checkpoint, const ModelOptions& options);
 
 /// The tokens of a step: those of the options, or what suits the device.
 int64_t tokens_per_step(const ModelOptions& options);
@@ -49,18 +48,18 @@ bool needs_slots(const ModelOptions& options);
 /// can change here.
 Result<std::vector<ModuleChoice>> consider(const Description& description,
                                            const ModelOptions& options, const Machine& machine,
-                                           std::span<const LoraAdapter> adapters = {},
+                                           AdapterSpan adapters = {},
                                            const ExpertWishes& wishes = {});
 /// Same for only the experts of some layers.
 using LayerExperts = std::pair<int64_t, DescribedWeights>;
 Result<std::vector<ModuleChoice>> consider(std::span<const LayerExperts> experts,
                                            const ModelOptions& options, const Machine& machine,
-                                           std::span<const LoraAdapter> adapters = {},
+                                           AdapterSpan adapters = {},
                                            const ExpertWishes& wishes = {});
 /// As consider. Further errors: the first module that nothing serves, with the trail.
 Result<std::vector<ModuleChoice>> choose(const Description& description,
                                          const ModelOptions& options, const Machine& machine,
-                                         std::span<const LoraAdapter> adapters = {});
+                                         AdapterSpan adapters = {});
 /// Memory of the whole model, without the choices. Errors: more memory than the device has;
 /// options.
 Result<ModelPlan> plan_memory(const Description& description, std::span<const ModuleChoice> modules,

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <iomanip>
 
+#include "base/checksum.h"
 #include "base/text.h"
 #include "base/threads/thread_pool.h"
 #include "base/try.h"
@@ -27,13 +28,13 @@ uint64_t checksum_of(std::span<const LoraPair> pairs, uint64_t sum) {
   return sum;
 }
 
-std::string adapters_text(std::span<const LoraAdapter> adapters) {
+std::string adapters_text(AdapterSpan adapters) {
   uint64_t sum = 0;
-  for (const LoraAdapter& adapter : adapters) {
-    for (const auto& [layer, weights] : adapter.layers)
+  for (const auto& adapter : adapters) {
+    for (const auto& [layer, weights] : adapter->layers)
       for (const auto* pairs : {&weights.gate, &weights.up, &weights.down})
         sum = checksum_of(*pairs, sum);
-    for (const auto& [module, pair] : adapter.modules) sum = checksum_of({&pair, 1}, sum);
+    for (const auto& [module, pair] : adapter->modules) sum = checksum_of({&pair, 1}, sum);
   }
   return adapters.empty() ? "none" : str(adapters.size(), " with checksum ", hex(sum));
 }
@@ -123,19 +124,19 @@ Status check_ranks(const ModelOptions& options) {
     if (ranks != 1 && (ranks != size || options.spread == Spread::kDispatched))
       return wrong(str(what, "1, or ", what, size, " with the same tokens on all ranks"),
                    str("it is ", what, ranks));
-    if (ranks != 1 && !options.adapters.empty())
+    if (ranks != 1 && options.num_adapters() > 0)
       return wrong(str(what, "1 for adapters: they change whole modules"),
                    str("it is ", what, ranks));
   }
   if (options.spread == Spread::kReplicated || size == 1) return {};
-  if (!options.adapters.empty())
+  if (options.num_adapters() > 0)
     return wrong("mode=replicated for adapters: their numbers do not travel with dispatched tokens",
                  "it is mode=dispatched");
   return {};
 }
 
 std::vector<Fact> facts_before_loading(const Checkpoint& checkpoint, const ModelOptions& options,
-                                       const Result<std::vector<LoraAdapter>>& adapters) {
+                                       const Result<AdapterList>& adapters) {
   ThreadPool pool(options.threads);
   return {{"a Moracle version", MORACLE_LIBRARY_VERSION},
           {kConfig, config_text(checkpoint)},

@@ -14,7 +14,7 @@ class ThreadPool;
 Status check_ranks(const ModelOptions& options);
 /// Files, options and adapters, and samples of all weights, before a weight is read whole.
 std::vector<Fact> facts_before_loading(const Checkpoint& checkpoint, const ModelOptions& options,
-                                       const Result<std::vector<LoraAdapter>>& adapters);
+                                       const Result<AdapterList>& adapters);
 /// The backends, and the checksum of all weights that every rank has read.
 std::vector<Fact> facts_after_loading(const Model::State& state, const ReadRecord& record);
 /// The new weights of a reload, before they replace the old ones, or why this rank has none.

@@ -36,6 +36,8 @@ class Deadline {
 Error silent_ranks(const std::vector<int64_t>& ranks, double seconds);
 /// "rank 2: needs to take part until the end; it has ended (…)"
 Error ended_rank(int64_t rank, const std::string& how);
+/// "rank 2: needs messages that arrive unchanged; …"
+Error changed_message(int64_t rank);
 /// The reason that another rank gave to abort().
 Error aborted_rank(int64_t rank, const std::string& reason);
 

@@ -13,6 +13,11 @@ Error ended_rank(int64_t rank, const std::string& how) {
           "it has ended: " + how};
 }
 
+Error changed_message(int64_t rank) {
+  return {ErrorKind::kIo, "", str("rank ", rank), "messages that arrive unchanged",
+          "the checksum of one is wrong"};
+}
+
 Error aborted_rank(int64_t rank, const std::string& reason) {
   return {ErrorKind::kIo, "", str("rank ", rank), "to take part until the end",
           "it stopped: " + reason};

@@ -6,6 +6,7 @@ namespace moracle::serve {
 
 Result<std::unique_ptr<Server>> Server::start(Model& model, ServedModel served,
                                               const ServerOptions& options) {
+  served.options.read_adapters.clear();  // `adapters` holds them until they are unloaded
   served.vocab_size = model.vocab_size();
   served.max_context = model.max_context();
   served.excluded_ids = served.tokenizer.ids_without_token(model.vocab_size());

@@ -39,7 +39,7 @@ serve::ServedModel make_model() {
   if (!model.dialect.format) std::abort();
   model.chat = *std::move(chat);
   model.excluded_ids = {250};
-  if (!model.adapters->add("other", "folder")) std::abort();
+  if (!model.adapters->add("other", nullptr)) std::abort();
   model.vocab_size = 256;
   model.max_context = 4096;
   return model;

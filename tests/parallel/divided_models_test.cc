@@ -4,6 +4,7 @@
 
 #include <mutex>
 
+#include "base/checksum.h"
 #include "model_on_ranks.h"
 #include "ranks_of_threads.h"
 

@@ -4,13 +4,16 @@ import json
 import os
 import pathlib
 import shutil
+import select
 import signal
+import socket
 import subprocess
 import sys
 import tempfile
+import threading
 import time
 
-from started_ranks import expect, finish_ranks, start_mpi, start_ranks
+from started_ranks import expect, finish_ranks, free_port, start_mpi, start_rank, start_ranks
 
 COMMAND, MODEL = sys.argv[1], sys.argv[2]
 MPIRUN = sys.argv[3] if len(sys.argv) > 3 else None
@@ -18,10 +21,14 @@ TIMEOUT = 3
 ENDS_WITHIN = 40  # a busy machine
 
 
+def command_of(model, size, timeout, arguments=()):
+    return [COMMAND, "run", model, "--parallel", f"ep={size}", "--timeout", timeout, "--threads", "1", "--prompt-file", "-",
+            "-n", "8", *arguments]
+
+
 def start(models, arguments=(), timeout=TIMEOUT, output=None):
     """One process for each model. Rank 0 waits for its prompt."""
-    return start_ranks([[COMMAND, "run", model, "--parallel", f"ep={len(models)}", "--timeout", timeout, "--threads", "1",
-                         "--prompt-file", "-", "-n", "8", *arguments] for model in models], output)
+    return start_ranks([command_of(model, len(models), timeout, arguments) for model in models], output)
 
 
 def finish(ranks, prompt="Once upon a time"):
@@ -143,6 +150,93 @@ def full_output():
            results)
 
 
+def connected(port):
+    deadline = time.time() + ENDS_WITHIN
+    while True:
+        try:
+            return socket.create_connection(("127.0.0.1", port))
+        except ConnectionRefusedError:
+            expect(time.time() < deadline, "rank 0 does not listen", port)
+            time.sleep(0.01)
+
+
+def strangers_while_ranks_meet():
+    """Each connection stays open, so that one that delays rank 1 ends the job by its timeout."""
+    port = free_port()
+    first = start_rank(command_of(MODEL, 2, 30), 0, 2, port)
+    connected(port).close()
+    opened = [connected(port) for _ in range(5)]
+    opened[1].sendall(b"GET / HTTP/1.1\r\nHost: a\r\n\r\n")
+    opened[2].sendall(bytes(range(256)) * 16)
+    opened[3].sendall(b"2elcarom")  # how a hello begins
+    try:
+        socket.create_connection(("127.0.0.2", port)).close()
+        expect(False, "rank 0 listens at another address than MASTER_ADDR", port)
+    except ConnectionRefusedError:
+        pass
+    results = finish([first, start_rank(command_of(MODEL, 2, 30), 1, 2, port)])
+    expect(all(code == 0 for code, _, _ in results) and results[0][1], "a stranger ends the job", results)
+
+
+def secrets():
+    def outcome(of_0, of_1, timeout):
+        port = free_port()
+        results = finish([start_rank(command_of(MODEL, 2, timeout), rank, 2, port,
+                                     **({} if secret is None else {"MORACLE_JOB_SECRET": secret}))
+                          for rank, secret in enumerate((of_0, of_1))])
+        expect(not any("of this job" in err for _, _, err in results), "a message has the secret", results)
+        return results
+
+    own, other = "a secret of this job", "another one of this job"
+    results = outcome(own, own, 30)
+    expect(all(code == 0 for code, _, _ in results) and results[0][1], "ranks with one secret do not work", results)
+    none, here = "the connecting rank has no secret", "the connecting rank has a secret, the other has none"
+    for of_0, of_1, said_by_0, said_by_1 in ((own, other, "another secret", "their secrets differ"), (own, None, none, none),
+                                             (None, own, here, here)):
+        results = outcome(of_0, of_1, TIMEOUT)
+        expect(results[1][0] == 2 and said_by_1 in results[1][2], "rank 1 does not say why", results)
+        expect(results[0][0] != 0 and "rank 1" in results[0][2] and said_by_0 in results[0][2], "rank 0 does not say why",
+               results)
+    for secret in ("", "short"):
+        results = outcome(secret, secret, TIMEOUT)
+        expect(all(code == 2 and "at least 16 bytes" in err for code, _, err in results), "it is accepted", results)
+
+
+def forward_with_a_changed_byte(listener, port, which, at):
+    """Passes one connection on; `which` 0: changes a byte to rank 0, 1: to rank 1."""
+    left, right = listener.accept()[0], connected(port)
+    passed = 0
+    with left, right:
+        while True:
+            for source in select.select([left, right], [], [], ENDS_WITHIN)[0]:
+                try:
+                    data = bytearray(source.recv(65536))
+                    if not data:
+                        return
+                    if (source is right) == (which == 1):
+                        if passed <= at < passed + len(data):
+                            data[at - passed] ^= 0xff
+                        passed += len(data)
+                    (left if source is right else right).sendall(data)
+                except OSError:
+                    return
+
+
+def changed_byte():
+    for variables in ({}, {"MORACLE_JOB_SECRET": "a secret of this job"}):
+        for which in (0, 1):
+            port = free_port()
+            with socket.create_server(("127.0.0.1", 0)) as listener:
+                proxy = threading.Thread(target=forward_with_a_changed_byte, args=(listener, port, which, 5000), daemon=True)
+                proxy.start()
+                results = finish([start_rank(command_of(MODEL, 2, 20), 0, 2, port, **variables),
+                                  start_rank(command_of(MODEL, 2, 20), 1, 2, listener.getsockname()[1], **variables)])
+                proxy.join()
+            expect(all(code != 0 and out == "" for code, out, _ in results), "a changed byte is taken", results)
+            named = f"rank {1 - which}: needs messages that arrive unchanged"
+            expect(all(named in err for _, _, err in results), f"{named} is not said", results)
+
+
 def no_checkpoint():
     results = finish(start([MODEL, "/nowhere"], timeout=20))
     expect("/nowhere" in results[1][2], "rank 1 does not say why", results)
@@ -217,7 +311,7 @@ def mpi_killed():
 
 
 CASES = [same_text_as_one_process, same_text_with_placement_by_load, killed, stopped, another_checkpoint,
-         other_experts_on_one_rank, full_disk, full_output, no_checkpoint, another_size, refused_with_a_reason, plan_without_ranks]
+         other_experts_on_one_rank, full_disk, full_output, strangers_while_ranks_meet, secrets, changed_byte, no_checkpoint, another_size, refused_with_a_reason, plan_without_ranks]
 if MPIRUN:
     CASES += [mpi_stopped, mpi_killed]
 for case in CASES:

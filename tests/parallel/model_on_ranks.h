@@ -5,6 +5,7 @@
 #include <string>
 #include <vector>
 
+#include "base/checksum.h"
 #include "base/text.h"
 #include "base/try.h"
 #include "checkpoint/state.h"

@@ -12,7 +12,7 @@ namespace moracle::testing {
 
 /// A port that no process listens at now.
 inline int free_port() {
-  const auto socket = tcp::listen_at(0);
+  const auto socket = tcp::listen_at(*tcp::resolve("127.0.0.1", 0));
   return tcp::address_of(*socket)->port;
 }
 

@@ -11,16 +11,20 @@ def free_port():
         return s.getsockname()[1]
 
 
+def start_rank(command, rank, size, port, output=None, **variables):
+    """One process of a job that is connected over sockets. `output`: a file that takes its output."""
+    env = dict(os.environ, RANK=str(rank), WORLD_SIZE=str(size), LOCAL_RANK=str(rank), MASTER_ADDR="127.0.0.1",
+               MASTER_PORT=str(port), **variables)
+    to = open(output, "w") if output else subprocess.PIPE
+    return subprocess.Popen([str(word) for word in command], env=env, stdin=subprocess.PIPE, stdout=to,
+                            stderr=subprocess.PIPE, text=True)
+
+
 def start_ranks(commands, output=None):
-    """One process for each command line, connected over sockets. `output`: a file that takes rank 0's output."""
-    port, ranks = free_port(), []
-    for rank, command in enumerate(commands):
-        env = dict(os.environ, RANK=str(rank), WORLD_SIZE=str(len(commands)), LOCAL_RANK=str(rank),
-                   MASTER_ADDR="127.0.0.1", MASTER_PORT=str(port))
-        to = open(output, "w") if output and rank == 0 else subprocess.PIPE
-        ranks.append(subprocess.Popen([str(word) for word in command], env=env, stdin=subprocess.PIPE, stdout=to,
-                                      stderr=subprocess.PIPE, text=True))
-    return ranks
+    """One process for each command line. `output`: a file that takes rank 0's output."""
+    port = free_port()
+    return [start_rank(command, rank, len(commands), port, output if rank == 0 else None)
+            for rank, command in enumerate(commands)]
 
 
 def finish_ranks(ranks, within, prompt=""):

@@ -19,7 +19,7 @@ ServedModel small_model() {
       must(Checkpoint::open(testing::models_dir() + "/qwen3moe-gptq-int4-g128"));
   ServedModel model = must(ServedModel::open(checkpoint));
   model.name = "small";
-  must(model.adapters->add("tuned", "folder"));
+  must(model.adapters->add("tuned", nullptr));
   model.vocab_size = model.tokenizer.vocab_size();
   model.max_context = 64;
   return model;

@@ -1,4 +1,7 @@
 // Reads LoRA adapters that PEFT wrote (peft.LoraConfig.save_pretrained).
+#include <algorithm>
+#include <filesystem>
+
 #include "base/text.h"
 #include "base/try.h"
 #include "checkpoint/lora/adapter_reader.h"
@@ -51,15 +54,34 @@ Status read_fused(AdapterReader& reader, const LayerSpec& spec, bool interleaved
   return {};
 }
 
+// The path of a file, with links resolved if it must lie `inside` a folder.
+Result<std::string> path_of(const std::string& folder, const char* name,
+                            const std::string& inside) {
+  namespace fs = std::filesystem;
+  const std::string path = str(folder, "/", name);
+  if (inside.empty()) return path;
+  std::error_code failure;
+  const fs::path root = fs::canonical(inside, failure);
+  const fs::path resolved = failure ? fs::path() : fs::canonical(path, failure);
+  const auto [end, unused] =
+      std::mismatch(root.begin(), root.end(), resolved.begin(), resolved.end());
+  if (!failure && end == root.end()) return resolved.string();
+  return Error{ErrorKind::kInvalidArgument, "", name, "a file inside the folder of adapters",
+               failure ? "it is absent" : "it is a link that leaves the folder"};
+}
+
 }  // namespace
 
-Result<LoraAdapter> LoraAdapter::open(const std::string& folder, const Checkpoint& checkpoint) {
+Result<LoraAdapter> LoraAdapter::open(const std::string& folder, const Checkpoint& checkpoint,
+                                      const std::string& inside) {
   if (is_absent(folder + "/adapter_config.json"))
     return Error{ErrorKind::kBadFile, folder, "", "adapter_config.json, as PEFT writes it",
                  "the folder has none"};
-  MORACLE_TRY(const Config config, Config::open(folder + "/adapter_config.json"));
+  MORACLE_TRY(const std::string config_path, path_of(folder, "adapter_config.json", inside));
+  MORACLE_TRY(const std::string file_path, path_of(folder, "adapter_model.safetensors", inside));
+  MORACLE_TRY(const Config config, Config::open(config_path));
   MORACLE_TRY(const LoraSettings settings, LoraSettings::read(config));
-  MORACLE_TRY(SafetensorsFile file, SafetensorsFile::open(folder + "/adapter_model.safetensors"));
+  MORACLE_TRY(SafetensorsFile file, SafetensorsFile::open(file_path));
   std::vector<SafetensorsFile> files;
   files.push_back(std::move(file));
   MORACLE_TRY(const Tensors tensors, Tensors::from(std::move(files)));

@@ -10,9 +10,6 @@
 
 namespace moracle {
 
-/// A 64-bit checksum. Any change within one word of 8 bytes changes it.
-uint64_t checksum(std::span<const std::byte> bytes, uint64_t seed = 0);
-
 /// Counts reads while `on`. Several threads may add at once, and the order does not matter.
 class ReadRecord {
  public:

@@ -5,6 +5,7 @@
 #include <mutex>
 #include <sstream>
 
+#include "base/checksum.h"
 #include "base/text.h"
 #include "base/threads/thread_pool.h"
 #include "base/try.h"

@@ -47,6 +47,12 @@ Result<RankOptions> launched_as(const Environment& environment) {
     break;
   }
   if (options.size == 1) return options;  // others use these names, too
+  const std::optional<std::string> secret = environment("MORACLE_JOB_SECRET");
+  if (secret && secret->empty()) {
+    return Error{ErrorKind::kInvalidArgument, "", "MORACLE_JOB_SECRET",
+                 "a secret of at least 16 bytes, or to be unset", "it is empty"};
+  }
+  options.secret = secret.value_or("");
   options.address = environment("MASTER_ADDR").value_or("");
   MORACLE_TRY(const int64_t port, number(environment, "MASTER_PORT", 0));
   options.port = static_cast<int>(std::min<int64_t>(port, 65536));

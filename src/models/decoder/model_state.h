@@ -5,6 +5,7 @@
 #include <vector>
 
 #include "kernels/batch.h"
+#include "models/adapted_rows.h"
 #include "models/decoder/activations.h"
 #include "models/decoder/non_finite.h"
 #include "models/decoder/on_part.h"
@@ -52,6 +53,7 @@ struct Model::State {
   SchemeChanges changes;             // as requested
   std::string architecture;          // of the checkpoint; empty: random weights
   int64_t layers_of_checkpoint = 0;  // likewise
+  std::string file_versions;         // of the checkpoint's files, when the weights were read
   std::string weights_text;          // identity_of() the loaded weights; empty: this process alone
   std::map<int64_t, Request> expert_requests;  // of each layer with experts, if there are ranks
   DType cache_dtype = DType::kF32;
@@ -94,8 +96,10 @@ struct Model::State {
 struct ModelAccess {
   /// The rest of Model::load, after the Description. options.progress counts up to `total_bytes`.
   static Result<Model> load(Description&& description, const ModelOptions& options,
-                            std::span<const LoraAdapter> adapters, int64_t total_bytes,
+                            AdapterSpan adapters, int64_t total_bytes,
                             ReadRecord* record = nullptr);
+  /// Errors: the checkpoint's files were written or replaced after the model had read them.
+  static Status check_unchanged(const Model& model, const Checkpoint& checkpoint);
   static Model::State& state(Model& model) { return *model.state_; }
   static KvCache::State& state(KvCache& cache) { return *cache.state_; }
   /// False with recurrent layers, whose state pages do not hold, and with LongRoPE, where a page

@@ -239,6 +239,10 @@ MpiGroup::~MpiGroup() {
 }  // namespace
 
 Result<std::shared_ptr<Group>> open_mpi(const RankOptions& options) {
+  if (!options.secret.empty()) {
+    return Error{ErrorKind::kUnsupported, "", "secret",
+                 "the transport tcp: MPI connects ranks without it", "the transport is mpi"};
+  }
   MORACLE_TRY(const MpiApi* const mpi, mpi_api());
   int rank = 0, size = 0;
   auto life = std::make_unique<MpiLife>(*mpi);

@@ -2,98 +2,85 @@
 
 #include "base/text.h"
 #include "base/try.h"
+#include "parallel/tcp/tcp_accept.h"
+#include "parallel/tcp/tcp_hello.h"
 
 namespace moracle::tcp {
 namespace {
 
-constexpr uint64_t kMagic = 0x6d6f7261636c6531;  // "moracle1"
+constexpr size_t kShortestSecret = 16;
 
-struct Hello {
-  uint64_t magic = kMagic;
-  int64_t rank = 0, size = 0;
-  Address listens;
-};
-
-template <class T>
-std::span<std::byte> bytes_of(T& value) {
-  return std::as_writable_bytes(std::span<T>(&value, 1));
-}
-
-Error wrong_hello(const Hello& hello, const RankOptions& options) {
-  return {ErrorKind::kInvalidArgument, "", "tcp",
-          str("ranks of one job of ", options.size, " ranks, each once"),
-          hello.magic != kMagic ? std::string("another program connected")
-                                : str("rank ", hello.rank, " of ", hello.size, " connected")};
-}
-
-// Takes connections until every rank of `wanted` is there.
-Status accept_ranks(const Socket& listener, const RankOptions& options, std::vector<int64_t> wanted,
-                    const Deadline& deadline, std::vector<Socket>& sockets,
-                    std::vector<Address>* addresses) {
-  while (!wanted.empty()) {
-    Result<Socket> socket = accept_one(listener, deadline);
-    if (!socket)
-      return deadline.passed() ? silent_ranks(wanted, deadline.seconds()) : socket.error();
-    Hello hello;
-    MORACLE_CHECK(receive_all(*socket, bytes_of(hello), deadline));
-    const auto at = std::find(wanted.begin(), wanted.end(), hello.rank);
-    if (hello.magic != kMagic || hello.size != options.size || at == wanted.end())
-      return wrong_hello(hello, options);
-    if (addresses != nullptr) {
-      MORACLE_TRY(Address address, peer_of(*socket));
-      address.port = hello.listens.port;
-      (*addresses)[hello.rank] = address;
-    }
-    wanted.erase(at);
-    sockets[hello.rank] = *std::move(socket);
-  }
-  return {};
-}
-
-std::vector<int64_t> ranks_from(int64_t first, int64_t size) {
-  std::vector<int64_t> ranks;
-  for (int64_t r = first; r < size; ++r) ranks.push_back(r);
-  return ranks;
-}
-
-}  // namespace
-
-Result<std::vector<Socket>> connect_all(const RankOptions& options) {
-  const Deadline deadline(options.timeout_seconds);
-  const int64_t rank = options.rank, size = options.size;
+Status check_options(const RankOptions& options) {
   if (options.port < 1 || options.port > 65535 || options.address.empty()) {
     return Error{ErrorKind::kInvalidArgument, "", "tcp",
                  "address and port of rank 0 (MASTER_ADDR and MASTER_PORT)",
                  str("they are '", options.address, "' and ", options.port)};
   }
-  std::vector<Socket> sockets(size);
-  std::vector<Address> addresses(size);
-  const std::span<std::byte> table = std::as_writable_bytes(std::span(addresses));
-  MORACLE_TRY(const Socket listener, listen_at(rank == 0 ? options.port : 0));
-  if (rank == 0) {
+  if (options.secret.empty() || options.secret.size() >= kShortestSecret) return {};
+  return Error{ErrorKind::kInvalidArgument, "", "secret",
+               str("at least ", kShortestSecret, " bytes, or none"),
+               str("it has ", options.secret.size())};
+}
+
+// Connects to rank `to`, again and again while it drops the connection.
+Result<Link> meet(const Address& address, Socket socket, const RankOptions& options, int64_t to,
+                  int port, const Deadline& deadline) {
+  for (;;) {
+    MORACLE_TRY(Link link, say_hello(std::move(socket), options, to, port, deadline));
+    if (link.socket.open()) return link;
+    std::this_thread::sleep_for(std::chrono::milliseconds(20));
+    MORACLE_TRY(socket, connect_to(address, deadline));
+  }
+}
+
+Error without_rank_0(Error error) {
+  error.place = "rank 0";
+  error.need = "all ranks to connect";
+  return error;
+}
+
+// Every rank learns where the others listen.
+Status begin(const Address& address, const RankOptions& options, const Deadline& deadline,
+             std::vector<Link>& links) {
+  MORACLE_TRY(const Socket listener, listen_at(address));
+  std::vector<Address> addresses(options.size);
+  MORACLE_CHECK(accept_ranks(listener, options, 1, deadline, links, &addresses));
+  for (int64_t r = 1; r < options.size; ++r)
     MORACLE_CHECK(
-        accept_ranks(listener, options, ranks_from(1, size), deadline, sockets, &addresses));
-    for (int64_t r = 1; r < size; ++r) MORACLE_CHECK(send_all(sockets[r], table, deadline));
-    return sockets;
-  }
+        send_message(links[r], Kind::kData, std::as_bytes(std::span(addresses)), deadline));
+  return {};
+}
+
+Status join(const Address& address, const RankOptions& options, const Deadline& deadline,
+            std::vector<Link>& links) {
+  MORACLE_TRY(Socket first, connect_to(address, deadline));
+  // Listen only where rank 0 is reached.
+  MORACLE_TRY(const Address here, address_of(first));
+  MORACLE_TRY(const Socket listener, listen_at({here.ip, 0}));
   MORACLE_TRY(const Address own, address_of(listener));
-  Hello hello{kMagic, rank, size, own};
-  MORACLE_TRY(const Address first, resolve(options.address, options.port));
-  MORACLE_TRY(sockets[0], connect_to(first, deadline));
-  MORACLE_CHECK(send_all(sockets[0], bytes_of(hello), deadline));
-  if (Status told = receive_all(sockets[0], table, deadline); !told) {
-    Error error = told.error();
-    error.place = "rank 0";
-    error.need = "all ranks to connect";
-    return error;
+  MORACLE_TRY(links[0], meet(address, std::move(first), options, 0, own.port, deadline));
+  std::vector<Address> addresses(options.size);
+  const Status told = receive_message(links[0], Kind::kData,
+                                      std::as_writable_bytes(std::span(addresses)), deadline);
+  if (!told) return without_rank_0(told.error());
+  for (int64_t r = 1; r < options.rank; ++r) {
+    MORACLE_TRY(Socket socket, connect_to(addresses[r], deadline));
+    MORACLE_TRY(links[r], meet(addresses[r], std::move(socket), options, r, own.port, deadline));
   }
-  for (int64_t r = 1; r < rank; ++r) {
-    MORACLE_TRY(sockets[r], connect_to(addresses[r], deadline));
-    MORACLE_CHECK(send_all(sockets[r], bytes_of(hello), deadline));
-  }
-  MORACLE_CHECK(
-      accept_ranks(listener, options, ranks_from(rank + 1, size), deadline, sockets, nullptr));
-  return sockets;
+  return accept_ranks(listener, options, options.rank + 1, deadline, links, nullptr);
+}
+
+}  // namespace
+
+Result<std::vector<Link>> connect_all(const RankOptions& options) {
+  MORACLE_CHECK(check_options(options));
+  MORACLE_CHECK(start_crypto());
+  const Deadline deadline(options.timeout_seconds);
+  MORACLE_TRY(const Address address, resolve(options.address, options.port));
+  std::vector<Link> links(options.size);
+  MORACLE_CHECK(options.rank == 0 ? begin(address, options, deadline, links)
+                                  : join(address, options, deadline, links));
+  return links;
 }
 
 }  // namespace moracle::tcp

@@ -2,12 +2,15 @@
 // the others listen, and tells everybody. Then each rank connects to those below it.
 #pragma once
 
-#include "parallel/tcp/tcp_sockets.h"
+#include <vector>
+
+#include "parallel/tcp/tcp_message.h"
 
 namespace moracle::tcp {
 
-/// The connection to each rank; that of the own rank is not open. Errors: ranks that did not come
-/// before the timeout, by number; a job of another size; a process that is no rank of this job.
-Result<std::vector<Socket>> connect_all(const RankOptions& options);
+/// The link with each rank; that of the own rank is not open. Each rank listens only at the address
+/// by which rank 0 is reached, and only until all ranks are there. Errors: ranks that did not come
+/// before the timeout, by number; a refusal by another rank; options.
+Result<std::vector<Link>> connect_all(const RankOptions& options);
 
 }  // namespace moracle::tcp

@@ -1,5 +1,5 @@
-// Ranks connected by one socket for each pair. A message is a header and its bytes. The end of a
-// process closes its sockets, so that the others know at once which rank is gone.
+// Ranks connected by one socket for each pair. The end of a process closes its sockets, so that the
+// others know at once which rank is gone.
 #include <poll.h>
 #include <sys/socket.h>
 
@@ -14,11 +14,8 @@
 namespace moracle {
 namespace {
 
-enum class Kind : uint64_t { kData = 1, kAbort = 2 };
-struct Header {
-  Kind kind = Kind::kData;
-  uint64_t bytes = 0;
-};
+using tcp::Header;
+using tcp::Kind;
 constexpr uint64_t kLongestReason = 4096;
 
 // One message of one transfer, in one direction.
@@ -28,7 +25,9 @@ struct Flow {
   Group::Part part;
   Header header;
   size_t done = 0;                    // of header and part together
+  bool sealed = false;                // the header of a part to send has its tags
   Group::Message* message = nullptr;  // takes a part whose size the header tells
+  std::span<const std::byte> bytes() const { return {part.data, part.bytes}; }
   bool finished() const { return done == sizeof header + part.bytes; }
   // The next bytes: of the header, then of the part.
   std::span<std::byte> rest() {
@@ -39,20 +38,18 @@ struct Flow {
 
 class TcpGroup final : public Group {
  public:
-  TcpGroup(const RankOptions& options, std::vector<tcp::Socket> sockets)
-      : Group(options), sockets_(std::move(sockets)) {}
+  TcpGroup(const RankOptions& options, std::vector<tcp::Link> links)
+      : Group(options), links_(std::move(links)) {}
   std::string_view name() const override { return "tcp"; }
 
   Status look() override;
   void abort(const Error& reason) override {
-    std::string text = reason.to_string().substr(0, kLongestReason);
-    const Header header{Kind::kAbort, text.size()};
+    const std::string text = reason.to_string().substr(0, kLongestReason);
     const Deadline soon(0.2);
     for (int64_t r = 0; r < size(); ++r) {
-      if (!sockets_[r].open() || r == torn_) continue;
-      // A rank that takes nothing does not hear it. The closed socket tells it later.
-      if (tcp::send_all(sockets_[r], std::as_bytes(std::span(&header, 1)), soon))
-        (void)tcp::send_all(sockets_[r], std::as_bytes(std::span(text)), soon).ok();
+      if (!links_[r].socket.open() || r == torn_) continue;
+      // A rank that is not receiving misses the reason; it sees the closed socket instead.
+      (void)tcp::send_message(links_[r], Kind::kAbort, std::as_bytes(std::span(text)), soon).ok();
     }
   }
 
@@ -63,21 +60,29 @@ class TcpGroup final : public Group {
                            double seconds) override;
   Status finish(std::vector<Flow>& flows, double seconds);
   Status step(Flow& flow);
+  void seal(Flow& flow);
   Status take_header(Flow& flow);
+  Status take_part(const Flow& flow);
   Status look_at(int64_t rank);
   Error reason_of(int64_t rank, const Header& header);
   // The reason that the rank of a failed flow sent before it ended, or else the failure.
   Error reason_before(std::vector<Flow>& flows, const Flow& failed, const Error& failure);
   Error lost(int64_t rank, const std::string& how);
 
-  std::vector<tcp::Socket> sockets_;
+  std::vector<tcp::Link> links_;
   int64_t torn_ = -1;  // this rank's message to it is incomplete: no other can follow
+  // Of the last part of a transfer that was sealed: others often get the same.
+  Group::Part sealed_;
+  tcp::Tag tag_ = {};
 };
 
 Error TcpGroup::reason_of(int64_t rank, const Header& header) {
   std::string text(std::min(header.bytes, kLongestReason), '\0');
-  if (!tcp::receive_all(sockets_[rank], std::as_writable_bytes(std::span(text)), Deadline(0.2)))
+  const auto bytes = std::as_writable_bytes(std::span(text));
+  if (!tcp::receive_all(links_[rank].socket, bytes, Deadline(0.2)) ||
+      header.part != links_[rank].in.of_part(bytes)) {
     text = "its reason did not arrive";
+  }
   return aborted_rank(rank, text);
 }
 
@@ -89,13 +94,15 @@ Error TcpGroup::lost(int64_t rank, const std::string& how) {
 // Between messages of that rank.
 Status TcpGroup::look_at(int64_t r) {
   Header header;
-  const ssize_t count = ::recv(sockets_[r].fd(), &header, sizeof header, MSG_PEEK | MSG_DONTWAIT);
+  const int fd = links_[r].socket.fd();
+  const ssize_t count = ::recv(fd, &header, sizeof header, MSG_PEEK | MSG_DONTWAIT);
   if (count == 0) return lost(r, "its connection is closed");
   if (count < 0 && errno != EAGAIN && errno != EINTR) return lost(r, std::strerror(errno));
   // Data waits for its call.
   if (count != sizeof header || header.kind != Kind::kAbort) return {};
-  MORACLE_CHECK(
-      tcp::receive_all(sockets_[r], std::as_writable_bytes(std::span(&header, 1)), Deadline(0.2)));
+  if (header.own != links_[r].in.of_header(header)) return changed_message(r);
+  MORACLE_CHECK(tcp::receive_all(links_[r].socket, std::as_writable_bytes(std::span(&header, 1)),
+                                 Deadline(0.2)));
   return reason_of(r, header);
 }
 
@@ -116,9 +123,23 @@ Error TcpGroup::reason_before(std::vector<Flow>& flows, const Flow& failed, cons
   return told ? failure : told.error();
 }
 
+// Only when the socket takes bytes: an abort that comes first has the number of this message.
+void TcpGroup::seal(Flow& flow) {
+  const tcp::Seal& out = links_[flow.rank].out;
+  const bool known = out.shares_parts() && sealed_.data == flow.part.data &&
+                     sealed_.bytes == flow.part.bytes && flow.part.bytes > 0;
+  if (!known) tag_ = out.of_part(flow.bytes());
+  sealed_ = flow.part;
+  flow.header.part = tag_;
+  flow.header.own = out.of_header(flow.header);
+  flow.sealed = true;
+}
+
 Status TcpGroup::step(Flow& flow) {
-  const int fd = sockets_[flow.rank].fd();
+  tcp::Link& link = links_[flow.rank];
+  const int fd = link.socket.fd();
   while (!flow.finished()) {
+    if (flow.sends && !flow.sealed) seal(flow);
     const std::span<std::byte> rest = flow.rest();
     const ssize_t count = flow.sends ? ::send(fd, rest.data(), rest.size(), MSG_NOSIGNAL)
                                      : ::recv(fd, rest.data(), rest.size(), 0);
@@ -129,14 +150,25 @@ Status TcpGroup::step(Flow& flow) {
       if (flow.sends && errno == EPIPE) return lost(flow.rank, "its connection is closed");
       return lost(flow.rank, std::strerror(errno));
     }
+    if (flow.sends && flow.done == 0) link.out.next();
     flow.done += static_cast<size_t>(count);
-    if (!flow.sends && flow.done == sizeof(Header)) MORACLE_CHECK(take_header(flow));
+    if (flow.sends) continue;
+    if (flow.done == sizeof(Header)) MORACLE_CHECK(take_header(flow));
+    if (flow.finished()) MORACLE_CHECK(take_part(flow));
   }
+  return {};
+}
+
+Status TcpGroup::take_part(const Flow& flow) {
+  tcp::Seal& in = links_[flow.rank].in;
+  if (flow.header.part != in.of_part(flow.bytes())) return changed_message(flow.rank);
+  in.next();
   return {};
 }
 
 Status TcpGroup::take_header(Flow& flow) {
   const Header& header = flow.header;
+  if (header.own != links_[flow.rank].in.of_header(header)) return changed_message(flow.rank);
   if (header.kind == Kind::kAbort) return reason_of(flow.rank, header);
   if (header.kind == Kind::kData && flow.message != nullptr) {
     MORACLE_CHECK(size_message(*flow.message, header.bytes));
@@ -155,8 +187,8 @@ Status TcpGroup::transfer(std::span<const Part> send, std::span<const Part> rece
   for (int64_t i = 1; i < size(); ++i) {
     const int64_t r = (rank() + i) % size();
     // Receive first: an abort that arrives says more than a connection that fails.
-    if (receive[r].bytes > 0) flows.push_back({r, false, receive[r], {}, 0});
-    if (send[r].bytes > 0) flows.push_back({r, true, send[r], {Kind::kData, send[r].bytes}, 0});
+    if (receive[r].bytes > 0) flows.push_back({r, false, receive[r], {}});
+    if (send[r].bytes > 0) flows.push_back({r, true, send[r], {Kind::kData, send[r].bytes}});
   }
   return finish(flows, seconds);
 }
@@ -167,14 +199,15 @@ Status TcpGroup::transfer_messages(std::span<const Part> send, std::span<Message
   std::vector<Flow> flows;
   for (int64_t i = 1; i < size(); ++i) {
     const int64_t r = (rank() + i) % size();
-    flows.push_back({r, false, {}, {}, 0, &received[r]});
-    flows.push_back({r, true, send[r], {Kind::kData, send[r].bytes}, 0});
+    flows.push_back({.rank = r, .message = &received[r]});
+    flows.push_back({r, true, send[r], {Kind::kData, send[r].bytes}});
   }
   return finish(flows, seconds);
 }
 
 Status TcpGroup::finish(std::vector<Flow>& flows, double seconds) {
   const Deadline deadline(seconds);
+  sealed_ = {};  // the memory may have other bytes now
   // Ranks that only send watch for the reason of one that stops.
   std::vector<pollfd> watched;
   for (;;) {
@@ -183,7 +216,7 @@ Status TcpGroup::finish(std::vector<Flow>& flows, double seconds) {
       if (const Status done = step(flow); !done) return reason_before(flows, flow, done.error());
       if (flow.finished()) continue;
       const short events = flow.sends ? POLLOUT : POLLIN;
-      watched.push_back({sockets_[flow.rank].fd(), events, 0});
+      watched.push_back({links_[flow.rank].socket.fd(), events, 0});
     }
     if (watched.empty()) return {};
     if (deadline.passed()) break;
@@ -203,8 +236,10 @@ Status TcpGroup::finish(std::vector<Flow>& flows, double seconds) {
 }  // namespace
 
 Result<std::shared_ptr<Group>> open_tcp(const RankOptions& options) {
-  MORACLE_TRY(std::vector<tcp::Socket> sockets, tcp::connect_all(options));
-  return std::shared_ptr<Group>(std::make_shared<TcpGroup>(options, std::move(sockets)));
+  MORACLE_TRY(std::vector<tcp::Link> links, tcp::connect_all(options));
+  RankOptions known = options;
+  known.secret.clear();  // the links have keys of their own
+  return std::shared_ptr<Group>(std::make_shared<TcpGroup>(known, std::move(links)));
 }
 
 }  // namespace moracle

@@ -67,16 +67,24 @@ Socket::~Socket() {
   if (fd_ >= 0) ::close(fd_);
 }
 
-Result<Socket> listen_at(int port) {
+std::string to_string(const Address& address) {
+  in_addr ip{};
+  ip.s_addr = address.ip;
+  char text[INET_ADDRSTRLEN] = {};
+  ::inet_ntop(AF_INET, &ip, text, sizeof text);
+  return str(text, ":", address.port);
+}
+
+Result<Socket> listen_at(const Address& address) {
   const int fd = ::socket(AF_INET, SOCK_STREAM, 0);
   if (fd < 0) return refused("a socket");
   Socket socket(fd);
   const int on = 1;
   ::setsockopt(fd, SOL_SOCKET, SO_REUSEADDR, &on, sizeof on);
-  const sockaddr_in any = to_sockaddr({htonl(INADDR_ANY), static_cast<uint16_t>(port)});
-  if (::bind(fd, reinterpret_cast<const sockaddr*>(&any), sizeof any) != 0 ||
+  const sockaddr_in at = to_sockaddr(address);
+  if (::bind(fd, reinterpret_cast<const sockaddr*>(&at), sizeof at) != 0 ||
       ::listen(fd, SOMAXCONN) != 0) {
-    return refused(str("port ", port, " to listen at"));
+    return refused("a free port and an address of this host to listen at " + to_string(address));
   }
   ::fcntl(fd, F_SETFL, ::fcntl(fd, F_GETFL) | O_NONBLOCK);
   ::fcntl(fd, F_SETFD, FD_CLOEXEC);
@@ -135,19 +143,14 @@ Result<Socket> connect_to(const Address& to, const Deadline& deadline) {
     if (done && !is_its_own_peer(socket)) return socket;
     std::this_thread::sleep_for(std::chrono::milliseconds(20));  // not listening yet
   }
-  in_addr ip{};
-  ip.s_addr = to.ip;
-  return late(str("a rank that listens at ", ::inet_ntoa(ip), ":", to.port), deadline);
+  return late("a rank that listens at " + to_string(to), deadline);
 }
 
-Result<Socket> accept_one(const Socket& listener, const Deadline& deadline) {
-  while (wait_for(listener.fd(), POLLIN, deadline)) {
-    const int fd = ::accept(listener.fd(), nullptr, nullptr);
-    if (fd >= 0) return prepared(fd);
-    if (errno != EAGAIN && errno != EINTR && errno != ECONNABORTED)
-      return refused("a connection of another rank");
-  }
-  return late("a connection of another rank", deadline);
+Result<Socket> accept_waiting(const Socket& listener) {
+  const int fd = ::accept(listener.fd(), nullptr, nullptr);
+  if (fd >= 0) return prepared(fd);
+  if (errno == EAGAIN || errno == EINTR || errno == ECONNABORTED) return Socket();
+  return refused("a connection of another rank");
 }
 
 Status send_all(const Socket& socket, std::span<const std::byte> bytes, const Deadline& deadline) {
@@ -164,18 +167,21 @@ Status send_all(const Socket& socket, std::span<const std::byte> bytes, const De
   return {};
 }
 
+Result<size_t> receive_some(const Socket& socket, std::span<std::byte> bytes) {
+  const ssize_t got = ::recv(socket.fd(), bytes.data(), bytes.size(), 0);
+  if (got > 0) return static_cast<size_t>(got);
+  if (got == 0)
+    return Error{ErrorKind::kIo, "", "tcp", "bytes of another rank", "it closed the connection"};
+  if (errno != EAGAIN && errno != EINTR) return refused("bytes of another rank");
+  return size_t{0};
+}
+
 Status receive_all(const Socket& socket, std::span<std::byte> bytes, const Deadline& deadline) {
   while (!bytes.empty()) {
-    const ssize_t got = ::recv(socket.fd(), bytes.data(), bytes.size(), 0);
-    if (got > 0) {
-      bytes = bytes.subspan(got);
-    } else if (got == 0) {
-      return Error{ErrorKind::kIo, "", "tcp", "bytes of another rank", "it closed the connection"};
-    } else if (errno != EAGAIN && errno != EINTR) {
-      return refused("bytes of another rank");
-    } else if (!wait_for(socket.fd(), POLLIN, deadline)) {
+    MORACLE_TRY(const size_t got, receive_some(socket, bytes));
+    bytes = bytes.subspan(got);
+    if (got == 0 && !wait_for(socket.fd(), POLLIN, deadline))
       return late("bytes of another rank", deadline);
-    }
   }
   return {};
 }

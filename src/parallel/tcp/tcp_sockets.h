@@ -28,8 +28,12 @@ struct Address {
   uint16_t port = 0;  ///< host order
 };
 
-/// Listens at a port of every interface; 0: any free one. Errors: the port is taken.
-Result<Socket> listen_at(int port);
+/// "10.0.0.5:29500"
+std::string to_string(const Address& address);
+
+/// Listens at this address only. Port 0: any free one. Errors: the port is taken; the address is
+/// not one of this host.
+Result<Socket> listen_at(const Address& address);
 Result<Address> address_of(const Socket& socket);
 Result<Address> peer_of(const Socket& socket);
 /// True if the system gave a connecting socket the very port that it connects to. That can happen
@@ -39,10 +43,12 @@ bool is_its_own_peer(const Socket& socket);
 Result<Address> resolve(const std::string& host, int port);
 /// Tries until the other side listens. Errors: it does not before the deadline.
 Result<Socket> connect_to(const Address& to, const Deadline& deadline);
-/// Errors: no connection came before the deadline.
-Result<Socket> accept_one(const Socket& listener, const Deadline& deadline);
+/// A connection that waits; not open if none does. Errors: of the system.
+Result<Socket> accept_waiting(const Socket& listener);
 /// All bytes, or an error: the deadline, the end of the connection.
 Status send_all(const Socket& socket, std::span<const std::byte> bytes, const Deadline& deadline);
 Status receive_all(const Socket& socket, std::span<std::byte> bytes, const Deadline& deadline);
+/// Those of the bytes that are there, without waiting. Errors: the end of the connection.
+Result<size_t> receive_some(const Socket& socket, std::span<std::byte> bytes);
 
 }  // namespace moracle::tcp

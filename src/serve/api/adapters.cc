@@ -9,17 +9,28 @@
 namespace moracle::serve {
 namespace {
 
+constexpr size_t kLongestName = 256;
+
 Error wrong_adapter(const char* field, std::string need, std::string fact) {
   return {ErrorKind::kInvalidArgument, "", field, std::move(need), std::move(fact)};
 }
 
 }  // namespace
 
-Status Adapters::add(const std::string& name, const std::string& folder) {
+// Takes the lock.
+Status Adapters::check_name(const std::string& name) const {
+  if (name.empty() || name.size() > kLongestName || printable(name) != name) {
+    return wrong_adapter("lora_name", str("a printable name of 1 to ", kLongestName, " bytes"),
+                         str("it is ", quote(name)));
+  }
+  if (!find(name)) return {};
+  return wrong_adapter("lora_name", "a name that is not in use", "it is " + quote(name));
+}
+
+Status Adapters::add(const std::string& name, std::shared_ptr<const LoraAdapter> adapter) {
+  MORACLE_CHECK(check_name(name));
   const std::lock_guard lock(mutex_);
-  if (!loaded_.try_emplace(name, Loaded{next_id_, folder}).second)
-    return wrong_adapter("lora", "a name of its own for each adapter", quote(name) + " is in use");
-  ++next_id_;
+  loaded_.emplace(name, Loaded{next_id_++, std::move(adapter)});
   return {};
 }
 
@@ -36,13 +47,10 @@ std::vector<std::string> Adapters::names() const {
   return names;
 }
 
-// A path below the folder of adapters, with links resolved.
-Result<std::string> Adapters::folder_of(const std::string& name, const std::string& path) const {
+Result<Adapters::Place> Adapters::place_of(const std::string& path) const {
   namespace fs = std::filesystem;
   if (folder_.empty())
     return wrong_adapter("lora_path", "a server with --adapter-folder", "this one has none");
-  if (name.empty() || find(name))
-    return wrong_adapter("lora_name", "a name that is not in use", "it is " + quote(name));
   if (path.find('\0') != std::string::npos || path.empty())
     return wrong_adapter("lora_path", "a folder's name", "it is another text");
   std::error_code failure;
@@ -53,35 +61,38 @@ Result<std::string> Adapters::folder_of(const std::string& name, const std::stri
   if (failure || end != root.end() || asked == root)
     return wrong_adapter("lora_path", "a folder inside the folder of adapters",
                          quote(path) + " is none");
-  return asked.string();
+  return Place{root.string(), asked.string()};
 }
 
 void Adapters::load(const std::string& name, const std::string& path, const ModelOptions& options,
                     const std::string& checkpoint, Engine& engine,
                     std::function<void(const Status&)> done) {
-  const Result<std::string> folder = folder_of(name, path);
-  if (!folder) return done(folder.error());
-  const auto work = [this, name, folder = *folder, options, checkpoint](
+  if (const Status good = check_name(name); !good) return done(good);
+  const Result<Place> place = place_of(path);
+  if (!place) return done(place.error());
+  const auto work = [this, name, place = *place, options, checkpoint](
                         Leader& model, AdapterSlots& slots) -> Status {
-    std::map<std::string, Loaded> all;
+    MORACLE_CHECK(check_name(name));  // another load may have taken it
+    ModelOptions with = options;
+    with.read_adapters.clear();
+    AdapterSlots fresh_slots;
+    AdapterChange change{.folder = place.folder, .inside = place.root};
     {
       const std::lock_guard lock(mutex_);
-      all = loaded_;
-      if (!all.try_emplace(name, Loaded{next_id_, folder}).second)
-        return wrong_adapter("lora_name", "a name that is not in use", "it is " + quote(name));
+      change.id = next_id_++;
+      for (const auto& [each, loaded] : loaded_) {
+        fresh_slots[loaded.id] = static_cast<int32_t>(with.read_adapters.size());
+        change.kept.push_back(loaded.id);
+        with.read_adapters.push_back(loaded.adapter);
+      }
     }
-    ModelOptions with = options;
-    with.adapters.clear();
-    AdapterSlots fresh_slots;
-    for (const auto& [each, loaded] : all) {
-      fresh_slots[loaded.id] = static_cast<int32_t>(with.adapters.size());
-      with.adapters.push_back(loaded.folder);
-    }
-    MORACLE_CHECK(model.load_again(checkpoint, with));
+    const auto id = static_cast<int32_t>(change.id);
+    fresh_slots[id] = static_cast<int32_t>(with.read_adapters.size());
+    MORACLE_TRY(auto adapter, model.load_again(checkpoint, with, change));
     slots = std::move(fresh_slots);
+    // Another name may have been unloaded meanwhile: only add.
     const std::lock_guard lock(mutex_);
-    loaded_ = std::move(all);
-    ++next_id_;
+    loaded_.emplace(name, Loaded{id, std::move(adapter)});
     return {};
   };
   engine.change(work, std::move(done));

@@ -1,7 +1,9 @@
 #include "serve/engine/follow.h"
 
 #include <algorithm>
+#include <map>
 #include <optional>
+#include <utility>
 
 #include "base/out_of_memory.h"
 #include "base/try.h"
@@ -19,6 +21,8 @@ class Follower {
   Follower(Model& model, const std::string& folder, const ModelOptions& options)
       : model_(model), folder_(folder), options_(options), group_(model.group()), pages_(model) {
     if (has_homes(model)) homes_.emplace(model);
+    for (auto& adapter : std::exchange(options_.read_adapters, {}))
+      adapters_.emplace(static_cast<int64_t>(adapters_.size()), std::move(adapter));
   }
 
   Status run() {
@@ -76,12 +80,7 @@ class Follower {
       case Order::kReload:
         return work([&] { return read_weights(model_, folder_); });
       case Order::kAdapters:
-        return work([&] {
-          options_.adapters.clear();
-          for (int64_t left = message.word(); left > 0 && message.is_whole(); --left)
-            options_.adapters.push_back(message.text());
-          return load_again(model_, folder_, options_);
-        });
+        return work([&] { return change_adapters(message); });
       case Order::kCountTokens:
         return work([&] { return done(routing_of_all_ranks(model_)); });
       case Order::kOpenMoves:
@@ -123,6 +122,26 @@ class Follower {
     MORACLE_CHECK(whole(message));
     MORACLE_CHECK(pages_.forward(homes_ ? homes_->own(steps) : steps));
     return model_.device().synchronize();  // this rank reads no logits, which would report errors
+  }
+
+  Status change_adapters(OrderReader& message) {
+    AdapterChange change;
+    change.kept = message.list();
+    change.id = message.word();
+    change.folder = message.text();
+    change.inside = message.text();
+    MORACLE_CHECK(whole(message));
+    std::map<int64_t, std::shared_ptr<const LoraAdapter>> adapters;
+    ModelOptions options = options_;
+    for (const int64_t id : change.kept) {
+      const auto kept = adapters_.find(id);
+      MORACLE_CHECK(whole(message, kept != adapters_.end()));
+      adapters.insert(*kept);
+      options.read_adapters.push_back(kept->second);
+    }
+    MORACLE_TRY(adapters[change.id], load_again(model_, folder_, std::move(options), change));
+    adapters_ = std::move(adapters);
+    return {};
   }
 
   Status move_experts(OrderReader& message) {
@@ -170,7 +189,8 @@ class Follower {
 
   Model& model_;
   const std::string folder_;
-  ModelOptions options_;
+  ModelOptions options_;                                            // without adapters
+  std::map<int64_t, std::shared_ptr<const LoraAdapter>> adapters_;  // by the numbers of jobs
   const std::shared_ptr<Group> group_;
   PageStore pages_;
   std::optional<Homes> homes_;

@@ -3,7 +3,6 @@
 #include "base/text.h"
 #include "base/try.h"
 #include "models/decoder/model_state.h"
-#include "serve/engine/model_changes.h"
 
 namespace moracle::serve {
 namespace {
@@ -105,13 +104,19 @@ Status Leader::reload(const std::string& folder) {
   return compared(read_weights(model_, folder));
 }
 
-Status Leader::load_again(const std::string& folder, const ModelOptions& options) {
-  if (!group_) return serve::load_again(model_, folder, options);
+Result<std::shared_ptr<const LoraAdapter>> Leader::load_again(const std::string& folder,
+                                                              const ModelOptions& options,
+                                                              const AdapterChange& change) {
+  if (!group_) return serve::load_again(model_, folder, options, change);
   orders_.put(Order::kAdapters);
-  orders_.put(static_cast<int64_t>(options.adapters.size()));
-  for (const std::string& adapter : options.adapters) orders_.put(adapter);
+  orders_.put(change.kept);
+  orders_.put(change.id);
+  orders_.put(change.folder);
+  orders_.put(change.inside);
   MORACLE_CHECK(send());
-  return compared(serve::load_again(model_, folder, options));
+  auto adapter = serve::load_again(model_, folder, options, change);
+  MORACLE_CHECK(compared(adapter ? Status() : adapter.error()));
+  return adapter;
 }
 
 Result<RoutingStatistics> Leader::routing_statistics() {

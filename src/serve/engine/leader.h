@@ -7,6 +7,7 @@
 #include "models/expert_moves.h"
 #include "models/generation/sampler.h"
 #include "serve/engine/homes.h"
+#include "serve/engine/model_changes.h"
 #include "serve/engine/orders.h"
 #include "serve/engine/page_store.h"
 
@@ -37,9 +38,11 @@ class Leader final : public LogitsSource {
   /// As Model::top_k_logits, where sequences are not spread.
   Result<Model::TopKLogits> top_k_logits(int64_t first, int64_t count, int64_t k) override;
   /// Reads weights or loads the model again on all ranks (model_changes.h). No sequence may have
-  /// started. `options`: with other adapters only.
+  /// started.
   Status reload(const std::string& folder);
-  Status load_again(const std::string& folder, const ModelOptions& options);
+  Result<std::shared_ptr<const LoraAdapter>> load_again(const std::string& folder,
+                                                        const ModelOptions& options,
+                                                        const AdapterChange& change);
   /// The tokens of all ranks that chose each expert.
   Result<RoutingStatistics> routing_statistics();
   /// Moves experts between the ranks (expert_moves.h), between two steps. After an error each layer

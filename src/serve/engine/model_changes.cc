@@ -1,6 +1,7 @@
 #include "serve/engine/model_changes.h"
 
 #include "base/try.h"
+#include "models/decoder/model_state.h"
 #include "parallel/agreement.h"
 
 namespace moracle::serve {
@@ -16,6 +17,12 @@ Result<Checkpoint> open_on_ranks(const std::shared_ptr<Group>& group, const std:
   return checkpoint;
 }
 
+// Clients get this error: they must not learn where the folder of adapters is.
+Error below(const std::string& folder, Error error) {
+  if (error.file.starts_with(folder + "/")) error.file.erase(0, folder.size() + 1);
+  return error;
+}
+
 }  // namespace
 
 Status read_weights(Model& model, const std::string& folder) {
@@ -23,11 +30,24 @@ Status read_weights(Model& model, const std::string& folder) {
   return model.reload(checkpoint);
 }
 
-Status load_again(Model& model, const std::string& folder, const ModelOptions& options) {
-  MORACLE_TRY(const Checkpoint checkpoint, open_on_ranks(model.group(), folder));
+Result<std::shared_ptr<const LoraAdapter>> load_again(Model& model, const std::string& folder,
+                                                      ModelOptions options,
+                                                      const AdapterChange& change) {
+  const std::shared_ptr<Group> group = model.group();
+  MORACLE_TRY(const Checkpoint checkpoint, open_on_ranks(group, folder));
+  const Status unchanged = ModelAccess::check_unchanged(model, checkpoint);
+  Result<LoraAdapter> opened = LoraAdapter::open(change.folder, checkpoint, change.inside);
+  const Status own = !unchanged ? unchanged
+                     : opened   ? Status()
+                                : below(change.inside, opened.error());
+  if (group) MORACLE_CHECK(all_succeed(*group, own, "to take the new adapter"));
+  MORACLE_CHECK(own);
+  MORACLE_TRY(LoraAdapter read, std::move(opened));
+  auto adapter = std::make_shared<const LoraAdapter>(std::move(read));
+  options.read_adapters.push_back(adapter);
   MORACLE_TRY(Model fresh, Model::load(checkpoint, options));
   model = std::move(fresh);
-  return {};
+  return adapter;
 }
 
 }  // namespace moracle::serve

@@ -21,7 +21,7 @@ enum class Order : int64_t {
   kLogits,      ///< first row, number of rows: to rank 0, from the ranks that computed them
   kTopKLogits,  ///< first row, number of rows, k: every rank's part of a divided output
   kReload,
-  kAdapters,     ///< number of folders, the folders
+  kAdapters,     ///< adapters to keep; a new one: its number, folder, and the folder around it
   kCountTokens,  ///< to rank 0: the tokens that chose each expert on each rank
   kOpenMoves,    ///< opens the checkpoint, to move experts
   kMoveExperts,  ///< layer, number of experts; of each rank: its experts
