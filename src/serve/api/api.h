@@ -7,6 +7,7 @@
 #include "serve/api/event_queue.h"
 #include "serve/api/served_model.h"
 #include "serve/engine/engine.h"
+#include "serve/grammar/grammar_queue.h"
 
 namespace moracle::serve {
 
@@ -16,16 +17,24 @@ struct ApiOptions {
   double request_seconds = 0;  ///< time limit of a request; 0: none
 };
 
+struct GenerationRequest;
+
 class Api {
  public:
   /// `model`, `engine` and `events` must outlive it. The engine flushes `events`.
   Api(const ServedModel& model, Engine& engine, EventQueue& events, ApiOptions options)
-      : model_(model), engine_(engine), events_(events), options_(std::move(options)) {}
+      : model_(model),
+        engine_(engine),
+        events_(events),
+        options_(std::move(options)),
+        grammars_(model.grammars) {}
 
   /// Answers one request. May be called from several threads.
   void handle(const HttpRequest& request, const std::shared_ptr<Exchange>& exchange);
   /// From now on /health says that the server is not ready.
   void stop_accepting() { ready_ = false; }
+  /// Ends the requests whose schemas wait to be compiled. Call before the engine ends.
+  void stop_compiling() { grammars_.stop(); }
 
  private:
   using Answering = void (Api::*)(const HttpRequest&, const std::shared_ptr<Exchange>&);
@@ -54,12 +63,14 @@ class Api {
   void unload_adapter(const HttpRequest& request, const std::shared_ptr<Exchange>& exchange);
   void generate(const HttpRequest& request, const std::shared_ptr<Exchange>& exchange,
                 bool is_chat);
+  void submit(GenerationRequest& request, const std::shared_ptr<Exchange>& exchange);
 
   const ServedModel& model_;
   Engine& engine_;
   EventQueue& events_;
   const ApiOptions options_;
   std::atomic<bool> ready_{true};
+  GrammarQueue grammars_;
 };
 
 /// True if both texts are equal. The time depends only on the length of `given`.

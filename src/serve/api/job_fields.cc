@@ -3,17 +3,19 @@
 #include <algorithm>
 #include <charconv>
 #include <cmath>
+#include <iterator>
 #include <random>
 
 #include "base/text.h"
 #include "base/try.h"
 #include "serve/api/api_error.h"
+#include "serve/grammar/schema.h"
 
 namespace moracle::serve {
 namespace {
 
 constexpr int64_t kMaxChoices = 64;
-constexpr size_t kMaxStops = 16, kMaxStopBytes = 1024, kMaxBiases = 4096;
+constexpr size_t kMaxStops = 16, kMaxStopBytes = 1024, kMaxBiases = 4096, kMaxSaltBytes = 256;
 
 // A finite number in [min, max]; `value` keeps its default if the field is missing.
 Status read_number(const JsonField& body, const char* key, double min, double max, float& value) {
@@ -122,12 +124,38 @@ Status refuse_unsupported(const JsonField& body) {
   return {};
 }
 
-// "response_format": none, text, json_object, or json_schema.
-Result<std::shared_ptr<const Grammar>> read_format(const JsonField& body, const std::string& text,
-                                                   const ServedModel& model) {
+// The schema of response_format with its members in the order of the request, which `body` has
+// lost. Everything beside it is left out, and so is what is too large to be compiled.
+Json ordered_schema(const std::string& text, bool& is_whole) {
+  constexpr const char* kPath[] = {"response_format", "json_schema", "schema"};
+  constexpr int kDepth = std::size(kPath);
+  constexpr int64_t kMaxParts = 16384;
+  int inside = 0;  // the members of the path in which this part lies
+  int64_t num_parts = 0;
+  const auto keep = [&](int depth, Json::parse_event_t event, const Json& part) {
+    const bool is_key = event == Json::parse_event_t::key;
+    if (is_key && depth <= inside + 1 && depth <= kDepth) {
+      inside = part == kPath[depth - 1] ? depth : depth - 1;
+      return inside == depth;
+    }
+    if (depth == 0 || !(is_key || event == Json::parse_event_t::value)) return true;
+    return inside == kDepth && ++num_parts <= kMaxParts;
+  };
+  Json body = Json::parse(text, keep, /*allow_exceptions=*/false);
+  is_whole = num_parts <= kMaxParts;
+  for (const char* const key : kPath) {
+    Json inner = body.is_object() && body.contains(key) ? std::move(body[key]) : Json();
+    body = std::move(inner);
+  }
+  return body;
+}
+
+// "response_format": none, text, json_object, or json_schema. The schema for the engine; empty:
+// any text.
+Result<std::string> read_format(const JsonField& body, const std::string& text,
+                                const ServedModel& model) {
   const JsonField format = body["response_format"];
-  const std::shared_ptr<const Grammar> any_text;
-  if (format.is_null() || format["type"].value() == "text") return any_text;
+  if (format.is_null() || format["type"].value() == "text") return std::string();
   const bool has_schema = format["type"].value() == "json_schema";
   if (!has_schema && format["type"].value() != "json_object")
     return format["type"].unsupported("text, json_object or json_schema");
@@ -135,18 +163,15 @@ Result<std::shared_ptr<const Grammar>> read_format(const JsonField& body, const 
   if (body["ignore_eos"].value() == true) return body["ignore_eos"].bad("false with a format");
   if (!body["tools"].value().empty() && body["tool_choice"].value() != "none")
     return format.unsupported("a request without tools");
-  if (!has_schema) return model.grammars->json_schema(R"({"type": "object"})", false);
+  if (!has_schema) return std::string(R"({"type":"object"})");
   const JsonField given = format["json_schema"];
   if (!given["schema"].is_object()) return given["schema"].bad("an object");
   MORACLE_TRY(const bool strict, given["strict"].flag_or(true));
-  // Members of the answer come in the order of the schema, which `body` has lost.
-  const Json ordered = Json::parse(text, nullptr, /*allow_exceptions=*/false);
-  auto grammar = model.grammars->json_schema(
-      dump(ordered["response_format"]["json_schema"]["schema"]), strict);
-  if (grammar) return grammar;
-  Error error = grammar.error();
-  error.place = given["schema"].place();
-  return error;
+  bool is_whole = false;
+  const Json schema = ordered_schema(text, is_whole);
+  if (!is_whole) return given["schema"].bad("a schema of at most 16384 names and values");
+  return lower_schema(schema, strict, SchemaLimits::of_vocabulary(model.vocab_size),
+                      given["schema"].place());
 }
 
 }  // namespace
@@ -160,9 +185,14 @@ Result<Job> read_job_fields(const JsonField& body, const std::string& text,
   MORACLE_CHECK(read_sampling(body, job.sampling));
   MORACLE_CHECK(read_edits(body, model.vocab_size, job.edits));
   MORACLE_CHECK(read_stops(body, job.stop_strings));
-  MORACLE_TRY(job.grammar, read_format(body, text, model));
+  MORACLE_TRY(request.schema, read_format(body, text, model));
   MORACLE_TRY(const bool ignore_eos, body["ignore_eos"].flag_or(false));
   if (!ignore_eos) job.stop_ids = model.generation.eos_ids;
+  if (const JsonField salt = body["cache_salt"]; !salt.is_null()) {
+    MORACLE_TRY(job.cache_salt, salt.text());
+    if (job.cache_salt.empty() || job.cache_salt.size() > kMaxSaltBytes)
+      return salt.bad(str("a text of 1 to ", kMaxSaltBytes, " bytes"));
+  }
   if (!body["n"].is_null()) {
     MORACLE_TRY(request.choices, body["n"].integer(1, kMaxChoices));
   }
