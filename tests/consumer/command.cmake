@@ -7,7 +7,7 @@ function(expect text)
   endif()
 endfunction()
 expect("${VERSION}" --version)
-expect("cpu" machines)
+expect("threads" machines)
 expect("[a-z]" run ${MODEL} -p "And the LORD" -n 4 --seed 1)
 
 # The command needs no file of the grammar engine to start. The server says which are missing.
