@@ -135,6 +135,9 @@ void add_engine_options(CLI::App& verb, Options& options) {
       ->excludes(verb.get_option("--model-shape"))
       ->transform(whole(int64_t{0}, int64_t{1} << 40))
       ->capture_default_str();
+  verb.add_option("--grammar-engine", options.server.grammar_folder,
+                  "Folder with the Python packages xgrammar and tvm_ffi, for response_format; "
+                  "default: where the build found them");
   verb.add_flag("--no-prefix-cache", options.no_prefix_cache,
                 "Compute every prompt anew, even if its beginning is in the cache");
 }

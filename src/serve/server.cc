@@ -10,8 +10,9 @@ Result<std::unique_ptr<Server>> Server::start(Model& model, ServedModel served,
   served.vocab_size = model.vocab_size();
   served.max_context = model.max_context();
   served.excluded_ids = served.tokenizer.ids_without_token(model.vocab_size());
-  auto grammars =
-      GrammarEngine::start(served.tokenizer, served.vocab_size, served.generation.eos_ids);
+  auto grammars = GrammarEngine::start(served.tokenizer, served.vocab_size,
+                                       served.generation.eos_ids, options.grammar_folder);
+  if (!grammars && !options.grammar_folder.empty()) return grammars.error();
   if (grammars)
     served.grammars = *std::move(grammars);
   else
@@ -43,6 +44,7 @@ Result<std::unique_ptr<Server>> Server::start(Model& model, ServedModel served,
 }
 
 Server::~Server() {
+  if (api_) api_->stop_compiling();
   if (engine_) engine_->stop();  // its last replies still travel
   if (http_) http_->stop();
   engine_.reset();

@@ -7,6 +7,9 @@
 namespace moracle::serve {
 
 struct ServerOptions {
+  /// Folder with the Python packages of the grammar engine; empty: that of the build, if it is
+  /// there.
+  std::string grammar_folder;
   EngineOptions engine;
   ApiOptions api;
   HttpOptions http;
@@ -15,7 +18,7 @@ struct ServerOptions {
 class Server {
  public:
   /// Listens. `model` must outlive the server and belong to it alone. Errors: those of
-  /// Engine::start and HttpServer::start.
+  /// Engine::start and HttpServer::start; of GrammarEngine::start if a folder is given.
   static Result<std::unique_ptr<Server>> start(Model& model, ServedModel served,
                                                const ServerOptions& options);
   /// Ends unfinished requests with status 503.

@@ -107,6 +107,30 @@ class Features(unittest.TestCase):
         pieces = [event["choices"][0] for event in self.server.stream("/v1/completions", {**fields, "max_tokens": 5})]
         self.assertEqual("".join(piece["text"] for piece in pieces), long["text"])
 
+    def test_alternatives_with_equal_texts_have_keys_of_their_own(self):
+        reply = self.server.complete("é😀中" * 3, max_tokens=0, logprobs=20, echo=True, temperature=0)
+        scores = reply["choices"][0]["logprobs"]
+        self.assertTrue(any(token.startswith("bytes:\\x") for token in scores["tokens"]), scores["tokens"])
+        for token, own, top in zip(scores["tokens"][1:], scores["token_logprobs"][1:], scores["top_logprobs"][1:]):
+            self.assertIn(len(top), (20, 21))  # 21: the prompt's token is none of the likeliest
+            self.assertEqual(top[token], own)
+            self.assertNotIn("�", "".join(top))
+
+    def test_salt_separates_cached_prompts(self):
+        prompt = {"prompt": PROMPT + " And the salt of the earth." * 60, "max_tokens": 1, "temperature": 0}
+
+        def cached(**salt):
+            return self.server.complete(**prompt, **salt)["usage"]["prompt_tokens_details"]["cached_tokens"]
+
+        self.assertEqual(cached(cache_salt="tenant a"), 0)
+        self.assertEqual(cached(cache_salt="tenant b"), 0)
+        self.assertEqual(cached(), 0)
+        self.assertGreater(cached(cache_salt="tenant a"), 0)
+        self.assertGreater(cached(), 0)
+        for salt in ("", 5, "x" * 257):
+            status, reply = self.server.post("/v1/completions", {**prompt, "cache_salt": salt})
+            self.assertEqual((status, reply["error"]["param"]), (400, "cache_salt"))
+
     def test_chats_take_both_names_of_max_tokens(self):
         self.assertEqual(self.chat(max_tokens=3)["usage"]["completion_tokens"], 3)
         self.assertEqual(self.chat(max_tokens=9, max_completion_tokens=4)["usage"]["completion_tokens"], 4)

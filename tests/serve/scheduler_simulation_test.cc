@@ -27,6 +27,13 @@ struct Client {
   std::vector<std::vector<int32_t>> pages;  // the content of the pages, as the engine holds them
 };
 
+// Whose pages a client may share.
+using Scope = std::pair<int32_t, std::string>;
+
+Scope scope_of(const Client& client) {
+  return {client.submission.adapter, client.submission.salt};
+}
+
 class Simulation {
  public:
   Simulation(uint32_t seed, const SchedulerLimits& limits, int64_t budget)
@@ -65,6 +72,7 @@ class Simulation {
       for (int32_t& token : submission.prompt) token = static_cast<int32_t>(below(2));
       submission.max_tokens = client.wanted = 1 + below(30);
       submission.adapter = chance(4) ? 0 : -1;
+      if (chance(4)) submission.salt = "a";
       submission.scores_prompt = chance(6);
       if (chance(10)) submission.deadline = static_cast<double>(step_ + below(50));
       if (chance(6) && submission.id > 1) submission.after = submission.id - 1;
@@ -107,7 +115,7 @@ class Simulation {
       ASSERT_TRUE(client.pages.empty());
       for (const PageId page : start.pages) {
         ASSERT_TRUE(cached_.contains(page));
-        ASSERT_EQ(cached_[page].first, client.submission.adapter) << "a page of another adapter";
+        ASSERT_EQ(cached_[page].first, scope_of(client)) << "a page of another adapter or salt";
         client.pages.push_back(cached_[page].second);
       }
     }
@@ -156,7 +164,7 @@ class Simulation {
     const std::vector<int32_t>& own = client.pages.at(adoption.index);
     ASSERT_EQ(static_cast<int64_t>(own.size()), limits_.page);
     EXPECT_EQ(adoption.is_new, !cached_.contains(adoption.page));
-    if (adoption.is_new) cached_[adoption.page] = {client.submission.adapter, own};
+    if (adoption.is_new) cached_[adoption.page] = {scope_of(client), own};
     client.pages[adoption.index] = cached_[adoption.page].second;
   }
 
@@ -192,7 +200,7 @@ class Simulation {
   const int64_t budget_;
   Scheduler scheduler_;
   std::map<SequenceId, Client> clients_;
-  std::map<PageId, std::pair<int32_t, std::vector<int32_t>>> cached_;  // adapter, tokens
+  std::map<PageId, std::pair<Scope, std::vector<int32_t>>> cached_;  // with their tokens
   SequenceId last_id_ = 0;
   int64_t step_ = 0, slowest_ = 0;
   int completed_ = 0;

@@ -98,6 +98,23 @@ TEST(Scheduler, RefusesBeyondTheQueueAndBeyondTheCache) {
   EXPECT_EQ(scheduler.submit(submission(4, 4)), Admission::kQueued);
 }
 
+TEST(Scheduler, EqualBeginningsWithDifferentSaltsShareNoPages) {
+  Scheduler scheduler({.max_running = 8, .num_pages = 100, .page = 4});
+  scheduler.submit({.id = 1, .prompt = tokens(10), .max_tokens = 4, .salt = "a"});
+  scheduler.submit({.id = 2, .prompt = tokens(10), .max_tokens = 4});
+  const auto adopted = run(scheduler, scheduler.next(0, 64));
+  ASSERT_EQ(adopted.size(), 4u);
+  for (const Adoption& adoption : adopted) EXPECT_TRUE(adoption.is_new);
+  for (const char* salt : {"a", "b", ""})
+    scheduler.submit(
+        {.id = 3 + uint64_t(salt[0]), .prompt = tokens(10), .max_tokens = 4, .salt = salt});
+  const StepPlan plan = scheduler.next(0, 64);
+  ASSERT_EQ(plan.starts.size(), 3u);
+  EXPECT_THAT(plan.starts[0].pages, ElementsAre(adopted[0].page, adopted[1].page));
+  EXPECT_THAT(plan.starts[1].pages, IsEmpty());
+  EXPECT_THAT(plan.starts[2].pages, ElementsAre(adopted[2].page, adopted[3].page));
+}
+
 TEST(Scheduler, EqualBeginningsShareFullPages) {
   Scheduler scheduler({.max_running = 4, .num_pages = 100, .page = 4});
   scheduler.submit({.id = 1, .prompt = tokens(10), .max_tokens = 4});

@@ -45,6 +45,8 @@ class Answer : public std::enable_shared_from_this<Answer> {
                          std::span<const TokenScore> scores, bool shows_prompt, size_t index) const;
   Json chat_scores(std::span<const TokenScore> scores) const;
   std::string token_text(int32_t id) const;
+  /// The token as a text of JSON. Bytes that are no whole characters: "bytes:\xe2\x82".
+  std::string token_key(int32_t id) const;
 
   const bool is_chat_, stream_, include_usage_, echo_, has_scores_;
   const int64_t choices_per_prompt_, created_;

@@ -1,6 +1,10 @@
 // Log probabilities in the two forms that OpenAI's interface has.
 #include <algorithm>
+#include <iomanip>
+#include <sstream>
 
+#include "base/text.h"
+#include "base/utf8.h"
 #include "serve/api/answer.h"
 
 namespace moracle::serve {
@@ -13,23 +17,37 @@ int64_t num_characters(std::string_view text) {
 
 }  // namespace
 
+std::string Answer::token_key(int32_t id) const {
+  std::string text = token_text(id);
+  if (!first_invalid_utf8(text)) return text;
+  std::ostringstream bytes;
+  bytes << "bytes:" << std::hex;
+  for (const char byte : text) bytes << "\\x" << std::setw(2) << std::setfill('0') << (byte & 0xFF);
+  return std::move(bytes).str();
+}
+
 Json Answer::completion_scores(Choice& choice, std::span<const TokenScore> of_prompt,
                                std::span<const TokenScore> scores, bool shows_prompt,
                                size_t index) const {
   Json tokens = Json::array(), values = Json::array(), tops = Json::array(),
        offsets = Json::array();
   const auto add_token = [&](int32_t id) {
-    const std::string text = token_text(id);
-    tokens.push_back(text);
+    tokens.push_back(token_key(id));
     offsets.push_back(choice.text_offset);
-    choice.text_offset += num_characters(text);
+    choice.text_offset += num_characters(token_text(id));
   };
   const auto add = [&](const TokenScore& score) {
     add_token(score.id);
     values.push_back(score.log_probability);
+    // Two tokens may have the same text. The drawn one keeps it, since clients look for it here.
+    const std::string own = tokens.back();
     Json top = Json::object();
-    for (const auto& [id, value] : score.top) top[token_text(id)] = value;
-    top[tokens.back().get<std::string>()] = score.log_probability;
+    for (const auto& [id, value] : score.top) {
+      const std::string key = token_key(id);
+      const bool taken = id != score.id && (key == own || top.contains(key));
+      top[taken ? str("token_id:", id) : key] = value;
+    }
+    top[own] = score.log_probability;
     tops.push_back(std::move(top));
   };
   if (shows_prompt) {

@@ -8,6 +8,7 @@
 #include "serve/api/event_queue.h"
 #include "serve/api/served_model.h"
 #include "serve/engine/engine.h"
+#include "serve/grammar/grammar_queue.h"
 
 namespace moracle::serve {
 
@@ -18,6 +19,8 @@ struct ApiOptions {
   double request_seconds = 0;      ///< time limit of a request; 0: none
 };
 
+struct GenerationRequest;
+
 class Api {
  public:
   /// `model`, `engine` and `events` must outlive it. The engine flushes `events`.
@@ -26,7 +29,8 @@ class Api {
         engine_(engine),
         events_(events),
         options_(std::move(options)),
-        browsers_(options_.host, options_.allowed_origin) {}
+        browsers_(options_.host, options_.allowed_origin),
+        grammars_(model.grammars) {}
 
   /// Answers all requests that read, and those that are refused for their header. Empty: answer()
   /// needs the body.
@@ -35,6 +39,8 @@ class Api {
   void answer(const HttpRequest& request, const std::shared_ptr<Exchange>& exchange);
   /// From now on /health says that the server is not ready.
   void stop_accepting() { ready_ = false; }
+  /// Ends the requests whose schemas wait to be compiled. Call before the engine ends.
+  void stop_compiling() { grammars_.stop(); }
 
  private:
   struct Route {
@@ -64,6 +70,7 @@ class Api {
   void unload_adapter(const HttpRequest& request, const std::shared_ptr<Exchange>& exchange);
   void generate(const HttpRequest& request, const std::shared_ptr<Exchange>& exchange,
                 bool is_chat);
+  void submit(GenerationRequest& request, const std::shared_ptr<Exchange>& exchange);
 
   const ServedModel& model_;
   Engine& engine_;
@@ -71,6 +78,7 @@ class Api {
   const ApiOptions options_;
   const Browsers browsers_;
   std::atomic<bool> ready_{true};
+  GrammarQueue grammars_;
 };
 
 /// True if both texts are equal. The time depends only on the length of `given`.

@@ -61,15 +61,35 @@ void Api::generate(const HttpRequest& http, const std::shared_ptr<Exchange>& exc
   Result<GenerationRequest> request = is_chat ? read_chat(*body, http.body, model_, progress)
                                               : read_completion(*body, http.body, model_, progress);
   if (!request) return exchange->reply(refused(request.error(), *exchange));
-  const auto answer = std::make_shared<Answer>(*request, model_.tokenizer, exchange);
+  if (request->schema.empty()) return submit(*request, exchange);
+  // Compiling may take a second, which requests without a schema must not wait.
+  const auto waiting = std::make_shared<GenerationRequest>(*std::move(request));
+  const auto compiled = [this, waiting, exchange](const CompiledGrammar& grammar) {
+    if (!grammar) {
+      ApiError error = api_error(grammar.error());
+      error.param = "response_format";
+      if (grammar.error().kind == ErrorKind::kCancelled) error.status = 503;
+      return exchange->reply(to_reply(error));
+    }
+    for (Job& job : waiting->jobs) job.grammar = *grammar;
+    submit(*waiting, exchange);
+  };
+  if (grammars_.add(waiting->schema, compiled)) return;
+  exchange->reply(to_reply({.status = 429,
+                            .message = "too many schemas wait to be compiled; try again later",
+                            .code = "queue_full"}));
+}
+
+void Api::submit(GenerationRequest& request, const std::shared_ptr<Exchange>& exchange) {
+  const auto answer = std::make_shared<Answer>(request, model_.tokenizer, exchange);
   std::vector<std::vector<Job>> prompts;  // the choices of each
-  for (size_t i = 0; i < request->jobs.size(); ++i) {
-    Job& job = request->jobs[i];
+  for (size_t i = 0; i < request.jobs.size(); ++i) {
+    Job& job = request.jobs[i];
     job.time_limit = options_.request_seconds;
     job.sink = [answer, exchange, i, &events = events_](Event&& event) {
       events.add(answer, exchange, i, std::move(event));
     };
-    if (i % request->choices == 0) prompts.emplace_back();
+    if (i % request.choices == 0) prompts.emplace_back();
     prompts.back().push_back(std::move(job));
   }
   std::vector<SequenceId> ids;

@@ -19,6 +19,7 @@ struct GenerationRequest {
   bool stream = false, include_usage = false;
   bool echo = false;
   std::shared_ptr<const ToolUse> tools;  ///< null: answers hold no calls
+  std::string schema;                    ///< of lower_schema(), not yet compiled; empty: any text
 };
 
 /// Parses an object of JSON. Errors: those of parse_ordered_json; another value.

@@ -9,12 +9,13 @@
 #include "base/text.h"
 #include "base/try.h"
 #include "serve/api/api_error.h"
+#include "serve/grammar/schema.h"
 
 namespace moracle::serve {
 namespace {
 
 constexpr int64_t kMaxChoices = 64;
-constexpr size_t kMaxStops = 16, kMaxStopBytes = 1024, kMaxBiases = 4096;
+constexpr size_t kMaxStops = 16, kMaxStopBytes = 1024, kMaxBiases = 4096, kMaxSaltBytes = 256;
 
 // A finite number in [min, max]; `value` keeps its default if the field is missing.
 Status read_number(const JsonField& body, const char* key, double min, double max, float& value) {
@@ -123,12 +124,12 @@ Status refuse_unsupported(const JsonField& body) {
   return {};
 }
 
-// "response_format": none, text, json_object, or json_schema.
-Result<std::shared_ptr<const Grammar>> read_format(const JsonField& body, const std::string& text,
-                                                   const ServedModel& model) {
+// "response_format": none, text, json_object, or json_schema. The schema for the engine; empty:
+// any text.
+Result<std::string> read_format(const JsonField& body, const std::string& text,
+                                const ServedModel& model) {
   const JsonField format = body["response_format"];
-  const std::shared_ptr<const Grammar> any_text;
-  if (format.is_null() || format["type"].value() == "text") return any_text;
+  if (format.is_null() || format["type"].value() == "text") return std::string();
   const bool has_schema = format["type"].value() == "json_schema";
   if (!has_schema && format["type"].value() != "json_object")
     return format["type"].unsupported("text, json_object or json_schema");
@@ -136,18 +137,14 @@ Result<std::shared_ptr<const Grammar>> read_format(const JsonField& body, const 
   if (body["ignore_eos"].value() == true) return body["ignore_eos"].bad("false with a format");
   if (!body["tools"].value().empty() && body["tool_choice"].value() != "none")
     return format.unsupported("a request without tools");
-  if (!has_schema) return model.grammars->json_schema(R"({"type": "object"})", false);
+  if (!has_schema) return std::string(R"({"type":"object"})");
   const JsonField given = format["json_schema"];
   if (!given["schema"].is_object()) return given["schema"].bad("an object");
   MORACLE_TRY(const bool strict, given["strict"].flag_or(true));
   // Members of the answer come in the order of the schema, which `body` has lost.
   MORACLE_TRY(const Json ordered, parse_ordered_json(text));
-  auto grammar = model.grammars->json_schema(
-      dump(ordered["response_format"]["json_schema"]["schema"]), strict);
-  if (grammar) return grammar;
-  Error error = grammar.error();
-  error.place = given["schema"].place();
-  return error;
+  return lower_schema(ordered["response_format"]["json_schema"]["schema"], strict,
+                      SchemaLimits::of_vocabulary(model.vocab_size), given["schema"].place());
 }
 
 }  // namespace
@@ -161,9 +158,14 @@ Result<Job> read_job_fields(const JsonField& body, const std::string& text,
   MORACLE_CHECK(read_sampling(body, job.sampling));
   MORACLE_CHECK(read_edits(body, model.vocab_size, job.edits));
   MORACLE_CHECK(read_stops(body, job.stop_strings));
-  MORACLE_TRY(job.grammar, read_format(body, text, model));
+  MORACLE_TRY(request.schema, read_format(body, text, model));
   MORACLE_TRY(const bool ignore_eos, body["ignore_eos"].flag_or(false));
   if (!ignore_eos) job.stop_ids = model.generation.eos_ids;
+  if (const JsonField salt = body["cache_salt"]; !salt.is_null()) {
+    MORACLE_TRY(job.cache_salt, salt.text());
+    if (job.cache_salt.empty() || job.cache_salt.size() > kMaxSaltBytes)
+      return salt.bad(str("a text of 1 to ", kMaxSaltBytes, " bytes"));
+  }
   if (!body["n"].is_null()) {
     MORACLE_TRY(request.choices, body["n"].integer(1, kMaxChoices));
   }

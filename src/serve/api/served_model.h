@@ -16,9 +16,9 @@ struct ServedModel {
   std::string folder;  ///< of the checkpoint
   Tokenizer tokenizer;
   std::optional<ChatTemplate> chat;
-  ToolDialect dialect;                      ///< of the chat template
-  std::string no_chat;                      ///< why there is no chat template
-  std::shared_ptr<GrammarEngine> grammars;  ///< null: see no_grammars
+  ToolDialect dialect;                            ///< of the chat template
+  std::string no_chat;                            ///< why there is no chat template
+  std::shared_ptr<const GrammarEngine> grammars;  ///< null: see no_grammars
   std::string no_grammars = "the grammar engine is not started";
   GenerationConfig generation;
   std::vector<int32_t> excluded_ids;  ///< see Tokenizer::ids_without_token

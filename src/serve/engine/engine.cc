@@ -273,6 +273,7 @@ void Engine::admit(SequenceId id, Job&& job, SequenceId after, double submitted)
                         .prompt = job.prompt,
                         .max_tokens = job.max_tokens,
                         .adapter = job.adapter,
+                        .salt = job.cache_salt,
                         .scores_prompt = job.scores_prompt,
                         .after = after};
   if (job.time_limit > 0) submission.deadline = submitted + job.time_limit;

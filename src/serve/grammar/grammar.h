@@ -26,19 +26,22 @@ class Grammar {
   virtual Result<std::unique_ptr<GrammarMatcher>> start() const = 0;
 };
 
-/// Compiles grammars for one tokenizer. Safe to share between threads.
+/// Compiles grammars for one tokenizer. Safe to share between threads, which do not wait for each
+/// other.
 class GrammarEngine {
  public:
   virtual ~GrammarEngine() = default;
-  /// Texts of JSON that a schema describes. `strict`: objects have no other members than those in
-  /// the schema. Errors: kInvalidArgument for a schema that is wrong or not supported.
-  virtual Result<std::shared_ptr<const Grammar>> json_schema(const std::string& schema,
-                                                             bool strict) = 0;
+  /// Texts of JSON that a schema of lower_schema() describes. Errors: kInvalidArgument if the
+  /// engine refuses it.
+  virtual Result<std::shared_ptr<const Grammar>> json_schema(const std::string& schema) const = 0;
 
-  /// `stop_ids` may follow a whole text. Errors: kUnsupported in a build without the engine.
+  /// Loads the engine from `folder`, which holds its Python packages; empty: the folder in which
+  /// the build found them. `stop_ids` may follow a whole text. Errors: kUnsupported in a build
+  /// without the engine, or if it does not load.
   static Result<std::unique_ptr<GrammarEngine>> start(const Tokenizer& tokenizer,
                                                       int64_t vocab_size,
-                                                      std::span<const int32_t> stop_ids);
+                                                      std::span<const int32_t> stop_ids,
+                                                      const std::string& folder = {});
 };
 
 }  // namespace moracle::serve

@@ -1,155 +1,159 @@
-// xgrammar, through the C++ interface of its package for Python: TVM's foreign functions by name.
+// xgrammar, through the functions that its package for Python registers with tvm-ffi.
 #ifdef MORACLE_WITH_XGRAMMAR
-#include <tvm/ffi/reflection/accessor.h>
-#include <tvm/ffi/tvm_ffi.h>
-
+#include <algorithm>
 #include <limits>
-#include <mutex>
 
-#include "base/printable.h"
 #include "base/try.h"
+#include "serve/grammar/ffi.h"
 #include "serve/grammar/grammar.h"
 #include "serve/grammar/token_bytes.h"
 
 namespace moracle::serve {
 namespace {
 
-namespace ffi = tvm::ffi;
-
 constexpr int64_t kCacheBytes = int64_t{256} << 20;  // of compiled grammars
 constexpr int64_t kMaxSpaces = 16;  // between two parts of JSON: some models never stop indenting
 constexpr int64_t kAnyRollback = -1;
-const ffi::Any kDefault = nullptr;
-
-// The library throws. Its messages begin with the time and a source file.
-template <class Work>
-auto guarded(ErrorKind kind, const char* need, const Work& work) -> decltype(work()) {
-  try {
-    return work();
-  } catch (const std::exception& error) {
-    std::string fact = error.what();
-    if (const size_t at = fact.find(".cc:"); at != fact.npos) {
-      const size_t end = fact.find(": ", at);
-      if (end != fact.npos) fact.erase(0, end + 2);
-    }
-    while (!fact.empty() && fact.back() == '\n') fact.pop_back();
-    return Error{kind, "", "", need, printable(fact)};
-  }
-}
 
 struct Functions {
-  ffi::Function make_tokenizer, make_compiler, compile_schema, make_matcher, fill, accept;
+  std::shared_ptr<const Ffi> ffi;
+  FfiValue make_tokenizer, make_compiler, compile_schema, make_matcher, fill, accept;
 
-  static Functions find() {
-    const auto method = [](const std::string& type, const char* name) {
-      return ffi::reflection::GetMethod("xgrammar.tvm_ffi_binding." + type, name);
-    };
-    return {method("TokenizerInfo", "__ffi_init__"),
-            method("GrammarCompiler", "__ffi_init__"),
-            method("GrammarCompiler", "compile_json_schema"),
-            method("GrammarMatcher", "__ffi_init__"),
-            method("GrammarMatcher", "fill_next_token_bitmask"),
-            method("GrammarMatcher", "accept_token")};
+  static Result<std::shared_ptr<const Functions>> load(const std::string& folder) {
+    auto found = std::make_shared<Functions>();
+    MORACLE_TRY(found->ffi, Ffi::load(folder));
+    const Ffi& ffi = *found->ffi;
+    MORACLE_TRY(found->make_tokenizer, ffi.method("TokenizerInfo", "__ffi_init__"));
+    MORACLE_TRY(found->make_compiler, ffi.method("GrammarCompiler", "__ffi_init__"));
+    MORACLE_TRY(found->compile_schema, ffi.method("GrammarCompiler", "compile_json_schema"));
+    MORACLE_TRY(found->make_matcher, ffi.method("GrammarMatcher", "__ffi_init__"));
+    MORACLE_TRY(found->fill, ffi.method("GrammarMatcher", "fill_next_token_bitmask"));
+    MORACLE_TRY(found->accept, ffi.method("GrammarMatcher", "accept_token"));
+    return std::shared_ptr<const Functions>(std::move(found));
   }
 };
 
+using SharedFunctions = std::shared_ptr<const Functions>;
+
 class XgrammarMatcher : public GrammarMatcher {
  public:
-  XgrammarMatcher(const Functions& functions, ffi::Any matcher, int64_t vocab_size)
-      : functions_(functions), matcher_(std::move(matcher)), bits_((vocab_size + 31) / 32) {}
+  XgrammarMatcher(SharedFunctions functions, FfiValue matcher, int64_t vocab_size)
+      : functions_(std::move(functions)),
+        matcher_(std::move(matcher)),
+        bits_((vocab_size + 31) / 32) {}
 
   Status mask(std::span<float> logits) override {
-    return guarded(ErrorKind::kUnsupported, "a grammar that goes on", [&]() -> Status {
-      int64_t shape[] = {1, static_cast<int64_t>(bits_.size())}, strides[] = {shape[1], 1};
-      DLTensor tensor{bits_.data(), {kDLCPU, 0}, 2, {kDLInt, 32, 1}, shape, strides, 0};
-      const bool changes =
-          functions_.fill(matcher_, ffi::TensorView(&tensor), 0, false).cast<bool>();
-      for (size_t id = 0; changes && id < logits.size(); ++id) {
-        if (!(static_cast<uint32_t>(bits_[id / 32]) >> (id % 32) & 1))
-          logits[id] = -std::numeric_limits<float>::infinity();
-      }
-      return {};
-    });
+    int64_t shape[] = {1, static_cast<int64_t>(bits_.size())}, strides[] = {shape[1], 1};
+    DLTensor tensor{bits_.data(), {kDLCPU, 0}, 2, {kDLInt, 32, 1}, shape, strides, 0};
+    const TVMFFIAny arguments[] = {matcher_.any(), ffi_tensor(tensor), ffi_int(0), ffi_bool(false)};
+    MORACLE_TRY(const FfiValue changes, functions_->ffi->call(functions_->fill, arguments));
+    if (!changes.is_true()) return {};
+    if (std::all_of(bits_.begin(), bits_.end(), [](int32_t word) { return word == 0; })) {
+      return Error{ErrorKind::kUnsupported, "", "",
+                   "a token that continues a text of the response_format", "the model has none"};
+    }
+    for (size_t id = 0; id < logits.size(); ++id) {
+      if (!(static_cast<uint32_t>(bits_[id / 32]) >> (id % 32) & 1))
+        logits[id] = -std::numeric_limits<float>::infinity();
+    }
+    return {};
   }
 
   Status accept(int32_t id) override {
-    return guarded(ErrorKind::kUnsupported, "a grammar that goes on", [&]() -> Status {
-      if (functions_.accept(matcher_, int64_t{id}, false).cast<bool>()) return {};
-      return Error{ErrorKind::kUnsupported, "", "", "a token of the grammar", "it has another"};
-    });
+    const TVMFFIAny arguments[] = {matcher_.any(), ffi_int(id), ffi_bool(false)};
+    MORACLE_TRY(const FfiValue accepted, functions_->ffi->call(functions_->accept, arguments));
+    if (accepted.is_true()) return {};
+    return Error{ErrorKind::kUnsupported, "", "", "a token of the grammar", "it has another"};
   }
 
  private:
-  const Functions& functions_;
-  ffi::Any matcher_;
+  const SharedFunctions functions_;
+  const FfiValue matcher_;
   std::vector<int32_t> bits_;  // one per token
 };
 
 class XgrammarGrammar : public Grammar {
  public:
-  XgrammarGrammar(const Functions& functions, ffi::Any grammar, int64_t vocab_size)
-      : functions_(functions), grammar_(std::move(grammar)), vocab_size_(vocab_size) {}
+  XgrammarGrammar(SharedFunctions functions, FfiValue grammar, int64_t vocab_size)
+      : functions_(std::move(functions)), grammar_(std::move(grammar)), vocab_size_(vocab_size) {}
 
   Result<std::unique_ptr<GrammarMatcher>> start() const override {
-    using Made = Result<std::unique_ptr<GrammarMatcher>>;
-    return guarded(ErrorKind::kUnsupported, "a grammar", [&]() -> Made {
-      ffi::Any matcher = functions_.make_matcher(grammar_, kDefault, false, kAnyRollback, kDefault);
-      return std::unique_ptr<GrammarMatcher>(
-          std::make_unique<XgrammarMatcher>(functions_, std::move(matcher), vocab_size_));
-    });
+    const TVMFFIAny arguments[] = {grammar_.any(), ffi_none(), ffi_bool(false),
+                                   ffi_int(kAnyRollback), ffi_none()};
+    MORACLE_TRY(FfiValue matcher, functions_->ffi->call(functions_->make_matcher, arguments));
+    return std::unique_ptr<GrammarMatcher>(
+        std::make_unique<XgrammarMatcher>(functions_, std::move(matcher), vocab_size_));
   }
 
  private:
-  const Functions& functions_;
-  const ffi::Any grammar_;
+  const SharedFunctions functions_;
+  const FfiValue grammar_;
   const int64_t vocab_size_;
 };
 
 class XgrammarEngine : public GrammarEngine {
  public:
-  XgrammarEngine(Functions functions, ffi::Any compiler, int64_t vocab_size)
+  XgrammarEngine(SharedFunctions functions, FfiValue compiler, int64_t vocab_size)
       : functions_(std::move(functions)), compiler_(std::move(compiler)), vocab_size_(vocab_size) {}
 
-  Result<std::shared_ptr<const Grammar>> json_schema(const std::string& schema,
-                                                     bool strict) override {
-    using Made = Result<std::shared_ptr<const Grammar>>;
-    return guarded(
-        ErrorKind::kInvalidArgument, "a JSON schema that xgrammar supports", [&]() -> Made {
-          const std::lock_guard lock(mutex_);
-          ffi::Any grammar = functions_.compile_schema(
-              compiler_, ffi::String(schema), /*any_whitespace=*/true,
-              /*indent=*/kDefault, /*separators=*/kDefault, strict, kMaxSpaces,
-              /*any_order=*/false);
-          return std::shared_ptr<const Grammar>(
-              std::make_shared<const XgrammarGrammar>(functions_, std::move(grammar), vocab_size_));
-        });
+  // Without a lock: its cache and its compiler may be used by several threads.
+  Result<std::shared_ptr<const Grammar>> json_schema(const std::string& schema) const override {
+    const TVMFFIAny arguments[] = {compiler_.any(),     ffi_text(schema),
+                                   ffi_bool(true),                         // any whitespace
+                                   ffi_none(),                             // indent
+                                   ffi_none(),                             // separators
+                                   ffi_bool(true),                         // strict
+                                   ffi_int(kMaxSpaces), ffi_bool(false)};  // any order
+    auto grammar = functions_->ffi->call(functions_->compile_schema, arguments);
+    if (!grammar) {
+      return Error{ErrorKind::kInvalidArgument, "", "", "a JSON schema that xgrammar supports",
+                   grammar.error().fact};
+    }
+    return std::shared_ptr<const Grammar>(
+        std::make_shared<const XgrammarGrammar>(functions_, *std::move(grammar), vocab_size_));
   }
 
  private:
-  const Functions functions_;  // outlives all grammars
-  std::mutex mutex_;
-  ffi::Any compiler_;
+  const SharedFunctions functions_;
+  const FfiValue compiler_;
   const int64_t vocab_size_;
 };
+
+// The texts of all tokens as an array of the engine.
+Result<FfiValue> vocabulary(const Ffi& ffi, std::span<const std::string> texts) {
+  std::vector<FfiValue> owned;
+  std::vector<TVMFFIAny> items;
+  for (const std::string& text : texts) {
+    MORACLE_TRY(FfiValue bytes, ffi.bytes(text));
+    owned.push_back(std::move(bytes));
+    items.push_back(owned.back().any());
+  }
+  return ffi.array(items);
+}
 
 }  // namespace
 
 Result<std::unique_ptr<GrammarEngine>> GrammarEngine::start(const Tokenizer& tokenizer,
                                                             int64_t vocab_size,
-                                                            std::span<const int32_t> stop_ids) {
+                                                            std::span<const int32_t> stop_ids,
+                                                            const std::string& folder) {
+  MORACLE_TRY(const SharedFunctions functions,
+              Functions::load(folder.empty() ? MORACLE_GRAMMAR_FOLDER : folder));
+  const Ffi& ffi = *functions->ffi;
   MORACLE_TRY(const std::vector<std::string> texts, token_bytes(tokenizer, vocab_size));
-  using Made = Result<std::unique_ptr<GrammarEngine>>;
-  return guarded(ErrorKind::kUnsupported, "xgrammar as this build knows it", [&]() -> Made {
-    ffi::Array<ffi::Any> vocabulary, stops;
-    for (const std::string& text : texts) vocabulary.push_back(ffi::Bytes(text));
-    for (const int32_t id : stop_ids) stops.push_back(int64_t{id});
-    Functions functions = Functions::find();
-    constexpr int kRawText = 0, kThreads = 1;
-    const ffi::Any info = functions.make_tokenizer(vocabulary, kRawText, vocab_size, stops, false);
-    ffi::Any compiler = functions.make_compiler(info, kThreads, true, kCacheBytes);
-    return std::unique_ptr<GrammarEngine>(
-        std::make_unique<XgrammarEngine>(std::move(functions), std::move(compiler), vocab_size));
-  });
+  MORACLE_TRY(const FfiValue tokens, vocabulary(ffi, texts));
+  std::vector<TVMFFIAny> stops;
+  for (const int32_t id : stop_ids) stops.push_back(ffi_int(id));
+  MORACLE_TRY(const FfiValue stop_tokens, ffi.array(stops));
+  constexpr int kRawText = 0, kThreads = 1;
+  const TVMFFIAny of_tokenizer[] = {tokens.any(), ffi_int(kRawText), ffi_int(vocab_size),
+                                    stop_tokens.any(), ffi_bool(false)};
+  MORACLE_TRY(const FfiValue info, ffi.call(functions->make_tokenizer, of_tokenizer));
+  const TVMFFIAny of_compiler[] = {info.any(), ffi_int(kThreads), ffi_bool(true),
+                                   ffi_int(kCacheBytes)};
+  MORACLE_TRY(FfiValue compiler, ffi.call(functions->make_compiler, of_compiler));
+  return std::unique_ptr<GrammarEngine>(
+      std::make_unique<XgrammarEngine>(functions, std::move(compiler), vocab_size));
 }
 
 }  // namespace moracle::serve

@@ -15,14 +15,15 @@ void PrefixCache::leaf_changed(PageId id, const Node& node) {
   if (node.users == 0 && node.children == 0) evictable_.insert({node.last_use, id});
 }
 
-std::vector<PageId> PrefixCache::take(int32_t adapter, std::span<const int32_t> tokens,
+std::vector<PageId> PrefixCache::take(PrefixScope scope, std::span<const int32_t> tokens,
                                       int64_t most) {
   const int64_t full = std::min(most, static_cast<int64_t>(tokens.size()) / page_);
   std::vector<PageId> taken;
-  PageId before = root(adapter);
+  PageId before = root(scope.adapter);
   for (int64_t i = 0; i < full; ++i) {
     const auto part = tokens.subspan(i * page_, page_);
-    const auto found = pages_.find({before, {part.begin(), part.end()}});
+    const auto found =
+        pages_.find({before, std::string(i == 0 ? scope.salt : ""), {part.begin(), part.end()}});
     if (found == pages_.end()) break;
     before = found->second;
     use(before, nodes_.at(before));
@@ -31,16 +32,18 @@ std::vector<PageId> PrefixCache::take(int32_t adapter, std::span<const int32_t> 
   return taken;
 }
 
-PrefixCache::Added PrefixCache::add(int32_t adapter, std::span<const PageId> before,
+PrefixCache::Added PrefixCache::add(PrefixScope scope, std::span<const PageId> before,
                                     std::span<const int32_t> tokens) {
-  const PageId parent = before.empty() ? root(adapter) : before.back();
-  const auto [at, is_new] = pages_.try_emplace({parent, {tokens.begin(), tokens.end()}}, next_);
+  const bool is_first = before.empty();
+  const PageId parent = is_first ? root(scope.adapter) : before.back();
+  const auto [at, is_new] = pages_.try_emplace(
+      {parent, std::string(is_first ? scope.salt : ""), {tokens.begin(), tokens.end()}}, next_);
   const PageId id = at->second;
   if (is_new) {
     ++next_;
     ++num_unused_;  // until use() below
     nodes_[id].at = at;
-    if (!before.empty()) ++nodes_.at(parent).children;
+    if (!is_first) ++nodes_.at(parent).children;
   }
   use(id, nodes_.at(id));
   return {id, is_new};
@@ -63,7 +66,7 @@ std::optional<PageId> PrefixCache::evict() {
   const PageId id = evictable_.begin()->second;
   evictable_.erase(evictable_.begin());
   const auto at = nodes_.at(id).at;
-  const PageId parent = at->first.first;
+  const PageId parent = std::get<PageId>(at->first);
   pages_.erase(at);
   nodes_.erase(id);
   --num_unused_;

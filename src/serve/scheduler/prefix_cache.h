@@ -6,6 +6,9 @@
 #include <optional>
 #include <set>
 #include <span>
+#include <string>
+#include <string_view>
+#include <tuple>
 #include <unordered_map>
 #include <utility>
 #include <vector>
@@ -14,6 +17,12 @@ namespace moracle::serve {
 
 /// A page in the cache. The scheduler knows pages only by number; the engine maps them to memory.
 using PageId = int64_t;
+
+/// Sequences share pages only within the same scope.
+struct PrefixScope {
+  int32_t adapter = -1;
+  std::string_view salt;  ///< of the request
+};
 
 /// A tree of full pages. A page is found by its tokens and by the page before it, so equal tokens
 /// behind different beginnings are different pages. A user of a page also uses all pages before
@@ -25,8 +34,8 @@ class PrefixCache {
   explicit PrefixCache(int64_t page) : page_(page) {}
 
   /// The pages that hold the beginning of `tokens`, at most `most` of them. The caller uses each
-  /// until release(). Sequences with different adapters share nothing.
-  std::vector<PageId> take(int32_t adapter, std::span<const int32_t> tokens, int64_t most);
+  /// until release().
+  std::vector<PageId> take(PrefixScope scope, std::span<const int32_t> tokens, int64_t most);
 
   struct Added {
     PageId id;
@@ -34,7 +43,7 @@ class PrefixCache {
   };
   /// Adds the page with `tokens` after the pages `before`, which the caller uses. The caller uses
   /// the added page, too.
-  Added add(int32_t adapter, std::span<const PageId> before, std::span<const int32_t> tokens);
+  Added add(PrefixScope scope, std::span<const PageId> before, std::span<const int32_t> tokens);
 
   /// Ends the use of the pages of one sequence, in the order in which it got them.
   void release(std::span<const PageId> pages);
@@ -46,7 +55,8 @@ class PrefixCache {
   int64_t num_unused() const { return num_unused_; }
 
  private:
-  using Key = std::pair<PageId, std::vector<int32_t>>;  // the page before, tokens
+  // The page before; the salt, which is empty behind the first page; the tokens.
+  using Key = std::tuple<PageId, std::string, std::vector<int32_t>>;
   struct Node {
     int64_t users = 0, children = 0;
     uint64_t last_use = 0;

@@ -4,6 +4,13 @@
 #include <utility>
 
 namespace moracle::serve {
+namespace {
+
+PrefixScope scope_of(const Submission& submission) {
+  return {submission.adapter, submission.salt};
+}
+
+}  // namespace
 
 Scheduler::Scheduler(const SchedulerLimits& limits)
     : limits_(limits), prefixes_(limits.page), free_(limits.num_pages) {}
@@ -130,7 +137,7 @@ bool Scheduler::start(Sequence& sequence, StepPlan& plan) {
   std::vector<PageId> pages;
   if (reuse)
     pages =
-        prefixes_.take(sequence.submission.adapter, sequence.tokens, (known - 1) / limits_.page);
+        prefixes_.take(scope_of(sequence.submission), sequence.tokens, (known - 1) / limits_.page);
   const auto shared = static_cast<int64_t>(pages.size());
   const int64_t own = pages_of(known) - shared;
   // Leave a page for each running sequence, so that a start is not soon followed by a preemption.
@@ -197,7 +204,7 @@ void Scheduler::adopt_full_pages(Sequence& sequence, std::vector<Adoption>& adop
     if ((index + 1) * limits_.page > sequence.computed) return;
     const auto tokens =
         std::span<const int32_t>(sequence.tokens).subspan(index * limits_.page, limits_.page);
-    const auto added = prefixes_.add(sequence.submission.adapter, sequence.path, tokens);
+    const auto added = prefixes_.add(scope_of(sequence.submission), sequence.path, tokens);
     sequence.path.push_back(added.id);
     --sequence.own;
     if (!added.is_new) ++free_;

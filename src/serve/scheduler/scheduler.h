@@ -5,6 +5,7 @@
 #include <cstdint>
 #include <limits>
 #include <map>
+#include <string>
 #include <unordered_map>
 #include <vector>
 
@@ -28,6 +29,7 @@ struct Submission {
   std::vector<int32_t> prompt;
   int64_t max_tokens = 1;  ///< new tokens at most
   int32_t adapter = -1;
+  std::string salt;  ///< of the prefix cache
   /// The time at which it ends unfinished, on the clock of Scheduler::next.
   double deadline = std::numeric_limits<double>::infinity();
   /// Every position of the prompt is computed again, because the caller reads its logits.

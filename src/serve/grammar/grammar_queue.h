@@ -1,0 +1,46 @@
+// Compiles schemas on threads of its own: a large schema takes about a second.
+#pragma once
+
+#include <condition_variable>
+#include <deque>
+#include <functional>
+#include <mutex>
+#include <thread>
+#include <vector>
+
+#include "serve/grammar/grammar.h"
+
+namespace moracle::serve {
+
+using CompiledGrammar = Result<std::shared_ptr<const Grammar>>;
+
+class GrammarQueue {
+ public:
+  static constexpr size_t kThreads = 2, kMaxWaiting = 64;
+
+  /// `engine`: null if nothing will be added.
+  explicit GrammarQueue(std::shared_ptr<const GrammarEngine> engine);
+  ~GrammarQueue() { stop(); }
+
+  /// Calls `done` on another thread, with kCancelled after stop(). False: too many schemas wait;
+  /// `done` is not called.
+  bool add(std::string schema, std::function<void(const CompiledGrammar&)> done);
+  /// Waits for the schemas that are being compiled, and cancels the others.
+  void stop();
+
+ private:
+  struct Work {
+    std::string schema;
+    std::function<void(const CompiledGrammar&)> done;
+  };
+  void run();
+
+  const std::shared_ptr<const GrammarEngine> engine_;
+  std::mutex mutex_;
+  std::condition_variable changed_;
+  std::deque<Work> waiting_;
+  bool stopped_ = false;
+  std::vector<std::thread> threads_;
+};
+
+}  // namespace moracle::serve

@@ -1,0 +1,90 @@
+// Rewrites a JSON schema part by part.
+#pragma once
+
+#include <map>
+#include <string>
+#include <vector>
+
+#include "serve/grammar/schema.h"
+#include "serve/grammar/schema_keywords.h"
+#include "serve/grammar/schema_pattern.h"
+
+namespace moracle::serve {
+
+class SchemaLowering {
+ public:
+  SchemaLowering(const SchemaJson& root, bool strict, const SchemaLimits& limits,
+                 const std::string& place)
+      : root_(root), strict_(strict), limits_(limits), place_(place) {}
+  Result<std::string> run();
+
+ private:
+  // A schema that $ref names; the first is the root.
+  struct Definition {
+    std::string place;
+    SchemaJson lowered;
+    std::vector<size_t> direct;  // definitions that take the same value, without a step inside
+  };
+  // A schema in the document.
+  struct Part {
+    const SchemaJson& json;
+    std::string place;
+    bool is_direct = false;  // it takes the same value as the definition
+    Part member(const std::string& key) const;
+  };
+  struct Branches {
+    std::string place;
+    SchemaJson lowered;
+  };
+
+  Result<SchemaJson> lower(const Part& part);
+  Result<SchemaJson> lower_ref(const Part& part);
+  Result<SchemaJson> lower_values(const Part& part, const std::string& keyword);
+  Result<SchemaJson> lower_branches(const Part& part, const std::string& keyword);
+  Result<SchemaJson> lower_types(const Part& part);
+  Result<SchemaJson> lower_type(const Part& part, const std::string& type);
+  Result<SchemaJson> lower_string(const Part& part);
+  Result<SchemaJson> lower_number(const Part& part, bool is_integer);
+  Status lower_multiple(const Part& part, SchemaJson& lowered, double min, double max);
+  Result<SchemaJson> lower_array(const Part& part);
+  Result<SchemaJson> lower_object(const Part& part);
+  Result<SchemaJson> lower_other_members(const Part& part, SchemaJson values,
+                                         const std::vector<std::string>& names);
+  Status lower_members(const Part& part, SchemaJson& lowered, std::vector<std::string>& names);
+  // Adds the schema at the end of a path to the definitions. Errors: there is none.
+  Result<size_t> define(const std::string& reference, const std::string& place);
+  // Errors: a keyword beside `keyword` that is neither `other` nor an annotation.
+  Status check_alone(const Part& part, std::string_view keyword, std::string_view other = {}) const;
+  Result<int64_t> read_count(const Part& part, const std::string& key, int64_t absent) const;
+
+  // Checks of the whole result.
+  Status check_cycles() const;
+  Status check_accepts() const;
+  bool accepts(const SchemaJson& lowered, const std::vector<bool>& known) const;
+  Status check_branches() const;
+  const SchemaJson& resolved(const SchemaJson& lowered) const;
+  bool are_disjoint(const SchemaJson& one, const SchemaJson& other) const;
+  bool are_told_apart_by_a_member(const SchemaJson& one, const SchemaJson& other) const;
+
+  Status count_positions(int64_t num, const std::string& place);
+  Status count(int64_t& counter, int64_t more, int64_t limit, const char* of,
+               const std::string& place) const;
+
+  const SchemaJson& root_;
+  const bool strict_;
+  const SchemaLimits limits_;
+  const std::string place_;
+  std::vector<Definition> definitions_;
+  std::map<std::string, size_t> defined_;  // by reference
+  size_t current_ = 0;                     // the definition that is being lowered
+  std::vector<Branches> exclusive_;        // of oneOf
+  mutable int64_t num_compared_ = 0;       // pairs of branches
+  int64_t num_schemas_ = 0, num_values_ = 0, num_bytes_ = 0, num_positions_ = 0;
+};
+
+/// An error of a schema.
+Error wrong_schema(const std::string& place, std::string need, std::string fact);
+/// A value as text of at most 60 bytes.
+std::string shown_in_schema(const SchemaJson& value);
+
+}  // namespace moracle::serve
