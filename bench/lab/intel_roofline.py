@@ -46,15 +46,16 @@ GPUS = (Gpu("Arc A770", "acm-g10", 560e9, 138e12, 512, 16, 2.1e9, 8),
 class Scheme:
     name: str
     bytes_per_weight: float  # codes and f32 scales
-    options: str             # of matrix.cl; empty: no row for matrix engines serves it
+    options: str             # of matrix.cl
     speedup: int = 1         # of its products over bf16
 
 
-SCHEMES = (Scheme("int4-w4a16-g128", 0.5 + 4 / 128, "-D WEIGHT_I4"),
-           Scheme("mxfp4-w4a16", 0.5 + 4 / 32, "-D WEIGHT_E2M1"),
-           Scheme("fp8-w8a16-block128x128", 1 + 4 / 128**2, "-D WEIGHT_E4M3"),
-           Scheme("int8-w8a8", 1, "", 2),
-           Scheme("bf16", 2, "-D WEIGHT_BF16 -D ONE_GROUP"))
+SCHEMES = (Scheme("int4-w4a16-g128", 0.5 + 4 / 128, "-D X_BF16 -D WEIGHT_I4"),
+           Scheme("mxfp4-w4a16", 0.5 + 4 / 32, "-D X_BF16 -D WEIGHT_E2M1"),
+           Scheme("fp8-w8a16-block128x128", 1 + 4 / 128**2, "-D X_BF16 -D WEIGHT_E4M3"),
+           Scheme("fp8-w8a8-block128x128", 1 + 4 / 128**2, "-D X_E4M3 -D X_GROUPS -D WEIGHT_E4M3"),
+           Scheme("int8-w8a8", 1, "-D X_I8 -D INTEGERS -D WEIGHT_I8 -D ONE_GROUP", 2),
+           Scheme("bf16", 2, "-D X_BF16 -D WEIGHT_BF16 -D ONE_GROUP"))
 
 
 def loop_of(gpu, scheme, rows):
@@ -63,7 +64,7 @@ def loop_of(gpu, scheme, rows):
     options = f"{scheme.options} -D LANES={wide} -D TILES={TILES} -D SPLITS={SPLITS} -D WHOLE_BLOCKS -D ROWS={rows}"
     with tempfile.TemporaryDirectory() as name:
         folder = pathlib.Path(name)
-        binary, log = intel.compiled(folder, KERNELS, gpu.target, "matrix.cl", options + registers)
+        binary, log = intel.compiled(folder, KERNELS, gpu.target, "matrix/matrix.cl", options + registers)
         text = binary and intel.disassembled(folder, binary, gpu.target)
     if not text:
         sys.exit(f"cannot compile and disassemble matrix.cl for {gpu.target}; needs ocloc and libiga64\n{log}")
@@ -71,7 +72,7 @@ def loop_of(gpu, scheme, rows):
 
 
 def dpas_cycles(gpu, wide):
-    """Cycles of one dpas.8x8: 8 rows, `wide` columns, 16 products each."""
+    """Cycles of one dpas.8x8: 8 rows, `wide` columns, 16 products each; 32 of int8 at twice the rate."""
     return 2 * 8 * wide * 16 / (gpu.half / gpu.engines / gpu.clock)
 
 
@@ -99,8 +100,6 @@ def cell(gpu, scheme, loops, shape, tokens):
     weights = 3 * hidden * intermediate
     memory = touched * weights * scheme.bytes_per_weight / gpu.memory
     floor = max(memory, 2 * tokens * top_k * weights / (gpu.half * scheme.speedup))
-    if not scheme.options:
-        return f"{floor * 1e6:,.0f} / –"
     passes = strips * weights / (intel.DEVICES[gpu.target] * TILES * BLOCK)
     issue = passes * max(loop_cycles(gpu, loops[rows])) / gpu.engines / gpu.clock
     return f"{floor * 1e6:,.0f} / {max(floor, issue) * 1e6:,.0f}"
@@ -121,7 +120,7 @@ def main():
         print("| device | scheme | " + " | ".join(f"{t:,}" for t in TOKENS) + " |\n" + "| --- " * 7 + "|")
     for gpu in GPUS:
         for scheme in SCHEMES:
-            loops = {rows: loop_of(gpu, scheme, rows) for rows in (8, 32)} if scheme.options else {}
+            loops = {rows: loop_of(gpu, scheme, rows) for rows in (8, 32)}
             if not options.instructions:
                 cells = (cell(gpu, scheme, loops, shape, tokens) for tokens in TOKENS)
                 print(f"| {gpu.name} | {scheme.name} | " + " | ".join(cells) + " |", flush=True)

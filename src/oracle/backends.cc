@@ -14,7 +14,7 @@ constexpr DType kBf16Exact[] = {DType::kBF16, DType::kI8, DType::kI4, DType::kF8
 constexpr DType kTensorCoreWeights[] = {DType::kBF16, DType::kF16,    DType::kI8,
                                         DType::kI4,   DType::kF8E4M3, DType::kF4E2M1};
 constexpr DType kFourBits[] = {DType::kI4, DType::kF4E2M1};
-constexpr DType kWideBf16Exact[] = {DType::kBF16, DType::kI8, DType::kF8E4M3};
+constexpr DType kWide[] = {DType::kBF16, DType::kF16, DType::kI8, DType::kF8E4M3};
 constexpr DType kAllActivations[] = {DType::kI8, DType::kF8E4M3};
 // Features that stages around a plain grouped GEMM provide, independent of the GEMM.
 constexpr Feature kStages = Feature::kExpertParallel | Feature::kBatched | Feature::kLora;

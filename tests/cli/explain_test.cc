@@ -149,11 +149,12 @@ TEST(ExplainCommand, ChoosesMatrixEnginesOfIntelGpusForOnlineFp8) {
   const TemporaryFolder folder;
   ASSERT_TRUE(SyntheticCheckpoint::plain().write(folder.path()).ok());
   for (const char* scheme : {"fp8-per-tensor", "fp8-per-channel", "fp8-per-block", "mxfp8"}) {
-    expect_on_intel_gpus(folder.path(), {"--quantization", scheme, "--activations", "16bit"},
-                         "opencl-matrix-wide", "columns16", "opencl-matrix", "weights");
-    // Codes times codes have no kernel on matrix engines. The scheme is kept.
-    expect_on_intel_gpus(folder.path(), {"--quantization", scheme}, "opencl-lines", "vnni16",
-                         "opencl-matrix-wide", "activations");
+    for (const Words& options : {Words{}, Words{"--activations", "16bit"}}) {
+      Words all = {"--quantization", scheme};
+      all.insert(all.end(), options.begin(), options.end());
+      expect_on_intel_gpus(folder.path(), all, "opencl-matrix-wide", "columns16", "opencl-matrix",
+                           "weights");
+    }
   }
 }
 

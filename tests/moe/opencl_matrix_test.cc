@@ -5,7 +5,8 @@
 #include <string>
 
 #include "conformance/conformance.h"
-#include "kernels/opencl/opencl_matrix_plan.h"
+#include "kernels/opencl/matrix/opencl_matrix_plan.h"
+#include "moe/emulated_engines.h"
 #include "support/device.h"
 
 namespace moracle::opencl_matrix_test {
@@ -13,28 +14,6 @@ namespace {
 
 using conformance::Case;
 using conformance::Outcome;
-
-constexpr GpuFeature kNeeded =
-    GpuFeature::kSharedPointers | GpuFeature::kAtomics64 | GpuFeature::kSubgroups;
-
-/// This machine; its first OpenCL device claims to have matrix engines.
-Machine machine_with_engines() {
-  Machine machine = Machine::here();
-  for (GpuInfo& gpu : machine.gpus) {
-    if (gpu.platform == Platform::kOpenCl) gpu.features = gpu.features | GpuFeature::kMatrix;
-  }
-  return machine;
-}
-
-/// Why the first OpenCL device cannot emulate matrix engines; empty: it can.
-std::string lacks(const Machine& machine) {
-  for (const GpuInfo& gpu : machine.gpus) {
-    if (gpu.platform != Platform::kOpenCl) continue;
-    const GpuFeature lacking = missing(kNeeded, gpu.features);
-    return lacking == GpuFeature::kNone ? "" : gpu.model + " lacks " + names(lacking);
-  }
-  return "this machine has no OpenCL device";
-}
 
 struct Row {
   const char* backend;
@@ -44,8 +23,9 @@ struct Row {
 class OpenClMatrix : public ::testing::TestWithParam<Row> {};
 
 TEST_P(OpenClMatrix, HoldsInEveryCaseWithEmulatedEngines) {
-  const Machine machine = machine_with_engines();
-  if (const std::string reason = lacks(machine); !reason.empty()) GTEST_SKIP() << reason;
+  const Machine machine = testing::machine_with_engines();
+  if (const std::string reason = testing::lacks_for_engines(machine); !reason.empty())
+    GTEST_SKIP() << reason;
   const auto device = testing::open_test_device("opencl");
   ASSERT_TRUE(device) << device.error().to_string();
   opencl::emulate_matrix_engines(GetParam().lanes);

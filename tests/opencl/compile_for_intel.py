@@ -32,15 +32,22 @@ def with_includes(folder, name, seen):
     return "".join(lines)
 
 
-def matrix_variants(lanes):
-    """As matrix_linear.cc."""
-    for weight in ("I4", "E2M1", "I8", "E4M3", "BF16"):
+def matrix_products():
+    """Kinds of products of matrix_linear.cc: each type of codes, each form of scales."""
+    for weight in ("I4", "E2M1", "I8", "E4M3"):
         for groups in ("", " -D ONE_GROUP"):
-            if weight == "BF16" and not groups:
-                continue
-            for rows in ("8 -D WHOLE_BLOCKS", "32 -D WHOLE_BLOCKS -cl-intel-256-GRF-per-thread",
-                         "32 -cl-intel-256-GRF-per-thread"):
-                yield f"-D WEIGHT_{weight} -D LANES={lanes} -D TILES=2 -D SPLITS=4{groups} -D ROWS={rows}"
+            yield f"WEIGHT_{weight} -D X_BF16{groups}"
+    yield from ("WEIGHT_BF16 -D X_BF16 -D ONE_GROUP", "WEIGHT_F16 -D X_BF16 -D ONE_GROUP",
+                "WEIGHT_E4M3 -D X_E4M3 -D ONE_GROUP", "WEIGHT_E4M3 -D X_E4M3 -D X_GROUPS", "WEIGHT_I4 -D X_E4M3",
+                "WEIGHT_I8 -D X_I8 -D INTEGERS -D ONE_GROUP", "WEIGHT_I8 -D X_I8 -D INTEGERS -D ZERO_POINTS",
+                "WEIGHT_I4 -D X_I8 -D INTEGERS", "WEIGHT_E2M1 -D X_I8")
+
+
+def matrix_variants(lanes):
+    """As matrix_linear.cc. Without whole blocks, the kernel for many rows needs the most registers."""
+    for product in matrix_products():
+        for rows in ("8 -D WHOLE_BLOCKS", "32 -cl-intel-256-GRF-per-thread"):
+            yield f"-D {product} -D LANES={lanes} -D TILES=2 -D SPLITS=4 -D ROWS={rows}"
 
 
 def lines_variants():
@@ -63,7 +70,7 @@ def jobs(folder):
     """(device, file, options) of every compilation. Plain OpenCL C is compiled for one device."""
     for device, lanes in DEVICES.items():
         for options in matrix_variants(lanes):
-            yield device, "matrix.cl", options
+            yield device, "matrix/matrix.cl", options
         if device != PLAIN:
             continue
         for options in lines_variants():
@@ -76,6 +83,8 @@ def jobs(folder):
         for file in sorted((folder / "ops").glob("*.cl")):
             if file.name != "attend.cl":
                 yield device, f"ops/{file.name}", ""
+        yield device, "recurrent/recurrent.cl", ""
+        yield device, "recurrent/gated_delta.cl", "-D KEYS=128 -D SLICES=8"
         yield device, "limits/limits.cl", "-D REAL=float -D FIRST(x)=x"
 
 
@@ -112,7 +121,7 @@ def disassembled(folder, binary, device):
 def compile_one(kernels, device, file, options):
     """(line to print, True if it is as it must be)"""
     title = f"{device:8} {file} {options}".rstrip()
-    is_matrix = file == "matrix.cl"
+    is_matrix = file == "matrix/matrix.cl"
     with tempfile.TemporaryDirectory() as name:
         folder = pathlib.Path(name)
         binary, log = compiled(folder, kernels, device, file, options)

@@ -151,6 +151,8 @@ TEST(Explain, ChoosesByArchitecture) {
   EXPECT_EQ(chosen("a100", fp8), "cuda-sm80") << "codes are multiplied as f16";
   EXPECT_EQ(chosen("a100", int8), "cuda-sm80");
   EXPECT_EQ(chosen("arc-b580", int4), "opencl-matrix");
+  EXPECT_EQ(chosen("arc-b580", int8), "opencl-matrix-wide");
+  EXPECT_EQ(chosen("arc-b580", fp8), "opencl-matrix-wide");
   EXPECT_EQ(chosen("mi300x", int4), "opencl-lines");
   EXPECT_EQ(chosen("xeon-amx", int8), "cpu-amx");
   EXPECT_EQ(chosen("xeon-avx512", int8), "cpu-avx512");

@@ -1,6 +1,6 @@
 // Backend "opencl-matrix-wide": weights of 8 and 16 bits on matrix engines of Intel GPUs, from
 // layout columns16.
-#include "kernels/opencl/matrix_linear.h"
+#include "kernels/opencl/matrix/matrix_linear.h"
 #include "kernels/opencl/opencl_makers.h"
 #include "layout/columns16.h"
 
@@ -10,6 +10,7 @@ namespace {
 
 const char* weight_option(DType type) {
   if (type == DType::kBF16) return "-D WEIGHT_BF16";
+  if (type == DType::kF16) return "-D WEIGHT_F16";
   return type == DType::kI8 ? "-D WEIGHT_I8" : "-D WEIGHT_E4M3";
 }
 

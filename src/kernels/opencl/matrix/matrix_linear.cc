@@ -1,4 +1,4 @@
-#include "kernels/opencl/matrix_linear.h"
+#include "kernels/opencl/matrix/matrix_linear.h"
 
 #include <algorithm>
 #include <array>
@@ -7,24 +7,24 @@
 #include "kernels/kernel_watch.h"
 #include "kernels/opencl/device/launch.h"
 #include "kernels/opencl/device/opencl_device.h"
-#include "kernels/opencl/opencl_matrix_plan.h"
+#include "kernels/opencl/matrix/opencl_matrix_plan.h"
 #include "kernels/opencl/ops/check_matrices.h"
 #include "layout/groups.h"
+#include "quant/activation.h"
 
 namespace moracle {
 namespace opencl {
 namespace matrix_linear {
 namespace {
 
-// As Shape in matrix_weights.cl.
+// As Shape in weights.cl.
 struct Shape {
   cl_long num_experts, expert_bytes;
   cl_long scales, zero_points, bias;
   cl_long n, k, padded_rows, padded_cols;
   cl_long scale_row, scale_group;
   cl_int block_rows, group_blocks;
-  cl_int quantized, has_zero_points, has_bias;
-  cl_int unused = 0;  // the size is a multiple of 8 there, too
+  cl_int quantized, has_zero_points, has_bias, x_group_blocks;
 };
 
 constexpr int64_t kBlock = 32;  // columns
@@ -40,12 +40,28 @@ Shape shape_of(const KernelWeights& weights, const MatrixForm& form) {
   const Sections& s = weights.sections;
   const auto at = [](size_t offset) { return static_cast<cl_long>(offset); };
   const int64_t group = shape.key.quantized() ? group_cols(shape) : shape.k;
-  return {weights.num_experts, at(s.bytes), at(s.scales), at(s.zero_points), at(s.bias), shape.n,
-          shape.k, padded(shape.n, kRowStep), padded(shape.k, kBlock), form.scale_row,
-          form.scale_group, static_cast<cl_int>(form.block_rows),
-          // A group that is no whole number of blocks is the only one: it covers all columns.
-          static_cast<cl_int>(std::max<int64_t>((group + kBlock - 1) / kBlock, 1)),
-          shape.key.quantized(), !shape.key.symmetric, shape.bias};
+  const std::optional<QuantKey>& key = weights.scheme.activation;
+  // A group that is no whole number of blocks is the only one: it covers all columns.
+  const auto in_blocks = [](int64_t cols) {
+    return static_cast<cl_int>(std::max<int64_t>((cols + kBlock - 1) / kBlock, 1));
+  };
+  return {weights.num_experts,
+          at(s.bytes),
+          at(s.scales),
+          at(s.zero_points),
+          at(s.bias),
+          shape.n,
+          shape.k,
+          padded(shape.n, kRowStep),
+          padded(shape.k, kBlock),
+          form.scale_row,
+          form.scale_group,
+          static_cast<cl_int>(form.block_rows),
+          in_blocks(group),
+          shape.key.quantized(),
+          !shape.key.symmetric,
+          shape.bias,
+          in_blocks(key ? group_cols(*key, shape.k) : shape.k)};
 }
 
 // The subgroups whose matrix instructions the device has: its smallest, 8 or 16 lanes.
@@ -58,6 +74,20 @@ int64_t lanes_of(const Queue& queue) {
   if (code != CL_SUCCESS) return 16;
   const auto end = sizes.begin() + bytes / sizeof(size_t);
   return std::find(sizes.begin(), end, 8u) != end ? 8 : 16;
+}
+
+// The kind of product: " -D X_I8 -D INTEGERS". The options are explained in matrix.cl.
+std::string product_options(const MatrixShape& shape, const Scheme& scheme) {
+  const std::optional<QuantKey>& key = scheme.activation;
+  std::string options = !key ? " -D X_BF16" : key->dtype == DType::kI8 ? " -D X_I8" : " -D X_E4M3";
+  if (multiplies_integers(shape, scheme)) {
+    options += " -D INTEGERS";
+    if (shape.key.dtype == DType::kI8 && !shape.key.symmetric) options += " -D ZERO_POINTS";
+  }
+  if (!shape.key.quantized() || num_groups(shape) <= 1) options += " -D ONE_GROUP";
+  if (key && num_groups(*key, shape.k) > 1) options += " -D X_GROUPS";
+  if (shape.k % kBlock == 0) options += " -D WHOLE_BLOCKS";
+  return options;
 }
 
 // A kernel for `rows` rows of activations.
@@ -79,18 +109,16 @@ class MatrixLinear : public GroupedLinear {
 
   /// Compiles the kernels: a failure is reported when the layer is made.
   Status compile() {
-    const MatrixShape& shape = weights_.shape;
-    std::string options =
-        str(weight_option_, " -D LANES=", lanes_, " -D TILES=", kTiles, " -D SPLITS=", kSplits);
-    if (!shape.key.quantized() || num_groups(shape) <= 1) options += " -D ONE_GROUP";
-    if (shape.k % kBlock == 0) options += " -D WHOLE_BLOCKS";
+    std::string options = str(weight_option_, product_options(weights_.shape, weights_.scheme),
+                              " -D LANES=", lanes_, " -D TILES=", kTiles, " -D SPLITS=", kSplits);
     // Only tests emulate. Optimizing takes Intel's compiler for CPUs 11 s per program instead of
     // 0.3.
     if (emulated_) options += " -D EMULATED -cl-opt-disable";
     for (const int64_t rows : {8, 32}) {
       // 32 rows need more registers than a thread has by default.
       const char* const registers = rows == 32 && !emulated_ ? " -cl-intel-256-GRF-per-thread" : "";
-      KernelName name{"matrix.cl", "matrix_linear", str(options, " -D ROWS=", rows, registers)};
+      KernelName name{"matrix/matrix.cl", "matrix_linear",
+                      str(options, " -D ROWS=", rows, registers)};
       MORACLE_TRY(const cl_kernel kernel, queue_.programs->make(name));
       variants_.push_back({rows, std::move(name), kernel});
     }
@@ -101,7 +129,8 @@ class MatrixLinear : public GroupedLinear {
     MORACLE_CHECK(check_floats({&y}));
     const int64_t experts = weights_.num_experts;
     if (rows.num_rows == 0 || experts == 0) return {};
-    if (kernels_are_watched()) report({kMatrixKernelName, weights_.shape});
+    if (kernels_are_watched())
+      report({matrix_kernel_name(weights_.shape, weights_.scheme), weights_.shape});
     const int64_t mean = (rows.num_rows + experts - 1) / experts;
     const Variant& variant = variants_[mean <= 8 ? 0 : 1];
     // A group for each row finds its expert by search; with many rows most of these groups would
@@ -111,8 +140,9 @@ class MatrixLinear : public GroupedLinear {
     const int64_t width = lanes_ * kTiles, tiles = (shape_.n + width - 1) / width;
     const int64_t groups = (by_row ? rows.num_rows : experts * strips) * tiles;
     return launch_kernel(queue_, stream, variant.name, variant.kernel, groups, lanes_ * kSplits,
-                         weights_.buffer.as<std::byte>(), shape_, rows.x.values, rows.row_index,
-                         rows.expert_offsets, y, rows.num_rows, by_row, strips);
+                         weights_.buffer.as<std::byte>(), shape_, rows.x.values, rows.x.scales,
+                         rows.x.num_scales, rows.row_index, rows.expert_offsets, y, rows.num_rows,
+                         by_row, strips);
   }
   const KernelWeights& weights() const override { return weights_; }
 

@@ -1,5 +1,5 @@
 // Backend "opencl-matrix": 4-bit weights on matrix engines of Intel GPUs, from layout rows16.
-#include "kernels/opencl/matrix_linear.h"
+#include "kernels/opencl/matrix/matrix_linear.h"
 #include "kernels/opencl/opencl_makers.h"
 #include "layout/groups.h"
 
