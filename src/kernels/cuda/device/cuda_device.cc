@@ -54,6 +54,7 @@ Status CudaDevice::start() {
   MORACLE_CUDA(cudaDeviceGetAttribute(&major, cudaDevAttrComputeCapabilityMajor, queue_.index));
   MORACLE_CUDA(cudaDeviceGetAttribute(&minor, cudaDevAttrComputeCapabilityMinor, queue_.index));
   queue_.capability = 10 * major + minor;
+  MORACLE_TRY(queue_.dependent_launch, cuda::compiled_with_dependent_launch());
   MORACLE_CUDA(cudaDeviceGetAttribute(&queue_.multiprocessors, cudaDevAttrMultiProcessorCount,
                                       queue_.index));
   return device_errors_.open(queue_.own);

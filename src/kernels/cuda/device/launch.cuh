@@ -41,7 +41,8 @@ Status launch_clusters(const Queue& queue, Stream stream, const char* name,
   config.dynamicSmemBytes = shared_bytes;
   config.stream = queue.of(stream);
   config.attrs = attributes;
-  config.numAttrs = queue.capability < 90 ? 0 : cluster > 1 ? 2 : 1;  // earlier GPUs have neither
+  // Clusters need code for 9.0, too.
+  if (queue.dependent_launch) config.numAttrs = cluster > 1 ? 2 : 1;
   MORACLE_CUDA(cudaLaunchKernelEx(&config, kernel, args...));
   return launched(name);
 }
