@@ -3,7 +3,6 @@
 
 #include <algorithm>
 
-#include "base/text.h"
 #include "base/try.h"
 #include "kernels/top_k_key.h"
 
@@ -29,54 +28,11 @@ Status Ops::rope_and_append(const Matrix& q, const Matrix& k, const Matrix& v,
   return append(k, v, batch, cache, stream);
 }
 
-std::string_view name(Operation operation) {
-  switch (operation) {
-    case Operation::kGate:
-      return "gates on outputs of attention";
-    case Operation::kConvolution:
-      return "short convolutions";
-    case Operation::kGatedDelta:
-      return "gated DeltaNet";
-  }
-  return "";
-}
-
-bool has_operation(Platform platform, Operation operation) {
-  switch (operation) {
-    case Operation::kGate:
-    case Operation::kConvolution:
-    case Operation::kGatedDelta:
-      return platform != Platform::kOpenCl;
-  }
-  return false;
-}
-
-namespace {
-
-Error missing(Operation operation) {
-  return {ErrorKind::kUnsupported, "", "device", str("the operation for ", name(operation)),
-          "this device has none"};
-}
-
-}  // namespace
-
-Status Ops::gate(const Matrix&, int64_t, const Matrix&, int64_t, int64_t, int64_t, Gate, Stream) {
-  return missing(Operation::kGate);
-}
-Status Ops::convolve(const Matrix&, const float*, const ConvolutionShape&, const Batch&,
-                     const Matrix&, Stream) {
-  return missing(Operation::kConvolution);
-}
 Status Ops::norm_and_gate(const Matrix& x, const GatedNorm& norm, const Matrix& by, int64_t by_dim,
                           int64_t count, const Matrix& out, Stream stream) {
   MORACLE_CHECK(rms_norm(x, norm.weight, norm.size, norm.epsilon, out, stream));
   return gate(out, count, by, by_dim, x.cols / count, count, norm.function, stream);
 }
-Status Ops::gated_delta(const Matrix&, const Matrix&, const float*, const float*,
-                        const GatedDeltaShape&, const Batch&, const Matrix&, std::byte*, Stream) {
-  return missing(Operation::kGatedDelta);
-}
-
 size_t top_k_scratch_bytes(int64_t rows, int64_t cols, int64_t k, DType activations) {
   if (activations == DType::kF32) return 0;
   // Two rounds keep k numbers of each piece of a row (a GPU's blocks sort pieces of kTopKPiece

@@ -177,12 +177,6 @@ inline constexpr int64_t kDeltaTileBytes = 17216;
 /// Columns of the heads that have chunks: of q and k, and of v.
 inline constexpr int64_t kDeltaChunkDim = 128;
 
-/// Operations that only some devices have.
-enum class Operation : uint8_t { kGate, kConvolution, kGatedDelta };
-/// "gated DeltaNet", for messages.
-std::string_view name(Operation operation);
-bool has_operation(Platform platform, Operation operation);
-
 class Ops {
  public:
   virtual ~Ops() = default;
@@ -305,11 +299,11 @@ class Ops {
   virtual Status find_top_k(const Matrix& numbers, int64_t k, int32_t* ids, float* values,
                             std::byte* scratch, Stream) = 0;
 
-  // Operations of only some devices: see has_operation. The others return kUnsupported.
+  // Layers with gates or a recurrent state.
 
   /// For each of `num_heads` heads: x[head · x_dim + i] *= f(by[head · by_dim + i]), i < count.
   virtual Status gate(const Matrix& x, int64_t x_dim, const Matrix& by, int64_t by_dim,
-                      int64_t num_heads, int64_t count, Gate function, Stream);
+                      int64_t num_heads, int64_t count, Gate function, Stream) = 0;
   /// GatedNorm: out = rms_norm(x) · f(by). `by` holds the factors of `count` columns of x at a
   /// time, by_dim columns apart. x and out may be the same.
   virtual Status norm_and_gate(const Matrix& x, const GatedNorm& norm, const Matrix& by,
@@ -318,7 +312,7 @@ class Ops {
   /// HeadPieces). Rows before the step's come from the sequence's state; the state after the step
   /// is written. x and out must not overlap.
   virtual Status convolve(const Matrix& x, const float* weight, const ConvolutionShape& shape,
-                          const Batch& batch, const Matrix& out, Stream);
+                          const Batch& batch, const Matrix& out, Stream) = 0;
   /// Per value head, from the state S [key_dim, value_dim] before the step, token by token:
   ///   q ← q / |q| / √key_dim, k ← k / |k|     with |x|² + 1e-6
   ///   S ← exp(-exp(a_log) · softplus(a + dt_bias)) · S
@@ -329,7 +323,7 @@ class Ops {
   /// gated_delta_scratch_bytes for these tokens.
   virtual Status gated_delta(const Matrix& qkv, const Matrix& ba, const float* a_log,
                              const float* dt_bias, const GatedDeltaShape& shape, const Batch& batch,
-                             const Matrix& out, std::byte* scratch, Stream);
+                             const Matrix& out, std::byte* scratch, Stream) = 0;
 };
 
 }  // namespace moracle

@@ -4,7 +4,6 @@
 
 #include "base/try.h"
 #include "models/divide.h"
-#include "models/operations.h"
 #include "models/routing_statistics.h"
 
 namespace moracle {
@@ -45,13 +44,10 @@ Result<ModelExplanation> explain(const Checkpoint& checkpoint, const ModelOption
               describe(checkpoint, {options.quantization, options.activations}));
   MORACLE_CHECK(divide(description, options));
   MORACLE_TRY(auto modules, consider(description, options, machine, adapters, wishes));
-  MORACLE_TRY(const DeviceName device, parse_device(options.device));
   const auto unserved = std::find_if(modules.begin(), modules.end(),
                                      [](const ModuleChoice& one) { return !one.selection.plan; });
   if (unserved != modules.end()) {
     explanation.not_runnable = unserved->selection.chosen().error().to_string();
-  } else if (const Status runs = check_operations(description, device.platform); !runs) {
-    explanation.not_runnable = runs.error().to_string();
   } else if (const auto sizes = plan_memory(description, modules, options, machine); !sizes) {
     if (sizes.error().kind != ErrorKind::kOutOfMemory) return sizes.error();
     explanation.not_runnable = sizes.error().to_string();

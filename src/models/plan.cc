@@ -9,7 +9,6 @@
 #include "models/decoder/activations.h"
 #include "models/divide.h"
 #include "models/modules.h"
-#include "models/operations.h"
 #include "models/routing_statistics.h"
 #include "moracle/moe.h"
 #include "oracle/rates/rates.h"
@@ -216,8 +215,6 @@ int64_t tokens_per_step(const ModelOptions& options) {
 Result<std::vector<ModuleChoice>> choose(const Description& description,
                                          const ModelOptions& options, const Machine& machine,
                                          AdapterSpan adapters) {
-  MORACLE_TRY(const DeviceName device, parse_device(options.device));
-  MORACLE_CHECK(check_operations(description, device.platform));
   MORACLE_TRY(std::vector<ModuleChoice> modules, consider(description, options, machine, adapters));
   for (const ModuleChoice& module : modules) MORACLE_CHECK(module.selection.chosen());
   return modules;

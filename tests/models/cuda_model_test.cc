@@ -12,7 +12,6 @@
 #include "golden_model.h"
 #include "models/decoder/model_state.h"
 #include "models/generation/sampler.h"
-#include "models/operations.h"
 #include "paths.h"
 #include "support/must.h"
 
@@ -41,11 +40,6 @@ class CudaModel : public ::testing::Test {
     options.graphs = graphs;
     options.deterministic = deterministic;
     return options;
-  }
-  /// False: its layers need operations that only CPUs have.
-  static bool is_served(const std::string& folder) {
-    const Checkpoint checkpoint = testing::must(Checkpoint::open(folder));
-    return check_operations(testing::must(describe(checkpoint)), Platform::kCuda).ok();
   }
   static std::vector<int32_t> ids_of(const std::string& text) {
     return *Tokenizer::open(kBox)->encode(text);
@@ -135,9 +129,7 @@ TEST_F(CudaModel, SamplingMatchesSamplingFromAllLogits) {
 
 TEST_F(CudaModel, ReplayedStepsMatchEagerStepsBitForBit) {
   std::vector<std::string> folders = {kBox};
-  for (const std::string& name : testing::golden_models()) {
-    if (is_served(golden_folder(name))) folders.push_back(golden_folder(name));
-  }
+  for (const std::string& name : testing::golden_models()) folders.push_back(golden_folder(name));
   for (const std::string& folder : folders) {
     SCOPED_TRACE(folder);
     Model eager = load(folder, on("cuda", false)), replayed = load(folder, on("cuda", true));
@@ -230,7 +222,6 @@ TEST_F(CudaModel, BatchedSequencesMatchSingleSequences) {
 
 TEST_F(CudaModel, OneStepMatchesManySteps) {
   for (const std::string& name : testing::golden_models()) {
-    if (!is_served(golden_folder(name))) continue;
     Model model = load(golden_folder(name), on("cuda"));
     const std::vector<int32_t> ids = testing::golden_reference(name).ids;
     const auto one = decode(model, ids, ids.size()), many = decode(model, ids, 1);

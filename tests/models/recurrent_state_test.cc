@@ -1,5 +1,5 @@
 // Tests the state of recurrent layers: a sequence keeps it for its end and for its length before
-// the last step. Devices without the operations refuse the model before a weight is read.
+// the last step.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
@@ -10,6 +10,7 @@
 #include "models/decoder/model_state.h"
 #include "models/explain.h"
 #include "moracle/device.h"
+#include "support/device.h"
 #include "support/must.h"
 
 namespace moracle::recurrent_state_test {
@@ -21,14 +22,14 @@ using testing::golden_reference;
 using ::testing::HasSubstr;
 using testing::must;
 
-/// On a CPU, and on an NVIDIA GPU if there is one.
+/// On a CPU, and on the other devices of this machine.
 class RecurrentState : public ::testing::TestWithParam<std::string> {
  protected:
   void SetUp() override {
-    if (const auto device = open_device(GetParam()); !device)
-      GTEST_SKIP() << device.error().to_string();
+    const std::string name = GetParam() == "opencl" ? testing::opencl_name() : GetParam();
+    if (const auto device = open_device(name); !device) GTEST_SKIP() << device.error().to_string();
     ModelOptions options;
-    options.device = GetParam();
+    options.device = name;
     options.threads = 2;
     loaded_.emplace(must(Model::load(checkpoint_, options)));
     model_ = &*loaded_;
@@ -50,8 +51,12 @@ class RecurrentState : public ::testing::TestWithParam<std::string> {
   Model* model_ = nullptr;
   std::optional<KvCache> cache_;
 };
-INSTANTIATE_TEST_SUITE_P(Devices, RecurrentState, ::testing::Values("cpu", "cuda"),
-                         [](const auto& tested) { return tested.param == "cpu" ? "Cpu" : "Cuda"; });
+INSTANTIATE_TEST_SUITE_P(Devices, RecurrentState, ::testing::Values("cpu", "cuda", "opencl"),
+                         [](const auto& tested) {
+                           return tested.param == "cpu"    ? "Cpu"
+                                  : tested.param == "cuda" ? "Cuda"
+                                                           : "OpenCl";
+                         });
 
 TEST_P(RecurrentState, TruncatingToCheckpointRepeatsTheStep) {
   ASSERT_TRUE(run(*cache_, 0, 7));
@@ -149,28 +154,16 @@ TEST(RecurrentModels, PlanCountsTheState) {
   EXPECT_EQ(planned->cache_bytes_per_token, 2 * 2 * 8 * 4);
 }
 
-TEST(RecurrentModels, DevicesWithoutOperationsAreRefusedByName) {
-  ModelOptions options;
-  options.device = "opencl";
-  for (const auto& [model, operation] :
-       {std::pair{"qwen3_next", "gated DeltaNet"}, {"lfm2_moe", "short convolutions"}}) {
-    const auto planned = plan(must(Checkpoint::open(golden_folder(model))), options);
-    ASSERT_FALSE(planned);
-    EXPECT_EQ(planned.error().kind, ErrorKind::kUnsupported);
-    EXPECT_EQ(planned.error().to_string(), str("layer 0, ", operation,
-                                               ": needs a device with this operation: a CPU or an "
-                                               "NVIDIA GPU; the device is of the kind opencl"));
-  }
-}
-
-TEST(RecurrentModels, NvidiaGpusArePlanned) {
-  ModelOptions options;
-  options.device = "cuda";
-  for (const char* const model : {"qwen3_next", "qwen3_5_moe", "lfm2_moe"}) {
-    const auto explained =
-        explain(must(Checkpoint::open(golden_folder(model))), options, must(Machine::find("h200")));
-    ASSERT_TRUE(explained) << explained.error().to_string();
-    EXPECT_EQ(explained->not_runnable, "") << model;
+TEST(RecurrentModels, GpusOfEveryPlatformArePlanned) {
+  for (const auto& [device, machine] : {std::pair{"cuda", "h200"}, {"opencl", "arc-b580"}}) {
+    ModelOptions options;
+    options.device = device;
+    for (const char* const model : {"qwen3_next", "qwen3_5_moe", "lfm2_moe"}) {
+      const auto explained = explain(must(Checkpoint::open(golden_folder(model))), options,
+                                     must(Machine::find(machine)));
+      ASSERT_TRUE(explained) << explained.error().to_string();
+      EXPECT_EQ(explained->not_runnable, "") << model << " on " << machine;
+    }
   }
 }
 

@@ -15,6 +15,7 @@ import socket
 import sys
 import tempfile
 import threading
+import time
 import unittest
 
 from client import Server, skip_without_server

@@ -117,7 +117,6 @@ Result<Description> describe(const Checkpoint& checkpoint) {
 
 constinit const Family kAfmoeFamily = {.architecture = "AfmoeForCausalLM",
                                        .models = "Trinity",
-                                       .notes = "not on OpenCL",
                                        .describe = afmoe::describe,
                                        .experts = {.score = Score::kSigmoid,
                                                    .renormalize = true,

@@ -131,7 +131,7 @@ Result<Description> describe(const Checkpoint& checkpoint) {
 constinit const Family kLfm2MoeFamily = {
     .architecture = "Lfm2MoeForCausalLM",
     .models = "LFM2-MoE",
-    .notes = "not on OpenCL; weights of experts differ from transformers' by 1e-6 / sum",
+    .notes = "weights of experts differ from transformers' by 1e-6 / sum",
     .describe = lfm2_moe::describe,
     .experts = {.names = lfm2_moe::kNames,
                 .score = Score::kSigmoid,

@@ -33,7 +33,7 @@ constinit const Family kQwen35MoeFamily = {
     .architecture = "Qwen3_5MoeForCausalLM",
     .multimodal = "Qwen3_5MoeForConditionalGeneration",
     .models = "Qwen3.5-MoE, Qwen3.6-MoE",
-    .notes = "not on OpenCL; text only, without multi-token prediction",
+    .notes = "text only, without multi-token prediction",
     .describe = qwen3_5_moe::describe,
     .experts = {.score = Score::kSoftmax, .renormalize = true, .renormalize_keys = {}}};
 

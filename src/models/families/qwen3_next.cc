@@ -31,7 +31,7 @@ Result<Description> describe(const Checkpoint& checkpoint) {
 constinit const Family kQwen3NextFamily = {
     .architecture = "Qwen3NextForCausalLM",
     .models = "Qwen3-Next",
-    .notes = "not on OpenCL; without multi-token prediction",
+    .notes = "without multi-token prediction",
     .describe = qwen3_next::describe,
     .experts = {.score = Score::kSoftmax, .renormalize = true}};
 

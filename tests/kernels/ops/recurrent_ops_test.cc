@@ -1,5 +1,5 @@
-// Tests gates, short convolutions and the gated delta rule on every device that has them, against
-// computation in double.
+// Tests gates, short convolutions and the gated delta rule on every device against computation in
+// double.
 #include <algorithm>
 #include <numeric>
 #include <span>
@@ -12,12 +12,6 @@ namespace {
 
 class RecurrentOps : public testing::DeviceOpsTest {
  protected:
-  void SetUp() override {
-    DeviceOpsTest::SetUp();
-    if (!IsSkipped() && !has_operation(device_->platform(), Operation::kGatedDelta))
-      GTEST_SKIP() << "this device has no recurrent operations";
-  }
-
   /// A step of sequences of `counts` tokens. `before` and `after` are their states.
   Batch batch(const std::vector<int64_t>& counts, const std::vector<std::byte*>& states) {
     std::vector<int32_t> sequences, first = {0};

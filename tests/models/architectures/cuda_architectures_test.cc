@@ -7,7 +7,7 @@ namespace {
 class CudaArchitectures : public ::testing::TestWithParam<std::string> {};
 
 TEST_P(CudaArchitectures, MatchTransformers) {
-  testing::expect_architecture_matches(GetParam(), Platform::kCuda, "cuda");
+  testing::expect_architecture_matches(GetParam(), "cuda");
 }
 
 INSTANTIATE_TEST_SUITE_P(OnGpu, CudaArchitectures, ::testing::ValuesIn(testing::golden_models()),

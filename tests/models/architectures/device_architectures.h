@@ -8,7 +8,6 @@
 
 #include "base/text.h"
 #include "models/golden_model.h"
-#include "models/operations.h"
 #include "support/device.h"
 
 namespace moracle::testing {
@@ -39,16 +38,13 @@ inline double difference_of_most(const std::vector<float>& got, const std::vecto
   return relative_difference(some, wanted);
 }
 
-/// Skips the test if the device is not here, or lacks an operation of the model.
+/// Skips the test if the device is not here.
 inline void expect_model_matches(const std::string& folder, const GoldenReference& want,
-                                 Platform platform, const std::string& device,
-                                 double close = kCloseInBf16) {
+                                 const std::string& device, double close = kCloseInBf16) {
   if (const auto opened = open_test_device(device); !opened)
     GTEST_SKIP() << opened.error().to_string();
   const auto checkpoint = Checkpoint::open(folder);
   ASSERT_TRUE(checkpoint) << checkpoint.error().to_string();
-  if (const auto runs = check_operations(*describe(*checkpoint), platform); !runs)
-    GTEST_SKIP() << runs.error().to_string();
   ModelOptions options;
   options.device = device;
   options.max_num_tokens = static_cast<int64_t>(want.ids.size());
@@ -61,9 +57,8 @@ inline void expect_model_matches(const std::string& folder, const GoldenReferenc
   EXPECT_LT(difference, close);
   ::testing::Test::RecordProperty("difference", str(difference));
 }
-inline void expect_architecture_matches(const std::string& model_name, Platform platform,
-                                        const std::string& device) {
-  expect_model_matches(golden_folder(model_name), golden_reference(model_name), platform, device);
+inline void expect_architecture_matches(const std::string& model_name, const std::string& device) {
+  expect_model_matches(golden_folder(model_name), golden_reference(model_name), device);
 }
 
 }  // namespace moracle::testing

@@ -7,7 +7,7 @@ namespace {
 class OpenClArchitectures : public ::testing::TestWithParam<std::string> {};
 
 TEST_P(OpenClArchitectures, MatchTransformers) {
-  testing::expect_architecture_matches(GetParam(), Platform::kOpenCl, testing::opencl_name());
+  testing::expect_architecture_matches(GetParam(), testing::opencl_name());
 }
 
 INSTANTIATE_TEST_SUITE_P(OnDevice, OpenClArchitectures,

@@ -18,13 +18,6 @@ class CudaOps : public Ops {
   bool cache_by_head() const override { return true; }
 
 #include "kernels/ops_overrides.inc"
-  Status gate(const Matrix& x, int64_t x_dim, const Matrix& by, int64_t by_dim, int64_t num_heads,
-              int64_t count, Gate function, Stream) override;
-  Status convolve(const Matrix& x, const float* weight, const ConvolutionShape& shape,
-                  const Batch& batch, const Matrix& out, Stream) override;
-  Status gated_delta(const Matrix& qkv, const Matrix& ba, const float* a_log, const float* dt_bias,
-                     const GatedDeltaShape& shape, const Batch& batch, const Matrix& out,
-                     std::byte* scratch, Stream) override;
   // Fused here; on a CPU two operations each.
   Status norm_and_gate(const Matrix& x, const GatedNorm& norm, const Matrix& by, int64_t by_dim,
                        int64_t count, const Matrix& out, Stream) override;

@@ -1,5 +1,6 @@
 // Operations around the layers of a model, except positions and attention.
 #include "elements.cl"
+#include "sum_group.cl"
 
 kernel void embed(MATRIX(table), global const int *ids, MATRIX(out), const long rows, const long cols) {
   FOR_EACH_ELEMENT(r, c, rows, cols) STORE(out, r, c, LOAD(table, ids[r], c));
@@ -18,25 +19,11 @@ kernel void copy_heads(MATRIX(from), const long from_dim, MATRIX(to), const long
   }
 }
 
-// The sum of `value` over the work-items of the group, the same in each. `sums` holds 256 numbers. The number of
-// work-items is a power of two, at most 256.
-float sum_group(local float *sums, float value) {
-  const int lid = get_local_id(0);
-  barrier(CLK_LOCAL_MEM_FENCE);  // the previous sum has been read
-  sums[lid] = value;
-  barrier(CLK_LOCAL_MEM_FENCE);
-  for (int step = get_local_size(0) / 2; step > 0; step /= 2) {
-    if (lid < step) sums[lid] += sums[lid + step];
-    barrier(CLK_LOCAL_MEM_FENCE);
-  }
-  return sums[0];
-}
-
 // A work-group normalizes each run of `size` columns. x and out may be the same: each work-item writes only the
 // columns that it reads.
 kernel void rms_norm(MATRIX(x), global const float *weight, const long size, const float epsilon, MATRIX(out),
                      const long rows, const long runs) {
-  local float sums[256];
+  local float sums[MOST_SUMMED];
   const int lid = get_local_id(0), threads = get_local_size(0);
   for (long b = get_group_id(0); b < rows * runs; b += get_num_groups(0)) {
     const long r = b / runs, first = b % runs * size;
@@ -53,7 +40,7 @@ kernel void rms_norm(MATRIX(x), global const float *weight, const long size, con
 // A work-group normalizes each row. x and out may be the same.
 kernel void layer_norm(MATRIX(x), global const float *weight, global const float *bias, const float epsilon,
                        MATRIX(out), const long rows, const long cols) {
-  local float sums[256];
+  local float sums[MOST_SUMMED];
   const int lid = get_local_id(0), threads = get_local_size(0);
   for (long r = get_group_id(0); r < rows; r += get_num_groups(0)) {
     float sum = 0, squares = 0;

@@ -16,6 +16,8 @@ class OpenClOps : public Ops {
   int64_t cache_page() const override { return 64; }
 
 #include "kernels/ops_overrides.inc"
+  Status norm_and_gate(const Matrix& x, const GatedNorm& norm, const Matrix& by, int64_t by_dim,
+                       int64_t count, const Matrix& out, Stream) override;
 
  private:
   const opencl::Queue& queue_;  // owned by the device, which outlives this object

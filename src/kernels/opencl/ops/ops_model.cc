@@ -2,6 +2,7 @@
 #include "kernels/opencl/device/launch_elements.h"
 #include "kernels/opencl/ops/check_matrices.h"
 #include "kernels/opencl/ops/opencl_ops.h"
+#include "kernels/opencl/ops/run_threads.h"
 
 namespace moracle {
 namespace opencl::ops_model {
@@ -12,14 +13,6 @@ const KernelName kAdd{"ops/model.cl", "add_elements"};
 const KernelName kCopyHeads{"ops/model.cl", "copy_heads"};
 const KernelName kRmsNorm{"ops/model.cl", "rms_norm"};
 const KernelName kLayerNorm{"ops/model.cl", "layer_norm"};
-
-// Work-items for a run of `size` columns: a power of two, of at most 256. Heads have few columns.
-int64_t threads_of(int64_t size, const Queue& queue) {
-  int64_t threads = 32;
-  while (threads < 256 && threads * 2 < size) threads *= 2;
-  while (threads > queue.max_group) threads /= 2;
-  return threads;
-}
 
 }  // namespace
 }  // namespace opencl::ops_model
@@ -38,16 +31,16 @@ Status OpenClOps::rms_norm(const Matrix& x, const float* weight, int64_t weight_
   MORACLE_CHECK(opencl::check_floats({&x, &out}));
   const int64_t runs = x.cols / weight_size;
   return opencl::launch(queue_, stream, opencl::ops_model::kRmsNorm, x.rows * runs,
-                        opencl::ops_model::threads_of(weight_size, queue_), x, weight, weight_size,
-                        epsilon, out, x.rows, runs);
+                        opencl::run_threads(weight_size, queue_), x, weight, weight_size, epsilon,
+                        out, x.rows, runs);
 }
 
 Status OpenClOps::layer_norm(const Matrix& x, const float* weight, const float* bias, float epsilon,
                              const Matrix& out, Stream stream) {
   MORACLE_CHECK(opencl::check_floats({&x, &out}));
   return opencl::launch(queue_, stream, opencl::ops_model::kLayerNorm, x.rows,
-                        opencl::ops_model::threads_of(x.cols, queue_), x, weight, bias, epsilon,
-                        out, x.rows, x.cols);
+                        opencl::run_threads(x.cols, queue_), x, weight, bias, epsilon, out, x.rows,
+                        x.cols);
 }
 
 Status OpenClOps::add(const Matrix& x, const Matrix& y, Stream stream) {
