@@ -222,7 +222,8 @@ TEST_F(ModelJson, ExplainGivesEveryReasonOfEveryBackend) {
     EXPECT_EQ(group["plan"]["backend"], group["chosen"]);
     ASSERT_EQ(group["plan"]["matrices"].size(), 2u);
     for (const Json& matrix : group["plan"]["matrices"]) {
-      EXPECT_THAT(keys(matrix), ElementsAre("n", "k", "input_dtype", "product_bits", "reason", "kernels"));
+      EXPECT_THAT(keys(matrix),
+                  ElementsAre("n", "k", "input_dtype", "product_bits", "reason", "kernels"));
       ASSERT_FALSE(matrix["kernels"].empty());
       EXPECT_THAT(keys(matrix["kernels"][0]),
                   ElementsAre("name", "from_tokens", "to_tokens", "from_rows", "to_rows"));

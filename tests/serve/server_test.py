@@ -208,10 +208,13 @@ class Texts(unittest.TestCase):
             self.assertGreater(before[part], 0)
         self.assertEqual(self.server.post("/reload", "")[0], 200)
         self.server.complete(PROMPT, max_tokens=40, seed=2, temperature=1)
-        spent = sum(seconds().values()) - sum(before.values())
+        spent = {part: after - before.get(part, 0) for part, after in seconds().items()}
         steps = self.server.metric("moracle_step_seconds_sum") - steps
-        self.assertGreater(spent, 0.5 * steps)
-        self.assertLess(spent, 1.3 * steps)  # parts also count the time between two steps
+        self.assertGreater(sum(spent.values()), 0.5 * steps)
+        # Only these two go on between steps, where a busy machine takes the CPU away.
+        between = spent.pop("scheduling") + spent.pop("answers")
+        self.assertGreater(between, 0)
+        self.assertLess(sum(spent.values()), 1.01 * steps)
 
     def test_information(self):
         models = json.loads(self.server.request("GET", "/v1/models")[2])
