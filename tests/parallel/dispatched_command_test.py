@@ -69,7 +69,7 @@ def check_run_ends_where_one_rank_fails():
     too_long = "word " * 20000
     results = on_ranks(2, ["run", MODEL, "-p", "Once upon a time", "-p", too_long, "-n", "400", "--parallel",
                            "ep=2,mode=dispatched"])
-    expect(results[1][0] == 2 and "rank 1: prompt: needs fewer tokens" in results[1][2], "rank 1 does not say why", results)
+    expect(results[1][0] == 2 and "rank 1: --prompt: needs fewer tokens" in results[1][2], "rank 1 does not say why", results)
     expect(results[0][0] != 0 and "rank 1" in results[0][2], "rank 0 does not name rank 1", results)
 
 
