@@ -28,9 +28,9 @@ TEST(OrderedJson, EqualsParsingByNlohmann) {
 }
 
 TEST(OrderedJson, LastOfEqualKeysCountsAtThePlaceOfTheFirst) {
-  EXPECT_EQ(must(parse_ordered_json(R"({"b": 1, "a": 2, "b": {"c": 3}, "a": 4, "d": 5, "b": 6})"))
-                .dump(),
-            R"({"b":6,"a":4,"d":5})");
+  EXPECT_EQ(
+      must(parse_ordered_json(R"({"b": 1, "a": 2, "b": {"c": 3}, "a": 4, "d": 5, "b": 6})")).dump(),
+      R"({"b":6,"a":4,"d":5})");
 }
 
 TEST(OrderedJson, RefusesObjectsOfTooManyMembersByPath) {
@@ -41,6 +41,13 @@ TEST(OrderedJson, RefusesObjectsOfTooManyMembersByPath) {
   EXPECT_EQ(error.place, "a[1].b");
   EXPECT_EQ(error.to_string(), "a[1].b: needs objects of at most 4096 members; it has more");
   EXPECT_FALSE(parse_ordered_json("{" + std::string(50000, ' ') + large.substr(1)));
+}
+
+TEST(OrderedJson, RefusesTooManyArraysAndObjects) {
+  std::string text = "[";
+  for (size_t i = 2; i < kMaxJsonContainers; ++i) text += i % 2 == 0 ? "{}," : "[],";
+  EXPECT_TRUE(parse_ordered_json(text + "{}]"));
+  EXPECT_THAT(parse_ordered_json(text + "{},[]]").error().need, HasSubstr("131072"));
 }
 
 TEST(OrderedJson, RefusesWrongTextWithItsByte) {

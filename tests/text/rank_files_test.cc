@@ -48,8 +48,8 @@ TEST(Tekken, EncodingStopsInsideLongWord) {
   const auto tokenizer = Tokenizer::open(folder.path());
   ASSERT_TRUE(tokenizer) << tokenizer.error().to_string();
   int calls = 0;
-  const auto ids = tokenizer->encode(std::string(200'000, 'a'),
-                                     [&](int64_t, int64_t) { return ++calls < 8; });
+  const auto ids =
+      tokenizer->encode(std::string(200'000, 'a'), [&](int64_t, int64_t) { return ++calls < 8; });
   ASSERT_FALSE(ids);
   EXPECT_EQ(ids.error().kind, ErrorKind::kCancelled);
 }

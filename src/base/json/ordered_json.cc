@@ -98,6 +98,12 @@ class Builder {
     Json::array_t items;
   };
   bool open(bool is_object) {
+    if (++containers_ > kMaxJsonContainers) {
+      error_ =
+          Error{ErrorKind::kBadFile, "", "",
+                str("JSON of at most ", kMaxJsonContainers, " arrays and objects"), "it has more"};
+      return false;
+    }
     levels_.push_back({is_object, {}, {}});
     return true;
   }
@@ -124,6 +130,7 @@ class Builder {
   }
 
   std::vector<Level> levels_;
+  size_t containers_ = 0;
   Json root_;
   Error error_;
 };

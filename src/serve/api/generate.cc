@@ -129,12 +129,7 @@ void Api::tokenize(const HttpRequest& http, const std::shared_ptr<Exchange>& exc
 void Api::detokenize(const HttpRequest& http, const std::shared_ptr<Exchange>& exchange) {
   const auto text = [&]() -> Result<std::string> {
     MORACLE_TRY(const Value value, parse_body(http.body));
-    MORACLE_TRY(const std::vector<JsonField> items, JsonField(value, kBody)["tokens"].items());
-    std::vector<int32_t> ids;
-    for (const JsonField& item : items) {
-      MORACLE_TRY(const int64_t id, item.integer(0, INT32_MAX));
-      ids.push_back(static_cast<int32_t>(id));
-    }
+    MORACLE_TRY(const auto ids, read_token_ids(JsonField(value, kBody)["tokens"]));
     return model_.tokenizer.decode(ids);
   }();
   if (!text) return exchange->reply(to_reply(api_error(text.error())));

@@ -13,17 +13,6 @@ using nlohmann::json;
 constexpr int64_t kMaxTop = 20;
 const std::string kNoFile;
 
-// Ids of one prompt.
-Result<std::vector<int32_t>> read_ids(const JsonField& field) {
-  MORACLE_TRY(const std::vector<JsonField> items, field.items());
-  std::vector<int32_t> ids;
-  for (const JsonField& item : items) {
-    MORACLE_TRY(const int64_t id, item.integer(0, INT32_MAX));
-    ids.push_back(static_cast<int32_t>(id));
-  }
-  return ids;
-}
-
 Status add_prompt(const JsonField& body, const JsonField& prompt, const ServedModel& model,
                   const Job& fields, std::optional<int64_t> max_tokens, const Progress& progress,
                   GenerationRequest& request) {
@@ -33,7 +22,7 @@ Status add_prompt(const JsonField& body, const JsonField& prompt, const ServedMo
     shown = *prompt.text();
     MORACLE_TRY(ids, model.tokenizer.encode_prompt(shown, progress));
   } else {
-    MORACLE_TRY(ids, read_ids(prompt));
+    MORACLE_TRY(ids, read_token_ids(prompt));
   }
   MORACLE_CHECK(add_jobs(body, model, fields, ids, max_tokens, request));
   if (shown.empty()) {
@@ -55,6 +44,23 @@ Result<json> parse_body(const std::string& body) {
   MORACLE_TRY(const nlohmann::ordered_json parsed, parse_ordered_json(body));
   if (parsed.is_object()) return json(parsed);
   return Error{ErrorKind::kBadFile, "", "body", "an object", "it is another value"};
+}
+
+// A JsonField for each of millions of ids would take more memory than the parsed body.
+Result<std::vector<int32_t>> read_token_ids(const JsonField& field) {
+  if (!field.value().is_array()) return field.bad("an array");
+  std::vector<int32_t> ids;
+  ids.reserve(field.value().size());
+  for (const json& value : field.value()) {
+    const auto id = JsonField(value, field.file()).integer(0, INT32_MAX);
+    if (!id) {
+      Error error = id.error();
+      error.place = str(field.place(), '[', ids.size(), ']');
+      return error;
+    }
+    ids.push_back(static_cast<int32_t>(*id));
+  }
+  return ids;
 }
 
 Result<GenerationRequest> read_completion(const json& value, const std::string& text,

@@ -25,6 +25,9 @@ struct GenerationRequest {
 /// Parses an object of JSON. Errors: those of parse_ordered_json; another value.
 Result<nlohmann::json> parse_body(const std::string& body);
 
+/// An array of token ids. Errors: another value, with its place.
+Result<std::vector<int32_t>> read_token_ids(const JsonField& field);
+
 /// Errors: fields of a wrong type or out of range; fields that this server does not support and
 /// that would change the answer; a prompt that does not fit in the context.
 /// `text` is the unparsed body. `progress`: of the tokenizer.
