@@ -52,9 +52,10 @@ class IntelRoofline(unittest.TestCase):
         self.assertAlmostEqual(touched, 128, places=3)
         self.assertTrue(128 * 4 < strips < 128 * 5)  # 128 rows each, and half a strip of padding
 
-    def test_cell_without_a_kernel_has_a_floor_only(self):
-        gpu, scheme = roofline.GPUS[1], next(s for s in roofline.SCHEMES if not s.options)
-        self.assertEqual(roofline.cell(gpu, scheme, {}, (128, 8, 2048, 768), 1), "83 / –")
+    def test_prediction_of_a_short_loop_is_the_floor(self):
+        scheme = next(s for s in roofline.SCHEMES if s.name == "int8-w8a8")
+        loops = {8: roofline.hot_loop(LOOP, 16)}
+        self.assertEqual(roofline.cell(roofline.GPUS[1], scheme, loops, (128, 8, 2048, 768), 1), "83 / 83")
 
 
 if __name__ == "__main__":
