@@ -106,15 +106,21 @@ TEST(Schema, SchemasThatAcceptNothingAreRefused) {
 }
 
 TEST(Schema, LimitsAreNamed) {
-  const SchemaLimits limits{
-      .schemas = 3, .optional_members = 1, .values = 2, .bytes = 20, .positions = 16};
+  const SchemaLimits limits{.schemas = 3,
+                            .optional_members = 1,
+                            .values = 2,
+                            .value_bytes = 24,
+                            .bytes = 20,
+                            .positions = 16};
   const std::pair<const char*, const char*> all[] = {
       {R"({"anyOf": [{}, {}, {}]})", "at most 3 schemas"},
       {R"({"properties": {"a": {}, "b": {}}})", "at most 1 optional members"},
       {R"({"enum": [1, 2, 3]})", "at most 2 values"},
       {R"({"const": "twenty bytes and more"})", "at most 20 bytes"},
+      {R"({"const": "twenty-four bytes and more"})", "at most 24 bytes"},
       {R"({"type": "string", "maxLength": 17})", "at most 16 positions"},
       {R"({"type": "string", "pattern": "^(?:[a-z]{0,4}){0,4}$"})", "at most 16 positions"},
+      {R"({"type": "string", "pattern": "a?b?c?d?e?f?"})", "at most 16 positions"},
   };
   for (const auto& [schema, text] : all) {
     const auto lowered = lower(schema, limits);
@@ -145,6 +151,13 @@ TEST(SchemaPatterns, ConstructsOfAnotherMeaningAreRefused) {
         "[b-a]",    "[a-\\d]", "\\",      "\\u{41}", "\\ud800", "[]",     "a]"}) {
     EXPECT_FALSE(lower_pattern(pattern).ok()) << pattern;
   }
+}
+
+TEST(SchemaPatterns, LongPatternIsRefusedAtOnce) {
+  EXPECT_TRUE(lower_pattern(std::string(4096, 'a')).ok());
+  const auto lowered = lower_pattern(std::string(8 << 20, 'a'));
+  ASSERT_FALSE(lowered.ok());
+  EXPECT_EQ(lowered.error().need, "at most 4096 bytes");
 }
 
 TEST(SchemaPatterns, PartsThatJsonMustEscapeAreLeftOut) {

@@ -187,8 +187,15 @@ Result<SchemaJson> SchemaLowering::lower_values(const Part& part, const std::str
   const SchemaJson values = is_one ? SchemaJson::array({given.json}) : given.json;
   MORACLE_CHECK(count(num_values_, static_cast<int64_t>(values.size()), limits_.values,
                       "values of enum and const", given.place));
-  MORACLE_CHECK(count(num_bytes_, static_cast<int64_t>(dumped(values).size()), limits_.bytes,
-                      "bytes of names and values", given.place));
+  for (const SchemaJson& value : values) {
+    const auto bytes = static_cast<int64_t>(dumped(value).size());
+    if (bytes > limits_.value_bytes) {
+      return wrong_schema(given.place, str("values of at most ", limits_.value_bytes, " bytes"),
+                          str("one has ", bytes));
+    }
+    MORACLE_CHECK(
+        count(num_bytes_, bytes, limits_.bytes, "bytes of names and values", given.place));
+  }
   if (part.json.contains("type")) {
     const SchemaJson& type = part.json["type"];
     const SchemaJson types = type.is_array() ? type : SchemaJson::array({type});

@@ -14,6 +14,7 @@ struct SchemaLimits {
   int64_t schemas = 512;           ///< with those that $ref names
   int64_t optional_members = 200;  ///< of one object; the time grows with the square
   int64_t values = 1000;           ///< of all enum and const
+  int64_t value_bytes = 256;       ///< of one value; the time grows with the square
   int64_t bytes = 32768;           ///< of all names and values
   /// Of bounded strings, patterns and formats. One with p character positions counts p + p²/64. The
   /// time of a position grows with the vocabulary: 1.3 ms with 4,096 tokens, 43 ms with 152

@@ -13,6 +13,7 @@ namespace {
 
 // Above 128 repeats xgrammar 0.2.8 fails with an internal error.
 constexpr int64_t kMaxRepeat = 128, kMaxGroups = 32, kManyPositions = int64_t{1} << 20;
+constexpr size_t kMaxPatternBytes = 4096;
 const CharRanges kDigitChars{{'0', '9'}};
 const CharRanges kWordChars{{'0', '9'}, {'A', 'Z'}, {'_', '_'}, {'a', 'z'}};
 // White space and line ends as ECMA-262 lists them.
@@ -68,7 +69,7 @@ class PatternParser {
     do {
       MORACLE_TRY(const PatternPart one, sequence(at_start));
       if (one.text) all.text = all.text ? *all.text + "|" + *one.text : *one.text;
-      all.num_positions += one.num_positions;
+      all.num_positions = std::min(all.num_positions + one.num_positions, kManyPositions);
       all.begins |= one.begins;
       all.ends |= one.ends;
       all.can_be_empty |= one.can_be_empty;
@@ -80,6 +81,7 @@ class PatternParser {
   Result<PatternPart> sequence(bool at_start) {
     PatternPart all{.text = "", .can_be_empty = true};
     bool is_empty = true;
+    int64_t ways = 1;  // by which the next part may be reached over parts that may be empty
     while (!rest_.empty() && rest_[0] != '|' && rest_[0] != ')') {
       if (all.ends) return wrong("'$' only at the end of the pattern");
       if (take("^")) {
@@ -93,8 +95,12 @@ class PatternParser {
       }
       MORACLE_TRY(PatternPart one, atom(at_start && is_empty));
       MORACLE_CHECK(repeat(one));
-      all.text = all.text && one.text ? std::optional(*all.text + *one.text) : std::nullopt;
-      all.num_positions += one.num_positions;
+      if (!one.text)
+        all.text.reset();
+      else if (all.text)
+        *all.text += *one.text;
+      ways = one.can_be_empty ? ways + 1 : 1;
+      all.num_positions = std::min(all.num_positions + one.num_positions * ways, kManyPositions);
       all.begins |= one.begins;
       all.ends |= one.ends;
       all.can_be_empty &= one.can_be_empty;
@@ -273,6 +279,10 @@ class PatternParser {
 }  // namespace
 
 Result<SchemaPattern> lower_pattern(const std::string& pattern) {
+  if (pattern.size() > kMaxPatternBytes) {
+    return Error{ErrorKind::kInvalidArgument, "", "", str("at most ", kMaxPatternBytes, " bytes"),
+                 str("it has ", pattern.size())};
+  }
   MORACLE_TRY(PatternPart whole, PatternParser(pattern).parse());
   if (whole.text) return SchemaPattern{*std::move(whole.text), whole.num_positions};
   return Error{ErrorKind::kInvalidArgument, "", "",
