@@ -310,12 +310,12 @@ class Proxy {
 class ChangedByte : public ::testing::TestWithParam<const char*> {};
 
 // What rank 0 sends before the message: challenge, verdict, the table of addresses.
-constexpr size_t kMet =
-    sizeof(tcp::Challenge) + sizeof(tcp::Refusal) + sizeof(tcp::Header) + 2 * sizeof(tcp::Address);
+constexpr size_t kMet = sizeof(tcp::Challenge) + sizeof(tcp::Refusal) + sizeof(tcp::Header) +
+                        sizeof(tcp::Tag) + 2 * sizeof(tcp::Address);
 
 TEST_P(ChangedByte, IsFoundAtEveryPlaceOfAMessage) {
   constexpr size_t kSize = 24;
-  const size_t end = kMet + sizeof(tcp::Header) + kSize;
+  const size_t end = kMet + sizeof(tcp::Header) + kSize + sizeof(tcp::Tag);
   for (size_t at = kMet; at <= end; ++at) {
     const int port = free_port();
     const auto exchange = [&](int64_t rank, int to) -> std::string {
@@ -344,9 +344,9 @@ TEST_P(ChangedByte, IsFoundAtEveryPlaceOfAMessage) {
 }
 
 TEST_P(ChangedByte, IsFoundWhileRanksMeet) {
-  // In the proof of rank 0; in its verdict; in the header and in the bytes of the table.
+  // In the proof of rank 0; in its verdict; in header, bytes and tag of the table.
   for (const size_t at :
-       {sizeof(tcp::Challenge) - 1, sizeof(tcp::Challenge), kMet - 40, kMet - 8}) {
+       {sizeof(tcp::Challenge) - 1, sizeof(tcp::Challenge), kMet - 40, kMet - 24, kMet - 8}) {
     const int port = free_port();
     bool met = true;
     std::thread first(
@@ -369,15 +369,14 @@ TEST(Seal, TagsDependOnKeyNumberAndBytes) {
   for (const bool authenticates : {false, true}) {
     tcp::Seal::Key key = {1}, other_key = {2};
     tcp::Seal seal(key, authenticates), other(other_key, authenticates);
-    const tcp::Header header{tcp::Kind::kData, 5, {1, 2}, {}};
+    const tcp::Header header{tcp::Kind::kData, 5, {}};
     const tcp::Tag first = seal.of_header(header);
     EXPECT_EQ(first, tcp::Seal(key, authenticates).of_header(header));
     seal.next();
     EXPECT_NE(first, seal.of_header(header)) << "a repeated message has the same tag";
     if (!authenticates) continue;
     EXPECT_NE(first, other.of_header(header)) << "a stranger can compute the tag";
-    const std::array<std::byte, 5> part = {};
-    EXPECT_NE(seal.of_part(part), other.of_part(part));
+    EXPECT_NE(seal.of_part().finish(), other.of_part().finish());
   }
 }
 

@@ -2,8 +2,10 @@
 // others know at once which rank is gone.
 #include <poll.h>
 #include <sys/socket.h>
+#include <sys/uio.h>
 
 #include <algorithm>
+#include <array>
 #include <cerrno>
 #include <cstring>
 
@@ -18,21 +20,41 @@ using tcp::Header;
 using tcp::Kind;
 constexpr uint64_t kLongestReason = 4096;
 
-// One message of one transfer, in one direction.
+// One message of one transfer, in one direction: its header, its part, the tag of the part.
 struct Flow {
   int64_t rank = 0;
   bool sends = false;
   Group::Part part;
   Header header;
-  size_t done = 0;                    // of header and part together
-  bool sealed = false;                // the header of a part to send has its tags
   Group::Message* message = nullptr;  // takes a part whose size the header tells
-  std::span<const std::byte> bytes() const { return {part.data, part.bytes}; }
-  bool finished() const { return done == sizeof header + part.bytes; }
-  // The next bytes: of the header, then of the part.
-  std::span<std::byte> rest() {
-    if (done < sizeof header) return std::as_writable_bytes(std::span(&header, 1)).subspan(done);
-    return {part.data + (done - sizeof header), sizeof header + part.bytes - done};
+  size_t done = 0;                    // bytes of header, part and tag together
+  bool begun = false;                 // the header is right, and `sum` has begun
+  size_t summed = 0;                  // bytes of the part in `sum`
+  tcp::PartTag sum = {};
+  bool tagged = false;  // `tag` is that of the whole part
+  tcp::Tag tag = {};
+  std::array<iovec, 3> pieces = {};
+
+  size_t part_end() const { return sizeof header + part.bytes; }
+  bool finished() const { return done == part_end() + sizeof tag; }
+  // The bytes to move next, in one call. Bytes of the part are sent once they are in `sum`.
+  std::span<iovec> rest() {
+    size_t count = 0;
+    const auto add = [&](void* data, size_t begin, size_t end) {
+      const size_t first = std::max(begin, done);
+      if (first < end) pieces[count++] = {static_cast<char*>(data) + (first - begin), end - first};
+    };
+    const size_t of_header = sizeof header, ready = of_header + (sends ? summed : part.bytes);
+    add(&header, 0, of_header);
+    if (!sends && count > 0) return {pieces.data(), count};  // the header tells what follows
+    add(part.data, of_header, ready);
+    if (!sends || tagged) add(&tag, part_end(), part_end() + sizeof tag);
+    return {pieces.data(), count};
+  }
+  void sum_chunk() {
+    const size_t count = std::min(tcp::PartTag::kChunk, part.bytes - summed);
+    sum.add({part.data + summed, count});
+    summed += count;
   }
 };
 
@@ -60,9 +82,9 @@ class TcpGroup final : public Group {
                            double seconds) override;
   Status finish(std::vector<Flow>& flows, double seconds);
   Status step(Flow& flow);
-  void seal(Flow& flow);
+  void prepare(Flow& flow);
+  Status take(Flow& flow);
   Status take_header(Flow& flow);
-  Status take_part(const Flow& flow);
   Status look_at(int64_t rank);
   Error reason_of(int64_t rank, const Header& header);
   // The reason that the rank of a failed flow sent before it ended, or else the failure.
@@ -71,18 +93,12 @@ class TcpGroup final : public Group {
 
   std::vector<tcp::Link> links_;
   int64_t torn_ = -1;  // this rank's message to it is incomplete: no other can follow
-  // Of the last part of a transfer that was sealed: others often get the same.
-  Group::Part sealed_;
-  tcp::Tag tag_ = {};
 };
 
 Error TcpGroup::reason_of(int64_t rank, const Header& header) {
   std::string text(std::min(header.bytes, kLongestReason), '\0');
-  const auto bytes = std::as_writable_bytes(std::span(text));
-  if (!tcp::receive_all(links_[rank].socket, bytes, Deadline(0.2)) ||
-      header.part != links_[rank].in.of_part(bytes)) {
+  if (!tcp::receive_part(links_[rank], std::as_writable_bytes(std::span(text)), Deadline(0.2)))
     text = "its reason did not arrive";
-  }
   return aborted_rank(rank, text);
 }
 
@@ -123,26 +139,33 @@ Error TcpGroup::reason_before(std::vector<Flow>& flows, const Flow& failed, cons
   return told ? failure : told.error();
 }
 
-// Only when the socket takes bytes: an abort that comes first has the number of this message.
-void TcpGroup::seal(Flow& flow) {
+// Before the next bytes of a flow are sent. The header is made as late as possible: an abort that
+// comes first takes the number of this message.
+void TcpGroup::prepare(Flow& flow) {
   const tcp::Seal& out = links_[flow.rank].out;
-  const bool known = out.shares_parts() && sealed_.data == flow.part.data &&
-                     sealed_.bytes == flow.part.bytes && flow.part.bytes > 0;
-  if (!known) tag_ = out.of_part(flow.bytes());
-  sealed_ = flow.part;
-  flow.header.part = tag_;
-  flow.header.own = out.of_header(flow.header);
-  flow.sealed = true;
+  if (!flow.begun) {
+    flow.begun = true;
+    flow.header.own = out.of_header(flow.header);
+    flow.sum = out.of_part();
+  }
+  const bool all_sent = flow.done == sizeof(Header) + flow.summed;
+  if (flow.summed < flow.part.bytes && (flow.summed == 0 || all_sent)) flow.sum_chunk();
+  if (flow.summed < flow.part.bytes || flow.tagged) return;
+  flow.tag = flow.sum.finish();
+  flow.tagged = true;
 }
 
 Status TcpGroup::step(Flow& flow) {
   tcp::Link& link = links_[flow.rank];
   const int fd = link.socket.fd();
   while (!flow.finished()) {
-    if (flow.sends && !flow.sealed) seal(flow);
-    const std::span<std::byte> rest = flow.rest();
-    const ssize_t count = flow.sends ? ::send(fd, rest.data(), rest.size(), MSG_NOSIGNAL)
-                                     : ::recv(fd, rest.data(), rest.size(), 0);
+    if (flow.sends) prepare(flow);
+    const std::span<iovec> rest = flow.rest();
+    msghdr message{};
+    message.msg_iov = rest.data();
+    message.msg_iovlen = rest.size();
+    const ssize_t count =
+        flow.sends ? ::sendmsg(fd, &message, MSG_NOSIGNAL) : ::recvmsg(fd, &message, 0);
     if (count < 0 && errno == EINTR) continue;
     if (count < 0 && errno == EAGAIN) return {};
     if (count == 0 && !flow.sends) return lost(flow.rank, "its connection is closed");
@@ -152,16 +175,27 @@ Status TcpGroup::step(Flow& flow) {
     }
     if (flow.sends && flow.done == 0) link.out.next();
     flow.done += static_cast<size_t>(count);
-    if (flow.sends) continue;
-    if (flow.done == sizeof(Header)) MORACLE_CHECK(take_header(flow));
-    if (flow.finished()) MORACLE_CHECK(take_part(flow));
+    if (!flow.sends) MORACLE_CHECK(take(flow));
   }
   return {};
 }
 
-Status TcpGroup::take_part(const Flow& flow) {
+// What has arrived.
+Status TcpGroup::take(Flow& flow) {
+  if (flow.done < sizeof(Header)) return {};
   tcp::Seal& in = links_[flow.rank].in;
-  if (flow.header.part != in.of_part(flow.bytes())) return changed_message(flow.rank);
+  if (!flow.begun) {
+    MORACLE_CHECK(take_header(flow));
+    flow.begun = true;
+    flow.sum = in.of_part();
+  }
+  const size_t there = std::min(flow.done - sizeof(Header), flow.part.bytes);
+  while (flow.summed < flow.part.bytes &&
+         (there == flow.part.bytes || there >= flow.summed + tcp::PartTag::kChunk)) {
+    flow.sum_chunk();
+  }
+  if (!flow.finished()) return {};
+  if (flow.tag != flow.sum.finish()) return changed_message(flow.rank);
   in.next();
   return {};
 }
@@ -188,7 +222,7 @@ Status TcpGroup::transfer(std::span<const Part> send, std::span<const Part> rece
     const int64_t r = (rank() + i) % size();
     // Receive first: an abort that arrives says more than a connection that fails.
     if (receive[r].bytes > 0) flows.push_back({r, false, receive[r], {}});
-    if (send[r].bytes > 0) flows.push_back({r, true, send[r], {Kind::kData, send[r].bytes}});
+    if (send[r].bytes > 0) flows.push_back({r, true, send[r], {Kind::kData, send[r].bytes, {}}});
   }
   return finish(flows, seconds);
 }
@@ -200,14 +234,13 @@ Status TcpGroup::transfer_messages(std::span<const Part> send, std::span<Message
   for (int64_t i = 1; i < size(); ++i) {
     const int64_t r = (rank() + i) % size();
     flows.push_back({.rank = r, .message = &received[r]});
-    flows.push_back({r, true, send[r], {Kind::kData, send[r].bytes}});
+    flows.push_back({r, true, send[r], {Kind::kData, send[r].bytes, {}}});
   }
   return finish(flows, seconds);
 }
 
 Status TcpGroup::finish(std::vector<Flow>& flows, double seconds) {
   const Deadline deadline(seconds);
-  sealed_ = {};  // the memory may have other bytes now
   // Ranks that only send watch for the reason of one that stops.
   std::vector<pollfd> watched;
   for (;;) {

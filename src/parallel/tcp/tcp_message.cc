@@ -1,7 +1,6 @@
 #include "parallel/tcp/tcp_message.h"
 
-#include <sodium.h>
-
+#include <algorithm>
 #include <cstddef>
 #include <cstring>
 
@@ -11,61 +10,93 @@
 namespace moracle::tcp {
 namespace {
 
-std::span<const std::byte> before_own_tag(const Header& header) {
-  return std::as_bytes(std::span(&header, 1)).first(offsetof(Header, own));
+const unsigned char* raw(std::span<const std::byte> bytes) {
+  return reinterpret_cast<const unsigned char*>(bytes.data());
+}
+
+Error changed_bytes() {
+  return {ErrorKind::kIo, "", "tcp", "messages that arrive unchanged",
+          "the checksum of one is wrong"};
+}
+
+Tag tag_of(Seal& seal, std::span<const std::byte> part) {
+  PartTag tag = seal.of_part();
+  for (size_t at = 0; at < part.size(); at += PartTag::kChunk)
+    tag.add(part.subspan(at, std::min(PartTag::kChunk, part.size() - at)));
+  return tag.finish();
 }
 
 }  // namespace
 
-// As RFC 8439 makes one-time keys: from the stream of ChaCha20, with the message's number as nonce.
-// A block has the keys of the header and of the bytes.
-Tag Seal::authenticated(std::span<const std::byte> bytes, int which) const {
+void PartTag::add(std::span<const std::byte> chunk) {
+  if (authenticates_)
+    crypto_onetimeauth_poly1305_update(&state_, raw(chunk), chunk.size());
+  else
+    sum_ = checksum(chunk, sum_);
+}
+
+Tag PartTag::finish() {
   static_assert(sizeof(Tag) == crypto_onetimeauth_poly1305_BYTES);
-  constexpr size_t kKey = crypto_onetimeauth_poly1305_KEYBYTES;
-  unsigned char nonce[crypto_stream_chacha20_ietf_NONCEBYTES] = {};
-  std::memcpy(nonce, &number_, sizeof number_);
-  unsigned char keys[2 * kKey];
-  crypto_stream_chacha20_ietf(keys, sizeof keys, nonce, key_.data());
-  Tag tag;
-  crypto_onetimeauth_poly1305(reinterpret_cast<unsigned char*>(tag.data()),
-                              reinterpret_cast<const unsigned char*>(bytes.data()), bytes.size(),
-                              keys + which * kKey);
-  sodium_memzero(keys, sizeof keys);
+  Tag tag{sum_, 0};
+  if (authenticates_)
+    crypto_onetimeauth_poly1305_final(&state_, reinterpret_cast<unsigned char*>(tag.data()));
   return tag;
 }
 
-Tag Seal::of_part(std::span<const std::byte> part) const {
-  return authenticates_ ? authenticated(part, 1) : Tag{checksum(part), 0};
+// As RFC 8439 makes one-time keys: from the stream of ChaCha20, with the message's number as nonce.
+std::array<Seal::Key, 2> Seal::keys() const {
+  unsigned char nonce[crypto_stream_chacha20_ietf_NONCEBYTES] = {};
+  std::memcpy(nonce, &number_, sizeof number_);
+  std::array<Key, 2> keys;
+  static_assert(sizeof(Key) == crypto_onetimeauth_poly1305_KEYBYTES);
+  crypto_stream_chacha20_ietf(keys[0].data(), sizeof keys, nonce, key_.data());
+  return keys;
+}
+
+PartTag Seal::of_part() const {
+  PartTag tag;
+  tag.authenticates_ = authenticates_;
+  if (authenticates_) crypto_onetimeauth_poly1305_init(&tag.state_, keys()[1].data());
+  return tag;
 }
 
 Tag Seal::of_header(const Header& header) const {
-  const std::span<const std::byte> bytes = before_own_tag(header);
-  return authenticates_ ? authenticated(bytes, 0) : Tag{checksum(bytes, number_), 0};
+  const auto bytes = std::as_bytes(std::span(&header, 1)).first(offsetof(Header, own));
+  if (!authenticates_) return {checksum(bytes, number_), 0};
+  Tag tag;
+  crypto_onetimeauth_poly1305(reinterpret_cast<unsigned char*>(tag.data()), raw(bytes),
+                              bytes.size(), keys()[0].data());
+  return tag;
 }
 
 Status send_message(Link& link, Kind kind, std::span<const std::byte> part,
                     const Deadline& deadline) {
-  Header header{kind, part.size(), link.out.of_part(part), {}};
+  Header header{kind, part.size(), {}};
   header.own = link.out.of_header(header);
+  const Tag tag = tag_of(link.out, part);
   link.out.next();
   MORACLE_CHECK(send_all(link.socket, std::as_bytes(std::span(&header, 1)), deadline));
-  return send_all(link.socket, part, deadline);
+  MORACLE_CHECK(send_all(link.socket, part, deadline));
+  return send_all(link.socket, std::as_bytes(std::span(tag)), deadline);
+}
+
+Status receive_part(Link& link, std::span<std::byte> part, const Deadline& deadline) {
+  Tag tag;
+  MORACLE_CHECK(receive_all(link.socket, part, deadline));
+  MORACLE_CHECK(receive_all(link.socket, std::as_writable_bytes(std::span(tag)), deadline));
+  if (tag != tag_of(link.in, part)) return changed_bytes();
+  link.in.next();
+  return {};
 }
 
 Status receive_message(Link& link, Kind kind, std::span<std::byte> part, const Deadline& deadline) {
   Header header;
   MORACLE_CHECK(receive_all(link.socket, std::as_writable_bytes(std::span(&header, 1)), deadline));
-  const bool right =
-      header.own == link.in.of_header(header) && header.kind == kind && header.bytes == part.size();
-  if (right) {
-    MORACLE_CHECK(receive_all(link.socket, part, deadline));
-    if (header.part == link.in.of_part(part)) {
-      link.in.next();
-      return {};
-    }
+  if (header.own != link.in.of_header(header) || header.kind != kind ||
+      header.bytes != part.size()) {
+    return changed_bytes();
   }
-  return Error{ErrorKind::kIo, "", "tcp", "messages that arrive unchanged",
-               "the checksum of one is wrong"};
+  return receive_part(link, part, deadline);
 }
 
 }  // namespace moracle::tcp

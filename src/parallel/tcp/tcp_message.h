@@ -1,6 +1,8 @@
-// Messages between two ranks: a header, then the bytes. Both have a tag, so that the receiver finds
-// changed, lost and repeated messages.
+// Messages between two ranks: a header, the bytes, a tag of the bytes. The header has a tag, too,
+// so that the receiver finds changed, lost and repeated messages.
 #pragma once
+
+#include <sodium.h>
 
 #include <array>
 #include <cstdint>
@@ -15,12 +17,25 @@ using Tag = std::array<uint64_t, 2>;
 struct Header {
   Kind kind = Kind::kData;
   uint64_t bytes = 0;
-  Tag part = {};  ///< of the bytes that follow
-  Tag own = {};   ///< of all fields above
+  Tag own = {};  ///< of all fields above
 };
 
-/// Computes the tags of the messages in one direction. In a job with a secret they are Poly1305
-/// under a key that only the two ranks know, a new one for each message. Without a secret they are
+/// Computes the tag of the bytes of a message, chunk by chunk, while other chunks travel.
+class PartTag {
+ public:
+  static constexpr size_t kChunk = size_t{64} << 10;
+  void add(std::span<const std::byte> chunk);
+  Tag finish();
+
+ private:
+  friend class Seal;
+  bool authenticates_ = false;
+  uint64_t sum_ = 0;
+  crypto_onetimeauth_poly1305_state state_ = {};
+};
+
+/// Makes the tags of the messages in one direction. In a job with a secret they are Poly1305 under
+/// a key that only the two ranks know, a new one for each message. Without a secret they are
 /// checksums, which are faster and find accidental changes only.
 class Seal {
  public:
@@ -28,17 +43,15 @@ class Seal {
   Seal() = default;
   Seal(const Key& key, bool authenticates) : key_(key), authenticates_(authenticates) {}
 
-  /// The tag of the bytes of the next message.
-  Tag of_part(std::span<const std::byte> part) const;
-  /// The tag of its header, whose other fields are set.
+  /// The tag of the next message's header, whose other fields are set.
   Tag of_header(const Header& header) const;
-  /// The message is complete: its key is not used again.
+  /// Begins the tag of its bytes.
+  PartTag of_part() const;
+  /// The message is complete: its keys are not used again.
   void next() { ++number_; }
-  /// True if one part has the same tag for every rank.
-  bool shares_parts() const { return !authenticates_; }
 
  private:
-  Tag authenticated(std::span<const std::byte> bytes, int which) const;
+  std::array<Key, 2> keys() const;  // of the header and of the bytes
 
   Key key_ = {};
   bool authenticates_ = false;
@@ -54,7 +67,9 @@ struct Link {
 /// A whole message of `part`. Errors: the deadline; the end of the connection.
 Status send_message(Link& link, Kind kind, std::span<const std::byte> part,
                     const Deadline& deadline);
-/// A message whose size is that of `part`. Further errors: another kind or size; changed bytes.
+/// The bytes of a message, after its header. Errors: likewise; changed bytes.
+Status receive_part(Link& link, std::span<std::byte> part, const Deadline& deadline);
+/// A message whose size is that of `part`. Further errors: another kind or size.
 Status receive_message(Link& link, Kind kind, std::span<std::byte> part, const Deadline& deadline);
 
 }  // namespace moracle::tcp
