@@ -69,7 +69,7 @@ def test_wrong_prompts_and_options_are_refused(model):
         model.generate(3.5)
     with pytest.raises(moracle.InvalidArgument, match="prompt: needs at least one token"):
         model.generate([])
-    with pytest.raises(moracle.InvalidArgument, match="top-p"):
+    with pytest.raises(moracle.InvalidArgument, match="top_p: needs"):
         model.generate([1], top_p=2.0)
     with pytest.raises(moracle.InvalidArgument):
         list(model.stream([model.vocab_size]))

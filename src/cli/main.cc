@@ -16,12 +16,13 @@ void add_verb(CLI::App& app, const char* name, const char* summary,
 }
 
 namespace {
-bool has_failed = false;             // a line on stderr reports the failure
-const CLI::App* the_verb = nullptr;  // whose work runs
+bool has_failed = false;  // a line on stderr reports the failure
+const CLI::App* running_verb = nullptr;
 }  // namespace
 
 int fail(const Error& with_fields) {
-  const Error error = the_verb == nullptr ? with_fields : with_options(with_fields, *the_verb);
+  const Error error =
+      running_verb == nullptr ? with_fields : with_options(with_fields, *running_verb);
   has_failed = true;
   errors() << "moracle: " << rank_prefix() << error.to_string() << "\n" << std::flush;
   tell_ranks(error);
@@ -91,9 +92,9 @@ int parse_and_run(int argc, char** argv) {
     app.exit(e);
     return asked_for_help ? kDone : kBadInput;
   }
-  the_verb = app.get_subcommands().front();
+  running_verb = app.get_subcommands().front();
   const int code = chosen();
-  the_verb = nullptr;
+  running_verb = nullptr;
   return code;
 }
 

@@ -46,8 +46,9 @@ std::string option_in(const std::string& text, const std::regex& option) {
   const std::regex literal(R"re("(?:[^"\\]|\\.)*")re");
   std::istringstream lines(text);
   for (std::string line; std::getline(lines, line);) {
-    const size_t begin = line.find_first_not_of(' ');
-    if (line.find("--") == line.npos || line.compare(begin, 2, "//") == 0) continue;
+    const size_t dashes = line.rfind("--");
+    if (dashes == line.npos || line.find('"') > dashes) continue;  // most lines
+    if (line.compare(line.find_first_not_of(' '), 2, "//") == 0) continue;
     for (std::sregex_iterator it(line.begin(), line.end(), literal), end; it != end; ++it) {
       const std::string found = it->str();
       if (std::regex_search(found, option) && found.find("moracle ") == found.npos) return found;
@@ -58,13 +59,13 @@ std::string option_in(const std::string& text, const std::regex& option) {
 
 TEST(Library, NamesNoOptionsOfTheCommandInTexts) {
   const std::regex anywhere("[^a-z-]--[a-z]"), at_the_start("^\"--[a-z]");
-  EXPECT_EQ(option_in(R"(Error{kind, "", "--device", need})", anywhere), R"("--device")");
-  EXPECT_EQ(option_in(R"(str(seconds, " s (--timeout)"))", anywhere), R"(" s (--timeout)")");
-  EXPECT_EQ(option_in(R"(str(seconds, " s (--timeout)"))", at_the_start), "");
-  EXPECT_EQ(option_in(R"(str("--host"))", at_the_start), R"("--host")");
-  EXPECT_EQ(option_in(R"(str("a", --count, "b--c"))", anywhere), "");
+  EXPECT_EQ(option_in("Error{kind, \"\", \"--device\", need}", anywhere), "\"--device\"");
+  EXPECT_EQ(option_in("str(\" s (--timeout)\")", anywhere), "\" s (--timeout)\"");
+  EXPECT_EQ(option_in("str(\" s (--timeout)\")", at_the_start), "");
+  EXPECT_EQ(option_in("str(\"--host\")", at_the_start), "\"--host\"");
+  EXPECT_EQ(option_in("str(\"a\", --count, \"b--c\")", anywhere), "");
   EXPECT_EQ(option_in("  // \"--device\"", anywhere), "");
-  EXPECT_EQ(option_in(R"(str("moracle check --backend ", name))", anywhere), "");
+  EXPECT_EQ(option_in("str(\"moracle check --backend \", name)", anywhere), "");
   const auto refuse = [&](const std::string& path, const std::string& text) {
     // The server is a part of the command: its texts may advise an option, but a place is a field.
     // Conformance writes a command in several literals.

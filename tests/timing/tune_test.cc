@@ -78,5 +78,30 @@ TEST(Tune, ReportsRowsThatDoNotFit) {
   EXPECT_EQ(tuned.error().kind, ErrorKind::kOutOfMemory);
 }
 
+TEST(Tune, RefusesTokensThatItCannotTime) {
+  for (const std::vector<int64_t>& tokens :
+       {std::vector<int64_t>{}, {0}, {4, -1}, {INT64_MIN, 4}}) {
+    TuneOptions odd = options();
+    odd.tokens = tokens;
+    const auto tuned =
+        tune(small_layer("bf16"), Machine::here(), testing::must(open_device("cpu", 1)), odd);
+    ASSERT_FALSE(tuned);
+    EXPECT_EQ(tuned.error().place, "tokens");
+  }
+}
+
+TEST(Tune, RefusesSpecsThatItCannotTime) {
+  LayerSpec no_experts = small_layer("bf16"), linear = small_layer("bf16");
+  no_experts.num_experts = 0;
+  linear.linear = true;
+  for (const auto& [layer, text] : {std::pair{no_experts, "num_experts: needs 1 to 1048576"},
+                                    {linear, "needs a layer of experts; it is one linear layer"}}) {
+    const auto tuned =
+        tune(layer, Machine::here(), testing::must(open_device("cpu", 1)), options());
+    ASSERT_FALSE(tuned);
+    EXPECT_NE(tuned.error().to_string().find(text), std::string::npos) << tuned.error().to_string();
+  }
+}
+
 }  // namespace
 }  // namespace moracle::timing::tune_test
