@@ -1,19 +1,32 @@
 // Ranks as threads of one process, connected by sockets of this host.
 #pragma once
 
+#include <netinet/in.h>
+#include <sys/socket.h>
+
 #include <functional>
+#include <stdexcept>
 #include <thread>
 #include <vector>
 
 #include "moracle/parallel.h"
-#include "parallel/tcp/tcp_sockets.h"
 
 namespace moracle::testing {
 
-/// A port that no process listens at now.
+/// A port for rank 0. It stays bound until the program ends, so the system gives it to no other
+/// socket; SO_REUSEADDR lets rank 0 listen at it nevertheless.
 inline int free_port() {
-  const auto socket = tcp::listen_at(*tcp::resolve("127.0.0.1", 0));
-  return tcp::address_of(*socket)->port;
+  const int fd = ::socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0);
+  const int on = 1;
+  ::setsockopt(fd, SOL_SOCKET, SO_REUSEADDR, &on, sizeof on);
+  sockaddr_in address{};
+  address.sin_family = AF_INET;
+  address.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
+  socklen_t size = sizeof address;
+  auto* const any = reinterpret_cast<sockaddr*>(&address);
+  if (::bind(fd, any, size) != 0 || ::getsockname(fd, any, &size) != 0)
+    throw std::runtime_error("no port is free");
+  return ntohs(address.sin_port);
 }
 
 inline RankOptions rank_of_threads(int64_t rank, int64_t size, int port, double timeout = 20) {

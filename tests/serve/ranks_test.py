@@ -30,10 +30,15 @@ def text_of_run(model, prompt, *options):
     return json.loads(ran.stdout)["text"]
 
 
+reserved = []
+
+
 def free_port():
-    with socket.socket() as s:
-        s.bind(("127.0.0.1", 0))
-        return s.getsockname()[1]
+    """It stays bound, so the system gives it to no other socket; with SO_REUSEADDR rank 0 can listen at it."""
+    reserved.append(socket.socket())
+    reserved[-1].setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+    reserved[-1].bind(("127.0.0.1", 0))
+    return reserved[-1].getsockname()[1]
 
 
 def child_with_rank(parent, rank):
