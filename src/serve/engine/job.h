@@ -65,7 +65,7 @@ struct Job {
   std::vector<std::string> stop_strings;   ///< the text ends before the first of them
   std::shared_ptr<const Grammar> grammar;  ///< of the text; null: any text
   int32_t adapter = -1;
-  std::string cache_salt;                ///< jobs with another one share no pages of prompts
+  std::string cache_salt;             ///< jobs with another one share no pages of prompts
   std::optional<int64_t> num_top;     ///< set: score each new token, with this many most likely ids
   bool scores_prompt = false;         ///< also score the prompt; needs num_top
   bool continues_prompt = true;       ///< false: the text is an answer of its own, as in a chat

@@ -32,9 +32,9 @@ const TypeKeywords kTypes[] = {
      {"properties", "required", "additionalProperties", "patternProperties", "propertyNames"}}};
 
 // Not json-pointer: the engine lets quotes and line ends through there.
-constexpr std::string_view kFormats[] = {
-    "email", "date", "time", "date-time",     "duration",     "ipv4",
-    "ipv6",  "uuid", "uri",  "uri-reference", "uri-template", "hostname"};
+constexpr std::string_view kFormats[] = {"email",    "date",          "time",         "date-time",
+                                         "duration", "ipv4",          "ipv6",         "uuid",
+                                         "uri",      "uri-reference", "uri-template", "hostname"};
 
 template <class Names>
 bool is_in(const Names& names, std::string_view name) {
