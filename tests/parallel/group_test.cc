@@ -259,11 +259,12 @@ TEST(Group, SocketThatConnectsToItselfIsNotAnotherRank) {
   sockaddr_in address{};
   address.sin_family = AF_INET;
   address.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
-  address.sin_port = htons(static_cast<uint16_t>(free_port()));
-  const auto* const to = reinterpret_cast<const sockaddr*>(&address);
+  socklen_t size = sizeof address;
+  auto* const to = reinterpret_cast<sockaddr*>(&address);
   const tcp::Socket alone(::socket(AF_INET, SOCK_STREAM, 0));
-  ASSERT_EQ(::bind(alone.fd(), to, sizeof address), 0);
-  ASSERT_EQ(::connect(alone.fd(), to, sizeof address), 0) << "the system connects it to itself";
+  ASSERT_EQ(::bind(alone.fd(), to, size), 0);
+  ASSERT_EQ(::getsockname(alone.fd(), to, &size), 0);
+  ASSERT_EQ(::connect(alone.fd(), to, size), 0) << "the system connects it to itself";
   EXPECT_TRUE(tcp::is_its_own_peer(alone));
 
   const Result<tcp::Socket> listener = tcp::listen_at(*tcp::resolve("127.0.0.1", 0));
