@@ -29,16 +29,19 @@ inline std::string golden_folder(const std::string& name) {
 }
 
 /// A model whose files may be changed.
-inline SyntheticCheckpoint golden_model(const std::string& name) {
+inline SyntheticCheckpoint model_in(const std::string& folder) {
   SyntheticCheckpoint checkpoint = SyntheticCheckpoint::plain();
-  checkpoint.config = nlohmann::json::parse(std::ifstream(golden_folder(name) + "/config.json"));
+  checkpoint.config = nlohmann::json::parse(std::ifstream(folder + "/config.json"));
   checkpoint.tensors.clear();
-  const auto file = SafetensorsImage::open(golden_folder(name) + "/model.safetensors");
+  const auto file = SafetensorsImage::open(folder + "/model.safetensors");
   for (const auto& [tensor, view] : file->tensors()) {
     checkpoint.tensors[tensor] = {
         tensor, view.dtype, view.shape, {view.data, view.data + view.num_bytes()}};
   }
   return checkpoint;
+}
+inline SyntheticCheckpoint golden_model(const std::string& name) {
+  return model_in(golden_folder(name));
 }
 
 struct GoldenReference {

@@ -45,8 +45,10 @@ def matrix_products():
 
 def matrix_variants(lanes):
     """As matrix_linear.cc. Without whole blocks, the kernel for many rows needs the most registers."""
+    large = " -cl-intel-256-GRF-per-thread"
     for product in matrix_products():
-        for rows in ("8 -D WHOLE_BLOCKS", "32 -cl-intel-256-GRF-per-thread"):
+        few = "8 -D WHOLE_BLOCKS" + (large if product.startswith("WEIGHT_F16") else "")
+        for rows in (few, "32" + large):
             yield f"-D {product} -D LANES={lanes} -D TILES=2 -D SPLITS=4 -D ROWS={rows}"
 
 

@@ -115,8 +115,9 @@ class MatrixLinear : public GroupedLinear {
     // 0.3.
     if (emulated_) options += " -D EMULATED -cl-opt-disable";
     for (const int64_t rows : {8, 32}) {
-      // 32 rows need more registers than a thread has by default.
-      const char* const registers = rows == 32 && !emulated_ ? " -cl-intel-256-GRF-per-thread" : "";
+      // 32 rows, and both parts of f16, need more registers than a thread has by default.
+      const bool many = rows == 32 || weights_.shape.key.dtype == DType::kF16;
+      const char* const registers = many && !emulated_ ? " -cl-intel-256-GRF-per-thread" : "";
       KernelName name{"matrix/matrix.cl", "matrix_linear",
                       str(options, " -D ROWS=", rows, registers)};
       MORACLE_TRY(const cl_kernel kernel, queue_.programs->make(name));
