@@ -129,8 +129,7 @@ TEST(LayoutOfRow, HoldsOnOtherOpenClRowsOfIntelGpu) {
     for (const Scheme& scheme : {kInt4, kFp8})
       EXPECT_TRUE(has_layout_of_row(request_for(scheme, Platform::kOpenCl, row), table, *opened));
   }
-  const Request refused =
-      request_for({kInt8StaticChannelSym, kInt8DynamicTokenSym}, Platform::kOpenCl);
+  const Request refused = request_for({kF32Weight, {}}, Platform::kOpenCl);
   EXPECT_EQ(select(refused, with_intel_gpu(), table.rows()).plan->backend->name, "opencl-lines");
   EXPECT_TRUE(has_layout_of_row(refused, table, *opened));
 }
