@@ -39,7 +39,7 @@ Status check_origin(const std::string& origin) {
   const std::string_view host = without_scheme(origin);
   const bool has_scheme = origin.starts_with("http://") || origin.starts_with("https://");
   if (has_scheme && !host.empty() && host.find_first_of("/?#@ \r\n\t") == host.npos) return {};
-  return Error{ErrorKind::kInvalidArgument, "", "--allow-origin",
+  return Error{ErrorKind::kInvalidArgument, "", "allow_origin",
                "the origin of a page, such as https://a.example:8000", "it is " + quote(origin)};
 }
 
