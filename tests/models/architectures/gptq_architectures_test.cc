@@ -8,6 +8,7 @@
 #include <vector>
 
 #include "device_architectures.h"
+#include "models/logit_bounds.h"
 
 namespace moracle::gptq_architectures_test {
 namespace {
@@ -71,10 +72,9 @@ TEST(GptqArchitectures, HybridModelMatchesLlmcompressor) {
   const testing::GoldenReference want = testing::reference_in(kFolder);
   const auto got = testing::all_logits(as_gptq(), want.ids);
   ASSERT_TRUE(got) << got.error().to_string();
-  EXPECT_LT(testing::relative_difference(*got, want.logits), 4e-6);
+  EXPECT_LT(testing::relative_difference(*got, want.logits), testing::kCloseInF32) << "row cpu";
 }
 
-// S4.11
 TEST(GptqArchitectures, HybridModelMatchesLlmcompressorOnOpenCl) {
   const testing::TemporaryFolder folder;
   ASSERT_TRUE(as_gptq().write(folder.path()).ok());
