@@ -2,9 +2,11 @@
 """Compiles the OpenCL kernels for Intel GPUs without such a GPU, with the offline compiler `ocloc`
 (Debian: intel-opencl-icd). Every kernel must compile. The kernels for matrix engines must contain
 dpas instructions and must not spill registers. Exits with 77, which means skipped, without ocloc.
+A kernel that was right before, with the same text, options and compiler, is not compiled again.
 
 usage: compile_for_intel.py FOLDER_OF_KERNELS"""
 import concurrent.futures
+import hashlib
 import os
 import pathlib
 import re
@@ -17,6 +19,7 @@ SKIPPED = 77
 # Device names of ocloc, and the lanes of their matrix instructions.
 DEVICES = {"acm-g10": 8, "pvc": 16}
 PLAIN = "acm-g10"  # for kernels without matrix instructions
+CACHE = pathlib.Path(os.environ.get("XDG_CACHE_HOME") or pathlib.Path.home() / ".cache") / "moracle-ocloc"
 INCLUDE = re.compile(r'^#include "([^"]+)"')
 
 
@@ -139,6 +142,26 @@ def compile_one(kernels, device, file, options):
         return f"{title}: {facts}", dpas != 0 and not spills
 
 
+def identity():
+    """Changes when the compiler or this check changes."""
+    files = [pathlib.Path(shutil.which("ocloc")), *sorted(pathlib.Path("/usr/lib/x86_64-linux-gnu").glob("libigc.so*"))]
+    facts = [f"{file} {file.stat().st_size} {file.stat().st_mtime_ns}" for file in files]
+    return "\n".join(facts).encode() + pathlib.Path(__file__).read_bytes()
+
+
+def compile_or_recall(kernels, compiler, device, file, options):
+    """As compile_one(), which costs 1 to 10 CPU seconds."""
+    key = hashlib.sha256(compiler + "\0".join((device, options, with_includes(kernels, file, set()))).encode())
+    known = CACHE / key.hexdigest()
+    if known.exists():
+        return known.read_text(encoding="utf-8"), True
+    line, right = compile_one(kernels, device, file, options)
+    if right:
+        CACHE.mkdir(parents=True, exist_ok=True)
+        known.write_text(line, encoding="utf-8")
+    return line, right
+
+
 def main():
     kernels = pathlib.Path(sys.argv[1])
     if not shutil.which("ocloc"):
@@ -146,7 +169,8 @@ def main():
         return SKIPPED
     wrong = 0
     with concurrent.futures.ThreadPoolExecutor(os.cpu_count()) as pool:
-        for line, right in pool.map(lambda job: compile_one(kernels, *job), jobs(kernels)):
+        compiler = identity()
+        for line, right in pool.map(lambda job: compile_or_recall(kernels, compiler, *job), jobs(kernels)):
             print(line if right else f"WRONG {line}", flush=True)
             wrong += not right
     print(f"{wrong} wrong")
