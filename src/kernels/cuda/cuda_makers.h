@@ -7,7 +7,6 @@
 namespace moracle::cuda {
 
 using MakeKernels = decltype(Kernels::make);
-using FuseKernels = decltype(Kernels::fuse);
 
 #if defined(MORACLE_WITH_CUDA)
 Result<std::unique_ptr<GroupedLinear>> make_sm80(KernelWeights&& weights, const KernelPlan& plan,
@@ -19,12 +18,9 @@ Result<std::unique_ptr<FusedExperts>> make_sm90_experts(const GroupedLinear& w13
                                                         Device& device);
 Result<std::unique_ptr<GroupedLinear>> make_reference(KernelWeights&& weights,
                                                       const KernelPlan& plan, Device& device);
-inline constexpr MakeKernels kMakeSm80 = make_sm80, kMakeSm90 = make_sm90,
-                             kMakeReference = make_reference;
-inline constexpr FuseKernels kFuseSm90 = make_sm90_experts;
+inline constexpr MakeKernels kMakeSm80 = make_sm80, kMakeReference = make_reference;
 #else
-inline constexpr MakeKernels kMakeSm80 = nullptr, kMakeSm90 = nullptr, kMakeReference = nullptr;
-inline constexpr FuseKernels kFuseSm90 = nullptr;
+inline constexpr MakeKernels kMakeSm80 = nullptr, kMakeReference = nullptr;
 #endif
 #if defined(MORACLE_WITH_CUBLASLT)
 Result<std::unique_ptr<GroupedLinear>> make_cublaslt(KernelWeights&& weights,

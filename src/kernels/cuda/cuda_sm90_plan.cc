@@ -150,6 +150,10 @@ KernelPlan plan_sm90(const KernelRequest& request, const Machine& machine) {
 }  // namespace
 }  // namespace cuda
 
-const Kernels kCudaSm90Kernels = {cuda::plan_sm90, cuda::kMakeSm90, cuda::kFuseSm90};
+#if defined(MORACLE_WITH_SM90A)
+const Kernels kCudaSm90Kernels = {cuda::plan_sm90, cuda::make_sm90, cuda::make_sm90_experts};
+#else  // code for other architectures has kernels without a body
+const Kernels kCudaSm90Kernels = {cuda::plan_sm90, nullptr, nullptr};
+#endif
 
 }  // namespace moracle
