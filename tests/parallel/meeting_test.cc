@@ -108,14 +108,15 @@ TEST(Meeting, WrongHelloIsRefusedWithTheReasonAndEndsNothing) {
       {hello_of(2, -1), tcp::Refusal::kRank},
       {hello_of(2, 1, 1), tcp::Refusal::kRank},
       {hello_of(2, int64_t{1} << 40), tcp::Refusal::kRank}};
-  for (auto [hello, reason] : wrong) {
-    expect_meeting([&](int port, std::vector<tcp::Socket>& open) {
-      tcp::Challenge challenge;
-      open.push_back(connected(port));
-      ASSERT_TRUE(say(open.back(), bytes(hello)));
-      ASSERT_TRUE(tcp::receive_all(open.back(), bytes(challenge), Deadline(10)));
-      EXPECT_EQ(challenge.refusal, reason);
-    });
+  for (auto [given, refusal] : wrong) {
+    expect_meeting(
+        [hello = given, reason = refusal](int port, std::vector<tcp::Socket>& open) mutable {
+          tcp::Challenge challenge;
+          open.push_back(connected(port));
+          ASSERT_TRUE(say(open.back(), bytes(hello)));
+          ASSERT_TRUE(tcp::receive_all(open.back(), bytes(challenge), Deadline(10)));
+          EXPECT_EQ(challenge.refusal, reason);
+        });
   }
 }
 
@@ -144,9 +145,9 @@ TEST(Meeting, RankWithAnotherSecretIsRefusedAndTheRightOneJoins) {
   const std::pair<const char*, const char*> other[] = {
       {"another secret 0123456789", "their secrets differ"},
       {"", "the connecting rank has no secret, the other has one"}};
-  for (const auto& [secret, reason] : other) {
+  for (const auto& [given, refusal] : other) {
     expect_meeting(
-        [&](int port, std::vector<tcp::Socket>&) {
+        [secret = given, reason = refusal](int port, std::vector<tcp::Socket>&) {
           const auto group = open_group(with_secret(rank_of_threads(1, 2, port), secret));
           ASSERT_FALSE(group);
           EXPECT_THAT(group.error().to_string(),

@@ -11,7 +11,6 @@ file; the parts stand in order.
     check.py changes               removes each compared line in turn: the comparisons must report it
 """
 import pathlib
-import re
 import subprocess
 import sys
 
