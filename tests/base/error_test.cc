@@ -1,4 +1,5 @@
 // Tests errors as values: one line that names file, place, need and fact.
+#include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
 #include <memory>
@@ -12,6 +13,8 @@
 
 namespace moracle::error_test {
 namespace {
+
+using ::testing::HasSubstr;
 
 TEST(Error, MessageIsOneLineWithFilePlaceNeedAndFact) {
   const Error error{ErrorKind::kBadFile, "a.safetensors", "tensor x", "bf16 [2]", "it is f32 [2]"};
@@ -79,11 +82,12 @@ TEST(Result, WithoutValueIsSuccessUnlessItHoldsAnError) {
   EXPECT_EQ(bad.error().file, "f");
 }
 
-// In every build: a caller that forgets the check sees why the call failed.
+// In every build: a caller that forgets the check sees why the call failed. Matchers, because
+// regcomp() is Oniguruma's in these programs, and a sanitizer's regexec() is the C library's.
 TEST(ResultDeathTest, ReadingTheValueOfAFailureEndsWithTheErrorsText) {
   const Error error{ErrorKind::kIo, "model", "config.json", "a file", "it does not exist"};
-  const char* const text =
-      "value of a failed result: model: config.json: needs a file; it does not";
+  const auto text =
+      HasSubstr("value of a failed result: model: config.json: needs a file; it does not exist");
   Result<std::string> failed = error;
   const Result<std::string> constant = error;
   EXPECT_DEATH(*failed, text);
@@ -98,7 +102,7 @@ TEST(ResultDeathTest, ReadingTheValueOfAFailureEndsWithTheErrorsText) {
 TEST(ResultDeathTest, ReadingTheErrorOfASuccessEndsWithAText) {
   Result<std::string> value = std::string("text");
   Status done;
-  const char* const text = "error of a result that has none";
+  const auto text = HasSubstr("error of a result that has none");
   EXPECT_DEATH(static_cast<void>(value.error()), text);
   EXPECT_DEATH(static_cast<void>(std::move(value).error()), text);
   EXPECT_DEATH(static_cast<void>(done.error()), text);
