@@ -13,11 +13,11 @@ import tempfile
 import threading
 import time
 
-from started_ranks import expect, finish_ranks, free_port, start_mpi, start_rank, start_ranks
+from started_ranks import expect, finish_ranks, free_port, start_mpi, start_rank, start_ranks, wait_until_connected
 
 COMMAND, MODEL = sys.argv[1], sys.argv[2]
 MPIRUN = sys.argv[3] if len(sys.argv) > 3 else None
-TIMEOUT = 3
+TIMEOUT = 8  # seconds; ranks of a busy machine start at different times
 ENDS_WITHIN = 40  # a busy machine
 
 
@@ -77,7 +77,7 @@ def same_text_with_placement_by_load():
 
 def killed():
     ranks = start([MODEL] * 3)
-    time.sleep(1)
+    wait_until_connected(ranks, ENDS_WITHIN)
     ranks[2].send_signal(signal.SIGKILL)
     results = finish(ranks)
     for rank in (0, 1):
@@ -86,7 +86,7 @@ def killed():
 
 def stopped():
     ranks = start([MODEL] * 3)
-    time.sleep(1)
+    wait_until_connected(ranks, ENDS_WITHIN)
     ranks[2].send_signal(signal.SIGSTOP)
     begin = time.time()
     try:

@@ -1,8 +1,10 @@
 """Ranks that run one command together, for tests: started by hand over sockets, or by mpirun."""
 import os
+import pathlib
 import socket
 import subprocess
 import sys
+import time
 
 
 reserved = []
@@ -30,6 +32,31 @@ def start_ranks(commands, output=None):
     port = free_port()
     return [start_rank(command, rank, len(commands), port, output if rank == 0 else None)
             for rank, command in enumerate(commands)]
+
+
+def connections(process):
+    """How many TCP connections of the process are established."""
+    established = set()
+    for line in open("/proc/net/tcp").readlines()[1:]:
+        words = line.split()
+        if words[3] == "01":
+            established.add(f"socket:[{words[9]}]")
+    count = 0
+    for link in pathlib.Path(f"/proc/{process.pid}/fd").iterdir():
+        try:
+            count += os.readlink(link) in established
+        except OSError:  # closed since
+            pass
+    return count
+
+
+def wait_until_connected(ranks, within):
+    """Returns when each rank is connected to all others."""
+    until = time.monotonic() + within
+    while any(connections(rank) < len(ranks) - 1 for rank in ranks):
+        if time.monotonic() > until or any(rank.poll() is not None for rank in ranks):
+            sys.exit("the ranks did not connect")
+        time.sleep(0.01)
 
 
 def finish_ranks(ranks, within, prompt=""):
