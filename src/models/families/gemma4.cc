@@ -21,8 +21,13 @@ constexpr std::string_view kDefaults = R"({
   "rms_norm_eps": 1e-06, "tie_word_embeddings": true, "attention_bias": false,
   "sliding_window": 512, "hidden_size_per_layer_input": 256, "attention_k_eq_v": false,
   "num_kv_shared_layers": 0, "enable_moe_block": false,
-  "rope_parameters": {"sliding_attention": {"rope_type": "default", "rope_theta": 10000.0}, "full_attention": {"rope_type": "proportional", "partial_rotary_factor": 0.25, "rope_theta": 1000000.0}},
-  "global_head_dim": 512
+  "global_head_dim": 512,
+  "rope_parameters": {
+    "sliding_attention": {"rope_type": "default", "rope_theta": 10000.0},
+    "full_attention": {
+      "rope_type": "proportional", "partial_rotary_factor": 0.25, "rope_theta": 1000000.0
+    }
+  }
 })";
 
 constexpr ExpertNames kNames[] = {

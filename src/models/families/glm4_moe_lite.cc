@@ -13,13 +13,12 @@ namespace {
 constexpr std::string_view kDefaults = R"({
   "vocab_size": 154880, "hidden_size": 2048, "intermediate_size": 10240,
   "moe_intermediate_size": 1536, "num_hidden_layers": 47, "num_attention_heads": 20,
-  "n_shared_experts": 1, "n_routed_experts": 64,
-  "routed_scaling_factor": 1.8, "kv_lora_rank": 512, "q_lora_rank": 768, "qk_rope_head_dim": 64,
-  "v_head_dim": 256, "qk_nope_head_dim": 192, "n_group": 1, "topk_group": 1,
-  "num_experts_per_tok": 4, "norm_topk_prob": true, "hidden_act": "silu",
-  "max_position_embeddings": 202752, "rms_norm_eps": 1e-05, "tie_word_embeddings": false,
-  "rope_interleave": true, "attention_bias": false, "rope_theta": 10000.0,
-  "first_k_dense_replace": 1
+  "n_shared_experts": 1, "n_routed_experts": 64, "routed_scaling_factor": 1.8, "kv_lora_rank": 512,
+  "q_lora_rank": 768, "qk_rope_head_dim": 64, "v_head_dim": 256, "qk_nope_head_dim": 192,
+  "n_group": 1, "topk_group": 1, "num_experts_per_tok": 4, "norm_topk_prob": true,
+  "hidden_act": "silu", "max_position_embeddings": 202752, "rms_norm_eps": 1e-05,
+  "tie_word_embeddings": false, "rope_interleave": true, "attention_bias": false,
+  "rope_theta": 10000.0, "first_k_dense_replace": 1
 })";
 
 Result<Description> describe(const Checkpoint& checkpoint) {

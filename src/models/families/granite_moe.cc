@@ -36,12 +36,8 @@ constexpr std::string_view kSharedDefaults = R"({
 
 // The defaults of transformers' GraniteMoeHybridConfig.
 constexpr std::string_view kHybridDefaults = R"({
-  "vocab_size": 32000, "hidden_size": 4096, "intermediate_size": 11008, "num_hidden_layers": 32,
-  "num_attention_heads": 32, "hidden_act": "silu", "max_position_embeddings": 2048,
-  "rms_norm_eps": 1e-06, "tie_word_embeddings": false, "attention_bias": false,
-  "embedding_multiplier": 1.0, "logits_scaling": 1.0, "residual_multiplier": 1.0,
-  "attention_multiplier": 1.0, "num_local_experts": 8, "num_experts_per_tok": 2,
-  "shared_intermediate_size": 1024, "rope_theta": 10000.0
+  "hidden_size": 4096, "intermediate_size": 11008, "num_hidden_layers": 32, "hidden_act": "silu",
+  "num_local_experts": 8, "num_experts_per_tok": 2
 })";
 
 constexpr ExpertNames kNames[] = {{.experts = "model.layers.{L}.block_sparse_moe",

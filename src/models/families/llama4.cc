@@ -21,9 +21,9 @@ constexpr std::string_view kDefaults = R"({
   "num_key_value_heads": 8, "head_dim": 128, "hidden_act": "silu",
   "max_position_embeddings": 131072, "rms_norm_eps": 1e-05, "tie_word_embeddings": false,
   "num_experts_per_tok": 1, "num_local_experts": 16, "interleave_moe_layer_step": 1,
-  "use_qk_norm": true, "no_rope_layer_interval": 4,
-  "attention_chunk_size": 8192, "attn_temperature_tuning": true, "floor_scale": 8192,
-  "attn_scale": 0.1, "attention_bias": false, "rope_theta": 500000.0
+  "use_qk_norm": true, "no_rope_layer_interval": 4, "attention_chunk_size": 8192,
+  "attn_temperature_tuning": true, "floor_scale": 8192, "attn_scale": 0.1, "attention_bias": false,
+  "rope_theta": 500000.0
 })";
 
 constexpr ExpertNames kNames[] = {

@@ -15,8 +15,7 @@ constexpr std::string_view kDefaults = R"({
   "vocab_size": 200064, "hidden_size": 3072, "intermediate_size": 1536, "num_hidden_layers": 62,
   "num_attention_heads": 48, "num_key_value_heads": 8, "head_dim": 128, "hidden_act": "silu",
   "max_position_embeddings": 196608, "rms_norm_eps": 1e-06, "tie_word_embeddings": false,
-  "num_experts_per_tok": 8, "num_local_experts": 256, 
-  "rope_theta": 5000000.0
+  "num_experts_per_tok": 8, "num_local_experts": 256, "rope_theta": 5000000.0
 })";
 
 constexpr std::string_view kBias = "model.layers.{L}.block_sparse_moe.e_score_correction_bias";

@@ -16,9 +16,9 @@ constexpr std::string_view kDefaults = R"({
   "num_attention_heads": 16, "num_key_value_heads": 16, "hidden_act": "silu",
   "max_position_embeddings": 32768, "rms_norm_eps": 1e-06, "tie_word_embeddings": false,
   "use_sliding_window": false, "sliding_window": 4096, "max_window_layers": 28,
-  "decoder_sparse_step": 1, "moe_intermediate_size": 1408,
-  "shared_expert_intermediate_size": 5632, "num_experts_per_tok": 4, "num_experts": 60,
-  "norm_topk_prob": false, "qkv_bias": true, "rope_theta": 10000.0
+  "decoder_sparse_step": 1, "moe_intermediate_size": 1408, "shared_expert_intermediate_size": 5632,
+  "num_experts_per_tok": 4, "num_experts": 60, "norm_topk_prob": false, "qkv_bias": true,
+  "rope_theta": 10000.0
 })";
 
 Result<LayerDescription> describe_layer(const Checkpoint& checkpoint, const DecoderSpec& spec,
