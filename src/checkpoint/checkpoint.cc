@@ -103,13 +103,15 @@ Result<Checkpoint> Checkpoint::open(const std::string& folder) {
     wrapper = std::move(config);
     config = std::move(*text_config);
   }
+  const ExpertConvention* const convention = find_convention(architectures[0]);
+  if (convention != nullptr) MORACLE_CHECK(config.set_defaults(convention->defaults));
   MORACLE_TRY(const int64_t num_layers, config.integer({"num_hidden_layers"}, 1, 10'000));
   MORACLE_TRY(Tensors tensors, Tensors::open(folder));
   auto state = std::make_shared<State>(State{.folder = folder,
                                              .config = std::move(config),
                                              .tensors = std::move(tensors),
                                              .architecture = architectures[0],
-                                             .convention = find_convention(architectures[0]),
+                                             .convention = convention,
                                              .num_layers = num_layers,
                                              .wrapper = std::move(wrapper)});
   find_root(*state);

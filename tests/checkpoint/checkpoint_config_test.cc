@@ -4,6 +4,7 @@
 #include <vector>
 
 #include "base/text.h"
+#include "checkpoint/config.h"
 #include "expect_error.h"
 #include "moracle/model.h"
 #include "synthetic_checkpoint.h"
@@ -121,7 +122,7 @@ TEST(Checkpoint, RejectsUnsupportedFeatureByName) {
       {{{"layer_types", {"full_attention", "chunked_attention"}}},
        "layer_types: needs full_attention; it has chunked_attention"},
       {{{"rope_scaling", {{"type", "longrope"}}}},
-       "needs default, dynamic, linear, llama3 or yarn; it is longrope"},
+       "needs default, dynamic, linear, llama3, proportional or yarn; it is longrope"},
       {{{"rope_parameters", {{"full_attention", {{"rope_theta", 1e6}}}}}},
        "rope_parameters.full_attention: needs one setting for all layers; it is an object"},
       {{{"partial_rotary_factor", 0.5}}, "partial_rotary_factor: needs 1; it is 0.5"},
@@ -139,6 +140,32 @@ TEST(Checkpoint, RejectsUnsupportedFeatureByName) {
   auto beside = SyntheticCheckpoint::plain();
   beside.files["hf_quant_config.json"] = R"({"quantization": {"quant_algo": "INT4_AWQ"}})";
   expect_unsupported(beside.open(), {"/hf_quant_config.json: ", "quant_algo", "INT4_AWQ"});
+}
+
+TEST(Config, MissingKeyMeansItsDefaultAndNullMeansNone) {
+  auto config = Config::parse(R"({"a": null, "b": 3, "object": null})", "config.json");
+  ASSERT_TRUE(config);
+  ASSERT_TRUE(config->set_defaults(R"({"a": 1, "b": 2, "c": 4, "object": {"d": 5}})"));
+  EXPECT_FALSE(config->has({"a"}));
+  EXPECT_EQ(*config->integer_or(7, {"a"}), 7);
+  EXPECT_EQ(*config->integer({"b"}), 3);
+  EXPECT_EQ(*config->integer({"c"}), 4);
+  // Another name of the same value counts before the default, a null under one of them, too.
+  EXPECT_EQ(*config->integer({"c", "b"}), 3);
+  EXPECT_FALSE(config->has({"c", "a"}));
+  EXPECT_EQ(*(*config->object({"object"}))->integer({"d"}), 5);
+  expect_bad(config->integer({"c"}, 5), {"config.json: c (left out): needs a whole number from 5"});
+  expect_bad(config->set_defaults("{"), {"config.json: needs valid JSON"});
+}
+
+// transformers replaces the newer settings by those of the older name, unless they are empty.
+TEST(Checkpoint, RopeScalingCountsBeforeRopeParameters) {
+  auto both = SyntheticCheckpoint::plain();
+  both.config["rope_parameters"] = {{"rope_type", "default"}};
+  both.config["rope_scaling"] = {{"rope_type", "linear"}};
+  expect_bad(plan_of(both), {"rope_scaling.factor: needs a number above 0; it is missing"});
+  both.config["rope_scaling"] = json::object();
+  EXPECT_TRUE(plan_of(both));
 }
 
 TEST(Checkpoint, ReadsBothTransformersConfigDialects) {
