@@ -203,11 +203,6 @@ Status ignore_part(const Checkpoint& checkpoint, const std::string& what,
   return {};
 }
 
-Status ignore_next_tokens(const Checkpoint& checkpoint, const std::vector<std::string>& prefixes,
-                          Description& description) {
-  return ignore_part(checkpoint, "multi-token prediction, not run", prefixes, description);
-}
-
 Result<DescribedMatrix> describe_embedding(const Checkpoint& checkpoint, const std::string& name,
                                            const DecoderSpec& spec) {
   MORACLE_TRY(const TensorView embedding, checkpoint.tensor(name));

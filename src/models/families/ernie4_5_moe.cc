@@ -101,11 +101,9 @@ Result<Description> describe(const Checkpoint& checkpoint) {
   // Elsewhere a missing key means false, in this family true.
   if (!config.has({"tie_word_embeddings"}))
     return config.wrong({"tie_word_embeddings"}, "true or false", "it is missing");
-  MORACLE_TRY(Description description, describe_decoder(checkpoint, spec, [&](int64_t layer) {
-                return describe_layer(checkpoint, spec, heads, sizes, layer);
-              }));
-  MORACLE_CHECK(ignore_next_tokens(checkpoint, {"model.mtp_"}, description));
-  return description;
+  return describe_decoder(checkpoint, spec, [&](int64_t layer) {
+    return describe_layer(checkpoint, spec, heads, sizes, layer);
+  });
 }
 
 }  // namespace
