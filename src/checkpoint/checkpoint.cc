@@ -150,13 +150,6 @@ Result<DescribedMatrix> Checkpoint::linear(const std::vector<std::string>& modul
 }
 
 Result<DescribedMatrix> Checkpoint::router(const std::string& module) const {
-  const bool quantized = state_->reader && state_->reader->stores(state_->tensors, module);
-  if (quantized && state_->reader->says(module) != Says::kQuantized) {
-    return Error{ErrorKind::kBadFile, state_->tensors.file_of(module + ".weight"),
-                 "router '" + module + "'",
-                 "to be stored unquantized, because the quantization config does not list it",
-                 "the file stores it quantized"};
-  }
   return linear({module});
 }
 

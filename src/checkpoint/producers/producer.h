@@ -13,7 +13,8 @@
 
 namespace moracle {
 
-/// The config's statement about one module, by name.
+/// The config's statement about one module, by name. It decides only where the file holds both
+/// forms of the module.
 enum class Says {
   kQuantized,  ///< listed
   kPlain,      ///< excluded
