@@ -46,8 +46,11 @@ Status open_reader(Checkpoint::State& state) {
   std::vector<std::string_view> known;
   for (const Producer* producer : producers()) {
     known.push_back(producer->name);
-    if (producer->name != method) continue;
-    state.producer = method;
+    known.insert(known.end(), producer->also.begin(), producer->also.end());
+    const auto& also = producer->also;
+    if (producer->name != method && std::find(also.begin(), also.end(), method) == also.end())
+      continue;
+    state.producer = producer->name;
     MORACLE_TRY(state.reader, producer->open(config));
     return {};
   }
