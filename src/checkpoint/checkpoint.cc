@@ -46,8 +46,11 @@ Status open_reader(Checkpoint::State& state) {
   std::vector<std::string_view> known;
   for (const Producer* producer : producers()) {
     known.push_back(producer->name);
-    if (producer->name != method) continue;
-    state.producer = method;
+    known.insert(known.end(), producer->also.begin(), producer->also.end());
+    const auto& also = producer->also;
+    if (producer->name != method && std::find(also.begin(), also.end(), method) == also.end())
+      continue;
+    state.producer = producer->name;
     MORACLE_TRY(state.reader, producer->open(config));
     return {};
   }
@@ -152,13 +155,6 @@ Result<DescribedMatrix> Checkpoint::linear(const std::vector<std::string>& modul
 }
 
 Result<DescribedMatrix> Checkpoint::router(const std::string& module) const {
-  const bool quantized = state_->reader && state_->reader->stores(state_->tensors, module);
-  if (quantized && state_->reader->says(module) != Says::kQuantized) {
-    return Error{ErrorKind::kBadFile, state_->tensors.file_of(module + ".weight"),
-                 "router '" + module + "'",
-                 "to be stored unquantized, because the quantization config does not list it",
-                 "the file stores it quantized"};
-  }
   return linear({module});
 }
 

@@ -21,6 +21,23 @@ Status ignore_other_modalities(const Checkpoint& checkpoint, Description& descri
       description);
 }
 
+// Layers for multi-token prediction lie behind the last layer, or under a name of their own. The
+// tensors decide: config.json of many quantized files does not mention the layers any more. `enorm`
+// tells such a layer from one that config.json should count.
+Status ignore_next_tokens(const Checkpoint& checkpoint, Description& description) {
+  const Checkpoint::State& state = checkpoint.state();
+  MORACLE_TRY(const int64_t listed,
+              state.config.integer_or(0, {"num_nextn_predict_layers"}, 0, 1000));
+  std::vector<std::string> prefixes = {"mtp.", state.root + "mtp.", state.root + "mtp_"};
+  for (int64_t layer = state.num_layers;; ++layer) {
+    const std::string prefix = layer_prefix(checkpoint, layer);
+    if (layer >= state.num_layers + listed && !checkpoint.has_tensor(prefix + "enorm.weight"))
+      break;
+    prefixes.push_back(prefix);
+  }
+  return ignore_part(checkpoint, "multi-token prediction, not run", prefixes, description);
+}
+
 std::string routing_text(const Routing& routing) {
   if (routing.score != Score::kUnknown) return "routed by " + name(routing);
   return "routing unknown, so the caller must give it";
@@ -61,6 +78,7 @@ Result<Description> describe(const Checkpoint& checkpoint) {
     // Describe a copy without claims: earlier calls must not affect this description.
     const Checkpoint own = checkpoint.unclaimed_copy();
     MORACLE_TRY(Description description, family->describe(own));
+    MORACLE_CHECK(ignore_next_tokens(own, description));
     if (!family->multimodal.empty()) MORACLE_CHECK(ignore_other_modalities(own, description));
     const std::vector<std::string> left = own.unclaimed();
     if (left.empty()) return description;

@@ -128,9 +128,10 @@ TEST(Checkpoint, RejectsUnsupportedFeatureByName) {
       {{{"partial_rotary_factor", 0.5}}, "partial_rotary_factor: needs 1; it is 0.5"},
       {{{"quantization_config", {{"quant_method", "bitsandbytes"}}}},
        "quantization_config.quant_method: needs one of gptq, awq, compressed-tensors, fp8, "
-       "modelopt, mxfp4; it is "
+       "modelopt, mxfp4, "
+       "auto-round, intel/auto-round, auto_round, inc; it is "
        "'bitsandbytes'"},
-      {{{"quantization_config", {{"quant_method", "auto-round"}}}}, "it is 'auto-round'"},
+      {{{"quantization_config", {{"quant_method", "quark"}}}}, "it is 'quark'"},
   };
   for (const auto& [change, line] : cases) {
     auto other = SyntheticCheckpoint::plain();
@@ -216,6 +217,27 @@ TEST(Checkpoint, TiedOutputUsesEmbedding) {
              {"module 'lm_head'", "needs lm_head.weight", "the file has no such tensor"});
 }
 
+// Tools that quantize keep the layers for multi-token prediction and drop their config key.
+TEST(Checkpoint, ListsMultiTokenPredictionThatConfigDoesNotMention) {
+  auto checkpoint = SyntheticCheckpoint::plain();
+  for (const char* name :
+       {"model.layers.2.eh_proj.weight", "model.layers.2.mlp.up_proj.weight", "mtp.fc.weight",
+        "model.mtp.layers.0.mlp.up_proj.weight", "model.mtp_block.0.mlp.up_proj.weight"}) {
+    checkpoint.add_floats(name, {8, 8});
+  }
+  // Without enorm the layer may be one that config.json should count.
+  expect_bad(outline_of(checkpoint),
+             {"tensor 'model.layers.2.eh_proj.weight'", "the model does not use it"});
+  checkpoint.add_floats("model.layers.2.enorm.weight", {32});
+  const auto described = outline_of(checkpoint);
+  ASSERT_TRUE(described.ok()) << described.error().to_string();
+  const auto part = std::find_if(described->parts.begin(), described->parts.end(), [](auto& one) {
+    return one.what == "multi-token prediction, not run";
+  });
+  ASSERT_NE(part, described->parts.end());
+  EXPECT_EQ(part->num_tensors, 6);
+}
+
 TEST(Checkpoint, IgnoresUnusedBuffers) {
   auto checkpoint = SyntheticCheckpoint::plain();
   checkpoint.add<float>("model.layers.0.self_attn.rotary_emb.inv_freq", DType::kF32, {2}, {1, 2});
@@ -238,7 +260,8 @@ TEST(Checkpoint, RejectsExpertsOfDifferentSchemes) {
   expect_bad(mixed.experts(),
              {"model.safetensors",
               "tensor '" + SyntheticCheckpoint::expert(0, 2, "gate_proj.weight") + "'",
-              "needs the scheme of expert 0, int4-w4a16-g8 [32, 32]; it is bf16 [32, 32]"});
+              "needs the scheme of expert 0, int4-w4a16-g8 [32, 32], because one kernel multiplies "
+              "all experts; it is bf16 [32, 32]"});
 }
 
 TEST(Checkpoint, RejectsGateAndUpOfDifferentSchemes) {
@@ -250,15 +273,17 @@ TEST(Checkpoint, RejectsGateAndUpOfDifferentSchemes) {
                                "needs the same scheme and input size as", "it is bf16 [16, 32]"});
 }
 
-TEST(Checkpoint, RejectsDifferentSchemesForTheTwoGemms) {
+TEST(Checkpoint, RejectsSchemesOfTheTwoGemmsThatAreNotBothIntegers) {
   auto mixed = SyntheticCheckpoint::int8();
   for (int e = 0; e < 4; ++e) {
     const std::string down = SyntheticCheckpoint::expert(0, e, "down_proj");
     mixed.remove(down + ".weight_scale");
     mixed.add_floats(down + ".weight", {32, 16});
   }
-  expect_unsupported(mixed.experts(), {"model.safetensors", "model.layers.0.mlp.experts",
-                                       "needs one scheme for w13 and w2; int8-w8a8 and bf16"});
+  expect_unsupported(
+      mixed.experts(),
+      {"model.safetensors", "module 'model.layers.0.mlp.experts.0.down_proj'",
+       "needs the scheme of 'model.layers.0.mlp.experts.0.gate_proj', int8-w8a8", "it is bf16"});
 }
 
 TEST(Checkpoint, AcceptsPlainRouterWithoutConfigEntry) {
@@ -273,24 +298,19 @@ TEST(Checkpoint, AcceptsPlainRouterWithoutConfigEntry) {
   EXPECT_EQ(name(router->scheme()), "bf16");
 }
 
-TEST(Checkpoint, RejectsQuantizedRouterWithoutConfigEntry) {
+TEST(Checkpoint, StoredTensorsDecideForRouter) {
   auto gptq = SyntheticCheckpoint::gptq({}, {.experts = 8});
-  gptq.remove(kRouter + ".weight");
   gptq.add_gptq(kRouter, 8, 32, {});
-  expect_bad(outline_of(gptq),
-             {"model.safetensors", "router '" + kRouter + "'",
-              "needs to be stored unquantized, because the quantization config does not list it",
-              "the file stores it quantized"});
-  gptq.quantization()["modules_in_block_to_quantize"] = {"mlp.gate"};
-  const auto router = gptq.open()->router(kRouter);
+  gptq.quantization()["dynamic"] = {{"-:.*mlp\\.gate$", json::object()}};
+  auto router = gptq.open()->router(kRouter);
   ASSERT_TRUE(router.ok()) << router.error().to_string();
-  EXPECT_TRUE(router->scheme().weight.quantized());
-
-  auto int8 = SyntheticCheckpoint::int8();
-  int8.add_int8(kRouter, 4, 32);
-  expect_bad(outline_of(int8), {"router '" + kRouter + "'", "the file stores it quantized"});
-  int8.quantization()["ignore"] = {"lm_head"};
-  EXPECT_TRUE(int8.open()->router(kRouter).ok());
+  EXPECT_EQ(name(router->scheme()), "bf16");
+  gptq.remove(kRouter + ".weight");
+  router = gptq.open()->router(kRouter);
+  ASSERT_TRUE(router.ok()) << router.error().to_string();
+  EXPECT_EQ(name(router->scheme()), "int4-w4a16-g8");
+  const auto described = outline_of(gptq);
+  EXPECT_TRUE(described.ok()) << described.error().to_string();
 }
 
 TEST(Checkpoint, RejectsModuleStoredTwice) {

@@ -82,7 +82,9 @@ class CompressedTensorsReader : public Reader {
       : groups_(std::move(groups)), targets_(std::move(targets)), ignore_(std::move(ignore)) {}
 
   Says says(const std::string& module) const override {
-    return group_of(module) ? Says::kQuantized : Says::kPlain;
+    const auto matches = [&](const Pattern& pattern) { return pattern.matches(module); };
+    const bool ignored = std::any_of(ignore_.begin(), ignore_.end(), matches);
+    return !ignored && group_of(module) ? Says::kQuantized : Says::kPlain;
   }
   bool stores(const Tensors& tensors, const std::string& module) const override {
     const TensorView* weight = tensors.find(module + ".weight");
@@ -96,7 +98,7 @@ class CompressedTensorsReader : public Reader {
   }
   Result<DescribedLinear> describe(const Tensors& tensors,
                                    const std::string& module) const override {
-    const Group* group = group_of(module);
+    const Group* group = groups_.size() == 1 ? &groups_[0] : group_of(module);
     if (group) return group->format->describe(tensors, module, group->scheme);
     return Error{ErrorKind::kBadFile, tensors.file_of(module), "module '" + module + "'",
                  "to match a target of one of the config's groups", "it matches none"};
@@ -112,11 +114,8 @@ class CompressedTensorsReader : public Reader {
   }
 
  private:
-  // nullptr if the module is not quantized.
+  // nullptr if no target matches.
   const Group* group_of(const std::string& module) const {
-    for (const Pattern& pattern : ignore_) {
-      if (pattern.matches(module)) return nullptr;
-    }
     for (const Target& target : targets_) {
       if (target.pattern.matches(module)) return &groups_[target.group];
     }

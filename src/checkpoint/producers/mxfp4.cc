@@ -48,12 +48,6 @@ class Mxfp4Reader : public Reader {
 Result<DescribedLinear> Mxfp4Reader::describe_expert(const Tensors& tensors,
                                                      const std::string& module, int64_t e,
                                                      int64_t num_experts) const {
-  if (says(module) == Says::kPlain) {
-    return Error{ErrorKind::kBadFile, tensors.file_of(module + "_blocks"),
-                 "module '" + module + "'",
-                 "to be stored unquantized, because the quantization config excludes it",
-                 "the file stores it quantized"};
-  }
   constexpr int64_t kGroup = 32, kBytes = 16;
   std::vector<std::string> names = {module + "_blocks", module + "_scales"};
   MORACLE_TRY(const TensorView blocks, tensors.get(names[0]));

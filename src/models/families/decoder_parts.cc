@@ -4,6 +4,7 @@
 
 #include "base/text.h"
 #include "base/try.h"
+#include "checkpoint/experts/stack.h"
 #include "checkpoint/state.h"
 
 namespace moracle {
@@ -132,11 +133,7 @@ Result<DescribedWeights> describe_dense_mlp(const Checkpoint& checkpoint, const 
   MORACLE_TRY(DescribedMatrix w13, describe_linear(checkpoint, gate_up, rows, spec.hidden_size));
   MORACLE_TRY(DescribedMatrix w2,
               describe_linear(checkpoint, {module(names.down)}, {spec.hidden_size}, intermediate));
-  if (w13.scheme() != w2.scheme()) {
-    return Error{ErrorKind::kUnsupported, checkpoint.state().tensors.file_of(w2.tensors()[0]), mlp,
-                 str("one scheme for ", join(gate_up), " and ", module(names.down)),
-                 str(name(w13.scheme()), " and ", name(w2.scheme()))};
-  }
+  MORACLE_CHECK(make_equal(checkpoint.state().tensors, gate_up[0], w13, module(names.down), w2));
   LayerSpec layer{.name = mlp, .hidden_size = spec.hidden_size, .intermediate_size = intermediate};
   layer.activation.function = spec.activation;
   layer.scheme = w13.scheme();
@@ -200,11 +197,6 @@ Status ignore_part(const Checkpoint& checkpoint, const std::string& what,
   }
   if (part.num_tensors > 0) description.ignored.push_back(std::move(part));
   return {};
-}
-
-Status ignore_next_tokens(const Checkpoint& checkpoint, const std::vector<std::string>& prefixes,
-                          Description& description) {
-  return ignore_part(checkpoint, "multi-token prediction, not run", prefixes, description);
 }
 
 Result<DescribedMatrix> describe_embedding(const Checkpoint& checkpoint, const std::string& name,

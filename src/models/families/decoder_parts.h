@@ -100,9 +100,6 @@ Result<Description> describe_decoder(const Checkpoint& checkpoint, const Decoder
 /// them to the description as `what`, if there are any.
 Status ignore_part(const Checkpoint& checkpoint, const std::string& what,
                    const std::vector<std::string>& prefixes, Description& description);
-/// Same for layers for multi-token prediction, which are not run.
-Status ignore_next_tokens(const Checkpoint& checkpoint, const std::vector<std::string>& prefixes,
-                          Description& description);
 
 /// Describes the token embedding table: floats [vocab_size, hidden_size].
 Result<DescribedMatrix> describe_embedding(const Checkpoint& checkpoint, const std::string& name,

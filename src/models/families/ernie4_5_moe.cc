@@ -103,11 +103,9 @@ Result<Description> describe(const Checkpoint& checkpoint) {
   MORACLE_TRY(GroupedQuerySpec heads, read_grouped_query(config, spec));
   heads.rotary.interleaved = true;
   MORACLE_TRY(const Sizes sizes, read_sizes(config, checkpoint.num_layers()));
-  MORACLE_TRY(Description description, describe_decoder(checkpoint, spec, [&](int64_t layer) {
-                return describe_layer(checkpoint, spec, heads, sizes, layer);
-              }));
-  MORACLE_CHECK(ignore_next_tokens(checkpoint, {"model.mtp_"}, description));
-  return description;
+  return describe_decoder(checkpoint, spec, [&](int64_t layer) {
+    return describe_layer(checkpoint, spec, heads, sizes, layer);
+  });
 }
 
 }  // namespace

@@ -58,9 +58,7 @@ Result<Description> describe(const Checkpoint& checkpoint) {
     MORACLE_TRY(attention.k_norm, checkpoint.vector(self_attn + "k_norm.weight", heads.head_dim));
     return describe_shared_moe_layer(checkpoint, decoder, moe, layer, std::move(attention));
   };
-  MORACLE_TRY(Description description, describe_decoder(checkpoint, decoder, describe_layer));
-  MORACLE_CHECK(ignore_next_tokens(checkpoint, {"mtp."}, description));
-  return description;
+  return describe_decoder(checkpoint, decoder, describe_layer);
 }
 
 }  // namespace

@@ -40,9 +40,7 @@ Result<Description> describe(const Checkpoint& checkpoint) {
     }
     return describe_shared_moe_layer(checkpoint, decoder, moe, layer, std::move(attention));
   };
-  MORACLE_TRY(Description description, describe_decoder(checkpoint, decoder, describe_layer));
-  MORACLE_CHECK(ignore_next_tokens(checkpoint, description));
-  return description;
+  return describe_decoder(checkpoint, decoder, describe_layer);
 }
 
 }  // namespace

@@ -29,12 +29,9 @@ Result<Description> describe(const Checkpoint& checkpoint) {
                              {"in_proj_b", "in_proj_a"},
                              {delta.mixed(), delta.values()},
                              {delta.num_value_heads, delta.num_value_heads}};
-  MORACLE_TRY(Description description,
-              describe_decoder(checkpoint, spec.decoder, [&](int64_t layer) {
-                return describe_hybrid_layer(checkpoint, spec, layer, modules);
-              }));
-  MORACLE_CHECK(ignore_next_tokens(checkpoint, {"mtp."}, description));
-  return description;
+  return describe_decoder(checkpoint, spec.decoder, [&](int64_t layer) {
+    return describe_hybrid_layer(checkpoint, spec, layer, modules);
+  });
 }
 
 }  // namespace

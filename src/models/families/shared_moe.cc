@@ -78,13 +78,4 @@ Result<LayerDescription> describe_shared_moe_layer(const Checkpoint& checkpoint,
   return described;
 }
 
-Status ignore_next_tokens(const Checkpoint& checkpoint, Description& description) {
-  const Config& config = checkpoint.state().config;
-  MORACLE_TRY(const int64_t count, config.integer_or(0, {"num_nextn_predict_layers"}, 0, 1000));
-  std::vector<std::string> prefixes;
-  for (int64_t layer = checkpoint.num_layers(); layer < checkpoint.num_layers() + count; ++layer)
-    prefixes.push_back(layer_prefix(checkpoint, layer));
-  return ignore_next_tokens(checkpoint, prefixes, description);
-}
-
 }  // namespace moracle

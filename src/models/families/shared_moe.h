@@ -38,8 +38,4 @@ Result<LayerDescription> describe_shared_moe_layer(const Checkpoint& checkpoint,
                                                    const SharedMoeSpec& spec, int64_t layer,
                                                    AttentionDescription&& attention);
 
-/// Claims the layers for multi-token prediction (num_nextn_predict_layers), which are stored behind
-/// the last layer and not run, so that their tensors count as known.
-Status ignore_next_tokens(const Checkpoint& checkpoint, Description& description);
-
 }  // namespace moracle

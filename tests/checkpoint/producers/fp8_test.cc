@@ -163,20 +163,19 @@ TEST(Fp8, ReadsUe8m0ScalesAsPowersOfTwo) {
   expect_bad(checkpoint.experts(), {"needs f32, f16 or bf16", "it is f8_e8m0 [4, 1]"});
 }
 
-TEST(Fp8, RejectsQuantizedTensorsOfExcludedModules) {
+TEST(Fp8, ExclusionDecidesOnlyBesideFloats) {
   const std::string query = kAttention + "q_proj";
   for (const char* key : {"ignored_layers", "modules_to_not_convert"}) {
     auto checkpoint = fp8({8, 16});
     checkpoint.quantization()[key] = json::array({"lm_head", query});
     EXPECT_TRUE(checkpoint.experts().ok());
-    expect_left_out(must(checkpoint.open()).linear({query}), query);
+    EXPECT_NE(scheme_of(checkpoint, query), "bf16");
+    EXPECT_EQ(scheme_of(with_floats(checkpoint, query), query), "bf16");
     // A name below the experts of a layer counts for all experts of that layer only.
     checkpoint.quantization()[key] = {"model.layers.10.mlp.experts.3.up_proj"};
     EXPECT_TRUE(checkpoint.experts().ok());
     checkpoint.quantization()[key] = {"model.layers.0.mlp.experts.3.up_proj"};
-    expect_bad(checkpoint.experts(), {"excludes it", "the file stores it quantized"});
-    checkpoint.quantization()[key] = nullptr;
-    EXPECT_TRUE(checkpoint.experts().ok());
+    EXPECT_EQ(scheme_of(with_floats(checkpoint, kUp, {16, 32}), kUp), "bf16");
   }
 }
 

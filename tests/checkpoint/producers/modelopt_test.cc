@@ -143,14 +143,15 @@ TEST(ModelOpt, DistinguishesMxfp8FromFp8OfEqualShapes) {
   EXPECT_NE(name(a), name(b));
 }
 
-TEST(ModelOpt, RejectsQuantizedTensorsOfExcludedModules) {
+TEST(ModelOpt, ExclusionDecidesOnlyBesideFloats) {
   for (const char* pattern :
        {"model.layers.0.self_attn.q_proj", "self_attn", "layers.0", "*.q_proj",
         "model.layers.[0-3].self_attn*", "model.layers.?.self_attn.*"}) {
     auto checkpoint = modelopt("MXFP8");
     checkpoint.quantization()["ignore"].push_back(pattern);
-    expect_left_out(must(checkpoint.open()).linear({kQuery}), kQuery);
-    checkpoint.add_floats(kQuery + ".weight", {64, 64});
+    EXPECT_EQ(scheme_of(checkpoint, kQuery), "mxfp8-w8a8") << pattern;
+    checkpoint = with_floats(checkpoint, kQuery, {64, 64});
+    EXPECT_EQ(scheme_of(checkpoint, kQuery), "bf16") << pattern;
     checkpoint.remove(kQuery + ".weight_scale");
     EXPECT_TRUE(must(checkpoint.open()).linear({kQuery}).ok()) << pattern;
   }
