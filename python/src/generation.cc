@@ -9,9 +9,9 @@ namespace moracle::python {
 namespace {
 
 // Keyword arguments of generate and stream. None counts as left out.
-class Arguments {
+class GenerateArguments {
  public:
-  Arguments(const LoadedModel& loaded, const nb::kwargs& given)
+  GenerateArguments(const LoadedModel& loaded, const nb::kwargs& given)
       : stops(loaded.config.stop_strings), given_(given) {
     const GenerationConfig& config = loaded.config;
     options.max_tokens = config.max_tokens.value_or(128);
@@ -100,7 +100,7 @@ PyGeneration generate_all(const PyModel& self, nb::handle prompt, const nb::kwar
   const LoadedModel& loaded = *self.loaded;
   Model& model = *loaded.model;
   const std::vector<int32_t> ids = ids_of(loaded, prompt, "prompt");
-  Arguments arguments(loaded, given);
+  GenerateArguments arguments(loaded, given);
   std::optional<StoppedStream> stream;
   if (loaded.tokenizer) stream.emplace(*loaded.tokenizer, arguments.stops);
   std::string text;
@@ -129,7 +129,7 @@ std::unique_ptr<TokenIterator> stream(const PyModel& self, nb::handle prompt,
                                       const nb::kwargs& given) {
   const bool as_text = nb::isinstance<nb::str>(prompt);
   std::vector<int32_t> ids = ids_of(*self.loaded, prompt, "prompt");
-  Arguments arguments(*self.loaded, given);
+  GenerateArguments arguments(*self.loaded, given);
   return std::make_unique<TokenIterator>(self.loaded, std::move(ids), std::move(arguments.options),
                                          std::move(arguments.stops), as_text);
 }

@@ -93,6 +93,19 @@ TEST(LogitEditor, AppliesPenaltiesInOrder) {
   EXPECT_EQ(logits[0], -4) << "the penalty applies after the bias";
 }
 
+TEST(LogitEdits, BadWordIsForbiddenAtTheStartAndBehindASpace) {
+  const testing::TemporaryFolder folder;
+  folder.write("tokenizer.json", R"({"model": {"type": "BPE", "vocab": {"a": 0, "b": 1, " ": 2,
+      " a": 3, " ab": 4}, "merges": [[" ", "a"], [" a", "b"]]}, "added_tokens": [],
+      "decoder": {"type": "Fuse"}})");
+  const Tokenizer tokenizer = must(Tokenizer::open(folder.path()));
+  using Runs = std::vector<std::vector<int32_t>>;
+  EXPECT_EQ(must(runs_of_word(tokenizer, "ab")), (Runs{{0, 1}, {4}}));
+  EXPECT_EQ(must(runs_of_word(tokenizer, " a")), (Runs{{0}, {3}}));
+  EXPECT_EQ(must(runs_of_word(tokenizer, "b")), (Runs{{1}})) << "the space is a token of its own";
+  EXPECT_EQ(runs_of_word(tokenizer, " ").error().place, "bad_words");
+}
+
 TEST(LogitEdits, WrongValuesAreRefusedByName) {
   const std::pair<LogitEdits, const char*> cases[] = {
       {{.repetition_penalty = 0}, "repetition_penalty"},

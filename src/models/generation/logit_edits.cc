@@ -142,8 +142,8 @@ Result<std::vector<std::vector<int32_t>>> runs_of_word(const Tokenizer& tokenize
     return Error{ErrorKind::kInvalidArgument, "", "bad_words", "words with at least one token",
                  str("it has ", quote(word))};
   MORACLE_TRY(std::vector<int32_t> behind, tokenizer.encode(" " + plain));
-  // A space that is a token of its own, or none, changes nothing for the word behind it.
-  const bool is_other = behind.size() == alone.size() && behind[0] != alone[0];
+  // Where the space is a token of its own, the first run forbids the second as well.
+  const bool is_other = !ends_with(behind, alone);
   std::vector<std::vector<int32_t>> runs = {std::move(alone)};
   if (is_other) runs.push_back(std::move(behind));
   return runs;

@@ -36,8 +36,8 @@ class LogitEditor {
   std::unordered_map<int32_t, int64_t> counts_;  // generated
 };
 
-/// The runs of tokens that write a word, at the start of a text and after a space, as vLLM makes
-/// them for `bad_words`. Errors: those of the tokenizer; a word without tokens.
+/// The runs of tokens that write a word at the start of a text and after a space, for
+/// LogitEdits::bad_words_ids. Errors: those of the tokenizer; a word without tokens.
 Result<std::vector<std::vector<int32_t>>> runs_of_word(const Tokenizer& tokenizer,
                                                        const std::string& word);
 
