@@ -90,7 +90,7 @@ class ModelJson : public ::testing::Test {
 TEST_F(ModelJson, RunGivesIdsTextAndTiming) {
   const Json json = run({"-p", "The quick brown fox", "-n", "4"});
   EXPECT_THAT(keys(json), ElementsAre("prompt_ids", "ids", "text", "stop_reason", "backends",
-                                      "not_used", "timing"));
+                                      "not_used", "not_followed", "timing"));
   EXPECT_THAT(keys(json["timing"]),
               ElementsAre("load_seconds", "prompt_tokens", "prompt_seconds",
                           "prompt_tokens_per_second", "generated_tokens", "generation_seconds",
