@@ -4,6 +4,7 @@
 #include <filesystem>
 
 #include "base/json/json_text.h"
+#include "base/json/non_finite_json.h"
 #include "base/small_file.h"
 #include "base/text.h"
 #include "base/try.h"
@@ -24,9 +25,10 @@ Result<Config> Config::open(const std::string& path) {
 
 Result<Config> Config::parse(std::string_view text, std::string path) {
   MORACLE_CHECK(check_json_text(text, path));
-  json parsed = json::parse(text, nullptr, /*allow_exceptions=*/false);
+  json parsed = json::parse(quote_non_finite(text), nullptr, /*allow_exceptions=*/false);
   if (parsed.is_discarded())
     return Error{ErrorKind::kBadFile, path, "", "valid JSON", "it is invalid"};
+  restore_non_finite(parsed);
   if (!parsed.is_object()) {
     return Error{ErrorKind::kBadFile, path, "", "a JSON object",
                  str("it is ", JsonField::shown(parsed))};

@@ -97,8 +97,7 @@ class AutoRoundReader : public Reader {
   bool stores(const Tensors& tensors, const std::string& module) const override {
     return tensors.find(module + ".qweight") != nullptr ||
            tensors.find(module + ".weight_packed") != nullptr ||
-           stores_fp8(tensors, module, "weight_scale") ||
-           stores_fp8(tensors, module, "weight_scale_inv");
+           stores_fp8(tensors, module);
   }
   std::string expected(const std::string& module) const override {
     switch (options_[0].type) {
@@ -182,7 +181,7 @@ Result<std::unique_ptr<Reader>> open(const Config& config) {
 
 namespace {
 // The method's name before version 0.5, and those that other programs of Intel write.
-constexpr std::string_view kOtherNames[] = {"intel/auto-round", "auto_round", "inc"};
+constexpr std::string_view kOtherNames[] = {"intel/auto-round", "inc"};
 }  // namespace
 
 constinit const Producer kAutoRoundProducer{
