@@ -145,6 +145,8 @@ class FusedMoe {
   std::unique_ptr<State> state_;
 };
 
+struct LinearCall;
+
 /// A dense linear layer on the same kernels: a grouped linear with one expert.
 class Linear {
  public:
@@ -159,6 +161,13 @@ class Linear {
   /// or types; more tokens than planned; a null or unaligned pointer.
   Status apply(const Matrix& x, const Matrix& y, Stream stream = {});
 
+  /// Internal: the product together with the operations around it. Without a kernel that serves the
+  /// whole call, they run one after another, with the same bits. Errors: as apply, and of the
+  /// operations; a norm with `sum` that no kernel serves.
+  Status apply(const LinearCall& call, Stream stream);
+  /// Internal: true if one kernel computes the call.
+  bool serves(const LinearCall& call) const;
+
   /// pack and swap work as in FusedMoe.
   Result<PackedWeights> pack(DescribedMatrix&& weights, const Progress& progress = {}) const;
   Status swap(PackedWeights&& weights, Stream stream = {});
@@ -167,7 +176,6 @@ class Linear {
   int64_t weight_bytes() const;
 
  private:
-  friend struct LinearAccess;  // internal
   struct State;
   explicit Linear(std::unique_ptr<State> state);
   std::unique_ptr<State> state_;

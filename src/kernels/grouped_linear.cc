@@ -1,45 +1,38 @@
 #include "kernels/grouped_linear.h"
 
+#include <algorithm>
+
 #include "base/text.h"
 
 namespace moracle {
 namespace {
 
-Error not_planned(const char* what) {
-  return {ErrorKind::kInvalidArgument, "", "grouped linear",
-          str("a kernel that ", what, ", as its plan says"), "this kernel does not"};
+std::string describe(const LinearCall& call) {
+  constexpr const char* kInputs[] = {"rows as planned", "rows before quantization",
+                                     "rows before the norm"};
+  constexpr const char* kOutputs[] = {"stores its sums", "activates", "activates and quantizes",
+                                      "combines the rows of each token", "routes"};
+  const auto* const rows = call.from<GroupedRows>();
+  return str("it reads ", rows != nullptr ? rows->num_rows : call.x().rows, " ",
+             kInputs[call.input.index()], " and ", kOutputs[call.output.index()]);
 }
 
 }  // namespace
 
-Status GroupedLinear::run_dense(const Matrix&, const Rows&, const Matrix&, Stream) {
-  return not_planned("reads activations as the caller has them");
+bool LinearKernel::serves(const LinearCall& call) const {
+  return call.from<GroupedRows>() != nullptr && call.to<LinearCall::Store>() != nullptr;
 }
 
-Status GroupedLinear::run_activated(const GroupedRows&, const ActivationSpec&, const Matrix&,
-                                    Stream) {
-  return not_planned("applies the activation");
+LinearKernel* GroupedLinear::kernel_for(const LinearCall& call) const {
+  const auto found = std::find_if(kernels_.begin(), kernels_.end(),
+                                  [&](const auto& kernel) { return kernel->serves(call); });
+  return found == kernels_.end() ? nullptr : found->get();
 }
 
-Status GroupedLinear::run_quantized(const GroupedRows&, const ActivationSpec&, const Matrix&,
-                                    const QuantKey&, const Rows&, Stream) {
-  return not_planned("quantizes its output");
-}
-
-Status GroupedLinear::run_combined(const GroupedRows&, const Combination&, const Matrix&, Stream) {
-  return not_planned("adds the rows of each token");
-}
-
-Status GroupedLinear::run_normed(const NormedInput&, const Matrix&, Stream) {
-  return not_planned("normalizes its input");
-}
-
-Status GroupedLinear::run_unquantized(const Matrix&, const Matrix&, Stream) {
-  return not_planned("quantizes its input");
-}
-
-Status GroupedLinear::run_router(const RouterCall&, Stream) {
-  return not_planned("chooses experts");
+Status GroupedLinear::run(const LinearCall& call, Stream stream) {
+  if (LinearKernel* const kernel = kernel_for(call)) return kernel->run(call, stream);
+  return Error{ErrorKind::kInvalidArgument, "", "grouped linear",
+               "a call that a planned kernel serves", describe(call)};
 }
 
 }  // namespace moracle

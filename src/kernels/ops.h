@@ -113,11 +113,11 @@ struct AddRmsNorm {
   Matrix out;
 };
 
-/// The input of a linear layer that computes it by itself: add_rms_norm, but x + y goes to `sum`,
-/// which is another matrix, and nothing goes to `norm.out`.
+/// The input of a linear layer that starts with add_rms_norm.
 struct NormedInput {
   AddRmsNorm norm;
-  Matrix sum;
+  /// Where x + y goes; norm.x and norm.out are then not written. No data: as Ops::add_rms_norm.
+  Matrix sum = {};
 };
 
 /// What a gate does to the number that multiplies.

@@ -2,7 +2,6 @@
 
 #include "base/scalar.h"
 #include "base/try.h"
-#include "moe/linear_access.h"
 
 namespace moracle {
 namespace {
@@ -68,22 +67,14 @@ Status AdaptedLinear::apply(const Matrix& x, const Matrix& y, Stream stream, int
   return {};
 }
 
-bool AdaptedLinear::starts_with_norm(const NormedInput& x) const {
-  return tables_.empty() && LinearAccess::starts_with_norm(linear_, x);
+bool AdaptedLinear::serves(const LinearCall& call) const {
+  return tables_.empty() && linear_.serves(call);
 }
 
-Status AdaptedLinear::apply(const NormedInput& x, const Matrix& y, Stream stream) {
-  return LinearAccess::apply(linear_, x, y, stream);
-}
-
-Status AdaptedLinear::route(const RouterCall& call, Ops& ops, Stream stream) {
-  if (tables_.empty()) return LinearAccess::route(linear_, call, stream);
-  if (const AddRmsNorm* const norm = call.norm)
-    MORACLE_CHECK(
-        ops.add_rms_norm(norm->x, norm->y, norm->weight, norm->epsilon, norm->out, stream));
-  MORACLE_CHECK(apply(call.x, call.logits, stream));
-  return ops.route(call.logits, call.routing, call.correction_bias, call.top_k, call.topk_ids,
-                   call.topk_weights, stream);
+Status AdaptedLinear::apply(const LinearCall& call, Stream stream) {
+  if (tables_.empty()) return linear_.apply(call, stream);
+  return run_separately(call, *ops_, stream,
+                        [&](const Matrix& x, const Matrix& y) { return apply(x, y, stream); });
 }
 
 int64_t AdaptedLinear::weight_bytes() const {

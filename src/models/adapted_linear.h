@@ -4,8 +4,7 @@
 #include <span>
 #include <vector>
 
-#include "kernels/grouped_linear.h"
-#include "kernels/ops.h"
+#include "kernels/linear_call.h"
 #include "models/adapted_rows.h"
 #include "moracle/moe.h"
 
@@ -23,12 +22,10 @@ class AdaptedLinear {
   /// As Linear::apply. Row 0 of x belongs to token `first_token` of the step.
   Status apply(const Matrix& x, const Matrix& y, Stream stream = {}, int64_t first_token = 0);
 
-  /// As LinearAccess, for a layer that no adapter changes: the kernels that compute their own input
-  /// leave none for adapters.
-  bool starts_with_norm(const NormedInput& x) const;
-  Status apply(const NormedInput& x, const Matrix& y, Stream stream);
-  /// As LinearAccess::route, with adapters.
-  Status route(const RouterCall& call, Ops& ops, Stream stream);
+  /// As Linear::apply, with adapters.
+  Status apply(const LinearCall& call, Stream stream);
+  /// As Linear::serves. Adapters need the input and the sums, so no kernel serves them.
+  bool serves(const LinearCall& call) const;
 
   Result<PackedWeights> pack(DescribedMatrix&& weights, const Progress& progress) const {
     return linear_.pack(std::move(weights), progress);

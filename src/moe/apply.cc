@@ -94,7 +94,7 @@ Status FusedMoe::State::run_experts(const Matrix& x, const MoeScratch& scratch, 
   if (!plan.matrices[1].kernel.combines) {
     const Matrix y = scratch.y.slice(0, rows);
     MORACLE_TRY(const GroupedRows intermediate, run_w13(x, input, scratch, lora_ids, stream));
-    MORACLE_CHECK(w2->run(intermediate, y, stream));
+    MORACLE_CHECK(w2->run({intermediate, y}, stream));
     MORACLE_CHECK(add_adapters(scratch.activated.slice(0, rows), nullptr, false, scratch, lora_ids,
                                y, stream));
     if (add) return add({y, scratch.rows.slot_row, topk_weights, x.rows, plan.top_k()});
@@ -103,13 +103,13 @@ Status FusedMoe::State::run_experts(const Matrix& x, const MoeScratch& scratch, 
   }
   const bool in_place = output.dtype == scratch.y.dtype;
   const Matrix sum = in_place ? output : scratch.y.slice(0, x.rows);
-  Combination combination{each_slot ? scratch.rows.row_slot : scratch.rows.row_token,
-                          scratch.rows.row_slot, topk_weights};
-  for (int64_t left = rows; left > 0 || !combination.add; left -= input.num_rows) {
+  LinearCall::Combine combine{each_slot ? scratch.rows.row_slot : scratch.rows.row_token,
+                              scratch.rows.row_slot, topk_weights};
+  for (int64_t left = rows; left > 0 || !combine.add; left -= input.num_rows) {
     input.num_rows = next_part(input.first_row, left, scratch.rows.expert_offsets);
     MORACLE_TRY(const GroupedRows intermediate, run_w13(x, input, scratch, lora_ids, stream));
-    MORACLE_CHECK(w2->run_combined(intermediate, combination, sum, stream));
-    combination.add = true;
+    MORACLE_CHECK(w2->run({intermediate, sum, combine}, stream));
+    combine.add = true;
     input.first_row += input.num_rows;
   }
   return in_place ? Status() : ops.convert(sum, output, stream);
@@ -119,7 +119,7 @@ Status FusedMoe::State::run_rows(const Rows& x, const MoeScratch& scratch, const
                                  Stream stream) const {
   const GroupedRows input{x, scratch.rows.row_token, scratch.rows.expert_offsets, y.rows};
   MORACLE_TRY(const GroupedRows intermediate, run_w13(x.values, input, scratch, {}, stream));
-  return w2->run(intermediate, y, stream);
+  return w2->run({intermediate, y}, stream);
 }
 
 int64_t FusedMoe::State::next_part(int64_t first, int64_t& left, const int32_t* offsets) const {
@@ -152,14 +152,14 @@ Result<GroupedRows> FusedMoe::State::run_w13(const Matrix& x, const GroupedRows&
   const Matrix activated = scratch.activated.slice(0, rows);
   const bool quantized = plan.matrices[0].kernel.quantizes;
   if (quantized) {
-    MORACLE_CHECK(w13->run_quantized(sorted, layer.activation, activated, *key,
-                                     scratch.intermediate.first(rows), stream));
+    const LinearCall::Quantize quantize{layer.activation, *key, scratch.intermediate.first(rows)};
+    MORACLE_CHECK(w13->run({sorted, activated, quantize}, stream));
   } else if (plan.matrices[0].kernel.activates) {
-    MORACLE_CHECK(w13->run_activated(sorted, layer.activation, activated, stream));
+    MORACLE_CHECK(w13->run({sorted, activated, LinearCall::Activate{layer.activation}}, stream));
   } else {
     const Matrix gate_up{scratch.gate_up.data, scratch.gate_up.dtype, rows, scratch.gate_up.cols,
                          scratch.gate_up.stride};
-    MORACLE_CHECK(w13->run(sorted, gate_up, stream));
+    MORACLE_CHECK(w13->run({sorted, gate_up}, stream));
     MORACLE_CHECK(
         add_adapters(x, scratch.rows.row_token, true, scratch, lora_ids, gate_up, stream));
     MORACLE_CHECK(

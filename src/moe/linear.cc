@@ -3,7 +3,6 @@
 #include "base/try.h"
 #include "moe/checks.h"
 #include "moe/layer_turn.h"
-#include "moe/linear_access.h"
 #include "moe/stage.h"
 
 namespace moracle {
@@ -18,6 +17,7 @@ struct Linear::State {
                              std::shared_ptr<Workspace> workspace, const Progress& progress);
   Result<PackedWeights> pack(DescribedMatrix&& from, const Progress& progress) const;
   Status check_call(const Matrix& x, const Matrix& y) const;
+  Status multiply(const Matrix& x, const Matrix& y, Stream stream);
 };
 
 Linear::Linear(std::unique_ptr<State> state) : state_(std::move(state)) {}
@@ -127,64 +127,52 @@ Status Linear::State::check_call(const Matrix& x, const Matrix& y) const {
   return check_pointer(y, plan, "y");
 }
 
-bool LinearAccess::starts_with_norm(const Linear& linear, const NormedInput& x) {
-  const Linear::State& state = *linear.state_;
-  // Columns that the kernel pads, or stores otherwise, are not those of the norm.
-  const Matrix input = carve_linear(state.plan, state.workspace->data()).input.values;
-  const Matrix& out = x.norm.out;
-  const bool quantizes = state.plan.layer.scheme.activation.has_value();
-  return (quantizes || input.dtype == out.dtype) && input.cols == out.cols &&
-         state.weights->serves_norm(x);
-}
-
-Status LinearAccess::apply(Linear& linear, const NormedInput& x, const Matrix& y, Stream stream) {
-  Linear::State& state = *linear.state_;
-  MORACLE_CHECK(state.check_call(x.norm.out, y));
-  MORACLE_TRY(const LayerTurn turn, LayerTurn::take(*state.workspace, stream));
-  return state.weights->run_normed(x, y, stream);
-}
-
-Status LinearAccess::route(Linear& router, const RouterCall& call, Stream stream) {
-  Linear::State& state = *router.state_;
-  Ops& ops = state.workspace->device().ops();
-  MORACLE_CHECK(state.check_call(call.x, call.logits));
-  if (state.weights->serves_router(call)) {
-    MORACLE_TRY(const LayerTurn turn, LayerTurn::take(*state.workspace, stream));
-    return state.weights->run_router(call, stream);
-  }
-  if (const AddRmsNorm* const norm = call.norm)
-    MORACLE_CHECK(
-        ops.add_rms_norm(norm->x, norm->y, norm->weight, norm->epsilon, norm->out, stream));
-  MORACLE_CHECK(router.apply(call.x, call.logits, stream));
-  return ops.route(call.logits, call.routing, call.correction_bias, call.top_k, call.topk_ids,
-                   call.topk_weights, stream);
-}
-
-Status Linear::apply(const Matrix& x, const Matrix& y, Stream stream) {
-  const Plan& plan = state_->plan;
-  const KernelWeights& weights = state_->weights->weights();
-  MORACLE_CHECK(state_->check_call(x, y));
-  if (x.rows == 0) return {};
-  MORACLE_TRY(const LayerTurn turn, LayerTurn::take(*state_->workspace, stream));
-  MORACLE_CHECK(check_workspace(*state_->workspace, plan));
-  Ops& ops = state_->workspace->device().ops();
+// Multiplies rows as the caller has them, prepared by a kernel or by operations before it.
+Status Linear::State::multiply(const Matrix& x, const Matrix& y, Stream stream) {
+  const LinearScratch scratch = carve_linear(plan, workspace->data());
+  const LinearCall raw{LinearCall::Raw{x, scratch.input}, y};
+  if (weights->serves(raw)) return weights->run(raw, stream);
+  Ops& ops = workspace->device().ops();
   const std::optional<QuantKey>& key = plan.layer.scheme.activation;
-  const LinearScratch scratch = carve_linear(plan, state_->workspace->data());
-  const int64_t dense_from = plan.matrices[0].kernel.dense_from;
-  if (dense_from > 0 && x.rows >= dense_from)
-    return state_->weights->run_dense(x, scratch.input, y, stream);
-  if (key && state_->weights->quantizes_input(x))
-    return state_->weights->run_unquantized(x, y, stream);
   GroupedRows input{{}, nullptr, nullptr, x.rows};
   if (is_static(plan.layer.scheme)) {
     input.x = scratch.input.first(x.rows);
-    MORACLE_CHECK(ops.quantize_static(x, nullptr, nullptr, 1, weights.input_scales.as<float>(),
-                                      *key, input.x, stream));
+    MORACLE_CHECK(ops.quantize_static(x, nullptr, nullptr, 1,
+                                      weights->weights().input_scales.as<float>(), *key, input.x,
+                                      stream));
   } else {
     MORACLE_TRY(input.x, prepare(x, key, scratch.input, ops, stream));
   }
-  MORACLE_TRY(const GroupedRows sorted, gather(input, weights, scratch.sorted_input, ops, stream));
-  return state_->weights->run(sorted, y, stream);
+  MORACLE_TRY(const GroupedRows sorted,
+              gather(input, weights->weights(), scratch.sorted_input, ops, stream));
+  return weights->run({sorted, y}, stream);
+}
+
+Status Linear::apply(const Matrix& x, const Matrix& y, Stream stream) {
+  return apply({LinearCall::Raw{x}, y}, stream);
+}
+
+Status Linear::apply(const LinearCall& call, Stream stream) {
+  State& state = *state_;
+  MORACLE_CHECK(state.check_call(call.x(), call.out));
+  if (call.x().rows == 0) return {};
+  MORACLE_TRY(const LayerTurn turn, LayerTurn::take(*state.workspace, stream));
+  MORACLE_CHECK(check_workspace(*state.workspace, state.plan));
+  const bool product_only = call.from<LinearCall::Raw>() && call.to<LinearCall::Store>();
+  if (!product_only && serves(call)) return state.weights->run(call, stream);
+  return run_separately(
+      call, state.workspace->device().ops(), stream,
+      [&](const Matrix& x, const Matrix& y) { return state.multiply(x, y, stream); });
+}
+
+bool Linear::serves(const LinearCall& call) const {
+  if (call.from<NormedInput>() != nullptr) {
+    // Columns that the kernel pads, or stores otherwise, are not those of the norm.
+    const Matrix input = carve_linear(state_->plan, nullptr).input.values;
+    const bool quantizes = state_->plan.layer.scheme.activation.has_value();
+    if ((!quantizes && input.dtype != call.x().dtype) || input.cols != call.x().cols) return false;
+  }
+  return state_->weights->serves(call);
 }
 
 }  // namespace moracle

@@ -25,24 +25,13 @@ Bytes bytes_of(const KernelWeights& weights, Device& device) {
   return bytes;
 }
 
-/// Records the weights that it is made with. It computes nothing.
-class Recorder : public GroupedLinear {
- public:
-  Recorder(KernelWeights weights, Device& device) : weights_(std::move(weights)) {
-    packed.push_back(bytes_of(weights_, device));
-  }
-  Status run(const GroupedRows&, const Matrix&, Stream) override { return {}; }
-  const KernelWeights& weights() const override { return weights_; }
-
-  static inline std::vector<Bytes> packed;
-
- private:
-  KernelWeights weights_;
-};
+/// The weights of the layers that make_recorder made.
+std::vector<Bytes> packed;
 
 Result<std::unique_ptr<GroupedLinear>> make_recorder(KernelWeights&& weights, const KernelPlan&,
                                                      Device& device) {
-  return std::unique_ptr<GroupedLinear>(new Recorder(std::move(weights), device));
+  packed.push_back(bytes_of(weights, device));
+  return std::make_unique<GroupedLinear>(std::move(weights));
 }
 
 /// The backend table; each row keeps its plan, and its kernels are recorders.
@@ -89,15 +78,13 @@ bool has_layout_of_row(const Request& request, const RecordingTable& table,
   const Layout& layout = *plan.backend->layout;
   EXPECT_THAT(layout.name, ::testing::Not(::testing::AnyOf("rows16", "columns16")));
   EXPECT_EQ(plan.layout, layout.name);
-  Recorder::packed.clear();
+  packed.clear();
   must(FusedMoe::make(conformance::random_weights(request.layer, 7), selection, device));
-  if (Recorder::packed.size() != 2) ADD_FAILURE() << Recorder::packed.size() << " matrices";
-  Recorder::packed.resize(2);
+  if (packed.size() != 2) ADD_FAILURE() << packed.size() << " matrices";
+  packed.resize(2);
   DescribedWeights again = conformance::random_weights(request.layer, 7);
-  EXPECT_EQ(Recorder::packed[0],
-            bytes_of(must(convert(std::move(again.w13), layout, *device)), *device));
-  EXPECT_EQ(Recorder::packed[1],
-            bytes_of(must(convert(std::move(again.w2), layout, *device)), *device));
+  EXPECT_EQ(packed[0], bytes_of(must(convert(std::move(again.w13), layout, *device)), *device));
+  EXPECT_EQ(packed[1], bytes_of(must(convert(std::move(again.w2), layout, *device)), *device));
   return true;
 }
 

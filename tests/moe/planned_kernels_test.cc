@@ -16,40 +16,41 @@ int made = 0, runs = 0;
 std::vector<const void*> places;  // of the weights that each run read
 
 /// The reference kernel with a counter of its runs.
-class Watched : public GroupedLinear {
+class Watched : public LinearKernel {
  public:
-  explicit Watched(std::unique_ptr<GroupedLinear> inner) : inner_(std::move(inner)) { ++made; }
-  Status run(const GroupedRows& rows, const Matrix& y, Stream stream) override {
-    ++runs;
-    places.push_back(weights().buffer.as<std::byte>());
-    places.push_back(weights().input_scales.as<float>());
-    return inner_->run(rows, y, stream);
+  Watched(const KernelWeights& weights, std::unique_ptr<LinearKernel> inner)
+      : weights_(weights), inner_(std::move(inner)) {
+    ++made;
   }
-  const KernelWeights& weights() const override { return inner_->weights(); }
+  Status run(const LinearCall& call, Stream stream) override {
+    ++runs;
+    places.push_back(weights_.buffer.as<std::byte>());
+    places.push_back(weights_.input_scales.as<float>());
+    return inner_->run(call, stream);
+  }
 
  private:
-  std::unique_ptr<GroupedLinear> inner_;
+  const KernelWeights& weights_;
+  std::unique_ptr<LinearKernel> inner_;
 };
 
 /// A kernel that always fails.
-class Failing : public GroupedLinear {
+class Failing : public LinearKernel {
  public:
-  explicit Failing(std::unique_ptr<GroupedLinear> inner) : inner_(std::move(inner)) {}
-  Status run(const GroupedRows&, const Matrix&, Stream) override {
+  Failing(const KernelWeights&, std::unique_ptr<LinearKernel>) {}
+  Status run(const LinearCall&, Stream) override {
     return Error{ErrorKind::kUnsupported, "", "failing", "to work", "it does not"};
   }
-  const KernelWeights& weights() const override { return inner_->weights(); }
-
- private:
-  std::unique_ptr<GroupedLinear> inner_;
 };
 
 template <class Kernel>
 Result<std::unique_ptr<GroupedLinear>> make(KernelWeights&& weights, const KernelPlan& plan,
                                             Device& device) {
-  auto inner = kReferenceKernels.make(std::move(weights), plan, device);
-  if (!inner) return inner.error();
-  return std::unique_ptr<GroupedLinear>(new Kernel(*std::move(inner)));
+  auto linear = kReferenceKernels.make(std::move(weights), plan, device);
+  if (!linear) return linear.error();
+  std::unique_ptr<LinearKernel>& kernel = (*linear)->kernels().front();
+  kernel = std::make_unique<Kernel>((*linear)->weights(), std::move(kernel));
+  return linear;
 }
 
 const Kernels kWatchedKernels = {kReferenceKernels.plan, make<Watched>};

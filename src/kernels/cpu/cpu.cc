@@ -88,18 +88,17 @@ KernelPlan plan(const KernelRequest& request, const Machine& machine) {
   return plan;
 }
 
-class CpuLinear : public GroupedLinear {
+class CpuLinear : public LinearKernel {
  public:
-  CpuLinear(KernelWeights weights, const KernelPlan& plan, CpuDevice& device)
-      : weights_(std::move(weights)),
+  CpuLinear(const KernelWeights& weights, const KernelPlan& plan, CpuDevice& device)
+      : weights_(weights),
         device_(device),
         pool_(device.pool()),
         tiles_(tile_kernels()),
         full_tiles_(plan.deterministic),
         way_(way(weights_.shape, weights_.scheme)) {}
 
-  Status run(const GroupedRows& rows, const Matrix& y, Stream) override;
-  const KernelWeights& weights() const override { return weights_; }
+  Status run(const LinearCall& call, Stream) override;
 
  private:
   void run_panel(const GroupedRows& rows, int thread, int64_t expert, int64_t panel, int64_t begin,
@@ -108,7 +107,7 @@ class CpuLinear : public GroupedLinear {
   void run_tile(const GroupedRows& rows, const int64_t* sources, int count, const std::byte* panel,
                 const float* scales, float* out) const;
 
-  KernelWeights weights_;
+  const KernelWeights& weights_;
   CpuDevice& device_;
   ThreadPool& pool_;
   const TileKernels& tiles_;
@@ -116,7 +115,8 @@ class CpuLinear : public GroupedLinear {
   const Way way_;
 };
 
-Status CpuLinear::run(const GroupedRows& rows, const Matrix& y, Stream) {
+Status CpuLinear::run(const LinearCall& call, Stream) {
+  const GroupedRows& rows = *call.from<GroupedRows>();
   const int64_t panels = panel16::num_panels(weights_.shape), threads = pool_.size();
   const int32_t one_expert[] = {0, static_cast<int32_t>(rows.num_rows)};
   const int32_t* offsets = rows.expert_offsets ? rows.expert_offsets : one_expert;
@@ -128,7 +128,7 @@ Status CpuLinear::run(const GroupedRows& rows, const Matrix& y, Stream) {
     for (int64_t e = 0; e < weights_.num_experts; ++e) {
       if (offsets[e] == offsets[e + 1]) continue;
       for (int64_t p = first; p < last; ++p)
-        run_panel(rows, thread, e, p, offsets[e], offsets[e + 1], y);
+        run_panel(rows, thread, e, p, offsets[e], offsets[e + 1], call.out);
     }
   });
   return {};
@@ -226,7 +226,9 @@ Result<std::unique_ptr<GroupedLinear>> make(KernelWeights&& weights, const Kerne
     const int64_t floats = cpu->pool().size() * panel_floats(weights.shape);
     MORACLE_CHECK(cpu->reserve_scratch(floats * static_cast<int64_t>(sizeof(float))));
   }
-  return std::unique_ptr<GroupedLinear>(new CpuLinear(std::move(weights), plan, *cpu));
+  auto linear = std::make_unique<GroupedLinear>(std::move(weights));
+  linear->add<CpuLinear>(plan, *cpu);
+  return linear;
 }
 
 }  // namespace

@@ -21,18 +21,59 @@ Error wrong(std::string need, std::string fact) {
           std::move(fact)};
 }
 
-class DenseLinear : public GroupedLinear {
- public:
-  DenseLinear(KernelWeights weights, Buffer short_bias, Buffer arrived,
-              std::shared_ptr<CublasLt> library, CudaDevice& device)
-      : weights_(std::move(weights)),
-        short_bias_(std::move(short_bias)),
-        arrived_(std::move(arrived)),
-        library_(std::move(library)),
-        device_(device) {}
+const float* bias_of(const KernelWeights& weights) {
+  if (!weights.shape.bias) return nullptr;
+  return reinterpret_cast<const float*>(weights.expert(0) + weights.sections.bias);
+}
 
-  Status run(const GroupedRows& rows, const Matrix& y, Stream stream) override {
-    const Matrix& x = rows.x.values;
+FewRows few_rows_of(const KernelWeights& weights, const Matrix& x, const Matrix& y) {
+  return {weights.buffer.as<uint16_t>(), bias_of(weights), weights.shape.n, weights.shape.k, x, y};
+}
+
+// A router: norm, logits and the choice of experts.
+class FewRouter : public LinearKernel {
+ public:
+  FewRouter(const KernelWeights& weights, Buffer arrived, CudaDevice& device)
+      : weights_(weights), arrived_(std::move(arrived)), device_(device) {}
+
+  bool serves(const LinearCall& call) const override {
+    const auto* const normed = call.from<NormedInput>();
+    return call.from<GroupedRows>() == nullptr && call.x().dtype == DType::kBF16 &&
+           (normed == nullptr || normed->sum.data == nullptr) && few_router_serves(call);
+  }
+  Status run(const LinearCall& call, Stream stream) override {
+    const Matrix& x = call.x();
+    if (kernels_are_watched())
+      report({dense_kernel_name(x.rows, weights_.shape.n), weights_.shape});
+    const auto* const normed = call.from<NormedInput>();
+    const AddRmsNorm* norm = normed != nullptr ? &normed->norm : nullptr;
+    if (norm != nullptr && !few_router_norms(*norm)) {
+      MORACLE_CHECK(device_.ops().add_rms_norm(norm->x, norm->y, norm->weight, norm->epsilon,
+                                               norm->out, stream));
+      norm = nullptr;
+    }
+    return route_few_rows(device_.queue(), few_rows_of(weights_, x, call.out),
+                          *call.to<LinearCall::Route>(), norm, arrived_.as<unsigned>(), stream);
+  }
+
+ private:
+  const KernelWeights& weights_;
+  Buffer arrived_;      // counts blocks
+  CudaDevice& device_;  // outlives its layers
+};
+
+class DenseLinear : public LinearKernel {
+ public:
+  DenseLinear(const KernelWeights& weights, Buffer short_bias, std::shared_ptr<CublasLt> library,
+              const Queue& queue)
+      : weights_(weights),
+        short_bias_(std::move(short_bias)),
+        library_(std::move(library)),
+        queue_(queue) {}
+
+  Status run(const LinearCall& call, Stream stream) override {
+    const GroupedRows& rows = *call.from<GroupedRows>();
+    const Matrix &x = rows.x.values, &y = call.out;
     const MatrixShape& shape = weights_.shape;
     if (x.dtype != DType::kBF16 || (y.dtype != DType::kBF16 && y.dtype != DType::kF32))
       return wrong("x in bf16, y in bf16 or f32",
@@ -43,54 +84,18 @@ class DenseLinear : public GroupedLinear {
     if (count == 0) return {};
     if (kernels_are_watched()) report({dense_kernel_name(count, shape.n), shape});
     const Matrix from = x.slice(0, count), to = y.slice(0, count);
-    if (is_few_rows(count, shape.n)) {
-      return multiply_few_rows(device_.queue(),
-                               {weights_.buffer.as<uint16_t>(), bias(), shape.n, shape.k, from, to},
-                               stream);
-    }
+    if (is_few_rows(count, shape.n))
+      return multiply_few_rows(queue_, few_rows_of(weights_, from, to), stream);
     const void* added = nullptr;  // cuBLASLt adds a bias of y's dtype
-    if (shape.bias) added = y.dtype == DType::kF32 ? bias() : short_bias_.data();
+    if (shape.bias) added = y.dtype == DType::kF32 ? bias_of(weights_) : short_bias_.data();
     return library_->multiply({weights_.buffer.data(), added, shape.n, shape.k, from, to}, stream);
   }
 
-  bool serves_router(const RouterCall& call) const override {
-    return arrived_.bytes() > 0 && call.x.dtype == DType::kBF16 && few_router_serves(call);
-  }
-  Status run_router(const RouterCall& call, Stream stream) override {
-    if (!serves_router(call)) return GroupedLinear::run_router(call, stream);
-    const MatrixShape& shape = weights_.shape;
-    if (kernels_are_watched()) report({dense_kernel_name(call.x.rows, shape.n), shape});
-    const AddRmsNorm* norm = call.norm;
-    if (norm != nullptr && !few_router_norms(*norm)) {
-      MORACLE_CHECK(device_.ops().add_rms_norm(norm->x, norm->y, norm->weight, norm->epsilon,
-                                               norm->out, stream));
-      norm = nullptr;
-    }
-    return route_few_rows(
-        device_.queue(),
-        {weights_.buffer.as<uint16_t>(), bias(), shape.n, shape.k, call.x, call.logits}, call, norm,
-        arrived_.as<unsigned>(), stream);
-  }
-
-  Status weights_replaced(Stream stream) override {
-    if (!weights_.shape.bias) return {};
-    const int64_t n = weights_.shape.n;
-    const Matrix stored{const_cast<float*>(bias()), DType::kF32, 1, n, n};
-    return device_.ops().convert(stored, {short_bias_.data(), DType::kBF16, 1, n, n}, stream);
-  }
-  const KernelWeights& weights() const override { return weights_; }
-
  private:
-  const float* bias() const {
-    if (!weights_.shape.bias) return nullptr;
-    return reinterpret_cast<const float*>(weights_.expert(0) + weights_.sections.bias);
-  }
-
-  KernelWeights weights_;
+  const KernelWeights& weights_;
   Buffer short_bias_;  // [n] bf16, rounded from the stored bias
-  Buffer arrived_;     // counts blocks of few_router; empty: the matrix is no router
   std::shared_ptr<CublasLt> library_;
-  CudaDevice& device_;  // outlives its layers
+  const Queue& queue_;  // owned by the device, which outlives its layers
 };
 
 }  // namespace
@@ -109,21 +114,27 @@ Result<std::unique_ptr<GroupedLinear>> make_cublaslt(KernelWeights&& weights, co
     MORACLE_TRY(library, CublasLt::open(device, gpu->queue()));
   }
   Buffer short_bias;
+  GroupedLinear::Refresh refresh;
   if (weights.shape.bias) {
     MORACLE_TRY(short_bias, device.allocate(2 * weights.shape.n));
+    refresh = [to = short_bias.data(), &device](const KernelWeights& fresh, Stream stream) {
+      const int64_t n = fresh.shape.n;
+      const Matrix stored{const_cast<float*>(bias_of(fresh)), DType::kF32, 1, n, n};
+      return device.ops().convert(stored, {to, DType::kBF16, 1, n, n}, stream);
+    };
   }
-  Buffer arrived;
-  if (weights.shape.n <= kMostRouterOutputs) {
+  auto linear = std::make_unique<GroupedLinear>(std::move(weights), std::move(refresh));
+  if (linear->weights().shape.n <= kMostRouterOutputs) {
     const unsigned none = 0;
-    MORACLE_TRY(arrived, device.allocate(sizeof none));
+    MORACLE_TRY(Buffer arrived, device.allocate(sizeof none));
     MORACLE_CHECK(device.upload(arrived.data(), &none, sizeof none));
     MORACLE_CHECK(load_few_router());
+    linear->add<FewRouter>(std::move(arrived), *gpu);
   }
-  auto linear = std::make_unique<DenseLinear>(std::move(weights), std::move(short_bias),
-                                              std::move(arrived), library, *gpu);
+  linear->add<DenseLinear>(std::move(short_bias), library, gpu->queue());
   MORACLE_CHECK(linear->weights_replaced({}));
   MORACLE_CHECK(device.synchronize());
-  return std::unique_ptr<GroupedLinear>(std::move(linear));
+  return linear;
 }
 
 }  // namespace cuda

@@ -4,11 +4,17 @@
 #include "kernels/grouped_linear.h"
 #include "moracle/oracle.h"
 
+namespace moracle {
+class CudaDevice;
+}  // namespace moracle
+
 namespace moracle::cuda {
 
 using MakeKernels = decltype(Kernels::make);
 
 #if defined(MORACLE_WITH_CUDA)
+/// Adds the kernels of cuda-sm80, which serve grouped rows of any number.
+Status add_mma(GroupedLinear& linear, CudaDevice& device);
 Result<std::unique_ptr<GroupedLinear>> make_sm80(KernelWeights&& weights, const KernelPlan& plan,
                                                  Device& device);
 Result<std::unique_ptr<GroupedLinear>> make_sm90(KernelWeights&& weights, const KernelPlan& plan,

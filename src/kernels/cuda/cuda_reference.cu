@@ -232,12 +232,14 @@ Kernel kernel_for(const MatrixShape& shape, const Scheme& scheme) {
   }
 }
 
-class CudaReferenceLinear : public GroupedLinear {
+class CudaReferenceLinear : public LinearKernel {
  public:
-  CudaReferenceLinear(KernelWeights weights, const Queue& queue)
-      : weights_(std::move(weights)), queue_(queue) {}
+  CudaReferenceLinear(const KernelWeights& weights, const Queue& queue)
+      : weights_(weights), queue_(queue) {}
 
-  Status run(const GroupedRows& rows, const Matrix& y, Stream stream) override {
+  Status run(const LinearCall& call, Stream stream) override {
+    const GroupedRows& rows = *call.from<GroupedRows>();
+    const Matrix& y = call.out;
     MORACLE_CHECK(check_floats({&y}));
     const MatrixShape& shape = weights_.shape;
     const std::optional<QuantKey>& key = weights_.scheme.activation;
@@ -269,10 +271,9 @@ class CudaReferenceLinear : public GroupedLinear {
     return launch(queue_, stream, "cuda_reference", kernel_for(shape, weights_.scheme),
                   blocks * strips, kThreads, 0, args);
   }
-  const KernelWeights& weights() const override { return weights_; }
 
  private:
-  KernelWeights weights_;
+  const KernelWeights& weights_;
   const Queue& queue_;  // owned by the device, which outlives its layers
 };
 
@@ -290,7 +291,9 @@ Result<std::unique_ptr<GroupedLinear>> make_reference(KernelWeights&& weights, c
   cudaFuncAttributes attributes{};
   MORACLE_CUDA(cudaFuncGetAttributes(
       &attributes, reinterpret_cast<const void*>(kernel_for(weights.shape, weights.scheme))));
-  return std::unique_ptr<GroupedLinear>(new CudaReferenceLinear(std::move(weights), gpu->queue()));
+  auto linear = std::make_unique<GroupedLinear>(std::move(weights));
+  linear->add<CudaReferenceLinear>(gpu->queue());
+  return Result<std::unique_ptr<GroupedLinear>>(std::move(linear));
 }
 
 }  // namespace cuda

@@ -21,34 +21,24 @@ namespace moracle {
 namespace cuda {
 namespace {
 
-class MmaLinear : public GroupedLinear {
+class MmaLinear : public LinearKernel {
  public:
-  MmaLinear(KernelWeights weights, MmaKernels kernels, std::vector<int64_t> resident,
+  MmaLinear(const KernelWeights& weights, MmaKernels kernels, std::vector<int64_t> resident,
             const Queue& queue)
-      : weights_(std::move(weights)),
-        kernels_(kernels),
-        resident_(std::move(resident)),
-        queue_(queue) {}
+      : weights_(weights), kernels_(kernels), resident_(std::move(resident)), queue_(queue) {}
 
-  Status run(const GroupedRows& rows, const Matrix& y, Stream stream) override {
-    return run(rows, nullptr, y, stream);
+  bool serves(const LinearCall& call) const override {
+    const auto* const activate = call.to<LinearCall::Activate>();
+    return call.from<GroupedRows>() != nullptr && activate != nullptr
+               ? mma_activates(weights_.shape, activate->activation) &&
+                     call.out.cols == weights_.shape.n / 2
+               : LinearKernel::serves(call);
   }
-  Status run_activated(const GroupedRows& rows, const ActivationSpec& activation, const Matrix& out,
-                       Stream stream) override {
-    MORACLE_CHECK(check_activation(activation));
-    if (mma_activates(weights_.shape, activation) && out.cols == weights_.shape.n / 2)
-      return run(rows, &activation, out, stream);
-    return Error{
-        ErrorKind::kInvalidArgument, "", "backend cuda-sm80",
-        str("silu or swigluoai of gate and up rows, into ", weights_.shape.n / 2, " columns"),
-        str("it is ", name(activation.function), " into ", out.cols)};
-  }
-  const KernelWeights& weights() const override { return weights_; }
-
- private:
-  Status run(const GroupedRows& rows, const ActivationSpec* activation, const Matrix& y,
-             Stream stream) {
-    MORACLE_CHECK(check_floats({&y}));
+  Status run(const LinearCall& call, Stream stream) override {
+    const GroupedRows& rows = *call.from<GroupedRows>();
+    const auto* const activate = call.to<LinearCall::Activate>();
+    if (activate != nullptr) MORACLE_CHECK(check_activation(activate->activation));
+    MORACLE_CHECK(check_floats({&call.out}));
     const DType x = rows.x.values.dtype;
     const auto& key = weights_.scheme.activation;
     const DType wanted = key ? key->dtype : DType::kBF16;
@@ -63,13 +53,15 @@ class MmaLinear : public GroupedLinear {
     const MmaKernel& kernel = kernels_[choice];
     if (kernels_are_watched())
       report({mma_kernel_name(weights_.shape, weights_.scheme, kernel.rows), weights_.shape});
-    const MmaArgs args = mma_args(weights_, rows, y, activation);
+    const MmaArgs args =
+        mma_args(weights_, rows, call.out, activate != nullptr ? &activate->activation : nullptr);
     return launch_early(queue_, stream, "cuda_sm80", kernel.kernel,
                         std::min(mma_tiles(kernel, args), resident_[choice]), kernel.threads,
                         static_cast<size_t>(kernel.shared_bytes), args);
   }
 
-  KernelWeights weights_;
+ private:
+  const KernelWeights& weights_;
   MmaKernels kernels_;
   std::vector<int64_t> resident_;  // for each kernel: blocks that the GPU runs at once
   const Queue& queue_;             // owned by the device, which outlives its layers
@@ -90,13 +82,8 @@ Result<int64_t> prepare_kernel(const MmaKernel& kernel, int device) {
 
 }  // namespace
 
-Result<std::unique_ptr<GroupedLinear>> make_sm80(KernelWeights&& weights, const KernelPlan&,
-                                                 Device& device) {
-  auto* gpu = dynamic_cast<CudaDevice*>(&device);
-  if (gpu == nullptr) {
-    return Error{ErrorKind::kInvalidArgument, "", "backend cuda-sm80", "a cuda device",
-                 "it is " + device.name()};
-  }
+Status add_mma(GroupedLinear& linear, CudaDevice& device) {
+  const KernelWeights& weights = linear.weights();
   constexpr int64_t kMostColumns = int64_t{1} << 21;  // group_of counts blocks in 16 bits
   if (weights.shape.k >= kMostColumns) {
     return Error{ErrorKind::kUnsupported, "", "backend cuda-sm80",
@@ -104,14 +91,27 @@ Result<std::unique_ptr<GroupedLinear>> make_sm80(KernelWeights&& weights, const 
                  str("the matrix has ", weights.shape.k)};
   }
   const MmaKernels kernels = mma_kernels_for(weights.shape, weights.scheme);
-  MORACLE_TRY(const CurrentDevice here, CurrentDevice::enter(gpu->queue().index));
+  const Queue& queue = device.queue();
+  MORACLE_TRY(const CurrentDevice here, CurrentDevice::enter(queue.index));
   std::vector<int64_t> resident;
   for (const MmaKernel& kernel : kernels) {
-    MORACLE_TRY(const int64_t blocks, prepare_kernel(kernel, gpu->queue().index));
+    MORACLE_TRY(const int64_t blocks, prepare_kernel(kernel, queue.index));
     resident.push_back(blocks);
   }
-  return std::unique_ptr<GroupedLinear>(
-      new MmaLinear(std::move(weights), kernels, std::move(resident), gpu->queue()));
+  linear.add<MmaLinear>(kernels, std::move(resident), queue);
+  return {};
+}
+
+Result<std::unique_ptr<GroupedLinear>> make_sm80(KernelWeights&& weights, const KernelPlan&,
+                                                 Device& device) {
+  auto* gpu = dynamic_cast<CudaDevice*>(&device);
+  if (gpu == nullptr) {
+    return Error{ErrorKind::kInvalidArgument, "", "backend cuda-sm80", "a cuda device",
+                 "it is " + device.name()};
+  }
+  auto linear = std::make_unique<GroupedLinear>(std::move(weights));
+  MORACLE_CHECK(add_mma(*linear, *gpu));
+  return Result<std::unique_ptr<GroupedLinear>>(std::move(linear));
 }
 
 }  // namespace cuda

@@ -38,48 +38,54 @@ class FewOrMany : public FusedExperts {
   int64_t few_tokens_;
 };
 
-// Kernels of cuda-sm80 for weights whose exponents are prepared.
-Result<std::unique_ptr<GroupedLinear>> make_with_exponents(KernelWeights&& weights,
-                                                           const KernelPlan& plan, Device& device) {
-  auto* const gpu = dynamic_cast<CudaDevice*>(&device);
-  if (gpu == nullptr || !has_exponents(weights)) return make_sm80(std::move(weights), plan, device);
+// The matrix without kernels. Exponents are prepared here, and again after each replacement.
+Result<std::unique_ptr<GroupedLinear>> make_matrix(KernelWeights&& weights, const KernelPlan& plan,
+                                                   CudaDevice& device) {
+  if (!has_exponents(weights)) return std::make_unique<GroupedLinear>(std::move(weights));
   const bool one_per_row =
       plan.fused.any() && has_row_exponents(weights.shape, weights.scheme, plan.activates);
   const Exponents exponents(weights, one_per_row);
-  MORACLE_CHECK(exponents.prepare(weights, gpu->queue(), {}));
-  MORACLE_CHECK(device.synchronize());
   if (one_per_row) weights.shape = with_row_exponents(weights.shape);
-  MORACLE_TRY(std::unique_ptr<GroupedLinear> kernels, make_sm80(std::move(weights), plan, device));
-  return make_prepared(std::move(kernels), exponents, *gpu);
+  const auto prepare = [exponents, &device](const KernelWeights& fresh, Stream stream) {
+    return exponents.prepare(fresh, device.queue(), stream);
+  };
+  auto linear = std::make_unique<GroupedLinear>(std::move(weights), prepare);
+  MORACLE_CHECK(linear->weights_replaced({}));
+  MORACLE_CHECK(device.synchronize({}));
+  return linear;
+}
+
+Error not_cuda(const Device& device) {
+  return {ErrorKind::kInvalidArgument, "", "backend cuda-sm90", "a cuda device",
+          "it is " + device.name()};
 }
 
 }  // namespace
 
 Result<std::unique_ptr<GroupedLinear>> make_sm90(KernelWeights&& weights, const KernelPlan& plan,
                                                  Device& device) {
-  MORACLE_TRY(std::unique_ptr<GroupedLinear> others,
-              make_with_exponents(std::move(weights), plan, device));
-  auto& gpu = dynamic_cast<CudaDevice&>(device);
-  if (plan.dense_from > 0) {
-    MORACLE_TRY(others, make_wgmma_dense(std::move(others), gpu));
+  auto* const gpu = dynamic_cast<CudaDevice*>(&device);
+  if (gpu == nullptr) return not_cuda(device);
+  MORACLE_TRY(std::unique_ptr<GroupedLinear> linear, make_matrix(std::move(weights), plan, *gpu));
+  // In the order of the plan.
+  if (plan.linear_up_to > 0) {
+    MORACLE_CHECK(add_quantized_rows(*linear, *gpu));
+    MORACLE_CHECK(add_few_linear(*linear, plan.linear_up_to, *gpu));
   }
 #if defined(MORACLE_WITH_CUBLASLT)
-  if (const int64_t tokens = cublaslt_block_tokens(plan); tokens > 0) {
-    MORACLE_TRY(others, make_cublaslt_blocks(std::move(others), tokens, gpu));
-  }
+  if (const int64_t tokens = cublaslt_block_tokens(plan); tokens > 0)
+    MORACLE_CHECK(add_cublaslt_blocks(*linear, tokens, *gpu));
 #endif
-  if (plan.linear_up_to == 0) return others;
-  MORACLE_TRY(others, make_few_linear(std::move(others), plan.linear_up_to, gpu));
-  return make_quantized_rows(std::move(others), gpu);
+  if (plan.dense_from > 0) MORACLE_CHECK(add_wgmma_dense(*linear, plan.dense_from, *gpu));
+  MORACLE_CHECK(add_mma(*linear, *gpu));
+  return linear;
 }
 
 Result<std::unique_ptr<FusedExperts>> make_sm90_experts(const GroupedLinear& w13,
                                                         const GroupedLinear& w2, const Plan& plan,
                                                         Device& device) {
   auto* gpu = dynamic_cast<CudaDevice*>(&device);
-  if (gpu == nullptr)
-    return Error{ErrorKind::kInvalidArgument, "", "backend cuda-sm90", "a cuda device",
-                 "it is " + device.name()};
+  if (gpu == nullptr) return not_cuda(device);
   const FusedTokens& tokens = plan.matrices[0].kernel.fused;
   std::unique_ptr<FusedExperts> few, many;
   if (tokens.up_to > 0) {

@@ -79,10 +79,10 @@ std::string options_for(const MatrixShape& shape, const Scheme& scheme) {
   return options;
 }
 
-class OpenClReferenceLinear : public GroupedLinear {
+class OpenClReferenceLinear : public LinearKernel {
  public:
-  OpenClReferenceLinear(KernelWeights weights, const Queue& queue)
-      : weights_(std::move(weights)),
+  OpenClReferenceLinear(const KernelWeights& weights, const Queue& queue)
+      : weights_(weights),
         queue_(queue),
         shape_(shape_of(weights_)),
         name_{"reference.cl", "reference_linear", options_for(weights_.shape, weights_.scheme)} {}
@@ -93,8 +93,9 @@ class OpenClReferenceLinear : public GroupedLinear {
     return {};
   }
 
-  Status run(const GroupedRows& rows, const Matrix& y, Stream stream) override {
-    MORACLE_CHECK(check_floats({&y}));
+  Status run(const LinearCall& call, Stream stream) override {
+    const GroupedRows& rows = *call.from<GroupedRows>();
+    MORACLE_CHECK(check_floats({&call.out}));
     const std::optional<QuantKey>& key = weights_.scheme.activation;
     if (!key) MORACLE_CHECK(check_floats({&rows.x.values}));
     if (rows.num_rows == 0) return {};
@@ -105,13 +106,12 @@ class OpenClReferenceLinear : public GroupedLinear {
     const int64_t x_group = std::max<int64_t>(key ? group_cols(*key, shape_.k) : 1, 1);
     return launch_kernel(queue_, stream, name_, kernel_, groups, threads,
                          weights_.buffer.as<std::byte>(), shape_, rows.x.values, rows.x.scales,
-                         rows.x.num_scales, x_group, rows.row_index, rows.expert_offsets, y,
+                         rows.x.num_scales, x_group, rows.row_index, rows.expert_offsets, call.out,
                          rows.num_rows);
   }
-  const KernelWeights& weights() const override { return weights_; }
 
  private:
-  KernelWeights weights_;
+  const KernelWeights& weights_;
   const Queue& queue_;  // owned by the device, which outlives its layers
   Shape shape_;
   KernelName name_;
@@ -128,10 +128,9 @@ Result<std::unique_ptr<GroupedLinear>> make_reference(KernelWeights&& weights, c
     return Error{ErrorKind::kInvalidArgument, "", "backend opencl-reference", "an opencl device",
                  "it is " + device.name()};
   }
-  auto linear =
-      std::make_unique<opencl_reference::OpenClReferenceLinear>(std::move(weights), there->queue());
-  MORACLE_CHECK(linear->compile());
-  return std::unique_ptr<GroupedLinear>(std::move(linear));
+  auto linear = std::make_unique<GroupedLinear>(std::move(weights));
+  MORACLE_CHECK(linear->add<opencl_reference::OpenClReferenceLinear>(there->queue()).compile());
+  return linear;
 }
 
 }  // namespace opencl

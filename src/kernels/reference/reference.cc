@@ -46,23 +46,23 @@ CanonicalMatrix unpacked(const KernelWeights& weights, int64_t e) {
   return m;
 }
 
-class ReferenceLinear : public GroupedLinear {
+class ReferenceLinear : public LinearKernel {
  public:
-  ReferenceLinear(KernelWeights weights, ThreadPool& pool)
-      : weights_(std::move(weights)), pool_(pool) {}
+  ReferenceLinear(const KernelWeights& weights, ThreadPool& pool)
+      : weights_(weights), pool_(pool) {}
 
-  Status run(const GroupedRows& rows, const Matrix& y, Stream) override {
+  Status run(const LinearCall& call, Stream) override {
+    const GroupedRows& rows = *call.from<GroupedRows>();
     const int32_t one_expert[] = {0, static_cast<int32_t>(rows.num_rows)};
     const int32_t* offsets = rows.expert_offsets ? rows.expert_offsets : one_expert;
     for (int64_t e = 0; e < weights_.num_experts; ++e) {
       const int64_t count = offsets[e + 1] - offsets[e];
       if (count == 0) continue;
       if (kernels_are_watched()) report({kName, weights_.shape, count});
-      run_expert(rows, e, offsets[e], offsets[e + 1], y);
+      run_expert(rows, e, offsets[e], offsets[e + 1], call.out);
     }
     return {};
   }
-  const KernelWeights& weights() const override { return weights_; }
 
  private:
   void run_expert(const GroupedRows& rows, int64_t e, int64_t begin, int64_t end, const Matrix& y) {
@@ -121,7 +121,7 @@ class ReferenceLinear : public GroupedLinear {
       out[c] = static_cast<double>(decode(key, codes[c])) * scales[c / group];
   }
 
-  KernelWeights weights_;
+  const KernelWeights& weights_;
   ThreadPool& pool_;
 };
 
@@ -137,7 +137,9 @@ Result<std::unique_ptr<GroupedLinear>> make(KernelWeights&& weights, const Kerne
     return Error{ErrorKind::kInvalidArgument, "", "backend reference", "the cpu device",
                  "it is " + device.name()};
   }
-  return std::unique_ptr<GroupedLinear>(new ReferenceLinear(std::move(weights), cpu->pool()));
+  auto linear = std::make_unique<GroupedLinear>(std::move(weights));
+  linear->add<ReferenceLinear>(cpu->pool());
+  return linear;
 }
 
 }  // namespace

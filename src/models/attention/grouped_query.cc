@@ -60,7 +60,7 @@ class GroupedQueryAttention : public Attention {
     return loader.load(o_, std::move(from->o));
   }
 
-  bool starts_with_norm(const NormedInput& x) const override { return qkv_->starts_with_norm(x); }
+  bool starts_with_norm(const NormedInput& x) const override { return qkv_->serves({x}); }
 
   Status apply(const Matrix& x, const Matrix& out, const AttentionStep& step) override {
     const GroupedQuerySpec& spec = spec_;
@@ -74,7 +74,7 @@ class GroupedQueryAttention : public Attention {
                  v = columns(scratch.qkv, k_at + kv_size, kv_size);
     const Matrix out_of_qkv =
         columns(scratch.qkv, 0, scratch.qkv.cols - (spec.values_are_keys ? kv_size : 0));
-    MORACLE_CHECK(step.normed != nullptr ? qkv_->apply(*step.normed, out_of_qkv, step.stream)
+    MORACLE_CHECK(step.normed != nullptr ? qkv_->apply({*step.normed, out_of_qkv}, step.stream)
                                          : qkv_->apply(x, out_of_qkv, step.stream));
     part_done(step.on_part, "attention linears");
     if (between) {

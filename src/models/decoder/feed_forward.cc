@@ -76,9 +76,11 @@ Status MoeStage::route(const Matrix& x, const FeedForwardScratch& scratch, Ops& 
   const Matrix logits{scratch.logits.data, scratch.logits.dtype, x.rows, layer.num_experts,
                       scratch.logits.stride};
   const float* bias = correction_bias_.bytes() > 0 ? correction_bias_.as<float>() : nullptr;
-  MORACLE_CHECK(router_->route(
-      {x, norm, logits, layer.routing, bias, layer.top_k, scratch.topk_ids, scratch.topk_weights},
-      ops, stream));
+  LinearCall call{
+      LinearCall::Raw{x}, logits,
+      LinearCall::Route{layer.routing, bias, layer.top_k, scratch.topk_ids, scratch.topk_weights}};
+  if (norm != nullptr) call.input = NormedInput{*norm};
+  MORACLE_CHECK(router_->apply(call, stream));
   if (expert_scales_.bytes() > 0) {
     MORACLE_CHECK(ops.scale_by_expert(scratch.topk_ids, x.rows * layer.top_k,
                                       expert_scales_.as<float>(), scratch.topk_weights, stream));

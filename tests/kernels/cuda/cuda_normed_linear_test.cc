@@ -12,7 +12,7 @@
 #include "base/text.h"
 #include "conformance/conformance.h"
 #include "kernels/cuda/cuda_test.h"
-#include "moe/linear_access.h"
+#include "kernels/linear_call.h"
 #include "moracle/moe.h"
 #include "support/floats.h"
 #include "support/must.h"
@@ -103,7 +103,7 @@ class CudaNormedLinearTest : public CudaTest {
   }
   Results fused(Linear& linear, int64_t tokens) {
     reset();
-    must(LinearAccess::apply(linear, input(tokens), out(tokens), {}));
+    must(linear.apply({input(tokens), out(tokens)}, {}));
     EXPECT_EQ(download<uint16_t>(x_), residual_);
     return {download<uint16_t>(sum_), download<uint16_t>(out_)};
   }
@@ -132,8 +132,8 @@ TEST_F(CudaNormedLinearTest, OneKernelGivesBitsOfTwo) {
       Linear linear = make(outputs, hidden, bias, scheme);
       for (const int64_t tokens : {1, 2, 3, 4}) {
         SCOPED_TRACE(str(scheme, ", ", outputs, " x ", hidden, ", ", tokens, " tokens"));
-        EXPECT_TRUE(tokens > 1 || LinearAccess::starts_with_norm(linear, input(tokens)));
-        if (!LinearAccess::starts_with_norm(linear, input(tokens))) continue;
+        EXPECT_TRUE(tokens > 1 || linear.serves({input(tokens)}));
+        if (!linear.serves({input(tokens)})) continue;
         const Results want = composed(linear, tokens);
         ASSERT_TRUE(fused(linear, tokens) == want);
       }
@@ -143,15 +143,15 @@ TEST_F(CudaNormedLinearTest, OneKernelGivesBitsOfTwo) {
 
 TEST_F(CudaNormedLinearTest, OtherInputsRunOneAfterAnother) {
   Linear linear = make(64, 2048, false, "int4-w4a16-g128");
-  EXPECT_TRUE(LinearAccess::starts_with_norm(linear, input(4)));
-  EXPECT_FALSE(LinearAccess::starts_with_norm(linear, input(5)));
+  EXPECT_TRUE(linear.serves({input(4)}));
+  EXPECT_FALSE(linear.serves({input(5)}));
   Linear wide = make(64, 7168, false, "int4-w4a16-g128");
-  EXPECT_FALSE(LinearAccess::starts_with_norm(wide, input(1)));
+  EXPECT_FALSE(wide.serves({input(1)}));
   Linear mx = make(64, 2048, false, "mxfp8-w8a8");
-  EXPECT_FALSE(LinearAccess::starts_with_norm(mx, input(1)));
+  EXPECT_FALSE(mx.serves({input(1)}));
   Linear quantized = make(64, 2048, false, "int8-w8a8");
-  EXPECT_TRUE(LinearAccess::starts_with_norm(quantized, input(4)));
-  EXPECT_FALSE(LinearAccess::starts_with_norm(quantized, input(5)));
+  EXPECT_TRUE(quantized.serves({input(4)}));
+  EXPECT_FALSE(quantized.serves({input(5)}));
 }
 
 TEST_F(CudaNormedLinearTest, RowHasSameBitsBesideOtherRows) {
@@ -194,8 +194,8 @@ TEST_F(CudaNormedLinearTest, ReplaysGiveBitsOfCalls) {
     NormedInput back = there;  // the residual sums go back and forth
     std::swap(back.norm.x, back.sum);
     const auto enqueue = [&]() -> Status {
-      if (Status done = LinearAccess::apply(linear, there, out(tokens), {}); !done) return done;
-      return LinearAccess::apply(linear, back, out(tokens), {});
+      if (Status done = linear.apply({there, out(tokens)}, {}); !done) return done;
+      return linear.apply({back, out(tokens)}, {});
     };
     reset();
     must(enqueue());

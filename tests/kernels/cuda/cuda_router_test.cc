@@ -12,7 +12,6 @@
 #include "conformance/conformance.h"
 #include "kernels/cuda/cuda_test.h"
 #include "kernels/cuda/dense/few_router.h"
-#include "moe/linear_access.h"
 #include "moracle/moe.h"
 #include "support/floats.h"
 #include "support/must.h"
@@ -87,15 +86,17 @@ class CudaRouterTest : public CudaTest {
   std::vector<float> normal(int64_t count) { return testing::normal_floats(random_, count); }
   Buffer floats(int64_t count) { return upload(normal(count)); }
 
-  RouterCall call(const Routing& routing, int64_t tokens, const AddRmsNorm* norm) const {
-    return {bf16_matrix(normed_, tokens, hidden_),
-            norm,
+  LinearCall call(const Routing& routing, int64_t tokens) const {
+    return {LinearCall::Raw{bf16_matrix(normed_, tokens, hidden_)},
             bf16_matrix(logits_, tokens, experts_),
-            routing,
-            routing.correction_bias ? bias_.as<float>() : nullptr,
-            std::min<int64_t>(8, experts_ / 2),
-            ids_.as<int32_t>(),
-            weights_.as<float>()};
+            LinearCall::Route{routing, routing.correction_bias ? bias_.as<float>() : nullptr,
+                              std::min<int64_t>(8, experts_ / 2), ids_.as<int32_t>(),
+                              weights_.as<float>()}};
+  }
+  LinearCall normed_call(const Routing& routing, int64_t tokens) const {
+    LinearCall with_norm = call(routing, tokens);
+    with_norm.input = NormedInput{norm(tokens)};
+    return with_norm;
   }
   AddRmsNorm norm(int64_t tokens) const {
     return {bf16_matrix(x_, tokens, hidden_), bf16_matrix(y_, tokens, hidden_),
@@ -117,17 +118,16 @@ class CudaRouterTest : public CudaTest {
     reset();
     Ops& ops = device_->ops();
     const AddRmsNorm n = norm(tokens);
-    const RouterCall c = call(routing, tokens, nullptr);
+    const LinearCall c = call(routing, tokens);
+    const auto& to = *c.to<LinearCall::Route>();
     must(ops.add_rms_norm(n.x, n.y, n.weight, n.epsilon, n.out, {}));
-    must(router_->apply(c.x, c.logits));
-    must(
-        ops.route(c.logits, c.routing, c.correction_bias, c.top_k, c.topk_ids, c.topk_weights, {}));
+    must(router_->apply(c.x(), c.out));
+    must(ops.route(c.out, routing, to.correction_bias, to.top_k, to.topk_ids, to.topk_weights, {}));
     return results();
   }
   Results fused(const Routing& routing, int64_t tokens) {
     reset();
-    const AddRmsNorm n = norm(tokens);
-    must(LinearAccess::route(*router_, call(routing, tokens, &n), {}));
+    must(router_->apply(normed_call(routing, tokens), {}));
     return results();
   }
   /// The norm by itself.
@@ -135,7 +135,7 @@ class CudaRouterTest : public CudaTest {
     reset();
     const AddRmsNorm n = norm(tokens);
     must(device_->ops().add_rms_norm(n.x, n.y, n.weight, n.epsilon, n.out, {}));
-    must(LinearAccess::route(*router_, call(routing, tokens, nullptr), {}));
+    must(router_->apply(call(routing, tokens), {}));
     return results();
   }
 
@@ -153,8 +153,9 @@ TEST_F(CudaRouterTest, OneKernelGivesBitsOfThree) {
       for (const RouterForm& form : kForms) {
         for (const int64_t tokens : {1, 2, 3, 4, 5, 8, 9, 16}) {
           SCOPED_TRACE(str(form.name, ", ", experts, " x ", hidden, ", ", tokens, " tokens"));
-          EXPECT_EQ(cuda::few_router_serves(call(form.routing, tokens, nullptr)),
-                    form.fused && tokens <= 4);
+          EXPECT_EQ(cuda::few_router_serves(call(form.routing, tokens)), form.fused && tokens <= 4);
+          EXPECT_EQ(router_->serves(call(form.routing, tokens)), form.fused && tokens <= 4);
+          EXPECT_EQ(router_->serves(normed_call(form.routing, tokens)), form.fused && tokens <= 4);
           const Results want = composed(form.routing, tokens);
           ASSERT_TRUE(fused(form.routing, tokens) == want);
           ASSERT_TRUE(half_fused(form.routing, tokens) == want);
@@ -181,11 +182,10 @@ TEST_F(CudaRouterTest, ReplaysGiveBitsOfCalls) {
     const Routing routing{.renormalize = true};
     for (const int64_t tokens : {1, 4}) {
       SCOPED_TRACE(str(hidden, ", ", tokens, " tokens"));
-      const AddRmsNorm n = norm(tokens);
-      const RouterCall one = call(routing, tokens, &n);
+      const LinearCall one = normed_call(routing, tokens);
       const auto enqueue = [&]() -> Status {
         for (int i = 0; i < kCalls; ++i) {
-          if (Status done = LinearAccess::route(*router_, one, {}); !done) return done;
+          if (Status done = router_->apply(one, {}); !done) return done;
         }
         return {};
       };

@@ -93,13 +93,15 @@ RowForm row_form(const MatrixShape& shape, const Scheme& scheme, LineArithmetic 
   return form;
 }
 
-class LineLinear : public GroupedLinear {
+class LineLinear : public LinearKernel {
  public:
-  LineLinear(KernelWeights weights, LineArithmetic arithmetic, const LineKernels& kernels,
+  LineLinear(const KernelWeights& weights, LineArithmetic arithmetic, const LineKernels& kernels,
              const KernelPlan& plan, CpuDevice& device)
-      : weights_(std::move(weights)),
+      : weights_(weights),
         kernels_(kernels),
         device_(device),
+        activates_(plan.activates),
+        quantizes_(plan.quantizes),
         pass_(weights_, main_form(weights_.shape, weights_.scheme, arithmetic, kernels), kernels) {
     const MatrixShape& shape = weights_.shape;
     const Scheme& scheme = weights_.scheme;
@@ -116,15 +118,13 @@ class LineLinear : public GroupedLinear {
     return device_.reserve_scratch(bytes);
   }
 
-  const KernelWeights& weights() const override { return weights_; }
-  Status run(const GroupedRows& rows, const Matrix& y, Stream) override;
-  Status run_activated(const GroupedRows& rows, const ActivationSpec& activation, const Matrix& out,
-                       Stream) override;
-  Status run_quantized(const GroupedRows& rows, const ActivationSpec& activation,
-                       const Matrix& scratch, const QuantKey& key, const Rows& out,
-                       Stream) override;
-  Status run_combined(const GroupedRows& rows, const Combination& combination, const Matrix& out,
-                      Stream) override;
+  bool serves(const LinearCall& call) const override {
+    if (call.from<GroupedRows>() == nullptr || call.to<LinearCall::Route>() != nullptr)
+      return false;
+    if (call.to<LinearCall::Activate>() != nullptr) return activates_;
+    return call.to<LinearCall::Quantize>() == nullptr || quantizes_;
+  }
+  Status run(const LinearCall& call, Stream) override;
 
  private:
   PanelPairs pairs(bool gated = false) const {
@@ -135,13 +135,16 @@ class LineLinear : public GroupedLinear {
   template <class Finish, class Done = std::nullptr_t>
   void walk(const GroupedRows& rows, const PanelPairs& pairs, const Destination& to,
             const Finish& finish, const Done& done = nullptr);
+  void store(const GroupedRows& rows, const Matrix& y);
   template <class Done>
-  Status activated(const GroupedRows& rows, const ActivationSpec& activation, const Matrix& out,
-                   const Done& done);
+  Status activate(const GroupedRows& rows, const ActivationSpec& activation, const Matrix& out,
+                  const Done& done);
+  void combine(const GroupedRows& rows, const LinearCall::Combine& combination, const Matrix& out);
 
-  KernelWeights weights_;
+  const KernelWeights& weights_;
   const LineKernels& kernels_;
   CpuDevice& device_;
+  const bool activates_, quantizes_;
   LinePass pass_;
   std::optional<LinePass> few_;  // for experts with few rows
   RowForm form_;
@@ -165,7 +168,24 @@ void LineLinear::walk(const GroupedRows& given, const PanelPairs& pairs, const D
   }
 }
 
-Status LineLinear::run(const GroupedRows& rows, const Matrix& y, Stream) {
+Status LineLinear::run(const LinearCall& call, Stream) {
+  const GroupedRows& rows = *call.from<GroupedRows>();
+  if (const auto* const to = call.to<LinearCall::Activate>())
+    return activate(rows, to->activation, call.out, [](const RowItem&) {});
+  if (const auto* const to = call.to<LinearCall::Quantize>()) {
+    return activate(rows, to->activation, call.out, [&](const RowItem& item) {
+      for (int64_t r = item.first; r < item.past; ++r)
+        quantize_row(vector_ops(), to->key, call.out, r, to->codes);
+    });
+  }
+  if (const auto* const to = call.to<LinearCall::Combine>())
+    combine(rows, *to, call.out);
+  else
+    store(rows, call.out);
+  return {};
+}
+
+void LineLinear::store(const GroupedRows& rows, const Matrix& y) {
   const Destination to{static_cast<float*>(y.data), y.stride};
   walk(rows, pairs(), to, [&](const Finished& some) {
     for (int p = 0; p < some.pair.panels(); ++p) {
@@ -175,12 +195,11 @@ Status LineLinear::run(const GroupedRows& rows, const Matrix& y, Stream) {
       kernels_.finish(f);
     }
   });
-  return {};
 }
 
 template <class Done>
-Status LineLinear::activated(const GroupedRows& rows, const ActivationSpec& activation,
-                             const Matrix& out, const Done& done) {
+Status LineLinear::activate(const GroupedRows& rows, const ActivationSpec& activation,
+                            const Matrix& out, const Done& done) {
   MORACLE_CHECK(check_activation(activation));
   const bool gated = is_gated(activation.function);
   const Destination to{static_cast<float*>(out.data), out.stride};
@@ -209,22 +228,8 @@ Status LineLinear::activated(const GroupedRows& rows, const ActivationSpec& acti
   return {};
 }
 
-Status LineLinear::run_activated(const GroupedRows& rows, const ActivationSpec& activation,
-                                 const Matrix& out, Stream) {
-  return activated(rows, activation, out, [](const RowItem&) {});
-}
-
-Status LineLinear::run_quantized(const GroupedRows& rows, const ActivationSpec& activation,
-                                 const Matrix& scratch, const QuantKey& key, const Rows& out,
-                                 Stream) {
-  return activated(rows, activation, scratch, [&](const RowItem& item) {
-    for (int64_t r = item.first; r < item.past; ++r)
-      quantize_row(vector_ops(), key, scratch, r, out);
-  });
-}
-
-Status LineLinear::run_combined(const GroupedRows& rows, const Combination& combination,
-                                const Matrix& out, Stream) {
+void LineLinear::combine(const GroupedRows& rows, const LinearCall::Combine& combination,
+                         const Matrix& out) {
   if (!combination.add) {
     device_.pool().split(out.rows, [&](int64_t first, int64_t last) {
       for (int64_t t = first; t < last; ++t)
@@ -248,7 +253,6 @@ Status LineLinear::run_combined(const GroupedRows& rows, const Combination& comb
       kernels_.finish(f);
     }
   });
-  return {};
 }
 
 // Adds the kernels of a plan: codes multiplied directly for few rows of an expert, where a kernel
@@ -327,9 +331,9 @@ Result<std::unique_ptr<GroupedLinear>> make_lines(KernelWeights&& weights, const
     return Error{ErrorKind::kInvalidArgument, "", "kernels of lines", "the cpu device",
                  "it is " + device.name()};
   }
-  auto linear = std::make_unique<LineLinear>(std::move(weights), arithmetic, kernels, plan, *cpu);
-  MORACLE_CHECK(linear->reserve(plan));
-  return std::unique_ptr<GroupedLinear>(std::move(linear));
+  auto linear = std::make_unique<GroupedLinear>(std::move(weights));
+  MORACLE_CHECK(linear->add<LineLinear>(arithmetic, kernels, plan, *cpu).reserve(plan));
+  return linear;
 }
 
 }  // namespace moracle::cpu

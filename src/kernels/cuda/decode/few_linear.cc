@@ -5,55 +5,52 @@
 namespace moracle::cuda {
 namespace {
 
-class FewLinear : public GroupedLinear {
+class FewLinear : public LinearKernel {
  public:
-  FewLinear(std::unique_ptr<GroupedLinear> others, FewLaunch few, int64_t most_tokens)
-      : others_(std::move(others)), few_(few), most_tokens_(most_tokens) {}
+  FewLinear(const KernelWeights& weights, FewLaunch few, int64_t most_tokens)
+      : weights_(weights), few_(few), most_tokens_(most_tokens) {}
 
-  // Rows that 16-byte loads cannot read run in the other kernels.
-  Status run(const GroupedRows& rows, const Matrix& y, Stream stream) override {
-    const Matrix& x = rows.x.values;
-    const int64_t vector = weights().scheme.activation ? 16 : 8;
-    const bool aligned = reinterpret_cast<uintptr_t>(x.data) % 16 == 0 && x.stride % vector == 0;
-    if (rows.num_rows > most_tokens_ || rows.num_rows == 0 || !aligned || x.cols % 16 != 0)
-      return others_->run(rows, y, stream);
-    const auto tokens = static_cast<int>(rows.num_rows);
-    if (few_.serves_dense(weights(), tokens))
-      return few_.run_dense(weights(), rows.x, y, slots_of(tokens), stream);
-    return few_.run_rows(weights(), rows.x, false, y, nullptr, slots_of(tokens),
+  bool serves(const LinearCall& call) const override {
+    if (call.to<LinearCall::Store>() == nullptr) return false;
+    if (const auto* const normed = call.from<NormedInput>())
+      return normed->sum.data != nullptr && call.x().rows <= most_tokens_ &&
+             few_.serves_norm(weights_, *normed);
+    const auto* const rows = call.from<GroupedRows>();
+    return rows != nullptr && rows->num_rows > 0 && rows->num_rows <= most_tokens_ &&
+           in_vectors(rows->x.values);
+  }
+  Status run(const LinearCall& call, Stream stream) override {
+    const auto* const normed = call.from<NormedInput>();
+    const auto* const rows = call.from<GroupedRows>();
+    const auto tokens = static_cast<int>(normed != nullptr ? call.x().rows : rows->num_rows);
+    // Each token has the one expert.
+    const FewSlots slots{nullptr, nullptr, nullptr, tokens, tokens, 1, 1, 1, nullptr, nullptr};
+    if (normed != nullptr) return few_.run_normed(weights_, *normed, call.out, slots, stream);
+    if (few_.serves_dense(weights_, tokens))
+      return few_.run_dense(weights_, rows->x, call.out, slots, stream);
+    return few_.run_rows(weights_, rows->x, false, call.out, nullptr, slots,
                          few_choice(tokens, 1, 1), true, stream);
   }
-  bool serves_norm(const NormedInput& x) const override {
-    return x.norm.x.rows <= most_tokens_ && few_.serves_norm(weights(), x);
-  }
-  Status run_normed(const NormedInput& x, const Matrix& y, Stream stream) override {
-    if (!serves_norm(x)) return GroupedLinear::run_normed(x, y, stream);
-    const auto tokens = static_cast<int>(x.norm.x.rows);
-    return few_.run_normed(weights(), x, y, slots_of(tokens), stream);
-  }
-  Status run_dense(const Matrix& x, const Rows& scratch, const Matrix& y, Stream stream) override {
-    return others_->run_dense(x, scratch, y, stream);
-  }
-  Status weights_replaced(Stream stream) override { return others_->weights_replaced(stream); }
-  const KernelWeights& weights() const override { return others_->weights(); }
 
  private:
-  // Each token has the one expert.
-  static FewSlots slots_of(int tokens) {
-    return {nullptr, nullptr, nullptr, tokens, tokens, 1, 1, 1, nullptr, nullptr};
+  // True if 16-byte loads can read the rows.
+  bool in_vectors(const Matrix& x) const {
+    const int64_t vector = weights_.scheme.activation ? 16 : 8;
+    return reinterpret_cast<uintptr_t>(x.data) % 16 == 0 && x.stride % vector == 0 &&
+           x.cols % 16 == 0;
   }
 
-  std::unique_ptr<GroupedLinear> others_;
+  const KernelWeights& weights_;
   FewLaunch few_;
   int64_t most_tokens_;
 };
 
 }  // namespace
 
-Result<std::unique_ptr<GroupedLinear>> make_few_linear(std::unique_ptr<GroupedLinear> others,
-                                                       int64_t most_tokens, CudaDevice& device) {
-  MORACLE_TRY(const FewLaunch few, FewLaunch::make(others->weights(), device.queue()));
-  return std::unique_ptr<GroupedLinear>(new FewLinear(std::move(others), few, most_tokens));
+Status add_few_linear(GroupedLinear& linear, int64_t most_tokens, CudaDevice& device) {
+  MORACLE_TRY(const FewLaunch few, FewLaunch::make(linear.weights(), device.queue()));
+  linear.add<FewLinear>(few, most_tokens);
+  return {};
 }
 
 }  // namespace moracle::cuda

@@ -1,4 +1,4 @@
-// A matrix whose few rows stream its weights; more rows run elsewhere.
+// Linear layers of few tokens, which stream their weights.
 #pragma once
 
 #include "kernels/cuda/device/cuda_device.h"
@@ -6,9 +6,8 @@
 
 namespace moracle::cuda {
 
-/// Wraps `others`, kernels on the same weights. A linear layer of up to
-/// `most_tokens` tokens streams its weights; all else runs in `others`.
-Result<std::unique_ptr<GroupedLinear>> make_few_linear(std::unique_ptr<GroupedLinear> others,
-                                                       int64_t most_tokens, CudaDevice& device);
+/// Adds the kernel for up to `most_tokens` tokens. It serves rows that 16-byte loads can read, and
+/// norms before floats.
+Status add_few_linear(GroupedLinear& linear, int64_t most_tokens, CudaDevice& device);
 
 }  // namespace moracle::cuda

@@ -16,36 +16,34 @@ bool in_vectors(const Matrix& m) {
   return reinterpret_cast<uintptr_t>(m.data) % 16 == 0 && m.stride * bits(m.dtype) % 128 == 0;
 }
 
-class CublasLtBlocks : public GroupedLinear {
+class CublasLtBlocks : public LinearKernel {
  public:
-  CublasLtBlocks(std::unique_ptr<GroupedLinear> others, int64_t tokens,
-                 std::shared_ptr<CublasLt> library, std::shared_ptr<const Buffer> scratch,
-                 CudaDevice& device)
-      : others_(std::move(others)),
+  CublasLtBlocks(const KernelWeights& weights, int64_t tokens, std::shared_ptr<CublasLt> library,
+                 std::shared_ptr<const Buffer> scratch, CudaDevice& device)
+      : weights_(weights),
         tokens_(tokens),
         library_(std::move(library)),
         scratch_(std::move(scratch)),
-        at_(cublaslt_block_scratch(others_->weights().shape)),
+        at_(cublaslt_block_scratch(weights.shape)),
         device_(device) {}
 
-  Status run(const GroupedRows& rows, const Matrix& y, Stream stream) override {
-    return others_->run(rows, y, stream);
+  bool serves(const LinearCall& call) const override {
+    const auto* const raw = call.from<LinearCall::Raw>();
+    return raw != nullptr && call.to<LinearCall::Store>() != nullptr && raw->x.rows >= tokens_ &&
+           raw->x.dtype == DType::kBF16 && in_vectors(raw->x) && in_vectors(call.out);
   }
-  Status run_dense(const Matrix& x, const Rows& scratch, const Matrix& y, Stream stream) override {
-    const bool fits = x.dtype == DType::kBF16 && in_vectors(x) && in_vectors(y);
-    if (x.rows < tokens_ || !fits) return others_->run_dense(x, scratch, y, stream);
-    if (kernels_are_watched()) report({kCublasLtBlocksName, weights().shape});
+  Status run(const LinearCall& call, Stream stream) override {
+    const LinearCall::Raw& raw = *call.from<LinearCall::Raw>();
+    if (kernels_are_watched()) report({kCublasLtBlocksName, weights_.shape});
     MORACLE_CHECK(library_->order().begin(stream));
-    const Status done = multiply(x, scratch, y, stream);
+    const Status done = multiply(raw.x, raw.scratch, call.out, stream);
     library_->order().end(stream);
     return done;
   }
-  Status weights_replaced(Stream stream) override { return others_->weights_replaced(stream); }
-  const KernelWeights& weights() const override { return others_->weights(); }
 
  private:
   Status multiply(const Matrix& x, const Rows& scratch, const Matrix& y, Stream stream) {
-    MORACLE_CHECK(unpack_rows(device_.queue(), weights(), at_, scratch_->as<uint8_t>(), stream));
+    MORACLE_CHECK(unpack_rows(device_.queue(), weights_, at_, scratch_->as<uint8_t>(), stream));
     const int64_t rest = x.rows % kRowUnit, whole = x.rows - rest;
     // Quantize while the weights are copied.
     MORACLE_CHECK(
@@ -58,7 +56,7 @@ class CublasLtBlocks : public GroupedLinear {
   }
   Status multiply(const Matrix& x, int64_t first, int64_t count, const Matrix& codes, float* scales,
                   const Matrix& y, Overlap overlap, Stream stream) {
-    const KernelWeights& w = weights();
+    const KernelWeights& w = weights_;
     const QuantKey& key = *w.scheme.activation;
     const Rows to{codes.slice(first, count), scales, w.shape.k / key.group.cols};
     MORACLE_CHECK(quantize_vectors(device_.queue(), x.slice(first, count), key, to,
@@ -70,7 +68,7 @@ class CublasLtBlocks : public GroupedLinear {
     return library_->multiply(product, stream);
   }
 
-  std::unique_ptr<GroupedLinear> others_;
+  const KernelWeights& weights_;
   int64_t tokens_;
   std::shared_ptr<CublasLt> library_;
   std::shared_ptr<const Buffer> scratch_;
@@ -80,17 +78,16 @@ class CublasLtBlocks : public GroupedLinear {
 
 }  // namespace
 
-Result<std::unique_ptr<GroupedLinear>> make_cublaslt_blocks(std::unique_ptr<GroupedLinear> others,
-                                                            int64_t tokens, CudaDevice& device) {
+Status add_cublaslt_blocks(GroupedLinear& linear, int64_t tokens, CudaDevice& device) {
   const Turn turn = device.turn();
   std::shared_ptr<CublasLt>& library = device.cublaslt();
   if (!library) {
     MORACLE_TRY(library, CublasLt::open(device, device.queue()));
   }
-  const int64_t bytes = cublaslt_block_scratch(others->weights().shape).bytes;
+  const int64_t bytes = cublaslt_block_scratch(linear.weights().shape).bytes;
   MORACLE_TRY(std::shared_ptr<const Buffer> scratch, library->scratch(device, bytes));
-  return std::unique_ptr<GroupedLinear>(
-      new CublasLtBlocks(std::move(others), tokens, library, std::move(scratch), device));
+  linear.add<CublasLtBlocks>(tokens, library, std::move(scratch), device);
+  return {};
 }
 
 }  // namespace moracle::cuda

@@ -7,12 +7,10 @@
 
 namespace moracle::cuda {
 
-/// Wraps `others`, kernels on the same weights. From `tokens` tokens on, run_dense copies the
-/// weights into rows, because cuBLASLt does not read layout mma16, and calls the library. A copy of
-/// a call costs 6 µs for 10 MB. Rows that vectors of 16 bytes cannot read or write, and run, go to
-/// `others`. Requires cublaslt_block_products.
-Result<std::unique_ptr<GroupedLinear>> make_cublaslt_blocks(std::unique_ptr<GroupedLinear> others,
-                                                            int64_t tokens, CudaDevice& device);
+/// Adds a kernel for raw rows, from `tokens` tokens on, that vectors of 16 bytes can read and
+/// write. It copies the weights into rows, because cuBLASLt does not read layout mma16, and calls
+/// the library. A copy of a call costs 6 µs for 10 MB. Requires cublaslt_block_products.
+Status add_cublaslt_blocks(GroupedLinear& linear, int64_t tokens, CudaDevice& device);
 
 }  // namespace moracle::cuda
 #endif

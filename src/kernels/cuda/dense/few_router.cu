@@ -143,11 +143,11 @@ constexpr Kernel kRouters[2][2][2] = {{{few_router<kFewRowsWarps, kFewExpertsPer
 
 }  // namespace
 
-bool few_router_serves(const RouterCall& call) {
-  const int64_t num_experts = call.logits.cols;
-  return call.x.rows <= kMostRouterTokens && is_few_rows(call.x.rows, num_experts) &&
-         num_experts <= kMostRouterOutputs &&
-         routes_in_warps(num_experts, call.routing, call.top_k);
+bool few_router_serves(const LinearCall& call) {
+  const auto* const to = call.to<LinearCall::Route>();
+  const int64_t num_experts = call.out.cols, rows = call.x().rows;
+  return to != nullptr && rows <= kMostRouterTokens && is_few_rows(rows, num_experts) &&
+         num_experts <= kMostRouterOutputs && routes_in_warps(num_experts, to->routing, to->top_k);
 }
 
 bool few_router_norms(const AddRmsNorm& norm) {
@@ -155,24 +155,23 @@ bool few_router_norms(const AddRmsNorm& norm) {
          normed_bytes(norm.x.rows, norm.x.cols) <= kMostNormedBytes;
 }
 
-Status route_few_rows(const Queue& queue, const FewRows& product, const RouterCall& call,
+Status route_few_rows(const Queue& queue, const FewRows& product, const LinearCall::Route& to,
                       const AddRmsNorm* norm, unsigned* arrived, Stream stream) {
   if (product.x.rows == 0) return {};
-  MORACLE_CHECK(
-      check_routing(call.routing, product.n, call.correction_bias != nullptr, call.top_k));
+  MORACLE_CHECK(check_routing(to.routing, product.n, to.correction_bias != nullptr, to.top_k));
   const int64_t blocks = (product.n + kFewRowsOutputs - 1) / kFewRowsOutputs;
 #if defined(MORACLE_WITH_SM90A)  // later GPUs run code for compute capability 8.0
   const bool cluster = queue.capability == 90 && blocks <= kClusterBlocks;
 #else
   const bool cluster = false;
 #endif
-  const RouterArgs args{product,
-                        norm != nullptr ? *norm : AddRmsNorm{},
-                        {call.logits, call.routing, call.correction_bias, call.top_k, call.topk_ids,
-                         call.topk_weights},
-                        arrived,
-                        has_aligned_rows(product.x),
-                        cluster};
+  const RouterArgs args{
+      product,
+      norm != nullptr ? *norm : AddRmsNorm{},
+      {product.y, to.routing, to.correction_bias, to.top_k, to.topk_ids, to.topk_weights},
+      arrived,
+      has_aligned_rows(product.x),
+      cluster};
   const bool many = takes_many_warps(product.k), wide = product.n > 32 * kFewExpertsPerLane;
   return launch_clusters(
       queue, stream, "few_router", kRouters[many][wide][norm != nullptr], blocks,

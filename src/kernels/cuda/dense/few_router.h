@@ -3,7 +3,7 @@
 #pragma once
 
 #include "kernels/cuda/dense/few_rows.h"
-#include "kernels/grouped_linear.h"
+#include "kernels/linear_call.h"
 
 namespace moracle::cuda {
 
@@ -13,15 +13,15 @@ inline constexpr int64_t kMostRouterOutputs = 512;
 /// Qwen3-30B-A3B on an H200 was 2 % slower than by separate kernels.
 inline constexpr int64_t kMostRouterTokens = 4;
 
-/// True if route_few_rows chooses experts like this. Depends on shapes and the routing alone.
-bool few_router_serves(const RouterCall& call);
+/// True if route_few_rows routes like this. Depends on shapes and the routing alone.
+bool few_router_serves(const LinearCall& call);
 /// True if the kernel computes the norm of the call, too. Others run Ops::add_rms_norm before it.
 bool few_router_norms(const AddRmsNorm& norm);
 
 /// `product`: x and the logits, as for multiply_few_rows. `norm`: null, or few_router_norms.
 /// `arrived`: a zero in device memory, which is zero again at the end of the kernel. Calls with the
 /// same one run one after another.
-Status route_few_rows(const Queue& queue, const FewRows& product, const RouterCall& call,
+Status route_few_rows(const Queue& queue, const FewRows& product, const LinearCall::Route& to,
                       const AddRmsNorm* norm, unsigned* arrived, Stream stream);
 
 /// Loads the kernels, which graph capture could not do. The GPU of `queue` is current.

@@ -29,37 +29,26 @@ Kernel kernel_for(const MatrixShape& shape, const Scheme& scheme) {
   return fits ? quantized_rows<Fp8Fp8Operand<true>> : nullptr;
 }
 
-class QuantizedRows : public GroupedLinear {
+class QuantizedRows : public LinearKernel {
  public:
-  QuantizedRows(std::unique_ptr<GroupedLinear> others, Kernel kernel, int64_t most_shared,
+  QuantizedRows(const KernelWeights& weights, Kernel kernel, int64_t most_shared,
                 const Queue& queue)
-      : others_(std::move(others)), kernel_(kernel), most_shared_(most_shared), queue_(queue) {}
+      : weights_(weights), kernel_(kernel), most_shared_(most_shared), queue_(queue) {}
 
-  Status run(const GroupedRows& rows, const Matrix& y, Stream stream) override {
-    return others_->run(rows, y, stream);
+  bool serves(const LinearCall& call) const override {
+    const Matrix& x = call.x();
+    if (call.from<GroupedRows>() != nullptr || call.to<LinearCall::Store>() == nullptr ||
+        x.rows < 1 || x.rows > kMostQuantizedRows || x.dtype != DType::kBF16 || x.stride % 8 != 0 ||
+        reinterpret_cast<uintptr_t>(x.data) % 16 != 0 || stages(x.rows) < kLeastFewStages)
+      return false;
+    const auto* const normed = call.from<NormedInput>();
+    if (normed == nullptr) return true;
+    const AddRmsNorm& norm = normed->norm;
+    return normed->sum.data != nullptr && are_eights({&norm.x, &norm.y, &normed->sum}, norm.weight);
   }
-  Status run_dense(const Matrix& x, const Rows& scratch, const Matrix& y, Stream stream) override {
-    return others_->run_dense(x, scratch, y, stream);
+  Status run(const LinearCall& call, Stream stream) override {
+    return run(call.x(), call.from<NormedInput>(), call.out, stream);
   }
-  bool quantizes_input(const Matrix& x) const override {
-    return x.rows >= 1 && x.rows <= kMostQuantizedRows && x.dtype == DType::kBF16 &&
-           x.stride % 8 == 0 && reinterpret_cast<uintptr_t>(x.data) % 16 == 0 &&
-           stages(x.rows) >= kLeastFewStages;
-  }
-  Status run_unquantized(const Matrix& x, const Matrix& y, Stream stream) override {
-    if (!quantizes_input(x)) return GroupedLinear::run_unquantized(x, y, stream);
-    return run(x, nullptr, y, stream);
-  }
-  bool serves_norm(const NormedInput& x) const override {
-    const AddRmsNorm& norm = x.norm;
-    return quantizes_input(norm.out) && are_eights({&norm.x, &norm.y, &x.sum}, norm.weight);
-  }
-  Status run_normed(const NormedInput& x, const Matrix& y, Stream stream) override {
-    if (!serves_norm(x)) return GroupedLinear::run_normed(x, y, stream);
-    return run(x.norm.out, &x, y, stream);
-  }
-  Status weights_replaced(Stream stream) override { return others_->weights_replaced(stream); }
-  const KernelWeights& weights() const override { return others_->weights(); }
 
  private:
   // A panel of codes, with 16 scales.
@@ -67,7 +56,7 @@ class QuantizedRows : public GroupedLinear {
 
   // Shared memory beside the rings and the sums.
   int64_t fixed_bytes(int64_t rows) const {
-    return static_cast<int64_t>(sizeof(QuantizedShared)) + quantized_bytes(rows, weights().shape.k);
+    return static_cast<int64_t>(sizeof(QuantizedShared)) + quantized_bytes(rows, weights_.shape.k);
   }
   // Stages of a ring that the rest has room for.
   int stages(int64_t rows) const {
@@ -75,7 +64,7 @@ class QuantizedRows : public GroupedLinear {
     return static_cast<int>(std::min<int64_t>(room / (kFewWarps<1> * kStageBytes), kMostFewStages));
   }
   Status run(const Matrix& x, const NormedInput* normed, const Matrix& y, Stream stream) {
-    const KernelWeights& w = weights();
+    const KernelWeights& w = weights_;
     const QuantKey& key = *w.scheme.activation;
     const auto tokens = static_cast<int>(x.rows);
     QuantizedArgs args{};
@@ -96,7 +85,7 @@ class QuantizedRows : public GroupedLinear {
                         kFewThreads<1>, static_cast<size_t>(shared), args);
   }
 
-  std::unique_ptr<GroupedLinear> others_;
+  const KernelWeights& weights_;
   Kernel kernel_;
   int64_t most_shared_;  // bytes of a block
   const Queue& queue_;
@@ -104,11 +93,9 @@ class QuantizedRows : public GroupedLinear {
 
 }  // namespace
 
-Result<std::unique_ptr<GroupedLinear>> make_quantized_rows(std::unique_ptr<GroupedLinear> others,
-                                                           CudaDevice& device) {
-  const KernelWeights& weights = others->weights();
-  const Kernel kernel = kernel_for(weights.shape, weights.scheme);
-  if (kernel == nullptr) return Result<std::unique_ptr<GroupedLinear>>(std::move(others));
+Status add_quantized_rows(GroupedLinear& linear, CudaDevice& device) {
+  const Kernel kernel = kernel_for(linear.weights().shape, linear.weights().scheme);
+  if (kernel == nullptr) return {};
   const Queue& queue = device.queue();
   MORACLE_TRY(const CurrentDevice here, CurrentDevice::enter(queue.index));
   int most_shared = 0;
@@ -116,8 +103,8 @@ Result<std::unique_ptr<GroupedLinear>> make_quantized_rows(std::unique_ptr<Group
       cudaDeviceGetAttribute(&most_shared, cudaDevAttrMaxSharedMemoryPerBlockOptin, queue.index));
   MORACLE_CUDA(cudaFuncSetAttribute(reinterpret_cast<const void*>(kernel),
                                     cudaFuncAttributeMaxDynamicSharedMemorySize, most_shared));
-  return std::unique_ptr<GroupedLinear>(
-      new QuantizedRows(std::move(others), kernel, most_shared, queue));
+  linear.add<QuantizedRows>(kernel, most_shared, queue);
+  return {};
 }
 
 }  // namespace moracle::cuda

@@ -12,9 +12,7 @@ inline constexpr int64_t kMostQuantizedRows = 4;
 /// Most columns.
 inline constexpr int64_t kMostQuantizedCols = 4096;
 
-/// Wraps `others`, kernels on the same weights: those of few_linear. Returns `others` itself if no
-/// kernel here reads its weights.
-Result<std::unique_ptr<GroupedLinear>> make_quantized_rows(std::unique_ptr<GroupedLinear> others,
-                                                           CudaDevice& device);
+/// Adds the kernel for raw rows and for norms, if it reads these weights.
+Status add_quantized_rows(GroupedLinear& linear, CudaDevice& device);
 
 }  // namespace moracle::cuda

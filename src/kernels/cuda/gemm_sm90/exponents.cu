@@ -101,30 +101,6 @@ __global__ void __launch_bounds__(kThreads) mark_nan(const ExponentArgs a, int64
   }
 }
 
-class Prepared : public GroupedLinear {
- public:
-  Prepared(std::unique_ptr<GroupedLinear> others, const Exponents& exponents, CudaDevice& device)
-      : others_(std::move(others)), exponents_(exponents), device_(device) {}
-
-  Status run(const GroupedRows& rows, const Matrix& y, Stream stream) override {
-    return others_->run(rows, y, stream);
-  }
-  Status run_activated(const GroupedRows& rows, const ActivationSpec& activation, const Matrix& out,
-                       Stream stream) override {
-    return others_->run_activated(rows, activation, out, stream);
-  }
-  Status weights_replaced(Stream stream) override {
-    MORACLE_CHECK(others_->weights_replaced(stream));
-    return exponents_.prepare(weights(), device_.queue(), stream);
-  }
-  const KernelWeights& weights() const override { return others_->weights(); }
-
- private:
-  std::unique_ptr<GroupedLinear> others_;
-  Exponents exponents_;
-  CudaDevice& device_;  // outlives its layers
-};
-
 }  // namespace
 
 bool has_exponents(const KernelWeights& weights) {
@@ -155,11 +131,6 @@ Status Exponents::prepare(const KernelWeights& weights, const Queue& queue, Stre
       launch(queue, stream, "scale_codes", scale_codes, panels, kThreads, 0, args, panels));
   return launch(queue, stream, "take_row_scales", take_row_scales, weights.num_experts, kThreads, 0,
                 args, static_cast<int>(weights.num_experts));
-}
-
-std::unique_ptr<GroupedLinear> make_prepared(std::unique_ptr<GroupedLinear> others,
-                                             const Exponents& exponents, CudaDevice& device) {
-  return std::make_unique<Prepared>(std::move(others), exponents, device);
 }
 
 }  // namespace moracle::cuda

@@ -3,7 +3,7 @@
 
 #include "kernels/cuda/device/cuda_device.h"
 #include "kernels/cuda/gemm_sm90/row_exponents_plan.h"
-#include "kernels/grouped_linear.h"
+#include "kernels/weights/kernel_weights.h"
 
 namespace moracle::cuda {
 
@@ -25,9 +25,5 @@ class Exponents {
 
 /// True for weights that need this.
 bool has_exponents(const KernelWeights& weights);
-
-/// The kernels of `others`, whose weights are prepared, with preparation after each replacement.
-std::unique_ptr<GroupedLinear> make_prepared(std::unique_ptr<GroupedLinear> others,
-                                             const Exponents& exponents, CudaDevice& device);
 
 }  // namespace moracle::cuda

@@ -16,45 +16,40 @@ bool in_pieces(const Matrix& x) {
          x.stride % 8 == 0;
 }
 
-class WgmmaDense : public GroupedLinear {
+class WgmmaDense : public LinearKernel {
  public:
-  WgmmaDense(std::unique_ptr<GroupedLinear> others, WgmmaGemm gemm, CudaDevice& device)
-      : others_(std::move(others)), gemm_(gemm), device_(device) {}
+  WgmmaDense(const KernelWeights& weights, int64_t tokens, WgmmaGemm gemm, CudaDevice& device)
+      : weights_(weights), tokens_(tokens), gemm_(gemm), device_(device) {}
 
-  Status run(const GroupedRows& rows, const Matrix& y, Stream stream) override {
-    return others_->run(rows, y, stream);
+  bool serves(const LinearCall& call) const override {
+    const auto* const raw = call.from<LinearCall::Raw>();
+    return raw != nullptr && call.to<LinearCall::Store>() != nullptr && raw->x.rows >= tokens_ &&
+           in_pieces(raw->x) && in_pairs(call.out);
   }
-  Status run_dense(const Matrix& x, const Rows& scratch, const Matrix& y, Stream stream) override {
-    const auto& key = weights().scheme.activation;
-    Rows input = scratch.first(x.rows);
-    GroupedRows rows{input, nullptr, nullptr, x.rows};
-    if (in_pieces(x) && in_pairs(y)) {
-      MORACLE_CHECK(
-          key ? quantize_vectors(device_.queue(), x, *key, input, CodeOrder::kFragments, stream)
-              : to_fragments(device_.queue(), x, input.values, stream));
-      return gemm_.run(weights(), rows, {y, nullptr, 0}, nullptr, false, stream);
-    }
-    if (key)
-      MORACLE_CHECK(device_.ops().quantize(x, *key, input, stream));
-    else
-      rows.x = Rows{x, nullptr, 0};
-    return others_->run(rows, y, stream);
+  Status run(const LinearCall& call, Stream stream) override {
+    const LinearCall::Raw& raw = *call.from<LinearCall::Raw>();
+    const auto& key = weights_.scheme.activation;
+    const Rows input = raw.scratch.first(raw.x.rows);
+    MORACLE_CHECK(
+        key ? quantize_vectors(device_.queue(), raw.x, *key, input, CodeOrder::kFragments, stream)
+            : to_fragments(device_.queue(), raw.x, input.values, stream));
+    return gemm_.run(weights_, {input, nullptr, nullptr, raw.x.rows}, {call.out, nullptr, 0},
+                     nullptr, false, stream);
   }
-  Status weights_replaced(Stream stream) override { return others_->weights_replaced(stream); }
-  const KernelWeights& weights() const override { return others_->weights(); }
 
  private:
-  std::unique_ptr<GroupedLinear> others_;
+  const KernelWeights& weights_;
+  int64_t tokens_;
   WgmmaGemm gemm_;
   CudaDevice& device_;  // outlives its layers
 };
 
 }  // namespace
 
-Result<std::unique_ptr<GroupedLinear>> make_wgmma_dense(std::unique_ptr<GroupedLinear> others,
-                                                        CudaDevice& device) {
-  MORACLE_TRY(const WgmmaGemm gemm, WgmmaGemm::make(others->weights(), device.queue()));
-  return std::unique_ptr<GroupedLinear>(new WgmmaDense(std::move(others), gemm, device));
+Status add_wgmma_dense(GroupedLinear& linear, int64_t tokens, CudaDevice& device) {
+  MORACLE_TRY(const WgmmaGemm gemm, WgmmaGemm::make(linear.weights(), device.queue()));
+  linear.add<WgmmaDense>(tokens, gemm, device);
+  return {};
 }
 
 }  // namespace moracle::cuda

@@ -6,9 +6,8 @@
 
 namespace moracle::cuda {
 
-/// Wraps `others`, kernels on the same weights. run_dense multiplies on wgmma; rows that vectors of
-/// 16 bytes cannot read, and run, go to `others`. Requires wgmma_tiles, but not wgmma_rounds.
-Result<std::unique_ptr<GroupedLinear>> make_wgmma_dense(std::unique_ptr<GroupedLinear> others,
-                                                        CudaDevice& device);
+/// Adds a kernel on wgmma for raw rows, from `tokens` tokens on, that vectors of 16 bytes can read.
+/// Requires wgmma_tiles, but not wgmma_rounds.
+Status add_wgmma_dense(GroupedLinear& linear, int64_t tokens, CudaDevice& device);
 
 }  // namespace moracle::cuda

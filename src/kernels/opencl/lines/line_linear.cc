@@ -114,67 +114,56 @@ Epilogue epilogue_of(const ActivationSpec* activation, const Shape& shape, const
   return epilogue;
 }
 
-class LineLinear : public GroupedLinear {
+class LineLinear : public LinearKernel {
  public:
-  LineLinear(KernelWeights weights, const Queue& queue, std::vector<LineKernel> kernels)
-      : weights_(std::move(weights)), queue_(queue), shape_(shape_of(weights_)) {
-    for (LineKernel& kernel : kernels) kernels_.push_back({std::move(kernel), {}, nullptr});
-  }
+  LineLinear(const KernelWeights& weights, const Queue& queue, LineKernel kernel)
+      : weights_(weights),
+        queue_(queue),
+        shape_(shape_of(weights)),
+        how_(std::move(kernel)),
+        name_{how_.file, how_.function, options_of(weights) + how_.options} {}
 
+  /// Compiles the kernel: a failure is reported when the layer is made.
   Status compile() {
-    for (Compiled& one : kernels_) {
-      one.name = {one.how.file, one.how.function, options_of(weights_) + one.how.options};
-      MORACLE_TRY(one.kernel, queue_.programs->make(one.name));
-    }
+    MORACLE_TRY(kernel_, queue_.programs->make(name_));
     return {};
   }
 
-  Status run(const GroupedRows& rows, const Matrix& y, Stream stream) override {
-    return run(rows, nullptr, y, stream);
+  bool serves(const LinearCall& call) const override {
+    const auto* const rows = call.from<GroupedRows>();
+    return rows != nullptr && (how_.most_rows == 0 || rows->num_rows <= how_.most_rows) &&
+           (call.to<LinearCall::Store>() != nullptr || call.to<LinearCall::Activate>() != nullptr);
   }
-  Status run_activated(const GroupedRows& rows, const ActivationSpec& activation, const Matrix& out,
-                       Stream stream) override {
-    MORACLE_CHECK(check_activation(activation));
-    return run(rows, &activation, out, stream);
-  }
-  const KernelWeights& weights() const override { return weights_; }
-
- private:
-  struct Compiled {
-    LineKernel how;
-    KernelName name;
-    cl_kernel kernel;
-  };
-
-  Status run(const GroupedRows& rows, const ActivationSpec* activation, const Matrix& y,
-             Stream stream) {
-    MORACLE_CHECK(check_floats({&y}));
+  Status run(const LinearCall& call, Stream stream) override {
+    const GroupedRows& rows = *call.from<GroupedRows>();
+    const auto* const activate = call.to<LinearCall::Activate>();
+    if (activate != nullptr) MORACLE_CHECK(check_activation(activate->activation));
+    MORACLE_CHECK(check_floats({&call.out}));
     const int64_t experts = weights_.num_experts;
     if (rows.num_rows == 0 || experts == 0) return {};
-    const auto takes = [&](const Compiled& one) {
-      return one.how.most_rows == 0 || rows.num_rows <= one.how.most_rows;
-    };
-    const Compiled& one = *std::find_if(kernels_.begin(), kernels_.end(), takes);
-    const LineKernel& how = one.how;
-    if (kernels_are_watched()) report({how.name, weights_.shape});
-    const Epilogue epilogue = epilogue_of(activation, shape_, y);
+    if (kernels_are_watched()) report({how_.name, weights_.shape});
+    const Epilogue epilogue =
+        epilogue_of(activate != nullptr ? &activate->activation : nullptr, shape_, call.out);
     const bool gated = epilogue.gates > 0;
     const int64_t results = gated ? epilogue.gates : shape_.panels;
-    const int64_t at_once = gated ? how.panels / how.panels_per_gate : how.panels;
+    const int64_t at_once = gated ? how_.panels / how_.panels_per_gate : how_.panels;
     const int64_t mean = (rows.num_rows + experts - 1) / experts;
-    const int64_t strips = how.by_row ? 1 : (mean + how.rows - 1) / how.rows;
-    const int64_t places = how.by_row ? rows.num_rows : experts * strips;
+    const int64_t strips = how_.by_row ? 1 : (mean + how_.rows - 1) / how_.rows;
+    const int64_t places = how_.by_row ? rows.num_rows : experts * strips;
     const int64_t groups = places * ((results + at_once - 1) / at_once);
-    return launch_kernel(queue_, stream, one.name, one.kernel, groups, how.items,
+    return launch_kernel(queue_, stream, name_, kernel_, groups, how_.items,
                          weights_.buffer.as<std::byte>(), shape_, rows.x.values, rows.x.scales,
-                         rows.x.num_scales, rows.row_index, rows.expert_offsets, y, epilogue,
-                         rows.num_rows, aligned(rows.x.values), how.by_row, strips);
+                         rows.x.num_scales, rows.row_index, rows.expert_offsets, call.out, epilogue,
+                         rows.num_rows, aligned(rows.x.values), how_.by_row, strips);
   }
 
-  KernelWeights weights_;
+ private:
+  const KernelWeights& weights_;
   const Queue& queue_;  // owned by the device, which outlives its layers
   Shape shape_;
-  std::vector<Compiled> kernels_;  // the last takes any number of rows
+  LineKernel how_;
+  KernelName name_;
+  cl_kernel kernel_ = nullptr;  // owned by the device's programs
 };
 
 }  // namespace
@@ -188,10 +177,10 @@ Result<std::unique_ptr<GroupedLinear>> make_line_linear(const char* backend,
     return Error{ErrorKind::kInvalidArgument, "", str("backend ", backend), "an opencl device",
                  "it is " + device.name()};
   }
-  auto linear = std::make_unique<line_linear::LineLinear>(std::move(weights), there->queue(),
-                                                          std::move(kernels));
-  MORACLE_CHECK(linear->compile());
-  return std::unique_ptr<GroupedLinear>(std::move(linear));
+  auto linear = std::make_unique<GroupedLinear>(std::move(weights));
+  for (LineKernel& how : kernels)
+    MORACLE_CHECK(linear->add<line_linear::LineLinear>(there->queue(), std::move(how)).compile());
+  return linear;
 }
 
 }  // namespace moracle::opencl

@@ -97,10 +97,10 @@ struct Variant {
   cl_kernel kernel;
 };
 
-class MatrixLinear : public GroupedLinear {
+class MatrixLinear : public LinearKernel {
  public:
-  MatrixLinear(KernelWeights weights, const MatrixForm& form, const Queue& queue)
-      : weights_(std::move(weights)),
+  MatrixLinear(const KernelWeights& weights, const MatrixForm& form, const Queue& queue)
+      : weights_(weights),
         queue_(queue),
         weight_option_(form.weight_option),
         shape_(shape_of(weights_, form)),
@@ -126,8 +126,9 @@ class MatrixLinear : public GroupedLinear {
     return {};
   }
 
-  Status run(const GroupedRows& rows, const Matrix& y, Stream stream) override {
-    MORACLE_CHECK(check_floats({&y}));
+  Status run(const LinearCall& call, Stream stream) override {
+    const GroupedRows& rows = *call.from<GroupedRows>();
+    MORACLE_CHECK(check_floats({&call.out}));
     const int64_t experts = weights_.num_experts;
     if (rows.num_rows == 0 || experts == 0) return {};
     if (kernels_are_watched())
@@ -142,13 +143,12 @@ class MatrixLinear : public GroupedLinear {
     const int64_t groups = (by_row ? rows.num_rows : experts * strips) * tiles;
     return launch_kernel(queue_, stream, variant.name, variant.kernel, groups, lanes_ * kSplits,
                          weights_.buffer.as<std::byte>(), shape_, rows.x.values, rows.x.scales,
-                         rows.x.num_scales, rows.row_index, rows.expert_offsets, y, rows.num_rows,
-                         by_row, strips);
+                         rows.x.num_scales, rows.row_index, rows.expert_offsets, call.out,
+                         rows.num_rows, by_row, strips);
   }
-  const KernelWeights& weights() const override { return weights_; }
 
  private:
-  KernelWeights weights_;
+  const KernelWeights& weights_;
   const Queue& queue_;  // owned by the device, which outlives its layers
   const char* weight_option_;
   Shape shape_;
@@ -167,10 +167,9 @@ Result<std::unique_ptr<GroupedLinear>> make_matrix_linear(KernelWeights&& weight
     return Error{ErrorKind::kInvalidArgument, "", str("backend ", form.backend), "an opencl device",
                  "it is " + device.name()};
   }
-  auto linear =
-      std::make_unique<matrix_linear::MatrixLinear>(std::move(weights), form, there->queue());
-  MORACLE_CHECK(linear->compile());
-  return std::unique_ptr<GroupedLinear>(std::move(linear));
+  auto linear = std::make_unique<GroupedLinear>(std::move(weights));
+  MORACLE_CHECK(linear->add<matrix_linear::MatrixLinear>(form, there->queue()).compile());
+  return linear;
 }
 
 }  // namespace opencl
