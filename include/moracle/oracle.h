@@ -345,10 +345,13 @@ struct Kernels {
   /// Makes exactly the kernels that `plan` returned. Null: this build does not contain them.
   Result<std::unique_ptr<GroupedLinear>> (*make)(KernelWeights&& weights, const KernelPlan& plan,
                                                  Device& device);
-  /// Makes the kernels for both matrices together, whose plans have fused tokens. The matrices
-  /// must outlive them. Null: the backend has none, and no plan asks for them.
-  Result<std::unique_ptr<FusedExperts>> (*fuse)(const GroupedLinear& w13, const GroupedLinear& w2,
-                                                const Plan& plan, Device& device) = nullptr;
+  /// Makes the kernels for both matrices together, whose plans have fused tokens, in the order of
+  /// the plan. The matrices must outlive them. Null: the backend has none, and no plan asks for
+  /// them.
+  Result<std::vector<std::unique_ptr<FusedExperts>>> (*fuse)(const GroupedLinear& w13,
+                                                             const GroupedLinear& w2,
+                                                             const Plan& plan,
+                                                             Device& device) = nullptr;
 };
 
 /// A dtype pair of one product: activation codes times weight codes.

@@ -27,7 +27,9 @@ struct ExpertsCall {
 class FusedExperts {
  public:
   virtual ~FusedExperts() = default;
-  /// Enqueues. Requires a number of tokens that the plan's fused kernels serve.
+  /// True if this kernel runs calls of so many tokens, as planned.
+  virtual bool serves(int64_t num_tokens) const = 0;
+  /// Enqueues. Requires serves of its number of tokens.
   virtual Status run(const ExpertsCall& call, const MoeScratch& scratch, Stream stream) = 0;
   /// The form to which `run` brings the activations of so many tokens: codes of one row. No memory.
   /// No columns: it takes them as they are.

@@ -15,15 +15,15 @@ namespace moracle {
 class LinearKernel {
  public:
   virtual ~LinearKernel() = default;
-  /// True if one launch computes the call. Depends on shapes, types, alignment and the number of
-  /// rows. `out` counts only for Raw input.
+  /// True if this kernel computes the call. Depends on shapes, types, alignment and the number of
+  /// rows. For norms, `out` may be empty. By default: sums of grouped rows.
   virtual bool serves(const LinearCall& call) const;
   /// Enqueues. Allocates nothing on the device. Requires serves.
   virtual Status run(const LinearCall& call, Stream stream) = 0;
 };
 
-/// A packed matrix and its kernels. A call runs in the first kernel that serves it, so the order is
-/// that of the plan: the most special kernel first.
+/// A packed matrix and its kernels, in the order of the plan: a call runs in the first kernel that
+/// serves it.
 class GroupedLinear {
  public:
   using Refresh = std::function<Status(const KernelWeights& weights, Stream stream)>;

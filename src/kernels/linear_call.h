@@ -12,7 +12,7 @@ namespace moracle {
 /// y[r, n] = Σ_k x[row_index[r], k] · w[e(r), n, k] + bias[e(r), n], e(r) by expert_offsets.
 /// Codes are multiplied as integers if the scheme quantizes activations, else as floats. Sums are
 /// at least f32. docs/numerics.md says how scales apply. Rows past the last offset are not written.
-/// A call in one kernel has the bits of the operations one after another.
+/// In one kernel, the norm, the quantization and the routing have the bits of separate operations.
 struct LinearCall {
   /// Activations of a linear layer as the caller has them. The kernel quantizes or converts them
   /// first. `scratch` holds max_num_tokens rows in the form of the plan.

@@ -216,7 +216,7 @@ Status FusedMoe::apply(const Matrix& hidden, TopkIds topk_ids, TopkWeights topk_
   if (fused) {
     const ExpertsCall call{x, topk_ids.data, topk_weights.data, state_->expert_map.as<int32_t>(),
                            output};
-    return state_->fused->run(call, scratch, stream);
+    return state_->fused_for(hidden.rows)->run(call, scratch, stream);
   }
   MORACLE_CHECK(ops.plan_rows(topk_ids.data, hidden.rows, layer.top_k, layer.num_experts,
                               state_->expert_map.as<int32_t>(), plan.experts.num_local(),

@@ -11,14 +11,15 @@ Rows MoeAccess::call_form(const FusedMoe& moe, int64_t num_tokens) {
   const FusedMoe::State& state = *moe.state_;
   const Rows form = input_form(moe);
   const bool fused = state.plan.matrices[0].kernel.fused.holds(num_tokens);
-  return form.values.cols > 0 && fused ? state.fused->prepared_form(num_tokens) : form;
+  return form.values.cols > 0 && fused ? state.fused_for(num_tokens)->prepared_form(num_tokens)
+                                       : form;
 }
 
 Status MoeAccess::prepare(FusedMoe& moe, const Matrix& x, int64_t num_tokens, const Rows& to,
                           Stream stream) {
   const FusedMoe::State& state = *moe.state_;
   if (state.plan.matrices[0].kernel.fused.holds(num_tokens))
-    return state.fused->prepare(x, num_tokens, to, stream);
+    return state.fused_for(num_tokens)->prepare(x, num_tokens, to, stream);
   return state.device().ops().quantize(x, *state.plan.layer.scheme.activation, to, stream);
 }
 
@@ -45,9 +46,10 @@ Status MoeAccess::apply(FusedMoe& moe, const GatheredCall& call, Stream stream) 
     MORACLE_TRY(x, state.input_of(hidden, weights, {}, fused, scratch, stream));
   }
   if (fused) {
-    return state.fused->run({x, call.topk_ids.data, weights.data, state.expert_map.as<int32_t>(),
-                             call.output, input, call.add},
-                            scratch, stream);
+    return state.fused_for(hidden.rows)
+        ->run({x, call.topk_ids.data, weights.data, state.expert_map.as<int32_t>(), call.output,
+               input, call.add},
+              scratch, stream);
   }
   MORACLE_CHECK(state.device().ops().plan_rows(
       call.topk_ids.data, hidden.rows, plan.layer.top_k, plan.layer.num_experts,

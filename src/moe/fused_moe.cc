@@ -134,6 +134,12 @@ Result<FusedMoe> FusedMoe::State::make(DescribedWeights&& weights, const Selecti
   return FusedMoe(std::move(state));
 }
 
+FusedExperts* FusedMoe::State::fused_for(int64_t num_tokens) const {
+  for (const auto& kernel : fused)
+    if (kernel->serves(num_tokens)) return kernel.get();
+  return nullptr;
+}
+
 Result<PackedWeights> FusedMoe::pack(DescribedWeights&& weights, const Progress& progress) const {
   return or_out_of_memory(weights.spec.name,
                           [&] { return state_->pack(std::move(weights), progress); });

@@ -13,12 +13,14 @@ struct FusedMoe::State {
   std::shared_ptr<Workspace> workspace;
   std::unique_ptr<GroupedLinear> w13;
   std::unique_ptr<GroupedLinear> w2;
-  std::unique_ptr<FusedExperts> fused;  // null if the plan fuses for no number of tokens
-  Buffer expert_map;                    // i32 [num_experts]; empty if the map is the identity
-  Buffer adapters_buffer;               // zeroed: an unset adapter adds nothing
-  AdapterScratch adapters{};            // in adapters_buffer
+  std::vector<std::unique_ptr<FusedExperts>> fused;  // in the order of the plan
+  Buffer expert_map;          // i32 [num_experts]; empty if the map is the identity
+  Buffer adapters_buffer;     // zeroed: an unset adapter adds nothing
+  AdapterScratch adapters{};  // in adapters_buffer
 
   Device& device() const { return workspace->device(); }
+  /// The kernels for the layer as a whole that run so many tokens; null: those of the matrices do.
+  FusedExperts* fused_for(int64_t num_tokens) const;
   /// FusedMoe::make and FusedMoe::pack, without the handling of standard-library exceptions. `old`:
   /// see MoeAccess::make_moved.
   static Result<FusedMoe> make(DescribedWeights&& weights, const Selection& selection,

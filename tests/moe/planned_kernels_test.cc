@@ -6,6 +6,7 @@
 #include <memory>
 #include <vector>
 
+#include "kernels/fused_experts.h"
 #include "kernels/kernels.h"
 #include "moe/layer_on_rows.h"
 
@@ -55,6 +56,38 @@ Result<std::unique_ptr<GroupedLinear>> make(KernelWeights&& weights, const Kerne
 
 const Kernels kWatchedKernels = {kReferenceKernels.plan, make<Watched>};
 const Kernels kFailingKernels = {kReferenceKernels.plan, make<Failing>};
+
+/// Kernels for the layer as a whole, for a range of tokens. Records the tokens of its runs.
+class Whole : public FusedExperts {
+ public:
+  Whole(int64_t least, int64_t most, std::vector<int64_t>& ran)
+      : least_(least), most_(most), ran_(ran) {}
+  bool serves(int64_t tokens) const override { return least_ <= tokens && tokens <= most_; }
+  Status run(const ExpertsCall& call, const MoeScratch&, Stream) override {
+    ran_.push_back(call.x.rows);
+    return {};
+  }
+
+ private:
+  int64_t least_, most_;
+  std::vector<int64_t>& ran_;
+};
+std::vector<int64_t> few, many;
+
+KernelPlan plan_whole(const KernelRequest& request, const Machine& machine) {
+  KernelPlan plan = kReferenceKernels.plan(request, machine);
+  plan.fused = {.up_to = 2, .from = 5};
+  return plan;
+}
+Result<std::vector<std::unique_ptr<FusedExperts>>> fuse(const GroupedLinear&, const GroupedLinear&,
+                                                        const Plan& plan, Device&) {
+  const FusedTokens& tokens = plan.matrices[0].kernel.fused;
+  std::vector<std::unique_ptr<FusedExperts>> kernels;
+  kernels.push_back(std::make_unique<Whole>(1, tokens.up_to, few));
+  kernels.push_back(std::make_unique<Whole>(tokens.from, 1000, many));
+  return kernels;
+}
+const Kernels kWholeKernels = {plan_whole, make<Watched>, fuse};
 
 /// A new row before all others. The others stay as possible fallbacks.
 std::vector<Backend> table_with(const char* name, const Kernels& kernels) {
@@ -106,6 +139,27 @@ TEST(PlannedKernels, OnlyPlannedKernelsRunInDenseLayer) {
   ASSERT_TRUE(linear->apply(Matrix::f32(x.data(), 2, 16), Matrix::f32(y.data(), 2, 8)));
   EXPECT_EQ(made, 1);
   EXPECT_EQ(runs, 1);
+}
+
+TEST(PlannedKernels, FusedKernelsRunTokensOfTheirPlan) {
+  const auto table = table_with("whole", kWholeKernels);
+  const LayerSpec spec = testing::odd_layer({kBF16Weight, {}});
+  auto moe =
+      FusedMoe::make(conformance::random_weights(spec, 1),
+                     select({.layer = spec}, Machine::here(), table), *open_device("cpu", 2));
+  ASSERT_TRUE(moe) << moe.error().to_string();
+  runs = 0;
+  few.clear(), many.clear();
+  for (int64_t tokens = 1; tokens <= 6; ++tokens) {
+    testing::TokenBatch batch = testing::random_batch(spec, tokens);
+    std::vector<float> output(batch.hidden.size());
+    ASSERT_TRUE(moe->apply(Matrix::f32(batch.hidden.data(), tokens, spec.hidden_size),
+                           {batch.ids.data()}, {batch.weights.data()},
+                           Matrix::f32(output.data(), tokens, spec.hidden_size)));
+  }
+  EXPECT_EQ(few, (std::vector<int64_t>{1, 2}));
+  EXPECT_EQ(many, (std::vector<int64_t>{5, 6}));
+  EXPECT_EQ(runs, 4);  // of two matrices, with three and four tokens
 }
 
 // An earlier CUDA graph still reads this memory.

@@ -4,24 +4,19 @@
 #include "kernels/grouped_linear.h"
 #include "moracle/oracle.h"
 
-namespace moracle {
-class CudaDevice;
-}  // namespace moracle
-
 namespace moracle::cuda {
 
 using MakeKernels = decltype(Kernels::make);
 
 #if defined(MORACLE_WITH_CUDA)
-/// Adds the kernels of cuda-sm80, which serve grouped rows of any number.
-Status add_mma(GroupedLinear& linear, CudaDevice& device);
 Result<std::unique_ptr<GroupedLinear>> make_sm80(KernelWeights&& weights, const KernelPlan& plan,
                                                  Device& device);
 Result<std::unique_ptr<GroupedLinear>> make_sm90(KernelWeights&& weights, const KernelPlan& plan,
                                                  Device& device);
-Result<std::unique_ptr<FusedExperts>> make_sm90_experts(const GroupedLinear& w13,
-                                                        const GroupedLinear& w2, const Plan& plan,
-                                                        Device& device);
+Result<std::vector<std::unique_ptr<FusedExperts>>> make_sm90_experts(const GroupedLinear& w13,
+                                                                     const GroupedLinear& w2,
+                                                                     const Plan& plan,
+                                                                     Device& device);
 Result<std::unique_ptr<GroupedLinear>> make_reference(KernelWeights&& weights,
                                                       const KernelPlan& plan, Device& device);
 inline constexpr MakeKernels kMakeSm80 = make_sm80, kMakeReference = make_reference;

@@ -11,8 +11,8 @@
 // Blocks are persistent and process tiles in turn. With few rows, reading the weights is the
 // bottleneck. With many rows, the rate of mma.sync is, which on Hopper is some 60 % of wgmma's.
 #include "kernels/check_ops.h"
+#include "kernels/cuda/cuda_kernels.h"
 #include "kernels/cuda/cuda_makers.h"
-#include "kernels/cuda/device/cuda_device.h"
 #include "kernels/cuda/elements.cuh"
 #include "kernels/cuda/gemm_sm80/mma_choice.h"
 #include "kernels/kernel_watch.h"

@@ -1,42 +1,13 @@
 // Backend "cuda-sm90". Few tokens run in decode/, which streams the weights of each expert once,
 // more tokens in gemm_sm90/, on wgmma. All else runs in the kernels of cuda-sm80, which read the
 // same layout: adapters, batched activations, act-order, deterministic plans.
+#include "kernels/cuda/cuda_kernels.h"
 #include "kernels/cuda/cuda_makers.h"
-#include "kernels/cuda/decode/few_experts.h"
-#include "kernels/cuda/decode/few_linear.h"
-#include "kernels/cuda/dense/cublaslt_blocks.h"
 #include "kernels/cuda/dense/cublaslt_plan.h"
-#include "kernels/cuda/dense/quantized_rows.h"
 #include "kernels/cuda/gemm_sm90/exponents.h"
-#include "kernels/cuda/gemm_sm90/wgmma_dense.h"
-#include "kernels/cuda/gemm_sm90/wgmma_experts.h"
 
 namespace moracle::cuda {
 namespace {
-
-class FewOrMany : public FusedExperts {
- public:
-  FewOrMany(std::unique_ptr<FusedExperts> few, std::unique_ptr<FusedExperts> many,
-            int64_t few_tokens)
-      : few_(std::move(few)), many_(std::move(many)), few_tokens_(few_tokens) {}
-
-  Status run(const ExpertsCall& call, const MoeScratch& scratch, Stream stream) override {
-    return kernels_for(call.x.rows).run(call, scratch, stream);
-  }
-  Rows prepared_form(int64_t num_tokens) const override {
-    return kernels_for(num_tokens).prepared_form(num_tokens);
-  }
-  Status prepare(const Matrix& x, int64_t num_tokens, const Rows& to, Stream stream) override {
-    return kernels_for(num_tokens).prepare(x, num_tokens, to, stream);
-  }
-
- private:
-  FusedExperts& kernels_for(int64_t num_tokens) const {
-    return num_tokens <= few_tokens_ ? *few_ : *many_;
-  }
-  std::unique_ptr<FusedExperts> few_, many_;  // null if the plan has no such tokens
-  int64_t few_tokens_;
-};
 
 // The matrix without kernels. Exponents are prepared here, and again after each replacement.
 Result<std::unique_ptr<GroupedLinear>> make_matrix(KernelWeights&& weights, const KernelPlan& plan,
@@ -81,21 +52,21 @@ Result<std::unique_ptr<GroupedLinear>> make_sm90(KernelWeights&& weights, const 
   return linear;
 }
 
-Result<std::unique_ptr<FusedExperts>> make_sm90_experts(const GroupedLinear& w13,
-                                                        const GroupedLinear& w2, const Plan& plan,
-                                                        Device& device) {
-  auto* gpu = dynamic_cast<CudaDevice*>(&device);
+Result<std::vector<std::unique_ptr<FusedExperts>>> make_sm90_experts(const GroupedLinear& w13,
+                                                                     const GroupedLinear& w2,
+                                                                     const Plan& plan,
+                                                                     Device& device) {
+  auto* const gpu = dynamic_cast<CudaDevice*>(&device);
   if (gpu == nullptr) return not_cuda(device);
   const FusedTokens& tokens = plan.matrices[0].kernel.fused;
-  std::unique_ptr<FusedExperts> few, many;
+  std::vector<std::unique_ptr<FusedExperts>> kernels;
   if (tokens.up_to > 0) {
-    MORACLE_TRY(few, make_few_experts(w13, w2, plan, *gpu));
+    MORACLE_TRY(kernels.emplace_back(), make_few_experts(w13, w2, plan, *gpu));
   }
   if (tokens.from > 0) {
-    MORACLE_TRY(many, make_wgmma_experts(w13, w2, plan, *gpu));
+    MORACLE_TRY(kernels.emplace_back(), make_wgmma_experts(w13, w2, plan, *gpu));
   }
-  return std::unique_ptr<FusedExperts>(
-      new FewOrMany(std::move(few), std::move(many), tokens.up_to));
+  return kernels;
 }
 
 }  // namespace moracle::cuda

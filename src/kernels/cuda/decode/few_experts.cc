@@ -1,8 +1,7 @@
 // A layer's experts for few tokens: GEMM 1 with the activation, then GEMM 2 with the weighted sum.
 // Quantized activations take one kernel before each. More tokens, or a wide GEMM 2, take `combine`
 // at the end.
-#include "kernels/cuda/decode/few_experts.h"
-
+#include "kernels/cuda/cuda_kernels.h"
 #include "kernels/cuda/decode/few_launch.h"
 #include "kernels/cuda/gemm_sm90/row_exponents_plan.h"
 #include "kernels/cuda/ops/quantize_vectors.h"
@@ -24,8 +23,10 @@ class FewExperts : public FusedExperts {
         top_k_(plan.layer.top_k),
         num_experts_(plan.layer.num_experts),
         num_local_(plan.experts.num_local()),
+        most_tokens_(plan.matrices[0].kernel.fused.up_to),
         device_(device) {}
 
+  bool serves(int64_t num_tokens) const override { return num_tokens <= most_tokens_; }
   Status run(const ExpertsCall& call, const MoeScratch& scratch, Stream stream) override {
     const int64_t tokens = call.x.rows, num_slots = tokens * top_k_;
     FewSlots slots{call.topk_ids,
@@ -85,7 +86,7 @@ class FewExperts : public FusedExperts {
   std::optional<QuantKey> key_;  // of activations; none: floats
   FewLaunch first_, second_;
   ActivationSpec activation_;
-  int64_t top_k_, num_experts_, num_local_;
+  int64_t top_k_, num_experts_, num_local_, most_tokens_;
   CudaDevice& device_;
 };
 

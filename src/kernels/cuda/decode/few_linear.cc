@@ -1,5 +1,5 @@
-#include "kernels/cuda/decode/few_linear.h"
-
+// Linear layers of few tokens, which stream their weights.
+#include "kernels/cuda/cuda_kernels.h"
 #include "kernels/cuda/decode/few_launch.h"
 
 namespace moracle::cuda {

@@ -1,6 +1,6 @@
-#include "kernels/cuda/dense/cublaslt_blocks.h"
-
+// A linear layer in fp8 blocks whose many rows cuBLASLt multiplies.
 #if defined(MORACLE_WITH_CUBLASLT)
+#include "kernels/cuda/cuda_kernels.h"
 #include "kernels/cuda/dense/cublaslt_matmul.h"
 #include "kernels/cuda/dense/cublaslt_plan.h"
 #include "kernels/cuda/dense/unpack_rows.h"

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 
+#include "kernels/cuda/cuda_kernels.h"
 #include "kernels/cuda/decode/few_launch.h"
 #include "kernels/cuda/device/launch.cuh"
 #include "kernels/cuda/gemm_sm80/mma_choice.h"

@@ -1,14 +1,19 @@
-// Each block brings the rows to shared memory, normalizes them if the layer starts with a norm,
-// quantizes them, and multiplies as few_dense does. Every block does the first three by itself,
-// which takes less time than kernels before this one.
+// A linear layer of 8-bit weights and activations for few tokens in one kernel: the norm before it,
+// if there is one, the quantization of its input, and the products. Each block brings the rows to
+// shared memory, normalizes them if the layer starts with a norm, quantizes them, and multiplies as
+// few_dense does. Every block does the first three by itself, which takes less time than kernels
+// before this one.
 #pragma once
 
 #include "kernels/cuda/decode/few_dense.cuh"
-#include "kernels/cuda/dense/quantized_rows.h"
 #include "kernels/cuda/quantize_values.cuh"
 
 namespace moracle::cuda {
 
+/// Most tokens of such a layer: each block normalizes and quantizes all of them.
+inline constexpr int64_t kMostQuantizedRows = 4;
+/// Most columns.
+inline constexpr int64_t kMostQuantizedCols = 4096;
 inline constexpr int kQuantizedClose = 4;  // as few_kernels has it
 /// Columns that share a scale of the activations, where not all of a row do.
 inline constexpr int kQuantizedGroup = 128;

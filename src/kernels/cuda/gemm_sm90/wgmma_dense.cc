@@ -1,5 +1,5 @@
-#include "kernels/cuda/gemm_sm90/wgmma_dense.h"
-
+// Linear layers of many tokens on wgmma.
+#include "kernels/cuda/cuda_kernels.h"
 #include "kernels/cuda/gemm_sm90/wgmma_gemm.h"
 #include "kernels/cuda/ops/quantize_vectors.h"
 

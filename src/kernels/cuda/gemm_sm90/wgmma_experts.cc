@@ -1,10 +1,9 @@
 // A layer's experts for many tokens: activations in fragment order or as codes, a plan of the rows,
 // GEMM 1 with the activation, codes again, GEMM 2, and the weighted sum.
-#include "kernels/cuda/gemm_sm90/wgmma_experts.h"
-
 #include <utility>
 
 #include "base/text.h"
+#include "kernels/cuda/cuda_kernels.h"
 #include "kernels/cuda/gemm_sm90/row_exponents_plan.h"
 #include "kernels/cuda/gemm_sm90/wgmma_gemm.h"
 #include "kernels/cuda/gemm_sm90/wgmma_plan.h"
@@ -27,8 +26,10 @@ class WgmmaExperts : public FusedExperts {
         top_k_(plan.layer.top_k),
         num_experts_(plan.layer.num_experts),
         num_local_(plan.experts.num_local()),
+        least_tokens_(plan.matrices[0].kernel.fused.from),
         device_(device) {}
 
+  bool serves(int64_t num_tokens) const override { return num_tokens >= least_tokens_; }
   Rows prepared_form(int64_t) const override {
     const auto& key = scheme_.activation;
     if (!key || wgmma_rounds(scheme_)) return {};
@@ -113,7 +114,7 @@ class WgmmaExperts : public FusedExperts {
   Scheme scheme_;  // in which the products run
   WgmmaGemm first_, second_;
   ActivationSpec activation_;
-  int64_t top_k_, num_experts_, num_local_;
+  int64_t top_k_, num_experts_, num_local_, least_tokens_;
   CudaDevice& device_;
 };
 
