@@ -154,6 +154,13 @@ void bind_model(nb::module_& m) {
                    [](const PyModel& self) { return self.loaded->model->vocab_size(); })
       .def_prop_ro("max_context",
                    [](const PyModel& self) { return self.loaded->model->max_context(); })
+      .def("__repr__",
+           [](const PyModel& self) {
+             const Model& loaded = *self.loaded->model;
+             return "<Model: " + std::to_string(loaded.weight_bytes()) + " bytes of weights on " +
+                    loaded.device().name() + ", vocabulary " + std::to_string(loaded.vocab_size()) +
+                    ", context " + std::to_string(loaded.max_context()) + ">";
+           })
       .def_prop_ro(
           "weight_bytes", [](const PyModel& self) { return self.loaded->model->weight_bytes(); },
           "Packed weights and tables of all layers, in bytes.")

@@ -1,6 +1,7 @@
 // Formats a selection as text for users.
 #include <algorithm>
 #include <iomanip>
+#include <map>
 
 #include "base/text.h"
 #include "moracle/oracle.h"
@@ -34,25 +35,49 @@ std::string times(const std::vector<TunedTime>& tuned) {
   return "measured here: " + join(parts);
 }
 
+std::vector<std::string> notes_on(const Verdict& verdict, bool chosen) {
+  std::vector<std::string> notes;
+  if (chosen) notes.emplace_back(verdict.fastest ? "fastest here" : "first accepted");
+  if (!verdict.backend->built())
+    notes.push_back(str("needs a build with ", name(verdict.backend->platform)));
+  return notes;
+}
+
+// "→ cpu-amx, first accepted"
+std::string choice_line(const Selection& selection) {
+  for (const Verdict& verdict : selection.considered) {
+    if (selection.plan && selection.plan->backend == verdict.backend)
+      return str("→ ", verdict.backend->name, ", ", join(notes_on(verdict, true)), "\n");
+  }
+  return "→ none: every backend rejects it\n";
+}
+
 }  // namespace
 
 std::string explain(const Selection& selection, bool all_reasons) {
+  const std::optional<Platform> wanted = selection.request.platform;
+  const auto elsewhere = [&](const Verdict& verdict) {
+    return !all_reasons && wanted && verdict.backend->platform != *wanted;
+  };
   size_t width = 0, rule_width = 0;
+  std::map<std::string_view, int> folded;
   for (const Verdict& verdict : selection.considered) {
+    if (elsewhere(verdict)) {
+      ++folded[name(verdict.backend->platform)];
+      continue;
+    }
     width = std::max(width, verdict.backend->name.size());
     for (const Reason& reason : verdict.reasons)
       rule_width = std::max(rule_width, reason.rule.size());
   }
-  std::string text = headline(selection.request.layer) + "\n";
+  std::string text = choice_line(selection) + headline(selection.request.layer) + "\n";
   for (const Verdict& verdict : selection.considered) {
+    if (elsewhere(verdict)) continue;
     const bool chosen = selection.plan && selection.plan->backend == verdict.backend;
     const std::string start = (chosen ? "> " : "  ") + padded(verdict.backend->name, width) + "  ";
     const std::string indent(width + 9, ' ');
     if (verdict.accepted()) {
-      std::vector<std::string> notes;
-      if (chosen) notes.emplace_back(verdict.fastest ? "fastest here" : "first accepted");
-      if (!verdict.backend->built())
-        notes.push_back(str("needs a build with ", name(verdict.backend->platform)));
+      const std::vector<std::string> notes = notes_on(verdict, chosen);
       text += str(start, "yes  ", join(notes), notes.empty() ? "" : ": ", verdict.backend->summary,
                   "\n");
       if (!verdict.tuned.empty()) text += indent + times(verdict.tuned) + "\n";
@@ -68,6 +93,12 @@ std::string explain(const Selection& selection, bool all_reasons) {
       text +=
           str(indent, "moved behind ", moved->first, " (", moved->name, "): ", moved->reason, "\n");
     }
+  }
+  if (!folded.empty()) {
+    std::vector<std::string> counts;
+    for (const auto& [platform, count] : folded)
+      counts.push_back(str(count, count == 1 ? " backend of " : " backends of ", platform));
+    text += str("  not for device ", name(*wanted), ": ", join(counts), "\n");
   }
   return text;
 }
