@@ -159,11 +159,11 @@ TEST(TensorViews, CountElementsAndRoundBitsUpToBytes) {
   EXPECT_EQ(view(DType::kF32, {}).num_elements(), 1) << "a scalar";
   EXPECT_EQ(view(DType::kF32, {4, 0, 2}).num_bytes(), 0u);
   EXPECT_EQ(to_string(view(DType::kBF16, {128, 256})), "bf16 [128, 256]");
-  // D40: the count has 64 bits.
+  // The count has 64 bits.
   EXPECT_EQ(view(DType::kF32, {262144, 8, 2048}).num_bytes(), size_t{262144} * 8 * 2048 * 4);
 }
 
-// D40: finds rows beyond 2^31 elements. The test reads no memory.
+// Finds rows beyond 2^31 elements. The test reads no memory.
 TEST(Matrices, SliceAtOffsetsBeyond32Bits) {
   const auto at = [](const Matrix& m) { return reinterpret_cast<uintptr_t>(m.data); };
   const int64_t rows = int64_t{262144} * 8, cols = 2048;

@@ -65,7 +65,7 @@ std::vector<Backend> table_with(const char* name, const Kernels& kernels) {
   return table;
 }
 
-// D3, D16: for any number of tokens, both GEMMs use only the planned row.
+// For any number of tokens, both GEMMs use only the planned row.
 TEST(PlannedKernels, OnlyPlannedKernelsRun) {
   const auto table = table_with("watched", kWatchedKernels);
   for (const Scheme& scheme : conformance::schemes()) {
@@ -136,7 +136,7 @@ TEST(PlannedKernels, ReadNewWeightsAtOldAddresses) {
   }
 }
 
-// D3, D16: a failing kernel has no fallback.
+// A failing kernel has no fallback.
 TEST(PlannedKernels, FailureIsReported) {
   const auto table = table_with("failing", kFailingKernels);
   const LayerSpec spec = testing::odd_layer({kBF16Weight, {}});

@@ -115,7 +115,7 @@ std::string of_every_build(std::string text) {
   return text;
 }
 
-// D14: moving a row changes choices, and these files show which.
+// Moving a row changes choices, and these files show which.
 TEST(Explain, MatchesGoldenChoiceOnEveryKnownMachineForEveryScheme) {
   expect_kept("choices.txt", choices());
 }
@@ -137,7 +137,7 @@ TEST(Explain, MarksRowsMissingFromThisBuild) {
   EXPECT_THAT(lines, ::testing::Contains("  fake-all     yes  everything"));
 }
 
-// D5: each architecture gets the kernels that its instructions allow, and none of other machines.
+// Each architecture gets the kernels that its instructions allow, and none of other machines.
 TEST(Explain, ChoosesByArchitecture) {
   const auto chosen = [&](const char* machine, const Scheme& scheme) {
     const Selection s = select({.layer = fake::layer(scheme)}, *Machine::find(machine));
