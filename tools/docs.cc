@@ -39,8 +39,7 @@ std::map<std::string, std::string> parts() {
   std::map<std::string, std::string> all = {{"backends", backend_rows()},
                                             {"families", family_rows()},
                                             {"feature-matrix", feature_matrix()},
-                                            {"support-matrix", support_matrix()},
-                                            {"variant-matrix", variant_matrix()}};
+                                            {"support-matrix", support_matrix()}};
   for (const Layout* layout : layouts()) all[str("layout ", layout->name)] = layout_part(*layout);
   return all;
 }
