@@ -22,10 +22,7 @@ Result<Config> Config::open(const std::string& path) {
 }
 
 Result<Config> Config::parse(std::string_view text, std::string path) {
-  MORACLE_CHECK(check_json_text(text, path));
-  json parsed = json::parse(text, nullptr, /*allow_exceptions=*/false);
-  if (parsed.is_discarded())
-    return Error{ErrorKind::kBadFile, path, "", "valid JSON", "it is invalid"};
+  MORACLE_TRY(json parsed, parse_json(text, path));
   if (!parsed.is_object()) {
     return Error{ErrorKind::kBadFile, path, "", "a JSON object",
                  str("it is ", JsonField::shown(parsed))};

@@ -36,8 +36,11 @@ Result<ModelExplanation> explain(const Checkpoint& checkpoint, const ModelOption
   if (const auto known = describe(checkpoint); !known) {
     if (known.error().kind != ErrorKind::kUnsupported || checkpoint.moe_layers().empty())
       return known.error();
-    MORACLE_TRY(const std::vector<LayerExperts> experts, describe_experts(checkpoint, options));
-    MORACLE_TRY(auto modules, consider(experts, options, machine, adapters, wishes));
+    const Result<std::vector<LayerExperts>> experts = describe_experts(checkpoint, options);
+    // The architecture's error says why the files' experts cannot be used.
+    if (!experts && experts.error().kind == ErrorKind::kBadFile) return known.error();
+    if (!experts) return experts.error();
+    MORACLE_TRY(auto modules, consider(*experts, options, machine, adapters, wishes));
     return ModelExplanation{grouped(std::move(modules)), known.error().to_string()};
   }
   MORACLE_TRY(Description description,

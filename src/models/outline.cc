@@ -120,7 +120,9 @@ Result<Outline> outline(const Checkpoint& checkpoint) {
   if (!described) {
     if (described.error().kind != ErrorKind::kUnsupported || checkpoint.moe_layers().empty())
       return described.error();
-    return outline_experts(checkpoint, described.error());
+    Result<Outline> experts = outline_experts(checkpoint, described.error());
+    if (!experts) return described.error();  // says why the experts cannot be used either
+    return experts;
   }
   const Description& description = *described;
   Outline outline = begin(checkpoint);

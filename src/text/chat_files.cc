@@ -16,11 +16,10 @@ using Json = nlohmann::json;
 
 Result<Json> read_config(const std::string& path) {
   MORACLE_TRY(const std::string text, read_small_file(path));
-  MORACLE_CHECK(check_json_text(text, path));
-  Json json = Json::parse(text, nullptr, /*allow_exceptions=*/false);
+  MORACLE_TRY(Json json, parse_json(text, path));
   if (json.is_object()) return json;
   return Error{ErrorKind::kBadFile, path, "", "a JSON object",
-               json.is_discarded() ? "it is not JSON" : str("it is of type ", json.type_name())};
+               str("it is of type ", json.type_name())};
 }
 
 // Returns the text of a token: a string, or the "content" string of an object. Anything else is no

@@ -16,8 +16,7 @@ using Json = nlohmann::json;
 
 Result<Json> read_object(const std::string& path) {
   MORACLE_TRY(const std::string text, read_small_file(path));
-  MORACLE_CHECK(check_json_text(text, path));
-  Json json = Json::parse(text, nullptr, /*allow_exceptions=*/false);
+  MORACLE_TRY(Json json, parse_json(text, path));
   if (json.is_object()) return json;
   return Error{ErrorKind::kBadFile, path, "", "a JSON object", "it is not a JSON object"};
 }
