@@ -121,6 +121,11 @@ Result<Checkpoint> Checkpoint::open(const std::string& folder) {
     wrapper = std::move(config);
     config = std::move(*text_config);
   }
+  if (!config.has({"num_hidden_layers"}) && find_convention(architectures[0]) == nullptr) {
+    return config.unsupported(
+        {"architectures"}, "a known architecture, or num_hidden_layers",
+        str("it is '", architectures[0], "', and num_hidden_layers is missing"));
+  }
   MORACLE_TRY(const int64_t num_layers, config.integer({"num_hidden_layers"}, 1, 10'000));
   MORACLE_TRY(Tensors tensors, Tensors::open(folder));
   auto state = std::make_shared<State>(State{.folder = folder,

@@ -27,15 +27,43 @@ Result<Config> Config::parse(std::string_view text, std::string path) {
     return Error{ErrorKind::kBadFile, path, "", "a JSON object",
                  str("it is ", JsonField::shown(parsed))};
   }
-  return Config(std::move(path), "", std::move(parsed));
+  return Config(std::move(path), "", std::move(parsed), std::make_shared<KeysRead>());
 }
 
 const json* Config::find(Keys keys) const {
   for (const char* key : keys) {
     const auto it = json_.find(key);
-    if (it != json_.end() && !it->is_null()) return &*it;
+    if (it == json_.end() || it->is_null()) continue;
+    const std::lock_guard lock(read_->mutex);
+    read_->places.insert(place_ + key);
+    return &*it;
   }
   return nullptr;
+}
+
+std::vector<std::string> Config::unread() const {
+  std::vector<std::string> places;
+  const auto is_read = [&](const std::string& place) {
+    const std::lock_guard lock(read_->mutex);
+    return read_->places.contains(place);
+  };
+  // An object is read as a whole, or key by key.
+  const auto is_opened = [&](const std::string& inside) {
+    const std::lock_guard lock(read_->mutex);
+    const auto at = read_->places.lower_bound(inside);
+    return at != read_->places.end() && at->starts_with(inside);
+  };
+  for (const auto& [key, value] : json_.items()) {
+    const std::string place = place_ + key;
+    if (value.is_null()) continue;
+    if (!is_read(place)) {
+      places.push_back(place);
+    } else if (value.is_object() && is_opened(place + ".")) {
+      const std::vector<std::string> inside = Config(path_, place + ".", value, read_).unread();
+      places.insert(places.end(), inside.begin(), inside.end());
+    }
+  }
+  return places;
 }
 
 JsonField Config::field(Keys keys) const {
@@ -110,7 +138,7 @@ Result<std::optional<Config>> Config::object(Keys keys) const {
     const json* value = find({key});
     if (value == nullptr) continue;
     if (!value->is_object()) return wrong({key}, "an object", "it is " + JsonField::shown(*value));
-    return std::optional<Config>(Config(path_, place_ + key + ".", *value));
+    return std::optional<Config>(Config(path_, place_ + key + ".", *value, read_));
   }
   return std::optional<Config>();
 }

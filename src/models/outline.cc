@@ -4,6 +4,7 @@
 #include "base/text.h"
 #include "base/try.h"
 #include "checkpoint/state.h"
+#include "models/explain.h"
 #include "models/modules.h"
 #include "moracle/model.h"
 
@@ -124,7 +125,10 @@ Result<Outline> outline(const Checkpoint& checkpoint) {
     if (!experts) return described.error();  // says why the experts cannot be used either
     return experts;
   }
-  const Description& description = *described;
+  return outline(checkpoint, *described);
+}
+
+Result<Outline> outline(const Checkpoint& checkpoint, const Description& description) {
   Outline outline = begin(checkpoint);
   outline.hidden_size = description.spec.hidden_size;
   outline.vocab_size = description.spec.vocab_size;

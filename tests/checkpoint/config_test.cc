@@ -166,6 +166,22 @@ TEST(Config, NamesNestedKeyWithItsPath) {
                      {"dir/config.json: quantization_config.weights.bits: needs 4 or 8; it is 3"});
 }
 
+TEST(Config, ListsKeysThatNoCallHasRead) {
+  const Config config = parsed(
+      R"({"a": 1, "b": 2, "none": null, "whole": {"x": 1}, "opened": {"y": 1, "z": {"u": 1}}})");
+  using Names = std::vector<std::string>;
+  EXPECT_EQ(config.unread(), (Names{"a", "b", "opened", "whole"}));
+  ASSERT_TRUE(config.integer({"absent", "a"}).ok());
+  ASSERT_NE(config.find({"whole"}), nullptr);  // as JSON, with all that is inside
+  const auto opened = config.object({"opened"});
+  ASSERT_TRUE(opened.ok());
+  EXPECT_EQ(config.unread(), (Names{"b"}));  // nothing inside is read by key
+  const auto copy = **opened;
+  ASSERT_TRUE(copy.integer({"y"}).ok());
+  EXPECT_EQ(config.unread(), (Names{"b", "opened.z"}));
+  EXPECT_EQ(copy.unread(), (Names{"opened.z"}));
+}
+
 TEST(Config, ReportsUnreadableFile) {
   const TemporaryFolder folder;
   expect_error(Config::open(folder.path() + "/config.json"), ErrorKind::kIo,
