@@ -272,8 +272,8 @@ class Checkpoint {
   /// A Checkpoint of the same open files, with no tensors claimed.
   Checkpoint unclaimed_copy() const;
 
-  /// What the quantization config asks for and no backend does, each as a phrase with its key:
-  /// 4-bit activations, which keep more bits. Empty: nothing.
+  /// What the files state and a model does not use, each as a phrase with its key: 4-bit
+  /// activations, which keep more bits; FP8 keys and values without kv_cache fp8. Empty: nothing.
   std::vector<std::string> not_used() const;
 
   /// Size of all tensors, in bytes.

@@ -37,8 +37,8 @@ struct ModelOptions {
   /// and f16 halve the memory and the time to read it, int8 and fp8 quarter them. A value is
   /// rounded once, when its token is appended, and read exactly. If f16 cannot represent a key or
   /// value, forward() returns an error. "int8": codes with a scale per token and head, on a CPU.
-  /// "fp8": e4m3 without a scale; values above 448 become 448. "auto": the device's activation
-  /// dtype, f32 on a CPU, bf16 on a GPU.
+  /// "fp8": e4m3 with the scale s of the file, or 1; values above 448 · s become 448 · s. "auto":
+  /// the device's activation dtype, f32 on a CPU, bf16 on a GPU.
   std::string kv_cache = "auto";
   /// Maximum memory in bytes for the keys and values of all sequences; 0: all memory of the device.
   /// Memory is allocated as sequences grow. The state of recurrent layers does not count.

@@ -6,6 +6,7 @@
 #include "base/text.h"
 #include "base/try.h"
 #include "checkpoint/experts/stack.h"
+#include "checkpoint/kv_scales.h"
 #include "checkpoint/producers/module_tensors.h"
 #include "checkpoint/state.h"
 
@@ -24,8 +25,17 @@ struct Quantization {
 Result<std::optional<Quantization>> find_quantization(const std::string& folder,
                                                       const Config& config) {
   MORACLE_TRY(auto inside, config.object({"quantization_config"}));
+  if (!inside) {
+    MORACLE_TRY(const auto text_config, config.object({"text_config"}));
+    if (text_config) {
+      MORACLE_TRY(inside, text_config->object({"quantization_config"}));
+    }
+  }
   if (inside) {
-    MORACLE_TRY(std::string method, inside->text({"quant_method"}));
+    // ModelOpt's own keys identify it, too.
+    const bool has_method = inside->has({"quant_method"}) || !inside->has({"quant_algo"});
+    MORACLE_TRY(std::string method,
+                has_method ? inside->text({"quant_method"}) : std::string(kModelOptProducer.name));
     return std::optional(Quantization{std::move(*inside), std::move(method)});
   }
   // The key of compressed-tensors before version 0.6.
@@ -47,13 +57,19 @@ Result<std::optional<Quantization>> find_quantization(const std::string& folder,
 Status open_reader(Checkpoint::State& state) {
   const Config& whole = state.wrapper ? *state.wrapper : state.config;
   MORACLE_TRY(const auto quantization, find_quantization(state.folder, whole));
-  if (!quantization) return {};
+  if (!quantization) {
+    state.not_used = unused_kv_cache(state.tensors, nullptr);
+    return {};
+  }
   const auto& [config, method] = *quantization;
+  // ModelOpt's own file has its keys one level deeper.
+  MORACLE_TRY(const auto nested, config.object({"quantization"}));
+  state.not_used = unused_kv_cache(state.tensors, nested ? &*nested : &config);
   std::vector<std::string_view> known;
   for (const Producer* producer : producers()) {
     known.push_back(producer->name);
-    if (producer->name != method) continue;
-    state.producer = method;
+    if (!producer->is(method)) continue;
+    state.producer = producer->name;
     MORACLE_TRY(state.reader, producer->open(config));
     return {};
   }
@@ -226,7 +242,11 @@ std::vector<std::string> Checkpoint::unclaimed() const {
 }
 
 std::vector<std::string> Checkpoint::not_used() const {
-  return state_->reader ? state_->reader->not_used() : std::vector<std::string>();
+  std::vector<std::string> all = state_->not_used;
+  if (!state_->reader) return all;
+  const std::vector<std::string> more = state_->reader->not_used();
+  all.insert(all.end(), more.begin(), more.end());
+  return all;
 }
 
 int64_t Checkpoint::total_bytes() const {

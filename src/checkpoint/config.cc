@@ -3,6 +3,7 @@
 #include <filesystem>
 
 #include "base/json/json_text.h"
+#include "base/json/non_finite_json.h"
 #include "base/small_file.h"
 #include "base/text.h"
 #include "base/try.h"
@@ -22,7 +23,8 @@ Result<Config> Config::open(const std::string& path) {
 }
 
 Result<Config> Config::parse(std::string_view text, std::string path) {
-  MORACLE_TRY(json parsed, parse_json(text, path));
+  MORACLE_TRY(json parsed, parse_json(quote_non_finite(text), path));
+  restore_non_finite(parsed);
   if (!parsed.is_object()) {
     return Error{ErrorKind::kBadFile, path, "", "a JSON object",
                  str("it is ", JsonField::shown(parsed))};

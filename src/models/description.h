@@ -181,6 +181,8 @@ struct LayerDescription {
   std::vector<float> mlp_output_norm = {};        ///< likewise
   std::optional<BesideMlp> beside_mlp = {};
   std::optional<float> output_scale = {};  ///< multiplies the residual at the layer's end
+  /// Of an FP8 cache: one, or one for each head of keys; empty: the file has none.
+  std::vector<float> key_scales = {}, value_scales = {};
 };
 
 /// Tensors that an architecture defines and this program does not use.

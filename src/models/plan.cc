@@ -283,6 +283,10 @@ Result<ModelPlan> plan_memory(const Description& description, std::span<const Mo
     plan.activation_bytes = std::max(plan.activation_bytes, bytes);
   }
   MORACLE_TRY(plan.cache_dtype, parse_kv_cache(options.kv_cache, device.platform, dtype));
+  for (const LayerDescription& layer : description.layers) {
+    LayerCache cache{.dtype = plan.cache_dtype};
+    MORACLE_CHECK(set_scales(cache, layer));
+  }
   const auto activations = static_cast<int64_t>(
       carve_activations(description, tokens_per_step(options), dtype, nullptr).bytes);
   plan.activation_bytes += activations;

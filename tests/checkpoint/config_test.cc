@@ -38,6 +38,18 @@ TEST(Config, ReadsOneIntegerAsListOfOne) {
             (std::vector<int64_t>{2}));
 }
 
+// Python writes such numbers. A key that nothing reads does not matter.
+TEST(Config, ChecksNumbersThatAreNotFiniteWhereTheyAreRead) {
+  const Config config =
+      parsed(R"({"limits": [0.0, Infinity], "theta": NaN, "count": -Infinity, "k": 3})");
+  EXPECT_EQ(*config.integer({"k"}), 3);
+  expect_bad(config.number_or(1, {"theta"}),
+             {"dir/config.json: theta: needs a finite number; it is NaN"});
+  expect_bad(config.number_or(1, {"count"}), {"count: needs a finite number; it is -Infinity"});
+  expect_bad(config.integer({"count"}), {"needs a whole number", "it is -Infinity"});
+  expect_bad(config.integers({"limits"}), {"limits: needs whole numbers; it has 0.0"});
+}
+
 TEST(Config, UsesFirstKeyPresent) {
   const Config::Keys keys = {"num_experts", "num_local_experts"};
   EXPECT_EQ(*parsed(R"({"num_experts": 4})").integer(keys), 4);
@@ -108,7 +120,7 @@ TEST(Config, RejectsNumberOutOfRange) {
 TEST(Config, RejectsTextThatIsNotAJsonObject) {
   for (const std::string& text :
        {std::string(), std::string("{"), std::string("{\"a\":1,}"), std::string("{} {}"),
-        std::string("{\"a\":1e400}"), std::string("{\"a\":NaN}"), std::string("{\"a\":\"\xff\"}"),
+        std::string("{\"a\":1e400}"), std::string("{\"a\":nan}"), std::string("{\"a\":\"\xff\"}"),
         std::string("{\"a\":1}\0", 8), std::string("{\"a\0b\":1}", 9), std::string("// c\n{}")}) {
     expect_bad(Config::parse(text, "dir/config.json"), {"dir/config.json: ", "needs valid JSON; "});
   }

@@ -206,7 +206,7 @@ Status check_dense(const Config& config) {
 }
 
 Result<std::unique_ptr<Reader>> open_compressed_tensors(const Config& config) {
-  MORACLE_CHECK(check_unused(config, {"kv_cache_scheme", "transform_config"}));
+  MORACLE_CHECK(check_unused(config, {"transform_config"}));
   MORACLE_CHECK(check_dense(config));
   MORACLE_TRY(const auto found, config.object({"config_groups"}));
   if (!found || found->value().empty()) {

@@ -3,8 +3,11 @@
 //   weight_scale_inv  f32 [ceil(N/bn), ceil(K/bk)]   with weight_block_size [bn, bk]
 //   weight_scale      f32 [], [1], [N] or [N, 1]     without
 //   input_scale       f32 [] or [1]                  with activation_scheme static
-// value = code · scale, in spite of the name "inv".
+// value = code · scale, in spite of the name "inv". Either name of the weights' scales occurs with
+// either shape; input_scale is activation_scale in files of transformers. quant_method "mxfp8", or
+// blocks [1, 32] with scales u8, are MXFP8.
 #include <algorithm>
+#include <cctype>
 #include <set>
 
 #include "base/text.h"
@@ -37,7 +40,7 @@ class Fp8Reader : public Reader {
     return ignored ? Says::kPlain : Says::kNothing;
   }
   bool stores(const Tensors& tensors, const std::string& module) const override {
-    return stores_fp8(tensors, module, format_.scale);
+    return stores_fp8(tensors, module);
   }
   std::string expected(const std::string& module) const override {
     return module + ".{weight," + format_.scale + "}";
@@ -71,14 +74,25 @@ Result<Fp8Format> read_blocks(const Config& config, const std::string& activatio
   return format;
 }
 
+// MXFP8 has groups of 32 columns, whether the config says so or not.
+Status read_mxfp8(const Config& config, Fp8Format& format) {
+  const bool has_blocks = config.has({"weight_block_size"});
+  if (has_blocks && format.scheme.weight.group != kMxfp8Static.group) {
+    return config.unsupported({"weight_block_size"}, "[1, 32], as mxfp8 has it",
+                              "it is " + JsonField::shown(*config.find({"weight_block_size"})));
+  }
+  format = Fp8Format();
+  format.scheme = {kMxfp8Static, kMxfp8Dynamic};
+  return {};
+}
+
 Result<std::unique_ptr<Reader>> open_fp8(const Config& config) {
   MORACLE_TRY(const std::string fmt, config.text_or("e4m3", {"fmt"}));
-  if (fmt != "e4m3") return config.unsupported({"fmt"}, "e4m3", "it is " + fmt);
-  if (config.has({"store_dtype"})) {
-    return config.unsupported({"store_dtype"}, "to be absent, which means weights stored as e4m3",
-                              "it is " + JsonField::shown(*config.find({"store_dtype"})));
-  }
-  MORACLE_TRY(const std::string activations, config.text_or("dynamic", {"activation_scheme"}));
+  if (!names_e4m3(fmt)) return config.unsupported({"fmt"}, "e4m3", "it is " + fmt);
+  MORACLE_TRY(const std::string stored, config.text_or("e4m3", {"store_dtype"}));
+  if (!names_e4m3(stored)) return config.unsupported({"store_dtype"}, "e4m3", "it is " + stored);
+  MORACLE_TRY(std::string activations, config.text_or("dynamic", {"activation_scheme"}));
+  for (char& c : activations) c = static_cast<char>(std::tolower(static_cast<unsigned char>(c)));
   if (activations != "dynamic" && activations != "static") {
     return config.unsupported({"activation_scheme"}, "dynamic or static", "it is " + activations);
   }
@@ -89,11 +103,17 @@ Result<std::unique_ptr<Reader>> open_fp8(const Config& config) {
   if (config.has({"weight_block_size"})) {
     MORACLE_TRY(format, read_blocks(config, activations));
   }
+  MORACLE_TRY(std::string method, config.text_or("fp8", {"quant_method"}));
+  for (char& c : method) c = static_cast<char>(std::tolower(static_cast<unsigned char>(c)));
+  if (method == "mxfp8") MORACLE_CHECK(read_mxfp8(config, format));
   MORACLE_TRY(const std::string scale_fmt, config.text_or("float", {"scale_fmt"}));
   if (scale_fmt != "float" && scale_fmt != "ue8m0") {
     return config.unsupported({"scale_fmt"}, "ue8m0, float or absent", "it is " + scale_fmt);
   }
   format.powers_of_two = scale_fmt == "ue8m0";
+  // Weights that are dequantized while they load leave activations as floats.
+  MORACLE_TRY(const bool dequantize, config.boolean_or(false, {"dequantize"}));
+  if (dequantize) format.scheme.activation.reset();
 
   MORACLE_TRY(std::vector<std::string> ignored, config.texts({"ignored_layers"}));
   MORACLE_TRY(const auto not_converted, config.texts({"modules_to_not_convert"}));
@@ -101,8 +121,10 @@ Result<std::unique_ptr<Reader>> open_fp8(const Config& config) {
   return std::unique_ptr<Reader>(new Fp8Reader(std::move(format), ignored));
 }
 
+constexpr std::string_view kMethods[] = {"mxfp8"};
+
 }  // namespace
 
-constinit const Producer kFp8Producer{.name = "fp8", .open = open_fp8};
+constinit const Producer kFp8Producer{.name = "fp8", .open = open_fp8, .also = kMethods};
 
 }  // namespace moracle

@@ -1,6 +1,7 @@
 #include "checkpoint/producers/gptq_options.h"
 
 #include "base/json/json_text.h"
+#include "base/json/non_finite_json.h"
 #include "base/small_file.h"
 #include "base/text.h"
 #include "base/try.h"
@@ -30,8 +31,12 @@ std::vector<std::string> keys_in_file(const std::string& path) {
   std::vector<std::string> keys;
   const Result<std::string> text = read_small_file(path);
   if (!text || !check_json_text(*text, path)) return keys;
-  auto json = nlohmann::ordered_json::parse(*text, nullptr, /*allow_exceptions=*/false);
-  if (json.is_object() && json.contains("quantization_config")) json = json["quantization_config"];
+  auto json =
+      nlohmann::ordered_json::parse(quote_non_finite(*text), nullptr, /*allow_exceptions=*/false);
+  const auto has = [&](const char* key) { return json.is_object() && json.contains(key); };
+  // A wrapper for images may hold the quantization config in text_config.
+  if (has("text_config") && !has("quantization_config")) json = json["text_config"];
+  if (has("quantization_config")) json = json["quantization_config"];
   if (!json.is_object() || !json.contains("dynamic")) return keys;
   for (const auto& item : json["dynamic"].items()) keys.push_back(item.key());
   return keys;

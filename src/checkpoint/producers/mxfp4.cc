@@ -63,7 +63,7 @@ Result<DescribedLinear> Mxfp4Reader::describe_expert(const Tensors& tensors,
                          "it is " + to_string(blocks));
   }
   const int64_t n = blocks.shape[1], groups = blocks.shape[2];
-  MORACLE_CHECK(tensors.get(names[1], DType::kU8, {num_experts, n, groups}));
+  MORACLE_CHECK(tensors.get(names[1], exponents_of(tensors, names[1]), {num_experts, n, groups}));
 
   DescribedLinear linear;
   linear.scheme.weight = kMxfp4Static;

@@ -1,5 +1,5 @@
-// DeepSeek-V3 (and R1), Kimi-K2: MLA, dense first layers, sigmoid routing by groups with a
-// correction bias, shared experts. The layers for multi-token prediction are not run.
+// DeepSeek-V3 (and R1), Kimi-K2 and its successors: MLA, dense first layers, sigmoid routing by
+// groups with a correction bias, shared experts. The layers for multi-token prediction are not run.
 #include "base/text.h"
 #include "base/try.h"
 #include "checkpoint/state.h"
@@ -33,8 +33,9 @@ Result<Description> describe(const Checkpoint& checkpoint) {
 
 constinit const Family kDeepseekV3Family = {
     .architecture = "DeepseekV3ForCausalLM",
-    .models = "DeepSeek-V3, R1, Kimi-K2",
-    .notes = "without multi-token prediction",
+    .multimodal = "KimiK25ForConditionalGeneration",
+    .models = "DeepSeek-V3, R1, Kimi-K2, K2.5, K2.6, K2.7",
+    .notes = "text only; without multi-token prediction",
     .describe = deepseek_v3::describe,
     .experts = {.default_score = Score::kSigmoid, .renormalize = true}};
 
