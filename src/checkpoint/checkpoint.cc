@@ -137,7 +137,9 @@ Result<Checkpoint> Checkpoint::open(const std::string& folder) {
     wrapper = std::move(config);
     config = std::move(*text_config);
   }
-  if (!config.has({"num_hidden_layers"}) && find_convention(architectures[0]) == nullptr) {
+  const ExpertConvention* const convention = find_convention(architectures[0]);
+  if (convention != nullptr) MORACLE_CHECK(config.set_defaults(convention->defaults));
+  if (convention == nullptr && !config.has({"num_hidden_layers"})) {
     return config.unsupported(
         {"architectures"}, "a known architecture, or num_hidden_layers",
         str("it is '", architectures[0], "', and num_hidden_layers is missing"));
@@ -148,7 +150,7 @@ Result<Checkpoint> Checkpoint::open(const std::string& folder) {
                                              .config = std::move(config),
                                              .tensors = std::move(tensors),
                                              .architecture = architectures[0],
-                                             .convention = find_convention(architectures[0]),
+                                             .convention = convention,
                                              .num_layers = num_layers,
                                              .wrapper = std::move(wrapper)});
   find_root(*state);

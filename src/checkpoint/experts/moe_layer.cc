@@ -60,7 +60,7 @@ Result<Routing> read_routing(const Checkpoint::State& state, int64_t layer) {
   routing.weight_on_input = family.weight_on_input;
   routing.expert_scales = family.expert_scales;
   if (routing.score == Score::kSparseMixer) {
-    MORACLE_TRY(const double jitter, config.number_or(0.01, {"router_jitter_noise"}));
+    MORACLE_TRY(const double jitter, config.number({"router_jitter_noise"}));
     if (!(jitter >= 0 && jitter <= 1))
       return config.wrong({"router_jitter_noise"}, "a number from 0 to 1", str("it is ", jitter));
     routing.jitter = static_cast<float>(jitter);

@@ -164,10 +164,9 @@ Result<SharedExpertDescription> describe_shared_expert(const Checkpoint& checkpo
 
 Result<Description> describe_decoder(const Checkpoint& checkpoint, const DecoderSpec& spec,
                                      const DescribeLayer& describe_layer,
-                                     const char* final_norm_name, bool tied_by_default) {
+                                     const char* final_norm_name) {
   const Checkpoint::State& state = checkpoint.state();
-  MORACLE_TRY(bool tied,
-              state.config.boolean_or(tied_by_default, {"tie_embedding", "tie_word_embeddings"}));
+  MORACLE_TRY(bool tied, state.config.boolean_or(false, {"tie_embedding", "tie_word_embeddings"}));
   if (state.wrapper) {
     MORACLE_TRY(tied, state.wrapper->boolean_or(tied, {"tie_word_embeddings"}));
   }

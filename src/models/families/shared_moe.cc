@@ -6,13 +6,9 @@
 
 namespace moracle {
 
-Result<SharedMoeSpec> read_shared_moe(const Config& config, std::optional<int64_t> dense_layers) {
+Result<SharedMoeSpec> read_shared_moe(const Config& config) {
   SharedMoeSpec spec;
-  if (dense_layers) {
-    MORACLE_TRY(spec.dense_layers, config.integer_or(*dense_layers, {"first_k_dense_replace"}, 0));
-  } else {
-    MORACLE_TRY(spec.dense_layers, config.integer({"first_k_dense_replace"}, 0));
-  }
+  MORACLE_TRY(spec.dense_layers, config.integer({"first_k_dense_replace"}, 0));
   MORACLE_TRY(spec.sparse_step, config.integer_or(1, {"moe_layer_freq"}, 1));
   MORACLE_TRY(spec.dense_intermediate, config.integer({"intermediate_size"}, 1, 1 << 24));
   MORACLE_TRY(const int64_t num_shared,
