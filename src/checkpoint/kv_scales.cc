@@ -40,7 +40,7 @@ bool is_fp8(const nlohmann::json& value) {
   if (!value.is_string()) return false;
   std::string text = value.get<std::string>();
   for (char& c : text) c = static_cast<char>(std::toupper(static_cast<unsigned char>(c)));
-  return text == "FP8";
+  return text.starts_with("FP8") || text == "STATIC";  // the latter of AutoFP8
 }
 
 // The first scale of keys or values in the file; empty: there is none.

@@ -1,6 +1,7 @@
 // Tests what checkpoints say about FP8 keys and values, and the names of their scales.
 #include "checkpoint/kv_scales.h"
 
+#include "checkpoint/producers/fp8_synthetic.h"
 #include "checkpoint/producers/modelopt_synthetic.h"
 #include "checkpoint/reader_fixture.h"
 
@@ -19,6 +20,7 @@ TEST(KvScales, KeysOfEveryProducerLoadAndAreNamed) {
   const std::pair<SyntheticCheckpoint, json> files[] = {
       {modelopt("MXFP8"), {{"kv_cache_quant_algo", "FP8"}}},
       {modelopt("MXFP8"), {{"kv_cache_scheme", kFp8}}},
+      {fp8({8, 16}), {{"kv_cache_scheme", "static"}}},
       {SyntheticCheckpoint::int8({.layers = 1}), {{"kv_cache_scheme", kFp8}}},
       {SyntheticCheckpoint::gptq({}, {.layers = 1}), {{"kv_cache_scheme", kFp8}}}};
   for (auto [checkpoint, key] : files) {

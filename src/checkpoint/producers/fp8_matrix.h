@@ -20,7 +20,8 @@ struct Fp8Format {
   /// activation_scale for input_scale.
   std::string scale = "weight_scale";
   bool tensor_or_channel = false;  ///< the shape of the scales sets the weight's group
-  /// Every scale must be a power of two. The file may also store the scales as exponents.
+  /// Every scale must be a power of two. The file may also store the scales as exponents of type
+  /// u8. Scales of type e8m0 need no statement.
   bool powers_of_two = false;
 };
 

@@ -134,7 +134,7 @@ Result<std::map<std::string, std::string>> read_layers(const Config& config) {
   if (!listed) return layers;
   for (const auto& item : listed->value().items()) {
     MORACLE_TRY(const auto entry, listed->object({item.key().c_str()}));
-    if (!entry) continue;
+    if (!entry || !entry->has({"quant_algo"})) continue;
     MORACLE_TRY(const std::string algorithm, entry->text({"quant_algo"}));
     if (const Algorithm* known = find_algorithm(algorithm))
       MORACLE_CHECK(check_group_size(*entry, *known));

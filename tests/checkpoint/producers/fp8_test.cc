@@ -231,8 +231,12 @@ TEST(Fp8, ReadsUe8m0ScalesAsPowersOfTwo) {
   checkpoint.set<uint8_t>(kDown + ".weight_scale_inv", 2, 255);
   expect_bad(must(checkpoint.experts()).w2.expert(1),
              {"needs exponents from 0 to 254", "element [2, 0] is 255"});
+  // e8m0 tells itself what it is, u8 does not.
+  checkpoint.set<uint8_t>(kDown + ".weight_scale_inv", 2, 2);
   checkpoint.quantization().erase("scale_fmt");
-  expect_bad(checkpoint.experts(), {"needs f32, f16 or bf16", "it is f8_e8m0 [4, 1]"});
+  EXPECT_EQ(must(must(checkpoint.experts()).w2.expert(1)).scales, scales);
+  checkpoint.retype(kDown + ".weight_scale_inv", DType::kU8);
+  expect_bad(checkpoint.experts(), {"needs f32, f16 or bf16", "it is u8 [4, 1]"});
 }
 
 TEST(Fp8, RejectsQuantizedTensorsOfExcludedModules) {
