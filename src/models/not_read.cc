@@ -103,7 +103,7 @@ std::string why(const std::string& place) {
     const auto is_key = [&](std::string_view pattern) { return fits(pattern, key); };
     if (std::any_of(reason.keys.begin(), reason.keys.end(), is_key)) return reason.why;
   }
-  return "unknown to this program";
+  return "not read for this architecture";
 }
 
 std::vector<NotRead::Part> unread_keys(const Checkpoint::State& state) {

@@ -122,7 +122,7 @@ TEST(Checkpoint, RejectsUnsupportedFeatureByName) {
       {{{"layer_types", {"full_attention", "chunked_attention"}}},
        "layer_types: needs full_attention; it has chunked_attention"},
       {{{"rope_scaling", {{"type", "longrope"}}}},
-       "needs default, dynamic, linear, llama3 or yarn; it is longrope"},
+       "needs default, dynamic, linear, llama3, proportional or yarn; it is longrope"},
       {{{"rope_parameters", {{"full_attention", {{"rope_theta", 1e6}}}}}},
        "rope_parameters.full_attention: needs one setting for all layers; it is an object"},
       {{{"partial_rotary_factor", 0.5}}, "partial_rotary_factor: needs 1; it is 0.5"},

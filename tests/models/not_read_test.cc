@@ -59,8 +59,8 @@ TEST(NotRead, KeysByReason) {
                   "for other programs: transformers_version",
                   "for training only: attention_dropout, "
                   "quantization_config.config_groups.group_0.weights.observer",
-                  "read when text is generated, or from generation_config.json: bos_token_id",
-                  "unknown to this program: new_key, quantization_config.new_rule"));
+                  "not read for this architecture: new_key, quantization_config.new_rule",
+                  "read when text is generated, or from generation_config.json: bos_token_id"));
 }
 
 TEST(NotRead, BuffersThatConfigDetermines) {

@@ -76,30 +76,45 @@ void refuse(Answer& answer, const Error& error, const std::string& scratch, Supp
   answer.reason = brief(error, scratch, support);
 }
 
-// `description` is null if only the experts can be used. One description serves all machines: of
-// 100,000 tensors it takes half a second.
-Result<Answer::Row> ask_machine(const Checkpoint& checkpoint, const Description* description,
-                                const Machine& machine) {
+// What the folder holds, described once for all machines: 100,000 tensors take half a second.
+struct Described {
+  const Checkpoint& checkpoint;
+  const Description* whole = nullptr;  // null if only the experts can be used
+  std::vector<LayerExperts> experts;   // then
+};
+
+Result<std::vector<Choice>> choices_of(const Described& described, const ModelOptions& options,
+                                       const Machine& machine, std::string& not_runnable) {
+  if (described.whole == nullptr) {
+    MORACLE_TRY(auto modules, consider(described.experts, options, machine));
+    return grouped(std::move(modules));
+  }
+  MORACLE_TRY(ModelExplanation explanation, explain(*described.whole, options, machine));
+  not_runnable = explanation.not_runnable;
+  return std::move(explanation.choices);
+}
+
+Result<Answer::Row> ask_machine(const Described& described, const Machine& machine) {
   ModelOptions options;
   options.device = machine.gpus.empty() ? "cpu" : "cuda";
-  MORACLE_TRY(const ModelExplanation explanation, description != nullptr
-                                                      ? explain(*description, options, machine)
-                                                      : explain(checkpoint, options, machine));
+  std::string not_runnable;
+  MORACLE_TRY(const std::vector<Choice> choices,
+              choices_of(described, options, machine, not_runnable));
   std::set<std::string> backends;
-  for (const Choice& choice : explanation.choices) {
+  for (const Choice& choice : choices) {
     if (choice.part != "experts") continue;
     MORACLE_TRY(const Plan chosen, choice.selection.chosen());
     backends.insert(str("`", chosen.backend->name, "`"));
   }
   Answer::Row row{machine.name, join(backends), false};
-  if (description == nullptr) return row;
-  const Result<ModelPlan> dry_run = plan(*description, options, machine);
+  if (described.whole == nullptr) return row;
+  const Result<ModelPlan> dry_run = plan(*described.whole, options, machine);
   row.fits = dry_run.ok();
   const bool too_large = !dry_run && dry_run.error().kind == ErrorKind::kOutOfMemory;
-  if (row.fits == explanation.not_runnable.empty() && (row.fits || too_large)) return row;
-  return Error{ErrorKind::kUnsupported, checkpoint.folder(), machine.name,
+  if (row.fits == not_runnable.empty() && (row.fits || too_large)) return row;
+  return Error{ErrorKind::kUnsupported, described.checkpoint.folder(), machine.name,
                "explain and run --dry-run to agree",
-               str("explain: '", explanation.not_runnable, "', run: '",
+               str("explain: '", not_runnable, "', run: '",
                    dry_run ? "" : dry_run.error().to_string(), "'")};
 }
 
@@ -128,19 +143,23 @@ Result<Answer> ask(const std::string& config, const std::string& scratch) {
     refuse(answer, checkpoint.error(), scratch, Support::kRefused);
     return answer;
   }
-  const Result<Description> described = describe(*checkpoint);
-  if (!described) {
-    const bool experts = outline(*checkpoint).ok();
-    refuse(answer, described.error(), scratch, experts ? Support::kExpertsOnly : Support::kRefused);
-    if (!experts) return answer;
-  } else {
-    MORACLE_CHECK(outline(*checkpoint, *described));
+  const Result<Description> whole = describe(*checkpoint);
+  Described described{*checkpoint, whole ? &*whole : nullptr, {}};
+  if (whole) {
+    MORACLE_CHECK(outline(*checkpoint, *whole));
     answer.support = Support::kRuns;
+  } else {
+    const bool experts = outline(*checkpoint).ok();
+    refuse(answer, whole.error(), scratch, experts ? Support::kExpertsOnly : Support::kRefused);
+    if (!experts) return answer;
+    for (const int64_t layer : checkpoint->moe_layers()) {
+      MORACLE_TRY(DescribedWeights weights, checkpoint->moe_layer(layer));
+      described.experts.emplace_back(layer, std::move(weights));
+    }
   }
   for (const char* name : kMachines) {
     MORACLE_TRY(const Machine machine, Machine::find(name));
-    MORACLE_TRY(Answer::Row row,
-                ask_machine(*checkpoint, described ? &*described : nullptr, machine));
+    MORACLE_TRY(Answer::Row row, ask_machine(described, machine));
     answer.rows.push_back(std::move(row));
   }
   return answer;
