@@ -4,9 +4,11 @@ weights(config) gives f(tensors, module) -> float32 [N, K], and experts(config) 
 that holds all experts, [E, K, N]. Scales are widened to float32 before the library multiplies with them, so
 that its rounding to 16 bits is no part of the answer.
 
-    pip install torch safetensors compressed-tensors transformers nvidia-modelopt
+    pip install torch safetensors compressed-tensors transformers nvidia-modelopt auto-round
     BUILD_CUDA_EXT=0 pip install --no-build-isolation gptqmodel
 """
+import unittest.mock
+
 import torch
 
 
@@ -58,6 +60,25 @@ def awq(config):
     return dequantize
 
 
+def auto_round(config):
+    from auto_round_extension.torch import qlinear_torch, qlinear_torch_zp
+
+    kernel = {"auto_round": qlinear_torch, "auto_round:auto_gptq": qlinear_torch_zp}[config["packing_format"]]
+
+    def dequantize(tensors, module):
+        own = local(tensors, module)
+        options = {**config, **config["extra_config"].get(module, {})}
+        columns = len(own["qweight"]) * 32 // options["bits"]
+        linear = kernel.QuantLinear(options["bits"], options["group_size"], columns, own["qweight"].shape[1], False)
+        for name, t in own.items():
+            setattr(linear, name, t.clone())
+        # forward() dequantizes and multiplies. A product would turn -0, of negative scales, into 0.
+        with unittest.mock.patch("torch.matmul", lambda _, dequantized: dequantized):
+            return linear(torch.eye(columns)).T.contiguous()
+
+    return dequantize
+
+
 def fp8(_):
     from transformers.integrations.finegrained_fp8 import Fp8Dequantize
 
@@ -87,7 +108,8 @@ def mxfp4_experts(_):
 
 
 def weights(config):
-    producers = {"compressed-tensors": compressed_tensors, "gptq": gptq, "awq": awq, "fp8": fp8, "modelopt": modelopt}
+    producers = {"compressed-tensors": compressed_tensors, "gptq": gptq, "awq": awq, "fp8": fp8, "modelopt": modelopt,
+                 "auto-round": auto_round}
     return producers[config["quant_method"]](config) if config else plain(config)
 
 

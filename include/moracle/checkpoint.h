@@ -79,6 +79,9 @@ class DescribedMatrix {
     scheme_.activation = key;
     input_scales_.clear();
   }
+  /// Changes the scheme to one that holds the same integer weights exactly, in wider codes or
+  /// smaller groups: that of another matrix, so that one kernel serves both.
+  void widen(const Scheme& scheme);
   /// Keeps only these experts, in this order. `experts` are indices below num_experts().
   void keep(std::span<const int32_t> experts);
 
@@ -244,7 +247,7 @@ class Checkpoint {
   std::vector<int64_t> moe_layers() const;
 
   /// The experts of one layer. Errors: a layer without experts; a missing, extra or wrongly typed
-  /// tensor, by name; experts with different schemes.
+  /// tensor, by name; experts without a common scheme.
   Result<DescribedWeights> moe_layer(int64_t layer) const;
   /// The experts of one layer, quantized by `map` while they are read. An empty map quantizes
   /// nothing. Additional errors: a file that is already quantized; a map that does not fit the
@@ -253,7 +256,7 @@ class Checkpoint {
   /// The linear layers `modules`, stacked row-wise into one matrix. All of them read the same
   /// input.
   Result<DescribedMatrix> linear(const std::vector<std::string>& modules) const;
-  /// A router. It is quantized only if the config lists it and the file stores it quantized.
+  /// A router. It is quantized only if the file stores it quantized.
   Result<DescribedMatrix> router(const std::string& module) const;
   /// A vector of `size` floats (the weights of a norm), widened to f32. Errors: wrong shape, NaN,
   /// infinity.
@@ -272,8 +275,8 @@ class Checkpoint {
   /// A Checkpoint of the same open files, with no tensors claimed.
   Checkpoint unclaimed_copy() const;
 
-  /// What the quantization config asks for and no backend does, each as a phrase with its key:
-  /// 4-bit activations, which keep more bits. Empty: nothing.
+  /// What the files state and a model does not use, each as a phrase with its key: 4-bit
+  /// activations, which keep more bits; FP8 keys and values without kv_cache fp8. Empty: nothing.
   std::vector<std::string> not_used() const;
 
   /// Size of all tensors, in bytes.

@@ -37,8 +37,8 @@ struct ModelOptions {
   /// and f16 halve the memory and the time to read it, int8 and fp8 quarter them. A value is
   /// rounded once, when its token is appended, and read exactly. If f16 cannot represent a key or
   /// value, forward() returns an error. "int8": codes with a scale per token and head, on a CPU.
-  /// "fp8": e4m3 without a scale; values above 448 become 448. "auto": the device's activation
-  /// dtype, f32 on a CPU, bf16 on a GPU.
+  /// "fp8": e4m3 with the scale s of the file, or 1; values above 448 · s become 448 · s. "auto":
+  /// the device's activation dtype, f32 on a CPU, bf16 on a GPU.
   std::string kv_cache = "auto";
   /// Maximum memory in bytes for the keys and values of all sequences; 0: all memory of the device.
   /// Memory is allocated as sequences grow. The state of recurrent layers does not count.
@@ -230,13 +230,14 @@ class Model {
   std::unique_ptr<State> state_;
 };
 
-/// Options for sampling. The filters run in this order: temperature, top_k, top_p, min_p, as in
-/// transformers.
+/// Options for sampling. The filters run in this order: temperature, top_k, top_p, min_p,
+/// typical_p, as in transformers.
 struct SamplingOptions {
   float temperature = 0;  ///< 0: greedy, the largest logit with the lowest id
   int64_t top_k = 0;      ///< 0: off
   float top_p = 1;        ///< 1: off
   float min_p = 0;        ///< 0: off
+  float typical_p = 1;    ///< 1: off; locally typical sampling
   uint64_t seed = 0;
   /// Ids that are never drawn, in ascending order: see Tokenizer::ids_without_token.
   std::vector<int32_t> excluded_ids;
@@ -245,11 +246,41 @@ struct SamplingOptions {
 /// Errors: values out of range, under their command-line names; excluded_ids out of order.
 Status check(const SamplingOptions& options);
 
-/// Defaults from generation_config.json, else from config.json.
+/// Changes of the logits before sampling, in this order: that of transformers' processors, with
+/// vLLM's penalties after the first. Greedy draws follow them, too. Ids that a model does not have
+/// change nothing.
+struct LogitEdits {
+  std::map<int32_t, float> bias;  ///< added per id
+  float repetition_penalty = 1;   ///< above 1: less likely if in the prompt or generated
+  float frequency_penalty = 0;    ///< subtracted per occurrence in the generated tokens
+  float presence_penalty = 0;     ///< subtracted once if among the generated tokens
+  /// No run of this many tokens occurs twice, in the prompt and the generated tokens; 0: off.
+  int64_t no_repeat_ngram_size = 0;
+  /// Runs of tokens whose last token never follows the others.
+  std::vector<std::vector<int32_t>> bad_words_ids;
+  int64_t min_tokens = 0;  ///< no stop id before this many generated tokens
+  int64_t min_length = 0;  ///< no stop id before this many tokens, with those of the prompt
+  std::vector<int32_t> suppress_tokens;        ///< never drawn
+  std::vector<int32_t> begin_suppress_tokens;  ///< never drawn as the first token
+  bool changes_nothing() const;
+};
+
+/// Errors: values out of range, under their names in generation_config.json.
+Status check(const LogitEdits& edits);
+
+/// Defaults from generation_config.json, and end-of-text tokens of all files that name some.
 struct GenerationConfig {
+  /// Of generation_config.json, else of config.json, and the tokenizer's own.
   std::vector<int32_t> eos_ids;
   SamplingOptions sampling;  ///< greedy unless the file sets do_sample
-  static Result<GenerationConfig> open(const Checkpoint& checkpoint);
+  LogitEdits edits;
+  std::optional<int64_t> max_tokens;      ///< "max_new_tokens"
+  std::vector<std::string> stop_strings;  ///< texts that end an answer
+  /// What the file asks for and generate() does not do, one text each.
+  std::vector<std::string> not_followed;
+  /// `tokenizer` may be null. Errors: values of a wrong type or out of range.
+  static Result<GenerationConfig> open(const Checkpoint& checkpoint,
+                                       const Tokenizer* tokenizer = nullptr);
 };
 
 /// A sequence that stays between calls of generate(). A prompt that begins with the same ids takes
@@ -262,6 +293,7 @@ struct KeptSequence {
 struct GenerateOptions {
   int64_t max_tokens = 128;
   SamplingOptions sampling;
+  LogitEdits edits;
   int32_t adapter = -1;  ///< see Model::Step
   /// Ids that stop generation. Empty: only max_tokens and the context length stop it.
   std::vector<int32_t> stop_ids;
@@ -284,9 +316,9 @@ struct Generation {
 
 /// Continues `prompt`. With Spread::kDispatched each rank continues a prompt of its own, and calls
 /// Model::rest after its last one. Errors: an empty prompt; a prompt with an excluded id, or one
-/// that leaves no space in the context or in a kept sequence; logits without a valid next token
-/// (NaN or positive infinity, or only negative infinity). The last error names the position and the
-/// part of the model with the first such number.
+/// that leaves no space in the context or in a kept sequence; edits that forbid every token; logits
+/// without a valid next token (NaN or positive infinity, or only negative infinity). The last error
+/// names the position and the part of the model with the first such number.
 Result<Generation> generate(Model& model, std::span<const int32_t> prompt,
                             const GenerateOptions& options);
 

@@ -13,16 +13,18 @@
 
 namespace moracle {
 
-struct DecodeState;     // internal
-struct TokenizerParts;  // internal
+struct DecodeState;      // internal
+struct TokenizerConfig;  // internal
+struct TokenizerParts;   // internal
 
 /// Converts text to token ids and back, from a `tokenizer.json` with a BPE or Unigram model, a
 /// `tekken.json` (Mistral) or a `tiktoken.model` (Kimi).
 /// Immutable; safe to share between threads.
 class Tokenizer {
  public:
-  /// Reads `folder`/tokenizer.json, else tekken.json, else tiktoken.model. Errors name the first
-  /// unsupported construct.
+  /// Reads `folder`/tokenizer.json, else tekken.json, else tiktoken.model. The special tokens and
+  /// "added_tokens_decoder" of tokenizer_config.json add to the first, as in transformers. Errors
+  /// name the first unsupported construct.
   static Result<Tokenizer> open(const std::string& folder);
   Tokenizer(Tokenizer&&) noexcept;
   Tokenizer& operator=(Tokenizer&&) noexcept;
@@ -43,6 +45,8 @@ class Tokenizer {
   /// The ids below `vocab_size` without a token. Models may have more logits than tokens.
   std::vector<int32_t> ids_without_token(int64_t vocab_size) const;
   std::optional<int32_t> id(std::string_view token) const;
+  /// The id of tokenizer_config.json's "eos_token", which ends an answer.
+  std::optional<int32_t> eos_id() const;
   bool is_special(int32_t id) const;
 
  private:
@@ -51,7 +55,8 @@ class Tokenizer {
   Result<std::string> decode(std::span<const int32_t> ids, bool skip_special,
                              DecodeState& state) const;
   static Tokenizer make(TokenizerParts parts);
-  friend Result<Tokenizer> parse_tokenizer(std::string_view json, const std::string& file);
+  friend Result<Tokenizer> parse_tokenizer(std::string_view json, const std::string& file,
+                                           const TokenizerConfig& config);
   struct State;
   explicit Tokenizer(std::unique_ptr<const State> state);
   std::unique_ptr<const State> state_;

@@ -30,10 +30,11 @@ std::shared_ptr<LoadedModel> load(const Checkpoint& checkpoint, ModelOptions opt
     options.progress = std::move(go_on);
     return Model::load(checkpoint, options);
   });
-  GenerationConfig config = value_of(GenerationConfig::open(checkpoint));
+  Result<Tokenizer> tokenizer = Tokenizer::open(checkpoint.folder());
+  GenerationConfig config =
+      value_of(GenerationConfig::open(checkpoint, tokenizer ? &*tokenizer : nullptr));
   auto loaded = std::make_shared<LoadedModel>(
       LoadedModel{Owned<Model>(std::move(model)), {}, {}, std::move(config)});
-  Result<Tokenizer> tokenizer = Tokenizer::open(checkpoint.folder());
   if (tokenizer)
     loaded->tokenizer = *std::move(tokenizer);
   else

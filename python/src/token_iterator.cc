@@ -5,21 +5,28 @@
 namespace moracle::python {
 
 TokenIterator::TokenIterator(std::shared_ptr<LoadedModel> loaded, std::vector<int32_t> prompt,
-                             GenerateOptions options, bool as_text)
+                             GenerateOptions options, std::vector<std::string> stops, bool as_text)
     : loaded_(std::move(loaded)), as_text_(as_text) {
-  if (as_text_) stream_.emplace(loaded_->tokens());
+  if (as_text_ || (!stops.empty() && loaded_->tokenizer))
+    stream_.emplace(loaded_->tokens(), std::move(stops));
   Model& model = *loaded_->model;
   options.on_token = [this](int32_t id) {
     const std::lock_guard lock(mutex_);
-    ids_.push_back(id);
+    Result<std::string> text = stream_ ? stream_->push(id) : std::string();
+    if (!text) {
+      result_.emplace(text.error());
+    } else {
+      tokens_.push_back({id, *std::move(text)});
+    }
     changed_.notify_one();
-    return !stop_;
+    return !stop_ && !result_ && !(stream_ && stream_->stopped());
   };
   options.on_prompt = [this](int64_t, int64_t) { return !stop_; };
   thread_ = std::thread([this, &model, prompt = std::move(prompt), options = std::move(options)] {
     Result<Generation> generation = generate(model, prompt, options);
     const std::lock_guard lock(mutex_);
-    result_.emplace(std::move(generation));
+    if (generation && stream_ && stream_->stopped()) generation->stop_reason = "stop";
+    if (!result_) result_.emplace(std::move(generation));
     changed_.notify_one();
   });
 }
@@ -33,10 +40,9 @@ TokenIterator::~TokenIterator() {
 }
 
 nb::object TokenIterator::next() {
-  while (const std::optional<int32_t> id = take()) {
-    if (!as_text_) return nb::cast(*id);
-    const std::string piece = value_of(stream_->push(*id));
-    if (!piece.empty()) return nb::cast(piece);
+  while (const std::optional<Token> token = take()) {
+    if (!as_text_) return nb::cast(token->id);
+    if (!token->text.empty()) return nb::cast(token->text);
   }
   if (!result_->ok()) throw Failure(result_->error());
   const std::string rest = as_text_ ? stream_->finish() : "";
@@ -56,19 +62,19 @@ std::string TokenIterator::stop_reason() {
   return result_ && result_->ok() ? (*result_)->stop_reason : "";
 }
 
-// The next id; nothing at the end. Asks for Ctrl-C while it waits.
-std::optional<int32_t> TokenIterator::take() {
+// The next token; nothing at the end. Asks for Ctrl-C while it waits.
+std::optional<TokenIterator::Token> TokenIterator::take() {
   check_not_forked();
   for (;;) {
     {
       const nb::gil_scoped_release released;
       std::unique_lock lock(mutex_);
       changed_.wait_for(lock, std::chrono::milliseconds(20),
-                        [&] { return !ids_.empty() || result_.has_value(); });
-      if (!ids_.empty()) {
-        const int32_t id = ids_.front();
-        ids_.pop_front();
-        return id;
+                        [&] { return !tokens_.empty() || result_.has_value(); });
+      if (!tokens_.empty()) {
+        Token token = std::move(tokens_.front());
+        tokens_.pop_front();
+        return token;
       }
       if (result_) return {};
     }

@@ -8,6 +8,7 @@
 #include <thread>
 
 #include "loaded_model.h"
+#include "text/stop_strings.h"
 
 namespace moracle::python {
 
@@ -17,7 +18,7 @@ class TokenIterator {
  public:
   /// `as_text`: next() gives pieces of text instead of ids.
   TokenIterator(std::shared_ptr<LoadedModel> loaded, std::vector<int32_t> prompt,
-                GenerateOptions options, bool as_text);
+                GenerateOptions options, std::vector<std::string> stops, bool as_text);
   ~TokenIterator();
 
   /// Waits for the next id or piece of text. Throws stop_iteration at the end, and the error of the
@@ -25,18 +26,22 @@ class TokenIterator {
   nb::object next();
   /// Stops the generation and waits for its thread.
   void close();
-  /// "eos", "length", "cancelled"; empty while tokens come.
+  /// "eos", "stop", "length", "cancelled"; empty while tokens come.
   std::string stop_reason();
 
  private:
-  std::optional<int32_t> take();
+  struct Token {
+    int32_t id;
+    std::string text;  // that it completes
+  };
+  std::optional<Token> take();
 
   std::shared_ptr<LoadedModel> loaded_;
   bool as_text_;
-  std::optional<TokenStream> stream_;
+  std::optional<StoppedStream> stream_;
   std::mutex mutex_;
   std::condition_variable changed_;
-  std::deque<int32_t> ids_;
+  std::deque<Token> tokens_;  // not yet returned
   std::optional<Result<Generation>> result_;
   std::atomic<bool> stop_ = false;
   std::thread thread_;  // the last member: it uses the others

@@ -47,6 +47,31 @@ def test_stream_gives_the_same_tokens_and_text(model):
     assert stream.stop_reason == whole.stop_reason == "length"
 
 
+def test_stops_end_generation_and_streams(model):
+    whole = model.generate(PROMPT, max_tokens=30, temperature=0)
+    stop = whole.text[20:24]
+    before = whole.text[:whole.text.index(stop)]
+    made = model.generate(PROMPT, max_tokens=30, temperature=0, stop=["\0", stop])
+    assert (made.text, made.stop_reason) == (before, "stop")
+    stream = model.stream(PROMPT, max_tokens=30, temperature=0, stop=[stop])
+    assert "".join(stream) == before and stream.stop_reason == "stop"
+    made = model.generate(PROMPT, max_tokens=30, temperature=0, stop_token_ids=[whole.ids[4]])
+    assert made.ids == whole.ids[:whole.ids.index(whole.ids[4]) + 1] and made.stop_reason == "eos"
+
+
+def test_edits_of_logits_are_followed(model):
+    whole = model.generate(PROMPT, max_tokens=30, temperature=0)
+    once = model.generate(PROMPT, max_tokens=30, temperature=0, no_repeat_ngram_size=1).ids
+    assert len(set(once)) == len(once) and not set(once) & set(model.encode(PROMPT))
+    assert model.generate(PROMPT, max_tokens=1, suppress_tokens=whole.ids[:1], temperature=0).ids != whole.ids[:1]
+    assert model.generate(PROMPT, max_tokens=1, begin_suppress_tokens=whole.ids[:1], temperature=0).ids != whole.ids[:1]
+    assert model.generate(PROMPT, max_tokens=30, repetition_penalty=1.5, temperature=0).ids != whole.ids
+    assert "LORD" not in model.generate(PROMPT, max_tokens=60, bad_words=["LORD"]).text
+    long = model.generate(PROMPT, max_tokens=9, min_tokens=5, stop_token_ids=whole.ids[:1], temperature=0)
+    assert len(long.ids) > 5
+    assert model.generate(PROMPT, max_tokens=3, typical_p=0.5, seed=1).ids
+
+
 def test_calls_while_a_stream_runs_do_not_block(model):
     expected = model.generate(PROMPT, max_tokens=30, temperature=0).ids
     seen = []
@@ -88,6 +113,12 @@ def test_wrong_prompts_and_options_are_refused(model):
         model.generate([])
     with pytest.raises(moracle.InvalidArgument, match="top_p: needs"):
         model.generate([1], top_p=2.0)
+    with pytest.raises(moracle.InvalidArgument, match="repetition_penalty: needs"):
+        model.generate([1], repetition_penalty=0)
+    with pytest.raises(TypeError, match="stop: needs a list of strings"):
+        model.generate([1], stop=5)
+    with pytest.raises(TypeError, match="unknown name"):
+        model.generate([1], temprature=1)
     with pytest.raises(moracle.InvalidArgument):
         list(model.stream([model.vocab_size]))
 

@@ -6,6 +6,7 @@
 #include "base/text.h"
 #include "base/try.h"
 #include "checkpoint/experts/stack.h"
+#include "checkpoint/kv_scales.h"
 #include "checkpoint/producers/module_tensors.h"
 #include "checkpoint/state.h"
 
@@ -24,9 +25,24 @@ struct Quantization {
 Result<std::optional<Quantization>> find_quantization(const std::string& folder,
                                                       const Config& config) {
   MORACLE_TRY(auto inside, config.object({"quantization_config"}));
+  if (!inside) {
+    MORACLE_TRY(const auto text_config, config.object({"text_config"}));
+    if (text_config) {
+      MORACLE_TRY(inside, text_config->object({"quantization_config"}));
+    }
+  }
   if (inside) {
-    MORACLE_TRY(std::string method, inside->text({"quant_method"}));
+    // ModelOpt's own keys identify it, too.
+    const bool has_method = inside->has({"quant_method"}) || !inside->has({"quant_algo"});
+    MORACLE_TRY(std::string method,
+                has_method ? inside->text({"quant_method"}) : std::string(kModelOptProducer.name));
     return std::optional(Quantization{std::move(*inside), std::move(method)});
+  }
+  // The key of compressed-tensors before version 0.6.
+  MORACLE_TRY(auto older, config.object({"compression_config"}));
+  if (older) {
+    MORACLE_TRY(std::string method, older->text_or("compressed-tensors", {"quant_method"}));
+    return std::optional(Quantization{std::move(*older), std::move(method)});
   }
   for (const Producer* producer : producers()) {
     const std::string path = str(folder, "/", producer->config_file);
@@ -41,17 +57,35 @@ Result<std::optional<Quantization>> find_quantization(const std::string& folder,
 Status open_reader(Checkpoint::State& state) {
   const Config& whole = state.wrapper ? *state.wrapper : state.config;
   MORACLE_TRY(const auto quantization, find_quantization(state.folder, whole));
-  if (!quantization) return {};
+  if (!quantization) {
+    state.not_used = unused_kv_cache(state.tensors, nullptr);
+    return {};
+  }
   const auto& [config, method] = *quantization;
+  // ModelOpt's own file has its keys one level deeper.
+  MORACLE_TRY(const auto nested, config.object({"quantization"}));
+  state.not_used = unused_kv_cache(state.tensors, nested ? &*nested : &config);
   std::vector<std::string_view> known;
   for (const Producer* producer : producers()) {
     known.push_back(producer->name);
-    if (producer->name != method) continue;
-    state.producer = method;
+    known.insert(known.end(), producer->also.begin(), producer->also.end());
+    if (!producer->is(method)) continue;
+    state.producer = producer->name;
     MORACLE_TRY(state.reader, producer->open(config));
     return {};
   }
   return config.unsupported({"quant_method"}, "one of " + join(known), "it is '" + method + "'");
+}
+
+// MLX stores quantized weights in u32 words beside .scales and .biases. No producer's reader
+// applies, and the header's dtype alone would not tell the reason.
+Status refuse_mlx(const Config& config) {
+  MORACLE_TRY(const auto mlx, config.object({"quantization"}));
+  if (!mlx || !mlx->has({"group_size"}) || !mlx->has({"bits"})) return {};
+  return config.unsupported(
+      {"quantization"}, "the model in another form, such as the original or GPTQ, AWQ or NVFP4",
+      str("this folder is quantized for MLX (bits ", JsonField::shown(*mlx->find({"bits"})),
+          ", group_size ", JsonField::shown(*mlx->find({"group_size"})), ")"));
 }
 
 bool has_prefix(const Tensors& tensors, const std::string& prefix) {
@@ -92,6 +126,7 @@ Result<Checkpoint> Checkpoint::open(const std::string& folder) {
     return Error{ErrorKind::kBadFile, folder, "", "config.json", "the folder has none"};
   }
   MORACLE_TRY(Config config, Config::open(folder + "/config.json"));
+  MORACLE_CHECK(refuse_mlx(config));
   MORACLE_TRY(const std::vector<std::string> architectures, config.texts({"architectures"}));
   if (architectures.size() != 1) {
     return config.wrong({"architectures"}, "one architecture",
@@ -103,13 +138,20 @@ Result<Checkpoint> Checkpoint::open(const std::string& folder) {
     wrapper = std::move(config);
     config = std::move(*text_config);
   }
+  const ExpertConvention* const convention = find_convention(architectures[0]);
+  if (convention != nullptr) MORACLE_CHECK(config.set_defaults(convention->defaults));
+  if (convention == nullptr && !config.has({"num_hidden_layers"})) {
+    return config.unsupported(
+        {"architectures"}, "a known architecture, or num_hidden_layers",
+        str("it is '", architectures[0], "', and num_hidden_layers is missing"));
+  }
   MORACLE_TRY(const int64_t num_layers, config.integer({"num_hidden_layers"}, 1, 10'000));
   MORACLE_TRY(Tensors tensors, Tensors::open(folder));
   auto state = std::make_shared<State>(State{.folder = folder,
                                              .config = std::move(config),
                                              .tensors = std::move(tensors),
                                              .architecture = architectures[0],
-                                             .convention = find_convention(architectures[0]),
+                                             .convention = convention,
                                              .num_layers = num_layers,
                                              .wrapper = std::move(wrapper)});
   find_root(*state);
@@ -150,13 +192,6 @@ Result<DescribedMatrix> Checkpoint::linear(const std::vector<std::string>& modul
 }
 
 Result<DescribedMatrix> Checkpoint::router(const std::string& module) const {
-  const bool quantized = state_->reader && state_->reader->stores(state_->tensors, module);
-  if (quantized && state_->reader->says(module) != Says::kQuantized) {
-    return Error{ErrorKind::kBadFile, state_->tensors.file_of(module + ".weight"),
-                 "router '" + module + "'",
-                 "to be stored unquantized, because the quantization config does not list it",
-                 "the file stores it quantized"};
-  }
   return linear({module});
 }
 
@@ -203,7 +238,11 @@ std::vector<std::string> Checkpoint::unclaimed() const {
 }
 
 std::vector<std::string> Checkpoint::not_used() const {
-  return state_->reader ? state_->reader->not_used() : std::vector<std::string>();
+  std::vector<std::string> all = state_->not_used;
+  if (!state_->reader) return all;
+  const std::vector<std::string> more = state_->reader->not_used();
+  all.insert(all.end(), more.begin(), more.end());
+  return all;
 }
 
 int64_t Checkpoint::total_bytes() const {

@@ -1,8 +1,10 @@
 #include "checkpoint/config.h"
 
+#include <algorithm>
 #include <filesystem>
 
 #include "base/json/json_text.h"
+#include "base/json/non_finite_json.h"
 #include "base/small_file.h"
 #include "base/text.h"
 #include "base/try.h"
@@ -22,34 +24,84 @@ Result<Config> Config::open(const std::string& path) {
 }
 
 Result<Config> Config::parse(std::string_view text, std::string path) {
-  MORACLE_CHECK(check_json_text(text, path));
-  json parsed = json::parse(text, nullptr, /*allow_exceptions=*/false);
-  if (parsed.is_discarded())
-    return Error{ErrorKind::kBadFile, path, "", "valid JSON", "it is invalid"};
+  MORACLE_TRY(json parsed, parse_json(quote_non_finite(text), path));
+  restore_non_finite(parsed);
   if (!parsed.is_object()) {
     return Error{ErrorKind::kBadFile, path, "", "a JSON object",
                  str("it is ", JsonField::shown(parsed))};
   }
-  return Config(std::move(path), "", std::move(parsed));
+  return Config(std::move(path), "", std::move(parsed), std::make_shared<KeysRead>());
+}
+
+Status Config::set_defaults(std::string_view defaults) {
+  MORACLE_TRY(Config parsed, parse(defaults, path_));
+  defaults_ = std::move(parsed.json_);
+  return {};
 }
 
 const json* Config::find(Keys keys) const {
+  bool is_null = false;
   for (const char* key : keys) {
     const auto it = json_.find(key);
-    if (it != json_.end() && !it->is_null()) return &*it;
+    if (it == json_.end()) continue;
+    if (!it->is_null()) {
+      mark_read(key);
+      return &*it;
+    }
+    is_null = true;
+  }
+  for (const char* key : keys) {
+    const auto it = defaults_.find(key);
+    if (!is_null && it != defaults_.end()) return &*it;
   }
   return nullptr;
+}
+
+std::vector<std::string> Config::unread() const {
+  std::vector<std::string> places;
+  const auto is_read = [&](const std::string& place) {
+    const std::lock_guard lock(read_->mutex);
+    return read_->places.contains(place);
+  };
+  // An object is read as a whole, or key by key.
+  const auto is_opened = [&](const std::string& inside) {
+    const std::lock_guard lock(read_->mutex);
+    const auto at = read_->places.lower_bound(inside);
+    return at != read_->places.end() && at->starts_with(inside);
+  };
+  for (const auto& [key, value] : json_.items()) {
+    const std::string place = place_ + key;
+    if (value.is_null()) continue;
+    if (!is_read(place)) {
+      places.push_back(place);
+    } else if (value.is_object() && is_opened(place + ".")) {
+      const std::vector<std::string> inside = Config(path_, place + ".", value, read_).unread();
+      places.insert(places.end(), inside.begin(), inside.end());
+    }
+  }
+  return places;
+}
+
+void Config::mark_read(const char* key) const {
+  const std::lock_guard lock(read_->mutex);
+  read_->places.insert(place_ + key);
+}
+
+// A default is none of the file's values: errors about one say so.
+std::string Config::place(const Keys& keys) const {
+  const bool in_file =
+      std::any_of(keys.begin(), keys.end(), [&](const char* key) { return json_.contains(key); });
+  return str(place_, join(keys, " or "), !in_file && has(keys) ? " (left out)" : "");
 }
 
 JsonField Config::field(Keys keys) const {
   static const json kNull;
   const json* const value = find(keys);
-  return {value == nullptr ? kNull : *value, path_, place_ + join(keys, " or ")};
+  return {value == nullptr ? kNull : *value, path_, place(keys)};
 }
 
 Error Config::wrong(Keys keys, std::string need, std::string fact) const {
-  return {ErrorKind::kBadFile, path_, place_ + join(keys, " or "), std::move(need),
-          std::move(fact)};
+  return {ErrorKind::kBadFile, path_, place(keys), std::move(need), std::move(fact)};
 }
 
 Error Config::unsupported(Keys keys, std::string need, std::string fact) const {
@@ -66,8 +118,12 @@ Result<int64_t> Config::integer_or(int64_t fallback, Keys keys, int64_t min, int
   return has(keys) ? integer(keys, min, max) : fallback;
 }
 
+Result<double> Config::number(Keys keys) const {
+  return field(keys).number();
+}
+
 Result<double> Config::number_or(double fallback, Keys keys) const {
-  return has(keys) ? field(keys).number() : fallback;
+  return has(keys) ? number(keys) : fallback;
 }
 
 Result<bool> Config::boolean_or(bool fallback, Keys keys) const {
@@ -109,11 +165,14 @@ Result<std::vector<std::string>> Config::texts(Keys keys) const {
 }
 
 Result<std::optional<Config>> Config::object(Keys keys) const {
-  for (const char* key : keys) {
-    const json* value = find({key});
-    if (value == nullptr) continue;
-    if (!value->is_object()) return wrong({key}, "an object", "it is " + JsonField::shown(*value));
-    return std::optional<Config>(Config(path_, place_ + key + ".", *value));
+  for (const json* const all : {&json_, &defaults_}) {
+    for (const char* key : keys) {
+      const auto it = all->find(key);
+      if (it == all->end() || it->is_null()) continue;
+      if (!it->is_object()) return wrong({key}, "an object", "it is " + JsonField::shown(*it));
+      mark_read(key);
+      return std::optional<Config>(Config(path_, place_ + key + ".", *it, read_));
+    }
   }
   return std::optional<Config>();
 }

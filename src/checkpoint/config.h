@@ -1,8 +1,11 @@
 // A JSON object from a checkpoint folder. Reads check types and name the place of an error.
 #pragma once
 
+#include <memory>
+#include <mutex>
 #include <nlohmann/json.hpp>
 #include <optional>
+#include <set>
 #include <string>
 #include <vector>
 
@@ -17,13 +20,16 @@ bool is_absent(const std::string& path);
 
 /// Keys may be given as a list, because producers use different names for the same value
 /// (transformers 4 "num_experts", transformers 5 "num_local_experts"). The first present key
-/// counts. A null value counts as absent.
+/// counts. A null value counts as absent, and keeps a default out.
 class Config {
  public:
   using Keys = std::vector<const char*>;
 
   static Result<Config> open(const std::string& path);
   static Result<Config> parse(std::string_view text, std::string path);
+
+  /// What keys mean that the file lacks: a JSON object. Errors: invalid JSON.
+  Status set_defaults(std::string_view defaults);
 
   const std::string& path() const { return path_; }
   bool has(Keys keys) const { return find(keys) != nullptr; }
@@ -37,6 +43,7 @@ class Config {
   Result<int64_t> integer(Keys keys, int64_t min = 0, int64_t max = INT32_MAX) const;
   Result<int64_t> integer_or(int64_t fallback, Keys keys, int64_t min = 0,
                              int64_t max = INT32_MAX) const;
+  Result<double> number(Keys keys) const;
   Result<double> number_or(double fallback, Keys keys) const;
   Result<bool> boolean_or(bool fallback, Keys keys) const;
   Result<std::string> text(Keys keys) const;
@@ -45,8 +52,12 @@ class Config {
   Result<std::vector<int64_t>> integers(Keys keys) const;
   /// An array of strings; empty if absent.
   Result<std::vector<std::string>> texts(Keys keys) const;
-  /// A nested object; nullopt if absent.
+  /// A nested object; nullopt if absent. The default of an object also counts for null.
   Result<std::optional<Config>> object(Keys keys) const;
+
+  /// Keys that no call has read, of this object, of its copies and of the objects inside it:
+  /// "quantization_config.bits".
+  std::vector<std::string> unread() const;
 
   /// "config.json: quantization_config.bits: needs …; it is …"
   Error wrong(Keys keys, std::string need, std::string fact) const;
@@ -54,11 +65,22 @@ class Config {
   Error unsupported(Keys keys, std::string need, std::string fact) const;
 
  private:
-  Config(std::string path, std::string place, nlohmann::json json)
-      : path_(std::move(path)), place_(std::move(place)), json_(std::move(json)) {}
+  struct KeysRead {
+    std::mutex mutex;
+    std::set<std::string, std::less<>> places;
+  };
+  Config(std::string path, std::string place, nlohmann::json json, std::shared_ptr<KeysRead> read)
+      : path_(std::move(path)),
+        place_(std::move(place)),
+        json_(std::move(json)),
+        read_(std::move(read)) {}
+  std::string place(const Keys& keys) const;
+  void mark_read(const char* key) const;
   std::string path_;
   std::string place_;  // "quantization_config." inside an object
   nlohmann::json json_;
+  nlohmann::json defaults_;
+  std::shared_ptr<KeysRead> read_;  // of the whole file
 };
 
 }  // namespace moracle

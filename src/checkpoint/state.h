@@ -19,6 +19,7 @@ struct Checkpoint::State {
   Config config;  ///< of the language model: text_config, where a multimodal model wraps one
   Tensors tensors;
   std::string producer = "plain";
+  std::vector<std::string> not_used = {};  ///< see Checkpoint::not_used, beside the reader's
   std::unique_ptr<Reader> reader;  // null if the checkpoint is plain
   std::string architecture;
   const ExpertConvention* convention = nullptr;  // nothing where the family is unknown

@@ -28,8 +28,8 @@ inline constexpr const char* kActivationsHelp =
     "bf16: kernels may round float activations to bf16";
 inline constexpr const char* kKvCacheHelp =
     "Type of keys and values in the cache: f32, bf16, f16 (half of f32's memory), int8 (a quarter; "
-    "a scale per token and head; CPU), fp8 (e4m3, a quarter; CPU and CUDA); auto: the device's "
-    "type "
+    "a scale per token and head; CPU), fp8 (e4m3, a quarter; the file's scales; CPU and CUDA); "
+    "auto: the device's type "
     "of activations";
 inline constexpr const char* kNoGraphsHelp =
     "On a GPU: launch each kernel of a step by itself instead of replaying a graph";

@@ -13,6 +13,7 @@ struct OtherName {
 };
 // Options with another name than their field.
 constexpr OtherName kOtherNames[] = {
+    {"bad_words_ids", "--bad-words"},
     {"batches", "--batch"},
     {"max_num_tokens", "--num-tokens"},
     {"max_running", "--max-sequences"},

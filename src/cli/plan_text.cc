@@ -95,6 +95,12 @@ std::string not_used_text(const Checkpoint& checkpoint) {
   return text;
 }
 
+std::string not_followed_text(const GenerationConfig& config) {
+  std::string text;
+  for (const std::string& one : config.not_followed) text += str("\n  ", printable(one), "\n");
+  return text;
+}
+
 void show_choices(const Model& model, const Checkpoint& checkpoint) {
   Table table;
   for (const Choice& choice : model.choices()) {

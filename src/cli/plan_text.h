@@ -21,6 +21,8 @@ std::string backend_text(const Backend& backend);
 
 /// One line for each text of Checkpoint::not_used().
 std::string not_used_text(const Checkpoint& checkpoint);
+/// The same for GenerationConfig::not_followed.
+std::string not_followed_text(const GenerationConfig& config);
 
 /// Shows the backends of a loaded model on stderr, one line per group of equal layers, then what is
 /// not used of its checkpoint.

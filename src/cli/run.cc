@@ -85,7 +85,7 @@ int run(const Options& options) {
   const auto start = std::chrono::steady_clock::now();
   CLI_TRY(const Checkpoint checkpoint, Checkpoint::open(options.model.folder));
   CLI_TRY(const Tokenizer tokenizer, Tokenizer::open(options.model.folder));
-  CLI_TRY(const GenerationConfig config, GenerationConfig::open(checkpoint));
+  CLI_TRY(const GenerationConfig config, GenerationConfig::open(checkpoint, &tokenizer));
   CLI_TRY(ModelOptions model_options, options.model.options());
   if (model_options.spread == Spread::kDispatched) {
     return fail(
@@ -103,8 +103,7 @@ int run(const Options& options) {
   }
   if (Status shared = share_ids(model_options.group, prompt); !shared) return fail(shared.error());
   // Report errors in the request before loading anything.
-  const SamplingOptions drawing = options.sampling(config);
-  if (Status good = check(drawing); !good) return fail(good.error());
+  CLI_TRY(GenerateOptions generate_options, options.generating(config, tokenizer));
   if (prompt.empty()) {
     return fail({ErrorKind::kInvalidArgument, "", "prompt", "at least one token", "it is empty"});
   }
@@ -118,19 +117,18 @@ int run(const Options& options) {
   const double load_seconds = seconds_since(start);
 
   const bool people = !options.model.json;
-  if (people) show_choices(model, checkpoint);
-  AnswerText answer(tokenizer, chat ? &*chat : nullptr);
+  if (people) {
+    show_choices(model, checkpoint);
+    std::cerr << not_followed_text(config);
+  }
+  AnswerText answer(tokenizer, chat ? &*chat : nullptr, options.stop_strings(config));
   // An answer is a text of its own; a continuation keeps the space before its first word.
   if (!options.chat) {
     if (Status follows = answer.follow(prompt); !follows) return fail(follows.error());
   }
   std::string output;
   ProgressBar reading("reading the prompt");
-  GenerateOptions generate_options{.max_tokens = options.max_tokens.value_or(128),
-                                   .sampling = drawing};
   generate_options.sampling.excluded_ids = tokenizer.ids_without_token(model.vocab_size());
-  if (!options.ignore_eos) generate_options.stop_ids = config.eos_ids;
-  generate_options.adapter = options.model.adapter();
   generate_options.on_prompt = reading.callback();
   Status decoded;
   auto emit = [&](const std::string& piece) {
@@ -144,14 +142,16 @@ int run(const Options& options) {
       emit(*piece);
     else
       decoded = piece.error();
-    return decoded.ok() && !interrupted() && std::cout.good();
+    return decoded.ok() && !interrupted() && std::cout.good() && !answer.stopped();
   };
-  CLI_TRY(const Generation generation, generate(model, prompt, generate_options));
+  CLI_TRY(Generation generation, generate(model, prompt, generate_options));
+  if (answer.stopped()) generation.stop_reason = "stop";
   if (!decoded) return fail(decoded.error());
   if (Status written = routing.write(model); !written) return fail(written.error());
   if (!std::cout) return fail_output();
   const bool stopped = generation.stop_reason == "cancelled";
   emit(answer.finish(generation.stop_reason == "eos"));
+  if (answer.stopped()) generation.stop_reason = "stop";
   Json calls = Json::array();
   for (const serve::ToolCall& call : answer.calls()) {
     const Json arguments = Json::parse(call.arguments, nullptr, /*allow_exceptions=*/false);
@@ -180,6 +180,7 @@ int run(const Options& options) {
                  {"stop_reason", generation.stop_reason},
                  {"backends", backend_names(model)},
                  {"not_used", checkpoint.not_used()},
+                 {"not_followed", config.not_followed},
                  {"timing", timing(generation, prompt_tokens, load_seconds)}};
     if (!options.tools.empty()) json["tool_calls"] = calls;
     print(json);
@@ -221,25 +222,13 @@ void add_run(CLI::App& app, Work& chosen) {
                         "With --chat: file with a JSON array of functions that answers may call")
             ->needs(chat);
         verb.add_option("-n,--max-tokens", options->max_tokens,
-                        "Maximum number of tokens to generate; default: 128, in a conversation the "
-                        "rest of the context")
+                        "Maximum number of tokens to generate; default: as in "
+                        "generation_config.json, else 128, in a conversation the rest of the "
+                        "context")
             ->transform(whole(int64_t{1}, int64_t{1} << 30));
-        verb.add_option("--temperature", options->temperature,
-                        "Sampling temperature; 0: greedy; default: as in generation_config.json");
-        verb.add_option("--top-k", options->top_k,
-                        "Sample only from the k most likely tokens; 0: off")
-            ->transform(whole());
-        verb.add_option(
-            "--top-p", options->top_p,
-            "Sample from the most likely tokens whose probabilities reach this sum; 1: off");
-        verb.add_option("--min-p", options->min_p,
-                        "Drop tokens below this share of the highest probability; 0: off");
-        verb.add_option("--seed", options->seed, "Random seed of the sampling")
-            ->transform(whole<uint64_t>())
-            ->capture_default_str();
+        options->add_sampling_to(verb);
         verb.add_option("--routing-statistics", options->routing_statistics, kRoutingHelp)
             ->excludes(dry);
-        verb.add_flag("--ignore-eos", options->ignore_eos, "Continue after an end-of-text token");
         return [options] { return run_verb::run(*options); };
       },
       chosen);

@@ -22,19 +22,21 @@ struct RunOptions {
   bool ignore_eos = false, dry_run = false;
   std::string machine = "here";
   // Unset: the values of generation_config.json.
-  std::optional<float> temperature, top_p, min_p;
-  std::optional<int64_t> top_k;
+  std::optional<float> temperature, top_p, min_p, typical_p, repetition_penalty;
+  std::optional<int64_t> top_k, no_repeat_ngram_size, min_tokens;
+  std::optional<std::vector<int32_t>> suppress_tokens, begin_suppress_tokens;
+  std::optional<std::vector<std::string>> bad_words, stop;
+  std::vector<int32_t> stop_token_ids;
   uint64_t seed = 0;
 
+  void add_sampling_to(CLI::App& verb);
   bool has_prompt() const { return !prompts.empty() || !prompt_file.empty(); }
-  SamplingOptions sampling(const GenerationConfig& config) const {
-    SamplingOptions sampling = config.sampling;
-    if (temperature) sampling.temperature = *temperature;
-    if (top_k) sampling.top_k = *top_k;
-    if (top_p) sampling.top_p = *top_p;
-    if (min_p) sampling.min_p = *min_p;
-    sampling.seed = seed;
-    return sampling;
+  /// How to continue a prompt, without the ids that the model has and the tokenizer lacks. Errors:
+  /// values out of range; a bad word without tokens.
+  Result<GenerateOptions> generating(const GenerationConfig& config,
+                                     const Tokenizer& tokenizer) const;
+  std::vector<std::string> stop_strings(const GenerationConfig& config) const {
+    return stop.value_or(config.stop_strings);
   }
 };
 

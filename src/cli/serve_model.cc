@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <filesystem>
+#include <iostream>
 
 #include "bench/random_serving.h"
 #include "bench_verb/bench.h"
@@ -90,6 +91,7 @@ Result<ServedWeights> load_checkpoint(const ServeArguments& arguments, ModelOpti
   options.progress = loading.callback();
   MORACLE_TRY(Model model, Model::load(checkpoint, options));
   loading.clear();
+  std::cerr << not_followed_text(served.generation);
   return ServedWeights{std::move(served), std::move(model)};
 }
 

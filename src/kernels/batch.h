@@ -38,6 +38,8 @@ struct LayerCache {
   int64_t state = 0;             ///< byte offset in a sequence's recurrent state
   /// Byte offsets of f32 [kv_heads, page]: the scales of int8 keys and values.
   int64_t key_scales = 0, value_scales = 0;
+  /// A key or value is its e4m3 code times this; 1 for every other type.
+  float key_scale = 1, value_scale = 1;
 };
 
 /// Columns of a head as the cache stores them: rows of int8 codes fill whole vectors.

@@ -4,6 +4,7 @@
 
 #include "base/text.h"
 #include "base/try.h"
+#include "checkpoint/kv_scales.h"
 #include "checkpoint/state.h"
 #include "models/families/decoder_parts.h"
 #include "models/families/family.h"
@@ -14,11 +15,39 @@ namespace {
 
 // Tensors of a multimodal model beside its language model.
 Status ignore_other_modalities(const Checkpoint& checkpoint, Description& description) {
-  return ignore_part(
-      checkpoint, "vision and audio, not run",
-      {"model.visual.", "visual.", "vision_model.", "model.vision_tower.", "model.embed_vision.",
-       "model.audio_tower.", "model.embed_audio.", "multi_modal_projector."},
-      description);
+  return ignore_part(checkpoint, "vision and audio, not run",
+                     {"model.visual.", "visual.", "vision_model.", "model.vision_tower.",
+                      "model.embed_vision.", "model.audio_tower.", "model.embed_audio.",
+                      "multi_modal_projector.", "vision_tower.", "mm_projector."},
+                     description);
+}
+
+Status describe_kv_scales(const Checkpoint& checkpoint, Description& description) {
+  int64_t number = 0;
+  for (LayerDescription& layer : description.layers) {
+    MORACLE_TRY(KvScales scales,
+                read_kv_scales(checkpoint, layer_prefix(checkpoint, number++) + "self_attn."));
+    layer.key_scales = std::move(scales.keys);
+    layer.value_scales = std::move(scales.values);
+  }
+  return {};
+}
+
+// Layers for multi-token prediction lie behind the last layer, or under a name of their own. The
+// tensors decide: config.json of many quantized files does not mention the layers any more. `enorm`
+// tells such a layer from one that config.json should count.
+Status ignore_next_tokens(const Checkpoint& checkpoint, Description& description) {
+  const Checkpoint::State& state = checkpoint.state();
+  MORACLE_TRY(const int64_t listed,
+              state.config.integer_or(0, {"num_nextn_predict_layers"}, 0, 1000));
+  std::vector<std::string> prefixes = {"mtp.", state.root + "mtp.", state.root + "mtp_"};
+  for (int64_t layer = state.num_layers;; ++layer) {
+    const std::string prefix = layer_prefix(checkpoint, layer);
+    if (layer >= state.num_layers + listed && !checkpoint.has_tensor(prefix + "enorm.weight"))
+      break;
+    prefixes.push_back(prefix);
+  }
+  return ignore_part(checkpoint, "multi-token prediction, not run", prefixes, description);
 }
 
 std::string routing_text(const Routing& routing) {
@@ -61,6 +90,8 @@ Result<Description> describe(const Checkpoint& checkpoint) {
     // Describe a copy without claims: earlier calls must not affect this description.
     const Checkpoint own = checkpoint.unclaimed_copy();
     MORACLE_TRY(Description description, family->describe(own));
+    MORACLE_CHECK(ignore_next_tokens(own, description));
+    MORACLE_CHECK(describe_kv_scales(own, description));
     if (!family->multimodal.empty()) MORACLE_CHECK(ignore_other_modalities(own, description));
     const std::vector<std::string> left = own.unclaimed();
     if (left.empty()) return description;

@@ -181,6 +181,8 @@ struct LayerDescription {
   std::vector<float> mlp_output_norm = {};        ///< likewise
   std::optional<BesideMlp> beside_mlp = {};
   std::optional<float> output_scale = {};  ///< multiplies the residual at the layer's end
+  /// Of an FP8 cache: one, or one for each head of keys; empty: the file has none.
+  std::vector<float> key_scales = {}, value_scales = {};
 };
 
 /// Tensors that an architecture defines and this program does not use.
@@ -188,6 +190,7 @@ struct IgnoredPart {
   std::string what;
   int64_t num_tensors = 0;
   int64_t bytes = 0;
+  std::vector<std::string> prefixes = {};  ///< of their names
 };
 
 /// The ranks that divide the output, and the rows of each: whole blocks, so that no share cuts
@@ -225,8 +228,11 @@ Result<Description> describe(const Checkpoint& checkpoint);
 struct SchemeChanges {
   std::string quantization, activations;
 };
-/// Same, with linear layers in the requested schemes. Errors beside those of describe above: a
-/// matrix that cannot be quantized as requested.
+/// Changes the linear layers to the requested schemes. Errors: a matrix that cannot be quantized as
+/// requested.
+Status change_schemes(const Checkpoint& checkpoint, const SchemeChanges& changes,
+                      Description& description);
+/// describe, then change_schemes.
 Result<Description> describe(const Checkpoint& checkpoint, const SchemeChanges& changes);
 
 }  // namespace moracle

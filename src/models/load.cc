@@ -117,11 +117,15 @@ Status load_weights(Model::State& m, Description&& from, Loader& loader) {
 
 Status check_same_model(const Model::State& m, const Description& description,
                         const std::string& folder) {
-  const bool same = description.spec == m.spec && description.layers.size() == m.layers.size() &&
-                    description.embedding.shape().key.dtype == m.embedding.dtype;
-  if (same) return {};
-  return Error{ErrorKind::kInvalidArgument, folder, "reload",
-               "the architecture and the sizes of the loaded model", "they differ"};
+  const auto differs = [&](std::string need, std::string fact) {
+    return Error{ErrorKind::kInvalidArgument, folder, "reload", std::move(need), std::move(fact)};
+  };
+  if (description.spec != m.spec || description.layers.size() != m.layers.size())
+    return differs("the architecture and the sizes of the loaded model", "they differ");
+  const DType dtype = description.embedding.shape().key.dtype;
+  if (dtype == m.embedding.dtype) return {};
+  return differs(str("embeddings in ", name(m.embedding.dtype), ", as in the loaded model"),
+                 str("they are ", name(dtype), "; start a new process to load it"));
 }
 
 // Changes when a file is written or replaced.
@@ -234,6 +238,7 @@ Result<Model> ModelAccess::load(Description&& description, const ModelOptions& o
     Layer& layer = m.layers.emplace_back();
     layer.cache = layer_cache(attention_sizes(from.attention, m.max_num_tokens, dtype),
                               m.cache_dtype, page, page_bytes, state_bytes);
+    MORACLE_CHECK(set_scales(layer.cache, from));
     layer.attention = make_attention(from.attention);
   }
   if (state_bytes > 0) m.state_pool = std::make_shared<KvPool>(device, 1, state_bytes, 0);
@@ -267,6 +272,7 @@ Status Model::State::reload(const Checkpoint& checkpoint, const Progress& progre
   std::string versions = versions_of(checkpoint);
   MatrixShape table;
   Buffer fresh;
+  std::vector<LayerCache> caches;
   const auto read = [&]() -> Status {
     MORACLE_TRY(Description description, describe(checkpoint, m.changes));
     MORACLE_CHECK(check_same_model(m, description, checkpoint.folder()));
@@ -276,6 +282,8 @@ Status Model::State::reload(const Checkpoint& checkpoint, const Progress& progre
     share.parallel.ep_rank = m.group ? m.group->rank() : 0;
     MORACLE_CHECK(divide(description, share));
     table = description.embedding.shape();
+    for (size_t l = 0; l < m.layers.size(); ++l)
+      MORACLE_CHECK(set_scales(caches.emplace_back(m.layers[l].cache), description.layers[l]));
     MORACLE_TRY(fresh, read_table(description.embedding, m.workspace->device()));
     return load_weights(m, std::move(description), loader);
   };
@@ -291,7 +299,10 @@ Status Model::State::reload(const Checkpoint& checkpoint, const Progress& progre
   m.recorded.forget();
   MORACLE_CHECK(std::move(loader).commit());
   set_embedding(m, std::move(fresh), table);
-  for (Layer& layer : m.layers) layer.feed_forward.routed.reset_tokens();
+  for (size_t l = 0; l < m.layers.size(); ++l) {
+    m.layers[l].cache = caches[l];
+    m.layers[l].feed_forward.routed.reset_tokens();
+  }
   m.num_rows = 0;
   m.weights_text = identity_of(facts);
   m.file_versions = std::move(versions);

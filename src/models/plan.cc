@@ -283,6 +283,10 @@ Result<ModelPlan> plan_memory(const Description& description, std::span<const Mo
     plan.activation_bytes = std::max(plan.activation_bytes, bytes);
   }
   MORACLE_TRY(plan.cache_dtype, parse_kv_cache(options.kv_cache, device.platform, dtype));
+  for (const LayerDescription& layer : description.layers) {
+    LayerCache cache{.dtype = plan.cache_dtype};
+    MORACLE_CHECK(set_scales(cache, layer));
+  }
   const auto activations = static_cast<int64_t>(
       carve_activations(description, tokens_per_step(options), dtype, nullptr).bytes);
   plan.activation_bytes += activations;
@@ -312,6 +316,14 @@ Result<ModelPlan> plan_memory(const Description& description, std::span<const Mo
                str("it has ", plan.memory_bytes)};
 }
 
+Result<ModelPlan> plan(const Description& description, const ModelOptions& options,
+                       const Machine& machine, AdapterSpan adapters) {
+  MORACLE_TRY(std::vector<ModuleChoice> modules, choose(description, options, machine, adapters));
+  MORACLE_TRY(ModelPlan plan, plan_memory(description, modules, options, machine));
+  plan.choices = grouped(std::move(modules));
+  return plan;
+}
+
 Result<ModelPlan> plan(const Checkpoint& checkpoint, const ModelOptions& options,
                        const Machine& machine) {
   MORACLE_TRY(Description description,
@@ -319,15 +331,11 @@ Result<ModelPlan> plan(const Checkpoint& checkpoint, const ModelOptions& options
   MORACLE_CHECK(divide(description, options));
   MORACLE_TRY(const AdapterList adapters, open_adapters(checkpoint, options));
   MORACLE_CHECK(check_measured_load(options, checkpoint));
-  MORACLE_TRY(std::vector<ModuleChoice> modules, choose(description, options, machine, adapters));
-  Result<ModelPlan> plan = plan_memory(description, modules, options, machine);
-  if (!plan) {
-    Error error = plan.error();
-    if (error.kind == ErrorKind::kOutOfMemory) error.file = checkpoint.folder();
-    return error;
-  }
-  plan->choices = grouped(std::move(modules));
-  return plan;
+  Result<ModelPlan> planned = plan(description, options, machine, adapters);
+  if (planned || planned.error().kind != ErrorKind::kOutOfMemory) return planned;
+  Error error = planned.error();
+  if (error.file.empty()) error.file = checkpoint.folder();
+  return error;
 }
 
 }  // namespace moracle

@@ -3,7 +3,7 @@
 #include <nlohmann/json.hpp>
 #include <optional>
 
-#include "base/json/json_text.h"
+#include "base/json/json_file.h"
 #include "base/small_file.h"
 #include "base/text.h"
 #include "base/try.h"
@@ -13,15 +13,6 @@ namespace moracle {
 namespace {
 
 using Json = nlohmann::json;
-
-Result<Json> read_config(const std::string& path) {
-  MORACLE_TRY(const std::string text, read_small_file(path));
-  MORACLE_CHECK(check_json_text(text, path));
-  Json json = Json::parse(text, nullptr, /*allow_exceptions=*/false);
-  if (json.is_object()) return json;
-  return Error{ErrorKind::kBadFile, path, "", "a JSON object",
-               json.is_discarded() ? "it is not JSON" : str("it is of type ", json.type_name())};
-}
 
 // Returns the text of a token: a string, or the "content" string of an object. Anything else is no
 // token.
@@ -89,7 +80,7 @@ Result<ChatFiles> read_chat_files(const std::string& folder) {
   const bool has_file = !is_absent(file);
   Json config = Json::object();
   if (!has_file || !is_absent(config_path)) {
-    MORACLE_TRY(config, read_config(config_path));
+    MORACLE_TRY(config, read_json_file(config_path));
   }
   ChatFiles files;
   files.special_tokens = special_tokens_of(config);

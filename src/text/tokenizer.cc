@@ -12,6 +12,7 @@
 #include "text/tokenizer/parse.h"
 #include "text/tokenizer/parts.h"
 #include "text/tokenizer/rank_files.h"
+#include "text/tokenizer/tokenizer_config.h"
 #include "text/tokenizer/utf8.h"
 
 namespace moracle {
@@ -82,9 +83,9 @@ Result<TokenModel> parse_model(const JsonField& field) {
 
 }  // namespace
 
-Result<Tokenizer> parse_tokenizer(std::string_view json, const std::string& file) {
-  MORACLE_CHECK(check_json_text(json, file));
-  const auto document = nlohmann::json::parse(json.begin(), json.end(), nullptr, false);
+Result<Tokenizer> parse_tokenizer(std::string_view json, const std::string& file,
+                                  const TokenizerConfig& config) {
+  MORACLE_TRY(const nlohmann::json document, parse_json(json, file));
   const JsonField root(document, file);
   if (!root.is_object())
     return Error{ErrorKind::kBadFile, file, "", "a JSON object", "it is not a JSON object"};
@@ -95,13 +96,14 @@ Result<Tokenizer> parse_tokenizer(std::string_view json, const std::string& file
   MORACLE_TRY(TokenModel model, parse_model(root["model"]));
   const Vocabulary& vocabulary = vocabulary_of(model);
   const JsonField added_tokens = root["added_tokens"];
-  MORACLE_TRY(AddedTokens added, AddedTokens::parse(added_tokens, vocabulary, normalizer));
+  MORACLE_TRY(AddedTokens added,
+              AddedTokens::parse(added_tokens, vocabulary, normalizer, config.tokens));
   MORACLE_TRY(TokenTable tokens, TokenTable::make(vocabulary, added, added_tokens));
   MORACLE_TRY(SpecialTokensAround around,
               SpecialTokensAround::parse(root["post_processor"], tokens));
   return Tokenizer::make({std::move(normalizer), std::move(pretokenizer), std::move(model),
                           std::move(added), std::move(tokens), std::move(decoder),
-                          std::move(around)});
+                          std::move(around), config.eos});
 }
 
 Tokenizer Tokenizer::make(TokenizerParts parts) {
@@ -111,16 +113,19 @@ Tokenizer Tokenizer::make(TokenizerParts parts) {
 Result<Tokenizer> Tokenizer::open(const std::string& folder) {
   const std::string path = folder + "/tokenizer.json";
   const std::string tekken = folder + "/tekken.json", tiktoken = folder + "/tiktoken.model";
+  MORACLE_TRY(const TokenizerConfig config, TokenizerConfig::read(folder));
   if (!is_absent(path)) {
     MORACLE_TRY(const std::string json, read_small_file(path));
-    return parse_tokenizer(json, path);
+    return parse_tokenizer(json, path, config);
   }
   if (!is_absent(tekken)) {
     MORACLE_TRY(TokenizerParts parts, read_tekken(tekken));
+    parts.eos = config.eos;
     return make(std::move(parts));
   }
   if (!is_absent(tiktoken)) {
     MORACLE_TRY(TokenizerParts parts, read_tiktoken(tiktoken, folder + "/tokenizer_config.json"));
+    parts.eos = config.eos;
     return make(std::move(parts));
   }
   return Error{ErrorKind::kBadFile, path, "", "a tokenizer.json, tekken.json or tiktoken.model",
@@ -191,6 +196,10 @@ std::vector<int32_t> Tokenizer::ids_without_token(int64_t vocab_size) const {
 std::optional<int32_t> Tokenizer::id(std::string_view token) const {
   const auto added = state_->added.id(token);
   return added ? added : vocabulary_of(state_->model).id(token);
+}
+
+std::optional<int32_t> Tokenizer::eos_id() const {
+  return state_->eos.empty() ? std::nullopt : id(state_->eos);
 }
 
 bool Tokenizer::is_special(int32_t id) const {

@@ -4,6 +4,7 @@
 #include <vector>
 
 #include "base/text.h"
+#include "checkpoint/config.h"
 #include "expect_error.h"
 #include "moracle/model.h"
 #include "synthetic_checkpoint.h"
@@ -48,7 +49,8 @@ TEST(Checkpoint, RejectsFolderWithoutCheckpointFiles) {
   ASSERT_TRUE(SyntheticCheckpoint::plain().write_config(folder.path()).ok());
   expect_bad(Checkpoint::open(folder.path()), {folder.path(), "the folder has neither"});
   folder.write("config.json", "{");
-  expect_bad(Checkpoint::open(folder.path()), {folder.path() + "/config.json: needs valid JSON"});
+  expect_bad(Checkpoint::open(folder.path()),
+             {folder.path() + "/config.json: line 1, column 2: needs valid JSON"});
 }
 
 TEST(Checkpoint, ReportsFileThatCannotBeOpened) {
@@ -121,15 +123,16 @@ TEST(Checkpoint, RejectsUnsupportedFeatureByName) {
       {{{"layer_types", {"full_attention", "chunked_attention"}}},
        "layer_types: needs full_attention; it has chunked_attention"},
       {{{"rope_scaling", {{"type", "longrope"}}}},
-       "needs default, dynamic, linear, llama3 or yarn; it is longrope"},
+       "needs default, dynamic, linear, llama3, proportional or yarn; it is longrope"},
       {{{"rope_parameters", {{"full_attention", {{"rope_theta", 1e6}}}}}},
        "rope_parameters.full_attention: needs one setting for all layers; it is an object"},
       {{{"partial_rotary_factor", 0.5}}, "partial_rotary_factor: needs 1; it is 0.5"},
       {{{"quantization_config", {{"quant_method", "bitsandbytes"}}}},
        "quantization_config.quant_method: needs one of gptq, awq, compressed-tensors, fp8, "
-       "modelopt, mxfp4; it is "
+       "modelopt, mxfp4, "
+       "auto-round, intel/auto-round, auto_round, inc; it is "
        "'bitsandbytes'"},
-      {{{"quantization_config", {{"quant_method", "auto-round"}}}}, "it is 'auto-round'"},
+      {{{"quantization_config", {{"quant_method", "quark"}}}}, "it is 'quark'"},
   };
   for (const auto& [change, line] : cases) {
     auto other = SyntheticCheckpoint::plain();
@@ -139,6 +142,32 @@ TEST(Checkpoint, RejectsUnsupportedFeatureByName) {
   auto beside = SyntheticCheckpoint::plain();
   beside.files["hf_quant_config.json"] = R"({"quantization": {"quant_algo": "INT4_AWQ"}})";
   expect_unsupported(beside.open(), {"/hf_quant_config.json: ", "quant_algo", "INT4_AWQ"});
+}
+
+TEST(Config, MissingKeyMeansItsDefaultAndNullMeansNone) {
+  auto config = Config::parse(R"({"a": null, "b": 3, "object": null})", "config.json");
+  ASSERT_TRUE(config);
+  ASSERT_TRUE(config->set_defaults(R"({"a": 1, "b": 2, "c": 4, "object": {"d": 5}})"));
+  EXPECT_FALSE(config->has({"a"}));
+  EXPECT_EQ(*config->integer_or(7, {"a"}), 7);
+  EXPECT_EQ(*config->integer({"b"}), 3);
+  EXPECT_EQ(*config->integer({"c"}), 4);
+  // Another name of the same value counts before the default, a null under one of them, too.
+  EXPECT_EQ(*config->integer({"c", "b"}), 3);
+  EXPECT_FALSE(config->has({"c", "a"}));
+  EXPECT_EQ(*(*config->object({"object"}))->integer({"d"}), 5);
+  expect_bad(config->integer({"c"}, 5), {"config.json: c (left out): needs a whole number from 5"});
+  expect_bad(config->set_defaults("{"), {"config.json: needs valid JSON"});
+}
+
+// transformers replaces the newer settings by those of the older name, unless they are empty.
+TEST(Checkpoint, RopeScalingCountsBeforeRopeParameters) {
+  auto both = SyntheticCheckpoint::plain();
+  both.config["rope_parameters"] = {{"rope_type", "default"}};
+  both.config["rope_scaling"] = {{"rope_type", "linear"}};
+  expect_bad(plan_of(both), {"rope_scaling.factor: needs a number above 0; it is missing"});
+  both.config["rope_scaling"] = json::object();
+  EXPECT_TRUE(plan_of(both));
 }
 
 TEST(Checkpoint, ReadsBothTransformersConfigDialects) {
@@ -160,6 +189,39 @@ TEST(Checkpoint, NamesLayerWithoutExperts) {
     expect_error(checkpoint->moe_layer(layer), ErrorKind::kInvalidArgument,
                  {str("layer ", layer),
                   "needs a layer with experts, one of 0, 1; this layer has no experts"});
+  }
+}
+
+TEST(Checkpoint, NamesExpertTensorsThatNoLayerHas) {
+  auto checkpoint = SyntheticCheckpoint::plain();
+  std::erase_if(checkpoint.tensors,
+                [](const auto& item) { return item.first.find(".experts.") != std::string::npos; });
+  expect_bad(checkpoint.experts(), {"layer 0: needs experts, such as model.layers.0.mlp.experts.",
+                                    "the file has no tensor of experts in any layer"});
+}
+
+TEST(Checkpoint, NamesMlxFolder) {
+  auto checkpoint = SyntheticCheckpoint::plain();
+  const json mlx = {{"group_size", 64}, {"bits", 4}};
+  checkpoint.config["quantization"] = checkpoint.config["quantization_config"] = mlx;
+  expect_unsupported(checkpoint.open(),
+                     {"/config.json: quantization: needs the model in another form",
+                      "this folder is quantized for MLX (bits 4, group_size 64)"});
+}
+
+TEST(Checkpoint, ReadsOlderKeyOfCompressedTensors) {
+  auto checkpoint = SyntheticCheckpoint::int8();
+  json& older = checkpoint.config["compression_config"] = checkpoint.quantization();
+  older["quantization_status"] = "frozen";
+  checkpoint.config.erase("quantization_config");
+  for (const bool named : {true, false}) {
+    if (!named) older.erase("quant_method");
+    const auto opened = checkpoint.open();
+    ASSERT_TRUE(opened.ok()) << opened.error().to_string();
+    EXPECT_EQ(opened->producer(), "compressed-tensors");
+    const auto experts = opened->moe_layer(0);
+    ASSERT_TRUE(experts.ok()) << experts.error().to_string();
+    EXPECT_EQ(name(experts->spec.scheme), "int8-w8a8");
   }
 }
 
@@ -189,6 +251,27 @@ TEST(Checkpoint, TiedOutputUsesEmbedding) {
              {"module 'lm_head'", "needs lm_head.weight", "the file has no such tensor"});
 }
 
+// Tools that quantize keep the layers for multi-token prediction and drop their config key.
+TEST(Checkpoint, ListsMultiTokenPredictionThatConfigDoesNotMention) {
+  auto checkpoint = SyntheticCheckpoint::plain();
+  for (const char* name :
+       {"model.layers.2.eh_proj.weight", "model.layers.2.mlp.up_proj.weight", "mtp.fc.weight",
+        "model.mtp.layers.0.mlp.up_proj.weight", "model.mtp_block.0.mlp.up_proj.weight"}) {
+    checkpoint.add_floats(name, {8, 8});
+  }
+  // Without enorm the layer may be one that config.json should count.
+  expect_bad(outline_of(checkpoint),
+             {"tensor 'model.layers.2.eh_proj.weight'", "the model does not use it"});
+  checkpoint.add_floats("model.layers.2.enorm.weight", {32});
+  const auto described = outline_of(checkpoint);
+  ASSERT_TRUE(described.ok()) << described.error().to_string();
+  const auto part = std::find_if(described->parts.begin(), described->parts.end(), [](auto& one) {
+    return one.what == "multi-token prediction, not run";
+  });
+  ASSERT_NE(part, described->parts.end());
+  EXPECT_EQ(part->num_tensors, 6);
+}
+
 TEST(Checkpoint, IgnoresUnusedBuffers) {
   auto checkpoint = SyntheticCheckpoint::plain();
   checkpoint.add<float>("model.layers.0.self_attn.rotary_emb.inv_freq", DType::kF32, {2}, {1, 2});
@@ -211,7 +294,8 @@ TEST(Checkpoint, RejectsExpertsOfDifferentSchemes) {
   expect_bad(mixed.experts(),
              {"model.safetensors",
               "tensor '" + SyntheticCheckpoint::expert(0, 2, "gate_proj.weight") + "'",
-              "needs the scheme of expert 0, int4-w4a16-g8 [32, 32]; it is bf16 [32, 32]"});
+              "needs the scheme of expert 0, int4-w4a16-g8 [32, 32], because one kernel multiplies "
+              "all experts; it is bf16 [32, 32]"});
 }
 
 TEST(Checkpoint, RejectsGateAndUpOfDifferentSchemes) {
@@ -223,15 +307,17 @@ TEST(Checkpoint, RejectsGateAndUpOfDifferentSchemes) {
                                "needs the same scheme and input size as", "it is bf16 [16, 32]"});
 }
 
-TEST(Checkpoint, RejectsDifferentSchemesForTheTwoGemms) {
+TEST(Checkpoint, RejectsSchemesOfTheTwoGemmsThatAreNotBothIntegers) {
   auto mixed = SyntheticCheckpoint::int8();
   for (int e = 0; e < 4; ++e) {
     const std::string down = SyntheticCheckpoint::expert(0, e, "down_proj");
     mixed.remove(down + ".weight_scale");
     mixed.add_floats(down + ".weight", {32, 16});
   }
-  expect_unsupported(mixed.experts(), {"model.safetensors", "model.layers.0.mlp.experts",
-                                       "needs one scheme for w13 and w2; int8-w8a8 and bf16"});
+  expect_unsupported(
+      mixed.experts(),
+      {"model.safetensors", "module 'model.layers.0.mlp.experts.0.down_proj'",
+       "needs the scheme of 'model.layers.0.mlp.experts.0.gate_proj', int8-w8a8", "it is bf16"});
 }
 
 TEST(Checkpoint, AcceptsPlainRouterWithoutConfigEntry) {
@@ -246,24 +332,19 @@ TEST(Checkpoint, AcceptsPlainRouterWithoutConfigEntry) {
   EXPECT_EQ(name(router->scheme()), "bf16");
 }
 
-TEST(Checkpoint, RejectsQuantizedRouterWithoutConfigEntry) {
+TEST(Checkpoint, StoredTensorsDecideForRouter) {
   auto gptq = SyntheticCheckpoint::gptq({}, {.experts = 8});
-  gptq.remove(kRouter + ".weight");
   gptq.add_gptq(kRouter, 8, 32, {});
-  expect_bad(outline_of(gptq),
-             {"model.safetensors", "router '" + kRouter + "'",
-              "needs to be stored unquantized, because the quantization config does not list it",
-              "the file stores it quantized"});
-  gptq.quantization()["modules_in_block_to_quantize"] = {"mlp.gate"};
-  const auto router = gptq.open()->router(kRouter);
+  gptq.quantization()["dynamic"] = {{"-:.*mlp\\.gate$", json::object()}};
+  auto router = gptq.open()->router(kRouter);
   ASSERT_TRUE(router.ok()) << router.error().to_string();
-  EXPECT_TRUE(router->scheme().weight.quantized());
-
-  auto int8 = SyntheticCheckpoint::int8();
-  int8.add_int8(kRouter, 4, 32);
-  expect_bad(outline_of(int8), {"router '" + kRouter + "'", "the file stores it quantized"});
-  int8.quantization()["ignore"] = {"lm_head"};
-  EXPECT_TRUE(int8.open()->router(kRouter).ok());
+  EXPECT_EQ(name(router->scheme()), "bf16");
+  gptq.remove(kRouter + ".weight");
+  router = gptq.open()->router(kRouter);
+  ASSERT_TRUE(router.ok()) << router.error().to_string();
+  EXPECT_EQ(name(router->scheme()), "int4-w4a16-g8");
+  const auto described = outline_of(gptq);
+  EXPECT_TRUE(described.ok()) << described.error().to_string();
 }
 
 TEST(Checkpoint, RejectsModuleStoredTwice) {
@@ -276,8 +357,16 @@ TEST(Checkpoint, RejectsModuleStoredTwice) {
 TEST(Checkpoint, RejectsQuantizedFilesWithoutQuantizationConfig) {
   auto gptq = SyntheticCheckpoint::gptq();
   gptq.config["quantization_config"] = nullptr;
-  expect_bad(gptq.experts(),
-             {"module 'model.layers.0.mlp.experts.0.gate_proj'", "gate_proj.weight"});
+  const std::string line =
+      "module 'model.layers.0.mlp.experts.0.gate_proj': needs "
+      "model.layers.0.mlp.experts.0.gate_proj.weight, or a quantization_config in config.json; it "
+      "has g_idx, qweight, qzeros, scales, the form of a quantized checkpoint, and config.json "
+      "says "
+      "nothing about it";
+  expect_bad(gptq.experts(), {line});
+  gptq.config["architectures"] = {"UnknownForCausalLM"};
+  expect_unsupported(outline_of(gptq),
+                     {"it is 'UnknownForCausalLM'; its experts cannot be used", line});
   auto int8 = SyntheticCheckpoint::int8();
   int8.config.erase("quantization_config");
   expect_bad(int8.experts(), {"tensor 'model.layers.0.mlp.experts.0.gate_proj.weight'",

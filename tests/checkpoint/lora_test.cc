@@ -84,6 +84,43 @@ TEST_F(LoraFiles, ApplyRsloraAndRankPatterns) {
   EXPECT_FLOAT_EQ(read.layers.at(1).gate[2].scale, 12 / std::sqrt(3.0f));
 }
 
+// The text-only class and the wrappers name the same modules differently.
+TEST_F(LoraFiles, NamesOfAnotherClassMeanTheSameModules) {
+  const std::string roots[] = {"model.", "model.language_model.", "language_model.model."};
+  const std::string query = "layers.1.self_attn.q_proj", gate = "layers.1.mlp.experts.2.gate_proj";
+  const SyntheticCheckpoint plain = checkpoint_;
+  for (const std::string& stored : roots) {
+    checkpoint_.tensors.clear();
+    for (const auto& [name, tensor] : plain.tensors) {
+      const bool inside = name.starts_with("model.");
+      const bool output = stored == "language_model.model." && name.starts_with("lm_head");
+      const std::string own = inside   ? stored + name.substr(6)
+                              : output ? "language_model." + name
+                                       : name;
+      checkpoint_.tensors[own] = tensor;
+      checkpoint_.tensors[own].name = own;
+    }
+    const bool wrapped = stored == "language_model.model.";
+    for (const std::string& trained : roots) {
+      Adapter adapter;
+      adapter.config["alpha_pattern"] = {{trained + gate, 12}};
+      adapter.add_pair(trained + query, 3, 32, 32, 1);
+      adapter.add_pair(trained + gate, 3, 16, 32, 5);
+      adapter.add_pair(trained == roots[2] ? "language_model.lm_head" : "lm_head", 3, 24, 32, 9);
+      // All experts of a layer as one parameter.
+      adapter.add_pair(trained + "layers.0.mlp.experts", 4 * 2, 32, 16, 7);
+      const LoraAdapter read = must(open(adapter));
+      EXPECT_EQ(read.modules.at(stored + query).a[0], 1);
+      EXPECT_EQ(read.modules.at(wrapped ? "language_model.lm_head" : "lm_head").a[0], 9);
+      EXPECT_EQ(read.layers.at(1).gate[2].scale, 4);
+      EXPECT_EQ(read.layers.at(0).down[3].rank, 2);
+      // Both names of one module are one adapter too many.
+      adapter.add_pair(roots[trained == roots[0]] + query, 3, 32, 32, 2);
+      expect_error(adapter, ErrorKind::kUnsupported, "needs one adapter for each linear layer");
+    }
+  }
+}
+
 TEST_F(LoraFiles, RejectDefectByName) {
   const std::string gate = SyntheticCheckpoint::expert(1, 1, "gate_proj");
   Adapter bad = good();

@@ -193,6 +193,18 @@ TEST(QuantizeCheckpoint, CopiesOtherFilesButNoOtherWeights) {
   EXPECT_THAT(names_in(workshop.to + "/more"), ElementsAre("deep"));
 }
 
+TEST(QuantizeCheckpoint, KeepsNumbersThatAreNotFinite) {
+  auto source = plain();
+  source.config["limits"] = {0.5, "@"};
+  const Workshop workshop(source);
+  std::string text = content_of(workshop.from + "/config.json");
+  text.replace(text.find("\"@\""), 3, "-Infinity");
+  std::ofstream(workshop.from + "/config.json") << text;
+  must(workshop.run("mxfp8"));
+  EXPECT_THAT(content_of(workshop.to + "/config.json"), HasSubstr("0.5,\n    -Infinity\n"));
+  EXPECT_TRUE(Checkpoint::open(workshop.to).ok());
+}
+
 TEST(QuantizeCheckpoint, WritesShardsListedInIndex) {
   const Workshop workshop(plain());
   QuantizeOptions options;

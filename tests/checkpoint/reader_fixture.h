@@ -103,12 +103,17 @@ inline void expect_unsupported_config(SyntheticCheckpoint checkpoint, const Wron
   expect_unsupported(checkpoint.open(), {kConfig + wrong.line});
 }
 
-/// The config excludes a module that the file stores quantized.
-template <class T>
-void expect_left_out(const Result<T>& result, const std::string& module) {
-  expect_bad(result, {"model.safetensors", "module '" + module + "'",
-                      "needs to be stored unquantized, because the quantization config excludes it",
-                      "the file stores it quantized"});
+inline std::string scheme_of(const SyntheticCheckpoint& checkpoint, const std::string& module) {
+  const DescribedMatrix matrix = must(must(checkpoint.open()).linear({module}));
+  must(matrix.expert(0));
+  return name(matrix.scheme());
+}
+
+/// The file holds the module as floats, too: only then does the config decide.
+inline SyntheticCheckpoint with_floats(SyntheticCheckpoint checkpoint, const std::string& module,
+                                       std::vector<int64_t> shape = {32, 32}) {
+  checkpoint.add_floats(module + ".weight", std::move(shape));
+  return checkpoint;
 }
 
 }  // namespace moracle::testing

@@ -94,8 +94,8 @@ class Conversations(unittest.TestCase):
     def tearDownClass(cls):
         cls.folder.cleanup()
 
-    def talk(self, lines, *arguments, code=0):
-        ran = subprocess.run([COMMAND, "run", self.model, "--chat", *arguments],
+    def talk(self, lines, *arguments, code=0, model=None):
+        ran = subprocess.run([COMMAND, "run", model or self.model, "--chat", *arguments],
                              input=lines if isinstance(lines, bytes) else lines.encode(),
                              capture_output=True, timeout=SECONDS, check=False)
         self.assertEqual(ran.returncode, code, ran.stderr)
@@ -122,6 +122,40 @@ class Conversations(unittest.TestCase):
         out, continued = self.talk("a\\\nb<|hello|>\n")
         self.assertEqual(out, "Hello.\n")
         self.assertEqual(figures(continued)[0][0], figures(plain)[0][0] + 2)
+
+    def test_texts_end_at_stop_strings_and_stop_token_ids(self):
+        out, err = self.talk("<|lines|>\n<|hello|>\n", "--stop", "wo\nli", "--stop", "o.")
+        self.assertEqual(out, "t\nHell\n")
+        self.assertEqual([one[3] for one in figures(err)], ["stop", "stop"])
+        out, err = self.talk("<|hello|>\n", "--ignore-eos", "--stop", scripted_model.END)
+        self.assertEqual((out, figures(err)[0][2:]), ("Hello.\n", (3, "stop")))
+        tokens = json.loads(self.talk("", "-p", "<|hello|>", "--json")[0])["ids"]
+        self.assertEqual(len(tokens), 3)
+        for arguments, text in ((["--stop-token-ids", f"5,{tokens[1]}"], "Hello."), (["--stop", "lo"], "Hel")):
+            answer = json.loads(self.talk("", "-p", "<|hello|>", "--json", *arguments)[0])
+            self.assertEqual((answer["text"], len(answer["ids"])), (text, 2))
+            self.assertEqual(answer["stop_reason"], "stop" if "--stop" in arguments else "eos")
+
+    def test_files_of_the_model_give_stops_and_options(self):
+        model = f"{self.folder.name}/tuned"
+        scripted_model.write(model, TEMPLATE, SCRIPTS)
+        config = pathlib.Path(model, "config.json")
+        config.write_text(json.dumps({**json.loads(config.read_text()), "eos_token_id": None}))
+        _, err = self.talk("<|hello|>\n", "-n", "9", model=model)
+        self.assertEqual(figures(err)[0][2:], (9, "length"))
+        end = {"eos_token": {"content": scripted_model.END, "lstrip": False}, "chat_template": TEMPLATE}
+        pathlib.Path(model, "tokenizer_config.json").write_text(json.dumps(end))
+        out, err = self.talk("<|hello|>\n", "-n", "9", model=model)
+        self.assertEqual((out, figures(err)[0][2:]), ("Hello.\n", (3, "eos")))
+        generation = {"max_new_tokens": 1, "num_beams": 2, "stop_strings": ["wo"]}
+        pathlib.Path(model, "generation_config.json").write_text(json.dumps(generation))
+        out, err = self.talk("<|hello|>\n", model=model)
+        self.assertEqual((out, figures(err)[0][2:]), ("Hel\n", (1, "length")))
+        self.assertEqual(err.count("generation_config.json: num_beams 2 is not followed"), 1)
+        out, _ = self.talk("<|lines|>\n", "-n", "9", model=model)
+        self.assertEqual(out, "t\n")
+        out, err = self.talk("<|lines|>\n", "-n", "9", "--stop", "x", "--min-tokens", "7", model=model)
+        self.assertEqual(figures(err)[0][2:], (9, "length"))
 
     def test_calls_are_shown_and_the_next_line_is_the_result(self):
         out, err = self.talk("<|call|>\nwet: <|rain|>\n<|hello|>\n", "--tools", self.tools)
@@ -158,11 +192,12 @@ class Conversations(unittest.TestCase):
         self.assertIn("prompt: needs fewer tokens than the model's context of 4096", err)
         _, err = self.talk("", "--json", code=2)
         self.assertIn("-p,--prompt: needs a prompt, or --prompt-file, with --json", err)
-        for text, fact in (("{}", "it is another value, or empty"), ("nothing", "it is not JSON")):
+        for text, fact in (("{}", "needs a JSON array of functions; it is another value, or empty"),
+                           ("nothing", "line 1, column 2: needs valid JSON; found a syntax error")):
             path = pathlib.Path(self.folder.name, "wrong.json")
             path.write_text(text)
             _, err = self.talk("<|hello|>\n", "--tools", str(path), code=2)
-            self.assertIn(f"wrong.json: needs a JSON array of functions; {fact}", err)
+            self.assertIn(f"wrong.json: {fact}", err)
 
     def test_terminal_takes_turns_until_ctrl_d(self):
         terminal = Terminal("run", self.model, "--chat")

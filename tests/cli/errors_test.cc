@@ -100,7 +100,8 @@ TEST(CommandLine, RejectsBrokenModel) {
   expect_refused({"explain", folder.path(), "--json"},
                  {"tensor '" + scales + "'", "it is missing"});
   folder.write("config.json", "{\"architectures\": [");
-  expect_refused({"inspect", folder.path()}, {"/config.json: needs valid JSON; it is invalid"});
+  expect_refused({"inspect", folder.path()},
+                 {"/config.json: line 1, column 20: needs valid JSON; found a syntax error"});
   broken.config["architectures"] = {"NoSuchModel"};
   ASSERT_TRUE(broken.write(folder.path()).ok());
   const std::string why = "/config.json: architectures: needs one of AfmoeForCausalLM, ";

@@ -28,6 +28,8 @@ struct Base {
 
   explicit Base(SyntheticCheckpoint made) : checkpoint(std::move(made)) {
     require(checkpoint.write(folder.path()).ok());
+    folder.write("tokenizer.json", R"({"model": {"type": "BPE", "vocab": {"a": 0, "b": 1, "<e>": 2},
+        "merges": []}, "added_tokens": [], "decoder": {"type": "Fuse"}})");
   }
   void remove(const char* file) const { std::filesystem::remove(folder.path() + "/" + file); }
 };
@@ -45,7 +47,9 @@ void open(const std::string& folder) {
   }
   passes(checkpoint->router("model.layers.0.mlp.gate"));
   passes(moracle::outline(*checkpoint));
-  passes(moracle::GenerationConfig::open(*checkpoint));
+  const auto tokenizer = moracle::Tokenizer::open(folder);
+  if (passes(tokenizer)) passes(tokenizer->encode("a<e> b"));
+  passes(moracle::GenerationConfig::open(*checkpoint, tokenizer ? &*tokenizer : nullptr));
   const auto chat = moracle::ChatTemplate::open(folder);
   if (passes(chat)) passes(chat->render({{{"user", "1+1?"}}}));
 }

@@ -68,6 +68,63 @@ TEST(NarrowKvCache, LogitsOfEveryArchitectureStayWithinRounding) {
   }
 }
 
+// A golden model whose file holds scales for every layer's keys and values.
+testing::SyntheticCheckpoint with_scales(const std::string& architecture, float keys,
+                                         float values) {
+  testing::SyntheticCheckpoint model = testing::golden_model(architecture);
+  const auto layers = model.config["num_hidden_layers"].get<int64_t>();
+  for (int64_t layer = 0; layer < layers; ++layer) {
+    const std::string attention = str("model.layers.", layer, ".self_attn.");
+    model.add(attention + "k_scale", DType::kF32, {}, std::vector<float>{keys});
+    model.add(attention + "v_scale", DType::kF32, {1}, std::vector<float>{values});
+  }
+  return model;
+}
+std::vector<float> logits_of(const testing::SyntheticCheckpoint& written,
+                             const std::string& kv_cache, const std::vector<int32_t>& ids) {
+  Model model = must_load(testing::must(written.open()), kv_cache);
+  return *all_logits(model, ids);
+}
+
+// Powers of two keep the codes of most numbers, and those of smaller ones become finer. A scale
+// that is too small cuts keys and values off. Grouped queries, sinks and windows, latent attention.
+TEST(NarrowKvCache, Fp8UsesScalesOfTheFile) {
+  for (const char* architecture : {"qwen3_moe", "gpt_oss", "deepseek_v3"}) {
+    const auto reference = golden_reference(architecture);
+    const auto logits = [&](float keys, float values, const char* kv_cache) {
+      return logits_of(with_scales(architecture, keys, values), kv_cache, reference.ids);
+    };
+    const std::vector<float> exact = logits(0.0625f, 0.125f, "f32");
+    EXPECT_EQ(exact, logits_of(testing::golden_model(architecture), "f32", reference.ids));
+    EXPECT_EQ(logits(1, 1, "fp8"),
+              logits_of(testing::golden_model(architecture), "fp8", reference.ids));
+    const auto off = [&](const std::vector<float>& got) {
+      return typical_difference(got, exact, reference.ids.size());
+    };
+    const double plain = off(logits(1, 1, "fp8")), fine = off(logits(0.0625f, 0.03125f, "fp8")),
+                 cut_keys = off(logits(0x1p-14f, 1, "fp8")),
+                 cut_values = off(logits(1, 0x1p-14f, "fp8"));
+    std::printf("%s: fp8 %.1e, with scales %.1e, cut off %.1e and %.1e of the logits\n",
+                architecture, plain, fine, cut_keys, cut_values);
+    EXPECT_NE(fine, plain);
+    EXPECT_LT(fine, 4e-1);
+    EXPECT_GT(cut_keys, fine);
+    EXPECT_GT(cut_values, fine);
+  }
+}
+
+TEST(NarrowKvCache, ReloadTakesScalesOfTheNewFile) {
+  const auto reference = golden_reference("qwen3_moe");
+  const auto before = with_scales("qwen3_moe", 0.5f, 0.5f),
+             after = with_scales("qwen3_moe", 0x1p-9f, 0x1p-9f);
+  Model model = must_load(testing::must(before.open()), "fp8");
+  const std::vector<float> first = *all_logits(model, reference.ids);
+  ASSERT_TRUE(model.reload(testing::must(after.open())));
+  const std::vector<float> second = *all_logits(model, reference.ids);
+  EXPECT_NE(second, first);
+  EXPECT_EQ(second, logits_of(after, "fp8", reference.ids));
+}
+
 TEST(NarrowKvCache, KeepsPerplexity) {
   const auto checkpoint = Checkpoint::open(kSmallModel);
   if (!checkpoint) GTEST_SKIP() << "the small model is not there";

@@ -56,7 +56,7 @@ TEST_P(EngineWithAnswers, PenaltiesSeeEveryTokenBeforeTheNextDraw) {
   Model model = load();
   Job one = job("And it came to pass", 40, 3);
   one.sampling.temperature = 0;
-  one.edits.presence = 100;  // no token twice
+  one.edits.presence_penalty = 100;  // no token twice
   one.num_top = 0;
   std::vector<int32_t> ids;
   std::promise<void> done;
@@ -69,6 +69,41 @@ TEST_P(EngineWithAnswers, PenaltiesSeeEveryTokenBeforeTheNextDraw) {
   done.get_future().get();
   EXPECT_EQ(ids.size(), 40u);
   EXPECT_EQ(std::set<int32_t>(ids.begin(), ids.end()).size(), ids.size());
+}
+
+// Sequences with and without edits share steps. Each text is the one that generate() makes.
+TEST_P(EngineWithAnswers, EditedTextsAreTheSameAloneAndAmongOthers) {
+  Model model = load(), alone = load();
+  const auto engine = start(model, 60);
+  constexpr int kJobs = 8;
+  std::vector<Waiting> waiting(kJobs);
+  std::vector<std::string> wanted;
+  for (int i = 0; i < kJobs; ++i) {
+    Job one = job("And the LORD spake unto Moses,", 24, i);
+    if (i % 3 != 0) one.edits = {.repetition_penalty = 1.1F, .no_repeat_ngram_size = 1 + i % 4};
+    if (i % 2 != 0) one.sampling = {.temperature = 1, .top_k = 20, .typical_p = 0.8F};
+    wanted.push_back(expected(alone, one));
+    one.sink = waiting[i].sink();
+    engine->submit({one});
+  }
+  for (int i = 0; i < kJobs; ++i) EXPECT_EQ(waiting[i].get().text, wanted[i]) << i;
+}
+
+TEST_P(EngineWithAnswers, StopStringEndsTextAtASpecialToken) {
+  Model model = load();
+  const auto engine = start(model, 8);
+  const auto special = tokenizer_.eos_id();
+  ASSERT_TRUE(special && tokenizer_.is_special(*special));
+  Job one = job("And it came to pass", 40, 1);
+  one.edits.bias[*special] = 1000;  // the token comes first
+  one.stop_strings = {must(tokenizer_.decode({&*special, 1}))};
+  Waiting waiting;
+  one.sink = waiting.sink();
+  engine->submit({one});
+  const Text made = waiting.get();
+  EXPECT_EQ(made.text, "");
+  EXPECT_EQ(made.last.finish, Finish::kStop);
+  EXPECT_EQ(made.last.new_tokens, 1);
 }
 
 // One sequence runs at a time, so the second job waits.

@@ -66,9 +66,11 @@ class EngineOnSmallModel : public ::testing::Test {
   }
   // The text of the library's own loop.
   std::string expected(Model& model, const Job& job) const {
-    const Generation done = must(generate(
-        model, job.prompt,
-        {.max_tokens = job.max_tokens, .sampling = job.sampling, .stop_ids = job.stop_ids}));
+    const Generation done = must(generate(model, job.prompt,
+                                          {.max_tokens = job.max_tokens,
+                                           .sampling = job.sampling,
+                                           .edits = job.edits,
+                                           .stop_ids = job.stop_ids}));
     TokenStream stream(tokenizer_);
     must(stream.follow(job.prompt));
     std::string text;

@@ -68,6 +68,19 @@ class Features(unittest.TestCase):
         banned = self.text(max_tokens=40, logit_bias={str(token): -100})
         self.assertNotIn(token, self.server.post("/tokenize", {"prompt": banned})[1]["tokens"])
 
+    def test_stop_token_ids_and_texts_of_special_tokens_end_a_text(self):
+        token = self.server.post("/tokenize", {"prompt": " Egypt", "add_special_tokens": False})[1]["tokens"][0]
+        forced = {"temperature": 0, "ignore_eos": True, "max_tokens": 5}
+        reply = self.server.complete(PROMPT, logit_bias={str(token): 100}, stop_token_ids=[token], **forced)
+        self.assertEqual((reply["choices"][0]["finish_reason"], reply["usage"]["completion_tokens"]), ("stop", 1))
+        end = self.server.post("/tokenize", {"prompt": "<|im_end|>"})[1]["tokens"]
+        self.assertEqual(len(end), 1)
+        reply = self.server.complete(PROMPT, logit_bias={str(end[0]): 100}, stop=["<|im_end|>"], **forced)
+        self.assertEqual((reply["choices"][0]["text"], reply["choices"][0]["finish_reason"]), ("", "stop"))
+        self.assertEqual(reply["usage"]["completion_tokens"], 1)
+        reply = self.server.complete(PROMPT, logit_bias={str(end[0]): 100}, temperature=0, max_tokens=9, min_tokens=4)
+        self.assertEqual(reply["usage"]["completion_tokens"], 5)
+
     def test_ignore_eos_goes_on_to_the_last_token(self):
         with open(f"{MODEL}/generation_config.json", encoding="utf-8") as file:
             end = json.load(file)["eos_token_id"]
@@ -146,8 +159,8 @@ class Features(unittest.TestCase):
         self.assertLess(text.index("Answer in verses."), text.index("Who is Moses?"))
 
     def test_fields_that_would_change_the_answer_are_refused_by_name(self):
-        for field, value in (("suffix", "x"), ("best_of", 3), ("stop_token_ids", [5]), ("min_tokens", 3),
-                             ("guided_json", {}), ("guided_regex", "a+"), ("prompt_logprobs", 1), ("n", 0), ("n", 65),
+        for field, value in (("suffix", "x"), ("best_of", 3), ("stop_token_ids", [-5]), ("min_tokens", -3),
+                             ("enable_thinking", False), ("guided_json", {}), ("guided_regex", "a+"), ("prompt_logprobs", 1), ("n", 0), ("n", 65),
                              ("max_tokens", 0), ("logprobs", 21), ("stop", [""]), ("stop", ["x"] * 17), ("top_p", 0),
                              ("min_p", 2), ("top_k", -2), ("presence_penalty", 3), ("logit_bias", {"x": 1}),
                              ("logit_bias", {"999999": 1}), ("seed", 0.5), ("response_format", {"type": "other"})):

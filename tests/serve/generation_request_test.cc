@@ -37,7 +37,7 @@ class Requests : public ::testing::Test {
         is_chat ? read_chat(*parsed, body, model_) : read_completion(*parsed, body, model_);
     return read ? "accepted" : read.error().to_string();
   }
-  const ServedModel model_ = small_model();
+  ServedModel model_ = small_model();
 };
 
 TEST_F(Requests, FieldsBecomeJobs) {
@@ -59,13 +59,48 @@ TEST_F(Requests, FieldsBecomeJobs) {
   EXPECT_FLOAT_EQ(job.sampling.top_p, 0.9F);
   EXPECT_FLOAT_EQ(job.sampling.min_p, 0.1F);
   EXPECT_FLOAT_EQ(job.edits.bias.at(5), -100);
-  EXPECT_FLOAT_EQ(job.edits.presence, 1);
-  EXPECT_FLOAT_EQ(job.edits.frequency, -1);
-  EXPECT_FLOAT_EQ(job.edits.repetition, 1.5F);
+  EXPECT_FLOAT_EQ(job.edits.presence_penalty, 1);
+  EXPECT_FLOAT_EQ(job.edits.frequency_penalty, -1);
+  EXPECT_FLOAT_EQ(job.edits.repetition_penalty, 1.5F);
   EXPECT_TRUE(job.stop_ids.empty());
   EXPECT_EQ(job.stop_strings, std::vector<std::string>{"end"});
   EXPECT_EQ(job.num_top, 4);
   EXPECT_TRUE(job.scores_prompt && job.continues_prompt);
+}
+
+TEST_F(Requests, FieldsOfGenerationConfigBecomeEdits) {
+  model_.generation.edits = {.repetition_penalty = 1.05F, .min_length = 50, .suppress_tokens = {9}};
+  model_.generation.stop_strings = {"configured"};
+  model_.generation.max_tokens = 20;
+  const Job plain = completion(R"({"prompt": "And"})").jobs[0];
+  EXPECT_FLOAT_EQ(plain.edits.repetition_penalty, 1.05F);
+  EXPECT_EQ(plain.edits.min_length, 50);
+  EXPECT_EQ(plain.edits.suppress_tokens, std::vector<int32_t>{9});
+  EXPECT_EQ(plain.stop_strings, std::vector<std::string>{"configured"});
+  EXPECT_EQ(plain.max_tokens, 20);
+  const Job job = completion(R"({"prompt": "And", "repetition_penalty": 1, "typical_p": 0.5,
+      "no_repeat_ngram_size": 3, "min_tokens": 4, "suppress_tokens": [5], "max_tokens": 30,
+      "begin_suppress_tokens": [6, 7], "bad_words": ["LORD"], "stop": ["<|im_end|>"],
+      "stop_token_ids": [8]})")
+                      .jobs[0];
+  EXPECT_FLOAT_EQ(job.edits.repetition_penalty, 1);
+  EXPECT_FLOAT_EQ(job.sampling.typical_p, 0.5F);
+  EXPECT_EQ(job.edits.no_repeat_ngram_size, 3);
+  EXPECT_EQ(job.edits.min_tokens, 4);
+  EXPECT_EQ(job.edits.min_length, 0);
+  EXPECT_EQ(job.edits.suppress_tokens, std::vector<int32_t>{5});
+  EXPECT_EQ(job.edits.begin_suppress_tokens, (std::vector<int32_t>{6, 7}));
+  EXPECT_EQ(job.max_tokens, 30);
+  EXPECT_EQ(job.stop_strings, std::vector<std::string>{"<|im_end|>"});
+  std::vector<int32_t> stops = model_.generation.eos_ids;
+  stops.insert(stops.begin(), 8);
+  EXPECT_EQ(job.stop_ids, stops);
+  // At the start of a text, and behind a space where that is one token as well.
+  ASSERT_FALSE(job.edits.bad_words_ids.empty());
+  EXPECT_EQ(job.edits.bad_words_ids[0], must(model_.tokenizer.encode("LORD")));
+  const Job stop_only =
+      completion(R"({"prompt": "And", "ignore_eos": true, "stop_token_ids": [8]})").jobs[0];
+  EXPECT_EQ(stop_only.stop_ids, std::vector<int32_t>{8});
 }
 
 TEST_F(Requests, MissingAndNullFieldsHaveDefaults) {
@@ -124,6 +159,14 @@ TEST_F(Requests, WrongFieldsAreRefusedByName) {
       {R"({"prompt": "a", "tools": [{}]})", "tools: needs a request for a chat"},
       {R"({"prompt": "a", "model": "unloaded"})", "model: needs"},
       {R"({"prompt": "a", "best_of": 3})", "best_of: needs"},
+      {R"({"prompt": "a", "stop_token_ids": [99999999]})", "stop_token_ids: needs token ids"},
+      {R"({"prompt": "a", "stop_token_ids": ["a"]})", "stop_token_ids[0]: needs"},
+      {R"({"prompt": "a", "bad_words": [""]})", "bad_words: needs"},
+      {R"({"prompt": "a", "min_tokens": -1})", "min_tokens: needs"},
+      {R"({"prompt": "a", "typical_p": 0})", "typical_p: needs"},
+      {R"({"prompt": "a", "reasoning_effort": "low"})", "reasoning_effort: needs a request for a"},
+      {R"({"prompt": "a", "enable_thinking": false})",
+       "enable_thinking: needs no value; chat_template_kwargs takes"},
       {R"({"prompt": "a", "response_format": {"type": "json_schema"}})", "response_format: needs"},
   };
   for (const auto& [body, message] : cases) EXPECT_THAT(refusal(body), HasSubstr(message)) << body;
@@ -146,6 +189,14 @@ TEST_F(Requests, WrongMessagesAreRefusedByName) {
       {R"({"messages": [{"role": "user"}], "chat_template_kwargs": {"tools": 1}})",
        "chat_template_kwargs.tools: needs"},
       {R"({"messages": [{"role": "a", "function_call": {}}]})", "messages[0].function_call: needs"},
+      {R"({"messages": [{"role": "user"}], "enable_thinking": true})",
+       "enable_thinking: needs no value; chat_template_kwargs takes"},
+      {R"({"messages": [{"role": "user"}], "thinking": {"type": "disabled"}})",
+       "thinking: needs no value; chat_template_kwargs takes"},
+      {R"({"messages": [{"role": "user"}], "verbosity": "low"})",
+       "verbosity: needs no value; chat_template_kwargs takes"},
+      {R"({"messages": [{"role": "user"}], "reasoning_effort": "extreme"})",
+       "reasoning_effort: needs none, minimal, low"},
       {R"({"messages": [{"role": "assistant", "tool_calls": [{"function": {"name": "f",
           "arguments": "5"}}]}]})",
        "messages[0].tool_calls[0].function.arguments: needs the text of a JSON object"},
@@ -188,6 +239,69 @@ TEST(ToolRequests, ShowToolsAndCallsInTheOrderOfTheirMembers) {
   const GenerationRequest without = read(R"(, "tool_choice": "none")");
   EXPECT_EQ(without.prompts[0], "null" + conversation);
   EXPECT_FALSE(without.tools);
+}
+
+TEST(ChatRequests, ReasoningEffortIsAVariableOfTheTemplate) {
+  ServedModel model = small_model();
+  model.chat = must(ChatTemplate::parse(
+      "{{ reasoning_effort | default('-') }} {{ enable_thinking | default('-') }} "
+      "{{ thinking | default('-') }}",
+      "test"));
+  const auto prompt = [&](const std::string& fields) {
+    const std::string body = R"({"messages": [{"role": "user", "content": "a"}])" + fields + "}";
+    return must(read_chat(must(parse_body(body)), body, model)).prompts[0];
+  };
+  EXPECT_EQ(prompt(""), "- - -");
+  EXPECT_EQ(prompt(R"(, "reasoning_effort": null)"), "- - -");
+  EXPECT_EQ(prompt(R"(, "reasoning_effort": "high")"), "high - -");
+  EXPECT_EQ(prompt(R"(, "reasoning_effort": "none")"), "- False False");
+  EXPECT_EQ(prompt(R"(, "reasoning_effort": "none", "chat_template_kwargs": {"thinking": true})"),
+            "- False True");
+  EXPECT_EQ(prompt(R"(, "chat_template_kwargs": {"reasoning_effort": "own"})"), "own - -");
+}
+
+// A conversation with one call, as the template shows it.
+std::string shown_call(const ServedModel& model, const std::string& arguments) {
+  const std::string body = R"({"messages": [{"role": "user", "content": "a"}, {"role": "assistant",
+      "content": null, "tool_calls": [{"id": "1", "type": "function", "function": {"name": "f")" +
+                           arguments + "}}]}]}";
+  const auto read = read_chat(must(parse_body(body)), body, model);
+  return read ? read->prompts[0] : read.error().to_string();
+}
+
+TEST(ChatRequests, CallsWithoutArgumentsHaveAnEmptyObject) {
+  const ServedModel model = model_with_tools();
+  for (const char* arguments :
+       {R"(, "arguments": "")", R"(, "arguments": "null")", R"(, "arguments": null)", "",
+        R"(, "arguments": "{}")", R"(, "arguments": {})"}) {
+    EXPECT_THAT(shown_call(model, arguments), HasSubstr("\"arguments\": {}}")) << arguments;
+  }
+}
+
+// As in DeepSeek-V3, whose template shows no tools, and takes calls only without content.
+TEST(ChatRequests, TemplateThatJoinsArgumentsGetsTheirText) {
+  ServedModel model = small_model();
+  const auto use = [&](const char* text) {
+    model.chat = must(ChatTemplate::parse(text, "test"));
+    model.dialect = find_dialect(*model.chat);
+  };
+  use("{% for m in messages %}{% if m['content'] is none %}{% for tool in m['tool_calls'] %}"
+      "{{ '<call>' + tool['function']['name'] + '\n' + tool['function']['arguments'] + '</call>' }}"
+      "{% endfor %}{% else %}{{ m['content'] }}{% endif %}{% endfor %}");
+  EXPECT_FALSE(model.dialect.takes_tools);
+  EXPECT_TRUE(model.dialect.arguments_as_text);
+  EXPECT_THAT(shown_call(model, R"(, "arguments": "{\"b\": 1, \"a\": 2}")"),
+              HasSubstr("<call>f\n{\"b\": 1, \"a\": 2}</call>"));
+  EXPECT_THAT(shown_call(model, R"(, "arguments": {"b": 1})"), HasSubstr("<call>f\n{\"b\":"));
+  EXPECT_THAT(shown_call(model, R"(, "arguments": "")"), HasSubstr("<call>f\n{}</call>"));
+  // Printing needs the text, too. A template that converts arguments itself needs the object.
+  use("{% for m in messages %}{{ m.content }}{% for c in m.tool_calls or [] %}<call>"
+      "{{ c.function.name }} {{ c.function.arguments }}</call>{% endfor %}{% endfor %}");
+  EXPECT_TRUE(model.dialect.arguments_as_text);
+  use("{% for m in messages %}{{ m.content }}{% for c in m.tool_calls or [] %}<call>"
+      "{{ c.function.name }} {{ c.function.arguments | tojson }}</call>{% endfor %}{% endfor %}");
+  EXPECT_FALSE(model.dialect.arguments_as_text);
+  EXPECT_THAT(shown_call(model, R"(, "arguments": "{\"b\": 1}")"), HasSubstr("f {\"b\": 1}<"));
 }
 
 TEST(ToolRequests, WrongToolsAreRefusedByName) {

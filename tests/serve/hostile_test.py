@@ -18,7 +18,10 @@ WRONG_FIELDS = {
     "stream": ["true", 1], "stream_options": [1, "a", {"include_usage": "x"}], "echo": [1], "ignore_eos": ["x"],
     "presence_penalty": [3, -3], "frequency_penalty": [2.5], "repetition_penalty": [0, -1, 1e9], "model": [5, ["a"]],
     "prompt": ["", [], [[]], [""], {"a": 1}, None, 5, [1, "a"], ["a", 1], [99999999], [-1], [1.5], [["a"]], [True]],
-    "best_of": [0, 2], "suffix": ["a"], "skip_special_tokens": [False], "reasoning_effort": ["low"],
+    "best_of": [0, 2], "suffix": ["a"], "skip_special_tokens": [False], "reasoning_effort": ["extreme", 5],
+    "typical_p": [0, 2, "1"], "no_repeat_ngram_size": [-1, 0.5], "min_tokens": [-1, "2"], "bad_words": ["", [5], ["a"] * 257],
+    "suppress_tokens": [5, [-1], [99999999], [1] * 4097], "stop_token_ids": [[2**31], ["a"]], "begin_suppress_tokens": [{}],
+    "enable_thinking": [False, True], "thinking": [{"type": "disabled"}], "verbosity": ["low"],
     "include_stop_str_in_output": [True], "response_format": ["a", {"type": "x"}, {}, 5],
 }
 WRONG_IN_CHATS = {

@@ -1,5 +1,7 @@
 #include "base/json/json_field.h"
 
+#include <cmath>
+
 #include "base/printable.h"
 #include "base/text.h"
 
@@ -37,7 +39,9 @@ Result<bool> JsonField::flag_or(bool absent) const {
 
 Result<double> JsonField::number() const {
   if (!value_->is_number()) return bad("a number");
-  return value_->get<double>();
+  const auto number = value_->get<double>();
+  if (!std::isfinite(number)) return bad("a finite number");
+  return number;
 }
 
 Result<int64_t> JsonField::integer(int64_t min, int64_t max) const {
@@ -61,6 +65,10 @@ Result<std::vector<JsonField>> JsonField::items() const {
 }
 
 std::string JsonField::shown(const nlohmann::json& value) {
+  if (value.is_number_float() && !std::isfinite(value.get<double>())) {
+    if (std::isnan(value.get<double>())) return "NaN";
+    return value.get<double>() > 0 ? "Infinity" : "-Infinity";
+  }
   std::string text = value.dump(-1, ' ', true, nlohmann::json::error_handler_t::replace);
   if (text.size() > 60) text = text.substr(0, 57) + "...";
   return text;

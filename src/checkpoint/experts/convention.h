@@ -38,6 +38,9 @@ inline constexpr const char* kRenormalizeKeys[] = {"norm_topk_prob"};
 inline constexpr const char* kScalingFactorKeys[] = {"routed_scaling_factor"};
 
 struct ExpertConvention {
+  /// What keys of config.json mean that a file lacks: the defaults of the family's configuration
+  /// class in transformers, of the keys that are read. A JSON object.
+  std::string_view defaults = "{}";
   /// Tried in this order, before the names that several families share (see expert_names).
   std::span<const ExpertNames> names = {};
   ConfigKeys num_experts = kNumExpertsKeys;

@@ -3,6 +3,7 @@
 #include "base/text.h"
 #include "base/threads/thread_pool.h"
 #include "base/try.h"
+#include "checkpoint/experts/stack.h"
 #include "moracle/checkpoint.h"
 #include "quant/canonical.h"
 
@@ -155,6 +156,13 @@ Result<CanonicalMatrix> DescribedMatrix::expert(int64_t e, ThreadPool& pool) con
 Result<CanonicalMatrix> DescribedMatrix::expert(int64_t e) const {
   ThreadPool caller(1);
   return expert(e, caller);
+}
+
+void DescribedMatrix::widen(const Scheme& scheme) {
+  if (scheme_ == scheme) return;
+  for (std::vector<Part>& parts : parts_) moracle::widen(parts, scheme.weight);
+  scheme_ = scheme;
+  shape_.key = scheme.weight;
 }
 
 void DescribedMatrix::keep(std::span<const int32_t> experts) {

@@ -6,6 +6,7 @@
 #include "base/try.h"
 #include "checkpoint/experts/stack.h"
 #include "checkpoint/state.h"
+#include "quant/widen.h"
 
 namespace moracle {
 namespace {
@@ -60,7 +61,7 @@ Result<Routing> read_routing(const Checkpoint::State& state, int64_t layer) {
   routing.weight_on_input = family.weight_on_input;
   routing.expert_scales = family.expert_scales;
   if (routing.score == Score::kSparseMixer) {
-    MORACLE_TRY(const double jitter, config.number_or(0.01, {"router_jitter_noise"}));
+    MORACLE_TRY(const double jitter, config.number({"router_jitter_noise"}));
     if (!(jitter >= 0 && jitter <= 1))
       return config.wrong({"router_jitter_noise"}, "a number from 0 to 1", str("it is ", jitter));
     routing.jitter = static_cast<float>(jitter);
@@ -119,20 +120,30 @@ Status check_sizes(const Tensors& tensors, const Stack& stack, int64_t n, int64_
   return {};
 }
 
-// One matrix of all experts. The experts must have the same form.
+// One matrix of all experts.
 struct Experts {
   std::optional<Stack> first;
+  std::optional<Scheme> common;  // the scheme of all experts so far
   std::vector<std::vector<DescribedMatrix::Part>> parts;
   std::vector<float> input_scales;
   bool group_index = false;  // true if any expert has one
+  bool differ = false;       // true if the experts have several schemes
 
   Status push(const Checkpoint::State& state, Stack stack) {
-    MatrixShape same = stack.shape;
-    if (first) same.group_index = first->shape.group_index;  // may differ between experts
-    if (first && (first->shape != same || first->scheme != stack.scheme)) {
-      return state.tensors.wrong(stack.parts[0].tensors[0],
-                                 "the scheme of expert 0, " + show(first->shape, first->scheme),
-                                 "it is " + show(stack.shape, stack.scheme));
+    if (!first) common = stack.scheme;
+    if (first && (first->shape != stack.shape || first->scheme != stack.scheme)) {
+      MatrixShape same = stack.shape;
+      same.group_index = first->shape.group_index;  // may differ between experts
+      if (first->scheme != stack.scheme) same.key = first->shape.key;
+      common = common_scheme(*common, stack.scheme);
+      if (!common || first->shape != same) {
+        return state.tensors.wrong(
+            stack.parts[0].tensors[0],
+            str("the scheme of expert 0, ", show(first->shape, first->scheme),
+                ", because one kernel multiplies all experts"),
+            "it is " + show(stack.shape, stack.scheme));
+      }
+      differ |= first->scheme != stack.scheme;
     }
     parts.push_back(stack.parts);
     if (stack.input_scale > 0) input_scales.push_back(stack.input_scale);
@@ -147,7 +158,11 @@ struct Experts {
     }
   }
   DescribedMatrix matrix(std::shared_ptr<const void> owner) && {
-    DescribedMatrix all(first->shape, first->scheme, std::move(parts), std::move(owner));
+    if (differ) {
+      for (auto& expert : parts) widen(expert, common->weight);
+      first->shape.key = common->weight;
+    }
+    DescribedMatrix all(first->shape, *common, std::move(parts), std::move(owner));
     all.set_input_scales(std::move(input_scales));
     return all;
   }
@@ -207,8 +222,14 @@ Result<DescribedWeights> Checkpoint::moe_layer(int64_t layer) const {
   const State& state = *state_;
   const ExpertNames* names = expert_names(state, layer);
   if (names == nullptr) {
+    const std::vector<int64_t> layers = moe_layers();
+    if (layers.empty()) {
+      return Error{ErrorKind::kBadFile, state.folder, str("layer ", layer),
+                   str("experts, such as ", join(known_expert_names(state, layer), " or ")),
+                   "the file has no tensor of experts in any layer"};
+    }
     return Error{ErrorKind::kInvalidArgument, state.folder, str("layer ", layer),
-                 "a layer with experts, one of " + join(moe_layers()), "this layer has no experts"};
+                 "a layer with experts, one of " + join(layers), "this layer has no experts"};
   }
   MORACLE_TRY(LayerSpec spec, read_spec(state, *names, layer));
   Experts w13, w2;
@@ -221,17 +242,17 @@ Result<DescribedWeights> Checkpoint::moe_layer(int64_t layer) const {
   claims_->add(claimed);
   // Other tensors are beside experts under names of their own.
   if (!names->fused || names->up.empty()) MORACLE_CHECK(check_coverage(state, spec, claimed));
-  if (w13.first->scheme != w2.first->scheme) {
-    return Error{ErrorKind::kUnsupported, state.tensors.file_of(w2.first->parts[0].tensors[0]),
-                 spec.name, "one scheme for w13 and w2",
-                 str(name(w13.first->scheme), " and ", name(w2.first->scheme))};
-  }
-  spec.scheme = w13.first->scheme;
-  spec.group_index = w13.first->shape.group_index || w2.first->shape.group_index;
-  spec.bias = w13.first->shape.bias || w2.first->shape.bias;
-  spec.set_matrices({w13.first->shape, w2.first->shape});
-  return DescribedWeights{std::move(spec), std::move(w13).matrix(state_),
-                          std::move(w2).matrix(state_)};
+  const std::string gate = w13.first->first_module, down = w2.first->first_module;
+  DescribedWeights weights{std::move(spec), std::move(w13).matrix(state_),
+                           std::move(w2).matrix(state_)};
+  MORACLE_CHECK(make_equal(state.tensors, gate, weights.w13, down, weights.w2));
+  weights.spec.scheme = weights.w13.scheme();
+  const MatrixShape& first = weights.w13.shape();
+  const MatrixShape& second = weights.w2.shape();
+  weights.spec.group_index = first.group_index || second.group_index;
+  weights.spec.bias = first.bias || second.bias;
+  weights.spec.set_matrices({first, second});
+  return weights;
 }
 
 }  // namespace moracle

@@ -4,7 +4,9 @@
 
 #include "base/text.h"
 #include "base/try.h"
+#include "checkpoint/producers/module_tensors.h"
 #include "quant/canonical.h"
+#include "quant/widen.h"
 
 namespace moracle {
 
@@ -15,23 +17,41 @@ std::string show(const MatrixShape& shape, const Scheme& scheme) {
 
 namespace {
 
-// Describes the module as the file stores it; the config only narrows the choice.
+// True if the module has the producer's quantized form. The tensors decide, because the lists of
+// exclusions match names too loosely: "gate" excludes gate_proj. Only a file with floats under the
+// name `floats`, too, leaves the choice to the config.
+bool is_quantized(const Checkpoint::State& state, const std::string& module,
+                  const std::string& floats) {
+  if (!state.reader || !state.reader->stores(state.tensors, module)) return false;
+  return !get_floats(state.tensors, floats) || state.reader->says(module) != Says::kPlain;
+}
+
+// The error of a module that has neither floats nor the reader's form: names what it has.
+Error not_stored(const Checkpoint::State& state, const std::string& module, const char* separator,
+                 std::string need) {
+  const auto& all = state.tensors.all();
+  const std::string prefix = module + separator;
+  std::vector<std::string> found;
+  for (auto it = all.lower_bound(prefix); it != all.end() && it->first.starts_with(prefix); ++it)
+    found.push_back(it->first.substr(module.size() + 1));
+  Error error{ErrorKind::kBadFile, state.tensors.file_of(module + ".weight"),
+              "module '" + module + "'", std::move(need), "the file has no such tensor"};
+  if (found.empty()) return error;
+  error.file = state.tensors.file_of(prefix + found[0]);
+  error.fact = "it has " + join(found);
+  if (state.reader) return error;
+  error.need += ", or a quantization_config in config.json";
+  error.fact += ", the form of a quantized checkpoint, and config.json says nothing about it";
+  return error;
+}
+
 Result<DescribedLinear> describe(const Checkpoint::State& state, const std::string& module) {
   const Tensors& tensors = state.tensors;
-  const bool quantized = state.reader && state.reader->stores(tensors, module);
-  if (quantized) {
-    if (state.reader->says(module) == Says::kPlain) {
-      return Error{ErrorKind::kBadFile, tensors.file_of(module + ".weight"),
-                   "module '" + module + "'",
-                   "to be stored unquantized, because the quantization config excludes it",
-                   "the file stores it quantized"};
-    }
+  if (is_quantized(state, module, module + ".weight"))
     return state.reader->describe(tensors, module);
-  }
   if (tensors.find(module + ".weight") != nullptr) return describe_plain(tensors, module);
   const std::string expected = state.reader ? " or " + state.reader->expected(module) : "";
-  return Error{ErrorKind::kBadFile, tensors.file_of(module + ".weight"), "module '" + module + "'",
-               module + ".weight" + expected, "the file has no such tensor"};
+  return not_stored(state, module, ".", module + ".weight" + expected);
 }
 
 bool same_bytes(const TensorView& a, const TensorView& b) {
@@ -48,18 +68,32 @@ Status push(const Checkpoint::State& state, Stack& stack, DescribedLinear linear
                                "the matrix is " + show(linear.shape, linear.scheme));
   }
   const bool first = stack.parts.empty();
-  MatrixShape same = linear.shape;
+  Stack own;
+  own.shape = linear.shape;
+  own.scheme = linear.scheme;
+  own.parts.push_back(std::move(linear.part));
+  own.parts[0].module = module;
+  MatrixShape same = own.shape;
   same.n = stack.shape.n;
   same.group_index = stack.shape.group_index;  // column by column, below
-  if (!first && (same != stack.shape || linear.scheme != stack.scheme)) {
-    return Error{ErrorKind::kBadFile, state.tensors.file_of(linear.part.tensors[0]),
-                 "module '" + module + "'",
-                 str("the same scheme and input size as '", stack.first_module, "', ",
-                     show(stack.shape, stack.scheme)),
-                 "it is " + show(linear.shape, linear.scheme)};
+  if (!first && (same != stack.shape || own.scheme != stack.scheme)) {
+    same.key = stack.shape.key;
+    const std::optional<Scheme> scheme = common_scheme(stack.scheme, own.scheme);
+    if (same != stack.shape || !scheme) {
+      return Error{ErrorKind::kBadFile, state.tensors.file_of(own.parts[0].tensors[0]),
+                   "module '" + module + "'",
+                   str("the same scheme and input size as '", stack.first_module, "', ",
+                       show(stack.shape, stack.scheme), ", because both read the same input"),
+                   "it is " + show(own.shape, own.scheme)};
+    }
+    for (Stack* one : {&stack, &own}) {
+      widen(one->parts, scheme->weight);
+      one->scheme = *scheme;
+      one->shape.key = scheme->weight;
+    }
   }
   if (!first && !same_bytes(linear.column_groups.view, stack.column_groups.view)) {
-    return Error{ErrorKind::kUnsupported, state.tensors.file_of(linear.part.tensors[0]),
+    return Error{ErrorKind::kUnsupported, state.tensors.file_of(own.parts[0].tensors[0]),
                  "module '" + module + "'",
                  "columns in the same groups as '" + stack.first_module +
                      "', because both read the same input",
@@ -67,17 +101,41 @@ Status push(const Checkpoint::State& state, Stack& stack, DescribedLinear linear
   }
   if (first) stack.first_module = module;
   const int64_t rows_before = stack.shape.n;
-  stack.shape = linear.shape;
+  stack.shape = own.shape;
   stack.shape.n += rows_before;
-  stack.scheme = linear.scheme;
+  stack.scheme = own.scheme;
   stack.column_groups = std::move(linear.column_groups);
   stack.input_scale = std::max(stack.input_scale, linear.input_scale);
-  linear.part.module = module;
-  stack.parts.push_back(std::move(linear.part));
+  stack.parts.push_back(std::move(own.parts[0]));
   return {};
 }
 
 }  // namespace
+
+void widen(std::vector<DescribedMatrix::Part>& parts, const QuantKey& key) {
+  for (DescribedMatrix::Part& part : parts) {
+    part.read_rows = {};
+    part.read = [read = std::move(part.read), key](ThreadPool& pool) -> Result<CanonicalMatrix> {
+      MORACLE_TRY(CanonicalMatrix matrix, read(pool));
+      widen(matrix, key);
+      return matrix;
+    };
+  }
+}
+
+Status make_equal(const Tensors& tensors, const std::string& gate, DescribedMatrix& w13,
+                  const std::string& down, DescribedMatrix& w2) {
+  const std::optional<Scheme> scheme = common_scheme(w13.scheme(), w2.scheme());
+  if (!scheme) {
+    return Error{ErrorKind::kUnsupported, tensors.file_of(w2.tensors()[0]), "module '" + down + "'",
+                 str("the scheme of '", gate, "', ", name(w13.scheme()),
+                     ", because one backend serves both (only integer weights are made equal)"),
+                 "it is " + name(w2.scheme())};
+  }
+  w13.widen(*scheme);
+  w2.widen(*scheme);
+  return {};
+}
 
 void align_blocks(MatrixShape& shape, std::vector<DescribedMatrix::Part>& parts) {
   const int64_t rows = shape.key.group.rows;
@@ -136,7 +194,9 @@ Result<Stack> describe_fused(const Checkpoint::State& state, const ExpertNames& 
                              const std::string& module, bool is_gate_up, int64_t e,
                              const FusedShape& shape) {
   const int64_t num_experts = shape[0];
-  const bool quantized = state.reader && state.reader->stores(state.tensors, module);
+  const bool quantized = is_quantized(state, module, module);
+  if (!quantized && state.tensors.find(module) == nullptr)
+    return not_stored(state, module, "_", "tensor " + module);
   bool transposed = names.transposed;
   if (names.either_way && !quantized) {
     MORACLE_TRY(const TensorView view, state.tensors.get(module));

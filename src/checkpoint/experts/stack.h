@@ -19,10 +19,14 @@ struct Stack {
   std::vector<DescribedMatrix::Part> parts;
 };
 
-/// The modules as the file stores them, checked for consistency. Errors: a missing module; a module
-/// that is stored otherwise than the config says; different schemes, input sizes or column groups.
+/// The modules as the file stores them, checked for consistency. Integer weights that differ in
+/// bits, groups or zero points are widened to a common scheme. Errors: a missing module; schemes
+/// without a common one; different input sizes or column groups.
 Result<Stack> describe_stack(const Checkpoint::State& state,
                              const std::vector<std::string>& modules);
+
+/// Each part, when it is read, gets the weight key of a common scheme (see quant/widen.h).
+void widen(std::vector<DescribedMatrix::Part>& parts, const QuantKey& key);
 
 /// Blocks of rows cannot be stacked if one part ends inside a block. In this case every row gets
 /// its own scales with the same values. `shape` is the shape of the stacked parts.
@@ -34,6 +38,11 @@ using FusedShape = std::array<int64_t, 3>;
 Result<Stack> describe_fused(const Checkpoint::State& state, const ExpertNames& names,
                              const std::string& module, bool is_gate_up, int64_t e,
                              const FusedShape& shape);
+
+/// Gives the matrices of one layer a common scheme. Errors (kUnsupported, about `down`): there is
+/// none.
+Status make_equal(const Tensors& tensors, const std::string& gate, DescribedMatrix& w13,
+                  const std::string& down, DescribedMatrix& w2);
 
 /// "int4-w4a16-g128 [256, 128] in act-order"
 std::string show(const MatrixShape& shape, const Scheme& scheme);

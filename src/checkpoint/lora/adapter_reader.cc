@@ -4,6 +4,7 @@
 
 #include "base/text.h"
 #include "base/try.h"
+#include "checkpoint/module_names.h"
 #include "checkpoint/producers/module_tensors.h"
 #include "checkpoint/state.h"
 
@@ -13,17 +14,19 @@ namespace {
 constexpr const char* kPrefix = "base_model.model.";
 constexpr std::string_view kSuffix = ".lora_A.weight";
 
-// A linear layer under the name of an adapter, or under the one of published files. Its name is
-// empty where there is none.
+// A linear layer under the name of an adapter, of another class, or of published files. Its name
+// is empty where there is none.
 struct Found {
   std::string name;
   int64_t n = 0, k = 0;
 };
 Found find_linear(const Checkpoint& checkpoint, const std::string& module) {
-  std::vector<std::string> names = {module};
+  std::vector<std::string> names = module_names(module);
   constexpr std::string_view kBlock = ".mlp.";
-  if (const size_t at = module.find(kBlock); at != module.npos)
-    names.push_back(std::string(module).replace(at, kBlock.size(), ".block_sparse_moe."));
+  for (std::string name : module_names(module)) {
+    const size_t at = name.find(kBlock);
+    if (at != name.npos) names.push_back(name.replace(at, kBlock.size(), ".block_sparse_moe."));
+  }
   const Checkpoint unclaimed = checkpoint.unclaimed_copy();
   for (const std::string& name : names) {
     const Result<DescribedMatrix> matrix = unclaimed.linear({name});
@@ -34,7 +37,17 @@ Found find_linear(const Checkpoint& checkpoint, const std::string& module) {
 
 }  // namespace
 
-Result<LoraPair> AdapterReader::pair(const std::string& module, int64_t n, int64_t k) {
+std::string AdapterReader::own_name(const std::string& module) const {
+  for (const std::string& name : module_names(module)) {
+    for (const char* part : {".lora_A.weight", ".lora_B.weight"}) {
+      if (tensors_.find(kPrefix + name + part) != nullptr) return name;
+    }
+  }
+  return module;
+}
+
+Result<LoraPair> AdapterReader::pair(const std::string& in_checkpoint, int64_t n, int64_t k) {
+  const std::string module = own_name(in_checkpoint);
   const std::string a_name = kPrefix + module + ".lora_A.weight";
   const std::string b_name = kPrefix + module + ".lora_B.weight";
   const bool has_a = tensors_.find(a_name) != nullptr, has_b = tensors_.find(b_name) != nullptr;
@@ -72,12 +85,14 @@ Result<std::vector<LoraPair>> AdapterReader::experts(const std::string& prefix,
   return pairs;
 }
 
-Result<std::vector<LoraPair>> AdapterReader::fused(const std::string& module,
+Result<std::vector<LoraPair>> AdapterReader::fused(const std::string& in_checkpoint,
                                                    std::string_view parameter, int64_t num_experts,
                                                    int64_t n, int64_t k) {
   std::vector<LoraPair> pairs;
   for (const char* wrapped : {"", ".base_layer"}) {
-    const std::string name = str(kPrefix, module, wrapped);
+    const std::string wrapper = own_name(in_checkpoint + wrapped);
+    const std::string module = wrapper.substr(0, wrapper.size() - std::string_view(wrapped).size());
+    const std::string name = kPrefix + wrapper;
     const std::string a_name = name + ".lora_A.weight", b_name = name + ".lora_B.weight";
     if (tensors_.find(a_name) == nullptr || tensors_.find(b_name) == nullptr) continue;
     MORACLE_TRY(const TensorView a, get_floats(tensors_, a_name));
@@ -136,7 +151,10 @@ Result<std::map<std::string, LoraPair>> AdapterReader::linear_layers(const Check
     if (found.name.empty()) continue;
     MORACLE_TRY(LoraPair one, pair(module, found.n, found.k));
     MORACLE_CHECK(check_base(checkpoint, module, found.name));
-    modules.emplace(found.name, std::move(one));
+    if (modules.emplace(found.name, std::move(one)).second) continue;
+    return Error{ErrorKind::kUnsupported, tensors_.file_of(name), "tensor '" + name + "'",
+                 "one adapter for each linear layer",
+                 "'" + found.name + "' has another one, under the name of another class"};
   }
   return modules;
 }

@@ -1,5 +1,7 @@
 // Finds the matrices of adapters in a PEFT file, in two forms: one pair of matrices for each
-// expert's projection, or one pair for a parameter that holds all experts.
+// expert's projection, or one pair for a parameter that holds all experts. Modules have names as in
+// the checkpoint. The adapter may have been trained on another class of the model: the text-only
+// class of a wrapper's language model, or the reverse.
 #pragma once
 
 #include <map>
@@ -22,17 +24,17 @@ class AdapterReader {
   int64_t rank() const { return rank_; }
 
   /// The adapter of one matrix [n, k]; rank 0 if the matrix has no adapter.
-  Result<LoraPair> pair(const std::string& module, int64_t n, int64_t k);
+  Result<LoraPair> pair(const std::string& in_checkpoint, int64_t n, int64_t k);
 
   /// The adapters of one matrix for all experts; empty if no expert has one.
   Result<std::vector<LoraPair>> experts(const std::string& prefix, std::string_view part,
                                         int64_t num_experts, int64_t n, int64_t k);
 
-  /// The adapters of `parameter` of `module`, which holds all experts [num_experts, n, k]; empty if
+  /// The adapters of `parameter` of a module, which holds all experts [num_experts, n, k]; empty if
   /// it has none. A is [num_experts * rank, k], expert by expert. B is [n, rank * num_experts]; its
   /// columns of one rank lie side by side. PEFT wraps the module once for each parameter, so the
   /// names do not tell which parameter a pair belongs to. The shapes do.
-  Result<std::vector<LoraPair>> fused(const std::string& module, std::string_view parameter,
+  Result<std::vector<LoraPair>> fused(const std::string& in_checkpoint, std::string_view parameter,
                                       int64_t num_experts, int64_t n, int64_t k);
 
   /// The adapters of linear layers of `checkpoint` that no call has read, by their names there.
@@ -44,6 +46,8 @@ class AdapterReader {
   Status check_claimed() const;
 
  private:
+  /// The adapter's name of the module.
+  std::string own_name(const std::string& module) const;
   Status check_base(const Checkpoint& checkpoint, const std::string& module,
                     const std::string& name);
 

@@ -4,6 +4,8 @@
 //   qzeros  i32 [K/g, N/8]   if zero_point is false: absent, or 8 everywhere
 //   scales  f16/bf16 [K/g, N]
 // value = (code - zero) · scale.
+#include "checkpoint/producers/awq.h"
+
 #include <algorithm>
 #include <cctype>
 
@@ -34,7 +36,9 @@ class AwqReader : public Reader {
     return module + ".{qweight,qzeros,scales}";
   }
   Result<DescribedLinear> describe(const Tensors& tensors,
-                                   const std::string& module) const override;
+                                   const std::string& module) const override {
+    return describe_awq(tensors, module, key_, "zero_point false");
+  }
 
  private:
   QuantKey key_;
@@ -42,47 +46,19 @@ class AwqReader : public Reader {
 };
 
 Result<CanonicalMatrix> read(const Tensors& tensors, const std::string& module,
-                             const MatrixShape& shape, ThreadPool& pool) {
+                             const MatrixShape& shape, const char* symmetric, ThreadPool& pool) {
   CanonicalMatrix matrix = matrix_of(shape);
   MORACLE_TRY(const TensorData words, tensors.read(module + ".qweight", pool));
   unpack_codes(PackOrder::kAwq, words.view, matrix, pool);
   MORACLE_TRY(matrix.scales, read_transposed_scales(tensors, module + ".scales", shape.n));
   if (tensors.find(module + ".qzeros") != nullptr) {
-    MORACLE_CHECK(read_zero_points(tensors, module + ".qzeros", PackOrder::kAwq, 0,
-                                   "zero_point false", matrix));
+    MORACLE_CHECK(
+        read_zero_points(tensors, module + ".qzeros", PackOrder::kAwq, 0, symmetric, matrix));
   }
   if (shape.bias) {
     MORACLE_TRY(matrix.bias, read_scales(tensors, module + ".bias"));
   }
   return matrix;
-}
-
-Result<DescribedLinear> AwqReader::describe(const Tensors& tensors,
-                                            const std::string& module) const {
-  std::vector<std::string> names = {module + ".qweight", module + ".scales"};
-  MORACLE_TRY(const TensorView codes, tensors.get(names[0]));
-  if (codes.dtype != DType::kI32 || codes.shape.size() != 2) {
-    return tensors.wrong(names[0], "i32 [K, N/8]", "it is " + to_string(codes));
-  }
-  DescribedLinear linear;
-  MatrixShape& shape = linear.shape;
-  shape.k = codes.shape[0];
-  shape.n = codes.shape[1] * 8;
-  shape.key = linear.scheme.weight = key_;
-  const int64_t size = key_.group.cols == GroupShape::kAll ? shape.k : key_.group.cols;
-  const int64_t groups = size == 0 ? 0 : (shape.k + size - 1) / size;
-  MORACLE_CHECK(check_transposed_scales(tensors, names[1], groups, shape.n, size));
-  const std::string zeros = module + ".qzeros";
-  if (!key_.symmetric || tensors.find(zeros) != nullptr) {
-    MORACLE_CHECK(tensors.get(zeros, DType::kI32, {groups, codes.shape[1]}));
-    names.push_back(zeros);
-  }
-  MORACLE_TRY(shape.bias, add_bias(tensors, module, shape.n, names));
-  linear.part = part_of(tensors, shape.n, std::move(names));
-  linear.part.read = [&tensors, module, shape](ThreadPool& pool) {
-    return read(tensors, module, shape, pool);
-  };
-  return linear;
 }
 
 // The three keys are equivalent. Files differ in the key that they use, and in case.
@@ -116,6 +92,34 @@ Result<std::unique_ptr<Reader>> open_awq(const Config& config) {
 }
 
 }  // namespace
+
+Result<DescribedLinear> describe_awq(const Tensors& tensors, const std::string& module,
+                                     const QuantKey& key, const char* symmetric) {
+  std::vector<std::string> names = {module + ".qweight", module + ".scales"};
+  MORACLE_TRY(const TensorView codes, tensors.get(names[0]));
+  if (codes.dtype != DType::kI32 || codes.shape.size() != 2) {
+    return tensors.wrong(names[0], "i32 [K, N/8]", "it is " + to_string(codes));
+  }
+  DescribedLinear linear;
+  MatrixShape& shape = linear.shape;
+  shape.k = codes.shape[0];
+  shape.n = codes.shape[1] * 8;
+  shape.key = linear.scheme.weight = key;
+  const int64_t size = key.group.cols == GroupShape::kAll ? shape.k : key.group.cols;
+  const int64_t groups = size == 0 ? 0 : (shape.k + size - 1) / size;
+  MORACLE_CHECK(check_transposed_scales(tensors, names[1], groups, shape.n, size));
+  const std::string zeros = module + ".qzeros";
+  if (!key.symmetric || tensors.find(zeros) != nullptr) {
+    MORACLE_CHECK(tensors.get(zeros, DType::kI32, {groups, codes.shape[1]}));
+    names.push_back(zeros);
+  }
+  MORACLE_TRY(shape.bias, add_bias(tensors, module, shape.n, names));
+  linear.part = part_of(tensors, shape.n, std::move(names));
+  linear.part.read = [&tensors, module, shape, symmetric](ThreadPool& pool) {
+    return read(tensors, module, shape, symmetric, pool);
+  };
+  return linear;
+}
 
 constinit const Producer kAwqProducer{
     .name = "awq", .open = open_awq, .config_file = "quant_config.json"};

@@ -8,6 +8,7 @@
 #include "base/text.h"
 #include "base/try.h"
 #include "checkpoint/producers/fp4_matrix.h"
+#include "checkpoint/producers/module_tensors.h"
 #include "checkpoint/producers/pattern.h"
 
 namespace moracle {
@@ -78,11 +79,16 @@ struct Target {
 class CompressedTensorsReader : public Reader {
  public:
   CompressedTensorsReader(std::vector<Group> groups, std::vector<Target> targets,
-                          std::vector<Pattern> ignore)
-      : groups_(std::move(groups)), targets_(std::move(targets)), ignore_(std::move(ignore)) {}
+                          std::vector<Pattern> ignore, std::string status)
+      : groups_(std::move(groups)),
+        targets_(std::move(targets)),
+        ignore_(std::move(ignore)),
+        status_(std::move(status)) {}
 
   Says says(const std::string& module) const override {
-    return group_of(module) ? Says::kQuantized : Says::kPlain;
+    const auto matches = [&](const Pattern& pattern) { return pattern.matches(module); };
+    const bool ignored = std::any_of(ignore_.begin(), ignore_.end(), matches);
+    return !ignored && group_of(module) ? Says::kQuantized : Says::kPlain;
   }
   bool stores(const Tensors& tensors, const std::string& module) const override {
     const TensorView* weight = tensors.find(module + ".weight");
@@ -96,7 +102,8 @@ class CompressedTensorsReader : public Reader {
   }
   Result<DescribedLinear> describe(const Tensors& tensors,
                                    const std::string& module) const override {
-    const Group* group = group_of(module);
+    MORACLE_CHECK(check_compressed(tensors, module));
+    const Group* group = groups_.size() == 1 ? &groups_[0] : group_of(module);
     if (group) return group->format->describe(tensors, module, group->scheme);
     return Error{ErrorKind::kBadFile, tensors.file_of(module), "module '" + module + "'",
                  "to match a target of one of the config's groups", "it matches none"};
@@ -112,11 +119,21 @@ class CompressedTensorsReader : public Reader {
   }
 
  private:
-  // nullptr if the module is not quantized.
+  // A model that was saved before its weights were compressed has floats beside the scales.
+  Status check_compressed(const Tensors& tensors, const std::string& module) const {
+    const std::string name = module + ".weight";
+    if (status_ == "compressed" || !get_floats(tensors, name) ||
+        tensors.find(module + ".weight_packed") != nullptr)
+      return {};
+    return Error{ErrorKind::kUnsupported, tensors.file_of(name), "tensor '" + name + "'",
+                 "compressed weights; save the model with save_compressed=True",
+                 str("it is ", to_string(*tensors.find(name)),
+                     " beside weight_scale: floats that are rounded at run time "
+                     "(quantization_status ",
+                     status_, ")")};
+  }
+  // nullptr if no target matches.
   const Group* group_of(const std::string& module) const {
-    for (const Pattern& pattern : ignore_) {
-      if (pattern.matches(module)) return nullptr;
-    }
     for (const Target& target : targets_) {
       if (target.pattern.matches(module)) return &groups_[target.group];
     }
@@ -126,6 +143,7 @@ class CompressedTensorsReader : public Reader {
   std::vector<Group> groups_;
   std::vector<Target> targets_;
   std::vector<Pattern> ignore_;
+  std::string status_;  // the config's, for messages: the tensors decide
 };
 
 // The format of a group, or else of the whole checkpoint. "naive-quantized" stores each code in its
@@ -187,7 +205,7 @@ Status check_dense(const Config& config) {
 }
 
 Result<std::unique_ptr<Reader>> open_compressed_tensors(const Config& config) {
-  MORACLE_CHECK(check_unused(config, {"kv_cache_scheme", "transform_config"}));
+  MORACLE_CHECK(check_unused(config, {"transform_config"}));
   MORACLE_CHECK(check_dense(config));
   MORACLE_TRY(const auto found, config.object({"config_groups"}));
   if (!found || found->value().empty()) {
@@ -206,8 +224,9 @@ Result<std::unique_ptr<Reader>> open_compressed_tensors(const Config& config) {
     MORACLE_TRY(Pattern pattern, Pattern::make(text, config.path()));
     ignore.push_back(std::move(pattern));
   }
-  return std::unique_ptr<Reader>(
-      new CompressedTensorsReader(std::move(groups), std::move(targets), std::move(ignore)));
+  MORACLE_TRY(std::string status, config.text_or("compressed", {"quantization_status"}));
+  return std::unique_ptr<Reader>(new CompressedTensorsReader(std::move(groups), std::move(targets),
+                                                             std::move(ignore), std::move(status)));
 }
 
 }  // namespace

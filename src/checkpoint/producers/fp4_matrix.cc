@@ -57,7 +57,7 @@ Result<DescribedLinear> describe_fp4(const Tensors& tensors, const std::string& 
                          "it is " + to_string(codes));
   }
   const int64_t n = codes.shape[0], k = codes.shape[1] * 2;
-  const DType scales = format.global.empty() ? DType::kU8 : DType::kF8E4M3;
+  const DType scales = format.global.empty() ? exponents_of(tensors, names[1]) : DType::kF8E4M3;
   MORACLE_CHECK(tensors.get(names[1], scales, {n, k / group}));
   if (!format.global.empty()) {
     names.push_back(module + "." + format.global);

@@ -3,8 +3,12 @@
 //   weight_scale_inv  f32 [ceil(N/bn), ceil(K/bk)]   with weight_block_size [bn, bk]
 //   weight_scale      f32 [], [1], [N] or [N, 1]     without
 //   input_scale       f32 [] or [1]                  with activation_scheme static
-// value = code · scale, in spite of the name "inv".
+// value = code · scale, in spite of the name "inv". Either name of the weights' scales occurs with
+// either shape; input_scale is activation_scale in files of transformers. quant_method "mxfp8", or
+// blocks [1, 32] with scales u8, are MXFP8.
 #include <algorithm>
+#include <cctype>
+#include <set>
 
 #include "base/text.h"
 #include "base/try.h"
@@ -15,21 +19,28 @@ namespace {
 
 class Fp8Reader : public Reader {
  public:
-  Fp8Reader(Fp8Format format, std::vector<std::string> ignored)
-      : format_(std::move(format)), ignored_(std::move(ignored)) {}
+  Fp8Reader(Fp8Format format, const std::vector<std::string>& ignored)
+      : format_(std::move(format)), ignored_(ignored.begin(), ignored.end()) {
+    for (const std::string& name : ignored_) {
+      if (name.find(kExperts) != name.npos) of_experts_.push_back(name);
+    }
+  }
 
   // Names match as a whole. For experts, one name below the layer's experts applies to all of them.
+  // Published configs ignore 800 names, and ask about 60,000 modules: no loop over all names.
   Says says(const std::string& module) const override {
+    if (ignored_.contains(module)) return Says::kPlain;
     const size_t experts = module.find(".experts.");
-    const std::string prefix = module.substr(0, experts == module.npos ? 0 : experts + 8);
-    const bool ignored =
-        std::any_of(ignored_.begin(), ignored_.end(), [&](const std::string& name) {
-          return name == module || (!prefix.empty() && name.find(prefix) != name.npos);
-        });
+    if (experts == module.npos) return Says::kNothing;
+    const std::string prefix = module.substr(0, experts + kExperts.size());
+    const auto is_of_layer = [&](const std::string& name) {
+      return name.find(prefix) != name.npos;
+    };
+    const bool ignored = std::any_of(of_experts_.begin(), of_experts_.end(), is_of_layer);
     return ignored ? Says::kPlain : Says::kNothing;
   }
   bool stores(const Tensors& tensors, const std::string& module) const override {
-    return stores_fp8(tensors, module, format_.scale);
+    return stores_fp8(tensors, module);
   }
   std::string expected(const std::string& module) const override {
     return module + ".{weight," + format_.scale + "}";
@@ -40,8 +51,10 @@ class Fp8Reader : public Reader {
   }
 
  private:
+  static constexpr std::string_view kExperts = ".experts";
   Fp8Format format_;
-  std::vector<std::string> ignored_;
+  std::set<std::string, std::less<>> ignored_;
+  std::vector<std::string> of_experts_;  // those of ignored_ that name experts
 };
 
 Result<Fp8Format> read_blocks(const Config& config, const std::string& activation_scheme) {
@@ -61,14 +74,25 @@ Result<Fp8Format> read_blocks(const Config& config, const std::string& activatio
   return format;
 }
 
+// MXFP8 has groups of 32 columns, whether the config says so or not.
+Status read_mxfp8(const Config& config, Fp8Format& format) {
+  const bool has_blocks = config.has({"weight_block_size"});
+  if (has_blocks && format.scheme.weight.group != kMxfp8Static.group) {
+    return config.unsupported({"weight_block_size"}, "[1, 32], as mxfp8 has it",
+                              "it is " + JsonField::shown(*config.find({"weight_block_size"})));
+  }
+  format = Fp8Format();
+  format.scheme = {kMxfp8Static, kMxfp8Dynamic};
+  return {};
+}
+
 Result<std::unique_ptr<Reader>> open_fp8(const Config& config) {
   MORACLE_TRY(const std::string fmt, config.text_or("e4m3", {"fmt"}));
-  if (fmt != "e4m3") return config.unsupported({"fmt"}, "e4m3", "it is " + fmt);
-  if (config.has({"store_dtype"})) {
-    return config.unsupported({"store_dtype"}, "to be absent, which means weights stored as e4m3",
-                              "it is " + JsonField::shown(*config.find({"store_dtype"})));
-  }
-  MORACLE_TRY(const std::string activations, config.text_or("dynamic", {"activation_scheme"}));
+  if (!names_e4m3(fmt)) return config.unsupported({"fmt"}, "e4m3", "it is " + fmt);
+  MORACLE_TRY(const std::string stored, config.text_or("e4m3", {"store_dtype"}));
+  if (!names_e4m3(stored)) return config.unsupported({"store_dtype"}, "e4m3", "it is " + stored);
+  MORACLE_TRY(std::string activations, config.text_or("dynamic", {"activation_scheme"}));
+  for (char& c : activations) c = static_cast<char>(std::tolower(static_cast<unsigned char>(c)));
   if (activations != "dynamic" && activations != "static") {
     return config.unsupported({"activation_scheme"}, "dynamic or static", "it is " + activations);
   }
@@ -79,20 +103,28 @@ Result<std::unique_ptr<Reader>> open_fp8(const Config& config) {
   if (config.has({"weight_block_size"})) {
     MORACLE_TRY(format, read_blocks(config, activations));
   }
+  MORACLE_TRY(std::string method, config.text_or("fp8", {"quant_method"}));
+  for (char& c : method) c = static_cast<char>(std::tolower(static_cast<unsigned char>(c)));
+  if (method == "mxfp8") MORACLE_CHECK(read_mxfp8(config, format));
   MORACLE_TRY(const std::string scale_fmt, config.text_or("float", {"scale_fmt"}));
   if (scale_fmt != "float" && scale_fmt != "ue8m0") {
     return config.unsupported({"scale_fmt"}, "ue8m0, float or absent", "it is " + scale_fmt);
   }
   format.powers_of_two = scale_fmt == "ue8m0";
+  // Weights that are dequantized while they load leave activations as floats.
+  MORACLE_TRY(const bool dequantize, config.boolean_or(false, {"dequantize"}));
+  if (dequantize) format.scheme.activation.reset();
 
   MORACLE_TRY(std::vector<std::string> ignored, config.texts({"ignored_layers"}));
   MORACLE_TRY(const auto not_converted, config.texts({"modules_to_not_convert"}));
   ignored.insert(ignored.end(), not_converted.begin(), not_converted.end());
-  return std::unique_ptr<Reader>(new Fp8Reader(std::move(format), std::move(ignored)));
+  return std::unique_ptr<Reader>(new Fp8Reader(std::move(format), ignored));
 }
+
+constexpr std::string_view kMethods[] = {"mxfp8"};
 
 }  // namespace
 
-constinit const Producer kFp8Producer{.name = "fp8", .open = open_fp8};
+constinit const Producer kFp8Producer{.name = "fp8", .open = open_fp8, .also = kMethods};
 
 }  // namespace moracle

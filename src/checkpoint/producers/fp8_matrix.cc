@@ -23,13 +23,35 @@ Result<std::vector<float>> read_exponents(const Tensors& tensors, const std::str
   return scales;
 }
 
-bool stores_fp8(const Tensors& tensors, const std::string& module, const std::string& scale) {
+bool stores_fp8(const Tensors& tensors, const std::string& module) {
   const TensorView* weight = tensors.find(module + ".weight");
-  return tensors.find(module + "." + scale) != nullptr ||
+  return tensors.find(module + ".weight_scale") != nullptr ||
+         tensors.find(module + ".weight_scale_inv") != nullptr ||
          (weight != nullptr && weight->dtype == DType::kF8E4M3);
 }
 
+DType exponents_of(const Tensors& tensors, const std::string& name) {
+  const TensorView* found = tensors.find(name);
+  return found != nullptr && found->dtype == DType::kF8E8M0 ? DType::kF8E8M0 : DType::kU8;
+}
+
+bool names_e4m3(std::string_view text) {
+  for (const std::string_view prefix : {"torch.", "float8_", "fp8_"}) {
+    if (text.starts_with(prefix)) text.remove_prefix(prefix.size());
+  }
+  return text == "e4m3" || text == "e4m3fn";
+}
+
 namespace {
+
+// The first of the names that the file has, or else the first one.
+std::string stored_name(const Tensors& tensors, const std::string& module,
+                        std::initializer_list<std::string> names) {
+  for (const std::string& name : names) {
+    if (tensors.find(module + "." + name) != nullptr) return name;
+  }
+  return *names.begin();
+}
 
 using Shape = std::vector<int64_t>;
 
@@ -69,7 +91,7 @@ Status check_dtype(const Tensors& tensors, const std::string& name, const Fp8For
     if (is_exponents(view)) return {};
     return tensors.wrong(name, "u8 exponents", "it is " + to_string(view));
   }
-  if (format.powers_of_two && view.dtype == DType::kF8E8M0) return {};
+  if (view.dtype == DType::kF8E8M0 || (format.powers_of_two && is_exponents(view))) return {};
   MORACLE_CHECK(get_floats(tensors, name));
   return {};
 }
@@ -121,8 +143,14 @@ Result<CanonicalMatrix> read(const Tensors& tensors, const std::string& module,
 Result<DescribedLinear> describe_fp8(const Tensors& tensors, const std::string& module,
                                      const Fp8Format& declared) {
   Fp8Format format = declared;
+  format.scale = stored_name(tensors, module, {declared.scale, "weight_scale", "weight_scale_inv"});
   std::vector<std::string> names = {module + ".weight", module + "." + format.scale};
   MORACLE_TRY(const TensorView codes, tensors.get(names[0]));
+  const TensorView* const scales = tensors.find(names[1]);
+  if (format.scheme.weight.group == kMxfp8Static.group && scales && is_exponents(*scales)) {
+    format.scheme.weight = kMxfp8Static;
+    if (format.scheme.activation) format.scheme.activation = kMxfp8Dynamic;
+  }
   const bool in_groups = format.scheme.weight.scale_dtype == DType::kF8E8M0;
   const int64_t multiple = in_groups ? format.scheme.weight.group.cols : 1;
   if (codes.dtype != DType::kF8E4M3 || codes.shape.size() != 2 || codes.shape[1] % multiple != 0) {
@@ -137,9 +165,13 @@ Result<DescribedLinear> describe_fp8(const Tensors& tensors, const std::string& 
   linear.scheme = format.scheme;
   linear.shape = {.n = n, .k = k, .key = format.scheme.weight};
   if (linear.shape.key.group == GroupShape{}) linear.shape.key.group = kPerRow;
+  const std::string input_scale =
+      module + "." + stored_name(tensors, module, {"input_scale", "activation_scale"});
   if (format.scheme.activation && !format.scheme.activation->dynamic) {
-    names.push_back(module + ".input_scale");
-    MORACLE_TRY(linear.input_scale, read_input_scale(tensors, names.back()));
+    names.push_back(input_scale);
+    MORACLE_TRY(linear.input_scale, read_input_scale(tensors, input_scale));
+  } else if (!format.scheme.activation && tensors.find(input_scale) != nullptr) {
+    names.push_back(input_scale);  // for activations that stay floats
   }
   MORACLE_TRY(linear.shape.bias, add_bias(tensors, module, n, names));
   linear.part = part_of(tensors, n, std::move(names));

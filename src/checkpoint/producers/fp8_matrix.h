@@ -2,6 +2,7 @@
 #pragma once
 
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include "checkpoint/producers/producer.h"
@@ -15,19 +16,28 @@ struct Fp8Format {
   /// [1]. kPerRow: [N] or [N, 1]. Blocks: a grid of blocks, partial at the edges. Scales of dtype
   /// kF8E8M0 are exponent bytes. A static activation key requires `module`.input_scale.
   Scheme scheme;
+  /// The file may also use the other name of weight_scale and weight_scale_inv, and
+  /// activation_scale for input_scale.
   std::string scale = "weight_scale";
   bool tensor_or_channel = false;  ///< the shape of the scales sets the weight's group
-  /// Every scale must be a power of two. The file may also store the scales as e8m0.
+  /// Every scale must be a power of two. The file may also store the scales as exponents of type
+  /// u8. Scales of type e8m0 need no statement.
   bool powers_of_two = false;
 };
 
 /// True if the file holds FP8 codes or scales for the module.
-bool stores_fp8(const Tensors& tensors, const std::string& module, const std::string& scale);
+bool stores_fp8(const Tensors& tensors, const std::string& module);
 
-/// Errors: a tensor that is missing or has another dtype; a grid of scales that does not fit the
-/// blocks.
+/// Groups of 32 with scales that are exponents are MXFP8, whatever the config calls them. Errors: a
+/// tensor that is missing or has another dtype; a grid of scales that does not fit the blocks.
 Result<DescribedLinear> describe_fp8(const Tensors& tensors, const std::string& module,
                                      const Fp8Format& format);
+
+/// The type of a tensor of exponents: most files say u8, some e8m0.
+DType exponents_of(const Tensors& tensors, const std::string& name);
+
+/// True for the names of e4m3: "e4m3", "float8_e4m3fn", "torch.float8_e4m3fn", "fp8_e4m3".
+bool names_e4m3(std::string_view text);
 
 /// Reads `count` exponent bytes from element `first` on and returns their powers of two. Errors:
 /// 255, which is NaN, with its element.

@@ -30,7 +30,9 @@ class GptqReader : public Reader {
     return module + ".{qweight,qzeros,scales,g_idx}";
   }
   Result<DescribedLinear> describe(const Tensors& tensors,
-                                   const std::string& module) const override;
+                                   const std::string& module) const override {
+    return describe_gptq(tensors, module, config_.options(module));
+  }
 
  private:
   GptqConfig config_;
@@ -56,9 +58,15 @@ Result<CanonicalMatrix> read(const Tensors& tensors, const std::string& module,
   return matrix;
 }
 
-Result<DescribedLinear> GptqReader::describe(const Tensors& tensors,
-                                             const std::string& module) const {
-  const GptqOptions& options = config_.options(module);
+Result<std::unique_ptr<Reader>> open_gptq(const Config& config) {
+  MORACLE_TRY(GptqConfig read, GptqConfig::read(config));
+  return std::unique_ptr<Reader>(new GptqReader(std::move(read)));
+}
+
+}  // namespace
+
+Result<DescribedLinear> describe_gptq(const Tensors& tensors, const std::string& module,
+                                      const GptqOptions& options) {
   const std::string qweight = module + ".qweight";
   MORACLE_TRY(const TensorView codes, tensors.get(qweight));
   const int64_t per_word = 32 / options.bits;
@@ -95,13 +103,6 @@ Result<DescribedLinear> GptqReader::describe(const Tensors& tensors,
   };
   return linear;
 }
-
-Result<std::unique_ptr<Reader>> open_gptq(const Config& config) {
-  MORACLE_TRY(GptqConfig read, GptqConfig::read(config));
-  return std::unique_ptr<Reader>(new GptqReader(std::move(read)));
-}
-
-}  // namespace
 
 constinit const Producer kGptqProducer{
     .name = "gptq", .open = open_gptq, .config_file = "quantize_config.json"};

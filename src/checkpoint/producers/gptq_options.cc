@@ -1,6 +1,7 @@
 #include "checkpoint/producers/gptq_options.h"
 
 #include "base/json/json_text.h"
+#include "base/json/non_finite_json.h"
 #include "base/small_file.h"
 #include "base/text.h"
 #include "base/try.h"
@@ -24,20 +25,30 @@ Status read_options(const Config& config, GptqOptions& options) {
   return {};
 }
 
-// The keys of "dynamic" in file order, which sets the order of the rules. A Config sorts its keys.
-// Empty if the file cannot be read again.
-std::vector<std::string> keys_in_file(const std::string& path) {
+}  // namespace
+
+std::vector<std::string> keys_in_order(const Config& quantization, const char* key) {
   std::vector<std::string> keys;
-  const Result<std::string> text = read_small_file(path);
-  if (!text || !check_json_text(*text, path)) return keys;
-  auto json = nlohmann::ordered_json::parse(*text, nullptr, /*allow_exceptions=*/false);
-  if (json.is_object() && json.contains("quantization_config")) json = json["quantization_config"];
-  if (!json.is_object() || !json.contains("dynamic")) return keys;
-  for (const auto& item : json["dynamic"].items()) keys.push_back(item.key());
+  const nlohmann::json* sorted = quantization.find({key});
+  if (sorted == nullptr || !sorted->is_object()) return keys;
+  const Result<std::string> text = read_small_file(quantization.path());
+  if (text && check_json_text(*text, quantization.path())) {
+    auto json = nlohmann::ordered_json::parse(quote_non_finite(*text), nullptr,
+                                              /*allow_exceptions=*/false);
+    const auto enter = [&](const char* name) {
+      if (json.is_object() && json.contains(name)) json = nlohmann::ordered_json(json[name]);
+    };
+    if (json.is_object() && !json.contains("quantization_config")) enter("text_config");
+    enter("quantization_config");
+    if (json.is_object() && json.contains(key)) {
+      for (const auto& item : json[key].items()) keys.push_back(item.key());
+    }
+  }
+  if (keys.size() == sorted->size()) return keys;
+  keys.clear();
+  for (const auto& item : sorted->items()) keys.push_back(item.key());
   return keys;
 }
-
-}  // namespace
 
 Result<GptqConfig> GptqConfig::read(const Config& config) {
   GptqConfig read;
@@ -60,12 +71,7 @@ Result<GptqConfig> GptqConfig::read(const Config& config) {
 Status GptqConfig::read_rules(const Config& config) {
   MORACLE_TRY(const auto dynamic, config.object({"dynamic"}));
   if (!dynamic || dynamic->value().empty()) return {};
-  std::vector<std::string> keys = keys_in_file(config.path());
-  if (keys.size() != dynamic->value().size()) {
-    keys.clear();
-    for (const auto& item : dynamic->value().items()) keys.push_back(item.key());
-  }
-  for (const std::string& key : keys) {
+  for (const std::string& key : keys_in_order(config, "dynamic")) {
     const bool leaves_out = key.starts_with("-:");
     const std::string expression = leaves_out || key.starts_with("+:") ? key.substr(2) : key;
     MORACLE_TRY(Pattern pattern, Pattern::make("re:" + expression, config.path()));

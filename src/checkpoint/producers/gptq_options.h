@@ -1,4 +1,5 @@
 // GPTQ's quantization config: the options of all modules, and the exceptions in "dynamic".
+// AutoRound writes matrices of the same form.
 #pragma once
 
 #include <optional>
@@ -16,8 +17,16 @@ struct GptqOptions {
   int64_t group_size = 128;  ///< -1: one group
   bool symmetric = true;
   bool desc_act = false;
-  bool v2 = false;
+  bool v2 = false;  ///< zero points are stored as they are, not minus 1
 };
+
+/// A matrix in GPTQ's form. Errors: a tensor that is missing or has another dtype or shape.
+Result<DescribedLinear> describe_gptq(const Tensors& tensors, const std::string& module,
+                                      const GptqOptions& options);
+
+/// The keys of the object `key` of a quantization config, in the order of the file, which sets the
+/// order of rules. A Config sorts its keys, so the file is read again.
+std::vector<std::string> keys_in_order(const Config& quantization, const char* key);
 
 class GptqConfig {
  public:

@@ -9,8 +9,7 @@
 //   K/16];
 //                              weight_scale_2 f32 [], which multiplies; input_scale, unused:
 //                              activations stay floats
-#include <fnmatch.h>
-
+// MIXED_PRECISION: quantized_layers gives an algorithm to each module, or to a module around it.
 #include <algorithm>
 #include <cctype>
 
@@ -18,9 +17,13 @@
 #include "base/try.h"
 #include "checkpoint/producers/fp4_matrix.h"
 #include "checkpoint/producers/fp8_matrix.h"
+#include "checkpoint/producers/modelopt_layers.h"
 
 namespace moracle {
+namespace modelopt {
 namespace {
+
+constexpr std::string_view kMixed = "MIXED_PRECISION";
 
 struct Algorithm {
   std::string_view name;
@@ -37,95 +40,148 @@ constexpr Algorithm kAlgorithms[] = {
     {"W4A16_NVFP4", {kNvfp4Static, {}}},
 };
 
-// True if `text` is a sequence of whole dot-separated names: "mlp.gate" does not match
-// "mlp.gate_proj".
-bool holds(const std::string& module, const std::string& text) {
-  return !text.empty() && str(".", module, ".").find(str(".", text, ".")) != std::string::npos;
+// Some versions write FP8_PB_WO in lower case. nullptr: not one of them.
+const Algorithm* find_algorithm(std::string_view name) {
+  std::string upper(name);
+  for (char& c : upper) c = static_cast<char>(std::toupper(static_cast<unsigned char>(c)));
+  const auto* found = std::find_if(std::begin(kAlgorithms), std::end(kAlgorithms),
+                                   [&](const Algorithm& a) { return a.name == upper; });
+  return found == std::end(kAlgorithms) ? nullptr : found;
+}
+
+std::string known_algorithms() {
+  std::vector<std::string_view> known;
+  for (const Algorithm& a : kAlgorithms) known.push_back(a.name);
+  return "one of " + join(known);
+}
+
+// The algorithm of a module that no entry of quantized_layers names: its tensors tell it.
+const Algorithm* stored_algorithm(const Tensors& tensors, const std::string& module) {
+  const TensorView* const weight = tensors.find(module + ".weight");
+  const TensorView* scale = tensors.find(module + ".weight_scale");
+  if (scale == nullptr) scale = tensors.find(module + ".weight_scale_inv");
+  if (weight != nullptr && weight->dtype == DType::kU8) return find_algorithm("NVFP4");
+  if (scale == nullptr) return find_algorithm("FP8");
+  const bool exponents = scale->dtype == DType::kU8 || scale->dtype == DType::kF8E8M0;
+  if (exponents) return find_algorithm("MXFP8");
+  if (scale->shape.size() > 1) return find_algorithm("FP8_PB_WO");
+  return find_algorithm(scale->num_elements() == 1 ? "FP8" : "FP8_PER_CHANNEL_PER_TOKEN");
 }
 
 class ModelOptReader : public Reader {
  public:
-  ModelOptReader(const Algorithm& algorithm, std::vector<std::string> excluded)
-      : scheme_(algorithm.scheme), excluded_(std::move(excluded)) {
-    if (algorithm.drops_activations)
-      not_used_.push_back(unused_4bit_activations(str("quant_algo ", algorithm.name)));
-  }
+  // `algorithm`: of modules that no entry of `layers` names; nullptr: their tensors tell it.
+  ModelOptReader(std::string file, const Algorithm* algorithm, ModelOptLayers layers,
+                 std::vector<std::string> not_used)
+      : file_(std::move(file)),
+        algorithm_(algorithm),
+        layers_(std::move(layers)),
+        not_used_(std::move(not_used)) {}
 
   Says says(const std::string& module) const override {
-    const auto excludes = [&](const std::string& text) {
-      return holds(module, text) || ::fnmatch(text.c_str(), module.c_str(), FNM_NOESCAPE) == 0;
-    };
-    return std::any_of(excluded_.begin(), excluded_.end(), excludes) ? Says::kPlain
-                                                                     : Says::kNothing;
+    if (layers_.algorithm_of(module) != nullptr) return Says::kQuantized;
+    return layers_.excludes(module) ? Says::kPlain : Says::kNothing;
   }
   bool stores(const Tensors& tensors, const std::string& module) const override {
-    return stores_fp8(tensors, module, scale_name(tensors, module));
+    return stores_fp8(tensors, module);
   }
   std::string expected(const std::string& module) const override {
     return module + ".{weight,weight_scale}";
   }
   Result<DescribedLinear> describe(const Tensors& tensors,
                                    const std::string& module) const override {
-    if (scheme_.weight == kNvfp4Static) {
+    MORACLE_TRY(const Algorithm* algorithm, algorithm_of(tensors, module));
+    const Scheme& scheme = algorithm->scheme;
+    if (scheme.weight == kNvfp4Static) {
       return describe_fp4(tensors, module,
                           {.weight = kNvfp4Static,
                            .codes = "weight",
                            .global = "weight_scale_2",
                            .unused = "input_scale"});
     }
-    return describe_fp8(tensors, module, {.scheme = scheme_, .scale = scale_name(tensors, module)});
+    return describe_fp8(tensors, module, {.scheme = scheme});
   }
   std::vector<std::string> not_used() const override { return not_used_; }
 
  private:
-  // Block scales may also have DeepSeek's name.
-  std::string scale_name(const Tensors& tensors, const std::string& module) const {
-    const bool has_inv = tensors.find(module + ".weight_scale_inv") != nullptr;
-    return has_inv && scheme_.weight.group.rows > 1 ? "weight_scale_inv" : "weight_scale";
+  Result<const Algorithm*> algorithm_of(const Tensors& tensors, const std::string& module) const {
+    const std::string* const listed = layers_.algorithm_of(module);
+    if (listed == nullptr) return algorithm_ ? algorithm_ : stored_algorithm(tensors, module);
+    if (const Algorithm* found = find_algorithm(*listed)) return found;
+    return Error{ErrorKind::kUnsupported, file_, "quantized_layers: module '" + module + "'",
+                 known_algorithms(), "it is " + *listed};
   }
 
-  Scheme scheme_;
-  std::vector<std::string> excluded_, not_used_;
+  std::string file_;
+  const Algorithm* algorithm_;
+  ModelOptLayers layers_;
+  std::vector<std::string> not_used_;
 };
+
+// A group size that the config states must be the algorithm's.
+Status check_group_size(const Config& config, const Algorithm& algorithm) {
+  const int64_t group = algorithm.scheme.weight.group.cols;
+  MORACLE_TRY(const int64_t stated, config.integer_or(0, {"group_size"}));
+  if (group == GroupShape::kAll || stated == 0 || stated == group) return {};
+  return config.unsupported({"group_size"}, str(group, ", as ", algorithm.name, " has it"),
+                            str("it is ", stated));
+}
+
+// quantized_layers: module → {quant_algo, group_size}.
+Result<std::map<std::string, std::string>> read_layers(const Config& config) {
+  std::map<std::string, std::string> layers;
+  MORACLE_TRY(const auto listed, config.object({"quantized_layers"}));
+  if (!listed) return layers;
+  for (const auto& item : listed->value().items()) {
+    MORACLE_TRY(const auto entry, listed->object({item.key().c_str()}));
+    if (!entry || !entry->has({"quant_algo"})) continue;
+    MORACLE_TRY(const std::string algorithm, entry->text({"quant_algo"}));
+    if (const Algorithm* known = find_algorithm(algorithm))
+      MORACLE_CHECK(check_group_size(*entry, *known));
+    layers[item.key()] = algorithm;
+  }
+  return layers;
+}
 
 Result<std::unique_ptr<Reader>> open_flat(const Config& config) {
   MORACLE_TRY(const std::string text, config.text({"quant_algo"}));
-  std::string upper = text;  // some versions write FP8_PB_WO in lower case
+  std::string upper = text;
   for (char& c : upper) c = static_cast<char>(std::toupper(static_cast<unsigned char>(c)));
-  const auto* algorithm = std::find_if(std::begin(kAlgorithms), std::end(kAlgorithms),
-                                       [&](const Algorithm& a) { return a.name == upper; });
-  if (algorithm == std::end(kAlgorithms)) {
-    std::vector<std::string_view> known;
-    for (const Algorithm& a : kAlgorithms) known.push_back(a.name);
-    return config.unsupported({"quant_algo"}, "one of " + join(known), "it is " + text);
+  const Algorithm* const algorithm = find_algorithm(text);
+  if (algorithm == nullptr && upper != kMixed) {
+    return config.unsupported({"quant_algo"}, str(known_algorithms(), ", ", kMixed),
+                              "it is " + text);
   }
-  const int64_t group = algorithm->scheme.weight.group.cols;
-  MORACLE_TRY(const int64_t stated, config.integer_or(0, {"group_size"}));
-  if (group != GroupShape::kAll && stated != 0 && stated != group) {
-    return config.unsupported({"group_size"}, str(group, ", as ", algorithm->name, " has it"),
-                              str("it is ", stated));
+  // MIXED_PRECISION may state the group size of one of its algorithms beside them.
+  if (algorithm != nullptr) MORACLE_CHECK(check_group_size(config, *algorithm));
+  MORACLE_TRY(auto listed, read_layers(config));
+  bool drops = algorithm != nullptr && algorithm->drops_activations;
+  for (const auto& [module, name] : listed) {
+    const Algorithm* const known = find_algorithm(name);
+    drops = drops || (known != nullptr && known->drops_activations);
   }
-  for (const char* key : {"kv_cache_quant_algo", "kv_cache_scheme"}) {
-    if (!config.has({key})) continue;
-    return config.unsupported({key}, "null, because Moracle does not quantize the KV cache",
-                              "it is " + JsonField::shown(*config.find({key})));
-  }
-  if (config.has({"quantized_layers"}) && !config.find({"quantized_layers"})->empty()) {
-    return config.unsupported({"quantized_layers"}, "one algorithm for all layers",
-                              "it is " + JsonField::shown(*config.find({"quantized_layers"})));
-  }
+  std::vector<std::string> not_used;
+  if (drops) not_used.push_back(unused_4bit_activations("quant_algo NVFP4"));
   MORACLE_TRY(std::vector<std::string> excluded, config.texts({"ignore", "exclude_modules"}));
-  return std::unique_ptr<Reader>(new ModelOptReader(*algorithm, std::move(excluded)));
+  return std::unique_ptr<Reader>(new ModelOptReader(
+      config.path(), algorithm, ModelOptLayers(std::move(listed), std::move(excluded)),
+      std::move(not_used)));
 }
 
-Result<std::unique_ptr<Reader>> open_modelopt(const Config& config) {
+Result<std::unique_ptr<Reader>> open(const Config& config) {
   MORACLE_TRY(const auto nested, config.object({"quantization"}));
   return open_flat(nested ? *nested : config);
 }
 
-}  // namespace
+constexpr std::string_view kMethods[] = {"modelopt-fp4", "modelopt-fp8", "modelopt-mxfp8",
+                                         "modelopt-mixed"};
 
-constinit const Producer kModelOptProducer{
-    .name = "modelopt", .open = open_modelopt, .config_file = "hf_quant_config.json"};
+}  // namespace
+}  // namespace modelopt
+
+constinit const Producer kModelOptProducer{.name = "modelopt",
+                                           .open = modelopt::open,
+                                           .config_file = "hf_quant_config.json",
+                                           .also = modelopt::kMethods};
 
 }  // namespace moracle

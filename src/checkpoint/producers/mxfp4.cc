@@ -48,12 +48,6 @@ class Mxfp4Reader : public Reader {
 Result<DescribedLinear> Mxfp4Reader::describe_expert(const Tensors& tensors,
                                                      const std::string& module, int64_t e,
                                                      int64_t num_experts) const {
-  if (says(module) == Says::kPlain) {
-    return Error{ErrorKind::kBadFile, tensors.file_of(module + "_blocks"),
-                 "module '" + module + "'",
-                 "to be stored unquantized, because the quantization config excludes it",
-                 "the file stores it quantized"};
-  }
   constexpr int64_t kGroup = 32, kBytes = 16;
   std::vector<std::string> names = {module + "_blocks", module + "_scales"};
   MORACLE_TRY(const TensorView blocks, tensors.get(names[0]));
@@ -63,7 +57,7 @@ Result<DescribedLinear> Mxfp4Reader::describe_expert(const Tensors& tensors,
                          "it is " + to_string(blocks));
   }
   const int64_t n = blocks.shape[1], groups = blocks.shape[2];
-  MORACLE_CHECK(tensors.get(names[1], DType::kU8, {num_experts, n, groups}));
+  MORACLE_CHECK(tensors.get(names[1], exponents_of(tensors, names[1]), {num_experts, n, groups}));
 
   DescribedLinear linear;
   linear.scheme.weight = kMxfp4Static;

@@ -1,6 +1,16 @@
 #include "checkpoint/producers/producer.h"
 
+#include <algorithm>
+#include <cctype>
+
 namespace moracle {
+
+bool Producer::is(std::string_view method) const {
+  std::string text(method);
+  for (char& c : text)
+    c = c == '_' ? '-' : static_cast<char>(std::tolower(static_cast<unsigned char>(c)));
+  return text == name || std::find(also.begin(), also.end(), text) != also.end();
+}
 
 std::span<const Producer* const> producers() {
   static constexpr const Producer* kProducers[] = {

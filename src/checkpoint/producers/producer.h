@@ -13,7 +13,8 @@
 
 namespace moracle {
 
-/// The config's statement about one module, by name.
+/// The config's statement about one module, by name. It decides only where the file holds both
+/// forms of the module.
 enum class Says {
   kQuantized,  ///< listed
   kPlain,      ///< excluded
@@ -59,6 +60,11 @@ struct Producer {
   /// A file beside config.json that may hold the quantization config; empty: none. If it names no
   /// quant_method, the file belongs to this producer.
   std::string_view config_file = {};
+  /// Other values of quant_method, in lower case with '-' between words.
+  std::span<const std::string_view> also = {};
+
+  /// Letters' case and '_' for '-' do not matter.
+  bool is(std::string_view method) const;
 };
 
 #define X(producer) extern const Producer producer;

@@ -4,6 +4,7 @@
 #include <set>
 
 #include "base/json/json_text.h"
+#include "base/json/non_finite_json.h"
 #include "base/small_file.h"
 #include "base/text.h"
 #include "base/threads/thread_pool.h"
@@ -185,14 +186,16 @@ Status Quantizer::write_configs(OutputFolder& out) {
   MORACLE_TRY(const std::string text, read_small_file(path));
   MORACLE_CHECK(check_json_text(text, path));
   // Parse again to keep the order of the keys.
-  auto config = nlohmann::ordered_json::parse(text, nullptr, /*allow_exceptions=*/false);
+  auto config =
+      nlohmann::ordered_json::parse(quote_non_finite(text), nullptr, /*allow_exceptions=*/false);
   if (!config.is_object()) {
     return Error{ErrorKind::kBadFile, path, "", "a JSON object",
                  "it is not an object: the file changed while quantize was running"};
   }
   config["quantization_config"] = quantization_config(format_, modules_);
   constexpr auto kReplace = nlohmann::ordered_json::error_handler_t::replace;
-  MORACLE_CHECK(out.write("config.json", config.dump(2, ' ', false, kReplace) + "\n"));
+  MORACLE_CHECK(
+      out.write("config.json", unquote_non_finite(config.dump(2, ' ', false, kReplace)) + "\n"));
   if (format_ != WriteFormat::kModelOpt) return {};
   const auto& written = config["quantization_config"];
   const nlohmann::ordered_json beside = {{"producer", written["producer"]},

@@ -1,4 +1,5 @@
-// The text of an answer whose ids arrive one by one, with tool calls taken out.
+// The text of an answer whose ids arrive one by one, up to a stop string, with tool calls taken
+// out.
 #pragma once
 
 #include <algorithm>
@@ -9,13 +10,15 @@
 #include "base/try.h"
 #include "chat/chat_history.h"
 #include "serve/tools/tool_reader.h"
+#include "text/stop_strings.h"
 
 namespace moracle::cli {
 
 class AnswerText {
  public:
   /// Both must outlive it. Without a history, all text is shown.
-  AnswerText(const Tokenizer& tokenizer, const ChatHistory* history) : stream_(tokenizer) {
+  AnswerText(const Tokenizer& tokenizer, const ChatHistory* history, std::vector<std::string> stops)
+      : stream_(tokenizer, std::move(stops)) {
     if (!history || !history->format()) return;
     reader_.emplace(*history->format(), history->offered());
     shown_ids_ = serve::special_marks(*history->format(), tokenizer);
@@ -28,12 +31,14 @@ class AnswerText {
     MORACLE_TRY(std::string text, stream_.push(id, /*skip_special=*/!is_mark));
     return reader_ ? take(reader_->push(text)) : text;
   }
+  /// Whether the text has reached a stop string.
+  bool stopped() const { return stream_.stopped(); }
   /// The rest. `is_whole`: the model ended the answer.
   std::string finish(bool is_whole) {
     std::string text = stream_.finish();
     if (!reader_) return text;
     text = take(reader_->push(text));
-    return text + take(reader_->finish(is_whole));
+    return text + take(reader_->finish(is_whole || stopped()));
   }
   const std::vector<serve::ToolCall>& calls() const { return calls_; }
 
@@ -42,7 +47,7 @@ class AnswerText {
     for (serve::ToolCall& call : piece.calls) calls_.push_back(std::move(call));
     return std::move(piece.text);
   }
-  TokenStream stream_;
+  StoppedStream stream_;
   std::optional<serve::ToolReader> reader_;
   std::vector<int32_t> shown_ids_;
   std::vector<serve::ToolCall> calls_;

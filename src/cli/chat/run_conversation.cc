@@ -21,17 +21,15 @@ namespace {
 
 class Conversation {
  public:
-  Conversation(const RunOptions& options, const Tokenizer& tokenizer,
-               const GenerationConfig& config, Model& model, ChatHistory history, KvCache cache)
+  Conversation(const Tokenizer& tokenizer, Model& model, GenerateOptions generate,
+               std::vector<std::string> stops, ChatHistory history, KvCache cache)
       : tokenizer_(tokenizer),
         model_(model),
         history_(std::move(history)),
-        kept_{std::move(cache)} {
-    generate_.max_tokens = options.max_tokens.value_or(model.max_context());
-    generate_.sampling = options.sampling(config);
+        kept_{std::move(cache)},
+        generate_(std::move(generate)),
+        stops_(std::move(stops)) {
     generate_.sampling.excluded_ids = tokenizer.ids_without_token(model.vocab_size());
-    if (!options.ignore_eos) generate_.stop_ids = config.eos_ids;
-    generate_.adapter = options.model.adapter();
     generate_.kept = &kept_;
   }
 
@@ -52,6 +50,7 @@ class Conversation {
   ChatHistory history_;
   KeptSequence kept_;
   GenerateOptions generate_;
+  const std::vector<std::string> stops_;
   LineReader lines_;
   bool ended_ = false;  // the input, or SIGTERM came
 };
@@ -137,7 +136,7 @@ Status Conversation::ask_results(const std::vector<serve::ToolCall>& calls) {
 Result<std::vector<serve::ToolCall>> Conversation::answer() {
   MORACLE_TRY(const std::string prompt, history_.prompt());
   MORACLE_TRY(const std::vector<int32_t> ids, tokenizer_.encode(prompt));
-  AnswerText shown(tokenizer_, &history_);
+  AnswerText shown(tokenizer_, &history_, stops_);
   ProgressBar reading("reading the prompt");
   std::string text;
   const auto emit = [&](const std::string& piece) {
@@ -153,12 +152,13 @@ Result<std::vector<serve::ToolCall>> Conversation::answer() {
       emit(*piece);
     else
       decoded = piece.error();
-    return decoded.ok() && !interrupted() && std::cout.good();
+    return decoded.ok() && !interrupted() && std::cout.good() && !shown.stopped();
   };
-  MORACLE_TRY(const Generation generation, generate(model_, ids, generate_));
+  MORACLE_TRY(Generation generation, generate(model_, ids, generate_));
   reading.clear();
   MORACLE_CHECK(decoded);
   emit(shown.finish(generation.stop_reason == "eos"));
+  if (shown.stopped()) generation.stop_reason = "stop";
   if (!text.ends_with('\n')) std::cout << "\n" << std::flush;
   if (!std::cout) {
     return Error{ErrorKind::kIo, "", "standard output", "to accept the whole output",
@@ -202,10 +202,10 @@ int run_conversation(const RunOptions& options) {
   if (const Status good = run_conversation_verb::check(options); !good) return fail(good.error());
   CLI_TRY(const Checkpoint checkpoint, Checkpoint::open(options.model.folder));
   CLI_TRY(const Tokenizer tokenizer, Tokenizer::open(options.model.folder));
-  CLI_TRY(const GenerationConfig config, GenerationConfig::open(checkpoint));
+  CLI_TRY(const GenerationConfig config, GenerationConfig::open(checkpoint, &tokenizer));
   CLI_TRY(ChatHistory history,
           ChatHistory::open(options.model.folder, options.system, options.tools));
-  if (Status good = moracle::check(options.sampling(config)); !good) return fail(good.error());
+  CLI_TRY(GenerateOptions generating, options.generating(config, tokenizer));
   ProgressBar loading("loading");
   CLI_TRY(ModelOptions model_options, options.model.options());
   RoutingFile routing(options.routing_statistics);
@@ -214,10 +214,12 @@ int run_conversation(const RunOptions& options) {
   CLI_TRY(Model model, Model::load(checkpoint, model_options));
   loading.clear();
   show_choices(model, checkpoint);
+  std::cerr << not_followed_text(config);
+  if (!options.max_tokens && !config.max_tokens) generating.max_tokens = model.max_context();
   CLI_TRY(KvCache cache, model.make_cache(model.max_context()));
   let_ctrl_c_stop_answers();
-  Conversation conversation(options, tokenizer, config, model, std::move(history),
-                            std::move(cache));
+  Conversation conversation(tokenizer, model, std::move(generating), options.stop_strings(config),
+                            std::move(history), std::move(cache));
   const Status talked = conversation.run();
   const Status written = routing.write(model);
   if (!talked) return fail(talked.error());

@@ -15,7 +15,7 @@ namespace moracle::cli {
 namespace run_prompts_files {
 namespace {
 
-constexpr const char* kReasons[] = {"eos", "length", "cancelled"};
+constexpr const char* kReasons[] = {"eos", "length", "cancelled", "stop"};
 
 struct Answer {
   std::vector<int32_t> prompt, ids;
@@ -43,11 +43,21 @@ bool is_elsewhere(size_t prompt, const ModelOptions& options) {
   return static_cast<int64_t>(prompt) % options.group->size() != options.group->rank();
 }
 
-Status answer_own(Model& model, const ModelOptions& model_options,
-                  const GenerateOptions& generating, std::vector<Answer>& answers) {
+Status answer_own(Model& model, const ModelOptions& model_options, const Tokenizer& tokenizer,
+                  const std::vector<std::string>& stops, GenerateOptions generating,
+                  std::vector<Answer>& answers) {
   for (size_t i = 0; i < answers.size() && !interrupted(); ++i) {
     if (is_elsewhere(i, model_options)) continue;
-    MORACLE_TRY(const Generation done, generate(model, answers[i].prompt, generating));
+    AnswerText text(tokenizer, nullptr, stops);
+    MORACLE_CHECK(text.follow(answers[i].prompt));
+    Status decoded;
+    generating.on_token = [&](int32_t id) {
+      if (const auto piece = text.push(id); !piece) decoded = piece.error();
+      return decoded.ok() && !interrupted() && !text.stopped();
+    };
+    MORACLE_TRY(Generation done, generate(model, answers[i].prompt, generating));
+    MORACLE_CHECK(decoded);
+    if (text.stopped()) done.stop_reason = "stop";
     answers[i].ids = done.ids;
     answers[i].reason = static_cast<int32_t>(
         std::find(std::begin(kReasons), std::end(kReasons), done.stop_reason) - kReasons);
@@ -70,8 +80,9 @@ Status gather(const ModelOptions& options, std::vector<Answer>& answers) {
   return {};
 }
 
-Result<std::string> text_of(const Answer& answer, const Tokenizer& tokenizer) {
-  AnswerText text(tokenizer, nullptr);
+Result<std::string> text_of(const Answer& answer, const Tokenizer& tokenizer,
+                            const std::vector<std::string>& stops) {
+  AnswerText text(tokenizer, nullptr, stops);
   MORACLE_CHECK(text.follow(answer.prompt));
   std::string all;
   for (const int32_t id : answer.ids) {
@@ -82,11 +93,12 @@ Result<std::string> text_of(const Answer& answer, const Tokenizer& tokenizer) {
 }
 
 Status show_answers(const std::vector<Answer>& answers, const Tokenizer& tokenizer,
-                    const Model& model, const Checkpoint& checkpoint, bool as_json) {
+                    const std::vector<std::string>& stops, const Model& model,
+                    const Checkpoint& checkpoint, bool as_json) {
   Json all = Json::array();
   for (size_t i = 0; i < answers.size(); ++i) {
     const Answer& answer = answers[i];
-    MORACLE_TRY(const std::string text, text_of(answer, tokenizer));
+    MORACLE_TRY(const std::string text, text_of(answer, tokenizer, stops));
     if (!as_json) std::cout << bold(str("prompt ", i + 1)) << "\n" << text << "\n";
     all.push_back({{"prompt_ids", answer.prompt},
                    {"ids", answer.ids},
@@ -115,10 +127,9 @@ int run_prompts(const RunOptions& options) {
   if (Status good = check_use(options); !good) return fail(good.error());
   CLI_TRY(const Checkpoint checkpoint, Checkpoint::open(options.model.folder));
   CLI_TRY(const Tokenizer tokenizer, Tokenizer::open(options.model.folder));
-  CLI_TRY(const GenerationConfig config, GenerationConfig::open(checkpoint));
+  CLI_TRY(const GenerationConfig config, GenerationConfig::open(checkpoint, &tokenizer));
   CLI_TRY(ModelOptions model_options, options.model.options());
-  const SamplingOptions drawing = options.sampling(config);
-  if (Status good = check(drawing); !good) return fail(good.error());
+  CLI_TRY(GenerateOptions generating, options.generating(config, tokenizer));
   if (Status joined = options.model.ranks.join(model_options); !joined) return fail(joined.error());
   CLI_TRY(std::vector<Answer> answers, encoded(options, tokenizer, model_options.group));
   RoutingFile routing(options.routing_statistics);
@@ -127,16 +138,16 @@ int run_prompts(const RunOptions& options) {
   model_options.progress = loading.callback();
   CLI_TRY(Model model, Model::load(checkpoint, model_options));
   loading.clear();
-  if (!options.model.json) show_choices(model, checkpoint);
-  GenerateOptions generating{.max_tokens = options.max_tokens.value_or(128), .sampling = drawing};
+  if (!options.model.json) {
+    show_choices(model, checkpoint);
+    std::cerr << not_followed_text(config);
+  }
   generating.sampling.excluded_ids = tokenizer.ids_without_token(model.vocab_size());
-  if (!options.ignore_eos) generating.stop_ids = config.eos_ids;
-  generating.adapter = options.model.adapter();
-  generating.on_token = [](int32_t) { return !interrupted(); };
-  Status done = answer_own(model, model_options, generating, answers);
+  const std::vector<std::string> stops = options.stop_strings(config);
+  Status done = answer_own(model, model_options, tokenizer, stops, generating, answers);
   if (done) done = gather(model_options, answers);
   if (done) done = routing.write(model);
-  if (done) done = show_answers(answers, tokenizer, model, checkpoint, options.model.json);
+  if (done) done = show_answers(answers, tokenizer, stops, model, checkpoint, options.model.json);
   if (!done) return fail(done.error());
   if (!std::cout) return fail_output();
   return interrupted() ? kFailed : kDone;

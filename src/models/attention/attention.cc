@@ -2,6 +2,7 @@
 #include "models/attention/attention.h"
 
 #include "base/text.h"
+#include "base/try.h"
 
 namespace moracle {
 
@@ -36,6 +37,19 @@ CachedBytes cached_bytes(const AttentionSizes& sizes, DType dtype) {
 
 std::string_view kv_cache_name(DType dtype) {
   return dtype == DType::kF8E4M3 ? "fp8" : dtype == DType::kI8 ? "int8" : name(dtype);
+}
+
+Status set_scales(LayerCache& cache, const LayerDescription& layer) {
+  if (cache.dtype != DType::kF8E4M3) return {};
+  const auto set = [](float& to, const std::vector<float>& from, std::string_view what) -> Status {
+    to = from.empty() ? 1 : from[0];
+    if (from.size() <= 1 && to > 0) return {};
+    return Error{ErrorKind::kUnsupported, "", "kv_cache",
+                 str("one scale above 0 for the ", what, " of a layer with fp8"),
+                 from.size() > 1 ? str("the file has ", from.size()) : str("it is ", to)};
+  };
+  MORACLE_CHECK(set(cache.key_scale, layer.key_scales, "keys"));
+  return set(cache.value_scale, layer.value_scales, "values");
 }
 
 Result<DType> parse_kv_cache(std::string_view text, Platform platform, DType activations) {

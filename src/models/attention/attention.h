@@ -33,6 +33,10 @@ CachedBytes cached_bytes(const AttentionSizes& sizes, DType dtype);
 /// unknown word, listing the known ones; a type that the device has no kernels for.
 Result<DType> parse_kv_cache(std::string_view text, Platform platform, DType activations);
 
+/// Sets the scales of an FP8 cache; other types have none. Errors (kUnsupported): several scales;
+/// one that is not above 0.
+Status set_scales(LayerCache& cache, const LayerDescription& layer);
+
 /// Floats of device memory; null if it is empty.
 inline const float* floats(const Buffer& buffer) {
   return buffer.bytes() > 0 ? buffer.as<float>() : nullptr;

@@ -3,7 +3,6 @@
 #include <algorithm>
 #include <cmath>
 #include <numbers>
-#include <utility>
 
 #include "base/text.h"
 #include "base/try.h"
@@ -68,42 +67,55 @@ Result<double> positive(const Config& config, Config::Keys keys, double fallback
                       config.has(keys) ? str("it is ", value) : "it is missing");
 }
 
+// Older files have it beside the rotary settings, which then counts. Without any it is the whole
+// context.
+Result<double> original_context(const Config& config, const Config& rope) {
+  const Config::Keys original = {"original_max_position_embeddings"};
+  MORACLE_TRY(const double context, positive(config, {"max_position_embeddings"}, 0));
+  MORACLE_TRY(const double among, positive(rope, original, context));
+  return positive(config, original, among);
+}
+
+// The factor on scores of DeepSeek's attention, with any kind of stretched RoPE.
+Result<double> read_score_scale(const Config& rope, double factor) {
+  MORACLE_TRY(const double weight, rope.number_or(0, {"mscale_all_dim"}));
+  if (weight >= 0 && weight <= 1e6) return std::pow(magnitude(factor, weight), 2);
+  return rope.wrong({"mscale_all_dim"}, "a number from 0 to 1000000", str("it is ", weight));
+}
+
 Result<RotaryAndScale> read_yarn(const Config& config, const Config& rope, int64_t dim,
                                  double theta) {
   Yarn yarn;
-  MORACLE_TRY(yarn.factor, positive(rope, {"factor"}, 0));
-  // Older files store original_max_position_embeddings beside the rotary settings, newer files
-  // inside them.
+  MORACLE_TRY(yarn.original_context, original_context(config, rope));
+  // A null factor follows from the contexts.
+  const bool follows = rope.value().contains("factor") && !rope.has({"factor"});
   MORACLE_TRY(const double context, positive(config, {"max_position_embeddings"}, 0));
-  MORACLE_TRY(const double among, positive(rope, {"original_max_position_embeddings"}, context));
-  MORACLE_TRY(yarn.original_context, positive(config, {"original_max_position_embeddings"}, among));
+  MORACLE_TRY(yarn.factor,
+              positive(rope, {"factor"}, follows ? context / yarn.original_context : 0));
   MORACLE_TRY(yarn.beta_fast, positive(rope, {"beta_fast"}, yarn.beta_fast));
   MORACLE_TRY(yarn.beta_slow, positive(rope, {"beta_slow"}, yarn.beta_slow));
   MORACLE_TRY(yarn.truncate, rope.boolean_or(true, {"truncate"}));
   MORACLE_TRY(const double mscale, rope.number_or(0, {"mscale"}));
+  if (!(mscale >= 0 && mscale <= 1e6))
+    return rope.wrong({"mscale"}, "a number from 0 to 1000000", str("it is ", mscale));
+  RotaryAndScale read;
+  MORACLE_TRY(read.score_scale, read_score_scale(rope, yarn.factor));
   MORACLE_TRY(const double mscale_all_dim, rope.number_or(0, {"mscale_all_dim"}));
-  for (const auto& [key, value] :
-       {std::pair{"mscale", mscale}, {"mscale_all_dim", mscale_all_dim}}) {
-    if (!(value >= 0 && value <= 1e6))
-      return rope.wrong({key}, "a number from 0 to 1000000", str("it is ", value));
-  }
   const bool both = mscale != 0 && mscale_all_dim != 0;
   MORACLE_TRY(const double factor, positive(rope, {"attention_factor"},
                                             both ? magnitude(yarn.factor, mscale) /
                                                        magnitude(yarn.factor, mscale_all_dim)
                                                  : magnitude(yarn.factor, 1)));
-  RotaryAndScale read;
   read.rotary = {blend(yarn, dim, theta), static_cast<float>(factor)};
-  if (mscale_all_dim != 0) read.score_scale = std::pow(magnitude(yarn.factor, mscale_all_dim), 2);
   return read;
 }
 
-Result<Llama3> read_llama3(const Config& rope) {
+Result<Llama3> read_llama3(const Config& config, const Config& rope) {
   Llama3 llama3;
   MORACLE_TRY(llama3.factor, positive(rope, {"factor"}, 0));
   MORACLE_TRY(llama3.low, positive(rope, {"low_freq_factor"}, 0));
   MORACLE_TRY(llama3.high, positive(rope, {"high_freq_factor"}, 0));
-  MORACLE_TRY(llama3.original_context, positive(rope, {"original_max_position_embeddings"}, 0));
+  MORACLE_TRY(llama3.original_context, original_context(config, rope));
   if (llama3.high >= llama3.low) return llama3;
   return rope.wrong({"high_freq_factor"}, str("at least low_freq_factor, ", llama3.low),
                     str("it is ", llama3.high));
@@ -136,64 +148,99 @@ Result<RotaryAndScale> read_longrope(const Config& config, const Config& rope, i
   MORACLE_TRY(const double long_factor, positive(rope, {"long_mscale"}, 0));
   read.short_factor = static_cast<float>(short_factor);
   read.long_factor = static_cast<float>(long_factor);
-  MORACLE_TRY(const int64_t beside, config.integer_or(0, {"original_max_position_embeddings"}, 1));
-  MORACLE_TRY(read.short_context, beside > 0
-                                      ? Result<int64_t>(beside)
-                                      : rope.integer({"original_max_position_embeddings"}, 1));
+  MORACLE_TRY(const double context, original_context(config, rope));
+  read.short_context = static_cast<int64_t>(context);
   return read;
+}
+
+// The first pairs have the frequencies of a whole head, the others none.
+Result<RotaryAndScale> read_proportional(const Config& rope, int64_t dim, double theta,
+                                         double part) {
+  MORACLE_TRY(const double factor, positive(rope, {"factor"}, 1));
+  const auto turned = static_cast<int64_t>(std::floor(part * static_cast<double>(dim) / 2));
+  RotaryAndScale read;
+  for (int64_t i = 0; i < dim / 2; ++i) {
+    const double exponent = 2.0 * static_cast<double>(i) / static_cast<double>(dim);
+    const double frequency = i < turned ? 1 / (factor * std::pow(theta, exponent)) : 0;
+    read.rotary.frequencies.push_back(static_cast<float>(frequency));
+  }
+  return read;
+}
+
+// The object that has the key: the settings, or what is beside them.
+const Config& holder(const Config& config, const std::optional<Config>& rope, const char* key) {
+  return rope && rope->has({key}) ? *rope : config;
+}
+
+Result<double> read_theta(const Config& config, const std::optional<Config>& rope) {
+  const Config& from = holder(config, rope, "rope_theta");
+  MORACLE_TRY(const double theta, from.number({"rope_theta"}));
+  if (theta > 1 && theta <= 1e30) return theta;
+  return from.wrong({"rope_theta"}, "a number above 1", str("it is ", theta));
 }
 
 }  // namespace
 
-Result<RotaryAndScale> read_rotary(const Config& config, int64_t dim,
-                                   const RotaryDefaults& defaults) {
-  MORACLE_TRY(double theta, config.number_or(defaults.theta, {"rope_theta"}));
-  // transformers 5 nests all rotary settings in rope_parameters.
-  MORACLE_TRY(const auto rope, config.object({"rope_parameters", "rope_scaling"}));
+Result<std::optional<Config>> rotary_settings(const Config& config) {
+  MORACLE_TRY(auto older, config.object({"rope_scaling"}));
+  if (older && !older->value().empty()) return older;
+  return config.object({"rope_parameters"});
+}
+
+Result<RotaryAndScale> read_rotary(const Config& config, int64_t dim, const RotaryKinds& kinds) {
+  MORACLE_TRY(const auto rope, rotary_settings(config));
   if (rope) {
-    MORACLE_TRY(theta, rope->number_or(theta, {"rope_theta"}));
-  }
-  if (!(theta > 1 && theta <= 1e30))
-    return config.wrong({"rope_theta"}, "a number above 1", str("it is ", theta));
-  MORACLE_TRY(double part, config.number_or(defaults.part.value_or(1), {"partial_rotary_factor"}));
-  std::string type = "default";
-  if (rope) {
-    MORACLE_TRY(part, rope->number_or(part, {"partial_rotary_factor"}));
-    MORACLE_TRY(type, rope->text_or(type, {"rope_type", "type"}));
     for (const auto& [key, value] : rope->value().items()) {
       if (value.is_object())
         return rope->unsupported({key.c_str()}, "one setting for all layers", "it is an object");
     }
   }
-  if (part != 1 && !defaults.part)
-    return config.unsupported({"partial_rotary_factor"}, "1", str("it is ", part));
+  return read_rotary(config, rope, dim, kinds);
+}
+
+Result<RotaryAndScale> read_rotary(const Config& config, const std::optional<Config>& rope,
+                                   int64_t dim, const RotaryKinds& kinds) {
+  MORACLE_TRY(double theta, read_theta(config, rope));
+  const Config::Keys part_key = {"partial_rotary_factor"};
+  const Config& from = holder(config, rope, part_key[0]);
+  MORACLE_TRY(const double part, from.number_or(kinds.part, part_key));
+  if (!(part > 0 && part <= 1))
+    return from.wrong(part_key, "a number above 0, at most 1", str("it is ", part));
+  std::string type = "default";
+  if (rope) {
+    MORACLE_TRY(type, rope->text_or(type, {"rope_type", "type"}));
+  }
+  if (type == "proportional") return read_proportional(*rope, dim, theta, part);
+  if (part != 1 && !kinds.partial) return from.unsupported(part_key, "1", str("it is ", part));
   const double columns = std::trunc(static_cast<double>(dim) * part);
-  if (!(part > 0 && part <= 1) || columns < 2 || std::fmod(columns, 2) != 0) {
-    return config.wrong({"partial_rotary_factor"},
-                        str("the share of an even number of ", dim, " columns"),
-                        str("it is ", part));
+  if (columns < 2 || std::fmod(columns, 2) != 0) {
+    return from.wrong(part_key, str("the share of an even number of ", dim, " columns"),
+                      str("it is ", part));
   }
   dim = static_cast<int64_t>(columns);
-  if (type == "longrope" && defaults.longrope) return read_longrope(config, *rope, dim, theta);
+  if (type == "longrope" && kinds.longrope) return read_longrope(config, *rope, dim, theta);
   if (type == "yarn") return read_yarn(config, *rope, dim, theta);
   Llama3 llama3;
   double factor = 1;
+  RotaryAndScale read;
   if (type == "llama3") {
-    MORACLE_TRY(llama3, read_llama3(*rope));
+    MORACLE_TRY(llama3, read_llama3(config, *rope));
+    MORACLE_TRY(read.score_scale, read_score_scale(*rope, llama3.factor));
   } else if (type == "linear") {
     MORACLE_TRY(factor, positive(*rope, {"factor"}, 0));
-  } else if (type == "dynamic" && defaults.ntk_alpha && rope->has({"alpha"})) {
+    MORACLE_TRY(read.score_scale, read_score_scale(*rope, factor));
+  } else if (type == "dynamic" && kinds.ntk_alpha && rope->has({"alpha"})) {
     MORACLE_TRY(const double alpha, positive(*rope, {"alpha"}, 0));
     if (dim < 4) return config.wrong({"head_dim"}, "at least 4", str("it is ", dim));
     theta *= std::pow(alpha, static_cast<double>(dim) / static_cast<double>(dim - 2));
   } else if (type == "dynamic") {
     // Stretches contexts beyond max_position_embeddings, which no cache reaches.
-    MORACLE_CHECK(positive(*rope, {"factor"}, 0));
+    MORACLE_TRY(const double stretch, positive(*rope, {"factor"}, 0));
+    MORACLE_TRY(read.score_scale, read_score_scale(*rope, stretch));
   } else if (type != "default") {
-    return rope->unsupported({"rope_type"}, "default, dynamic, linear, llama3 or yarn",
-                             "it is " + type);
+    return rope->unsupported(
+        {"rope_type"}, "default, dynamic, linear, llama3, proportional or yarn", "it is " + type);
   }
-  RotaryAndScale read;
   for (int64_t i = 0; i < dim / 2; ++i) {
     const double exponent = 2.0 * static_cast<double>(i) / static_cast<double>(dim);
     const double frequency = 1.0 / std::pow(theta, exponent);

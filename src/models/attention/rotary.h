@@ -1,4 +1,4 @@
-// RoPE settings from config.json, in both dialects.
+// RoPE settings from config.json, wherever it has them.
 #pragma once
 
 #include <optional>
@@ -17,23 +17,30 @@ struct RotaryAndScale {
   float short_factor = 1, long_factor = 1;
 };
 
-/// What a family says about RoPE beside config.json.
-struct RotaryDefaults {
-  double theta = 10'000;
-  /// The part of a head that rotates, if config.json has no partial_rotary_factor; empty: only 1 is
-  /// supported.
-  std::optional<double> part = {};
+/// The kinds of RoPE that a family has beside the usual ones.
+struct RotaryKinds {
+  bool partial = false;    ///< partial_rotary_factor: a part of each head rotates
+  double part = 1;         ///< the part, without such a key
   bool ntk_alpha = false;  ///< "dynamic" with an "alpha" is theta * alpha^(dim / (dim - 2))
   bool longrope = false;   ///< "longrope" has short_mscale and long_mscale
 };
 
+/// The rotary settings of all layers, as transformers merges them: rope_scaling (its older name)
+/// replaces rope_parameters, unless it is empty. Nothing: config.json and the family have none.
+Result<std::optional<Config>> rotary_settings(const Config& config);
+
 /// Reads the frequencies of `dim` columns: theta^(-2i / dim), or YaRN's blend of those with the
 /// same divided by `factor` (Peng et al., "YaRN: Efficient Context Window Extension of Large
-/// Language Models", 2023), or the same stretched by `factor` (linear, llama3). A
-/// partial_rotary_factor rotates only the first columns. Errors: invalid numbers (kBadFile).
-/// kUnsupported: other kinds of rotary embedding, partial rotation, settings per kind of layer.
+/// Language Models", 2023), or the same stretched by `factor` (linear, llama3). "proportional"
+/// gives the first pairs the frequencies of a whole head, and the others none. rope_theta and
+/// partial_rotary_factor count where they are in the settings, then beside them. Errors: invalid
+/// numbers (kBadFile). kUnsupported: other kinds of rotary embedding, partial rotation, settings
+/// per kind of layer.
 Result<RotaryAndScale> read_rotary(const Config& config, int64_t dim,
-                                   const RotaryDefaults& defaults = {});
+                                   const RotaryKinds& kinds = {});
+/// The same with the settings `rope`, those of one kind of layer.
+Result<RotaryAndScale> read_rotary(const Config& config, const std::optional<Config>& rope,
+                                   int64_t dim, const RotaryKinds& kinds);
 
 /// For layers without RoPE: all angles become 0, and no factor multiplies queries and keys.
 void rotate_nothing(Rotary& rotary);

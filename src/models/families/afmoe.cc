@@ -13,6 +13,17 @@ namespace moracle {
 namespace afmoe {
 namespace {
 
+// The defaults of transformers' AfmoeConfig.
+constexpr std::string_view kDefaults = R"({
+  "vocab_size": 200192, "hidden_size": 2048, "intermediate_size": 6144,
+  "moe_intermediate_size": 1408, "num_hidden_layers": 32, "num_dense_layers": 1,
+  "num_attention_heads": 16, "head_dim": 128, "hidden_act": "silu",
+  "max_position_embeddings": 16384, "rms_norm_eps": 1e-05, "tie_word_embeddings": false,
+  "num_experts": 64, "num_experts_per_tok": 6, "num_shared_experts": 2, "route_scale": 1.0,
+  "global_attn_every_n_layers": 4, "sliding_window": 1024, "mup_enabled": false,
+  "attention_bias": false, "rope_theta": 10000.0
+})";
+
 constexpr const char* kRouteScale[] = {"route_scale"};
 constexpr std::string_view kBias = "model.layers.{L}.mlp.expert_bias";
 
@@ -24,18 +35,17 @@ struct Spec {
 };
 
 Result<Spec> read(const Config& config, int64_t num_layers) {
-  constexpr DecoderDefaults kDefaults{.norm_epsilon = 1e-5};
   Spec spec;
-  MORACLE_TRY(spec.decoder, read_decoder_spec(config, kDefaults));
+  MORACLE_TRY(spec.decoder, read_decoder_spec(config));
   MORACLE_TRY(const bool scaled, config.boolean_or(false, {"mup_enabled"}));
   if (scaled)
     spec.decoder.embedding_scale = std::sqrt(static_cast<float>(spec.decoder.hidden_size));
-  MORACLE_TRY(spec.heads, read_grouped_query(config, spec.decoder, false, kDefaults));
+  MORACLE_TRY(spec.heads, read_grouped_query(config, spec.decoder, false));
   spec.heads.output_gate = OutputGate::kAfterValues;
   MORACLE_TRY(const bool biased, config.boolean_or(false, {"attention_bias"}));
   if (biased) return config.unsupported({"attention_bias"}, "false", "it is true");
   MORACLE_TRY(const int64_t window, config.integer({"sliding_window"}, 1));
-  MORACLE_TRY(const int64_t every, config.integer_or(4, {"global_attn_every_n_layers"}, 1));
+  MORACLE_TRY(const int64_t every, config.integer({"global_attn_every_n_layers"}, 1));
   MORACLE_TRY(spec.windows, read_windows(config, window, num_layers,
                                          [&](int64_t layer) { return (layer + 1) % every != 0; }));
   MORACLE_TRY(spec.dense_layers, config.integer({"num_dense_layers"}, 0));
@@ -118,7 +128,8 @@ Result<Description> describe(const Checkpoint& checkpoint) {
 constinit const Family kAfmoeFamily = {.architecture = "AfmoeForCausalLM",
                                        .models = "Trinity",
                                        .describe = afmoe::describe,
-                                       .experts = {.score = Score::kSigmoid,
+                                       .experts = {.defaults = afmoe::kDefaults,
+                                                   .score = Score::kSigmoid,
                                                    .renormalize = true,
                                                    .renormalize_keys = {},
                                                    .scaling_factor = afmoe::kRouteScale,

@@ -8,15 +8,14 @@
 
 namespace moracle {
 
-Result<DecoderSpec> read_decoder_spec(const Config& config, const DecoderDefaults& defaults) {
+Result<DecoderSpec> read_decoder_spec(const Config& config, const char* epsilon_key) {
   DecoderSpec spec;
   MORACLE_TRY(spec.hidden_size, config.integer({"hidden_size"}, 1, 1 << 20));
   MORACLE_TRY(spec.vocab_size, config.integer({"vocab_size"}, 1));
-  MORACLE_TRY(spec.max_context, config.integer_or(32'768, {"max_position_embeddings"}, 1));
-  MORACLE_TRY(const double epsilon, config.number_or(defaults.norm_epsilon, {"rms_norm_eps"}));
-  if (!(epsilon >= 0 && epsilon < 1)) {
-    return config.wrong({"rms_norm_eps"}, "a number from 0 to 1", str("it is ", epsilon));
-  }
+  MORACLE_TRY(spec.max_context, config.integer({"max_position_embeddings"}, 1));
+  MORACLE_TRY(const double epsilon, config.number({epsilon_key}));
+  if (!(epsilon >= 0 && epsilon < 1))
+    return config.wrong({epsilon_key}, "a number from 0 to 1", str("it is ", epsilon));
   spec.norm_epsilon = static_cast<float>(epsilon);
   MORACLE_TRY(const std::string text, config.text_or("silu", {"hidden_act"}));
   const Result<Activation> activation = parse_activation(text);
@@ -30,7 +29,7 @@ Result<DecoderSpec> read_decoder_spec(const Config& config, const DecoderDefault
 }
 
 Result<GroupedQuerySpec> read_grouped_query(const Config& config, const DecoderSpec& decoder,
-                                            bool only_full, const DecoderDefaults& defaults) {
+                                            bool only_full, const RotaryKinds& kinds) {
   GroupedQuerySpec spec;
   spec.norm_epsilon = decoder.norm_epsilon;
   MORACLE_TRY(spec.num_heads, config.integer({"num_attention_heads"}, 1, 1 << 16));
@@ -45,7 +44,7 @@ Result<GroupedQuerySpec> read_grouped_query(const Config& config, const DecoderS
   if (spec.head_dim % 2 != 0 || spec.head_dim == 0) {
     return config.wrong({"head_dim"}, "an even number", str("it is ", spec.head_dim));
   }
-  MORACLE_TRY(RotaryAndScale read, read_rotary(config, spec.head_dim, defaults.rotary));
+  MORACLE_TRY(RotaryAndScale read, read_rotary(config, spec.head_dim, kinds));
   spec.rotary = std::move(read.rotary);
   if (!only_full) return spec;
   MORACLE_TRY(const bool sliding, config.boolean_or(false, {"use_sliding_window"}));

@@ -1,9 +1,11 @@
 #include "models/families/decoder_parts.h"
 
 #include <algorithm>
+#include <set>
 
 #include "base/text.h"
 #include "base/try.h"
+#include "checkpoint/experts/stack.h"
 #include "checkpoint/state.h"
 
 namespace moracle {
@@ -132,11 +134,7 @@ Result<DescribedWeights> describe_dense_mlp(const Checkpoint& checkpoint, const 
   MORACLE_TRY(DescribedMatrix w13, describe_linear(checkpoint, gate_up, rows, spec.hidden_size));
   MORACLE_TRY(DescribedMatrix w2,
               describe_linear(checkpoint, {module(names.down)}, {spec.hidden_size}, intermediate));
-  if (w13.scheme() != w2.scheme()) {
-    return Error{ErrorKind::kUnsupported, checkpoint.state().tensors.file_of(w2.tensors()[0]), mlp,
-                 str("one scheme for ", join(gate_up), " and ", module(names.down)),
-                 str(name(w13.scheme()), " and ", name(w2.scheme()))};
-  }
+  MORACLE_CHECK(make_equal(checkpoint.state().tensors, gate_up[0], w13, module(names.down), w2));
   LayerSpec layer{.name = mlp, .hidden_size = spec.hidden_size, .intermediate_size = intermediate};
   layer.activation.function = spec.activation;
   layer.scheme = w13.scheme();
@@ -163,10 +161,9 @@ Result<SharedExpertDescription> describe_shared_expert(const Checkpoint& checkpo
 
 Result<Description> describe_decoder(const Checkpoint& checkpoint, const DecoderSpec& spec,
                                      const DescribeLayer& describe_layer,
-                                     const char* final_norm_name, bool tied_by_default) {
+                                     const char* final_norm_name) {
   const Checkpoint::State& state = checkpoint.state();
-  MORACLE_TRY(bool tied,
-              state.config.boolean_or(tied_by_default, {"tie_embedding", "tie_word_embeddings"}));
+  MORACLE_TRY(bool tied, state.config.boolean_or(false, {"tie_embedding", "tie_word_embeddings"}));
   if (state.wrapper) {
     MORACLE_TRY(tied, state.wrapper->boolean_or(tied, {"tie_word_embeddings"}));
   }
@@ -191,21 +188,21 @@ Result<Description> describe_decoder(const Checkpoint& checkpoint, const Decoder
 
 Status ignore_part(const Checkpoint& checkpoint, const std::string& what,
                    const std::vector<std::string>& prefixes, Description& description) {
-  IgnoredPart part{what, 0, 0};
+  IgnoredPart part{what};
+  std::set<std::string> used;
   for (const std::string& name : checkpoint.unclaimed()) {
-    const auto begins = [&](const std::string& prefix) { return name.starts_with(prefix); };
-    if (std::none_of(prefixes.begin(), prefixes.end(), begins)) continue;
+    const auto prefix =
+        std::find_if(prefixes.begin(), prefixes.end(),
+                     [&](const std::string& start) { return name.starts_with(start); });
+    if (prefix == prefixes.end()) continue;
+    used.insert(*prefix);
     MORACLE_TRY(const TensorView tensor, checkpoint.tensor(name));
     part.num_tensors += 1;
     part.bytes += static_cast<int64_t>(tensor.num_bytes());
   }
+  part.prefixes.assign(used.begin(), used.end());
   if (part.num_tensors > 0) description.ignored.push_back(std::move(part));
   return {};
-}
-
-Status ignore_next_tokens(const Checkpoint& checkpoint, const std::vector<std::string>& prefixes,
-                          Description& description) {
-  return ignore_part(checkpoint, "multi-token prediction, not run", prefixes, description);
 }
 
 Result<DescribedMatrix> describe_embedding(const Checkpoint& checkpoint, const std::string& name,

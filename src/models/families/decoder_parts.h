@@ -13,19 +13,12 @@
 
 namespace moracle {
 
-/// Defaults of transformers for values that config.json lacks; families differ.
-struct DecoderDefaults {
-  double norm_epsilon = 1e-6;
-  RotaryDefaults rotary = {};
-};
-
 /// Reads sizes, the epsilon of the norms and the activation. Errors: invalid values (kBadFile).
-Result<DecoderSpec> read_decoder_spec(const Config& config, const DecoderDefaults& defaults = {});
+Result<DecoderSpec> read_decoder_spec(const Config& config, const char* epsilon = "rms_norm_eps");
 /// Reads heads and RoPE; no window. Errors: as above; use_sliding_window, layers of other types
 /// than "full_attention" if `only_full` (kUnsupported), other rotary embeddings.
 Result<GroupedQuerySpec> read_grouped_query(const Config& config, const DecoderSpec& decoder,
-                                            bool only_full = true,
-                                            const DecoderDefaults& defaults = {});
+                                            bool only_full = true, const RotaryKinds& kinds = {});
 /// The window under Qwen's keys: sliding_window where use_sliding_window, else 0.
 Result<int64_t> read_sliding_window(const Config& config);
 /// The window of each layer, 0 for none: `window` for "sliding_attention" in layer_types, or,
@@ -101,16 +94,12 @@ Result<SharedExpertDescription> describe_shared_expert(const Checkpoint& checkpo
 using DescribeLayer = std::function<Result<LayerDescription>(int64_t layer)>;
 Result<Description> describe_decoder(const Checkpoint& checkpoint, const DecoderSpec& spec,
                                      const DescribeLayer& describe_layer,
-                                     const char* final_norm_name = "norm",
-                                     bool tied_by_default = false);
+                                     const char* final_norm_name = "norm");
 
 /// Claims the tensors whose names begin with one of `prefixes`, so that they count as known. Adds
 /// them to the description as `what`, if there are any.
 Status ignore_part(const Checkpoint& checkpoint, const std::string& what,
                    const std::vector<std::string>& prefixes, Description& description);
-/// Same for layers for multi-token prediction, which are not run.
-Status ignore_next_tokens(const Checkpoint& checkpoint, const std::vector<std::string>& prefixes,
-                          Description& description);
 
 /// Describes the token embedding table: floats [vocab_size, hidden_size].
 Result<DescribedMatrix> describe_embedding(const Checkpoint& checkpoint, const std::string& name,

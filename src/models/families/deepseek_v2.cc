@@ -10,6 +10,17 @@ namespace moracle {
 namespace deepseek_v2 {
 namespace {
 
+// The defaults of transformers' DeepseekV2Config.
+constexpr std::string_view kDefaults = R"({
+  "vocab_size": 102400, "hidden_size": 4096, "intermediate_size": 11008, "num_hidden_layers": 32,
+  "num_attention_heads": 32, "hidden_act": "silu", "max_position_embeddings": 2048,
+  "rms_norm_eps": 1e-06, "tie_word_embeddings": false, "attention_bias": false,
+  "first_k_dense_replace": 0, "kv_lora_rank": 512, "q_lora_rank": 1536, "n_routed_experts": 64,
+  "n_shared_experts": 2, "qk_nope_head_dim": 128, "qk_rope_head_dim": 64,
+  "routed_scaling_factor": 1.0, "topk_method": "greedy", "norm_topk_prob": false,
+  "v_head_dim": 128, "moe_intermediate_size": 1407, "rope_theta": 10000.0
+})";
+
 Result<Description> describe(const Checkpoint& checkpoint) {
   const Config& config = checkpoint.state().config;
   // The routing depends on model_type.
@@ -38,6 +49,7 @@ Result<Description> describe(const Checkpoint& checkpoint) {
 
 constinit const Family kDeepseekV2Family = {.architecture = "DeepseekV2ForCausalLM",
                                             .models = "DeepSeek-V2, V2-Lite",
-                                            .describe = deepseek_v2::describe};
+                                            .describe = deepseek_v2::describe,
+                                            .experts = {.defaults = deepseek_v2::kDefaults}};
 
 }  // namespace moracle

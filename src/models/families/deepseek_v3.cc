@@ -1,5 +1,5 @@
-// DeepSeek-V3 (and R1), Kimi-K2: MLA, dense first layers, sigmoid routing by groups with a
-// correction bias, shared experts. The layers for multi-token prediction are not run.
+// DeepSeek-V3 (and R1), Kimi-K2 and its successors: MLA, dense first layers, sigmoid routing by
+// groups with a correction bias, shared experts. The layers for multi-token prediction are not run.
 #include "base/text.h"
 #include "base/try.h"
 #include "checkpoint/state.h"
@@ -9,6 +9,18 @@
 namespace moracle {
 namespace deepseek_v3 {
 namespace {
+
+// The defaults of transformers' DeepseekV3Config.
+constexpr std::string_view kDefaults = R"({
+  "vocab_size": 129280, "hidden_size": 7168, "intermediate_size": 18432,
+  "moe_intermediate_size": 2048, "num_hidden_layers": 61, "num_attention_heads": 128,
+  "n_shared_experts": 1, "n_routed_experts": 256, "routed_scaling_factor": 2.5,
+  "kv_lora_rank": 512, "q_lora_rank": 1536, "qk_rope_head_dim": 64, "v_head_dim": 128,
+  "qk_nope_head_dim": 128, "n_group": 8, "topk_group": 4, "num_experts_per_tok": 8,
+  "first_k_dense_replace": 3, "norm_topk_prob": true, "hidden_act": "silu",
+  "max_position_embeddings": 4096, "rms_norm_eps": 1e-06, "tie_word_embeddings": false,
+  "rope_interleave": true, "attention_bias": false, "rope_theta": 10000.0
+})";
 
 Result<Description> describe(const Checkpoint& checkpoint) {
   const Config& config = checkpoint.state().config;
@@ -33,9 +45,10 @@ Result<Description> describe(const Checkpoint& checkpoint) {
 
 constinit const Family kDeepseekV3Family = {
     .architecture = "DeepseekV3ForCausalLM",
-    .models = "DeepSeek-V3, R1, Kimi-K2",
-    .notes = "without multi-token prediction",
+    .multimodal = "KimiK25ForConditionalGeneration",
+    .models = "DeepSeek-V3, R1, Kimi-K2, K2.5, K2.6, K2.7",
+    .notes = "text only; without multi-token prediction",
     .describe = deepseek_v3::describe,
-    .experts = {.default_score = Score::kSigmoid, .renormalize = true}};
+    .experts = {.defaults = deepseek_v3::kDefaults, .default_score = Score::kSigmoid}};
 
 }  // namespace moracle

@@ -14,6 +14,30 @@ namespace moracle {
 namespace deepseek_v32 {
 namespace {
 
+// The defaults of transformers' DeepseekV32Config.
+constexpr std::string_view kDefaults = R"({
+  "vocab_size": 129280, "hidden_size": 7168, "intermediate_size": 18432,
+  "moe_intermediate_size": 2048, "num_hidden_layers": 61, "num_attention_heads": 128,
+  "n_shared_experts": 1, "n_routed_experts": 256, "routed_scaling_factor": 2.5,
+  "kv_lora_rank": 512, "q_lora_rank": 1536, "qk_rope_head_dim": 64, "v_head_dim": 128,
+  "qk_nope_head_dim": 128, "n_group": 8, "topk_group": 4, "num_experts_per_tok": 8,
+  "norm_topk_prob": true, "hidden_act": "silu", "max_position_embeddings": 163840,
+  "rms_norm_eps": 1e-06, "tie_word_embeddings": false, "attention_bias": false, "index_topk": 2048,
+  "index_head_dim": 128, "index_n_heads": 64, "first_k_dense_replace": 3, "rope_theta": 10000.0
+})";
+
+// The defaults of transformers' GlmMoeDsaConfig.
+constexpr std::string_view kGlmDefaults = R"({
+  "vocab_size": 154880, "hidden_size": 6144, "intermediate_size": 12288,
+  "moe_intermediate_size": 2048, "num_hidden_layers": 78, "num_attention_heads": 64,
+  "n_shared_experts": 1, "n_routed_experts": 256, "routed_scaling_factor": 2.5,
+  "kv_lora_rank": 512, "q_lora_rank": 2048, "qk_rope_head_dim": 64, "v_head_dim": 256,
+  "qk_nope_head_dim": 192, "n_group": 1, "topk_group": 1, "num_experts_per_tok": 8,
+  "norm_topk_prob": true, "hidden_act": "silu", "max_position_embeddings": 202752,
+  "rms_norm_eps": 1e-05, "tie_word_embeddings": false, "attention_bias": false, "index_topk": 2048,
+  "index_head_dim": 128, "index_n_heads": 32, "first_k_dense_replace": 3, "rope_theta": 10000.0
+})";
+
 struct IndexerSpec {
   int64_t top_k = 0, num_heads = 0, head_dim = 0;
 };
@@ -55,9 +79,9 @@ Status check_indexer(const Checkpoint& checkpoint, const std::string& prefix,
   return {};
 }
 
-Result<Description> describe_sparse(const Checkpoint& checkpoint, const DecoderDefaults& defaults) {
+Result<Description> describe(const Checkpoint& checkpoint) {
   const Config& config = checkpoint.state().config;
-  MORACLE_TRY(DecoderSpec decoder, read_decoder_spec(config, defaults));
+  MORACLE_TRY(DecoderSpec decoder, read_decoder_spec(config));
   MORACLE_TRY(const LatentSpec attention, read_latent(config));
   // transformers rotates neighbouring columns, whatever the key says.
   if (!attention.rotary.interleaved)
@@ -83,13 +107,6 @@ Result<Description> describe_sparse(const Checkpoint& checkpoint, const DecoderD
   return description;
 }
 
-Result<Description> describe_deepseek(const Checkpoint& checkpoint) {
-  return describe_sparse(checkpoint, {});
-}
-Result<Description> describe_glm(const Checkpoint& checkpoint) {
-  return describe_sparse(checkpoint, {.norm_epsilon = 1e-5});
-}
-
 }  // namespace
 }  // namespace deepseek_v32
 
@@ -97,13 +114,13 @@ constinit const Family kDeepseekV32Family = {
     .architecture = "DeepseekV32ForCausalLM",
     .models = "DeepSeek-V3.2",
     .notes = "contexts up to `index_topk`, longer ones are refused; without multi-token prediction",
-    .describe = deepseek_v32::describe_deepseek,
-    .experts = {.score = Score::kSigmoid, .renormalize = true}};
+    .describe = deepseek_v32::describe,
+    .experts = {.defaults = deepseek_v32::kDefaults, .score = Score::kSigmoid}};
 constinit const Family kGlmMoeDsaFamily = {
     .architecture = "GlmMoeDsaForCausalLM",
     .models = "GLM-5",
     .notes = "contexts up to `index_topk`, longer ones are refused; without multi-token prediction",
-    .describe = deepseek_v32::describe_glm,
-    .experts = {.score = Score::kSigmoid, .renormalize = true}};
+    .describe = deepseek_v32::describe,
+    .experts = {.defaults = deepseek_v32::kGlmDefaults, .score = Score::kSigmoid}};
 
 }  // namespace moracle

@@ -10,18 +10,29 @@ namespace moracle {
 namespace dots1 {
 namespace {
 
+// The defaults of transformers' Dots1Config.
+constexpr std::string_view kDefaults = R"({
+  "vocab_size": 152064, "hidden_size": 4608, "intermediate_size": 10944,
+  "moe_intermediate_size": 1408, "num_hidden_layers": 62, "num_attention_heads": 32,
+  "num_key_value_heads": 32, "n_group": 1, "topk_group": 1, "first_k_dense_replace": 0,
+  "norm_topk_prob": false, "hidden_act": "silu", "max_position_embeddings": 2048,
+  "rms_norm_eps": 1e-06, "tie_word_embeddings": false, "attention_bias": false,
+  "routed_scaling_factor": 1.0, "sliding_window": 4096, "max_window_layers": 62,
+  "rope_theta": 10000.0
+})";
+
 Result<Description> describe(const Checkpoint& checkpoint) {
   const Config& config = checkpoint.state().config;
   MORACLE_TRY(const DecoderSpec decoder, read_decoder_spec(config));
   MORACLE_TRY(const GroupedQuerySpec heads, read_grouped_query(config, decoder, false));
   MORACLE_TRY(const SharedMoeSpec moe, read_shared_moe(config));
   MORACLE_TRY(const bool biased, config.boolean_or(false, {"attention_bias"}));
-  // Without layer_types, layers from max_window_layers on have a window. transformers' default is
-  // the number of layers of one model.
+  // Without layer_types, layers from max_window_layers on have a window.
   MORACLE_TRY(const int64_t window, config.integer_or(0, {"sliding_window"}, 1));
-  if (window > 0 && !config.has({"layer_types"}))
-    MORACLE_CHECK(require_keys(config, {"max_window_layers"}));
-  MORACLE_TRY(const int64_t first, config.integer_or(0, {"max_window_layers"}, 0));
+  int64_t first = 0;
+  if (window > 0 && !config.has({"layer_types"})) {
+    MORACLE_TRY(first, config.integer({"max_window_layers"}, 0));
+  }
   MORACLE_TRY(const std::vector<int64_t> windows,
               read_windows(config, window, checkpoint.num_layers(),
                            [&](int64_t layer) { return layer >= first; }));
@@ -41,9 +52,10 @@ Result<Description> describe(const Checkpoint& checkpoint) {
 }  // namespace dots1
 
 // dots.llm1 renormalizes only if config.json says so.
-constinit const Family kDots1Family = {.architecture = "Dots1ForCausalLM",
-                                       .models = "dots.llm1",
-                                       .describe = dots1::describe,
-                                       .experts = {.score = Score::kSigmoid}};
+constinit const Family kDots1Family = {
+    .architecture = "Dots1ForCausalLM",
+    .models = "dots.llm1",
+    .describe = dots1::describe,
+    .experts = {.defaults = dots1::kDefaults, .score = Score::kSigmoid}};
 
 }  // namespace moracle

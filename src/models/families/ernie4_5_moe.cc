@@ -11,6 +11,16 @@ namespace moracle {
 namespace ernie4_5_moe {
 namespace {
 
+// The defaults of transformers' Ernie4_5_MoeConfig.
+constexpr std::string_view kDefaults = R"({
+  "vocab_size": 103424, "hidden_size": 2560, "intermediate_size": 12288, "num_hidden_layers": 28,
+  "num_attention_heads": 20, "num_key_value_heads": 4, "hidden_act": "silu",
+  "max_position_embeddings": 131072, "rms_norm_eps": 1e-05, "tie_word_embeddings": true,
+  "use_bias": false, "moe_intermediate_size": 1536, "moe_k": 6, "moe_num_experts": 64,
+  "moe_num_shared_experts": 2, "moe_layer_start_index": 1, "moe_layer_end_index": -1,
+  "moe_layer_interval": 1, "moe_norm_min": 1e-12, "rope_theta": 500000.0
+})";
+
 constexpr std::string_view kBias = "model.layers.{L}.mlp.moe_statics.e_score_correction_bias";
 constexpr const char* kNumExperts[] = {"moe_num_experts", "num_experts"};
 constexpr const char* kTopK[] = {"moe_k", "num_experts_per_tok"};
@@ -25,19 +35,15 @@ struct Sizes {
 
 Result<Sizes> read_sizes(const Config& config, int64_t num_layers) {
   Sizes sizes;
-  // transformers' defaults of these keys are the numbers of one model.
-  for (const char* key : {"moe_layer_start_index", "moe_num_shared_experts"}) {
-    if (!config.has({key})) return config.wrong({key}, "a number", "it is missing");
-  }
   MORACLE_TRY(sizes.first, config.integer({"moe_layer_start_index"}, 0));
-  MORACLE_TRY(sizes.last, config.integer_or(-1, {"moe_layer_end_index"}, -1));
+  MORACLE_TRY(sizes.last, config.integer({"moe_layer_end_index"}, -1));
   if (sizes.last == -1) sizes.last = num_layers - 1;
-  MORACLE_TRY(sizes.interval, config.integer_or(1, {"moe_layer_interval"}, 1));
+  MORACLE_TRY(sizes.interval, config.integer({"moe_layer_interval"}, 1));
   MORACLE_TRY(sizes.dense_intermediate, config.integer({"intermediate_size"}, 1, 1 << 24));
   MORACLE_TRY(const int64_t num_shared, config.integer({"moe_num_shared_experts"}, 0, 1 << 10));
   MORACLE_TRY(const int64_t one, config.integer({"moe_intermediate_size"}, 1, 1 << 20));
   sizes.shared_intermediate = num_shared * one;
-  MORACLE_TRY(const double least, config.number_or(0, {"moe_norm_min"}));
+  MORACLE_TRY(const double least, config.number({"moe_norm_min"}));
   if (least > 1e-9) {
     return config.unsupported({"moe_norm_min"}, "at most 1e-9, less than any sum of weights",
                               str("it is ", least));
@@ -93,19 +99,13 @@ Result<LayerDescription> describe_layer(const Checkpoint& checkpoint, const Deco
 
 Result<Description> describe(const Checkpoint& checkpoint) {
   const Config& config = checkpoint.state().config;
-  constexpr DecoderDefaults kDefaults{.norm_epsilon = 1e-5, .rotary = {.theta = 500'000}};
-  MORACLE_TRY(const DecoderSpec spec, read_decoder_spec(config, kDefaults));
-  MORACLE_TRY(GroupedQuerySpec heads, read_grouped_query(config, spec, true, kDefaults));
+  MORACLE_TRY(const DecoderSpec spec, read_decoder_spec(config));
+  MORACLE_TRY(GroupedQuerySpec heads, read_grouped_query(config, spec));
   heads.rotary.interleaved = true;
   MORACLE_TRY(const Sizes sizes, read_sizes(config, checkpoint.num_layers()));
-  // Elsewhere a missing key means false, in this family true.
-  if (!config.has({"tie_word_embeddings"}))
-    return config.wrong({"tie_word_embeddings"}, "true or false", "it is missing");
-  MORACLE_TRY(Description description, describe_decoder(checkpoint, spec, [&](int64_t layer) {
-                return describe_layer(checkpoint, spec, heads, sizes, layer);
-              }));
-  MORACLE_CHECK(ignore_next_tokens(checkpoint, {"model.mtp_"}, description));
-  return description;
+  return describe_decoder(checkpoint, spec, [&](int64_t layer) {
+    return describe_layer(checkpoint, spec, heads, sizes, layer);
+  });
 }
 
 }  // namespace
@@ -115,7 +115,8 @@ constinit const Family kErnie45MoeFamily = {.architecture = "Ernie4_5_MoeForCaus
                                             .models = "ERNIE-4.5",
                                             .notes = "without multi-token prediction",
                                             .describe = ernie4_5_moe::describe,
-                                            .experts = {.num_experts = ernie4_5_moe::kNumExperts,
+                                            .experts = {.defaults = ernie4_5_moe::kDefaults,
+                                                        .num_experts = ernie4_5_moe::kNumExperts,
                                                         .top_k = ernie4_5_moe::kTopK,
                                                         .score = Score::kSoftmax,
                                                         .renormalize = true,

@@ -11,10 +11,21 @@ namespace moracle {
 namespace exaone_moe {
 namespace {
 
+// The defaults of transformers' ExaoneMoeConfig.
+constexpr std::string_view kDefaults = R"({
+  "vocab_size": 102400, "hidden_size": 4096, "intermediate_size": 16384, "num_hidden_layers": 32,
+  "num_attention_heads": 32, "num_key_value_heads": 32, "hidden_act": "silu",
+  "max_position_embeddings": 2048, "rms_norm_eps": 1e-05, "tie_word_embeddings": false,
+  "sliding_window": 4096, "sliding_window_pattern": 4, "first_k_dense_replace": 1,
+  "moe_intermediate_size": 1024, "num_experts": 64, "num_experts_per_tok": 8,
+  "num_shared_experts": 1, "norm_topk_prob": true, "routed_scaling_factor": 2.5, "n_group": 1,
+  "topk_group": 1, "rope_theta": 10000.0
+})";
+
 constexpr std::string_view kBias = "model.layers.{L}.mlp.e_score_correction_bias";
 
 Result<SharedMoeSpec> read_moe(const Config& config, int64_t num_layers) {
-  MORACLE_TRY(SharedMoeSpec moe, read_shared_moe(config, 1));
+  MORACLE_TRY(SharedMoeSpec moe, read_shared_moe(config));
   MORACLE_CHECK(read_mlp_layer_types(config, num_layers, moe));
   moe.bias_name = kBias;
   MORACLE_CHECK(require_keys(config, {"routed_scaling_factor", "num_shared_experts"}));
@@ -24,16 +35,18 @@ Result<SharedMoeSpec> read_moe(const Config& config, int64_t num_layers) {
 Result<Description> describe(const Checkpoint& checkpoint) {
   const Config& config = checkpoint.state().config;
   const int64_t num_layers = checkpoint.num_layers();
-  constexpr DecoderDefaults kDefaults{.norm_epsilon = 1e-5};
-  MORACLE_TRY(const DecoderSpec decoder, read_decoder_spec(config, kDefaults));
-  MORACLE_TRY(const GroupedQuerySpec heads, read_grouped_query(config, decoder, false, kDefaults));
+  MORACLE_TRY(const DecoderSpec decoder, read_decoder_spec(config));
+  MORACLE_TRY(const GroupedQuerySpec heads, read_grouped_query(config, decoder, false));
   MORACLE_TRY(const SharedMoeSpec moe, read_moe(config, num_layers));
-  // transformers' defaults of these keys are the numbers of one model.
   MORACLE_TRY(const int64_t window, config.integer_or(0, {"sliding_window"}, 1));
-  if (window > 0 && !config.has({"layer_types"}))
-    return config.wrong({"layer_types"}, "one for each layer", "it is missing");
+  // A pattern of letters counts only with layer_types, which then repeats it.
+  int64_t every = 1;
+  if (window > 0 && !config.has({"layer_types"})) {
+    MORACLE_TRY(every, config.integer({"sliding_window_pattern"}, 1));
+  }
   MORACLE_TRY(const std::vector<int64_t> windows,
-              read_windows(config, window, num_layers, [](int64_t) { return false; }));
+              read_windows(config, window, num_layers,
+                           [&](int64_t layer) { return (layer + 1) % every != 0; }));
   const auto describe_layer = [&](int64_t layer) -> Result<LayerDescription> {
     const std::string self_attn = layer_prefix(checkpoint, layer) + "self_attn.";
     GroupedQuerySpec own = heads;
@@ -45,20 +58,18 @@ Result<Description> describe(const Checkpoint& checkpoint) {
     MORACLE_TRY(attention.k_norm, checkpoint.vector(self_attn + "k_norm.weight", heads.head_dim));
     return describe_shared_moe_layer(checkpoint, decoder, moe, layer, std::move(attention));
   };
-  MORACLE_TRY(Description description, describe_decoder(checkpoint, decoder, describe_layer));
-  MORACLE_CHECK(ignore_next_tokens(checkpoint, {"mtp."}, description));
-  return description;
+  return describe_decoder(checkpoint, decoder, describe_layer);
 }
 
 }  // namespace
 }  // namespace exaone_moe
 
-constinit const Family kExaoneMoeFamily = {
-    .architecture = "ExaoneMoeForCausalLM",
-    .models = "K-EXAONE",
-    .notes = "without multi-token prediction",
-    .describe = exaone_moe::describe,
-    .experts = {
-        .score = Score::kSigmoid, .renormalize = true, .correction_bias = exaone_moe::kBias}};
+constinit const Family kExaoneMoeFamily = {.architecture = "ExaoneMoeForCausalLM",
+                                           .models = "K-EXAONE",
+                                           .notes = "without multi-token prediction",
+                                           .describe = exaone_moe::describe,
+                                           .experts = {.defaults = exaone_moe::kDefaults,
+                                                       .score = Score::kSigmoid,
+                                                       .correction_bias = exaone_moe::kBias}};
 
 }  // namespace moracle

@@ -13,6 +13,23 @@ namespace moracle {
 namespace gemma4 {
 namespace {
 
+// The defaults of transformers' Gemma4TextConfig.
+constexpr std::string_view kDefaults = R"({
+  "vocab_size": 262144, "hidden_size": 2304, "intermediate_size": 9216, "num_hidden_layers": 30,
+  "num_attention_heads": 8, "num_key_value_heads": 4, "head_dim": 256,
+  "hidden_activation": "gelu_pytorch_tanh", "max_position_embeddings": 131072,
+  "rms_norm_eps": 1e-06, "tie_word_embeddings": true, "attention_bias": false,
+  "sliding_window": 512, "hidden_size_per_layer_input": 256, "attention_k_eq_v": false,
+  "num_kv_shared_layers": 0, "enable_moe_block": false,
+  "global_head_dim": 512,
+  "rope_parameters": {
+    "sliding_attention": {"rope_type": "default", "rope_theta": 10000.0},
+    "full_attention": {
+      "rope_type": "proportional", "partial_rotary_factor": 0.25, "rope_theta": 1000000.0
+    }
+  }
+})";
+
 constexpr ExpertNames kNames[] = {
     {.experts = "model.layers.{L}.experts", .fused = true},
     {"model.layers.{L}.experts", "gate_proj", "up_proj", "down_proj"}};
@@ -32,7 +49,7 @@ Status refuse_others(const Config& config) {
   MORACLE_TRY(const bool experts, config.boolean_or(false, {"enable_moe_block"}));
   if (!experts)
     return config.unsupported({"enable_moe_block"}, "true, a model with experts", "it is false");
-  MORACLE_TRY(const int64_t inputs, config.integer_or(256, {"hidden_size_per_layer_input"}));
+  MORACLE_TRY(const int64_t inputs, config.integer_or(0, {"hidden_size_per_layer_input"}));
   if (inputs != 0)
     return config.unsupported({"hidden_size_per_layer_input"}, "0", str("it is ", inputs));
   MORACLE_TRY(const int64_t shared, config.integer_or(0, {"num_kv_shared_layers"}));
@@ -45,9 +62,8 @@ Status refuse_others(const Config& config) {
 
 Result<DecoderSpec> read_decoder(const Config& config) {
   MORACLE_TRY(DecoderSpec spec, read_decoder_spec(config));
-  MORACLE_TRY(spec.max_context, config.integer_or(131'072, {"max_position_embeddings"}, 1));
   const std::string needed = "gelu_pytorch_tanh";
-  MORACLE_TRY(const std::string activation, config.text_or(needed, {"hidden_activation"}));
+  MORACLE_TRY(const std::string activation, config.text({"hidden_activation"}));
   if (activation != needed)
     return config.unsupported({"hidden_activation"}, needed, "it is " + activation);
   spec.activation = Activation::kGeluTanh;
@@ -61,40 +77,14 @@ Result<DecoderSpec> read_decoder(const Config& config) {
   return spec;
 }
 
-// Frequencies of one kind of layer. "proportional" rotates only the first pairs, by the frequencies
-// that a whole head would have.
+// RoPE of one kind of layer.
 Result<Rotary> read_rope(const Config& config, const char* kind, int64_t dim) {
-  const bool full = kind == kFull;
-  double theta = full ? 1e6 : 1e4, part = full ? 0.25 : 1, factor = 1;
-  std::string type = full ? "proportional" : "default";
-  MORACLE_TRY(const auto kinds, config.object({"rope_parameters"}));
-  if (kinds) {
-    MORACLE_TRY(const auto rope, kinds->object({kind}));
-    if (!rope) return kinds->wrong({kind}, "an object", "it is missing");
-    MORACLE_TRY(theta, rope->number_or(0, {"rope_theta"}));
-    MORACLE_TRY(type, rope->text_or("default", {"rope_type", "type"}));
-    MORACLE_TRY(part, rope->number_or(1, {"partial_rotary_factor"}));
-    MORACLE_TRY(factor, rope->number_or(1, {"factor"}));
-    if (!(theta > 1 && theta <= 1e30))
-      return rope->wrong({"rope_theta"}, "a number above 1", str("it is ", theta));
-    if (type != "default" && type != "proportional")
-      return rope->unsupported({"rope_type"}, "default or proportional", "it is " + type);
-    if (type == "default" && (part != 1 || factor != 1))
-      return rope->unsupported({"rope_type"}, "proportional, with a part or a factor",
-                               "it is default");
-    if (!(part > 0 && part <= 1))
-      return rope->wrong({"partial_rotary_factor"}, "a number from 0 to 1", str("it is ", part));
-    if (!(factor > 0 && factor <= 1e9))
-      return rope->wrong({"factor"}, "a number above 0", str("it is ", factor));
-  }
-  const auto turned = static_cast<int64_t>(std::floor(part * static_cast<double>(dim) / 2));
-  Rotary rotary;
-  for (int64_t i = 0; i < dim / 2; ++i) {
-    const double exponent = 2.0 * static_cast<double>(i) / static_cast<double>(dim);
-    const double frequency = i < turned ? 1 / (factor * std::pow(theta, exponent)) : 0;
-    rotary.frequencies.push_back(static_cast<float>(frequency));
-  }
-  return rotary;
+  MORACLE_TRY(const auto kinds, rotary_settings(config));
+  if (!kinds) return config.wrong({"rope_parameters"}, "an object", "it is missing");
+  MORACLE_TRY(const auto rope, kinds->object({kind}));
+  if (!rope) return kinds->wrong({kind}, "an object", "it is missing");
+  MORACLE_TRY(RotaryAndScale read, read_rotary(config, rope, dim, {}));
+  return std::move(read.rotary);
 }
 
 // Layers without a window have sizes of their own: under keys of their own, or for each layer
@@ -116,7 +106,7 @@ Status read_sizes_of_layer(const Config& config, int64_t layer, bool full, Group
     return {};
   }
   if (!full) return {};
-  MORACLE_TRY(spec.head_dim, config.integer_or(512, {"global_head_dim"}, 2, 1 << 16));
+  MORACLE_TRY(spec.head_dim, config.integer({"global_head_dim"}, 2, 1 << 16));
   if (!spec.values_are_keys) return {};
   MORACLE_TRY(
       spec.num_kv_heads,
@@ -133,7 +123,7 @@ Result<GroupedQuerySpec> read_layer(const Config& config, const DecoderSpec& dec
   spec.values_are_keys = keys && full;
   MORACLE_TRY(spec.num_heads, config.integer({"num_attention_heads"}, 1, 1 << 16));
   MORACLE_TRY(spec.num_kv_heads, config.integer({"num_key_value_heads"}, 1, spec.num_heads));
-  MORACLE_TRY(spec.head_dim, config.integer_or(256, {"head_dim"}, 2, 1 << 16));
+  MORACLE_TRY(spec.head_dim, config.integer({"head_dim"}, 2, 1 << 16));
   MORACLE_CHECK(read_sizes_of_layer(config, layer, full, spec));
   if (spec.head_dim % 2 != 0)
     return config.wrong({"head_dim"}, "an even number", str("it is ", spec.head_dim));
@@ -151,7 +141,7 @@ Result<Spec> read(const Config& config, int64_t num_layers) {
   MORACLE_TRY(spec.decoder, read_decoder(config));
   MORACLE_TRY(spec.mlp_intermediate, config.integer({"intermediate_size"}, 1, 1 << 24));
   MORACLE_TRY(spec.biased, config.boolean_or(false, {"attention_bias"}));
-  MORACLE_TRY(const int64_t window, config.integer_or(512, {"sliding_window"}, 1));
+  MORACLE_TRY(const int64_t window, config.integer({"sliding_window"}, 1));
   MORACLE_TRY(
       std::vector<int64_t> windows,
       read_windows(config, window, num_layers, [](int64_t layer) { return (layer + 1) % 6 != 0; }));
@@ -213,9 +203,8 @@ Result<LayerDescription> describe_layer(const Checkpoint& checkpoint, const Spec
 
 Result<Description> describe(const Checkpoint& checkpoint) {
   MORACLE_TRY(const Spec spec, read(checkpoint.state().config, checkpoint.num_layers()));
-  return describe_decoder(
-      checkpoint, spec.decoder,
-      [&](int64_t layer) { return describe_layer(checkpoint, spec, layer); }, "norm", true);
+  return describe_decoder(checkpoint, spec.decoder,
+                          [&](int64_t layer) { return describe_layer(checkpoint, spec, layer); });
 }
 
 }  // namespace
@@ -226,7 +215,8 @@ constinit const Family kGemma4Family = {.architecture = "Gemma4ForCausalLM",
                                         .models = "Gemma-4 MoE",
                                         .notes = "text only",
                                         .describe = gemma4::describe,
-                                        .experts = {.names = gemma4::kNames,
+                                        .experts = {.defaults = gemma4::kDefaults,
+                                                    .names = gemma4::kNames,
                                                     .top_k = gemma4::kTopK,
                                                     .score = Score::kSoftmax,
                                                     .renormalize = true,

@@ -11,11 +11,22 @@ namespace moracle {
 namespace glm4_moe {
 namespace {
 
+// The defaults of transformers' Glm4MoeConfig.
+constexpr std::string_view kDefaults = R"({
+  "vocab_size": 151552, "hidden_size": 4096, "intermediate_size": 10944, "num_hidden_layers": 46,
+  "num_attention_heads": 96, "num_key_value_heads": 8, "hidden_act": "silu",
+  "max_position_embeddings": 131072, "rms_norm_eps": 1e-05, "tie_word_embeddings": false,
+  "attention_bias": false, "moe_intermediate_size": 1408, "num_experts_per_tok": 8,
+  "n_shared_experts": 1, "n_routed_experts": 128, "routed_scaling_factor": 1.0, "n_group": 1,
+  "topk_group": 1, "first_k_dense_replace": 1, "norm_topk_prob": true, "use_qk_norm": false,
+  "rope_theta": 10000.0, "partial_rotary_factor": 0.5
+})";
+
 Result<Description> describe(const Checkpoint& checkpoint) {
   const Config& config = checkpoint.state().config;
-  constexpr DecoderDefaults kDefaults{.norm_epsilon = 1e-5, .rotary = {.part = 0.5}};
-  MORACLE_TRY(const DecoderSpec decoder, read_decoder_spec(config, kDefaults));
-  MORACLE_TRY(const GroupedQuerySpec heads, read_grouped_query(config, decoder, true, kDefaults));
+  MORACLE_TRY(const DecoderSpec decoder, read_decoder_spec(config));
+  MORACLE_TRY(const GroupedQuerySpec heads,
+              read_grouped_query(config, decoder, true, {.partial = true}));
   MORACLE_TRY(const SharedMoeSpec moe, read_shared_moe(config));
   MORACLE_TRY(const bool biased, config.boolean_or(false, {"attention_bias"}));
   MORACLE_TRY(const bool qk_norm, config.boolean_or(false, {"use_qk_norm"}));
@@ -29,9 +40,7 @@ Result<Description> describe(const Checkpoint& checkpoint) {
     }
     return describe_shared_moe_layer(checkpoint, decoder, moe, layer, std::move(attention));
   };
-  MORACLE_TRY(Description description, describe_decoder(checkpoint, decoder, describe_layer));
-  MORACLE_CHECK(ignore_next_tokens(checkpoint, description));
-  return description;
+  return describe_decoder(checkpoint, decoder, describe_layer);
 }
 
 }  // namespace
@@ -42,6 +51,6 @@ constinit const Family kGlm4MoeFamily = {
     .models = "GLM-4.5, 4.6, 4.7",
     .notes = "without multi-token prediction",
     .describe = glm4_moe::describe,
-    .experts = {.score = Score::kSigmoid, .renormalize = true}};
+    .experts = {.defaults = glm4_moe::kDefaults, .score = Score::kSigmoid}};
 
 }  // namespace moracle

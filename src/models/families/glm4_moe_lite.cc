@@ -9,15 +9,26 @@ namespace moracle {
 namespace glm4_moe_lite {
 namespace {
 
+// The defaults of transformers' Glm4MoeLiteConfig.
+constexpr std::string_view kDefaults = R"({
+  "vocab_size": 154880, "hidden_size": 2048, "intermediate_size": 10240,
+  "moe_intermediate_size": 1536, "num_hidden_layers": 47, "num_attention_heads": 20,
+  "n_shared_experts": 1, "n_routed_experts": 64, "routed_scaling_factor": 1.8, "kv_lora_rank": 512,
+  "q_lora_rank": 768, "qk_rope_head_dim": 64, "v_head_dim": 256, "qk_nope_head_dim": 192,
+  "n_group": 1, "topk_group": 1, "num_experts_per_tok": 4, "norm_topk_prob": true,
+  "hidden_act": "silu", "max_position_embeddings": 202752, "rms_norm_eps": 1e-05,
+  "tie_word_embeddings": false, "rope_interleave": true, "attention_bias": false,
+  "rope_theta": 10000.0, "first_k_dense_replace": 1
+})";
+
 Result<Description> describe(const Checkpoint& checkpoint) {
   const Config& config = checkpoint.state().config;
-  constexpr DecoderDefaults kDefaults{1e-5};
-  MORACLE_TRY(const DecoderSpec decoder, read_decoder_spec(config, kDefaults));
+  MORACLE_TRY(const DecoderSpec decoder, read_decoder_spec(config));
   MORACLE_TRY(const LatentSpec attention, read_latent(config));
-  MORACLE_TRY(SharedMoeSpec moe, read_shared_moe(config, 1));
+  MORACLE_TRY(SharedMoeSpec moe, read_shared_moe(config));
   MORACLE_CHECK(read_mlp_layer_types(config, checkpoint.num_layers(), moe));
-  for (size_t layer = 0; layer < moe.dense.size() && config.has({"first_k_dense_replace"});
-       ++layer) {
+  const bool counted = config.value().contains("first_k_dense_replace");
+  for (size_t layer = 0; layer < moe.dense.size() && counted; ++layer) {
     if (moe.dense[layer] == (static_cast<int64_t>(layer) < moe.dense_layers)) continue;
     return config.wrong({"first_k_dense_replace"}, "the dense layers of mlp_layer_types",
                         str("it is ", moe.dense_layers));
@@ -34,6 +45,6 @@ constinit const Family kGlm4MoeLiteFamily = {
     .models = "GLM-4.7-Flash",
     .notes = "without multi-token prediction",
     .describe = glm4_moe_lite::describe,
-    .experts = {.score = Score::kSigmoid, .renormalize = true}};
+    .experts = {.defaults = glm4_moe_lite::kDefaults, .score = Score::kSigmoid}};
 
 }  // namespace moracle

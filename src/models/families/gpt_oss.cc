@@ -10,6 +10,19 @@ namespace moracle {
 namespace gpt_oss {
 namespace {
 
+// The defaults of transformers' GptOssConfig.
+constexpr std::string_view kDefaults = R"({
+  "num_hidden_layers": 36, "num_local_experts": 128, "vocab_size": 201088, "hidden_size": 2880,
+  "intermediate_size": 2880, "head_dim": 64, "num_attention_heads": 64, "num_key_value_heads": 8,
+  "sliding_window": 128, "tie_word_embeddings": false, "hidden_act": "silu",
+  "max_position_embeddings": 131072, "rms_norm_eps": 1e-05, "num_experts_per_tok": 4,
+  "swiglu_alpha": 1.702, "swiglu_limit": 7.0, "attention_bias": true, "rope_theta": 150000.0,
+  "rope_parameters": {
+    "rope_type": "yarn", "factor": 32.0, "beta_fast": 32.0, "beta_slow": 1.0,
+    "truncate": false, "original_max_position_embeddings": 4096
+  }
+})";
+
 Result<LayerDescription> describe_layer(const Checkpoint& checkpoint, const DecoderSpec& spec,
                                         const GroupedQuerySpec& heads, int64_t layer, bool biased) {
   const std::string prefix = layer_prefix(checkpoint, layer);
@@ -43,18 +56,13 @@ Result<Description> describe(const Checkpoint& checkpoint) {
   // Routing and activation depend on model_type.
   MORACLE_TRY(const std::string type, config.text({"model_type"}));
   if (type != "gpt_oss") return config.wrong({"model_type"}, "gpt_oss", "it is " + type);
-  // Require rotary settings: without them transformers would assume the YaRN settings of one
-  // published model.
-  if (!config.has({"rope_parameters", "rope_scaling"}))
-    return config.wrong({"rope_parameters", "rope_scaling"}, "an object", "it is missing");
-  constexpr DecoderDefaults kDefaults{1e-5, {150'000}};
-  MORACLE_TRY(const DecoderSpec spec, read_decoder_spec(config, kDefaults));
-  MORACLE_TRY(const GroupedQuerySpec heads, read_grouped_query(config, spec, false, kDefaults));
+  MORACLE_TRY(const DecoderSpec spec, read_decoder_spec(config));
+  MORACLE_TRY(const GroupedQuerySpec heads, read_grouped_query(config, spec, false));
   MORACLE_TRY(const int64_t window, config.integer({"sliding_window"}, 1));
   MORACLE_TRY(const std::vector<int64_t> windows,
               read_windows(config, window, checkpoint.num_layers(),
                            [](int64_t layer) { return layer % 2 == 0; }));
-  MORACLE_TRY(const bool biased, config.boolean_or(true, {"attention_bias"}));
+  MORACLE_TRY(const bool biased, config.boolean_or(false, {"attention_bias"}));
   return describe_decoder(checkpoint, spec, [&](int64_t layer) {
     GroupedQuerySpec own = heads;
     own.window = windows[layer];
@@ -69,7 +77,8 @@ constinit const Family kGptOssFamily = {
     .architecture = "GptOssForCausalLM",
     .models = "GPT-OSS",
     .describe = gpt_oss::describe,
-    .experts = {.names = gpt_oss::kNames,
+    .experts = {.defaults = gpt_oss::kDefaults,
+                .names = gpt_oss::kNames,
                 .intermediate_size = kOnlySizeKeys,
                 .score = Score::kTopkThenSoftmax,
                 // config.json says silu and means the clamped variant with a limit.

@@ -14,6 +14,32 @@ namespace moracle {
 namespace granite_moe {
 namespace {
 
+// The defaults of transformers' GraniteMoeConfig.
+constexpr std::string_view kDefaults = R"({
+  "vocab_size": 32000, "hidden_size": 4096, "intermediate_size": 11008, "num_hidden_layers": 32,
+  "num_attention_heads": 32, "hidden_act": "silu", "max_position_embeddings": 2048,
+  "rms_norm_eps": 1e-06, "tie_word_embeddings": false, "attention_bias": false,
+  "embedding_multiplier": 1.0, "logits_scaling": 1.0, "residual_multiplier": 1.0,
+  "attention_multiplier": 1.0, "num_local_experts": 8, "num_experts_per_tok": 2,
+  "rope_theta": 10000.0
+})";
+
+// The defaults of transformers' GraniteMoeSharedConfig.
+constexpr std::string_view kSharedDefaults = R"({
+  "vocab_size": 32000, "hidden_size": 4096, "intermediate_size": 11008, "num_hidden_layers": 32,
+  "num_attention_heads": 32, "hidden_act": "silu", "max_position_embeddings": 2048,
+  "rms_norm_eps": 1e-06, "tie_word_embeddings": false, "attention_bias": false,
+  "embedding_multiplier": 1.0, "logits_scaling": 1.0, "residual_multiplier": 1.0,
+  "attention_multiplier": 1.0, "num_local_experts": 8, "num_experts_per_tok": 2,
+  "shared_intermediate_size": 0, "rope_theta": 10000.0
+})";
+
+// The defaults of transformers' GraniteMoeHybridConfig.
+constexpr std::string_view kHybridDefaults = R"({
+  "hidden_size": 4096, "intermediate_size": 11008, "num_hidden_layers": 32, "hidden_act": "silu",
+  "num_local_experts": 8, "num_experts_per_tok": 2
+})";
+
 constexpr ExpertNames kNames[] = {{.experts = "model.layers.{L}.block_sparse_moe",
                                    .up = "input_linear.weight",
                                    .down = "output_linear.weight",
@@ -21,7 +47,7 @@ constexpr ExpertNames kNames[] = {{.experts = "model.layers.{L}.block_sparse_moe
 constexpr const char* kSize[] = {"intermediate_size"};
 
 Result<float> read_factor(const Config& config, const char* key) {
-  MORACLE_TRY(const double factor, config.number_or(1, {key}));
+  MORACLE_TRY(const double factor, config.number({key}));
   if (factor > 0 && factor <= 1e6) return static_cast<float>(factor);
   return config.wrong({key}, "a number above 0", str("it is ", factor));
 }
@@ -87,23 +113,30 @@ Result<Description> describe_shared(const Checkpoint& checkpoint) {
   return describe_with(checkpoint, true);
 }
 
-constexpr ExpertConvention kExperts = {
-    .names = kNames, .intermediate_size = kSize, .score = Score::kTopkThenSoftmax};
+constexpr ExpertConvention convention(std::string_view defaults) {
+  return {.defaults = defaults,
+          .names = kNames,
+          .intermediate_size = kSize,
+          .score = Score::kTopkThenSoftmax};
+}
 
 }  // namespace
 }  // namespace granite_moe
 
-constinit const Family kGraniteMoeFamily = {.architecture = "GraniteMoeForCausalLM",
-                                            .models = "Granite-MoE",
-                                            .describe = granite_moe::describe_plain,
-                                            .experts = granite_moe::kExperts};
-constinit const Family kGraniteMoeSharedFamily = {.architecture = "GraniteMoeSharedForCausalLM",
-                                                  .models = "Granite-MoE with a shared expert",
-                                                  .describe = granite_moe::describe_shared,
-                                                  .experts = granite_moe::kExperts};
-constinit const Family kGraniteMoeHybridFamily = {.architecture = "GraniteMoeHybridForCausalLM",
-                                                  .models = "Granite-4.0-H",
-                                                  .notes = "lacks Mamba-2 layers",
-                                                  .experts = granite_moe::kExperts};
+constinit const Family kGraniteMoeFamily = {
+    .architecture = "GraniteMoeForCausalLM",
+    .models = "Granite-MoE",
+    .describe = granite_moe::describe_plain,
+    .experts = granite_moe::convention(granite_moe::kDefaults)};
+constinit const Family kGraniteMoeSharedFamily = {
+    .architecture = "GraniteMoeSharedForCausalLM",
+    .models = "Granite-MoE with a shared expert",
+    .describe = granite_moe::describe_shared,
+    .experts = granite_moe::convention(granite_moe::kSharedDefaults)};
+constinit const Family kGraniteMoeHybridFamily = {
+    .architecture = "GraniteMoeHybridForCausalLM",
+    .models = "Granite-4.0-H",
+    .notes = "lacks Mamba-2 layers",
+    .experts = granite_moe::convention(granite_moe::kHybridDefaults)};
 
 }  // namespace moracle

@@ -10,8 +10,16 @@ namespace moracle {
 namespace hunyuan_v1_moe {
 namespace {
 
+// The defaults of transformers' HunYuanMoEV1Config.
+constexpr std::string_view kDefaults = R"({
+  "vocab_size": 290943, "hidden_size": 4096, "intermediate_size": 11008, "num_hidden_layers": 32,
+  "num_attention_heads": 32, "hidden_act": "silu", "max_position_embeddings": 2048,
+  "rms_norm_eps": 1e-05, "tie_word_embeddings": false, "attention_bias": false, "num_experts": 1,
+  "moe_topk": 1, "rope_theta": 10000.0
+})";
+
 constexpr const char* kNumExperts[] = {"num_experts"};
-constexpr const char* kTopK[] = {"moe_topk"};
+constexpr const char* kTopK[] = {"num_experts_per_tok", "moe_topk"};
 constexpr const char* kSize[] = {"intermediate_size"};
 
 // Published files repeat these numbers for every layer; transformers reads none of them.
@@ -49,9 +57,8 @@ Result<LayerDescription> describe_layer(const Checkpoint& checkpoint, const Deco
 
 Result<Description> describe(const Checkpoint& checkpoint) {
   const Config& config = checkpoint.state().config;
-  constexpr DecoderDefaults kDefaults{.norm_epsilon = 1e-5, .rotary = {.ntk_alpha = true}};
-  MORACLE_TRY(const DecoderSpec spec, read_decoder_spec(config, kDefaults));
-  MORACLE_TRY(GroupedQuerySpec heads, read_grouped_query(config, spec, true, kDefaults));
+  MORACLE_TRY(const DecoderSpec spec, read_decoder_spec(config));
+  MORACLE_TRY(GroupedQuerySpec heads, read_grouped_query(config, spec, true, {.ntk_alpha = true}));
   heads.qk_norm = QkNorm::kAfterRope;
   MORACLE_TRY(const bool qk_norm, config.boolean_or(true, {"use_qk_norm"}));
   if (!qk_norm) return config.unsupported({"use_qk_norm"}, "true", "it is false");
@@ -73,7 +80,8 @@ constinit const Family kHunyuanV1MoeFamily = {
     .architecture = "HunYuanMoEV1ForCausalLM",
     .models = "Hunyuan-A13B",
     .describe = hunyuan_v1_moe::describe,
-    .experts = {.num_experts = hunyuan_v1_moe::kNumExperts,
+    .experts = {.defaults = hunyuan_v1_moe::kDefaults,
+                .num_experts = hunyuan_v1_moe::kNumExperts,
                 .top_k = hunyuan_v1_moe::kTopK,
                 .intermediate_size = hunyuan_v1_moe::kSize,
                 .score = Score::kSoftmax,

@@ -23,7 +23,7 @@ Result<GatedDeltaSpec> read_delta(const Config& config, const DecoderSpec& decod
 
 Result<std::vector<bool>> read_layer_types(const Config& config, int64_t num_layers) {
   MORACLE_TRY(const std::vector<std::string> types, config.texts({"layer_types"}));
-  MORACLE_TRY(const int64_t interval, config.integer_or(4, {"full_attention_interval"}, 1));
+  MORACLE_TRY(const int64_t interval, config.integer({"full_attention_interval"}, 1));
   std::vector<bool> is_delta;
   for (int64_t layer = 0; types.empty() && layer < num_layers; ++layer)
     is_delta.push_back((layer + 1) % interval != 0);
@@ -75,13 +75,12 @@ Result<AttentionDescription> describe_attention(const Checkpoint& checkpoint,
 }  // namespace
 
 Result<HybridMoe> read_hybrid_moe(const Config& config, int64_t num_layers) {
-  constexpr DecoderDefaults kDefaults{.rotary = {.part = 0.25}};
   HybridMoe spec;
-  MORACLE_TRY(spec.decoder, read_decoder_spec(config, kDefaults));
+  MORACLE_TRY(spec.decoder, read_decoder_spec(config));
   spec.decoder.norm_offset = 1;
   if (spec.decoder.activation != Activation::kSilu)
     return config.unsupported({"hidden_act"}, "silu, for gated DeltaNet", "it is another one");
-  MORACLE_TRY(spec.heads, read_grouped_query(config, spec.decoder, false, kDefaults));
+  MORACLE_TRY(spec.heads, read_grouped_query(config, spec.decoder, false, {.partial = true}));
   spec.heads.output_gate = OutputGate::kInQueries;
   MORACLE_TRY(spec.delta, read_delta(config, spec.decoder));
   MORACLE_TRY(spec.is_delta, read_layer_types(config, num_layers));

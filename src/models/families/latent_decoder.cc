@@ -78,9 +78,7 @@ Result<Description> describe_latent_decoder(const Checkpoint& checkpoint,
                 latent_decoder::describe_attention(checkpoint, prefix, decoder, attention, biased));
     return describe_shared_moe_layer(checkpoint, decoder, moe, layer, std::move(described));
   };
-  MORACLE_TRY(Description description, describe_decoder(checkpoint, decoder, describe_layer));
-  MORACLE_CHECK(ignore_next_tokens(checkpoint, description));
-  return description;
+  return describe_decoder(checkpoint, decoder, describe_layer);
 }
 
 }  // namespace moracle

@@ -11,6 +11,16 @@ namespace moracle {
 namespace lfm2_moe {
 namespace {
 
+// The defaults of transformers' Lfm2MoeConfig.
+constexpr std::string_view kDefaults = R"({
+  "vocab_size": 65536, "hidden_size": 2048, "intermediate_size": 7168,
+  "moe_intermediate_size": 1792, "num_hidden_layers": 32, "tie_word_embeddings": true,
+  "max_position_embeddings": 128000, "norm_eps": 1e-05, "num_attention_heads": 32,
+  "num_key_value_heads": 8, "conv_bias": false, "conv_L_cache": 3, "num_dense_layers": 2,
+  "num_experts_per_tok": 4, "num_experts": 32, "use_expert_bias": true,
+  "routed_scaling_factor": 1.0, "norm_topk_prob": true, "rope_theta": 1000000.0
+})";
+
 constexpr ExpertNames kNames[] = {
     {"model.layers.{L}.feed_forward.experts", "w1", "w3", "w2"},
     {.experts = "model.layers.{L}.feed_forward.experts", .fused = true}};
@@ -39,28 +49,20 @@ Result<std::vector<bool>> read_layer_types(const Config& config, int64_t num_lay
 }
 
 Result<Spec> read(const Config& config, int64_t num_layers) {
-  constexpr DecoderDefaults kDefaults{.norm_epsilon = 1e-5, .rotary = {.theta = 1'000'000}};
   Spec spec;
-  MORACLE_TRY(spec.decoder, read_decoder_spec(config, kDefaults));
-  MORACLE_TRY(const double epsilon, config.number_or(kDefaults.norm_epsilon, {"norm_eps"}));
-  if (!(epsilon >= 0 && epsilon < 1))
-    return config.wrong({"norm_eps"}, "a number from 0 to 1", str("it is ", epsilon));
-  spec.decoder.norm_epsilon = static_cast<float>(epsilon);
-  MORACLE_TRY(spec.heads, read_grouped_query(config, spec.decoder, false, kDefaults));
+  MORACLE_TRY(spec.decoder, read_decoder_spec(config, "norm_eps"));
+  MORACLE_TRY(spec.heads, read_grouped_query(config, spec.decoder, false));
   spec.convolution.hidden_size = spec.decoder.hidden_size;
   MORACLE_TRY(spec.convolution.kernel, config.integer({"conv_L_cache"}, 2, 16));
   // transformers computes it in dense layers, whatever the key says.
   if (spec.decoder.activation != Activation::kSilu)
     return config.unsupported({"hidden_act"}, "silu", "it is another one");
-  // transformers' default ties them.
-  if (!config.has({"tie_embedding", "tie_word_embeddings"}))
-    return config.wrong({"tie_word_embeddings"}, "true or false", "it is missing");
   MORACLE_TRY(const bool biased, config.boolean_or(false, {"conv_bias"}));
   if (biased) return config.unsupported({"conv_bias"}, "false", "it is true");
   MORACLE_TRY(spec.is_convolution, read_layer_types(config, num_layers));
   MORACLE_TRY(spec.dense_layers, config.integer({"num_dense_layers"}, 0));
   MORACLE_TRY(spec.dense_intermediate, config.integer({"intermediate_size"}, 1, 1 << 24));
-  MORACLE_TRY(spec.correction_bias, config.boolean_or(true, {"use_expert_bias"}));
+  MORACLE_TRY(spec.correction_bias, config.boolean_or(false, {"use_expert_bias"}));
   return spec;
 }
 
@@ -133,9 +135,9 @@ constinit const Family kLfm2MoeFamily = {
     .models = "LFM2-MoE",
     .notes = "weights of experts differ from transformers' by 1e-6 / sum",
     .describe = lfm2_moe::describe,
-    .experts = {.names = lfm2_moe::kNames,
+    .experts = {.defaults = lfm2_moe::kDefaults,
+                .names = lfm2_moe::kNames,
                 .score = Score::kSigmoid,
-                .renormalize = true,
                 .correction_bias = lfm2_moe::kBias}};
 
 }  // namespace moracle

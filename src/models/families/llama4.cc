@@ -9,13 +9,23 @@
 #include "checkpoint/state.h"
 #include "models/families/decoder_parts.h"
 #include "models/families/family.h"
-#include "models/families/shared_moe.h"
 
 namespace moracle {
 namespace llama4 {
 namespace {
 
-constexpr DecoderDefaults kDefaults{.norm_epsilon = 1e-5, .rotary = {.theta = 500'000}};
+// The defaults of transformers' Llama4TextConfig.
+constexpr std::string_view kDefaults = R"({
+  "vocab_size": 202048, "hidden_size": 5120, "intermediate_size": 8192,
+  "intermediate_size_mlp": 16384, "num_hidden_layers": 48, "num_attention_heads": 40,
+  "num_key_value_heads": 8, "head_dim": 128, "hidden_act": "silu",
+  "max_position_embeddings": 131072, "rms_norm_eps": 1e-05, "tie_word_embeddings": false,
+  "num_experts_per_tok": 1, "num_local_experts": 16, "interleave_moe_layer_step": 1,
+  "use_qk_norm": true, "no_rope_layer_interval": 4, "attention_chunk_size": 8192,
+  "attn_temperature_tuning": true, "floor_scale": 8192, "attn_scale": 0.1, "attention_bias": false,
+  "rope_theta": 500000.0
+})";
+
 constexpr ExpertNames kNames[] = {
     {.experts = "model.layers.{L}.feed_forward.experts", .fused = true, .transposed = true},
     {"model.layers.{L}.feed_forward.experts", "gate_proj", "up_proj", "down_proj"}};
@@ -37,26 +47,25 @@ struct Spec {
 Result<bool> read_tempering(const Config& config) {
   const nlohmann::json* const value = config.find({"attn_temperature_tuning"});
   if (value != nullptr && value->is_number_integer()) return *value != 0;
-  return config.boolean_or(true, {"attn_temperature_tuning"});
+  return config.boolean_or(false, {"attn_temperature_tuning"});
 }
 
 Status read_attention(const Config& config, Spec& spec) {
-  MORACLE_CHECK(require_keys(config, {"head_dim"}));
-  MORACLE_TRY(spec.rope, read_grouped_query(config, spec.decoder, false, kDefaults));
+  MORACLE_TRY(spec.rope, read_grouped_query(config, spec.decoder, false));
   spec.rope.qk_norm = QkNorm::kAfterRope;
   spec.rope.rotary.interleaved = true;
   spec.no_rope = spec.rope;
   rotate_nothing(spec.no_rope.rotary);
   MORACLE_TRY(const bool tempers, read_tempering(config));
   if (tempers) {
-    MORACLE_TRY(const int64_t scale, config.integer_or(8192, {"floor_scale"}, 1));
-    MORACLE_TRY(const double strength, config.number_or(0.1, {"attn_scale"}));
+    MORACLE_TRY(const int64_t scale, config.integer({"floor_scale"}, 1));
+    MORACLE_TRY(const double strength, config.number({"attn_scale"}));
     if (!(strength >= 0 && strength <= 1e3))
       return config.wrong({"attn_scale"}, "a number from 0 to 1000", str("it is ", strength));
     spec.no_rope.temper_scale = static_cast<float>(scale);
     spec.no_rope.temper_strength = static_cast<float>(strength);
   }
-  MORACLE_TRY(spec.qk_norm, config.boolean_or(true, {"use_qk_norm"}));
+  MORACLE_TRY(spec.qk_norm, config.boolean_or(false, {"use_qk_norm"}));
   MORACLE_TRY(spec.biased, config.boolean_or(false, {"attention_bias"}));
   return {};
 }
@@ -75,17 +84,17 @@ Status read_layers(const Config& config, Spec& spec) {
   MORACLE_TRY(const std::vector<int64_t> ropes, config.integers({"no_rope_layers"}));
   if (!ropes.empty() && ropes.size() < spec.layers.size())
     return wrong_count("no_rope_layers", ropes.size());
-  MORACLE_TRY(const int64_t interval, config.integer_or(4, {"no_rope_layer_interval"}, 1));
+  MORACLE_TRY(const int64_t interval, config.integer({"no_rope_layer_interval"}, 1));
   MORACLE_TRY(const std::vector<std::string> types, config.texts({"layer_types"}));
   if (!types.empty() && types.size() != spec.layers.size())
     return wrong_count("layer_types", types.size());
-  MORACLE_TRY(const int64_t step, config.integer_or(1, {"interleave_moe_layer_step"}, 1));
+  MORACLE_TRY(const int64_t step, config.integer({"interleave_moe_layer_step"}, 1));
   MORACLE_TRY(const std::vector<int64_t> sparse, config.integers({"moe_layers"}));
   for (size_t l = 0; l < spec.layers.size(); ++l) {
     const auto number = static_cast<int64_t>(l);
     Layer& layer = spec.layers[l];
     layer.rope = ropes.empty() ? (number + 1) % interval != 0 : ropes[l] != 0;
-    layer.chunked = layer.rope;
+    layer.chunked = layer.rope && config.has({"attention_chunk_size"});
     if (!types.empty()) {
       MORACLE_TRY(layer.chunked, is_chunked(config, types[l]));
     }
@@ -96,7 +105,7 @@ Status read_layers(const Config& config, Spec& spec) {
   const bool chunked =
       std::any_of(spec.layers.begin(), spec.layers.end(), std::mem_fn(&Layer::chunked));
   if (chunked) {
-    MORACLE_TRY(spec.chunk, config.integer_or(8192, {"attention_chunk_size"}, 1));
+    MORACLE_TRY(spec.chunk, config.integer({"attention_chunk_size"}, 1));
   }
   const bool dense =
       !std::all_of(spec.layers.begin(), spec.layers.end(), std::mem_fn(&Layer::sparse));
@@ -109,11 +118,11 @@ Status read_layers(const Config& config, Spec& spec) {
 Result<Spec> read(const Config& config, int64_t num_layers) {
   Spec spec;
   spec.layers.resize(static_cast<size_t>(num_layers));
-  MORACLE_TRY(spec.decoder, read_decoder_spec(config, kDefaults));
+  MORACLE_TRY(spec.decoder, read_decoder_spec(config));
   MORACLE_CHECK(read_attention(config, spec));
   MORACLE_CHECK(read_layers(config, spec));
   MORACLE_TRY(spec.expert_intermediate, config.integer({"intermediate_size"}, 1, 1 << 24));
-  MORACLE_TRY(const int64_t top_k, config.integer_or(1, {"num_experts_per_tok"}, 1));
+  MORACLE_TRY(const int64_t top_k, config.integer({"num_experts_per_tok"}, 1));
   if (top_k == 1) return spec;
   return config.unsupported({"num_experts_per_tok"}, "1, because the weight is on the input",
                             str("it is ", top_k));
@@ -174,7 +183,8 @@ constinit const Family kLlama4Family = {.architecture = "Llama4ForCausalLM",
                                         .models = "Llama-4 Scout, Maverick",
                                         .notes = "text only",
                                         .describe = llama4::describe,
-                                        .experts = {.names = llama4::kNames,
+                                        .experts = {.defaults = llama4::kDefaults,
+                                                    .names = llama4::kNames,
                                                     .intermediate_size = llama4::kSize,
                                                     .score = Score::kSigmoid,
                                                     .renormalize_keys = {},

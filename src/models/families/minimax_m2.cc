@@ -10,6 +10,14 @@ namespace moracle {
 namespace minimax_m2 {
 namespace {
 
+// The defaults of transformers' MiniMaxM2Config.
+constexpr std::string_view kDefaults = R"({
+  "vocab_size": 200064, "hidden_size": 3072, "intermediate_size": 1536, "num_hidden_layers": 62,
+  "num_attention_heads": 48, "num_key_value_heads": 8, "head_dim": 128, "hidden_act": "silu",
+  "max_position_embeddings": 196608, "rms_norm_eps": 1e-06, "tie_word_embeddings": false,
+  "num_experts_per_tok": 8, "num_local_experts": 256, "rope_theta": 5000000.0
+})";
+
 constexpr std::string_view kBias = "model.layers.{L}.block_sparse_moe.e_score_correction_bias";
 
 Result<LayerDescription> describe_layer(const Checkpoint& checkpoint, const DecoderSpec& spec,
@@ -34,14 +42,13 @@ Result<LayerDescription> describe_layer(const Checkpoint& checkpoint, const Deco
 
 Result<Description> describe(const Checkpoint& checkpoint) {
   const Config& config = checkpoint.state().config;
+  MORACLE_TRY(const DecoderSpec spec, read_decoder_spec(config));
   // Published files give the rotated columns, newer files of transformers their share.
   MORACLE_TRY(const int64_t head_dim, config.integer({"head_dim"}, 2, 1 << 16));
   MORACLE_TRY(const int64_t rotated, config.integer_or(head_dim, {"rotary_dim"}, 2, head_dim));
-  const DecoderDefaults defaults{
-      .norm_epsilon = 1e-6,
-      .rotary = {.part = static_cast<double>(rotated) / static_cast<double>(head_dim)}};
-  MORACLE_TRY(const DecoderSpec spec, read_decoder_spec(config, defaults));
-  MORACLE_TRY(const GroupedQuerySpec heads, read_grouped_query(config, spec, true, defaults));
+  const double part = static_cast<double>(rotated) / static_cast<double>(head_dim);
+  MORACLE_TRY(const GroupedQuerySpec heads,
+              read_grouped_query(config, spec, true, {.partial = true, .part = part}));
   MORACLE_TRY(const bool qk_norm, config.boolean_or(true, {"use_qk_norm"}));
   if (!qk_norm) return config.unsupported({"use_qk_norm"}, "true", "it is false");
   return describe_decoder(checkpoint, spec, [&](int64_t layer) {
@@ -55,7 +62,8 @@ Result<Description> describe(const Checkpoint& checkpoint) {
 constinit const Family kMinimaxM2Family = {.architecture = "MiniMaxM2ForCausalLM",
                                            .models = "MiniMax-M2",
                                            .describe = minimax_m2::describe,
-                                           .experts = {.intermediate_size = kOnlySizeKeys,
+                                           .experts = {.defaults = minimax_m2::kDefaults,
+                                                       .intermediate_size = kOnlySizeKeys,
                                                        .score = Score::kSigmoid,
                                                        .renormalize = true,
                                                        .renormalize_keys = {},

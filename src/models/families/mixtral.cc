@@ -10,6 +10,14 @@ namespace moracle {
 namespace mixtral {
 namespace {
 
+// The defaults of transformers' MixtralConfig.
+constexpr std::string_view kDefaults = R"({
+  "vocab_size": 32000, "hidden_size": 4096, "intermediate_size": 14336, "num_hidden_layers": 32,
+  "num_attention_heads": 32, "num_key_value_heads": 8, "hidden_act": "silu",
+  "max_position_embeddings": 131072, "rms_norm_eps": 1e-05, "tie_word_embeddings": false,
+  "num_experts_per_tok": 2, "num_local_experts": 8, "rope_theta": 1000000.0
+})";
+
 Result<LayerDescription> describe_layer(const Checkpoint& checkpoint, const DecoderSpec& spec,
                                         const GroupedQuerySpec& heads, int64_t layer) {
   const std::string prefix = layer_prefix(checkpoint, layer);
@@ -33,9 +41,8 @@ Result<Description> describe(const Checkpoint& checkpoint) {
   // The routing depends on model_type.
   MORACLE_TRY(const std::string type, config.text({"model_type"}));
   if (type != "mixtral") return config.wrong({"model_type"}, "mixtral", "it is " + type);
-  constexpr DecoderDefaults kDefaults{1e-5, {1e6}};
-  MORACLE_TRY(const DecoderSpec spec, read_decoder_spec(config, kDefaults));
-  MORACLE_TRY(GroupedQuerySpec heads, read_grouped_query(config, spec, false, kDefaults));
+  MORACLE_TRY(const DecoderSpec spec, read_decoder_spec(config));
+  MORACLE_TRY(GroupedQuerySpec heads, read_grouped_query(config, spec, false));
   MORACLE_TRY(heads.window, config.integer_or(0, {"sliding_window"}, 1));
   return describe_decoder(checkpoint, spec, [&](int64_t layer) {
     return describe_layer(checkpoint, spec, heads, layer);
@@ -45,10 +52,12 @@ Result<Description> describe(const Checkpoint& checkpoint) {
 }  // namespace
 }  // namespace mixtral
 
-constinit const Family kMixtralFamily = {
-    .architecture = "MixtralForCausalLM",
-    .models = "Mixtral",
-    .describe = mixtral::describe,
-    .experts = {.intermediate_size = kOnlySizeKeys, .renormalize = true, .renormalize_keys = {}}};
+constinit const Family kMixtralFamily = {.architecture = "MixtralForCausalLM",
+                                         .models = "Mixtral",
+                                         .describe = mixtral::describe,
+                                         .experts = {.defaults = mixtral::kDefaults,
+                                                     .intermediate_size = kOnlySizeKeys,
+                                                     .renormalize = true,
+                                                     .renormalize_keys = {}}};
 
 }  // namespace moracle

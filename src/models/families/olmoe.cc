@@ -10,6 +10,14 @@ namespace moracle {
 namespace olmoe {
 namespace {
 
+// The defaults of transformers' OlmoeConfig.
+constexpr std::string_view kDefaults = R"({
+  "vocab_size": 50304, "hidden_size": 2048, "intermediate_size": 2048, "num_hidden_layers": 16,
+  "num_attention_heads": 16, "hidden_act": "silu", "max_position_embeddings": 4096,
+  "rms_norm_eps": 1e-05, "tie_word_embeddings": false, "attention_bias": false,
+  "num_experts_per_tok": 8, "num_experts": 64, "norm_topk_prob": false, "rope_theta": 10000.0
+})";
+
 Result<LayerDescription> describe_layer(const Checkpoint& checkpoint, const DecoderSpec& spec,
                                         const GroupedQuerySpec& heads, int64_t layer, bool biased) {
   const std::string prefix = layer_prefix(checkpoint, layer);
@@ -30,9 +38,8 @@ Result<LayerDescription> describe_layer(const Checkpoint& checkpoint, const Deco
 
 Result<Description> describe(const Checkpoint& checkpoint) {
   const Config& config = checkpoint.state().config;
-  constexpr DecoderDefaults kDefaults{.norm_epsilon = 1e-5};
-  MORACLE_TRY(const DecoderSpec spec, read_decoder_spec(config, kDefaults));
-  MORACLE_TRY(const GroupedQuerySpec heads, read_grouped_query(config, spec, true, kDefaults));
+  MORACLE_TRY(const DecoderSpec spec, read_decoder_spec(config));
+  MORACLE_TRY(const GroupedQuerySpec heads, read_grouped_query(config, spec));
   if (config.has({"clip_qkv"})) return config.unsupported({"clip_qkv"}, "null", "it is set");
   MORACLE_TRY(const bool biased, config.boolean_or(false, {"attention_bias"}));
   return describe_decoder(checkpoint, spec, [&](int64_t layer) {
@@ -43,11 +50,12 @@ Result<Description> describe(const Checkpoint& checkpoint) {
 }  // namespace
 }  // namespace olmoe
 
-constinit const Family kOlmoeFamily = {
-    .architecture = "OlmoeForCausalLM",
-    .models = "OLMoE",
-    .notes = "`clip_qkv` is refused",
-    .describe = olmoe::describe,
-    .experts = {.intermediate_size = kOnlySizeKeys, .score = Score::kSoftmax}};
+constinit const Family kOlmoeFamily = {.architecture = "OlmoeForCausalLM",
+                                       .models = "OLMoE",
+                                       .notes = "`clip_qkv` is refused",
+                                       .describe = olmoe::describe,
+                                       .experts = {.defaults = olmoe::kDefaults,
+                                                   .intermediate_size = kOnlySizeKeys,
+                                                   .score = Score::kSoftmax}};
 
 }  // namespace moracle

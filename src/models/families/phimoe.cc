@@ -9,8 +9,14 @@ namespace moracle {
 namespace phimoe {
 namespace {
 
-constexpr DecoderDefaults kDefaults{.norm_epsilon = 1e-5,
-                                    .rotary = {.theta = 1e6, .longrope = true}};
+// The defaults of transformers' PhimoeConfig.
+constexpr std::string_view kDefaults = R"({
+  "vocab_size": 32064, "hidden_size": 4096, "intermediate_size": 6400, "num_hidden_layers": 32,
+  "num_attention_heads": 32, "num_key_value_heads": 8, "hidden_act": "silu",
+  "max_position_embeddings": 131072, "rms_norm_eps": 1e-05, "tie_word_embeddings": false,
+  "num_experts_per_tok": 2, "num_local_experts": 16, "router_jitter_noise": 0.01,
+  "attention_bias": false, "lm_head_bias": false, "rope_theta": 1000000.0
+})";
 
 struct Spec {
   DecoderSpec decoder;
@@ -20,17 +26,17 @@ struct Spec {
 
 Result<Spec> read(const Config& config) {
   Spec spec;
-  MORACLE_TRY(spec.decoder, read_decoder_spec(config, kDefaults));
+  constexpr RotaryKinds kKinds{.longrope = true};
+  MORACLE_TRY(spec.decoder, read_decoder_spec(config));
   spec.decoder.layer_norm = true;
-  MORACLE_TRY(spec.heads, read_grouped_query(config, spec.decoder, false, kDefaults));
+  MORACLE_TRY(spec.heads, read_grouped_query(config, spec.decoder, false, kKinds));
   MORACLE_TRY(spec.heads.window, config.integer_or(0, {"sliding_window"}, 1));
-  MORACLE_TRY(const RotaryAndScale rope,
-              read_rotary(config, spec.heads.head_dim, kDefaults.rotary));
+  MORACLE_TRY(const RotaryAndScale rope, read_rotary(config, spec.heads.head_dim, kKinds));
   spec.decoder.short_context = rope.short_context;
   spec.decoder.short_factor = rope.short_factor;
   spec.decoder.long_factor = rope.long_factor;
   MORACLE_TRY(spec.biased, config.boolean_or(false, {"attention_bias"}));
-  MORACLE_TRY(const int64_t top_k, config.integer_or(2, {"num_experts_per_tok"}, 1));
+  MORACLE_TRY(const int64_t top_k, config.integer({"num_experts_per_tok"}, 1));
   if (top_k != 2)
     return config.unsupported({"num_experts_per_tok"}, "2, the choices of a sparse mixer",
                               str("it is ", top_k));
@@ -77,6 +83,8 @@ constinit const Family kPhimoeFamily = {
     .models = "Phi-3.5-MoE",
     .notes = "a sequence that outgrows `original_max_position_embeddings` is computed anew once",
     .describe = phimoe::describe,
-    .experts = {.intermediate_size = kOnlySizeKeys, .score = Score::kSparseMixer}};
+    .experts = {.defaults = phimoe::kDefaults,
+                .intermediate_size = kOnlySizeKeys,
+                .score = Score::kSparseMixer}};
 
 }  // namespace moracle

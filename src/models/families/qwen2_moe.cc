@@ -10,6 +10,17 @@ namespace moracle {
 namespace qwen2_moe {
 namespace {
 
+// The defaults of transformers' Qwen2MoeConfig.
+constexpr std::string_view kDefaults = R"({
+  "vocab_size": 151936, "hidden_size": 2048, "intermediate_size": 5632, "num_hidden_layers": 24,
+  "num_attention_heads": 16, "num_key_value_heads": 16, "hidden_act": "silu",
+  "max_position_embeddings": 32768, "rms_norm_eps": 1e-06, "tie_word_embeddings": false,
+  "use_sliding_window": false, "sliding_window": 4096, "max_window_layers": 28,
+  "decoder_sparse_step": 1, "moe_intermediate_size": 1408, "shared_expert_intermediate_size": 5632,
+  "num_experts_per_tok": 4, "num_experts": 60, "norm_topk_prob": false, "qkv_bias": true,
+  "rope_theta": 10000.0
+})";
+
 Result<LayerDescription> describe_layer(const Checkpoint& checkpoint, const DecoderSpec& spec,
                                         const GroupedQuerySpec& heads, int64_t layer) {
   const Config& config = checkpoint.state().config;
@@ -18,7 +29,7 @@ Result<LayerDescription> describe_layer(const Checkpoint& checkpoint, const Deco
               checkpoint.vector(prefix + "input_layernorm.weight", spec.hidden_size));
   MORACLE_TRY(auto post_norm,
               checkpoint.vector(prefix + "post_attention_layernorm.weight", spec.hidden_size));
-  MORACLE_TRY(const bool biased, config.boolean_or(true, {"qkv_bias"}));
+  MORACLE_TRY(const bool biased, config.boolean_or(false, {"qkv_bias"}));
   MORACLE_TRY(GroupedQueryDescription attention,
               describe_grouped_query(checkpoint, prefix + "self_attn.", spec, heads, {biased}));
   MORACLE_TRY(const bool dense, is_dense_layer(config, layer));
@@ -44,7 +55,7 @@ Result<Description> describe(const Checkpoint& checkpoint) {
   MORACLE_TRY(const DecoderSpec spec, read_decoder_spec(config));
   MORACLE_TRY(const int64_t window, read_sliding_window(config));
   MORACLE_TRY(GroupedQuerySpec heads, read_grouped_query(config, spec, window == 0));
-  MORACLE_TRY(const int64_t windowed, config.integer_or(28, {"max_window_layers"}, 0));
+  MORACLE_TRY(const int64_t windowed, config.integer({"max_window_layers"}, 0));
   MORACLE_TRY(const std::vector<int64_t> windows,
               read_windows(config, window, checkpoint.num_layers(),
                            [&](int64_t layer) { return layer % 2 == 0 && layer < windowed; }));
@@ -59,6 +70,7 @@ Result<Description> describe(const Checkpoint& checkpoint) {
 
 constinit const Family kQwen2MoeFamily = {.architecture = "Qwen2MoeForCausalLM",
                                           .models = "Qwen1.5-MoE, Qwen2-MoE",
-                                          .describe = qwen2_moe::describe};
+                                          .describe = qwen2_moe::describe,
+                                          .experts = {.defaults = qwen2_moe::kDefaults}};
 
 }  // namespace moracle

@@ -10,6 +10,17 @@ namespace moracle {
 namespace qwen3_5_moe {
 namespace {
 
+// The defaults of transformers' Qwen3_5MoeTextConfig.
+constexpr std::string_view kDefaults = R"({
+  "vocab_size": 248320, "hidden_size": 2048, "num_hidden_layers": 40, "num_attention_heads": 16,
+  "num_key_value_heads": 2, "hidden_act": "silu", "max_position_embeddings": 32768,
+  "rms_norm_eps": 1e-06, "tie_word_embeddings": false, "attention_bias": false, "head_dim": 256,
+  "linear_conv_kernel_dim": 4, "linear_key_head_dim": 128, "linear_value_head_dim": 128,
+  "linear_num_key_heads": 16, "linear_num_value_heads": 32, "moe_intermediate_size": 512,
+  "shared_expert_intermediate_size": 512, "num_experts_per_tok": 8, "num_experts": 256,
+  "rope_theta": 10000.0, "partial_rotary_factor": 0.25, "full_attention_interval": 4
+})";
+
 Result<Description> describe(const Checkpoint& checkpoint) {
   MORACLE_TRY(const HybridMoe spec,
               read_hybrid_moe(checkpoint.state().config, checkpoint.num_layers()));
@@ -18,23 +29,22 @@ Result<Description> describe(const Checkpoint& checkpoint) {
                              {"in_proj_b", "in_proj_a"},
                              {delta.mixed(), delta.values()},
                              {delta.num_value_heads, delta.num_value_heads}};
-  MORACLE_TRY(Description description,
-              describe_decoder(checkpoint, spec.decoder, [&](int64_t layer) {
-                return describe_hybrid_layer(checkpoint, spec, layer, modules);
-              }));
-  MORACLE_CHECK(ignore_next_tokens(checkpoint, {"mtp."}, description));
-  return description;
+  return describe_decoder(checkpoint, spec.decoder, [&](int64_t layer) {
+    return describe_hybrid_layer(checkpoint, spec, layer, modules);
+  });
 }
 
 }  // namespace
 }  // namespace qwen3_5_moe
 
-constinit const Family kQwen35MoeFamily = {
-    .architecture = "Qwen3_5MoeForCausalLM",
-    .multimodal = "Qwen3_5MoeForConditionalGeneration",
-    .models = "Qwen3.5-MoE, Qwen3.6-MoE",
-    .notes = "text only, without multi-token prediction",
-    .describe = qwen3_5_moe::describe,
-    .experts = {.score = Score::kSoftmax, .renormalize = true, .renormalize_keys = {}}};
+constinit const Family kQwen35MoeFamily = {.architecture = "Qwen3_5MoeForCausalLM",
+                                           .multimodal = "Qwen3_5MoeForConditionalGeneration",
+                                           .models = "Qwen3.5-MoE, Qwen3.6-MoE",
+                                           .notes = "text only, without multi-token prediction",
+                                           .describe = qwen3_5_moe::describe,
+                                           .experts = {.defaults = qwen3_5_moe::kDefaults,
+                                                       .score = Score::kSoftmax,
+                                                       .renormalize = true,
+                                                       .renormalize_keys = {}}};
 
 }  // namespace moracle

@@ -10,6 +10,25 @@ namespace moracle {
 namespace qwen3_moe {
 namespace {
 
+// The defaults of transformers' Qwen3MoeConfig.
+constexpr std::string_view kDefaults = R"({
+  "vocab_size": 151936, "hidden_size": 2048, "intermediate_size": 6144, "num_hidden_layers": 24,
+  "num_attention_heads": 32, "num_key_value_heads": 4, "hidden_act": "silu",
+  "max_position_embeddings": 32768, "rms_norm_eps": 1e-06, "tie_word_embeddings": false,
+  "attention_bias": false, "use_sliding_window": false, "sliding_window": 4096,
+  "decoder_sparse_step": 1, "moe_intermediate_size": 768, "num_experts_per_tok": 8,
+  "num_experts": 128, "norm_topk_prob": false, "rope_theta": 10000.0
+})";
+
+// The defaults of transformers' Qwen3VLMoeTextConfig.
+constexpr std::string_view kWrappedDefaults = R"({
+  "vocab_size": 151936, "hidden_size": 2048, "intermediate_size": 5632, "num_hidden_layers": 24,
+  "num_attention_heads": 16, "num_key_value_heads": 16, "hidden_act": "silu",
+  "max_position_embeddings": 128000, "rms_norm_eps": 1e-06, "tie_word_embeddings": false,
+  "attention_bias": false, "decoder_sparse_step": 1, "moe_intermediate_size": 1408,
+  "num_experts_per_tok": 4, "num_experts": 60, "rope_theta": 500000.0
+})";
+
 Result<LayerDescription> describe_layer(const Checkpoint& checkpoint, const DecoderSpec& spec,
                                         const GroupedQuerySpec& heads, int64_t layer) {
   const Config& config = checkpoint.state().config;
@@ -37,22 +56,15 @@ Result<LayerDescription> describe_layer(const Checkpoint& checkpoint, const Deco
                           std::move(router), std::move(experts)};
 }
 
-Result<Description> describe_with(const Checkpoint& checkpoint, const DecoderDefaults& defaults) {
+Result<Description> describe(const Checkpoint& checkpoint) {
   const Config& config = checkpoint.state().config;
-  MORACLE_TRY(const DecoderSpec spec, read_decoder_spec(config, defaults));
+  MORACLE_TRY(const DecoderSpec spec, read_decoder_spec(config));
   MORACLE_TRY(const int64_t window, read_sliding_window(config));
-  MORACLE_TRY(GroupedQuerySpec heads, read_grouped_query(config, spec, window == 0, defaults));
+  MORACLE_TRY(GroupedQuerySpec heads, read_grouped_query(config, spec, window == 0));
   heads.window = window;  // of every layer
   return describe_decoder(checkpoint, spec, [&](int64_t layer) {
     return describe_layer(checkpoint, spec, heads, layer);
   });
-}
-
-Result<Description> describe_text(const Checkpoint& checkpoint) {
-  return describe_with(checkpoint, {});
-}
-Result<Description> describe_wrapped(const Checkpoint& checkpoint) {
-  return describe_with(checkpoint, {.rotary = {.theta = 500'000}});
 }
 
 constexpr ExpertNames kWrappedNames[] = {
@@ -63,14 +75,16 @@ constexpr ExpertNames kWrappedNames[] = {
 
 constinit const Family kQwen3MoeFamily = {.architecture = "Qwen3MoeForCausalLM",
                                           .models = "Qwen3-MoE",
-                                          .describe = qwen3_moe::describe_text};
+                                          .describe = qwen3_moe::describe,
+                                          .experts = {.defaults = qwen3_moe::kDefaults}};
 // The weights of the chosen experts always sum to one.
 constinit const Family kQwen3VlMoeFamily = {.architecture = "Qwen3VLMoeForConditionalGeneration",
                                             .multimodal = "Qwen3VLMoeForConditionalGeneration",
                                             .models = "Qwen3-VL-MoE",
                                             .notes = "text only",
-                                            .describe = qwen3_moe::describe_wrapped,
-                                            .experts = {.names = qwen3_moe::kWrappedNames,
+                                            .describe = qwen3_moe::describe,
+                                            .experts = {.defaults = qwen3_moe::kWrappedDefaults,
+                                                        .names = qwen3_moe::kWrappedNames,
                                                         .score = Score::kSoftmax,
                                                         .renormalize = true,
                                                         .renormalize_keys = {}}};

@@ -6,13 +6,9 @@
 
 namespace moracle {
 
-Result<SharedMoeSpec> read_shared_moe(const Config& config, std::optional<int64_t> dense_layers) {
+Result<SharedMoeSpec> read_shared_moe(const Config& config) {
   SharedMoeSpec spec;
-  if (dense_layers) {
-    MORACLE_TRY(spec.dense_layers, config.integer_or(*dense_layers, {"first_k_dense_replace"}, 0));
-  } else {
-    MORACLE_TRY(spec.dense_layers, config.integer({"first_k_dense_replace"}, 0));
-  }
+  MORACLE_TRY(spec.dense_layers, config.integer({"first_k_dense_replace"}, 0));
   MORACLE_TRY(spec.sparse_step, config.integer_or(1, {"moe_layer_freq"}, 1));
   MORACLE_TRY(spec.dense_intermediate, config.integer({"intermediate_size"}, 1, 1 << 24));
   MORACLE_TRY(const int64_t num_shared,
@@ -80,15 +76,6 @@ Result<LayerDescription> describe_shared_moe_layer(const Checkpoint& checkpoint,
                                                          decoder, spec.shared_intermediate));
   }
   return described;
-}
-
-Status ignore_next_tokens(const Checkpoint& checkpoint, Description& description) {
-  const Config& config = checkpoint.state().config;
-  MORACLE_TRY(const int64_t count, config.integer_or(0, {"num_nextn_predict_layers"}, 0, 1000));
-  std::vector<std::string> prefixes;
-  for (int64_t layer = checkpoint.num_layers(); layer < checkpoint.num_layers() + count; ++layer)
-    prefixes.push_back(layer_prefix(checkpoint, layer));
-  return ignore_next_tokens(checkpoint, prefixes, description);
 }
 
 }  // namespace moracle

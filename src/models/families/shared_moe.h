@@ -21,15 +21,12 @@ struct SharedMoeSpec {
   }
 };
 
-/// Reads the sizes under DeepSeek's keys; `dense_layers` without first_k_dense_replace. Errors:
-/// missing or invalid values (kBadFile).
-Result<SharedMoeSpec> read_shared_moe(const Config& config,
-                                      std::optional<int64_t> dense_layers = {});
+/// Reads the sizes under DeepSeek's keys. Errors: missing or invalid values (kBadFile).
+Result<SharedMoeSpec> read_shared_moe(const Config& config);
 /// Reads mlp_layer_types, if it is there, which counts before the numbers. Errors: not one type for
 /// each layer; other types than dense and sparse.
 Status read_mlp_layer_types(const Config& config, int64_t num_layers, SharedMoeSpec& spec);
-/// Errors: one of the keys is missing. For keys whose defaults in transformers are the numbers of
-/// one model.
+/// Errors: one of the keys is null, or missing without a default.
 Status require_keys(const Config& config, std::initializer_list<const char*> keys);
 
 /// Errors: scoring_func names another function than `score`, which transformers always computes.
@@ -40,9 +37,5 @@ Result<LayerDescription> describe_shared_moe_layer(const Checkpoint& checkpoint,
                                                    const DecoderSpec& decoder,
                                                    const SharedMoeSpec& spec, int64_t layer,
                                                    AttentionDescription&& attention);
-
-/// Claims the layers for multi-token prediction (num_nextn_predict_layers), which are stored behind
-/// the last layer and not run, so that their tensors count as known.
-Status ignore_next_tokens(const Checkpoint& checkpoint, Description& description);
 
 }  // namespace moracle

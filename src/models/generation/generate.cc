@@ -1,12 +1,13 @@
 #include <algorithm>
 #include <chrono>
+#include <cmath>
 #include <optional>
 
 #include "base/out_of_memory.h"
 #include "base/text.h"
 #include "base/try.h"
-#include "checkpoint/state.h"
 #include "models/decoder/model_state.h"
+#include "models/generation/logit_edits.h"
 #include "models/generation/sampler.h"
 
 namespace moracle {
@@ -16,46 +17,10 @@ double seconds_since(std::chrono::steady_clock::time_point start) {
   return std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
 }
 
-Status read_sampling(const Config& config, SamplingOptions& sampling) {
-  MORACLE_TRY(const bool draws, config.boolean_or(false, {"do_sample"}));
-  if (!draws) return {};
-  MORACLE_TRY(const double temperature, config.number_or(1, {"temperature"}));
-  MORACLE_TRY(const double top_p, config.number_or(1, {"top_p"}));
-  MORACLE_TRY(const double min_p, config.number_or(0, {"min_p"}));
-  MORACLE_TRY(sampling.top_k, config.integer_or(50, {"top_k"}));
-  sampling.temperature = static_cast<float>(temperature);
-  sampling.top_p = static_cast<float>(top_p);
-  sampling.min_p = static_cast<float>(min_p);
-  return {};
-}
-
-}  // namespace
-
-Result<GenerationConfig> GenerationConfig::open(const Checkpoint& checkpoint) {
-  const std::string path = checkpoint.folder() + "/generation_config.json";
-  GenerationConfig generation;
-  MORACLE_TRY(std::vector<int64_t> eos, checkpoint.state().config.integers({"eos_token_id"}));
-  if (!is_absent(path)) {
-    MORACLE_TRY(const Config config, Config::open(path));
-    MORACLE_TRY(std::vector<int64_t> own_eos, config.integers({"eos_token_id"}));
-    if (!own_eos.empty()) eos = std::move(own_eos);
-    MORACLE_CHECK(read_sampling(config, generation.sampling));
-  }
-  for (int64_t id : eos) {
-    if (id < 0 || id > INT32_MAX) {
-      return checkpoint.state().config.wrong({"eos_token_id"}, "token ids from 0 to 2147483647",
-                                             str("it has ", id));
-    }
-    generation.eos_ids.push_back(static_cast<int32_t>(id));
-  }
-  return generation;
-}
-
-namespace {
-
 Status check_generation(const Model& model, std::span<const int32_t> prompt,
                         const GenerateOptions& options) {
   MORACLE_CHECK(check(options.sampling));
+  MORACLE_CHECK(check(options.edits));
   const auto prompt_size = static_cast<int64_t>(prompt.size());
   if (prompt.empty()) {
     return Error{ErrorKind::kInvalidArgument, "", "prompt", "at least one token", "it is empty"};
@@ -107,10 +72,12 @@ Result<int64_t> keep_beginning(KeptSequence& kept, std::span<const int32_t> prom
 // One sequence during generation.
 class Continuation {
  public:
-  Continuation(Model& model, KeptSequence& sequence, const GenerateOptions& options)
+  Continuation(Model& model, KeptSequence& sequence, std::span<const int32_t> prompt,
+               const GenerateOptions& options)
       : model_(model),
         cache_(sequence.cache),
         sampler_(options.sampling),
+        editor_(options.edits, prompt, options.stop_ids),
         adapter_(options.adapter),
         run_(sequence.ids) {}
 
@@ -123,6 +90,8 @@ class Continuation {
     run_.insert(run_.end(), tokens.begin(), tokens.end());
     return {};
   }
+  /// A token that was drawn follows the others.
+  void take(int32_t id) { editor_.add(id); }
   /// Returns the token that follows `tokens`, or kNothingDrawn; without `draws` only runs them.
   /// Holds the device, so that no other thread's step comes between.
   Result<int32_t> next(std::span<const int32_t> tokens, bool draws) {
@@ -130,11 +99,27 @@ class Continuation {
     MORACLE_CHECK(run(tokens));
     int32_t id = kNothingDrawn;
     const auto last = static_cast<int64_t>(tokens.size()) - 1;
-    if (draws) MORACLE_CHECK(draw(model_, last, {&sampler_, 1}, {&id, 1}));
-    return id;
+    if (!draws) return id;
+    if (editor_.changes_nothing()) {
+      MORACLE_CHECK(draw(model_, last, {&sampler_, 1}, {&id, 1}));
+      return id;
+    }
+    MORACLE_TRY(const std::span<const float> logits, model_.logits(last, 1));
+    const auto is_finite = [](float logit) { return std::isfinite(logit); };
+    were_finite_ = std::all_of(logits.begin(), logits.end(), is_finite);
+    edited_.assign(logits.begin(), logits.end());
+    if (were_finite_) editor_.apply(edited_);
+    return sampler_.draw(edited_).value_or(kNothingDrawn);
   }
   /// The error of a draw that gave nothing.
   Error explain_nothing() {
+    if (were_finite_) {
+      return Error{ErrorKind::kInvalidArgument, "", "suppress_tokens",
+                   "at least one token that may follow",
+                   str("this list, bad_words_ids, no_repeat_ngram_size and min_tokens forbid all "
+                       "tokens at position ",
+                       run_.size())};
+    }
     const Turn turn = model_.device().turn();
     return explain_non_finite(model_, run_, cache_, adapter_);
   }
@@ -143,6 +128,9 @@ class Continuation {
   Model& model_;
   KvCache& cache_;
   Sampler sampler_;
+  LogitEditor editor_;
+  std::vector<float> edited_;
+  bool were_finite_ = false;  // all logits, before edits
   const int32_t adapter_;
   std::vector<int32_t>& run_;  // all tokens so far
 };
@@ -175,7 +163,7 @@ Result<Generation> run(Model& model, std::span<const int32_t> prompt,
   KeptSequence& kept = own ? *own : *options.kept;
   Generation generation;
   MORACLE_TRY(generation.reused_tokens, keep_beginning(kept, prompt));
-  Continuation sequence(model, kept, options);
+  Continuation sequence(model, kept, prompt, options);
   const bool decides =
       model.group() == nullptr || model.group()->rank() == 0 || ModelAccess::state(model).dispatch;
   // Logits of a divided output need every rank.
@@ -223,6 +211,7 @@ Result<Generation> run(Model& model, std::span<const int32_t> prompt,
       if (options.on_token) (void)options.on_token(now.id);
     }
     if (now.end != End::kNo) break;
+    sequence.take(now.id);
     MORACLE_TRY(now.id, sequence.next({&ids.back(), 1}, draws));
   }
   generation.stop_reason = kReasons[static_cast<int>(now.end)];

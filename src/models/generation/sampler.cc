@@ -25,6 +25,8 @@ Status check(const SamplingOptions& options) {
     return wrong("top_p", "a number above 0, up to 1", options.top_p);
   if (!(options.min_p >= 0 && options.min_p <= 1))
     return wrong("min_p", "a number from 0 to 1", options.min_p);
+  if (!(options.typical_p > 0 && options.typical_p <= 1))
+    return wrong("typical_p", "a number above 0, up to 1", options.typical_p);
   const std::vector<int32_t>& excluded = options.excluded_ids;
   const auto next = std::adjacent_find(excluded.begin(), excluded.end(), std::greater_equal<>());
   if (next == excluded.end() && (excluded.empty() || excluded[0] >= 0)) return {};
@@ -87,14 +89,39 @@ int32_t Sampler::pick(std::span<const int32_t> ids, double sum, double uniform) 
       reached += weights_[kept];
   }
   while (kept > 1 && weights_[kept - 1] < options_.min_p * weights_[0]) --kept;
-  const bool cut = kept < ids.size() || options_.top_p < 1 || options_.min_p > 0;
+  if (options_.typical_p < 1) keep_typical(kept);
+  const bool cut =
+      kept < ids.size() || options_.top_p < 1 || options_.min_p > 0 || options_.typical_p < 1;
   if (cut) sum = std::accumulate(weights_.begin(), weights_.begin() + kept, 0.0);
   double at = uniform * sum;
+  while (weights_[kept - 1] == 0 && kept > 1) --kept;
   for (size_t i = 0; i + 1 < kept; ++i) {
     at -= weights_[i];
     if (at < 0) return ids[i];
   }
   return ids[kept - 1];
+}
+
+// Keeps the candidates whose surprise, -log p, is closest to the entropy, until their probabilities
+// reach typical_p, and equally close ones. The others get the weight 0.
+void Sampler::keep_typical(size_t count) {
+  const double sum = std::accumulate(weights_.begin(), weights_.begin() + count, 0.0);
+  double entropy = 0;
+  surprises_.clear();
+  for (size_t i = 0; i < count; ++i) {
+    const double p = weights_[i] / sum;
+    if (p > 0) entropy -= p * std::log(p);
+    surprises_.push_back({-std::log(p), i});
+  }
+  for (auto& [distance, i] : surprises_) distance = std::abs(distance - entropy);
+  std::sort(surprises_.begin(), surprises_.end());
+  size_t last = 0;
+  for (double reached = weights_[surprises_[0].second];
+       last + 1 < count && reached < options_.typical_p * sum;)
+    reached += weights_[surprises_[++last].second];
+  for (size_t i = last + 1; i < count; ++i) {
+    if (surprises_[i].first > surprises_[last].first) weights_[surprises_[i].second] = 0;
+  }
 }
 
 std::optional<int32_t> Sampler::draw(std::span<const int32_t> ids, std::span<const float> logits) {
@@ -135,7 +162,7 @@ std::optional<int32_t> Sampler::draw(std::span<const float> all) {
   const float best = logits[ids_[0]];
   if (!std::isfinite(best)) return {};
   const double at = uniform();
-  const bool uncut = options_.top_p == 1 && options_.min_p == 0;
+  const bool uncut = options_.top_p == 1 && options_.min_p == 0 && options_.typical_p == 1;
   const double sum = keep_likely(logits, best, uncut ? at : options_.top_p);
   weights_.clear();
   for (const int32_t id : ids_) weights_.push_back(weight_of(logits[id], best));

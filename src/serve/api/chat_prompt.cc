@@ -1,5 +1,7 @@
 #include "serve/api/chat_prompt.h"
 
+#include <algorithm>
+
 #include "base/json/ordered_json.h"
 #include "base/text.h"
 #include "base/try.h"
@@ -23,6 +25,11 @@ Result<std::string> read_content(const JsonField& content) {
   return text;
 }
 
+// Clients send calls of functions without parameters so.
+bool has_no_arguments(const nlohmann::json& arguments) {
+  return arguments.is_null() || arguments == "" || arguments == "null";
+}
+
 // OpenAI's calls hold arguments as text, templates take objects.
 Status read_calls(const JsonField& calls, const ToolDialect& dialect, Json& message) {
   MORACLE_TRY(const std::vector<JsonField> items, calls.items());
@@ -32,8 +39,9 @@ Status read_calls(const JsonField& calls, const ToolDialect& dialect, Json& mess
     MORACLE_CHECK(function["name"].text());
     const JsonField arguments = function["arguments"];
     Json& shown = shown_calls[i]["function"]["arguments"];
-    const bool is_text = arguments.value().is_string();
-    if (is_text) {
+    if (has_no_arguments(arguments.value())) {
+      shown = dialect.arguments_as_text ? Json("{}") : Json::object();
+    } else if (arguments.value().is_string()) {
       const auto parsed = parse_json(arguments.value().get_ref<const std::string&>());
       if (!parsed || !parsed->is_object()) return arguments.bad("the text of a JSON object");
       if (!dialect.arguments_as_text) shown = *parsed;
@@ -84,13 +92,26 @@ Result<bool> offers_tools(const JsonField& body, const ServedModel& model) {
   return true;
 }
 
-Status check_variables(const JsonField& variables) {
-  if (variables.is_null()) return {};
-  if (!variables.is_object()) return variables.bad("an object");
-  for (const char* key : {"messages", "tools", "add_generation_prompt"}) {
-    if (variables.contains(key)) return variables[key].bad("a field of the request itself");
+// The template's variables: those of reasoning_effort, then chat_template_kwargs, which may set
+// them otherwise. `given` is chat_template_kwargs in the order of its members.
+Result<Json> read_variables(const JsonField& body, const Json& given) {
+  Json variables = Json::object();
+  if (const JsonField effort = body["reasoning_effort"]; effort.value() == "none") {
+    variables = {{"enable_thinking", false}, {"thinking", false}};
+  } else if (!effort.is_null()) {
+    const char* const known[] = {"minimal", "low", "medium", "high", "xhigh", "max"};
+    if (std::find(std::begin(known), std::end(known), effort.value()) == std::end(known))
+      return effort.bad("none, minimal, low, medium, high, xhigh or max");
+    variables["reasoning_effort"] = effort.value().get_ref<const std::string&>();
   }
-  return {};
+  const JsonField more = body["chat_template_kwargs"];
+  if (more.is_null()) return variables;
+  if (!more.is_object()) return more.bad("an object");
+  for (const char* key : {"messages", "tools", "add_generation_prompt"}) {
+    if (more.contains(key)) return more[key].bad("a field of the request itself");
+  }
+  variables.update(given);
+  return variables;
 }
 
 }  // namespace
@@ -104,13 +125,12 @@ Result<ChatPrompt> read_chat_prompt(const JsonField& body, const std::string& te
   MORACLE_TRY(Json ordered, parse_ordered_json(text));
   MORACLE_TRY(const Json messages,
               read_messages(body["messages"], std::move(ordered["messages"]), model.dialect));
-  MORACLE_CHECK(check_variables(body["chat_template_kwargs"]));
+  MORACLE_TRY(const Json variables, read_variables(body, ordered["chat_template_kwargs"]));
   MORACLE_TRY(const bool answer, body["add_generation_prompt"].flag_or(true));
   MORACLE_TRY(const bool offers, offers_tools(body, model));
   ChatConversation conversation;
   conversation.messages = dump(messages);
-  if (body["chat_template_kwargs"].is_object())
-    conversation.variables = dump(ordered["chat_template_kwargs"]);
+  conversation.variables = dump(variables);
   ChatPrompt prompt;
   if (offers) {
     MORACLE_TRY(OfferedTools tools, OfferedTools::read(body["tools"]));

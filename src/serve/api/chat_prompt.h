@@ -19,9 +19,9 @@ struct ChatPrompt {
   std::shared_ptr<const ToolUse> tools;  ///< null: the whole answer is text
 };
 
-/// Reads messages, tools, tool_choice and chat_template_kwargs. `text` is the whole body: objects
-/// of `body` have lost the order of their members, which templates show. Errors: those of the
-/// template; a choice of tools that needs a grammar.
+/// Reads messages, tools, tool_choice, reasoning_effort and chat_template_kwargs. `text` is the
+/// whole body: objects of `body` have lost the order of their members, which templates show.
+/// Errors: those of the template; a choice of tools that needs a grammar.
 Result<ChatPrompt> read_chat_prompt(const JsonField& body, const std::string& text,
                                     const ServedModel& model);
 

@@ -67,7 +67,9 @@ Result<GenerationRequest> read_completion(const json& value, const std::string& 
                                           const ServedModel& model, const Progress& progress) {
   const JsonField body(value, kNoFile);
   GenerationRequest request;
-  if (!body["tools"].value().empty()) return body["tools"].unsupported("a request for a chat");
+  for (const char* key : {"tools", "reasoning_effort"}) {
+    if (!body[key].value().empty()) return body[key].unsupported("a request for a chat");
+  }
   MORACLE_TRY(Job fields, read_job_fields(body, text, model, request));
   MORACLE_TRY(request.echo, body["echo"].flag_or(false));
   if (const JsonField logprobs = body["logprobs"];
@@ -76,7 +78,7 @@ Result<GenerationRequest> read_completion(const json& value, const std::string& 
   }
   fields.scores_prompt = request.echo && fields.num_top;
   MORACLE_TRY(auto max_tokens, read_max_tokens(body["max_tokens"], request.echo ? 0 : 1));
-  if (!max_tokens) max_tokens = 16;
+  if (!max_tokens && !model.generation.max_tokens) max_tokens = 16;
   const JsonField prompt = body["prompt"];
   const bool is_array = prompt.value().is_array() && !prompt.value().empty();
   if (is_array && !prompt.value()[0].is_number()) {

@@ -8,6 +8,7 @@
 #include "base/json/ordered_json.h"
 #include "base/text.h"
 #include "base/try.h"
+#include "models/generation/logit_edits.h"
 #include "serve/api/api_error.h"
 #include "serve/grammar/schema.h"
 
@@ -15,7 +16,8 @@ namespace moracle::serve {
 namespace {
 
 constexpr int64_t kMaxChoices = 64;
-constexpr size_t kMaxStops = 16, kMaxStopBytes = 1024, kMaxBiases = 4096, kMaxSaltBytes = 256;
+constexpr size_t kMaxStops = 16, kMaxStopBytes = 1024, kMaxIds = 4096, kMaxSaltBytes = 256;
+constexpr size_t kMaxBadWords = 256;
 
 // A finite number in [min, max]; `value` keeps its default if the field is missing.
 Status read_number(const JsonField& body, const char* key, double min, double max, float& value) {
@@ -32,6 +34,8 @@ Status read_sampling(const JsonField& body, SamplingOptions& sampling) {
   MORACLE_CHECK(read_number(body, "min_p", 0, 1, sampling.min_p));
   MORACLE_CHECK(read_number(body, "top_p", 0, 1, sampling.top_p));
   if (sampling.top_p == 0) return body["top_p"].bad("a number above 0, up to 1");
+  MORACLE_CHECK(read_number(body, "typical_p", 0, 1, sampling.typical_p));
+  if (sampling.typical_p == 0) return body["typical_p"].bad("a number above 0, up to 1");
   if (!body["top_k"].is_null()) {
     MORACLE_TRY(const int64_t top_k, body["top_k"].integer(-1, INT32_MAX));
     sampling.top_k = std::max<int64_t>(top_k, 0);
@@ -45,42 +49,82 @@ Status read_sampling(const JsonField& body, SamplingOptions& sampling) {
   return {};
 }
 
-Status read_edits(const JsonField& body, int64_t vocab_size, LogitEdits& edits) {
-  MORACLE_CHECK(read_number(body, "presence_penalty", -2, 2, edits.presence));
-  MORACLE_CHECK(read_number(body, "frequency_penalty", -2, 2, edits.frequency));
-  MORACLE_CHECK(read_number(body, "repetition_penalty", 1e-3, 1e3, edits.repetition));
-  const JsonField bias = body["logit_bias"];
+Status read_count(const JsonField& body, const char* key, int64_t& value) {
+  if (body[key].is_null()) return {};
+  MORACLE_TRY(value, body[key].integer(0, INT32_MAX));
+  return {};
+}
+
+// An array of token ids; `ids` keeps its default if the field is missing.
+Status read_ids(const JsonField& field, int64_t vocab_size, std::vector<int32_t>& ids) {
+  if (field.is_null()) return {};
+  MORACLE_TRY(ids, read_token_ids(field));
+  if (ids.size() > kMaxIds) return field.bad(str("at most ", kMaxIds, " token ids"));
+  const auto is_unknown = [&](int32_t id) { return id >= vocab_size; };
+  if (std::any_of(ids.begin(), ids.end(), is_unknown))
+    return field.bad(str("token ids from 0 to ", vocab_size - 1));
+  return {};
+}
+
+// A text or an array of texts; `texts` keeps its default if the field is missing.
+Status read_texts(const JsonField& field, size_t max, std::vector<std::string>& texts) {
+  if (field.is_null()) return {};
+  texts.clear();
+  if (field.value().is_string()) {
+    texts.push_back(*field.text());
+  } else {
+    MORACLE_TRY(const std::vector<JsonField> items, field.items());
+    if (items.size() > max) return field.bad(str("at most ", max, " strings"));
+    for (const JsonField& item : items) {
+      MORACLE_TRY(std::string text, item.text());
+      texts.push_back(std::move(text));
+    }
+  }
+  for (const std::string& text : texts) {
+    if (text.empty() || text.size() > kMaxStopBytes)
+      return field.bad(str("strings of 1 to ", kMaxStopBytes, " bytes"));
+  }
+  return {};
+}
+
+Status read_bad_words(const JsonField& field, const Tokenizer& tokenizer, LogitEdits& edits) {
+  if (field.is_null()) return {};
+  std::vector<std::string> words;
+  MORACLE_CHECK(read_texts(field, kMaxBadWords, words));
+  edits.bad_words_ids.clear();
+  for (const std::string& word : words) {
+    MORACLE_TRY(const auto runs, runs_of_word(tokenizer, word));
+    edits.bad_words_ids.insert(edits.bad_words_ids.end(), runs.begin(), runs.end());
+  }
+  return {};
+}
+
+Status read_bias(const JsonField& bias, int64_t vocab_size, std::map<int32_t, float>& biases) {
   if (bias.is_null()) return {};
-  if (!bias.is_object() || bias.value().size() > kMaxBiases)
-    return bias.bad(str("an object of at most ", kMaxBiases, " token ids"));
+  if (!bias.is_object() || bias.value().size() > kMaxIds)
+    return bias.bad(str("an object of at most ", kMaxIds, " token ids"));
   for (const auto& [key, value] : bias.value().items()) {
     int32_t id = -1;
     const auto [end, error] = std::from_chars(key.data(), key.data() + key.size(), id);
     if (error != std::errc() || end != key.data() + key.size() || id < 0 || id >= vocab_size)
       return bias.bad(str("token ids from 0 to ", vocab_size - 1, " as keys"));
-    MORACLE_CHECK(read_number(bias, key.c_str(), -100, 100, edits.bias[id]));
+    MORACLE_CHECK(read_number(bias, key.c_str(), -100, 100, biases[id]));
   }
   return {};
 }
 
-Status read_stops(const JsonField& body, std::vector<std::string>& stops) {
-  const JsonField field = body["stop"];
-  if (field.is_null()) return {};
-  if (field.value().is_string()) {
-    stops.push_back(*field.text());
-  } else {
-    MORACLE_TRY(const std::vector<JsonField> items, field.items());
-    if (items.size() > kMaxStops) return field.bad(str("at most ", kMaxStops, " strings"));
-    for (const JsonField& item : items) {
-      MORACLE_TRY(std::string stop, item.text());
-      stops.push_back(std::move(stop));
-    }
-  }
-  for (const std::string& stop : stops) {
-    if (stop.empty() || stop.size() > kMaxStopBytes)
-      return field.bad(str("strings of 1 to ", kMaxStopBytes, " bytes"));
-  }
-  return {};
+Status read_edits(const JsonField& body, const ServedModel& model, LogitEdits& edits) {
+  const int64_t vocab_size = model.vocab_size;
+  MORACLE_CHECK(read_number(body, "presence_penalty", -2, 2, edits.presence_penalty));
+  MORACLE_CHECK(read_number(body, "frequency_penalty", -2, 2, edits.frequency_penalty));
+  MORACLE_CHECK(read_number(body, "repetition_penalty", 1e-3, 1e3, edits.repetition_penalty));
+  MORACLE_CHECK(read_count(body, "no_repeat_ngram_size", edits.no_repeat_ngram_size));
+  MORACLE_CHECK(read_count(body, "min_tokens", edits.min_tokens));
+  if (!body["min_tokens"].is_null()) edits.min_length = 0;
+  MORACLE_CHECK(read_ids(body["suppress_tokens"], vocab_size, edits.suppress_tokens));
+  MORACLE_CHECK(read_ids(body["begin_suppress_tokens"], vocab_size, edits.begin_suppress_tokens));
+  MORACLE_CHECK(read_bad_words(body["bad_words"], model.tokenizer, edits));
+  return read_bias(body["logit_bias"], vocab_size, edits.bias);
 }
 
 bool is_off(const nlohmann::json& value) {
@@ -96,9 +140,6 @@ Status refuse_unsupported(const JsonField& body) {
                           "guided_choice",
                           "guided_grammar",
                           "structured_outputs",
-                          "stop_token_ids",
-                          "min_tokens",
-                          "bad_words",
                           "prompt_logprobs",
                           "audio",
                           "use_beam_search",
@@ -110,11 +151,18 @@ Status refuse_unsupported(const JsonField& body) {
                           "continue_final_message",
                           "chat_template",
                           "documents",
-                          "reasoning_effort",
+                          "reasoning",
+                          "thinking_budget",
+                          "thinking_token_budget",
                           "web_search_options"}) {
     const JsonField field = body[key];
     if (!is_off(field.value()))
       return field.unsupported("no value, because this server has no such feature");
+  }
+  for (const char* key : {"enable_thinking", "thinking", "verbosity"}) {
+    if (!body[key].is_null())
+      return body[key].unsupported(
+          "no value; chat_template_kwargs takes the variables of the chat template");
   }
   if (body["skip_special_tokens"].value() == false)
     return body["skip_special_tokens"].unsupported("true, because texts hold no special tokens");
@@ -156,11 +204,17 @@ Result<Job> read_job_fields(const JsonField& body, const std::string& text,
   job.sampling = model.generation.sampling;
   job.sampling.excluded_ids = model.excluded_ids;
   MORACLE_CHECK(read_sampling(body, job.sampling));
-  MORACLE_CHECK(read_edits(body, model.vocab_size, job.edits));
-  MORACLE_CHECK(read_stops(body, job.stop_strings));
+  job.edits = model.generation.edits;
+  MORACLE_CHECK(read_edits(body, model, job.edits));
+  job.stop_strings = model.generation.stop_strings;
+  MORACLE_CHECK(read_texts(body["stop"], kMaxStops, job.stop_strings));
   MORACLE_TRY(request.schema, read_format(body, text, model));
   MORACLE_TRY(const bool ignore_eos, body["ignore_eos"].flag_or(false));
-  if (!ignore_eos) job.stop_ids = model.generation.eos_ids;
+  MORACLE_CHECK(read_ids(body["stop_token_ids"], model.vocab_size, job.stop_ids));
+  if (!ignore_eos) {
+    const std::vector<int32_t>& eos = model.generation.eos_ids;
+    job.stop_ids.insert(job.stop_ids.end(), eos.begin(), eos.end());
+  }
   if (const JsonField salt = body["cache_salt"]; !salt.is_null()) {
     MORACLE_TRY(job.cache_salt, salt.text());
     if (job.cache_salt.empty() || job.cache_salt.size() > kMaxSaltBytes)
@@ -213,7 +267,8 @@ Status add_jobs(const JsonField& body, const ServedModel& model, const Job& fiel
   for (int64_t choice = 0; choice < request.choices; ++choice) {
     Job job = fields;
     job.prompt = prompt;
-    job.max_tokens = max_tokens.value_or(left);
+    job.max_tokens =
+        max_tokens.value_or(std::min(model.generation.max_tokens.value_or(left), left));
     job.sampling.seed += static_cast<uint64_t>(choice);
     request.jobs.push_back(std::move(job));
   }

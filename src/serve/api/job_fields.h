@@ -7,8 +7,8 @@
 namespace moracle::serve {
 
 /// Reads sampling, penalties, stop strings, n, seed, stream and the adapter into `request`, and
-/// into a job without a prompt. Without a value for temperature, top_p, top_k or min_p the model's
-/// generation_config.json counts, as in `moracle run`.
+/// into a job without a prompt. Fields without a value take that of the model's
+/// generation_config.json, as in `moracle run`.
 /// `text` is the unparsed body.
 Result<Job> read_job_fields(const JsonField& body, const std::string& text,
                             const ServedModel& model, GenerationRequest& request);

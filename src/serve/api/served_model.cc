@@ -7,7 +7,7 @@ namespace moracle::serve {
 Result<ServedModel> ServedModel::open(const Checkpoint& checkpoint) {
   const std::string& folder = checkpoint.folder();
   MORACLE_TRY(Tokenizer tokenizer, Tokenizer::open(folder));
-  MORACLE_TRY(GenerationConfig generation, GenerationConfig::open(checkpoint));
+  MORACLE_TRY(GenerationConfig generation, GenerationConfig::open(checkpoint, &tokenizer));
   ServedModel model{
       .folder = folder, .tokenizer = std::move(tokenizer), .generation = std::move(generation)};
   Result<ChatTemplate> chat = ChatTemplate::open(folder);

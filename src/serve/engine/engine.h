@@ -102,7 +102,7 @@ class Engine {
   Status draw_next(std::span<const Chunk> chunks);
   Status draw_alone(int64_t row, SequenceId id);
   Status draw_together(int64_t row, std::span<const SequenceId> ids);
-  Status draw_from_ranks(int64_t row, std::span<const SequenceId> ids);
+  Status draw_from_all(int64_t row, std::span<const SequenceId> ids);
   void take_token(SequenceId id, int32_t token, std::vector<TokenScore> scores);
   void answer(SequenceId id);
   void answer_drawn();

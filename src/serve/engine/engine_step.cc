@@ -129,10 +129,11 @@ Status Engine::score_prompts(std::span<const Chunk> chunks) {
 Status Engine::draw_next(std::span<const Chunk> chunks) {
   std::vector<SequenceId> together;  // consecutive rows, from `first` on
   int64_t row = 0, first = 0;
+  bool edited = false;  // those
   const auto draw_those = [&]() -> Status {
     if (together.empty()) return {};
     const std::vector<SequenceId> ids = std::exchange(together, {});
-    return draw_together(first, ids);
+    return edited ? draw_from_all(first, ids) : draw_together(first, ids);
   };
   for (const Chunk& chunk : chunks) {
     row += chunk.count;
@@ -143,28 +144,38 @@ Status Engine::draw_next(std::span<const Chunk> chunks) {
       end(chunk.id, {.finish = Finish::kLength});
       continue;
     }
-    if (!sequence.is_plain()) {
+    if (sequence.is_drawn_alone()) {
       MORACLE_CHECK(draw_alone(row - 1, chunk.id));
       continue;
     }
     const auto count = static_cast<int64_t>(together.size());
-    if (count == Model::kMaxLogitRows || first + count != row - 1) MORACLE_CHECK(draw_those());
+    const bool is_edited = !sequence.editor.changes_nothing();
+    if (count == Model::kMaxLogitRows || first + count != row - 1 || edited != is_edited)
+      MORACLE_CHECK(draw_those());
     if (together.empty()) first = row - 1;
+    edited = is_edited;
     together.push_back(chunk.id);
   }
   return draw_those();
 }
 
-// The ranks that computed the rows send them to this one.
-Status Engine::draw_from_ranks(int64_t row, std::span<const SequenceId> ids) {
+// Draws from all logits, after edits. The ranks that computed the rows send them to this one.
+Status Engine::draw_from_all(int64_t row, std::span<const SequenceId> ids) {
   const auto count = static_cast<int64_t>(ids.size());
   MORACLE_TRY(const std::span<const float> logits, leader_.logits(row, count));
   const auto vocab = static_cast<size_t>(model_.vocab_size());
   std::vector<int32_t> tokens(ids.size());
   model_.device().host_threads().split(count, [&](int64_t begin, int64_t end) {
+    std::vector<float> edited;
     for (int64_t i = begin; i < end; ++i) {
-      const std::span<const float> one = logits.subspan(i * vocab, vocab);
-      tokens[i] = sequences_.at(ids[i]).sampler.draw(one).value_or(kNothingDrawn);
+      Sequence& sequence = sequences_.at(ids[i]);
+      std::span<const float> one = logits.subspan(i * vocab, vocab);
+      if (!sequence.editor.changes_nothing()) {
+        edited.assign(one.begin(), one.end());
+        sequence.editor.apply(edited);
+        one = edited;
+      }
+      tokens[i] = sequence.sampler.draw(one).value_or(kNothingDrawn);
     }
   });
   parts_.end_on_device("sampling");
@@ -174,7 +185,7 @@ Status Engine::draw_from_ranks(int64_t row, std::span<const SequenceId> ids) {
 }
 
 Status Engine::draw_together(int64_t row, std::span<const SequenceId> ids) {
-  if (leader_.is_spread()) return draw_from_ranks(row, ids);
+  if (leader_.is_spread()) return draw_from_all(row, ids);
   std::vector<Sampler> samplers;
   for (const SequenceId id : ids) samplers.push_back(std::move(sequences_.at(id).sampler));
   std::vector<int32_t> tokens(ids.size());
@@ -214,8 +225,11 @@ void Engine::take_token(SequenceId id, int32_t token, std::vector<TokenScore> sc
   Sequence& sequence = sequences_.at(id);
   if (token == kNothingDrawn) {
     return end(id, {.finish = Finish::kFailed,
-                    .message = str("the logits after position ", sequence.tokens.size() - 1,
-                                   " are not finite")});
+                    .message = str("no token may follow position ", sequence.tokens.size() - 1,
+                                   sequence.editor.changes_nothing()
+                                       ? ": the logits are not finite"
+                                       : ": suppress_tokens, bad_words, no_repeat_ngram_size and "
+                                         "min_tokens forbid all, or the logits are not finite")});
   }
   const double time = now();
   if (sequence.num_new() == 0)

@@ -3,7 +3,6 @@
 
 #include <cstdint>
 #include <functional>
-#include <map>
 #include <optional>
 #include <string>
 #include <utility>
@@ -13,17 +12,6 @@
 #include "serve/grammar/grammar.h"
 
 namespace moracle::serve {
-
-/// Changes of the logits before sampling, in this order, as vLLM applies them.
-struct LogitEdits {
-  std::map<int32_t, float> bias;  ///< added per id
-  float repetition = 1;           ///< above 1: less likely if in the prompt or generated
-  float frequency = 0;            ///< subtracted per occurrence in the generated tokens
-  float presence = 0;             ///< subtracted once if among the generated tokens
-  bool changes_nothing() const {
-    return bias.empty() && repetition == 1 && frequency == 0 && presence == 0;
-  }
-};
 
 /// The log probability of one token, from the model's logits before temperature and edits.
 struct TokenScore {
@@ -61,8 +49,10 @@ struct Job {
   SamplingOptions sampling;
   LogitEdits edits;
   std::vector<int32_t> stop_ids;
-  std::vector<int32_t> shown_ids;          ///< special tokens that the text contains all the same
-  std::vector<std::string> stop_strings;   ///< the text ends before the first of them
+  std::vector<int32_t> shown_ids;  ///< special tokens that the text contains all the same
+  /// The text ends before the first of them. Those of special tokens count, though no text has
+  /// them.
+  std::vector<std::string> stop_strings;
   std::shared_ptr<const Grammar> grammar;  ///< of the text; null: any text
   int32_t adapter = -1;
   std::string cache_salt;             ///< jobs with another one share no pages of prompts

@@ -7,18 +7,17 @@
 namespace moracle::serve {
 
 Result<Sequence> Sequence::make(Job job, const Tokenizer& tokenizer) {
-  TokenStream stream(tokenizer);
+  StoppedStream stream(tokenizer, job.stop_strings);
   if (job.continues_prompt) MORACLE_CHECK(stream.follow(job.prompt));
   Sampler sampler(job.sampling);
-  LogitEditor editor(job.edits, job.prompt);
-  StopStrings stops(job.stop_strings);
+  LogitEditor editor(job.edits, job.prompt, job.stop_ids);
   std::vector<int32_t> tokens = job.prompt;
   std::unique_ptr<GrammarMatcher> matcher;
   if (job.grammar) {
     MORACLE_TRY(matcher, job.grammar->start());
   }
-  return Sequence{std::move(job),    std::move(tokens), std::move(sampler), std::move(editor),
-                  std::move(stream), std::move(stops),  std::move(matcher)};
+  return Sequence{std::move(job),    std::move(tokens), std::move(sampler),
+                  std::move(editor), std::move(stream), std::move(matcher)};
 }
 
 Status Sequence::edit(std::span<float> logits) {
@@ -42,19 +41,13 @@ Result<Event> Sequence::answer() {
   event.scores = std::move(scores);
   const bool is_shown =
       std::find(job.shown_ids.begin(), job.shown_ids.end(), id) != job.shown_ids.end();
-  MORACLE_TRY(const std::string piece, stream.push(id, !is_shown));
-  event.text = stops.push(piece);
-  if (is_stop_id(id) || stops.found())
+  MORACLE_TRY(event.text, stream.push(id, !is_shown));
+  if (is_stop_id(id) || stream.stopped())
     event.finish = Finish::kStop;
   else if (num_new() >= job.max_tokens)
     event.finish = Finish::kLength;
-  if (event.finish != Finish::kNone && !stops.found()) {
-    event.text += stops.push(stream.finish());
-    if (stops.found())
-      event.finish = Finish::kStop;
-    else
-      event.text += stops.finish();
-  }
+  if (event.finish != Finish::kNone) event.text += stream.finish();
+  if (stream.stopped()) event.finish = Finish::kStop;
   return event;
 }
 

@@ -1,10 +1,11 @@
 // One text during generation: how its tokens are drawn, and how they become text.
 #pragma once
 
+#include "models/generation/logit_edits.h"
 #include "models/generation/sampler.h"
 #include "moracle/text.h"
-#include "serve/engine/logit_edits.h"
-#include "serve/engine/stop_strings.h"
+#include "serve/engine/job.h"
+#include "text/stop_strings.h"
 
 namespace moracle::serve {
 
@@ -21,15 +22,14 @@ struct Sequence {
   /// Changes logits [vocab_size] before the draw. Errors: those of the grammar.
   Status edit(std::span<float> logits);
   bool is_stop_id(int32_t id) const;
-  /// Whether the sampler alone decides: no edits, and no score needed.
-  bool is_plain() const { return editor.changes_nothing() && !matcher && !job.num_top; }
+  /// Whether a grammar or scores need these logits apart from those of other sequences.
+  bool is_drawn_alone() const { return matcher || job.num_top; }
 
   Job job;
   std::vector<int32_t> tokens;  // prompt and new tokens
   Sampler sampler;
   LogitEditor editor;
-  TokenStream stream;
-  StopStrings stops;
+  StoppedStream stream;
   std::unique_ptr<GrammarMatcher> matcher;  // null: any text
   std::vector<TokenScore> prompt_scores;    // of the tokens from the second on
   int64_t reused_tokens = 0;

@@ -6,6 +6,8 @@ namespace moracle::serve {
 namespace {
 
 constexpr const char* kName = "probed_tool";
+constexpr const char* kArguments = R"({"key":"probed_value"})";
+constexpr const char* kArgumentsAsText = R"("{\"key\":\"probed_value\"}")";
 const std::string kNoFile;
 
 nlohmann::json probed_tools() {
@@ -35,7 +37,7 @@ std::string end_of_turn(const ChatTemplate& chat) {
 
 bool is_probed_call(const std::optional<std::vector<ToolCall>>& calls) {
   return calls && calls->size() == 1 && calls->front().name == kName &&
-         calls->front().arguments == R"({"key":"text"})";
+         calls->front().arguments == kArguments;
 }
 
 // Whether the format reads the call somewhere in the text.
@@ -56,6 +58,15 @@ const ToolFormat* format_of(std::string_view text, const OfferedTools& tools) {
   return nullptr;
 }
 
+// Whether the text shows the arguments as a model writes them. A template that joins arguments as a
+// string prints an object as Python does, and one that converts them to JSON quotes a string.
+bool shows_call(std::string_view text, bool as_text) {
+  if (text.find(kName) == text.npos) return false;
+  if (as_text) return text.find(kArguments) != text.npos;
+  return text.find("probed_value") != text.npos &&
+         text.find("{'key': 'probed_value'}") == text.npos;
+}
+
 }  // namespace
 
 ToolDialect find_dialect(const ChatTemplate& chat) {
@@ -66,26 +77,31 @@ ToolDialect find_dialect(const ChatTemplate& chat) {
   const auto offered = chat.render_json({"[" + question() + "]", tools, ""});
   dialect.takes_tools = plain && offered && *plain != *offered;
   const auto known = OfferedTools::read(JsonField(json, kNoFile));
-  if (!dialect.takes_tools || !known) return dialect;
+  if (!known) return dialect;
   const std::string end = end_of_turn(chat);
-  for (const char* arguments : {R"({"key":"text"})", R"("{\"key\":\"text\"}")"}) {
+  bool is_shown = false;
+  for (const bool as_text : {false, true}) {
     for (const char* id : {"abcdef123", "functions.probed_tool:0"}) {
       for (const char* content : {"null", "\"\""}) {
         const std::string call =
             str(R"({"role":"assistant","content":)", content, R"(,"tool_calls":[{"id":")", id,
                 R"(","type":"function","function":{"name":")", kName, R"(","arguments":)",
-                arguments, "}}]}");
-        const auto text = chat.render_json({"[" + question() + "," + call + "]", tools, ""}, false);
+                as_text ? kArgumentsAsText : kArguments, "}}]}");
+        const auto text = chat.render_json(
+            {"[" + question() + "," + call + "]", dialect.takes_tools ? tools : "", ""}, false);
         // A template may print a missing content as None.
         const bool is_printed = content[0] == 'n' && text && text->find("None") != text->npos;
-        if (!text || is_printed) continue;
+        if (!text || is_printed || !shows_call(*text, as_text)) continue;
         const std::string_view turn = std::string_view(*text).substr(
             0, text->ends_with(end) ? text->size() - end.size() : text->size());
-        dialect.format = format_of(turn, *known);
-        if (!dialect.format) continue;
-        dialect.arguments_as_text = arguments[0] == '"';
+        const ToolFormat* const format = dialect.takes_tools ? format_of(turn, *known) : nullptr;
+        // Earlier calls are shown in any format. Prefer messages that show it in a known one.
+        if (is_shown && !format) continue;
+        is_shown = true;
+        dialect.format = format;
+        dialect.arguments_as_text = as_text;
         dialect.empty_content = content[0] == '"';
-        return dialect;
+        if (format) return dialect;
       }
     }
   }

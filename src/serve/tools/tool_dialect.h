@@ -13,8 +13,8 @@ struct ToolDialect {
   bool empty_content = true;           ///< a call without text has the content "" instead of none
 };
 
-/// Renders a conversation with a call, and looks for the format that reads the same call in the
-/// result.
+/// Renders a conversation with a call in each form, and takes the first form that the template
+/// shows. Looks for the format that reads the same call in the result.
 ToolDialect find_dialect(const ChatTemplate& chat);
 
 }  // namespace moracle::serve

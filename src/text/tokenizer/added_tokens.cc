@@ -8,21 +8,29 @@
 
 namespace moracle {
 Result<AddedTokens> AddedTokens::parse(const JsonField& field, const Vocabulary& vocabulary,
-                                       const Normalizer& normalizer) {
+                                       const Normalizer& normalizer,
+                                       std::span<const ConfigToken> config) {
   // The reference library uses another expression engine here than for the pre-tokenizer. This is
   // its \w.
   MORACLE_TRY(Regex word,
               Regex::compile(R"([\w\x{200c}\x{200d}&&[^\x{b2}\x{b3}\x{b9}\x{bc}-\x{be}]])",
                              RegexSyntax::kOniguruma));
   AddedTokens added(std::move(word));
-  if (field.is_null()) return added;
-  MORACLE_TRY(const auto items, field.items());
-  for (const JsonField& item : items) MORACLE_CHECK(added.add(item, vocabulary, normalizer));
+  if (!field.is_null()) {
+    MORACLE_TRY(const auto items, field.items());
+    for (const JsonField& item : items) MORACLE_CHECK(added.add(item, vocabulary));
+  }
+  for (const ConfigToken& more : config) added.add(more, vocabulary);
+  MORACLE_CHECK(added.index(normalizer));
   return added;
 }
 
-Status AddedTokens::add(const JsonField& field, const Vocabulary& vocabulary,
-                        const Normalizer& normalizer) {
+int32_t AddedTokens::next_id(const std::string& content, const Vocabulary& vocabulary) const {
+  const int64_t next = std::max(static_cast<int64_t>(vocabulary.size()), largest_id_ + 1);
+  return vocabulary.id(content).value_or(static_cast<int32_t>(next));
+}
+
+Status AddedTokens::add(const JsonField& field, const Vocabulary& vocabulary) {
   AddedToken token;
   MORACLE_TRY(token.content, field["content"].text());
   MORACLE_TRY(token.id, token_id(field["id"]));
@@ -35,24 +43,47 @@ Status AddedTokens::add(const JsonField& field, const Vocabulary& vocabulary,
   if (token.content.size() > kLongestContent) {
     return field["content"].unsupported(str("at most ", kLongestContent, " bytes"));
   }
-  token.text = token.content;
-  if (token.normalized) {
-    MORACLE_TRY(token.text, normalizer.apply(token.content));
-  }
   const auto [known, is_new] = by_content_.try_emplace(token.content, tokens_.size());
   if (!is_new) {
     if (tokens_[known->second] == token) return {};
     return field["content"].bad("a content that no other added token has");
   }
-  const int64_t next = std::max(static_cast<int64_t>(vocabulary.size()), largest_id_ + 1);
-  const int64_t expected = vocabulary.id(token.content).value_or(static_cast<int32_t>(next));
+  const int32_t expected = next_id(token.content, vocabulary);
   if (token.id != expected) {
     return field["id"].bad(str(expected, " (the id in the vocabulary, else the next free id)"));
   }
   largest_id_ = std::max<int64_t>(largest_id_, token.id);
-  TokenTrie& trie = token.normalized ? normalized_ : raw_;
-  trie.add(token.text, tokens_.size());
   tokens_.push_back(std::move(token));
+  return {};
+}
+
+void AddedTokens::add(const ConfigToken& more, const Vocabulary& vocabulary) {
+  const auto [known, is_new] = by_content_.try_emplace(more.token.content, tokens_.size());
+  if (is_new) {
+    tokens_.push_back(more.token);
+    tokens_.back().id = next_id(more.token.content, vocabulary);
+    largest_id_ = std::max<int64_t>(largest_id_, tokens_.back().id);
+    return;
+  }
+  AddedToken& token = tokens_[known->second];
+  // A token that one of the files calls special stays out of texts.
+  const bool special = token.special || (more.token.special && more.kind != ConfigToken::kMore);
+  const int32_t id = token.id;
+  if (more.kind == ConfigToken::kListed) token = more.token;
+  token.id = id;
+  token.special = special;
+}
+
+Status AddedTokens::index(const Normalizer& normalizer) {
+  for (size_t number = 0; number < tokens_.size(); ++number) {
+    AddedToken& token = tokens_[number];
+    token.text = token.content;
+    if (token.normalized) {
+      MORACLE_TRY(token.text, normalizer.apply(token.content));
+    }
+    TokenTrie& trie = token.normalized ? normalized_ : raw_;
+    trie.add(token.text, number);
+  }
   return {};
 }
 

@@ -3,6 +3,7 @@
 
 #include <cstdint>
 #include <optional>
+#include <span>
 #include <string>
 #include <string_view>
 #include <unordered_map>
@@ -30,14 +31,27 @@ struct AddedToken {
   bool operator==(const AddedToken&) const = default;
 };
 
+/// A token of a tokenizer_config.json.
+struct ConfigToken {
+  enum Kind {
+    kListed,  ///< in "added_tokens_decoder": its flags replace those of the same added token
+    kNamed,   ///< such as "eos_token": a known one becomes special and keeps its other flags
+    kMore,    ///< in "extra_special_tokens": a known one keeps its flags
+  };
+  AddedToken token;  ///< without an id
+  Kind kind = kListed;
+};
+
 class AddedTokens {
  public:
   /// Parses "added_tokens". Errors (kBadFile): missing or wrong members, one content twice, or a
   /// wrong id. An id must be that of the vocabulary for this content, or else the next free one.
   /// The library that writes these files numbers the tokens itself and ignores the ids in the file.
   /// If the two disagree, the numbering of the model's training is unknown.
+  /// Then adds the tokens of `config`, which get ids in the same way.
   static Result<AddedTokens> parse(const JsonField& field, const Vocabulary& vocabulary,
-                                   const Normalizer& normalizer);
+                                   const Normalizer& normalizer,
+                                   std::span<const ConfigToken> config = {});
 
   /// A part of a text: an added token, or text between tokens if `id` is empty.
   struct Part {
@@ -57,7 +71,10 @@ class AddedTokens {
 
  private:
   explicit AddedTokens(Regex word) : word_(std::move(word)) {}
-  Status add(const JsonField& field, const Vocabulary& vocabulary, const Normalizer& normalizer);
+  Status add(const JsonField& field, const Vocabulary& vocabulary);
+  void add(const ConfigToken& more, const Vocabulary& vocabulary);
+  int32_t next_id(const std::string& content, const Vocabulary& vocabulary) const;
+  Status index(const Normalizer& normalizer);
   std::vector<Part> cut(const TokenTrie& trie, std::string_view text) const;
   bool touches_word(std::string_view text, size_t begin, size_t end) const;
 

@@ -6,10 +6,12 @@
 #include <string_view>
 
 #include "moracle/text.h"
+#include "text/tokenizer/tokenizer_config.h"
 
 namespace moracle {
 
 /// Like Tokenizer::open; `file` only names the text in errors.
-Result<Tokenizer> parse_tokenizer(std::string_view json, const std::string& file);
+Result<Tokenizer> parse_tokenizer(std::string_view json, const std::string& file,
+                                  const TokenizerConfig& config = {});
 
 }  // namespace moracle

@@ -1,6 +1,7 @@
 // The parts of a tokenizer, whatever file they come from.
 #pragma once
 
+#include <string>
 #include <variant>
 
 #include "text/tokenizer/added_tokens.h"
@@ -29,6 +30,7 @@ struct TokenizerParts {
   TokenTable tokens;
   Decoder decoder;
   SpecialTokensAround around;
+  std::string eos;  ///< the content of tokenizer_config.json's "eos_token"; empty: none
 };
 
 }  // namespace moracle

@@ -4,7 +4,7 @@
 #include <utility>
 
 #include "base/base64.h"
-#include "base/json/json_text.h"
+#include "base/json/json_file.h"
 #include "base/small_file.h"
 #include "base/text.h"
 #include "base/try.h"
@@ -13,14 +13,6 @@ namespace moracle {
 namespace {
 
 using Json = nlohmann::json;
-
-Result<Json> read_object(const std::string& path) {
-  MORACLE_TRY(const std::string text, read_small_file(path));
-  MORACLE_CHECK(check_json_text(text, path));
-  Json json = Json::parse(text, nullptr, /*allow_exceptions=*/false);
-  if (json.is_object()) return json;
-  return Error{ErrorKind::kBadFile, path, "", "a JSON object", "it is not a JSON object"};
-}
 
 /// An entry as in the "added_tokens" of a tokenizer.json.
 Json added_token(int64_t id, std::string content, bool special) {
@@ -98,7 +90,7 @@ Result<std::vector<std::string>> tekken_names(const JsonField& field, int64_t co
 }  // namespace
 
 Result<TokenizerParts> read_tekken(const std::string& path) {
-  MORACLE_TRY(const Json json, read_object(path));
+  MORACLE_TRY(const Json json, read_json_file(path));
   const JsonField root(json, path), config = root["config"];
   MORACLE_TRY(const std::string pattern, config["pattern"].text());
   MORACLE_TRY(const int64_t size, config["default_vocab_size"].integer(0, kLargestTokenId));
@@ -171,7 +163,7 @@ Result<Vocabulary> read_ranks(const std::string& path) {
 }  // namespace
 
 Result<TokenizerParts> read_tiktoken(const std::string& path, const std::string& config) {
-  MORACLE_TRY(const Json json, read_object(config));
+  MORACLE_TRY(const Json json, read_json_file(config));
   const JsonField root(json, config), names = root["added_tokens_decoder"];
   if (root["tokenizer_class"].value() != "TikTokenTokenizer") {
     return root["tokenizer_class"].unsupported(

@@ -436,20 +436,34 @@ TEST(CtGroups, BestMatchingTargetDecidesScheme) {
   EXPECT_EQ(name(must(opened.linear({kAttention + "o_proj"})).scheme()), "int8-w8a8");
 
   quantization["ignore"].push_back(kAttention + "o_proj");
-  expect_left_out(must(checkpoint.open()).linear({kAttention + "o_proj"}), kAttention + "o_proj");
+  EXPECT_EQ(scheme_of(checkpoint, kAttention + "o_proj"), "int8-w8a8");
 }
 
-TEST(CtGroups, RejectsStackOfDifferentSchemes) {
+TEST(CtGroups, WidensIntegersOfOneStack) {
   auto checkpoint = ct_checkpoint(ct_packed());
   const CtModule other{.group_size = 16};
   CtWriter(checkpoint).add(kAttention + "v_proj", 16, 32, other);
   json& groups = checkpoint.quantization()["config_groups"];
   groups["group_1"] = ct_group(other, {"re:.*v_proj"});
   const Checkpoint opened = must(checkpoint.open());
-  EXPECT_TRUE(opened.linear({kAttention + "v_proj"}).ok());
+  EXPECT_EQ(scheme_of(checkpoint, kAttention + "v_proj"), "int4-w4a16-g16");
+  const DescribedMatrix stack = must(opened.linear({kAttention + "k_proj", kAttention + "v_proj"}));
+  EXPECT_EQ(name(stack.scheme()), "int4-w4a16-g8");
+  expect_values(stack, 0, {kAttention + "k_proj", kAttention + "v_proj"},
+                [&](const std::string& module, int64_t n, int64_t k) {
+                  return published(checkpoint, module.ends_with("v_proj") ? other : ct_packed())(
+                      module, n, k);
+                });
+}
+
+TEST(CtGroups, RejectsStackWithoutCommonScheme) {
+  auto checkpoint = ct_checkpoint(ct_packed());
+  checkpoint.remove(kAttention + "v_proj.weight_packed");
+  checkpoint.remove(kAttention + "v_proj.weight_scale");
+  const Checkpoint opened = must(with_floats(checkpoint, kAttention + "v_proj", {16, 32}).open());
   expect_bad(opened.linear({kAttention + "k_proj", kAttention + "v_proj"}),
              {kAttention + "v_proj", "needs the same scheme and input size as",
-              "int4-w4a16-g8 [16, 32]", "it is int4-w4a16-g16 [16, 32]"});
+              "int4-w4a16-g8 [16, 32], because both read the same input; it is bf16 [16, 32]"});
 }
 
 TEST(CtGroups, NamesTensorInFormatOfOtherGroup) {

@@ -168,16 +168,13 @@ TEST(CompressedTensors, RejectsInvalidConfigGroups) {
 
 TEST(CompressedTensors, RejectsUnknownKeysThatChangeValues) {
   const json some = {{"num_bits", 8}};
-  for (const char* key : {"kv_cache_scheme", "transform_config"}) {
-    auto checkpoint = SyntheticCheckpoint::int8();
-    checkpoint.quantization()[key] = some;
-    expect_unsupported(checkpoint.open(),
-                       {str("quantization_config.", key,
-                            ": needs to be absent or empty; it is {\"num_bits\":8}")});
-    checkpoint.quantization()[key] = json::object();
-    EXPECT_TRUE(checkpoint.open().ok());
-  }
   auto checkpoint = SyntheticCheckpoint::int8();
+  checkpoint.quantization()["transform_config"] = some;
+  expect_unsupported(checkpoint.open(),
+                     {"quantization_config.transform_config: needs to be absent or empty; it is "
+                      "{\"num_bits\":8}"});
+  checkpoint.quantization()["transform_config"] = json::object();
+  EXPECT_TRUE(checkpoint.open().ok());
   checkpoint.quantization()["config_groups"]["group_0"]["output_activations"] = some;
   expect_unsupported(checkpoint.open(),
                      {"config_groups.group_0.output_activations: needs to be absent or empty"});
@@ -191,7 +188,7 @@ SyntheticCheckpoint with_plain_o_proj() {
   return checkpoint;
 }
 
-TEST(CompressedTensors, IgnoredModuleIsPlain) {
+TEST(CompressedTensors, IgnoreDecidesOnlyBesideFloats) {
   const std::string module = kAttention + "o_proj";
   for (const std::string& pattern : {module, std::string("re:.*self_attn.o_proj$")}) {
     auto checkpoint = with_plain_o_proj();
@@ -200,7 +197,8 @@ TEST(CompressedTensors, IgnoredModuleIsPlain) {
 
     auto quantized = SyntheticCheckpoint::int8();
     quantized.quantization()["ignore"].push_back(pattern);
-    expect_left_out(must(quantized.open()).linear({module}), module);
+    EXPECT_EQ(scheme_of(quantized, module), "int8-w8a8");
+    EXPECT_EQ(scheme_of(with_floats(quantized, module), module), "bf16");
   }
 }
 
@@ -209,7 +207,7 @@ TEST(CompressedTensors, StoredTensorsDecideForModulesListedAsQuantized) {
   EXPECT_FALSE(must(opened.linear({kAttention + "o_proj"})).scheme().weight.quantized());
 }
 
-TEST(CompressedTensors, ModuleOutsideTargetsIsPlain) {
+TEST(CompressedTensors, QuantizedModuleOutsideTargetsNeedsTheOnlyGroup) {
   for (const char* target : {"re:.*mlp\\.experts\\..*", "re:.*_proj$"}) {
     auto checkpoint = SyntheticCheckpoint::int8();
     checkpoint.quantization()["config_groups"]["group_0"]["targets"] = {target};
@@ -217,7 +215,11 @@ TEST(CompressedTensors, ModuleOutsideTargetsIsPlain) {
   }
   auto checkpoint = SyntheticCheckpoint::int8();
   checkpoint.quantization()["config_groups"]["group_0"]["targets"] = {"re:.*self_attn"};
-  expect_left_out(checkpoint.experts(), SyntheticCheckpoint::expert(0, 0, "gate_proj"));
+  EXPECT_EQ(name(must(checkpoint.experts()).spec.scheme), "int8-w8a8");
+  json& groups = checkpoint.quantization()["config_groups"];
+  groups["group_1"] = groups["group_0"];
+  groups["group_1"]["targets"] = {"re:.*lm_head"};
+  expect_bad(checkpoint.experts(), {"needs to match a target of one of the config's groups"});
 }
 
 TEST(CompressedTensors, NamesInvalidPattern) {

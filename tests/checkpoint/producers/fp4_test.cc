@@ -93,6 +93,14 @@ TEST(Fp4Tensors, NamesTensorsOfWrongType) {
   expect_bad(must(checkpoint.experts()).w13.expert(1), {kUp + ".weight_scale", "[1, 1]"});
 }
 
+// Newer files give exponents their own type.
+TEST(Fp4Tensors, ReadsExponentsOfEitherType) {
+  auto checkpoint = checkpoint_of({"mxfp4-pack-quantized"});
+  const std::vector<float> scales = must(must(checkpoint.experts()).w2.expert(1)).scales;
+  checkpoint.retype(kDown + ".weight_scale", DType::kF8E8M0);
+  EXPECT_EQ(must(must(checkpoint.experts()).w2.expert(1)).scales, scales);
+}
+
 TEST(Fp4Configs, NamesOtherActivationsAndGroups) {
   auto checkpoint = checkpoint_of({"nvfp4-pack-quantized", true});
   json& group = checkpoint.quantization()["config_groups"]["group_0"];

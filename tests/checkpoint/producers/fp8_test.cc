@@ -5,6 +5,7 @@
 #include "checkpoint/read_stored.h"
 #include "checkpoint/reader_fixture.h"
 #include "fp8_synthetic.h"
+#include "modelopt_synthetic.h"
 
 namespace moracle::testing::fp8_test {
 namespace {
@@ -142,6 +143,77 @@ TEST(Fp8, UsesLargestInputScaleOfStack) {
   expect_missing(checkpoint, kUp + ".input_scale");
 }
 
+TEST(Fp8, AcceptsEverySpellingOfKeys) {
+  for (const json& change :
+       {json{{"fmt", "float8_e4m3fn"}}, json{{"fmt", "torch.float8_e4m3fn"}},
+        json{{"fmt", "fp8_e4m3"}}, json{{"store_dtype", "float8_e4m3fn"}},
+        json{{"activation_scheme", "DYNAMIC"}}, json{{"activation_scheme", nullptr}},
+        json{{"quant_method", "FP8"}}, json{{"dequantize", false}}}) {
+    auto checkpoint = fp8({8, 16});
+    checkpoint.quantization().update(change);
+    const DescribedWeights weights = must(checkpoint.experts());
+    EXPECT_EQ(name(weights.spec.scheme), "fp8-w8a8-block8x16") << change;
+    expect_values(weights, 1, published(checkpoint, {8, 16}));
+  }
+}
+
+TEST(Fp8, AcceptsEitherNameOfScales) {
+  for (const GroupShape group : {GroupShape{}, kPerRow, GroupShape{8, 16}}) {
+    const auto checkpoint = fp8(group);
+    auto renamed = checkpoint;
+    for (const auto& [tensor, value] : checkpoint.tensors) {
+      if (tensor.ends_with(".weight_scale"))
+        renamed.rename(tensor, tensor + "_inv");
+      else if (tensor.ends_with(".weight_scale_inv"))
+        renamed.rename(tensor, tensor.substr(0, tensor.size() - 4));
+    }
+    const DescribedWeights weights = must(renamed.experts());
+    EXPECT_EQ(weights.spec.scheme, must(checkpoint.experts()).spec.scheme);
+    expect_values(weights, 1, published(checkpoint, group));
+  }
+}
+
+// transformers writes activation_scale and weight_scale_inv for one static scale.
+TEST(Fp8, ReadsActivationScaleAsInputScale) {
+  auto checkpoint = fp8(GroupShape{});
+  checkpoint.quantization()["activation_scheme"] = "static";
+  for (const auto& [tensor, value] : std::map(checkpoint.tensors)) {
+    if (!tensor.ends_with("_proj.weight_scale")) continue;
+    const std::string module = tensor.substr(0, tensor.rfind('.'));
+    checkpoint.rename(tensor, tensor + "_inv");
+    checkpoint.add(module + ".activation_scale", DType::kF32, {}, std::vector<float>{0.5f});
+  }
+  const DescribedWeights weights = must(checkpoint.experts());
+  EXPECT_EQ(name(weights.spec.scheme), "fp8-w8a8-tensor-static");
+  EXPECT_EQ(weights.w2.input_scales(), std::vector<float>(4, 0.5f));
+  checkpoint.quantization()["dequantize"] = true;
+  EXPECT_EQ(must(checkpoint.experts()).spec.scheme.activation, std::nullopt);
+}
+
+// The exponents tell MXFP8, under either name of the method.
+TEST(Fp8, ReadsMxfp8) {
+  const DescribedWeights want = must(modelopt("MXFP8").experts());
+  for (const json& keys :
+       {json{{"quant_method", "mxfp8"}}, json{{"quant_method", "MXFP8"}, {"fmt", "float8_e4m3fn"}},
+        json{{"quant_method", "mxfp8"}, {"weight_block_size", {1, 32}}, {"scale_fmt", "ue8m0"}},
+        json{{"quant_method", "fp8"}, {"weight_block_size", {1, 32}}}}) {
+    for (const char* scale : {".weight_scale_inv", ".weight_scale"}) {
+      for (const DType dtype : {DType::kU8, DType::kF8E8M0}) {
+        auto checkpoint = modelopt("MXFP8");
+        checkpoint.quantization() = keys;
+        for (const auto& [tensor, value] : modelopt("MXFP8").tensors) {
+          if (!tensor.ends_with(".weight_scale")) continue;
+          checkpoint.retype(tensor, dtype);
+          checkpoint.rename(tensor, tensor.substr(0, tensor.rfind('.')) + scale);
+        }
+        const DescribedWeights weights = must(checkpoint.experts());
+        EXPECT_EQ(name(weights.spec.scheme), "mxfp8-w8a8") << keys << scale;
+        EXPECT_EQ(must(weights.w2.expert(1)).scales, must(want.w2.expert(1)).scales);
+      }
+    }
+  }
+}
+
 TEST(Fp8, ReadsUe8m0ScalesAsPowersOfTwo) {
   auto checkpoint = fp8({8, 16});
   checkpoint.quantization()["scale_fmt"] = "ue8m0";
@@ -159,24 +231,27 @@ TEST(Fp8, ReadsUe8m0ScalesAsPowersOfTwo) {
   checkpoint.set<uint8_t>(kDown + ".weight_scale_inv", 2, 255);
   expect_bad(must(checkpoint.experts()).w2.expert(1),
              {"needs exponents from 0 to 254", "element [2, 0] is 255"});
+  // e8m0 tells itself what it is, u8 does not.
+  checkpoint.set<uint8_t>(kDown + ".weight_scale_inv", 2, 2);
   checkpoint.quantization().erase("scale_fmt");
-  expect_bad(checkpoint.experts(), {"needs f32, f16 or bf16", "it is f8_e8m0 [4, 1]"});
+  EXPECT_EQ(must(must(checkpoint.experts()).w2.expert(1)).scales, scales);
+  checkpoint.retype(kDown + ".weight_scale_inv", DType::kU8);
+  expect_bad(checkpoint.experts(), {"needs f32, f16 or bf16", "it is u8 [4, 1]"});
 }
 
-TEST(Fp8, RejectsQuantizedTensorsOfExcludedModules) {
+TEST(Fp8, ExclusionDecidesOnlyBesideFloats) {
   const std::string query = kAttention + "q_proj";
   for (const char* key : {"ignored_layers", "modules_to_not_convert"}) {
     auto checkpoint = fp8({8, 16});
     checkpoint.quantization()[key] = json::array({"lm_head", query});
     EXPECT_TRUE(checkpoint.experts().ok());
-    expect_left_out(must(checkpoint.open()).linear({query}), query);
+    EXPECT_NE(scheme_of(checkpoint, query), "bf16");
+    EXPECT_EQ(scheme_of(with_floats(checkpoint, query), query), "bf16");
     // A name below the experts of a layer counts for all experts of that layer only.
     checkpoint.quantization()[key] = {"model.layers.10.mlp.experts.3.up_proj"};
     EXPECT_TRUE(checkpoint.experts().ok());
     checkpoint.quantization()[key] = {"model.layers.0.mlp.experts.3.up_proj"};
-    expect_bad(checkpoint.experts(), {"excludes it", "the file stores it quantized"});
-    checkpoint.quantization()[key] = nullptr;
-    EXPECT_TRUE(checkpoint.experts().ok());
+    EXPECT_EQ(scheme_of(with_floats(checkpoint, kUp, {16, 32}), kUp), "bf16");
   }
 }
 
@@ -191,7 +266,10 @@ TEST(Fp8, ReadsBias) {
 TEST(Fp8, RejectsOtherVariantByKey) {
   const WrongConfig configs[] = {
       {{{"fmt", "e5m2"}}, "fmt: needs e4m3; it is e5m2"},
-      {{{"store_dtype", "mxfp4"}}, "store_dtype: needs to be absent"},
+      {{{"fmt", "float8_e4m3fnuz"}}, "fmt: needs e4m3; it is float8_e4m3fnuz"},
+      {{{"store_dtype", "mxfp4"}}, "store_dtype: needs e4m3; it is mxfp4"},
+      {{{"quant_method", "mxfp8"}},
+       "weight_block_size: needs [1, 32], as mxfp8 has it; it is [8,16]"},
       {{{"activation_scheme", "none"}}, "activation_scheme: needs dynamic or static; it is none"},
       {{{"activation_scheme", "static"}}, "activation_scheme: needs dynamic, because weights have"},
       {{{"scale_fmt", "ue4m3"}}, "scale_fmt: needs ue8m0, float or absent; it is ue4m3"}};

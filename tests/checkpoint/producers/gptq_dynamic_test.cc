@@ -65,14 +65,15 @@ TEST(GptqDynamic, ExpressionsMatchFromStartOfName) {
   EXPECT_EQ(scheme_of(must(start.open()), kO), "int8-w8a16-g8");
 }
 
-TEST(GptqDynamic, ExcludedModuleIsPlain) {
+TEST(GptqDynamic, ExclusionDecidesOnlyBesideFloats) {
   auto checkpoint = SyntheticCheckpoint::gptq();
   checkpoint.quantization()["dynamic"] = {{"-:.*o_proj", json::object()}};
-  expect_left_out(must(checkpoint.open()).linear({kO}), kO);
+  EXPECT_EQ(scheme_of(checkpoint, kO), "int4-w4a16-g8");
+  checkpoint = with_floats(checkpoint, kO);
+  EXPECT_EQ(scheme_of(checkpoint, kO), "bf16");
   for (const char* part : {".qweight", ".qzeros", ".scales", ".g_idx"})
     checkpoint.remove(kO + part);
-  checkpoint.add_floats(kO + ".weight", {32, 32});
-  EXPECT_EQ(scheme_of(must(checkpoint.open()), kO), "bf16");
+  EXPECT_EQ(scheme_of(checkpoint, kO), "bf16");
 }
 
 // The order of the rules matters, and JSON values sort their keys. So config.json is text here.
@@ -93,9 +94,9 @@ TEST(GptqDynamic, FirstMatchingRuleDecides) {
   EXPECT_FALSE(open_with(checkpoint, "{" + four + "," + eight + "}").linear({kO}).ok());
 
   const std::string skip = R"("-:.*o_proj": {})", keep = R"("+:.*": {})";
-  const auto plain = SyntheticCheckpoint::gptq();
-  EXPECT_EQ(scheme_of(open_with(plain, "{" + keep + "," + skip + "}"), kO), "int4-w4a16-g8");
-  expect_left_out(open_with(plain, "{" + skip + "," + keep + "}").linear({kO}), kO);
+  const auto both = with_floats(SyntheticCheckpoint::gptq(), kO);
+  EXPECT_EQ(scheme_of(open_with(both, "{" + keep + "," + skip + "}"), kO), "int4-w4a16-g8");
+  EXPECT_EQ(scheme_of(open_with(both, "{" + skip + "," + keep + "}"), kO), "bf16");
 }
 
 TEST(GptqDynamic, KeepsRuleOrderOfSeparateFile) {
@@ -123,12 +124,81 @@ TEST(GptqDynamic, AllowsDifferentSchemesPerLayer) {
   const DescribedWeights second = must(opened.moe_layer(1));
   EXPECT_EQ(name(second.spec.scheme), "int8-w8a16-g8");
   EXPECT_TRUE(second.w13.expert(3).ok());
+}
 
-  checkpoint.quantization()["dynamic"] = {{".*\\.1\\.mlp\\.experts.*(gate|up)", {{"bits", 8}}}};
-  for (int e = 0; e < 4; ++e) {
-    checkpoint.add_gptq(SyntheticCheckpoint::expert(1, e, "down_proj"), 32, 16, {});
+// One backend serves a layer: the narrower weights are widened, which changes no value.
+TEST(GptqDynamic, WidensModulesOfOneLayer) {
+  struct Case {
+    const char* rule;
+    json change;
+    SyntheticGptq format;
+    std::vector<std::string> modules;
+    const char* scheme;
+  };
+  const SyntheticGptq eight{.bits = 8}, asymmetric{.group_size = 16, .symmetric = false};
+  const SyntheticGptq small{.bits = 8, .group_size = 4, .desc_act = true};
+  const Case cases[] = {
+      {".*down_proj",
+       {{"bits", 8}},
+       eight,
+       {"0.down", "1.down", "2.down", "3.down"},
+       "int8-w8a16-g8"},
+      {".*experts\\.2\\.", {{"bits", 8}}, eight, {"2.gate", "2.up", "2.down"}, "int8-w8a16-g8"},
+      {".*2\\.up_proj", {{"bits", 8}}, eight, {"2.up"}, "int8-w8a16-g8"},
+      {".*2\\.down_proj",
+       {{"bits", 8}, {"group_size", 4}, {"desc_act", true}},
+       small,
+       {"2.down"},
+       "int8-w8a16-g4"},
+      {".*3\\.gate",
+       {{"group_size", 16}, {"sym", false}},
+       asymmetric,
+       {"3.gate"},
+       "int4-w4a16-g8-asym"},
+  };
+  for (const Case& c : cases) {
+    auto checkpoint = SyntheticCheckpoint::gptq();
+    for (const std::string& module : c.modules) {
+      const bool down = module.ends_with("down");
+      checkpoint.add_gptq(str("model.layers.0.mlp.experts.", module, "_proj"), down ? 32 : 16,
+                          down ? 16 : 32, c.format);
+    }
+    checkpoint.quantization()["dynamic"] = {{c.rule, c.change}};
+    const Checkpoint opened = must(checkpoint.open());
+    const DescribedWeights weights = must(opened.moe_layer(0));
+    EXPECT_EQ(name(weights.spec.scheme), c.scheme);
+    EXPECT_EQ(weights.spec.group_index, c.format.desc_act);
+    // The modules one by one are not widened.
+    const Value stored = [&](const std::string& module, int64_t n, int64_t k) {
+      static std::map<std::string, CanonicalMatrix> read;
+      const std::string key = str(&c, module);
+      if (!read.contains(key)) read[key] = must(must(opened.linear({module})).expert(0));
+      std::vector<double> row(read[key].k);
+      dequantize_row(read[key], n, row.data());
+      return row[k];
+    };
+    for (int64_t e = 0; e < 4; ++e) expect_values(weights, e, stored);
   }
-  expect_unsupported(must(checkpoint.open()).moe_layer(1), {"one scheme for w13 and w2"});
+}
+
+TEST(GptqDynamic, NamesModuleWithoutCommonScheme) {
+  const std::string down = SyntheticCheckpoint::expert(0, 2, "down_proj");
+  const auto plain = [](SyntheticCheckpoint checkpoint, const std::string& module) {
+    for (const char* part : {".qweight", ".qzeros", ".scales", ".g_idx"})
+      checkpoint.remove(module + part);
+    return with_floats(checkpoint, module, {32, 16});
+  };
+  auto checkpoint = plain(SyntheticCheckpoint::gptq(), down);
+  expect_bad(checkpoint.experts(), {"tensor '" + down + ".weight'",
+                                    "needs the scheme of expert 0, int4-w4a16-g8 [32, 16], "
+                                    "because one kernel multiplies all experts; it is bf16"});
+  for (int e : {0, 1, 3})
+    checkpoint = plain(checkpoint, SyntheticCheckpoint::expert(0, e, "down_proj"));
+  expect_unsupported(checkpoint.experts(),
+                     {"module 'model.layers.0.mlp.experts.0.down_proj'",
+                      "needs the scheme of 'model.layers.0.mlp.experts.0.gate_proj', "
+                      "int4-w4a16-g8, because one backend serves both",
+                      "; it is bf16"});
 }
 
 TEST(GptqDynamic, NamesInvalidRule) {

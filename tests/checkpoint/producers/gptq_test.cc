@@ -224,7 +224,7 @@ TEST(Gptq, NamesMissingTensor) {
   checkpoint.remove(kUp + ".qweight");
   expect_bad(checkpoint.experts(), {"model.safetensors", "module '" + kUp + "'",
                                     kUp + ".weight or " + kUp + ".{qweight,qzeros,scales,g_idx}",
-                                    "the file has no such tensor"});
+                                    "it has g_idx, qzeros, scales"});
 }
 
 TEST(Gptq, NamesTensorOfWrongTypeOrShape) {
@@ -318,7 +318,7 @@ TEST(Gptq, RejectsUnsupportedVariantByName) {
   }
 }
 
-TEST(Gptq, UnlistedModuleIsPlain) {
+TEST(Gptq, ListDecidesOnlyBesideFloats) {
   auto checkpoint = SyntheticCheckpoint::gptq();
   std::vector<std::string> listed;
   for (int e = 0; e < 4; ++e) {
@@ -326,10 +326,11 @@ TEST(Gptq, UnlistedModuleIsPlain) {
       listed.push_back(str("mlp.experts.", e, ".", part));
   }
   checkpoint.quantization()["modules_in_block_to_quantize"] = json::array({listed});
-  expect_left_out(checkpoint.experts(), SyntheticCheckpoint::expert(0, 0, "down_proj"));
+  EXPECT_EQ(scheme_of(checkpoint, kDown), "int4-w4a16-g8");
+  EXPECT_EQ(scheme_of(with_floats(checkpoint, kDown, {32, 16}), kDown), "bf16");
   for (int e = 0; e < 4; ++e) listed.push_back(str("mlp.experts.", e, ".down_proj"));
   checkpoint.quantization()["modules_in_block_to_quantize"] = listed;
-  EXPECT_TRUE(checkpoint.experts().ok());
+  EXPECT_EQ(scheme_of(with_floats(checkpoint, kDown, {32, 16}), kDown), "int4-w4a16-g8");
 }
 
 }  // namespace

@@ -125,12 +125,12 @@ TEST(ModelOpt, NamesTensorsOfWrongType) {
   expect_bad(checkpoint.experts(), {"needs shape [] (one scale for the tensor); it is f32 [64]"});
 }
 
-// Groups of 32 with scales of the same shape are ambiguous; the config decides.
+// Groups of 32 with scales of the same shape: the type of the scales decides.
 TEST(ModelOpt, DistinguishesMxfp8FromFp8OfEqualShapes) {
   const auto mx = modelopt("MXFP8");
   auto fp8 = mx;
   fp8.quantization() = {{"quant_method", "fp8"}, {"weight_block_size", {1, 32}}};
-  expect_bad(fp8.experts(), {"needs to be in the file"});  // the scales go by another name
+  EXPECT_EQ(must(fp8.experts()).spec.scheme, must(mx.experts()).spec.scheme);
   for (const auto& [tensor, value] : mx.tensors) {
     if (!tensor.ends_with("_scale")) continue;
     fp8.remove(tensor);
@@ -143,14 +143,15 @@ TEST(ModelOpt, DistinguishesMxfp8FromFp8OfEqualShapes) {
   EXPECT_NE(name(a), name(b));
 }
 
-TEST(ModelOpt, RejectsQuantizedTensorsOfExcludedModules) {
+TEST(ModelOpt, ExclusionDecidesOnlyBesideFloats) {
   for (const char* pattern :
        {"model.layers.0.self_attn.q_proj", "self_attn", "layers.0", "*.q_proj",
         "model.layers.[0-3].self_attn*", "model.layers.?.self_attn.*"}) {
     auto checkpoint = modelopt("MXFP8");
     checkpoint.quantization()["ignore"].push_back(pattern);
-    expect_left_out(must(checkpoint.open()).linear({kQuery}), kQuery);
-    checkpoint.add_floats(kQuery + ".weight", {64, 64});
+    EXPECT_EQ(scheme_of(checkpoint, kQuery), "mxfp8-w8a8") << pattern;
+    checkpoint = with_floats(checkpoint, kQuery, {64, 64});
+    EXPECT_EQ(scheme_of(checkpoint, kQuery), "bf16") << pattern;
     checkpoint.remove(kQuery + ".weight_scale");
     EXPECT_TRUE(must(checkpoint.open()).linear({kQuery}).ok()) << pattern;
   }
@@ -163,20 +164,19 @@ TEST(ModelOpt, RejectsQuantizedTensorsOfExcludedModules) {
 }
 
 TEST(ModelOpt, RejectsOtherAlgorithmByName) {
-  for (const char* algorithm :
-       {"MIXED_PRECISION", "W4A16_AWQ", "INT4_AWQ", "W8A8_SQ_PER_CHANNEL", "FP8_PB", ""}) {
+  for (const char* algorithm : {"W4A16_AWQ", "INT4_AWQ", "W8A8_SQ_PER_CHANNEL", "FP8_PB", ""}) {
     auto checkpoint = modelopt("MXFP8");
     checkpoint.quantization()["quant_algo"] = algorithm;
     expect_unsupported(checkpoint.open(), {kConfig + "quant_algo: needs one of FP8, ",
-                                           str("W4A16_NVFP4; it is ", algorithm)});
+                                           str("MIXED_PRECISION; it is ", algorithm)});
   }
   const WrongConfig configs[] = {
-      {{{"kv_cache_quant_algo", "FP8"}},
-       "kv_cache_quant_algo: needs null, because Moracle does not quantize the KV cache"},
-      {{{"kv_cache_scheme", {{"num_bits", 8}}}}, "kv_cache_scheme: needs null, because Moracle"},
       {{{"group_size", 16}}, "group_size: needs 32, as MXFP8 has it; it is 16"},
-      {{{"quantized_layers", {{"a", 1}}}}, "quantized_layers: needs one algorithm for all layers"}};
+      {{{"quantized_layers", {{"a", {{"quant_algo", "NVFP4"}, {"group_size", 32}}}}}},
+       "quantized_layers.a.group_size: needs 16, as NVFP4 has it; it is 32"}};
   for (const WrongConfig& config : configs) expect_unsupported_config(modelopt("MXFP8"), config);
+  expect_bad_config(modelopt("MXFP8"), {{{"quantized_layers", {{"a", 1}}}},
+                                        "quantized_layers.a: needs an object; it is 1"});
   auto checkpoint = modelopt("MXFP8");
   checkpoint.quantization().erase("quant_algo");
   expect_bad(checkpoint.open(), {"quantization_config.quant_algo: needs a string"});

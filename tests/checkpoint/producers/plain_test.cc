@@ -77,9 +77,11 @@ TEST(Plain, RejectsExpertsOfDifferentFloatTypes) {
   for (const std::string& module : {kGate, kUp, kDown}) {
     checkpoint.retype(module + ".weight", DType::kF16);
   }
-  expect_bad(checkpoint.experts(),
-             {"tensor '" + kGate + ".weight'",
-              "needs the scheme of expert 0, bf16 [32, 32]; it is f16 [32, 32]"});
+  expect_bad(
+      checkpoint.experts(),
+      {"tensor '" + kGate + ".weight'",
+       "needs the scheme of expert 0, bf16 [32, 32], because one kernel multiplies all experts; "
+       "it is f16 [32, 32]"});
 }
 
 TEST(Plain, ChecksRowsOfGateAndUpSeparately) {

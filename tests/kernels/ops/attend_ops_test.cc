@@ -97,6 +97,7 @@ class Attend : public testing::DeviceOpsTest {
     const Batch& batch = caches.batch_there(step.tokens, *device_);
     if (shape.sinks != nullptr) shape.sinks = upload(sinks_);
     shape.cache = caches.layer();
+    shape.cache.key_scale = key_scale_, shape.cache.value_scale = value_scale_;
     const Matrix out = blank(step.count, rows.out);
     expect_done(ops().append(matrix(step.k, step.count, rows.k), matrix(step.v, step.count, rows.v),
                              batch, shape.cache, {}));
@@ -216,6 +217,7 @@ class Attend : public testing::DeviceOpsTest {
     EXPECT_LT(std::sqrt(off / size), 5e-3);
   }
 
+  float key_scale_ = 1, value_scale_ = 1;  // of an e4m3 cache
   // The first four: far below every score, among them, and so far above that nothing else counts.
   std::vector<float> sinks_ = [] {
     std::mt19937 random(7);
@@ -429,6 +431,35 @@ TEST_P(Attend, ReadsLongE4m3CacheExactly) {
         off += std::pow(double{got[i]} - want[i], 2), size += std::pow(double{want[i]}, 2);
       }
       EXPECT_LT(std::sqrt(off / size), 1e-3);
+    }
+  }
+}
+
+// With scales that are powers of two, the codes and all sums are those of keys and values divided
+// by them: only the exponents of scores and outputs differ.
+TEST_P(Attend, ScalesE4m3KeysAndValues) {
+  if (device_->platform() == Platform::kOpenCl) GTEST_SKIP() << "models refuse it there";
+  const auto times = [](std::vector<float> values, float factor) {
+    for (float& value : values) value *= factor;
+    return values;
+  };
+  for (AttentionShape shape : {with_window({8, 2, 32, 32, 0.2f}, 100),
+                               {3, 3, 20, 13, 0.25f},
+                               shape_of(8, 2, 64, 64),
+                               shape_of(8, 1, 128, 128),
+                               shape_of(2, 2, 192, 128)}) {
+    for (const bool sinks : {false, true}) {
+      shape.sinks = sinks ? sinks_.data() : nullptr;
+      SCOPED_TRACE(str(shape.num_heads, " heads of ", shape.head_dim));
+      const Step codes = draw(shape, {{300, 1}, {500, 40}, {0, 9}});
+      Step scaled = codes;
+      scaled.k = times(codes.k, 0.125f), scaled.v = times(codes.v, 4);
+      AttentionShape of_codes = shape;
+      of_codes.scale *= 0.125f;
+      const std::vector<float> want = times(bits_of(of_codes, codes, DType::kF8E4M3), 4);
+      key_scale_ = 0.125f, value_scale_ = 4;
+      EXPECT_EQ(bits_of(shape, scaled, DType::kF8E4M3), want);
+      key_scale_ = value_scale_ = 1;
     }
   }
 }

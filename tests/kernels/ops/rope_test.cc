@@ -120,7 +120,8 @@ class RopeAndAppend : public testing::DeviceOpsTest {
  protected:
   static constexpr int64_t kKvHeads = 2;
   int64_t heads_ = 6;
-  int64_t tokens_ = 4;  // of the first sequence; the second has three
+  int64_t tokens_ = 4;                     // of the first sequence; the second has three
+  float key_scale_ = 1, value_scale_ = 1;  // of the cache
 
   // The norms and RoPE of one head in double.
   std::vector<double> expected(const float* head, const QkNormRope& rope,
@@ -168,11 +169,13 @@ class RopeAndAppend : public testing::DeviceOpsTest {
     testing::PagedCaches caches({296 + tokens_, 90}, kKvHeads * dim, kKvHeads * dim, cache,
                                 std::min<int64_t>(256, ops().cache_page()), kKvHeads);
     caches.upload(*device_);
+    LayerCache layer = caches.layer();
+    layer.key_scale = key_scale_, layer.value_scale = value_scale_;
     const Matrix all = matrix(qkv, num_tokens, cols);
     expect_done(ops().rope_and_append(columns(all, 0, heads_ * dim),
                                       columns(all, heads_ * dim, kKvHeads * dim),
                                       columns(all, (heads_ + kKvHeads) * dim, kKvHeads * dim), rope,
-                                      caches.batch_there(step, *device_), caches.layer(), {}));
+                                      caches.batch_there(step, *device_), layer, {}));
     caches.download(*device_);
     const std::vector<float> got = floats(all);
     const float* row = qkv.data();
@@ -186,14 +189,15 @@ class RopeAndAppend : public testing::DeviceOpsTest {
           for (int64_t c = 0; c < dim; ++c) {
             const float found =
                 is_query ? got[row - qkv.data() + head * dim + c]
-                         : caches.get(caches.key(one.sequence, i), (head - heads_) * dim + c);
+                         : caches.get(caches.key(one.sequence, i), (head - heads_) * dim + c) *
+                               key_scale_;
             expect_near(found, want[c], is_query ? dtype() : cache,
                         str("position ", i, ", head ", head, ", column ", c));
           }
         }
         for (int64_t c = 0; c < kKvHeads * dim; ++c)
           ASSERT_EQ(caches.get(caches.value(one.sequence, i), c),
-                    testing::rounded_to(cache, row[(heads_ + kKvHeads) * dim + c]));
+                    testing::rounded_to(cache, row[(heads_ + kKvHeads) * dim + c] / value_scale_));
       }
     }
   }
@@ -227,6 +231,16 @@ TEST_P(RopeAndAppend, SupportsInterleavedPairs) {
 
 TEST_P(RopeAndAppend, StoresE4m3) {
   if (device_->platform() == Platform::kOpenCl) GTEST_SKIP() << "models refuse it there";
+  for (const int64_t dim : {20, 64, 128}) {
+    SCOPED_TRACE(str("heads of ", dim, " columns"));
+    check(dim, true, false, DType::kF8E4M3);
+    check(dim, false, true, DType::kF8E4M3);
+  }
+}
+
+TEST_P(RopeAndAppend, DividesE4m3ByScales) {
+  if (device_->platform() == Platform::kOpenCl) GTEST_SKIP() << "models refuse it there";
+  key_scale_ = 0.125f, value_scale_ = 4;
   for (const int64_t dim : {20, 64, 128}) {
     SCOPED_TRACE(str("heads of ", dim, " columns"));
     check(dim, true, false, DType::kF8E4M3);

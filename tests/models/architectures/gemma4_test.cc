@@ -113,12 +113,31 @@ TEST(Gemma4, RefusesWhatItsDenseModelsHave) {
   refused({{"num_kv_shared_layers", 1}}, "num_kv_shared_layers: needs 0; it is 1");
   refused({{"use_bidirectional_attention", "all"}}, "needs null or vision; it is all");
   refused({{"hidden_activation", "silu"}}, "needs gelu_pytorch_tanh; it is silu");
-  refused({{"rope_parameters", {{"full_attention", {{"rope_type", "yarn"}}}}}},
-          "full_attention.rope_type: needs default or proportional; it is yarn");
-  refused({{"rope_parameters", {{"sliding_attention", {{"factor", 2}}}}}},
-          "needs proportional, with a part or a factor; it is default");
+  refused({{"rope_parameters",
+            {{"full_attention", {{"rope_type", "longrope"}, {"partial_rotary_factor", 1}}}}}},
+          "proportional or yarn; it is longrope");
+  refused({{"rope_parameters", {{"sliding_attention", {{"partial_rotary_factor", 0.5}}}}}},
+          "sliding_attention.partial_rotary_factor: needs 1; it is 0.5");
   refused({{"per_layer_config", {{"1", {{"sliding_window", 3}}}}}},
           "per_layer_config.1.sliding_window: needs head_dim and num_key_value_heads only");
+}
+
+// transformers replaces all settings by those of the older name, and knows every kind.
+TEST(Gemma4, RopeScalingReplacesRopeParameters) {
+  const GoldenReference want = golden_reference("gemma4");
+  SyntheticCheckpoint first = golden_model("gemma4"), second = first;
+  const json settings = {
+      {"full_attention", {{"rope_type", "linear"}, {"factor", 3.0}, {"rope_theta", 7e3}}},
+      {"sliding_attention", {{"rope_type", "default"}, {"rope_theta", 3e3}}}};
+  first.config["rope_parameters"] = settings;
+  second.config["rope_scaling"] = settings;
+  const auto parameters = all_logits(first, want.ids), scaling = all_logits(second, want.ids);
+  ASSERT_TRUE(parameters) << parameters.error().to_string();
+  ASSERT_TRUE(scaling) << scaling.error().to_string();
+  EXPECT_EQ(*parameters, *scaling);
+  EXPECT_GT(relative_difference(*scaling, want.logits), 1e-3);
+  second.config["rope_scaling"] = {{"rope_type", "linear"}, {"factor", 3.0}};
+  expect_bad(plan(must(second.open())), {"rope_scaling.sliding_attention: needs an object"});
 }
 
 TEST(Gemma4, NamesKeyOfInvalidValue) {
@@ -134,7 +153,7 @@ TEST(Gemma4, NamesKeyOfInvalidValue) {
   refused({{"rope_parameters", {{"full_attention", {{"rope_theta", 1}}}}}},
           "rope_theta: needs a number above 1; it is 1");
   refused({{"rope_parameters", {{"full_attention", {{"partial_rotary_factor", 0}}}}}},
-          "partial_rotary_factor: needs a number from 0 to 1; it is 0");
+          "partial_rotary_factor: needs a number above 0, at most 1; it is 0");
   refused({{"rope_parameters", {{"full_attention", {{"factor", 0}}}}}},
           "factor: needs a number above 0; it is 0");
 }

@@ -14,6 +14,7 @@
 namespace moracle::multimodal_test {
 namespace {
 
+using nlohmann::json;
 using ::testing::HasSubstr;
 using testing::must;
 using testing::relative_difference;
@@ -85,6 +86,61 @@ TEST_P(Multimodal, MessagesNameKeysInsideTextConfig) {
   const auto planned = plan(must(wrong.open()));
   ASSERT_FALSE(planned);
   EXPECT_THAT(planned.error().to_string(), HasSubstr("text_config.hidden_size: needs"));
+}
+
+// Kimi-K2.5: DeepSeek-V3 below language_model, with a vision tower beside it.
+SyntheticCheckpoint kimi_k25() {
+  const SyntheticCheckpoint inner = testing::golden_model("deepseek_v3");
+  SyntheticCheckpoint wrapped = inner;
+  wrapped.tensors.clear();
+  for (const auto& [name, tensor] : inner.tensors) {
+    wrapped.tensors["language_model." + name] = tensor;
+    wrapped.tensors["language_model." + name].name = "language_model." + name;
+  }
+  wrapped.add_floats("vision_tower.encoder.blocks.0.mlp.fc0.weight", {8, 8});
+  wrapped.add_floats("mm_projector.proj.0.weight", {8, 8});
+  wrapped.config = {{"architectures", {"KimiK25ForConditionalGeneration"}},
+                    {"model_type", "kimi_k25"},
+                    {"text_config", inner.config}};
+  return wrapped;
+}
+
+TEST(KimiK25, RunsLanguageModelOfWrapper) {
+  const testing::GoldenReference want = testing::golden_reference("deepseek_v3");
+  for (const char* type : {"deepseek_v3", "kimi_k2"}) {
+    SyntheticCheckpoint wrapped = kimi_k25();
+    wrapped.config["text_config"]["model_type"] = type;
+    const auto got = testing::all_logits(wrapped, want.ids);
+    ASSERT_TRUE(got) << got.error().to_string();
+    EXPECT_LT(relative_difference(*got, want.logits), testing::kCloseInF32);
+  }
+}
+
+// Each wrapper's config may hold the quantization config at either place.
+TEST(KimiK25, ReadsQuantizationConfigInsideTextConfig) {
+  const json fp8 = {{"quant_method", "fp8"},
+                    {"activation_scheme", "dynamic"},
+                    {"modules_to_not_convert", json::array()}};
+  SyntheticCheckpoint wrapped = kimi_k25();
+  const std::string down = "language_model.model.layers.0.mlp.down_proj";
+  const std::vector<int64_t> shape = wrapped.at(down + ".weight").shape;
+  wrapped.add(down + ".weight", DType::kF8E4M3, shape,
+              std::vector<uint8_t>(static_cast<size_t>(shape[0] * shape[1]), 0x38));
+  wrapped.add(down + ".weight_scale", DType::kF32, {1}, std::vector<float>{0.5f});
+  EXPECT_FALSE(must(wrapped.open()).linear({down}).ok());
+  for (const bool inside : {true, false}) {
+    SyntheticCheckpoint told = wrapped;
+    (inside ? told.config["text_config"] : told.config)["quantization_config"] = fp8;
+    const Checkpoint opened = must(told.open());
+    EXPECT_EQ(opened.producer(), "fp8");
+    EXPECT_EQ(name(must(opened.linear({down})).scheme()), "fp8-w8a8-tensor");
+  }
+  wrapped.config["text_config"]["quantization_config"] = {{"quant_method", "none"}};
+  const auto refused = wrapped.open();
+  ASSERT_FALSE(refused);
+  EXPECT_THAT(
+      refused.error().to_string(),
+      HasSubstr("/config.json: text_config.quantization_config.quant_method: needs one of"));
 }
 
 INSTANTIATE_TEST_SUITE_P(Golden, Multimodal, ::testing::ValuesIn(wrapped_models()),

@@ -27,6 +27,7 @@ struct NewRows {
   const Matrix& rows;
   bool keys;
   int64_t place, scales;  // byte offsets in a page
+  float e4m3_scale;
 };
 
 // Stores a head as int8 codes in the order of cached_codes.h, with its scale.
@@ -75,7 +76,7 @@ float keep(const cpu::VectorOps& vector, const LayerCache& cache, const NewRows&
         break;
       }
       case DType::kF8E4M3:
-        vector.encode_e4m3(from, count, 1, reinterpret_cast<uint8_t*>(place) + at);
+        vector.encode_e4m3(from, count, all.e4m3_scale, reinterpret_cast<uint8_t*>(place) + at);
         break;
       case DType::kI8:
         keep_codes(
@@ -94,8 +95,8 @@ float keep(const cpu::VectorOps& vector, const LayerCache& cache, const NewRows&
 
 Status CpuOps::append(const Matrix& k, const Matrix& v, const Batch& batch, const LayerCache& cache,
                       Stream) {
-  const NewRows keys{k, true, cache.keys, cache.key_scales},
-      values{v, false, cache.values, cache.value_scales};
+  const NewRows keys{k, true, cache.keys, cache.key_scales, cache.key_scale},
+      values{v, false, cache.values, cache.value_scales, cache.value_scale};
   std::atomic<float> beyond{0};
   split_rows(batch.num_tokens, k.cols + v.cols, [&](int64_t first, int64_t last) {
     for (int64_t t = first; t < last; ++t) {

@@ -78,6 +78,7 @@ struct Block {
   std::byte* const* pages;              // of the sequence
   int64_t keys, values;                 // byte offsets in a page
   int64_t key_scales, value_scales;     // likewise
+  float value_scale;                    // multiplies every value
   bool packed;                          // multiplied by attend_packed
 };
 
@@ -131,7 +132,8 @@ void find(const Blocks& all, int64_t i, Block& block) {
   block.args.value_stride = cached_columns(cache.dtype, shape.value_dim);
   block.args.head_dim = shape.head_dim;
   block.args.value_dim = shape.value_dim;
-  block.args.scale = shape.scale;
+  block.args.scale = shape.scale * cache.key_scale;
+  block.value_scale = cache.value_scale;
   block.packed = all.packs(s);
 }
 
@@ -204,7 +206,7 @@ void start(Block& block) {
 void finish(const cpu::VectorOps& vector, Block& block) {
   for (int r = 0; r < block.args.num_rows; ++r) {
     float* const out = block.rows[r].out;
-    vector.scale(out, 1.0f / block.rows[r].sum, block.args.value_dim, out);
+    vector.scale(out, block.value_scale / block.rows[r].sum, block.args.value_dim, out);
   }
 }
 

@@ -90,7 +90,7 @@ __global__ void attend(AttendArgs a) {
       }
     }
     for (int64_t d = threadIdx.x; d < shape.value_dim; d += kThreads)
-      store(a.out, t, head * shape.value_dim + d, found[d] / sum);
+      store(a.out, t, head * shape.value_dim + d, found[d] * shape.cache.value_scale / sum);
   }
 }
 

@@ -48,16 +48,16 @@ __device__ inline void store_bf16(const Matrix& out, int64_t token, int64_t colu
 }
 
 /// Adds a head's sink to a sum of weights. `shrink` rescales the weights to the largest score of
-/// both.
+/// both, and the values from codes.
 struct WithSink {
   float shrink, sum;
 };
 __device__ inline WithSink with_sink(const AttentionShape& shape, int64_t head, float largest,
                                      float sum) {
-  if (shape.sinks == nullptr) return {1, sum};
+  if (shape.sinks == nullptr) return {shape.cache.value_scale, sum};
   const float sink = shape.sinks[head] * kLog2E, most = fmaxf(largest, sink);
   const float shrink = exp2f(largest - most);
-  return {shrink, sum * shrink + exp2f(sink - most)};
+  return {shrink * shape.cache.value_scale, sum * shrink + exp2f(sink - most)};
 }
 
 /// All support only the sizes that attends_on_tensor_cores accepts.

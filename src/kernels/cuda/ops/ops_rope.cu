@@ -70,11 +70,12 @@ __global__ void __launch_bounds__(kRopeThreads) rope_and_append(RopeArgs a) {
     } else {
       std::byte* const to = page + (is_key ? a.cache.keys : a.cache.values);
       const int64_t row = row_in_page(a.batch, first / dim, position) * dim;
+      const float factor = 1.0f / (is_key ? a.cache.key_scale : a.cache.value_scale);
       // Round to the activation dtype first, even if the cache is wider.
       for (int64_t c = threadIdx.x % 32; c < dim; c += 32) {
         const float kept =
             a.k.dtype == DType::kBF16 ? bf16_to_float(float_to_bf16(head[c])) : head[c];
-        keep(to, a.cache.dtype, row + c, kept, t, a.device_error);
+        keep(to, a.cache.dtype, row + c, kept * factor, t, a.device_error);
       }
     }
     __syncwarp();  // wait until the head has been read

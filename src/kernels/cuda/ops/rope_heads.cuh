@@ -100,14 +100,15 @@ struct HalfHead {
           to_bf16_pair(values[half][0], values[half][1]),
           to_bf16_pair(values[half][2], values[half][3])};
   }
-  /// As e4m3, from the values that store() would give.
-  __device__ void store_e4m3(uint8_t* head) const {
+  /// As e4m3 codes of the values that store() would give, times `factor`.
+  __device__ void store_e4m3(uint8_t* head, float factor) const {
 #pragma unroll
     for (int half = 0; half < 2; ++half) {
       uint32_t four = 0;
 #pragma unroll
       for (int i = 0; i < 4; ++i)
-        four |= uint32_t{float_to_e4m3(bf16_to_float(float_to_bf16(values[half][i])))} << (8 * i);
+        four |= uint32_t{float_to_e4m3(bf16_to_float(float_to_bf16(values[half][i])) * factor)}
+                << (8 * i);
       *reinterpret_cast<uint32_t*>(head + half * (kDim / 2) + first()) = four;
     }
   }
@@ -196,7 +197,8 @@ __global__ void __launch_bounds__(32 * kHeadWarps) rope_heads(const RopeArgs a) 
             page + (is_key ? a.cache.keys : a.cache.values) +
             row_in_page(a.batch, number_of(at), position) * kDim * (bytes ? 1 : 2);
         if (bytes)
-          head.store_e4m3(reinterpret_cast<uint8_t*>(to));
+          head.store_e4m3(reinterpret_cast<uint8_t*>(to),
+                          1.0f / (is_key ? a.cache.key_scale : a.cache.value_scale));
         else
           head.store(reinterpret_cast<uint16_t*>(to));
       }

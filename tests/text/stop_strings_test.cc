@@ -1,8 +1,8 @@
-#include "serve/engine/stop_strings.h"
+#include "text/stop_strings.h"
 
 #include <gtest/gtest.h>
 
-namespace moracle::serve::stop_strings_test {
+namespace moracle::stop_strings_test {
 namespace {
 
 // The text shown for pieces of `size` bytes.
@@ -35,5 +35,20 @@ TEST(StopStrings, HoldsBackOnlyWhatMayBeginAStop) {
   EXPECT_EQ(search.finish(), "");
 }
 
+TEST(StopStrings, HiddenPiecesTakePartAndAreNotShown) {
+  StopStrings search({"<|end|>", "b<|sep|>c"});
+  EXPECT_EQ(search.push("a<|"), "a");
+  EXPECT_EQ(search.push("<|other|>", true), "<|");
+  EXPECT_EQ(search.push("xb"), "x");
+  EXPECT_EQ(search.push("<|sep|>", true), "");
+  EXPECT_EQ(search.push("d"), "bd");
+  EXPECT_EQ(search.push("b"), "");
+  EXPECT_EQ(search.push("<|sep|>", true), "");
+  EXPECT_EQ(search.finish(), "b");
+  EXPECT_EQ(search.push("more"), "more");
+  EXPECT_EQ(search.push("<|end|>", true), "");
+  EXPECT_TRUE(search.found());
+}
+
 }  // namespace
-}  // namespace moracle::serve::stop_strings_test
+}  // namespace moracle::stop_strings_test
