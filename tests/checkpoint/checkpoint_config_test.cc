@@ -128,9 +128,9 @@ TEST(Checkpoint, RejectsUnsupportedFeatureByName) {
        "rope_parameters.full_attention: needs one setting for all layers; it is an object"},
       {{{"partial_rotary_factor", 0.5}}, "partial_rotary_factor: needs 1; it is 0.5"},
       {{{"quantization_config", {{"quant_method", "bitsandbytes"}}}},
-       "quantization_config.quant_method: needs one of gptq, awq, compressed-tensors, fp8, "
-       "modelopt, mxfp4, "
-       "auto-round, intel/auto-round, auto_round, inc; it is "
+       "quantization_config.quant_method: needs one of gptq, awq, compressed-tensors, fp8, mxfp8, "
+       "modelopt, modelopt-fp4, modelopt-fp8, modelopt-mxfp8, modelopt-mixed, mxfp4, auto-round, "
+       "intel/auto-round, inc; it is "
        "'bitsandbytes'"},
       {{{"quantization_config", {{"quant_method", "quark"}}}}, "it is 'quark'"},
   };
@@ -157,7 +157,7 @@ TEST(Config, MissingKeyMeansItsDefaultAndNullMeansNone) {
   EXPECT_FALSE(config->has({"c", "a"}));
   EXPECT_EQ(*(*config->object({"object"}))->integer({"d"}), 5);
   expect_bad(config->integer({"c"}, 5), {"config.json: c (left out): needs a whole number from 5"});
-  expect_bad(config->set_defaults("{"), {"config.json: needs valid JSON"});
+  expect_bad(config->set_defaults("{"), {"config.json: line 1, column 2: needs valid JSON"});
 }
 
 // transformers replaces the newer settings by those of the older name, unless they are empty.

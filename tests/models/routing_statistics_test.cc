@@ -143,7 +143,7 @@ TEST(RoutingStatistics, FileGivesTheSameCounts) {
 }
 
 TEST(RoutingStatistics, FilesWithOtherContentAreRefusedWithThePlace) {
-  EXPECT_THAT(error_of_file("{"), HasSubstr("format"));
+  EXPECT_THAT(error_of_file("{}"), HasSubstr("format"));
   EXPECT_THAT(error_of_file("[1]"), HasSubstr("needs \"moracle routing statistics 1\""));
   const auto with_layers = [](const std::string& layers) {
     return error_of_file(R"({"format": "moracle routing statistics 1", "architecture": "A",
