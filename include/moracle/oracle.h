@@ -471,7 +471,7 @@ struct Selection {
 Selection select(const Request& request, const Machine& machine,
                  std::span<const Backend> table = backends());
 
-/// The choice, then one line per row. !all_reasons: only the first, other devices in one line.
+/// The choice, then each row with its reasons; or with the first, other devices in one line.
 std::string explain(const Selection& selection, bool all_reasons = true);
 /// KernelPlan::reason of the matrices, each text once.
 std::vector<std::string> reasons(std::span<const MatrixPlan> matrices);

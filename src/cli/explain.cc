@@ -64,13 +64,11 @@ Json to_json(const ModelExplanation& model, const Checkpoint& checkpoint,
           {"not_runnable", model.not_runnable.empty() ? Json(nullptr) : Json(model.not_runnable)}};
 }
 
-// Shows the experts with the reasons and every other part in one line. A layer that no backend
-// serves shows all reasons.
+// Shows the experts with the reasons and every other part in one line.
 void show(const ModelExplanation& model, const Checkpoint& checkpoint, const Machine& machine,
           const ModelOptions& options, bool all) {
   const std::string where = str(" · machine ", machine.name, ", device ", options.device);
   Table others;
-  bool folded = false;
   for (const Choice& choice : model.choices) {
     const Selection& selection = choice.selection;
     const std::string layers = str(choice.layers.size() == 1 ? "layer " : "layers ",
@@ -81,9 +79,7 @@ void show(const ModelExplanation& model, const Checkpoint& checkpoint, const Mac
                   selection.plan ? "→ " + backend_text(*selection.plan->backend) : "→ none"});
       continue;
     }
-    const bool every_reason = all || !selection.plan;
-    folded |= !every_reason;
-    std::string text = explain(selection, every_reason);
+    std::string text = explain(selection, all);
     text.insert(text.find('\n'), where);
     std::cout << bold(layers) << " " << printable_lines(text);
     if (selection.plan) std::cout << printable_lines(describe(*selection.plan));
@@ -91,7 +87,7 @@ void show(const ModelExplanation& model, const Checkpoint& checkpoint, const Mac
   std::cout << others.text();
   if (options.parallel.ep_size > 1) std::cout << ranks_text(model.choices, machine, options);
   std::cout << not_used_text(checkpoint);
-  if (folded) std::cout << "\n  --all shows every reason\n";
+  if (!all) std::cout << "\n  --all shows every reason\n";
 }
 
 int run(const Options& options) {

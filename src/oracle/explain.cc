@@ -52,27 +52,35 @@ std::string choice_line(const Selection& selection) {
   return "→ none: every backend rejects it\n";
 }
 
+// Why a row goes into one line with others; empty: it has lines of its own.
+std::string folded_as(const Verdict& verdict, const Request& request) {
+  for (const Reason& reason : verdict.reasons)
+    if (reason.rule == "requested") return "not requested";
+  const bool elsewhere = request.platform && verdict.backend->platform != *request.platform;
+  return elsewhere && request.backend == "auto" ? str("not for device ", name(*request.platform))
+                                                : "";
+}
+
 }  // namespace
 
 std::string explain(const Selection& selection, bool all_reasons) {
-  const std::optional<Platform> wanted = selection.request.platform;
-  const auto elsewhere = [&](const Verdict& verdict) {
-    return !all_reasons && wanted && verdict.backend->platform != *wanted;
-  };
   size_t width = 0, rule_width = 0;
-  std::map<std::string_view, int> folded;
+  std::vector<const Verdict*> shown;
+  std::map<std::string, std::map<std::string_view, int>> folded;
   for (const Verdict& verdict : selection.considered) {
-    if (elsewhere(verdict)) {
-      ++folded[name(verdict.backend->platform)];
+    const std::string why = all_reasons ? "" : folded_as(verdict, selection.request);
+    if (!why.empty()) {
+      ++folded[why][name(verdict.backend->platform)];
       continue;
     }
+    shown.push_back(&verdict);
     width = std::max(width, verdict.backend->name.size());
     for (const Reason& reason : verdict.reasons)
       rule_width = std::max(rule_width, reason.rule.size());
   }
   std::string text = choice_line(selection) + headline(selection.request.layer) + "\n";
-  for (const Verdict& verdict : selection.considered) {
-    if (elsewhere(verdict)) continue;
+  for (const Verdict* one : shown) {
+    const Verdict& verdict = *one;
     const bool chosen = selection.plan && selection.plan->backend == verdict.backend;
     const std::string start = (chosen ? "> " : "  ") + padded(verdict.backend->name, width) + "  ";
     const std::string indent(width + 9, ' ');
@@ -86,7 +94,7 @@ std::string explain(const Selection& selection, bool all_reasons) {
     for (const Reason& reason : verdict.reasons) {
       text += str(lead, padded(reason.rule, rule_width), "  needs ", reason.need, "; ", reason.have,
                   "\n");
-      if (!all_reasons) break;
+      if (!all_reasons && selection.plan) break;
       lead = indent;
     }
     if (const Preference* moved = verdict.moved_back) {
@@ -94,11 +102,11 @@ std::string explain(const Selection& selection, bool all_reasons) {
           str(indent, "moved behind ", moved->first, " (", moved->name, "): ", moved->reason, "\n");
     }
   }
-  if (!folded.empty()) {
+  for (const auto& [why, platforms] : folded) {
     std::vector<std::string> counts;
-    for (const auto& [platform, count] : folded)
+    for (const auto& [platform, count] : platforms)
       counts.push_back(str(count, count == 1 ? " backend of " : " backends of ", platform));
-    text += str("  not for device ", name(*wanted), ": ", join(counts), "\n");
+    text += str("  ", why, ": ", join(counts), "\n");
   }
   return text;
 }

@@ -202,6 +202,18 @@ TEST(Explain, FoldsRowsOfOtherDevicesUnlessAllReasonsAreRequested) {
   EXPECT_THAT(lines, ::testing::Not(::testing::Contains(HasSubstr("fake-cuda"))));
 }
 
+TEST(Explain, RefusedBackendByNameShowsItsOwnReasonsOnly) {
+  const auto table = fake::table();
+  const Selection s = select(
+      {.layer = fake::layer(kBF16Weight), .backend = "fake-cuda", .platform = Platform::kCpu},
+      *Machine::find("epyc-zen4"), table);
+  const std::string text = explain(s, false);
+  EXPECT_THAT(text, HasSubstr("  fake-cuda  no   platform"));
+  EXPECT_THAT(text, HasSubstr("needs weights in i8")) << "every reason of the named row";
+  EXPECT_THAT(text, HasSubstr("  not requested: 3 backends of cpu\n"));
+  EXPECT_THAT(text, Not(HasSubstr("fake-avx512")));
+}
+
 TEST(Explain, StartsWithTheChoice) {
   const auto table = fake::table();
   const auto first_line = [&](const char* backend) {
