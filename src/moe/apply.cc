@@ -198,8 +198,9 @@ Result<Matrix> FusedMoe::State::input_of(const Matrix& hidden, TopkWeights& topk
   return x;
 }
 
-Status FusedMoe::apply(const Matrix& hidden, TopkIds topk_ids, TopkWeights topk_weights,
+Status FusedMoe::apply(const ConstMatrix& input, TopkIds topk_ids, TopkWeights topk_weights,
                        const Matrix& output, Stream stream, LoraIds lora_ids) {
+  const Matrix hidden = as_operand(input);
   const Plan& plan = state_->plan;
   const LayerSpec& layer = plan.layer;
   MORACLE_CHECK(check_call(plan, hidden, output, lora_ids, ActivationFormat::kStandard));
@@ -224,8 +225,9 @@ Status FusedMoe::apply(const Matrix& hidden, TopkIds topk_ids, TopkWeights topk_
   return state_->run_experts(x, scratch, lora_ids, topk_weights.data, output, stream);
 }
 
-Status FusedMoe::apply_rows(const Matrix& hidden, TopkIds topk_ids, TopkWeights topk_weights,
+Status FusedMoe::apply_rows(const ConstMatrix& input, TopkIds topk_ids, TopkWeights topk_weights,
                             const Matrix& rows, Stream stream, LoraIds lora_ids) {
+  const Matrix hidden = as_operand(input);
   const Plan& plan = state_->plan;
   const LayerSpec& layer = plan.layer;
   MORACLE_CHECK(check_call(plan, hidden, hidden, lora_ids, ActivationFormat::kStandard));
@@ -250,8 +252,9 @@ Status FusedMoe::apply_rows(const Matrix& hidden, TopkIds topk_ids, TopkWeights 
   return state_->run_experts(x, scratch, lora_ids, nullptr, rows, stream, true);
 }
 
-Status FusedMoe::apply_batched(const Matrix& hidden, ExpertNumTokens num_tokens,
+Status FusedMoe::apply_batched(const ConstMatrix& input, ExpertNumTokens num_tokens,
                                const Matrix& output, Stream stream, LoraIds lora_ids) {
+  const Matrix hidden = as_operand(input);
   const Plan& plan = state_->plan;
   MORACLE_CHECK(check_call(plan, hidden, output, lora_ids, ActivationFormat::kBatched));
   if (hidden.rows == 0) return {};
