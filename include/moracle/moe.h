@@ -102,6 +102,11 @@ class FusedMoe {
   Status apply(const ConstMatrix& hidden, TopkIds topk_ids, TopkWeights topk_weights,
                const Matrix& output, Stream stream = {}, LoraIds lora_ids = {});
 
+  /// As apply for any number of tokens: runs plan().max_num_tokens of them at a time, in order, on
+  /// one stream. A token's result has the bits of an apply with the tokens of its chunk.
+  Status apply_chunked(const ConstMatrix& hidden, TopkIds topk_ids, TopkWeights topk_weights,
+                       const Matrix& output, Stream stream = {}, LoraIds lora_ids = {});
+
   /// The experts' results before they are weighted and summed. Row t · top_k + j of `rows`
   /// [num_tokens · top_k, hidden_size] becomes expert(topk_ids[t, j])(hidden[t]), or 0 if the
   /// expert is not local. `rows` has the plan's activation dtype and no gaps. `topk_weights` are
