@@ -1,7 +1,7 @@
 include(GNUInstallDirs)
 include(CMakePackageConfigHelpers)
 
-install(TARGETS moracle EXPORT moracle-targets
+install(TARGETS moracle moracle_c EXPORT moracle-targets
   ARCHIVE DESTINATION ${CMAKE_INSTALL_LIBDIR} LIBRARY DESTINATION ${CMAKE_INSTALL_LIBDIR})
 if(MORACLE_COMMAND)
   install(TARGETS moracle-command RUNTIME DESTINATION ${CMAKE_INSTALL_BINDIR})

@@ -198,8 +198,9 @@ Result<Matrix> FusedMoe::State::input_of(const Matrix& hidden, TopkWeights& topk
   return x;
 }
 
-Status FusedMoe::apply(const Matrix& hidden, TopkIds topk_ids, TopkWeights topk_weights,
+Status FusedMoe::apply(const ConstMatrix& input, TopkIds topk_ids, TopkWeights topk_weights,
                        const Matrix& output, Stream stream, LoraIds lora_ids) {
+  const Matrix hidden = as_operand(input);
   const Plan& plan = state_->plan;
   const LayerSpec& layer = plan.layer;
   MORACLE_CHECK(check_call(plan, hidden, output, lora_ids, ActivationFormat::kStandard));
@@ -224,8 +225,32 @@ Status FusedMoe::apply(const Matrix& hidden, TopkIds topk_ids, TopkWeights topk_
   return state_->run_experts(x, scratch, lora_ids, topk_weights.data, output, stream);
 }
 
-Status FusedMoe::apply_rows(const Matrix& hidden, TopkIds topk_ids, TopkWeights topk_weights,
+Status FusedMoe::apply_chunked(const ConstMatrix& input, TopkIds topk_ids, TopkWeights topk_weights,
+                               const Matrix& output, Stream stream, LoraIds lora_ids) {
+  const Plan& plan = state_->plan;
+  const Matrix hidden = as_operand(input);
+  const int64_t most = plan.max_num_tokens, top_k = plan.layer.top_k;
+  if (hidden.rows <= most) return apply(input, topk_ids, topk_weights, output, stream, lora_ids);
+  if (hidden.rows != output.rows) {
+    return Error{ErrorKind::kInvalidArgument, "", plan.layer.name,
+                 "the same number of rows in output and hidden",
+                 str("they have ", output.rows, " and ", hidden.rows)};
+  }
+  for (int64_t first = 0; first < hidden.rows; first += most) {
+    const int64_t count = std::min(most, hidden.rows - first);
+    const auto from = [first](auto* values, int64_t each) {
+      return values == nullptr ? nullptr : values + first * each;
+    };
+    MORACLE_CHECK(apply(hidden.slice(first, count), {from(topk_ids.data, top_k)},
+                        {from(topk_weights.data, top_k)}, output.slice(first, count), stream,
+                        {from(lora_ids.data, 1)}));
+  }
+  return {};
+}
+
+Status FusedMoe::apply_rows(const ConstMatrix& input, TopkIds topk_ids, TopkWeights topk_weights,
                             const Matrix& rows, Stream stream, LoraIds lora_ids) {
+  const Matrix hidden = as_operand(input);
   const Plan& plan = state_->plan;
   const LayerSpec& layer = plan.layer;
   MORACLE_CHECK(check_call(plan, hidden, hidden, lora_ids, ActivationFormat::kStandard));
@@ -250,8 +275,9 @@ Status FusedMoe::apply_rows(const Matrix& hidden, TopkIds topk_ids, TopkWeights 
   return state_->run_experts(x, scratch, lora_ids, nullptr, rows, stream, true);
 }
 
-Status FusedMoe::apply_batched(const Matrix& hidden, ExpertNumTokens num_tokens,
+Status FusedMoe::apply_batched(const ConstMatrix& input, ExpertNumTokens num_tokens,
                                const Matrix& output, Stream stream, LoraIds lora_ids) {
+  const Matrix hidden = as_operand(input);
   const Plan& plan = state_->plan;
   MORACLE_CHECK(check_call(plan, hidden, output, lora_ids, ActivationFormat::kBatched));
   if (hidden.rows == 0) return {};

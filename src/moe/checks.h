@@ -20,6 +20,11 @@ Status check_pointer(const Matrix& matrix, const Plan& plan, const char* argumen
 /// Errors: the workspace is smaller than planned. A failed reserve() can leave it so.
 Status check_workspace(const Workspace& workspace, const Plan& plan);
 
+/// Kernels take a Matrix for operands that they only read.
+inline Matrix as_operand(const ConstMatrix& m) {
+  return {const_cast<void*>(m.data), m.dtype, m.rows, m.cols, m.stride};
+}
+
 /// Errors: `packed` is null, since an earlier swap or move used the weights up. Also weights packed
 /// for another layer, other experts, another backend or another device.
 Status check_swap(const PackedWeights::State* packed, const Plan& plan, const Device& device);

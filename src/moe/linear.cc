@@ -160,7 +160,8 @@ Status LinearAccess::route(Linear& router, const RouterCall& call, Stream stream
                    call.topk_weights, stream);
 }
 
-Status Linear::apply(const Matrix& x, const Matrix& y, Stream stream) {
+Status Linear::apply(const ConstMatrix& from, const Matrix& y, Stream stream) {
+  const Matrix x = as_operand(from);
   const Plan& plan = state_->plan;
   const KernelWeights& weights = state_->weights->weights();
   MORACLE_CHECK(state_->check_call(x, y));

@@ -177,5 +177,24 @@ TEST(Matrices, SliceAtOffsetsBeyond32Bits) {
   EXPECT_EQ(at(m.slice(rows - 1, 1)) - at(m), static_cast<uintptr_t>(rows - 1) * (cols + 64));
 }
 
+TEST(Matrices, FactoriesSetDtypeAndStrideAndConvertToConst) {
+  float f32[6] = {};
+  uint16_t half[6] = {};
+  const auto check = [](const ConstMatrix& m, const void* data, DType dtype) {
+    EXPECT_EQ(m.data, data);
+    EXPECT_EQ(m.dtype, dtype);
+    EXPECT_EQ(m.rows, 2);
+    EXPECT_EQ(m.cols, 3);
+    EXPECT_EQ(m.stride, 3);
+  };
+  check(Matrix::f32(f32, 2, 3), f32, DType::kF32);
+  check(Matrix::f16(half, 2, 3), half, DType::kF16);
+  check(Matrix::bf16(half, 2, 3), half, DType::kBF16);
+  const float* const read_only = f32;
+  check(ConstMatrix::f32(read_only, 2, 3), f32, DType::kF32);
+  check(ConstMatrix::f16(half, 2, 3), half, DType::kF16);
+  check(ConstMatrix::bf16(half, 2, 3), half, DType::kBF16);
+}
+
 }  // namespace
 }  // namespace moracle::error_test
