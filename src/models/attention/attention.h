@@ -5,7 +5,7 @@
 #include <memory>
 
 #include "kernels/ops.h"
-#include "models/decoder/on_part.h"
+#include "models/decoder/step_observer.h"
 #include "models/loader.h"
 
 namespace moracle {
@@ -54,7 +54,7 @@ struct AttentionStep {
   bool bf16_products;       ///< likewise
   std::byte* scratch;       ///< scratch_bytes
   Stream stream;
-  const OnPart& on_part;
+  const StepObserver& observer;
   /// What the attention computes its input from; null: the input is there.
   const NormedInput* normed = nullptr;
 };
