@@ -225,7 +225,8 @@ Result<Description> describe(const Checkpoint& checkpoint);
 
 /// Schemes that the user requests in place of those of the checkpoint; see ModelOptions.
 struct SchemeChanges {
-  std::string quantization, activations;
+  std::string quantization;
+  ActivationPrecision activations = ActivationPrecision::kStored;
 };
 /// Same, with linear layers in the requested schemes. Errors beside those of describe above: a
 /// matrix that cannot be quantized as requested.

@@ -23,12 +23,11 @@ Status quantize_online(const Checkpoint& checkpoint, std::string_view quantizati
 }  // namespace
 
 Result<Description> describe(const Checkpoint& checkpoint, const SchemeChanges& changes) {
-  MORACLE_TRY(const ActivationPrecision activations, parse_activations(changes.activations));
   MORACLE_TRY(Description description, describe(checkpoint));
   if (!changes.quantization.empty())
     MORACLE_CHECK(quantize_online(checkpoint, changes.quantization, description));
   MORACLE_CHECK(visit_modules(description, [&](const ModulePlace&, auto& weights) -> Status {
-    set_activations(weights, activations);
+    set_activations(weights, changes.activations);
     return {};
   }));
   return description;
