@@ -50,8 +50,8 @@ PyModel load_model(nb::handle source, const nb::str& backend, const nb::str& qua
   ModelOptions options;
   options.backend = utf8_of(backend, "backend");
   options.quantization = utf8_of(quantization, "quantization");
-  options.activations = utf8_of(activations, "activations");
-  options.kv_cache = utf8_of(kv_cache, "kv_cache");
+  options.activations = value_of(parse_activations(utf8_of(activations, "activations")));
+  options.kv_cache = value_of(parse_kv_cache(utf8_of(kv_cache, "kv_cache")));
   options.device = utf8_of(device, "device");
   options.threads = threads;
   options.pin = pin;

@@ -226,7 +226,8 @@ Result<Description> describe(const Checkpoint& checkpoint);
 
 /// Schemes that the user requests in place of those of the checkpoint; see ModelOptions.
 struct SchemeChanges {
-  std::string quantization, activations;
+  std::string quantization;
+  ActivationPrecision activations = ActivationPrecision::kStored;
 };
 /// Changes the linear layers to the requested schemes. Errors: a matrix that cannot be quantized as
 /// requested.

@@ -12,7 +12,6 @@ namespace {
 // Expert names are alike across architectures, so experts can be explained even if the rest cannot.
 Result<std::vector<LayerExperts>> describe_experts(const Checkpoint& checkpoint,
                                                    const ModelOptions& options) {
-  MORACLE_TRY(const ActivationPrecision activations, parse_activations(options.activations));
   QuantizationMap quantization;
   if (!options.quantization.empty()) {
     MORACLE_TRY(quantization, QuantizationMap::parse(options.quantization));
@@ -20,7 +19,7 @@ Result<std::vector<LayerExperts>> describe_experts(const Checkpoint& checkpoint,
   std::vector<LayerExperts> experts;
   for (const int64_t layer : checkpoint.moe_layers()) {
     MORACLE_TRY(DescribedWeights weights, checkpoint.moe_layer(layer, quantization));
-    set_activations(weights, activations);
+    set_activations(weights, options.activations);
     experts.emplace_back(layer, std::move(weights));
   }
   return experts;

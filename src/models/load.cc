@@ -203,7 +203,7 @@ Result<Model> ModelAccess::load(Description&& description, const ModelOptions& o
   auto state = std::make_unique<Model::State>();
   Model::State& m = *state;
   MORACLE_TRY(m.cache_dtype,
-              parse_kv_cache(options.kv_cache, device->platform(), device->activation_dtype()));
+              cache_dtype(options.kv_cache, device->platform(), device->activation_dtype()));
   m.workspace = std::make_shared<Workspace>(device);
   m.batch_invariant = options.deterministic;
   m.bf16_attention = planned.bf16_attention;

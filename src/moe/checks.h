@@ -11,6 +11,12 @@ Status check_routing_known(const LayerSpec& layer);
 /// Errors: the device has another platform or activation dtype than the plan.
 Status check_device(const Plan& plan, const Device& device);
 
+/// Errors: a call of another format than planned; shapes or types of tokens and output that do not
+/// fit; adapters that were not planned.
+Status check_call(const ExpertsCall& call, const Plan& plan);
+/// check_pointer for the arrays of a call.
+Status check_pointers(const ExpertsCall& call, const Plan& plan);
+
 /// Errors, which name the argument: a null pointer, or an address that is no multiple of `align`
 /// bytes.
 Status check_pointer(const void* data, size_t align, const Plan& plan, const char* argument);

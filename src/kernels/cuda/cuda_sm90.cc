@@ -20,8 +20,9 @@ class FewOrMany : public FusedExperts {
             int64_t few_tokens)
       : few_(std::move(few)), many_(std::move(many)), few_tokens_(few_tokens) {}
 
-  Status run(const ExpertsCall& call, const MoeScratch& scratch, Stream stream) override {
-    return kernels_for(call.x.rows).run(call, scratch, stream);
+  Status run(const ExpertsCall& call, const int32_t* expert_map, const MoeScratch& scratch,
+             Stream stream) override {
+    return kernels_for(call.num_tokens()).run(call, expert_map, scratch, stream);
   }
   Rows prepared_form(int64_t num_tokens) const override {
     return kernels_for(num_tokens).prepared_form(num_tokens);
