@@ -18,6 +18,10 @@ std::string checkpoints_dir() {
   return MORACLE_CHECKPOINTS_DIR;
 }
 
+std::string published_configs_dir() {
+  return MORACLE_PUBLISHED_CONFIGS_DIR;
+}
+
 std::string command_path() {
   return MORACLE_COMMAND;
 }

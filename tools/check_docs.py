@@ -1,13 +1,13 @@
 #!/usr/bin/env python3
-"""Holds docs/mission.md and docs/regressions.md against the tree, so that they cannot rot: every point of
+"""Holds tests/mission.md and tests/regressions.md against the tree, so that they cannot rot: every point of
 the two lists has one row; every test and every file named in a row exists; a row without a test says why."""
 import pathlib
 import re
 import sys
 
 ROOT = pathlib.Path(__file__).resolve().parent.parent
-IDS = {"docs/mission.md": [f"S{part}.{i}" for part, last in enumerate((24, 20, 16, 9, 12)) for i in range(1, last + 1)],
-       "docs/regressions.md": [f"D{i}" for i in range(1, 44)]}
+IDS = {"tests/mission.md": [f"S{part}.{i}" for part, last in enumerate((24, 20, 16, 9, 12)) for i in range(1, last + 1)],
+       "tests/regressions.md": [f"D{i}" for i in range(1, 44)]}
 # What a row may say instead of naming a test.
 REASONS = ("no counterpart", "comes with", "cannot occur")
 

@@ -6,13 +6,13 @@ import re
 import sys
 
 ROOMS = ["base", "quant", "checkpoint", "text", "layout", "oracle", "kernels", "moe", "timing", "parallel", "models",
-         "conformance", "bench", "serve", "cli", "python"]
+         "c_api", "conformance", "bench", "serve", "cli", "python"]
 # Rooms outside src/.
 FOLDERS = {"python": "python/src"}
 # Public headers belong to rooms too.
 PUBLIC = {"base.h": "base", "quant.h": "quant", "layer.h": "quant", "checkpoint.h": "checkpoint", "oracle.h": "oracle",
           "routing.h": "oracle", "text.h": "text", "device.h": "kernels", "moe.h": "moe", "parallel.h": "parallel", "model.h": "models",
-          "moracle.h": "models"}
+          "moracle.h": "models", "version.h": "base", "c.h": "c_api"}
 INCLUDE = re.compile(r'^\s*#include\s+"([^"]+)"', re.M)
 
 root = pathlib.Path(__file__).resolve().parent.parent

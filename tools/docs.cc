@@ -6,20 +6,25 @@
 //
 // and has to stand in exactly one place: a part without a place is an error, like a stale part.
 // Nothing here asks for the machine at hand, so that every machine writes the same.
+#include <unistd.h>
+
 #include <algorithm>
 #include <filesystem>
 #include <fstream>
 #include <iostream>
 #include <map>
+#include <optional>
 #include <set>
 #include <sstream>
 #include <string>
 #include <vector>
 
 #include "base/text.h"
+#include "base/try.h"
 #include "docs/generated.h"
 #include "layout/layout.h"
 #include "moracle/base.h"
+#include "published/gates.h"
 
 namespace moracle::docs {
 namespace {
@@ -35,21 +40,39 @@ std::string read(const fs::path& path) {
   return std::move(text).str();
 }
 
-std::map<std::string, std::string> parts() {
-  std::map<std::string, std::string> all = {{"backends", backend_rows()},
-                                            {"families", family_rows()},
-                                            {"feature-matrix", feature_matrix()},
-                                            {"support-matrix", support_matrix()},
-                                            {"variant-matrix", variant_matrix()}};
+/// nullopt keeps what the file has: the configs stand beside the clone, or not.
+using Part = std::optional<std::string>;
+
+Result<Part> published_table(const std::string& configs) {
+  const std::vector<std::string> paths = published::published_configs(configs);
+  if (paths.empty()) return Part();
+  std::string text = published::table_head();
+  const fs::path scratch = fs::temp_directory_path() / str("moracle-docs-", ::getpid());
+  for (const std::string& path : paths) {
+    fs::create_directories(scratch);
+    const Result<published::Answer> answer = published::ask(path, scratch.string());
+    fs::remove_all(scratch);
+    if (!answer) return answer.error();
+    text += published::table_row(*answer);
+  }
+  return Part(text);
+}
+
+std::map<std::string, Part> parts() {
+  std::map<std::string, Part> all = {{"backends", backend_rows()},
+                                     {"families", family_rows()},
+                                     {"feature-matrix", feature_matrix()},
+                                     {"support-matrix", support_matrix()}};
   for (const Layout* layout : layouts()) all[str("layout ", layout->name)] = layout_part(*layout);
   return all;
 }
 
 /// A Markdown file as it should be. Takes the parts that it finds out of `unplaced`.
-Result<std::string> fill(const fs::path& path, const std::map<std::string, std::string>& parts,
+Result<std::string> fill(const fs::path& path, const std::map<std::string, Part>& parts,
                          std::set<std::string>& unplaced) {
   std::istringstream in(read(path));
   std::string filled, part;
+  bool keeps = false;  // the lines of `part`
   int number = 0;
   auto wrong = [&](std::string need, std::string fact) {
     return Error{ErrorKind::kBadFile, path.string(), str("line ", number), need, fact};
@@ -62,20 +85,23 @@ Result<std::string> fill(const fs::path& path, const std::map<std::string, std::
       const auto found = parts.find(part);
       if (found == parts.end()) return wrong("a part that is generated", str("it is '", part, "'"));
       if (unplaced.erase(part) == 0) return wrong("each part once", str(part, " comes again"));
-      filled += line + "\n" + found->second;
+      keeps = !found->second;
+      filled += line + "\n" + found->second.value_or("");
+      continue;
     } else if (line == kEnd) {
       if (part.empty()) return wrong("the beginning of a part", "only its end");
       part.clear();
     }
-    if (part.empty()) filled += line + "\n";
+    if (part.empty() || keeps) filled += line + "\n";
   }
   if (!part.empty()) return wrong(str("'", kEnd, "' of ", part), "the file ends");
   return filled;
 }
 
 /// Every file that holds something generated, as it should be.
-Result<std::map<fs::path, std::string>> wanted(const fs::path& folder) {
-  const std::map<std::string, std::string> all = parts();
+Result<std::map<fs::path, std::string>> wanted(const fs::path& folder, const std::string& configs) {
+  std::map<std::string, Part> all = parts();
+  MORACLE_TRY(all["published"], published_table(configs));
   std::set<std::string> unplaced;
   for (const auto& [name, text] : all) unplaced.insert(name);
   std::map<fs::path, std::string> files;
@@ -161,13 +187,14 @@ int write(const fs::path& folder, const std::map<fs::path, std::string>& files) 
 }
 
 int run(const std::vector<std::string>& arguments) {
-  if (arguments.size() != 2 || (arguments[0] != "--write" && arguments[0] != "--check") ||
-      !fs::is_directory(arguments[1])) {
-    std::cerr << "moracle-docs --write DOCS_DIR   brings the generated parts up to date\n"
-                 "moracle-docs --check DOCS_DIR   exits with 1 where one is stale\n";
+  if (arguments.size() < 2 || arguments.size() > 3 ||
+      (arguments[0] != "--write" && arguments[0] != "--check") || !fs::is_directory(arguments[1])) {
+    std::cerr << "moracle-docs --write DOCS_DIR [CONFIGS]   brings the generated parts up to date\n"
+                 "moracle-docs --check DOCS_DIR [CONFIGS]   exits with 1 where one is stale\n"
+                 "CONFIGS: config.json files of published models; without them their table stays\n";
     return 2;
   }
-  const auto files = wanted(arguments[1]);
+  const auto files = wanted(arguments[1], arguments.size() > 2 ? arguments[2] : "");
   if (!files) {
     std::cerr << files.error().to_string() << "\n";
     return 1;

@@ -126,7 +126,7 @@ Status run(Lab& lab, const std::string& shape_name, const std::string& scheme_na
     MORACLE_CHECK(show("experts_with_foreign_ids",
                        [&] { return moe.apply(all_x, {ids}, {weights}, all_y); }));
   }
-  const Rows form = MoeAccess::input_form(moe);
+  const Rows form = ready_form(moe.plan());
   Rows own{x, nullptr, 0}, gathered{all_x, nullptr, 0};
   const bool codes = form.values.cols > 0;
   if (codes) {
@@ -142,7 +142,13 @@ Status run(Lab& lab, const std::string& shape_name, const std::string& scheme_na
     MORACLE_CHECK(show("| quantize_own", [&] { return ops.quantize(x, key, own, {}); }));
     MORACLE_CHECK(show("quantize_all", [&] { return ops.quantize(all_x, key, gathered, {}); }));
     MORACLE_CHECK(show("experts_of_codes", [&] {
-      return MoeAccess::apply(moe, gathered, {ids}, {weights}, all_y, {});
+      return MoeAccess::run(moe,
+                            {.input = gathered,
+                             .form = ExpertsCall::Input::kReady,
+                             .topk_ids = ids,
+                             .topk_weights = weights,
+                             .output = all_y},
+                            {});
     }));
   }
   const auto row_bytes = static_cast<size_t>(own.values.cols * bits(own.values.dtype) / 8);

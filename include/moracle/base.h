@@ -140,6 +140,25 @@ struct TensorView {
 /// Dtype and shape, for example "bf16 [128, 256]".
 std::string to_string(const TensorView& view);
 
+/// A Matrix whose elements are only read. A Matrix converts to it.
+struct ConstMatrix {
+  const void* data = nullptr;
+  DType dtype = DType::kF32;
+  int64_t rows = 0;
+  int64_t cols = 0;
+  int64_t stride = 0;
+
+  static ConstMatrix f32(const float* data, int64_t rows, int64_t cols) {
+    return {data, DType::kF32, rows, cols, cols};
+  }
+  static ConstMatrix f16(const void* data, int64_t rows, int64_t cols) {
+    return {data, DType::kF16, rows, cols, cols};
+  }
+  static ConstMatrix bf16(const void* data, int64_t rows, int64_t cols) {
+    return {data, DType::kBF16, rows, cols, cols};
+  }
+};
+
 /// A two-dimensional, row-major view of device memory. The view does not own the memory. `stride`
 /// is the distance between two rows, in elements.
 struct Matrix {
@@ -149,9 +168,17 @@ struct Matrix {
   int64_t cols = 0;
   int64_t stride = 0;
 
+  /// Without gaps between rows. C++20 has no 16-bit float type, so any pointer is accepted.
   static Matrix f32(float* data, int64_t rows, int64_t cols) {
     return {data, DType::kF32, rows, cols, cols};
   }
+  static Matrix f16(void* data, int64_t rows, int64_t cols) {
+    return {data, DType::kF16, rows, cols, cols};
+  }
+  static Matrix bf16(void* data, int64_t rows, int64_t cols) {
+    return {data, DType::kBF16, rows, cols, cols};
+  }
+  operator ConstMatrix() const { return {data, dtype, rows, cols, stride}; }
   /// A view of rows [first, first + count).
   Matrix slice(int64_t first, int64_t count) const;
 };

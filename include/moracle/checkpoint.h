@@ -188,6 +188,8 @@ enum class ActivationPrecision : uint8_t {
 };
 /// Parses `activations`: "bf16", "int8" or "16bit", or "" for kStored. Errors: any other word.
 Result<ActivationPrecision> parse_activations(std::string_view text);
+/// The word that parse_activations reads.
+std::string_view name(ActivationPrecision precision);
 /// Applies kInt8 or k16Bit to the scheme; the weights do not change. Has no effect for kStored and
 /// kBf16, and for schemes to which the precision does not apply. k16Bit ignores stored activation
 /// scales.

@@ -20,26 +20,25 @@
 
 namespace moracle {
 
+/// Parses `kv_cache`: "f32", "bf16", "f16", "int8" or "fp8", or "auto" for none. Errors: any other
+/// word.
+Result<std::optional<DType>> parse_kv_cache(std::string_view text);
+
 struct ModelOptions {
   /// "auto", a backend's name, or a map of patterns (see BackendMap).
   std::string backend = "auto";
   /// An online scheme, or a QuantizationMap. "": as in the file.
   std::string quantization;
-  /// Overrides the activation format.
-  /// "int8": quantize float activations to int8 per token if weights are integer or fp4 (W4A8,
-  /// W8A8); faster and less exact.
-  /// "16bit": activations that the scheme would quantize stay floats (W8A16), for GPUs without fp8
-  /// products.
-  /// "bf16": kernels may round float activations to bf16 (Request::bf16_activations).
-  /// "": as in the checkpoint.
-  std::string activations;
-  /// The type of keys and values in the caches: "f32", "bf16", "f16", "int8", "fp8" or "auto". bf16
-  /// and f16 halve the memory and the time to read it, int8 and fp8 quarter them. A value is
-  /// rounded once, when its token is appended, and read exactly. If f16 cannot represent a key or
-  /// value, forward() returns an error. "int8": codes with a scale per token and head, on a CPU.
-  /// "fp8": e4m3 with the scale s of the file, or 1; values above 448 · s become 448 · s. "auto":
-  /// the device's activation dtype, f32 on a CPU, bf16 on a GPU.
-  std::string kv_cache = "auto";
+  /// Overrides the activation format. kInt8 (W4A8, W8A8) is faster and less exact. k16Bit (W8A16)
+  /// serves GPUs without fp8 products.
+  ActivationPrecision activations = ActivationPrecision::kStored;
+  /// The type of keys and values in the caches: f32, bf16, f16, i8 or f8_e4m3 (see parse_kv_cache).
+  /// None: the device's activation dtype, f32 on a CPU, bf16 on a GPU. bf16 and f16 halve the
+  /// memory and the time to read it, 8 bits quarter them. A value is rounded once, when its token
+  /// is appended, and read exactly. If f16 cannot represent a key or value, forward() returns an
+  /// error. i8: codes with a scale per token and head, on a CPU. f8_e4m3: with the scale s of the
+  /// file, or 1; values above 448 · s become 448 · s.
+  std::optional<DType> kv_cache;
   /// Maximum memory in bytes for the keys and values of all sequences; 0: all memory of the device.
   /// Memory is allocated as sequences grow. The state of recurrent layers does not count.
   int64_t cache_bytes = 0;

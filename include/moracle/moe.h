@@ -99,15 +99,20 @@ class FusedMoe {
   /// data. Ids without an expert contribute zero, and the device's synchronize() reports them.
   /// Errors: wrong shapes; more tokens than planned; adapters that were not planned; a plan for
   /// batched activations; a null or unaligned pointer.
-  Status apply(const Matrix& hidden, TopkIds topk_ids, TopkWeights topk_weights,
+  Status apply(const ConstMatrix& hidden, TopkIds topk_ids, TopkWeights topk_weights,
                const Matrix& output, Stream stream = {}, LoraIds lora_ids = {});
+
+  /// As apply for any number of tokens: runs plan().max_num_tokens of them at a time, in order, on
+  /// one stream. A token's result has the bits of an apply with the tokens of its chunk.
+  Status apply_chunked(const ConstMatrix& hidden, TopkIds topk_ids, TopkWeights topk_weights,
+                       const Matrix& output, Stream stream = {}, LoraIds lora_ids = {});
 
   /// The experts' results before they are weighted and summed. Row t · top_k + j of `rows`
   /// [num_tokens · top_k, hidden_size] becomes expert(topk_ids[t, j])(hidden[t]), or 0 if the
   /// expert is not local. `rows` has the plan's activation dtype and no gaps. `topk_weights` are
   /// read only if the routing weights the input. No fused kernel runs. All other rules of apply
   /// hold.
-  Status apply_rows(const Matrix& hidden, TopkIds topk_ids, TopkWeights topk_weights,
+  Status apply_rows(const ConstMatrix& hidden, TopkIds topk_ids, TopkWeights topk_weights,
                     const Matrix& rows, Stream stream = {}, LoraIds lora_ids = {});
 
   /// Applies the layer to batched activations. hidden and output are [num_local, max_tokens,
@@ -115,7 +120,7 @@ class FusedMoe {
   /// The first num_tokens[e] rows of local expert e are its tokens; their outputs are not weighted.
   /// Other input rows do not affect any result, and other output rows become 0. `lora_ids` has one
   /// entry per row. All other rules of apply hold.
-  Status apply_batched(const Matrix& hidden, ExpertNumTokens num_tokens, const Matrix& output,
+  Status apply_batched(const ConstMatrix& hidden, ExpertNumTokens num_tokens, const Matrix& output,
                        Stream stream = {}, LoraIds lora_ids = {});
 
   /// Reads and packs new weights for this layer into separate memory. The weights in use do not
@@ -159,7 +164,7 @@ class Linear {
   /// y [num_tokens, N] = x [num_tokens, K] · wᵀ + bias. x and y have the device's activation dtype;
   /// y may also be f32 on any device. Pointer alignment as in FusedMoe::apply. Errors: wrong shapes
   /// or types; more tokens than planned; a null or unaligned pointer.
-  Status apply(const Matrix& x, const Matrix& y, Stream stream = {});
+  Status apply(const ConstMatrix& x, const Matrix& y, Stream stream = {});
 
   /// Internal: the product together with the operations around it. Without a kernel that serves the
   /// whole call, they run one after another, with the same bits. Errors: as apply, and of the
@@ -183,6 +188,27 @@ class Linear {
 
 /// The LayerSpec of a dense linear layer, for select().
 LayerSpec linear_spec(std::string name, const DescribedMatrix& weights);
+
+/// Numbers of a router's experts: f32 [num_experts] in device memory. Null where the routing has
+/// none.
+struct RouterVectors {
+  const float* correction_bias = nullptr;  ///< see Routing::correction_bias
+  const float* expert_scales = nullptr;    ///< see Routing::expert_scales
+};
+
+/// Chooses top_k experts for each token and computes their weights, as `routing` says: score
+/// functions, groups, correction bias, renormalization, scaling factor. Experts come in the order
+/// of their scores, the largest first; of equal scores the lower id comes first. logits:
+/// [num_tokens, num_experts] in the device's activation dtype (f32 on a CPU); the call overwrites
+/// them. topk_ids: i32 [num_tokens, top_k]. topk_weights: f32 [num_tokens, top_k]. All pointers are
+/// device memory, aligned to their element size. The call enqueues work on `stream` and returns; it
+/// allocates nothing. FusedMoe::apply on the same stream takes the results. Errors: an unknown
+/// score function; groups that do not divide the experts; a top_k outside [1, experts of the best
+/// groups]; a vector that the routing needs and `vectors` lacks, or one that it does not use;
+/// another dtype; a null or unaligned pointer.
+Status route(Device& device, const Matrix& logits, const Routing& routing, int64_t top_k,
+             const RouterVectors& vectors, int32_t* topk_ids, float* topk_weights,
+             Stream stream = {});
 
 /// Options for timing backends.
 struct TuneOptions {

@@ -12,3 +12,4 @@
 #include "moracle/quant.h"       // QuantKey, Scheme: number formats
 #include "moracle/routing.h"     // RoutingStatistics: measured load of experts, placement by it
 #include "moracle/text.h"        // Tokenizer, ChatTemplate
+#include "moracle/version.h"     // MORACLE_VERSION_MAJOR, _MINOR, _PATCH

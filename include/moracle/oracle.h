@@ -474,8 +474,11 @@ struct Selection {
 Selection select(const Request& request, const Machine& machine,
                  std::span<const Backend> table = backends());
 
-/// The selection as text for users: one line per row, with all reasons or only the first.
+/// The choice, then each row with its reasons; or with the first, other devices in one line.
 std::string explain(const Selection& selection, bool all_reasons = true);
+/// The selection as one JSON object with every reason: {"layer", "scheme", "chosen",
+/// "weight_bytes", "considered", "plan"}, with the values of `moracle explain --json`.
+std::string explain_json(const Selection& selection);
 /// KernelPlan::reason of the matrices, each text once.
 std::vector<std::string> reasons(std::span<const MatrixPlan> matrices);
 /// The plan as text for users: layout, sizes, and the kernels of each matrix.

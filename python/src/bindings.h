@@ -44,6 +44,7 @@ class Consumable {
   const Weights& get() const { return check(), weights_; }
   Weights& get() { return check(), weights_; }
   Weights take() { return check(), consumed_ = true, std::move(weights_); }
+  bool consumed() const { return consumed_; }
 
  private:
   void check() const {

@@ -93,7 +93,12 @@ void def_generation(nb::class_<PyGeneration>& bound) {
                    [](const PyGeneration& self) { return self.generation.prompt_seconds; })
       .def_prop_ro("generation_seconds",
                    [](const PyGeneration& self) { return self.generation.generation_seconds; })
-      .def("__str__", [](const PyGeneration& self) { return nb::str(self.text); });
+      .def("__str__", [](const PyGeneration& self) { return nb::str(self.text); })
+      .def("__repr__", [](const PyGeneration& self) {
+        return "<Generation: " + std::to_string(self.generation.ids.size()) +
+               " tokens, stopped by " + self.generation.stop_reason + ": " +
+               nb::cast<std::string>(nb::repr(self.text)) + ">";
+      });
 }
 
 PyGeneration generate_all(const PyModel& self, nb::handle prompt, const nb::kwargs& given) {
@@ -167,7 +172,11 @@ void bind_generation(nb::module_& m, nb::class_<PyModel>& model) {
       .def("close", &TokenIterator::close,
            "Stops the generation. Deleting the iterator does so too.")
       .def_prop_ro("stop_reason", &TokenIterator::stop_reason,
-                   "\"eos\", \"stop\", \"length\" or \"cancelled\"; empty while tokens come.");
+                   "\"eos\", \"stop\", \"length\" or \"cancelled\"; empty while tokens come.")
+      .def("__repr__", [](TokenIterator& self) {
+        const std::string reason = self.stop_reason();
+        return "<TokenIterator: " + (reason.empty() ? "running" : reason) + ">";
+      });
   def_generate(model, "generate", &generate_all, "Generation",
                "Continues a text or token ids. Options that are None follow the model's "
                "generation_config.json, max_tokens else 128; temperature 0 is greedy. Texts end "

@@ -68,6 +68,11 @@ void bind_layers(nb::module_& m) {
             return self.get().w13.source_bytes() + self.get().w2.source_bytes();
           },
           "Size in the file, in bytes.")
+      .def("__repr__",
+           [](const Experts& self) {
+             if (self.consumed()) return std::string("<DescribedWeights: consumed>");
+             return "<DescribedWeights: " + describe(self.get().spec) + ">";
+           })
       .def(
           "quantize",
           [](Experts& self, const nb::str& scheme) {
@@ -89,7 +94,11 @@ void bind_layers(nb::module_& m) {
           },
           "(output size, input size)")
       .def_prop_ro("tensors", [](const Matrix& self) { return self.get().tensors(); })
-      .def_prop_ro("spec", [](const Matrix& self) { return linear_spec("linear", self.get()); });
+      .def_prop_ro("spec", [](const Matrix& self) { return linear_spec("linear", self.get()); })
+      .def("__repr__", [](const Matrix& self) {
+        if (self.consumed()) return std::string("<DescribedMatrix: consumed>");
+        return "<DescribedMatrix: " + describe(linear_spec("linear", self.get())) + ">";
+      });
 }
 
 }  // namespace moracle::python

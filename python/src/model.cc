@@ -50,8 +50,8 @@ PyModel load_model(nb::handle source, const nb::str& backend, const nb::str& qua
   ModelOptions options;
   options.backend = utf8_of(backend, "backend");
   options.quantization = utf8_of(quantization, "quantization");
-  options.activations = utf8_of(activations, "activations");
-  options.kv_cache = utf8_of(kv_cache, "kv_cache");
+  options.activations = value_of(parse_activations(utf8_of(activations, "activations")));
+  options.kv_cache = value_of(parse_kv_cache(utf8_of(kv_cache, "kv_cache")));
   options.device = utf8_of(device, "device");
   options.threads = threads;
   options.pin = pin;
@@ -155,6 +155,13 @@ void bind_model(nb::module_& m) {
                    [](const PyModel& self) { return self.loaded->model->vocab_size(); })
       .def_prop_ro("max_context",
                    [](const PyModel& self) { return self.loaded->model->max_context(); })
+      .def("__repr__",
+           [](const PyModel& self) {
+             const Model& loaded = *self.loaded->model;
+             return "<Model: " + std::to_string(loaded.weight_bytes()) + " bytes of weights on " +
+                    loaded.device().name() + ", vocabulary " + std::to_string(loaded.vocab_size()) +
+                    ", context " + std::to_string(loaded.max_context()) + ">";
+           })
       .def_prop_ro(
           "weight_bytes", [](const PyModel& self) { return self.loaded->model->weight_bytes(); },
           "Packed weights and tables of all layers, in bytes.")

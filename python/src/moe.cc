@@ -125,7 +125,7 @@ constexpr const char* kProgressSig =
     "progress: collections.abc.Callable[[int, int], bool | None] | None = None) -> None";
 
 template <class T, class Class>
-void bind_plan(Class& bound) {
+void bind_plan(Class& bound, const char* type) {
   bound
       .def_prop_ro("backend",
                    [](const T& self) { return std::string(self.layer->plan().backend->name); })
@@ -139,8 +139,8 @@ void bind_plan(Class& bound) {
       .def(
           "describe", [](const T& self) { return describe(self.layer->plan()); },
           "The plan as text: layout, sizes, and every kernel that may run.")
-      .def("__repr__", [](const T& self) {
-        return "<" + describe(self.layer->plan().layer) + " on " +
+      .def("__repr__", [type](const T& self) {
+        return "<" + std::string(type) + ": " + describe(self.layer->plan().layer) + " on " +
                std::string(self.layer->plan().backend->name) + ">";
       });
 }
@@ -194,7 +194,7 @@ void bind_moe(nb::module_& m) {
           "As apply, in the order of vLLM's functions: topk_weights of any float and topk_ids of "
           "any integer type are converted, and more tokens than max_num_tokens run as several "
           "calls.");
-  bind_plan<PyMoe>(moe);
+  bind_plan<PyMoe>(moe, "FusedMoe");
 
   static const std::string linear_sig =
       std::string(
@@ -226,7 +226,7 @@ void bind_moe(nb::module_& m) {
                   "= None) -> typing.Any"),
           "output [num_tokens, N] = x [num_tokens, K] times the transposed weights, plus the bias. "
           "x and output have the device's activation dtype; output may be f32 on any device.");
-  bind_plan<PyLinear>(linear);
+  bind_plan<PyLinear>(linear, "Linear");
 }
 
 }  // namespace moracle::python

@@ -23,7 +23,10 @@ void bind_tuned(nb::module_& m) {
   nb::class_<TunedLayer>(m, "TunedLayer", "Measured backends for a layer: the result of tune().")
       .def_ro("layer", &TunedLayer::layer,
               "The layer in words; layers with equal text share times.")
-      .def_ro("times", &TunedLayer::times);
+      .def_ro("times", &TunedLayer::times)
+      .def("__repr__", [](const TunedLayer& self) {
+        return "<TunedLayer " + self.layer + ": " + std::to_string(self.times.size()) + " times>";
+      });
 }
 
 void bind_machine(nb::module_& m) {
@@ -137,7 +140,8 @@ void bind_oracle(nb::module_& m) {
       "explain",
       [](const Selection& selection, bool all_reasons) { return explain(selection, all_reasons); },
       nb::arg("selection"), nb::arg("all_reasons") = true,
-      "The selection as text: one line per backend, with all reasons or only the first.");
+      "The selection as text: the choice, then one line per backend with all reasons. "
+      "`all_reasons=False`: only the first reason, and backends of other devices in one line.");
 }
 
 }  // namespace moracle::python

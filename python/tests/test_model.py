@@ -1,5 +1,6 @@
 """Model: generation, logits, perplexity, and how they stop."""
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -17,8 +18,24 @@ PROMPT = "And the LORD spake unto Moses, saying,"
 def test_generation_continues_as_the_readme_shows(model, model_folder):
     readme = (model_folder.parents[1] / "README.md").read_text(encoding="utf-8")
     text = model.generate(PROMPT, seed=1, max_tokens=48).text
-    assert text.splitlines()[0].startswith(" The LORD hath given thee; for thou hast said,")
+    assert text.splitlines()[0].startswith(" The LORD hath given thee an altar,")
     assert "".join(text.split()) in "".join(readme.split())
+
+
+def test_repr_says_what_an_object_holds(model, model_folder):
+    assert re.fullmatch(r"<Model: \d+ bytes of weights on cpu, vocabulary 4096, context 2048>", repr(model))
+    generation = model.generate(PROMPT, max_tokens=3, temperature=0)
+    assert repr(generation) == f"<Generation: 3 tokens, stopped by length: {generation.text!r}>"
+    stream = model.stream(PROMPT, max_tokens=500, ignore_eos=True)
+    assert repr(stream) == "<TokenIterator: running>"
+    stream.close()
+    assert repr(stream) == "<TokenIterator: cancelled>"
+    checkpoint = moracle.Checkpoint(model_folder)
+    weights = checkpoint.moe_layer(0)
+    assert repr(weights) == f"<DescribedWeights: {weights.spec}>"
+    moe = moracle.FusedMoe(weights)
+    assert repr(moe) == f"<FusedMoe: {moe.spec} on {moe.backend}>"
+    assert repr(weights) == "<DescribedWeights: consumed>"
 
 
 def test_stream_gives_the_same_tokens_and_text(model):

@@ -19,7 +19,7 @@ def test_selection_equals_the_command(command, model_folder, checkpoint):
 
 def test_text_names_every_backend_with_its_verdict():
     selection = moracle.select(moracle.LayerSpec(scheme="int4-w4a16-g32", **LAYER), device="cpu")
-    rows = {row.split()[0]: row for row in str(selection).replace("> ", "  ").splitlines()[1:] if row[2:3] != " "}
+    rows = {row.split()[0]: row for row in str(selection).replace("> ", "  ").splitlines()[2:] if row[2:3] != " "}
     considered = selection.to_dict()["considered"]
     assert set(rows) == {row["backend"] for row in considered}
     for row in considered:

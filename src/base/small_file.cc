@@ -19,6 +19,15 @@ Error unreadable(const std::string& path) {
 
 }  // namespace
 
+bool is_git_lfs_pointer(std::string_view text) {
+  return text.starts_with("version https://git-lfs.github.com/spec/");
+}
+
+Error git_lfs_pointer(const std::string& path) {
+  return {ErrorKind::kBadFile, path, "", "the file itself, from 'git lfs pull'",
+          "it is a Git LFS pointer, which names the file and does not hold it"};
+}
+
 Result<std::string> read_to_end(int descriptor, const std::string& path, size_t max_bytes,
                                 const Progress& progress) {
   constexpr int kWaitMilliseconds = 100;
@@ -60,6 +69,7 @@ Result<std::string> read_small_file(const std::string& path, size_t max_bytes) {
   else
     text = read_to_end(fd, path, max_bytes);
   ::close(fd);
+  if (text && is_git_lfs_pointer(*text)) return git_lfs_pointer(path);
   return text;
 }
 

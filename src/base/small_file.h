@@ -13,9 +13,14 @@ namespace moracle {
 inline constexpr size_t kMaxConfigBytes = size_t{64} << 20;
 
 /// The content of a regular file. The file is read, not memory-mapped, so a file that shrinks does
-/// no harm. Errors: kIo with the system's reason; kBadFile for a folder, a pipe or a device, or for
-/// more than `max_bytes`.
+/// no harm. Errors: kIo with the system's reason; kBadFile for a folder, a pipe or a device, for
+/// more than `max_bytes`, and for a Git LFS pointer.
 Result<std::string> read_small_file(const std::string& path, size_t max_bytes = kMaxConfigBytes);
+
+/// True for the text that Git LFS keeps in place of a large file, or for its start.
+bool is_git_lfs_pointer(std::string_view text);
+/// The error of a file that is a Git LFS pointer.
+Error git_lfs_pointer(const std::string& path);
 
 /// Reads the rest of an open file or pipe; `path` names it in errors. Waits in steps of 100 ms and
 /// calls `progress` before each step. Errors: as above; kCancelled.

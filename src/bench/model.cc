@@ -171,12 +171,12 @@ class Decoder {
     Model::State& state = ModelAccess::state(model_);
     decode.batch = static_cast<int64_t>(caches_.size());
     const bool records = state.recorded.on;
-    state.on_part = [this](std::string_view part) { clock_.end(part); };
+    state.observer.on_part = [this](StepPart part) { clock_.end(name(part)); };
     std::vector<double> parts[kNumParts];
     const Status timed = steps([&](double) {
       for (size_t p = 0; p < kNumParts; ++p) parts[p].push_back(clock_.us()[p]);
     });
-    state.on_part = {};
+    state.observer.on_part = {};
     MORACLE_CHECK(timed);
     MORACLE_TRY(decode.experts_touched, experts_touched(state, decode.batch, top_k_));
     for (size_t p = 0; p < kNumParts; ++p) {
@@ -204,14 +204,14 @@ class Decoder {
   /// Prefills prompts, all side by side, as far as the time allows.
   Status prefill(Decode& decode) {
     Model::State& state = ModelAccess::state(model_);
-    state.on_part = [this](std::string_view part) { clock_.end(part); };
+    state.observer.on_part = [this](StepPart part) { clock_.end(name(part)); };
     std::array<double, kNumParts + 1> us{};
     const Status done = prompt_steps([&](int64_t tokens, double all) {
       decode.prompt_tokens += tokens;
       decode.us_prompt += all;
       for (size_t p = 0; p < kNumParts; ++p) us[p] += clock_.us()[p];
     });
-    state.on_part = {};
+    state.observer.on_part = {};
     for (size_t p = 0; p < kNumParts; ++p) {
       if (us[p] > 0) decode.prompt_parts.push_back({std::string(kParts[p]), us[p], p < kPerLayer});
     }

@@ -30,7 +30,7 @@ ModelShape deepseek_v3_ep8() {
   shape.renormalize = true;
   shape.latent = {1536, 512, 128, 64, 128};
   shape.shared_size = 2048;
-  shape.sampling = {0.6f, 0, 0.95f, 0, 0};
+  shape.sampling = {0.6f, 0, 0.95f};
   return shape;
 }
 
@@ -47,12 +47,12 @@ ModelShape hybrid(std::string name, int64_t num_layers, int64_t vocab_size, bool
 }
 
 const ModelShape kModels[] = {
-    {"qwen3-30b-a3b", 48, 151936, 40960, 32, 4, 128, 1e6, true, true, {0.6f, 20, 0.95f, 0, 0}},
+    {"qwen3-30b-a3b", 48, 151936, 40960, 32, 4, 128, 1e6, true, true, {0.6f, 20, 0.95f}},
     {"mixtral-8x7b", 32, 32000, 32768, 32, 8, 128, 1e6, false, true, {}},
     gpt_oss_120b(),
     deepseek_v3_ep8(),
-    hybrid("qwen3-next-80b-a3b", 48, 151936, true, {0.7f, 20, 0.8f, 0, 0}),
-    hybrid("qwen3.6-35b-a3b", 40, 248320, false, {1, 20, 0.95f, 0, 0}),
+    hybrid("qwen3-next-80b-a3b", 48, 151936, true, {0.7f, 20, 0.8f}),
+    hybrid("qwen3.6-35b-a3b", 40, 248320, false, {1, 20, 0.95f}),
 };
 
 DescribedMatrix random_linear(int64_t n, int64_t k, const Scheme& scheme, uint64_t seed,

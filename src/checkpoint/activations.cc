@@ -27,11 +27,15 @@ void set_activations(DescribedWeights& weights, ActivationPrecision precision) {
   weights.spec.scheme = weights.w13.scheme();
 }
 
+std::string_view name(ActivationPrecision precision) {
+  constexpr std::string_view kNames[] = {"", "bf16", "int8", "16bit"};
+  return kNames[static_cast<int>(precision)];
+}
+
 Result<ActivationPrecision> parse_activations(std::string_view text) {
-  if (text.empty()) return ActivationPrecision::kStored;
-  if (text == "bf16") return ActivationPrecision::kBf16;
-  if (text == "int8") return ActivationPrecision::kInt8;
-  if (text == "16bit") return ActivationPrecision::k16Bit;
+  for (const auto precision : {ActivationPrecision::kStored, ActivationPrecision::kBf16,
+                               ActivationPrecision::kInt8, ActivationPrecision::k16Bit})
+    if (text == name(precision)) return precision;
   return Error{ErrorKind::kInvalidArgument, "", "activations", "bf16, int8 or 16bit",
                str("'", text, "' is unknown")};
 }

@@ -38,6 +38,12 @@ Result<std::optional<Quantization>> find_quantization(const std::string& folder,
                 has_method ? inside->text({"quant_method"}) : std::string(kModelOptProducer.name));
     return std::optional(Quantization{std::move(*inside), std::move(method)});
   }
+  // The key of compressed-tensors before version 0.6.
+  MORACLE_TRY(auto older, config.object({"compression_config"}));
+  if (older) {
+    MORACLE_TRY(std::string method, older->text_or("compressed-tensors", {"quant_method"}));
+    return std::optional(Quantization{std::move(*older), std::move(method)});
+  }
   for (const Producer* producer : producers()) {
     const std::string path = str(folder, "/", producer->config_file);
     if (producer->config_file.empty() || is_absent(path)) continue;
@@ -69,6 +75,17 @@ Status open_reader(Checkpoint::State& state) {
     return {};
   }
   return config.unsupported({"quant_method"}, "one of " + join(known), "it is '" + method + "'");
+}
+
+// MLX stores quantized weights in u32 words beside .scales and .biases. No producer's reader
+// applies, and the header's dtype alone would not tell the reason.
+Status refuse_mlx(const Config& config) {
+  MORACLE_TRY(const auto mlx, config.object({"quantization"}));
+  if (!mlx || !mlx->has({"group_size"}) || !mlx->has({"bits"})) return {};
+  return config.unsupported(
+      {"quantization"}, "the model in another form, such as the original or GPTQ, AWQ or NVFP4",
+      str("this folder is quantized for MLX (bits ", JsonField::shown(*mlx->find({"bits"})),
+          ", group_size ", JsonField::shown(*mlx->find({"group_size"})), ")"));
 }
 
 bool has_prefix(const Tensors& tensors, const std::string& prefix) {
@@ -109,6 +126,7 @@ Result<Checkpoint> Checkpoint::open(const std::string& folder) {
     return Error{ErrorKind::kBadFile, folder, "", "config.json", "the folder has none"};
   }
   MORACLE_TRY(Config config, Config::open(folder + "/config.json"));
+  MORACLE_CHECK(refuse_mlx(config));
   MORACLE_TRY(const std::vector<std::string> architectures, config.texts({"architectures"}));
   if (architectures.size() != 1) {
     return config.wrong({"architectures"}, "one architecture",
@@ -122,6 +140,11 @@ Result<Checkpoint> Checkpoint::open(const std::string& folder) {
   }
   const ExpertConvention* const convention = find_convention(architectures[0]);
   if (convention != nullptr) MORACLE_CHECK(config.set_defaults(convention->defaults));
+  if (convention == nullptr && !config.has({"num_hidden_layers"})) {
+    return config.unsupported(
+        {"architectures"}, "a known architecture, or num_hidden_layers",
+        str("it is '", architectures[0], "', and num_hidden_layers is missing"));
+  }
   MORACLE_TRY(const int64_t num_layers, config.integer({"num_hidden_layers"}, 1, 10'000));
   MORACLE_TRY(Tensors tensors, Tensors::open(folder));
   auto state = std::make_shared<State>(State{.folder = folder,

@@ -24,16 +24,13 @@ Result<Config> Config::open(const std::string& path) {
 }
 
 Result<Config> Config::parse(std::string_view text, std::string path) {
-  MORACLE_CHECK(check_json_text(text, path));
-  json parsed = json::parse(quote_non_finite(text), nullptr, /*allow_exceptions=*/false);
-  if (parsed.is_discarded())
-    return Error{ErrorKind::kBadFile, path, "", "valid JSON", "it is invalid"};
+  MORACLE_TRY(json parsed, parse_json(quote_non_finite(text), path));
   restore_non_finite(parsed);
   if (!parsed.is_object()) {
     return Error{ErrorKind::kBadFile, path, "", "a JSON object",
                  str("it is ", JsonField::shown(parsed))};
   }
-  return Config(std::move(path), "", std::move(parsed));
+  return Config(std::move(path), "", std::move(parsed), std::make_shared<KeysRead>());
 }
 
 Status Config::set_defaults(std::string_view defaults) {
@@ -47,7 +44,10 @@ const json* Config::find(Keys keys) const {
   for (const char* key : keys) {
     const auto it = json_.find(key);
     if (it == json_.end()) continue;
-    if (!it->is_null()) return &*it;
+    if (!it->is_null()) {
+      mark_read(key);
+      return &*it;
+    }
     is_null = true;
   }
   for (const char* key : keys) {
@@ -55,6 +55,36 @@ const json* Config::find(Keys keys) const {
     if (!is_null && it != defaults_.end()) return &*it;
   }
   return nullptr;
+}
+
+std::vector<std::string> Config::unread() const {
+  std::vector<std::string> places;
+  const auto is_read = [&](const std::string& place) {
+    const std::lock_guard lock(read_->mutex);
+    return read_->places.contains(place);
+  };
+  // An object is read as a whole, or key by key.
+  const auto is_opened = [&](const std::string& inside) {
+    const std::lock_guard lock(read_->mutex);
+    const auto at = read_->places.lower_bound(inside);
+    return at != read_->places.end() && at->starts_with(inside);
+  };
+  for (const auto& [key, value] : json_.items()) {
+    const std::string place = place_ + key;
+    if (value.is_null()) continue;
+    if (!is_read(place)) {
+      places.push_back(place);
+    } else if (value.is_object() && is_opened(place + ".")) {
+      const std::vector<std::string> inside = Config(path_, place + ".", value, read_).unread();
+      places.insert(places.end(), inside.begin(), inside.end());
+    }
+  }
+  return places;
+}
+
+void Config::mark_read(const char* key) const {
+  const std::lock_guard lock(read_->mutex);
+  read_->places.insert(place_ + key);
 }
 
 // A default is none of the file's values: errors about one say so.
@@ -140,7 +170,8 @@ Result<std::optional<Config>> Config::object(Keys keys) const {
       const auto it = all->find(key);
       if (it == all->end() || it->is_null()) continue;
       if (!it->is_object()) return wrong({key}, "an object", "it is " + JsonField::shown(*it));
-      return std::optional<Config>(Config(path_, place_ + key + ".", *it));
+      mark_read(key);
+      return std::optional<Config>(Config(path_, place_ + key + ".", *it, read_));
     }
   }
   return std::optional<Config>();

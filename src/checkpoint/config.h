@@ -1,8 +1,11 @@
 // A JSON object from a checkpoint folder. Reads check types and name the place of an error.
 #pragma once
 
+#include <memory>
+#include <mutex>
 #include <nlohmann/json.hpp>
 #include <optional>
+#include <set>
 #include <string>
 #include <vector>
 
@@ -52,19 +55,32 @@ class Config {
   /// A nested object; nullopt if absent. The default of an object also counts for null.
   Result<std::optional<Config>> object(Keys keys) const;
 
+  /// Keys that no call has read, of this object, of its copies and of the objects inside it:
+  /// "quantization_config.bits".
+  std::vector<std::string> unread() const;
+
   /// "config.json: quantization_config.bits: needs …; it is …"
   Error wrong(Keys keys, std::string need, std::string fact) const;
   /// The same for a meaningful value that this library does not support: kUnsupported.
   Error unsupported(Keys keys, std::string need, std::string fact) const;
 
  private:
-  Config(std::string path, std::string place, nlohmann::json json)
-      : path_(std::move(path)), place_(std::move(place)), json_(std::move(json)) {}
+  struct KeysRead {
+    std::mutex mutex;
+    std::set<std::string, std::less<>> places;
+  };
+  Config(std::string path, std::string place, nlohmann::json json, std::shared_ptr<KeysRead> read)
+      : path_(std::move(path)),
+        place_(std::move(place)),
+        json_(std::move(json)),
+        read_(std::move(read)) {}
   std::string place(const Keys& keys) const;
+  void mark_read(const char* key) const;
   std::string path_;
   std::string place_;  // "quantization_config." inside an object
   nlohmann::json json_;
   nlohmann::json defaults_;
+  std::shared_ptr<KeysRead> read_;  // of the whole file
 };
 
 }  // namespace moracle

@@ -21,7 +21,7 @@ struct Options {
   ModelArguments model;
   std::string machine = "here";
   int64_t num_tokens = 0, lora_rank = 0, ep_size = 1;
-  bool batched = false;
+  bool batched = false, all = false;
 };
 
 ExpertWishes wishes_of(const Options& options) {
@@ -64,10 +64,10 @@ Json to_json(const ModelExplanation& model, const Checkpoint& checkpoint,
           {"not_runnable", model.not_runnable.empty() ? Json(nullptr) : Json(model.not_runnable)}};
 }
 
-// Shows the experts in full and every other part in one line.
+// Shows the experts with the reasons and every other part in one line.
 void show(const ModelExplanation& model, const Checkpoint& checkpoint, const Machine& machine,
-          const ModelOptions& options) {
-  std::cout << "machine " << machine.name << ", device " << options.device << "\n";
+          const ModelOptions& options, bool all) {
+  const std::string where = str(" · machine ", machine.name, ", device ", options.device);
   Table others;
   for (const Choice& choice : model.choices) {
     const Selection& selection = choice.selection;
@@ -79,12 +79,15 @@ void show(const ModelExplanation& model, const Checkpoint& checkpoint, const Mac
                   selection.plan ? "→ " + backend_text(*selection.plan->backend) : "→ none"});
       continue;
     }
-    std::cout << bold(layers) << " · " << printable_lines(explain(selection));
+    std::string text = explain(selection, all);
+    text.insert(text.find('\n'), where);
+    std::cout << bold(layers) << " " << printable_lines(text);
     if (selection.plan) std::cout << printable_lines(describe(*selection.plan));
   }
   std::cout << others.text();
   if (options.parallel.ep_size > 1) std::cout << ranks_text(model.choices, machine, options);
   std::cout << not_used_text(checkpoint);
+  if (!all) std::cout << "\n  --all shows every reason\n";
 }
 
 int run(const Options& options) {
@@ -99,7 +102,7 @@ int run(const Options& options) {
   if (options.model.json)
     print(to_json(model, checkpoint, tokenizer, machine, model_options));
   else
-    show(model, checkpoint, machine, model_options);
+    show(model, checkpoint, machine, model_options, options.all);
   for (const Choice& choice : model.choices) {
     if (!is_experts(choice)) continue;
     if (Result<Plan> plan = choice.selection.chosen(); !plan) {
@@ -144,6 +147,8 @@ void add_explain(CLI::App& app, Work& chosen) {
             ->capture_default_str();
         verb.add_flag("--batched", options->batched,
                       "Activations are batched by expert: [experts, max tokens, hidden size]");
+        verb.add_flag("--all", options->all,
+                      "Show every reason, and the backends of other devices, too");
         return [options] { return explain_verb::run(*options); };
       },
       chosen);

@@ -4,6 +4,8 @@
 #include "base/printable.h"
 #include "base/text.h"
 #include "command.h"
+#include "models/explain.h"
+#include "models/not_read.h"
 #include "plan_text.h"
 #include "terminal.h"
 #include "tokenizer_fact.h"
@@ -11,6 +13,36 @@
 namespace moracle::cli {
 namespace inspect_verb {
 namespace {
+
+constexpr size_t kMostNames = 12;
+
+// Names that differ only in their layer would fill the screen.
+std::string some_of(const std::vector<std::string>& names) {
+  if (names.size() <= kMostNames) return printable(join(names));
+  const std::vector<std::string> first(names.begin(), names.begin() + kMostNames);
+  return str(printable(join(first)), " and ", names.size() - kMostNames, " more");
+}
+
+void show(const NotRead& unread) {
+  for (const NotRead::Part& part : unread.tensors) {
+    std::cout << "\n  not used: " << part.num_tensors << " tensors, " << megabytes(part.bytes)
+              << " (" << printable(part.why) << "): " << some_of(part.names) << "\n";
+  }
+  for (const NotRead::Part& part : unread.keys) {
+    std::cout << "\n  not used: keys of config.json (" << part.why << "): " << some_of(part.names)
+              << "\n";
+  }
+}
+
+Json to_json(const std::vector<NotRead::Part>& parts, bool tensors) {
+  Json all = Json::array();
+  for (const NotRead::Part& part : parts) {
+    Json one = {{"why", part.why}, {"names", part.names}};
+    if (tensors) one.update({{"tensors", part.num_tensors}, {"bytes", part.bytes}});
+    all.push_back(std::move(one));
+  }
+  return all;
+}
 
 void show(const Outline& outline, const TokenizerFact& tokenizer, const Checkpoint& checkpoint) {
   std::cout << bold(checkpoint.folder()) << "\n";
@@ -48,7 +80,8 @@ void show(const Outline& outline, const TokenizerFact& tokenizer, const Checkpoi
   std::cout << not_used_text(checkpoint);
 }
 
-Json to_json(const Outline& outline, const TokenizerFact& tokenizer, const Checkpoint& checkpoint) {
+Json to_json(const Outline& outline, const TokenizerFact& tokenizer, const Checkpoint& checkpoint,
+             const NotRead& unread) {
   Json parts = Json::array();
   for (const Outline::Part& part : outline.parts) {
     parts.push_back({{"part", part.what},
@@ -73,6 +106,8 @@ Json to_json(const Outline& outline, const TokenizerFact& tokenizer, const Check
       {"parts", parts},
       {"tokenizer", tokenizer.json()},
       {"not_used", checkpoint.not_used()},
+      {"unread_keys", to_json(unread.keys, false)},
+      {"unread_tensors", to_json(unread.tensors, true)},
       {"not_runnable", outline.not_runnable.empty() ? Json(nullptr) : Json(outline.not_runnable)}};
 }
 
@@ -89,12 +124,17 @@ void add_inspect(CLI::App& app, Work& chosen) {
         verb.add_flag("--json", *json, "Print one JSON document on stdout");
         return [folder, json]() -> int {
           CLI_TRY(const Checkpoint checkpoint, Checkpoint::open(*folder));
-          CLI_TRY(const Outline result, outline(checkpoint));
+          const Result<Description> described = describe(checkpoint);
+          CLI_TRY(const Outline result,
+                  described ? outline(checkpoint, *described) : outline(checkpoint));
+          const NotRead unread = not_read(checkpoint, described ? &*described : nullptr);
           const TokenizerFact tokenizer = TokenizerFact::of(*folder);
-          if (*json)
-            print(inspect_verb::to_json(result, tokenizer, checkpoint));
-          else
+          if (*json) {
+            print(inspect_verb::to_json(result, tokenizer, checkpoint, unread));
+          } else {
             inspect_verb::show(result, tokenizer, checkpoint);
+            inspect_verb::show(unread);
+          }
           return kDone;
         };
       },

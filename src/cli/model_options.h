@@ -83,8 +83,8 @@ struct ModelArguments {
     ModelOptions options;
     options.backend = backend;
     options.quantization = quantization;
-    options.activations = activations;
-    options.kv_cache = kv_cache;
+    MORACLE_TRY(options.activations, parse_activations(activations));
+    MORACLE_TRY(options.kv_cache, parse_kv_cache(kv_cache));
     options.device = on;
     options.threads = threads;
     options.pin = pin;

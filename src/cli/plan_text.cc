@@ -11,22 +11,6 @@
 namespace moracle::cli {
 namespace {
 
-Json limit(int64_t most) {
-  return most == 0 ? Json(nullptr) : Json(most);
-}
-
-Json kernels_json(const KernelPlan& plan) {
-  Json kernels = Json::array();
-  for (const KernelUse& use : plan.kernels) {
-    kernels.push_back({{"name", use.name},
-                       {"from_tokens", use.from_tokens},
-                       {"to_tokens", limit(use.to_tokens)},
-                       {"from_rows", use.from_rows},
-                       {"to_rows", limit(use.to_rows)}});
-  }
-  return kernels;
-}
-
 // Each text once; attention's is last.
 std::vector<std::string> reasons_of(const ModelPlan& plan) {
   std::vector<std::string> all;
@@ -41,51 +25,10 @@ std::vector<std::string> reasons_of(const ModelPlan& plan) {
 
 }  // namespace
 
-Json matrices_json(const std::vector<MatrixPlan>& matrices) {
-  Json json = Json::array();
-  for (const MatrixPlan& matrix : matrices) {
-    json.push_back({{"n", matrix.shape.n},
-                    {"k", matrix.shape.k},
-                    {"input_dtype", name(matrix.kernel.input_dtype)},
-                    {"product_bits", matrix.kernel.product_bits},
-                    {"reason", matrix.kernel.reason.empty() ? Json() : Json(matrix.kernel.reason)},
-                    {"kernels", kernels_json(matrix.kernel)}});
-  }
-  return json;
-}
-
 std::string backend_text(const Backend& backend) {
   std::string text(backend.name);
   if (!backend.built()) text += str(" (needs a build with ", name(backend.platform), ")");
   return text;
-}
-
-Json plan_json(const std::optional<Plan>& plan) {
-  if (!plan) return nullptr;
-  return {{"backend", plan->backend->name},          {"layout", plan->layout},
-          {"weight_bytes", plan->weight_bytes},      {"workspace_bytes", plan->workspace_bytes},
-          {"scratch_bytes", plan->scratch_bytes},    {"max_num_tokens", plan->max_num_tokens},
-          {"in_this_build", plan->backend->built()}, {"matrices", matrices_json(plan->matrices)}};
-}
-
-Json considered_json(const Selection& selection) {
-  Json considered = Json::array();
-  for (const Verdict& verdict : selection.considered) {
-    Json reasons = Json::array();
-    for (const Reason& reason : verdict.reasons)
-      reasons.push_back({{"rule", reason.rule}, {"need", reason.need}, {"have", reason.have}});
-    Json tuned = Json::array();
-    for (const TunedTime& time : verdict.tuned)
-      tuned.push_back({{"num_tokens", time.num_tokens}, {"us_median", time.us}});
-    considered.push_back(
-        {{"backend", verdict.backend->name},
-         {"accepted", verdict.accepted()},
-         {"in_this_build", verdict.backend->built()},
-         {"reasons", reasons},
-         {"tuned", tuned},
-         {"moved_back", verdict.moved_back ? Json(verdict.moved_back->reason) : Json(nullptr)}});
-  }
-  return considered;
 }
 
 std::string not_used_text(const Checkpoint& checkpoint) {

@@ -2,19 +2,9 @@
 #pragma once
 
 #include "command.h"
+#include "oracle/selection_json.h"
 
 namespace moracle::cli {
-
-/// [{"n", "k", "input_dtype", "product_bits", "reason", "kernels": [{"name", "from_tokens",
-///   "to_tokens", "from_rows", "to_rows"}]}], as in KernelPlan; null where any number may come, and
-/// without a reason.
-Json matrices_json(const std::vector<MatrixPlan>& matrices);
-/// {"backend", "layout", "weight_bytes", "workspace_bytes", "scratch_bytes", "max_num_tokens",
-///  "in_this_build", "matrices"}; null: no plan.
-Json plan_json(const std::optional<Plan>& plan);
-/// [{"backend", "accepted", "in_this_build", "reasons": [{"rule", "need", "have"}], "tuned",
-///   "moved_back"}], in the order in which the rows were asked.
-Json considered_json(const Selection& selection);
 
 /// Name of the backend; if this build lacks it, also the build that has it.
 std::string backend_text(const Backend& backend);

@@ -102,7 +102,7 @@ int run(const Options& options) {
     return kDone;
   }
   for (const Selection& selection : selections)
-    std::cout << "experts · " << printable_lines(explain(selection, false)) << "\n";
+    std::cout << "experts " << printable_lines(explain(selection, false)) << "\n";
   std::cout << "saved in " << printable(path) << "; other verbs on this machine read it\n";
   return kDone;
 }

@@ -1,4 +1,4 @@
-// All stages of a layer's experts at once, for backends that have kernels for it.
+// A call of a layer's experts, and kernels that run all of its stages at once.
 #pragma once
 
 #include <functional>
@@ -11,15 +11,36 @@ namespace moracle {
 /// Enqueues what adds the rows of each token, weighted.
 using AddRows = std::function<Status(const ExpertRows& rows)>;
 
-/// One apply of standard activations.
+/// One call of a layer's experts: what goes in, which expert takes each row, and what comes out.
 struct ExpertsCall {
-  Matrix x;                             ///< [num_tokens, hidden_size], activation dtype of the plan
-  const int32_t* topk_ids = nullptr;    ///< [num_tokens, top_k]
-  const float* topk_weights = nullptr;  ///< [num_tokens, top_k]; null: each is 1
-  const int32_t* expert_map = nullptr;  ///< [num_experts]; null: ids are local numbers
-  Matrix output;                        ///< [num_tokens, hidden_size], activation dtype
-  const Rows* prepared = nullptr;       ///< x in prepared_form; x is then only counted
-  AddRows add = {};                     ///< instead of Ops::combine to `output`; empty: that
+  enum class Input {
+    kTokens,    ///< floats as the caller has them
+    kReady,     ///< as GEMM 1 reads them (ready_form); no fused kernel runs
+    kPrepared,  ///< as the kernels for this number of tokens read them (MoeAccess::prepare)
+  };
+  enum class Routing { kIds, kCounts };
+  enum class Output {
+    kTokens,  ///< [num_tokens, hidden_size]: the weighted sum of each token
+    kSlots,   ///< [num_tokens * top_k, hidden_size]: unweighted, without a fused kernel
+    kSorted,  ///< unweighted rows in the order of `sorted`, for input that arrives sorted
+  };
+
+  Rows input;
+  Input form = Input::kTokens;
+  const int32_t* lora_ids = nullptr;  ///< [rows of input]; null: no adapters
+
+  Routing routing = Routing::kIds;
+  const int32_t* topk_ids = nullptr;           ///< kIds: [num_tokens, top_k]
+  const float* topk_weights = nullptr;         ///< likewise; null: each is 1
+  const int32_t* expert_num_tokens = nullptr;  ///< kCounts: [num_local]
+  int64_t expert_rows = 0;  ///< kCounts: rows of local expert e begin at row e * expert_rows
+  RowPlan sorted = {};      ///< kSorted: memory of the caller
+
+  Matrix output = {};
+  Output result = Output::kTokens;
+  AddRows add = {};  ///< adds the rows of tokens instead; requires that GEMM 2 does not
+
+  int64_t num_tokens() const { return input.values.rows; }  ///< one row of input each
 };
 
 /// Prepares, runs both GEMMs and combines, from the ids on: what Ops::plan_rows, GroupedLinear and
@@ -29,8 +50,10 @@ class FusedExperts {
   virtual ~FusedExperts() = default;
   /// True if this kernel runs calls of so many tokens, as planned.
   virtual bool serves(int64_t num_tokens) const = 0;
-  /// Enqueues. Requires serves of its number of tokens.
-  virtual Status run(const ExpertsCall& call, const MoeScratch& scratch, Stream stream) = 0;
+  /// Enqueues. Requires ids, serves of the number of tokens, tokens of the activation dtype, and
+  /// Output::kTokens. `expert_map` [num_experts]; null: ids are local numbers.
+  virtual Status run(const ExpertsCall& call, const int32_t* expert_map, const MoeScratch& scratch,
+                     Stream stream) = 0;
   /// The form to which `run` brings the activations of so many tokens: codes of one row. No memory.
   /// No columns: it takes them as they are.
   virtual Rows prepared_form(int64_t) const { return {}; }

@@ -190,6 +190,7 @@ struct IgnoredPart {
   std::string what;
   int64_t num_tensors = 0;
   int64_t bytes = 0;
+  std::vector<std::string> prefixes = {};  ///< of their names
 };
 
 /// The ranks that divide the output, and the rows of each: whole blocks, so that no share cuts
@@ -225,10 +226,14 @@ Result<Description> describe(const Checkpoint& checkpoint);
 
 /// Schemes that the user requests in place of those of the checkpoint; see ModelOptions.
 struct SchemeChanges {
-  std::string quantization, activations;
+  std::string quantization;
+  ActivationPrecision activations = ActivationPrecision::kStored;
 };
-/// Same, with linear layers in the requested schemes. Errors beside those of describe above: a
-/// matrix that cannot be quantized as requested.
+/// Changes the linear layers to the requested schemes. Errors: a matrix that cannot be quantized as
+/// requested.
+Status change_schemes(const Checkpoint& checkpoint, const SchemeChanges& changes,
+                      Description& description);
+/// describe, then change_schemes.
 Result<Description> describe(const Checkpoint& checkpoint, const SchemeChanges& changes);
 
 }  // namespace moracle

@@ -12,7 +12,6 @@ namespace {
 // Expert names are alike across architectures, so experts can be explained even if the rest cannot.
 Result<std::vector<LayerExperts>> describe_experts(const Checkpoint& checkpoint,
                                                    const ModelOptions& options) {
-  MORACLE_TRY(const ActivationPrecision activations, parse_activations(options.activations));
   QuantizationMap quantization;
   if (!options.quantization.empty()) {
     MORACLE_TRY(quantization, QuantizationMap::parse(options.quantization));
@@ -20,7 +19,7 @@ Result<std::vector<LayerExperts>> describe_experts(const Checkpoint& checkpoint,
   std::vector<LayerExperts> experts;
   for (const int64_t layer : checkpoint.moe_layers()) {
     MORACLE_TRY(DescribedWeights weights, checkpoint.moe_layer(layer, quantization));
-    set_activations(weights, activations);
+    set_activations(weights, options.activations);
     experts.emplace_back(layer, std::move(weights));
   }
   return experts;
@@ -28,21 +27,10 @@ Result<std::vector<LayerExperts>> describe_experts(const Checkpoint& checkpoint,
 
 }  // namespace
 
-Result<ModelExplanation> explain(const Checkpoint& checkpoint, const ModelOptions& options,
-                                 const Machine& machine, const ExpertWishes& wishes) {
-  MORACLE_TRY(const AdapterList adapters, open_adapters(checkpoint, options));
-  MORACLE_CHECK(check_measured_load(options, checkpoint));
+Result<ModelExplanation> explain(const Description& description, const ModelOptions& options,
+                                 const Machine& machine, AdapterSpan adapters,
+                                 const ExpertWishes& wishes) {
   ModelExplanation explanation;
-  if (const auto known = describe(checkpoint); !known) {
-    if (known.error().kind != ErrorKind::kUnsupported || checkpoint.moe_layers().empty())
-      return known.error();
-    MORACLE_TRY(const std::vector<LayerExperts> experts, describe_experts(checkpoint, options));
-    MORACLE_TRY(auto modules, consider(experts, options, machine, adapters, wishes));
-    return ModelExplanation{grouped(std::move(modules)), known.error().to_string()};
-  }
-  MORACLE_TRY(Description description,
-              describe(checkpoint, {options.quantization, options.activations}));
-  MORACLE_CHECK(divide(description, options));
   MORACLE_TRY(auto modules, consider(description, options, machine, adapters, wishes));
   const auto unserved = std::find_if(modules.begin(), modules.end(),
                                      [](const ModuleChoice& one) { return !one.selection.plan; });
@@ -54,6 +42,28 @@ Result<ModelExplanation> explain(const Checkpoint& checkpoint, const ModelOption
   }
   explanation.choices = grouped(std::move(modules));
   return explanation;
+}
+
+Result<ModelExplanation> explain(const Checkpoint& checkpoint, const ModelOptions& options,
+                                 const Machine& machine, const ExpertWishes& wishes) {
+  MORACLE_TRY(const AdapterList adapters, open_adapters(checkpoint, options));
+  MORACLE_CHECK(check_measured_load(options, checkpoint));
+  auto known = describe(checkpoint);
+  if (!known) {
+    if (known.error().kind != ErrorKind::kUnsupported || checkpoint.moe_layers().empty())
+      return known.error();
+    const Result<std::vector<LayerExperts>> experts = describe_experts(checkpoint, options);
+    // The architecture's error says why the file's experts cannot be used.
+    if (!experts && experts.error().kind == ErrorKind::kBadFile) return known.error();
+    if (!experts) return experts.error();
+    MORACLE_TRY(auto modules, consider(*experts, options, machine, adapters, wishes));
+    return ModelExplanation{grouped(std::move(modules)), known.error().to_string()};
+  }
+  Description description = *std::move(known);
+  MORACLE_CHECK(
+      change_schemes(checkpoint, {options.quantization, options.activations}, description));
+  MORACLE_CHECK(divide(description, options));
+  return explain(description, options, machine, adapters, wishes);
 }
 
 }  // namespace moracle

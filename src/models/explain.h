@@ -19,4 +19,12 @@ struct ModelExplanation {
 Result<ModelExplanation> explain(const Checkpoint& checkpoint, const ModelOptions& options,
                                  const Machine& machine, const ExpertWishes& wishes = {});
 
+/// Outlines a checkpoint that has this description.
+Result<Outline> outline(const Checkpoint& checkpoint, const Description& description);
+
+/// Explains a description as it is to be loaded.
+Result<ModelExplanation> explain(const Description& description, const ModelOptions& options,
+                                 const Machine& machine, AdapterSpan adapters = {},
+                                 const ExpertWishes& wishes = {});
+
 }  // namespace moracle

@@ -117,11 +117,15 @@ Status load_weights(Model::State& m, Description&& from, Loader& loader) {
 
 Status check_same_model(const Model::State& m, const Description& description,
                         const std::string& folder) {
-  const bool same = description.spec == m.spec && description.layers.size() == m.layers.size() &&
-                    description.embedding.shape().key.dtype == m.embedding.dtype;
-  if (same) return {};
-  return Error{ErrorKind::kInvalidArgument, folder, "reload",
-               "the architecture and the sizes of the loaded model", "they differ"};
+  const auto differs = [&](std::string need, std::string fact) {
+    return Error{ErrorKind::kInvalidArgument, folder, "reload", std::move(need), std::move(fact)};
+  };
+  if (description.spec != m.spec || description.layers.size() != m.layers.size())
+    return differs("the architecture and the sizes of the loaded model", "they differ");
+  const DType dtype = description.embedding.shape().key.dtype;
+  if (dtype == m.embedding.dtype) return {};
+  return differs(str("embeddings in ", name(m.embedding.dtype), ", as in the loaded model"),
+                 str("they are ", name(dtype), "; start a new process to load it"));
 }
 
 // Changes when a file is written or replaced.
@@ -199,7 +203,7 @@ Result<Model> ModelAccess::load(Description&& description, const ModelOptions& o
   auto state = std::make_unique<Model::State>();
   Model::State& m = *state;
   MORACLE_TRY(m.cache_dtype,
-              parse_kv_cache(options.kv_cache, device->platform(), device->activation_dtype()));
+              cache_dtype(options.kv_cache, device->platform(), device->activation_dtype()));
   m.workspace = std::make_shared<Workspace>(device);
   m.batch_invariant = options.deterministic;
   m.bf16_attention = planned.bf16_attention;

@@ -22,15 +22,19 @@ Status quantize_online(const Checkpoint& checkpoint, std::string_view quantizati
 
 }  // namespace
 
-Result<Description> describe(const Checkpoint& checkpoint, const SchemeChanges& changes) {
-  MORACLE_TRY(const ActivationPrecision activations, parse_activations(changes.activations));
-  MORACLE_TRY(Description description, describe(checkpoint));
+Status change_schemes(const Checkpoint& checkpoint, const SchemeChanges& changes,
+                      Description& description) {
   if (!changes.quantization.empty())
     MORACLE_CHECK(quantize_online(checkpoint, changes.quantization, description));
-  MORACLE_CHECK(visit_modules(description, [&](const ModulePlace&, auto& weights) -> Status {
-    set_activations(weights, activations);
+  return visit_modules(description, [&](const ModulePlace&, auto& weights) -> Status {
+    set_activations(weights, changes.activations);
     return {};
-  }));
+  });
+}
+
+Result<Description> describe(const Checkpoint& checkpoint, const SchemeChanges& changes) {
+  MORACLE_TRY(Description description, describe(checkpoint));
+  MORACLE_CHECK(change_schemes(checkpoint, changes, description));
   return description;
 }
 

@@ -4,6 +4,7 @@
 #include "base/text.h"
 #include "base/try.h"
 #include "checkpoint/state.h"
+#include "models/explain.h"
 #include "models/modules.h"
 #include "moracle/model.h"
 
@@ -120,9 +121,14 @@ Result<Outline> outline(const Checkpoint& checkpoint) {
   if (!described) {
     if (described.error().kind != ErrorKind::kUnsupported || checkpoint.moe_layers().empty())
       return described.error();
-    return outline_experts(checkpoint, described.error());
+    Result<Outline> experts = outline_experts(checkpoint, described.error());
+    if (!experts) return described.error();  // says why the experts cannot be used either
+    return experts;
   }
-  const Description& description = *described;
+  return outline(checkpoint, *described);
+}
+
+Result<Outline> outline(const Checkpoint& checkpoint, const Description& description) {
   Outline outline = begin(checkpoint);
   outline.hidden_size = description.spec.hidden_size;
   outline.vocab_size = description.spec.vocab_size;

@@ -38,8 +38,7 @@ class Chooser {
     Chooser chooser(options, machine, adapters, wishes);
     MORACLE_TRY(chooser.map_, BackendMap::parse(options.backend));
     MORACLE_TRY(chooser.device_, parse_device(options.device));
-    MORACLE_TRY(const ActivationPrecision activations, parse_activations(options.activations));
-    chooser.bf16_activations_ = activations == ActivationPrecision::kBf16;
+    chooser.bf16_activations_ = options.activations == ActivationPrecision::kBf16;
     std::vector<TunedLayer>& tuned = chooser.machine_.tuned;
     tuned.insert(tuned.begin(), options.tuned.begin(), options.tuned.end());
     return chooser;
@@ -282,7 +281,7 @@ Result<ModelPlan> plan_memory(const Description& description, std::span<const Mo
     }
     plan.activation_bytes = std::max(plan.activation_bytes, bytes);
   }
-  MORACLE_TRY(plan.cache_dtype, parse_kv_cache(options.kv_cache, device.platform, dtype));
+  MORACLE_TRY(plan.cache_dtype, cache_dtype(options.kv_cache, device.platform, dtype));
   for (const LayerDescription& layer : description.layers) {
     LayerCache cache{.dtype = plan.cache_dtype};
     MORACLE_CHECK(set_scales(cache, layer));
@@ -303,9 +302,8 @@ Result<ModelPlan> plan_memory(const Description& description, std::span<const Mo
     plan.cache_bytes_per_token += cached_bytes(sizes, plan.cache_dtype).total();
     plan.state_bytes += static_cast<int64_t>(sizes.state_bytes);
   }
-  MORACLE_TRY(const ActivationPrecision precision, parse_activations(options.activations));
   const bool floats = device.platform == Platform::kCpu && plan.cache_dtype != DType::kI8;
-  if (floats && precision == ActivationPrecision::kBf16 && !options.deterministic) {
+  if (floats && options.activations == ActivationPrecision::kBf16 && !options.deterministic) {
     Bf16Choice choice = choose_bf16(machine.cpu);
     plan.bf16_attention = choice.bf16;
     plan.attention_reason = std::move(choice.reason);
@@ -316,6 +314,14 @@ Result<ModelPlan> plan_memory(const Description& description, std::span<const Mo
                str("it has ", plan.memory_bytes)};
 }
 
+Result<ModelPlan> plan(const Description& description, const ModelOptions& options,
+                       const Machine& machine, AdapterSpan adapters) {
+  MORACLE_TRY(std::vector<ModuleChoice> modules, choose(description, options, machine, adapters));
+  MORACLE_TRY(ModelPlan plan, plan_memory(description, modules, options, machine));
+  plan.choices = grouped(std::move(modules));
+  return plan;
+}
+
 Result<ModelPlan> plan(const Checkpoint& checkpoint, const ModelOptions& options,
                        const Machine& machine) {
   MORACLE_TRY(Description description,
@@ -323,15 +329,11 @@ Result<ModelPlan> plan(const Checkpoint& checkpoint, const ModelOptions& options
   MORACLE_CHECK(divide(description, options));
   MORACLE_TRY(const AdapterList adapters, open_adapters(checkpoint, options));
   MORACLE_CHECK(check_measured_load(options, checkpoint));
-  MORACLE_TRY(std::vector<ModuleChoice> modules, choose(description, options, machine, adapters));
-  Result<ModelPlan> plan = plan_memory(description, modules, options, machine);
-  if (!plan) {
-    Error error = plan.error();
-    if (error.kind == ErrorKind::kOutOfMemory) error.file = checkpoint.folder();
-    return error;
-  }
-  plan->choices = grouped(std::move(modules));
-  return plan;
+  Result<ModelPlan> planned = plan(description, options, machine, adapters);
+  if (planned || planned.error().kind != ErrorKind::kOutOfMemory) return planned;
+  Error error = planned.error();
+  if (error.file.empty()) error.file = checkpoint.folder();
+  return error;
 }
 
 }  // namespace moracle

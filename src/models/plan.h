@@ -64,6 +64,9 @@ Result<std::vector<ModuleChoice>> choose(const Description& description,
 /// options.
 Result<ModelPlan> plan_memory(const Description& description, std::span<const ModuleChoice> modules,
                               const ModelOptions& options, const Machine& machine);
+/// Chooses for every module and plans the memory. Errors: those of choose and plan_memory.
+Result<ModelPlan> plan(const Description& description, const ModelOptions& options,
+                       const Machine& machine, AdapterSpan adapters = {});
 /// Groups the choices of equal layers with equal requests.
 std::vector<Choice> grouped(std::vector<ModuleChoice> modules);
 

@@ -80,8 +80,9 @@ std::string placement_text(const ModelOptions& o) {
 }
 
 std::string options_text(const ModelOptions& o) {
-  return str("quantization '", o.quantization, "', activations '", o.activations, "', kv-cache ",
-             o.kv_cache, ", backend ", o.backend, ", ", tokens_per_step(o), " tokens per step",
+  return str("quantization '", o.quantization, "', activations '", name(o.activations),
+             "', kv-cache ", o.kv_cache ? kv_cache_name(*o.kv_cache) : "auto", ", backend ",
+             o.backend, ", ", tokens_per_step(o), " tokens per step",
              o.deterministic ? ", deterministic" : "", ", graphs ", o.graphs ? "on" : "off", ", ",
              name(o.spread), ", tp=", o.tp_size, ", lm_head=", o.lm_head_size);
 }

@@ -42,8 +42,7 @@ Status read_layer(const JsonField& from, RoutingStatistics& to) {
 
 Result<RoutingStatistics> RoutingStatistics::open(const std::string& path) {
   MORACLE_TRY(const std::string text, read_small_file(path));
-  MORACLE_CHECK(check_json_text(text, path));
-  const auto json = nlohmann::json::parse(text, nullptr, /*allow_exceptions=*/false);
+  MORACLE_TRY(const nlohmann::json json, parse_json(text, path));
   const JsonField file(json, path);
   if (!file.is_object() || !file["format"].value().is_string() ||
       file["format"].value() != kFormat) {

@@ -1,311 +1,289 @@
-// prepare → experts → finalize.
+// How a call goes through a layer's experts:
+//
+//   prepare   weights or converts the tokens where the layer needs it, lists the rows of each
+//             expert (RowPlan), and quantizes each token once for all of its experts
+//   experts   GEMM 1 (w13), activation, quantization, GEMM 2 (w2), on rows sorted by expert
+//   finalize  adds the rows of each token, weighted, or leaves them as the call wants them
+//
+// Every public function builds an ExpertsCall; State::run checks it, takes the device and runs it.
+// Where the plan fuses the layer for this number of tokens, one FusedExperts does all three stages.
 #include <algorithm>
 
 #include "base/text.h"
 #include "base/try.h"
 #include "moe/checks.h"
 #include "moe/layer_turn.h"
-#include "moe/moe_access.h"
 #include "moe/stage.h"
 
 namespace moracle {
-namespace {
 
-Status check(const Matrix& m, const char* what, const Plan& plan, int64_t least_rows) {
-  const LayerSpec& layer = plan.layer;
-  const bool is_float = m.dtype == DType::kF32 || m.dtype == DType::kBF16 || m.dtype == DType::kF16;
-  if (is_float && m.cols == layer.hidden_size && m.rows >= least_rows &&
-      m.rows <= plan.max_slots() && m.stride >= m.cols) {
-    return {};
+// A call while it runs, with the layer's scratch.
+class FusedMoe::State::Pass {
+ public:
+  Pass(const State& layer, ExpertsCall&& call, Stream stream)
+      : layer_(layer),
+        plan_(layer.plan),
+        ops_(layer.device().ops()),
+        call_(std::move(call)),
+        stream_(stream),
+        scratch_(carve_moe(plan_, layer.workspace->data())),
+        by_ids_(call_.routing == ExpertsCall::Routing::kIds),
+        fuses_(by_ids_ && call_.form != ExpertsCall::Input::kReady &&
+               call_.result == ExpertsCall::Output::kTokens &&
+               plan_.matrices[0].kernel.fused.holds(call_.num_tokens())) {
+    if (call_.result == ExpertsCall::Output::kSorted) scratch_.rows = call_.sorted;
   }
-  return Error{
-      ErrorKind::kInvalidArgument, "", str(layer.name, ": ", what),
-      str(least_rows > 0 ? "" : "at most ", plan.max_slots(), " rows of ", layer.hidden_size,
-          " columns in f32, bf16 or f16"),
-      str("it is ", name(m.dtype), " [", m.rows, ", ", m.cols, "] with stride ", m.stride)};
-}
 
-Status check_call(const Plan& plan, const Matrix& hidden, const Matrix& output, LoraIds lora_ids,
-                  ActivationFormat format) {
-  auto wrong = [&](std::string need, std::string fact) {
-    return Error{ErrorKind::kInvalidArgument, "", plan.layer.name, std::move(need),
-                 std::move(fact)};
-  };
-  if (plan.format != format) {
-    const bool batched = plan.format == ActivationFormat::kBatched;
-    return wrong(batched ? "a call of apply_batched, as planned" : "a call of apply, as planned",
-                 batched ? "apply was called" : "apply_batched was called");
+  Status run() {
+    MORACLE_CHECK(convert_tokens());
+    if (fuses_)
+      return layer_.fused_for(call_.num_tokens())->run(call_, expert_map(), scratch_, stream_);
+    MORACLE_CHECK(plan_rows());
+    MORACLE_TRY(GroupedRows input, quantize_tokens());
+    if (plan_.matrices[1].kernel.combines) return run_combined(std::move(input));
+    const bool sorted = call_.result == ExpertsCall::Output::kSorted;
+    const Matrix y = sorted ? call_.output : scratch_.y.slice(0, input.num_rows);
+    MORACLE_TRY(const GroupedRows intermediate, run_w13(input));
+    MORACLE_CHECK(layer_.w2->run({intermediate, y}, stream_));
+    MORACLE_CHECK(add_adapters(scratch_.activated.slice(0, y.rows), nullptr, false, y));
+    return sorted ? Status() : finalize(y);
   }
-  const int64_t least = format == ActivationFormat::kBatched ? plan.max_slots() : 0;
-  MORACLE_CHECK(check(hidden, "hidden", plan, least));
-  MORACLE_CHECK(check(output, "output", plan, least));
-  if (hidden.rows != output.rows)
-    return wrong("the same number of rows in output and hidden",
-                 str("they have ", output.rows, " and ", hidden.rows));
-  if (lora_ids.data != nullptr && plan.lora_rank == 0)
-    return wrong("a plan with adapters", "the plan has none");
+
+ private:
+  const int32_t* expert_map() const { return layer_.expert_map.as<int32_t>(); }
+  bool each_slot() const { return call_.result == ExpertsCall::Output::kSlots; }
+  const float* weights() const { return each_slot() ? nullptr : call_.topk_weights; }
+
+  Status convert_tokens();
+  Status plan_rows();
+  Result<GroupedRows> quantize_tokens();
+  // Runs GEMM 1, activation and quantization of some rows. Returns the input of GEMM 2.
+  Result<GroupedRows> run_w13(const GroupedRows& input);
+  // Runs both GEMMs where the second one adds the rows of each token.
+  Status run_combined(GroupedRows input);
+  Status finalize(const Matrix& y);
+
+  Status quantize_static(const Matrix& from, const int32_t* row_index, const GroupedLinear& linear,
+                         const Rows& to);
+  Status add_adapters(const Matrix& x, const int32_t* row_index, bool is_w13, const Matrix& y);
+  // Returns the number of rows in the part that begins at `first`: whole experts where these fit.
+  // If several parts are needed, `left` becomes the exact number of rows from `first` on.
+  int64_t next_part(int64_t first, int64_t& left) const;
+
+  const State& layer_;
+  const Plan& plan_;
+  Ops& ops_;
+  ExpertsCall call_;  // prepare replaces its tokens, and weights that it has applied
+  const Stream stream_;
+  MoeScratch scratch_;
+  const bool by_ids_, fuses_;
+};
+
+// ---- prepare
+
+Status FusedMoe::State::Pass::convert_tokens() {
+  if (call_.form != ExpertsCall::Input::kTokens) return {};
+  const LayerSpec& layer = plan_.layer;
+  const Matrix hidden = call_.input.values, x = scratch_.hidden.slice(0, hidden.rows);
+  if (layer.routing.weight_on_input) {
+    MORACLE_CHECK(ops_.scale_rows(hidden, call_.topk_weights, x, stream_));
+    call_.topk_weights = nullptr;
+    call_.input.values = x;
+  } else if (hidden.dtype != plan_.activation_dtype &&
+             (layer.scheme.activation || call_.lora_ids != nullptr || fuses_)) {
+    MORACLE_CHECK(ops_.convert(hidden, x, stream_));
+    call_.input.values = x;
+  }
   return {};
 }
 
-Status check_memory(const Plan& plan, const Matrix& hidden, const Matrix& output, LoraIds lora_ids,
-                    const Workspace& workspace) {
-  MORACLE_CHECK(check_pointer(hidden, plan, "hidden"));
-  MORACLE_CHECK(check_pointer(output, plan, "output"));
-  if (lora_ids.data != nullptr)
-    MORACLE_CHECK(check_pointer(lora_ids.data, alignof(int32_t), plan, "lora_ids"));
-  return check_workspace(workspace, plan);
+Status FusedMoe::State::Pass::plan_rows() {
+  const int64_t num_local = plan_.experts.num_local();
+  return by_ids_ ? ops_.plan_rows(call_.topk_ids, call_.num_tokens(), plan_.layer.top_k,
+                                  plan_.layer.num_experts, expert_map(), num_local, scratch_.rows,
+                                  stream_)
+                 : ops_.plan_batched_rows(call_.expert_num_tokens, num_local, call_.expert_rows,
+                                          scratch_.rows, stream_);
 }
 
-}  // namespace
-
-Status FusedMoe::State::add_adapters(const Matrix& x, const int32_t* row_index, bool is_w13,
-                                     const MoeScratch& scratch, LoraIds lora_ids, const Matrix& y,
-                                     Stream stream) const {
-  if (lora_ids.data == nullptr) return {};
-  LoraTable table{is_w13 ? adapters.w13_a : adapters.w2_a,
-                  is_w13 ? adapters.w13_b : adapters.w2_b,
-                  plan.experts.num_local(),
-                  1,
-                  plan.lora_rank,
-                  y.cols};
-  if (is_w13) table.parts = plan.layer.w13_rows() / plan.layer.intermediate_size;
-  return device().ops().add_lora(x, row_index, scratch.rows, lora_ids.data, plan.max_adapters,
-                                 table, y, stream);
-}
-
-Status FusedMoe::State::run_experts(const Matrix& x, const MoeScratch& scratch, LoraIds lora_ids,
-                                    const float* topk_weights, const Matrix& output, Stream stream,
-                                    bool each_slot, const Rows* prepared,
-                                    const AddRows& add) const {
-  Ops& ops = device().ops();
-  const int64_t rows = x.rows * plan.top_k();
-  // Quantize each token once, for all of its experts. Only static scales belong to experts: they
-  // need each row quantized by itself.
-  GroupedRows input{{}, scratch.rows.row_token, scratch.rows.expert_offsets, rows};
-  if (prepared != nullptr) {
-    input.x = *prepared;
-  } else if (is_static(plan.layer.scheme)) {
-    input.x = scratch.input.first(rows);
-    input.row_index = nullptr;
-    MORACLE_CHECK(quantize_static(x, scratch.rows.row_token, scratch, *w13, input.x, stream));
+// Only static scales belong to experts: they need each row quantized by itself.
+Result<GroupedRows> FusedMoe::State::Pass::quantize_tokens() {
+  const Matrix& x = call_.input.values;
+  GroupedRows rows{
+      call_.input, scratch_.rows.row_token, scratch_.rows.expert_offsets,
+      call_.result == ExpertsCall::Output::kSorted ? call_.output.rows : x.rows * plan_.top_k()};
+  if (call_.form != ExpertsCall::Input::kTokens) return rows;
+  if (is_static(plan_.layer.scheme)) {
+    rows.x = scratch_.input.first(rows.num_rows);
+    rows.row_index = nullptr;
+    MORACLE_CHECK(quantize_static(x, scratch_.rows.row_token, *layer_.w13, rows.x));
   } else {
-    MORACLE_TRY(input.x, prepare(x, plan.layer.scheme.activation, scratch.input, ops, stream));
+    MORACLE_TRY(rows.x, prepare(x, plan_.layer.scheme.activation, scratch_.input, ops_, stream_));
   }
-  if (!plan.matrices[1].kernel.combines) {
-    const Matrix y = scratch.y.slice(0, rows);
-    MORACLE_TRY(const GroupedRows intermediate, run_w13(x, input, scratch, lora_ids, stream));
-    MORACLE_CHECK(w2->run({intermediate, y}, stream));
-    MORACLE_CHECK(add_adapters(scratch.activated.slice(0, rows), nullptr, false, scratch, lora_ids,
-                               y, stream));
-    if (add) return add({y, scratch.rows.slot_row, topk_weights, x.rows, plan.top_k()});
-    return ops.combine(y, scratch.rows.slot_row, topk_weights, each_slot ? 1 : plan.top_k(), output,
-                       stream);
-  }
-  const bool in_place = output.dtype == scratch.y.dtype;
-  const Matrix sum = in_place ? output : scratch.y.slice(0, x.rows);
-  LinearCall::Combine combine{each_slot ? scratch.rows.row_slot : scratch.rows.row_token,
-                              scratch.rows.row_slot, topk_weights};
-  for (int64_t left = rows; left > 0 || !combine.add; left -= input.num_rows) {
-    input.num_rows = next_part(input.first_row, left, scratch.rows.expert_offsets);
-    MORACLE_TRY(const GroupedRows intermediate, run_w13(x, input, scratch, lora_ids, stream));
-    MORACLE_CHECK(w2->run({intermediate, sum, combine}, stream));
-    combine.add = true;
-    input.first_row += input.num_rows;
-  }
-  return in_place ? Status() : ops.convert(sum, output, stream);
+  return rows;
 }
 
-Status FusedMoe::State::run_rows(const Rows& x, const MoeScratch& scratch, const Matrix& y,
-                                 Stream stream) const {
-  const GroupedRows input{x, scratch.rows.row_token, scratch.rows.expert_offsets, y.rows};
-  MORACLE_TRY(const GroupedRows intermediate, run_w13(x.values, input, scratch, {}, stream));
-  return w2->run({intermediate, y}, stream);
-}
+// ---- experts
 
-int64_t FusedMoe::State::next_part(int64_t first, int64_t& left, const int32_t* offsets) const {
-  if (left <= plan.part_rows) return left;
-  // Only host kernels split rows into parts, so the host may read the offsets here.
-  const int32_t* const end = offsets + plan.experts.num_local() + 1;
-  left = std::min(left, end[-1] - first);
-  if (left <= plan.part_rows) return left;
-  const int64_t whole_experts = std::upper_bound(offsets, end, first + plan.part_rows)[-1] - first;
-  return whole_experts > 0 ? whole_experts : plan.part_rows;
-}
-
-Status FusedMoe::State::quantize_static(const Matrix& from, const int32_t* row_index,
-                                        const MoeScratch& scratch, const GroupedLinear& linear,
-                                        const Rows& to, Stream stream) const {
-  return device().ops().quantize_static(
-      from, row_index, scratch.rows.expert_offsets, plan.experts.num_local(),
-      linear.weights().input_scales.as<float>(), *plan.layer.scheme.activation, to, stream);
-}
-
-Result<GroupedRows> FusedMoe::State::run_w13(const Matrix& x, const GroupedRows& input,
-                                             const MoeScratch& scratch, LoraIds lora_ids,
-                                             Stream stream) const {
-  const LayerSpec& layer = plan.layer;
+Result<GroupedRows> FusedMoe::State::Pass::run_w13(const GroupedRows& input) {
+  const LayerSpec& layer = plan_.layer;
   const std::optional<QuantKey>& key = layer.scheme.activation;
-  Ops& ops = device().ops();
   const int64_t rows = input.num_rows;
   MORACLE_TRY(const GroupedRows sorted,
-              gather(input, w13->weights(), scratch.sorted_input, ops, stream));
-  const Matrix activated = scratch.activated.slice(0, rows);
-  const bool quantized = plan.matrices[0].kernel.quantizes;
+              gather(input, layer_.w13->weights(), scratch_.sorted_input, ops_, stream_));
+  const Matrix activated = scratch_.activated.slice(0, rows);
+  const bool quantized = plan_.matrices[0].kernel.quantizes;
   if (quantized) {
-    const LinearCall::Quantize quantize{layer.activation, *key, scratch.intermediate.first(rows)};
-    MORACLE_CHECK(w13->run({sorted, activated, quantize}, stream));
-  } else if (plan.matrices[0].kernel.activates) {
-    MORACLE_CHECK(w13->run({sorted, activated, LinearCall::Activate{layer.activation}}, stream));
+    const LinearCall::Quantize quantize{layer.activation, *key, scratch_.intermediate.first(rows)};
+    MORACLE_CHECK(layer_.w13->run({sorted, activated, quantize}, stream_));
+  } else if (plan_.matrices[0].kernel.activates) {
+    MORACLE_CHECK(
+        layer_.w13->run({sorted, activated, LinearCall::Activate{layer.activation}}, stream_));
   } else {
-    const Matrix gate_up{scratch.gate_up.data, scratch.gate_up.dtype, rows, scratch.gate_up.cols,
-                         scratch.gate_up.stride};
-    MORACLE_CHECK(w13->run({sorted, gate_up}, stream));
+    const Matrix gate_up{scratch_.gate_up.data, scratch_.gate_up.dtype, rows, scratch_.gate_up.cols,
+                         scratch_.gate_up.stride};
+    MORACLE_CHECK(layer_.w13->run({sorted, gate_up}, stream_));
+    MORACLE_CHECK(add_adapters(call_.input.values, scratch_.rows.row_token, true, gate_up));
     MORACLE_CHECK(
-        add_adapters(x, scratch.rows.row_token, true, scratch, lora_ids, gate_up, stream));
-    MORACLE_CHECK(
-        ops.activate(layer.activation, layer.intermediate_size, gate_up, activated, stream));
+        ops_.activate(layer.activation, layer.intermediate_size, gate_up, activated, stream_));
   }
   GroupedRows intermediate{{activated, nullptr, 0},
                            nullptr,
-                           scratch.rows.expert_offsets,
+                           scratch_.rows.expert_offsets,
                            input.num_rows,
                            input.first_row};
   if (quantized) {
-    intermediate.x = scratch.intermediate.first(rows);
+    intermediate.x = scratch_.intermediate.first(rows);
   } else if (is_static(layer.scheme)) {
-    intermediate.x = scratch.intermediate.first(rows);
-    MORACLE_CHECK(quantize_static(activated, nullptr, scratch, *w2, intermediate.x, stream));
+    intermediate.x = scratch_.intermediate.first(rows);
+    MORACLE_CHECK(quantize_static(activated, nullptr, *layer_.w2, intermediate.x));
   } else if (key) {
-    MORACLE_TRY(intermediate.x, prepare(activated, key, scratch.intermediate, ops, stream));
+    MORACLE_TRY(intermediate.x, prepare(activated, key, scratch_.intermediate, ops_, stream_));
   }
-  return gather(intermediate, w2->weights(), scratch.sorted_intermediate, ops, stream);
+  return gather(intermediate, layer_.w2->weights(), scratch_.sorted_intermediate, ops_, stream_);
 }
 
-Result<Matrix> FusedMoe::State::input_of(const Matrix& hidden, TopkWeights& topk_weights,
-                                         LoraIds lora_ids, bool is_fused, const MoeScratch& scratch,
-                                         Stream stream) const {
-  Ops& ops = device().ops();
-  Matrix x = hidden;
-  if (plan.layer.routing.weight_on_input) {
-    x = scratch.hidden.slice(0, hidden.rows);
-    MORACLE_CHECK(ops.scale_rows(hidden, topk_weights.data, x, stream));
-    topk_weights.data = nullptr;
-  } else if (hidden.dtype != plan.activation_dtype &&
-             (plan.layer.scheme.activation || lora_ids.data || is_fused)) {
-    x = scratch.hidden.slice(0, hidden.rows);
-    MORACLE_CHECK(ops.convert(hidden, x, stream));
+Status FusedMoe::State::Pass::run_combined(GroupedRows input) {
+  const Matrix& output = call_.output;
+  const bool in_place = output.dtype == scratch_.y.dtype;
+  const Matrix sum = in_place ? output : scratch_.y.slice(0, call_.num_tokens());
+  LinearCall::Combine combine{each_slot() ? scratch_.rows.row_slot : scratch_.rows.row_token,
+                              scratch_.rows.row_slot, weights()};
+  for (int64_t left = input.num_rows; left > 0 || !combine.add; left -= input.num_rows) {
+    input.num_rows = next_part(input.first_row, left);
+    MORACLE_TRY(const GroupedRows intermediate, run_w13(input));
+    MORACLE_CHECK(layer_.w2->run({intermediate, sum, combine}, stream_));
+    combine.add = true;
+    input.first_row += input.num_rows;
   }
-  return x;
+  return in_place ? Status() : ops_.convert(sum, output, stream_);
 }
 
-Status FusedMoe::apply(const Matrix& hidden, TopkIds topk_ids, TopkWeights topk_weights,
+int64_t FusedMoe::State::Pass::next_part(int64_t first, int64_t& left) const {
+  if (left <= plan_.part_rows) return left;
+  // Only host kernels split rows into parts, so the host may read the offsets here.
+  const int32_t* const offsets = scratch_.rows.expert_offsets;
+  const int32_t* const end = offsets + plan_.experts.num_local() + 1;
+  left = std::min(left, end[-1] - first);
+  if (left <= plan_.part_rows) return left;
+  const int64_t whole_experts = std::upper_bound(offsets, end, first + plan_.part_rows)[-1] - first;
+  return whole_experts > 0 ? whole_experts : plan_.part_rows;
+}
+
+Status FusedMoe::State::Pass::quantize_static(const Matrix& from, const int32_t* row_index,
+                                              const GroupedLinear& linear, const Rows& to) {
+  return ops_.quantize_static(from, row_index, scratch_.rows.expert_offsets,
+                              plan_.experts.num_local(), linear.weights().input_scales.as<float>(),
+                              *plan_.layer.scheme.activation, to, stream_);
+}
+
+Status FusedMoe::State::Pass::add_adapters(const Matrix& x, const int32_t* row_index, bool is_w13,
+                                           const Matrix& y) {
+  if (call_.lora_ids == nullptr) return {};
+  const AdapterScratch& adapters = layer_.adapters;
+  LoraTable table{is_w13 ? adapters.w13_a : adapters.w2_a,
+                  is_w13 ? adapters.w13_b : adapters.w2_b,
+                  plan_.experts.num_local(),
+                  1,
+                  plan_.lora_rank,
+                  y.cols};
+  if (is_w13) table.parts = plan_.layer.w13_rows() / plan_.layer.intermediate_size;
+  return ops_.add_lora(x, row_index, scratch_.rows, call_.lora_ids, plan_.max_adapters, table, y,
+                       stream_);
+}
+
+// ---- finalize
+
+Status FusedMoe::State::Pass::finalize(const Matrix& y) {
+  const int32_t* const slot_row = scratch_.rows.slot_row;
+  if (call_.add) return call_.add({y, slot_row, weights(), call_.num_tokens(), plan_.top_k()});
+  // A slot without a row becomes 0.
+  return ops_.combine(y, slot_row, weights(), each_slot() ? 1 : plan_.top_k(), call_.output,
+                      stream_);
+}
+
+Status FusedMoe::State::run(ExpertsCall call, Stream stream) const {
+  MORACLE_CHECK(check_call(call, plan));
+  if (call.num_tokens() == 0) return {};
+  MORACLE_CHECK(check_pointers(call, plan));
+  MORACLE_TRY(const LayerTurn turn, LayerTurn::take(*workspace, stream));
+  MORACLE_CHECK(check_workspace(*workspace, plan));
+  return Pass(*this, std::move(call), stream).run();
+}
+
+Status FusedMoe::apply(const ConstMatrix& input, TopkIds topk_ids, TopkWeights topk_weights,
                        const Matrix& output, Stream stream, LoraIds lora_ids) {
-  const Plan& plan = state_->plan;
-  const LayerSpec& layer = plan.layer;
-  MORACLE_CHECK(check_call(plan, hidden, output, lora_ids, ActivationFormat::kStandard));
-  if (hidden.rows == 0) return {};
-  MORACLE_CHECK(check_pointer(topk_ids.data, alignof(int32_t), plan, "topk_ids"));
-  MORACLE_CHECK(check_pointer(topk_weights.data, alignof(float), plan, "topk_weights"));
-  MORACLE_TRY(const LayerTurn turn, LayerTurn::take(*state_->workspace, stream));
-  MORACLE_CHECK(check_memory(plan, hidden, output, lora_ids, *state_->workspace));
-  Ops& ops = state_->device().ops();
-  const MoeScratch scratch = carve_moe(plan, state_->workspace->data());
-  const bool fused = plan.matrices[0].kernel.fused.holds(hidden.rows);
-  MORACLE_TRY(const Matrix x,
-              state_->input_of(hidden, topk_weights, lora_ids, fused, scratch, stream));
-  if (fused) {
-    const ExpertsCall call{x, topk_ids.data, topk_weights.data, state_->expert_map.as<int32_t>(),
-                           output};
-    return state_->fused_for(hidden.rows)->run(call, scratch, stream);
-  }
-  MORACLE_CHECK(ops.plan_rows(topk_ids.data, hidden.rows, layer.top_k, layer.num_experts,
-                              state_->expert_map.as<int32_t>(), plan.experts.num_local(),
-                              scratch.rows, stream));
-  return state_->run_experts(x, scratch, lora_ids, topk_weights.data, output, stream);
+  return state_->run({.input = {as_operand(input)},
+                      .lora_ids = lora_ids.data,
+                      .topk_ids = topk_ids.data,
+                      .topk_weights = topk_weights.data,
+                      .output = output},
+                     stream);
 }
 
-Status FusedMoe::apply_rows(const Matrix& hidden, TopkIds topk_ids, TopkWeights topk_weights,
-                            const Matrix& rows, Stream stream, LoraIds lora_ids) {
-  const Plan& plan = state_->plan;
-  const LayerSpec& layer = plan.layer;
-  MORACLE_CHECK(check_call(plan, hidden, hidden, lora_ids, ActivationFormat::kStandard));
-  if (rows.dtype != plan.activation_dtype || rows.cols != layer.hidden_size ||
-      rows.stride != rows.cols || rows.rows != hidden.rows * layer.top_k) {
-    return Error{ErrorKind::kInvalidArgument, "", layer.name,
-                 str("rows of ", name(plan.activation_dtype), " [", hidden.rows * layer.top_k, ", ",
-                     layer.hidden_size, "] without gaps"),
-                 str("they are ", name(rows.dtype), " [", rows.rows, ", ", rows.cols, "]")};
-  }
-  if (hidden.rows == 0) return {};
-  MORACLE_CHECK(check_pointer(topk_ids.data, alignof(int32_t), plan, "topk_ids"));
-  MORACLE_CHECK(check_pointer(topk_weights.data, alignof(float), plan, "topk_weights"));
-  MORACLE_TRY(const LayerTurn turn, LayerTurn::take(*state_->workspace, stream));
-  MORACLE_CHECK(check_memory(plan, hidden, rows, lora_ids, *state_->workspace));
-  const MoeScratch scratch = carve_moe(plan, state_->workspace->data());
-  MORACLE_TRY(const Matrix x,
-              state_->input_of(hidden, topk_weights, lora_ids, false, scratch, stream));
-  MORACLE_CHECK(state_->device().ops().plan_rows(
-      topk_ids.data, hidden.rows, layer.top_k, layer.num_experts, state_->expert_map.as<int32_t>(),
-      plan.experts.num_local(), scratch.rows, stream));
-  return state_->run_experts(x, scratch, lora_ids, nullptr, rows, stream, true);
-}
-
-Status FusedMoe::apply_batched(const Matrix& hidden, ExpertNumTokens num_tokens,
+Status FusedMoe::apply_chunked(const ConstMatrix& input, TopkIds topk_ids, TopkWeights topk_weights,
                                const Matrix& output, Stream stream, LoraIds lora_ids) {
   const Plan& plan = state_->plan;
-  MORACLE_CHECK(check_call(plan, hidden, output, lora_ids, ActivationFormat::kBatched));
-  if (hidden.rows == 0) return {};
-  MORACLE_CHECK(check_pointer(num_tokens.data, alignof(int32_t), plan, "num_tokens"));
-  MORACLE_TRY(const LayerTurn turn, LayerTurn::take(*state_->workspace, stream));
-  MORACLE_CHECK(check_memory(plan, hidden, output, lora_ids, *state_->workspace));
-  Ops& ops = state_->device().ops();
-  const MoeScratch scratch = carve_moe(plan, state_->workspace->data());
-  Matrix x = hidden;
-  if (hidden.dtype != plan.activation_dtype && (plan.layer.scheme.activation || lora_ids.data)) {
-    x = scratch.hidden.slice(0, hidden.rows);
-    MORACLE_CHECK(ops.convert(hidden, x, stream));
+  const Matrix hidden = as_operand(input);
+  const int64_t most = plan.max_num_tokens, top_k = plan.layer.top_k;
+  if (hidden.rows <= most) return apply(input, topk_ids, topk_weights, output, stream, lora_ids);
+  if (hidden.rows != output.rows) {
+    return Error{ErrorKind::kInvalidArgument, "", plan.layer.name,
+                 "the same number of rows in output and hidden",
+                 str("they have ", output.rows, " and ", hidden.rows)};
   }
-  MORACLE_CHECK(ops.plan_batched_rows(num_tokens.data, plan.experts.num_local(),
-                                      plan.max_num_tokens, scratch.rows, stream));
-  // Each slot has one expert. Finalize copies the slot's row back unweighted; a slot without a row
-  // becomes 0.
-  return state_->run_experts(x, scratch, lora_ids, nullptr, output, stream);
+  for (int64_t first = 0; first < hidden.rows; first += most) {
+    const int64_t count = std::min(most, hidden.rows - first);
+    const auto from = [first](auto* values, int64_t each) {
+      return values == nullptr ? nullptr : values + first * each;
+    };
+    MORACLE_CHECK(apply(hidden.slice(first, count), {from(topk_ids.data, top_k)},
+                        {from(topk_weights.data, top_k)}, output.slice(first, count), stream,
+                        {from(lora_ids.data, 1)}));
+  }
+  return {};
 }
 
-Rows MoeAccess::input_form(const FusedMoe& moe) {
-  const Plan& plan = moe.state_->plan;
-  const LayerSpec& layer = plan.layer;
-  if (!layer.scheme.activation || is_static(layer.scheme) || layer.routing.weight_on_input ||
-      plan.lora_rank > 0)
-    return {};
-  return carve_moe(plan, nullptr).input;
+Status FusedMoe::apply_rows(const ConstMatrix& input, TopkIds topk_ids, TopkWeights topk_weights,
+                            const Matrix& rows, Stream stream, LoraIds lora_ids) {
+  return state_->run({.input = {as_operand(input)},
+                      .lora_ids = lora_ids.data,
+                      .topk_ids = topk_ids.data,
+                      .topk_weights = topk_weights.data,
+                      .output = rows,
+                      .result = ExpertsCall::Output::kSlots},
+                     stream);
 }
 
-Status MoeAccess::apply(FusedMoe& moe, const Rows& input, TopkIds topk_ids,
-                        TopkWeights topk_weights, const Matrix& output, Stream stream) {
-  MORACLE_CHECK(check(output, "output", moe.state_->plan, 0));
-  return run(moe, input, topk_ids, topk_weights.data, output, stream, false);
-}
-
-Status MoeAccess::apply_rows(FusedMoe& moe, const Rows& input, TopkIds topk_ids, TopkWeights,
-                             const Matrix& rows, Stream stream) {
-  return run(moe, input, topk_ids, nullptr, rows, stream, true);
-}
-
-Status MoeAccess::run(FusedMoe& moe, const Rows& input, TopkIds topk_ids, const float* topk_weights,
-                      const Matrix& output, Stream stream, bool each_slot) {
-  const FusedMoe::State& state = *moe.state_;
-  const Plan& plan = state.plan;
-  const int64_t num_tokens = input.values.rows;
-  if (num_tokens == 0) return {};
-  MORACLE_TRY(const LayerTurn turn, LayerTurn::take(*state.workspace, stream));
-  MORACLE_CHECK(check_memory(plan, output, output, {}, *state.workspace));
-  const MoeScratch scratch = carve_moe(plan, state.workspace->data());
-  MORACLE_CHECK(state.device().ops().plan_rows(
-      topk_ids.data, num_tokens, plan.layer.top_k, plan.layer.num_experts,
-      state.expert_map.as<int32_t>(), plan.experts.num_local(), scratch.rows, stream));
-  return state.run_experts(input.values, scratch, {}, topk_weights, output, stream, each_slot,
-                           &input);
+Status FusedMoe::apply_batched(const ConstMatrix& input, ExpertNumTokens num_tokens,
+                               const Matrix& output, Stream stream, LoraIds lora_ids) {
+  return state_->run({.input = {as_operand(input)},
+                      .lora_ids = lora_ids.data,
+                      .routing = ExpertsCall::Routing::kCounts,
+                      .expert_num_tokens = num_tokens.data,
+                      .expert_rows = state_->plan.max_num_tokens,
+                      .output = output},
+                     stream);
 }
 
 }  // namespace moracle

@@ -1,9 +1,8 @@
-// State of one layer's experts after make, and the part of apply that all activation formats share.
+// State of one layer's experts after make.
 #pragma once
 
 #include "kernels/fused_experts.h"
 #include "kernels/grouped_linear.h"
-#include "moe/stage.h"
 #include "moracle/moe.h"
 
 namespace moracle {
@@ -27,33 +26,11 @@ struct FusedMoe::State {
                                std::shared_ptr<Workspace> workspace, const Progress& progress,
                                const State* old = nullptr);
   Result<PackedWeights> pack(DescribedWeights&& weights, const Progress& progress) const;
-  /// Runs GEMM 1, the activation and GEMM 2 on the rows of `x` that scratch.rows lists. Writes the
-  /// weighted sum of each token's results to `output`. Null topk_weights: each weight is 1.
-  /// `each_slot`: `output` has a row for each slot, of the activation dtype, and nothing is summed.
-  /// `prepared`: x in the form that GEMM 1 reads; x itself is then only counted. `add`: adds the
-  /// rows instead; requires that GEMM 2 does not.
-  Status run_experts(const Matrix& x, const MoeScratch& scratch, LoraIds lora_ids,
-                     const float* topk_weights, const Matrix& output, Stream stream,
-                     bool each_slot = false, const Rows* prepared = nullptr,
-                     const AddRows& add = {}) const;
-  /// The same for rows in the form of GEMM 1, with their results one after another in `y`.
-  Status run_rows(const Rows& x, const MoeScratch& scratch, const Matrix& y, Stream stream) const;
-  /// The input of the experts: weighted, or converted, where the layer needs it.
-  Result<Matrix> input_of(const Matrix& hidden, TopkWeights& topk_weights, LoraIds lora_ids,
-                          bool is_fused, const MoeScratch& scratch, Stream stream) const;
+  /// Enqueues a call. Errors: see FusedMoe::apply.
+  Status run(ExpertsCall call, Stream stream) const;
 
  private:
-  Status add_adapters(const Matrix& x, const int32_t* row_index, bool is_w13,
-                      const MoeScratch& scratch, LoraIds lora_ids, const Matrix& y,
-                      Stream stream) const;
-  Status quantize_static(const Matrix& from, const int32_t* row_index, const MoeScratch& scratch,
-                         const GroupedLinear& linear, const Rows& to, Stream stream) const;
-  // Runs GEMM 1, activation and quantization of some rows. Returns the input of GEMM 2.
-  Result<GroupedRows> run_w13(const Matrix& x, const GroupedRows& input, const MoeScratch& scratch,
-                              LoraIds lora_ids, Stream stream) const;
-  // Returns the number of rows in the part that begins at `first`: whole experts where these fit.
-  // If several parts are needed, `left` becomes the exact number of rows from `first` on.
-  int64_t next_part(int64_t first, int64_t& left, const int32_t* offsets) const;
+  class Pass;
 };
 
 struct PackedWeights::State {

@@ -148,8 +148,8 @@ Status Linear::State::multiply(const Matrix& x, const Matrix& y, Stream stream) 
   return weights->run({sorted, y}, stream);
 }
 
-Status Linear::apply(const Matrix& x, const Matrix& y, Stream stream) {
-  return apply({LinearCall::Raw{x}, y}, stream);
+Status Linear::apply(const ConstMatrix& x, const Matrix& y, Stream stream) {
+  return apply({LinearCall::Raw{as_operand(x)}, y}, stream);
 }
 
 Status Linear::apply(const LinearCall& call, Stream stream) {

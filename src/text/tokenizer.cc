@@ -85,8 +85,7 @@ Result<TokenModel> parse_model(const JsonField& field) {
 
 Result<Tokenizer> parse_tokenizer(std::string_view json, const std::string& file,
                                   const TokenizerConfig& config) {
-  MORACLE_CHECK(check_json_text(json, file));
-  const auto document = nlohmann::json::parse(json.begin(), json.end(), nullptr, false);
+  MORACLE_TRY(const nlohmann::json document, parse_json(json, file));
   const JsonField root(document, file);
   if (!root.is_object())
     return Error{ErrorKind::kBadFile, file, "", "a JSON object", "it is not a JSON object"};

@@ -1,4 +1,4 @@
-// What only the command may do. D31: the plan shows everything that changes what runs, so the
+// What only the command may do. The plan shows everything that changes what runs, so the
 // library reads no environment variable. Its errors name fields, and the command maps these to
 // options.
 #include <gtest/gtest.h>

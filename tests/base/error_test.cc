@@ -159,11 +159,11 @@ TEST(TensorViews, CountElementsAndRoundBitsUpToBytes) {
   EXPECT_EQ(view(DType::kF32, {}).num_elements(), 1) << "a scalar";
   EXPECT_EQ(view(DType::kF32, {4, 0, 2}).num_bytes(), 0u);
   EXPECT_EQ(to_string(view(DType::kBF16, {128, 256})), "bf16 [128, 256]");
-  // D40: the count has 64 bits.
+  // The count has 64 bits.
   EXPECT_EQ(view(DType::kF32, {262144, 8, 2048}).num_bytes(), size_t{262144} * 8 * 2048 * 4);
 }
 
-// D40: finds rows beyond 2^31 elements. The test reads no memory.
+// Finds rows beyond 2^31 elements. The test reads no memory.
 TEST(Matrices, SliceAtOffsetsBeyond32Bits) {
   const auto at = [](const Matrix& m) { return reinterpret_cast<uintptr_t>(m.data); };
   const int64_t rows = int64_t{262144} * 8, cols = 2048;
@@ -175,6 +175,25 @@ TEST(Matrices, SliceAtOffsetsBeyond32Bits) {
   m.dtype = DType::kI8;
   m.stride = cols + 64;
   EXPECT_EQ(at(m.slice(rows - 1, 1)) - at(m), static_cast<uintptr_t>(rows - 1) * (cols + 64));
+}
+
+TEST(Matrices, FactoriesSetDtypeAndStrideAndConvertToConst) {
+  float f32[6] = {};
+  uint16_t half[6] = {};
+  const auto check = [](const ConstMatrix& m, const void* data, DType dtype) {
+    EXPECT_EQ(m.data, data);
+    EXPECT_EQ(m.dtype, dtype);
+    EXPECT_EQ(m.rows, 2);
+    EXPECT_EQ(m.cols, 3);
+    EXPECT_EQ(m.stride, 3);
+  };
+  check(Matrix::f32(f32, 2, 3), f32, DType::kF32);
+  check(Matrix::f16(half, 2, 3), half, DType::kF16);
+  check(Matrix::bf16(half, 2, 3), half, DType::kBF16);
+  const float* const read_only = f32;
+  check(ConstMatrix::f32(read_only, 2, 3), f32, DType::kF32);
+  check(ConstMatrix::f16(half, 2, 3), half, DType::kF16);
+  check(ConstMatrix::bf16(half, 2, 3), half, DType::kBF16);
 }
 
 }  // namespace

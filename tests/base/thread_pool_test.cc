@@ -268,7 +268,7 @@ TEST(ThreadPool, ReportsThreadCreationFailure) {
   EXPECT_EQ(calls, 1);
 }
 
-// D40: counts beyond 2^31 stay exact; the pieces are not walked.
+// Counts beyond 2^31 stay exact; the pieces are not walked.
 TEST(ThreadPool, SplitsCountsBeyond32Bits) {
   ThreadPool pool(3);
   const int64_t count = (int64_t{1} << 40) + 5;

@@ -49,6 +49,7 @@ TEST(RankBench, LayersWithTokensOfEachRankAreTimed) {
                      .top_k = 2,
                      .scheme = {kInt8StaticChannelSym, kInt8DynamicTokenSym}};
     request.max_num_tokens = 8;
+    request.platform = Platform::kCpu;
     request.parallel = {.ep_size = 2, .ep_rank = group->rank()};
     const auto device = must(open_device("cpu", 1));
     const std::shared_ptr<Exchange> exchange = must(open_exchange(group, device));

@@ -49,7 +49,8 @@ TEST(Checkpoint, RejectsFolderWithoutCheckpointFiles) {
   ASSERT_TRUE(SyntheticCheckpoint::plain().write_config(folder.path()).ok());
   expect_bad(Checkpoint::open(folder.path()), {folder.path(), "the folder has neither"});
   folder.write("config.json", "{");
-  expect_bad(Checkpoint::open(folder.path()), {folder.path() + "/config.json: needs valid JSON"});
+  expect_bad(Checkpoint::open(folder.path()),
+             {folder.path() + "/config.json: line 1, column 2: needs valid JSON"});
 }
 
 TEST(Checkpoint, ReportsFileThatCannotBeOpened) {
@@ -127,9 +128,9 @@ TEST(Checkpoint, RejectsUnsupportedFeatureByName) {
        "rope_parameters.full_attention: needs one setting for all layers; it is an object"},
       {{{"partial_rotary_factor", 0.5}}, "partial_rotary_factor: needs 1; it is 0.5"},
       {{{"quantization_config", {{"quant_method", "bitsandbytes"}}}},
-       "quantization_config.quant_method: needs one of gptq, awq, compressed-tensors, fp8, "
-       "modelopt, mxfp4, "
-       "auto-round, intel/auto-round, auto_round, inc; it is "
+       "quantization_config.quant_method: needs one of gptq, awq, compressed-tensors, fp8, mxfp8, "
+       "modelopt, modelopt-fp4, modelopt-fp8, modelopt-mxfp8, modelopt-mixed, mxfp4, auto-round, "
+       "intel/auto-round, inc; it is "
        "'bitsandbytes'"},
       {{{"quantization_config", {{"quant_method", "quark"}}}}, "it is 'quark'"},
   };
@@ -156,7 +157,7 @@ TEST(Config, MissingKeyMeansItsDefaultAndNullMeansNone) {
   EXPECT_FALSE(config->has({"c", "a"}));
   EXPECT_EQ(*(*config->object({"object"}))->integer({"d"}), 5);
   expect_bad(config->integer({"c"}, 5), {"config.json: c (left out): needs a whole number from 5"});
-  expect_bad(config->set_defaults("{"), {"config.json: needs valid JSON"});
+  expect_bad(config->set_defaults("{"), {"config.json: line 1, column 2: needs valid JSON"});
 }
 
 // transformers replaces the newer settings by those of the older name, unless they are empty.
@@ -188,6 +189,39 @@ TEST(Checkpoint, NamesLayerWithoutExperts) {
     expect_error(checkpoint->moe_layer(layer), ErrorKind::kInvalidArgument,
                  {str("layer ", layer),
                   "needs a layer with experts, one of 0, 1; this layer has no experts"});
+  }
+}
+
+TEST(Checkpoint, NamesExpertTensorsThatNoLayerHas) {
+  auto checkpoint = SyntheticCheckpoint::plain();
+  std::erase_if(checkpoint.tensors,
+                [](const auto& item) { return item.first.find(".experts.") != std::string::npos; });
+  expect_bad(checkpoint.experts(), {"layer 0: needs experts, such as model.layers.0.mlp.experts.",
+                                    "the file has no tensor of experts in any layer"});
+}
+
+TEST(Checkpoint, NamesMlxFolder) {
+  auto checkpoint = SyntheticCheckpoint::plain();
+  const json mlx = {{"group_size", 64}, {"bits", 4}};
+  checkpoint.config["quantization"] = checkpoint.config["quantization_config"] = mlx;
+  expect_unsupported(checkpoint.open(),
+                     {"/config.json: quantization: needs the model in another form",
+                      "this folder is quantized for MLX (bits 4, group_size 64)"});
+}
+
+TEST(Checkpoint, ReadsOlderKeyOfCompressedTensors) {
+  auto checkpoint = SyntheticCheckpoint::int8();
+  json& older = checkpoint.config["compression_config"] = checkpoint.quantization();
+  older["quantization_status"] = "frozen";
+  checkpoint.config.erase("quantization_config");
+  for (const bool named : {true, false}) {
+    if (!named) older.erase("quant_method");
+    const auto opened = checkpoint.open();
+    ASSERT_TRUE(opened.ok()) << opened.error().to_string();
+    EXPECT_EQ(opened->producer(), "compressed-tensors");
+    const auto experts = opened->moe_layer(0);
+    ASSERT_TRUE(experts.ok()) << experts.error().to_string();
+    EXPECT_EQ(name(experts->spec.scheme), "int8-w8a8");
   }
 }
 
@@ -323,8 +357,16 @@ TEST(Checkpoint, RejectsModuleStoredTwice) {
 TEST(Checkpoint, RejectsQuantizedFilesWithoutQuantizationConfig) {
   auto gptq = SyntheticCheckpoint::gptq();
   gptq.config["quantization_config"] = nullptr;
-  expect_bad(gptq.experts(),
-             {"module 'model.layers.0.mlp.experts.0.gate_proj'", "gate_proj.weight"});
+  const std::string line =
+      "module 'model.layers.0.mlp.experts.0.gate_proj': needs "
+      "model.layers.0.mlp.experts.0.gate_proj.weight, or a quantization_config in config.json; it "
+      "has g_idx, qweight, qzeros, scales, the form of a quantized checkpoint, and config.json "
+      "says "
+      "nothing about it";
+  expect_bad(gptq.experts(), {line});
+  gptq.config["architectures"] = {"UnknownForCausalLM"};
+  expect_unsupported(outline_of(gptq),
+                     {"it is 'UnknownForCausalLM'; its experts cannot be used", line});
   auto int8 = SyntheticCheckpoint::int8();
   int8.config.erase("quantization_config");
   expect_bad(int8.experts(), {"tensor 'model.layers.0.mlp.experts.0.gate_proj.weight'",

@@ -122,12 +122,24 @@ TEST(Config, RejectsTextThatIsNotAJsonObject) {
        {std::string(), std::string("{"), std::string("{\"a\":1,}"), std::string("{} {}"),
         std::string("{\"a\":1e400}"), std::string("{\"a\":nan}"), std::string("{\"a\":\"\xff\"}"),
         std::string("{\"a\":1}\0", 8), std::string("{\"a\0b\":1}", 9), std::string("// c\n{}")}) {
-    expect_bad(Config::parse(text, "dir/config.json"), {"dir/config.json: needs valid JSON; it "});
+    expect_bad(Config::parse(text, "dir/config.json"), {"dir/config.json: ", "needs valid JSON; "});
   }
   for (const char* text : {"[]", "3", "\"x\"", "null", "true"}) {
     expect_bad(Config::parse(text, "dir/config.json"),
                {"dir/config.json: needs a JSON object; it is ", text});
   }
+}
+
+TEST(Config, NamesLineAndColumnOfSyntaxError) {
+  const std::pair<const char*, const char*> cases[] = {
+      {"{\n  \"a\": 1,\n}", "line 3, column 1: needs valid JSON; found a syntax error while "},
+      {"{\"a\": 1 \"b\": 2}", "line 1, column 11: needs valid JSON; found a syntax error while "},
+      {"{\"a\": \"ä\", b}", "line 1, column 12: "},
+      {"{\r\n\"a\": [1, 2\r\n}\r\n", "line 3, column 1: "},
+      {"", "line 1, column 1: needs valid JSON; the file is empty"},
+  };
+  for (const auto& [text, line] : cases)
+    expect_bad(Config::parse(text, "config.json"), {std::string("config.json: ") + line});
 }
 
 TEST(Config, SkipsByteOrderMark) {
@@ -166,12 +178,29 @@ TEST(Config, NamesNestedKeyWithItsPath) {
                      {"dir/config.json: quantization_config.weights.bits: needs 4 or 8; it is 3"});
 }
 
+TEST(Config, ListsKeysThatNoCallHasRead) {
+  const Config config = parsed(
+      R"({"a": 1, "b": 2, "none": null, "whole": {"x": 1}, "opened": {"y": 1, "z": {"u": 1}}})");
+  using Names = std::vector<std::string>;
+  EXPECT_EQ(config.unread(), (Names{"a", "b", "opened", "whole"}));
+  ASSERT_TRUE(config.integer({"absent", "a"}).ok());
+  ASSERT_NE(config.find({"whole"}), nullptr);  // as JSON, with all that is inside
+  const auto opened = config.object({"opened"});
+  ASSERT_TRUE(opened.ok());
+  EXPECT_EQ(config.unread(), (Names{"b"}));  // nothing inside is read by key
+  const auto copy = **opened;
+  ASSERT_TRUE(copy.integer({"y"}).ok());
+  EXPECT_EQ(config.unread(), (Names{"b", "opened.z"}));
+  EXPECT_EQ(copy.unread(), (Names{"opened.z"}));
+}
+
 TEST(Config, ReportsUnreadableFile) {
   const TemporaryFolder folder;
   expect_error(Config::open(folder.path() + "/config.json"), ErrorKind::kIo,
                {folder.path() + "/config.json: needs a readable file; No such file or directory"});
   expect_bad(Config::open(folder.path()), {folder.path() + ": needs a regular file"});
-  expect_bad(Config::open(folder.write("empty.json", "")), {"empty.json: needs valid JSON"});
+  expect_bad(Config::open(folder.write("empty.json", "")),
+             {"empty.json: line 1, column 1: needs valid JSON; the file is empty"});
 }
 
 }  // namespace

@@ -102,7 +102,7 @@ TEST(KvScales, Fp8CacheNeedsOnePositiveScale) {
     const Checkpoint opened = must(checkpoint.open());
     EXPECT_TRUE(plan(opened).ok()) << "without fp8 they do not matter";
     ModelOptions options;
-    options.kv_cache = "fp8";
+    options.kv_cache = DType::kF8E4M3;
     return plan(opened, options);
   };
   EXPECT_TRUE(planned({0.5f}).ok());

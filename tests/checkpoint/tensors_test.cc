@@ -4,6 +4,7 @@
 #include <string>
 
 #include "expect_error.h"
+#include "moracle/text.h"
 #include "synthetic_checkpoint.h"
 
 namespace moracle::tensors_test {
@@ -74,8 +75,57 @@ TEST_F(TensorsTest, ChecksTypeAndShapeOfTensor) {
 
 TEST_F(TensorsTest, RejectsFolderWithoutTensors) {
   expect_bad(Tensors::open(folder_.path()),
-             {folder_.path(), "needs model.safetensors or model.safetensors.index.json",
+             {folder_.path(), "needs model.safetensors, or shards model-00001-of-0000N.safetensors",
               "the folder has neither"});
+}
+
+TEST_F(TensorsTest, ReadsNumberedShardsWithoutIndex) {
+  ASSERT_TRUE(open().ok());
+  std::filesystem::remove(file("model.safetensors.index.json"));
+  std::filesystem::rename(file("0.safetensors"), file("model-00001-of-00002.safetensors"));
+  std::filesystem::rename(file("1.safetensors"), file("model-00002-of-00002.safetensors"));
+  const auto tensors = Tensors::open(folder_.path());
+  ASSERT_TRUE(tensors.ok()) << tensors.error().to_string();
+  EXPECT_EQ(tensors->all().size(), checkpoint_.tensors.size());
+  EXPECT_EQ(tensors->file_of(gate_), file("model-00002-of-00002.safetensors"));
+}
+
+TEST_F(TensorsTest, NamesMissingNumberedShardsWithoutIndex) {
+  ASSERT_TRUE(open().ok());
+  std::filesystem::remove(file("model.safetensors.index.json"));
+  std::filesystem::rename(file("0.safetensors"), file("model-00002-of-00003.safetensors"));
+  expect_bad(
+      Tensors::open(folder_.path()),
+      {folder_.path() + ": needs all of 3 shards; download "
+                        "model-00001-of-00003.safetensors, model-00003-of-00003.safetensors; "
+                        "it has model-00002-of-00003.safetensors and no "
+                        "model.safetensors.index.json"});
+  std::filesystem::rename(file("1.safetensors"), file("model-00001-of-00002.safetensors"));
+  expect_bad(Tensors::open(folder_.path()),
+             {"needs model.safetensors.index.json, because the folder has shards of several sets"});
+  std::filesystem::remove(file("model-00001-of-00002.safetensors"));
+  std::filesystem::rename(file("model-00002-of-00003.safetensors"),
+                          file("model-00150-of-00163.safetensors"));
+  expect_bad(Tensors::open(folder_.path()), {"model-00004-of-00163.safetensors and 158 more"});
+}
+
+TEST_F(TensorsTest, NamesGitLfsPointer) {
+  const std::string pointer =
+      "version https://git-lfs.github.com/spec/v1\n"
+      "oid sha256:4d7a214614ab2935c943f9e0ff69d22eadbb8f32b1258daaa5e2ca24d17e2393\n"
+      "size 4995584424\n";
+  const std::string says =
+      ": needs the file itself, from 'git lfs pull'; it is a Git LFS pointer, which names the file "
+      "and does not hold it";
+  ASSERT_TRUE(open().ok());
+  folder_.write("1.safetensors", pointer);
+  expect_bad(Tensors::open(folder_.path()), {file("1.safetensors") + says});
+  folder_.write("model.safetensors.index.json", pointer);
+  expect_bad(Tensors::open(folder_.path()), {file("model.safetensors.index.json") + says});
+  folder_.write("config.json", pointer);
+  expect_bad(Checkpoint::open(folder_.path()), {file("config.json") + says});
+  folder_.write("tokenizer.json", pointer);
+  expect_bad(Tokenizer::open(folder_.path()), {file("tokenizer.json") + says});
 }
 
 TEST_F(TensorsTest, NamesMissingShard) {
@@ -163,7 +213,7 @@ TEST_F(TensorsTest, RejectsIndexWithoutWeightMap) {
   folder_.write("model.safetensors.index.json", "{\"weight_map\":[]}");
   expect_bad(Tensors::open(folder_.path()), {index + ": weight_map: needs an object; it is []"});
   folder_.write("model.safetensors.index.json", "[");
-  expect_bad(Tensors::open(folder_.path()), {index + ": needs valid JSON"});
+  expect_bad(Tensors::open(folder_.path()), {index + ": line 1, column 2: needs valid JSON"});
 }
 
 TEST_F(TensorsTest, EmptyWeightMapHoldsNothing) {

@@ -1,5 +1,6 @@
 // Tests the choices that `run` prints before it answers: one line per group of equal layers.
 #include <algorithm>
+#include <regex>
 #include <sstream>
 #include <string>
 #include <vector>
@@ -50,6 +51,17 @@ TEST(Choices, NameOtherRowsThatServe) {
   const std::vector<std::string> experts = lines_with(ran.err, "experts");
   ASSERT_EQ(experts.size(), 1u) << ran.err;
   EXPECT_THAT(experts[0], HasSubstr("reference)"));
+}
+
+// The first texts that a newcomer sees are drawn with the seed 0.
+TEST(ModelInTheBox, TextWithoutSeedDoesNotRepeatOneSyllable) {
+  const std::string model = testing::small_model();
+  if (model.empty()) GTEST_SKIP() << "the small model is not there";
+  for (const char* prompt : {"And the LORD spake", "Hello", "The king"}) {
+    const Ran ran = run_command({"run", model, "-p", prompt, "-n", "32", "--backend", "reference"});
+    ASSERT_EQ(ran.code, 0) << ran.err;
+    EXPECT_FALSE(std::regex_search(ran.out, std::regex("([a-z]{1,8})\\1\\1\\1"))) << ran.out;
+  }
 }
 
 // A file that asks for 4-bit activations runs with more bits, and `run` says so beside the choices.

@@ -192,11 +192,12 @@ class Conversations(unittest.TestCase):
         self.assertIn("prompt: needs fewer tokens than the model's context of 4096", err)
         _, err = self.talk("", "--json", code=2)
         self.assertIn("-p,--prompt: needs a prompt, or --prompt-file, with --json", err)
-        for text, fact in (("{}", "it is another value, or empty"), ("nothing", "it is not JSON")):
+        for text, fact in (("{}", "needs a JSON array of functions; it is another value, or empty"),
+                           ("nothing", "line 1, column 2: needs valid JSON; found a syntax error")):
             path = pathlib.Path(self.folder.name, "wrong.json")
             path.write_text(text)
             _, err = self.talk("<|hello|>\n", "--tools", str(path), code=2)
-            self.assertIn(f"wrong.json: needs a JSON array of functions; {fact}", err)
+            self.assertIn(f"wrong.json: {fact}", err)
 
     def test_terminal_takes_turns_until_ctrl_d(self):
         terminal = Terminal("run", self.model, "--chat")

@@ -100,7 +100,8 @@ TEST(CommandLine, RejectsBrokenModel) {
   expect_refused({"explain", folder.path(), "--json"},
                  {"tensor '" + scales + "'", "it is missing"});
   folder.write("config.json", "{\"architectures\": [");
-  expect_refused({"inspect", folder.path()}, {"/config.json: needs valid JSON; it is invalid"});
+  expect_refused({"inspect", folder.path()},
+                 {"/config.json: line 1, column 20: needs valid JSON; found a syntax error"});
   broken.config["architectures"] = {"NoSuchModel"};
   ASSERT_TRUE(broken.write(folder.path()).ok());
   const std::string why = "/config.json: architectures: needs one of AfmoeForCausalLM, ";
@@ -210,13 +211,19 @@ TEST_F(ModelErrors, RejectsMachineWithoutDryRun) {
   refuse({"--machine", "h200"}, {"--machine requires --dry-run"});
 }
 
-// The table has all reasons; the error does not repeat them.
-TEST_F(ModelErrors, UnservedRequestGivesReasonForEveryRow) {
-  const Ran ran = run_command({"explain", model_, "--machine", "x86-64", "--device", "opencl"});
+// The table has the reasons; the error does not repeat them.
+TEST_F(ModelErrors, UnservedRequestGivesReasonsOfTheRequestedDevice) {
+  std::vector<std::string> words = {"explain", model_, "--machine", "x86-64", "--device", "opencl"};
+  const Ran ran = run_command(words);
   EXPECT_EQ(ran.code, 2);
-  EXPECT_THAT(ran.out, HasSubstr("no   platform  needs a backend for device opencl; this "
-                                 "backend runs on cpu"));
+  EXPECT_THAT(ran.out, HasSubstr("→ none: every backend rejects it"));
+  EXPECT_THAT(ran.out, HasSubstr("needs an opencl device; this machine has none"));
+  EXPECT_THAT(ran.out, HasSubstr("not for device opencl: 5 backends of cpu"));
   EXPECT_THAT(ran.err, HasSubstr("every backend rejects it, see the reasons above"));
+  words.push_back("--all");
+  EXPECT_THAT(run_command(words).out,
+              HasSubstr("no   platform  needs a backend for device opencl; this "
+                        "backend runs on cpu"));
 }
 
 TEST_F(ModelErrors, RejectsPromptThatIsNotUtf8) {

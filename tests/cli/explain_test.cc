@@ -144,7 +144,27 @@ void expect_on_intel_gpus(const std::string& model, Words options, const std::st
   }
 }
 
-// S3, S4: no such GPU was available; known machines show what it would get.
+TEST(ExplainCommand, BeginsWithChoiceAndFoldsBackendsOfOtherDevices) {
+  const TemporaryFolder folder;
+  ASSERT_TRUE(SyntheticCheckpoint::plain().write(folder.path()).ok());
+  const Words words = {"explain", folder.path(), "--machine", "xeon-avx512"};
+  const std::string text = run_command(words).out;
+  EXPECT_TRUE(text.starts_with("layer")) << text;
+  const std::string first = text.substr(0, text.find('\n'));
+  EXPECT_THAT(first, HasSubstr(" → cpu-avx512, first accepted · machine xeon-avx512, device cpu"));
+  EXPECT_THAT(text, HasSubstr("not for device cpu: "));
+  EXPECT_THAT(text, HasSubstr("--all shows every reason"));
+  EXPECT_THAT(text, Not(HasSubstr("cuda-sm90")));
+  Words all = words;
+  all.push_back("--all");
+  const std::string every = run_command(all).out;
+  EXPECT_THAT(every, HasSubstr("cuda-sm90"));
+  EXPECT_THAT(every, Not(HasSubstr("--all shows every reason")));
+  const Json json = answer(words, {});
+  EXPECT_THAT(json["groups"][0]["considered"].dump(), HasSubstr("cuda-sm90"));
+}
+
+// No such GPU was available; known machines show what it would get.
 TEST(ExplainCommand, ChoosesMatrixEnginesOfIntelGpusForOnlineFp8) {
   const TemporaryFolder folder;
   ASSERT_TRUE(SyntheticCheckpoint::plain().write(folder.path()).ok());
@@ -209,7 +229,7 @@ TEST(ExplainCommand, NamesActivationsOfFileThatAreNotUsed) {
       ASSERT_EQ(texts.size(), key.empty() ? 0u : 1u) << verb[0];
       const Ran ran = run_command(arguments);
       if (key.empty()) {
-        EXPECT_THAT(ran.out, Not(HasSubstr("not used")));
+        EXPECT_THAT(ran.out, Not(HasSubstr("4-bit activations")));
         continue;
       }
       const auto text = texts[0].get<std::string>();

@@ -188,10 +188,10 @@ TEST_F(ModelJson, PerplexityGivesMeanAndScoredCount) {
 
 TEST_F(ModelJson, InspectAccountsForEveryByte) {
   const Json json = answer({"inspect", model_, "--json"});
-  EXPECT_THAT(keys(json),
-              ElementsAre("architecture", "producer", "num_layers", "hidden_size", "vocab_size",
-                          "max_context", "num_experts", "top_k", "intermediate_size", "routing",
-                          "bytes", "parts", "tokenizer", "not_used", "not_runnable"));
+  EXPECT_THAT(keys(json), ElementsAre("architecture", "producer", "num_layers", "hidden_size",
+                                      "vocab_size", "max_context", "num_experts", "top_k",
+                                      "intermediate_size", "routing", "bytes", "parts", "tokenizer",
+                                      "not_used", "unread_keys", "unread_tensors", "not_runnable"));
   EXPECT_TRUE(json["not_runnable"].is_null());
   EXPECT_EQ(json["producer"], "gptq");
   int64_t bytes = 0;

@@ -1,4 +1,4 @@
-// D11: scales, zero points and biases are named, not counted: a list of them in the wrong order is
+// Scales, zero points and biases are named, not counted: a list of them in the wrong order is
 // no program.
 #include <utility>
 

@@ -1,4 +1,4 @@
-// D8: packed weights are not a source. Packing them again must not compile.
+// Packed weights are not a source. Packing them again must not compile.
 #include "kernels/weights/kernel_weights.h"
 
 using namespace moracle;

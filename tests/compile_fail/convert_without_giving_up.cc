@@ -1,4 +1,4 @@
-// D8: conversion consumes its source. Converting an lvalue source must not compile.
+// Conversion consumes its source. Converting an lvalue source must not compile.
 #include "kernels/weights/kernel_weights.h"
 
 using namespace moracle;

@@ -1,4 +1,4 @@
-// D8, D9: a layer is made from a description that it consumes.
+// A layer is made from a description that it consumes.
 #include "moracle/moe.h"
 
 using namespace moracle;

@@ -1,4 +1,4 @@
-// D1: ids and weights are types of their own, so that swapping them is no program.
+// Ids and weights are types of their own, so that swapping them is no program.
 #include "moracle/moe.h"
 
 moracle::Status run(moracle::FusedMoe& moe, const moracle::Matrix& hidden, const int32_t* ids,

@@ -1,4 +1,4 @@
-// D1: in braces at the call, the element types still keep ids and weights apart.
+// In braces at the call, the element types still keep ids and weights apart.
 #include "moracle/moe.h"
 
 moracle::Status run(moracle::FusedMoe& moe, const moracle::Matrix& hidden, const int32_t* ids,

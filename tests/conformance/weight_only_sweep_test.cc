@@ -41,21 +41,21 @@ void expect_right(const Shape& shape) {
   }
 }
 
-// D18: columns that end inside a word of eight codes, inside a group, inside a pair.
+// Columns that end inside a word of eight codes, inside a group, inside a pair.
 TEST(WeightOnlySweep, OverColumnCountsWithoutDivisors) {
   expect_right({3, 203, 77, 2});
   expect_right({2, 72, 40, 1});    // words, but no multiple of 8 words
   expect_right({2, 129, 127, 2});  // one column beside a group
 }
 
-// D20: the smallest size in each dimension.
+// The smallest size in each dimension.
 TEST(WeightOnlySweep, OverSizesOfOne) {
   expect_right({1, 1, 1, 1});
   expect_right({2, 130, 1, 1});
   expect_right({2, 1, 34, 2});
 }
 
-// D25: from one expert to more experts than fit a tile, a warp or a byte.
+// From one expert to more experts than fit a tile, a warp or a byte.
 TEST(WeightOnlySweep, OverNumbersOfExperts) {
   for (const Shape& shape : {Shape{1, 40, 24, 1}, {7, 40, 24, 7}, {257, 40, 24, 6}})
     expect_right(shape);

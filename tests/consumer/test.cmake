@@ -1,5 +1,6 @@
 # Builds a project against the package in INSTALLED (see install.cmake) and runs its program on a model:
-# cmake -DINSTALLED=… -DSOURCE=… -DWORK=… -DPROGRAM=… -DMODEL=… -DCXX=… -DGENERATOR=… -DFLAGS=… -P test.cmake
+# cmake -DINSTALLED=… -DSOURCE=… -DWORK=… -DPROGRAM=… -DMODEL=… -DCXX=… [-DCC=… -DC_LIBRARIES=…] -DGENERATOR=…
+# -DFLAGS=… -P test.cmake
 # WORK is made anew. WORK/output.txt holds what the program printed.
 file(REMOVE_RECURSE ${WORK})
 function(step)
@@ -10,7 +11,12 @@ function(step)
   endif()
   file(WRITE ${WORK}/output.txt "${output}")
 endfunction()
+set(for_c)
+if(CC)  # a project in C, too
+  set(for_c -DCMAKE_C_COMPILER=${CC} -DCMAKE_C_FLAGS=${FLAGS}
+      -DCMAKE_C_STANDARD_LIBRARIES=${C_LIBRARIES})
+endif()
 step(${CMAKE_COMMAND} -G ${GENERATOR} -S ${SOURCE} -B ${WORK}/build -DCMAKE_PREFIX_PATH=${INSTALLED}
-     -DCMAKE_CXX_COMPILER=${CXX} -DCMAKE_CXX_FLAGS=${FLAGS} -DCMAKE_BUILD_TYPE=Release)
+     -DCMAKE_CXX_COMPILER=${CXX} -DCMAKE_CXX_FLAGS=${FLAGS} -DCMAKE_BUILD_TYPE=Release ${for_c})
 step(${CMAKE_COMMAND} --build ${WORK}/build)
 step(${WORK}/build/${PROGRAM} ${MODEL})

@@ -130,7 +130,7 @@ TEST_P(PlanRows, GivesNoRowsWithoutLocalExperts) {
   EXPECT_EQ(p.slot_row, std::vector<int32_t>(6, -1));
 }
 
-// D33: an invalid id is not counted from the end and not mapped to another expert.
+// An invalid id is not counted from the end and not mapped to another expert.
 TEST_P(PlanRows, GivesNoRowToInvalidExpertIdsAndReportsThemOnce) {
   const Choices c{{-1, 0, 3, 2, -1, -1, 4, 1, 2147483647, -2147483647 - 1, 3, 100}, 2, 4};
   const Planned p = planned(c);

@@ -37,7 +37,7 @@ uint64_t bits_at(const std::byte* bytes, int64_t at, int width) {
   return value;
 }
 
-/// D20: one row, one column, odd sizes, just below and above a panel, no common divisors.
+/// One row, one column, odd sizes, just below and above a panel, no common divisors.
 std::vector<std::pair<int64_t, int64_t>> sizes() {
   return {{1, 1},  {1, 2},   {2, 1},   {1, 33},  {33, 1},  {15, 17}, {16, 16}, {17, 15},
           {16, 3}, {31, 64}, {32, 65}, {48, 96}, {5, 129}, {100, 7}, {64, 128}};
@@ -162,7 +162,7 @@ TEST(Layouts, PlaceEveryCodeByIndexFunction) {
   });
 }
 
-// D38: packing writes the padding and does not inherit it.
+// Packing writes the padding and does not inherit it.
 TEST(Layouts, PackIgnoresOldBytes) {
   for_each_case([](const Case& c) {
     const CanonicalMatrix m = matrix_for(c.shape);
@@ -334,7 +334,7 @@ TEST(Rows16Layout, StoresUnsignedNibblesAndPadsThemWithCodeZero) {
   }
 }
 
-// S3: the codes of one column of the matrix lie side by side.
+// The codes of one column of the matrix lie side by side.
 TEST(Columns16Layout, TransposesCodesAndPadsThemWithZero) {
   const MatrixShape shape{5, 40, fp8_static_block(1, 32)};
   const CanonicalMatrix m = matrix_for(shape);
@@ -366,7 +366,7 @@ TEST(Columns16Layout, StoresScalesOfOneGroupSideBySide) {
   }
 }
 
-// D12, D17: packed bytes depend only on the matrix.
+// Packed bytes depend only on the matrix.
 TEST(Layouts, GiveSameBytesForSameMatrix) {
   for_each_case([](const Case& c) {
     ASSERT_EQ(packed(c, matrix_for(c.shape), std::byte{1}),
@@ -374,7 +374,7 @@ TEST(Layouts, GiveSameBytesForSameMatrix) {
   });
 }
 
-// D40: a matrix of 2^32 bits and more. Only the index function is called.
+// A matrix of 2^32 bits and more. Only the index function is called.
 TEST(Layouts, IndexBeyond32Bits) {
   for (const Layout* layout : layouts()) {
     for (DType dtype : layout->holds) {

@@ -23,7 +23,7 @@ class ActivationsOption : public ::testing::TestWithParam<std::string> {
     std::vector<float> plain, asked;
   };
   // Logits by the serving rows. `served` receives the choices.
-  Result<Logits> with_and_without(const std::string& activations, std::vector<Choice>& served) {
+  Result<Logits> with_and_without(ActivationPrecision activations, std::vector<Choice>& served) {
     ModelOptions options;
     options.threads = 2;
     MORACLE_TRY(Model plain, load(options));
@@ -48,7 +48,7 @@ TEST_P(ActivationsOption, Int8OnInt8WeightsIsInt8W8A8) {
     auto direct = load(options);
     options.quantization = "int8-per-channel-weight-only";
     auto alone = load(options);
-    options.activations = "int8";
+    options.activations = ActivationPrecision::kInt8;
     auto asked = load(options);
     ASSERT_TRUE(direct && alone && asked) << backend;
     for (size_t i = 0; i < asked->choices().size(); ++i) {
@@ -78,7 +78,7 @@ TEST_P(ActivationsOption, SixteenBitOnQuantizedActivationsIsWeightOnly) {
     auto direct = load(options);
     options.quantization = with;
     auto stored = load(options);
-    options.activations = "16bit";
+    options.activations = ActivationPrecision::k16Bit;
     auto asked = load(options);
     ASSERT_TRUE(direct && stored && asked);
     ASSERT_EQ(asked->choices().size(), direct->choices().size());
@@ -96,7 +96,7 @@ TEST_P(ActivationsOption, SixteenBitOnQuantizedActivationsIsWeightOnly) {
 
 TEST_P(ActivationsOption, Int8KeepsFloatWeights) {
   std::vector<Choice> served;
-  const auto logits = with_and_without("int8", served);
+  const auto logits = with_and_without(ActivationPrecision::kInt8, served);
   ASSERT_TRUE(logits) << logits.error().to_string();
   EXPECT_EQ(logits->asked, logits->plain);
 }
@@ -105,7 +105,7 @@ TEST_P(ActivationsOption, Int8KeepsFloatWeights) {
 // option.
 TEST_P(ActivationsOption, Bf16IsNearFloats) {
   std::vector<Choice> served;
-  const auto logits = with_and_without("bf16", served);
+  const auto logits = with_and_without(ActivationPrecision::kBf16, served);
   ASSERT_TRUE(logits) << logits.error().to_string();
   EXPECT_LT(testing::relative_difference(logits->asked, logits->plain), 0.05);
   bool rounds = false;
@@ -117,10 +117,8 @@ TEST_P(ActivationsOption, Bf16IsNearFloats) {
   EXPECT_EQ(logits->asked != logits->plain, rounds);
 }
 
-TEST_P(ActivationsOption, RejectsUnknownName) {
-  ModelOptions options;
-  options.activations = "int4";
-  const auto refused = load(options);
+TEST(ActivationsOptionName, RejectsUnknownWord) {
+  const auto refused = parse_activations("int4");
   ASSERT_FALSE(refused);
   EXPECT_THAT(refused.error().to_string(), HasSubstr("activations"));
   EXPECT_THAT(refused.error().to_string(), HasSubstr("'int4'"));

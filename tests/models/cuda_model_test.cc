@@ -232,7 +232,7 @@ TEST_F(CudaModel, OneStepMatchesManySteps) {
 TEST_F(CudaModel, F16OverflowLeavesCacheUnchanged) {
   auto checkpoint = testing::golden_model("qwen3_moe");
   ModelOptions options = on("cuda");
-  options.kv_cache = "f16";
+  options.kv_cache = DType::kF16;
   const Checkpoint opened = *checkpoint.open();
   auto model = Model::load(opened, options);
   ASSERT_TRUE(model) << model.error().to_string();

@@ -23,7 +23,7 @@ const std::string kSmallModel = testing::models_dir() + "/qwen3moe-gptq-int4-g12
 
 Model must_load(const Checkpoint& checkpoint, const std::string& kv_cache) {
   ModelOptions options;
-  options.kv_cache = kv_cache;
+  options.kv_cache = testing::must(parse_kv_cache(kv_cache));
   options.threads = 2;
   return testing::must(Model::load(checkpoint, options));
 }
@@ -154,7 +154,7 @@ TEST(NarrowKvCache, PlansItsMemory) {
   const Checkpoint checkpoint = *Checkpoint::open(golden_folder("deepseek_v3"));
   const auto of = [&](const char* kv_cache) {
     ModelOptions options;
-    options.kv_cache = kv_cache;
+    options.kv_cache = testing::must(parse_kv_cache(kv_cache));
     return *plan(checkpoint, options);
   };
   const ModelPlan f32 = of("f32"), bf16 = of("bf16"), int8 = of("int8"), fp8 = of("fp8");
@@ -164,12 +164,18 @@ TEST(NarrowKvCache, PlansItsMemory) {
   EXPECT_EQ(fp8.cache_dtype, DType::kF8E4M3);
   EXPECT_EQ(int8.cache_dtype, DType::kI8);
   EXPECT_EQ(bf16.total_bytes(), f32.total_bytes());
+}
+
+TEST(NarrowKvCache, RejectsTypeThatNoCacheHas) {
+  EXPECT_THAT(parse_kv_cache("int4").error().to_string(),
+              HasSubstr("kv_cache: needs auto, f32, bf16, f16, int8 or fp8; it is 'int4'"));
+  const Checkpoint checkpoint = *Checkpoint::open(golden_folder("deepseek_v3"));
   ModelOptions wrong;
-  wrong.kv_cache = "int4";
+  wrong.kv_cache = DType::kI32;
   for (const Error& error :
        {plan(checkpoint, wrong).error(), Model::load(checkpoint, wrong).error()})
-    EXPECT_THAT(error.to_string(), HasSubstr("kv_cache: needs auto, f32, bf16, f16, int8 or fp8; "
-                                             "it is 'int4'"));
+    EXPECT_THAT(error.to_string(),
+                HasSubstr("kv_cache: needs f32, bf16, f16, i8 or f8_e4m3; it is i32"));
 }
 
 // Heads of 64 columns: 64 codes and a scale of 4 bytes, for keys and for values.
@@ -177,7 +183,7 @@ TEST(NarrowKvCache, Int8HasScalePerTokenAndHead) {
   const auto checkpoint = Checkpoint::open(kSmallModel);
   if (!checkpoint) GTEST_SKIP() << "the small model is not there";
   ModelOptions options;
-  options.kv_cache = "int8";
+  options.kv_cache = DType::kI8;
   const int64_t layers = 3, kv_heads = 2;
   EXPECT_EQ(plan(*checkpoint, options)->cache_bytes_per_token, layers * kv_heads * 2 * (64 + 4));
 }
@@ -187,7 +193,7 @@ TEST(NarrowKvCache, RefusesTypeWithoutKernelsOnDevice) {
   const auto refused = [&](const char* device, const char* machine, const char* kv_cache) {
     ModelOptions options;
     options.device = device;
-    options.kv_cache = kv_cache;
+    options.kv_cache = testing::must(parse_kv_cache(kv_cache));
     const auto planned = plan(checkpoint, options, testing::must(Machine::find(machine)));
     return planned ? std::string() : planned.error().to_string();
   };
@@ -204,7 +210,7 @@ TEST(NarrowKvCache, TruncatedAndSharedSequencesKeepTheirBits) {
   if (!checkpoint) GTEST_SKIP() << "the small model is not there";
   for (const char* kv_cache : {"int8", "fp8"}) {
     ModelOptions options;
-    options.kv_cache = kv_cache;
+    options.kv_cache = testing::must(parse_kv_cache(kv_cache));
     options.threads = 2;
     options.deterministic = true;
     Model model = testing::must(Model::load(*checkpoint, options));

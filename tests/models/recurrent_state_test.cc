@@ -120,12 +120,12 @@ TEST_P(RecurrentState, StepWithoutTokensKeepsCheckpoint) {
 TEST_P(RecurrentState, FailedStepLeavesState) {
   ASSERT_TRUE(run(*cache_, 0, 7));
   Model::State& state = ModelAccess::state(*model_);
-  state.on_output = [](std::string_view part, int64_t, const Matrix&) -> Status {
-    if (part != "final norm") return {};
+  state.observer.on_output = [](StepOutput output, int64_t, const Matrix&) -> Status {
+    if (output != StepOutput::kFinalNorm) return {};
     return Error{ErrorKind::kUnsupported, "", "test", "a step that ends", "it does not"};
   };
   ASSERT_FALSE(run(*cache_, 2, 5));
-  state.on_output = {};
+  state.observer.on_output = {};
   EXPECT_EQ(cache_->length(), 7);
   ASSERT_TRUE(run(*cache_, 7, 3));
   const std::vector<float> got = last_logits(3);

@@ -143,6 +143,25 @@ TEST_P(ModelReload, BadFileChangesNothing) {
 INSTANTIATE_TEST_SUITE_P(Golden, ModelReload, ::testing::ValuesIn(testing::golden_models()),
                          [](const auto& param) { return param.param; });
 
+TEST(ModelReloadRefuses, EmbeddingsOfOtherFloatType) {
+  const auto loaded = Checkpoint::open(golden_folder("mixtral"));
+  ASSERT_TRUE(loaded);
+  auto model = Model::load(*loaded, {.threads = 2});
+  ASSERT_TRUE(model) << model.error().to_string();
+  SyntheticCheckpoint other = golden_model("mixtral");
+  const DType was = other.at("model.embed_tokens.weight").dtype;
+  ASSERT_NE(was, DType::kF16);
+  other.retype("model.embed_tokens.weight", DType::kF16);
+  const TemporaryFolder folder;
+  ASSERT_TRUE(other.write(folder.path()));
+  const auto checkpoint = Checkpoint::open(folder.path());
+  ASSERT_TRUE(checkpoint);
+  const Status status = model->reload(*checkpoint);
+  ASSERT_FALSE(status.ok());
+  EXPECT_THAT(status.error().to_string(), HasSubstr(str("reload: needs embeddings in ", name(was),
+                                                        ", as in the loaded model; they are f16")));
+}
+
 // Each of these differences makes it another model.
 TEST(ModelReloadRefuses, OtherModel) {
   const auto one = Checkpoint::open(golden_folder("mixtral"));

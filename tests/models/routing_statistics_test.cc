@@ -64,10 +64,10 @@ TEST(RoutingStatistics, AreTheChoicesOfTheRoutersInput) {
   ASSERT_EQ(gate.dtype, DType::kBF16);
   Model model = counting_model(checkpoint);
   Counts expected;
-  ModelAccess::state(model).on_output = [&](std::string_view part, int64_t layer,
-                                            const Matrix& output) -> Status {
-    if (part == "norm after attention" && layer == kLayer)
-      expected = counts_of(output, gate, outline(checkpoint)->top_k);
+  ModelAccess::state(model).observer.on_output = [&](StepOutput output, int64_t layer,
+                                                     const Matrix& values) -> Status {
+    if (output == StepOutput::kPostNorm && layer == kLayer)
+      expected = counts_of(values, gate, outline(checkpoint)->top_k);
     return {};
   };
   const std::vector<int32_t> ids = golden_reference(kModel).ids;
@@ -77,7 +77,7 @@ TEST(RoutingStatistics, AreTheChoicesOfTheRoutersInput) {
   EXPECT_EQ(once.architecture, "Qwen3MoeForCausalLM");
   EXPECT_EQ(once.num_layers, checkpoint.num_layers());
   // Without a look at the outputs the routers work in another way. Counts add up until a reload.
-  ModelAccess::state(model).on_output = {};
+  ModelAccess::state(model).observer.on_output = {};
   ASSERT_TRUE(testing::all_logits(model, ids));
   for (size_t expert = 0; expert < expected.size(); ++expert)
     EXPECT_EQ(model.routing_statistics()->tokens.at(kLayer)[expert], 2 * expected[expert]);
@@ -143,7 +143,7 @@ TEST(RoutingStatistics, FileGivesTheSameCounts) {
 }
 
 TEST(RoutingStatistics, FilesWithOtherContentAreRefusedWithThePlace) {
-  EXPECT_THAT(error_of_file("{"), HasSubstr("format"));
+  EXPECT_THAT(error_of_file("{}"), HasSubstr("format"));
   EXPECT_THAT(error_of_file("[1]"), HasSubstr("needs \"moracle routing statistics 1\""));
   const auto with_layers = [](const std::string& layers) {
     return error_of_file(R"({"format": "moracle routing statistics 1", "architecture": "A",

@@ -57,7 +57,7 @@ DescribedWeights changed(const DescribedWeights& from, const Scheme& scheme, Cha
   return weights;
 }
 
-// D7, D31: every row quantizes activations exactly if the scheme does.
+// Every row quantizes activations exactly if the scheme does.
 TEST(EffectiveScheme, DiffersFromWeightOnlyByOneOutlierPerToken) {
   for (const Scheme& scheme : conformance::schemes()) {
     if (!scheme.activation) continue;
@@ -77,7 +77,7 @@ TEST(EffectiveScheme, DiffersFromWeightOnlyByOneOutlierPerToken) {
   }
 }
 
-// D12: weights have equal shapes, codes and scales. Only the activation scales differ: powers of
+// Weights have equal shapes, codes and scales. Only the activation scales differ: powers of
 // two or any number.
 TEST(EffectiveScheme, DistinguishesMxfp8FromFp8BlocksOfEqualShapes) {
   const Scheme mxfp8{kMxfp8Static, kMxfp8Dynamic},
@@ -101,7 +101,7 @@ TEST(EffectiveScheme, DistinguishesMxfp8FromFp8BlocksOfEqualShapes) {
   }
 }
 
-// D35: gate and up keep the scales of their tensors. One common scale would round the codes again.
+// Gate and up keep the scales of their tensors. One common scale would round the codes again.
 TEST(EffectiveScheme, KeepsTensorScalesOfGateAndUp) {
   const Scheme scheme{kFp8StaticTensorSym, kFp8DynamicTokenSym};
   const LayerSpec spec = odd_layer(scheme);
@@ -129,7 +129,7 @@ TEST(EffectiveScheme, KeepsTensorScalesOfGateAndUp) {
   }
 }
 
-// D36: each expert's rows are quantized with that expert's stored scale, not with the largest of
+// Each expert's rows are quantized with that expert's stored scale, not with the largest of
 // all.
 TEST(EffectiveScheme, KeepsInputScaleOfEachExpert) {
   const LayerSpec spec = odd_layer({kFp8StaticTensorSym, kFp8StaticTensorSym});

@@ -229,7 +229,7 @@ TEST(Lora, ZeroAdapterChangesNoBit) {
   }
 }
 
-// D2, D15: an adapter on any scheme is the same as weights with the adapter merged in.
+// An adapter on any scheme is the same as weights with the adapter merged in.
 TEST(Lora, MatchesMergedWeights) {
   const Request request = with_adapters({kF32Weight, {}});
   const LayerSpec& layer = request.layer;
@@ -319,7 +319,7 @@ TEST(Lora, UnknownAdapterIdAddsNothingAndIsReported) {
 
 // ---- new weights while serving ----
 
-// D8, D9, D38: the state left by one load must not affect the next.
+// The state left by one load must not affect the next.
 TEST(Reload, MatchesColdLoadBitForBitInEverySchemeOnEveryRow) {
   for (const Row& row : rows()) {
     SCOPED_TRACE(std::string(row.backend) + ", " + name(row.scheme));

@@ -198,7 +198,7 @@ TEST_P(FusedMoeInScheme, AcceptsAnyRowStride) {
   }
 }
 
-// D1, D42: ids select experts, weights scale their outputs, and a weight scales the bias of w2 too.
+// Ids select experts, weights scale their outputs, and a weight scales the bias of w2 too.
 TEST_P(FusedMoeInScheme, IsWeightedSumOfExpertOutputs) {
   LayerSpec spec = layer(GetParam(), 5, 3);
   spec.bias = true;
@@ -249,13 +249,13 @@ TEST_P(FusedMoeInScheme, IsWeightedSumOfExpertOutputs) {
   EXPECT_NE(expect_sum(changed), first) << "other experts, other outputs";
 }
 
-// D33, D34: experts of other ranks add exactly zero here. The sum over ranks is the whole result.
+// Experts of other ranks add exactly zero here. The sum over ranks is the whole result.
 TEST_P(FusedMoeInScheme, ExpertParallelRanksSumToWhole) {
   const LayerSpec spec = layer(GetParam(), 7, 3);
   FusedMoe moe = make(spec);
   const Batch batch(spec, 11);
   const std::vector<float> whole = apply(moe, spec, batch);
-  for (int ranks : {2, 3, 7, 9}) {  // D32: most do not divide 7, and of nine some have nothing
+  for (int ranks : {2, 3, 7, 9}) {  // most do not divide 7; some of nine are empty
     std::vector<double> sum(whole.size()), size(whole.size());
     for (int rank = 0; rank < ranks; ++rank) {
       Batch mine = batch;
@@ -332,7 +332,7 @@ TEST_P(FusedMoeInScheme, ApplyAllocatesNothing) {
   }
 }
 
-// D29: a token of zeros.
+// A token of zeros.
 TEST_P(FusedMoeInScheme, ZeroTokenGivesZero) {
   const LayerSpec spec = layer(GetParam());
   FusedMoe moe = make(spec);
@@ -366,7 +366,7 @@ TEST_P(FusedMoeInScheme, NanStaysInItsToken) {
 
 INSTANTIATE_TEST_SUITE_P(Schemes, FusedMoeInScheme, ::testing::ValuesIn(served()), scheme_name);
 
-// D7, D31: one outlier per token leaves almost no other information in int8 activations.
+// One outlier per token leaves almost no other information in int8 activations.
 // Weight-only keeps the rest of the row. Each scheme gives its own result, and the plan names the
 // executed one.
 TEST(FusedMoeTest, ExecutesSchemeOfPlan) {
@@ -412,7 +412,7 @@ TEST(FusedMoeTest, RejectsMoreTokensThanPlanned) {
   EXPECT_EQ(output, std::vector<float>(output.size(), 7.0f));
 }
 
-// D13, D30: the error names the matrix, the need and the fact.
+// The error names the matrix, the need and the fact.
 TEST(FusedMoeTest, RejectsMatricesOfWrongShapeOrType) {
   const LayerSpec spec = layer({kBF16Weight, {}});
   FusedMoe moe = make(spec);
@@ -605,7 +605,7 @@ TEST(LinearTest, RejectsOtherShapes) {
   }
 }
 
-// ---- sizes beyond 32 bits (D40); nothing that large is touched ----
+// ---- sizes beyond 32 bits; nothing that large is touched ----
 
 TEST(Carver, CountsIn64Bits) {
   Carver carver(nullptr);

@@ -88,7 +88,7 @@ bool has_layout_of_row(const Request& request, const RecordingTable& table,
   return true;
 }
 
-// S3: there, weights were turned for Intel GPUs on every machine that has one.
+// The layout follows the row, not the platform: an Intel GPU beside the CPU changes nothing.
 TEST(LayoutOfRow, HoldsOnCpuRowsBesideIntelGpu) {
   const RecordingTable table;
   const auto device = must(open_device("cpu", 1));

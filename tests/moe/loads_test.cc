@@ -31,7 +31,7 @@ class Loads : public ::testing::Test {
   std::unique_ptr<FusedMoe> moe_;
 };
 
-// D8, D9: loads A, then B, then A again. Each gives the output of a first load.
+// Loads A, then B, then A again. Each gives the output of a first load.
 TEST_F(Loads, LoadingOtherWeightsInBetweenChangesNothing) {
   for (const Scheme& scheme : conformance::schemes()) {
     LayerSpec spec = testing::odd_layer(scheme);

@@ -50,7 +50,7 @@ void for_each_row_and_scheme(Check check) {
   }
 }
 
-// D33: nothing of a padding token is read, not even a NaN, and no bit of it reaches another token.
+// Nothing of a padding token is read, not even a NaN, and no bit of it reaches another token.
 TEST(PaddingRows, GiveZeroAndChangeNoOtherToken) {
   for_each_row_and_scheme([](const std::string& row, const LayerSpec& spec) {
     TokenBatch with = testing::random_batch(spec, kTokens), without;
@@ -80,7 +80,7 @@ TEST(PaddingRows, GiveZeroAndChangeNoOtherToken) {
   });
 }
 
-// D33, D34: a slot without an expert acts like a slot of weight zero, next to a slot with an
+// A slot without an expert acts like a slot of weight zero, next to a slot with an
 // expert.
 TEST(PaddingRows, KeepOtherSlotsOfToken) {
   for_each_row_and_scheme([](const std::string& row, const LayerSpec& spec) {

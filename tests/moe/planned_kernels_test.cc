@@ -63,8 +63,8 @@ class Whole : public FusedExperts {
   Whole(int64_t least, int64_t most, std::vector<int64_t>& ran)
       : least_(least), most_(most), ran_(ran) {}
   bool serves(int64_t tokens) const override { return least_ <= tokens && tokens <= most_; }
-  Status run(const ExpertsCall& call, const MoeScratch&, Stream) override {
-    ran_.push_back(call.x.rows);
+  Status run(const ExpertsCall& call, const int32_t*, const MoeScratch&, Stream) override {
+    ran_.push_back(call.num_tokens());
     return {};
   }
 
@@ -99,7 +99,7 @@ std::vector<Backend> table_with(const char* name, const Kernels& kernels) {
   return table;
 }
 
-// D3, D16: for any number of tokens, both GEMMs use only the planned row.
+// For any number of tokens, both GEMMs use only the planned row.
 TEST(PlannedKernels, OnlyPlannedKernelsRun) {
   const auto table = table_with("watched", kWatchedKernels);
   for (const Scheme& scheme : conformance::schemes()) {
@@ -191,7 +191,7 @@ TEST(PlannedKernels, ReadNewWeightsAtOldAddresses) {
   }
 }
 
-// D3, D16: a failing kernel has no fallback.
+// A failing kernel has no fallback.
 TEST(PlannedKernels, FailureIsReported) {
   const auto table = table_with("failing", kFailingKernels);
   const LayerSpec spec = testing::odd_layer({kBF16Weight, {}});

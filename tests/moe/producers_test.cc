@@ -213,7 +213,7 @@ std::vector<std::byte> packed(DescribedMatrix&& matrix, const Layout& layout) {
   return {bytes, bytes + weights->buffer.bytes()};
 }
 
-// D21, D22, D28: only the reader knows the packing order of a tool. All tools give the same layer,
+// Only the reader knows the packing order of a tool. All tools give the same layer,
 // the same scheme and the same bytes in every layout.
 TEST(Producers, GiveSamePackedBytesForOneLayer) {
   for (const bool symmetric : {true, false}) {
@@ -233,7 +233,7 @@ TEST(Producers, GiveSamePackedBytesForOneLayer) {
   }
 }
 
-// D22: the choice depends on the layer, not on its producer.
+// The choice depends on the layer, not on its producer.
 TEST(Producers, GetSameChoiceOnEveryMachineForOneLayer) {
   for (const bool symmetric : {true, false}) {
     for (const Machine& machine : Machine::known()) {
@@ -246,7 +246,7 @@ TEST(Producers, GetSameChoiceOnEveryMachineForOneLayer) {
   }
 }
 
-// D27: compares outputs of every row, symmetric and asymmetric, with version 1's minus one.
+// Compares outputs of every row, symmetric and asymmetric, with version 1's minus one.
 TEST(Producers, MatchFormulaOnEveryRowForOneLayer) {
   for (const bool symmetric : {true, false}) {
     const LayerSpec spec = read("gptq", symmetric).spec;

@@ -57,7 +57,7 @@ void expect_only_what_is_planned(const Request& request) {
   EXPECT_EQ(seen, planned(plan));
 }
 
-// D3: compares the numbers of the plan, not words in a name.
+// Compares the numbers of the plan, not words in a name.
 TEST(WatchedKernels, MatchPlanForEveryTokenAndRowCount) {
   for (const Scheme& scheme : conformance::schemes()) {
     const LayerSpec spec = testing::odd_layer(scheme);

@@ -55,7 +55,7 @@ void for_each_row_and_scheme(Check check) {
   }
 }
 
-// D29: the result is zero, not 0/0.
+// The result is zero, not 0/0.
 TEST(ZeroWeights, GiveZero) {
   for_each_row_and_scheme([](const std::string& row, const LayerSpec& spec) {
     for (float value : output_on(row, zero_experts(spec), testing::random_batch(spec, 5)))
@@ -63,7 +63,7 @@ TEST(ZeroWeights, GiveZero) {
   });
 }
 
-// D42: the router's weight scales the bias of an expert, too. Unweighted biases of this size would
+// The router's weight scales the bias of an expert, too. Unweighted biases of this size would
 // be off by thousands.
 TEST(ZeroWeights, GiveBiasTimesRouterWeight) {
   for_each_row_and_scheme([](const std::string& row, LayerSpec spec) {

@@ -115,7 +115,7 @@ std::string of_every_build(std::string text) {
   return text;
 }
 
-// D14: moving a row changes choices, and these files show which.
+// Moving a row changes choices, and these files show which.
 TEST(Explain, MatchesGoldenChoiceOnEveryKnownMachineForEveryScheme) {
   expect_kept("choices.txt", choices());
 }
@@ -137,7 +137,7 @@ TEST(Explain, MarksRowsMissingFromThisBuild) {
   EXPECT_THAT(lines, ::testing::Contains("  fake-all     yes  everything"));
 }
 
-// D5: each architecture gets the kernels that its instructions allow, and none of other machines.
+// Each architecture gets the kernels that its instructions allow, and none of other machines.
 TEST(Explain, ChoosesByArchitecture) {
   const auto chosen = [&](const char* machine, const Scheme& scheme) {
     const Selection s = select({.layer = fake::layer(scheme)}, *Machine::find(machine));
@@ -187,21 +187,55 @@ TEST(Explain, EveryReasonStatesNeedAndFact) {
       }
     }
   }
-  EXPECT_GT(lines_of(all).size(), 1 + table.size());
-  EXPECT_EQ(lines_of(first).size(), 1 + table.size()) << "a headline, then one line per row";
+  EXPECT_GT(lines_of(all).size(), 2 + table.size());
+  EXPECT_EQ(lines_of(first).size(), 2 + table.size()) << "choice, layer, then one line per row";
 }
 
-TEST(Explain, StartsWithTheLayer) {
+TEST(Explain, FoldsRowsOfOtherDevicesUnlessAllReasonsAreRequested) {
+  const auto table = fake::table();
+  const Selection s = select({.layer = fake::layer(kBF16Weight), .platform = Platform::kCpu},
+                             *Machine::find("epyc-zen4"), table);
+  EXPECT_THAT(explain(s), HasSubstr("  fake-cuda    no   platform"));
+  const std::vector<std::string> lines = lines_of(explain(s, false));
+  EXPECT_EQ(lines.size(), 2 + table.size());
+  EXPECT_EQ(lines.back(), "  not for device cpu: 1 backend of cuda");
+  EXPECT_THAT(lines, ::testing::Not(::testing::Contains(HasSubstr("fake-cuda"))));
+}
+
+TEST(Explain, RefusedBackendByNameShowsItsOwnReasonsOnly) {
+  const auto table = fake::table();
+  const Selection s = select(
+      {.layer = fake::layer(kBF16Weight), .backend = "fake-cuda", .platform = Platform::kCpu},
+      *Machine::find("epyc-zen4"), table);
+  const std::string text = explain(s, false);
+  EXPECT_THAT(text, HasSubstr("  fake-cuda  no   platform"));
+  EXPECT_THAT(text, HasSubstr("needs weights in i8")) << "every reason of the named row";
+  EXPECT_THAT(text, HasSubstr("  not requested: 3 backends of cpu\n"));
+  EXPECT_THAT(text, Not(HasSubstr("fake-avx512")));
+}
+
+TEST(Explain, StartsWithTheChoice) {
+  const auto table = fake::table();
+  const auto first_line = [&](const char* backend) {
+    const Request request{.layer = fake::layer(kBF16Weight), .backend = backend};
+    return lines_of(explain(select(request, *Machine::find("epyc-zen4"), table)))[0];
+  };
+  EXPECT_EQ(first_line("auto"), "→ fake-avx512, first accepted");
+  EXPECT_EQ(first_line("fake-all"), "→ fake-all, first accepted");
+  EXPECT_EQ(first_line("fake-cuda"), "→ none: every backend rejects it");
+}
+
+TEST(Explain, DescribesTheLayer) {
   const Selection experts =
       select({.layer = fake::layer(int4_static_group(128))}, *Machine::find("x86-64"));
   EXPECT_EQ(
-      lines_of(explain(experts))[0],
+      lines_of(explain(experts))[1],
       "int4-w4a16-g128 (int4 weights per group of 128, floating-point activations) · 16 experts, "
       "top-4, 256 → 128");
   LayerSpec dense = fake::layer(kBF16Weight);
   dense.linear = true;
   dense.num_experts = 1;
-  EXPECT_EQ(lines_of(explain(select({.layer = dense}, *Machine::find("x86-64"))))[0],
+  EXPECT_EQ(lines_of(explain(select({.layer = dense}, *Machine::find("x86-64"))))[1],
             "bf16 (bf16 weights, not quantized) · 256 → 128");
 }
 

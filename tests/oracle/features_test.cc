@@ -69,7 +69,7 @@ void expect_one_more_reason(const Verdict& before, const Verdict& after, const W
   }
 }
 
-// D2, D4, D15: adapters and batched activations pass no gate by themselves. A row rejects an
+// Adapters and batched activations pass no gate by themselves. A row rejects an
 // unsupported scheme with or without adapters. A row without adapters rejects them in every scheme.
 TEST(RequestFeatures, AddReasonToEveryRowThatLacksThemAndRemoveNone) {
   const std::vector<Backend> real(backends().begin(), backends().end());

@@ -51,7 +51,7 @@ Machine with_isa(Isa isa) {
   return {"fake", {"a CPU", isa, 1, int64_t{1} << 36}, {}};
 }
 
-// D5: the reference needs 7.5, tensor-core rows 8.0, wgmma exactly 9.0. Codes of fp8 are multiplied
+// The reference needs 7.5, tensor-core rows 8.0, wgmma exactly 9.0. Codes of fp8 are multiplied
 // as f16, so no row needs the fp8 products of 8.9.
 TEST(Gates, CudaGatesFollowComputeCapability) {
   const Names none, reference = {"cuda-reference"}, tensor = {"cuda-sm80", "cuda-reference"},
@@ -185,7 +185,7 @@ TEST(Gates, Fp8ActivationsWithIntegerWeightsNeedFloatRows) {
   EXPECT_TRUE(reference->accepted());
 }
 
-// D5: every instruction set that a row names has to be there, not most of them.
+// Every instruction set that a row names has to be there, not most of them.
 TEST(Gates, CpuGatesNeedAllInstructionSets) {
   const Isa avx512 = Isa::kAvx2 | Isa::kAvx512, vnni = avx512 | Isa::kAvx512Vnni;
   const struct {
@@ -209,7 +209,7 @@ TEST(Gates, CpuGatesNeedAllInstructionSets) {
   }
 }
 
-// D5: OpenCL gates use the properties that a device reports, not its vendor.
+// OpenCL gates use the properties that a device reports, not its vendor.
 TEST(Gates, OpenClGatesFollowDeviceReport) {
   const GpuFeature every = GpuFeature::kSharedPointers | GpuFeature::kAtomics64;
   const struct {

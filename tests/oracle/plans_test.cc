@@ -35,7 +35,7 @@ void for_each_plan(Check check) {
   }
 }
 
-// D3: each later kernel needs more tokens or more rows, and names are unique.
+// Each later kernel needs more tokens or more rows, and names are unique.
 TEST(Plans, ListKernelsByTokensAndRows) {
   int plans = 0;
   for_each_plan([&](const Backend&, const Plan& plan) {
@@ -72,7 +72,7 @@ std::set<int64_t> counts_around_limits(const std::vector<KernelUse>& kernels, in
   return counts;
 }
 
-// D3: exactly one kernel for each number of tokens and of rows of an expert, by data, not by words.
+// Exactly one kernel for each number of tokens and of rows of an expert, by data, not by words.
 TEST(Plans, NameOneKernelPerTokenAndRowCount) {
   int several = 0;
   for_each_plan([&](const Backend&, const Plan& plan) {
@@ -92,7 +92,7 @@ TEST(Plans, NameOneKernelPerTokenAndRowCount) {
   EXPECT_GT(several, 0);
 }
 
-// D3: lists no kernel that needs more tokens than the maximum.
+// Lists no kernel that needs more tokens than the maximum.
 TEST(Plans, OmitKernelsUnreachableForFewTokens) {
   const auto kernels = [](int64_t tokens, const char* backend, const char* machine) {
     const Request request{
@@ -230,7 +230,7 @@ TEST(KernelUses, DescribeRangesInWords) {
   EXPECT_EQ(describe(KernelUse{25, "a", 48}), "a; 25 to 48 tokens");
 }
 
-// D19: weights have the layout of the chosen row on every machine.
+// Weights have the layout of the chosen row on every machine.
 TEST(Plans, UseLayoutOfRowOnEveryMachine) {
   for_each_plan([](const Backend& row, const Plan& plan) {
     EXPECT_EQ(plan.backend, &row);
@@ -265,7 +265,7 @@ Extent extent(const Matrix& m) {
   return {m.data, m.rows * m.stride * bits(m.dtype) / 8};
 }
 
-// D40: 262,144 tokens of 2,048 columns, eight experts each: 2^32 numbers between the GEMMs.
+// 262,144 tokens of 2,048 columns, eight experts each: 2^32 numbers between the GEMMs.
 TEST(Plans, ArraysOfLongPrefillDoNotOverlap) {
   constexpr int64_t kTokens = 262'144, kRows = kTokens * 8;
   auto* const base = reinterpret_cast<std::byte*>(uintptr_t{1} << 40);
@@ -313,7 +313,7 @@ TEST(Plans, ArraysOfLongPrefillDoNotOverlap) {
   }
 }
 
-// D40: kernels count rows, one per token and expert, in 32 bits. Larger plans are rejected.
+// Kernels count rows, one per token and expert, in 32 bits. Larger plans are rejected.
 TEST(Plans, RejectMoreRowsThanIndexTypeCounts) {
   const LayerSpec layer = long_layer({kBF16Weight, {}});
   const int64_t most = INT32_MAX / layer.top_k;

@@ -383,7 +383,7 @@ TEST(Rules, NameFloatActivationsOnEveryMachineWhereTheyServe) {
   EXPECT_GT(hints, 0);
 }
 
-// D5: the message names each missing CPU feature bit and no other.
+// The message names each missing CPU feature bit and no other.
 TEST(Rules, NameOnlyMissingFeatures) {
   Situation situation;
   situation.backend.isa = Isa::kAvx2 | Isa::kAvx512 | Isa::kAvx512Bf16 | Isa::kAmxBf16;

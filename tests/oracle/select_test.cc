@@ -169,7 +169,7 @@ TEST(Select, UnknownNameListsKnownRows) {
   }
 }
 
-// D16: the error comes at plan time and lists every row that was considered.
+// The error comes at plan time and lists every row that was considered.
 TEST(Select, ErrorWithoutServingRowHasWholeTrail) {
   const auto table = fake::table();
   const auto without_last = std::span(table).first(table.size() - 1);
@@ -198,7 +198,7 @@ TEST(Select, PlansRequestedSchemeAndPackingMemory) {
   for (const Scheme& scheme : conformance::schemes()) {
     const LayerSpec layer = fake::layer(scheme);
     const Plan plan = *select({.layer = layer, .max_num_tokens = 77}, old_pc()).chosen();
-    EXPECT_EQ(plan.layer.scheme, scheme) << "D7, D31: executed as planned";
+    EXPECT_EQ(plan.layer.scheme, scheme) << "executed as planned";
     EXPECT_TRUE(plan.layer.same_but_name(layer));
     EXPECT_EQ(plan.max_num_tokens, 77);
     int64_t bytes = 0;
@@ -217,7 +217,7 @@ TEST(Select, PlansRequestedSchemeAndPackingMemory) {
   }
 }
 
-// D7: activations that the scheme quantizes reach the kernel as codes, or as the floats that the
+// Activations that the scheme quantizes reach the kernel as codes, or as the floats that the
 // codes stand for; activations that it does not quantize never become codes.
 TEST(Select, PlansCodesOnlyForSchemesWithCodes) {
   const auto input = [](const Scheme& scheme) {
@@ -326,7 +326,7 @@ TEST(Backends, HaveUniqueNamesAndMatchingKernelFiles) {
   }
 }
 
-// D19: the layout belongs to the row, and it holds every type that the row reads.
+// The layout belongs to the row, and it holds every type that the row reads.
 TEST(Backends, ReadOnlyWeightsOfTheirLayoutWithACodec) {
   for (const Backend& backend : backends()) {
     EXPECT_GE(backend.group_multiple, 1) << backend.name;

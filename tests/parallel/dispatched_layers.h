@@ -53,6 +53,7 @@ inline Result<FusedMoe> make_moe(const LayerSpec& layer, const Parallelism& para
   request.max_num_tokens = most_tokens;
   request.deterministic = true;
   request.backend = backend;
+  request.platform = device->platform();
   return FusedMoe::make(moracle::timing::random_layer(layer, 3), select(request, Machine::here()),
                         device);
 }

@@ -102,7 +102,7 @@ TEST(Int8Token, MatchesDeviceResult) {
   }
 }
 
-// D29: no division by zero.
+// No division by zero.
 TEST(Int8Token, ZeroRowGivesZeroWithFiniteScale) {
   for (float zero : {0.0f, -0.0f}) {
     const Quantized q = quantize(std::vector<float>(33, zero));

@@ -125,7 +125,7 @@ void expect_values(const Plain& plain) {
   }
 }
 
-// D18: both widths, with and without zero points, every group size, lengths that nothing divides.
+// Both widths, with and without zero points, every group size, lengths that nothing divides.
 TEST(DequantizeRow, IsCodeMinusZeroTimesScale) {
   const struct {
     const char* name;

@@ -205,7 +205,7 @@ TEST(QuantizeWeight, WidensSixteenBitFloatsExactly) {
   }
 }
 
-// D29: a scale of 0 would make 0/0.
+// A scale of 0 would make 0/0.
 TEST(QuantizeWeight, ZerosGetFiniteScaleAndZeroCodes) {
   for (const float zero : {0.0f, -0.0f}) {
     for (const QuantKey& key : keys()) {

@@ -80,7 +80,7 @@ TEST(Scheme, ParsesOtherWordOrders) {
   EXPECT_EQ(*parse_scheme("w8a8-int8"), *parse_scheme("int8-w8a8"));
 }
 
-// D7: weight-only and quantized activations with equal weights are two schemes.
+// Weight-only and quantized activations with equal weights are two schemes.
 TEST(Scheme, ActivationsArePartOfTheScheme) {
   const Scheme weight_only = *parse_scheme("int8-w8a16-channel");
   const Scheme both = *parse_scheme("int8-w8a8");

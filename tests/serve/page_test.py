@@ -37,8 +37,17 @@ class ServedPage(unittest.TestCase):
         self.page.wait("document.getElementById('send').textContent === 'Send'")
         return self.page.evaluate("document.querySelector('.message.assistant').textContent")
 
+    def test_plan_folds_backends_of_other_devices(self):
+        self.page.wait("!!document.querySelector('#plan > details')")
+        folded = self.page.evaluate("document.querySelector('#plan > details > details > summary').textContent")
+        self.assertRegex(folded, r"^\d+ other backends$")
+        rows = "[...document.querySelectorAll('#plan > details:first-child > table tr')].map(e => e.textContent)"
+        shown = self.page.evaluate(rows)
+        self.assertTrue(any(row.startswith("cpu") for row in shown), shown)
+        self.assertFalse(any("platform: needs" in row for row in shown), shown)
+
     def test_plan_shows_each_backend_with_its_reasons(self):
-        lines = self.page.wait("[...document.querySelectorAll('#plan summary')].map(e => e.textContent)")
+        lines = self.page.wait("[...document.querySelectorAll('#plan > details > summary')].map(e => e.textContent)")
         self.assertTrue(any(line.startswith("experts") for line in lines), lines)
         rows = self.page.evaluate("[...document.querySelectorAll('#plan tr')].map(e => e.textContent)")
         self.assertTrue(any("needs" in row for row in rows), rows[:3])

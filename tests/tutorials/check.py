@@ -57,8 +57,8 @@ def difference(what, want, got):
 
 
 def compared(output):
-    """Lines that do not depend on the machine: all but the rows of the oracle and the commands."""
-    return [line for line in output if not line.startswith((" ", ">", "$"))]
+    """Lines that do not depend on the machine: all but the choice and the rows of the oracle and the commands."""
+    return [line for line in output if not line.startswith((" ", "→", ">", "$"))]
 
 
 def output_difference(lines, printed):

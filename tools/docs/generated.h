@@ -14,8 +14,6 @@ namespace moracle::docs {
 std::string support_matrix();
 /// Features of layers x backends.
 std::string feature_matrix();
-/// Every variant of conformance in every scheme, for each backend that there is.
-std::string variant_matrix();
 /// Every row of the table: name, device, layout, summary.
 std::string backend_rows();
 

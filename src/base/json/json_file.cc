@@ -9,11 +9,10 @@ namespace moracle {
 
 Result<nlohmann::json> read_json_file(const std::string& path) {
   MORACLE_TRY(const std::string text, read_small_file(path));
-  MORACLE_CHECK(check_json_text(text, path));
-  nlohmann::json json = nlohmann::json::parse(text, nullptr, /*allow_exceptions=*/false);
+  MORACLE_TRY(nlohmann::json json, parse_json(text, path));
   if (json.is_object()) return json;
   return Error{ErrorKind::kBadFile, path, "", "a JSON object",
-               json.is_discarded() ? "it is not JSON" : str("it is of type ", json.type_name())};
+               str("it is of type ", json.type_name())};
 }
 
 }  // namespace moracle

@@ -1,6 +1,7 @@
-// Checks on JSON text before parsing.
+// Parses JSON text, and checks it before.
 #pragma once
 
+#include <nlohmann/json.hpp>
 #include <string>
 #include <string_view>
 
@@ -12,6 +13,9 @@ namespace moracle {
 /// nesting would overflow the stack. Errors: kBadFile for more than 64 levels, for more than
 /// kMaxConfigBytes, and for a NUL, which the parser treats as the end of the text.
 Status check_json_text(std::string_view text, const std::string& file);
+
+/// The value of the text. Errors: those of check_json_text; a syntax error, with line and column.
+Result<nlohmann::json> parse_json(std::string_view text, const std::string& file);
 
 /// Bytes of the array or object at the start of the text, by its brackets; 0: there is none, or it
 /// does not end.

@@ -222,8 +222,14 @@ Result<DescribedWeights> Checkpoint::moe_layer(int64_t layer) const {
   const State& state = *state_;
   const ExpertNames* names = expert_names(state, layer);
   if (names == nullptr) {
+    const std::vector<int64_t> layers = moe_layers();
+    if (layers.empty()) {
+      return Error{ErrorKind::kBadFile, state.folder, str("layer ", layer),
+                   str("experts, such as ", join(known_expert_names(state, layer), " or ")),
+                   "the file has no tensor of experts in any layer"};
+    }
     return Error{ErrorKind::kInvalidArgument, state.folder, str("layer ", layer),
-                 "a layer with experts, one of " + join(moe_layers()), "this layer has no experts"};
+                 "a layer with experts, one of " + join(layers), "this layer has no experts"};
   }
   MORACLE_TRY(LayerSpec spec, read_spec(state, *names, layer));
   Experts w13, w2;

@@ -26,14 +26,32 @@ bool is_quantized(const Checkpoint::State& state, const std::string& module,
   return !get_floats(state.tensors, floats) || state.reader->says(module) != Says::kPlain;
 }
 
+// The error of a module that has neither floats nor the reader's form: names what it has.
+Error not_stored(const Checkpoint::State& state, const std::string& module, const char* separator,
+                 std::string need) {
+  const auto& all = state.tensors.all();
+  const std::string prefix = module + separator;
+  std::vector<std::string> found;
+  for (auto it = all.lower_bound(prefix); it != all.end() && it->first.starts_with(prefix); ++it)
+    found.push_back(it->first.substr(module.size() + 1));
+  Error error{ErrorKind::kBadFile, state.tensors.file_of(module + ".weight"),
+              "module '" + module + "'", std::move(need), "the file has no such tensor"};
+  if (found.empty()) return error;
+  error.file = state.tensors.file_of(prefix + found[0]);
+  error.fact = "it has " + join(found);
+  if (state.reader) return error;
+  error.need += ", or a quantization_config in config.json";
+  error.fact += ", the form of a quantized checkpoint, and config.json says nothing about it";
+  return error;
+}
+
 Result<DescribedLinear> describe(const Checkpoint::State& state, const std::string& module) {
   const Tensors& tensors = state.tensors;
   if (is_quantized(state, module, module + ".weight"))
     return state.reader->describe(tensors, module);
   if (tensors.find(module + ".weight") != nullptr) return describe_plain(tensors, module);
   const std::string expected = state.reader ? " or " + state.reader->expected(module) : "";
-  return Error{ErrorKind::kBadFile, tensors.file_of(module + ".weight"), "module '" + module + "'",
-               module + ".weight" + expected, "the file has no such tensor"};
+  return not_stored(state, module, ".", module + ".weight" + expected);
 }
 
 bool same_bytes(const TensorView& a, const TensorView& b) {
@@ -177,6 +195,8 @@ Result<Stack> describe_fused(const Checkpoint::State& state, const ExpertNames& 
                              const FusedShape& shape) {
   const int64_t num_experts = shape[0];
   const bool quantized = is_quantized(state, module, module);
+  if (!quantized && state.tensors.find(module) == nullptr)
+    return not_stored(state, module, "_", "tensor " + module);
   bool transposed = names.transposed;
   if (names.either_way && !quantized) {
     MORACLE_TRY(const TensorView view, state.tensors.get(module));

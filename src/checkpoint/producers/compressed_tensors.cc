@@ -8,6 +8,7 @@
 #include "base/text.h"
 #include "base/try.h"
 #include "checkpoint/producers/fp4_matrix.h"
+#include "checkpoint/producers/module_tensors.h"
 #include "checkpoint/producers/pattern.h"
 
 namespace moracle {
@@ -78,8 +79,11 @@ struct Target {
 class CompressedTensorsReader : public Reader {
  public:
   CompressedTensorsReader(std::vector<Group> groups, std::vector<Target> targets,
-                          std::vector<Pattern> ignore)
-      : groups_(std::move(groups)), targets_(std::move(targets)), ignore_(std::move(ignore)) {}
+                          std::vector<Pattern> ignore, std::string status)
+      : groups_(std::move(groups)),
+        targets_(std::move(targets)),
+        ignore_(std::move(ignore)),
+        status_(std::move(status)) {}
 
   Says says(const std::string& module) const override {
     const auto matches = [&](const Pattern& pattern) { return pattern.matches(module); };
@@ -98,6 +102,7 @@ class CompressedTensorsReader : public Reader {
   }
   Result<DescribedLinear> describe(const Tensors& tensors,
                                    const std::string& module) const override {
+    MORACLE_CHECK(check_compressed(tensors, module));
     const Group* group = groups_.size() == 1 ? &groups_[0] : group_of(module);
     if (group) return group->format->describe(tensors, module, group->scheme);
     return Error{ErrorKind::kBadFile, tensors.file_of(module), "module '" + module + "'",
@@ -114,6 +119,19 @@ class CompressedTensorsReader : public Reader {
   }
 
  private:
+  // A model that was saved before its weights were compressed has floats beside the scales.
+  Status check_compressed(const Tensors& tensors, const std::string& module) const {
+    const std::string name = module + ".weight";
+    if (status_ == "compressed" || !get_floats(tensors, name) ||
+        tensors.find(module + ".weight_packed") != nullptr)
+      return {};
+    return Error{ErrorKind::kUnsupported, tensors.file_of(name), "tensor '" + name + "'",
+                 "compressed weights; save the model with save_compressed=True",
+                 str("it is ", to_string(*tensors.find(name)),
+                     " beside weight_scale: floats that are rounded at run time "
+                     "(quantization_status ",
+                     status_, ")")};
+  }
   // nullptr if no target matches.
   const Group* group_of(const std::string& module) const {
     for (const Target& target : targets_) {
@@ -125,6 +143,7 @@ class CompressedTensorsReader : public Reader {
   std::vector<Group> groups_;
   std::vector<Target> targets_;
   std::vector<Pattern> ignore_;
+  std::string status_;  // the config's, for messages: the tensors decide
 };
 
 // The format of a group, or else of the whole checkpoint. "naive-quantized" stores each code in its
@@ -205,8 +224,9 @@ Result<std::unique_ptr<Reader>> open_compressed_tensors(const Config& config) {
     MORACLE_TRY(Pattern pattern, Pattern::make(text, config.path()));
     ignore.push_back(std::move(pattern));
   }
-  return std::unique_ptr<Reader>(
-      new CompressedTensorsReader(std::move(groups), std::move(targets), std::move(ignore)));
+  MORACLE_TRY(std::string status, config.text_or("compressed", {"quantization_status"}));
+  return std::unique_ptr<Reader>(new CompressedTensorsReader(std::move(groups), std::move(targets),
+                                                             std::move(ignore), std::move(status)));
 }
 
 }  // namespace

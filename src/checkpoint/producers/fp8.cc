@@ -8,6 +8,7 @@
 // blocks [1, 32] with scales u8, are MXFP8.
 #include <algorithm>
 #include <cctype>
+#include <set>
 
 #include "base/text.h"
 #include "base/try.h"
@@ -18,17 +19,24 @@ namespace {
 
 class Fp8Reader : public Reader {
  public:
-  Fp8Reader(Fp8Format format, std::vector<std::string> ignored)
-      : format_(std::move(format)), ignored_(std::move(ignored)) {}
+  Fp8Reader(Fp8Format format, const std::vector<std::string>& ignored)
+      : format_(std::move(format)), ignored_(ignored.begin(), ignored.end()) {
+    for (const std::string& name : ignored_) {
+      if (name.find(kExperts) != name.npos) of_experts_.push_back(name);
+    }
+  }
 
   // Names match as a whole. For experts, one name below the layer's experts applies to all of them.
+  // Published configs ignore 800 names, and ask about 60,000 modules: no loop over all names.
   Says says(const std::string& module) const override {
+    if (ignored_.contains(module)) return Says::kPlain;
     const size_t experts = module.find(".experts.");
-    const std::string prefix = module.substr(0, experts == module.npos ? 0 : experts + 8);
-    const bool ignored =
-        std::any_of(ignored_.begin(), ignored_.end(), [&](const std::string& name) {
-          return name == module || (!prefix.empty() && name.find(prefix) != name.npos);
-        });
+    if (experts == module.npos) return Says::kNothing;
+    const std::string prefix = module.substr(0, experts + kExperts.size());
+    const auto is_of_layer = [&](const std::string& name) {
+      return name.find(prefix) != name.npos;
+    };
+    const bool ignored = std::any_of(of_experts_.begin(), of_experts_.end(), is_of_layer);
     return ignored ? Says::kPlain : Says::kNothing;
   }
   bool stores(const Tensors& tensors, const std::string& module) const override {
@@ -43,8 +51,10 @@ class Fp8Reader : public Reader {
   }
 
  private:
+  static constexpr std::string_view kExperts = ".experts";
   Fp8Format format_;
-  std::vector<std::string> ignored_;
+  std::set<std::string, std::less<>> ignored_;
+  std::vector<std::string> of_experts_;  // those of ignored_ that name experts
 };
 
 Result<Fp8Format> read_blocks(const Config& config, const std::string& activation_scheme) {
@@ -108,7 +118,7 @@ Result<std::unique_ptr<Reader>> open_fp8(const Config& config) {
   MORACLE_TRY(std::vector<std::string> ignored, config.texts({"ignored_layers"}));
   MORACLE_TRY(const auto not_converted, config.texts({"modules_to_not_convert"}));
   ignored.insert(ignored.end(), not_converted.begin(), not_converted.end());
-  return std::unique_ptr<Reader>(new Fp8Reader(std::move(format), std::move(ignored)));
+  return std::unique_ptr<Reader>(new Fp8Reader(std::move(format), ignored));
 }
 
 constexpr std::string_view kMethods[] = {"mxfp8"};

@@ -33,7 +33,8 @@ std::vector<std::string> keys_in_order(const Config& quantization, const char* k
   if (sorted == nullptr || !sorted->is_object()) return keys;
   const Result<std::string> text = read_small_file(quantization.path());
   if (text && check_json_text(*text, quantization.path())) {
-    auto json = nlohmann::ordered_json::parse(quote_non_finite(*text), nullptr, /*allow_exceptions=*/false);
+    auto json = nlohmann::ordered_json::parse(quote_non_finite(*text), nullptr,
+                                              /*allow_exceptions=*/false);
     const auto enter = [&](const char* name) {
       if (json.is_object() && json.contains(name)) json = nlohmann::ordered_json(json[name]);
     };

@@ -8,6 +8,7 @@
 #include <tuple>
 #include <utility>
 
+#include "base/small_file.h"
 #include "base/text.h"
 #include "base/try.h"
 #include "checkpoint/safetensors/safetensors_header.h"
@@ -19,6 +20,7 @@ namespace {
 static_assert(std::endian::native == std::endian::little);
 
 constexpr uint64_t kLengthBytes = 8;
+constexpr uint64_t kStartBytes = 64;  // enough to know other kinds of files
 
 // The header's length, checked against the file size. `start` is the beginning of the file.
 Result<uint64_t> header_length(std::span<const std::byte> start, uint64_t file_bytes,
@@ -27,6 +29,8 @@ Result<uint64_t> header_length(std::span<const std::byte> start, uint64_t file_b
     return Error{ErrorKind::kBadFile, path, "byte 0", "8 bytes with the length of the header",
                  str("the file has ", file_bytes, " bytes")};
   }
+  const std::string_view text(reinterpret_cast<const char*>(start.data()), start.size());
+  if (is_git_lfs_pointer(text)) return git_lfs_pointer(path);
   uint64_t length = 0;
   for (size_t i = 0; i < kLengthBytes; ++i) {
     length |= std::to_integer<uint64_t>(start[i]) << (8 * i);
@@ -140,8 +144,9 @@ Result<std::map<std::string, TensorView>> SafetensorsFile::parse(std::span<const
 
 Result<SafetensorsFile> SafetensorsFile::open(const std::string& path) {
   MORACLE_TRY(File file, File::open(path));
-  std::array<std::byte, kLengthBytes> start{};
-  if (file.size() >= kLengthBytes) MORACLE_CHECK(file.read(0, start));
+  std::array<std::byte, kStartBytes> bytes{};
+  const auto start = std::span(bytes).first(std::min<uint64_t>(file.size(), kStartBytes));
+  MORACLE_CHECK(file.read(0, start));
   MORACLE_TRY(const uint64_t length, header_length(start, file.size(), path));
   std::string text(length, '\0');
   MORACLE_CHECK(file.read(kLengthBytes, std::as_writable_bytes(std::span(text))));

@@ -1,6 +1,10 @@
 #include "checkpoint/safetensors/tensors.h"
 
+#include <cinttypes>
+#include <cstdio>
+#include <filesystem>
 #include <set>
+#include <span>
 
 #include "base/text.h"
 #include "base/try.h"
@@ -58,22 +62,84 @@ Result<Tensors> open_sharded(const std::string& folder, const std::string& index
   return tensors;
 }
 
+std::string numbered_shard(int64_t number, int64_t count) {
+  char name[64];
+  std::snprintf(name, sizeof name, "model-%05" PRId64 "-of-%05" PRId64 ".safetensors", number,
+                count);
+  return name;
+}
+
+// The count in "model-00002-of-00003.safetensors"; 0: another name.
+int64_t shard_count(const std::string& name) {
+  int64_t number = 0, count = 0;
+  if (std::sscanf(name.c_str(), "model-%5" SCNd64 "-of-%5" SCNd64, &number, &count) != 2) return 0;
+  const bool valid = number >= 1 && number <= count && numbered_shard(number, count) == name;
+  return valid ? count : 0;
+}
+
+// At most four of the names.
+std::string some_of(const std::vector<std::string>& names) {
+  constexpr size_t kMost = 4;
+  if (names.size() <= kMost) return join(names);
+  return str(join(std::span(names).first(kMost)), " and ", names.size() - kMost, " more");
+}
+
+// Opens the shards of a folder without an index: each name says how many there are. Nothing else
+// can tell that a shard is complete, so all must be there.
+Result<Tensors> open_numbered(const std::string& folder) {
+  std::set<std::string> found;
+  std::set<int64_t> counts;
+  std::error_code ignored;
+  for (const auto& entry : std::filesystem::directory_iterator(folder, ignored)) {
+    const std::string name = entry.path().filename().string();
+    const int64_t count = shard_count(name);
+    if (count == 0) continue;
+    counts.insert(count);
+    found.insert(name);
+  }
+  const std::vector<std::string> names(found.begin(), found.end());
+  if (names.empty()) {
+    return Error{ErrorKind::kBadFile, folder, "",
+                 "model.safetensors, or shards model-00001-of-0000N.safetensors and so on",
+                 "the folder has neither"};
+  }
+  if (counts.size() > 1) {
+    return Error{ErrorKind::kBadFile, folder, "",
+                 "model.safetensors.index.json, because the folder has shards of several sets",
+                 str("it has ", some_of(names))};
+  }
+  const int64_t count = *counts.begin();
+  std::vector<std::string> missing;
+  for (int64_t i = 1; i <= count; ++i) {
+    if (!found.contains(numbered_shard(i, count))) missing.push_back(numbered_shard(i, count));
+  }
+  if (!missing.empty()) {
+    return Error{ErrorKind::kBadFile, folder, "",
+                 str("all of ", count, " shards; download ", some_of(missing)),
+                 str("it has ", some_of(names), " and no model.safetensors.index.json")};
+  }
+  std::vector<SafetensorsFile> files;
+  for (const std::string& name : names) {
+    MORACLE_TRY(SafetensorsFile file, SafetensorsFile::open(folder + "/" + name));
+    files.push_back(std::move(file));
+  }
+  return Tensors::from(std::move(files));
+}
+
 }  // namespace
 
 Result<Tensors> Tensors::open(const std::string& folder) {
   const std::string index = folder + "/model.safetensors.index.json";
   const std::string single = folder + "/model.safetensors";
-  Result<Tensors> tensors =
-      Error{ErrorKind::kBadFile, folder, "", "model.safetensors or model.safetensors.index.json",
-            "the folder has neither"};
-  if (!is_absent(index)) {
-    tensors = open_sharded(folder, index);
-  } else if (!is_absent(single)) {
+  const auto open_any = [&]() -> Result<Tensors> {
+    if (!is_absent(index)) return open_sharded(folder, index);
+    if (is_absent(single)) return open_numbered(folder);
     MORACLE_TRY(SafetensorsFile file, SafetensorsFile::open(single));
     std::vector<SafetensorsFile> files;
     files.push_back(std::move(file));
-    tensors = from(std::move(files));
-  }
+    return from(std::move(files));
+  };
+  Result<Tensors> tensors = open_any();
   if (tensors) tensors->folder_ = folder;
   return tensors;
 }

@@ -24,9 +24,9 @@ struct TensorData {
 
 class Tensors {
  public:
-  /// Opens model.safetensors, or the shards in model.safetensors.index.json. Errors: neither file
-  /// exists; a missing shard; a tensor in two shards; a tensor that is listed but absent, or
-  /// present but not listed.
+  /// Opens model.safetensors, or the shards in model.safetensors.index.json. Without an index it
+  /// opens model-00001-of-0000N.safetensors to N of N. Errors: no such files; a missing shard; a
+  /// tensor in two shards; a tensor that is listed but absent, or present but not listed.
   static Result<Tensors> open(const std::string& folder);
   static Result<Tensors> from(std::vector<SafetensorsFile> files);
 

@@ -90,7 +90,7 @@ int run_load_bench(const BenchOptions& options) {
   loading.model.threads = options.threads;
   loading.model.pin = options.pin;
   loading.model.quantization = options.quantization;
-  loading.model.activations = options.activations;
+  CLI_TRY(loading.model.activations, parse_activations(options.activations));
   keep_kernels(loading.model, options.json);
   CLI_TRY(loading.model.tuned, read_tuning(options.cache, options.threads, options.device));
   ProgressBar bar("loading");

@@ -173,8 +173,8 @@ int run_model_bench(const BenchOptions& options) {
   decoding.seconds = options.seconds;
   decoding.most_bytes = bench_memory(*probe);
   decoding.model.backend = options.backend;
-  decoding.model.kv_cache = options.kv_cache;
-  decoding.model.activations = options.activations;
+  CLI_TRY(decoding.model.kv_cache, parse_kv_cache(options.kv_cache));
+  CLI_TRY(decoding.model.activations, parse_activations(options.activations));
   decoding.model.pin = options.pin;
   keep_kernels(decoding.model, options.json);
   CLI_TRY(decoding.model.tuned, read_tuning(options.cache, options.threads, options.device));

@@ -34,11 +34,10 @@ Result<ChatHistory> ChatHistory::open(const std::string& folder,
 
 Status ChatHistory::offer(const std::string& file) {
   MORACLE_TRY(tools_, read_text(file, "--tools"));
-  MORACLE_CHECK(check_json_text(tools_, file));
-  const auto json = nlohmann::json::parse(tools_, nullptr, /*allow_exceptions=*/false);
+  MORACLE_TRY(const nlohmann::json json, parse_json(tools_, file));
   if (!json.is_array() || json.empty()) {
     return Error{ErrorKind::kBadFile, file, "", "a JSON array of functions",
-                 json.is_discarded() ? "it is not JSON" : "it is another value, or empty"};
+                 "it is another value, or empty"};
   }
   MORACLE_TRY(offered_, serve::OfferedTools::read(JsonField(json, file)));
   dialect_ = serve::find_dialect(chat_);

@@ -1,8 +1,11 @@
 // Dispatches on the kind of attention. The kinds are in the other files here.
 #include "models/attention/attention.h"
 
+#include <algorithm>
+
 #include "base/text.h"
 #include "base/try.h"
+#include "moracle/model.h"
 
 namespace moracle {
 
@@ -35,6 +38,9 @@ CachedBytes cached_bytes(const AttentionSizes& sizes, DType dtype) {
   return {of(sizes.key_size), of(sizes.value_size), sizes.num_kv_heads * scale};
 }
 
+constexpr DType kCacheTypes[] = {DType::kF32, DType::kBF16, DType::kF16, DType::kI8,
+                                 DType::kF8E4M3};
+
 std::string_view kv_cache_name(DType dtype) {
   return dtype == DType::kF8E4M3 ? "fp8" : dtype == DType::kI8 ? "int8" : name(dtype);
 }
@@ -52,28 +58,29 @@ Status set_scales(LayerCache& cache, const LayerDescription& layer) {
   return set(cache.value_scale, layer.value_scales, "values");
 }
 
-Result<DType> parse_kv_cache(std::string_view text, Platform platform, DType activations) {
-  if (text == "auto") return activations;
+Result<std::optional<DType>> parse_kv_cache(std::string_view text) {
+  if (text == "auto") return std::optional<DType>();
+  for (const DType dtype : kCacheTypes)
+    if (text == kv_cache_name(dtype)) return std::optional(dtype);
+  return Error{ErrorKind::kInvalidArgument, "", "kv_cache", "auto, f32, bf16, f16, int8 or fp8",
+               str("it is '", text, "'")};
+}
+
+Result<DType> cache_dtype(std::optional<DType> wanted, Platform platform, DType activations) {
+  const DType dtype = wanted.value_or(activations);
+  if (std::find(std::begin(kCacheTypes), std::end(kCacheTypes), dtype) == std::end(kCacheTypes)) {
+    return Error{ErrorKind::kInvalidArgument, "", "kv_cache", "f32, bf16, f16, i8 or f8_e4m3",
+                 str("it is ", name(dtype))};
+  }
   const auto refuse = [&](std::string_view need) {
     return Error{ErrorKind::kUnsupported, "", "kv_cache", std::string(need),
                  str("the device is of the kind ", name(platform))};
   };
-  if (text == "int8") {
-    if (platform != Platform::kCpu)
-      return refuse("a CPU for int8, because other devices have no kernels that read its scales");
-    return DType::kI8;
-  }
-  if (text == "fp8") {
-    if (platform == Platform::kOpenCl)
-      return refuse(
-          "a CPU or an NVIDIA GPU for fp8, because OpenCL devices have no kernels for it");
-    return DType::kF8E4M3;
-  }
-  for (const DType dtype : {DType::kF32, DType::kBF16, DType::kF16}) {
-    if (text == name(dtype)) return dtype;
-  }
-  return Error{ErrorKind::kInvalidArgument, "", "kv_cache", "auto, f32, bf16, f16, int8 or fp8",
-               str("it is '", text, "'")};
+  if (dtype == DType::kI8 && platform != Platform::kCpu)
+    return refuse("a CPU for int8, because other devices have no kernels that read its scales");
+  if (dtype == DType::kF8E4M3 && platform == Platform::kOpenCl)
+    return refuse("a CPU or an NVIDIA GPU for fp8, because OpenCL devices have no kernels for it");
+  return dtype;
 }
 
 }  // namespace moracle

@@ -5,7 +5,7 @@
 #include <memory>
 
 #include "kernels/ops.h"
-#include "models/decoder/on_part.h"
+#include "models/decoder/step_observer.h"
 #include "models/loader.h"
 
 namespace moracle {
@@ -29,9 +29,9 @@ struct CachedBytes {
 };
 CachedBytes cached_bytes(const AttentionSizes& sizes, DType dtype);
 
-/// Parses ModelOptions::kv_cache for a device of this kind with such activations. Errors: an
-/// unknown word, listing the known ones; a type that the device has no kernels for.
-Result<DType> parse_kv_cache(std::string_view text, Platform platform, DType activations);
+/// The type of ModelOptions::kv_cache on a device of this kind with such activations. Errors: a
+/// type that no cache has, or that the device has no kernels for.
+Result<DType> cache_dtype(std::optional<DType> wanted, Platform platform, DType activations);
 
 /// Sets the scales of an FP8 cache; other types have none. Errors (kUnsupported): several scales;
 /// one that is not above 0.
@@ -54,7 +54,7 @@ struct AttentionStep {
   bool bf16_products;       ///< likewise
   std::byte* scratch;       ///< scratch_bytes
   Stream stream;
-  const OnPart& on_part;
+  const StepObserver& observer;
   /// What the attention computes its input from; null: the input is there.
   const NormedInput* normed = nullptr;
 };

@@ -64,7 +64,7 @@ class GatedDelta : public Attention {
     const Scratch scratch = carve(spec, x.rows, x.dtype, step.scratch);
     MORACLE_CHECK(qkvz_->apply(x, scratch.qkvz, step.stream));
     MORACLE_CHECK(ba_->apply(x, scratch.ba, step.stream));
-    part_done(step.on_part, "attention linears");
+    step.observer.done(StepPart::kAttentionLinears);
     const Matrix mixed = spec.by_key_head ? scratch.qkvz : columns(scratch.qkvz, 0, spec.mixed());
     const ConvolutionShape convolution{spec.kernel, true, step.cache.state + rule_bytes(spec),
                                        pieces()};
@@ -77,9 +77,9 @@ class GatedDelta : public Attention {
                                        floats(dt_bias_), rule, step.batch, scratch.out,
                                        scratch.rule, step.stream));
     MORACLE_CHECK(norm_and_gate(scratch, step));
-    part_done(step.on_part, "attention");
+    step.observer.done(StepPart::kAttention);
     MORACLE_CHECK(o_->apply(scratch.out, out, step.stream));
-    part_done(step.on_part, "attention linears");
+    step.observer.done(StepPart::kAttentionLinears);
     return {};
   }
 

@@ -76,7 +76,7 @@ class GroupedQueryAttention : public Attention {
         columns(scratch.qkv, 0, scratch.qkv.cols - (spec.values_are_keys ? kv_size : 0));
     MORACLE_CHECK(step.normed != nullptr ? qkv_->apply({*step.normed, out_of_qkv}, step.stream)
                                          : qkv_->apply(x, out_of_qkv, step.stream));
-    part_done(step.on_part, "attention linears");
+    step.observer.done(StepPart::kAttentionLinears);
     if (between) {
       MORACLE_CHECK(step.ops.copy_heads(scratch.qkv, 2 * spec.head_dim, q, spec.head_dim,
                                         spec.num_heads, spec.head_dim, step.stream));
@@ -95,9 +95,9 @@ class GroupedQueryAttention : public Attention {
     MORACLE_CHECK(
         step.ops.attend(q, step.batch, shape, scratch.attended, scratch.attend, step.stream));
     MORACLE_CHECK(apply_gate(scratch, step));
-    part_done(step.on_part, "attention");
+    step.observer.done(StepPart::kAttention);
     MORACLE_CHECK(o_->apply(scratch.attended, out, step.stream));
-    part_done(step.on_part, "attention linears");
+    step.observer.done(StepPart::kAttentionLinears);
     return {};
   }
 

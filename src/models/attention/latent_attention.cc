@@ -68,13 +68,13 @@ class LatentAttention : public Attention {
     shape.batch_invariant = step.batch_invariant;
     shape.bf16_products = step.bf16_products;
     // This part includes norms, RoPE and the copies of heads.
-    part_done(step.on_part, "attention linears");
+    step.observer.done(StepPart::kAttentionLinears);
     MORACLE_CHECK(step.ops.append(scratch.k, scratch.v, step.batch, step.cache, step.stream));
     MORACLE_CHECK(step.ops.attend(scratch.q, step.batch, shape, scratch.attended, scratch.attend,
                                   step.stream));
-    part_done(step.on_part, "attention");
+    step.observer.done(StepPart::kAttention);
     MORACLE_CHECK(o_->apply(scratch.attended, out, step.stream));
-    part_done(step.on_part, "attention linears");
+    step.observer.done(StepPart::kAttentionLinears);
     return {};
   }
 

@@ -41,15 +41,15 @@ class ShortConvolution : public Attention {
       return step.ops.gate(to, 0, by, 0, 1, size, Gate::kIdentity, step.stream);
     };
     MORACLE_CHECK(bcx_->apply(input, scratch.bcx, step.stream));
-    part_done(step.on_part, "attention linears");
+    step.observer.done(StepPart::kAttentionLinears);
     MORACLE_CHECK(multiply(x, b));
     const ConvolutionShape shape{spec_.kernel, false, step.cache.state};
     MORACLE_CHECK(step.ops.convolve(x, floats(convolution_), shape, step.batch, scratch.convolved,
                                     step.stream));
     MORACLE_CHECK(multiply(scratch.convolved, c));
-    part_done(step.on_part, "attention");
+    step.observer.done(StepPart::kAttention);
     MORACLE_CHECK(o_->apply(scratch.convolved, out, step.stream));
-    part_done(step.on_part, "attention linears");
+    step.observer.done(StepPart::kAttentionLinears);
     return {};
   }
 

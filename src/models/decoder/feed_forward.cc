@@ -58,18 +58,19 @@ Status MoeStage::load(std::optional<RouterDescription>&& router, DescribedWeight
 }
 
 Status MoeStage::apply(const Matrix& x, const Matrix& out, const FeedForwardScratch& scratch,
-                       Ops& ops, Stream stream, const OnPart& on_part, const AddRmsNorm* norm) {
-  MORACLE_CHECK(route(x, scratch, ops, stream, on_part, norm));
+                       Ops& ops, Stream stream, const StepObserver& observer,
+                       const AddRmsNorm* norm) {
+  MORACLE_CHECK(route(x, scratch, ops, stream, observer, norm));
   return run_experts(x, out, scratch, stream);
 }
 
 Status MoeStage::route(const Matrix& x, const FeedForwardScratch& scratch, Ops& ops, Stream stream,
-                       const OnPart& on_part, const AddRmsNorm* norm) {
+                       const StepObserver& observer, const AddRmsNorm* norm) {
   if (!router_) {
     if (norm == nullptr) return {};
     MORACLE_CHECK(
         ops.add_rms_norm(norm->x, norm->y, norm->weight, norm->epsilon, norm->out, stream));
-    part_done(on_part, "norms");
+    observer.done(StepPart::kNorms);
     return {};
   }
   const LayerSpec& layer = experts_->plan().layer;
@@ -86,7 +87,7 @@ Status MoeStage::route(const Matrix& x, const FeedForwardScratch& scratch, Ops& 
                                       expert_scales_.as<float>(), scratch.topk_weights, stream));
   }
   if (scratch.count_tokens) count(scratch.topk_ids, x.rows * layer.top_k);
-  part_done(on_part, "router");
+  observer.done(StepPart::kRouter);
   return {};
 }
 
@@ -142,32 +143,32 @@ Status FeedForward::load(LayerDescription&& layer, float norm_epsilon, Loader& l
 
 Status FeedForward::apply_beside_mlp(const Matrix& residual, const Matrix& out,
                                      const FeedForwardScratch& scratch, Ops& ops, Stream stream,
-                                     const OnPart& on_part) {
+                                     const StepObserver& observer) {
   const BesideMlpNorms& norms = *beside_mlp;
   const Matrix normed = scratch.normed.slice(0, residual.rows);
   const auto norm = [&](const Matrix& x, const Buffer& weight, const Matrix& to) {
     return ops.rms_norm(x, weight.as<float>(), x.cols, norms.epsilon, to, stream);
   };
   MORACLE_CHECK(norm(residual, norms.router, normed));
-  MORACLE_CHECK(routed.route(normed, scratch, ops, stream, on_part));
+  MORACLE_CHECK(routed.route(normed, scratch, ops, stream, observer));
   MORACLE_CHECK(norm(residual, norms.experts, normed));
   MORACLE_CHECK(routed.run_experts(normed, out, scratch, stream));
   return norm(out, norms.experts_output, out);
 }
 
 Status FeedForward::apply(const Matrix& x, const Matrix& out, const FeedForwardScratch& scratch,
-                          Ops& ops, Stream stream, const OnPart& on_part, const AddRmsNorm* norm,
-                          const Matrix& residual) {
+                          Ops& ops, Stream stream, const StepObserver& observer,
+                          const AddRmsNorm* norm, const Matrix& residual) {
   // Where shares are only added, one sum over the ranks serves routed and shared experts.
   const bool one_sum = scratch.divided != nullptr && shared && !beside_mlp &&
                        scratch.ranks != nullptr && !scratch.ranks->same_bits;
   FeedForwardScratch summed = scratch;
   if (one_sum) summed.ranks = nullptr;
-  MORACLE_CHECK(beside_mlp ? apply_beside_mlp(residual, out, scratch, ops, stream, on_part)
-                           : routed.apply(x, out, summed, ops, stream, on_part, norm));
+  MORACLE_CHECK(beside_mlp ? apply_beside_mlp(residual, out, scratch, ops, stream, observer)
+                           : routed.apply(x, out, summed, ops, stream, observer, norm));
   if (scratch.divided != nullptr && !routed.has_router())
     MORACLE_CHECK(scratch.divided->all_reduce(out, stream));
-  part_done(on_part, "experts");
+  observer.done(StepPart::kExperts);
   if (!shared) return {};
   const Matrix also = scratch.shared.slice(0, x.rows);
   FeedForwardScratch here = scratch;  // every rank has the shared expert
@@ -183,7 +184,7 @@ Status FeedForward::apply(const Matrix& x, const Matrix& out, const FeedForwardS
   }
   MORACLE_CHECK(ops.add(out, also, stream));
   if (one_sum) MORACLE_CHECK(scratch.divided->all_reduce(out, stream));
-  part_done(on_part, "shared expert");
+  observer.done(StepPart::kSharedExpert);
   return {};
 }
 

@@ -3,7 +3,7 @@
 #pragma once
 
 #include "kernels/ops.h"
-#include "models/decoder/on_part.h"
+#include "models/decoder/step_observer.h"
 #include "models/loader.h"
 #include "parallel/dispatch/dispatch.h"
 #include "parallel/replicated_moe.h"
@@ -41,11 +41,11 @@ class MoeStage {
   /// x, out [tokens, hidden_size]; x and out must not overlap. `norm`: computes x first, which is
   /// its output; `out` may be its y. Null: x is there.
   Status apply(const Matrix& x, const Matrix& out, const FeedForwardScratch& scratch, Ops& ops,
-               Stream stream, const OnPart& on_part = {}, const AddRmsNorm* norm = nullptr);
+               Stream stream, const StepObserver& observer = {}, const AddRmsNorm* norm = nullptr);
   /// The two halves of apply, for a router and experts with different inputs. Without a router,
   /// route() only computes x if `norm` says so.
   Status route(const Matrix& x, const FeedForwardScratch& scratch, Ops& ops, Stream stream,
-               const OnPart& on_part = {}, const AddRmsNorm* norm = nullptr);
+               const StepObserver& observer = {}, const AddRmsNorm* norm = nullptr);
   Status run_experts(const Matrix& x, const Matrix& out, const FeedForwardScratch& scratch,
                      Stream stream);
   /// The ranks of each expert, for FeedForwardScratch::ranks and ::dispatch. Every rank calls it.
@@ -92,13 +92,13 @@ struct FeedForward {
   Status load(LayerDescription&& layer, float norm_epsilon, Loader& loader);
   /// `residual`: where reads_residual(), which then takes no `norm`.
   Status apply(const Matrix& x, const Matrix& out, const FeedForwardScratch& scratch, Ops& ops,
-               Stream stream, const OnPart& on_part, const AddRmsNorm* norm,
+               Stream stream, const StepObserver& observer, const AddRmsNorm* norm,
                const Matrix& residual);
 
  private:
   Status apply_beside_mlp(const Matrix& residual, const Matrix& out,
                           const FeedForwardScratch& scratch, Ops& ops, Stream stream,
-                          const OnPart& on_part);
+                          const StepObserver& observer);
 };
 
 }  // namespace moracle

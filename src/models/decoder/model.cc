@@ -129,10 +129,6 @@ Status place(Model::State& m, std::span<const Model::Step> steps, Stream stream)
                                m.lora_ids.size() * sizeof(int32_t), stream);
 }
 
-Status look_at(const Model::State& m, std::string_view part, int64_t layer, const Matrix& output) {
-  return m.on_output ? m.on_output(part, layer, output) : Status();
-}
-
 // The norm of whole rows; `weight` as LayerDescription holds it.
 Status norm(const Model::State& m, const Matrix& x, const Buffer& weight, const Matrix& out,
             Stream stream) {
@@ -161,29 +157,29 @@ Status enqueue_layers(Model::State& m, const Batch& batch, Stream stream) {
   if (m.embedding_scales.bytes() > 0) {
     MORACLE_CHECK(ops.scale_rows(hidden, m.embedding_scales.as<float>(), hidden, stream));
   }
-  part_done(m.on_part, "embedding");
-  MORACLE_CHECK(look_at(m, "embedding", -1, hidden));
+  m.observer.done(StepPart::kEmbedding);
+  MORACLE_CHECK(m.observer.show(StepOutput::kEmbedding, -1, hidden));
   MORACLE_CHECK(norm(m, hidden, m.layers.front().input_norm, normed, stream));
-  part_done(m.on_part, "norms");
-  MORACLE_CHECK(look_at(m, "norm before attention", 0, normed));
+  m.observer.done(StepPart::kNorms);
+  MORACLE_CHECK(m.observer.show(StepOutput::kInputNorm, 0, normed));
   // Adds the last output of layer `index` to the residual, then applies the next norm, which
   // belongs to `layer`.
-  const auto add_and_norm = [&](const Buffer& weight, int64_t index, const char* name,
+  const auto add_and_norm = [&](const Buffer& weight, int64_t index, StepOutput output,
                                 int64_t layer) -> Status {
     MORACLE_CHECK(add_and_normalize(m, hidden, added, weight, normed, stream));
-    part_done(m.on_part, "norms");
-    MORACLE_CHECK(look_at(m, "residual sum", index, hidden));
-    return look_at(m, name, layer, normed);
+    m.observer.done(StepPart::kNorms);
+    MORACLE_CHECK(m.observer.show(StepOutput::kResidualSum, index, hidden));
+    return m.observer.show(output, layer, normed);
   };
   // Kernels that start with a norm know RMSNorm, and store no output to look at.
-  const bool apart = m.on_output || m.spec.layer_norm;
+  const bool apart = m.observer.on_output || m.spec.layer_norm;
   // What a part of the layer gives, before it is added to the residual.
   const auto finish_output = [&](const Buffer& weight) -> Status {
     if (weight.bytes() > 0) MORACLE_CHECK(norm(m, added, weight, added, stream));
     if (m.residual_scales.bytes() == 0) return {};
     return ops.scale_rows(added, m.residual_scales.as<float>(), added, stream);
   };
-  // The next attention may compute its norm by itself, unless somebody looks at the norm's output.
+  // The next attention may compute its norm by itself, unless an observer needs the norm's output.
   std::optional<NormedInput> pending;
   Matrix hidden_too = m.activations.hidden_too;
   const auto leave_to_attention = [&](const Layer& layer) {
@@ -199,36 +195,37 @@ Status enqueue_layers(Model::State& m, const Batch& batch, Stream stream) {
     MORACLE_CHECK(layer.attention->apply(
         normed, added,
         {ops, batch, layer.cache, m.batch_invariant, m.bf16_attention, m.activations.attention,
-         stream, m.on_part, pending ? &*pending : nullptr}));
+         stream, m.observer, pending ? &*pending : nullptr}));
     if (pending) {
       hidden_too = std::exchange(hidden, pending->sum);
       pending.reset();
     }
     if (m.tp_size > 1) MORACLE_CHECK(m.exchange->all_reduce(added, stream));
-    part_done(m.on_part, "attention");
+    m.observer.done(StepPart::kAttention);
     MORACLE_CHECK(finish_output(layer.attention_output_norm));
-    MORACLE_CHECK(look_at(m, "attention", index, added));
-    // The router starts with the norm, unless somebody looks at the norm's output or the router
+    MORACLE_CHECK(m.observer.show(StepOutput::kAttention, index, added));
+    // The router starts with the norm, unless an observer needs the norm's output or the router
     // reads the residual.
     const bool norm_apart = apart || layer.feed_forward.reads_residual();
     const AddRmsNorm post_norm{hidden, added, layer.post_norm.as<float>(), m.spec.norm_epsilon,
                                normed};
     if (norm_apart)
-      MORACLE_CHECK(add_and_norm(layer.post_norm, index, "norm after attention", index));
+      MORACLE_CHECK(add_and_norm(layer.post_norm, index, StepOutput::kPostNorm, index));
     MORACLE_CHECK(layer.feed_forward.apply(normed, added, m.activations.feed_forward, ops, stream,
-                                           m.on_part, norm_apart ? nullptr : &post_norm, hidden));
+                                           m.observer, norm_apart ? nullptr : &post_norm, hidden));
     MORACLE_CHECK(finish_output(layer.mlp_output_norm));
     if (layer.output_scales.bytes() > 0) {
       const auto* const scales = layer.output_scales.as<float>();
       for (const Matrix& sum : {hidden, added})
         MORACLE_CHECK(ops.scale_rows(sum, scales, sum, stream));
     }
-    MORACLE_CHECK(
-        look_at(m, layer.feed_forward.routed.has_router() ? "experts" : "mlp", index, added));
-    if (l + 1 == m.layers.size()) return add_and_norm(m.final_norm, index, "final norm", -1);
+    const bool routed = layer.feed_forward.routed.has_router();
+    MORACLE_CHECK(m.observer.show(routed ? StepOutput::kExperts : StepOutput::kMlp, index, added));
+    if (l + 1 == m.layers.size())
+      return add_and_norm(m.final_norm, index, StepOutput::kFinalNorm, -1);
     if (leave_to_attention(m.layers[l + 1])) continue;
     MORACLE_CHECK(
-        add_and_norm(m.layers[l + 1].input_norm, index, "norm before attention", index + 1));
+        add_and_norm(m.layers[l + 1].input_norm, index, StepOutput::kInputNorm, index + 1));
   }
   return {};
 }
@@ -300,7 +297,7 @@ Status Model::forward(std::span<const Step> steps) {
     const auto enqueue = [&] { return enqueue_layers(m, batch, stream); };
     Device& device = m.workspace->device();
     // Timing or inspecting parts requires enqueueing them one by one.
-    if (m.on_part || m.on_output) {
+    if (m.observer.watches()) {
       MORACLE_CHECK(enqueue());
     } else {
       MORACLE_CHECK(m.recorded.run(batch, device, stream, enqueue,

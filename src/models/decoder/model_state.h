@@ -8,8 +8,8 @@
 #include "models/adapted_rows.h"
 #include "models/decoder/activations.h"
 #include "models/decoder/non_finite.h"
-#include "models/decoder/on_part.h"
 #include "models/decoder/recorded_steps.h"
+#include "models/decoder/step_observer.h"
 #include "models/state/sequence_state.h"
 #include "moracle/model.h"
 #include "moracle/moe.h"
@@ -85,8 +85,7 @@ struct Model::State {
   Buffer slots;                        // scratch of `ranks`
   ReplicatedMoe ranks;                 // read by the layers, at this address
   std::unique_ptr<Dispatch> dispatch;  // null: every rank has the same tokens
-  OnPart on_part;
-  OnOutput on_output;
+  StepObserver observer;
   uint64_t num_calls = 0;  // of forward
   BatchTable batch;
   RecordedSteps recorded;

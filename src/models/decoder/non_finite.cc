@@ -54,14 +54,15 @@ Result<std::optional<Found>> find_in(const Matrix& matrix, Device& device) {
 Result<std::optional<Found>> find_in_step(Model& model, const Model::Step& step) {
   Model::State& m = ModelAccess::state(model);
   std::optional<Found> found;
-  m.on_output = [&](std::string_view part, int64_t layer, const Matrix& output) -> Status {
+  m.observer.on_output = [&](StepOutput part, int64_t layer, const Matrix& output) -> Status {
     if (found) return {};
     MORACLE_TRY(found, find_in(output, m.workspace->device()));
-    if (found) found->part = layer < 0 ? std::string(part) : str("layer ", layer, ", ", part);
+    if (found)
+      found->part = layer < 0 ? std::string(name(part)) : str("layer ", layer, ", ", name(part));
     return {};
   };
   const Status done = model.forward({&step, 1});
-  m.on_output = {};
+  m.observer.on_output = {};
   MORACLE_CHECK(done);
   return found;
 }

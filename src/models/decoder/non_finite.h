@@ -5,10 +5,6 @@
 
 namespace moracle {
 
-/// Called with the output of each part of a step; `layer` is below 0 outside the layers. Empty: no
-/// check. Errors end the step.
-using OnOutput = std::function<Status(std::string_view part, int64_t layer, const Matrix& output)>;
-
 /// Explains why no token follows the last of `ids`. Runs `ids` again from the start of `cache`,
 /// part by part, up to the first part that gives NaN or an infinity. `cache` keeps the tokens that
 /// were run. The caller holds the model's device.

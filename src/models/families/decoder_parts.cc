@@ -1,6 +1,7 @@
 #include "models/families/decoder_parts.h"
 
 #include <algorithm>
+#include <set>
 
 #include "base/text.h"
 #include "base/try.h"
@@ -187,14 +188,19 @@ Result<Description> describe_decoder(const Checkpoint& checkpoint, const Decoder
 
 Status ignore_part(const Checkpoint& checkpoint, const std::string& what,
                    const std::vector<std::string>& prefixes, Description& description) {
-  IgnoredPart part{what, 0, 0};
+  IgnoredPart part{what};
+  std::set<std::string> used;
   for (const std::string& name : checkpoint.unclaimed()) {
-    const auto begins = [&](const std::string& prefix) { return name.starts_with(prefix); };
-    if (std::none_of(prefixes.begin(), prefixes.end(), begins)) continue;
+    const auto prefix =
+        std::find_if(prefixes.begin(), prefixes.end(),
+                     [&](const std::string& start) { return name.starts_with(start); });
+    if (prefix == prefixes.end()) continue;
+    used.insert(*prefix);
     MORACLE_TRY(const TensorView tensor, checkpoint.tensor(name));
     part.num_tensors += 1;
     part.bytes += static_cast<int64_t>(tensor.num_bytes());
   }
+  part.prefixes.assign(used.begin(), used.end());
   if (part.num_tensors > 0) description.ignored.push_back(std::move(part));
   return {};
 }

@@ -23,7 +23,7 @@ Result<Matrix> enqueue_logits(Model::State& m, int64_t first, int64_t count) {
   if (m.spec.logit_cap > 0) {
     MORACLE_CHECK(m.workspace->device().ops().cap(out, m.spec.logit_cap, Stream()));
   }
-  part_done(m.on_part, "output");
+  m.observer.done(StepPart::kOutput);
   return out;
 }
 

@@ -16,19 +16,17 @@ Status Dispatch::run_arrived(FusedMoe& moe, const Arrived& arrived, const Matrix
   const int64_t all = arrived.rows.values.rows;
   for (int64_t first = 0; first < all; first += moe.plan().max_num_tokens) {
     const int64_t count = std::min(moe.plan().max_num_tokens, all - first);
-    const TopkIds ids{arrived.ids.data + first * top_k};
-    const TopkWeights weights{arrived.weights.data + first * top_k};
-    const Matrix out = results.slice(first * per_row, count * per_row);
-    Rows rows = arrived.rows;
-    rows.values = rows.values.slice(first, count);
-    if (rows.num_scales > 0) {
-      rows.scales += first * rows.num_scales;
-      MORACLE_CHECK(same_bits_ ? MoeAccess::apply_rows(moe, rows, ids, weights, out, stream)
-                               : MoeAccess::apply(moe, rows, ids, weights, out, stream));
-    } else {
-      MORACLE_CHECK(same_bits_ ? moe.apply_rows(rows.values, ids, weights, out, stream)
-                               : moe.apply(rows.values, ids, weights, out, stream));
+    ExpertsCall call{.input = arrived.rows,
+                     .topk_ids = arrived.ids.data + first * top_k,
+                     .topk_weights = arrived.weights.data + first * top_k,
+                     .output = results.slice(first * per_row, count * per_row)};
+    call.input.values = call.input.values.slice(first, count);
+    if (call.input.num_scales > 0) {
+      call.form = ExpertsCall::Input::kReady;
+      call.input.scales += first * call.input.num_scales;
     }
+    if (same_bits_) call.result = ExpertsCall::Output::kSlots;
+    MORACLE_CHECK(MoeAccess::run(moe, std::move(call), stream));
   }
   return {};
 }

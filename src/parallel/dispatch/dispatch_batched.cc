@@ -73,7 +73,7 @@ Result<Dispatch::Batch> Dispatch::batch_of(const FusedMoe& moe) {
     return Error{ErrorKind::kUnsupported, "", str("exchange '", exchange_.name(), "'"),
                  "an exchange with batches", "it has none"};
   const int64_t ranks = group_.size();
-  MORACLE_TRY(const Rows form, MoeAccess::batch_form(moe));
+  MORACLE_TRY(const Rows form, sorted_form(moe.plan()));
   const BatchShape shape = shape_of(exchange_.batches()->max_tokens(), form, moe.plan(), ranks);
   const size_t bytes = Batch::carve(shape, ranks, nullptr).bytes;
   MORACLE_TRY(std::byte* const base, memory(batch_, static_cast<int64_t>(bytes)));
@@ -154,9 +154,16 @@ Status Dispatch::apply_batch(FusedMoe& moe, const Matrix& hidden, TopkIds topk_i
   // Fewer tokens than the shape holds give fewer results.
   const Matrix results =
       batch.results.slice(0, std::min(batch.results.rows, ranks * hidden.rows * batch.shape.top_k));
-  MORACLE_CHECK(MoeAccess::apply_batch(
-      moe, {batch.arrived, batch.counts, batch.shape.expert_rows(ranks), batch.plan, results},
-      stream));
+  MORACLE_CHECK(MoeAccess::run(moe,
+                               {.input = batch.arrived,
+                                .form = ExpertsCall::Input::kReady,
+                                .routing = ExpertsCall::Routing::kCounts,
+                                .expert_num_tokens = batch.counts,
+                                .expert_rows = batch.shape.expert_rows(ranks),
+                                .sorted = batch.plan,
+                                .output = results,
+                                .result = ExpertsCall::Output::kSorted},
+                               stream));
   const ExpertResults found{results, batch.plan.row_slot,
                             batch.plan.expert_offsets + batch.shape.num_local(ranks)};
   return exchange_.batches()->combine(batch.shape, found, topk_ids, topk_weights, batch.returned,

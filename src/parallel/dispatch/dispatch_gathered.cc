@@ -63,11 +63,11 @@ Status Dispatch::apply_gathered(FusedMoe& moe, const ExpertCopies& copies, const
     return apply_batch(moe, hidden, topk_ids, topk_weights, output, stream);
   MORACLE_TRY(std::byte* const base, memory(gathered_, gathered_bytes(plan)));
   const Gathering to = Gathering::carve(plan, base);
-  RowSums* const row_sums = MoeAccess::leaves_rows(moe) ? exchange_.row_sums() : nullptr;
+  RowSums* const row_sums = plan.matrices[1].kernel.combines ? nullptr : exchange_.row_sums();
   for (int64_t first = 0; first < hidden.rows; first += part) {
     const int64_t count = std::min(part, hidden.rows - first), all = count * size;
     Rows own{hidden.slice(first, count), nullptr, 0};
-    const Rows form = MoeAccess::call_form(moe, all);
+    const Rows form = MoeAccess::prepared_form(moe, all);
     const bool codes = form.values.cols > 0;
     if (codes) {
       own = {{to.own_codes, form.values.dtype, count, form.values.cols, form.values.cols},
@@ -82,24 +82,27 @@ Status Dispatch::apply_gathered(FusedMoe& moe, const ExpertCopies& copies, const
         {topk_weights.data + first * top_k, bytes(top_k * 4), to.weights}};
     if (codes) parts.push_back({own.scales, bytes(own.num_scales * 4), to.scales});
     MORACLE_CHECK(exchange_.all_gather(parts, stream));
-    Rows rows{{to.rows, own.values.dtype, all, own.values.cols, own.values.cols},
-              codes ? reinterpret_cast<float*>(to.scales) : nullptr,
-              own.num_scales};
     auto* const all_ids = reinterpret_cast<int32_t*>(to.ids);
     if (copies.has_several())
       MORACLE_CHECK(copies.keep_own(all_ids, all, top_k, all_ids, device_.ops(), stream));
-    GatheredCall call{rows, {all_ids}, {reinterpret_cast<const float*>(to.weights)}, {}};
+    ExpertsCall call{.input = {{to.rows, own.values.dtype, all, own.values.cols, own.values.cols},
+                               codes ? reinterpret_cast<float*>(to.scales) : nullptr,
+                               own.num_scales},
+                     .form = codes ? ExpertsCall::Input::kPrepared : ExpertsCall::Input::kTokens,
+                     .topk_ids = all_ids,
+                     .topk_weights = reinterpret_cast<const float*>(to.weights)};
     const Matrix mine = output.slice(first, count);
     if (row_sums != nullptr && row_sums->serves(mine)) {
       call.add = [&](const ExpertRows& found) {
         return row_sums->add(found, to.order, mine, stream);
       };
-      MORACLE_CHECK(MoeAccess::apply(moe, call, stream));
+      MORACLE_CHECK(MoeAccess::run(moe, std::move(call), stream));
       continue;
     }
-    call.output = {to.sums, output.dtype, all, output.cols, output.cols};
-    MORACLE_CHECK(MoeAccess::apply(moe, call, stream));
-    MORACLE_CHECK(exchange_.reduce_scatter(call.output, mine, stream));
+    const Matrix sums{to.sums, output.dtype, all, output.cols, output.cols};
+    call.output = sums;
+    MORACLE_CHECK(MoeAccess::run(moe, std::move(call), stream));
+    MORACLE_CHECK(exchange_.reduce_scatter(sums, mine, stream));
   }
   return {};
 }

@@ -26,7 +26,7 @@ Result<DispatchMessage::Head> DispatchMessage::read_head(std::span<const std::by
 }
 
 Result<Rows> Dispatch::in_codes(FusedMoe& moe, const Matrix& hidden, Stream stream) {
-  const Rows form = MoeAccess::input_form(moe);
+  const Rows form = ready_form(moe.plan());
   if (form.values.cols == 0) return Rows{hidden, nullptr, 0};
   const DType dtype = form.values.dtype;
   const int64_t cols = form.values.cols;

@@ -12,11 +12,12 @@ void PartTimes::watch(Model& model) {
   timeline_.reset();
   model_ = &model;
   is_cpu_ = model.device().platform() == Platform::kCpu;
-  if (is_cpu_) ModelAccess::state(model).on_part = [this](std::string_view part) { end(part); };
+  if (is_cpu_)
+    ModelAccess::state(model).observer.on_part = [this](StepPart part) { end(name(part)); };
 }
 
 void PartTimes::unwatch(Model& model) {
-  ModelAccess::state(model).on_part = {};
+  ModelAccess::state(model).observer.on_part = {};
 }
 
 void PartTimes::end(std::string_view part) {
@@ -36,7 +37,7 @@ void PartTimes::begin_step() {
   marked_.clear();
   is_sampled_ = timeline_ && timeline_->mark();
   if (is_sampled_)
-    ModelAccess::state(*model_).on_part = [this](std::string_view part) { mark(part); };
+    ModelAccess::state(*model_).observer.on_part = [this](StepPart part) { mark(name(part)); };
 }
 
 void PartTimes::mark(std::string_view part) {
@@ -51,7 +52,7 @@ void PartTimes::end_on_device(std::string_view part) {
 
 void PartTimes::end_step() {
   if (!std::exchange(is_sampled_, false)) return;
-  ModelAccess::state(*model_).on_part = {};
+  ModelAccess::state(*model_).observer.on_part = {};
   const auto us = timeline_->take();
   if (!us || us->size() != marked_.size()) return;  // the device reports the error to the next step
   for (size_t i = 0; i < marked_.size(); ++i)

@@ -24,6 +24,20 @@ TEST(CtRefused, UnsupportedFormat) {
   expect_bad(checkpoint.open(), {kConfig + "format: needs a string; it is missing"});
 }
 
+TEST(CtRefused, WeightsThatWereNotCompressed) {
+  auto checkpoint = ct_checkpoint(ct_packed());
+  checkpoint.quantization()["quantization_status"] = "frozen";
+  ASSERT_TRUE(checkpoint.experts().ok());  // the tensors decide
+  const std::string module = SyntheticCheckpoint::expert(0, 0, "gate_proj");
+  checkpoint.remove(module + ".weight_packed");
+  checkpoint.add_floats(module + ".weight", {16, 32});
+  expect_unsupported(checkpoint.experts(),
+                     {"tensor '" + module + ".weight'",
+                      "needs compressed weights; save the model with save_compressed=True; it is "
+                      "bf16 [16, 32] beside weight_scale: floats that are rounded at run time "
+                      "(quantization_status frozen)"});
+}
+
 TEST(CtRefused, FormatThatContradictsItsGroup) {
   const std::string type = "config_groups.group_0.weights.type: ";
   expect_unsupported_config(ct_checkpoint(ct_packed()), {{{"format", "float-quantized"}},

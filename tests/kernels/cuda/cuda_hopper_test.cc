@@ -137,16 +137,15 @@ TEST_F(CudaHopperTest, TokensPreparedBeforeAndRowsAddedAfterGiveBitsOfApply) {
             tokens));
         want.push_back(apply(moe, batches.back()));
       }
-      const Rows form = MoeAccess::call_form(moe, tokens);
+      const Rows form = MoeAccess::prepared_form(moe, tokens);
       EXPECT_EQ(form.values.cols > 0, request.layer.scheme.activation.has_value());
       const Buffer codes = allocate(tokens * form.values.cols),
                    scales = allocate(tokens * form.num_scales * sizeof(float));
       for (int round = 0; round < 6; ++round) {
         const Batch& b = batches[round % 2];
-        GatheredCall call{{bf16_matrix(b.hidden, tokens, b.width), nullptr, 0},
-                          {b.ids.as<int32_t>()},
-                          {b.weights.as<float>()},
-                          {}};
+        ExpertsCall call{.input = {bf16_matrix(b.hidden, tokens, b.width)},
+                         .topk_ids = b.ids.as<int32_t>(),
+                         .topk_weights = b.weights.as<float>()};
         if (form.values.cols > 0) {
           const Rows prepared{
               {codes.data(), form.values.dtype, tokens, form.values.cols, form.values.cols},
@@ -154,13 +153,14 @@ TEST_F(CudaHopperTest, TokensPreparedBeforeAndRowsAddedAfterGiveBitsOfApply) {
               form.num_scales};
           expect_done(MoeAccess::prepare(moe, call.input.values, tokens, prepared, {}));
           call.input = prepared;
+          call.form = ExpertsCall::Input::kPrepared;
         }
         const Matrix output = Matrix::f32(b.output.as<float>(), tokens, b.width);
         call.add = [&](const ExpertRows& rows) {
           return device_->ops().combine(rows.values, rows.slot_row, rows.weights, rows.top_k,
                                         output, {});
         };
-        expect_done(MoeAccess::apply(moe, call, {}));
+        expect_done(MoeAccess::run(moe, std::move(call), {}));
         EXPECT_EQ(download<float>(b.output), want[round % 2]) << "round " << round;
         ++compared;
       }

@@ -80,7 +80,7 @@ TEST_P(Combine, SkipsWeightOfSlotWithoutRow) {
   EXPECT_EQ(floats(out), (std::vector<float>{0.5f, 1}));
 }
 
-// D40: a row starts 2^33 bytes after the first. Only the page of that row is touched.
+// A row starts 2^33 bytes after the first. Only the page of that row is touched.
 TEST_P(Combine, IndexesRowsBeyond32Bits) {
   if (!device_->host_visible()) GTEST_SKIP() << "needs memory that is reserved but not backed";
   const int64_t row = (int64_t{1} << 20) + 3, stride = 2048;

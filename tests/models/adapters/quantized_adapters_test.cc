@@ -24,7 +24,7 @@ class QuantizedAdapters : public ::testing::TestWithParam<const char*> {
     std::vector<Choice> choices;
   };
   Ran run(const SyntheticCheckpoint& checkpoint, const std::string& backend,
-          const std::string& activations = "") {
+          ActivationPrecision activations = ActivationPrecision::kStored) {
     const Checkpoint opened = must(checkpoint.open());
     Model model = must(Model::load(opened, {.backend = backend,
                                             .activations = activations,
@@ -43,7 +43,7 @@ TEST_P(QuantizedAdapters, EqualAdaptersOfTheSameWeightsInF32) {
   EXPECT_GT(relative_difference(want[2], want[1]), 0.05);
   EXPECT_GT(relative_difference(want[2], want[0]), 0.05);
   for (const char* backend : {"reference", "cpu", "auto"}) {
-    const Ran got = run(quantized, backend, "16bit");
+    const Ran got = run(quantized, backend, ActivationPrecision::k16Bit);
     for (size_t s = 0; s < 3; ++s) {
       EXPECT_LT(relative_difference(got.logits[s], want[s]),
                 testing::logit_bound(got.choices, exact.choices))

@@ -82,7 +82,7 @@ TEST_P(BadTensors, NamesEveryUnreadTensor) {
   }
 }
 
-// D43: an unsupported bias is an error and is never skipped silently.
+// An unsupported bias is an error and is never skipped silently.
 TEST_P(BadTensors, ExtraBiasIsAddedOrRejected) {
   const testing::GoldenReference want = testing::golden_reference(GetParam());
   testing::Sample sample(GetParam());

@@ -62,15 +62,16 @@ TEST(UnknownFamily, FusedMoeNeedsTheRoutingFromTheCaller) {
   const Machine machine = Machine::here();
   const auto device = must(open_device("cpu", 1));
   auto experts = must(checkpoint->moe_layer(0));
-  const auto refused = FusedMoe::make(must(checkpoint->moe_layer(0)),
-                                      select({.layer = experts.spec}, machine), device);
+  const auto refused =
+      FusedMoe::make(must(checkpoint->moe_layer(0)),
+                     select({.layer = experts.spec, .platform = Platform::kCpu}, machine), device);
   ASSERT_FALSE(refused);
   EXPECT_EQ(refused.error().kind, ErrorKind::kInvalidArgument);
   EXPECT_THAT(refused.error().to_string(), AllOf(HasSubstr("model.layers.0.mlp.experts"),
                                                  HasSubstr("DescribedWeights::spec.routing")));
 
   experts.spec.routing = {.score = Score::kSigmoid, .renormalize = true};
-  const Selection selection = select({.layer = experts.spec}, machine);
+  const Selection selection = select({.layer = experts.spec, .platform = Platform::kCpu}, machine);
   const auto made = FusedMoe::make(std::move(experts), selection, device);
   EXPECT_TRUE(made) << made.error().to_string();
 }

@@ -27,10 +27,12 @@ class FewExperts : public FusedExperts {
         device_(device) {}
 
   bool serves(int64_t num_tokens) const override { return num_tokens <= most_tokens_; }
-  Status run(const ExpertsCall& call, const MoeScratch& scratch, Stream stream) override {
-    const int64_t tokens = call.x.rows, num_slots = tokens * top_k_;
+  Status run(const ExpertsCall& call, const int32_t* expert_map, const MoeScratch& scratch,
+             Stream stream) override {
+    const Matrix& hidden = call.input.values;
+    const int64_t tokens = hidden.rows, num_slots = tokens * top_k_;
     FewSlots slots{call.topk_ids,
-                   call.expert_map,
+                   expert_map,
                    call.topk_weights,
                    static_cast<int>(num_slots),
                    static_cast<int>(tokens),
@@ -40,11 +42,11 @@ class FewExperts : public FusedExperts {
                    scratch.rows.slot_row,
                    device_.device_errors().cell(DeviceErrorKind::kIds)};
     const int choice = few_choice(tokens, top_k_, num_local_);
-    MORACLE_TRY(const Rows x, prepared(call.x, scratch.input, Overlap::kNone, stream));
+    MORACLE_TRY(const Rows x, prepared(hidden, scratch.input, Overlap::kNone, stream));
     const Matrix h = scratch.activated.slice(0, num_slots);
     // A kernel that prepared x waited for the ids before it let GEMM 1 start.
     MORACLE_CHECK(
-        first_.run_rows(w13_, x, true, h, &activation_, slots, choice, !is_ready(call.x), stream));
+        first_.run_rows(w13_, x, true, h, &activation_, slots, choice, !is_ready(hidden), stream));
     // GEMM 2 may start before the rows are complete, because its ids are.
     MORACLE_TRY(const Rows intermediate, prepared(h, scratch.intermediate, Overlap::kNext, stream));
     slots.slot_row = nullptr, slots.id_errors = nullptr;

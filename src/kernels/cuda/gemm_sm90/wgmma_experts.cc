@@ -46,19 +46,19 @@ class WgmmaExperts : public FusedExperts {
                             stream);
   }
 
-  Status run(const ExpertsCall& call, const MoeScratch& scratch, Stream stream) override {
+  Status run(const ExpertsCall& call, const int32_t* expert_map, const MoeScratch& scratch,
+             Stream stream) override {
     Ops& ops = device_.ops();
-    const int64_t num_rows = call.x.rows * top_k_;
+    const int64_t num_tokens = call.num_tokens(), num_rows = num_tokens * top_k_;
+    const bool is_prepared = call.form == ExpertsCall::Input::kPrepared;
     const WgmmaKernel& kernel = first_.experts_kernel(w13_, num_rows);
-    MORACLE_CHECK(ops.plan_rows(call.topk_ids, call.x.rows, top_k_, num_experts_, call.expert_map,
+    MORACLE_CHECK(ops.plan_rows(call.topk_ids, num_tokens, top_k_, num_experts_, expert_map,
                                 num_local_, scratch.rows, stream));
     // The input is prepared while rows are planned, unless GEMM 1 needs the plan early.
     const Overlap overlap = kernel.loads_ahead ? Overlap::kNone : Overlap::kPrevious;
-    Rows input;
-    if (call.prepared != nullptr) {
-      input = *call.prepared;
-    } else {
-      MORACLE_TRY(input, prepared(call.x, scratch, overlap, stream));
+    Rows input = call.input;
+    if (!is_prepared) {
+      MORACLE_TRY(input, prepared(call.input.values, scratch, overlap, stream));
     }
     const auto& key = scheme_.activation;
     const bool codes = key && !wgmma_rounds(scheme_);
@@ -68,7 +68,7 @@ class WgmmaExperts : public FusedExperts {
     if (quantized) intermediate = scratch.intermediate.first(num_rows);
     MORACLE_CHECK(first_.run(w13_,
                              {input, scratch.rows.row_token, scratch.rows.expert_offsets, num_rows},
-                             intermediate, &activation_, !codes, stream, call.prepared != nullptr));
+                             intermediate, &activation_, !codes, stream, is_prepared));
     if (codes && !quantized) {
       intermediate = scratch.intermediate.first(num_rows);
       intermediate.num_scales = num_groups(*key, h.cols);
@@ -82,7 +82,7 @@ class WgmmaExperts : public FusedExperts {
     MORACLE_CHECK(second_.run(w2_, {intermediate, nullptr, scratch.rows.expert_offsets, num_rows},
                               {y, nullptr, 0}, nullptr, false, stream));
     if (call.add)
-      return call.add({y, scratch.rows.slot_row, call.topk_weights, call.x.rows, top_k_});
+      return call.add({y, scratch.rows.slot_row, call.topk_weights, num_tokens, top_k_});
     return ops.combine(y, scratch.rows.slot_row, call.topk_weights, top_k_, call.output, stream);
   }
 

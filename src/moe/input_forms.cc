@@ -1,14 +1,19 @@
-// Experts on rows that another rank's exchange has sorted already.
+// Forms in which experts read activations, so that another rank can bring tokens to them.
 #include "base/text.h"
-#include "base/try.h"
-#include "moe/checks.h"
-#include "moe/layer_turn.h"
+#include "moe/fused_moe_state.h"
 #include "moe/moe_access.h"
 
 namespace moracle {
 
-Result<Rows> MoeAccess::batch_form(const FusedMoe& moe) {
-  const Plan& plan = moe.state_->plan;
+Rows ready_form(const Plan& plan) {
+  const LayerSpec& layer = plan.layer;
+  if (!layer.scheme.activation || is_static(layer.scheme) || layer.routing.weight_on_input ||
+      plan.lora_rank > 0)
+    return {};
+  return carve_moe(plan, nullptr).input;
+}
+
+Result<Rows> sorted_form(const Plan& plan) {
   const LayerSpec& layer = plan.layer;
   const auto refuse = [&](std::string need, std::string fact) {
     return Error{ErrorKind::kUnsupported, "", layer.name, std::move(need), std::move(fact)};
@@ -33,15 +38,24 @@ Result<Rows> MoeAccess::batch_form(const FusedMoe& moe) {
   return form;
 }
 
-Status MoeAccess::apply_batch(FusedMoe& moe, const ArrivedBatch& batch, Stream stream) {
+Status MoeAccess::run(FusedMoe& moe, ExpertsCall call, Stream stream) {
+  return moe.state_->run(std::move(call), stream);
+}
+
+Rows MoeAccess::prepared_form(const FusedMoe& moe, int64_t num_tokens) {
   const FusedMoe::State& state = *moe.state_;
-  MORACLE_TRY(const LayerTurn turn, LayerTurn::take(*state.workspace, stream));
-  MORACLE_CHECK(check_workspace(*state.workspace, state.plan));
-  MoeScratch scratch = carve_moe(state.plan, state.workspace->data());
-  scratch.rows = batch.plan;
-  MORACLE_CHECK(state.device().ops().plan_batched_rows(
-      batch.num_tokens, state.plan.experts.num_local(), batch.expert_rows, scratch.rows, stream));
-  return state.run_rows(batch.rows, scratch, batch.results, stream);
+  const Rows form = ready_form(state.plan);
+  const bool fused = state.plan.matrices[0].kernel.fused.holds(num_tokens);
+  return form.values.cols > 0 && fused ? state.fused_for(num_tokens)->prepared_form(num_tokens)
+                                       : form;
+}
+
+Status MoeAccess::prepare(FusedMoe& moe, const Matrix& x, int64_t num_tokens, const Rows& to,
+                          Stream stream) {
+  const FusedMoe::State& state = *moe.state_;
+  if (state.plan.matrices[0].kernel.fused.holds(num_tokens))
+    return state.fused_for(num_tokens)->prepare(x, num_tokens, to, stream);
+  return state.device().ops().quantize(x, *state.plan.layer.scheme.activation, to, stream);
 }
 
 }  // namespace moracle

@@ -1,0 +1,11 @@
+# `./dev package`, or `cpack -G DEB` in the build folder: the installed files as a package of Debian and Ubuntu.
+set(CPACK_GENERATOR DEB)
+set(CPACK_PACKAGE_NAME moracle)
+set(CPACK_PACKAGE_CONTACT "The maintainers of Moracle <maintainers@moracle.invalid>")
+set(CPACK_RESOURCE_FILE_LICENSE ${PROJECT_SOURCE_DIR}/LICENSE)
+set(CPACK_STRIP_FILES ON)
+set(CPACK_DEBIAN_FILE_NAME DEB-DEFAULT)
+set(CPACK_DEBIAN_PACKAGE_SECTION science)
+set(CPACK_DEBIAN_PACKAGE_SHLIBDEPS ON)
+set(CPACK_DEBIAN_PACKAGE_SUGGESTS "libonig-dev, libutf8proc-dev, libsodium-dev, pkg-config")
+include(CPack)

@@ -1,0 +1,51 @@
+// What the handles of moracle/c.h hold.
+#pragma once
+
+#include <memory>
+#include <optional>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "moracle/c.h"
+#include "moracle/moe.h"
+
+struct moracle_checkpoint {
+  moracle::Checkpoint value;
+  std::vector<int64_t> moe_layers;
+};
+
+struct moracle_layer {
+  explicit moracle_layer(moracle::DescribedWeights described)
+      : weights(std::move(described)),
+        spec(weights->spec),
+        scheme(name(spec.scheme)),
+        text(describe(spec)) {}
+
+  std::optional<moracle::DescribedWeights> weights;  ///< empty: a moracle_moe has used them up
+  moracle::LayerSpec spec;
+  std::string scheme, text;
+};
+
+struct moracle_machine {
+  moracle::Machine value;
+};
+
+struct moracle_selection {
+  moracle::Selection value;
+  std::string backend;  ///< empty: none
+};
+
+struct moracle_device {
+  std::shared_ptr<moracle::Device> value;
+  std::shared_ptr<moracle::Workspace> workspace;  ///< of all layers on this handle
+  std::string name;
+};
+
+struct moracle_buffer {
+  moracle::Buffer value;
+};
+
+struct moracle_moe {
+  moracle::FusedMoe value;
+};

@@ -1,0 +1,58 @@
+// Structs that grow with the library: their first member is their size in the caller's headers.
+#pragma once
+
+#include <algorithm>
+#include <cstring>
+#include <string>
+
+#include "base/text.h"
+#include "base/try.h"
+#include "c_api/calls.h"
+
+namespace moracle::c_api {
+
+/// Most bytes that a struct may have, so that a size that was never set reads no foreign memory.
+inline constexpr size_t kMostStructBytes = 4096;
+
+/// Errors: a null pointer; a size that was not set.
+inline Status check_size(const size_t* size, const char* parameter) {
+  MORACLE_CHECK(check_given(size, parameter));
+  if (*size >= sizeof(size_t) && *size <= kMostStructBytes) return {};
+  return bad_argument(str(parameter, ".size"), "sizeof the struct", str("it is ", *size));
+}
+
+/// The caller's struct as this library knows it. Members that the caller's headers lack are 0.
+/// Errors: those of check_size; a member that this library lacks and that is not 0.
+template <class Struct>
+Result<Struct> read_struct(const Struct* from, const char* parameter) {
+  MORACLE_CHECK(check_size(from == nullptr ? nullptr : &from->size, parameter));
+  Struct known{};
+  std::memcpy(&known, from, std::min(from->size, sizeof(Struct)));
+  const auto* const bytes = reinterpret_cast<const char*>(from);
+  const bool more =
+      from->size > sizeof(Struct) &&
+      std::any_of(bytes + sizeof(Struct), bytes + from->size, [](char byte) { return byte != 0; });
+  if (!more) return known;
+  return Error{ErrorKind::kUnsupported, "", parameter,
+               str("members of library version ", moracle_version()),
+               "a member of newer headers is set"};
+}
+
+/// read_struct of a parameter that may be null, for defaults.
+template <class Struct>
+Result<Struct> read_optional_struct(const Struct* from, const char* parameter) {
+  if (from == nullptr) return Struct{};
+  return read_struct(from, parameter);
+}
+
+/// Writes `known` into the caller's struct, except its size. Further members become 0.
+template <class Struct>
+Status write_struct(Struct known, Struct* to, const char* parameter) {
+  MORACLE_CHECK(check_size(to == nullptr ? nullptr : &to->size, parameter));
+  known.size = to->size;
+  std::memset(to, 0, known.size);
+  std::memcpy(to, &known, std::min(known.size, sizeof(Struct)));
+  return {};
+}
+
+}  // namespace moracle::c_api

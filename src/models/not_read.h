@@ -1,0 +1,26 @@
+// What of a checkpoint folder this program does not use, and why. For a person.
+#pragma once
+
+#include <string>
+#include <vector>
+
+#include "models/description.h"
+
+namespace moracle {
+
+struct NotRead {
+  struct Part {
+    std::string why;
+    std::vector<std::string> names;  ///< of keys; of tensors: prefixes, or names with * for numbers
+    int64_t num_tensors = 0;
+    int64_t bytes = 0;
+  };
+  std::vector<Part> keys;  ///< of config.json
+  std::vector<Part> tensors;
+};
+
+/// `description` is that of the checkpoint; null: only its experts can be used. The checkpoint must
+/// be described before: keys count as not read until then.
+NotRead not_read(const Checkpoint& checkpoint, const Description* description);
+
+}  // namespace moracle

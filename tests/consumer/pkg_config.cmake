@@ -1,0 +1,20 @@
+# Builds main.cc with the flags of pkg-config and runs it on a model:
+# cmake -DINSTALLED=… -DLIBDIR=… -DSOURCE=… -DWORK=… -DMODEL=… -DCXX=… -DFLAGS=… -P pkg_config.cmake
+file(REMOVE_RECURSE ${WORK})
+file(MAKE_DIRECTORY ${WORK})
+set(ENV{PKG_CONFIG_PATH} ${INSTALLED}/${LIBDIR}/pkgconfig)
+function(step output)
+  execute_process(COMMAND ${ARGN} RESULT_VARIABLE result OUTPUT_VARIABLE out ERROR_VARIABLE errors
+    OUTPUT_STRIP_TRAILING_WHITESPACE)
+  if(NOT result EQUAL 0)
+    message(FATAL_ERROR "failed: ${ARGN}\n${out}${errors}")
+  endif()
+  set(${output} "${out}" PARENT_SCOPE)
+endfunction()
+step(flags pkg-config --cflags --libs moracle)
+separate_arguments(flags UNIX_COMMAND "${flags}")
+step(built ${CXX} ${FLAGS} ${SOURCE}/main.cc -o ${WORK}/program ${flags})
+step(printed ${WORK}/program ${MODEL})
+if(NOT printed MATCHES "16 experts, top-4")
+  message(FATAL_ERROR "the program does not describe the model's experts: ${printed}")
+endif()

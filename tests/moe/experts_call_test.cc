@@ -1,0 +1,178 @@
+// Every combination of input, routing and output of an ExpertsCall gives the bits of
+// FusedMoe::apply.
+#include "kernels/ops.h"
+#include "moe/layer_on_rows.h"
+#include "moe/moe_access.h"
+
+namespace moracle::experts_call_test {
+namespace {
+
+using testing::must;
+using testing::TokenBatch;
+
+constexpr int64_t kTokens = 11, kExperts = 5, kTopK = 2, kSlots = kTokens * kTopK;
+
+// A layer on one row, with a batch of tokens.
+struct Case {
+  std::string name;
+  std::shared_ptr<Device> device;
+  FusedMoe moe;
+  TokenBatch batch;
+
+  const Plan& plan() const { return moe.plan(); }
+  int64_t hidden_size() const { return plan().layer.hidden_size; }
+  Ops& ops() const { return device->ops(); }
+  ExpertsCall call(std::vector<float>& output) {
+    output.assign(kTokens * hidden_size(), NAN);
+    return {.input = {Matrix::f32(batch.hidden.data(), kTokens, hidden_size())},
+            .topk_ids = batch.ids.data(),
+            .topk_weights = batch.weights.data(),
+            .output = Matrix::f32(output.data(), kTokens, hidden_size())};
+  }
+};
+
+std::vector<Case> cases() {
+  std::vector<Case> all;
+  for (const char* text : {"int8-w8a8", "int4-w4a8-g128", "fp8-w8a8-block128x128", "bf16"}) {
+    LayerSpec spec = testing::odd_layer(*parse_scheme(text), kExperts, kTopK);
+    spec.hidden_size = 128, spec.intermediate_size = 256;
+    for (const std::string& row : testing::cpu_rows(spec)) {
+      const Selection selection =
+          select({.layer = spec, .max_num_tokens = kTokens, .backend = row}, Machine::here());
+      std::shared_ptr<Device> device = must(open_device("cpu", 2));
+      FusedMoe moe = must(FusedMoe::make(conformance::random_weights(spec, 3), selection, device));
+      TokenBatch batch = testing::random_batch(spec, kTokens);
+      for (size_t i = 0; i < batch.ids.size(); i += 5) batch.ids[i] = -1;
+      all.push_back({row + ", " + text, std::move(device), std::move(moe), std::move(batch)});
+    }
+  }
+  return all;
+}
+
+// Activations in a form, in memory of their own.
+struct FormRows {
+  std::vector<std::byte> values;
+  std::vector<float> scales;
+  Rows rows;
+  FormRows(const Rows& form, int64_t count)
+      : values(count * form.values.cols * bits(form.values.dtype) / 8),
+        scales(count * form.num_scales),
+        rows{{values.data(), form.values.dtype, count, form.values.cols, form.values.cols},
+             form.num_scales > 0 ? scales.data() : nullptr,
+             form.num_scales} {}
+};
+
+TEST(ExpertsCall, ReadyAndPreparedInputGivesBitsOfTokens) {
+  int compared = 0;
+  for (Case& c : cases()) {
+    SCOPED_TRACE(c.name);
+    const Rows form = ready_form(c.plan());
+    if (form.values.cols == 0) continue;
+    const std::vector<float> want = testing::output_of(c.moe, c.batch);
+    std::vector<float> got;
+    ExpertsCall ready = c.call(got);
+    FormRows codes(form, kTokens);
+    must(c.ops().quantize(ready.input.values, *c.plan().layer.scheme.activation, codes.rows, {}));
+    ready.input = codes.rows, ready.form = ExpertsCall::Input::kReady;
+    must(MoeAccess::run(c.moe, ready, {}));
+    EXPECT_EQ(got, want);
+
+    ExpertsCall prepared = c.call(got);
+    FormRows there(MoeAccess::prepared_form(c.moe, kTokens), kTokens);
+    must(MoeAccess::prepare(c.moe, prepared.input.values, kTokens, there.rows, {}));
+    prepared.input = there.rows, prepared.form = ExpertsCall::Input::kPrepared;
+    must(MoeAccess::run(c.moe, prepared, {}));
+    EXPECT_EQ(got, want);
+    ++compared;
+  }
+  EXPECT_GE(compared, 4);
+}
+
+TEST(ExpertsCall, SlotsAndAddedRowsCombineToBitsOfTokens) {
+  int added = 0;
+  for (Case& c : cases()) {
+    SCOPED_TRACE(c.name);
+    const std::vector<float> want = testing::output_of(c.moe, c.batch);
+    std::vector<float> got;
+    ExpertsCall slots = c.call(got);
+    const Matrix sums = slots.output;
+    std::vector<float> by_slot(kSlots * c.hidden_size(), NAN);
+    slots.output = Matrix::f32(by_slot.data(), kSlots, c.hidden_size());
+    slots.result = ExpertsCall::Output::kSlots;
+    must(MoeAccess::run(c.moe, slots, {}));
+    for (size_t i = 0; i < c.batch.ids.size(); ++i) {
+      const bool is_zero = by_slot[i * c.hidden_size()] == 0.0f;
+      EXPECT_EQ(is_zero, c.batch.ids[i] == -1) << "slot " << i;
+    }
+    if (c.plan().matrices[1].kernel.combines) continue;
+    ExpertsCall add = c.call(got);
+    add.output = {};
+    add.add = [&](const ExpertRows& rows) {
+      return c.ops().combine(rows.values, rows.slot_row, rows.weights, rows.top_k, sums, {});
+    };
+    must(MoeAccess::run(c.moe, add, {}));
+    EXPECT_EQ(got, want);
+    ++added;
+  }
+  EXPECT_GE(added, 4);
+}
+
+// Tokens sorted by hand, expert e's from row e * kSlots on, as another rank's exchange leaves
+// them.
+TEST(ExpertsCall, SortedInputGivesRowsOfSlots) {
+  int compared = 0;
+  for (Case& c : cases()) {
+    SCOPED_TRACE(c.name);
+    const Result<Rows> form = sorted_form(c.plan());
+    if (!form) continue;
+    const int64_t hidden = c.hidden_size();
+    std::vector<float> unused;
+    ExpertsCall call = c.call(unused);
+    std::vector<float> by_slot(kSlots * hidden), tokens(kExperts * kSlots * hidden);
+    call.output = Matrix::f32(by_slot.data(), kSlots, hidden);
+    call.result = ExpertsCall::Output::kSlots;
+    must(MoeAccess::run(c.moe, call, {}));
+
+    std::vector<int32_t> counts(kExperts), slots[kExperts];
+    for (int32_t slot = 0; slot < kSlots; ++slot) {
+      const int32_t e = c.batch.ids[slot];
+      if (e < 0) continue;
+      std::copy_n(c.batch.hidden.data() + slot / kTopK * hidden, hidden,
+                  tokens.data() + (e * kSlots + counts[e]++) * hidden);
+      slots[e].push_back(slot);
+    }
+    const int64_t all = kExperts * kSlots;
+    const Matrix floats = Matrix::f32(tokens.data(), all, hidden);
+    FormRows arrived(*form, all);
+    if (const auto& key = c.plan().layer.scheme.activation)
+      must(c.ops().quantize(floats, *key, arrived.rows, {}));
+    else
+      arrived.rows = {floats};
+    std::vector<int32_t> offsets(kExperts + 1), row_token(all), slot_row(all), row_slot(all);
+    std::vector<float> got(kSlots * hidden, NAN);
+    must(MoeAccess::run(
+        c.moe,
+        {.input = arrived.rows,
+         .form = ExpertsCall::Input::kReady,
+         .routing = ExpertsCall::Routing::kCounts,
+         .expert_num_tokens = counts.data(),
+         .expert_rows = kSlots,
+         .sorted = {offsets.data(), row_token.data(), slot_row.data(), row_slot.data()},
+         .output = Matrix::f32(got.data(), kSlots, hidden),
+         .result = ExpertsCall::Output::kSorted},
+        {}));
+    for (int64_t e = 0; e < kExperts; ++e) {
+      ASSERT_EQ(offsets[e + 1] - offsets[e], counts[e]);
+      for (int32_t i = 0; i < counts[e]; ++i) {
+        const auto row = got.begin() + (offsets[e] + i) * hidden;
+        const auto want = by_slot.begin() + slots[e][i] * hidden;
+        EXPECT_TRUE(std::equal(row, row + hidden, want)) << "row " << i << " of expert " << e;
+      }
+    }
+    ++compared;
+  }
+  EXPECT_GE(compared, 4);
+}
+
+}  // namespace
+}  // namespace moracle::experts_call_test

@@ -1,0 +1,413 @@
+#include "published/tensor_names.h"
+
+#include <stdexcept>
+#include <string>
+#include <vector>
+
+#include "base/text.h"
+
+namespace moracle::published {
+namespace {
+
+// What the families' functions share: the language model's config, the prefix of its names.
+struct Model {
+  const Json& config;  // of the language model
+  ModuleForms& forms;
+  std::string root = "model.";
+  std::string output = "lm_head";
+
+  int64_t size(const char* key) const { return config.at(key).get<int64_t>(); }
+  int64_t size_or(const char* key, int64_t fallback) const {
+    return config.contains(key) && config[key].is_number() ? size(key) : fallback;
+  }
+  std::string layer(int64_t l) const { return str(root, "layers.", l, "."); }
+  int64_t layers() const { return size("num_hidden_layers"); }
+  int64_t hidden() const { return size("hidden_size"); }
+
+  void norm(const std::string& module, int64_t n) { forms.floats(module + ".weight", {n}); }
+  void norms(const std::string& prefix, std::initializer_list<const char*> names) {
+    for (const char* name : names) norm(prefix + name, hidden());
+  }
+  void ends(bool tied = false) {
+    forms.plain(root + "embed_tokens", size("vocab_size"), hidden());
+    norm(root + "norm", hidden());
+    if (tied) return;
+    const bool quantized = forms.quantizes(output) && output == "lm_head";
+    quantized ? forms.linear(output, size("vocab_size"), hidden())
+              : forms.plain(output, size("vocab_size"), hidden());
+  }
+  void mlp(const std::string& module, int64_t intermediate) {
+    forms.linear(module + ".gate_proj", intermediate, hidden());
+    forms.linear(module + ".up_proj", intermediate, hidden());
+    forms.linear(module + ".down_proj", hidden(), intermediate);
+  }
+  struct Names {
+    const char *gate = "gate_proj", *up = "up_proj", *down = "down_proj";
+  };
+  void experts(const std::string& prefix, int64_t count, int64_t intermediate, const Names& names) {
+    for (int64_t e = 0; e < count; ++e) {
+      const std::string expert = str(prefix, ".", e, ".");
+      if (names.gate != nullptr) forms.linear(expert + names.gate, intermediate, hidden());
+      forms.linear(expert + names.up, intermediate, hidden());
+      forms.linear(expert + names.down, hidden(), intermediate);
+    }
+  }
+  // transformers' form in memory, which the newer families also publish.
+  void fused_experts(const std::string& prefix, int64_t count, int64_t intermediate,
+                     bool transposed) {
+    const int64_t both = 2 * intermediate;
+    const auto shape = [&](int64_t n, int64_t k) {
+      return transposed ? std::vector<int64_t>{count, k, n} : std::vector<int64_t>{count, n, k};
+    };
+    forms.floats(prefix + ".gate_up_proj", shape(both, hidden()));
+    forms.floats(prefix + ".down_proj", shape(hidden(), intermediate));
+  }
+  void kv_scales(const std::string& attention) {
+    if (!forms.kv_scales()) return;
+    forms.one(attention + "k_proj.k_scale");
+    forms.one(attention + "v_proj.v_scale");
+  }
+  void grouped_query(const std::string& attention, int64_t heads, int64_t kv_heads, int64_t dim) {
+    forms.linear(attention + "q_proj", heads * dim, hidden());
+    forms.linear(attention + "k_proj", kv_heads * dim, hidden());
+    forms.linear(attention + "v_proj", kv_heads * dim, hidden());
+    kv_scales(attention);
+  }
+  void grouped_query(const std::string& attention) {
+    const int64_t heads = size("num_attention_heads");
+    const int64_t dim = size_or("head_dim", hidden() / heads);
+    grouped_query(attention, heads, size("num_key_value_heads"), dim);
+    forms.linear(attention + "o_proj", hidden(), heads * dim);
+  }
+  // One tensor stands for each other modality: their number changes nothing.
+  void vision(std::initializer_list<const char*> names) {
+    for (const char* name : names) forms.floats(name, {1152, 1152});
+  }
+};
+
+void add_qwen3_moe(Model& m, bool fused) {
+  m.ends();
+  for (int64_t l = 0; l < m.layers(); ++l) {
+    const std::string layer = m.layer(l);
+    m.norms(layer, {"input_layernorm", "post_attention_layernorm"});
+    m.grouped_query(layer + "self_attn.");
+    for (const char* norm : {"self_attn.q_norm", "self_attn.k_norm"})
+      m.norm(layer + norm, m.size("head_dim"));
+    const int64_t experts = m.size("num_experts"), size = m.size("moe_intermediate_size");
+    m.forms.plain(layer + "mlp.gate", experts, m.hidden());
+    fused ? m.fused_experts(layer + "mlp.experts", experts, size, true)
+          : m.experts(layer + "mlp.experts", experts, size, {});
+  }
+}
+
+void add_gated_delta(Model& m, const std::string& delta) {
+  const int64_t keys = m.size("linear_num_key_heads") * m.size("linear_key_head_dim");
+  const int64_t heads = m.size("linear_num_value_heads"), dim = m.size("linear_value_head_dim");
+  const int64_t mixed = 2 * keys + heads * dim;
+  m.forms.linear(delta + "in_proj_qkv", mixed, m.hidden());
+  m.forms.linear(delta + "in_proj_z", heads * dim, m.hidden());
+  m.forms.plain(delta + "in_proj_b", heads, m.hidden());
+  m.forms.plain(delta + "in_proj_a", heads, m.hidden());
+  m.forms.linear(delta + "out_proj", m.hidden(), heads * dim);
+  m.forms.floats(delta + "conv1d.weight", {mixed, 1, m.size("linear_conv_kernel_dim")});
+  m.forms.floats(delta + "A_log", {heads}, DType::kF32);
+  m.forms.floats(delta + "dt_bias", {heads});
+  m.norm(delta + "norm", dim);
+}
+
+void add_gated_attention(Model& m, const std::string& attention) {
+  const int64_t heads = m.size("num_attention_heads"), dim = m.size("head_dim");
+  m.forms.linear(attention + "q_proj", 2 * heads * dim, m.hidden());  // with the gate
+  m.forms.linear(attention + "k_proj", m.size("num_key_value_heads") * dim, m.hidden());
+  m.forms.linear(attention + "v_proj", m.size("num_key_value_heads") * dim, m.hidden());
+  m.forms.linear(attention + "o_proj", m.hidden(), heads * dim);
+  m.kv_scales(attention);
+  m.norm(attention + "q_norm", dim);
+  m.norm(attention + "k_norm", dim);
+}
+
+// Qwen3.5 and 3.6; without experts, the dense model.
+void add_qwen3_5(Model& m) {
+  m.ends();
+  const int64_t interval = m.size("full_attention_interval");
+  const int64_t experts = m.size_or("num_experts", 0);
+  const auto feed_forward = [&](const std::string& mlp) {
+    if (experts == 0) return m.mlp(mlp, m.size("intermediate_size"));
+    const int64_t size = m.size("moe_intermediate_size");
+    m.forms.plain(mlp + ".gate", experts, m.hidden());
+    m.forms.quantizes(mlp + ".experts.0.gate_proj")
+        ? m.experts(mlp + ".experts", experts, size, {})
+        : m.fused_experts(mlp + ".experts", experts, size, false);
+    m.mlp(mlp + ".shared_expert", m.size("shared_expert_intermediate_size"));
+    m.forms.plain(mlp + ".shared_expert_gate", 1, m.hidden());
+  };
+  for (int64_t l = 0; l < m.layers(); ++l) {
+    const std::string layer = m.layer(l);
+    m.norms(layer, {"input_layernorm", "post_attention_layernorm"});
+    (l + 1) % interval != 0 ? add_gated_delta(m, layer + "linear_attn.")
+                            : add_gated_attention(m, layer + "self_attn.");
+    feed_forward(layer + "mlp");
+  }
+  if (m.size_or("mtp_num_hidden_layers", 0) > 0) {
+    m.forms.floats("mtp.fc.weight", {m.hidden(), 2 * m.hidden()});
+    m.norms("mtp.", {"norm", "pre_fc_norm_embedding", "pre_fc_norm_hidden"});
+    feed_forward("mtp.layers.0.mlp");
+  }
+  m.vision({"model.visual.blocks.0.attn.proj.weight"});
+}
+
+// MiniMax-M2 normalizes queries and keys over all heads.
+void add_minimax_m2(Model& m) {
+  m.ends();
+  const int64_t dim = m.size("head_dim"), experts = m.size("num_local_experts");
+  for (int64_t l = 0; l < m.layers(); ++l) {
+    const std::string layer = m.layer(l), moe = layer + "block_sparse_moe.";
+    m.norms(layer, {"input_layernorm", "post_attention_layernorm"});
+    m.grouped_query(layer + "self_attn.");
+    m.norm(layer + "self_attn.q_norm", m.size("num_attention_heads") * dim);
+    m.norm(layer + "self_attn.k_norm", m.size("num_key_value_heads") * dim);
+    m.forms.plain(moe + "gate", experts, m.hidden());
+    m.forms.floats(moe + "e_score_correction_bias", {experts}, DType::kF32);
+    m.experts(moe + "experts", experts, m.size("intermediate_size"), {"w1", "w3", "w2"});
+  }
+}
+
+void add_mixtral(Model& m) {
+  m.ends();
+  for (int64_t l = 0; l < m.layers(); ++l) {
+    const std::string layer = m.layer(l), moe = layer + "block_sparse_moe.";
+    m.norms(layer, {"input_layernorm", "post_attention_layernorm"});
+    m.grouped_query(layer + "self_attn.");
+    m.forms.plain(moe + "gate", m.size("num_local_experts"), m.hidden());
+    m.experts(moe + "experts", m.size("num_local_experts"), m.size("intermediate_size"),
+              {"w1", "w3", "w2"});
+  }
+}
+
+// GLM-5.2 names the layers that have an indexer of their own.
+bool has_indexer(const Model& m, int64_t layer) {
+  if (!m.config.contains("index_topk")) return false;
+  if (!m.config.contains("indexer_types")) return true;
+  const Json& types = m.config["indexer_types"];
+  return layer >= static_cast<int64_t>(types.size()) || types[static_cast<size_t>(layer)] == "full";
+}
+
+void add_latent(Model& m, const std::string& attention, bool indexer) {
+  const int64_t heads = m.size("num_attention_heads"), q_rank = m.size("q_lora_rank");
+  const int64_t kv_rank = m.size("kv_lora_rank"), nope = m.size("qk_nope_head_dim");
+  const int64_t rope = m.size("qk_rope_head_dim"), value = m.size("v_head_dim");
+  m.forms.linear(attention + "q_a_proj", q_rank, m.hidden());
+  m.norm(attention + "q_a_layernorm", q_rank);
+  m.forms.linear(attention + "q_b_proj", heads * (nope + rope), q_rank);
+  m.forms.linear(attention + "kv_a_proj_with_mqa", kv_rank + rope, m.hidden());
+  m.norm(attention + "kv_a_layernorm", kv_rank);
+  m.forms.linear(attention + "kv_b_proj", heads * (nope + value), kv_rank);
+  m.forms.linear(attention + "o_proj", m.hidden(), heads * value);
+  if (m.forms.kv_scales()) m.forms.one(attention + "kv_scale");
+  if (!indexer) return;
+  const int64_t index_heads = m.size("index_n_heads"), dim = m.size("index_head_dim");
+  m.forms.linear(attention + "indexer.wq_b", index_heads * dim, q_rank);
+  m.forms.linear(attention + "indexer.wk", dim, m.hidden());
+  m.forms.plain(attention + "indexer.weights_proj", index_heads, m.hidden());
+  m.norm(attention + "indexer.k_norm", dim);
+  m.forms.floats(attention + "indexer.k_norm.bias", {dim});
+}
+
+// DeepSeek-V3 and V3.2, Kimi-K2, GLM-5. Layers beyond num_hidden_layers predict further tokens.
+void add_deepseek(Model& m) {
+  m.ends();
+  const int64_t experts = m.size("n_routed_experts"), size = m.size("moe_intermediate_size");
+  const int64_t next = m.size_or("num_nextn_predict_layers", 0);
+  for (int64_t l = 0; l < m.layers() + next; ++l) {
+    const std::string layer = m.layer(l), mlp = layer + "mlp";
+    m.norms(layer, {"input_layernorm", "post_attention_layernorm"});
+    add_latent(m, layer + "self_attn.", has_indexer(m, l));
+    if (l >= m.layers()) {
+      m.norms(layer, {"enorm", "hnorm", "shared_head.norm"});
+      m.forms.plain(layer + "eh_proj", m.hidden(), 2 * m.hidden());
+      m.forms.plain(layer + "embed_tokens", m.size("vocab_size"), m.hidden());
+      m.forms.plain(layer + "shared_head.head", m.size("vocab_size"), m.hidden());
+    }
+    if (l < m.size("first_k_dense_replace")) {
+      m.mlp(mlp, m.size("intermediate_size"));
+      continue;
+    }
+    m.forms.plain(mlp + ".gate", experts, m.hidden());
+    m.forms.floats(mlp + ".gate.e_score_correction_bias", {experts}, DType::kF32);
+    m.mlp(mlp + ".shared_experts", m.size("n_shared_experts") * size);
+    m.experts(mlp + ".experts", experts, size, {});
+  }
+}
+
+void add_gemma4(Model& m) {
+  m.ends(true);
+  const int64_t experts = m.size("num_experts"), size = m.size("moe_intermediate_size");
+  for (int64_t l = 0; l < m.layers(); ++l) {
+    const std::string layer = m.layer(l), attention = layer + "self_attn.";
+    m.norms(layer, {"input_layernorm", "post_attention_layernorm", "pre_feedforward_layernorm",
+                    "post_feedforward_layernorm", "pre_feedforward_layernorm_2",
+                    "post_feedforward_layernorm_1", "post_feedforward_layernorm_2"});
+    m.forms.floats(layer + "layer_scalar", {1});
+    const bool full = m.config.at("layer_types").at(static_cast<size_t>(l)) == "full_attention";
+    const int64_t heads = m.size("num_attention_heads");
+    const int64_t dim = m.size(full ? "global_head_dim" : "head_dim");
+    const int64_t kv = m.size(full ? "num_global_key_value_heads" : "num_key_value_heads") * dim;
+    m.forms.linear(attention + "q_proj", heads * dim, m.hidden());
+    m.forms.linear(attention + "k_proj", kv, m.hidden());
+    if (!full) m.forms.linear(attention + "v_proj", kv, m.hidden());
+    m.forms.linear(attention + "o_proj", m.hidden(), heads * dim);
+    m.kv_scales(attention);
+    m.norm(attention + "q_norm", dim);
+    m.norm(attention + "k_norm", dim);
+    m.mlp(layer + "mlp", m.size("intermediate_size"));
+    m.forms.plain(layer + "router.proj", experts, m.hidden());
+    m.forms.floats(layer + "router.scale", {m.hidden()});
+    m.forms.floats(layer + "router.per_expert_scale", {experts});
+    m.forms.quantizes(layer + "experts.0.gate_proj")
+        ? m.experts(layer + "experts", experts, size, {})
+        : m.fused_experts(layer + "experts", experts, size, false);
+  }
+  m.vision({"model.vision_tower.patch_embedder.input_proj.weight",
+            "model.embed_vision.embedding_projection.weight"});
+}
+
+void add_llama4(Model& m) {
+  m.ends();
+  const int64_t step = m.size("interleave_moe_layer_step");
+  const int64_t experts = m.size("num_local_experts"), size = m.size("intermediate_size");
+  for (int64_t l = 0; l < m.layers(); ++l) {
+    const std::string layer = m.layer(l), mlp = layer + "feed_forward";
+    m.norms(layer, {"input_layernorm", "post_attention_layernorm"});
+    m.grouped_query(layer + "self_attn.");
+    if ((l + 1) % step != 0) {
+      m.mlp(mlp, m.size("intermediate_size_mlp"));
+      continue;
+    }
+    m.forms.plain(mlp + ".router", experts, m.hidden());
+    m.mlp(mlp + ".shared_expert", size);
+    m.fused_experts(mlp + ".experts", experts, size, true);
+  }
+  m.vision({"vision_model.class_embedding", "multi_modal_projector.linear_1.weight"});
+}
+
+// mxfp4 is this family's own form: two tensors of all experts, and biases.
+void add_gpt_oss(Model& m) {
+  m.ends();
+  const int64_t heads = m.size("num_attention_heads"), kv_heads = m.size("num_key_value_heads");
+  const int64_t dim = m.size("head_dim"), experts = m.size("num_local_experts");
+  const auto biased = [&](const std::string& module, int64_t n, int64_t k) {
+    m.forms.plain(module, n, k);
+    m.forms.floats(module + ".bias", {n});
+  };
+  const auto packed = [&](const std::string& name, int64_t n, int64_t k) {
+    m.forms.floats(name + "_blocks", {experts, n, k / 32, 16}, DType::kU8);
+    m.forms.floats(name + "_scales", {experts, n, k / 32}, DType::kU8);
+    m.forms.floats(name + "_bias", {experts, n});
+  };
+  for (int64_t l = 0; l < m.layers(); ++l) {
+    const std::string layer = m.layer(l), attention = layer + "self_attn.";
+    m.norms(layer, {"input_layernorm", "post_attention_layernorm"});
+    biased(attention + "q_proj", heads * dim, m.hidden());
+    biased(attention + "k_proj", kv_heads * dim, m.hidden());
+    biased(attention + "v_proj", kv_heads * dim, m.hidden());
+    biased(attention + "o_proj", m.hidden(), heads * dim);
+    m.forms.floats(attention + "sinks", {heads});
+    biased(layer + "mlp.router", experts, m.hidden());
+    const int64_t size = m.size("intermediate_size");
+    packed(layer + "mlp.experts.gate_up_proj", 2 * size, m.hidden());
+    packed(layer + "mlp.experts.down_proj", m.hidden(), size);
+  }
+}
+
+// Families that no file describes: the experts tell what is usable, the rest does not count.
+struct ExpertsOnly {
+  const char *model_type, *root, *experts;  // {L} is the layer
+  Model::Names names;
+  const char* size = "moe_intermediate_size";
+  const char* hidden = "hidden_size";  // columns of the experts
+  bool fused = false;                  // one tensor for each projection
+};
+constexpr ExpertsOnly kExpertsOnly[] = {
+    {"mimo_v2_flash", "model.", "mlp.experts", {}},
+    {"minimax_m3", "model.", "block_sparse_moe.experts", {"w1", "w3", "w2"}, "intermediate_size"},
+    {"minimax_m3_vl",
+     "language_model.model.",
+     "block_sparse_moe.experts",
+     {"w1", "w3", "w2"},
+     "intermediate_size"},
+    {"kimi_linear",
+     "language_model.model.",
+     "block_sparse_moe.experts",
+     {"w1", "w3", "w2"},
+     "moe_intermediate_size",
+     "routed_expert_hidden_size"},
+    {"deepseek_v4", "", "ffn.experts", {"w1", "w3", "w2"}},
+    {"deepseek_ref", "", "ffn.experts", {"w1", "w3", "w2"}},
+    {"step3p7", "model.", "moe", {}, "moe_intermediate_size", "hidden_size", true},
+    {"nemotron_h", "backbone.", "mixer.experts", {nullptr, "up_proj", "down_proj"}},
+};
+
+bool has_experts(const Json& config, int64_t layer) {
+  if (config.contains("moe_layer_freq") && config["moe_layer_freq"].is_array())
+    return config["moe_layer_freq"].at(static_cast<size_t>(layer)) == 1;
+  if (config.contains("hybrid_override_pattern"))
+    return config["hybrid_override_pattern"].get<std::string>().at(static_cast<size_t>(layer)) ==
+           'E';
+  return layer >= config.value("first_k_dense_replace", 0);
+}
+
+void add_experts_only(Model& m, const ExpertsOnly& family) {
+  m.root = family.root;
+  m.forms.plain(m.root + "embed_tokens", m.size("vocab_size"), m.hidden());
+  int64_t experts = 0;
+  for (const char* key : {"num_experts", "num_local_experts", "n_routed_experts"})
+    experts = m.size_or(key, experts);
+  if (experts == 0) return;  // a dense model
+  const int64_t size = m.size_or(family.size, 0), hidden = m.size_or(family.hidden, m.hidden());
+  const int64_t layers = m.size_or("num_hidden_layers", 1);
+  for (int64_t l = 0; l < layers; ++l) {
+    if (!has_experts(m.config, l)) continue;
+    const std::string prefix = m.layer(l) + family.experts;
+    for (int64_t e = 0; e < experts && !family.fused; ++e) {
+      const std::string expert = str(prefix, ".", e, ".");
+      if (family.names.gate != nullptr) m.forms.linear(expert + family.names.gate, size, hidden);
+      m.forms.linear(expert + family.names.up, size, hidden);
+      m.forms.linear(expert + family.names.down, hidden, size);
+    }
+    if (!family.fused) continue;
+    m.forms.floats(prefix + ".gate_proj.weight", {experts, size, hidden});
+    m.forms.floats(prefix + ".up_proj.weight", {experts, size, hidden});
+    m.forms.floats(prefix + ".down_proj.weight", {experts, hidden, size});
+  }
+}
+
+}  // namespace
+
+void add_tensors(const Json& config, ModuleForms& forms) {
+  const bool wrapped = config.contains("text_config");
+  Model m{wrapped ? config["text_config"] : config, forms};
+  const std::string whole = config.value("model_type", "");
+  const std::string type = m.config.value("model_type", whole);
+  if (whole == "kimi_k25" || whole == "llama4") {
+    m.root = "language_model.model.";
+    m.output = "language_model.lm_head";
+  } else if (wrapped) {
+    m.root = "model.language_model.";
+  }
+  if (type == "qwen3_moe") return add_qwen3_moe(m, false);
+  if (type == "qwen3_vl_moe_text") return add_qwen3_moe(m, true);
+  if (type == "qwen3_5_moe_text" || type == "qwen3_5_text") return add_qwen3_5(m);
+  if (type == "minimax_m2") return add_minimax_m2(m);
+  if (type == "mixtral") return add_mixtral(m);
+  if (type == "deepseek_v3" || type == "deepseek_v32" || type == "kimi_k2" || type == "glm_moe_dsa")
+    return add_deepseek(m);
+  if (type == "gemma4_text") return add_gemma4(m);
+  if (type == "llama4_text") return add_llama4(m);
+  if (type == "gpt_oss") return add_gpt_oss(m);
+  for (const ExpertsOnly& family : kExpertsOnly) {
+    if (type == family.model_type) return add_experts_only(m, family);
+  }
+  throw std::runtime_error("no tensor names for model_type " + type + ": add them in this file");
+}
+
+}  // namespace moracle::published
