@@ -246,12 +246,12 @@ Status FusedMoe::apply_chunked(const ConstMatrix& input, TopkIds topk_ids, TopkW
   const Plan& plan = state_->plan;
   const Matrix hidden = as_operand(input);
   const int64_t most = plan.max_num_tokens, top_k = plan.layer.top_k;
-  if (hidden.rows <= most) return apply(input, topk_ids, topk_weights, output, stream, lora_ids);
   if (hidden.rows != output.rows) {
     return Error{ErrorKind::kInvalidArgument, "", plan.layer.name,
                  "the same number of rows in output and hidden",
                  str("they have ", output.rows, " and ", hidden.rows)};
   }
+  if (hidden.rows <= most) return apply(input, topk_ids, topk_weights, output, stream, lora_ids);
   for (int64_t first = 0; first < hidden.rows; first += most) {
     const int64_t count = std::min(most, hidden.rows - first);
     const auto from = [first](auto* values, int64_t each) {
