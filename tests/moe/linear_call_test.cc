@@ -24,8 +24,8 @@ class LinearCallTest : public ::testing::Test {
     std::vector<CanonicalMatrix> one;
     one.push_back(conformance::random_matrix({.n = kOutputs, .k = kHidden, .key = kBF16Weight}, 3));
     DescribedMatrix described = DescribedMatrix::from({kBF16Weight, {}}, std::move(one));
-    const Selection selection =
-        select({.layer = linear_spec("router", described)}, Machine::here());
+    const Selection selection = select(
+        {.layer = linear_spec("router", described), .platform = Platform::kCpu}, Machine::here());
     linear_.emplace(
         must(Linear::make(std::move(described), selection, std::make_shared<Workspace>(device_))));
     weight_ = testing::normal_floats(random_, kHidden);

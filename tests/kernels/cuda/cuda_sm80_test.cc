@@ -98,7 +98,7 @@ class CudaSm80Test : public CudaTest {
         testing::must(kCudaReferenceKernels.make(weights(p, kCanonicalLayout), {}, *device_));
     const int64_t n = p.shape.n;
     const Buffer y = untouched(run, n);
-    expect_done(linear->run(run.rows, Matrix::f32(y.as<float>(), run.rows.num_rows, n), {}));
+    expect_done(linear->run({run.rows, Matrix::f32(y.as<float>(), run.rows.num_rows, n)}, {}));
     return download<float>(y);
   }
 
