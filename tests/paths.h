@@ -9,7 +9,7 @@ namespace moracle::testing {
 std::string golden_dir();
 std::string docs_dir();
 std::string models_dir();
-std::string checkpoints_dir();  // full checkpoints; they may be missing
+std::string checkpoints_dir();        // full checkpoints; they may be missing
 std::string published_configs_dir();  // config.json files of published models; it may be missing
 std::string command_path();
 

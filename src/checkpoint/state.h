@@ -20,7 +20,7 @@ struct Checkpoint::State {
   Tensors tensors;
   std::string producer = "plain";
   std::vector<std::string> not_used = {};  ///< see Checkpoint::not_used, beside the reader's
-  std::unique_ptr<Reader> reader;  // null if the checkpoint is plain
+  std::unique_ptr<Reader> reader;          // null if the checkpoint is plain
   std::string architecture;
   const ExpertConvention* convention = nullptr;  // nothing where the family is unknown
   int64_t num_layers = 0;

@@ -96,8 +96,7 @@ class AutoRoundReader : public Reader {
   }
   bool stores(const Tensors& tensors, const std::string& module) const override {
     return tensors.find(module + ".qweight") != nullptr ||
-           tensors.find(module + ".weight_packed") != nullptr ||
-           stores_fp8(tensors, module);
+           tensors.find(module + ".weight_packed") != nullptr || stores_fp8(tensors, module);
   }
   std::string expected(const std::string& module) const override {
     switch (options_[0].type) {
