@@ -200,9 +200,9 @@ Status FusedMoe::State::Pass::quantize_static(const Matrix& from, const int32_t*
 Status FusedMoe::State::Pass::add_adapters(const Matrix& x, const int32_t* row_index, bool is_w13,
                                            const Matrix& y) {
   if (call_.lora_ids == nullptr) return {};
-  const AdapterScratch& adapters = layer_.adapters;
-  LoraTable table{is_w13 ? adapters.w13_a : adapters.w2_a,
-                  is_w13 ? adapters.w13_b : adapters.w2_b,
+  const AdapterScratch& stacked = layer_.adapters;
+  LoraTable table{is_w13 ? stacked.w13_a : stacked.w2_a,
+                  is_w13 ? stacked.w13_b : stacked.w2_b,
                   plan_.experts.num_local(),
                   1,
                   plan_.lora_rank,
