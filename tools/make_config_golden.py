@@ -110,7 +110,7 @@ ROPE = {
     "proportional by factor": dict(
         rope_parameters=dict(rope_type="proportional", rope_theta=7e3, partial_rotary_factor=1.0, factor=2.0)),
 }
-# Of models that rotate a part of each head.
+# Models that rotate only a part of each head.
 PARTIAL = {
     "part": dict(partial_rotary_factor=0.75),
     "part in parameters": dict(partial_rotary_factor=0.75, rope_parameters=dict(partial_rotary_factor=1.0)),

@@ -42,6 +42,10 @@ double typical_difference(const std::vector<float>& got, const std::vector<float
   return median(std::move(each));
 }
 
+// Both models run on the same backend, so the rounding of e4m3 keys and values decides on every
+// CPU.
+constexpr double kFp8Bound = 4e-1;
+
 // Grouped queries, sinks and windows, latent attention.
 TEST(NarrowKvCache, LogitsOfEveryArchitectureStayWithinRounding) {
   for (const std::string& architecture : testing::golden_models()) {
@@ -64,7 +68,7 @@ TEST(NarrowKvCache, LogitsOfEveryArchitectureStayWithinRounding) {
     EXPECT_GT(int8, 0);
     EXPECT_LT(int8, 4e-2) << architecture;
     EXPECT_GT(fp8, 0);
-    EXPECT_LT(fp8, 4e-1) << architecture;
+    EXPECT_LT(fp8, kFp8Bound) << architecture;
   }
 }
 
@@ -107,7 +111,7 @@ TEST(NarrowKvCache, Fp8UsesScalesOfTheFile) {
     std::printf("%s: fp8 %.1e, with scales %.1e, cut off %.1e and %.1e of the logits\n",
                 architecture, plain, fine, cut_keys, cut_values);
     EXPECT_NE(fine, plain);
-    EXPECT_LT(fine, 4e-1);
+    EXPECT_LT(fine, kFp8Bound);
     EXPECT_GT(cut_keys, fine);
     EXPECT_GT(cut_values, fine);
   }

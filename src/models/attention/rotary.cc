@@ -235,8 +235,8 @@ Result<RotaryAndScale> read_rotary(const Config& config, const std::optional<Con
     theta *= std::pow(alpha, static_cast<double>(dim) / static_cast<double>(dim - 2));
   } else if (type == "dynamic") {
     // Stretches contexts beyond max_position_embeddings, which no cache reaches.
-    MORACLE_TRY(const double stretch, positive(*rope, {"factor"}, 0));
-    MORACLE_TRY(read.score_scale, read_score_scale(*rope, stretch));
+    MORACLE_TRY(const double context_factor, positive(*rope, {"factor"}, 0));
+    MORACLE_TRY(read.score_scale, read_score_scale(*rope, context_factor));
   } else if (type != "default") {
     return rope->unsupported(
         {"rope_type"}, "default, dynamic, linear, llama3, proportional or yarn", "it is " + type);
