@@ -14,7 +14,7 @@
 #include <vector>
 
 #include "kernels/cuda/gemm_sm80/mma_choice.h"
-#include "kernels/cuda/gemm_sm80/mma_linear.cuh"
+#include "kernels/cuda/gemm_sm80/mma_kernel.cuh"
 
 using namespace moracle;
 using namespace moracle::cuda;

@@ -2,7 +2,7 @@
 // cache holds. One scheme a program:
 //
 //   nvcc -std=c++20 -O2 --expt-relaxed-constexpr -gencode arch=compute_90a,code=sm_90a -Iinclude
-//     -Isrc -DMORACLE_SCHEME=4 bench/lab/wgmma_tiles.cu src/kernels/cuda/gemm_sm90/weight_boxes.cc
+//     -Isrc -DMORACLE_SCHEME=4 bench/lab/wgmma_tiles.cu src/kernels/cuda/gemm_sm90/weight_tiles.cc
 //     src/kernels/cuda/device/{tensor_map,cuda_check}.cc -cudart static
 //     -o wgmma_tiles
 //   wgmma_tiles check              every kernel, ragged experts
@@ -19,8 +19,8 @@
 #include <string>
 #include <vector>
 
-#include "kernels/cuda/gemm_sm80/mma_linear.cuh"
-#include "kernels/cuda/gemm_sm90/wgmma_linear.cuh"
+#include "kernels/cuda/gemm_sm80/mma_kernel.cuh"
+#include "kernels/cuda/gemm_sm90/wgmma_kernel.cuh"
 
 using namespace moracle;
 using namespace moracle::cuda;

@@ -7,9 +7,9 @@
 #include "kernels/cuda/cuda_makers.h"
 #include "kernels/cuda/dense/cublaslt_matmul.h"
 #include "kernels/cuda/dense/cublaslt_plan.h"
-#include "kernels/cuda/dense/few_router.h"
-#include "kernels/cuda/dense/few_rows.h"
 #include "kernels/cuda/device/cuda_device.h"
+#include "kernels/cuda/gemv/dense_bf16.h"
+#include "kernels/cuda/gemv/router.h"
 #include "kernels/kernel_watch.h"
 
 namespace moracle {

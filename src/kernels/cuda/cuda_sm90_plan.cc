@@ -3,11 +3,11 @@
 #include <algorithm>
 
 #include "kernels/cuda/cuda_makers.h"
-#include "kernels/cuda/decode/few_plan.h"
 #include "kernels/cuda/dense/cublaslt_plan.h"
 #include "kernels/cuda/gemm_sm80/mma_plan.h"
-#include "kernels/cuda/gemm_sm90/row_exponents_plan.h"
 #include "kernels/cuda/gemm_sm90/wgmma_plan.h"
+#include "kernels/cuda/gemv/gemv_plan.h"
+#include "kernels/cuda/operands/scaling_plan.h"
 #include "kernels/kernels.h"
 #include "oracle/machine/libraries.h"
 

@@ -11,7 +11,7 @@
 #include "base/text.h"
 #include "conformance/conformance.h"
 #include "kernels/cuda/cuda_test.h"
-#include "kernels/cuda/dense/few_router.h"
+#include "kernels/cuda/gemv/router.h"
 #include "moracle/moe.h"
 #include "support/floats.h"
 #include "support/must.h"

@@ -1,5 +1,5 @@
 // cuda-sm80, weights in bf16.
-#include "kernels/cuda/gemm_sm80/mma_linear.cuh"
+#include "kernels/cuda/gemm_sm80/mma_kernel.cuh"
 
 namespace moracle::cuda {
 

@@ -1,5 +1,5 @@
 // cuda-sm80, weights in fp4, activations in floats or int8.
-#include "kernels/cuda/gemm_sm80/mma_linear.cuh"
+#include "kernels/cuda/gemm_sm80/mma_kernel.cuh"
 
 namespace moracle::cuda {
 

@@ -1,5 +1,5 @@
 // cuda-sm80, integer weights and activations in int8.
-#include "kernels/cuda/gemm_sm80/mma_linear.cuh"
+#include "kernels/cuda/gemm_sm80/mma_kernel.cuh"
 
 namespace moracle::cuda {
 

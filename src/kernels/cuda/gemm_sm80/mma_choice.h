@@ -1,8 +1,8 @@
 // Selects the kernels for a matrix, and builds the arguments of a run.
 #pragma once
 
-#include "kernels/cuda/gemm_sm80/mma_args.h"
 #include "kernels/cuda/gemm_sm80/mma_plan.h"
+#include "kernels/cuda/tiles/arguments.h"
 #include "kernels/grouped_linear.h"
 
 namespace moracle::cuda {

@@ -4,7 +4,7 @@
 
 #include "base/text.h"
 #include "kernels/cuda/cuda_makers.h"
-#include "kernels/cuda/gemm_sm90/row_exponents_plan.h"
+#include "kernels/cuda/operands/scaling_plan.h"
 #include "kernels/kernels.h"
 #include "layout/mma16.h"
 #include "quant/activation.h"

@@ -2,8 +2,8 @@
 #pragma once
 
 #include "kernels/cuda/block.cuh"
-#include "kernels/cuda/gemm_sm80/mma_args.h"
-#include "kernels/cuda/gemm_sm80/mma_operands.cuh"
+#include "kernels/cuda/operands/mma_operands.cuh"
+#include "kernels/cuda/tiles/arguments.h"
 #include "layout/mma16.h"
 
 namespace moracle::cuda {

@@ -1,7 +1,7 @@
 // Arguments of a grouped GEMM on Hopper's tensor cores, and its kernels.
 #pragma once
 
-#include "kernels/cuda/gemm_sm90/weight_boxes.h"
+#include "kernels/cuda/gemm_sm90/weight_tiles.h"
 
 namespace moracle::cuda {
 

@@ -3,7 +3,7 @@
 #pragma once
 
 #include "kernels/cuda/gemm_sm90/wgmma_args.h"
-#include "kernels/cuda/gemm_sm90/wgmma_sums.cuh"
+#include "kernels/cuda/gemm_sm90/wgmma_mainloop.cuh"
 #include "layout/fragment_order.h"
 
 namespace moracle::cuda {

@@ -4,9 +4,9 @@
 
 #include "base/text.h"
 #include "kernels/cuda/cuda_kernels.h"
-#include "kernels/cuda/gemm_sm90/row_exponents_plan.h"
-#include "kernels/cuda/gemm_sm90/wgmma_gemm.h"
+#include "kernels/cuda/gemm_sm90/wgmma_launch.h"
 #include "kernels/cuda/gemm_sm90/wgmma_plan.h"
+#include "kernels/cuda/operands/scaling_plan.h"
 #include "kernels/cuda/ops/quantize_vectors.h"
 #include "quant/activation.h"
 

@@ -5,7 +5,7 @@
 
 #include "base/text.h"
 #include "kernels/cuda/gemm_sm80/mma_plan.h"
-#include "kernels/cuda/gemm_sm90/row_exponents_plan.h"
+#include "kernels/cuda/operands/scaling_plan.h"
 #include "layout/mma16.h"
 #include "quant/activation.h"
 

@@ -1,7 +1,7 @@
 // Mainloops whose sums are promoted: those of some columns are scaled and added to f32 totals.
 #pragma once
 
-#include "kernels/cuda/gemm_sm90/wgmma_stage.cuh"
+#include "kernels/cuda/gemm_sm90/wgmma_consumer.cuh"
 
 namespace moracle::cuda {
 

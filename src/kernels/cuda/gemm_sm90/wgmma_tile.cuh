@@ -3,7 +3,7 @@
 
 #include "kernels/cuda/gemm_sm80/mma_tile.cuh"
 #include "kernels/cuda/gemm_sm90/wgmma_args.h"
-#include "kernels/cuda/gemm_sm90/wgmma_operands.cuh"
+#include "kernels/cuda/operands/wgmma_operands.cuh"
 #include "kernels/cuda/ptx/cluster.cuh"
 #include "kernels/cuda/ptx/shared_memory.cuh"
 

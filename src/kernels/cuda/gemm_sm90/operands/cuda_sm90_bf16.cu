@@ -1,5 +1,5 @@
 // cuda-sm90, weights in bf16.
-#include "kernels/cuda/gemm_sm90/wgmma_linear.cuh"
+#include "kernels/cuda/gemm_sm90/wgmma_kernel.cuh"
 
 namespace moracle::cuda {
 

@@ -1,5 +1,5 @@
 // cuda-sm90, weights and activations in int8.
-#include "kernels/cuda/gemm_sm90/wgmma_linear.cuh"
+#include "kernels/cuda/gemm_sm90/wgmma_kernel.cuh"
 
 namespace moracle::cuda {
 
