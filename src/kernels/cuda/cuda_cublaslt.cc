@@ -4,11 +4,12 @@
 #if defined(MORACLE_WITH_CUBLASLT)
 #include "base/text.h"
 #include "kernels/check_ops.h"
+#include "kernels/cuda/cuda_cublaslt_plan.h"
 #include "kernels/cuda/cuda_makers.h"
 #include "kernels/cuda/dense/cublaslt_matmul.h"
-#include "kernels/cuda/dense/cublaslt_plan.h"
 #include "kernels/cuda/device/cuda_device.h"
 #include "kernels/cuda/gemv/dense_bf16.h"
+#include "kernels/cuda/gemv/gemv_plan.h"
 #include "kernels/cuda/gemv/router.h"
 #include "kernels/kernel_watch.h"
 
@@ -26,20 +27,20 @@ const float* bias_of(const KernelWeights& weights) {
   return reinterpret_cast<const float*>(weights.expert(0) + weights.sections.bias);
 }
 
-FewRows few_rows_of(const KernelWeights& weights, const Matrix& x, const Matrix& y) {
+DenseBf16 dense_bf16_of(const KernelWeights& weights, const Matrix& x, const Matrix& y) {
   return {weights.buffer.as<uint16_t>(), bias_of(weights), weights.shape.n, weights.shape.k, x, y};
 }
 
 // A router: norm, logits and the choice of experts.
-class FewRouter : public LinearKernel {
+class GemvRouter : public LinearKernel {
  public:
-  FewRouter(const KernelWeights& weights, Buffer arrived, CudaDevice& device)
+  GemvRouter(const KernelWeights& weights, Buffer arrived, CudaDevice& device)
       : weights_(weights), arrived_(std::move(arrived)), device_(device) {}
 
   bool serves(const LinearCall& call) const override {
     const auto* const normed = call.from<NormedInput>();
     return call.from<GroupedRows>() == nullptr && call.x().dtype == DType::kBF16 &&
-           (normed == nullptr || normed->sum.data == nullptr) && few_router_serves(call);
+           (normed == nullptr || normed->sum.data == nullptr) && gemv_router_serves(call);
   }
   Status run(const LinearCall& call, Stream stream) override {
     const Matrix& x = call.x();
@@ -47,13 +48,13 @@ class FewRouter : public LinearKernel {
       report({dense_kernel_name(x.rows, weights_.shape.n), weights_.shape});
     const auto* const normed = call.from<NormedInput>();
     const AddRmsNorm* norm = normed != nullptr ? &normed->norm : nullptr;
-    if (norm != nullptr && !few_router_norms(*norm)) {
+    if (norm != nullptr && !gemv_router_norms(*norm)) {
       MORACLE_CHECK(device_.ops().add_rms_norm(norm->x, norm->y, norm->weight, norm->epsilon,
                                                norm->out, stream));
       norm = nullptr;
     }
-    return route_few_rows(device_.queue(), few_rows_of(weights_, x, call.out),
-                          *call.to<LinearCall::Route>(), norm, arrived_.as<unsigned>(), stream);
+    return route_gemv(device_.queue(), dense_bf16_of(weights_, x, call.out),
+                      *call.to<LinearCall::Route>(), norm, arrived_.as<unsigned>(), stream);
   }
 
  private:
@@ -84,8 +85,8 @@ class DenseLinear : public LinearKernel {
     if (count == 0) return {};
     if (kernels_are_watched()) report({dense_kernel_name(count, shape.n), shape});
     const Matrix from = x.slice(0, count), to = y.slice(0, count);
-    if (is_few_rows(count, shape.n))
-      return multiply_few_rows(queue_, few_rows_of(weights_, from, to), stream);
+    if (is_dense_gemv(count, shape.n))
+      return multiply_dense_bf16(queue_, dense_bf16_of(weights_, from, to), stream);
     const void* added = nullptr;  // cuBLASLt adds a bias of y's dtype
     if (shape.bias) added = y.dtype == DType::kF32 ? bias_of(weights_) : short_bias_.data();
     return library_->multiply({weights_.buffer.data(), added, shape.n, shape.k, from, to}, stream);
@@ -108,7 +109,7 @@ Result<std::unique_ptr<GroupedLinear>> make_cublaslt(KernelWeights&& weights, co
     return wrong("one matrix", str("there are ", weights.num_experts, " experts"));
   const Turn turn = device.turn();
   MORACLE_TRY(const CurrentDevice here, CurrentDevice::enter(gpu->queue().index));
-  MORACLE_CHECK(load_few_rows());
+  MORACLE_CHECK(load_dense_bf16());
   std::shared_ptr<CublasLt>& library = gpu->cublaslt();
   if (!library) {
     MORACLE_TRY(library, CublasLt::open(device, gpu->queue()));
@@ -128,8 +129,8 @@ Result<std::unique_ptr<GroupedLinear>> make_cublaslt(KernelWeights&& weights, co
     const unsigned none = 0;
     MORACLE_TRY(Buffer arrived, device.allocate(sizeof none));
     MORACLE_CHECK(device.upload(arrived.data(), &none, sizeof none));
-    MORACLE_CHECK(load_few_router());
-    linear->add<FewRouter>(std::move(arrived), *gpu);
+    MORACLE_CHECK(load_gemv_router());
+    linear->add<GemvRouter>(std::move(arrived), *gpu);
   }
   linear->add<DenseLinear>(std::move(short_bias), library, gpu->queue());
   MORACLE_CHECK(linear->weights_replaced({}));

@@ -1,10 +1,11 @@
 // Backend "cuda-sm90". Few tokens run in decode/, which streams the weights of each expert once,
 // more tokens in gemm_sm90/, on wgmma. All else runs in the kernels of cuda-sm80, which read the
 // same layout: adapters, batched activations, act-order, deterministic plans.
+#include "kernels/cuda/cuda_cublaslt_plan.h"
 #include "kernels/cuda/cuda_kernels.h"
 #include "kernels/cuda/cuda_makers.h"
-#include "kernels/cuda/dense/cublaslt_plan.h"
 #include "kernels/cuda/gemm_sm90/exponents.h"
+#include "kernels/cuda/operands/scaling_plan.h"
 
 namespace moracle::cuda {
 namespace {
@@ -40,8 +41,8 @@ Result<std::unique_ptr<GroupedLinear>> make_sm90(KernelWeights&& weights, const 
   MORACLE_TRY(std::unique_ptr<GroupedLinear> linear, make_matrix(std::move(weights), plan, *gpu));
   // In the order of the plan.
   if (plan.linear_up_to > 0) {
-    MORACLE_CHECK(add_quantized_rows(*linear, *gpu));
-    MORACLE_CHECK(add_few_linear(*linear, plan.linear_up_to, *gpu));
+    MORACLE_CHECK(add_quantized_linear(*linear, *gpu));
+    MORACLE_CHECK(add_gemv_linear(*linear, plan.linear_up_to, *gpu));
   }
 #if defined(MORACLE_WITH_CUBLASLT)
   if (const int64_t tokens = cublaslt_block_tokens(plan); tokens > 0)
@@ -61,7 +62,7 @@ Result<std::vector<std::unique_ptr<FusedExperts>>> make_sm90_experts(const Group
   const FusedTokens& tokens = plan.matrices[0].kernel.fused;
   std::vector<std::unique_ptr<FusedExperts>> kernels;
   if (tokens.up_to > 0) {
-    MORACLE_TRY(kernels.emplace_back(), make_few_experts(w13, w2, plan, *gpu));
+    MORACLE_TRY(kernels.emplace_back(), make_gemv_experts(w13, w2, plan, *gpu));
   }
   if (tokens.from > 0) {
     MORACLE_TRY(kernels.emplace_back(), make_wgmma_experts(w13, w2, plan, *gpu));

@@ -2,8 +2,8 @@
 // both leave. cuBLASLt multiplies many tokens of linear layers in fp8 blocks.
 #include <algorithm>
 
+#include "kernels/cuda/cuda_cublaslt_plan.h"
 #include "kernels/cuda/cuda_makers.h"
-#include "kernels/cuda/dense/cublaslt_plan.h"
 #include "kernels/cuda/gemm_sm80/mma_plan.h"
 #include "kernels/cuda/gemm_sm90/wgmma_plan.h"
 #include "kernels/cuda/gemv/gemv_plan.h"
@@ -24,11 +24,11 @@ void extend(std::vector<KernelUse>& uses, int64_t tokens, std::string name) {
 // GEMM 2 has no activation.
 void add_few(const KernelRequest& request, int64_t last, std::vector<KernelUse>& uses) {
   for (int64_t tokens = 1; tokens <= last; ++tokens) {
-    const bool adds =
-        request.activation == nullptr && few_adds(tokens, request.rows_per_token, request.shape.n);
+    const bool adds = request.activation == nullptr &&
+                      gemv_combines(tokens, request.rows_per_token, request.shape.n);
     const int choice = adds ? (tokens <= 8 ? 0 : 1)
-                            : few_choice(tokens, request.rows_per_token, request.num_experts);
-    extend(uses, tokens, few_kernel_name(request.scheme, choice == 0 ? 8 : 16, adds));
+                            : gemv_choice(tokens, request.rows_per_token, request.num_experts);
+    extend(uses, tokens, gemv_kernel_name(request.scheme, choice == 0 ? 8 : 16, adds));
   }
 }
 
@@ -63,11 +63,11 @@ void add_rest(std::vector<KernelUse>& uses, int64_t first, int64_t last, KernelP
 // Few tokens of a linear layer stream its weights, too. More tokens run on wgmma, and many in fp8
 // blocks in cuBLASLt.
 KernelPlan plan_linear(const KernelRequest& request, const Machine& machine, KernelPlan plan) {
-  if (request.deterministic || !few_serves(request.shape, request.scheme)) return plan;
+  if (request.deterministic || !gemv_serves(request.shape, request.scheme)) return plan;
   std::vector<KernelUse> uses;
-  plan.linear_up_to = std::min(kMostFewLinearTokens, request.max_num_tokens);
+  plan.linear_up_to = std::min(kMostGemvLinearTokens, request.max_num_tokens);
   for (int64_t tokens = 1; tokens <= plan.linear_up_to; ++tokens)
-    extend(uses, tokens, few_kernel_name(request.scheme, tokens <= 8 ? 8 : 16, false));
+    extend(uses, tokens, gemv_kernel_name(request.scheme, tokens <= 8 ? 8 : 16, false));
   const bool many = wgmma_tiles(request.shape, request.scheme) > 0 && !wgmma_rounds(request.scheme);
   if (many && plan.linear_up_to < request.max_num_tokens) {
     plan.dense_from = plan.linear_up_to + 1;
@@ -95,9 +95,9 @@ KernelPlan plan_linear(const KernelRequest& request, const Machine& machine, Ker
 KernelPlan plan_fused(const KernelRequest& request, KernelPlan plan) {
   std::vector<KernelUse> uses;
   int64_t least = wgmma_least_tokens(request);
-  if (few_serves(request.shape, request.scheme)) {
-    if (least > 0) least = std::max(least, few_before_wgmma(request) + 1);
-    plan.fused.up_to = few_most_tokens(request, least);
+  if (gemv_serves(request.shape, request.scheme)) {
+    if (least > 0) least = std::max(least, gemv_before_wgmma(request) + 1);
+    plan.fused.up_to = gemv_most_tokens(request, least);
     add_few(request, plan.fused.up_to, uses);
   }
   if (least > 0 && least <= request.max_num_tokens) plan.fused.from = least;

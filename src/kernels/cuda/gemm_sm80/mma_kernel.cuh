@@ -1,16 +1,18 @@
-// Kernel of cuda-sm80. Each block goes through tiles, starting at tile blockIdx.x. Only the device
-// knows how many tiles there are.
+// Kernel of cuda-sm80. Blocks are persistent and compute tiles from tile blockIdx.x on. Only the
+// device knows how many tiles there are.
 #pragma once
 
+#include "kernels/cuda/gemm_sm80/mma_kernels.h"
 #include "kernels/cuda/gemm_sm80/mma_mainloop.cuh"
 #include "kernels/cuda/gemm_sm80/mma_plan.h"
 #include "kernels/cuda/ptx/cp_async.cuh"
 #include "kernels/cuda/ptx/pdl.cuh"
+#include "kernels/cuda/tiles/tile_finder.cuh"
 
 namespace moracle::cuda {
 
 template <class Operand, class Tile>
-__global__ void __launch_bounds__(Tile::kThreads, Tile::kBlocksPerSm) mma_linear(const MmaArgs a) {
+__global__ void __launch_bounds__(Tile::kThreads, Tile::kBlocksPerSm) mma_linear(const GemmArgs a) {
   pdl_wait();
   pdl_launch_dependents();
   extern __shared__ __align__(16) uint8_t stages[];

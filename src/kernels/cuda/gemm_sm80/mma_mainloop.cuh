@@ -5,52 +5,17 @@
 
 #include "kernels/cuda/elements.cuh"
 #include "kernels/cuda/gemm_sm80/mma_loader.cuh"
+#include "kernels/cuda/operands/unpack.cuh"
 #include "kernels/cuda/ptx/ldmatrix.cuh"
+#include "kernels/cuda/tiles/groups.cuh"
+#include "kernels/cuda/tiles/tile_finder.cuh"
 
 namespace moracle::cuda {
-
-__device__ inline int lane_row() {
-  return static_cast<int>(threadIdx.x % 32 / 4);
-}
-__device__ inline int lane_col() {
-  return static_cast<int>(threadIdx.x % 4);
-}
-
-// Reads a lane's words of a k-block from shared memory.
-__device__ inline void read_words(const uint8_t* from, uint32_t (&to)[2]) {
-  const uint2 two = *reinterpret_cast<const uint2*>(from);
-  to[0] = two.x, to[1] = two.y;
-}
-__device__ inline void read_words(const uint8_t* from, uint32_t (&to)[4]) {
-  const uint4 four = *reinterpret_cast<const uint4*>(from);
-  to[0] = four.x, to[1] = four.y, to[2] = four.z, to[3] = four.w;
-}
-// Reads 16 columns for one instruction, and 16 for the next.
-__device__ inline void read_words(const uint8_t* from, uint32_t (&to)[8]) {
-  const auto* const four = reinterpret_cast<const uint4*>(from);
-  const uint4 low = four[0], high = four[32];
-  to[0] = low.x, to[1] = low.y, to[2] = low.z, to[3] = low.w;
-  to[4] = high.x, to[5] = high.y, to[6] = high.z, to[7] = high.w;
-}
-
-/// Reads a lane's words of a k-block of codes, or of a part of it, from shared memory. The block's
-/// first byte is `from`.
-template <int kCodeBits, int kWords>
-__device__ inline void read_codes(const uint8_t* from, uint32_t (&to)[kWords]) {
-  const int lane = static_cast<int>(threadIdx.x % 32);
-  if constexpr (kCodeBits == 8) {
-    uint32_t of_rows[4];  // of one row, then of the next
-    ldmatrix_x4(of_rows, from + lane * 16);
-    to[0] = of_rows[0], to[1] = of_rows[2], to[2] = of_rows[1], to[3] = of_rows[3];
-  } else {
-    read_words(from + lane * (kCodeBits == 4 ? 8 : 16), to);
-  }
-}
 
 template <class Operand, class Tile>
 class MmaSums {
  public:
-  __device__ explicit MmaSums(const MmaArgs& args) : a_(args), left_(args.close_blocks) {
+  __device__ explicit MmaSums(const GemmArgs& args) : a_(args), left_(args.close_blocks) {
     if constexpr (Operand::kZeros && !kInteger) {
 #pragma unroll
       for (auto& of_panel : zeros_) {
@@ -92,7 +57,7 @@ class MmaSums {
       store_panel(stage, place, panels[panel(p)], [&](int o, int i, float x_scale) {
         const float2 gate = total(of_gate, p, o, i, x_scale);
         const float2 up = total(of_up, p + Tile::kWarpHalf, o, i, x_scale);
-        return float2{activated(gate.x, up.x), activated(gate.y, up.y)};
+        return float2{activated(a_, gate.x, up.x), activated(a_, gate.y, up.y)};
       });
     }
   }
@@ -286,14 +251,6 @@ class MmaSums {
     return {value.x + factors.bias.x, value.y + factors.bias.y};
   }
 
-  // Comparisons propagate NaN. The result becomes bf16: the last bits of the quotient and of the
-  // exponential are not worth their instructions.
-  __device__ float activated(float gate, float up) const {
-    gate = gate > a_.limit ? a_.limit : gate;
-    up = up > a_.limit ? a_.limit : (up < -a_.limit ? -a_.limit : up);
-    return __fdividef(gate, __expf(-a_.sharpness * gate) + 1.0f) * (up + a_.offset);
-  }
-
   /// Stores `value` for each of a lane's rows of a panel. Outputs other than pairs of bf16 have
   /// separate code.
   template <class ValueOf>
@@ -328,7 +285,7 @@ class MmaSums {
     }
   }
 
-  const MmaArgs& a_;
+  const GemmArgs& a_;
   int left_;  // k-blocks until the group ends
   Sum sum_[Tile::kPanels][Tile::kOctets][4] = {};
   float result_[Operand::kGroups ? Tile::kPanels : 1][Operand::kGroups ? Tile::kOctets : 1][4] = {};

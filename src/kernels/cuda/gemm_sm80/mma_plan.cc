@@ -7,28 +7,9 @@
 #include "kernels/cuda/operands/scaling_plan.h"
 #include "kernels/kernels.h"
 #include "layout/mma16.h"
-#include "quant/activation.h"
 
 namespace moracle {
 namespace cuda {
-
-bool mma_in_groups(const MatrixShape& shape, const Scheme& scheme) {
-  const bool weights_in_groups = mma16::num_groups(shape) > 1;
-  const auto& key = scheme.activation;
-  switch (shape.key.dtype) {
-    case DType::kI8:
-      return weights_in_groups || !shape.key.symmetric;
-    case DType::kI4:
-    case DType::kF4E2M1:
-      return true;
-    case DType::kF8E4M3: {
-      const bool fp8 = key && key->dtype == DType::kF8E4M3;
-      return weights_in_groups || (fp8 && num_groups(*key, shape.k) > 1);
-    }
-    default:
-      return false;
-  }
-}
 
 int mma_choice(const MmaTiles& tiles, int64_t rows, int64_t experts) {
   const double mean =
@@ -75,7 +56,7 @@ KernelPlan plan_mma(const KernelRequest& request, const Machine&) {
   KernelPlan plan;
   plan.input_dtype = activation ? activation->dtype : DType::kBF16;
   const MmaTiles& tiles =
-      mma_in_groups(request.shape, request.scheme) ? kTilesInGroups : kTilesOfRows;
+      scales_in_groups(request.shape, request.scheme) ? kTilesInGroups : kTilesOfRows;
   int64_t from = 1;
   for (size_t i = 0; i < tiles.size(); ++i) {
     const int64_t last = last_tokens(tiles, static_cast<int>(i), request);

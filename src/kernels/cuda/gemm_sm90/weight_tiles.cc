@@ -1,13 +1,13 @@
-#include "kernels/cuda/gemm_sm90/weight_tiles.h"
-
+// Describes the weights of a matrix as TMA tiles.
 #include <algorithm>
 
 #include "base/try.h"
+#include "kernels/cuda/gemm_sm90/wgmma_args.h"
 
 namespace moracle::cuda {
 namespace {
 
-int most_groups(const MmaArgs& args, int stage_blocks) {
+int most_groups(const GemmArgs& args, int stage_blocks) {
   const int group = args.weight_groups.blocks;
   int most = 1;
   for (int first = 0; first < args.blocks; first += stage_blocks) {
@@ -19,25 +19,25 @@ int most_groups(const MmaArgs& args, int stage_blocks) {
 
 }  // namespace
 
-Result<WeightBoxes> weight_boxes(const MmaArgs& args, int stage_blocks, int block_bytes,
+Result<WeightTiles> weight_tiles(const GemmArgs& args, int stage_blocks, int block_bytes,
                                  int scale_bytes) {
-  WeightBoxes boxes{};
+  WeightTiles tma{};
   const int64_t panel_bytes = int64_t{args.blocks} * block_bytes;
-  MORACLE_TRY(boxes.codes, make_tensor_map({args.base,
-                                            8,
-                                            3,
-                                            {panel_bytes / 8, args.panels, args.num_experts, 1},
-                                            {panel_bytes, args.expert_bytes, 0},
-                                            {stage_blocks * block_bytes / 8, kBoxPanels, 1, 1}}));
-  MORACLE_TRY(boxes.columns,
+  MORACLE_TRY(tma.codes, make_tensor_map({args.base,
+                                          8,
+                                          3,
+                                          {panel_bytes / 8, args.panels, args.num_experts, 1},
+                                          {panel_bytes, args.expert_bytes, 0},
+                                          {stage_blocks * block_bytes / 8, kTmaPanels, 1, 1}}));
+  MORACLE_TRY(tma.columns,
               make_tensor_map({args.base,
                                8,
                                4,
                                {block_bytes / 8, args.panels, args.blocks, args.num_experts},
                                {panel_bytes, block_bytes, args.expert_bytes},
-                               {block_bytes / 8, kBoxPanels, stage_blocks, 1}}));
-  if (scale_bytes == 0) return boxes;
-  boxes.groups = most_groups(args, stage_blocks);
+                               {block_bytes / 8, kTmaPanels, stage_blocks, 1}}));
+  if (scale_bytes == 0) return tma;
+  tma.groups = most_groups(args, stage_blocks);
   const int64_t groups = args.weight_groups.count;
   // The groups of a panel lie side by side, so they are one run: short runs take as long as long
   // ones.
@@ -47,13 +47,13 @@ Result<WeightBoxes> weight_boxes(const MmaArgs& args, int stage_blocks, int bloc
                             3,
                             {groups * 16, args.panels, args.num_experts, 1},
                             {groups * bytes, args.expert_bytes, 0},
-                            {boxes.groups * 16, kBoxPanels, 1, 1}});
+                            {tma.groups * 16, kTmaPanels, 1, 1}});
   };
-  MORACLE_TRY(boxes.scales, in_groups(args.scales_at, scale_bytes));
+  MORACLE_TRY(tma.scales, in_groups(args.scales_at, scale_bytes));
   if (args.has_zeros) {
-    MORACLE_TRY(boxes.zeros, in_groups(args.zeros_at, 16));
+    MORACLE_TRY(tma.zeros, in_groups(args.zeros_at, 16));
   }
-  return boxes;
+  return tma;
 }
 
 }  // namespace moracle::cuda

@@ -9,11 +9,11 @@
 
 namespace moracle::cuda {
 
-class WgmmaGemm {
+class WgmmaLaunch {
  public:
   /// Loads the kernels, which graph capture could not do. Requires wgmma_tiles. The weights must
   /// stay where they are.
-  static Result<WgmmaGemm> make(const KernelWeights& weights, const Queue& queue);
+  static Result<WgmmaLaunch> make(const KernelWeights& weights, const Queue& queue);
 
   /// y of each row, or its activated gates and outputs if `activation` is not null. Rows of x are
   /// in fragment order. `y_fragments`: so are those of y. If y has scales, it holds codes: this
@@ -29,7 +29,7 @@ class WgmmaGemm {
  private:
   WgmmaKernels kernels_;
   Scheme scheme_;  // product_scheme
-  WeightBoxes boxes_{}, dense_boxes_{};
+  WeightTiles tma_{}, dense_tma_{};
   const Queue* queue_ = nullptr;
 };
 

@@ -18,7 +18,7 @@ bool in_pieces(const Matrix& x) {
 
 class WgmmaDense : public LinearKernel {
  public:
-  WgmmaDense(const KernelWeights& weights, int64_t tokens, WgmmaGemm gemm, CudaDevice& device)
+  WgmmaDense(const KernelWeights& weights, int64_t tokens, WgmmaLaunch gemm, CudaDevice& device)
       : weights_(weights), tokens_(tokens), gemm_(gemm), device_(device) {}
 
   bool serves(const LinearCall& call) const override {
@@ -40,14 +40,14 @@ class WgmmaDense : public LinearKernel {
  private:
   const KernelWeights& weights_;
   int64_t tokens_;
-  WgmmaGemm gemm_;
+  WgmmaLaunch gemm_;
   CudaDevice& device_;  // outlives its layers
 };
 
 }  // namespace
 
 Status add_wgmma_dense(GroupedLinear& linear, int64_t tokens, CudaDevice& device) {
-  MORACLE_TRY(const WgmmaGemm gemm, WgmmaGemm::make(linear.weights(), device.queue()));
+  MORACLE_TRY(const WgmmaLaunch gemm, WgmmaLaunch::make(linear.weights(), device.queue()));
   linear.add<WgmmaDense>(tokens, gemm, device);
   return {};
 }

@@ -1,8 +1,7 @@
-// The warpgroup that fills the stages, tile after tile without a gap. Rows of x are gathered in
-// pieces of 16 bytes.
+// Producer warpgroup: fills the pipeline stages, tile after tile without a gap. TMA loads the
+// weights, cp.async gathers the rows of x in pieces of 16 bytes.
 #pragma once
 
-#include "kernels/cuda/gemm_sm80/mma_loader.cuh"
 #include "kernels/cuda/gemm_sm90/wgmma_args.h"
 #include "kernels/cuda/gemm_sm90/wgmma_tile.cuh"
 #include "kernels/cuda/ptx/cp_async.cuh"
@@ -10,13 +9,15 @@
 #include "kernels/cuda/ptx/pdl.cuh"
 #include "kernels/cuda/ptx/shared_memory.cuh"
 #include "kernels/cuda/ptx/tma.cuh"
+#include "kernels/cuda/tiles/groups.cuh"
+#include "kernels/cuda/tiles/tile_finder.cuh"
 
 namespace moracle::cuda {
 
 template <class Operand, class Tile>
-class WgmmaLoader {
+class WgmmaProducer {
  public:
-  __device__ WgmmaLoader(const WgmmaArgs& args, const WgmmaShared<Tile>& shared)
+  __device__ WgmmaProducer(const WgmmaArgs& args, const WgmmaShared<Tile>& shared)
       : a_(args), own_{args}, shared_(shared) {}
 
   __device__ void run() {
@@ -50,9 +51,9 @@ class WgmmaLoader {
   }
 
  private:
-  static constexpr int kThreads = Tile::kLoaders;
-  static constexpr int kBoxes = Tile::kAllPanels / kBoxPanels;
-  __device__ static int thread() { return static_cast<int>(threadIdx.x) - Tile::kComputers; }
+  static constexpr int kThreads = Tile::kProducers;
+  static constexpr int kTmaTiles = Tile::kAllPanels / kTmaPanels;
+  __device__ static int thread() { return static_cast<int>(threadIdx.x) - Tile::kConsumers; }
 
   __device__ void wait_until_empty() const {
     mbarrier_wait(shared_.empty(ring_.slot), ring_.parity ^ 1);
@@ -85,7 +86,7 @@ class WgmmaLoader {
   }
 
   // Only the previous kernel may still run before this wait. It does not write weights, offsets and
-  // row_index, so these are read earlier. The block's stores need copies of x, so they come later.
+  // row_index, so these are read earlier. The CTA's stores need copies of x, so they come later.
   __device__ static void begin_after_earlier() {
     pdl_wait();
     pdl_launch_dependents();
@@ -111,7 +112,7 @@ class WgmmaLoader {
     expert_ = place.expert;
     const TilePanels<Tile> panels(a_, place);
 #pragma unroll
-    for (int i = 0; i < kBoxes; ++i) panel_[i] = panels[i * kBoxPanels];
+    for (int i = 0; i < kTmaTiles; ++i) panel_[i] = panels[i * kTmaPanels];
   }
 
   // Rows past the tile's last are not copied: what they multiply is not stored.
@@ -131,8 +132,8 @@ class WgmmaLoader {
         const TilePanels<Tile> panels(a_, place);
         const auto* const scales =
             reinterpret_cast<const float*>(a_.base + place.expert * a_.expert_bytes + a_.scales_at);
-        if (scaled_box() >= 0)
-          w_scales_ = scales + int64_t{min(panels[scaled_box() * kBoxPanels], a_.panels - 1)} *
+        if (scaled_tile() >= 0)
+          w_scales_ = scales + int64_t{min(panels[scaled_tile() * kTmaPanels], a_.panels - 1)} *
                                    a_.weight_groups.count * 16;
       }
       x_scales_ = thread() < place.rows
@@ -152,16 +153,16 @@ class WgmmaLoader {
       if (x_scales_ != nullptr)
         cp_async_4(stage + Tile::kXScales + thread() * 4, x_scales_ + group_of(a_.x_groups, first),
                    true);
-      if (Operand::kTokenRows && scaled_box() >= 0)
-        cp_async_4(stage + Tile::kXScales + (Tile::kRows + scaled_box()) * 4,
+      if (Operand::kTokenRows && scaled_tile() >= 0)
+        cp_async_4(stage + Tile::kXScales + (Tile::kRows + scaled_tile()) * 4,
                    w_scales_ + group_of(a_.weight_groups, first) * 16, true);
     }
   }
 
-  // The box of weights whose scale this thread copies, or -1: not a thread of the warp that copies
-  // boxes.
-  __device__ static int scaled_box() {
-    return thread() >= 32 && thread() < 32 + kBoxes ? thread() - 32 : -1;
+  // The TMA tile of weights whose scale this thread copies, or -1: not a thread of the warp that
+  // copies TMA tiles.
+  __device__ static int scaled_tile() {
+    return thread() >= 32 && thread() < 32 + kTmaTiles ? thread() - 32 : -1;
   }
 
   // What lies outside the matrix arrives as zeros and is counted, too.
@@ -169,23 +170,23 @@ class WgmmaLoader {
     const uint32_t stage = shared_address(shared_.stage(slot)), full = shared_.full(slot);
     const bool zeros = Operand::kZeros && a_.has_zeros;
     const int group_bytes = Operand::kGroups ? Tile::kScaleBytes + (zeros ? 16 : 0) : 0;
-    mbarrier_arrive_expect_tx(
-        full, Tile::kAllPanels * (Tile::kPanelBytes + a_.boxes.groups * group_bytes));
+    mbarrier_arrive_expect_tx(full,
+                              Tile::kAllPanels * (Tile::kPanelBytes + a_.tma.groups * group_bytes));
     const int group = Operand::kGroups ? group_of(a_.weight_groups, first) : 0;
 #pragma unroll
-    for (int i = 0; i < kBoxes; ++i) {
-      const int before = i * kBoxPanels;  // panels of earlier boxes
+    for (int i = 0; i < kTmaTiles; ++i) {
+      const int before = i * kTmaPanels;  // panels of earlier tiles
       const uint32_t to = stage + Tile::kCodes + before * Tile::kPanelBytes;
       if constexpr (Operand::kTokenRows)
-        tma_load(to, a_.boxes.columns, 0, panel_[i], first, expert_, full);
+        tma_load(to, a_.tma.columns, 0, panel_[i], first, expert_, full);
       else
-        tma_load(to, a_.boxes.codes, first * (Tile::kBlockBytes / 8), panel_[i], expert_, full);
+        tma_load(to, a_.tma.codes, first * (Tile::kBlockBytes / 8), panel_[i], expert_, full);
       if constexpr (Operand::kGroups) {
-        const int runs = before * a_.boxes.groups;
-        tma_load(stage + Tile::kScales + runs * Tile::kScaleBytes, a_.boxes.scales, group * 16,
+        const int runs = before * a_.tma.groups;
+        tma_load(stage + Tile::kScales + runs * Tile::kScaleBytes, a_.tma.scales, group * 16,
                  panel_[i], expert_, full);
         if (zeros)
-          tma_load(stage + Tile::kZeros + runs * 16, a_.boxes.zeros, group * 16, panel_[i], expert_,
+          tma_load(stage + Tile::kZeros + runs * 16, a_.tma.zeros, group * 16, panel_[i], expert_,
                    full);
       }
     }
@@ -215,10 +216,10 @@ class WgmmaLoader {
   const OwnBlocks<Tile> own_;
   const WgmmaShared<Tile>& shared_;
   RingSlot<Tile> ring_;
-  int expert_ = 0, panel_[kBoxes] = {};  // of the tile's weights
-  unsigned x_[kOwnRows] = {};            // this thread's rows, in units of 16 bytes
+  int expert_ = 0, panel_[kTmaTiles] = {};  // of the tile's weights
+  unsigned x_[kOwnRows] = {};               // this thread's rows, in units of 16 bytes
   int own_rows_ = 0;
-  int ahead_ = 0;  // stages whose weights are on their way already
+  int ahead_ = 0;  // stages whose weights are in flight already
   const float *x_scales_ = nullptr, *w_scales_ = nullptr;
 };
 

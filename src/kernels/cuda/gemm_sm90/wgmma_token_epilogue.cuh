@@ -2,19 +2,22 @@
 // bf16 or codes. A lane has four neighbouring outputs of each panel for two tokens.
 #pragma once
 
+#include "kernels/cuda/gemm_sm90/wgmma_kernel.cuh"
 #include "kernels/cuda/gemm_sm90/wgmma_token_rows.cuh"
 #include "kernels/cuda/ptx/convert.cuh"
 #include "kernels/cuda/quantize_values.cuh"
+#include "kernels/cuda/tiles/groups.cuh"
+#include "kernels/cuda/tiles/tile_finder.cuh"
 
 namespace moracle::cuda {
 
 template <class Operand, class Tile>
-class TokenStore {
+class TokenEpilogue {
  public:
-  using Sums = WgmmaTokens<Operand, Tile>;
+  using Sums = TokenMainloop<Operand, Tile>;
   using Info = typename Tile::Info;
 
-  __device__ TokenStore(const WgmmaArgs& args, const Info& info)
+  __device__ TokenEpilogue(const WgmmaArgs& args, const Info& info)
       : a_(args), info_(info), panels_(args, info.place) {}
 
   __device__ __forceinline__ void store_all(const Sums& sums) const {
@@ -94,8 +97,8 @@ class TokenStore {
 
   __device__ float4 activated(const Sums& sums, int q, int i) const {
     const float4 gate = value(sums, q, i), up = value(sums, q + Tile::kHalf, i);
-    return {activated(gate.x, up.x), activated(gate.y, up.y), activated(gate.z, up.z),
-            activated(gate.w, up.w)};
+    return {cuda::activated(a_, gate.x, up.x), cuda::activated(a_, gate.y, up.y),
+            cuda::activated(a_, gate.z, up.z), cuda::activated(a_, gate.w, up.w)};
   }
 
   // The four outputs of panel q of the tile. Its even outputs are eight columns of the product, its
@@ -113,13 +116,6 @@ class TokenStore {
     }
     return four;
   }
-  // As in mma_linear.
-  __device__ float activated(float gate, float up) const {
-    gate = gate > a_.limit ? a_.limit : gate;
-    up = up > a_.limit ? a_.limit : (up < -a_.limit ? -a_.limit : up);
-    return __fdividef(gate, __expf(-a_.sharpness * gate) + 1.0f) * (up + a_.offset);
-  }
-
   __device__ void store(uint16_t* panel, int number, const float4& four) const {
     uint16_t* const to = panel + 4 * lane_col();
     const uint2 pairs{as_bits(__float22bfloat162_rn({four.x, four.y})),
@@ -136,6 +132,21 @@ class TokenStore {
   const WgmmaArgs& a_;
   const Info& info_;
   const TilePanels<Tile> panels_;
+};
+
+template <class Operand, class Tile>
+struct TileWork<Operand, Tile, true> {
+  __device__ __forceinline__ static void run(const WgmmaArgs& a, const WgmmaShared<Tile>& shared,
+                                             RingSlot<Tile>& ring,
+                                             const typename Tile::Info& info) {
+    TokenMainloop<Operand, Tile> sums(a, shared, ring);
+    if (info.place.rows <= static_cast<int>(threadIdx.x / 128) * 64) {
+      sums.skip();
+    } else {
+      sums.run();
+      TokenEpilogue<Operand, Tile>(a, info).store_all(sums);
+    }
+  }
 };
 
 }  // namespace moracle::cuda

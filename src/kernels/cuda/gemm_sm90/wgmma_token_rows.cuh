@@ -1,26 +1,26 @@
-// Mainloop of a computing warpgroup for tiles whose tokens are the rows of the product: 64 tokens
+// Mainloop of a consumer warpgroup for tiles whose tokens are the rows of the product: 64 tokens
 // in registers times all outputs of the tile, which wgmma reads from shared memory. So the scales
 // of a token, and of 128 outputs, are a few scalars of a thread.
 #pragma once
 
-#include "kernels/cuda/gemm_sm80/mma_mainloop.cuh"
 #include "kernels/cuda/gemm_sm90/wgmma_args.h"
 #include "kernels/cuda/gemm_sm90/wgmma_tile.cuh"
 #include "kernels/cuda/ptx/ldmatrix.cuh"
 #include "kernels/cuda/ptx/mbarrier.cuh"
 #include "kernels/cuda/ptx/shared_memory.cuh"
 #include "kernels/cuda/ptx/wgmma.cuh"
+#include "kernels/cuda/tiles/groups.cuh"
 
 namespace moracle::cuda {
 
 /// Sums of a lane: those of tokens lane_row() and lane_row() + 8 of its warp.
 template <class Operand, class Tile>
-class WgmmaTokens {
+class TokenMainloop {
  public:
   static constexpr int kWidth = 128, kParts = Tile::kOutputs / kWidth;
 
-  __device__ WgmmaTokens(const WgmmaArgs& args, const WgmmaShared<Tile>& shared,
-                         RingSlot<Tile>& ring)
+  __device__ TokenMainloop(const WgmmaArgs& args, const WgmmaShared<Tile>& shared,
+                           RingSlot<Tile>& ring)
       : a_(args), shared_(shared), ring_(ring) {}
 
   float total[kParts][kWidth / 2];
@@ -65,10 +65,10 @@ class WgmmaTokens {
 
  private:
   static constexpr int kSteps = Tile::kBlocks;                       // 32 columns each
-  static constexpr int kStepBytes = kBoxPanels * Tile::kBlockBytes;  // of a box of weights
-  static_assert(kWidth == 16 * kBoxPanels && Operand::kXBytes == 1);
+  static constexpr int kStepBytes = kTmaPanels * Tile::kBlockBytes;  // of a TMA tile of weights
+  static_assert(kWidth == 16 * kTmaPanels && Operand::kXBytes == 1);
 
-  // What the sums of the lane's two tokens and of each box are multiplied with.
+  // What the sums of the lane's two tokens and of each TMA tile are multiplied with.
   struct Factors {
     float of[kParts][2];
     __device__ explicit Factors(const uint8_t* stage) {
@@ -85,7 +85,7 @@ class WgmmaTokens {
     return static_cast<int>(threadIdx.x / 32) * 16 + lane_row();
   }
 
-  // Rows of 128 bytes, swizzled as the loader stores them.
+  // Rows of 128 bytes, swizzled as the producer stores them.
   __device__ __forceinline__ void read_tokens(uint32_t (&x)[kSteps][4]) const {
     const int lane = static_cast<int>(threadIdx.x % 32);
     const int row = static_cast<int>(threadIdx.x / 32) * 16 + lane % 16;
@@ -94,11 +94,11 @@ class WgmmaTokens {
     for (int s = 0; s < kSteps; ++s)
       ldmatrix_x4(x[s], from + (((2 * s + lane / 16) ^ (row % 8)) << 4));
   }
-  // Weights lie as [box][k-block][panel][2 · 8 outputs][2 · 16 columns].
+  // Weights lie as [tile][k-block][panel][2 · 8 outputs][2 · 16 columns].
   __device__ __forceinline__ void multiply(float (&sum)[kWidth / 2], const uint32_t (&x)[kSteps][4],
-                                           int box) const {
+                                           int tile) const {
     const uint32_t codes = shared_address(shared_.stage(ring_.slot)) + Tile::kCodes;
-    const uint64_t w = unswizzled_descriptor(codes + box * kBoxPanels * Tile::kPanelBytes,
+    const uint64_t w = unswizzled_descriptor(codes + tile * kTmaPanels * Tile::kPanelBytes,
                                              Tile::kBlockBytes / 4, Tile::kBlockBytes / 2);
     wgmma_fence();
 #pragma unroll

@@ -8,31 +8,31 @@ namespace moracle::cuda {
 namespace {
 
 template <int kWarps>
-__global__ void __launch_bounds__(32 * kWarps) few_rows(const FewRows args, bool aligned) {
-  __shared__ FewRowsSums<kWarps> sums;
+__global__ void __launch_bounds__(32 * kWarps) gemv_dense_bf16(const DenseBf16 args, bool aligned) {
+  __shared__ DenseBf16Sums<kWarps> sums;
   const auto await = [] {
     pdl_wait();
     pdl_launch_dependents();
   };
-  sum_few_rows<kWarps>(args, sums, await, FewRowsX(args, aligned));
+  sum_dense_bf16<kWarps>(args, sums, await, DenseBf16X(args, aligned));
   __syncthreads();
-  store_few_rows<kWarps>(args, sums);
+  store_dense_bf16<kWarps>(args, sums);
 }
 
-using Kernel = void (*)(FewRows, bool);
-constexpr Kernel kKernels[] = {few_rows<kFewRowsWarps>, few_rows<kManyRowsWarps>};
+using Kernel = void (*)(DenseBf16, bool);
+constexpr Kernel kKernels[] = {gemv_dense_bf16<kDenseBf16Warps>, gemv_dense_bf16<kDenseBf16ManyWarps>};
 
 }  // namespace
 
-Status multiply_few_rows(const Queue& queue, const FewRows& args, Stream stream) {
+Status multiply_dense_bf16(const Queue& queue, const DenseBf16& args, Stream stream) {
   if (args.x.rows == 0) return {};
   const bool many = takes_many_warps(args.k);
   return launch_early(
-      queue, stream, "few_rows", kKernels[many], (args.n + kFewRowsOutputs - 1) / kFewRowsOutputs,
-      32 * (many ? kManyRowsWarps : kFewRowsWarps), 0, args, has_aligned_rows(args.x));
+      queue, stream, "gemv_dense_bf16", kKernels[many], (args.n + kDenseBf16Outputs - 1) / kDenseBf16Outputs,
+      32 * (many ? kDenseBf16ManyWarps : kDenseBf16Warps), 0, args, has_aligned_rows(args.x));
 }
 
-Status load_few_rows() {
+Status load_dense_bf16() {
   for (const Kernel kernel : kKernels) {
     cudaFuncAttributes attributes{};
     MORACLE_CUDA(cudaFuncGetAttributes(&attributes, reinterpret_cast<const void*>(kernel)));

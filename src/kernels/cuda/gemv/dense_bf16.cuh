@@ -1,5 +1,5 @@
-// A block computes 16 outputs for up to 8 rows. Its warps share the columns of K, so that the
-// block's whole part of the matrix is on its way at once: 128 KB for K = 4096. A warp that walks
+// GEMV on bf16 weights in rows, for up to 8 rows of x. A CTA computes 16 outputs. Its warps split
+// K, so that all of the CTA's weights are in flight at once: 128 KB for K = 4096. A warp that walks
 // all of K alone has 8 KB in flight, too few to keep the memory busy.
 //
 // A lane loads 16 contiguous bytes of a weight row and of an activation row. The tensor core sums
@@ -7,25 +7,25 @@
 #pragma once
 
 #include "kernels/cuda/block.cuh"
-#include "kernels/cuda/dense/cublaslt_plan.h"
 #include "kernels/cuda/elements.cuh"
 #include "kernels/cuda/gemv/dense_bf16.h"
+#include "kernels/cuda/gemv/gemv_plan.h"
 #include "kernels/cuda/ptx/mma.cuh"
 
 namespace moracle::cuda {
 
-static_assert(kFewRows == 8, "one tile of the tensor core's second operand");
-inline constexpr int kFewRowsOutputs = 16;  ///< of a block
-inline constexpr int kFewRowsStep = 64;     ///< columns of a warp's step: a cache line of each row
-inline constexpr int kFewRowsAhead = 4;     ///< steps whose loads are issued together
-/// Warps of a block: enough to load all columns of a weight row at once, up to 4,096.
-inline constexpr int kFewRowsWarps = 8, kManyRowsWarps = 16;
+static_assert(kDenseGemvRows == 8, "one tile of the tensor core's second operand");
+inline constexpr int kDenseBf16Outputs = 16;  ///< of a CTA
+inline constexpr int kDenseBf16Step = 64;  ///< columns of a warp's step: a cache line of each row
+inline constexpr int kDenseBf16Ahead = 4;  ///< steps whose loads are issued together
+/// Warps of a CTA: enough to load all columns of a weight row at once, up to 4,096.
+inline constexpr int kDenseBf16Warps = 8, kDenseBf16ManyWarps = 16;
 inline bool takes_many_warps(int64_t k) {
-  return k > int64_t{kFewRowsStep} * kFewRowsAhead * kFewRowsWarps;
+  return k > int64_t{kDenseBf16Step} * kDenseBf16Ahead * kDenseBf16Warps;
 }
 
 template <int kWarps>
-using FewRowsSums = float[kWarps][kFewRowsOutputs][kFewRows];
+using DenseBf16Sums = float[kWarps][kDenseBf16Outputs][kDenseGemvRows];
 
 /// Eight columns of a weight row, or zeros past the end.
 __device__ inline uint4 load8(const uint16_t* row, int64_t column, int64_t k, bool there) {
@@ -33,27 +33,28 @@ __device__ inline uint4 load8(const uint16_t* row, int64_t column, int64_t k, bo
   return __ldcs(reinterpret_cast<const uint4*>(row + column));
 }
 
-/// Sums of the block's outputs, over the columns of each warp. Calls await() after the first loads
+/// Sums of the CTA's outputs, over the columns of each warp. Calls await() after the first loads
 /// of weights, in all threads. Then x(column) returns eight columns of row threadIdx.x % 32 / 4,
 /// zeros if there is no such row.
 template <int kWarps, class Await, class X>
-__device__ void sum_few_rows(const FewRows& args, FewRowsSums<kWarps>& sums, Await await, X x) {
+__device__ void sum_dense_bf16(const DenseBf16& args, DenseBf16Sums<kWarps>& sums, Await await,
+                               X x) {
   const int warp = threadIdx.x / 32, lane = threadIdx.x % 32;
   const int g = lane / 4, t = lane % 4;
   const int64_t n = args.n, k = args.k;
-  const int64_t first = static_cast<int64_t>(blockIdx.x) * kFewRowsOutputs;
+  const int64_t first = static_cast<int64_t>(blockIdx.x) * kDenseBf16Outputs;
   const bool low = first + g < n, high = first + g + 8 < n;
   const uint16_t* const w_low = args.weights + (first + g) * k;
   const uint16_t* const w_high = w_low + 8 * k;
   float acc[4] = {};
   bool waits = true;
-  for (int64_t from = 0; from < k; from += int64_t{kFewRowsStep} * kWarps * kFewRowsAhead) {
+  for (int64_t from = 0; from < k; from += int64_t{kDenseBf16Step} * kWarps * kDenseBf16Ahead) {
     const auto column = [&](int s, int half) {
-      return from + (s * kWarps + warp) * kFewRowsStep + half * 32 + t * 8;
+      return from + (s * kWarps + warp) * kDenseBf16Step + half * 32 + t * 8;
     };
-    uint4 w[kFewRowsAhead][2][2];  // step, half of the step, low or high weight row
+    uint4 w[kDenseBf16Ahead][2][2];  // step, half of the step, low or high weight row
 #pragma unroll
-    for (int s = 0; s < kFewRowsAhead; ++s) {
+    for (int s = 0; s < kDenseBf16Ahead; ++s) {
 #pragma unroll
       for (int half = 0; half < 2; ++half) {
         w[s][half][0] = load8(w_low, column(s, half), k, low);
@@ -63,7 +64,7 @@ __device__ void sum_few_rows(const FewRows& args, FewRowsSums<kWarps>& sums, Awa
     if (waits) await();
     waits = false;
 #pragma unroll
-    for (int s = 0; s < kFewRowsAhead; ++s) {
+    for (int s = 0; s < kDenseBf16Ahead; ++s) {
 #pragma unroll
       for (int half = 0; half < 2; ++half) {
         const uint4 &l = w[s][half][0], &h = w[s][half][1];
@@ -79,13 +80,13 @@ __device__ void sum_few_rows(const FewRows& args, FewRowsSums<kWarps>& sums, Awa
   sums[warp][g + 8][2 * t + 1] = acc[3];
 }
 
-/// Adds the sums of all warps and the bias, and calls put(row, output, sum) for the block's
-/// outputs. Requires a barrier after sum_few_rows.
+/// Adds the sums of all warps and the bias, and calls put(row, output, sum) for the CTA's
+/// outputs. Requires a barrier after sum_dense_bf16.
 template <int kWarps, class Put>
-__device__ void put_few_rows(const FewRows& args, const FewRowsSums<kWarps>& sums, Put put) {
-  const int64_t first = static_cast<int64_t>(blockIdx.x) * kFewRowsOutputs;
-  for (int i = threadIdx.x; i < kFewRowsOutputs * args.x.rows; i += 32 * kWarps) {
-    const int output = i % kFewRowsOutputs, row = i / kFewRowsOutputs;
+__device__ void put_dense_bf16(const DenseBf16& args, const DenseBf16Sums<kWarps>& sums, Put put) {
+  const int64_t first = static_cast<int64_t>(blockIdx.x) * kDenseBf16Outputs;
+  for (int i = threadIdx.x; i < kDenseBf16Outputs * args.x.rows; i += 32 * kWarps) {
+    const int output = i % kDenseBf16Outputs, row = i / kDenseBf16Outputs;
     if (first + output >= args.n) continue;
     float sum = args.bias != nullptr ? args.bias[first + output] : 0;
 #pragma unroll
@@ -93,19 +94,19 @@ __device__ void put_few_rows(const FewRows& args, const FewRowsSums<kWarps>& sum
     put(row, first + output, sum);
   }
 }
-/// Stores the block's outputs.
+/// Stores the CTA's outputs.
 template <int kWarps>
-__device__ void store_few_rows(const FewRows& args, const FewRowsSums<kWarps>& sums) {
-  put_few_rows<kWarps>(
+__device__ void store_dense_bf16(const DenseBf16& args, const DenseBf16Sums<kWarps>& sums) {
+  put_dense_bf16<kWarps>(
       args, sums, [&](int row, int64_t output, float sum) { store(args.y, row, output, sum); });
 }
 
 /// Eight columns of this lane's row of x in global memory.
-struct FewRowsX {
+struct DenseBf16X {
   const uint16_t* row;
   int64_t k;
   bool there, aligned;
-  __device__ FewRowsX(const FewRows& args, bool are_aligned)
+  __device__ DenseBf16X(const DenseBf16& args, bool are_aligned)
       : row(static_cast<const uint16_t*>(args.x.data) + threadIdx.x % 32 / 4 * args.x.stride),
         k(args.k),
         there(threadIdx.x % 32 / 4 < args.x.rows),

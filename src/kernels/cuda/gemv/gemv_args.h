@@ -1,4 +1,4 @@
-// Arguments of the kernels for few tokens, which plan in each block instead of reading a row plan.
+// Arguments of the GEMV kernels, which group the slots by themselves instead of reading a row plan.
 #pragma once
 
 #include "kernels/cuda/device/device_error.h"
@@ -9,7 +9,7 @@
 namespace moracle::cuda {
 
 /// The experts of each token. A slot is t · top_k + j, for expert j of token t.
-struct FewSlots {
+struct GemvSlots {
   const int32_t* ids;         ///< [num_slots]; null: all are expert 0
   const int32_t* expert_map;  ///< [num_experts]; null: ids are local numbers
   const float* weights;       ///< [num_slots]; null: each is 1
@@ -18,34 +18,34 @@ struct FewSlots {
   DeviceErrorCell* id_errors;  ///< null: another kernel of the call reports
 };
 
-/// Most tokens of a linear layer with the norm before it. Each block computes the norm of all rows.
-inline constexpr int64_t kMostFewNormedTokens = 4;
+/// Most tokens of a linear layer with the norm before it. Each CTA computes the norm of all rows.
+inline constexpr int64_t kMostNormedTokens = 4;
 /// Most columns of such a layer.
-inline constexpr int64_t kMostFewNormedCols = 4096;
+inline constexpr int64_t kMostNormedCols = 4096;
 
 /// One matrix. Rows of x and y are slots, or tokens where the names say so.
-struct FewArgs {
-  MmaArgs matrix;
-  FewSlots slots;
+struct GemvArgs {
+  GemmArgs matrix;
+  GemvSlots slots;
   bool x_of_tokens;  ///< row of x: the slot's token instead of the slot
   /// The ids were complete before the kernel before this one started. The plan and the first copies
   /// of weights then do not wait for that kernel.
   bool ids_are_there;
-  int cluster;         ///< blocks that share the columns of a panel in few_tokens: 1 or 2
+  int cluster;         ///< CTAs that split K of a panel in gemv_combine: 1 or 2
   int stage_bytes;     ///< of the ring of one warp
   int stages;          ///< of a ring
   int scale_bytes;     ///< of a panel in a stage
   int zero_bytes;      ///< likewise
   int scale_shift;     ///< k-block b of a stage has the scales of its group b >> scale_shift
-  int sum_panels;      ///< panels of a block whose sums a linear layer keeps at once
+  int sum_panels;      ///< panels of a CTA whose sums a linear layer keeps at once
   NormedInput normed;  ///< of kernels that compute x from it; rows are tokens
 };
 
-struct FewKernel {
-  void (*kernel)(FewArgs);
+struct GemvKernel {
+  void (*kernel)(GemvArgs);
   int tokens;       ///< tokens of an expert, or of the call, that share one reading of weights
   int panels;       ///< panels that a warp reads at once
-  int warps;        ///< of a block
+  int warps;        ///< of a CTA
   int fixed_bytes;  ///< shared memory beside the rings
 };
 
@@ -54,48 +54,54 @@ struct FewKernel {
 /// least 128 columns, [1]: of at least 32.
 /// `dense`: rows of a linear layer, for 8 tokens. `normed`: the same with the norm before it; null
 /// if the operand's activations are not in bf16. `one`: as `rows`, for one token.
-struct FewKernels {
-  FewKernel rows[2][2], tokens[2][2];
-  FewKernel dense[2], normed[2];
-  FewKernel one[2];
+struct GemvKernels {
+  GemvKernel rows[2][2], tokens[2][2];
+  GemvKernel dense[2], normed[2];
+  GemvKernel one[2];
 };
-FewKernels few_bf16();
-FewKernels few_f16();
-FewKernels few_int8(bool in_groups);
-FewKernels few_int4();
-FewKernels few_fp8(bool in_groups, bool exponents);
-FewKernels few_fp4(bool exponents);
-FewKernels few_fp8_fp8(bool in_groups);
-FewKernels few_int8_int8(bool in_groups);
-FewKernels few_int4_int8();
-FewKernels few_fp4_int8();
+GemvKernels gemv_bf16();
+GemvKernels gemv_f16();
+GemvKernels gemv_int8();
+GemvKernels gemv_int8_groups();
+GemvKernels gemv_int4();
+GemvKernels gemv_fp8();
+GemvKernels gemv_fp8_groups();
+GemvKernels gemv_mxfp8();
+GemvKernels gemv_fp4();
+GemvKernels gemv_mxfp4();
+GemvKernels gemv_fp8_fp8();
+GemvKernels gemv_fp8_fp8_groups();
+GemvKernels gemv_int8_int8();
+GemvKernels gemv_int8_int8_groups();
+GemvKernels gemv_int4_int8();
+GemvKernels gemv_fp4_int8();
 
-/// Most slots of a token, and units of a block, in few_one. The sums of a unit take
-/// kFewOneUnitBytes of shared memory.
-inline constexpr int kMostFewOneSlots = 32, kMostFewOneUnits = 16, kFewOneUnitBytes = 2048;
+/// Most slots of a token, and units of a CTA, in gemv_token. The sums of a unit take
+/// kTokenUnitBytes of shared memory.
+inline constexpr int kMostTokenSlots = 32, kMostTokenUnits = 16, kTokenUnitBytes = 2048;
 
-/// Most tokens of a linear layer whose blocks keep the sums of its panels, by warp. Those of the
-/// panels that a block keeps at once take up to kFewSumBytes.
-inline constexpr int kMostFewDenseTokens = 8, kFewSumBytes = 32 << 10;
+/// Most tokens of a linear layer whose CTAs keep the sums of its panels, by warp. Those of the
+/// panels that a CTA keeps at once take up to kLinearSumBytes.
+inline constexpr int kMostLinearTokens = 8, kLinearSumBytes = 32 << 10;
 
-/// Most panels of a cluster of few_tokens.
+/// Most panels of a cluster of gemv_combine.
 inline constexpr int kMostClusterPanels = 8;
 
-/// Warps of a block: as many as have registers for their sums.
+/// Warps of a CTA: as many as have registers for their sums.
 template <int kOctets>
-inline constexpr int kFewWarps = kOctets == 1 ? 16 : 12;
+inline constexpr int kGemvWarps = kOctets == 1 ? 16 : 12;
 template <int kOctets>
-inline constexpr int kFewThreads = kFewWarps<kOctets> * 32;
-/// Registers of a thread of linear layers. One block of attend_stream has room beside such a block,
+inline constexpr int kGemvThreads = kGemvWarps<kOctets> * 32;
+/// Registers of a thread of linear layers. One CTA of attend_stream has room beside such a CTA,
 /// and starts early.
-inline constexpr int kFewDenseRegisters = 88;
+inline constexpr int kLinearRegisters = 88;
 /// Bytes of the sums of a linear layer's panels, by warp.
-constexpr int few_sum_bytes(int panels, int tokens) {
-  return panels * tokens * kFewWarps<1> * 16 * static_cast<int>(sizeof(float));
+constexpr int linear_sum_bytes(int panels, int tokens) {
+  return panels * tokens * kGemvWarps<1> * 16 * static_cast<int>(sizeof(float));
 }
-static_assert(kMostFewSlots <= kFewThreads<2>);  // a thread plans one slot
+static_assert(kMostGemvSlots <= kGemvThreads<2>);  // a thread plans one slot
 /// Stages of a ring: as many as shared memory has room for. The more are in flight, the faster
 /// memory reads.
-inline constexpr int kLeastFewStages = 2, kMostFewStages = 6;
+inline constexpr int kLeastRingStages = 2, kMostRingStages = 6;
 
 }  // namespace moracle::cuda

@@ -1,6 +1,6 @@
-// GEMM 2 of few tokens with the weighted sum. A unit is a panel of outputs. The warps of a block
-// share the columns of all experts that any token chose. So each output is added in one place,
-// without a kernel after it.
+// Expert GEMV of GEMM 2 with the weighted sum over a token's experts. A unit is a panel of outputs.
+// The warps of a CTA split K over all experts that any token chose. Each output is added in one
+// place, without a kernel after it.
 #pragma once
 
 #include "kernels/cuda/elements.cuh"
@@ -14,31 +14,31 @@
 namespace moracle::cuda {
 
 template <int kOctets>
-struct FewTokensTables {
+struct CombineTables {
   int16_t slot[kMostAddedSlots][8 * kOctets];   ///< of an expert's tokens; -1: not chosen
   float2 factor[kMostAddedSlots][4 * kOctets];  ///< what the sums of two tokens are multiplied by
 };
-/// Sums of both blocks of a cluster, for the panels that this block finishes.
+/// Sums of both CTAs of a cluster, for the panels that this CTA finishes.
 template <int kOctets>
-using FewHalves = float[kMostClusterPanels / 2][2][8 * kOctets][16];
+using ClusterSums = float[kMostClusterPanels / 2][2][8 * kOctets][16];
 
 template <int kOctets>
-struct alignas(16) FewTokensShared {
+struct alignas(16) CombineShared {
   union {
-    FewPartials<1, kOctets, kFewWarps<kOctets>> partials;
-    FewPlanKeys keys;
+    SplitKSums<1, kOctets, kGemvWarps<kOctets>> partials;
+    SlotPlanKeys keys;
   };
-  FewPlan plan;
-  FewTokensTables<kOctets> tables;
-  FewHalves<kOctets> halves;
-  FewBarriers<kFewWarps<kOctets>> barriers;
+  SlotPlan plan;
+  CombineTables<kOctets> tables;
+  ClusterSums<kOctets> halves;
+  RingBarriers<kGemvWarps<kOctets>> barriers;
 };
 
 /// Clears the tables of as many experts as there can be.
 template <int kOctets>
-__device__ void clear_few_tables(int num_slots, FewTokensTables<kOctets>& tables) {
+__device__ void clear_tables(int num_slots, CombineTables<kOctets>& tables) {
   constexpr int kTokens = 8 * kOctets;
-  for (int i = static_cast<int>(threadIdx.x); i < num_slots * kTokens; i += kFewThreads<kOctets>) {
+  for (int i = static_cast<int>(threadIdx.x); i < num_slots * kTokens; i += kGemvThreads<kOctets>) {
     (&tables.slot[0][0])[i] = -1;
     reinterpret_cast<float*>(tables.factor)[i] = 0;
   }
@@ -46,7 +46,7 @@ __device__ void clear_few_tables(int num_slots, FewTokensTables<kOctets>& tables
 
 /// The place of a thread's slot in the tables; group -1: none, or a later slot of the token names
 /// the same expert.
-struct FewPlace {
+struct SlotPlace {
   int group = -1, token = 0, slot = 0;
 };
 
@@ -54,9 +54,9 @@ struct FewPlace {
 /// values, so the last one counts for both. Needs cleared tables and a plan with one group for each
 /// expert.
 template <int kOctets>
-__device__ FewPlace enter_few_slots(const FewSlots& slots, const FewPlan& plan,
-                                    FewTokensTables<kOctets>& tables) {
-  FewPlace at;
+__device__ SlotPlace enter_slots(const GemvSlots& slots, const SlotPlan& plan,
+                                 CombineTables<kOctets>& tables) {
+  SlotPlace at;
   const int place = static_cast<int>(threadIdx.x);
   if (place < slots.num_slots && plan.expert_at(place) >= 0) {
     at.slot = plan.order[place], at.token = at.slot / slots.top_k;
@@ -78,8 +78,8 @@ __device__ FewPlace enter_few_slots(const FewSlots& slots, const FewPlan& plan,
 
 /// Multiplies a factor by the activation scale of its row.
 template <class Operand, int kOctets>
-__device__ void scale_few_factors(const FewArgs& args, const FewPlace& at,
-                                  FewTokensTables<kOctets>& tables) {
+__device__ void scale_factors(const GemvArgs& args, const SlotPlace& at,
+                              CombineTables<kOctets>& tables) {
   if constexpr (Operand::kXScales == XScales::kToken) {
     if (at.group >= 0)
       reinterpret_cast<float*>(tables.factor[at.group])[at.token] *= args.matrix.x_scales[at.slot];
@@ -88,9 +88,10 @@ __device__ void scale_few_factors(const FewArgs& args, const FewPlace& at,
 }
 
 /// Returns Σ weight · bias over the slots of a token.
-__device__ inline float few_bias(const FewArgs& args, const FewPlan& plan, int token, int column) {
-  const MmaArgs& a = args.matrix;
-  const FewSlots& slots = args.slots;
+__device__ inline float combined_bias(const GemvArgs& args, const SlotPlan& plan, int token,
+                                      int column) {
+  const GemmArgs& a = args.matrix;
+  const GemvSlots& slots = args.slots;
   float bias = 0;
   for (int s = token * slots.top_k; s < (token + 1) * slots.top_k; ++s) {
     const int expert = plan.expert[s];
@@ -102,14 +103,14 @@ __device__ inline float few_bias(const FewArgs& args, const FewPlan& plan, int t
   return bias;
 }
 
-/// A block's share of the panels. A warp takes every kWarps-th stage of all experts together. With
-/// clusters it is a cluster's share: its two blocks divide the stages, and finish panels in turns.
+/// A CTA's share of the panels. A warp takes every kWarps-th stage of all experts together. With
+/// clusters it is a cluster's share: its two CTAs divide the stages, and finish panels alternately.
 template <class Operand, int kOctets, int kClose>
-class FewTokens {
-  static constexpr int kWarps = kFewWarps<kOctets>;
+class CombineGemv {
+  static constexpr int kWarps = kGemvWarps<kOctets>;
 
  public:
-  __device__ FewTokens(const FewArgs& args, FewTokensShared<kOctets>& shared, uint8_t* rings)
+  __device__ CombineGemv(const GemvArgs& args, CombineShared<kOctets>& shared, uint8_t* rings)
       : args_(args),
         a_(args.matrix),
         plan_(shared.plan),
@@ -117,10 +118,10 @@ class FewTokens {
     rank_ = args.cluster > 1 ? static_cast<int>(blockIdx.x) % args.cluster : 0;
     const int warps = kWarps * args.cluster,
               warp = rank_ * kWarps + static_cast<int>(threadIdx.x / 32);
-    const FewShare share(a_.panels, static_cast<int>(blockIdx.x) / args.cluster,
-                         static_cast<int>(gridDim.x) / args.cluster);
+    const UnitShare share(a_.panels, static_cast<int>(blockIdx.x) / args.cluster,
+                          static_cast<int>(gridDim.x) / args.cluster);
     first_ = share.first, count_ = share.count;
-    steps_ = (a_.blocks + kFewBlocks<Operand> - 1) / kFewBlocks<Operand>;
+    steps_ = (a_.blocks + kStageBlocks<Operand> - 1) / kStageBlocks<Operand>;
     own_ = max(plan_.num_groups * steps_ - warp + warps - 1, 0) / warps;
     apart_hits_ = warps / steps_, apart_steps_ = warps % steps_;
     begin_ = {warp / steps_, warp % steps_};
@@ -134,11 +135,11 @@ class FewTokens {
     for (int i = 1; i < args_.stages; ++i) fill();
   }
 
-  __device__ void run(const FewTokensTables<kOctets>& tables,
-                      FewPartials<1, kOctets, kWarps>& partials, FewHalves<kOctets>& halves) {
-    const int full = a_.x_bytes / (kFewBlocks<Operand> * mma16::kCols * Operand::kXBytes);
+  __device__ void run(const CombineTables<kOctets>& tables,
+                      SplitKSums<1, kOctets, kWarps>& partials, ClusterSums<kOctets>& halves) {
+    const int full = a_.x_bytes / (kStageBlocks<Operand> * mma16::kCols * Operand::kXBytes);
     const int quad = static_cast<int>(threadIdx.x % 4);
-    FewX<Operand, kOctets> x;
+    StageRows<Operand, kOctets> x;
     const auto enter_x = [&](int hit) {
       x.enter(a_, [&](int r) { return max(tables.slot[hit][r], 0); });
     };
@@ -148,7 +149,7 @@ class FewTokens {
 #pragma unroll
       for (int b = 0; b < x.kBlocks; ++b) x.load(a_, b);
     }
-    FewSums<Operand, 1, kOctets, kClose> sums;
+    StageSums<Operand, 1, kOctets, kClose> sums;
     for (int u = 0; u < count_; ++u) {
       sums.clear();
       Place at = begin_;
@@ -206,9 +207,9 @@ class FewTokens {
     int hit, step;
   };
   __device__ void finish(int u, int token, float sum) {
-    const int column = (first_ + u) * 16 + FewPartials<1, kOctets, kWarps>::output();
+    const int column = (first_ + u) * 16 + SplitKSums<1, kOctets, kWarps>::output();
     if (column >= a_.columns) return;
-    if (a_.has_bias) sum += few_bias(args_, plan_, token, column);
+    if (a_.has_bias) sum += combined_bias(args_, plan_, token, column);
     store(a_.y, token, column, sum);
   }
   __device__ Place after(const Place& at) const {
@@ -234,33 +235,33 @@ class FewTokens {
     if (filled_.hit != before) enter_ring();
   }
 
-  const FewArgs& args_;
-  const MmaArgs& a_;
-  const FewPlan& plan_;
-  FewRing<Operand, 1> ring_;
+  const GemvArgs& args_;
+  const GemmArgs& a_;
+  const SlotPlan& plan_;
+  WeightRing<Operand, 1> ring_;
   int rank_, first_, count_, steps_, own_, apart_hits_, apart_steps_;
   Place begin_, filled_;
   int fill_left_, units_left_, panel_;
 };
 
 template <class Operand, int kOctets, int kClose>
-__global__ void __launch_bounds__(kFewThreads<kOctets>, 1)
-    few_tokens(const __grid_constant__ FewArgs args) {
+__global__ void __launch_bounds__(kGemvThreads<kOctets>, 1)
+    gemv_combine(const __grid_constant__ GemvArgs args) {
 #if __CUDA_ARCH__ >= 900
   extern __shared__ __align__(16) uint8_t memory[];
-  auto& shared = *reinterpret_cast<FewTokensShared<kOctets>*>(memory);
-  // The other block of a cluster must run before this one stores to its memory.
+  auto& shared = *reinterpret_cast<CombineShared<kOctets>*>(memory);
+  // The other CTA of a cluster must run before this one stores to its memory.
   if (args.cluster > 1) cluster_arrive_relaxed();
-  clear_few_tables(args.slots.num_slots, shared.tables);
+  clear_tables(args.slots.num_slots, shared.tables);
   // Weights and ids are there: GEMM 1 lets later kernels start only after its own wait.
-  make_few_plan(args.slots, false, kMostFewSlots, shared.plan, shared.keys);
-  FewTokens<Operand, kOctets, kClose> tokens(args, shared, memory + sizeof(shared));
+  make_slot_plan(args.slots, false, kMostGemvSlots, shared.plan, shared.keys);
+  CombineGemv<Operand, kOctets, kClose> tokens(args, shared, memory + sizeof(shared));
   tokens.start();
-  const FewPlace place = enter_few_slots(args.slots, shared.plan, shared.tables);
+  const SlotPlace place = enter_slots(args.slots, shared.plan, shared.tables);
   if (args.cluster > 1) cluster_wait();
   pdl_wait();
   pdl_launch_dependents();
-  scale_few_factors<Operand>(args, place, shared.tables);
+  scale_factors<Operand>(args, place, shared.tables);
   tokens.run(shared.tables, shared.partials, shared.halves);
 #endif
 }

@@ -1,4 +1,4 @@
-// A layer's experts for few tokens: GEMM 1 with the activation, then GEMM 2 with the weighted sum.
+// A layer's experts by GEMV: GEMM 1 with the activation, then GEMM 2 with the weighted sum.
 // Quantized activations take one kernel before each. More tokens, or a wide GEMM 2, take `combine`
 // at the end.
 #include "kernels/cuda/cuda_kernels.h"
@@ -10,10 +10,10 @@
 namespace moracle::cuda {
 namespace {
 
-class FewExperts : public FusedExperts {
+class GemvExperts : public FusedExperts {
  public:
-  FewExperts(const KernelWeights& w13, const KernelWeights& w2, FewLaunch first, FewLaunch second,
-             const Plan& plan, CudaDevice& device)
+  GemvExperts(const KernelWeights& w13, const KernelWeights& w2, GemvLaunch first,
+              GemvLaunch second, const Plan& plan, CudaDevice& device)
       : w13_(w13),
         w2_(w2),
         key_(product_scheme(w13.shape, w13.scheme).activation),
@@ -31,17 +31,17 @@ class FewExperts : public FusedExperts {
              Stream stream) override {
     const Matrix& hidden = call.input.values;
     const int64_t tokens = hidden.rows, num_slots = tokens * top_k_;
-    FewSlots slots{call.topk_ids,
-                   expert_map,
-                   call.topk_weights,
-                   static_cast<int>(num_slots),
-                   static_cast<int>(tokens),
-                   static_cast<int>(top_k_),
-                   static_cast<int>(num_experts_),
-                   static_cast<int>(num_local_),
-                   scratch.rows.slot_row,
-                   device_.device_errors().cell(DeviceErrorKind::kIds)};
-    const int choice = few_choice(tokens, top_k_, num_local_);
+    GemvSlots slots{call.topk_ids,
+                    expert_map,
+                    call.topk_weights,
+                    static_cast<int>(num_slots),
+                    static_cast<int>(tokens),
+                    static_cast<int>(top_k_),
+                    static_cast<int>(num_experts_),
+                    static_cast<int>(num_local_),
+                    scratch.rows.slot_row,
+                    device_.device_errors().cell(DeviceErrorKind::kIds)};
+    const int choice = gemv_choice(tokens, top_k_, num_local_);
     MORACLE_TRY(const Rows x, prepared(hidden, scratch.input, Overlap::kNone, stream));
     const Matrix h = scratch.activated.slice(0, num_slots);
     // A kernel that prepared x waited for the ids before it let GEMM 1 start.
@@ -50,7 +50,7 @@ class FewExperts : public FusedExperts {
     // GEMM 2 may start before the rows are complete, because its ids are.
     MORACLE_TRY(const Rows intermediate, prepared(h, scratch.intermediate, Overlap::kNext, stream));
     slots.slot_row = nullptr, slots.id_errors = nullptr;
-    if (!call.add && few_adds(tokens, top_k_, w2_.shape.n))
+    if (!call.add && gemv_combines(tokens, top_k_, w2_.shape.n))
       return second_.run_tokens(w2_, intermediate, call.output, slots, stream);
     const Matrix y = scratch.y.slice(0, num_slots);
     MORACLE_CHECK(
@@ -67,8 +67,9 @@ class FewExperts : public FusedExperts {
            x.cols % 16 == 0;
   }
   // Quantizes rows if the scheme says so. Otherwise copies rows that are not ready.
-  Result<Rows> prepared(const Matrix& x, const Rows& room, Overlap overlap, Stream stream) const {
-    Rows to = room.first(x.rows);
+  Result<Rows> prepared(const Matrix& x, const Rows& scratch_rows, Overlap overlap,
+                        Stream stream) const {
+    Rows to = scratch_rows.first(x.rows);
     if (key_) {
       to.num_scales = num_groups(*key_, x.cols);
       if (in_vectors(x, *key_, to)) {
@@ -86,7 +87,7 @@ class FewExperts : public FusedExperts {
 
   const KernelWeights &w13_, &w2_;
   std::optional<QuantKey> key_;  // of activations; none: floats
-  FewLaunch first_, second_;
+  GemvLaunch first_, second_;
   ActivationSpec activation_;
   int64_t top_k_, num_experts_, num_local_, most_tokens_;
   CudaDevice& device_;
@@ -94,13 +95,13 @@ class FewExperts : public FusedExperts {
 
 }  // namespace
 
-Result<std::unique_ptr<FusedExperts>> make_few_experts(const GroupedLinear& w13,
-                                                       const GroupedLinear& w2, const Plan& plan,
-                                                       CudaDevice& device) {
-  MORACLE_TRY(const FewLaunch first, FewLaunch::make(w13.weights(), device.queue()));
-  MORACLE_TRY(const FewLaunch second, FewLaunch::make(w2.weights(), device.queue()));
+Result<std::unique_ptr<FusedExperts>> make_gemv_experts(const GroupedLinear& w13,
+                                                        const GroupedLinear& w2, const Plan& plan,
+                                                        CudaDevice& device) {
+  MORACLE_TRY(const GemvLaunch first, GemvLaunch::make(w13.weights(), device.queue()));
+  MORACLE_TRY(const GemvLaunch second, GemvLaunch::make(w2.weights(), device.queue()));
   return std::unique_ptr<FusedExperts>(
-      new FewExperts(w13.weights(), w2.weights(), first, second, plan, device));
+      new GemvExperts(w13.weights(), w2.weights(), first, second, plan, device));
 }
 
 }  // namespace moracle::cuda

@@ -1,7 +1,7 @@
-// Few rows of each expert: GEMM 1 with the activation, or GEMM 2 before `combine`. A unit is two
-// panels of an expert (gates and the outputs that they multiply, or neighbours) for the rows of a
-// group. A team of four warps shares the columns of a unit. Weights stream from one unit to the
-// next without a gap. Blocks have equal shares of the units, which their teams take in turns.
+// Expert GEMV for few rows of each expert: GEMM 1 with the activation, or GEMM 2 before `combine`.
+// A unit is two panels of an expert (gates and the outputs that they multiply, or neighbours) for
+// the rows of a group. A team of four warps splits K of a unit. Weights stream from one unit to the
+// next without a gap. CTAs have equal numbers of units, which their teams take round-robin.
 #pragma once
 
 #include "kernels/cuda/elements.cuh"
@@ -9,32 +9,26 @@
 #include "kernels/cuda/gemv/split_k_sums.cuh"
 #include "kernels/cuda/gemv/stage_sums.cuh"
 #include "kernels/cuda/ptx/pdl.cuh"
+#include "kernels/cuda/tiles/groups.cuh"
 
 namespace moracle::cuda {
 
-// Comparisons propagate NaN.
-__device__ inline float few_activated(const MmaArgs& a, float gate, float up) {
-  gate = gate > a.limit ? a.limit : gate;
-  up = up > a.limit ? a.limit : (up < -a.limit ? -a.limit : up);
-  return __fdividef(gate, __expf(-a.sharpness * gate) + 1.0f) * (up + a.offset);
-}
-
-inline constexpr int kFewTeam = 4;
+inline constexpr int kExpertsTeam = 4;
 template <int kOctets>
-inline constexpr int kFewTeams = kFewWarps<kOctets> / kFewTeam;
+inline constexpr int kExpertsTeams = kGemvWarps<kOctets> / kExpertsTeam;
 
 template <int kOctets>
-struct alignas(16) FewRowsShared {
+struct alignas(16) ExpertsShared {
   union {
-    FewPartials<2, kOctets, kFewTeam> of_team[kFewTeams<kOctets>];
-    FewPlanKeys keys;
+    SplitKSums<2, kOctets, kExpertsTeam> of_team[kExpertsTeams<kOctets>];
+    SlotPlanKeys keys;
   };
-  FewPlan plan;
-  FewBarriers<kFewWarps<kOctets>> barriers;
+  SlotPlan plan;
+  RingBarriers<kGemvWarps<kOctets>> barriers;
 };
 
 /// A unit of a team: panels number `pair` of a group.
-struct FewUnit {
+struct GroupUnit {
   int group, pair;
   __device__ void advance(int teams, int pairs) {
     for (pair += teams; pair >= pairs; pair -= pairs) ++group;
@@ -43,8 +37,8 @@ struct FewUnit {
 
 /// The epilogue of one output of both panels of a pair and one slot, whose row of x is `source`.
 template <class Operand>
-__device__ void finish_few_row(const MmaArgs& a, int expert, int pair, int output, int slot,
-                               int source, float (&sum)[2]) {
+__device__ void finish_row(const GemmArgs& a, int expert, int pair, int output, int slot,
+                           int source, float (&sum)[2]) {
   const int columns[2] = {(a.gated ? pair : 2 * pair) * 16 + output,
                           (a.gated ? pair + a.panels / 2 : 2 * pair + 1) * 16 + output};
   if constexpr (Operand::kXScales == XScales::kToken) {
@@ -58,7 +52,7 @@ __device__ void finish_few_row(const MmaArgs& a, int expert, int pair, int outpu
     if (columns[1] < a.panels * 16) sum[1] += bias[columns[1]];
   }
   if (a.gated) {
-    if (columns[0] < a.columns) store(a.y, slot, columns[0], few_activated(a, sum[0], sum[1]));
+    if (columns[0] < a.columns) store(a.y, slot, columns[0], activated(a, sum[0], sum[1]));
   } else {
     if (columns[0] < a.columns) store(a.y, slot, columns[0], sum[0]);
     if (columns[1] < a.columns) store(a.y, slot, columns[1], sum[1]);
@@ -67,37 +61,38 @@ __device__ void finish_few_row(const MmaArgs& a, int expert, int pair, int outpu
 
 /// The same for row r of a unit's group.
 template <class Operand>
-__device__ void finish_few_rows(const FewArgs& args, const FewPlan& plan, const FewUnit& unit,
-                                int output, int r, float (&sum)[2]) {
-  const FewGroup group = plan.groups[unit.group];
+__device__ void finish_group_row(const GemvArgs& args, const SlotPlan& plan, const GroupUnit& unit,
+                                 int output, int r, float (&sum)[2]) {
+  const SlotGroup group = plan.groups[unit.group];
   if (r >= group.rows) return;
   const int place = group.first + r;
-  finish_few_row<Operand>(args.matrix, group.expert, unit.pair, output, plan.order[place],
-                          plan.source[place], sum);
+  finish_row<Operand>(args.matrix, group.expert, unit.pair, output, plan.order[place],
+                      plan.source[place], sum);
 }
 
-/// Runs a block's share. `rings`: of all warps. Calls await() when the first
-/// weights are on their way, before it reads x, in all threads.
+/// Runs a CTA's share. `rings`: of all warps. Calls await() when the first
+/// weights are in flight, before it reads x, in all threads.
 template <class Operand, int kOctets, int kClose, class Await>
-__device__ void run_few_rows(const FewArgs& args, FewRowsShared<kOctets>& shared, uint8_t* rings,
-                             const FewRowsOfX& of_x, Await await) {
-  constexpr int kTeams = kFewTeams<kOctets>;
-  const FewPlan& plan = shared.plan;
-  const MmaArgs& a = args.matrix;
-  const int warp = static_cast<int>(threadIdx.x / 32), team = warp / kFewTeam;
+__device__ void run_gemv_experts(const GemvArgs& args, ExpertsShared<kOctets>& shared,
+                                 uint8_t* rings, const RowsOfX& of_x, Await await) {
+  constexpr int kTeams = kExpertsTeams<kOctets>;
+  const SlotPlan& plan = shared.plan;
+  const GemmArgs& a = args.matrix;
+  const int warp = static_cast<int>(threadIdx.x / 32), team = warp / kExpertsTeam;
   const int pairs = a.gated ? a.panels / 2 : (a.panels + 1) / 2;
   const int units = plan.num_groups * pairs;
-  const FewShare share(units);
+  const UnitShare share(units);
   const int first = share.first;
   const int count = max(0, (share.count - team + kTeams - 1) / kTeams);  // of the team
-  const int steps = (a.blocks + kFewBlocks<Operand> - 1) / kFewBlocks<Operand>;
-  const int begin = warp % kFewTeam, own = max(steps - begin + kFewTeam - 1, 0) / kFewTeam;
-  const int full = a.x_bytes / (kFewBlocks<Operand> * mma16::kCols * Operand::kXBytes);
+  const int steps = (a.blocks + kStageBlocks<Operand> - 1) / kStageBlocks<Operand>;
+  const int begin = warp % kExpertsTeam,
+            own = max(steps - begin + kExpertsTeam - 1, 0) / kExpertsTeam;
+  const int full = a.x_bytes / (kStageBlocks<Operand> * mma16::kCols * Operand::kXBytes);
 
-  FewUnit unit{(first + team) / pairs, (first + team) % pairs};
-  FewUnit filled = unit, loaded = unit;  // the units being filled and loaded
+  GroupUnit unit{(first + team) / pairs, (first + team) % pairs};
+  GroupUnit filled = unit, loaded = unit;  // the units being filled and loaded
 
-  FewRing<Operand, 2> ring(args, rings, shared.barriers, kFewTeam);
+  WeightRing<Operand, 2> ring(args, rings, shared.barriers, kExpertsTeam);
   const auto enter_ring = [&] {
     const uint8_t* const expert = a.base + plan.groups[filled.group].expert * a.expert_bytes;
     if (a.gated)
@@ -122,9 +117,9 @@ __device__ void run_few_rows(const FewArgs& args, FewRowsShared<kOctets>& shared
   if (count == 0) return;
 
   // x is loaded one stage ahead.
-  FewX<Operand, kOctets> x;
+  StageRows<Operand, kOctets> x;
   const auto enter_x = [&] {
-    const FewGroup group = plan.groups[loaded.group];
+    const SlotGroup group = plan.groups[loaded.group];
     x.enter(a, of_x.first, of_x.stride,
             [&](int r) { return plan.source[group.first + min(r, group.rows - 1)]; });
   };
@@ -133,10 +128,10 @@ __device__ void run_few_rows(const FewArgs& args, FewRowsShared<kOctets>& shared
 #pragma unroll
   for (int b = 0; b < x.kBlocks; ++b) x.load(a, b);
 
-  FewSums<Operand, 2, kOctets, kClose> sums;
+  StageSums<Operand, 2, kOctets, kClose> sums;
   for (int u = 0; u < count; ++u) {
     sums.clear();
-    for (int left = own, step = begin; left > 0; --left, step += kFewTeam) {
+    for (int left = own, step = begin; left > 0; --left, step += kExpertsTeam) {
       const uint8_t* const stage = ring.next();
       fill();
       if (step >= full) x.reload(a);
@@ -145,7 +140,7 @@ __device__ void run_few_rows(const FewArgs& args, FewRowsShared<kOctets>& shared
         loaded.advance(kTeams, pairs);
         if (loaded.group != before) enter_x();
       }
-      x.go(left == 1 ? begin : step + kFewTeam);
+      x.go(left == 1 ? begin : step + kExpertsTeam);
       sums.add(
           args, stage, step, x, left == 1,
           [](float& total, float sum, float scale, int, int) { total += sum * scale; },
@@ -158,7 +153,7 @@ __device__ void run_few_rows(const FewArgs& args, FewRowsShared<kOctets>& shared
       if (partials.row(i) >= partials.kRows) break;
       float sum[2];
       partials.get(i, sum);
-      finish_few_rows<Operand>(args, plan, unit, partials.output(), partials.row(i), sum);
+      finish_group_row<Operand>(args, plan, unit, partials.output(), partials.row(i), sum);
     }
     partials.wait();
     unit.advance(kTeams, pairs);
@@ -166,11 +161,11 @@ __device__ void run_few_rows(const FewArgs& args, FewRowsShared<kOctets>& shared
 }
 
 template <class Operand, int kOctets, int kClose>
-__global__ void __launch_bounds__(kFewThreads<kOctets>, 1)
-    few_rows(const __grid_constant__ FewArgs args) {
+__global__ void __launch_bounds__(kGemvThreads<kOctets>, 1)
+    gemv_experts(const __grid_constant__ GemvArgs args) {
 #if __CUDA_ARCH__ >= 900
   extern __shared__ __align__(16) uint8_t memory[];
-  auto& shared = *reinterpret_cast<FewRowsShared<kOctets>*>(memory);
+  auto& shared = *reinterpret_cast<ExpertsShared<kOctets>*>(memory);
   const auto await = [] {
     pdl_wait();
     pdl_launch_dependents();
@@ -178,12 +173,12 @@ __global__ void __launch_bounds__(kFewThreads<kOctets>, 1)
   // Weights load while earlier kernels end, unless one of those may still write the ids.
   const bool awaits_ids = !args.ids_are_there;
   if (awaits_ids) await();
-  make_few_plan(args.slots, args.x_of_tokens, 8 * kOctets, shared.plan, shared.keys);
-  run_few_rows<Operand, kOctets, kClose>(args, shared, memory + sizeof(shared),
-                                         {args.matrix.x, args.matrix.x_stride}, [&] {
-                                           if (!awaits_ids) await();
-                                         });
-  settle_few_slots(args.slots, shared.plan);
+  make_slot_plan(args.slots, args.x_of_tokens, 8 * kOctets, shared.plan, shared.keys);
+  run_gemv_experts<Operand, kOctets, kClose>(args, shared, memory + sizeof(shared),
+                                             {args.matrix.x, args.matrix.x_stride}, [&] {
+                                               if (!awaits_ids) await();
+                                             });
+  settle_slots(args.slots, shared.plan);
 #endif
 }
 

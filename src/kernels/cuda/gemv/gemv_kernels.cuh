@@ -1,4 +1,4 @@
-// The kernels for few tokens of one operand.
+// The GEMV kernels of one operand.
 #pragma once
 
 #include "kernels/cuda/gemv/gemv_combine.cuh"
@@ -9,45 +9,45 @@
 namespace moracle::cuda {
 
 template <class Operand, int kOctets, int kClose>
-FewKernel few_rows_kernel() {
-  return {few_rows<Operand, kOctets, kClose>, 8 * kOctets, 2, kFewWarps<kOctets>,
-          sizeof(FewRowsShared<kOctets>)};
+GemvKernel experts_kernel() {
+  return {gemv_experts<Operand, kOctets, kClose>, 8 * kOctets, 2, kGemvWarps<kOctets>,
+          sizeof(ExpertsShared<kOctets>)};
 }
 template <class Operand, int kOctets, int kClose>
-FewKernel few_tokens_kernel() {
-  return {few_tokens<Operand, kOctets, kClose>, 8 * kOctets, 1, kFewWarps<kOctets>,
-          sizeof(FewTokensShared<kOctets>)};
+GemvKernel combine_kernel() {
+  return {gemv_combine<Operand, kOctets, kClose>, 8 * kOctets, 1, kGemvWarps<kOctets>,
+          sizeof(CombineShared<kOctets>)};
 }
 template <class Operand, int kClose>
-FewKernel few_dense_kernel() {
-  return {few_dense<Operand, kClose>, 8, 1, kFewWarps<1>, sizeof(FewBarriers<kFewWarps<1>>)};
+GemvKernel linear_kernel() {
+  return {gemv_linear<Operand, kClose>, 8, 1, kGemvWarps<1>, sizeof(RingBarriers<kGemvWarps<1>>)};
 }
 template <class Operand, int kClose>
-FewKernel few_normed_kernel() {
+GemvKernel norm_linear_kernel() {
   if constexpr (Operand::kXBytes == 2)
-    return {few_normed<Operand, kClose>, 8, 1, kFewWarps<1>, sizeof(FewNormedShared)};
+    return {gemv_norm_linear<Operand, kClose>, 8, 1, kGemvWarps<1>, sizeof(NormedShared)};
   else
     return {};
 }
 
 template <class Operand, int kClose>
-FewKernel few_one_kernel() {
-  return {few_one<Operand, kClose>, 8, 2, kFewWarps<1>, sizeof(FewOneShared)};
+GemvKernel token_kernel() {
+  return {gemv_token<Operand, kClose>, 8, 2, kGemvWarps<1>, sizeof(TokenShared)};
 }
 
 template <class Operand>
-FewKernels few_kernels() {
+GemvKernels gemv_kernels() {
   // Groups of 128 columns and more, or of 32 and more. Folded scales end no sums.
-  constexpr int kAll = kFewBlocks<Operand>;
-  constexpr int kWide = kFewFolded<Operand> || kAll < 4 ? kAll : 4;
-  constexpr int kNarrow = Operand::kGroups && !kFewFolded<Operand> ? 1 : kWide;
-  return {{{few_rows_kernel<Operand, 1, kWide>(), few_rows_kernel<Operand, 1, kNarrow>()},
-           {few_rows_kernel<Operand, 2, kWide>(), few_rows_kernel<Operand, 2, kNarrow>()}},
-          {{few_tokens_kernel<Operand, 1, kWide>(), few_tokens_kernel<Operand, 1, kNarrow>()},
-           {few_tokens_kernel<Operand, 2, kWide>(), few_tokens_kernel<Operand, 2, kNarrow>()}},
-          {few_dense_kernel<Operand, kWide>(), few_dense_kernel<Operand, kNarrow>()},
-          {few_normed_kernel<Operand, kWide>(), few_normed_kernel<Operand, kNarrow>()},
-          {few_one_kernel<Operand, kWide>(), few_one_kernel<Operand, kNarrow>()}};
+  constexpr int kAll = kStageBlocks<Operand>;
+  constexpr int kWide = kFoldsScales<Operand> || kAll < 4 ? kAll : 4;
+  constexpr int kNarrow = Operand::kGroups && !kFoldsScales<Operand> ? 1 : kWide;
+  return {{{experts_kernel<Operand, 1, kWide>(), experts_kernel<Operand, 1, kNarrow>()},
+           {experts_kernel<Operand, 2, kWide>(), experts_kernel<Operand, 2, kNarrow>()}},
+          {{combine_kernel<Operand, 1, kWide>(), combine_kernel<Operand, 1, kNarrow>()},
+           {combine_kernel<Operand, 2, kWide>(), combine_kernel<Operand, 2, kNarrow>()}},
+          {linear_kernel<Operand, kWide>(), linear_kernel<Operand, kNarrow>()},
+          {norm_linear_kernel<Operand, kWide>(), norm_linear_kernel<Operand, kNarrow>()},
+          {token_kernel<Operand, kWide>(), token_kernel<Operand, kNarrow>()}};
 }
 
 }  // namespace moracle::cuda

@@ -1,20 +1,20 @@
-// Linear layers of few tokens, which stream their weights.
+// Linear layers by GEMV.
 #include "kernels/cuda/cuda_kernels.h"
 #include "kernels/cuda/gemv/gemv_launch.h"
 
 namespace moracle::cuda {
 namespace {
 
-class FewLinear : public LinearKernel {
+class GemvLinear : public LinearKernel {
  public:
-  FewLinear(const KernelWeights& weights, FewLaunch few, int64_t most_tokens)
-      : weights_(weights), few_(few), most_tokens_(most_tokens) {}
+  GemvLinear(const KernelWeights& weights, GemvLaunch gemv, int64_t most_tokens)
+      : weights_(weights), gemv_(gemv), most_tokens_(most_tokens) {}
 
   bool serves(const LinearCall& call) const override {
     if (call.to<LinearCall::Store>() == nullptr) return false;
     if (const auto* const normed = call.from<NormedInput>())
       return normed->sum.data != nullptr && call.x().rows <= most_tokens_ &&
-             few_.serves_norm(weights_, *normed);
+             gemv_.serves_norm(weights_, *normed);
     const auto* const rows = call.from<GroupedRows>();
     return rows != nullptr && rows->num_rows > 0 && rows->num_rows <= most_tokens_ &&
            in_vectors(rows->x.values);
@@ -24,12 +24,12 @@ class FewLinear : public LinearKernel {
     const auto* const rows = call.from<GroupedRows>();
     const auto tokens = static_cast<int>(normed != nullptr ? call.x().rows : rows->num_rows);
     // Each token has the one expert.
-    const FewSlots slots{nullptr, nullptr, nullptr, tokens, tokens, 1, 1, 1, nullptr, nullptr};
-    if (normed != nullptr) return few_.run_normed(weights_, *normed, call.out, slots, stream);
-    if (few_.serves_dense(weights_, tokens))
-      return few_.run_dense(weights_, rows->x, call.out, slots, stream);
-    return few_.run_rows(weights_, rows->x, false, call.out, nullptr, slots,
-                         few_choice(tokens, 1, 1), true, stream);
+    const GemvSlots slots{nullptr, nullptr, nullptr, tokens, tokens, 1, 1, 1, nullptr, nullptr};
+    if (normed != nullptr) return gemv_.run_normed(weights_, *normed, call.out, slots, stream);
+    if (gemv_.serves_dense(weights_, tokens))
+      return gemv_.run_dense(weights_, rows->x, call.out, slots, stream);
+    return gemv_.run_rows(weights_, rows->x, false, call.out, nullptr, slots,
+                          gemv_choice(tokens, 1, 1), true, stream);
   }
 
  private:
@@ -41,15 +41,15 @@ class FewLinear : public LinearKernel {
   }
 
   const KernelWeights& weights_;
-  FewLaunch few_;
+  GemvLaunch gemv_;
   int64_t most_tokens_;
 };
 
 }  // namespace
 
-Status add_few_linear(GroupedLinear& linear, int64_t most_tokens, CudaDevice& device) {
-  MORACLE_TRY(const FewLaunch few, FewLaunch::make(linear.weights(), device.queue()));
-  linear.add<FewLinear>(few, most_tokens);
+Status add_gemv_linear(GroupedLinear& linear, int64_t most_tokens, CudaDevice& device) {
+  MORACLE_TRY(const GemvLaunch gemv, GemvLaunch::make(linear.weights(), device.queue()));
+  linear.add<GemvLinear>(gemv, most_tokens);
   return {};
 }
 

@@ -1,7 +1,8 @@
-// A linear layer for up to eight rows. A unit is a panel of 16 outputs, and all warps of a block
-// share the stages of its panels in turn: small layers have two panels for a block, or one. Sums of
-// a panel meet in shared memory. The order of an output's sum depends on the columns alone, so a
-// row has the same bits beside other rows, and in kernels that compute the rows by themselves.
+// GEMV of a linear layer for up to eight rows. A unit is a panel of 16 outputs. All warps of a CTA
+// share the stages of its panels round-robin: small layers have two panels for a CTA, or one. The
+// warps' partial sums of a panel (split-K) meet in shared memory. The order of an output's sum
+// depends on the columns alone, so a row has the same bits beside other rows (batch-invariant), and
+// in kernels that compute their rows in a prologue.
 #pragma once
 
 #include "kernels/cuda/elements.cuh"
@@ -13,12 +14,12 @@
 
 namespace moracle::cuda {
 
-/// Sums of some of a block's panels, by warp: args.sum_panels of them, in shared memory.
-class FewDenseSums {
+/// Sums of some of a CTA's panels, by warp: args.sum_panels of them, in shared memory.
+class LinearSums {
  public:
-  static constexpr int kWarps = kFewWarps<1>;
+  static constexpr int kWarps = kGemvWarps<1>;
 
-  __device__ FewDenseSums(float* memory, int rows) : memory_(memory), rows_(rows) {}
+  __device__ LinearSums(float* memory, int rows) : memory_(memory), rows_(rows) {}
 
   /// `number`: of the panel among those that are kept.
   __device__ void put(int number, const float (&total)[4]) {
@@ -46,32 +47,32 @@ class FewDenseSums {
 };
 
 /// Shared memory behind the rings and the sums.
-__device__ inline uint8_t* few_behind_sums(const FewArgs& args, uint8_t* rings) {
-  return few_ring(args, rings, kFewWarps<1>) +
-         few_sum_bytes(args.sum_panels, args.slots.num_tokens);
+__device__ inline uint8_t* behind_linear_sums(const GemvArgs& args, uint8_t* rings) {
+  return ring_of_warp(args, rings, kGemvWarps<1>) +
+         linear_sum_bytes(args.sum_panels, args.slots.num_tokens);
 }
 
-/// Runs a block's share. `rings`: of all warps, with memory for sums behind them. Calls await()
-/// when the first weights are on their way, before it reads x, in all threads.
+/// Runs a CTA's share. `rings`: of all warps, with memory for sums behind them. Calls await()
+/// when the first weights are in flight, before it reads x, in all threads.
 template <class Operand, int kClose, class Await>
-__device__ void run_few_dense(const FewArgs& args, FewBarriers<kFewWarps<1>>& barriers,
-                              uint8_t* rings, const FewRowsOfX& of_x, Await await) {
-  constexpr int kWarps = kFewWarps<1>;
-  const MmaArgs& a = args.matrix;
+__device__ void run_gemv_linear(const GemvArgs& args, RingBarriers<kGemvWarps<1>>& barriers,
+                                uint8_t* rings, const RowsOfX& of_x, Await await) {
+  constexpr int kWarps = kGemvWarps<1>;
+  const GemmArgs& a = args.matrix;
   const int warp = static_cast<int>(threadIdx.x / 32), rows = args.slots.num_tokens;
-  const FewShare share(a.panels);
-  const FewTurns<kWarps> turns((a.blocks + kFewBlocks<Operand> - 1) / kFewBlocks<Operand>);
-  const FewStage first = turns.first(warp);
+  const UnitShare share(a.panels);
+  const RoundRobin<kWarps> turns((a.blocks + kStageBlocks<Operand> - 1) / kStageBlocks<Operand>);
+  const UnitStage first = turns.first(warp);
   const int own = turns.count(warp, share.count);
 
-  FewRing<Operand, 1> ring(args, rings, barriers, kWarps);
-  FewStage filled = first;
+  WeightRing<Operand, 1> ring(args, rings, barriers, kWarps);
+  UnitStage filled = first;
   int fill_left = own;
   const auto enter_ring = [&] { ring.enter(a.base, {share.first + filled.unit}, filled.step); };
   if (fill_left > 0) enter_ring();
   const auto fill = [&] {
     const bool there = fill_left > 0;
-    const FewStage next = turns.after(filled);
+    const UnitStage next = turns.after(filled);
     ring.fill(there, Operand::kGroups || fill_left == 1 || next.unit != filled.unit);
     if (!there || --fill_left == 0) return;
     const bool enters = next.unit != filled.unit;
@@ -83,17 +84,17 @@ __device__ void run_few_dense(const FewArgs& args, FewBarriers<kFewWarps<1>>& ba
   await();
 
   // x is loaded one stage ahead.
-  const int full = a.x_bytes / (kFewBlocks<Operand> * mma16::kCols * Operand::kXBytes);
-  FewX<Operand, 1> x;
+  const int full = a.x_bytes / (kStageBlocks<Operand> * mma16::kCols * Operand::kXBytes);
+  StageRows<Operand, 1> x;
   x.enter(a, of_x.first, of_x.stride, [&](int r) { return min(r, rows - 1); });
   if (own > 0) {
     x.go(first.step);
 #pragma unroll
     for (int b = 0; b < x.kBlocks; ++b) x.load(a, b);
   }
-  FewDenseSums kept(reinterpret_cast<float*>(few_ring(args, rings, kWarps)), rows);
-  FewSums<Operand, 1, 1, kClose> sums;
-  FewStage at = first;
+  LinearSums kept(reinterpret_cast<float*>(ring_of_warp(args, rings, kWarps)), rows);
+  StageSums<Operand, 1, 1, kClose> sums;
+  UnitStage at = first;
   int left = own;
   for (int begin = 0; begin < share.count; begin += args.sum_panels) {
     const int end = min(begin + args.sum_panels, share.count);
@@ -101,7 +102,7 @@ __device__ void run_few_dense(const FewArgs& args, FewBarriers<kFewWarps<1>>& ba
       const uint8_t* const stage = ring.next();
       fill();
       if (at.step >= full) x.reload(a);
-      const FewStage next = left == 1 ? at : turns.after(at);
+      const UnitStage next = left == 1 ? at : turns.after(at);
       const bool ends = left == 1 || next.unit != at.unit;
       x.go(next.step);
       sums.add(
@@ -113,7 +114,7 @@ __device__ void run_few_dense(const FewArgs& args, FewBarriers<kFewWarps<1>>& ba
     }
     __syncthreads();
     for (int i = static_cast<int>(threadIdx.x); i < (end - begin) * rows * 16;
-         i += kFewThreads<1>) {
+         i += kGemvThreads<1>) {
       const int output = i % 16, row = i / 16 % rows, number = i / 16 / rows;
       const int column = (share.first + begin + number) * 16 + output;
       float sum = 0;
@@ -128,45 +129,46 @@ __device__ void run_few_dense(const FewArgs& args, FewBarriers<kFewWarps<1>>& ba
 }
 
 template <class Operand, int kClose>
-__global__ void __maxnreg__(kFewDenseRegisters) few_dense(const __grid_constant__ FewArgs args) {
+__global__ void __maxnreg__(kLinearRegisters) gemv_linear(const __grid_constant__ GemvArgs args) {
 #if __CUDA_ARCH__ >= 900
   extern __shared__ __align__(16) uint8_t memory[];
-  auto& barriers = *reinterpret_cast<FewBarriers<kFewWarps<1>>*>(memory);
-  run_few_dense<Operand, kClose>(args, barriers, memory + sizeof(barriers),
-                                 {args.matrix.x, args.matrix.x_stride}, [] {
-                                   pdl_wait();
-                                   pdl_launch_dependents();
-                                 });
+  auto& barriers = *reinterpret_cast<RingBarriers<kGemvWarps<1>>*>(memory);
+  run_gemv_linear<Operand, kClose>(args, barriers, memory + sizeof(barriers),
+                                   {args.matrix.x, args.matrix.x_stride}, [] {
+                                     pdl_wait();
+                                     pdl_launch_dependents();
+                                   });
 #endif
 }
 
 /// Vectors of a row of x that a thread normalizes.
-inline constexpr int kFewNormedVectors = kMostFewNormedCols / (8 * kNormThreads);
+inline constexpr int kNormedVectors = kMostNormedCols / (8 * kNormThreads);
 
-/// Shared memory of few_normed beside the rings, the sums and the rows of x.
-struct alignas(16) FewNormedShared {
-  FewBarriers<kFewWarps<1>> barriers;
+/// Shared memory of gemv_norm_linear beside the rings, the sums and the rows of x.
+struct alignas(16) NormedShared {
+  RingBarriers<kGemvWarps<1>> barriers;
   NormSquares squares;
 };
 
-/// The same with the norm of its input before it. Each block computes the norm for itself, so that
+/// The same with the norm of its input before it. Each CTA computes the norm for itself, so that
 /// no kernel before this one has to.
 template <class Operand, int kClose>
-__global__ void __maxnreg__(kFewDenseRegisters) few_normed(const __grid_constant__ FewArgs args) {
+__global__ void __maxnreg__(kLinearRegisters)
+    gemv_norm_linear(const __grid_constant__ GemvArgs args) {
 #if __CUDA_ARCH__ >= 900
   extern __shared__ __align__(16) uint8_t memory[];
-  auto& shared = *reinterpret_cast<FewNormedShared*>(memory);
+  auto& shared = *reinterpret_cast<NormedShared*>(memory);
   uint8_t* const rings = memory + sizeof(shared);
   const AddRmsNorm& norm = args.normed.norm;
-  auto* const x = reinterpret_cast<Eight*>(few_behind_sums(args, rings));
+  auto* const x = reinterpret_cast<Eight*>(behind_linear_sums(args, rings));
   const int stride = normed_stride(norm.x.cols);
-  NormInBlock<kFewThreads<1>, kFewNormedVectors> norm_in_block(norm);
-  run_few_dense<Operand, kClose>(
+  NormInBlock<kGemvThreads<1>, kNormedVectors> norm_in_block(norm);
+  run_gemv_linear<Operand, kClose>(
       args, shared.barriers, rings,
       {reinterpret_cast<const uint8_t*>(x), stride * int64_t{sizeof(Eight)}}, [&] {
         pdl_wait();
         pdl_launch_dependents();
-        // Blocks take turns to store vectors of the sum.
+        // CTAs alternate in storing vectors of the sum.
         const unsigned block = blockIdx.x;
         norm_in_block.run(norm, x, stride, shared.squares, [&](int r, int at, const Eight& sum) {
           if ((r + at) % gridDim.x == block) eights(args.normed.sum, r)[at] = sum;

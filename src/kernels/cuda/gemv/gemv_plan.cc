@@ -24,7 +24,7 @@ bool fits(int64_t group_cols, const MatrixShape& shape) {
 
 }  // namespace
 
-bool few_serves(const MatrixShape& shape, const Scheme& scheme) {
+bool gemv_serves(const MatrixShape& shape, const Scheme& scheme) {
   const auto& key = scheme.activation;
   if (shape.group_index) return false;
   if (key && (!key->dynamic || (key->dtype == DType::kI8 && !shape.key.symmetric))) return false;
@@ -33,37 +33,37 @@ bool few_serves(const MatrixShape& shape, const Scheme& scheme) {
   return fits(shape.key.group.cols, shape) && (!key || fits(key->group.cols, shape));
 }
 
-int few_choice(int64_t tokens, int64_t top_k, int64_t num_experts) {
+int gemv_choice(int64_t tokens, int64_t top_k, int64_t num_experts) {
   if (tokens <= 8) return 0;
   return tokens * top_k <= 4 * num_experts ? 0 : 1;
 }
 
-bool few_adds(int64_t tokens, int64_t top_k, int64_t outputs) {
+bool gemv_combines(int64_t tokens, int64_t top_k, int64_t outputs) {
   // Two panels at once read the activations half as often, which pays where there are many panels.
   if (tokens > 1 && outputs >= 4096) return false;
   return tokens <= kMostAddedTokens && tokens * top_k <= kMostAddedSlots;
 }
 
-int64_t few_most_tokens(const KernelRequest& request, int64_t wgmma_tokens) {
+int64_t gemv_most_tokens(const KernelRequest& request, int64_t wgmma_tokens) {
   if (request.rows_per_token <= 0) return 0;
-  const int64_t of_slots = kMostFewSlots / request.rows_per_token;
+  const int64_t of_slots = kMostGemvSlots / request.rows_per_token;
   // With more rows per expert, tiles that share activations among more weights are faster (H200).
   const int64_t of_rows =
       std::max<int64_t>(8, 3 * request.num_experts / (2 * request.rows_per_token));
-  const int64_t before_wgmma = wgmma_tokens > 0 ? wgmma_tokens - 1 : kMostFewTokens;
-  const int64_t most = std::min({kMostFewTokens, of_slots, request.max_num_tokens});
+  const int64_t before_wgmma = wgmma_tokens > 0 ? wgmma_tokens - 1 : kMostGemvTokens;
+  const int64_t most = std::min({kMostGemvTokens, of_slots, request.max_num_tokens});
   return std::min(
       most, before_wgmma <= kMostAddedTokens ? before_wgmma : std::min(of_rows, before_wgmma));
 }
 
-int64_t few_before_wgmma(const KernelRequest& request) {
+int64_t gemv_before_wgmma(const KernelRequest& request) {
   // Folded scales: Mixtral's layer in mxfp4 takes 236 instead of 361 us with 8 tokens (H200).
   const bool folds = mma16::scale_is_exponent(request.shape) && !request.scheme.activation;
   if (!folds || request.rows_per_token <= 0) return 0;
-  return std::min<int64_t>(8, kMostFewSlots / request.rows_per_token);
+  return std::min<int64_t>(8, kMostGemvSlots / request.rows_per_token);
 }
 
-std::string few_kernel_name(const Scheme& scheme, int rows, bool adds) {
+std::string gemv_kernel_name(const Scheme& scheme, int rows, bool adds) {
   const auto& activation = scheme.activation;
   const char* products = "bf16 products, f32 sums";
   if (activation)

@@ -1,6 +1,7 @@
-// One row of x for all slots: GEMM 1 of one token with the activation. A unit is two panels of an
-// expert. All warps of a block share the stages of all its units in turn, so that each has the same
-// number of stages, or one more. Sums of a unit meet once, at the end.
+// Expert GEMV of one token, whose row of x serves all slots: GEMM 1 with the activation. A unit is
+// two panels of an expert. All warps of a CTA share the stages of all its units round-robin, so
+// that each has the same number of stages, or one more. The warps' partial sums meet once, at the
+// end.
 #pragma once
 
 #include "kernels/cuda/gemv/gemv_experts.cuh"
@@ -10,23 +11,23 @@
 namespace moracle::cuda {
 
 /// Sums of the two panels of a unit, by warp.
-using FewOneSums = float[kFewWarps<1>][2][16];
-static_assert(sizeof(FewOneSums) == kFewOneUnitBytes);
+using TokenSums = float[kGemvWarps<1>][2][16];
+static_assert(sizeof(TokenSums) == kTokenUnitBytes);
 
-struct alignas(16) FewOneShared {
-  FewBarriers<kFewWarps<1>> barriers;
+struct alignas(16) TokenShared {
+  RingBarriers<kGemvWarps<1>> barriers;
 };
 
 /// The slots with an expert. A lane holds one of them. Each warp finds them by itself, which takes
 /// no barrier.
-struct FewOneSlots {
+struct TokenSlots {
   int own;         ///< expert of this lane's slot; -1: none
   int count;       ///< of those with an expert
   uint32_t place;  ///< expert << 16 | slot, of the lane's place among those
 
-  __device__ explicit FewOneSlots(const FewSlots& s) {
+  __device__ explicit TokenSlots(const GemvSlots& s) {
     const int lane = static_cast<int>(threadIdx.x % 32);
-    own = lane < s.num_slots ? few_expert(s, lane) : -1;
+    own = lane < s.num_slots ? expert_of_slot(s, lane) : -1;
     const unsigned there = __ballot_sync(kAllLanes, own >= 0);
     count = __popc(there);
     const int before = own >= 0 ? __popc(there & ((1u << lane) - 1)) : -1;
@@ -42,32 +43,33 @@ struct FewOneSlots {
 };
 
 template <class Operand, int kClose>
-__global__ void __launch_bounds__(kFewThreads<1>, 1) few_one(const __grid_constant__ FewArgs args) {
+__global__ void __launch_bounds__(kGemvThreads<1>, 1)
+    gemv_token(const __grid_constant__ GemvArgs args) {
 #if __CUDA_ARCH__ >= 900
   extern __shared__ __align__(16) uint8_t memory[];
-  constexpr int kWarps = kFewWarps<1>;
-  auto& shared = *reinterpret_cast<FewOneShared*>(memory);
+  constexpr int kWarps = kGemvWarps<1>;
+  auto& shared = *reinterpret_cast<TokenShared*>(memory);
   uint8_t* const rings = memory + sizeof(shared);
-  auto* const of_units = reinterpret_cast<FewOneSums*>(few_ring(args, rings, kWarps));
-  const MmaArgs& a = args.matrix;
+  auto* const of_units = reinterpret_cast<TokenSums*>(ring_of_warp(args, rings, kWarps));
+  const GemmArgs& a = args.matrix;
   const int warp = static_cast<int>(threadIdx.x / 32), lane = static_cast<int>(threadIdx.x % 32);
   const int pairs = a.gated ? a.panels / 2 : (a.panels + 1) / 2;
-  const int steps = (a.blocks + kFewBlocks<Operand> - 1) / kFewBlocks<Operand>;
-  FewRing<Operand, 2> ring(args, rings, shared.barriers, kWarps);
+  const int steps = (a.blocks + kStageBlocks<Operand> - 1) / kStageBlocks<Operand>;
+  WeightRing<Operand, 2> ring(args, rings, shared.barriers, kWarps);
   if (!args.ids_are_there) {
     pdl_wait();
     pdl_launch_dependents();
   }
 
-  const FewOneSlots slots(args.slots);
-  const FewShare share(slots.count * pairs);
-  const FewUnit begin{share.first / pairs, share.first % pairs};
-  const FewTurns<kWarps> turns(steps);
-  const FewStage first = turns.first(warp);
+  const TokenSlots slots(args.slots);
+  const UnitShare share(slots.count * pairs);
+  const GroupUnit begin{share.first / pairs, share.first % pairs};
+  const RoundRobin<kWarps> turns(steps);
+  const UnitStage first = turns.first(warp);
   const int own = turns.count(warp, share.count);
 
-  FewStage filled = first;
-  FewUnit fills = begin;
+  UnitStage filled = first;
+  GroupUnit fills = begin;
   fills.advance(first.unit, pairs);
   const auto enter_ring = [&] {
     const uint8_t* const expert =
@@ -81,7 +83,7 @@ __global__ void __launch_bounds__(kFewThreads<1>, 1) few_one(const __grid_consta
   if (fill_left > 0) enter_ring();
   const auto fill = [&] {
     const bool there = fill_left > 0;
-    const FewStage next = turns.after(filled);
+    const UnitStage next = turns.after(filled);
     ring.fill(there, Operand::kGroups || fill_left == 1 || next.unit != filled.unit);
     if (!there) return;
     if (--fill_left == 0) return;
@@ -99,19 +101,19 @@ __global__ void __launch_bounds__(kFewThreads<1>, 1) few_one(const __grid_consta
   }
 
   if (own > 0) {
-    const int full = a.x_bytes / (kFewBlocks<Operand> * mma16::kCols * Operand::kXBytes);
-    FewX<Operand, 1> x;
+    const int full = a.x_bytes / (kStageBlocks<Operand> * mma16::kCols * Operand::kXBytes);
+    StageRows<Operand, 1> x;
     x.enter(a, [](int) { return 0; });
     x.go(first.step);
 #pragma unroll
     for (int b = 0; b < x.kBlocks; ++b) x.load(a, b);
-    FewSums<Operand, 2, 1, kClose> sums;
-    FewStage at = first;
+    StageSums<Operand, 2, 1, kClose> sums;
+    UnitStage at = first;
     for (int left = own; left > 0; --left) {
       const uint8_t* const stage = ring.next();
       fill();
       if (at.step >= full) x.reload(a);
-      const FewStage next = left == 1 ? at : turns.after(at);
+      const UnitStage next = left == 1 ? at : turns.after(at);
       const bool ends = left == 1 || next.unit != at.unit;
       x.go(next.step);
       sums.add(
@@ -134,9 +136,9 @@ __global__ void __launch_bounds__(kFewThreads<1>, 1) few_one(const __grid_consta
   __syncthreads();
 
   const int outputs = share.count * 16;
-  for (int i = static_cast<int>(threadIdx.x); i - lane < outputs; i += kFewThreads<1>) {
+  for (int i = static_cast<int>(threadIdx.x); i - lane < outputs; i += kGemvThreads<1>) {
     const int number = i / 16, output = i % 16;
-    FewUnit unit = begin;
+    GroupUnit unit = begin;
     unit.advance(number, pairs);
     const uint32_t slot = slots.at(unit.group);
     if (i >= outputs) continue;
@@ -145,11 +147,11 @@ __global__ void __launch_bounds__(kFewThreads<1>, 1) few_one(const __grid_consta
       const auto& of_warp = of_units[number][turns.warp_of(number, step)];
       sum[0] += of_warp[0][output], sum[1] += of_warp[1][output];
     }
-    finish_few_row<Operand>(a, static_cast<int>(slot >> 16), unit.pair, output,
-                            static_cast<int>(slot & 0xffffu), 0, sum);
+    finish_row<Operand>(a, static_cast<int>(slot >> 16), unit.pair, output,
+                        static_cast<int>(slot & 0xffffu), 0, sum);
   }
   if (blockIdx.x == 0 && static_cast<int>(threadIdx.x) < args.slots.num_slots)
-    settle_few_slot(args.slots, static_cast<int>(threadIdx.x), slots.own);
+    settle_slot(args.slots, static_cast<int>(threadIdx.x), slots.own);
 #endif
 }
 

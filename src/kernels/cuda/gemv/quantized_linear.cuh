@@ -1,8 +1,7 @@
-// A linear layer of 8-bit weights and activations for few tokens in one kernel: the norm before it,
-// if there is one, the quantization of its input, and the products. Each block brings the rows to
-// shared memory, normalizes them if the layer starts with a norm, quantizes them, and multiplies as
-// few_dense does. Every block does the first three by itself, which takes less time than kernels
-// before this one.
+// GEMV of a linear layer with 8-bit weights and activations, with a prologue that normalizes (if
+// the layer starts with a norm) and quantizes. Each CTA loads the rows to shared memory, normalizes
+// and quantizes them, and multiplies as gemv_linear does. Repeating the prologue in every CTA takes
+// less time than kernels before this one.
 #pragma once
 
 #include "kernels/cuda/gemv/gemv_linear.cuh"
@@ -11,26 +10,26 @@
 
 namespace moracle::cuda {
 
-/// Most tokens of such a layer: each block normalizes and quantizes all of them.
-inline constexpr int64_t kMostQuantizedRows = 4;
+/// Most tokens of such a layer: each CTA normalizes and quantizes all of them.
+inline constexpr int64_t kMostQuantizedTokens = 4;
 /// Most columns.
 inline constexpr int64_t kMostQuantizedCols = 4096;
-inline constexpr int kQuantizedClose = 4;  // as few_kernels has it
+inline constexpr int kQuantizedClose = 4;  // as gemv_kernels has it
 /// Columns that share a scale of the activations, where not all of a row do.
 inline constexpr int kQuantizedGroup = 128;
 
 struct QuantizedArgs {
-  FewArgs few;
+  GemvArgs gemv;
   QuantKey key;
   Matrix x;    ///< without a norm: rows in bf16
-  bool norms;  ///< few.normed says what x is
+  bool norms;  ///< gemv.normed says what x is
 };
 
 struct alignas(16) QuantizedShared {
-  FewBarriers<kFewWarps<1>> barriers;
+  RingBarriers<kGemvWarps<1>> barriers;
   NormSquares squares;
-  float scales[kMostQuantizedRows][kMostQuantizedCols / kQuantizedGroup];
-  uint32_t largest[kFewWarps<1>];
+  float scales[kMostQuantizedTokens][kMostQuantizedCols / kQuantizedGroup];
+  uint32_t largest[kGemvWarps<1>];
 };
 
 /// Bytes from one row of codes to the next. Neighbouring rows lie in different banks.
@@ -49,7 +48,7 @@ __device__ inline void quantize_groups_in_block(const QuantKey& key, const Eight
                                                 int code_stride, float* scales) {
   constexpr int kLanes = kQuantizedGroup / 8;
   const int groups = cols / kQuantizedGroup, lane = static_cast<int>(threadIdx.x) % kLanes;
-  const int all = count * groups, step = kFewThreads<1> / kLanes;
+  const int all = count * groups, step = kGemvThreads<1> / kLanes;
   for (int i = static_cast<int>(threadIdx.x) / kLanes; i < (all + 1) / 2 * 2; i += step) {
     const bool there = i < all;  // both halves of a warp shuffle
     const int row = there ? i / groups : 0, group = there ? i % groups : 0;
@@ -70,9 +69,9 @@ __device__ inline void quantize_groups_in_block(const QuantKey& key, const Eight
 /// The same with one scale for each row. Three warps have a row.
 __device__ inline void quantize_rows_in_block(const QuantKey& key, const Eight* rows, int stride,
                                               int count, int cols, uint8_t* codes, int code_stride,
-                                              float* scales, uint32_t (&of_warp)[kFewWarps<1>]) {
+                                              float* scales, uint32_t (&of_warp)[kGemvWarps<1>]) {
   constexpr int kTeam = 3, kTeamThreads = 32 * kTeam;
-  static_assert(kFewWarps<1> / kTeam >= kMostQuantizedRows);
+  static_assert(kGemvWarps<1> / kTeam >= kMostQuantizedTokens);
   const int row = static_cast<int>(threadIdx.x) / kTeamThreads,
             thread = static_cast<int>(threadIdx.x) % kTeamThreads, vectors = cols / 8;
   const auto values = [&](int at) {
@@ -98,46 +97,49 @@ __device__ inline void quantize_rows_in_block(const QuantKey& key, const Eight* 
 }
 
 template <class Operand>
-__global__ void __maxnreg__(kFewDenseRegisters)
-    quantized_rows(const __grid_constant__ QuantizedArgs args) {
+__global__ void __maxnreg__(kLinearRegisters)
+    gemv_quantized_linear(const __grid_constant__ QuantizedArgs args) {
 #if __CUDA_ARCH__ >= 900
   extern __shared__ __align__(16) uint8_t memory[];
   auto& shared = *reinterpret_cast<QuantizedShared*>(memory);
-  const AddRmsNorm& norm = args.few.normed.norm;
+  const AddRmsNorm& norm = args.gemv.normed.norm;
   const auto count = static_cast<int>(args.x.rows), cols = static_cast<int>(args.x.cols);
   const int stride = normed_stride(cols), code_stride = quantized_stride(cols);
   uint8_t* const rings = memory + sizeof(shared);
-  auto* const rows = reinterpret_cast<Eight*>(few_behind_sums(args.few, rings));
+  auto* const rows = reinterpret_cast<Eight*>(behind_linear_sums(args.gemv, rings));
   auto* const codes = reinterpret_cast<uint8_t*>(rows + count * stride);
 
-  FewArgs few = args.few;
-  few.matrix.x_scales = &shared.scales[0][0];
-  run_few_dense<Operand, kQuantizedClose>(few, shared.barriers, rings, {codes, code_stride}, [&] {
-    if (args.norms) {
-      NormInBlock<kFewThreads<1>, kFewNormedVectors> norm_in_block(norm);
-      pdl_wait();
-      pdl_launch_dependents();
-      // Blocks take turns to store vectors of the sum.
-      const unsigned block = blockIdx.x;
-      norm_in_block.run(norm, rows, stride, shared.squares, [&](int r, int at, const Eight& sum) {
-        if ((r + at) % gridDim.x == block) eights(args.few.normed.sum, r)[at] = sum;
-      });
-    } else {
-      pdl_wait();
-      pdl_launch_dependents();
-      const int vectors = cols / 8;
+  GemvArgs gemv = args.gemv;
+  gemv.matrix.x_scales = &shared.scales[0][0];
+  run_gemv_linear<Operand, kQuantizedClose>(
+      gemv, shared.barriers, rings, {codes, code_stride}, [&] {
+        if (args.norms) {
+          NormInBlock<kGemvThreads<1>, kNormedVectors> norm_in_block(norm);
+          pdl_wait();
+          pdl_launch_dependents();
+          // CTAs alternate in storing vectors of the sum.
+          const unsigned block = blockIdx.x;
+          norm_in_block.run(norm, rows, stride, shared.squares,
+                            [&](int r, int at, const Eight& sum) {
+                              if ((r + at) % gridDim.x == block)
+                                eights(args.gemv.normed.sum, r)[at] = sum;
+                            });
+        } else {
+          pdl_wait();
+          pdl_launch_dependents();
+          const int vectors = cols / 8;
 #pragma unroll 4
-      for (int i = static_cast<int>(threadIdx.x); i < count * vectors; i += kFewThreads<1>)
-        rows[i / vectors * stride + i % vectors] = eights(args.x, i / vectors)[i % vectors];
-      __syncthreads();
-    }
-    if constexpr (Operand::kXScales == XScales::kGroup)
-      quantize_groups_in_block(args.key, rows, stride, count, cols, codes, code_stride,
-                               &shared.scales[0][0]);
-    else
-      quantize_rows_in_block(args.key, rows, stride, count, cols, codes, code_stride,
-                             &shared.scales[0][0], shared.largest);
-  });
+          for (int i = static_cast<int>(threadIdx.x); i < count * vectors; i += kGemvThreads<1>)
+            rows[i / vectors * stride + i % vectors] = eights(args.x, i / vectors)[i % vectors];
+          __syncthreads();
+        }
+        if constexpr (Operand::kXScales == XScales::kGroup)
+          quantize_groups_in_block(args.key, rows, stride, count, cols, codes, code_stride,
+                                   &shared.scales[0][0]);
+        else
+          quantize_rows_in_block(args.key, rows, stride, count, cols, codes, code_stride,
+                                 &shared.scales[0][0], shared.largest);
+      });
 #endif
 }
 

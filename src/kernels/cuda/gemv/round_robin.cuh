@@ -1,25 +1,25 @@
-// How the warps of a block share the stages of its units: they take them in turn, unit after unit.
-// So each warp has the same number of stages, or one more.
+// Assigns the pipeline stages of a CTA's units to its warps round-robin, unit after unit. The
+// numbers of stages differ by at most one.
 #pragma once
 
 namespace moracle::cuda {
 
 /// A stage of a unit of the block.
-struct FewStage {
+struct UnitStage {
   int unit, step;
 };
 
 template <int kWarps>
-class FewTurns {
+class RoundRobin {
  public:
   /// `steps`: stages of a unit.
-  __device__ explicit FewTurns(int steps)
+  __device__ explicit RoundRobin(int steps)
       : steps_(steps), units_(kWarps / steps), over_(kWarps % steps) {}
 
   /// A warp's first stage.
-  __device__ FewStage first(int warp) const { return {warp / steps_, warp % steps_}; }
+  __device__ UnitStage first(int warp) const { return {warp / steps_, warp % steps_}; }
   /// The stage after another one of the same warp.
-  __device__ FewStage after(const FewStage& at) const {
+  __device__ UnitStage after(const UnitStage& at) const {
     const int step = at.step + over_;
     const bool next = step >= steps_;
     return {at.unit + units_ + (next ? 1 : 0), next ? step - steps_ : step};

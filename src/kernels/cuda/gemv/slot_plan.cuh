@@ -1,4 +1,4 @@
-// Plans the rows of a few tokens in one block. Each block of a kernel does so by itself, which is
+// Groups the rows of a few tokens by expert. Each CTA of a kernel does so for itself, which is
 // faster than a kernel before it.
 #pragma once
 
@@ -9,25 +9,25 @@
 namespace moracle::cuda {
 
 /// Rows of one expert that share a reading of its weights: order[first] to order[first + rows - 1].
-struct FewGroup {
+struct SlotGroup {
   int16_t expert, first, rows;
 };
 
-struct FewPlan {
+struct SlotPlan {
   int num_groups;
-  int16_t expert[kMostFewSlots];  ///< of each slot; -1: none
-  int16_t order[kMostFewSlots];   ///< slots sorted by expert, stably; those without one come last
-  int16_t source[kMostFewSlots];  ///< row of x of each place in `order`
-  int16_t group[kMostFewSlots];   ///< of each place in `order`
-  FewGroup groups[kMostFewSlots];
+  int16_t expert[kMostGemvSlots];  ///< of each slot; -1: none
+  int16_t order[kMostGemvSlots];   ///< slots sorted by expert, stably; those without one come last
+  int16_t source[kMostGemvSlots];  ///< row of x of each place in `order`
+  int16_t group[kMostGemvSlots];   ///< of each place in `order`
+  SlotGroup groups[kMostGemvSlots];
   /// Of a place in `order`.
   __device__ int expert_at(int place) const { return expert[order[place]]; }
 };
-/// Memory that only make_few_plan uses: expert and slot, by slot, padded to four.
-using FewPlanKeys = uint32_t[kMostFewSlots];
+/// Memory that only make_slot_plan uses: expert and slot, by slot, padded to four.
+using SlotPlanKeys = uint32_t[kMostGemvSlots];
 
 /// Returns the local number of a slot's expert, or -1.
-__device__ inline int few_expert(const FewSlots& s, int slot) {
+__device__ inline int expert_of_slot(const GemvSlots& s, int slot) {
   if (s.ids == nullptr) return 0;
   const int32_t id = s.ids[slot];
   if (id < 0 || id >= s.num_experts) return -1;
@@ -36,7 +36,7 @@ __device__ inline int few_expert(const FewSlots& s, int slot) {
 }
 
 // Finds the groups in the sorted slots. One warp calls.
-__device__ inline void group_few_slots(int num_slots, int most_rows, FewPlan& plan) {
+__device__ inline void group_slots(int num_slots, int most_rows, SlotPlan& plan) {
   const int lane = static_cast<int>(threadIdx.x);
   const unsigned upto = 0xffffffffu >> (31 - lane);  // lanes up to this one
   int groups = 0, begin = 0, places = 0;             // `begin`: first place of the expert so far
@@ -66,12 +66,12 @@ __device__ inline void group_few_slots(int num_slots, int most_rows, FewPlan& pl
 
 /// Groups hold at most `most_rows` rows. All threads call; the plan is complete on return. `keys`
 /// is 16-byte aligned.
-__device__ inline void make_few_plan(const FewSlots& s, bool x_of_tokens, int most_rows,
-                                     FewPlan& plan, FewPlanKeys& keys) {
+__device__ inline void make_slot_plan(const GemvSlots& s, bool x_of_tokens, int most_rows,
+                                      SlotPlan& plan, SlotPlanKeys& keys) {
   const int slot = static_cast<int>(threadIdx.x);
   uint32_t key = 0xffffffffu;
   if (slot < s.num_slots) {
-    const int expert = few_expert(s, slot);
+    const int expert = expert_of_slot(s, slot);
     plan.expert[slot] = static_cast<int16_t>(expert);
     key = static_cast<uint32_t>(expert) << 16 | static_cast<uint32_t>(slot);
   }
@@ -88,33 +88,33 @@ __device__ inline void make_few_plan(const FewSlots& s, bool x_of_tokens, int mo
     plan.source[place] = static_cast<int16_t>(x_of_tokens ? slot / s.top_k : slot);
   }
   __syncthreads();
-  if (slot < 32) group_few_slots(s.num_slots, most_rows, plan);
+  if (slot < 32) group_slots(s.num_slots, most_rows, plan);
   __syncthreads();
 }
 
-/// A block's share of all units: blocks differ by one unit at most.
-struct FewShare {
+/// A CTA's share of all units: CTAs differ by one unit at most.
+struct UnitShare {
   int first, count;
-  __device__ explicit FewShare(int units)
-      : FewShare(units, static_cast<int>(blockIdx.x), static_cast<int>(gridDim.x)) {}
-  __device__ FewShare(int units, int block, int blocks) {
+  __device__ explicit UnitShare(int units)
+      : UnitShare(units, static_cast<int>(blockIdx.x), static_cast<int>(gridDim.x)) {}
+  __device__ UnitShare(int units, int block, int blocks) {
     const int each = units / blocks, more = units - each * blocks;
     first = block * each + min(block, more), count = each + (block < more ? 1 : 0);
   }
 };
 
 /// Marks a slot without a row, and reports an invalid id. `expert`: of the slot.
-__device__ inline void settle_few_slot(const FewSlots& s, int slot, int expert) {
+__device__ inline void settle_slot(const GemvSlots& s, int slot, int expert) {
   if (s.slot_row != nullptr) s.slot_row[slot] = expert >= 0 ? slot : -1;
   if (s.ids == nullptr) return;
   const int32_t id = s.ids[slot];
   if (s.id_errors != nullptr && (id < -1 || id >= s.num_experts))
     report(s.id_errors, slot, id, s.num_experts, s.top_k);
 }
-/// The first block does so for all slots.
-__device__ inline void settle_few_slots(const FewSlots& s, const FewPlan& plan) {
+/// The first CTA does so for all slots.
+__device__ inline void settle_slots(const GemvSlots& s, const SlotPlan& plan) {
   const int slot = static_cast<int>(threadIdx.x);
-  if (blockIdx.x == 0 && slot < s.num_slots) settle_few_slot(s, slot, plan.expert[slot]);
+  if (blockIdx.x == 0 && slot < s.num_slots) settle_slot(s, slot, plan.expert[slot]);
 }
 
 }  // namespace moracle::cuda

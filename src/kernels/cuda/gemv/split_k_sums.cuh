@@ -1,5 +1,5 @@
-// Adds the sums of the warps of a team, each of which has its own columns of a unit. Teams are
-// independent of each other.
+// Adds the partial sums of a team's warps, which split K of a unit. Teams are independent of each
+// other.
 #pragma once
 
 #include "kernels/cuda/gemv/gemv_args.h"
@@ -9,7 +9,7 @@ namespace moracle::cuda {
 
 /// kTeam warps make a team. One instance for each team.
 template <int kPanels, int kOctets, int kTeam>
-class FewPartials {
+class SplitKSums {
  public:
   static constexpr int kRows = 8 * kOctets;  // rows of activations
   /// Sums of a unit that each thread adds.

@@ -2,18 +2,19 @@
 #pragma once
 
 #include "kernels/cuda/gemv/weight_ring.cuh"
+#include "kernels/cuda/tiles/groups.cuh"
 
 namespace moracle::cuda {
 
 /// Rows of x: bytes from one to the next.
-struct FewRowsOfX {
+struct RowsOfX {
   const uint8_t* first;
   int64_t stride;
 };
 
 template <class Operand, int kOctets>
-struct FewX {
-  static constexpr int kBlocks = kFewBlocks<Operand>;
+struct StageRows {
+  static constexpr int kBlocks = kStageBlocks<Operand>;
   static constexpr int kWords = 2 * Operand::kXBytes;
   static constexpr bool kScales = Operand::kXScales == XScales::kGroup;
   uint32_t words[kBlocks][kOctets][kWords];
@@ -22,12 +23,12 @@ struct FewX {
   /// The next stages come from these rows of x: row r is `row_of(r)`. Rows that are not
   /// there may be any row: their sums are not used.
   template <class RowOf>
-  __device__ void enter(const MmaArgs& a, RowOf row_of) {
+  __device__ void enter(const GemmArgs& a, RowOf row_of) {
     enter(a, a.x, a.x_stride, row_of);
   }
   /// The same for rows that lie elsewhere.
   template <class RowOf>
-  __device__ void enter(const MmaArgs& a, const uint8_t* x, int64_t stride, RowOf row_of) {
+  __device__ void enter(const GemmArgs& a, const uint8_t* x, int64_t stride, RowOf row_of) {
     const int lane = static_cast<int>(threadIdx.x % 32);
 #pragma unroll
     for (int o = 0; o < kOctets; ++o) {
@@ -47,7 +48,7 @@ struct FewX {
   }
 
   /// Loads k-block b of the stage, which lies within the row (see `reload`).
-  __device__ void load(const MmaArgs& a, int b) {
+  __device__ void load(const GemmArgs& a, int b) {
     const int at = min(at_, a.x_bytes - kBlocks * mma16::kCols * Operand::kXBytes);
 #pragma unroll
     for (int o = 0; o < kOctets; ++o) {
@@ -57,7 +58,7 @@ struct FewX {
   }
 
   /// Loads all of a stage that goes past the end of the row. Columns there are zero.
-  __device__ void reload(const MmaArgs& a) {
+  __device__ void reload(const GemmArgs& a) {
     const int end = a.x_bytes - static_cast<int>(threadIdx.x % 4) * 8 * Operand::kXBytes;
 #pragma unroll
     for (int b = 0; b < kBlocks; ++b) {
@@ -76,7 +77,7 @@ struct FewX {
   }
 
  private:
-  __device__ void load_scales(const MmaArgs& a, int o, int b) {
+  __device__ void load_scales(const GemmArgs& a, int o, int b) {
     if constexpr (kScales) {
       const int group = group_of(a.x_groups, min(step_ * kBlocks + b, a.blocks - 1));
 #pragma unroll

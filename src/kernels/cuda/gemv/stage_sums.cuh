@@ -1,32 +1,32 @@
-// Products of one stage: weights of a warp's panels times the activations of a few rows.
+// Products of one stage: the weights of a warp's panels times few rows of activations.
 #pragma once
 
 #include "base/scalar.h"
-#include "kernels/cuda/gemm_sm80/mma_mainloop.cuh"
 #include "kernels/cuda/gemv/stage_rows.cuh"
+#include "kernels/cuda/operands/unpack.cuh"
 
 namespace moracle::cuda {
 
 /// True for scales that are folded into the weights.
 template <class Operand>
-inline constexpr bool kFewFolded = requires {
+inline constexpr bool kFoldsScales = requires {
   Operand::kFolded;
 };
 
 /// kClose: k-blocks that share a scale, or fewer.
 template <class Operand, int kPanels, int kOctets, int kClose>
-class FewSums {
+class StageSums {
  public:
-  using X = FewX<Operand, kOctets>;
-  static constexpr int kBlocks = kFewBlocks<Operand>;
+  using X = StageRows<Operand, kOctets>;
+  static constexpr int kBlocks = kStageBlocks<Operand>;
   /// Sums end with each group.
-  static constexpr bool kEndsGroups = Operand::kGroups && !kFewFolded<Operand>;
+  static constexpr bool kEndsGroups = Operand::kGroups && !kFoldsScales<Operand>;
 
   /// Adds the products of stage `step`. `add_to(total, sum, scale, o, i)` adds the scaled sum of
   /// row i of a lane's two rows of octet o: after each group, or where groups do not end sums, if
   /// `ends`. `after(b)` runs once k-block b of x has been used.
   template <class AddTo, class After>
-  __device__ void add(const FewArgs& args, const uint8_t* stage, int step, const X& x, bool ends,
+  __device__ void add(const GemvArgs& args, const uint8_t* stage, int step, const X& x, bool ends,
                       AddTo add_to, After after) {
 #pragma unroll
     for (int first = 0; first < kBlocks; first += kClose) {
@@ -40,7 +40,7 @@ class FewSums {
       if (Operand::kZeros && !kInteger && args.matrix.has_zeros) open(args, stage, group);
 #pragma unroll
       for (int b = first; b < first + kClose; ++b) {
-        if constexpr (kFewFolded<Operand>) fold(args, stage, b >> args.scale_shift);
+        if constexpr (kFoldsScales<Operand>) fold(args, stage, b >> args.scale_shift);
         multiply(stage, x, b);
         if (b + 1 < first + kClose || !X::kScales) after(b);
       }
@@ -78,7 +78,7 @@ class FewSums {
     for (int p = 0; p < kPanels; ++p) {
       uint32_t codes[Operand::kCodeBits / 2], w[Operand::kParts][Operand::kSteps][4];
       read_codes<Operand::kCodeBits>(
-          stage + p * kFewPanelBytes + b * mma16::block_bytes(Operand::kCodeBits), codes);
+          stage + p * kStagePanelBytes + b * mma16::block_bytes(Operand::kCodeBits), codes);
       Operand::weights(codes, zeros_[p], w);
 #pragma unroll
       for (int s = 0; s < Operand::kSteps; ++s) {
@@ -92,10 +92,10 @@ class FewSums {
     }
   }
 
-  __device__ static const uint8_t* scales_of(const FewArgs& args, const uint8_t* stage, int p) {
-    return stage + kPanels * kFewPanelBytes + p * (args.scale_bytes + args.zero_bytes);
+  __device__ static const uint8_t* scales_of(const GemvArgs& args, const uint8_t* stage, int p) {
+    return stage + kPanels * kStagePanelBytes + p * (args.scale_bytes + args.zero_bytes);
   }
-  __device__ void open(const FewArgs& args, const uint8_t* stage, int group) {
+  __device__ void open(const GemvArgs& args, const uint8_t* stage, int group) {
     if constexpr (Operand::kZeros && !kInteger) {
 #pragma unroll
       for (int p = 0; p < kPanels; ++p) {
@@ -111,7 +111,7 @@ class FewSums {
 
   // Finds the factors of the weights of a group. Columns past the end of a row have any factors:
   // their codes are zero.
-  __device__ void fold(const FewArgs& args, const uint8_t* stage, int group) {
+  __device__ void fold(const GemvArgs& args, const uint8_t* stage, int group) {
 #pragma unroll
     for (int p = 0; p < kPanels; ++p) {
       const uint32_t two = *reinterpret_cast<const uint16_t*>(scales_of(args, stage, p) +
@@ -122,12 +122,12 @@ class FewSums {
 
   // Scales the sums since the last close, and adds them to the totals.
   template <class AddTo>
-  __device__ void close(const FewArgs& args, const uint8_t* stage, const X& x, int b, int group,
+  __device__ void close(const GemvArgs& args, const uint8_t* stage, const X& x, int b, int group,
                         AddTo add_to) {
 #pragma unroll
     for (int p = 0; p < kPanels; ++p) {
       float scales[2] = {1, 1};
-      if constexpr (Operand::kScaled && !kFewFolded<Operand>) {
+      if constexpr (Operand::kScaled && !kFoldsScales<Operand>) {
         const uint8_t* const from = scales_of(args, stage, p);
         if (args.matrix.scale_is_exponent) {
           const uint8_t* const two = from + group * 16 + 2 * (lane() / 4);
@@ -142,7 +142,7 @@ class FewSums {
 #pragma unroll
         for (int i = 0; i < 4; ++i) {
           float scale = scales[i / 2];
-          if constexpr (kInteger || kFewFolded<Operand>) scale *= Operand::kUnit;
+          if constexpr (kInteger || kFoldsScales<Operand>) scale *= Operand::kUnit;
           if constexpr (X::kScales) scale *= x.scales[b][o][i % 2];
           add_to(total[p][o][i], static_cast<float>(sum_[p][o][i]), scale, o, i % 2);
           sum_[p][o][i] = 0;
@@ -155,7 +155,7 @@ class FewSums {
   uint32_t zeros_[kPanels][2] = {};
 
  public:
-  __device__ FewSums() {
+  __device__ StageSums() {
     if constexpr (Operand::kZeros && !kInteger) {
 #pragma unroll
       for (auto& of_panel : zeros_) {

@@ -1,56 +1,59 @@
-// Weights on their way. Each warp has a ring of stages in shared memory, which it fills and reads
-// by itself. A stage is 2 KiB of codes of each panel: 256 columns of 4 bits, 128 of 8, 64 of 16.
-// The copies are bulk copies. Copies of 16 bytes by every lane read memory 10 % slower in runs as
-// short as these (H200).
+// Ring of pipeline stages of weights. Each warp has a ring in shared memory, which it fills with
+// TMA and reads by itself. A stage is 2 KiB of codes of each panel: 256 columns of 4 bits, 128 of
+// 8, 64 of 16. Copies of 16 bytes by every lane read memory 10 % slower in runs as short as these
+// (H200).
 #pragma once
 
-#include "kernels/cuda/gemm_sm80/mma_loader.cuh"
 #include "kernels/cuda/gemv/gemv_args.h"
+#include "kernels/cuda/operands/mma_operands.cuh"
 #include "kernels/cuda/ptx/mbarrier.cuh"
 #include "kernels/cuda/ptx/shared_memory.cuh"
 #include "kernels/cuda/ptx/tma.cuh"
+#include "kernels/cuda/tiles/groups.cuh"
+#include "layout/mma16_block.h"
 
 namespace moracle::cuda {
 
-inline constexpr int kFewPanelBytes = 2048;
+inline constexpr int kStagePanelBytes = 2048;
 
 /// k-blocks of a stage.
 template <class Operand>
-inline constexpr int kFewBlocks = kFewPanelBytes / mma16::block_bytes(Operand::kCodeBits);
+inline constexpr int kStageBlocks = kStagePanelBytes / mma16::block_bytes(Operand::kCodeBits);
 
 /// Barriers of the stages of each warp.
 template <int kWarps>
-struct FewBarriers {
-  uint64_t of_warp[kWarps][kMostFewStages];
+struct RingBarriers {
+  uint64_t of_warp[kWarps][kMostRingStages];
 };
 
 /// Returns the ring of a warp. `rings`: of all warps.
-__device__ inline uint8_t* few_ring(const FewArgs& args, uint8_t* rings, int warp) {
+__device__ inline uint8_t* ring_of_warp(const GemvArgs& args, uint8_t* rings, int warp) {
   return rings + warp * args.stages * args.stage_bytes;
 }
 
 /// A warp takes every `apart`-th stage of a row. Its neighbours take those between, so that
-/// a block reads long runs of memory. A lane copies the codes, scales or zero points of one panel.
+/// a CTA reads long runs of memory. A lane copies the codes, scales or zero points of one panel.
 template <class Operand, int kPanels>
-class FewRing {
+class WeightRing {
  public:
   /// `rings`: of all warps.
   template <int kWarps>
-  __device__ FewRing(const FewArgs& args, uint8_t* rings, FewBarriers<kWarps>& barriers, int apart)
+  __device__ WeightRing(const GemvArgs& args, uint8_t* rings, RingBarriers<kWarps>& barriers,
+                        int apart)
       : args_(args),
         a_(args.matrix),
         apart_(apart),
-        memory_(few_ring(args, rings, static_cast<int>(threadIdx.x / 32))),
+        memory_(ring_of_warp(args, rings, static_cast<int>(threadIdx.x / 32))),
         barriers_(shared_address(barriers.of_warp[threadIdx.x / 32])),
         part_(lane() / kPanels) {
     const int parts = 1 + (args.scale_bytes > 0) + (args.zero_bytes > 0);
     copies_ = lane() < kPanels * parts;
-    at_ = lane() % kPanels * kFewPanelBytes;
+    at_ = lane() % kPanels * kStagePanelBytes;
     if (part_ > 0)
-      at_ = kPanels * kFewPanelBytes + lane() % kPanels * (args.scale_bytes + args.zero_bytes) +
+      at_ = kPanels * kStagePanelBytes + lane() % kPanels * (args.scale_bytes + args.zero_bytes) +
             (part_ > 1 ? args.scale_bytes : 0);
     scale_size_ = part_ > 1 || a_.scale_is_exponent ? 16 : 64;
-    most_bytes_ = part_ == 0 ? kFewPanelBytes : part_ == 1 ? args.scale_bytes : args.zero_bytes;
+    most_bytes_ = part_ == 0 ? kStagePanelBytes : part_ == 1 ? args.scale_bytes : args.zero_bytes;
     if (lane() < args.stages) mbarrier_init(barriers_ + lane() * 8, kPanels * parts);
     mbarrier_init_fence();
     __syncwarp();
@@ -71,12 +74,12 @@ class FewRing {
   __device__ void fill(bool there, bool scales) {
     if (!there) return;
     const int row_bytes = a_.blocks * mma16::block_bytes(Operand::kCodeBits);
-    int first = step_ * kFewPanelBytes, left = row_bytes - first;
-    if (left < kFewPanelBytes) clear_rest(left);
+    int first = step_ * kStagePanelBytes, left = row_bytes - first;
+    if (left < kStagePanelBytes) clear_rest(left);
     if (copies_) {
       if (Operand::kScaled && part_ > 0) {
         // The last stage of a row may have fewer groups; no warp reads the others.
-        const int group = group_of(a_.weight_groups, step_ * kFewBlocks<Operand>);
+        const int group = group_of(a_.weight_groups, step_ * kStageBlocks<Operand>);
         first = group * scale_size_;
         left = scales ? a_.weight_groups.count * scale_size_ - first : 0;
       }
@@ -112,17 +115,17 @@ class FewRing {
     uint8_t* const stage = memory_ + fill_ * args_.stage_bytes;
 #pragma unroll
     for (int p = 0; p < kPanels; ++p) {
-      const int end = p + 1 < kPanels ? (p + 1) * kFewPanelBytes : args_.stage_bytes;
-      for (int i = p * kFewPanelBytes + bytes + lane() * 16; i < end; i += 512)
+      const int end = p + 1 < kPanels ? (p + 1) * kStagePanelBytes : args_.stage_bytes;
+      for (int i = p * kStagePanelBytes + bytes + lane() * 16; i < end; i += 512)
         *reinterpret_cast<uint4*>(stage + i) = uint4{};
     }
-    // Later bulk copies to the same place come after these stores.
+    // Later TMA loads to the same place come after these stores.
     fence_async_proxy();
     __syncwarp();
   }
 
-  const FewArgs& args_;
-  const MmaArgs& a_;
+  const GemvArgs& args_;
+  const GemmArgs& a_;
   const int apart_;
   uint8_t* const memory_;
   const uint32_t barriers_;

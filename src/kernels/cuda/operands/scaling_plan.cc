@@ -5,6 +5,24 @@
 
 namespace moracle::cuda {
 
+bool scales_in_groups(const MatrixShape& shape, const Scheme& scheme) {
+  const bool weights_in_groups = mma16::num_groups(shape) > 1;
+  const auto& key = scheme.activation;
+  switch (shape.key.dtype) {
+    case DType::kI8:
+      return weights_in_groups || !shape.key.symmetric;
+    case DType::kI4:
+    case DType::kF4E2M1:
+      return true;
+    case DType::kF8E4M3: {
+      const bool fp8 = key && key->dtype == DType::kF8E4M3;
+      return weights_in_groups || (fp8 && num_groups(*key, shape.k) > 1);
+    }
+    default:
+      return false;
+  }
+}
+
 bool has_row_exponents(const MatrixShape& shape, const Scheme& scheme, bool first) {
   // The scales of rows lie where the exponents of at least four groups were.
   constexpr int64_t kLeastColumns = 4 * mma16::kCols;

@@ -15,6 +15,9 @@
 
 namespace moracle::cuda {
 
+/// True if products with weights of this shape in this scheme are scaled group by group.
+bool scales_in_groups(const MatrixShape& shape, const Scheme& scheme);
+
 /// True if both matrices of a layer can have one exponent per row: rows of whole blocks of 32
 /// columns, at least four. `first`: the shape is that of GEMM 1, with gates, else of GEMM 2.
 bool has_row_exponents(const MatrixShape& shape, const Scheme& scheme, bool first);

@@ -1,10 +1,11 @@
-// Unpacks codes of layout mma16 in registers for the tensor cores. All conversions are exact: bf16
-// and f16 represent codes of 8 bits and fewer.
+// Reads codes of layout mma16 from shared memory and unpacks them in registers for the tensor
+// cores. All conversions are exact: bf16 and f16 represent codes of 8 bits and fewer.
 #pragma once
 
 #include <cuda_fp8.h>
 
 #include "kernels/cuda/ptx/arithmetic.cuh"
+#include "kernels/cuda/ptx/ldmatrix.cuh"
 
 namespace moracle::cuda {
 
@@ -131,6 +132,37 @@ __device__ inline void spread_e2m1(uint32_t nibbles, uint32_t (&fours)[2]) {
   }
   fours[0] = __byte_perm(bytes[0], bytes[1], 0x5140);
   fours[1] = __byte_perm(bytes[0], bytes[1], 0x7362);
+}
+
+// Reads a lane's words of a k-block from shared memory.
+__device__ inline void read_words(const uint8_t* from, uint32_t (&to)[2]) {
+  const uint2 two = *reinterpret_cast<const uint2*>(from);
+  to[0] = two.x, to[1] = two.y;
+}
+__device__ inline void read_words(const uint8_t* from, uint32_t (&to)[4]) {
+  const uint4 four = *reinterpret_cast<const uint4*>(from);
+  to[0] = four.x, to[1] = four.y, to[2] = four.z, to[3] = four.w;
+}
+// Reads 16 columns for one instruction, and 16 for the next.
+__device__ inline void read_words(const uint8_t* from, uint32_t (&to)[8]) {
+  const auto* const four = reinterpret_cast<const uint4*>(from);
+  const uint4 low = four[0], high = four[32];
+  to[0] = low.x, to[1] = low.y, to[2] = low.z, to[3] = low.w;
+  to[4] = high.x, to[5] = high.y, to[6] = high.z, to[7] = high.w;
+}
+
+/// Reads a lane's words of a k-block of codes, or of a part of it, from shared memory. The block's
+/// first byte is `from`.
+template <int kCodeBits, int kWords>
+__device__ inline void read_codes(const uint8_t* from, uint32_t (&to)[kWords]) {
+  const int lane = static_cast<int>(threadIdx.x % 32);
+  if constexpr (kCodeBits == 8) {
+    uint32_t of_rows[4];  // of one row, then of the next
+    ldmatrix_x4(of_rows, from + lane * 16);
+    to[0] = of_rows[0], to[1] = of_rows[2], to[2] = of_rows[1], to[3] = of_rows[3];
+  } else {
+    read_words(from + lane * (kCodeBits == 4 ? 8 : 16), to);
+  }
 }
 
 }  // namespace moracle::cuda

@@ -8,7 +8,6 @@
 // of zero points. kTokenRows: tokens are the rows of the product (wgmma_tokens.cuh).
 #pragma once
 
-#include "kernels/cuda/gemm_sm90/wgmma_args.h"
 #include "kernels/cuda/operands/mma_operands.cuh"
 #include "kernels/cuda/ptx/wgmma.cuh"
 
@@ -53,15 +52,14 @@ struct F16Wgmma : HalfProducts {
 
 /// e4m3 on both sides. The tensor core adds with 13 fraction bits, so sums are promoted to f32
 /// every stage.
-template <Fp8Scales kScales>
+template <bool kInGroups>
 struct Fp8Wgmma {
   using Sum = float;
   static constexpr WgmmaTypes kProducts = WgmmaTypes::kFp8;
   static constexpr int kXBytes = 1, kSteps = 1, kParts = 1, kCodeBits = 8, kUnits = 1;
   static constexpr float kUnit = 1;
-  static constexpr XScales kXScales =
-      kScales == Fp8Scales::kRows ? XScales::kToken : XScales::kGroup;
-  static constexpr bool kGroups = kScales == Fp8Scales::kGroups, kScaled = true;
+  static constexpr XScales kXScales = kInGroups ? XScales::kGroup : XScales::kToken;
+  static constexpr bool kGroups = kInGroups, kScaled = true;
   static constexpr bool kZeros = false;
   static constexpr bool kPromoted = true, kSmallGroups = false, kFolded = false;
   static constexpr bool kWide = false, kTokenRows = false;
@@ -79,56 +77,6 @@ struct Fp8Tokens {
   static constexpr XScales kXScales = XScales::kGroup;
   static constexpr bool kGroups = false, kZeros = false, kPromoted = true, kFolded = false;
   static constexpr bool kWide = false, kTokenRows = true;
-};
-
-// Folded scales are 2^-40 too small; the epilogue multiplies by kUnit. Values of codes keep all
-// their bits for scales from 2^-80 to 2^41.
-struct FoldedProducts : Bf16Products {
-  static constexpr float kUnit = 1099511627776.0f;  // 2^40
-  static constexpr WgmmaTypes kProducts = WgmmaTypes::kBf16;
-  static constexpr int kUnits = 1;
-  static constexpr bool kGroups = true, kScaled = true, kZeros = false;
-  static constexpr bool kPromoted = false, kFolded = true, kWide = false, kTokenRows = false;
-};
-/// Returns a pair of 2^(exponent + kUp - 167) in bf16. kUp is the difference of the biases of bf16
-/// and of the codes. Scales above 2^41, and the exponent of NaN, give infinity, and outputs that
-/// are not finite.
-template <int kUp>
-__device__ inline uint32_t folded_factor(uint32_t exponent) {
-  return min(exponent + (kUp - 40), 255u) * 0x00800080u;
-}
-
-/// e2m1 with exponents as scales.
-struct Fp4Folded : FoldedProducts {
-  static constexpr int kCodeBits = 4;
-  __device__ static uint32_t factor(uint32_t exponent) { return folded_factor<126>(exponent); }
-  __device__ static void weights(const uint32_t (&codes)[2], const uint32_t (&factor)[2],
-                                 uint32_t (&a)[1][2][4]) {
-    weights_of_nibbles(codes, a, [&](uint32_t eight, int h, uint32_t(&pairs)[4]) {
-      spread_e2m1_bf16(eight, pairs);
-#pragma unroll
-      for (uint32_t& pair : pairs) pair = as_bits(__hmul2(as_bf16x2(pair), as_bf16x2(factor[h])));
-    });
-  }
-};
-
-/// e4m3 with exponents as scales. Groups with NaN have the exponent of NaN (exponents.h).
-/// Activations are bf16, or e4m3 in groups of 32 whose values were rounded to it: these, too, are
-/// exact in bf16.
-struct Fp8Folded : FoldedProducts {
-  static constexpr int kCodeBits = 8;
-  __device__ static uint32_t factor(uint32_t exponent) { return folded_factor<120>(exponent); }
-  __device__ static void weights(const uint32_t (&codes)[4], const uint32_t (&factor)[2],
-                                 uint32_t (&a)[1][2][4]) {
-    weights_of_bytes(codes, a, [&](uint32_t four, int h, uint32_t(&pairs)[2]) {
-#pragma unroll
-      for (int i = 0; i < 2; ++i) {
-        const uint32_t high = __byte_perm(four, 0, i == 0 ? 0x1404 : 0x3424);
-        const uint32_t bits = (high & 0x80008000u) | (high >> 4 & 0x07f007f0u);
-        pairs[i] = as_bits(__hmul2(as_bf16x2(bits), as_bf16x2(factor[h])));
-      }
-    });
-  }
 };
 
 }  // namespace moracle::cuda

@@ -2,7 +2,7 @@
 // cores if they support the heads.
 #include "kernels/cuda/attention/attend.cuh"
 #include "kernels/cuda/attention/pages.cuh"
-#include "kernels/cuda/elements.cuh"
+#include "kernels/cuda/each_element.cuh"
 #include "kernels/cuda/keep.cuh"
 #include "kernels/cuda/ops/cuda_ops.h"
 

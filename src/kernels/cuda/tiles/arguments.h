@@ -1,20 +1,26 @@
-// Arguments of a grouped GEMM on tensor cores, and its kernels.
+// Arguments that all GEMMs and GEMVs on layout mma16 take.
 #pragma once
 
-#include <span>
+#include <cstdint>
 
 #include "moracle/base.h"
+
+namespace moracle {
+struct ActivationSpec;
+struct GroupedRows;
+struct KernelWeights;
+}  // namespace moracle
 
 namespace moracle::cuda {
 
 /// k-blocks of 32 columns that share a scale.
-struct MmaGroups {
+struct ScaleGroups {
   int blocks;
   int count;         ///< scales of a row
   unsigned inverse;  ///< 2^32 / blocks, rounded up; 0 for one k-block
 };
 
-struct MmaArgs {
+struct GemmArgs {
   // Weights of expert e, in layout mma16, begin at base + e · expert_bytes.
   const uint8_t* base;
   int64_t expert_bytes, scales_at, zeros_at, bias_at;
@@ -23,7 +29,7 @@ struct MmaArgs {
   // silu(min(gate, limit), sharpness) · (clamp(up, ±limit) + offset).
   bool gated;
   float sharpness, limit, offset;
-  MmaGroups weight_groups, x_groups;
+  ScaleGroups weight_groups, x_groups;
   bool scale_is_exponent, has_zeros, has_bias;
   int close_blocks;  // k-blocks after which a sum is scaled
   // Activations: bytes from one row to the next, and bytes of a row that are read.
@@ -39,24 +45,11 @@ struct MmaArgs {
   bool y_in_pairs;  // y is bf16, and its rows are 4-byte aligned
 };
 
-struct MmaKernel {
-  void (*kernel)(MmaArgs);
-  int rows, outputs;  ///< size of a tile
-  int threads;
-  int shared_bytes;
-};
+/// `activation` is applied to the outputs; null: none. The kernel must be able to.
+GemmArgs gemm_args(const KernelWeights& weights, const GroupedRows& rows, const Matrix& y,
+                   const ActivationSpec* activation = nullptr);
 
-/// Kernels of one operand, one for each of its tiles (mma_plan.h).
-using MmaKernels = std::span<const MmaKernel>;
-MmaKernels mma_bf16();
-MmaKernels mma_f16();
-MmaKernels mma_int8(bool in_groups);
-MmaKernels mma_int4();
-MmaKernels mma_fp8(bool in_groups);
-MmaKernels mma_fp4();
-MmaKernels mma_fp8_fp8(bool in_groups);
-MmaKernels mma_int8_int8(bool in_groups);
-MmaKernels mma_int4_int8();
-MmaKernels mma_fp4_int8();
+/// Returns the most tiles of `tile_rows` rows and `tile_outputs` outputs that the rows may make.
+int64_t most_tiles(const GemmArgs& args, int tile_rows, int tile_outputs);
 
 }  // namespace moracle::cuda
