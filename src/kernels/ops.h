@@ -5,8 +5,8 @@
 #pragma once
 
 #include "kernels/batch.h"
+#include "kernels/kernel_device.h"
 #include "moracle/base.h"
-#include "moracle/device.h"
 #include "moracle/layer.h"
 #include "moracle/quant.h"
 #include "quant/rows.h"

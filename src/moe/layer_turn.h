@@ -4,6 +4,7 @@
 
 #include <utility>
 
+#include "kernels/kernel_device.h"
 #include "moracle/moe.h"
 
 namespace moracle {

@@ -8,6 +8,7 @@
 #include "base/text.h"
 #include "base/try.h"
 #include "kernels/cpu/ops/cpu_ops.h"
+#include "oracle/machine/detect.h"
 
 namespace moracle {
 
@@ -17,6 +18,14 @@ ThreadPlaces places_of(int threads, bool pin) {
   return place_threads(threads < 1 ? usable_threads() : threads, affinity_cpus(), numa_nodes());
 }
 }  // namespace
+
+Status cpu::check_isa(Isa planned) {
+  static const Isa kHere = detect_cpu().isa;
+  const Isa lacking = missing(planned, kHere);
+  if (lacking == Isa::kNone) return {};
+  return Error{ErrorKind::kUnsupported, "", "cpu", "a CPU with " + names(planned) + ", as planned",
+               "this CPU lacks " + names(lacking)};
+}
 
 CpuDevice::CpuDevice(int threads, bool pin)
     : pool_(threads, places_of(threads, pin)), ops_(std::make_unique<CpuOps>(pool_)) {}

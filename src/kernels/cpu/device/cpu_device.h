@@ -2,14 +2,19 @@
 #pragma once
 
 #include "base/threads/thread_pool.h"
+#include "kernels/kernel_device.h"
 #include "kernels/ops.h"
-#include "moracle/device.h"
 
 namespace moracle {
 
 class CpuOps;
 
-class CpuDevice : public Device {
+namespace cpu {
+/// Errors: this CPU lacks instructions of a plan.
+Status check_isa(Isa planned);
+}  // namespace cpu
+
+class CpuDevice : public KernelDevice {
  public:
   explicit CpuDevice(int threads, bool pin = false);
   /// Errors: fewer than `threads` threads started (see ThreadPool::started).
