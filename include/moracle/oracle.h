@@ -12,7 +12,7 @@
 #include "moracle/base.h"
 #include "moracle/layer.h"
 
-namespace moracle {
+namespace moracle MORACLE_API {
 
 struct Layout;
 struct KernelWeights;
@@ -484,4 +484,4 @@ std::vector<std::string> reasons(std::span<const MatrixPlan> matrices);
 /// The plan as text for users: layout, sizes, and the kernels of each matrix.
 std::string describe(const Plan& plan);
 
-}  // namespace moracle
+}  // namespace MORACLE_API
