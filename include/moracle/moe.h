@@ -10,7 +10,7 @@
 #include "moracle/device.h"
 #include "moracle/oracle.h"
 
-namespace moracle {
+namespace moracle MORACLE_API {
 
 class StreamOrder;  // internal
 
@@ -231,4 +231,4 @@ Result<TunedLayer> tune(const LayerSpec& layer, const Machine& machine,
                         const std::shared_ptr<Device>& device, const TuneOptions& options,
                         const Progress& progress = {});
 
-}  // namespace moracle
+}  // namespace MORACLE_API

@@ -12,7 +12,7 @@
 #include "moracle/base.h"
 #include "moracle/layer.h"
 
-namespace moracle {
+namespace moracle MORACLE_API {
 
 /// A kind of device that has its own kernels.
 enum class Platform : uint8_t { kCpu, kCuda, kOpenCl };
@@ -362,4 +362,4 @@ std::vector<std::string> reasons(std::span<const MatrixPlan> matrices);
 /// The plan as text for users: layout, sizes, and the kernels of each matrix.
 std::string describe(const Plan& plan);
 
-}  // namespace moracle
+}  // namespace MORACLE_API

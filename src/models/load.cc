@@ -154,7 +154,10 @@ Status ModelAccess::check_unchanged(const Model& model, const Checkpoint& checkp
 }
 
 DeviceOptions device_options(const ModelOptions& options) {
-  return {options.threads, options.pin, options.kernel_cache, options.compiling};
+  return {.threads = options.threads,
+          .pin = options.pin,
+          .kernel_cache = options.kernel_cache,
+          .compiling = options.compiling};
 }
 
 Result<Model> Model::load(const Checkpoint& checkpoint, const ModelOptions& options) {

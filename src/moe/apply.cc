@@ -227,7 +227,7 @@ Status FusedMoe::State::run(ExpertsCall call, Stream stream) const {
   MORACLE_CHECK(check_call(call, plan));
   if (call.num_tokens() == 0) return {};
   MORACLE_CHECK(check_pointers(call, plan));
-  MORACLE_TRY(const LayerTurn turn, LayerTurn::take(*workspace, stream));
+  MORACLE_TRY(const LayerTurn turn, LayerTurn::take(*workspace, stream, error_scope));
   MORACLE_CHECK(check_workspace(*workspace, plan));
   return Pass(*this, std::move(call), stream).run();
 }

@@ -21,6 +21,9 @@ class RecordingDevice : public KernelDevice {
   Status download(void* to, const void* from, size_t bytes, Stream stream) override {
     return cpu_->download(to, from, bytes, stream);
   }
+  Status read(void* to, const void* from, size_t bytes) override {
+    return cpu_->read(to, from, bytes);
+  }
   Status copy(void* to, const void* from, size_t bytes, Stream stream) override {
     return cpu_->copy(to, from, bytes, stream);
   }

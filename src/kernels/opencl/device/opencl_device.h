@@ -30,6 +30,7 @@ class OpenClDevice : public KernelDevice {
   Status upload(void* to, const void* from, size_t bytes, Stream stream) override;
   Status enqueue_upload(void* to, const void* from, size_t bytes, Stream stream) override;
   Status download(void* to, const void* from, size_t bytes, Stream stream) override;
+  Status read(void* to, const void* from, size_t bytes) override;
   Status copy(void* to, const void* from, size_t bytes, Stream stream) override;
   Status synchronize(Stream stream) override;
   Result<std::unique_ptr<Timeline>> timeline(Stream stream) override;
