@@ -24,7 +24,7 @@
 #include "docs/generated.h"
 #include "layout/layout.h"
 #include "moracle/base.h"
-#include "published/gates.h"
+#include "published/answers.h"
 
 namespace moracle::docs {
 namespace {

@@ -4,7 +4,7 @@
 #include <bit>
 #include <cstring>
 
-#include "layout/by_group.h"
+#include "layout/pack_scales.h"
 #include "layout/sections.h"
 
 namespace moracle {

@@ -13,7 +13,7 @@
 
 #include "models/families/family.h"
 #include "paths.h"
-#include "published/gates.h"
+#include "published/answers.h"
 #include "published/module_forms.h"
 #include "support/must.h"
 #include "support/temporary_folder.h"

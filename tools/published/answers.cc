@@ -1,4 +1,4 @@
-#include "published/gates.h"
+#include "published/answers.h"
 
 #include <algorithm>
 #include <exception>
