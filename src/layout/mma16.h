@@ -13,8 +13,9 @@
 //   scales     (g·16 + r)·4 per panel    f32, or one exponent byte for power-of-two scales
 //   zero points g·16 + r per panel       i8
 //
-// A lane's 4- or 16-bit codes are contiguous. 8-bit codes form matrices of 8 rows of 16 bytes,
-// which ldmatrix spreads over the lanes and which wgmma reads from shared memory.
+// A lane's 4- or 16-bit codes are contiguous. 8-bit codes form matrices of 8 rows of 16 bytes, one
+// row for each row of weights. ldmatrix spreads such a matrix over the lanes, and wgmma reads it
+// from shared memory.
 //
 // Blocks of a panel follow one another along the columns. Rows are padded to 16 and columns to 32,
 // with codes 0 and scales 0. Rows 2·g and 2·g + 1 are rows g and g + 8 of the instruction, so the

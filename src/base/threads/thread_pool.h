@@ -57,9 +57,10 @@ class ThreadPool {
 
   /// Calls work(thread) once for each thread in [0, size()), and returns when all calls are done.
   /// Another thread may make the call of a late thread, so no call may wait for another. Calls of
-  /// run() from several threads run one after another; work must not call run(). It allocates
-  /// nothing and does not copy `work`. If `work` throws (as the standard library does if memory is
-  /// refused), the exception is rethrown to the caller when all calls are done.
+  /// run() from several threads run one after another; work must not call run(). run() allocates
+  /// nothing and does not copy `work`. If `work` throws, as the standard library does when memory
+  /// is refused, then the exception is rethrown to the caller, but only after all calls of this
+  /// job are done.
   template <class Work>
   void run(const Work& work) {
     run_job(job_of(work, true));
