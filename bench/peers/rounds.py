@@ -39,10 +39,10 @@ class Clock:
         self.best = max(self.best, read)
         return read
 
-    def _time_round(self, entry, everybody, num_tokens, seconds):
+    def _time_round(self, entry, entries, num_tokens, seconds):
         if entry.gone:
             return None
-        for other in everybody:
+        for other in entries:
             if not other.gone:
                 other.worker.halt()
         try:

@@ -150,7 +150,7 @@ def line(cell):
 def main(argv):
     args = parse(argv)
     print(f"{'scheme':18}{'':8}{'tokens':>6}{'seq':>4}{'Moracle':>10}{'llama.cpp':>10}{'ratio':>8}"
-          "   spread; tokens per second, 48 layers reckoned", flush=True)
+          "   spread; tokens per second, extrapolated to 48 layers", flush=True)
     done = []
     with tempfile.TemporaryDirectory() as folder:
         for scheme in args.schemes.split(","):
