@@ -12,7 +12,7 @@
 namespace moracle::bench {
 namespace {
 
-// The tokens of this rank and what its layers make of them, in device memory.
+// This rank's tokens, and its layers' inputs and outputs, in device memory.
 struct RankTokens {
   Matrix hidden, output;
   std::vector<TopkIds> ids;  // of each layer

@@ -46,12 +46,12 @@ Arithmetic arithmetic_of(DType input) {
 
 // Matches whole words only: "avx512" is not in "avx512_vnni".
 bool names_word(std::string_view text, std::string_view word) {
-  auto part_of_word = [&](size_t at) {
+  auto is_word_char = [&](size_t at) {
     return at < text.size() &&
            (text[at] == '_' || std::isalnum(static_cast<unsigned char>(text[at])));
   };
   for (size_t at = text.find(word); at != text.npos; at = text.find(word, at + 1)) {
-    if (!(at > 0 && part_of_word(at - 1)) && !part_of_word(at + word.size())) return true;
+    if (!(at > 0 && is_word_char(at - 1)) && !is_word_char(at + word.size())) return true;
   }
   return false;
 }

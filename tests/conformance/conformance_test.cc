@@ -114,7 +114,7 @@ TEST(Conformance, HoldsWhenOneGroupSpansIntermediateSize) {
   }
 }
 
-/// What the cases of one row cover.
+/// The shapes, spreads and variants that the cases of one row cover.
 struct Coverage {
   std::set<std::string> variants, shapes_by_spread, shapes_with_bias, shapes_without_tokens,
       shapes_of_many_tokens;
