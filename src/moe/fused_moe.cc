@@ -131,12 +131,12 @@ Result<FusedMoe> FusedMoe::State::make(DescribedWeights&& weights, const Selecti
     state->adapters = carve_adapters(plan, state->adapters_buffer.as<std::byte>());
   }
   MORACLE_CHECK(state->workspace->reserve(plan.workspace_bytes));
-  state->error_scope = device.ops().error_scopes().add(plan.layer.name);
+  state->error_scope = kernel_device(device).ops().error_scopes().add(plan.layer.name);
   return FusedMoe(std::move(state));
 }
 
 FusedMoe::State::~State() {
-  if (error_scope != 0) device().ops().error_scopes().remove(error_scope);
+  if (error_scope != 0) kernel_device(device()).ops().error_scopes().remove(error_scope);
 }
 
 FusedExperts* FusedMoe::State::fused_for(int64_t num_tokens) const {
