@@ -1,4 +1,4 @@
-// A bulk copy of contiguous bytes, which the library no longer uses: boxes of tensors are one copy.
+// A bulk copy of contiguous bytes, which the library no longer uses: TMA tile loads replaced it.
 #pragma once
 
 #include "kernels/cuda/gemm_sm90/barrier.cuh"
