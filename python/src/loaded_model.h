@@ -23,11 +23,11 @@ struct PyModel {
 };
 
 /// What goes around a text: what the tokenizer's file says, as before a prompt, or nothing.
-enum class Around { kSpecialTokens, kNothing };
+enum class SpecialTokens { kAdd, kNone };
 
 /// Token ids of a prompt: encoded text, or a sequence of ids.
 std::vector<int32_t> ids_of(const LoadedModel& loaded, nb::handle text, const char* argument,
-                            Around around = Around::kSpecialTokens);
+                            SpecialTokens special = SpecialTokens::kAdd);
 
 /// Generation and TokenIterator, and the methods of Model that return them.
 void bind_generation(nb::module_& m, nb::class_<PyModel>& model);

@@ -8,11 +8,11 @@
 namespace moracle::python {
 
 std::vector<int32_t> ids_of(const LoadedModel& loaded, nb::handle text, const char* argument,
-                            Around around) {
+                            SpecialTokens special) {
   if (nb::isinstance<nb::str>(text)) {
     const std::string words = utf8_of(text, argument);
-    return value_of(around == Around::kNothing ? loaded.tokens().encode(words)
-                                               : loaded.tokens().encode_prompt(words));
+    return value_of(special == SpecialTokens::kNone ? loaded.tokens().encode(words)
+                                                    : loaded.tokens().encode_prompt(words));
   }
   std::vector<int32_t> ids;
   if (nb::try_cast(text, ids)) return ids;
@@ -113,7 +113,7 @@ nb::object logits(const PyModel& self, nb::handle prompt, int32_t adapter) {
 
 nb::dict measure(const PyModel& self, nb::handle text, int64_t window, int32_t adapter,
                  nb::object progress) {
-  const std::vector<int32_t> ids = ids_of(*self.loaded, text, "text", Around::kNothing);
+  const std::vector<int32_t> ids = ids_of(*self.loaded, text, "text", SpecialTokens::kNone);
   LongCall call(std::move(progress));
   const Perplexity result = call.run([&](const Progress& go_on) {
     return perplexity(*self.loaded->model, ids, window, go_on, adapter);

@@ -38,7 +38,7 @@ class TokenIterator {
 
   std::shared_ptr<LoadedModel> loaded_;
   bool as_text_;
-  std::optional<StoppedStream> stream_;
+  std::optional<StoppingTokenStream> stream_;
   std::mutex mutex_;
   std::condition_variable changed_;
   std::deque<Token> tokens_;  // not yet returned

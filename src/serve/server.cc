@@ -20,7 +20,7 @@ Result<std::unique_ptr<Server>> Server::start(Model& model, ServedModel served,
   std::unique_ptr<Server> server(new Server(std::move(served)));
   EngineOptions engine = options.engine;
   engine.num_adapters = static_cast<int32_t>(server->served_.adapters->names().size());
-  engine.answers_later = model.device().platform() != Platform::kCpu;
+  engine.overlaps_answers = model.device().platform() != Platform::kCpu;
   engine.rebalance.folder = server->served_.folder;
   engine.flush = [events = &server->events_] { events->flush(); };
   MORACLE_TRY(server->engine_, Engine::start(model, server->served_.tokenizer, engine));
@@ -30,7 +30,7 @@ Result<std::unique_ptr<Server>> Server::start(Model& model, ServedModel served,
                                        std::move(api_options));
   HttpOptions http = options.http;
   if (const std::string& origin = options.api.allowed_origin; !origin.empty()) {
-    // Browsers show answers only to pages that these name.
+    // OriginPolicy show answers only to pages that these name.
     http.headers = {{"Access-Control-Allow-Origin", origin}, {"Vary", "Origin"}};
   }
   Api* const api = server->api_.get();

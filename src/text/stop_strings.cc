@@ -44,7 +44,7 @@ std::string StopStrings::take(size_t end) {
   return shown;
 }
 
-Result<std::string> StoppedStream::push(int32_t id, bool skip_special) {
+Result<std::string> StoppingTokenStream::push(int32_t id, bool skip_special) {
   MORACLE_TRY(const std::string piece, stream_.push(id, skip_special));
   std::string text = stops_.push(piece);
   if (!stops_.empty() && skip_special && tokenizer_->is_special(id)) {
@@ -54,7 +54,7 @@ Result<std::string> StoppedStream::push(int32_t id, bool skip_special) {
   return text;
 }
 
-std::string StoppedStream::finish() {
+std::string StoppingTokenStream::finish() {
   std::string text = stops_.push(stream_.finish());
   return text + stops_.finish();
 }

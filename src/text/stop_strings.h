@@ -35,10 +35,10 @@ class StopStrings {
 
 /// Decodes ids one by one, up to the first stop string, which may be or hold the text of a special
 /// token.
-class StoppedStream {
+class StoppingTokenStream {
  public:
   /// The tokenizer must outlive it.
-  StoppedStream(const Tokenizer& tokenizer, std::vector<std::string> stops)
+  StoppingTokenStream(const Tokenizer& tokenizer, std::vector<std::string> stops)
       : tokenizer_(&tokenizer), stream_(tokenizer), stops_(std::move(stops)) {}
 
   Status follow(std::span<const int32_t> ids) { return stream_.follow(ids); }

@@ -55,7 +55,7 @@ class EngineOnSmallModel : public ::testing::Test {
                               {.max_running = max_running,
                                .cache_bytes = num_pages * page_bytes,
                                .num_adapters = static_cast<int32_t>(options_.adapters.size()),
-                               .answers_later = answers_later_}));
+                               .overlaps_answers = overlaps_answers_}));
   }
   Job job(const std::string& prompt, int64_t max_tokens, uint64_t seed = 0) const {
     Job job;
@@ -81,13 +81,13 @@ class EngineOnSmallModel : public ::testing::Test {
   const Checkpoint checkpoint_ = must(Checkpoint::open(kFolder));
   const Tokenizer tokenizer_ = must(Tokenizer::open(kFolder));
   ModelOptions options_;
-  bool answers_later_ = false;
+  bool overlaps_answers_ = false;
 };
 
 /// Whether the texts of a step are made before or during the next one.
 class EngineWithAnswers : public EngineOnSmallModel, public ::testing::WithParamInterface<bool> {
  protected:
-  EngineWithAnswers() { answers_later_ = GetParam(); }
+  EngineWithAnswers() { overlaps_answers_ = GetParam(); }
 };
 inline std::string long_prompt(int sentences, int first = 0) {
   std::string text;

@@ -33,7 +33,7 @@ class FakeModel {
     now_ += time_of(plan.num_tokens);
     scheduler_.advance(plan);
     for (const Chunk& chunk : plan.chunks) {
-      if (!chunk.draws) continue;
+      if (!chunk.samples) continue;
       drawn_.emplace(chunk.id, now_);
       if (chunk.id <= decoding_)
         scheduler_.append(chunk.id, 1);

@@ -142,7 +142,7 @@ class Simulation {
     for (const Adoption& adoption : scheduler_.advance(plan)) adopt(adoption);
     check_pages();
     for (const Chunk& chunk : plan.chunks) {
-      if (chunk.draws) draw(chunk.id);
+      if (chunk.samples) draw(chunk.id);
     }
   }
 
@@ -153,7 +153,7 @@ class Simulation {
     ASSERT_EQ(chunk.first, length) << "the chunk does not follow the cache";
     const int64_t computed = chunk.first + chunk.count;
     ASSERT_LE(computed, static_cast<int64_t>(client.tokens.size()));
-    EXPECT_EQ(chunk.draws, computed == static_cast<int64_t>(client.tokens.size()));
+    EXPECT_EQ(chunk.samples, computed == static_cast<int64_t>(client.tokens.size()));
     client.pages.resize((computed + limits_.page - 1) / limits_.page);
     for (auto index = chunk.first / limits_.page; index * limits_.page < computed; ++index)
       client.pages[index] = page_content(client, index, computed);

@@ -28,7 +28,7 @@ Submission submission(SequenceId id, int64_t prompt, int64_t max_tokens = 4) {
 std::vector<Adoption> run(Scheduler& scheduler, const StepPlan& plan) {
   std::vector<Adoption> adoptions = scheduler.advance(plan);
   for (const Chunk& chunk : plan.chunks) {
-    if (chunk.draws) scheduler.append(chunk.id, 7);
+    if (chunk.samples) scheduler.append(chunk.id, 7);
   }
   return adoptions;
 }
@@ -50,7 +50,7 @@ TEST(Scheduler, PromptsAreCutIntoChunksBesideDecoding) {
     const StepPlan plan = scheduler.next(0, 16);
     EXPECT_EQ(count_of(plan, 1), 1);
     EXPECT_LE(plan.num_tokens, 16);
-    EXPECT_EQ(plan.chunks.back().draws, i == 2);
+    EXPECT_EQ(plan.chunks.back().samples, i == 2);
     chunks.push_back(count_of(plan, 2));
     run(scheduler, plan);
   }
@@ -78,7 +78,7 @@ TEST(Scheduler, LongPromptProceedsBesideEndlessShortOnes) {
     run(scheduler, plan);
     bool is_done = false;
     for (const Chunk& chunk : plan.chunks) {
-      if (!chunk.draws) continue;
+      if (!chunk.samples) continue;
       is_done = is_done || chunk.id == 1;
       scheduler.finish(chunk.id);
     }
@@ -150,7 +150,7 @@ TEST(Scheduler, WholeCachedPromptComputesItsLastPageAgain) {
   const StepPlan plan = scheduler.next(0, 64);
   EXPECT_EQ(plan.starts.at(0).pages.size(), 1u);
   EXPECT_EQ(plan.chunks.at(0).first, 4);
-  EXPECT_TRUE(plan.chunks.at(0).draws);
+  EXPECT_TRUE(plan.chunks.at(0).samples);
 }
 
 TEST(Scheduler, ChoicesOfOneRequestWaitForTheFirstPrompt) {

@@ -152,7 +152,7 @@ TEST(Tokenizer, DecodesBytesAndAddedTokensExactly) {
   EXPECT_EQ(tokenizer->vocab_size(), 258);
 }
 
-TEST(Tokenizer, PutsSpecialTokensAroundPrompt) {
+TEST(Tokenizer, PutsPostProcessorPrompt) {
   json file = plain_file();
   file["added_tokens"] = {added_token(256, "<s>"), added_token(257, "</s>")};
   const auto special = [](const char* name) {

@@ -9,7 +9,7 @@
 
 #include "base/try.h"
 #include "chat/chat_history.h"
-#include "serve/tools/tool_reader.h"
+#include "serve/tools/tool_call_parser.h"
 #include "text/stop_strings.h"
 
 namespace moracle::cli {
@@ -21,14 +21,14 @@ class AnswerText {
       : stream_(tokenizer, std::move(stops)) {
     if (!history || !history->format()) return;
     reader_.emplace(*history->format(), history->offered());
-    shown_ids_ = serve::special_marks(*history->format(), tokenizer);
+    shown_ids_ = serve::special_tags(*history->format(), tokenizer);
   }
 
   Status follow(std::span<const int32_t> prompt) { return stream_.follow(prompt); }
   /// The text that this id completes.
   Result<std::string> push(int32_t id) {
-    const bool is_mark = std::find(shown_ids_.begin(), shown_ids_.end(), id) != shown_ids_.end();
-    MORACLE_TRY(std::string text, stream_.push(id, /*skip_special=*/!is_mark));
+    const bool is_tag = std::find(shown_ids_.begin(), shown_ids_.end(), id) != shown_ids_.end();
+    MORACLE_TRY(std::string text, stream_.push(id, /*skip_special=*/!is_tag));
     return reader_ ? take(reader_->push(text)) : text;
   }
   /// Whether the text has reached a stop string.
@@ -43,12 +43,12 @@ class AnswerText {
   const std::vector<serve::ToolCall>& calls() const { return calls_; }
 
  private:
-  std::string take(serve::ToolReader::Piece piece) {
-    for (serve::ToolCall& call : piece.calls) calls_.push_back(std::move(call));
-    return std::move(piece.text);
+  std::string take(serve::ToolCallParser::Delta delta) {
+    for (serve::ToolCall& call : delta.calls) calls_.push_back(std::move(call));
+    return std::move(delta.text);
   }
-  StoppedStream stream_;
-  std::optional<serve::ToolReader> reader_;
+  StoppingTokenStream stream_;
+  std::optional<serve::ToolCallParser> reader_;
   std::vector<int32_t> shown_ids_;
   std::vector<serve::ToolCall> calls_;
 };

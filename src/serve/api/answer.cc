@@ -97,9 +97,9 @@ void Answer::take(size_t index, Event&& event) {
 
 // Takes the calls out of the event's text.
 void Answer::take_calls(Choice& choice, Event& event) {
-  const auto add = [&](ToolReader::Piece piece) {
-    for (ToolCall& call : piece.calls) choice.calls.push_back(std::move(call));
-    return std::move(piece.text);
+  const auto add = [&](ToolCallParser::Delta delta) {
+    for (ToolCall& call : delta.calls) choice.calls.push_back(std::move(call));
+    return std::move(delta.text);
   };
   event.text = add(choice.reader->push(event.text));
   if (event.finish == Finish::kNone) return;

@@ -5,7 +5,7 @@
 
 #include "serve/api/api_error.h"
 #include "serve/api/generation_request.h"
-#include "serve/tools/tool_reader.h"
+#include "serve/tools/tool_call_parser.h"
 
 namespace moracle::serve {
 
@@ -25,7 +25,7 @@ class Answer : public std::enable_shared_from_this<Answer> {
     std::string text, finish;
     std::vector<TokenScore> of_prompt, scores;
     int64_t prompt_tokens = 0, new_tokens = 0, reused_tokens = 0;
-    std::optional<ToolReader> reader;  // if tools are offered
+    std::optional<ToolCallParser> reader;  // if tools are offered
     std::vector<ToolCall> calls;
     size_t num_sent_calls = 0;
     bool shown_prompt = false;

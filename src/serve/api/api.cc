@@ -67,7 +67,7 @@ const Api::Route* Api::find(const HttpRequest& request, bool& knows_path) {
 }
 
 std::optional<ApiError> Api::refusal(const HttpRequest& request, const Route& route) const {
-  if (!browsers_.may_send(request.origin, request.host)) {
+  if (!origin_policy_.may_send(request.origin, request.host)) {
     return ApiError{.status = 403,
                     .message = "requests from other web pages are off (--allow-origin)",
                     .code = "origin_not_allowed"};
@@ -87,7 +87,7 @@ std::optional<ApiError> Api::refusal(const HttpRequest& request, const Route& ro
 }
 
 std::optional<HttpReply> Api::at_header(const HttpRequest& request) {
-  if (!browsers_.may_use(request.host)) {
+  if (!origin_policy_.may_use(request.host)) {
     return to_reply({.status = 403,
                      .message = "needs a Host header that names this server: localhost, 127.0.0.1, "
                                 "[::1], the address of --host or the host of --allow-origin",

@@ -4,8 +4,8 @@
 #include <atomic>
 
 #include "serve/api/api_error.h"
-#include "serve/api/browsers.h"
 #include "serve/api/event_queue.h"
+#include "serve/api/origin_policy.h"
 #include "serve/api/served_model.h"
 #include "serve/engine/engine.h"
 #include "serve/grammar/grammar_queue.h"
@@ -29,7 +29,7 @@ class Api {
         engine_(engine),
         events_(events),
         options_(std::move(options)),
-        browsers_(options_.host, options_.allowed_origin),
+        origin_policy_(options_.host, options_.allowed_origin),
         grammars_(model.grammars) {}
 
   /// Answers all requests that read, and those that are refused for their header. Empty: answer()
@@ -76,7 +76,7 @@ class Api {
   Engine& engine_;
   EventQueue& events_;
   const ApiOptions options_;
-  const Browsers browsers_;
+  const OriginPolicy origin_policy_;
   std::atomic<bool> ready_{true};
   GrammarQueue grammars_;
 };

@@ -6,7 +6,7 @@
 #include "base/text.h"
 #include "base/try.h"
 #include "serve/api/api_error.h"
-#include "serve/tools/call_parts.h"
+#include "serve/tools/call_cursor.h"
 
 namespace moracle::serve {
 namespace {

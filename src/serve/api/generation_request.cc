@@ -113,7 +113,7 @@ Result<GenerationRequest> read_chat(const json& value, const std::string& text,
       body["max_completion_tokens"].is_null() ? "max_tokens" : "max_completion_tokens";
   MORACLE_TRY(const auto max_tokens, read_max_tokens(body[key], 1));
   MORACLE_TRY(ChatPrompt prompt, read_chat_prompt(body, text, model));
-  if (prompt.tools) fields.shown_ids = special_marks(prompt.tools->format, model.tokenizer);
+  if (prompt.tools) fields.shown_ids = special_tags(prompt.tools->format, model.tokenizer);
   MORACLE_TRY(std::vector<int32_t> ids, model.tokenizer.encode(prompt.text, progress));
   MORACLE_CHECK(add_jobs(body, model, fields, std::move(ids), max_tokens, request));
   request.prompts.push_back(std::move(prompt.text));

@@ -31,7 +31,7 @@ struct EngineOptions {
   int32_t num_adapters = 0;  ///< of the model; jobs name them 0, 1, …
   /// A step runs while the texts of the one before are made. For devices that compute beside the
   /// host: on a CPU it would only delay the texts.
-  bool answers_later = false;
+  bool overlaps_answers = false;
   RebalanceOptions rebalance{};
   double step_seconds = 0;        ///< target time of steps with prompts; 0: always max_num_tokens
   std::function<void()> flush{};  ///< called on the engine's thread when sinks may have been called
@@ -46,7 +46,7 @@ class Engine {
                                                const EngineOptions& options);
   ~Engine() {
     stop();
-    PartTimes::unwatch(model_);
+    StepProfiler::unwatch(model_);
   }
   /// Ends the thread. Unfinished jobs get Finish::kStopping, and so do later ones.
   void stop();
@@ -83,9 +83,9 @@ class Engine {
   Engine(Model& model, const Tokenizer& tokenizer, const EngineOptions& options, int64_t num_pages);
   double now() const;
   void run();
-  void refuse_left();
-  void wait_for_mail(std::unique_lock<std::mutex>& lock);
-  bool has_mail() const;
+  void refuse_unfinished();
+  void wait_for_input(std::unique_lock<std::mutex>& lock);
+  bool has_input() const;
   Event last_event() const;
   void note_failure();
   bool take_inbox();
@@ -99,13 +99,13 @@ class Engine {
   void compute(std::span<const Chunk> chunks);
   Status forward(std::span<const Chunk> chunks);
   Status score_prompts(std::span<const Chunk> chunks);
-  Status draw_next(std::span<const Chunk> chunks);
-  Status draw_alone(int64_t row, SequenceId id);
-  Status draw_together(int64_t row, std::span<const SequenceId> ids);
-  Status draw_from_all(int64_t row, std::span<const SequenceId> ids);
+  Status sample_next(std::span<const Chunk> chunks);
+  Status sample_row(int64_t row, SequenceId id);
+  Status sample_rows(int64_t row, std::span<const SequenceId> ids);
+  Status sample_from_all_logits(int64_t row, std::span<const SequenceId> ids);
   void take_token(SequenceId id, int32_t token, std::vector<TokenScore> scores);
   void answer(SequenceId id);
-  void answer_drawn();
+  void answer_sampled();
   void end(SequenceId id, Event&& event);
   void publish();
 
@@ -114,7 +114,7 @@ class Engine {
     Job job;
     double at;
   };
-  struct Wanted {
+  struct ChangeRequest {
     Change change;
     std::function<void(const Status&)> done;
   };
@@ -129,21 +129,21 @@ class Engine {
   Scorer scorer_;
   Metrics metrics_;
   Rebalancing rebalancing_;
-  PartTimes parts_;
+  StepProfiler profiler_;
   std::unordered_map<SequenceId, Sequence> sequences_;
   std::vector<float> edited_;  // logits of one token
-  std::deque<Wanted> changes_;
+  std::deque<ChangeRequest> changes_;
   AdapterSlots slots_;
   std::set<int32_t> retired_;  // adapters in slots_ that no new text may use
-  const bool answers_later_;
-  std::vector<SequenceId> drawn_;  // have a last token without an answer
-  int64_t drawn_in_step_ = 0;
+  const bool overlaps_answers_;
+  std::vector<SequenceId> sampled_;  // have a last token without an answer
+  int64_t sampled_in_step_ = 0;
 
   mutable std::mutex mutex_;  // guards the members below
   std::condition_variable wake_, drained_;
   std::vector<Submitted> inbox_;
   std::vector<SequenceId> cancelled_;
-  std::vector<Wanted> wanted_;
+  std::vector<ChangeRequest> change_requests_;
   std::vector<int32_t> retiring_;
   std::vector<Rebalancing::Done> rebalances_;
   SequenceId next_id_ = 1;

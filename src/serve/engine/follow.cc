@@ -8,10 +8,10 @@
 #include "base/out_of_memory.h"
 #include "base/try.h"
 #include "models/expert_moves.h"
-#include "serve/engine/homes.h"
 #include "serve/engine/model_changes.h"
 #include "serve/engine/orders.h"
 #include "serve/engine/page_store.h"
+#include "serve/engine/sequence_ranks.h"
 
 namespace moracle::serve {
 namespace {
@@ -20,7 +20,7 @@ class Follower {
  public:
   Follower(Model& model, const std::string& folder, const ModelOptions& options)
       : model_(model), folder_(folder), options_(options), group_(model.group()), pages_(model) {
-    if (has_homes(model)) homes_.emplace(model);
+    if (spreads_sequences(model)) sequence_ranks_.emplace(model);
     for (auto& adapter : std::exchange(options_.read_adapters, {}))
       adapters_.emplace(static_cast<int64_t>(adapters_.size()), std::move(adapter));
   }
@@ -45,12 +45,13 @@ class Follower {
         const int64_t capacity = message.word();
         const std::vector<int64_t> pages = message.list();
         // Where this fails on rank 0, too, no step follows; otherwise the step fails.
-        if (!homes_ || homes_->start(id)) (void)pages_.start(id, capacity, pages).ok();
+        if (!sequence_ranks_ || sequence_ranks_->start(id))
+          (void)pages_.start(id, capacity, pages).ok();
         return whole(message);
       }
       case Order::kDrop: {
         const auto id = static_cast<SequenceId>(message.word());
-        if (homes_) homes_->drop(id);
+        if (sequence_ranks_) sequence_ranks_->drop(id);
         pages_.drop(id);
         return whole(message);
       }
@@ -69,7 +70,7 @@ class Follower {
         return whole(message);
       case Order::kForward:
         MORACLE_CHECK(work([&] { return forward(message); }));
-        return homes_ ? work_ : Status();  // the others wait in the same step
+        return sequence_ranks_ ? work_ : Status();  // the others wait in the same step
       case Order::kLogits:
         return collect(message);
       case Order::kTopKLogits: {
@@ -120,7 +121,7 @@ class Follower {
       steps.push_back({id, ids.back(), adapter});
     }
     MORACLE_CHECK(whole(message));
-    MORACLE_CHECK(pages_.forward(homes_ ? homes_->own(steps) : steps));
+    MORACLE_CHECK(pages_.forward(sequence_ranks_ ? sequence_ranks_->own(steps) : steps));
     return model_.device().synchronize();  // this rank reads no logits, which would report errors
   }
 
@@ -165,7 +166,7 @@ class Follower {
     const int64_t first = message.word(), count = message.word();
     MORACLE_CHECK(whole(message));
     std::vector<float> none;
-    if (homes_) return homes_->collect(first, count, none);
+    if (sequence_ranks_) return sequence_ranks_->collect(first, count, none);
     return work([&] { return done(model_.logits(first, count)); });
   }
 
@@ -193,7 +194,7 @@ class Follower {
   std::map<int64_t, std::shared_ptr<const LoraAdapter>> adapters_;  // by the numbers of jobs
   const std::shared_ptr<Group> group_;
   PageStore pages_;
-  std::optional<Homes> homes_;
+  std::optional<SequenceRanks> sequence_ranks_;
   std::optional<ExpertMoves> moves_;
   Status work_;  // the outcome of the last work
   bool ended_ = false;

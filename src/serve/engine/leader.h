@@ -6,24 +6,24 @@
 
 #include "models/expert_moves.h"
 #include "models/generation/sampler.h"
-#include "serve/engine/homes.h"
 #include "serve/engine/model_changes.h"
 #include "serve/engine/orders.h"
 #include "serve/engine/page_store.h"
+#include "serve/engine/sequence_ranks.h"
 
 namespace moracle::serve {
 
 class Leader final : public LogitsSource {
  public:
   explicit Leader(Model& model) : model_(model), group_(model.group()), pages_(model) {
-    if (group_ && has_homes(model)) homes_.emplace(model);
+    if (group_ && spreads_sequences(model)) sequence_ranks_.emplace(model);
   }
 
   int64_t page() const { return pages_.page(); }
   /// Dispatched ranks share no pages: a page is in the memory of one rank.
-  bool can_share() const { return !homes_ && pages_.can_share(); }
+  bool can_share() const { return !sequence_ranks_ && pages_.can_share(); }
   /// True if sequences are spread over the ranks: the rows of a step are then read by logits().
-  bool is_spread() const { return homes_.has_value(); }
+  bool is_spread() const { return sequence_ranks_.has_value(); }
 
   /// As PageStore's. The others do it before their next step.
   Status start(SequenceId id, int64_t capacity, std::span<const PageId> pages);
@@ -79,7 +79,7 @@ class Leader final : public LogitsSource {
   Model& model_;
   const std::shared_ptr<Group> group_;  // null: a process alone
   PageStore pages_;
-  std::optional<Homes> homes_;
+  std::optional<SequenceRanks> sequence_ranks_;
   std::optional<ExpertMoves> moves_;
   std::vector<float> collected_;  // the last logits()
   OrderWriter orders_;

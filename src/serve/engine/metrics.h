@@ -9,7 +9,7 @@
 #include <string>
 #include <vector>
 
-#include "serve/engine/part_times.h"
+#include "serve/engine/step_profiler.h"
 
 namespace moracle::serve {
 

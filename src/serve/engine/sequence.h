@@ -23,13 +23,13 @@ struct Sequence {
   Status edit(std::span<float> logits);
   bool is_stop_id(int32_t id) const;
   /// Whether a grammar or scores need these logits apart from those of other sequences.
-  bool is_drawn_alone() const { return matcher || job.num_top; }
+  bool needs_own_row() const { return matcher || job.num_top; }
 
   Job job;
   std::vector<int32_t> tokens;  // prompt and new tokens
   Sampler sampler;
   LogitEditor editor;
-  StoppedStream stream;
+  StoppingTokenStream stream;
   std::unique_ptr<GrammarMatcher> matcher;  // null: any text
   std::vector<TokenScore> prompt_scores;    // of the tokens from the second on
   int64_t reused_tokens = 0;

@@ -26,36 +26,38 @@ class SchemaLowering {
     std::vector<size_t> direct;  // definitions that take the same value, without a step inside
   };
   // A schema in the document.
-  struct Part {
+  struct Subschema {
     const SchemaJson& json;
     std::string place;
     bool is_direct = false;  // it takes the same value as the definition
-    Part member(const std::string& key) const;
+    Subschema member(const std::string& key) const;
   };
   struct Branches {
     std::string place;
     SchemaJson lowered;
   };
 
-  Result<SchemaJson> lower(const Part& part);
-  Result<SchemaJson> lower_ref(const Part& part);
-  Result<SchemaJson> lower_values(const Part& part, const std::string& keyword);
-  Result<SchemaJson> lower_branches(const Part& part, const std::string& keyword);
-  Result<SchemaJson> lower_types(const Part& part);
-  Result<SchemaJson> lower_type(const Part& part, const std::string& type);
-  Result<SchemaJson> lower_string(const Part& part);
-  Result<SchemaJson> lower_number(const Part& part, bool is_integer);
-  Status lower_multiple(const Part& part, SchemaJson& lowered, double min, double max);
-  Result<SchemaJson> lower_array(const Part& part);
-  Result<SchemaJson> lower_object(const Part& part);
-  Result<SchemaJson> lower_other_members(const Part& part, SchemaJson values,
+  Result<SchemaJson> lower(const Subschema& schema);
+  Result<SchemaJson> lower_ref(const Subschema& schema);
+  Result<SchemaJson> lower_values(const Subschema& schema, const std::string& keyword);
+  Result<SchemaJson> lower_branches(const Subschema& schema, const std::string& keyword);
+  Result<SchemaJson> lower_types(const Subschema& schema);
+  Result<SchemaJson> lower_type(const Subschema& schema, const std::string& type);
+  Result<SchemaJson> lower_string(const Subschema& schema);
+  Result<SchemaJson> lower_number(const Subschema& schema, bool is_integer);
+  Status lower_multiple(const Subschema& schema, SchemaJson& lowered, double min, double max);
+  Result<SchemaJson> lower_array(const Subschema& schema);
+  Result<SchemaJson> lower_object(const Subschema& schema);
+  Result<SchemaJson> lower_other_members(const Subschema& schema, SchemaJson values,
                                          const std::vector<std::string>& names);
-  Status lower_members(const Part& part, SchemaJson& lowered, std::vector<std::string>& names);
+  Status lower_members(const Subschema& schema, SchemaJson& lowered,
+                       std::vector<std::string>& names);
   // Adds the schema at the end of a path to the definitions. Errors: there is none.
   Result<size_t> define(const std::string& reference, const std::string& place);
   // Errors: a keyword beside `keyword` that is neither `other` nor an annotation.
-  Status check_alone(const Part& part, std::string_view keyword, std::string_view other = {}) const;
-  Result<int64_t> read_count(const Part& part, const std::string& key, int64_t absent) const;
+  Status check_alone(const Subschema& schema, std::string_view keyword,
+                     std::string_view other = {}) const;
+  Result<int64_t> read_count(const Subschema& schema, const std::string& key, int64_t absent) const;
 
   // Checks of the whole result.
   Status check_cycles() const;

@@ -48,7 +48,7 @@ bool SchemaLowering::accepts(const SchemaJson& lowered, const std::vector<bool>&
   }
   const auto do_all = [&](const SchemaJson& parts) {
     return std::all_of(parts.begin(), parts.end(),
-                       [&](const SchemaJson& part) { return accepts(part, known); });
+                       [&](const SchemaJson& schema) { return accepts(schema, known); });
   };
   if (lowered.contains("anyOf")) {
     return std::any_of(lowered["anyOf"].begin(), lowered["anyOf"].end(),

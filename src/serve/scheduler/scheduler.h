@@ -48,7 +48,7 @@ enum class Admission {
 struct Chunk {
   SequenceId id = 0;
   int64_t first = 0, count = 0;
-  bool draws = false;  ///< the next token follows the last token of the chunk
+  bool samples = false;  ///< the next token follows the last token of the chunk
 };
 
 /// One step. Apply the parts in this order.
@@ -91,7 +91,7 @@ class Scheduler {
   StepPlan next(double now, int64_t budget);
   /// The chunks of the last plan have been computed.
   std::vector<Adoption> advance(const StepPlan& plan);
-  /// Appends the token that a chunk with `draws` gave.
+  /// Appends the token that a chunk with `samples` gave.
   void append(SequenceId id, int32_t token);
   /// Forgets a sequence and frees its pages: it is complete, cancelled or failed. Unknown ids are
   /// ignored.

@@ -1,7 +1,7 @@
 #include "serve/tools/json_calls.h"
 
 #include "base/json/json_text.h"
-#include "serve/tools/call_parts.h"
+#include "serve/tools/call_cursor.h"
 
 namespace moracle::serve {
 namespace {

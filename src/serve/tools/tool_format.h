@@ -20,14 +20,14 @@ struct ToolFormat {
   /// calls end with the text.
   std::string_view open, close;
   ParseCalls parse;  ///< of the text between both
-  /// Further marks of the format. Tokenizers may hold them as special tokens, which texts leave
+  /// Further tags of the format. Tokenizers may hold them as special tokens, which texts leave
   /// out.
-  std::span<const std::string_view> marks;
+  std::span<const std::string_view> tags;
 };
 
-/// The marks of a format that the tokenizer holds as special tokens: an answer with tools shows
+/// The tags of a format that the tokenizer holds as special tokens: an answer with tools shows
 /// them.
-std::vector<int32_t> special_marks(const ToolFormat& format, const Tokenizer& tokenizer);
+std::vector<int32_t> special_tags(const ToolFormat& format, const Tokenizer& tokenizer);
 
 /// All formats. A later one may accept what an earlier one encloses.
 std::span<const ToolFormat> tool_formats();

@@ -93,9 +93,9 @@ std::optional<int32_t> AddedTokens::id(std::string_view content) const {
   return tokens_[found->second].id;
 }
 
-std::vector<AddedTokens::Part> AddedTokens::cut(const TokenTrie& trie,
-                                                std::string_view text) const {
-  std::vector<Part> parts;
+std::vector<AddedTokens::Segment> AddedTokens::cut(const TokenTrie& trie,
+                                                   std::string_view text) const {
+  std::vector<Segment> segments;
   size_t done = 0;
   for (size_t from = 0;;) {
     const auto match = trie.find(text, from);
@@ -105,13 +105,13 @@ std::vector<AddedTokens::Part> AddedTokens::cut(const TokenTrie& trie,
     if (token.single_word && touches_word(text, match->begin, match->end)) continue;
     size_t begin = match->begin;
     if (token.lstrip) begin = std::max(done, without_space_at_end(text, begin));
-    if (begin > done) parts.push_back({{done, begin}, std::nullopt});
+    if (begin > done) segments.push_back({{done, begin}, std::nullopt});
     // White space taken with a token is still searched for tokens that begin with it.
     done = token.rstrip ? behind_space_at_start(text, match->end) : match->end;
-    parts.push_back({{begin, done}, token.id});
+    segments.push_back({{begin, done}, token.id});
   }
-  if (done < text.size()) parts.push_back({{done, text.size()}, std::nullopt});
-  return parts;
+  if (done < text.size()) segments.push_back({{done, text.size()}, std::nullopt});
+  return segments;
 }
 
 /// Whether a word character is directly before `begin` or directly at `end`.

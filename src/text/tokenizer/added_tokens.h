@@ -54,14 +54,16 @@ class AddedTokens {
                                    std::span<const ConfigToken> config = {});
 
   /// A part of a text: an added token, or text between tokens if `id` is empty.
-  struct Part {
+  struct Segment {
     TextRange range;
     std::optional<int32_t> id;
   };
   /// Cuts `text` at the tokens that are searched before normalization. No part of text is empty.
-  std::vector<Part> cut_raw(std::string_view text) const { return cut(raw_, text); }
+  std::vector<Segment> cut_raw(std::string_view text) const { return cut(raw_, text); }
   /// Cuts normalized text at the other tokens.
-  std::vector<Part> cut_normalized(std::string_view text) const { return cut(normalized_, text); }
+  std::vector<Segment> cut_normalized(std::string_view text) const {
+    return cut(normalized_, text);
+  }
 
   const std::vector<AddedToken>& all() const { return tokens_; }
   std::optional<int32_t> id(std::string_view content) const;
@@ -75,7 +77,7 @@ class AddedTokens {
   void add(const ConfigToken& more, const Vocabulary& vocabulary);
   int32_t next_id(const std::string& content, const Vocabulary& vocabulary) const;
   Status index(const Normalizer& normalizer);
-  std::vector<Part> cut(const TokenTrie& trie, std::string_view text) const;
+  std::vector<Segment> cut(const TokenTrie& trie, std::string_view text) const;
   bool touches_word(std::string_view text, size_t begin, size_t end) const;
 
   std::vector<AddedToken> tokens_;

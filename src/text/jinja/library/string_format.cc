@@ -60,7 +60,7 @@ Result<std::string> field_text(Fields& fields, std::string_view field) {
 
 }  // namespace
 
-Result<Value> format_method(Heap& heap, const Value& self, const Bound& arguments) {
+Result<Value> format_method(Heap& heap, const Value& self, const BoundArguments& arguments) {
   if (self.is_markup()) return unsupported("'.format()' of the result of the filter 'safe'");
   const std::string_view text = self.text();
   Fields fields(arguments.raw());

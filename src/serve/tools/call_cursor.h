@@ -24,10 +24,10 @@ std::string_view trimmed(std::string_view text);
 class CallCursor {
  public:
   explicit CallCursor(std::string_view rest) : rest_(rest) {}
-  /// Skips white space, then `mark`. False: something else is there.
-  bool take(std::string_view mark);
-  /// The text before `mark`, which is skipped too. Empty: there is none.
-  std::optional<std::string_view> until(std::string_view mark);
+  /// Skips white space, then `tag`. False: something else is there.
+  bool take(std::string_view tag);
+  /// The text before `tag`, which is skipped too. Empty: there is none.
+  std::optional<std::string_view> until(std::string_view tag);
   bool at_end() { return trimmed(rest_).empty(); }
   std::string_view rest() const { return rest_; }
   void skip(size_t bytes) { rest_.remove_prefix(bytes); }

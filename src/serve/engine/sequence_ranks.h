@@ -10,12 +10,12 @@
 namespace moracle::serve {
 
 /// True if every rank of the model has sequences of its own (Spread::kDispatched).
-bool has_homes(Model& model);
+bool spreads_sequences(Model& model);
 
-class Homes {
+class SequenceRanks {
  public:
   /// `model` has a group.
-  explicit Homes(Model& model);
+  explicit SequenceRanks(Model& model);
 
   /// Gives the sequence to the rank with the fewest, the first of several. A known id keeps its
   /// home. True: this rank is the home.
@@ -35,7 +35,7 @@ class Homes {
 
   Model& model_;
   Group& group_;
-  std::unordered_map<SequenceId, int64_t> homes_;
+  std::unordered_map<SequenceId, int64_t> owners_;
   std::vector<int64_t> num_sequences_;  // of each rank
   std::vector<Row> rows_;
 };

@@ -1,4 +1,4 @@
-#include "text/tokenizer/rank_files.h"
+#include "text/tokenizer/tiktoken_files.h"
 
 #include <nlohmann/json.hpp>
 #include <utility>
@@ -30,7 +30,7 @@ Result<TokenizerParts> assemble(Vocabulary vocabulary, const std::string& patter
                             {"invert", false}};
   MORACLE_TRY(Normalizer normalizer, Normalizer::parse(JsonField(none, file)));
   MORACLE_TRY(Pretokenizer pretokenizer, Pretokenizer::parse(JsonField(split, file)));
-  auto model = RankBpe::make(std::move(vocabulary));
+  auto model = TiktokenBpe::make(std::move(vocabulary));
   if (!model) {
     Error error = std::move(model).error();
     error.file = file;
@@ -112,15 +112,15 @@ Result<TokenizerParts> read_tekken(const std::string& path) {
     vocabulary.add(*bytes, static_cast<int32_t>(rank + special));
   }
   Json added = Json::array();
-  SpecialTokensAround around;
+  PostProcessor post_processor;
   for (int64_t id = 0; id < special; ++id) {
     const std::string& name = names[static_cast<size_t>(id)];
-    if (name == "<s>") around.before = {static_cast<int32_t>(id)};
+    if (name == "<s>") post_processor.before = {static_cast<int32_t>(id)};
     vocabulary.add(name, static_cast<int32_t>(id));
     added.push_back(added_token(id, name, true));
   }
   MORACLE_TRY(TokenizerParts parts, assemble(std::move(vocabulary), pattern, added, path));
-  parts.around = std::move(around);
+  parts.post_processor = std::move(post_processor);
   return parts;
 }
 

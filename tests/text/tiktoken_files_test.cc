@@ -1,5 +1,5 @@
 // Compares tokenizers from tekken.json and tiktoken.model with mistral-common and tiktoken
-// (tools/make_rank_golden.py), and tests wrong files.
+// (tools/make_tiktoken_golden.py), and tests wrong files.
 #include <gtest/gtest.h>
 
 #include <fstream>
@@ -10,7 +10,7 @@
 #include "paths.h"
 #include "support/temporary_folder.h"
 
-namespace moracle::rank_files_test {
+namespace moracle::tiktoken_files_test {
 namespace {
 
 using nlohmann::json;
@@ -144,4 +144,4 @@ TEST(TokenizerFiles, MissingFilesAreNamed) {
 }
 
 }  // namespace
-}  // namespace moracle::rank_files_test
+}  // namespace moracle::tiktoken_files_test

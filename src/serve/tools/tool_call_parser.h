@@ -5,29 +5,29 @@
 
 namespace moracle::serve {
 
-class ToolReader {
+class ToolCallParser {
  public:
-  struct Piece {
+  struct Delta {
     std::string text;
     std::vector<ToolCall> calls;  ///< with ids
   };
 
   /// Both must outlive it.
-  ToolReader(const ToolFormat& format, const OfferedTools& tools)
+  ToolCallParser(const ToolFormat& format, const OfferedTools& tools)
       : format_(format), tools_(tools) {}
 
   /// What is known after this piece. A block that holds no valid call stays text. White space
   /// before and after calls is dropped.
-  Piece push(std::string_view piece);
+  Delta push(std::string_view piece);
   /// The rest. `is_whole`: the model ended the text, so that a last block without end counts.
-  Piece finish(bool is_whole);
+  Delta finish(bool is_whole);
   bool has_calls() const { return has_calls_; }
 
  private:
-  bool read_text(Piece& piece);
-  bool read_block(Piece& piece);
-  void add_text(std::string_view text, Piece& piece);
-  void take_block(std::string_view block, std::string_view raw, Piece& piece);
+  bool read_text(Delta& delta);
+  bool read_block(Delta& delta);
+  void add_text(std::string_view text, Delta& delta);
+  void take_block(std::string_view block, std::string_view raw, Delta& delta);
 
   const ToolFormat& format_;
   const OfferedTools& tools_;

@@ -8,7 +8,7 @@
 #include "serve/served_ranks.h"
 #include "support/must.h"
 
-namespace moracle::serve::divided_output_test {
+namespace moracle::serve::vocab_parallel_test {
 namespace {
 
 using testing::kServedFolder;
@@ -72,4 +72,4 @@ TEST(ServedDividedOutput, RankZeroReadsTheBitsOfOneProcess) {
 }
 
 }  // namespace
-}  // namespace moracle::serve::divided_output_test
+}  // namespace moracle::serve::vocab_parallel_test

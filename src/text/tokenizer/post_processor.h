@@ -9,13 +9,13 @@
 
 namespace moracle {
 
-struct SpecialTokensAround {
+struct PostProcessor {
   std::vector<int32_t> before, after;
 
   /// Parses TemplateProcessing for a single text, ByteLevel, which adds none, or a Sequence of
   /// them. Errors: kUnsupported for everything else, by name; kBadFile, also for ids without a
   /// token.
-  static Result<SpecialTokensAround> parse(const JsonField& field, const TokenTable& tokens);
+  static Result<PostProcessor> parse(const JsonField& field, const TokenTable& tokens);
 };
 
 }  // namespace moracle

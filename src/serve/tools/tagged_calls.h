@@ -1,4 +1,4 @@
-// Formats whose arguments are texts between marks. The tool's schema tells strings from other
+// Formats whose arguments are texts between tags. The tool's schema tells strings from other
 // types.
 #pragma once
 

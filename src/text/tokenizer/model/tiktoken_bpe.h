@@ -13,11 +13,11 @@
 namespace moracle {
 
 /// Immutable. The texts of its vocabulary are bytes, not characters.
-class RankBpe {
+class TiktokenBpe {
  public:
   /// The ids of the vocabulary are the ranks. Errors (kBadFile, without file): a byte without a
   /// token.
-  static Result<RankBpe> make(Vocabulary vocabulary);
+  static Result<TiktokenBpe> make(Vocabulary vocabulary);
 
   struct Candidate;
   struct Scratch;
@@ -37,13 +37,13 @@ class RankBpe {
 };
 
 /// A pair that was mergeable when it was pushed; void if its place holds other bytes now.
-struct RankBpe::Candidate {
+struct TiktokenBpe::Candidate {
   int32_t merged;  ///< id
   int32_t at;
   int32_t end;  ///< of the right part
 };
 
-struct RankBpe::Scratch {
+struct TiktokenBpe::Scratch {
   /// A token of the word so far, by the byte at which it begins. One that was merged into its left
   /// neighbour has id -1.
   struct Symbol {

@@ -12,10 +12,10 @@ namespace moracle::serve {
 /// An origin such as "https://a.example:8000". Errors: kInvalidArgument.
 Status check_origin(const std::string& origin);
 
-class Browsers {
+class OriginPolicy {
  public:
   /// `listens_on`: an IP address or "localhost". `allowed_origin`: of another page; empty: none.
-  Browsers(std::string listens_on, std::string allowed_origin);
+  OriginPolicy(std::string listens_on, std::string allowed_origin);
 
   /// Whether a request with this Host header may be answered. A page can give its own name the
   /// address of this server (DNS rebinding); Host then shows that name. A server on loopback

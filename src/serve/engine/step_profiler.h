@@ -18,7 +18,7 @@ using PartSeconds = std::map<std::string, double>;
 /// For one thread. On a CPU the parts of every step are timed. Another device runs a step later and
 /// as a whole, so one step of kSampled is enqueued part by part and timed with the device's clock;
 /// its times count kSampled times. The host's own parts are timed in every step.
-class PartTimes {
+class StepProfiler {
  public:
   static constexpr int64_t kSampled = 128;
 
