@@ -20,7 +20,7 @@ namespace moracle {
 struct Tokenizer::State : TokenizerParts {
   explicit State(TokenizerParts parts) : TokenizerParts(std::move(parts)) {}
 
-  /// Appends the ids of text without raw added tokens. `at_start`: the whole text begins with it.
+  /// Encodes text that holds no raw added tokens. `at_start`: it begins the whole text.
   template <class Model>
   Status encode(const Model& words_to_ids, std::string_view text, bool at_start,
                 EncodeProgress& progress, typename Model::Scratch& scratch,
@@ -74,7 +74,7 @@ Result<TokenModel> parse_model(const JsonField& field) {
     MORACLE_TRY(Unigram unigram, Unigram::parse(field));
     return TokenModel(std::move(unigram));
   }
-  // Files from the time before other models existed have no type; their merges identify them.
+  // Old files lack "type": identify BPE by its merges.
   const bool old = type.is_null() && !field["merges"].is_null();
   if (!old && type.value() != "BPE") return type.unsupported("BPE or Unigram");
   MORACLE_TRY(Bpe bpe, Bpe::parse(field));
@@ -89,7 +89,7 @@ Result<Tokenizer> parse_tokenizer(std::string_view json, const std::string& file
   const JsonField root(document, file);
   if (!root.is_object())
     return Error{ErrorKind::kBadFile, file, "", "a JSON object", "it is not a JSON object"};
-  // "truncation" and "padding" are batch settings of the program that saved the file.
+  // Ignore "truncation" and "padding": they are batch settings of the program that saved the file.
   MORACLE_TRY(Decoder decoder, Decoder::parse(root["decoder"]));
   MORACLE_TRY(Normalizer normalizer, Normalizer::parse(root["normalizer"]));
   MORACLE_TRY(Pretokenizer pretokenizer, Pretokenizer::parse(root["pre_tokenizer"]));

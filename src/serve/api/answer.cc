@@ -95,7 +95,7 @@ void Answer::take(size_t index, Event&& event) {
   stream_ ? finish_stream() : send_whole();
 }
 
-// Takes the calls out of the event's text.
+// Moves tool calls from the event's text into the choice.
 void Answer::take_calls(Choice& choice, Event& event) {
   const auto add = [&](ToolCallParser::Delta delta) {
     for (ToolCall& call : delta.calls) choice.calls.push_back(std::move(call));

@@ -18,7 +18,7 @@ bool equal_in_constant_time(std::string_view given, std::string_view secret) {
 
 namespace {
 
-// "a%2Fb" as "a/b". A percent sign without two digits stays.
+// Decodes percent escapes: "a%2Fb" becomes "a/b". Keeps a '%' without two hexadecimal digits.
 std::string without_percent(std::string_view text) {
   std::string plain;
   for (size_t i = 0; i < text.size(); ++i) {

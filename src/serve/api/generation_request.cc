@@ -46,7 +46,7 @@ Result<json> parse_body(const std::string& body) {
   return Error{ErrorKind::kBadFile, "", "body", "an object", "it is another value"};
 }
 
-// A JsonField for each of millions of ids would take more memory than the parsed body.
+// Check ids directly: one JsonField per id would take more memory than the parsed body.
 Result<std::vector<int32_t>> read_token_ids(const JsonField& field) {
   if (!field.value().is_array()) return field.bad("an array");
   std::vector<int32_t> ids;

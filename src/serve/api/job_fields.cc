@@ -19,7 +19,7 @@ constexpr int64_t kMaxChoices = 64;
 constexpr size_t kMaxStops = 16, kMaxStopBytes = 1024, kMaxIds = 4096, kMaxSaltBytes = 256;
 constexpr size_t kMaxBadWords = 256;
 
-// A finite number in [min, max]; `value` keeps its default if the field is missing.
+// Reads a finite number in [min, max]. Keeps `value` if the field is missing.
 Status read_number(const JsonField& body, const char* key, double min, double max, float& value) {
   const JsonField field = body[key];
   if (field.is_null()) return {};
@@ -55,7 +55,7 @@ Status read_count(const JsonField& body, const char* key, int64_t& value) {
   return {};
 }
 
-// An array of token ids; `ids` keeps its default if the field is missing.
+// Reads an array of token ids. Keeps `ids` if the field is missing.
 Status read_ids(const JsonField& field, int64_t vocab_size, std::vector<int32_t>& ids) {
   if (field.is_null()) return {};
   MORACLE_TRY(ids, read_token_ids(field));
@@ -66,7 +66,7 @@ Status read_ids(const JsonField& field, int64_t vocab_size, std::vector<int32_t>
   return {};
 }
 
-// A text or an array of texts; `texts` keeps its default if the field is missing.
+// Reads a string or an array of strings. Keeps `texts` if the field is missing.
 Status read_texts(const JsonField& field, size_t max, std::vector<std::string>& texts) {
   if (field.is_null()) return {};
   texts.clear();
@@ -131,7 +131,7 @@ bool is_off(const nlohmann::json& value) {
   return value.empty() || value == false || value == 0 || value == "" || value == "none";
 }
 
-// Refuses fields that would change the answer, by name.
+// Rejects unsupported fields that would change the answer.
 Status refuse_unsupported(const JsonField& body) {
   for (const char* key : {"suffix",
                           "functions",
@@ -172,8 +172,8 @@ Status refuse_unsupported(const JsonField& body) {
   return {};
 }
 
-// "response_format": none, text, json_object, or json_schema. The schema for the engine; empty:
-// any text.
+// Reads "response_format": absent, text, json_object or json_schema. Returns the lowered schema;
+// empty: unconstrained.
 Result<std::string> read_format(const JsonField& body, const std::string& text,
                                 const ServedModel& model) {
   const JsonField format = body["response_format"];
@@ -189,7 +189,7 @@ Result<std::string> read_format(const JsonField& body, const std::string& text,
   const JsonField given = format["json_schema"];
   if (!given["schema"].is_object()) return given["schema"].bad("an object");
   MORACLE_TRY(const bool strict, given["strict"].flag_or(true));
-  // Members of the answer come in the order of the schema, which `body` has lost.
+  // The answer's members follow the schema's order, which parsing into `body` has lost.
   MORACLE_TRY(const Json ordered, parse_ordered_json(text));
   return lower_schema(ordered["response_format"]["json_schema"]["schema"], strict,
                       SchemaLimits::of_vocabulary(model.vocab_size), given["schema"].place());

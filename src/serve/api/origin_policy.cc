@@ -8,7 +8,7 @@
 namespace moracle::serve {
 namespace {
 
-// "[::1]:8000" as "::1", "a.example:8000" as "a.example".
+// Strips port and brackets: "[::1]:8000" becomes "::1".
 std::string name_of(std::string_view host) {
   if (host.starts_with('[')) return std::string(host.substr(1, host.find(']') - 1));
   return std::string(host.substr(0, host.find(':')));
@@ -48,7 +48,7 @@ OriginPolicy::OriginPolicy(std::string listens_on, std::string allowed_origin)
       allowed_origin_(std::move(allowed_origin)),
       on_loopback_(is_loopback(listens_on_)) {}
 
-// No other page has this name.
+// No foreign page can have this name.
 bool OriginPolicy::knows(std::string_view host) const {
   const std::string name = name_of(host);
   for (const std::string& own : {listens_on_, std::string("localhost"), std::string("127.0.0.1"),
@@ -58,7 +58,7 @@ bool OriginPolicy::knows(std::string_view host) const {
   return !on_loopback_ && is_address(name);
 }
 
-// OriginPolicy always send a Host that is not empty.
+// Accept a missing Host: browsers always send one.
 bool OriginPolicy::may_use(std::string_view host) const {
   return host.empty() || !on_loopback_ || knows(host);
 }

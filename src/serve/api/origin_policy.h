@@ -1,5 +1,5 @@
-// Which web pages may use the server. Every page that a visitor opens can send requests to servers
-// of the visitor's own machine and network.
+// Protects the server from foreign web pages: a page in the user's browser can send requests to
+// servers on the user's machine and network.
 #pragma once
 
 #include <string>
@@ -9,20 +9,21 @@
 
 namespace moracle::serve {
 
-/// An origin such as "https://a.example:8000". Errors: kInvalidArgument.
+/// Checks an origin such as "https://a.example:8000". Errors: kInvalidArgument.
 Status check_origin(const std::string& origin);
 
 class OriginPolicy {
  public:
-  /// `listens_on`: an IP address or "localhost". `allowed_origin`: of another page; empty: none.
+  /// `listens_on`: an IP address or "localhost". `allowed_origin`: a foreign page's origin; empty:
+  /// none.
   OriginPolicy(std::string listens_on, std::string allowed_origin);
 
-  /// Whether a request with this Host header may be answered. A page can give its own name the
-  /// address of this server (DNS rebinding); Host then shows that name. A server on loopback
-  /// has known names only. Others have names that the server cannot know, and answer to all.
+  /// True if the Host header is acceptable. Against DNS rebinding, a server on loopback accepts
+  /// only its own names: a page can point its name at this server, but Host then shows that name.
+  /// Other servers cannot know their names and accept every Host.
   bool may_use(std::string_view host) const;
-  /// Whether a request with this Origin header may be answered: no page sent it, or the server's
-  /// own page, under a name that is no other page's, or the allowed one.
+  /// True if the Origin header is acceptable: absent (no browser page), the server's own page under
+  /// a name that no foreign page can have, or the allowed origin.
   bool may_send(std::string_view origin, std::string_view host) const;
 
  private:

@@ -206,7 +206,7 @@ bool Engine::has_input() const {
          !retiring_.empty() || !rebalances_.empty();
 }
 
-// Returns without mail if a rank is lost meanwhile.
+// Waits for input. Also returns if a rank is lost.
 void Engine::wait_for_input(std::unique_lock<std::mutex>& lock) {
   const auto there = [&] { return has_input(); };
   if (!leader_.has_followers()) return wake_.wait(lock, there);
@@ -218,7 +218,7 @@ void Engine::wait_for_input(std::unique_lock<std::mutex>& lock) {
   }
 }
 
-// Waits until there is something to do, and takes it. False: the engine ends.
+// Waits for work and takes all input. False: stop the engine.
 bool Engine::take_inbox() {
   std::vector<Submitted> submitted;
   std::vector<SequenceId> cancelled;
@@ -302,7 +302,7 @@ void Engine::change_if_idle() {
   if (changes_.empty() || !scheduler_.is_idle() || rebalancing_.is_running()) return;
   const ChangeRequest request = std::move(changes_.front());
   changes_.pop_front();
-  // The cached pages hold results of the old weights.
+  // Invalidate the prefix cache: it holds keys and values of the old weights.
   leader_.drop_pages(scheduler_.drop_cached());
   const Status done = or_out_of_memory("change", [&] { return request.change(leader_, slots_); });
   std::erase_if(retired_, [&](int32_t adapter) { return !slots_.contains(adapter); });

@@ -1,4 +1,4 @@
-// One step of the engine: apply the plan, compute its chunks, draw the next tokens.
+// One step of the engine: apply the scheduler's plan, run the model, sample.
 #include <algorithm>
 #include <utility>
 
@@ -50,10 +50,10 @@ void Engine::apply(StepPlan& plan) {
   }
 }
 
-// Computes chunks and draws. If the step fails, each chunk runs alone, so that one sequence's error
-// does not end the others.
+// Runs the chunks and samples. If the step fails, runs each chunk alone, so that one sequence's
+// error does not end the others.
 void Engine::compute(std::span<const Chunk> chunks) {
-  const Turn turn = model_.device().turn();  // until the logits have been read
+  const Turn turn = model_.device().turn();  // hold the device until the logits are read
   const auto work = [&]() -> Status { return forward(chunks); };
   Status done = or_out_of_memory("step", work);
   profiler_.enqueued();
@@ -97,10 +97,10 @@ Status Engine::score_prompts(std::span<const Chunk> chunks) {
   for (const Chunk& chunk : chunks) {
     const auto at = sequences_.find(chunk.id);
     row += chunk.count;
-    if (at == sequences_.end()) continue;  // its last answer ended it
+    if (at == sequences_.end()) continue;  // its last token ended it
     Sequence& sequence = at->second;
-    // The logits of position p score the token at p + 1. A sequence that lost its pages comes here
-    // again.
+    // The logits at position p score token p + 1. Scores are kept over a preemption, so skip
+    // positions that have one.
     auto& scores = sequence.prompt_scores;
     const int64_t last = std::min(chunk.first + chunk.count, sequence.prompt_size() - 1);
     auto position = std::max(chunk.first, static_cast<int64_t>(scores.size()));
@@ -129,7 +129,7 @@ Status Engine::score_prompts(std::span<const Chunk> chunks) {
 Status Engine::sample_next(std::span<const Chunk> chunks) {
   std::vector<SequenceId> pending;  // consecutive rows, from `first` on
   int64_t row = 0, first = 0;
-  bool edited = false;  // those
+  bool edited = false;  // whether the pending sequences edit their logits
   const auto sample_pending = [&]() -> Status {
     if (pending.empty()) return {};
     const std::vector<SequenceId> ids = std::exchange(pending, {});
@@ -159,7 +159,7 @@ Status Engine::sample_next(std::span<const Chunk> chunks) {
   return sample_pending();
 }
 
-// Draws from all logits, after edits. The ranks that computed the rows send them to this one.
+// Samples from full logits rows, with edits. Other ranks send the rows that they computed.
 Status Engine::sample_from_all_logits(int64_t row, std::span<const SequenceId> ids) {
   const auto count = static_cast<int64_t>(ids.size());
   MORACLE_TRY(const std::span<const float> logits, leader_.logits(row, count));
@@ -220,7 +220,7 @@ Status Engine::sample_row(int64_t row, SequenceId id) {
   return {};
 }
 
-// A text that may go on is answered later, so that the next step starts first.
+// Defers the answer unless the token ends the sequence, so that the next step starts first.
 void Engine::take_token(SequenceId id, int32_t token, std::vector<TokenScore> scores) {
   Sequence& sequence = sequences_.at(id);
   if (token == kNothingDrawn) {
@@ -245,8 +245,9 @@ void Engine::take_token(SequenceId id, int32_t token, std::vector<TokenScore> sc
   sampled_.push_back(id);
 }
 
-// On a device that computes beside the host this runs during the next step, which already holds the
-// tokens that are answered here. If a text ends with a stop string, its token of that step is lost.
+// Detokenizes and answers. On an asynchronous device this overlaps the next step, which already
+// includes these tokens. If a stop string ends a sequence here, its token of that step is
+// discarded.
 void Engine::answer_sampled() {
   if (sampled_.empty()) return;
   for (const SequenceId id : std::exchange(sampled_, {})) answer(id);
@@ -256,14 +257,14 @@ void Engine::answer_sampled() {
 
 void Engine::answer(SequenceId id) {
   const auto at = sequences_.find(id);
-  if (at == sequences_.end()) return;  // it was cancelled, or its time is over
+  if (at == sequences_.end()) return;  // it was cancelled or has expired
   Sequence& sequence = at->second;
   Result<Event> event = sequence.answer();
   if (!event) return end(id, {.finish = Finish::kFailed, .message = event.error().to_string()});
   if (event->finish != Finish::kNone) return end(id, *std::move(event));
   if (sequence.num_new() == 1) {
     event->of_prompt = std::move(sequence.prompt_scores);
-    sequence.job.scores_prompt = false;  // not again after a preemption
+    sequence.job.scores_prompt = false;  // once, even after a preemption
   }
   event->prompt_tokens = sequence.prompt_size();
   event->new_tokens = sequence.num_new();

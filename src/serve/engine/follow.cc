@@ -28,8 +28,8 @@ class Follower {
   Status run() {
     while (!ended_) {
       Result<OrderReader> message = OrderReader::receive(*group_);
-      // Work that failed on this rank alone leaves the others in the middle of it. What they say
-      // then explains less.
+      // After a local failure the other ranks stop in mid-call. Report the local error: it is the
+      // cause.
       if (!message) return work_ ? Status(message.error()) : work_;
       while (!message->empty()) MORACLE_CHECK(take(*message));
     }
@@ -37,14 +37,15 @@ class Follower {
   }
 
  private:
-  // Errors: rank 0 went on after work that failed here; of the group.
+  // Runs one order. Errors: the local error if rank 0 continued after it; errors of the group.
   Status take(OrderReader& message) {
     switch (message.order()) {
       case Order::kStart: {
         const auto id = static_cast<SequenceId>(message.word());
         const int64_t capacity = message.word();
         const std::vector<int64_t> pages = message.list();
-        // Where this fails on rank 0, too, no step follows; otherwise the step fails.
+        // Ignore failure here: if rank 0 fails too, it skips the sequence; otherwise the next step
+        // fails.
         if (!sequence_ranks_ || sequence_ranks_->start(id))
           (void)pages_.start(id, capacity, pages).ok();
         return whole(message);
@@ -70,7 +71,7 @@ class Follower {
         return whole(message);
       case Order::kForward:
         MORACLE_CHECK(work([&] { return forward(message); }));
-        return sequence_ranks_ ? work_ : Status();  // the others wait in the same step
+        return sequence_ranks_ ? work_ : Status();  // the other ranks wait in this step
       case Order::kLogits:
         return collect(message);
       case Order::kTopKLogits: {
@@ -122,7 +123,7 @@ class Follower {
     }
     MORACLE_CHECK(whole(message));
     MORACLE_CHECK(pages_.forward(sequence_ranks_ ? sequence_ranks_->own(steps) : steps));
-    return model_.device().synchronize();  // this rank reads no logits, which would report errors
+    return model_.device().synchronize();  // report device errors now: this rank reads no logits
   }
 
   Status change_adapters(OrderReader& message) {
@@ -190,13 +191,13 @@ class Follower {
 
   Model& model_;
   const std::string folder_;
-  ModelOptions options_;                                            // without adapters
-  std::map<int64_t, std::shared_ptr<const LoraAdapter>> adapters_;  // by the numbers of jobs
+  ModelOptions options_;  // options of the model, without adapters
+  std::map<int64_t, std::shared_ptr<const LoraAdapter>> adapters_;  // by adapter number
   const std::shared_ptr<Group> group_;
   PageStore pages_;
   std::optional<SequenceRanks> sequence_ranks_;
   std::optional<ExpertMoves> moves_;
-  Status work_;  // the outcome of the last work
+  Status work_;  // status of the last order
   bool ended_ = false;
 };
 

@@ -7,7 +7,7 @@
 namespace moracle::serve {
 namespace {
 
-// An error of a group or a device, and not of a file. After it no call of the group is allowed.
+// True for a communication or device error. The group is unusable after it.
 bool is_of_ranks(const Error& error) {
   return error.kind == ErrorKind::kIo && error.file.empty();
 }
@@ -176,7 +176,8 @@ Status Leader::send() {
 Status Leader::compared(Status outcome) {
   note(outcome);
   if (outcome || lost_) return outcome;
-  // A rank that went on alone is in a call of other sizes now, which ends both calls with an error.
+  // If another rank succeeded, it is in a different collective call by now. The size mismatch ends
+  // both calls with an error.
   orders_.put(Order::kCompare);
   MORACLE_CHECK(send());
   const std::byte mine{1};

@@ -41,7 +41,7 @@ std::vector<SequenceStep> SequenceRanks::own(std::span<const SequenceStep> steps
   rows_.clear();
   for (const SequenceStep& step : steps) {
     const auto at = owners_.find(step.id);
-    // Unknown ids are rank 0's to report.
+    // Rank 0 reports unknown ids.
     const int64_t owner = at == owners_.end() ? 0 : at->second;
     if (owner == group_.rank()) own.push_back(step);
     for (size_t i = 0; i < step.tokens.size(); ++i) rows_.push_back({owner, num_rows[owner]++});

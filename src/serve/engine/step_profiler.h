@@ -1,4 +1,4 @@
-// Where the time of steps goes: by part of the model, and by the backends that serve the part.
+// Profiles steps: seconds by part of the model and by the backends that serve it.
 #pragma once
 
 #include <chrono>
@@ -12,34 +12,35 @@
 
 namespace moracle::serve {
 
-/// Seconds by Prometheus' labels: part="experts",backend="cpu-avx512".
+/// Seconds by Prometheus labels: part="experts",backend="cpu-avx512".
 using PartSeconds = std::map<std::string, double>;
 
-/// For one thread. On a CPU the parts of every step are timed. Another device runs a step later and
-/// as a whole, so one step of kSampled is enqueued part by part and timed with the device's clock;
-/// its times count kSampled times. The host's own parts are timed in every step.
+/// Not thread-safe. A CPU times the parts of every step. An asynchronous device runs a step as a
+/// whole, so one step in kSampled is enqueued part by part and timed with device events; its times
+/// count kSampled times. The host's parts are timed in every step.
 class StepProfiler {
  public:
   static constexpr int64_t kSampled = 128;
 
-  /// Watches the steps of `model`. Call it again after the model has changed.
+  /// Starts profiling `model`. Call again after the model has changed.
   void watch(Model& model);
-  /// Call it before this object ends.
+  /// Call before this object is destroyed.
   static void unwatch(Model& model);
-  /// The next part begins now.
+  /// Starts the clock of the next part.
   void start() { last_ = Clock::now(); }
-  /// A part on the host ends now, and the next one begins.
+  /// Ends a host part and starts the next one.
   void end(std::string_view part);
 
   void begin_step();
-  /// The host has enqueued the step. On a CPU it is then done, part by part.
+  /// Call after the step is enqueued. On a CPU the step is complete by then, and its parts are
+  /// timed.
   void enqueued() {
     if (!is_cpu_) end("enqueueing");
   }
-  /// A part on the device ends now. The host's next part begins.
+  /// Ends a device part and starts the next host part.
   void end_on_device(std::string_view part);
   void end_step();
-  /// The times since the last call.
+  /// Returns the seconds since the last call.
   PartSeconds take() { return std::exchange(seconds_, {}); }
 
  private:
@@ -53,11 +54,11 @@ class StepProfiler {
   Clock::time_point last_;
   PartSeconds seconds_;
 
-  // The step that a device times.
+  // The step that the device times.
   int64_t num_steps_ = 0;
   bool is_sampled_ = false;
-  std::unique_ptr<Timeline> timeline_;  // null: none yet, or the device has none
-  std::vector<std::string> marked_;     // parts in the order of their ends
+  std::unique_ptr<Timeline> timeline_;  // null: not created yet, or not supported
+  std::vector<std::string> marked_;     // ended parts, in order
 };
 
 }  // namespace moracle::serve

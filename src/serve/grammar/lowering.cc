@@ -14,7 +14,7 @@ std::string dumped(const SchemaJson& json) {
   return json.dump(-1, ' ', false, SchemaJson::error_handler_t::replace);
 }
 
-// "%25" as "%".
+// Decodes percent escapes: "%25" becomes "%".
 std::string without_percent_codes(std::string_view text) {
   std::string plain;
   for (size_t i = 0; i < text.size(); ++i) {
@@ -34,7 +34,7 @@ std::string without_percent_codes(std::string_view text) {
   return plain;
 }
 
-// The steps of a JSON pointer behind its first "/".
+// Splits a JSON pointer after its first "/".
 std::vector<std::string> pointer_steps(std::string_view pointer) {
   std::vector<std::string> steps(1);
   for (size_t i = 0; i < pointer.size(); ++i) {

@@ -83,8 +83,8 @@ Result<SchemaJson> SchemaLowering::lower_object(const Subschema& schema) {
   if (given == false) return lowered;
   MORACLE_TRY(SchemaJson values, lower({given, schema.place + ".additionalProperties"}));
   if (!names.empty()) {
-    // Names of other members begin in another way. The engine would compile every letter of the
-    // listed names as a position of its own, and let an escaped spelling of them pass.
+    // Other members must differ from the listed names in the first characters. An exact exclusion
+    // would cost the engine one position per letter, and escaped spellings would bypass it.
     lowered["patternProperties"][other_names(names).text] = std::move(values);
     return lowered;
   }

@@ -63,7 +63,7 @@ Result<SchemaJson> SchemaLowering::lower_number(const Subschema& schema, bool is
   for (const char* const key : {"minimum", "maximum", "exclusiveMinimum", "exclusiveMaximum"}) {
     if (!schema.json.contains(key)) continue;
     const Subschema given = schema.member(key);
-    // Beyond them not every whole number is a double.
+    // Beyond 2^53 doubles are not exact.
     constexpr double kMost = 9007199254740992.0, kDigits = 1e6;
     double value = given.json.is_number() ? given.json.get<double>() : kInfinity;
     if (!(std::abs(value) <= kMost)) {
@@ -85,7 +85,7 @@ Result<SchemaJson> SchemaLowering::lower_number(const Subschema& schema, bool is
       continue;
     }
     lowered[key] = given.json;
-    // The engine writes at most 6 digits behind the point.
+    // The engine generates at most 6 decimal places.
     const double inside = is_exclusive ? 1 / kDigits : 0;
     (is_lower ? min : max) =
         is_lower ? std::max(min, value + inside) : std::min(max, value - inside);
@@ -106,7 +106,7 @@ Status SchemaLowering::lower_multiple(const Subschema& schema, SchemaJson& lower
                                       double max) {
   if (!schema.json.contains("multipleOf")) return {};
   const Subschema given = schema.member("multipleOf");
-  constexpr double kMost = 1024;  // the engine ignores larger ones, and ranges with one end
+  constexpr double kMost = 1024;  // the engine ignores larger values, and half-open ranges
   const double value = given.json.is_number() ? given.json.get<double>() : 0;
   if (!(value >= 1 && value <= kMost && std::floor(value) == value)) {
     return wrong_schema(given.place, str("a whole number from 1 to ", kMost),

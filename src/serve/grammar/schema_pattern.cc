@@ -11,22 +11,22 @@
 namespace moracle::serve {
 namespace {
 
-// Above 128 repeats xgrammar 0.2.8 fails with an internal error.
+// xgrammar 0.2.8 fails with an internal error above 128 repeats.
 constexpr int64_t kMaxRepeat = 128, kMaxGroups = 32, kManyPositions = int64_t{1} << 20;
 constexpr size_t kMaxPatternBytes = 4096;
 const CharRanges kDigitChars{{'0', '9'}};
 const CharRanges kWordChars{{'0', '9'}, {'A', 'Z'}, {'_', '_'}, {'a', 'z'}};
-// White space and line ends as ECMA-262 lists them.
+// White space and line terminators of ECMA-262.
 const CharRanges kSpaceChars{{0x09, 0x0D},     {0x20, 0x20},     {0xA0, 0xA0},     {0x1680, 0x1680},
                              {0x2000, 0x200A}, {0x2028, 0x2029}, {0x202F, 0x202F}, {0x205F, 0x205F},
                              {0x3000, 0x3000}, {0xFEFF, 0xFEFF}};
 const CharRanges kLineEnds{{'\n', '\n'}, {'\r', '\r'}, {0x2028, 0x2029}};
 
-// A part of the pattern. Without a text it matches no string of JSON.
+// A lowered part of the pattern. Without `text` it matches no JSON string.
 struct PatternNode {
   std::optional<std::string> text;
   int64_t num_positions = 0;
-  bool begins = false, ends = false;  // it holds the anchor ^, $
+  bool begins = false, ends = false;  // contains the anchor ^ or $
   bool can_be_empty = false, repeats = false;
 };
 
@@ -81,7 +81,7 @@ class PatternParser {
   Result<PatternNode> sequence(bool at_start) {
     PatternNode all{.text = "", .can_be_empty = true};
     bool is_empty = true;
-    int64_t paths = 1;  // by which the next part may be reached over parts that may be empty
+    int64_t paths = 1;  // transitions into the next part: one more for each optional part before it
     while (!rest_.empty() && rest_[0] != '|' && rest_[0] != ')') {
       if (all.ends) return wrong("'$' only at the end of the pattern");
       if (take("^")) {
@@ -138,7 +138,7 @@ class PatternParser {
     return inner;
   }
 
-  // Four hexadecimal digits, or two.
+  // Reads two or four hexadecimal digits.
   Result<uint32_t> hex(size_t digits) {
     uint32_t code = 0;
     for (size_t i = 0; i < digits; ++i) {
@@ -150,7 +150,7 @@ class PatternParser {
     return code;
   }
 
-  // What an escape stands for.
+  // Character set of an escape.
   Result<CharRanges> escaped() {
     const Error unknown = wrong("an escape such as \\d, \\w, \\s, \\n, \\x41, \\u0041 or \\.");
     take("\\");
@@ -252,13 +252,13 @@ class PatternParser {
     } else {
       return {};
     }
-    take("?");  // which of several matches is found does not matter
+    take("?");  // a lazy quantifier accepts the same strings
     if (!rest_.empty() && std::string_view("*+?{").find(rest_[0]) != std::string_view::npos)
       return wrong("one quantifier");
     if (node.begins || node.ends) return wrong("no quantifier behind an anchor");
     const int64_t copies = std::max<int64_t>({min, max, 1});
-    // Repeats in a repeat have several ways to match, which the engine all compiles; with copies
-    // that may be empty each copy leads to all later ones.
+    // Nested repeats are ambiguous, and the engine compiles every alternative. After an optional
+    // copy, each copy has transitions to all later ones.
     const int64_t paths = copies == 1 ? 1 : node.can_be_empty ? copies : node.repeats ? 3 : 1;
     node.num_positions = std::min(node.num_positions * copies * paths, kManyPositions);
     node.can_be_empty |= min == 0;
@@ -293,7 +293,7 @@ SchemaPattern length_pattern(int64_t min, int64_t max) {
   const std::string any = class_text(in_json_string(complement({})));
   const std::string full = str(any, "{", kMaxRepeat, "}");
   SchemaPattern pattern{"", std::min(std::max<int64_t>({min, max, 1}), kManyPositions)};
-  if (pattern.num_positions >= kManyPositions) return pattern;  // beyond every limit
+  if (pattern.num_positions >= kManyPositions) return pattern;  // above every limit
   int64_t rest = min;
   for (; rest > kMaxRepeat; rest -= kMaxRepeat) pattern.text += full;
   if (max < 0) {
@@ -301,7 +301,7 @@ SchemaPattern length_pattern(int64_t min, int64_t max) {
     return pattern;
   }
   pattern.text += str(any, "{", rest, "}");
-  // A further block follows a full one only, so that each text has one way to match.
+  // Split into blocks unambiguously: another block follows only after a full one.
   std::string ends;
   for (rest = max - min; rest > kMaxRepeat; rest -= kMaxRepeat) {
     pattern.text += str("(?:", any, "{0,", kMaxRepeat - 1, "}|", full);

@@ -7,7 +7,7 @@
 namespace moracle::serve {
 namespace {
 
-// Nine letters and digits: the form that Mistral's templates demand.
+// Call id of nine letters and digits, as Mistral's templates require.
 std::string new_call_id() {
   static thread_local std::mt19937_64 random(std::random_device{}());
   constexpr std::string_view kDigits =
@@ -18,7 +18,7 @@ std::string new_call_id() {
   return id;
 }
 
-// The number of bytes at the end of `text` that may begin `tag`.
+// Length of the longest suffix of `text` that is a prefix of `tag`.
 size_t open_end(std::string_view text, std::string_view tag) {
   for (size_t size = std::min(text.size(), tag.size() - 1); size > 0; --size) {
     if (text.ends_with(tag.substr(0, size))) return size;
@@ -50,7 +50,7 @@ void ToolCallParser::take_block(std::string_view block, std::string_view raw, De
   }
 }
 
-// Shows the text before the next block. False: more text is needed.
+// Emits the text before the next block. False: more text is needed.
 bool ToolCallParser::read_text(Delta& delta) {
   if (format_.open.empty()) {
     const std::string_view begin = trimmed(held_);
@@ -71,7 +71,7 @@ bool ToolCallParser::read_text(Delta& delta) {
   return in_block_;
 }
 
-// `held_` begins with the block's tag. False: the block's end is missing.
+// Parses the block at the start of `held_`. False: its closing tag is missing.
 bool ToolCallParser::read_block(Delta& delta) {
   if (format_.close.empty()) return false;
   const size_t begin = format_.open.size();

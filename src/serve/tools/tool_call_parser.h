@@ -1,4 +1,4 @@
-// Separates tool calls from the text of an answer that arrives in pieces.
+// Streaming parser: separates tool calls from the text of an answer.
 #pragma once
 
 #include "serve/tools/tool_format.h"
@@ -9,17 +9,18 @@ class ToolCallParser {
  public:
   struct Delta {
     std::string text;
-    std::vector<ToolCall> calls;  ///< with ids
+    std::vector<ToolCall> calls;  ///< calls, with ids
   };
 
-  /// Both must outlive it.
+  /// Both must outlive this object.
   ToolCallParser(const ToolFormat& format, const OfferedTools& tools)
       : format_(format), tools_(tools) {}
 
-  /// What is known after this piece. A block that holds no valid call stays text. White space
-  /// before and after calls is dropped.
+  /// Adds text, and returns what is decided. A block without a valid call stays text. Drops white
+  /// space around calls.
   Delta push(std::string_view piece);
-  /// The rest. `is_whole`: the model ended the text, so that a last block without end counts.
+  /// Returns the rest. `is_whole`: the model ended the answer, so a last block without a closing
+  /// tag counts.
   Delta finish(bool is_whole);
   bool has_calls() const { return has_calls_; }
 
@@ -31,8 +32,8 @@ class ToolCallParser {
 
   const ToolFormat& format_;
   const OfferedTools& tools_;
-  std::string held_;   // text without a decision yet
-  std::string space_;  // white space after the text shown so far
+  std::string held_;   // undecided text
+  std::string space_;  // white space after the emitted text
   size_t searched_ = 0;
   bool in_block_ = false, has_begun_ = false, has_calls_ = false;
 };

@@ -1,4 +1,4 @@
-// Built-in callables: filters, tests, methods and global functions are all rows of tables of
+// Built-in callables: each filter, test, method and global function is one row in a table of
 // Function.
 #pragma once
 
@@ -48,15 +48,16 @@ struct Function {
   Result<Value> (*run)(Heap& heap, const Value& self, const BoundArguments& arguments);
 };
 
-/// Returns the row of that name, or null.
+/// Returns the function of that name, or null.
 const Function* find_function(std::span<const Function> table, std::string_view name);
 /// Errors: unknown, missing or too many arguments.
 Result<BoundArguments> bind(const Function& function, Arguments arguments);
-/// Binds and runs; charges for reading through `self` and the arguments.
+/// Binds the arguments and runs the function. Charges the budget for the bytes of `self` and of the
+/// arguments.
 Result<Value> invoke(Heap& heap, const Function& function, const Value& self, Arguments arguments);
 
-/// list(value): the elements that Python would iterate over. A generator is spent afterwards.
-/// Errors: a value that cannot be iterated.
+/// list(value): the elements of Python's iteration. Exhausts a generator. Errors: a value that is
+/// not iterable.
 Result<Values> elements(Heap& heap, const Value& value);
 
 }  // namespace moracle::jinja

@@ -10,8 +10,7 @@ namespace moracle {
 Result<AddedTokens> AddedTokens::parse(const JsonField& field, const Vocabulary& vocabulary,
                                        const Normalizer& normalizer,
                                        std::span<const ConfigToken> config) {
-  // The reference library uses another expression engine here than for the pre-tokenizer. This is
-  // its \w.
+  // `\w` as Hugging Face tokenizers defines it here (Rust's regex crate, not Oniguruma).
   MORACLE_TRY(Regex word,
               Regex::compile(R"([\w\x{200c}\x{200d}&&[^\x{b2}\x{b3}\x{b9}\x{bc}-\x{be}]])",
                              RegexSyntax::kOniguruma));
@@ -66,7 +65,7 @@ void AddedTokens::add(const ConfigToken& more, const Vocabulary& vocabulary) {
     return;
   }
   AddedToken& token = tokens_[known->second];
-  // A token that one of the files calls special stays out of texts.
+  // A token is special if either file marks it as special.
   const bool special = token.special || (more.token.special && more.kind != ConfigToken::kMore);
   const int32_t id = token.id;
   if (more.kind == ConfigToken::kListed) token = more.token;
@@ -106,7 +105,7 @@ std::vector<AddedTokens::Segment> AddedTokens::cut(const TokenTrie& trie,
     size_t begin = match->begin;
     if (token.lstrip) begin = std::max(done, without_space_at_end(text, begin));
     if (begin > done) segments.push_back({{done, begin}, std::nullopt});
-    // White space taken with a token is still searched for tokens that begin with it.
+    // White space consumed by rstrip may still begin the next token.
     done = token.rstrip ? behind_space_at_start(text, match->end) : match->end;
     segments.push_back({{begin, done}, token.id});
   }
@@ -114,7 +113,7 @@ std::vector<AddedTokens::Segment> AddedTokens::cut(const TokenTrie& trie,
   return segments;
 }
 
-/// Whether a word character is directly before `begin` or directly at `end`.
+/// True if a word character is directly before `begin` or at `end`.
 bool AddedTokens::touches_word(std::string_view text, size_t begin, size_t end) const {
   RegexScratch scratch(word_);
   std::vector<RegexPart> parts;

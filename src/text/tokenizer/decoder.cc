@@ -62,11 +62,11 @@ Status Decoder::add_replace(const JsonField& field) {
   MORACLE_TRY(std::string from, pattern["String"].text());
   MORACLE_TRY(std::string to, field["content"].text());
   if (from.empty()) return pattern["String"].bad("a text that is not empty");
-  // Steps that insert long texts into each other's results would take all memory.
+  // Bound memory: each Replace may insert into the result of the one before.
   if (to.size() > kLongestReplacement)
     return field["content"].unsupported(str("at most ", kLongestReplacement, " bytes"));
   if (steps_.size() == kMaxDecoders) return field["type"].unsupported("fewer steps");
-  // Tokens are decoded one by one, so that a longer text could lie in two of them.
+  // Only single characters: a longer pattern could span two tokens, which are decoded one by one.
   if (fused_ && first_char(from).length != from.size())
     return pattern["String"].unsupported("one character behind the step that joins tokens");
   steps_.emplace_back(Replace{std::move(from), std::move(to)});

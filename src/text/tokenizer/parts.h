@@ -1,4 +1,5 @@
-// The parts of a tokenizer, whatever file they come from.
+// The tokenizer pipeline: normalizer, pre-tokenizer, model, post-processor, decoder. Every file
+// format yields it.
 #pragma once
 
 #include <string>

@@ -11,7 +11,7 @@ namespace {
 
 constexpr int kDeepest = 8;
 
-// Appends the ids of a special token that a template names.
+// Appends the ids of a template's special token.
 Status add_ids(const JsonField& token, const TokenTable& tokens, std::vector<int32_t>& ids) {
   MORACLE_TRY(const auto items, token["ids"].items());
   for (const JsonField& item : items) {
@@ -22,7 +22,7 @@ Status add_ids(const JsonField& token, const TokenTable& tokens, std::vector<int
   return {};
 }
 
-// A template lists special tokens and sequences; a single text is sequence A.
+// A template lists special tokens and input sequences. The text is sequence A.
 Result<PostProcessor> parse_template(const JsonField& field, const TokenTable& tokens) {
   MORACLE_TRY(const auto pieces, field["single"].items());
   PostProcessor processor;
@@ -45,7 +45,7 @@ Result<PostProcessor> parse_template(const JsonField& field, const TokenTable& t
 Result<PostProcessor> parse_steps(const JsonField& field, const TokenTable& tokens, int depth) {
   MORACLE_TRY(const std::string type, field["type"].text());
   if (type == "TemplateProcessing") return parse_template(field, tokens);
-  if (type == "ByteLevel") return PostProcessor{};  // corrects positions
+  if (type == "ByteLevel") return PostProcessor{};  // changes offsets only
   if (type != "Sequence" || depth == kDeepest)
     return field["type"].unsupported("ByteLevel, TemplateProcessing or a Sequence of such");
   MORACLE_TRY(const auto items, field["processors"].items());

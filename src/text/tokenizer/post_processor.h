@@ -1,4 +1,4 @@
-// The special tokens that a file's post-processor puts before and after a text.
+// Post-processor: special tokens before and after an encoded text.
 #pragma once
 
 #include <cstdint>
@@ -12,9 +12,8 @@ namespace moracle {
 struct PostProcessor {
   std::vector<int32_t> before, after;
 
-  /// Parses TemplateProcessing for a single text, ByteLevel, which adds none, or a Sequence of
-  /// them. Errors: kUnsupported for everything else, by name; kBadFile, also for ids without a
-  /// token.
+  /// Parses TemplateProcessing ("single"), ByteLevel (adds no tokens), or a Sequence of them.
+  /// Errors: kUnsupported for everything else, by name; kBadFile, also for ids without a token.
   static Result<PostProcessor> parse(const JsonField& field, const TokenTable& tokens);
 };
 

@@ -14,14 +14,14 @@ namespace {
 
 using Json = nlohmann::json;
 
-/// An entry as in the "added_tokens" of a tokenizer.json.
+/// Returns an entry of "added_tokens" in tokenizer.json's format.
 Json added_token(int64_t id, std::string content, bool special) {
   return {
       {"id", id},        {"content", std::move(content)}, {"special", special}, {"lstrip", false},
       {"rstrip", false}, {"single_word", false},          {"normalized", false}};
 }
 
-/// A tokenizer without a normalizer, whose tokens are bytes.
+/// Builds a byte-based tokenizer without a normalizer.
 Result<TokenizerParts> assemble(Vocabulary vocabulary, const std::string& pattern,
                                 const Json& added_tokens, const std::string& file) {
   const Json none, split = {{"type", "Split"},
@@ -48,7 +48,7 @@ Result<TokenizerParts> assemble(Vocabulary vocabulary, const std::string& patter
                         {}};
 }
 
-/// The special tokens of files that do not list them.
+/// Default special tokens, for files that list none.
 constexpr const char* kFirstTekkenTokens[] = {"<unk>",
                                               "<s>",
                                               "</s>",
@@ -70,7 +70,7 @@ constexpr const char* kFirstTekkenTokens[] = {"<unk>",
                                               "[/SYSTEM_PROMPT]",
                                               "[TOOL_CONTENT]"};
 
-/// The names of ids 0 to `count` - 1. Ids that the file leaves out are named by their number.
+/// Names of the special tokens 0 to `count` - 1. An unlisted id is named by its number.
 Result<std::vector<std::string>> tekken_names(const JsonField& field, int64_t count) {
   std::vector<std::string> names(static_cast<size_t>(count));
   for (int64_t id = 0; id < count; ++id) names[id] = str("<SPECIAL_", id, ">");
@@ -126,7 +126,8 @@ Result<TokenizerParts> read_tekken(const std::string& path) {
 
 namespace {
 
-/// Kimi's words: Chinese characters apart from other letters, numbers of up to three digits.
+/// Kimi's pre-tokenizer: it splits Chinese characters from other letters, and numbers into at most
+/// three digits.
 constexpr const char* kKimiWords =
     R"([\p{Han}]+)"
     R"(|[^\r\n\p{L}\p{N}]?[\p{Lu}\p{Lt}\p{Lm}\p{Lo}\p{M}&&[^\p{Han}]]*)"
@@ -134,7 +135,7 @@ constexpr const char* kKimiWords =
     R"(|[^\r\n\p{L}\p{N}]?[\p{Lu}\p{Lt}\p{Lm}\p{Lo}\p{M}&&[^\p{Han}]]+)"
     R"([\p{Ll}\p{Lm}\p{Lo}\p{M}&&[^\p{Han}]]*(?i:'s|'t|'re|'ve|'m|'ll|'d)?)"
     R"(|\p{N}{1,3}| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+)";
-/// Ids behind the tokens of the file. Those without a name in the config are reserved.
+/// Special token ids follow the file's tokens. Ids that the config does not name are reserved.
 constexpr int64_t kKimiSpecialTokens = 258;
 
 Result<Vocabulary> read_ranks(const std::string& path) {

@@ -1,4 +1,4 @@
-// Files that hold tokens as bytes with ranks, and no merges.
+// Tokenizer files with byte tokens and ranks instead of merges: tekken.json, tiktoken.model.
 #pragma once
 
 #include <string>
@@ -7,13 +7,13 @@
 
 namespace moracle {
 
-/// A tekken.json, as Mistral ships it. Its special tokens are cut out of texts, as those of a
-/// tokenizer.json; `<s>` comes before prompts. Errors: kBadFile; kIo.
+/// Reads Mistral's tekken.json. Matches special tokens in the text, as for tokenizer.json. Prompts
+/// start with `<s>`. Errors: kBadFile; kIo.
 Result<TokenizerParts> read_tekken(const std::string& path);
 
-/// A tiktoken.model with lines of a token in base 64 and its rank. The file holds neither the
-/// expression for words nor the special tokens: the first comes from the "tokenizer_class" of
-/// `config`, a tokenizer_config.json, the second from its "added_tokens_decoder". Errors:
+/// Reads tiktoken.model: each line holds a token in base 64 and its rank. The file has neither the
+/// pre-tokenizer's expression nor special tokens: "tokenizer_class" of `config`
+/// (tokenizer_config.json) determines the former, its "added_tokens_decoder" the latter. Errors:
 /// kUnsupported for classes other than Kimi's TikTokenTokenizer; kBadFile; kIo.
 Result<TokenizerParts> read_tiktoken(const std::string& path, const std::string& config);
 

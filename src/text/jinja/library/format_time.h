@@ -1,4 +1,4 @@
-// strftime in English, independent of the locale of the process.
+// strftime with English names, independent of the process's locale.
 #pragma once
 
 #include <ctime>

@@ -77,7 +77,7 @@ Result<Value> abs_filter(Heap&, const Value& self, const BoundArguments&) {
   return apply_sign(std::signbit(*self.number()) ? "-" : "+", self);
 }
 
-// round() of Python rounds the exact decimal value, ties to even, as printf does.
+// As Python's round(): round the exact decimal value, ties to even, as printf does.
 Result<Value> round_filter(Heap&, const Value& self, const BoundArguments& arguments) {
   if (self.is_undefined()) return undefined_error(self);
   if (!self.number()) return type_error(str("'round' of a '", type_name(self), "'"));

@@ -8,7 +8,7 @@ namespace moracle::jinja {
 
 namespace {
 
-// Returns the arguments from position `first` on, for the applied filter or test.
+// Returns the positional arguments from `first` on, for the applied filter or test.
 Arguments rest_of(const Arguments& arguments, size_t first) {
   Arguments rest{{}, arguments.named};
   for (size_t i = first; i < arguments.positional.size(); ++i) {

@@ -106,7 +106,7 @@ Result<Value> unique_filter(Heap& heap, const Value& self, const BoundArguments&
   MORACLE_TRY(const Values items, elements(heap, self));
   MORACLE_TRY(const Values keys,
               comparison_keys(heap, items, given(arguments, 1), arguments.flag(0)));
-  // Python remembers seen keys as keys of a dict, so they must be hashable here too.
+  // Python stores seen values as dict keys: reject values that are not hashable.
   Mapping seen;
   Values kept;
   for (size_t i = 0; i < items.size(); ++i) {

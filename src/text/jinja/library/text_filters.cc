@@ -14,7 +14,7 @@ namespace moracle::jinja {
 
 namespace {
 
-// First step of the filters: str(value), which keeps "safe" text as it is.
+// Input of a text filter: str(value), with the "safe" flag kept.
 struct Input {
   std::string text;
   bool markup;

@@ -1,4 +1,4 @@
-// Parses the parts after a primary expression: .name, [item], (arguments), |filter, is test.
+// Parses postfix expressions: .name, [item], (arguments), |filter, is test.
 #include <algorithm>
 
 #include "base/text.h"

@@ -68,7 +68,7 @@ Result<Body> Parser::macro_body(std::string_view end, MacroExtras& extras) {
   in_loop_ = in_loop;
   extras_ = outer;
   if (outer) {
-    // As in Jinja, a macro also takes what the macros inside it name.
+    // As in Jinja, the implicit names of nested macros count for the outer macro, too.
     outer->varargs |= extras.varargs;
     outer->kwargs |= extras.kwargs;
     outer->caller |= extras.caller;
@@ -96,7 +96,7 @@ Result<StmtPtr> Parser::statement() {
     return done(make(name == "break" ? StmtKind::kBreak : StmtKind::kContinue, line));
   }
   if (name == "generation") {
-    // Marks the assistant's part for training; the body prints unchanged.
+    // {% generation %} marks the assistant's tokens for training: render the body unchanged.
     take();
     Stmt node = make(StmtKind::kScope, line);
     MORACLE_TRY(node.body, macro_body("endgeneration", node.extras));
@@ -244,7 +244,7 @@ Result<StmtPtr> Parser::print_statement() {
 
 Result<ExprPtr> Parser::target(bool namespaces, bool before_in) {
   MORACLE_TRY(ExprPtr target, tuple(TupleStyle::kTarget, before_in, namespaces));
-  // Only names, attributes of namespaces, and tuples of them can be assigned to.
+  // Assignment targets: names, namespace attributes, and tuples of these.
   std::vector<const Expr*> open = {target.get()};
   while (!open.empty()) {
     const Expr* part = open.back();

@@ -97,7 +97,7 @@ Result<Value> replaced(Heap& heap, std::string_view text, std::string_view from,
     } else if (at == text.size()) {
       break;
     } else {
-      // The empty text occurs before every character and at the end.
+      // An empty pattern matches before every character and at the end.
       const size_t bytes = code_point(text, at).bytes;
       out.add(text.substr(at, bytes));
       hit = at += bytes;

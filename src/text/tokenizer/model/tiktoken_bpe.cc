@@ -31,7 +31,7 @@ Result<TiktokenBpe> TiktokenBpe::make(Vocabulary vocabulary) {
   return bpe;
 }
 
-/// Adds a candidate for the symbol at `at` and the next one, if their bytes are a token.
+/// Adds a merge candidate for the symbols at `at` and after it, if their bytes form a token.
 bool TiktokenBpe::push(std::string_view word, Scratch& scratch, int32_t at) const {
   const int32_t middle = scratch.symbols[static_cast<size_t>(at)].end;
   if (static_cast<size_t>(middle) == word.size()) return false;
