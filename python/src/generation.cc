@@ -8,7 +8,7 @@
 namespace moracle::python {
 namespace {
 
-// Keyword arguments of generate and stream. None counts as left out.
+// Keyword arguments of generate and stream. None counts as absent.
 class GenerateArguments {
  public:
   GenerateArguments(const LoadedModel& loaded, const nb::kwargs& given)

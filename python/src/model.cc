@@ -66,7 +66,7 @@ PyModel load_model(nb::handle source, const nb::str& backend, const nb::str& qua
   return {load(opened, options, std::move(progress))};
 }
 
-// Appends one step to the cache and copies its logits; returns the end of the copy.
+// Runs one step and copies its logits; returns the end of the copy.
 Result<float*> step_logits(Model& model, const Model::Step& step, float* to) {
   const Turn turn = model.device().turn();  // another thread's forward would replace the logits
   if (Status done = model.forward({&step, 1}); !done) return done.error();
@@ -79,8 +79,8 @@ Result<float*> step_logits(Model& model, const Model::Step& step, float* to) {
   return to;
 }
 
-// Logits f32 [ids.size(), vocab_size] of one sequence. `go_on` is called while no thread holds the
-// device: it waits for the GIL.
+// Returns logits f32 [ids.size(), vocab_size] of one sequence. Calls `go_on` only while the device
+// is not held, because it waits for the GIL.
 Status forward(Model& model, std::span<const int32_t> ids, int32_t adapter, float* to,
                const Progress& go_on) {
   const auto size = static_cast<int64_t>(ids.size());

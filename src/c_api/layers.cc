@@ -8,7 +8,7 @@
 namespace moracle::c_api {
 namespace {
 
-// The values of moracle/c.h are those of the library.
+// The enums of moracle/c.h match the library's.
 static_assert(MORACLE_F32 == static_cast<int>(DType::kF32));
 static_assert(MORACLE_F16 == static_cast<int>(DType::kF16));
 static_assert(MORACLE_BF16 == static_cast<int>(DType::kBF16));
@@ -40,7 +40,7 @@ Result<TensorView> view_of(const moracle_tensor& tensor, const std::string& name
   if (tensor.rank < 0 || tensor.rank > kMostRank)
     return bad_argument(name + ".rank", str("0 to ", kMostRank), str("it is ", tensor.rank));
   if (tensor.rank > 0) MORACLE_CHECK(check_given(tensor.shape, (name + ".shape").c_str()));
-  int64_t left = int64_t{1} << 60;  // elements, so that bytes fit into 64 bits
+  int64_t left = int64_t{1} << 60;  // limit of elements: their bytes must fit into 64 bits
   for (int32_t i = 0; i < tensor.rank; ++i) {
     const int64_t size = tensor.shape[i];
     if (size < 0 || size > left)

@@ -1,4 +1,4 @@
-// moracle serve: answers requests over HTTP, with OpenAI's interface.
+// moracle serve: an HTTP server with OpenAI's API.
 #include "serve/server.h"
 
 #include <chrono>
@@ -32,7 +32,7 @@ Result<std::string> read_key(const std::string& file) {
   return text;
 }
 
-// For a moment requests still learn why there is no answer.
+// Keep serving briefly, so that pending requests receive the error.
 int end_without_rank(std::unique_ptr<serve::Server> server, const Error& lost) {
   std::this_thread::sleep_for(std::chrono::seconds(1));
   server.reset();
@@ -40,7 +40,7 @@ int end_without_rank(std::unique_ptr<serve::Server> server, const Error& lost) {
 }
 
 int run(const Options& given) {
-  // Report errors in the request before loading anything.
+  // Report invalid options before loading.
   if (Status there = serve::HttpServer::available(); !there) return fail(there.error());
   if (const std::string& origin = given.server.api.allowed_origin; !origin.empty()) {
     if (Status checked = serve::check_origin(origin); !checked) return fail(checked.error());
@@ -53,7 +53,8 @@ int run(const Options& given) {
   options.model.model.ranks.moves_experts = options.server.engine.rebalance.interval > 0;
   RoutingFile routing(options.routing_statistics);
   CLI_TRY(ServedWeights loaded, load_served(options.model, options.server.engine, routing));
-  if (!is_first_rank()) {  // Ctrl-C and SIGTERM, which launchers send to all, end rank 0
+  if (!is_first_rank()) {  // ignore Ctrl-C and SIGTERM, which launchers send to all: rank 0 stops
+                           // this rank
     const serve::ServedModel& served = loaded.served;
     const Status done = serve::follow(loaded.model, served.folder, served.options);
     return done ? kDone : fail(done.error());

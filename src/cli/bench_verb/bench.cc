@@ -82,7 +82,7 @@ Result<std::vector<int64_t>> parse_tokens(const std::string& list) {
   return tokens;
 }
 
-// The requested measurements, all parsed before the first one starts.
+// Parsed options. Parse all of them before the first measurement.
 struct BenchRequest {
   std::vector<bench::LayerShape> shapes;
   std::vector<Scheme> schemes;
@@ -120,7 +120,7 @@ Result<BenchRequest> parse(const BenchOptions& options) {
   return requested;
 }
 
-// First reason why a backend does not serve.
+// First reason against a backend.
 std::string reason_of(const Verdict& verdict) {
   const Reason& reason = verdict.reasons.front();
   return str(reason.rule, ": needs ", reason.need, "; ", reason.have);
@@ -135,7 +135,7 @@ class Bench {
     report_.zipf = options.zipf;
   }
 
-  /// Chooses backends before any time is spent on measuring. Errors: nothing serves any request.
+  /// Selects all backends before the first measurement. Errors: nothing serves any request.
   Status choose() {
     for (const bench::LayerShape& shape : requested_.shapes) {
       for (const Scheme& scheme : requested_.schemes) choose(shape, scheme);
@@ -143,7 +143,7 @@ class Bench {
     return jobs_.empty() ? first_refusal_ : Status();
   }
 
-  /// Measures all cells. If an error ends the run, finished cells stay in the report.
+  /// Measures all cells. After an error, the report keeps the finished cells.
   Status run(LimitsProbe& probe, const std::shared_ptr<Device>& device) {
     ProgressBar bar("measuring");
     MORACLE_TRY(report_.limits, probe.measure(bar.callback()));

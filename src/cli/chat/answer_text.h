@@ -1,5 +1,4 @@
-// The text of an answer whose ids arrive one by one, up to a stop string, with tool calls taken
-// out.
+// Decodes a streamed answer up to a stop string, and separates its tool calls.
 #pragma once
 
 #include <algorithm>
@@ -16,7 +15,7 @@ namespace moracle::cli {
 
 class AnswerText {
  public:
-  /// Both must outlive it. Without a history, all text is shown.
+  /// Both must outlive this object. Without a history, tool calls stay in the text.
   AnswerText(const Tokenizer& tokenizer, const ChatHistory* history, std::vector<std::string> stops)
       : stream_(tokenizer, std::move(stops)) {
     if (!history || !history->format()) return;
@@ -25,15 +24,15 @@ class AnswerText {
   }
 
   Status follow(std::span<const int32_t> prompt) { return stream_.follow(prompt); }
-  /// The text that this id completes.
+  /// Adds an id, and returns the text that is complete.
   Result<std::string> push(int32_t id) {
     const bool is_tag = std::find(shown_ids_.begin(), shown_ids_.end(), id) != shown_ids_.end();
     MORACLE_TRY(std::string text, stream_.push(id, /*skip_special=*/!is_tag));
     return reader_ ? take(reader_->push(text)) : text;
   }
-  /// Whether the text has reached a stop string.
+  /// True after a stop string.
   bool stopped() const { return stream_.stopped(); }
-  /// The rest. `is_whole`: the model ended the answer.
+  /// Returns the rest. `is_whole`: the model ended the answer.
   std::string finish(bool is_whole) {
     std::string text = stream_.finish();
     if (!reader_) return text;

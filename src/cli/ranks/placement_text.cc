@@ -14,16 +14,16 @@ constexpr const char* kCopied = "with copies";
 constexpr size_t kMostLayersShown = 8;
 constexpr int64_t kMostRanksShown = 32;
 
-// Of all layers, if each layer waits for its slowest rank.
+// Load over all layers, if each layer waits for its slowest rank.
 struct PlacedLoad {
   std::string name;
-  std::vector<double> ranks;  // tokens of all layers
+  std::vector<double> ranks;  // tokens per rank, over all layers
   double largest = 0, mean = 0, worst = 1;
   int64_t worst_layer = 0;
   double largest_over_mean() const { return mean > 0 ? largest / mean : 1; }
 };
 
-// The maps of all ranks; empty: no ranks.
+// Expert maps of all ranks; empty: one process.
 std::vector<ExpertMap> maps_of_ranks(const std::vector<int64_t>& tokens, const std::string& how,
                                      int64_t size, int64_t redundant) {
   if (how == kMeasured || how == kCopied) {
@@ -71,13 +71,13 @@ std::vector<PlacedLoad> placed_loads(const ModelOptions& options) {
   return all;
 }
 
-// The experts of each rank in a layer, as placed.
+// Experts per rank in one layer.
 std::vector<ExpertMap> placed_maps(const ModelOptions& options,
                                    const std::vector<int64_t>& tokens) {
   return maps_of_ranks(tokens, kCopied, options.parallel.ep_size, options.num_redundant_experts);
 }
 
-// "expert 5 on ranks 0, 2": the experts of a layer that several ranks hold.
+// "expert 5 on ranks 0, 2": experts of a layer on several ranks.
 std::vector<std::string> copies_of(const std::vector<ExpertMap>& maps) {
   std::vector<std::string> copies;
   for (int64_t e = 0; !maps.empty() && e < maps[0].num_experts(); ++e) {
