@@ -23,9 +23,9 @@ TINY = {
 
 @pytest.fixture(scope="module", autouse=True)
 def registered():
-    from moracle.integrations import transformers as door
-    door.register()
-    return door
+    from moracle.integrations import transformers as integration
+    integration.register()
+    return integration
 
 
 def tiny(name, dtype=torch.float32):

@@ -27,7 +27,7 @@ def test_fused_experts_takes_tensors_of_a_gpu(dtype):
     assert error(got, expected(values, hidden, weights, ids)) < 8e-3
 
 
-def test_more_tokens_than_planned_run_in_parts():
+def test_tokens_above_the_limit_run_in_several_calls():
     packed, values = layer(max_num_tokens=16)
     arguments = inputs(37)
     assert error(packed(*arguments), expected(values, *arguments)) < 6e-3

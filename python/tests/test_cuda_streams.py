@@ -28,7 +28,7 @@ def test_arrays_are_used_in_place():
 
 
 @pytest.mark.parametrize("make", [torch.cuda.default_stream, lambda: torch.cuda.Stream()], ids=["default", "own"])
-def test_call_runs_on_the_current_stream_and_does_not_wait(make):
+def test_call_runs_on_the_current_stream_and_returns_at_once(make):
     packed, _ = layer()
     hidden, weights, ids = inputs(8)
     want = packed(hidden, weights, ids)
@@ -51,7 +51,7 @@ def test_call_runs_on_the_current_stream_and_does_not_wait(make):
     assert torch.equal(copy, want)  # zeros if the layer had not waited for the copy
 
 
-def test_stream_can_be_named():
+def test_explicit_stream_is_used():
     packed, _ = layer()
     hidden, weights, ids = inputs(8)
     want = packed(hidden, weights, ids)
@@ -107,7 +107,7 @@ def test_two_threads_use_two_devices():
     assert len(wrong) == 60 and not any(wrong)
 
 
-def test_id_of_no_expert_is_reported_by_synchronize():
+def test_invalid_expert_id_is_reported_by_synchronize():
     packed, _ = layer()
     hidden, weights, ids = inputs(4)
     ids[1, 0] = E + 3

@@ -8,7 +8,7 @@ import pytest
 from schemes import SCHEMES, fp8_of, int8_channel, int_rows, tensors_of
 
 import moracle
-from moracle import experts as door
+from moracle import experts as experts_module
 
 E, H, I, TOP_K, TOKENS = 6, 256, 128, 3, 7
 
@@ -48,7 +48,7 @@ def test_scheme_matches_float64(name, floats):
     assert error(exact, expected) < (2e-3 if quantize else 2e-6)
 
 
-def test_quant_config_stands_for_its_arguments(floats):
+def test_quant_config_equals_explicit_arguments(floats):
     w1, w2, inputs = floats
     tensors, _ = tensors_of(w1, w2, int8_channel)
     expected = moracle.fused_experts(**tensors, **inputs, use_int8_w8a8=True, per_channel_quant=True)
@@ -262,7 +262,7 @@ def test_ids_that_are_no_integers_are_refused(dtype, floats):
         moracle.fused_experts(w1=w1, w2=w2, **inputs | {"topk_ids": inputs["topk_ids"].astype(dtype)})
 
 
-def test_many_tokens_run_in_parts(floats, rng):
+def test_tokens_above_the_limit_run_in_several_calls(floats, rng):
     w1, w2, _ = floats
     experts = moracle.pack(w1, w2, top_k=2, max_num_tokens=16)
     hidden = rng.standard_normal((37, H)).astype(np.float32)
@@ -274,15 +274,15 @@ def test_many_tokens_run_in_parts(floats, rng):
 
 def test_packed_weights_live_as_long_as_their_tensors(floats):
     w1, w2, inputs = floats
-    before = len(door._packed)
+    before = len(experts_module._packed)
     moracle.fused_experts(w1=w1, w2=w2, **inputs)
-    first = [entry.packed for entry in door._packed.values()][-1]
+    first = [entry.packed for entry in experts_module._packed.values()][-1]
     moracle.fused_experts(w1=w1, w2=w2, **inputs)
-    assert len(door._packed) == before + 1
-    assert [entry.packed for entry in door._packed.values()][-1] is first
+    assert len(experts_module._packed) == before + 1
+    assert [entry.packed for entry in experts_module._packed.values()][-1] is first
     moracle.fused_experts(w1=w1.copy(), w2=w2, **inputs)  # another w1, gone after the call
     gc.collect()
-    assert len(door._packed) == before + 1
+    assert len(experts_module._packed) == before + 1
 
 
 def test_pack_keeps_no_tensor(floats):

@@ -47,7 +47,7 @@ def test_stream_gives_the_same_tokens_and_text(model):
     assert stream.stop_reason == whole.stop_reason == "length"
 
 
-def test_stops_end_generation_and_streams(model):
+def test_stop_strings_and_ids_end_generation_and_streams(model):
     whole = model.generate(PROMPT, max_tokens=30, temperature=0)
     stop = whole.text[20:24]
     before = whole.text[:whole.text.index(stop)]
@@ -59,7 +59,7 @@ def test_stops_end_generation_and_streams(model):
     assert made.ids == whole.ids[:whole.ids.index(whole.ids[4]) + 1] and made.stop_reason == "eos"
 
 
-def test_edits_of_logits_are_followed(model):
+def test_logit_edits_apply(model):
     whole = model.generate(PROMPT, max_tokens=30, temperature=0)
     once = model.generate(PROMPT, max_tokens=30, temperature=0, no_repeat_ngram_size=1).ids
     assert len(set(once)) == len(once) and not set(once) & set(model.encode(PROMPT))

@@ -12,7 +12,7 @@ PACKAGE = pathlib.Path(moracle.__file__).parent
 ROOT = pathlib.Path(__file__).resolve().parents[2]
 
 
-def test_version_is_that_of_cmake():
+def test_version_equals_cmake_version():
     text = (ROOT / "CMakeLists.txt").read_text(encoding="utf-8")
     assert moracle.__version__ == re.search(r"project\(moracle VERSION ([0-9.]+)", text)[1]
 
@@ -46,7 +46,7 @@ def test_every_object_has_a_docstring():
     assert without == []
 
 
-def test_reference_is_that_of_the_stubs():
+def test_reference_page_matches_the_stubs():
     spec = importlib.util.spec_from_file_location("python_reference", ROOT / "tools" / "python_reference.py")
     tool = importlib.util.module_from_spec(spec)
     spec.loader.exec_module(tool)

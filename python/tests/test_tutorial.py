@@ -24,5 +24,5 @@ def test_code_of_the_page_runs(page, monkeypatch, capsys):
         assert "LORD" in printed
 
 
-def test_every_door_has_a_page():
+def test_every_integration_has_a_page():
     assert {page.stem for page in PAGES} == {"python", "fused_experts", "torch", "transformers"}

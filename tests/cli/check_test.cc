@@ -12,18 +12,18 @@ using ::testing::HasSubstr;
 using testing::Ran;
 using testing::run_command;
 
-struct Lesser {
+struct ReducedCpu {
   const char* backend;
   Isa needs;
   const char* without;
   const char* scheme;
 };
 
-TEST(CheckWithout, RunsKernelsOfOtherCpus) {
+TEST(CheckWithout, RunsKernelsOfLesserCpus) {
   const Isa has = Machine::here().cpu.isa, vnni = Isa::kAvx512 | Isa::kAvx512Vnni;
   const char* const tiles = "amx_int8,amx_bf16";
   int run = 0;
-  for (const Lesser& c : {Lesser{"cpu", Isa::kNone, "avx2", "int4-w4a16-g128"},
+  for (const ReducedCpu& c : {ReducedCpu{"cpu", Isa::kNone, "avx2", "int4-w4a16-g128"},
                           {"cpu-avx2", Isa::kAvx2, "avx_vnni", "int8-w8a8"},
                           {"cpu-avx2", Isa::kAvx2, "avx_vnni", "int4-w4a8-g128"},
                           {"cpu-avx2", Isa::kAvx2, "avx512,avx512_vnni", "fp8-w8a8-block128x128"},

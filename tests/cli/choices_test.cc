@@ -54,7 +54,7 @@ TEST(Choices, NameOtherRowsThatServe) {
 }
 
 // The first texts that a newcomer sees are drawn with the seed 0.
-TEST(ModelInTheBox, TextWithoutSeedDoesNotRepeatOneSyllable) {
+TEST(BundledModel, DefaultTextIsNotRepetitive) {
   const std::string model = testing::small_model();
   if (model.empty()) GTEST_SKIP() << "the small model is not there";
   for (const char* prompt : {"And the LORD spake", "Hello", "The king"}) {
@@ -65,7 +65,7 @@ TEST(ModelInTheBox, TextWithoutSeedDoesNotRepeatOneSyllable) {
 }
 
 // A file that asks for 4-bit activations runs with more bits, and `run` says so beside the choices.
-TEST(Choices, AreFollowedByActivationsThatAreNotUsed) {
+TEST(Choices, ListUnusedActivationQuantization) {
   const testing::TemporaryFolder folder;
   ASSERT_TRUE(testing::fp4::checkpoint_of({"NVFP4"}).write(folder.path()).ok());
   folder.write("tokenizer.json", R"({"decoder": {"type": "ByteLevel"},

@@ -199,7 +199,7 @@ class Conversations(unittest.TestCase):
             _, err = self.talk("<|hello|>\n", "--tools", str(path), code=2)
             self.assertIn(f"wrong.json: {fact}", err)
 
-    def test_terminal_takes_turns_until_ctrl_d(self):
+    def test_terminal_converses_until_ctrl_d(self):
         terminal = Terminal("run", self.model, "--chat")
         terminal.wait_for("Ctrl-D ends")
         terminal.wait_for("\n> ")

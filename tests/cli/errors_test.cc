@@ -284,7 +284,7 @@ TEST_F(ModelErrors, NamesFolderGivenAsText) {
 }
 
 // The library's errors name fields. The command shows the option of the verb that sets the field.
-TEST(OptionNames, StandInPlaceOfFields) {
+TEST(OptionNames, ReplaceFieldNamesInErrors) {
   const std::string model = testing::small_model();
   if (model.empty()) GTEST_SKIP() << "no model beside the clone";
   const std::vector<std::string> run = {"run", model, "-p", "a", "-n", "1"};
@@ -312,7 +312,7 @@ TEST(OptionNames, StandInPlaceOfFields) {
 }
 
 // The check of the library's select, so that both refuse the same sizes.
-TEST(Shapes, AreRefusedAsLayersOfTheLibraryAre) {
+TEST(Shapes, AreRejectedAsByLibrary) {
   for (const char* verb : {"check", "bench"}) {
     const auto refused = [&](const char* shape, std::initializer_list<std::string> parts) {
       expect_refused({verb, "--shape", shape}, parts);

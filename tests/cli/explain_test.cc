@@ -193,7 +193,7 @@ TEST(ExplainCommand, ChoosesMatrixEnginesOfIntelGpusForInt4) {
 }
 
 // Modules that are multiplied together go to one backend, or the error names them.
-TEST(ExplainCommand, RejectsPatternForPartOfAStack) {
+TEST(ExplainCommand, RejectsPatternThatSplitsStackedModules) {
   const TemporaryFolder folder;
   ASSERT_TRUE(SyntheticCheckpoint::plain().write(folder.path()).ok());
   for (const Words& verb :
@@ -212,7 +212,7 @@ TEST(ExplainCommand, RejectsPatternForPartOfAStack) {
 }
 
 // A file that asks for 4-bit activations runs with more bits, and every verb says so.
-TEST(ExplainCommand, NamesActivationsOfFileThatAreNotUsed) {
+TEST(ExplainCommand, NamesUnusedActivationQuantization) {
   const TemporaryFolder folder;
   const std::vector<std::pair<testing::fp4::Form, std::string>> files = {
       {{"NVFP4"}, "quant_algo NVFP4"},

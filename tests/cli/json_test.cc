@@ -124,7 +124,7 @@ TEST_F(ModelJson, EqualSeedsGiveEqualIds) {
   EXPECT_NE(first, ids("8"));
 }
 
-TEST_F(ModelJson, WithoutTemperatureTheSeedChangesNothing) {
+TEST_F(ModelJson, GreedyDecodingIgnoresSeed) {
   const std::vector<std::string> greedy = {"-p", "a", "-n", "12", "--temperature", "0", "--seed"};
   auto ids = [&](const char* seed) {
     std::vector<std::string> arguments = greedy;
@@ -245,7 +245,7 @@ TEST_F(ModelJson, ExplainGivesEveryReasonOfEveryBackend) {
   }
 }
 
-TEST_F(ModelJson, ExplainOfRanksGivesExchangesAndBytesThatTravel) {
+TEST_F(ModelJson, ExplainOfRanksListsExchangesAndBytes) {
   const Json json =
       answer({"explain", model_, "--json", "--parallel", "ep=8", "--machine", "h200"})["parallel"];
   EXPECT_THAT(keys(json), ElementsAre("ep", "tp", "mode", "placement", "chosen", "considered",

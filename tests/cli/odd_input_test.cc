@@ -97,7 +97,7 @@ TEST(OddText, ShownPrintableAndShortInMessages) {
   }
 }
 
-TEST(OddNames, OfCheckpointTensorsShownPrintable) {
+TEST(OddNames, TensorNamesAreShownPrintable) {
   const TemporaryFolder folder;
   SyntheticCheckpoint odd = SyntheticCheckpoint::plain();
   odd.config["architectures"] = {"No\x1b[2JSuch\nModel"};

@@ -69,7 +69,7 @@ Ran run_and_lose(int after) {
 }
 
 // At the first kernel of the prompt, at a later one, and after some tokens.
-TEST_F(OpenClCommand, LostDeviceEndsRunWithOneError) {
+TEST_F(OpenClCommand, LostDeviceStopsRunWithOneError) {
   const Ran whole = run_and_lose(-1);
   ASSERT_EQ(whole.code, 0) << whole.err;
   const Ran unused = run_and_lose(1'000'000);
@@ -118,14 +118,14 @@ TEST_F(OpenClCommand, KeepsKernelsBelowHomeWithoutCacheVariable) {
   EXPECT_FALSE(std::filesystem::is_empty(folder_.path() + "/.cache/moracle/opencl"));
 }
 
-TEST_F(OpenClCommand, UnusableCacheFolderOnlyCostsCompiling) {
+TEST_F(OpenClCommand, RecompilesWithoutUsableCacheFolder) {
   const Ran ran = run_with(keep_pocl_cache() + "XDG_CACHE_HOME=/proc", small_check());
   EXPECT_EQ(ran.code, 0) << ran.err;
   EXPECT_THAT(ran.err, HasSubstr("compiling kernels for opencl:0: reference.cl\n"));
 }
 
 // PoCL adds the options of this variable when it compiles. Other drivers do not know it.
-TEST_F(OpenClCommand, KernelThatDoesNotCompileEndsLoadingWithCompilersLog) {
+TEST_F(OpenClCommand, CompileErrorShowsCompilerLog) {
   const std::string model = testing::small_model();
   if (model.empty()) GTEST_SKIP() << "the small model is not there";
   const struct {

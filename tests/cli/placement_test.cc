@@ -18,7 +18,7 @@ using testing::run_command;
 using testing::small_model;
 using testing::TemporaryFolder;
 
-TEST(PlacementCommand, StatisticsOfARunGiveABalancedPlan) {
+TEST(PlacementCommand, StatisticsOfRunGiveBalancedPlan) {
   const std::string model = small_model();
   if (model.empty()) GTEST_SKIP() << "no model beside the clone";
   const TemporaryFolder folder;
@@ -91,7 +91,7 @@ class RoutingStatisticsFile : public ::testing::Test {
   const TemporaryFolder folder_;
 };
 
-TEST_F(RoutingStatisticsFile, NamedPipeGetsTheTextAndStays) {
+TEST_F(RoutingStatisticsFile, WritesToNamedPipeWithoutReplacingIt) {
   ASSERT_EQ(::mkfifo(path("pipe").c_str(), 0600), 0);
   const auto ran = write(path("pipe"), "cat '" + path("pipe") + "' > '" + path("read") +
                                            "' & \"$0\" \"$@\"; code=$?; wait; exit $code");
@@ -101,7 +101,7 @@ TEST_F(RoutingStatisticsFile, NamedPipeGetsTheTextAndStays) {
   EXPECT_FALSE(std::filesystem::exists(path("pipe.moracle-new")));
 }
 
-TEST_F(RoutingStatisticsFile, NamedPipeWithoutReaderIsRefused) {
+TEST_F(RoutingStatisticsFile, RejectsNamedPipeWithoutReader) {
   ASSERT_EQ(::mkfifo(path("pipe").c_str(), 0600), 0);
   testing::expect_one_line(write(path("pipe")),
                            {"/pipe: needs a process that reads it within 10 seconds; it has none"},
@@ -109,7 +109,7 @@ TEST_F(RoutingStatisticsFile, NamedPipeWithoutReaderIsRefused) {
   EXPECT_TRUE(is(path("pipe"), std::filesystem::file_type::fifo));
 }
 
-TEST_F(RoutingStatisticsFile, DeviceIsWrittenAndStays) {
+TEST_F(RoutingStatisticsFile, WritesToDeviceWithoutReplacingIt) {
   const auto make = [&](const char* name, unsigned minor) {
     return ::mknod(path(name).c_str(), S_IFCHR | 0600, ::makedev(1, minor)) == 0;
   };
@@ -125,7 +125,7 @@ TEST_F(RoutingStatisticsFile, DeviceIsWrittenAndStays) {
     EXPECT_TRUE(is(path(name), std::filesystem::file_type::character)) << name;
 }
 
-TEST_F(RoutingStatisticsFile, StandardOutputGetsTheTextBesideTheResult) {
+TEST_F(RoutingStatisticsFile, WritesToStdoutBesideResult) {
   // A file and a pipe: neither loses the text of the command.
   for (const char* script : {"\"$0\" \"$@\"", "\"$0\" \"$@\" | cat"}) {
     const auto ran = write("/dev/stdout", script);
@@ -137,7 +137,7 @@ TEST_F(RoutingStatisticsFile, StandardOutputGetsTheTextBesideTheResult) {
   }
 }
 
-TEST_F(RoutingStatisticsFile, LinkStaysAndItsFileIsReplaced) {
+TEST_F(RoutingStatisticsFile, ReplacesTargetOfSymlink) {
   std::ofstream(path("target")) << "old";
   std::filesystem::create_symlink("target", path("link"));
   EXPECT_EQ(write(path("link")).code, 0);
@@ -145,7 +145,7 @@ TEST_F(RoutingStatisticsFile, LinkStaysAndItsFileIsReplaced) {
   expect_statistics(testing::content_of(path("target")));
 }
 
-TEST(PlacementCommand, RefusesFilesThatDoNotServe) {
+TEST(PlacementCommand, RejectsInvalidPlacementFiles) {
   const std::string model = small_model();
   if (model.empty()) GTEST_SKIP() << "no model beside the clone";
   const TemporaryFolder folder;

@@ -34,7 +34,7 @@ TEST(SupportCommand, JsonHasEveryVariantOfASchemeForEveryBackend) {
 }
 
 // Fewest rules object on the best machine: the columns of the row decide, not this CPU.
-TEST(SupportCommand, NamesRulesThatRefuse) {
+TEST(SupportCommand, NamesRejectingRules) {
   const Json f32 = answer({"--backend", "cpu-amx", "--scheme", "f32", "--variant", "plain"});
   ASSERT_EQ(f32.size(), 1u);
   EXPECT_EQ(f32[0]["refused_by"], Json({"weights"}));

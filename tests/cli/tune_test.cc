@@ -182,7 +182,7 @@ TEST_F(TuneVerb, ReplacesTemporaryFileOfKilledProcess) {
   expect_refused({"tune", model_, "--seconds", "0.1", "--cache", cache_}, {"tuning.json"}, 1);
 }
 
-TEST_F(TuneVerb, RefusesCacheThatIsNotARegularFile) {
+TEST_F(TuneVerb, RejectsCacheThatIsNotARegularFile) {
   const std::string pipe = folder_.path() + "/pipe";
   ASSERT_EQ(::mkfifo(pipe.c_str(), 0600), 0);
   expect_refused({"tune", model_, "--seconds", "0.1", "--cache", pipe},

@@ -237,7 +237,7 @@ class Attacks(unittest.TestCase):
             connection.sendall(piece)
         return None
 
-    def test_json_with_many_values(self):
+    def test_json_with_many_values_uses_bounded_memory(self):
         if ANY_MEMORY:
             self.skipTest("sanitizers need minutes for these bodies; this test is about time")
 
@@ -264,13 +264,13 @@ class Attacks(unittest.TestCase):
             print(f"{cpu_seconds(server) - before:.1f} CPU seconds")
             self.assertTrue(ANY_MEMORY or cpu_seconds(server) - before < 15)
 
-    def test_chunk_extensions_and_trailers_without_end(self):
+    def test_endless_chunk_extensions_and_trailers_are_refused(self):
         with Server(COMMAND, MODEL) as server, self.attack(server, 16):
             for begin, piece in ((b"5;", b"a" * MIB), (b"5", b';a="' + b"b" * MIB), (b"0\r\n", b"X: " + b"a" * MIB),
                                  (b"0\r\n", b"X: a\r\n" * 1000), (b"", b"1;%s\r\na\r\n" % (b"a" * 1000) * 100)):
                 self.assertEqual(self.flood(server, CHUNKED + begin, piece, 64 * MIB), 431, piece[:20])
 
-    def test_bodies_without_the_key(self):
+    def test_bodies_without_api_key_are_not_read(self):
         with tempfile.NamedTemporaryFile("w", suffix=".key") as key:
             key.write("secret")
             key.flush()
@@ -284,7 +284,7 @@ class Attacks(unittest.TestCase):
             for data in (CHUNKED + b"800000\r\n", POST + b"Expect: 100-continue\r\n" + length(8 * MIB)):
                 self.assertEqual(self.open(server, data).recv(12), b"HTTP/1.1 401")
 
-    def test_bodies_without_end(self):
+    def test_endless_bodies_are_refused(self):
         large = json.dumps({"prompt": "a" * (MIB - 100)}).encode()
         with Server(COMMAND, MODEL, "--max-body", str(MIB)) as server:
             with self.attack(server, 32):
@@ -298,7 +298,7 @@ class Attacks(unittest.TestCase):
                     connection.close()
             wait_for(lambda: server.request("POST", "/tokenize", large)[0] == 200)
 
-    def test_texts_that_take_long(self):
+    def test_long_tokenization_leaves_a_worker_and_is_cancelled(self):
         server = Server(COMMAND, MODEL, "--drain-seconds", "5")
         request = POST + length(len(SLOW_TEXT)) + SLOW_TEXT
         with self.attack(server, 1500):

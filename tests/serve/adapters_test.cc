@@ -85,7 +85,7 @@ TEST_F(ServedAdapters, AdapterUnloadedWhileAnotherLoadsStaysUnloaded) {
   EXPECT_EQ(text_with(*engine, "x"), with_x);
 }
 
-TEST_F(ServedAdapters, LoadingOneReadsNoOtherAgain) {
+TEST_F(ServedAdapters, LoadReadsNoOtherAdapterAgain) {
   for (const auto& [name, value] : {std::pair("x", 0.3F), {"y", -0.3F}, {"z", 0.5F}})
     write_adapter(folder(name), value);
   Model model = load();
@@ -106,7 +106,7 @@ TEST_F(ServedAdapters, LoadingOneReadsNoOtherAgain) {
   EXPECT_EQ(text_with(*engine, "y"), with_y);
 }
 
-TEST_F(ServedAdapters, ModelWhoseFilesHaveChangedTakesNoAdapterBeforeItIsReloaded) {
+TEST_F(ServedAdapters, RejectsAdapterAfterModelFilesChangeUntilReload) {
   const std::string own = root_.path() + "/model";
   fs::copy(kFolder, own, fs::copy_options::recursive);
   write_adapter(folder("x"), 0.3F);
@@ -131,7 +131,7 @@ TEST_F(ServedAdapters, ModelWhoseFilesHaveChangedTakesNoAdapterBeforeItIsReloade
   EXPECT_TRUE(load_x());
 }
 
-TEST_F(ServedAdapters, FileThatLeavesTheFolderByALinkIsNotRead) {
+TEST_F(ServedAdapters, RejectsSymlinkOutOfAdapterFolder) {
   const testing::TemporaryFolder outside;
   write_adapter(outside.path(), 0.3F);
   const std::string secret = outside.write("secret", "8 bytes and more of a secret");
@@ -164,7 +164,7 @@ TEST_F(ServedAdapters, FileThatLeavesTheFolderByALinkIsNotRead) {
   EXPECT_TRUE(load_adapter(*engine, "x", "x"));
 }
 
-TEST_F(ServedAdapters, ErrorsNameFilesBelowTheFolderOnly) {
+TEST_F(ServedAdapters, ErrorsRevealNoPathOutsideAdapterFolder) {
   write_adapter(folder("x"), 0.3F);
   std::ofstream(folder("x") + "/" + kTensorFile) << "short";
   Model model = load();
@@ -175,7 +175,7 @@ TEST_F(ServedAdapters, ErrorsNameFilesBelowTheFolderOnly) {
   EXPECT_THAT(done.error().to_string(), Not(HasSubstr(root_.path())));
 }
 
-TEST_F(ServedAdapters, NamesAreShortAndPrintable) {
+TEST_F(ServedAdapters, RejectsLongOrUnprintableNames) {
   write_adapter(folder("x"), 0.3F);
   Model model = load();
   const auto engine = start(model, 8);

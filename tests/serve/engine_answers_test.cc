@@ -26,7 +26,7 @@ void write_adapter(const testing::TemporaryFolder& folder) {
 }
 
 // Stop strings end texts whose next token is being computed already.
-TEST_P(EngineWithAnswers, StopStringsCutTextsWhileOthersGoOn) {
+TEST_P(EngineWithOverlap, StopStringsEndSequencesWhileOthersContinue) {
   Model model = load(), alone = load();
   const auto engine = start(model, 40);
   constexpr int kJobs = 12;
@@ -52,7 +52,7 @@ TEST_P(EngineWithAnswers, StopStringsCutTextsWhileOthersGoOn) {
   EXPECT_EQ(engine->metrics().gauges().pages_in_use, 0);
 }
 
-TEST_P(EngineWithAnswers, PenaltiesSeeEveryTokenBeforeTheNextDraw) {
+TEST_P(EngineWithOverlap, PenaltiesSeeEveryTokenBeforeNextSample) {
   Model model = load();
   Job one = job("And it came to pass", 40, 3);
   one.sampling.temperature = 0;
@@ -72,7 +72,7 @@ TEST_P(EngineWithAnswers, PenaltiesSeeEveryTokenBeforeTheNextDraw) {
 }
 
 // Sequences with and without edits share steps. Each text is the one that generate() makes.
-TEST_P(EngineWithAnswers, EditedTextsAreTheSameAloneAndAmongOthers) {
+TEST_P(EngineWithOverlap, EditedTextsMatchAloneAndBatched) {
   Model model = load(), alone = load();
   const auto engine = start(model, 60);
   constexpr int kJobs = 8;
@@ -89,7 +89,7 @@ TEST_P(EngineWithAnswers, EditedTextsAreTheSameAloneAndAmongOthers) {
   for (int i = 0; i < kJobs; ++i) EXPECT_EQ(waiting[i].get().text, wanted[i]) << i;
 }
 
-TEST_P(EngineWithAnswers, StopStringEndsTextAtASpecialToken) {
+TEST_P(EngineWithOverlap, StopStringMatchesSpecialToken) {
   Model model = load();
   const auto engine = start(model, 8);
   const auto special = tokenizer_.eos_id();
@@ -107,7 +107,7 @@ TEST_P(EngineWithAnswers, StopStringEndsTextAtASpecialToken) {
 }
 
 // One sequence runs at a time, so the second job waits.
-TEST_P(EngineWithAnswers, UnloadedAdapterCompletesRunningTextsAndRefusesWaitingOnes) {
+TEST_P(EngineWithOverlap, UnloadedAdapterFinishesRunningJobsAndRejectsWaitingOnes) {
   const testing::TemporaryFolder folder;
   write_adapter(folder);
   options_.adapters = {folder.path()};

@@ -85,9 +85,9 @@ class EngineOnSmallModel : public ::testing::Test {
 };
 
 /// Whether the texts of a step are made before or during the next one.
-class EngineWithAnswers : public EngineOnSmallModel, public ::testing::WithParamInterface<bool> {
+class EngineWithOverlap : public EngineOnSmallModel, public ::testing::WithParamInterface<bool> {
  protected:
-  EngineWithAnswers() { overlaps_answers_ = GetParam(); }
+  EngineWithOverlap() { overlaps_answers_ = GetParam(); }
 };
 inline std::string long_prompt(int sentences, int first = 0) {
   std::string text;

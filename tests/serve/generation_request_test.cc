@@ -68,7 +68,7 @@ TEST_F(Requests, FieldsBecomeJobs) {
   EXPECT_TRUE(job.scores_prompt && job.continues_prompt);
 }
 
-TEST_F(Requests, FieldsOfGenerationConfigBecomeEdits) {
+TEST_F(Requests, GenerationConfigBecomesLogitEdits) {
   model_.generation.edits = {.repetition_penalty = 1.05F, .min_length = 50, .suppress_tokens = {9}};
   model_.generation.stop_strings = {"configured"};
   model_.generation.max_tokens = 20;
@@ -118,7 +118,7 @@ TEST_F(Requests, MissingAndNullFieldsHaveDefaults) {
   }
 }
 
-TEST_F(Requests, ChatFillsTheContext) {
+TEST_F(Requests, ChatDefaultsToRestOfContext) {
   const std::string body = R"({"messages": [{"role": "user", "content": [{"type": "text",
       "text": "Who"}]}], "logprobs": true, "top_logprobs": 2})";
   const GenerationRequest request = must(read_chat(must(parse_body(body)), body, model_));
@@ -130,7 +130,7 @@ TEST_F(Requests, ChatFillsTheContext) {
   EXPECT_FALSE(job.continues_prompt);
 }
 
-TEST_F(Requests, WrongFieldsAreRefusedByName) {
+TEST_F(Requests, RejectsInvalidFieldsByName) {
   const std::pair<const char*, const char*> cases[] = {
       {"", "JSON"},
       {"[]", "an object"},
@@ -174,7 +174,7 @@ TEST_F(Requests, WrongFieldsAreRefusedByName) {
               HasSubstr("64 levels"));
 }
 
-TEST_F(Requests, WrongMessagesAreRefusedByName) {
+TEST_F(Requests, RejectsInvalidMessagesByName) {
   const std::pair<const char*, const char*> cases[] = {
       {"{}", "messages: needs"},
       {R"({"messages": []})", "messages: needs at least one"},
@@ -217,7 +217,7 @@ ServedModel model_with_tools() {
   return model;
 }
 
-TEST(ToolRequests, ShowToolsAndCallsInTheOrderOfTheirMembers) {
+TEST(ToolRequests, PromptKeepsMemberOrderOfToolsAndCalls) {
   const ServedModel model = model_with_tools();
   const std::string tools = R"([{"type": "function", "function": {"name": "f", "b": 1, "a": 2}}])";
   const std::string messages = R"([{"role": "user", "content": "Hi"},
@@ -241,7 +241,7 @@ TEST(ToolRequests, ShowToolsAndCallsInTheOrderOfTheirMembers) {
   EXPECT_FALSE(without.tools);
 }
 
-TEST(ChatRequests, ReasoningEffortIsAVariableOfTheTemplate) {
+TEST(ChatRequests, ReasoningEffortBecomesTemplateVariable) {
   ServedModel model = small_model();
   model.chat = must(ChatTemplate::parse(
       "{{ reasoning_effort | default('-') }} {{ enable_thinking | default('-') }} "
@@ -269,7 +269,7 @@ std::string shown_call(const ServedModel& model, const std::string& arguments) {
   return read ? read->prompts[0] : read.error().to_string();
 }
 
-TEST(ChatRequests, CallsWithoutArgumentsHaveAnEmptyObject) {
+TEST(ChatRequests, EmptyArgumentsBecomeEmptyObject) {
   const ServedModel model = model_with_tools();
   for (const char* arguments :
        {R"(, "arguments": "")", R"(, "arguments": "null")", R"(, "arguments": null)", "",
@@ -279,7 +279,7 @@ TEST(ChatRequests, CallsWithoutArgumentsHaveAnEmptyObject) {
 }
 
 // As in DeepSeek-V3, whose template shows no tools, and takes calls only without content.
-TEST(ChatRequests, TemplateThatJoinsArgumentsGetsTheirText) {
+TEST(ChatRequests, TemplateThatConcatenatesArgumentsGetsText) {
   ServedModel model = small_model();
   const auto use = [&](const char* text) {
     model.chat = must(ChatTemplate::parse(text, "test"));
@@ -304,7 +304,7 @@ TEST(ChatRequests, TemplateThatJoinsArgumentsGetsTheirText) {
   EXPECT_THAT(shown_call(model, R"(, "arguments": "{\"b\": 1}")"), HasSubstr("f {\"b\": 1}<"));
 }
 
-TEST(ToolRequests, WrongToolsAreRefusedByName) {
+TEST(ToolRequests, RejectsInvalidToolsByName) {
   const ServedModel model = model_with_tools();
   const std::pair<const char*, const char*> cases[] = {
       {"5", "tools: needs"},
@@ -321,7 +321,7 @@ TEST(ToolRequests, WrongToolsAreRefusedByName) {
   }
 }
 
-TEST(ApiKey, ComparesWholeTexts) {
+TEST(ApiKey, ComparesWholeKey) {
   EXPECT_TRUE(equal_in_constant_time("Bearer key", "Bearer key"));
   for (const char* other :
        {"", "B", "Bearer ke", "Bearer keyy", "bearer key", "Bearer keyBearer key"})

@@ -29,7 +29,7 @@ Status step(Leader& leader, SequenceId id, const std::vector<int32_t>& ids) {
   return leader.forward({&one, 1});
 }
 
-TEST(Leader, StepsThatFailEverywhereEndNothing) {
+TEST(Leader, SurvivesStepThatFailsOnAllRanks) {
   testing::on_ranks(2, [](const std::shared_ptr<Group>& group) {
     Model model = load(group);
     if (group->rank() > 0) {
@@ -53,7 +53,7 @@ TEST(Leader, StepsThatFailEverywhereEndNothing) {
 }
 
 // Logits of a sequence before and after its experts moved to the other rank.
-TEST(Leader, ExpertsMoveBetweenSteps) {
+TEST(Leader, MovedExpertsKeepLogits) {
   for (const Spread spread : {Spread::kReplicated, Spread::kDispatched}) {
     std::vector<float> logits[2];
     for (const bool moves : {false, true}) {
@@ -94,7 +94,7 @@ TEST(Leader, ExpertsMoveBetweenSteps) {
   }
 }
 
-TEST(Leader, RankThatGoesOnAloneIsNamed) {
+TEST(Leader, NamesRankThatContinuesAfterFailure) {
   testing::on_ranks(2, [](const std::shared_ptr<Group>& group) {
     Model model = load(group);
     if (group->rank() > 0) {  // takes the step for a good one
@@ -115,7 +115,7 @@ TEST(Leader, RankThatGoesOnAloneIsNamed) {
   });
 }
 
-TEST(Follower, EndsWithItsOwnErrorIfRank0GoesOn) {
+TEST(Follower, ReportsLocalErrorIfRank0Continues) {
   testing::on_ranks(2, [](const std::shared_ptr<Group>& group) {
     Model model = load(group);
     if (group->rank() > 0) {
@@ -134,7 +134,7 @@ TEST(Follower, EndsWithItsOwnErrorIfRank0GoesOn) {
   });
 }
 
-TEST(Orders, ArriveAsTheyWereWritten) {
+TEST(Orders, RoundTrip) {
   testing::on_ranks(3, [](const std::shared_ptr<Group>& group) {
     const std::vector<int32_t> ids = {1, -2, 3};
     const std::vector<int64_t> pages = {int64_t{1} << 40};

@@ -8,7 +8,7 @@
 namespace moracle::serve::logits_test {
 namespace {
 
-TEST(Scorer, GivesLogarithmsOfProbabilities) {
+TEST(Scorer, ReturnsLogProbabilities) {
   const std::vector<float> logits = {std::log(1.F), std::log(2.F), std::log(5.F), -INFINITY};
   Scorer scorer;
   const TokenScore score = scorer.score(logits, 0, 2);

@@ -6,7 +6,7 @@
 namespace moracle::serve::origin_policy_test {
 namespace {
 
-TEST(OriginPolicy, LoopbackAnswersOnlyToItsNames) {
+TEST(OriginPolicy, LoopbackAcceptsOnlyItsOwnHostNames) {
   for (const char* listens_on : {"127.0.0.1", "localhost", "::1", "127.0.0.2"}) {
     const OriginPolicy policy(listens_on, "https://friend.example:8443");
     for (const char* host : {"localhost", "LocalHost:8000", "127.0.0.1", "127.0.0.1:1", "[::1]",
@@ -20,7 +20,7 @@ TEST(OriginPolicy, LoopbackAnswersOnlyToItsNames) {
   EXPECT_FALSE(OriginPolicy("127.0.0.1", "").may_use("friend.example"));
 }
 
-TEST(OriginPolicy, OwnPageMaySendUnderNamesOfNoOtherPage) {
+TEST(OriginPolicy, AcceptsOwnPageUnderUnambiguousNames) {
   const OriginPolicy loopback("127.0.0.1", ""), all("0.0.0.0", "");
   EXPECT_TRUE(loopback.may_send("http://127.0.0.1:8000", "127.0.0.1:8000"));
   EXPECT_TRUE(loopback.may_send("", "evil.example"));
@@ -33,14 +33,14 @@ TEST(OriginPolicy, OwnPageMaySendUnderNamesOfNoOtherPage) {
   EXPECT_FALSE(all.may_send("http://evil.example:8000", "evil.example:8000"));
 }
 
-TEST(OriginPolicy, AllowedPageMaySend) {
+TEST(OriginPolicy, AcceptsAllowedOrigin) {
   const OriginPolicy policy("127.0.0.1", "https://friend.example");
   EXPECT_TRUE(policy.may_send("https://friend.example", "127.0.0.1"));
   EXPECT_FALSE(policy.may_send("http://friend.example", "127.0.0.1"));
   EXPECT_FALSE(policy.may_send("https://friend.example.evil", "127.0.0.1"));
 }
 
-TEST(OriginPolicy, RefusesOriginsThatNoBrowserSends) {
+TEST(OriginPolicy, RejectsInvalidAllowedOrigins) {
   for (const char* origin : {"http://a", "https://a.example:8000", "http://[::1]:80"})
     EXPECT_TRUE(check_origin(origin)) << origin;
   for (const char* origin : {"a.example", "*", "null", "ftp://a", "http://", "http://a/",

@@ -146,7 +146,7 @@ class Texts(unittest.TestCase):
     def tearDownClass(cls):
         cls.server.end()
 
-    def test_texts_equal_one_process_alone_and_among_others(self):
+    def test_texts_equal_one_process_alone_and_batched(self):
         options = ("--seed", "7", "-n", "24", "--temperature", "0.9", "--top-p", "0.95")
         expected = text_of_run(MODEL, PROMPT, *options)
         fields = {"seed": 7, "max_tokens": 24, "temperature": 0.9, "top_p": 0.95}
@@ -161,7 +161,7 @@ class Texts(unittest.TestCase):
         with concurrent.futures.ThreadPoolExecutor(8) as threads:
             self.assertEqual(set(threads.map(one, range(16))), {expected})
 
-    def test_shared_beginnings_are_computed_once(self):
+    def test_shared_prefix_is_computed_once(self):
         for end in (" bread", " wine"):
             expected = text_of_run(MODEL, SHARED + end, "-n", "12", "--temperature", "0")
             for _ in range(2):
@@ -169,13 +169,13 @@ class Texts(unittest.TestCase):
                 self.assertEqual(reply["choices"][0]["text"], expected)
         self.assertGreater(reply["usage"]["prompt_tokens_details"]["cached_tokens"], 0)
 
-    def test_scores_of_prompts_and_several_choices(self):
+    def test_prompt_scores_and_several_choices(self):
         fields = {"max_tokens": 6, "temperature": 1, "n": 3, "seed": 4, "logprobs": 2, "echo": True}
         first = self.server.complete(PROMPT, **fields)["choices"]
         self.assertEqual(len({choice["text"] for choice in first}), 3)
         self.assertEqual(self.server.complete(PROMPT, **fields)["choices"], first)
 
-    def test_clients_that_leave_end_nothing(self):
+    def test_disconnected_clients_do_not_affect_others(self):
         for event in self.server.stream("/v1/completions", {"prompt": PROMPT, "max_tokens": 200, "ignore_eos": True}):
             break
         self.assertEqual(self.server.request("GET", "/health")[0], 200)
@@ -200,7 +200,7 @@ class Dispatched(unittest.TestCase):
     def tearDownClass(cls):
         cls.server.end()
 
-    def test_texts_equal_one_process_alone_and_among_others(self):
+    def test_texts_equal_one_process_alone_and_batched(self):
         asked = [("-n", "24", "--temperature", "0"), ("--seed", "7", "-n", "24", "--temperature", "0.9", "--top-p", "0.95")]
         fields = [{"max_tokens": 24, "temperature": 0}, {"seed": 7, "max_tokens": 24, "temperature": 0.9, "top_p": 0.95}]
         prompts = [PROMPT, SHARED + " bread"]
@@ -216,7 +216,7 @@ class Dispatched(unittest.TestCase):
         with concurrent.futures.ThreadPoolExecutor(8) as threads:
             self.assertTrue(all(threads.map(one, range(16))))
 
-    def test_scores_of_prompts_and_several_choices(self):
+    def test_prompt_scores_and_several_choices(self):
         fields = {"max_tokens": 6, "temperature": 1, "n": 3, "seed": 4, "logprobs": 2, "echo": True}
         first = self.server.complete(SHARED, **fields)["choices"]
         self.assertEqual(len({choice["text"] for choice in first}), 3)
@@ -224,7 +224,7 @@ class Dispatched(unittest.TestCase):
         with Ranks() as replicated:
             self.assertEqual(replicated.complete(SHARED, **fields)["choices"], first)
 
-    def test_clients_that_leave_end_nothing(self):
+    def test_disconnected_clients_do_not_affect_others(self):
         for event in self.server.stream("/v1/completions", {"prompt": PROMPT, "max_tokens": 200, "ignore_eos": True}):
             break
         self.assertEqual(self.server.request("GET", "/health")[0], 200)
@@ -393,7 +393,7 @@ class Rebalance(unittest.TestCase):
                 self.assertGreater(server.metric("moracle_moved_layers_total"), 0)
 
     @unittest.skipIf("mpi" in sys.argv, "mpirun gives all ranks one folder")
-    def test_rank_that_cannot_read_keeps_the_old_placement_everywhere(self):
+    def test_read_error_on_one_rank_keeps_the_old_placement_on_all(self):
         with tempfile.TemporaryDirectory() as folder:
             model = str(pathlib.Path(folder) / "model")
             shutil.copytree(MODEL, model)
@@ -433,13 +433,13 @@ class Rebalance(unittest.TestCase):
         finally:
             server.kill()
 
-    def test_server_without_the_option_refuses(self):
+    def test_rebalance_request_needs_the_option(self):
         with Ranks() as server:
             status, reply = server.post("/rebalance", {})
             self.assertEqual(status, 400)
             self.assertIn("--rebalance-interval", reply["error"]["message"])
 
-    def test_what_cannot_move_is_refused_at_the_start(self):
+    def test_unsupported_rebalancing_is_refused_at_start(self):
         for options, message in ((("--redundant-experts", "17"), "redundant experts: needs 0 to 16"),
                                  (("--adapter-folder", "."), "--rebalance-interval: needs a model without adapters")):
             with self.assertRaises(RuntimeError) as failed:

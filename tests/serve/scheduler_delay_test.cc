@@ -56,7 +56,7 @@ class FakeModel {
 };
 
 // A request that arrives during a step is seen at its end. The worst case is right after its begin.
-TEST(SchedulerDelay, ShortRequestBehindLongPromptHasItsFirstTokenAfterAtMostTwoChunks) {
+TEST(SchedulerDelay, FirstTokenBehindLongPrefillTakesAtMostTwoChunks) {
   for (const int64_t decoding : {0, 1, 60}) {
     for (int64_t steps_before = 0; steps_before < 9; ++steps_before) {
       FakeModel model(decoding);
@@ -73,7 +73,7 @@ TEST(SchedulerDelay, ShortRequestBehindLongPromptHasItsFirstTokenAfterAtMostTwoC
   }
 }
 
-TEST(SchedulerDelay, LongPromptBehindShortRequestsTakesAtMostTwiceItsTime) {
+TEST(SchedulerDelay, LongPrefillBesideShortRequestsTakesAtMostTwiceItsTime) {
   FakeModel alone(0);
   const SequenceId one = alone.submit(4096);
   while (!alone.has_first_token(one)) alone.step();

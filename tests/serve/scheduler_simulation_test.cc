@@ -206,7 +206,7 @@ class Simulation {
   int completed_ = 0;
 };
 
-TEST(SchedulerSimulation, RandomTrafficLosesNothingAndBalancesPages) {
+TEST(SchedulerSimulation, RandomTrafficLosesNoTokensAndLeaksNoPages) {
   int completed = 0;
   int64_t preemptions = 0, reused = 0;
   for (uint32_t seed = 1; seed <= 60; ++seed) {
@@ -228,7 +228,7 @@ TEST(SchedulerSimulation, RandomTrafficLosesNothingAndBalancesPages) {
   EXPECT_GT(reused, 5'000);
 }
 
-TEST(SchedulerSimulation, EnoughPagesPreemptNothing) {
+TEST(SchedulerSimulation, NeverPreemptsWithEnoughPages) {
   Simulation simulation(1, {.max_running = 8, .max_waiting = 100, .num_pages = 10'000, .page = 4},
                         64);
   simulation.run(1'000);

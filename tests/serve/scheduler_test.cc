@@ -40,7 +40,7 @@ int64_t count_of(const StepPlan& plan, SequenceId id) {
   return 0;
 }
 
-TEST(Scheduler, PromptsAreCutIntoChunksBesideDecoding) {
+TEST(Scheduler, ChunksPrefillBesideDecode) {
   Scheduler scheduler({.max_running = 4, .num_pages = 100, .page = 4});
   ASSERT_EQ(scheduler.submit(submission(1, 3, 100)), Admission::kQueued);
   run(scheduler, scheduler.next(0, 16));
@@ -57,7 +57,7 @@ TEST(Scheduler, PromptsAreCutIntoChunksBesideDecoding) {
   EXPECT_THAT(chunks, ElementsAre(15, 15, 10));
 }
 
-TEST(Scheduler, ShortPromptBehindLongOneIsComputedInTheNextStep) {
+TEST(Scheduler, ShortPromptRunsInNextStepBehindLongPrefill) {
   Scheduler scheduler({.max_running = 4, .num_pages = 1000, .page = 16});
   scheduler.submit(submission(1, 4096));
   run(scheduler, scheduler.next(0, 256));
@@ -68,7 +68,7 @@ TEST(Scheduler, ShortPromptBehindLongOneIsComputedInTheNextStep) {
 }
 
 // A stream of short prompts fills every step, and the long prompt still gets its half.
-TEST(Scheduler, LongPromptProceedsBesideEndlessShortOnes) {
+TEST(Scheduler, LongPrefillProceedsBesideEndlessShortPrompts) {
   Scheduler scheduler({.max_running = 8, .num_pages = 1000, .page = 16, .prefix_cache = false});
   scheduler.submit(submission(1, 1000, 1));
   int steps = 0;
@@ -87,7 +87,7 @@ TEST(Scheduler, LongPromptProceedsBesideEndlessShortOnes) {
   EXPECT_LE(steps, 1000 / 32 + 1);
 }
 
-TEST(Scheduler, RefusesBeyondTheQueueAndBeyondTheCache) {
+TEST(Scheduler, RejectsWhenQueueIsFullOrCacheIsTooSmall) {
   Scheduler scheduler({.max_running = 1, .max_waiting = 2, .num_pages = 10, .page = 4});
   EXPECT_EQ(scheduler.submit(submission(9, 38, 4)), Admission::kTooLong);
   EXPECT_EQ(scheduler.submit(submission(1, 38, 3)), Admission::kQueued);
@@ -98,7 +98,7 @@ TEST(Scheduler, RefusesBeyondTheQueueAndBeyondTheCache) {
   EXPECT_EQ(scheduler.submit(submission(4, 4)), Admission::kQueued);
 }
 
-TEST(Scheduler, EqualBeginningsWithDifferentSaltsShareNoPages) {
+TEST(Scheduler, EqualPrefixesWithDifferentSaltsShareNoPages) {
   Scheduler scheduler({.max_running = 8, .num_pages = 100, .page = 4});
   scheduler.submit({.id = 1, .prompt = tokens(10), .max_tokens = 4, .salt = "a"});
   scheduler.submit({.id = 2, .prompt = tokens(10), .max_tokens = 4});
@@ -115,7 +115,7 @@ TEST(Scheduler, EqualBeginningsWithDifferentSaltsShareNoPages) {
   EXPECT_THAT(plan.starts[2].pages, ElementsAre(adopted[2].page, adopted[3].page));
 }
 
-TEST(Scheduler, EqualBeginningsShareFullPages) {
+TEST(Scheduler, EqualPrefixesShareFullPages) {
   Scheduler scheduler({.max_running = 4, .num_pages = 100, .page = 4});
   scheduler.submit({.id = 1, .prompt = tokens(10), .max_tokens = 4});
   const auto adopted = run(scheduler, scheduler.next(0, 64));
@@ -141,7 +141,7 @@ TEST(Scheduler, EqualBeginningsShareFullPages) {
   EXPECT_THAT(is_new, ElementsAre(false, false, false));
 }
 
-TEST(Scheduler, WholeCachedPromptComputesItsLastPageAgain) {
+TEST(Scheduler, FullyCachedPromptRecomputesItsLastPage) {
   Scheduler scheduler({.max_running = 4, .num_pages = 100, .page = 4});
   scheduler.submit({.id = 1, .prompt = tokens(8)});
   run(scheduler, scheduler.next(0, 64));
@@ -153,7 +153,7 @@ TEST(Scheduler, WholeCachedPromptComputesItsLastPageAgain) {
   EXPECT_TRUE(plan.chunks.at(0).samples);
 }
 
-TEST(Scheduler, ChoicesOfOneRequestWaitForTheFirstPrompt) {
+TEST(Scheduler, ChoicesOfOneRequestWaitForSharedPrefill) {
   Scheduler scheduler({.max_running = 4, .num_pages = 100, .page = 4});
   scheduler.submit({.id = 1, .prompt = tokens(20), .max_tokens = 2});
   scheduler.submit({.id = 2, .prompt = tokens(20), .max_tokens = 2, .after = 1});
@@ -167,7 +167,7 @@ TEST(Scheduler, ChoicesOfOneRequestWaitForTheFirstPrompt) {
   EXPECT_EQ(plan.starts[0].pages.size(), 4u);
 }
 
-TEST(Scheduler, YoungestIsPreemptedAndComputedAgain) {
+TEST(Scheduler, PreemptsAndRecomputesYoungestSequence) {
   Scheduler scheduler({.max_running = 4, .num_pages = 6, .page = 4, .prefix_cache = false});
   scheduler.submit(submission(1, 8, 9));
   scheduler.submit(submission(2, 8, 9));
@@ -189,7 +189,7 @@ TEST(Scheduler, YoungestIsPreemptedAndComputedAgain) {
   EXPECT_EQ(count_of(plan, 2), 8 + steps) << "the prompt and every new token";
 }
 
-TEST(Scheduler, CachedPagesAreEvictedLeastRecentlyUsedFirst) {
+TEST(Scheduler, EvictsLeastRecentlyUsedPagesFirst) {
   Scheduler scheduler({.max_running = 1, .num_pages = 4, .page = 4});
   std::vector<PageId> pages;
   for (const SequenceId id : {1, 2}) {
@@ -217,7 +217,7 @@ TEST(Scheduler, DeadlinesEndWaitingAndRunningSequences) {
   EXPECT_EQ(count_of(plan, 3), 4);
 }
 
-TEST(Scheduler, PauseLetsStartedSequencesEnd) {
+TEST(Scheduler, PauseFinishesStartedSequencesOnly) {
   Scheduler scheduler({.max_running = 2, .num_pages = 100, .page = 4});
   scheduler.submit(submission(1, 4));
   run(scheduler, scheduler.next(0, 64));
@@ -232,7 +232,7 @@ TEST(Scheduler, PauseLetsStartedSequencesEnd) {
   EXPECT_EQ(count_of(scheduler.next(0, 64), 2), 4);
 }
 
-TEST(StepBudget, FollowsTheMeasuredTime) {
+TEST(StepBudget, FollowsMeasuredStepTime) {
   StepBudget budget(512, 0.1);
   EXPECT_EQ(budget.tokens(), 512);
   budget.measured(8, 1);  // too few tokens to tell

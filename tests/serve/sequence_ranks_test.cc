@@ -40,7 +40,7 @@ std::vector<float> logits_alone(const std::vector<int32_t>& ids) {
 
 const std::vector<std::vector<int32_t>> kSequences = {{5, 6, 7}, {8}, {9, 10}, {11, 12}};
 
-TEST(SequenceRanks, RowsOfAllRanksHaveTheBitsOfOneProcess) {
+TEST(SequenceRanks, LogitsMatchOneProcessBitForBit) {
   std::vector<float> expected;
   for (const std::vector<int32_t>& ids : kSequences) {
     const std::vector<float> one = logits_alone(ids);
@@ -72,7 +72,7 @@ TEST(SequenceRanks, RowsOfAllRanksHaveTheBitsOfOneProcess) {
   }
 }
 
-TEST(SequenceRanks, SequencesGoToTheRankWithTheFewest) {
+TEST(SequenceRanks, AssignsSequencesToRankWithFewest) {
   testing::on_ranks(2, [](const std::shared_ptr<Group>& group) {
     Model model = load(group);
     SequenceRanks ranks(model);
@@ -90,7 +90,7 @@ TEST(SequenceRanks, SequencesGoToTheRankWithTheFewest) {
   });
 }
 
-TEST(SequenceRanks, StepThatFailsOnOneRankEndsTheJob) {
+TEST(SequenceRanks, FailedStepOnOneRankIsFatal) {
   testing::on_ranks(2, [](const std::shared_ptr<Group>& group) {
     Model model = load(group);
     if (group->rank() > 0) {

@@ -55,7 +55,7 @@ ToolCallParser::Delta read(const ToolFormat& of, std::string_view text, size_t s
   return all;
 }
 
-TEST(ToolDialect, IsFoundFromTheTemplate) {
+TEST(ToolDialect, IsDetectedFromTemplate) {
   const Json golden = read_golden();
   ASSERT_TRUE(golden.is_object());
   for (const auto& [name, entry] : golden["templates"].items()) {
@@ -73,7 +73,7 @@ TEST(ToolDialect, IsFoundFromTheTemplate) {
   EXPECT_TRUE(find_dialect(must(ChatTemplate::parse(prints, "prints"))).empty_content);
 }
 
-TEST(ToolCallParser, ReadsTheCallsOfEveryTemplateInPiecesOfAnySize) {
+TEST(ToolCallParser, ParsesCallsOfEveryTemplateForAnyChunkSize) {
   const Json golden = read_golden();
   int num_read = 0;
   for (const Json& test : golden["cases"]) {
@@ -108,7 +108,7 @@ TEST(ToolCallParser, ReadsTheCallsOfEveryTemplateInPiecesOfAnySize) {
   EXPECT_EQ(num_read, 20);
 }
 
-TEST(ToolCallParser, TextAroundCallsStays) {
+TEST(ToolCallParser, KeepsTextAroundCalls) {
   const std::string text =
       " I look.\n\n<tool_call>\n{\"name\": \"now\", \"arguments\": {}}\n</tool_call>\n"
       "<tool_call>{\"name\": \"now\", \"arguments\": {\"b\": 1, \"a\": 2}}</tool_call>\nDone. ";
@@ -120,7 +120,7 @@ TEST(ToolCallParser, TextAroundCallsStays) {
   }
 }
 
-TEST(ToolCallParser, TextWithoutValidCallIsUnchanged) {
+TEST(ToolCallParser, KeepsTextWithoutValidCall) {
   const std::pair<const char*, std::string> cases[] = {
       {"hermes", " <tool_cal <tool_call </tool_call> \n"},
       {"hermes", "a <tool_call>{\"name\": \"unknown\", \"arguments\": {}}</tool_call>\n b \n"},
@@ -151,7 +151,7 @@ TEST(ToolCallParser, TextWithoutValidCallIsUnchanged) {
   }
 }
 
-TEST(ToolCallParser, BlockWithoutEndCountsIfTheModelEndedTheText) {
+TEST(ToolCallParser, AcceptsUnclosedBlockOnlyAtEndOfAnswer) {
   const std::string text = "<tool_call>{\"name\": \"now\", \"arguments\": {}}";
   EXPECT_EQ(read(format("hermes"), text, 4, true).calls.size(), 1u);
   const ToolCallParser::Delta cut = read(format("hermes"), text, 4, false);
@@ -159,7 +159,7 @@ TEST(ToolCallParser, BlockWithoutEndCountsIfTheModelEndedTheText) {
   EXPECT_EQ(cut.text, text);
 }
 
-TEST(ToolCallParser, SchemaTellsStringsFromOtherTypes) {
+TEST(ToolCallParser, SchemaDeterminesArgumentTypes) {
   const ToolCallParser::Delta delta =
       read(format("qwen-coder"),
            "<tool_call>\n<function=get_weather>\n<parameter=town>\n5\n</parameter>\n"

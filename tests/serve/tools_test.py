@@ -72,7 +72,7 @@ class ToolCalls(unittest.TestCase):
             reason = choice["finish_reason"]
         return text, calls, reason
 
-    def test_calls_leave_the_text(self):
+    def test_calls_are_removed_from_the_text(self):
         choice = self.chat(self.hermes, "<|two|>")
         message = choice["message"]
         self.assertEqual(message["content"], "I will look.")
@@ -83,7 +83,7 @@ class ToolCalls(unittest.TestCase):
         self.assertEqual(len({call["id"] for call in message["tool_calls"]}), 2)
         self.assertEqual(choice["finish_reason"], "tool_calls")
 
-    def test_marks_may_be_special_tokens(self):
+    def test_tags_may_be_special_tokens(self):
         message = self.chat(self.mistral, "<|call|>")["message"]
         self.assertIsNone(message["content"])
         self.assertEqual(message["tool_calls"][0]["function"], {"name": "get_weather", "arguments": "{\"town\":\"Ulm\"}"})
@@ -99,7 +99,7 @@ class ToolCalls(unittest.TestCase):
             self.assertEqual(choice["message"], {"role": "assistant", "content": text})
             self.assertEqual(choice["finish_reason"], "stop")
 
-    def test_last_call_counts_only_if_the_text_is_whole(self):
+    def test_unclosed_call_counts_only_at_the_end_of_the_answer(self):
         self.assertEqual(self.chat(self.hermes, "<|endless|>")["finish_reason"], "tool_calls")
         cut = self.chat(self.hermes, "<|endless|>", max_tokens=2)
         self.assertEqual(cut["finish_reason"], "length")
@@ -125,7 +125,7 @@ class ToolCalls(unittest.TestCase):
         status, reply = self.hermes.post("/v1/chat/completions", {**body, "temperature": 0})
         self.assertEqual((status, reply["choices"][0]["message"]["content"]), (200, "Only text <tool_call> here"))
 
-    def test_other_choices_are_refused(self):
+    def test_forced_tool_choices_are_refused(self):
         for fields in ({"tool_choice": "required"}, {"parallel_tool_calls": False},
                        {"tool_choice": {"type": "function", "function": {"name": "get_weather"}}}):
             status, reply = self.hermes.post("/v1/chat/completions", {

@@ -56,7 +56,7 @@ Read read(Model& model) {
   return read;
 }
 
-TEST(ServedDividedOutput, RankZeroReadsTheBitsOfOneProcess) {
+TEST(VocabParallelServing, MatchesOneProcessBitForBit) {
   Model alone = served_model(options_of(nullptr));
   const Read expected = read(alone);
   for (const int64_t size : {2, 3}) {

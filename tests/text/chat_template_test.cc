@@ -118,7 +118,7 @@ TEST(ChatTemplate, UsesDefaultOfSeveralTemplates) {
   EXPECT_EQ(*chat->render({}), "d");
 }
 
-TEST(ChatTemplate, NamesDefectOfFiles) {
+TEST(ChatTemplate, NamesDefectiveFile) {
   const Folder folder;
   EXPECT_FALSE(ChatTemplate::open(folder.path()).ok());
   for (const char* config :
@@ -212,7 +212,7 @@ void expect_errors(const std::vector<std::string>& templates) {
   for (const std::string& text : templates) EXPECT_FALSE(render(text).ok()) << text.substr(0, 200);
 }
 
-TEST(ChatTemplate, StopsDeepTemplatesAndValuesWithAnError) {
+TEST(ChatTemplate, RejectsDeepTemplatesAndValues) {
   expect_errors({
       "{{ " + repeated("(", 100000),
       "{{ " + repeated("[", 100000) + "1" + repeated("]", 100000) + " }}",
@@ -234,7 +234,7 @@ TEST(ChatTemplate, StopsDeepTemplatesAndValuesWithAnError) {
   });
 }
 
-TEST(ChatTemplate, StopsHugeValuesWithAnError) {
+TEST(ChatTemplate, RejectsHugeValues) {
   expect_errors({
       "{{ 'a' * 99999999999 }}",
       "{{ [1] * 99999999999 }}",
@@ -245,7 +245,7 @@ TEST(ChatTemplate, StopsHugeValuesWithAnError) {
 }
 
 // Each runs to the limit of its steps.
-TEST(ChatTemplate, StopsLongLoopsWithAnError) {
+TEST(ChatTemplate, StopsLongLoops) {
 #if defined(MORACLE_SANITIZED)
   GTEST_SKIP() << "takes minutes under sanitizers";
 #endif

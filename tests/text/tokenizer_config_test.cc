@@ -44,7 +44,7 @@ TEST(TokenizerConfig, TokensMatchTransformers) {
   }
 }
 
-TEST(TokenizerConfig, WrongFilesAreRefusedByName) {
+TEST(TokenizerConfig, RejectsInvalidFilesByName) {
   const json file = golden()["cases"][0]["files"]["tokenizer.json"];
   const std::pair<json, const char*> cases[] = {
       {json::array(), "needs a JSON object"},

@@ -203,7 +203,7 @@ TEST(Tokenizer, RejectsUnknownIds) {
   }
 }
 
-TEST(Tokenizer, UnigramWithoutUnknownTokenRefusesUnknownCharacters) {
+TEST(Tokenizer, UnigramWithoutUnknownTokenRejectsUnknownCharacters) {
   json file = plain_file();
   file["pre_tokenizer"] = nullptr;
   file["model"] = {{"type", "Unigram"},
@@ -229,7 +229,7 @@ TEST(Tokenizer, NamesByteThatIsNotUtf8) {
   }
 }
 
-TEST(Tokenizer, EncodesLongRunsQuickly) {
+TEST(Tokenizer, EncodesLongRunsInBoundedTime) {
   const json fixture = golden("qwen");
   const auto tokenizer = parse(fixture["tokenizer"]);
   ASSERT_TRUE(tokenizer);
@@ -250,7 +250,7 @@ TEST(Tokenizer, EncodesLongRunsQuickly) {
   }
 }
 
-TEST(Tokenizer, RefusesTextThatNormalizationMakesTooLong) {
+TEST(Tokenizer, RejectsTextThatNormalizationMakesTooLong) {
   json file = plain_file();
   const json replace = {
       {"type", "Replace"}, {"pattern", {{"String", "a"}}}, {"content", std::string(1 << 15, 'a')}};
@@ -262,7 +262,7 @@ TEST(Tokenizer, RefusesTextThatNormalizationMakesTooLong) {
   EXPECT_EQ(ids.error().kind, ErrorKind::kUnsupported);
 }
 
-TEST(Tokenizer, MatchesLongRunsOfAlternatives) {
+TEST(Tokenizer, MatchesLongAlternationWithoutStackOverflow) {
   json file = plain_file();
   file["pre_tokenizer"] = {{"type", "Split"},
                            {"pattern", {{"Regex", "(?:a|b|(?:cd))+"}}},
@@ -275,7 +275,7 @@ TEST(Tokenizer, MatchesLongRunsOfAlternatives) {
   EXPECT_EQ(ids->size(), 100'000u);
 }
 
-TEST(Tokenizer, StopsExpressionsThatTakeTooLong) {
+TEST(Tokenizer, StopsExponentialBacktracking) {
   json file = plain_file();
   file["pre_tokenizer"] = {{"type", "Split"},
                            {"pattern", {{"Regex", "(?:a|aa)+[xy]"}}},
@@ -329,7 +329,7 @@ void expect_to_stop(const Tokenizer& tokenizer, const std::string& text) {
   }
 }
 
-TEST(Tokenizer, StopsInsideLongWordsAndBetweenWords) {
+TEST(Tokenizer, CancelsInsideAndBetweenWords) {
   std::string words;
   while (words.size() < 100'000) words += "a b ";
   json merging = plain_file();
@@ -345,7 +345,7 @@ TEST(Tokenizer, StopsInsideLongWordsAndBetweenWords) {
   expect_to_stop(*parse(unigram), std::string(200'000, 'a'));
 }
 
-TEST(TokenStream, EmitsWholeCharactersOnly) {
+TEST(TokenStream, EmitsCompleteCharactersOnly) {
   const auto tokenizer = parse(plain_file());
   ASSERT_TRUE(tokenizer);
   TokenStream stream(*tokenizer);
@@ -377,7 +377,7 @@ TEST(TokenStream, OmitsSpecialTokensOnRequest) {
 }
 
 // The decoder of this file removes one space at the start of a text.
-TEST(TokenStream, KeepsSpaceOfIdThatFollowsPrompt) {
+TEST(TokenStream, KeepsLeadingSpaceAfterPrompt) {
   const auto tokenizer = parse(golden("llama")["tokenizer"]);
   ASSERT_TRUE(tokenizer);
   const auto ids = tokenizer->encode("a a");
