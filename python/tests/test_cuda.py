@@ -1,4 +1,4 @@
-"""torch's tensors on an NVIDIA GPU: results of every scheme, of many tokens, of layers from a checkpoint."""
+"""torch tensors on an NVIDIA GPU: every scheme, many tokens, layers from a checkpoint."""
 import pytest
 from gpu_layers import GPU, error, expected, gpu, inputs, layer, matrices, torch
 from schemes import SCHEMES
@@ -13,7 +13,7 @@ def test_scheme_matches_float64(scheme, num_tokens):
     assert packed.moe.device == "cuda:0"
     quantize = SCHEMES[scheme][2]
     arguments = inputs(num_tokens)
-    # Activations between the products are bf16, and may change the code of a quantized one.
+    # Activations between the GEMMs are bf16, which may change a quantized code.
     assert error(packed(*arguments), expected(values, *arguments, quantize)) < (3e-2 if quantize else 6e-3)
 
 

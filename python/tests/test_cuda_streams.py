@@ -1,4 +1,4 @@
-"""Tensors of an NVIDIA GPU in place, on the current stream, without waiting."""
+"""Tensors on an NVIDIA GPU: used in place, on the current stream, asynchronously."""
 import threading
 import time
 
@@ -45,10 +45,10 @@ def test_call_runs_on_the_current_stream_and_returns_at_once(make):
         copy.copy_(output)
         done = torch.cuda.Event()
         done.record()
-        assert not done.query()  # the host was not held until the sleep ended
+        assert not done.query()  # the call returned before the sleep ended
         done.synchronize()
     assert seconds < 0.1
-    assert torch.equal(copy, want)  # zeros if the layer had not waited for the copy
+    assert torch.equal(copy, want)  # zeros if the layer did not wait for the copy
 
 
 def test_explicit_stream_is_used():
@@ -87,7 +87,7 @@ def test_two_threads_use_streams_of_their_own():
 
 
 def test_two_threads_use_two_devices():
-    """Each of two GPUs, or the GPU and the CPU."""
+    """Two GPUs, or the GPU and the CPU."""
     others = [torch.device("cuda", 1)] if torch.cuda.device_count() > 1 else [torch.device("cpu")]
     arguments, wrong = inputs(16), []
 

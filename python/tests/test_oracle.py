@@ -90,7 +90,7 @@ def test_select_works_for_another_known_machine():
 
 def test_oracle_uses_tuned_times(device):
     layer = moracle.LayerSpec(**LAYER)
-    tuned = moracle.tune(layer, device, tokens=[1, 2], seconds=1)  # a loaded machine measures fewer backends
+    tuned = moracle.tune(layer, device, tokens=[1, 2], seconds=1)  # a busy machine measures fewer backends
     assert all(time.us > 0 and time.num_tokens in (1, 2) for time in tuned.times)
     machine = moracle.Machine.here()
     machine.tuned = [tuned]

@@ -1,4 +1,4 @@
-"""The package itself: version, types, what an import loads."""
+"""The package: version, type stubs, imports."""
 import ast
 import importlib.util
 import pathlib
@@ -51,6 +51,6 @@ def test_reference_page_matches_the_stubs():
     tool = importlib.util.module_from_spec(spec)
     spec.loader.exec_module(tool)
     page = (ROOT / "docs" / "python" / "reference.md").read_text(encoding="utf-8")
-    # Otherwise: tools/python_reference.py PACKAGE > docs/python/reference.md
+    # To update: tools/python_reference.py PACKAGE > docs/python/reference.md
     assert tool.reference(PACKAGE, tool.exported(PACKAGE)) == page
     assert all(f"### {name}\n" in page for name in moracle.__all__ if name != "__version__")

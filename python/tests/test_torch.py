@@ -62,7 +62,7 @@ def test_change_in_place_packs_again(tensors):
 
 
 def test_gradients_are_refused(tensors):
-    tensors["w1"] = torch.nn.Parameter(tensors["w1"])  # weights are never differentiated: no error
+    tensors["w1"] = torch.nn.Parameter(tensors["w1"])  # weights need no gradient: no error
     moracle.fused_experts(**tensors)
     tensors["hidden_states"].requires_grad_()
     with pytest.raises(moracle.Unsupported, match="hidden_states: needs a call without gradients, such as inside torch.no_grad"):

@@ -1,4 +1,4 @@
-"""Memory of a model on a CPU: packing adds one copy of its experts, and dropping the originals leaves one."""
+"""CPU memory of a model: packing adds one copy of the experts; drop=True leaves one copy."""
 import subprocess
 import sys
 
@@ -37,5 +37,5 @@ def test_packed_experts_take_one_copy(what, most, at_end):
     run = subprocess.run([sys.executable, "-c", CODE, what], capture_output=True, text=True, timeout=300)
     assert run.returncode == 0, run.stderr
     peak, end = (int(number) / LAYER for number in run.stdout.split())
-    assert peak < most  # layers' worth of memory
+    assert peak < most  # in layers
     assert at_end[0] < end < at_end[1]

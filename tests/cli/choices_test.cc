@@ -1,4 +1,4 @@
-// Tests the choices that `run` prints before it answers: one line per group of equal layers.
+// Tests the backend choices that `run` prints: one line per group of equal layers.
 #include <algorithm>
 #include <regex>
 #include <sstream>
@@ -53,7 +53,7 @@ TEST(Choices, NameOtherRowsThatServe) {
   EXPECT_THAT(experts[0], HasSubstr("reference)"));
 }
 
-// The first texts that a newcomer sees are drawn with the seed 0.
+// New users see texts of seed 0 first.
 TEST(BundledModel, DefaultTextIsNotRepetitive) {
   const std::string model = testing::small_model();
   if (model.empty()) GTEST_SKIP() << "the small model is not there";
@@ -64,7 +64,7 @@ TEST(BundledModel, DefaultTextIsNotRepetitive) {
   }
 }
 
-// A file that asks for 4-bit activations runs with more bits, and `run` says so beside the choices.
+// A checkpoint with 4-bit activations runs with more bits, and `run` prints that.
 TEST(Choices, ListUnusedActivationQuantization) {
   const testing::TemporaryFolder folder;
   ASSERT_TRUE(testing::fp4::checkpoint_of({"NVFP4"}).write(folder.path()).ok());

@@ -1,4 +1,4 @@
-// The text of --parallel on the command line.
+// Tests --parallel on the command line.
 #include <nlohmann/json.hpp>
 #include <string>
 

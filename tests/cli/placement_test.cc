@@ -1,4 +1,4 @@
-// --routing-statistics and --placement FILE on the command line.
+// Tests --routing-statistics and --placement FILE on the command line.
 #include <sys/stat.h>
 #include <sys/sysmacros.h>
 
@@ -27,7 +27,7 @@ TEST(PlacementCommand, StatisticsOfRunGiveBalancedPlan) {
       {"run", model, "-p", "Once upon a time", "-n", "5", "--routing-statistics", file, "--json"});
   ASSERT_EQ(ran.code, 0) << ran.err;
   const Json answer = Json::parse(ran.out), written = Json::parse(testing::content_of(file));
-  // The last token is not computed.
+  // The last token never runs through the model.
   const auto tokens = static_cast<int64_t>(answer["prompt_ids"].size() + answer["ids"].size()) - 1;
   for (const Json& layer : written["layers"]) {
     const auto counts = layer["tokens"].get<std::vector<int64_t>>();
@@ -46,7 +46,7 @@ TEST(PlacementCommand, StatisticsOfRunGiveBalancedPlan) {
   EXPECT_EQ(load[2]["tokens_of_ranks"].size(), 3u);
   const auto text = run_command({"explain", model, "--parallel", "ep=3", "--placement", file});
   EXPECT_THAT(text.out, HasSubstr("largest rank of a layer over mean"));
-  // Copies of hot experts, which more ranks than experts of a token need.
+  // Redundant experts.
   const std::vector<std::string> copied = {"explain",     model, "--parallel",          "ep=8",
                                            "--placement", file,  "--redundant-experts", "8"};
   EXPECT_THAT(run_command(copied).out, HasSubstr("copies of hot experts:\n  layer 0: expert "));
@@ -58,7 +58,7 @@ TEST(PlacementCommand, StatisticsOfRunGiveBalancedPlan) {
   size_t held = 0;
   for (const Json& experts : with["map"][0]["experts_of_ranks"]) held += experts.size();
   EXPECT_GT(held, written["layers"][0]["num_experts"].get<size_t>());
-  // Other verbs that count.
+  // Other verbs with --routing-statistics.
   const std::string book = folder.path() + "/book.txt", second = folder.path() + "/second.json";
   std::ofstream(book) << "Once upon a time there was a little girl.";
   ASSERT_EQ(run_command({"perplexity", model, "--text", book, "--routing-statistics", second}).code,
@@ -66,7 +66,7 @@ TEST(PlacementCommand, StatisticsOfRunGiveBalancedPlan) {
   EXPECT_EQ(Json::parse(testing::content_of(second))["layers"].size(), written["layers"].size());
 }
 
-// Routing statistics of a few tokens, and the files that they may be written to.
+// Writes routing statistics to different kinds of files.
 class RoutingStatisticsFile : public ::testing::Test {
  protected:
   void SetUp() override {
@@ -74,7 +74,7 @@ class RoutingStatisticsFile : public ::testing::Test {
     std::ofstream(folder_.path() + "/text") << "Once upon a time";
   }
   std::string path(const char* name) const { return folder_.path() + "/" + name; }
-  /// The shell runs `script`, in which "$0" "$@" writes the statistics to the file of the caller.
+  /// Runs `script` in a shell; "$0" "$@" in it writes the statistics to `file`.
   testing::Ran write(const std::string& file, const std::string& script = "\"$0\" \"$@\"") const {
     return testing::run_shell(script, {"perplexity", model_, "--text", path("text"), "--threads",
                                        "1", "--routing-statistics", file});
@@ -114,7 +114,7 @@ TEST_F(RoutingStatisticsFile, WritesToDeviceWithoutReplacingIt) {
     return ::mknod(path(name).c_str(), S_IFCHR | 0600, ::makedev(1, minor)) == 0;
   };
   if (!make("null", 3) || !make("full", 7)) GTEST_SKIP() << "only root may make devices";
-  // A file system mounted with nodev has devices that do not open.
+  // Devices on a file system mounted with nodev do not open.
   if (!std::ofstream(path("null"))) GTEST_SKIP() << "this file system opens no devices";
   const auto ran = write(path("null"));
   EXPECT_EQ(ran.code, 0) << ran.err;
@@ -126,7 +126,7 @@ TEST_F(RoutingStatisticsFile, WritesToDeviceWithoutReplacingIt) {
 }
 
 TEST_F(RoutingStatisticsFile, WritesToStdoutBesideResult) {
-  // A file and a pipe: neither loses the text of the command.
+  // With a file or a pipe, stdout keeps the command's text.
   for (const char* script : {"\"$0\" \"$@\"", "\"$0\" \"$@\" | cat"}) {
     const auto ran = write("/dev/stdout", script);
     EXPECT_EQ(ran.code, 0) << ran.err;

@@ -1,5 +1,4 @@
-// The engine on the model in the box, with jobs and the texts that the library's own loop makes of
-// them.
+// Fixture: the engine on the bundled model, and texts of the library's generate() to compare with.
 #pragma once
 
 #include <gtest/gtest.h>
@@ -64,7 +63,7 @@ class EngineOnSmallModel : public ::testing::Test {
     job.sampling = {.temperature = 0.8F, .top_p = 0.95F, .seed = seed};
     return job;
   }
-  // The text of the library's own loop.
+  // Text of the library's generate().
   std::string expected(Model& model, const Job& job) const {
     const Generation done = must(generate(model, job.prompt,
                                           {.max_tokens = job.max_tokens,
@@ -84,7 +83,7 @@ class EngineOnSmallModel : public ::testing::Test {
   bool overlaps_answers_ = false;
 };
 
-/// Whether the texts of a step are made before or during the next one.
+/// Parameter: detokenization and replies overlap the next step.
 class EngineWithOverlap : public EngineOnSmallModel, public ::testing::WithParamInterface<bool> {
  protected:
   EngineWithOverlap() { overlaps_answers_ = GetParam(); }

@@ -1,4 +1,4 @@
-// Runs the engine on a small model, against generate() and perplexity() of the library.
+// Compares the engine on a small model with generate() and perplexity().
 #include <cmath>
 
 #include "serve/engine_fixture.h"
@@ -10,7 +10,7 @@ INSTANTIATE_TEST_SUITE_P(When, EngineWithOverlap, ::testing::Bool(), [](const au
   return later.param ? "DuringTheNextStep" : "BeforeTheNextStep";
 });
 
-// Few pages: sequences share prompts, are preempted and computed again, and no text changes.
+// With few pages, sequences share prefixes and are preempted. Texts must not change.
 TEST_P(EngineWithOverlap, TextsMatchGenerateUnderCachePressure) {
   Model model = load(), alone = load();
   const auto engine = start(model, 6);
@@ -38,7 +38,7 @@ TEST_P(EngineWithOverlap, PreemptedSequencesContinueTheirText) {
   std::vector<Waiting> waiting(4);
   std::vector<Job> jobs;
   for (int i = 0; i < 4; ++i) {
-    jobs.push_back(job(long_prompt(9, 100 * i), 120, i));  // each grows from one page to two
+    jobs.push_back(job(long_prompt(9, 100 * i), 120, i));  // each grows to a second page
     ASSERT_LT(jobs.back().prompt.size(), 256u);
     ASSERT_GT(jobs.back().prompt.size(), 160u);
     jobs.back().sink = waiting[i].sink();

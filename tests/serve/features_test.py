@@ -1,4 +1,4 @@
-"""Tests each field of a request over HTTP that server_test.py does not: features_test.py COMMAND MODEL."""
+"""Tests the request fields that server_test.py does not cover: features_test.py COMMAND MODEL."""
 import json
 import math
 import sys
@@ -53,7 +53,7 @@ class Features(unittest.TestCase):
         plain = self.text(max_tokens=60)
         for penalty in ({"repetition_penalty": 2.0}, {"presence_penalty": 2.0}, {"frequency_penalty": 2.0}):
             self.assertNotEqual(self.text(max_tokens=60, **penalty), plain, penalty)
-        # Presence and frequency count new tokens only, repetition also the prompt's.
+        # Presence and frequency penalties count new tokens only; the repetition penalty also counts the prompt.
         first = self.text(max_tokens=1)
         self.assertEqual(self.text(max_tokens=1, presence_penalty=2.0, frequency_penalty=2.0), first)
         ids = self.server.post("/tokenize", {"prompt": first, "add_special_tokens": False})[1]["tokens"]
@@ -125,7 +125,7 @@ class Features(unittest.TestCase):
         scores = reply["choices"][0]["logprobs"]
         self.assertTrue(any(token.startswith("bytes:\\x") for token in scores["tokens"]), scores["tokens"])
         for token, own, top in zip(scores["tokens"][1:], scores["token_logprobs"][1:], scores["top_logprobs"][1:]):
-            self.assertIn(len(top), (20, 21))  # 21: the prompt's token is none of the likeliest
+            self.assertIn(len(top), (20, 21))  # 21: the prompt's token is not in the top 20
             self.assertEqual(top[token], own)
             self.assertNotIn("�", "".join(top))
 

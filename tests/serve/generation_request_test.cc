@@ -1,4 +1,4 @@
-// Tests how bodies of requests become jobs, and how wrong ones are refused.
+// Tests parsing of request bodies into jobs, and rejections.
 #include "serve/api/generation_request.h"
 #include "paths.h"
 
@@ -95,7 +95,7 @@ TEST_F(Requests, GenerationConfigBecomesLogitEdits) {
   std::vector<int32_t> stops = model_.generation.eos_ids;
   stops.insert(stops.begin(), 8);
   EXPECT_EQ(job.stop_ids, stops);
-  // At the start of a text, and behind a space where that is one token as well.
+  // Ids at the start of a text, and after a space if that is one token.
   ASSERT_FALSE(job.edits.bad_words_ids.empty());
   EXPECT_EQ(job.edits.bad_words_ids[0], must(model_.tokenizer.encode("LORD")));
   const Job stop_only =
@@ -205,7 +205,7 @@ TEST_F(Requests, RejectsInvalidMessagesByName) {
     EXPECT_THAT(refusal(body, true), HasSubstr(message)) << body;
 }
 
-// A model whose template shows tools and calls.
+// A model whose template prints tools and calls.
 ServedModel model_with_tools() {
   ServedModel model = small_model();
   model.chat = must(ChatTemplate::parse(
@@ -260,7 +260,7 @@ TEST(ChatRequests, ReasoningEffortBecomesTemplateVariable) {
   EXPECT_EQ(prompt(R"(, "chat_template_kwargs": {"reasoning_effort": "own"})"), "own - -");
 }
 
-// A conversation with one call, as the template shows it.
+// Renders a conversation with one call.
 std::string shown_call(const ServedModel& model, const std::string& arguments) {
   const std::string body = R"({"messages": [{"role": "user", "content": "a"}, {"role": "assistant",
       "content": null, "tool_calls": [{"id": "1", "type": "function", "function": {"name": "f")" +
@@ -278,7 +278,7 @@ TEST(ChatRequests, EmptyArgumentsBecomeEmptyObject) {
   }
 }
 
-// As in DeepSeek-V3, whose template shows no tools, and takes calls only without content.
+// As in DeepSeek-V3: the template ignores tools, and accepts calls only without content.
 TEST(ChatRequests, TemplateThatConcatenatesArgumentsGetsText) {
   ServedModel model = small_model();
   const auto use = [&](const char* text) {
@@ -294,7 +294,7 @@ TEST(ChatRequests, TemplateThatConcatenatesArgumentsGetsText) {
               HasSubstr("<call>f\n{\"b\": 1, \"a\": 2}</call>"));
   EXPECT_THAT(shown_call(model, R"(, "arguments": {"b": 1})"), HasSubstr("<call>f\n{\"b\":"));
   EXPECT_THAT(shown_call(model, R"(, "arguments": "")"), HasSubstr("<call>f\n{}</call>"));
-  // Printing needs the text, too. A template that converts arguments itself needs the object.
+  // Printing needs text, too. A template with tojson needs an object.
   use("{% for m in messages %}{{ m.content }}{% for c in m.tool_calls or [] %}<call>"
       "{{ c.function.name }} {{ c.function.arguments }}</call>{% endfor %}{% endfor %}");
   EXPECT_TRUE(model.dialect.arguments_as_text);

@@ -1,4 +1,4 @@
-// Texts of a schema, drawn from random logits. A build without xgrammar skips these.
+// Tests constrained decoding with random logits. Skipped in a build without xgrammar.
 #include "serve/grammar/grammar.h"
 #include "paths.h"
 
@@ -32,7 +32,7 @@ class Grammars : public ::testing::Test {
         lower_schema(nlohmann::ordered_json::parse(schema), strict, SchemaLimits(), "schema"))));
   }
 
-  // Whether a whole text follows the grammar.
+  // True if the grammar accepts a complete text.
   bool accepts(const Grammar& grammar, const std::string& text) const {
     const std::unique_ptr<GrammarMatcher> matcher = must(grammar.start());
     for (const int32_t id : must(tokenizer_.encode(text)))
@@ -41,7 +41,7 @@ class Grammars : public ::testing::Test {
     return matcher->mask(logits).ok() && std::isfinite(logits[kStops[0]]);
   }
 
-  // Draws until a stop token, in at most 2,000 steps.
+  // Samples until a stop token, in at most 2,000 steps.
   std::string draw(const Grammar& grammar, uint64_t seed) const {
     const std::unique_ptr<GrammarMatcher> matcher = must(grammar.start());
     std::mt19937_64 random(seed);
@@ -108,7 +108,7 @@ TEST_F(Grammars, ReportsReasonOfSchemaRejectedByEngine) {
   }
 }
 
-// Each keyword that lower_schema() lets through, with texts on both sides of its limit.
+// Each keyword that lower_schema() accepts, with texts on both sides of its limit.
 struct Honoured {
   const char* schema;
   std::vector<const char*> follow, violate;
@@ -233,7 +233,7 @@ TEST_F(Grammars, SchemasAtLimitsCompileInBoundedTime) {
     members["properties"]["member" + std::to_string(i)] = {{"type", "string"}};
   for (int64_t i = 0; i < limits.values; ++i)
     values["enum"].push_back("value number " + std::to_string(i));
-  // Far above the measured 0.1 to 0.6 s, for machines under load; without limits it took 16 s.
+  // Generous bound for loaded machines: measured 0.1 to 0.6 s, and 16 s without limits.
   constexpr double kMost = 12;
   EXPECT_LT(seconds(members.dump()), kMost);
   EXPECT_LT(seconds(values.dump()), kMost);

@@ -1,4 +1,4 @@
-"""Sends what a hostile client sends, one thing at a time, and names the answer: hostile_test.py COMMAND MODEL."""
+"""Sends invalid requests one by one, and checks each reply: hostile_test.py COMMAND MODEL."""
 import json
 import sys
 import unittest
@@ -163,7 +163,7 @@ class Hostile(unittest.TestCase):
         for status, messages in expected.items():
             for message in messages:
                 with self.subTest(message[:60]):
-                    # A server that refuses early may close with bytes unread.
+                    # A server that rejects early may close with bytes unread.
                     reply = self.server.raw(message)
                     self.assertEqual(int(reply.split(b" ", 2)[1]), status, reply)
         reply = self.server.raw(head("Expect: 100-continue") + BODY)

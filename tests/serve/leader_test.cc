@@ -1,4 +1,4 @@
-// Ranks as threads: rank 0's orders, and what the others make of them.
+// Threads as ranks: tests rank 0's orders and the other ranks' reactions.
 #include "serve/engine/leader.h"
 
 #include <gmock/gmock.h>
@@ -52,7 +52,7 @@ TEST(Leader, SurvivesStepThatFailsOnAllRanks) {
   });
 }
 
-// Logits of a sequence before and after its experts moved to the other rank.
+// Logits must stay equal after experts moved to the other rank.
 TEST(Leader, MovedExpertsKeepLogits) {
   for (const Spread spread : {Spread::kReplicated, Spread::kDispatched}) {
     std::vector<float> logits[2];
@@ -80,7 +80,7 @@ TEST(Leader, MovedExpertsKeepLogits) {
           EXPECT_THAT(leader.move_experts(0, must(placement(model)).at(0)).error().to_string(),
                       HasSubstr("they have moved"));
           leader.end_moves();
-          EXPECT_FALSE(leader.open_moves("/nowhere"));  // on rank 0 alone
+          EXPECT_FALSE(leader.open_moves("/nowhere"));  // only on rank 0
           EXPECT_FALSE(leader.lost());
         }
         must(step(leader, 1, {8}));
@@ -97,7 +97,7 @@ TEST(Leader, MovedExpertsKeepLogits) {
 TEST(Leader, NamesRankThatContinuesAfterFailure) {
   testing::on_ranks(2, [](const std::shared_ptr<Group>& group) {
     Model model = load(group);
-    if (group->rank() > 0) {  // takes the step for a good one
+    if (group->rank() > 0) {  // ignores the error of the step
       (void)must(OrderReader::receive(*group));
       OrderReader compare = must(OrderReader::receive(*group));
       EXPECT_EQ(compare.order(), Order::kCompare);
@@ -111,7 +111,7 @@ TEST(Leader, NamesRankThatContinuesAfterFailure) {
     EXPECT_FALSE(step(leader, 1, {-1}));
     ASSERT_TRUE(leader.lost());
     EXPECT_THAT(leader.lost()->to_string(), HasSubstr("rank 1: needs to fail where rank 0 fails"));
-    EXPECT_FALSE(step(leader, 1, {5}));  // at once
+    EXPECT_FALSE(step(leader, 1, {5}));  // fails at once
   });
 }
 

@@ -1,4 +1,4 @@
-// Tests the log probabilities that the engine makes of logits.
+// Tests the engine's log probabilities.
 #include <gtest/gtest.h>
 
 #include <cmath>

@@ -1,4 +1,4 @@
-// Tests which Host and Origin headers the server answers.
+// Tests which Host and Origin headers the server accepts.
 #include "serve/api/origin_policy.h"
 
 #include <gtest/gtest.h>

@@ -1,4 +1,4 @@
-"""Tests the server's page and pages of others in headless Chromium: page_test.py COMMAND MODEL [unittest's arguments]."""
+"""Tests the server's page and foreign pages in headless Chromium: page_test.py COMMAND MODEL [unittest's arguments]."""
 import http.server
 import json
 import sys
@@ -80,7 +80,7 @@ class ServedPage(unittest.TestCase):
         self.page.wait("/^[0-9]+$/.test(document.getElementById('speed').textContent)")
 
     def test_page_requests_only_its_own_server(self):
-        self.page.evaluate("1")  # reads the events so far
+        self.page.evaluate("1")  # reads pending events
         self.assertTrue(self.page.urls)
         self.assertEqual([url for url in self.page.urls if not url.startswith((self.origin, "data:"))], [])
 
@@ -97,7 +97,7 @@ class EmptyPage(http.server.BaseHTTPRequestHandler):
 
 
 class OtherPages(unittest.TestCase):
-    """Scripts of a page that another server sends. Ports make origins differ, and so do names."""
+    """Scripts of pages from another server. Different ports or host names are different origins."""
 
     KEY = "secret-key"
 
@@ -124,7 +124,7 @@ class OtherPages(unittest.TestCase):
         cls.others.server_close()
 
     def fetch(self, page, path, body=None, key=KEY):
-        """Status and text that the page's script sees, read piece by piece, or the reason why it sees nothing."""
+        """Status and streamed text that the page's script receives, or the error."""
         options = {"headers": {"Authorization": f"Bearer {key}", "X-Client": "1"}}
         if body:
             options |= {"method": "POST", "body": json.dumps(body)}

@@ -1,4 +1,4 @@
-// Tests the rules of the scheduler, one by one, with a model that computes nothing.
+// Tests the scheduler's rules one by one, without a model.
 #include "serve/scheduler/scheduler.h"
 
 #include <gmock/gmock.h>
@@ -24,7 +24,7 @@ Submission submission(SequenceId id, int64_t prompt, int64_t max_tokens = 4) {
           .max_tokens = max_tokens};
 }
 
-// Computes a step. Each token drawn is 7.
+// Runs a step. Every sampled token is 7.
 std::vector<Adoption> run(Scheduler& scheduler, const StepPlan& plan) {
   std::vector<Adoption> adoptions = scheduler.advance(plan);
   for (const Chunk& chunk : plan.chunks) {
@@ -67,7 +67,7 @@ TEST(Scheduler, ShortPromptRunsInNextStepBehindLongPrefill) {
   EXPECT_EQ(count_of(plan, 1), 156);
 }
 
-// A stream of short prompts fills every step, and the long prompt still gets its half.
+// Short prompts fill every step, and the long prompt still gets half of the budget.
 TEST(Scheduler, LongPrefillProceedsBesideEndlessShortPrompts) {
   Scheduler scheduler({.max_running = 8, .num_pages = 1000, .page = 16, .prefix_cache = false});
   scheduler.submit(submission(1, 1000, 1));
@@ -133,7 +133,7 @@ TEST(Scheduler, EqualPrefixesShareFullPages) {
   EXPECT_THAT(plan.starts[2].pages, IsEmpty());
   EXPECT_EQ(count_of(plan, 2), 4);
   EXPECT_EQ(scheduler.num_reused_tokens(), 8);
-  // The fourth computed pages that are there: it uses those, and its own are free.
+  // Sequence 4 computed pages that are already cached: it uses those, and frees its own.
   std::vector<bool> is_new;
   for (const Adoption& adoption : run(scheduler, plan)) {
     if (adoption.id == 4) is_new.push_back(adoption.is_new);
@@ -200,7 +200,7 @@ TEST(Scheduler, EvictsLeastRecentlyUsedPagesFirst) {
   }
   ASSERT_EQ(pages.size(), 4u);
   scheduler.submit(submission(3, 9, 1));
-  // The last page of the oldest sequence goes first.
+  // The last page of the oldest sequence is evicted first.
   EXPECT_THAT(scheduler.next(0, 64).dropped, ElementsAre(pages[1], pages[0], pages[3]));
 }
 
@@ -235,7 +235,7 @@ TEST(Scheduler, PauseFinishesStartedSequencesOnly) {
 TEST(StepBudget, FollowsMeasuredStepTime) {
   StepBudget budget(512, 0.1);
   EXPECT_EQ(budget.tokens(), 512);
-  budget.measured(8, 1);  // too few tokens to tell
+  budget.measured(8, 1);  // too few tokens to count
   EXPECT_EQ(budget.tokens(), 512);
   for (int i = 0; i < 20; ++i) budget.measured(256, 0.256);
   EXPECT_EQ(budget.tokens(), 96);

@@ -1,5 +1,4 @@
-// Schemas that are refused, with the place of the reason. Which texts the others accept is in
-// grammar_test.cc.
+// Tests rejected schemas and the place in the error. grammar_test.cc tests accepted ones.
 #include "serve/grammar/schema.h"
 
 #include <gtest/gtest.h>
@@ -128,7 +127,7 @@ TEST(Schema, NamesExceededLimit) {
     EXPECT_NE(lowered.error().to_string().find(text), std::string::npos)
         << lowered.error().to_string();
   }
-  // References in one another must not multiply the work.
+  // Nested references must not multiply the work.
   std::string tower = R"({"oneOf": [{"$ref": "#/$defs/d0"}, {"$ref": "#/$defs/d0"}], "$defs": {)";
   for (int i = 0; i < 60; ++i) {
     const std::string next = "{\"$ref\": \"#/$defs/d" + std::to_string(i + 1) + "\"}";

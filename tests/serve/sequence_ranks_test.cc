@@ -1,4 +1,4 @@
-// Dispatched ranks as threads: each sequence is computed on its home, and rank 0 reads all logits.
+// Dispatched ranks as threads: each sequence runs on its owner, and rank 0 reads all logits.
 #include "serve/engine/sequence_ranks.h"
 
 #include <gmock/gmock.h>
@@ -28,7 +28,7 @@ Model load(const std::shared_ptr<Group>& group) {
   return served_model(options_of(group));
 }
 
-// The logits of each token of one sequence, by one process.
+// Logits of each token of one sequence in a single process.
 std::vector<float> logits_alone(const std::vector<int32_t>& ids) {
   Model model = load(nullptr);
   KvCache cache = must(model.make_cache(16));
@@ -46,7 +46,7 @@ TEST(SequenceRanks, LogitsMatchOneProcessBitForBit) {
     const std::vector<float> one = logits_alone(ids);
     expected.insert(expected.end(), one.begin(), one.end());
   }
-  for (const int64_t size : {2, 3, 6}) {  // on 6, two ranks have no sequence
+  for (const int64_t size : {2, 3, 6}) {  // with 6, two ranks have no sequence
     testing::on_ranks(size, [&](const std::shared_ptr<Group>& group) {
       Model model = load(group);
       if (group->rank() > 0) {
@@ -82,10 +82,10 @@ TEST(SequenceRanks, AssignsSequencesToRankWithFewest) {
     EXPECT_EQ(ranks.start(3), first);
     ranks.drop(1);
     ranks.drop(3);
-    ranks.drop(3);  // unknown now
+    ranks.drop(3);  // unknown id: ignored
     EXPECT_EQ(ranks.start(4), first);
     EXPECT_EQ(ranks.start(5), first);
-    EXPECT_EQ(ranks.start(2), !first);  // keeps its home
+    EXPECT_EQ(ranks.start(2), !first);  // keeps its owner
     EXPECT_TRUE(model.rest());
   });
 }

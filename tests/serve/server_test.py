@@ -1,4 +1,4 @@
-"""Tests `moracle serve` from end to end: server_test.py COMMAND MODEL [unittest's arguments]."""
+"""End-to-end tests of `moracle serve`: server_test.py COMMAND MODEL [unittest's arguments]."""
 import array
 import concurrent.futures
 import http.client
@@ -21,7 +21,7 @@ PROMPT = "And the LORD spake unto Moses, saying,"
 
 
 def text_of_run(prompt, *options):
-    """What `moracle run` generates."""
+    """The text of `moracle run`."""
     ran = subprocess.run([COMMAND, "run", MODEL, "-p", prompt, "--deterministic", "--threads", "2", "--json", *options],
                          capture_output=True, check=True, text=True)
     return json.loads(ran.stdout)["text"]
@@ -189,9 +189,9 @@ class Texts(unittest.TestCase):
             while not all(each.done() for each in compiled + tried):
                 one = time.monotonic()
                 self.assertEqual(self.server.request("GET", "/health")[0], 200)
-                self.assertLess(time.monotonic() - one, 5, "while schemas are compiled")  # below 0.1 s without load
+                self.assertLess(time.monotonic() - one, 5, "while schemas are compiled")  # below 0.1 s on an idle machine
                 time.sleep(0.01)
-            self.assertLess(time.monotonic() - start, 60)  # two at once, 0.2 s each
+            self.assertLess(time.monotonic() - start, 60)  # two in parallel, 0.2 s each
             self.assertEqual({each.result()[0] for each in compiled}, {200})
             for each in tried:
                 self.assertEqual((each.result()[0], "at most" in each.result()[1]["error"]["message"]), (400, True))
@@ -212,7 +212,7 @@ class Texts(unittest.TestCase):
         spent = {part: after - before.get(part, 0) for part, after in seconds().items()}
         steps = self.server.metric("moracle_step_seconds_sum") - steps
         self.assertGreater(sum(spent.values()), 0.5 * steps)
-        # Only these two go on between steps, where a busy machine takes the CPU away.
+        # Only these two also count between steps, where a busy machine may deschedule the server.
         between = spent.pop("scheduling") + spent.pop("answers")
         self.assertGreater(between, 0)
         self.assertLess(sum(spent.values()), 1.01 * steps)
@@ -340,7 +340,7 @@ class Leaving(unittest.TestCase):
                                        f"\r\n{request}".encode())
                     if stream:
                         connection.recv(100)
-                    # Before the request runs, the metrics are those of an idle server.
+                    # Before the request starts, the metrics show an idle server.
                     server.wait_for("moracle_requests_running", lambda running: running > 0)
                 server.wait_for('moracle_requests_total{outcome="cancelled"}', lambda cancelled: cancelled == left)
                 server.wait_for("moracle_requests_running", lambda running: running == 0)
@@ -370,7 +370,7 @@ class Leaving(unittest.TestCase):
             self.assertTrue(connection.getresponse().read().endswith(b"data: [DONE]\n\n"))
             connection.request("GET", "/health")
             self.assertEqual(connection.getresponse().status, 200)
-        # HTTP/1.0 has no chunks: the end of the connection ends the stream.
+        # HTTP/1.0 has no chunks: closing the connection ends the stream.
         with Server(COMMAND, MODEL) as server:
             body = b'{"prompt": "And", "max_tokens": 3, "stream": true}'
             reply = server.raw(b"POST /v1/completions HTTP/1.0\r\nContent-Length: %d\r\n\r\n%s" % (len(body), body))

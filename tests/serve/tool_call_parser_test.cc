@@ -1,5 +1,5 @@
-// Reads the calls that transformers rendered with each template of tests/golden/chat/tools.json,
-// and texts that only look like calls.
+// Parses calls that transformers rendered with each template of tests/golden/chat/tools.json, and
+// texts that only look like calls.
 #include "serve/tools/tool_call_parser.h"
 #include "paths.h"
 
@@ -39,7 +39,7 @@ const ToolFormat& format(std::string_view name) {
   return tool_formats()[0];
 }
 
-// Reads a text in pieces of `size` bytes.
+// Parses a text in chunks of `size` bytes.
 ToolCallParser::Delta read(const ToolFormat& of, std::string_view text, size_t size,
                            bool is_whole = true) {
   const OfferedTools tools = offered();

@@ -1,4 +1,4 @@
-"""Tests tool calls over HTTP, with models that answer with given texts: tools_test.py COMMAND [unittest's arguments]."""
+"""Tests tool calls over HTTP, with models that answer with scripted texts: tools_test.py COMMAND [unittest's arguments]."""
 import json
 import sys
 import tempfile
@@ -11,7 +11,7 @@ COMMAND = ""
 TOOLS = [{"type": "function", "function": {"name": "get_weather", "parameters": {
     "type": "object", "properties": {"town": {"type": "string"}}}}}]
 
-# The prompt ends with the last message, which names the answer.
+# The prompt ends with the last message, which selects the answer.
 HERMES = """{% if tools %}Tools: {{ tools | tojson }}{% endif %}{% for m in messages %}
 {{ m.role }}: {{ m.content }}{% for c in m.tool_calls or [] %}
 <tool_call>
@@ -88,7 +88,7 @@ class ToolCalls(unittest.TestCase):
         self.assertIsNone(message["content"])
         self.assertEqual(message["tool_calls"][0]["function"], {"name": "get_weather", "arguments": "{\"town\":\"Ulm\"}"})
         self.assertRegex(message["tool_calls"][0]["id"], "^[a-zA-Z0-9]{9}$")
-        # Without tools the text leaves special tokens out, as everywhere.
+        # Without tools, decoding skips special tokens.
         plain = self.chat(self.mistral, "<|call|>", tools=None)
         self.assertEqual(plain["message"]["content"], "[{\"name\": \"get_weather\", \"arguments\": {\"town\": \"Ulm\"}}]")
 

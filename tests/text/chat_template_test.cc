@@ -30,14 +30,14 @@ Result<std::string> render(const std::string& text, const Messages& messages = k
   return chat->render(messages, prompt);
 }
 
-// The Error of a template that has to be refused when it is parsed.
+// Error of a template that must be rejected by the parser.
 Error refusal(const std::string& text) {
   auto chat = ChatTemplate::parse(text, "origin.jinja");
   EXPECT_FALSE(chat.ok()) << text;
   return chat ? Error{} : std::move(chat).error();
 }
 
-// A new folder that is removed again.
+// A temporary folder.
 class Folder {
  public:
   Folder() {
@@ -244,7 +244,7 @@ TEST(ChatTemplate, RejectsHugeValues) {
   });
 }
 
-// Each runs to the limit of its steps.
+// Each runs to the step limit.
 TEST(ChatTemplate, StopsLongLoops) {
 #if defined(MORACLE_SANITIZED)
   GTEST_SKIP() << "takes minutes under sanitizers";

@@ -1,4 +1,4 @@
-// Compares chats with tools with transformers (tests/golden/chat/tools.json, written by
+// Compares chats that have tools with transformers (tests/golden/chat/tools.json, written by
 // tools/make_tool_chat_golden.py), and tests errors of conversations in JSON.
 #include <gtest/gtest.h>
 #include <unistd.h>
@@ -47,7 +47,7 @@ TEST(ChatTools, JsonKeepsTypesAndOrder) {
             "{'b': [1, 1.0, True], 'a': -2} True True <s>");
 }
 
-// The texts are those of transformers 5.23 for the same messages.
+// Expected texts: transformers 5.23 for the same messages.
 TEST(ChatTools, ReasoningIsAvailableUnderBothTemplateNames) {
   const ChatTemplate chat = must(ChatTemplate::parse("{{ messages[0] }}", "origin"));
   const auto shown = [&](const std::string& message) {

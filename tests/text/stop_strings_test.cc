@@ -5,7 +5,7 @@
 namespace moracle::stop_strings_test {
 namespace {
 
-// The text shown for pieces of `size` bytes.
+// Visible text for chunks of `size` bytes.
 std::string shown(const std::string& text, const std::vector<std::string>& stops, size_t size) {
   StopStrings search(stops);
   std::string all;

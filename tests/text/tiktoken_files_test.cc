@@ -1,5 +1,5 @@
 // Compares tokenizers from tekken.json and tiktoken.model with mistral-common and tiktoken
-// (tools/make_tiktoken_golden.py), and tests wrong files.
+// (tools/make_tiktoken_golden.py), and tests invalid files.
 #include <gtest/gtest.h>
 
 #include <fstream>
