@@ -113,7 +113,7 @@ def test_operator_refuses_gradients_and_freed_experts(module, tensors):
         with pytest.raises(moracle.Unsupported, match="needs a call without gradients"):
             call(hidden, tensors["topk_weights"], tensors["topk_ids"])
     del module.packed
-    with pytest.raises(moracle.InvalidArgument, match="handle: needs a handle of packed experts that still exist"):
+    with pytest.raises(moracle.InvalidArgument, match="handle: needs the handle of live packed experts"):
         torch.ops.moracle.experts(tensors["hidden_states"], tensors["topk_weights"], tensors["topk_ids"], handle)
 
 

@@ -35,12 +35,13 @@ moracle_status guarded(moracle_error** error, const Work& work) noexcept {
     return report({ErrorKind::kOutOfMemory, "", "host", "memory", "the system refused it"},
                   MORACLE_OUT_OF_MEMORY, error);
   } catch (const std::exception& thrown) {
-    return report({ErrorKind::kUnsupported, "", "library", "calls that throw nothing",
+    return report({ErrorKind::kUnsupported, "", "library", "calls without C++ exceptions",
                    std::string("it threw: ") + thrown.what()},
                   MORACLE_INTERNAL, error);
   } catch (...) {
-    return report({ErrorKind::kUnsupported, "", "library", "calls that throw nothing", "it threw"},
-                  MORACLE_INTERNAL, error);
+    return report(
+        {ErrorKind::kUnsupported, "", "library", "calls without C++ exceptions", "it threw"},
+        MORACLE_INTERNAL, error);
   }
 }
 

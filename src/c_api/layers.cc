@@ -45,7 +45,7 @@ Result<TensorView> view_of(const moracle_tensor& tensor, const std::string& name
     const int64_t size = tensor.shape[i];
     if (size < 0 || size > left)
       return bad_argument(str(name, ".shape[", i, "]"),
-                          "a size from 0 on, of at most 2^60 elements", str("it is ", size));
+                          "a size of at least 0, and at most 2^60 elements", str("it is ", size));
     left /= std::max<int64_t>(size, 1);
     view.shape.push_back(size);
   }
@@ -154,8 +154,7 @@ Result<DType> dtype_of(moracle_dtype dtype, const char* place) {
 }
 
 Error used_up(const LayerSpec& spec) {
-  return bad_argument(spec.name, "a layer whose weights are still there",
-                      "moracle_moe_make has used them up");
+  return bad_argument(spec.name, "a layer with weights", "moracle_moe_make has consumed them");
 }
 
 Result<Routing> routing_of(const moracle_routing* routing) {

@@ -91,8 +91,7 @@ int run(const Options& options) {
     return fail(
         {ErrorKind::kUnsupported, "", "--parallel",
          "mode=replicated, or several prompts (-p A -p B …)",
-         "it is mode=dispatched, in which each rank continues prompts of its own, and there "
-         "is one prompt: the other ranks would have none"});
+         "it is mode=dispatched, which needs a prompt for each rank, and there is one prompt"});
   }
   if (Status joined = options.model.ranks.join(model_options); !joined) return fail(joined.error());
   std::optional<ChatHistory> chat;

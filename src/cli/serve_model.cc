@@ -26,7 +26,7 @@ Status add_served_adapters(const std::vector<std::string>& pairs, const Checkpoi
     }
     const std::string name = pair.substr(0, at);
     if (name == served.name) {
-      return Error{ErrorKind::kInvalidArgument, "", "--lora", "another name than the model's",
+      return Error{ErrorKind::kInvalidArgument, "", "--lora", "a name other than the model's",
                    "it is " + quote(name)};
     }
     MORACLE_TRY(LoraAdapter adapter, LoraAdapter::open(pair.substr(at + 1), checkpoint));

@@ -110,7 +110,8 @@ TEST(Leader, NamesRankThatContinuesAfterFailure) {
     ASSERT_TRUE(leader.start(1, 16, {}));
     EXPECT_FALSE(step(leader, 1, {-1}));
     ASSERT_TRUE(leader.lost());
-    EXPECT_THAT(leader.lost()->to_string(), HasSubstr("rank 1: needs to fail where rank 0 fails"));
+    EXPECT_THAT(leader.lost()->to_string(),
+                HasSubstr("rank 1: needs the same outcome as on rank 0"));
     EXPECT_FALSE(step(leader, 1, {5}));  // fails at once
   });
 }
@@ -121,7 +122,7 @@ TEST(Follower, ReportsLocalErrorIfRank0Continues) {
     if (group->rank() > 0) {
       const Status done = follow(model, kServedFolder, served_options(group));
       ASSERT_FALSE(done);
-      EXPECT_THAT(done.error().to_string(), HasSubstr("sequence 9: needs to have started"));
+      EXPECT_THAT(done.error().to_string(), HasSubstr("sequence 9: needs a running sequence"));
       return;
     }
     OrderWriter orders;

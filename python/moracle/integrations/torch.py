@@ -36,7 +36,7 @@ def _kernel(hidden_states, topk_weights, topk_ids, handle):
     reference = _handles.get(handle)
     packed = reference and reference()
     if packed is None:
-        need, fact = "a handle of packed experts that still exist", f"it is {handle}"
+        need, fact = "the handle of live packed experts", f"it is {handle}"
         raise InvalidArgument(f"handle: needs {need}; {fact}", "", "handle", need, fact)
     return _call(packed, hidden_states, topk_weights, topk_ids)
 

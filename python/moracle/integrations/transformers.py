@@ -60,7 +60,7 @@ def _pack(module, top_k):
     if not module.has_gate:
         _refuse(module, "experts with a gate", "it has none")
     if getattr(module, "has_post_expert_norm", False):
-        _refuse(module, "experts without a norm behind them", "it has a norm")
+        _refuse(module, "experts without a norm after them", "it has a norm")
     interleaved = not getattr(module, "is_concatenated", True)
     arguments = _activation(module, interleaved)
     w1, w2 = module.gate_up_proj.detach(), module.down_proj.detach()

@@ -351,8 +351,8 @@ void add_bench(CLI::App& app, Work& chosen) {
         verb.add_flag("--no-graphs", options->no_graphs, kNoGraphsHelp)->needs(model);
         options->ranks.add_to(verb);
         verb.add_option("--exchange-bytes", options->exchange_bytes,
-                        "With --parallel: time the operations between ranks on so many bytes of "
-                        "each, instead of layers; separate several with commas")
+                        "With --parallel: time the exchange of this many bytes per rank instead of "
+                        "layers; separate several with commas")
             ->delimiter(',')
             ->transform(whole());
         CLI::Option* const load = verb.add_option(

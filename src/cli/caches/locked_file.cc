@@ -154,7 +154,8 @@ Status LockedFile::replace(const std::string& content) {
   if (replaces_) {
     if (::fsync(descriptor_) != 0) return failed();
     // Check again: another process may have replaced it by a pipe or a device.
-    if (!is_replaceable(path_)) return refused(path_, "a regular file", "it is one no longer");
+    if (!is_replaceable(path_))
+      return refused(path_, "a regular file", "it is no longer a regular file");
     if (::rename(new_name(path_).c_str(), path_.c_str()) != 0) return failed();
   }
   ::close(std::exchange(descriptor_, -1));

@@ -98,8 +98,9 @@ std::string copies_text(const ModelOptions& options) {
       return text + str("  … ", options.measured_load->tokens.size() - kMostLayersShown,
                         " layers more (--json)\n");
     const std::vector<std::string> copies = copies_of(placed_maps(options, tokens));
-    text += str("  layer ", layer, ": ",
-                copies.empty() ? "none, they would lower no load" : join(copies, "; "), "\n");
+    text +=
+        str("  layer ", layer, ": ",
+            copies.empty() ? "none, copies would not lower the load" : join(copies, "; "), "\n");
   }
   return text;
 }
@@ -134,7 +135,7 @@ std::string load_text(const ModelOptions& options) {
         [](const PlacedLoad&) { return ""; });
   row("largest rank of a layer over mean",
       [](const PlacedLoad& placed) { return rounded(placed.largest_over_mean(), 3); });
-  row("the same in the worst layer",
+  row("largest rank over mean, worst layer",
       [](const PlacedLoad& placed) { return rounded(placed.worst, 3); });
   return table.text({1, 2, 3, 4}) + copies_text(options);
 }

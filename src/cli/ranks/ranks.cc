@@ -87,18 +87,18 @@ void RankArguments::add_to(CLI::App& app) {
       ->needs(ranks)
       ->capture_default_str();
   app.add_option("--redundant-experts", redundant_experts,
-                 "Further copies of hot experts in each layer, with --placement FILE or serve's "
-                 "--rebalance-interval; ranks share the tokens of copies")
+                 "Redundant experts: copies of hot experts in each layer, with --placement FILE or "
+                 "serve's --rebalance-interval; the copies share their tokens")
       ->needs(ranks)
       ->capture_default_str();
   app.add_option("--transport", transport,
-                 "How ranks connect: mpi, tcp, or auto: what the launcher offers")
+                 "Transport between ranks: mpi, tcp, or auto: what the launcher offers")
       ->capture_default_str();
   app.add_option("--exchange", exchange,
-                 "How activations travel: auto, or a row that moracle explain --parallel lists")
+                 "Exchange of activations between ranks: auto, or a name that moracle explain "
+                 "--parallel lists")
       ->capture_default_str();
-  app.add_option("--timeout", timeout, "Seconds that a rank waits for another one")
-      ->capture_default_str();
+  app.add_option("--timeout", timeout, "Seconds to wait for another rank")->capture_default_str();
 }
 
 Result<Parallelism> RankArguments::planned() const {

@@ -23,7 +23,7 @@ class RoutingFile {
     if (path_.empty()) return {};
     if (options.spread == Spread::kDispatched && options.parallel.ep_size > 1) {
       return Error{ErrorKind::kInvalidArgument, "", "--routing-statistics",
-                   "mode=replicated to count routing: a rank sees all tokens there",
+                   "mode=replicated, in which each rank counts all tokens",
                    "it is mode=dispatched"};
     }
     if (!is_first_rank()) return {};

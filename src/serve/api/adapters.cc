@@ -59,8 +59,7 @@ Result<Adapters::Place> Adapters::place_of(const std::string& path) const {
   const auto [end, unused] = std::mismatch(root.begin(), root.end(), asked.begin(), asked.end());
   // Reject all other paths with one message: a client must not learn which files exist.
   if (failure || end != root.end() || asked == root)
-    return wrong_adapter("lora_path", "a folder inside the folder of adapters",
-                         quote(path) + " is none");
+    return wrong_adapter("lora_path", "a folder inside --adapter-folder", quote(path) + " is none");
   return Place{root.string(), asked.string()};
 }
 

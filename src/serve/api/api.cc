@@ -68,9 +68,10 @@ const Api::Route* Api::find(const HttpRequest& request, bool& knows_path) {
 
 std::optional<ApiError> Api::refusal(const HttpRequest& request, const Route& route) const {
   if (!origin_policy_.may_send(request.origin, request.host)) {
-    return ApiError{.status = 403,
-                    .message = "requests from other web pages are off (--allow-origin)",
-                    .code = "origin_not_allowed"};
+    return ApiError{
+        .status = 403,
+        .message = "requests from foreign web pages are blocked (--allow-origin allows one)",
+        .code = "origin_not_allowed"};
   }
   const bool has_key = equal_in_constant_time(request.authorization, "Bearer " + options_.api_key);
   if (!route.is_public && !options_.api_key.empty() && !has_key) {
@@ -101,9 +102,10 @@ std::optional<HttpReply> Api::at_header(const HttpRequest& request) {
   bool knows_path = false;
   const Route* const route = find(request, knows_path);
   if (!route) {
-    return to_reply({.status = knows_path ? 405 : 404,
-                     .message = knows_path ? "this path has another method" : "no such path",
-                     .code = knows_path ? "method_not_allowed" : "unknown_url"});
+    return to_reply(
+        {.status = knows_path ? 405 : 404,
+         .message = knows_path ? "this path does not support this method" : "no such path",
+         .code = knows_path ? "method_not_allowed" : "unknown_url"});
   }
   if (const auto refused = refusal(request, *route)) return to_reply(*refused);
   if (!route->read) return {};
@@ -182,7 +184,7 @@ void Api::rebalance(const HttpRequest&, const std::shared_ptr<Exchange>& exchang
     const bool is_off = done.error().kind == ErrorKind::kUnsupported;
     ApiError error = api_error(done.error());
     error.status = engine_.failure() ? 503 : is_off ? 400 : 500;
-    if (error.status == 500) error.message = "experts stay where they are: " + error.message;
+    if (error.status == 500) error.message = "the expert placement is unchanged: " + error.message;
     exchange->reply(to_reply(error));
   });
 }

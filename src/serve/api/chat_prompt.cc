@@ -86,8 +86,8 @@ Result<bool> offers_tools(const JsonField& body, const ServedModel& model) {
     return body["parallel_tool_calls"].unsupported("true, because the server does not limit calls");
   if (body["tools"].value().empty() || choice.value() == "none") return false;
   if (!model.dialect.takes_tools) {
-    return Error{ErrorKind::kUnsupported, "", "tools", "a model whose chat template shows tools",
-                 "the template of this one leaves them out"};
+    return Error{ErrorKind::kUnsupported, "", "tools", "a model whose chat template supports tools",
+                 "this model's template ignores them"};
   }
   return true;
 }
@@ -108,7 +108,7 @@ Result<Json> read_variables(const JsonField& body, const Json& given) {
   if (more.is_null()) return variables;
   if (!more.is_object()) return more.bad("an object");
   for (const char* key : {"messages", "tools", "add_generation_prompt"}) {
-    if (more.contains(key)) return more[key].bad("a field of the request itself");
+    if (more.contains(key)) return more[key].bad("a top-level field of the request");
   }
   variables.update(given);
   return variables;

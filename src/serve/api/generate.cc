@@ -142,7 +142,7 @@ void Api::load_adapter(const HttpRequest& http, const std::shared_ptr<Exchange>&
     const JsonField body(value, kBody);
     MORACLE_TRY(const std::string name, body["lora_name"].text());
     MORACLE_TRY(const std::string path, body["lora_path"].text());
-    if (name == model_.name) return body["lora_name"].bad("another name than the model's");
+    if (name == model_.name) return body["lora_name"].bad("a name other than the model's");
     model_.adapters->load(name, path, model_.options, model_.folder, engine_, answer_to(exchange));
     return {};
   };

@@ -68,7 +68,7 @@ Result<GenerationRequest> read_completion(const json& value, const std::string& 
   const JsonField body(value, kNoFile);
   GenerationRequest request;
   for (const char* key : {"tools", "reasoning_effort"}) {
-    if (!body[key].value().empty()) return body[key].unsupported("a request for a chat");
+    if (!body[key].value().empty()) return body[key].unsupported("a chat request");
   }
   MORACLE_TRY(Job fields, read_job_fields(body, text, model, request));
   MORACLE_TRY(request.echo, body["echo"].flag_or(false));

@@ -157,7 +157,7 @@ Status refuse_unsupported(const JsonField& body) {
                           "web_search_options"}) {
     const JsonField field = body[key];
     if (!is_off(field.value()))
-      return field.unsupported("no value, because this server has no such feature");
+      return field.unsupported("no value: this server does not support it");
   }
   for (const char* key : {"enable_thinking", "thinking", "verbosity"}) {
     if (!body[key].is_null())
@@ -165,7 +165,7 @@ Status refuse_unsupported(const JsonField& body) {
           "no value; chat_template_kwargs takes the variables of the chat template");
   }
   if (body["skip_special_tokens"].value() == false)
-    return body["skip_special_tokens"].unsupported("true, because texts hold no special tokens");
+    return body["skip_special_tokens"].unsupported("true: texts contain no special tokens");
   const JsonField best = body["best_of"];
   if (!best.is_null() && best.value() != 1 && best.value() != body["n"].value())
     return best.unsupported("the value of n");
@@ -182,7 +182,8 @@ Result<std::string> read_format(const JsonField& body, const std::string& text,
   if (!has_schema && format["type"].value() != "json_object")
     return format["type"].unsupported("text, json_object or json_schema");
   if (!model.grammars) return format.unsupported("the type text: " + model.no_grammars);
-  if (body["ignore_eos"].value() == true) return body["ignore_eos"].bad("false with a format");
+  if (body["ignore_eos"].value() == true)
+    return body["ignore_eos"].bad("false with response_format");
   if (!body["tools"].value().empty() && body["tool_choice"].value() != "none")
     return format.unsupported("a request without tools");
   if (!has_schema) return std::string(R"({"type":"object"})");
@@ -263,7 +264,7 @@ Status add_jobs(const JsonField& body, const ServedModel& model, const Job& fiel
                      max_tokens ? str(", the new tokens are ", *max_tokens) : std::string()));
   }
   if (request.jobs.size() + request.choices > 1024)
-    return body[place].bad("at most 1024 texts together");
+    return body[place].bad("at most 1024 choices in total");
   for (int64_t choice = 0; choice < request.choices; ++choice) {
     Job job = fields;
     job.prompt = prompt;

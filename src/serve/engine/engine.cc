@@ -91,7 +91,7 @@ void Engine::change(Change change, std::function<void(const Status&)> done) {
   std::unique_lock lock(mutex_);
   if (stopped_) {
     const Error reason =
-        failure_.value_or(Error{ErrorKind::kCancelled, "", "change", "", "the server ends"});
+        failure_.value_or(Error{ErrorKind::kCancelled, "", "change", "", "the server is stopping"});
     lock.unlock();
     return done(reason);
   }
@@ -118,8 +118,8 @@ void Engine::reload(std::string folder, std::function<void(const Status&)> done)
 void Engine::rebalance(Rebalancing::Done done) {
   std::unique_lock lock(mutex_);
   if (stopped_) {
-    const Error reason =
-        failure_.value_or(Error{ErrorKind::kCancelled, "", "rebalance", "", "the server ends"});
+    const Error reason = failure_.value_or(
+        Error{ErrorKind::kCancelled, "", "rebalance", "", "the server is stopping"});
     lock.unlock();
     return done(reason);
   }
@@ -172,14 +172,14 @@ void Engine::refuse_unfinished() {
     change_requests_.clear();
     rebalances.swap(rebalances_);
   }
-  const Error reason =
-      leader_.lost().value_or(Error{ErrorKind::kCancelled, "", "rebalance", "", "the server ends"});
+  const Error reason = leader_.lost().value_or(
+      Error{ErrorKind::kCancelled, "", "rebalance", "", "the server is stopping"});
   rebalancing_.end(reason);
   for (const Rebalancing::Done& done : rebalances) done(reason);
   for (const Submitted& each : late) each.job.sink(last_event());
   for (const ChangeRequest& request : changes_) {
-    request.done(
-        leader_.lost().value_or(Error{ErrorKind::kCancelled, "", "change", "", "the server ends"}));
+    request.done(leader_.lost().value_or(
+        Error{ErrorKind::kCancelled, "", "change", "", "the server is stopping"}));
   }
 }
 

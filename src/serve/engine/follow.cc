@@ -186,7 +186,8 @@ class Follower {
 
   static Status whole(const OrderReader& message, bool known = true) {
     if (known && message.is_whole()) return {};
-    return Error{ErrorKind::kIo, "", "rank 0", "orders that this rank knows", "one is another"};
+    return Error{ErrorKind::kIo, "", "rank 0", "the same build on all ranks",
+                 "it sent an order that this build does not know"};
   }
 
   Model& model_;

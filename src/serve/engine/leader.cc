@@ -189,8 +189,8 @@ Status Leader::compared(Status outcome) {
   }
   for (size_t r = 0; r < failed.size(); ++r) {
     if (failed[r] == mine) continue;
-    lost_ = Error{ErrorKind::kIo, "", str("rank ", r), "to fail where rank 0 fails",
-                  "it went on; rank 0: " + outcome.error().to_string()};
+    lost_ = Error{ErrorKind::kIo, "", str("rank ", r), "the same outcome as on rank 0",
+                  "it succeeded; rank 0: " + outcome.error().to_string()};
     return *lost_;
   }
   return outcome;

@@ -146,7 +146,7 @@ void Ffi::release(const TVMFFIAny& owned) const {
 Error Ffi::raised() const {
   TVMFFIObjectHandle error = nullptr;
   take_error_(&error);
-  std::string fact = "it does not say why";
+  std::string fact = "the engine gave no reason";
   if (error != nullptr) {
     const TVMFFIByteArray& message = TVMFFIErrorGetCellPtr(error)->message;
     fact.assign(message.data, message.size);
@@ -158,7 +158,7 @@ Error Ffi::raised() const {
     if (end != fact.npos) fact.erase(0, end + 2);
   }
   while (!fact.empty() && fact.back() == '\n') fact.pop_back();
-  return {ErrorKind::kUnsupported, "", "", "xgrammar as this build knows it", printable(fact)};
+  return {ErrorKind::kUnsupported, "", "", "a compatible version of xgrammar", printable(fact)};
 }
 
 }  // namespace moracle::serve

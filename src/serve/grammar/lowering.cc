@@ -97,8 +97,7 @@ Status SchemaLowering::check_alone(const Subschema& schema, std::string_view key
   for (const auto& [key, value] : schema.json.items()) {
     const bool is_id = key == "$id" && &schema.json == &root_;
     if (key == keyword || key == other || is_annotation(key) || is_id) continue;
-    return wrong_schema(schema.place + "." + key,
-                        str("no keyword that restricts the text beside ", keyword),
+    return wrong_schema(schema.place + "." + key, str("no constraining keyword beside ", keyword),
                         "the grammar engine ignores it there");
   }
   return {};
@@ -130,7 +129,8 @@ Result<std::string> SchemaLowering::run() {
 }
 
 Result<SchemaJson> SchemaLowering::lower(const Subschema& schema) {
-  MORACLE_CHECK(count(num_schemas_, 1, limits_.schemas, "schemas in one another", schema.place));
+  MORACLE_CHECK(
+      count(num_schemas_, 1, limits_.schemas, "schemas with those of $ref", schema.place));
   if (schema.json == true) return SchemaJson::object();
   if (schema.json == false)
     return wrong_schema(schema.place, "a schema that accepts some value", "it is false");
@@ -205,7 +205,7 @@ Result<SchemaJson> SchemaLowering::lower_values(const Subschema& schema,
         return each.is_string() && has_type(value, each.get_ref<const std::string&>());
       });
       if (!fits)
-        return wrong_schema(given.place, "values of the type beside it", shown_in_schema(value));
+        return wrong_schema(given.place, "values of the declared type", shown_in_schema(value));
     }
   }
   return SchemaJson::object({{"enum", values}});

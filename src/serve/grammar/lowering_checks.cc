@@ -35,7 +35,7 @@ Status SchemaLowering::check_cycles() const {
     if (closes(closes, i)) {
       return wrong_schema(definitions_[i].place,
                           "a member or an item between a schema and a $ref to itself",
-                          "it refers to itself, so it accepts nothing by this way");
+                          "it refers to itself, so it accepts nothing");
     }
   }
   return {};
@@ -78,7 +78,7 @@ Status SchemaLowering::check_accepts() const {
   for (size_t i = 0; i < definitions_.size(); ++i) {
     if (!known[i]) {
       return wrong_schema(definitions_[i].place, "a schema that accepts some value",
-                          "each value would have to hold another one of itself");
+                          "every value would be infinitely nested");
     }
   }
   return {};
@@ -142,7 +142,7 @@ Status SchemaLowering::check_branches() const {
         return wrong_schema(each.place,
                             "schemas that exclude each other by type, or by a required member with "
                             "const or enum; anyOf takes others",
-                            str("a value may follow number ", j, " and number ", i));
+                            str("one value can match branches ", j, " and ", i));
       }
     }
   }

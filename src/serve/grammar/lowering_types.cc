@@ -46,7 +46,7 @@ Result<SchemaJson> SchemaLowering::lower_string(const Subschema& schema) {
     MORACLE_TRY(const int64_t min, read_count(schema, "minLength", 0));
     MORACLE_TRY(const int64_t max, read_count(schema, "maxLength", -1));
     if (max >= 0 && max < min)
-      return wrong_schema(schema.place, "maxLength from minLength on", str("it is ", max));
+      return wrong_schema(schema.place, "maxLength of at least minLength", str("it is ", max));
     if (min == 0 && max < 0) return lowered;
     pattern = length_pattern(min, max);
   } else {
@@ -70,7 +70,7 @@ Result<SchemaJson> SchemaLowering::lower_number(const Subschema& schema, bool is
       return wrong_schema(given.place, "a number from -2^53 to 2^53", shown_in_schema(given.json));
     }
     if (std::round(value * kDigits) / kDigits != value) {
-      return wrong_schema(given.place, "a number with at most 6 digits behind the point",
+      return wrong_schema(given.place, "a number with at most 6 digits after the decimal point",
                           shown_in_schema(given.json));
     }
     const bool is_lower = std::string_view(key).ends_with("inimum");
@@ -133,7 +133,7 @@ Result<SchemaJson> SchemaLowering::lower_array(const Subschema& schema) {
   MORACLE_TRY(const int64_t min, read_count(schema, "minItems", 0));
   MORACLE_TRY(const int64_t max, read_count(schema, "maxItems", -1));
   if (max >= 0 && max < min)
-    return wrong_schema(schema.place, "maxItems from minItems on", str("it is ", max));
+    return wrong_schema(schema.place, "maxItems of at least minItems", str("it is ", max));
   size_t num_first = 0;
   if (schema.json.contains("prefixItems")) {
     const Subschema given = schema.member("prefixItems");

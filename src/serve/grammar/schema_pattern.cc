@@ -125,7 +125,7 @@ class PatternParser {
   }
 
   Result<PatternNode> group(bool at_start) {
-    if (++depth_ > kMaxGroups) return wrong(str("at most ", kMaxGroups, " groups in one another"));
+    if (++depth_ > kMaxGroups) return wrong(str("at most ", kMaxGroups, " nested groups"));
     take("(");
     if (rest_.starts_with("?<") && !rest_.starts_with("?<=") && !rest_.starts_with("?<!"))
       rest_.remove_prefix(std::min(rest_.size(), rest_.find('>') + 1));
@@ -285,8 +285,8 @@ Result<SchemaPattern> lower_pattern(const std::string& pattern) {
   }
   MORACLE_TRY(PatternNode whole, PatternParser(pattern).parse());
   if (whole.text) return SchemaPattern{*std::move(whole.text), whole.num_positions};
-  return Error{ErrorKind::kInvalidArgument, "", "",
-               "a text that JSON holds without escapes to match", "none does"};
+  return Error{ErrorKind::kInvalidArgument, "", "", "a match that JSON can hold without escapes",
+               "there is none"};
 }
 
 SchemaPattern length_pattern(int64_t min, int64_t max) {

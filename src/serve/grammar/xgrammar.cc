@@ -49,8 +49,8 @@ class XgrammarMatcher : public GrammarMatcher {
     MORACLE_TRY(const FfiValue changes, functions_->ffi->call(functions_->fill, arguments));
     if (!changes.is_true()) return {};
     if (std::all_of(bits_.begin(), bits_.end(), [](int32_t word) { return word == 0; })) {
-      return Error{ErrorKind::kUnsupported, "", "",
-                   "a token that continues a text of the response_format", "the model has none"};
+      return Error{ErrorKind::kUnsupported, "", "", "a token that the response_format allows",
+                   "the model has none"};
     }
     for (size_t id = 0; id < logits.size(); ++id) {
       if (!(static_cast<uint32_t>(bits_[id / 32]) >> (id % 32) & 1))
@@ -63,7 +63,8 @@ class XgrammarMatcher : public GrammarMatcher {
     const TVMFFIAny arguments[] = {matcher_.any(), ffi_int(id), ffi_bool(false)};
     MORACLE_TRY(const FfiValue accepted, functions_->ffi->call(functions_->accept, arguments));
     if (accepted.is_true()) return {};
-    return Error{ErrorKind::kUnsupported, "", "", "a token of the grammar", "it has another"};
+    return Error{ErrorKind::kUnsupported, "", "", "a token that the grammar allows",
+                 "the sampled token is another"};
   }
 
  private:

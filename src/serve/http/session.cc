@@ -73,7 +73,7 @@ void run_handler(const HttpHandler& handler, HttpRequest&& request,
   try {
     handler.answer(std::move(request), exchange);
   } catch (const std::exception&) {  // out of memory
-    exchange->reply(refusal(500, "the request needs more memory than there is"));
+    exchange->reply(refusal(500, "the server is out of memory"));
   }
 }
 
@@ -149,7 +149,7 @@ void Session::continue_body() {
         if (failure) return self->refuse(failure);
         const auto size = static_cast<int64_t>(self->parser_->get().body().size());
         if (!self->body_bytes_->grow_to(size))
-          return self->refuse(refusal(503, "other requests have too many bytes; try again later"));
+          return self->refuse(refusal(503, "too many request bytes in flight; try again later"));
         self->parser_->is_done() ? self->handle() : self->continue_body();
       });
 }

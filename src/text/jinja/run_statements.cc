@@ -222,7 +222,7 @@ Status Interpreter::assign(const Expr& target, Value value, Scope& scope) {
     const auto* space = owner.as<Namespace*>();
     if (!space)
       return type_error(
-          str("an assignment to an attribute of '", target.name, "', which is no namespace"));
+          str("an assignment to an attribute of '", target.name, "', which is not a namespace"));
     MORACLE_CHECK(check_attribute_name(target.value.text()));
     MORACLE_CHECK(heap_.budget().create(sizeof(Value)));
     (*space)->attributes.insert_or_assign(std::string(target.value.text()), std::move(value));

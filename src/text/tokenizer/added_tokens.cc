@@ -38,7 +38,7 @@ Status AddedTokens::add(const JsonField& field, const Vocabulary& vocabulary) {
   MORACLE_TRY(token.rstrip, field["rstrip"].flag());
   MORACLE_TRY(token.normalized, field["normalized"].flag());
   MORACLE_TRY(token.special, field["special"].flag());
-  if (token.content.empty()) return field["content"].bad("a text that is not empty");
+  if (token.content.empty()) return field["content"].bad("a non-empty string");
   if (token.content.size() > kLongestContent) {
     return field["content"].unsupported(str("at most ", kLongestContent, " bytes"));
   }

@@ -154,7 +154,7 @@ Result<Vocabulary> read_ranks(const std::string& path) {
         rank == kLargestTokenId - kKimiSpecialTokens) {
       return Error{ErrorKind::kBadFile, path, str("line ", rank + 1),
                    str("a new token in base 64, a space and the rank ", rank),
-                   "it is another line"};
+                   "the line does not match"};
     }
     vocabulary.add(*bytes, static_cast<int32_t>(rank++));
   }
@@ -168,8 +168,7 @@ Result<TokenizerParts> read_tiktoken(const std::string& path, const std::string&
   const JsonField root(json, config), names = root["added_tokens_decoder"];
   if (root["tokenizer_class"].value() != "TikTokenTokenizer") {
     return root["tokenizer_class"].unsupported(
-        "TikTokenTokenizer beside a tiktoken.model, because only its expression for words is "
-        "known");
+        "TikTokenTokenizer beside a tiktoken.model, because only its pre-tokenizer is known");
   }
   MORACLE_TRY(Vocabulary vocabulary, read_ranks(path));
   Json added = Json::array();

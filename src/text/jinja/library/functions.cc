@@ -43,7 +43,7 @@ Result<std::vector<std::pair<Value, Value>>> entries_of(Heap& heap, const Argume
       MORACLE_TRY(const Values pairs, elements(heap, given));
       for (const Value& pair : pairs) {
         MORACLE_TRY(const Values parts, elements(heap, pair));
-        if (parts.size() != 2) return type_error("a dict of something else than pairs");
+        if (parts.size() != 2) return type_error("a dict from items that are not pairs");
         entries.emplace_back(parts[0], parts[1]);
       }
     }

@@ -100,7 +100,7 @@ Result<Value> round_filter(Heap&, const Value& self, const BoundArguments& argum
   }
   if (method != "ceil" && method != "floor")
     return type_error("'round' with a method other than common, ceil or floor");
-  if (!std::isfinite(number)) return type_error("'round' of a number without end");
+  if (!std::isfinite(number)) return type_error("'round' of inf or nan");
   const double scale = std::pow(10.0, static_cast<double>(precision)), scaled = number * scale;
   return Value((method == "ceil" ? std::ceil(scaled) : std::floor(scaled)) / scale);
 }

@@ -62,7 +62,7 @@ Result<Value> reverse_filter(Heap& heap, const Value& self, const BoundArguments
 
 Result<Value> items_filter(Heap& heap, const Value& self, const BoundArguments&) {
   if (self.is_undefined()) return heap.sequence(SequenceKind::kGenerator, {});
-  if (!self.mapping()) return type_error("'items' of something that is no dict");
+  if (!self.mapping()) return type_error("'items' of a value that is not a dict");
   Values items;
   for (const auto& [key, value] : self.mapping()->entries) {
     MORACLE_TRY(Value pair, heap.sequence(SequenceKind::kTuple, {key, value}));
@@ -87,10 +87,10 @@ Result<Value> sort_filter(Heap& heap, const Value& self, const BoundArguments& a
 
 Result<Value> dictsort_filter(Heap& heap, const Value& self, const BoundArguments& arguments) {
   if (self.is_undefined()) return undefined_error(self);
-  if (!self.mapping()) return type_error("'dictsort' of something that is no dict");
+  if (!self.mapping()) return type_error("'dictsort' of a value that is not a dict");
   const bool by_value = arguments.has(1) && arguments[1].text() == "value";
   if (arguments.has(1) && !by_value && arguments[1].text() != "key") {
-    return type_error("'dictsort' by something else than 'key' or 'value'");
+    return type_error("'dictsort' with 'by' other than 'key' or 'value'");
   }
   Values pairs, parts;
   for (const auto& [key, value] : self.mapping()->entries) {

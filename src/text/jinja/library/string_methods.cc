@@ -56,7 +56,7 @@ Result<Value> affix_method(Heap&, const Value& self, const BoundArguments& argum
     return type_error(str("a '", type_name(affix), "' where a str or a tuple is needed"));
   }
   for (const Value& choice : choices->items) {
-    if (!choice.is_text()) return type_error("a tuple of something else than str");
+    if (!choice.is_text()) return type_error("a tuple with items that are not str");
     if (matches(choice)) return Value(true);
   }
   return Value(false);

@@ -76,7 +76,7 @@ Result<Value> is_in(Heap& heap, const Value& self, const BoundArguments& argumen
 }
 
 Result<Value> remainder_is(Heap& heap, const Value& self, int64_t divisor, int64_t wanted) {
-  if (self.is_text()) return type_error("a number's test of a 'str'");
+  if (self.is_text()) return type_error("a numeric test of a 'str'");
   MORACLE_TRY(const Value rest, calculate(heap, "%", self, Value(divisor)));
   return Value(rest.number() && *rest.number() == static_cast<double>(wanted));
 }

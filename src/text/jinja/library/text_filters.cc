@@ -45,7 +45,7 @@ Result<Value> title_filter(Heap& heap, const Value& self, const BoundArguments&)
     const CodePoint c = code_point(input.text, at);
     const std::string_view bytes = std::string_view(input.text).substr(at, c.bytes);
     const auto changed = change_case(bytes, starts ? Case::kUpper : Case::kLower);
-    if (!changed) return unsupported("a change of case of a character that becomes several");
+    if (!changed) return unsupported("a case mapping of one character to several");
     out += *changed;
     starts = is_space(c.value) || std::string_view("-({[<").find(bytes) != std::string_view::npos;
     at += c.bytes;

@@ -106,7 +106,7 @@ Result<StmtPtr> Parser::statement() {
   }
   for (std::string_view end : {"elif", "else", "endif", "endfor", "endset", "endmacro", "endcall",
                                "endfilter", "endwith", "endgeneration", "endraw"}) {
-    if (name == end) return syntax_error(line, str("'{% ", name, " %}' without its beginning"));
+    if (name == end) return syntax_error(line, str("'{% ", name, " %}' without its opening tag"));
   }
   return unsupported_error(line, str("'{% ", name, " %}'"));
 }
@@ -218,7 +218,8 @@ Result<StmtPtr> Parser::call_statement() {
     MORACLE_TRY(node.parameters, signature());
   }
   MORACLE_TRY(ExprPtr called, expression());
-  if (called->kind != ExprKind::kCall) return syntax_error(node.line, "'{% call %}' of no call");
+  if (called->kind != ExprKind::kCall)
+    return syntax_error(node.line, "'{% call %}' without a call");
   node.exprs.push_back(std::move(called));
   MORACLE_TRY(node.body, macro_body("endcall", node.extras));
   return done(std::move(node));
@@ -252,7 +253,7 @@ Result<ExprPtr> Parser::target(bool namespaces, bool before_in) {
     if (part->kind == ExprKind::kTuple) {
       for (const ExprPtr& item : part->items) open.push_back(item.get());
     } else if (part->kind != ExprKind::kName && part->kind != ExprKind::kNamespaceAttribute) {
-      return syntax_error(part->line, "an assignment to something that is no name");
+      return syntax_error(part->line, "an assignment to a target that is not a name");
     }
   }
   return target;

@@ -10,7 +10,7 @@ namespace moracle::jinja {
 namespace {
 
 Error needs_case_tables() {
-  return unsupported("a change of case of a character that becomes several");
+  return unsupported("a case mapping of one character to several");
 }
 
 // Splits at runs of white space.

@@ -81,7 +81,7 @@ Status Bpe::read_merges(const JsonField& field) {
     const auto right = vocabulary_.id(parts->second);
     const auto merged = vocabulary_.id(parts->first + parts->second);
     if (!left || !right || !merged)
-      return entry().bad("parts and a result that are in the vocabulary");
+      return entry().bad("a pair whose tokens and result are in the vocabulary");
     merges_[pair(*left, *right)] = {rank++, *merged};  // the last of two equal merges wins
   }
   return {};
