@@ -52,7 +52,7 @@ Result<Adapters::Place> Adapters::place_of(const std::string& path) const {
   if (folder_.empty())
     return wrong_adapter("lora_path", "a server with --adapter-folder", "this one has none");
   if (path.find('\0') != std::string::npos || path.empty())
-    return wrong_adapter("lora_path", "a folder's name", "it is another text");
+    return wrong_adapter("lora_path", "the name of a folder", "it is empty or has a NUL byte");
   std::error_code failure;
   const fs::path root = fs::canonical(folder_, failure);
   const fs::path asked = failure ? fs::path() : fs::canonical(root / path, failure);

@@ -148,7 +148,7 @@ Result<SchemaJson> SchemaLowering::lower_ref(const Subschema& schema) {
   MORACLE_CHECK(check_alone(schema, "$ref"));
   const Subschema given = schema.member("$ref");
   if (!given.json.is_string())
-    return wrong_schema(given.place, "a text", shown_in_schema(given.json));
+    return wrong_schema(given.place, "a string", shown_in_schema(given.json));
   MORACLE_TRY(const size_t index, define(given.json.get_ref<const std::string&>(), given.place));
   if (schema.is_direct) definitions_[current_].direct.push_back(index);
   return SchemaJson::object({{"$ref", index == 0 ? "#" : "#/$defs/" + std::to_string(index)}});
