@@ -1,5 +1,5 @@
-// moracle bench --parallel without a model: layers whose tokens travel between ranks, and what
-// travels by itself (--exchange-bytes).
+// moracle bench --parallel without a model: layers with an exchange between ranks, or the exchange
+// alone (--exchange-bytes).
 #include <algorithm>
 #include <iomanip>
 #include <iostream>
@@ -56,7 +56,7 @@ std::string describe(const std::vector<RowTimes>& rows) {
   return out.str();
 }
 
-// The requested row, or every row that serves.
+// The requested exchange, or every one that serves.
 std::vector<std::string> names_of(const RankArguments& ranks, const Group& group,
                                   const Device& device) {
   if (ranks.exchange != "auto") return {ranks.exchange};
@@ -69,7 +69,7 @@ std::vector<std::string> names_of(const RankArguments& ranks, const Group& group
   return names;
 }
 
-// One scheme of one shape.
+// Times of one shape in one scheme.
 struct LayerTimes {
   std::string shape, scheme, backend;
   std::vector<bench::DispatchedTime> times;

@@ -1,4 +1,4 @@
-#include "serve/api/browsers.h"
+#include "serve/api/origin_policy.h"
 
 #include <arpa/inet.h>
 #include <strings.h>
@@ -8,7 +8,7 @@
 namespace moracle::serve {
 namespace {
 
-// "[::1]:8000" as "::1", "a.example:8000" as "a.example".
+// Strips port and brackets: "[::1]:8000" becomes "::1".
 std::string name_of(std::string_view host) {
   if (host.starts_with('[')) return std::string(host.substr(1, host.find(']') - 1));
   return std::string(host.substr(0, host.find(':')));
@@ -43,13 +43,13 @@ Status check_origin(const std::string& origin) {
                "the origin of a page, such as https://a.example:8000", "it is " + quote(origin)};
 }
 
-Browsers::Browsers(std::string listens_on, std::string allowed_origin)
+OriginPolicy::OriginPolicy(std::string listens_on, std::string allowed_origin)
     : listens_on_(std::move(listens_on)),
       allowed_origin_(std::move(allowed_origin)),
       on_loopback_(is_loopback(listens_on_)) {}
 
-// No other page has this name.
-bool Browsers::knows(std::string_view host) const {
+// No foreign page can have this name.
+bool OriginPolicy::knows(std::string_view host) const {
   const std::string name = name_of(host);
   for (const std::string& own : {listens_on_, std::string("localhost"), std::string("127.0.0.1"),
                                  std::string("::1"), name_of(without_scheme(allowed_origin_))}) {
@@ -58,12 +58,12 @@ bool Browsers::knows(std::string_view host) const {
   return !on_loopback_ && is_address(name);
 }
 
-// Browsers always send a Host that is not empty.
-bool Browsers::may_use(std::string_view host) const {
+// Accept a missing Host: browsers always send one.
+bool OriginPolicy::may_use(std::string_view host) const {
   return host.empty() || !on_loopback_ || knows(host);
 }
 
-bool Browsers::may_send(std::string_view origin, std::string_view host) const {
+bool OriginPolicy::may_send(std::string_view origin, std::string_view host) const {
   if (origin.empty() || origin == allowed_origin_) return true;
   return knows(host) && without_scheme(origin) == host;
 }

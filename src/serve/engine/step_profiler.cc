@@ -1,4 +1,4 @@
-#include "serve/engine/part_times.h"
+#include "serve/engine/step_profiler.h"
 
 #include <set>
 
@@ -7,7 +7,7 @@
 
 namespace moracle::serve {
 
-void PartTimes::watch(Model& model) {
+void StepProfiler::watch(Model& model) {
   labels_.clear();
   timeline_.reset();
   model_ = &model;
@@ -16,18 +16,18 @@ void PartTimes::watch(Model& model) {
     ModelAccess::state(model).observer.on_part = [this](StepPart part) { end(name(part)); };
 }
 
-void PartTimes::unwatch(Model& model) {
+void StepProfiler::unwatch(Model& model) {
   ModelAccess::state(model).observer.on_part = {};
 }
 
-void PartTimes::end(std::string_view part) {
+void StepProfiler::end(std::string_view part) {
   const Clock::time_point now = Clock::now();
   seconds_[labels_of(part)] += std::chrono::duration<double>(now - last_).count();
   last_ = now;
 }
 
-void PartTimes::begin_step() {
-  // The middle of each period: the first steps of a server are not typical.
+void StepProfiler::begin_step() {
+  // Sample in the middle of each period: a server's first steps are not typical.
   is_sampled_ = !is_cpu_ && ++num_steps_ % kSampled == kSampled / 2;
   if (!is_sampled_) return;
   if (!timeline_) {
@@ -40,28 +40,28 @@ void PartTimes::begin_step() {
     ModelAccess::state(*model_).observer.on_part = [this](StepPart part) { mark(name(part)); };
 }
 
-void PartTimes::mark(std::string_view part) {
+void StepProfiler::mark(std::string_view part) {
   if (timeline_->mark()) marked_.emplace_back(part);
 }
 
-void PartTimes::end_on_device(std::string_view part) {
+void StepProfiler::end_on_device(std::string_view part) {
   if (is_cpu_) return end(part);
   if (is_sampled_) mark(part);
-  start();  // the host waited for the device
+  start();  // exclude the wait for the device
 }
 
-void PartTimes::end_step() {
+void StepProfiler::end_step() {
   if (!std::exchange(is_sampled_, false)) return;
   ModelAccess::state(*model_).observer.on_part = {};
   const auto us = timeline_->take();
-  if (!us || us->size() != marked_.size()) return;  // the device reports the error to the next step
+  if (!us || us->size() != marked_.size()) return;  // the next step reports the error
   for (size_t i = 0; i < marked_.size(); ++i)
     seconds_[labels_of(marked_[i])] += (*us)[i] * 1e-6 * kSampled;
 }
 
-// Parts without a choice of backends, such as norms, run on the device itself. Scheduling,
-// enqueueing and answers run on the host.
-const std::string& PartTimes::labels_of(std::string_view part) {
+// Parts that no backend serves, such as norms, count for the device. Scheduling, enqueueing and
+// answers count for the host.
+const std::string& StepProfiler::labels_of(std::string_view part) {
   const auto known = labels_.find(part);
   if (known != labels_.end()) return known->second;
   const std::string_view chosen = part == "attention linears" ? "attention" : part;

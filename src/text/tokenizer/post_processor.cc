@@ -1,4 +1,4 @@
-#include "text/tokenizer/special_tokens_around.h"
+#include "text/tokenizer/post_processor.h"
 
 #include <limits>
 
@@ -6,12 +6,12 @@
 #include "base/try.h"
 
 namespace moracle {
-namespace special_tokens_around {
+namespace post_processor {
 namespace {
 
 constexpr int kDeepest = 8;
 
-// Appends the ids of a special token that a template names.
+// Appends the ids of a template's special token.
 Status add_ids(const JsonField& token, const TokenTable& tokens, std::vector<int32_t>& ids) {
   MORACLE_TRY(const auto items, token["ids"].items());
   for (const JsonField& item : items) {
@@ -22,16 +22,16 @@ Status add_ids(const JsonField& token, const TokenTable& tokens, std::vector<int
   return {};
 }
 
-// A template lists special tokens and sequences; a single text is sequence A.
-Result<SpecialTokensAround> parse_template(const JsonField& field, const TokenTable& tokens) {
+// A template lists special tokens and input sequences. The text is sequence A.
+Result<PostProcessor> parse_template(const JsonField& field, const TokenTable& tokens) {
   MORACLE_TRY(const auto pieces, field["single"].items());
-  SpecialTokensAround around;
+  PostProcessor processor;
   bool text_seen = false;
   for (const JsonField& piece : pieces) {
     if (piece.contains("SpecialToken")) {
       MORACLE_TRY(const std::string name, piece["SpecialToken"]["id"].text());
-      MORACLE_CHECK(
-          add_ids(field["special_tokens"][name], tokens, text_seen ? around.after : around.before));
+      MORACLE_CHECK(add_ids(field["special_tokens"][name], tokens,
+                            text_seen ? processor.after : processor.before));
     } else if (piece["Sequence"]["id"].value() == "A" && !text_seen) {
       text_seen = true;
     } else {
@@ -39,20 +39,19 @@ Result<SpecialTokensAround> parse_template(const JsonField& field, const TokenTa
     }
   }
   if (!text_seen) return field["single"].bad("the Sequence A");
-  return around;
+  return processor;
 }
 
-Result<SpecialTokensAround> parse_steps(const JsonField& field, const TokenTable& tokens,
-                                        int depth) {
+Result<PostProcessor> parse_steps(const JsonField& field, const TokenTable& tokens, int depth) {
   MORACLE_TRY(const std::string type, field["type"].text());
   if (type == "TemplateProcessing") return parse_template(field, tokens);
-  if (type == "ByteLevel") return SpecialTokensAround{};  // corrects positions
+  if (type == "ByteLevel") return PostProcessor{};  // changes offsets only
   if (type != "Sequence" || depth == kDeepest)
     return field["type"].unsupported("ByteLevel, TemplateProcessing or a Sequence of such");
   MORACLE_TRY(const auto items, field["processors"].items());
-  SpecialTokensAround all;
+  PostProcessor all;
   for (const JsonField& item : items) {
-    MORACLE_TRY(const SpecialTokensAround one, parse_steps(item, tokens, depth + 1));
+    MORACLE_TRY(const PostProcessor one, parse_steps(item, tokens, depth + 1));
     all.before.insert(all.before.begin(), one.before.begin(), one.before.end());
     all.after.insert(all.after.end(), one.after.begin(), one.after.end());
   }
@@ -60,12 +59,11 @@ Result<SpecialTokensAround> parse_steps(const JsonField& field, const TokenTable
 }
 
 }  // namespace
-}  // namespace special_tokens_around
+}  // namespace post_processor
 
-Result<SpecialTokensAround> SpecialTokensAround::parse(const JsonField& field,
-                                                       const TokenTable& tokens) {
-  if (field.is_null()) return SpecialTokensAround{};
-  return special_tokens_around::parse_steps(field, tokens, 0);
+Result<PostProcessor> PostProcessor::parse(const JsonField& field, const TokenTable& tokens) {
+  if (field.is_null()) return PostProcessor{};
+  return post_processor::parse_steps(field, tokens, 0);
 }
 
 }  // namespace moracle

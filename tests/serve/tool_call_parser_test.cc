@@ -1,6 +1,6 @@
-// Reads the calls that transformers rendered with each template of tests/golden/chat/tools.json,
-// and texts that only look like calls.
-#include "serve/tools/tool_reader.h"
+// Parses calls that transformers rendered with each template of tests/golden/chat/tools.json, and
+// texts that only look like calls.
+#include "serve/tools/tool_call_parser.h"
 #include "paths.h"
 
 #include <gtest/gtest.h>
@@ -11,7 +11,7 @@
 #include "serve/tools/tool_dialect.h"
 #include "support/must.h"
 
-namespace moracle::serve::tool_reader_test {
+namespace moracle::serve::tool_call_parser_test {
 namespace {
 
 using Json = nlohmann::ordered_json;
@@ -39,15 +39,15 @@ const ToolFormat& format(std::string_view name) {
   return tool_formats()[0];
 }
 
-// Reads a text in pieces of `size` bytes.
-ToolReader::Piece read(const ToolFormat& of, std::string_view text, size_t size,
-                       bool is_whole = true) {
+// Parses a text in chunks of `size` bytes.
+ToolCallParser::Delta read(const ToolFormat& of, std::string_view text, size_t size,
+                           bool is_whole = true) {
   const OfferedTools tools = offered();
-  ToolReader reader(of, tools);
-  ToolReader::Piece all;
-  const auto add = [&](ToolReader::Piece piece) {
-    all.text += piece.text;
-    for (ToolCall& call : piece.calls) all.calls.push_back(std::move(call));
+  ToolCallParser reader(of, tools);
+  ToolCallParser::Delta all;
+  const auto add = [&](ToolCallParser::Delta delta) {
+    all.text += delta.text;
+    for (ToolCall& call : delta.calls) all.calls.push_back(std::move(call));
   };
   for (size_t at = 0; at < text.size(); at += size) add(reader.push(text.substr(at, size)));
   add(reader.finish(is_whole));
@@ -55,7 +55,7 @@ ToolReader::Piece read(const ToolFormat& of, std::string_view text, size_t size,
   return all;
 }
 
-TEST(ToolDialect, IsFoundFromTheTemplate) {
+TEST(ToolDialect, IsDetectedFromTemplate) {
   const Json golden = read_golden();
   ASSERT_TRUE(golden.is_object());
   for (const auto& [name, entry] : golden["templates"].items()) {
@@ -73,7 +73,7 @@ TEST(ToolDialect, IsFoundFromTheTemplate) {
   EXPECT_TRUE(find_dialect(must(ChatTemplate::parse(prints, "prints"))).empty_content);
 }
 
-TEST(ToolReader, ReadsTheCallsOfEveryTemplateInPiecesOfAnySize) {
+TEST(ToolCallParser, ParsesCallsOfEveryTemplateForAnyChunkSize) {
   const Json golden = read_golden();
   int num_read = 0;
   for (const Json& test : golden["cases"]) {
@@ -87,40 +87,40 @@ TEST(ToolReader, ReadsTheCallsOfEveryTemplateInPiecesOfAnySize) {
     const std::string turn = whole.substr(at, whole.find("<|end|>", at) - at);
     const Json& expected = test["messages"][1]["tool_calls"];
     for (size_t size = 1; size <= turn.size(); ++size) {
-      const ToolReader::Piece piece = read(format(of), turn, size);
-      ASSERT_EQ(piece.calls.size(), 2u) << size;
-      EXPECT_EQ(piece.text, "");
+      const ToolCallParser::Delta delta = read(format(of), turn, size);
+      ASSERT_EQ(delta.calls.size(), 2u) << size;
+      EXPECT_EQ(delta.text, "");
       for (size_t i = 0; i < 2; ++i) {
         const Json& function = expected[i]["function"];
         const Json& arguments = function["arguments"];
-        EXPECT_EQ(piece.calls[i].name, function["name"].get<std::string>());
-        EXPECT_EQ(Json::parse(piece.calls[i].arguments),
+        EXPECT_EQ(delta.calls[i].name, function["name"].get<std::string>());
+        EXPECT_EQ(Json::parse(delta.calls[i].arguments),
                   arguments.is_string() ? Json::parse(arguments.get<std::string>()) : arguments);
         if (of == "kimi" || name == "mistral")
-          EXPECT_EQ(piece.calls[i].id, expected[i]["id"].get<std::string>());
+          EXPECT_EQ(delta.calls[i].id, expected[i]["id"].get<std::string>());
         else
-          EXPECT_EQ(piece.calls[i].id.size(), 9u);
+          EXPECT_EQ(delta.calls[i].id.size(), 9u);
       }
-      EXPECT_NE(piece.calls[0].id, piece.calls[1].id);
+      EXPECT_NE(delta.calls[0].id, delta.calls[1].id);
     }
     ++num_read;
   }
   EXPECT_EQ(num_read, 20);
 }
 
-TEST(ToolReader, TextAroundCallsStays) {
+TEST(ToolCallParser, KeepsTextAroundCalls) {
   const std::string text =
       " I look.\n\n<tool_call>\n{\"name\": \"now\", \"arguments\": {}}\n</tool_call>\n"
       "<tool_call>{\"name\": \"now\", \"arguments\": {\"b\": 1, \"a\": 2}}</tool_call>\nDone. ";
   for (size_t size = 1; size <= text.size(); ++size) {
-    const ToolReader::Piece piece = read(format("hermes"), text, size);
-    EXPECT_EQ(piece.text, " I look.\nDone.");
-    ASSERT_EQ(piece.calls.size(), 2u);
-    EXPECT_EQ(piece.calls[1].arguments, R"({"b":1,"a":2})");
+    const ToolCallParser::Delta delta = read(format("hermes"), text, size);
+    EXPECT_EQ(delta.text, " I look.\nDone.");
+    ASSERT_EQ(delta.calls.size(), 2u);
+    EXPECT_EQ(delta.calls[1].arguments, R"({"b":1,"a":2})");
   }
 }
 
-TEST(ToolReader, TextWithoutValidCallIsUnchanged) {
+TEST(ToolCallParser, KeepsTextWithoutValidCall) {
   const std::pair<const char*, std::string> cases[] = {
       {"hermes", " <tool_cal <tool_call </tool_call> \n"},
       {"hermes", "a <tool_call>{\"name\": \"unknown\", \"arguments\": {}}</tool_call>\n b \n"},
@@ -144,36 +144,36 @@ TEST(ToolReader, TextWithoutValidCallIsUnchanged) {
   };
   for (const auto& [name, text] : cases) {
     for (const size_t size : {size_t{1}, size_t{3}, text.size()}) {
-      const ToolReader::Piece piece = read(format(name), text, size);
-      EXPECT_EQ(piece.text, text) << name;
-      EXPECT_TRUE(piece.calls.empty()) << text;
+      const ToolCallParser::Delta delta = read(format(name), text, size);
+      EXPECT_EQ(delta.text, text) << name;
+      EXPECT_TRUE(delta.calls.empty()) << text;
     }
   }
 }
 
-TEST(ToolReader, BlockWithoutEndCountsIfTheModelEndedTheText) {
+TEST(ToolCallParser, AcceptsUnclosedBlockOnlyAtEndOfAnswer) {
   const std::string text = "<tool_call>{\"name\": \"now\", \"arguments\": {}}";
   EXPECT_EQ(read(format("hermes"), text, 4, true).calls.size(), 1u);
-  const ToolReader::Piece cut = read(format("hermes"), text, 4, false);
+  const ToolCallParser::Delta cut = read(format("hermes"), text, 4, false);
   EXPECT_TRUE(cut.calls.empty());
   EXPECT_EQ(cut.text, text);
 }
 
-TEST(ToolReader, SchemaTellsStringsFromOtherTypes) {
-  const ToolReader::Piece piece =
+TEST(ToolCallParser, SchemaDeterminesArgumentTypes) {
+  const ToolCallParser::Delta delta =
       read(format("qwen-coder"),
            "<tool_call>\n<function=get_weather>\n<parameter=town>\n5\n</parameter>\n"
            "<parameter=days>\n5\n</parameter>\n<parameter=other>\nfive\n</parameter>\n"
            "</function>\n</tool_call>",
            7);
-  ASSERT_EQ(piece.calls.size(), 1u);
-  EXPECT_EQ(piece.calls[0].arguments, R"({"town":"5","days":5,"other":"five"})");
+  ASSERT_EQ(delta.calls.size(), 1u);
+  EXPECT_EQ(delta.calls[0].arguments, R"({"town":"5","days":5,"other":"five"})");
 }
 
-TEST(ToolReader, LongBlocksTakeLinearTime) {
+TEST(ToolCallParser, LongBlocksTakeLinearTime) {
   const std::string text = "<tool_call>" + std::string(2'000'000, 'a');
   EXPECT_EQ(read(format("hermes"), text, 2, false).text, text);
 }
 
 }  // namespace
-}  // namespace moracle::serve::tool_reader_test
+}  // namespace moracle::serve::tool_call_parser_test

@@ -1,4 +1,4 @@
-// Parts that several formats of tool calls share.
+// Shared helpers for parsing tool calls.
 #pragma once
 
 #include <nlohmann/json.hpp>
@@ -9,25 +9,25 @@
 
 namespace moracle::serve {
 
-/// Arguments keep the order in which the model wrote them.
+/// Keeps the model's argument order.
 using CallJson = nlohmann::ordered_json;
 
-/// The JSON value that makes up the whole text. Empty: see the errors of parse_ordered_json.
+/// Parses a whole text as JSON. Empty: invalid, as in parse_ordered_json.
 std::optional<CallJson> parse_json(std::string_view text);
-/// Empty: not an offered tool, or no object.
+/// Makes a call. Empty: the tool is not offered, or `arguments` is not an object.
 std::optional<ToolCall> make_call(std::string id, std::string name, const CallJson& arguments,
                                   const OfferedTools& tools);
-/// Without white space at both ends.
+/// Strips white space at both ends.
 std::string_view trimmed(std::string_view text);
 
-/// Reads a text from its start.
+/// Cursor over the text of a tool call.
 class CallCursor {
  public:
   explicit CallCursor(std::string_view rest) : rest_(rest) {}
-  /// Skips white space, then `mark`. False: something else is there.
-  bool take(std::string_view mark);
-  /// The text before `mark`, which is skipped too. Empty: there is none.
-  std::optional<std::string_view> until(std::string_view mark);
+  /// Consumes white space and `tag`. False: `tag` does not follow.
+  bool take(std::string_view tag);
+  /// Consumes the text before `tag`, and `tag`. Empty: `tag` is missing.
+  std::optional<std::string_view> until(std::string_view tag);
   bool at_end() { return trimmed(rest_).empty(); }
   std::string_view rest() const { return rest_; }
   void skip(size_t bytes) { rest_.remove_prefix(bytes); }

@@ -1,4 +1,4 @@
-#include "text/jinja/library/clock_text.h"
+#include "text/jinja/library/format_time.h"
 
 #include <utility>
 
@@ -75,7 +75,7 @@ std::tm local_time_now() {
   return local;
 }
 
-Result<std::string> clock_text(std::string_view format, const std::tm& time) {
+Result<std::string> format_time(std::string_view format, const std::tm& time) {
   std::string out;
   for (size_t i = 0; i < format.size(); ++i) {
     if (format[i] != '%') {
@@ -92,7 +92,7 @@ Result<std::string> clock_text(std::string_view format, const std::tm& time) {
       if (letter == name && !bare) expanded = meaning;
     }
     if (!expanded.empty()) {
-      MORACLE_TRY(const std::string part, clock_text(expanded, time));
+      MORACLE_TRY(const std::string part, format_time(expanded, time));
       out += part;
     } else {
       MORACLE_TRY(const std::string part, directive(letter, bare, time));

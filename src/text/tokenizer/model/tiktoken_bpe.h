@@ -1,5 +1,5 @@
-// Byte-pair encoding by rank, as tiktoken has it: two neighbours merge if their bytes are a token,
-// the token with the lowest id first. No list of merges is needed.
+// tiktoken's BPE: adjacent symbols merge if their bytes form a token, lowest token id first. It
+// needs no merge list.
 #pragma once
 
 #include <cstdint>
@@ -12,18 +12,17 @@
 
 namespace moracle {
 
-/// Immutable. The texts of its vocabulary are bytes, not characters.
-class RankBpe {
+/// Immutable. The vocabulary holds bytes, not characters.
+class TiktokenBpe {
  public:
-  /// The ids of the vocabulary are the ranks. Errors (kBadFile, without file): a byte without a
-  /// token.
-  static Result<RankBpe> make(Vocabulary vocabulary);
+  /// Token ids serve as merge ranks. Errors (kBadFile, without file): a byte without a token.
+  static Result<TiktokenBpe> make(Vocabulary vocabulary);
 
   struct Candidate;
   struct Scratch;
 
-  /// Appends the ids of one word. Takes O(n log n) for n bytes. Errors: kInvalidArgument above 2^31
-  /// - 1 bytes; kCancelled.
+  /// Encodes one word in O(n log n) time for n bytes. Errors: kInvalidArgument above 2^31 - 1
+  /// bytes; kCancelled.
   Status encode(std::string_view word, EncodeProgress& progress, Scratch& scratch,
                 std::vector<int32_t>& ids) const;
 
@@ -36,16 +35,16 @@ class RankBpe {
   size_t longest_ = 0;  ///< bytes of the longest token
 };
 
-/// A pair that was mergeable when it was pushed; void if its place holds other bytes now.
-struct RankBpe::Candidate {
+/// A pair that could merge when it was pushed. Stale if its position holds other bytes now.
+struct TiktokenBpe::Candidate {
   int32_t merged;  ///< id
   int32_t at;
-  int32_t end;  ///< of the right part
+  int32_t end;  ///< end of the right symbol
 };
 
-struct RankBpe::Scratch {
-  /// A token of the word so far, by the byte at which it begins. One that was merged into its left
-  /// neighbour has id -1.
+struct TiktokenBpe::Scratch {
+  /// One symbol of the word, indexed by its first byte. A symbol merged into its left neighbour has
+  /// id -1.
   struct Symbol {
     int32_t id;
     int32_t end;       ///< also the next symbol's index

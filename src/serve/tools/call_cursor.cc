@@ -1,4 +1,4 @@
-#include "serve/tools/call_parts.h"
+#include "serve/tools/call_cursor.h"
 
 #include "base/json/ordered_json.h"
 
@@ -28,18 +28,18 @@ std::string_view trimmed(std::string_view text) {
   return text.substr(begin, text.find_last_not_of(kSpace) + 1 - begin);
 }
 
-bool CallCursor::take(std::string_view mark) {
+bool CallCursor::take(std::string_view tag) {
   const size_t begin = rest_.find_first_not_of(kSpace);
-  if (begin == rest_.npos || !rest_.substr(begin).starts_with(mark)) return false;
-  rest_.remove_prefix(begin + mark.size());
+  if (begin == rest_.npos || !rest_.substr(begin).starts_with(tag)) return false;
+  rest_.remove_prefix(begin + tag.size());
   return true;
 }
 
-std::optional<std::string_view> CallCursor::until(std::string_view mark) {
-  const size_t end = rest_.find(mark);
+std::optional<std::string_view> CallCursor::until(std::string_view tag) {
+  const size_t end = rest_.find(tag);
   if (end == rest_.npos) return {};
   const std::string_view text = rest_.substr(0, end);
-  rest_.remove_prefix(end + mark.size());
+  rest_.remove_prefix(end + tag.size());
   return text;
 }
 

@@ -1,4 +1,4 @@
-#include "serve/engine/homes.h"
+#include "serve/engine/sequence_ranks.h"
 
 #include <algorithm>
 #include <cstring>
@@ -9,17 +9,17 @@
 
 namespace moracle::serve {
 
-bool has_homes(Model& model) {
+bool spreads_sequences(Model& model) {
   return ModelAccess::state(model).dispatch != nullptr;
 }
 
-Homes::Homes(Model& model)
+SequenceRanks::SequenceRanks(Model& model)
     : model_(model),
       group_(*model.group()),
       num_sequences_(static_cast<size_t>(model.group()->size())) {}
 
-bool Homes::start(SequenceId id) {
-  const auto [at, is_new] = homes_.try_emplace(id, 0);
+bool SequenceRanks::start(SequenceId id) {
+  const auto [at, is_new] = owners_.try_emplace(id, 0);
   if (is_new) {
     const auto least = std::min_element(num_sequences_.begin(), num_sequences_.end());
     at->second = least - num_sequences_.begin();
@@ -28,28 +28,28 @@ bool Homes::start(SequenceId id) {
   return at->second == group_.rank();
 }
 
-void Homes::drop(SequenceId id) {
-  const auto at = homes_.find(id);
-  if (at == homes_.end()) return;
+void SequenceRanks::drop(SequenceId id) {
+  const auto at = owners_.find(id);
+  if (at == owners_.end()) return;
   --num_sequences_[at->second];
-  homes_.erase(at);
+  owners_.erase(at);
 }
 
-std::vector<SequenceStep> Homes::own(std::span<const SequenceStep> steps) {
+std::vector<SequenceStep> SequenceRanks::own(std::span<const SequenceStep> steps) {
   std::vector<SequenceStep> own;
   std::vector<int64_t> num_rows(num_sequences_.size());
   rows_.clear();
   for (const SequenceStep& step : steps) {
-    const auto at = homes_.find(step.id);
-    // Unknown ids are rank 0's to report.
-    const int64_t home = at == homes_.end() ? 0 : at->second;
-    if (home == group_.rank()) own.push_back(step);
-    for (size_t i = 0; i < step.tokens.size(); ++i) rows_.push_back({home, num_rows[home]++});
+    const auto at = owners_.find(step.id);
+    // Rank 0 reports unknown ids.
+    const int64_t owner = at == owners_.end() ? 0 : at->second;
+    if (owner == group_.rank()) own.push_back(step);
+    for (size_t i = 0; i < step.tokens.size(); ++i) rows_.push_back({owner, num_rows[owner]++});
   }
   return own;
 }
 
-Status Homes::collect(int64_t first, int64_t count, std::vector<float>& to) {
+Status SequenceRanks::collect(int64_t first, int64_t count, std::vector<float>& to) {
   if (first < 0 || count < 0 || first + count > static_cast<int64_t>(rows_.size())) {
     return Error{ErrorKind::kInvalidArgument, "", "logits",
                  str("rows of the last step, which has ", rows_.size()),

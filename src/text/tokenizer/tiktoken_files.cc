@@ -1,4 +1,4 @@
-#include "text/tokenizer/rank_files.h"
+#include "text/tokenizer/tiktoken_files.h"
 
 #include <nlohmann/json.hpp>
 #include <utility>
@@ -14,14 +14,14 @@ namespace {
 
 using Json = nlohmann::json;
 
-/// An entry as in the "added_tokens" of a tokenizer.json.
+/// Returns an entry of "added_tokens" in tokenizer.json's format.
 Json added_token(int64_t id, std::string content, bool special) {
   return {
       {"id", id},        {"content", std::move(content)}, {"special", special}, {"lstrip", false},
       {"rstrip", false}, {"single_word", false},          {"normalized", false}};
 }
 
-/// A tokenizer without a normalizer, whose tokens are bytes.
+/// Builds a byte-based tokenizer without a normalizer.
 Result<TokenizerParts> assemble(Vocabulary vocabulary, const std::string& pattern,
                                 const Json& added_tokens, const std::string& file) {
   const Json none, split = {{"type", "Split"},
@@ -30,7 +30,7 @@ Result<TokenizerParts> assemble(Vocabulary vocabulary, const std::string& patter
                             {"invert", false}};
   MORACLE_TRY(Normalizer normalizer, Normalizer::parse(JsonField(none, file)));
   MORACLE_TRY(Pretokenizer pretokenizer, Pretokenizer::parse(JsonField(split, file)));
-  auto model = RankBpe::make(std::move(vocabulary));
+  auto model = TiktokenBpe::make(std::move(vocabulary));
   if (!model) {
     Error error = std::move(model).error();
     error.file = file;
@@ -48,7 +48,7 @@ Result<TokenizerParts> assemble(Vocabulary vocabulary, const std::string& patter
                         {}};
 }
 
-/// The special tokens of files that do not list them.
+/// Default special tokens, for files that list none.
 constexpr const char* kFirstTekkenTokens[] = {"<unk>",
                                               "<s>",
                                               "</s>",
@@ -70,7 +70,7 @@ constexpr const char* kFirstTekkenTokens[] = {"<unk>",
                                               "[/SYSTEM_PROMPT]",
                                               "[TOOL_CONTENT]"};
 
-/// The names of ids 0 to `count` - 1. Ids that the file leaves out are named by their number.
+/// Names of the special tokens 0 to `count` - 1. An unlisted id is named by its number.
 Result<std::vector<std::string>> tekken_names(const JsonField& field, int64_t count) {
   std::vector<std::string> names(static_cast<size_t>(count));
   for (int64_t id = 0; id < count; ++id) names[id] = str("<SPECIAL_", id, ">");
@@ -112,21 +112,22 @@ Result<TokenizerParts> read_tekken(const std::string& path) {
     vocabulary.add(*bytes, static_cast<int32_t>(rank + special));
   }
   Json added = Json::array();
-  SpecialTokensAround around;
+  PostProcessor post_processor;
   for (int64_t id = 0; id < special; ++id) {
     const std::string& name = names[static_cast<size_t>(id)];
-    if (name == "<s>") around.before = {static_cast<int32_t>(id)};
+    if (name == "<s>") post_processor.before = {static_cast<int32_t>(id)};
     vocabulary.add(name, static_cast<int32_t>(id));
     added.push_back(added_token(id, name, true));
   }
   MORACLE_TRY(TokenizerParts parts, assemble(std::move(vocabulary), pattern, added, path));
-  parts.around = std::move(around);
+  parts.post_processor = std::move(post_processor);
   return parts;
 }
 
 namespace {
 
-/// Kimi's words: Chinese characters apart from other letters, numbers of up to three digits.
+/// Kimi's pre-tokenizer: it splits Chinese characters from other letters, and numbers into at most
+/// three digits.
 constexpr const char* kKimiWords =
     R"([\p{Han}]+)"
     R"(|[^\r\n\p{L}\p{N}]?[\p{Lu}\p{Lt}\p{Lm}\p{Lo}\p{M}&&[^\p{Han}]]*)"
@@ -134,7 +135,7 @@ constexpr const char* kKimiWords =
     R"(|[^\r\n\p{L}\p{N}]?[\p{Lu}\p{Lt}\p{Lm}\p{Lo}\p{M}&&[^\p{Han}]]+)"
     R"([\p{Ll}\p{Lm}\p{Lo}\p{M}&&[^\p{Han}]]*(?i:'s|'t|'re|'ve|'m|'ll|'d)?)"
     R"(|\p{N}{1,3}| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+)";
-/// Ids behind the tokens of the file. Those without a name in the config are reserved.
+/// Special token ids follow the file's tokens. Ids that the config does not name are reserved.
 constexpr int64_t kKimiSpecialTokens = 258;
 
 Result<Vocabulary> read_ranks(const std::string& path) {
@@ -153,7 +154,7 @@ Result<Vocabulary> read_ranks(const std::string& path) {
         rank == kLargestTokenId - kKimiSpecialTokens) {
       return Error{ErrorKind::kBadFile, path, str("line ", rank + 1),
                    str("a new token in base 64, a space and the rank ", rank),
-                   "it is another line"};
+                   "the line does not match"};
     }
     vocabulary.add(*bytes, static_cast<int32_t>(rank++));
   }
@@ -167,8 +168,7 @@ Result<TokenizerParts> read_tiktoken(const std::string& path, const std::string&
   const JsonField root(json, config), names = root["added_tokens_decoder"];
   if (root["tokenizer_class"].value() != "TikTokenTokenizer") {
     return root["tokenizer_class"].unsupported(
-        "TikTokenTokenizer beside a tiktoken.model, because only its expression for words is "
-        "known");
+        "TikTokenTokenizer beside a tiktoken.model, because only its pre-tokenizer is known");
   }
   MORACLE_TRY(Vocabulary vocabulary, read_ranks(path));
   Json added = Json::array();

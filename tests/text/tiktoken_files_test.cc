@@ -1,5 +1,5 @@
 // Compares tokenizers from tekken.json and tiktoken.model with mistral-common and tiktoken
-// (tools/make_rank_golden.py), and tests wrong files.
+// (tools/make_tiktoken_golden.py), and tests invalid files.
 #include <gtest/gtest.h>
 
 #include <fstream>
@@ -10,7 +10,7 @@
 #include "paths.h"
 #include "support/temporary_folder.h"
 
-namespace moracle::rank_files_test {
+namespace moracle::tiktoken_files_test {
 namespace {
 
 using nlohmann::json;
@@ -31,7 +31,7 @@ void expect_ids(const Tokenizer& tokenizer, const json& cases) {
   }
 }
 
-TEST(Tekken, IdsEqualMistralCommon) {
+TEST(Tekken, IdsMatchMistralCommon) {
   const json made = golden("tekken");
   const TemporaryFolder folder;
   folder.write("tekken.json", made["file"].dump());
@@ -42,7 +42,7 @@ TEST(Tekken, IdsEqualMistralCommon) {
   EXPECT_TRUE(tokenizer->ids_without_token(424).empty());
 }
 
-TEST(Tekken, EncodingStopsInsideLongWord) {
+TEST(Tekken, CancelsInsideLongWord) {
   const TemporaryFolder folder;
   folder.write("tekken.json", golden("tekken")["file"].dump());
   const auto tokenizer = Tokenizer::open(folder.path());
@@ -54,7 +54,7 @@ TEST(Tekken, EncodingStopsInsideLongWord) {
   EXPECT_EQ(ids.error().kind, ErrorKind::kCancelled);
 }
 
-TEST(Tekken, SpecialTokensAreCutOutAndComeBeforePrompts) {
+TEST(Tekken, EncodesSpecialTokensAndPrependsBosToPrompts) {
   const json made = golden("tekken");
   const TemporaryFolder folder;
   folder.write("tekken.json", made["file"].dump());
@@ -75,7 +75,7 @@ TEST(Tekken, SpecialTokensAreCutOutAndComeBeforePrompts) {
   EXPECT_TRUE(tokenizer->encode_prompt("")->empty());
 }
 
-TEST(Tekken, WrongFilesAreRefusedByPlace) {
+TEST(Tekken, RejectsInvalidFilesByField) {
   const json good = golden("tekken")["file"];
   const TemporaryFolder folder;
   const auto refusal = [&](const char* pointer, const json& value) {
@@ -111,7 +111,7 @@ class Tiktoken : public ::testing::Test {
   const TemporaryFolder folder_;
 };
 
-TEST_F(Tiktoken, IdsEqualTiktoken) {
+TEST_F(Tiktoken, IdsMatchTiktoken) {
   const auto tokenizer = open();
   ASSERT_TRUE(tokenizer) << tokenizer.error().to_string();
   expect_ids(*tokenizer, made_["cases"]);
@@ -121,7 +121,7 @@ TEST_F(Tiktoken, IdsEqualTiktoken) {
   EXPECT_EQ(tokenizer->encode_prompt("a")->size(), 1u);
 }
 
-TEST_F(Tiktoken, OtherClassesAndLinesAreRefused) {
+TEST_F(Tiktoken, RejectsUnknownClassesAndInvalidLines) {
   made_["config"]["tokenizer_class"] = "QWenTokenizer";
   auto tokenizer = open();
   ASSERT_FALSE(tokenizer);
@@ -136,7 +136,7 @@ TEST_F(Tiktoken, OtherClassesAndLinesAreRefused) {
   }
 }
 
-TEST(TokenizerFiles, MissingFilesAreNamed) {
+TEST(TokenizerFiles, NamesMissingFiles) {
   const TemporaryFolder folder;
   const auto tokenizer = Tokenizer::open(folder.path());
   ASSERT_FALSE(tokenizer);
@@ -144,4 +144,4 @@ TEST(TokenizerFiles, MissingFilesAreNamed) {
 }
 
 }  // namespace
-}  // namespace moracle::rank_files_test
+}  // namespace moracle::tiktoken_files_test

@@ -1,5 +1,5 @@
-// Dispatched ranks as threads: each sequence is computed on its home, and rank 0 reads all logits.
-#include "serve/engine/homes.h"
+// Dispatched ranks as threads: each sequence runs on its owner, and rank 0 reads all logits.
+#include "serve/engine/sequence_ranks.h"
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
@@ -10,7 +10,7 @@
 #include "serve/served_ranks.h"
 #include "support/must.h"
 
-namespace moracle::serve::homes_test {
+namespace moracle::serve::sequence_ranks_test {
 namespace {
 
 using testing::kServedFolder;
@@ -28,7 +28,7 @@ Model load(const std::shared_ptr<Group>& group) {
   return served_model(options_of(group));
 }
 
-// The logits of each token of one sequence, by one process.
+// Logits of each token of one sequence in a single process.
 std::vector<float> logits_alone(const std::vector<int32_t>& ids) {
   Model model = load(nullptr);
   KvCache cache = must(model.make_cache(16));
@@ -40,13 +40,13 @@ std::vector<float> logits_alone(const std::vector<int32_t>& ids) {
 
 const std::vector<std::vector<int32_t>> kSequences = {{5, 6, 7}, {8}, {9, 10}, {11, 12}};
 
-TEST(Homes, RowsOfAllRanksHaveTheBitsOfOneProcess) {
+TEST(SequenceRanks, LogitsMatchOneProcessBitForBit) {
   std::vector<float> expected;
   for (const std::vector<int32_t>& ids : kSequences) {
     const std::vector<float> one = logits_alone(ids);
     expected.insert(expected.end(), one.begin(), one.end());
   }
-  for (const int64_t size : {2, 3, 6}) {  // on 6, two ranks have no sequence
+  for (const int64_t size : {2, 3, 6}) {  // with 6, two ranks have no sequence
     testing::on_ranks(size, [&](const std::shared_ptr<Group>& group) {
       Model model = load(group);
       if (group->rank() > 0) {
@@ -72,25 +72,25 @@ TEST(Homes, RowsOfAllRanksHaveTheBitsOfOneProcess) {
   }
 }
 
-TEST(Homes, SequencesGoToTheRankWithTheFewest) {
+TEST(SequenceRanks, AssignsSequencesToRankWithFewest) {
   testing::on_ranks(2, [](const std::shared_ptr<Group>& group) {
     Model model = load(group);
-    Homes homes(model);
+    SequenceRanks ranks(model);
     const bool first = group->rank() == 0;
-    EXPECT_EQ(homes.start(1), first);
-    EXPECT_EQ(homes.start(2), !first);
-    EXPECT_EQ(homes.start(3), first);
-    homes.drop(1);
-    homes.drop(3);
-    homes.drop(3);  // unknown now
-    EXPECT_EQ(homes.start(4), first);
-    EXPECT_EQ(homes.start(5), first);
-    EXPECT_EQ(homes.start(2), !first);  // keeps its home
+    EXPECT_EQ(ranks.start(1), first);
+    EXPECT_EQ(ranks.start(2), !first);
+    EXPECT_EQ(ranks.start(3), first);
+    ranks.drop(1);
+    ranks.drop(3);
+    ranks.drop(3);  // unknown id: ignored
+    EXPECT_EQ(ranks.start(4), first);
+    EXPECT_EQ(ranks.start(5), first);
+    EXPECT_EQ(ranks.start(2), !first);  // keeps its owner
     EXPECT_TRUE(model.rest());
   });
 }
 
-TEST(Homes, StepThatFailsOnOneRankEndsTheJob) {
+TEST(SequenceRanks, FailedStepOnOneRankIsFatal) {
   testing::on_ranks(2, [](const std::shared_ptr<Group>& group) {
     Model model = load(group);
     if (group->rank() > 0) {
@@ -113,4 +113,4 @@ TEST(Homes, StepThatFailsOnOneRankEndsTheJob) {
 }
 
 }  // namespace
-}  // namespace moracle::serve::homes_test
+}  // namespace moracle::serve::sequence_ranks_test

@@ -1,5 +1,5 @@
-// Formats whose arguments are texts between marks. The tool's schema tells strings from other
-// types.
+// Tool call formats with arguments between XML-like tags. The tool's schema tells strings from
+// other types.
 #pragma once
 
 #include "serve/tools/tool_format.h"

@@ -1,4 +1,4 @@
-// Ranks as threads that divide lm_head: rank 0 reads and draws from the logits of all.
+// Tensor-parallel lm_head with threads as ranks: rank 0 samples from the logits of all ranks.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
@@ -8,7 +8,7 @@
 #include "serve/served_ranks.h"
 #include "support/must.h"
 
-namespace moracle::serve::divided_output_test {
+namespace moracle::serve::vocab_parallel_test {
 namespace {
 
 using testing::kServedFolder;
@@ -22,7 +22,7 @@ ModelOptions options_of(const std::shared_ptr<Group>& group) {
   return options;
 }
 
-// What rank 0 of a job, or a process alone, reads and draws.
+// Logits and samples of rank 0, or of a single process.
 struct Read {
   std::vector<float> logits;
   std::vector<int32_t> drawn;
@@ -38,7 +38,7 @@ Read read(Model& model) {
   Read read;
   const auto logits = must(leader.logits(1, 3));
   read.logits.assign(logits.begin(), logits.end());
-  // Greedy and top-k read the largest logits, the last two all of them.
+  // Greedy and top-k sampling read only the largest logits; the last two samplers read all.
   SamplingOptions greedy, top_k{.temperature = 0.9f, .top_k = 7, .seed = 3},
       all{.temperature = 0.9f, .seed = 5}, excluded;
   int32_t best = 0;
@@ -56,7 +56,7 @@ Read read(Model& model) {
   return read;
 }
 
-TEST(ServedDividedOutput, RankZeroReadsTheBitsOfOneProcess) {
+TEST(VocabParallelServing, MatchesOneProcessBitForBit) {
   Model alone = served_model(options_of(nullptr));
   const Read expected = read(alone);
   for (const int64_t size : {2, 3}) {
@@ -72,4 +72,4 @@ TEST(ServedDividedOutput, RankZeroReadsTheBitsOfOneProcess) {
 }
 
 }  // namespace
-}  // namespace moracle::serve::divided_output_test
+}  // namespace moracle::serve::vocab_parallel_test

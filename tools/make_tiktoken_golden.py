@@ -1,9 +1,9 @@
 #!/usr/bin/env python3
-"""Writes the fixtures of tests/text/rank_files_test.cc: small files of tokens with ranks, and what mistral-common and
+"""Writes the fixtures of tests/text/tiktoken_files_test.cc: small files of tokens with ranks, and what mistral-common and
 tiktoken make of a set of texts.
 
     pip install mistral-common tiktoken
-    python3 tools/make_rank_golden.py CORPUS OUT_FOLDER
+    python3 tools/make_tiktoken_golden.py CORPUS OUT_FOLDER
 
 CORPUS is any text file; tokens are learned from its first 20 thousand characters, across the borders of words.
 """

@@ -1,4 +1,4 @@
-#include "text/tokenizer/model/rank_bpe.h"
+#include "text/tokenizer/model/tiktoken_bpe.h"
 
 #include <algorithm>
 #include <limits>
@@ -11,13 +11,13 @@ namespace moracle {
 namespace {
 
 /// Heap order: the lowest id first; among equal ids, the leftmost.
-constexpr auto kMergesLater = [](const RankBpe::Candidate& a, const RankBpe::Candidate& b) {
+constexpr auto kMergesLater = [](const TiktokenBpe::Candidate& a, const TiktokenBpe::Candidate& b) {
   return a.merged != b.merged ? a.merged > b.merged : a.at > b.at;
 };
 
 }  // namespace
 
-Result<RankBpe> RankBpe::make(Vocabulary vocabulary) {
+Result<TiktokenBpe> TiktokenBpe::make(Vocabulary vocabulary) {
   for (int byte = 0; byte < 256; ++byte) {
     const char text = static_cast<char>(byte);
     if (!vocabulary.id({&text, 1})) {
@@ -25,14 +25,14 @@ Result<RankBpe> RankBpe::make(Vocabulary vocabulary) {
                    str("byte ", byte, " has none")};
     }
   }
-  RankBpe bpe;
+  TiktokenBpe bpe;
   for (const auto& [token, id] : vocabulary) bpe.longest_ = std::max(bpe.longest_, token.size());
   bpe.vocabulary_ = std::move(vocabulary);
   return bpe;
 }
 
-/// Adds a candidate for the symbol at `at` and the next one, if their bytes are a token.
-bool RankBpe::push(std::string_view word, Scratch& scratch, int32_t at) const {
+/// Adds a merge candidate for the symbols at `at` and after it, if their bytes form a token.
+bool TiktokenBpe::push(std::string_view word, Scratch& scratch, int32_t at) const {
   const int32_t middle = scratch.symbols[static_cast<size_t>(at)].end;
   if (static_cast<size_t>(middle) == word.size()) return false;
   const int32_t end = scratch.symbols[static_cast<size_t>(middle)].end;
@@ -44,8 +44,8 @@ bool RankBpe::push(std::string_view word, Scratch& scratch, int32_t at) const {
   return true;
 }
 
-Status RankBpe::encode(std::string_view word, EncodeProgress& progress, Scratch& scratch,
-                       std::vector<int32_t>& ids) const {
+Status TiktokenBpe::encode(std::string_view word, EncodeProgress& progress, Scratch& scratch,
+                           std::vector<int32_t>& ids) const {
   if (word.size() > static_cast<size_t>(std::numeric_limits<int32_t>::max())) {
     return Error{ErrorKind::kInvalidArgument, "", "text", "words of less than 2 GiB",
                  str("it has ", word.size(), " bytes")};
