@@ -1,6 +1,6 @@
 // Paged attention. append() writes keys and values; attend() reads them. attend() runs on tensor
 // cores if they support the heads.
-#include "kernels/cuda/attention/attend.cuh"
+#include "kernels/cuda/attention/attention.cuh"
 #include "kernels/cuda/attention/pages.cuh"
 #include "kernels/cuda/elements.cuh"
 #include "kernels/cuda/keep.cuh"

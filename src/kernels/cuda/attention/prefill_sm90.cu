@@ -3,8 +3,8 @@
 // keys, token by token. One warpgroup copies queries, keys and values ahead, two multiply 64
 // queries each and take turns. Blocks are persistent. 2 x 2,048 tokens, 32 heads of 128: 128 us on
 // an H100, 540 TFLOP/s (bench/lab/h200_attention.md).
-#include "kernels/cuda/attention/prompt_load.cuh"
-#include "kernels/cuda/attention/prompt_sums.cuh"
+#include "kernels/cuda/attention/prefill_sm90_producer.cuh"
+#include "kernels/cuda/attention/prefill_sm90_consumer.cuh"
 #include "kernels/cuda/device/dependent.cuh"
 
 namespace moracle::cuda {

@@ -1,6 +1,6 @@
 // Decides whether tensor cores compute attention, and which kernels run. Sequences with few tokens
 // in a step run token by token. Sequences with many tokens run in tiles of tokens.
-#include "kernels/cuda/attention/attend_tensor.cuh"
+#include "kernels/cuda/attention/heads.cuh"
 
 namespace moracle::cuda {
 namespace {

@@ -4,7 +4,7 @@
 // the cache.
 #pragma once
 
-#include "kernels/cuda/attention/attend_tensor.cuh"
+#include "kernels/cuda/attention/heads.cuh"
 
 namespace moracle::cuda {
 

@@ -2,7 +2,7 @@
 // 64 queries of one KV head: all heads that share its keys, token by token. Each warp takes 16 of
 // these queries. The block goes through the visible positions one page at a time. It copies the
 // next page to shared memory while it multiplies the current page.
-#include "kernels/cuda/attention/attend_tensor.cuh"
+#include "kernels/cuda/attention/heads.cuh"
 
 namespace moracle::cuda {
 namespace {

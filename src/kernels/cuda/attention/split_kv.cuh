@@ -1,7 +1,7 @@
 // Splits a token's context into parts, and merges the results of the parts.
 #pragma once
 
-#include "kernels/cuda/attention/attend_heads.cuh"
+#include "kernels/cuda/attention/decode_heads.cuh"
 #include "kernels/cuda/device/dependent.cuh"
 
 namespace moracle::cuda {

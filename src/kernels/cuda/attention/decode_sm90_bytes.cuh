@@ -2,7 +2,7 @@
 // and a lane widens what it multiplies. So twice as many positions are on their way.
 #pragma once
 
-#include "kernels/cuda/attention/attend_stream.cuh"
+#include "kernels/cuda/attention/decode_sm90_tiles.cuh"
 
 namespace moracle::cuda {
 

@@ -2,8 +2,8 @@
 // block per part, whose results are merged in order (Dao et al., "Flash-Decoding", 2023). The
 // number of parts depends only on the token's view, so its bits do not depend on the batch
 // (batch-invariant).
-#include "kernels/cuda/attention/attend_heads.cuh"
-#include "kernels/cuda/attention/attend_parts.cuh"
+#include "kernels/cuda/attention/decode_heads.cuh"
+#include "kernels/cuda/attention/split_kv.cuh"
 #include "kernels/cuda/device/dependent.cuh"
 
 namespace moracle::cuda {

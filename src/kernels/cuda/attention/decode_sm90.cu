@@ -2,7 +2,7 @@
 // a token's view are shared evenly by the blocks of a cluster. Copies of pages that earlier steps
 // wrote begin before the kernel before this one is complete. The blocks merge their results through
 // distributed shared memory, each for some of the outputs, in the order of the blocks.
-#include "kernels/cuda/attention/attend_stream_bytes.cuh"
+#include "kernels/cuda/attention/decode_sm90_bytes.cuh"
 #include "kernels/cuda/device/cluster.cuh"
 #include "kernels/cuda/device/dependent.cuh"
 #include "kernels/cuda/gemm_sm90/barrier.cuh"

@@ -1,8 +1,8 @@
 // Attention of prompts on Hopper: scores, weights and sums of a warpgroup's 64 queries.
 #pragma once
 
-#include "kernels/cuda/attention/prompt_products.cuh"
-#include "kernels/cuda/attention/prompt_tiles.cuh"
+#include "kernels/cuda/attention/prefill_sm90_products.cuh"
+#include "kernels/cuda/attention/prefill_sm90_tiles.cuh"
 
 namespace moracle::cuda {
 

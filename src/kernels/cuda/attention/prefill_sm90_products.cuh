@@ -1,7 +1,7 @@
 // Attention of prompts on Hopper: turns, operands and results of a warpgroup's products.
 #pragma once
 
-#include "kernels/cuda/attention/prompt_tiles.cuh"
+#include "kernels/cuda/attention/prefill_sm90_tiles.cuh"
 #include "kernels/cuda/gemm_sm90/wgmma.cuh"
 
 namespace moracle::cuda {

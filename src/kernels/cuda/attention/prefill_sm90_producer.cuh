@@ -1,8 +1,8 @@
 // Attention of prompts on Hopper: one warpgroup copies queries, keys and values to shared memory.
 #pragma once
 
-#include "kernels/cuda/attention/prompt_pages.cuh"
-#include "kernels/cuda/attention/prompt_tiles.cuh"
+#include "kernels/cuda/attention/page_copies.cuh"
+#include "kernels/cuda/attention/prefill_sm90_tiles.cuh"
 
 namespace moracle::cuda {
 

@@ -1,8 +1,8 @@
 // Attention of prompts on Hopper: tiles of queries, and the ring of blocks of keys and values.
 #pragma once
 
-#include "kernels/cuda/attention/attend_codes.cuh"
-#include "kernels/cuda/attention/prompt_pages.cuh"
+#include "kernels/cuda/attention/page_codes.cuh"
+#include "kernels/cuda/attention/page_copies.cuh"
 
 namespace moracle::cuda {
 

@@ -5,7 +5,7 @@
 // on an H200 instead of 1,253 (bf16 1,170).
 #pragma once
 
-#include "kernels/cuda/attention/attend_tensor.cuh"
+#include "kernels/cuda/attention/heads.cuh"
 #include "kernels/cuda/gemm_sm90/barrier.cuh"
 
 namespace moracle::cuda {

@@ -2,7 +2,7 @@
 // token's view in stretches and keeps the largest score so far (Milakov and Gimelshein, "Online
 // normalizer calculation for softmax", 2018). Stretches begin where the view begins, so the bits do
 // not depend on the rest of the batch (batch-invariant).
-#include "kernels/cuda/attention/attend.cuh"
+#include "kernels/cuda/attention/attention.cuh"
 #include "kernels/cuda/attention/pages.cuh"
 #include "kernels/cuda/block.cuh"
 #include "kernels/cuda/elements.cuh"

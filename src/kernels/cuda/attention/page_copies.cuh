@@ -1,7 +1,7 @@
 // Attention of prompts on Hopper: a page of keys or values on its way to shared memory.
 #pragma once
 
-#include "kernels/cuda/attention/attend_tensor.cuh"
+#include "kernels/cuda/attention/heads.cuh"
 #include "kernels/cuda/gemm_sm90/barrier.cuh"
 
 namespace moracle::cuda {

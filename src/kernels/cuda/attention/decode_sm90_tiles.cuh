@@ -3,7 +3,7 @@
 // for another.
 #pragma once
 
-#include "kernels/cuda/attention/attend_tensor.cuh"
+#include "kernels/cuda/attention/heads.cuh"
 
 namespace moracle::cuda {
 

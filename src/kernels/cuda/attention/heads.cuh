@@ -1,7 +1,7 @@
 // Shared parts of the two tensor-core attention kernels.
 #pragma once
 
-#include "kernels/cuda/attention/attend.cuh"
+#include "kernels/cuda/attention/attention.cuh"
 #include "kernels/cuda/attention/pages.cuh"
 #include "kernels/cuda/device/launch.cuh"
 #include "kernels/cuda/tensor_core.cuh"
