@@ -150,20 +150,20 @@ TEST_F(AttendTest, LongContextHasSameBitsForAnyThreadCount) {
   for (int threads : {2, 3, 5}) EXPECT_EQ(last(threads), want) << threads;
 }
 
-// The tables that this CPU runs, with every version of attend_codes.
+// The tables that this CPU runs, with every version of attend_int8.
 std::vector<const cpu::VectorOps*> tables() {
   std::vector<const cpu::VectorOps*> all = {&cpu::kPortableVectorOps};
 #if defined(__x86_64__)
   if (cpu::has(Isa::kAvx2)) all.push_back(&cpu::kAvx2VectorOps);
   if (cpu::has(Isa::kAvx2 | Isa::kAvxVnni)) {
     static cpu::VectorOps vnni = cpu::kAvx2VectorOps;
-    vnni.isa = "avx_vnni", vnni.attend_codes = cpu::attend_codes_avx_vnni;
+    vnni.isa = "avx_vnni", vnni.attend_int8 = cpu::attend_int8_avx_vnni;
     all.push_back(&vnni);
   }
   if (cpu::has(Isa::kAvx512 | Isa::kAvx2)) all.push_back(&cpu::kAvx512VectorOps);
   if (cpu::has(Isa::kAvx512 | Isa::kAvx2 | Isa::kAvx512Vnni)) {
     static cpu::VectorOps vnni = cpu::kAvx512VectorOps;
-    vnni.isa = "avx512_vnni", vnni.attend_codes = cpu::attend_codes_avx512_vnni;
+    vnni.isa = "avx512_vnni", vnni.attend_int8 = cpu::attend_int8_avx512_vnni;
     all.push_back(&vnni);
   }
 #endif
@@ -183,7 +183,7 @@ TEST_F(AttendTest, NanInLaterTokenLeavesEarlierTokens) {
 // numbers. A score is off by at most δ = scale · u · Σ|q·k|; the rest as above, where weights are
 // rounded too.
 TEST_F(AttendTest, Bf16ProductsStayWithinRoundingOfOperands) {
-  if (cpu::vector_ops().attend_packed == nullptr) GTEST_SKIP() << "this CPU has no avx512_bf16";
+  if (cpu::vector_ops().attend_bf16 == nullptr) GTEST_SKIP() << "this CPU has no avx512_bf16";
   const std::vector<float> sinks = {0.5f, -2, 3, 1};
   for (const DType dtype : {DType::kF32, DType::kBF16, DType::kF16, DType::kF8E4M3}) {
     for (const int64_t window : {0, 100}) {
@@ -230,15 +230,15 @@ TEST_F(AttendTest, Bf16ProductsStayWithinRoundingOfOperands) {
 // Compares packed products with a double reference over operands that bf16 holds exactly.
 TEST_F(AttendTest, PackedProductsFollowFormula) {
   const cpu::VectorOps& ops = cpu::vector_ops();
-  if (ops.attend_packed == nullptr) GTEST_SKIP() << "this CPU has no avx512_bf16";
-  const int64_t dim = 96, value_dim = 80, keys = cpu::kAttendStretch;
+  if (ops.attend_bf16 == nullptr) GTEST_SKIP() << "this CPU has no avx512_bf16";
+  const int64_t dim = 96, value_dim = 80, keys = cpu::kKvBlock;
   Sequence s = sequence(keys, {1, 1, dim, value_dim, 1});
   for (auto* numbers : {&s.q, &s.k, &s.v})
     for (float& x : *numbers) x = std::round(x * 16) / 16;
   for (const int num_rows : {1, 3, 4, 7, 64, 150}) {
     SCOPED_TRACE(num_rows);
     std::vector<float> out(num_rows * value_dim, NAN),
-        room(cpu::kAttendScratch + cpu::packed_scratch(dim, value_dim) + 16);
+        room(cpu::kAttendScratch + cpu::bf16_scratch(dim, value_dim) + 16);
     std::vector<cpu::AttendRow> rows(num_rows);
     for (int r = 0; r < num_rows; ++r)
       rows[r] = {&s.q[r * dim],       r * 2, std::min<int64_t>(r * 5 + 17, keys),
@@ -249,8 +249,8 @@ TEST_F(AttendTest, PackedProductsFollowFormula) {
     args.packed_keys = reinterpret_cast<uint32_t*>(
         (reinterpret_cast<uintptr_t>(room.data() + cpu::kAttendScratch) + 63) / 64 * 64);
     args.packed_values = args.packed_keys + keys / 2 * dim;  // panels of 64 keys fill it
-    ASSERT_TRUE(ops.attend_pack(args));
-    ops.attend_packed(args);
+    ASSERT_TRUE(ops.pack_bf16(args));
+    ops.attend_bf16(args);
     for (int r = 0; r < num_rows; ++r) {
       std::vector<double> scores;
       double largest = -INFINITY, sum = 0;
@@ -281,7 +281,7 @@ TEST_F(AttendTest, PackedProductsFollowFormula) {
 }
 
 TEST_F(AttendTest, Bf16ProductsDependOnlyOnSequenceFromSixteenTokensOn) {
-  if (cpu::vector_ops().attend_packed == nullptr) GTEST_SKIP() << "this CPU has no avx512_bf16";
+  if (cpu::vector_ops().attend_bf16 == nullptr) GTEST_SKIP() << "this CPU has no avx512_bf16";
   AttentionShape shape{8, 2, 32, 32, 0.2f};
   shape.bf16_products = true;
   std::vector<Sequence> sequences;
@@ -418,7 +418,7 @@ TEST_F(AttendTest, EveryInstructionSetReadsSixteenBitCacheExactly) {
 
 // Compares every table that this CPU runs with a double reference.
 TEST_F(AttendTest, EveryInstructionSetGivesSameSoftmax) {
-  const int64_t dim = 37, value_dim = 21, keys = cpu::kAttendStretch;
+  const int64_t dim = 37, value_dim = 21, keys = cpu::kKvBlock;
   const Sequence s = sequence(keys, {1, 1, dim, value_dim, 1});
   std::vector<const cpu::VectorOps*> tables = {&cpu::kPortableVectorOps};
 #if defined(__x86_64__)
@@ -464,9 +464,9 @@ struct Codes {
   Codes(std::mt19937& random, const std::vector<float>& rows, int64_t positions, int64_t size,
         bool keys)
       : dim(size), columns(cached_columns(DType::kI8, size)) {
-    for (int64_t i = 0; i < cpu::kAttendStretch * columns; ++i)
+    for (int64_t i = 0; i < cpu::kKvBlock * columns; ++i)
       bytes.push_back(static_cast<int8_t>(random()));
-    scales.assign(cpu::kAttendStretch, NAN);
+    scales.assign(cpu::kKvBlock, NAN);
     for (int64_t i = 0; i < positions; ++i) {
       std::vector<int8_t> codes(dim);
       scales[i] = quantize_int8_token(&rows[i * dim], dim, codes.data());
@@ -501,15 +501,15 @@ TEST_F(AttendTest, EveryInstructionSetFollowsFormulaOfCodes) {
     for (const cpu::VectorOps* ops : tables()) {
       SCOPED_TRACE(str(ops->isa, ", ", dim, " columns"));
       std::vector<float> out(kRows * value_dim, NAN),
-          room(cpu::kAttendScratch + cpu::codes_scratch(dim));
+          room(cpu::kAttendScratch + cpu::int8_scratch(dim));
       cpu::AttendRow rows[kRows];
       for (int r = 0; r < kRows; ++r) {
         const int64_t end = std::min<int64_t>(positions, r * 19 + 1),
                       begin = std::min(end, int64_t{r} * 3);
         rows[r] = {&queries[r * dim], begin, end, &out[r * value_dim], 0, 0};
       }
-      ops->attend_codes({rows, kRows, keys.bytes.data(), values.bytes.data(), keys.columns,
-                         values.columns, dim, value_dim, 0, cpu::kAttendStretch, scale, room.data(),
+      ops->attend_int8({rows, kRows, keys.bytes.data(), values.bytes.data(), keys.columns,
+                         values.columns, dim, value_dim, 0, cpu::kKvBlock, scale, room.data(),
                          cpu::CacheType::kF32, keys.scales.data(), values.scales.data()});
       for (int r = 0; r < kRows; ++r) {
         if (rows[r].begin == rows[r].end) {

@@ -18,7 +18,7 @@ class CpuOps : public Ops {
   }
 
   /// One stretch per page.
-  int64_t cache_page() const override { return cpu::kAttendStretch; }
+  int64_t cache_page() const override { return cpu::kKvBlock; }
   // Adjacent keys of a head are one stream of memory, which prefetchers follow.
   bool cache_by_head() const override { return true; }
 

@@ -1,5 +1,5 @@
 // Attention on host memory. The context is split into stretches that begin at multiples of
-// kAttendStretch. A stretch's contribution to a query depends on the query and the stretch alone.
+// kKvBlock. A stretch's contribution to a query depends on the query and the stretch alone.
 // Contributions are merged in the order of positions (Milakov and Gimelshein, "Online normalizer
 // calculation for softmax", 2018; Dao et al., "Flash-Decoding", 2023). The thread that computes a
 // stretch and the rest of the batch change no bit.
@@ -18,7 +18,7 @@ namespace {
 using cpu::AttendArgs;
 using cpu::AttendRow;
 using cpu::kAttendRows;
-using cpu::kAttendStretch;
+using cpu::kKvBlock;
 using cpu::kPackedRows;
 
 // A sequence with as many tokens in a step is multiplied in bf16, if the request allows it.
@@ -39,7 +39,7 @@ struct Blocks {
   int64_t rows(int64_t s) const { return tokens(s) * heads_per_kv(); }
   // Packing keys and values for bf16 products costs as much as multiplying a few rows.
   bool may_pack() const {
-    return shape.bf16_products && !shape.batch_invariant && vector.attend_packed != nullptr &&
+    return shape.bf16_products && !shape.batch_invariant && vector.attend_bf16 != nullptr &&
            shape.cache.dtype != DType::kI8 && cpu::packs(shape.head_dim, shape.value_dim);
   }
   bool packs(int64_t s) const { return may_pack() && tokens(s) >= kPackedTokens; }
@@ -61,7 +61,7 @@ struct Blocks {
     return std::min<int64_t>(batch.most_tokens * heads_per_kv(), largest_block());
   }
   int64_t largest_block() const { return may_pack() ? packed_rows() : kAttendRows; }
-  int64_t stretches() const { return (longest() + kAttendStretch - 1) / kAttendStretch; }
+  int64_t stretches() const { return (longest() + kKvBlock - 1) / kKvBlock; }
   int64_t longest() const {
     int64_t end = 0;
     for (int64_t s = 0; s < batch.num_sequences; ++s)
@@ -79,7 +79,7 @@ struct Block {
   int64_t keys, values;                 // byte offsets in a page
   int64_t key_scales, value_scales;     // likewise
   float value_scale;                    // multiplies every value
-  bool packed;                          // multiplied by attend_packed
+  bool packed;                          // multiplied by attend_bf16
 };
 
 cpu::CacheType cache_type(DType dtype) {
@@ -116,8 +116,8 @@ void find(const Blocks& all, int64_t i, Block& block) {
     if (shape.sinks != nullptr) row.largest = shape.sinks[head], row.sum = 1;
     least = std::min(least, begin), most = std::max(most, end);
   }
-  block.first_stretch = least / kAttendStretch;
-  block.last_stretch = (most + kAttendStretch - 1) / kAttendStretch;
+  block.first_stretch = least / kKvBlock;
+  block.last_stretch = (most + kKvBlock - 1) / kKvBlock;
   block.args.rows = block.rows;
   block.args.num_rows = num_rows;
   const LayerCache& cache = shape.cache;
@@ -140,7 +140,7 @@ void find(const Blocks& all, int64_t i, Block& block) {
 // The first key of a stretch; null for a stretch that the block does not have.
 const std::byte* keys_of(const Block& block, DType cache, int64_t stretch, int64_t page) {
   if (stretch < block.first_stretch || stretch >= block.last_stretch) return nullptr;
-  const int64_t position = stretch * kAttendStretch;
+  const int64_t position = stretch * kKvBlock;
   return block.pages[position / page] + block.keys +
          position % page * cached_bytes(cache, block.args.head_dim);
 }
@@ -153,7 +153,7 @@ void search(const cpu::VectorOps& vector, DType cache, const Block& block, int64
             bool new_queries = true) {
   AttendArgs args = block.args;
   // A stretch lies in one page, and positions are relative to that page.
-  const int64_t at = stretch * kAttendStretch / page, first = at * page;
+  const int64_t at = stretch * kKvBlock / page, first = at * page;
   for (int r = 0; r < args.num_rows; ++r) {
     float* const out = parts[r].out;
     parts[r] = block.rows[r];
@@ -163,18 +163,18 @@ void search(const cpu::VectorOps& vector, DType cache, const Block& block, int64
   args.rows = parts;
   args.keys = block.pages[at] + block.keys;
   args.values = block.pages[at] + block.values;
-  args.from = stretch * kAttendStretch - first;
-  args.to = args.from + kAttendStretch;
+  args.from = stretch * kKvBlock - first;
+  args.to = args.from + kKvBlock;
   args.scratch = scratch;
   args.next_keys = next;
-  args.next_bytes = kAttendStretch * cached_bytes(cache, args.head_dim);
+  args.next_bytes = kKvBlock * cached_bytes(cache, args.head_dim);
   if (block.packed) {
     auto* packed = reinterpret_cast<uint32_t*>(scratch + cpu::kAttendScratch);
     packed += -(reinterpret_cast<uintptr_t>(packed) / sizeof *packed) % 16;
     args.packed_keys = packed;
-    args.packed_values = packed + kAttendStretch / 2 * args.head_dim;
+    args.packed_values = packed + kKvBlock / 2 * args.head_dim;
     args.new_queries = new_queries;
-    if (vector.attend_pack(args)) return vector.attend_packed(args);
+    if (vector.pack_bf16(args)) return vector.attend_bf16(args);
   }
   if (cache != DType::kI8) {
     // After a packed block that holds a value which is not finite, rows go through in parts.
@@ -187,11 +187,11 @@ void search(const cpu::VectorOps& vector, DType cache, const Block& block, int64
   }
   args.key_scales = reinterpret_cast<const float*>(block.pages[at] + block.key_scales);
   args.value_scales = reinterpret_cast<const float*>(block.pages[at] + block.value_scales);
-  vector.attend_codes(args);
+  vector.attend_int8(args);
 }
 
 void merge(const cpu::VectorOps& vector, Block& block, int64_t stretch, const AttendRow* parts) {
-  const int64_t from = stretch * kAttendStretch, to = from + kAttendStretch;
+  const int64_t from = stretch * kKvBlock, to = from + kKvBlock;
   for (int r = 0; r < block.args.num_rows; ++r) {
     AttendRow& row = block.rows[r];
     if (std::max(row.begin, from) >= std::min(row.end, to)) continue;
@@ -213,8 +213,8 @@ void finish(const cpu::VectorOps& vector, Block& block) {
 // Floats of scratch for the rows of one block.
 int64_t block_scratch(const Blocks& all) {
   const AttentionShape& shape = all.shape;
-  const int64_t codes = shape.cache.dtype == DType::kI8 ? cpu::codes_scratch(shape.head_dim) : 0;
-  const int64_t packed = all.may_pack() ? cpu::packed_scratch(shape.head_dim, shape.value_dim) : 0;
+  const int64_t codes = shape.cache.dtype == DType::kI8 ? cpu::int8_scratch(shape.head_dim) : 0;
+  const int64_t packed = all.may_pack() ? cpu::bf16_scratch(shape.head_dim, shape.value_dim) : 0;
   return cpu::kAttendScratch + codes + packed;
 }
 
@@ -236,9 +236,9 @@ float* CpuOps::attend_scratch(int thread, int64_t floats) {
 
 Status CpuOps::attend(const Matrix& q, const Batch& batch, const AttentionShape& shape,
                       const Matrix& out, std::byte*, Stream) {
-  if (batch.page % kAttendStretch != 0) {
+  if (batch.page % kKvBlock != 0) {
     return Error{ErrorKind::kInvalidArgument, "", "kv cache",
-                 str("pages of a multiple of ", kAttendStretch, " positions on cpu"),
+                 str("pages of a multiple of ", kKvBlock, " positions on cpu"),
                  str("they have ", batch.page)};
   }
   const std::lock_guard lock(attending_.mutex);

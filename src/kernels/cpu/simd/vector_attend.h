@@ -153,7 +153,7 @@ void attend_scores(const AttendArgs& args, int64_t first, int64_t last, float* s
       const int rows = static_cast<int>(least(kQueries, args.num_rows - r));
       for (int i = 0; i < rows; ++i) {
         q[i] = args.rows[r + i].query;
-        to[i] = scores + (r + i) * kAttendStretch + at;
+        to[i] = scores + (r + i) * kKvBlock + at;
       }
       if (rows == kQueries) {
         dots<kQueries>(q, keys, dim, to);
@@ -189,7 +189,7 @@ void attend_values(const AttendArgs& args, const float* scores) {
     float* out[kTileRows];
     auto alone = [&](int i, int64_t begin, int64_t end) {
       if (begin >= end) return;
-      const float* w[] = {scores + (r + i) * kAttendStretch + begin};
+      const float* w[] = {scores + (r + i) * kKvBlock + begin};
       attend_rows<1>(w, end - begin, values + (args.from + begin) * args.value_stride,
                      args.value_stride, args.value_dim, out + i, true, next_keys);
     };
@@ -199,7 +199,7 @@ void attend_values(const AttendArgs& args, const float* scores) {
       for (int64_t c = 0; c < args.value_dim; ++c) out[i][c] = 0;
       const Range one = seen(args, r + i);
       alone(i, one.begin, any ? shared.begin : one.end);
-      weights[i] = scores + (r + i) * kAttendStretch + shared.begin;
+      weights[i] = scores + (r + i) * kKvBlock + shared.begin;
     }
     if (!any) continue;
     attend_rows(rows, weights, shared.end - shared.begin,
@@ -212,7 +212,7 @@ void attend_values(const AttendArgs& args, const float* scores) {
 template <class Element>
 void attend_as(const AttendArgs& args) {
   float* const scores = args.scratch;
-  int64_t first = kAttendStretch, last = 0;
+  int64_t first = kKvBlock, last = 0;
   for (int r = 0; r < args.num_rows; ++r) {
     const Range range = seen(args, r);
     if (range.begin >= range.end) continue;
@@ -224,7 +224,7 @@ void attend_as(const AttendArgs& args) {
     AttendRow& row = args.rows[r];
     row.largest = -__builtin_inff(), row.sum = 0;
     if (range.begin >= range.end) continue;
-    const Largest found = softmax(scores + r * kAttendStretch, range.begin, range.end, args.scale);
+    const Largest found = softmax(scores + r * kKvBlock, range.begin, range.end, args.scale);
     row.largest = found.largest, row.sum = found.sum;
   }
   attend_values<Element>(args, scores);

@@ -1,8 +1,8 @@
-// VectorOps::attend_pack and attend_packed with the dot products of AVX-512 BF16.
+// VectorOps::pack_bf16 and attend_bf16 with the dot products of AVX-512 BF16.
 #if defined(__x86_64__)
 
 #if !defined(__AVX512BF16__)
-#error "attend_packed_avx512_bf16.cc needs -mavx512bf16"
+#error "attend_bf16_avx512_bf16.cc needs -mavx512bf16"
 #endif
 
 // g++ 12 warns about the deliberately undefined operands in its own avx512 headers.
@@ -11,15 +11,15 @@
 #pragma GCC diagnostic ignored "-Wuninitialized"
 #endif
 
-#include "kernels/cpu/simd/vector_attend_packed.h"
+#include "kernels/cpu/simd/vector_attend_bf16.h"
 
 namespace moracle::cpu {
 
-bool attend_pack_avx512_bf16(const AttendArgs& args) {
-  return attend_pack(args);
+bool pack_bf16_avx512_bf16(const AttendArgs& args) {
+  return pack_bf16(args);
 }
-void attend_packed_avx512_bf16(const AttendArgs& args) {
-  attend_packed(args);
+void attend_bf16_avx512_bf16(const AttendArgs& args) {
+  attend_bf16(args);
 }
 
 }  // namespace moracle::cpu

@@ -1,8 +1,8 @@
-// VectorOps::attend_codes with products of AVX-512 VNNI, which take half as many instructions.
+// VectorOps::attend_int8 with products of AVX-512 VNNI, which take half as many instructions.
 #if defined(__x86_64__)
 
 #if !defined(__AVX512VNNI__)
-#error "attend_codes_avx512_vnni.cc needs -mavx512vnni"
+#error "attend_int8_avx512_vnni.cc needs -mavx512vnni"
 #endif
 
 // g++ 12 warns about the deliberately undefined operands in its own avx512 headers.
@@ -11,12 +11,12 @@
 #pragma GCC diagnostic ignored "-Wuninitialized"
 #endif
 
-#include "kernels/cpu/simd/vector_attend_codes.h"
+#include "kernels/cpu/simd/vector_attend_int8.h"
 
 namespace moracle::cpu {
 
-void attend_codes_avx512_vnni(const AttendArgs& args) {
-  attend_codes(args);
+void attend_int8_avx512_vnni(const AttendArgs& args) {
+  attend_int8(args);
 }
 
 }  // namespace moracle::cpu

@@ -58,7 +58,7 @@ MORACLE_VECTOR_INLINE void transpose(__m512i (&v)[16]) {
 
 /// The positions that any row sees, relative to `from`; empty: none.
 inline Range seen_by_any(const AttendArgs& args) {
-  Range all{kAttendStretch, 0};
+  Range all{kKvBlock, 0};
   for (int r = 0; r < args.num_rows; ++r) {
     const Range one = seen(args, r);
     if (one.begin < one.end) all = {least(all.begin, one.begin), most(all.end, one.end)};
@@ -105,7 +105,7 @@ bool pack_values(const AttendArgs& args, int64_t first, int64_t last) {
       const Vec second = both ? load(low + args.value_stride + c) : Vec{};
       const __m512i words = as<__m512i>(_mm512_cvtne2ps_pbh(second, load(low + c)));
       infinite |= _mm512_cmpeq_epi16_mask(_mm512_and_si512(words, exponent), exponent);
-      _mm512_store_si512(to + c / kPanel * kPanel * kAttendStretch / 2 + c % kPanel,
+      _mm512_store_si512(to + c / kPanel * kPanel * kKvBlock / 2 + c % kPanel,
                          _mm512_permutexvar_epi16(turns, words));
     }
   }
@@ -114,7 +114,7 @@ bool pack_values(const AttendArgs& args, int64_t first, int64_t last) {
 
 inline void pack_queries(const AttendArgs& args) {
   const int64_t pairs = args.head_dim / 2;
-  uint32_t* to = args.packed_values + kAttendStretch / 2 * packed_columns(args.value_dim);
+  uint32_t* to = args.packed_values + kKvBlock / 2 * packed_columns(args.value_dim);
   for (int r = 0; r < args.num_rows; ++r, to += pairs) {
     for (int64_t d = 0; d < pairs; d += kLanes)
       _mm512_storeu_si512(to + d, bf16_pairs(args.rows[r].query + 2 * d));
@@ -212,17 +212,17 @@ struct PackedTile {
 constexpr int64_t kValuePart = 128;
 
 // Rows [first, first + rows) of args, at most kAttendRows.
-inline void attend_packed_rows(const AttendArgs& args, int first, int rows) {
+inline void attend_bf16_rows(const AttendArgs& args, int first, int rows) {
   float* const scores = args.scratch;
   const uint32_t* const queries =
-      args.packed_values + kAttendStretch / 2 * packed_columns(args.value_dim);
+      args.packed_values + kKvBlock / 2 * packed_columns(args.value_dim);
   const int64_t pairs = args.head_dim / 2;
   PackedTile tiles[kAttendRows / kTile];
   const int num_tiles = (rows + kTile - 1) / kTile;
-  Range all{kAttendStretch, 0};
+  Range all{kKvBlock, 0};
   for (int t = 0; t < num_tiles; ++t) {
     PackedTile& tile = tiles[t];
-    tile.range = {kAttendStretch, 0};
+    tile.range = {kKvBlock, 0};
     for (int i = 0; i < kTile; ++i) {
       // A short tile repeats its last row.
       const int r = static_cast<int>(least(t * kTile + i, rows - 1));
@@ -230,7 +230,7 @@ inline void attend_packed_rows(const AttendArgs& args, int first, int rows) {
       if (one.begin < one.end)
         tile.range = {least(tile.range.begin, one.begin), most(tile.range.end, one.end)};
       tile.queries[i] = queries + (first + r) * pairs;
-      tile.scores[i] = scores + r * kAttendStretch;
+      tile.scores[i] = scores + r * kKvBlock;
       tile.out[i] = args.rows[first + r].out;
     }
     all = {least(all.begin, tile.range.begin), most(all.end, tile.range.end)};
@@ -248,7 +248,7 @@ inline void attend_packed_rows(const AttendArgs& args, int first, int rows) {
   for (int r = 0; r < rows; ++r) {
     AttendRow& row = args.rows[first + r];
     const Range one = seen(args, first + r), &tile = tiles[r / kTile].range;
-    float* const own = scores + r * kAttendStretch;
+    float* const own = scores + r * kKvBlock;
     row.largest = -__builtin_inff(), row.sum = 0;
     Range written{tile.begin, tile.begin};
     if (one.begin < one.end) {
@@ -268,7 +268,7 @@ inline void attend_packed_rows(const AttendArgs& args, int first, int rows) {
   }
   for (int64_t c = 0; c < args.value_dim; c += kPanel) {
     for (int64_t at = 0; at < all.end; at += kValuePart) {
-      const uint32_t* const values = args.packed_values + c * kAttendStretch / 2;
+      const uint32_t* const values = args.packed_values + c * kKvBlock / 2;
       for (int t = 0; t < num_tiles; ++t) {
         const PackedTile& tile = tiles[t];
         const int64_t begin = most(tile.range.begin / 2, at / 2),
@@ -287,12 +287,12 @@ inline void attend_packed_rows(const AttendArgs& args, int first, int rows) {
   }
 }
 
-void attend_packed(const AttendArgs& args) {
+void attend_bf16(const AttendArgs& args) {
   for (int r = 0; r < args.num_rows; r += kAttendRows)
-    attend_packed_rows(args, r, static_cast<int>(least(kAttendRows, args.num_rows - r)));
+    attend_bf16_rows(args, r, static_cast<int>(least(kAttendRows, args.num_rows - r)));
 }
 
-bool attend_pack(const AttendArgs& args) {
+bool pack_bf16(const AttendArgs& args) {
   if (args.new_queries) pack_queries(args);
   switch (args.cache) {
     case CacheType::kF32:

@@ -129,7 +129,7 @@ MORACLE_VECTOR_INLINE void score_codes(const uint16_t* queries, int64_t padded, 
     const Vec scale = load(scales + position);
     MORACLE_VECTOR_UNROLL
     for (int r = 0; r < kRows; ++r)
-      store(scores + r * kAttendStretch + position, to_floats(sum[r][v]) * scale);
+      store(scores + r * kKvBlock + position, to_floats(sum[r][v]) * scale);
   }
 }
 
@@ -210,12 +210,12 @@ MORACLE_VECTOR_INLINE void each_group(int num_rows, const Each& each) {
   if (r < num_rows) each.template operator()<1>(r);
 }
 
-void attend_codes(const AttendArgs& args) {
+void attend_int8(const AttendArgs& args) {
   float* const scores = args.scratch;
   auto* const queries = reinterpret_cast<uint16_t*>(scores + kAttendScratch);
   const int64_t padded = args.key_stride, columns = args.value_stride;
   float query_scales[kAttendRows], factors[kAttendRows];
-  int64_t first = kAttendStretch, last = 0;
+  int64_t first = kKvBlock, last = 0;
   for (int r = 0; r < args.num_rows; ++r) {
     query_scales[r] =
         query_codes(args.rows[r].query, args.head_dim, padded, queries + r * padded) * args.scale;
@@ -230,7 +230,7 @@ void attend_codes(const AttendArgs& args) {
   for (int64_t at = first; at < last; at += kCodeVectors * kLanes) {
     each_group(args.num_rows, [&]<int kRows>(int r) {
       score_codes<kRows>(queries + r * padded, padded, keys, args.key_scales + args.from, at,
-                         scores + r * kAttendStretch, r == 0 ? values + at * columns : nullptr);
+                         scores + r * kKvBlock, r == 0 ? values + at * columns : nullptr);
     });
   }
   for (int r = 0; r < args.num_rows; ++r) {
@@ -238,11 +238,11 @@ void attend_codes(const AttendArgs& args) {
     const Range range = seen(args, r);
     Largest found{-__builtin_inff(), 0};
     if (range.begin < range.end)
-      found = softmax(scores + r * kAttendStretch, range.begin, range.end, query_scales[r]);
+      found = softmax(scores + r * kKvBlock, range.begin, range.end, query_scales[r]);
     row.largest = found.largest, row.sum = found.sum;
     if (first < last) {
       const Range some = range.begin < range.end ? range : Range{first, first};
-      factors[r] = weight_codes(scores + r * kAttendStretch, args.value_scales + args.from, some,
+      factors[r] = weight_codes(scores + r * kKvBlock, args.value_scales + args.from, some,
                                 first, last);
     }
   }
@@ -251,7 +251,7 @@ void attend_codes(const AttendArgs& args) {
     const float* weights[kRows];
     float* out[kRows];
     for (int i = 0; i < kRows; ++i) {
-      weights[i] = scores + (r + i) * kAttendStretch, out[i] = args.rows[r + i].out;
+      weights[i] = scores + (r + i) * kKvBlock, out[i] = args.rows[r + i].out;
       if (first >= last)
         for (int64_t c = 0; c < args.value_dim; ++c) out[i][c] = 0;
     }
