@@ -1,7 +1,7 @@
-// Attention of several tokens over one stretch with bf16 products: vdpbf16ps adds the products of
-// two pairs to each of 16 sums. Keys and values are packed once per block of rows, so that a vector
-// holds a pair of 16 keys (or 16 columns of two values) and meets a broadcast pair of one row.
-// Neither products nor packing need a shuffle inside the loop.
+// Attention of several tokens over one KV block, with bf16 products: vdpbf16ps adds the products of
+// two pairs to each of 16 sums. Keys and values are packed once per block of rows: a vector holds a
+// pair of columns of 16 keys, or 16 columns of two values, and is multiplied by a broadcast pair of
+// one row. The mainloop needs no shuffle.
 #pragma once
 
 #include "kernels/cpu/simd/vector_activate.h"
@@ -10,10 +10,10 @@
 namespace moracle::cpu {
 namespace {
 
-/// Rows per tile of sums: with four vectors of columns, 16 independent sums.
+/// MR of the micro-kernel: with four vectors of columns, 16 independent sums.
 constexpr int kTile = 4;
-/// Keys, or columns of values, that lie together: the part of a panel that a tile goes through
-/// stays in the first-level cache for all rows.
+/// NR: keys, or columns of values, of a packed panel. What a micro-kernel reads of a panel stays in
+/// L1 for all rows.
 constexpr int64_t kPanel = kPackedPanel;
 
 /// 32 elements of a row as bf16, rounded to nearest.
@@ -40,7 +40,7 @@ MORACLE_VECTOR_INLINE void transpose(__m512i (&v)[16]) {
     v[i + 2] = _mm512_unpacklo_epi64(t[i + 1], t[i + 3]);
     v[i + 3] = _mm512_unpackhi_epi64(t[i + 1], t[i + 3]);
   }
-  // v[4 q + c]: column 4 l + c of rows 4 q to 4 q + 3 in its 128-bit part l.
+  // v[4 q + c] holds column 4 l + c of rows 4 q to 4 q + 3 in 128-bit lane l.
   MORACLE_VECTOR_UNROLL
   for (int c = 0; c < 4; ++c) {
     const __m512i a = _mm512_shuffle_i32x4(v[c], v[4 + c], 0x88);
@@ -56,17 +56,7 @@ MORACLE_VECTOR_INLINE void transpose(__m512i (&v)[16]) {
   for (int i = 0; i < 16; ++i) v[i] = t[i];
 }
 
-/// The positions that any row sees, relative to `from`; empty: none.
-inline Range seen_by_any(const AttendArgs& args) {
-  Range all{kKvBlock, 0};
-  for (int r = 0; r < args.num_rows; ++r) {
-    const Range one = seen(args, r);
-    if (one.begin < one.end) all = {least(all.begin, one.begin), most(all.end, one.end)};
-  }
-  return all;
-}
-
-/// Keys [first, last), in whole vectors of keys; keys past the end are 0.
+/// Packs keys [first, last) in whole vectors; keys past the end are 0.
 template <class Element>
 void pack_keys(const AttendArgs& args, int64_t first, int64_t last) {
   const Element* const keys = static_cast<const Element*>(args.keys) + args.from * args.key_stride;
@@ -86,17 +76,17 @@ void pack_keys(const AttendArgs& args, int64_t first, int64_t last) {
   }
 }
 
-/// The values of positions [first, last), in whole pairs; a value past the end is 0. False: one is
-/// not finite.
+/// Packs values [first, last) in whole pairs; a value past the end is 0. False: one is not finite.
 template <class Element>
 bool pack_values(const AttendArgs& args, int64_t first, int64_t last) {
   const Element* const values =
       static_cast<const Element*>(args.values) + args.from * args.value_stride;
   const __m512i exponent = _mm512_set1_epi16(0x7f80);
   __mmask32 infinite = 0;
-  // Words of the two values in turns: 0 of the first, 0 of the second, 1 of the first, ...
-  const __m512i turns = _mm512_set_epi16(31, 15, 30, 14, 29, 13, 28, 12, 27, 11, 26, 10, 25, 9, 24,
-                                         8, 23, 7, 22, 6, 21, 5, 20, 4, 19, 3, 18, 2, 17, 1, 16, 0);
+  // Interleaves the words of two values.
+  const __m512i interleave =
+      _mm512_set_epi16(31, 15, 30, 14, 29, 13, 28, 12, 27, 11, 26, 10, 25, 9, 24, 8, 23, 7, 22, 6,
+                       21, 5, 20, 4, 19, 3, 18, 2, 17, 1, 16, 0);
   for (int64_t at = first / 2 * 2; at < last; at += 2) {
     const Element* const low = values + at * args.value_stride;
     const bool both = at + 1 < last;
@@ -106,7 +96,7 @@ bool pack_values(const AttendArgs& args, int64_t first, int64_t last) {
       const __m512i words = as<__m512i>(_mm512_cvtne2ps_pbh(second, load(low + c)));
       infinite |= _mm512_cmpeq_epi16_mask(_mm512_and_si512(words, exponent), exponent);
       _mm512_store_si512(to + c / kPanel * kPanel * kKvBlock / 2 + c % kPanel,
-                         _mm512_permutexvar_epi16(turns, words));
+                         _mm512_permutexvar_epi16(interleave, words));
     }
   }
   return infinite == 0;
@@ -123,22 +113,22 @@ inline void pack_queries(const AttendArgs& args) {
 
 template <class Element>
 bool pack_as(const AttendArgs& args) {
-  const Range all = seen_by_any(args);
+  const Range all = visible_to_any(args);
   if (all.begin >= all.end) return true;
   pack_keys<Element>(args, all.begin, all.end);
   return pack_values<Element>(args, all.begin, all.end);
 }
 
-/// c[r][0, kWide · kLanes) (+)= Σ_i pair i of row r times row i of the panel b.
+/// Micro-kernel: c[r][0, kWide · kLanes) (+)= Σ_i pair i of row r · row i of the panel b.
 template <int kWide>
 MORACLE_VECTOR_INLINE void pairs_tile(const uint32_t* const* a, int64_t pairs, const uint32_t* b,
-                                      float* const* c, bool onto) {
+                                      float* const* c, bool accumulate) {
   __m512 sum[kTile][kWide];
   MORACLE_VECTOR_UNROLL
   for (int r = 0; r < kTile; ++r) {
     MORACLE_VECTOR_UNROLL
     for (int v = 0; v < kWide; ++v)
-      sum[r][v] = onto ? _mm512_loadu_ps(c[r] + v * kLanes) : _mm512_setzero_ps();
+      sum[r][v] = accumulate ? _mm512_loadu_ps(c[r] + v * kLanes) : _mm512_setzero_ps();
   }
   const uint32_t* x[kTile];
   MORACLE_VECTOR_UNROLL
@@ -161,13 +151,13 @@ MORACLE_VECTOR_INLINE void pairs_tile(const uint32_t* const* a, int64_t pairs, c
   }
 }
 
-/// The first `cols` columns of a panel, rounded up to a number of vectors that a tile has.
+/// The first `cols` columns of a panel, rounded up to whole vectors.
 MORACLE_VECTOR_INLINE void pairs_panel(const uint32_t* const* a, int64_t pairs, const uint32_t* b,
-                                       int64_t cols, float* const* c, bool onto) {
-  if (cols <= kLanes) return pairs_tile<1>(a, pairs, b, c, onto);
-  if (cols <= 2 * kLanes) return pairs_tile<2>(a, pairs, b, c, onto);
-  if (cols <= 3 * kLanes) return pairs_tile<3>(a, pairs, b, c, onto);
-  pairs_tile<4>(a, pairs, b, c, onto);
+                                       int64_t cols, float* const* c, bool accumulate) {
+  if (cols <= kLanes) return pairs_tile<1>(a, pairs, b, c, accumulate);
+  if (cols <= 2 * kLanes) return pairs_tile<2>(a, pairs, b, c, accumulate);
+  if (cols <= 3 * kLanes) return pairs_tile<3>(a, pairs, b, c, accumulate);
+  pairs_tile<4>(a, pairs, b, c, accumulate);
 }
 
 /// e^(factor · (x - most)) for x at most `most`, to bf16's accuracy: 2^f by a polynomial whose
@@ -181,7 +171,8 @@ MORACLE_VECTOR_INLINE Vec weight_of(Vec x, Vec factor, Vec shift) {
 
 /// As softmax, but the weights [from, to) are rounded to bf16 and stored as such at the start of
 /// `scores`, with zeros in the vectors beside them. The sum is that of the rounded weights.
-MORACLE_VECTOR_INLINE Largest softmax_bf16(float* scores, int64_t from, int64_t to, float factor) {
+MORACLE_VECTOR_INLINE SoftmaxState softmax_bf16(float* scores, int64_t from, int64_t to,
+                                                float factor) {
   const int64_t begin = from / kLanes * kLanes, end = (to + kLanes - 1) / kLanes * kLanes;
   for (int64_t i = begin; i < from; ++i) scores[i] = -__builtin_inff();
   for (int64_t i = to; i < end; ++i) scores[i] = -__builtin_inff();
@@ -200,7 +191,7 @@ MORACLE_VECTOR_INLINE Largest softmax_bf16(float* scores, int64_t from, int64_t 
   return {largest, _mm512_reduce_add_ps(sum)};
 }
 
-/// Up to kTile rows that go through the same panels.
+/// Up to kTile rows that share the loads of panels.
 struct PackedTile {
   const uint32_t* queries[kTile];
   float* scores[kTile];
@@ -208,8 +199,8 @@ struct PackedTile {
   Range range;  ///< positions that any of the rows sees
 };
 
-/// Positions per part of the values: a part of a panel stays in the first-level cache.
-constexpr int64_t kValuePart = 128;
+/// k-block of the values in positions: that much of a panel stays in L1.
+constexpr int64_t kValueBlock = 128;
 
 // Rows [first, first + rows) of args, at most kAttendRows.
 inline void attend_bf16_rows(const AttendArgs& args, int first, int rows) {
@@ -226,7 +217,7 @@ inline void attend_bf16_rows(const AttendArgs& args, int first, int rows) {
     for (int i = 0; i < kTile; ++i) {
       // A short tile repeats its last row.
       const int r = static_cast<int>(least(t * kTile + i, rows - 1));
-      const Range one = seen(args, first + r);
+      const Range one = visible(args, first + r);
       if (one.begin < one.end)
         tile.range = {least(tile.range.begin, one.begin), most(tile.range.end, one.end)};
       tile.queries[i] = queries + (first + r) * pairs;
@@ -247,16 +238,16 @@ inline void attend_bf16_rows(const AttendArgs& args, int first, int rows) {
   }
   for (int r = 0; r < rows; ++r) {
     AttendRow& row = args.rows[first + r];
-    const Range one = seen(args, first + r), &tile = tiles[r / kTile].range;
+    const Range one = visible(args, first + r), &tile = tiles[r / kTile].range;
     float* const own = scores + r * kKvBlock;
     row.largest = -__builtin_inff(), row.sum = 0;
     Range written{tile.begin, tile.begin};
     if (one.begin < one.end) {
-      const Largest found = softmax_bf16(own, one.begin, one.end, args.scale);
+      const SoftmaxState found = softmax_bf16(own, one.begin, one.end, args.scale);
       row.largest = found.largest, row.sum = found.sum;
       written = {one.begin / kLanes * kLanes, (one.end + kLanes - 1) / kLanes * kLanes};
     }
-    // The tile's other pairs.
+    // Positions that only other rows of the tile see.
     auto* const weights = reinterpret_cast<uint32_t*>(own);
     for (int64_t p = tile.begin / 2; p < written.begin / 2; ++p) weights[p] = 0;
     for (int64_t p = written.end / 2; p < (tile.end + 1) / 2; ++p) weights[p] = 0;
@@ -267,12 +258,12 @@ inline void attend_bf16_rows(const AttendArgs& args, int first, int rows) {
     for (int64_t c = 0; c < args.value_dim; ++c) args.rows[first + r].out[c] = 0;
   }
   for (int64_t c = 0; c < args.value_dim; c += kPanel) {
-    for (int64_t at = 0; at < all.end; at += kValuePart) {
+    for (int64_t at = 0; at < all.end; at += kValueBlock) {
       const uint32_t* const values = args.packed_values + c * kKvBlock / 2;
       for (int t = 0; t < num_tiles; ++t) {
         const PackedTile& tile = tiles[t];
         const int64_t begin = most(tile.range.begin / 2, at / 2),
-                      end = least((tile.range.end + 1) / 2, (at + kValuePart) / 2);
+                      end = least((tile.range.end + 1) / 2, (at + kValueBlock) / 2);
         if (begin >= end) continue;
         const uint32_t* weights[kTile];
         float* to[kTile];

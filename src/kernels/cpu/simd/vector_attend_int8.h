@@ -1,13 +1,13 @@
-// Attention of query rows over one stretch of int8 keys and values. Queries and weights become
-// codes of 16 bits, so that both products are sums of integers, without rounding:
+// Attention of query rows over one KV block of int8 keys and values. Queries and weights are
+// quantized to 16 bits, so that both products are exact sums of integers:
 //
 //   score_j = (Σ_d q16_d · k8_jd) · q_scale · k_scale_j · scale     q16 = round(q / q_scale)
-//   w_j     = exp(score_j - their largest) · v_scale_j              w16 = round(w / w_scale)
+//   w_j     = exp(score_j - largest score) · v_scale_j              w16 = round(w / w_scale)
 //   out_c   = (Σ_j w16_j · v8_jc) · w_scale
 //
-// w_scale = largest w / 32767, and q_scale = largest |q| / the most that no sum exceeds 31 bits
-// with: 32767 for up to 516 columns. Integer sums have the same bits on every instruction set, in
-// any order. Codes that no token has written are multiplied by weights of 0.
+// w_scale = largest w / 32767. q_scale = largest |q| / 32767 for up to 516 columns, and less for
+// more, so that no sum exceeds 31 bits. Integer sums have the same bits on every instruction set,
+// in any order. Codes that were never written are multiplied by weights of 0.
 #pragma once
 
 #include "kernels/cpu/simd/vector_attend.h"
@@ -17,9 +17,9 @@ namespace moracle::cpu {
 namespace {
 
 constexpr float kMostWeight = 32767.0f;
-/// Adding this leaves the rounded integer, ties to even, in the low bits of a float.
+/// x + kToInteger holds round(x), ties to even, in its low bits.
 constexpr float kToInteger = 12582912.0f;  // 1.5 · 2^23
-constexpr int kCodeVectors = 2;            // of positions or columns that share the factors
+constexpr int kCodeVectors = 2;            // vectors of positions or columns in a micro-kernel
 constexpr int kCodeRows = kLanes == 16 ? 8 : 4;
 
 MORACLE_VECTOR_INLINE Ints splat_pair(int32_t pair) {
@@ -40,7 +40,7 @@ MORACLE_VECTOR_INLINE Ints load_codes(const int8_t* p) {
   return as<Ints>(__builtin_convertvector(load_as<Codes>(p), Wide));
 #endif
 }
-/// sum + the products of both 16-bit halves of each lane
+/// sum + the products of both 16-bit halves of each lane.
 MORACLE_VECTOR_INLINE Ints add_products(Ints sum, Ints a, Ints b) {
 #if defined(__AVX512VNNI__)
   return as<Ints>(_mm512_dpwssd_epi32(as<__m512i>(sum), as<__m512i>(a), as<__m512i>(b)));
@@ -60,8 +60,8 @@ MORACLE_VECTOR_INLINE Vec to_floats(Ints v) {
   return __builtin_convertvector(v, Vec);
 }
 
-/// Rounds x · factor to codes of 16 bits. `count` is a multiple of 16. `codes` may begin where x
-/// does: a block is loaded before its half of the memory is written.
+/// codes = round(x · factor), 16 bits. `count` is a multiple of 16. `codes` may alias x: each block
+/// is loaded before its half of the memory is written.
 MORACLE_VECTOR_INLINE void to_codes16(const float* x, int64_t count, float factor,
                                       uint16_t* codes) {
   for (int64_t i = 0; i < count; i += kBlock) {
@@ -73,8 +73,7 @@ MORACLE_VECTOR_INLINE void to_codes16(const float* x, int64_t count, float facto
   }
 }
 
-/// Codes of a query, padded with zeros, and their scale. A query with a NaN or infinity gets the
-/// scale NaN.
+/// Quantizes a query, padded with zeros, and returns its scale: NaN if a number is NaN or infinite.
 MORACLE_VECTOR_INLINE float query_codes(const float* query, int64_t dim, int64_t padded,
                                         uint16_t* codes) {
   const uint32_t largest = largest_bits(query, dim);
@@ -93,8 +92,8 @@ MORACLE_VECTOR_INLINE float query_codes(const float* query, int64_t dim, int64_t
   return scale;
 }
 
-/// One tile of scores, without the scale of the query. Prefetches a line of keys and one of values
-/// per step, if there are any.
+/// Micro-kernel of scores, without the scale of the query. Prefetches a cache line of keys and one
+/// of values per step, unless `values_ahead` is null.
 template <int kRows>
 MORACLE_VECTOR_INLINE void score_codes(const uint16_t* queries, int64_t padded, const int8_t* keys,
                                        const float* scales, int64_t at, float* scores,
@@ -133,15 +132,15 @@ MORACLE_VECTOR_INLINE void score_codes(const uint16_t* queries, int64_t padded, 
   }
 }
 
-/// out[r][at, at + kVectors · kLanes) of rows whose weights are codes.
+/// Micro-kernel of values: out[r][at, at + kVectors · kLanes).
 template <int kRows, int kVectors>
 MORACLE_VECTOR_INLINE void sum_codes(const float* const* weights, const float* factors,
                                      const int8_t* values, int64_t padded, int64_t first,
                                      int64_t last, int64_t at, int64_t value_dim, float* const* out,
-                                     Ahead& ahead) {
+                                     Prefetcher& ahead) {
   Ints sum[kRows][kVectors] = {};
   for (int64_t pair = first / 2; pair < last / 2; ++pair) {
-    ahead.ask();
+    ahead.step();
     const int8_t* const row = values + (pair * padded + at) * 2;
     Ints value[kVectors];
     MORACLE_VECTOR_UNROLL
@@ -168,7 +167,7 @@ MORACLE_VECTOR_INLINE void sum_codes(const float* const* weights, const float* f
   }
 }
 
-/// Weights of a row, as codes in place of its scores, and the factor of its sums. Positions of
+/// Quantizes the weights of a row in place of its scores, and returns their scale. Positions of
 /// [first, last) that the row does not see get 0.
 MORACLE_VECTOR_INLINE float weight_codes(float* scores, const float* scales, Range range,
                                          int64_t first, int64_t last) {
@@ -180,7 +179,7 @@ MORACLE_VECTOR_INLINE float weight_codes(float* scores, const float* scales, Ran
   Ints nan{};
   for (int64_t i = begin; i < end; i += kLanes) {
     const Vec share = load(scores + i);
-    // Scales that no token has written may be NaN, and their shares are 0.
+    // A scale that was never written may be NaN; its weight is 0.
     const Vec weight = select(share == 0.0f, Vec{}, share * load(scales + i));
     store(scores + i, weight);
     found = at_least(found, weight);
@@ -215,16 +214,13 @@ void attend_int8(const AttendArgs& args) {
   auto* const queries = reinterpret_cast<uint16_t*>(scores + kAttendScratch);
   const int64_t padded = args.key_stride, columns = args.value_stride;
   float query_scales[kAttendRows], factors[kAttendRows];
-  int64_t first = kKvBlock, last = 0;
-  for (int r = 0; r < args.num_rows; ++r) {
+  for (int r = 0; r < args.num_rows; ++r)
     query_scales[r] =
         query_codes(args.rows[r].query, args.head_dim, padded, queries + r * padded) * args.scale;
-    const Range range = seen(args, r);
-    if (range.begin < range.end) first = least(first, range.begin), last = most(last, range.end);
-  }
-  // Whole tiles: a stretch holds a whole number of them.
+  // Round to tiles: a KV block holds a whole number of them.
   constexpr int64_t kTile = kCodeVectors * kLanes < kBlock ? kBlock : kCodeVectors * kLanes;
-  first = first / kTile * kTile, last = (last + kTile - 1) / kTile * kTile;
+  const Range all = visible_to_any(args);
+  const int64_t first = all.begin / kTile * kTile, last = (all.end + kTile - 1) / kTile * kTile;
   const auto* const keys = static_cast<const int8_t*>(args.keys) + args.from * padded;
   const auto* const values = static_cast<const int8_t*>(args.values) + args.from * columns;
   for (int64_t at = first; at < last; at += kCodeVectors * kLanes) {
@@ -235,18 +231,18 @@ void attend_int8(const AttendArgs& args) {
   }
   for (int r = 0; r < args.num_rows; ++r) {
     AttendRow& row = args.rows[r];
-    const Range range = seen(args, r);
-    Largest found{-__builtin_inff(), 0};
+    const Range range = visible(args, r);
+    SoftmaxState found{-__builtin_inff(), 0};
     if (range.begin < range.end)
       found = softmax(scores + r * kKvBlock, range.begin, range.end, query_scales[r]);
     row.largest = found.largest, row.sum = found.sum;
     if (first < last) {
       const Range some = range.begin < range.end ? range : Range{first, first};
-      factors[r] = weight_codes(scores + r * kKvBlock, args.value_scales + args.from, some,
-                                first, last);
+      factors[r] =
+          weight_codes(scores + r * kKvBlock, args.value_scales + args.from, some, first, last);
     }
   }
-  Ahead next_keys = keys_after(args);
+  Prefetcher next_keys = prefetch_next_keys(args);
   each_group(args.num_rows, [&]<int kRows>(int r) {
     const float* weights[kRows];
     float* out[kRows];

@@ -20,12 +20,12 @@ struct AttendRow {
   float* out;          ///< [value_dim]: Σ weight · value
   float largest, sum;  ///< largest score, and sum of the weights exp(score - largest)
 };
-/// Maximum positions per call of `attend`, which starts at a multiple of this.
+/// Maximum positions per call of `attend`: a KV block, which starts at a multiple of this.
 inline constexpr int64_t kKvBlock = 256;
 inline constexpr int kAttendRows = 64;
 /// Element type of cached keys and values; 8 and 16 bits are widened exactly on load.
 enum class CacheType { kF32, kBF16, kF16, kE4M3 };
-/// Rows that share keys and values, over the positions [from, to) of one stretch.
+/// Rows that share keys and values, over the positions [from, to) of one KV block.
 struct AttendArgs {
   AttendRow* rows;
   int num_rows;        ///< up to kAttendRows; of attend_bf16, kPackedRows
@@ -46,7 +46,7 @@ struct AttendArgs {
   /// kKvBlock / 2, kPackedPanel]: a column of two positions.
   uint32_t* packed_keys = nullptr;
   uint32_t* packed_values = nullptr;
-  bool new_queries = true;  ///< false: pack_bf16 packed these rows before, for another stretch
+  bool new_queries = true;  ///< false: pack_bf16 packed these rows for another KV block
 };
 inline constexpr int64_t kAttendScratch = kAttendRows * kKvBlock;
 /// Maximum rows per call of `attend_bf16`, which share the packed keys and values.
@@ -57,8 +57,7 @@ constexpr int64_t packed_columns(int64_t value_dim) {
 }
 /// Further scratch of attend_bf16, for packed keys, packed values and queries in bf16.
 constexpr int64_t bf16_scratch(int64_t head_dim, int64_t value_dim) {
-  return kKvBlock / 2 * (head_dim + packed_columns(value_dim)) + kPackedRows / 2 * head_dim +
-         16;
+  return kKvBlock / 2 * (head_dim + packed_columns(value_dim)) + kPackedRows / 2 * head_dim + 16;
 }
 /// Head sizes that attend_bf16 takes.
 constexpr bool packs(int64_t head_dim, int64_t value_dim) {
@@ -149,7 +148,7 @@ struct VectorOps {
   /// padded columns, and `from` is a multiple of kKvBlock. `scratch` has
   /// int8_scratch(head_dim) floats more.
   void (*attend_int8)(const AttendArgs& args);
-  /// Merges a row's result of one stretch into `whole`, which starts as -inf, 0, 0.
+  /// Merges a row's partial result of one KV block into `whole`, which starts as -inf, 0, 0.
   void (*attend_merge)(const AttendRow& part, int64_t value_dim, AttendRow& whole);
 
   /// x[i] *= σ(by[i])
