@@ -5,6 +5,9 @@
 #pragma once
 
 #include "kernels/cuda/attention/heads.cuh"
+#include "kernels/cuda/ptx/convert.cuh"
+#include "kernels/cuda/ptx/ldmatrix.cuh"
+#include "kernels/cuda/ptx/mma.cuh"
 
 namespace moracle::cuda {
 
@@ -53,10 +56,9 @@ struct HeadFinds {
         const uint4 a = load_eight<kCache>(key), b = load_eight<kCache>(key + 8 * of.kKeyStep);
 #pragma unroll
         for (int t = 0; t < kTiles; ++t) {
-          multiply_add(scores[t][half], {a.x, b.x, a.y, b.y}, query[t][2 * i][0],
-                       query[t][2 * i][1]);
-          multiply_add(scores[t][half], {a.z, b.z, a.w, b.w}, query[t][2 * i + 1][0],
-                       query[t][2 * i + 1][1]);
+          mma_bf16(scores[t][half], {a.x, b.x, a.y, b.y}, query[t][2 * i][0], query[t][2 * i][1]);
+          mma_bf16(scores[t][half], {a.z, b.z, a.w, b.w}, query[t][2 * i + 1][0],
+                   query[t][2 * i + 1][1]);
         }
       }
     }
@@ -167,8 +169,8 @@ struct HeadFinds {
         scores[half][c] = exp2f(scores[half][c] - base[c % 2]);
         sum[t][c % 2] += scores[half][c];
       }
-      weights[half][0] = transposed(to_bf16_pair(scores[half][0], scores[half][1]));
-      weights[half][1] = transposed(to_bf16_pair(scores[half][2], scores[half][3]));
+      weights[half][0] = movmatrix_trans(to_bf16_pair(scores[half][0], scores[half][1]));
+      weights[half][1] = movmatrix_trans(to_bf16_pair(scores[half][2], scores[half][3]));
     }
   }
 
@@ -180,7 +182,7 @@ struct HeadFinds {
                                  __byte_perm(c, d, 0x5410), __byte_perm(c, d, 0x7632)};
 #pragma unroll
     for (int t = 0; t < kTiles; ++t)
-      multiply_add(found[t][n], columns, weights[t][half][0], weights[t][half][1]);
+      mma_bf16(found[t][n], columns, weights[t][half][0], weights[t][half][1]);
   }
 };
 

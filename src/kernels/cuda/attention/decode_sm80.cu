@@ -4,15 +4,15 @@
 // (batch-invariant).
 #include "kernels/cuda/attention/decode_heads.cuh"
 #include "kernels/cuda/attention/split_kv.cuh"
-#include "kernels/cuda/device/dependent.cuh"
+#include "kernels/cuda/ptx/pdl.cuh"
 
 namespace moracle::cuda {
 namespace {
 
 template <int kHead, int kValue, DType kCache, int kTiles>
 __global__ void __launch_bounds__(kThreads, kTiles == 1 ? 3 : 2) attend_few(FewArgs f) {
-  await_earlier_kernels();
-  start_later_kernels();
+  pdl_wait();
+  pdl_launch_dependents();
   constexpr int kRows = 8 * kTiles;
   // Results of each warp, merged in warp order.
   __shared__ float values[kWarps][kRows][kValue + 1];  // padded: heads begin at different banks

@@ -3,9 +3,10 @@
 // wrote begin before the kernel before this one is complete. The blocks merge their results through
 // distributed shared memory, each for some of the outputs, in the order of the blocks.
 #include "kernels/cuda/attention/decode_sm90_bytes.cuh"
-#include "kernels/cuda/device/cluster.cuh"
-#include "kernels/cuda/device/dependent.cuh"
-#include "kernels/cuda/gemm_sm90/barrier.cuh"
+#include "kernels/cuda/ptx/cluster.cuh"
+#include "kernels/cuda/ptx/cp_async.cuh"
+#include "kernels/cuda/ptx/pdl.cuh"
+#include "kernels/cuda/ptx/shared_memory.cuh"
 
 namespace moracle::cuda {
 namespace {
@@ -65,7 +66,7 @@ __device__ void merge_warps(StreamShared<kHead, kValue, kTiles, kSize>& shared, 
   auto& warps = shared.warps;
   const int warp = threadIdx.x / 32;
   sums.finish();
-  await_copies<0>();
+  cp_async_wait<0>();
   __syncthreads();  // no warp reads its ring any more
   sums.each_found([&](int head, int c, float value) { warps.values[warp][head][c] = value; });
   if (sums.row() == 0) {
@@ -81,8 +82,8 @@ __device__ void merge_warps(StreamShared<kHead, kValue, kTiles, kSize>& shared, 
   if (head < kHeads) {
     const Rescaled all = rescale<kHeads>(warps.references, warps.sums, warps.shrinks, kWarps, head);
     for (int b = 0; b < blocks; ++b) {
-      store_remote(shared_address(&shared.references[part][head]), b, all.reference);
-      store_remote(shared_address(&shared.sums[part][head]), b, all.sum);
+      store_cluster(shared_address(&shared.references[part][head]), b, all.reference);
+      store_cluster(shared_address(&shared.sums[part][head]), b, all.sum);
     }
   }
   __syncthreads();
@@ -91,7 +92,7 @@ __device__ void merge_warps(StreamShared<kHead, kValue, kTiles, kSize>& shared, 
     float value = 0;
 #pragma unroll
     for (int w = 0; w < kWarps; ++w) value += warps.values[w][row][c] * warps.shrinks[w][row];
-    store_remote(shared_address(&shared.values[part * each + i - owner * each]), owner, value);
+    store_cluster(shared_address(&shared.values[part * each + i - owner * each]), owner, value);
   }
 }
 
@@ -150,21 +151,21 @@ __global__ void __launch_bounds__(kThreads, kPerSm) attend_stream(const StreamAr
   const int32_t ahead = min(begin + kStages - 1, end);
   for (; asked < min(ahead, fresh); ++asked) {
     ask(asked);
-    close_copies();
+    cp_async_commit();
   }
-  await_earlier_kernels();
-  start_later_kernels();
+  pdl_wait();
+  pdl_launch_dependents();
   typename Cache::Sums sums;
   sums.load_queries(a, token, first_head, heads, kv);
   for (; asked < begin + kStages - 1; ++asked) {
     if (asked < end) ask(asked);
-    close_copies();
+    cp_async_commit();
   }
   for (int32_t page = begin; page < end; ++page, ++asked) {
-    await_copies<kStages - 2>();
+    cp_async_wait<kStages - 2>();
     __syncwarp();
     if (asked < end) ask(asked);  // into the slot that was read last
-    close_copies();
+    cp_async_commit();
     const int slot = (page - begin) % kStages;
     sums.take(ring.keys[slot], ring.values[slot], page * kPagePositions + warp * kStreamRows, view,
               shape.scale * kLog2E);

@@ -3,6 +3,9 @@
 #pragma once
 
 #include "kernels/cuda/attention/decode_sm90_tiles.cuh"
+#include "kernels/cuda/ptx/convert.cuh"
+#include "kernels/cuda/ptx/cp_async.cuh"
+#include "kernels/cuda/ptx/mma.cuh"
 
 namespace moracle::cuda {
 
@@ -27,7 +30,7 @@ __device__ __forceinline__ void copy_byte_rows(uint8_t* to, const std::byte* fro
 #pragma unroll
   for (int i = 0; i < kStreamRows * kPieces / 32; ++i) {
     const int at = i * 32 + static_cast<int>(threadIdx.x) % 32, row = at / kPieces;
-    copy_ahead(to + place(row, at % kPieces) * 16, from + at * 16, row < count);
+    cp_async_16(to + place(row, at % kPieces) * 16, from + at * 16, row < count);
   }
 }
 
@@ -75,12 +78,12 @@ struct ByteSums : StreamSums<kHead, kValue, kTiles> {
       const uint32_t lowers[4] = {lower.x, lower.y, lower.z, lower.w};
 #pragma unroll
       for (int i = 0; i < 4; ++i) {
-        const uint32_t rows[4] = {e4m3_pair(uppers[i]), e4m3_pair(lowers[i]),
-                                  e4m3_pair(uppers[i] >> 16), e4m3_pair(lowers[i] >> 16)};
+        const uint32_t rows[4] = {e4m3_to_bf16_pair(uppers[i]), e4m3_to_bf16_pair(lowers[i]),
+                                  e4m3_to_bf16_pair(uppers[i] >> 16),
+                                  e4m3_to_bf16_pair(lowers[i] >> 16)};
 #pragma unroll
         for (int t = 0; t < kTiles; ++t)
-          multiply_add(scores[t][i % 2], rows, query[t][4 * group + i][0],
-                       query[t][4 * group + i][1]);
+          mma_bf16(scores[t][i % 2], rows, query[t][4 * group + i][0], query[t][4 * group + i][1]);
       }
     }
     uint32_t weights[kTiles][2];
@@ -106,11 +109,10 @@ struct ByteSums : StreamSums<kHead, kValue, kTiles> {
         return __byte_perm(words[r][n / 2], words[r + 1][n / 2], n % 2 == 0 ? 0x5140 : 0x7362);
       };
       const uint32_t upper = pairs(0), lower = pairs(2);
-      const uint32_t columns[4] = {e4m3_pair(upper), e4m3_pair(upper >> 16), e4m3_pair(lower),
-                                   e4m3_pair(lower >> 16)};
+      const uint32_t columns[4] = {e4m3_to_bf16_pair(upper), e4m3_to_bf16_pair(upper >> 16),
+                                   e4m3_to_bf16_pair(lower), e4m3_to_bf16_pair(lower >> 16)};
 #pragma unroll
-      for (int t = 0; t < kTiles; ++t)
-        multiply_add(found[t][n], columns, weights[t][0], weights[t][1]);
+      for (int t = 0; t < kTiles; ++t) mma_bf16(found[t][n], columns, weights[t][0], weights[t][1]);
     }
   }
 

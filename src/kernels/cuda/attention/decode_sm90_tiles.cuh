@@ -4,6 +4,11 @@
 #pragma once
 
 #include "kernels/cuda/attention/heads.cuh"
+#include "kernels/cuda/block.cuh"
+#include "kernels/cuda/ptx/convert.cuh"
+#include "kernels/cuda/ptx/cp_async.cuh"
+#include "kernels/cuda/ptx/ldmatrix.cuh"
+#include "kernels/cuda/ptx/mma.cuh"
 
 namespace moracle::cuda {
 
@@ -31,7 +36,7 @@ __device__ __forceinline__ void copy_rows(uint8_t* to, const std::byte* from, in
     const int row = at / kEights, eight = at % kEights;
     uint8_t* const place = to + (row * kEights + (eight ^ (row & 7))) * 16;
     if constexpr (kCache == DType::kBF16) {
-      copy_ahead(place, from + at * 16, row < count);
+      cp_async_16(place, from + at * 16, row < count);
     } else {
       *reinterpret_cast<uint4*>(place) =
           row < count ? load_eight<kCache>(from + at * 8 * kSize) : uint4{};
@@ -78,11 +83,11 @@ struct StreamSums {
 #pragma unroll
     for (int i = 0; i < kHead / 16; ++i) {
       uint32_t rows[4];
-      load_matrices<false>(
-          rows, keys + (key_row * (kHead / 8) + ((2 * i + key_piece) ^ (key_row & 7))) * 16);
+      ldmatrix_x4(rows,
+                  keys + (key_row * (kHead / 8) + ((2 * i + key_piece) ^ (key_row & 7))) * 16);
 #pragma unroll
       for (int t = 0; t < kTiles; ++t)
-        multiply_add(scores[t][i % 2], rows, query[t][i][0], query[t][i][1]);
+        mma_bf16(scores[t][i % 2], rows, query[t][i][0], query[t][i][1]);
     }
     uint32_t weights[kTiles][2];
 #pragma unroll
@@ -91,12 +96,11 @@ struct StreamSums {
 #pragma unroll
     for (int n = 0; n < kValue / 16; ++n) {
       uint32_t columns[4];
-      load_matrices<true>(
+      ldmatrix_x4<true>(
           columns,
           values + (value_row * (kValue / 8) + ((2 * n + value_piece) ^ (value_row & 7))) * 16);
 #pragma unroll
-      for (int t = 0; t < kTiles; ++t)
-        multiply_add(found[t][n], columns, weights[t][0], weights[t][1]);
+      for (int t = 0; t < kTiles; ++t) mma_bf16(found[t][n], columns, weights[t][0], weights[t][1]);
     }
   }
 
@@ -146,8 +150,8 @@ struct StreamSums {
       scores[c] = scores[c] == nothing() ? 0.0f : exp2f(scores[c] - reference[t][c % 2]);
       sum[t][c % 2] += scores[c];
     }
-    weights[0] = transposed(to_bf16_pair(scores[0], scores[1]));
-    weights[1] = transposed(to_bf16_pair(scores[2], scores[3]));
+    weights[0] = movmatrix_trans(to_bf16_pair(scores[0], scores[1]));
+    weights[1] = movmatrix_trans(to_bf16_pair(scores[2], scores[3]));
   }
   __device__ __forceinline__ void move_reference(int t, const float (&scores)[4]) {
     float shrink[2];

@@ -3,10 +3,10 @@
 // normalizer calculation for softmax", 2018). Stretches begin where the view begins, so the bits do
 // not depend on the rest of the batch (batch-invariant).
 #include "kernels/cuda/attention/attention.cuh"
+#include "kernels/cuda/attention/cache_elements.cuh"
 #include "kernels/cuda/attention/pages.cuh"
 #include "kernels/cuda/block.cuh"
 #include "kernels/cuda/elements.cuh"
-#include "kernels/cuda/tensor_core.cuh"
 
 namespace moracle::cuda {
 namespace {

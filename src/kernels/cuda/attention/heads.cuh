@@ -2,9 +2,10 @@
 #pragma once
 
 #include "kernels/cuda/attention/attention.cuh"
+#include "kernels/cuda/attention/cache_elements.cuh"
 #include "kernels/cuda/attention/pages.cuh"
+#include "kernels/cuda/block.cuh"
 #include "kernels/cuda/device/launch.cuh"
-#include "kernels/cuda/tensor_core.cuh"
 
 namespace moracle::cuda {
 

@@ -6,7 +6,9 @@
 #pragma once
 
 #include "kernels/cuda/attention/heads.cuh"
-#include "kernels/cuda/gemm_sm90/barrier.cuh"
+#include "kernels/cuda/ptx/convert.cuh"
+#include "kernels/cuda/ptx/cp_async.cuh"
+#include "kernels/cuda/ptx/shared_memory.cuh"
 
 namespace moracle::cuda {
 
@@ -42,8 +44,8 @@ __device__ __forceinline__ void copy_codes(uint32_t to, const std::byte* from, i
   for (int row = 0; row < kPagePositions; row += kRows) {
 #pragma unroll
     for (int atom = 0; atom < kColumns / 64; ++atom)
-      copy16_to(to + thread * 16 + atom * kCodeAtom + row * 64, source + row * kColumns + atom * 64,
-                row + own < count);
+      cp_async_16(to + thread * 16 + atom * kCodeAtom + row * 64,
+                  source + row * kColumns + atom * 64, row + own < count);
   }
 }
 
@@ -57,20 +59,15 @@ __device__ __forceinline__ void widen_codes(uint32_t to, uint32_t codes, int thr
   for (int row = 0; row < kPagePositions; row += kRows) {
 #pragma unroll
     for (int atom = 0; atom < kColumns / 64; ++atom) {
-      uint32_t c[4];
-      asm volatile("ld.shared.v4.b32 {%0, %1, %2, %3}, [%4];"
-                   : "=r"(c[0]), "=r"(c[1]), "=r"(c[2]), "=r"(c[3])
-                   : "r"(codes + thread * 16 + atom * kCodeAtom + row * 64)
-                   : "memory");
+      const uint4 loaded = load_shared_16(codes + thread * 16 + atom * kCodeAtom + row * 64);
+      const uint32_t c[4] = {loaded.x, loaded.y, loaded.z, loaded.w};
 #pragma unroll
       for (int half = 0; half < 2; ++half) {
         const uint32_t low = c[2 * half], high = c[2 * half + 1];
         const uint32_t place = to + own * 128 + ((piece + half ^ own % 8) << 4);
-        asm volatile(
-            "st.shared.v4.b32 [%0], {%1, %2, %3, %4};" ::"r"(place + atom * kAtomBytes + row * 128),
-            "r"(e4m3_pair(low)), "r"(e4m3_pair(low >> 16)), "r"(e4m3_pair(high)),
-            "r"(e4m3_pair(high >> 16))
-            : "memory");
+        store_shared_16(place + atom * kAtomBytes + row * 128,
+                        {e4m3_to_bf16_pair(low), e4m3_to_bf16_pair(low >> 16),
+                         e4m3_to_bf16_pair(high), e4m3_to_bf16_pair(high >> 16)});
       }
     }
   }

@@ -2,7 +2,11 @@
 #pragma once
 
 #include "kernels/cuda/attention/heads.cuh"
-#include "kernels/cuda/gemm_sm90/barrier.cuh"
+#include "kernels/cuda/ptx/convert.cuh"
+#include "kernels/cuda/ptx/cp_async.cuh"
+#include "kernels/cuda/ptx/mbarrier.cuh"
+#include "kernels/cuda/ptx/shared_memory.cuh"
+#include "kernels/cuda/ptx/tma.cuh"
 
 namespace moracle::cuda {
 
@@ -25,24 +29,13 @@ __device__ __forceinline__ void copy_page(uint32_t to, const std::byte* from, in
       const uint32_t at = place + atom * kAtomBytes + row * 128;
       const std::byte* const eights = source + (row * kColumns + atom * 64) * kSize;
       if constexpr (kCache == DType::kBF16) {
-        copy16_to(at, eights, there);
+        cp_async_16(at, eights, there);
       } else {
         const uint4 loaded = there ? load_eight<kCache>(eights) : uint4{};
-        asm volatile("st.shared.v4.b32 [%0], {%1, %2, %3, %4};" ::"r"(at), "r"(loaded.x),
-                     "r"(loaded.y), "r"(loaded.z), "r"(loaded.w)
-                     : "memory");
+        store_shared_16(at, loaded);
       }
     }
   }
-}
-
-/// Two f16 numbers, rounded to a pair of bf16.
-__device__ inline uint32_t f16_pair(uint32_t two) {
-  float low, high;
-  asm("{.reg .b16 a, b; mov.b32 {a, b}, %2; cvt.f32.f16 %0, a; cvt.f32.f16 %1, b;}"
-      : "=f"(low), "=f"(high)
-      : "r"(two));
-  return to_bf16_pair(low, high);
 }
 
 /// Rounds this thread's copies of a page from f16 to bf16, in place.
@@ -56,14 +49,9 @@ __device__ __forceinline__ void round_page(uint32_t to, int thread) {
 #pragma unroll
     for (int atom = 0; atom < kColumns / 64; ++atom) {
       const uint32_t at = place + atom * kAtomBytes + row * 128;
-      uint32_t x[4];
-      asm volatile("ld.shared.v4.b32 {%0, %1, %2, %3}, [%4];"
-                   : "=r"(x[0]), "=r"(x[1]), "=r"(x[2]), "=r"(x[3])
-                   : "r"(at)
-                   : "memory");
-      asm volatile("st.shared.v4.b32 [%0], {%1, %2, %3, %4};" ::"r"(at), "r"(f16_pair(x[0])),
-                   "r"(f16_pair(x[1])), "r"(f16_pair(x[2])), "r"(f16_pair(x[3]))
-                   : "memory");
+      const uint4 x = load_shared_16(at);
+      store_shared_16(at, {f16_to_bf16_pair(x.x), f16_to_bf16_pair(x.y), f16_to_bf16_pair(x.z),
+                           f16_to_bf16_pair(x.w)});
     }
   }
 }
@@ -72,10 +60,10 @@ __device__ __forceinline__ void round_page(uint32_t to, int thread) {
 template <DType kCache>
 __device__ __forceinline__ void arrive_with_page(uint32_t there) {
   if constexpr (kCache == DType::kBF16) {
-    arrive_after_copies(there);
+    mbarrier_arrive_after_cp_async(there);
   } else {
-    asm volatile("fence.proxy.async.shared::cta;" ::: "memory");
-    arrive(there);
+    fence_async_proxy();
+    mbarrier_arrive(there);
   }
 }
 

@@ -3,6 +3,10 @@
 // these queries. The block goes through the visible positions one page at a time. It copies the
 // next page to shared memory while it multiplies the current page.
 #include "kernels/cuda/attention/heads.cuh"
+#include "kernels/cuda/ptx/convert.cuh"
+#include "kernels/cuda/ptx/cp_async.cuh"
+#include "kernels/cuda/ptx/ldmatrix.cuh"
+#include "kernels/cuda/ptx/mma.cuh"
 
 namespace moracle::cuda {
 namespace {
@@ -38,7 +42,7 @@ __device__ void fetch(Page<kColumns>& to, const std::byte* from, int64_t step, i
     const std::byte* const source = from + row * step + eight * 8 * kSize;
     const bool there = first + row < end;
     if constexpr (kCache == DType::kBF16)
-      copy_ahead(to.at(row, eight), source, there);
+      cp_async_16(to.at(row, eight), source, there);
     else
       *to.at(row, eight) = there ? load_eight<kCache>(source) : uint4{};
   }
@@ -75,9 +79,9 @@ struct Finds {
 #pragma unroll
       for (int n = 0; n < kPositions / 8; ++n) {
         uint32_t keys[4];
-        load_matrices<false>(keys, pages.keys.at(8 * n + lane % 8, 4 * i + lane / 8));
-        multiply_add(scores[n], query[2 * i], keys[0], keys[1]);
-        multiply_add(scores[n], query[2 * i + 1], keys[2], keys[3]);
+        ldmatrix_x4(keys, pages.keys.at(8 * n + lane % 8, 4 * i + lane / 8));
+        mma_bf16(scores[n], query[2 * i], keys[0], keys[1]);
+        mma_bf16(scores[n], query[2 * i + 1], keys[2], keys[3]);
       }
     }
     uint32_t weights[kPositions / 16][4];
@@ -87,9 +91,9 @@ struct Finds {
 #pragma unroll
       for (int n = 0; n < kValue / 16; ++n) {
         uint32_t values[4];
-        load_matrices<true>(values, pages.values.at(16 * p + lane % 16, 2 * n + lane / 16));
-        multiply_add(found[2 * n], weights[p], values[0], values[1]);
-        multiply_add(found[2 * n + 1], weights[p], values[2], values[3]);
+        ldmatrix_x4<true>(values, pages.values.at(16 * p + lane % 16, 2 * n + lane / 16));
+        mma_bf16(found[2 * n], weights[p], values[0], values[1]);
+        mma_bf16(found[2 * n + 1], weights[p], values[2], values[3]);
       }
     }
   }
@@ -194,12 +198,12 @@ __global__ void __launch_bounds__(kThreads) attend_many(AttendArgs a, int64_t ti
     };
     __syncthreads();  // wait until the pages of the previous iteration have been read
     ask(begin);
-    close_copies();
+    cp_async_commit();
     for (int32_t page = begin; page * kPositions < end; ++page) {
       const int32_t at = page * kPositions;
       if (at + kPositions < end) ask(page + 1);
-      close_copies();
-      await_copies<1>();
+      cp_async_commit();
+      cp_async_wait<1>();
       __syncthreads();
       const bool any = own < rows && at < most.end && at + kPositions > least.begin;
       const bool whole = own + kRows <= rows && at >= most.begin && at + kPositions <= least.end;

@@ -5,7 +5,9 @@
 // an H100, 540 TFLOP/s (bench/lab/h200_attention.md).
 #include "kernels/cuda/attention/prefill_sm90_producer.cuh"
 #include "kernels/cuda/attention/prefill_sm90_consumer.cuh"
-#include "kernels/cuda/device/dependent.cuh"
+#include "kernels/cuda/ptx/pdl.cuh"
+#include "kernels/cuda/ptx/shared_memory.cuh"
+#include "kernels/cuda/ptx/wgmma.cuh"
 
 namespace moracle::cuda {
 namespace {
@@ -19,12 +21,12 @@ __global__ void __launch_bounds__(kComputers + kLoaders, 1)
   BlockRing<kHead, kValue, kCache> ring{shared_address(memory)};
   if (threadIdx.x == 0) ring.init();
   __syncthreads();
-  await_earlier_kernels();
-  start_later_kernels();
+  pdl_wait();
+  pdl_launch_dependents();
   // Uniform for the compiler: it then knows that all threads of a warp take the same way.
   const int group = __shfl_sync(kAllLanes, static_cast<int>(threadIdx.x) / 128, 0);
   if (group == kComputers / 128) {
-    give_registers<kLoaderRegisters>();
+    setmaxnreg_dec<kLoaderRegisters>();
     if constexpr (kCache == DType::kF8E4M3) {
       widen_pages(a, tiles, ring);
     } else if constexpr (kCache == DType::kF16) {
@@ -33,7 +35,7 @@ __global__ void __launch_bounds__(kComputers + kLoaders, 1)
       load_pages(a, tiles, ring);
     }
   } else {
-    take_registers<kComputerRegisters>();
+    setmaxnreg_inc<kComputerRegisters>();
     const Turn turn{group};
     if (group == 1) turn.pass();
     while (QuerySums<kHead, kValue, kCache>::await_tile(ring)) {

@@ -1,8 +1,16 @@
 // Attention of prompts on Hopper: scores, weights and sums of a warpgroup's 64 queries.
 #pragma once
 
+#include <bit>
+
 #include "kernels/cuda/attention/prefill_sm90_products.cuh"
 #include "kernels/cuda/attention/prefill_sm90_tiles.cuh"
+#include "kernels/cuda/ptx/arithmetic.cuh"
+#include "kernels/cuda/ptx/convert.cuh"
+#include "kernels/cuda/ptx/ldmatrix.cuh"
+#include "kernels/cuda/ptx/mbarrier.cuh"
+#include "kernels/cuda/ptx/shared_memory.cuh"
+#include "kernels/cuda/ptx/wgmma.cuh"
 
 namespace moracle::cuda {
 
@@ -16,7 +24,7 @@ class QuerySums {
 
   /// Waits for the next tile. False: there is none.
   __device__ static bool await_tile(const Ring& ring) {
-    wait_for(ring.queries_there(), ring.query_parity);
+    mbarrier_wait(ring.queries_there(), ring.query_parity);
     return row_at(ring.rows(), 0).begin >= 0;
   }
 
@@ -26,15 +34,15 @@ class QuerySums {
 #pragma unroll
     for (int i = 0; i < kHead / 16; ++i) {
       const int eight = 2 * i + lane / 16;
-      load_matrices_at(query_[i], ring.queries() + eight / 8 * Ring::kQueryAtomBytes + row * 128 +
-                                      ((eight % 8 ^ row % 8) << 4));
+      ldmatrix_x4(query_[i], ring.queries() + eight / 8 * Ring::kQueryAtomBytes + row * 128 +
+                                 ((eight % 8 ^ row % 8) << 4));
     }
-    arrive(ring.queries_read());
+    mbarrier_arrive(ring.queries_read());
     ring.query_parity ^= 1;
   }
 
-  /// Goes through the blocks of the tile. Products of a block's keys are issued before those of the
-  /// earlier block's values, which then run while the scores become weights.
+  /// Goes through the blocks of the tile. WgmmaTypes of a block's keys are issued before those of
+  /// the earlier block's values, which then run while the scores become weights.
   __device__ __forceinline__ void run(Ring& ring, Turn turn) {
     const QueryRow first = row(0), last = row(kQueries - 1);
     const QueryRow least = row(turn.group * kGroupQueries),
@@ -44,7 +52,7 @@ class QuerySums {
     // All queries of the group see all positions of the blocks [whole, masked).
     const int32_t whole = (most.begin - start + kPositions - 1) / kPositions;
     const int32_t masked = (least.end - start) / kPositions;
-    wait_for(ring.keys_there(), ring.parity);
+    mbarrier_wait(ring.keys_there(), ring.parity);
     turn.await();
     multiply_keys(ring.keys());
     turn.pass();
@@ -57,7 +65,7 @@ class QuerySums {
     for (; block < min(whole, blocks); ++block) next<true>(ring, turn, start + block * kPositions);
     for (; block < masked; ++block) next<false>(ring, turn, start + block * kPositions);
     for (; block < blocks; ++block) next<true>(ring, turn, start + block * kPositions);
-    wait_for(ring.values_there(), ring.parity);
+    mbarrier_wait(ring.values_there(), ring.parity);
     multiply_values(ring.values());
     wgmma_wait<0>();
     pin(found_);
@@ -104,21 +112,17 @@ class QuerySums {
     return row_at(rows_, number);
   }
   __device__ static QueryRow row_at(uint32_t rows, int number) {
-    QueryRow of;
-    asm volatile("ld.shared.v4.b32 {%0, %1, %2, %3}, [%4];"
-                 : "=r"(of.begin), "=r"(of.end), "=r"(of.token), "=r"(of.head)
-                 : "r"(rows + number * static_cast<int>(sizeof(QueryRow)))
-                 : "memory");
-    return of;
+    return std::bit_cast<QueryRow>(
+        load_shared_16(rows + number * static_cast<int>(sizeof(QueryRow))));
   }
   template <bool kMasked>
   __device__ __forceinline__ void next(Ring& ring, Turn turn, int32_t first) {
     const Ring before = ring;
     ring.advance();
-    wait_for(ring.keys_there(), ring.parity);
+    mbarrier_wait(ring.keys_there(), ring.parity);
     turn.await();
     multiply_keys(ring.keys());
-    wait_for(before.values_there(), before.parity);
+    mbarrier_wait(before.values_there(), before.parity);
     multiply_values(before.values());
     turn.pass();
     wgmma_wait<1>();
@@ -140,8 +144,9 @@ class QuerySums {
     wgmma_fence();
 #pragma unroll
     for (int i = 0; i < kHead / 16; ++i)
-      wgmma<Products::kBf16, kPositions>(
-          scores_, query_[i], row_descriptor(keys + i / 4 * Ring::kAtomBytes + i % 4 * 32), i > 0);
+      wgmma<WgmmaTypes::kBf16, kPositions>(
+          scores_, query_[i], swizzled_descriptor(keys + i / 4 * Ring::kAtomBytes + i % 4 * 32),
+          i > 0);
     wgmma_commit();
   }
   __device__ __forceinline__ void multiply_values(uint32_t values) {
@@ -149,8 +154,8 @@ class QuerySums {
     wgmma_fence();
 #pragma unroll
     for (int p = 0; p < kPositions / 16; ++p)
-      wgmma<Products::kBf16, kValue, true>(
-          found_, weights_[p], column_descriptor<Ring::kAtomBytes>(values + p * 2048), true);
+      wgmma<WgmmaTypes::kBf16, kValue, true>(
+          found_, weights_[p], swizzled_descriptor<Ring::kAtomBytes>(values + p * 2048), true);
     wgmma_commit();
   }
 
@@ -183,14 +188,14 @@ class QuerySums {
       const float now = largest > reference_[half] + kSlack ? largest : reference_[half];
       // A row that has seen no position yet has no reference.
       base[half] = kMasked && now == nothing() ? 0.0f : now;
-      shrink_[half] = exp2_fast(reference_[half] - base[half]);
+      shrink_[half] = exp2_approx(reference_[half] - base[half]);
       reference_[half] = now;
       sum_[half] *= shrink_[half];
     }
 #pragma unroll
     for (int i = 0; i < kPositions / 2; ++i) {
       const int half = i % 4 / 2;
-      scores_[i] = exp2_fast(fmaf(scores_[i], scale, -base[half]));
+      scores_[i] = exp2_approx(fmaf(scores_[i], scale, -base[half]));
       sum_[half] += scores_[i];
     }
   }
@@ -204,7 +209,7 @@ class QuerySums {
   }
   __device__ static void release(uint32_t barrier) {
     __syncwarp();
-    if (threadIdx.x % 32 == 0) arrive(barrier);
+    if (threadIdx.x % 32 == 0) mbarrier_arrive(barrier);
   }
 
   const AttendArgs& a_;

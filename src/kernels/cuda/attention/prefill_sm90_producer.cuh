@@ -1,15 +1,18 @@
 // Attention of prompts on Hopper: one warpgroup copies queries, keys and values to shared memory.
 #pragma once
 
+#include <bit>
+
 #include "kernels/cuda/attention/page_copies.cuh"
 #include "kernels/cuda/attention/prefill_sm90_tiles.cuh"
+#include "kernels/cuda/ptx/cp_async.cuh"
+#include "kernels/cuda/ptx/mbarrier.cuh"
+#include "kernels/cuda/ptx/shared_memory.cuh"
 
 namespace moracle::cuda {
 
 __device__ inline void store_row(uint32_t to, const QueryRow& row) {
-  asm volatile("st.shared.v4.b32 [%0], {%1, %2, %3, %4};" ::"r"(to), "r"(row.begin), "r"(row.end),
-               "r"(row.token), "r"(row.head)
-               : "memory");
+  store_shared_16(to, std::bit_cast<uint4>(row));
 }
 
 /// Copies the queries of a tile, and writes what its rows are. Rows without a query become zeros.
@@ -27,7 +30,7 @@ __device__ __forceinline__ void pass_tile(const AttendArgs& a, const QueryTile& 
   };
   QueryRow row = row_of(thread);
   if (tile.first_row + thread >= tile.rows) row.token = -1;
-  wait_for(ring.queries_read(), ring.query_parity ^ 1);
+  mbarrier_wait(ring.queries_read(), ring.query_parity ^ 1);
   store_row(ring.rows() + thread * sizeof(QueryRow), row);
   const int own = thread / 8, eight = thread % 8;
   for (int first = 0; first < kQueries; first += kLoaders / 8) {
@@ -36,21 +39,21 @@ __device__ __forceinline__ void pass_tile(const AttendArgs& a, const QueryTile& 
                                           int64_t{tile.kv} * tile.heads + last % tile.heads);
 #pragma unroll
     for (int atom = 0; atom < kHead / 64; ++atom)
-      copy16_to(ring.queries() + atom * Ring::kQueryAtomBytes + (first + own) * 128 +
-                    ((eight ^ own % 8) << 4),
-                from + atom * 64 + 8 * eight, query < tile.rows);
+      cp_async_16(ring.queries() + atom * Ring::kQueryAtomBytes + (first + own) * 128 +
+                      ((eight ^ own % 8) << 4),
+                  from + atom * 64 + 8 * eight, query < tile.rows);
   }
-  close_copies();
-  await_copies<0>();
-  arrive(ring.queries_there());
+  cp_async_commit();
+  cp_async_wait<0>();
+  mbarrier_arrive(ring.queries_there());
   ring.query_parity ^= 1;
 }
 /// Says that no tile follows.
 template <class Ring>
 __device__ __forceinline__ void pass_end(Ring& ring, int thread) {
-  wait_for(ring.queries_read(), ring.query_parity ^ 1);
+  mbarrier_wait(ring.queries_read(), ring.query_parity ^ 1);
   store_row(ring.rows() + thread * sizeof(QueryRow), {-1, -1, -1, -1});
-  arrive(ring.queries_there());
+  mbarrier_arrive(ring.queries_there());
 }
 
 /// Pages of a tile, one after another: `each` gets the addresses and the number of positions.
@@ -71,10 +74,10 @@ __device__ void load_pages(const AttendArgs& a, int64_t tiles,
   each_tile(a, tiles, [&](const QueryTile& tile) {
     pass_tile<kHead>(a, tile, ring, thread);
     each_page<kHead, kValue, kCache>(a, tile, [&](const Lines& lines, int count) {
-      wait_for(ring.keys_read(), ring.parity ^ 1);
+      mbarrier_wait(ring.keys_read(), ring.parity ^ 1);
       copy_page<kCache, kHead, Ring::kAtomBytes>(ring.keys(), lines.keys, count, thread);
       arrive_with_page<kCache>(ring.keys_there());
-      wait_for(ring.values_read(), ring.parity ^ 1);
+      mbarrier_wait(ring.values_read(), ring.parity ^ 1);
       copy_page<kCache, kValue, Ring::kAtomBytes>(ring.values(), lines.values, count, thread);
       arrive_with_page<kCache>(ring.values_there());
       ring.advance();
@@ -101,17 +104,17 @@ __device__ void round_pages(const AttendArgs& a, int64_t tiles,
     Ring rounded = ring;
     int32_t ahead = 0;
     each_page<kHead, kValue, DType::kF16>(a, tile, [&](const Lines& lines, int count) {
-      wait_for(ring.keys_read(), ring.parity ^ 1);
-      wait_for(ring.values_read(), ring.parity ^ 1);
+      mbarrier_wait(ring.keys_read(), ring.parity ^ 1);
+      mbarrier_wait(ring.values_read(), ring.parity ^ 1);
       copy_page<DType::kBF16, kHead, Ring::kAtomBytes>(ring.keys(), lines.keys, count, thread);
       copy_page<DType::kBF16, kValue, Ring::kAtomBytes>(ring.values(), lines.values, count, thread);
-      close_copies();
+      cp_async_commit();
       ring.advance();
       if (++ahead == 1) return;
-      await_copies<1>();
+      cp_async_wait<1>();
       round(rounded);
     });
-    await_copies<0>();
+    cp_async_wait<0>();
     round(rounded);
   });
   pass_end(ring, thread);
@@ -136,15 +139,15 @@ __device__ void widen_pages(const AttendArgs& a, int64_t tiles,
         copy_codes<kHead, kLoaders>(codes.keys(), lines.keys, count, thread);
         copy_codes<kValue, kLoaders>(codes.values(), lines.values, count, thread);
       }
-      close_copies();
+      cp_async_commit();
     };
     for (int ahead = 0; ahead < codes.kPages; ++ahead, codes.advance()) copy(tile.begin + ahead);
     for (int32_t page = tile.begin; page < tile.end; ++page) {
-      await_copies<codes.kPages - 1>();
-      wait_for(ring.keys_read(), ring.parity ^ 1);
+      cp_async_wait<codes.kPages - 1>();
+      mbarrier_wait(ring.keys_read(), ring.parity ^ 1);
       widen_codes<kHead, kLoaders, Ring::kAtomBytes>(ring.keys(), codes.keys(), thread);
       arrive_with_page<DType::kF8E4M3>(ring.keys_there());
-      wait_for(ring.values_read(), ring.parity ^ 1);
+      mbarrier_wait(ring.values_read(), ring.parity ^ 1);
       widen_codes<kValue, kLoaders, Ring::kAtomBytes>(ring.values(), codes.values(), thread);
       arrive_with_page<DType::kF8E4M3>(ring.values_there());
       copy(page + codes.kPages);

@@ -2,41 +2,20 @@
 #pragma once
 
 #include "kernels/cuda/attention/prefill_sm90_tiles.cuh"
-#include "kernels/cuda/gemm_sm90/wgmma.cuh"
+#include "kernels/cuda/block.cuh"
+#include "kernels/cuda/ptx/arithmetic.cuh"
+#include "kernels/cuda/ptx/ldmatrix.cuh"
+#include "kernels/cuda/ptx/named_barrier.cuh"
 
 namespace moracle::cuda {
-
-__device__ inline float exp2_fast(float x) {
-  float y;
-  asm("ex2.approx.ftz.f32 %0, %1;" : "=f"(y) : "f"(x));
-  return y;
-}
-/// Loads four [8, 8] matrices; lane l passes the address of row l % 8 of matrix l / 8.
-__device__ inline void load_matrices_at(uint32_t (&to)[4], uint32_t row) {
-  asm volatile("ldmatrix.sync.aligned.m8n8.x4.shared.b16 {%0, %1, %2, %3}, [%4];"
-               : "=r"(to[0]), "=r"(to[1]), "=r"(to[2]), "=r"(to[3])
-               : "r"(row)
-               : "memory");
-}
 
 /// The two warpgroups take turns to ask for products: the softmax of one then runs behind the
 /// products of the other. The second one calls `pass` once at the start.
 struct Turn {
   int group;
-  __device__ void await() const {
-    asm volatile("bar.sync %0, %1;" ::"r"(1 + group), "n"(kComputers) : "memory");
-  }
-  __device__ void pass() const {
-    asm volatile("bar.arrive %0, %1;" ::"r"(2 - group), "n"(kComputers) : "memory");
-  }
+  __device__ void await() const { named_barrier_sync<kComputers>(1 + group); }
+  __device__ void pass() const { named_barrier_arrive<kComputers>(2 - group); }
 };
-
-/// Descriptor of rows that are columns of the operand: 64 columns are 128 bytes, swizzled.
-template <int kAtomBytes>
-__device__ inline uint64_t column_descriptor(uint32_t address) {
-  return static_cast<uint64_t>((address & 0x3ffff) >> 4) | uint64_t{kAtomBytes >> 4} << 16 |
-         uint64_t{1024 >> 4} << 32 | uint64_t{1} << 62;
-}
 
 /// Lane k of four has pair k of four rows of eight; after this it has all pairs of row k.
 __device__ inline void transpose_pairs(uint32_t (&x)[4]) {

@@ -3,6 +3,7 @@
 
 #include "kernels/cuda/attention/page_codes.cuh"
 #include "kernels/cuda/attention/page_copies.cuh"
+#include "kernels/cuda/ptx/mbarrier.cuh"
 
 namespace moracle::cuda {
 
@@ -55,11 +56,11 @@ struct BlockRing {
   }
   /// One thread calls.
   __device__ void init() const {
-    for (int i = 0; i < 2 * kStages; ++i) init_barrier(barrier(i), kLoaders);
-    for (int i = 2 * kStages; i < 4 * kStages; ++i) init_barrier(barrier(i), kComputers / 32);
-    init_barrier(queries_there(), kLoaders);
-    init_barrier(queries_read(), kComputers);
-    fence_barrier_init();
+    for (int i = 0; i < 2 * kStages; ++i) mbarrier_init(barrier(i), kLoaders);
+    for (int i = 2 * kStages; i < 4 * kStages; ++i) mbarrier_init(barrier(i), kComputers / 32);
+    mbarrier_init(queries_there(), kLoaders);
+    mbarrier_init(queries_read(), kComputers);
+    mbarrier_init_fence();
   }
 };
 

@@ -2,7 +2,7 @@
 #pragma once
 
 #include "kernels/cuda/attention/decode_heads.cuh"
-#include "kernels/cuda/device/dependent.cuh"
+#include "kernels/cuda/ptx/pdl.cuh"
 
 namespace moracle::cuda {
 
@@ -84,8 +84,8 @@ __device__ inline Weighed weigh_parts(const Found& found, int count, float* weig
 // are then added in warp order.
 template <int kValue>
 __global__ void __launch_bounds__(kThreads) merge_parts(FewArgs f) {
-  await_earlier_kernels();
-  start_later_kernels();
+  pdl_wait();
+  pdl_launch_dependents();
   __shared__ float weights[kAttendParts], factor;
   __shared__ float4 values[kWarps][kValue / 4];
   const AttendArgs& a = f.attend;

@@ -1,6 +1,6 @@
-// wgmma with the first operand in registers: 64 rows of weights times the columns of kN tokens in
-// shared memory, or 64 tokens times the columns of kN weights; 16 columns of 16 bits or 32 of 8
-// bits.
+// wgmma: a warpgroup's product of [64, k] in registers · [k, kN] in shared memory; k is 16 for
+// 16-bit and 32 for 8-bit operands. And the registers of a warpgroup. For compute capability 9.0
+// only.
 #pragma once
 
 #include <cstdint>
@@ -8,18 +8,21 @@
 
 namespace moracle::cuda {
 
-enum class Products { kBf16, kInt8, kFp8 };
+/// Element types of the operands.
+enum class WgmmaTypes { kBf16, kF16, kInt8, kFp8 };
 
 /// Descriptor of rows of 128 bytes in shared memory, swizzled; groups of eight rows follow one
-/// another. Advances by bytes / 16 within a row.
-__device__ inline uint64_t row_descriptor(uint32_t address) {
-  return static_cast<uint64_t>((address & 0x3ffff) >> 4) | uint64_t{1} << 16 |
+/// another. Advances by bytes / 16 within a row. Where rows are columns of the operand, 64 columns
+/// take `kColumnsBytes`.
+template <int kColumnsBytes = 16>
+__device__ inline uint64_t swizzled_descriptor(uint32_t address) {
+  return static_cast<uint64_t>((address & 0x3ffff) >> 4) | uint64_t{kColumnsBytes >> 4} << 16 |
          uint64_t{1024 >> 4} << 32 | uint64_t{1} << 62;
 }
-
 /// Descriptor of matrices of 8 rows and 16 bytes, 128 bytes each, without a swizzle: bytes from the
 /// matrix of 16 bytes of a row to that of the next 16, and to that of the next 8 rows.
-__device__ inline uint64_t matrices_descriptor(uint32_t address, int columns_step, int rows_step) {
+__device__ inline uint64_t unswizzled_descriptor(uint32_t address, int columns_step,
+                                                 int rows_step) {
   return static_cast<uint64_t>((address & 0x3ffff) >> 4) |
          static_cast<uint64_t>(columns_step >> 4) << 16 |
          static_cast<uint64_t>(rows_step >> 4) << 32;
@@ -112,20 +115,51 @@ __device__ inline void pin(Sum (&sum)[kCount]) {
 
 /// d += a · b, or d = a · b without `add`. Asynchronous: see wgmma_commit and wgmma_wait. kColumns:
 /// rows of b in shared memory are columns of the operand (bf16).
-template <Products kProducts, int kN, bool kColumns = false, class Sum>
+template <WgmmaTypes kTypes, int kN, bool kColumns = false, class Sum>
 __device__ __forceinline__ void wgmma(Sum (&d)[kN / 2], const uint32_t (&a)[4], uint64_t b,
                                       bool add) {
 #if defined(__CUDA_ARCH_FEAT_SM90_ALL)
-  static_assert(!kColumns || kProducts == Products::kBf16);
+  static_assert(!kColumns || kTypes == WgmmaTypes::kBf16);
   if constexpr (kColumns)
     MORACLE_WGMMA_OF(MORACLE_FLOAT, "k16.f32.bf16.bf16", ", 1, 1, 1");
-  else if constexpr (kProducts == Products::kBf16)
+  else if constexpr (kTypes == WgmmaTypes::kBf16)
     MORACLE_WGMMA_OF(MORACLE_FLOAT, "k16.f32.bf16.bf16", ", 1, 1, 0");
-  else if constexpr (kProducts == Products::kFp8)
+  else if constexpr (kTypes == WgmmaTypes::kFp8)
     MORACLE_WGMMA_OF(MORACLE_FLOAT, "k32.f32.e4m3.e4m3", ", 1, 1");
   else
     MORACLE_WGMMA_OF(MORACLE_INTEGER, "k32.s32.s8.s8", "");
 #endif
+}
+
+/// d += a · b with all 64 rows of a in shared memory and 256 columns; `d` holds floats as well.
+template <WgmmaTypes kTypes>
+__device__ __forceinline__ void wgmma_n256(uint32_t (&d)[128], uint64_t a, uint64_t b) {
+#if defined(__CUDA_ARCH_FEAT_SM90_ALL)
+#define MORACLE_WGMMA_SHARED(kind, scales)                                   \
+  asm volatile("wgmma.mma_async.sync.aligned.m64n256" kind " {" MORACLE_D128 \
+               "}, %128, %129, 1" scales ";"                                 \
+               : MORACLE_IO128(MORACLE_INTEGER, 0)                           \
+               : "l"(a), "l"(b))
+  if constexpr (kTypes == WgmmaTypes::kBf16)
+    MORACLE_WGMMA_SHARED("k16.f32.bf16.bf16", ", 1, 1, 0, 0");
+  else if constexpr (kTypes == WgmmaTypes::kF16)
+    MORACLE_WGMMA_SHARED("k16.f32.f16.f16", ", 1, 1, 0, 0");
+  else if constexpr (kTypes == WgmmaTypes::kFp8)
+    MORACLE_WGMMA_SHARED("k32.f32.e4m3.e4m3", ", 1, 1");
+  else
+    MORACLE_WGMMA_SHARED("k32.s32.s8.s8", "");
+#undef MORACLE_WGMMA_SHARED
+#endif
+}
+
+/// Gives the warpgroup more registers, or takes some of them. All of its threads call.
+template <int kRegisters>
+__device__ inline void setmaxnreg_inc() {
+  asm volatile("setmaxnreg.inc.sync.aligned.u32 %0;" ::"n"(kRegisters));
+}
+template <int kRegisters>
+__device__ inline void setmaxnreg_dec() {
+  asm volatile("setmaxnreg.dec.sync.aligned.u32 %0;" ::"n"(kRegisters));
 }
 
 #undef MORACLE_8

@@ -1,4 +1,5 @@
-// Clusters of blocks: barriers, and the shared memory of another block.
+// Clusters of CTAs: barriers and distributed shared memory. From compute capability 9.0 on. Code
+// for older GPUs only has to compile.
 #pragma once
 
 #include <cstdint>
@@ -13,21 +14,27 @@ __device__ inline uint32_t cluster_rank() {
   return rank;
 }
 
-/// Announces that this thread's writes before are done; waits for all threads of the cluster that
-/// have not exited, and sees their writes.
+/// Arrives at the cluster's barrier, and publishes this thread's earlier writes to the cluster.
 __device__ inline void cluster_arrive() {
 #if __CUDA_ARCH__ >= 900
   asm volatile("barrier.cluster.arrive.release.aligned;" ::: "memory");
 #endif
 }
+/// Arrives without publishing writes: other CTAs only learn that this one runs.
+__device__ inline void cluster_arrive_relaxed() {
+#if __CUDA_ARCH__ >= 900
+  asm volatile("barrier.cluster.arrive.relaxed.aligned;" ::: "memory");
+#endif
+}
+/// Waits for all threads of the cluster that have not exited.
 __device__ inline void cluster_wait() {
 #if __CUDA_ARCH__ >= 900
   asm volatile("barrier.cluster.wait.acquire.aligned;" ::: "memory");
 #endif
 }
 
-/// Loads from the same place in the shared memory of block `rank`.
-__device__ inline uint4 load_remote(uint32_t address, uint32_t rank) {
+/// Loads 16 bytes from the same address in the shared memory of CTA `rank`.
+__device__ inline uint4 load_cluster_16(uint32_t address, uint32_t rank) {
   uint4 value{};
 #if __CUDA_ARCH__ >= 900
   asm volatile(
@@ -42,8 +49,8 @@ __device__ inline uint4 load_remote(uint32_t address, uint32_t rank) {
 #endif
   return value;
 }
-/// Stores to the same place in the shared memory of block `rank`.
-__device__ inline void store_remote(uint32_t address, uint32_t rank, float value) {
+/// Stores to the same address in the shared memory of CTA `rank`.
+__device__ inline void store_cluster(uint32_t address, uint32_t rank, float value) {
 #if __CUDA_ARCH__ >= 900
   asm volatile(
       "{\n"
