@@ -18,7 +18,7 @@ View view_of(int position, int window, int chunk) {
 // Parts begin where the view begins, and their number depends on its length alone. So a token's bits do not depend
 // on the rest of the step. The host counts parts in the same way: most_parts() in ops_attend.cc.
 #define TILE 128        // positions that a work-group takes together
-#define MOST_PARTS 64   // kAttendParts
+#define MOST_PARTS 64   // kMaxSplits
 #define FEW_TOKENS 4    // up to this many tokens of a sequence, each token's view is split into parts
 typedef struct {
   int size, count;  // positions of a part, number of parts

@@ -1,13 +1,13 @@
-// Decides whether tensor cores compute attention, and which kernels run. Sequences with few tokens
-// in a step run token by token. Sequences with many tokens run in tiles of tokens.
+// Chooses the attention kernels.
+#include "kernels/cuda/attention/attention.cuh"
+
 #include "kernels/cuda/attention/heads.cuh"
 
 namespace moracle::cuda {
 namespace {
 
-// True if this build has kernels for this GPU that need Hopper: later GPUs run code for compute
-// capability 8.0.
-bool is_hopper(const Queue& queue) {
+// True if this build has sm90 kernels for this GPU. Later GPUs run the sm80 kernels.
+bool has_sm90(const Queue& queue) {
 #if defined(MORACLE_WITH_SM90A)
   return queue.capability == 90;
 #else
@@ -16,9 +16,8 @@ bool is_hopper(const Queue& queue) {
 #endif
 }
 
-}  // namespace
-
-bool attends_on_tensor_cores(const AttendArgs& args, const Queue& queue) {
+// True if the tensor-core kernels serve these heads on this GPU.
+bool uses_tensor_cores(const AttendArgs& args, const Queue& queue) {
   const AttentionShape& shape = args.shape;
   const auto are = [&](int64_t head_dim, int64_t value_dim) {
     return shape.head_dim == head_dim && shape.value_dim == value_dim;
@@ -30,15 +29,18 @@ bool attends_on_tensor_cores(const AttendArgs& args, const Queue& queue) {
          args.q.dtype == DType::kBF16 && args.out.dtype == DType::kBF16;
 }
 
-Status attend_on_tensor_cores(const AttendArgs& args, const Queue& queue, Stream stream) {
+}  // namespace
+
+Status attend(const AttendArgs& args, const Queue& queue, Stream stream) {
+  if (!uses_tensor_cores(args, queue)) return launch_generic(args, queue, stream);
   const Batch& batch = args.batch;
-  if (args.shape.batch_invariant || batch.fewest_tokens <= kFewTokens)
-    MORACLE_CHECK(
-        (is_hopper(queue) ? attend_few_in_clusters : attend_few_tokens)(args, queue, stream));
-  if (args.shape.batch_invariant || batch.most_tokens <= kFewTokens) return {};
-  // The kernel for Hopper finds the largest score before it scales.
-  const bool on_wgmma = is_hopper(queue) && args.shape.scale > 0;
-  return (on_wgmma ? attend_many_on_wgmma : attend_many_tokens)(args, queue, stream);
+  const bool sm90 = has_sm90(queue), batch_invariant = args.shape.batch_invariant;
+  if (batch_invariant || batch.fewest_tokens <= kMostDecodeTokens)
+    MORACLE_CHECK((sm90 ? launch_decode_sm90 : launch_decode_sm80)(args, queue, stream));
+  if (batch_invariant || batch.most_tokens <= kMostDecodeTokens) return {};
+  // The sm90 kernel finds the largest score before it scales.
+  const bool prefill_sm90 = sm90 && args.shape.scale > 0;
+  return (prefill_sm90 ? launch_prefill_sm90 : launch_prefill_sm80)(args, queue, stream);
 }
 
 }  // namespace moracle::cuda

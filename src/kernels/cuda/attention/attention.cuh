@@ -1,4 +1,4 @@
-// Arguments and entry points of the attention kernels.
+// Paged attention: arguments and entry point.
 #pragma once
 
 #include "kernels/cuda/device/cuda_queue.h"
@@ -13,12 +13,19 @@ struct AttendArgs {
   std::byte* scratch;
 };
 
-/// True if the tensor-core kernels support these heads. They need bf16 queries and outputs, sizes
-/// that have a kernel, and a GPU that multiplies bf16.
-bool attends_on_tensor_cores(const AttendArgs& args, const Queue& queue);
-Status attend_on_tensor_cores(const AttendArgs& args, const Queue& queue, Stream stream);
+/// Chooses the kernels by GPU, heads and the tokens of each sequence, and enqueues them.
+Status attend(const AttendArgs& args, const Queue& queue, Stream stream);
 
-/// Runs a block for each head of each token. Supports any sizes and types.
-Status attend_simply(const AttendArgs& args, const Queue& queue, Stream stream);
+// Tensor-core kernels: bf16 queries and outputs, head sizes of visit_heads() (heads.cuh). A decode
+// kernel serves sequences with up to kMostDecodeTokens tokens in the step, a prefill kernel the
+// others.
+Status launch_decode_sm80(const AttendArgs& args, const Queue& queue, Stream stream);
+Status launch_decode_sm90(const AttendArgs& args, const Queue& queue, Stream stream);
+Status launch_prefill_sm80(const AttendArgs& args, const Queue& queue, Stream stream);
+/// Needs a positive scale.
+Status launch_prefill_sm90(const AttendArgs& args, const Queue& queue, Stream stream);
+
+/// Any head sizes and dtypes.
+Status launch_generic(const AttendArgs& args, const Queue& queue, Stream stream);
 
 }  // namespace moracle::cuda

@@ -1,176 +1,121 @@
-// Keys and values of one head, on their way through shared memory, and the heads of one token that
-// share them (GQA). Each warp copies and multiplies 16 positions of every page, so no warp waits
-// for another.
+// Tiles of decode attention on Hopper: 16 positions in a ring slot of a warp. Each warp copies and
+// multiplies its own 16 positions of every page, so warps do not wait for each other.
 #pragma once
 
-#include "kernels/cuda/attention/heads.cuh"
-#include "kernels/cuda/block.cuh"
-#include "kernels/cuda/ptx/convert.cuh"
-#include "kernels/cuda/ptx/cp_async.cuh"
-#include "kernels/cuda/ptx/ldmatrix.cuh"
-#include "kernels/cuda/ptx/mma.cuh"
+#include "kernels/cuda/attention/decode_heads.cuh"
 
 namespace moracle::cuda {
 
-constexpr int kStreamRows = kPagePositions / kWarps;  // positions of a page that a warp takes
-static_assert(kStreamRows == 16, "the rows of one product");
+constexpr int kWarpPositions = kPagePositions / kWarps;  // of a page
+static_assert(kWarpPositions == 16, "M of one mma");
 
-/// Ring of a warp's parts of pages. The 16-byte pieces of a row are permuted by the row, so that
-/// the same piece of eight rows lies in different banks.
-template <int kHead, int kValue, int kStages, int kSize>
-struct PageRing {
-  static constexpr int kKeyBytes = kStreamRows * kHead * kSize,
-                       kValueBytes = kStreamRows * kValue * kSize;
-  uint8_t keys[kStages][kKeyBytes];
-  uint8_t values[kStages][kValueBytes];
+/// Keys and values in bf16. Caches of other dtypes are converted on the way to shared memory.
+template <int kHeadDim, int kValueDim, DType kCache>
+class RingTile {
+ public:
+  static constexpr int kHead = kHeadDim, kValue = kValueDim, kBlocks = 1;
+  static constexpr bool kLazy = true;
+  using Slot = KvSlot<kWarpPositions, kHead, kValue, 2>;
+
+  __device__ RingTile(const Slot& slot) : slot_(slot) {}
+  __device__ static void copy(Slot& slot, const KvRows& from, int count) {
+    copy_bf16<kCache, 32>(slot, from, count);
+  }
+
+  __device__ static int query_pair(int i, int half) { return 8 * i + lane_pair() + 4 * half; }
+  __device__ static int value_column(int n, int half) { return 16 * n + lane_row() + 8 * half; }
+  __device__ __forceinline__ void load_keys(int, int i, uint32_t (&to)[4]) const {
+    const int lane = threadIdx.x % 32;
+    ldmatrix_x4(to, slot_.keys + swizzled<kHead / 8>(lane % 16, 2 * i + lane / 16));
+  }
+  __device__ void prefetch_values() const {}
+  __device__ __forceinline__ void load_values(int, int n, uint32_t (&to)[4]) const {
+    const int lane = threadIdx.x % 32, row = lane % 8 + lane / 16 * 8;
+    ldmatrix_x4<true>(to, slot_.values + swizzled<kValue / 8>(row, 2 * n + lane / 8 % 2));
+  }
+
+ private:
+  const Slot& slot_;
 };
 
-/// Copies 16 rows that are adjacent in the cache. Rows from `count` on become zeros: memory that
-/// was never written has weight 0, but it may hold NaN.
-template <DType kCache, int kColumns>
-__device__ __forceinline__ void copy_rows(uint8_t* to, const std::byte* from, int count) {
-  constexpr int kEights = kColumns / 8, kSize = cache_element(kCache);
-#pragma unroll
-  for (int i = 0; i < kStreamRows * kEights / 32; ++i) {
-    const int at = i * 32 + static_cast<int>(threadIdx.x) % 32;
-    const int row = at / kEights, eight = at % kEights;
-    uint8_t* const place = to + (row * kEights + (eight ^ (row & 7))) * 16;
-    if constexpr (kCache == DType::kBF16) {
-      cp_async_16(place, from + at * 16, row < count);
-    } else {
-      *reinterpret_cast<uint4*>(place) =
-          row < count ? load_eight<kCache>(from + at * 8 * kSize) : uint4{};
-    }
+/// Keys and values in e4m3: the slot holds the bytes of the cache, so twice as many positions are
+/// in flight, and a lane widens what it multiplies. Lane 4 g + k takes 16 adjacent columns of keys
+/// g and g + 8 for every four products, and kValue / 8 adjacent columns of values 2 k, 2 k + 1, 2 k
+/// + 8 and 2 k + 9.
+template <int kHeadDim, int kValueDim>
+class RingTile<kHeadDim, kValueDim, DType::kF8E4M3> {
+ public:
+  static constexpr int kHead = kHeadDim, kValue = kValueDim, kBlocks = 1;
+  static constexpr bool kLazy = true;
+  static_assert(kHead % 64 == 0 && kValue % 64 == 0);
+  using Slot = KvSlot<kWarpPositions, kHead, kValue, 1>;
+
+  __device__ RingTile(const Slot& slot) : slot_(slot) {}
+  __device__ static void copy(Slot& slot, const KvRows& from, int count) {
+    copy_rows<CopyPieces, kWarpPositions, kHead / 16, 32>(slot.keys, from.keys, count, key_place);
+    copy_rows<CopyPieces, kWarpPositions, kValue / 16, 32>(slot.values, from.values, count,
+                                                           value_place);
   }
-}
 
-/// Accumulators of up to 8 · kTiles heads of a token, in the registers of a warp. Lane 4 g + k
-/// holds heads 2 k and 2 k + 1 of each tile of 8; of positions and columns rows g and g + 8.
-template <int kHead, int kValue, int kTiles>
-struct StreamSums {
-  // Scores may exceed the reference by this much (base 2) before it moves. Weights stay below 2^8.
-  static constexpr float kSlack = 8;
-  uint32_t query[kTiles][kHead / 16][2];
-  float found[kTiles][kValue / 16][4] = {};  // not yet divided by `sum`
-  float reference[kTiles][2], sum[kTiles][2] = {};
-
-  __device__ static int row() { return threadIdx.x % 32 / 4; }
-  __device__ static int turn() { return threadIdx.x % 4; }
-
-  /// Loads the queries of heads [first, first + 8 kTiles) below `heads`, of one token.
-  __device__ void load_queries(const AttendArgs& a, int64_t token, int64_t first, int64_t heads,
-                               int64_t kv) {
+  __device__ static int query_pair(int i, int half) {
+    return i / 4 * 32 + 8 * lane_pair() + i % 4 * 2 + half;
+  }
+  __device__ static int value_column(int n, int half) {
+    return lane_row() * kLaneBytes + 2 * n + half;
+  }
+  __device__ __forceinline__ void load_keys(int, int i, uint32_t (&to)[4]) {
+    if (i % 4 == 0) {
+      const int piece = i + lane_pair();
+      load(upper_, slot_.keys + key_place(lane_row(), piece));
+      load(lower_, slot_.keys + key_place(lane_row() + 8, piece));
+    }
+    const uint32_t upper = upper_[i % 4], lower = lower_[i % 4];
+    to[0] = e4m3_to_bf16_pair(upper), to[1] = e4m3_to_bf16_pair(lower);
+    to[2] = e4m3_to_bf16_pair(upper >> 16), to[3] = e4m3_to_bf16_pair(lower >> 16);
+  }
+  __device__ void prefetch_values() const {}
+  __device__ __forceinline__ void load_values(int, int n, uint32_t (&to)[4]) {
+    if (n == 0) {
 #pragma unroll
-    for (int t = 0; t < kTiles; ++t) {
-      reference[t][0] = reference[t][1] = nothing();
-      const int64_t head = min(first + 8 * t + row(), heads - 1);
-      const auto* const pairs =
-          reinterpret_cast<const uint32_t*>(query_of(a, token, kv * heads + head));
-#pragma unroll
-      for (int i = 0; i < kHead / 16; ++i) {
-        query[t][i][0] = pairs[8 * i + turn()];
-        query[t][i][1] = pairs[8 * i + turn() + 4];
+      for (int r = 0; r < 4; ++r) {
+        const int row = 2 * lane_pair() + r % 2 + r / 2 * 8, at = lane_row() * kLaneBytes;
+        const auto* const piece =
+            reinterpret_cast<const uint8_t*>(slot_.values + value_place(row, at / 16));
+        load(values_[r], piece + at % 16);
       }
     }
+    // Two columns of two adjacent positions, position by position.
+    const auto pairs = [&](int r) {
+      return __byte_perm(values_[r][n / 2], values_[r + 1][n / 2], n % 2 == 0 ? 0x5140 : 0x7362);
+    };
+    const uint32_t upper = pairs(0), lower = pairs(2);
+    to[0] = e4m3_to_bf16_pair(upper), to[1] = e4m3_to_bf16_pair(upper >> 16);
+    to[2] = e4m3_to_bf16_pair(lower), to[3] = e4m3_to_bf16_pair(lower >> 16);
   }
 
-  /// Adds the 16 positions from `first` on that are in the view.
-  __device__ __forceinline__ void take(const uint8_t* keys, const uint8_t* values, int32_t first,
-                                       const View& view, float scale) {
-    const int lane = threadIdx.x % 32;
-    float scores[kTiles][2][4] = {};  // two chains of products
-    const int key_row = lane % 16, key_piece = lane / 16;
-#pragma unroll
-    for (int i = 0; i < kHead / 16; ++i) {
-      uint32_t rows[4];
-      ldmatrix_x4(rows,
-                  keys + (key_row * (kHead / 8) + ((2 * i + key_piece) ^ (key_row & 7))) * 16);
-#pragma unroll
-      for (int t = 0; t < kTiles; ++t)
-        mma_bf16(scores[t][i % 2], rows, query[t][i][0], query[t][i][1]);
-    }
-    uint32_t weights[kTiles][2];
-#pragma unroll
-    for (int t = 0; t < kTiles; ++t) weigh(t, scores[t], weights[t], first, view, scale);
-    const int value_row = lane % 8 + lane / 16 * 8, value_piece = lane / 8 % 2;
-#pragma unroll
-    for (int n = 0; n < kValue / 16; ++n) {
-      uint32_t columns[4];
-      ldmatrix_x4<true>(
-          columns,
-          values + (value_row * (kValue / 8) + ((2 * n + value_piece) ^ (value_row & 7))) * 16);
-#pragma unroll
-      for (int t = 0; t < kTiles; ++t) mma_bf16(found[t][n], columns, weights[t][0], weights[t][1]);
-    }
+ private:
+  static constexpr int kLaneBytes = kValue / 8;  // of a value
+
+  // Indices of the 16-byte pieces of a row: a quarter of a warp reads from different banks.
+  __device__ static int key_place(int row, int piece) {
+    constexpr int kPieces = kHead / 16;
+    return row * kPieces + (kPieces == 8 ? piece ^ (row & 1) << 2 : piece);
+  }
+  __device__ static int value_place(int row, int piece) {
+    constexpr int kPieces = kValue / 16;
+    return row * kPieces + (piece ^ (kPieces == 8 ? row & 6 : row >> 1 & 3));
+  }
+  template <int kWords>
+  __device__ static void load(uint32_t (&to)[kWords], const void* from) {
+    using Words = std::conditional_t<kWords == 4, uint4, uint2>;
+    const auto words = *static_cast<const Words*>(from);
+    to[0] = words.x, to[1] = words.y;
+    if constexpr (kWords == 4) to[2] = words.z, to[3] = words.w;
   }
 
-  /// Sums over all lanes of the warp.
-  __device__ void finish() {
-#pragma unroll
-    for (int t = 0; t < kTiles; ++t) {
-#pragma unroll
-      for (int h = 0; h < 2; ++h) {
-        for (int step = 4; step < 32; step *= 2)
-          sum[t][h] += __shfl_xor_sync(kAllLanes, sum[t][h], step);
-      }
-    }
-  }
-
-  /// Calls each(head, column, value) for the values of this lane.
-  template <class Each>
-  __device__ void each_found(const Each& each) const {
-#pragma unroll
-    for (int t = 0; t < kTiles; ++t) {
-#pragma unroll
-      for (int n = 0; n < kValue / 16; ++n) {
-#pragma unroll
-        for (int c = 0; c < 4; ++c)
-          each(8 * t + 2 * turn() + c % 2, 16 * n + row() + c / 2 * 8, found[t][n][c]);
-      }
-    }
-  }
-
- protected:
-  /// Online softmax with a reference that moves only when scores exceed it by far.
-  __device__ __forceinline__ void weigh(int t, float (&chains)[2][4], uint32_t (&weights)[2],
-                                        int32_t first, const View& view, float scale) {
-    float scores[4];
-    bool exceeds = false;
-#pragma unroll
-    for (int c = 0; c < 4; ++c) {
-      const int32_t position = first + row() + c / 2 * 8;
-      const bool seen = position >= view.begin && position < view.end;
-      scores[c] = seen ? (chains[0][c] + chains[1][c]) * scale : nothing();
-      exceeds = exceeds || scores[c] > reference[t][c % 2] + kSlack;
-    }
-    if (__any_sync(kAllLanes, exceeds)) move_reference(t, scores);
-#pragma unroll
-    for (int c = 0; c < 4; ++c) {
-      // A head that has seen no position yet has no reference.
-      scores[c] = scores[c] == nothing() ? 0.0f : exp2f(scores[c] - reference[t][c % 2]);
-      sum[t][c % 2] += scores[c];
-    }
-    weights[0] = movmatrix_trans(to_bf16_pair(scores[0], scores[1]));
-    weights[1] = movmatrix_trans(to_bf16_pair(scores[2], scores[3]));
-  }
-  __device__ __forceinline__ void move_reference(int t, const float (&scores)[4]) {
-    float shrink[2];
-#pragma unroll
-    for (int h = 0; h < 2; ++h) {
-      float most = fmaxf(scores[h], scores[h + 2]);
-      for (int step = 4; step < 32; step *= 2)
-        most = fmaxf(most, __shfl_xor_sync(kAllLanes, most, step));
-      most = fmaxf(most, reference[t][h]);
-      shrink[h] = most == nothing() ? 1.0f : exp2f(reference[t][h] - most);
-      reference[t][h] = most;
-    }
-#pragma unroll
-    for (int n = 0; n < kValue / 16; ++n) {
-#pragma unroll
-      for (int c = 0; c < 4; ++c) found[t][n][c] *= shrink[c % 2];
-    }
-    sum[t][0] *= shrink[0], sum[t][1] *= shrink[1];
-  }
+  const Slot& slot_;
+  uint32_t upper_[4], lower_[4];  // keys g and g + 8
+  uint32_t values_[4][kLaneBytes / 4];
 };
 
 }  // namespace moracle::cuda

@@ -1,8 +1,10 @@
-// Shared parts of the two tensor-core attention kernels.
+// Heads of the tensor-core kernels: sizes, queries, cached keys and values, and sinks.
 #pragma once
 
+#include <limits>
+
 #include "kernels/cuda/attention/attention.cuh"
-#include "kernels/cuda/attention/cache_elements.cuh"
+#include "kernels/cuda/attention/page_source.cuh"
 #include "kernels/cuda/attention/pages.cuh"
 #include "kernels/cuda/block.cuh"
 #include "kernels/cuda/device/launch.cuh"
@@ -10,10 +12,15 @@
 namespace moracle::cuda {
 
 constexpr int kWarps = 4, kThreads = 32 * kWarps;
-constexpr int32_t kPagePositions = 64;  // the only page size of the tensor-core kernels
 constexpr float kLog2E = 1.44269504f;
-__device__ inline float nothing() {
-  return __int_as_float(0xff800000);  // -inf
+constexpr float kMinusInfinity = -std::numeric_limits<float>::infinity();
+
+// Lane 4 g + k of a warp: g is its row of an mma fragment, k its pair of columns.
+__device__ inline int lane_row() {
+  return threadIdx.x % 32 / 4;
+}
+__device__ inline int lane_pair() {
+  return threadIdx.x % 4;
 }
 
 __device__ inline int64_t heads_per_kv(const AttentionShape& shape) {
@@ -22,54 +29,46 @@ __device__ inline int64_t heads_per_kv(const AttentionShape& shape) {
 __device__ inline const uint16_t* query_of(const AttendArgs& a, int64_t token, int64_t head) {
   return static_cast<const uint16_t*>(a.q.data) + token * a.q.stride + head * a.shape.head_dim;
 }
-
-/// Addresses of the keys and values of one head, from a position on.
-struct Lines {
-  const std::byte *keys, *values;
-};
-template <int kHead, int kValue, DType kCache>
-struct Heads {
-  static constexpr int kSize = cache_element(kCache);
-  const AttentionShape& shape;
-  std::byte* const* pages;  // pages of the sequence
-  // Bytes from one position to the next.
-  static constexpr int64_t kKeyStep = kHead * kSize, kValueStep = kValue * kSize;
-
-  __device__ Heads(const AttendArgs& a, int32_t sequence)
-      : shape(a.shape), pages(a.batch.pages + a.batch.first_page[sequence]) {}
-  __device__ Lines at(int64_t kv, int32_t position) const {
-    const std::byte* const page = pages[position / kPagePositions];
-    const int64_t row = kv * kPagePositions + position % kPagePositions;
-    return {page + shape.cache.keys + row * kKeyStep, page + shape.cache.values + row * kValueStep};
-  }
-};
-
 __device__ inline void store_bf16(const Matrix& out, int64_t token, int64_t column, float value) {
   static_cast<uint16_t*>(out.data)[token * out.stride + column] = float_to_bf16(value);
 }
 
-/// Adds a head's sink to a sum of weights. `shrink` rescales the weights to the largest score of
-/// both, and the values from codes.
+/// The cached keys and values of one KV head of a sequence.
+template <int kHead, int kValue, DType kCache>
+struct CachedHead {
+  // Bytes from one position to the next.
+  static constexpr int64_t kKeyBytes = kHead * cache_element(kCache),
+                           kValueBytes = kValue * cache_element(kCache);
+  const LayerCache& cache;
+  std::byte* const* pages;
+  int64_t kv;
+
+  __device__ CachedHead(const AttendArgs& a, int32_t sequence, int64_t of_kv)
+      : cache(a.shape.cache), pages(a.batch.pages + a.batch.first_page[sequence]), kv(of_kv) {}
+  /// The rows of a page from `row` on.
+  __device__ KvRows in_page(const std::byte* page, int64_t row) const {
+    row += kv * kPagePositions;
+    return {page + cache.keys + row * kKeyBytes, page + cache.values + row * kValueBytes};
+  }
+  __device__ KvRows at(int32_t position) const {
+    return in_page(pages[position / kPagePositions], position % kPagePositions);
+  }
+};
+
+/// Adds a head's sink to a sum of weights. `shrink` rescales the values to the larger reference,
+/// and from codes.
 struct WithSink {
   float shrink, sum;
 };
-__device__ inline WithSink with_sink(const AttentionShape& shape, int64_t head, float largest,
+__device__ inline WithSink with_sink(const AttentionShape& shape, int64_t head, float reference,
                                      float sum) {
   if (shape.sinks == nullptr) return {shape.cache.value_scale, sum};
-  const float sink = shape.sinks[head] * kLog2E, most = fmaxf(largest, sink);
-  const float shrink = exp2f(largest - most);
+  const float sink = shape.sinks[head] * kLog2E, most = fmaxf(reference, sink);
+  const float shrink = exp2f(reference - most);
   return {shrink * shape.cache.value_scale, sum * shrink + exp2f(sink - most)};
 }
 
-/// All support only the sizes that attends_on_tensor_cores accepts.
-Status attend_few_tokens(const AttendArgs& args, const Queue& queue, Stream stream);
-/// The same on Hopper, in clusters of blocks.
-Status attend_few_in_clusters(const AttendArgs& args, const Queue& queue, Stream stream);
-Status attend_many_tokens(const AttendArgs& args, const Queue& queue, Stream stream);
-/// The same on Hopper.
-Status attend_many_on_wgmma(const AttendArgs& args, const Queue& queue, Stream stream);
-
-/// Calls run.template operator()<kHead, kValue, kCache>() with the sizes and the cache's dtype of
+/// Calls run.template operator()<kHead, kValue, kCache>() with the sizes and the cache dtype of
 /// `shape`.
 template <class Run>
 Status visit_heads(const AttentionShape& shape, const Run& run) {
@@ -88,6 +87,16 @@ Status visit_heads(const AttentionShape& shape, const Run& run) {
   if (shape.head_dim == 64) return typed.template operator()<64, 64>();
   if (shape.head_dim == 128) return typed.template operator()<128, 128>();
   return typed.template operator()<192, 128>();
+}
+
+/// Raises the limit of dynamic shared memory of a kernel.
+template <class... Params>
+Status allow_shared_memory(const Queue& queue, void (*kernel)(Params...), size_t bytes) {
+  MORACLE_TRY(const CurrentDevice here, CurrentDevice::enter(queue.index));
+  return check(
+      cudaFuncSetAttribute(reinterpret_cast<const void*>(kernel),
+                           cudaFuncAttributeMaxDynamicSharedMemorySize, static_cast<int>(bytes)),
+      "cudaFuncSetAttribute");
 }
 
 }  // namespace moracle::cuda

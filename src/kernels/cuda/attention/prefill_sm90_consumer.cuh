@@ -1,34 +1,56 @@
-// Attention of prompts on Hopper: scores, weights and sums of a warpgroup's 64 queries.
+// Prefill attention on Hopper: scores, weights and accumulators of a consumer warpgroup's 64
+// queries.
 #pragma once
 
 #include <bit>
 
-#include "kernels/cuda/attention/prefill_sm90_products.cuh"
-#include "kernels/cuda/attention/prefill_sm90_tiles.cuh"
+#include "kernels/cuda/attention/online_softmax.cuh"
+#include "kernels/cuda/attention/prefill_sm90_ring.cuh"
 #include "kernels/cuda/ptx/arithmetic.cuh"
-#include "kernels/cuda/ptx/convert.cuh"
 #include "kernels/cuda/ptx/ldmatrix.cuh"
-#include "kernels/cuda/ptx/mbarrier.cuh"
-#include "kernels/cuda/ptx/shared_memory.cuh"
+#include "kernels/cuda/ptx/named_barrier.cuh"
 #include "kernels/cuda/ptx/wgmma.cuh"
 
 namespace moracle::cuda {
 
+/// Ping-pong: one warpgroup runs its softmax while wgmma of the other is in flight. They issue
+/// products alternately; the second one calls `pass` once at the start.
+struct PingPong {
+  int group;
+  __device__ void await() const { named_barrier_sync<kConsumers>(1 + group); }
+  __device__ void pass() const { named_barrier_arrive<kConsumers>(2 - group); }
+};
+
+/// Transposes pairs among four lanes: lane k passes pair k of four rows and gets all pairs of row
+/// k.
+__device__ inline void transpose_pairs(uint32_t (&x)[4]) {
+#pragma unroll
+  for (int step = 1; step < 4; step *= 2) {
+#pragma unroll
+    for (int i = 0; i < 4; ++i) {
+      if ((i & step) != 0) continue;
+      const bool upper = (lane_pair() & step) != 0;
+      const uint32_t got = __shfl_xor_sync(kAllLanes, upper ? x[i] : x[i + step], step);
+      (upper ? x[i] : x[i + step]) = got;
+    }
+  }
+}
+
 /// Lane 4 g + k of a warp holds rows g and g + 8 of its 16 queries, and columns 2 k and 2 k + 1 of
 /// each 8.
 template <int kHead, int kValue, DType kCache>
-class QuerySums {
+class Consumer {
  public:
-  using Ring = BlockRing<kHead, kValue, kCache>;
+  using Ring = PageRing<kHead, kValue, kCache>;
   static constexpr int kPositions = Ring::kPositions;
 
   /// Waits for the next tile. False: there is none.
   __device__ static bool await_tile(const Ring& ring) {
-    mbarrier_wait(ring.queries_there(), ring.query_parity);
+    mbarrier_wait(ring.queries_full(), ring.query_parity);
     return row_at(ring.rows(), 0).begin >= 0;
   }
 
-  __device__ __forceinline__ QuerySums(const AttendArgs& a, Ring& ring)
+  __device__ __forceinline__ Consumer(const AttendArgs& a, Ring& ring)
       : a_(a), rows_(ring.rows()), own_(static_cast<int>(threadIdx.x) / 32 * 16) {
     const int lane = static_cast<int>(threadIdx.x) % 32, row = own_ + lane % 16;
 #pragma unroll
@@ -37,50 +59,49 @@ class QuerySums {
       ldmatrix_x4(query_[i], ring.queries() + eight / 8 * Ring::kQueryAtomBytes + row * 128 +
                                  ((eight % 8 ^ row % 8) << 4));
     }
-    mbarrier_arrive(ring.queries_read());
+    mbarrier_arrive(ring.queries_empty());
     ring.query_parity ^= 1;
   }
 
-  /// Goes through the blocks of the tile. WgmmaTypes of a block's keys are issued before those of
-  /// the earlier block's values, which then run while the scores become weights.
-  __device__ __forceinline__ void run(Ring& ring, Turn turn) {
+  /// Goes through the pages of the tile. The products of a page's keys are issued before those of
+  /// the previous page's values, which are then in flight while the scores become weights.
+  __device__ __forceinline__ void run(Ring& ring, PingPong order) {
     const QueryRow first = row(0), last = row(kQueries - 1);
-    const QueryRow least = row(turn.group * kGroupQueries),
-                   most = row(turn.group * kGroupQueries + kGroupQueries - 1);
+    const QueryRow least = row(order.group * kGroupQueries),
+                   most = row(order.group * kGroupQueries + kGroupQueries - 1);
     const int32_t start = first.begin / kPositions * kPositions;
-    const int32_t blocks = (last.end - start + kPositions - 1) / kPositions;
-    // All queries of the group see all positions of the blocks [whole, masked).
+    const int32_t pages = (last.end - start + kPositions - 1) / kPositions;
+    // All queries of the group see all positions of the pages [whole, masked).
     const int32_t whole = (most.begin - start + kPositions - 1) / kPositions;
     const int32_t masked = (least.end - start) / kPositions;
-    mbarrier_wait(ring.keys_there(), ring.parity);
-    turn.await();
+    mbarrier_wait(ring.keys_full(), ring.parity);
+    order.await();
     multiply_keys(ring.keys());
-    turn.pass();
+    order.pass();
     wgmma_wait<0>();
     pin(scores_);
-    release(ring.keys_read());
+    release(ring.keys_empty());
     weigh<true>(start);
     keep_weights();
-    int32_t block = 1;
-    for (; block < min(whole, blocks); ++block) next<true>(ring, turn, start + block * kPositions);
-    for (; block < masked; ++block) next<false>(ring, turn, start + block * kPositions);
-    for (; block < blocks; ++block) next<true>(ring, turn, start + block * kPositions);
-    mbarrier_wait(ring.values_there(), ring.parity);
+    int32_t page = 1;
+    for (; page < min(whole, pages); ++page) next<true>(ring, order, start + page * kPositions);
+    for (; page < masked; ++page) next<false>(ring, order, start + page * kPositions);
+    for (; page < pages; ++page) next<true>(ring, order, start + page * kPositions);
+    mbarrier_wait(ring.values_full(), ring.parity);
     multiply_values(ring.values());
     wgmma_wait<0>();
     pin(found_);
-    release(ring.values_read());
+    release(ring.values_empty());
     ring.advance();
   }
 
   __device__ __forceinline__ void store() {
-    const int k = lane_column();
+    softmax_.finish();
 #pragma unroll
     for (int half = 0; half < 2; ++half) {
-      sum_[half] += __shfl_xor_sync(kAllLanes, sum_[half], 1);
-      sum_[half] += __shfl_xor_sync(kAllLanes, sum_[half], 2);
       const QueryRow query = row(own_ + lane_row() + 8 * half);
-      const WithSink all = with_sink(a_.shape, query.head, reference_[half], sum_[half]);
+      const WithSink all =
+          with_sink(a_.shape, query.head, softmax_.reference[half], softmax_.sum[half]);
       const float factor = all.shrink / all.sum;
       auto* const to =
           static_cast<uint16_t*>(a_.out.data) + query.token * a_.out.stride + query.head * kValue;
@@ -93,21 +114,13 @@ class QuerySums {
                                   found_[4 * (n + i) + 2 * half + 1] * factor);
         transpose_pairs(eight);
         if (query.token >= 0)
-          *reinterpret_cast<uint4*>(to + 8 * (n + k)) = {eight[0], eight[1], eight[2], eight[3]};
+          *reinterpret_cast<uint4*>(to + 8 * (n + lane_pair())) = {eight[0], eight[1], eight[2],
+                                                                   eight[3]};
       }
     }
   }
 
  private:
-  // Scores may exceed the reference by this much (base 2) before it moves. Weights stay below 2^8.
-  static constexpr float kSlack = 8;
-  __device__ static int lane_row() {
-    return static_cast<int>(threadIdx.x) % 32 / 4;
-  }
-  __device__ static int lane_column() {
-    return static_cast<int>(threadIdx.x) % 4;
-  }
-
   __device__ QueryRow row(int number) const {
     return row_at(rows_, number);
   }
@@ -116,22 +129,22 @@ class QuerySums {
         load_shared_16(rows + number * static_cast<int>(sizeof(QueryRow))));
   }
   template <bool kMasked>
-  __device__ __forceinline__ void next(Ring& ring, Turn turn, int32_t first) {
+  __device__ __forceinline__ void next(Ring& ring, PingPong order, int32_t first) {
     const Ring before = ring;
     ring.advance();
-    mbarrier_wait(ring.keys_there(), ring.parity);
-    turn.await();
+    mbarrier_wait(ring.keys_full(), ring.parity);
+    order.await();
     multiply_keys(ring.keys());
-    mbarrier_wait(before.values_there(), before.parity);
+    mbarrier_wait(before.values_full(), before.parity);
     multiply_values(before.values());
-    turn.pass();
+    order.pass();
     wgmma_wait<1>();
     pin(scores_);
-    release(ring.keys_read());
+    release(ring.keys_empty());
     weigh<kMasked>(first);
     wgmma_wait<0>();
     pin(found_);
-    release(before.values_read());
+    release(before.values_empty());
     if (__any_sync(kAllLanes, shrink_[0] != 1 || shrink_[1] != 1)) {
 #pragma unroll
       for (int i = 0; i < kValue / 2; ++i) found_[i] *= shrink_[i % 4 / 2];
@@ -159,12 +172,12 @@ class QuerySums {
     wgmma_commit();
   }
 
-  /// Online softmax with a reference that moves only when scores exceed it by far. Scores become
-  /// weights; `shrink_` is the factor that earlier sums of values need.
+  /// Turns scores into weights; `shrink_` is the factor that rescales earlier sums of values. Takes
+  /// the maximum before the scale, so that the scale and the reference are one fma.
   template <bool kMasked>
   __device__ __forceinline__ void weigh(int32_t first) {
     const float scale = a_.shape.scale * kLog2E;
-    float most[2][2] = {{nothing(), nothing()}, {nothing(), nothing()}};
+    float most[2][2] = {{kMinusInfinity, kMinusInfinity}, {kMinusInfinity, kMinusInfinity}};
     QueryRow query[2];
     if constexpr (kMasked) {
 #pragma unroll
@@ -174,29 +187,29 @@ class QuerySums {
     for (int i = 0; i < kPositions / 2; ++i) {
       const int half = i % 4 / 2;
       if constexpr (kMasked) {
-        const int32_t position = first + i / 4 * 8 + 2 * lane_column() + i % 2;
-        if (position < query[half].begin || position >= query[half].end) scores_[i] = nothing();
+        const int32_t position = first + i / 4 * 8 + 2 * lane_pair() + i % 2;
+        if (position < query[half].begin || position >= query[half].end)
+          scores_[i] = kMinusInfinity;
       }
       most[half][i % 2] = fmaxf(most[half][i % 2], scores_[i]);
     }
     float base[2];
 #pragma unroll
     for (int half = 0; half < 2; ++half) {
-      float largest = fmaxf(most[half][0], most[half][1]);
-      largest = fmaxf(largest, __shfl_xor_sync(kAllLanes, largest, 1));
-      largest = fmaxf(largest, __shfl_xor_sync(kAllLanes, largest, 2)) * scale;
-      const float now = largest > reference_[half] + kSlack ? largest : reference_[half];
-      // A row that has seen no position yet has no reference.
-      base[half] = kMasked && now == nothing() ? 0.0f : now;
-      shrink_[half] = exp2_approx(reference_[half] - base[half]);
-      reference_[half] = now;
-      sum_[half] *= shrink_[half];
+      const float largest = softmax_.row_max(fmaxf(most[half][0], most[half][1])) * scale;
+      float& reference = softmax_.reference[half];
+      const float now = largest > reference + kReferenceSlack ? largest : reference;
+      // A row that has seen no position has no reference yet.
+      base[half] = kMasked && now == kMinusInfinity ? 0.0f : now;
+      shrink_[half] = exp2_approx(reference - base[half]);
+      reference = now;
+      softmax_.sum[half] *= shrink_[half];
     }
 #pragma unroll
     for (int i = 0; i < kPositions / 2; ++i) {
       const int half = i % 4 / 2;
       scores_[i] = exp2_approx(fmaf(scores_[i], scale, -base[half]));
-      sum_[half] += scores_[i];
+      softmax_.sum[half] += scores_[i];
     }
   }
   __device__ __forceinline__ void keep_weights() {
@@ -217,8 +230,9 @@ class QuerySums {
   const int32_t own_;    // first row of this warp in the tile
   uint32_t query_[kHead / 16][4], weights_[kPositions / 16][4];
   float scores_[kPositions / 2] = {};
-  float found_[kValue / 2] = {};  // not yet divided by `sum_`
-  float reference_[2] = {nothing(), nothing()}, sum_[2] = {}, shrink_[2];
+  float found_[kValue / 2] = {};  // not yet divided by the sum of weights
+  QuerySoftmax softmax_;
+  float shrink_[2];
 };
 
 }  // namespace moracle::cuda

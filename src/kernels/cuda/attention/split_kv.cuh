@@ -1,92 +1,98 @@
-// Splits a token's context into parts, and merges the results of the parts.
+// Split-KV (Dao et al., "Flash-Decoding", 2023): CTAs take splits of a token's view, and a second
+// kernel merges their results in order.
 #pragma once
 
-#include "kernels/cuda/attention/decode_heads.cuh"
+#include "kernels/cuda/attention/heads.cuh"
 #include "kernels/cuda/ptx/pdl.cuh"
 
 namespace moracle::cuda {
 
-/// Partition of a token's view, in tiles.
-struct Parts {
-  int32_t first, end, size, count;  // first tile, end tile, tiles per part, number of parts
+constexpr int kTile = 32;  // positions that a warp takes at once
+
+/// Splits of a token's view, in tiles.
+struct Splits {
+  int32_t first, end, size, count;  // first tile, end tile, tiles per split, splits
 };
-// Positions of the smallest part. Parts have this size until there are 16 of them, then twice this
-// size until there are kAttendParts. More parts keep a large GPU busy with one sequence, but each
-// costs a block start.
-constexpr int64_t kLeastPart = kTile * kWarps;
-__device__ inline Parts parts_of(const View& view) {
+// Positions of the smallest split. Splits have this size until there are 16 of them, then twice
+// this size until there are kMaxSplits. More splits keep a large GPU busy with one sequence, but
+// each costs the start of a CTA.
+constexpr int64_t kLeastSplit = kTile * kWarps;
+/// Depends on the view alone, so a token's bits do not depend on the batch (batch-invariant).
+__device__ inline Splits splits_of(const View& view) {
   const int32_t first = view.begin / kTile, end = (view.end + kTile - 1) / kTile;
   const int32_t tiles = end - first;
-  constexpr int32_t kMost = static_cast<int32_t>(kAttendParts) * kWarps;
+  constexpr int32_t kMost = static_cast<int32_t>(kMaxSplits) * kWarps;
   int32_t size = tiles <= 16 * kWarps ? kWarps : 2 * kWarps;
   size = max(size, (tiles + kMost - 1) / kMost * kWarps);
   return {first, end, size, (tiles + size - 1) / size};
 }
-/// Upper bound on the parts of any view of up to `seen` positions.
-inline int64_t most_parts(int64_t seen) {
-  const int64_t least = (seen + kLeastPart - 1) / kLeastPart;
+/// Upper bound on the splits of a view of up to `seen` positions.
+inline int64_t most_splits(int64_t seen) {
+  const int64_t least = (seen + kLeastSplit - 1) / kLeastSplit;
   if (least <= 16) return std::max<int64_t>(least, 1);
-  return least <= 2 * kAttendParts ? std::max<int64_t>(16, (least + 1) / 2) : kAttendParts;
+  return least <= 2 * kMaxSplits ? std::max<int64_t>(16, (least + 1) / 2) : kMaxSplits;
 }
 
-/// Tokens [first_token, first_token + tokens) of the batch, each with at most `parts` parts.
-struct FewArgs {
+/// Tokens [first_token, first_token + tokens) of the batch, each with at most `splits` splits.
+struct SplitArgs {
   AttendArgs attend;
-  int64_t first_token, tokens, parts;
+  int64_t first_token, tokens, splits;
 };
 
-/// Results of the parts in the scratch: [tokens, heads, parts, value_dim], then the largest score
-/// and the sum of each part.
-struct Found {
-  float *values, *largest_and_sum;
+/// Results of the splits of a head in the scratch: [tokens, heads, splits, value_dim], then the
+/// reference and the sum of weights of each split.
+struct SplitResults {
+  float *values, *states;
 };
-__device__ inline Found found_at(const FewArgs& f, int64_t token, int64_t head, int64_t part) {
+__device__ inline SplitResults results_of(const SplitArgs& f, int64_t token, int64_t head,
+                                          int64_t split) {
   const AttentionShape& shape = f.attend.shape;
   auto* const all = reinterpret_cast<float*>(f.attend.scratch);
-  const int64_t at = (token * shape.num_heads + head) * f.parts + part;
+  const int64_t at = (token * shape.num_heads + head) * f.splits + split;
   return {all + at * shape.value_dim,
-          all + f.tokens * shape.num_heads * f.parts * shape.value_dim + at * 2};
+          all + f.tokens * shape.num_heads * f.splits * shape.value_dim + at * 2};
 }
 /// Bytes of these results for one token.
-inline int64_t found_bytes(const AttentionShape& shape, int64_t parts) {
-  return shape.num_heads * parts * (shape.value_dim + 2) * static_cast<int64_t>(sizeof(float));
+inline int64_t result_bytes(const AttentionShape& shape, int64_t splits) {
+  return shape.num_heads * splits * (shape.value_dim + 2) * static_cast<int64_t>(sizeof(float));
 }
 
-/// Weighs each part relative to the largest score, and sums the weights. Only the first warp calls
-/// weigh_parts.
-struct Weighed {
-  float largest, sum;
+/// Computes the factors that rescale the splits of a head to the largest reference, and the sum of
+/// weights. Only the first warp calls.
+struct SplitState {
+  float reference, sum;
 };
-__device__ inline Weighed weigh_parts(const Found& found, int count, float* weights) {
-  constexpr int kEach = kAttendParts / 32;
+__device__ inline SplitState rescale_splits(const SplitResults& results, int count,
+                                            float* shrinks) {
+  constexpr int kEach = kMaxSplits / 32;
   const int lane = threadIdx.x;
-  float largest[kEach], sums[kEach], most = nothing(), sum = 0;
+  float references[kEach], sums[kEach], most = kMinusInfinity, sum = 0;
 #pragma unroll
   for (int i = 0; i < kEach; ++i) {
-    const int part = lane + 32 * i;
-    largest[i] = part < count ? found.largest_and_sum[2 * part] : nothing();
-    sums[i] = part < count ? found.largest_and_sum[2 * part + 1] : 0.0f;
-    most = fmaxf(most, largest[i]);
+    const int split = lane + 32 * i;
+    references[i] = split < count ? results.states[2 * split] : kMinusInfinity;
+    sums[i] = split < count ? results.states[2 * split + 1] : 0.0f;
+    most = fmaxf(most, references[i]);
   }
   for (int step = 16; step > 0; step /= 2)
     most = fmaxf(most, __shfl_xor_sync(kAllLanes, most, step));
 #pragma unroll
   for (int i = 0; i < kEach; ++i) {
-    const float weight = exp2f(largest[i] - most);
-    weights[lane + 32 * i] = weight;
-    sum += sums[i] * weight;
+    const float shrink = exp2f(references[i] - most);
+    shrinks[lane + 32 * i] = shrink;
+    sum += sums[i] * shrink;
   }
   for (int step = 16; step > 0; step /= 2) sum += __shfl_xor_sync(kAllLanes, sum, step);
   return {most, sum};
 }
 
-// Runs a block for each head of each token. Each warp adds every fourth part. The sums of the warps
-// are then added in warp order.
+/// One CTA per head of a token. Each warp adds every fourth split. The sums of the warps are then
+/// added in warp order.
 template <int kValue>
-__global__ void __launch_bounds__(kThreads) merge_parts(FewArgs f) {
+__global__ void __launch_bounds__(kThreads) attend_merge_splits(SplitArgs f) {
   pdl_wait();
   pdl_launch_dependents();
-  __shared__ float weights[kAttendParts], factor;
+  __shared__ float shrinks[kMaxSplits], factor;
   __shared__ float4 values[kWarps][kValue / 4];
   const AttendArgs& a = f.attend;
   const AttentionShape& shape = a.shape;
@@ -95,24 +101,24 @@ __global__ void __launch_bounds__(kThreads) merge_parts(FewArgs f) {
     const int64_t slot = b / shape.num_heads, head = b % shape.num_heads;
     const int64_t token = f.first_token + slot;
     const int32_t sequence = a.batch.sequences[token];
-    const Parts parts = parts_of(view_of(a.batch, shape, token));
-    if (parts.count == 1 || (!shape.batch_invariant && !is_few(a.batch, sequence))) continue;
-    const Found found = found_at(f, slot, head, 0);
+    const Splits splits = splits_of(view_of(a.batch, shape, token));
+    if (splits.count == 1 || (!shape.batch_invariant && !is_decode(a.batch, sequence))) continue;
+    const SplitResults results = results_of(f, slot, head, 0);
     __syncthreads();  // wait until the previous iteration has been used
     if (warp == 0) {
-      const Weighed own = weigh_parts(found, parts.count, weights);
-      const WithSink all = with_sink(shape, head, own.largest, own.sum);
+      const SplitState own = rescale_splits(results, splits.count, shrinks);
+      const WithSink all = with_sink(shape, head, own.reference, own.sum);
       if (lane == 0) factor = all.shrink / all.sum;
     }
     __syncthreads();
     if (lane < kValue / 4) {
       float4 sum{};
 #pragma unroll 8
-      for (int p = warp; p < parts.count; p += kWarps) {
-        const float4 four = reinterpret_cast<const float4*>(found.values + p * kValue)[lane];
-        const float weight = weights[p];
-        sum.x += four.x * weight, sum.y += four.y * weight;
-        sum.z += four.z * weight, sum.w += four.w * weight;
+      for (int p = warp; p < splits.count; p += kWarps) {
+        const float4 four = reinterpret_cast<const float4*>(results.values + p * kValue)[lane];
+        const float shrink = shrinks[p];
+        sum.x += four.x * shrink, sum.y += four.y * shrink;
+        sum.z += four.z * shrink, sum.w += four.w * shrink;
       }
       values[warp][lane] = sum;
     }

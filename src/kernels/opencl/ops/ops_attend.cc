@@ -14,7 +14,7 @@ namespace {
 
 // As in attend_parts.cl.
 constexpr int64_t kTile = 128, kFewTokens = 4;
-static_assert(kAttendParts == 64, "MOST_PARTS");
+static_assert(kMaxSplits == 64, "MOST_PARTS");
 
 // The kernel of a number of heads and a cache.
 struct Variant {
@@ -62,7 +62,7 @@ const Variant* find_variant(const AttentionShape& shape, const Queue& queue) {
 int64_t most_parts(int64_t seen) {
   const int64_t tiles = (seen + kTile - 1) / kTile;
   if (tiles <= 16) return std::max<int64_t>(tiles, 1);
-  return tiles <= 2 * kAttendParts ? std::max<int64_t>(16, (tiles + 1) / 2) : kAttendParts;
+  return tiles <= 2 * kMaxSplits ? std::max<int64_t>(16, (tiles + 1) / 2) : kAttendParts;
 }
 
 }  // namespace
