@@ -25,7 +25,7 @@ struct Sequence {
   int64_t tokens;
 };
 
-class AttendTest : public ::testing::Test {
+class CpuAttend : public ::testing::Test {
  protected:
   Sequence sequence(int64_t tokens, const AttentionShape& shape) {
     const auto draw = [&](int64_t count) { return testing::normal_floats(random_, count); };
@@ -89,7 +89,7 @@ class AttendTest : public ::testing::Test {
   std::mt19937 random_{11};
 };
 
-TEST_F(AttendTest, TokenBitsDependOnlyOnItsSequence) {
+TEST_F(CpuAttend, TokenBitsDependOnlyOnItsSequence) {
   const std::vector<float> sinks = {0.5f, -2, 3, 1, 0, 2, -1, 1.5f};
   struct Case {
     const char* name;
@@ -125,8 +125,8 @@ TEST_F(AttendTest, TokenBitsDependOnlyOnItsSequence) {
   }
 }
 
-// Decodes one token at a time over a context of several rounds of stretches, shared by threads.
-TEST_F(AttendTest, LongContextHasSameBitsForAnyThreadCount) {
+// Decodes one token at a time over a context of several rounds of KV blocks, split over threads.
+TEST_F(CpuAttend, LongContextHasSameBitsForAnyThreadCount) {
   const AttentionShape shape{8, 1, 64, 64, 0.125f};
   const std::vector<Sequence> one = {sequence(9001, shape)};
   auto last = [&](int threads) {
@@ -150,7 +150,7 @@ TEST_F(AttendTest, LongContextHasSameBitsForAnyThreadCount) {
   for (int threads : {2, 3, 5}) EXPECT_EQ(last(threads), want) << threads;
 }
 
-// The tables that this CPU runs, with every version of attend_int8.
+// The vector_ops tables of this CPU, with every version of attend_int8.
 std::vector<const cpu::VectorOps*> tables() {
   std::vector<const cpu::VectorOps*> all = {&cpu::kPortableVectorOps};
 #if defined(__x86_64__)
@@ -170,8 +170,8 @@ std::vector<const cpu::VectorOps*> tables() {
   return all;
 }
 
-// A NaN written by a later token of the same step does not affect earlier tokens.
-TEST_F(AttendTest, NanInLaterTokenLeavesEarlierTokens) {
+// A later token of the same step writes NaN.
+TEST_F(CpuAttend, NanInLaterTokenDoesNotChangeEarlierTokens) {
   const AttentionShape shape{2, 2, 16, 16, 0.25f};
   Sequence s = sequence(40, shape), spoilt = s;
   for (int64_t i = 20 * 32; i < 40 * 32; ++i) spoilt.k[i] = NAN, spoilt.v[i] = INFINITY;
@@ -179,10 +179,10 @@ TEST_F(AttendTest, NanInLaterTokenLeavesEarlierTokens) {
   EXPECT_EQ(0, std::memcmp(got.data(), want.data(), 20 * 32 * sizeof(float)));
 }
 
-// Prompts with bf16 products. Let u = 2^-8 be the rounding unit of a product of two rounded
-// numbers. A score is off by at most δ = scale · u · Σ|q·k|; the rest as above, where weights are
-// rounded too.
-TEST_F(AttendTest, Bf16ProductsStayWithinRoundingOfOperands) {
+// Prompts with bf16 products. Let u = 2^-8 bound the relative error of a product of two rounded
+// numbers. A score is off by at most δ = scale · u · Σ|q·k|; the other bounds are those of a 16-bit
+// cache, with rounded weights.
+TEST_F(CpuAttend, Bf16ProductsStayWithinRoundingOfOperands) {
   if (cpu::vector_ops().attend_bf16 == nullptr) GTEST_SKIP() << "this CPU has no avx512_bf16";
   const std::vector<float> sinks = {0.5f, -2, 3, 1};
   for (const DType dtype : {DType::kF32, DType::kBF16, DType::kF16, DType::kF8E4M3}) {
@@ -227,8 +227,8 @@ TEST_F(AttendTest, Bf16ProductsStayWithinRoundingOfOperands) {
   }
 }
 
-// Compares packed products with a double reference over operands that bf16 holds exactly.
-TEST_F(AttendTest, PackedProductsFollowFormula) {
+// Compares bf16 products with a double reference over operands that bf16 holds exactly.
+TEST_F(CpuAttend, Bf16ProductsFollowFormula) {
   const cpu::VectorOps& ops = cpu::vector_ops();
   if (ops.attend_bf16 == nullptr) GTEST_SKIP() << "this CPU has no avx512_bf16";
   const int64_t dim = 96, value_dim = 80, keys = cpu::kKvBlock;
@@ -238,16 +238,16 @@ TEST_F(AttendTest, PackedProductsFollowFormula) {
   for (const int num_rows : {1, 3, 4, 7, 64, 150}) {
     SCOPED_TRACE(num_rows);
     std::vector<float> out(num_rows * value_dim, NAN),
-        room(cpu::kAttendScratch + cpu::bf16_scratch(dim, value_dim) + 16);
+        scratch(cpu::kAttendScratch + cpu::bf16_scratch(dim, value_dim) + 16);
     std::vector<cpu::AttendRow> rows(num_rows);
     for (int r = 0; r < num_rows; ++r)
       rows[r] = {&s.q[r * dim],       r * 2, std::min<int64_t>(r * 5 + 17, keys),
                  &out[r * value_dim], 0,     0};
     if (num_rows > 3) rows[num_rows - 2].begin = rows[num_rows - 2].end;  // sees nothing
     cpu::AttendArgs args{rows.data(), num_rows,  s.k.data(), s.v.data(), dim,  value_dim,
-                         dim,         value_dim, 0,          keys,       0.1f, room.data()};
+                         dim,         value_dim, 0,          keys,       0.1f, scratch.data()};
     args.packed_keys = reinterpret_cast<uint32_t*>(
-        (reinterpret_cast<uintptr_t>(room.data() + cpu::kAttendScratch) + 63) / 64 * 64);
+        (reinterpret_cast<uintptr_t>(scratch.data() + cpu::kAttendScratch) + 63) / 64 * 64);
     args.packed_values = args.packed_keys + keys / 2 * dim;  // panels of 64 keys fill it
     ASSERT_TRUE(ops.pack_bf16(args));
     ops.attend_bf16(args);
@@ -280,12 +280,12 @@ TEST_F(AttendTest, PackedProductsFollowFormula) {
   }
 }
 
-TEST_F(AttendTest, Bf16ProductsDependOnlyOnSequenceFromSixteenTokensOn) {
+TEST_F(CpuAttend, Bf16ProductsDependOnlyOnSequenceFromSixteenTokensOn) {
   if (cpu::vector_ops().attend_bf16 == nullptr) GTEST_SKIP() << "this CPU has no avx512_bf16";
   AttentionShape shape{8, 2, 32, 32, 0.2f};
   shape.bf16_products = true;
   std::vector<Sequence> sequences;
-  // The last step of each has 16 tokens or more, too.
+  // The last step of each has at least 16 tokens, too.
   for (const int64_t tokens : {640, 32, 272}) sequences.push_back(sequence(tokens, shape));
   std::vector<std::vector<float>> alone;
   for (const Sequence& one : sequences) alone.push_back(run({one}, shape, 1000, 1)[0]);
@@ -303,7 +303,7 @@ TEST_F(AttendTest, Bf16ProductsDependOnlyOnSequenceFromSixteenTokensOn) {
   EXPECT_TRUE(run(sequences, shape, 1000, 2) == in_f32);
 }
 
-TEST_F(AttendTest, NonFiniteTokenWithBf16ProductsReachesOnlyTokensThatSeeIt) {
+TEST_F(CpuAttend, NonFiniteTokenWithBf16ProductsReachesOnlyTokensThatSeeIt) {
   AttentionShape shape{2, 2, 32, 32, 0.25f};
   shape.bf16_products = true;
   Sequence s = sequence(40, shape), spoilt = s;
@@ -316,7 +316,7 @@ TEST_F(AttendTest, NonFiniteTokenWithBf16ProductsReachesOnlyTokensThatSeeIt) {
 // Let u be the rounding unit (2^-9, 2^-12). A score is off by at most δ = scale · u · Σ|q·k|. So a
 // weight is off by a factor within e^(±2δ), and an output by at most (e^(2δ) - 1 + u · e^(2δ)) ·
 // max|v|.
-TEST_F(AttendTest, SixteenBitCacheStaysWithinRoundingOfKeysAndValues) {
+TEST_F(CpuAttend, SixteenBitCacheStaysWithinRoundingOfKeysAndValues) {
   AttentionShape shape{4, 2, 64, 48, 0.125f};
   const Sequence s = sequence(200, shape);
   const auto want = run({s}, shape, 200, 1)[0];
@@ -355,17 +355,17 @@ TEST_F(AttendTest, SixteenBitCacheStaysWithinRoundingOfKeysAndValues) {
 }
 
 // The vector_ops tables widen to the same values.
-TEST_F(AttendTest, EveryInstructionSetReadsEveryE4m3CodeExactly) {
+TEST_F(CpuAttend, ReadsEveryE4m3CodeExactlyOnEveryInstructionSet) {
   // One position with weight 1: the output is the value.
   for (const cpu::VectorOps* ops : tables()) {
     for (const int64_t value_dim : {256, 3}) {
       std::vector<uint8_t> key(32, 0x38), codes(256);
       for (size_t i = 0; i < codes.size(); ++i) codes[i] = static_cast<uint8_t>(i);
       for (int64_t first = 0; first + value_dim <= 256; first += value_dim) {
-        std::vector<float> query(32, 1), out(value_dim), room(cpu::kAttendScratch);
+        std::vector<float> query(32, 1), out(value_dim), scratch(cpu::kAttendScratch);
         cpu::AttendRow row{query.data(), 0, 1, out.data(), 0, 0};
         ops->attend({&row, 1, key.data(), &codes[first], 32, value_dim, 32, value_dim, 0, 1, 1,
-                     room.data(), cpu::CacheType::kE4M3});
+                     scratch.data(), cpu::CacheType::kE4M3});
         EXPECT_EQ(row.largest, 32) << ops->isa;
         for (int64_t i = 0; i < value_dim; ++i) {
           const float want = e4m3_to_float(codes[first + i]);
@@ -379,7 +379,7 @@ TEST_F(AttendTest, EveryInstructionSetReadsEveryE4m3CodeExactly) {
   }
 }
 
-TEST_F(AttendTest, EveryInstructionSetReadsSixteenBitCacheExactly) {
+TEST_F(CpuAttend, ReadsSixteenBitCacheExactlyOnEveryInstructionSet) {
   const int64_t dim = 37, value_dim = 21, keys = 100;
   const Sequence s = sequence(keys, {1, 1, dim, value_dim, 1});
   std::vector<const cpu::VectorOps*> tables = {&cpu::kPortableVectorOps, &cpu::vector_ops()};
@@ -401,12 +401,12 @@ TEST_F(AttendTest, EveryInstructionSetReadsSixteenBitCacheExactly) {
       keep(s.k, k16, k32, 1);
       keep(s.v, v16, v32, 0x1p-13f);
       const auto run_once = [&](const void* k, const void* v, cpu::CacheType type) {
-        std::vector<float> out(5 * value_dim), room(cpu::kAttendScratch);
+        std::vector<float> out(5 * value_dim), scratch(cpu::kAttendScratch);
         cpu::AttendRow rows[5];
         for (int r = 0; r < 5; ++r)
           rows[r] = {&s.q[r * dim], r, r * 20 + 13, &out[r * value_dim], 0, 0};
         ops->attend(
-            {rows, 5, k, v, dim, value_dim, dim, value_dim, 0, keys, 0.3f, room.data(), type});
+            {rows, 5, k, v, dim, value_dim, dim, value_dim, 0, keys, 0.3f, scratch.data(), type});
         return out;
       };
       EXPECT_EQ(run_once(k16.data(), v16.data(), cache),
@@ -416,8 +416,8 @@ TEST_F(AttendTest, EveryInstructionSetReadsSixteenBitCacheExactly) {
   }
 }
 
-// Compares every table that this CPU runs with a double reference.
-TEST_F(AttendTest, EveryInstructionSetGivesSameSoftmax) {
+// Compares every table of this CPU with a double reference.
+TEST_F(CpuAttend, SoftmaxIsEqualOnEveryInstructionSet) {
   const int64_t dim = 37, value_dim = 21, keys = cpu::kKvBlock;
   const Sequence s = sequence(keys, {1, 1, dim, value_dim, 1});
   std::vector<const cpu::VectorOps*> tables = {&cpu::kPortableVectorOps};
@@ -426,14 +426,14 @@ TEST_F(AttendTest, EveryInstructionSetGivesSameSoftmax) {
   if (cpu::has(Isa::kAvx512 | Isa::kAvx2)) tables.push_back(&cpu::kAvx512VectorOps);
 #endif
   for (const cpu::VectorOps* ops : tables) {
-    std::vector<float> out(7 * value_dim, NAN), room(cpu::kAttendScratch);
+    std::vector<float> out(7 * value_dim, NAN), scratch(cpu::kAttendScratch);
     cpu::AttendRow rows[7];
     for (int r = 0; r < 7; ++r) {
       rows[r] = {&s.q[r * dim], r * 9, r * 40 + 1, &out[r * value_dim], 0, 0};
     }
     rows[6].begin = rows[6].end;  // sees nothing
     ops->attend({rows, 7, s.k.data(), s.v.data(), dim, value_dim, dim, value_dim, 0, keys, 0.3f,
-                 room.data()});
+                 scratch.data()});
     EXPECT_EQ(rows[6].largest, -INFINITY);
     EXPECT_EQ(rows[6].sum, 0);
     for (int r = 0; r < 6; ++r) {
@@ -486,7 +486,7 @@ struct Codes {
 // Compares every table with a softmax in double over the numbers that the codes stand for. A query
 // is off by at most q_scale / 2 per column, so a score by δ = scale · q_scale / 2 · Σ|k|. A weight
 // times its value's scale is off by w_scale / 2.
-TEST_F(AttendTest, EveryInstructionSetFollowsFormulaOfCodes) {
+TEST_F(CpuAttend, Int8FollowsFormulaOnEveryInstructionSet) {
   const struct {
     int64_t dim, value_dim, positions;
   } cases[] = {{128, 128, 256}, {37, 21, 100}, {64, 48, 17}, {576, 16, 33}, {1, 1, 1}};
@@ -501,7 +501,7 @@ TEST_F(AttendTest, EveryInstructionSetFollowsFormulaOfCodes) {
     for (const cpu::VectorOps* ops : tables()) {
       SCOPED_TRACE(str(ops->isa, ", ", dim, " columns"));
       std::vector<float> out(kRows * value_dim, NAN),
-          room(cpu::kAttendScratch + cpu::int8_scratch(dim));
+          scratch(cpu::kAttendScratch + cpu::int8_scratch(dim));
       cpu::AttendRow rows[kRows];
       for (int r = 0; r < kRows; ++r) {
         const int64_t end = std::min<int64_t>(positions, r * 19 + 1),
@@ -509,7 +509,7 @@ TEST_F(AttendTest, EveryInstructionSetFollowsFormulaOfCodes) {
         rows[r] = {&queries[r * dim], begin, end, &out[r * value_dim], 0, 0};
       }
       ops->attend_int8({rows, kRows, keys.bytes.data(), values.bytes.data(), keys.columns,
-                         values.columns, dim, value_dim, 0, cpu::kKvBlock, scale, room.data(),
+                         values.columns, dim, value_dim, 0, cpu::kKvBlock, scale, scratch.data(),
                          cpu::CacheType::kF32, keys.scales.data(), values.scales.data()});
       for (int r = 0; r < kRows; ++r) {
         if (rows[r].begin == rows[r].end) {
@@ -565,7 +565,7 @@ TEST_F(AttendTest, EveryInstructionSetFollowsFormulaOfCodes) {
 
 // Quantizing a row changes each number by at most half of its scale. So scores and outputs stay
 // within the bounds of a cache with u = 1/254 of the row's largest number.
-TEST_F(AttendTest, Int8CacheStaysWithinRoundingOfKeysAndValues) {
+TEST_F(CpuAttend, Int8CacheStaysWithinRoundingOfKeysAndValues) {
   AttentionShape shape{4, 2, 64, 48, 0.125f};
   const Sequence s = sequence(300, shape);
   const auto want = run({s}, shape, 300, 1)[0];
@@ -608,7 +608,7 @@ TEST_F(AttendTest, Int8CacheStaysWithinRoundingOfKeysAndValues) {
 
 // A key or value that is not finite makes its token's scale NaN. Tokens that do not see it keep
 // their bits, and those that see it give NaN.
-TEST_F(AttendTest, NonFiniteTokenOfInt8CacheReachesOnlyTokensThatSeeIt) {
+TEST_F(CpuAttend, NonFiniteTokenInInt8CacheReachesOnlyTokensThatSeeIt) {
   AttentionShape shape{2, 2, 16, 16, 0.25f};
   shape.cache.dtype = DType::kI8;
   const Sequence s = sequence(40, shape);

@@ -1,4 +1,4 @@
-// Pages of keys and values, what a token sees of them, and the parts that a long view is split into.
+// Pages of keys and values, the view of a token, and the splits of a long view (split-KV).
 
 // The page that holds a position of a sequence.
 ulong page_of(global const ulong *pages, global const int *first_page, int page, int sequence, int position) {
@@ -15,26 +15,26 @@ View view_of(int position, int window, int chunk) {
   return view;
 }
 
-// Parts begin where the view begins, and their number depends on its length alone. So a token's bits do not depend
-// on the rest of the step. The host counts parts in the same way: most_parts() in ops_attend.cc.
-#define TILE 128        // positions that a work-group takes together
-#define MOST_PARTS 64   // kMaxSplits
-#define FEW_TOKENS 4    // up to this many tokens of a sequence, each token's view is split into parts
+// Splits begin where the view begins, and their number depends on its length alone. So a token's bits do not depend on
+// the rest of the step. most_splits() in ops_attend.cc is the upper bound on the host.
+#define TILE 128         // positions of a step of a work-group
+#define MAX_SPLITS 64    // kMaxSplits
+#define DECODE_TOKENS 4  // sequences with up to this many tokens in the step split the view of each token
 typedef struct {
-  int size, count;  // positions of a part, number of parts
-} Parts;
-Parts parts_of(View view, bool splits) {
+  int size, count;  // positions per split, splits
+} Splits;
+Splits splits_of(View view, bool split) {
   const int tiles = (view.end - view.begin + TILE - 1) / TILE;
   const int least = tiles <= 16 ? 1 : 2;
-  const int size = splits ? max(least, (tiles + MOST_PARTS - 1) / MOST_PARTS) : tiles;
-  const Parts parts = {size * TILE, (tiles + size - 1) / size};
-  return parts;
+  const int size = split ? max(least, (tiles + MAX_SPLITS - 1) / MAX_SPLITS) : tiles;
+  const Splits splits = {size * TILE, (tiles + size - 1) / size};
+  return splits;
 }
 bool splits_views(global const int *first_token, int sequence, int batch_invariant) {
-  return batch_invariant || first_token[sequence + 1] - first_token[sequence] <= FEW_TOKENS;
+  return batch_invariant || first_token[sequence + 1] - first_token[sequence] <= DECODE_TOKENS;
 }
 
-// Scores are in units of log(2): exp2 is the exponential that devices have.
+// Scores are exponents of 2, because devices compute exp2.
 #define LOG2E 1.44269504f
 
 // Adds a head's sink to a sum of weights: a factor that rescales the weights to the largest score of both, and the
