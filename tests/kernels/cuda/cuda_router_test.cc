@@ -12,6 +12,7 @@
 #include "conformance/conformance.h"
 #include "kernels/cuda/cuda_test.h"
 #include "kernels/cuda/gemv/router.h"
+#include "kernels/kernel_device.h"
 #include "moracle/moe.h"
 #include "support/floats.h"
 #include "support/must.h"
@@ -116,7 +117,7 @@ class CudaRouterTest : public CudaTest {
 
   Results composed(const Routing& routing, int64_t tokens) {
     reset();
-    Ops& ops = device_->ops();
+    Ops& ops = kernel_device(*device_).ops();
     const AddRmsNorm n = norm(tokens);
     const LinearCall c = call(routing, tokens);
     const auto& to = *c.to<LinearCall::Route>();
@@ -134,7 +135,7 @@ class CudaRouterTest : public CudaTest {
   Results half_fused(const Routing& routing, int64_t tokens) {
     reset();
     const AddRmsNorm n = norm(tokens);
-    must(device_->ops().add_rms_norm(n.x, n.y, n.weight, n.epsilon, n.out, {}));
+    must(kernel_device(*device_).ops().add_rms_norm(n.x, n.y, n.weight, n.epsilon, n.out, {}));
     must(router_->apply(call(routing, tokens), {}));
     return results();
   }
@@ -153,7 +154,8 @@ TEST_F(CudaRouterTest, OneKernelGivesBitsOfThree) {
       for (const RouterForm& form : kForms) {
         for (const int64_t tokens : {1, 2, 3, 4, 5, 8, 9, 16}) {
           SCOPED_TRACE(str(form.name, ", ", experts, " x ", hidden, ", ", tokens, " tokens"));
-          EXPECT_EQ(cuda::gemv_router_serves(call(form.routing, tokens)), form.fused && tokens <= 4);
+          EXPECT_EQ(cuda::gemv_router_serves(call(form.routing, tokens)),
+                    form.fused && tokens <= 4);
           EXPECT_EQ(router_->serves(call(form.routing, tokens)), form.fused && tokens <= 4);
           EXPECT_EQ(router_->serves(normed_call(form.routing, tokens)), form.fused && tokens <= 4);
           const Results want = composed(form.routing, tokens);

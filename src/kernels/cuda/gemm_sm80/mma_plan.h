@@ -2,9 +2,8 @@
 #pragma once
 
 #include <array>
-#include <string>
 
-#include "moracle/oracle.h"
+#include "oracle/kernel_plan.h"
 
 namespace moracle::cuda {
 
@@ -24,9 +23,8 @@ inline constexpr MmaTiles kTilesOfRows = {{{8, 6}, {16, 12}, {32, 26}, {128, 0}}
 /// actual number of rows, so the choice uses the largest possible number.
 int mma_choice(const MmaTiles& tiles, int64_t rows, int64_t experts);
 
-/// Name of the kernel with tiles of `tile_rows` rows in plans. `shape` is that of the weights as
-/// they lie in memory.
-std::string mma_kernel_name(const MatrixShape& shape, const Scheme& scheme, int tile_rows);
+/// The kernel with tiles of `tile_rows` rows. `shape` is that of the weights as they lie in memory.
+CudaForm mma_form(const MatrixShape& shape, const Scheme& scheme, int tile_rows);
 
 /// Plans these kernels for any number of tokens.
 KernelPlan plan_mma(const KernelRequest& request, const Machine& machine);

@@ -2,7 +2,6 @@
 
 #include <algorithm>
 
-#include "base/text.h"
 #include "kernels/cuda/operands/scaling_plan.h"
 #include "layout/mma16.h"
 
@@ -63,13 +62,9 @@ int64_t gemv_before_wgmma(const KernelRequest& request) {
   return std::min<int64_t>(8, kMostGemvSlots / request.rows_per_token);
 }
 
-std::string gemv_kernel_name(const Scheme& scheme, int rows, bool adds) {
-  const auto& activation = scheme.activation;
-  const char* products = "bf16 products, f32 sums";
-  if (activation)
-    products = activation->dtype == DType::kI8 ? "i8 x i8, exact sums" : "f16 products, f32 sums";
-  return str("mma.sync, streamed panels for ", rows, adds ? " tokens, weighted sum, " : " rows, ",
-             products, row_exponents_note(scheme));
+CudaForm gemv_form(const Scheme& scheme, int rows, bool adds) {
+  return {adds ? CudaForm::Kernel::kStreamedToken : CudaForm::Kernel::kStreamed,
+          mma_products(scheme), rows, has_one_exponent(scheme)};
 }
 
 }  // namespace moracle::cuda

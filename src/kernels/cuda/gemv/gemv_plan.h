@@ -1,9 +1,7 @@
 // Plans the GEMV kernels. Plain C++, so that builds without CUDA can plan them, too.
 #pragma once
 
-#include <string>
-
-#include "moracle/oracle.h"
+#include "oracle/kernel_plan.h"
 
 namespace moracle::cuda {
 
@@ -31,8 +29,8 @@ int gemv_choice(int64_t tokens, int64_t top_k, int64_t num_experts);
 /// True if GEMM 2 with `outputs` outputs adds the rows of each token itself.
 bool gemv_combines(int64_t tokens, int64_t top_k, int64_t outputs);
 
-/// Name of the kernel in plans. `adds`: GEMM 2 with the weighted sum.
-std::string gemv_kernel_name(const Scheme& scheme, int rows, bool adds);
+/// The kernel for so many rows. `scheme`: of the products. `adds`: GEMM 2 with the weighted sum.
+CudaForm gemv_form(const Scheme& scheme, int rows, bool adds);
 
 /// The GEMV on bf16 in rows (dense_bf16.cuh) serves up to this many rows, one tile of the tensor
 /// cores, and this many outputs, one CTA of 16 per SM. It is faster than cuBLASLt there: on an

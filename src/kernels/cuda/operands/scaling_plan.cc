@@ -23,6 +23,12 @@ bool scales_in_groups(const MatrixShape& shape, const Scheme& scheme) {
   }
 }
 
+CudaProducts mma_products(const Scheme& scheme) {
+  const auto& activation = scheme.activation;
+  if (!activation) return CudaProducts::kBf16;
+  return activation->dtype == DType::kI8 ? CudaProducts::kInt8 : CudaProducts::kF16;
+}
+
 bool has_row_exponents(const MatrixShape& shape, const Scheme& scheme, bool first) {
   // The scales of rows lie where the exponents of at least four groups were.
   constexpr int64_t kLeastColumns = 4 * mma16::kCols;
@@ -44,8 +50,8 @@ Scheme product_scheme(const MatrixShape& shape, Scheme scheme) {
   return scheme;
 }
 
-std::string_view row_exponents_note(const Scheme& products) {
-  return products.activation == kFp8DynamicTokenPowerOfTwo ? ", one exponent per row" : "";
+bool has_one_exponent(const Scheme& products) {
+  return products.activation == kFp8DynamicTokenPowerOfTwo;
 }
 
 }  // namespace moracle::cuda

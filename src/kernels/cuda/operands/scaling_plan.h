@@ -1,3 +1,5 @@
+// What products of a scheme multiply, and how they are scaled.
+//
 // MXFP8 by MXFP8 at the rate of fp8: the exponents of a row move into its codes. Plain C++, so that
 // builds without CUDA can plan it, too.
 //
@@ -11,12 +13,15 @@
 // with 13 fraction bits.
 #pragma once
 
-#include "moracle/oracle.h"
+#include "oracle/kernel_plan.h"
 
 namespace moracle::cuda {
 
 /// True if products with weights of this shape in this scheme are scaled group by group.
 bool scales_in_groups(const MatrixShape& shape, const Scheme& scheme);
+
+/// What mma.sync multiplies.
+CudaProducts mma_products(const Scheme& scheme);
 
 /// True if both matrices of a layer can have one exponent per row: rows of whole blocks of 32
 /// columns, at least four. `first`: the shape is that of GEMM 1, with gates, else of GEMM 2.
@@ -29,8 +34,8 @@ MatrixShape with_row_exponents(MatrixShape shape);
 /// exponents of the weights `shape` have moved, activations have one power of two per token.
 Scheme product_scheme(const MatrixShape& shape, Scheme scheme);
 
-/// What the names of kernels say of such products; empty for other schemes.
-std::string_view row_exponents_note(const Scheme& products);
+/// True for such products.
+bool has_one_exponent(const Scheme& products);
 
 /// Activations of such products are off by up to 2^-kRowExponentBits of the largest of the row.
 inline constexpr int kRowExponentBits = 16;
