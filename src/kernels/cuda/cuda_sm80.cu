@@ -10,6 +10,7 @@
 // its rows. With a fused activation, a tile holds gates beside the outputs that they multiply.
 // Blocks are persistent and process tiles in turn. With few rows, reading the weights is the
 // bottleneck. With many rows, the rate of mma.sync is, which on Hopper is some 60 % of wgmma's.
+#include "base/text.h"
 #include "kernels/check_ops.h"
 #include "kernels/cuda/cuda_kernels.h"
 #include "kernels/cuda/cuda_makers.h"

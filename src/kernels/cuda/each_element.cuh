@@ -1,6 +1,7 @@
 // Element-wise kernels.
 #pragma once
 
+#include "base/text.h"
 #include "kernels/check_ops.h"
 #include "kernels/cuda/device/launch.cuh"
 #include "kernels/cuda/elements.cuh"

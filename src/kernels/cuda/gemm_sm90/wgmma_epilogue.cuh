@@ -8,7 +8,7 @@
 #include "kernels/cuda/gemm_sm90/wgmma_args.h"
 #include "kernels/cuda/gemm_sm90/wgmma_consumer.cuh"
 #include "kernels/cuda/ptx/cluster.cuh"
-#include "kernels/cuda/ptx/named_barrier.cuh"
+#include "kernels/cuda/ptx/mbarrier.cuh"
 #include "kernels/cuda/ptx/shared_memory.cuh"
 #include "kernels/cuda/tiles/groups.cuh"
 #include "kernels/cuda/tiles/tile_finder.cuh"

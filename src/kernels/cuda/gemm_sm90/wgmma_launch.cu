@@ -103,7 +103,7 @@ Status WgmmaLaunch::run(const KernelWeights& weights, const GroupedRows& rows, c
                                  : wgmma_choice(count, rows.num_rows, weights.num_experts));
   if (kernels_are_watched())
     report({name(wgmma_form(scheme_, grouped[choice].rows)), weights.shape});
-  WgmmaArgs args{gemm_args(weights, rows, y, activation), y_fragments, to.scales, 1, 0, boxes_};
+  WgmmaArgs args{gemm_args(weights, rows, y, activation), y_fragments, to.scales, 1, 0, tma_};
   if (wgmma_rounds(scheme_)) args.x_stride *= 2, args.x_bytes *= 2;  // bf16
   const WgmmaKernel* kernel = &grouped[choice];
   const int64_t tiles = most_tiles(args, kernel->rows, kernel->outputs),

@@ -80,7 +80,7 @@ class QuantizedLinear : public LinearKernel {
     args.gemv.stages = std::min(stages(x.rows), share.most_stages),
     args.gemv.stage_bytes = kStageBytes, args.gemv.scale_bytes = 64, args.gemv.scale_shift = 2;
     args.key = key, args.x = x, args.norms = normed != nullptr;
-    if (normed != nullptr) args.few.normed = *normed;
+    if (normed != nullptr) args.gemv.normed = *normed;
     if (kernels_are_watched()) moracle::report({name(gemv_form(w.scheme, 8, false)), w.shape});
     const int64_t shared = fixed_bytes(x.rows) + share.sum_bytes +
                            int64_t{kGemvWarps<1>} * args.gemv.stages * kStageBytes;

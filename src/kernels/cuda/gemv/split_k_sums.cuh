@@ -3,7 +3,7 @@
 #pragma once
 
 #include "kernels/cuda/gemv/gemv_args.h"
-#include "kernels/cuda/ptx/named_barrier.cuh"
+#include "kernels/cuda/ptx/mbarrier.cuh"
 
 namespace moracle::cuda {
 
