@@ -42,7 +42,7 @@ Matrix matrix(std::vector<float>& values, int64_t rows) {
 /// range(0): threads, range(1): rows.
 template <class Work>
 void run(benchmark::State& state, Work work) {
-  Ops& ops = device(state.range(0)).ops();
+  Ops& ops = kernel_device(device(state.range(0))).ops();
   for (auto _ : state) {
     if (!work(ops)) state.SkipWithError("refused");
     benchmark::ClobberMemory();

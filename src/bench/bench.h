@@ -40,7 +40,7 @@ int64_t matrix_ops(const MatrixShape& shape, int64_t rows);
 
 /// Returns the peak that bounds a matrix's kernel. This is the peak of the instruction that the
 /// plan names, else the best peak for the numbers that the kernel reads. Null: no peak is known.
-const Peak* peak_for(const KernelPlan& kernel, int64_t num_tokens, std::span<const Peak> peaks);
+const Peak* peak_for(const MatrixPlan& matrix, int64_t num_tokens, std::span<const Peak> peaks);
 
 /// One cell of the table: `num_tokens` tokens at once, on the layers of a ring.
 struct Measurement {

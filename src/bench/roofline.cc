@@ -58,12 +58,12 @@ bool names_word(std::string_view text, std::string_view word) {
 
 }  // namespace
 
-const Peak* peak_for(const KernelPlan& kernel, int64_t num_tokens, std::span<const Peak> peaks) {
+const Peak* peak_for(const MatrixPlan& matrix, int64_t num_tokens, std::span<const Peak> peaks) {
   std::string_view running;
-  for (const KernelUse& use : kernel.kernels) {
-    if (use.from_tokens <= std::max<int64_t>(num_tokens, 1)) running = use.name;
+  for (const KernelUse& use : matrix.kernels) {
+    if (use.range.from_tokens <= std::max<int64_t>(num_tokens, 1)) running = use.name;
   }
-  Arithmetic wanted = arithmetic_of(kernel.input_dtype);
+  Arithmetic wanted = arithmetic_of(matrix.input_dtype);
   // If no peak exists for the narrow floats, they are widened to f32.
   const bool narrow_floats = wanted == Arithmetic::kF16 || wanted == Arithmetic::kFp8;
   const bool there = std::any_of(peaks.begin(), peaks.end(),

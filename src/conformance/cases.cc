@@ -4,6 +4,7 @@
 
 #include "base/text.h"
 #include "conformance/conformance.h"
+#include "oracle/backend.h"
 
 namespace moracle::conformance {
 

@@ -13,6 +13,7 @@
 #include <cmath>
 
 #include "conformance/conformance.h"
+#include "oracle/kernel_plan.h"
 #include "quant/activation.h"
 #include "quant/codec.h"
 
@@ -250,7 +251,7 @@ void add_adapters(const std::vector<LoraPair>& pairs, int64_t expert, const Vect
 }  // namespace
 
 Precision precision_of(const Plan& plan) {
-  const KernelPlan& first = plan.matrices[0].kernel;
+  const KernelPlan& first = *plan.matrices[0].kernel;
   const auto& key = plan.layer.scheme.activation;
   return {first.product_bits, plan.activation_dtype == DType::kF32 ? 24 : 8, first.product_group,
           first.product_group > 0 && key && key->scale_dtype == DType::kF8E8M0};

@@ -4,6 +4,8 @@
 #include <string>
 #include <utility>
 
+#include "oracle/backend.h"
+
 namespace moracle::conformance {
 namespace support {
 namespace {

@@ -34,6 +34,25 @@ TEST_P(ThreadPoolOfSize, RunsWorkOnceForEveryThread) {
   }
 }
 
+// The engine's threads: here the calling one, which runs the tasks in reverse.
+TEST_P(ThreadPoolOfSize, EngineRunsEveryTaskOnce) {
+  int jobs = 0;
+  ThreadPool pool(GetParam(), [&](int count, const std::function<void(int)>& task) {
+    ++jobs;
+    for (int i = count - 1; i >= 0; --i) task(i);
+  });
+  ASSERT_TRUE(pool.started());
+  ASSERT_EQ(pool.size(), GetParam());
+  std::vector<int> calls(pool.size());
+  pool.run([&](int thread) { ++calls[thread]; });
+  pool.run_in_place([&](int thread) { ++calls[thread]; });
+  EXPECT_EQ(calls, std::vector<int>(pool.size(), 2));
+  EXPECT_EQ(jobs, pool.size() > 1 ? 2 : 0) << "one task runs on the calling thread";
+  EXPECT_THROW(pool.run([](int) { throw std::bad_alloc(); }), std::bad_alloc);
+  pool.run([&](int thread) { ++calls[thread]; });
+  EXPECT_EQ(calls, std::vector<int>(pool.size(), 3));
+}
+
 TEST_P(ThreadPoolOfSize, EachThreadMakesItsOwnCallInPlace) {
   ThreadPool pool(GetParam());
   std::vector<std::thread::id> ids(pool.size());

@@ -6,6 +6,7 @@
 
 #include "base/try.h"
 #include "bench/bench.h"
+#include "oracle/backend.h"
 
 namespace moracle::bench::model_test {
 namespace {

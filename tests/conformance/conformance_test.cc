@@ -19,6 +19,7 @@
 #include "base/text.h"
 #include "conformance/conformance.h"
 #include "conformance/machine_refuses.h"
+#include "oracle/backend.h"
 #include "oracle/rules.h"
 #include "support/device.h"
 #include "support/floats.h"

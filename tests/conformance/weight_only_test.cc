@@ -6,6 +6,7 @@
 #include <vector>
 
 #include "conformance/machine_refuses.h"
+#include "oracle/backend.h"
 
 namespace moracle::conformance::weight_only_test {
 namespace {

@@ -17,6 +17,7 @@
 #include "models/logit_bounds.h"
 #include "moracle/moracle.h"
 #include "nlohmann/json.hpp"
+#include "oracle/backend.h"
 #include "paths.h"
 #include "support/device.h"
 

@@ -6,6 +6,7 @@
 #include <map>
 
 #include "bench/bench.h"
+#include "oracle/backend.h"
 #include "support/must.h"
 
 namespace moracle::timing::tune_test {

@@ -9,7 +9,7 @@
 #include "docs/generated.h"
 #include "docs/sample.h"
 #include "layout/layout.h"
-#include "moracle/oracle.h"
+#include "oracle/backend.h"
 
 namespace moracle::docs {
 namespace {

@@ -11,7 +11,7 @@
 #include "conformance/support.h"
 #include "docs/generated.h"
 #include "layout/layout.h"
-#include "moracle/oracle.h"
+#include "oracle/backend.h"
 
 namespace moracle::docs {
 namespace {

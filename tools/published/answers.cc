@@ -105,7 +105,7 @@ Result<Answer::Row> ask_machine(const Described& described, const Machine& machi
   for (const Choice& choice : choices) {
     if (choice.part != "experts") continue;
     MORACLE_TRY(const Plan chosen, choice.selection.chosen());
-    backends.insert(str("`", chosen.backend->name, "`"));
+    backends.insert(str("`", name(*chosen.backend), "`"));
   }
   Answer::Row row{machine.name, join(backends), false};
   if (described.whole == nullptr) return row;

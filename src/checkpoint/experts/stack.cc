@@ -113,17 +113,6 @@ Status push(const Checkpoint::State& state, Stack& stack, DescribedLinear linear
 
 }  // namespace
 
-void widen(std::vector<DescribedMatrix::Part>& parts, const QuantKey& key) {
-  for (DescribedMatrix::Part& part : parts) {
-    part.read_rows = {};
-    part.read = [read = std::move(part.read), key](ThreadPool& pool) -> Result<CanonicalMatrix> {
-      MORACLE_TRY(CanonicalMatrix matrix, read(pool));
-      widen(matrix, key);
-      return matrix;
-    };
-  }
-}
-
 Status make_equal(const Tensors& tensors, const std::string& gate, DescribedMatrix& w13,
                   const std::string& down, DescribedMatrix& w2) {
   const std::optional<Scheme> scheme = common_scheme(w13.scheme(), w2.scheme());
@@ -137,25 +126,6 @@ Status make_equal(const Tensors& tensors, const std::string& gate, DescribedMatr
   w13.widen(*scheme);
   w2.widen(*scheme);
   return {};
-}
-
-void align_blocks(MatrixShape& shape, std::vector<DescribedMatrix::Part>& parts) {
-  const int64_t rows = shape.key.group.rows;
-  bool aligned = rows == 1 || parts.size() == 1;
-  if (!aligned && rows > 1) {
-    aligned = std::all_of(parts.begin(), parts.end() - 1,
-                          [&](const DescribedMatrix::Part& part) { return part.n % rows == 0; });
-  }
-  if (aligned || !shape.key.quantized()) return;
-  shape.key.group.rows = 1;
-  for (DescribedMatrix::Part& part : parts) {
-    part.read_rows = {};
-    part.read = [read = std::move(part.read)](ThreadPool& pool) -> Result<CanonicalMatrix> {
-      MORACLE_TRY(CanonicalMatrix matrix, read(pool));
-      expand_scale_rows(matrix);
-      return matrix;
-    };
-  }
 }
 
 Result<Stack> describe_stack(const Checkpoint::State& state,
