@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Holds the #include edges of src/ against the order of the rooms: a room may include itself and the
+"""Checks the #include edges of src/: a room may include itself and the
 rooms before it. The build refuses most wrong edges by itself (cmake/Rooms.cmake); this names them."""
 import pathlib
 import re

@@ -60,7 +60,7 @@ class MinimalLinear : public LinearKernel {
 
 KernelPlan plan(const KernelRequest&, const Machine&) {
   KernelPlan plan;
-  plan.kernels = {{.name = kName}};
+  plan.kernels = {{NamedKernel{kName}}};
   plan.deterministic = true;
   return plan;
 }
@@ -68,7 +68,7 @@ KernelPlan plan(const KernelRequest&, const Machine&) {
 Result<std::unique_ptr<GroupedLinear>> make(KernelWeights&& weights, const KernelPlan&,
                                             Device& device) {
   auto linear = std::make_unique<GroupedLinear>(std::move(weights));
-  linear->add<MinimalLinear>(device.host_threads());
+  linear->add<MinimalLinear>(kernel_device(device).host_threads());
   return linear;
 }
 

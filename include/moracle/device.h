@@ -13,10 +13,6 @@
 
 namespace moracle MORACLE_API {
 
-class Device;
-class Ops;
-class ThreadPool;
-
 /// A native queue of a device: a cudaStream_t or a cl_command_queue. Null: the device's default
 /// queue, which on CUDA is a stream of its own. Pass cudaStreamLegacy for the legacy stream, which
 /// CUDA also counts as 0. Work on one stream runs in order. The CPU runs work immediately.
@@ -67,18 +63,6 @@ class Timeline {
 
 /// A lock on a device, held by one thread; see Device::turn.
 using Turn = std::unique_lock<std::recursive_mutex>;
-
-/// Orders work on several streams that share memory (internal to the library).
-class StreamOrder {
- public:
-  virtual ~StreamOrder() = default;
-  /// Later work on `stream` waits for the work between earlier calls of begin and end. Errors:
-  /// those of the device.
-  virtual Status begin(Stream stream) = 0;
-  virtual void end(Stream stream) = 0;
-  /// True if a graph has captured work between begin and end. Its replays use the same memory.
-  virtual bool captured() const { return false; }
-};
 
 /// The host's access to a buffer of a device that shares its memory with the host (an integrated
 /// GPU, a CPU through OpenCL). Destroying the object ends the access, too.
@@ -152,14 +136,9 @@ class Device {
   /// Zeroed host memory that this device accesses at full speed. Errors: kOutOfMemory.
   virtual Result<Buffer> allocate_host(size_t bytes);
 
-  /// All operations except the GEMMs (internal to the library).
-  virtual Ops& ops() = 0;
-  /// Host threads for work on host memory, mainly to pack weights (internal).
-  virtual ThreadPool& host_threads() = 0;
-  /// Null if streams run one after another, as on a CPU (internal).
-  virtual std::shared_ptr<StreamOrder> stream_order() { return nullptr; }
-
  private:
+  friend class KernelDevice;  // which every device is
+  Device() = default;
   std::recursive_mutex turn_;
 };
 

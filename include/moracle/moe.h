@@ -12,6 +12,8 @@
 
 namespace moracle MORACLE_API {
 
+class StreamOrder;  // internal
+
 /// Expert ids of each token: i32 [num_tokens, top_k] in device memory. An id of -1, or any id
 /// outside [0, num_experts), contributes exactly zero. A separate type prevents swapping ids and
 /// weights.

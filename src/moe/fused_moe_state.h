@@ -4,6 +4,7 @@
 #include "kernels/fused_experts.h"
 #include "kernels/grouped_linear.h"
 #include "moracle/moe.h"
+#include "oracle/backend.h"
 
 namespace moracle {
 

@@ -4,6 +4,7 @@
 
 #include <utility>
 
+#include "kernels/kernel_device.h"
 #include "kernels/ops.h"
 #include "moracle/moe.h"
 
@@ -36,7 +37,7 @@ class LayerTurn {
  private:
   LayerTurn(Device& device, Stream stream, int scope)
       : turn_(device.turn()),
-        scopes_(&device.ops().error_scopes()),
+        scopes_(&kernel_device(device).ops().error_scopes()),
         before_(scopes_->enter(scope)),
         stream_(stream) {}
   Turn turn_;

@@ -208,7 +208,7 @@ TEST_P(ThreadPoolOfSize, RethrowsWorkerExceptionInCaller) {
 }
 
 #ifndef __SANITIZE_THREAD__  // TSan delivers signals later
-// Holds one thread in a signal handler, as a system does that gives a thread no CPU.
+// Holds one thread in a signal handler, like a system that gives the thread no CPU.
 std::atomic<bool> is_held, may_go;
 class HeldThread {
  public:
@@ -233,7 +233,7 @@ class HeldThread {
   struct sigaction before_ {};
 };
 
-TEST_P(ThreadPoolOfSize, NoJobWaitsForAThreadThatIsLate) {
+TEST_P(ThreadPoolOfSize, OtherThreadsTakeCallOfLateThread) {
   ThreadPool pool(GetParam());
   std::vector<pthread_t> threads(pool.size());
   pool.run_in_place([&](int thread) { threads[thread] = ::pthread_self(); });
@@ -260,7 +260,7 @@ TEST(ThreadPool, DefaultsToAllUsableCpus) {
   EXPECT_EQ(ThreadPool(0).size(), usable_threads());
 }
 
-TEST(ThreadPool, StartsNoThreadsForNumbersOutsideItsBounds) {
+TEST(ThreadPool, StartsNoThreadsForInvalidCount) {
   for (const int threads : {-1, INT32_MIN, kMaxThreads + 1, 5000, INT32_MAX}) {
     ThreadPool pool(threads);
     EXPECT_EQ(pool.size(), 1) << threads;

@@ -1,4 +1,4 @@
-// Experts from tensors in memory: values, memory in place, and refusals by name.
+// Tests experts from tensors in memory: values, use in place, and errors by name.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
@@ -202,7 +202,7 @@ TEST_F(StoredExpertsTest, InterleavedRowsBecomeGateThenUp) {
   EXPECT_EQ(row(*expert, kInner + 1)[0], floats[3 * kHidden]);  // up row 1
 }
 
-TEST_F(StoredExpertsTest, ExpertMapNamesTheTensorsOfEachExpert) {
+TEST_F(StoredExpertsTest, ExpertMapSelectsTensorsOfEachExpert) {
   StoredExperts experts = stored(floats, DType::kF32);
   experts.expert_map = {-1, 2, -1, 0, 1};
   const auto weights = described(experts, "f32");
@@ -229,7 +229,7 @@ TEST_F(StoredExpertsTest, StaticSchemeNeedsScalesAboveZero) {
   EXPECT_THAT(weights->w2.input_scales(), ElementsAre(1, 1, 1));
 }
 
-TEST_F(StoredExpertsTest, TensorsThatDoNotFitAreRefusedByName) {
+TEST_F(StoredExpertsTest, RejectsTensorsThatDoNotFitByName) {
   StoredExperts experts = stored(floats, DType::kF32);
   expect_refusal(experts, "bf16", "w1: needs bf16 [3, 64, 64]; it is f32 [3, 64, 64]");
   experts.w2.weight.shape = {2, kHidden, kInner};
@@ -249,7 +249,7 @@ TEST_F(StoredExpertsTest, TensorsThatDoNotFitAreRefusedByName) {
   expect_refusal(experts, "f32", "w1: needs [experts, rows, columns]; it is missing");
 }
 
-TEST_F(StoredExpertsTest, NumbersThatAreNotFiniteFailTheRead) {
+TEST_F(StoredExpertsTest, ReadRejectsNonFiniteNumbers) {
   floats[kHidden * kInner + 9] = std::numeric_limits<float>::infinity();
   const auto weights = described(stored(floats, DType::kF32), "f32");
   ASSERT_TRUE(weights.ok());
@@ -260,7 +260,7 @@ TEST_F(StoredExpertsTest, NumbersThatAreNotFiniteFailTheRead) {
               HasSubstr("w2, expert 1: needs finite numbers; element 9"));
 }
 
-TEST(Packing, NamesAreParsed) {
+TEST(Packing, ParsesNames) {
   EXPECT_EQ(*parse_packing("rows"), Packing::kRows);
   EXPECT_EQ(*parse_packing("gptq"), Packing::kGptq);
   EXPECT_EQ(*parse_packing("gptq_v2"), Packing::kGptqV2);

@@ -10,6 +10,7 @@
 
 #include "conformance/conformance.h"
 #include "moracle/moracle.h"
+#include "oracle/backend.h"
 #include "support/must.h"
 
 namespace moracle::features_on_layers_test {

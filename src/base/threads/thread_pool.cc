@@ -100,9 +100,9 @@ void ThreadPool::run_as_tasks(Job job) {
   if (thrown_) std::rethrow_exception(std::exchange(thrown_, nullptr));
 }
 
-// The thread that takes a call of job `number` makes it, and the job does not end before. So
-// `current_` is that job from then on. A thread that comes after the end of a job finds its call
-// taken.
+// Claims the call of `thread` in job `number`; the thread that gets true must run it. A job ends
+// only after all its calls, so `current_` is valid until then. After its end no call is left to
+// claim.
 bool ThreadPool::take(uint32_t number, int thread) {
   std::atomic<uint32_t>& taken = taken_[thread].job;
   uint32_t before = number - 1;
@@ -110,7 +110,7 @@ bool ThreadPool::take(uint32_t number, int thread) {
          taken.compare_exchange_strong(before, number, std::memory_order_acq_rel);
 }
 
-// The first one after `own` is the one that no other finished thread looks at first.
+// Start at `own` + 1: finished threads then begin with different calls.
 void ThreadPool::take_late(uint32_t number, int own) {
   const int threads = size();
   for (int i = 1; i < threads; ++i) {

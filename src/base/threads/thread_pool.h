@@ -24,8 +24,8 @@ inline constexpr int kMaxThreads = 4096;
 
 /// Runs a function on all its threads at once; the caller is thread 0. Between jobs the other
 /// threads spin briefly, because the next layer usually follows at once, and then sleep. On a busy
-/// machine a thread may get its CPU late. Threads that are done then take its share, so that no
-/// job waits for a thread that has not begun.
+/// machine a thread may start late. Finished threads then run its share, so no job waits for a late
+/// thread.
 class ThreadPool {
  public:
   /// `threads` 0 means usable_threads(). With `places`, each thread except the caller is pinned
@@ -58,11 +58,11 @@ class ThreadPool {
   Piece piece(int64_t count, int thread) const { return piece(count, thread, size()); }
 
   /// Calls work(thread) once for each thread in [0, size()), and returns when all calls are done.
-  /// Each thread makes its own call, or another thread makes it instead of one that is late: no
-  /// call may wait for another. Calls from several threads run one after another. Do not call it
-  /// from inside work. It allocates nothing and does not copy `work`. If `work` throws (the
-  /// standard library does so if memory is refused), the exception is rethrown to the caller when
-  /// all calls are done.
+  /// Another thread may make the call of a late thread, so no call may wait for another. Calls of
+  /// run() from several threads run one after another; work must not call run(). run() allocates
+  /// nothing and does not copy `work`. If `work` throws, as the standard library does when memory
+  /// is refused, then the exception is rethrown to the caller, but only after all calls of this
+  /// job are done.
   template <class Work>
   void run(const Work& work) {
     run_job(job_of(work, true));

@@ -64,7 +64,7 @@ std::vector<std::string> DescribedMatrix::modules() const {
   std::vector<std::string> names;
   for (const std::vector<Part>& expert : parts_) {
     for (const Part& part : expert) {
-      // Several experts in one tensor would repeat its name.
+      // List a tensor once if it holds several experts.
       const bool again = !names.empty() && names.back() == part.module;
       if (!part.module.empty() && !again) names.push_back(part.module);
     }

@@ -23,10 +23,11 @@ namespace {
 bool is_quantized(const Checkpoint::State& state, const std::string& module,
                   const std::string& floats) {
   if (!state.reader || !state.reader->stores(state.tensors, module)) return false;
-  return !get_floats(state.tensors, floats) || state.reader->says(module) != Says::kPlain;
+  return !get_floats(state.tensors, floats) || !state.reader->excludes(module);
 }
 
-// The error of a module that has neither floats nor the reader's form: names what it has.
+// The error of a module that is stored neither as floats nor in the reader's form. Lists its
+// tensors.
 Error not_stored(const Checkpoint::State& state, const std::string& module, const char* separator,
                  std::string need) {
   const auto& all = state.tensors.all();
@@ -118,7 +119,8 @@ Status make_equal(const Tensors& tensors, const std::string& gate, DescribedMatr
   if (!scheme) {
     return Error{ErrorKind::kUnsupported, tensors.file_of(w2.tensors()[0]), "module '" + down + "'",
                  str("the scheme of '", gate, "', ", name(w13.scheme()),
-                     ", because one backend serves both (only integer weights are made equal)"),
+                     ", because one backend serves both (only integer weights can be widened to a "
+                     "common scheme)"),
                  "it is " + name(w2.scheme())};
   }
   w13.widen(*scheme);

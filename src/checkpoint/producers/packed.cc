@@ -53,10 +53,10 @@ void unpack_gptq(const TensorView& words, CanonicalMatrix& matrix, uint32_t flip
 void unpack_awq(const TensorView& words, CanonicalMatrix& matrix, uint32_t flip, int64_t begin,
                 int64_t end) {
   // Process enough columns to fill a cache line in each row, before the next word's eight rows.
-  constexpr int64_t kStretch = 128;
+  constexpr int64_t kCols = 128;
   const int64_t row_bytes = matrix.row_bytes(), width = words.shape[1];
-  for (int64_t first = 0; first < matrix.k; first += kStretch) {
-    const int64_t last = std::min(first + kStretch, matrix.k);
+  for (int64_t first = 0; first < matrix.k; first += kCols) {
+    const int64_t last = std::min(first + kCols, matrix.k);
     for (int64_t w = begin / 8; w < end / 8; ++w) {
       for (int64_t k = first; k < last; k += 8) {
         const int64_t rows = std::min<int64_t>(8, last - k);
@@ -120,7 +120,7 @@ std::vector<int8_t> unpack_zero_points(PackOrder order, const TensorView& words,
   const int middle = 1 << (width - 1);
   const int64_t groups = matrix.scale_cols();
   std::vector<int8_t> zeros(matrix.n * groups);
-  // The distance in words between two groups, and between two words of a group.
+  // Strides in words: from one group to the next, and from one word of a group to the next.
   const bool along_k = order == PackOrder::kCompressedTensors;
   const int64_t step = along_k ? 1 : matrix.n / per_word, next = along_k ? groups : 1;
   for (int64_t n = 0; n < matrix.n; ++n) {

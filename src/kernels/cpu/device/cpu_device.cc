@@ -8,6 +8,7 @@
 #include "base/text.h"
 #include "base/try.h"
 #include "kernels/cpu/ops/cpu_ops.h"
+#include "oracle/machine/detect.h"
 
 namespace moracle {
 
@@ -22,6 +23,14 @@ ThreadPool threads_of(const DeviceOptions& options) {
   return ThreadPool(options.threads, places_of(options));
 }
 }  // namespace
+
+Status cpu::check_isa(Isa planned) {
+  static const Isa kHere = detect_cpu().isa;
+  const Isa lacking = missing(planned, kHere);
+  if (lacking == Isa::kNone) return {};
+  return Error{ErrorKind::kUnsupported, "", "cpu", "a CPU with " + names(planned) + ", as planned",
+               "this CPU lacks " + names(lacking)};
+}
 
 CpuDevice::CpuDevice(const DeviceOptions& options)
     : memory_(options), pool_(threads_of(options)), ops_(std::make_unique<CpuOps>(pool_)) {}

@@ -3,14 +3,19 @@
 
 #include "base/threads/thread_pool.h"
 #include "kernels/engine_memory.h"
+#include "kernels/kernel_device.h"
 #include "kernels/ops.h"
-#include "moracle/device.h"
 
 namespace moracle {
 
 class CpuOps;
 
-class CpuDevice : public Device {
+namespace cpu {
+/// Errors: this CPU lacks instructions of a plan.
+Status check_isa(Isa planned);
+}  // namespace cpu
+
+class CpuDevice : public KernelDevice {
  public:
   explicit CpuDevice(int threads) : CpuDevice(DeviceOptions{.threads = threads}) {}
   explicit CpuDevice(const DeviceOptions& options);

@@ -9,7 +9,7 @@
 #include "kernels/cuda/device/device_error.h"
 #include "kernels/cuda/device/pinned_staging.h"
 #include "kernels/cuda/device/weight_staging.h"
-#include "moracle/device.h"
+#include "kernels/kernel_device.h"
 
 namespace moracle {
 
@@ -21,7 +21,7 @@ class CublasLt;
 /// Every call that uses the device's own stream or its pinned memory holds turn(). That stream may
 /// be under capture, and work that another thread enqueues meanwhile would become part of the
 /// graph.
-class CudaDevice : public Device {
+class CudaDevice : public KernelDevice {
  public:
   /// Errors: no such GPU, no driver, a compute capability below 7.5, out of memory.
   /// Threads of `options` read and pack weights.
