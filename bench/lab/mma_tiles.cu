@@ -15,6 +15,7 @@
 
 #include "kernels/cuda/gemm_sm80/mma_choice.h"
 #include "kernels/cuda/gemm_sm80/mma_kernel.cuh"
+#include "kernels/grouped_linear.h"
 
 using namespace moracle;
 using namespace moracle::cuda;
