@@ -112,7 +112,7 @@ TEST_P(ActivationsOption, Bf16IsNearFloats) {
   for (const Choice& choice : served) {
     const Plan& plan = *choice.selection.plan;
     EXPECT_TRUE(choice.selection.request.bf16_activations);
-    rounds = rounds || plan.matrices[0].kernel.product_bits < 16;
+    rounds = rounds || plan.matrices[0].product_bits < 16;
   }
   EXPECT_EQ(logits->asked != logits->plain, rounds);
 }

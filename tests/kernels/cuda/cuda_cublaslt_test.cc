@@ -147,7 +147,7 @@ TEST_F(CudaCublasLtTest, RunsPlannedKernels) {
       watch_kernels(nullptr);
       const auto& kernels = linear.plan().matrices[0].kernels;
       const auto planned = std::find_if(kernels.begin(), kernels.end(), [&](const KernelUse& use) {
-        return use.may_run(tokens, tokens);
+        return use.range.may_run(tokens, tokens);
       });
       ASSERT_NE(planned, kernels.end());
       EXPECT_THAT(names, ::testing::ElementsAre(planned->name)) << shape.n << ", " << tokens;
