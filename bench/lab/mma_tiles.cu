@@ -14,7 +14,7 @@
 #include <vector>
 
 #include "kernels/cuda/gemm_sm80/mma_choice.h"
-#include "kernels/cuda/gemm_sm80/mma_linear.cuh"
+#include "kernels/cuda/gemm_sm80/mma_kernel.cuh"
 
 using namespace moracle;
 using namespace moracle::cuda;
@@ -187,8 +187,9 @@ void measure(const LayerShape& s, const Scheme& scheme, bool second,
         of.row_index = second ? nullptr : static_cast<int32_t*>(tokens[i]->data);
         of.expert_offsets = static_cast<int32_t*>(offsets[i]->data);
         of.num_rows = rows;
-        const MmaArgs args = mma_args(w, of, {y.data, DType::kBF16, rows, n, n});
-        const int64_t grid = std::min<int64_t>(mma_tiles(kernel, args), int64_t{per_sm} * 132);
+        const GemmArgs args = gemm_args(w, of, {y.data, DType::kBF16, rows, n, n});
+        const int64_t grid =
+            std::min<int64_t>(most_tiles(args, kernel.rows, kernel.outputs), int64_t{per_sm} * 132);
         kernel.kernel<<<static_cast<unsigned>(grid), kernel.threads, kernel.shared_bytes, stream>>>(
             args);
       }

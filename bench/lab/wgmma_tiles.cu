@@ -2,7 +2,7 @@
 // cache holds. One scheme a program:
 //
 //   nvcc -std=c++20 -O2 --expt-relaxed-constexpr -gencode arch=compute_90a,code=sm_90a -Iinclude
-//     -Isrc -DMORACLE_SCHEME=4 bench/lab/wgmma_tiles.cu src/kernels/cuda/gemm_sm90/weight_boxes.cc
+//     -Isrc -DMORACLE_SCHEME=4 bench/lab/wgmma_tiles.cu src/kernels/cuda/gemm_sm90/weight_tiles.cc
 //     src/kernels/cuda/device/{tensor_map,cuda_check}.cc -cudart static
 //     -o wgmma_tiles
 //   wgmma_tiles check              every kernel, ragged experts
@@ -19,8 +19,10 @@
 #include <string>
 #include <vector>
 
-#include "kernels/cuda/gemm_sm80/mma_linear.cuh"
-#include "kernels/cuda/gemm_sm90/wgmma_linear.cuh"
+#include "kernels/cuda/gemm_sm80/mma_kernel.cuh"
+#include "kernels/cuda/gemm_sm90/wgmma_kernel.cuh"
+#include "kernels/cuda/gemm_sm90/wgmma_token_epilogue.cuh"
+#include "kernels/cuda/operands/folded_operands.cuh"
 
 using namespace moracle;
 using namespace moracle::cuda;
@@ -57,11 +59,11 @@ using Tested = SchemeOf<Int4Operand, Wgmma<Int4Operand>, 4, 128, false, true>;
 constexpr Values kWeights = Values::kBytes, kX = Values::kBf16;
 #elif MORACLE_SCHEME == 3
 const char* const kName = "fp8-w8a8-block128x128";
-using Tested = SchemeOf<Fp8Fp8Operand<true>, Fp8Wgmma<Fp8Scales::kGroups>, 4, 128>;
+using Tested = SchemeOf<Fp8Fp8Operand<true>, Fp8Wgmma<true>, 4, 128>;
 constexpr Values kWeights = Values::kE4m3, kX = Values::kE4m3;
 #elif MORACLE_SCHEME == 4
 const char* const kName = "fp8-w8a8-channel";
-using Tested = SchemeOf<Fp8Fp8Operand<false>, Fp8Wgmma<Fp8Scales::kRows>, 4, 0>;
+using Tested = SchemeOf<Fp8Fp8Operand<false>, Fp8Wgmma<false>, 4, 0>;
 constexpr Values kWeights = Values::kE4m3, kX = Values::kE4m3;
 #elif MORACLE_SCHEME == 5
 const char* const kName = "mxfp4-w4a16";
@@ -223,8 +225,8 @@ Routing route(const LayerShape& s, int num_tokens, uint64_t seed, bool ragged) {
   return r;
 }
 
-MmaGroups groups_of(int cols, int blocks) {
-  MmaGroups g{std::max(blocks, 1), 1, 0};
+ScaleGroups groups_of(int cols, int blocks) {
+  ScaleGroups g{std::max(blocks, 1), 1, 0};
   if (cols > 0) g.blocks = std::min(cols / 32, blocks), g.count = (blocks * 32 + cols - 1) / cols;
   if (g.blocks > 1)
     g.inverse = static_cast<unsigned>(((uint64_t{1} << 32) + g.blocks - 1) / g.blocks);
@@ -274,9 +276,9 @@ struct Gemm {
     a.x_stride = int64_t{blocks} * 32 * kXBytes;
     a.x_bytes = static_cast<int>(a.x_stride);
     const WgmmaKernel kernel = kernels()[0];
-    auto boxes = weight_boxes(a, kernel.stage_blocks, kernel.block_bytes, kernel.scale_bytes);
-    if (!boxes.ok()) std::printf("%s\n", boxes.error().need.c_str()), std::exit(1);
-    a.boxes = *boxes;
+    auto tma = weight_tiles(a, kernel.stage_blocks, kernel.block_bytes, kernel.scale_bytes);
+    if (!tma.ok()) std::printf("%s\n", tma.error().need.c_str()), std::exit(1);
+    a.tma = *tma;
   }
   void set_rows(const Memory& x, const Memory& x_scales, const Memory* index, const Memory& offsets,
                 int rows, const Memory& y) {
@@ -356,7 +358,7 @@ void check() {
     const int64_t y_bytes = int64_t{rows} * gemm.args.columns * 2;
     must(cudaMemset(wanted.data, 0x3c, y_bytes));
     gemm.set_rows(x, scales, c.gather ? &tokens : nullptr, offsets, rows, wanted);
-    launch_on(old_kernel(), static_cast<const MmaArgs&>(gemm.args), nullptr);
+    launch_on(old_kernel(), static_cast<const GemmArgs&>(gemm.args), nullptr);
     must(cudaDeviceSynchronize());
     for (const WgmmaKernel& kernel : kernels()) {
       if (c.gated && !gates(kernel)) continue;
@@ -458,7 +460,7 @@ void measure(const LayerShape& s, const std::vector<int>& all_tokens, bool old) 
       if (old) {
         const double us = time_graph(routings, stream, [&](int i) {
           set(i);
-          launch_on(old_kernel(), static_cast<const MmaArgs&>(gemm.args), stream);
+          launch_on(old_kernel(), static_cast<const GemmArgs&>(gemm.args), stream);
         });
         std::printf("  sm80 %.1f", us);
       }

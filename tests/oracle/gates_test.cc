@@ -9,7 +9,7 @@
 
 #include "base/text.h"
 #include "conformance/conformance.h"
-#include "kernels/cuda/dense/cublaslt_plan.h"
+#include "kernels/cuda/cuda_cublaslt_plan.h"
 #include "kernels/cuda/planned_tokens.h"
 #include "oracle/fake_rows.h"
 #include "oracle/machine/libraries.h"

@@ -4,12 +4,13 @@
 #if defined(MORACLE_WITH_CUBLASLT)
 #include "base/text.h"
 #include "kernels/check_ops.h"
+#include "kernels/cuda/cuda_cublaslt_plan.h"
 #include "kernels/cuda/cuda_makers.h"
 #include "kernels/cuda/dense/cublaslt_matmul.h"
-#include "kernels/cuda/dense/cublaslt_plan.h"
-#include "kernels/cuda/dense/few_router.h"
-#include "kernels/cuda/dense/few_rows.h"
 #include "kernels/cuda/device/cuda_device.h"
+#include "kernels/cuda/gemv/dense_bf16.h"
+#include "kernels/cuda/gemv/gemv_plan.h"
+#include "kernels/cuda/gemv/router.h"
 #include "kernels/cuda/planned_tokens.h"
 #include "kernels/kernel_watch.h"
 
@@ -30,33 +31,33 @@ const float* bias_of(const KernelWeights& weights) {
   return reinterpret_cast<const float*>(weights.expert(0) + weights.sections.bias);
 }
 
-FewRows few_rows_of(const KernelWeights& weights, const Matrix& x, const Matrix& y) {
+DenseBf16 dense_bf16_of(const KernelWeights& weights, const Matrix& x, const Matrix& y) {
   return {weights.buffer.as<uint16_t>(), bias_of(weights), weights.shape.n, weights.shape.k, x, y};
 }
 
 // A router: norm, logits and the choice of experts.
-class FewRouter : public LinearKernel {
+class GemvRouter : public LinearKernel {
  public:
-  FewRouter(const KernelWeights& weights, Buffer arrived, CudaDevice& device)
+  GemvRouter(const KernelWeights& weights, Buffer arrived, CudaDevice& device)
       : weights_(weights), arrived_(std::move(arrived)), device_(device) {}
 
   bool serves(const LinearCall& call) const override {
     const auto* const normed = call.from<NormedInput>();
     return call.from<GroupedRows>() == nullptr && call.x().dtype == DType::kBF16 &&
-           (normed == nullptr || normed->sum.data == nullptr) && few_router_serves(call);
+           (normed == nullptr || normed->sum.data == nullptr) && gemv_router_serves(call);
   }
   Status run(const LinearCall& call, Stream stream) override {
     const Matrix& x = call.x();
     if (kernels_are_watched()) report({name(kSplitColumns), weights_.shape});
     const auto* const normed = call.from<NormedInput>();
     const AddRmsNorm* norm = normed != nullptr ? &normed->norm : nullptr;
-    if (norm != nullptr && !few_router_norms(*norm)) {
+    if (norm != nullptr && !gemv_router_norms(*norm)) {
       MORACLE_CHECK(device_.ops().add_rms_norm(norm->x, norm->y, norm->weight, norm->epsilon,
                                                norm->out, stream));
       norm = nullptr;
     }
-    return route_few_rows(device_.queue(), few_rows_of(weights_, x, call.out),
-                          *call.to<LinearCall::Route>(), norm, arrived_.as<unsigned>(), stream);
+    return route_gemv(device_.queue(), dense_bf16_of(weights_, x, call.out),
+                      *call.to<LinearCall::Route>(), norm, arrived_.as<unsigned>(), stream);
   }
 
  private:
@@ -89,7 +90,7 @@ class DenseLinear : public LinearKernel {
     const bool few = count <= few_rows_;
     if (kernels_are_watched()) report({name(few ? kSplitColumns : kLibrary), shape});
     const Matrix from = x.slice(0, count), to = y.slice(0, count);
-    if (few) return multiply_few_rows(queue_, few_rows_of(weights_, from, to), stream);
+    if (few) return multiply_dense_bf16(queue_, dense_bf16_of(weights_, from, to), stream);
     const void* added = nullptr;  // cuBLASLt adds a bias of y's dtype
     if (shape.bias) added = y.dtype == DType::kF32 ? bias_of(weights_) : short_bias_.data();
     return library_->multiply({weights_.buffer.data(), added, shape.n, shape.k, from, to}, stream);
@@ -113,7 +114,7 @@ Result<std::unique_ptr<GroupedLinear>> make_cublaslt(KernelWeights&& weights,
     return wrong("one matrix", str("there are ", weights.num_experts, " experts"));
   const Turn turn = device.turn();
   MORACLE_TRY(const CurrentDevice here, CurrentDevice::enter(gpu->queue().index));
-  MORACLE_CHECK(load_few_rows());
+  MORACLE_CHECK(load_dense_bf16());
   std::shared_ptr<CublasLt>& library = gpu->cublaslt();
   if (!library) {
     MORACLE_TRY(library, CublasLt::open(device, gpu->queue()));
@@ -133,12 +134,12 @@ Result<std::unique_ptr<GroupedLinear>> make_cublaslt(KernelWeights&& weights,
     const unsigned none = 0;
     MORACLE_TRY(Buffer arrived, device.allocate(sizeof none));
     MORACLE_CHECK(device.upload(arrived.data(), &none, sizeof none));
-    MORACLE_CHECK(load_few_router());
-    linear->add<FewRouter>(std::move(arrived), *gpu);
+    MORACLE_CHECK(load_gemv_router());
+    linear->add<GemvRouter>(std::move(arrived), *gpu);
   }
   const auto few = planned_tokens(plan, CudaForm::Kernel::kSplitColumns, false);
-  linear->add<DenseLinear>(few ? std::min(few->last, kFewRows) : 0, std::move(short_bias), library,
-                           gpu->queue());
+  linear->add<DenseLinear>(few ? std::min(few->last, kDenseGemvRows) : 0, std::move(short_bias),
+                           library, gpu->queue());
   MORACLE_CHECK(linear->weights_replaced({}));
   MORACLE_CHECK(device.synchronize());
   return linear;

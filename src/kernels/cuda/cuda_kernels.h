@@ -12,12 +12,12 @@ namespace moracle::cuda {
 Status add_mma(GroupedLinear& linear, CudaDevice& device);
 
 /// Streams the weights for up to `most_tokens` tokens of a linear layer. Serves grouped rows that
-/// 16-byte loads can read, and norms before floats. Requires few_serves.
-Status add_few_linear(GroupedLinear& linear, int64_t most_tokens, CudaDevice& device);
+/// 16-byte loads can read, and norms before floats. Requires gemv_serves.
+Status add_gemv_linear(GroupedLinear& linear, int64_t most_tokens, CudaDevice& device);
 
 /// The same in 8 bits with the norm and the quantization of the input in one kernel. Serves raw
 /// rows and norms. Adds nothing if the kernel does not read these weights.
-Status add_quantized_rows(GroupedLinear& linear, CudaDevice& device);
+Status add_quantized_linear(GroupedLinear& linear, CudaDevice& device);
 
 /// wgmma for raw rows, from `tokens` tokens on, that 16-byte loads can read. Requires wgmma_tiles,
 /// but not wgmma_rounds.
@@ -31,9 +31,9 @@ Status add_cublaslt_blocks(GroupedLinear& linear, int64_t tokens, CudaDevice& de
 #endif
 
 /// The experts of a layer for up to `most_tokens` tokens. Both matrices must outlive the result.
-Result<std::unique_ptr<FusedExperts>> make_few_experts(const GroupedLinear& w13,
-                                                       const GroupedLinear& w2, const Plan& plan,
-                                                       int64_t most_tokens, CudaDevice& device);
+Result<std::unique_ptr<FusedExperts>> make_gemv_experts(const GroupedLinear& w13,
+                                                        const GroupedLinear& w2, const Plan& plan,
+                                                        int64_t most_tokens, CudaDevice& device);
 /// The experts of a layer for `least_tokens` tokens and more, likewise.
 Result<std::unique_ptr<FusedExperts>> make_wgmma_experts(const GroupedLinear& w13,
                                                          const GroupedLinear& w2, const Plan& plan,

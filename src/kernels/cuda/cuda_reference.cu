@@ -9,7 +9,7 @@
 // always deterministic.
 #include "kernels/cuda/cuda_makers.h"
 #include "kernels/cuda/device/cuda_device.h"
-#include "kernels/cuda/elements.cuh"
+#include "kernels/cuda/each_element.cuh"
 #include "kernels/cuda/weight_codes.cuh"
 #include "kernels/integer_sums.h"
 #include "kernels/kernel_watch.h"

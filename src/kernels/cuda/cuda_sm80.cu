@@ -10,11 +10,14 @@
 // its rows. With a fused activation, a tile holds gates beside the outputs that they multiply.
 // Blocks are persistent and process tiles in turn. With few rows, reading the weights is the
 // bottleneck. With many rows, the rate of mma.sync is, which on Hopper is some 60 % of wgmma's.
+#include "base/text.h"
 #include "kernels/check_ops.h"
 #include "kernels/cuda/cuda_kernels.h"
 #include "kernels/cuda/cuda_makers.h"
-#include "kernels/cuda/elements.cuh"
+#include "kernels/cuda/each_element.cuh"
 #include "kernels/cuda/gemm_sm80/mma_choice.h"
+#include "kernels/cuda/operands/scaling_plan.h"
+#include "kernels/cuda/tiles/arguments.h"
 #include "kernels/kernel_watch.h"
 
 namespace moracle {
@@ -47,17 +50,17 @@ class MmaLinear : public LinearKernel {
                    str("activations in ", name(wanted), ", as planned"), str("they are ", name(x))};
     }
     if (rows.num_rows == 0) return {};
-    const bool in_groups = mma_in_groups(weights_.shape, weights_.scheme);
+    const bool in_groups = scales_in_groups(weights_.shape, weights_.scheme);
     const int choice =
         mma_choice(in_groups ? kTilesInGroups : kTilesOfRows, rows.num_rows, weights_.num_experts);
     const MmaKernel& kernel = kernels_[choice];
     if (kernels_are_watched())
       report({name(mma_form(weights_.shape, weights_.scheme, kernel.rows)), weights_.shape});
-    const MmaArgs args =
-        mma_args(weights_, rows, call.out, activate != nullptr ? &activate->activation : nullptr);
+    const GemmArgs args =
+        gemm_args(weights_, rows, call.out, activate != nullptr ? &activate->activation : nullptr);
     return launch_early(queue_, stream, "cuda_sm80", kernel.kernel,
-                        std::min(mma_tiles(kernel, args), resident_[choice]), kernel.threads,
-                        static_cast<size_t>(kernel.shared_bytes), args);
+                        std::min(most_tiles(args, kernel.rows, kernel.outputs), resident_[choice]),
+                        kernel.threads, static_cast<size_t>(kernel.shared_bytes), args);
   }
 
  private:

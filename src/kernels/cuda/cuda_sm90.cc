@@ -1,10 +1,11 @@
-// Backend "cuda-sm90". Few tokens run in decode/, which streams the weights of each expert once,
+// Backend "cuda-sm90". Few tokens run in gemv/, which streams the weights of each expert once,
 // more tokens in gemm_sm90/, on wgmma. All else runs in the kernels of cuda-sm80, which read the
 // same layout: adapters, batched activations, act-order, deterministic plans.
+#include "kernels/cuda/cuda_cublaslt_plan.h"
 #include "kernels/cuda/cuda_kernels.h"
 #include "kernels/cuda/cuda_makers.h"
-#include "kernels/cuda/decode/few_plan.h"
 #include "kernels/cuda/gemm_sm90/exponents.h"
+#include "kernels/cuda/gemv/gemv_plan.h"
 #include "kernels/cuda/planned_tokens.h"
 
 namespace moracle::cuda {
@@ -43,8 +44,8 @@ Result<std::unique_ptr<GroupedLinear>> make_sm90(KernelWeights&& weights, const 
   };
   // In the order of the plan.
   if (const auto tokens = tokens_of(CudaForm::Kernel::kStreamed)) {
-    MORACLE_CHECK(add_quantized_rows(*linear, *gpu));
-    MORACLE_CHECK(add_few_linear(*linear, std::min(tokens->last, kMostFewLinearTokens), *gpu));
+    MORACLE_CHECK(add_quantized_linear(*linear, *gpu));
+    MORACLE_CHECK(add_gemv_linear(*linear, std::min(tokens->last, kMostGemvLinearTokens), *gpu));
   }
 #if defined(MORACLE_WITH_CUBLASLT)
   if (const auto tokens = tokens_of(CudaForm::Kernel::kCublasLt))
@@ -65,7 +66,7 @@ Result<std::vector<std::unique_ptr<FusedExperts>>> make_sm90_experts(const Group
   const KernelPlan& first = *plan.matrices[0].kernel;
   std::vector<std::unique_ptr<FusedExperts>> kernels;
   if (const auto tokens = planned_tokens(first, CudaForm::Kernel::kStreamed, true)) {
-    MORACLE_TRY(kernels.emplace_back(), make_few_experts(w13, w2, plan, tokens->last, *gpu));
+    MORACLE_TRY(kernels.emplace_back(), make_gemv_experts(w13, w2, plan, tokens->last, *gpu));
   }
   if (const auto tokens = planned_tokens(first, CudaForm::Kernel::kWgmma, true)) {
     MORACLE_TRY(kernels.emplace_back(), make_wgmma_experts(w13, w2, plan, tokens->first, *gpu));

@@ -2,12 +2,12 @@
 // both leave. cuBLASLt multiplies many tokens of linear layers in fp8 blocks.
 #include <algorithm>
 
+#include "kernels/cuda/cuda_cublaslt_plan.h"
 #include "kernels/cuda/cuda_makers.h"
-#include "kernels/cuda/decode/few_plan.h"
-#include "kernels/cuda/dense/cublaslt_plan.h"
 #include "kernels/cuda/gemm_sm80/mma_plan.h"
-#include "kernels/cuda/gemm_sm90/row_exponents_plan.h"
 #include "kernels/cuda/gemm_sm90/wgmma_plan.h"
+#include "kernels/cuda/gemv/gemv_plan.h"
+#include "kernels/cuda/operands/scaling_plan.h"
 #include "kernels/kernels.h"
 #include "oracle/machine/libraries.h"
 
@@ -27,11 +27,11 @@ void extend(Planned& kernels, int64_t tokens, const CudaForm& form, bool fused) 
 // GEMM 2 has no activation.
 void add_few(const KernelRequest& request, int64_t last, Planned& kernels) {
   for (int64_t tokens = 1; tokens <= last; ++tokens) {
-    const bool adds =
-        request.activation == nullptr && few_adds(tokens, request.rows_per_token, request.shape.n);
+    const bool adds = request.activation == nullptr &&
+                      gemv_combines(tokens, request.rows_per_token, request.shape.n);
     const int choice = adds ? (tokens <= 8 ? 0 : 1)
-                            : few_choice(tokens, request.rows_per_token, request.num_experts);
-    extend(kernels, tokens, few_form(request.scheme, choice == 0 ? 8 : 16, adds), true);
+                            : gemv_choice(tokens, request.rows_per_token, request.num_experts);
+    extend(kernels, tokens, gemv_form(request.scheme, choice == 0 ? 8 : 16, adds), true);
   }
 }
 
@@ -68,11 +68,11 @@ void add_rest(Planned& kernels, int64_t first, int64_t last, KernelPlan& plan) {
 // Few tokens of a linear layer stream its weights, too. More tokens run on wgmma, and many in fp8
 // blocks in cuBLASLt.
 KernelPlan plan_linear(const KernelRequest& request, const Machine& machine, KernelPlan plan) {
-  if (request.deterministic || !few_serves(request.shape, request.scheme)) return plan;
+  if (request.deterministic || !gemv_serves(request.shape, request.scheme)) return plan;
   Planned kernels;
-  const int64_t few = std::min(kMostFewLinearTokens, request.max_num_tokens);
+  const int64_t few = std::min(kMostGemvLinearTokens, request.max_num_tokens);
   for (int64_t tokens = 1; tokens <= few; ++tokens)
-    extend(kernels, tokens, few_form(request.scheme, tokens <= 8 ? 8 : 16, false), false);
+    extend(kernels, tokens, gemv_form(request.scheme, tokens <= 8 ? 8 : 16, false), false);
   const bool many = wgmma_tiles(request.shape, request.scheme) > 0 && !wgmma_rounds(request.scheme);
   if (many && few < request.max_num_tokens) {
     int64_t last = request.max_num_tokens;
@@ -99,9 +99,9 @@ KernelPlan plan_linear(const KernelRequest& request, const Machine& machine, Ker
 KernelPlan plan_fused(const KernelRequest& request, KernelPlan plan) {
   Planned kernels;
   int64_t least = wgmma_least_tokens(request), few = 0;
-  if (few_serves(request.shape, request.scheme)) {
-    if (least > 0) least = std::max(least, few_before_wgmma(request) + 1);
-    few = few_most_tokens(request, least);
+  if (gemv_serves(request.shape, request.scheme)) {
+    if (least > 0) least = std::max(least, gemv_before_wgmma(request) + 1);
+    few = gemv_most_tokens(request, least);
     add_few(request, few, kernels);
   }
   const bool many = least > 0 && least <= request.max_num_tokens;

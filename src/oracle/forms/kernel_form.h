@@ -48,8 +48,8 @@ enum class CudaProducts : uint8_t {
 struct CudaForm {
   enum class Kernel : uint8_t {
     kMma,            ///< mma.sync, tiles of `rows` rows (gemm_sm80)
-    kSplitColumns,   ///< mma.sync, the warps of a block split the columns (dense/few_rows.cu)
-    kStreamed,       ///< mma.sync on streamed panels, for `rows` rows of an expert (decode)
+    kSplitColumns,   ///< mma.sync, the warps of a block split the columns (gemv/dense_bf16.cu)
+    kStreamed,       ///< mma.sync on streamed panels, for `rows` rows of an expert (gemv)
     kStreamedToken,  ///< the same, and the weighted sum, for `rows` tokens
     kWgmma,          ///< wgmma, tiles of `rows` rows (gemm_sm90)
     kCublasLt,       ///< NVIDIA's library (dense)

@@ -3,7 +3,7 @@
 
 #include "kernels/cuda/device/launch.cuh"
 #include "kernels/cuda/ptx/global_memory.cuh"
-#include "kernels/cuda/ptx/named_barrier.cuh"
+#include "kernels/cuda/ptx/mbarrier.cuh"
 #include "kernels/cuda/ptx/pdl.cuh"
 #include "parallel/cuda/peer_sums.cuh"
 #include "parallel/cuda/peer_work.cuh"

@@ -9,8 +9,9 @@
 
 #include "base/text.h"
 #include "conformance/conformance.h"
+#include "kernels/cuda/cuda_cublaslt_plan.h"
 #include "kernels/cuda/cuda_test.h"
-#include "kernels/cuda/dense/cublaslt_plan.h"
+#include "kernels/cuda/gemv/gemv_plan.h"
 #include "kernels/kernel_watch.h"
 #include "moracle/moe.h"
 #include "support/floats.h"
@@ -130,8 +131,8 @@ TEST_F(CudaCublasLtTest, AcceptsAnyStrideAndAlignmentOfRows) {
 TEST_F(CudaCublasLtTest, FewRowsGiveSameBitsInAnyBatch) {
   const MatrixShape& shape = kShapes[1];
   Linear linear = make("cuda-cublaslt", shape, 3);
-  const std::vector<float> all = apply(linear, shape, {cuda::kFewRows});
-  for (int64_t tokens = 1; tokens < cuda::kFewRows; ++tokens) {
+  const std::vector<float> all = apply(linear, shape, {cuda::kDenseGemvRows});
+  for (int64_t tokens = 1; tokens < cuda::kDenseGemvRows; ++tokens) {
     const std::vector<float> some = apply(linear, shape, {tokens});
     EXPECT_TRUE(std::equal(some.begin(), some.end(), all.begin())) << tokens;
   }
@@ -140,7 +141,8 @@ TEST_F(CudaCublasLtTest, FewRowsGiveSameBitsInAnyBatch) {
 TEST_F(CudaCublasLtTest, RunsPlannedKernels) {
   for (const MatrixShape& shape : {kShapes[2], kShapes[4]}) {  // few outputs, many outputs
     Linear linear = make("cuda-cublaslt", shape, 3);
-    for (const int64_t tokens : {int64_t{1}, cuda::kFewRows, cuda::kFewRows + 1, kMostTokens}) {
+    for (const int64_t tokens :
+         {int64_t{1}, cuda::kDenseGemvRows, cuda::kDenseGemvRows + 1, kMostTokens}) {
       std::vector<std::string> names;
       watch_kernels([&](const KernelRun& run) { names.push_back(run.name); });
       apply(linear, shape, {tokens});

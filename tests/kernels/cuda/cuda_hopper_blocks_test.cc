@@ -7,8 +7,8 @@
 
 #include "base/text.h"
 #include "conformance/conformance.h"
+#include "kernels/cuda/cuda_cublaslt_plan.h"
 #include "kernels/cuda/cuda_test.h"
-#include "kernels/cuda/dense/cublaslt_plan.h"
 #include "kernels/cuda/planned_tokens.h"
 #include "kernels/kernel_watch.h"
 #include "moracle/moe.h"

@@ -11,7 +11,7 @@
 #include "base/text.h"
 #include "conformance/conformance.h"
 #include "kernels/cuda/cuda_test.h"
-#include "kernels/cuda/dense/few_router.h"
+#include "kernels/cuda/gemv/router.h"
 #include "kernels/kernel_device.h"
 #include "moracle/moe.h"
 #include "support/floats.h"
@@ -154,7 +154,8 @@ TEST_F(CudaRouterTest, OneKernelGivesBitsOfThree) {
       for (const RouterForm& form : kForms) {
         for (const int64_t tokens : {1, 2, 3, 4, 5, 8, 9, 16}) {
           SCOPED_TRACE(str(form.name, ", ", experts, " x ", hidden, ", ", tokens, " tokens"));
-          EXPECT_EQ(cuda::few_router_serves(call(form.routing, tokens)), form.fused && tokens <= 4);
+          EXPECT_EQ(cuda::gemv_router_serves(call(form.routing, tokens)),
+                    form.fused && tokens <= 4);
           EXPECT_EQ(router_->serves(call(form.routing, tokens)), form.fused && tokens <= 4);
           EXPECT_EQ(router_->serves(normed_call(form.routing, tokens)), form.fused && tokens <= 4);
           const Results want = composed(form.routing, tokens);
@@ -168,11 +169,11 @@ TEST_F(CudaRouterTest, OneKernelGivesBitsOfThree) {
 
 TEST_F(CudaRouterTest, NormIsPartOfTheKernelWhileRowsFitIntoABlock) {
   make(8, 2048, false);
-  EXPECT_TRUE(cuda::few_router_norms(norm(1)));
-  EXPECT_TRUE(cuda::few_router_norms(norm(8)));
+  EXPECT_TRUE(cuda::gemv_router_norms(norm(1)));
+  EXPECT_TRUE(cuda::gemv_router_norms(norm(8)));
   make(8, 7168, false);
-  EXPECT_TRUE(cuda::few_router_norms(norm(1)));
-  EXPECT_FALSE(cuda::few_router_norms(norm(8)));
+  EXPECT_TRUE(cuda::gemv_router_norms(norm(1)));
+  EXPECT_FALSE(cuda::gemv_router_norms(norm(8)));
 }
 
 // Residual sums grow from call to call, so each replay differs from the one before it.

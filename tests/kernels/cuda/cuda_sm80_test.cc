@@ -103,13 +103,14 @@ class CudaSm80Test : public CudaTest {
     return download<float>(y);
   }
 
-  void launch(const cuda::MmaKernel& kernel, cuda::MmaArgs args, int64_t blocks) {
+  void launch(const cuda::MmaKernel& kernel, cuda::GemmArgs args, int64_t blocks) {
     const auto* const function = reinterpret_cast<const void*>(kernel.kernel);
     ASSERT_EQ(cudaFuncSetAttribute(function, cudaFuncAttributeMaxDynamicSharedMemorySize,
                                    kernel.shared_bytes),
               cudaSuccess);
     void* all[] = {&args};
-    const auto grid = static_cast<unsigned>(std::min(blocks, cuda::mma_tiles(kernel, args)));
+    const auto grid = static_cast<unsigned>(
+        std::min(blocks, cuda::most_tiles(args, kernel.rows, kernel.outputs)));
     ASSERT_EQ(cudaLaunchKernel(function, dim3(grid), dim3(kernel.threads), all, kernel.shared_bytes,
                                nullptr),
               cudaSuccess);
@@ -122,7 +123,7 @@ class CudaSm80Test : public CudaTest {
     const int64_t columns = activation != nullptr ? w.shape.n / 2 : w.shape.n;
     const Buffer y = untouched(run, columns);
     const Matrix to = Matrix::f32(y.as<float>(), run.rows.num_rows, columns);
-    launch(kernel, cuda::mma_args(w, run.rows, to, activation), blocks);
+    launch(kernel, cuda::gemm_args(w, run.rows, to, activation), blocks);
     return download<float>(y);
   }
 };
@@ -237,7 +238,7 @@ TEST_F(CudaSm80Test, Bf16StoreRoundsCorrectlyForAnyRowOffset) {
   const int64_t n = p.shape.n, rows = run.rows.num_rows;
   for (int64_t stride : {n, n + 1}) {
     const Buffer y = upload(std::vector<uint16_t>(rows * stride, 0x1234));
-    launch(kernel, cuda::mma_args(w, run.rows, {y.data(), DType::kBF16, rows, n, stride}), 64);
+    launch(kernel, cuda::gemm_args(w, run.rows, {y.data(), DType::kBF16, rows, n, stride}), 64);
     const std::vector<uint16_t> got = download<uint16_t>(y);
     for (int64_t r = 0; r < rows; ++r) {
       for (int64_t c = 0; c < stride; ++c) {
@@ -279,7 +280,7 @@ TEST_F(CudaSm80Test, MultipliesWeightsBeyondTwoGigabytes) {
   run.rows.num_rows = p.tokens;
   for (const cuda::MmaKernel& kernel : kernels) {
     const Matrix to{y->data(), DType::kF32, p.tokens, 64, kStride};
-    launch(kernel, cuda::mma_args(w, run.rows, to), 64);
+    launch(kernel, cuda::gemm_args(w, run.rows, to), 64);
     for (int64_t r = 0; r < p.tokens; ++r) {
       std::vector<float> row(64);
       expect_done(device_->download(row.data(), y->as<float>() + r * kStride, 256));

@@ -6,7 +6,7 @@
 #include "kernels/cuda/attention/page_source.cuh"
 #include "kernels/cuda/attention/pages.cuh"
 #include "kernels/cuda/block.cuh"
-#include "kernels/cuda/elements.cuh"
+#include "kernels/cuda/each_element.cuh"
 
 namespace moracle::cuda {
 namespace {

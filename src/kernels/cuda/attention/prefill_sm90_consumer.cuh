@@ -8,7 +8,7 @@
 #include "kernels/cuda/attention/prefill_sm90_ring.cuh"
 #include "kernels/cuda/ptx/arithmetic.cuh"
 #include "kernels/cuda/ptx/ldmatrix.cuh"
-#include "kernels/cuda/ptx/named_barrier.cuh"
+#include "kernels/cuda/ptx/mbarrier.cuh"
 #include "kernels/cuda/ptx/wgmma.cuh"
 
 namespace moracle::cuda {

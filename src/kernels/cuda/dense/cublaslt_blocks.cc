@@ -1,8 +1,8 @@
 // A linear layer in fp8 blocks whose many rows cuBLASLt multiplies.
 #if defined(MORACLE_WITH_CUBLASLT)
+#include "kernels/cuda/cuda_cublaslt_plan.h"
 #include "kernels/cuda/cuda_kernels.h"
 #include "kernels/cuda/dense/cublaslt_matmul.h"
-#include "kernels/cuda/dense/cublaslt_plan.h"
 #include "kernels/cuda/dense/unpack_rows.h"
 #include "kernels/cuda/ops/quantize_vectors.h"
 #include "kernels/kernel_watch.h"

@@ -2,7 +2,7 @@
 
 #if defined(MORACLE_WITH_CUBLASLT)
 #include "base/text.h"
-#include "kernels/cuda/dense/cublaslt_plan.h"
+#include "kernels/cuda/cuda_cublaslt_plan.h"
 #include "kernels/cuda/device/cuda_check.h"
 #include "kernels/cuda/device/cuda_queue.h"
 #include "kernels/kernel_device.h"

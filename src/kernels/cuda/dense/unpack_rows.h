@@ -1,7 +1,7 @@
 // Weights of 8 bits in rows, for cuBLASLt.
 #pragma once
 
-#include "kernels/cuda/dense/cublaslt_plan.h"
+#include "kernels/cuda/cuda_cublaslt_plan.h"
 #include "kernels/cuda/device/cuda_queue.h"
 #include "kernels/weights/kernel_weights.h"
 

@@ -33,7 +33,7 @@ CUtensorMapDataType type_of(int element_bytes) {
 
 }  // namespace
 
-Result<TensorMap> make_tensor_map(const BoxedTensor& tensor) {
+Result<TensorMap> make_tensor_map(const TiledTensor& tensor) {
   static_assert(sizeof(TensorMap) == sizeof(CUtensorMap));
   Encode encode = nullptr;
   MORACLE_CHECK(find(encode));
@@ -42,7 +42,7 @@ Result<TensorMap> make_tensor_map(const BoxedTensor& tensor) {
   std::array<cuuint32_t, 4> box{}, step{1, 1, 1, 1};
   std::copy(tensor.size.begin(), tensor.size.end(), size.begin());
   std::copy(tensor.stride.begin(), tensor.stride.end(), stride.begin());
-  std::copy(tensor.box.begin(), tensor.box.end(), box.begin());
+  std::copy(tensor.tile.begin(), tensor.tile.end(), box.begin());
   CUtensorMap map;
   const CUresult code =
       encode(&map, type_of(tensor.element_bytes), static_cast<cuuint32_t>(tensor.rank),

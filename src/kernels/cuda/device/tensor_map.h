@@ -1,4 +1,4 @@
-// Descriptions of tensors in GPU memory. With one of them a single instruction copies a box of a
+// Descriptions of tensors in GPU memory. With one of them a single instruction loads a tile of a
 // tensor to shared memory (TMA, from compute capability 9.0 on).
 #pragma once
 
@@ -15,16 +15,16 @@ struct alignas(64) TensorMap {
 };
 
 /// A tensor of up to four dimensions, the innermost first. Unused dimensions have size 1.
-struct BoxedTensor {
+struct TiledTensor {
   const void* data;   ///< 16-byte aligned
   int element_bytes;  ///< 1, 4 or 8
   int rank;
   std::array<int64_t, 4> size;
   std::array<int64_t, 3> stride;  ///< bytes from one index of dimensions 1, 2, 3 to the next
-  std::array<int, 4> box;         ///< elements of a copy, at most 256; elements outside are zeros
+  std::array<int, 4> tile;        ///< elements of a copy, at most 256; elements outside are zeros
 };
 
 /// Errors: a driver without TMA; a tensor that it cannot describe.
-Result<TensorMap> make_tensor_map(const BoxedTensor& tensor);
+Result<TensorMap> make_tensor_map(const TiledTensor& tensor);
 
 }  // namespace moracle::cuda

@@ -1,39 +1,20 @@
 #include "kernels/cuda/gemm_sm80/mma_choice.h"
 
-#include <algorithm>
-#include <limits>
-#include <numeric>
-
-#include "layout/mma16.h"
+#include "kernels/cuda/operands/scaling_plan.h"
 
 namespace moracle::cuda {
-namespace {
-
-// Describes groups of `group_cols` columns in a row of `blocks` k-blocks.
-MmaGroups groups_of(int64_t group_cols, int blocks, int64_t count) {
-  const int all = std::max(blocks, 1);
-  MmaGroups groups{all, static_cast<int>(count), 0};
-  if (group_cols != GroupShape::kAll)
-    groups.blocks = static_cast<int>(std::clamp<int64_t>(group_cols / mma16::kCols, 1, all));
-  const auto size = static_cast<uint64_t>(groups.blocks);
-  if (size > 1) groups.inverse = static_cast<unsigned>(((uint64_t{1} << 32) + size - 1) / size);
-  return groups;
-}
-
-}  // namespace
-
 MmaKernels mma_kernels_for(const MatrixShape& shape, const Scheme& scheme) {
-  const bool in_groups = mma_in_groups(shape, scheme);
+  const bool in_groups = scales_in_groups(shape, scheme);
   const auto& key = scheme.activation;
   if (key && key->dtype == DType::kI8) {
-    if (shape.key.dtype == DType::kI8) return mma_int8_int8(in_groups);
+    if (shape.key.dtype == DType::kI8) return in_groups ? mma_int8_int8_groups() : mma_int8_int8();
     if (shape.key.dtype == DType::kI4) return mma_int4_int8();
     if (shape.key.dtype == DType::kF4E2M1) return mma_fp4_int8();
     return {};
   }
   if (key) {
     if (key->dtype != DType::kF8E4M3 || shape.key.dtype != DType::kF8E4M3) return {};
-    return mma_fp8_fp8(in_groups);
+    return in_groups ? mma_fp8_fp8_groups() : mma_fp8_fp8();
   }
   switch (shape.key.dtype) {
     case DType::kBF16:
@@ -41,74 +22,16 @@ MmaKernels mma_kernels_for(const MatrixShape& shape, const Scheme& scheme) {
     case DType::kF16:
       return mma_f16();
     case DType::kI8:
-      return mma_int8(in_groups);
+      return in_groups ? mma_int8_groups() : mma_int8();
     case DType::kI4:
       return mma_int4();
     case DType::kF8E4M3:
-      return mma_fp8(in_groups);
+      return in_groups ? mma_fp8_groups() : mma_fp8();
     case DType::kF4E2M1:
       return mma_fp4();
     default:
       return {};
   }
-}
-
-MmaArgs mma_args(const KernelWeights& weights, const GroupedRows& rows, const Matrix& y,
-                 const ActivationSpec* activation) {
-  const MatrixShape& shape = weights.shape;
-  const auto& key = weights.scheme.activation;
-  const Matrix& x = rows.x.values;
-  const int64_t size = key ? 1 : 2;
-  MmaArgs a{};
-  a.base = weights.buffer.as<uint8_t>();
-  a.expert_bytes = static_cast<int64_t>(weights.sections.bytes);
-  a.scales_at = static_cast<int64_t>(weights.sections.scales);
-  a.zeros_at = static_cast<int64_t>(weights.sections.zero_points);
-  a.bias_at = static_cast<int64_t>(weights.sections.bias);
-  a.num_experts = static_cast<int>(weights.num_experts);
-  a.panels = static_cast<int>(mma16::num_panels(shape.n));
-  a.blocks = static_cast<int>(mma16::num_blocks(shape.k));
-  a.weight_groups = groups_of(shape.key.group.cols, a.blocks, mma16::num_groups(shape));
-  a.x_groups = groups_of(key && rows.x.num_scales > 1 ? key->group.cols : GroupShape::kAll,
-                         a.blocks, rows.x.num_scales);
-  a.scale_is_exponent = mma16::scale_is_exponent(shape);
-  a.has_zeros = !shape.key.symmetric;
-  a.has_bias = shape.bias;
-  // Close sums at the gcd of both group sizes: the smaller size where it divides the other. A group
-  // of a whole row counts as 0, because the row ends anyway.
-  const auto part = [&](const MmaGroups& groups) {
-    return groups.blocks >= a.blocks ? 0 : groups.blocks;
-  };
-  a.close_blocks = std::gcd(part(a.weight_groups), part(a.x_groups));
-  if (a.close_blocks == 0) a.close_blocks = std::max(a.blocks, 1);
-  a.x = static_cast<const uint8_t*>(x.data);
-  a.x_stride = x.stride * size;
-  a.x_bytes = static_cast<int>((shape.k + 15) / 16 * 16 * size);
-  a.x_aligned = reinterpret_cast<uintptr_t>(x.data) % 16 == 0 && a.x_stride % 16 == 0;
-  a.x_scales = rows.x.scales;
-  a.row_index = rows.row_index;
-  a.offsets = rows.expert_offsets;
-  a.num_rows = static_cast<int>(rows.num_rows);
-  a.y = y;
-  a.columns = static_cast<int>(shape.n);
-  if (activation != nullptr) {
-    const bool offset = activation->function == Activation::kSwigluOai;
-    a.gated = true;
-    a.columns /= 2;
-    a.sharpness = offset ? activation->alpha : 1;
-    a.offset = offset ? activation->beta : 0;
-    a.limit = activation->limit > 0 ? activation->limit : std::numeric_limits<float>::infinity();
-  }
-  a.y_in_pairs =
-      y.dtype == DType::kBF16 && y.stride % 2 == 0 && reinterpret_cast<uintptr_t>(y.data) % 4 == 0;
-  return a;
-}
-
-int64_t mma_tiles(const MmaKernel& kernel, const MmaArgs& args) {
-  const int64_t of_rows =
-      args.num_rows / kernel.rows + std::min<int64_t>(args.num_experts, args.num_rows);
-  const int outputs = args.gated ? kernel.outputs / 2 : kernel.outputs;
-  return of_rows * ((args.columns + outputs - 1) / outputs);
 }
 
 }  // namespace moracle::cuda

@@ -1,18 +1,14 @@
-// Fills the stages of a block's tiles back to back, without a gap between tiles. The loader never
-// waits: copies arrive in batches, one stage each. A thread copies the same pieces of every stage,
-// so within a tile it only advances its pointers.
+// Fills the pipeline stages of a block's tiles without a gap between tiles. The loader never waits:
+// each stage is one cp.async group. A thread copies the same 16-byte pieces of every stage, so
+// within a tile it only advances its pointers.
 #pragma once
 
 #include "kernels/cuda/gemm_sm80/mma_tile.cuh"
 #include "kernels/cuda/ptx/cp_async.cuh"
+#include "kernels/cuda/tiles/groups.cuh"
+#include "kernels/cuda/tiles/tile_finder.cuh"
 
 namespace moracle::cuda {
-
-/// Returns the group of a k-block. Exact below 2^16 k-blocks.
-__device__ inline int group_of(const MmaGroups& groups, int block) {
-  if (groups.inverse == 0) return block;
-  return static_cast<int>(__umulhi(static_cast<unsigned>(block), groups.inverse));
-}
 
 template <class Operand, class Tile>
 class MmaLoader {
@@ -20,7 +16,7 @@ class MmaLoader {
   // Places of tiles, from the tile being computed to the tile being loaded.
   static constexpr int kPlaces = Tile::kStages + 1;
 
-  __device__ MmaLoader(const MmaArgs& args, uint8_t* stages, TilePlace* places)
+  __device__ MmaLoader(const GemmArgs& args, uint8_t* stages, TilePlace* places)
       : a_(args), stages_(stages), places_(places), number_(blockIdx.x) {
     enter_tile();
   }
@@ -197,7 +193,7 @@ class MmaLoader {
     }
   }
 
-  const MmaArgs& a_;
+  const GemmArgs& a_;
   uint8_t* const stages_;
   TilePlace* const places_;
   TileFinder finder_;

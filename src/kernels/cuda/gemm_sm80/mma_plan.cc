@@ -3,31 +3,12 @@
 #include <algorithm>
 
 #include "kernels/cuda/cuda_makers.h"
-#include "kernels/cuda/gemm_sm90/row_exponents_plan.h"
+#include "kernels/cuda/operands/scaling_plan.h"
 #include "kernels/kernels.h"
 #include "layout/mma16.h"
-#include "quant/activation.h"
 
 namespace moracle {
 namespace cuda {
-
-bool mma_in_groups(const MatrixShape& shape, const Scheme& scheme) {
-  const bool weights_in_groups = mma16::num_groups(shape) > 1;
-  const auto& key = scheme.activation;
-  switch (shape.key.dtype) {
-    case DType::kI8:
-      return weights_in_groups || !shape.key.symmetric;
-    case DType::kI4:
-    case DType::kF4E2M1:
-      return true;
-    case DType::kF8E4M3: {
-      const bool fp8 = key && key->dtype == DType::kF8E4M3;
-      return weights_in_groups || (fp8 && num_groups(*key, shape.k) > 1);
-    }
-    default:
-      return false;
-  }
-}
 
 int mma_choice(const MmaTiles& tiles, int64_t rows, int64_t experts) {
   const double mean =
@@ -36,12 +17,6 @@ int mma_choice(const MmaTiles& tiles, int64_t rows, int64_t experts) {
     if (mean <= tiles[i].most_rows) return static_cast<int>(i);
   }
   return static_cast<int>(tiles.size()) - 1;
-}
-
-CudaProducts mma_products(const Scheme& scheme) {
-  const auto& activation = scheme.activation;
-  if (!activation) return CudaProducts::kBf16;
-  return activation->dtype == DType::kI8 ? CudaProducts::kInt8 : CudaProducts::kF16;
 }
 
 CudaForm mma_form(const MatrixShape& shape, const Scheme& scheme, int tile_rows) {
@@ -76,7 +51,7 @@ KernelPlan plan_mma(const KernelRequest& request, const Machine&) {
   KernelPlan plan;
   plan.input_dtype = activation ? activation->dtype : DType::kBF16;
   const MmaTiles& tiles =
-      mma_in_groups(request.shape, request.scheme) ? kTilesInGroups : kTilesOfRows;
+      scales_in_groups(request.shape, request.scheme) ? kTilesInGroups : kTilesOfRows;
   int64_t from = 1;
   for (size_t i = 0; i < tiles.size(); ++i) {
     const int64_t last = last_tokens(tiles, static_cast<int>(i), request);

@@ -19,15 +19,10 @@ using MmaTiles = std::array<MmaTileRows, 4>;
 inline constexpr MmaTiles kTilesInGroups = {{{8, 6}, {16, 12}, {32, 90}, {64, 0}}};
 inline constexpr MmaTiles kTilesOfRows = {{{8, 6}, {16, 12}, {32, 26}, {128, 0}}};
 
-/// True if weights of this shape in this scheme are scaled group by group.
-bool mma_in_groups(const MatrixShape& shape, const Scheme& scheme);
-
 /// Returns the tile that suits `rows` rows spread over `experts` experts. Only the device knows the
 /// actual number of rows, so the choice uses the largest possible number.
 int mma_choice(const MmaTiles& tiles, int64_t rows, int64_t experts);
 
-/// What mma.sync multiplies.
-CudaProducts mma_products(const Scheme& scheme);
 /// The kernel with tiles of `tile_rows` rows. `shape` is that of the weights as they lie in memory.
 CudaForm mma_form(const MatrixShape& shape, const Scheme& scheme, int tile_rows);
 

@@ -2,7 +2,7 @@
 #pragma once
 
 #include "kernels/cuda/device/cuda_device.h"
-#include "kernels/cuda/gemm_sm90/row_exponents_plan.h"
+#include "kernels/cuda/operands/scaling_plan.h"
 #include "kernels/weights/kernel_weights.h"
 
 namespace moracle::cuda {

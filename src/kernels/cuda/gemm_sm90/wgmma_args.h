@@ -1,24 +1,43 @@
 // Arguments of a grouped GEMM on Hopper's tensor cores, and its kernels.
 #pragma once
 
-#include "kernels/cuda/gemm_sm90/weight_boxes.h"
+#include <span>
+
+#include "kernels/cuda/device/tensor_map.h"
+#include "kernels/cuda/tiles/arguments.h"
 
 namespace moracle::cuda {
+
+/// Panels of a TMA tile of weights.
+inline constexpr int kTmaPanels = 8;
+
+struct WeightTiles {
+  TensorMap codes;    ///< [expert][panel][bytes of the panel / 8]
+  TensorMap columns;  ///< the same codes: [expert][k-block][panel][bytes of a k-block / 8]
+  TensorMap scales;   ///< [expert][panel][group · 16]
+  TensorMap zeros;    ///< [expert][panel][group · 16]
+  int groups;         ///< of a TMA tile of scales: the most that a stage touches
+};
+
+/// Describes the weights of `args` for stages of `stage_blocks` k-blocks. `block_bytes` is the size
+/// of a k-block, `scale_bytes` of 16 scales; 0: no scales in groups.
+Result<WeightTiles> weight_tiles(const GemmArgs& args, int stage_blocks, int block_bytes,
+                                 int scale_bytes);
 
 /// As for mma_linear, except that rows of x lie in fragment order (layout/fragment_order.h), padded
 /// with zeros to whole k-blocks of 32 columns, and 16-byte aligned. y is bf16 or f32 with an
 /// even number of columns, and its pairs are aligned.
-struct WgmmaArgs : MmaArgs {
+struct WgmmaArgs : GemmArgs {
   bool y_fragments;  ///< store y in fragment order, too
   /// Not null: y holds e4m3 codes in fragment order, with these scales of groups of 128 columns.
   float* y_scales;
-  // Dense and shared kernels: blocks of a cluster share the columns of a tile, this many k-blocks
+  // Dense and shared kernels: CTAs of a cluster split K of a tile, this many k-blocks
   // each, whole stages.
   int cluster, part_blocks;
-  WeightBoxes boxes;
+  WeightTiles tma;
 };
 
-/// Most blocks of such a cluster, whose number is a power of two.
+/// Most CTAs of such a cluster, whose number is a power of two.
 inline constexpr int kMostWgmmaCluster = 8;
 
 struct WgmmaKernel {
@@ -26,7 +45,7 @@ struct WgmmaKernel {
   int rows, outputs;  ///< size of a tile
   int threads;
   int shared_bytes;
-  int per_sm;        ///< blocks that one multiprocessor runs
+  int per_sm;        ///< CTAs that one SM runs
   int stage_blocks;  ///< k-blocks of a stage
   int block_bytes;   ///< of a k-block
   int scale_bytes;   ///< of 16 scales; 0: no scales in groups
@@ -44,19 +63,19 @@ struct WgmmaKernels {
   const WgmmaKernel* shared;
 };
 
-/// Scales of weights and activations: of a row and a token, in groups, or in blocks of 128 x 128
-/// and in groups.
-enum class Fp8Scales { kRows, kGroups, kBlocks };
-
 // Weights and activations in these types; without the second type activations are bf16.
 WgmmaKernels wgmma_bf16();
 WgmmaKernels wgmma_f16();
-WgmmaKernels wgmma_int8(bool in_groups);
+WgmmaKernels wgmma_int8();
+WgmmaKernels wgmma_int8_groups();
 WgmmaKernels wgmma_int4();
-WgmmaKernels wgmma_fp8(bool in_groups);
-WgmmaKernels wgmma_int8_int8();                ///< scales per row and token, without zero points
-WgmmaKernels wgmma_fp8_fp8(Fp8Scales scales);  ///< groups are multiples of 128 columns
-WgmmaKernels wgmma_mxfp4();                    ///< exponents as scales
-WgmmaKernels wgmma_mxfp8();                    ///< likewise, activations in bf16
+WgmmaKernels wgmma_fp8();
+WgmmaKernels wgmma_fp8_groups();
+WgmmaKernels wgmma_int8_int8();  ///< scales per row and token, without zero points
+WgmmaKernels wgmma_fp8_fp8();
+WgmmaKernels wgmma_fp8_fp8_groups();  ///< multiples of 128 columns
+WgmmaKernels wgmma_fp8_fp8_blocks();  ///< weights in blocks of 128 x 128
+WgmmaKernels wgmma_mxfp4();           ///< exponents as scales
+WgmmaKernels wgmma_mxfp8();           ///< likewise, activations in bf16
 
 }  // namespace moracle::cuda

@@ -4,9 +4,9 @@
 
 #include "base/text.h"
 #include "kernels/cuda/cuda_kernels.h"
-#include "kernels/cuda/gemm_sm90/row_exponents_plan.h"
-#include "kernels/cuda/gemm_sm90/wgmma_gemm.h"
+#include "kernels/cuda/gemm_sm90/wgmma_launch.h"
 #include "kernels/cuda/gemm_sm90/wgmma_plan.h"
+#include "kernels/cuda/operands/scaling_plan.h"
 #include "kernels/cuda/ops/quantize_vectors.h"
 #include "quant/activation.h"
 
@@ -15,8 +15,8 @@ namespace {
 
 class WgmmaExperts : public FusedExperts {
  public:
-  WgmmaExperts(const KernelWeights& w13, const KernelWeights& w2, WgmmaGemm first, WgmmaGemm second,
-               const Plan& plan, int64_t least_tokens, CudaDevice& device)
+  WgmmaExperts(const KernelWeights& w13, const KernelWeights& w2, WgmmaLaunch first,
+               WgmmaLaunch second, const Plan& plan, int64_t least_tokens, CudaDevice& device)
       : w13_(w13),
         w2_(w2),
         scheme_(product_scheme(w13.shape, w13.scheme)),
@@ -112,7 +112,7 @@ class WgmmaExperts : public FusedExperts {
 
   const KernelWeights &w13_, &w2_;
   Scheme scheme_;  // in which the products run
-  WgmmaGemm first_, second_;
+  WgmmaLaunch first_, second_;
   ActivationSpec activation_;
   int64_t top_k_, num_experts_, num_local_, least_tokens_;
   CudaDevice& device_;
@@ -123,8 +123,8 @@ class WgmmaExperts : public FusedExperts {
 Result<std::unique_ptr<FusedExperts>> make_wgmma_experts(const GroupedLinear& w13,
                                                          const GroupedLinear& w2, const Plan& plan,
                                                          int64_t least_tokens, CudaDevice& device) {
-  MORACLE_TRY(const WgmmaGemm first, WgmmaGemm::make(w13.weights(), device.queue()));
-  MORACLE_TRY(const WgmmaGemm second, WgmmaGemm::make(w2.weights(), device.queue()));
+  MORACLE_TRY(const WgmmaLaunch first, WgmmaLaunch::make(w13.weights(), device.queue()));
+  MORACLE_TRY(const WgmmaLaunch second, WgmmaLaunch::make(w2.weights(), device.queue()));
   return std::unique_ptr<FusedExperts>(
       new WgmmaExperts(w13.weights(), w2.weights(), first, second, plan, least_tokens, device));
 }

@@ -3,8 +3,7 @@
 #include <algorithm>
 #include <iterator>
 
-#include "kernels/cuda/gemm_sm80/mma_plan.h"
-#include "kernels/cuda/gemm_sm90/row_exponents_plan.h"
+#include "kernels/cuda/operands/scaling_plan.h"
 #include "layout/mma16.h"
 #include "quant/activation.h"
 
@@ -24,7 +23,7 @@ bool ends_with_stages(int64_t group_cols, int64_t k) {
 int wgmma_tiles(const MatrixShape& shape, const Scheme& scheme) {
   // Rows are read in whole blocks of 32 columns, and stored in pairs.
   if (shape.k % mma16::kCols != 0 || shape.n % 2 != 0 || shape.group_index) return 0;
-  const bool in_groups = mma_in_groups(shape, scheme);
+  const bool in_groups = scales_in_groups(shape, scheme);
   const auto& key = scheme.activation;
   if (key) {
     const int64_t most_columns = 16384;  // that the kernel for quantization keeps

@@ -15,7 +15,7 @@ struct WgmmaTileRows {
 inline constexpr WgmmaTileRows kWgmmaTiles[] = {{16, 8},    {32, 20},   {64, 48},   {128, 100},
                                                 {144, 134}, {192, 190}, {144, 270}, {192, 0}};
 // These kernels are faster than the others from so much work on (H200, bench/lab/wgmma.md, and
-// few_tokens.md for the stages). Tiles of the experts with tokens must fill the multiprocessors;
+// few_tokens.md for the stages). Tiles of the experts with tokens must fill the SMs;
 // unpacking int4 needs more of them. Stages of 128 columns must outweigh what comes before and
 // after. Small layers count rows per expert.
 inline constexpr double kLeastTiles = 80, kLeastTilesInt4 = 120, kLeastStages = 2500;

@@ -1,27 +1,28 @@
 // Tiles for wgmma: their sizes, and the layout of shared memory.
 #pragma once
 
-#include "kernels/cuda/gemm_sm80/mma_tile.cuh"
 #include "kernels/cuda/gemm_sm90/wgmma_args.h"
-#include "kernels/cuda/gemm_sm90/wgmma_operands.cuh"
+#include "kernels/cuda/operands/mma_operands.cuh"
 #include "kernels/cuda/ptx/cluster.cuh"
 #include "kernels/cuda/ptx/shared_memory.cuh"
+#include "kernels/cuda/tiles/tile_finder.cuh"
+#include "layout/mma16_block.h"
 
 namespace moracle::cuda {
 
-/// Two warpgroups compute. Each warp of them has kM panels of 16 outputs, for kN rows of
+/// Two consumer warpgroups compute. Each of their warps has kM panels of 16 outputs, for kN rows of
 /// activations; four warps of 16 outputs make the 64 rows of one wgmma. Gated tiles need kM = 2. A
-/// third warpgroup loads stages of kBlocks k-blocks. A multiprocessor runs kPerSm blocks. The
-/// blocks of a cluster may share the columns of the tiles of a kDense kernel.
+/// producer warpgroup loads stages of kBlocks k-blocks. An SM runs kPerSm CTAs. The CTAs of a
+/// cluster may split K of the tiles of a kDense kernel.
 template <class Operand, int kM_, int kN_, int kBlocks_, int kStages_, int kPerSm_ = 1,
           bool kDense_ = false>
 struct WgmmaTile {
   static constexpr int kM = kM_, kRows = kN_, kBlocks = kBlocks_, kStages = kStages_;
   static constexpr int kPerSm = kPerSm_;
-  // The loader reads the plan of the rows, and copies the first weights, before the previous kernel
-  // is complete. Wider tiles have no register left for that, and gain little.
+  // The producer reads the plan of the rows, and copies the first weights, before the previous
+  // kernel is complete. Wider tiles have no register left for that, and gain little.
   static constexpr bool kAhead = kRows <= 64;
-  // Stages whose copies may be on their way at once. 64 KB keep memory busy, and with 8-bit codes
+  // Stages whose copies may be in flight at once. 64 KB keep memory busy, and with 8-bit codes
   // more of them slow it down (bench/lab/wgmma.md).
   static constexpr int kArriving =
       Operand::kXBytes == 1 && kRows <= 32 && !kDense_ && kStages > 2 ? 2 : kStages;
@@ -29,14 +30,14 @@ struct WgmmaTile {
   // Widths of narrower products. With 192 rows registers do not suffice for more than one width.
   static constexpr int kHalfRows = kRows == 64 || kRows == 128 ? kRows / 2 : kRows;
   static constexpr int kMostRows = kRows == 128 ? 96 : kRows == 64 && !kDense ? 48 : kRows;
-  static constexpr int kLoaders = 128, kComputers = 256, kThreads = kLoaders + kComputers;
+  static constexpr int kProducers = 128, kConsumers = 256, kThreads = kProducers + kConsumers;
   static constexpr int kAllPanels = 8 * kM, kOutputs = 16 * kAllPanels, kHalf = kAllPanels / 2;
   // Registers of a thread. Their sum is at most what the block starts with: 168 or 80 a thread.
   static constexpr bool kFewSums =
       Operand::kPromoted ? kRows <= 32 : kM * kRows <= (Operand::kWide ? 256 : 128);
-  static constexpr int kLoaderRegisters = kPerSm > 1 ? 24 : kFewSums ? 72 : 40;
-  static constexpr int kComputerRegisters = kPerSm > 1 ? 104 : kFewSums ? 216 : 232;
-  static_assert(kLoaders * kLoaderRegisters + kComputers * kComputerRegisters <=
+  static constexpr int kProducerRegisters = kPerSm > 1 ? 24 : kFewSums ? 72 : 40;
+  static constexpr int kConsumerRegisters = kPerSm > 1 ? 104 : kFewSums ? 216 : 232;
+  static_assert(kProducers * kProducerRegisters + kConsumers * kConsumerRegisters <=
                 kThreads * (65536 / kThreads / kPerSm / 8 * 8));
 
   static constexpr int kBlockBytes = mma16::block_bytes(Operand::kCodeBits);
@@ -51,14 +52,15 @@ struct WgmmaTile {
   static constexpr int kScaleBytes = Operand::kFolded ? 16 : 64;
 
   // A stage: x [atom][row][128], swizzled; codes [panel][block]; scales [panel][group][16]; zero
-  // points likewise; scales of x [row], and where tokens are rows, one for each box of weights.
+  // points likewise; scales of x [row], and where tokens are rows, one for each TMA tile of
+  // weights.
   static constexpr int kCodes = kAtoms * kAtomBytes;
   static constexpr int kScales = kCodes + kAllPanels * kPanelBytes;
   static constexpr int kZeros = kScales + kGroups * kAllPanels * kScaleBytes;
   static constexpr int kXScales = kZeros + (Operand::kZeros ? kGroups * kAllPanels * 16 : 0);
   static constexpr int kStageEnd = kXScales +
                                    (Operand::kXScales == XScales::kGroup ? kRows * 4 : 0) +
-                                   (Operand::kTokenRows ? kAllPanels / kBoxPanels * 4 : 0);
+                                   (Operand::kTokenRows ? kAllPanels / kTmaPanels * 4 : 0);
   static constexpr int kStageBytes = (kStageEnd + 1023) / 1024 * 1024;
 
   // After the stages: what the epilogue needs of a tile, [tile]; barriers.
@@ -100,7 +102,7 @@ struct RingSlot {
   }
 };
 
-/// The k-blocks that a block multiplies.
+/// The k-blocks that a CTA multiplies.
 template <class Tile>
 struct OwnBlocks {
   const WgmmaArgs& a;
@@ -114,7 +116,7 @@ struct OwnBlocks {
   }
 };
 
-/// Shared memory of a block. `base` is aligned to 1,024 bytes.
+/// Shared memory of a CTA. `base` is aligned to 1,024 bytes.
 template <class Tile>
 struct WgmmaShared {
   uint8_t* base;

@@ -7,8 +7,8 @@
 
 namespace moracle::cuda {
 
-/// Most rows of a NormInBlock, and most bytes of them: with the sums of few_rows, 48 KiB, which
-/// every GPU has.
+/// Most rows of a NormInBlock, and most bytes of them: with the sums of dense_bf16.cuh, 48 KiB,
+/// which every GPU has.
 inline constexpr int kMostNormedRows = 8, kMostNormedBytes = 38 << 10;
 
 /// Vectors from one row to the next. Neighbouring rows lie in different banks.

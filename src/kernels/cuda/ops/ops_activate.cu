@@ -1,7 +1,7 @@
 // Activation functions between the experts' GEMMs, in f32. Both GELUs avoid cancellation for
 // negative g: Φ(g) is written as erfc of -g, and (1 + tanh z) / 2 as σ(2z).
 #include "kernels/check_ops.h"
-#include "kernels/cuda/elements.cuh"
+#include "kernels/cuda/each_element.cuh"
 #include "kernels/cuda/ops/cuda_ops.h"
 
 namespace moracle {

@@ -1,7 +1,7 @@
 // Paged attention: append() writes keys and values, attend() reads them.
 #include "kernels/cuda/attention/attention.cuh"
 #include "kernels/cuda/attention/pages.cuh"
-#include "kernels/cuda/elements.cuh"
+#include "kernels/cuda/each_element.cuh"
 #include "kernels/cuda/keep.cuh"
 #include "kernels/cuda/ops/cuda_ops.h"
 

@@ -1,6 +1,6 @@
 // The weighted sum of each token's rows.
 #include "kernels/cuda/block.cuh"
-#include "kernels/cuda/elements.cuh"
+#include "kernels/cuda/each_element.cuh"
 #include "kernels/cuda/ops/cuda_ops.h"
 #include "kernels/cuda/ptx/pdl.cuh"
 

@@ -1,5 +1,5 @@
 // Gathers activation columns into the order of their expert's packed weights.
-#include "kernels/cuda/elements.cuh"
+#include "kernels/cuda/each_element.cuh"
 #include "kernels/cuda/ops/cuda_ops.h"
 
 namespace moracle {

@@ -1,7 +1,7 @@
 // Low-rank adapters (LoRA) beside a grouped GEMM. A block handles each row; each row may have any
 // adapter.
 #include "kernels/cuda/device/report.cuh"
-#include "kernels/cuda/elements.cuh"
+#include "kernels/cuda/each_element.cuh"
 #include "kernels/cuda/ops/cuda_ops.h"
 
 namespace moracle {

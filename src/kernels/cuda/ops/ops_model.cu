@@ -1,6 +1,6 @@
 // Ops around the layers of a model, except positions and attention.
 #include "kernels/cuda/block.cuh"
-#include "kernels/cuda/elements.cuh"
+#include "kernels/cuda/each_element.cuh"
 #include "kernels/cuda/ops/cuda_ops.h"
 #include "kernels/cuda/ops/norm_rows.cuh"
 #include "kernels/cuda/ptx/pdl.cuh"

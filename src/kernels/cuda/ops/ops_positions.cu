@@ -1,5 +1,5 @@
 // Token embedding and rotary position embedding (RoPE).
-#include "kernels/cuda/elements.cuh"
+#include "kernels/cuda/each_element.cuh"
 #include "kernels/cuda/ops/cuda_ops.h"
 
 namespace moracle {

@@ -1,7 +1,7 @@
 // Quantizes activations to the same bits as quant/activation.h. A block handles each group of a
 // row.
 #include "kernels/cuda/block.cuh"
-#include "kernels/cuda/elements.cuh"
+#include "kernels/cuda/each_element.cuh"
 #include "kernels/cuda/ops/cuda_ops.h"
 #include "kernels/cuda/ops/quantize_vectors.h"
 #include "kernels/cuda/quantize_values.cuh"

@@ -1,5 +1,6 @@
 // Layers with a recurrent state: gates, short convolutions, the gated delta rule.
 #include "kernels/cuda/block.cuh"
+#include "kernels/cuda/each_element.cuh"
 #include "kernels/cuda/ops/cuda_ops.h"
 #include "kernels/cuda/ops/norm_rows.cuh"
 #include "kernels/cuda/ptx/pdl.cuh"

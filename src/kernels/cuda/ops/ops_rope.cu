@@ -2,7 +2,7 @@
 // and v of each token.
 #include "kernels/cuda/attention/pages.cuh"
 #include "kernels/cuda/block.cuh"
-#include "kernels/cuda/elements.cuh"
+#include "kernels/cuda/each_element.cuh"
 #include "kernels/cuda/keep.cuh"
 #include "kernels/cuda/ops/cuda_ops.h"
 #include "kernels/cuda/ops/rope_heads.cuh"

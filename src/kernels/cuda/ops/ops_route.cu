@@ -3,7 +3,7 @@
 // one block handles each token, with the scores in shared memory. The logits do not change.
 #include "kernels/check_ops.h"
 #include "kernels/cuda/block.cuh"
-#include "kernels/cuda/elements.cuh"
+#include "kernels/cuda/each_element.cuh"
 #include "kernels/cuda/ops/cuda_ops.h"
 #include "kernels/cuda/ops/route_rows.cuh"
 #include "kernels/cuda/ops/sparse_mixer.cuh"

@@ -1,5 +1,5 @@
 // Scales and copies of experts, and capped logits.
-#include "kernels/cuda/elements.cuh"
+#include "kernels/cuda/each_element.cuh"
 #include "kernels/cuda/ops/cuda_ops.h"
 
 namespace moracle {

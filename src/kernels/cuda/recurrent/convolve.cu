@@ -2,6 +2,8 @@
 
 #include <algorithm>
 
+#include "kernels/cuda/device/launch.cuh"
+#include "kernels/cuda/each_element.cuh"
 #include "kernels/cuda/ops/norm_rows.cuh"
 #include "kernels/cuda/ptx/pdl.cuh"
 

@@ -1,6 +1,7 @@
 // The short convolution and its state.
 #pragma once
 
+#include "kernels/cuda/device/cuda_queue.h"
 #include "kernels/cuda/elements.cuh"
 #include "kernels/ops.h"
 

@@ -3,6 +3,7 @@
 // in accumulators, and never exchange anything: columns do not depend on each other. Two other
 // warps compute the outputs of the chunk before, from the state and the changes that these warps
 // leave in shared memory.
+#include "kernels/cuda/device/launch.cuh"
 #include "kernels/cuda/ptx/convert.cuh"
 #include "kernels/cuda/ptx/cp_async.cuh"
 #include "kernels/cuda/ptx/ldmatrix.cuh"

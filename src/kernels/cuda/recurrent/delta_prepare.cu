@@ -2,6 +2,7 @@
 // of one key head: products of its keys and queries on tensor cores, then for each of its value
 // heads the inverse of a triangular matrix, in f32.
 #include "kernels/cuda/block.cuh"
+#include "kernels/cuda/device/launch.cuh"
 #include "kernels/cuda/ptx/convert.cuh"
 #include "kernels/cuda/ptx/cp_async.cuh"
 #include "kernels/cuda/ptx/ldmatrix.cuh"

@@ -1,6 +1,7 @@
 // Chooses the kernels of the gated delta rule.
 #include <algorithm>
 
+#include "kernels/cuda/device/launch.cuh"
 #include "kernels/cuda/recurrent/delta_chunk.cuh"
 
 namespace moracle::cuda {

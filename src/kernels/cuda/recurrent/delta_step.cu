@@ -3,6 +3,7 @@
 #include <type_traits>
 
 #include "kernels/cuda/block.cuh"
+#include "kernels/cuda/device/launch.cuh"
 #include "kernels/cuda/ptx/pdl.cuh"
 #include "kernels/cuda/recurrent/delta_rule.cuh"
 

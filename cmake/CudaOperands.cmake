@@ -1,0 +1,63 @@
+# The operands of the CUDA kernels: one line for each weight type (and activations, where they are codes). Each kernel is
+# compiled in one file for a type: a function <kernel>_<type>[_<variant>]() that returns its instances for the operand.
+#   type      | variant | mma.sync (gemm_sm80) | GEMV | wgmma (gemm_sm90) | further header
+set(MORACLE_CUDA_OPERANDS
+  "bf16      |        | Bf16Operand           | Bf16Operand           | Bf16Wgmma"
+  "f16       |        | F16Operand            | F16Operand            | F16Wgmma"
+  "int8      |        | Int8Operand<false>    | Int8Operand<false>    | Wgmma<Int8Operand<false>>"
+  "int8      | groups | Int8Operand<true>     | Int8Operand<true>     | Wgmma<Int8Operand<true>>"
+  "int4      |        | Int4Operand           | Int4Operand           | Wgmma<Int4Operand>"
+  "fp8       |        | Fp8Operand<false>     | Fp8Operand<false>     | Wgmma<Fp8Operand<false>>"
+  "fp8       | groups | Fp8Operand<true>      | Fp8Operand<true>      | Wgmma<Fp8Operand<true>>"
+  "fp4       |        | Fp4Operand            | Fp4Operand            | "
+  "mxfp8     |        |                       | Fp8FoldedPairs        | Fp8Folded | operands/folded_operands.cuh"
+  "mxfp4     |        |                       | Fp4Folded             | Fp4Folded | operands/folded_operands.cuh"
+  "fp8_fp8   |        | Fp8Fp8Operand<false>  | Fp8Fp8Operand<false>  | Fp8Wgmma<false>"
+  "fp8_fp8   | groups | Fp8Fp8Operand<true>   | Fp8Fp8Operand<true>   | Fp8Wgmma<true>"
+  "fp8_fp8   | blocks |                       |                       | Fp8Wgmma<true>, Fp8Tokens | gemm_sm90/wgmma_token_epilogue.cuh"
+  "int8_int8 |        | Int8Int8Operand<false> | Int8Int8Operand<false> | Wgmma<Int8Int8Operand<false>, WgmmaTypes::kInt8>"
+  "int8_int8 | groups | Int8Int8Operand<true> | Int8Int8Operand<true> | "
+  "int4_int8 |        | Int4Int8Operand       | Int4Int8Operand       | "
+  "fp4_int8  |        | Fp4Int8Operand        | Fp4Int8Operand        | ")
+
+# Adds one file for each kernel and type to the target.
+function(moracle_cuda_operands target)
+  set(headers gemm_sm80/mma_kernel.cuh gemv/gemv_kernels.cuh gemm_sm90/wgmma_kernel.cuh)
+  set(lists Mma Gemv Wgmma)
+  foreach(column RANGE 2)
+    list(GET headers ${column} HEADER)
+    list(GET lists ${column} LIST)
+    string(TOLOWER ${LIST} kernel)
+    set(types)
+    foreach(line IN LISTS MORACLE_CUDA_OPERANDS)
+      string(REPLACE "|" ";" line "${line}")
+      list(TRANSFORM line STRIP)
+      list(GET line 0 type)
+      list(GET line 1 variant)
+      math(EXPR at "${column} + 2")
+      list(GET line ${at} operand)
+      if(operand)
+        string(REGEX REPLACE "_$" "" name "${type}_${variant}")
+        string(APPEND functions_${type}
+          "${LIST}Kernels ${kernel}_${name}() {\n  return ${kernel}_kernels<${operand}>();\n}\n")
+        list(APPEND types ${type})
+        list(LENGTH line columns)
+        if(columns GREATER 5)
+          list(GET line 5 header)
+          string(APPEND includes_${type} "#include \"kernels/cuda/${header}\"\n")
+        endif()
+      endif()
+    endforeach()
+    list(REMOVE_DUPLICATES types)
+    foreach(type IN LISTS types)
+      set(FUNCTIONS "${functions_${type}}")
+      set(INCLUDES "${includes_${type}}")
+      unset(functions_${type})
+      unset(includes_${type})
+      set(file ${PROJECT_BINARY_DIR}/kernels/${kernel}_${type}.cu)
+      configure_file(${PROJECT_SOURCE_DIR}/cmake/cuda_operand.cu.in ${file} @ONLY)
+      set_source_files_properties(${file} PROPERTIES SKIP_UNITY_BUILD_INCLUSION ON)
+      target_sources(${target} PRIVATE ${file})
+    endforeach()
+  endforeach()
+endfunction()

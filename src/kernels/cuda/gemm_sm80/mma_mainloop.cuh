@@ -1,0 +1,296 @@
+// Accumulators of a warp for one tile: products in registers, scaled group by group, and the
+// epilogue. Each sum accumulates the columns in order, independent of the tile size and the
+// neighbouring rows. Its bits depend only on its own row (batch-invariant).
+#pragma once
+
+#include "kernels/cuda/elements.cuh"
+#include "kernels/cuda/gemm_sm80/mma_loader.cuh"
+#include "kernels/cuda/operands/unpack.cuh"
+#include "kernels/cuda/ptx/ldmatrix.cuh"
+#include "kernels/cuda/tiles/groups.cuh"
+#include "kernels/cuda/tiles/tile_finder.cuh"
+
+namespace moracle::cuda {
+
+template <class Operand, class Tile>
+class MmaSums {
+ public:
+  __device__ explicit MmaSums(const GemmArgs& args) : a_(args), left_(args.close_blocks) {
+    if constexpr (Operand::kZeros && !kInteger) {
+#pragma unroll
+      for (auto& of_panel : zeros_) {
+#pragma unroll
+        for (uint32_t& zero : of_panel) zero = both_bf16(Operand::kZeroBase);
+      }
+    }
+  }
+
+  /// Adds the products of a stage whose first k-block is `first`.
+  __device__ void add(const uint8_t* stage, int first) {
+#pragma unroll
+    for (int run = 0; run < Tile::kBlocks; run += kRun) {
+      if (run > 0 && first + run >= a_.blocks) break;
+      if (!Operand::kGroups || a_.close_blocks % kRun == 0 || a_.close_blocks >= a_.blocks)
+        add_run(stage, first, run);
+      else
+        add_blocks(stage, first, run);
+    }
+  }
+
+  /// Epilogue: scales, adds the bias, activates and stores. `stage` is the tile's last stage.
+  __device__ void finish(const uint8_t* stage, const TilePlace& place) {
+    const TilePanels<Tile> panels(a_, place);
+    if (!a_.gated) {
+#pragma unroll
+      for (int p = 0; p < Tile::kPanels; ++p) {
+        if (!panels.there(panel(p))) continue;
+        const Factors factors(*this, stage, p);
+        store_panel(stage, place, panels[panel(p)],
+                    [&](int o, int i, float x_scale) { return total(factors, p, o, i, x_scale); });
+      }
+      return;
+    }
+#pragma unroll
+    for (int p = 0; p < Tile::kWarpHalf; ++p) {
+      if (!panels.there(panel(p))) continue;
+      const Factors of_gate(*this, stage, p), of_up(*this, stage, p + Tile::kWarpHalf);
+      store_panel(stage, place, panels[panel(p)], [&](int o, int i, float x_scale) {
+        const float2 gate = total(of_gate, p, o, i, x_scale);
+        const float2 up = total(of_up, p + Tile::kWarpHalf, o, i, x_scale);
+        return float2{activated(a_, gate.x, up.x), activated(a_, gate.y, up.y)};
+      });
+    }
+  }
+
+ private:
+  using Sum = typename Operand::Sum;
+  static constexpr bool kInteger = std::is_same_v<Sum, int32_t>;
+  // Exact sums of activations, which are multiplied by the zero points.
+  static constexpr bool kXSums = kInteger && Operand::kZeros;
+  static constexpr int kXRegisters = 2 * Operand::kSteps;
+
+  __device__ static int warp_out() {
+    return static_cast<int>(threadIdx.x / 32) % Tile::kWarpsOut;
+  }
+  __device__ static int warp_row() {
+    return static_cast<int>(threadIdx.x / 32) / Tile::kWarpsOut;
+  }
+
+  // Returns the number of the warp's panel p within the tile.
+  __device__ static int panel(int p) {
+    return p / Tile::kWarpHalf * Tile::kHalf + warp_out() * Tile::kWarpHalf + p % Tile::kWarpHalf;
+  }
+
+  // k-blocks of a run. Most often a group has all k-blocks of a run or none.
+  static constexpr int kRun = Tile::kBlocks < 4 ? Tile::kBlocks : 4;
+  __device__ void add_run(const uint8_t* stage, int first, int run) {
+    if (begins_group()) open(stage, first, first + run);
+#pragma unroll
+    for (int b = 0; b < kRun; ++b) multiply(stage, run + b);
+    if (ends_group(first + run + kRun - 1, kRun))
+      close(stage, first, min(first + run + kRun, a_.blocks) - 1);
+  }
+  __device__ void add_blocks(const uint8_t* stage, int first, int run) {
+    const int end = min(run + kRun, a_.blocks - first);
+#pragma unroll 1
+    for (int b = run; b < end; ++b) {
+      if (begins_group()) open(stage, first, first + b);
+      multiply(stage, b);
+      if (ends_group(first + b, 1)) close(stage, first, first + b);
+    }
+  }
+  __device__ bool begins_group() const {
+    return Operand::kZeros && !kInteger && a_.has_zeros && left_ == a_.close_blocks;
+  }
+  // Returns true if a group ends after `count` more k-blocks, the last of which is `block`.
+  __device__ bool ends_group(int block, int count) {
+    if (!Operand::kGroups) return false;
+    left_ -= count;
+    return left_ == 0 || block >= a_.blocks - 1;
+  }
+
+  __device__ void multiply(const uint8_t* stage, int b) {
+    uint32_t x[Tile::kOctets][kXRegisters];
+#pragma unroll
+    for (int o = 0; o < Tile::kOctets; ++o) {
+      const int r = warp_row() * Tile::kWarpRows + o * 8 + lane_row();
+      uint32_t eight[2 * Operand::kXBytes];
+      read_words(stage + Tile::kX + (b * Tile::kRows + r) * Tile::kXBlockBytes +
+                     lane_col() * 8 * Operand::kXBytes,
+                 eight);
+      Operand::activations(eight, x[o]);
+    }
+#pragma unroll
+    for (int p = 0; p < Tile::kPanels; ++p) {
+      uint32_t w[Operand::kParts][Operand::kSteps][4];
+      uint32_t codes[Operand::kCodeBits / 2];
+      read_codes<Operand::kCodeBits>(stage + (panel(p) * Tile::kBlocks + b) * Tile::kBlockBytes,
+                                     codes);
+      Operand::weights(codes, zeros_[p], w);
+#pragma unroll
+      for (int s = 0; s < Operand::kSteps; ++s) {
+#pragma unroll
+        for (int part = 0; part < Operand::kParts; ++part) {
+#pragma unroll
+          for (int o = 0; o < Tile::kOctets; ++o)
+            Operand::multiply(sum_[p][o], w[part][s], x[o][2 * s], x[o][2 * s + 1]);
+        }
+      }
+    }
+    if constexpr (kXSums) {
+      constexpr uint32_t kOnes[4] = {0x01010101u, 0x01010101u, 0x01010101u, 0x01010101u};
+      if (a_.has_zeros) {
+#pragma unroll
+        for (int o = 0; o < Tile::kOctets; ++o)
+          Operand::multiply(x_sum_[o], kOnes, x[o][0], x[o][1]);
+      }
+    }
+  }
+
+  __device__ static const int8_t* zero_points(const uint8_t* stage, int panel, int group) {
+    return reinterpret_cast<const int8_t*>(stage + Tile::kZeros) +
+           (panel * Tile::kGroups + group) * 16 + 2 * lane_row();
+  }
+  // Begins a group at `block`: loads its zero points as the operand expects them.
+  __device__ void open(const uint8_t* stage, int first, int block) {
+    if constexpr (Operand::kZeros && !kInteger) {
+      const int group = group_of(a_.weight_groups, block) - group_of(a_.weight_groups, first);
+#pragma unroll
+      for (int p = 0; p < Tile::kPanels; ++p) {
+        const int8_t* const two = zero_points(stage, panel(p), group);
+#pragma unroll
+        for (int h = 0; h < 2; ++h) zeros_[p][h] = both_bf16(Operand::kZeroBase + two[h]);
+      }
+    }
+  }
+
+  // Returns the scales of a lane's two rows.
+  __device__ float2 weight_scales(const uint8_t* stage, int panel, int group) const {
+    const uint8_t* const run = stage + Tile::kScales + (panel * Tile::kGroups + group) * 64;
+    if (!a_.scale_is_exponent) return reinterpret_cast<const float2*>(run)[lane_row()];
+    return {e8m0_to_float(run[2 * lane_row()]), e8m0_to_float(run[2 * lane_row() + 1])};
+  }
+
+  // Ends a group at `block`: scales its sums and adds them to the result.
+  __device__ void close(const uint8_t* stage, int first, int block) {
+    const int group = group_of(a_.weight_groups, block) - group_of(a_.weight_groups, first);
+    float x_scales[Tile::kOctets][2];
+    if constexpr (Operand::kXScales == XScales::kGroup) {
+      const int x_group = group_of(a_.x_groups, block) - group_of(a_.x_groups, first);
+#pragma unroll
+      for (int o = 0; o < Tile::kOctets; ++o) {
+        const int r = warp_row() * Tile::kWarpRows + o * 8 + lane_col() * 2;
+        const float2 two = *reinterpret_cast<const float2*>(stage + Tile::kXScales +
+                                                            (x_group * Tile::kRows + r) * 4);
+        x_scales[o][0] = two.x, x_scales[o][1] = two.y;
+      }
+    }
+#pragma unroll
+    for (int p = 0; p < Tile::kPanels; ++p) {
+      const float2 both = weight_scales(stage, panel(p), group);
+      const float scales[2] = {both.x, both.y};
+      int32_t zeros[2] = {};
+      if (kXSums && a_.has_zeros) {
+        const int8_t* const two = zero_points(stage, panel(p), group);
+        zeros[0] = two[0], zeros[1] = two[1];
+      }
+#pragma unroll
+      for (int o = 0; o < Tile::kOctets; ++o) {
+#pragma unroll
+        for (int i = 0; i < 4; ++i) {
+          float scale = scales[i / 2];
+          if constexpr (Operand::kXScales == XScales::kGroup) scale *= x_scales[o][i % 2];
+          float value;
+          if constexpr (kXSums)
+            value = static_cast<float>(whole(sum_[p][o][i], zeros[i / 2], x_sum_[o][i % 2]));
+          else
+            value = static_cast<float>(sum_[p][o][i]);
+          if constexpr (kInteger) value *= Operand::kUnit;
+          result_[p][o][i] += value * scale;
+          sum_[p][o][i] = 0;
+        }
+      }
+    }
+    if constexpr (kXSums) {
+#pragma unroll
+      for (int o = 0; o < Tile::kOctets; ++o) {
+#pragma unroll
+        for (int i = 0; i < 4; ++i) x_sum_[o][i] = 0;
+      }
+    }
+    left_ = a_.close_blocks;
+  }
+
+  // Σ x · (q - z) in wrapping arithmetic: only the result has to fit.
+  __device__ static int32_t whole(int32_t sum, int32_t zero, int32_t x_sum) {
+    const uint32_t of_zero =
+        static_cast<uint32_t>(Operand::kOne * zero) * static_cast<uint32_t>(x_sum);
+    return static_cast<int32_t>(static_cast<uint32_t>(sum) - of_zero);
+  }
+
+  // Scale and bias of a lane's two outputs of a panel.
+  struct Factors {
+    float2 scale{1, 1}, bias{0, 0};
+    __device__ Factors(const MmaSums& sums, const uint8_t* stage, int p) {
+      if constexpr (Operand::kScaled && !Operand::kGroups)
+        scale = sums.weight_scales(stage, panel(p), 0);
+      if (sums.a_.has_bias)
+        bias = reinterpret_cast<const float2*>(stage + Tile::kBias)[panel(p) * 8 + lane_row()];
+    }
+  };
+  // Returns a lane's two outputs of panel p for the i-th of its two rows of octet o.
+  __device__ float2 total(const Factors& factors, int p, int o, int i, float x_scale) const {
+    float2 value;
+    if constexpr (Operand::kGroups)
+      value = {result_[p][o][i], result_[p][o][2 + i]};
+    else
+      value = {static_cast<float>(sum_[p][o][i]), static_cast<float>(sum_[p][o][2 + i])};
+    if constexpr (Operand::kXScales == XScales::kToken) value.x *= x_scale, value.y *= x_scale;
+    if constexpr (Operand::kScaled && !Operand::kGroups)
+      value.x *= factors.scale.x, value.y *= factors.scale.y;
+    return {value.x + factors.bias.x, value.y + factors.bias.y};
+  }
+
+  /// Stores `value` for each of a lane's rows of a panel. Outputs other than pairs of bf16 have
+  /// separate code.
+  template <class ValueOf>
+  __device__ void store_panel(const uint8_t* stage, const TilePlace& place, int panel,
+                              ValueOf value) {
+    const int column = panel * 16 + 2 * lane_row();
+    if (a_.y_in_pairs && column + 1 < a_.columns) {
+      auto* const y = static_cast<Bf16x2*>(a_.y.data) + column / 2;
+      each_row(stage, place, value,
+               [&](int row, float2 two) { y[row * a_.y.stride / 2] = __float22bfloat162_rn(two); });
+    } else {
+      each_row(stage, place, value, [&](int row, float2 two) {
+        if (column < a_.columns) store(a_.y, row, column, two.x);
+        if (column + 1 < a_.columns) store(a_.y, row, column + 1, two.y);
+      });
+    }
+  }
+  template <class ValueOf, class Store>
+  __device__ static void each_row(const uint8_t* stage, const TilePlace& place, ValueOf value,
+                                  Store store_row) {
+#pragma unroll
+    for (int o = 0; o < Tile::kOctets; ++o) {
+#pragma unroll
+      for (int i = 0; i < 2; ++i) {
+        const int r = warp_row() * Tile::kWarpRows + o * 8 + lane_col() * 2 + i;
+        if (r >= place.rows) continue;
+        float x_scale = 1;
+        if constexpr (Operand::kXScales == XScales::kToken)
+          x_scale = reinterpret_cast<const float*>(stage + Tile::kXScales)[r];
+        store_row(place.first_row + r, value(o, i, x_scale));
+      }
+    }
+  }
+
+  const GemmArgs& a_;
+  int left_;  // k-blocks until the group ends
+  Sum sum_[Tile::kPanels][Tile::kOctets][4] = {};
+  float result_[Operand::kGroups ? Tile::kPanels : 1][Operand::kGroups ? Tile::kOctets : 1][4] = {};
+  int32_t x_sum_[kXSums ? Tile::kOctets : 1][4] = {};
+  uint32_t zeros_[Tile::kPanels][2] = {};
+};
+
+}  // namespace moracle::cuda

@@ -1,0 +1,132 @@
+// Grouped GEMM on Hopper's tensor cores: persistent and warp-specialized. A producer warpgroup
+// loads tile after tile with TMA, two consumer warpgroups multiply. Only the device knows how many
+// tiles there are.
+#pragma once
+
+#include "kernels/cuda/gemm_sm90/wgmma_epilogue.cuh"
+#include "kernels/cuda/gemm_sm90/wgmma_mainloop.cuh"
+#include "kernels/cuda/gemm_sm90/wgmma_producer.cuh"
+#include "kernels/cuda/operands/wgmma_operands.cuh"
+#include "kernels/cuda/ptx/mbarrier.cuh"
+#include "kernels/cuda/ptx/tma.cuh"
+#include "kernels/cuda/ptx/wgmma.cuh"
+
+namespace moracle::cuda {
+
+/// What the consumer warpgroups do with a tile. wgmma_token_epilogue.cuh has the specialization for
+/// tiles whose tokens are the rows of the product.
+template <class Operand, class Tile, bool kTokenRows = Operand::kTokenRows>
+struct TileWork {
+  /// Tiles of fewer rows take a narrower instruction.
+  __device__ __forceinline__ static void run(const WgmmaArgs& a, const WgmmaShared<Tile>& shared,
+                                             RingSlot<Tile>& ring,
+                                             const typename Tile::Info& info) {
+    if (Tile::kHalfRows < Tile::kRows && info.place.rows <= Tile::kHalfRows)
+      run_width<Tile::kHalfRows>(a, shared, ring, info);
+    else if (Tile::kMostRows < Tile::kRows && info.place.rows <= Tile::kMostRows)
+      run_width<Tile::kMostRows>(a, shared, ring, info);
+    else
+      run_width<Tile::kRows>(a, shared, ring, info);
+  }
+
+ private:
+  template <int kN>
+  __device__ __forceinline__ static void run_width(const WgmmaArgs& a,
+                                                   const WgmmaShared<Tile>& shared,
+                                                   RingSlot<Tile>& ring,
+                                                   const typename Tile::Info& info) {
+    WgmmaConsumer<Operand, Tile, kN> consumer(a, shared, ring);
+    if constexpr (Tile::kDense) {
+      run_mainloop(consumer);
+      SplitKEpilogue<Operand, Tile, kN>(a, shared, info).run(consumer);
+    } else {
+      const WgmmaEpilogue<Operand, Tile, kN> epilogue(a, info);
+      run_mainloop(consumer);
+      epilogue.store_all(consumer);
+    }
+  }
+};
+
+template <class Operand, class Tile>
+__global__ void __launch_bounds__(Tile::kThreads, Tile::kPerSm)
+    wgmma_linear(const __grid_constant__ WgmmaArgs a) {
+#if defined(__CUDA_ARCH_FEAT_SM90_ALL)
+  extern __shared__ __align__(1024) uint8_t memory[];
+  const WgmmaShared<Tile> shared{memory};
+  if (threadIdx.x == 0) {
+    tma_prefetch_map(Operand::kTokenRows ? a.tma.columns : a.tma.codes);
+    if constexpr (Operand::kGroups) tma_prefetch_map(a.tma.scales);
+  }
+  if (threadIdx.x < Tile::kStages) {
+    // The producers' copies and the expected bytes; one arrival for each consumer warp.
+    mbarrier_init(shared.full(threadIdx.x), Tile::kProducers + 1);
+    mbarrier_init(shared.empty(threadIdx.x), Tile::kConsumers / 32);
+    mbarrier_init_fence();
+  }
+  __syncthreads();
+  if (threadIdx.x >= Tile::kConsumers) {
+    setmaxnreg_dec<Tile::kProducerRegisters>();
+    WgmmaProducer<Operand, Tile>(a, shared).run();
+  } else {
+    setmaxnreg_inc<Tile::kConsumerRegisters>();
+    RingSlot<Tile> ring;
+    for (int at = 0;; at = at + 1 == Tile::kInfos ? 0 : at + 1) {
+      mbarrier_wait(shared.full(ring.slot), ring.parity);
+      const typename Tile::Info& info = shared.info(at);
+      if (info.place.expert < 0) break;
+      TileWork<Operand, Tile>::run(a, shared, ring, info);
+    }
+  }
+#endif
+}
+
+template <class Operand, class Tile>
+WgmmaKernel wgmma_kernel() {
+  return {wgmma_linear<Operand, Tile>,
+          Tile::kRows,
+          Tile::kOutputs,
+          Tile::kThreads,
+          Tile::kSharedBytes,
+          Tile::kPerSm,
+          Tile::kBlocks,
+          Tile::kBlockBytes,
+          Operand::kGroups ? Tile::kScaleBytes : 0,
+          Tile::kAhead,
+          Operand::kTokenRows};
+}
+
+/// Kernels for kWgmmaTiles. Tiles of 144 and 192 rows need the registers that unpacking takes.
+/// `Many` is the operand of experts from 128 rows on.
+template <class Operand, class Many = Operand>
+WgmmaKernels wgmma_kernels() {
+  // k-blocks of a stage: 128 bytes of a row, at least. Twice as many of MXFP4 are up to 4 % faster,
+  // of int4 slower, where fewer stages fit beside its scales. The CTAs of a cluster share few
+  // columns, so their stages stay small.
+  constexpr int kDenseBlocks = Operand::kCodeBits == 16 ? 2 : 4;
+  constexpr int kBlocks = Operand::kCodeBits == 4 && Operand::kFolded ? 8 : kDenseBlocks;
+  // Unpacking 4 bits, or folding scales, takes so long that a second CTA pays.
+  constexpr int kPerSm = Operand::kCodeBits == 4 || Operand::kFolded ? 2 : 1;
+  constexpr int kWide = Many::kWide ? 192 : 128, kBetween = Many::kWide ? 144 : 128;
+  static const WgmmaKernel kGrouped[] = {
+      wgmma_kernel<Operand, FullWgmmaTile<Operand, 2, 16, kBlocks, kPerSm>>(),
+      wgmma_kernel<Operand, FullWgmmaTile<Operand, 2, 32, kBlocks>>(),
+      wgmma_kernel<Operand, FullWgmmaTile<Operand, 2, 64, kBlocks>>(),
+      wgmma_kernel<Many, FullWgmmaTile<Many, 2, 128, kBlocks>>(),
+      wgmma_kernel<Many, FullWgmmaTile<Many, 2, kBetween, kBlocks>>(),
+      wgmma_kernel<Many, FullWgmmaTile<Many, 2, kWide, kBlocks>>(),
+      wgmma_kernel<Many, FullWgmmaTile<Many, 2, kBetween, kBlocks>>(),
+      wgmma_kernel<Many, FullWgmmaTile<Many, 2, kWide, kBlocks>>()};
+  static const WgmmaKernel kDense[] = {
+      wgmma_kernel<Operand, DenseWgmmaTile<Operand, 2, 32, kDenseBlocks>>(),
+      wgmma_kernel<Operand, DenseWgmmaTile<Operand, 2, 64, kDenseBlocks>>(),
+      wgmma_kernel<Operand, DenseWgmmaTile<Operand, 2, 128, kDenseBlocks>>()};
+  const WgmmaKernel* shared = nullptr;
+  if constexpr (kPerSm > 1) {
+    static const WgmmaKernel kShared =
+        wgmma_kernel<Operand, DenseWgmmaTile<Operand, 2, 16, kBlocks, kPerSm>>();
+    shared = &kShared;
+  }
+  return {std::span(kGrouped).first(Many::kWide ? 8 : 4), kDense, shared};
+}
+
+}  // namespace moracle::cuda

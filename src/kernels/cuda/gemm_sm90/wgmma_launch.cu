@@ -1,0 +1,142 @@
+#include "kernels/cuda/gemm_sm90/wgmma_launch.h"
+
+#include <algorithm>
+
+#include "kernels/cuda/device/launch.cuh"
+#include "kernels/cuda/gemm_sm90/wgmma_plan.h"
+#include "kernels/cuda/operands/scaling_plan.h"
+#include "kernels/cuda/tiles/arguments.h"
+#include "kernels/kernel_watch.h"
+#include "layout/mma16.h"
+
+namespace moracle::cuda {
+namespace {
+
+// Scales in blocks: the 128 outputs that a warpgroup's panels belong to must share a scale, in both
+// halves of a gated matrix.
+WgmmaKernels fp8_kernels(const MatrixShape& shape, bool in_groups) {
+  if (!in_groups) return wgmma_fp8_fp8();
+  const bool blocks = shape.key.group.rows % 128 == 0 && shape.n % 256 == 0;
+  return blocks ? wgmma_fp8_fp8_blocks() : wgmma_fp8_fp8_groups();
+}
+
+WgmmaKernels wgmma_kernels_for(const MatrixShape& shape, const Scheme& scheme) {
+  const bool in_groups = scales_in_groups(shape, scheme);
+  if (const auto& key = scheme.activation; key && !wgmma_rounds(scheme))
+    return key->dtype == DType::kI8 ? wgmma_int8_int8() : fp8_kernels(shape, in_groups);
+  switch (shape.key.dtype) {
+    case DType::kF16:
+      return wgmma_f16();
+    case DType::kI8:
+      return in_groups ? wgmma_int8_groups() : wgmma_int8();
+    case DType::kI4:
+      return wgmma_int4();
+    case DType::kF8E4M3:
+      if (mma16::scale_is_exponent(shape)) return wgmma_mxfp8();
+      return in_groups ? wgmma_fp8_groups() : wgmma_fp8();
+    case DType::kF4E2M1:
+      return wgmma_mxfp4();
+    default:
+      return wgmma_bf16();
+  }
+}
+
+}  // namespace
+
+Result<WgmmaLaunch> WgmmaLaunch::make(const KernelWeights& weights, const Queue& queue) {
+  WgmmaLaunch gemm;
+  gemm.scheme_ = product_scheme(weights.shape, weights.scheme);
+  gemm.kernels_ = wgmma_kernels_for(weights.shape, gemm.scheme_);
+  gemm.queue_ = &queue;
+  MORACLE_TRY(const CurrentDevice here, CurrentDevice::enter(queue.index));
+  const auto& [grouped, dense, shared] = gemm.kernels_;
+  const std::span<const WgmmaKernel> one(shared, shared == nullptr ? 0 : 1);
+  for (const auto& kernels : {grouped, dense, one}) {
+    for (const WgmmaKernel& kernel : kernels)
+      MORACLE_CUDA(cudaFuncSetAttribute(reinterpret_cast<const void*>(kernel.kernel),
+                                        cudaFuncAttributeMaxDynamicSharedMemorySize,
+                                        kernel.shared_bytes));
+  }
+  const auto tma = [&](const WgmmaKernel& any) {
+    return weight_tiles(gemm_args(weights, {}, {}), any.stage_blocks, any.block_bytes,
+                        any.scale_bytes);
+  };
+  MORACLE_TRY(gemm.tma_, tma(grouped[0]));  // `shared` has the same stages
+  MORACLE_TRY(gemm.dense_tma_, tma(dense[0]));
+  return gemm;
+}
+
+namespace {
+
+// With fewer tiles than SMs, split K over the CTAs of a cluster (factor 2, 4 or 8). Each CTA has
+// some stages.
+int cluster_for(int64_t tiles, int stages, int64_t blocks) {
+  constexpr int kLeastStages = 3;
+  int cluster = 1;
+  while (2 * cluster <= kMostWgmmaCluster && 2 * cluster * tiles <= blocks) {
+    const int each = (stages + 2 * cluster - 1) / (2 * cluster);
+    if (each < kLeastStages || (2 * cluster - 1) * each >= stages) break;  // the last one has none
+    cluster *= 2;
+  }
+  return cluster;
+}
+
+}  // namespace
+
+const WgmmaKernel& WgmmaLaunch::experts_kernel(const KernelWeights& weights,
+                                               int64_t num_rows) const {
+  const auto& kernels = kernels_.grouped;
+  return kernels[static_cast<size_t>(
+      wgmma_choice(static_cast<int>(kernels.size()), num_rows, weights.num_experts))];
+}
+
+Status WgmmaLaunch::run(const KernelWeights& weights, const GroupedRows& rows, const Rows& to,
+                        const ActivationSpec* activation, bool y_fragments, Stream stream,
+                        bool after_plan) const {
+  if (rows.num_rows == 0) return {};
+  const Matrix& y = to.values;
+  const auto& [grouped, dense, shared] = kernels_;
+  const auto count = static_cast<int>(grouped.size());
+  const bool linear = rows.expert_offsets == nullptr;
+  const auto choice =
+      static_cast<size_t>(linear ? wgmma_dense_choice(rows.num_rows)
+                                 : wgmma_choice(count, rows.num_rows, weights.num_experts));
+  if (kernels_are_watched())
+    report({name(wgmma_form(scheme_, grouped[choice].rows)), weights.shape});
+  WgmmaArgs args{gemm_args(weights, rows, y, activation), y_fragments, to.scales, 1, 0, tma_};
+  if (wgmma_rounds(scheme_)) args.x_stride *= 2, args.x_bytes *= 2;  // bf16
+  const WgmmaKernel* kernel = &grouped[choice];
+  const int64_t tiles = most_tiles(args, kernel->rows, kernel->outputs),
+                resident = int64_t{kernel->per_sm} * queue_->multiprocessors;
+  int64_t blocks = std::min(tiles, resident);
+  const auto stages = [&](const WgmmaKernel& of) {
+    return (args.blocks + of.stage_blocks - 1) / of.stage_blocks;
+  };
+  const auto share = [&](const WgmmaKernel& with, int cluster) {
+    kernel = &with;
+    args.cluster = cluster;
+    args.part_blocks = (stages(with) + cluster - 1) / cluster * with.stage_blocks;
+    blocks = tiles * cluster;
+  };
+  // Persistent CTAs load the next tile while they store one, but they write bf16.
+  if (linear && (tiles <= resident || y.dtype != DType::kBF16)) {
+    const WgmmaKernel& with = dense[choice - 1];
+    share(with, cluster_for(tiles, stages(with), queue_->multiprocessors));
+    args.tma = dense_tma_;
+  } else if (!linear && choice == 0 && shared != nullptr && activation == nullptr) {
+    // Few large experts: one tile for each of their outputs leaves half of the warps idle.
+    const int64_t experts = std::min<int64_t>(args.num_experts, args.num_rows);
+    const int64_t usual = experts * ((args.columns + kernel->outputs - 1) / kernel->outputs);
+    const int cluster = cluster_for(usual, stages(*shared), resident);
+    if (cluster > 1) share(*shared, cluster);
+  }
+  const auto start = [&](auto launch) {
+    return launch(*queue_, stream, "wgmma", kernel->kernel, blocks, args.cluster, kernel->threads,
+                  static_cast<size_t>(kernel->shared_bytes), args);
+  };
+  return after_plan && kernel->loads_ahead
+             ? start([](const auto&... all) { return launch_clusters<false>(all...); })
+             : start([](const auto&... all) { return launch_clusters(all...); });
+}
+
+}  // namespace moracle::cuda

@@ -1,0 +1,36 @@
+// One matrix on the kernels of gemm_sm90.
+#pragma once
+
+#include <vector>
+
+#include "kernels/cuda/device/cuda_queue.h"
+#include "kernels/cuda/gemm_sm90/wgmma_args.h"
+#include "kernels/grouped_linear.h"
+
+namespace moracle::cuda {
+
+class WgmmaLaunch {
+ public:
+  /// Loads the kernels, which graph capture could not do. Requires wgmma_tiles. The weights must
+  /// stay where they are.
+  static Result<WgmmaLaunch> make(const KernelWeights& weights, const Queue& queue);
+
+  /// y of each row, or its activated gates and outputs if `activation` is not null. Rows of x are
+  /// in fragment order. `y_fragments`: so are those of y. If y has scales, it holds codes: this
+  /// needs a kernel that quantizes. `after_plan`: the kernel before this one may write the plan of
+  /// the rows, which this one otherwise reads before that is complete.
+  Status run(const KernelWeights& weights, const GroupedRows& rows, const Rows& y,
+             const ActivationSpec* activation, bool y_fragments, Stream stream,
+             bool after_plan = false) const;
+
+  /// The kernel for so many rows of experts.
+  const WgmmaKernel& experts_kernel(const KernelWeights& weights, int64_t num_rows) const;
+
+ private:
+  WgmmaKernels kernels_;
+  Scheme scheme_;  // product_scheme
+  WeightTiles tma_{}, dense_tma_{};
+  const Queue* queue_ = nullptr;
+};
+
+}  // namespace moracle::cuda

@@ -1,0 +1,240 @@
+// Mainloops of a consumer warpgroup: the sums of one tile. While a batch of products is in flight,
+// the next batch is unpacked into other registers. Each sum accumulates the columns in order,
+// independent of the neighbouring rows and of kN (batch-invariant).
+#pragma once
+
+#include "kernels/cuda/gemm_sm90/wgmma_consumer.cuh"
+
+namespace moracle::cuda {
+
+/// Sums stay in the instruction's registers. A batch is a unit (a k-block, or half of one) of as
+/// many m64 as registers allow.
+template <class Consumer>
+__device__ __forceinline__ void mainloop_in_place(Consumer& c) {
+  using Tile = typename Consumer::Tile;
+  constexpr int kM = Consumer::kM, kBlocks = Consumer::kBlocks;
+  constexpr int kBatch = !Consumer::Operand::kPromoted && kM * Consumer::kN <= 256 ? kM : 1;
+  constexpr int kSplit = kM / kBatch;                                     // batches of a unit
+  constexpr int kBatches = kBlocks * Consumer::Operand::kUnits * kSplit;  // of a stage
+  static_assert(kBatches % 2 == 0);  // the same registers begin each stage
+  typename Consumer::Weights w[2][kBatch];
+#pragma unroll
+  for (int m = 0; m < kBatch; ++m)
+    c.unpack(c.stage(), m, 0, c.folded_group(c.own.begin(), 0), w[0][m]);
+  for (int first = c.own.begin(); first < c.own.end(); first += kBlocks) {
+    const uint64_t x = c.descriptor();
+    const uint8_t* const stage = c.stage();
+    const int slot = c.slot();
+#pragma unroll
+    for (int i = 0; i < kBatches; ++i) {
+      const int b = i / kSplit, begin = i % kSplit * kBatch;
+      wgmma_fence();
+#pragma unroll
+      for (int m = 0; m < kBatch; ++m) c.multiply(c.total[begin + m], w[i % 2][m], x, b, true);
+      wgmma_commit();
+      if (i + 1 < kBatches) {
+        wgmma_wait<1>();
+        if (i == 0 && first > c.own.begin()) c.release(slot == 0 ? Tile::kStages - 1 : slot - 1);
+        const int next = (i + 1) / kSplit, next_m = (i + 1) % kSplit * kBatch;
+#pragma unroll
+        for (int m = 0; m < kBatch; ++m)
+          c.unpack(stage, next_m + m, next, c.folded_group(first, next), w[(i + 1) % 2][m]);
+      } else {
+        c.next_stage(first);
+        wgmma_wait<1>();
+#pragma unroll
+        for (int m = 0; m < kBatch; ++m)
+          c.unpack(c.stage(), m, 0, c.folded_group(first + kBlocks, 0), w[0][m]);
+      }
+    }
+  }
+  wgmma_wait<0>();
+#pragma unroll
+  for (int m = 0; m < kM; ++m) pin(c.total[m]);
+  c.release(c.slot());
+  c.leave();
+}
+
+/// Sums of kChunk k-blocks are promoted: scaled and added to f32 totals.
+template <int kChunk, class Consumer>
+__device__ __forceinline__ void mainloop_promoted(Consumer& c) {
+  constexpr int kM = Consumer::kM, kBlocks = Consumer::kBlocks;
+  // With few rows memory is the bottleneck: promote before waiting for the next stage.
+  constexpr bool kAhead = Consumer::kN >= 64;
+  typename Consumer::Weights w[2];
+  c.prepare(c.stage(), 0, 0, 0, kChunk, w[0]);
+  for (int first = c.own.begin(); first < c.own.end(); first += kBlocks) {
+    const uint64_t x = c.descriptor();
+    const uint8_t* const stage = c.stage();
+    const int slot = c.slot();
+#pragma unroll
+    for (int m = 0; m < kM; ++m) {
+      typename Consumer::Sum part[Consumer::kN / 2];
+#pragma unroll
+      for (int b = 0; b < kBlocks; ++b) {
+        const int i = m * kBlocks + b, next = i + 1;
+        const bool ends = b % kChunk == kChunk - 1;
+        wgmma_fence();
+        c.multiply(part, w[i % 2], x, b, b % kChunk > 0);
+        wgmma_commit();
+        float2 scale{1, 1};
+        if (ends && Consumer::Operand::kGroups)
+          scale = c.weight_scale(stage, m, c.group_at(first, b, kChunk));
+        if (next < kM * kBlocks) {
+          wgmma_wait<1>();
+          c.prepare(stage, next / kBlocks, next % kBlocks, first, kChunk, w[next % 2]);
+        } else if (kAhead) {
+          c.next_stage(first);
+          wgmma_wait<1>();
+          c.prepare(c.stage(), 0, 0, first + kBlocks, kChunk, w[0]);
+        }
+        if (ends) {
+          wgmma_wait<0>();
+          pin(part);
+          c.promote(m, 0, part, stage, scale);
+        }
+      }
+    }
+    c.release(slot);
+    if constexpr (!kAhead) {
+      c.next_stage(first);
+      c.prepare(c.stage(), 0, 0, first + kBlocks, kChunk, w[0]);
+    }
+  }
+  c.leave();
+}
+
+/// A chunk of one m64: all k-blocks of a stage.
+template <class Consumer>
+__device__ __forceinline__ void unpack_chunk(Consumer& c, const uint8_t* stage, int m,
+                                             typename Consumer::Weights (&w)[Consumer::kBlocks]) {
+#pragma unroll
+  for (int b = 0; b < Consumer::kBlocks; ++b) c.prepare(stage, m, b, 0, Consumer::kBlocks, w[b]);
+}
+template <class Consumer>
+__device__ float2 chunk_scale(const Consumer& c, const uint8_t* stage, int m) {
+  if constexpr (Consumer::Operand::kGroups) return c.weight_scale(stage, m, 0);
+  return {1, 1};
+}
+template <class Consumer, class Sum, int kCount>
+__device__ __forceinline__ void multiply_chunk(
+    Consumer& c, Sum (&part)[kCount], const typename Consumer::Weights (&w)[Consumer::kBlocks],
+    uint64_t x) {
+#pragma unroll
+  for (int b = 0; b < Consumer::kBlocks; ++b) c.multiply(part, w[b], x, b, b > 0);
+  wgmma_commit();
+}
+/// Waits for a chunk's products when the next chunk is unpacked. The fence that the next products
+/// need stands before the wait, and no branch follows: else ptxas unpacks after the wait. Where two
+/// CTAs share an SM, registers do not suffice for that.
+template <class Tile, class Sum, int kCount>
+__device__ __forceinline__ void wait_unpacked(Sum (&part)[kCount]) {
+  if constexpr (Tile::kPerSm == 1) wgmma_fence();
+  wgmma_wait<0>();
+  pin(part);
+  if constexpr (Tile::kPerSm > 1) wgmma_fence();
+}
+
+/// Few rows, two m64: one chunk is unpacked while another is multiplied, and the previous chunk is
+/// promoted while the next is multiplied. After the last chunk the products of its stage are issued
+/// once more, without use.
+template <class Consumer>
+__device__ __forceinline__ void mainloop_chunks(Consumer& c) {
+  using Tile = typename Consumer::Tile;
+  typename Consumer::Weights w[2][Consumer::kBlocks];
+  typename Consumer::Sum part[2][Consumer::kN / 2];
+  unpack_chunk(c, c.stage(), 0, w[0]);
+  wgmma_fence();
+  multiply_chunk(c, part[0], w[0], c.descriptor());
+  int used = -1;
+  for (int first = c.own.begin(); first < c.own.end(); first += Consumer::kBlocks) {
+    const uint64_t x = c.descriptor();
+    const uint8_t* const stage = c.stage();
+    unpack_chunk(c, stage, 1, w[1]);
+    const float2 scales[2] = {chunk_scale(c, stage, 0), chunk_scale(c, stage, 1)};
+    wait_unpacked<Tile>(part[0]);
+    multiply_chunk(c, part[1], w[1], x);
+    if (used >= 0) c.release(used);
+    c.promote(0, 0, part[0], stage, scales[0]);
+    used = c.slot();
+    c.next_stage(first);
+    unpack_chunk(c, c.stage(), 0, w[0]);
+    wait_unpacked<Tile>(part[1]);
+    multiply_chunk(c, part[0], w[0], c.descriptor());
+    c.promote(1, 0, part[1], stage, scales[1]);
+  }
+  wgmma_wait<0>();
+  pin(part[0]);
+  c.release(c.slot());
+  c.leave();
+}
+
+/// Many rows, and codes that need no unpacking: one half of the rows is promoted while the other
+/// half is multiplied.
+template <class Consumer>
+__device__ __forceinline__ void mainloop_halves(Consumer& c) {
+  constexpr int kN = Consumer::kN, kM = Consumer::kM;
+  constexpr uint64_t kHalf = kN / 2 * 128 / 16;  // to the second half of x
+  typename Consumer::Weights w[Consumer::kBlocks];
+  typename Consumer::Sum part[2][kN / 4];
+  unpack_chunk(c, c.stage(), 0, w);
+  wgmma_fence();
+  multiply_chunk(c, part[0], w, c.descriptor());
+  int used = -1;
+  for (int first = c.own.begin(); first < c.own.end(); first += Consumer::kBlocks) {
+    const uint8_t* const stage = c.stage();
+    const uint64_t x = c.descriptor();
+#pragma unroll
+    for (int m = 0; m < kM; ++m) {
+      const float2 scale = chunk_scale(c, stage, m);
+      wgmma_wait<0>();
+      pin(part[0]);
+      if (m == 0 && used >= 0) c.release(used);
+      wgmma_fence();
+      multiply_chunk(c, part[1], w, x + kHalf);
+      c.promote(m, 0, part[0], stage, scale);
+      if (m == kM - 1) {
+        used = c.slot();
+        c.next_stage(first);
+      }
+      wgmma_wait<0>();
+      pin(part[1]);
+      unpack_chunk(c, c.stage(), (m + 1) % kM, w);
+      wgmma_fence();
+      multiply_chunk(c, part[0], w, c.descriptor());
+      c.promote(m, kN / 2, part[1], stage, scale);
+    }
+  }
+  wgmma_wait<0>();
+  pin(part[0]);
+  c.release(c.slot());
+  c.leave();
+}
+
+/// Multiplies all stages of a tile. The first one is full.
+template <class Consumer>
+__device__ __forceinline__ void run_mainloop(Consumer& c) {
+  using Operand = typename Consumer::Operand;
+  constexpr int kM = Consumer::kM;
+#pragma unroll
+  for (int m = 0; m < kM; ++m) {
+#pragma unroll
+    for (int i = 0; i < Consumer::kN / 2; ++i) c.total[m][i] = 0;
+  }
+  constexpr bool kFew = Consumer::Tile::kRows <= 64 && kM == 2;
+  if constexpr (!Operand::kPromoted)
+    mainloop_in_place(c);
+  else if constexpr (!Operand::kSmallGroups && kFew)
+    mainloop_chunks(c);
+  else if constexpr (!Operand::kSmallGroups)
+    mainloop_halves(c);
+  else if (c.args().close_blocks % Consumer::kBlocks != 0 &&
+           c.args().close_blocks < c.args().blocks)  // a group may end within a stage
+    mainloop_promoted<1>(c);
+  else if constexpr (kFew)
+    mainloop_chunks(c);
+  else
+    mainloop_promoted<Consumer::kBlocks>(c);
+}
+
+}  // namespace moracle::cuda

@@ -1,0 +1,152 @@
+// Epilogue of tiles whose tokens are the rows of the product: adds the bias, activates, and stores
+// bf16 or codes. A lane has four neighbouring outputs of each panel for two tokens.
+#pragma once
+
+#include "kernels/cuda/gemm_sm90/wgmma_kernel.cuh"
+#include "kernels/cuda/gemm_sm90/wgmma_token_rows.cuh"
+#include "kernels/cuda/ptx/convert.cuh"
+#include "kernels/cuda/quantize_values.cuh"
+#include "kernels/cuda/tiles/groups.cuh"
+#include "kernels/cuda/tiles/tile_finder.cuh"
+
+namespace moracle::cuda {
+
+template <class Operand, class Tile>
+class TokenEpilogue {
+ public:
+  using Sums = TokenMainloop<Operand, Tile>;
+  using Info = typename Tile::Info;
+
+  __device__ TokenEpilogue(const WgmmaArgs& args, const Info& info)
+      : a_(args), info_(info), panels_(args, info.place) {}
+
+  __device__ __forceinline__ void store_all(const Sums& sums) const {
+    const int first = static_cast<int>(threadIdx.x / 32) * 16 + lane_row();
+#pragma unroll
+    for (int i = 0; i < 2; ++i) {
+      const bool there = first + 8 * i < info_.place.rows;
+      if (a_.gated && a_.y_scales != nullptr)
+        store_codes(sums, i, first + 8 * i, there);  // lanes exchange values: all call
+      else if (there)
+        store_token(sums, i, first + 8 * i);
+    }
+  }
+
+ private:
+  __device__ __forceinline__ void store_token(const Sums& sums, int i, int row) const {
+    auto* const y = static_cast<uint16_t*>(a_.y.data) + (info_.place.first_row + row) * a_.y.stride;
+    if (!a_.gated) {
+#pragma unroll
+      for (int q = 0; q < Tile::kAllPanels; ++q) {
+        if (panels_.there(q)) store(y + panels_[q] * 16, panels_[q], value(sums, q, i));
+      }
+      return;
+    }
+#pragma unroll
+    for (int q = 0; q < Tile::kHalf; ++q) {
+      if (!panels_.there(q)) continue;
+      store(y + panels_[q] * 16, panels_[q], activated(sums, q, i));
+    }
+  }
+
+  // The tile's activated outputs of a token are a group: 128 columns, rounded to bf16 as
+  // quantize_vectors reads them. Four lanes have them.
+  __device__ __forceinline__ void store_codes(const Sums& sums, int i, int row, bool there) const {
+    static_assert(Tile::kHalf * 16 == 128);
+    uint32_t pairs[Tile::kHalf][2], largest = 0;
+#pragma unroll
+    for (int q = 0; q < Tile::kHalf; ++q) {
+      const float4 four = activated(sums, q, i);
+      pairs[q][0] = as_bits(__float22bfloat162_rn({four.x, four.y}));
+      pairs[q][1] = as_bits(__float22bfloat162_rn({four.z, four.w}));
+#pragma unroll
+      for (const uint32_t pair : pairs[q])
+        largest = max(largest, max(pair << 16 & 0x7fffffffu, pair & 0x7fff0000u));
+    }
+    largest = max(largest, __shfl_xor_sync(kAllLanes, largest, 1));
+    largest = max(largest, __shfl_xor_sync(kAllLanes, largest, 2));
+    constexpr QuantKey kKey = kFp8Dynamic128Sym;
+    const float scale = scale_of_bits(kKey, largest);
+    const bool finite = largest < kInfinityBits;
+    const Divisor divide(scale);
+    const int64_t at = info_.place.first_row + row;
+    const int group = panels_.first / Tile::kHalf, lane = lane_col();
+    // Two panels are a block of fragment order: words t and 4 + t of lane t. Lanes t and t + 2
+    // exchange one, so that each stores two neighbours.
+    uint8_t* const to = static_cast<uint8_t*>(a_.y.data) + at * a_.y.stride + group * 128 +
+                        lane % 2 * 16 + lane / 2 * 8;
+#pragma unroll
+    for (int q = 0; q < Tile::kHalf; q += 2) {
+      uint32_t words[2] = {};
+      if (finite)
+        words[0] = four_codes(pairs[q], divide), words[1] = four_codes(pairs[q + 1], divide);
+      const uint32_t other = __shfl_xor_sync(kAllLanes, lane < 2 ? words[1] : words[0], 2);
+      const uint2 two = lane < 2 ? uint2{words[0], other} : uint2{other, words[1]};
+      if (there) *reinterpret_cast<uint2*>(to + q * 16) = two;
+    }
+    if (there && lane == 0) a_.y_scales[at * (a_.columns / 128) + group] = scale;
+  }
+  __device__ static uint32_t four_codes(const uint32_t (&pairs)[2], const Divisor& divide) {
+    uint32_t codes[2];
+#pragma unroll
+    for (int p = 0; p < 2; ++p)
+      codes[p] = to_e4m3_pair(divide(__uint_as_float(pairs[p] << 16)),
+                              divide(__uint_as_float(pairs[p] & 0xffff0000u)));
+    return codes[0] | codes[1] << 16;
+  }
+
+  __device__ float4 activated(const Sums& sums, int q, int i) const {
+    const float4 gate = value(sums, q, i), up = value(sums, q + Tile::kHalf, i);
+    return {cuda::activated(a_, gate.x, up.x), cuda::activated(a_, gate.y, up.y),
+            cuda::activated(a_, gate.z, up.z), cuda::activated(a_, gate.w, up.w)};
+  }
+
+  // The four outputs of panel q of the tile. Its even outputs are eight columns of the product, its
+  // odd ones the next eight.
+  __device__ __forceinline__ float4 value(const Sums& sums, int q, int i) const {
+    constexpr int kPanels = Sums::kWidth / 16;  // of a part
+    const float(&part)[Sums::kWidth / 2] = sums.total[q / kPanels];
+    const int even = q % kPanels * 8 + 2 * i, odd = even + 4;
+    float4 four{part[even], part[odd], part[even + 1], part[odd + 1]};
+    if (a_.has_bias) {
+      const uint8_t* const expert = a_.base + info_.place.expert * a_.expert_bytes;
+      const float4 bias =
+          reinterpret_cast<const float4*>(expert + a_.bias_at)[panels_[q] * 4 + lane_col()];
+      four.x += bias.x, four.y += bias.y, four.z += bias.z, four.w += bias.w;
+    }
+    return four;
+  }
+  __device__ void store(uint16_t* panel, int number, const float4& four) const {
+    uint16_t* const to = panel + 4 * lane_col();
+    const uint2 pairs{as_bits(__float22bfloat162_rn({four.x, four.y})),
+                      as_bits(__float22bfloat162_rn({four.z, four.w}))};
+    const int left = a_.columns - number * 16 - 4 * lane_col();
+    if (reinterpret_cast<uintptr_t>(to) % 8 == 0 && left >= 4) {
+      *reinterpret_cast<uint2*>(to) = pairs;
+      return;
+    }
+    if (left >= 2) *reinterpret_cast<uint32_t*>(to) = pairs.x;
+    if (left >= 4) *reinterpret_cast<uint32_t*>(to + 2) = pairs.y;
+  }
+
+  const WgmmaArgs& a_;
+  const Info& info_;
+  const TilePanels<Tile> panels_;
+};
+
+template <class Operand, class Tile>
+struct TileWork<Operand, Tile, true> {
+  __device__ __forceinline__ static void run(const WgmmaArgs& a, const WgmmaShared<Tile>& shared,
+                                             RingSlot<Tile>& ring,
+                                             const typename Tile::Info& info) {
+    TokenMainloop<Operand, Tile> sums(a, shared, ring);
+    if (info.place.rows <= static_cast<int>(threadIdx.x / 128) * 64) {
+      sums.skip();
+    } else {
+      sums.run();
+      TokenEpilogue<Operand, Tile>(a, info).store_all(sums);
+    }
+  }
+};
+
+}  // namespace moracle::cuda

@@ -1,0 +1,126 @@
+// Mainloop of a consumer warpgroup for tiles whose tokens are the rows of the product: 64 tokens
+// in registers times all outputs of the tile, which wgmma reads from shared memory. So the scales
+// of a token, and of 128 outputs, are a few scalars of a thread.
+#pragma once
+
+#include "kernels/cuda/gemm_sm90/wgmma_args.h"
+#include "kernels/cuda/gemm_sm90/wgmma_tile.cuh"
+#include "kernels/cuda/ptx/ldmatrix.cuh"
+#include "kernels/cuda/ptx/mbarrier.cuh"
+#include "kernels/cuda/ptx/shared_memory.cuh"
+#include "kernels/cuda/ptx/wgmma.cuh"
+#include "kernels/cuda/tiles/groups.cuh"
+
+namespace moracle::cuda {
+
+/// Sums of a lane: those of tokens lane_row() and lane_row() + 8 of its warp.
+template <class Operand, class Tile>
+class TokenMainloop {
+ public:
+  static constexpr int kWidth = 128, kParts = Tile::kOutputs / kWidth;
+
+  __device__ TokenMainloop(const WgmmaArgs& args, const WgmmaShared<Tile>& shared,
+                           RingSlot<Tile>& ring)
+      : a_(args), shared_(shared), ring_(ring) {}
+
+  float total[kParts][kWidth / 2];
+
+  /// Multiplies all stages of a tile. The first one is full. While this warpgroup scales sums and
+  /// adds them to totals, the other one multiplies.
+  __device__ __forceinline__ void run() {
+#pragma unroll
+    for (auto& part : total) {
+#pragma unroll
+      for (float& sum : part) sum = 0;
+    }
+    float part[kWidth / 2];
+    uint32_t x[kSteps][4];
+    for (int first = 0; first < a_.blocks; first += Tile::kBlocks) {
+      if (first > 0) mbarrier_wait(shared_.full(ring_.slot), ring_.parity);
+      read_tokens(x);
+      multiply(part, x, 0);
+      const Factors factors(shared_.stage(ring_.slot));
+#pragma unroll
+      for (int p = 0; p < kParts; ++p) {
+        wgmma_wait<0>();
+        pin(part);
+        if (p == kParts - 1) {
+          release(ring_.slot);
+          ring_.advance();
+        }
+        promote(total[p], part, factors.of[p]);
+        if (p < kParts - 1) multiply(part, x, p + 1);
+      }
+    }
+  }
+
+  /// Passes over the stages of a tile without tokens for this warpgroup.
+  __device__ void skip() {
+    for (int first = 0; first < a_.blocks; first += Tile::kBlocks) {
+      if (first > 0) mbarrier_wait(shared_.full(ring_.slot), ring_.parity);
+      release(ring_.slot);
+      ring_.advance();
+    }
+  }
+
+ private:
+  static constexpr int kSteps = Tile::kBlocks;                       // 32 columns each
+  static constexpr int kStepBytes = kTmaPanels * Tile::kBlockBytes;  // of a TMA tile of weights
+  static_assert(kWidth == 16 * kTmaPanels && Operand::kXBytes == 1);
+
+  // What the sums of the lane's two tokens and of each TMA tile are multiplied with.
+  struct Factors {
+    float of[kParts][2];
+    __device__ explicit Factors(const uint8_t* stage) {
+      const auto* const x = reinterpret_cast<const float*>(stage + Tile::kXScales);
+#pragma unroll
+      for (int p = 0; p < kParts; ++p) {
+        const float w = x[Tile::kRows + p];
+        of[p][0] = x[token()] * w, of[p][1] = x[token() + 8] * w;
+      }
+    }
+  };
+  // The lane's first token.
+  __device__ static int token() {
+    return static_cast<int>(threadIdx.x / 32) * 16 + lane_row();
+  }
+
+  // Rows of 128 bytes, swizzled as the producer stores them.
+  __device__ __forceinline__ void read_tokens(uint32_t (&x)[kSteps][4]) const {
+    const int lane = static_cast<int>(threadIdx.x % 32);
+    const int row = static_cast<int>(threadIdx.x / 32) * 16 + lane % 16;
+    const uint8_t* const from = shared_.stage(ring_.slot) + row * 128;
+#pragma unroll
+    for (int s = 0; s < kSteps; ++s)
+      ldmatrix_x4(x[s], from + (((2 * s + lane / 16) ^ (row % 8)) << 4));
+  }
+  // Weights lie as [tile][k-block][panel][2 · 8 outputs][2 · 16 columns].
+  __device__ __forceinline__ void multiply(float (&sum)[kWidth / 2], const uint32_t (&x)[kSteps][4],
+                                           int tile) const {
+    const uint32_t codes = shared_address(shared_.stage(ring_.slot)) + Tile::kCodes;
+    const uint64_t w = unswizzled_descriptor(codes + tile * kTmaPanels * Tile::kPanelBytes,
+                                             Tile::kBlockBytes / 4, Tile::kBlockBytes / 2);
+    wgmma_fence();
+#pragma unroll
+    for (int s = 0; s < kSteps; ++s)
+      wgmma<Operand::kProducts, kWidth>(sum, x[s], w + s * kStepBytes / 16, s > 0);
+    wgmma_commit();
+  }
+  __device__ static __forceinline__ void promote(float (&to)[kWidth / 2],
+                                                 const float (&sum)[kWidth / 2],
+                                                 const float (&factors)[2]) {
+#pragma unroll
+    for (int i = 0; i < kWidth / 2; ++i) to[i] += sum[i] * factors[i % 4 / 2];
+  }
+
+  __device__ void release(int slot) const {
+    __syncwarp();
+    if (threadIdx.x % 32 == 0) mbarrier_arrive(shared_.empty(slot));
+  }
+
+  const WgmmaArgs& a_;
+  const WgmmaShared<Tile>& shared_;
+  RingSlot<Tile>& ring_;
+};
+
+}  // namespace moracle::cuda

@@ -1,0 +1,70 @@
+#include "kernels/cuda/gemv/gemv_plan.h"
+
+#include <algorithm>
+
+#include "kernels/cuda/operands/scaling_plan.h"
+#include "layout/mma16.h"
+
+namespace moracle::cuda {
+namespace {
+
+// k-blocks that a warp reads at once: 2 KiB of codes of a panel.
+int64_t stage_blocks(const MatrixShape& shape) {
+  return 32 / static_cast<int64_t>(bits(shape.key.dtype));
+}
+
+// True if a stage has whole groups of these columns, or a group has whole stages.
+bool fits(int64_t group_cols, const MatrixShape& shape) {
+  if (group_cols == GroupShape::kAll || group_cols >= shape.k) return true;
+  if (group_cols % mma16::kCols != 0) return false;
+  const int64_t blocks = group_cols / mma16::kCols, stage = stage_blocks(shape);
+  return blocks < stage ? stage % blocks == 0 : blocks % stage == 0;
+}
+
+}  // namespace
+
+bool gemv_serves(const MatrixShape& shape, const Scheme& scheme) {
+  const auto& key = scheme.activation;
+  if (shape.group_index) return false;
+  if (key && (!key->dynamic || (key->dtype == DType::kI8 && !shape.key.symmetric))) return false;
+  // A lane reads a whole stage of a row of activations, or its last columns again.
+  if ((shape.k + 15) / 16 * 16 < stage_blocks(shape) * mma16::kCols) return false;
+  return fits(shape.key.group.cols, shape) && (!key || fits(key->group.cols, shape));
+}
+
+int gemv_choice(int64_t tokens, int64_t top_k, int64_t num_experts) {
+  if (tokens <= 8) return 0;
+  return tokens * top_k <= 4 * num_experts ? 0 : 1;
+}
+
+bool gemv_combines(int64_t tokens, int64_t top_k, int64_t outputs) {
+  // Two panels at once read the activations half as often, which pays where there are many panels.
+  if (tokens > 1 && outputs >= 4096) return false;
+  return tokens <= kMostAddedTokens && tokens * top_k <= kMostAddedSlots;
+}
+
+int64_t gemv_most_tokens(const KernelRequest& request, int64_t wgmma_tokens) {
+  if (request.rows_per_token <= 0) return 0;
+  const int64_t of_slots = kMostGemvSlots / request.rows_per_token;
+  // With more rows per expert, tiles that share activations among more weights are faster (H200).
+  const int64_t of_rows =
+      std::max<int64_t>(8, 3 * request.num_experts / (2 * request.rows_per_token));
+  const int64_t before_wgmma = wgmma_tokens > 0 ? wgmma_tokens - 1 : kMostGemvTokens;
+  const int64_t most = std::min({kMostGemvTokens, of_slots, request.max_num_tokens});
+  return std::min(
+      most, before_wgmma <= kMostAddedTokens ? before_wgmma : std::min(of_rows, before_wgmma));
+}
+
+int64_t gemv_before_wgmma(const KernelRequest& request) {
+  // Folded scales: Mixtral's layer in mxfp4 takes 236 instead of 361 us with 8 tokens (H200).
+  const bool folds = mma16::scale_is_exponent(request.shape) && !request.scheme.activation;
+  if (!folds || request.rows_per_token <= 0) return 0;
+  return std::min<int64_t>(8, kMostGemvSlots / request.rows_per_token);
+}
+
+CudaForm gemv_form(const Scheme& scheme, int rows, bool adds) {
+  return {adds ? CudaForm::Kernel::kStreamedToken : CudaForm::Kernel::kStreamed,
+          mma_products(scheme), rows, has_one_exponent(scheme)};
+}
+
+}  // namespace moracle::cuda

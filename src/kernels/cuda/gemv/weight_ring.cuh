@@ -1,0 +1,140 @@
+// Ring of pipeline stages of weights. Each warp has a ring in shared memory, which it fills with
+// TMA and reads by itself. A stage is 2 KiB of codes of each panel: 256 columns of 4 bits, 128 of
+// 8, 64 of 16. Copies of 16 bytes by every lane read memory 10 % slower in runs as short as these
+// (H200).
+#pragma once
+
+#include "kernels/cuda/gemv/gemv_args.h"
+#include "kernels/cuda/operands/mma_operands.cuh"
+#include "kernels/cuda/ptx/mbarrier.cuh"
+#include "kernels/cuda/ptx/shared_memory.cuh"
+#include "kernels/cuda/ptx/tma.cuh"
+#include "kernels/cuda/tiles/groups.cuh"
+#include "layout/mma16_block.h"
+
+namespace moracle::cuda {
+
+inline constexpr int kStagePanelBytes = 2048;
+
+/// k-blocks of a stage.
+template <class Operand>
+inline constexpr int kStageBlocks = kStagePanelBytes / mma16::block_bytes(Operand::kCodeBits);
+
+/// Barriers of the stages of each warp.
+template <int kWarps>
+struct RingBarriers {
+  uint64_t of_warp[kWarps][kMostRingStages];
+};
+
+/// Returns the ring of a warp. `rings`: of all warps.
+__device__ inline uint8_t* ring_of_warp(const GemvArgs& args, uint8_t* rings, int warp) {
+  return rings + warp * args.stages * args.stage_bytes;
+}
+
+/// A warp takes every `apart`-th stage of a row. Its neighbours take those between, so that
+/// a CTA reads long runs of memory. A lane copies the codes, scales or zero points of one panel.
+template <class Operand, int kPanels>
+class WeightRing {
+ public:
+  /// `rings`: of all warps.
+  template <int kWarps>
+  __device__ WeightRing(const GemvArgs& args, uint8_t* rings, RingBarriers<kWarps>& barriers,
+                        int apart)
+      : args_(args),
+        a_(args.matrix),
+        apart_(apart),
+        memory_(ring_of_warp(args, rings, static_cast<int>(threadIdx.x / 32))),
+        barriers_(shared_address(barriers.of_warp[threadIdx.x / 32])),
+        part_(lane() / kPanels) {
+    const int parts = 1 + (args.scale_bytes > 0) + (args.zero_bytes > 0);
+    copies_ = lane() < kPanels * parts;
+    at_ = lane() % kPanels * kStagePanelBytes;
+    if (part_ > 0)
+      at_ = kPanels * kStagePanelBytes + lane() % kPanels * (args.scale_bytes + args.zero_bytes) +
+            (part_ > 1 ? args.scale_bytes : 0);
+    scale_size_ = part_ > 1 || a_.scale_is_exponent ? 16 : 64;
+    most_bytes_ = part_ == 0 ? kStagePanelBytes : part_ == 1 ? args.scale_bytes : args.zero_bytes;
+    if (lane() < args.stages) mbarrier_init(barriers_ + lane() * 8, kPanels * parts);
+    mbarrier_init_fence();
+    __syncwarp();
+  }
+
+  /// The next stages come from these panels of an expert, from stage `step` of their rows on.
+  __device__ void enter(const uint8_t* expert, const int (&panels)[kPanels], int step) {
+    const int panel = kPanels == 1 || lane() % kPanels == 0 ? panels[0] : panels[kPanels - 1];
+    const int row_bytes = a_.blocks * mma16::block_bytes(Operand::kCodeBits);
+    step_ = step;
+    from_ = expert + int64_t{panel} * row_bytes;
+    if (Operand::kScaled && part_ > 0)
+      from_ = expert + (part_ > 1 ? a_.zeros_at : a_.scales_at) +
+              int64_t{panel} * a_.weight_groups.count * scale_size_;
+  }
+
+  /// Starts to copy the next stage if `there`, with its scales if `scales`.
+  __device__ void fill(bool there, bool scales) {
+    if (!there) return;
+    const int row_bytes = a_.blocks * mma16::block_bytes(Operand::kCodeBits);
+    int first = step_ * kStagePanelBytes, left = row_bytes - first;
+    if (left < kStagePanelBytes) clear_rest(left);
+    if (copies_) {
+      if (Operand::kScaled && part_ > 0) {
+        // The last stage of a row may have fewer groups; no warp reads the others.
+        const int group = group_of(a_.weight_groups, step_ * kStageBlocks<Operand>);
+        first = group * scale_size_;
+        left = scales ? a_.weight_groups.count * scale_size_ - first : 0;
+      }
+      copy(fill_, from_ + first, min(left, most_bytes_));
+    }
+    step_ += apart_;
+    fill_ = fill_ + 1 == args_.stages ? 0 : fill_ + 1;
+  }
+
+  /// Waits for the oldest stage that was not read yet. After this, the stage read before may be
+  /// filled again.
+  __device__ const uint8_t* next() {
+    mbarrier_wait(barriers_ + read_ * 8, phase_);
+    __syncwarp();
+    const uint8_t* const stage = memory_ + read_ * args_.stage_bytes;
+    if (++read_ == args_.stages) read_ = 0, phase_ ^= 1;
+    return stage;
+  }
+
+ private:
+  __device__ static int lane() { return static_cast<int>(threadIdx.x % 32); }
+
+  __device__ void copy(int slot, const uint8_t* from, int bytes) const {
+    const uint32_t barrier = barriers_ + slot * 8;
+    mbarrier_arrive_expect_tx(barrier, bytes);
+    if (bytes == 0) return;
+    tma_load_bytes(shared_address(memory_) + slot * args_.stage_bytes + at_, from, bytes, barrier);
+  }
+
+  // Clears what a stage has past the end of a row, with its scales: zeros of x must not meet
+  // infinities.
+  __device__ void clear_rest(int bytes) {
+    uint8_t* const stage = memory_ + fill_ * args_.stage_bytes;
+#pragma unroll
+    for (int p = 0; p < kPanels; ++p) {
+      const int end = p + 1 < kPanels ? (p + 1) * kStagePanelBytes : args_.stage_bytes;
+      for (int i = p * kStagePanelBytes + bytes + lane() * 16; i < end; i += 512)
+        *reinterpret_cast<uint4*>(stage + i) = uint4{};
+    }
+    // Later TMA loads to the same place come after these stores.
+    fence_async_proxy();
+    __syncwarp();
+  }
+
+  const GemvArgs& args_;
+  const GemmArgs& a_;
+  const int apart_;
+  uint8_t* const memory_;
+  const uint32_t barriers_;
+  const int part_;  // of this lane: codes, scales or zero points
+  bool copies_;
+  int at_, scale_size_, most_bytes_;  // in a stage; of a group; in a stage at most
+  int fill_ = 0, read_ = 0, step_ = 0;
+  uint32_t phase_ = 0;
+  const uint8_t* from_ = nullptr;
+};
+
+}  // namespace moracle::cuda

@@ -1,0 +1,43 @@
+// What products of a scheme multiply, and how they are scaled.
+//
+// MXFP8 by MXFP8 at the rate of fp8: the exponents of a row move into its codes. Plain C++, so that
+// builds without CUDA can plan it, too.
+//
+// The tensor core adds fp8 products without scales, so all columns of a row must share one. Let E
+// be the largest exponent of a row's groups. A code q with exponent e becomes
+// e4m3(q · 2^(e - E)), and the row's scale is 2^E. e4m3 is a floating-point format: this changes
+// no value but those below 2^-6 · 2^E, which are rounded to multiples of 2^-9 · 2^E. Activations
+// are quantized with one power of two per token, which gives the same values down to the same
+// limit. With exponents as small as the values allow, the largest value of a row is above 224 ·
+// 2^E, so what is lost is below 2^-17 of it: the tensor core itself drops more, because it adds
+// with 13 fraction bits.
+#pragma once
+
+#include "oracle/kernel_plan.h"
+
+namespace moracle::cuda {
+
+/// True if products with weights of this shape in this scheme are scaled group by group.
+bool scales_in_groups(const MatrixShape& shape, const Scheme& scheme);
+
+/// What mma.sync multiplies.
+CudaProducts mma_products(const Scheme& scheme);
+
+/// True if both matrices of a layer can have one exponent per row: rows of whole blocks of 32
+/// columns, at least four. `first`: the shape is that of GEMM 1, with gates, else of GEMM 2.
+bool has_row_exponents(const MatrixShape& shape, const Scheme& scheme, bool first);
+
+/// The shape of weights whose exponents have moved into the codes.
+MatrixShape with_row_exponents(MatrixShape shape);
+
+/// The scheme in which the kernels of cuda-sm90 multiply experts: that of the layer, but where the
+/// exponents of the weights `shape` have moved, activations have one power of two per token.
+Scheme product_scheme(const MatrixShape& shape, Scheme scheme);
+
+/// True for such products.
+bool has_one_exponent(const Scheme& products);
+
+/// Activations of such products are off by up to 2^-kRowExponentBits of the largest of the row.
+inline constexpr int kRowExponentBits = 16;
+
+}  // namespace moracle::cuda

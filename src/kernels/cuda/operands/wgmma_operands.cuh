@@ -1,0 +1,82 @@
+// Operands for wgmma: those of cuda-sm80, with native e4m3, and with power-of-two scales folded
+// into the weights.
+//
+// Traits beyond those of cuda-sm80: kProducts is the instruction. kPromoted: sums of a chunk of
+// columns are added to f32 totals, with the chunk's scales if kGroups. kSmallGroups: groups may be
+// smaller than a stage. kUnits: parts of a k-block that are unpacked one by one. kWide: no
+// unpacking, registers for 192 rows. kFolded: `weights` gets factors of the lane's two rows instead
+// of zero points. kTokenRows: tokens are the rows of the product (wgmma_tokens.cuh).
+#pragma once
+
+#include "kernels/cuda/operands/mma_operands.cuh"
+#include "kernels/cuda/ptx/wgmma.cuh"
+
+namespace moracle::cuda {
+
+/// Operand of cuda-sm80 with unchanged arithmetic.
+template <class Operand, WgmmaTypes kProducts_ = WgmmaTypes::kBf16>
+struct Wgmma : Operand {
+  static constexpr WgmmaTypes kProducts = kProducts_;
+  static constexpr int kUnits = 1;
+  static constexpr bool kPromoted = Operand::kGroups, kSmallGroups = true, kFolded = false;
+  static constexpr bool kTokenRows = false;
+  static constexpr bool kWide = kProducts == WgmmaTypes::kInt8;
+};
+
+// 16 columns of 16-bit codes lie together, so they are a unit.
+struct HalfProducts : Bf16Products {
+  static constexpr WgmmaTypes kProducts = WgmmaTypes::kBf16;
+  static constexpr int kSteps = 1, kUnits = 2, kCodeBits = 16;
+  static constexpr bool kGroups = false, kScaled = false, kZeros = false;
+  static constexpr bool kPromoted = false, kSmallGroups = false, kFolded = false;
+  static constexpr bool kTokenRows = false;
+};
+struct Bf16Wgmma : HalfProducts {
+  static constexpr bool kWide = true;
+  __device__ static void weights(const uint32_t (&codes)[4], const uint32_t (&)[2],
+                                 uint32_t (&a)[1][1][4]) {
+#pragma unroll
+    for (int i = 0; i < 4; ++i) a[0][0][i] = codes[i];
+  }
+};
+/// f16 weights as sums of two bf16.
+struct F16Wgmma : HalfProducts {
+  static constexpr int kParts = 2;
+  static constexpr bool kWide = false;
+  __device__ static void weights(const uint32_t (&codes)[4], const uint32_t (&)[2],
+                                 uint32_t (&a)[2][1][4]) {
+#pragma unroll
+    for (int i = 0; i < 4; ++i) split_f16(codes[i], a[0][0][i], a[1][0][i]);
+  }
+};
+
+/// e4m3 on both sides. The tensor core adds with 13 fraction bits, so sums are promoted to f32
+/// every stage.
+template <bool kInGroups>
+struct Fp8Wgmma {
+  using Sum = float;
+  static constexpr WgmmaTypes kProducts = WgmmaTypes::kFp8;
+  static constexpr int kXBytes = 1, kSteps = 1, kParts = 1, kCodeBits = 8, kUnits = 1;
+  static constexpr float kUnit = 1;
+  static constexpr XScales kXScales = kInGroups ? XScales::kGroup : XScales::kToken;
+  static constexpr bool kGroups = kInGroups, kScaled = true;
+  static constexpr bool kZeros = false;
+  static constexpr bool kPromoted = true, kSmallGroups = false, kFolded = false;
+  static constexpr bool kWide = false, kTokenRows = false;
+  __device__ static void weights(const uint32_t (&codes)[4], const uint32_t (&)[2],
+                                 uint32_t (&a)[1][1][4]) {
+#pragma unroll
+    for (int i = 0; i < 4; ++i) a[0][0][i] = codes[i];
+  }
+};
+
+/// e4m3 on both sides, scales of weights in blocks of 128 x 128, with tokens as rows.
+struct Fp8Tokens {
+  static constexpr WgmmaTypes kProducts = WgmmaTypes::kFp8;
+  static constexpr int kXBytes = 1, kCodeBits = 8;
+  static constexpr XScales kXScales = XScales::kGroup;
+  static constexpr bool kGroups = false, kZeros = false, kPromoted = true, kFolded = false;
+  static constexpr bool kWide = false, kTokenRows = true;
+};
+
+}  // namespace moracle::cuda
