@@ -36,8 +36,8 @@ __device__ inline void transpose_pairs(uint32_t (&x)[4]) {
   }
 }
 
-/// Lane 4 g + k of a warp holds rows g and g + 8 of its 16 queries, and columns 2 k and 2 k + 1 of
-/// each 8.
+/// One tile in a consumer warpgroup. Lane 4 g + k of a warp holds rows g and g + 8 of its 16
+/// queries, and columns 2 k and 2 k + 1 of each 8.
 template <int kHead, int kValue, DType kCache>
 class Consumer {
  public:
@@ -63,8 +63,8 @@ class Consumer {
     ring.query_parity ^= 1;
   }
 
-  /// Goes through the pages of the tile. The products of a page's keys are issued before those of
-  /// the previous page's values, which are then in flight while the scores become weights.
+  /// Goes through the pages of the tile. Issues the products of a page's keys before those of the
+  /// previous page's values: the latter are in flight during the softmax.
   __device__ __forceinline__ void run(Ring& ring, PingPong order) {
     const QueryRow first = row(0), last = row(kQueries - 1);
     const QueryRow least = row(order.group * kGroupQueries),

@@ -1,8 +1,8 @@
 // Prefill attention on Hopper: the producer warpgroup copies queries, keys and values to shared
-// memory. wgmma multiplies bf16: pages in f16 and e4m3 are copied as they are, and each thread
-// converts its own copies later. It does not wait for other threads, and a load does not wait for a
-// conversion: with loads to registers a layer took 2,810 us instead of 1,253 (8 prompts of 2,048
-// tokens, e4m3, H200; bf16 1,170). Pages in f32 are still converted in registers.
+// memory. wgmma needs bf16. Pages in f16 and e4m3 are copied unchanged; later each thread converts
+// its own copies, without a barrier. Converting in registers exposes the latency of every load:
+// 2,810 us a layer instead of 1,253 (8 prompts of 2,048 tokens, e4m3, H200; bf16 1,170). Pages in
+// f32 are still converted in registers.
 #pragma once
 
 #include <bit>
@@ -12,9 +12,9 @@
 
 namespace moracle::cuda {
 
-/// The producer's loop over the pieces of a page that a thread copies: each(row, atom) gets
-/// constants, so all addresses are one register and a constant. Computing them anew spilled 240
-/// bytes. A row of 64 columns has kPieces pieces.
+/// Calls each(row, atom) for the pieces of a page that a thread copies, relative to its first one.
+/// All arguments are constants, so an address is one register and a constant. Computing the
+/// addresses spilled 240 bytes. 64 columns of a row are kPieces pieces.
 template <int kColumns, int kPieces, class Each>
 __device__ __forceinline__ void each_piece(const Each& each) {
 #pragma unroll
@@ -132,14 +132,13 @@ class Producer {
   using Cached = CachedHead<kHead, kValue, kCache>;
   static constexpr int kAtomBytes = Ring::kAtomBytes;
 
-  /// Stores what this thread's row of a tile is.
+  /// Describes this thread's row of a tile to the consumers.
   __device__ void store_row(const QueryRow& row) const {
     store_shared_16(ring_.rows() + thread_ * sizeof(QueryRow), std::bit_cast<uint4>(row));
   }
 
-  /// Copies the queries of a tile, and stores what its rows are. Rows without a query become zeros.
-  /// The producer runs ahead: looked up by the consumers, positions and lengths took 1.7 us of each
-  /// tile.
+  /// Copies the queries of a tile, and describes its rows. Rows without a query become zeros. The
+  /// producer looks up positions and lengths, because in the consumers that took 1.7 us per tile.
   __device__ __forceinline__ void copy_queries(const Tile& tile) {
     const auto row_of = [&](int row) {
       const int query = min(tile.first_row + row, tile.rows - 1);
@@ -224,7 +223,7 @@ class Producer {
     const auto codes = [&] {
       return ring_.base + Ring::kCodesAt + code_slot_ * Ring::kCodePageBytes;
     };
-    // Commit a group for each page, also after the last one: groups are counted.
+    // Commit a group for each page, also past the last one: cp_async_wait counts groups.
     const auto copy = [&](int32_t page) {
       if (page < tile.end) {
         const KvRows from = cached.at(page * kPagePositions);
