@@ -1,4 +1,4 @@
-// Rate at which all multiprocessors read weights from memory into shared memory: stages of 16
+// Rate at which all SMs read weights from memory into shared memory: stages of 16
 // panels that lie apart, as in layout mma16, or side by side, in pieces of several sizes, and with
 // runs of each panel fetched into L2 ahead of the stages.
 //

@@ -1,4 +1,4 @@
-// Rate at which all multiprocessors fill their shared memory from L2, by bulk copies of `chunk`
+// Rate at which all SMs fill their shared memory from L2, by bulk copies of `chunk`
 // bytes or by gathered 16-byte copies, without products.
 //
 //   nvcc -std=c++20 -O2 -gencode arch=compute_90a,code=sm_90a -Iinclude -Isrc bench/lab/l2_fill.cu
