@@ -102,8 +102,7 @@ std::span<const Transport> transports();
 /// transport that is unknown, or that this build or machine lacks; ranks that do not come in time.
 Result<std::shared_ptr<Group>> open_group(const RankOptions& options);
 
-class ExpertBatches;  ///< internal
-class RowSums;        ///< internal
+struct ExpertRows;  ///< internal
 
 /// Operations between the devices of a group's ranks. They are enqueued on a stream like Ops; on a
 /// CPU they are done when the call returns. Every rank enqueues the same operations in the same
@@ -136,19 +135,20 @@ class Exchange {
   /// As Group::exchange, on device memory. The host knows the sizes.
   virtual Status exchange(std::span<const Group::Part> send, std::span<const Group::Part> receive,
                           Stream stream) = 0;
-  /// Sends tokens straight to their experts in dispatched mode. Null: this row has no such way.
-  virtual ExpertBatches* batches() { return nullptr; }
-  /// Adds the rows of experts while it scatters the sums. Null: this row has no such way.
-  virtual RowSums* row_sums() { return nullptr; }
-};
 
-/// What an exchange has to serve.
-struct ExchangeRequest {
-  Platform platform = Platform::kCpu;
-  int64_t size = 1;           ///< ranks
-  std::string name = "auto";  ///< or the name of a row
-  bool one_host = true;       ///< all ranks
-  int64_t num_devices = 0;    ///< of the platform, on each host; 0: unknown
+  /// Scratch of combine_scatter: the rows of each token in the order of addition (internal).
+  struct RowOrder {
+    int32_t* rows = nullptr;   ///< [num_tokens, top_k]
+    float* weights = nullptr;  ///< likewise
+  };
+  /// True if combine_scatter serves `mine` and takes less time than Ops::combine and reduce_scatter
+  /// (internal).
+  virtual bool fuses_combine(const Matrix&) const { return false; }
+  /// Ops::combine and reduce_scatter in one kernel, with the same bits: each rank adds its rows of
+  /// every token, and `mine` becomes the sum over ranks for the tokens [rank * mine.rows, …).
+  /// Requires fuses_combine, and rows in the dtype of `mine` (internal).
+  virtual Status combine_scatter(const ExpertRows& rows, const RowOrder& order, const Matrix& mine,
+                                 Stream stream);
 };
 
 /// One row of the table of exchanges, in order of preference.
@@ -158,8 +158,6 @@ struct ExchangeRow {
   bool any_platform = false;
   int64_t max_ranks = 0;  ///< 0: no limit
   bool one_host = false;  ///< needs all ranks on one host
-  /// Tokens of a rank that one call of batches() takes, in dispatched mode only; 0: it has none.
-  int64_t batch_tokens = 0;
   /// Null: this build has none.
   Result<std::unique_ptr<Exchange>> (*make)(std::shared_ptr<Group> group,
                                             std::shared_ptr<Device> device) = nullptr;
@@ -168,6 +166,17 @@ struct ExchangeRow {
   std::string_view build = {};  ///< what the build needs, for rows without `make`
 };
 std::span<const ExchangeRow> exchanges();
+/// The row of this name; null for "auto". Errors: an unknown name, with the list of rows.
+Result<const ExchangeRow*> parse_exchange(std::string_view name);
+
+/// What an exchange has to serve.
+struct ExchangeRequest {
+  Platform platform = Platform::kCpu;
+  int64_t size = 1;                  ///< ranks
+  const ExchangeRow* row = nullptr;  ///< the only row to consider; null: all rows
+  bool one_host = true;              ///< all ranks
+  int64_t num_devices = 0;           ///< of the platform, on each host; 0: unknown
+};
 
 struct ExchangeVerdict {
   const ExchangeRow* row = nullptr;
@@ -185,24 +194,24 @@ std::string explain(const ExchangeSelection& selection);
 /// Makes the exchange that select_exchange chooses. Errors: none serves, with all reasons.
 Result<std::unique_ptr<Exchange>> open_exchange(const std::shared_ptr<Group>& group,
                                                 const std::shared_ptr<Device>& device,
-                                                const std::string& name = "auto");
+                                                const ExchangeRow* row = nullptr);
 
 /// How tokens and experts are spread.
 enum class Spread : uint8_t {
   kReplicated,  ///< every rank has the same tokens; its experts' outputs are summed over the ranks
-  kDispatched,  ///< every rank has its own tokens; they travel to their experts and back
+  kDispatched,  ///< every rank has its own tokens: dispatch to their experts, then combine
 };
 std::string_view name(Spread spread);
 
 /// Bytes that one rank sends per token of a layer, on average over the ranks.
-struct Travel {
-  int64_t there = 0;  ///< to the experts
-  int64_t back = 0;   ///< results
+struct ExchangeBytes {
+  int64_t dispatch = 0;  ///< tokens to their experts; replicated: the reduce-scatter of the sum
+  int64_t combine = 0;   ///< results to their tokens; replicated: the all-gather of the sum
 };
 /// `activation`: the device's dtype of activations. `deterministic`: the bits of one process.
-/// Counts codes where dispatched tokens travel as codes; kernels that fuse a layer of few tokens,
-/// and layers with adapters, take the activations themselves.
-Travel travel_bytes(const LayerSpec& layer, int64_t ranks, Spread spread, DType activation,
-                    bool deterministic);
+/// Counts codes where dispatched tokens are quantized before they are sent. Kernels that fuse a
+/// layer of few tokens, and layers with adapters, take the activations themselves.
+ExchangeBytes exchange_bytes(const LayerSpec& layer, int64_t ranks, Spread spread, DType activation,
+                             bool deterministic);
 
 }  // namespace moracle

@@ -122,15 +122,6 @@ Result<std::vector<DispatchedTime>> time_dispatched(const DispatchedLayers& laye
         MORACLE_TRY(time.us_replayed, per_layer([&] { return graph->replay(); }));
       }
     }
-    ExpertBatches* const batches = layers.exchange->batches();
-    if (batches != nullptr && count <= batches->max_tokens()) {
-      MORACLE_TRY(const std::unique_ptr<Graph> graph, device.record([&] {
-        return each([&](DispatchedMoe& layer, TopkIds ids, TopkWeights weights) {
-          return layer.send_batch(own.hidden, ids, weights, own.output);
-        });
-      }));
-      MORACLE_TRY(time.us_sent, per_layer([&] { return graph->replay(); }));
-    }
     const int64_t before = made.front().sent_bytes();
     MORACLE_CHECK(counted());
     time.sent_bytes = made.front().sent_bytes() - before;

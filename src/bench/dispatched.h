@@ -11,11 +11,10 @@ namespace moracle::bench {
 /// Microseconds of one layer for `num_tokens` tokens on each rank.
 struct DispatchedTime {
   int64_t num_tokens = 0;
-  double us_gathered = 0;  ///< every rank gets all tokens; layers enqueued one after another
+  double us_gathered = 0;  ///< GatheredExperts; layers enqueued one after another
   double us_replayed = 0;  ///< the same in a graph; 0: there is none
-  double us_sent = 0;      ///< batches of the exchange without experts, in a graph; 0: not used
-  double us_counted = 0;   ///< only the tokens of a rank's experts travel, counted by the host
-  int64_t sent_bytes = 0;  ///< counted: by this rank, for one layer, there and back
+  double us_counted = 0;   ///< AllToAllExperts, whose counts the host reads
+  int64_t sent_bytes = 0;  ///< counted: by this rank, for one layer, dispatch and combine
 };
 
 /// What the ranks share to time a layer.

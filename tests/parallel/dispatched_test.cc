@@ -1,4 +1,4 @@
-// Layers whose tokens travel to the ranks of their experts, with ranks that are threads.
+// Dispatch and combine of tokens between ranks that are threads.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
@@ -17,7 +17,7 @@ namespace {
 using namespace testing;
 using ::testing::HasSubstr;
 
-// Rows travel by themselves, as between devices that the host cannot read.
+// Rows are sent outside the message, as between devices that the host cannot read.
 class RowsApart final : public InnerExchange {
  public:
   using InnerExchange::InnerExchange;
@@ -84,34 +84,34 @@ Scheme scheme(const char* text) {
   return *parse_scheme(text);
 }
 
-TEST(DispatchedMoe, UnevenTokensGetWhatOneProcessGives) {
+TEST(DispatchedMoe, UnevenTokenCountsMatchOneProcess) {
   expect_close(run_ranks(scheme("bf16"), {3, 8, 5}, false));
 }
 TEST(DispatchedMoe, RankWithoutTokensTakesPart) {
   expect_close(run_ranks(scheme("bf16"), {0, 6}, false));
 }
-TEST(DispatchedMoe, RanksWithoutExpertsGetResults) {
+TEST(DispatchedMoe, RankWithoutExpertsGetsResults) {
   expect_close(run_ranks(scheme("bf16"), {2, 1, 0, 3, 1, 2}, false));
 }
-// 24 tokens arrive at once at a layer that was planned for 8.
-TEST(DispatchedMoe, MoreArrivingRowsThanPlannedRunInParts) {
+// One rank receives 24 tokens for a layer that is planned for 8.
+TEST(DispatchedMoe, MoreReceivedRowsThanPlannedRunInChunks) {
   expect_close(run_ranks(scheme("bf16"), {24, 24}, false));
 }
-// With and without codes; the bits and the bytes are those of rows in one message with their ids.
-TEST(DispatchedMoe, RowsThatTravelByThemselvesGetTheSame) {
+// With and without codes: the same bits and sent bytes as with rows in the message.
+TEST(DispatchedMoe, RowsOutsideTheMessageGiveTheSameBitsAndBytes) {
   for (const char* text : {"bf16", "int8-w8a8"}) {
-    const auto together = run_ranks(scheme(text), {3, 0, 24}, false),
+    const auto in_message = run_ranks(scheme(text), {3, 0, 24}, false),
                apart = run_ranks(scheme(text), {3, 0, 24}, false, /*apart=*/true);
     expect_close(apart);
     for (size_t r = 0; r < apart.size(); ++r) {
-      EXPECT_EQ(apart[r].difference, together[r].difference);
-      EXPECT_EQ(apart[r].sent_bytes, together[r].sent_bytes);
+      EXPECT_EQ(apart[r].difference, in_message[r].difference);
+      EXPECT_EQ(apart[r].sent_bytes, in_message[r].sent_bytes);
     }
   }
 }
 TEST(DispatchedMoe, MessageOfAnotherLayerIsRefused) {
   const DispatchMessage form{.top_k = 2, .row_bytes = 24, .scale_bytes = 4};
-  std::vector<std::byte> message(static_cast<size_t>(form.places(3).bytes));
+  std::vector<std::byte> message(static_cast<size_t>(form.offsets(3).bytes));
   DispatchMessage::Head head{3, 5};
   std::memcpy(message.data(), &head, sizeof head);
   const auto good = form.read_head(message, 1);
@@ -127,14 +127,14 @@ TEST(DispatchedMoe, MessageOfAnotherLayerIsRefused) {
   EXPECT_FALSE(form.read_head(std::span(message).first(8), 1));
 }
 
-TEST(DispatchedMoe, GatheredTokensGetWhatOneProcessGives) {
+TEST(DispatchedMoe, GatheredTokensMatchOneProcess) {
   expect_close(run_ranks(scheme("bf16"), {2, 2, 2}, true));
 }
-// The plan is for 8 tokens: 5 of each of 3 ranks run in parts of 2.
-TEST(DispatchedMoe, MoreGatheredTokensThanPlannedRunInParts) {
+// The plan is for 8 tokens: 5 of each of 3 ranks run in chunks of 2.
+TEST(DispatchedMoe, MoreGatheredTokensThanPlannedRunInChunks) {
   expect_close(run_ranks(scheme("bf16"), {5, 5, 5}, true));
 }
-TEST(DispatchedMoe, GatheredCodesGetWhatOneProcessGives) {
+TEST(DispatchedMoe, GatheredCodesMatchOneProcess) {
   expect_close(run_ranks(scheme("int8-w8a8"), {2, 2, 2}, true));
 }
 TEST(DispatchedMoe, OneProcessSendsNothing) {
@@ -143,8 +143,8 @@ TEST(DispatchedMoe, OneProcessSendsNothing) {
   EXPECT_EQ(results[0].sent_bytes, 0);
 }
 
-// int8 codes with one scale per row travel there, floats travel back.
-TEST(DispatchedMoe, QuantizedActivationsTravelAsCodes) {
+// Dispatch sends int8 codes with one scale per row, combine floats.
+TEST(DispatchedMoe, DispatchSendsCodesOfQuantizedActivations) {
   const auto codes = run_ranks(scheme("int8-w8a8"), {8, 8}, false);
   const auto floats = run_ranks(scheme("bf16"), {8, 8}, false);
   expect_close(codes);
@@ -152,26 +152,26 @@ TEST(DispatchedMoe, QuantizedActivationsTravelAsCodes) {
   EXPECT_GE(saved, 7 * (kHidden * 4 - kHidden - 4)) << floats[0].sent_bytes;
 }
 
-// The plan's bytes per token are those of evenly chosen experts; here each token's ranks are known.
-TEST(DispatchedMoe, BytesAreThoseOfTheRowsThatTravel) {
+// exchange_bytes() assumes evenly chosen experts; here the ranks of each token are known.
+TEST(DispatchedMoe, SentBytesCountDispatchedAndCombinedRows) {
   const int64_t floats = kHidden * 4, codes = kHidden + 4;  // codes of int8 with one scale
   for (const auto& [name, row] : {std::pair("bf16", floats), {"int8-w8a8", codes}}) {
     SCOPED_TRACE(name);
     const auto results = run_ranks(scheme(name), {8, 8}, false);
-    int64_t there[2] = {}, back[2] = {};
+    int64_t dispatched[2] = {}, combined[2] = {};
     for (int64_t r = 0; r < 2; ++r) {
       const Tokens tokens = tokens_of(r, 8);
       for (int64_t t = 0; t < 8; ++t) {
-        bool travels = false;
+        bool is_sent = false;
         for (int64_t j = 0; j < kTopK; ++j) {
           const int32_t id = tokens.ids[t * kTopK + j];
-          travels = travels || (id >= 0 && (id < 3 ? 0 : 1) != r);  // experts 0 to 2 are on rank 0
+          is_sent = is_sent || (id >= 0 && (id < 3 ? 0 : 1) != r);  // experts 0 to 2 are on rank 0
         }
-        there[r] += travels ? row + kTopK * 8 : 0;
-        back[1 - r] += travels ? floats : 0;
+        dispatched[r] += is_sent ? row + kTopK * 8 : 0;
+        combined[1 - r] += is_sent ? floats : 0;
       }
     }
-    for (int64_t r = 0; r < 2; ++r) EXPECT_EQ(results[r].sent_bytes, there[r] + back[r]);
+    for (int64_t r = 0; r < 2; ++r) EXPECT_EQ(results[r].sent_bytes, dispatched[r] + combined[r]);
   }
 }
 

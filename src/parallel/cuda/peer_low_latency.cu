@@ -1,5 +1,5 @@
 #if defined(MORACLE_WITH_NCCL)
-#include "parallel/cuda/peer_lines.h"
+#include "parallel/cuda/peer_low_latency.h"
 
 #include "kernels/cuda/device/launch.cuh"
 #include "parallel/cuda/peer_sums.cuh"
@@ -8,28 +8,28 @@
 namespace moracle::cuda {
 namespace {
 
-__device__ void send_line(std::byte* to, uint2 values, uint32_t round) {
+__device__ void send_packet(std::byte* to, uint2 values, uint32_t round) {
   asm volatile("st.volatile.global.v4.u32 [%0], {%1, %2, %3, %4};" ::"l"(to), "r"(values.x),
                "r"(round), "r"(values.y), "r"(round)
                : "memory");
 }
 
-// Waits for the line of this round. A host that gives up ends the wait; the values are then wrong,
-// and the host does not use them.
-__device__ uint2 receive_line(const std::byte* from, uint32_t round, const volatile int* stop) {
+// Polls the packet of this round. If the host sets *stop, returns other values, which the host
+// discards.
+__device__ uint2 receive_packet(const std::byte* from, uint32_t round, const volatile int* stop) {
   constexpr int kBetweenLooks = 4096;
-  uint32_t x, of_x, y, of_y;
+  uint32_t x, flag_x, y, flag_y;
   for (int tries = 1;; ++tries) {
     asm volatile("ld.volatile.global.v4.u32 {%0, %1, %2, %3}, [%4];"
-                 : "=r"(x), "=r"(of_x), "=r"(y), "=r"(of_y)
+                 : "=r"(x), "=r"(flag_x), "=r"(y), "=r"(flag_y)
                  : "l"(from)
                  : "memory");
-    if (of_x == round && of_y == round) return {x, y};
+    if (flag_x == round && flag_y == round) return {x, y};
     if (tries % kBetweenLooks == 0 && *stop != 0) return {x, y};
   }
 }
 
-// Values of one rank for all others, and their sum.
+// Sends the values of this rank and sums those of all ranks.
 struct SumWork : SummedBytes {
   __device__ uint2 value_for(int rank, int64_t at) const {
     return *reinterpret_cast<const uint2*>(from + rank * of_rank + at);
@@ -56,75 +56,77 @@ struct Gather : GatheredParts {
 };
 
 template <class Work>
-__global__ void __launch_bounds__(PeerLines::kThreads)
-    peer_kernel(const __grid_constant__ PeerLines s, const __grid_constant__ Work given) {
+__global__ void __launch_bounds__(PeerLowLatency::kThreads)
+    peer_kernel(const __grid_constant__ PeerLowLatency s, const __grid_constant__ Work given) {
   Work work = given;
-  constexpr int64_t kBlockBytes = int64_t{PeerLines::kLines} * 8;
+  constexpr int64_t kBlockBytes = int64_t{PeerLowLatency::kPackets} * 8;
   uint32_t round = s.rounds[blockIdx.x];
-  // Line `line` of this block in the half of `round`, from rank `from`, in the memory of `at`.
-  const auto place = [&](int at, int from, int line) {
-    const int64_t part = ((round % 2) * s.ranks + from) * PeerLines::kBlocks + blockIdx.x;
-    return s.memory[at] + (part * PeerLines::kLines + line) * 16;
+  // Packet `packet` of this thread block in round `round`, from rank `from`, in the memory of `at`.
+  const auto slot = [&](int at, int from, int packet) {
+    const int64_t part = ((round % 2) * s.ranks + from) * PeerLowLatency::kBlocks + blockIdx.x;
+    return s.memory[at] + (part * PeerLowLatency::kPackets + packet) * 16;
   };
   for (int64_t first = blockIdx.x * kBlockBytes; first < given.bytes;
        first += gridDim.x * kBlockBytes) {
     ++round;
 #pragma unroll
-    for (int i = 0; i < PeerLines::kLinesOfThread; ++i) {
-      const int line = i * PeerLines::kThreads + threadIdx.x;
-      if (first + line * 8 >= given.bytes) continue;
+    for (int i = 0; i < PeerLowLatency::kPacketsOfThread; ++i) {
+      const int packet = i * PeerLowLatency::kThreads + threadIdx.x;
+      if (first + packet * 8 >= given.bytes) continue;
       for (int r = 1; r < s.ranks; ++r) {
         const int to = (s.rank + r) % s.ranks;
-        send_line(place(to, s.rank, line), given.value_for(to, first + line * 8), round);
+        send_packet(slot(to, s.rank, packet), given.value_for(to, first + packet * 8), round);
       }
     }
 #pragma unroll
-    for (int i = 0; i < PeerLines::kLinesOfThread; ++i) {
-      const int line = i * PeerLines::kThreads + threadIdx.x;
-      const int64_t at = first + line * 8;
+    for (int i = 0; i < PeerLowLatency::kPacketsOfThread; ++i) {
+      const int packet = i * PeerLowLatency::kThreads + threadIdx.x;
+      const int64_t at = first + packet * 8;
       if (at >= given.bytes) continue;
       work.begin(at);
       for (int r = 0; r < s.ranks; ++r)
         work.take(r, at,
                   r == s.rank ? given.value_for(r, at)
-                              : receive_line(place(s.rank, r, line), round, s.stop));
+                              : receive_packet(slot(s.rank, r, packet), round, s.stop));
       work.end(at);
     }
   }
-  __syncthreads();  // all threads have read the number
+  __syncthreads();  // all threads have read s.rounds
   if (threadIdx.x == 0) s.rounds[blockIdx.x] = round;
 }
 
 template <class Work>
-Status start(const Queue& queue, const PeerLines& lines, const Work& work, Stream stream) {
-  constexpr int64_t kBlockBytes = int64_t{PeerLines::kLines} * 8;
+Status start(const Queue& queue, const PeerLowLatency& low_latency, const Work& work,
+             Stream stream) {
+  constexpr int64_t kBlockBytes = int64_t{PeerLowLatency::kPackets} * 8;
   const int64_t blocks =
-      std::min<int64_t>((work.bytes + kBlockBytes - 1) / kBlockBytes, PeerLines::kBlocks);
-  return launch(queue, stream, "sum over peers", peer_kernel<Work>, blocks, PeerLines::kThreads, 0,
-                lines, work);
+      std::min<int64_t>((work.bytes + kBlockBytes - 1) / kBlockBytes, PeerLowLatency::kBlocks);
+  return launch(queue, stream, "low-latency exchange over peers", peer_kernel<Work>, blocks,
+                PeerLowLatency::kThreads, 0, low_latency, work);
 }
 
-Status start_sum(const Queue& queue, const PeerLines& lines, const SumWork& work, DType type,
-                 Stream stream) {
-  if (type == DType::kF32) return start(queue, lines, Sum<float>{work, {}}, stream);
-  if (type == DType::kBF16) return start(queue, lines, Sum<__nv_bfloat16>{work, {}}, stream);
-  return start(queue, lines, Sum<__half>{work, {}}, stream);
+Status start_sum(const Queue& queue, const PeerLowLatency& low_latency, const SumWork& work,
+                 DType type, Stream stream) {
+  if (type == DType::kF32) return start(queue, low_latency, Sum<float>{work, {}}, stream);
+  if (type == DType::kBF16) return start(queue, low_latency, Sum<__nv_bfloat16>{work, {}}, stream);
+  return start(queue, low_latency, Sum<__half>{work, {}}, stream);
 }
 
 }  // namespace
 
-Status peer_sum(const Queue& queue, const PeerLines& lines, const Matrix& x, Stream stream) {
-  return start_sum(queue, lines, {SummedBytes::in_place(x)}, x.dtype, stream);
+Status peer_sum(const Queue& queue, const PeerLowLatency& low_latency, const Matrix& x,
+                Stream stream) {
+  return start_sum(queue, low_latency, {SummedBytes::in_place(x)}, x.dtype, stream);
 }
 
-Status peer_sum_rows(const Queue& queue, const PeerLines& lines, const Matrix& all,
+Status peer_sum_rows(const Queue& queue, const PeerLowLatency& low_latency, const Matrix& all,
                      const Matrix& mine, Stream stream) {
-  return start_sum(queue, lines, {SummedBytes::of_rows(all, mine)}, mine.dtype, stream);
+  return start_sum(queue, low_latency, {SummedBytes::of_rows(all, mine)}, mine.dtype, stream);
 }
 
-Status peer_gather(const Queue& queue, const PeerLines& lines, std::span<const PeerPart> parts,
-                   Stream stream) {
-  return start(queue, lines, Gather{GatheredParts::of(parts)}, stream);
+Status peer_gather(const Queue& queue, const PeerLowLatency& low_latency,
+                   std::span<const PeerPart> parts, Stream stream) {
+  return start(queue, low_latency, Gather{GatheredParts::of(parts)}, stream);
 }
 
 }  // namespace moracle::cuda

@@ -1,37 +1,24 @@
-// The way there: each token's row, experts and weights to the ranks that hold its experts. One
-// message from rank to rank carries all of it, because each further exchange costs the network's
-// delay.
+// Dispatch: one message from rank to rank carries ids, weights and, through the host, the rows,
+// because each further exchange costs the network's latency.
 #include <algorithm>
 #include <cstring>
+#include <utility>
 
 #include "base/try.h"
 #include "kernels/ops.h"
 #include "moe/moe_access.h"
-#include "parallel/dispatch/dispatch_arrived.h"
+#include "parallel/dispatch/all_to_all_experts.h"
 #include "parallel/dispatch/dispatch_message.h"
 
 namespace moracle {
 
-Result<DispatchMessage::Head> DispatchMessage::read_head(std::span<const std::byte> message,
-                                                         int64_t rank) const {
-  Head head;
-  const auto bytes = static_cast<int64_t>(message.size());
-  if (message.size() >= sizeof head) std::memcpy(&head, message.data(), sizeof head);
-  const bool fits = bytes >= places(0).bytes && head.rows >= 0 && head.rows <= bytes / top_k &&
-                    head.slots >= 0 && head.slots <= head.rows * top_k;
-  if (fits && places(head.rows).bytes == bytes) return head;
-  return Error{ErrorKind::kIo, "", str("rank ", rank), "rows of the same layer",
-               str("it sent a message of ", bytes, " bytes for ", head.rows,
-                   " rows: the ranks do not agree")};
-}
-
-Result<Rows> Dispatch::in_codes(FusedMoe& moe, const Matrix& hidden, Stream stream) {
+Result<Rows> AllToAllExperts::quantize(FusedMoe& moe, const Matrix& hidden, Stream stream) {
   const Rows form = ready_form(moe.plan());
   if (form.values.cols == 0) return Rows{hidden, nullptr, 0};
   const DType dtype = form.values.dtype;
   const int64_t cols = form.values.cols;
-  MORACLE_TRY(std::byte* const values, memory(quantized_, hidden.rows * cols * bits(dtype) / 8));
-  MORACLE_TRY(std::byte* const scales, memory(scales_, hidden.rows * form.num_scales * 4));
+  MORACLE_TRY(std::byte* const values, grow(quantized_, hidden.rows * cols * bits(dtype) / 8));
+  MORACLE_TRY(std::byte* const scales, grow(scales_, hidden.rows * form.num_scales * 4));
   const Rows codes{
       {values, dtype, hidden.rows, cols, cols}, reinterpret_cast<float*>(scales), form.num_scales};
   const QuantKey& key = *moe.plan().layer.scheme.activation;
@@ -39,134 +26,113 @@ Result<Rows> Dispatch::in_codes(FusedMoe& moe, const Matrix& hidden, Stream stre
   return codes;
 }
 
-// The rows that travel, one for each rank that a token goes to.
-Result<ColumnOrders> Dispatch::upload_index(const Routes& routes, int64_t cols, Stream stream) {
-  index_rows_ = routes.tokens;
-  for (int64_t c = 0; c < cols; ++c) index_rows_.push_back(static_cast<int32_t>(c));
-  const size_t bytes = index_rows_.size() * sizeof(int32_t);
-  MORACLE_TRY(std::byte* const index, memory(index_, static_cast<int64_t>(bytes)));
-  MORACLE_CHECK(device_.upload(index, index_rows_.data(), bytes, stream));
-  return ColumnOrders{index + routes.num_sent() * 4, 0, cols, 1};
-}
-
-Status Dispatch::gather_rows(const Rows& from, const ColumnOrders& columns, int64_t first,
-                             int64_t count, std::byte* rows, std::byte* scales, Stream stream) {
-  if (count == 0) return {};
-  const int64_t cols = from.values.cols;
-  return device_.ops().gather_columns({from, index_.as<int32_t>() + first, nullptr, count}, columns,
-                                      {{rows, from.values.dtype, count, cols, cols},
-                                       reinterpret_cast<float*>(scales),
-                                       from.num_scales},
-                                      stream);
-}
-
-// One message for each rank, one after another in `to`.
-Result<std::vector<Group::Part>> Dispatch::write_messages(const DispatchMessage& form,
-                                                          const Routes& routes, std::byte* to) {
-  std::vector<Group::Part> parts;
-  int64_t row = 0;
-  for (int64_t r = 0; r < group_.size(); ++r) {
-    const int64_t rows = routes.sends[r], slots = rows * form.top_k;
-    const DispatchMessage::Places at = form.places(rows);
-    const DispatchMessage::Head head{rows, routes.slot_sends[r]};
-    std::memcpy(to, &head, sizeof head);
-    std::copy_n(routes.ids.data() + row * form.top_k, slots,
-                reinterpret_cast<int32_t*>(to + at.ids));
-    std::copy_n(routes.weights.data() + row * form.top_k, slots,
-                reinterpret_cast<float*>(to + at.weights));
-    if (r != group_.rank()) sent_bytes_ += form.payload(rows);
-    parts.push_back({to, static_cast<size_t>(at.bytes)});
-    to += at.bytes;
-    row += rows;
-  }
-  return parts;
-}
-
-// Puts what arrived in the order of ranks. Sets the counts of `routes`.
-Result<Dispatch::Arrived> Dispatch::take_messages(
+// Copies the rows of all messages to device memory, grouped by source rank.
+Result<AllToAllExperts::Received> AllToAllExperts::unpack(
     const DispatchMessage& form, const Rows& like,
-    std::span<const std::span<const std::byte>> messages, Routes& routes) {
+    std::span<const std::span<const std::byte>> messages, SendPlan& plan) {
   for (size_t r = 0; r < messages.size(); ++r) {
     MORACLE_TRY(const DispatchMessage::Head head,
                 form.read_head(messages[r], static_cast<int64_t>(r)));
-    routes.receives.push_back(head.rows);
-    routes.slot_receives.push_back(head.slots);
+    plan.recv_counts.push_back(head.rows);
+    plan.slot_recv_counts.push_back(head.slots);
   }
-  const int64_t cols = like.values.cols, all = routes.num_received();
+  const int64_t cols = like.values.cols, all = plan.num_received();
   const int64_t row_bytes = cols * bits(like.values.dtype) / 8, scale_bytes = like.num_scales * 4;
-  MORACLE_TRY(std::byte* const rows, memory(arrived_, all * (row_bytes + scale_bytes)));
+  MORACLE_TRY(std::byte* const rows, grow(received_, all * (row_bytes + scale_bytes)));
   std::byte* const scales = rows + all * row_bytes;
-  Arrived arrived;
-  arrived.rows = {{rows, like.values.dtype, all, cols, cols},
-                  reinterpret_cast<float*>(scales),
-                  like.num_scales};
-  arrived.host_ids.resize(all * form.top_k);
-  arrived.host_weights.resize(all * form.top_k);
+  Received received;
+  received.rows = {{rows, like.values.dtype, all, cols, cols},
+                   reinterpret_cast<float*>(scales),
+                   like.num_scales};
+  received.ids.resize(all * form.top_k);
+  received.weights.resize(all * form.top_k);
   int64_t row = 0;
   for (size_t r = 0; r < messages.size(); ++r) {
-    const int64_t count = routes.receives[r], slots = count * form.top_k;
+    const int64_t count = plan.recv_counts[r], slots = count * form.top_k;
     if (count == 0) continue;
-    const DispatchMessage::Places at = form.places(count);
+    const DispatchMessage::Offsets at = form.offsets(count);
     const std::byte* const from = messages[r].data();
-    std::memcpy(arrived.host_ids.data() + row * form.top_k, from + at.ids, slots * 4);
-    std::memcpy(arrived.host_weights.data() + row * form.top_k, from + at.weights, slots * 4);
+    std::memcpy(received.ids.data() + row * form.top_k, from + at.ids, slots * 4);
+    std::memcpy(received.weights.data() + row * form.top_k, from + at.weights, slots * 4);
     std::memcpy(rows + row * form.row_bytes, from + at.rows, count * form.row_bytes);
     std::memcpy(scales + row * form.scale_bytes, from + at.scales, count * form.scale_bytes);
     row += count;
   }
-  return arrived;
+  return received;
 }
 
-Result<Dispatch::Arrived> Dispatch::send_rows(FusedMoe& moe, const Matrix& hidden, Routes& routes,
-                                              Stream stream) {
-  // Quantized once, where the token is: fewer bytes travel.
-  MORACLE_TRY(const Rows from, in_codes(moe, hidden, stream));
-  const int64_t row_bytes = from.values.cols * bits(from.values.dtype) / 8,
-                scale_bytes = from.num_scales * 4, sent = routes.num_sent();
-  const bool whole = exchange_.through_host();
-  const DispatchMessage form{moe.plan().layer.top_k, whole ? row_bytes : 0,
-                             whole ? scale_bytes : 0};
+Result<AllToAllExperts::Received> AllToAllExperts::dispatch(FusedMoe& moe, const Matrix& hidden,
+                                                            SendPlan& plan, Stream stream) {
+  // Quantize before sending: codes are fewer bytes.
+  MORACLE_TRY(const Rows from, quantize(moe, hidden, stream));
+  const int64_t cols = from.values.cols, row_bytes = cols * bits(from.values.dtype) / 8,
+                scale_bytes = from.num_scales * 4, sent = plan.num_sent();
+  const auto rank = static_cast<size_t>(group_.rank());
+  const bool in_message = exchange_.through_host();
+  const DispatchMessage form{moe.plan().layer.top_k, in_message ? row_bytes : 0,
+                             in_message ? scale_bytes : 0};
   int64_t bytes = 0;
-  for (const int64_t rows : routes.sends) bytes += form.places(rows).bytes;
+  for (const int64_t rows : plan.send_counts) bytes += form.offsets(rows).bytes;
   if (static_cast<int64_t>(messages_.size()) < bytes) messages_.resize(bytes);
-  MORACLE_TRY(const std::vector<Group::Part> send, write_messages(form, routes, messages_.data()));
-  MORACLE_TRY(const ColumnOrders columns, upload_index(routes, from.values.cols, stream));
-  MORACLE_TRY(std::byte* const alone, memory(sent_, whole ? 0 : sent * (row_bytes + scale_bytes)));
-  if (!whole)
-    MORACLE_CHECK(gather_rows(from, columns, 0, sent, alone, alone + sent * row_bytes, stream));
-  for (int64_t r = 0, row = 0; whole && r < group_.size(); row += routes.sends[r++]) {
-    const DispatchMessage::Places at = form.places(routes.sends[r]);
-    MORACLE_CHECK(gather_rows(from, columns, row, routes.sends[r], send[r].data + at.rows,
-                              send[r].data + at.scales, stream));
+  // Device index of the rows to gather, then the identity order of their columns.
+  std::vector<int32_t> gathered = plan.row_tokens;
+  for (int64_t c = 0; c < cols; ++c) gathered.push_back(static_cast<int32_t>(c));
+  const size_t index_bytes = gathered.size() * sizeof(int32_t);
+  MORACLE_TRY(std::byte* const index, grow(index_, static_cast<int64_t>(index_bytes)));
+  MORACLE_CHECK(device_.upload(index, gathered.data(), index_bytes, stream));
+  const ColumnOrders columns{index + sent * 4, 0, cols, 1};
+  const auto gather = [&](int64_t first, int64_t count, std::byte* rows,
+                          std::byte* scales) -> Status {
+    if (count == 0) return {};
+    return device_.ops().gather_columns({from, index_.as<int32_t>() + first, nullptr, count},
+                                        columns,
+                                        {{rows, from.values.dtype, count, cols, cols},
+                                         reinterpret_cast<float*>(scales),
+                                         from.num_scales},
+                                        stream);
+  };
+  std::vector<Group::Part> send;
+  std::byte* to = messages_.data();
+  int64_t row = 0;
+  for (int64_t r = 0; r < group_.size(); ++r) {
+    const int64_t count = plan.send_counts[r], slot = row * form.top_k;
+    const DispatchMessage::Offsets at = form.offsets(count);
+    form.write({count, plan.slot_send_counts[r]}, plan.ids.data() + slot,
+               plan.weights.data() + slot, to);
+    if (in_message) MORACLE_CHECK(gather(row, count, to + at.rows, to + at.scales));
+    if (r != group_.rank()) sent_bytes_ += form.payload(count);
+    send.push_back({to, static_cast<size_t>(at.bytes)});
+    to += at.bytes;
+    row += count;
   }
-  // This rank's own message stays.
-  std::vector<Group::Part> others = send;
-  others[group_.rank()] = {};
-  received_.resize(send.size());
-  MORACLE_CHECK(group_.exchange_messages(others, received_));
+  MORACLE_TRY(std::byte* const rows,
+              grow(sent_, in_message ? 0 : sent * (row_bytes + scale_bytes)));
+  std::byte* const scales = rows + sent * row_bytes;
+  if (!in_message) MORACLE_CHECK(gather(0, sent, rows, scales));
+  // This rank's own message is not copied.
+  const Group::Part own = std::exchange(send[rank], {});
+  received_messages_.resize(send.size());
+  MORACLE_CHECK(group_.exchange_messages(send, received_messages_));
   std::vector<std::span<const std::byte>> messages;
-  for (const Group::Message& message : received_)
+  for (const Group::Message& message : received_messages_)
     messages.emplace_back(message.memory.data(), message.bytes);
-  messages[group_.rank()] = {send[group_.rank()].data, send[group_.rank()].bytes};
-  MORACLE_TRY(Arrived arrived, take_messages(form, from, messages, routes));
-  if (!whole) {
-    std::byte* const to = static_cast<std::byte*>(arrived.rows.values.data);
-    MORACLE_CHECK(exchange_rows(alone, routes.sends, to, routes.receives, row_bytes, stream));
+  messages[rank] = {own.data, own.bytes};
+  MORACLE_TRY(Received received, unpack(form, from, messages, plan));
+  if (!in_message) {
+    std::byte* const values = static_cast<std::byte*>(received.rows.values.data);
+    MORACLE_CHECK(all_to_all(rows, plan.send_counts, values, plan.recv_counts, row_bytes, stream));
     if (scale_bytes > 0) {
-      MORACLE_CHECK(exchange_rows(alone + sent * row_bytes, routes.sends,
-                                  to + routes.num_received() * row_bytes, routes.receives,
-                                  scale_bytes, stream));
+      MORACLE_CHECK(all_to_all(scales, plan.send_counts, values + plan.num_received() * row_bytes,
+                               plan.recv_counts, scale_bytes, stream));
     }
   }
-  const size_t size = arrived.host_ids.size() * 4;
-  MORACLE_TRY(std::byte* const ids, memory(ids_, static_cast<int64_t>(size)));
-  MORACLE_TRY(std::byte* const weights, memory(weights_, static_cast<int64_t>(size)));
-  MORACLE_CHECK(device_.upload(ids, arrived.host_ids.data(), size, stream));
-  MORACLE_CHECK(device_.upload(weights, arrived.host_weights.data(), size, stream));
-  MORACLE_CHECK(device_.synchronize(stream));
-  arrived.ids.data = reinterpret_cast<const int32_t*>(ids);
-  arrived.weights.data = reinterpret_cast<const float*>(weights);
-  return arrived;
+  const size_t size = received.ids.size() * 4;
+  MORACLE_TRY(std::byte* const ids, grow(ids_, static_cast<int64_t>(size)));
+  MORACLE_TRY(std::byte* const weights, grow(weights_, static_cast<int64_t>(size)));
+  MORACLE_CHECK(device_.upload(ids, received.ids.data(), size, stream));
+  MORACLE_CHECK(device_.upload(weights, received.weights.data(), size, stream));
+  MORACLE_CHECK(device_.synchronize(stream));  // before `gathered` is destroyed
+  return received;
 }
 
 }  // namespace moracle

@@ -19,24 +19,18 @@ Result<DispatchedMoe> DispatchedMoe::make(FusedMoe moe, std::vector<ExpertMap> m
   DispatchedMoe made(std::move(moe), std::move(group), std::move(exchange), std::move(device));
   made.copies_ = std::move(copies);
   MORACLE_CHECK(made.copies_.upload(made.group_->rank(), *made.device_));
-  MORACLE_CHECK(made.dispatch_->prepare(made.moe_, made.copies_));
   return made;
 }
 
 Status DispatchedMoe::apply(const Matrix& hidden, TopkIds topk_ids, TopkWeights topk_weights,
                             const Matrix& output, Stream stream) {
-  return dispatch_->apply(moe_, copies_, hidden, topk_ids, topk_weights, output, stream);
+  return all_to_all_->run(moe_, copies_, hidden, topk_ids, topk_weights, output, stream);
 }
 
 Status DispatchedMoe::apply_gathered(const Matrix& hidden, TopkIds topk_ids,
                                      TopkWeights topk_weights, const Matrix& output,
                                      Stream stream) {
-  return dispatch_->apply_gathered(moe_, copies_, hidden, topk_ids, topk_weights, output, stream);
-}
-
-Status DispatchedMoe::send_batch(const Matrix& hidden, TopkIds topk_ids, TopkWeights topk_weights,
-                                 const Matrix& output, Stream stream) {
-  return dispatch_->send_batch(moe_, hidden, topk_ids, topk_weights, output, stream);
+  return gathered_->run(moe_, copies_, hidden, topk_ids, topk_weights, output, stream);
 }
 
 }  // namespace moracle

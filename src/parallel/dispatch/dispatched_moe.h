@@ -1,5 +1,4 @@
-// The experts of a layer on several ranks that have their own tokens. Prepare sends each token's
-// row to the ranks that hold its experts; these run; finalize sends the results back and sums them.
+// The experts of a layer on several ranks that have their own tokens: dispatch, experts, combine.
 #pragma once
 
 #include <memory>
@@ -7,41 +6,36 @@
 
 #include "moracle/moe.h"
 #include "moracle/parallel.h"
-#include "parallel/dispatch/dispatch.h"
+#include "parallel/dispatch/all_to_all_experts.h"
+#include "parallel/dispatch/gathered_experts.h"
 
 namespace moracle {
 
 class DispatchedMoe {
  public:
   /// `moe` holds the experts of this rank, `maps` those of every rank. An expert may be on
-  /// several ranks, which share its tokens. Errors: maps that do not cover every expert; a layer
-  /// that the exchange's batches cannot serve; memory.
+  /// several ranks, which share its tokens. Errors: maps that do not cover every expert; memory.
   static Result<DispatchedMoe> make(FusedMoe moe, std::vector<ExpertMap> maps,
                                     std::shared_ptr<Group> group,
                                     std::shared_ptr<Exchange> exchange,
                                     std::shared_ptr<Device> device);
 
-  /// FusedMoe::apply over the experts of all ranks. The ranks may have different numbers of tokens,
-  /// also none; each calls it. A row travels once to each rank that holds any of its experts, with
-  /// their ids and weights; quantized, where the scheme quantizes activations. The host waits for
-  /// the ids. `hidden` and `output` have the plan's activation dtype and no gaps. Sums over ranks
-  /// are taken in their order.
+  /// FusedMoe::apply over the experts of all ranks, by all-to-all. The ranks may have different
+  /// numbers of tokens, also none; each calls it. A row is sent once to each rank that holds any of
+  /// its experts, with their ids and weights; quantized, where the scheme quantizes activations.
+  /// The host waits for the ids. `hidden` and `output` have the plan's activation dtype and no
+  /// gaps. Results are added in the order of the ranks.
   Status apply(const Matrix& hidden, TopkIds topk_ids, TopkWeights topk_weights,
                const Matrix& output, Stream stream = {});
-  /// The same for equally many tokens on each rank; unused ones have ids of -1. Every rank gets all
-  /// tokens, quantized as above except for kernels that fuse a whole layer, and results are summed.
-  /// Nothing is decided on the host, so a graph can record it. More tokens than the plan's
-  /// max_num_tokens divided by the ranks run in parts. Where the exchange has batches(), they take
-  /// calls of few tokens instead: each rank then gets only the tokens of its experts.
+  /// The same for equally many tokens on each rank, by all-gather and reduce-scatter; unused tokens
+  /// have ids of -1. Tokens are quantized as above, except for kernels that fuse a whole layer. The
+  /// host reads nothing, so a graph can record it. More tokens than the plan's max_num_tokens
+  /// divided by the ranks run in chunks.
   Status apply_gathered(const Matrix& hidden, TopkIds topk_ids, TopkWeights topk_weights,
                         const Matrix& output, Stream stream = {});
 
-  /// What batches() do in apply_gathered, without the experts: for timing.
-  Status send_batch(const Matrix& hidden, TopkIds topk_ids, TopkWeights topk_weights,
-                    const Matrix& output, Stream stream = {});
-
-  /// Bytes of rows, ids and weights that this rank sent to others in apply, both ways.
-  int64_t sent_bytes() const { return dispatch_->sent_bytes(); }
+  /// AllToAllExperts::sent_bytes, of apply.
+  int64_t sent_bytes() const { return all_to_all_->sent_bytes(); }
   const FusedMoe& experts() const { return moe_; }
 
  private:
@@ -51,14 +45,16 @@ class DispatchedMoe {
         group_(std::move(group)),
         exchange_(std::move(exchange)),
         device_(std::move(device)),
-        dispatch_(std::make_unique<Dispatch>(*group_, *exchange_, *device_)) {}
+        all_to_all_(std::make_unique<AllToAllExperts>(*group_, *exchange_, *device_)),
+        gathered_(std::make_unique<GatheredExperts>(*group_, *exchange_, *device_)) {}
 
   FusedMoe moe_;
   ExpertCopies copies_;
   std::shared_ptr<Group> group_;
   std::shared_ptr<Exchange> exchange_;
   std::shared_ptr<Device> device_;
-  std::unique_ptr<Dispatch> dispatch_;
+  std::unique_ptr<AllToAllExperts> all_to_all_;
+  std::unique_ptr<GatheredExperts> gathered_;
 };
 
 }  // namespace moracle
