@@ -94,7 +94,7 @@ int run(const Options& options) {
          "it is mode=dispatched, in which each rank continues prompts of its own, and there "
          "is one prompt: the other ranks would have none"});
   }
-  if (Status joined = options.model.ranks.join(model_options); !joined) return fail(joined.error());
+  if (Status joined = options.model.join(model_options); !joined) return fail(joined.error());
   std::optional<ChatHistory> chat;
   std::vector<int32_t> prompt;
   if (is_first_rank()) {  // reads standard input

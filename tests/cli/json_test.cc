@@ -245,7 +245,7 @@ TEST_F(ModelJson, ExplainGivesEveryReasonOfEveryBackend) {
   }
 }
 
-TEST_F(ModelJson, ExplainOfRanksGivesExchangesAndBytesThatTravel) {
+TEST_F(ModelJson, ExplainOfRanksGivesExchangesAndSentBytes) {
   const Json json =
       answer({"explain", model_, "--json", "--parallel", "ep=8", "--machine", "h200"})["parallel"];
   EXPECT_THAT(keys(json), ElementsAre("ep", "tp", "mode", "placement", "chosen", "considered",
@@ -266,9 +266,9 @@ TEST_F(ModelJson, ExplainOfRanksGivesExchangesAndBytesThatTravel) {
   }
   EXPECT_TRUE(chosen_serves);
   ASSERT_EQ(json["per_token_and_layer"].size(), 2u);  // replicated, dispatched
-  for (const Json& travel : json["per_token_and_layer"]) {
-    EXPECT_THAT(keys(travel), ElementsAre("spread", "layers", "bytes_there", "bytes_back"));
-    EXPECT_GT(travel["bytes_there"].get<int64_t>() + travel["bytes_back"].get<int64_t>(), 0);
+  for (const Json& sent : json["per_token_and_layer"]) {
+    EXPECT_THAT(keys(sent), ElementsAre("spread", "layers", "dispatch_bytes", "combine_bytes"));
+    EXPECT_GT(sent["dispatch_bytes"].get<int64_t>() + sent["combine_bytes"].get<int64_t>(), 0);
   }
 }
 

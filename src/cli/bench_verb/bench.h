@@ -69,7 +69,7 @@ struct RankLayers {
 int run_rank_bench(const BenchOptions& options, const RankLayers& wanted);
 
 /// Memory of a device of this machine. Errors: a device that cannot be parsed.
-Result<int64_t> device_memory(const std::string& device);
+int64_t device_memory(const DeviceName& device);
 /// Makes the probe for the measured device.
 Result<std::unique_ptr<LimitsProbe>> make_probe(const BenchOptions& options,
                                                 const std::shared_ptr<Device>& device,

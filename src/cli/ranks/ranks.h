@@ -29,10 +29,10 @@ struct RankArguments {
   /// file; other content.
   Result<std::shared_ptr<const RoutingStatistics>> measured_load() const;
   /// Connects with the other ranks, if the command line or the launcher says that there are some.
-  /// Sets what depends on the rank: experts, threads, the GPU. From then on only rank 0 prints, and
-  /// fail() tells the others. Errors: a launcher that started another number of ranks; no launcher;
-  /// those of open_group.
-  Status join(ModelOptions& options) const;
+  /// Sets what depends on the rank: experts, threads, the GPU where `device` names none ("cuda").
+  /// From then on only rank 0 prints, and fail() tells the others. Errors: a launcher that started
+  /// another number of ranks; no launcher; those of open_group.
+  Status join(ModelOptions& options, std::string_view device) const;
 };
 
 /// The `ids` of rank `from` on every rank. Waits without a limit of time, because rank 0 may wait

@@ -5,7 +5,7 @@
 
 namespace moracle::cli {
 
-/// The exchange that serves, why others do not, and the bytes that travel.
+/// The exchange that serves, why others do not, and the bytes that a rank sends.
 std::string ranks_text(const std::vector<Choice>& choices, const Machine& machine,
                        const ModelOptions& options);
 Json ranks_json(const std::vector<Choice>& choices, const Machine& machine,
