@@ -6,6 +6,7 @@
 #include "device_architectures.h"
 #include "models/logit_bounds.h"
 #include "paths.h"
+#include "support/model_words.h"
 
 namespace moracle::quantized_architectures_test {
 namespace {
@@ -42,7 +43,7 @@ TEST_P(QuantizedArchitectures, MatchLlmcompressor) {
   for (const Backend& backend : backends()) {
     if (!backend.built() || backend.platform != Platform::kCpu) continue;
     ModelOptions named;
-    named.backend = backend.name;
+    named.backend = testing::backend(backend.name);
     named.threads = 2;
     if (!plan(*checkpoint, named)) continue;
     auto model = Model::load(*checkpoint, named);
