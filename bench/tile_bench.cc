@@ -127,7 +127,7 @@ __attribute__((target("avx2,fma"))) void multiply_add_peak(benchmark::State& sta
   __m256 x = _mm256_set1_ps(0.5f);
   for (auto _ : state) {
     for (int i = 0; i < kTurns; ++i) {
-      // The empty statement makes every turn's factor unknown, so that none is folded away.
+      // The empty statement hides each factor from the compiler, so that it folds none.
       asm volatile("" : "+x"(x));
       a[0] = _mm256_fmadd_ps(a[0], x, x);
       a[1] = _mm256_fmadd_ps(a[1], x, x);

@@ -9,7 +9,8 @@ import subprocess
 import sys
 
 PHRASES = {
-    r"\b(no|who)(body|ever)\b": "name the subject: no thread, no caller, no test",
+    r"\b(no|who)(body|ever)\b|\b(some|any)body\b": "name the subject: no thread, another process",
+    r"\breckon": "estimate; extrapolate",
     r"\basked (for|of)\b": "requested; prefetched; checked for each",
     r"\b(is|are) said\b": "is reported; is printed",
     r"\bsuch as (there)\b|\bthat (there) are not\b": "say what exists",

@@ -12,6 +12,7 @@
 
 #include "bench/bench.h"
 #include "moracle/device.h"
+#include "oracle/backend.h"
 
 namespace {
 

@@ -50,8 +50,10 @@ struct Lab {
     std::vector<float> floats(rows * cols);
     for (float& value : floats) value = normal(engine);
     const Matrix x{take(rows * cols * 2), DType::kBF16, rows, cols, cols};
-    static_cast<void>(
-        device->ops().convert({put(floats), DType::kF32, rows, cols, cols}, x, {}).ok());
+    static_cast<void>(kernel_device(*device)
+                          .ops()
+                          .convert({put(floats), DType::kF32, rows, cols, cols}, x, {})
+                          .ok());
     return x;
   }
   Result<double> time(const std::function<Status()>& call) {
@@ -94,7 +96,7 @@ Status run(Lab& lab, const std::string& shape_name, const std::string& scheme_na
   std::vector<std::unique_ptr<GatheredExperts>> gathers;
   for (const auto& exchange : lab.exchanges)
     gathers.push_back(std::make_unique<GatheredExperts>(*lab.group, *exchange, *lab.device));
-  Ops& ops = lab.device->ops();
+  Ops& ops = kernel_device(*lab.device).ops();
   const int64_t hidden = spec.hidden_size, top_k = spec.top_k;
   const Matrix x = lab.tokens(count, hidden), all_x = lab.tokens(all, hidden);
   const Matrix y = lab.tokens(count, hidden), all_y = lab.tokens(all, hidden);

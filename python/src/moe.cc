@@ -128,7 +128,7 @@ template <class T, class Class>
 void bind_plan(Class& bound, const char* type) {
   bound
       .def_prop_ro("backend",
-                   [](const T& self) { return std::string(self.layer->plan().backend->name); })
+                   [](const T& self) { return std::string(name(*self.layer->plan().backend)); })
       .def_prop_ro("spec", [](const T& self) { return self.layer->plan().layer; })
       .def_prop_ro("max_num_tokens",
                    [](const T& self) { return self.layer->plan().max_num_tokens; })
@@ -141,7 +141,7 @@ void bind_plan(Class& bound, const char* type) {
           "The plan as text: layout, sizes, and every kernel that may run.")
       .def("__repr__", [type](const T& self) {
         return "<" + std::string(type) + ": " + describe(self.layer->plan().layer) + " on " +
-               std::string(self.layer->plan().backend->name) + ">";
+               std::string(name(*self.layer->plan().backend)) + ">";
       });
 }
 

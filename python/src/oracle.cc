@@ -100,7 +100,7 @@ void bind_selection(nb::module_& m) {
           "backend",
           [](const Selection& self) -> std::optional<std::string> {
             if (!self.plan) return {};
-            return std::string(self.plan->backend->name);
+            return std::string(name(*self.plan->backend));
           },
           "The chosen backend; None if no backend serves the request.")
       .def_prop_ro("layer", [](const Selection& self) { return self.request.layer; })

@@ -1,4 +1,4 @@
-// Times layers of experts on several ranks that have tokens of their own.
+// Times layers of experts on several ranks, each with its own tokens.
 #pragma once
 
 #include <vector>
@@ -17,13 +17,13 @@ struct DispatchedTime {
   int64_t sent_bytes = 0;  ///< counted: by this rank, for one layer, dispatch and combine
 };
 
-/// What the ranks share to time a layer.
+/// What all ranks need to time a layer.
 struct DispatchedLayers {
   Selection selection;  ///< of this rank, for the tokens of all ranks together
   std::shared_ptr<Group> group;
   std::shared_ptr<Exchange> exchange;
   std::shared_ptr<Device> device;
-  int64_t num_layers = 4;  ///< with weights of their own, so that no cache holds them
+  int64_t num_layers = 4;  ///< each has its own weights, so that no cache holds them
 };
 /// Every rank calls it with the same numbers and gets its own times. Errors: the selection chose
 /// nothing; memory; those of the exchange.

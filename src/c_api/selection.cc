@@ -39,7 +39,7 @@ Result<moracle_selection*> select_for(const moracle_layer* layer, const moracle_
                 ExpertMap::from({local, local + request.layer.num_experts}));
   }
   Selection selection = select(request, machine->value);
-  std::string backend(selection.plan ? selection.plan->backend->name : "");
+  std::string backend(selection.plan ? name(*selection.plan->backend) : "");
   return new moracle_selection{std::move(selection), std::move(backend)};
 }
 

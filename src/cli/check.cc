@@ -10,6 +10,7 @@
 #include "conformance/conformance.h"
 #include "model_options.h"
 #include "numbers.h"
+#include "oracle/backend.h"
 #include "oracle/machine/masked_isa.h"
 #include "terminal.h"
 

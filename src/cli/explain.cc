@@ -42,7 +42,7 @@ Json choice_json(const Choice& choice) {
           {"layers", choice.layers},
           {"scheme", name(layer.scheme)},
           {"routing", is_experts(choice) ? Json(name(layer.routing)) : Json(nullptr)},
-          {"chosen", plan ? Json(plan->backend->name) : Json(nullptr)},
+          {"chosen", plan ? Json(name(*plan->backend)) : Json(nullptr)},
           {"weight_bytes", plan ? Json(plan->weight_bytes) : Json(nullptr)},
           {"considered", considered_json(choice.selection)},
           {"plan", plan_json(plan)}};

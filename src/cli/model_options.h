@@ -8,6 +8,7 @@
 #include "caches/tuning_cache.h"
 #include "command.h"
 #include "numbers.h"
+#include "oracle/backend.h"
 #include "ranks/ranks.h"
 
 namespace moracle::cli {
@@ -136,7 +137,7 @@ struct ModelArguments {
 inline std::vector<std::string> backend_names(const Model& model) {
   std::vector<std::string> names;
   for (const Choice& choice : model.choices()) {
-    const std::string name(choice.selection.plan->backend->name);
+    const std::string name(moracle::name(*choice.selection.plan->backend));
     if (std::find(names.begin(), names.end(), name) == names.end()) names.push_back(name);
   }
   return names;

@@ -11,6 +11,7 @@
 #include "base/text.h"
 #include "command.h"
 #include "conformance/conformance.h"
+#include "oracle/backend.h"
 #include "terminal.h"
 
 namespace moracle::cli {

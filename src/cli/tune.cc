@@ -51,7 +51,7 @@ Json to_json(const std::string& path, const std::vector<Selection>& selections) 
             {{"backend", time.backend}, {"num_tokens", time.num_tokens}, {"us_median", time.us}});
     }
     layers.push_back({{"layer", describe(selection.request.layer)},
-                      {"chosen", selection.plan->backend->name},
+                      {"chosen", name(*selection.plan->backend)},
                       {"rows", rows}});
   }
   return {{"cache", path}, {"layers", layers}};

@@ -5,8 +5,9 @@
 #pragma once
 
 #include "kernels/batch.h"
+#include "kernels/error_scopes.h"
+#include "kernels/kernel_device.h"
 #include "moracle/base.h"
-#include "moracle/device.h"
 #include "moracle/layer.h"
 #include "moracle/quant.h"
 #include "quant/rows.h"
@@ -180,6 +181,9 @@ inline constexpr int64_t kDeltaChunkDim = 128;
 class Ops {
  public:
   virtual ~Ops() = default;
+
+  /// The layers that errors of this device's kernels name.
+  virtual ErrorScopes& error_scopes() = 0;
 
   /// Positions per page of keys and values, as suits this device's attention.
   virtual int64_t cache_page() const = 0;

@@ -2,7 +2,7 @@
 
 #include <cstring>
 
-#include "layout/by_group.h"
+#include "layout/pack_scales.h"
 #include "layout/panels.h"
 #include "layout/sections.h"
 

@@ -1,4 +1,5 @@
 // Forms in which experts read activations, so that another rank can bring tokens to them.
+#include "kernels/kernel_device.h"
 #include "moe/fused_moe_state.h"
 #include "moe/moe_access.h"
 
@@ -19,7 +20,7 @@ Status MoeAccess::run(FusedMoe& moe, ExpertsCall call, Stream stream) {
 Rows MoeAccess::prepared_form(const FusedMoe& moe, int64_t num_tokens) {
   const FusedMoe::State& state = *moe.state_;
   const Rows form = ready_form(state.plan);
-  const bool fused = state.plan.matrices[0].kernel.fused.holds(num_tokens);
+  const bool fused = state.plan.matrices[0].kernel->fuses(num_tokens);
   return form.values.cols > 0 && fused ? state.fused_for(num_tokens)->prepared_form(num_tokens)
                                        : form;
 }
@@ -27,9 +28,11 @@ Rows MoeAccess::prepared_form(const FusedMoe& moe, int64_t num_tokens) {
 Status MoeAccess::prepare(FusedMoe& moe, const Matrix& x, int64_t num_tokens, const Rows& to,
                           Stream stream) {
   const FusedMoe::State& state = *moe.state_;
-  if (state.plan.matrices[0].kernel.fused.holds(num_tokens))
+  if (state.plan.matrices[0].kernel->fuses(num_tokens))
     return state.fused_for(num_tokens)->prepare(x, num_tokens, to, stream);
-  return state.device().ops().quantize(x, *state.plan.layer.scheme.activation, to, stream);
+  return kernel_device(state.device())
+      .ops()
+      .quantize(x, *state.plan.layer.scheme.activation, to, stream);
 }
 
 }  // namespace moracle

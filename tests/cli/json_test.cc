@@ -6,6 +6,7 @@
 #include <vector>
 
 #include "moracle/oracle.h"
+#include "oracle/backend.h"
 #include "run_command.h"
 
 namespace moracle::json_test {

@@ -3,6 +3,7 @@
 #include <string>
 
 #include "conformance/conformance.h"
+#include "oracle/backend.h"
 #include "run_command.h"
 
 namespace moracle::support_test {

@@ -171,10 +171,10 @@ class Bench {
     if (!asked.plan && first_refusal_.ok()) first_refusal_ = asked.chosen().error();
     for (const Verdict& verdict : asked.considered) {
       if (options_.all_backends) {
-        request.backend = verdict.backend->name;
+        request.backend = name(*verdict.backend);
       } else if (asked.plan
                      ? verdict.backend != asked.plan->backend
-                     : options_.backend != "auto" && options_.backend != verdict.backend->name) {
+                     : options_.backend != "auto" && options_.backend != name(*verdict.backend)) {
         continue;
       }
       if (verdict.accepted())
@@ -208,7 +208,7 @@ class Bench {
       BenchRow& row = report_.rows.emplace_back();
       row = {layer.name,
              name(layer.scheme),
-             std::string(backend.name),
+             std::string(name(backend)),
              job.chosen,
              *std::move(measured),
              {},
@@ -222,7 +222,7 @@ class Bench {
 
   void refuse(const LayerSpec& layer, const Backend& backend, std::string reason) {
     report_.refused.push_back(
-        {layer.name, name(layer.scheme), std::string(backend.name), std::move(reason)});
+        {layer.name, name(layer.scheme), std::string(name(backend)), std::move(reason)});
   }
 
   const BenchOptions& options_;

@@ -153,7 +153,7 @@ int time_layers(const BenchOptions& options, const RankLayers& wanted, const Mod
       if (!timed.selection.plan) return fail(timed.selection.chosen().error());
       CLI_TRY(std::vector<bench::DispatchedTime> times,
               bench::time_dispatched(timed, wanted.tokens));
-      layers.push_back({shape.name, name(scheme), std::string(timed.selection.plan->backend->name),
+      layers.push_back({shape.name, name(scheme), std::string(name(*timed.selection.plan->backend)),
                         std::move(times)});
     }
   }

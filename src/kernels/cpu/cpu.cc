@@ -20,7 +20,6 @@
 #include "kernels/kernel_watch.h"
 #include "kernels/kernels.h"
 #include "layout/panel16.h"
-#include "oracle/machine/detect.h"
 
 namespace moracle {
 namespace cpu_row {
@@ -30,29 +29,17 @@ using cpu::kMaxRows;
 using cpu::kPanel;
 using cpu::TileKernels;
 
-bool has_avx2(Isa isa) {
-  return missing(Isa::kAvx2, isa) == Isa::kNone;
-}
+using Method = CpuPanelForm::Method;
 
-const TileKernels& tile_kernels() {
-#if defined(__x86_64__)
-  static const bool avx2 = has_avx2(detect_cpu().isa);
-  if (avx2) return cpu::kAvx2Tiles;
-#endif
-  return cpu::kPortableTiles;
-}
-
-enum class Way : uint8_t { kIntegers, kTiles, kDecoded };
-
-Way way(const MatrixShape& shape, const Scheme& scheme) {
+Method method_for(const MatrixShape& shape, const Scheme& scheme) {
   const QuantKey& key = shape.key;
-  if (!key.quantized()) return Way::kTiles;
+  if (!key.quantized()) return Method::kTiles;
   const bool integers = key.dtype == DType::kI8 || key.dtype == DType::kI4;
   const bool even_groups = panel16::num_groups(shape) == 1 || key.group.cols % 2 == 0;
-  if (!integers || !key.symmetric || shape.group_index || !even_groups) return Way::kDecoded;
+  if (!integers || !key.symmetric || shape.group_index || !even_groups) return Method::kDecoded;
   // Integer products need int8 with one scale per row on both sides.
   const bool both = has_int8_rows(scheme) && shape.key == kInt8StaticChannelSym;
-  return both ? Way::kIntegers : Way::kTiles;
+  return both ? Method::kIntegers : Method::kTiles;
 }
 
 // One decoded panel per thread.
@@ -60,43 +47,34 @@ int64_t panel_floats(const MatrixShape& shape) {
   return panel16::padded_cols(shape) * kPanel;
 }
 
-std::string kernel_name(const MatrixShape& shape, Way way, bool avx2, bool full_tiles) {
-  const std::string_view type = name(shape.key.dtype);
-  // Sums of one to three rows are split differently from those of four, to keep the units busy.
-  const std::string tiles = str("tiles of 16 x ", kMaxRows, full_tiles ? " always" : "");
-  const char* const isa = avx2 ? "avx2" : "portable";
-  switch (way) {
-    case Way::kIntegers:
-      return str("exact i8 x i8 tiles of 16 x ", kMaxRows, ", ", isa);
-    case Way::kTiles:
-      return str(type, " ", tiles, ", f32 sums, ", isa);
-    default:
-      return str(type, " panels decoded to f32, ", tiles, ", ", isa);
-  }
-}
-
 KernelPlan plan(const KernelRequest& request, const Machine& machine) {
   KernelPlan plan{DType::kF32, {}, 0, request.deterministic};
-  const Way chosen = way(request.shape, request.scheme);
-  if (chosen == Way::kIntegers) plan.input_dtype = DType::kI8;
-  if (chosen == Way::kDecoded) {
+  const Method method = method_for(request.shape, request.scheme);
+  if (method == Method::kIntegers) plan.input_dtype = DType::kI8;
+  if (method == Method::kDecoded) {
     plan.scratch_bytes =
         machine.cpu.threads * panel_floats(request.shape) * static_cast<int64_t>(sizeof(float));
   }
-  plan.kernels = {
-      {1, kernel_name(request.shape, chosen, has_avx2(machine.cpu.isa), request.deterministic)}};
+  const bool avx2 = missing(Isa::kAvx2, machine.cpu.isa) == Isa::kNone;
+  plan.kernels = {{CpuPanelForm{method, request.shape.key.dtype, avx2, request.deterministic}}};
   return plan;
+}
+
+const TileKernels& tile_kernels([[maybe_unused]] const CpuPanelForm& form) {
+#if defined(__x86_64__)
+  if (form.avx2) return cpu::kAvx2Tiles;
+#endif
+  return cpu::kPortableTiles;
 }
 
 class CpuLinear : public LinearKernel {
  public:
-  CpuLinear(const KernelWeights& weights, const KernelPlan& plan, CpuDevice& device)
+  CpuLinear(const KernelWeights& weights, const CpuPanelForm& form, CpuDevice& device)
       : weights_(weights),
+        form_(form),
         device_(device),
         pool_(device.pool()),
-        tiles_(tile_kernels()),
-        full_tiles_(plan.deterministic),
-        way_(way(weights_.shape, weights_.scheme)) {}
+        tiles_(tile_kernels(form)) {}
 
   Status run(const LinearCall& call, Stream) override;
 
@@ -108,11 +86,10 @@ class CpuLinear : public LinearKernel {
                 const float* scales, float* out) const;
 
   const KernelWeights& weights_;
+  const CpuPanelForm form_;
   CpuDevice& device_;
   ThreadPool& pool_;
   const TileKernels& tiles_;
-  const bool full_tiles_;  // one order of summation for any number of rows
-  const Way way_;
 };
 
 Status CpuLinear::run(const LinearCall& call, Stream) {
@@ -135,8 +112,7 @@ Status CpuLinear::run(const LinearCall& call, Stream) {
 }
 
 void CpuLinear::report_run(const int32_t* offsets) const {
-  const bool avx2 = &tiles_ != &cpu::kPortableTiles;
-  const std::string name = kernel_name(weights_.shape, way_, avx2, full_tiles_);
+  const std::string name = moracle::name(form_);
   for (int64_t e = 0; e < weights_.num_experts; ++e) {
     const int64_t count = offsets[e + 1] - offsets[e];
     if (count > 0) report({name, weights_.shape, count});
@@ -148,7 +124,7 @@ void CpuLinear::run_panel(const GroupedRows& rows, int thread, int64_t expert, i
   const MatrixShape& shape = weights_.shape;
   const std::byte* base = weights_.expert(expert);
   const std::byte* codes = base + weights_.sections.codes + panel * panel16::panel_bytes(shape);
-  if (way_ == Way::kDecoded) {
+  if (form_.method == Method::kDecoded) {
     float* const decoded =
         reinterpret_cast<float*>(device_.scratch()) + thread * panel_floats(shape);
     cpu::decode_panel(weights_, expert, panel, decoded);
@@ -179,7 +155,7 @@ void CpuLinear::run_tile(const GroupedRows& rows, const int64_t* sources, int co
                          const std::byte* panel, const float* scales, float* out) const {
   const MatrixShape& shape = weights_.shape;
   const Matrix& x = rows.x.values;
-  if (way_ == Way::kIntegers) {
+  if (form_.method == Method::kIntegers) {
     const int8_t* at[kMaxRows];
     float row_scales[kMaxRows];
     for (int r = 0; r < count; ++r) {
@@ -192,11 +168,11 @@ void CpuLinear::run_tile(const GroupedRows& rows, const int64_t* sources, int co
   }
   const float* at[kMaxRows];
   for (int r = 0; r < count; ++r) at[r] = static_cast<const float*>(x.data) + sources[r] * x.stride;
-  for (; full_tiles_ && count < kMaxRows; ++count) at[count] = at[0];
+  for (; form_.full_tiles && count < kMaxRows; ++count) at[count] = at[0];
   const int64_t k = panel16::padded_cols(shape);
   // A single group also covers the padding; otherwise a padded column would start a second group.
   const int64_t group = panel16::num_groups(shape) == 1 ? k : panel16::group_cols(shape);
-  switch (way_ == Way::kDecoded ? DType::kF32 : shape.key.dtype) {
+  switch (form_.method == Method::kDecoded ? DType::kF32 : shape.key.dtype) {
     case DType::kBF16:
       tiles_.bf16(at, count, reinterpret_cast<const uint16_t*>(panel), k, out);
       break;
@@ -222,12 +198,14 @@ Result<std::unique_ptr<GroupedLinear>> make(KernelWeights&& weights, const Kerne
     return Error{ErrorKind::kInvalidArgument, "", "backend cpu", "the cpu device",
                  "it is " + device.name()};
   }
-  if (way(weights.shape, weights.scheme) == Way::kDecoded) {
+  const CpuPanelForm& form = std::get<CpuPanelForm>(plan.kernels.front().form);
+  MORACLE_CHECK(cpu::check_isa(form.avx2 ? Isa::kAvx2 : Isa::kNone));
+  if (form.method == Method::kDecoded) {
     const int64_t floats = cpu->pool().size() * panel_floats(weights.shape);
     MORACLE_CHECK(cpu->reserve_scratch(floats * static_cast<int64_t>(sizeof(float))));
   }
   auto linear = std::make_unique<GroupedLinear>(std::move(weights));
-  linear->add<CpuLinear>(plan, *cpu);
+  linear->add<CpuLinear>(form, *cpu);
   return linear;
 }
 

@@ -21,20 +21,14 @@ LineArithmetic arithmetic_of(const MatrixShape& shape, const Scheme& scheme) {
 }
 
 KernelPlan plan(const KernelRequest& request, const Machine& machine) {
-  return plan_lines(request, arithmetic_of(request.shape, request.scheme), kAmxLines,
+  return plan_lines(request, arithmetic_of(request.shape, request.scheme), LineIsa::kAmx,
                     machine.cpu.threads);
-}
-
-Result<std::unique_ptr<GroupedLinear>> make(KernelWeights&& weights, const KernelPlan& plan,
-                                            Device& device) {
-  const LineArithmetic arithmetic = arithmetic_of(weights.shape, weights.scheme);
-  return make_lines(std::move(weights), plan, arithmetic, kAmxLines, device);
 }
 
 }  // namespace
 }  // namespace cpu_amx
 
-const Kernels kCpuAmxKernels = {cpu_amx::plan, cpu_amx::make};
+const Kernels kCpuAmxKernels = {cpu_amx::plan, cpu::make_lines};
 
 #else
 

@@ -14,10 +14,6 @@ namespace {
 
 using namespace cpu;
 
-const LineKernels& kernels_of(bool bf16) {
-  return bf16 ? kAvx512Bf16Lines : kAvx512Lines;
-}
-
 KernelPlan plan(const KernelRequest& request, const Machine& machine) {
   const auto arithmetic_with = [&](bool bf16) {
     return arithmetic_for(request.shape, request.scheme, bf16, 4);
@@ -26,24 +22,16 @@ KernelPlan plan(const KernelRequest& request, const Machine& machine) {
   const bool both = (request.scheme.activation || request.bf16_activations) &&
                     arithmetic_with(true) == LineArithmetic::kBf16;
   const bool bf16 = both && choice.bf16;
-  KernelPlan plan =
-      plan_lines(request, arithmetic_with(bf16), kernels_of(bf16), machine.cpu.threads);
-  plan.bf16_products = bf16;
+  KernelPlan plan = plan_lines(request, arithmetic_with(bf16),
+                               bf16 ? LineIsa::kAvx512Bf16 : LineIsa::kAvx512, machine.cpu.threads);
   if (both) plan.reason = choice.reason;
   return plan;
-}
-
-Result<std::unique_ptr<GroupedLinear>> make(KernelWeights&& weights, const KernelPlan& plan,
-                                            Device& device) {
-  const LineArithmetic arithmetic =
-      arithmetic_for(weights.shape, weights.scheme, plan.bf16_products, 4);
-  return make_lines(std::move(weights), plan, arithmetic, kernels_of(plan.bf16_products), device);
 }
 
 }  // namespace
 }  // namespace cpu_avx512
 
-const Kernels kCpuAvx512Kernels = {cpu_avx512::plan, cpu_avx512::make};
+const Kernels kCpuAvx512Kernels = {cpu_avx512::plan, cpu::make_lines};
 
 #else
 

@@ -7,6 +7,7 @@
 #include "base/out_of_memory.h"
 #include "base/text.h"
 #include "base/try.h"
+#include "kernels/kernel_device.h"
 #include "models/decoder/check_steps.h"
 #include "models/decoder/residual_stream.h"
 
@@ -130,7 +131,7 @@ Status place(Model::State& m, std::span<const Model::Step> steps, Stream stream)
 
 // Enqueues all layers for the batch's tokens, final norm included.
 Status enqueue_layers(Model::State& m, const Batch& batch, Stream stream) {
-  Ops& ops = m.workspace->device().ops();
+  Ops& ops = kernel_device(m.workspace->device()).ops();
   ResidualStream residual(m, batch.num_tokens, stream);
   MORACLE_CHECK(residual.embed(batch.ids));
   for (size_t l = 0; l < m.layers.size(); ++l) {

@@ -3,12 +3,13 @@
 #include <utility>
 
 #include "base/try.h"
+#include "kernels/kernel_device.h"
 
 namespace moracle {
 
 ResidualStream::ResidualStream(Model::State& m, int64_t num_tokens, Stream stream)
     : m_(m),
-      ops_(m.workspace->device().ops()),
+      ops_(kernel_device(m.workspace->device()).ops()),
       stream_(stream),
       fuses_(!m.observer.on_output && !m.spec.layer_norm),
       hidden_(m.activations.hidden.slice(0, num_tokens)),

@@ -3,6 +3,7 @@
 
 #include "base/text.h"
 #include "base/try.h"
+#include "kernels/kernel_device.h"
 #include "kernels/ops.h"
 #include "moe/moe_access.h"
 #include "parallel/dispatch/all_to_all_experts.h"
@@ -71,16 +72,16 @@ Status AllToAllExperts::combine(FusedMoe& moe, const SendPlan& plan, const Recei
   const size_t index_bytes = plan.token_rows.size() * 4;
   MORACLE_TRY(std::byte* const index, grow(index_, static_cast<int64_t>(index_bytes)));
   MORACLE_CHECK(device_.upload(index, plan.token_rows.data(), index_bytes, stream));
-  MORACLE_CHECK(device_.ops().combine({returned, output.dtype, sent, cols, cols},
-                                      reinterpret_cast<const int32_t*>(index), nullptr,
-                                      group_.size(), output, stream));
+  MORACLE_CHECK(kernel_device(device_).ops().combine({returned, output.dtype, sent, cols, cols},
+                                                     reinterpret_cast<const int32_t*>(index),
+                                                     nullptr, group_.size(), output, stream));
   return device_.synchronize(stream);
 }
 
 Status AllToAllExperts::combine_slots(FusedMoe& moe, const SendPlan& plan, const Received& received,
                                       TopkIds topk_ids, TopkWeights topk_weights,
                                       const Matrix& output, Stream stream) {
-  Ops& ops = device_.ops();
+  Ops& ops = kernel_device(device_).ops();
   const LayerSpec& layer = moe.plan().layer;
   const int64_t cols = output.cols, row_bytes = cols * bits(output.dtype) / 8;
   const int64_t slots = static_cast<int64_t>(received.ids.size());

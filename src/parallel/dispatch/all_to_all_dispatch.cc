@@ -5,6 +5,7 @@
 #include <utility>
 
 #include "base/try.h"
+#include "kernels/kernel_device.h"
 #include "kernels/ops.h"
 #include "moe/moe_access.h"
 #include "parallel/dispatch/all_to_all_experts.h"
@@ -22,7 +23,8 @@ Result<Rows> AllToAllExperts::quantize(FusedMoe& moe, const Matrix& hidden, Stre
   const Rows codes{
       {values, dtype, hidden.rows, cols, cols}, reinterpret_cast<float*>(scales), form.num_scales};
   const QuantKey& key = *moe.plan().layer.scheme.activation;
-  if (hidden.rows > 0) MORACLE_CHECK(device_.ops().quantize(hidden, key, codes, stream));
+  if (hidden.rows > 0)
+    MORACLE_CHECK(kernel_device(device_).ops().quantize(hidden, key, codes, stream));
   return codes;
 }
 
@@ -84,12 +86,12 @@ Result<AllToAllExperts::Received> AllToAllExperts::dispatch(FusedMoe& moe, const
   const auto gather = [&](int64_t first, int64_t count, std::byte* rows,
                           std::byte* scales) -> Status {
     if (count == 0) return {};
-    return device_.ops().gather_columns({from, index_.as<int32_t>() + first, nullptr, count},
-                                        columns,
-                                        {{rows, from.values.dtype, count, cols, cols},
-                                         reinterpret_cast<float*>(scales),
-                                         from.num_scales},
-                                        stream);
+    return kernel_device(device_).ops().gather_columns(
+        {from, index_.as<int32_t>() + first, nullptr, count}, columns,
+        {{rows, from.values.dtype, count, cols, cols},
+         reinterpret_cast<float*>(scales),
+         from.num_scales},
+        stream);
   };
   std::vector<Group::Part> send;
   std::byte* to = messages_.data();

@@ -4,9 +4,11 @@
 
 #include "base/text.h"
 #include "base/try.h"
+#include "kernels/kernel_device.h"
 #include "kernels/ops.h"
 #include "moe/moe_access.h"
 #include "oracle/carve.h"
+#include "oracle/kernel_plan.h"
 
 namespace moracle {
 namespace {
@@ -85,7 +87,8 @@ Status GatheredExperts::run(FusedMoe& moe, const ExpertCopies& copies, const Mat
     MORACLE_CHECK(exchange_.all_gather(parts, stream));
     auto* const all_ids = reinterpret_cast<int32_t*>(to.ids);
     if (copies.has_several())
-      MORACLE_CHECK(copies.keep_own(all_ids, all, top_k, all_ids, device_.ops(), stream));
+      MORACLE_CHECK(
+          copies.keep_own(all_ids, all, top_k, all_ids, kernel_device(device_).ops(), stream));
     ExpertsCall call{.input = {{to.rows, own.values.dtype, all, own.values.cols, own.values.cols},
                                codes ? reinterpret_cast<float*>(to.scales) : nullptr,
                                own.num_scales},
@@ -93,7 +96,7 @@ Status GatheredExperts::run(FusedMoe& moe, const ExpertCopies& copies, const Mat
                      .topk_ids = all_ids,
                      .topk_weights = reinterpret_cast<const float*>(to.weights)};
     const Matrix mine = output.slice(first, count);
-    if (!plan.matrices[1].kernel.combines && exchange_.fuses_combine(mine)) {
+    if (!plan.matrices[1].kernel->combines && exchange_.fuses_combine(mine)) {
       call.add = [&](const ExpertRows& found) {
         return exchange_.combine_scatter(found, to.order, mine, stream);
       };

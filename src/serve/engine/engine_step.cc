@@ -6,6 +6,7 @@
 #include "base/text.h"
 #include "base/threads/thread_pool.h"
 #include "base/try.h"
+#include "kernels/kernel_device.h"
 #include "serve/engine/engine.h"
 
 namespace moracle::serve {
@@ -111,7 +112,7 @@ Status Engine::score_prompts(std::span<const Chunk> chunks) {
       const auto vocab = static_cast<size_t>(model_.vocab_size());
       const size_t old_size = scores.size();
       scores.resize(old_size + count);
-      model_.device().host_threads().split(count, [&](int64_t begin, int64_t end) {
+      kernel_device(model_.device()).host_threads().split(count, [&](int64_t begin, int64_t end) {
         Scorer scorer;
         for (int64_t i = begin; i < end; ++i) {
           scores[old_size + i] =
@@ -165,7 +166,7 @@ Status Engine::draw_from_all(int64_t row, std::span<const SequenceId> ids) {
   MORACLE_TRY(const std::span<const float> logits, leader_.logits(row, count));
   const auto vocab = static_cast<size_t>(model_.vocab_size());
   std::vector<int32_t> tokens(ids.size());
-  model_.device().host_threads().split(count, [&](int64_t begin, int64_t end) {
+  kernel_device(model_.device()).host_threads().split(count, [&](int64_t begin, int64_t end) {
     std::vector<float> edited;
     for (int64_t i = begin; i < end; ++i) {
       Sequence& sequence = sequences_.at(ids[i]);

@@ -68,7 +68,7 @@ const std::string& PartTimes::labels_of(std::string_view part) {
   std::set<std::string> names;
   for (const Choice& choice : model_->choices()) {
     if (part != "attention" && choice.part.starts_with(chosen))
-      names.emplace(choice.selection.plan->backend->name);
+      names.emplace(name(*choice.selection.plan->backend));
   }
   if (part == "scheduling" || part == "enqueueing" || part == "answers") names = {"cpu"};
   if (names.empty()) {

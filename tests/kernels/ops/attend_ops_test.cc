@@ -4,6 +4,7 @@
 #include <cstring>
 
 #include "base/text.h"
+#include "kernels/kernel_device.h"
 #include "kernels/ops/device_ops.h"
 #include "kernels/ops/paged.h"
 
@@ -202,11 +203,12 @@ class Attend : public testing::DeviceOpsTest {
     if (shape.sinks != nullptr) shape.sinks = sinks_.data();
     shape.cache = caches.layer();
     std::vector<float> q = step.q, k = step.k, v = step.v, want(step.count * rows.out);
-    expect_done(cpu->ops().append(Matrix::f32(k.data(), step.count, rows.k),
-                                  Matrix::f32(v.data(), step.count, rows.v), batch, shape.cache,
-                                  {}));
-    expect_done(cpu->ops().attend(Matrix::f32(q.data(), step.count, rows.q), batch, shape,
-                                  Matrix::f32(want.data(), step.count, rows.out), nullptr, {}));
+    expect_done(kernel_device(*cpu).ops().append(Matrix::f32(k.data(), step.count, rows.k),
+                                                 Matrix::f32(v.data(), step.count, rows.v), batch,
+                                                 shape.cache, {}));
+    expect_done(kernel_device(*cpu).ops().attend(
+        Matrix::f32(q.data(), step.count, rows.q), batch, shape,
+        Matrix::f32(want.data(), step.count, rows.out), nullptr, {}));
     ASSERT_EQ(got.size(), want.size());
     double off = 0, size = 0;
     for (size_t i = 0; i < want.size(); ++i) {

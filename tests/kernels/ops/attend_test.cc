@@ -70,11 +70,12 @@ class AttendTest : public ::testing::Test {
       }
       std::vector<float> out(tokens * out_row);
       const Batch& batch = caches.batch(together, *device);
-      EXPECT_TRUE(device->ops().append(Matrix::f32(k.data(), tokens, k_row),
-                                       Matrix::f32(v.data(), tokens, v_row), batch, shape.cache,
-                                       {}));
-      EXPECT_TRUE(device->ops().attend(Matrix::f32(q.data(), tokens, q_row), batch, shape,
-                                       Matrix::f32(out.data(), tokens, out_row), nullptr, {}));
+      EXPECT_TRUE(kernel_device(*device).ops().append(Matrix::f32(k.data(), tokens, k_row),
+                                                      Matrix::f32(v.data(), tokens, v_row), batch,
+                                                      shape.cache, {}));
+      EXPECT_TRUE(kernel_device(*device).ops().attend(
+          Matrix::f32(q.data(), tokens, q_row), batch, shape,
+          Matrix::f32(out.data(), tokens, out_row), nullptr, {}));
       const float* from = out.data();
       for (size_t i = 0; i < sequences.size(); ++i) {
         const int64_t count = std::min(step, sequences[i].tokens - at);
@@ -141,9 +142,9 @@ TEST_F(AttendTest, LongContextHasSameBitsForAnyThreadCount) {
     std::vector<float> q(&s.q[position * 512], &s.q[position * 512] + 512), out(8 * 64);
     AttentionShape paged = shape;
     paged.cache = caches.layer();
-    EXPECT_TRUE(device->ops().attend(Matrix::f32(q.data(), 1, 512),
-                                     caches.batch({{0, position, 1}}, *device), paged,
-                                     Matrix::f32(out.data(), 1, 512), nullptr, {}));
+    EXPECT_TRUE(kernel_device(*device).ops().attend(
+        Matrix::f32(q.data(), 1, 512), caches.batch({{0, position, 1}}, *device), paged,
+        Matrix::f32(out.data(), 1, 512), nullptr, {}));
     return out;
   };
   const std::vector<float> want = last(1);

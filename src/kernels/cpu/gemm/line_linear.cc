@@ -19,51 +19,76 @@
 namespace moracle::cpu {
 namespace {
 
-// The form for many rows: codes are multiplied as stored where a kernel supports it.
-LineForm main_form(const MatrixShape& shape, const Scheme& scheme, LineArithmetic arithmetic,
+// The instruction set's kernels, and what they need of the CPU.
+struct LineSet {
+  const LineKernels& kernels;
+  Isa needs;
+};
+
+const LineSet& line_set(LineIsa isa) {
+  constexpr Isa kVnni = Isa::kAvx512 | Isa::kAvx512Vnni;
+  static const LineSet kSets[] = {{kAvx2Lines, Isa::kAvx2},
+                                  {kAvxVnniLines, Isa::kAvx2 | Isa::kAvxVnni},
+                                  {kAvx512Lines, kVnni},
+                                  {kAvx512Bf16Lines, kVnni | Isa::kAvx512Bf16},
+                                  {kAmxLines, kVnni | Isa::kAmxInt8 | Isa::kAmxBf16}};
+  return kSets[static_cast<size_t>(isa)];
+}
+
+// The form for many rows: codes are multiplied as stored where a kernel supports it. Rows of floats
+// in bf16 have two parts, unless the request needs only one.
+LineForm main_form(const KernelRequest& request, LineArithmetic arithmetic,
                    const LineKernels& kernels) {
-  const LineForm by_codes{arithmetic, true};
-  if (arithmetic == LineArithmetic::kInt16) return by_codes;
+  const MatrixShape& shape = request.shape;
+  const Scheme& scheme = request.scheme;
+  LineForm form{arithmetic, true};
+  if (arithmetic == LineArithmetic::kInt16) return form;
   const bool floats = arithmetic == LineArithmetic::kF32;
   const bool all_rows = shape.key.quantized() ? kernels.codes_for_all_rows && !floats : floats;
-  return all_rows && LinePass::serves(shape, scheme, by_codes, kernels) ? by_codes
-                                                                        : LineForm{arithmetic};
+  form.by_codes = all_rows && LinePass::serves(shape, scheme, form, kernels);
+  form.two_parts =
+      arithmetic == LineArithmetic::kBf16 && !scheme.activation && !request.bf16_activations;
+  return form;
 }
 
-// The form for few rows by codes: integers if the rows arrive as integers; floats in parts of int8
-// where kernels prefer them, also to products of one bf16 part, which they exceed in accuracy; else
-// f32.
-LineForm few_form(const MatrixShape& shape, const Scheme& scheme, LineArithmetic arithmetic,
-                  const LineKernels& kernels) {
-  const bool floats = arithmetic != LineArithmetic::kInt8;
-  if (has_int8_rows(scheme) && arithmetic != LineArithmetic::kF32)
-    return {LineArithmetic::kInt8, true};
-  // Short units spend the time that parts save on scaling their sums.
-  constexpr int64_t kLong = 64;
-  const LineForm parts{LineArithmetic::kInt8, true, true};
-  const bool in_parts = kernels.floats_in_parts && floats && !scheme.activation &&
-                        LinePass::serves(shape, scheme, parts, kernels) &&
-                        unit_cols(shape, parts, 0) >= kLong;
-  return in_parts ? parts : LineForm{LineArithmetic::kF32, true};
-}
-
-// A deterministic plan uses one arithmetic, so that a token's bits depend on the token alone.
-bool has_few_form(const MatrixShape& shape, const Scheme& scheme, LineArithmetic arithmetic,
-                  const LineKernels& kernels, bool deterministic) {
-  const bool same_bits = arithmetic == LineArithmetic::kInt8;
+// The form for few rows by codes, if there is one beside `main`: integers if the rows arrive as
+// integers; floats in parts of int8 where kernels prefer them, also to products of one bf16 part,
+// which they exceed in accuracy; else f32.
+std::optional<LineForm> few_form(const KernelRequest& request, const LineForm& main,
+                                 const LineKernels& kernels) {
+  const MatrixShape& shape = request.shape;
+  const Scheme& scheme = request.scheme;
+  const bool integers = main.arithmetic == LineArithmetic::kInt8;
   // int16 is as fast with one row as with many.
-  if (arithmetic == LineArithmetic::kInt16) return false;
-  if ((!same_bits && deterministic) || !shape.key.quantized()) return false;
-  const LineForm few = few_form(shape, scheme, arithmetic, kernels);
-  return (few.in_parts || !main_form(shape, scheme, arithmetic, kernels).by_codes) &&
-         LinePass::serves(shape, scheme, few, kernels);
+  if (main.arithmetic == LineArithmetic::kInt16 || !shape.key.quantized()) return {};
+  // A deterministic plan uses one arithmetic, so that a token's bits depend on the token alone.
+  if (request.deterministic && !integers) return {};
+  LineForm few{LineArithmetic::kF32, true};
+  if (has_int8_rows(scheme) && main.arithmetic != LineArithmetic::kF32) {
+    few.arithmetic = LineArithmetic::kInt8;
+  } else if (kernels.floats_in_parts && !integers && !scheme.activation) {
+    // Short units spend the time that parts save on scaling their sums.
+    constexpr int64_t kLong = 64;
+    const LineForm parts{LineArithmetic::kInt8, true, true};
+    if (LinePass::serves(shape, scheme, parts, kernels) && unit_cols(shape, parts, 0) >= kLong)
+      few = parts;
+  }
+  if (main.by_codes && !few.in_parts) return {};
+  return LinePass::serves(shape, scheme, few, kernels) ? std::optional(few) : std::nullopt;
 }
 
 // Maximum rows of the form for few rows. From three rows on, bf16 products of codes need fewer
 // instructions than three parts of int8: one thread of a Zen 4 takes 1,030 and 843 µs with one row.
-int few_rows_of(LineForm main, LineForm few, const LineKernels& kernels) {
+int few_rows_of(const LineForm& main, const LineForm& few, const LineKernels& kernels) {
   constexpr int kRowsInParts = 2;
   return main.by_codes && few.in_parts ? kRowsInParts : kernels.few_rows;
+}
+
+// Significant bits of float activations in products. As int16: those of the largest of a unit.
+int product_bits(const LineForm& main, const Scheme& scheme) {
+  if (main.arithmetic == LineArithmetic::kInt16) return 15;
+  const bool bf16 = main.arithmetic == LineArithmetic::kBf16 && !scheme.activation;
+  return !bf16 ? 24 : main.two_parts ? 16 : 8;
 }
 
 // Whether rows arrive as codes with separate scales.
@@ -72,42 +97,45 @@ bool as_codes(const Scheme& scheme, LineArithmetic arithmetic) {
   return key && arithmetic != LineArithmetic::kF32 && !vnni16::scale_is_exponent({0, 0, *key});
 }
 
-// Rows of floats in bf16 have two parts, unless the request needs only one.
-RowForm row_form(const MatrixShape& shape, const Scheme& scheme, LineArithmetic arithmetic,
-                 const LineKernels& kernels, bool has_few_form, bool one_part) {
+const LineForm& line_of(const PlannedKernel& kernel) {
+  return std::get<CpuLineForm>(kernel.form).line;
+}
+
+// The format of packed rows for the kernels of a plan.
+RowForm row_form(const MatrixShape& shape, const Scheme& scheme,
+                 const std::vector<PlannedKernel>& planned, const LineKernels& kernels) {
+  const LineForm& main = line_of(planned.back());
+  const bool has_few = planned.size() > 1;
+  const LineForm few = has_few ? line_of(planned.front()) : LineForm{main.arithmetic};
   RowForm form;
-  form.arithmetic = arithmetic;
-  form.two_parts = arithmetic == LineArithmetic::kBf16 && !scheme.activation && !one_part;
-  const LineForm few =
-      has_few_form ? few_form(shape, scheme, arithmetic, kernels) : LineForm{arithmetic};
-  form.few_rows = few_rows_of(main_form(shape, scheme, arithmetic, kernels), few, kernels);
+  form.arithmetic = main.arithmetic;
+  form.two_parts = main.two_parts;
   form.few = few.arithmetic;
   form.few_in_parts = few.in_parts;
+  if (has_few) form.few_rows = static_cast<int>(planned.front().range.to_rows);
   form.order = shape.key.dtype == DType::kBF16 ? ColumnOrder::kPlain : kernels.decoders->order;
   form.k = shape.k;
   LineForm by_unit{form.few};
   if (few.in_parts) by_unit = few;
-  if (arithmetic == LineArithmetic::kInt16) by_unit = {arithmetic, true};
+  if (main.arithmetic == LineArithmetic::kInt16) by_unit = {main.arithmetic, true};
   form.unit = unit_cols(shape, by_unit, x_group_cols(scheme));
-  if (as_codes(scheme, arithmetic)) form.num_scales = num_groups(*scheme.activation, shape.k);
+  if (as_codes(scheme, main.arithmetic)) form.num_scales = num_groups(*scheme.activation, shape.k);
   return form;
 }
 
 class LineLinear : public LinearKernel {
  public:
-  LineLinear(const KernelWeights& weights, LineArithmetic arithmetic, const LineKernels& kernels,
-             const KernelPlan& plan, CpuDevice& device)
+  LineLinear(const KernelWeights& weights, const KernelPlan& plan, const LineKernels& kernels,
+             CpuDevice& device)
       : weights_(weights),
         kernels_(kernels),
         device_(device),
         activates_(plan.activates),
         quantizes_(plan.quantizes),
-        pass_(weights_, main_form(weights_.shape, weights_.scheme, arithmetic, kernels), kernels) {
-    const MatrixShape& shape = weights_.shape;
-    const Scheme& scheme = weights_.scheme;
-    const bool few = has_few_form(shape, scheme, arithmetic, kernels, plan.deterministic);
-    if (few) few_.emplace(weights_, few_form(shape, scheme, arithmetic, kernels), kernels);
-    form_ = row_form(shape, scheme, arithmetic, kernels, few, plan.product_bits == kBf16Bits);
+        pass_(weights_, std::get<CpuLineForm>(plan.kernels.back().form), kernels),
+        form_(row_form(weights_.shape, weights_.scheme, plan.kernels, kernels)) {
+    if (plan.kernels.size() > 1)
+      few_.emplace(weights_, std::get<CpuLineForm>(plan.kernels.front().form), kernels);
   }
 
   /// Reserves the plan's scratch, or more if the device has more threads than the plan assumed.
@@ -146,8 +174,8 @@ class LineLinear : public LinearKernel {
   CpuDevice& device_;
   const bool activates_, quantizes_;
   LinePass pass_;
-  std::optional<LinePass> few_;  // for experts with few rows
   RowForm form_;
+  std::optional<LinePass> few_;  // for experts with few rows
 };
 
 template <class Finish, class Done>
@@ -255,23 +283,6 @@ void LineLinear::combine(const GroupedRows& rows, const LinearCall::Combine& com
   });
 }
 
-// Adds the kernels of a plan: codes multiplied directly for few rows of an expert, where a kernel
-// supports it; the main form for more rows.
-void add_kernels(KernelPlan& plan, const KernelRequest& request, LineForm main, bool has_few_form,
-                 LineForm few, bool two_parts, const LineKernels& kernels) {
-  const DType codes = request.shape.key.dtype;
-  int64_t from_rows = 1;
-  if (has_few_form) {
-    plan.kernels.push_back({1, line_kernel_name(codes, few, false, kernels)});
-    plan.kernels.back().to_rows = few_rows_of(main, few, kernels);
-    from_rows = plan.kernels.back().to_rows + 1;
-  }
-  const int64_t from_tokens = (from_rows + request.expert_rows - 1) / request.expert_rows;
-  if (from_tokens > request.max_num_tokens) return;
-  plan.kernels.push_back({from_tokens, line_kernel_name(codes, main, two_parts, kernels)});
-  plan.kernels.back().from_rows = from_rows;
-}
-
 }  // namespace
 
 LineArithmetic arithmetic_for(const MatrixShape& shape, const Scheme& scheme, bool bf16,
@@ -284,31 +295,36 @@ LineArithmetic arithmetic_for(const MatrixShape& shape, const Scheme& scheme, bo
   return bf16 && exact ? LineArithmetic::kBf16 : LineArithmetic::kF32;
 }
 
-bool has_int16(const MatrixShape& shape, const Scheme& scheme, const LineKernels& kernels) {
+bool has_int16(const MatrixShape& shape, const Scheme& scheme, LineIsa isa) {
   return !scheme.activation &&
-         LinePass::serves(shape, scheme, {LineArithmetic::kInt16, true}, kernels);
+         LinePass::serves(shape, scheme, {LineArithmetic::kInt16, true}, line_set(isa).kernels);
 }
 
-KernelPlan plan_lines(const KernelRequest& request, LineArithmetic arithmetic,
-                      const LineKernels& kernels, int threads) {
+KernelPlan plan_lines(const KernelRequest& request, LineArithmetic arithmetic, LineIsa isa,
+                      int threads) {
   const MatrixShape& shape = request.shape;
   const auto& key = request.scheme.activation;
+  const LineKernels& kernels = line_set(isa).kernels;
+  const LineForm main = main_form(request, arithmetic, kernels);
+  const std::optional<LineForm> few = few_form(request, main, kernels);
   KernelPlan plan;
-  const bool has_few =
-      has_few_form(shape, request.scheme, arithmetic, kernels, request.deterministic);
-  plan.deterministic = !has_few || arithmetic == LineArithmetic::kInt8;
-  const bool codes = as_codes(request.scheme, arithmetic);
-  plan.input_dtype = codes ? key->dtype : DType::kF32;
-  const RowForm form =
-      row_form(shape, request.scheme, arithmetic, kernels, has_few, request.bf16_activations);
-  if (arithmetic == LineArithmetic::kBf16 && !request.scheme.activation)
-    plan.product_bits = form.two_parts ? 2 * kBf16Bits : kBf16Bits;
-  if (arithmetic == LineArithmetic::kInt16) {
-    plan.product_bits = kInt16Bits;
-    plan.product_group = form.unit;
+  const auto add = [&](const LineForm& line, const KernelRange& range) {
+    plan.kernels.push_back(
+        {CpuLineForm{isa, line, shape.key.dtype, instruction_of(line, kernels)}, range});
+  };
+  int64_t from_rows = 1;
+  if (few) {
+    const int few_rows = few_rows_of(main, *few, kernels);
+    add(*few, {.to_rows = few_rows});
+    from_rows = few_rows + 1;
   }
-  add_kernels(plan, request, main_form(shape, request.scheme, arithmetic, kernels), has_few,
-              few_form(shape, request.scheme, arithmetic, kernels), form.two_parts, kernels);
+  add(main, {.from_tokens = (from_rows + request.expert_rows - 1) / request.expert_rows,
+             .from_rows = from_rows});
+  plan.deterministic = !few || arithmetic == LineArithmetic::kInt8;
+  plan.input_dtype = as_codes(request.scheme, arithmetic) ? key->dtype : DType::kF32;
+  const RowForm form = row_form(shape, request.scheme, plan.kernels, kernels);
+  plan.product_bits = product_bits(main, request.scheme);
+  if (arithmetic == LineArithmetic::kInt16) plan.product_group = form.unit;
   plan.scratch_bytes = static_cast<int64_t>(
       packed_bytes(form, std::min(request.max_rows, LineWalk::batch_rows(form))));
   if (request.activation != nullptr) {
@@ -324,15 +340,16 @@ KernelPlan plan_lines(const KernelRequest& request, LineArithmetic arithmetic,
 }
 
 Result<std::unique_ptr<GroupedLinear>> make_lines(KernelWeights&& weights, const KernelPlan& plan,
-                                                  LineArithmetic arithmetic,
-                                                  const LineKernels& kernels, Device& device) {
+                                                  Device& device) {
   auto* cpu = dynamic_cast<CpuDevice*>(&device);
   if (cpu == nullptr) {
     return Error{ErrorKind::kInvalidArgument, "", "kernels of lines", "the cpu device",
                  "it is " + device.name()};
   }
+  const LineSet& set = line_set(std::get<CpuLineForm>(plan.kernels.back().form).isa);
+  MORACLE_CHECK(check_isa(set.needs));
   auto linear = std::make_unique<GroupedLinear>(std::move(weights));
-  MORACLE_CHECK(linear->add<LineLinear>(arithmetic, kernels, plan, *cpu).reserve(plan));
+  MORACLE_CHECK(linear->add<LineLinear>(plan, set.kernels, *cpu).reserve(plan));
   return linear;
 }
 

@@ -17,14 +17,6 @@ inline constexpr int64_t max_stretch(LineArithmetic arithmetic) {
   return arithmetic == LineArithmetic::kF32 ? 128 : arithmetic == LineArithmetic::kInt8 ? 512 : 256;
 }
 
-/// How a panel is multiplied: the arithmetic, and whether CodeKernels multiply the codes directly,
-/// without decoded lines.
-struct LineForm {
-  LineArithmetic arithmetic = LineArithmetic::kF32;
-  bool by_codes = false;
-  bool in_parts = false;  ///< floats as kFloatParts rows of int8 (LineArithmetic::kInt8)
-};
-
 /// Columns whose products are summed before they are scaled. A unit is a whole row if no scale
 /// applies before its end and codes need no decoding. `x_group_cols`: columns that share an
 /// activation scale; 0: a whole row.

@@ -5,8 +5,6 @@
 #include <algorithm>
 #include <bit>
 
-#include "base/text.h"
-
 namespace moracle::cpu {
 namespace {
 
@@ -43,18 +41,11 @@ int64_t x_group_cols(const Scheme& scheme) {
   return grouped ? key->group.cols : 0;
 }
 
-std::string line_kernel_name(DType codes, LineForm form, bool two_parts,
-                             const LineKernels& kernels) {
+std::string_view instruction_of(const LineForm& form, const LineKernels& kernels) {
   const auto at = static_cast<size_t>(form.arithmetic);
-  const char* instruction = kernels.instructions[at];
-  if (form.by_codes && kernels.code_instructions[at] != nullptr)
-    instruction = kernels.code_instructions[at];
-  const char* const products[] = {
-      form.in_parts ? "floats in three i8 parts, exact sums" : "i8 x i8, exact sums",
-      two_parts ? "products of two bf16 parts, f32 sums" : "bf16 products, f32 sums",
-      "f32 products and sums", "floats as i16, exact sums"};
-  return str(moracle::name(codes), form.by_codes ? " codes, " : " lines, ", products[at], ", ",
-             instruction == nullptr ? "none" : instruction);
+  const char* const by_codes = form.by_codes ? kernels.code_instructions[at] : nullptr;
+  const char* const found = by_codes != nullptr ? by_codes : kernels.instructions[at];
+  return found != nullptr ? found : "none";
 }
 
 LinePass::Kernel LinePass::kernel_of(const LineKernels& kernels, LineForm form, DType codes) {
@@ -104,14 +95,16 @@ bool LinePass::serves(const MatrixShape& shape, const Scheme& scheme, LineForm f
          unit_cols(shape, form, x_group_cols(scheme)) % vnni16::line_cols(shape.key.dtype) == 0;
 }
 
-LinePass::LinePass(const KernelWeights& weights, LineForm form, const LineKernels& kernels)
+LinePass::LinePass(const KernelWeights& weights, const CpuLineForm& form,
+                   const LineKernels& kernels)
     : weights_(weights),
-      form_(form),
+      planned_(form),
+      form_(form.line),
       kernels_(kernels),
-      kernel_(kernel_of(kernels, form, weights.shape.key.dtype)),
-      row_block_(block_rows(kernels, form, weights.shape.key)),
-      lines_ahead_(lines_ahead(kernels, form, weights.shape.key)),
-      panels_(weights, form, x_group_cols(weights.scheme), *kernels.decoders, kernels.keep_awake),
+      kernel_(kernel_of(kernels, form_, weights.shape.key.dtype)),
+      row_block_(block_rows(kernels, form_, weights.shape.key)),
+      lines_ahead_(lines_ahead(kernels, form_, weights.shape.key)),
+      panels_(weights, form_, x_group_cols(weights.scheme), *kernels.decoders, kernels.keep_awake),
       x_group_is_unit_(x_group_cols(weights.scheme) == panels_.unit_cols()),
       scale_rows_(scale_rows(weights.shape)) {}
 

@@ -35,23 +35,21 @@ struct PassScratch {
   alignas(64) float scales[2][kLineRows];
 };
 
-/// A kernel's name in plans. `two_parts`: see LineBlock::x_rest.
-std::string line_kernel_name(DType codes, LineForm form, bool two_parts,
-                             const LineKernels& kernels);
+/// The instruction that multiplies in this form, as in the measured limits; "none" in plans of
+/// layers that the row refuses, whose memory a rule counts.
+std::string_view instruction_of(const LineForm& form, const LineKernels& kernels);
 
 /// Multiplies a matrix in one form.
 class LinePass {
  public:
   /// `weights` and `kernels` must outlive the object. `serves` must be true for this form.
-  LinePass(const KernelWeights& weights, LineForm form, const LineKernels& kernels);
+  LinePass(const KernelWeights& weights, const CpuLineForm& form, const LineKernels& kernels);
   static bool serves(const MatrixShape& shape, const Scheme& scheme, LineForm form,
                      const LineKernels& kernels);
 
   const LinePanels& panels() const { return panels_; }
   const MatrixShape& shape() const { return weights_.shape; }
-  std::string name(bool two_parts) const {
-    return line_kernel_name(weights_.shape.key.dtype, form_, two_parts, kernels_);
-  }
+  const CpuLineForm& planned() const { return planned_; }
   /// Fills scratch.sums.
   void multiply(const PanelPair& pair, const Pass& pass, PassScratch& scratch) const;
   /// The epilogue for the sums of panel p of the pair. The caller sets the destination.
@@ -69,6 +67,7 @@ class LinePass {
   static Kernel kernel_of(const LineKernels& kernels, LineForm form, DType codes);
 
   const KernelWeights& weights_;
+  CpuLineForm planned_;
   LineForm form_;
   const LineKernels& kernels_;
   Kernel kernel_;

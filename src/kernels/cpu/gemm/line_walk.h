@@ -158,7 +158,7 @@ template <class Finish>
 void LineWalk::step(const WalkStep& step, PassScratch& scratch, const Finish& finish) {
   const int64_t e = step.rows.expert, rows = step.rows.past - step.rows.first;
   const LinePass& way = few(e) ? *few_ : pass_;
-  if (kernels_are_watched()) report({way.name(step.x.rest > 0), way.shape(), rows_.all_rows(e)});
+  if (kernels_are_watched()) report({name(way.planned()), way.shape(), rows_.all_rows(e)});
   const int64_t pass_rows = even_pass(rows);
   for (int64_t i = step.pair; i < step.past_pair; ++i) {
     const PanelPair pair = pairs_.at(e, i);

@@ -7,6 +7,8 @@
 #include <cstddef>
 #include <cstdint>
 
+#include "oracle/forms/line_form.h"
+
 namespace moracle::cpu {
 
 /// Rows of weights (outputs) in a line, and bytes per line.
@@ -24,14 +26,6 @@ inline constexpr int kPartRadix = 254;
 /// Floats in int16: so many steps from 0 to the largest of a unit. They have half the products of
 /// f32 in each instruction, and requests may allow them.
 inline constexpr int kInt16Steps = 32767;
-
-/// Element type of lines and activations. 4 bytes of both make one product sum.
-enum class LineArithmetic : uint8_t {
-  kInt8,   ///< four int8, sums in i32
-  kBf16,   ///< two bf16, sums in f32
-  kF32,    ///< one f32
-  kInt16,  ///< two int16, sums in i32: floats as steps of the largest of a unit
-};
 
 /// A block of activation rows times one or two panels, over units of columns. The columns of a unit
 /// share their scales:

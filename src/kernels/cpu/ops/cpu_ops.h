@@ -17,6 +17,7 @@ class CpuOps : public Ops {
     attending_.own.resize(pool.size());
   }
 
+  ErrorScopes& error_scopes() override { return error_scopes_; }
   /// One stretch per page.
   int64_t cache_page() const override { return cpu::kAttendStretch; }
   // Adjacent keys of a head are one stream of memory, which prefetchers follow.
@@ -55,6 +56,7 @@ class CpuOps : public Ops {
   } attending_;
   std::mutex error_mutex_;  // synchronize() does not wait for other threads' calls
   std::optional<Error> error_;
+  ErrorScopes error_scopes_;
 };
 
 /// Row r of an f32 matrix.

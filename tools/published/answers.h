@@ -1,5 +1,5 @@
-// What inspect, explain and run --dry-run answer for the published configs: each becomes a folder
-// of full size whose weights are holes.
+// Answers of inspect, explain and run --dry-run for published configs. Each config becomes a folder
+// of full size whose weights are holes of a sparse file.
 #pragma once
 
 #include <string>
@@ -26,12 +26,12 @@ struct Answer {
   std::vector<Row> rows;
 };
 
-/// The config.json files of a folder, OWNER--MODEL_config.json, sorted. Empty: there is none.
+/// The config.json files of a folder, OWNER--MODEL_config.json, sorted; empty if it has none.
 std::vector<std::string> published_configs(const std::string& folder);
 
-/// Makes the folder of a config in `scratch`, which must exist, and asks about it. Errors: the
-/// config cannot be read; no names for its model_type; a machine on which the answers contradict
-/// each other.
+/// Makes the folder of a config in `scratch`, which must exist, and computes its answer. Errors:
+/// the config cannot be read; no tensor names for its model_type; a machine on which explain and
+/// run disagree.
 Result<Answer> ask(const std::string& config, const std::string& scratch);
 
 /// Lines of the table in docs/models.md.

@@ -1,13 +1,14 @@
-// Tests packed integers of every width, symmetry and group size, in sizes that no word, group or
-// tile divides. No checkpoint has such sizes.
+// Tests packed integers of every width, symmetry and group size. No word, group or tile divides the
+// sizes.
 #include <gtest/gtest.h>
 
 #include <string>
 #include <vector>
 
 #include "conformance/machine_refuses.h"
+#include "oracle/backend.h"
 
-namespace moracle::conformance::weight_only_sweep_test {
+namespace moracle::conformance::weight_only_test {
 namespace {
 
 std::vector<Scheme> packed_integers() {
@@ -24,7 +25,7 @@ std::vector<Scheme> packed_integers() {
   return all;
 }
 
-/// Every row that this machine runs in every packed scheme.
+/// Compares every row of this machine with the reference in every packed scheme.
 void expect_right(const Shape& shape) {
   static const std::shared_ptr<Device> device = *open_device("cpu", 2);
   for (const Backend& row : backends()) {
@@ -42,24 +43,24 @@ void expect_right(const Shape& shape) {
 }
 
 // Columns that end inside a word of eight codes, inside a group, inside a pair.
-TEST(WeightOnlySweep, OverColumnCountsWithoutDivisors) {
+TEST(WeightOnly, MatchesReferenceForOddColumnCounts) {
   expect_right({3, 203, 77, 2});
   expect_right({2, 72, 40, 1});    // words, but no multiple of 8 words
   expect_right({2, 129, 127, 2});  // one column beside a group
 }
 
 // The smallest size in each dimension.
-TEST(WeightOnlySweep, OverSizesOfOne) {
+TEST(WeightOnly, MatchesReferenceForDimensionsOfOne) {
   expect_right({1, 1, 1, 1});
   expect_right({2, 130, 1, 1});
   expect_right({2, 1, 34, 2});
 }
 
 // From one expert to more experts than fit a tile, a warp or a byte.
-TEST(WeightOnlySweep, OverNumbersOfExperts) {
+TEST(WeightOnly, MatchesReferenceForAnyExpertCount) {
   for (const Shape& shape : {Shape{1, 40, 24, 1}, {7, 40, 24, 7}, {257, 40, 24, 6}})
     expect_right(shape);
 }
 
 }  // namespace
-}  // namespace moracle::conformance::weight_only_sweep_test
+}  // namespace moracle::conformance::weight_only_test

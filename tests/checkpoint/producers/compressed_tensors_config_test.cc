@@ -2,12 +2,12 @@
 #include "checkpoint/reader_fixture.h"
 #include "ct_synthetic.h"
 
-namespace moracle::testing::compressed_tensors_refused_test {
+namespace moracle::testing::compressed_tensors_config_test {
 namespace {
 
 using nlohmann::json;
 
-TEST(CtRefused, UnsupportedFormat) {
+TEST(CompressedTensorsConfig, RejectsUnsupportedFormat) {
   for (const char* format : {"dense", "marlin-24", "sparse-24-bitmask", "mixed-precision"}) {
     const std::string line =
         str("format: needs one of int-quantized, pack-quantized, "
@@ -24,7 +24,7 @@ TEST(CtRefused, UnsupportedFormat) {
   expect_bad(checkpoint.open(), {kConfig + "format: needs a string; it is missing"});
 }
 
-TEST(CtRefused, WeightsThatWereNotCompressed) {
+TEST(CompressedTensorsConfig, RejectsUncompressedWeights) {
   auto checkpoint = ct_checkpoint(ct_packed());
   checkpoint.quantization()["quantization_status"] = "frozen";
   ASSERT_TRUE(checkpoint.experts().ok());  // the tensors decide
@@ -38,7 +38,7 @@ TEST(CtRefused, WeightsThatWereNotCompressed) {
                       "(quantization_status frozen)"});
 }
 
-TEST(CtRefused, FormatThatContradictsItsGroup) {
+TEST(CompressedTensorsConfig, RejectsFormatThatContradictsItsGroup) {
   const std::string type = "config_groups.group_0.weights.type: ";
   expect_unsupported_config(ct_checkpoint(ct_packed()), {{{"format", "float-quantized"}},
                                                          type + "needs \"float\"; it is \"int\""});
@@ -65,7 +65,7 @@ json w4a8(const json& change) {
   return activations;
 }
 
-TEST(CtRefused, UnsupportedSchemeByKey) {
+TEST(CompressedTensorsConfig, RejectsUnsupportedSchemeByKey) {
   const CtModule packed = ct_packed(), int8 = ct_int8("channel", "token");
   const CtModule block = ct_fp8("block", "group"), token = ct_fp8("channel", "token");
   const char* const inputs = "input_activations";
@@ -124,7 +124,7 @@ TEST(CtRefused, UnsupportedSchemeByKey) {
   }
 }
 
-TEST(CtRefused, InvalidConfig) {
+TEST(CompressedTensorsConfig, RejectsInvalidValues) {
   const Refused cases[] = {
       {ct_packed(), "weights", {{"group_size", 0}}, "group_size: needs a whole number from 1"},
       {ct_packed(),
@@ -157,7 +157,7 @@ TEST(CtRefused, InvalidConfig) {
   }
 }
 
-TEST(CtRefused, UnknownKeysThatChangeValues) {
+TEST(CompressedTensorsConfig, RejectsUnknownKeysThatChangeValues) {
   const json some = {{"num_bits", 8}};
   expect_unsupported_config(
       ct_checkpoint(ct_packed()),
@@ -178,7 +178,7 @@ TEST(CtRefused, UnknownKeysThatChangeValues) {
                                          "the weights; it is missing"});
 }
 
-TEST(CtRefused, SparseWeights) {
+TEST(CompressedTensorsConfig, RejectsSparseWeights) {
   auto checkpoint = ct_checkpoint(ct_packed());
   checkpoint.quantization()["sparsity_config"] = {{"format", "sparse-24-bitmask"}};
   expect_unsupported(checkpoint.open(), {kConfig + "sparsity_config.format: needs \"dense\"; it is "
@@ -188,4 +188,4 @@ TEST(CtRefused, SparseWeights) {
 }
 
 }  // namespace
-}  // namespace moracle::testing::compressed_tensors_refused_test
+}  // namespace moracle::testing::compressed_tensors_config_test

@@ -1,4 +1,4 @@
-#include "published/gates.h"
+#include "published/answers.h"
 
 #include <algorithm>
 #include <exception>
@@ -29,7 +29,8 @@ Json parse(std::string text) {
   return Json::parse(text);
 }
 
-// Where published files have the quantization config: config.json, its text_config, a file beside.
+// The quantization config of a published model: in config.json, in its text_config, or in a file
+// beside it.
 Json quantization_of(const Json& config, const std::string& beside) {
   for (const Json* part :
        {&config, config.contains("text_config") ? &config["text_config"] : nullptr}) {
@@ -59,13 +60,13 @@ Status write_folder(const std::string& path, const std::string& folder, Answer& 
   }
 }
 
-// The facts of a message, in the length of a table's cell.
+// The fact of a message, short enough for a table cell.
 std::string brief(const Error& error, const std::string& scratch, Support support) {
   std::string text = error.place == "architectures"
                          ? error.fact
                          : str(error.place, ": needs ", error.need, "; ", error.fact);
   for (size_t at; (at = text.find(scratch + "/")) != text.npos;) text.erase(at, scratch.size() + 1);
-  // Lists of names, and what a caller of the library must give.
+  // Drop lists of names, and what a caller of the library must supply.
   const char* const rest = support == Support::kExpertsOnly ? ", routing unknown" : ", such as ";
   return text.substr(0, text.find(rest));
 }
@@ -76,7 +77,7 @@ void refuse(Answer& answer, const Error& error, const std::string& scratch, Supp
   answer.reason = brief(error, scratch, support);
 }
 
-// What the folder holds, described once for all machines: 100,000 tensors take half a second.
+// The described folder, shared by all machines: 100,000 tensors take half a second.
 struct Described {
   const Checkpoint& checkpoint;
   const Description* whole = nullptr;  // null if only the experts can be used
@@ -104,7 +105,7 @@ Result<Answer::Row> ask_machine(const Described& described, const Machine& machi
   for (const Choice& choice : choices) {
     if (choice.part != "experts") continue;
     MORACLE_TRY(const Plan chosen, choice.selection.chosen());
-    backends.insert(str("`", chosen.backend->name, "`"));
+    backends.insert(str("`", name(*chosen.backend), "`"));
   }
   Answer::Row row{machine.name, join(backends), false};
   if (described.whole == nullptr) return row;
