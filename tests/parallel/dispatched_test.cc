@@ -7,8 +7,9 @@
 #include "base/text.h"
 #include "dispatched_layers.h"
 #include "inner_exchange.h"
+#include "parallel/dispatch/all_to_all_experts.h"
 #include "parallel/dispatch/dispatch_message.h"
-#include "parallel/dispatch/dispatched_moe.h"
+#include "parallel/dispatch/gathered_experts.h"
 #include "ranks_of_threads.h"
 
 namespace moracle::dispatched_test {
@@ -50,18 +51,22 @@ std::vector<Ran> run_ranks(const Scheme& scheme, const std::vector<int64_t>& cou
       parallel.ep_size = size, parallel.ep_rank = group->rank();
       auto moe = make_moe(layer, parallel, device, kMostTokens);
       if (!moe) return moe.error();
-      auto spread = DispatchedMoe::make(*std::move(moe), maps, group, *std::move(exchange), device);
-      if (!spread) return spread.error();
+      const auto copies = ExpertCopies::from(maps, /*one_each=*/true);
+      if (!copies) return copies.error();
+      AllToAllExperts all_to_all(*group, **exchange, *device);
+      GatheredExperts gathered_experts(*group, **exchange, *device);
       Tokens own = tokens_of(group->rank(), counts[group->rank()]);
       std::vector<float> output(own.hidden.size());
       const Matrix hidden = Matrix::f32(own.hidden.data(), own.count(), kHidden),
                    out = Matrix::f32(output.data(), own.count(), kHidden);
-      const Status done =
-          gathered ? spread->apply_gathered(hidden, {own.ids.data()}, {own.weights.data()}, out)
-                   : spread->apply(hidden, {own.ids.data()}, {own.weights.data()}, out);
+      const TopkIds ids{own.ids.data()};
+      const TopkWeights weights{own.weights.data()};
+      const Status done = gathered
+                              ? gathered_experts.run(*moe, *copies, hidden, ids, weights, out, {})
+                              : all_to_all.run(*moe, *copies, hidden, ids, weights, out, {});
       if (!done) return done;
       ran.difference = largest_difference(output, expected(layer, own));
-      ran.sent_bytes = spread->sent_bytes();
+      ran.sent_bytes = all_to_all.sent_bytes();
       return {};
     };
     const Status done = run();
@@ -84,21 +89,21 @@ Scheme scheme(const char* text) {
   return *parse_scheme(text);
 }
 
-TEST(DispatchedMoe, UnevenTokenCountsMatchOneProcess) {
+TEST(AllToAllExperts, UnevenTokenCountsMatchOneProcess) {
   expect_close(run_ranks(scheme("bf16"), {3, 8, 5}, false));
 }
-TEST(DispatchedMoe, RankWithoutTokensTakesPart) {
+TEST(AllToAllExperts, RankWithoutTokensTakesPart) {
   expect_close(run_ranks(scheme("bf16"), {0, 6}, false));
 }
-TEST(DispatchedMoe, RankWithoutExpertsGetsResults) {
+TEST(AllToAllExperts, RankWithoutExpertsGetsResults) {
   expect_close(run_ranks(scheme("bf16"), {2, 1, 0, 3, 1, 2}, false));
 }
 // One rank receives 24 tokens for a layer that is planned for 8.
-TEST(DispatchedMoe, MoreReceivedRowsThanPlannedRunInChunks) {
+TEST(AllToAllExperts, MoreReceivedRowsThanPlannedRunInChunks) {
   expect_close(run_ranks(scheme("bf16"), {24, 24}, false));
 }
 // With and without codes: the same bits and sent bytes as with rows in the message.
-TEST(DispatchedMoe, RowsOutsideTheMessageGiveTheSameBitsAndBytes) {
+TEST(AllToAllExperts, RowsOutsideTheMessageGiveTheSameBitsAndBytes) {
   for (const char* text : {"bf16", "int8-w8a8"}) {
     const auto in_message = run_ranks(scheme(text), {3, 0, 24}, false),
                apart = run_ranks(scheme(text), {3, 0, 24}, false, /*apart=*/true);
@@ -109,7 +114,7 @@ TEST(DispatchedMoe, RowsOutsideTheMessageGiveTheSameBitsAndBytes) {
     }
   }
 }
-TEST(DispatchedMoe, MessageOfAnotherLayerIsRefused) {
+TEST(DispatchMessage, MessageOfAnotherLayerIsRefused) {
   const DispatchMessage form{.top_k = 2, .row_bytes = 24, .scale_bytes = 4};
   std::vector<std::byte> message(static_cast<size_t>(form.offsets(3).bytes));
   DispatchMessage::Head head{3, 5};
@@ -127,24 +132,24 @@ TEST(DispatchedMoe, MessageOfAnotherLayerIsRefused) {
   EXPECT_FALSE(form.read_head(std::span(message).first(8), 1));
 }
 
-TEST(DispatchedMoe, GatheredTokensMatchOneProcess) {
+TEST(GatheredExperts, TokensMatchOneProcess) {
   expect_close(run_ranks(scheme("bf16"), {2, 2, 2}, true));
 }
 // The plan is for 8 tokens: 5 of each of 3 ranks run in chunks of 2.
-TEST(DispatchedMoe, MoreGatheredTokensThanPlannedRunInChunks) {
+TEST(GatheredExperts, MoreTokensThanPlannedRunInChunks) {
   expect_close(run_ranks(scheme("bf16"), {5, 5, 5}, true));
 }
-TEST(DispatchedMoe, GatheredCodesMatchOneProcess) {
+TEST(GatheredExperts, CodesMatchOneProcess) {
   expect_close(run_ranks(scheme("int8-w8a8"), {2, 2, 2}, true));
 }
-TEST(DispatchedMoe, OneProcessSendsNothing) {
+TEST(AllToAllExperts, OneProcessSendsNothing) {
   const auto results = run_ranks(scheme("bf16"), {7}, false);
   expect_close(results);
   EXPECT_EQ(results[0].sent_bytes, 0);
 }
 
 // Dispatch sends int8 codes with one scale per row, combine floats.
-TEST(DispatchedMoe, DispatchSendsCodesOfQuantizedActivations) {
+TEST(AllToAllExperts, DispatchSendsCodesOfQuantizedActivations) {
   const auto codes = run_ranks(scheme("int8-w8a8"), {8, 8}, false);
   const auto floats = run_ranks(scheme("bf16"), {8, 8}, false);
   expect_close(codes);
@@ -153,7 +158,7 @@ TEST(DispatchedMoe, DispatchSendsCodesOfQuantizedActivations) {
 }
 
 // exchange_bytes() assumes evenly chosen experts; here the ranks of each token are known.
-TEST(DispatchedMoe, SentBytesCountDispatchedAndCombinedRows) {
+TEST(AllToAllExperts, SentBytesCountDispatchedAndCombinedRows) {
   const int64_t floats = kHidden * 4, codes = kHidden + 4;  // codes of int8 with one scale
   for (const auto& [name, row] : {std::pair("bf16", floats), {"int8-w8a8", codes}}) {
     SCOPED_TRACE(name);

@@ -1,5 +1,5 @@
-// All-to-all dispatch and combine of a layer: each token's row goes to the ranks that hold its
-// experts, and their results come back. The host reads the ids and the counts.
+// All-to-all dispatch and combine of a layer's tokens: each row goes to the ranks that hold its
+// experts, and their results return. The host reads the ids and the counts.
 #pragma once
 
 #include <vector>
@@ -20,7 +20,11 @@ class AllToAllExperts {
   AllToAllExperts(Group& group, Exchange& exchange, Device& device, bool same_bits = false)
       : group_(group), exchange_(exchange), device_(device), same_bits_(same_bits) {}
 
-  /// DispatchedMoe::apply.
+  /// FusedMoe::apply over the experts of all ranks. The ranks may have different numbers of tokens,
+  /// also none; each calls it. A row is sent once to each rank that holds any of its experts, with
+  /// their ids and weights; quantized, where the scheme quantizes activations. The host waits for
+  /// the ids. `hidden` and `output` have the plan's activation dtype and no gaps. Results are added
+  /// in the order of the ranks. More received rows than the plan's max_num_tokens run in chunks.
   Status run(FusedMoe& moe, const ExpertCopies& copies, const Matrix& hidden, TopkIds topk_ids,
              TopkWeights topk_weights, const Matrix& output, Stream stream);
   /// Bytes of rows, scales, ids and weights that this rank sent to others, dispatch and combine.

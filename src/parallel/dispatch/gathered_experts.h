@@ -14,7 +14,9 @@ class GatheredExperts {
   GatheredExperts(Group& group, Exchange& exchange, Device& device)
       : group_(group), exchange_(exchange), device_(device) {}
 
-  /// DispatchedMoe::apply_gathered.
+  /// As AllToAllExperts::run for equally many tokens on each rank; unused tokens have ids of -1.
+  /// Tokens are quantized as there, except for kernels that fuse a whole layer. More tokens than
+  /// the plan's max_num_tokens divided by the ranks run in chunks.
   Status run(FusedMoe& moe, const ExpertCopies& copies, const Matrix& hidden, TopkIds topk_ids,
              TopkWeights topk_weights, const Matrix& output, Stream stream);
   /// Device memory for a layer with this plan.
