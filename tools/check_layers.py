@@ -36,5 +36,7 @@ for header, room in PUBLIC.items():
 for header in (root / "include" / "moracle").glob("*.h"):
     if header.name not in PUBLIC:
         wrong.append(f"include/moracle/{header.name}: no room is named for it in tools/check_layers.py")
+    if "\nnamespace moracle {" in header.read_text(encoding="utf-8"):
+        wrong.append(f"include/moracle/{header.name}: needs 'namespace moracle MORACLE_API {{', or a shared library lacks its names")
 print("\n".join(wrong) if wrong else "room edges: all point to earlier rooms")
 sys.exit(bool(wrong))

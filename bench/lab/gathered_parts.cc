@@ -1,4 +1,4 @@
-// Where the time of a gathered layer goes: its parts by themselves, each in a graph, on several
+// Times the parts of a gathered layer separately, each in a graph, on several
 // GPUs, for each exchange in turn. On each rank:
 // RANK=r WORLD_SIZE=n MASTER_PORT=p gathered_parts shape scheme:tokens…
 #include <algorithm>
@@ -171,7 +171,7 @@ Status run(Lab& lab, const std::string& shape_name, const std::string& scheme_na
     MORACLE_CHECK(show("gather_all", [&] { return exchange->all_gather(parts, {}); }));
     MORACLE_CHECK(show("reduce_scatter", [&] { return exchange->reduce_scatter(all_y, y, {}); }));
   }
-  // The plan of rows and the weighted sums that the experts contain.
+  // The row plan and the weighted sums that the experts' time contains.
   const int64_t slots = all * top_k;
   const RowPlan plan{lab.take<int32_t>(spec.num_experts + 1), lab.take<int32_t>(slots),
                      lab.take<int32_t>(slots), lab.take<int32_t>(slots)};

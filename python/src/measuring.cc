@@ -1,4 +1,4 @@
-// tune and bench_layer: times of backends and layers on this machine.
+// Bindings of tune and bench_layer.
 #include <algorithm>
 
 #include "base/threads/thread_pool.h"
@@ -27,7 +27,7 @@ nb::dict measurement_dict(const bench::Measurement& m, std::string_view backend)
   return dict;
 }
 
-// Times one layer at each number of tokens.
+// Times one layer for each number of tokens.
 Result<std::vector<bench::Measurement>> measure_all(const Selection& selection,
                                                     const std::shared_ptr<Device>& device,
                                                     const std::vector<int64_t>& tokens,

@@ -64,7 +64,7 @@ void bind_machine(nb::module_& m) {
       });
 }
 
-// The layer of a spec, of experts or of a linear layer.
+// Returns the LayerSpec of a spec, of experts or of a linear layer.
 LayerSpec spec_of(nb::handle layer) {
   if (nb::isinstance<LayerSpec>(layer)) return nb::cast<LayerSpec>(layer);
   if (nb::hasattr(layer, "spec") && nb::isinstance<LayerSpec>(nb::object(layer.attr("spec"))))

@@ -43,7 +43,7 @@ Result<moracle_selection*> select_for(const moracle_layer* layer, const moracle_
   return new moracle_selection{std::move(selection), std::move(backend)};
 }
 
-// A copy that moracle_text_free frees.
+// Returns a copy for moracle_text_free.
 Result<char*> copied(const std::string& text) {
   auto* const copy = static_cast<char*>(std::malloc(text.size() + 1));
   if (copy == nullptr) throw std::bad_alloc();

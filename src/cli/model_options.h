@@ -1,4 +1,4 @@
-// Options of every verb with a model.
+// Options of all verbs that take a model.
 #pragma once
 
 #include "base/text.h"
@@ -45,8 +45,7 @@ inline constexpr const char* kCacheHelp =
 inline constexpr const char* kDeviceHelp =
     "cpu, cuda[:n] or opencl[:n]; default: cpu, or with --machine its first GPU that has kernels";
 
-/// Default device of a model: the CPU. On a known machine: its first GPU with kernels for its
-/// platform.
+/// Default device: the CPU, or on a known machine its first GPU with kernels.
 inline DeviceName default_device(const Machine& machine) {
   for (const GpuInfo& gpu : machine.gpus) {
     if (machine.name == "here" || missing(GpuFeature::kCpuCores, gpu.features) == GpuFeature::kNone)
@@ -70,7 +69,7 @@ struct ModelArguments {
   std::string activations;
   std::string kv_cache = "auto";
   std::string device;  // empty: default_device()
-  std::string lora;    // folder of an adapter
+  std::string lora;    // folder of a LoRA adapter
   std::string cache;
   int threads = 0;
   bool pin = false;
@@ -79,7 +78,7 @@ struct ModelArguments {
   bool json = false;
   RankArguments ranks;
 
-  /// Model options for `machine`. Errors: words that are not in the grammar of an option; a broken
+  /// Builds ModelOptions for `machine`. Errors: those of the parse functions; an invalid tuning
   /// cache.
   Result<ModelOptions> options(const Machine& machine) const {
     ModelOptions options;
@@ -108,7 +107,7 @@ struct ModelArguments {
   Result<ModelOptions> options() const { return options(Machine::here()); }
   /// RankArguments::join with the device as it was typed.
   Status join(ModelOptions& options) const { return ranks.join(options, device); }
-  /// The adapter for all runs; -1: none.
+  /// Adapter index for all requests; -1: none.
   int32_t adapter() const { return lora.empty() ? -1 : 0; }
   void add_to(CLI::App& app) {
     app.add_option("MODEL", folder, "Folder of the checkpoint")->required();
@@ -133,7 +132,7 @@ struct ModelArguments {
   }
 };
 
-/// Names of the backends in use, each once, in order of use.
+/// Names of the backends in use, without duplicates, in order of use.
 inline std::vector<std::string> backend_names(const Model& model) {
   std::vector<std::string> names;
   for (const Choice& choice : model.choices()) {

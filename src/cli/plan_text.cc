@@ -11,7 +11,7 @@
 namespace moracle::cli {
 namespace {
 
-// Each text once; attention's is last.
+// Print each text once, attention's last.
 std::vector<std::string> reasons_of(const ModelPlan& plan) {
   std::vector<std::string> all;
   const auto add = [&](const std::string& text) {

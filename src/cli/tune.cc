@@ -22,7 +22,7 @@ struct Options {
   bool json = false;
 };
 
-// Returns one layer of each kind.
+// Returns one layer per distinct shape.
 Result<std::vector<LayerSpec>> kinds_of(const Checkpoint& checkpoint,
                                         const QuantizationMap& quantization,
                                         ActivationPrecision activations) {
@@ -69,7 +69,7 @@ int run(const Options& options) {
   CLI_TRY(const std::vector<LayerSpec> kinds, kinds_of(checkpoint, quantization, activations));
   TuneOptions tuning;
   CLI_TRY(tuning.device, parse_device(options.device));
-  // Report an unusable cache before spending a minute on measurements.
+  // Check the cache before a minute of measurements.
   CLI_TRY(const std::vector<TunedLayer> before, read_tuning(path, options.threads, tuning.device));
   if (Status writable = check_tuning_writable(path); !writable) return fail(writable.error());
   CLI_TRY(const std::shared_ptr<Device> device,

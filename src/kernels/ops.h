@@ -77,10 +77,10 @@ struct AttentionShape {
     return chunk > 0 && chunk < longest ? chunk : longest;
   }
 };
-/// Maximum number of parts that a context is split into.
-inline constexpr int64_t kAttendParts = 64;
-/// Bytes of device scratch that attention needs for `num_tokens` tokens. A GPU splits contexts into
-/// parts and keeps each part's result there. `activations`: the device's activation dtype.
+/// Maximum number of splits of a context (split-KV attention).
+inline constexpr int64_t kMaxSplits = 64;
+/// Bytes of device scratch that attention needs for `num_tokens` tokens: a GPU keeps the partial
+/// result of each split there. `activations`: the device's activation dtype.
 size_t attend_scratch_bytes(const AttentionShape& shape, int64_t num_tokens, DType activations);
 
 /// Maximum k of find_top_k.

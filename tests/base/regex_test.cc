@@ -1,5 +1,5 @@
 // Compiles and matches regular expressions within limits. The goldens of tests/text compare texts
-// with the library that writes tokenizer.json files.
+// with Hugging Face tokenizers.
 #include "base/regex/regex.h"
 
 #include <gtest/gtest.h>

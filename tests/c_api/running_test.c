@@ -247,7 +247,7 @@ static void calls_that_do_not_fit_are_refused_by_name(void) {
   fill(&exact);
   exact.w13_shape[0] = -3;
   refused(moracle_layer_from_tensors(&exact.experts, &layer, &error), &error,
-          MORACLE_INVALID_ARGUMENT, "w13.shape[0]: needs a size from 0 on");
+          MORACLE_INVALID_ARGUMENT, "w13.shape[0]: needs a size of at least 0");
   exact.w13_shape[0] = INT64_MAX;
   refused(moracle_layer_from_tensors(&exact.experts, &layer, &error), &error,
           MORACLE_INVALID_ARGUMENT, "w13.shape[0]");
@@ -323,9 +323,9 @@ static void layer_is_used_up_once(void) {
   selection = selected(layer, NULL, &request);
   done(moracle_moe_make(layer, selection, device, NULL, NULL, &moe, &error), &error);
   refused(moracle_moe_make(layer, selection, device, NULL, NULL, &second, &error), &error,
-          MORACLE_INVALID_ARGUMENT, "used them up");
+          MORACLE_INVALID_ARGUMENT, "consumed them");
   refused(moracle_layer_set_routing(layer, &routing, &error), &error, MORACLE_INVALID_ARGUMENT,
-          "used them up");
+          "consumed them");
   CHECK(second == NULL && moracle_layer_top_k(layer) == 4);
   moracle_device_free(device); /* the experts keep what they need */
   moracle_selection_free(selection);

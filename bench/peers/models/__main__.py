@@ -1,6 +1,6 @@
 """Times whole models of Qwen3-30B-A3B's shape beside llama.cpp, in turns.
 
-Both get random weights and distinct random tokens, a few layers are timed and 48 are extrapolated.
+Both get random weights and distinct random tokens, a few layers are timed, and their times are extrapolated to 48.
 Moracle measures its parts. llama.cpp is timed with a few layers and a tiny vocabulary, and once more
 with one layer and the whole vocabulary: the difference from one of the few is its output layer.
 Every round loads both anew, since the bandwidth depends on where the memory lies.

@@ -79,7 +79,7 @@ Json document(const bench::Decode& decode) {
   return json;
 }
 
-// JSON of the values that all batches share, and those of the first batch.
+// JSON of the shared values, and of the first batch's values.
 Json document(const BenchOptions& options, const Limits& limits,
               const std::vector<bench::Decode>& decodes) {
   const bench::Decode& first = decodes.front();

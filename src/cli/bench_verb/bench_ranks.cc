@@ -1,5 +1,5 @@
-// moracle bench --parallel without a model: layers whose tokens travel between ranks, and what
-// travels by itself (--exchange-bytes).
+// moracle bench --parallel without a model: layers with an exchange between ranks, or the exchange
+// alone (--exchange-bytes).
 #include <algorithm>
 #include <iomanip>
 #include <iostream>
@@ -69,7 +69,7 @@ std::vector<const ExchangeRow*> rows_of(const ExchangeRow* requested, const Grou
   return rows;
 }
 
-// One scheme of one shape.
+// Times of one shape in one scheme.
 struct LayerTimes {
   std::string shape, scheme, backend;
   std::vector<bench::DispatchedTime> times;

@@ -12,13 +12,13 @@
 namespace moracle::cli {
 namespace {
 
-// One file is compiled once per variant, with other options: its line appears once.
+// Print a file once: the driver compiles it once per variant.
 class Lines {
  public:
   explicit Lines(std::string device) : device_(std::move(device)) {}
   void operator()(std::string_view file) {
     if (!shown_.emplace(file).second) return;
-    // A progress bar may stand on the line.
+    // Clear a progress bar first.
     const char* const clear = ::isatty(STDERR_FILENO) == 1 ? "\r\033[K" : "";
     std::cerr << clear << printable(str("compiling kernels for ", device_, ": ", file)) << "\n"
               << std::flush;

@@ -2,6 +2,7 @@
 #include "parallel/cuda/peer_low_latency.h"
 
 #include "kernels/cuda/device/launch.cuh"
+#include "kernels/cuda/ptx/global_memory.cuh"
 #include "parallel/cuda/peer_sums.cuh"
 #include "parallel/cuda/peer_work.cuh"
 
@@ -9,23 +10,17 @@ namespace moracle::cuda {
 namespace {
 
 __device__ void send_packet(std::byte* to, uint2 values, uint32_t round) {
-  asm volatile("st.volatile.global.v4.u32 [%0], {%1, %2, %3, %4};" ::"l"(to), "r"(values.x),
-               "r"(round), "r"(values.y), "r"(round)
-               : "memory");
+  store_volatile_16(to, {values.x, round, values.y, round});
 }
 
 // Polls the packet of this round. If the host sets *stop, returns other values, which the host
 // discards.
 __device__ uint2 receive_packet(const std::byte* from, uint32_t round, const volatile int* stop) {
   constexpr int kBetweenLooks = 4096;
-  uint32_t x, flag_x, y, flag_y;
   for (int tries = 1;; ++tries) {
-    asm volatile("ld.volatile.global.v4.u32 {%0, %1, %2, %3}, [%4];"
-                 : "=r"(x), "=r"(flag_x), "=r"(y), "=r"(flag_y)
-                 : "l"(from)
-                 : "memory");
-    if (flag_x == round && flag_y == round) return {x, y};
-    if (tries % kBetweenLooks == 0 && *stop != 0) return {x, y};
+    const uint4 packet = load_volatile_16(from);
+    if (packet.y == round && packet.w == round) return {packet.x, packet.z};
+    if (tries % kBetweenLooks == 0 && *stop != 0) return {packet.x, packet.z};
   }
 }
 
