@@ -39,7 +39,7 @@ std::string errors_on(int64_t size, const std::string& model, Placement placemen
 class ModelsOnRanks : public ::testing::TestWithParam<std::string> {};
 
 // Three ranks do not divide 4 or 8 experts.
-TEST_P(ModelsOnRanks, ThreeRanksGiveWhatOneProcessGives) {
+TEST_P(ModelsOnRanks, ThreeRanksMatchOneProcess) {
   EXPECT_EQ(errors_on(3, GetParam(), Placement::kRoundRobin), "");
 }
 INSTANTIATE_TEST_SUITE_P(All, ModelsOnRanks, ::testing::ValuesIn(golden_models()),
@@ -118,7 +118,7 @@ std::pair<std::string, std::string> errors_of_two(const SyntheticCheckpoint& fir
   return {errors[0], errors[1]};
 }
 
-TEST(ModelsOnRanks, RankWithOneOtherBitInItsWeightsIsNamed) {
+TEST(ModelsOnRanks, RankWithOneDifferentWeightBitIsNamed) {
   const SyntheticCheckpoint model = golden_model("qwen3_moe");
   SyntheticCheckpoint other = model;
   auto& bytes = other.tensors.at("model.layers.1.self_attn.o_proj.weight").bytes;

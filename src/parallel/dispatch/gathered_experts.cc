@@ -1,31 +1,31 @@
-// Every rank gets the tokens of all ranks, and sums are scattered: sizes are fixed, and the host
-// decides nothing.
+#include "parallel/dispatch/gathered_experts.h"
+
 #include <algorithm>
 
 #include "base/text.h"
 #include "base/try.h"
+#include "kernels/kernel_device.h"
 #include "kernels/ops.h"
 #include "moe/moe_access.h"
 #include "oracle/carve.h"
 #include "oracle/kernel_plan.h"
-#include "parallel/dispatch/dispatch.h"
-#include "parallel/row_sums.h"
 
 namespace moracle {
+namespace {
 
-// Memory for the tokens of all ranks, sized for the largest call, so that graphs keep it.
-struct Dispatch::Gathering {
+// The tokens of all ranks and their sums, sized for the largest call, so that graphs keep them.
+struct GatheredRows {
   std::byte *rows, *sums, *ids, *weights, *scales;
   std::byte *own_codes, *own_scales;
-  RowOrder order;
+  Exchange::RowOrder order;
   size_t bytes;
 
-  static Gathering carve(const Plan& plan, std::byte* base) {
+  static GatheredRows carve(const Plan& plan, std::byte* base) {
     const int64_t most = plan.max_num_tokens, hidden = plan.layer.hidden_size;
     const int64_t row = hidden * bits(plan.activation_dtype) / 8;
     const int64_t scales = (hidden / 32 + 1) * 4;  // at most one for each 32 codes
     Carver carver(base);
-    Gathering memory{};
+    GatheredRows memory{};
     memory.rows = carver.take<std::byte>(most * row);
     memory.sums = carver.take<std::byte>(most * row);
     memory.ids = carver.take<std::byte>(most * plan.layer.top_k * 4);
@@ -42,13 +42,15 @@ struct Dispatch::Gathering {
   }
 };
 
-int64_t Dispatch::gathered_bytes(const Plan& plan) {
-  return static_cast<int64_t>(Gathering::carve(plan, nullptr).bytes);
+}  // namespace
+
+int64_t GatheredExperts::memory_bytes(const Plan& plan) {
+  return static_cast<int64_t>(GatheredRows::carve(plan, nullptr).bytes);
 }
 
-Status Dispatch::apply_gathered(FusedMoe& moe, const ExpertCopies& copies, const Matrix& hidden,
-                                TopkIds topk_ids, TopkWeights topk_weights, const Matrix& output,
-                                Stream stream) {
+Status GatheredExperts::run(FusedMoe& moe, const ExpertCopies& copies, const Matrix& hidden,
+                            TopkIds topk_ids, TopkWeights topk_weights, const Matrix& output,
+                            Stream stream) {
   const Plan& plan = moe.plan();
   const int64_t size = group_.size(), top_k = plan.layer.top_k;
   const int64_t part = plan.max_num_tokens / size;
@@ -60,11 +62,11 @@ Status Dispatch::apply_gathered(FusedMoe& moe, const ExpertCopies& copies, const
             " without gaps"),
         str("the plan is for ", plan.max_num_tokens, ", and they are in ", name(hidden.dtype))};
   }
-  if (takes_batch(plan, hidden.rows))
-    return apply_batch(moe, hidden, topk_ids, topk_weights, output, stream);
-  MORACLE_TRY(std::byte* const base, memory(gathered_, gathered_bytes(plan)));
-  const Gathering to = Gathering::carve(plan, base);
-  RowSums* const row_sums = plan.matrices[1].kernel->combines ? nullptr : exchange_.row_sums();
+  if (const auto bytes = static_cast<size_t>(memory_bytes(plan)); memory_.bytes() < bytes) {
+    MORACLE_CHECK(device_.synchronize());  // earlier work may read the old memory
+    MORACLE_TRY(memory_, device_.allocate(bytes));
+  }
+  const GatheredRows to = GatheredRows::carve(plan, memory_.as<std::byte>());
   for (int64_t first = 0; first < hidden.rows; first += part) {
     const int64_t count = std::min(part, hidden.rows - first), all = count * size;
     Rows own{hidden.slice(first, count), nullptr, 0};
@@ -94,9 +96,9 @@ Status Dispatch::apply_gathered(FusedMoe& moe, const ExpertCopies& copies, const
                      .topk_ids = all_ids,
                      .topk_weights = reinterpret_cast<const float*>(to.weights)};
     const Matrix mine = output.slice(first, count);
-    if (row_sums != nullptr && row_sums->serves(mine)) {
+    if (!plan.matrices[1].kernel->combines && exchange_.fuses_combine(mine)) {
       call.add = [&](const ExpertRows& found) {
-        return row_sums->add(found, to.order, mine, stream);
+        return exchange_.combine_scatter(found, to.order, mine, stream);
       };
       MORACLE_CHECK(MoeAccess::run(moe, std::move(call), stream));
       continue;

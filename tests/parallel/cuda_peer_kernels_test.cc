@@ -1,5 +1,5 @@
-// Kernels of several ranks on one GPU, each on a stream of its own: the exchanges of more ranks
-// than the machine has GPUs.
+// Kernels of cuda-peer with several ranks on one GPU, each on its own stream: more ranks than the
+// machine has GPUs.
 #if defined(MORACLE_WITH_NCCL)
 #include <cuda_runtime_api.h>
 #include <gtest/gtest.h>
@@ -11,10 +11,10 @@
 #include "base/scalar.h"
 #include "kernels/ops.h"
 #include "moracle/moracle.h"
-#include "parallel/cuda/peer_blocks.h"
+#include "parallel/cuda/peer_chunks.h"
 #include "support/must.h"
 
-namespace moracle::cuda_peer_blocks_test {
+namespace moracle::cuda_peer_kernels_test {
 namespace {
 
 using testing::must;
@@ -35,9 +35,9 @@ class CudaPeers : public ::testing::TestWithParam<int> {
     stop_ = must(device_->allocate_host(sizeof(int)));
     *stop_.as<int>() = 0;
     for (int r = 0; r < ranks(); ++r) {
-      memory_.push_back(must(device_->allocate(line_bytes() + block_bytes())));
+      memory_.push_back(must(device_->allocate(low_latency_bytes() + block_bytes())));
       rounds_.push_back(must(device_->allocate(
-          (cuda::PeerLines::kBlocks + cuda::PeerBlocks::kBlocks) * sizeof(uint32_t))));
+          (cuda::PeerLowLatency::kBlocks + cuda::PeerChunks::kBlocks) * sizeof(uint32_t))));
       cudaStream_t stream = nullptr;
       ASSERT_EQ(cudaStreamCreateWithFlags(&stream, cudaStreamNonBlocking), cudaSuccess);
       streams_.push_back(stream);
@@ -48,22 +48,24 @@ class CudaPeers : public ::testing::TestWithParam<int> {
   }
 
   int ranks() const { return GetParam(); }
-  size_t line_bytes() const { return cuda::PeerLines::memory_bytes(ranks()); }
-  size_t block_bytes() const { return cuda::PeerBlocks::memory_bytes(ranks()); }
+  size_t low_latency_bytes() const { return cuda::PeerLowLatency::memory_bytes(ranks()); }
+  size_t block_bytes() const { return cuda::PeerChunks::memory_bytes(ranks()); }
   Stream stream(int rank) const { return Stream{streams_[rank]}; }
-  cuda::PeerLines lines(int rank) {
-    cuda::PeerLines lines{{}, rank, ranks(), rounds_[rank].as<uint32_t>(), stop_.as<int>()};
-    for (int r = 0; r < ranks(); ++r) lines.memory[r] = memory_[r].as<std::byte>();
-    return lines;
+  cuda::PeerLowLatency low_latency(int rank) {
+    cuda::PeerLowLatency low_latency{
+        {}, rank, ranks(), rounds_[rank].as<uint32_t>(), stop_.as<int>()};
+    for (int r = 0; r < ranks(); ++r) low_latency.memory[r] = memory_[r].as<std::byte>();
+    return low_latency;
   }
-  cuda::PeerBlocks blocks(int rank) {
-    cuda::PeerBlocks blocks{{},
+  cuda::PeerChunks chunks(int rank) {
+    cuda::PeerChunks chunks{{},
                             rank,
                             ranks(),
-                            rounds_[rank].as<uint32_t>() + cuda::PeerLines::kBlocks,
+                            rounds_[rank].as<uint32_t>() + cuda::PeerLowLatency::kBlocks,
                             stop_.as<int>()};
-    for (int r = 0; r < ranks(); ++r) blocks.memory[r] = memory_[r].as<std::byte>() + line_bytes();
-    return blocks;
+    for (int r = 0; r < ranks(); ++r)
+      chunks.memory[r] = memory_[r].as<std::byte>() + low_latency_bytes();
+    return chunks;
   }
   template <class T>
   Buffer put(const std::vector<T>& values) {
@@ -96,8 +98,8 @@ class CudaPeers : public ::testing::TestWithParam<int> {
   std::mt19937 engine_{1};
 };
 
-// All blocks of all ranks must run at once, so a rank has at most 17 of them. Repetition takes them
-// through all places of the memory.
+// All thread blocks of all ranks must run at once, so a rank has at most 17 of them. Repetition
+// uses every ring slot.
 constexpr int64_t kCounts[] = {8, 8'192, 8'200, 131'080};
 constexpr int kTimes = 8;
 
@@ -111,7 +113,7 @@ Bits sums_of(const std::vector<Bits>& rows, int64_t first, int64_t count) {
   return sums;
 }
 
-TEST_P(CudaPeers, BlocksAndLinesGatherTheValuesOfAllRanks) {
+TEST_P(CudaPeers, BothProtocolsGatherTheValuesOfAllRanks) {
   for (const int64_t count : kCounts) {
     for (int again = 0; again < kTimes; ++again) {
       std::vector<Buffer> mine, all, few;
@@ -129,9 +131,9 @@ TEST_P(CudaPeers, BlocksAndLinesGatherTheValuesOfAllRanks) {
         };
         const cuda::PeerPart two[] = {part(count * 2, all[r]), part(16, few[r])};
         if (again % 3 == 2)
-          must(cuda::peer_gather(queue_, lines(r), two, stream(r)));
+          must(cuda::peer_gather(queue_, low_latency(r), two, stream(r)));
         else
-          must(cuda::peer_gather(queue_, blocks(r), two, stream(r)));
+          must(cuda::peer_gather(queue_, chunks(r), two, stream(r)));
       }
       finish();
       for (int r = 0; r < ranks(); ++r) {
@@ -145,7 +147,7 @@ TEST_P(CudaPeers, BlocksAndLinesGatherTheValuesOfAllRanks) {
   }
 }
 
-TEST_P(CudaPeers, SumsAreInTheOrderOfRanksAndRoundedOnce) {
+TEST_P(CudaPeers, SumsInRankOrderAndRoundsOnce) {
   for (const int64_t count : kCounts) {
     for (int again = 0; again < kTimes; ++again) {
       std::vector<Bits> rows;
@@ -159,9 +161,9 @@ TEST_P(CudaPeers, SumsAreInTheOrderOfRanksAndRoundedOnce) {
         const Matrix from{all[r].data(), DType::kBF16, ranks(), count, count};
         const Matrix to{mine[r].data(), DType::kBF16, 1, count, count};
         if (again % 3 == 2)
-          must(cuda::peer_sum_rows(queue_, lines(r), from, to, stream(r)));
+          must(cuda::peer_sum_rows(queue_, low_latency(r), from, to, stream(r)));
         else
-          must(cuda::peer_sum_rows(queue_, blocks(r), from, to, stream(r)));
+          must(cuda::peer_sum_rows(queue_, chunks(r), from, to, stream(r)));
       }
       finish();
       for (int r = 0; r < ranks(); ++r)
@@ -170,7 +172,7 @@ TEST_P(CudaPeers, SumsAreInTheOrderOfRanksAndRoundedOnce) {
   }
 }
 
-TEST_P(CudaPeers, SumInPlaceIsTheSameOnEveryRank) {
+TEST_P(CudaPeers, AllReduceGivesTheSameBitsOnEveryRank) {
   for (const int64_t count : kCounts) {
     for (int again = 0; again < kTimes; ++again) {
       std::vector<Bits> rows;
@@ -181,7 +183,7 @@ TEST_P(CudaPeers, SumInPlaceIsTheSameOnEveryRank) {
       }
       for (int r = 0; r < ranks(); ++r) {
         const Matrix here{x[r].data(), DType::kBF16, 1, count, count};
-        must(cuda::peer_sum(queue_, blocks(r), here, stream(r)));
+        must(cuda::peer_sum(queue_, chunks(r), here, stream(r)));
       }
       finish();
       for (int r = 0; r < ranks(); ++r)
@@ -190,7 +192,7 @@ TEST_P(CudaPeers, SumInPlaceIsTheSameOnEveryRank) {
   }
 }
 
-TEST_P(CudaPeers, RowsOfExpertsAreAddedWithTheBitsOfCombineAndScatter) {
+TEST_P(CudaPeers, CombineScatterHasTheBitsOfCombineThenReduceScatter) {
   struct Case {
     int64_t tokens, cols, top_k;  // tokens of a rank
   };
@@ -224,15 +226,15 @@ TEST_P(CudaPeers, RowsOfExpertsAreAddedWithTheBitsOfCombineAndScatter) {
       const Matrix from = matrix(values[r], rows), sum = matrix(sums[r], all);
       must(kernel_device(*device_).ops().combine(from, slot_rows[r].as<int32_t>(),
                                                  weights[r].as<float>(), top_k, sum, stream(r)));
-      must(cuda::peer_sum_rows(queue_, blocks(r), sum, matrix(apart[r], tokens), stream(r)));
+      must(cuda::peer_sum_rows(queue_, chunks(r), sum, matrix(apart[r], tokens), stream(r)));
     }
     finish();
     for (int r = 0; r < ranks(); ++r) {
       const ExpertRows given{matrix(values[r], rows), slot_rows[r].as<int32_t>(),
                              weights[r].as<float>(), all, top_k};
-      must(cuda::peer_add_rows(queue_, blocks(r), given,
-                               {order_rows[r].as<int32_t>(), order_weights[r].as<float>()},
-                               matrix(added[r], tokens), stream(r)));
+      must(cuda::peer_combine_scatter(queue_, chunks(r), given,
+                                      {order_rows[r].as<int32_t>(), order_weights[r].as<float>()},
+                                      matrix(added[r], tokens), stream(r)));
     }
     finish();
     for (int r = 0; r < ranks(); ++r)
@@ -243,5 +245,5 @@ TEST_P(CudaPeers, RowsOfExpertsAreAddedWithTheBitsOfCombineAndScatter) {
 INSTANTIATE_TEST_SUITE_P(Ranks, CudaPeers, ::testing::Values(2, 3, 5));
 
 }  // namespace
-}  // namespace moracle::cuda_peer_blocks_test
+}  // namespace moracle::cuda_peer_kernels_test
 #endif

@@ -15,7 +15,7 @@
 #include "parallel/tcp/tcp_hello.h"
 #include "ranks_of_threads.h"
 
-namespace moracle::meeting_test {
+namespace moracle::rendezvous_test {
 namespace {
 
 using testing::free_port;
@@ -69,17 +69,17 @@ void expect_meeting(const std::function<void(int port, std::vector<tcp::Socket>&
   EXPECT_EQ(error, "");
 }
 
-TEST(Meeting, ClosedConnectionIsDropped) {
+TEST(Rendezvous, ClosedConnectionIsDropped) {
   expect_meeting([](int port, std::vector<tcp::Socket>&) { connected(port); });
 }
 
-TEST(Meeting, ManySilentConnectionsDelayNoRank) {
+TEST(Rendezvous, ManySilentConnectionsDelayNoRank) {
   expect_meeting([](int port, std::vector<tcp::Socket>& open) {
     for (int i = 0; i < 100; ++i) open.push_back(connected(port));
   });
 }
 
-TEST(Meeting, OtherProtocolsAreDropped) {
+TEST(Rendezvous, OtherProtocolsAreDropped) {
   for (const std::string_view text :
        {std::string_view("GET / HTTP/1.1\r\nHost: a\r\n\r\n"), std::string_view("\x16\x03\x01", 3),
         std::string_view("\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0", 16)}) {
@@ -90,7 +90,7 @@ TEST(Meeting, OtherProtocolsAreDropped) {
   }
 }
 
-TEST(Meeting, HelloThatStopsEarlyIsDropped) {
+TEST(Rendezvous, HelloThatStopsEarlyIsDropped) {
   for (const size_t length : {size_t{1}, size_t{8}, sizeof(tcp::Hello) - 1, sizeof(tcp::Hello)}) {
     expect_meeting([&](int port, std::vector<tcp::Socket>& open) {
       tcp::Hello hello = hello_of(2, 1);
@@ -100,7 +100,7 @@ TEST(Meeting, HelloThatStopsEarlyIsDropped) {
   }
 }
 
-TEST(Meeting, WrongHelloIsRefusedWithTheReasonAndEndsNothing) {
+TEST(Rendezvous, WrongHelloIsRefusedWithTheReasonAndEndsNothing) {
   const std::pair<tcp::Hello, tcp::Refusal> wrong[] = {
       {hello_of(3, 1), tcp::Refusal::kSize},
       {hello_of(2, 0), tcp::Refusal::kRank},
@@ -121,7 +121,7 @@ TEST(Meeting, WrongHelloIsRefusedWithTheReasonAndEndsNothing) {
 }
 
 // The proof of rank 0, sent back as one's own, and random bytes.
-TEST(Meeting, StrangerWithoutTheSecretCannotProveIt) {
+TEST(Rendezvous, ConnectionWithoutTheSecretIsRefused) {
   for (const bool reflects : {true, false}) {
     expect_meeting(
         [&](int port, std::vector<tcp::Socket>& open) {
@@ -141,7 +141,7 @@ TEST(Meeting, StrangerWithoutTheSecretCannotProveIt) {
   }
 }
 
-TEST(Meeting, RankWithAnotherSecretIsRefusedAndTheRightOneJoins) {
+TEST(Rendezvous, RankWithAnotherSecretIsRefusedAndTheRightOneJoins) {
   const std::pair<const char*, const char*> other[] = {
       {"another secret 0123456789", "their secrets differ"},
       {"", "the connecting rank has no secret, the other has one"}};
@@ -166,7 +166,7 @@ TEST(Meeting, RankWithAnotherSecretIsRefusedAndTheRightOneJoins) {
 }
 
 // It accepts everybody, and cannot prove that it knows the secret.
-TEST(Meeting, FalseRankZeroIsRefused) {
+TEST(Rendezvous, FalseRankZeroIsRefused) {
   const auto listener = tcp::listen_at(*tcp::resolve("127.0.0.1", 0));
   ASSERT_TRUE(listener);
   std::thread false_rank([&] {
@@ -193,7 +193,7 @@ TEST(Meeting, FalseRankZeroIsRefused) {
   false_rank.join();
 }
 
-TEST(Meeting, MissingRankIsNamedWithTheLastRefusal) {
+TEST(Rendezvous, MissingRankIsNamedWithTheLastRefusal) {
   const int port = free_port();
   std::string error;
   std::thread first([&] {
@@ -208,7 +208,7 @@ TEST(Meeting, MissingRankIsNamedWithTheLastRefusal) {
   EXPECT_THAT(error, HasSubstr("refused connections: 1, the last from 127.0.0.1:"));
 }
 
-TEST(Meeting, SecretIsRefusedWhereItIsTooShortOrTheTransportIgnoresIt) {
+TEST(Rendezvous, SecretIsRefusedWhereItIsTooShortOrTheTransportIgnoresIt) {
   RankOptions options = with_secret(rank_of_threads(0, 2, free_port()), "15 bytes or so.");
   EXPECT_THAT(open_group(options).error().to_string(),
               HasSubstr("secret: needs at least 16 bytes, or none; it has 15"));
@@ -217,7 +217,7 @@ TEST(Meeting, SecretIsRefusedWhereItIsTooShortOrTheTransportIgnoresIt) {
   EXPECT_THAT(open_group(options).error().to_string(), HasSubstr("the transport is mpi"));
 }
 
-TEST(Meeting, AddressOfAnotherHostIsRefused) {
+TEST(Rendezvous, AddressOfAnotherHostIsRefused) {
   RankOptions options = rank_of_threads(0, 2, free_port());
   options.address = "192.0.2.1";  // reserved for documentation (RFC 5737)
   EXPECT_THAT(open_group(options).error().to_string(),
@@ -249,7 +249,7 @@ std::multiset<std::string> listening_at() {
   return addresses;
 }
 
-TEST(Meeting, RanksListenOnlyAtTheAddressOfTheJob) {
+TEST(Rendezvous, RanksListenOnlyAtTheAddressOfTheJob) {
   const int port = free_port();
   std::vector<std::thread> ranks;
   std::atomic<bool> good{true};
@@ -314,7 +314,7 @@ class ChangedByte : public ::testing::TestWithParam<const char*> {};
 constexpr size_t kMet = sizeof(tcp::Challenge) + sizeof(tcp::Refusal) + sizeof(tcp::Header) +
                         sizeof(tcp::Tag) + 2 * sizeof(tcp::Address);
 
-TEST_P(ChangedByte, IsFoundAtEveryPlaceOfAMessage) {
+TEST_P(ChangedByte, IsDetectedAnywhereInAMessage) {
   constexpr size_t kSize = 24;
   const size_t end = kMet + sizeof(tcp::Header) + kSize + sizeof(tcp::Tag);
   for (size_t at = kMet; at <= end; ++at) {
@@ -344,7 +344,7 @@ TEST_P(ChangedByte, IsFoundAtEveryPlaceOfAMessage) {
   }
 }
 
-TEST_P(ChangedByte, IsFoundWhileRanksMeet) {
+TEST_P(ChangedByte, IsDetectedDuringTheHandshake) {
   // In the proof of rank 0; in its verdict; in header, bytes and tag of the table.
   for (const size_t at :
        {sizeof(tcp::Challenge) - 1, sizeof(tcp::Challenge), kMet - 40, kMet - 24, kMet - 8}) {
@@ -382,4 +382,4 @@ TEST(Seal, TagsDependOnKeyNumberAndBytes) {
 }
 
 }  // namespace
-}  // namespace moracle::meeting_test
+}  // namespace moracle::rendezvous_test
