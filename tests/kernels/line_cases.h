@@ -45,6 +45,8 @@ struct KernelCase {
 };
 inline constexpr Isa kAvxVnni = Isa::kAvx2 | Isa::kAvxVnni;
 inline const KernelCase kCases[] = {
+    {&kPortableLines, LineArithmetic::kInt8, Isa::kNone, "portable_int8"},
+    {&kPortableLines, LineArithmetic::kF32, Isa::kNone, "portable_f32"},
     {&kAvx2Lines, LineArithmetic::kInt8, Isa::kAvx2, "avx2_int8"},
     {&kAvx2Lines, LineArithmetic::kF32, Isa::kAvx2, "avx2_f32"},
     {&kAvxVnniLines, LineArithmetic::kInt8, kAvxVnni, "avx_vnni_int8"},

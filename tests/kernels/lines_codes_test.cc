@@ -41,8 +41,13 @@ TEST_P(FewInt8Rows, MatchInt8LinesBitForBit) {
       // The second panel has the largest weights.
       for (int64_t i = 0; i < kLines * 32; ++i)
         codes[p].data()[i] = static_cast<std::byte>(p == 0 ? random() : 0x77);
-      const LineCodes c{.codes = codes[p].data(), .lines = kLines / 2, .to = lines[p].data()};
-      fp4 ? kernels.decoders->e2m1_to_int8(c) : kernels.decoders->i4_to_int8(c);
+      for (int64_t i = 0; i < kLines * kLineBytes; ++i) {
+        const int64_t line = i / kLineBytes;
+        const int byte = codes[p].at<uint8_t>(line / 2 * kLineBytes + i % kLineBytes);
+        const auto code = static_cast<uint8_t>(line % 2 == 0 ? byte & 15 : byte >> 4);
+        const float value = fp4 ? 2 * e2m1_to_float(code) : static_cast<float>((code ^ 8) - 8);
+        lines[p].data()[i] = static_cast<std::byte>(static_cast<int>(value));
+      }
     }
     const int most_rows = kernels.codes_for_all_rows ? kMaxBlockRows : kernels.code_block;
     for (int rows = 1; rows <= most_rows; ++rows) {

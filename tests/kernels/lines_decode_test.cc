@@ -171,35 +171,6 @@ TEST_P(LineDecoding, PowersOfTwoBelowBf16RangeBecomeZero) {
   }
 }
 
-TEST_P(LineDecoding, DecodesHalfFloatsExactlyAndAppliesScales) {
-  Lines codes(1), wide(2);
-  auto* halves = reinterpret_cast<uint16_t*>(codes.data());
-  for (int i = 0; i < 32; ++i) halves[i] = float_to_f16(0.25f * static_cast<float>(i) - 3);
-  LineCodes c{.codes = codes.data(), .lines = 1, .to = wide.data()};
-  decoders_.f16_to_f32(c);
-  for (int i = 0; i < 32; ++i)
-    EXPECT_EQ(wide.at<float>(i % 2 * 16 + i / 2), 0.25f * static_cast<float>(i) - 3);
-  for (int i = 0; i < 32; ++i) halves[i] = float_to_bf16(static_cast<float>(i));
-  decoders_.bf16_to_f32(c);
-  for (int i = 0; i < 32; ++i) EXPECT_EQ(wide.at<float>(i % 2 * 16 + i / 2), static_cast<float>(i));
-  // Restores the column order of decoded lines.
-  Lines pairs(2), columns(4);
-  for (int i = 0; i < 64; ++i)
-    reinterpret_cast<uint16_t*>(pairs.data())[i] = float_to_bf16(static_cast<float>(i));
-  float scales[16];
-  for (int r = 0; r < 16; ++r) scales[r] = static_cast<float>(r + 1);
-  c = {.codes = pairs.data(), .lines = 2, .to = columns.data()};
-  c.scale = scales;
-  decoders_.decoded_to_f32(c);
-  for (int column = 0; column < 4; ++column) {
-    for (int r = 0; r < 16; ++r) {
-      const int64_t at = place_of(column, decoders_.order) / 2 * 32 + 2 * r +
-                         place_of(column, decoders_.order) % 2;
-      EXPECT_EQ(columns.at<float>(column * 16 + r), static_cast<float>(at * (r + 1)));
-    }
-  }
-}
-
 TEST_P(LineDecoding, DecodesExponentsToPowersOfTwo) {
   std::vector<uint8_t> exponents(256);
   for (int e = 0; e < 256; ++e) exponents[e] = static_cast<uint8_t>(e);
@@ -318,6 +289,71 @@ TEST_P(LineDecoding, FloatsAreSumsOfInt8Parts) {
   }
 }
 
+// Every code at every place of a row block, with zero points, exponents or scales, against the
+// value in double, rounded once.
+class DecodingToF32 : public ::testing::TestWithParam<KernelCase> {
+ protected:
+  void SetUp() override {
+    if (!has(GetParam().needs)) GTEST_SKIP() << "needs " << names(GetParam().needs);
+  }
+};
+
+TEST_P(DecodingToF32, GivesScaledValueOfEveryCode) {
+  const LineDecoders& decoders = *GetParam().kernels->decoders;
+  int8_t zeros[16];
+  uint8_t exponents[16];
+  float scales[16];
+  for (int r = 0; r < 16; ++r) {
+    zeros[r] = static_cast<int8_t>(r - 8);
+    exponents[r] = static_cast<uint8_t>(110 + 2 * r);
+    scales[r] = 0.3f * static_cast<float>(r + 1);
+  }
+  const struct {
+    void (*decode)(const LineCodes&);
+    int bits;
+    bool integers;
+    double (*value)(uint8_t code);
+  } kinds[] = {
+      {decoders.i4_to_f32, 4, true, [](uint8_t c) { return double((c ^ 8) - 8); }},
+      {decoders.i8_to_f32, 8, true,
+       [](uint8_t c) { return static_cast<double>(static_cast<int8_t>(c)); }},
+      {decoders.e4m3_to_f32, 8, false, [](uint8_t c) { return double{e4m3_to_float(c)}; }},
+      {decoders.e2m1_to_f32, 4, false, [](uint8_t c) { return double{e2m1_to_float(c)}; }}};
+  for (const auto& kind : kinds) {
+    for (int shift = 0; shift < 256; ++shift) {
+      Lines codes(2), made(16);
+      for (int i = 0; i < 2 * kLineBytes; ++i)
+        codes.data()[i] = static_cast<std::byte>(i * 3 + shift);
+      for (const bool scaled : {false, true}) {
+        LineCodes c{.codes = codes.data(), .lines = 2, .to = made.data()};
+        if (kind.integers && scaled) c.zero = zeros;
+        if (!kind.integers && !scaled) c.exponent = exponents;
+        if (scaled) c.scale = scales;
+        kind.decode(c);
+        const int columns = 32 / kind.bits;
+        for (int i = 0; i < 2 * columns * 16; ++i) {
+          const int column = i / 16, r = i % 16, in = column % columns;
+          const auto byte = codes.at<uint8_t>(column / columns * kLineBytes + 4 * r + in % 4);
+          const auto code = static_cast<uint8_t>(kind.bits == 8 ? byte : byte >> (in / 4 * 4) & 15);
+          double value = kind.value(code);
+          if (c.zero != nullptr) value -= zeros[r];
+          if (c.exponent != nullptr) value *= std::ldexp(1.0, exponents[r] - 127);
+          const auto want = static_cast<float>(scaled ? value * scales[r] : value);
+          const auto got = made.at<float>(i);
+          ASSERT_TRUE(got == want || (std::isnan(got) && std::isnan(want)))
+              << got << " " << want << " code " << int{code} << " row " << r;
+        }
+      }
+    }
+  }
+}
+
+INSTANTIATE_TEST_SUITE_P(
+    Isa, DecodingToF32,
+    ::testing::Values(KernelCase{&kPortableLines, LineArithmetic::kF32, Isa::kNone, "portable"},
+                      KernelCase{&kAvx2Lines, LineArithmetic::kF32, Isa::kAvx2, "avx2"},
+                      KernelCase{&kAvx512Lines, LineArithmetic::kF32, kVnni, "avx512"}),
+    case_name);
 INSTANTIATE_TEST_SUITE_P(Isa, LineDecoding, ::testing::ValuesIn(kDecoders),
                          [](const auto& param) { return param.param.name; });
 
@@ -327,7 +363,7 @@ TEST(LineDecoders, BothInstructionSetsGiveSameLines) {
   using Decode = void (*LineDecoders::*)(const LineCodes&);
   std::mt19937 random(11);
   constexpr int64_t kLines = 12, kGroup = 4, kGroups = kLines / kGroup;
-  Lines codes(kLines), made[2] = {Lines(4 * kLines), Lines(4 * kLines)};
+  Lines codes(kLines), made[2] = {Lines(8 * kLines), Lines(8 * kLines)};
   int8_t zeros[kGroups * 16];
   uint8_t exponents[kGroups * 16];
   float scales[16];
@@ -343,36 +379,17 @@ TEST(LineDecoders, BothInstructionSetsGiveSameLines) {
       s = std::bit_cast<float>(0x3f800000u + (static_cast<uint32_t>(random()) >> 9));
     auto compare = [&](Decode decode, int64_t to_lines, const LineCodes& like) {
       for (int i = 0; i < 2; ++i) {
-        std::memset(made[i].data(), 0x5a, 4 * kLines * kLineBytes);
+        std::memset(made[i].data(), 0x5a, 8 * kLines * kLineBytes);
         LineCodes c = like;
         c.codes = codes.data();
         c.lines = kLines;
         c.to = made[i].data();
         (kDecoders[i].decoders->*decode)(c);
       }
-      ASSERT_EQ(std::memcmp(made[0].data(), made[1].data(), 4 * kLines * kLineBytes), 0) << round;
-      if (to_lines < 4) {
+      ASSERT_EQ(std::memcmp(made[0].data(), made[1].data(), 8 * kLines * kLineBytes), 0) << round;
+      if (to_lines < 8) {
         ASSERT_EQ(made[0].at<uint8_t>(to_lines * kLines * kLineBytes), 0x5a);
       }
-    };
-    // bf16 columns may have another order; f32 columns may not.
-    auto compare_bf16 = [&](Decode decode, int64_t to_lines, const LineCodes& like) {
-      Lines wide[2] = {Lines(8 * kLines), Lines(8 * kLines)};
-      for (int i = 0; i < 2; ++i) {
-        LineCodes c = like;
-        c.codes = codes.data();
-        c.lines = kLines;
-        c.to = made[i].data();
-        (kDecoders[i].decoders->*decode)(c);
-        LineCodes whole;
-        whole.codes = made[i].data();
-        whole.lines = to_lines * kLines;
-        whole.to = wide[i].data();
-        whole.scale = like.scale;
-        kDecoders[i].decoders->decoded_to_f32(whole);
-      }
-      ASSERT_EQ(std::memcmp(wide[0].data(), wide[1].data(), 2 * to_lines * kLines * kLineBytes), 0)
-          << round;
     };
     LineCodes plain, integers, powers, one_power, scaled;
     integers.zero = zeros;
@@ -382,18 +399,16 @@ TEST(LineDecoders, BothInstructionSetsGiveSameLines) {
     integers.group_lines = powers.group_lines = one_power.group_lines = kGroup;
     compare(&LineDecoders::i4_to_int8, 2, plain);
     compare(&LineDecoders::e2m1_to_int8, 2, plain);
-    compare(&LineDecoders::f16_to_f32, 2, plain);
-    compare(&LineDecoders::bf16_to_f32, 2, plain);
-    compare_bf16(&LineDecoders::i4_to_bf16, 4, plain);
-    compare_bf16(&LineDecoders::i4_to_bf16, 4, integers);
-    compare_bf16(&LineDecoders::i8_to_bf16, 2, plain);
-    compare_bf16(&LineDecoders::i8_to_bf16, 2, integers);
-    for (const LineCodes& c : {plain, powers, one_power}) {
-      compare_bf16(&LineDecoders::e4m3_to_bf16, 2, c);
-      compare_bf16(&LineDecoders::e2m1_to_bf16, 4, c);
+    // bf16 columns may have another order; f32 columns may not. f32 is decoded group by group.
+    integers.group_lines = powers.group_lines = one_power.group_lines = 0;
+    for (const LineCodes& c : {plain, integers, scaled}) {
+      compare(&LineDecoders::i4_to_f32, 8, c);
+      compare(&LineDecoders::i8_to_f32, 4, c);
     }
-    compare_bf16(&LineDecoders::i8_to_bf16, 2, scaled);
-    compare_bf16(&LineDecoders::i4_to_bf16, 4, scaled);
+    for (const LineCodes& c : {plain, powers, one_power, scaled}) {
+      compare(&LineDecoders::e4m3_to_f32, 4, c);
+      compare(&LineDecoders::e2m1_to_f32, 8, c);
+    }
     float powers_made[2][kGroups * 16];
     for (bool half : {false, true}) {
       for (int i = 0; i < 2; ++i)

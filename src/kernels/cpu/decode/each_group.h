@@ -1,5 +1,5 @@
 // The walk over groups of code lines, shared by the decoders of every instruction set. It is in an
-// anonymous namespace, for the reason given in tile_loops.h.
+// anonymous namespace, for the reason given in simd/vector.h.
 #pragma once
 
 #include "kernels/cpu/gemm/lines.h"
@@ -20,6 +20,17 @@ template <int kLines, class Body>
     if (c.zero != nullptr) group.zero += kLineRows;
     if (c.exponent != nullptr) group.exponent += c.exponent_lanes;
   }
+}
+
+/// Decodes to f32 through bf16, which holds every code exactly; each code line gives kLines lines
+/// of bf16. `kWiden` widens them and applies the scales.
+template <int kLines, void (*kToBf16)(const LineCodes&), void (*kWiden)(const LineCodes&)>
+void to_f32(const LineCodes& c) {
+  alignas(64) std::byte exact[kMaxCodeLines * kLines * kLineBytes];
+  LineCodes codes = c;
+  codes.to = exact;
+  kToBf16(codes);
+  kWiden({.codes = exact, .lines = c.lines * kLines, .to = c.to, .scale = c.scale});
 }
 
 }  // namespace

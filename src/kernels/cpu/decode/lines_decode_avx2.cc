@@ -294,20 +294,6 @@ void bf16_to_f32(const LineCodes& c) {
   c.scale != nullptr ? bf16_lines<true>(c) : bf16_lines<false>(c);
 }
 
-void f16_to_f32(const LineCodes& c) {
-  each_half(c, [&](int64_t i, int half, __m256i pair, std::byte* to) {
-    // Within each lane: four rows' first columns, then their second columns.
-    const __m256i apart =
-        _mm256_shuffle_epi8(pair, _mm256_broadcastsi128_si256(_mm_setr_epi8(
-                                      0, 1, 4, 5, 8, 9, 12, 13, 2, 3, 6, 7, 10, 11, 14, 15)));
-    const __m256i columns = _mm256_permute4x64_epi64(apart, 0xd8);
-    const __m256 even = _mm256_cvtph_ps(_mm256_castsi256_si128(columns));
-    const __m256 odd = _mm256_cvtph_ps(_mm256_extracti128_si256(columns, 1));
-    store_half(to, 2 * i, half, _mm256_castps_si256(even));
-    store_half(to, 2 * i + 1, half, _mm256_castps_si256(odd));
-  });
-}
-
 void powers_of_two(const uint8_t* exponents, int64_t count, bool half, float* to) {
   const __m256i less = _mm256_set1_epi32(half ? 1 : 0);
   for (int64_t i = 0; i < count; i += 8) {
@@ -376,9 +362,10 @@ const LineDecoders kAvx2Decoders = {.order = ColumnOrder::kPlain,
                                     .i8_to_bf16 = i8_to_bf16,
                                     .e4m3_to_bf16 = e4m3_to_bf16,
                                     .e2m1_to_bf16 = e2m1_to_bf16,
-                                    .decoded_to_f32 = bf16_to_f32,
-                                    .bf16_to_f32 = bf16_to_f32,
-                                    .f16_to_f32 = f16_to_f32,
+                                    .i4_to_f32 = to_f32<4, i4_to_bf16, bf16_to_f32>,
+                                    .i8_to_f32 = to_f32<2, i8_to_bf16, bf16_to_f32>,
+                                    .e4m3_to_f32 = to_f32<2, e4m3_to_bf16, bf16_to_f32>,
+                                    .e2m1_to_f32 = to_f32<4, e2m1_to_bf16, bf16_to_f32>,
                                     .powers_of_two = powers_of_two};
 const RowConverters kAvx2Rows = {.f32_to_bf16 = nullptr,
                                  .e4m3_to_bf16 = nullptr,

@@ -234,22 +234,6 @@ void decoded_to_f32(const LineCodes& c) {
   });
 }
 
-void bf16_to_f32(const LineCodes& c) {
-  each_line(c, [&](int64_t i, __m512i pair, std::byte* to) {
-    store_line(to, 2 * i, even_as_f32(pair));
-    store_line(to, 2 * i + 1, odd_as_f32(pair));
-  });
-}
-
-void f16_to_f32(const LineCodes& c) {
-  each_line(c, [&](int64_t i, __m512i pair, std::byte* to) {
-    const __m512 even = _mm512_cvtph_ps(_mm512_cvtepi32_epi16(pair));
-    const __m512 odd = _mm512_cvtph_ps(_mm512_cvtepi32_epi16(_mm512_srli_epi32(pair, 16)));
-    store_line(to, 2 * i, _mm512_castps_si512(even));
-    store_line(to, 2 * i + 1, _mm512_castps_si512(odd));
-  });
-}
-
 void powers_of_two(const uint8_t* exponents, int64_t count, bool half, float* to) {
   const __m512i less = _mm512_set1_epi32(half ? 1 : 0);
   for (int64_t i = 0; i < count; i += 16) {
@@ -360,9 +344,10 @@ const LineDecoders kAvx512Decoders = {.order = ColumnOrder::kDecoded,
                                       .i8_to_bf16 = i8_to_bf16,
                                       .e4m3_to_bf16 = e4m3_to_bf16,
                                       .e2m1_to_bf16 = e2m1_to_bf16,
-                                      .decoded_to_f32 = decoded_to_f32,
-                                      .bf16_to_f32 = bf16_to_f32,
-                                      .f16_to_f32 = f16_to_f32,
+                                      .i4_to_f32 = to_f32<4, i4_to_bf16, decoded_to_f32>,
+                                      .i8_to_f32 = to_f32<2, i8_to_bf16, decoded_to_f32>,
+                                      .e4m3_to_f32 = to_f32<2, e4m3_to_bf16, decoded_to_f32>,
+                                      .e2m1_to_f32 = to_f32<4, e2m1_to_bf16, decoded_to_f32>,
                                       .powers_of_two = powers_of_two};
 const RowConverters kAvx512Rows = {f32_row_to_bf16, e4m3_row_to_bf16, int8_row_to_bf16,
                                    e4m3_row_to_f32, int8_row_to_f32,  f32_to_parts,

@@ -1,7 +1,5 @@
 // One grouped GEMM for all line kernels; line_walk.h splits the work over threads.
 
-#if defined(__x86_64__)
-
 #include "kernels/cpu/gemm/line_linear.h"
 
 #include <algorithm>
@@ -337,5 +335,3 @@ Result<std::unique_ptr<GroupedLinear>> make_lines(KernelWeights&& weights, const
 }
 
 }  // namespace moracle::cpu
-
-#endif

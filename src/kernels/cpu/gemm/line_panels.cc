@@ -1,8 +1,4 @@
-#if defined(__x86_64__)
-
 #include "kernels/cpu/gemm/line_panels.h"
-
-#include <xmmintrin.h>
 
 #include <algorithm>
 #include <array>
@@ -16,16 +12,19 @@ namespace {
 
 using Decode = void (*)(const LineCodes&);
 
-Decode to_bf16(const LineDecoders& decoders, DType dtype) {
+Decode decoder_of(const LineDecoders& decoders, LineArithmetic to, DType dtype) {
+  const bool bf16 = to == LineArithmetic::kBf16, int8 = to == LineArithmetic::kInt8;
   switch (dtype) {
     case DType::kI4:
-      return decoders.i4_to_bf16;
+      return int8 ? decoders.i4_to_int8 : bf16 ? decoders.i4_to_bf16 : decoders.i4_to_f32;
     case DType::kI8:
-      return decoders.i8_to_bf16;
+      return bf16 ? decoders.i8_to_bf16 : decoders.i8_to_f32;
     case DType::kF8E4M3:
-      return decoders.e4m3_to_bf16;
+      return bf16 ? decoders.e4m3_to_bf16 : decoders.e4m3_to_f32;
+    case DType::kF4E2M1:
+      return int8 ? decoders.e2m1_to_int8 : bf16 ? decoders.e2m1_to_bf16 : decoders.e2m1_to_f32;
     default:
-      return decoders.e2m1_to_bf16;
+      return nullptr;  // multiplied as stored
   }
 }
 
@@ -82,6 +81,7 @@ LinePanels::LinePanels(const KernelWeights& weights, LineForm form, int64_t x_gr
                        const LineDecoders& decoders, void (*keep_awake)())
     : weights_(weights),
       decoders_(decoders),
+      decode_(decoder_of(decoders, form.arithmetic, weights.shape.key.dtype)),
       keep_awake_(keep_awake),
       form_(form),
       num_panels_(vnni16::num_panels(weights.shape)),
@@ -97,7 +97,7 @@ LinePanels::LinePanels(const KernelWeights& weights, LineForm form, int64_t x_gr
       direct_(is_direct(weights.shape.key.dtype, form)),
       exponents_(vnni16::scale_is_exponent(weights.shape)),
       folded_(is_folded(weights.shape, form)),
-      whole_groups_(form.arithmetic == LineArithmetic::kBf16 && group_cols_ % 32 == 0 &&
+      whole_groups_(form.arithmetic == LineArithmetic::kBf16 && group_cols_ % 16 == 0 &&
                     unit_cols_ % group_cols_ == 0),
       by_group_(form.arithmetic != LineArithmetic::kInt8 &&
                 (folded_ || !weights.shape.key.symmetric)) {
@@ -140,7 +140,7 @@ void LinePanels::cut() {
       if (by_group_ && !whole_groups_ && piece.group < num_groups_ - 1)
         end = std::min(last, (piece.group + 1) * group_cols_);
       // Keep pieces short, so that keep_awake runs often enough in between.
-      int64_t most = kPieceLines * code_cols;
+      int64_t most = kMaxCodeLines * code_cols;
       if (by_group_ && whole_groups_) most = std::max(most / group_cols_, int64_t{1}) * group_cols_;
       end = std::min(end, first + most);
       piece.code_at = first / code_cols * kLineBytes;
@@ -170,7 +170,6 @@ const std::byte* LinePanels::lines(int64_t expert, int64_t panel, const Stretch&
 void LinePanels::decode(int64_t expert, int64_t panel, const Piece& piece,
                         std::byte* scratch) const {
   const MatrixShape& shape = weights_.shape;
-  const DType dtype = shape.key.dtype;
   const int64_t index = panel * num_groups_ + piece.group;
   const std::byte* const base = weights_.expert(expert);
   LineCodes c;
@@ -186,24 +185,12 @@ void LinePanels::decode(int64_t expert, int64_t panel, const Piece& piece,
     c.exponent =
         reinterpret_cast<const uint8_t*>(base + weights_.sections.scales) + index * scale_lanes_;
   }
-  if (form_.arithmetic == LineArithmetic::kBf16) return to_bf16(decoders_, dtype)(c);
-  if (form_.arithmetic == LineArithmetic::kInt8)
-    return dtype == DType::kI4 ? decoders_.i4_to_int8(c) : decoders_.e2m1_to_int8(c);
-  if (dtype == DType::kF16) return decoders_.f16_to_f32(c);
-  if (dtype == DType::kBF16) return decoders_.bf16_to_f32(c);
-  alignas(64) std::byte exact[max_stretch(LineArithmetic::kF32) * kLineRows * 2];
   alignas(64) float scales[kLineRows];
-  LineCodes wide;
-  wide.codes = exact;
-  wide.lines = piece.lines / 2;
-  wide.to = c.to;
-  c.to = exact;
-  to_bf16(decoders_, dtype)(c);
-  if (!exponents_) {
+  if (form_.arithmetic == LineArithmetic::kF32 && !exponents_) {
     scales_of(expert, panel, piece.group, scales);
-    wide.scale = scales;
+    c.scale = scales;
   }
-  decoders_.decoded_to_f32(wide);
+  decode_(c);
 }
 
 void LinePanels::scales_of(int64_t expert, int64_t panel, int64_t group, float* scratch) const {
@@ -252,7 +239,7 @@ void LinePanels::prefetch_scales(int64_t expert, int64_t panel, const Stretch& s
       weights_.expert(expert) + weights_.sections.scales + panel * num_groups_ * bytes;
   const std::byte* const past = panel_scales + (groups[s.units - 1] + 1) * bytes;
   for (const std::byte* at = panel_scales + groups[0] * bytes; at < past; at += kLineBytes)
-    _mm_prefetch(reinterpret_cast<const char*>(at), _MM_HINT_T1);
+    __builtin_prefetch(at, 0, 2);
 }
 
 const int8_t* LinePanels::unit_zeros(int64_t expert, int64_t panel, const Stretch& s,
@@ -270,8 +257,15 @@ const int8_t* LinePanels::unit_zeros(int64_t expert, int64_t panel, const Stretc
 }
 
 const float* LinePanels::row_scales(int64_t expert, int64_t panel, float* scratch) const {
-  if (folded_ || num_groups_ > 1 || !weights_.shape.key.quantized()) return nullptr;
-  scales_of(expert, panel, 0, scratch);
+  const bool halves = fp4_counts_twice() && !exponents_;
+  if (folded_ || !weights_.shape.key.quantized() || (num_groups_ > 1 && !halves)) return nullptr;
+  if (num_groups_ > 1)
+    std::fill_n(scratch, kLineRows, 1.0f);
+  else
+    scales_of(expert, panel, 0, scratch);
+  if (halves) {
+    for (int n = 0; n < kLineRows; ++n) scratch[n] *= 0.5f;
+  }
   return scratch;
 }
 
@@ -282,5 +276,3 @@ const float* LinePanels::bias(int64_t expert, int64_t panel) const {
 }
 
 }  // namespace moracle::cpu
-
-#endif

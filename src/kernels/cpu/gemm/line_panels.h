@@ -88,9 +88,12 @@ class LinePanels {
   int64_t group_of(int64_t column) const {
     return column / group_cols_ < num_groups_ ? column / group_cols_ : num_groups_ - 1;
   }
-  // Integers hold twice the fp4 value, so scales are halved.
+  // Integers hold twice the fp4 value. Exponents are halved when they become floats; with f32
+  // scales the epilogue halves the sums.
   bool fp4_counts_twice() const {
-    return form_.arithmetic == LineArithmetic::kInt8 || form_.arithmetic == LineArithmetic::kInt16;
+    return weights_.shape.key.dtype == DType::kF4E2M1 &&
+           (form_.arithmetic == LineArithmetic::kInt8 ||
+            form_.arithmetic == LineArithmetic::kInt16);
   }
   void cut();  // fills stretches_, pieces_ and unit_groups_, so that later calls do not divide
   int64_t units_from(int64_t column) const;
@@ -99,8 +102,8 @@ class LinePanels {
 
   const KernelWeights& weights_;
   const LineDecoders& decoders_;
+  void (*decode_)(const LineCodes&);  // null: codes are multiplied as stored
   void (*keep_awake_)();
-  static constexpr int64_t kPieceLines = 16;
   LineForm form_;
   int64_t num_panels_, panel_bytes_, num_groups_, group_cols_, x_group_cols_;
   int64_t scale_lanes_;

@@ -1,5 +1,3 @@
-#if defined(__x86_64__)
-
 #include "kernels/cpu/gemm/line_pass.h"
 
 #include <algorithm>
@@ -224,5 +222,3 @@ LineResult LinePass::result(const PanelPair& pair, int p, const Pass& pass,
 }
 
 }  // namespace moracle::cpu
-
-#endif

@@ -10,8 +10,6 @@
 // A row gets the same bits either way.
 #pragma once
 
-#include <xmmintrin.h>
-
 #include <algorithm>
 #include <atomic>
 #include <optional>
@@ -46,8 +44,8 @@ struct Destination {
   void ask(int64_t first, int64_t end, int64_t column, bool two_lines) const {
     for (int64_t r = first; r < end; ++r) {
       const auto* const line = reinterpret_cast<const char*>(at(r) + column);
-      _mm_prefetch(line, _MM_HINT_T0);
-      if (two_lines) _mm_prefetch(line + kLineBytes, _MM_HINT_T0);
+      __builtin_prefetch(line);
+      if (two_lines) __builtin_prefetch(line + kLineBytes);
     }
   }
 };

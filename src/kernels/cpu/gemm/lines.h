@@ -1,5 +1,5 @@
 // The innermost loops over layout vnni16: activation rows times lines of weights, and codes decoded
-// to lines of operands. Each instruction set has one file; cpu_avx2.cc, cpu_avx512.cc and
+// to lines of operands. Each instruction set has one file; cpu.cc, cpu_avx2.cc, cpu_avx512.cc and
 // cpu_amx.cc choose. This header holds plain structs only, since files built for one instruction
 // set include it.
 #pragma once
@@ -84,6 +84,8 @@ struct LineCodes {
   int exponent_lanes = 16;            ///< or 1
   const float* scale = nullptr;       ///< [16], multiplies (LineArithmetic::kF32); null: none
 };
+/// Maximum lines of codes that one call decodes to f32.
+inline constexpr int kMaxCodeLines = 16;
 
 /// Epilogue of one panel's sums:  v = (sum · x_scale[r]) · w_scale[n] + bias[n].  The result is
 /// stored, or added to a row of `to` with the row's weight. Null factors and biases are left out.
@@ -164,18 +166,20 @@ struct LineKernels {
 /// leave a register, for each eight columns: 0 and 2, 1 and 3, 4 and 6, 5 and 7.
 enum class ColumnOrder : uint8_t { kPlain, kDecoded };
 
-/// Decode codes to lines of int8, bf16 or f32. Only products with `scale` are rounded.
+/// Decode codes to lines of int8, bf16 or f32. Only products with `scale` are rounded. Null: not
+/// supported.
 struct LineDecoders {
   ColumnOrder order;  ///< of decoded bf16; activation rows follow it
-  void (*i4_to_int8)(const LineCodes&);
-  void (*e2m1_to_int8)(const LineCodes&);  ///< twice the value
-  void (*i4_to_bf16)(const LineCodes&);
-  void (*i8_to_bf16)(const LineCodes&);
-  void (*e4m3_to_bf16)(const LineCodes&);
-  void (*e2m1_to_bf16)(const LineCodes&);
-  void (*decoded_to_f32)(const LineCodes&);  ///< from bf16 lines of these decoders, in plain order
-  void (*bf16_to_f32)(const LineCodes&);
-  void (*f16_to_f32)(const LineCodes&);
+  void (*i4_to_int8)(const LineCodes&) = nullptr;
+  void (*e2m1_to_int8)(const LineCodes&) = nullptr;  ///< twice the value
+  void (*i4_to_bf16)(const LineCodes&) = nullptr;
+  void (*i8_to_bf16)(const LineCodes&) = nullptr;
+  void (*e4m3_to_bf16)(const LineCodes&) = nullptr;
+  void (*e2m1_to_bf16)(const LineCodes&) = nullptr;
+  void (*i4_to_f32)(const LineCodes&);
+  void (*i8_to_f32)(const LineCodes&);
+  void (*e4m3_to_f32)(const LineCodes&);
+  void (*e2m1_to_f32)(const LineCodes&);
   /// 2^(e - 127), or half of it, for `count` exponents (a multiple of 16). Gives 0 below the normal
   /// numbers, where a product underflows, and NaN for 255.
   void (*powers_of_two)(const uint8_t* exponents, int64_t count, bool half, float* to);
@@ -187,11 +191,13 @@ struct RowConverters {
   /// The nearest bf16, and the nearest bf16 to the remainder: 16 significant bits together. Writes
   /// only the first part where `rest` is null.
   void (*f32_to_bf16)(const float* from, int64_t count, ColumnOrder order, std::byte* to,
-                      std::byte* rest);
-  void (*e4m3_to_bf16)(const uint8_t* from, int64_t count, ColumnOrder order, std::byte* to);
-  void (*int8_to_bf16)(const int8_t* from, int64_t count, ColumnOrder order, std::byte* to);
-  void (*e4m3_to_f32)(const uint8_t* from, int64_t count, std::byte* to);
-  void (*int8_to_f32)(const int8_t* from, int64_t count, std::byte* to);
+                      std::byte* rest) = nullptr;
+  void (*e4m3_to_bf16)(const uint8_t* from, int64_t count, ColumnOrder order,
+                       std::byte* to) = nullptr;
+  void (*int8_to_bf16)(const int8_t* from, int64_t count, ColumnOrder order,
+                       std::byte* to) = nullptr;
+  void (*e4m3_to_f32)(const uint8_t* from, int64_t count, std::byte* to) = nullptr;
+  void (*int8_to_f32)(const int8_t* from, int64_t count, std::byte* to) = nullptr;
   /// Part p of each value at `to` + p · stride, and for each run of `run` values Σ of the codes at
   /// sums[p · num_runs] and the scale at scales[p · num_runs]:  x ≈ Σ_p scales[p] · code[p].  The
   /// scales of a run with an infinity or NaN are NaN.
@@ -206,6 +212,7 @@ struct RowConverters {
                        float* scales) = nullptr;
 };
 
+extern const LineKernels kPortableLines;  ///< any CPU: int8, f32
 #if defined(__x86_64__)
 extern const LineDecoders kAvx2Decoders;
 extern const RowConverters kAvx2Rows;

@@ -2,7 +2,7 @@
 // AVX2, with or without AVX-VNNI. A line is two registers: rows 0 to 7 of the weights, and 8 to 15.
 // `Dot` defines how 4 bytes of activations multiply one register, or one of its kCols columns.
 //
-// Everything is in an anonymous namespace, for the reason given in tile_loops.h. The order of sums
+// Everything is in an anonymous namespace, for the reason given in simd/vector.h. The order of sums
 // and roundings is that of lines_avx512.h, so results have the same bits.
 #pragma once
 

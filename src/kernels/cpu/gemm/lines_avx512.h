@@ -1,7 +1,7 @@
 // The loops over lines for registers of 512 bits, written once and included by the files built for
 // AVX-512. `Dot` defines how 4 bytes of activations multiply a line.
 //
-// Everything is in an anonymous namespace, for the reason given in tile_loops.h.
+// Everything is in an anonymous namespace, for the reason given in simd/vector.h.
 #pragma once
 
 #include <immintrin.h>

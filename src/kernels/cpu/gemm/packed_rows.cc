@@ -1,5 +1,3 @@
-#if defined(__x86_64__)
-
 #include "kernels/cpu/gemm/packed_rows.h"
 
 #include <algorithm>
@@ -149,5 +147,3 @@ void RowPacker::convert_row(const PackedRows& packed, const std::byte* row,
 }
 
 }  // namespace moracle::cpu
-
-#endif
