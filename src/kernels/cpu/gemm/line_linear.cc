@@ -187,10 +187,10 @@ void LineLinear::store(const GroupedRows& rows, const Matrix& y) {
   const Destination to{static_cast<float*>(y.data), y.stride};
   walk(rows, pairs(), to, [&](const Finished& some) {
     for (int p = 0; p < some.pair.panels(); ++p) {
-      LineResult f = some.result(p);
+      StoreArgs f = some.result(p);
       f.to = to.at(some.row()) + some.column(p);
       f.to_stride = y.stride;
-      kernels_.finish(f);
+      vector_ops().store_rows(f);
     }
   });
 }
@@ -204,22 +204,22 @@ Status LineLinear::activate(const GroupedRows& rows, const ActivationSpec& activ
   auto finish = [&](const Finished& some) {
     alignas(64) float values[2][kResultRows * kLineRows];
     for (int p = 0; p < some.pair.panels(); ++p) {
-      LineResult f = some.result(p);
+      StoreArgs f = some.result(p);
       f.to = values[p];
       f.to_stride = kLineRows;
       f.columns = kLineRows;
-      kernels_.finish(f);
+      vector_ops().store_rows(f);
     }
     for (int p = 0; p < (gated ? 1 : some.pair.panels()); ++p) {
       vector_ops().activate(activation, values[gated ? 0 : p], values[gated ? 1 : p],
                             int64_t{some.count} * kLineRows, values[p]);
-      LineResult f;
+      StoreArgs f;
       f.sum = values[p];
       f.rows = some.count;
       f.columns = static_cast<int>(std::min<int64_t>(kLineRows, out.cols - some.column(p)));
       f.to = to.at(some.row()) + some.column(p);
       f.to_stride = out.stride;
-      kernels_.finish(f);
+      vector_ops().store_rows(f);
     }
   };
   walk(rows, pairs(gated), to, finish, done);
@@ -242,13 +242,13 @@ void LineLinear::combine(const GroupedRows& rows, const LinearCall::Combine& com
     float weights[kResultRows];
     for (int r = 0; all != nullptr && r < some.count; ++r) weights[r] = all[slot[some.row() + r]];
     for (int p = 0; p < some.pair.panels(); ++p) {
-      LineResult f = some.result(p);
+      StoreArgs f = some.result(p);
       f.to = to.data + some.column(p);
       f.to_stride = to.stride;
       f.to_row = to.row + some.row();
       f.add = true;
       f.weight = all == nullptr ? nullptr : weights;
-      kernels_.finish(f);
+      vector_ops().store_rows(f);
     }
   });
 }

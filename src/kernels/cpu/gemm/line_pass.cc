@@ -205,10 +205,10 @@ void LinePass::add_parts(int rows, float* sums) const {
   }
 }
 
-LineResult LinePass::result(const PanelPair& pair, int p, const Pass& pass,
-                            PassScratch& scratch) const {
+StoreArgs LinePass::result(const PanelPair& pair, int p, const Pass& pass,
+                           PassScratch& scratch) const {
   const int64_t panel = pair.panel + p * pair.distance;
-  LineResult f;
+  StoreArgs f;
   f.sum = scratch.sums[p];
   f.rows = pass.count;
   f.columns = static_cast<int>(std::min<int64_t>(kLineRows, weights_.shape.n - panel * kLineRows));

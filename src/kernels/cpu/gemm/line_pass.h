@@ -3,6 +3,7 @@
 
 #include "kernels/cpu/gemm/line_panels.h"
 #include "kernels/cpu/gemm/packed_rows.h"
+#include "kernels/cpu/simd/vector_ops.h"
 
 namespace moracle::cpu {
 
@@ -55,7 +56,7 @@ class LinePass {
   /// Fills scratch.sums.
   void multiply(const PanelPair& pair, const Pass& pass, PassScratch& scratch) const;
   /// The epilogue for the sums of panel p of the pair. The caller sets the destination.
-  LineResult result(const PanelPair& pair, int p, const Pass& pass, PassScratch& scratch) const;
+  StoreArgs result(const PanelPair& pair, int p, const Pass& pass, PassScratch& scratch) const;
 
  private:
   using Kernel = void (*)(const LineBlock&);

@@ -53,13 +53,13 @@ struct Destination {
 /// A pass whose sums are ready, and `count` of its rows from `first` on.
 struct Finished {
   const PanelPair& pair;
-  int64_t pass_row;       // the pass's first row, counted from the run's first row
-  LineResult results[2];  // for the whole pass
+  int64_t pass_row;      // the pass's first row, counted from the run's first row
+  StoreArgs results[2];  // for the whole pass
   int first = 0, count = 0;
 
   /// The result of panel p for these rows, without a destination.
-  LineResult result(int p) const {
-    LineResult f = results[p];
+  StoreArgs result(int p) const {
+    StoreArgs f = results[p];
     f.sum += first * kLineRows;
     if (f.x_scale != nullptr) f.x_scale += first * f.x_scale_stride;
     f.rows = count;

@@ -87,23 +87,6 @@ struct LineCodes {
 /// Maximum lines of codes that one call decodes to f32.
 inline constexpr int kMaxCodeLines = 16;
 
-/// Epilogue of one panel's sums:  v = (sum · x_scale[r]) · w_scale[n] + bias[n].  The result is
-/// stored, or added to a row of `to` with the row's weight. Null factors and biases are left out.
-struct LineResult {
-  const float* sum = nullptr;  ///< [rows][16]
-  int rows = 0;
-  const float* x_scale = nullptr;
-  int64_t x_scale_stride = 0;
-  const float* w_scale = nullptr;
-  const float* bias = nullptr;
-  float* to = nullptr;  ///< row r at to + (to_row ? to_row[r] : r) · to_stride
-  int64_t to_stride = 0;
-  int columns = 16;  ///< stored columns
-  const int32_t* to_row = nullptr;
-  bool add = false;
-  const float* weight = nullptr;  ///< [rows]; null: 1
-};
-
 struct LineDecoders;
 struct RowConverters;
 
@@ -159,7 +142,6 @@ struct LineKernels {
   void (*bf16_by_i4)(const LineBlock&) = nullptr;
   void (*bf16_by_e2m1)(const LineBlock&) = nullptr;
   void (*bf16_by_e4m3)(const LineBlock&) = nullptr;
-  void (*finish)(const LineResult&) = nullptr;
 };
 
 /// Order of bf16 columns in lines and rows. kPlain: ascending. kDecoded: the order in which codes

@@ -299,8 +299,7 @@ const LineKernels kAmxLines = {.instructions = {"amx_int8", "amx_bf16", nullptr}
                                .keep_awake = keep_awake,
                                .row_block = 32,
                                .int8 = multiply_int8,
-                               .bf16 = multiply_bf16,
-                               .finish = finish_rows};
+                               .bf16 = multiply_bf16};
 
 }  // namespace moracle::cpu
 

@@ -257,39 +257,6 @@ void multiply(const LineBlock& b) {
   }
 }
 
-// ---- epilogue ----
-
-/// Lanes below `count`.
-MORACLE_LINES_INLINE __m256i first_lanes(int count) {
-  return _mm256_cmpgt_epi32(_mm256_set1_epi32(count), _mm256_setr_epi32(0, 1, 2, 3, 4, 5, 6, 7));
-}
-
-inline void finish_rows(const LineResult& result) {
-  const LineResult f = result;  // a local copy: no store below can alias it
-  for (int half = 0; half < 2; ++half) {
-    const int at = half * kHalfRows;
-    if (f.columns <= at) return;
-    const bool whole = f.columns - at >= kHalfRows;
-    const __m256i stored = first_lanes(f.columns - at);
-    const __m256 scale = f.w_scale == nullptr ? _mm256_set1_ps(1) : _mm256_loadu_ps(f.w_scale + at);
-    const __m256 bias = f.bias == nullptr ? _mm256_setzero_ps() : _mm256_loadu_ps(f.bias + at);
-    for (int r = 0; r < f.rows; ++r) {
-      __m256 v = _mm256_loadu_ps(f.sum + r * kLineRows + at);
-      if (f.x_scale != nullptr)
-        v = _mm256_mul_ps(v, _mm256_set1_ps(f.x_scale[r * f.x_scale_stride]));
-      if (f.w_scale != nullptr) v = _mm256_mul_ps(v, scale);
-      if (f.bias != nullptr) v = _mm256_add_ps(v, bias);
-      float* const to = f.to + (f.to_row == nullptr ? r : f.to_row[r]) * f.to_stride + at;
-      if (f.add) {
-        const __m256 weight = _mm256_set1_ps(f.weight == nullptr ? 1.0f : f.weight[r]);
-        v = _mm256_fmadd_ps(weight, v,
-                            whole ? _mm256_loadu_ps(to) : _mm256_maskload_ps(to, stored));
-      }
-      whole ? _mm256_storeu_ps(to, v) : _mm256_maskstore_ps(to, stored, v);
-    }
-  }
-}
-
 /// The including file names its integer instructions and passes its code kernels. The rest is
 /// common.
 constexpr LineKernels line_kernels(const char* int8, const char* int8_by_codes, const char* int16,
@@ -308,8 +275,7 @@ constexpr LineKernels line_kernels(const char* int8, const char* int8_by_codes, 
           .codes_for_all_rows = codes_for_all_rows,
           .floats_in_parts = floats_in_parts,
           .int8 = multiply<Int8Dot>,
-          .f32 = multiply<F32Dot>,
-          .finish = finish_rows};
+          .f32 = multiply<F32Dot>};
 }
 
 }  // namespace

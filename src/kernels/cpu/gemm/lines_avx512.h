@@ -317,25 +317,6 @@ void rows_of(const LineBlock& b) {
   }
 }
 
-inline void finish_rows(const LineResult& result) {
-  const LineResult f = result;  // a local copy: no store below can alias it
-  const auto stored = static_cast<__mmask16>((1u << f.columns) - 1);
-  const __m512 scale = f.w_scale == nullptr ? _mm512_set1_ps(1) : _mm512_loadu_ps(f.w_scale);
-  const __m512 bias = f.bias == nullptr ? _mm512_setzero_ps() : _mm512_loadu_ps(f.bias);
-  for (int r = 0; r < f.rows; ++r) {
-    __m512 v = _mm512_loadu_ps(f.sum + r * kLineRows);
-    if (f.x_scale != nullptr) v = _mm512_mul_ps(v, _mm512_set1_ps(f.x_scale[r * f.x_scale_stride]));
-    if (f.w_scale != nullptr) v = _mm512_mul_ps(v, scale);
-    if (f.bias != nullptr) v = _mm512_add_ps(v, bias);
-    float* const to = f.to + (f.to_row == nullptr ? r : f.to_row[r]) * f.to_stride;
-    if (f.add) {
-      const __m512 weight = _mm512_set1_ps(f.weight == nullptr ? 1.0f : f.weight[r]);
-      v = _mm512_fmadd_ps(weight, v, _mm512_maskz_loadu_ps(stored, to));
-    }
-    _mm512_mask_storeu_ps(to, stored, v);
-  }
-}
-
 template <class Dot>
 void multiply(const LineBlock& b) {
   if (b.panels == 2)

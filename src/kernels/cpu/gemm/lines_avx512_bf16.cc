@@ -78,8 +78,7 @@ const LineKernels kAvx512Bf16Lines = {.instructions = {"avx512_vnni", "avx512_bf
                                       .f32 = multiply<F32Dot>,
                                       .bf16_by_i4 = multiply<NibblesBf16<kI4AsBf16>>,
                                       .bf16_by_e2m1 = multiply<NibblesBf16<kE2M1AsBf16>>,
-                                      .bf16_by_e4m3 = multiply<E4M3Bf16>,
-                                      .finish = finish_rows};
+                                      .bf16_by_e4m3 = multiply<E4M3Bf16>};
 
 }  // namespace moracle::cpu
 

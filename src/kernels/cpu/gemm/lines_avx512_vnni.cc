@@ -16,8 +16,7 @@ const LineKernels kAvx512Lines = {.instructions = {"avx512_vnni", nullptr, "avx5
                                   .codes_for_all_rows = true,
                                   .floats_in_parts = true,
                                   .int8 = multiply<Int8Dot>,
-                                  .f32 = multiply<F32Dot>,
-                                  .finish = finish_rows};
+                                  .f32 = multiply<F32Dot>};
 
 }  // namespace moracle::cpu
 

@@ -373,26 +373,6 @@ void copy_int8(const int8_t* from, int64_t count, int64_t run, std::byte* to, in
   }
 }
 
-// ---- epilogue ----
-
-void finish_rows(const LineResult& f) {
-  for (int r = 0; r < f.rows; ++r) {
-    float* const to = f.to + (f.to_row == nullptr ? r : f.to_row[r]) * f.to_stride;
-    for (int at = 0; at < f.columns; at += kLanes) {
-      const int left = f.columns - at < kLanes ? f.columns - at : kLanes;
-      Vec v = load(f.sum + r * kLineRows + at);
-      if (f.x_scale != nullptr) v = v * splat(f.x_scale[r * f.x_scale_stride]);
-      if (f.w_scale != nullptr) v = v * load(f.w_scale + at);
-      if (f.bias != nullptr) v = v + load(f.bias + at);
-      if (f.add) {
-        const Vec before = left == kLanes ? load(to + at) : load_first(to + at, left);
-        v = before + splat(f.weight == nullptr ? 1.0f : f.weight[r]) * v;
-      }
-      left == kLanes ? store(to + at, v) : store_first(to + at, v, left);
-    }
-  }
-}
-
 const LineDecoders kPortableDecoders = {.order = ColumnOrder::kPlain,
                                         .i4_to_f32 = decode_to_f32<IntCode<4>>,
                                         .i8_to_f32 = decode_to_f32<IntCode<8>>,
@@ -420,7 +400,6 @@ const LineKernels kPortableLines = {.instructions = {"portable", nullptr, "porta
                                     .rows_ahead = 4,
                                     .codes_for_all_rows = true,
                                     .int8 = dot_int8<I8Words>,
-                                    .f32 = dot_f32<F32Code>,
-                                    .finish = finish_rows};
+                                    .f32 = dot_f32<F32Code>};
 
 }  // namespace moracle::cpu
