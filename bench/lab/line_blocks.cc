@@ -9,7 +9,7 @@
 #include <cstdio>
 #include <cstring>
 
-#include "kernels/cpu/gemm/lines.h"
+#include "kernels/cpu/ukernels/ukernels.h"
 #include "moracle/oracle.h"
 
 using namespace moracle;

@@ -1,7 +1,7 @@
 // Backend "cpu": layout vnni16 in portable code, for CPUs without AVX2 and for other architectures.
 // int8 by int8 is exact; everything else is multiplied in f32. Few rows are multiplied by codes
 // directly; for more rows of floats, codes are decoded to f32 first.
-#include "kernels/cpu/gemm/line_linear.h"
+#include "kernels/cpu/gemm/plan.h"
 
 namespace moracle {
 namespace cpu_row {

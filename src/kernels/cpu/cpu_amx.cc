@@ -1,7 +1,7 @@
 // Backend "cpu-amx": lines of layout vnni16, sixteen at a time as AMX tiles. int8 by int8 is exact;
 // everything else is multiplied in bf16. One row uses the same tile as sixteen rows: reading
 // weights bounds both.
-#include "kernels/cpu/gemm/line_linear.h"
+#include "kernels/cpu/gemm/plan.h"
 #include "layout/vnni16.h"
 
 namespace moracle {

@@ -4,7 +4,7 @@
 // the products. Requests that allow bf16 activations get int16 beside integer and fp4 weights:
 // twice the products of f32, and on average fewer lost bits than bf16.
 #include "base/text.h"
-#include "kernels/cpu/gemm/line_linear.h"
+#include "kernels/cpu/gemm/plan.h"
 
 namespace moracle {
 

@@ -2,7 +2,7 @@
 // holds exactly, or may be rounded to bf16, are multiplied in bf16 if the CPU's measured rates say
 // that this pays (oracle/rates): twice the f32 rate on Zen 4, half of it on Sapphire Rapids. Other
 // floats are multiplied in f32: two bf16 parts would be no faster.
-#include "kernels/cpu/gemm/line_linear.h"
+#include "kernels/cpu/gemm/plan.h"
 #include "oracle/rates/rates.h"
 
 namespace moracle {

@@ -3,7 +3,7 @@
 // A dword of a row block holds the columns of one weight row, so shifts bring each column to its
 // place in a register and no code is moved between lanes. Every kernel has one order of summation
 // for any number of rows.
-#include "kernels/cpu/gemm/lines.h"
+#include "kernels/cpu/ukernels/ukernels.h"
 #include "kernels/cpu/simd/vector.h"
 
 namespace moracle::cpu {

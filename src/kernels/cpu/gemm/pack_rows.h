@@ -1,0 +1,72 @@
+// Activation rows packed in expert order, as the line kernels read them.
+#pragma once
+
+#include "base/threads/thread_pool.h"
+#include "kernels/cpu/ukernels/ukernels.h"
+#include "kernels/grouped_linear.h"
+
+namespace moracle::cpu {
+
+/// Format of packed rows. Kernels may multiply an expert with at most `few_rows` rows by codes.
+struct RowForm {
+  LineArithmetic arithmetic = LineArithmetic::kF32;
+  /// Floats in two bf16 parts: see LineBlock::x_rest.
+  bool two_parts = false;
+  /// Arithmetic for experts with few rows; its elements are at most as wide as f32.
+  LineArithmetic few = LineArithmetic::kF32;
+  bool few_in_parts = false;  ///< floats as kFloatParts rows of int8 for experts with few rows
+  int few_rows = kFewRows;
+  ColumnOrder order = ColumnOrder::kPlain;  ///< LineArithmetic::kBf16
+  int64_t k = 0;
+  int64_t unit = 0;        ///< columns per sum of codes
+  int64_t num_scales = 0;  ///< as in Rows
+};
+
+struct PackedRows {
+  std::byte* values = nullptr;  ///< row r at values + r · stride, columns from k on 0
+  int64_t stride = 0;           ///< bytes
+  int64_t rest = 0;             ///< bytes to the second part of each value; 0: one part
+  int32_t* sums = nullptr;      ///< [rows, num_sums] Σ codes of each unit of rows of integers
+  int64_t num_sums = 0;
+  float* scales = nullptr;  ///< [rows, num_scales], if rows are codes
+  int64_t num_scales = 0;
+  /// [rows, num_sums] scales of each unit, where floats are integers.
+  float* unit_scales = nullptr;
+  /// Rows in parts: part p of row r at values + (r · kFloatParts + p) · part_stride, with its sums
+  /// and scales in row r · kFloatParts + p of `sums` and of `unit_scales`.
+  int64_t part_stride = 0;
+};
+
+/// Columns that kernels read: the matrix's columns, padded to whole tiles of this arithmetic.
+int64_t read_cols(LineArithmetic arithmetic, int64_t k);
+
+/// Bytes from one packed row to the next, and bytes of `rows` packed rows.
+int64_t packed_stride(const RowForm& form);
+size_t packed_bytes(const RowForm& form, int64_t rows);
+
+class ExpertRows;
+
+/// Gathers and converts the rows of a run.
+class RowPacker {
+ public:
+  RowPacker(const RowForm& form, const GroupedRows& from, const RowConverters& convert);
+
+  /// Lays out `rows` packed rows in `memory`, which has packed_bytes and is aligned to 64 bytes.
+  PackedRows scratch(int64_t rows, std::byte* memory) const;
+  /// Packs rows [first, past) of the run to rows from `at` on. `few`: their expert has few rows.
+  void pack(const PackedRows& to, int64_t at, int64_t first, int64_t past, bool few) const;
+  /// Packs rows [first, past) to rows from 0 on, on all threads if the work is large enough.
+  void split(const PackedRows& to, int64_t first, int64_t past, const ExpertRows& rows,
+             int few_rows, ThreadPool& pool) const;
+
+ private:
+  void pack_row(const PackedRows& to, int64_t at, int64_t r, bool few) const;
+  void convert_row(const PackedRows& to, const std::byte* row, LineArithmetic arithmetic,
+                   bool two_parts, int64_t at) const;
+
+  RowForm form_;
+  const GroupedRows& from_;
+  const RowConverters& convert_;
+};
+
+}  // namespace moracle::cpu

@@ -1,0 +1,78 @@
+// Few rows times codes for AVX-VNNI.
+
+#if defined(__x86_64__)
+
+#include "kernels/cpu/ukernels/nibbles_avx2.h"
+#include "kernels/cpu/ukernels/lines_codes_avx2.h"
+#include "kernels/cpu/ukernels/scale_sums_avx2.h"
+
+namespace moracle::cpu {
+namespace {
+
+/// One panel at a time: two panels and four rows would need more registers than exist.
+template <class Codes, int kRows>
+void rows_of_codes(const LineBlock& b) {
+  for (int unit = 0; unit < b.units; ++unit) {
+    for (int p = 0; p < b.panels; ++p) {
+      __m256i sum[kRows][2];
+#pragma GCC unroll 4
+      for (int r = 0; r < kRows; ++r) sum[r][0] = sum[r][1] = _mm256_setzero_si256();
+      for (int64_t i = unit * b.unit_lines, end = i + b.unit_lines; i < end; ++i) {
+        const std::byte* const line = b.lines[p] + i * kLineBytes;
+        if (b.prefetch_every > 0) prefetch_line(b.prefetch[p] + i * kLineBytes);
+        const __m256i codes[] = {load_half(line), load_half(line + kHalfBytes)};
+        const __m256i w[2][2] = {{Codes::values(codes[0], 0), Codes::values(codes[0], 1)},
+                                 {Codes::values(codes[1], 0), Codes::values(codes[1], 1)}};
+#pragma GCC unroll 4
+        for (int r = 0; r < kRows; ++r) {
+          const std::byte* const x = b.x + r * b.x_stride + i * 8;
+          const __m256i low = broadcast_bytes(x), high = broadcast_bytes(x + 4);
+          sum[r][0] = add_products(sum[r][0], w[0][0], low);
+          sum[r][1] = add_products(sum[r][1], w[1][0], low);
+          sum[r][0] = add_products(sum[r][0], w[0][1], high);
+          sum[r][1] = add_products(sum[r][1], w[1][1], high);
+        }
+      }
+      __m256i kept[kRows][2];
+      keep<kRows * 2>(&sum[0][0], &kept[0][0]);
+      add_unit<Codes::kOffset, kRows>(b, 0, p, unit, kept);
+    }
+  }
+}
+
+template <class Codes>
+void multiply_codes(const LineBlock& b) {
+  if (b.rows > kFewRows) {
+    // Two even parts: with more than four rows g++ 12 spills sums.
+    LineBlock part = b;
+    part.rows = b.rows / 2;
+    multiply_codes<Codes>(part);
+    part.x += part.rows * b.x_stride;
+    part.x_sum += part.rows * b.x_sum_stride;
+    if (b.x_scale != nullptr) part.x_scale += part.rows * b.x_scale_stride;
+    for (int p = 0; p < b.panels; ++p) part.sum[p] += part.rows * kLineRows;
+    part.prefetch_every = 0;
+    part.rows = b.rows - part.rows;
+    return multiply_codes<Codes>(part);
+  }
+  switch (b.rows) {
+    case 1:
+      return rows_of_codes<Codes, 1>(b);
+    case 2:
+      return rows_of_codes<Codes, 2>(b);
+    case 3:
+      return rows_of_codes<Codes, 3>(b);
+    default:
+      return rows_of_codes<Codes, 4>(b);
+  }
+}
+
+}  // namespace
+
+const CodeKernels kAvxVnniCodes =
+    code_kernels_avx2({multiply_codes<I4Codes>, multiply_codes<E2M1Codes>, int16_by_i4_avx_vnni,
+                       int16_by_i8_avx_vnni, int16_by_e2m1_avx_vnni});
+
+}  // namespace moracle::cpu
+
+#endif
