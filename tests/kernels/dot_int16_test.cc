@@ -6,7 +6,7 @@
 
 #if defined(__x86_64__)
 
-namespace moracle::cpu::lines_int16_test {
+namespace moracle::cpu::dot_int16_test {
 namespace {
 
 // Columns of each eight in rows.
@@ -22,8 +22,12 @@ Converted converted(const std::vector<float>& x, int64_t run) {
   std::vector<int16_t> stored((count + 7) / 8 * 8, int16_t{99});
   Converted to{std::vector<int16_t>(stored.size()), std::vector<int32_t>(runs),
                std::vector<float>(runs)};
-  kAvx2Lines.rows->f32_to_int16(x.data(), count, run, reinterpret_cast<std::byte*>(stored.data()),
-                                to.sums.data(), to.scales.data());
+  pack_f32_to_i16_avx2({.from = x.data(),
+                        .count = count,
+                        .to = reinterpret_cast<std::byte*>(stored.data()),
+                        .segment = run,
+                        .sums = to.sums.data(),
+                        .scales = to.scales.data()});
   for (size_t i = 0; i < stored.size(); ++i) to.codes[i / 8 * 8 + kOrder[i % 8]] = stored[i];
   return to;
 }
@@ -95,34 +99,33 @@ TEST_F(Int16Rows, LoseFewerBitsThanBf16) {
 
 struct Kind {
   const char* name;
-  void (*CodeKernels::*multiply)(const LineBlock&);
+  DType w;
   int bits;
   double (*value)(int code);
-  int64_t unit_cols;
+  int64_t segment_cols;
 };
 const Kind kKinds[] = {
-    {"i4", &CodeKernels::int16_by_i4, 4, [](int c) { return double{c < 8 ? c : c - 16.0}; }, 128},
-    {"i8", &CodeKernels::int16_by_i8, 8, [](int c) { return double{c < 128 ? c : c - 256.0}; },
-     256},
+    {"i4", DType::kI4, 4, [](int c) { return double{c < 8 ? c : c - 16.0}; }, 128},
+    {"i8", DType::kI8, 8, [](int c) { return double{c < 128 ? c : c - 256.0}; }, 256},
     // Twice the value.
-    {"e2m1", &CodeKernels::int16_by_e2m1, 4,
+    {"e2m1", DType::kF4E2M1, 4,
      [](int c) { return 2 * double{e2m1_to_float(static_cast<uint8_t>(c))}; }, 32},
 };
 
-class Int16Codes : public LineBlocks {};
+class Int16Codes : public DotKernels {};
 
-// Sums of a unit are exact: the largest codes of both sides stay within i32.
+// Sums of a segment are exact: the largest codes of both sides stay within i32.
 TEST_P(Int16Codes, MatchExactSumsForAnyNumberOfRows) {
-  const CodeKernels& kernels = *GetParam().kernels->codes;
   std::mt19937 random(5);
   for (const Kind& kind : kKinds) {
     SCOPED_TRACE(kind.name);
-    constexpr int64_t kUnits = 3;
-    const int64_t cols = kUnits * kind.unit_cols, stride = cols * 2 + 64;
-    const int64_t line_cols = 32 / kind.bits, lines = cols / line_cols;
-    Lines x(kMaxBlockRows * stride / 64 + 1), codes[2] = {Lines(lines), Lines(lines)};
-    std::vector<int32_t> x_sums(kMaxBlockRows * kUnits);
-    std::vector<float> x_scales(kMaxBlockRows * kUnits);
+    constexpr int64_t kSegments = 3;
+    const int64_t cols = kSegments * kind.segment_cols, stride = cols * 2 + 64;
+    const int64_t line_cols = 32 / kind.bits, row_blocks = cols / line_cols;
+    RowBlocks x(kMaxBlockRows * stride / 64 + 1),
+        codes[2] = {RowBlocks(row_blocks), RowBlocks(row_blocks)};
+    std::vector<int32_t> x_sums(kMaxBlockRows * kSegments);
+    std::vector<float> x_scales(kMaxBlockRows * kSegments);
     auto x_at = [&](int r, int64_t c) -> int16_t& {
       int64_t at = 0;
       while (kOrder[at] != c % 8) ++at;
@@ -132,60 +135,60 @@ TEST_P(Int16Codes, MatchExactSumsForAnyNumberOfRows) {
       for (int64_t c = 0; c < cols; ++c) {
         const int value = static_cast<int>(random() % 65535) - 32767;
         x_at(r, c) = static_cast<int16_t>(r == 1 ? 32767 : r == 2 ? -32767 : value);
-        x_sums[r * kUnits + c / kind.unit_cols] += x_at(r, c);
+        x_sums[r * kSegments + c / kind.segment_cols] += x_at(r, c);
       }
-      for (int u = 0; u < kUnits; ++u)
-        x_scales[r * kUnits + u] = static_cast<float>(1 + random() % 7) / 8;
+      for (int u = 0; u < kSegments; ++u)
+        x_scales[r * kSegments + u] = static_cast<float>(1 + random() % 7) / 8;
     }
-    float w_scale[2][kUnits * 16];
-    int8_t zero[2][kUnits * 16];
+    float w_scale[2][kSegments * 16];
+    int8_t zero[2][kSegments * 16];
     for (int p = 0; p < 2; ++p) {
       // The second panel has the smallest codes and the largest zero points.
-      for (int64_t i = 0; i < lines * kLineBytes; ++i)
+      for (int64_t i = 0; i < row_blocks * kRowBlockBytes; ++i)
         codes[p].data()[i] = static_cast<std::byte>(p == 0           ? random()
                                                     : kind.bits == 4 ? 0x88
                                                                      : 0x80);
-      for (int i = 0; i < kUnits * 16; ++i) {
+      for (int i = 0; i < kSegments * 16; ++i) {
         w_scale[p][i] = static_cast<float>(1 + random() % 100) / 64;
         zero[p][i] = static_cast<int8_t>(p == 0 ? random() % 16 : 127);
       }
     }
     auto value = [&](int p, int n, int64_t c) {
-      const int64_t at = c / line_cols * kLineBytes + 4 * n + c % 4;
+      const int64_t at = c / line_cols * kRowBlockBytes + 4 * n + c % 4;
       const auto byte = static_cast<int>(codes[p].data()[at]);
       return kind.value(kind.bits == 8 ? byte : c % 8 < 4 ? byte & 15 : byte >> 4);
     };
     for (const int rows : {1, 2, 3, 4, 5, 6, 7, 13, kMaxBlockRows}) {
       for (int panels = 1; panels <= 2; ++panels) {
         const bool zeros = kind.bits != 4 || rows % 2 == 0;
-        LineBlock b{.x = x.data(), .x_stride = stride, .rows = rows, .panels = panels};
-        b.units = kUnits;
-        b.unit_lines = kind.unit_cols / line_cols;
+        DotArgs b{.x = x.data(), .x_stride = stride, .rows = rows, .panels = panels};
+        b.segments = kSegments;
+        b.segment_blocks = kind.segment_cols / line_cols;
         b.overwrite = panels == 1;
         b.x_sum = x_sums.data();
-        b.x_sum_stride = kUnits;
+        b.x_sum_stride = kSegments;
         b.x_scale = x_scales.data();
-        b.x_scale_stride = kUnits;
-        b.x_scale_unit = 1;
+        b.x_scale_stride = kSegments;
+        b.x_scale_step = 1;
         b.prefetch_every = rows % 3 == 0 ? 2 : 0;
         std::vector<float> sums[2];
         for (int p = 0; p < panels; ++p) {
           sums[p].assign(rows * 16, 1.0f);
           b.sum[p] = sums[p].data();
-          b.lines[p] = b.prefetch[p] = codes[p].data();
+          b.w[p] = b.prefetch[p] = codes[p].data();
           b.w_scale[p] = w_scale[p];
           b.w_zero[p] = zeros ? zero[p] : nullptr;
         }
-        (kernels.*kind.multiply)(b);
+        multiply(kind.w, b);
         for (int p = 0; p < panels; ++p) {
           for (int i = 0; i < rows * 16; ++i) {
             const int r = i / 16, n = i % 16;
             double sum = b.overwrite ? 0 : 1, size = 1;
-            for (int64_t u = 0; u < kUnits; ++u) {
+            for (int64_t u = 0; u < kSegments; ++u) {
               double exact = 0;
-              for (int64_t c = u * kind.unit_cols; c < (u + 1) * kind.unit_cols; ++c)
+              for (int64_t c = u * kind.segment_cols; c < (u + 1) * kind.segment_cols; ++c)
                 exact += (value(p, n, c) - (zeros ? zero[p][u * 16 + n] : 0)) * x_at(r, c);
-              const double scaled = exact * x_scales[r * kUnits + u] * w_scale[p][u * 16 + n];
+              const double scaled = exact * x_scales[r * kSegments + u] * w_scale[p][u * 16 + n];
               sum += scaled;
               size += std::fabs(scaled);
             }
@@ -199,11 +202,11 @@ TEST_P(Int16Codes, MatchExactSumsForAnyNumberOfRows) {
 
 INSTANTIATE_TEST_SUITE_P(
     Isa, Int16Codes,
-    ::testing::Values(KernelCase{&kAvx2Lines, LineArithmetic::kInt16, Isa::kAvx2, "avx2"},
-                      KernelCase{&kAvxVnniLines, LineArithmetic::kInt16, kAvxVnni, "avx_vnni"}),
+    ::testing::Values(KernelCase{&kAvx2Ukernels, LineArithmetic::kInt16, Isa::kAvx2, "avx2"},
+                      KernelCase{&kAvxVnniUkernels, LineArithmetic::kInt16, kAvxVnni, "avx_vnni"}),
     case_name);
 
 }  // namespace
-}  // namespace moracle::cpu::lines_int16_test
+}  // namespace moracle::cpu::dot_int16_test
 
 #endif

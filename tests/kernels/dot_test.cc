@@ -9,24 +9,25 @@
 
 #if defined(__x86_64__)
 
-namespace moracle::cpu::lines_test {
+namespace moracle::cpu::dot_test {
 namespace {
 
-TEST_P(LineBlocks, MatchScaledDotProductsForEveryRowCount) {
+TEST_P(DotKernels, MatchScaledDotProductsForEveryRowCount) {
   std::mt19937 random(7);
   auto small = [&](int most) { return static_cast<int>(random() % (2 * most + 1)) - most; };
-  const int64_t cols = kNumLines * per_line();
+  const int64_t cols = kNumBlocks * columns_per_block();
   const bool integers = GetParam().arithmetic == LineArithmetic::kInt8;
-  const int64_t stride = kNumLines * 4 + 64;
-  Lines w[2] = {Lines(kNumLines), Lines(kNumLines)}, x((kMaxBlockRows + 2) * stride / 64);
+  const int64_t stride = kNumBlocks * 4 + 64;
+  RowBlocks w[2] = {RowBlocks(kNumBlocks), RowBlocks(kNumBlocks)},
+            x((kMaxBlockRows + 2) * stride / 64);
   std::vector<int> weights[2], rows((kMaxBlockRows + 2) * cols);
   for (int p = 0; p < 2; ++p) {
     weights[p].resize(16 * cols);
     for (int64_t c = 0; c < cols; ++c) {
       for (int n = 0; n < 16; ++n) {
         weights[p][n * cols + c] = integers && c == 3 ? -128 : small(9);
-        put(w[p].data() + c / per_line() * 64, n * per_line() + c % per_line(),
-            weights[p][n * cols + c]);
+        put(w[p].data() + c / columns_per_block() * 64,
+            n * columns_per_block() + c % columns_per_block(), weights[p][n * cols + c]);
       }
     }
   }
@@ -38,9 +39,9 @@ TEST_P(LineBlocks, MatchScaledDotProductsForEveryRowCount) {
       x_sums[r] += rows[r * cols + c];
     }
   }
-  std::vector<int32_t> unit_sums(kMaxBlockRows * 4);
+  std::vector<int32_t> segment_sums(kMaxBlockRows * 4);
   for (int r = 0; r < kMaxBlockRows; ++r) {
-    for (int64_t c = 0; c < cols; ++c) unit_sums[r * 4 + c / (cols / 4)] += rows[r * cols + c];
+    for (int64_t c = 0; c < cols; ++c) segment_sums[r * 4 + c / (cols / 4)] += rows[r * cols + c];
   }
   float x_scales[kMaxBlockRows], w_scales[2][16];
   int8_t zeros[2][16];
@@ -52,17 +53,18 @@ TEST_P(LineBlocks, MatchScaledDotProductsForEveryRowCount) {
   for (int count = 1; count <= kMaxBlockRows; ++count) {
     for (int panels = 1; panels <= 2; ++panels) {
       for (bool scaled : {false, true}) {
-        // The same line by line of two halves of a tile, where nothing differs between units.
-        const int units = !scaled && count % 3 == 0 ? 4 : 1;
+        // The same row block by row block of two halves of a tile, where nothing differs between
+        // segments.
+        const int segments = !scaled && count % 3 == 0 ? 4 : 1;
         std::vector<float> sums[2];
-        LineBlock block{.x = x.data(), .x_stride = stride, .rows = count, .panels = panels};
-        block.units = units;
-        block.unit_lines = kNumLines / units;
-        block.x_sum = units == 1 ? x_sums.data() : unit_sums.data();
-        block.x_sum_stride = units;
+        DotArgs block{.x = x.data(), .x_stride = stride, .rows = count, .panels = panels};
+        block.segments = segments;
+        block.segment_blocks = kNumBlocks / segments;
+        block.x_sum = segments == 1 ? x_sums.data() : segment_sums.data();
+        block.x_sum_stride = segments;
         for (int p = 0; p < panels; ++p) {
           sums[p].assign(count * 16 + 1, 5.0f);
-          block.lines[p] = w[p].data();
+          block.w[p] = w[p].data();
           block.sum[p] = sums[p].data();
           block.w_scale[p] = scaled ? w_scales[p] : nullptr;
           block.w_zero[p] = scaled && integers ? zeros[p] : nullptr;
@@ -70,8 +72,8 @@ TEST_P(LineBlocks, MatchScaledDotProductsForEveryRowCount) {
         if (scaled) block.x_scale = x_scales, block.x_scale_stride = 1;
         // The second part of each value comes from the row two further on, if it exists.
         const bool parts = GetParam().arithmetic == LineArithmetic::kBf16 && scaled && in_parts_;
-        if (parts) block.x_rest = 2 * stride;
-        // Some blocks are the end of a pass whose other blocks are whole.
+        if (parts) block.x_low = 2 * stride;
+        // Some blocks are the end of a row tile whose other blocks are whole.
         block.most_rows = count % 3 == 0 ? kMaxBlockRows : count;
         block.overwrite = count % 2 == 0;
         const float before = block.overwrite ? 0 : 5;
@@ -94,17 +96,17 @@ TEST_P(LineBlocks, MatchScaledDotProductsForEveryRowCount) {
   }
 }
 
-class Int8Blocks : public LineBlocks {};
+class Int8Blocks : public DotKernels {};
 
 // No saturation: every code times every code, four times in a sum.
 TEST_P(Int8Blocks, ExactForEveryPairOfCodes) {
-  Lines w(16), x(kMaxBlockRows);
+  RowBlocks w(16), x(kMaxBlockRows);
   std::vector<float> sums(kMaxBlockRows * 16);
   std::vector<int32_t> x_sums(kMaxBlockRows);
   for (int first_w = -128; first_w < 128; first_w += 16) {
-    for (int line = 0; line < 16; ++line) {
+    for (int row_block = 0; row_block < 16; ++row_block) {
       for (int i = 0; i < 64; ++i)
-        w.data()[line * 64 + i] = static_cast<std::byte>(first_w + i / 4);
+        w.data()[row_block * 64 + i] = static_cast<std::byte>(first_w + i / 4);
     }
     for (int first_x = -128; first_x < 128; first_x += kMaxBlockRows) {
       for (int r = 0; r < kMaxBlockRows; ++r) {
@@ -112,10 +114,10 @@ TEST_P(Int8Blocks, ExactForEveryPairOfCodes) {
         std::memset(x.data() + r * 64, value, 64);
         x_sums[r] = 64 * value;
       }
-      LineBlock b{.x = x.data(), .x_stride = 64, .rows = kMaxBlockRows, .panels = 1};
-      b.unit_lines = 16;
+      DotArgs b{.x = x.data(), .x_stride = 64, .rows = kMaxBlockRows, .panels = 1};
+      b.segment_blocks = 16;
       b.overwrite = true;
-      b.lines[0] = w.data();
+      b.w[0] = w.data();
       b.sum[0] = sums.data();
       b.x_sum = x_sums.data();
       b.x_sum_stride = 1;
@@ -131,58 +133,58 @@ TEST_P(Int8Blocks, ExactForEveryPairOfCodes) {
 
 // All row counts per call give the same result, and so do all instruction sets with a fused
 // multiply-add.
-TEST(LineKernels, EveryInstructionSetGivesSameBitsForIntegersAndF32) {
+TEST(UkernelSet, EveryInstructionSetGivesSameBitsForIntegersAndF32) {
   std::mt19937 random(17);
   std::normal_distribution<float> normal;
-  constexpr int64_t kUnits = 3, kLines = 16 * kUnits, kStride = kLines * 4 + 64;
+  constexpr int64_t kSegments = 3, kBlocks = 16 * kSegments, kStride = kBlocks * 4 + 64;
   for (const LineArithmetic arithmetic : {LineArithmetic::kInt8, LineArithmetic::kF32}) {
     const bool integers = arithmetic == LineArithmetic::kInt8;
-    Lines w[2] = {Lines(kLines), Lines(kLines)}, x(kMaxBlockRows * kStride / 64);
-    std::vector<int32_t> x_sums(kMaxBlockRows * kUnits);
+    RowBlocks w[2] = {RowBlocks(kBlocks), RowBlocks(kBlocks)}, x(kMaxBlockRows * kStride / 64);
+    std::vector<int32_t> x_sums(kMaxBlockRows * kSegments);
     for (int r = 0; r < kMaxBlockRows; ++r) {
-      for (int64_t i = 0; i < kLines; ++i) {
+      for (int64_t i = 0; i < kBlocks; ++i) {
         const float value = normal(random);
         std::memcpy(x.data() + r * kStride + i * 4, &value, sizeof value);
         for (int c = 0; integers && c < 4; ++c) {
           const int code = static_cast<int>(random() % 255) - 127;
           x.data()[r * kStride + i * 4 + c] = static_cast<std::byte>(code);
-          x_sums[r * kUnits + i / 16] += code;
+          x_sums[r * kSegments + i / 16] += code;
         }
       }
     }
-    float scales[2][kUnits * 16], x_scales[kMaxBlockRows * kUnits];
-    int8_t zeros[2][kUnits * 16];
+    float scales[2][kSegments * 16], x_scales[kMaxBlockRows * kSegments];
+    int8_t zeros[2][kSegments * 16];
     for (float& scale : x_scales) scale = std::abs(normal(random));
     for (int p = 0; p < 2; ++p) {
       for (float& scale : scales[p]) scale = std::abs(normal(random));
       for (int8_t& zero : zeros[p]) zero = static_cast<int8_t>(random());
-      for (int64_t i = 0; i < kLines * 16; ++i) {
+      for (int64_t i = 0; i < kBlocks * 16; ++i) {
         const float value = normal(random);
         const auto codes = static_cast<uint32_t>(random());
         std::memcpy(w[p].data() + 4 * i, integers ? static_cast<const void*>(&codes) : &value, 4);
       }
     }
-    auto result = [&](const LineKernels& k, int rows, int panels, bool with_zeros) {
+    auto result = [&](const UkernelSet& k, int rows, int panels, bool with_zeros) {
       std::vector<float> sums(2 * kMaxBlockRows * 16, 0.5f);
       if (k.begin != nullptr) k.begin();
       for (int row = 0; row < kMaxBlockRows; row += rows) {
-        LineBlock b{.x = x.data() + row * kStride, .x_stride = kStride};
+        DotArgs b{.x = x.data() + row * kStride, .x_stride = kStride};
         b.rows = std::min(rows, kMaxBlockRows - row);
         b.panels = panels;
-        b.units = kUnits;
-        b.unit_lines = 16;
-        b.x_scale = x_scales + row * kUnits;
-        b.x_scale_stride = kUnits;
-        b.x_scale_unit = 1;
-        b.x_sum = x_sums.data() + row * kUnits;
-        b.x_sum_stride = kUnits;
+        b.segments = kSegments;
+        b.segment_blocks = 16;
+        b.x_scale = x_scales + row * kSegments;
+        b.x_scale_stride = kSegments;
+        b.x_scale_step = 1;
+        b.x_sum = x_sums.data() + row * kSegments;
+        b.x_sum_stride = kSegments;
         for (int p = 0; p < panels; ++p) {
           b.sum[p] = sums.data() + (p * kMaxBlockRows + row) * 16;
-          b.lines[p] = w[p].data();
+          b.w[p] = w[p].data();
           b.w_scale[p] = scales[p];
           b.w_zero[p] = with_zeros && integers ? zeros[p] : nullptr;
         }
-        (integers ? k.int8 : k.f32)(b);
+        k.dot(arithmetic, *operand_dtype(arithmetic))->fn(b);
       }
       if (k.end != nullptr) k.end();
       return sums;
@@ -195,7 +197,7 @@ TEST(LineKernels, EveryInstructionSetGivesSameBitsForIntegersAndF32) {
           for (const int rows : {1, 2, 3, 4, 5, 6, 7, 9, 17, 32}) {
             const std::vector<float> got = result(*c.kernels, rows, panels, with_zeros);
             std::optional<std::vector<float>>& want =
-                first[c.kernels == &kPortableLines][panels - 1];
+                first[c.kernels == &kPortableUkernels][panels - 1];
             if (!want) want = got;
             ASSERT_EQ(got, *want) << c.name << ", " << rows << " rows at once";
           }
@@ -206,9 +208,9 @@ TEST(LineKernels, EveryInstructionSetGivesSameBitsForIntegersAndF32) {
 }
 
 INSTANTIATE_TEST_SUITE_P(Isa, Int8Blocks, ::testing::ValuesIn(int8_cases()), case_name);
-INSTANTIATE_TEST_SUITE_P(Isa, LineBlocks, ::testing::ValuesIn(kCases), case_name);
+INSTANTIATE_TEST_SUITE_P(Isa, DotKernels, ::testing::ValuesIn(kCases), case_name);
 
 }  // namespace
-}  // namespace moracle::cpu::lines_test
+}  // namespace moracle::cpu::dot_test
 
 #endif

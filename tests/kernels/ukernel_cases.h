@@ -1,4 +1,4 @@
-// Shared by the tests of the line kernels: aligned lines, and every kernel table with its CPU
+// Shared by the tests of the micro-kernels: aligned row blocks, and every set with its CPU
 // requirements.
 #pragma once
 
@@ -18,13 +18,13 @@ namespace moracle::cpu {
 
 inline constexpr Isa kVnni = Isa::kAvx512 | Isa::kAvx512Vnni;
 
-/// A byte buffer on a 64-byte boundary.
-class Lines {
+/// Row blocks on a 64-byte boundary.
+class RowBlocks {
  public:
-  explicit Lines(int64_t lines) : bytes_((lines + 1) * kLineBytes) {}
+  explicit RowBlocks(int64_t row_blocks) : bytes_((row_blocks + 1) * kRowBlockBytes) {}
   std::byte* data() {
     const auto at = reinterpret_cast<uintptr_t>(bytes_.data());
-    return bytes_.data() + (kLineBytes - at % kLineBytes) % kLineBytes;
+    return bytes_.data() + (kRowBlockBytes - at % kRowBlockBytes) % kRowBlockBytes;
   }
   template <class T>
   T at(int64_t i) {
@@ -38,24 +38,24 @@ class Lines {
 };
 
 struct KernelCase {
-  const LineKernels* kernels;
+  const UkernelSet* kernels;
   LineArithmetic arithmetic;
   Isa needs;
   const char* name;
 };
 inline constexpr Isa kAvxVnni = Isa::kAvx2 | Isa::kAvxVnni;
 inline const KernelCase kCases[] = {
-    {&kPortableLines, LineArithmetic::kInt8, Isa::kNone, "portable_int8"},
-    {&kPortableLines, LineArithmetic::kF32, Isa::kNone, "portable_f32"},
-    {&kAvx2Lines, LineArithmetic::kInt8, Isa::kAvx2, "avx2_int8"},
-    {&kAvx2Lines, LineArithmetic::kF32, Isa::kAvx2, "avx2_f32"},
-    {&kAvxVnniLines, LineArithmetic::kInt8, kAvxVnni, "avx_vnni_int8"},
-    {&kAvxVnniLines, LineArithmetic::kF32, kAvxVnni, "avx_vnni_f32"},
-    {&kAvx512Lines, LineArithmetic::kInt8, kVnni, "avx512_int8"},
-    {&kAvx512Lines, LineArithmetic::kF32, kVnni, "avx512_f32"},
-    {&kAvx512Bf16Lines, LineArithmetic::kBf16, kVnni | Isa::kAvx512Bf16, "avx512_bf16"},
-    {&kAmxLines, LineArithmetic::kInt8, kVnni | Isa::kAmxInt8, "amx_int8"},
-    {&kAmxLines, LineArithmetic::kBf16, kVnni | Isa::kAmxBf16, "amx_bf16"},
+    {&kPortableUkernels, LineArithmetic::kInt8, Isa::kNone, "portable_int8"},
+    {&kPortableUkernels, LineArithmetic::kF32, Isa::kNone, "portable_f32"},
+    {&kAvx2Ukernels, LineArithmetic::kInt8, Isa::kAvx2, "avx2_int8"},
+    {&kAvx2Ukernels, LineArithmetic::kF32, Isa::kAvx2, "avx2_f32"},
+    {&kAvxVnniUkernels, LineArithmetic::kInt8, kAvxVnni, "avx_vnni_int8"},
+    {&kAvxVnniUkernels, LineArithmetic::kF32, kAvxVnni, "avx_vnni_f32"},
+    {&kAvx512Ukernels, LineArithmetic::kInt8, kVnni, "avx512_int8"},
+    {&kAvx512Ukernels, LineArithmetic::kF32, kVnni, "avx512_f32"},
+    {&kAvx512Bf16Ukernels, LineArithmetic::kBf16, kVnni | Isa::kAvx512Bf16, "avx512_bf16"},
+    {&kAmxUkernels, LineArithmetic::kInt8, kVnni | Isa::kAmxInt8, "amx_int8"},
+    {&kAmxUkernels, LineArithmetic::kBf16, kVnni | Isa::kAmxBf16, "amx_bf16"},
 };
 
 inline std::vector<KernelCase> int8_cases() {
@@ -66,14 +66,14 @@ inline std::vector<KernelCase> int8_cases() {
   return cases;
 }
 
-class LineBlocks : public ::testing::TestWithParam<KernelCase> {
+class DotKernels : public ::testing::TestWithParam<KernelCase> {
  protected:
   void SetUp() override {
     if (!has(GetParam().needs)) GTEST_SKIP() << "needs " << names(GetParam().needs);
   }
   // Small integers: exact in every arithmetic and summation order.
-  static constexpr int64_t kNumLines = 32;
-  int per_line() const {
+  static constexpr int64_t kNumBlocks = 32;
+  int columns_per_block() const {
     return GetParam().arithmetic == LineArithmetic::kInt8   ? 4
            : GetParam().arithmetic == LineArithmetic::kBf16 ? 2
                                                             : 1;
@@ -89,30 +89,23 @@ class LineBlocks : public ::testing::TestWithParam<KernelCase> {
       case LineArithmetic::kF32:
         reinterpret_cast<float*>(at)[i] = static_cast<float>(value);
         break;
-      case LineArithmetic::kInt16:  // multiplies codes, not lines
+      case LineArithmetic::kInt16:  // multiplies codes, not row blocks
         break;
     }
   }
-  const bool in_parts_ = GetParam().kernels == &kAmxLines;
-  // Activation codes within the limits of LineBlock.
-  const int least_x_ = GetParam().kernels == &kAvx2Lines ? -127 : -128;
-  void multiply(const LineBlock& block) const {
-    const LineKernels& k = *GetParam().kernels;
-    if (k.begin != nullptr) k.begin();
-    switch (GetParam().arithmetic) {
-      case LineArithmetic::kInt8:
-        k.int8(block);
-        break;
-      case LineArithmetic::kBf16:
-        k.bf16(block);
-        break;
-      case LineArithmetic::kF32:
-        k.f32(block);
-        break;
-      case LineArithmetic::kInt16:
-        break;
-    }
-    if (k.end != nullptr) k.end();
+  const bool in_parts_ = GetParam().kernels == &kAmxUkernels;
+  // Activation codes within the limits of DotArgs.
+  const int least_x_ = GetParam().kernels == &kAvx2Ukernels ? -127 : -128;
+  /// Multiplies rows by weights stored in this type.
+  void multiply(DType w, const DotArgs& args) const {
+    const UkernelSet& kernels = *GetParam().kernels;
+    if (kernels.begin != nullptr) kernels.begin();
+    kernels.dot(GetParam().arithmetic, w)->fn(args);
+    if (kernels.end != nullptr) kernels.end();
+  }
+  /// Multiplies rows by weights of their own type.
+  void multiply(const DotArgs& args) const {
+    multiply(*operand_dtype(GetParam().arithmetic), args);
   }
 };
 

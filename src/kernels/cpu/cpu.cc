@@ -10,14 +10,14 @@ namespace {
 using namespace cpu;
 
 KernelPlan plan(const KernelRequest& request, const Machine& machine) {
-  return plan_lines(request, arithmetic_for(request.shape, request.scheme, false, 4),
-                    kPortableLines, machine.cpu.threads);
+  return plan_gemm(request, arithmetic_for(request.shape, request.scheme, false, 4),
+                   kPortableUkernels, machine.cpu.threads);
 }
 
 Result<std::unique_ptr<GroupedLinear>> make(KernelWeights&& weights, const KernelPlan& plan,
                                             Device& device) {
   const LineArithmetic arithmetic = arithmetic_for(weights.shape, weights.scheme, false, 4);
-  return make_lines(std::move(weights), plan, arithmetic, kPortableLines, device);
+  return make_gemm(std::move(weights), plan, arithmetic, kPortableUkernels, device);
 }
 
 }  // namespace

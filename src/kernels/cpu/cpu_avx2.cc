@@ -1,5 +1,5 @@
-// Backend "cpu-avx2": lines of layout vnni16 in two registers of 256 bits each. int8 by int8 is
-// exact; AVX-VNNI multiplies four products at a time. Everything else is multiplied in f32. Few
+// Backend "cpu-avx2": row blocks of layout vnni16 in two registers of 256 bits each. int8 by int8
+// is exact; AVX-VNNI multiplies four products at a time. Everything else is multiplied in f32. Few
 // rows are multiplied by codes directly and are bound by reading the codes; many rows are bound by
 // the products. Requests that allow bf16 activations get int16 beside integer and fp4 weights:
 // twice the products of f32, and on average fewer lost bits than bf16.
@@ -15,17 +15,17 @@ namespace {
 
 using namespace cpu;
 
-const LineKernels& kernels_of(const Machine& machine) {
+const UkernelSet& kernels_of(const Machine& machine) {
   const bool vnni = missing(Isa::kAvxVnni, machine.cpu.isa) == Isa::kNone;
-  return vnni ? kAvxVnniLines : kAvx2Lines;
+  return vnni ? kAvxVnniUkernels : kAvx2Ukernels;
 }
 
 KernelPlan plan(const KernelRequest& request, const Machine& machine) {
-  const LineKernels& kernels = kernels_of(machine);
+  const UkernelSet& kernels = kernels_of(machine);
   const bool int16 = request.bf16_activations && has_int16(request.shape, request.scheme, kernels);
   const LineArithmetic arithmetic =
       int16 ? LineArithmetic::kInt16 : arithmetic_for(request.shape, request.scheme, false, 4);
-  KernelPlan plan = plan_lines(request, arithmetic, kernels, machine.cpu.threads);
+  KernelPlan plan = plan_gemm(request, arithmetic, kernels, machine.cpu.threads);
   if (int16) {
     plan.reason =
         str("int16 products: 16 in each instruction, f32 8; activations in 32,767 steps of the "
@@ -40,7 +40,7 @@ Result<std::unique_ptr<GroupedLinear>> make(KernelWeights&& weights, const Kerne
   const LineArithmetic arithmetic = plan.product_bits == kInt16Bits
                                         ? LineArithmetic::kInt16
                                         : arithmetic_for(weights.shape, weights.scheme, false, 4);
-  return make_lines(std::move(weights), plan, arithmetic, kernels_of(Machine::here()), device);
+  return make_gemm(std::move(weights), plan, arithmetic, kernels_of(Machine::here()), device);
 }
 
 }  // namespace

@@ -1,4 +1,4 @@
-// Backend "cpu-avx512": lines of layout vnni16 in registers of 512 bits. Activations that bf16
+// Backend "cpu-avx512": row blocks of layout vnni16 in registers of 512 bits. Activations that bf16
 // holds exactly, or may be rounded to bf16, are multiplied in bf16 if the CPU's measured rates say
 // that this pays (oracle/rates): twice the f32 rate on Zen 4, half of it on Sapphire Rapids. Other
 // floats are multiplied in f32: two bf16 parts would be no faster.
@@ -14,8 +14,8 @@ namespace {
 
 using namespace cpu;
 
-const LineKernels& kernels_of(bool bf16) {
-  return bf16 ? kAvx512Bf16Lines : kAvx512Lines;
+const UkernelSet& kernels_of(bool bf16) {
+  return bf16 ? kAvx512Bf16Ukernels : kAvx512Ukernels;
 }
 
 KernelPlan plan(const KernelRequest& request, const Machine& machine) {
@@ -27,7 +27,7 @@ KernelPlan plan(const KernelRequest& request, const Machine& machine) {
                     arithmetic_with(true) == LineArithmetic::kBf16;
   const bool bf16 = both && choice.bf16;
   KernelPlan plan =
-      plan_lines(request, arithmetic_with(bf16), kernels_of(bf16), machine.cpu.threads);
+      plan_gemm(request, arithmetic_with(bf16), kernels_of(bf16), machine.cpu.threads);
   plan.bf16_products = bf16;
   if (both) plan.reason = choice.reason;
   return plan;
@@ -37,7 +37,7 @@ Result<std::unique_ptr<GroupedLinear>> make(KernelWeights&& weights, const Kerne
                                             Device& device) {
   const LineArithmetic arithmetic =
       arithmetic_for(weights.shape, weights.scheme, plan.bf16_products, 4);
-  return make_lines(std::move(weights), plan, arithmetic, kernels_of(plan.bf16_products), device);
+  return make_gemm(std::move(weights), plan, arithmetic, kernels_of(plan.bf16_products), device);
 }
 
 }  // namespace

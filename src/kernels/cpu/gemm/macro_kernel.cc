@@ -12,24 +12,18 @@ int64_t column_bytes(LineArithmetic arithmetic) {
   return arithmetic == LineArithmetic::kInt8 ? 1 : arithmetic == LineArithmetic::kF32 ? 4 : 2;
 }
 
-int lines_ahead(const LineKernels& kernels, LineForm form, const QuantKey& key) {
-  if (!key.quantized()) return kernels.lines_ahead_16;
+int prefetch_distance(const UkernelSet& kernels, LineForm form, const QuantKey& key) {
+  if (!key.quantized()) return kernels.prefetch_distance_16;
   // Floats times codes wait for their decoding, not for memory, and have no instructions to spare.
-  return form.by_codes && form.arithmetic == LineArithmetic::kF32 ? 0 : kernels.lines_ahead;
+  return form.by_codes && form.arithmetic == LineArithmetic::kF32 ? 0 : kernels.prefetch_distance;
 }
 
-// Only integers and bf16 may be multiplied by codes in blocks of any number of rows.
-int block_rows(const LineKernels& kernels, LineForm form, const QuantKey& key) {
-  const bool all = form.arithmetic == LineArithmetic::kInt16 ||
-                   (kernels.codes_for_all_rows && form.arithmetic != LineArithmetic::kF32);
-  return form.by_codes && key.quantized() && !all ? kernels.code_block : kernels.row_block;
-}
-
-// Maximum rows of a pass that prefetches scales. Exponents become floats before a stretch begins,
-// which waits for them. Kernels read f32 scales as they go, which costs time only with few rows.
+// Maximum rows of a row tile that prefetches scales. Exponents become floats before a k-block
+// begins, which waits for them. Kernels read f32 scales as they go, which costs time only with few
+// rows.
 int scale_rows(const MatrixShape& shape) {
   constexpr int kF32Rows = 2;
-  return vnni16::scale_is_exponent(shape) ? kPassRows : kF32Rows;
+  return vnni16::scale_is_exponent(shape) ? kTileRows : kF32Rows;
 }
 
 }  // namespace
@@ -41,179 +35,146 @@ int64_t x_group_cols(const Scheme& scheme) {
   return grouped ? key->group.cols : 0;
 }
 
-std::string line_kernel_name(DType codes, LineForm form, bool two_parts,
-                             const LineKernels& kernels) {
-  const auto at = static_cast<size_t>(form.arithmetic);
-  const char* instruction = kernels.instructions[at];
-  if (form.by_codes && kernels.code_instructions[at] != nullptr)
-    instruction = kernels.code_instructions[at];
+std::string gemm_kernel_name(DType codes, LineForm form, bool two_parts,
+                             const UkernelSet& kernels) {
+  const DotKernel* const dot = dot_of(kernels, form, codes);
   const char* const products[] = {
       form.in_parts ? "floats in three i8 parts, exact sums" : "i8 x i8, exact sums",
       two_parts ? "products of two bf16 parts, f32 sums" : "bf16 products, f32 sums",
       "f32 products and sums", "floats as i16, exact sums"};
-  return str(moracle::name(codes), form.by_codes ? " codes, " : " lines, ", products[at], ", ",
-             instruction == nullptr ? "none" : instruction);
+  return str(moracle::name(codes), form.by_codes ? " codes, " : " row blocks, ",
+             products[static_cast<size_t>(form.arithmetic)], ", ",
+             dot == nullptr ? "none" : dot->instruction);
 }
 
-LinePass::Kernel LinePass::kernel_of(const LineKernels& kernels, LineForm form, DType codes) {
-  const bool int8 = form.arithmetic == LineArithmetic::kInt8;
-  if (!form.by_codes)
-    return int8                                       ? kernels.int8
-           : form.arithmetic == LineArithmetic::kBf16 ? kernels.bf16
-                                                      : kernels.f32;
-  if (kernels.codes == nullptr) return nullptr;
-  if (form.arithmetic == LineArithmetic::kBf16) {
-    return codes == DType::kI4       ? kernels.bf16_by_i4
-           : codes == DType::kF4E2M1 ? kernels.bf16_by_e2m1
-           : codes == DType::kF8E4M3 ? kernels.bf16_by_e4m3
-                                     : nullptr;
-  }
-  if (form.arithmetic == LineArithmetic::kInt16) {
-    return codes == DType::kI4       ? kernels.codes->int16_by_i4
-           : codes == DType::kI8     ? kernels.codes->int16_by_i8
-           : codes == DType::kF4E2M1 ? kernels.codes->int16_by_e2m1
-                                     : nullptr;
-  }
-  switch (codes) {
-    case DType::kI4:
-      return int8 ? kernels.codes->int8_by_i4 : kernels.codes->f32_by_i4;
-    case DType::kF4E2M1:
-      return int8 ? kernels.codes->int8_by_e2m1 : kernels.codes->f32_by_e2m1;
-    case DType::kI8:
-      return int8 ? nullptr : kernels.codes->f32_by_i8;
-    case DType::kF8E4M3:
-      return int8 ? nullptr : kernels.codes->f32_by_e4m3;
-    case DType::kBF16:
-      return int8 ? nullptr : kernels.codes->f32_by_bf16;
-    case DType::kF16:
-      return int8 ? nullptr : kernels.codes->f32_by_f16;
-    default:
-      return nullptr;
-  }
+const DotKernel* dot_of(const UkernelSet& kernels, LineForm form, DType codes) {
+  const std::optional<DType> operand = operand_dtype(form.arithmetic);
+  if (form.by_codes) return operand == codes ? nullptr : kernels.dot(form.arithmetic, codes);
+  return operand ? kernels.dot(form.arithmetic, *operand) : nullptr;
 }
 
-bool LinePass::serves(const MatrixShape& shape, const Scheme& scheme, LineForm form,
-                      const LineKernels& kernels) {
-  if (kernel_of(kernels, form, shape.key.dtype) == nullptr) return false;
+bool MacroKernel::serves(const MatrixShape& shape, const Scheme& scheme, LineForm form,
+                         const UkernelSet& kernels) {
+  if (dot_of(kernels, form, shape.key.dtype) == nullptr) return false;
   const bool zeros = shape.key.quantized() && !shape.key.symmetric;
   if (form.by_codes && form.arithmetic == LineArithmetic::kBf16 && zeros) return false;
-  // Units must consist of whole lines.
+  // Segments must consist of whole row blocks.
   return !form.by_codes ||
-         unit_cols(shape, form, x_group_cols(scheme)) % vnni16::line_cols(shape.key.dtype) == 0;
+         segment_cols(shape, form, x_group_cols(scheme)) % vnni16::line_cols(shape.key.dtype) == 0;
 }
 
-LinePass::LinePass(const KernelWeights& weights, LineForm form, const LineKernels& kernels)
+MacroKernel::MacroKernel(const KernelWeights& weights, LineForm form, const UkernelSet& kernels)
     : weights_(weights),
       form_(form),
       kernels_(kernels),
-      kernel_(kernel_of(kernels, form, weights.shape.key.dtype)),
-      row_block_(block_rows(kernels, form, weights.shape.key)),
-      lines_ahead_(lines_ahead(kernels, form, weights.shape.key)),
-      panels_(weights, form, x_group_cols(weights.scheme), *kernels.decoders, kernels.keep_awake),
-      x_group_is_unit_(x_group_cols(weights.scheme) == panels_.unit_cols()),
+      dot_(*dot_of(kernels, form, weights.shape.key.dtype)),
+      prefetch_distance_(prefetch_distance(kernels, form, weights.shape.key)),
+      panels_(weights, form, x_group_cols(weights.scheme), kernels),
+      x_group_is_segment_(x_group_cols(weights.scheme) == panels_.segment_cols()),
       scale_rows_(scale_rows(weights.shape)) {}
 
-void LinePass::prefetch_ahead(const PanelPair& pair, const Pass& pass, int64_t first_line,
-                              LineBlock& block) const {
-  const int64_t at = first_line + lines_ahead_, left = panels_.panel_lines() - at;
-  block.prefetch_turn = left > 0 ? left : INT64_MAX;
+void MacroKernel::prefetch_ahead(const PanelPair& pair, const RowTile& tile, int64_t first_block,
+                                 DotArgs& block) const {
+  const int64_t at = first_block + prefetch_distance_, left = panels_.panel_blocks() - at;
+  block.prefetch_switch = left > 0 ? left : INT64_MAX;
   for (int p = 0; p < block.panels; ++p) {
     const std::byte* const own = panels_.codes(pair.expert, pair.panel + p * pair.distance);
-    const std::byte* const end = own + panels_.panel_lines() * kLineBytes;
+    const std::byte* const end = own + panels_.panel_blocks() * kRowBlockBytes;
     const std::byte* const next =
-        pass.prefetch ? panels_.codes(pass.next.expert, pass.next.panel + p * pass.next.distance)
+        tile.prefetch ? panels_.codes(tile.next.expert, tile.next.panel + p * tile.next.distance)
                       : end;
     block.prefetch_jump[p] = next - end;
-    block.prefetch[p] = left > 0 ? own + at * kLineBytes : next - left * kLineBytes;
+    block.prefetch[p] = left > 0 ? own + at * kRowBlockBytes : next - left * kRowBlockBytes;
   }
 }
 
-void LinePass::multiply(const PanelPair& pair, const Pass& pass, PassScratch& scratch) const {
+void MacroKernel::multiply(const PanelPair& pair, const RowTile& tile, TileScratch& scratch) const {
   const int count = pair.panels();
-  const int rows = pass.count * parts();
-  const int blocks = (rows + row_block_ - 1) / row_block_;
-  const bool ahead = blocks == 1 && lines_ahead_ > 0 && rows <= kernels_.rows_ahead;
+  const int rows = tile.count * parts();
+  const int blocks = (rows + dot_.rows - 1) / dot_.rows;
+  const bool ahead = blocks == 1 && prefetch_distance_ > 0 && rows <= kernels_.prefetch_rows;
   // Each block decodes the codes once, so blocks are even, with no short one at the end.
-  const int step = form_.by_codes ? (rows + blocks - 1) / blocks : row_block_;
+  const int step = form_.by_codes ? (rows + blocks - 1) / blocks : dot_.rows;
   // Every block of rows prefetches its share of the next codes. So prefetches overlap products, not
   // reads of codes.
-  const auto ratio = static_cast<int>(panels_.lines_per_code_line());
+  const auto ratio = static_cast<int>(panels_.blocks_per_code_block());
   const int sharing = static_cast<int>(std::bit_floor(static_cast<unsigned>(blocks)));
   const int every = std::min(16, sharing * ratio), share_blocks = every / ratio;
-  LineBlock block;
+  DotArgs block;
   block.panels = count;
-  block.most_rows = std::min(row_block_, rows);
-  block.x_stride = form_.in_parts ? pass.x.part_stride : pass.x.stride;
-  block.x_rest = pass.x.rest;
-  for (const LinePanels::Stretch& s : panels_.stretches()) {
-    block.units = s.units;
-    block.unit_lines = s.unit_lines;
+  block.most_rows = std::min(dot_.rows, rows);
+  block.x_stride = form_.in_parts ? tile.x.part_stride : tile.x.stride;
+  block.x_low = tile.x.rest;
+  for (const WeightPanels::KBlock& s : panels_.k_blocks()) {
+    block.segments = s.segments;
+    block.segment_blocks = s.segment_blocks;
     block.overwrite = s.first_column == 0;
-    const int64_t num_lines = block.units * block.unit_lines;
+    const int64_t num_blocks = block.segments * block.segment_blocks;
     const std::byte* prefetch[2] = {};
     for (int p = 0; p < count; ++p) {
       const int64_t panel = pair.panel + p * pair.distance;
-      if (pass.prefetch) {
-        const int64_t next = pass.next.panel + p * pass.next.distance;
-        prefetch[p] = panels_.codes(pass.next.expert, next);
-        if (pass.count <= scale_rows_) panels_.prefetch_scales(pass.next.expert, next, s);
+      if (tile.prefetch) {
+        const int64_t next = tile.next.panel + p * tile.next.distance;
+        prefetch[p] = panels_.codes(tile.next.expert, next);
+        if (tile.count <= scale_rows_) panels_.prefetch_scales(tile.next.expert, next, s);
       }
-      block.lines[p] = panels_.lines(pair.expert, panel, s, scratch.lines[p]);
-      block.w_scale[p] = panels_.unit_scales(pair.expert, panel, s, scratch.unit_scales[p]);
-      block.w_zero[p] = panels_.unit_zeros(pair.expert, panel, s, scratch.unit_zeros[p]);
+      block.w[p] = panels_.row_blocks(pair.expert, panel, s, scratch.row_blocks[p]);
+      block.w_scale[p] = panels_.segment_scales(pair.expert, panel, s, scratch.segment_scales[p]);
+      block.w_zero[p] = panels_.segment_zeros(pair.expert, panel, s, scratch.segment_zeros[p]);
     }
-    if (ahead) prefetch_ahead(pair, pass, s.first_line / ratio, block);
+    if (ahead) prefetch_ahead(pair, tile, s.first_block / ratio, block);
     for (int row = 0, b = 0; row < rows; row += step, ++b) {
-      const int64_t at = pass.first * parts() + row;
+      const int64_t at = tile.first * parts() + row;
       block.rows = std::min(step, rows - row);
       block.x =
-          pass.x.values + at * block.x_stride + s.first_column * column_bytes(form_.arithmetic);
-      block.prefetch_every = ahead || (pass.prefetch && b < share_blocks) ? every : 0;
-      const int64_t share = (s.first_line / ratio + b * (num_lines / every)) * kLineBytes;
+          tile.x.values + at * block.x_stride + s.first_column * column_bytes(form_.arithmetic);
+      block.prefetch_every = ahead || (tile.prefetch && b < share_blocks) ? every : 0;
+      const int64_t share = (s.first_block / ratio + b * (num_blocks / every)) * kRowBlockBytes;
       for (int p = 0; p < count; ++p) {
-        block.sum[p] = scratch.sums[p] + row * kLineRows;
+        block.sum[p] = scratch.sums[p] + row * kPanelRows;
         if (!ahead && block.prefetch_every > 0) block.prefetch[p] = prefetch[p] + share;
       }
       const bool int16 = form_.arithmetic == LineArithmetic::kInt16;
       if (int16 || form_.arithmetic == LineArithmetic::kInt8) {
-        block.x_sum = pass.x.sums + at * pass.x.num_sums + s.unit;
-        block.x_sum_stride = pass.x.num_sums;
+        block.x_sum = tile.x.sums + at * tile.x.num_sums + s.segment;
+        block.x_sum_stride = tile.x.num_sums;
       }
       if (form_.in_parts || int16) {
-        block.x_scale = pass.x.unit_scales + at * pass.x.num_sums + s.unit;
-        block.x_scale_stride = pass.x.num_sums;
-        block.x_scale_unit = 1;
-      } else if (pass.x.num_scales > 1) {
-        block.x_scale = pass.x.scales + at * pass.x.num_scales + s.x_group;
-        block.x_scale_stride = pass.x.num_scales;
-        block.x_scale_unit = x_group_is_unit_ ? 1 : 0;
+        block.x_scale = tile.x.segment_scales + at * tile.x.num_sums + s.segment;
+        block.x_scale_stride = tile.x.num_sums;
+        block.x_scale_step = 1;
+      } else if (tile.x.num_scales > 1) {
+        block.x_scale = tile.x.scales + at * tile.x.num_scales + s.x_group;
+        block.x_scale_stride = tile.x.num_scales;
+        block.x_scale_step = x_group_is_segment_ ? 1 : 0;
       }
-      kernel_(block);
+      dot_.fn(block);
     }
   }
   if (!form_.in_parts) return;
-  for (int p = 0; p < count; ++p) add_parts(pass.count, scratch.sums[p]);
+  for (int p = 0; p < count; ++p) add_parts(tile.count, scratch.sums[p]);
 }
 
 // The sums of a row are those of its parts. The smallest part comes first.
-void LinePass::add_parts(int rows, float* sums) const {
+void MacroKernel::add_parts(int rows, float* sums) const {
   static_assert(kFloatParts == 3);
   for (int r = 0; r < rows; ++r) {
-    const float* const part = sums + r * kFloatParts * kLineRows;
-    for (int n = 0; n < kLineRows; ++n)
-      sums[r * kLineRows + n] = part[2 * kLineRows + n] + part[kLineRows + n] + part[n];
+    const float* const part = sums + r * kFloatParts * kPanelRows;
+    for (int n = 0; n < kPanelRows; ++n)
+      sums[r * kPanelRows + n] = part[2 * kPanelRows + n] + part[kPanelRows + n] + part[n];
   }
 }
 
-StoreArgs LinePass::result(const PanelPair& pair, int p, const Pass& pass,
-                           PassScratch& scratch) const {
+StoreArgs MacroKernel::result(const PanelPair& pair, int p, const RowTile& tile,
+                              TileScratch& scratch) const {
   const int64_t panel = pair.panel + p * pair.distance;
   StoreArgs f;
   f.sum = scratch.sums[p];
-  f.rows = pass.count;
-  f.columns = static_cast<int>(std::min<int64_t>(kLineRows, weights_.shape.n - panel * kLineRows));
-  if (pass.x.num_scales == 1) {
-    f.x_scale = pass.x.scales + pass.first;
+  f.rows = tile.count;
+  f.columns =
+      static_cast<int>(std::min<int64_t>(kPanelRows, weights_.shape.n - panel * kPanelRows));
+  if (tile.x.num_scales == 1) {
+    f.x_scale = tile.x.scales + tile.first;
     f.x_scale_stride = 1;
   }
   f.w_scale = panels_.row_scales(pair.expert, panel, scratch.scales[p]);

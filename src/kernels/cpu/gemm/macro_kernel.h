@@ -1,17 +1,18 @@
-// One pass: some rows of an expert times a pair of its panels, over all columns.
+// One row tile: some rows of an expert times a pair of its panels, over all columns.
 #pragma once
 
-#include "kernels/cpu/gemm/weight_panels.h"
 #include "kernels/cpu/gemm/pack_rows.h"
+#include "kernels/cpu/gemm/weight_panels.h"
 #include "kernels/cpu/simd/vector_ops.h"
 
 namespace moracle::cpu {
 
-/// Maximum rows per pass: all of them meet a decoded stretch before the next stretch is decoded.
-inline constexpr int kPassRows = 320;
+/// Maximum rows per row tile: all of them meet a decoded k-block before the next k-block is
+/// decoded.
+inline constexpr int kTileRows = 320;
 
 /// Rows finished per call, so that keep_awake can run in between.
-inline constexpr int kResultRows = 16;
+inline constexpr int kStoreRows = 16;
 
 /// The second panel lies `distance` panels behind the first; 0: there is no second panel.
 struct PanelPair {
@@ -19,63 +20,63 @@ struct PanelPair {
   int panels() const { return distance > 0 ? 2 : 1; }
 };
 
-struct Pass {
+struct RowTile {
   const PackedRows& x;
   int64_t first;
-  int count;       ///< at most kPassRows
-  PanelPair next;  ///< panels to prefetch during this pass
+  int count;       ///< at most kTileRows
+  PanelPair next;  ///< panels to prefetch during this row tile
   bool prefetch;
 };
 
-/// Scratch of one thread for its passes.
-struct PassScratch {
-  alignas(64) float sums[2][kPassRows * kLineRows];
-  alignas(64) std::byte lines[2][LinePanels::kScratchBytes];
-  alignas(64) float unit_scales[2][LinePanels::kMaxUnits * kLineRows];
-  alignas(64) int8_t unit_zeros[2][LinePanels::kMaxUnits * kLineRows];
-  alignas(64) float scales[2][kLineRows];
+/// Scratch of one thread for its row tiles.
+struct TileScratch {
+  alignas(64) float sums[2][kTileRows * kPanelRows];
+  alignas(64) std::byte row_blocks[2][WeightPanels::kScratchBytes];
+  alignas(64) float segment_scales[2][WeightPanels::kMaxSegments * kPanelRows];
+  alignas(64) int8_t segment_zeros[2][WeightPanels::kMaxSegments * kPanelRows];
+  alignas(64) float scales[2][kPanelRows];
 };
 
-/// A kernel's name in plans. `two_parts`: see LineBlock::x_rest.
-std::string line_kernel_name(DType codes, LineForm form, bool two_parts,
-                             const LineKernels& kernels);
+/// The micro-kernel that multiplies codes of this type in this form; null: none.
+const DotKernel* dot_of(const UkernelSet& kernels, LineForm form, DType codes);
+
+/// A kernel's name in plans. `two_parts`: see DotArgs::x_low.
+std::string gemm_kernel_name(DType codes, LineForm form, bool two_parts, const UkernelSet& kernels);
 
 /// Multiplies a matrix in one form.
-class LinePass {
+class MacroKernel {
  public:
   /// `weights` and `kernels` must outlive the object. `serves` must be true for this form.
-  LinePass(const KernelWeights& weights, LineForm form, const LineKernels& kernels);
+  MacroKernel(const KernelWeights& weights, LineForm form, const UkernelSet& kernels);
   static bool serves(const MatrixShape& shape, const Scheme& scheme, LineForm form,
-                     const LineKernels& kernels);
+                     const UkernelSet& kernels);
 
-  const LinePanels& panels() const { return panels_; }
+  const WeightPanels& panels() const { return panels_; }
   const MatrixShape& shape() const { return weights_.shape; }
   std::string name(bool two_parts) const {
-    return line_kernel_name(weights_.shape.key.dtype, form_, two_parts, kernels_);
+    return gemm_kernel_name(weights_.shape.key.dtype, form_, two_parts, kernels_);
   }
   /// Fills scratch.sums.
-  void multiply(const PanelPair& pair, const Pass& pass, PassScratch& scratch) const;
+  void multiply(const PanelPair& pair, const RowTile& tile, TileScratch& scratch) const;
   /// The epilogue for the sums of panel p of the pair. The caller sets the destination.
-  StoreArgs result(const PanelPair& pair, int p, const Pass& pass, PassScratch& scratch) const;
+  StoreArgs result(const PanelPair& pair, int p, const RowTile& tile, TileScratch& scratch) const;
 
  private:
-  using Kernel = void (*)(const LineBlock&);
   /// Packed rows per row.
   int parts() const { return form_.in_parts ? kFloatParts : 1; }
   void add_parts(int rows, float* sums) const;
-  /// Asks `block`, which begins at cache line `first_line` of its panels, to prefetch ahead of
+  /// Asks `block`, which begins at cache line `first_block` of its panels, to prefetch ahead of
   /// itself.
-  void prefetch_ahead(const PanelPair& pair, const Pass& pass, int64_t first_line,
-                      LineBlock& block) const;
-  static Kernel kernel_of(const LineKernels& kernels, LineForm form, DType codes);
+  void prefetch_ahead(const PanelPair& pair, const RowTile& tile, int64_t first_block,
+                      DotArgs& block) const;
 
   const KernelWeights& weights_;
   LineForm form_;
-  const LineKernels& kernels_;
-  Kernel kernel_;
-  int row_block_, lines_ahead_;
-  LinePanels panels_;
-  bool x_group_is_unit_;
+  const UkernelSet& kernels_;
+  const DotKernel& dot_;
+  int prefetch_distance_;
+  WeightPanels panels_;
+  bool x_group_is_segment_;
   int scale_rows_;
 };
 

@@ -1,4 +1,4 @@
-// Activation rows packed in expert order, as the line kernels read them.
+// Activation rows packed in expert order, as the row block kernels read them.
 #pragma once
 
 #include "base/threads/thread_pool.h"
@@ -7,18 +7,18 @@
 
 namespace moracle::cpu {
 
-/// Format of packed rows. Kernels may multiply an expert with at most `few_rows` rows by codes.
+/// Format of packed rows. Kernels may multiply an expert with at most `skinny_rows` rows by codes.
 struct RowForm {
   LineArithmetic arithmetic = LineArithmetic::kF32;
-  /// Floats in two bf16 parts: see LineBlock::x_rest.
+  /// Floats in two bf16 parts: see DotArgs::x_low.
   bool two_parts = false;
   /// Arithmetic for experts with few rows; its elements are at most as wide as f32.
-  LineArithmetic few = LineArithmetic::kF32;
-  bool few_in_parts = false;  ///< floats as kFloatParts rows of int8 for experts with few rows
-  int few_rows = kFewRows;
+  LineArithmetic skinny = LineArithmetic::kF32;
+  bool skinny_in_parts = false;  ///< floats as kFloatParts rows of int8 for experts with few rows
+  int skinny_rows = kSkinnyRows;
   ColumnOrder order = ColumnOrder::kPlain;  ///< LineArithmetic::kBf16
   int64_t k = 0;
-  int64_t unit = 0;        ///< columns per sum of codes
+  int64_t segment = 0;     ///< columns per sum of codes
   int64_t num_scales = 0;  ///< as in Rows
 };
 
@@ -26,14 +26,14 @@ struct PackedRows {
   std::byte* values = nullptr;  ///< row r at values + r · stride, columns from k on 0
   int64_t stride = 0;           ///< bytes
   int64_t rest = 0;             ///< bytes to the second part of each value; 0: one part
-  int32_t* sums = nullptr;      ///< [rows, num_sums] Σ codes of each unit of rows of integers
+  int32_t* sums = nullptr;      ///< [rows, num_sums] Σ codes of each segment of rows of integers
   int64_t num_sums = 0;
   float* scales = nullptr;  ///< [rows, num_scales], if rows are codes
   int64_t num_scales = 0;
-  /// [rows, num_sums] scales of each unit, where floats are integers.
-  float* unit_scales = nullptr;
+  /// [rows, num_sums] scales of each segment, where floats are integers.
+  float* segment_scales = nullptr;
   /// Rows in parts: part p of row r at values + (r · kFloatParts + p) · part_stride, with its sums
-  /// and scales in row r · kFloatParts + p of `sums` and of `unit_scales`.
+  /// and scales in row r · kFloatParts + p of `sums` and of `segment_scales`.
   int64_t part_stride = 0;
 };
 
@@ -49,24 +49,22 @@ class ExpertRows;
 /// Gathers and converts the rows of a run.
 class RowPacker {
  public:
-  RowPacker(const RowForm& form, const GroupedRows& from, const RowConverters& convert);
+  RowPacker(const RowForm& form, const GroupedRows& from, const UkernelSet& kernels);
 
   /// Lays out `rows` packed rows in `memory`, which has packed_bytes and is aligned to 64 bytes.
   PackedRows scratch(int64_t rows, std::byte* memory) const;
   /// Packs rows [first, past) of the run to rows from `at` on. `few`: their expert has few rows.
-  void pack(const PackedRows& to, int64_t at, int64_t first, int64_t past, bool few) const;
+  void pack(const PackedRows& to, int64_t at, int64_t first, int64_t past, bool skinny) const;
   /// Packs rows [first, past) to rows from 0 on, on all threads if the work is large enough.
   void split(const PackedRows& to, int64_t first, int64_t past, const ExpertRows& rows,
-             int few_rows, ThreadPool& pool) const;
+             int skinny_rows, ThreadPool& pool) const;
 
  private:
-  void pack_row(const PackedRows& to, int64_t at, int64_t r, bool few) const;
-  void convert_row(const PackedRows& to, const std::byte* row, LineArithmetic arithmetic,
-                   bool two_parts, int64_t at) const;
+  void pack_row(const PackedRows& to, int64_t at, int64_t r, bool skinny) const;
 
   RowForm form_;
   const GroupedRows& from_;
-  const RowConverters& convert_;
+  const PackKernel *main_, *skinny_;  // null: rows are f32 already
 };
 
 }  // namespace moracle::cpu

@@ -14,6 +14,7 @@
 #include <atomic>
 #include <optional>
 
+#include "kernels/cpu/gemm/epilogue.h"
 #include "kernels/cpu/gemm/expert_rows.h"
 #include "kernels/cpu/gemm/macro_kernel.h"
 #include "kernels/kernel_watch.h"
@@ -32,45 +33,8 @@ struct PanelPairs {
   }
 };
 
-/// Where the result rows go: row r at data + (row ? row[r] : r) · stride.
-struct Destination {
-  float* data;
-  int64_t stride;
-  const int32_t* row = nullptr;
-
-  float* at(int64_t r) const { return data + (row == nullptr ? r : row[r]) * stride; }
-  /// Prefetches one or two cache lines of each of the rows [first, end) at `column`. The rows lie
-  /// far apart, and a store miss waits as long as a load miss.
-  void ask(int64_t first, int64_t end, int64_t column, bool two_lines) const {
-    for (int64_t r = first; r < end; ++r) {
-      const auto* const line = reinterpret_cast<const char*>(at(r) + column);
-      __builtin_prefetch(line);
-      if (two_lines) __builtin_prefetch(line + kLineBytes);
-    }
-  }
-};
-
-/// A pass whose sums are ready, and `count` of its rows from `first` on.
-struct Finished {
-  const PanelPair& pair;
-  int64_t pass_row;      // the pass's first row, counted from the run's first row
-  StoreArgs results[2];  // for the whole pass
-  int first = 0, count = 0;
-
-  /// The result of panel p for these rows, without a destination.
-  StoreArgs result(int p) const {
-    StoreArgs f = results[p];
-    f.sum += first * kLineRows;
-    if (f.x_scale != nullptr) f.x_scale += first * f.x_scale_stride;
-    f.rows = count;
-    return f;
-  }
-  int64_t row() const { return pass_row + first; }
-  int64_t column(int p) const { return (pair.panel + p * pair.distance) * kLineRows; }
-};
-
 /// The next work of one thread: `rows`, packed at row `at` of `x`, times pairs [pair, past_pair).
-struct WalkStep {
+struct Task {
   RowItem rows;
   const PackedRows& x;
   int64_t at;
@@ -78,21 +42,21 @@ struct WalkStep {
   std::optional<PanelPair> next;  ///< the pair that follows this step, to prefetch
 };
 
-/// Rows per pass, so that passes are even: whole blocks, no short pass at the end.
-inline int64_t even_pass(int64_t rows) {
-  const int64_t passes = (rows + kPassRows - 1) / kPassRows;
-  const int64_t even = (rows + passes - 1) / passes;
+/// Rows per row tile, so that row tiles are even: whole blocks, no short row tile at the end.
+inline int64_t even_tile(int64_t rows) {
+  const int64_t tiles = (rows + kTileRows - 1) / kTileRows;
+  const int64_t even = (rows + tiles - 1) / tiles;
   return (even + kMaxBlockRows - 1) / kMaxBlockRows * kMaxBlockRows;
 }
 
-class LineWalk {
+class Schedule {
  public:
   /// All arguments must outlive the object.
-  LineWalk(const LinePass& pass, const std::optional<LinePass>& few, const LineKernels& kernels,
-           const RowForm& form, const ExpertRows& rows, const PanelPairs& pairs,
-           const Destination& to)
-      : pass_(pass),
-        few_(few),
+  Schedule(const MacroKernel& tile, const std::optional<MacroKernel>& skinny,
+           const UkernelSet& kernels, const RowForm& form, const ExpertRows& rows,
+           const PanelPairs& pairs, const Destination& to)
+      : main_(tile),
+        skinny_(skinny),
         kernels_(kernels),
         form_(form),
         rows_(rows),
@@ -127,25 +91,27 @@ class LineWalk {
     constexpr int64_t kBytes = int64_t{32} << 20;
     return std::max<int64_t>(kBytes / packed_stride(form), 1024);
   }
-  /// Rows of an item, which one pass takes: they stay in a thread's second-level cache beside
+  /// Rows of an item, which one row tile takes: they stay in a thread's second-level cache beside
   /// weights and results.
   static int64_t item_rows(const RowForm& form) {
     constexpr int64_t kBytes = 5 << 18;
-    return std::clamp<int64_t>(kBytes / packed_stride(form) / 16 * 16, 32, kPassRows);
+    return std::clamp<int64_t>(kBytes / packed_stride(form) / 16 * 16, 32, kTileRows);
   }
   static int64_t item_bytes(const RowForm& form) {
     const auto bytes = static_cast<int64_t>(packed_bytes(form, item_rows(form)));
-    return (bytes + kLineBytes - 1) / kLineBytes * kLineBytes;
+    return (bytes + kRowBlockBytes - 1) / kRowBlockBytes * kRowBlockBytes;
   }
 
  private:
   template <class Finish>
-  void step(const WalkStep& step, PassScratch& scratch, const Finish& finish);
-  bool few(int64_t expert) const { return few_ && rows_.all_rows(expert) <= form_.few_rows; }
+  void step(const Task& step, TileScratch& scratch, const Finish& finish);
+  bool skinny(int64_t expert) const {
+    return skinny_ && rows_.all_rows(expert) <= form_.skinny_rows;
+  }
 
-  const LinePass& pass_;
-  const std::optional<LinePass>& few_;
-  const LineKernels& kernels_;
+  const MacroKernel& main_;
+  const std::optional<MacroKernel>& skinny_;
+  const UkernelSet& kernels_;
   const RowForm& form_;
   const ExpertRows& rows_;
   const PanelPairs& pairs_;
@@ -153,31 +119,33 @@ class LineWalk {
 };
 
 template <class Finish>
-void LineWalk::step(const WalkStep& step, PassScratch& scratch, const Finish& finish) {
+void Schedule::step(const Task& step, TileScratch& scratch, const Finish& finish) {
   const int64_t e = step.rows.expert, rows = step.rows.past - step.rows.first;
-  const LinePass& way = few(e) ? *few_ : pass_;
-  if (kernels_are_watched()) report({way.name(step.x.rest > 0), way.shape(), rows_.all_rows(e)});
-  const int64_t pass_rows = even_pass(rows);
+  const MacroKernel& kernel = skinny(e) ? *skinny_ : main_;
+  if (kernels_are_watched())
+    report({kernel.name(step.x.rest > 0), kernel.shape(), rows_.all_rows(e)});
+  const int64_t tile_rows = even_tile(rows);
   for (int64_t i = step.pair; i < step.past_pair; ++i) {
     const PanelPair pair = pairs_.at(e, i);
     const std::optional<PanelPair> next = i + 1 < step.past_pair ? pairs_.at(e, i + 1) : step.next;
     const bool two_lines = pairs_.distance == 0 && pair.distance > 0;
-    for (int64_t row = 0; row < rows; row += pass_rows) {
-      const int count = static_cast<int>(std::min(pass_rows, rows - row));
-      Pass pass{step.x, step.at + row, count, {}, row == 0 && next && next->distance > 0};
-      if (pass.prefetch) pass.next = *next;
-      Finished some{pair, step.rows.first + row, {}};
-      auto ask_from = [&](int r) {
-        to_.ask(some.pass_row + r, some.pass_row + std::min(r + kResultRows, count),
-                pair.panel * kLineRows, two_lines);
+    for (int64_t row = 0; row < rows; row += tile_rows) {
+      const int count = static_cast<int>(std::min(tile_rows, rows - row));
+      RowTile tile{step.x, step.at + row, count, {}, row == 0 && next && next->distance > 0};
+      if (tile.prefetch) tile.next = *next;
+      FinishedRows some{pair, step.rows.first + row, {}};
+      auto prefetch_from = [&](int r) {
+        to_.prefetch(some.tile_row + r, some.tile_row + std::min(r + kStoreRows, count),
+                     pair.panel * kPanelRows, two_lines);
       };
-      ask_from(0);
-      way.multiply(pair, pass, scratch);
-      for (int p = 0; p < pair.panels(); ++p) some.results[p] = way.result(pair, p, pass, scratch);
-      for (int r = 0; r < count; r += kResultRows) {
-        ask_from(r + kResultRows);
+      prefetch_from(0);
+      kernel.multiply(pair, tile, scratch);
+      for (int p = 0; p < pair.panels(); ++p)
+        some.results[p] = kernel.result(pair, p, tile, scratch);
+      for (int r = 0; r < count; r += kStoreRows) {
+        prefetch_from(r + kStoreRows);
         some.first = r;
-        some.count = std::min(kResultRows, count - r);
+        some.count = std::min(kStoreRows, count - r);
         finish(some);
         if (kernels_.keep_awake != nullptr) kernels_.keep_awake();
       }
@@ -186,7 +154,7 @@ void LineWalk::step(const WalkStep& step, PassScratch& scratch, const Finish& fi
 }
 
 template <class Finish>
-void LineWalk::by_columns(const RowPacker& packer, std::byte* scratch, ThreadPool& pool,
+void Schedule::by_columns(const RowPacker& packer, std::byte* scratch, ThreadPool& pool,
                           const Finish& finish) {
   const int64_t most = batch_rows(form_);
   for (int64_t begin = 0; begin < rows_.count();) {
@@ -198,7 +166,7 @@ void LineWalk::by_columns(const RowPacker& packer, std::byte* scratch, ThreadPoo
       end = rows_.past(expert);
     if (end == begin) end = std::min(begin + most, rows_.count());
     const PackedRows x = packer.scratch(end - begin, scratch);
-    packer.split(x, begin, end, rows_, form_.few_rows, pool);
+    packer.split(x, begin, end, rows_, form_.skinny_rows, pool);
     auto item = [&](int64_t e) {
       return RowItem{e, std::max(rows_.first(e), begin), std::min(rows_.past(e), end)};
     };
@@ -206,7 +174,7 @@ void LineWalk::by_columns(const RowPacker& packer, std::byte* scratch, ThreadPoo
       const auto [first, last] = pool.piece(pairs_.count(), thread);
       if (first == last) return;
       if (kernels_.begin != nullptr) kernels_.begin();
-      PassScratch own;
+      TileScratch own;
       for (int64_t e = first_expert; e < rows_.num_experts() && rows_.first(e) < end;) {
         const int64_t after = rows_.with_rows(e + 1);
         const RowItem rows = item(e);
@@ -222,7 +190,7 @@ void LineWalk::by_columns(const RowPacker& packer, std::byte* scratch, ThreadPoo
 }
 
 template <class Finish, class Done>
-void LineWalk::by_rows(const RowPacker& packer, std::byte* scratch, ThreadPool& pool,
+void Schedule::by_rows(const RowPacker& packer, std::byte* scratch, ThreadPool& pool,
                        const Finish& finish, const Done& done) {
   const int64_t most = item_rows(form_);
   std::atomic<int64_t> taken{0};
@@ -231,10 +199,10 @@ void LineWalk::by_rows(const RowPacker& packer, std::byte* scratch, ThreadPool& 
     std::optional<RowItem> item = items.at(taken.fetch_add(1));
     if (!item) return;
     if (kernels_.begin != nullptr) kernels_.begin();
-    PassScratch own;
+    TileScratch own;
     const PackedRows x = packer.scratch(most, scratch + thread * item_bytes(form_));
     while (item) {
-      packer.pack(x, 0, item->first, item->past, few(item->expert));
+      packer.pack(x, 0, item->first, item->past, skinny(item->expert));
       // A guess for the prefetch: another thread may take this item first.
       std::optional<PanelPair> next;
       RowItems ahead = items;

@@ -1,35 +1,35 @@
-// Decodes codes to lines of int8, bf16 and f32 for AVX2, half a line at a time. Results are those
-// of lines_decode_avx512_vnni.cc. No AVX2 kernel multiplies bf16; it is an intermediate step to
-// f32.
+// Decodes codes to row blocks of int8, bf16 and f32 for AVX2, half a row block at a time. Results
+// are those of lines_decode_avx512_vnni.cc. No AVX2 kernel multiplies bf16; it is an intermediate
+// step to f32.
 
 #if defined(__x86_64__)
 
 #include "kernels/cpu/ukernels/decode_groups.h"
-#include "kernels/cpu/ukernels/float_limbs.h"
-#include "kernels/cpu/ukernels/lines_codes_avx2.h"
 #include "kernels/cpu/ukernels/dot_avx2.h"
+#include "kernels/cpu/ukernels/float_limbs.h"
 
 namespace moracle::cpu {
 namespace {
 
-MORACLE_LINES_INLINE void store_half(std::byte* to, int64_t line, int half, __m256i value) {
-  _mm256_store_si256(reinterpret_cast<__m256i*>(to + line * kLineBytes + half * kHalfBytes), value);
+MORACLE_UKERNEL_INLINE void store_half(std::byte* to, int64_t row_block, int half, __m256i value) {
+  _mm256_store_si256(
+      reinterpret_cast<__m256i*>(to + row_block * kRowBlockBytes + half * kHalfBytes), value);
 }
-MORACLE_LINES_INLINE __m256i table(const int8_t* p) {
+MORACLE_UKERNEL_INLINE __m256i table(const int8_t* p) {
   return _mm256_broadcastsi128_si256(_mm_load_si128(reinterpret_cast<const __m128i*>(p)));
 }
-MORACLE_LINES_INLINE __m256i select(__m256i where, __m256i a, __m256i b) {
+MORACLE_UKERNEL_INLINE __m256i select(__m256i where, __m256i a, __m256i b) {
   return _mm256_blendv_epi8(b, a, where);
 }
 
-/// Calls body for each half line with its index, its codes and the destination.
+/// Calls body for each half row block with its index, its codes and the destination.
 template <class Body>
-MORACLE_LINES_INLINE void each_half(const LineCodes& c, const Body& body) {
+MORACLE_UKERNEL_INLINE void each_half(const DecodeArgs& c, const Body& body) {
   const std::byte* const from = c.codes;
   std::byte* const to = c.to;
-  for (int64_t i = 0, lines = c.lines; i < lines; ++i) {
-    const __m256i first = load_half(from + i * kLineBytes),
-                  second = load_half(from + i * kLineBytes + kHalfBytes);
+  for (int64_t i = 0, row_blocks = c.blocks; i < row_blocks; ++i) {
+    const __m256i first = load_half(from + i * kRowBlockBytes),
+                  second = load_half(from + i * kRowBlockBytes + kHalfBytes);
     body(i, 0, first, to);
     body(i, 1, second, to);
   }
@@ -41,7 +41,7 @@ MORACLE_LINES_INLINE void each_half(const LineCodes& c, const Body& body) {
 struct Exponents {
   __m256i half[2];
 };
-MORACLE_LINES_INLINE Exponents exponents(const LineCodes& c) {
+MORACLE_UKERNEL_INLINE Exponents exponents(const DecodeArgs& c) {
   Exponents all;
   for (int half = 0; half < 2; ++half) {
     const __m256i e = c.exponent_lanes == 1
@@ -55,7 +55,7 @@ MORACLE_LINES_INLINE Exponents exponents(const LineCodes& c) {
 }
 
 /// bf16 times 2^e. Zeros and NaN stay; results below the normal numbers become 0.
-MORACLE_LINES_INLINE __m256i times_power(__m256i bf16, __m256i e) {
+MORACLE_UKERNEL_INLINE __m256i times_power(__m256i bf16, __m256i e) {
   const __m256i before = _mm256_and_si256(_mm256_srli_epi16(bf16, 7), _mm256_set1_epi16(255));
   const __m256i nan = _mm256_cmpeq_epi16(before, _mm256_set1_epi16(255));
   const __m256i size = _mm256_and_si256(bf16, _mm256_set1_epi16(0x7fff));
@@ -66,7 +66,7 @@ MORACLE_LINES_INLINE __m256i times_power(__m256i bf16, __m256i e) {
   return select(nan, bf16, moved);
 }
 /// The same for finite values whose results are normal numbers or 0.
-MORACLE_LINES_INLINE __m256i times_small_power(__m256i bf16, __m256i shifted_e) {
+MORACLE_UKERNEL_INLINE __m256i times_small_power(__m256i bf16, __m256i shifted_e) {
   const __m256i size = _mm256_and_si256(bf16, _mm256_set1_epi16(0x7fff));
   const __m256i zero = _mm256_cmpeq_epi16(size, _mm256_setzero_si256());
   return _mm256_add_epi16(bf16, _mm256_andnot_si256(zero, shifted_e));
@@ -88,11 +88,12 @@ alignas(16) constexpr int8_t kE2M1Upper[16] = {0x00, 0x3f, 0x3f, 0x3f, 0x40, 0x4
 alignas(16) constexpr int8_t kE2M1Lower[16] = {0x00, 0x00, -128, -64, 0x00, 0x40, -128, -64,
                                                0x00, 0x00, -128, -64, 0x00, 0x40, -128, -64};
 
-/// Byte pairs form bf16 of four columns of eight rows: halves of two lines, with two columns each.
+/// Byte pairs form bf16 of four columns of eight rows: halves of two row blocks, with two columns
+/// each.
 struct Pairs {
   __m256i first, second;
 };
-MORACLE_LINES_INLINE Pairs pairs_of(__m256i lower, __m256i upper) {
+MORACLE_UKERNEL_INLINE Pairs pairs_of(__m256i lower, __m256i upper) {
   const __m256 rows01 = _mm256_castsi256_ps(_mm256_unpacklo_epi8(lower, upper)),
                rows23 = _mm256_castsi256_ps(_mm256_unpackhi_epi8(lower, upper));
   return {_mm256_castps_si256(_mm256_shuffle_ps(rows01, rows23, 0x88)),
@@ -102,8 +103,8 @@ MORACLE_LINES_INLINE Pairs pairs_of(__m256i lower, __m256i upper) {
 enum class Power : uint8_t { kNone, kSmall, kAny };
 
 template <Power kPower>
-MORACLE_LINES_INLINE void nibbles_to_bf16(const LineCodes& c, const int8_t* upper_bytes,
-                                          const int8_t* lower_bytes, Exponents e = {}) {
+MORACLE_UKERNEL_INLINE void nibbles_to_bf16(const DecodeArgs& c, const int8_t* upper_bytes,
+                                            const int8_t* lower_bytes, Exponents e = {}) {
   const __m256i upper = table(upper_bytes), lower = table(lower_bytes);
   const __m256i nibble = _mm256_set1_epi8(15);
   if constexpr (kPower == Power::kSmall) {
@@ -129,14 +130,14 @@ MORACLE_LINES_INLINE void nibbles_to_bf16(const LineCodes& c, const int8_t* uppe
 }
 
 /// bf16 of two columns of integers with up to 8 bits.
-MORACLE_LINES_INLINE __m256i two_integers(__m256i even, __m256i odd) {
+MORACLE_UKERNEL_INLINE __m256i two_integers(__m256i even, __m256i odd) {
   const __m256i low = _mm256_castps_si256(_mm256_cvtepi32_ps(even)),
                 high = _mm256_castps_si256(_mm256_cvtepi32_ps(odd));
   return _mm256_blend_epi16(high, _mm256_srli_epi32(low, 16), 0x55);
 }
 
 // With zero points, values are integers of up to 5 bits.
-MORACLE_LINES_INLINE void integers_to_bf16(const LineCodes& c) {
+MORACLE_UKERNEL_INLINE void integers_to_bf16(const DecodeArgs& c) {
   const __m256i zero[] = {widen_bytes(c.zero), widen_bytes(c.zero + kHalfRows)};
   each_half(c, [&](int64_t i, int half, __m256i codes, std::byte* to) {
     for (int four = 0; four < 2; ++four) {
@@ -152,14 +153,14 @@ MORACLE_LINES_INLINE void integers_to_bf16(const LineCodes& c) {
   });
 }
 
-void i4_to_bf16(const LineCodes& c) {
+void i4_to_bf16(const DecodeArgs& c) {
   if (c.zero == nullptr) return nibbles_to_bf16<Power::kNone>(c, kI4Upper, kI4Lower);
-  each_group<4>(c, [](const LineCodes& group) { integers_to_bf16(group); });
+  each_group<4>(c, [](const DecodeArgs& group) { integers_to_bf16(group); });
 }
 
-void e2m1_to_bf16(const LineCodes& c) {
+void e2m1_to_bf16(const DecodeArgs& c) {
   if (c.exponent == nullptr) return nibbles_to_bf16<Power::kNone>(c, kE2M1Upper, kE2M1Lower);
-  each_group<4>(c, [&](const LineCodes& group) {
+  each_group<4>(c, [&](const DecodeArgs& group) {
     const Exponents e = exponents(group);
     // 0.5 to 6 times 2^-125 to 2^125.
     const __m256i most = _mm256_max_epi16(_mm256_abs_epi16(e.half[0]), _mm256_abs_epi16(e.half[1]));
@@ -170,7 +171,7 @@ void e2m1_to_bf16(const LineCodes& c) {
   });
 }
 
-MORACLE_LINES_INLINE void nibbles_to_int8(const LineCodes& c, const int8_t* bytes) {
+MORACLE_UKERNEL_INLINE void nibbles_to_int8(const DecodeArgs& c, const int8_t* bytes) {
   const __m256i values = table(bytes), nibble = _mm256_set1_epi8(15);
   each_half(c, [&](int64_t i, int half, __m256i codes, std::byte* to) {
     const __m256i high = _mm256_srli_epi16(codes, 4);
@@ -178,16 +179,10 @@ MORACLE_LINES_INLINE void nibbles_to_int8(const LineCodes& c, const int8_t* byte
     store_half(to, 2 * i + 1, half, _mm256_shuffle_epi8(values, _mm256_and_si256(high, nibble)));
   });
 }
-void i4_to_int8(const LineCodes& c) {
-  nibbles_to_int8(c, kI4Bytes);
-}
-void e2m1_to_int8(const LineCodes& c) {
-  nibbles_to_int8(c, kE2M1Bytes);
-}
 
 // ---- 8 bits ----
 
-MORACLE_LINES_INLINE void bytes_to_bf16(const LineCodes& c) {
+MORACLE_UKERNEL_INLINE void bytes_to_bf16(const DecodeArgs& c) {
   __m256i zero[] = {_mm256_setzero_si256(), _mm256_setzero_si256()};
   if (c.zero != nullptr) {
     zero[0] = widen_bytes(c.zero);
@@ -203,13 +198,13 @@ MORACLE_LINES_INLINE void bytes_to_bf16(const LineCodes& c) {
     }
   });
 }
-void i8_to_bf16(const LineCodes& c) {
-  each_group<2>(c, [](const LineCodes& group) { bytes_to_bf16(group); });
+void i8_to_bf16(const DecodeArgs& c) {
+  each_group<2>(c, [](const DecodeArgs& group) { bytes_to_bf16(group); });
 }
 
 /// Codes in the low bytes of words. The exponent's bias differs by 120, and 2^-9 is the step below
 /// 2^-6. NaN stays NaN.
-MORACLE_LINES_INLINE __m256i e4m3_as_bf16(__m256i code) {
+MORACLE_UKERNEL_INLINE __m256i e4m3_as_bf16(__m256i code) {
   // The upper bytes of 0 to 7 times 2^-9, and the lower bytes.
   const __m256i upper = _mm256_broadcastsi128_si256(
       _mm_setr_epi8(0, 0x3b, 0x3b, 0x3b, 0x3c, 0x3c, 0x3c, 0x3c, 0, 0, 0, 0, 0, 0, 0, 0));
@@ -228,7 +223,7 @@ MORACLE_LINES_INLINE __m256i e4m3_as_bf16(__m256i code) {
 }
 
 /// The same for normal numbers: the upper byte follows from the code's upper half.
-MORACLE_LINES_INLINE Pairs normal_e4m3(__m256i codes) {
+MORACLE_UKERNEL_INLINE Pairs normal_e4m3(__m256i codes) {
   const __m256i nibble = _mm256_set1_epi8(15);
   const __m256i upper = _mm256_broadcastsi128_si256(
       _mm_setr_epi8(60, 61, 62, 63, 64, 65, 66, 67, -68, -67, -66, -65, -64, -63, -62, -61));
@@ -236,7 +231,7 @@ MORACLE_LINES_INLINE Pairs normal_e4m3(__m256i codes) {
   return pairs_of(_mm256_andnot_si256(nibble, _mm256_slli_epi16(codes, 4)),
                   _mm256_shuffle_epi8(upper, high));
 }
-MORACLE_LINES_INLINE bool all_normal(__m256i codes) {
+MORACLE_UKERNEL_INLINE bool all_normal(__m256i codes) {
   // 8 to 126 without the sign: neither size - 8 nor size + 1 has the highest bit.
   const __m256i size = _mm256_and_si256(codes, _mm256_set1_epi8(0x7f));
   const __m256i outside = _mm256_or_si256(_mm256_sub_epi8(size, _mm256_set1_epi8(8)),
@@ -245,7 +240,7 @@ MORACLE_LINES_INLINE bool all_normal(__m256i codes) {
 }
 
 template <bool kScaled>
-MORACLE_LINES_INLINE void e4m3_lines(const LineCodes& c) {
+MORACLE_UKERNEL_INLINE void e4m3_row_blocks(const DecodeArgs& c) {
   const Exponents e = kScaled ? exponents(c) : Exponents{};
   each_half(c, [&](int64_t i, int half, __m256i codes, std::byte* to) {
     Pairs pairs = normal_e4m3(codes);
@@ -262,9 +257,9 @@ MORACLE_LINES_INLINE void e4m3_lines(const LineCodes& c) {
     store_half(to, 2 * i + 1, half, second);
   });
 }
-void e4m3_to_bf16(const LineCodes& c) {
-  if (c.exponent == nullptr) return e4m3_lines<false>(c);
-  each_group<2>(c, [](const LineCodes& group) { e4m3_lines<true>(group); });
+void e4m3_to_bf16(const DecodeArgs& c) {
+  if (c.exponent == nullptr) return e4m3_row_blocks<false>(c);
+  each_group<2>(c, [](const DecodeArgs& group) { e4m3_row_blocks<true>(group); });
 }
 
 // ---- to f32 ----
@@ -272,7 +267,7 @@ void e4m3_to_bf16(const LineCodes& c) {
 // Without scales nothing is multiplied, not even by 1, which would change the bits of signaling
 // NaNs.
 template <bool kScaled>
-void bf16_lines(const LineCodes& c) {
+void bf16_row_blocks(const DecodeArgs& c) {
   __m256 scale[2] = {};
   if (kScaled) {
     scale[0] = _mm256_loadu_ps(c.scale);
@@ -290,11 +285,29 @@ void bf16_lines(const LineCodes& c) {
   });
 }
 
-void bf16_to_f32(const LineCodes& c) {
-  c.scale != nullptr ? bf16_lines<true>(c) : bf16_lines<false>(c);
+void bf16_to_f32(const DecodeArgs& c) {
+  c.scale != nullptr ? bf16_row_blocks<true>(c) : bf16_row_blocks<false>(c);
 }
 
-void powers_of_two(const uint8_t* exponents, int64_t count, bool half, float* to) {
+// ---- rows ----
+
+/// Calls body(from, to) on kCount elements at a time. A shorter rest goes through padded copies.
+template <int kCount, class From, class Body>
+MORACLE_UKERNEL_INLINE void each_some(const From* from, int64_t count, std::byte* to,
+                                      int64_t to_bytes, const Body& body) {
+  int64_t i = 0;
+  for (; i + kCount <= count; i += kCount) body(from + i, to + i * to_bytes);
+  if (i == count) return;
+  From last[kCount] = {};
+  std::byte made[kCount * 4];
+  __builtin_memcpy(last, from + i, static_cast<size_t>(count - i) * sizeof(From));
+  body(last, made);
+  __builtin_memcpy(to + i * to_bytes, made, static_cast<size_t>((count - i) * to_bytes));
+}
+
+}  // namespace
+
+void powers_of_two_avx2(const uint8_t* exponents, int64_t count, bool half, float* to) {
   const __m256i less = _mm256_set1_epi32(half ? 1 : 0);
   for (int64_t i = 0; i < count; i += 8) {
     const __m256i e =
@@ -307,41 +320,30 @@ void powers_of_two(const uint8_t* exponents, int64_t count, bool half, float* to
   }
 }
 
-// ---- rows ----
-
-/// Calls body(from, to) on kCount elements at a time. A shorter rest goes through padded copies.
-template <int kCount, class From, class Body>
-MORACLE_LINES_INLINE void each_some(const From* from, int64_t count, std::byte* to,
-                                    int64_t to_bytes, const Body& body) {
-  int64_t i = 0;
-  for (; i + kCount <= count; i += kCount) body(from + i, to + i * to_bytes);
-  if (i == count) return;
-  From last[kCount] = {};
-  std::byte made[kCount * 4];
-  __builtin_memcpy(last, from + i, static_cast<size_t>(count - i) * sizeof(From));
-  body(last, made);
-  __builtin_memcpy(to + i * to_bytes, made, static_cast<size_t>((count - i) * to_bytes));
+void pack_e4m3_to_f32_avx2(const PackArgs& a) {
+  each_some<8>(static_cast<const uint8_t*>(a.from), a.count, a.to, 4,
+               [](const uint8_t* x, std::byte* y) {
+                 const __m256i codes =
+                     _mm256_cvtepu8_epi32(_mm_loadl_epi64(reinterpret_cast<const __m128i*>(x)));
+                 _mm256_storeu_si256(reinterpret_cast<__m256i*>(y),
+                                     _mm256_slli_epi32(e4m3_as_bf16(codes), 16));
+               });
 }
 
-void e4m3_row_to_f32(const uint8_t* from, int64_t count, std::byte* to) {
-  each_some<8>(from, count, to, 4, [](const uint8_t* x, std::byte* y) {
-    const __m256i codes =
-        _mm256_cvtepu8_epi32(_mm_loadl_epi64(reinterpret_cast<const __m128i*>(x)));
-    _mm256_storeu_si256(reinterpret_cast<__m256i*>(y), _mm256_slli_epi32(e4m3_as_bf16(codes), 16));
-  });
+void pack_i8_to_f32_avx2(const PackArgs& a) {
+  each_some<8>(static_cast<const int8_t*>(a.from), a.count, a.to, 4,
+               [](const int8_t* x, std::byte* y) {
+                 _mm256_storeu_ps(reinterpret_cast<float*>(y), _mm256_cvtepi32_ps(widen_bytes(x)));
+               });
 }
 
-void int8_row_to_f32(const int8_t* from, int64_t count, std::byte* to) {
-  each_some<8>(from, count, to, 4, [](const int8_t* x, std::byte* y) {
-    _mm256_storeu_ps(reinterpret_cast<float*>(y), _mm256_cvtepi32_ps(widen_bytes(x)));
-  });
-}
-
-void copy_int8(const int8_t* from, int64_t count, int64_t run, std::byte* to, int32_t* sums) {
-  for (int64_t begin = 0; begin < count; begin += run) {
-    const int64_t end = begin + run < count ? begin + run : count;
+void pack_i8_to_i8_avx2(const PackArgs& a) {
+  const auto* const from = static_cast<const int8_t*>(a.from);
+  int32_t* sums = a.sums;
+  for (int64_t begin = 0; begin < a.count; begin += a.segment) {
+    const int64_t end = begin + a.segment < a.count ? begin + a.segment : a.count;
     __m256i sum = _mm256_setzero_si256();
-    each_some<32>(from + begin, end - begin, to + begin, 1, [&](const int8_t* x, std::byte* y) {
+    each_some<32>(from + begin, end - begin, a.to + begin, 1, [&](const int8_t* x, std::byte* y) {
       const __m256i codes = _mm256_loadu_si256(reinterpret_cast<const __m256i*>(x));
       _mm256_storeu_si256(reinterpret_cast<__m256i*>(y), codes);
       sum = add_products(sum, _mm256_set1_epi8(1), codes);
@@ -353,28 +355,28 @@ void copy_int8(const int8_t* from, int64_t count, int64_t run, std::byte* to, in
   }
 }
 
-}  // namespace
+void pack_f32_to_i8_avx2(const PackArgs& a) {
+  f32_to_parts(a);
+}
 
-const LineDecoders kAvx2Decoders = {.order = ColumnOrder::kPlain,
-                                    .i4_to_int8 = i4_to_int8,
-                                    .e2m1_to_int8 = e2m1_to_int8,
-                                    .i4_to_bf16 = i4_to_bf16,
-                                    .i8_to_bf16 = i8_to_bf16,
-                                    .e4m3_to_bf16 = e4m3_to_bf16,
-                                    .e2m1_to_bf16 = e2m1_to_bf16,
-                                    .i4_to_f32 = to_f32<4, i4_to_bf16, bf16_to_f32>,
-                                    .i8_to_f32 = to_f32<2, i8_to_bf16, bf16_to_f32>,
-                                    .e4m3_to_f32 = to_f32<2, e4m3_to_bf16, bf16_to_f32>,
-                                    .e2m1_to_f32 = to_f32<4, e2m1_to_bf16, bf16_to_f32>,
-                                    .powers_of_two = powers_of_two};
-const RowConverters kAvx2Rows = {.f32_to_bf16 = nullptr,
-                                 .e4m3_to_bf16 = nullptr,
-                                 .int8_to_bf16 = nullptr,
-                                 .e4m3_to_f32 = e4m3_row_to_f32,
-                                 .int8_to_f32 = int8_row_to_f32,
-                                 .f32_to_parts = f32_to_parts,
-                                 .copy_int8 = copy_int8,
-                                 .f32_to_int16 = f32_to_int16_avx2};
+void decode_i4_to_i8_avx2(const DecodeArgs& c) {
+  nibbles_to_int8(c, kI4Bytes);
+}
+void decode_e2m1_to_i8_avx2(const DecodeArgs& c) {
+  nibbles_to_int8(c, kE2M1Bytes);
+}
+void decode_i4_to_f32_avx2(const DecodeArgs& c) {
+  to_f32<4, i4_to_bf16, bf16_to_f32>(c);
+}
+void decode_i8_to_f32_avx2(const DecodeArgs& c) {
+  to_f32<2, i8_to_bf16, bf16_to_f32>(c);
+}
+void decode_e4m3_to_f32_avx2(const DecodeArgs& c) {
+  to_f32<2, e4m3_to_bf16, bf16_to_f32>(c);
+}
+void decode_e2m1_to_f32_avx2(const DecodeArgs& c) {
+  to_f32<4, e2m1_to_bf16, bf16_to_f32>(c);
+}
 
 }  // namespace moracle::cpu
 

@@ -1,7 +1,7 @@
-// AMX tiles: one product multiplies up to 16 rows of activations by 16 lines. A product that
+// AMX tiles: one product multiplies up to 16 rows of activations by 16 row blocks. A product that
 // accumulates into the previous product's sums waits three times as long as one product takes. So
 // four sums are in flight: two halves of the rows times two panels, or, for up to 16 rows, two
-// stretches of columns.
+// k_blocks of columns.
 
 #if defined(__x86_64__)
 
@@ -20,7 +20,7 @@ struct alignas(64) TileConfig {
 thread_local int configured_first = 0, configured_second = 0, configured_depth = 0;
 
 // Configures `first` and `second` rows for the halves: a product takes as long as it has rows.
-// `depth`: lines per product, 16 or 8.
+// `depth`: row blocks per product, 16 or 8.
 void configure(int first, int second, int depth) {
   if (first == configured_first && second == configured_second && depth == configured_depth) return;
   TileConfig config;
@@ -37,24 +37,24 @@ void configure(int first, int second, int depth) {
 }
 
 // Tile numbers are part of the instruction, so they must be literals.
-#define MORACLE_TILE_PRODUCTS(product)      \
-  MORACLE_LINES_INLINE static void add0() { \
-    product(0, 4, 6);                       \
-  }                                         \
-  MORACLE_LINES_INLINE static void add1() { \
-    product(1, 4, 7);                       \
-  }                                         \
-  MORACLE_LINES_INLINE static void add2() { \
-    product(2, 5, 6);                       \
-  }                                         \
-  MORACLE_LINES_INLINE static void add3() { \
-    product(3, 5, 7);                       \
+#define MORACLE_TILE_PRODUCTS(product)        \
+  MORACLE_UKERNEL_INLINE static void add0() { \
+    product(0, 4, 6);                         \
+  }                                           \
+  MORACLE_UKERNEL_INLINE static void add1() { \
+    product(1, 4, 7);                         \
+  }                                           \
+  MORACLE_UKERNEL_INLINE static void add2() { \
+    product(2, 5, 6);                         \
+  }                                           \
+  MORACLE_UKERNEL_INLINE static void add3() { \
+    product(3, 5, 7);                         \
   }
 
 /// Both panels (or one) of the first or the second half.
 #define MORACLE_TILE_ADD                          \
   template <bool kTwoPanels, bool kSecond>        \
-  MORACLE_LINES_INLINE static void add() {        \
+  MORACLE_UKERNEL_INLINE static void add() {      \
     if constexpr (kSecond)                        \
       add2();                                     \
     else                                          \
@@ -67,17 +67,18 @@ struct Int8Tiles {
   static constexpr bool kExact = true;  // sums may be split anywhere
   MORACLE_TILE_PRODUCTS(_tile_dpbssd)
   MORACLE_TILE_ADD
-  MORACLE_LINES_INLINE static __m512 value(const std::byte* sum) {
-    return _mm512_cvtepi32_ps(load_line(sum));
+  MORACLE_UKERNEL_INLINE static __m512 value(const std::byte* sum) {
+    return _mm512_cvtepi32_ps(load_row_block(sum));
   }
-  MORACLE_LINES_INLINE static __m512 without(const std::byte* sum, __m512i zero, int32_t x_sum) {
+  MORACLE_UKERNEL_INLINE static __m512 without(const std::byte* sum, __m512i zero, int32_t x_sum) {
     return _mm512_cvtepi32_ps(
-        _mm512_sub_epi32(load_line(sum), _mm512_mullo_epi32(zero, _mm512_set1_epi32(x_sum))));
+        _mm512_sub_epi32(load_row_block(sum), _mm512_mullo_epi32(zero, _mm512_set1_epi32(x_sum))));
   }
-  MORACLE_LINES_INLINE static void add_tile(std::byte* to, const std::byte* from, int rows) {
+  MORACLE_UKERNEL_INLINE static void add_tile(std::byte* to, const std::byte* from, int rows) {
     for (int r = 0; r < rows; ++r) {
-      const int64_t at = r * kLineBytes;
-      _mm512_store_si512(to + at, _mm512_add_epi32(load_line(to + at), load_line(from + at)));
+      const int64_t at = r * kRowBlockBytes;
+      _mm512_store_si512(to + at,
+                         _mm512_add_epi32(load_row_block(to + at), load_row_block(from + at)));
     }
   }
 };
@@ -86,22 +87,22 @@ struct Bf16Tiles {
   static constexpr bool kExact = false;
   MORACLE_TILE_PRODUCTS(_tile_dpbf16ps)
   MORACLE_TILE_ADD
-  MORACLE_LINES_INLINE static __m512 value(const std::byte* sum) { return _mm512_load_ps(sum); }
+  MORACLE_UKERNEL_INLINE static __m512 value(const std::byte* sum) { return _mm512_load_ps(sum); }
 };
 
-// Adds the sums of one unit to b.sum, scaled as in add_scaled. Loop invariants are hoisted by hand:
-// the compiler cannot prove that no store changes them.
+// Adds the sums of one segment to b.sum, scaled as in add_scaled. Loop invariants are hoisted by
+// hand: the compiler cannot prove that no store changes them.
 template <class Tiles>
-MORACLE_LINES_INLINE void add_sums(const std::byte* sums, const LineBlock& b, int first, int panel,
-                                   int unit) {
+MORACLE_UKERNEL_INLINE void add_sums(const std::byte* sums, const DotArgs& b, int first, int panel,
+                                     int segment) {
   const int count = b.rows - first < 16 ? b.rows - first : 16;
-  float* const to = b.sum[panel] + first * kLineRows;
-  const __m512 scale = unit_scale(b, panel, unit);
-  const bool begins = b.overwrite && unit == 0;
+  float* const to = b.sum[panel] + first * kPanelRows;
+  const __m512 scale = segment_scale(b, panel, segment);
+  const bool begins = b.overwrite && segment == 0;
   if (b.x_scale == nullptr && b.w_zero[panel] == nullptr) {
     for (int r = 0; r < count; ++r) {
-      const __m512 value = Tiles::value(sums + r * kLineBytes);
-      float* const at = to + r * kLineRows;
+      const __m512 value = Tiles::value(sums + r * kRowBlockBytes);
+      float* const at = to + r * kPanelRows;
       _mm512_storeu_ps(at, begins ? _mm512_mul_ps(value, scale)
                                   : _mm512_fmadd_ps(value, scale, _mm512_loadu_ps(at)));
     }
@@ -110,26 +111,26 @@ MORACLE_LINES_INLINE void add_sums(const std::byte* sums, const LineBlock& b, in
   const float one = 1;
   const bool scaled = b.x_scale != nullptr;
   const float* const x_scale =
-      scaled ? b.x_scale + first * b.x_scale_stride + unit * b.x_scale_unit : &one;
+      scaled ? b.x_scale + first * b.x_scale_stride + segment * b.x_scale_step : &one;
   const int64_t stride = scaled ? b.x_scale_stride : 0;
   const bool zeros = b.w_zero[panel] != nullptr;
-  const int32_t* const x_sum = zeros ? b.x_sum + first * b.x_sum_stride + unit : nullptr;
+  const int32_t* const x_sum = zeros ? b.x_sum + first * b.x_sum_stride + segment : nullptr;
   const int64_t sum_stride = b.x_sum_stride;
   __m512i zero = _mm512_setzero_si512();
   if (zeros) {
     zero = _mm512_cvtepi8_epi32(
-        _mm_loadu_si128(reinterpret_cast<const __m128i*>(b.w_zero[panel] + unit * kLineRows)));
+        _mm_loadu_si128(reinterpret_cast<const __m128i*>(b.w_zero[panel] + segment * kPanelRows)));
   }
   for (int r = 0; r < count; ++r) {
     __m512 value;
     if constexpr (Tiles::kExact) {
-      value = zeros ? Tiles::without(sums + r * kLineBytes, zero, x_sum[r * sum_stride])
-                    : Tiles::value(sums + r * kLineBytes);
+      value = zeros ? Tiles::without(sums + r * kRowBlockBytes, zero, x_sum[r * sum_stride])
+                    : Tiles::value(sums + r * kRowBlockBytes);
     } else {
-      value = Tiles::value(sums + r * kLineBytes);
+      value = Tiles::value(sums + r * kRowBlockBytes);
     }
     value = _mm512_mul_ps(value, _mm512_set1_ps(x_scale[r * stride]));
-    float* const at = to + r * kLineRows;
+    float* const at = to + r * kPanelRows;
     const __m512 before = begins ? _mm512_setzero_ps() : _mm512_loadu_ps(at);
     _mm512_storeu_ps(at, _mm512_fmadd_ps(value, scale, before));
   }
@@ -137,13 +138,13 @@ MORACLE_LINES_INLINE void add_sums(const std::byte* sums, const LineBlock& b, in
 
 // Issues a quarter of a step's prefetches between two products, so that loads overlap products.
 template <bool kTwoPanels>
-MORACLE_LINES_INLINE void prefetch_quarter(const LineBlock& b, int64_t i, int quarter, int depth) {
+MORACLE_UKERNEL_INLINE void prefetch_quarter(const DotArgs& b, int64_t i, int quarter, int depth) {
   if (b.prefetch_every == 0) return;
   const int count = depth / b.prefetch_every;
   const int64_t at = i / b.prefetch_every;
   for (int l = count * quarter / 4; l < count * (quarter + 1) / 4; ++l) {
-    prefetch_line(b.prefetch[0] + (at + l) * kLineBytes);
-    if constexpr (kTwoPanels) prefetch_line(b.prefetch[1] + (at + l) * kLineBytes);
+    prefetch_line(b.prefetch[0] + (at + l) * kRowBlockBytes);
+    if constexpr (kTwoPanels) prefetch_line(b.prefetch[1] + (at + l) * kRowBlockBytes);
   }
 }
 
@@ -151,7 +152,7 @@ MORACLE_LINES_INLINE void prefetch_quarter(const LineBlock& b, int64_t i, int qu
 
 // The products of one half of the rows: with one part of each value, or with both parts in turn.
 template <class Tiles, bool kTwoPanels, bool kTwoParts, bool kSecond>
-MORACLE_LINES_INLINE void half_of(const LineBlock& b, const std::byte* x, int64_t i, int depth) {
+MORACLE_UKERNEL_INLINE void half_of(const DotArgs& b, const std::byte* x, int64_t i, int depth) {
   if constexpr (kSecond)
     _tile_loadd(5, x, b.x_stride);
   else
@@ -161,57 +162,57 @@ MORACLE_LINES_INLINE void half_of(const LineBlock& b, const std::byte* x, int64_
   Tiles::template add<kTwoPanels, kSecond>();
   if constexpr (kTwoParts) {
     if constexpr (kSecond)
-      _tile_loadd(5, x + b.x_rest, b.x_stride);
+      _tile_loadd(5, x + b.x_low, b.x_stride);
     else
-      _tile_loadd(4, x + b.x_rest, b.x_stride);
+      _tile_loadd(4, x + b.x_low, b.x_stride);
     Tiles::template add<kTwoPanels, kSecond>();
   }
 }
 
 template <class Tiles, bool kTwoPanels, bool kTwoParts>
-MORACLE_LINES_INLINE void unit_of_halves(const LineBlock& b, int unit, int depth) {
+MORACLE_UKERNEL_INLINE void segment_of_halves(const DotArgs& b, int segment, int depth) {
   _tile_zero(0);
   _tile_zero(1);
   _tile_zero(2);
   _tile_zero(3);
-  const int64_t begin = unit * b.unit_lines;
-  for (int64_t i = begin; i < begin + b.unit_lines; i += depth) {
-    _tile_loadd(6, b.lines[0] + i * kLineBytes, kLineBytes);
-    if constexpr (kTwoPanels) _tile_loadd(7, b.lines[1] + i * kLineBytes, kLineBytes);
+  const int64_t begin = segment * b.segment_blocks;
+  for (int64_t i = begin; i < begin + b.segment_blocks; i += depth) {
+    _tile_loadd(6, b.w[0] + i * kRowBlockBytes, kRowBlockBytes);
+    if constexpr (kTwoPanels) _tile_loadd(7, b.w[1] + i * kRowBlockBytes, kRowBlockBytes);
     const std::byte* const x = b.x + i * 4;
     half_of<Tiles, kTwoPanels, kTwoParts, false>(b, x, i, depth);
     half_of<Tiles, kTwoPanels, kTwoParts, true>(b, x + 16 * b.x_stride, i, depth);
   }
-  alignas(64) std::byte sums[16 * kLineBytes];
-  _tile_stored(0, sums, kLineBytes);
-  add_sums<Tiles>(sums, b, 0, 0, unit);
-  _tile_stored(2, sums, kLineBytes);
-  add_sums<Tiles>(sums, b, 16, 0, unit);
+  alignas(64) std::byte sums[16 * kRowBlockBytes];
+  _tile_stored(0, sums, kRowBlockBytes);
+  add_sums<Tiles>(sums, b, 0, 0, segment);
+  _tile_stored(2, sums, kRowBlockBytes);
+  add_sums<Tiles>(sums, b, 16, 0, segment);
   if constexpr (kTwoPanels) {
-    _tile_stored(1, sums, kLineBytes);
-    add_sums<Tiles>(sums, b, 0, 1, unit);
-    _tile_stored(3, sums, kLineBytes);
-    add_sums<Tiles>(sums, b, 16, 1, unit);
+    _tile_stored(1, sums, kRowBlockBytes);
+    add_sums<Tiles>(sums, b, 0, 1, segment);
+    _tile_stored(3, sums, kRowBlockBytes);
+    add_sums<Tiles>(sums, b, 16, 1, segment);
   }
 }
 
 // ---- up to 16 rows ----
 
-// The lines of one product from line `i` on, into the first or the second pair of sums.
+// The row blocks of one product from row block `i` on, into the first or the second pair of sums.
 template <class Tiles, bool kTwoPanels, bool kTwoParts, bool kSecond>
-MORACLE_LINES_INLINE void step(const LineBlock& b, int64_t i, int depth) {
-  _tile_loadd(6, b.lines[0] + i * kLineBytes, kLineBytes);
-  if constexpr (kTwoPanels) _tile_loadd(7, b.lines[1] + i * kLineBytes, kLineBytes);
+MORACLE_UKERNEL_INLINE void step(const DotArgs& b, int64_t i, int depth) {
+  _tile_loadd(6, b.w[0] + i * kRowBlockBytes, kRowBlockBytes);
+  if constexpr (kTwoPanels) _tile_loadd(7, b.w[1] + i * kRowBlockBytes, kRowBlockBytes);
   // half_of prefetches the other two quarters.
   for (int quarter = kSecond ? 0 : 2; quarter < (kSecond ? 2 : 4); ++quarter)
     prefetch_quarter<kTwoPanels>(b, i, quarter, depth);
   half_of<Tiles, kTwoPanels, kTwoParts, kSecond>(b, b.x + i * 4, i, depth);
 }
 
-// Lines [first, first_end), interleaved with as many or fewer lines [second, second_end).
+// Row blocks [first, first_end), interleaved with as many or fewer row blocks [second, second_end).
 template <class Tiles, bool kTwoPanels, bool kTwoParts>
-MORACLE_LINES_INLINE void two_stretches(const LineBlock& b, int64_t first, int64_t first_end,
-                                        int64_t second, int64_t second_end, int depth) {
+MORACLE_UKERNEL_INLINE void two_ranges(const DotArgs& b, int64_t first, int64_t first_end,
+                                       int64_t second, int64_t second_end, int depth) {
   _tile_zero(0);
   _tile_zero(1);
   _tile_zero(2);
@@ -225,81 +226,70 @@ MORACLE_LINES_INLINE void two_stretches(const LineBlock& b, int64_t first, int64
 }
 
 template <class Tiles, bool kTwoPanels, bool kTwoParts>
-MORACLE_LINES_INLINE void few_rows(const LineBlock& b, int depth) {
-  alignas(64) std::byte sums[2][16 * kLineBytes];
-  const int64_t lines = b.unit_lines;
-  for (int unit = 0; unit < b.units; unit += 2) {
-    const int64_t begin = unit * lines, end = begin + lines;
-    const bool two = unit + 1 < b.units;
-    // Split a last single unit into two halves, where the order of summation does not matter.
-    const int64_t half = Tiles::kExact && !two ? begin + (lines / depth + 1) / 2 * depth : end;
-    two_stretches<Tiles, kTwoPanels, kTwoParts>(b, begin, half, half, two ? end + lines : end,
-                                                depth);
+MORACLE_UKERNEL_INLINE void skinny_rows(const DotArgs& b, int depth) {
+  alignas(64) std::byte sums[2][16 * kRowBlockBytes];
+  const int64_t row_blocks = b.segment_blocks;
+  for (int segment = 0; segment < b.segments; segment += 2) {
+    const int64_t begin = segment * row_blocks, end = begin + row_blocks;
+    const bool two = segment + 1 < b.segments;
+    // Split a last single segment into two halves, where the order of summation does not matter.
+    const int64_t half = Tiles::kExact && !two ? begin + (row_blocks / depth + 1) / 2 * depth : end;
+    two_ranges<Tiles, kTwoPanels, kTwoParts>(b, begin, half, half, two ? end + row_blocks : end,
+                                             depth);
     for (int p = 0; p < (kTwoPanels ? 2 : 1); ++p) {
       if (p == 0) {
-        _tile_stored(0, sums[0], kLineBytes);
-        _tile_stored(2, sums[1], kLineBytes);
+        _tile_stored(0, sums[0], kRowBlockBytes);
+        _tile_stored(2, sums[1], kRowBlockBytes);
       } else {
-        _tile_stored(1, sums[0], kLineBytes);
-        _tile_stored(3, sums[1], kLineBytes);
+        _tile_stored(1, sums[0], kRowBlockBytes);
+        _tile_stored(3, sums[1], kRowBlockBytes);
       }
       if constexpr (Tiles::kExact) {
         if (!two) Tiles::add_tile(sums[0], sums[1], b.rows);
       }
-      add_sums<Tiles>(sums[0], b, 0, p, unit);
-      if (two) add_sums<Tiles>(sums[1], b, 0, p, unit + 1);
+      add_sums<Tiles>(sums[0], b, 0, p, segment);
+      if (two) add_sums<Tiles>(sums[1], b, 0, p, segment + 1);
     }
   }
 }
 
 template <class Tiles, bool kTwoPanels, bool kTwoParts>
-void block_of_tiles(const LineBlock& b) {
-  const int depth = b.unit_lines % 16 == 0 ? 16 : 8;
+void block_of_tiles(const DotArgs& b) {
+  const int depth = b.segment_blocks % 16 == 0 ? 16 : 8;
   // Use whole tiles if any block needs them: reconfiguring tiles costs more than computing padding
   // rows.
   const int rows = b.most_rows > 16 || b.rows > 16 ? 16 : b.rows;
   configure(rows, rows, depth);
-  if (b.rows <= 16) return few_rows<Tiles, kTwoPanels, kTwoParts>(b, depth);
-  for (int unit = 0; unit < b.units; ++unit)
-    unit_of_halves<Tiles, kTwoPanels, kTwoParts>(b, unit, depth);
+  if (b.rows <= 16) return skinny_rows<Tiles, kTwoPanels, kTwoParts>(b, depth);
+  for (int segment = 0; segment < b.segments; ++segment)
+    segment_of_halves<Tiles, kTwoPanels, kTwoParts>(b, segment, depth);
 }
 
 template <class Tiles, bool kTwoParts>
-void multiply_tiles(const LineBlock& b) {
+void multiply_tiles(const DotArgs& b) {
   b.panels == 2 ? block_of_tiles<Tiles, true, kTwoParts>(b)
                 : block_of_tiles<Tiles, false, kTwoParts>(b);
-}
-void multiply_int8(const LineBlock& b) {
-  multiply_tiles<Int8Tiles, false>(b);
-}
-void multiply_bf16(const LineBlock& b) {
-  b.x_rest > 0 ? multiply_tiles<Bf16Tiles, true>(b) : multiply_tiles<Bf16Tiles, false>(b);
-}
-
-void begin() {
-  configured_first = configured_second = configured_depth = 0;
-}
-void end() {
-  _tile_release();
-}
-// The sum tiles are free between two blocks, so this product may overwrite them.
-void keep_awake() {
-  if (configured_first != 0) _tile_dpbssd(0, 4, 6);
 }
 
 }  // namespace
 
-const LineKernels kAmxLines = {.instructions = {"amx_int8", "amx_bf16", nullptr},
-                               .code_instructions = {"avx512_vnni", nullptr, "avx512"},
-                               .decoders = &kAvx512Decoders,
-                               .rows = &kAvx512Rows,
-                               .codes = &kAvx512Codes,
-                               .begin = begin,
-                               .end = end,
-                               .keep_awake = keep_awake,
-                               .row_block = 32,
-                               .int8 = multiply_int8,
-                               .bf16 = multiply_bf16};
+void dot_x_i8_w_i8_r32_amx(const DotArgs& b) {
+  multiply_tiles<Int8Tiles, false>(b);
+}
+void dot_x_bf16_w_bf16_r32_amx(const DotArgs& b) {
+  b.x_low > 0 ? multiply_tiles<Bf16Tiles, true>(b) : multiply_tiles<Bf16Tiles, false>(b);
+}
+
+void begin_amx() {
+  configured_first = configured_second = configured_depth = 0;
+}
+void end_amx() {
+  _tile_release();
+}
+// The sum tiles are free between two blocks, so this product may overwrite them.
+void keep_amx_awake() {
+  if (configured_first != 0) _tile_dpbssd(0, 4, 6);
+}
 
 }  // namespace moracle::cpu
 

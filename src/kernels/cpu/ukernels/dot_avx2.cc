@@ -4,7 +4,7 @@
 // first, two columns of a row in a dword. Then a word becomes the lower half of an f32 whose upper
 // half is that of a large power of two. One exact subtraction leaves the code, without its zero
 // point. e4m3 becomes bf16, which is the upper half of an f32. Either way a dword of a register
-// belongs to one of two columns of a row. Their products are added at the end of a unit:
+// belongs to one of two columns of a row. Their products are added at the end of a segment:
 //
 //   bytes of a dword     c0 c2 c1 c3                    after the columns are put in this order
 //   words                c0 c1, then c2 c3
@@ -12,30 +12,30 @@
 
 #if defined(__x86_64__)
 
-#include "kernels/cpu/ukernels/lines_codes_avx2.h"
+#include "kernels/cpu/ukernels/dot_int16_avx2.h"
 #include "kernels/cpu/ukernels/dot_maddubs_avx2.h"
 
 namespace moracle::cpu {
 namespace {
 
-MORACLE_LINES_INLINE __m256i columns_0213(__m256i codes) {
+MORACLE_UKERNEL_INLINE __m256i columns_0213(__m256i codes) {
   return _mm256_shuffle_epi8(codes, _mm256_broadcastsi128_si256(_mm_setr_epi8(
                                         0, 2, 1, 3, 4, 6, 5, 7, 8, 10, 9, 11, 12, 14, 13, 15)));
 }
 
 // ---- codes as floats ----
 //
-// kFours: columns in a line, divided by four. kUpper: the upper half of a power of two. kBias: that
-// power of two plus the code's offset. words: columns 4 · four + 2 · pair and the next one.
+// kFours: columns in a row block, divided by four. kUpper: the upper half of a power of two. kBias:
+// that power of two plus the code's offset. words: columns 4 · four + 2 · pair and the next one.
 
 struct I4 {
   static constexpr int kFours = 2;
   static constexpr int16_t kUpper = 0x4b00;
   static constexpr float kBias = 0x1p23f + 8;
-  MORACLE_LINES_INLINE static __m256i prepared(__m256i codes) {
+  MORACLE_UKERNEL_INLINE static __m256i prepared(__m256i codes) {
     return _mm256_xor_si256(codes, _mm256_set1_epi8(-120));  // 8 in both halves
   }
-  MORACLE_LINES_INLINE static __m256i words(__m256i codes, int four, int pair) {
+  MORACLE_UKERNEL_INLINE static __m256i words(__m256i codes, int four, int pair) {
     const __m256i low = _mm256_srli_epi16(codes, 8 * pair + 4 * four);
     return four == 1 && pair == 1 ? low : _mm256_and_si256(low, _mm256_set1_epi16(15));
   }
@@ -45,10 +45,10 @@ struct I8 {
   static constexpr int kFours = 1;
   static constexpr int16_t kUpper = 0x4b00;
   static constexpr float kBias = 0x1p23f + 128;
-  MORACLE_LINES_INLINE static __m256i prepared(__m256i codes) {
+  MORACLE_UKERNEL_INLINE static __m256i prepared(__m256i codes) {
     return _mm256_xor_si256(codes, _mm256_set1_epi8(-128));
   }
-  MORACLE_LINES_INLINE static __m256i words(__m256i codes, int, int pair) {
+  MORACLE_UKERNEL_INLINE static __m256i words(__m256i codes, int, int pair) {
     return pair == 0 ? _mm256_and_si256(codes, _mm256_set1_epi16(255))
                      : _mm256_srli_epi16(codes, 8);
   }
@@ -59,8 +59,8 @@ struct E2M1 {
   static constexpr int kFours = 2;
   static constexpr int16_t kUpper = 0x4a80;
   static constexpr float kBias = 0x1p22f + 6;
-  MORACLE_LINES_INLINE static __m256i prepared(__m256i codes) { return codes; }
-  MORACLE_LINES_INLINE static __m256i words(__m256i codes, int four, int pair) {
+  MORACLE_UKERNEL_INLINE static __m256i prepared(__m256i codes) { return codes; }
+  MORACLE_UKERNEL_INLINE static __m256i words(__m256i codes, int four, int pair) {
     return I8::words(E2M1Codes::values(codes, four), 0, pair);
   }
 };
@@ -70,10 +70,10 @@ template <class Codes>
 struct Integers {
   static constexpr int kFours = Codes::kFours;
   static constexpr float kBias = Codes::kBias;
-  MORACLE_LINES_INLINE static __m256i prepared(__m256i codes) { return Codes::prepared(codes); }
-  MORACLE_LINES_INLINE static bool all_normal(__m256i) { return true; }
-  MORACLE_LINES_INLINE static void floats(__m256i codes, bool, int four, int pair,
-                                          const __m256 (&bias)[2], __m256 (&to)[2]) {
+  MORACLE_UKERNEL_INLINE static __m256i prepared(__m256i codes) { return Codes::prepared(codes); }
+  MORACLE_UKERNEL_INLINE static bool all_normal(__m256i) { return true; }
+  MORACLE_UKERNEL_INLINE static void floats(__m256i codes, bool, int four, int pair,
+                                            const __m256 (&bias)[2], __m256 (&to)[2]) {
     const __m256i words = Codes::words(codes, four, pair);
     const __m256i upper = _mm256_set1_epi16(Codes::kUpper);
     to[0] = _mm256_castsi256_ps(_mm256_unpacklo_epi16(words, upper)) - bias[0];
@@ -82,7 +82,7 @@ struct Integers {
 };
 
 /// Any e4m3 code, including subnormals and NaN, in the low bytes of dwords.
-MORACLE_LINES_INLINE __m256 any_e4m3(__m256i code) {
+MORACLE_UKERNEL_INLINE __m256 any_e4m3(__m256i code) {
   const __m256i size = _mm256_and_si256(code, _mm256_set1_epi32(0x7f));
   const __m256i sign = _mm256_slli_epi32(_mm256_xor_si256(size, code), 24);
   __m256 value = _mm256_castsi256_ps(
@@ -101,16 +101,16 @@ MORACLE_LINES_INLINE __m256 any_e4m3(__m256i code) {
 struct E4M3 {
   static constexpr int kFours = 1;
   static constexpr float kBias = 0;
-  MORACLE_LINES_INLINE static __m256i prepared(__m256i codes) { return codes; }
-  MORACLE_LINES_INLINE static bool all_normal(__m256i codes) {
+  MORACLE_UKERNEL_INLINE static __m256i prepared(__m256i codes) { return codes; }
+  MORACLE_UKERNEL_INLINE static bool all_normal(__m256i codes) {
     // 8 to 126 without the sign: neither size - 8 nor size + 1 has the highest bit.
     const __m256i size = _mm256_and_si256(codes, _mm256_set1_epi8(0x7f));
     const __m256i outside = _mm256_or_si256(_mm256_sub_epi8(size, _mm256_set1_epi8(8)),
                                             _mm256_add_epi8(size, _mm256_set1_epi8(1)));
     return _mm256_movemask_epi8(outside) == 0;
   }
-  MORACLE_LINES_INLINE static void floats(__m256i codes, bool normal, int, int pair,
-                                          const __m256 (&)[2], __m256 (&to)[2]) {
+  MORACLE_UKERNEL_INLINE static void floats(__m256i codes, bool normal, int, int pair,
+                                            const __m256 (&)[2], __m256 (&to)[2]) {
     const __m256i nibble = _mm256_set1_epi8(15);
     const __m256i table = _mm256_broadcastsi128_si256(
         _mm_setr_epi8(60, 61, 62, 63, 64, 65, 66, 67, -68, -67, -66, -65, -64, -63, -62, -61));
@@ -131,7 +131,7 @@ struct E4M3 {
   }
 
  private:
-  MORACLE_LINES_INLINE static void rare(__m256i codes, int pair, __m256 (&to)[2]) {
+  MORACLE_UKERNEL_INLINE static void rare(__m256i codes, int pair, __m256 (&to)[2]) {
     const __m256i words[] = {_mm256_unpacklo_epi8(codes, _mm256_setzero_si256()),
                              _mm256_unpackhi_epi8(codes, _mm256_setzero_si256())};
     for (int i = 0; i < 2; ++i) {
@@ -141,7 +141,7 @@ struct E4M3 {
   }
 };
 
-MORACLE_LINES_INLINE __m256 broadcast_pair(const std::byte* p) {
+MORACLE_UKERNEL_INLINE __m256 broadcast_pair(const std::byte* p) {
   double pair;
   __builtin_memcpy(&pair, p, sizeof pair);
   return _mm256_castpd_ps(_mm256_set1_pd(pair));
@@ -150,7 +150,7 @@ MORACLE_LINES_INLINE __m256 broadcast_pair(const std::byte* p) {
 /// sum += w · x. With many sums, pin each to its register: g++ 12 would load all rows first and
 /// spill sums.
 template <bool kPins>
-MORACLE_LINES_INLINE void add_product(__m256& sum, __m256 w, __m256 x) {
+MORACLE_UKERNEL_INLINE void add_product(__m256& sum, __m256 w, __m256 x) {
   if constexpr (kPins)
     __asm__("vfmadd231ps %2, %1, %0" : "+x"(sum) : "x"(w), "x"(x));
   else
@@ -159,31 +159,31 @@ MORACLE_LINES_INLINE void add_product(__m256& sum, __m256 w, __m256 x) {
 
 /// bias plus the zero points of rows (0, 0, 1, 1, 4, 4, 5, 5) and (2, 2, 3, 3, 6, 6, 7, 7).
 template <bool kZeros>
-MORACLE_LINES_INLINE void biases_of(const LineBlock& b, int panel, int unit, int half, float bias,
-                                    __m256 (&to)[2]) {
+MORACLE_UKERNEL_INLINE void biases_of(const DotArgs& b, int panel, int segment, int half,
+                                      float bias, __m256 (&to)[2]) {
   to[0] = to[1] = _mm256_set1_ps(bias);
   if constexpr (kZeros) {
     const __m256 zero =
-        _mm256_cvtepi32_ps(widen_bytes(b.w_zero[panel] + unit * kLineRows + half * kHalfRows));
+        _mm256_cvtepi32_ps(widen_bytes(b.w_zero[panel] + segment * kPanelRows + half * kHalfRows));
     to[0] = _mm256_add_ps(to[0], _mm256_unpacklo_ps(zero, zero));
     to[1] = _mm256_add_ps(to[1], _mm256_unpackhi_ps(zero, zero));
   }
 }
 
-/// One row multiplies whole lines; several rows multiply half lines, since sixteen registers hold
-/// no more sums. Fewer than eight sums would wait for each other, so two rows of 4-bit codes keep
-/// two partial sums of each; bytes are bound by their decoding.
+/// One row multiplies whole row blocks; several rows multiply half row blocks, since sixteen
+/// registers hold no more sums. Fewer than eight sums would wait for each other, so two rows of
+/// 4-bit codes keep two partial sums of each; bytes are bound by their decoding.
 template <class Codes, int kRows, bool kZeros>
-void rows_of_floats(const LineBlock& b) {
+void rows_of_floats(const DotArgs& b) {
   constexpr int kHalves = kRows == 1 ? 2 : 1, kParts = kRows == 2 && Codes::kFours == 2 ? 2 : 1;
   constexpr bool kPins = kRows > (Codes::kFours == 2 ? 4 : 3);
-  for (int unit = 0; unit < b.units; ++unit) {
+  for (int segment = 0; segment < b.segments; ++segment) {
     for (int p = 0; p < b.panels; ++p) {
       for (int first = 0; first < 2; first += kHalves) {
         __m256 sum[kRows][kHalves][kParts][2], bias[kHalves][2];
 #pragma GCC unroll 2
         for (int half = 0; half < kHalves; ++half) {
-          biases_of<kZeros>(b, p, unit, first + half, Codes::kBias, bias[half]);
+          biases_of<kZeros>(b, p, segment, first + half, Codes::kBias, bias[half]);
 #pragma GCC unroll 8
           for (int r = 0; r < kRows; ++r) {
 #pragma GCC unroll 2
@@ -191,15 +191,15 @@ void rows_of_floats(const LineBlock& b) {
               sum[r][half][k][0] = sum[r][half][k][1] = _mm256_setzero_ps();
           }
         }
-        for (int64_t i = unit * b.unit_lines, end = i + b.unit_lines; i < end; ++i) {
-          // Each half prefetches every other line, so that memory is equally busy in both.
+        for (int64_t i = segment * b.segment_blocks, end = i + b.segment_blocks; i < end; ++i) {
+          // Each half prefetches every other row block, so that memory is equally busy in both.
           if (b.prefetch_every > 0 && (kHalves == 2 || (i & 1) == first))
-            prefetch_line(b.prefetch[p] + i * kLineBytes);
+            prefetch_line(b.prefetch[p] + i * kRowBlockBytes);
 #pragma GCC unroll 2
           for (int half = 0; half < kHalves; ++half) {
-            const std::byte* const line = b.lines[p] + i * kLineBytes;
+            const std::byte* const row_block = b.w[p] + i * kRowBlockBytes;
             const __m256i codes =
-                Codes::prepared(columns_0213(load_half(line + (first + half) * kHalfBytes)));
+                Codes::prepared(columns_0213(load_half(row_block + (first + half) * kHalfBytes)));
             const bool normal = Codes::all_normal(codes);
 #pragma GCC unroll 4
             for (int pair = 0; pair < 2 * Codes::kFours; ++pair) {
@@ -224,7 +224,7 @@ void rows_of_floats(const LineBlock& b) {
             const __m256(&s)[kParts][2] = kept[r][half];
             __m256 dot = _mm256_hadd_ps(s[0][0], s[0][1]);
             if constexpr (kParts == 2) dot = _mm256_add_ps(dot, _mm256_hadd_ps(s[1][0], s[1][1]));
-            add_scaled(dot, b, r, p, unit, first + half);
+            add_scaled(dot, b, r, p, segment, first + half);
           }
         }
       }
@@ -232,11 +232,11 @@ void rows_of_floats(const LineBlock& b) {
   }
 }
 
-// ---- 16 bits: two columns in a line, any number of rows ----
+// ---- 16 bits: two columns in a row block, any number of rows ----
 
 struct Bf16Codes : F32Dot {
   static constexpr int kCols = 2;
-  MORACLE_LINES_INLINE static __m256 weights(const std::byte* p, int c) {
+  MORACLE_UKERNEL_INLINE static __m256 weights(const std::byte* p, int c) {
     const __m256i pairs = load_half(p);
     if (c == 1) return _mm256_castsi256_ps(_mm256_and_si256(pairs, _mm256_set1_epi32(-65536)));
     // Shift with a shuffle: vpslld would share the ports of the multiply-adds.
@@ -248,7 +248,7 @@ struct Bf16Codes : F32Dot {
 
 struct F16Codes : F32Dot {
   static constexpr int kCols = 2;
-  MORACLE_LINES_INLINE static __m256 weights(const std::byte* p, int c) {
+  MORACLE_UKERNEL_INLINE static __m256 weights(const std::byte* p, int c) {
     // Within each lane, then in each half: four rows' first columns, then their second columns.
     const __m256i order = _mm256_broadcastsi128_si256(
         _mm_setr_epi8(0, 1, 4, 5, 8, 9, 12, 13, 2, 3, 6, 7, 10, 11, 14, 15));
@@ -260,7 +260,7 @@ struct F16Codes : F32Dot {
 };
 
 template <class Codes, bool kZeros>
-void floats_by(const LineBlock& b) {
+void floats_by(const DotArgs& b) {
   switch (b.rows) {
     case 1:
       return rows_of_floats<Codes, 1, kZeros>(b);
@@ -277,34 +277,51 @@ void floats_by(const LineBlock& b) {
   }
 }
 template <class Codes>
-void integers_by(const LineBlock& b) {
+void integers_by(const DotArgs& b) {
   b.w_zero[0] == nullptr ? floats_by<Codes, false>(b) : floats_by<Codes, true>(b);
 }
 
 }  // namespace
 
-void f32_by_i4_avx2(const LineBlock& b) {
-  integers_by<Integers<I4>>(b);
+void dot_x_i8_w_i4_r32_avx2(const DotArgs& b) {
+  multiply_codes<I4Codes>(b);
 }
-void f32_by_i8_avx2(const LineBlock& b) {
-  integers_by<Integers<I8>>(b);
+void dot_x_i8_w_e2m1_r32_avx2(const DotArgs& b) {
+  multiply_codes<E2M1Codes>(b);
 }
-void f32_by_e4m3_avx2(const LineBlock& b) {
-  floats_by<E4M3, false>(b);
+void dot_x_i8_w_i8_r32_avx2(const DotArgs& b) {
+  multiply<Int8Dot>(b);
 }
-void f32_by_e2m1_avx2(const LineBlock& b) {
-  floats_by<Integers<E2M1>, false>(b);
+void dot_x_i16_w_i4_r32_avx2(const DotArgs& b) {
+  multiply_words<I4Words>(b);
 }
-void f32_by_bf16_avx2(const LineBlock& b) {
+void dot_x_i16_w_i8_r32_avx2(const DotArgs& b) {
+  multiply_words<I8Words>(b);
+}
+void dot_x_i16_w_e2m1_r32_avx2(const DotArgs& b) {
+  multiply_words<E2M1Words>(b);
+}
+void dot_x_f32_w_bf16_r32_avx2(const DotArgs& b) {
   multiply<Bf16Codes>(b);
 }
-void f32_by_f16_avx2(const LineBlock& b) {
+void dot_x_f32_w_f16_r32_avx2(const DotArgs& b) {
   multiply<F16Codes>(b);
 }
-
-const CodeKernels kAvx2Codes =
-    code_kernels_avx2({multiply_codes<I4Codes>, multiply_codes<E2M1Codes>, int16_by_i4_avx2,
-                       int16_by_i8_avx2, int16_by_e2m1_avx2});
+void dot_x_f32_w_f32_r32_avx2(const DotArgs& b) {
+  multiply<F32Dot>(b);
+}
+void dot_x_f32_w_i4_r6_avx2(const DotArgs& b) {
+  integers_by<Integers<I4>>(b);
+}
+void dot_x_f32_w_i8_r6_avx2(const DotArgs& b) {
+  integers_by<Integers<I8>>(b);
+}
+void dot_x_f32_w_e4m3_r6_avx2(const DotArgs& b) {
+  floats_by<E4M3, false>(b);
+}
+void dot_x_f32_w_e2m1_r6_avx2(const DotArgs& b) {
+  floats_by<Integers<E2M1>, false>(b);
+}
 
 }  // namespace moracle::cpu
 

@@ -1,80 +1,80 @@
-// The loops over lines for registers of 512 bits, written once and included by the files built for
-// AVX-512. `Dot` defines how 4 bytes of activations multiply a line.
+// The loops over row blocks for registers of 512 bits, written once and included by the files built
+// for AVX-512. `Dot` defines how 4 bytes of activations multiply a row block.
 //
 // Everything is in an anonymous namespace, for the reason given in simd/vector.h.
 #pragma once
 
 #include <immintrin.h>
 
-#include "kernels/cpu/ukernels/ukernels.h"
+#include "kernels/cpu/ukernels/args.h"
 
-#define MORACLE_LINES_INLINE [[gnu::always_inline]] inline
+#define MORACLE_UKERNEL_INLINE [[gnu::always_inline]] inline
 
 namespace moracle::cpu {
 namespace {
 
-MORACLE_LINES_INLINE void prefetch_line(const std::byte* p) {
+MORACLE_UKERNEL_INLINE void prefetch_line(const std::byte* p) {
   _mm_prefetch(reinterpret_cast<const char*>(p), _MM_HINT_T1);
 }
-/// Prefetches cache line `line` of those that a block asks for.
-MORACLE_LINES_INLINE void prefetch_next(const LineBlock& b, int panel, int64_t line) {
-  const int64_t jump = line >= b.prefetch_turn ? b.prefetch_jump[panel] : 0;
-  prefetch_line(b.prefetch[panel] + line * kLineBytes + jump);
+/// Prefetches cache line `row block` of those that a block asks for.
+MORACLE_UKERNEL_INLINE void prefetch_next(const DotArgs& b, int panel, int64_t row_block) {
+  const int64_t jump = row_block >= b.prefetch_switch ? b.prefetch_jump[panel] : 0;
+  prefetch_line(b.prefetch[panel] + row_block * kRowBlockBytes + jump);
 }
 
-MORACLE_LINES_INLINE __m512i load_line(const std::byte* p) {
+MORACLE_UKERNEL_INLINE __m512i load_row_block(const std::byte* p) {
   return _mm512_load_si512(p);
 }
 
-MORACLE_LINES_INLINE __m512 unit_scale(const LineBlock& b, int panel, int unit) {
+MORACLE_UKERNEL_INLINE __m512 segment_scale(const DotArgs& b, int panel, int segment) {
   return b.w_scale[panel] == nullptr ? _mm512_set1_ps(1)
-                                     : _mm512_loadu_ps(b.w_scale[panel] + unit * kLineRows);
+                                     : _mm512_loadu_ps(b.w_scale[panel] + segment * kPanelRows);
 }
-MORACLE_LINES_INLINE __m512 x_scaled(__m512 dot, const LineBlock& b, int row, int unit) {
+MORACLE_UKERNEL_INLINE __m512 x_scaled(__m512 dot, const DotArgs& b, int row, int segment) {
   if (b.x_scale == nullptr) return dot;
-  return _mm512_mul_ps(dot,
-                       _mm512_set1_ps(b.x_scale[row * b.x_scale_stride + unit * b.x_scale_unit]));
+  return _mm512_mul_ps(
+      dot, _mm512_set1_ps(b.x_scale[row * b.x_scale_stride + segment * b.x_scale_step]));
 }
 
-MORACLE_LINES_INLINE __m512i zero_points(const int8_t* p) {
+MORACLE_UKERNEL_INLINE __m512i zero_points(const int8_t* p) {
   return _mm512_cvtepi8_epi32(_mm_loadu_si128(reinterpret_cast<const __m128i*>(p)));
 }
 /// sum - zero · Σ x
-MORACLE_LINES_INLINE __m512i less_zero(__m512i sum, __m512i zero, int32_t x_sum) {
+MORACLE_UKERNEL_INLINE __m512i less_zero(__m512i sum, __m512i zero, int32_t x_sum) {
   return _mm512_sub_epi32(sum, _mm512_mullo_epi32(zero, _mm512_set1_epi32(x_sum)));
 }
-MORACLE_LINES_INLINE __m512i without_zero(__m512i sum, const LineBlock& b, int panel, int unit,
-                                          int32_t x_sum) {
+MORACLE_UKERNEL_INLINE __m512i without_zero(__m512i sum, const DotArgs& b, int panel, int segment,
+                                            int32_t x_sum) {
   if (b.w_zero[panel] == nullptr) return sum;
-  return less_zero(sum, zero_points(b.w_zero[panel] + unit * kLineRows), x_sum);
+  return less_zero(sum, zero_points(b.w_zero[panel] + segment * kPanelRows), x_sum);
 }
 
 struct Int8Dot {
   using Sum = __m512i;
   using Weights = __m512i;
   static constexpr bool kIntegers = true;
-  static constexpr int kCalls = 1;            ///< of add() per line
-  static constexpr bool kHasRare = false;     ///< codes that weights() decodes wrongly
-  static constexpr bool kShortUnits = false;  ///< of 16 or 32 columns
+  static constexpr int kCalls = 1;               ///< of add() per row block
+  static constexpr bool kHasRare = false;        ///< codes that weights() decodes wrongly
+  static constexpr bool kShortSegments = false;  ///< of 16 or 32 columns
   /// The instruction takes unsigned bytes on one side. Weights enter as w + 128, and sums begin at
   /// -128 Σ x.
   static constexpr int kOffsetBits = 7;
-  MORACLE_LINES_INLINE static Sum begin(const int32_t* x_sum) {
+  MORACLE_UKERNEL_INLINE static Sum begin(const int32_t* x_sum) {
     return _mm512_sub_epi32(_mm512_setzero_si512(),
                             _mm512_slli_epi32(_mm512_set1_epi32(*x_sum), kOffsetBits));
   }
-  MORACLE_LINES_INLINE static __m512i weights(const std::byte* p, int) {
-    return _mm512_xor_si512(load_line(p), _mm512_set1_epi8(-128));
+  MORACLE_UKERNEL_INLINE static __m512i weights(const std::byte* p, int) {
+    return _mm512_xor_si512(load_row_block(p), _mm512_set1_epi8(-128));
   }
-  MORACLE_LINES_INLINE static __m512i activations(const std::byte* p) {
+  MORACLE_UKERNEL_INLINE static __m512i activations(const std::byte* p) {
     int32_t x;
     __builtin_memcpy(&x, p, sizeof x);
     return _mm512_set1_epi32(x);
   }
-  MORACLE_LINES_INLINE static Sum add(Sum sum, __m512i x, __m512i w) {
+  MORACLE_UKERNEL_INLINE static Sum add(Sum sum, __m512i x, __m512i w) {
     return _mm512_dpbusd_epi32(sum, w, x);
   }
-  MORACLE_LINES_INLINE static __m512 finish(Sum sum) { return _mm512_cvtepi32_ps(sum); }
+  MORACLE_UKERNEL_INLINE static __m512 finish(Sum sum) { return _mm512_cvtepi32_ps(sum); }
 };
 
 struct F32Dot {
@@ -83,35 +83,37 @@ struct F32Dot {
   static constexpr bool kIntegers = false;
   static constexpr int kCalls = 1;
   static constexpr bool kHasRare = false;
-  static constexpr bool kShortUnits = false;
-  MORACLE_LINES_INLINE static Sum begin(const int32_t*) { return _mm512_setzero_ps(); }
-  MORACLE_LINES_INLINE static __m512 weights(const std::byte* p, int) { return _mm512_load_ps(p); }
-  MORACLE_LINES_INLINE static __m512 activations(const std::byte* p) {
+  static constexpr bool kShortSegments = false;
+  MORACLE_UKERNEL_INLINE static Sum begin(const int32_t*) { return _mm512_setzero_ps(); }
+  MORACLE_UKERNEL_INLINE static __m512 weights(const std::byte* p, int) {
+    return _mm512_load_ps(p);
+  }
+  MORACLE_UKERNEL_INLINE static __m512 activations(const std::byte* p) {
     float x;
     __builtin_memcpy(&x, p, sizeof x);
     return _mm512_set1_ps(x);
   }
-  MORACLE_LINES_INLINE static Sum add(Sum sum, __m512 x, __m512 w) {
+  MORACLE_UKERNEL_INLINE static Sum add(Sum sum, __m512 x, __m512 w) {
     return _mm512_fmadd_ps(x, w, sum);
   }
-  MORACLE_LINES_INLINE static __m512 finish(Sum sum) { return sum; }
+  MORACLE_UKERNEL_INLINE static __m512 finish(Sum sum) { return sum; }
 };
 
-/// Lines of bf16 times f32: two columns in a line.
+/// Row blocks of bf16 times f32: two columns in a row block.
 struct Bf16Codes : F32Dot {
   static constexpr int kCalls = 2;
-  MORACLE_LINES_INLINE static __m512 weights(const std::byte* p, int column) {
-    const __m512i pairs = load_line(p);
+  MORACLE_UKERNEL_INLINE static __m512 weights(const std::byte* p, int column) {
+    const __m512i pairs = load_row_block(p);
     return _mm512_castsi512_ps(column == 0 ? _mm512_slli_epi32(pairs, 16)
                                            : _mm512_and_si512(pairs, _mm512_set1_epi32(-65536)));
   }
 };
 
-/// Lines of f16 times f32, likewise.
+/// Row blocks of f16 times f32, likewise.
 struct F16Codes : F32Dot {
   static constexpr int kCalls = 2;
-  MORACLE_LINES_INLINE static __m512 weights(const std::byte* p, int column) {
-    const __m512i pairs = load_line(p);
+  MORACLE_UKERNEL_INLINE static __m512 weights(const std::byte* p, int column) {
+    const __m512i pairs = load_row_block(p);
     return _mm512_cvtph_ps(
         _mm512_cvtepi32_epi16(column == 0 ? pairs : _mm512_srli_epi32(pairs, 16)));
   }
@@ -124,16 +126,18 @@ struct Bf16Dot {
   static constexpr bool kIntegers = false;
   static constexpr int kCalls = 1;
   static constexpr bool kHasRare = false;
-  static constexpr bool kShortUnits = false;
-  MORACLE_LINES_INLINE static Sum begin(const int32_t*) { return _mm512_setzero_ps(); }
-  MORACLE_LINES_INLINE static __m512i weights(const std::byte* p, int) { return load_line(p); }
-  MORACLE_LINES_INLINE static __m512i activations(const std::byte* p) {
+  static constexpr bool kShortSegments = false;
+  MORACLE_UKERNEL_INLINE static Sum begin(const int32_t*) { return _mm512_setzero_ps(); }
+  MORACLE_UKERNEL_INLINE static __m512i weights(const std::byte* p, int) {
+    return load_row_block(p);
+  }
+  MORACLE_UKERNEL_INLINE static __m512i activations(const std::byte* p) {
     return Int8Dot::activations(p);
   }
-  MORACLE_LINES_INLINE static Sum add(Sum sum, __m512i x, __m512i w) {
+  MORACLE_UKERNEL_INLINE static Sum add(Sum sum, __m512i x, __m512i w) {
     return _mm512_dpbf16_ps(sum, (__m512bh)x, (__m512bh)w);
   }
-  MORACLE_LINES_INLINE static __m512 finish(Sum sum) { return sum; }
+  MORACLE_UKERNEL_INLINE static __m512 finish(Sum sum) { return sum; }
 };
 #endif
 
@@ -146,29 +150,31 @@ struct Sums {
   typename Dot::Sum second[kSets == 2 ? kRows : 1][kPanels];
 
   /// One test for the codes of all panels.
-  MORACLE_LINES_INLINE static bool any_rare(const std::byte* const (&lines)[kPanels], int64_t i) {
+  MORACLE_UKERNEL_INLINE static bool any_rare(const std::byte* const (&row_blocks)[kPanels],
+                                              int64_t i) {
     if constexpr (!Dot::kHasRare) {
       return false;
     } else {
-      __m512i rarity = Dot::rarity(lines[0] + i * kLineBytes);
+      __m512i rarity = Dot::rarity(row_blocks[0] + i * kRowBlockBytes);
       if constexpr (kPanels == 2)
-        rarity = _mm512_max_epu8(rarity, Dot::rarity(lines[1] + i * kLineBytes));
+        rarity = _mm512_max_epu8(rarity, Dot::rarity(row_blocks[1] + i * kRowBlockBytes));
       return Dot::is_rare(rarity);
     }
   }
 
-  /// Adds line `i` of each panel. `x` points to the first row.
-  MORACLE_LINES_INLINE void add(const std::byte* const (&lines)[kPanels], const std::byte* x,
-                                int64_t x_stride, int64_t i) {
-    const bool rare = any_rare(lines, i);
+  /// Adds row block `i` of each panel. `x` points to the first row.
+  MORACLE_UKERNEL_INLINE void add(const std::byte* const (&row_blocks)[kPanels], const std::byte* x,
+                                  int64_t x_stride, int64_t i) {
+    const bool rare = any_rare(row_blocks, i);
 #pragma GCC unroll 4
     for (int c = 0; c < Dot::kCalls; ++c) {
       typename Dot::Weights w[kPanels];
 #pragma GCC unroll 2
-      for (int p = 0; p < kPanels; ++p) w[p] = Dot::weights(lines[p] + i * kLineBytes, c);
+      for (int p = 0; p < kPanels; ++p) w[p] = Dot::weights(row_blocks[p] + i * kRowBlockBytes, c);
       if constexpr (Dot::kHasRare) {
         if (rare) [[unlikely]] {
-          for (int p = 0; p < kPanels; ++p) w[p] = Dot::rare_weights(lines[p] + i * kLineBytes, c);
+          for (int p = 0; p < kPanels; ++p)
+            w[p] = Dot::rare_weights(row_blocks[p] + i * kRowBlockBytes, c);
         }
       }
 #pragma GCC unroll 16
@@ -184,46 +190,48 @@ struct Sums {
   }
 };
 
-/// kRows rows times kPanels panels, unit by unit. The order of summation is the same for any number
-/// of rows, so a row's result does not depend on its neighbours.
+/// kRows rows times kPanels panels, segment by segment. The order of summation is the same for any
+/// number of rows, so a row's result does not depend on its neighbours.
 template <class Dot, int kRows, int kPanels>
-void block_of(const LineBlock& b, int first) {
+void block_of(const DotArgs& b, int first) {
   // Locals: the compiler must assume that a store changes the block.
-  alignas(64) static constexpr float kOnes[kLineRows] = {1, 1, 1, 1, 1, 1, 1, 1,
-                                                         1, 1, 1, 1, 1, 1, 1, 1};
-  const int64_t x_stride = b.x_stride, unit_lines = b.unit_lines, x_sum_stride = b.x_sum_stride;
+  alignas(64) static constexpr float kOnes[kPanelRows] = {1, 1, 1, 1, 1, 1, 1, 1,
+                                                          1, 1, 1, 1, 1, 1, 1, 1};
+  const int64_t x_stride = b.x_stride, segment_blocks = b.segment_blocks,
+                x_sum_stride = b.x_sum_stride;
   const std::byte* const x = b.x + first * x_stride;
   const int32_t* x_sum = b.x_sum + first * x_sum_stride;
   const float* x_scale = b.x_scale == nullptr ? nullptr : b.x_scale + first * b.x_scale_stride;
-  const int64_t x_scale_stride = b.x_scale_stride, x_scale_unit = b.x_scale_unit;
-  const int64_t scale_step = b.w_scale[0] == nullptr ? 0 : kLineRows;
+  const int64_t x_scale_stride = b.x_scale_stride, x_scale_step = b.x_scale_step;
+  const int64_t scale_step = b.w_scale[0] == nullptr ? 0 : kPanelRows;
   const bool zeros = b.w_zero[0] != nullptr, prefetches = b.prefetch_every > 0;
   const int every = prefetches ? __builtin_ctz(static_cast<unsigned>(b.prefetch_every)) : 0;
-  const std::byte* lines[kPanels];
+  const std::byte* row_blocks[kPanels];
   const float* w_scale[kPanels];
   const int8_t* w_zero[kPanels];
   float* total[kPanels];
 #pragma GCC unroll 2
   for (int p = 0; p < kPanels; ++p) {
-    lines[p] = b.lines[p];
+    row_blocks[p] = b.w[p];
     w_scale[p] = scale_step == 0 ? kOnes : b.w_scale[p];
     w_zero[p] = b.w_zero[p];
-    total[p] = b.sum[p] + first * kLineRows;
+    total[p] = b.sum[p] + first * kPanelRows;
   }
-  // Few totals of short units stay in registers. With units of 128 columns that costs int4 3 %.
-  constexpr bool kKeeps = Dot::kShortUnits && kRows * kPanels <= 8;
+  // Few totals of short segments stay in registers. With segments of 128 columns that costs int4 3
+  // %.
+  constexpr bool kKeeps = Dot::kShortSegments && kRows * kPanels <= 8;
   __m512 kept[kRows][kPanels];
   if constexpr (kKeeps) {
 #pragma GCC unroll 8
     for (int r = 0; r < kRows; ++r) {
 #pragma GCC unroll 2
       for (int p = 0; p < kPanels; ++p)
-        kept[r][p] = b.overwrite ? _mm512_setzero_ps() : _mm512_loadu_ps(total[p] + r * kLineRows);
+        kept[r][p] = b.overwrite ? _mm512_setzero_ps() : _mm512_loadu_ps(total[p] + r * kPanelRows);
     }
   }
   bool begins = b.overwrite;
   int64_t i = 0;
-  for (int unit = 0; unit < b.units; ++unit) {
+  for (int segment = 0; segment < b.segments; ++segment) {
     Sums<Dot, kRows, kPanels> sum;
 #pragma GCC unroll 16
     for (int r = 0; r < kRows; ++r) {
@@ -236,15 +244,15 @@ void block_of(const LineBlock& b, int first) {
     }
     // Keep only products in the inner loop. With the prefetch branch inside, g++ 12 moves every sum
     // from register to register.
-    const int64_t end = i + unit_lines;
+    const int64_t end = i + segment_blocks;
     while (i < end) {
-      const int64_t stretch = i >> every, past = (stretch + 1) << every;
-      if (prefetches && i == stretch << every) {
+      const int64_t k_block = i >> every, past = (k_block + 1) << every;
+      if (prefetches && i == k_block << every) {
 #pragma GCC unroll 2
-        for (int p = 0; p < kPanels; ++p) prefetch_next(b, p, stretch);
+        for (int p = 0; p < kPanels; ++p) prefetch_next(b, p, k_block);
       }
       const int64_t stop = prefetches && past < end ? past : end;
-      for (; i < stop; ++i) sum.add(lines, x, x_stride, i);
+      for (; i < stop; ++i) sum.add(row_blocks, x, x_stride, i);
     }
     // Read the activations' sums again: kept in registers, they would push products' operands out.
     __asm__("" : "+r"(x_sum));
@@ -258,7 +266,7 @@ void block_of(const LineBlock& b, int first) {
       if constexpr (Dot::kIntegers) {
         if (zeros) {
           const __m512i zero = zero_points(w_zero[p]);
-          w_zero[p] += kLineRows;
+          w_zero[p] += kPanelRows;
 #pragma GCC unroll 16
           for (int r = 0; r < kRows; ++r)
             sum.of[r][p] = less_zero(sum.of[r][p], zero, x_sum[r * x_sum_stride]);
@@ -274,7 +282,7 @@ void block_of(const LineBlock& b, int first) {
         if constexpr (kKeeps) {
           kept[r][p] = _mm512_fmadd_ps(dot, scale, kept[r][p]);
         } else {
-          float* const to = total[p] + r * kLineRows;
+          float* const to = total[p] + r * kPanelRows;
           _mm512_storeu_ps(
               to, _mm512_fmadd_ps(dot, scale, begins ? _mm512_setzero_ps() : _mm512_loadu_ps(to)));
         }
@@ -282,19 +290,19 @@ void block_of(const LineBlock& b, int first) {
     }
     begins = false;
     if constexpr (Dot::kIntegers) ++x_sum;
-    if (x_scale != nullptr) x_scale += x_scale_unit;
+    if (x_scale != nullptr) x_scale += x_scale_step;
   }
   if constexpr (kKeeps) {
 #pragma GCC unroll 8
     for (int r = 0; r < kRows; ++r) {
 #pragma GCC unroll 2
-      for (int p = 0; p < kPanels; ++p) _mm512_storeu_ps(total[p] + r * kLineRows, kept[r][p]);
+      for (int p = 0; p < kPanels; ++p) _mm512_storeu_ps(total[p] + r * kPanelRows, kept[r][p]);
     }
   }
 }
 
 template <class Dot, int kPanels>
-void rows_of(const LineBlock& b) {
+void rows_of(const DotArgs& b) {
   int row = 0;
   for (; row + 8 <= b.rows; row += 8) block_of<Dot, 8, kPanels>(b, row);
   switch (b.rows - row) {
@@ -318,7 +326,7 @@ void rows_of(const LineBlock& b) {
 }
 
 template <class Dot>
-void multiply(const LineBlock& b) {
+void multiply(const DotArgs& b) {
   if (b.panels == 2)
     rows_of<Dot, 2>(b);
   else

@@ -2,8 +2,8 @@
 
 #if defined(__x86_64__)
 
-#include "kernels/cpu/ukernels/nibbles_bf16.h"
 #include "kernels/cpu/ukernels/dot_avx512.h"
+#include "kernels/cpu/ukernels/nibbles_bf16.h"
 
 namespace moracle::cpu {
 namespace {
@@ -13,9 +13,9 @@ namespace {
 template <const uint16_t (&kValues)[32]>
 struct NibblesBf16 : Bf16Dot {
   static constexpr int kCalls = 4;
-  MORACLE_LINES_INLINE static __m512i weights(const std::byte* p, int pair) {
+  MORACLE_UKERNEL_INLINE static __m512i weights(const std::byte* p, int pair) {
     const auto shift = static_cast<unsigned>(pair % 2 * 8 + pair / 2 * 4);
-    return _mm512_permutexvar_epi16(_mm512_srli_epi16(load_line(p), shift),
+    return _mm512_permutexvar_epi16(_mm512_srli_epi16(load_row_block(p), shift),
                                     _mm512_load_si512(kValues));
   }
 };
@@ -24,14 +24,14 @@ struct NibblesBf16 : Bf16Dot {
 alignas(64) constexpr uint16_t kE4M3Small[32] = {0x0000, 0x3700, 0x3780, 0x37c0,
                                                  0x3800, 0x3820, 0x3840, 0x3860};
 
-/// e4m3 as bf16 times 2^-8: columns 0 and 2 of a line, then 1 and 3. A shift and one operation
+/// e4m3 as bf16 times 2^-8: columns 0 and 2 of a row block, then 1 and 3. A shift and one operation
 /// decode normal numbers, because their exponents keep their lowest four bits. Zeros, subnormals
 /// and NaN are rare.
 struct E4M3Bf16 : Bf16Dot {
   static constexpr int kCalls = 2;
   static constexpr bool kHasRare = true;
-  MORACLE_LINES_INLINE static __m512i weights(const std::byte* p, int odd) {
-    const __m512i codes = load_line(p), top = odd == 0 ? _mm512_slli_epi16(codes, 8) : codes;
+  MORACLE_UKERNEL_INLINE static __m512i weights(const std::byte* p, int odd) {
+    const __m512i codes = load_row_block(p), top = odd == 0 ? _mm512_slli_epi16(codes, 8) : codes;
     // (top >> 4 & sign, exponent and mantissa) | 112 in the exponent
     return _mm512_ternarylogic_epi32(_mm512_srai_epi16(top, 4),
                                      _mm512_set1_epi16(static_cast<short>(0x87f0)),
@@ -39,15 +39,15 @@ struct E4M3Bf16 : Bf16Dot {
   }
   /// Bytes from kNormal on: the code is no normal number.
   static constexpr int kNormal = 0x77;
-  MORACLE_LINES_INLINE static __m512i rarity(const std::byte* p) {
-    return _mm512_sub_epi8(_mm512_and_si512(load_line(p), _mm512_set1_epi8(0x7f)),
+  MORACLE_UKERNEL_INLINE static __m512i rarity(const std::byte* p) {
+    return _mm512_sub_epi8(_mm512_and_si512(load_row_block(p), _mm512_set1_epi8(0x7f)),
                            _mm512_set1_epi8(8));
   }
-  MORACLE_LINES_INLINE static bool is_rare(__m512i rarity) {
+  MORACLE_UKERNEL_INLINE static bool is_rare(__m512i rarity) {
     return _mm512_cmpge_epu8_mask(rarity, _mm512_set1_epi8(kNormal)) != 0;
   }
-  MORACLE_LINES_INLINE static __m512i rare_weights(const std::byte* p, int odd) {
-    const __m512i codes = load_line(p), top = odd == 0 ? _mm512_slli_epi16(codes, 8) : codes;
+  MORACLE_UKERNEL_INLINE static __m512i rare_weights(const std::byte* p, int odd) {
+    const __m512i codes = load_row_block(p), top = odd == 0 ? _mm512_slli_epi16(codes, 8) : codes;
     const __m512i size = _mm512_and_si512(_mm512_srli_epi16(top, 8), _mm512_set1_epi16(0x7f));
     const __mmask32 small = _mm512_cmplt_epu16_mask(size, _mm512_set1_epi16(8));
     const __mmask32 nan = _mm512_cmpeq_epi16_mask(size, _mm512_set1_epi16(0x7f));
@@ -57,28 +57,25 @@ struct E4M3Bf16 : Bf16Dot {
     const __m512i value = _mm512_mask_mov_epi16(weights(p, odd), small, below);
     return _mm512_mask_mov_epi16(value, nan, _mm512_set1_epi16(0x7fc0));
   }
-  MORACLE_LINES_INLINE static __m512 finish(Sum sum) {
+  MORACLE_UKERNEL_INLINE static __m512 finish(Sum sum) {
     return _mm512_mul_ps(sum, _mm512_set1_ps(256));
   }
 };
 
 }  // namespace
 
-const LineKernels kAvx512Bf16Lines = {.instructions = {"avx512_vnni", "avx512_bf16", "avx512"},
-                                      .decoders = &kAvx512Decoders,
-                                      .rows = &kAvx512Rows,
-                                      .codes = &kAvx512Codes,
-                                      .row_block = 8,
-                                      .lines_ahead = 64,
-                                      .lines_ahead_16 = 64,
-                                      .codes_for_all_rows = true,
-                                      .floats_in_parts = true,
-                                      .int8 = multiply<Int8Dot>,
-                                      .bf16 = multiply<Bf16Dot>,
-                                      .f32 = multiply<F32Dot>,
-                                      .bf16_by_i4 = multiply<NibblesBf16<kI4AsBf16>>,
-                                      .bf16_by_e2m1 = multiply<NibblesBf16<kE2M1AsBf16>>,
-                                      .bf16_by_e4m3 = multiply<E4M3Bf16>};
+void dot_x_bf16_w_i4_r8_avx512bf16(const DotArgs& b) {
+  multiply<NibblesBf16<kI4AsBf16>>(b);
+}
+void dot_x_bf16_w_e2m1_r8_avx512bf16(const DotArgs& b) {
+  multiply<NibblesBf16<kE2M1AsBf16>>(b);
+}
+void dot_x_bf16_w_e4m3_r8_avx512bf16(const DotArgs& b) {
+  multiply<E4M3Bf16>(b);
+}
+void dot_x_bf16_w_bf16_r8_avx512bf16(const DotArgs& b) {
+  multiply<Bf16Dot>(b);
+}
 
 }  // namespace moracle::cpu
 

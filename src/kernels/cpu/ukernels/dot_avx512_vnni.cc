@@ -1,5 +1,5 @@
-// Few rows times codes without intermediate lines of int8 or f32, which would be written and read
-// only once.
+// Few rows times codes without intermediate row blocks of int8 or f32, which would be written and
+// read only once.
 
 #if defined(__x86_64__)
 
@@ -8,42 +8,42 @@
 namespace moracle::cpu {
 namespace {
 
-// Totals stay in registers over all units.
+// Totals stay in registers over all segments.
 template <int kRows, int kPanels>
-MORACLE_LINES_INLINE void load_totals(const LineBlock& b, __m512 (&total)[kRows][kPanels]) {
+MORACLE_UKERNEL_INLINE void load_totals(const DotArgs& b, __m512 (&total)[kRows][kPanels]) {
 #pragma GCC unroll 4
   for (int r = 0; r < kRows; ++r) {
 #pragma GCC unroll 2
     for (int p = 0; p < kPanels; ++p)
-      total[r][p] = b.overwrite ? _mm512_setzero_ps() : _mm512_loadu_ps(b.sum[p] + r * kLineRows);
+      total[r][p] = b.overwrite ? _mm512_setzero_ps() : _mm512_loadu_ps(b.sum[p] + r * kPanelRows);
   }
 }
 template <int kRows, int kPanels>
-MORACLE_LINES_INLINE void store_totals(const LineBlock& b, const __m512 (&total)[kRows][kPanels]) {
+MORACLE_UKERNEL_INLINE void store_totals(const DotArgs& b, const __m512 (&total)[kRows][kPanels]) {
 #pragma GCC unroll 4
   for (int r = 0; r < kRows; ++r) {
 #pragma GCC unroll 2
-    for (int p = 0; p < kPanels; ++p) _mm512_storeu_ps(b.sum[p] + r * kLineRows, total[r][p]);
+    for (int p = 0; p < kPanels; ++p) _mm512_storeu_ps(b.sum[p] + r * kPanelRows, total[r][p]);
   }
 }
 
 // ---- int8 times 4 bits ----
 
-// The unsigned operand of the instruction is code + 2^kOffsetBits. A line holds 8 columns of each
-// row: columns 0 to 3 in the low halves of its bytes.
+// The unsigned operand of the instruction is code + 2^kOffsetBits. A row block holds 8 columns of
+// each row: columns 0 to 3 in the low halves of its bytes.
 struct I4Dot : Int8Dot {
   static constexpr int kCalls = 2;
   static constexpr int kOffset = 8;
-  MORACLE_LINES_INLINE static __m512i values(__m512i codes) {
+  MORACLE_UKERNEL_INLINE static __m512i values(__m512i codes) {
     // (codes ^ 8) & 15
     return _mm512_ternarylogic_epi32(codes, _mm512_set1_epi8(8), _mm512_set1_epi8(15), 0x28);
   }
 };
 struct E2M1Dot : Int8Dot {
   static constexpr int kCalls = 2;
-  static constexpr bool kShortUnits = true;
+  static constexpr bool kShortSegments = true;
   static constexpr int kOffset = 12;
-  MORACLE_LINES_INLINE static __m512i values(__m512i codes) {
+  MORACLE_UKERNEL_INLINE static __m512i values(__m512i codes) {
     const __m128i table = _mm_setr_epi8(12, 13, 14, 15, 16, 18, 20, 24, 12, 11, 10, 9, 8, 6, 4, 0);
     return _mm512_shuffle_epi8(_mm512_broadcast_i32x4(table),
                                _mm512_and_si512(codes, _mm512_set1_epi8(15)));
@@ -51,11 +51,11 @@ struct E2M1Dot : Int8Dot {
 };
 template <class Codes>
 struct Nibbles8 : Codes {
-  MORACLE_LINES_INLINE static Int8Dot::Sum begin(const int32_t* x_sum) {
+  MORACLE_UKERNEL_INLINE static Int8Dot::Sum begin(const int32_t* x_sum) {
     return _mm512_mullo_epi32(_mm512_set1_epi32(*x_sum), _mm512_set1_epi32(-Codes::kOffset));
   }
-  MORACLE_LINES_INLINE static __m512i weights(const std::byte* p, int half) {
-    const __m512i codes = load_line(p);
+  MORACLE_UKERNEL_INLINE static __m512i weights(const std::byte* p, int half) {
+    const __m512i codes = load_row_block(p);
     return Codes::values(half == 0 ? codes : _mm512_srli_epi16(codes, 4));
   }
 };
@@ -72,7 +72,7 @@ template <const float* kTable>
 struct Nibbles {
   static constexpr int kCols = 8;
   static constexpr float kScale = 1;
-  MORACLE_LINES_INLINE static void values(__m512i codes, __m512* to) {
+  MORACLE_UKERNEL_INLINE static void values(__m512i codes, __m512* to) {
     const __m512 table = _mm512_load_ps(kTable);
 #pragma GCC unroll 8
     for (int c = 0; c < 8; ++c) {
@@ -85,7 +85,7 @@ struct Nibbles {
 struct Bytes {
   static constexpr int kCols = 4;
   static constexpr float kScale = 1;
-  MORACLE_LINES_INLINE static void values(__m512i codes, __m512* to) {
+  MORACLE_UKERNEL_INLINE static void values(__m512i codes, __m512* to) {
 #pragma GCC unroll 4
     for (int c = 0; c < 4; ++c) {
       const __m512i top = _mm512_slli_epi32(codes, static_cast<unsigned>(24 - 8 * c));
@@ -100,7 +100,7 @@ struct Bytes {
 struct E4M3 {
   static constexpr int kCols = 4;
   static constexpr float kScale = 256;
-  MORACLE_LINES_INLINE static void values(__m512i codes, __m512* to) {
+  MORACLE_UKERNEL_INLINE static void values(__m512i codes, __m512* to) {
     const __m512i size = _mm512_and_si512(codes, _mm512_set1_epi8(0x7f));
     const __mmask64 normal =
         _mm512_cmplt_epu8_mask(_mm512_sub_epi8(size, _mm512_set1_epi8(8)), _mm512_set1_epi8(0x77));
@@ -117,7 +117,7 @@ struct E4M3 {
   }
 
  private:
-  MORACLE_LINES_INLINE static void rare(__m512i sizes, __m512* to) {
+  MORACLE_UKERNEL_INLINE static void rare(__m512i sizes, __m512* to) {
     for (int c = 0; c < 4; ++c) {
       const __m512i size = _mm512_and_si512(_mm512_srl_epi32(sizes, _mm_cvtsi32_si128(8 * c)),
                                             _mm512_set1_epi32(0x7f));
@@ -131,28 +131,28 @@ struct E4M3 {
   }
 };
 
-/// Each unit's sums are split into two halves: a single chain would wait for itself.
+/// Each segment's sums are split into two halves: a single chain would wait for itself.
 template <class Codes, int kRows, int kPanels, bool kZeros>
-void rows_of_floats(const LineBlock& b) {
+void rows_of_floats(const DotArgs& b) {
   __m512 total[kRows][kPanels];
   load_totals<kRows, kPanels>(b, total);
-  for (int unit = 0; unit < b.units; ++unit) {
+  for (int segment = 0; segment < b.segments; ++segment) {
     __m512 sum[kRows][kPanels][2], zero[kPanels];
 #pragma GCC unroll 2
     for (int p = 0; p < kPanels; ++p) {
       if constexpr (kZeros) {
         zero[p] = _mm512_cvtepi32_ps(_mm512_cvtepi8_epi32(
-            _mm_loadu_si128(reinterpret_cast<const __m128i*>(b.w_zero[p] + unit * kLineRows))));
+            _mm_loadu_si128(reinterpret_cast<const __m128i*>(b.w_zero[p] + segment * kPanelRows))));
       }
 #pragma GCC unroll 4
       for (int r = 0; r < kRows; ++r) sum[r][p][0] = sum[r][p][1] = _mm512_setzero_ps();
     }
-    for (int64_t i = unit * b.unit_lines, end = i + b.unit_lines; i < end; ++i) {
+    for (int64_t i = segment * b.segment_blocks, end = i + b.segment_blocks; i < end; ++i) {
 #pragma GCC unroll 2
       for (int p = 0; p < kPanels; ++p) {
         __m512 w[Codes::kCols];
-        Codes::values(load_line(b.lines[p] + i * kLineBytes), w);
-        if (b.prefetch_every > 0) prefetch_line(b.prefetch[p] + i * kLineBytes);
+        Codes::values(load_row_block(b.w[p] + i * kRowBlockBytes), w);
+        if (b.prefetch_every > 0) prefetch_line(b.prefetch[p] + i * kRowBlockBytes);
 #pragma GCC unroll 8
         for (int c = 0; c < Codes::kCols; ++c) {
           if constexpr (kZeros) w[c] = _mm512_sub_ps(w[c], zero[p]);
@@ -166,12 +166,12 @@ void rows_of_floats(const LineBlock& b) {
     }
 #pragma GCC unroll 2
     for (int p = 0; p < kPanels; ++p) {
-      const __m512 scale = unit_scale(b, p, unit);
+      const __m512 scale = segment_scale(b, p, segment);
 #pragma GCC unroll 4
       for (int r = 0; r < kRows; ++r) {
         __m512 dot = _mm512_add_ps(sum[r][p][0], sum[r][p][1]);
         if constexpr (Codes::kScale != 1) dot = _mm512_mul_ps(dot, _mm512_set1_ps(Codes::kScale));
-        total[r][p] = _mm512_fmadd_ps(x_scaled(dot, b, r, unit), scale, total[r][p]);
+        total[r][p] = _mm512_fmadd_ps(x_scaled(dot, b, r, segment), scale, total[r][p]);
       }
     }
   }
@@ -179,13 +179,13 @@ void rows_of_floats(const LineBlock& b) {
 }
 
 template <class Codes, int kRows, bool kZeros>
-void panels_of_floats(const LineBlock& b) {
+void panels_of_floats(const DotArgs& b) {
   b.panels == 2 ? rows_of_floats<Codes, kRows, 2, kZeros>(b)
                 : rows_of_floats<Codes, kRows, 1, kZeros>(b);
 }
 
 template <class Codes, bool kZeros>
-void floats_by(const LineBlock& b) {
+void floats_by(const DotArgs& b) {
   switch (b.rows) {
     case 1:
       return panels_of_floats<Codes, 1, kZeros>(b);
@@ -199,20 +199,42 @@ void floats_by(const LineBlock& b) {
 }
 
 template <class Codes>
-void integers_by(const LineBlock& b) {
+void integers_by(const DotArgs& b) {
   b.w_zero[0] == nullptr ? floats_by<Codes, false>(b) : floats_by<Codes, true>(b);
 }
 
 }  // namespace
 
-const CodeKernels kAvx512Codes = {.int8_by_i4 = multiply<Nibbles8<I4Dot>>,
-                                  .int8_by_e2m1 = multiply<Nibbles8<E2M1Dot>>,
-                                  .f32_by_i4 = integers_by<Nibbles<kI4Values>>,
-                                  .f32_by_i8 = integers_by<Bytes>,
-                                  .f32_by_e4m3 = floats_by<E4M3, false>,
-                                  .f32_by_e2m1 = floats_by<Nibbles<kE2M1Values>, false>,
-                                  .f32_by_bf16 = multiply<Bf16Codes>,
-                                  .f32_by_f16 = multiply<F16Codes>};
+void dot_x_i8_w_i4_r8_avx512vnni(const DotArgs& b) {
+  multiply<Nibbles8<I4Dot>>(b);
+}
+void dot_x_i8_w_e2m1_r8_avx512vnni(const DotArgs& b) {
+  multiply<Nibbles8<E2M1Dot>>(b);
+}
+void dot_x_i8_w_i8_r8_avx512vnni(const DotArgs& b) {
+  multiply<Int8Dot>(b);
+}
+void dot_x_f32_w_bf16_r8_avx512vnni(const DotArgs& b) {
+  multiply<Bf16Codes>(b);
+}
+void dot_x_f32_w_f16_r8_avx512vnni(const DotArgs& b) {
+  multiply<F16Codes>(b);
+}
+void dot_x_f32_w_f32_r8_avx512vnni(const DotArgs& b) {
+  multiply<F32Dot>(b);
+}
+void dot_x_f32_w_i4_r4_avx512vnni(const DotArgs& b) {
+  integers_by<Nibbles<kI4Values>>(b);
+}
+void dot_x_f32_w_i8_r4_avx512vnni(const DotArgs& b) {
+  integers_by<Bytes>(b);
+}
+void dot_x_f32_w_e4m3_r4_avx512vnni(const DotArgs& b) {
+  floats_by<E4M3, false>(b);
+}
+void dot_x_f32_w_e2m1_r4_avx512vnni(const DotArgs& b) {
+  floats_by<Nibbles<kE2M1Values>, false>(b);
+}
 
 }  // namespace moracle::cpu
 

@@ -1,9 +1,9 @@
-// Few rows times codes for AVX-VNNI.
+// AVX2 with AVX-VNNI: vpdpbusd adds four int8 products per lane, vpdpwssd two int16 products.
 
 #if defined(__x86_64__)
 
+#include "kernels/cpu/ukernels/dot_int16_avx2.h"
 #include "kernels/cpu/ukernels/nibbles_avx2.h"
-#include "kernels/cpu/ukernels/lines_codes_avx2.h"
 #include "kernels/cpu/ukernels/scale_sums_avx2.h"
 
 namespace moracle::cpu {
@@ -11,16 +11,16 @@ namespace {
 
 /// One panel at a time: two panels and four rows would need more registers than exist.
 template <class Codes, int kRows>
-void rows_of_codes(const LineBlock& b) {
-  for (int unit = 0; unit < b.units; ++unit) {
+void rows_of_codes(const DotArgs& b) {
+  for (int segment = 0; segment < b.segments; ++segment) {
     for (int p = 0; p < b.panels; ++p) {
       __m256i sum[kRows][2];
 #pragma GCC unroll 4
       for (int r = 0; r < kRows; ++r) sum[r][0] = sum[r][1] = _mm256_setzero_si256();
-      for (int64_t i = unit * b.unit_lines, end = i + b.unit_lines; i < end; ++i) {
-        const std::byte* const line = b.lines[p] + i * kLineBytes;
-        if (b.prefetch_every > 0) prefetch_line(b.prefetch[p] + i * kLineBytes);
-        const __m256i codes[] = {load_half(line), load_half(line + kHalfBytes)};
+      for (int64_t i = segment * b.segment_blocks, end = i + b.segment_blocks; i < end; ++i) {
+        const std::byte* const row_block = b.w[p] + i * kRowBlockBytes;
+        if (b.prefetch_every > 0) prefetch_line(b.prefetch[p] + i * kRowBlockBytes);
+        const __m256i codes[] = {load_half(row_block), load_half(row_block + kHalfBytes)};
         const __m256i w[2][2] = {{Codes::values(codes[0], 0), Codes::values(codes[0], 1)},
                                  {Codes::values(codes[1], 0), Codes::values(codes[1], 1)}};
 #pragma GCC unroll 4
@@ -35,22 +35,22 @@ void rows_of_codes(const LineBlock& b) {
       }
       __m256i kept[kRows][2];
       keep<kRows * 2>(&sum[0][0], &kept[0][0]);
-      add_unit<Codes::kOffset, kRows>(b, 0, p, unit, kept);
+      add_segment<Codes::kOffset, kRows>(b, 0, p, segment, kept);
     }
   }
 }
 
 template <class Codes>
-void multiply_codes(const LineBlock& b) {
-  if (b.rows > kFewRows) {
+void multiply_codes(const DotArgs& b) {
+  if (b.rows > kSkinnyRows) {
     // Two even parts: with more than four rows g++ 12 spills sums.
-    LineBlock part = b;
+    DotArgs part = b;
     part.rows = b.rows / 2;
     multiply_codes<Codes>(part);
     part.x += part.rows * b.x_stride;
     part.x_sum += part.rows * b.x_sum_stride;
     if (b.x_scale != nullptr) part.x_scale += part.rows * b.x_scale_stride;
-    for (int p = 0; p < b.panels; ++p) part.sum[p] += part.rows * kLineRows;
+    for (int p = 0; p < b.panels; ++p) part.sum[p] += part.rows * kPanelRows;
     part.prefetch_every = 0;
     part.rows = b.rows - part.rows;
     return multiply_codes<Codes>(part);
@@ -69,9 +69,24 @@ void multiply_codes(const LineBlock& b) {
 
 }  // namespace
 
-const CodeKernels kAvxVnniCodes =
-    code_kernels_avx2({multiply_codes<I4Codes>, multiply_codes<E2M1Codes>, int16_by_i4_avx_vnni,
-                       int16_by_i8_avx_vnni, int16_by_e2m1_avx_vnni});
+void dot_x_i8_w_i8_r32_avxvnni(const DotArgs& b) {
+  multiply<Int8Dot>(b);
+}
+void dot_x_i8_w_i4_r6_avxvnni(const DotArgs& b) {
+  multiply_codes<I4Codes>(b);
+}
+void dot_x_i8_w_e2m1_r6_avxvnni(const DotArgs& b) {
+  multiply_codes<E2M1Codes>(b);
+}
+void dot_x_i16_w_i4_r32_avxvnni(const DotArgs& b) {
+  multiply_words<I4Words>(b);
+}
+void dot_x_i16_w_i8_r32_avxvnni(const DotArgs& b) {
+  multiply_words<I8Words>(b);
+}
+void dot_x_i16_w_e2m1_r32_avxvnni(const DotArgs& b) {
+  multiply_words<E2M1Words>(b);
+}
 
 }  // namespace moracle::cpu
 

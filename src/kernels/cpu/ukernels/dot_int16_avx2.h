@@ -4,7 +4,7 @@
 //   4-bit codes   columns 0 and 2, 1 and 3, 4 and 6, 5 and 7
 //   bytes         columns 0 and 2, 1 and 3
 //
-// Rows have their columns in this order. Integer sums of a unit are exact.
+// Rows have their columns in this order. Integer sums of a segment are exact.
 #pragma once
 
 #include "kernels/cpu/ukernels/scale_sums_avx2.h"
@@ -15,12 +15,12 @@ namespace {
 // Rows at once: 12 sums, two registers of words, activations and their products.
 constexpr int kWordRows = 6;
 
-// kVectors: words of a half line, in registers. words: vector v of them, from memory, because
+// kVectors: words of a half row block, in registers. words: vector v of them, from memory, because
 // twelve sums leave no register for the codes.
 
 struct I4Words {
   static constexpr int kVectors = 4;
-  MORACLE_LINES_INLINE static __m256i words(const std::byte* half, int v) {
+  MORACLE_UKERNEL_INLINE static __m256i words(const std::byte* half, int v) {
     const __m256i codes = load_half(half);
     const int left = v == 0 ? 12 : v == 1 ? 4 : v == 2 ? 8 : 0;
     return _mm256_srai_epi16(left == 0 ? codes : _mm256_slli_epi16(codes, left), 12);
@@ -29,7 +29,7 @@ struct I4Words {
 
 struct I8Words {
   static constexpr int kVectors = 2;
-  MORACLE_LINES_INLINE static __m256i words(const std::byte* half, int v) {
+  MORACLE_UKERNEL_INLINE static __m256i words(const std::byte* half, int v) {
     const __m256i codes = load_half(half);
     return _mm256_srai_epi16(v == 0 ? _mm256_slli_epi16(codes, 8) : codes, 8);
   }
@@ -38,7 +38,7 @@ struct I8Words {
 /// Twice the values.
 struct E2M1Words {
   static constexpr int kVectors = 4;
-  MORACLE_LINES_INLINE static __m256i words(const std::byte* half, int v) {
+  MORACLE_UKERNEL_INLINE static __m256i words(const std::byte* half, int v) {
     const __m256i table = _mm256_broadcastsi128_si256(
         _mm_setr_epi8(0, 1, 2, 3, 4, 6, 8, 12, 0, -1, -2, -3, -4, -6, -8, -12));
     const __m256i codes = load_half(half), low = v < 2 ? codes : _mm256_srli_epi16(codes, 4);
@@ -53,7 +53,7 @@ constexpr int kFusedRows = 4;
 #endif
 
 template <int kRows>
-MORACLE_LINES_INLINE void add_word_products(__m256i& sum, __m256i w, __m256i x) {
+MORACLE_UKERNEL_INLINE void add_word_products(__m256i& sum, __m256i w, __m256i x) {
 #if defined(__AVXVNNI__)
   if constexpr (kRows >= kFusedRows) {
     sum = _mm256_dpwssd_avx_epi32(sum, w, x);
@@ -64,21 +64,21 @@ MORACLE_LINES_INLINE void add_word_products(__m256i& sum, __m256i w, __m256i x) 
   __asm__("vpaddd %1, %0, %0" : "+x"(sum) : "x"(_mm256_madd_epi16(w, x)));
 }
 
-template <class Codes, int kRows, bool kAsk>
-MORACLE_LINES_INLINE void unit_of_words(const LineBlock& b, int first, int panel, int unit) {
-  const int every = kAsk ? __builtin_ctz(static_cast<unsigned>(b.prefetch_every)) : 0;
+template <class Codes, int kRows, bool kPrefetches>
+MORACLE_UKERNEL_INLINE void segment_of_words(const DotArgs& b, int first, int panel, int segment) {
+  const int every = kPrefetches ? __builtin_ctz(static_cast<unsigned>(b.prefetch_every)) : 0;
   const std::byte* const x = b.x + first * b.x_stride;
-  const std::byte* const lines = b.lines[panel];
+  const std::byte* const row_blocks = b.w[panel];
   const int64_t stride = b.x_stride;
   __m256i sum[kRows][2];
 #pragma GCC unroll 8
   for (int r = 0; r < kRows; ++r) sum[r][0] = sum[r][1] = _mm256_setzero_si256();
-  for (int64_t i = unit * b.unit_lines, end = i + b.unit_lines; i < end; ++i) {
-    if (kAsk && (i >> every) << every == i) prefetch_next(b, panel, i >> every);
-    const std::byte* const line = lines + i * kLineBytes;
+  for (int64_t i = segment * b.segment_blocks, end = i + b.segment_blocks; i < end; ++i) {
+    if (kPrefetches && (i >> every) << every == i) prefetch_next(b, panel, i >> every);
+    const std::byte* const row_block = row_blocks + i * kRowBlockBytes;
 #pragma GCC unroll 4
     for (int v = 0; v < Codes::kVectors; ++v) {
-      const __m256i w[] = {Codes::words(line, v), Codes::words(line + kHalfBytes, v)};
+      const __m256i w[] = {Codes::words(row_block, v), Codes::words(row_block + kHalfBytes, v)};
 #pragma GCC unroll 8
       for (int r = 0; r < kRows; ++r) {
         const __m256i a = broadcast_bytes(x + r * stride + (i * Codes::kVectors + v) * 4);
@@ -89,24 +89,24 @@ MORACLE_LINES_INLINE void unit_of_words(const LineBlock& b, int first, int panel
   }
   __m256i kept[kRows][2];
   keep<kRows * 2>(&sum[0][0], &kept[0][0]);
-  add_unit<0, kRows, true>(b, first, panel, unit, kept);
+  add_segment<0, kRows, true>(b, first, panel, segment, kept);
 }
 
 template <class Codes, int kRows>
-void rows_of_words(const LineBlock& b, int first) {
+void rows_of_words(const DotArgs& b, int first) {
   // Only the first rows prefetch the next panels: once is enough.
-  const bool ask = first == 0 && b.prefetch_every > 0;
-  for (int unit = 0; unit < b.units; ++unit) {
+  const bool prefetches = first == 0 && b.prefetch_every > 0;
+  for (int segment = 0; segment < b.segments; ++segment) {
     for (int panel = 0; panel < b.panels; ++panel) {
-      ask ? unit_of_words<Codes, kRows, true>(b, first, panel, unit)
-          : unit_of_words<Codes, kRows, false>(b, first, panel, unit);
+      prefetches ? segment_of_words<Codes, kRows, true>(b, first, panel, segment)
+                 : segment_of_words<Codes, kRows, false>(b, first, panel, segment);
     }
   }
 }
 
 /// Any number of rows of int16 times codes.
 template <class Codes>
-void multiply_words(const LineBlock& b) {
+void multiply_words(const DotArgs& b) {
   const int parts = (b.rows + kWordRows - 1) / kWordRows;
   for (int part = 0; part < parts; ++part) {
     const int first = b.rows * part / parts;

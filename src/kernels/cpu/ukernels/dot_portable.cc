@@ -3,14 +3,14 @@
 // A dword of a row block holds the columns of one weight row, so shifts bring each column to its
 // place in a register and no code is moved between lanes. Every kernel has one order of summation
 // for any number of rows.
-#include "kernels/cpu/ukernels/ukernels.h"
 #include "kernels/cpu/simd/vector.h"
+#include "kernels/cpu/ukernels/args.h"
 
 namespace moracle::cpu {
 namespace {
 
-constexpr int kVectors = kLineRows / kLanes;  // of f32 sums in a panel
-constexpr int kMostRows = 4;                  // 4 rows x 2 vectors of sums: half of 16 registers
+constexpr int kVectors = kPanelRows / kLanes;  // of f32 sums in a panel
+constexpr int kMostRows = 4;                   // 4 rows x 2 vectors of sums: half of 16 registers
 
 MORACLE_VECTOR_INLINE Vec to_float(Ints v) {
   return __builtin_convertvector(v, Vec);
@@ -99,53 +99,54 @@ MORACLE_VECTOR_INLINE Bits load_codes(const std::byte* row_block, int vector) {
   return load_as<Bits>(row_block + vector * kLanes * 4);
 }
 
-/// The panel's zero points of a unit as integers; 0 without zero points.
-MORACLE_VECTOR_INLINE Ints zero_points(const LineBlock& b, int panel, int unit, int vector) {
+/// The panel's zero points of a segment as integers; 0 without zero points.
+MORACLE_VECTOR_INLINE Ints zero_points(const DotArgs& b, int panel, int segment, int vector) {
   Ints zero{};
-  const int8_t* const from = b.w_zero[panel] + unit * kLineRows + vector * kLanes;
+  const int8_t* const from = b.w_zero[panel] + segment * kPanelRows + vector * kLanes;
   for (int n = 0; n < kLanes; ++n) zero[n] = from[n];
   return zero;
 }
 
-MORACLE_VECTOR_INLINE void prefetch(const LineBlock& b, int panel, int64_t i) {
+MORACLE_VECTOR_INLINE void prefetch(const DotArgs& b, int panel, int64_t i) {
   if ((i & (b.prefetch_every - 1)) != 0) return;
   const int64_t block = i / b.prefetch_every;
-  const int64_t jump = block >= b.prefetch_turn ? b.prefetch_jump[panel] : 0;
-  __builtin_prefetch(b.prefetch[panel] + block * kLineBytes + jump, 0, 2);
+  const int64_t jump = block >= b.prefetch_switch ? b.prefetch_jump[panel] : 0;
+  __builtin_prefetch(b.prefetch[panel] + block * kRowBlockBytes + jump, 0, 2);
 }
 
 /// sum += x_scale · w_scale · dot, for one row and one vector of a panel.
-MORACLE_VECTOR_INLINE void add_scaled(Vec dot, const LineBlock& b, int row, int panel, int unit,
+MORACLE_VECTOR_INLINE void add_scaled(Vec dot, const DotArgs& b, int row, int panel, int segment,
                                       int vector) {
-  float* const sum = b.sum[panel] + row * kLineRows + vector * kLanes;
-  const Vec before = b.overwrite && unit == 0 ? Vec{} : load(sum);
+  float* const sum = b.sum[panel] + row * kPanelRows + vector * kLanes;
+  const Vec before = b.overwrite && segment == 0 ? Vec{} : load(sum);
   if (b.x_scale != nullptr)
-    dot = dot * splat(b.x_scale[row * b.x_scale_stride + unit * b.x_scale_unit]);
+    dot = dot * splat(b.x_scale[row * b.x_scale_stride + segment * b.x_scale_step]);
   if (b.w_scale[panel] != nullptr)
-    dot = dot * load(b.w_scale[panel] + unit * kLineRows + vector * kLanes);
+    dot = dot * load(b.w_scale[panel] + segment * kPanelRows + vector * kLanes);
   store(sum, before + dot);
 }
 
 /// Rows of f32 times kVecs vectors of one panel.
 template <class Code, bool kZeros, int kRows, int kVecs>
 struct F32Dot {
-  static void run(const LineBlock& b, int first, int panel, int vector) {
-    const std::byte* const blocks = b.lines[panel];
+  static void run(const DotArgs& b, int first, int panel, int vector) {
+    const std::byte* const blocks = b.w[panel];
     const float* x[kRows];
     for (int r = 0; r < kRows; ++r)
       x[r] = reinterpret_cast<const float*>(b.x + (first + r) * b.x_stride);
-    const bool ask = b.prefetch_every > 0 && first == 0 && vector == 0;
-    for (int unit = 0; unit < b.units; ++unit) {
+    const bool prefetches = b.prefetch_every > 0 && first == 0 && vector == 0;
+    for (int segment = 0; segment < b.segments; ++segment) {
       Vec sum[kRows][kVecs] = {};
       Ints zero[kVecs] = {};
-      for (int v = 0; kZeros && v < kVecs; ++v) zero[v] = zero_points(b, panel, unit, vector + v);
-      for (int64_t i = unit * b.unit_lines, end = i + b.unit_lines; i < end; ++i) {
+      for (int v = 0; kZeros && v < kVecs; ++v)
+        zero[v] = zero_points(b, panel, segment, vector + v);
+      for (int64_t i = segment * b.segment_blocks, end = i + b.segment_blocks; i < end; ++i) {
         MORACLE_VECTOR_UNROLL
         for (int c = 0; c < Code::kColumns; ++c) {
           Vec w[kVecs];
           MORACLE_VECTOR_UNROLL
           for (int v = 0; v < kVecs; ++v)
-            w[v] = Code::value(load_codes(blocks + i * kLineBytes, vector + v), c, zero[v]);
+            w[v] = Code::value(load_codes(blocks + i * kRowBlockBytes, vector + v), c, zero[v]);
           MORACLE_VECTOR_UNROLL
           for (int r = 0; r < kRows; ++r) {
             const Vec a = splat(x[r][i * Code::kColumns + c]);
@@ -153,13 +154,13 @@ struct F32Dot {
             for (int v = 0; v < kVecs; ++v) sum[r][v] = multiply_add(a, w[v], sum[r][v]);
           }
         }
-        if (ask) prefetch(b, panel, i);
+        if (prefetches) prefetch(b, panel, i);
       }
       MORACLE_VECTOR_UNROLL
       for (int r = 0; r < kRows; ++r) {
         MORACLE_VECTOR_UNROLL
         for (int v = 0; v < kVecs; ++v)
-          add_scaled(sum[r][v] * Code::kScale, b, first + r, panel, unit, vector + v);
+          add_scaled(sum[r][v] * Code::kScale, b, first + r, panel, segment, vector + v);
       }
     }
   }
@@ -211,14 +212,14 @@ struct Int8Dot {
   // Dwords of activations that are widened at a time.
   static constexpr int64_t kChunk = 128;
 
-  static void run(const LineBlock& b, int first, int panel, int vector) {
-    const std::byte* const blocks = b.lines[panel];
-    const bool ask = b.prefetch_every > 0 && first == 0 && vector == 0;
+  static void run(const DotArgs& b, int first, int panel, int vector) {
+    const std::byte* const blocks = b.w[panel];
+    const bool prefetches = b.prefetch_every > 0 && first == 0 && vector == 0;
     int32_t even[kRows][kChunk], odd[kRows][kChunk];
-    for (int unit = 0; unit < b.units; ++unit) {
+    for (int segment = 0; segment < b.segments; ++segment) {
       Ints sum[kRows][kVecs] = {};
-      const int64_t end = (unit + 1) * b.unit_lines;
-      for (int64_t at = unit * b.unit_lines; at < end; at += kChunk / Code::kHalves) {
+      const int64_t end = (segment + 1) * b.segment_blocks;
+      for (int64_t at = segment * b.segment_blocks; at < end; at += kChunk / Code::kHalves) {
         const int64_t count = end - at < kChunk / Code::kHalves ? end - at : kChunk / Code::kHalves;
         for (int r = 0; r < kRows; ++r) {
           widen(b.x + (first + r) * b.x_stride + at * Code::kHalves * 4, count * Code::kHalves,
@@ -229,7 +230,7 @@ struct Int8Dot {
           for (int half = 0; half < Code::kHalves; ++half) {
             MORACLE_VECTOR_UNROLL
             for (int v = 0; v < kVecs; ++v) {
-              const Bits codes = load_codes(blocks + (at + i) * kLineBytes, vector + v);
+              const Bits codes = load_codes(blocks + (at + i) * kRowBlockBytes, vector + v);
               const Words w[] = {Code::words(codes, half, false), Code::words(codes, half, true)};
               MORACLE_VECTOR_UNROLL
               for (int r = 0; r < kRows; ++r) {
@@ -239,7 +240,7 @@ struct Int8Dot {
               }
             }
           }
-          if (ask) prefetch(b, panel, at + i);
+          if (prefetches) prefetch(b, panel, at + i);
         }
       }
       MORACLE_VECTOR_UNROLL
@@ -248,10 +249,10 @@ struct Int8Dot {
         for (int v = 0; v < kVecs; ++v) {
           Ints exact = sum[r][v];
           if (b.w_zero[panel] != nullptr) {
-            const int32_t x_sum = b.x_sum[(first + r) * b.x_sum_stride + unit];
-            exact -= zero_points(b, panel, unit, vector + v) * x_sum;
+            const int32_t x_sum = b.x_sum[(first + r) * b.x_sum_stride + segment];
+            exact -= zero_points(b, panel, segment, vector + v) * x_sum;
           }
-          add_scaled(to_float(exact), b, first + r, panel, unit, vector + v);
+          add_scaled(to_float(exact), b, first + r, panel, segment, vector + v);
         }
       }
     }
@@ -273,14 +274,14 @@ struct Int8Dot {
 
 /// One or two rows multiply a whole panel, more rows half of it: 8 sums at most.
 template <template <int, int> class Dot, int kRows>
-void panel_of(const LineBlock& b, int first, int panel) {
+void panel_of(const DotArgs& b, int first, int panel) {
   constexpr int kVecs = kRows <= 2 ? kVectors : kVectors / 2;
   for (int vector = 0; vector < kVectors; vector += kVecs)
     Dot<kRows, kVecs>::run(b, first, panel, vector);
 }
 
 template <template <int, int> class Dot>
-void multiply(const LineBlock& b) {
+void multiply(const DotArgs& b) {
   for (int panel = 0; panel < b.panels; ++panel) {
     for (int first = 0; first < b.rows; first += kMostRows) {
       switch (b.rows - first) {
@@ -313,15 +314,15 @@ struct IntegersBy {
 };
 
 template <class Code>
-void dot_f32(const LineBlock& b) {
+void dot_f32(const DotArgs& b) {
   multiply<FloatsBy<Code, false>::template Dot>(b);
 }
 template <class Code>
-void dot_f32_with_zeros(const LineBlock& b) {
+void dot_f32_with_zeros(const DotArgs& b) {
   b.w_zero[0] == nullptr ? dot_f32<Code>(b) : multiply<FloatsBy<Code, true>::template Dot>(b);
 }
 template <class Code>
-void dot_int8(const LineBlock& b) {
+void dot_int8(const DotArgs& b) {
   multiply<IntegersBy<Code>::template Dot>(b);
 }
 
@@ -334,7 +335,7 @@ MORACLE_VECTOR_INLINE Vec power_of_two(Ints e) {
 }
 
 template <class Code>
-void decode_to_f32(const LineCodes& c) {
+void decode_to_f32(const DecodeArgs& c) {
   for (int vector = 0; vector < kVectors; ++vector) {
     Ints zero{};
     Vec scale = splat(Code::kScale);
@@ -346,60 +347,98 @@ void decode_to_f32(const LineCodes& c) {
       scale = scale * power_of_two(e);
     }
     if (c.scale != nullptr) scale = scale * load(c.scale + vector * kLanes);
-    for (int64_t i = 0; i < c.lines; ++i) {
-      const Bits codes = load_codes(c.codes + i * kLineBytes, vector);
-      std::byte* const to = c.to + i * Code::kColumns * kLineBytes + vector * kLanes * 4;
+    for (int64_t i = 0; i < c.blocks; ++i) {
+      const Bits codes = load_codes(c.codes + i * kRowBlockBytes, vector);
+      std::byte* const to = c.to + i * Code::kColumns * kRowBlockBytes + vector * kLanes * 4;
       MORACLE_VECTOR_UNROLL
       for (int column = 0; column < Code::kColumns; ++column)
-        store(to + column * kLineBytes, Code::value(codes, column, zero) * scale);
+        store(to + column * kRowBlockBytes, Code::value(codes, column, zero) * scale);
     }
   }
 }
 
-void powers_of_two(const uint8_t* exponents, int64_t count, bool half, float* to) {
+template <class Code>
+void decode_to_int8(const DecodeArgs& c) {
+  for (int64_t i = 0; i < c.blocks; ++i) {
+    const std::byte* const from = c.codes + i * kRowBlockBytes;
+    for (int half = 0; half < 2; ++half) {
+      std::byte* const to = c.to + (2 * i + half) * kRowBlockBytes;
+      for (int vector = 0; vector < kVectors; ++vector) {
+        const Bits codes = load_codes(from, vector);
+        const WordBits even = as<WordBits>(Code::words(codes, half, false)) & 255;
+        const WordBits odd = as<WordBits>(Code::words(codes, half, true)) << 8;
+        store(to + vector * kLanes * 4, even | odd);
+      }
+    }
+  }
+}
+
+}  // namespace
+
+void dot_x_i8_w_i4_r32_portable(const DotArgs& b) {
+  dot_int8<I4Words>(b);
+}
+void dot_x_i8_w_i8_r32_portable(const DotArgs& b) {
+  dot_int8<I8Words>(b);
+}
+void dot_x_i8_w_e2m1_r4_portable(const DotArgs& b) {
+  dot_int8<E2M1Words>(b);
+}
+void dot_x_f32_w_bf16_r32_portable(const DotArgs& b) {
+  dot_f32<Bf16Code>(b);
+}
+void dot_x_f32_w_f16_r32_portable(const DotArgs& b) {
+  dot_f32<F16Code>(b);
+}
+void dot_x_f32_w_f32_r32_portable(const DotArgs& b) {
+  dot_f32<F32Code>(b);
+}
+void dot_x_f32_w_i4_r4_portable(const DotArgs& b) {
+  dot_f32_with_zeros<IntCode<4>>(b);
+}
+void dot_x_f32_w_i8_r4_portable(const DotArgs& b) {
+  dot_f32_with_zeros<IntCode<8>>(b);
+}
+void dot_x_f32_w_e4m3_r4_portable(const DotArgs& b) {
+  dot_f32<E4M3Code>(b);
+}
+void dot_x_f32_w_e2m1_r4_portable(const DotArgs& b) {
+  dot_f32<E2M1Code>(b);
+}
+
+void decode_e2m1_to_i8_portable(const DecodeArgs& c) {
+  decode_to_int8<E2M1Words>(c);
+}
+void decode_i4_to_f32_portable(const DecodeArgs& c) {
+  decode_to_f32<IntCode<4>>(c);
+}
+void decode_i8_to_f32_portable(const DecodeArgs& c) {
+  decode_to_f32<IntCode<8>>(c);
+}
+void decode_e4m3_to_f32_portable(const DecodeArgs& c) {
+  decode_to_f32<E4M3Code>(c);
+}
+void decode_e2m1_to_f32_portable(const DecodeArgs& c) {
+  decode_to_f32<E2M1Code>(c);
+}
+
+void powers_of_two_portable(const uint8_t* exponents, int64_t count, bool half, float* to) {
   for (int64_t i = 0; i < count; ++i) {
     const int e = exponents[i], less = half && e > 0 ? e - 1 : e;
     to[i] = __builtin_bit_cast(float, e == 255 ? 0x7fc00000 : less << 23);
   }
 }
 
-void copy_int8(const int8_t* from, int64_t count, int64_t run, std::byte* to, int32_t* sums) {
-  __builtin_memcpy(to, from, static_cast<size_t>(count));
-  for (int64_t begin = 0; begin < count; begin += run) {
-    const int64_t end = begin + run < count ? begin + run : count;
+void pack_i8_to_i8_portable(const PackArgs& a) {
+  const auto* const from = static_cast<const int8_t*>(a.from);
+  __builtin_memcpy(a.to, from, static_cast<size_t>(a.count));
+  int32_t* sums = a.sums;
+  for (int64_t begin = 0; begin < a.count; begin += a.segment) {
+    const int64_t end = begin + a.segment < a.count ? begin + a.segment : a.count;
     int32_t sum = 0;
     for (int64_t i = begin; i < end; ++i) sum += from[i];
     *sums++ = sum;
   }
 }
-
-const LineDecoders kPortableDecoders = {.order = ColumnOrder::kPlain,
-                                        .i4_to_f32 = decode_to_f32<IntCode<4>>,
-                                        .i8_to_f32 = decode_to_f32<IntCode<8>>,
-                                        .e4m3_to_f32 = decode_to_f32<E4M3Code>,
-                                        .e2m1_to_f32 = decode_to_f32<E2M1Code>,
-                                        .powers_of_two = powers_of_two};
-const RowConverters kPortableRows = {.copy_int8 = copy_int8};
-const CodeKernels kPortableCodes = {.int8_by_i4 = dot_int8<I4Words>,
-                                    .int8_by_e2m1 = dot_int8<E2M1Words>,
-                                    .f32_by_i4 = dot_f32_with_zeros<IntCode<4>>,
-                                    .f32_by_i8 = dot_f32_with_zeros<IntCode<8>>,
-                                    .f32_by_e4m3 = dot_f32<E4M3Code>,
-                                    .f32_by_e2m1 = dot_f32<E2M1Code>,
-                                    .f32_by_bf16 = dot_f32<Bf16Code>,
-                                    .f32_by_f16 = dot_f32<F16Code>};
-
-}  // namespace
-
-const LineKernels kPortableLines = {.instructions = {"portable", nullptr, "portable"},
-                                    .decoders = &kPortableDecoders,
-                                    .rows = &kPortableRows,
-                                    .codes = &kPortableCodes,
-                                    .row_block = kMaxBlockRows,
-                                    .lines_ahead_16 = 64,
-                                    .rows_ahead = 4,
-                                    .codes_for_all_rows = true,
-                                    .int8 = dot_int8<I8Words>,
-                                    .f32 = dot_f32<F32Code>};
 
 }  // namespace moracle::cpu

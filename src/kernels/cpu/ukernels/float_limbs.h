@@ -1,11 +1,11 @@
-// Floats as sums of int8 parts (see RowConverters::f32_to_parts). The compiler makes vectors of
+// Floats as sums of int8 parts (PACK(f32, i8)). The compiler makes vectors of
 // these loops for the instruction set of the file that includes them.
 #pragma once
 
 #include <cstddef>
 #include <cstdint>
 
-#include "kernels/cpu/ukernels/ukernels.h"
+#include "kernels/cpu/ukernels/args.h"
 
 namespace moracle::cpu {
 namespace {
@@ -44,27 +44,29 @@ inline void run_to_parts(const float* from, int64_t count, float steps, int8_t* 
   for (int p = 0; p < kFloatParts; ++p) sums[p] = sum[p];
 }
 
-inline void f32_to_parts(const float* from, int64_t count, int64_t run, int64_t num_runs,
-                         std::byte* to, int64_t stride, int32_t* sums, float* scales) {
+inline void f32_to_parts(const PackArgs& a) {
   constexpr float kRadix = kPartRadix, kMost = 127 * kRadix * kRadix;
-  for (int64_t r = 0, at = 0; r < num_runs; ++r, at += run) {
-    const int64_t length = run < count - at ? run : count - at;
+  const auto* const from = static_cast<const float*>(a.from);
+  for (int64_t s = 0, at = 0; s < a.segments; ++s, at += a.segment) {
+    const int64_t length = a.segment < a.count - at ? a.segment : a.count - at;
     const int32_t bits = largest_bits(from + at, length);
     const bool finite = bits < 0x7f800000;
     const float largest = finite ? __builtin_bit_cast(float, bits) : 0;
     // Tiny values have fewer steps, so that their number stays finite.
     const float steps = kMost / (largest > 0x1p-100f ? largest : 0x1p-100f);
     int32_t sum[kFloatParts] = {};
-    int8_t* const codes = reinterpret_cast<int8_t*>(to) + at;
+    int8_t* const codes = reinterpret_cast<int8_t*>(a.to) + at;
     if (finite) {
-      run_to_parts(from + at, length, steps, codes, codes + stride, codes + 2 * stride, sum);
+      run_to_parts(from + at, length, steps, codes, codes + a.part_stride,
+                   codes + 2 * a.part_stride, sum);
     } else {
-      for (int p = 0; p < kFloatParts; ++p) __builtin_memset(codes + p * stride, 0, length);
+      for (int p = 0; p < kFloatParts; ++p)
+        __builtin_memset(codes + p * a.part_stride, 0, static_cast<size_t>(length));
     }
     float scale = finite ? 1 / steps : __builtin_nanf("");
     for (int p = kFloatParts - 1; p >= 0; --p, scale *= kRadix) {
-      sums[p * num_runs + r] = sum[p];
-      scales[p * num_runs + r] = scale;
+      a.sums[p * a.segments + s] = sum[p];
+      a.scales[p * a.segments + s] = scale;
     }
   }
 }

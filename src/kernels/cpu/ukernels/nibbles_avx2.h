@@ -10,7 +10,7 @@ namespace {
 struct I4Codes {
   static constexpr int kOffset = 8;
   static constexpr int kMost = 15;
-  MORACLE_LINES_INLINE static __m256i values(__m256i codes, int nibble) {
+  MORACLE_UKERNEL_INLINE static __m256i values(__m256i codes, int nibble) {
     codes = _mm256_xor_si256(codes, _mm256_set1_epi8(-120));  // 8 in both halves
     return _mm256_and_si256(nibble == 0 ? codes : _mm256_srli_epi16(codes, 4),
                             _mm256_set1_epi8(15));
@@ -19,7 +19,7 @@ struct I4Codes {
 struct E2M1Codes {
   static constexpr int kOffset = 12;
   static constexpr int kMost = 24;
-  MORACLE_LINES_INLINE static __m256i values(__m256i codes, int nibble) {
+  MORACLE_UKERNEL_INLINE static __m256i values(__m256i codes, int nibble) {
     const __m256i table = _mm256_broadcastsi128_si256(
         _mm_setr_epi8(12, 13, 14, 15, 16, 18, 20, 24, 12, 11, 10, 9, 8, 6, 4, 0));
     codes = nibble == 0 ? codes : _mm256_srli_epi16(codes, 4);

@@ -1,4 +1,5 @@
-// The end of a unit for integer kernels that multiply codes: exact sums leave the registers scaled.
+// The end of a segment for integer kernels that multiply codes: exact sums leave the registers
+// scaled.
 #pragma once
 
 #include "kernels/cpu/ukernels/dot_avx2.h"
@@ -7,26 +8,26 @@ namespace moracle::cpu {
 namespace {
 
 /// sum += x_scale · w_scale · (total - (zero + kOffset) · Σ x), for some rows of one panel and one
-/// unit. kHasXScale: b.x_scale is not null.
+/// segment. kHasXScale: b.x_scale is not null.
 template <int kOffset, int kRows, bool kHasXScale = false>
-MORACLE_LINES_INLINE void add_unit(const LineBlock& b, int first, int panel, int unit,
-                                   const __m256i (*total)[2]) {
+MORACLE_UKERNEL_INLINE void add_segment(const DotArgs& b, int first, int panel, int segment,
+                                        const __m256i (*total)[2]) {
   // Local copies, which no store below can alias: in groups of 32 columns a third faster.
-  const bool begins = b.overwrite && unit == 0, has_zeros = b.w_zero[panel] != nullptr;
+  const bool begins = b.overwrite && segment == 0, has_zeros = b.w_zero[panel] != nullptr;
   const float* x_scale = nullptr;
   if (kHasXScale || b.x_scale != nullptr)
-    x_scale = b.x_scale + first * b.x_scale_stride + unit * b.x_scale_unit;
-  const int32_t* const x_sum = b.x_sum + first * b.x_sum_stride + unit;
+    x_scale = b.x_scale + first * b.x_scale_stride + segment * b.x_scale_step;
+  const int32_t* const x_sum = b.x_sum + first * b.x_sum_stride + segment;
   const int64_t x_scale_stride = b.x_scale_stride, x_sum_stride = b.x_sum_stride;
-  float* sum = b.sum[panel] + first * kLineRows;
-  const __m256 scale[] = {unit_scale(b, panel, unit, 0), unit_scale(b, panel, unit, 1)};
+  float* sum = b.sum[panel] + first * kPanelRows;
+  const __m256 scale[] = {segment_scale(b, panel, segment, 0), segment_scale(b, panel, segment, 1)};
   __m256i zero[] = {_mm256_setzero_si256(), _mm256_setzero_si256()};
   if (has_zeros) {
-    zero[0] = widen_bytes(b.w_zero[panel] + unit * kLineRows);
-    zero[1] = widen_bytes(b.w_zero[panel] + unit * kLineRows + kHalfRows);
+    zero[0] = widen_bytes(b.w_zero[panel] + segment * kPanelRows);
+    zero[1] = widen_bytes(b.w_zero[panel] + segment * kPanelRows + kHalfRows);
   }
 #pragma GCC unroll 8
-  for (int r = 0; r < kRows; ++r, sum += kLineRows) {
+  for (int r = 0; r < kRows; ++r, sum += kPanelRows) {
 #pragma GCC unroll 2
     for (int half = 0; half < 2; ++half) {
       __m256i exact = total[r][half];
