@@ -245,7 +245,7 @@ TEST_P(Decoding, ActivationRowsMatchScalarConversion) {
   }
 }
 
-TEST_P(Decoding, FloatsAreSumsOfInt8Parts) {
+TEST_P(Decoding, FloatsAreSumsOfInt8Limbs) {
   constexpr int64_t kRun = 64, kStride = 256;
   std::mt19937 random(2);
   std::normal_distribution<float> normal;
@@ -254,9 +254,9 @@ TEST_P(Decoding, FloatsAreSumsOfInt8Parts) {
     for (const float size : {0.0f, 1e-38f, 1e-6f, 1.0f, 1e30f}) {
       std::vector<float> x(count);
       for (float& v : x) v = size * normal(random);
-      std::vector<int8_t> codes(kFloatParts * kStride);
-      std::vector<int32_t> sums(kFloatParts * runs);
-      std::vector<float> scales(kFloatParts * runs);
+      std::vector<int8_t> codes(kLimbs * kStride);
+      std::vector<int32_t> sums(kLimbs * runs);
+      std::vector<float> scales(kLimbs * runs);
       pack(DType::kF32, LineArithmetic::kInt8,
            {.from = x.data(),
             .count = count,
@@ -265,16 +265,16 @@ TEST_P(Decoding, FloatsAreSumsOfInt8Parts) {
             .sums = sums.data(),
             .scales = scales.data(),
             .segments = runs,
-            .part_stride = kStride});
+            .limb_stride = kStride});
       for (int64_t r = 0; r < runs; ++r) {
         const int64_t end = std::min(count, (r + 1) * kRun);
         double largest = 0;
         for (int64_t i = r * kRun; i < end; ++i)
           largest = std::max(largest, std::fabs(double{x[i]}));
-        std::vector<int32_t> want(kFloatParts);
+        std::vector<int32_t> want(kLimbs);
         for (int64_t i = r * kRun; i < end; ++i) {
           double value = 0;
-          for (int p = 0; p < kFloatParts; ++p) {
+          for (int p = 0; p < kLimbs; ++p) {
             const int code = codes[p * kStride + i];
             ASSERT_LE(std::abs(code), 127);
             want[p] += code;
@@ -283,13 +283,13 @@ TEST_P(Decoding, FloatsAreSumsOfInt8Parts) {
           // Half a step of 2^-23, and the rounding of the product and of three scales.
           ASSERT_LE(std::fabs(value - x[i]), 0x1p-22 * largest + 1e-37) << x[i];
         }
-        for (int p = 0; p < kFloatParts; ++p) EXPECT_EQ(sums[p * runs + r], want[p]);
+        for (int p = 0; p < kLimbs; ++p) EXPECT_EQ(sums[p * runs + r], want[p]);
       }
     }
   }
-  std::vector<float> x(2 * kRun, 1.0f), scales(kFloatParts * 2);
-  std::vector<int8_t> codes(kFloatParts * kStride);
-  std::vector<int32_t> sums(kFloatParts * 2);
+  std::vector<float> x(2 * kRun, 1.0f), scales(kLimbs * 2);
+  std::vector<int8_t> codes(kLimbs * kStride);
+  std::vector<int32_t> sums(kLimbs * 2);
   x[3] = INFINITY;
   pack(DType::kF32, LineArithmetic::kInt8,
        {.from = x.data(),
@@ -299,8 +299,8 @@ TEST_P(Decoding, FloatsAreSumsOfInt8Parts) {
         .sums = sums.data(),
         .scales = scales.data(),
         .segments = 2,
-        .part_stride = kStride});
-  for (int p = 0; p < kFloatParts; ++p) {
+        .limb_stride = kStride});
+  for (int p = 0; p < kLimbs; ++p) {
     EXPECT_TRUE(std::isnan(scales[2 * p]));
     EXPECT_FALSE(std::isnan(scales[2 * p + 1]));
   }

@@ -194,7 +194,7 @@ TEST_P(FewRows, FloatRowsMultiplyPackedCodes) {
   }
   for (const auto& kind : kinds) {
     const bool integer = kind.dtype == DType::kI4 || kind.dtype == DType::kI8;
-    const int64_t line_cols = 32 / kind.bits, row_blocks = kCols / line_cols;
+    const int64_t block_cols = 32 / kind.bits, row_blocks = kCols / block_cols;
     RowBlocks codes[2] = {RowBlocks(row_blocks), RowBlocks(row_blocks)};
     float w_scale[2][kSegments * 16];
     int8_t zero[2][kSegments * 16];
@@ -210,7 +210,7 @@ TEST_P(FewRows, FloatRowsMultiplyPackedCodes) {
       }
     }
     auto value = [&](int p, int n, int64_t c) {
-      const int64_t at = c / line_cols * kRowBlockBytes + 4 * n + c % 4;
+      const int64_t at = c / block_cols * kRowBlockBytes + 4 * n + c % 4;
       const auto byte = static_cast<int>(codes[p].data()[at]);
       return kind.value(kind.bits == 8 ? byte : c % 8 < 4 ? byte & 15 : byte >> 4);
     };
@@ -225,7 +225,7 @@ TEST_P(FewRows, FloatRowsMultiplyPackedCodes) {
         b.rows = rows;
         b.panels = panels;
         b.segments = kSegments;
-        b.segment_blocks = kSegmentCols / line_cols;
+        b.segment_blocks = kSegmentCols / block_cols;
         b.overwrite = panels == 1;
         if (x_scaled) {
           b.x_scale = x_scales;

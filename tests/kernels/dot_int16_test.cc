@@ -121,7 +121,7 @@ TEST_P(Int16Codes, MatchExactSumsForAnyNumberOfRows) {
     SCOPED_TRACE(kind.name);
     constexpr int64_t kSegments = 3;
     const int64_t cols = kSegments * kind.segment_cols, stride = cols * 2 + 64;
-    const int64_t line_cols = 32 / kind.bits, row_blocks = cols / line_cols;
+    const int64_t block_cols = 32 / kind.bits, row_blocks = cols / block_cols;
     RowBlocks x(kMaxBlockRows * stride / 64 + 1),
         codes[2] = {RowBlocks(row_blocks), RowBlocks(row_blocks)};
     std::vector<int32_t> x_sums(kMaxBlockRows * kSegments);
@@ -154,7 +154,7 @@ TEST_P(Int16Codes, MatchExactSumsForAnyNumberOfRows) {
       }
     }
     auto value = [&](int p, int n, int64_t c) {
-      const int64_t at = c / line_cols * kRowBlockBytes + 4 * n + c % 4;
+      const int64_t at = c / block_cols * kRowBlockBytes + 4 * n + c % 4;
       const auto byte = static_cast<int>(codes[p].data()[at]);
       return kind.value(kind.bits == 8 ? byte : c % 8 < 4 ? byte & 15 : byte >> 4);
     };
@@ -163,7 +163,7 @@ TEST_P(Int16Codes, MatchExactSumsForAnyNumberOfRows) {
         const bool zeros = kind.bits != 4 || rows % 2 == 0;
         DotArgs b{.x = x.data(), .x_stride = stride, .rows = rows, .panels = panels};
         b.segments = kSegments;
-        b.segment_blocks = kind.segment_cols / line_cols;
+        b.segment_blocks = kind.segment_cols / block_cols;
         b.overwrite = panels == 1;
         b.x_sum = x_sums.data();
         b.x_sum_stride = kSegments;

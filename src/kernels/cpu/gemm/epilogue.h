@@ -24,7 +24,7 @@ struct Destination {
   }
 };
 
-/// A row tile whose sums are ready, and `count` of its rows from `first` on.
+/// A row tile whose sums are ready: `count` of its rows from `first` on.
 struct FinishedRows {
   const PanelPair& pair;
   int64_t tile_row;      // the row tile's first row, counted from the run's first row

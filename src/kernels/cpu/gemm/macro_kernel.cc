@@ -35,12 +35,12 @@ int64_t x_group_cols(const Scheme& scheme) {
   return grouped ? key->group.cols : 0;
 }
 
-std::string gemm_kernel_name(DType codes, LineForm form, bool two_parts,
+std::string gemm_kernel_name(DType codes, LineForm form, bool two_terms,
                              const UkernelSet& kernels) {
   const DotKernel* const dot = dot_of(kernels, form, codes);
   const char* const products[] = {
       form.in_parts ? "floats in three i8 parts, exact sums" : "i8 x i8, exact sums",
-      two_parts ? "products of two bf16 parts, f32 sums" : "bf16 products, f32 sums",
+      two_terms ? "products of two bf16 parts, f32 sums" : "bf16 products, f32 sums",
       "f32 products and sums", "floats as i16, exact sums"};
   return str(moracle::name(codes), form.by_codes ? " codes, " : " row blocks, ",
              products[static_cast<size_t>(form.arithmetic)], ", ",
@@ -60,7 +60,7 @@ bool MacroKernel::serves(const MatrixShape& shape, const Scheme& scheme, LineFor
   if (form.by_codes && form.arithmetic == LineArithmetic::kBf16 && zeros) return false;
   // Segments must consist of whole row blocks.
   return !form.by_codes ||
-         segment_cols(shape, form, x_group_cols(scheme)) % vnni16::line_cols(shape.key.dtype) == 0;
+         segment_cols(shape, form, x_group_cols(scheme)) % vnni16::block_cols(shape.key.dtype) == 0;
 }
 
 MacroKernel::MacroKernel(const KernelWeights& weights, LineForm form, const UkernelSet& kernels)
@@ -90,7 +90,7 @@ void MacroKernel::prefetch_ahead(const PanelPair& pair, const RowTile& tile, int
 
 void MacroKernel::multiply(const PanelPair& pair, const RowTile& tile, TileScratch& scratch) const {
   const int count = pair.panels();
-  const int rows = tile.count * parts();
+  const int rows = tile.count * limbs();
   const int blocks = (rows + dot_.rows - 1) / dot_.rows;
   const bool ahead = blocks == 1 && prefetch_distance_ > 0 && rows <= kernels_.prefetch_rows;
   // Each block decodes the codes once, so blocks are even, with no short one at the end.
@@ -103,7 +103,7 @@ void MacroKernel::multiply(const PanelPair& pair, const RowTile& tile, TileScrat
   DotArgs block;
   block.panels = count;
   block.most_rows = std::min(dot_.rows, rows);
-  block.x_stride = form_.in_parts ? tile.x.part_stride : tile.x.stride;
+  block.x_stride = form_.in_parts ? tile.x.limb_stride : tile.x.stride;
   block.x_low = tile.x.rest;
   for (const WeightPanels::KBlock& s : panels_.k_blocks()) {
     block.segments = s.segments;
@@ -124,7 +124,7 @@ void MacroKernel::multiply(const PanelPair& pair, const RowTile& tile, TileScrat
     }
     if (ahead) prefetch_ahead(pair, tile, s.first_block / ratio, block);
     for (int row = 0, b = 0; row < rows; row += step, ++b) {
-      const int64_t at = tile.first * parts() + row;
+      const int64_t at = tile.first * limbs() + row;
       block.rows = std::min(step, rows - row);
       block.x =
           tile.x.values + at * block.x_stride + s.first_column * column_bytes(form_.arithmetic);
@@ -152,16 +152,16 @@ void MacroKernel::multiply(const PanelPair& pair, const RowTile& tile, TileScrat
     }
   }
   if (!form_.in_parts) return;
-  for (int p = 0; p < count; ++p) add_parts(tile.count, scratch.sums[p]);
+  for (int p = 0; p < count; ++p) add_limbs(tile.count, scratch.sums[p]);
 }
 
-// The sums of a row are those of its parts. The smallest part comes first.
-void MacroKernel::add_parts(int rows, float* sums) const {
-  static_assert(kFloatParts == 3);
+// The sums of a row are those of its limbs. The smallest limb comes first.
+void MacroKernel::add_limbs(int rows, float* sums) const {
+  static_assert(kLimbs == 3);
   for (int r = 0; r < rows; ++r) {
-    const float* const part = sums + r * kFloatParts * kPanelRows;
+    const float* const limb = sums + r * kLimbs * kPanelRows;
     for (int n = 0; n < kPanelRows; ++n)
-      sums[r * kPanelRows + n] = part[2 * kPanelRows + n] + part[kPanelRows + n] + part[n];
+      sums[r * kPanelRows + n] = limb[2 * kPanelRows + n] + limb[kPanelRows + n] + limb[n];
   }
 }
 

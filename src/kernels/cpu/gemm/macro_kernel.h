@@ -1,4 +1,4 @@
-// One row tile: some rows of an expert times a pair of its panels, over all columns.
+// The macro-kernel: a row tile times a pair of panels, over all k-blocks.
 #pragma once
 
 #include "kernels/cpu/gemm/pack_rows.h"
@@ -40,8 +40,8 @@ struct TileScratch {
 /// The micro-kernel that multiplies codes of this type in this form; null: none.
 const DotKernel* dot_of(const UkernelSet& kernels, LineForm form, DType codes);
 
-/// A kernel's name in plans. `two_parts`: see DotArgs::x_low.
-std::string gemm_kernel_name(DType codes, LineForm form, bool two_parts, const UkernelSet& kernels);
+/// A kernel's name in plans. `two_terms`: see DotArgs::x_low.
+std::string gemm_kernel_name(DType codes, LineForm form, bool two_terms, const UkernelSet& kernels);
 
 /// Multiplies a matrix in one form.
 class MacroKernel {
@@ -53,8 +53,8 @@ class MacroKernel {
 
   const WeightPanels& panels() const { return panels_; }
   const MatrixShape& shape() const { return weights_.shape; }
-  std::string name(bool two_parts) const {
-    return gemm_kernel_name(weights_.shape.key.dtype, form_, two_parts, kernels_);
+  std::string name(bool two_terms) const {
+    return gemm_kernel_name(weights_.shape.key.dtype, form_, two_terms, kernels_);
   }
   /// Fills scratch.sums.
   void multiply(const PanelPair& pair, const RowTile& tile, TileScratch& scratch) const;
@@ -63,9 +63,9 @@ class MacroKernel {
 
  private:
   /// Packed rows per row.
-  int parts() const { return form_.in_parts ? kFloatParts : 1; }
-  void add_parts(int rows, float* sums) const;
-  /// Asks `block`, which begins at cache line `first_block` of its panels, to prefetch ahead of
+  int limbs() const { return form_.in_parts ? kLimbs : 1; }
+  void add_limbs(int rows, float* sums) const;
+  /// Makes `block`, which begins at cache line `first_block` of its panels, prefetch ahead of
   /// itself.
   void prefetch_ahead(const PanelPair& pair, const RowTile& tile, int64_t first_block,
                       DotArgs& block) const;

@@ -17,18 +17,18 @@ PackedRows carve(const RowForm& form, int64_t rows, std::byte* memory, size_t* b
   Carver carver(memory);
   PackedRows packed;
   packed.stride = packed_stride(form);
-  if (form.two_parts)
+  if (form.two_terms)
     packed.rest = read_cols(form.arithmetic, form.k) * element_bytes(form.arithmetic);
   packed.values = carver.take<std::byte>((rows + kMaxBlockRows) * packed.stride);
   const bool int16 = form.arithmetic == LineArithmetic::kInt16;
   const bool integers =
       int16 || form.arithmetic == LineArithmetic::kInt8 || form.skinny == LineArithmetic::kInt8;
   packed.num_sums = integers ? (form.k + form.segment - 1) / form.segment : 0;
-  const int64_t parts = form.skinny_in_parts ? kFloatParts : 1;
-  packed.sums = carver.take<int32_t>(rows * parts * packed.num_sums);
-  if (form.skinny_in_parts) packed.part_stride = packed.stride / kFloatParts;
-  if (form.skinny_in_parts || int16)
-    packed.segment_scales = carver.take<float>(rows * parts * packed.num_sums);
+  const int64_t limbs = form.skinny_in_limbs ? kLimbs : 1;
+  packed.sums = carver.take<int32_t>(rows * limbs * packed.num_sums);
+  if (form.skinny_in_limbs) packed.limb_stride = packed.stride / kLimbs;
+  if (form.skinny_in_limbs || int16)
+    packed.segment_scales = carver.take<float>(rows * limbs * packed.num_sums);
   packed.scales = carver.take<float>(rows * form.num_scales);
   packed.num_scales = form.num_scales;
   if (bytes != nullptr) *bytes = carver.bytes();
@@ -47,11 +47,11 @@ int64_t read_cols(LineArithmetic arithmetic, int64_t k) {
 int64_t packed_stride(const RowForm& form) {
   const int64_t bytes = std::max(element_bytes(form.skinny), element_bytes(form.arithmetic));
   const int64_t stride =
-      read_cols(form.arithmetic, form.k) * (form.two_parts ? 4 : bytes) + kRowBlockBytes;
-  if (!form.skinny_in_parts) return stride;
-  constexpr int64_t kParts = kFloatParts * kRowBlockBytes;
-  const int64_t parts = kFloatParts * read_cols(LineArithmetic::kInt8, form.k);
-  return (std::max(stride, parts) + kParts - 1) / kParts * kParts;
+      read_cols(form.arithmetic, form.k) * (form.two_terms ? 4 : bytes) + kRowBlockBytes;
+  if (!form.skinny_in_limbs) return stride;
+  constexpr int64_t kMultiple = kLimbs * kRowBlockBytes;
+  const int64_t limbs = kLimbs * read_cols(LineArithmetic::kInt8, form.k);
+  return (std::max(stride, limbs) + kMultiple - 1) / kMultiple * kMultiple;
 }
 
 size_t packed_bytes(const RowForm& form, int64_t rows) {
@@ -107,19 +107,19 @@ void RowPacker::pack_row(const PackedRows& packed, int64_t at, int64_t r, bool s
   a.order = form_.order;
   a.segment = form_.segment;
   a.segments = packed.num_sums;
-  if (skinny && form_.skinny_in_parts) {
-    const int64_t first = at * kFloatParts * packed.num_sums;
+  if (skinny && form_.skinny_in_limbs) {
+    const int64_t first = at * kLimbs * packed.num_sums;
     a.sums = packed.sums + first;
     a.scales = packed.segment_scales + first;
-    a.part_stride = packed.part_stride;
+    a.limb_stride = packed.limb_stride;
     skinny_->fn(a);
-    for (int p = 0; p < kFloatParts; ++p)
-      std::memset(a.to + p * a.part_stride + form_.k, 0, a.part_stride - form_.k);
+    for (int p = 0; p < kLimbs; ++p)
+      std::memset(a.to + p * a.limb_stride + form_.k, 0, a.limb_stride - form_.k);
     return;
   }
   const LineArithmetic arithmetic = skinny ? form_.skinny : form_.arithmetic;
-  const bool two_parts = form_.two_parts && arithmetic == LineArithmetic::kBf16;
-  if (two_parts) a.low = a.to + packed.rest;
+  const bool two_terms = form_.two_terms && arithmetic == LineArithmetic::kBf16;
+  if (two_terms) a.low = a.to + packed.rest;
   if (packed.sums != nullptr) a.sums = packed.sums + at * packed.num_sums;
   if (packed.segment_scales != nullptr) a.scales = packed.segment_scales + at * packed.num_sums;
   if (const PackKernel* const pack = skinny ? skinny_ : main_)
@@ -130,9 +130,9 @@ void RowPacker::pack_row(const PackedRows& packed, int64_t at, int64_t r, bool s
                       (arithmetic == LineArithmetic::kBf16 && form_.order != ColumnOrder::kPlain);
   const int64_t columns = eights ? (form_.k + 7) / 8 * 8 : form_.k;
   const int64_t used = columns * element_bytes(arithmetic);
-  const int64_t whole = two_parts ? packed.rest : packed.stride;
+  const int64_t whole = two_terms ? packed.rest : packed.stride;
   std::memset(a.to + used, 0, whole - used);
-  if (two_parts) std::memset(a.to + packed.rest + used, 0, packed.stride - packed.rest - used);
+  if (two_terms) std::memset(a.to + packed.rest + used, 0, packed.stride - packed.rest - used);
   for (int64_t s = 0; s < form_.num_scales; ++s)
     packed.scales[at * form_.num_scales + s] = x.scales[source * form_.num_scales + s];
 }

@@ -21,21 +21,21 @@ LineForm main_form(const MatrixShape& shape, const Scheme& scheme, LineArithmeti
   return decodes && other < dot_of(kernels, by_codes, dtype) ? decoded : by_codes;
 }
 
-// The form for few rows by codes: integers if the rows arrive as integers; floats in parts of int8
-// where kernels prefer them, also to products of one bf16 part, which they exceed in accuracy; else
+// The form for few rows by codes: integers if the rows arrive as integers; floats in limbs of int8
+// where kernels prefer them, also to products of one bf16 term, which they exceed in accuracy; else
 // f32.
 LineForm skinny_form(const MatrixShape& shape, const Scheme& scheme, LineArithmetic arithmetic,
                      const UkernelSet& kernels) {
   const bool floats = arithmetic != LineArithmetic::kInt8;
   if (has_int8_rows(scheme) && arithmetic != LineArithmetic::kF32)
     return {LineArithmetic::kInt8, true};
-  // Short segments spend the time that parts save on scaling their sums.
+  // Short segments spend the time that limbs save on scaling their sums.
   constexpr int64_t kLong = 64;
-  const LineForm parts{LineArithmetic::kInt8, true, true};
-  const bool in_parts = kernels.floats_in_parts && floats && !scheme.activation &&
-                        MacroKernel::serves(shape, scheme, parts, kernels) &&
-                        segment_cols(shape, parts, 0) >= kLong;
-  return in_parts ? parts : LineForm{LineArithmetic::kF32, true};
+  const LineForm limbs{LineArithmetic::kInt8, true, true};
+  const bool in_parts = kernels.floats_in_limbs && floats && !scheme.activation &&
+                        MacroKernel::serves(shape, scheme, limbs, kernels) &&
+                        segment_cols(shape, limbs, 0) >= kLong;
+  return in_parts ? limbs : LineForm{LineArithmetic::kF32, true};
 }
 
 // A deterministic plan uses one arithmetic, so that a token's bits depend on the token alone.
@@ -51,10 +51,10 @@ bool has_skinny_form(const MatrixShape& shape, const Scheme& scheme, LineArithme
 }
 
 // Maximum rows of the form for few rows. From three rows on, bf16 products of codes need fewer
-// instructions than three parts of int8: one thread of a Zen 4 takes 1,030 and 843 µs with one row.
+// instructions than three limbs of int8: one thread of a Zen 4 takes 1,030 and 843 µs with one row.
 int skinny_rows_of(LineForm main, LineForm skinny, const UkernelSet& kernels) {
-  constexpr int kRowsInParts = 2;
-  return main.by_codes && skinny.in_parts ? kRowsInParts : kernels.skinny_rows;
+  constexpr int kRowsInLimbs = 2;
+  return main.by_codes && skinny.in_parts ? kRowsInLimbs : kernels.skinny_rows;
 }
 
 // Whether rows arrive as codes with separate scales.
@@ -63,17 +63,17 @@ bool as_codes(const Scheme& scheme, LineArithmetic arithmetic) {
   return key && arithmetic != LineArithmetic::kF32 && !vnni16::scale_is_exponent({0, 0, *key});
 }
 
-// Rows of floats in bf16 have two parts, unless the request needs only one.
+// Rows of floats in bf16 have two terms, unless the request needs only one.
 RowForm row_form(const MatrixShape& shape, const Scheme& scheme, LineArithmetic arithmetic,
-                 const UkernelSet& kernels, bool has_skinny_form, bool one_part) {
+                 const UkernelSet& kernels, bool has_skinny_form, bool one_term) {
   RowForm form;
   form.arithmetic = arithmetic;
-  form.two_parts = arithmetic == LineArithmetic::kBf16 && !scheme.activation && !one_part;
+  form.two_terms = arithmetic == LineArithmetic::kBf16 && !scheme.activation && !one_term;
   const LineForm skinny =
       has_skinny_form ? skinny_form(shape, scheme, arithmetic, kernels) : LineForm{arithmetic};
   form.skinny_rows = skinny_rows_of(main_form(shape, scheme, arithmetic, kernels), skinny, kernels);
   form.skinny = skinny.arithmetic;
-  form.skinny_in_parts = skinny.in_parts;
+  form.skinny_in_limbs = skinny.in_parts;
   form.order = shape.key.dtype == DType::kBF16 ? ColumnOrder::kPlain : kernels.order;
   form.k = shape.k;
   LineForm by_segment{form.skinny};
@@ -98,19 +98,19 @@ void add_kernels(KernelPlan& plan, const KernelRequest& request, const GemmForms
   const int64_t from_tokens = (from_rows + request.expert_rows - 1) / request.expert_rows;
   if (from_tokens > request.max_num_tokens) return;
   plan.kernels.push_back(
-      {from_tokens, gemm_kernel_name(codes, forms.main, forms.rows.two_parts, kernels)});
+      {from_tokens, gemm_kernel_name(codes, forms.main, forms.rows.two_terms, kernels)});
   plan.kernels.back().from_rows = from_rows;
 }
 
 }  // namespace
 
 GemmForms forms_of(const MatrixShape& shape, const Scheme& scheme, LineArithmetic arithmetic,
-                   const UkernelSet& kernels, bool deterministic, bool one_part) {
+                   const UkernelSet& kernels, bool deterministic, bool one_term) {
   GemmForms forms;
   forms.main = main_form(shape, scheme, arithmetic, kernels);
   const bool skinny = has_skinny_form(shape, scheme, arithmetic, kernels, deterministic);
   if (skinny) forms.skinny = skinny_form(shape, scheme, arithmetic, kernels);
-  forms.rows = row_form(shape, scheme, arithmetic, kernels, skinny, one_part);
+  forms.rows = row_form(shape, scheme, arithmetic, kernels, skinny, one_term);
   return forms;
 }
 
@@ -140,7 +140,7 @@ KernelPlan plan_gemm(const KernelRequest& request, LineArithmetic arithmetic,
   plan.deterministic = !forms.skinny || arithmetic == LineArithmetic::kInt8;
   plan.input_dtype = as_codes(request.scheme, arithmetic) ? key->dtype : DType::kF32;
   if (arithmetic == LineArithmetic::kBf16 && !request.scheme.activation)
-    plan.product_bits = rows.two_parts ? 2 * kBf16Bits : kBf16Bits;
+    plan.product_bits = rows.two_terms ? 2 * kBf16Bits : kBf16Bits;
   if (arithmetic == LineArithmetic::kInt16) {
     plan.product_bits = kInt16Bits;
     plan.product_group = rows.segment;

@@ -10,7 +10,7 @@
 
 namespace moracle::cpu {
 
-/// KernelPlan::product_bits where float activations are multiplied as one bf16 part.
+/// KernelPlan::product_bits where float activations are multiplied as one bf16 term.
 inline constexpr int kBf16Bits = 8;
 /// The same as int16: bits of the largest of a segment.
 inline constexpr int kInt16Bits = 15;
@@ -29,9 +29,9 @@ struct GemmForms {
   std::optional<LineForm> skinny;
   RowForm rows;
 };
-/// `one_part`: float activations may be rounded to bf16.
+/// `one_term`: float activations may be rounded to bf16.
 GemmForms forms_of(const MatrixShape& shape, const Scheme& scheme, LineArithmetic arithmetic,
-                   const UkernelSet& kernels, bool deterministic, bool one_part);
+                   const UkernelSet& kernels, bool deterministic, bool one_term);
 
 /// The plan of a matrix for these kernels on `threads` threads; it may run from one token on.
 KernelPlan plan_gemm(const KernelRequest& request, LineArithmetic arithmetic,

@@ -1,4 +1,4 @@
-// Two ways to split a grouped matrix over threads:
+// The schedule: how a grouped matrix is split over threads.
 //
 //   by columns  Each thread takes the same share of every expert's panels. The work is even for any
 //               routing, and each weight is read once. Each thread owns its columns of the result,
@@ -7,7 +7,7 @@
 //               cache, and all panels. One thread reads a row and writes the whole result row.
 //               A slow thread takes fewer items.
 //
-// A row gets the same bits either way.
+// A row gets the same bits from both.
 #pragma once
 
 #include <algorithm>
@@ -104,7 +104,7 @@ class Schedule {
 
  private:
   template <class Finish>
-  void step(const Task& step, TileScratch& scratch, const Finish& finish);
+  void run(const Task& task, TileScratch& scratch, const Finish& finish);
   bool skinny(int64_t expert) const {
     return skinny_ && rows_.all_rows(expert) <= form_.skinny_rows;
   }
@@ -119,21 +119,21 @@ class Schedule {
 };
 
 template <class Finish>
-void Schedule::step(const Task& step, TileScratch& scratch, const Finish& finish) {
-  const int64_t e = step.rows.expert, rows = step.rows.past - step.rows.first;
+void Schedule::run(const Task& task, TileScratch& scratch, const Finish& finish) {
+  const int64_t e = task.rows.expert, rows = task.rows.past - task.rows.first;
   const MacroKernel& kernel = skinny(e) ? *skinny_ : main_;
   if (kernels_are_watched())
-    report({kernel.name(step.x.rest > 0), kernel.shape(), rows_.all_rows(e)});
+    report({kernel.name(task.x.rest > 0), kernel.shape(), rows_.all_rows(e)});
   const int64_t tile_rows = even_tile(rows);
-  for (int64_t i = step.pair; i < step.past_pair; ++i) {
+  for (int64_t i = task.pair; i < task.past_pair; ++i) {
     const PanelPair pair = pairs_.at(e, i);
-    const std::optional<PanelPair> next = i + 1 < step.past_pair ? pairs_.at(e, i + 1) : step.next;
+    const std::optional<PanelPair> next = i + 1 < task.past_pair ? pairs_.at(e, i + 1) : task.next;
     const bool two_lines = pairs_.distance == 0 && pair.distance > 0;
     for (int64_t row = 0; row < rows; row += tile_rows) {
       const int count = static_cast<int>(std::min(tile_rows, rows - row));
-      RowTile tile{step.x, step.at + row, count, {}, row == 0 && next && next->distance > 0};
+      RowTile tile{task.x, task.at + row, count, {}, row == 0 && next && next->distance > 0};
       if (tile.prefetch) tile.next = *next;
-      FinishedRows some{pair, step.rows.first + row, {}};
+      FinishedRows some{pair, task.rows.first + row, {}};
       auto prefetch_from = [&](int r) {
         to_.prefetch(some.tile_row + r, some.tile_row + std::min(r + kStoreRows, count),
                      pair.panel * kPanelRows, two_lines);
@@ -180,7 +180,7 @@ void Schedule::by_columns(const RowPacker& packer, std::byte* scratch, ThreadPoo
         const RowItem rows = item(e);
         std::optional<PanelPair> next;
         if (after < rows_.num_experts()) next = pairs_.at(after, first);
-        step({rows, x, rows.first - begin, first, last, next}, own, finish);
+        run({rows, x, rows.first - begin, first, last, next}, own, finish);
         e = after;
       }
       if (kernels_.end != nullptr) kernels_.end();
@@ -207,7 +207,7 @@ void Schedule::by_rows(const RowPacker& packer, std::byte* scratch, ThreadPool& 
       std::optional<PanelPair> next;
       RowItems ahead = items;
       if (const auto likely = ahead.at(taken.load())) next = pairs_.at(likely->expert, 0);
-      step({*item, x, 0, 0, pairs_.count(), next}, own, finish);
+      run({*item, x, 0, 0, pairs_.count(), next}, own, finish);
       done(*item);
       item = items.at(taken.fetch_add(1));
     }

@@ -24,7 +24,7 @@ bool is_folded(const MatrixShape& shape, LineForm form) {
 
 // Columns in a multiplied row block.
 int64_t cols_per_block(DType dtype, LineForm form) {
-  if (form.by_codes) return vnni16::line_cols(dtype);
+  if (form.by_codes) return vnni16::block_cols(dtype);
   return form.arithmetic == LineArithmetic::kInt8   ? 4
          : form.arithmetic == LineArithmetic::kBf16 ? 2
                                                     : 1;
@@ -33,7 +33,7 @@ int64_t cols_per_block(DType dtype, LineForm form) {
 int64_t columns_read(const MatrixShape& shape, LineForm form) {
   if (!form.by_codes || form.arithmetic == LineArithmetic::kInt8)
     return read_cols(form.arithmetic, shape.k);
-  const int64_t row_block = vnni16::line_cols(shape.key.dtype);
+  const int64_t row_block = vnni16::block_cols(shape.key.dtype);
   return (shape.k + row_block - 1) / row_block * row_block;
 }
 
@@ -46,7 +46,7 @@ int64_t segment_cols(const MatrixShape& shape, LineForm form, int64_t x_group_co
   // Sums of 255 · 32,767 times 256 columns fit into i32.
   if (form.arithmetic == LineArithmetic::kInt16)
     return one ? longest : std::gcd(longest, vnni16::group_cols(shape));
-  // Integers fall through: both ways share one set of activation sums.
+  // Integers fall through: both forms share one set of activation sums.
   if (form.by_codes && form.arithmetic != LineArithmetic::kInt8) {
     if (one) return x_group_cols > 0 ? x_group_cols : columns_read(shape, form);
     const int64_t cols = vnni16::group_cols(shape);
@@ -100,7 +100,7 @@ int64_t WeightPanels::segments_from(int64_t column) const {
 }
 
 void WeightPanels::cut() {
-  const int64_t code_cols = vnni16::line_cols(weights_.shape.key.dtype);
+  const int64_t code_cols = vnni16::block_cols(weights_.shape.key.dtype);
   for (int64_t column = 0; column < weights_.shape.k; column += segment_cols_)
     segment_groups_.push_back(group_of(column));
   for (int64_t column = 0; column < weights_.shape.k;) {

@@ -1,4 +1,4 @@
-// The panels of one matrix in layout vnni16, as the row block kernels read them: directly from
+// The panels of one matrix in layout vnni16, as micro-kernels read them: directly from
 // memory, or decoded one k-block at a time.
 #pragma once
 
@@ -22,7 +22,7 @@ inline constexpr int64_t max_k_block(LineArithmetic arithmetic) {
 struct LineForm {
   LineArithmetic arithmetic = LineArithmetic::kF32;
   bool by_codes = false;
-  bool in_parts = false;  ///< floats as kFloatParts rows of int8 (LineArithmetic::kInt8)
+  bool in_parts = false;  ///< floats as kLimbs rows of int8 (LineArithmetic::kInt8)
 };
 
 /// Columns whose products are summed before they are scaled. A segment is a whole row if no scale
@@ -55,7 +55,7 @@ class WeightPanels {
     int64_t x_group = 0;  ///< index of the activations' scale group
     size_t first_call = 0, past_call = 0;
   };
-  /// The k_blocks of a row, from left to right: the same for every panel.
+  /// The k-blocks of a row, from left to right: the same for every panel.
   std::span<const KBlock> k_blocks() const { return k_blocks_; }
   int64_t segment_cols() const { return segment_cols_; }
 
@@ -64,7 +64,7 @@ class WeightPanels {
                               std::byte* scratch) const;
   /// Multiplied row blocks per row block of codes.
   int64_t blocks_per_code_block() const {
-    return direct_ ? 1 : vnni16::line_cols(weights_.shape.key.dtype) / cols_per_block_;
+    return direct_ ? 1 : vnni16::block_cols(weights_.shape.key.dtype) / cols_per_block_;
   }
   static constexpr int64_t kScratchBytes = 128 * kPanelRows * 4;
   static constexpr int kMaxSegments = 32;  ///< per k-block
@@ -113,7 +113,7 @@ class WeightPanels {
   bool direct_;                                        // codes are multiplied without decoding
   bool exponents_;                                     // scales are bytes that hold powers of two
   bool folded_;                                        // scales are part of the decoded values
-  bool whole_groups_;  // k_blocks consist of whole groups, which one call decodes
+  bool whole_groups_;  // k-blocks consist of whole groups, which one call decodes
   bool by_group_;      // codes of different groups are decoded differently
   std::vector<KBlock> k_blocks_;
   std::vector<DecodeCall> decode_calls_;

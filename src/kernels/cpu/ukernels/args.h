@@ -10,14 +10,14 @@ namespace moracle::cpu {
 /// Rows of weights (outputs) in a row block, and bytes per row block.
 inline constexpr int kPanelRows = 16;
 inline constexpr int kRowBlockBytes = 64;
-/// Maximum activation rows in one call, and the limit for kernels of few rows.
+/// Maximum activation rows in one call, and rows of a skinny GEMM.
 inline constexpr int kMaxBlockRows = 32;
 inline constexpr int kSkinnyRows = 4;
 
-/// Floats in parts of int8: 127 · 254² steps from 0 to the largest of a segment, which are more
-/// than half of f32's. Products with 4-bit codes need fewer instructions in parts than in f32.
-inline constexpr int kFloatParts = 3;
-inline constexpr int kPartRadix = 254;
+/// Floats in limbs of int8: 127 · 254² steps from 0 to the largest of a segment, which are more
+/// than half of f32's. Products with 4-bit codes need fewer instructions in limbs than in f32.
+inline constexpr int kLimbs = 3;
+inline constexpr int kLimbRadix = 254;
 
 /// Floats in int16: so many steps from 0 to the largest of a segment. They have half the products
 /// of f32 in each instruction, and requests may allow them.
@@ -44,8 +44,8 @@ struct DotArgs {
   /// Row r at x + r · x_stride: 4 bytes for each row block. int8 codes are -127 to 127.
   const std::byte* x = nullptr;
   int64_t x_stride = 0;  ///< bytes; memory for kMaxBlockRows rows is readable
-  /// LineArithmetic::kBf16: each value is the sum of two parts, and the second part lies `x_low`
-  /// bytes behind the first; 0: one part.
+  /// LineArithmetic::kBf16: each value is the sum of two terms, and the second one lies `x_low`
+  /// bytes behind the first; 0: one term.
   int64_t x_low = 0;
   int rows = 0;       ///< at most kMaxBlockRows
   int most_rows = 0;  ///< maximum over all blocks that meet the same panels
@@ -106,10 +106,10 @@ struct PackArgs {
   int64_t segment = 0;
   int32_t* sums = nullptr;
   float* scales = nullptr;
-  /// Floats to int8: part p of each value lies at to + p · part_stride, its sums and scales at p ·
+  /// Floats to int8: limb p of each value lies at to + p · limb_stride, its sums and scales at p ·
   /// segments:  x ≈ Σ_p scales[p] · code[p].
   int64_t segments = 0;
-  int64_t part_stride = 0;
+  int64_t limb_stride = 0;
 };
 
 #define DOT(x, w, rows, isa, instruction) void dot_x_##x##_w_##w##_r##rows##_##isa(const DotArgs&);

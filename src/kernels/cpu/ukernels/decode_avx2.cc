@@ -1,5 +1,5 @@
 // Decodes codes to row blocks of int8, bf16 and f32 for AVX2, half a row block at a time. Results
-// are those of lines_decode_avx512_vnni.cc. No AVX2 kernel multiplies bf16; it is an intermediate
+// are those of decode_avx512_vnni.cc. No AVX2 kernel multiplies bf16; it is an intermediate
 // step to f32.
 
 #if defined(__x86_64__)
@@ -356,7 +356,7 @@ void pack_i8_to_i8_avx2(const PackArgs& a) {
 }
 
 void pack_f32_to_i8_avx2(const PackArgs& a) {
-  f32_to_parts(a);
+  f32_to_limbs(a);
 }
 
 void decode_i4_to_i8_avx2(const DecodeArgs& c) {

@@ -344,7 +344,7 @@ void pack_i8_to_i8_avx512vnni(const PackArgs& a) {
 }
 
 void pack_f32_to_i8_avx512vnni(const PackArgs& a) {
-  f32_to_parts(a);
+  f32_to_limbs(a);
 }
 
 void decode_i4_to_i8_avx512vnni(const DecodeArgs& c) {

@@ -1,4 +1,4 @@
-// The walk over groups of code row blocks, shared by the decoders of every instruction set. It is
+// The loop over groups of codes, shared by the decoders of every instruction set. It is
 // in an anonymous namespace, for the reason given in simd/vector.h.
 #pragma once
 

@@ -1,7 +1,7 @@
 // AMX tiles: one product multiplies up to 16 rows of activations by 16 row blocks. A product that
 // accumulates into the previous product's sums waits three times as long as one product takes. So
 // four sums are in flight: two halves of the rows times two panels, or, for up to 16 rows, two
-// k_blocks of columns.
+// ranges of columns.
 
 #if defined(__x86_64__)
 
@@ -150,8 +150,8 @@ MORACLE_UKERNEL_INLINE void prefetch_quarter(const DotArgs& b, int64_t i, int qu
 
 // ---- two halves ----
 
-// The products of one half of the rows: with one part of each value, or with both parts in turn.
-template <class Tiles, bool kTwoPanels, bool kTwoParts, bool kSecond>
+// The products of one half of the rows: with each value, or with both of its terms.
+template <class Tiles, bool kTwoPanels, bool kTwoTerms, bool kSecond>
 MORACLE_UKERNEL_INLINE void half_of(const DotArgs& b, const std::byte* x, int64_t i, int depth) {
   if constexpr (kSecond)
     _tile_loadd(5, x, b.x_stride);
@@ -160,7 +160,7 @@ MORACLE_UKERNEL_INLINE void half_of(const DotArgs& b, const std::byte* x, int64_
   for (int quarter = kSecond ? 2 : 0; quarter < (kSecond ? 4 : 2); ++quarter)
     prefetch_quarter<kTwoPanels>(b, i, quarter, depth);
   Tiles::template add<kTwoPanels, kSecond>();
-  if constexpr (kTwoParts) {
+  if constexpr (kTwoTerms) {
     if constexpr (kSecond)
       _tile_loadd(5, x + b.x_low, b.x_stride);
     else
@@ -169,7 +169,7 @@ MORACLE_UKERNEL_INLINE void half_of(const DotArgs& b, const std::byte* x, int64_
   }
 }
 
-template <class Tiles, bool kTwoPanels, bool kTwoParts>
+template <class Tiles, bool kTwoPanels, bool kTwoTerms>
 MORACLE_UKERNEL_INLINE void segment_of_halves(const DotArgs& b, int segment, int depth) {
   _tile_zero(0);
   _tile_zero(1);
@@ -180,8 +180,8 @@ MORACLE_UKERNEL_INLINE void segment_of_halves(const DotArgs& b, int segment, int
     _tile_loadd(6, b.w[0] + i * kRowBlockBytes, kRowBlockBytes);
     if constexpr (kTwoPanels) _tile_loadd(7, b.w[1] + i * kRowBlockBytes, kRowBlockBytes);
     const std::byte* const x = b.x + i * 4;
-    half_of<Tiles, kTwoPanels, kTwoParts, false>(b, x, i, depth);
-    half_of<Tiles, kTwoPanels, kTwoParts, true>(b, x + 16 * b.x_stride, i, depth);
+    half_of<Tiles, kTwoPanels, kTwoTerms, false>(b, x, i, depth);
+    half_of<Tiles, kTwoPanels, kTwoTerms, true>(b, x + 16 * b.x_stride, i, depth);
   }
   alignas(64) std::byte sums[16 * kRowBlockBytes];
   _tile_stored(0, sums, kRowBlockBytes);
@@ -199,18 +199,18 @@ MORACLE_UKERNEL_INLINE void segment_of_halves(const DotArgs& b, int segment, int
 // ---- up to 16 rows ----
 
 // The row blocks of one product from row block `i` on, into the first or the second pair of sums.
-template <class Tiles, bool kTwoPanels, bool kTwoParts, bool kSecond>
+template <class Tiles, bool kTwoPanels, bool kTwoTerms, bool kSecond>
 MORACLE_UKERNEL_INLINE void step(const DotArgs& b, int64_t i, int depth) {
   _tile_loadd(6, b.w[0] + i * kRowBlockBytes, kRowBlockBytes);
   if constexpr (kTwoPanels) _tile_loadd(7, b.w[1] + i * kRowBlockBytes, kRowBlockBytes);
   // half_of prefetches the other two quarters.
   for (int quarter = kSecond ? 0 : 2; quarter < (kSecond ? 2 : 4); ++quarter)
     prefetch_quarter<kTwoPanels>(b, i, quarter, depth);
-  half_of<Tiles, kTwoPanels, kTwoParts, kSecond>(b, b.x + i * 4, i, depth);
+  half_of<Tiles, kTwoPanels, kTwoTerms, kSecond>(b, b.x + i * 4, i, depth);
 }
 
 // Row blocks [first, first_end), interleaved with as many or fewer row blocks [second, second_end).
-template <class Tiles, bool kTwoPanels, bool kTwoParts>
+template <class Tiles, bool kTwoPanels, bool kTwoTerms>
 MORACLE_UKERNEL_INLINE void two_ranges(const DotArgs& b, int64_t first, int64_t first_end,
                                        int64_t second, int64_t second_end, int depth) {
   _tile_zero(0);
@@ -218,14 +218,14 @@ MORACLE_UKERNEL_INLINE void two_ranges(const DotArgs& b, int64_t first, int64_t 
   _tile_zero(2);
   _tile_zero(3);
   for (; second < second_end; first += depth, second += depth) {
-    step<Tiles, kTwoPanels, kTwoParts, false>(b, first, depth);
-    step<Tiles, kTwoPanels, kTwoParts, true>(b, second, depth);
+    step<Tiles, kTwoPanels, kTwoTerms, false>(b, first, depth);
+    step<Tiles, kTwoPanels, kTwoTerms, true>(b, second, depth);
   }
   for (; first < first_end; first += depth)
-    step<Tiles, kTwoPanels, kTwoParts, false>(b, first, depth);
+    step<Tiles, kTwoPanels, kTwoTerms, false>(b, first, depth);
 }
 
-template <class Tiles, bool kTwoPanels, bool kTwoParts>
+template <class Tiles, bool kTwoPanels, bool kTwoTerms>
 MORACLE_UKERNEL_INLINE void skinny_rows(const DotArgs& b, int depth) {
   alignas(64) std::byte sums[2][16 * kRowBlockBytes];
   const int64_t row_blocks = b.segment_blocks;
@@ -234,7 +234,7 @@ MORACLE_UKERNEL_INLINE void skinny_rows(const DotArgs& b, int depth) {
     const bool two = segment + 1 < b.segments;
     // Split a last single segment into two halves, where the order of summation does not matter.
     const int64_t half = Tiles::kExact && !two ? begin + (row_blocks / depth + 1) / 2 * depth : end;
-    two_ranges<Tiles, kTwoPanels, kTwoParts>(b, begin, half, half, two ? end + row_blocks : end,
+    two_ranges<Tiles, kTwoPanels, kTwoTerms>(b, begin, half, half, two ? end + row_blocks : end,
                                              depth);
     for (int p = 0; p < (kTwoPanels ? 2 : 1); ++p) {
       if (p == 0) {
@@ -253,22 +253,22 @@ MORACLE_UKERNEL_INLINE void skinny_rows(const DotArgs& b, int depth) {
   }
 }
 
-template <class Tiles, bool kTwoPanels, bool kTwoParts>
+template <class Tiles, bool kTwoPanels, bool kTwoTerms>
 void block_of_tiles(const DotArgs& b) {
   const int depth = b.segment_blocks % 16 == 0 ? 16 : 8;
   // Use whole tiles if any block needs them: reconfiguring tiles costs more than computing padding
   // rows.
   const int rows = b.most_rows > 16 || b.rows > 16 ? 16 : b.rows;
   configure(rows, rows, depth);
-  if (b.rows <= 16) return skinny_rows<Tiles, kTwoPanels, kTwoParts>(b, depth);
+  if (b.rows <= 16) return skinny_rows<Tiles, kTwoPanels, kTwoTerms>(b, depth);
   for (int segment = 0; segment < b.segments; ++segment)
-    segment_of_halves<Tiles, kTwoPanels, kTwoParts>(b, segment, depth);
+    segment_of_halves<Tiles, kTwoPanels, kTwoTerms>(b, segment, depth);
 }
 
-template <class Tiles, bool kTwoParts>
+template <class Tiles, bool kTwoTerms>
 void multiply_tiles(const DotArgs& b) {
-  b.panels == 2 ? block_of_tiles<Tiles, true, kTwoParts>(b)
-                : block_of_tiles<Tiles, false, kTwoParts>(b);
+  b.panels == 2 ? block_of_tiles<Tiles, true, kTwoTerms>(b)
+                : block_of_tiles<Tiles, false, kTwoTerms>(b);
 }
 
 }  // namespace

@@ -175,19 +175,19 @@ MORACLE_UKERNEL_INLINE void biases_of(const DotArgs& b, int panel, int segment, 
 /// 4-bit codes keep two partial sums of each; bytes are bound by their decoding.
 template <class Codes, int kRows, bool kZeros>
 void rows_of_floats(const DotArgs& b) {
-  constexpr int kHalves = kRows == 1 ? 2 : 1, kParts = kRows == 2 && Codes::kFours == 2 ? 2 : 1;
+  constexpr int kHalves = kRows == 1 ? 2 : 1, kSets = kRows == 2 && Codes::kFours == 2 ? 2 : 1;
   constexpr bool kPins = kRows > (Codes::kFours == 2 ? 4 : 3);
   for (int segment = 0; segment < b.segments; ++segment) {
     for (int p = 0; p < b.panels; ++p) {
       for (int first = 0; first < 2; first += kHalves) {
-        __m256 sum[kRows][kHalves][kParts][2], bias[kHalves][2];
+        __m256 sum[kRows][kHalves][kSets][2], bias[kHalves][2];
 #pragma GCC unroll 2
         for (int half = 0; half < kHalves; ++half) {
           biases_of<kZeros>(b, p, segment, first + half, Codes::kBias, bias[half]);
 #pragma GCC unroll 8
           for (int r = 0; r < kRows; ++r) {
 #pragma GCC unroll 2
-            for (int k = 0; k < kParts; ++k)
+            for (int k = 0; k < kSets; ++k)
               sum[r][half][k][0] = sum[r][half][k][1] = _mm256_setzero_ps();
           }
         }
@@ -209,21 +209,21 @@ void rows_of_floats(const DotArgs& b) {
 #pragma GCC unroll 8
               for (int r = 0; r < kRows; ++r) {
                 const __m256 x = broadcast_pair(b.x + r * b.x_stride + column * 4);
-                __m256(&s)[2] = sum[r][half][pair % kParts];
+                __m256(&s)[2] = sum[r][half][pair % kSets];
                 add_product<kPins>(s[0], w[0], x);
                 add_product<kPins>(s[1], w[1], x);
               }
             }
           }
         }
-        __m256 kept[kRows][kHalves][kParts][2];
-        keep<kRows * kHalves * kParts * 2>(&sum[0][0][0][0], &kept[0][0][0][0]);
+        __m256 kept[kRows][kHalves][kSets][2];
+        keep<kRows * kHalves * kSets * 2>(&sum[0][0][0][0], &kept[0][0][0][0]);
 #pragma GCC unroll 1
         for (int r = 0; r < kRows; ++r) {
           for (int half = 0; half < kHalves; ++half) {
-            const __m256(&s)[kParts][2] = kept[r][half];
+            const __m256(&s)[kSets][2] = kept[r][half];
             __m256 dot = _mm256_hadd_ps(s[0][0], s[0][1]);
-            if constexpr (kParts == 2) dot = _mm256_add_ps(dot, _mm256_hadd_ps(s[1][0], s[1][1]));
+            if constexpr (kSets == 2) dot = _mm256_add_ps(dot, _mm256_hadd_ps(s[1][0], s[1][1]));
             add_scaled(dot, b, r, p, segment, first + half);
           }
         }

@@ -4,7 +4,7 @@
 // columns.
 //
 // Everything is in an anonymous namespace, for the reason given in simd/vector.h. The order of sums
-// and roundings is that of lines_avx512.h, so results have the same bits.
+// and roundings is that of dot_avx512.h, so results have the same bits.
 #pragma once
 
 #include <immintrin.h>
@@ -22,10 +22,10 @@ constexpr int kHalfBytes = 32;
 MORACLE_UKERNEL_INLINE void prefetch_line(const std::byte* p) {
   _mm_prefetch(reinterpret_cast<const char*>(p), _MM_HINT_T1);
 }
-/// Prefetches cache line `row block` of those that a block asks for.
-MORACLE_UKERNEL_INLINE void prefetch_next(const DotArgs& b, int panel, int64_t row_block) {
-  const int64_t jump = row_block >= b.prefetch_switch ? b.prefetch_jump[panel] : 0;
-  prefetch_line(b.prefetch[panel] + row_block * kRowBlockBytes + jump);
+/// Prefetches cache line `line` of the next codes.
+MORACLE_UKERNEL_INLINE void prefetch_next(const DotArgs& b, int panel, int64_t line) {
+  const int64_t jump = line >= b.prefetch_switch ? b.prefetch_jump[panel] : 0;
+  prefetch_line(b.prefetch[panel] + line * kRowBlockBytes + jump);
 }
 MORACLE_UKERNEL_INLINE __m256i load_half(const std::byte* p) {
   return _mm256_load_si256(reinterpret_cast<const __m256i*>(p));
@@ -89,7 +89,7 @@ struct Int8Dot {
   using Sum = __m256i;
   static constexpr int kCols = 1;
   static constexpr int kMostRows = 6;  // 12 sums, two halves of a row block, activations, and 128
-  static constexpr int kOffset = 128;  // as in lines_avx512.h
+  static constexpr int kOffset = 128;  // as in dot_avx512.h
   struct Weights {
     __m256i plus_offset;
   };
@@ -252,11 +252,11 @@ void multiply(const DotArgs& b) {
   if constexpr (Dot::kMostRows == 6) {
     if (b.panels == 2 && b.rows == 2) return block_of<Dot, 2, 2>(b, 0, 0);
   }
-  // Split rows into even parts: a part of one row takes as long as a part of three.
-  const int parts = (b.rows + Dot::kMostRows - 1) / Dot::kMostRows;
+  // Split rows evenly: one row takes as long as three.
+  const int blocks = (b.rows + Dot::kMostRows - 1) / Dot::kMostRows;
   for (int panel = 0; panel < b.panels; ++panel) {
-    for (int part = 0; part < parts; ++part) {
-      const int first = b.rows * part / parts, last = b.rows * (part + 1) / parts;
+    for (int block = 0; block < blocks; ++block) {
+      const int first = b.rows * block / blocks, last = b.rows * (block + 1) / blocks;
       rows_of<Dot>(b, first, last - first, panel);
     }
   }

@@ -16,10 +16,10 @@ namespace {
 MORACLE_UKERNEL_INLINE void prefetch_line(const std::byte* p) {
   _mm_prefetch(reinterpret_cast<const char*>(p), _MM_HINT_T1);
 }
-/// Prefetches cache line `row block` of those that a block asks for.
-MORACLE_UKERNEL_INLINE void prefetch_next(const DotArgs& b, int panel, int64_t row_block) {
-  const int64_t jump = row_block >= b.prefetch_switch ? b.prefetch_jump[panel] : 0;
-  prefetch_line(b.prefetch[panel] + row_block * kRowBlockBytes + jump);
+/// Prefetches cache line `line` of the next codes.
+MORACLE_UKERNEL_INLINE void prefetch_next(const DotArgs& b, int panel, int64_t line) {
+  const int64_t jump = line >= b.prefetch_switch ? b.prefetch_jump[panel] : 0;
+  prefetch_line(b.prefetch[panel] + line * kRowBlockBytes + jump);
 }
 
 MORACLE_UKERNEL_INLINE __m512i load_row_block(const std::byte* p) {
@@ -246,10 +246,10 @@ void block_of(const DotArgs& b, int first) {
     // from register to register.
     const int64_t end = i + segment_blocks;
     while (i < end) {
-      const int64_t k_block = i >> every, past = (k_block + 1) << every;
-      if (prefetches && i == k_block << every) {
+      const int64_t line = i >> every, past = (line + 1) << every;
+      if (prefetches && i == line << every) {
 #pragma GCC unroll 2
-        for (int p = 0; p < kPanels; ++p) prefetch_next(b, p, k_block);
+        for (int p = 0; p < kPanels; ++p) prefetch_next(b, p, line);
       }
       const int64_t stop = prefetches && past < end ? past : end;
       for (; i < stop; ++i) sum.add(row_blocks, x, x_stride, i);

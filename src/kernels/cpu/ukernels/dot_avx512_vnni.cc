@@ -1,5 +1,5 @@
-// Few rows times codes without intermediate row blocks of int8 or f32, which would be written and
-// read only once.
+// AVX-512 with VNNI. Few rows multiply codes without intermediate row blocks of int8 or f32, which
+// would be written and read only once.
 
 #if defined(__x86_64__)
 

@@ -43,17 +43,17 @@ void rows_of_codes(const DotArgs& b) {
 template <class Codes>
 void multiply_codes(const DotArgs& b) {
   if (b.rows > kSkinnyRows) {
-    // Two even parts: with more than four rows g++ 12 spills sums.
-    DotArgs part = b;
-    part.rows = b.rows / 2;
-    multiply_codes<Codes>(part);
-    part.x += part.rows * b.x_stride;
-    part.x_sum += part.rows * b.x_sum_stride;
-    if (b.x_scale != nullptr) part.x_scale += part.rows * b.x_scale_stride;
-    for (int p = 0; p < b.panels; ++p) part.sum[p] += part.rows * kPanelRows;
-    part.prefetch_every = 0;
-    part.rows = b.rows - part.rows;
-    return multiply_codes<Codes>(part);
+    // Two halves: with more than four rows g++ 12 spills sums.
+    DotArgs half = b;
+    half.rows = b.rows / 2;
+    multiply_codes<Codes>(half);
+    half.x += half.rows * b.x_stride;
+    half.x_sum += half.rows * b.x_sum_stride;
+    if (b.x_scale != nullptr) half.x_scale += half.rows * b.x_scale_stride;
+    for (int p = 0; p < b.panels; ++p) half.sum[p] += half.rows * kPanelRows;
+    half.prefetch_every = 0;
+    half.rows = b.rows - half.rows;
+    return multiply_codes<Codes>(half);
   }
   switch (b.rows) {
     case 1:

@@ -107,10 +107,10 @@ void rows_of_words(const DotArgs& b, int first) {
 /// Any number of rows of int16 times codes.
 template <class Codes>
 void multiply_words(const DotArgs& b) {
-  const int parts = (b.rows + kWordRows - 1) / kWordRows;
-  for (int part = 0; part < parts; ++part) {
-    const int first = b.rows * part / parts;
-    switch (b.rows * (part + 1) / parts - first) {
+  const int blocks = (b.rows + kWordRows - 1) / kWordRows;
+  for (int block = 0; block < blocks; ++block) {
+    const int first = b.rows * block / blocks;
+    switch (b.rows * (block + 1) / blocks - first) {
       case 1:
         rows_of_words<Codes, 1>(b, first);
         break;

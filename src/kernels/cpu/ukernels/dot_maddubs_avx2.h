@@ -93,10 +93,10 @@ void rows_of_codes(const DotArgs& b, int first) {
 
 template <class Codes>
 void multiply_codes(const DotArgs& b) {
-  const int parts = (b.rows + kSkinnyRows - 1) / kSkinnyRows;
-  for (int part = 0; part < parts; ++part) {
-    const int first = b.rows * part / parts;
-    switch (b.rows * (part + 1) / parts - first) {
+  const int blocks = (b.rows + kSkinnyRows - 1) / kSkinnyRows;
+  for (int block = 0; block < blocks; ++block) {
+    const int first = b.rows * block / blocks;
+    switch (b.rows * (block + 1) / blocks - first) {
       case 1:
         rows_of_codes<Codes, 1>(b, first);
         break;

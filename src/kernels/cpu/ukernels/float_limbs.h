@@ -1,4 +1,4 @@
-// Floats as sums of int8 parts (PACK(f32, i8)). The compiler makes vectors of
+// Floats as sums of int8 limbs (PACK(f32, i8)). The compiler makes vectors of
 // these loops for the instruction set of the file that includes them.
 #pragma once
 
@@ -20,12 +20,12 @@ inline int32_t largest_bits(const float* from, int64_t count) {
   return most;
 }
 
-inline void run_to_parts(const float* from, int64_t count, float steps, int8_t* first,
-                         int8_t* second, int8_t* third, int32_t (&sums)[kFloatParts]) {
-  constexpr float kRadix = kPartRadix;
+inline void run_to_limbs(const float* from, int64_t count, float steps, int8_t* first,
+                         int8_t* second, int8_t* third, int32_t (&sums)[kLimbs]) {
+  constexpr float kRadix = kLimbRadix;
   // Added and subtracted, it rounds a float below 2^22 to an integer.
   constexpr float kRound = 0x1.8p23f;
-  int32_t sum[kFloatParts] = {};
+  int32_t sum[kLimbs] = {};
   for (int64_t i = 0; i < count; ++i) {
     // All values are integers below 2^23, so differences are exact; a quotient may round to either
     // neighbour, and the rest then makes up for it.
@@ -41,11 +41,11 @@ inline void run_to_parts(const float* from, int64_t count, float steps, int8_t* 
     third[i] = static_cast<int8_t>(c);
     sum[0] += a, sum[1] += b, sum[2] += c;
   }
-  for (int p = 0; p < kFloatParts; ++p) sums[p] = sum[p];
+  for (int p = 0; p < kLimbs; ++p) sums[p] = sum[p];
 }
 
-inline void f32_to_parts(const PackArgs& a) {
-  constexpr float kRadix = kPartRadix, kMost = 127 * kRadix * kRadix;
+inline void f32_to_limbs(const PackArgs& a) {
+  constexpr float kRadix = kLimbRadix, kMost = 127 * kRadix * kRadix;
   const auto* const from = static_cast<const float*>(a.from);
   for (int64_t s = 0, at = 0; s < a.segments; ++s, at += a.segment) {
     const int64_t length = a.segment < a.count - at ? a.segment : a.count - at;
@@ -54,17 +54,17 @@ inline void f32_to_parts(const PackArgs& a) {
     const float largest = finite ? __builtin_bit_cast(float, bits) : 0;
     // Tiny values have fewer steps, so that their number stays finite.
     const float steps = kMost / (largest > 0x1p-100f ? largest : 0x1p-100f);
-    int32_t sum[kFloatParts] = {};
+    int32_t sum[kLimbs] = {};
     int8_t* const codes = reinterpret_cast<int8_t*>(a.to) + at;
     if (finite) {
-      run_to_parts(from + at, length, steps, codes, codes + a.part_stride,
-                   codes + 2 * a.part_stride, sum);
+      run_to_limbs(from + at, length, steps, codes, codes + a.limb_stride,
+                   codes + 2 * a.limb_stride, sum);
     } else {
-      for (int p = 0; p < kFloatParts; ++p)
-        __builtin_memset(codes + p * a.part_stride, 0, static_cast<size_t>(length));
+      for (int p = 0; p < kLimbs; ++p)
+        __builtin_memset(codes + p * a.limb_stride, 0, static_cast<size_t>(length));
     }
     float scale = finite ? 1 / steps : __builtin_nanf("");
-    for (int p = kFloatParts - 1; p >= 0; --p, scale *= kRadix) {
+    for (int p = kLimbs - 1; p >= 0; --p, scale *= kRadix) {
       a.sums[p * a.segments + s] = sum[p];
       a.scales[p * a.segments + s] = scale;
     }

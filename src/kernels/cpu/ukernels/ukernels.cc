@@ -90,22 +90,22 @@ const UkernelSet kAvx2Ukernels = {.isas = with(isa_avx2, isa_avx2),
                                   .powers_of_two = powers_of_two_avx2,
                                   .skinny_rows = 12,
                                   .prefetch_rows = 2,
-                                  .floats_in_parts = true};
+                                  .floats_in_limbs = true};
 const UkernelSet kAvxVnniUkernels = {.isas = with(isa_avxvnni, isa_avx2),
                                      .powers_of_two = powers_of_two_avx2,
                                      .skinny_rows = 12,
                                      .prefetch_rows = 2,
-                                     .floats_in_parts = true};
+                                     .floats_in_limbs = true};
 const UkernelSet kAvx512Ukernels = {.isas = with(isa_avx512vnni, isa_avx512vnni),
                                     .powers_of_two = powers_of_two_avx512vnni,
                                     .order = ColumnOrder::kDecoded,
                                     .prefetch_distance = 64,
-                                    .floats_in_parts = true};
+                                    .floats_in_limbs = true};
 const UkernelSet kAvx512Bf16Ukernels = {.isas = with(isa_avx512bf16, isa_avx512vnni),
                                         .powers_of_two = powers_of_two_avx512vnni,
                                         .order = ColumnOrder::kDecoded,
                                         .prefetch_distance = 64,
-                                        .floats_in_parts = true};
+                                        .floats_in_limbs = true};
 const UkernelSet kAmxUkernels = {.isas = with(isa_amx, isa_avx512vnni),
                                  .powers_of_two = powers_of_two_avx512vnni,
                                  .order = ColumnOrder::kDecoded,

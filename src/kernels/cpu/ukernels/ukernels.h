@@ -57,8 +57,8 @@ struct UkernelSet {
   int prefetch_distance = 0;
   int prefetch_distance_16 = 64;      ///< the same for weights of 16 bits
   int prefetch_rows = kMaxBlockRows;  ///< maximum rows of a call that prefetches ahead of itself
-  /// Few rows of floats are multiplied by 4-bit codes in kFloatParts parts of int8.
-  bool floats_in_parts = false;
+  /// Few rows of floats are multiplied by 4-bit codes in kLimbs limbs of int8.
+  bool floats_in_limbs = false;
 
   /// The best kernel of these instruction sets; null: none.
   const DotKernel* dot(LineArithmetic x, DType w) const;
