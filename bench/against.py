@@ -1,4 +1,4 @@
-"""How many times as long as ours others take, by tokens: what roofline.py --against draws."""
+"""Draws how many times as long as Moracle other libraries take, by tokens: roofline.py --against."""
 import html
 import math
 import statistics
@@ -57,7 +57,7 @@ def grid(axes, series):
 
 
 def lines(axes, series):
-    """A scheme has a colour, a shape a dash."""
+    """Each scheme has a colour, each shape a dash pattern."""
     schemes, shapes = (list(dict.fromkeys(name[at] for name in series)) for at in (1, 0))
     for i, ((shape, scheme), points) in enumerate(series.items()):
         colour = r.COLOURS[schemes.index(scheme) % len(r.COLOURS)]

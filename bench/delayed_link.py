@@ -4,7 +4,7 @@
   python3 bench/delayed_link.py --gbit 1 --ms 1 -- build/cpu/moracle bench --model-shape qwen3-30b-a3b --parallel ep=2 …
 
 The link is a pair of TUN devices. This process carries their packets: a packet leaves when those before it have left at the
-link's rate, and arrives a delay later. So TCP meets a long line, also where the kernel has no netem. Prints what rank 0 prints,
+link's rate, and arrives a delay later. So TCP sees a slow, distant link, also where the kernel has no netem. Prints what rank 0 prints,
 then the bytes that each rank sent and the delay that pings see."""
 import argparse
 import collections
@@ -26,7 +26,7 @@ def ip(*arguments, check=True):
 
 
 def tun(name):
-    """A device in a namespace of its own; the descriptor stays here."""
+    """Creates a device in its own namespace and keeps its descriptor here."""
     descriptor = os.open("/dev/net/tun", os.O_RDWR)
     fcntl.ioctl(descriptor, TUNSETIFF, struct.pack("16sH", name.encode(), IFF_TUN | IFF_NO_PI))
     return descriptor

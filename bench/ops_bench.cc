@@ -42,7 +42,7 @@ Matrix matrix(std::vector<float>& values, int64_t rows) {
 /// range(0): threads, range(1): rows.
 template <class Work>
 void run(benchmark::State& state, Work work) {
-  Ops& ops = device(state.range(0)).ops();
+  Ops& ops = kernel_device(device(state.range(0))).ops();
   for (auto _ : state) {
     if (!work(ops)) state.SkipWithError("refused");
     benchmark::ClobberMemory();
@@ -123,14 +123,14 @@ void rotate(benchmark::State& state) {
 struct Heads {
   int64_t q, kv, dim, value_dim;
 };
-/// range(1): tokens, range(2): how many the cache holds before them. Caches in turn, of 256 MiB
-/// together, as layers have them.
+/// range(1): tokens, range(2): tokens in the cache before them. Uses caches of 256 MiB together
+/// round-robin, as the layers of a model have them.
 void attend(benchmark::State& state, Heads heads) {
   const int64_t tokens = state.range(1), position = state.range(2), capacity = position + tokens;
   const int64_t key_row = heads.kv * heads.dim, value_row = heads.kv * heads.value_dim;
   const int64_t bytes = capacity * (key_row + value_row) * 4;
   const int64_t layers = std::max<int64_t>(1, (int64_t{256} << 20) / bytes);
-  // As the model's caches are: on huge pages where there are any.
+  // Allocate like the model's caches: on huge pages if available.
   const Buffer memory = *device(1).allocate(static_cast<size_t>(layers * bytes));
   const std::vector<float> content = numbers(bytes / 4);
   for (int64_t i = 0; i < layers; ++i)
@@ -140,7 +140,7 @@ void attend(benchmark::State& state, Heads heads) {
   AttentionShape shape{heads.q, heads.kv, heads.dim, heads.value_dim,
                        1 / std::sqrt(static_cast<float>(heads.dim))};
   shape.cache.values = capacity * key_row * 4;
-  // A page for all of a layer's positions.
+  // One page holds all positions of a layer.
   const std::vector<int32_t> ids(tokens);
   const int64_t page = (capacity + 255) / 256 * 256;
   BatchTable table;
@@ -164,7 +164,7 @@ void attend(benchmark::State& state, Heads heads) {
               Counter::kIsRate);
 }
 
-/// All that attention does with memory and nothing else: adds up as many bytes, each once.
+/// The memory traffic of attention alone: adds up as many bytes, each once.
 void read_memory(benchmark::State& state) {
   ThreadPool pool(static_cast<int>(state.range(0)));
   const std::vector<float> values = numbers(int64_t{64} << 20);

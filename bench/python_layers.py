@@ -94,7 +94,7 @@ def row(first, times, names, ratios):
 
 
 def parser_of(text):
-    """The options that the programs of layers share."""
+    """Command line options that the programs of layers share."""
     parser = argparse.ArgumentParser(description=text, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--device", choices=("cpu", "cuda"), default="cpu")
     parser.add_argument("--threads", type=int, default=2, help="threads of torch; Moracle takes all CPUs of the process")

@@ -58,7 +58,7 @@ def merge(documents):
 
 
 class Axes:
-    """Both logarithmic, in whole decades around the points."""
+    """Logarithmic axes over whole decades around the points."""
 
     def __init__(self, xs, ys):
         self.x0, self.x1 = math.floor(math.log10(min(xs))), math.ceil(math.log10(max(xs)))
@@ -167,7 +167,7 @@ def main(argv):
                                        f"{row.get('format', row.get('scheme'))}" for one in wanted)]
         documents = [document for document in documents if document["rows"]]
     if args.against:
-        import against  # which needs this module
+        import against  # here, because against imports this module
         sys.stdout.write(against.draw(documents, args.against, args.title))
     else:
         sys.stdout.write(draw(documents, args.title))

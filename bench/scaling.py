@@ -27,7 +27,7 @@ ROW_BACK = HIDDEN * 2                               # bf16
 
 
 def holders(ranks, others_only=True):
-    """Mean number of ranks that hold any of a token's experts; without its own."""
+    """Mean number of other ranks that hold any of a token's experts."""
     mean = ranks * (1 - (1 - 1 / ranks) ** TOP_K)
     return mean * (ranks - 1) / ranks if others_only else mean
 
@@ -50,7 +50,7 @@ def imbalance(ranks, tokens_per_rank, skew, seed=1, draws=40):
                 loads[e * ranks // EXPERTS] += 1
         worst += max(loads) / (sum(loads) / ranks)
     worst /= max(1, draws * 64 // max(tokens, 64))
-    if tokens_per_rank * ranks > tokens:  # more tokens even out chance
+    if tokens_per_rank * ranks > tokens:  # chance averages out over more tokens
         even = 1 + (worst - 1) * math.sqrt(tokens / (tokens_per_rank * ranks))
         worst = even if skew == 0 else max(even, worst * 0.9)
     return worst

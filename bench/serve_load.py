@@ -36,7 +36,7 @@ class Api:
                            "seed": self.draw.randrange(1 << 30), **self.options.fields, **fields})
 
     def complete(self, connection, body):
-        """The number of new tokens."""
+        """Returns the number of new tokens."""
         connection.request("POST", "/v1/completions", body, {"Content-Type": "application/json"})
         reply = json.loads(connection.getresponse().read())
         if "usage" not in reply:
@@ -77,8 +77,8 @@ def throughput(api, clients, seconds):
         thread.start()
     for thread in threads:
         thread.join()
-    # Tokens are spread over the time of their request, and only those inside the window count: at its edges some
-    # clients are still or already idle.
+    # Spread the tokens of a request evenly over its time, and count only those inside the window: at its edges some
+    # clients are idle.
     first, last = begin + 1, end
     inside = sum(count * max(0, min(stop, last) - max(start, first)) / (stop - start) for start, stop, count in done)
     return inside / (last - first), statistics.median(stop - start for start, stop, _ in done), len(done)
@@ -99,7 +99,7 @@ def host_parts(api):
 
 
 class Stream:
-    """A text that one client receives piece by piece."""
+    """Reads a streamed text of one client."""
 
     def __init__(self, api, new_tokens):
         body = api.body(api.options.prompt, new_tokens, stream=True).encode()
@@ -109,7 +109,7 @@ class Stream:
         self.events, self.rest, self.ended = 0, b"", False
 
     def read(self):
-        """Reads what is there. One event carries one token: no text of these tokens is empty."""
+        """Reads the available events. Each event carries one token, because no token here has an empty text."""
         data = self.rest + self.socket.recv(1 << 16)
         self.ended = self.ended or len(data) == len(self.rest) or b"[DONE]" in data
         self.events += data.count(b"data: {")
@@ -134,7 +134,7 @@ def steady(api, clients, seconds):
         parts = host_parts(api)
         begin, before = time.monotonic(), sum(stream.events for stream in streams)
         receive(lambda: time.monotonic() - begin >= seconds)
-        # A step gives every client a token at once: end right after one, so that no step is cut.
+        # Every step sends each client one token: end the window right after a token, so that it cuts no step.
         cut = sum(stream.events for stream in streams)
         receive(lambda: sum(stream.events for stream in streams) >= cut + clients)
         spent, events = time.monotonic() - begin, sum(stream.events for stream in streams) - before

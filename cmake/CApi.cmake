@@ -1,4 +1,4 @@
-# The C face: a shared library whose only symbols are the functions of moracle/c.h. What it needs of the library is
+# The C API: a shared library whose only symbols are the functions of moracle/c.h. What it needs of the library is
 # linked in, so that programs in C, Rust, Go or Python load one file.
 file(STRINGS ${PROJECT_SOURCE_DIR}/include/moracle/version.h version_lines REGEX "^#define MORACLE_VERSION_")
 string(REGEX REPLACE "[^0-9;]" "" header_version "${version_lines}")

@@ -6,9 +6,13 @@
 // run without a mask as well.
 #include <gmock/gmock.h>
 
+#include <fnmatch.h>
+
 #include <algorithm>
 #include <cstdlib>
 #include <iostream>
+#include <sstream>
+#include <string>
 #include <string_view>
 
 #include "oracle/machine/masked_isa.h"
@@ -20,6 +24,29 @@ constexpr const char* kVariable = "MORACLE_TEST_WITHOUT";
 constexpr int kWrongMask = 2, kSkipped = 77;
 
 moracle::Isa mask = moracle::Isa::kNone;
+
+bool matches_a_test(const std::string& pattern) {
+  const ::testing::UnitTest& all = *::testing::UnitTest::GetInstance();
+  for (int s = 0; s < all.total_test_suite_count(); ++s) {
+    const ::testing::TestSuite& suite = *all.GetTestSuite(s);
+    for (int t = 0; t < suite.total_test_count(); ++t) {
+      const std::string name = std::string(suite.name()) + "." + suite.GetTestInfo(t)->name();
+      if (fnmatch(pattern.c_str(), name.c_str(), 0) == 0) return true;
+    }
+  }
+  return false;
+}
+
+// The first pattern of the filter that selects no test of this program: most likely a test that was
+// renamed. Excluded patterns come after '-'.
+std::string unmatched_pattern() {
+  const std::string filter = GTEST_FLAG_GET(filter);
+  std::istringstream included(filter.substr(0, filter.find('-')));
+  for (std::string pattern; std::getline(included, pattern, ':');) {
+    if (!pattern.empty() && !matches_a_test(pattern)) return pattern;
+  }
+  return {};
+}
 
 }  // namespace
 
@@ -49,5 +76,9 @@ int main(int argc, char** argv) {
   }
   // Lists of test parameters ask for the machine here: the mask comes first.
   ::testing::InitGoogleMock(&argc, argv);
+  if (const std::string pattern = only_if_masked ? unmatched_pattern() : ""; !pattern.empty()) {
+    std::cerr << "--gtest_filter: '" << pattern << "' selects no test of this program\n";
+    return kWrongMask;
+  }
   return RUN_ALL_TESTS();
 }

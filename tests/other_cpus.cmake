@@ -5,7 +5,7 @@
 function(moracle_masked_tests mask without row)
   set(oracle "Machine.Here*")
   set(kernels "-Cuda*:*/Cuda*:OpenCl*:*/OpenCl*")
-  set(conformance "Tables/Conformance.Holds/${row}_in_*:Conformance.Holds*:WeightOnlySweep.OverSizesOfOne")
+  set(conformance "Tables/Conformance.Holds/${row}_in_*:Conformance.Holds*:WeightOnly.MatchesReferenceForDimensionsOfOne")
   set(moe "*FusedMoe*:Parts.*:LongRows.*:*StoredLayers*:EffectiveScheme.*")
   set(models "*Architectures.*:*Adapters.*:LongRope.*:*ChunkedDelta.*:*ActivationsOption.*-*Cuda*:*OpenCl*")
   set(parallel "*DividedModels.*")

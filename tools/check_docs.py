@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Holds tests/mission.md and tests/regressions.md against the tree, so that they cannot rot: every point of
+"""Compares tests/mission.md and tests/regressions.md with the tree: every point of
 the two lists has one row; every test and every file named in a row exists; a row without a test says why."""
 import pathlib
 import re
@@ -8,7 +8,7 @@ import sys
 ROOT = pathlib.Path(__file__).resolve().parent.parent
 IDS = {"tests/mission.md": [f"S{part}.{i}" for part, last in enumerate((24, 20, 16, 9, 12)) for i in range(1, last + 1)],
        "tests/regressions.md": [f"D{i}" for i in range(1, 44)]}
-# What a row may say instead of naming a test.
+# Reasons that a row may give instead of naming a test.
 REASONS = ("no counterpart", "comes with", "cannot occur")
 
 TEST = re.compile(r"^(?:TEST|TEST_F|TEST_P)\(\s*(\w+)\s*,\s*(\w+)\s*\)", re.M)
@@ -19,7 +19,8 @@ SUFFIXES = {".cc", ".h", ".cu", ".cuh", ".inc", ".md", ".py", ".txt", ".json", "
 
 
 def known_tests():
-    """Suite.Test of every source under tests/, Instantiation/Suite for what is instantiated, and ctest's own."""
+    """All test names: Suite.Test of every source under tests/, with Instantiation/Suite for parameterized ones,
+    and ctest's own."""
     names = set()
     for source in (ROOT / "tests").rglob("*.cc"):
         text = source.read_text(encoding="utf-8")
@@ -35,7 +36,7 @@ def is_path(text):
 
 
 def trouble_with(text, tests):
-    """What is wrong with one backticked text, or nothing."""
+    """The error in one backticked text; None if it has none."""
     if TEST_NAME.fullmatch(text) and pathlib.PurePath(text).suffix not in SUFFIXES:
         instance, _, test = text.rpartition("/")
         if test in tests and (not instance or f"{instance}/{test.partition('.')[0]}" in tests):

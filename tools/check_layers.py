@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Holds the #include edges of src/ against the order of the rooms: a room may include itself and the
+"""Checks the #include edges of src/: a room may include itself and the
 rooms before it. The build refuses most wrong edges by itself (cmake/Rooms.cmake); this names them."""
 import pathlib
 import re
@@ -12,7 +12,7 @@ FOLDERS = {"python": "python/src"}
 # Public headers belong to rooms too.
 PUBLIC = {"base.h": "base", "quant.h": "quant", "layer.h": "quant", "checkpoint.h": "checkpoint", "oracle.h": "oracle",
           "routing.h": "oracle", "text.h": "text", "device.h": "kernels", "moe.h": "moe", "parallel.h": "parallel", "model.h": "models",
-          "moracle.h": "models", "version.h": "base", "c.h": "c_api"}
+          "moracle.h": "serve", "serve.h": "serve", "version.h": "base", "export.h": "base", "c.h": "c_api"}
 INCLUDE = re.compile(r'^\s*#include\s+"([^"]+)"', re.M)
 
 root = pathlib.Path(__file__).resolve().parent.parent
@@ -36,5 +36,7 @@ for header, room in PUBLIC.items():
 for header in (root / "include" / "moracle").glob("*.h"):
     if header.name not in PUBLIC:
         wrong.append(f"include/moracle/{header.name}: no room is named for it in tools/check_layers.py")
+    if "\nnamespace moracle {" in header.read_text(encoding="utf-8"):
+        wrong.append(f"include/moracle/{header.name}: needs 'namespace moracle MORACLE_API {{', or a shared library lacks its names")
 print("\n".join(wrong) if wrong else "room edges: all point to earlier rooms")
 sys.exit(bool(wrong))

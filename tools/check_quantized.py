@@ -146,7 +146,7 @@ def check_with_transformers(folder, expected):
     transformers.logging.set_verbosity(transformers.logging.CRITICAL)
     try:
         model = transformers.AutoModelForCausalLM.from_pretrained(folder, dtype=torch.float32)
-    except Exception as error:  # whatever it says is the answer
+    except Exception as error:  # report its text
         print(f"  transformers does not load it: {type(error).__name__}: {str(error)[:120]}")
         return
     state, equal, differ, other = model.state_dict(), 0, [], []
@@ -175,7 +175,7 @@ def main():
         want = ours(plain[module + ".weight"], args)
         expected[module] = want
         modules += 1
-        if not torch.equal(weight.float(), want):  # mxfp8 comes as bf16, which holds it exactly
+        if not torch.equal(weight.float(), want):  # mxfp8 is decompressed to bf16, which holds it exactly
             wrong.append(f"{module}: {weight.dtype}, off by {(weight.float() - want).abs().max():.3g}")
     copied = [name for name in plain if name.removesuffix(".weight") not in expected]
     wrong += [name for name in copied if not torch.equal(plain[name], tensors[name])]
@@ -186,7 +186,7 @@ def main():
           f"{len(wrong)} differ; {versions}")
     for line in wrong[:5]:
         print("  " + line)
-    if method != "modelopt":  # transformers alone does not know it and would take codes for weights
+    if method != "modelopt":  # transformers alone does not know ModelOpt and would read codes as weights
         check_with_transformers(folder, expected)
     return 1 if wrong or modules == 0 else 0
 

@@ -9,7 +9,8 @@ import subprocess
 import sys
 
 PHRASES = {
-    r"\b(no|who)(body|ever)\b": "name the subject: no thread, no caller, no test",
+    r"\b(no|who)(body|ever)\b|\b(some|any)body\b": "name the subject: no thread, another process",
+    r"\breckon": "estimate; extrapolate",
     r"\basked (for|of)\b": "requested; prefetched; checked for each",
     r"\b(is|are) said\b": "is reported; is printed",
     r"\bsuch as (there)\b|\bthat (there) are not\b": "say what exists",
@@ -22,6 +23,14 @@ PHRASES = {
     r"\bHeadTurn\b": "QkNormRope",
     r"\bTrouble\b": "DeviceError",
     r"\bModelDoor\b": "ModelAccess",
+    r"\blibrary that writes\b": "Hugging Face tokenizers",
+    r"\bC face\b": "C API",
+    r"\bbeside the host\b": "asynchronous device; overlaps the next step",
+    r"\b(equal|shared) beginnings?\b|\bbeginnings? of prompts?\b": "prefix",
+    r"\bin one another\b": "nested",
+    r"\bsomething else than\b": "other than",
+    r"\bcomes? and goe?s?\b": "load and unload; appears and disappears",
+    r"\bgoes? on alone\b": "continues after a failure",
 }
 SKIPPED = ("tests/golden/", "bench/lab/", "models/", "tools/check_words.py")
 ENDINGS = {".cc", ".h", ".cu", ".cuh", ".cl", ".inc", ".py", ".md", ".cmake", ".txt", ".sh", ""}

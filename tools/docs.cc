@@ -24,7 +24,7 @@
 #include "docs/generated.h"
 #include "layout/layout.h"
 #include "moracle/base.h"
-#include "published/gates.h"
+#include "published/answers.h"
 
 namespace moracle::docs {
 namespace {
@@ -40,7 +40,7 @@ std::string read(const fs::path& path) {
   return std::move(text).str();
 }
 
-/// nullopt keeps what the file has: the configs stand beside the clone, or not.
+/// The generated text; nullopt keeps the file's text, if the configs are not beside the clone.
 using Part = std::optional<std::string>;
 
 Result<Part> published_table(const std::string& configs) {
@@ -67,12 +67,12 @@ std::map<std::string, Part> parts() {
   return all;
 }
 
-/// A Markdown file as it should be. Takes the parts that it finds out of `unplaced`.
+/// The file with every part up to date. Removes the parts that it finds from `unplaced`.
 Result<std::string> fill(const fs::path& path, const std::map<std::string, Part>& parts,
                          std::set<std::string>& unplaced) {
   std::istringstream in(read(path));
   std::string filled, part;
-  bool keeps = false;  // the lines of `part`
+  bool keeps = false;  // true: leave the lines of `part` as they are
   int number = 0;
   auto wrong = [&](std::string need, std::string fact) {
     return Error{ErrorKind::kBadFile, path.string(), str("line ", number), need, fact};
@@ -84,7 +84,7 @@ Result<std::string> fill(const fs::path& path, const std::map<std::string, Part>
       part = line.substr(kBegin.size(), line.rfind(kBeginEnd) - kBegin.size());
       const auto found = parts.find(part);
       if (found == parts.end()) return wrong("a part that is generated", str("it is '", part, "'"));
-      if (unplaced.erase(part) == 0) return wrong("each part once", str(part, " comes again"));
+      if (unplaced.erase(part) == 0) return wrong("each part once", str(part, " occurs twice"));
       keeps = !found->second;
       filled += line + "\n" + found->second.value_or("");
       continue;
@@ -98,7 +98,7 @@ Result<std::string> fill(const fs::path& path, const std::map<std::string, Part>
   return filled;
 }
 
-/// Every file that holds something generated, as it should be.
+/// Every file with a generated part, up to date.
 Result<std::map<fs::path, std::string>> wanted(const fs::path& folder, const std::string& configs) {
   std::map<std::string, Part> all = parts();
   MORACLE_TRY(all["published"], published_table(configs));
@@ -123,7 +123,7 @@ Result<std::map<fs::path, std::string>> wanted(const fs::path& folder, const std
   return files;
 }
 
-/// Pictures of layouts that are no more.
+/// Pictures of layouts that no longer exist.
 std::vector<fs::path> left_over(const fs::path& folder,
                                 const std::map<fs::path, std::string>& files) {
   std::vector<fs::path> found;

@@ -36,7 +36,7 @@ ADAPTERS = {
         r=3, lora_alpha=6, target_modules=["q_proj", "k_proj", "v_proj", "o_proj"],
         rank_pattern={"k_proj": 2}, alpha_pattern={r"layers\.0\..*o_proj": 9})),
     "one_of_stacked": ("mixtral", dict(r=2, lora_alpha=4, target_modules=["v_proj"], use_rslora=True)),
-    # Of experts, of the dense first layer and of shared experts.
+    # Adapters of experts, of the dense first layer and of shared experts.
     "every_mlp": ("qwen2_moe", dict(
         r=2, lora_alpha=5, target_modules=["gate_proj", "up_proj", "down_proj"])),
     "shared_expert_alone": ("qwen2_moe_windows", dict(

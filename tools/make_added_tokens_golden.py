@@ -90,7 +90,7 @@ def case(name, file, config, special_map=None):
         made = AutoTokenizer.from_pretrained(folder)
     ids = made(TEXT, add_special_tokens=False)["input_ids"]
     result = {"name": name, "files": files, "text": TEXT, "ids": ids, "eos_id": made.eos_token_id}
-    # The library still decodes such a token as the normalized text of the first file.
+    # The library decodes such a token as the normalized text of the first file.
     if name != "no_longer_normalized":
         result["without_special"] = made.decode(ids, skip_special_tokens=True)
     return result

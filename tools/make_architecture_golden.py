@@ -71,7 +71,7 @@ MODELS = {
     "deepseek_v3_plain_query": (transformers.DeepseekV3Config, dict(
         DEEPSEEK, q_lora_rank=None, rope_interleave=False, attention_bias=True, norm_topk_prob=False,
         rope_parameters=dict(rope_type="default", rope_theta=1e4))),
-    # Groups as DeepSeek-V2 has them: softmax, the rank of a group is its best expert.
+    # DeepSeek-V2's groups: softmax scores; a group ranks by its best expert.
     "deepseek_v2": (transformers.DeepseekV2Config, dict(
         DEEPSEEK, seed=9, q_lora_rank=10, norm_topk_prob=False, topk_method="group_limited_greedy",
         rope_parameters=dict(YARN, rope_theta=1e4, mscale=0.7, mscale_all_dim=0.7))),
@@ -136,7 +136,7 @@ MODELS = {
         seed=7, num_experts=8, num_experts_per_tok=3, num_shared_experts=2, num_dense_layers=1,
         num_hidden_layers=3, route_scale=1.7, sliding_window=5, global_attn_every_n_layers=2,
         mup_enabled=True, rope_parameters=dict(rope_type="default", rope_theta=1e4))),
-    # YaRN's factor is for the layers with RoPE alone.
+    # YaRN's factor applies only to the layers with RoPE.
     "afmoe_yarn": (transformers.AfmoeConfig, dict(
         num_key_value_heads=2, head_dim=8, intermediate_size=28, moe_intermediate_size=8,
         seed=7, num_experts=4, num_experts_per_tok=2, num_shared_experts=1, num_dense_layers=0,
@@ -214,7 +214,7 @@ MODELS = {
         mlp_only_layers=[1], tie_word_embeddings=True)),
 }
 
-# Models whose config wraps that of the language model, and whose files hold a vision part, too.
+# Models whose config wraps that of the language model; their files also hold a vision part.
 WRAPPED = {
     "qwen3_5_moe": (transformers.Qwen3_5MoeForConditionalGeneration, transformers.Qwen3_5MoeConfig,
                     MODELS["qwen3_5_moe"][1],

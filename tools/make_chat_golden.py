@@ -75,7 +75,7 @@ STYLES = {
     {{- '<|im_start|>assistant\\n' }}
 {%- endif %}
 """,
-    # Looks for the last question from behind and drops earlier thoughts.
+    # Searches backwards for the last question and drops earlier thoughts.
     "reasoning": """{%- set state = namespace(searching=true, last=messages|length - 1) %}
 {%- for m in messages[::-1] %}
     {%- set at = (messages|length - 1) - loop.index0 %}
@@ -416,7 +416,7 @@ CONSTRUCTS = [
 
 
 def render(template, messages, prompt):
-    """What a case expects: {"expected": text} or {"fails": true}."""
+    """The expectation of a case: {"expected": text} or {"fails": true}."""
     try:
         texts, _ = render_jinja_template(
             [[dict(message) for message in messages]],

@@ -172,7 +172,7 @@ def left_out(config_class, config: dict, defaults: dict) -> dict:
         less = {other: value for other, value in config.items() if other != key}
         try:
             read = effective(config_class, less)
-        except Exception as error:  # a class that refuses to be without the key
+        except Exception as error:  # the class needs the key
             print(f"  without {key}: {type(error).__name__}")
             found[key] = None
             continue
@@ -232,7 +232,7 @@ def main() -> None:
         for name, settings in (ROPE | (PARTIAL if folder.name in OF_PARTS else {})).items():
             try:
                 cases[name] = rope_of(config_class, config, settings)
-            except Exception as error:  # this family does not compute it
+            except Exception as error:  # this family cannot compute the case
                 print(f"  {name}: {type(error).__name__} {str(error)[:90]}")
         rope["models"][folder.name] = cases
     (output / "defaults.json").write_text(lines(defaults))

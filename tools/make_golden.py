@@ -27,7 +27,7 @@ MAX_BYTES = 6_000_000
 
 
 def check(layer):
-    """The whole layer against the reference beside it; how far its output is from that."""
+    """Compares the whole layer with the reference beside the checkpoint; returns the largest difference."""
     reference, config = layer.reference, layer.config
     x, logits = reference["moe.input"].double(), reference["moe.router_logits"]
     ids, weights = layer.route(logits.double(), config["num_experts_per_tok"], config.get("n_group", 1),
@@ -47,7 +47,7 @@ def row_sums(matrices):
 
 
 def kept_tensors(layer, experts):
-    """The router and the first experts: tensors of their own, or slices of those that hold all of them."""
+    """The router and the first experts, as tensors or as slices of fused tensors."""
     prefix, kept = layer.mlp + ".experts.", {}
     for name, t in layer.tensors.items():
         of_all = name.startswith((layer.router + ".", prefix + "gate_up_proj", prefix + "down_proj"))
@@ -63,12 +63,12 @@ def cut_config(config, experts):
     sizes = {"num_experts": experts, "num_local_experts": experts, "n_routed_experts": experts,
              "num_experts_per_tok": TOP_K, "experts_per_token": TOP_K, "n_group": 2, "topk_group": 1}
     config.update({key: value for key, value in sizes.items() if key in config})
-    config.get("quantization_config", {}).pop("meta", None)  # how it was made, with paths
+    config.get("quantization_config", {}).pop("meta", None)  # holds paths of the machine that made it
     return config
 
 
 def save(tensors, folder, shards):
-    """Shards meet between a weight and its scale, as they may."""
+    """Splits the tensors into shards, with a border between a weight and its scale."""
     names = sorted(tensors)
     if not shards:
         return save_file(tensors, folder / "model.safetensors")
@@ -81,7 +81,7 @@ def save(tensors, folder, shards):
 
 
 def cut(layer, target):
-    # Groups to choose from are two of two; unquantized experts are large.
+    # Two groups of two experts if the router chooses groups. Unquantized experts are large, so take two.
     experts = 4 if "n_group" in layer.config else 3 if "quantization_config" in layer.config else 2
     tensors = kept_tensors(layer, experts)
     config = cut_config(layer.config, experts)

@@ -43,7 +43,7 @@ MODELS = {
         intermediate_size=128, num_experts=4, num_experts_per_tok=2, norm_topk_prob=False)),
 }
 SCHEMES = {"w4a16": "W4A16", "fp8-block": "FP8_BLOCK"}
-# Routers, and what is too narrow for a group of 128 columns.
+# Routers, and modules too narrow for a group of 128 columns.
 IGNORED = ["lm_head", "re:.*mlp.gate$", "re:.*shared_expert_gate$", "re:.*in_proj_ba$", "re:.*conv1d$"]
 
 

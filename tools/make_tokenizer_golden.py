@@ -150,7 +150,7 @@ def build(base, variant):
     return file
 
 
-# What files converted from SentencePiece hold. "\u2581" stands for a space.
+# Settings of files converted from SentencePiece. "\u2581" stands for a space.
 MARK = "\u2581"
 MARK_SPACES = {"type": "Replace", "pattern": {"String": " "}, "content": MARK}
 LLAMA_NORMALIZER = {"type": "Sequence",

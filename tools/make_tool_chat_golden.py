@@ -83,7 +83,7 @@ TEMPLATES = {
         "{{ '<parameter name=\"' + k + '\">' }}{{ v | tojson if v is not string else v }}{{ '</parameter>\\n' }}"
         "{% endfor %}{{ '</invoke>\\n' }}",
         before="{{ '\\n<minimax:tool_call>\\n' }}", after="{{ '</minimax:tool_call>' }}"),
-    # Wants the arguments as text, and no content beside calls.
+    # Needs the arguments as text, and no content beside calls.
     "deepseek": style(
         "Tools:",
         "{{ '<｜tool▁call▁begin｜>' + c.type + '<｜tool▁sep｜>' + f.name + '\\n```json\\n' + f.arguments + '\\n```"

@@ -1,4 +1,4 @@
-"""One MoE layer of a full checkpoint, computed in double from what the producers' libraries read."""
+"""Computes one MoE layer of a full checkpoint in double, from tensors that the producers' libraries read."""
 import ast
 import json
 
@@ -7,7 +7,7 @@ from safetensors.torch import load_file
 
 import producers
 
-# ---- what engines do to activations: per token or group, (x in double, group) -> the values that they see ----
+# ---- quantization of activations, per token or group: (x in double, group) -> the quantized values ----
 
 
 def int8_token(x, _):

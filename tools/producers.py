@@ -1,4 +1,4 @@
-"""What the producers' own libraries make of their tensors: the second opinion in our golden files.
+"""Reads tensors with the producers' own libraries: the independent reference of our golden files.
 
 weights(config) gives f(tensors, module) -> float32 [N, K], and experts(config) gives the same for a tensor
 that holds all experts, [E, K, N]. Scales are widened to float32 before the library multiplies with them, so
@@ -72,7 +72,8 @@ def auto_round(config):
         linear = kernel.QuantLinear(options["bits"], options["group_size"], columns, own["qweight"].shape[1], False)
         for name, t in own.items():
             setattr(linear, name, t.clone())
-        # forward() dequantizes and multiplies. A product would turn -0, of negative scales, into 0.
+        # forward() dequantizes and multiplies: replace the product, which would turn -0 (from negative scales) into
+        # 0.
         with unittest.mock.patch("torch.matmul", lambda _, dequantized: dequantized):
             return linear(torch.eye(columns)).T.contiguous()
 

@@ -22,7 +22,7 @@ PARTS = (("Functions and classes", "_moracle.pyi"), ("Experts from tensors", "ex
 
 
 def plain(node):
-    """An annotation or default without the modules of its names."""
+    """An annotation or default, without module prefixes."""
     return re.sub(r"\b(typing|collections\.abc|os|torch)\.(?=[A-Z])", "", ast.unparse(node))
 
 
@@ -84,7 +84,7 @@ def entries(tree, public):
 
 
 def reference(package, public):
-    """The page. `public`: the names that the package exports."""
+    """Returns the page. `public`: the names that the package exports."""
     pages = [HEAD.rstrip()]
     for title, file in PARTS:
         tree = ast.parse((package / file).read_text(encoding="utf-8"))

@@ -1,4 +1,4 @@
-// What act-order costs where the columns are sorted at load and activations are gathered: the
+// Measures the cost of act-order with columns sorted at load and gathered activations: the
 // experts of Qwen3-30B-A3B in int4 with groups of 128, in order and in act-order, on every row
 // that serves here; the two take turns.
 //
@@ -12,6 +12,7 @@
 
 #include "bench/bench.h"
 #include "moracle/device.h"
+#include "oracle/backend.h"
 
 namespace {
 

@@ -1,4 +1,4 @@
-// Rate at which all multiprocessors read weights from memory into shared memory: stages of 16
+// Rate at which all SMs read weights from memory into shared memory: stages of 16
 // panels that lie apart, as in layout mma16, or side by side, in pieces of several sizes, and with
 // runs of each panel fetched into L2 ahead of the stages.
 //
@@ -24,8 +24,8 @@ __global__ void __launch_bounds__(128, 1) read_tiles(const uint8_t* from, int ti
   extern __shared__ __align__(1024) uint8_t memory[];
   __shared__ uint64_t full[16];
   const int thread = static_cast<int>(threadIdx.x), piece = r.stage / r.pieces;
-  if (thread < r.stages) init_barrier(shared_address(&full[thread]), 1);
-  fence_barrier_init();
+  if (thread < r.stages) mbarrier_init(shared_address(&full[thread]), 1);
+  mbarrier_init_fence();
   __syncthreads();
   const auto stages = static_cast<int>(r.run / piece);
   const int own = (tiles - static_cast<int>(blockIdx.x) + gridDim.x - 1) / gridDim.x * stages;
@@ -41,10 +41,10 @@ __global__ void __launch_bounds__(128, 1) read_tiles(const uint8_t* from, int ti
       const int64_t end = min(begin + 2 * r.ahead, r.run);
       if (first < end) prefetch_bulk(at + thread * r.run + first, static_cast<int>(end - first));
     }
-    if (thread == 0) arrive_expecting(barrier, r.stage);
+    if (thread == 0) mbarrier_arrive_expect_tx(barrier, r.stage);
     __syncwarp();
     if (thread < r.pieces)
-      copy_bulk(
+      tma_load_bytes(
           to + thread * piece,
           r.apart ? at + thread * r.run + begin : at + int64_t{stage} * r.stage + thread * piece,
           piece, barrier);
@@ -52,7 +52,7 @@ __global__ void __launch_bounds__(128, 1) read_tiles(const uint8_t* from, int ti
   if (thread >= 32) return;
   for (int i = 0; i < r.stages && i < own; ++i) issue(i);
   for (int i = 0; i < own; ++i) {
-    wait_for(shared_address(&full[i % r.stages]), i / r.stages % 2);
+    mbarrier_wait(shared_address(&full[i % r.stages]), i / r.stages % 2);
     if (i + r.stages < own) issue(i + r.stages);
   }
 }

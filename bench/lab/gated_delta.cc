@@ -102,7 +102,7 @@ struct Layer {
 
 void time_step(Device& device, int64_t sequences, int64_t tokens_each, bool batch_invariant) {
   Timer timer{device};
-  Ops& ops = device.ops();
+  Ops& ops = kernel_device(device).ops();
   const int64_t tokens = sequences * tokens_each;
   const auto turns = static_cast<int>(std::clamp<int64_t>(
       (int64_t{512} << 20) / (2 * sequences * kState + tokens * 50'000), 1, 16));

@@ -1,4 +1,4 @@
-// Where the time of a gathered layer goes: its parts by themselves, each in a graph, on several
+// Times the parts of a gathered layer separately, each in a graph, on several
 // GPUs, for each exchange in turn. On each rank:
 // RANK=r WORLD_SIZE=n MASTER_PORT=p gathered_parts shape scheme:tokens…
 #include <algorithm>
@@ -51,8 +51,10 @@ struct Lab {
     std::vector<float> floats(rows * cols);
     for (float& value : floats) value = normal(engine);
     const Matrix x{take(rows * cols * 2), DType::kBF16, rows, cols, cols};
-    static_cast<void>(
-        device->ops().convert({put(floats), DType::kF32, rows, cols, cols}, x, {}).ok());
+    static_cast<void>(kernel_device(*device)
+                          .ops()
+                          .convert({put(floats), DType::kF32, rows, cols, cols}, x, {})
+                          .ok());
     return x;
   }
   Result<double> time(const std::function<Status()>& call) {
@@ -95,7 +97,7 @@ Status run(Lab& lab, const std::string& shape_name, const std::string& scheme_na
   std::vector<std::unique_ptr<Dispatch>> dispatches;
   for (const auto& exchange : lab.exchanges)
     dispatches.push_back(std::make_unique<Dispatch>(*lab.group, *exchange, *lab.device));
-  Ops& ops = lab.device->ops();
+  Ops& ops = kernel_device(*lab.device).ops();
   const int64_t hidden = spec.hidden_size, top_k = spec.top_k;
   const Matrix x = lab.tokens(count, hidden), all_x = lab.tokens(all, hidden);
   const Matrix y = lab.tokens(count, hidden), all_y = lab.tokens(all, hidden);
@@ -170,7 +172,7 @@ Status run(Lab& lab, const std::string& shape_name, const std::string& scheme_na
     MORACLE_CHECK(show("gather_all", [&] { return exchange->all_gather(parts, {}); }));
     MORACLE_CHECK(show("reduce_scatter", [&] { return exchange->reduce_scatter(all_y, y, {}); }));
   }
-  // The plan of rows and the weighted sums that the experts contain.
+  // The row plan and the weighted sums that the experts' time contains.
   const int64_t slots = all * top_k;
   const RowPlan plan{lab.take<int32_t>(spec.num_experts + 1), lab.take<int32_t>(slots),
                      lab.take<int32_t>(slots), lab.take<int32_t>(slots)};

@@ -77,7 +77,8 @@ def dpas_cycles(gpu, wide):
 
 
 def loop_cycles(gpu, loop):
-    """Of one engine: the slowest of matrix engine, all other instructions, and its share of the load unit."""
+    """Cycles of one engine: the maximum of matrix engine, all other instructions, and its share of the load
+    unit."""
     matrix = loop.dpas * dpas_cycles(gpu, intel.DEVICES[gpu.target])
     return matrix, loop.cycles, loop.sends * gpu.per_core
 

@@ -1,4 +1,4 @@
-// Rate at which all multiprocessors fill their shared memory from L2, by bulk copies of `chunk`
+// Rate at which all SMs fill their shared memory from L2, by bulk copies of `chunk`
 // bytes or by gathered 16-byte copies, without products.
 //
 //   nvcc -std=c++20 -O2 -gencode arch=compute_90a,code=sm_90a -Iinclude -Isrc bench/lab/l2_fill.cu
@@ -19,8 +19,8 @@ __global__ void __launch_bounds__(128, 1)
   __shared__ uint64_t full[8];
   constexpr int kStage = 32768;
   const int thread = static_cast<int>(threadIdx.x);
-  if (thread < stages) init_barrier(shared_address(&full[thread]), kGather ? 128 : 1);
-  fence_barrier_init();
+  if (thread < stages) mbarrier_init(shared_address(&full[thread]), kGather ? 128 : 1);
+  mbarrier_init_fence();
   __syncthreads();
   const uint8_t* const own = from + blockIdx.x / share * span;
   unsigned long long begin = clock64(), begin_ns;
@@ -31,19 +31,19 @@ __global__ void __launch_bounds__(128, 1)
     const uint8_t* const at = own + static_cast<int64_t>(i) * kStage % span;
     if constexpr (kGather) {
       for (int r = 0; r < 16; ++r)
-        copy16_to(to + r * 2048 + thread * 16, at + r * 2048 + thread * 16, true);
-      arrive_after_copies(barrier);
+        cp_async_16(to + r * 2048 + thread * 16, at + r * 2048 + thread * 16, true);
+      mbarrier_arrive_after_cp_async(barrier);
     } else if (thread < 32) {
-      if (thread == 0) arrive_expecting(barrier, kStage);
+      if (thread == 0) mbarrier_arrive_expect_tx(barrier, kStage);
       __syncwarp();
       for (int c = thread; c < kStage / chunk; c += 32)
-        copy_bulk(to + c * chunk, at + c * chunk, chunk, barrier);
+        tma_load_bytes(to + c * chunk, at + c * chunk, chunk, barrier);
     }
   };
   if (kGather || thread < 32) {
     for (int i = 0; i < stages; ++i) issue(i);
     for (int i = 0; i < rounds; ++i) {
-      wait_for(shared_address(&full[i % stages]), i / stages % 2);
+      mbarrier_wait(shared_address(&full[i % stages]), i / stages % 2);
       if (i + stages < rounds) issue(i + stages);
     }
   }

@@ -23,7 +23,7 @@ double seconds() {
   return std::chrono::duration<double>(std::chrono::steady_clock::now().time_since_epoch()).count();
 }
 
-// Seconds of kTurns pairs of panels, `pairs` of them in turn, each meeting `rows` rows.
+// Seconds for kTurns products of `rows` rows with a pair of panels, over `pairs` pairs round-robin.
 double once(const std::byte* x, const std::byte* panels, int rows, int64_t pairs, int every) {
   static float sums[2][64 * kPanelRows];
   DotArgs b;

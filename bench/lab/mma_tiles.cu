@@ -1,4 +1,4 @@
-// What tiles of cuda-sm80 take for the two GEMMs of a layer, on weights that no cache holds: those
+// Times tiles of cuda-sm80 in the two GEMMs of a layer, on weights that no cache holds: those
 // of the backend, or with `all` before the lists more of them, for tuning.
 //
 //   nvcc -std=c++20 -O2 -arch=sm_90 -Iinclude -Isrc bench/lab/mma_tiles.cu build/cuda/libmoracle.a

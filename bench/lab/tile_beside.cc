@@ -1,4 +1,5 @@
-// What can be done beside products of tiles: decoding the next codes, scaling the sums before.
+// Measures which work hides behind AMX tile products: decoding the next codes, or scaling earlier
+// sums.
 //
 //   g++ -std=c++20 -O2 -mamx-tile -mamx-int8 -mavx512f -mavx512bw bench/lab/tile_beside.cc -o
 //   tile_beside

@@ -49,7 +49,7 @@ constexpr Values kWeights = Values::kBf16, kX = Values::kBf16;
 #elif MORACLE_SCHEME == 1
 const char* const kName = "int8-w8a8";
 using Tested =
-    SchemeOf<Int8Int8Operand<false>, Wgmma<Int8Int8Operand<false>, Products::kInt8>, 4, 0>;
+    SchemeOf<Int8Int8Operand<false>, Wgmma<Int8Int8Operand<false>, WgmmaTypes::kInt8>, 4, 0>;
 constexpr Values kWeights = Values::kBytes, kX = Values::kBytes;
 #elif MORACLE_SCHEME == 2
 const char* const kName = "int4-w4a16-g128";

@@ -1,1 +1,1 @@
-"""Mixture-of-Experts layers of several engines, timed in turns on the same weights and tokens."""
+"""Times Mixture-of-Experts layers of several engines in turns, on the same weights and tokens."""

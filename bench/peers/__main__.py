@@ -16,7 +16,7 @@ from .report import to_document, to_text
 from .rounds import Clock, Entry
 from .worker import Worker
 
-WRONG = 0.5  # an nrmse that no format here explains
+WRONG = 0.5  # no format here loses this much: a larger nrmse is a bug
 
 
 def parse(argv):
@@ -26,18 +26,18 @@ def parse(argv):
                         help="a name, or experts x hidden x intermediate x top_k")
     parser.add_argument("--tokens", default="1,4,16,64,256,1024")
     parser.add_argument("--threads", type=int, default=len(os.sched_getaffinity(0)))
-    parser.add_argument("--formats", default="", help="only those whose name contains one of these")
-    parser.add_argument("--bits", default="8,4,16", help="which families, in this order")
+    parser.add_argument("--formats", default="", help="only formats whose name contains one of these")
+    parser.add_argument("--bits", default="8,4,16", help="families by bits, in this order")
     parser.add_argument("--peers", default=names, help=f"of {names}")
     parser.add_argument("--seconds-per-cell", type=float, default=1.0, help="for each engine")
     parser.add_argument("--rounds", type=int, default=7)
     parser.add_argument("--ring-megabytes", type=int, default=600,
-                        help="weights that one engine goes through before any come again")
+                        help="weights of one engine, in total: larger than any cache")
     parser.add_argument("--json", metavar="FILE")
     parser.add_argument("--lock", metavar="FILE",
-                        help="locked while a cell is timed, for others who time things here")
+                        help="lock this file while a cell is timed, so that other measurements wait")
     parser.add_argument("--no-install", action="store_true",
-                        help="only what is installed; else the rest comes from PyPI")
+                        help="use only installed packages; else missing ones come from PyPI")
     args = parser.parse_args(argv)
     args.tokens = sorted({int(text) for text in args.tokens.split(",")})
     args.peers = [find_peer(name) for name in args.peers.split(",")]
@@ -47,7 +47,7 @@ def parse(argv):
 
 
 def wanted(peers, text):
-    """[(peer, format)] of those that the text names, and whom they are compared with."""
+    """[(peer, format)] of the formats that the text selects, and of those that they are compared with."""
     every = [(peer, format_) for peer in peers for format_ in peer.formats()]
     named = [one for one in every if any(part in one[1].name for part in text.split(","))]
     beside = {format_.beside for _, format_ in named}
@@ -57,7 +57,7 @@ def wanted(peers, text):
 
 @contextlib.contextmanager
 def alone(path):
-    """Waits for the lock of that file, as flock(1) does, so that other measurements wait."""
+    """Holds a lock on this file, as flock(1) does, so that other measurements wait."""
     if not path:
         yield
         return
@@ -71,7 +71,7 @@ def say(text):
 
 
 def open_family(args, family, absent):
-    """Workers of everybody with a format of so many bits, each checked on every number of tokens."""
+    """Starts a worker for each format with so many bits, and checks its output for each number of tokens."""
     entries = []
     for peer, format_ in wanted(args.peers, args.formats):
         if format_.family != family:

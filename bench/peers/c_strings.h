@@ -1,4 +1,4 @@
-// Text across a C interface: into the caller's buffer, cut where it ends.
+// Copies text across a C interface into the caller's buffer, cut to its size.
 #pragma once
 
 #include <algorithm>
@@ -8,7 +8,7 @@
 
 namespace moracle::peers {
 
-inline constexpr int64_t kTextBytes = 4096;  ///< of every buffer that the caller brings
+inline constexpr int64_t kTextBytes = 4096;  ///< size of every buffer that a caller passes
 
 inline void give_text(std::string_view text, char* to) {
   const size_t bytes = std::min<size_t>(text.size(), kTextBytes - 1);

@@ -1,4 +1,4 @@
-"""Everybody who takes part: a stranger adds a peer with one file and one line here."""
+"""All engines. A new engine is one file and one line here."""
 
 from .ggml import Ggml
 from .kt import KTransformers

@@ -84,7 +84,7 @@ class GgmlLayers(Layers):
                 "context": context}
 
     def forget(self):
-        # Graphs of one number of tokens share their memory; those of another give theirs back.
+        # Graphs of one number of tokens share memory; free the memory of other numbers.
         for graph in self.graphs.values():
             self.api.free(graph["context"])
         if self.graphs:
@@ -103,7 +103,7 @@ class GgmlLayers(Layers):
         return self.graphs[layer], {"x": hidden, "ids": ids, "weights": weights}
 
     def load(self, job):
-        # Graphs of all layers lie in the same memory.
+        # Graphs of all layers share the same memory.
         graph, arrays = job
         for name, array in arrays.items():
             self._set(graph[name], array)

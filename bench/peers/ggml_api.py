@@ -42,8 +42,8 @@ def _load():
 
 
 class Api:
-    """Functions by name, without their "ggml_", wherever they are; they return addresses unless
-    said."""
+    """Functions by name without "ggml_", from whichever library holds them. They return addresses unless
+    declared otherwise."""
 
     RESULTS = {"row_size": ctypes.c_size_t, "tensor_overhead": ctypes.c_size_t,
                "graph_overhead": ctypes.c_size_t, "quantize_chunk": ctypes.c_size_t,
@@ -80,5 +80,5 @@ class Api:
         raise Absent("this ggml was built without its repacked buffer type")
 
     def is_repacked(self, tensor):
-        """Whether the buffer type took the tensor's format; else the weights lie there plainly."""
+        """True if the buffer type took the tensor's format; else the weights are stored plainly."""
         return bool(ctypes.c_void_p.from_address(self.get_name(tensor) + NAME_BYTES).value)

@@ -1,4 +1,4 @@
-"""What the peers are made of, from PyPI into the environment that this runs in."""
+"""The PyPI packages of the peers, installed into the running environment."""
 
 import importlib.metadata
 import os
@@ -16,7 +16,7 @@ def _there(requirement):
 
 
 def install(peers):
-    """Installs missing packages. Prints each package that cannot be installed; its peer is then absent."""
+    """Installs missing packages. Prints packages that cannot be installed; their peers are then absent."""
     for peer in peers:
         for requirement in (*peer.needs, *peer.packages):
             if _there(requirement):

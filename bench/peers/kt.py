@@ -73,7 +73,7 @@ class KtLayers(Layers):
         return self.layers[layer], args, (count, inputs), result
 
     def load(self, job):
-        # A task is used up by its run.
+        # A task can run only once.
         self.task = job[0].forward_task(*job[1])
 
     def run(self, job):

@@ -43,8 +43,8 @@ def library():
 
 
 def onednn_environment():
-    """oneDNN takes its tile configuration from a leaf of CPUID; where a guest has AMX but not that
-    leaf, it loads an empty one and dies with SIGILL. There it is held to AVX-512."""
+    """oneDNN reads its tile configuration from a CPUID leaf. A guest with AMX but without that leaf gets an
+    empty configuration and dies with SIGILL: limit oneDNN to AVX-512 there."""
     if library().moracle_tile_palettes() > 0:
         return {}
     return {"ONEDNN_MAX_CPU_ISA": "AVX512_CORE_FP16"}
@@ -60,7 +60,8 @@ def _threads():
 
 
 def _pin(pool, threads):
-    """One thread per CPU, as OpenMP does for the others: after a halt Linux may put two on one."""
+    """Pins one thread per CPU, as OpenMP does for the others. After a halt Linux may otherwise put two threads
+    on one CPU."""
     cpus = sorted(os.sched_getaffinity(0))
     if threads > len(cpus) or len(pool) != threads - 1:
         return
@@ -113,7 +114,7 @@ class Moracle(Peer):
             Format("fp8-w8a8-block128x128", 8, 8),
             Format("int4-w4a8-g128", 4.25, 4),
             Format("mxfp4-w4a8", 4.25, 4),
-            # Floats with as many bits as they have, and rounded to bf16, as others do unasked.
+            # Floats in their own width, and rounded to bf16, as other engines do by default.
             Format("int4-w4a16-g128", 4.25, 4),
             Format("int4-w4a16-g128:x-bf16", 4.25, 4),
             Format("mxfp4-w4a16", 4.25, 4),
@@ -127,7 +128,7 @@ class Moracle(Peer):
 
 
 class Limits:
-    """The machine's limits, measured again whenever asked."""
+    """The machine's limits, measured again on each call."""
 
     def __init__(self, threads):
         self.lib, text = library(), ctypes.create_string_buffer(TEXT_BYTES)

@@ -1,4 +1,4 @@
-// Layers of this library behind C functions: made of given weights, run on given tokens.
+// C functions that make layers from given weights and run them on given tokens.
 #include "base/text.h"
 #include "base/try.h"
 #include "bench/bench.h"
@@ -14,7 +14,7 @@ struct Layers {
   std::vector<FusedMoe> layers;
 };
 
-// As bench/peers/moracle.py declares it.
+// Must match the declaration in bench/peers/moracle.py.
 struct LayersArgs {
   int64_t num_experts, hidden_size, intermediate_size, top_k;
   int64_t num_layers, max_num_tokens, threads, pool_rows, bf16_activations;
@@ -87,7 +87,7 @@ using moracle::peers::Layers;
 
 extern "C" {
 
-/// Null, and what is wrong in `text`; else layers, and in `text` who serves them.
+/// Returns null with the error in `text`, or layers with their backend's name in `text`.
 Layers* moracle_layers_make(const moracle::peers::LayersArgs* args, char* text) {
   auto made = moracle::peers::make(*args);
   if (!made) return moracle::peers::give_text(made.error().to_string(), text), nullptr;
@@ -96,7 +96,7 @@ Layers* moracle_layers_make(const moracle::peers::LayersArgs* args, char* text) 
   return made->release();
 }
 
-/// 0, or 1 and what is wrong in `text`.
+/// Returns 0; or 1 with the error in `text`.
 int moracle_layers_run(Layers* layers, int64_t which, const float* hidden, int64_t num_tokens,
                        const int32_t* ids, const float* weights, float* output, char* text) {
   const moracle::Status done =

@@ -1,4 +1,4 @@
-// What the machine can do at most, as `moracle bench` measures it, behind C functions.
+// The machine's limits, as `moracle bench` measures them, behind C functions.
 #include "base/text.h"
 #include "c_strings.h"
 #include "kernels/cpu/limits/limits.h"
@@ -20,7 +20,7 @@ struct Probe {
 
 extern "C" {
 
-/// Measures everything once. Null, and what is wrong in `text`; else in `text` a line
+/// Measures all limits once. Returns null with the error in `text`; else `text` has a line
 /// "name=operations per second" for each peak.
 Probe* moracle_limits_make(int threads, char* text) {
   auto made = LimitsProbe::make(threads);
@@ -42,8 +42,8 @@ double moracle_limits_ops_per_second(Probe* probe, const char* peak) {
   return *probe->limits.ops_per_second(peak);
 }
 
-/// The highest palette of tiles that CPUID reports; 0 where it reports none, as in guests whose
-/// hypervisor passes AMX on but not that leaf.
+/// The highest tile palette that CPUID reports. 0 if it reports none, as in guests whose hypervisor
+/// exposes AMX but not that leaf.
 int moracle_tile_palettes() {
 #ifdef __x86_64__
   unsigned eax = 0, ebx = 0, ecx = 0, edx = 0;

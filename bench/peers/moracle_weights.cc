@@ -81,7 +81,7 @@ CanonicalMatrix draw(const CanonicalMatrix& pool, const MatrixShape& shape,
   m.key = shape.key;
   const int64_t bytes = kBlockRows * m.row_bytes();
   m.storage.resize(m.n * m.row_bytes());
-  // Scales of a block of rows: of each row, or one row of scales for all.
+  // Scales of a block of rows: one row of scales per matrix row, or one for the block.
   const int64_t scales =
       pool.scales.empty() ? 0 : static_cast<int64_t>(pool.scales.size()) * kBlockRows / pool.n;
   for (size_t b = 0; b < blocks.size(); ++b) {

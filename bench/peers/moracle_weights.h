@@ -1,4 +1,4 @@
-// Weights that every engine is given as floats, in a scheme of this library.
+// Quantizes the float weights that all engines share to a scheme of this library.
 #pragma once
 
 #include <memory>
@@ -8,17 +8,16 @@
 
 namespace moracle::peers {
 
-/// Weights are made of blocks of so many rows: as many as share a scale in the widest scheme.
+/// Rows per block of the weight pool: as many as share a scale in the widest scheme.
 inline constexpr int64_t kBlockRows = 128;
 
-/// `floats` [rows, k], of which kBlockRows must divide the rows, in the key's numbers: as
-/// quantize_weight() has them, and beyond it groups of int4 (largest magnitude / 7, ties to even)
-/// and of fp4 (OCP microscaling: the power of two that brings the largest magnitude to [4, 8)).
-/// Errors: any other key.
+/// Quantizes `floats` [rows, k]; kBlockRows must divide the rows. Keys: those of quantize_weight(),
+/// groups of int4 (largest magnitude / 7, ties to even), and groups of fp4 (OCP microscaling: the
+/// power of two that scales the largest magnitude to [4, 8)). Errors: any other key.
 Result<CanonicalMatrix> quantize_pool(std::span<const float> floats, int64_t k,
                                       const QuantKey& key);
 
-/// Experts whose rows are blocks of the pool: expert e's b-th is blocks[e * shape.n / kBlockRows +
+/// Experts composed of blocks of the pool: block b of expert e is blocks[e * shape.n / kBlockRows +
 /// b].
 DescribedMatrix experts_of_blocks(std::shared_ptr<const CanonicalMatrix> pool,
                                   const MatrixShape& shape, const Scheme& scheme,

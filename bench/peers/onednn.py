@@ -16,7 +16,7 @@ SOURCES = [pathlib.Path(__file__).with_name(name)
 
 
 def _build():
-    """The shared library of onednn_layer.cc, beside the packages that it was built against."""
+    """Builds onednn_layer.cc beside the packages whose headers it uses; returns the library's path."""
     prefix = pathlib.Path(sys.prefix)
     if not (prefix / "include/oneapi/dnnl/dnnl.hpp").exists():
         raise Absent("onednn-devel-cpu-gomp is not installed")

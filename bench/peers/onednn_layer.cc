@@ -134,14 +134,14 @@ Experts* experts_make(int64_t e, int64_t h, int64_t i, int64_t top_k, int64_t la
   return nullptr;
 }
 
-/// w13 [2I, H] and w2 [H, I], a scale per row.
+/// w13 [2I, H] and w2 [H, I], with one scale per row.
 void experts_set(Experts* x, int64_t layer, int64_t e, const int8_t* w13, const float* s13,
                  const int8_t* w2, const float* s2) {
   x->w13[layer * x->num_experts + e] = x->up.pack(w13, s13, x->stream);
   x->w2[layer * x->num_experts + e] = x->down.pack(w2, s2, x->stream);
 }
 
-/// Memory and matmuls for such a batch, which are then not made while the clock runs.
+/// Creates the memory and matmuls of such a batch, so that none is created while it is timed.
 void experts_reserve(Experts* x, int64_t tokens, const int32_t* ids) {
   x->reserve(tokens, ids);
 }

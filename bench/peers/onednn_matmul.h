@@ -13,7 +13,7 @@ using dnnl::memory;
 using Tag = memory::format_tag;
 using Type = memory::data_type;
 
-constexpr int64_t kUsualRows = 32;  // of the matmul that is asked which layout it likes
+constexpr int64_t kUsualRows = 32;  // rows of the matmul that chooses the weights' layout
 
 struct Weight {
   memory codes, scales;
@@ -26,7 +26,7 @@ class Matmul {
     layout_ = describe(kUsualRows, memory::desc({k, n}, Type::s8, Tag::any)).weights_desc();
   }
 
-  /// Codes [n, k] with a scale per row of those.
+  /// Packs codes [n, k], with one scale per row.
   Weight pack(const int8_t* codes, const float* scales, dnnl::stream& stream) const {
     const memory::desc plain({k_, n_}, Type::s8, Tag::ba);
     memory from(plain, engine_, const_cast<int8_t*>(codes));

@@ -1,4 +1,4 @@
-"""What an engine has to be, so that it can be timed beside the others: one class in one file."""
+"""The interface of an engine that is timed beside the others: one class in one file."""
 
 import abc
 import dataclasses
@@ -8,42 +8,42 @@ import dataclasses
 class Format:
     name: str  # as the engine calls it: "q4_0:repack", "int8-w8a8"
     bits: float  # of memory per weight, scales included
-    family: int  # 4, 8 or 16: these run in turns with each other
-    beside: str = ""  # Moracle's format with the same arithmetic, which it is compared with
+    family: int  # 4, 8 or 16: formats of one family are timed together
+    beside: str = ""  # the Moracle format with the same arithmetic, to compare with
 
 
 class Absent(Exception):
-    """Why an engine, or one of its formats, cannot be timed here."""
+    """The reason why an engine, or one of its formats, cannot be timed here."""
 
 
 class Layers(abc.ABC):
-    """Some layers with weights of their own, all in one format."""
+    """Layers with their own weights, all in one format."""
 
     @abc.abstractmethod
     def prepare(self, layer, hidden, ids, weights):
-        """Not timed, once for each layer and routing: hidden f32 [M, H], ids i32 [M, top_k] and
-        weights f32 [M, top_k] in the numbers that the engine takes. Returns what `run` needs."""
+        """Not timed, called once for each layer and routing. Converts hidden f32 [M, H], ids i32 [M, top_k] and
+        weights f32 [M, top_k] to the engine's types. Returns the job that `run` takes."""
 
     def load(self, job):
-        """Not timed, before each run, and to be short: threads wait by spinning only so long."""
+        """Not timed, called before each run. Keep it short: waiting threads spin only briefly."""
 
     @abc.abstractmethod
     def run(self, job):
-        """Timed: from activations to activations, the router left out; done when it returns."""
+        """Timed: from activations to activations, without the router. Returns when the work is done."""
 
     @abc.abstractmethod
     def output(self, job):
-        """Not timed: f32 [M, H] of the run before."""
+        """Not timed. Returns f32 [M, H], the output of the last run."""
 
     def forget(self):
-        """Not timed: no job that was prepared will be run again."""
+        """Not timed. Frees prepared jobs: none of them will run again."""
 
 
 class Peer(abc.ABC):
     name = ""
-    packages = ()  # of PyPI, installed without what they depend on,
-    needs = ()  # and those of it that are used here, with theirs
-    install_environment = {}  # for those that are built when they are installed
+    packages = ()  # PyPI packages, installed without their dependencies
+    needs = ()  # those dependencies that are used here, installed with their own
+    install_environment = {}  # environment variables for packages that build on installation
 
     @abc.abstractmethod
     def formats(self):
@@ -51,11 +51,11 @@ class Peer(abc.ABC):
 
     @abc.abstractmethod
     def make(self, format_name, problem, num_layers, max_num_tokens, threads):
-        """Layers 0 to num_layers - 1 of the problem. Raises Absent where it cannot: not installed,
-        an instruction set that is missing."""
+        """Makes layers 0 to num_layers - 1 of the problem. Raises Absent if the engine is not installed or lacks
+        an instruction set."""
 
     def environment(self, threads):
-        """Variables that its process starts with."""
+        """Environment variables of its process."""
         return {}
 
     def version(self):

@@ -1,7 +1,7 @@
 """The problem that every engine solves: one layer's experts, the tokens, their routing, and the reference output.
 
 Weights are blocks of 128 rows from a small pool of random blocks. A layer of gigabytes is then made at the
-speed of copying. Formats with independent rows are quantized once per pool. The reference builds the float32
+speed of a copy. Formats with independent rows are quantized once per pool. The reference builds the float32
 weights of one expert at a time.
 """
 
@@ -63,7 +63,7 @@ def from_bf16(bits):
 
 @dataclasses.dataclass
 class Batch:
-    """Tokens at once: hidden [M, H] f32, and for each routing ids and weights [M, top_k]."""
+    """A batch: hidden [M, H] f32, and for each routing ids and weights [M, top_k]."""
 
     hidden: np.ndarray
     ids: list
@@ -75,7 +75,7 @@ class Batch:
 
     @property
     def distinct(self):
-        """Experts that have a token, in the mean of the routings."""
+        """The mean number of experts with a token."""
         return float(np.mean([len(np.unique(ids)) for ids in self.ids]))
 
 
@@ -85,7 +85,7 @@ class Problem:
         self.seed = seed
 
     def pool(self, weight):
-        """The rows that `weight` is made of: f32 [POOL_BLOCKS * BLOCK, K], exact in bfloat16."""
+        """The pool of rows of `weight`: f32 [POOL_BLOCKS * BLOCK, K], exact in bfloat16."""
         down = weight == "down"
         return self._pool(self.shape.intermediate_size if down else self.shape.hidden_size, down)
 
@@ -100,13 +100,13 @@ class Problem:
         return self.shape.hidden_size if down else self.shape.intermediate_size
 
     def blocks(self, layer, weight):
-        """Which blocks of the pool each expert has: i32 [E, N / BLOCK]."""
+        """The pool blocks of each expert: i32 [E, N / BLOCK]."""
         random = np.random.default_rng([self.seed, layer, WEIGHTS.index(weight)])
         size = (self.shape.num_experts, self.rows(weight) // BLOCK)
         return random.integers(0, POOL_BLOCKS, size, np.int32)
 
     def gather(self, layer, weight, pool):
-        """All experts' rows from a pool in any format: [E, N, ...] of pool [rows, ...]."""
+        """Gathers all experts' rows from a pool in any format: [E, N, ...] from pool [rows, ...]."""
         blocks = self.blocks(layer, weight)
         by_block = pool.reshape(POOL_BLOCKS, BLOCK, *pool.shape[1:])
         return by_block[blocks].reshape(len(blocks), -1, *pool.shape[1:])
@@ -118,8 +118,7 @@ class Problem:
         return pool.reshape(POOL_BLOCKS, BLOCK, -1)[blocks].reshape(-1, pool.shape[1])
 
     def batch(self, num_tokens):
-        """Distinct experts for each token, at random; single tokens go to every expert once before
-        any comes again."""
+        """Random distinct experts for each token. Single tokens use every expert once before any repeats."""
         shape, random = self.shape, np.random.default_rng([self.seed, 7, num_tokens])
         hidden = random.standard_normal((num_tokens, shape.hidden_size), np.float32)
         if num_tokens == 1:

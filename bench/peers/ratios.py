@@ -1,11 +1,11 @@
-"""From the seconds of each run in each round to what the table shows."""
+"""Computes the table's numbers from the seconds of each run in each round."""
 
 import math
 import statistics
 
 
 def quartiles(values):
-    """25 %, 50 %, 75 %, linear between neighbours."""
+    """The quartiles, with linear interpolation."""
     ordered = sorted(values)
 
     def at(part):
@@ -18,7 +18,7 @@ def quartiles(values):
 
 
 def times(rounds):
-    """Median, least and quartiles over all runs, in µs."""
+    """Median, minimum and quartiles over all runs, in µs."""
     runs = [seconds * 1e6 for one in rounds for seconds in one]
     low, middle, high = quartiles(runs)
     return {"us_median": middle, "us_min": min(runs), "us_p25": low, "us_p75": high,
@@ -26,8 +26,8 @@ def times(rounds):
 
 
 def ratio(rounds, beside):
-    """How many times as long as `beside`: of the rounds' medians, round by round. Above 1 the other
-    is faster. Rounds that one of both lacks are left out."""
+    """How many times as long as `beside`, from the ratios of the medians within each round. Above 1 the other is
+    faster. Skips rounds that either lacks."""
     pairs = zip(rounds, beside)
     each = [statistics.median(one) / statistics.median(other) for one, other in pairs]
     low, middle, high = quartiles(each)
@@ -40,13 +40,13 @@ def geometric_mean(values):
 
 
 def work(distinct, num_tokens, shape, bits):
-    """Bytes of the experts that have a token, and operations, a product and its addition being two."""
+    """Bytes of the experts with a token, and operations (two per product)."""
     return {"bytes": round(distinct * shape.weights_per_expert * bits / 8),
             "ops": 2 * num_tokens * shape.top_k * shape.weights_per_expert}
 
 
 def floor(work_, read, ops):
-    """The longer of two: those bytes at the bandwidth, those operations at the peak."""
+    """The floor: the longer of bytes over bandwidth and operations over peak."""
     memory, compute = work_["bytes"] / read, work_["ops"] / ops
     return {"us_floor": max(memory, compute) * 1e6,
             "floor_by": "memory" if memory >= compute else "compute"}

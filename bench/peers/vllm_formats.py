@@ -1,4 +1,4 @@
-"""Float32 rows in the formats that vLLM's CPU kernels take, before it packs them: codes, scales."""
+"""Converts float32 rows to codes and scales as vLLM's CPU kernels take them, before vLLM packs them."""
 
 import numpy as np
 
@@ -6,7 +6,7 @@ from .problem import BLOCK, from_bf16, to_bf16
 
 
 def bf16(floats):
-    """As i16; no scales."""
+    """bf16 bits as i16; no scales."""
     return (to_bf16(floats).view(np.int16),)
 
 

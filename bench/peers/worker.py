@@ -1,7 +1,7 @@
-"""One engine with one format in a process of its own.
+"""One engine with one format in its own process.
 
-A crash is then one engine's reason and no more; OpenMP runtimes do not meet; and because the driver
-halts every process whose turn it is not, threads that wait by spinning cost the others nothing.
+A crash then ends only this engine, and each process has its own OpenMP runtime. The driver stops every other process
+while one is timed, so that their spinning threads take no CPU time.
 """
 
 import atexit
@@ -17,7 +17,7 @@ from .peer import Absent
 from .problem import Problem, nrmse
 
 PR_SET_PDEATHSIG = 1  # of prctl(2)
-WARM_BELOW_SECONDS = 0.25  # shorter runs than this are preceded by one that is not counted
+WARM_BELOW_SECONDS = 0.25  # runs shorter than this get one uncounted run first
 
 
 class _Engine:
@@ -36,14 +36,14 @@ class _Engine:
             return
         self.layers.forget()
         self.batch, self.num_tokens, self.turns = self.problem.batch(num_tokens), num_tokens, 0
-        # Every layer with every routing before any pair comes again.
+        # Every pair of layer and routing once before any repeats.
         self.jobs = [
             self.layers.prepare(layer, self.batch.hidden, ids, weights)
             for ids, weights in zip(self.batch.ids, self.batch.weights)
             for layer in range(self.num_layers)]
 
     def check(self, num_tokens):
-        """nrmse of the first and the last token's outputs, the larger of both."""
+        """The larger nrmse of the first and the last token's outputs."""
         self._prepare(num_tokens)
         self.layers.load(self.jobs[0])
         self.layers.run(self.jobs[0])
@@ -60,7 +60,7 @@ class _Engine:
         return time.perf_counter() - start
 
     def turn(self, num_tokens, seconds):
-        """Seconds of each run, for about so long; at least one."""
+        """Seconds of each run, for about `seconds` in total; at least one run."""
         self._prepare(num_tokens)
         first = self._once()
         times = [first] if first > WARM_BELOW_SECONDS else []
@@ -86,7 +86,7 @@ class _Limits:
 def _serve(connection, kind, args):
     # A halted process would outlive a driver that is killed.
     ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
-    os.dup2(os.open(os.devnull, os.O_WRONLY), 1)  # engines greet; stdout is the table's
+    os.dup2(os.open(os.devnull, os.O_WRONLY), 1)  # engines print banners; stdout is for the table
     try:
         served = {"engine": _Engine, "limits": _Limits}[kind](*args)
         connection.send(("done", served.about()))
@@ -102,7 +102,7 @@ def _serve(connection, kind, args):
 
 
 class Worker:
-    """A process that is stopped while no answer of it is awaited. Raises Absent, with the reason, if it
+    """A process that is stopped (SIGSTOP) unless an answer is awaited. Raises Absent, with the reason, if it
     cannot start or if it ends."""
 
     def __init__(self, kind, args, environment):
@@ -135,7 +135,7 @@ class Worker:
         return value
 
     def halt(self):
-        """Again, too, where somebody else let it go on."""
+        """Stops the process; also if another process let it continue."""
         os.kill(self.process.pid, signal.SIGSTOP)
 
     def call(self, method, *args):

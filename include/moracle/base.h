@@ -10,7 +10,9 @@
 #include <variant>
 #include <vector>
 
-namespace moracle {
+#include "moracle/export.h"
+
+namespace moracle MORACLE_API {
 
 /// The category of an Error. The command line maps each category to an exit code.
 enum class ErrorKind {
@@ -189,4 +191,12 @@ struct Matrix {
 /// that share the work.
 using Progress = std::function<bool(int64_t done, int64_t total)>;
 
-}  // namespace moracle
+/// Calls task(0) to task(count - 1), each once, on the caller's own threads, and returns when all
+/// calls are done. No call waits for another, so any number of threads may share them.
+using RunTasks = std::function<void(int count, const std::function<void(int)>& task)>;
+
+/// Copies `bytes` to host memory and returns when they are there. Several threads may call it at
+/// once.
+using ReadMemory = std::function<Status(void* to, const void* from, size_t bytes)>;
+
+}  // namespace MORACLE_API

@@ -21,13 +21,8 @@
 #include <stddef.h>
 #include <stdint.h>
 
+#include "moracle/export.h"
 #include "moracle/version.h"
-
-#if defined(__GNUC__)
-#define MORACLE_API __attribute__((visibility("default")))
-#else
-#define MORACLE_API
-#endif
 
 #ifdef __cplusplus
 extern "C" {
@@ -253,12 +248,22 @@ MORACLE_API void moracle_text_free(char* text);
 
 // ---- devices ----
 
+/// One part of a job: call it once for each index. No task waits for another.
+typedef void (*moracle_task)(void* context, int32_t index);
 /// How to open a device.
 typedef struct moracle_device_options {
   size_t size;               ///< sizeof(moracle_device_options)
   int32_t threads;           ///< host threads with the calling one; 0: all CPUs the process may use
   int32_t pin;               ///< not 0: each thread but the calling one gets its own CPU
   const char* kernel_cache;  ///< OpenCL: folder for compiled kernels; null: none
+  void* engine;              ///< passed to the functions below
+  /// Both or none: every buffer of the device comes from these functions (CPU, CUDA). Memory at a
+  /// multiple of 64 bytes, with any content; null: refused. Several threads may call them at once.
+  void* (*allocate)(void* engine, size_t bytes);
+  void (*free)(void* engine, void* data, size_t bytes);
+  /// Calls task(context, 0) to task(context, count - 1), each once, on the engine's threads, and
+  /// returns when all calls are done. The device then starts no threads. Null: it does.
+  void (*run_tasks)(void* engine, int32_t count, moracle_task task, void* context);
 } moracle_device_options;
 
 /// Memory and an ordered queue of work: the CPU, or one GPU. Layers made on one handle share its

@@ -13,7 +13,7 @@
 #include "moracle/layer.h"
 #include "moracle/quant.h"
 
-namespace moracle {
+namespace moracle MORACLE_API {
 
 class ThreadPool;  // internal
 
@@ -117,7 +117,7 @@ enum class Packing : uint8_t {
 /// Parses "rows", "gptq", "gptq_v2" or "awq". Errors: any other text.
 Result<Packing> parse_packing(std::string_view text);
 
-/// One matrix of every expert, as tensors in host memory. A view without data is absent.
+/// One matrix of every expert, as tensors in memory. A view without data is absent.
 struct StoredMatrix {
   /// Names in messages: "w1" names w1, w1_scale, w1_zp, w1_g_idx and w1_bias.
   std::string name;
@@ -135,7 +135,7 @@ struct StoredMatrix {
   TensorView input_scales;  ///< floats [E] or [1]: stored activation scales of a static scheme
 };
 
-/// The experts of one layer, as tensors in host memory.
+/// The experts of one layer, as tensors in memory.
 struct StoredExperts {
   StoredMatrix w13, w2;
   Packing packing = Packing::kRows;
@@ -143,14 +143,21 @@ struct StoredExperts {
   /// expert_map[e]: the index in the tensors of expert e, or -1 if another rank holds it. Empty:
   /// the tensors hold all experts.
   std::vector<int32_t> expert_map;
-  std::shared_ptr<const void>
-      owner;  ///< keeps the tensors' memory alive until the weights are read
+  /// Keeps the tensors' memory alive until the weights are read.
+  std::shared_ptr<const void> owner;
+  /// For tensors that lie elsewhere than in host memory, such as on a GPU: reads a range of them,
+  /// for example with Device::read. Null: host memory, used in place. Conversion reads one expert
+  /// at a time (small experts several at once, together at most 64 MiB) and frees the host's copy
+  /// before it reads the next one, so no second copy of the layer exists. describe() itself reads
+  /// only group indices and activation scales.
+  ReadMemory read;
 };
 
 /// Describes experts in memory. `spec` gives name, top_k, activation, routing and scheme; the
-/// tensors give the sizes. Codes that are canonical are used in place. Errors: a tensor that is
-/// missing, or has another dtype or shape than the scheme and the packing need, by name. Reading
-/// fails for NaN or infinite numbers, with tensor and element.
+/// tensors give the sizes. Codes that are canonical and in host memory are used in place. Errors: a
+/// tensor that is missing, or has another dtype or shape than the scheme and the packing need, by
+/// name; those of `stored.read`. Reading fails for NaN or infinite numbers, with tensor and
+/// element.
 Result<DescribedWeights> describe(StoredExperts stored, LayerSpec spec);
 
 /// A low-rank change of one matrix: Δ = scale · B A. Its product with the unquantized input is
@@ -348,4 +355,4 @@ struct QuantizeReport {
 Result<QuantizeReport> quantize(const Checkpoint& from, const QuantizationMap& map,
                                 const std::string& folder, const QuantizeOptions& options = {});
 
-}  // namespace moracle
+}  // namespace MORACLE_API

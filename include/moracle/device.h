@@ -11,11 +11,7 @@
 #include "moracle/base.h"
 #include "moracle/oracle.h"
 
-namespace moracle {
-
-class Device;
-class Ops;
-class ThreadPool;
+namespace moracle MORACLE_API {
 
 /// A native queue of a device: a cudaStream_t or a cl_command_queue. Null: the device's default
 /// queue, which on CUDA is a stream of its own. Pass cudaStreamLegacy for the legacy stream, which
@@ -68,18 +64,6 @@ class Timeline {
 /// A lock on a device, held by one thread; see Device::turn.
 using Turn = std::unique_lock<std::recursive_mutex>;
 
-/// Orders work on several streams that share memory (internal to the library).
-class StreamOrder {
- public:
-  virtual ~StreamOrder() = default;
-  /// Later work on `stream` waits for the work between earlier calls of begin and end. Errors:
-  /// those of the device.
-  virtual Status begin(Stream stream) = 0;
-  virtual void end(Stream stream) = 0;
-  /// True if a graph has captured work between begin and end. Its replays use the same memory.
-  virtual bool captured() const { return false; }
-};
-
 /// The host's access to a buffer of a device that shares its memory with the host (an integrated
 /// GPU, a CPU through OpenCL). Destroying the object ends the access, too.
 class HostAccess {
@@ -125,6 +109,10 @@ class Device {
   /// the copy is done.
   virtual Status upload(void* to, const void* from, size_t bytes, Stream stream = {}) = 0;
   virtual Status download(void* to, const void* from, size_t bytes, Stream stream = {}) = 0;
+  /// Copies `bytes` of this device's memory to the host and waits for the copy alone. The work that
+  /// wrote them must be complete. Several threads may call it at once, also while another thread
+  /// holds turn(): a ReadMemory for tensors that lie on the device. Errors: those of the device.
+  virtual Status read(void* to, const void* from, size_t bytes) = 0;
   /// An upload that does not wait. The source may be freed when the call returns. The bytes arrive
   /// in stream order.
   virtual Status enqueue_upload(void* to, const void* from, size_t bytes, Stream stream = {}) {
@@ -148,14 +136,9 @@ class Device {
   /// Zeroed host memory that this device accesses at full speed. Errors: kOutOfMemory.
   virtual Result<Buffer> allocate_host(size_t bytes);
 
-  /// All operations except the GEMMs (internal to the library).
-  virtual Ops& ops() = 0;
-  /// Host threads for work on host memory, mainly to pack weights (internal).
-  virtual ThreadPool& host_threads() = 0;
-  /// Null if streams run one after another, as on a CPU (internal).
-  virtual std::shared_ptr<StreamOrder> stream_order() { return nullptr; }
-
  private:
+  friend class KernelDevice;  // which every device is
+  Device() = default;
   std::recursive_mutex turn_;
 };
 
@@ -166,6 +149,9 @@ struct DeviceName {
 };
 /// Parses "cpu", "cuda", "cuda:1", "opencl:0". Errors: any other text.
 Result<DeviceName> parse_device(std::string_view name);
+
+/// Alignment of device memory, in bytes: what every kernel needs.
+inline constexpr size_t kMemoryAlignment = 64;
 
 /// How to open a device.
 struct DeviceOptions {
@@ -178,6 +164,23 @@ struct DeviceOptions {
   /// node. Each weight then lies on the NUMA node whose threads read it. If there are more threads
   /// than CPUs, no thread is pinned.
   bool pin = false;
+  /// The engine's threads instead of own ones: the device then starts none. Each job is `threads`
+  /// tasks at most (0: as above); the calling thread runs a job of one task itself. Results have
+  /// the bits of own threads, of the same number. Calls of several threads still run one after
+  /// another. Must not throw. Refused together with `pin`.
+  RunTasks run_tasks;
+  /// The engine's allocator, for example PyTorch's caching allocator. Every buffer of the device
+  /// comes from it: weights, workspaces, kernel scratch, cells for errors. allocate(bytes) returns
+  /// memory of this device at a multiple of kMemoryAlignment bytes, with any content (the library
+  /// zeroes it). Null or an exception: refused, which the caller of the library sees as
+  /// kOutOfMemory. free(data, bytes) takes the memory back when no enqueued work uses it any more;
+  /// it may come after the device's end. On CUDA the device is current in both, and the memory must
+  /// be usable on every stream. Several threads may call them at once, but neither comes during an
+  /// apply. Set both or none. Not from them: pinned host memory, memory that vendor libraries take,
+  /// and memory that the exchange cuda-peer shares with other processes. OpenCL refuses them,
+  /// because kernels reach only memory of their own context.
+  std::function<void*(size_t bytes)> allocate;
+  std::function<void(void* data, size_t bytes)> free;
   /// OpenCL: folder for compiled kernels, keyed by source, device and driver. Empty: kernels are
   /// compiled again in every process.
   std::string kernel_cache;
@@ -188,11 +191,11 @@ struct DeviceOptions {
 
 /// Opens "cpu", "cuda[:n]" in builds with CUDA, or "opencl[:n]" in builds with OpenCL.
 /// Errors: a device that this build or machine does not have, with the list of available ones; a
-/// number of threads outside [0, 4096];
+/// number of threads outside [0, 4096]; options that do not go together;
 /// kOutOfMemory if the system starts fewer threads, with their number and the system's reason.
 Result<std::shared_ptr<Device>> open_device(std::string_view name, const DeviceOptions& options);
 /// The same with two of the options.
 Result<std::shared_ptr<Device>> open_device(std::string_view name = "cpu", int threads = 0,
                                             bool pin = false);
 
-}  // namespace moracle
+}  // namespace MORACLE_API

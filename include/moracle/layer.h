@@ -10,7 +10,7 @@
 #include "moracle/base.h"
 #include "moracle/quant.h"
 
-namespace moracle {
+namespace moracle MORACLE_API {
 
 /// The activation function between the two GEMMs of an expert. g is the output of the gate, u the
 /// output of the up projection. The last four functions have no gate: w13 has I rows, and the
@@ -120,4 +120,4 @@ Status check(const LayerSpec& layer);
 /// "int4-w4a16-g128 · 128 experts, top-8, 2048 → 768", then the layer's special features.
 std::string describe(const LayerSpec& layer);
 
-}  // namespace moracle
+}  // namespace MORACLE_API

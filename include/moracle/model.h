@@ -18,7 +18,7 @@
 #include "moracle/routing.h"
 #include "moracle/text.h"
 
-namespace moracle {
+namespace moracle MORACLE_API {
 
 /// Parses `kv_cache`: "f32", "bf16", "f16", "int8" or "fp8", or "auto" for none. Errors: any other
 /// word.
@@ -357,4 +357,4 @@ struct Outline {
 /// Errors: those of Model::load when it describes tensors.
 Result<Outline> outline(const Checkpoint& checkpoint);
 
-}  // namespace moracle
+}  // namespace MORACLE_API

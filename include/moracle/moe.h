@@ -10,7 +10,9 @@
 #include "moracle/device.h"
 #include "moracle/oracle.h"
 
-namespace moracle {
+namespace moracle MORACLE_API {
+
+class StreamOrder;  // internal
 
 /// Expert ids of each token: i32 [num_tokens, top_k] in device memory. An id of -1, or any id
 /// outside [0, num_experts), contributes exactly zero. A separate type prevents swapping ids and
@@ -229,4 +231,4 @@ Result<TunedLayer> tune(const LayerSpec& layer, const Machine& machine,
                         const std::shared_ptr<Device>& device, const TuneOptions& options,
                         const Progress& progress = {});
 
-}  // namespace moracle
+}  // namespace MORACLE_API

@@ -11,5 +11,6 @@
 #include "moracle/parallel.h"    // Group, Exchange: ranks that hold one model together
 #include "moracle/quant.h"       // QuantKey, Scheme: number formats
 #include "moracle/routing.h"     // RoutingStatistics: measured load of experts, placement by it
+#include "moracle/serve.h"       // ModelServer: a model behind HTTP
 #include "moracle/text.h"        // Tokenizer, ChatTemplate
 #include "moracle/version.h"     // MORACLE_VERSION_MAJOR, _MINOR, _PATCH

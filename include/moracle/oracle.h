@@ -12,12 +12,7 @@
 #include "moracle/base.h"
 #include "moracle/layer.h"
 
-namespace moracle {
-
-struct Layout;
-struct KernelWeights;
-class Device;
-class GroupedLinear;
+namespace moracle MORACLE_API {
 
 /// A kind of device that has its own kernels.
 enum class Platform : uint8_t { kCpu, kCuda, kOpenCl };
@@ -52,22 +47,11 @@ enum class Library : uint32_t {
   kCublasLt = 1 << 0,
 };
 
-/// Backend features that a request may need beyond plain matrices.
-enum class Feature : uint32_t {
-  kNone = 0,
-  kZeroPoints = 1 << 0,
-  kActOrder = 1 << 1,  ///< act-order: columns belong to groups in another order than left to right
-  kBias = 1 << 2,
-  kDeterministic = 1 << 3,   ///< the bits of a token's result depend only on that token
-  kExpertParallel = 1 << 4,  ///< this process holds only some of the layer's experts
-  kBatched = 1 << 5,         ///< activations are [E, max_tokens, H] with a token count per expert
-  kLora = 1 << 6,
-  kStoredInt8 = 1 << 7,  ///< int8 activations with a stored scale, whose codes reach -128
-};
-
 template <class Set>
-concept FlagSet = std::same_as<Set, Isa> || std::same_as<Set, GpuFeature> ||
-    std::same_as<Set, Library> || std::same_as<Set, Feature>;
+inline constexpr bool kIsFlagSet =
+    std::same_as<Set, Isa> || std::same_as<Set, GpuFeature> || std::same_as<Set, Library>;
+template <class Set>
+concept FlagSet = kIsFlagSet<Set>;
 template <FlagSet Set>
 constexpr Set operator|(Set a, Set b) {
   return static_cast<Set>(static_cast<uint32_t>(a) | static_cast<uint32_t>(b));
@@ -81,11 +65,10 @@ template <FlagSet Set>
 constexpr Set missing(Set wanted, Set there) {
   return static_cast<Set>(static_cast<uint32_t>(wanted) & ~static_cast<uint32_t>(there));
 }
-/// "avx2 avx512_vnni"; "subgroups matrix"; "zero points, biases". "none" for an empty set.
+/// "avx2 avx512_vnni"; "subgroups matrix". "none" for an empty set.
 std::string names(Isa set);
 std::string names(GpuFeature set);
 std::string names(Library set);
-std::string names(Feature set);
 
 /// The measured rate of a multiply instruction on one thread. A product and its addition count as
 /// two operations.
@@ -217,7 +200,7 @@ struct Request {
   int64_t max_adapters = 1;    ///< maximum number of adapters at once; used if lora_rank > 0
   bool deterministic = false;  ///< the bits of a token's result depend only on that token
   /// Kernels may round float activations to bf16 before the product, or to int16 with a scale for
-  /// each group of columns. This makes some kernels twice as fast (see KernelPlan::product_bits).
+  /// each group of columns. This makes some kernels twice as fast (see MatrixPlan::product_bits).
   bool bf16_activations = false;
   std::string backend = "auto";      ///< or a backend's name; see BackendMap for several layers
   std::optional<Platform> platform;  ///< use only backends for this platform
@@ -259,154 +242,42 @@ class BackendMap {
   std::vector<Entry> entries_;
 };
 
-/// One kernel that may run for a matrix, and its ranges of tokens and rows. Both ends are
-/// inclusive.
-struct KernelUse {
+/// The numbers of tokens and rows for which a kernel may run. Both ends are inclusive.
+struct KernelRange {
   int64_t from_tokens = 1;  ///< minimum num_tokens of the apply
-  std::string name;
-  int64_t to_tokens = 0;  ///< maximum num_tokens; 0: no limit
-  int64_t from_rows = 1;  ///< minimum rows of one expert in one apply
-  int64_t to_rows = 0;    ///< maximum rows; 0: no limit
+  int64_t to_tokens = 0;    ///< maximum num_tokens; 0: no limit
+  int64_t from_rows = 1;    ///< minimum rows of one expert in one apply
+  int64_t to_rows = 0;      ///< maximum rows; 0: no limit
 
-  /// True if this kernel may run for an expert with `rows` rows in an apply of `num_tokens` tokens.
-  bool may_run(int64_t num_tokens, int64_t rows) const {
-    return num_tokens >= from_tokens && (to_tokens == 0 || num_tokens <= to_tokens) &&
-           rows >= from_rows && (to_rows == 0 || rows <= to_rows);
+  /// True if the kernel may run in an apply of `num_tokens` tokens.
+  bool may_run(int64_t num_tokens) const {
+    return num_tokens >= from_tokens && (to_tokens == 0 || num_tokens <= to_tokens);
   }
+  /// The same for an expert with `rows` rows.
+  bool may_run(int64_t num_tokens, int64_t rows) const {
+    return may_run(num_tokens) && rows >= from_rows && (to_rows == 0 || rows <= to_rows);
+  }
+};
+
+/// One kernel that may run for a matrix.
+struct KernelUse {
+  std::string name;
+  KernelRange range;
 };
 /// A description: "i4 codes, f32 products and sums, avx2; experts with up to 4 rows".
 std::string describe(const KernelUse& use);
 
-/// Numbers of tokens in one apply that run in kernels for the layer as a whole.
-struct FusedTokens {
-  int64_t up_to = 0;  ///< 1 to so many; 0: none
-  int64_t from = 0;   ///< so many and more; 0: none
-  bool operator==(const FusedTokens&) const = default;
-  bool any() const { return up_to > 0 || from > 0; }
-  bool holds(int64_t num_tokens) const {
-    return num_tokens <= up_to || (from > 0 && num_tokens >= from);
-  }
-};
+/// A row of the backend table, in src/oracle/backend.h.
+struct Backend;
+/// The name that `--backend` takes.
+std::string_view name(const Backend& backend);
+Platform platform(const Backend& backend);
+std::string_view summary(const Backend& backend);
+/// True if this build contains the kernels.
+bool is_built(const Backend& backend);
 
-struct KernelPlan {
-  DType input_dtype = DType::kF32;  ///< dtype of the activations that the kernel reads
-  std::vector<KernelUse> kernels;   ///< every kernel that may run; no other kernel runs
-  /// Scratch of the device in bytes. Kernels that run one after another share it.
-  int64_t scratch_bytes = 0;
-  bool deterministic = false;  ///< the bits of a row do not depend on the other rows
-  int product_bits = 24;       ///< significant bits of float activations in products
-  /// Columns whose largest float has product_bits bits, the others fewer; 0: each float has them.
-  int64_t product_group = 0;
-  bool bf16_products = false;  ///< of cpu-avx512: instead of f32, where the request allows both
-  /// Why the plan multiplies in this type, if the CPU's measured rates or a permission to round
-  /// decided. Empty: they did not.
-  std::string reason = {};
-  /// May apply the activation function in the epilogue, before it stores the result.
-  bool activates = false;
-  /// May then quantize the activated result, if the scheme has quantized activations.
-  bool quantizes = false;
-  /// May add its weighted rows to the output rows of their tokens.
-  bool combines = false;
-  bool in_parts = false;  ///< may run on a subset of the rows at a time
-  FusedTokens fused;
-  int64_t linear_up_to = 0;  ///< so many tokens of a linear layer run in kernels of their own
-  int64_t dense_from = 0;    ///< from so many tokens on a kernel prepares them itself; 0: never
-};
-
-/// The inputs of a kernel's plan function.
-struct KernelRequest {
-  const MatrixShape& shape;
-  const Scheme& scheme;
-  bool deterministic = false;
-  bool bf16_activations = false;  ///< see Request
-  int64_t max_rows = 0;           ///< maximum activation rows in one run
-  /// The activation function after the matrix; null: none.
-  const ActivationSpec* activation = nullptr;
-  int64_t max_num_tokens = 1;  ///< maximum in one apply
-  /// Minimum in one apply. Batched activations always have the planned number of tokens.
-  int64_t min_num_tokens = 1;
-  /// Maximum activation rows per token: top_k; with the batched format, the number of local
-  /// experts.
-  int64_t rows_per_token = 1;
-  int64_t expert_rows = 1;  ///< maximum of these rows for one expert
-  int64_t num_experts = 1;  ///< local experts
-  /// Nothing stands between the stages of the layer, so kernels for all of them may run.
-  bool fuses = false;
-  bool linear = false;  ///< a dense linear layer: one expert, every token once, no row plan
-};
-
-class FusedExperts;
-struct Plan;
-
-/// Entry points of a backend, defined in its kernel file.
-struct Kernels {
-  /// Present in every build; null only if the build targets another CPU architecture.
-  KernelPlan (*plan)(const KernelRequest& request, const Machine& machine);
-  /// Makes exactly the kernels that `plan` returned. Null: this build does not contain them.
-  Result<std::unique_ptr<GroupedLinear>> (*make)(KernelWeights&& weights, const KernelPlan& plan,
-                                                 Device& device);
-  /// Makes the kernels for both matrices together, whose plans have fused tokens, in the order of
-  /// the plan. The matrices must outlive them. Null: the backend has none, and no plan asks for
-  /// them.
-  Result<std::vector<std::unique_ptr<FusedExperts>>> (*fuse)(const GroupedLinear& w13,
-                                                             const GroupedLinear& w2,
-                                                             const Plan& plan,
-                                                             Device& device) = nullptr;
-};
-
-/// A dtype pair of one product: activation codes times weight codes.
-struct Product {
-  DType activation, weight;
-  /// The activation group size along K must be a multiple of this.
-  int group_multiple = 1;
-};
-
-/// One row of the backend table. Rows are in order of preference. The last row is the reference and
-/// serves every request.
-struct Backend {
-  std::string_view name;
-  Platform platform = Platform::kCpu;
-  std::string_view summary;
-
-  // Requirements on the machine.
-  Isa isa = Isa::kNone;    ///< required CPU features
-  int min_capability = 0;  ///< minimum CUDA compute capability x 10
-  int max_capability = 0;  ///< maximum compute capability x 10; 0: no limit
-  int64_t shared_memory_bytes = 0;
-  GpuFeature gpu_features = GpuFeature::kNone;
-  Library libraries = Library::kNone;
-
-  // Supported layers.
-  bool linear_only = false;            ///< serves one dense matrix, not the experts of a layer
-  std::span<const DType> weights;      ///< supported weight dtypes
-  std::span<const DType> activations;  ///< supported activation dtypes in addition to floats
-  std::span<const Product> products;   ///< supported dtype pairs of codes; empty: all pairs
-  Feature features = Feature::kNone;
-  /// The group size along K must be a multiple of this.
-  int group_multiple = 1;
-  /// Hidden and intermediate sizes must be multiples of this.
-  int size_multiple = 1;
-  int64_t max_integer_k = 0;  ///< largest K with an exact integer sum; 0: no limit
-
-  const Layout* layout = nullptr;
-  const Kernels* kernels = nullptr;
-
-  /// True if this build contains the kernels.
-  bool built() const { return kernels != nullptr && kernels->make != nullptr; }
-};
-
-/// The backend table.
-std::span<const Backend> backends();
-
-/// An exception to the table's order.
-struct Preference {
-  std::string_view name;
-  std::string_view first;  ///< rows whose names start with this text come before ...
-  std::string_view over;   ///< ... rows whose names start with this text
-  bool (*when)(const Request& request, const Machine& machine);
-  std::string_view reason;
-};
-std::span<const Preference> preferences();
+/// An exception to the table's order, in src/oracle/preferences.h.
+struct Preference;
 
 /// Why a backend cannot serve a request: the rule, its requirement, and the actual value.
 struct Reason {
@@ -418,16 +289,24 @@ struct Reason {
 struct Verdict {
   const Backend* backend = nullptr;
   std::vector<Reason> reasons;             ///< all objections of the rules; empty: accepted
-  const Preference* moved_back = nullptr;  ///< the preference that moved this row behind others
+  const Preference* moved_back = nullptr;  ///< what moved this row behind others; null: nothing
   std::vector<TunedTime> tuned;            ///< times measured on this machine, for an accepted row
   bool fastest = false;                    ///< its times move it before the other accepted rows
   bool accepted() const { return reasons.empty(); }
 };
 
+struct KernelPlan;
+
 struct MatrixPlan {
   MatrixShape shape;
-  int64_t weight_bytes = 0;  ///< packed weights of all local experts
-  KernelPlan kernel;
+  int64_t weight_bytes = 0;         ///< packed weights of all local experts
+  DType input_dtype = DType::kF32;  ///< dtype of the activations that the kernels read
+  std::vector<KernelUse> kernels;   ///< every kernel that may run; no other kernel runs
+  int product_bits = 24;            ///< significant bits of float activations in products
+  /// Why the plan multiplies in this type, if the CPU's measured rates or a permission to round
+  /// decided. Empty: they did not.
+  std::string reason;
+  std::shared_ptr<const KernelPlan> kernel;  ///< for the library, in src/oracle/kernel_plan.h
 };
 
 /// All decisions that are made before a weight is read.
@@ -469,19 +348,18 @@ struct Selection {
   Result<Plan> chosen() const;
 };
 
-/// Checks every row against every rule and chooses the first row without objections. If
-/// machine.tuned has times for the accepted rows, the fastest of these comes first.
-Selection select(const Request& request, const Machine& machine,
-                 std::span<const Backend> table = backends());
+/// Checks every row of the backend table against every rule and chooses the first row without
+/// objections. If machine.tuned has times for the accepted rows, the fastest of these comes first.
+Selection select(const Request& request, const Machine& machine);
 
 /// The choice, then each row with its reasons; or with the first, other devices in one line.
 std::string explain(const Selection& selection, bool all_reasons = true);
 /// The selection as one JSON object with every reason: {"layer", "scheme", "chosen",
 /// "weight_bytes", "considered", "plan"}, with the values of `moracle explain --json`.
 std::string explain_json(const Selection& selection);
-/// KernelPlan::reason of the matrices, each text once.
+/// The reasons of the matrices, each text once.
 std::vector<std::string> reasons(std::span<const MatrixPlan> matrices);
 /// The plan as text for users: layout, sizes, and the kernels of each matrix.
 std::string describe(const Plan& plan);
 
-}  // namespace moracle
+}  // namespace MORACLE_API

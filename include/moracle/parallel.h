@@ -11,9 +11,10 @@
 
 #include "moracle/base.h"
 #include "moracle/device.h"
+#include "moracle/moe.h"
 #include "moracle/oracle.h"
 
-namespace moracle {
+namespace moracle MORACLE_API {
 
 /// What a launcher says about this process. The library reads no environment: the command does.
 struct RankOptions {
@@ -28,6 +29,12 @@ struct RankOptions {
   /// tcp: a rank joins only if it knows this secret of the job, of at least 16 bytes, and messages
   /// are authenticated. Nothing is encrypted. "": any process that speaks the protocol may join.
   std::string secret = "";
+  /// The engine's MPI_Comm, after its MPI_Init_thread with at least MPI_THREAD_SERIALIZED. The
+  /// group gets a communicator of its own (MPI_Comm_dup), with the ranks of this one; `rank`,
+  /// `size`, `local_rank`, `local_size` and `transport` are not read. MPI must be the library that
+  /// the module moracle_mpi was built with, and the group must end before MPI_Finalize. One such
+  /// group at a time. Null: `transport` decides.
+  const void* mpi_communicator = nullptr;
 };
 
 /// The ranks of a job and their host memory. Every rank makes the same calls in the same order,
@@ -186,6 +193,13 @@ std::string explain(const ExchangeSelection& selection);
 Result<std::unique_ptr<Exchange>> open_exchange(const std::shared_ptr<Group>& group,
                                                 const std::shared_ptr<Device>& device,
                                                 const std::string& name = "auto");
+/// The exchange "nccl" on the engine's communicator. `communicator`: an ncclComm_t of the device's
+/// GPU, with the ranks of `group`, made by the libnccl.so.2 that this process has loaded. It is not
+/// finalized, aborted or destroyed here, and must outlive the exchange. Errors: a build or machine
+/// without NCCL; another device, rank or size than those of the communicator.
+Result<std::unique_ptr<Exchange>> connect_nccl(const std::shared_ptr<Group>& group,
+                                               const std::shared_ptr<Device>& device,
+                                               void* communicator);
 
 /// How tokens and experts are spread.
 enum class Spread : uint8_t {
@@ -205,4 +219,57 @@ struct Travel {
 Travel travel_bytes(const LayerSpec& layer, int64_t ranks, Spread spread, DType activation,
                     bool deterministic);
 
-}  // namespace moracle
+/// What the layers of a model share to run their experts over ranks: the ranks, and memory. Every
+/// rank makes the same calls of its layers in the same order, from one thread at a time.
+class ExpertParallel {
+ public:
+  /// `spread`: which tokens a rank has before and after a layer. `same_bits`: results have the bits
+  /// of one process, which takes top_k times the bytes between replicated ranks.
+  ExpertParallel(std::shared_ptr<Group> group, std::shared_ptr<Exchange> exchange,
+                 std::shared_ptr<Device> device, Spread spread, bool same_bits = false);
+  ~ExpertParallel();
+  Spread spread() const;
+
+ private:
+  friend class ParallelMoe;
+  struct State;
+  std::unique_ptr<State> state_;
+};
+
+/// The experts of one layer over all ranks of a group.
+class ParallelMoe {
+ public:
+  /// `moe` holds this rank's experts, as Request::parallel placed them. An expert may be on several
+  /// ranks, which then share its tokens. Every rank calls it for the same layers in the same order,
+  /// before graphs are recorded. Errors: an expert that no rank holds; a plan for batched
+  /// activations; a layer that the exchange cannot serve; memory; those of Group.
+  static Result<ParallelMoe> make(FusedMoe moe, std::shared_ptr<ExpertParallel> ranks);
+  ParallelMoe(ParallelMoe&&) noexcept;
+  ParallelMoe& operator=(ParallelMoe&&) noexcept;
+  ~ParallelMoe();
+
+  /// FusedMoe::apply over the experts of all ranks. hidden and output: [num_tokens, hidden_size] in
+  /// the plan's activation dtype, without gaps; topk_ids: ids among all experts.
+  /// - Replicated: every rank passes the same tokens and gets the same output. All work is
+  ///   enqueued; Device::record can record it where Exchange::in_graphs().
+  /// - Dispatched: every rank passes its own tokens, none or up to the planned maximum, and gets
+  ///   their outputs. The host waits for the ids. No adapters.
+  /// Errors: as FusedMoe::apply; those of Exchange and Group.
+  Status apply(const ConstMatrix& hidden, TopkIds topk_ids, TopkWeights topk_weights,
+               const Matrix& output, Stream stream = {}, LoraIds lora_ids = {});
+  /// As apply, dispatched only, for the same num_tokens on each rank; unused ones have ids of -1.
+  /// The host decides nothing, so Device::record can record it where Exchange::in_graphs().
+  Status apply_even(const ConstMatrix& hidden, TopkIds topk_ids, TopkWeights topk_weights,
+                    const Matrix& output, Stream stream = {});
+
+  /// This rank's experts, for pack, swap and adapters.
+  FusedMoe& experts();
+  const Plan& plan() const;
+
+ private:
+  struct State;
+  explicit ParallelMoe(std::unique_ptr<State> state);
+  std::unique_ptr<State> state_;
+};
+
+}  // namespace MORACLE_API

@@ -12,7 +12,7 @@
 
 #include "moracle/base.h"
 
-namespace moracle {
+namespace moracle MORACLE_API {
 
 /// The block of elements that share one scale: `rows` x `cols` of a [rows, K] matrix. kAll means
 /// the whole extent. Weights are [N, K] with one row per output channel. Activations are [tokens,
@@ -146,4 +146,4 @@ struct CanonicalMatrix {
   int64_t group_cols() const { return key.group.cols == GroupShape::kAll ? k : key.group.cols; }
 };
 
-}  // namespace moracle
+}  // namespace MORACLE_API

@@ -9,7 +9,7 @@
 #include "moracle/base.h"
 #include "moracle/oracle.h"
 
-namespace moracle {
+namespace moracle MORACLE_API {
 
 /// The tokens that chose each expert of a model, as Model counts them. Stored as JSON.
 struct RoutingStatistics {
@@ -46,4 +46,4 @@ Result<std::vector<ExpertMap>> rebalance(std::span<const int64_t> tokens,
 std::vector<int64_t> load_of_ranks(std::span<const int64_t> tokens,
                                    std::span<const ExpertMap> ranks);
 
-}  // namespace moracle
+}  // namespace MORACLE_API

@@ -11,7 +11,7 @@
 
 #include "moracle/base.h"
 
-namespace moracle {
+namespace moracle MORACLE_API {
 
 struct DecodeState;      // internal
 struct TokenizerConfig;  // internal
@@ -124,4 +124,4 @@ class ChatTemplate {
   std::unique_ptr<const State> state_;
 };
 
-}  // namespace moracle
+}  // namespace MORACLE_API

@@ -1,8 +1,8 @@
-"""What the library reports when a call fails. Every class is a subclass of moracle.Error."""
+"""Exceptions of the library. Every class is a subclass of moracle.Error."""
 
 
 class Error(Exception):
-    """A failed call. str() is one line: "file: place: needs <need>; <fact>".
+    """Base class. str() is one line: "file: place: needs <need>; <fact>".
 
     file   file or folder; empty if no file is involved
     place  tensor, key, byte, layer or argument
@@ -22,7 +22,7 @@ class Error(Exception):
 
 
 class InvalidArgument(Error, ValueError):
-    """The caller's arguments make no sense. `place` names the argument."""
+    """An invalid argument. `place` names it."""
 
 
 class BadFile(Error, ValueError):
@@ -30,11 +30,11 @@ class BadFile(Error, ValueError):
 
 
 class Unsupported(Error, NotImplementedError):
-    """A valid request that no code here can serve."""
+    """A valid request that this build or machine cannot serve."""
 
 
 class IoError(Error, OSError):
-    """The system refused a file or a device."""
+    """A system error of a file or a device."""
 
 
 class OutOfMemory(Error, MemoryError):

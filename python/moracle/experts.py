@@ -39,12 +39,12 @@ def scheme_of(w1, *, use_fp8_w8a8=False, use_int8_w8a8=False, use_int8_w8a16=Fal
 
 
 class _Entry:
-    """Packed experts, and the tensors that they came from."""
+    """Packed experts, with weak references to their tensors."""
 
     def __init__(self, packed, tensors, key):
         self.packed = packed
         self.references = [weakref.ref(tensor, lambda _: _packed.pop(key, None)) for tensor in tensors]
-        # torch counts changes in place; other frameworks do not.
+        # Only torch counts in-place changes.
         self.versions = [(reference, tensor._version) for reference, tensor in zip(self.references, tensors)
                          if hasattr(tensor, "_version")]
 
@@ -56,21 +56,21 @@ class _Entry:
         return True
 
 
-# Packed experts by the identity of their tensors and by their options. An entry goes when one of its tensors goes.
+# Packed experts, keyed by the identity of their tensors and by options. An entry is dropped with any of its tensors.
 _packed = {}
 _packing = threading.RLock()
 
 
 def _pack_once(key, tensors, make):
     with _packing:
-        entry = _packed.get(key)  # another thread may have packed them
+        entry = _packed.get(key)  # another thread may have packed them meanwhile
         if entry is None or not entry.is_current():
             _packed.pop(key, None)
             entry = _packed[key] = _Entry(make(), [tensor for tensor in tensors if tensor is not None], key)
         return entry.packed
 
 
-# Arguments, and the attributes of vLLM's FusedMoEQuantConfig that hold them.
+# Arguments, and the matching attributes of vLLM's FusedMoEQuantConfig.
 _OF_CONFIG = {name: name for name in (
     "use_fp8_w8a8", "use_int8_w8a8", "use_int8_w8a16", "use_int4_w4a16", "block_shape", "w1_scale", "w2_scale", "w1_zp",
     "w2_zp", "a1_scale", "a2_scale", "w1_bias", "w2_bias")} | {"per_channel_quant": "per_act_token_quant"}
@@ -78,7 +78,7 @@ _REFUSED_IN_CONFIG = ("use_mxfp4_w4a4", "use_nvfp4_w4a4", "use_nvfp4_w4a16", "us
 
 
 def _arguments_of(config):
-    """The arguments that a quant_config of vLLM stands for. Refuses what is not served."""
+    """Converts vLLM's quant_config to arguments. Rejects unsupported values."""
     for name in _REFUSED_IN_CONFIG:
         if getattr(config, name, False):
             _refuse(f"quant_config.{name}", "False", "it is True")
@@ -96,8 +96,9 @@ def fused_experts(hidden_states, w1, w2, topk_weights, topk_ids, inplace=False, 
                   w2_bias=None, *, quant_config=None, scheme=None, packing="rows", output=None, **unknown):
     """The experts of one layer, with the argument names of vLLM's fused_experts. Forward only.
 
-    The first call packs the weights; later calls with the same tensor objects use the packed copy, which is freed with
-    the tensors. torch's changes in place are seen; those of numpy are not. pack() frees the tensors.
+    The first call packs the weights. Later calls with the same tensor objects reuse the packed copy, which is freed with
+    the tensors. An in-place change of a torch tensor packs again; one of a numpy array is not seen. pack() needs no tensors
+    afterwards.
     `quant_config`: vLLM's FusedMoEQuantConfig, in place of flags, scales, zero points and biases.
     `scheme` and `packing` (see pack) go beyond vLLM: "mxfp4-w4a16", "mxfp8-w8a8", GPTQ and AWQ tensors.
     Returns a new tensor like hidden_states, or `output`.

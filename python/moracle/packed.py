@@ -1,4 +1,4 @@
-"""Experts packed once from tensors, for many calls."""
+"""Experts packed from tensors, for many calls."""
 import sys
 
 import numpy as np
@@ -6,28 +6,28 @@ import numpy as np
 from ._moracle import Device, FusedMoe, Scheme, describe_tensors, select
 from .errors import InvalidArgument, Unsupported
 
-# More tokens in one call run as several calls of at most so many. The workspace grows with it.
+# Token limit per call: more tokens run as several calls. The workspace grows with it.
 MAX_NUM_TOKENS = {"cpu": 1024, "cuda": 4096, "opencl": 1024}
-_KINDS = {1: "cpu", 2: "cuda"}  # DLPack's numbers
+_KINDS = {1: "cpu", 2: "cuda"}  # DLPack device types
 
 
 def dtype_of(tensor):
-    """The name of the element type in numpy and torch: "float32"."""
+    """Name of the element type: "float32"."""
     return str(tensor.dtype).rpartition(".")[2]
 
 
 def _device(tensor):
-    """The name of the tensor's device: "cpu", "cuda:0"."""
+    """Name of the tensor's device: "cpu", "cuda:0"."""
     device = getattr(tensor, "device", "cpu")
     kind, index = getattr(device, "type", None), getattr(device, "index", None)
-    if kind is None and hasattr(tensor, "__dlpack_device__"):  # not torch
+    if kind is None and hasattr(tensor, "__dlpack_device__"):  # other frameworks than torch
         code, index = map(int, tensor.__dlpack_device__())
         kind = _KINDS.get(code, f"device type {code} of DLPack")
     return "cpu" if kind in (None, "cpu") else f"{kind}:{index or 0}"
 
 
 def _on_host(tensor):
-    """The tensor in host memory; itself if it lies there."""
+    """Copies the tensor to host memory if it is not there."""
     if tensor is None or _device(tensor) == "cpu":
         return tensor
     if hasattr(tensor, "cpu"):  # torch
@@ -36,12 +36,12 @@ def _on_host(tensor):
 
 
 def _open_device(device, w1):
-    """The device to pack for. Errors: this build or machine does not have it; torch captures a graph."""
+    """Opens the device. Errors: this build or machine lacks it; torch is capturing a graph."""
     if device is None:
         device = _device(w1)
     torch = sys.modules.get("torch")
     on_gpu = device.startswith("cuda") if isinstance(device, str) else device.platform == "cuda"
-    # Before the device opens, because that allocates, too.
+    # Check before opening the device, which allocates.
     if on_gpu and torch and torch.cuda.is_available() and torch.cuda.is_current_stream_capturing():
         need, fact = "a first call or pack() before a graph is captured", "torch captures a graph"
         raise Unsupported(f"w1: needs {need}; {fact}", "", "w1", need, fact)
@@ -49,7 +49,7 @@ def _open_device(device, w1):
 
 
 def float_scheme(w1):
-    """The Scheme of plain weights. Errors: another element type than f32, bf16 or f16."""
+    """Scheme of plain weights. Errors: an element type other than f32, bf16 or f16."""
     names = {"bfloat16": "bf16", "float16": "f16", "float32": "f32"}
     if dtype_of(w1) not in names:
         need, fact = "float weights, a use_* flag or a scheme", f"its dtype is {dtype_of(w1)}"
@@ -58,12 +58,12 @@ def float_scheme(w1):
 
 
 class PackedExperts:
-    """The experts of one layer, packed for the backend that the oracle chose. Holds no tensor of the caller."""
+    """Experts of one layer, packed for the oracle's choice of backend. Keeps none of the caller's tensors."""
 
     def __init__(self, moe, selection):
         self.moe = moe
         self.selection = selection
-        self.apply = moe.apply_any  # without a frame of Python
+        self.apply = moe.apply_any  # saves a Python frame
 
     def __call__(self, hidden_states, topk_weights, topk_ids, output=None):
         """output[t] = sum over j of topk_weights[t, j] * expert(topk_ids[t, j])(hidden_states[t])
@@ -74,7 +74,7 @@ class PackedExperts:
         return self.apply(hidden_states, topk_weights, topk_ids, output)
 
     def __deepcopy__(self, memo):
-        return self  # it never changes
+        return self  # immutable: share it
 
     def __repr__(self):
         return f"<PackedExperts {self.moe!r}>"
@@ -84,7 +84,7 @@ def pack(w1, w2, *, top_k, scheme=None, w1_scale=None, w2_scale=None, w1_zp=None
          w2_g_idx=None, w1_bias=None, w2_bias=None, a1_scale=None, a2_scale=None, activation="silu", alpha=1.702,
          beta=1.0, limit=None, apply_router_weight_on_input=False, packing="rows", interleaved=None, expert_map=None,
          backend="auto", device=None, max_num_tokens=None, progress=None):
-    """Packs the experts of one layer. The tensors are not needed afterwards.
+    """Packs the experts of one layer. The tensors can be freed afterwards.
 
     w1: gate rows, then up rows [E, 2 * intermediate_size, hidden_size]. w2: [E, hidden_size, intermediate_size].
     `scheme`: a Scheme or its name; None: plain floats of w1's dtype. `packing`: how integer codes are stored, "rows"

@@ -22,7 +22,7 @@ std::string device_text(const Array& array) {
   }
 }
 
-// No framework's arrays lie in the memory of an OpenCL device.
+// No framework has arrays in OpenCL memory.
 void check_device(const Array& array, const char* argument, const Device& device) {
   if (device.name() != device_text(array))
     fail_argument(argument, "an array on " + device.name(), "it is on " + device_text(array));

@@ -42,7 +42,8 @@ std::optional<DType> dtype_of(nb::dlpack::dtype type) {
   }
 }
 
-// Types that some frameworks do not export. Their bits travel as an unsigned integer of this width.
+// Types that some frameworks cannot export through DLPack. Export them as unsigned integers of this
+// width.
 struct Viewed {
   std::string_view name;
   const char* integer;
@@ -53,7 +54,7 @@ constexpr Viewed kViewed[] = {{"bfloat16", "uint16", DType::kBF16},
                               {"float8_e5m2", "uint8", DType::kF8E5M2},
                               {"float8_e8m0fnu", "uint8", DType::kF8E8M0}};
 
-// What array_of_type converts, beside unsigned integers that the library does not have.
+// Types that array_of_type converts, beside unsigned integers, which the library lacks.
 constexpr DType kIntegers[] = {DType::kI8, DType::kU8, DType::kI16, DType::kI64};
 constexpr DType kFloats[] = {DType::kF16, DType::kBF16, DType::kF64};
 
@@ -64,7 +65,7 @@ std::string python_type(nb::handle object) {
 nb::ndarray<nb::ro> import(nb::handle object, Use use) {
   nb::ndarray<nb::ro> array;
   if (is_torch(object)) {
-    // torch's __dlpack__ makes streams wait for each other, which a graph cannot record.
+    // Avoid torch's __dlpack__: it synchronizes streams, which a CUDA graph cannot capture.
     static nb::handle to_dlpack =
         nb::object(torch().attr("utils").attr("dlpack").attr("to_dlpack")).release();
     nb::try_cast(to_dlpack(object), array, false);
@@ -77,7 +78,7 @@ nb::ndarray<nb::ro> import(nb::handle object, Use use) {
   return array;
 }
 
-// The element type by its name in the framework, if kViewed has it.
+// Element type by the framework's name, if it is in kViewed.
 const Viewed* viewed_of(nb::handle object) {
   if (!nb::hasattr(object, "dtype")) return nullptr;
   const std::string text = str_of(nb::object(object.attr("dtype")));
@@ -92,7 +93,7 @@ nb::object bits_of(nb::handle object, const Viewed& viewed) {
   return object.attr("view")(viewed.integer);
 }
 
-// An array, and its element type if the library has that.
+// An imported array, and its element type if the library has it.
 struct Imported {
   Array array;
   std::optional<DType> dtype;
@@ -104,9 +105,9 @@ Imported import_array(nb::handle object, const char* argument, Use use) {
   try {
     array.keeper = import(object, use);
   } catch (const nb::python_error&) {
-    // Reported below, with the name of the argument.
+    // Reported below, with the argument's name.
   }
-  if (!array.keeper.is_valid()) PyErr_Clear();  // frameworks leave their own error behind
+  if (!array.keeper.is_valid()) PyErr_Clear();  // clear the framework's own error
   if (!array.keeper.is_valid() && (viewed = viewed_of(object)) != nullptr)
     array.keeper = import(bits_of(object, *viewed), use);
   if (!array.keeper.is_valid()) {
@@ -134,8 +135,7 @@ Array of_known_type(Imported imported, nb::handle object, const char* argument) 
   return std::move(imported.array);
 }
 
-// As int32. A number outside int32 is outside the experts and stays there: a plain conversion would
-// wrap it onto an expert.
+// Saturates to int32. A plain conversion would wrap an invalid id onto an expert.
 nb::object as_int32(nb::handle integers, int bits) {
   if (bits < 32) return converted(integers, "int32");
   return converted(clipped(converted(integers, "int64"), INT32_MIN, INT32_MAX), "int32");

@@ -1,8 +1,9 @@
-// The parts of the module, one file each, and the types that several of them share.
+// Binding functions, one per file, and shared types.
 #pragma once
 
 #include <nanobind/nanobind.h>
-// The casters of standard types: a file without them would treat these types as bound classes.
+// Include the casters of standard types in every file: without them nanobind treats these types as
+// bound classes.
 #include <nanobind/stl/filesystem.h>
 #include <nanobind/stl/optional.h>
 #include <nanobind/stl/string.h>
@@ -27,16 +28,16 @@ void bind_experts(nb::module_& m);     ///< experts from tensors
 void bind_model(nb::module_& m);       ///< Model, Generation
 void bind_measuring(nb::module_& m);   ///< tune, bench_layer
 
-/// A Scheme, or its name.
+/// Accepts a Scheme or its name.
 Scheme scheme_of(nb::handle scheme);
-/// A Machine, its name, or None for this machine.
+/// Accepts a Machine, its name, or None for this machine.
 Machine machine_of(nb::handle machine);
-/// "cpu", "cuda:0": one device per name and process. A Device: itself.
+/// Accepts a Device or its name. Each name has one device per process.
 std::shared_ptr<Device> device_of(nb::handle device);
-/// The scratch memory that all layers on a device share.
+/// Workspace shared by all layers on a device.
 std::shared_ptr<Workspace> workspace_of(const std::shared_ptr<Device>& device);
 
-/// Weights that a layer consumes once. Errors of take: they were already consumed.
+/// Weights that one layer consumes. Errors of take: already consumed.
 template <class Weights>
 class Consumable {
  public:
@@ -55,13 +56,13 @@ class Consumable {
   bool consumed_ = false;
 };
 
-/// Throws if this process is a fork of the one that opened its devices: threads do not survive it.
+/// Throws in a fork of the process that opened its devices: threads do not survive a fork.
 void check_not_forked();
 /// True in a fork of the process that imported the module.
 bool is_forked();
 
-/// Owns a T. A forked child does not destroy it, because it would wait for threads that only the
-/// parent has.
+/// Owns a T. A forked child leaks it: the destructor would wait for threads that exist only in the
+/// parent.
 template <class T>
 class Owned {
  public:

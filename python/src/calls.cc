@@ -15,8 +15,7 @@ bool LongCall::go_on(int64_t done, int64_t total) {
     if (!last && now - last_ < std::chrono::milliseconds(20)) return true;
     last_ = now;
   }
-  const nb::gil_scoped_acquire
-      acquired;  // never while mutex_ is locked: threads would wait in a ring
+  const nb::gil_scoped_acquire acquired;  // never with mutex_ locked: that would deadlock
   try {
     check_signals();
     return progress_.is_none() || !progress_(done, total).is(nb::handle(Py_False));

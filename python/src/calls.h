@@ -1,5 +1,4 @@
-// Long calls of the library: without the GIL, stopped by Ctrl-C or by the caller's progress
-// function.
+// Long library calls: run without the GIL; Ctrl-C or the progress function can cancel them.
 #pragma once
 
 #include <nanobind/nanobind.h>
@@ -14,15 +13,15 @@
 
 namespace moracle::python {
 
-/// One long call. Every 20 ms it asks Python for signals and calls `progress(done, total)`. The
-/// call stops if a signal handler or `progress` raises (the exception continues in the caller), or
-/// if `progress` returns False (moracle.Cancelled).
+/// One long call. Every 20 ms it checks for signals and calls `progress(done, total)`. An exception
+/// of either stops the call and propagates to the caller. If `progress` returns False, the call
+/// raises moracle.Cancelled.
 class LongCall {
  public:
   /// `progress`: a callable, or None.
   explicit LongCall(nb::object progress) : progress_(std::move(progress)) {}
 
-  /// Returns the value of work(progress). Releases the GIL meanwhile.
+  /// Returns the value of work(progress). Releases the GIL during the call.
   template <class Work>
   auto run(const Work& work) {
     auto result = [&] {
@@ -37,12 +36,12 @@ class LongCall {
   bool go_on(int64_t done, int64_t total);
 
   nb::object progress_;
-  std::mutex mutex_;  // the library may call from several threads
+  std::mutex mutex_;  // the library calls progress from several threads
   std::chrono::steady_clock::time_point last_{};
   std::exception_ptr raised_;
 };
 
-/// Raises what a signal handler raised. Needs the GIL.
+/// Runs pending signal handlers and propagates their exceptions. Needs the GIL.
 void check_signals();
 
 }  // namespace moracle::python

@@ -19,7 +19,7 @@ nb::dict report_of(const QuantizeReport& report) {
   return dict;
 }
 
-// The library names the map after the option for loading.
+// The library's error names the option `quantization`.
 Error named_scheme(Error error) {
   if (error.place == "quantization") error.place = "scheme";
   return error;

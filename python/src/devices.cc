@@ -46,7 +46,7 @@ std::shared_ptr<Device> device_of(nb::handle device) {
     fail_argument("device", "a Device or its name",
                   "it is " + nb::cast<std::string>(nb::repr(device)));
   }
-  // Layers on one device share its threads, as long as one of them lives.
+  // Layers on one device share its threads while any of them is alive.
   static std::map<std::pair<Platform, int>, std::weak_ptr<Device>> opened;
   const std::string name = utf8_of(device, "device");
   const DeviceName parsed = value_of(parse_device(name));

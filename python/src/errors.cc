@@ -38,7 +38,7 @@ std::string utf8_of(nb::handle text, const char* argument) {
   Py_ssize_t size = 0;
   const char* const utf8 = PyUnicode_AsUTF8AndSize(text.ptr(), &size);
   if (utf8 == nullptr) {
-    const nb::python_error error;  // takes Python's error, which is about a character
+    const nb::python_error error;  // clears Python's encoding error
     fail_argument(argument, "characters that UTF-8 can encode",
                   nb::cast<std::string>(nb::str(error.value())));
   }

@@ -1,4 +1,5 @@
-// Library errors as Python exceptions: moracle.Error with kind, file, place, need and fact.
+// Converts library errors into Python exceptions: moracle.Error with kind, file, place, need and
+// fact.
 #pragma once
 
 #include <nanobind/nanobind.h>
@@ -15,7 +16,7 @@ namespace moracle::python {
 
 namespace nb = nanobind;
 
-/// Carries an Error to the caller in Python.
+/// C++ exception that carries an Error to Python.
 class Failure : public std::exception {
  public:
   explicit Failure(Error error) : error_(std::move(error)), text_(error_.to_string()) {}
@@ -27,22 +28,23 @@ class Failure : public std::exception {
   std::string text_;
 };
 
-/// Fails with kInvalidArgument.
+/// Throws a kInvalidArgument error.
 [[noreturn]] void fail_argument(std::string argument, std::string need, std::string fact);
 
-/// The UTF-8 of a str. Errors: another type; a lone surrogate, which UTF-8 cannot encode.
+/// Converts a str to UTF-8. Errors: another type; a lone surrogate, which UTF-8 cannot encode.
 std::string utf8_of(nb::handle text, const char* argument);
-/// A path of the system. Errors: no str, bytes or os.PathLike; characters that no path has.
+/// Converts a file path. Errors: not a str, bytes or os.PathLike; characters that paths cannot
+/// hold.
 std::filesystem::path path_of(nb::handle path, const char* argument);
 
-/// The value of a result; throws Failure if it is an error.
+/// Returns the value of a Result, or throws Failure.
 template <class T>
 T value_of(Result<T> result) {
   if (!result) throw Failure(std::move(result).error());
   if constexpr (!std::is_void_v<T>) return *std::move(result);
 }
 
-/// Raises Failure as the exception class of its kind, from the Python module moracle.errors.
+/// Translates Failure into the exception class of its kind, from moracle.errors.
 void bind_errors();
 
 }  // namespace moracle::python

@@ -1,11 +1,12 @@
-// Experts from tensors in host memory: what fused_experts and pack() are built on.
+// Describes experts from tensors in host memory, for fused_experts and pack().
 #include "arrays.h"
 #include "bindings.h"
 
 namespace moracle::python {
 namespace {
 
-// The arrays that a StoredExperts views. Any thread may drop them, so their release takes the GIL.
+// Owns the arrays that a StoredExperts views. Any thread may drop them, so their release takes the
+// GIL.
 struct Kept {
   std::vector<Array> arrays;
   ~Kept() {

@@ -7,22 +7,22 @@
 namespace moracle::python {
 namespace {
 
-// The package that made an array: "numpy", "cupy", "jaxlib".
+// Package of an array's type: "numpy", "cupy", "jaxlib".
 std::string package_of(nb::handle object) {
   const std::string module = str_of(nb::object(object.type().attr("__module__")));
   return module.substr(0, module.find('.'));
 }
 
-// CUDA counts its legacy stream as 0, too. In a Stream, null means the device's own stream, which
-// does not wait for the legacy stream. The handle 1 (cudaStreamLegacy) names it without doubt.
+// Map 0 to cudaStreamLegacy (1). In a Stream, null is the device's own stream, which does not
+// synchronize with the legacy stream.
 constexpr uintptr_t kLegacy = 1;
 
 bool torch_uses_cuda() {
   return torch() && nb::cast<bool>(torch().attr("cuda").attr("is_initialized")());
 }
 
-// The function with which torch's own compiled code asks for the current stream; null if this torch
-// lacks it. torch.cuda.current_stream makes two objects of Python.
+// torch's fast query of the current stream, which its compiled code uses; null if this torch lacks
+// it. torch.cuda.current_stream creates two Python objects.
 nb::handle raw_stream_of_torch() {
   static const nb::handle function =
       nb::object(nb::getattr(torch().attr("_C"), "_cuda_getCurrentRawStream", nb::none()))
@@ -30,8 +30,8 @@ nb::handle raw_stream_of_torch() {
   return function.is_none() ? nb::handle() : function;
 }
 
-// The current stream of the framework on CUDA device `device`, "cuda:0". For other frameworks the
-// legacy stream: DLPack makes an array ready there if the caller names no stream.
+// The framework's current stream on CUDA device `device`, "cuda:0". Other frameworks: the legacy
+// stream, on which DLPack makes an array ready by default.
 uintptr_t current_stream(nb::handle object, const std::string& device) {
   const int index = std::stoi(device.substr(device.find(':') + 1));
   if (object.is_none() ? torch_uses_cuda() : is_torch(object)) {
@@ -52,7 +52,7 @@ std::string str_of(nb::handle object) {
 }
 
 nb::handle torch() {
-  static nb::handle module;  // a module stays loaded until Python ends
+  static nb::handle module;  // modules stay loaded until exit
   if (!module) {
     const nb::dict modules = nb::cast<nb::dict>(nb::module_::import_("sys").attr("modules"));
     if (modules.contains("torch")) module = nb::object(modules["torch"]).release();
@@ -82,7 +82,7 @@ void refuse_gradient(nb::handle object, const char* argument) {
 nb::object empty_like(nb::handle object, int64_t rows, int64_t cols, bool same_shape) {
   if (is_torch(object)) {
     static nb::handle like = nb::object(torch().attr("empty_like")).release();
-    if (same_shape) return like(object);  // half the time of new_empty
+    if (same_shape) return like(object);  // takes half the time of new_empty
     return object.attr("new_empty")(nb::make_tuple(rows, cols));
   }
   const std::string package = package_of(object);

@@ -8,7 +8,7 @@
 namespace moracle::python {
 namespace {
 
-// Keyword arguments of generate and stream. None counts as left out.
+// Keyword arguments of generate and stream. None counts as absent.
 class GenerateArguments {
  public:
   GenerateArguments(const LoadedModel& loaded, const nb::kwargs& given)
@@ -106,7 +106,7 @@ PyGeneration generate_all(const PyModel& self, nb::handle prompt, const nb::kwar
   Model& model = *loaded.model;
   const std::vector<int32_t> ids = ids_of(loaded, prompt, "prompt");
   GenerateArguments arguments(loaded, given);
-  std::optional<StoppedStream> stream;
+  std::optional<StoppingTokenStream> stream;
   if (loaded.tokenizer) stream.emplace(*loaded.tokenizer, arguments.stops);
   std::string text;
   Status decoded;

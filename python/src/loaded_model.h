@@ -1,4 +1,4 @@
-// A model with what its folder says about text: tokenizer and generation defaults.
+// A model with its folder's tokenizer and generation defaults.
 #pragma once
 
 #include "bindings.h"
@@ -8,7 +8,7 @@ namespace moracle::python {
 struct LoadedModel {
   Owned<Model> model;
   std::optional<Tokenizer> tokenizer;
-  Error no_tokenizer;  ///< why there is none
+  Error no_tokenizer;  ///< why the tokenizer is missing
   GenerationConfig config;
 
   const Tokenizer& tokens() const {
@@ -17,17 +17,17 @@ struct LoadedModel {
   }
 };
 
-/// The object in Python. Iterators of generated tokens share the model.
+/// The Python object. Token iterators share the model.
 struct PyModel {
   std::shared_ptr<LoadedModel> loaded;
 };
 
-/// What goes around a text: what the tokenizer's file says, as before a prompt, or nothing.
-enum class Around { kSpecialTokens, kNothing };
+/// Whether to add the tokenizer's special tokens around a prompt.
+enum class SpecialTokens { kAdd, kNone };
 
-/// Token ids of a prompt: encoded text, or a sequence of ids.
+/// Converts a prompt to token ids: a text, or a sequence of ids.
 std::vector<int32_t> ids_of(const LoadedModel& loaded, nb::handle text, const char* argument,
-                            Around around = Around::kSpecialTokens);
+                            SpecialTokens special = SpecialTokens::kAdd);
 
 /// Generation and TokenIterator, and the methods of Model that return them.
 void bind_generation(nb::module_& m, nb::class_<PyModel>& model);

@@ -1,10 +1,11 @@
-// tune and bench_layer: times of backends and layers on this machine.
+// Bindings of tune and bench_layer.
 #include <algorithm>
 
 #include "base/threads/thread_pool.h"
 #include "bench/bench.h"
 #include "bindings.h"
 #include "calls.h"
+#include "kernels/kernel_device.h"
 #include "kernels/limits.h"
 
 namespace moracle::python {
@@ -26,12 +27,12 @@ nb::dict measurement_dict(const bench::Measurement& m, std::string_view backend)
   return dict;
 }
 
-// Times one layer at each number of tokens.
+// Times one layer for each number of tokens.
 Result<std::vector<bench::Measurement>> measure_all(const Selection& selection,
                                                     const std::shared_ptr<Device>& device,
                                                     const std::vector<int64_t>& tokens,
                                                     double seconds, const Progress& go_on) {
-  auto probe = open_limits(device, device->host_threads().size(), 0, go_on);
+  auto probe = open_limits(device, kernel_device(*device).host_threads().size(), 0, go_on);
   if (!probe) return probe.error();
   auto limits = (*probe)->measure(go_on);
   if (!limits) return limits.error();
@@ -72,7 +73,7 @@ nb::list bench_layer(nb::handle layer, nb::handle scheme, const std::vector<int6
       [&](const Progress& go_on) { return measure_all(selection, on, tokens, seconds, go_on); });
   nb::list rows;
   for (const bench::Measurement& one : measured)
-    rows.append(measurement_dict(one, plan.backend->name));
+    rows.append(measurement_dict(one, name(*plan.backend)));
   return rows;
 }
 

@@ -8,11 +8,11 @@
 namespace moracle::python {
 
 std::vector<int32_t> ids_of(const LoadedModel& loaded, nb::handle text, const char* argument,
-                            Around around) {
+                            SpecialTokens special) {
   if (nb::isinstance<nb::str>(text)) {
     const std::string words = utf8_of(text, argument);
-    return value_of(around == Around::kNothing ? loaded.tokens().encode(words)
-                                               : loaded.tokens().encode_prompt(words));
+    return value_of(special == SpecialTokens::kNone ? loaded.tokens().encode(words)
+                                                    : loaded.tokens().encode_prompt(words));
   }
   std::vector<int32_t> ids;
   if (nb::try_cast(text, ids)) return ids;
@@ -66,7 +66,7 @@ PyModel load_model(nb::handle source, const nb::str& backend, const nb::str& qua
   return {load(opened, options, std::move(progress))};
 }
 
-// Appends one step to the cache and copies its logits; returns the end of the copy.
+// Runs one step and copies its logits; returns the end of the copy.
 Result<float*> step_logits(Model& model, const Model::Step& step, float* to) {
   const Turn turn = model.device().turn();  // another thread's forward would replace the logits
   if (Status done = model.forward({&step, 1}); !done) return done.error();
@@ -79,8 +79,8 @@ Result<float*> step_logits(Model& model, const Model::Step& step, float* to) {
   return to;
 }
 
-// Logits f32 [ids.size(), vocab_size] of one sequence. `go_on` is called while no thread holds the
-// device: it waits for the GIL.
+// Returns logits f32 [ids.size(), vocab_size] of one sequence. Calls `go_on` only while the device
+// is not held, because it waits for the GIL.
 Status forward(Model& model, std::span<const int32_t> ids, int32_t adapter, float* to,
                const Progress& go_on) {
   const auto size = static_cast<int64_t>(ids.size());
@@ -113,7 +113,7 @@ nb::object logits(const PyModel& self, nb::handle prompt, int32_t adapter) {
 
 nb::dict measure(const PyModel& self, nb::handle text, int64_t window, int32_t adapter,
                  nb::object progress) {
-  const std::vector<int32_t> ids = ids_of(*self.loaded, text, "text", Around::kNothing);
+  const std::vector<int32_t> ids = ids_of(*self.loaded, text, "text", SpecialTokens::kNone);
   LongCall call(std::move(progress));
   const Perplexity result = call.run([&](const Progress& go_on) {
     return perplexity(*self.loaded->model, ids, window, go_on, adapter);

@@ -1,4 +1,4 @@
-// The extension moracle._moracle. Every object is the C++ one; Python adds no logic.
+// The extension moracle._moracle: thin bindings of C++ objects, without logic in Python.
 #include "bindings.h"
 
 NB_MODULE(_moracle, m) {

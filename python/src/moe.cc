@@ -11,7 +11,7 @@ namespace {
 using Moe = Owned<FusedMoe>;
 using Layer = Owned<Linear>;
 
-// A layer holds its device, so that calls can check their arrays against it.
+// Keeps the device, to check the arrays of a call against it.
 struct PyMoe {
   std::shared_ptr<Device> device;
   Moe layer;
@@ -37,13 +37,13 @@ Selection selection_of(nb::handle selection, const LayerSpec& spec, const Device
   return select(request, Machine::here());
 }
 
-// The arrays of a call on experts, checked against the layer.
+// Arrays of a call, checked against the layer.
 struct Arguments {
   Array hidden, ids, weights;
   Matrix x;
 };
 
-// Fails for arrays that do not fit. `named`: the parameters' names.
+// Throws for arrays that do not fit. `named`: the parameters' names.
 Arguments arguments_of(const PyMoe& self, nb::handle hidden, Array ids, Array weights,
                        const char* named) {
   const Device& device = *self.device;
@@ -83,8 +83,8 @@ nb::object apply(PyMoe& self, nb::object hidden, nb::object topk_ids, nb::object
   return run(self, arguments, hidden, std::move(output), stream);
 }
 
-// As apply, with the arguments of vLLM's functions: ids and weights of any type are converted, and
-// more tokens than planned run as several calls.
+// As apply, with vLLM's argument order: converts ids and weights of any type, and splits more
+// tokens than planned into several calls.
 nb::object apply_any(PyMoe& self, nb::object hidden, nb::object topk_weights, nb::object topk_ids,
                      nb::object output) {
   refuse_gradient(hidden, "hidden_states");
@@ -128,7 +128,7 @@ template <class T, class Class>
 void bind_plan(Class& bound, const char* type) {
   bound
       .def_prop_ro("backend",
-                   [](const T& self) { return std::string(self.layer->plan().backend->name); })
+                   [](const T& self) { return std::string(name(*self.layer->plan().backend)); })
       .def_prop_ro("spec", [](const T& self) { return self.layer->plan().layer; })
       .def_prop_ro("max_num_tokens",
                    [](const T& self) { return self.layer->plan().max_num_tokens; })
@@ -141,7 +141,7 @@ void bind_plan(Class& bound, const char* type) {
           "The plan as text: layout, sizes, and every kernel that may run.")
       .def("__repr__", [type](const T& self) {
         return "<" + std::string(type) + ": " + describe(self.layer->plan().layer) + " on " +
-               std::string(self.layer->plan().backend->name) + ">";
+               std::string(name(*self.layer->plan().backend)) + ">";
       });
 }
 

@@ -64,7 +64,7 @@ void bind_machine(nb::module_& m) {
       });
 }
 
-// The layer of a spec, of experts or of a linear layer.
+// Returns the LayerSpec of a spec, of experts or of a linear layer.
 LayerSpec spec_of(nb::handle layer) {
   if (nb::isinstance<LayerSpec>(layer)) return nb::cast<LayerSpec>(layer);
   if (nb::hasattr(layer, "spec") && nb::isinstance<LayerSpec>(nb::object(layer.attr("spec"))))
@@ -100,7 +100,7 @@ void bind_selection(nb::module_& m) {
           "backend",
           [](const Selection& self) -> std::optional<std::string> {
             if (!self.plan) return {};
-            return std::string(self.plan->backend->name);
+            return std::string(name(*self.plan->backend));
           },
           "The chosen backend; None if no backend serves the request.")
       .def_prop_ro("layer", [](const Selection& self) { return self.request.layer; })

@@ -41,8 +41,8 @@ std::string to_html(const Selection& selection) {
       reasons += (reasons.empty() ? "" : "<br>") + escaped(reason.rule) + ": needs " +
                  escaped(reason.need) + "; " + escaped(reason.have);
     }
-    if (verdict.accepted()) reasons = escaped(verdict.backend->summary);
-    const std::string name = escaped(verdict.backend->name);
+    if (verdict.accepted()) reasons = escaped(summary(*verdict.backend));
+    const std::string name = escaped(moracle::name(*verdict.backend));
     html += "<tr><td>" + (chosen ? "<b>" + name + "</b>" : name) + "</td><td>" +
             (chosen               ? "chosen"
              : verdict.accepted() ? "yes"

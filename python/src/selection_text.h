@@ -1,4 +1,4 @@
-// A selection as a dict and as HTML.
+// Formats a selection as a dict and as HTML.
 #pragma once
 
 #include <nanobind/nanobind.h>
@@ -9,9 +9,9 @@
 
 namespace moracle::python {
 
-/// The keys of `moracle explain --json`.
+/// A dict with the keys of `moracle explain --json`.
 nanobind::dict to_dict(const Selection& selection);
-/// A table with one row per backend, for notebooks.
+/// An HTML table with one row per backend, for notebooks.
 std::string to_html(const Selection& selection);
 
 }  // namespace moracle::python

@@ -31,7 +31,7 @@ TokenIterator::TokenIterator(std::shared_ptr<LoadedModel> loaded, std::vector<in
   });
 }
 
-// A forked child has no such thread to wait for.
+// Do not join in a forked child: the thread exists only in the parent.
 TokenIterator::~TokenIterator() {
   if (is_forked())
     thread_.detach();
@@ -62,7 +62,7 @@ std::string TokenIterator::stop_reason() {
   return result_ && result_->ok() ? (*result_)->stop_reason : "";
 }
 
-// The next token; nothing at the end. Asks for Ctrl-C while it waits.
+// Waits for the next token; empty at the end. Checks for Ctrl-C while waiting.
 std::optional<TokenIterator::Token> TokenIterator::take() {
   check_not_forked();
   for (;;) {

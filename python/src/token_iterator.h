@@ -1,4 +1,4 @@
-// Generation token by token, from a thread of its own.
+// Streams tokens from a generation thread.
 #pragma once
 
 #include <atomic>
@@ -12,39 +12,39 @@
 
 namespace moracle::python {
 
-/// Tokens as they come. A thread generates ahead of the reader. It never holds the GIL, and it does
-/// not wait for the reader, who may call the same model.
+/// Iterator over generated tokens. A thread generates ahead of the reader, without the GIL and
+/// without waiting, so the reader may call the same model.
 class TokenIterator {
  public:
-  /// `as_text`: next() gives pieces of text instead of ids.
+  /// `as_text`: next() returns text instead of ids.
   TokenIterator(std::shared_ptr<LoadedModel> loaded, std::vector<int32_t> prompt,
                 GenerateOptions options, std::vector<std::string> stops, bool as_text);
   ~TokenIterator();
 
-  /// Waits for the next id or piece of text. Throws stop_iteration at the end, and the error of the
+  /// Waits for the next id or text. Throws stop_iteration at the end, or the error of the
   /// generation.
   nb::object next();
-  /// Stops the generation and waits for its thread.
+  /// Stops the generation and joins its thread.
   void close();
-  /// "eos", "stop", "length", "cancelled"; empty while tokens come.
+  /// "eos", "stop", "length" or "cancelled"; empty while running.
   std::string stop_reason();
 
  private:
   struct Token {
     int32_t id;
-    std::string text;  // that it completes
+    std::string text;  // text that the token completes
   };
   std::optional<Token> take();
 
   std::shared_ptr<LoadedModel> loaded_;
   bool as_text_;
-  std::optional<StoppedStream> stream_;
+  std::optional<StoppingTokenStream> stream_;
   std::mutex mutex_;
   std::condition_variable changed_;
-  std::deque<Token> tokens_;  // not yet returned
+  std::deque<Token> tokens_;  // not returned yet
   std::optional<Result<Generation>> result_;
   std::atomic<bool> stop_ = false;
-  std::thread thread_;  // the last member: it uses the others
+  std::thread thread_;  // last member: it uses the others
 };
 
 }  // namespace moracle::python

@@ -1,4 +1,4 @@
-"""Shared fixtures. Tests that need an absent package or checkpoint skip and say why."""
+"""Shared fixtures. Tests skip with a reason if a package or checkpoint is missing."""
 import os
 import pathlib
 
@@ -33,7 +33,7 @@ def checkpoint(model_folder):
 
 @pytest.fixture(scope="session")
 def command():
-    """The path of the command, for comparisons with it."""
+    """Path of the command, for comparisons."""
     path = os.environ.get("MORACLE_COMMAND", "")
     if not path:
         pytest.skip("MORACLE_COMMAND does not name the command")
@@ -42,7 +42,7 @@ def command():
 
 @pytest.fixture(scope="session")
 def shared_checkpoint():
-    """A function: the folder of a full checkpoint beside the clone."""
+    """Returns a function that finds the folder of a full checkpoint beside the clone."""
     def find(name):
         folder = ROOT.parent / "shared" / "checkpoints" / name
         if not folder.exists():

@@ -1,4 +1,4 @@
-"""Experts in float64, from the definitions of docs/numerics.md, and tensors of every scheme to compare with."""
+"""Reference experts in float64, from the definitions of docs/numerics.md, and tensors of every scheme."""
 import numpy as np
 
 # All finite e4m3 numbers from 0 to 448, by code.
@@ -7,14 +7,14 @@ E2M1 = np.array([0, 0.5, 1, 1.5, 2, 3, 4, 6])
 
 
 def bound(selection, layers=1):
-    """Three times the root mean square error of such layers, from the row that serves them (tests/models/logit_bounds.h)."""
+    """Three times the root mean square error of the serving row (tests/models/logit_bounds.h)."""
     matrices = selection.to_dict()["plan"]["matrices"]
     squares = sum(4.0 ** -matrix["product_bits"] + matrix["k"] * 4.0 ** -24 for matrix in matrices)
     return 3 * 0.42 * (layers * squares) ** 0.5
 
 
 def nearest(values, table):
-    """Codes of the nearest numbers of an ascending table, ties to the even code; sign in `table.size`."""
+    """Codes of the nearest numbers in an ascending table, ties to the even code. Adds `table.size` for negative values."""
     sign = np.signbit(values)
     magnitude = np.minimum(np.abs(values), table[-1])
     upper = np.clip(np.searchsorted(table, magnitude), 1, table.size - 1)
@@ -82,7 +82,7 @@ def gated(name, gate, up, alpha=1.702, limit=7.0):
 
 def experts(hidden, w1, w2, topk_weights, topk_ids, quantize=lambda x: x, activation="silu", b1=None, b2=None,
             weight_on_input=False, quantize2=None):
-    """The layer in float64. w1: gate rows, then up rows. quantize: what happens to the input of a product."""
+    """The layer in float64. w1: gate rows, then up rows. quantize: quantization of GEMM inputs."""
     hidden, w1, w2 = (np.asarray(a, np.float64) for a in (hidden, w1, w2))
     output = np.zeros_like(hidden)
     for t, e, weight in zip(np.repeat(np.arange(len(hidden)), topk_ids.shape[1]), topk_ids.ravel(),

@@ -1,4 +1,4 @@
-"""Layers and inputs on an NVIDIA GPU. A test file that imports this skips where torch or the package has none."""
+"""Layers and inputs on an NVIDIA GPU. Test files that import this skip without torch or a GPU."""
 import float64_experts as f64
 import numpy as np
 import pytest

@@ -1,4 +1,4 @@
-"""Models of transformers with experts. A test file that imports this skips where transformers is absent or too old."""
+"""transformers models with experts. Test files that import this skip if transformers is missing or too old."""
 import pytest
 
 torch = pytest.importorskip("torch", reason="torch is not installed")
@@ -23,9 +23,9 @@ TINY = {
 
 @pytest.fixture(scope="module", autouse=True)
 def registered():
-    from moracle.integrations import transformers as door
-    door.register()
-    return door
+    from moracle.integrations import transformers as integration
+    integration.register()
+    return integration
 
 
 def tiny(name, dtype=torch.float32):
@@ -33,7 +33,7 @@ def tiny(name, dtype=torch.float32):
     config = getattr(transformers, f"{name}Config")(**TINY[name])
     model = getattr(transformers, f"{name}ForCausalLM")(config).eval()
     with torch.no_grad():
-        for parameter in model.parameters():  # biases and sinks start as zeros, which prove nothing
+        for parameter in model.parameters():  # biases and sinks start as zeros, which test nothing
             parameter.normal_(0, 0.1 if parameter.ndim > 1 else 0.5)
     return model.to(dtype)
 
@@ -43,6 +43,6 @@ def packed_layers(model):
 
 
 def loaded(folder, implementation, **options):
-    if implementation == "eager" and "mxfp4" in folder.name:  # the codes as they are need kernels from a hub
+    if implementation == "eager" and "mxfp4" in folder.name:  # running the codes needs downloaded kernels
         options["quantization_config"] = transformers.Mxfp4Config(dequantize=True)
     return transformers.AutoModelForCausalLM.from_pretrained(folder, experts_implementation=implementation, **options).eval()

@@ -1,4 +1,4 @@
-"""Weights of every scheme as fused_experts takes them, and the values that they stand for."""
+"""Weights of every scheme as arguments of fused_experts, and their dequantized values."""
 import float64_experts as f64
 import numpy as np
 
@@ -33,7 +33,7 @@ def mx_of(w, table, most):
 
 
 def nvfp4_of(w):
-    """Groups of 16 whose scales are e4m3 numbers times one number per tensor, as one float."""
+    """Groups of 16 with e4m3 scales times one scale per tensor, merged into one float."""
     parts = w.reshape(*w.shape[:-1], -1, 16)
     whole = np.abs(w).max() / (448 * 6)
     scale = (np.maximum(f64.e4m3(np.abs(parts).max(-1) / 6 / whole), 2.0 ** -9) * whole).astype(np.float32)

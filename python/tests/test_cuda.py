@@ -1,4 +1,4 @@
-"""torch's tensors on an NVIDIA GPU: results of every scheme, of many tokens, of layers from a checkpoint."""
+"""torch tensors on an NVIDIA GPU: every scheme, many tokens, layers from a checkpoint."""
 import pytest
 from gpu_layers import GPU, error, expected, gpu, inputs, layer, matrices, torch
 from schemes import SCHEMES
@@ -13,7 +13,7 @@ def test_scheme_matches_float64(scheme, num_tokens):
     assert packed.moe.device == "cuda:0"
     quantize = SCHEMES[scheme][2]
     arguments = inputs(num_tokens)
-    # Activations between the products are bf16, and may change the code of a quantized one.
+    # Activations between the GEMMs are bf16, which may change a quantized code.
     assert error(packed(*arguments), expected(values, *arguments, quantize)) < (3e-2 if quantize else 6e-3)
 
 
@@ -27,7 +27,7 @@ def test_fused_experts_takes_tensors_of_a_gpu(dtype):
     assert error(got, expected(values, hidden, weights, ids)) < 8e-3
 
 
-def test_more_tokens_than_planned_run_in_parts():
+def test_tokens_above_the_limit_run_in_several_calls():
     packed, values = layer(max_num_tokens=16)
     arguments = inputs(37)
     assert error(packed(*arguments), expected(values, *arguments)) < 6e-3

@@ -1,4 +1,4 @@
-"""Arguments on an NVIDIA GPU: refusals by name, arrays of other frameworks, memory over many calls."""
+"""Arguments on an NVIDIA GPU: errors by name, arrays of other frameworks, memory over many calls."""
 import float64_experts as f64
 import numpy as np
 import pytest

@@ -33,7 +33,7 @@ def test_replay_gives_the_bits_of_a_call(scheme, num_tokens):
         assert replayed.any()
 
 
-def test_whole_calls_are_captured():
+def test_fused_experts_call_is_captured():
     w1, w2 = (gpu(w).bfloat16() for w in matrices())
     hidden, weights, ids = inputs(8)
     ids = ids.long()  # converted within the graph

@@ -1,4 +1,4 @@
-"""Tensors of an NVIDIA GPU in place, on the current stream, without waiting."""
+"""Tensors on an NVIDIA GPU: used in place, on the current stream, asynchronously."""
 import threading
 import time
 
@@ -28,7 +28,7 @@ def test_arrays_are_used_in_place():
 
 
 @pytest.mark.parametrize("make", [torch.cuda.default_stream, lambda: torch.cuda.Stream()], ids=["default", "own"])
-def test_call_runs_on_the_current_stream_and_does_not_wait(make):
+def test_call_runs_on_the_current_stream_and_returns_at_once(make):
     packed, _ = layer()
     hidden, weights, ids = inputs(8)
     want = packed(hidden, weights, ids)
@@ -45,13 +45,13 @@ def test_call_runs_on_the_current_stream_and_does_not_wait(make):
         copy.copy_(output)
         done = torch.cuda.Event()
         done.record()
-        assert not done.query()  # the host was not held until the sleep ended
+        assert not done.query()  # the call returned before the sleep ended
         done.synchronize()
     assert seconds < 0.1
-    assert torch.equal(copy, want)  # zeros if the layer had not waited for the copy
+    assert torch.equal(copy, want)  # zeros if the layer did not wait for the copy
 
 
-def test_stream_can_be_named():
+def test_explicit_stream_is_used():
     packed, _ = layer()
     hidden, weights, ids = inputs(8)
     want = packed(hidden, weights, ids)
@@ -87,7 +87,7 @@ def test_two_threads_use_streams_of_their_own():
 
 
 def test_two_threads_use_two_devices():
-    """Each of two GPUs, or the GPU and the CPU."""
+    """Two GPUs, or the GPU and the CPU."""
     others = [torch.device("cuda", 1)] if torch.cuda.device_count() > 1 else [torch.device("cpu")]
     arguments, wrong = inputs(16), []
 
@@ -107,7 +107,7 @@ def test_two_threads_use_two_devices():
     assert len(wrong) == 60 and not any(wrong)
 
 
-def test_id_of_no_expert_is_reported_by_synchronize():
+def test_invalid_expert_id_is_reported_by_synchronize():
     packed, _ = layer()
     hidden, weights, ids = inputs(4)
     ids[1, 0] = E + 3

@@ -1,4 +1,4 @@
-"""Devices and streams where no GPU is needed: shared devices, refusals in words that do not depend on the machine."""
+"""Devices and streams, without a GPU: shared devices, errors that are equal on every machine."""
 import types
 
 import numpy as np

@@ -7,7 +7,7 @@ import pytest
 import moracle
 
 
-def test_error_holds_its_parts(tmp_path):
+def test_error_has_file_place_need_and_fact(tmp_path):
     with pytest.raises(moracle.BadFile) as raised:
         moracle.Checkpoint(tmp_path)
     error = raised.value
@@ -84,7 +84,7 @@ def test_argument_of_another_type_is_refused_by_its_name(model, model_folder):
             call()
 
 
-def test_places_are_arguments_not_options_of_the_command(model, model_folder):
+def test_errors_name_arguments_instead_of_command_options(model, model_folder):
     for argument, call in {"max_tokens": lambda: model.generate("a", max_tokens=0),
                            "temperature": lambda: model.generate("a", temperature=-1),
                            "window": lambda: model.perplexity("a b c", window=1),

@@ -1,4 +1,4 @@
-"""The end of a process: with a running stream, and with live layers and tensors."""
+"""Process exit with a running stream, and with live layers and tensors."""
 import subprocess
 import sys
 

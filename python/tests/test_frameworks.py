@@ -1,4 +1,4 @@
-"""Arrays of other frameworks than numpy and torch, and of none."""
+"""Arrays of frameworks other than numpy and torch, and plain buffers."""
 import array
 
 import numpy as np

@@ -8,7 +8,7 @@ import pytest
 from schemes import SCHEMES, fp8_of, int8_channel, int_rows, tensors_of
 
 import moracle
-from moracle import experts as door
+from moracle import experts as experts_module
 
 E, H, I, TOP_K, TOKENS = 6, 256, 128, 3, 7
 
@@ -39,7 +39,7 @@ def test_scheme_matches_float64(name, floats):
                            quantize or (lambda x: x))
     got = moracle.fused_experts(**tensors, **inputs, **arguments)
     packs = {key: value for key, value in tensors.items() if key not in ("w1", "w2")}
-    # A rounding to codes may fall to the other side of a tie.
+    # Rounding to codes may break ties differently.
     close = 5e-3 if quantize else bound(tensors["w1"], tensors["w2"], scheme=name, **packs)
     assert error(got, expected) < close
     reference = moracle.pack(tensors["w1"], tensors["w2"], top_k=TOP_K, scheme=name, backend="reference", **packs)
@@ -48,7 +48,7 @@ def test_scheme_matches_float64(name, floats):
     assert error(exact, expected) < (2e-3 if quantize else 2e-6)
 
 
-def test_quant_config_stands_for_its_arguments(floats):
+def test_quant_config_equals_explicit_arguments(floats):
     w1, w2, inputs = floats
     tensors, _ = tensors_of(w1, w2, int8_channel)
     expected = moracle.fused_experts(**tensors, **inputs, use_int8_w8a8=True, per_channel_quant=True)
@@ -102,7 +102,7 @@ def test_packings_of_producers_give_the_same_bits_as_rows(packing, width, floats
 
 
 def words(codes, packing, width, along_k):
-    """[E, N, K] codes as words of the producer: transposed, packed along K or along N."""
+    """[E, N, K] codes packed into words as the producer does: transposed, along K or along N."""
     codes = codes.transpose(0, 2, 1).astype(np.uint32)
     per_word = 32 // width
     axis = 1 if along_k else 2
@@ -212,7 +212,7 @@ def test_ids_outside_int32_add_exactly_zero(dtype, outside, floats):
     ids = inputs["topk_ids"]
     far = (ids.astype(object) + outside).astype(dtype)
     assert not moracle.fused_experts(w1=w1, w2=w2, **inputs | {"topk_ids": far}).any()
-    # Beside ids of experts: as -1.
+    # Mixed with valid ids: must act as -1.
     mixed, without = ids.astype(dtype), ids.copy()
     mixed[:, 1], without[:, 1] = far[:, 1], -1
     expected = moracle.fused_experts(w1=w1, w2=w2, **inputs | {"topk_ids": without})
@@ -220,7 +220,7 @@ def test_ids_outside_int32_add_exactly_zero(dtype, outside, floats):
 
 
 class OnlyDlpack:
-    """An array without the functions of any framework."""
+    """An array with DLPack only."""
 
     def __init__(self, array):
         self.array, self.shape = array, array.shape
@@ -262,7 +262,7 @@ def test_ids_that_are_no_integers_are_refused(dtype, floats):
         moracle.fused_experts(w1=w1, w2=w2, **inputs | {"topk_ids": inputs["topk_ids"].astype(dtype)})
 
 
-def test_many_tokens_run_in_parts(floats, rng):
+def test_tokens_above_the_limit_run_in_several_calls(floats, rng):
     w1, w2, _ = floats
     experts = moracle.pack(w1, w2, top_k=2, max_num_tokens=16)
     hidden = rng.standard_normal((37, H)).astype(np.float32)
@@ -274,15 +274,15 @@ def test_many_tokens_run_in_parts(floats, rng):
 
 def test_packed_weights_live_as_long_as_their_tensors(floats):
     w1, w2, inputs = floats
-    before = len(door._packed)
+    before = len(experts_module._packed)
     moracle.fused_experts(w1=w1, w2=w2, **inputs)
-    first = [entry.packed for entry in door._packed.values()][-1]
+    first = [entry.packed for entry in experts_module._packed.values()][-1]
     moracle.fused_experts(w1=w1, w2=w2, **inputs)
-    assert len(door._packed) == before + 1
-    assert [entry.packed for entry in door._packed.values()][-1] is first
-    moracle.fused_experts(w1=w1.copy(), w2=w2, **inputs)  # another w1, gone after the call
+    assert len(experts_module._packed) == before + 1
+    assert [entry.packed for entry in experts_module._packed.values()][-1] is first
+    moracle.fused_experts(w1=w1.copy(), w2=w2, **inputs)  # another w1, freed after the call
     gc.collect()
-    assert len(door._packed) == before + 1
+    assert len(experts_module._packed) == before + 1
 
 
 def test_pack_keeps_no_tensor(floats):

@@ -1,4 +1,4 @@
-"""What a build from source says where a package of the system is missing: one line that installs it."""
+"""Build from source without a system package: one line names the package to install."""
 import os
 import shutil
 import subprocess
@@ -13,7 +13,7 @@ SAYS = "missing packages of Debian and Ubuntu: apt-get install"
 
 
 def configure(folder, *options, **environment):
-    """The lines of the log of CMake that name packages."""
+    """Lines of CMake's log that name packages."""
     run = subprocess.run([CMAKE, "-S", str(ROOT), "-B", str(folder), "-G", "Ninja", f"-DCMAKE_MAKE_PROGRAM={NINJA}",
                           "-DMORACLE_TESTS=OFF", "-DMORACLE_COMMAND=OFF", *options],
                          capture_output=True, text=True, timeout=120, env=dict(os.environ, **environment))

@@ -1,4 +1,4 @@
-"""FusedMoe and Linear from a checkpoint, on arrays of the caller."""
+"""FusedMoe and Linear from a checkpoint, on the caller's arrays."""
 import threading
 
 import float64_experts as f64

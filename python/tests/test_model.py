@@ -1,4 +1,4 @@
-"""Model: generation, logits, perplexity, and how they stop."""
+"""Model: generation, logits, perplexity, cancellation."""
 import os
 import re
 import signal
@@ -47,7 +47,7 @@ def test_stream_gives_the_same_tokens_and_text(model):
     assert stream.stop_reason == whole.stop_reason == "length"
 
 
-def test_stops_end_generation_and_streams(model):
+def test_stop_strings_and_ids_end_generation_and_streams(model):
     whole = model.generate(PROMPT, max_tokens=30, temperature=0)
     stop = whole.text[20:24]
     before = whole.text[:whole.text.index(stop)]
@@ -59,7 +59,7 @@ def test_stops_end_generation_and_streams(model):
     assert made.ids == whole.ids[:whole.ids.index(whole.ids[4]) + 1] and made.stop_reason == "eos"
 
 
-def test_edits_of_logits_are_followed(model):
+def test_logit_edits_apply(model):
     whole = model.generate(PROMPT, max_tokens=30, temperature=0)
     once = model.generate(PROMPT, max_tokens=30, temperature=0, no_repeat_ngram_size=1).ids
     assert len(set(once)) == len(once) and not set(once) & set(model.encode(PROMPT))
@@ -143,14 +143,14 @@ def test_progress_ends_at_the_total(model_folder):
 
 @pytest.fixture
 def interrupts():
-    """Python's own handler of Ctrl-C: a process in the background starts with the signal ignored."""
+    """Installs Python's handler of Ctrl-C: a background process starts with the signal ignored."""
     before = signal.signal(signal.SIGINT, signal.default_int_handler)
     yield
     signal.signal(signal.SIGINT, before)
 
 
 def interrupted(call, seconds):
-    """True if Ctrl-C after so many seconds ends the call, in one of ten tries."""
+    """True if Ctrl-C after `seconds` interrupts the call, in one of ten tries."""
     for _ in range(10):
         timer = threading.Timer(seconds, os.kill, (os.getpid(), signal.SIGINT))
         returned = False
@@ -159,7 +159,7 @@ def interrupted(call, seconds):
             call()
             returned = True
             timer.join()
-            time.sleep(1)  # the signal came too late: here
+            time.sleep(1)  # catches a late signal
         except KeyboardInterrupt:
             if not returned:
                 return True

@@ -53,7 +53,7 @@ def test_named_backend_that_cannot_serve_is_an_error_with_reasons():
     ({"top_k": 0}, "top_k: needs 1 to 8"), ({"top_k": -3}, "top_k: needs 1 to 8"), ({"top_k": 9}, "top_k: needs 1 to 8"),
     ({"limit": float("nan")}, "limit: needs a finite number of at least 0; it is nan"),
     ({"activation": "swigluoai"}, "limit: needs a finite number above 0; it is 0")])
-def test_spec_that_describes_no_layer_is_refused_by_name(change, text, device):
+def test_invalid_spec_is_refused_by_name(change, text, device):
     layer = moracle.LayerSpec(**LAYER | change)
     selection = moracle.select(layer, device="cpu")
     assert selection.backend is None
@@ -79,7 +79,7 @@ def test_tune_and_bench_refuse_tokens_and_layers_that_they_cannot_time(device, c
         moracle.bench_layer("8x64x32x9", device=device)
 
 
-def test_known_machine_answers_from_here():
+def test_select_works_for_another_known_machine():
     assert "h200" in moracle.Machine.known()
     selection = moracle.select(moracle.LayerSpec(scheme="fp8-w8a8-block128x128", num_experts=128, hidden_size=2048,
                                                  intermediate_size=768, top_k=8), machine="h200", device="cuda")
@@ -88,9 +88,9 @@ def test_known_machine_answers_from_here():
         moracle.select(moracle.LayerSpec(**LAYER), machine="h201")
 
 
-def test_tuned_times_reach_the_oracle(device):
+def test_oracle_uses_tuned_times(device):
     layer = moracle.LayerSpec(**LAYER)
-    tuned = moracle.tune(layer, device, tokens=[1, 2], seconds=1)  # a loaded machine measures fewer backends
+    tuned = moracle.tune(layer, device, tokens=[1, 2], seconds=1)  # a busy machine measures fewer backends
     assert all(time.us > 0 and time.num_tokens in (1, 2) for time in tuned.times)
     machine = moracle.Machine.here()
     machine.tuned = [tuned]

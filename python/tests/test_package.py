@@ -1,4 +1,4 @@
-"""The package itself: version, types, what an import loads."""
+"""The package: version, type stubs, imports."""
 import ast
 import importlib.util
 import pathlib
@@ -12,7 +12,7 @@ PACKAGE = pathlib.Path(moracle.__file__).parent
 ROOT = pathlib.Path(__file__).resolve().parents[2]
 
 
-def test_version_is_that_of_cmake():
+def test_version_equals_cmake_version():
     text = (ROOT / "CMakeLists.txt").read_text(encoding="utf-8")
     assert moracle.__version__ == re.search(r"project\(moracle VERSION ([0-9.]+)", text)[1]
 
@@ -46,11 +46,11 @@ def test_every_object_has_a_docstring():
     assert without == []
 
 
-def test_reference_is_that_of_the_stubs():
+def test_reference_page_matches_the_stubs():
     spec = importlib.util.spec_from_file_location("python_reference", ROOT / "tools" / "python_reference.py")
     tool = importlib.util.module_from_spec(spec)
     spec.loader.exec_module(tool)
     page = (ROOT / "docs" / "python" / "reference.md").read_text(encoding="utf-8")
-    # Otherwise: tools/python_reference.py PACKAGE > docs/python/reference.md
+    # To update: tools/python_reference.py PACKAGE > docs/python/reference.md
     assert tool.reference(PACKAGE, tool.exported(PACKAGE)) == page
     assert all(f"### {name}\n" in page for name in moracle.__all__ if name != "__version__")

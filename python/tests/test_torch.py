@@ -62,7 +62,7 @@ def test_change_in_place_packs_again(tensors):
 
 
 def test_gradients_are_refused(tensors):
-    tensors["w1"] = torch.nn.Parameter(tensors["w1"])  # weights are never differentiated: no error
+    tensors["w1"] = torch.nn.Parameter(tensors["w1"])  # weights need no gradient: no error
     moracle.fused_experts(**tensors)
     tensors["hidden_states"].requires_grad_()
     with pytest.raises(moracle.Unsupported, match="hidden_states: needs a call without gradients, such as inside torch.no_grad"):
@@ -113,7 +113,7 @@ def test_operator_refuses_gradients_and_freed_experts(module, tensors):
         with pytest.raises(moracle.Unsupported, match="needs a call without gradients"):
             call(hidden, tensors["topk_weights"], tensors["topk_ids"])
     del module.packed
-    with pytest.raises(moracle.InvalidArgument, match="handle: needs a handle of packed experts that still exist"):
+    with pytest.raises(moracle.InvalidArgument, match="handle: needs the handle of live packed experts"):
         torch.ops.moracle.experts(tensors["hidden_states"], tensors["topk_weights"], tensors["topk_ids"], handle)
 
 

@@ -1,4 +1,4 @@
-"""transformers' models on this library: the same logits and the same text as its own implementations."""
+"""transformers models: logits and text equal those of transformers' own implementations."""
 import copy
 
 import numpy as np

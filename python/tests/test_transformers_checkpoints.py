@@ -1,4 +1,4 @@
-"""The shared checkpoints through transformers: logits, text, and MXFP4 codes that stay as stored."""
+"""Shared checkpoints in transformers: logits, text, and MXFP4 codes as stored."""
 import json
 
 import float64_experts as f64
@@ -9,7 +9,7 @@ import moracle
 
 
 def bound(folder, layers):
-    """The bound in f32; codes that stay as stored add the error of the row that serves them."""
+    """Bound of logits: f32 rounding, and for codes kept as stored the error of the serving row."""
     if "mxfp4" not in folder.name:
         return 1e-5
     return f64.bound(moracle.select(moracle.Checkpoint(folder).moe_layer(0), device="cpu"), layers) + 1e-5

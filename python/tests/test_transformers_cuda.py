@@ -1,4 +1,4 @@
-"""transformers' models on an NVIDIA GPU: logits, text, compiled models, FP8 and MXFP4 weights, memory."""
+"""transformers models on an NVIDIA GPU: logits, text, torch.compile, FP8 and MXFP4 weights, memory."""
 import threading
 
 import float64_experts as f64
@@ -13,7 +13,7 @@ def relative(got, want):
 
 
 def is_same_text(model, texts):
-    """True if both texts are equal, or part where the logits of eager are closer to each other than bf16 tells apart."""
+    """True if both texts are equal, or diverge where eager's top logits differ by less than bf16's precision."""
     model.set_experts_implementation("eager")
     for one, other in zip(*texts):
         at = next((i for i, pair in enumerate(zip(one, other)) if pair[0] != pair[1]), None)
@@ -48,7 +48,8 @@ def test_compiled_model_gives_the_same_logits(registered):
     ids = torch.tensor([[1, 2, 3, 4]], device=GPU)
     with torch.no_grad():
         expected = model(ids, use_cache=False).logits
-        # Not inductor: it keeps in f32 what eager rounds to bf16. test_cuda_graphs.py compiles the experts with it.
+        # Not inductor: it keeps values in f32 that eager rounds to bf16. test_cuda_graphs.py compiles the experts with
+        # it.
         assert relative(torch.compile(model, backend="aot_eager")(ids, use_cache=False).logits, expected) < 1e-2
 
 
@@ -109,7 +110,7 @@ def test_dropped_weights_leave_one_copy_on_the_gpu(registered):
     done.set()
     watcher.join()
     workspace = 300e6  # 4,096 tokens
-    assert free - min(lowest) < 1.5 * layer + workspace  # one layer twice, never the model
+    assert free - min(lowest) < 1.5 * layer + workspace  # two copies of one layer, not of the model
     assert free - torch.cuda.mem_get_info()[0] < 0.2 * layer + workspace
     with torch.no_grad():
         assert torch.isfinite(model(torch.tensor([[1, 2, 3]], device=GPU)).logits).all()

@@ -1,4 +1,4 @@
-"""Memory of a model on a CPU: packing adds one copy of its experts, and dropping the originals leaves one."""
+"""CPU memory of a model: packing adds one copy of the experts; drop=True leaves one copy."""
 import subprocess
 import sys
 
@@ -8,12 +8,12 @@ from moe_models import torch, transformers  # noqa: F401
 LAYER = 16 * 3 * 512 * 512 * 4  # bytes: experts in f32
 CODE = """
 import re, sys, torch, transformers
-from moracle.integrations import transformers as door
+from moracle.integrations import transformers as integration
 
 def memory(line):
     return int(re.search(line + r":\\s+(\\d+)", open("/proc/self/status").read())[1]) * 1024
 
-door.register()
+integration.register()
 config = transformers.Qwen3MoeConfig(hidden_size=512, num_hidden_layers=6, num_attention_heads=4, num_key_value_heads=2,
     head_dim=64, vocab_size=128, moe_intermediate_size=512, num_experts=16, num_experts_per_tok=2)
 model = transformers.Qwen3MoeForCausalLM(config).eval()
@@ -25,7 +25,7 @@ with torch.no_grad():
     model.set_experts_implementation("moracle")
     before = memory("VmRSS")
     open("/proc/self/clear_refs", "w").write("5")  # forgets the peak
-    door.pack(model, drop=sys.argv[1] == "drop")
+    integration.pack(model, drop=sys.argv[1] == "drop")
     for _ in range(5):
         model(prompt)
 print(memory("VmHWM") - before, memory("VmRSS") - before)
@@ -37,5 +37,5 @@ def test_packed_experts_take_one_copy(what, most, at_end):
     run = subprocess.run([sys.executable, "-c", CODE, what], capture_output=True, text=True, timeout=300)
     assert run.returncode == 0, run.stderr
     peak, end = (int(number) / LAYER for number in run.stdout.split())
-    assert peak < most  # layers' worth of memory
+    assert peak < most  # in layers
     assert at_end[0] < end < at_end[1]

@@ -1,4 +1,4 @@
-"""Runs the code of docs/python.md and of the pages in docs/python, block after block."""
+"""Runs the code blocks of docs/python.md and of the pages in docs/python."""
 import re
 
 import pytest
@@ -20,9 +20,9 @@ def test_code_of_the_page_runs(page, monkeypatch, capsys):
         exec(compile(block, page.name, "exec"), names)
     if page.stem == "python":
         printed = capsys.readouterr().out
-        assert re.search(r"^> \S+ +yes", printed, re.M)  # the oracle's choice is marked
+        assert re.search(r"^> \S+ +yes", printed, re.M)  # the marked choice of the oracle
         assert "LORD" in printed
 
 
-def test_every_door_has_a_page():
+def test_every_integration_has_a_page():
     assert {page.stem for page in PAGES} == {"python", "fused_experts", "torch", "transformers"}

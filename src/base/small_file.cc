@@ -31,7 +31,7 @@ Error git_lfs_pointer(const std::string& path) {
 Result<std::string> read_to_end(int descriptor, const std::string& path, size_t max_bytes,
                                 const Progress& progress) {
   constexpr int kWaitMilliseconds = 100;
-  constexpr size_t kPiece = size_t{1} << 16;
+  constexpr size_t kChunk = size_t{1} << 16;
   std::string text;
   for (;;) {
     if (progress && !progress(0, 0))
@@ -40,8 +40,8 @@ Result<std::string> read_to_end(int descriptor, const std::string& path, size_t 
     const int events = ::poll(&ready, 1, kWaitMilliseconds);
     if (events == 0 || (events < 0 && errno == EINTR)) continue;
     const size_t before = text.size();
-    text.resize(before + kPiece);
-    const ssize_t count = ::read(descriptor, text.data() + before, kPiece);
+    text.resize(before + kChunk);
+    const ssize_t count = ::read(descriptor, text.data() + before, kChunk);
     const int reason = errno;
     text.resize(before + (count > 0 ? static_cast<size_t>(count) : 0));
     if (count == 0) return text;

@@ -9,7 +9,7 @@
 
 namespace moracle {
 
-/// The start of a text.
+/// One character, or one broken sequence, at the start of a text.
 struct Utf8Char {
   enum class State : uint8_t {
     kWhole,   ///< a character: `code`, in `length` bytes

@@ -1,5 +1,5 @@
-// Time of one layer's experts beside the machine's limits: shapes of published models, the bytes
-// and operations of a call, and the resulting floor.
+// Times one layer's experts beside the machine's limits: shapes of published models, the bytes and
+// operations of a call, and the resulting floor.
 #pragma once
 
 #include <span>
@@ -40,7 +40,7 @@ int64_t matrix_ops(const MatrixShape& shape, int64_t rows);
 
 /// Returns the peak that bounds a matrix's kernel. This is the peak of the instruction that the
 /// plan names, else the best peak for the numbers that the kernel reads. Null: no peak is known.
-const Peak* peak_for(const KernelPlan& kernel, int64_t num_tokens, std::span<const Peak> peaks);
+const Peak* peak_for(const MatrixPlan& matrix, int64_t num_tokens, std::span<const Peak> peaks);
 
 /// One cell of the table: `num_tokens` tokens at once, on the layers of a ring.
 struct Measurement {
@@ -55,7 +55,7 @@ struct Measurement {
   int64_t ops = 0;
   double read_bytes_per_second = 0;  ///< probed right before and after
   double us_memory = 0;              ///< time of `bytes` at that rate
-  double us_compute = 0;             ///< time of `ops` at the peaks, probed likewise if they matter
+  double us_compute = 0;             ///< time of `ops` at the peaks, probed before and after, too
   std::string peak;                  ///< name of the peak; empty: none is known
   double us_floor() const { return us_memory > us_compute ? us_memory : us_compute; }
   double share_of_limit() const { return us_floor() / us_median; }
@@ -63,7 +63,7 @@ struct Measurement {
 
 struct MeasureOptions {
   double seconds = 1;  ///< to spend
-  double zipf = 0;     ///< skew of the routings, as random_routings takes it
+  double zipf = 0;     ///< skew of the routings: exponent of their Zipf law, 0 for uniform
 };
 /// Times the ring's layers at `num_tokens` tokens, with the limits probed right before and right
 /// after. Errors: those of LayerRing::time; of the probe.

@@ -12,7 +12,7 @@
 namespace moracle::bench {
 namespace {
 
-// The tokens of this rank and what its layers make of them, in device memory.
+// This rank's tokens, and its layers' inputs and outputs, in device memory.
 struct RankTokens {
   Matrix hidden, output;
   std::vector<TopkIds> ids;  // of each layer
@@ -42,8 +42,8 @@ Result<RankTokens> make_tokens(const LayerSpec& spec, int64_t count, int64_t num
   MORACLE_TRY(void* const y, put_bytes(nullptr, bytes, device, tokens));
   tokens.hidden = {x, dtype, count, spec.hidden_size, spec.hidden_size};
   tokens.output = {y, dtype, count, spec.hidden_size, spec.hidden_size};
-  MORACLE_CHECK(device.ops().convert({wide, DType::kF32, count, spec.hidden_size, spec.hidden_size},
-                                     tokens.hidden, {}));
+  MORACLE_CHECK(kernel_device(device).ops().convert(
+      {wide, DType::kF32, count, spec.hidden_size, spec.hidden_size}, tokens.hidden, {}));
   for (int64_t l = 0; l < num_layers; ++l) {
     const Routed routed =
         random_routings(spec, count, static_cast<uint64_t>(rank * 1000 + l + 1)).front();

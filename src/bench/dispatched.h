@@ -1,4 +1,4 @@
-// Times layers of experts on several ranks that have tokens of their own.
+// Times layers of experts on several ranks, each with its own tokens.
 #pragma once
 
 #include <vector>
@@ -13,18 +13,20 @@ struct DispatchedTime {
   int64_t num_tokens = 0;
   double us_gathered = 0;  ///< every rank gets all tokens; layers enqueued one after another
   double us_replayed = 0;  ///< the same in a graph; 0: there is none
-  double us_sent = 0;      ///< batches of the exchange without experts, in a graph; 0: not used
-  double us_counted = 0;   ///< only the tokens of a rank's experts travel, counted by the host
-  int64_t sent_bytes = 0;  ///< counted: by this rank, for one layer, there and back
+  double us_sent = 0;      ///< the exchange of batches without experts, in a graph; 0: not used
+  double us_counted =
+      0;  ///< all-to-all: a rank gets only its experts' tokens; the host counts them
+  int64_t sent_bytes =
+      0;  ///< all-to-all: bytes that this rank sends for one layer, both directions
 };
 
-/// What the ranks share to time a layer.
+/// What all ranks need to time a layer.
 struct DispatchedLayers {
   Selection selection;  ///< of this rank, for the tokens of all ranks together
   std::shared_ptr<Group> group;
   std::shared_ptr<Exchange> exchange;
   std::shared_ptr<Device> device;
-  int64_t num_layers = 4;  ///< with weights of their own, so that no cache holds them
+  int64_t num_layers = 4;  ///< each has its own weights, so that no cache holds them
 };
 /// Every rank calls it with the same numbers and gets its own times. Errors: the selection chose
 /// nothing; memory; those of the exchange.

@@ -13,6 +13,7 @@
 #include "base/threads/thread_pool.h"
 #include "base/try.h"
 #include "checkpoint/state.h"
+#include "kernels/kernel_device.h"
 #include "kernels/limits.h"
 
 namespace moracle::bench {
@@ -85,9 +86,11 @@ Result<double> touch(int64_t bytes, Device& device) {
   MORACLE_TRY(const Buffer buffer, device.allocate(bytes));
   constexpr int64_t kPage = 4096;
   auto* const data = buffer.as<volatile char>();
-  device.host_threads().split((bytes + kPage - 1) / kPage, [&](int64_t begin, int64_t end) {
-    for (int64_t page = begin; page < end; ++page) data[page * kPage] = 0;
-  });
+  kernel_device(device).host_threads().split((bytes + kPage - 1) / kPage,
+                                             [&](int64_t begin, int64_t end) {
+                                               for (int64_t page = begin; page < end; ++page)
+                                                 data[page * kPage] = 0;
+                                             });
   return seconds_since(start);
 }
 

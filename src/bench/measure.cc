@@ -43,7 +43,7 @@ Result<Measurement> measure(LayerRing& ring, int64_t num_tokens, const MeasureOp
     std::string_view probed;
     double probed_ops = 0;
     for (const MatrixPlan& matrix : plan.matrices) {
-      const Peak* peak = peak_for(matrix.kernel, num_tokens, peaks);
+      const Peak* peak = peak_for(matrix, num_tokens, peaks);
       if (peak == nullptr) continue;
       const double ops =
           static_cast<double>(matrix_ops(matrix.shape, num_tokens * layer.top_k)) * 1e6;

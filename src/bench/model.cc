@@ -146,8 +146,7 @@ Result<int64_t> experts_touched(const Model::State& model, int64_t tokens, int64
   return static_cast<int64_t>(std::set<int32_t>(ids.begin(), ids.end()).size());
 }
 
-// Dispatched ranks have sequences of their own. Returns a number that differs between them, and is
-// 0 if all ranks have the same.
+// An offset for seeds: with dispatch each rank has its own sequences, else every rank returns 0.
 int64_t own_sequences(const ModelOptions& options) {
   return options.spread == Spread::kDispatched ? options.parallel.ep_rank : 0;
 }
@@ -283,7 +282,7 @@ class Decoder {
     return {};
   }
 
-  // Drawn tokens are not the tokens of the next step: those stay distinct and random.
+  // Ignore the sampled tokens: the next step takes distinct random tokens.
   Status step() {
     const std::vector<int32_t> tokens = random_.take(static_cast<int64_t>(caches_.size()));
     std::vector<Model::Step> step;
@@ -366,7 +365,7 @@ Result<std::vector<Decode>> decode(const ModelShape& shape, const DecodeOptions&
   MORACLE_TRY(Model model,
               ModelAccess::load(std::move(random.description), model_options, {}, random.bytes));
   std::vector<Decode> results;
-  // A recurrent state begins with zeros, which no step reads: a first token makes another one.
+  // A recurrent state starts as zeros. Run one token first, so that timed steps read a real state.
   const bool recurrent = shape.delta.interval > 0;
   for (const int64_t batch : options.batches) {
     std::vector<KvCache> caches;

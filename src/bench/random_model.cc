@@ -21,9 +21,8 @@ ModelShape gpt_oss_120b() {
   return shape;
 }
 
-// Work of one of eight ranks, with parallel experts and copies of all else: the whole attention and
-// shared expert, and 32 experts with their own router. The three dense layers at the beginning
-// count as layers with experts.
+// The work of one of eight expert-parallel ranks: 32 experts with their own router; attention and
+// shared expert are replicated. The three dense layers at the start count as layers with experts.
 ModelShape deepseek_v3_ep8() {
   ModelShape shape{"deepseek-v3-ep8", 61, 129280, 163840, 128};
   shape.score = Score::kSigmoid;

@@ -1,4 +1,4 @@
-// A Description of random tensors that are stored nowhere: each tensor is made when it is read.
+// A Description of random tensors, each generated when it is read.
 #pragma once
 
 #include "bench/model.h"

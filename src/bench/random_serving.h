@@ -1,4 +1,4 @@
-// What a server needs to serve random weights, for load tests.
+// A random model and its tokenizer, to serve in load tests.
 #pragma once
 
 #include "bench/model.h"

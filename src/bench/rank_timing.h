@@ -7,8 +7,9 @@
 
 namespace moracle::bench {
 
-/// Microseconds of one of `calls` calls, which every rank makes: the median of several rounds, each
-/// of which all ranks begin together. The first round does not count. Errors: those of the calls.
+/// Every rank makes `calls` calls in each of several rounds, which all ranks begin together.
+/// Returns the microseconds of one call in the median round. The first round does not count.
+/// Errors: those of the calls.
 Result<double> time_together(const std::function<Status()>& call, int64_t calls, Group& group,
                              Device& device);
 

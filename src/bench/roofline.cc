@@ -46,24 +46,24 @@ Arithmetic arithmetic_of(DType input) {
 
 // Matches whole words only: "avx512" is not in "avx512_vnni".
 bool names_word(std::string_view text, std::string_view word) {
-  auto part_of_word = [&](size_t at) {
+  auto is_word_char = [&](size_t at) {
     return at < text.size() &&
            (text[at] == '_' || std::isalnum(static_cast<unsigned char>(text[at])));
   };
   for (size_t at = text.find(word); at != text.npos; at = text.find(word, at + 1)) {
-    if (!(at > 0 && part_of_word(at - 1)) && !part_of_word(at + word.size())) return true;
+    if (!(at > 0 && is_word_char(at - 1)) && !is_word_char(at + word.size())) return true;
   }
   return false;
 }
 
 }  // namespace
 
-const Peak* peak_for(const KernelPlan& kernel, int64_t num_tokens, std::span<const Peak> peaks) {
+const Peak* peak_for(const MatrixPlan& matrix, int64_t num_tokens, std::span<const Peak> peaks) {
   std::string_view running;
-  for (const KernelUse& use : kernel.kernels) {
-    if (use.from_tokens <= std::max<int64_t>(num_tokens, 1)) running = use.name;
+  for (const KernelUse& use : matrix.kernels) {
+    if (use.range.from_tokens <= std::max<int64_t>(num_tokens, 1)) running = use.name;
   }
-  Arithmetic wanted = arithmetic_of(kernel.input_dtype);
+  Arithmetic wanted = arithmetic_of(matrix.input_dtype);
   // If no peak exists for the narrow floats, they are widened to f32.
   const bool narrow_floats = wanted == Arithmetic::kF16 || wanted == Arithmetic::kFp8;
   const bool there = std::any_of(peaks.begin(), peaks.end(),

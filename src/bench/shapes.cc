@@ -11,7 +11,7 @@ const ActivationSpec kSwigluOai = {.function = Activation::kSwigluOai, .limit = 
 const LayerShape kShapes[] = {
     {"qwen3-30b-a3b", 128, 2048, 768, 8, {}, false},
     {"mixtral-8x7b", 8, 4096, 14336, 2, {}, false},
-    // Experts that one of eight ranks holds of 256. Each token that arrives goes to eight of them.
+    // The 32 experts of one of eight ranks. Each token that arrives goes to eight of them.
     {"deepseek-v3-ep8", 32, 7168, 2048, 8, {}, false},
     {"gpt-oss-120b", 128, 2880, 2880, 4, kSwigluOai, true},
     {"qwen3-next-80b-a3b", 512, 2048, 512, 10, {}, false},

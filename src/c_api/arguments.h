@@ -1,4 +1,4 @@
-// Values of C as values of the library.
+// Converts C arguments to library values.
 #pragma once
 
 #include "c_api/structs.h"
@@ -6,11 +6,11 @@
 
 namespace moracle::c_api {
 
-/// Errors: a number that is no dtype; the place is "<place>.dtype".
+/// Errors: not a dtype; the place is "<place>.dtype".
 Result<DType> dtype_of(moracle_dtype dtype, const char* place);
-/// Errors: those of read_struct; a number that is no score function.
+/// Errors: those of read_struct; not a score function.
 Result<Routing> routing_of(const moracle_routing* routing);
-/// The error of a layer that a moracle_moe has used up.
+/// Error for a layer whose weights a moracle_moe has consumed.
 Error used_up(const LayerSpec& spec);
 
 }  // namespace moracle::c_api

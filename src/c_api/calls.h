@@ -1,4 +1,4 @@
-// The barrier between C and the library: errors become objects, exceptions become errors.
+// Boundary of the C API: library errors become objects, exceptions become errors.
 #pragma once
 
 #include <exception>
@@ -9,7 +9,7 @@
 #include "moracle/base.h"
 #include "moracle/c.h"
 
-/// See moracle/c.h. The text exists from the start, because a getter cannot report missing memory.
+/// See moracle/c.h. Formats the text at once, because a getter cannot report an allocation failure.
 struct moracle_error {
   moracle::Error parts;
   std::string text;
@@ -17,10 +17,10 @@ struct moracle_error {
 
 namespace moracle::c_api {
 
-/// Hands `failure` to the caller and returns `status`; if it finds no memory, the caller gets null
-/// and MORACLE_OUT_OF_MEMORY.
+/// Stores `failure` for the caller and returns `status`. Out of memory: stores null and returns
+/// MORACLE_OUT_OF_MEMORY.
 moracle_status report(Error failure, moracle_status status, moracle_error** error) noexcept;
-/// The status of an error's kind.
+/// Status of an error kind.
 moracle_status status_of(ErrorKind kind);
 
 /// Runs `work`, which returns a Status, as the body of a C function.
@@ -35,16 +35,17 @@ moracle_status guarded(moracle_error** error, const Work& work) noexcept {
     return report({ErrorKind::kOutOfMemory, "", "host", "memory", "the system refused it"},
                   MORACLE_OUT_OF_MEMORY, error);
   } catch (const std::exception& thrown) {
-    return report({ErrorKind::kUnsupported, "", "library", "calls that throw nothing",
+    return report({ErrorKind::kUnsupported, "", "library", "calls without C++ exceptions",
                    std::string("it threw: ") + thrown.what()},
                   MORACLE_INTERNAL, error);
   } catch (...) {
-    return report({ErrorKind::kUnsupported, "", "library", "calls that throw nothing", "it threw"},
-                  MORACLE_INTERNAL, error);
+    return report(
+        {ErrorKind::kUnsupported, "", "library", "calls without C++ exceptions", "it threw"},
+        MORACLE_INTERNAL, error);
   }
 }
 
-/// As above for `work` that returns a Result<Handle*>, which goes to *out.
+/// As above, for `work` that returns a Result<Handle*>. Stores the handle in *out.
 template <class Handle, class Work>
 moracle_status guarded(Handle** out, moracle_error** error, const Work& work) noexcept {
   if (out != nullptr) *out = nullptr;
@@ -60,12 +61,12 @@ moracle_status guarded(Handle** out, moracle_error** error, const Work& work) no
   });
 }
 
-/// An error about an argument.
+/// Error for an invalid argument.
 inline Error bad_argument(std::string place, std::string need, std::string fact) {
   return {ErrorKind::kInvalidArgument, "", std::move(place), std::move(need), std::move(fact)};
 }
 
-/// Errors: a null handle or text, by the parameter's name.
+/// Errors: a null handle or string, with the parameter's name.
 inline Status check_given(const void* argument, const char* parameter) {
   if (argument != nullptr) return {};
   return bad_argument(parameter, "a value", "it is null");

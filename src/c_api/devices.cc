@@ -6,12 +6,29 @@
 namespace moracle::c_api {
 namespace {
 
+// The options of an engine. The functions live as long as the device's memory.
+void set_engine_options(const moracle_device_options& from, DeviceOptions& options) {
+  void* const engine = from.engine;
+  if (from.allocate != nullptr)
+    options.allocate = [=, call = from.allocate](size_t bytes) { return call(engine, bytes); };
+  if (from.free != nullptr)
+    options.free = [=, call = from.free](void* data, size_t bytes) { call(engine, data, bytes); };
+  if (from.run_tasks == nullptr) return;
+  options.run_tasks = [=, call = from.run_tasks](int count, const std::function<void(int)>& task) {
+    const moracle_task one = [](void* context, int32_t index) {
+      (*static_cast<const std::function<void(int)>*>(context))(index);
+    };
+    call(engine, count, one, const_cast<std::function<void(int)>*>(&task));
+  };
+}
+
 Result<moracle_device*> open_device_for(const char* name, const moracle_device_options* from) {
   MORACLE_TRY(const moracle_device_options wanted, read_optional_struct(from, "options"));
   DeviceOptions options;
   options.threads = wanted.threads;
   options.pin = wanted.pin != 0;
   if (wanted.kernel_cache != nullptr) options.kernel_cache = wanted.kernel_cache;
+  set_engine_options(wanted, options);
   MORACLE_TRY(std::shared_ptr<Device> device, open_device(name == nullptr ? "cpu" : name, options));
   auto workspace = std::make_shared<Workspace>(device);
   std::string own_name = device->name();

@@ -12,7 +12,7 @@ Result<moracle_moe*> make_moe(moracle_layer* layer, const moracle_selection* sel
   MORACLE_CHECK(check_given(selection, "selection"));
   MORACLE_CHECK(check_given(device, "device"));
   if (!layer->weights) return used_up(layer->spec);
-  // A selection without a plan leaves the weights usable.
+  // Check the plan first: an error must not consume the weights.
   MORACLE_TRY([[maybe_unused]] const Plan plan, selection->value.chosen());
   Progress go_on;
   if (progress != nullptr) {

@@ -1,4 +1,4 @@
-// What the handles of moracle/c.h hold.
+// Definitions of the opaque handles of moracle/c.h.
 #pragma once
 
 #include <memory>
@@ -22,7 +22,7 @@ struct moracle_layer {
         scheme(name(spec.scheme)),
         text(describe(spec)) {}
 
-  std::optional<moracle::DescribedWeights> weights;  ///< empty: a moracle_moe has used them up
+  std::optional<moracle::DescribedWeights> weights;  ///< empty: consumed by a moracle_moe
   moracle::LayerSpec spec;
   std::string scheme, text;
 };
@@ -33,12 +33,12 @@ struct moracle_machine {
 
 struct moracle_selection {
   moracle::Selection value;
-  std::string backend;  ///< empty: none
+  std::string backend;  ///< empty: no backend serves the request
 };
 
 struct moracle_device {
   std::shared_ptr<moracle::Device> value;
-  std::shared_ptr<moracle::Workspace> workspace;  ///< of all layers on this handle
+  std::shared_ptr<moracle::Workspace> workspace;  ///< shared by all layers on this device handle
   std::string name;
 };
 

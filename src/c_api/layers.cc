@@ -8,7 +8,7 @@
 namespace moracle::c_api {
 namespace {
 
-// The values of moracle/c.h are those of the library.
+// The enums of moracle/c.h match the library's.
 static_assert(MORACLE_F32 == static_cast<int>(DType::kF32));
 static_assert(MORACLE_F16 == static_cast<int>(DType::kF16));
 static_assert(MORACLE_BF16 == static_cast<int>(DType::kBF16));
@@ -40,12 +40,12 @@ Result<TensorView> view_of(const moracle_tensor& tensor, const std::string& name
   if (tensor.rank < 0 || tensor.rank > kMostRank)
     return bad_argument(name + ".rank", str("0 to ", kMostRank), str("it is ", tensor.rank));
   if (tensor.rank > 0) MORACLE_CHECK(check_given(tensor.shape, (name + ".shape").c_str()));
-  int64_t left = int64_t{1} << 60;  // elements, so that bytes fit into 64 bits
+  int64_t left = int64_t{1} << 60;  // limit of elements: their bytes must fit into 64 bits
   for (int32_t i = 0; i < tensor.rank; ++i) {
     const int64_t size = tensor.shape[i];
     if (size < 0 || size > left)
       return bad_argument(str(name, ".shape[", i, "]"),
-                          "a size from 0 on, of at most 2^60 elements", str("it is ", size));
+                          "a size of at least 0, and at most 2^60 elements", str("it is ", size));
     left /= std::max<int64_t>(size, 1);
     view.shape.push_back(size);
   }
@@ -154,8 +154,7 @@ Result<DType> dtype_of(moracle_dtype dtype, const char* place) {
 }
 
 Error used_up(const LayerSpec& spec) {
-  return bad_argument(spec.name, "a layer whose weights are still there",
-                      "moracle_moe_make has used them up");
+  return bad_argument(spec.name, "a layer with weights", "moracle_moe_make has consumed them");
 }
 
 Result<Routing> routing_of(const moracle_routing* routing) {

@@ -39,11 +39,11 @@ Result<moracle_selection*> select_for(const moracle_layer* layer, const moracle_
                 ExpertMap::from({local, local + request.layer.num_experts}));
   }
   Selection selection = select(request, machine->value);
-  std::string backend(selection.plan ? selection.plan->backend->name : "");
+  std::string backend(selection.plan ? name(*selection.plan->backend) : "");
   return new moracle_selection{std::move(selection), std::move(backend)};
 }
 
-// A copy that moracle_text_free frees.
+// Returns a copy for moracle_text_free.
 Result<char*> copied(const std::string& text) {
   auto* const copy = static_cast<char*>(std::malloc(text.size() + 1));
   if (copy == nullptr) throw std::bad_alloc();

@@ -1,4 +1,4 @@
-// Structs that grow with the library: their first member is their size in the caller's headers.
+// Versioned structs: the first member is the struct's size in the caller's headers.
 #pragma once
 
 #include <algorithm>
@@ -11,18 +11,18 @@
 
 namespace moracle::c_api {
 
-/// Most bytes that a struct may have, so that a size that was never set reads no foreign memory.
+/// Upper bound of a struct's size: an uninitialized size must not cause an out-of-bounds read.
 inline constexpr size_t kMostStructBytes = 4096;
 
-/// Errors: a null pointer; a size that was not set.
+/// Errors: a null pointer; an invalid size.
 inline Status check_size(const size_t* size, const char* parameter) {
   MORACLE_CHECK(check_given(size, parameter));
   if (*size >= sizeof(size_t) && *size <= kMostStructBytes) return {};
   return bad_argument(str(parameter, ".size"), "sizeof the struct", str("it is ", *size));
 }
 
-/// The caller's struct as this library knows it. Members that the caller's headers lack are 0.
-/// Errors: those of check_size; a member that this library lacks and that is not 0.
+/// Reads the caller's struct. Members that older headers lack are 0. Errors: those of check_size; a
+/// non-zero member that this library does not know.
 template <class Struct>
 Result<Struct> read_struct(const Struct* from, const char* parameter) {
   MORACLE_CHECK(check_size(from == nullptr ? nullptr : &from->size, parameter));
@@ -38,14 +38,15 @@ Result<Struct> read_struct(const Struct* from, const char* parameter) {
                "a member of newer headers is set"};
 }
 
-/// read_struct of a parameter that may be null, for defaults.
+/// As read_struct; null means defaults.
 template <class Struct>
 Result<Struct> read_optional_struct(const Struct* from, const char* parameter) {
   if (from == nullptr) return Struct{};
   return read_struct(from, parameter);
 }
 
-/// Writes `known` into the caller's struct, except its size. Further members become 0.
+/// Writes `known` into the caller's struct, but not its size. Clears members that this library does
+/// not know.
 template <class Struct>
 Status write_struct(Struct known, Struct* to, const char* parameter) {
   MORACLE_CHECK(check_size(to == nullptr ? nullptr : &to->size, parameter));

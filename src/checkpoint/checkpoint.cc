@@ -230,7 +230,7 @@ std::vector<std::string> Checkpoint::unclaimed() const {
   const std::lock_guard lock(claims_->mutex);
   for (const auto& [name, entry] : state_->tensors.all()) {
     // Old files store the rotary frequencies, which config.json determines. transformers stores
-    // experts of no rows where config.json has none.
+    // shared experts with 0 rows if config.json has none.
     const bool ignored = name.ends_with("rotary_emb.inv_freq") || entry.view.num_elements() == 0;
     if (!ignored && !claims_->claimed.contains(name)) names.push_back(name);
   }

@@ -63,7 +63,7 @@ std::vector<std::string> Config::unread() const {
     const std::lock_guard lock(read_->mutex);
     return read_->places.contains(place);
   };
-  // An object is read as a whole, or key by key.
+  // An object counts as read if it is read as a whole, or if any of its keys is.
   const auto is_opened = [&](const std::string& inside) {
     const std::lock_guard lock(read_->mutex);
     const auto at = read_->places.lower_bound(inside);
@@ -87,7 +87,7 @@ void Config::mark_read(const char* key) const {
   read_->places.insert(place_ + key);
 }
 
-// A default is none of the file's values: errors about one say so.
+// Errors about a default say that the file leaves the key out.
 std::string Config::place(const Keys& keys) const {
   const bool in_file =
       std::any_of(keys.begin(), keys.end(), [&](const char* key) { return json_.contains(key); });

@@ -20,7 +20,7 @@ bool is_absent(const std::string& path);
 
 /// Keys may be given as a list, because producers use different names for the same value
 /// (transformers 4 "num_experts", transformers 5 "num_local_experts"). The first present key
-/// counts. A null value counts as absent, and keeps a default out.
+/// counts. A null value counts as absent; its default does not apply either.
 class Config {
  public:
   using Keys = std::vector<const char*>;
@@ -28,7 +28,7 @@ class Config {
   static Result<Config> open(const std::string& path);
   static Result<Config> parse(std::string_view text, std::string path);
 
-  /// What keys mean that the file lacks: a JSON object. Errors: invalid JSON.
+  /// Sets the values of keys that the file lacks, as a JSON object. Errors: invalid JSON.
   Status set_defaults(std::string_view defaults);
 
   const std::string& path() const { return path_; }

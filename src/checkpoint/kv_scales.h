@@ -1,4 +1,4 @@
-// FP8 keys and values: what a checkpoint says about them, and the scales that it holds for them.
+// FP8 KV caches: what the config and the file of a checkpoint contain for them.
 #pragma once
 
 #include <string>

@@ -7,7 +7,7 @@
 namespace moracle {
 
 std::vector<std::string> module_names(const std::string& name) {
-  // The text-only class is last: its prefix begins a wrapper's, too.
+  // Test the text-only class last: the wrappers' prefixes begin with its prefix, too.
   constexpr std::string_view kRoots[] = {"model.language_model.", "language_model.model.",
                                          "model."};
   constexpr std::string_view kOutputs[] = {"language_model.lm_head", "lm_head"};

@@ -3,8 +3,8 @@
 
 #include <memory>
 #include <mutex>
-#include <set>
 #include <string>
+#include <unordered_set>
 
 #include "checkpoint/config.h"
 #include "checkpoint/experts/convention.h"
@@ -22,7 +22,7 @@ struct Checkpoint::State {
   std::vector<std::string> not_used = {};  ///< see Checkpoint::not_used, beside the reader's
   std::unique_ptr<Reader> reader;          // null if the checkpoint is plain
   std::string architecture;
-  const ExpertConvention* convention = nullptr;  // nothing where the family is unknown
+  const ExpertConvention* convention = nullptr;  // null for an unknown family
   int64_t num_layers = 0;
   std::optional<Config> wrapper = {};  ///< the whole config.json, if `config` is a part of it
   /// Where the tensors of the language model are: "model.", or "model.language_model.".
@@ -32,16 +32,16 @@ struct Checkpoint::State {
 
 /// The tensors that calls of one Checkpoint have requested, from any thread.
 struct Checkpoint::Claims {
-  void add(const std::set<std::string>& names) {
+  void add(const std::unordered_set<std::string>& names) {
     const std::lock_guard lock(mutex);
     claimed.insert(names.begin(), names.end());
   }
   std::mutex mutex;
-  std::set<std::string> claimed;
+  std::unordered_set<std::string> claimed;
 };
 
-/// The names whose tensors exist for this layer: the family's, then those that several families
-/// share. nullptr where the layer holds no experts.
+/// The names whose tensors exist for this layer: first the family's, then those that several
+/// families share. nullptr if the layer has no experts.
 const ExpertNames* expert_names(const Checkpoint::State& state, int64_t layer);
 /// The family's convention, or the generic one.
 const ExpertConvention& convention_of(const Checkpoint::State& state);
@@ -49,7 +49,7 @@ const ExpertConvention& convention_of(const Checkpoint::State& state);
 std::string of_layer(const Checkpoint::State& state, std::string_view name, int64_t layer);
 /// "model.layers.3.mlp.experts"
 std::string experts_prefix(const Checkpoint::State& state, const ExpertNames& names, int64_t layer);
-/// The tensors of names.fused.
+/// The two tensors that hold all experts, if names.fused is set.
 std::string fused_gate_up(const ExpertNames& names, const std::string& experts);
 std::string fused_down(const ExpertNames& names, const std::string& experts);
 /// "model.layers.3.mlp.experts.0.gate_proj": for each way to name experts, the tensor searched for.

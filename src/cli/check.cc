@@ -10,6 +10,7 @@
 #include "conformance/conformance.h"
 #include "model_options.h"
 #include "numbers.h"
+#include "oracle/backend.h"
 #include "oracle/machine/masked_isa.h"
 #include "terminal.h"
 
@@ -77,7 +78,7 @@ Platform platform_of(const Case& c) {
   return Platform::kCpu;
 }
 
-// Device of the cases: the requested device, or the device of the requested backend.
+// Device of the cases: the requested one, or that of the requested backend.
 Result<std::shared_ptr<Device>> device_for(const Options& options) {
   std::string device = options.device.empty() ? "cpu" : options.device;
   for (const Backend& backend : backends()) {
@@ -89,7 +90,7 @@ Result<std::shared_ptr<Device>> device_for(const Options& options) {
 struct Count {
   int passed = 0, refused = 0, failed = 0;
   double worst = 0;
-  std::string reason;  // of the first refusal
+  std::string reason;  // reason of the first rejection
 };
 
 int run(const Options& options) {
@@ -103,7 +104,7 @@ int run(const Options& options) {
   if (options.backend.empty()) {
     std::erase_if(cases, [&](const Case& c) { return platform_of(c) != device->platform(); });
   }
-  // Every message ends with the command that repeats the case.
+  // End each message with the command that repeats the case.
   const std::string without = options.without.empty() ? "" : " --without " + options.without;
   ProgressBar bar("checking");
   std::map<std::pair<std::string, std::string>, Count> counts;

@@ -1,4 +1,4 @@
-// Shared code of the verbs: exit codes, errors, output.
+// Shared by the verbs: exit codes, errors, output.
 #pragma once
 
 #include <CLI/CLI.hpp>
@@ -15,33 +15,33 @@ using Json = nlohmann::ordered_json;
 /// Exit codes of the command.
 enum Exit : int {
   kDone = 0,
-  kFailed = 1,    // the work failed: I/O, memory, a check that does not hold, stopped by Ctrl-C
-  kBadInput = 2,  // wrong usage, a broken file, a request that nothing can serve
+  kFailed = 1,    // I/O error, out of memory, failed check, Ctrl-C
+  kBadInput = 2,  // wrong usage, invalid file, request that no backend serves
 };
 
-/// A verb's work, run after the command line has been parsed.
+/// A verb's work, run after the command line is parsed.
 using Work = std::function<int()>;
 
-/// Adds a verb; `build` declares its options on the subcommand and returns the work.
+/// Adds a verb. `build` declares its options and returns its work.
 void add_verb(CLI::App& app, const char* name, const char* summary,
               const std::function<Work(CLI::App&)>& build, Work& chosen);
 
-/// The error of the library with options of `verb` in place of fields: "--kv-cache" for "kv_cache",
-/// as the place, or in parentheses in the need.
+/// Replaces field names in a library error by options of `verb`: "--kv-cache" for "kv_cache", as
+/// the place, or in parentheses in the need.
 Error with_options(Error error, const CLI::App& verb);
 
 /// Prints one line on stderr, with options in place of fields, and returns the exit code of the
 /// error.
 int fail(const Error& error);
 
-/// Same, if stdout took less than the whole answer.
+/// As fail(), if stdout did not accept all output.
 int fail_output();
 
-/// Prints JSON on stdout, as one document with invalid UTF-8 replaced.
+/// Prints one JSON document on stdout. Replaces invalid UTF-8.
 void print(const Json& json);
 
-/// True after Ctrl-C or SIGTERM. Work checks this between steps and ends in order. A second Ctrl-C
-/// ends the process at once.
+/// True after Ctrl-C or SIGTERM. Check it between steps, and stop cleanly. A second Ctrl-C kills
+/// the process.
 bool interrupted();
 
 #define X(verb) void add_##verb(CLI::App& app, Work& chosen);
@@ -50,7 +50,7 @@ bool interrupted();
 
 }  // namespace moracle::cli
 
-/// Declares or assigns the value of a Result, or ends the verb with its error.
+/// Declares or assigns the value of a Result, or returns from the verb with its error.
 #define MORACLE_CLI_TRY_(name, declaration, ...)        \
   auto name = (__VA_ARGS__);                            \
   if (!name) return ::moracle::cli::fail(name.error()); \

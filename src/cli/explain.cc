@@ -1,4 +1,5 @@
-// moracle explain: shows which backend serves a checkpoint's experts, and why the others do not.
+// moracle explain: shows which backend serves a checkpoint's experts, and the reasons against the
+// others.
 #include "models/explain.h"
 
 #include <algorithm>
@@ -42,7 +43,7 @@ Json choice_json(const Choice& choice) {
           {"layers", choice.layers},
           {"scheme", name(layer.scheme)},
           {"routing", is_experts(choice) ? Json(name(layer.routing)) : Json(nullptr)},
-          {"chosen", plan ? Json(plan->backend->name) : Json(nullptr)},
+          {"chosen", plan ? Json(name(*plan->backend)) : Json(nullptr)},
           {"weight_bytes", plan ? Json(plan->weight_bytes) : Json(nullptr)},
           {"considered", considered_json(choice.selection)},
           {"plan", plan_json(plan)}};
@@ -64,7 +65,7 @@ Json to_json(const ModelExplanation& model, const Checkpoint& checkpoint,
           {"not_runnable", model.not_runnable.empty() ? Json(nullptr) : Json(model.not_runnable)}};
 }
 
-// Shows the experts with the reasons and every other part in one line.
+// Prints the experts with reasons, and each other part in one line.
 void show(const ModelExplanation& model, const Checkpoint& checkpoint, const Machine& machine,
           const ModelOptions& options, bool all) {
   const std::string where = str(" · machine ", machine.name, ", device ", options.device);

@@ -16,7 +16,7 @@ namespace {
 
 constexpr size_t kMostNames = 12;
 
-// Names that differ only in their layer would fill the screen.
+// Collapse names that differ only in the layer number.
 std::string some_of(const std::vector<std::string>& names) {
   if (names.size() <= kMostNames) return printable(join(names));
   const std::vector<std::string> first(names.begin(), names.begin() + kMostNames);

@@ -1,4 +1,4 @@
-// moracle machines: shows this machine and the machines that are known by name.
+// moracle machines: lists this machine and the known machines.
 #include <iostream>
 
 #include "base/text.h"

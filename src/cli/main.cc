@@ -16,7 +16,7 @@ void add_verb(CLI::App& app, const char* name, const char* summary,
 }
 
 namespace {
-bool has_failed = false;  // a line on stderr reports the failure
+bool has_failed = false;  // an error is already on stderr
 const CLI::App* running_verb = nullptr;
 }  // namespace
 
@@ -47,8 +47,8 @@ void print(const Json& json) {
 
 namespace {
 
-// Refuses empty option values, for example from an unset shell variable. Otherwise such an option
-// would count as not given.
+// Rejects empty option values, for example from an unset shell variable. Otherwise they would count
+// as absent.
 void refuse_empty_texts(CLI::App& verb) {
   const auto check = [](std::string& text) -> std::string {
     return text.empty() ? "needs a value; it is empty" : "";
@@ -66,14 +66,14 @@ int parse_and_run(int argc, char** argv) {
   app.require_subcommand(1);
   app.set_version_flag("--version", "moracle " MORACLE_VERSION);
   app.failure_message([](const CLI::App*, const CLI::Error& e) {
-    constexpr size_t kLongest = 400;  // the message repeats arguments
+    constexpr size_t kLongest = 400;  // messages repeat arguments
     return "moracle: " + printable(e.what(), kLongest) + " (moracle --help shows the usage)\n";
   });
   Work chosen;
 #define X(verb) add_##verb(app, chosen);
 #include "verbs.inc"
 #undef X
-  // List the verbs: CLI11 would only say that a verb is missing.
+  // List the verbs: CLI11 only reports that a verb is missing.
   std::vector<std::string> verbs;
   for (const CLI::App* verb : app.get_subcommands([](CLI::App*) { return true; })) {
     verbs.push_back(verb->get_name());

@@ -1,4 +1,4 @@
-// Options of every verb with a model.
+// Options of all verbs that take a model.
 #pragma once
 
 #include "base/text.h"
@@ -8,6 +8,7 @@
 #include "caches/tuning_cache.h"
 #include "command.h"
 #include "numbers.h"
+#include "oracle/backend.h"
 #include "ranks/ranks.h"
 
 namespace moracle::cli {
@@ -44,8 +45,7 @@ inline constexpr const char* kCacheHelp =
 inline constexpr const char* kDeviceHelp =
     "cpu, cuda[:n] or opencl[:n]; default: cpu, or with --machine its first GPU that has kernels";
 
-/// Default device of a model: the CPU. On a known machine: its first GPU with kernels for its
-/// platform.
+/// Default device: the CPU, or on a known machine its first GPU with kernels.
 inline std::string default_device(const Machine& machine) {
   for (const GpuInfo& gpu : machine.gpus) {
     if (machine.name == "here" || missing(GpuFeature::kCpuCores, gpu.features) == GpuFeature::kNone)
@@ -64,7 +64,7 @@ struct ModelArguments {
   std::string activations;
   std::string kv_cache = "auto";
   std::string device;  // empty: default_device()
-  std::string lora;    // folder of an adapter
+  std::string lora;    // folder of a LoRA adapter
   std::string cache;
   int threads = 0;
   bool pin = false;
@@ -73,10 +73,10 @@ struct ModelArguments {
   bool json = false;
   RankArguments ranks;
 
-  /// Model options for `machine`. Errors: a broken cache.
+  /// Builds ModelOptions for `machine`. Errors: an invalid tuning cache.
   Result<ModelOptions> options(const Machine& machine) const {
     const std::string on = device.empty() ? default_device(machine) : device;
-    std::vector<TunedLayer> tuned;  // measurements of this machine are valid for no other
+    std::vector<TunedLayer> tuned;  // only for this machine
     if (machine.name == "here") {
       MORACLE_TRY(tuned, read_tuning(cache, threads, on));
     }
@@ -99,7 +99,7 @@ struct ModelArguments {
     return options;
   }
   Result<ModelOptions> options() const { return options(Machine::here()); }
-  /// The adapter for all runs; -1: none.
+  /// Adapter index for all requests; -1: none.
   int32_t adapter() const { return lora.empty() ? -1 : 0; }
   void add_to(CLI::App& app) {
     app.add_option("MODEL", folder, "Folder of the checkpoint")->required();
@@ -124,11 +124,11 @@ struct ModelArguments {
   }
 };
 
-/// Names of the backends in use, each once, in order of use.
+/// Names of the backends in use, without duplicates, in order of use.
 inline std::vector<std::string> backend_names(const Model& model) {
   std::vector<std::string> names;
   for (const Choice& choice : model.choices()) {
-    const std::string name(choice.selection.plan->backend->name);
+    const std::string name(moracle::name(*choice.selection.plan->backend));
     if (std::find(names.begin(), names.end(), name) == names.end()) names.push_back(name);
   }
   return names;

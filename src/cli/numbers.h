@@ -1,5 +1,5 @@
-// Checks of numbers in options. The ranges of CLI11 accept nan, and accept the converted value of a
-// number that is too large.
+// Validators of numeric options. CLI11's ranges accept nan, and check a number only after it
+// overflowed.
 #pragma once
 
 #include <charconv>
@@ -13,8 +13,8 @@
 
 namespace moracle::cli {
 
-/// Accepts decimal digits, with at most a minus sign. For Option::transform: rewrites the number so
-/// that CLI11 reads it as decimal, too ("010" is octal there).
+/// Accepts decimal digits with an optional minus sign. As an Option::transform, it strips leading
+/// zeros: CLI11 reads "010" as octal.
 template <class Number = int64_t>
 CLI::Validator whole(Number min = std::numeric_limits<Number>::min(),
                      Number max = std::numeric_limits<Number>::max()) {
@@ -37,7 +37,7 @@ inline CLI::Validator number(double min, double max) {
     double value = 0;
     const char* const end = text.data() + text.size();
     const auto [stop, error] = std::from_chars(text.data(), end, value);
-    // Comparisons with nan are false.
+    // Negated, because comparisons with nan are false.
     if (error == std::errc() && stop == end && value >= min && value <= max) return {};
     return str("needs a number from ", min, " to ", max, "; it is ", quote(text));
   };

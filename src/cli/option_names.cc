@@ -1,4 +1,4 @@
-// Errors of the library name fields ("kv_cache"). Users of the command know options ("--kv-cache").
+// Maps field names in library errors ("kv_cache") to the command's options ("--kv-cache").
 #include <algorithm>
 #include <string_view>
 
@@ -11,7 +11,7 @@ namespace {
 struct OtherName {
   std::string_view field, option;
 };
-// Options with another name than their field.
+// Options whose name differs from the field's.
 constexpr OtherName kOtherNames[] = {
     {"bad_words_ids", "--bad-words"},
     {"batches", "--batch"},
@@ -23,7 +23,7 @@ constexpr OtherName kOtherNames[] = {
     {"timeout_seconds", "--timeout"},
 };
 
-// The option of `verb` that sets the field; the field itself if there is none.
+// Returns the option of `verb` that sets the field, or the field if there is none.
 std::string option_of(const CLI::App& verb, const std::string& field) {
   std::string option = "--" + field;
   std::replace(option.begin(), option.end(), '_', '-');
@@ -38,7 +38,7 @@ std::string option_of(const CLI::App& verb, const std::string& field) {
 }  // namespace
 
 Error with_options(Error error, const CLI::App& verb) {
-  // The place in a file is a key of the file, even if a field has the same name.
+  // An error with a file has a key of that file as its place: keep it.
   if (error.file.empty() || error.kind == ErrorKind::kInvalidArgument)
     error.place = option_of(verb, error.place);
   if (const size_t open = error.need.rfind('('); open != error.need.npos) {

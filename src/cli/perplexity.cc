@@ -25,7 +25,7 @@ int run(const Options& options) {
   CLI_TRY(ModelOptions model_options, options.model.options());
   if (Status joined = options.model.ranks.join(model_options); !joined) return fail(joined.error());
   std::vector<int32_t> ids;
-  if (is_first_rank()) {  // reads standard input
+  if (is_first_rank()) {  // only rank 0 reads stdin
     CLI_TRY(const std::string text, read_text(options.text_file, "--text"));
     CLI_TRY(ids, tokenizer.encode(text));
     if (static_cast<int64_t>(ids.size()) > options.max_tokens) ids.resize(options.max_tokens);

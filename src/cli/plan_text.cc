@@ -11,7 +11,7 @@
 namespace moracle::cli {
 namespace {
 
-// Each text once; attention's is last.
+// Print each text once, attention's last.
 std::vector<std::string> reasons_of(const ModelPlan& plan) {
   std::vector<std::string> all;
   const auto add = [&](const std::string& text) {
@@ -26,8 +26,8 @@ std::vector<std::string> reasons_of(const ModelPlan& plan) {
 }  // namespace
 
 std::string backend_text(const Backend& backend) {
-  std::string text(backend.name);
-  if (!backend.built()) text += str(" (needs a build with ", name(backend.platform), ")");
+  std::string text(name(backend));
+  if (!is_built(backend)) text += str(" (needs a build with ", name(platform(backend)), ")");
   return text;
 }
 
@@ -50,12 +50,12 @@ void show_choices(const Model& model, const Checkpoint& checkpoint) {
     std::vector<std::string_view> others;
     for (const Verdict& verdict : choice.selection.considered) {
       if (verdict.accepted() && verdict.backend != choice.selection.plan->backend) {
-        others.push_back(verdict.backend->name);
+        others.push_back(name(*verdict.backend));
       }
     }
     table.row({choice.part, choice.layers.empty() ? "" : "layers " + ranges(choice.layers),
                name(choice.selection.request.layer.scheme),
-               "→ " + std::string(choice.selection.plan->backend->name),
+               "→ " + std::string(name(*choice.selection.plan->backend)),
                others.empty() ? "" : "(also possible: " + join(others) + ")"});
   }
   std::cerr << table.text() << not_used_text(checkpoint);
@@ -77,7 +77,7 @@ void show(const ModelPlan& plan) {
     for (const MatrixPlan& matrix : one.matrices) {
       std::string part = choice.part;
       std::string shape = str("[", matrix.shape.n, ", ", matrix.shape.k, "]");
-      for (const KernelUse& use : matrix.kernel.kernels)
+      for (const KernelUse& use : matrix.kernels)
         kernels.row({std::exchange(part, ""), std::exchange(shape, ""), describe(use)});
     }
   }

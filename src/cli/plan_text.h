@@ -1,4 +1,4 @@
-// Plans as JSON and as text, for all verbs that show them.
+// Formats plans as JSON and as text.
 #pragma once
 
 #include "command.h"
@@ -6,18 +6,18 @@
 
 namespace moracle::cli {
 
-/// Name of the backend; if this build lacks it, also the build that has it.
+/// Name of the backend, with the required build if this build lacks it.
 std::string backend_text(const Backend& backend);
 
-/// One line for each text of Checkpoint::not_used().
+/// One line per entry of Checkpoint::not_used().
 std::string not_used_text(const Checkpoint& checkpoint);
-/// The same for GenerationConfig::not_followed.
+/// One line per entry of GenerationConfig::not_followed.
 std::string not_followed_text(const GenerationConfig& config);
 
-/// Shows the backends of a loaded model on stderr, one line per group of equal layers, then what is
-/// not used of its checkpoint.
+/// Prints the backends of a loaded model on stderr, one line per group of equal layers, then the
+/// unused parts of its checkpoint.
 void show_choices(const Model& model, const Checkpoint& checkpoint);
-/// Shows the whole plan of a model: one line per group of equal layers, then the sums.
+/// Prints a model's plan: one line per group of equal layers, then the sums.
 void show(const ModelPlan& plan);
 Json to_json(const ModelPlan& plan);
 

@@ -17,10 +17,10 @@
 namespace moracle::cli {
 namespace {
 
-// Ctrl-C this often while one answer does not end: the process ends.
+// After this many Ctrl-C during one answer, kill the process.
 constexpr int kMostStops = 3;
 volatile std::sig_atomic_t interrupt_count = 0;
-volatile std::sig_atomic_t answers_stop = 0;  // let_ctrl_c_stop_answers() was called
+volatile std::sig_atomic_t answers_stop = 0;  // set by let_ctrl_c_stop_answers()
 volatile std::sig_atomic_t stop_count = 0;
 extern "C" void on_interrupt(int signal) {
   if (signal == SIGINT && answers_stop != 0) {
@@ -34,7 +34,7 @@ extern "C" void on_interrupt(int signal) {
   }
 }
 
-// Prints one line on stderr without allocating: memory may be exhausted.
+// Prints one line on stderr without allocating: the process may be out of memory.
 void say(std::string_view what, std::string_view reason, std::string_view advice) {
   char line[512];
   const int size =
@@ -42,14 +42,14 @@ void say(std::string_view what, std::string_view reason, std::string_view advice
                     what.data(), static_cast<int>(reason.size()), reason.data(),
                     static_cast<int>(advice.size()), advice.data());
   const auto length = std::min(static_cast<size_t>(std::max(size, 0)), sizeof line - 1);
-  // A file name in the reason may contain control characters.
+  // Escape control characters: the reason may contain a file name.
   std::replace_if(
       line, line + length, [](unsigned char c) { return c < 0x20 || c == 0x7f; }, ' ');
   if (length > 0) line[length - 1] = '\n';
   if (::write(STDERR_FILENO, line, length) < 0) return;
 }
 
-// Reports the exception that is being handled.
+// Reports the current exception.
 void say_exception() {
   try {
     throw;
@@ -71,7 +71,7 @@ void say_exception() {
 [[noreturn]] void end_uncaught() {
   if (std::current_exception() != nullptr)
     say_exception();
-  else if (std::uncaught_exceptions() > 0)  // from a destructor, with only some threads started
+  else if (std::uncaught_exceptions() > 0)  // terminated while threads were starting
     say("needs more memory or threads; ", "the system refuses them",
         " (see ulimit, and --threads)");
   else
@@ -98,20 +98,20 @@ bool forget_ctrl_c() {
 void catch_signals() {
   std::signal(SIGINT, on_interrupt);
   std::signal(SIGTERM, on_interrupt);
-  std::signal(SIGXFSZ, SIG_IGN);  // the write reports a file at its size limit as an error
-  std::signal(SIGPIPE, SIG_IGN);  // the stream reports a closed pipe as an error
+  std::signal(SIGXFSZ, SIG_IGN);  // a write at the file size limit returns an error instead
+  std::signal(SIGPIPE, SIG_IGN);  // a write to a closed pipe returns an error instead
 }
 
 void fill_closed_streams() {
   for (int stream = STDIN_FILENO; stream <= STDERR_FILENO; ++stream) {
     if (::fcntl(stream, F_GETFD) >= 0 || errno != EBADF) continue;
-    // open() returns the lowest free descriptor: this one.
+    // open() returns the lowest free descriptor, which is this one.
     ::open("/dev/null", stream == STDOUT_FILENO ? O_RDONLY : O_WRONLY);
   }
 }
 
 int run_guarded(int (*work)(int argc, char** argv), int argc, char** argv) {
-  std::set_terminate(end_uncaught);  // also for threads, and for noexcept functions
+  std::set_terminate(end_uncaught);  // also for threads and noexcept functions
   try {
     return work(argc, argv);
   } catch (...) {

@@ -3,22 +3,22 @@
 
 namespace moracle::cli {
 
-/// After this call, Ctrl-C and SIGTERM are counted. Writing to a closed pipe or beyond a limit
-/// becomes an error of the write.
+/// Installs handlers that count Ctrl-C and SIGTERM. Writes to a closed pipe or beyond a limit
+/// return errors.
 void catch_signals();
 
-/// From this call on, Ctrl-C ends an answer and not the process: interrupted() is true until
-/// forget_ctrl_c(). The process ends after four in a row. SIGTERM keeps its meaning.
+/// From now on Ctrl-C stops an answer, not the process: interrupted() is true until
+/// forget_ctrl_c(). Four in a row kill the process. SIGTERM is unchanged.
 void let_ctrl_c_stop_answers();
-/// Returns whether Ctrl-C was pressed since the last call.
+/// Returns true if Ctrl-C was pressed since the last call.
 bool forget_ctrl_c();
 
-/// Opens the standard streams that the process was started without, so that reads and writes fail.
-/// Otherwise the next opened file would take the place of a stream and receive its output.
+/// Opens standard streams that are closed at the start, so that reads and writes fail. Otherwise
+/// the next opened file would reuse a stream's descriptor and receive its output.
 void fill_closed_streams();
 
-/// Runs `work` and returns its exit code. An exception that escapes it, from any thread, becomes
-/// one line on stderr and exit code 1.
+/// Runs `work` and returns its exit code. An uncaught exception of any thread becomes one line on
+/// stderr and exit code 1.
 int run_guarded(int (*work)(int argc, char** argv), int argc, char** argv);
 
 }  // namespace moracle::cli

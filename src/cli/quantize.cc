@@ -61,7 +61,7 @@ int run(Options options) {
   return kDone;
 }
 
-// Runs before CLI::AsSizeValue, which accepts a sign and cut-off digits.
+// Check before CLI::AsSizeValue, which accepts signs and too many digits.
 CLI::Validator size_in_bytes() {
   const auto check = [](std::string& text) -> std::string {
     constexpr size_t kMostDigits = 18;

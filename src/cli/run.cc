@@ -53,7 +53,7 @@ Json timing(const Generation& generation, int64_t prompt_tokens, double load_sec
       {"peak_memory_bytes", peak_memory_bytes()}};
 }
 
-// Makes all decisions that precede reading weights, and stops there.
+// --dry-run: makes all decisions before weights are read, and stops.
 int dry_run(const Options& options) {
   CLI_TRY(const Checkpoint checkpoint, Checkpoint::open(options.model.folder));
   CLI_TRY(const Machine machine, Machine::find(options.machine));
@@ -91,18 +91,17 @@ int run(const Options& options) {
     return fail(
         {ErrorKind::kUnsupported, "", "--parallel",
          "mode=replicated, or several prompts (-p A -p B …)",
-         "it is mode=dispatched, in which each rank continues prompts of its own, and there "
-         "is one prompt: the other ranks would have none"});
+         "it is mode=dispatched, which needs a prompt for each rank, and there is one prompt"});
   }
   if (Status joined = options.model.ranks.join(model_options); !joined) return fail(joined.error());
   std::optional<ChatHistory> chat;
   std::vector<int32_t> prompt;
-  if (is_first_rank()) {  // reads standard input
+  if (is_first_rank()) {  // only rank 0 reads stdin
     CLI_TRY(const std::string text, prompt_text(options, chat));
     CLI_TRY(prompt, options.chat ? tokenizer.encode(text) : tokenizer.encode_prompt(text));
   }
   if (Status shared = share_ids(model_options.group, prompt); !shared) return fail(shared.error());
-  // Report errors in the request before loading anything.
+  // Report invalid options before loading.
   CLI_TRY(GenerateOptions generate_options, options.generating(config, tokenizer));
   if (prompt.empty()) {
     return fail({ErrorKind::kInvalidArgument, "", "prompt", "at least one token", "it is empty"});
@@ -122,7 +121,7 @@ int run(const Options& options) {
     std::cerr << not_followed_text(config);
   }
   AnswerText answer(tokenizer, chat ? &*chat : nullptr, options.stop_strings(config));
-  // An answer is a text of its own; a continuation keeps the space before its first word.
+  // An answer starts a new text; a continuation keeps the space before its first word.
   if (!options.chat) {
     if (Status follows = answer.follow(prompt); !follows) return fail(follows.error());
   }

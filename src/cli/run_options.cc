@@ -23,10 +23,11 @@ void RunOptions::add_sampling_to(CLI::App& verb) {
   verb.add_option("--seed", seed, "Random seed of the sampling")
       ->transform(whole<uint64_t>())
       ->capture_default_str();
-  verb.add_option("--repetition-penalty", repetition_penalty,
-                  "Above 1: make tokens of the prompt and the text less likely; 1: off");
+  verb.add_option(
+      "--repetition-penalty", repetition_penalty,
+      "Repetition penalty: above 1, tokens of the prompt and the text become less likely; 1: off");
   verb.add_option("--no-repeat-ngram-size", no_repeat_ngram_size,
-                  "Repeat no run of this many tokens; 0: off")
+                  "Never repeat an n-gram of this many tokens; 0: off")
       ->transform(whole());
   verb.add_option("--bad-words", bad_words, "Never write this text; may be repeated")
       ->allow_extra_args(false);
@@ -34,7 +35,7 @@ void RunOptions::add_sampling_to(CLI::App& verb) {
       ->delimiter(',')
       ->transform(id());
   verb.add_option("--begin-suppress-tokens", begin_suppress_tokens,
-                  "Token ids with which no text begins")
+                  "Token ids that are never generated first")
       ->delimiter(',')
       ->transform(id());
   verb.add_option("--min-tokens", min_tokens, "Generate no end-of-text token before this many")

@@ -1,4 +1,4 @@
-// What `moracle run` and its conversations share.
+// Options that `moracle run` and its conversations share.
 #pragma once
 
 #include <optional>
@@ -12,16 +12,16 @@ namespace moracle::cli {
 
 struct RunOptions {
   ModelArguments model;
-  std::vector<std::string> prompts;  // each a text
+  std::vector<std::string> prompts;  // prompt texts
   std::string prompt_file;
   bool chat = false;
   std::optional<std::string> system;
   std::string tools;                  // file
-  std::optional<int64_t> max_tokens;  // unset: 128, or in a conversation the rest of the context
+  std::optional<int64_t> max_tokens;  // unset: 128, or the rest of the context in a conversation
   std::string routing_statistics;     // file
   bool ignore_eos = false, dry_run = false;
   std::string machine = "here";
-  // Unset: the values of generation_config.json.
+  // Unset: the value of generation_config.json.
   std::optional<float> temperature, top_p, min_p, typical_p, repetition_penalty;
   std::optional<int64_t> top_k, no_repeat_ngram_size, min_tokens;
   std::optional<std::vector<int32_t>> suppress_tokens, begin_suppress_tokens;
@@ -31,8 +31,8 @@ struct RunOptions {
 
   void add_sampling_to(CLI::App& verb);
   bool has_prompt() const { return !prompts.empty() || !prompt_file.empty(); }
-  /// How to continue a prompt, without the ids that the model has and the tokenizer lacks. Errors:
-  /// values out of range; a bad word without tokens.
+  /// Builds the generation options. Excludes ids that the model has and the tokenizer lacks.
+  /// Errors: values out of range; a bad word without tokens.
   Result<GenerateOptions> generating(const GenerationConfig& config,
                                      const Tokenizer& tokenizer) const;
   std::vector<std::string> stop_strings(const GenerationConfig& config) const {

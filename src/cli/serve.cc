@@ -1,4 +1,4 @@
-// moracle serve: answers requests over HTTP, with OpenAI's interface.
+// moracle serve: an HTTP server with OpenAI's API.
 #include "serve/server.h"
 
 #include <chrono>
@@ -32,7 +32,7 @@ Result<std::string> read_key(const std::string& file) {
   return text;
 }
 
-// For a moment requests still learn why there is no answer.
+// Keep serving briefly, so that pending requests receive the error.
 int end_without_rank(std::unique_ptr<serve::Server> server, const Error& lost) {
   std::this_thread::sleep_for(std::chrono::seconds(1));
   server.reset();
@@ -40,7 +40,7 @@ int end_without_rank(std::unique_ptr<serve::Server> server, const Error& lost) {
 }
 
 int run(const Options& given) {
-  // Report errors in the request before loading anything.
+  // Report invalid options before loading.
   if (Status there = serve::HttpServer::available(); !there) return fail(there.error());
   if (const std::string& origin = given.server.api.allowed_origin; !origin.empty()) {
     if (Status checked = serve::check_origin(origin); !checked) return fail(checked.error());
@@ -53,7 +53,8 @@ int run(const Options& given) {
   options.model.model.ranks.moves_experts = options.server.engine.rebalance.interval > 0;
   RoutingFile routing(options.routing_statistics);
   CLI_TRY(ServedWeights loaded, load_served(options.model, options.server.engine, routing));
-  if (!is_first_rank()) {  // Ctrl-C and SIGTERM, which launchers send to all, end rank 0
+  if (!is_first_rank()) {  // ignore Ctrl-C and SIGTERM, which launchers send to all: rank 0 stops
+                           // this rank
     const serve::ServedModel& served = loaded.served;
     const Status done = serve::follow(loaded.model, served.folder, served.options);
     return done ? kDone : fail(done.error());
@@ -94,43 +95,42 @@ void add_server_options(CLI::App& verb, Options& options) {
       ->transform(number(0, 1e9))
       ->capture_default_str();
   verb.add_option("--drain-seconds", options.drain_seconds,
-                  "Time that running requests get at the end (Ctrl-C, SIGTERM)")
+                  "Time for running requests to finish at shutdown (Ctrl-C, SIGTERM)")
       ->transform(number(0, 1e9))
       ->capture_default_str();
-  verb.add_option("--max-connections", http.max_connections, "Connections at the same time")
+  verb.add_option("--max-connections", http.max_connections, "Maximum number of connections")
       ->transform(whole(int64_t{1}, int64_t{1} << 20))
       ->capture_default_str();
-  verb.add_option("--max-body", http.max_body, "Bytes of a request's body")
+  verb.add_option("--max-body", http.max_body, "Maximum bytes of a request body")
       ->transform(whole(int64_t{1024}, int64_t{1} << 26))
       ->capture_default_str();
 }
 
 void add_engine_options(CLI::App& verb, Options& options) {
   serve::EngineOptions& engine = options.server.engine;
-  verb.add_option("--max-sequences", engine.max_running, "Sequences that share a step")
+  verb.add_option("--max-sequences", engine.max_running, "Maximum number of sequences per step")
       ->transform(whole(int64_t{1}, int64_t{4096}))
       ->capture_default_str();
   verb.add_option("--max-waiting", engine.max_waiting,
-                  "Sequences in the queue; more get status 429")
+                  "Queue limit in sequences; beyond it status 429")
       ->transform(whole(int64_t{0}, int64_t{1} << 20))
       ->capture_default_str();
   verb.add_option("--cache-bytes", engine.cache_bytes,
-                  "Memory for keys and values; 0: the whole context for every sequence, or half of "
+                  "Size of the KV cache; 0: the whole context for every sequence, at most half of "
                   "the memory that the model leaves")
       ->transform(whole(int64_t{0}, int64_t{1} << 50))
       ->capture_default_str();
   verb.add_option("--step-tokens", options.model.step_tokens,
-                  "Tokens per step at most; 0: 4096 on an NVIDIA GPU, else 512")
+                  "Token limit of a step; 0: 4096 on an NVIDIA GPU, else 512")
       ->transform(whole(int64_t{0}, int64_t{1} << 20))
       ->capture_default_str();
-  verb.add_option(
-          "--step-seconds", engine.step_seconds,
-          "Aim at this time for steps with prompts, by measurement; 0: always --step-tokens")
+  verb.add_option("--step-seconds", engine.step_seconds,
+                  "Chunked prefill: target time of a step with prompts; 0: always --step-tokens")
       ->transform(number(0, 1e6))
       ->capture_default_str();
-  verb.add_option("--rebalance-interval", engine.rebalance.interval,
-                  "Steps between two decisions to move experts between ranks, by the tokens that "
-                  "chose them; 0: experts stay")
+  verb.add_option(
+          "--rebalance-interval", engine.rebalance.interval,
+          "Steps between two rebalances of experts over the ranks, by measured load; 0: off")
       ->needs(verb.get_option("--parallel"))
       ->excludes(verb.get_option("--model-shape"))
       ->transform(whole(int64_t{0}, int64_t{1} << 40))
@@ -139,7 +139,7 @@ void add_engine_options(CLI::App& verb, Options& options) {
                   "Folder with the Python packages xgrammar and tvm_ffi, for response_format; "
                   "default: where the build found them");
   verb.add_flag("--no-prefix-cache", options.no_prefix_cache,
-                "Compute every prompt anew, even if its beginning is in the cache");
+                "Disable the prefix cache: compute every prompt from its start");
 }
 
 void add_model_options(CLI::App& verb, ServeArguments& options) {

@@ -15,8 +15,8 @@ namespace {
 
 constexpr int64_t kCacheOfShapes = int64_t{1} << 30;
 
-// Splits NAME=DIR, and reads the adapters. Errors: no name, no folder; a name in use; those of
-// LoraAdapter::open.
+// Parses NAME=DIR and reads the adapters. Errors: a missing name or folder; a duplicate name; those
+// of LoraAdapter::open.
 Status add_served_adapters(const std::vector<std::string>& pairs, const Checkpoint& checkpoint,
                            ModelOptions& options, serve::ServedModel& served) {
   for (const std::string& pair : pairs) {
@@ -26,7 +26,7 @@ Status add_served_adapters(const std::vector<std::string>& pairs, const Checkpoi
     }
     const std::string name = pair.substr(0, at);
     if (name == served.name) {
-      return Error{ErrorKind::kInvalidArgument, "", "--lora", "another name than the model's",
+      return Error{ErrorKind::kInvalidArgument, "", "--lora", "a name other than the model's",
                    "it is " + quote(name)};
     }
     MORACLE_TRY(LoraAdapter adapter, LoraAdapter::open(pair.substr(at + 1), checkpoint));
@@ -40,14 +40,14 @@ Status add_served_adapters(const std::vector<std::string>& pairs, const Checkpoi
   return {};
 }
 
-// Every sequence with the whole context, within half of the memory that the model leaves free.
+// KV cache for all sequences at full context, at most half of the free memory.
 int64_t default_cache_bytes(const ModelPlan& plan, int64_t max_context, int64_t max_running) {
-  constexpr int64_t kLongestPage = 512;  // a page may be partly used
+  constexpr int64_t kLongestPage = 512;  // the last page of a sequence is partly used
   const int64_t all = (max_context + kLongestPage) * max_running * plan.cache_bytes_per_token;
   return std::min(all, std::max<int64_t>((plan.memory_bytes - plan.total_bytes()) / 2, 0));
 }
 
-// The ranks' smallest number: each has memory for so much.
+// Minimum over all ranks: each rank has memory for this much.
 Status take_smallest(const std::shared_ptr<Group>& group, int64_t& number) {
   if (!group) return {};
   std::vector<int64_t> all(static_cast<size_t>(group->size()));
@@ -57,7 +57,7 @@ Status take_smallest(const std::shared_ptr<Group>& group, int64_t& number) {
   return {};
 }
 
-// The choices of a plan with all candidates and their reasons.
+// The plan's choices with all candidates and reasons.
 Json considered(const ModelPlan& plan) {
   Json json = to_json(plan);
   for (size_t i = 0; i < plan.choices.size(); ++i)
@@ -112,7 +112,7 @@ Result<ServedWeights> load_shape(const ServeArguments& arguments, ModelOptions o
                             .tokenizer = std::move(tokenizer)};
   served.no_chat = "random weights have none";
   served.generation.sampling = shape.sampling;
-  // Random weights have no plan of a checkpoint, so that its sizes are left out.
+  // Omit the checkpoint's sizes: random weights have none.
   ModelPlan choices;
   choices.choices = model.choices();
   served.explanation = one_line({{"model_shape", arguments.shape},
@@ -121,7 +121,7 @@ Result<ServedWeights> load_shape(const ServeArguments& arguments, ModelOptions o
   return ServedWeights{std::move(served), std::move(model)};
 }
 
-// Rank 0 decides and says what moves. Dispatched ranks count their own tokens.
+// Only rank 0 decides and logs. Dispatched ranks count their own tokens.
 Status set_rebalance(const ServeArguments& arguments, ModelOptions& options,
                      serve::RebalanceOptions& rebalance) {
   if (rebalance.interval == 0) return {};

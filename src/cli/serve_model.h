@@ -1,4 +1,4 @@
-// The model that moracle serve serves: a checkpoint, or random weights.
+// The model of `moracle serve`: a checkpoint, or random weights.
 #pragma once
 
 #include "model_options.h"
@@ -12,7 +12,7 @@ struct ServeArguments {
   std::string name, adapter_folder;
   std::vector<std::string> adapters;  ///< NAME=DIR
   int64_t step_tokens = 0;
-  std::string shape, scheme = "int4-w4a16-g128";  ///< random weights of this shape
+  std::string shape, scheme = "int4-w4a16-g128";  ///< not empty: random weights of this shape
   int64_t layers = 2;
 };
 
@@ -21,7 +21,7 @@ struct ServedWeights {
   Model model;
 };
 
-/// Loads the model, which counts for `routing`. Sets `engine.cache_bytes` where it is 0. Errors:
+/// Loads the model, with counters for `routing`. Sets `engine.cache_bytes` if it is 0. Errors:
 /// neither a folder nor a shape; those of the plan and of loading.
 Result<ServedWeights> load_served(const ServeArguments& arguments, serve::EngineOptions& engine,
                                   RoutingFile& routing);

@@ -1,5 +1,4 @@
-// moracle support: shows which schemes and variants each backend serves, on a machine that lacks
-// nothing.
+// moracle support: shows which schemes and variants each backend serves on an ideal machine.
 #include "conformance/support.h"
 
 #include <algorithm>
@@ -11,6 +10,7 @@
 #include "base/text.h"
 #include "command.h"
 #include "conformance/conformance.h"
+#include "oracle/backend.h"
 #include "terminal.h"
 
 namespace moracle::cli {
@@ -28,7 +28,7 @@ struct Options {
 struct Cell {
   Scheme scheme;
   const Variant* variant;
-  std::map<std::string_view, Rules> refused_by;  ///< by backend; empty: it serves
+  std::map<std::string_view, Rules> refused_by;  ///< rejecting rules by backend; empty: it serves
 };
 
 Error unknown(const char* option, const std::vector<std::string>& names, const std::string& name) {
@@ -36,7 +36,7 @@ Error unknown(const char* option, const std::vector<std::string>& names, const s
           quote(name) + " is unknown"};
 }
 
-// Names of `all` that the option selects: one, or all without the option.
+// Names in `all` that the option selects: one, or all without the option.
 Result<std::vector<std::string>> selected(const char* option, const std::string& wanted,
                                           const std::vector<std::string>& all) {
   if (wanted.empty()) return all;
@@ -79,7 +79,7 @@ Json to_json(const std::vector<Cell>& cells, const std::vector<std::string>& bac
   return all;
 }
 
-// One line for each backend and rule: what the rule refuses first.
+// One line per backend and rule, for combinations that this rule rejects first.
 void show(const std::vector<Cell>& cells, const std::vector<std::string>& backends,
           bool by_variant) {
   Table table;
@@ -112,7 +112,7 @@ int run(const Options& options) {
   CLI_TRY(const std::vector<std::string> schemes,
           selected("--scheme", options.scheme,
                    names_of(conformance::schemes(), [](const Scheme& one) { return name(one); })));
-  // Text has one list: the variants of a scheme, or the schemes of a variant.
+  // Text output lists the variants of one scheme, or the schemes of one variant.
   const bool by_variant = !options.scheme.empty() && options.variant.empty();
   const bool plain = options.variant.empty() && !by_variant && !options.json;
   CLI_TRY(const std::vector<std::string> variants,

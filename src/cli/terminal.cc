@@ -15,7 +15,7 @@
 namespace moracle::cli {
 namespace {
 
-// Number of characters: counts every byte except UTF-8 continuation bytes.
+// Number of UTF-8 characters: all bytes except continuation bytes.
 size_t width(const std::string& text) {
   return std::count_if(text.begin(), text.end(), [](char c) { return (c & 0xc0) != 0x80; });
 }

@@ -1,4 +1,4 @@
-// Output for people: aligned tables, sizes, ranges, a progress bar, colour if it is visible.
+// Terminal output: aligned tables, sizes, ranges, progress bar, colour.
 #pragma once
 
 #include <chrono>
@@ -9,32 +9,32 @@
 
 namespace moracle::cli {
 
-/// Rows of cells with aligned columns; UTF-8 counts by characters. Cells may hold text from files,
-/// so they are made printable.
+/// Rows of cells with aligned columns; UTF-8 counts by characters. Escapes control characters,
+/// because cells may hold text from files.
 class Table {
  public:
   void row(std::vector<std::string> cells);
-  /// Puts two spaces before each row and between columns. Columns in `right` (by index) align
-  /// right.
+  /// Formats the table with two spaces before each row and between columns. Right-aligns the
+  /// columns in `right` (by index).
   std::string text(const std::vector<size_t>& right = {}) const;
 
  private:
   std::vector<std::vector<std::string>> rows_;
 };
 
-/// Makes each line of the text printable.
+/// Escapes control characters in each line of a text.
 std::string printable_lines(const std::string& text);
-/// "4.9 MB": powers of ten, as disks and files are sold.
+/// "4.9 MB": decimal units.
 std::string megabytes(int64_t bytes);
 /// "12.3", with `digits` digits after the point.
 std::string rounded(double value, int digits = 1);
 /// {0, 1, 2, 5} → "0–2, 5"
 std::string ranges(const std::vector<int64_t>& numbers);
-/// Printable text, in bold if stdout (or stderr) is a terminal and NO_COLOR is not set.
+/// Escapes control characters. Bold if stdout (or stderr) is a terminal and NO_COLOR is not set.
 std::string bold(const std::string& text, bool on_stderr = false);
 
-/// A line on stderr that shows the progress of long work: only on a terminal, and only after one
-/// second. Also checks for Ctrl-C: check() is false after it was pressed.
+/// Progress line on stderr, only on a terminal and after one second. check() returns false after
+/// Ctrl-C.
 class ProgressBar {
  public:
   explicit ProgressBar(std::string label);
@@ -52,7 +52,7 @@ class ProgressBar {
   bool terminal_;
 };
 
-/// Peak memory of this process, in bytes.
+/// Peak resident memory of this process, in bytes.
 int64_t peak_memory_bytes();
 
 }  // namespace moracle::cli

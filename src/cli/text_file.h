@@ -9,8 +9,7 @@
 
 namespace moracle::cli {
 
-/// The open descriptor that a path stands for: "-", or the path that the shell writes for
-/// <(command).
+/// Descriptor of a path that names an open stream: "-", or the shell's path for <(command).
 inline std::optional<int> descriptor_of(std::string_view path) {
   if (path == "-" || path == "/dev/stdin") return 0;
   constexpr std::string_view kFolder = "/dev/fd/";
@@ -21,9 +20,8 @@ inline std::optional<int> descriptor_of(std::string_view path) {
   return number;
 }
 
-/// Reads the whole text that an option names: a file, or "-" for standard input. An unreadable file
-/// is a wrong option, not failed work. Errors: kInvalidArgument; kCancelled while waiting for a
-/// pipe.
+/// Reads the text of an option: a file, or "-" for stdin. An unreadable file counts as wrong usage.
+/// Errors: kInvalidArgument; kCancelled while waiting for a pipe.
 inline Result<std::string> read_text(const std::string& path, const char* option) {
   constexpr size_t kMaxBytes = size_t{1} << 30;
   const auto go_on = [](int64_t, int64_t) { return !interrupted(); };

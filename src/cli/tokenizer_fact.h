@@ -1,4 +1,4 @@
-// What inspect, explain and run --dry-run tell about a folder's tokenizer.
+// Tokenizer line of inspect, explain and run --dry-run.
 #pragma once
 
 #include <string>

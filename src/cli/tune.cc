@@ -22,7 +22,7 @@ struct Options {
   bool json = false;
 };
 
-// Returns one layer of each kind.
+// Returns one layer per distinct shape.
 Result<std::vector<LayerSpec>> kinds_of(const Checkpoint& checkpoint,
                                         const QuantizationMap& quantization,
                                         ActivationPrecision activations) {
@@ -51,7 +51,7 @@ Json to_json(const std::string& path, const std::vector<Selection>& selections) 
             {{"backend", time.backend}, {"num_tokens", time.num_tokens}, {"us_median", time.us}});
     }
     layers.push_back({{"layer", describe(selection.request.layer)},
-                      {"chosen", selection.plan->backend->name},
+                      {"chosen", name(*selection.plan->backend)},
                       {"rows", rows}});
   }
   return {{"cache", path}, {"layers", layers}};
@@ -70,7 +70,7 @@ int run(const Options& options) {
   }
   CLI_TRY(const ActivationPrecision activations, parse_activations(options.activations));
   CLI_TRY(const std::vector<LayerSpec> kinds, kinds_of(checkpoint, quantization, activations));
-  // Report an unusable cache before spending a minute on measurements.
+  // Check the cache before a minute of measurements.
   CLI_TRY(const std::vector<TunedLayer> before, read_tuning(path, options.threads, options.device));
   if (Status writable = check_tuning_writable(path); !writable) return fail(writable.error());
   CLI_TRY(const std::shared_ptr<Device> device,

@@ -4,6 +4,7 @@
 
 #include "base/text.h"
 #include "conformance/conformance.h"
+#include "oracle/backend.h"
 
 namespace moracle::conformance {
 
@@ -124,7 +125,7 @@ std::vector<Case> cases() {
           all.push_back({backend.name, scheme, shape, 9, spread});
         }
       }
-      // Many rows for each expert, which have kernels of their own.
+      // Many rows per expert run in other kernels.
       for (const Shape& shape : {Shape{4, 64, 32, 2}, Shape{5, 129, 47, 3}})
         all.push_back({backend.name, scheme, shape, 100});
       for (const Variant& variant : variants().subspan(1)) {

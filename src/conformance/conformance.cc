@@ -25,7 +25,7 @@ Request request_of(const Case& c) {
 
 namespace {
 
-// Everything that a rank needs, and the output to which it adds its part.
+// What one rank needs, and the output to which it adds the results of its experts.
 struct Run {
   const Request& request;
   const Variant& variant;

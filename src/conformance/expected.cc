@@ -13,6 +13,7 @@
 #include <cmath>
 
 #include "conformance/conformance.h"
+#include "oracle/kernel_plan.h"
 #include "quant/activation.h"
 #include "quant/codec.h"
 
@@ -27,9 +28,9 @@ struct Vector {
 };
 
 // Quantizes one group under the activation key: each value becomes code times scale. A value within
-// its error of a tie may give another code. So may a largest magnitude within its error of a jump
-// of the scale. The error is the farthest distance of any such code from the result of exact
-// values.
+// its error of a tie may get another code. So may values whose scale jumps because the largest
+// magnitude is within its error of a power-of-two threshold. The error is the largest distance of
+// any such code from the result of exact values.
 void quantize_group(const QuantKey& key, Vector& x, int64_t begin, int64_t end) {
   double largest = 0, largest_error = 0;
   for (int64_t i = begin; i < end; ++i) {
@@ -57,9 +58,8 @@ void quantize_group(const QuantKey& key, Vector& x, int64_t begin, int64_t end) 
   }
 }
 
-// Same for values with an error of several of their bits: then a code may flip at any scale between
-// the ends. A code is within half a step of its value at its given scale, and so is the code that
-// exact values give.
+// Same for values whose error spans several codes: any scale between both ends is possible. The
+// computed and the exact code each lie within half a step of their value.
 void quantize_coarse_group(const QuantKey& key, Vector& x, int64_t begin, int64_t end) {
   const Vector exact = x;
   double largest = 0, largest_error = 0;
@@ -107,8 +107,8 @@ void quantize(const Scheme& scheme, Vector& x, float input_scale, int stored_bit
   }
 }
 
-// Adds the error of keeping only `bits` significant bits of each value; with `group`, of the
-// largest of so many columns, in whose steps the others are counted.
+// Adds the error of rounding each value to `bits` significant bits. With `group`, values of so many
+// columns share the exponent of the largest (block floating point).
 void cut(Vector& x, int bits, int64_t group = 0) {
   if (bits >= 24) return;  // already counted with the arithmetic
   const auto count = static_cast<int64_t>(x.value.size());
@@ -251,7 +251,7 @@ void add_adapters(const std::vector<LoraPair>& pairs, int64_t expert, const Vect
 }  // namespace
 
 Precision precision_of(const Plan& plan) {
-  const KernelPlan& first = plan.matrices[0].kernel;
+  const KernelPlan& first = *plan.matrices[0].kernel;
   const auto& key = plan.layer.scheme.activation;
   return {first.product_bits, plan.activation_dtype == DType::kF32 ? 24 : 8, first.product_group,
           first.product_group > 0 && key && key->scale_dtype == DType::kF8E8M0};

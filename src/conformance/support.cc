@@ -4,11 +4,13 @@
 #include <string>
 #include <utility>
 
+#include "oracle/backend.h"
+
 namespace moracle::conformance {
 namespace support {
 namespace {
 
-/// Machines that lack nothing: every known GPU, beside a CPU with every feature, and any memory.
+/// One machine for each known GPU, with every CPU feature and unlimited memory.
 std::vector<Machine> machines() {
   constexpr int64_t kPlenty = int64_t{1} << 50;
   std::vector<Machine> all(Machine::known().begin(), Machine::known().end());

@@ -1,4 +1,4 @@
-// Which backends serve a request on a machine that lacks nothing: docs/support.md, `moracle
+// Which backends serve a request on a machine with every feature: docs/support.md, `moracle
 // support`.
 #pragma once
 

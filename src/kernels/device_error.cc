@@ -5,12 +5,14 @@
 #include "base/text.h"
 
 namespace moracle {
+namespace {
 
-Error error_of(DeviceErrorKind kind, const DeviceErrorCell& cell) {
+Error error_of(DeviceErrorKind kind, const DeviceErrorCell& cell, const std::string& layer) {
   const auto place = static_cast<int64_t>(cell.first >> 32);
   const auto value = static_cast<int32_t>(cell.first & 0xffffffffu);
-  auto wrong = [](const char* where, std::string need, std::string fact) {
-    return Error{ErrorKind::kInvalidArgument, "", where, std::move(need), std::move(fact)};
+  auto wrong = [&](const char* where, std::string need, std::string fact) {
+    return Error{ErrorKind::kInvalidArgument, "", error_place(layer, where), std::move(need),
+                 std::move(fact)};
   };
   switch (kind) {
     case DeviceErrorKind::kIds:
@@ -30,6 +32,21 @@ Error error_of(DeviceErrorKind kind, const DeviceErrorCell& cell) {
   }
   return wrong("lora_ids", str("-1, or an adapter from 0 to ", cell.limit - 1),
                str("token ", place, " has ", value));
+}
+
+}  // namespace
+
+std::string error_place(const std::string& layer, const char* argument) {
+  return layer.empty() ? argument : str(layer, ": ", argument);
+}
+
+Status first_error(const DeviceErrorCell* cells, const ErrorScopes& scopes) {
+  for (int i = 0; i < num_error_cells(scopes); ++i) {
+    if (cells[i].first == DeviceErrorCell::kNone) continue;
+    return error_of(static_cast<DeviceErrorKind>(i % kDeviceErrorKinds), cells[i],
+                    scopes.name(i / kDeviceErrorKinds));
+  }
+  return {};
 }
 
 }  // namespace moracle

@@ -44,9 +44,10 @@ constexpr const char* kThere =
 
 Result<std::shared_ptr<Device>> open(std::string_view name, const DeviceName& device,
                                      const DeviceOptions& options) {
-  if (device.platform == Platform::kCpu) return CpuDevice::open(options.threads, options.pin);
+  MORACLE_CHECK(check_engine_options(options));
+  if (device.platform == Platform::kCpu) return CpuDevice::open(options);
 #if defined(MORACLE_WITH_CUDA)
-  if (device.platform == Platform::kCuda) return CudaDevice::open(device.index, options.threads);
+  if (device.platform == Platform::kCuda) return CudaDevice::open(device.index, options);
 #endif
 #if defined(MORACLE_WITH_OPENCL)
   if (device.platform == Platform::kOpenCl) return OpenClDevice::open(device.index, options);

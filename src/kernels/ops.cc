@@ -54,7 +54,7 @@ size_t gated_delta_scratch_bytes(const GatedDeltaShape& shape, int64_t num_token
 size_t attend_scratch_bytes(const AttentionShape& shape, int64_t num_tokens, DType activations) {
   if (activations == DType::kF32) return 0;
   const auto of_token =
-      static_cast<size_t>(shape.num_heads * kAttendParts * (shape.value_dim + 2)) * sizeof(float);
+      static_cast<size_t>(shape.num_heads * kMaxSplits * (shape.value_dim + 2)) * sizeof(float);
   // Tokens that do not fit are processed in turn.
   constexpr size_t kMost = size_t{64} << 20;
   return std::max(of_token, std::min(kMost, of_token * static_cast<size_t>(num_tokens)));

@@ -5,8 +5,9 @@
 #pragma once
 
 #include "kernels/batch.h"
+#include "kernels/error_scopes.h"
+#include "kernels/kernel_device.h"
 #include "moracle/base.h"
-#include "moracle/device.h"
 #include "moracle/layer.h"
 #include "moracle/quant.h"
 #include "quant/rows.h"
@@ -76,10 +77,10 @@ struct AttentionShape {
     return chunk > 0 && chunk < longest ? chunk : longest;
   }
 };
-/// Maximum number of parts that a context is split into.
-inline constexpr int64_t kAttendParts = 64;
-/// Bytes of device scratch that attention needs for `num_tokens` tokens. A GPU splits contexts into
-/// parts and keeps each part's result there. `activations`: the device's activation dtype.
+/// Maximum number of splits of a context (split-KV attention).
+inline constexpr int64_t kMaxSplits = 64;
+/// Bytes of device scratch that attention needs for `num_tokens` tokens: a GPU keeps the partial
+/// result of each split there. `activations`: the device's activation dtype.
 size_t attend_scratch_bytes(const AttentionShape& shape, int64_t num_tokens, DType activations);
 
 /// Maximum k of find_top_k.
@@ -180,6 +181,9 @@ inline constexpr int64_t kDeltaChunkDim = 128;
 class Ops {
  public:
   virtual ~Ops() = default;
+
+  /// The layers that errors of this device's kernels name.
+  virtual ErrorScopes& error_scopes() = 0;
 
   /// Positions per page of keys and values, as suits this device's attention.
   virtual int64_t cache_page() const = 0;

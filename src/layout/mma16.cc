@@ -4,7 +4,7 @@
 #include <bit>
 #include <cstring>
 
-#include "layout/by_group.h"
+#include "layout/pack_scales.h"
 #include "layout/sections.h"
 
 namespace moracle {
@@ -39,7 +39,7 @@ uint32_t interleaved(uint32_t columns) {
   return to;
 }
 
-// Maps word w of a row's part of a block to its word in the packed block.
+// The index in the packed block of word w of row r.
 int word_of(int width, int r, int w) {
   if (width == 4) return block_bit(4, r, 8 * w) / 32;
   if (width == 8) return block_bit(8, r, 4 * w) / 32;
@@ -101,7 +101,7 @@ const Layout kMma16Layout = {
     .holds = mma16_layout::kHolds,
     .sorts_columns = true,
     .sections = mma16_layout::sections,
-    // 16 bytes or more at a time, for every activation dtype.
+    // Kernels load at least 16 bytes of activations at a time, for every dtype.
     .read_cols = [](const MatrixShape& shape) { return (shape.k + 15) / 16 * 16; },
     .code_bit =
         [](const MatrixShape& shape, int64_t r, int64_t c) {

@@ -13,9 +13,9 @@
 //   scales     (g·16 + r)·4 per panel    f32, or one exponent byte for power-of-two scales
 //   zero points g·16 + r per panel       i8
 //
-// So a lane's part lies together where codes are 4 or 16 bits wide. 8-bit codes lie as matrices
-// that one instruction spreads over the lanes (ldmatrix), and that wgmma reads from shared memory,
-// too: each of their rows has 16 bytes of one row of weights.
+// A lane's 4- or 16-bit codes are contiguous. 8-bit codes form matrices of 8 rows of 16 bytes, one
+// row for each row of weights. ldmatrix spreads such a matrix over the lanes, and wgmma reads it
+// from shared memory.
 //
 // Blocks of a panel follow one another along the columns. Rows are padded to 16 and columns to 32,
 // with codes 0 and scales 0. Rows 2·g and 2·g + 1 are rows g and g + 8 of the instruction, so the

@@ -3,7 +3,7 @@
 #include <bit>
 #include <cstring>
 
-#include "layout/by_group.h"
+#include "layout/pack_scales.h"
 #include "layout/panels.h"
 #include "layout/sections.h"
 

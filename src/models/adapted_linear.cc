@@ -2,6 +2,7 @@
 
 #include "base/scalar.h"
 #include "base/try.h"
+#include "kernels/kernel_device.h"
 
 namespace moracle {
 namespace {
@@ -51,7 +52,7 @@ Status AdaptedLinear::set_adapters(std::span<const AdaptedRows> rows, AdapterSpa
   }
   num_adapters_ = static_cast<int64_t>(adapters.size());
   lora_ids_ = lora_ids;
-  ops_ = &device.ops();
+  ops_ = &kernel_device(device).ops();
   return {};
 }
 

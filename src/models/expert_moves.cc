@@ -5,6 +5,7 @@
 #include "base/out_of_memory.h"
 #include "base/text.h"
 #include "base/try.h"
+#include "kernels/kernel_device.h"
 #include "models/decoder/model_state.h"
 #include "models/ranks.h"
 #include "moe/moe_access.h"
@@ -79,7 +80,7 @@ Result<ExpertMoves> ExpertMoves::open(Model& model, const std::string& folder) {
   std::optional<Description> description;
   const Status opened = or_out_of_memory(folder, [&]() -> Status {
     MORACLE_TRY(Checkpoint from, Checkpoint::open(folder));
-    ThreadPool& pool = m.workspace->device().host_threads();
+    ThreadPool& pool = kernel_device(m.workspace->device()).host_threads();
     if (identity_of(facts_of_files(from, pool)) != m.weights_text) {
       return Error{ErrorKind::kInvalidArgument, folder, "", "the weights that the model has",
                    "they have changed"};
@@ -98,7 +99,7 @@ Result<FusedMoe> ExpertMoves::read(int64_t layer, const ExpertMap& own) {
   const FusedMoe& old = m.layers[layer].feed_forward.routed.experts();
   Request request = m.expert_requests.at(layer);
   request.parallel.expert_map = own;
-  request.backend = old.plan().backend->name;  // as all ranks have it
+  request.backend = name(*old.plan().backend);  // as all ranks have it
   DescribedWeights weights = std::move(description_.layers[layer].mlp);
   return MoeAccess::make_moved(std::move(weights), select(request, machine_), old);
 }

@@ -8,6 +8,7 @@
 #include "base/threads/thread_pool.h"
 #include "base/try.h"
 #include "checkpoint/state.h"
+#include "kernels/kernel_device.h"
 #include "models/decoder/model_state.h"
 #include "models/divide.h"
 #include "models/ranks.h"
@@ -29,12 +30,12 @@ Result<Buffer> read_table(const DescribedMatrix& table, Device& device) {
       if (sent) sent = device.synchronize();  // before the piece is freed
       return;
     }
-    device.host_threads().split(piece.n, [&](int64_t begin, int64_t end) {
+    kernel_device(device).host_threads().split(piece.n, [&](int64_t begin, int64_t end) {
       std::memcpy(to + begin * row_bytes, piece.codes.data() + begin * row_bytes,
                   (end - begin) * row_bytes);
     });
   };
-  MORACLE_CHECK(table.read_pieces(0, device.host_threads(), send));
+  MORACLE_CHECK(table.read_pieces(0, kernel_device(device).host_threads(), send));
   MORACLE_CHECK(sent);
   return memory;
 }
@@ -153,7 +154,10 @@ Status ModelAccess::check_unchanged(const Model& model, const Checkpoint& checkp
 }
 
 DeviceOptions device_options(const ModelOptions& options) {
-  return {options.threads, options.pin, options.kernel_cache, options.compiling};
+  return {.threads = options.threads,
+          .pin = options.pin,
+          .kernel_cache = options.kernel_cache,
+          .compiling = options.compiling};
 }
 
 Result<Model> Model::load(const Checkpoint& checkpoint, const ModelOptions& options) {
@@ -232,7 +236,7 @@ Result<Model> ModelAccess::load(Description&& description, const ModelOptions& o
   MORACLE_TRY(m.embedding_scales, factors(m.spec.embedding_scale, m));
   MORACLE_TRY(m.residual_scales, factors(m.spec.residual_scale, m));
   const DType dtype = device->activation_dtype();
-  const int64_t page = device->ops().cache_page();
+  const int64_t page = kernel_device(*device).ops().cache_page();
   size_t page_bytes = 0, state_bytes = 0;
   for (const LayerDescription& from : description.layers) {
     Layer& layer = m.layers.emplace_back();
@@ -289,7 +293,7 @@ Status Model::State::reload(const Checkpoint& checkpoint, const Progress& progre
   };
   const Status done = or_out_of_memory(checkpoint.folder(), read);
   record.on = false;
-  ThreadPool& pool = m.workspace->device().host_threads();
+  ThreadPool& pool = kernel_device(m.workspace->device()).host_threads();
   std::vector<Fact> facts;
   if (m.group) {
     facts = facts_of_reload(checkpoint, done, record, pool);

@@ -9,6 +9,7 @@
 #include "base/try.h"
 #include "checkpoint/safetensors/sampled_digest.h"
 #include "checkpoint/state.h"
+#include "oracle/kernel_plan.h"
 
 namespace moracle {
 namespace {
@@ -103,6 +104,15 @@ Status check_batches(Exchange& exchange, const ModelOptions& options) {
   return {};
 }
 
+// Ranks choose between bf16 and f32 by the rates that each measured.
+bool in_bf16(const MatrixPlan& matrix) {
+  const auto& kernels = matrix.kernel->kernels;
+  return std::any_of(kernels.begin(), kernels.end(), [](const PlannedKernel& kernel) {
+    const auto* const form = std::get_if<CpuDotForm>(&kernel.form);
+    return form != nullptr && form->isa == cpu::DotIsa::kAvx512Bf16;
+  });
+}
+
 }  // namespace
 
 Status check_ranks(const ModelOptions& options) {
@@ -153,10 +163,8 @@ std::vector<Fact> facts_after_loading(const Model::State& state, const ReadRecor
   std::vector<std::string> plan;
   for (const Choice& choice : state.choices) {
     const Plan& chosen = *choice.selection.plan;
-    const bool bf16 =
-        std::any_of(chosen.matrices.begin(), chosen.matrices.end(),
-                    [](const MatrixPlan& matrix) { return matrix.kernel.bf16_products; });
-    std::string one = str(choice.part, " ", chosen.backend->name, bf16 ? " in bf16" : "");
+    const bool bf16 = std::any_of(chosen.matrices.begin(), chosen.matrices.end(), in_bf16);
+    std::string one = str(choice.part, " ", name(*chosen.backend), bf16 ? " in bf16" : "");
     if (std::find(plan.begin(), plan.end(), one) == plan.end()) plan.push_back(std::move(one));
   }
   if (state.bf16_attention) plan.emplace_back("attention in bf16");

@@ -11,6 +11,7 @@
 
 #include "base/text.h"
 #include "base/try.h"
+#include "kernels/kernel_device.h"
 #include "moe/checks.h"
 #include "moe/layer_turn.h"
 #include "moe/stage.h"
@@ -23,14 +24,14 @@ class FusedMoe::State::Pass {
   Pass(const State& layer, ExpertsCall&& call, Stream stream)
       : layer_(layer),
         plan_(layer.plan),
-        ops_(layer.device().ops()),
+        ops_(kernel_device(layer.device()).ops()),
         call_(std::move(call)),
         stream_(stream),
         scratch_(carve_moe(plan_, layer.workspace->data())),
         by_ids_(call_.routing == ExpertsCall::Routing::kIds),
         fuses_(by_ids_ && call_.form != ExpertsCall::Input::kReady &&
                call_.result == ExpertsCall::Output::kTokens &&
-               plan_.matrices[0].kernel.fused.holds(call_.num_tokens())) {
+               plan_.matrices[0].kernel->fuses(call_.num_tokens())) {
     if (call_.result == ExpertsCall::Output::kSorted) scratch_.rows = call_.sorted;
   }
 
@@ -40,7 +41,7 @@ class FusedMoe::State::Pass {
       return layer_.fused_for(call_.num_tokens())->run(call_, expert_map(), scratch_, stream_);
     MORACLE_CHECK(plan_rows());
     MORACLE_TRY(GroupedRows input, quantize_tokens());
-    if (plan_.matrices[1].kernel.combines) return run_combined(std::move(input));
+    if (plan_.matrices[1].kernel->combines) return run_combined(std::move(input));
     const bool sorted = call_.result == ExpertsCall::Output::kSorted;
     const Matrix y = sorted ? call_.output : scratch_.y.slice(0, input.num_rows);
     MORACLE_TRY(const GroupedRows intermediate, run_w13(input));
@@ -132,11 +133,11 @@ Result<GroupedRows> FusedMoe::State::Pass::run_w13(const GroupedRows& input) {
   MORACLE_TRY(const GroupedRows sorted,
               gather(input, layer_.w13->weights(), scratch_.sorted_input, ops_, stream_));
   const Matrix activated = scratch_.activated.slice(0, rows);
-  const bool quantized = plan_.matrices[0].kernel.quantizes;
+  const bool quantized = plan_.matrices[0].kernel->quantizes;
   if (quantized) {
     const LinearCall::Quantize quantize{layer.activation, *key, scratch_.intermediate.first(rows)};
     MORACLE_CHECK(layer_.w13->run({sorted, activated, quantize}, stream_));
-  } else if (plan_.matrices[0].kernel.activates) {
+  } else if (plan_.matrices[0].kernel->activates) {
     MORACLE_CHECK(
         layer_.w13->run({sorted, activated, LinearCall::Activate{layer.activation}}, stream_));
   } else {
@@ -226,7 +227,7 @@ Status FusedMoe::State::run(ExpertsCall call, Stream stream) const {
   MORACLE_CHECK(check_call(call, plan));
   if (call.num_tokens() == 0) return {};
   MORACLE_CHECK(check_pointers(call, plan));
-  MORACLE_TRY(const LayerTurn turn, LayerTurn::take(*workspace, stream));
+  MORACLE_TRY(const LayerTurn turn, LayerTurn::take(*workspace, stream, error_scope));
   MORACLE_CHECK(check_workspace(*workspace, plan));
   return Pass(*this, std::move(call), stream).run();
 }

@@ -39,7 +39,7 @@ Result<std::vector<KernelWeights>> pack_both(DescribedWeights&& weights, const P
   const int64_t first = weights.w13.source_bytes(), total = first + weights.w2.source_bytes();
   std::vector<KernelWeights> packed;
   const bool together =
-      plan.matrices[0].kernel.activates && is_gated(plan.layer.activation.function);
+      plan.matrices[0].kernel->activates && is_gated(plan.layer.activation.function);
   MORACLE_TRY(KernelWeights w13, convert(std::move(weights.w13), layout, device,
                                          part(progress, 0, total), together ? 2 : 1, old_w13));
   packed.push_back(std::move(w13));
@@ -119,9 +119,9 @@ Result<FusedMoe> FusedMoe::State::make(DescribedWeights&& weights, const Selecti
   MORACLE_TRY(std::vector<KernelWeights> packed,
               pack_both(std::move(weights), plan, device, progress, old_w13, old_w2));
   const Kernels& kernels = *plan.backend->kernels;
-  MORACLE_TRY(state->w13, kernels.make(std::move(packed[0]), plan.matrices[0].kernel, device));
-  MORACLE_TRY(state->w2, kernels.make(std::move(packed[1]), plan.matrices[1].kernel, device));
-  if (plan.matrices[0].kernel.fused.any()) {
+  MORACLE_TRY(state->w13, kernels.make(std::move(packed[0]), *plan.matrices[0].kernel, device));
+  MORACLE_TRY(state->w2, kernels.make(std::move(packed[1]), *plan.matrices[1].kernel, device));
+  if (plan.matrices[0].kernel->fuses()) {
     MORACLE_TRY(state->fused, kernels.fuse(*state->w13, *state->w2, plan, device));
   }
   if (!plan.experts.is_identity())
@@ -131,7 +131,12 @@ Result<FusedMoe> FusedMoe::State::make(DescribedWeights&& weights, const Selecti
     state->adapters = carve_adapters(plan, state->adapters_buffer.as<std::byte>());
   }
   MORACLE_CHECK(state->workspace->reserve(plan.workspace_bytes));
+  state->error_scope = kernel_device(device).ops().error_scopes().add(plan.layer.name);
   return FusedMoe(std::move(state));
+}
+
+FusedMoe::State::~State() {
+  if (error_scope != 0) kernel_device(device()).ops().error_scopes().remove(error_scope);
 }
 
 FusedExperts* FusedMoe::State::fused_for(int64_t num_tokens) const {

@@ -4,10 +4,16 @@
 #include "kernels/fused_experts.h"
 #include "kernels/grouped_linear.h"
 #include "moracle/moe.h"
+#include "oracle/backend.h"
 
 namespace moracle {
 
 struct FusedMoe::State {
+  State() = default;
+  State(const State&) = delete;
+  State& operator=(const State&) = delete;
+  ~State();
+
   Plan plan;
   std::shared_ptr<Workspace> workspace;
   std::unique_ptr<GroupedLinear> w13;
@@ -16,6 +22,7 @@ struct FusedMoe::State {
   Buffer expert_map;          // i32 [num_experts]; empty if the map is the identity
   Buffer adapters_buffer;     // zeroed: an unset adapter adds nothing
   AdapterScratch adapters{};  // in adapters_buffer
+  int error_scope = 0;        // late errors of the device name this layer
 
   Device& device() const { return workspace->device(); }
   /// The kernels for the layer as a whole that run so many tokens; null: those of the matrices do.

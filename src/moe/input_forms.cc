@@ -1,5 +1,6 @@
 // Forms in which experts read activations, so that another rank can bring tokens to them.
 #include "base/text.h"
+#include "kernels/kernel_device.h"
 #include "moe/fused_moe_state.h"
 #include "moe/moe_access.h"
 
@@ -26,7 +27,7 @@ Result<Rows> sorted_form(const Plan& plan) {
     return refuse("scales that travel with their rows", "the checkpoint stores one per expert");
   if (plan.format != ActivationFormat::kStandard)
     return refuse("a plan for tokens", "the plan is for batched activations");
-  if (plan.matrices[1].kernel.combines)
+  if (plan.matrices[1].kernel->combines)
     return refuse("results of each expert",
                   str("GEMM 2 of ", plan.backend->name, " adds those of a token"));
   const Rows form = carve_moe(plan, nullptr).input;
@@ -45,7 +46,7 @@ Status MoeAccess::run(FusedMoe& moe, ExpertsCall call, Stream stream) {
 Rows MoeAccess::prepared_form(const FusedMoe& moe, int64_t num_tokens) {
   const FusedMoe::State& state = *moe.state_;
   const Rows form = ready_form(state.plan);
-  const bool fused = state.plan.matrices[0].kernel.fused.holds(num_tokens);
+  const bool fused = state.plan.matrices[0].kernel->fuses(num_tokens);
   return form.values.cols > 0 && fused ? state.fused_for(num_tokens)->prepared_form(num_tokens)
                                        : form;
 }
@@ -53,9 +54,11 @@ Rows MoeAccess::prepared_form(const FusedMoe& moe, int64_t num_tokens) {
 Status MoeAccess::prepare(FusedMoe& moe, const Matrix& x, int64_t num_tokens, const Rows& to,
                           Stream stream) {
   const FusedMoe::State& state = *moe.state_;
-  if (state.plan.matrices[0].kernel.fused.holds(num_tokens))
+  if (state.plan.matrices[0].kernel->fuses(num_tokens))
     return state.fused_for(num_tokens)->prepare(x, num_tokens, to, stream);
-  return state.device().ops().quantize(x, *state.plan.layer.scheme.activation, to, stream);
+  return kernel_device(state.device())
+      .ops()
+      .quantize(x, *state.plan.layer.scheme.activation, to, stream);
 }
 
 }  // namespace moracle

@@ -1,6 +1,7 @@
 #include "base/out_of_memory.h"
 #include "base/text.h"
 #include "base/try.h"
+#include "kernels/kernel_device.h"
 #include "moe/checks.h"
 #include "moe/layer_turn.h"
 #include "moe/stage.h"
@@ -65,7 +66,7 @@ Result<Linear> Linear::State::make(DescribedMatrix&& weights, const Selection& s
   const Backend& backend = *state->plan.backend;
   MORACLE_TRY(KernelWeights packed, convert(std::move(weights), *backend.layout, device, progress));
   MORACLE_TRY(state->weights,
-              backend.kernels->make(std::move(packed), state->plan.matrices[0].kernel, device));
+              backend.kernels->make(std::move(packed), *state->plan.matrices[0].kernel, device));
   MORACLE_CHECK(state->workspace->reserve(state->plan.workspace_bytes));
   return Linear(std::move(state));
 }
@@ -132,7 +133,7 @@ Status Linear::State::multiply(const Matrix& x, const Matrix& y, Stream stream) 
   const LinearScratch scratch = carve_linear(plan, workspace->data());
   const LinearCall raw{LinearCall::Raw{x, scratch.input}, y};
   if (weights->serves(raw)) return weights->run(raw, stream);
-  Ops& ops = workspace->device().ops();
+  Ops& ops = kernel_device(workspace->device()).ops();
   const std::optional<QuantKey>& key = plan.layer.scheme.activation;
   GroupedRows input{{}, nullptr, nullptr, x.rows};
   if (is_static(plan.layer.scheme)) {
@@ -161,7 +162,7 @@ Status Linear::apply(const LinearCall& call, Stream stream) {
   const bool product_only = call.from<LinearCall::Raw>() && call.to<LinearCall::Store>();
   if (!product_only && serves(call)) return state.weights->run(call, stream);
   return run_separately(
-      call, state.workspace->device().ops(), stream,
+      call, kernel_device(state.workspace->device()).ops(), stream,
       [&](const Matrix& x, const Matrix& y) { return state.multiply(x, y, stream); });
 }
 

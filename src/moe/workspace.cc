@@ -1,10 +1,11 @@
 #include "base/try.h"
+#include "kernels/kernel_device.h"
 #include "moracle/moe.h"
 
 namespace moracle {
 
 Workspace::Workspace(std::shared_ptr<Device> device)
-    : device_(std::move(device)), order_(device_->stream_order()) {}
+    : device_(std::move(device)), order_(kernel_device(*device_).stream_order()) {}
 
 Status Workspace::reserve(size_t bytes) {
   const Turn turn = device_->turn();

@@ -4,7 +4,7 @@
 #include "base/named_patterns.h"
 #include "base/text.h"
 #include "base/try.h"
-#include "moracle/oracle.h"
+#include "oracle/backend.h"
 
 namespace moracle {
 namespace {

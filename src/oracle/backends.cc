@@ -1,5 +1,6 @@
 // The rows of backends.inc as values. CONTRIBUTING.md explains how to add one.
 #include "layout/layout.h"
+#include "oracle/backend.h"
 #include "oracle/made.h"
 
 namespace moracle {
@@ -41,6 +42,19 @@ Backend made(Backend row, const Kernels& kernels) {
 }
 
 }  // namespace
+
+std::string_view name(const Backend& backend) {
+  return backend.name;
+}
+Platform platform(const Backend& backend) {
+  return backend.platform;
+}
+std::string_view summary(const Backend& backend) {
+  return backend.summary;
+}
+bool is_built(const Backend& backend) {
+  return backend.built();
+}
 
 std::span<const Backend> backends() {
 #define MADE(kernel_set, ...) made({__VA_ARGS__}, kernel_set),

@@ -4,7 +4,8 @@
 #include <map>
 
 #include "base/text.h"
-#include "moracle/oracle.h"
+#include "oracle/backend.h"
+#include "oracle/preferences.h"
 
 namespace moracle {
 namespace {

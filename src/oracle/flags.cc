@@ -3,6 +3,7 @@
 #include <iterator>
 
 #include "base/text.h"
+#include "oracle/backend.h"
 #include "oracle/machine/masked_isa.h"
 
 namespace moracle {

@@ -2,7 +2,7 @@
 // declaration keeps a row and its kernel file consistent.
 #pragma once
 
-#include "moracle/oracle.h"
+#include "oracle/kernel_plan.h"
 
 namespace moracle {
 

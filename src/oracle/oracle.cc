@@ -2,6 +2,7 @@
 
 #include "base/text.h"
 #include "oracle/plan.h"
+#include "oracle/preferences.h"
 #include "oracle/rules.h"
 #include "oracle/tuned.h"
 
@@ -48,6 +49,10 @@ void apply(const Preference& preference, std::vector<Verdict>& rows) {
 }
 
 }  // namespace
+
+Selection select(const Request& request, const Machine& machine) {
+  return select(request, machine, backends());
+}
 
 Selection select(const Request& request, const Machine& machine, std::span<const Backend> table) {
   Selection selection;

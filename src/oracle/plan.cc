@@ -35,7 +35,7 @@ constexpr int64_t kPartRows = 32768;
 
 bool takes_parts(const Plan& plan) {
   if (plan.layer.linear || is_static(plan.layer.scheme)) return false;
-  const KernelPlan &w13 = plan.matrices[0].kernel, &w2 = plan.matrices[1].kernel;
+  const KernelPlan &w13 = *plan.matrices[0].kernel, &w2 = *plan.matrices[1].kernel;
   return w13.in_parts && w13.activates && w2.in_parts && w2.combines;
 }
 
@@ -46,6 +46,29 @@ bool fuses(const Plan& plan, const Request& request) {
          !request.deterministic && !is_static(layer.scheme) && !layer.routing.weight_on_input;
 }
 
+// True if fused kernels of both matrices run the same numbers of tokens: these change only where
+// the range of a kernel begins.
+bool fuse_alike(const KernelPlan& a, const KernelPlan& b) {
+  const auto alike = [&](const PlannedKernel& kernel) {
+    return a.fuses(kernel.range.from_tokens) == b.fuses(kernel.range.from_tokens);
+  };
+  return std::all_of(a.kernels.begin(), a.kernels.end(), alike) &&
+         std::all_of(b.kernels.begin(), b.kernels.end(), alike);
+}
+
+// What people read of a matrix.
+MatrixPlan described(const MatrixShape& shape, int64_t weight_bytes, int64_t max_num_tokens,
+                     KernelPlan&& kernel) {
+  MatrixPlan matrix{shape,         weight_bytes, kernel.input_dtype, {}, kernel.product_bits,
+                    kernel.reason, nullptr};
+  for (const PlannedKernel& one : kernel.kernels) {
+    if (one.range.from_tokens <= max_num_tokens)
+      matrix.kernels.push_back({name(one.form), one.range});
+  }
+  matrix.kernel = std::make_shared<const KernelPlan>(std::move(kernel));
+  return matrix;
+}
+
 // Fills matrices, weight_bytes and scratch_bytes.
 void plan_matrices(Plan& plan, const Request& request, const Machine& machine, bool may_fuse) {
   const LayerSpec& layer = request.layer;
@@ -53,7 +76,9 @@ void plan_matrices(Plan& plan, const Request& request, const Machine& machine, b
   plan.matrices.clear();
   plan.weight_bytes = plan.scratch_bytes = 0;
   const bool batched = plan.format == ActivationFormat::kBatched;
-  for (const MatrixShape& shape : layer.matrices()) {
+  const std::vector<MatrixShape> shapes = layer.matrices();
+  std::vector<KernelPlan> kernels;
+  for (const MatrixShape& shape : shapes) {
     KernelRequest wanted{shape, layer.scheme, request.deterministic, request.bf16_activations,
                          plan.part_rows};
     wanted.max_num_tokens = plan.max_num_tokens;
@@ -63,27 +88,40 @@ void plan_matrices(Plan& plan, const Request& request, const Machine& machine, b
     wanted.expert_rows = std::max<int64_t>(plan.top_k(), 1);
     wanted.fuses = may_fuse;
     wanted.linear = layer.linear;
-    if (!layer.linear && plan.matrices.empty()) wanted.activation = &layer.activation;
-    MatrixPlan matrix{shape, 0, backend.kernels->plan(wanted, machine)};
+    if (!layer.linear && kernels.empty()) wanted.activation = &layer.activation;
+    KernelPlan& kernel = kernels.emplace_back(backend.kernels->plan(wanted, machine));
     // An adapter's output is added before any later step, so the epilogue must not run these steps.
     if (layer.linear || plan.lora_rank > 0)
-      matrix.kernel.activates = matrix.kernel.quantizes = matrix.kernel.combines = false;
-    matrix.weight_bytes =
-        plan.experts.num_local() * static_cast<int64_t>(backend.layout->sections(shape).bytes);
-    plan.weight_bytes += matrix.weight_bytes;
-    plan.scratch_bytes = std::max(plan.scratch_bytes, matrix.kernel.scratch_bytes);
-    plan.matrices.push_back(std::move(matrix));
+      kernel.activates = kernel.quantizes = kernel.combines = false;
   }
+  if (may_fuse && !fuse_alike(kernels.front(), kernels.back()))
+    return plan_matrices(plan, request, machine, false);  // one matrix has no such kernels
   // Stored scales belong to the next matrix. Also, the next matrix may not read codes.
   const auto& key = layer.scheme.activation;
-  MatrixPlan& first = plan.matrices.front();
-  if (may_fuse && first.kernel.fused != plan.matrices.back().kernel.fused)
-    return plan_matrices(plan, request, machine, false);  // one matrix has no such kernels
-  if (!key || is_static(layer.scheme) || plan.matrices.back().kernel.input_dtype != key->dtype)
-    first.kernel.quantizes = false;
+  if (!key || is_static(layer.scheme) || kernels.back().input_dtype != key->dtype)
+    kernels.front().quantizes = false;
+  for (size_t i = 0; i < shapes.size(); ++i) {
+    const int64_t bytes =
+        plan.experts.num_local() * static_cast<int64_t>(backend.layout->sections(shapes[i]).bytes);
+    plan.weight_bytes += bytes;
+    plan.scratch_bytes = std::max(plan.scratch_bytes, kernels[i].scratch_bytes);
+    plan.matrices.push_back(
+        described(shapes[i], bytes, plan.max_num_tokens, std::move(kernels[i])));
+  }
 }
 
 }  // namespace
+
+bool KernelPlan::fuses(int64_t num_tokens) const {
+  return std::any_of(kernels.begin(), kernels.end(), [&](const PlannedKernel& kernel) {
+    return kernel.fused && kernel.range.may_run(num_tokens);
+  });
+}
+
+bool KernelPlan::fuses() const {
+  return std::any_of(kernels.begin(), kernels.end(),
+                     [](const PlannedKernel& kernel) { return kernel.fused; });
+}
 
 int64_t Plan::max_slots() const {
   return format == ActivationFormat::kBatched ? experts.num_local() * max_num_tokens
@@ -125,8 +163,9 @@ Plan make_plan(const Backend& backend, const Request& request, const Machine& ma
 }
 
 std::string describe(const KernelUse& use) {
-  const std::string rows = range_text(use.from_rows, use.to_rows, "row");
-  const std::string tokens = range_text(use.from_tokens, use.to_tokens, "token");
+  const KernelRange& range = use.range;
+  const std::string rows = range_text(range.from_rows, range.to_rows, "row");
+  const std::string tokens = range_text(range.from_tokens, range.to_tokens, "token");
   return str(use.name, rows.empty() ? "" : "; experts with " + rows,
              tokens.empty() ? "" : "; " + tokens);
 }
@@ -134,7 +173,7 @@ std::string describe(const KernelUse& use) {
 std::vector<std::string> reasons(std::span<const MatrixPlan> matrices) {
   std::vector<std::string> reasons;
   for (const MatrixPlan& matrix : matrices) {
-    const std::string& reason = matrix.kernel.reason;
+    const std::string& reason = matrix.reason;
     if (!reason.empty() && std::find(reasons.begin(), reasons.end(), reason) == reasons.end())
       reasons.push_back(reason);
   }
@@ -158,7 +197,7 @@ std::string describe(const Plan& plan) {
     const MatrixPlan& matrix = plan.matrices[i];
     const char* const label = plan.layer.linear ? "" : (i == 0 ? "w13 " : "w2  ");
     std::string start = str("      ", label, "[", matrix.shape.n, ", ", matrix.shape.k, "]  ");
-    for (const KernelUse& use : matrix.kernel.kernels) {
+    for (const KernelUse& use : matrix.kernels) {
       text += start + describe(use) + "\n";
       start.assign(start.size(), ' ');
     }

@@ -1,6 +1,6 @@
 #pragma once
 
-#include "moracle/oracle.h"
+#include "oracle/backend.h"
 
 namespace moracle {
 

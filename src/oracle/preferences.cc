@@ -1,7 +1,7 @@
 // Exceptions to the table's order, each with its reason.
-#include <algorithm>
+#include "oracle/preferences.h"
 
-#include "moracle/oracle.h"
+#include <algorithm>
 
 namespace moracle {
 namespace {

@@ -3,7 +3,7 @@
 #include <optional>
 #include <span>
 
-#include "moracle/oracle.h"
+#include "oracle/backend.h"
 
 namespace moracle {
 

@@ -1,5 +1,8 @@
 #include "oracle/selection_json.h"
 
+#include "oracle/backend.h"
+#include "oracle/preferences.h"
+
 namespace moracle {
 namespace {
 
@@ -9,14 +12,14 @@ Json most_or_null(int64_t most) {
   return most == 0 ? Json(nullptr) : Json(most);
 }
 
-Json kernels_json(const KernelPlan& plan) {
+Json kernels_json(const MatrixPlan& plan) {
   Json kernels = Json::array();
   for (const KernelUse& use : plan.kernels) {
     kernels.push_back({{"name", use.name},
-                       {"from_tokens", use.from_tokens},
-                       {"to_tokens", most_or_null(use.to_tokens)},
-                       {"from_rows", use.from_rows},
-                       {"to_rows", most_or_null(use.to_rows)}});
+                       {"from_tokens", use.range.from_tokens},
+                       {"to_tokens", most_or_null(use.range.to_tokens)},
+                       {"from_rows", use.range.from_rows},
+                       {"to_rows", most_or_null(use.range.to_rows)}});
   }
   return kernels;
 }
@@ -28,10 +31,10 @@ Json matrices_json(const std::vector<MatrixPlan>& matrices) {
   for (const MatrixPlan& matrix : matrices) {
     json.push_back({{"n", matrix.shape.n},
                     {"k", matrix.shape.k},
-                    {"input_dtype", name(matrix.kernel.input_dtype)},
-                    {"product_bits", matrix.kernel.product_bits},
-                    {"reason", matrix.kernel.reason.empty() ? Json() : Json(matrix.kernel.reason)},
-                    {"kernels", kernels_json(matrix.kernel)}});
+                    {"input_dtype", name(matrix.input_dtype)},
+                    {"product_bits", matrix.product_bits},
+                    {"reason", matrix.reason.empty() ? Json() : Json(matrix.reason)},
+                    {"kernels", kernels_json(matrix)}});
   }
   return json;
 }

@@ -10,7 +10,7 @@
 namespace moracle {
 
 /// [{"n", "k", "input_dtype", "product_bits", "reason", "kernels": [{"name", "from_tokens",
-///   "to_tokens", "from_rows", "to_rows"}]}], as in KernelPlan; null where any number may come, and
+///   "to_tokens", "from_rows", "to_rows"}]}], as in MatrixPlan; null where any number may come, and
 /// without a reason.
 nlohmann::ordered_json matrices_json(const std::vector<MatrixPlan>& matrices);
 /// {"backend", "layout", "weight_bytes", "workspace_bytes", "scratch_bytes", "max_num_tokens",

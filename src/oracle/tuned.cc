@@ -3,6 +3,8 @@
 #include <algorithm>
 #include <cmath>
 
+#include "oracle/backend.h"
+
 namespace moracle {
 namespace {
 

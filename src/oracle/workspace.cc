@@ -1,6 +1,7 @@
 #include "oracle/workspace.h"
 
 #include "layout/layout.h"
+#include "oracle/backend.h"
 #include "oracle/carve.h"
 #include "quant/activation.h"
 
@@ -10,8 +11,8 @@ namespace {
 // Carves scratch for the input of one matrix, with the number of columns that its layout reads.
 Rows take_rows(Carver& carver, const Plan& plan, const MatrixPlan& matrix, int64_t rows) {
   Rows room;
-  room.values = carver.take_matrix(matrix.kernel.input_dtype, rows,
-                                   plan.backend->layout->read_cols(matrix.shape));
+  room.values =
+      carver.take_matrix(matrix.input_dtype, rows, plan.backend->layout->read_cols(matrix.shape));
   if (plan.layer.scheme.activation) {
     room.num_scales = num_groups(*plan.layer.scheme.activation, matrix.shape.k);
     room.scales = carver.take<float>(rows * room.num_scales);
@@ -41,7 +42,7 @@ MoeScratch carve_moe(const Plan& plan, std::byte* base) {
   rooms.rows = {carver.take<int32_t>(plan.experts.num_local() + 1), carver.take<int32_t>(rows),
                 carver.take<int32_t>(rows), carver.take<int32_t>(rows)};
   rooms.gate_up =
-      carver.take_matrix(dtype, w13.kernel.activates ? 0 : plan.part_rows, layer.w13_rows());
+      carver.take_matrix(dtype, w13.kernel->activates ? 0 : plan.part_rows, layer.w13_rows());
   // With float activations GEMM 2 reads the activation's output in place, including padding.
   const bool in_place = !layer.scheme.activation;
   rooms.activated = carver.take_matrix(
@@ -50,7 +51,7 @@ MoeScratch carve_moe(const Plan& plan, std::byte* base) {
   if (!in_place) rooms.intermediate = take_rows(carver, plan, w2, plan.part_rows);
   rooms.sorted_input = take_sorted(carver, plan, w13, plan.part_rows);
   rooms.sorted_intermediate = take_sorted(carver, plan, w2, plan.part_rows);
-  rooms.y = carver.take_matrix(dtype, w2.kernel.combines ? tokens : rows, layer.hidden_size);
+  rooms.y = carver.take_matrix(dtype, w2.kernel->combines ? tokens : rows, layer.hidden_size);
   rooms.bytes = carver.bytes();
   return rooms;
 }

@@ -17,6 +17,9 @@ Result<std::unique_ptr<Exchange>> make_host(std::shared_ptr<Group> group,
 Result<std::unique_ptr<Exchange>> make_nccl(std::shared_ptr<Group> group,
                                             std::shared_ptr<Device> device);
 std::string nccl_lacks();
+/// make_nccl on the engine's ncclComm_t.
+Result<std::unique_ptr<Exchange>> make_nccl_on(std::shared_ptr<Group> group,
+                                               std::shared_ptr<Device> device, void* communicator);
 Result<std::unique_ptr<Exchange>> make_peer(std::shared_ptr<Group> group,
                                             std::shared_ptr<Device> device);
 std::string peer_lacks();

@@ -108,7 +108,8 @@ std::span<const Transport> transports() {
 }
 
 Result<std::shared_ptr<Group>> open_group(const RankOptions& options) {
-  if (options.size < 1 || options.rank < 0 || options.rank >= options.size) {
+  const bool of_engine = options.mpi_communicator != nullptr;  // it knows rank and size
+  if (!of_engine && (options.size < 1 || options.rank < 0 || options.rank >= options.size)) {
     return bad_ranks("ranks", "at least one rank, and a rank below their number",
                      str("rank ", options.rank, " of ", options.size));
   }
@@ -116,6 +117,7 @@ Result<std::shared_ptr<Group>> open_group(const RankOptions& options) {
   if (!(options.timeout_seconds > 0 && options.timeout_seconds <= kMostSeconds))
     return bad_ranks("timeout_seconds", "seconds above 0, at most a million",
                      str("it is ", options.timeout_seconds));
+  if (of_engine) return open_mpi(options);
   if (options.size == 1) return std::shared_ptr<Group>(std::make_shared<OneProcess>(options));
   std::string wanted = options.transport;
   if (wanted == "auto") wanted = options.mpi_launcher ? "mpi" : "tcp";

@@ -6,6 +6,7 @@
 
 #include "base/text.h"
 #include "base/try.h"
+#include "kernels/kernel_device.h"
 #include "parallel/exchange_makers.h"
 #include "parallel/host_sums.h"
 
@@ -72,7 +73,7 @@ Status HostExchange::sum_alone(std::byte* values, const Matrix& x, int64_t count
   MORACLE_CHECK(group_->all_gather({values, bytes}, {arrived_.data(), bytes * group_->size()}));
   std::vector<const void*> parts;
   for (int64_t r = 0; r < group_->size(); ++r) parts.push_back(arrived_.data() + r * bytes);
-  sum_parts(parts, x.dtype, count, values, device_->host_threads());
+  sum_parts(parts, x.dtype, count, values, kernel_device(*device_).host_threads());
   return {};
 }
 
@@ -95,7 +96,7 @@ Status HostExchange::sum_slices(std::byte* values, const Matrix& x, int64_t coun
   }
   MORACLE_CHECK(group_->exchange(send, receive));
   sum_parts(parts, x.dtype, static_cast<int64_t>(own.bytes) / element, own.data,
-            device_->host_threads());
+            kernel_device(*device_).host_threads());
   const std::vector<Part> finished(size, own);
   return group_->exchange(finished, send);
 }
@@ -141,7 +142,7 @@ Status HostExchange::reduce_scatter(const Matrix& all, const Matrix& mine, Strea
   MORACLE_CHECK(group_->exchange(send, receive));
   const bool here = device_->host_visible();
   std::byte* const to = here ? static_cast<std::byte*>(mine.data) : arrived_.data();
-  sum_parts(parts, mine.dtype, mine.rows * mine.cols, to, device_->host_threads());
+  sum_parts(parts, mine.dtype, mine.rows * mine.cols, to, kernel_device(*device_).host_threads());
   return to_device(mine.data, to, own, stream);
 }
 

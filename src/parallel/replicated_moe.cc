@@ -1,6 +1,7 @@
 #include "parallel/replicated_moe.h"
 
 #include "base/try.h"
+#include "kernels/kernel_device.h"
 #include "parallel/slot_sums.h"
 
 namespace moracle {
@@ -16,7 +17,7 @@ Status ReplicatedMoe::apply(FusedMoe& moe, const ExpertCopies& copies, int32_t* 
   TopkIds served = topk_ids;
   if (copies.has_several()) {
     MORACLE_CHECK(copies.keep_own(topk_ids.data, hidden.rows, moe.plan().layer.top_k, own_ids,
-                                  device->ops(), stream));
+                                  kernel_device(*device).ops(), stream));
     served.data = own_ids;
   }
   if (!same_bits) {
@@ -31,7 +32,8 @@ Status ReplicatedMoe::apply(FusedMoe& moe, const ExpertCopies& copies, int32_t* 
   // Each row is 0 on all ranks but one, so the sum is exact.
   MORACLE_CHECK(exchange->all_reduce(by_slot, stream));
   // Entries of row_slot past the last row are those of earlier calls, or 0: rows that exist.
-  return sums.add(layer, topk_ids, topk_weights, by_slot.rows, output, device->ops(), stream);
+  return sums.add(layer, topk_ids, topk_weights, by_slot.rows, output, kernel_device(*device).ops(),
+                  stream);
 }
 
 }  // namespace moracle

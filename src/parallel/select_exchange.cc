@@ -98,4 +98,22 @@ Result<std::unique_ptr<Exchange>> open_exchange(const std::shared_ptr<Group>& gr
                join(facts, ". ")};
 }
 
+Result<std::unique_ptr<Exchange>> connect_nccl(const std::shared_ptr<Group>& group,
+                                               const std::shared_ptr<Device>& device,
+                                               void* communicator) {
+  const auto refused = [](ErrorKind kind, std::string need, std::string fact) {
+    return Error{kind, "", "communicator", std::move(need), std::move(fact)};
+  };
+  if (device->platform() != Platform::kCuda)
+    return refused(ErrorKind::kInvalidArgument, "a CUDA device", "it is " + device->name());
+  if (communicator == nullptr)
+    return refused(ErrorKind::kInvalidArgument, "an ncclComm_t", "it is null");
+#if defined(MORACLE_WITH_NCCL)
+  return make_nccl_on(group, device, communicator);
+#else
+  return refused(ErrorKind::kUnsupported, "a build with preset cuda and nccl.h",
+                 str("this build lacks it, for ", group->size(), " ranks"));
+#endif
+}
+
 }  // namespace moracle

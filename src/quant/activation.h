@@ -39,7 +39,7 @@ inline uint8_t quotient_to_int8(float quotient) {
 
 /// Encodes value / scale, ties to even; int8 is clamped to [-128, 127], fp8 saturates at 448.
 uint8_t encode(const QuantKey& key, float value, float scale);
-/// The number of a code, without its scale.
+/// Decodes a code without applying its scale.
 float decode(const QuantKey& key, uint8_t code);
 
 /// Codes [cols] and scales [num_groups] of one row. A group with an infinity or NaN gets codes 0

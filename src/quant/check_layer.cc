@@ -1,4 +1,4 @@
-// Refuses layers that make no sense, before a plan divides by their sizes or multiplies them.
+// Rejects invalid layers before a plan divides by their sizes or multiplies them.
 #include <cmath>
 
 #include "base/text.h"
@@ -45,7 +45,7 @@ Status check_group(const QuantKey& key) {
   return {};
 }
 
-// The matrices of the file have the sizes of the layer; only keys and biases may differ.
+// Checks that the stored matrices have the sizes of the layer. Only keys and biases may differ.
 Status check_stored(const LayerSpec& layer) {
   LayerSpec plain = layer;
   plain.stored.clear();

@@ -28,7 +28,7 @@ MORACLE_INLINE int32_t largest_bits(const float* values, int64_t rows, int64_t c
   return largest;
 }
 
-enum class Way { kInt8, kE4M3, kE4M3Inverse };
+enum class Encoding { kInt8, kE4M3, kE4M3Inverse };
 
 // Eight values at a time in the compilers' vector types, which every CPU supports in some form. In
 // plain loops, compilers turn the cases of e4m3 into branches. The formulas are those of
@@ -38,13 +38,13 @@ using Floats = float __attribute__((vector_size(4 * kLanes)));
 using Ints = int32_t __attribute__((vector_size(4 * kLanes)));
 using Codes = uint8_t __attribute__((vector_size(kLanes)));
 
-template <Way way>
+template <Encoding encoding>
 MORACLE_INLINE void encode_block(const float* from, float scale, uint8_t* to) {
   Floats quotient;
   std::memcpy(&quotient, from, sizeof quotient);
-  quotient = way == Way::kE4M3Inverse ? quotient * scale : quotient / scale;
+  quotient = encoding == Encoding::kE4M3Inverse ? quotient * scale : quotient / scale;
   Ints code;
-  if constexpr (way == Way::kInt8) {
+  if constexpr (encoding == Encoding::kInt8) {
     quotient = quotient < -128.0f ? Floats{} - 128.0f : quotient;
     quotient = quotient > 127.0f ? Floats{} + 127.0f : quotient;
     code = reinterpret_cast<Ints>(quotient + 12582912.0f);
@@ -61,41 +61,44 @@ MORACLE_INLINE void encode_block(const float* from, float scale, uint8_t* to) {
   std::memcpy(to, &codes, sizeof codes);
 }
 
-template <Way way>
+template <Encoding encoding>
 MORACLE_INLINE void encode_each(float scale, const float* from, int64_t count, uint8_t* to) {
   int64_t c = 0;
-  for (; c + kLanes <= count; c += kLanes) encode_block<way>(from + c, scale, to + c);
+  for (; c + kLanes <= count; c += kLanes) encode_block<encoding>(from + c, scale, to + c);
   if (c == count) return;
   float rest[kLanes] = {};
   uint8_t codes[kLanes];
   std::copy(from + c, from + count, rest);
-  encode_block<way>(rest, scale, codes);
+  encode_block<encoding>(rest, scale, codes);
   std::copy(codes, codes + (count - c), to + c);
 }
 
-MORACLE_INLINE void encode_by(Way way, float scale, const float* from, int64_t count, uint8_t* to) {
-  switch (way) {
-    case Way::kInt8:
-      return encode_each<Way::kInt8>(scale, from, count, to);
-    case Way::kE4M3:
-      return encode_each<Way::kE4M3>(scale, from, count, to);
-    case Way::kE4M3Inverse:
-      return encode_each<Way::kE4M3Inverse>(scale, from, count, to);
+MORACLE_INLINE void encode_by(Encoding encoding, float scale, const float* from, int64_t count,
+                              uint8_t* to) {
+  switch (encoding) {
+    case Encoding::kInt8:
+      return encode_each<Encoding::kInt8>(scale, from, count, to);
+    case Encoding::kE4M3:
+      return encode_each<Encoding::kE4M3>(scale, from, count, to);
+    case Encoding::kE4M3Inverse:
+      return encode_each<Encoding::kE4M3Inverse>(scale, from, count, to);
   }
 }
 
 int32_t largest_anywhere(const float* values, int64_t rows, int64_t cols, int64_t stride) {
   return largest_bits(values, rows, cols, stride);
 }
-void encode_anywhere(Way way, float scale, const float* from, int64_t count, uint8_t* to) {
-  encode_by(way, scale, from, count, to);
+void encode_anywhere(Encoding encoding, float scale, const float* from, int64_t count,
+                     uint8_t* to) {
+  encode_by(encoding, scale, from, count, to);
 }
 #if defined(MORACLE_AVX2)
 MORACLE_AVX2 int32_t largest_avx2(const float* values, int64_t rows, int64_t cols, int64_t stride) {
   return largest_bits(values, rows, cols, stride);
 }
-MORACLE_AVX2 void encode_avx2(Way way, float scale, const float* from, int64_t count, uint8_t* to) {
-  encode_by(way, scale, from, count, to);
+MORACLE_AVX2 void encode_avx2(Encoding encoding, float scale, const float* from, int64_t count,
+                              uint8_t* to) {
+  encode_by(encoding, scale, from, count, to);
 }
 const bool kAvx2 = __builtin_cpu_supports("avx2") != 0;
 const auto kLargest = kAvx2 ? largest_avx2 : largest_anywhere;
@@ -114,9 +117,9 @@ float largest_of(const float* values, int64_t rows, int64_t cols, int64_t stride
 
 void encode_all(const QuantKey& key, const WeightScale& scale, const float* from, int64_t count,
                 uint8_t* to) {
-  if (key.dtype == DType::kI8) return kEncode(Way::kInt8, scale.scale, from, count, to);
-  if (scale.inverse > 0) return kEncode(Way::kE4M3Inverse, scale.inverse, from, count, to);
-  kEncode(Way::kE4M3, scale.scale, from, count, to);
+  if (key.dtype == DType::kI8) return kEncode(Encoding::kInt8, scale.scale, from, count, to);
+  if (scale.inverse > 0) return kEncode(Encoding::kE4M3Inverse, scale.inverse, from, count, to);
+  kEncode(Encoding::kE4M3, scale.scale, from, count, to);
 }
 
 }  // namespace moracle

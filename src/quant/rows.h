@@ -23,7 +23,7 @@ struct RowPlan {
   int32_t* row_slot = nullptr;   ///< [num_tokens * top_k]: t · top_k + j of each row
 };
 
-/// The results of experts before those of a token are added.
+/// Outputs of the experts, before the weighted sum of each token.
 struct ExpertRows {
   Matrix values;
   const int32_t* slot_row = nullptr;  ///< [num_tokens, top_k]: row of each slot; -1: none

@@ -10,7 +10,8 @@ bool is_integer(const QuantKey& key) {
   return (key.dtype == DType::kI4 || key.dtype == DType::kI8) && key.group.rows == 1;
 }
 
-// Of two group sizes, along K. One group for all columns splits into groups of any size.
+// The largest group size along K that divides both. One group for all columns splits into groups of
+// any size.
 int64_t common_group(int64_t a, int64_t b) {
   if (a == GroupShape::kAll) return b;
   if (b == GroupShape::kAll) return a;
@@ -62,7 +63,7 @@ void widen(CanonicalMatrix& m, const QuantKey& key) {
   const bool whole = m.key.group.cols == GroupShape::kAll;
   m.key = key;
   const int64_t cols = m.scale_cols();
-  // The groups of one for all columns are all in group 0.
+  // If the old matrix has one group, every new group lies in group 0.
   const int64_t ratio = whole ? std::max<int64_t>(cols, 1) : old_size / m.group_cols();
   if (cols != old_cols) {
     split_groups(m.scales, m.n, old_cols, cols, ratio);

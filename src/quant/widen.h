@@ -1,5 +1,5 @@
-// Integer weights of different widths and groups, made equal without changing a value: all matrices
-// that one kernel multiplies have one scheme.
+// Converts integer weights of different widths and groups to a common scheme without changing a
+// value: a kernel multiplies matrices of one scheme.
 #pragma once
 
 #include <optional>

@@ -6,7 +6,7 @@ namespace moracle::serve {
 
 Result<std::unique_ptr<Server>> Server::start(Model& model, ServedModel served,
                                               const ServerOptions& options) {
-  served.options.read_adapters.clear();  // `adapters` holds them until they are unloaded
+  served.options.read_adapters.clear();  // `adapters` owns them until they are unloaded
   served.vocab_size = model.vocab_size();
   served.max_context = model.max_context();
   served.excluded_ids = served.tokenizer.ids_without_token(model.vocab_size());
@@ -20,7 +20,7 @@ Result<std::unique_ptr<Server>> Server::start(Model& model, ServedModel served,
   std::unique_ptr<Server> server(new Server(std::move(served)));
   EngineOptions engine = options.engine;
   engine.num_adapters = static_cast<int32_t>(server->served_.adapters->names().size());
-  engine.answers_later = model.device().platform() != Platform::kCpu;
+  engine.overlaps_answers = model.device().platform() != Platform::kCpu;
   engine.rebalance.folder = server->served_.folder;
   engine.flush = [events = &server->events_] { events->flush(); };
   MORACLE_TRY(server->engine_, Engine::start(model, server->served_.tokenizer, engine));
@@ -30,7 +30,7 @@ Result<std::unique_ptr<Server>> Server::start(Model& model, ServedModel served,
                                        std::move(api_options));
   HttpOptions http = options.http;
   if (const std::string& origin = options.api.allowed_origin; !origin.empty()) {
-    // Browsers show answers only to pages that these name.
+    // CORS: a browser shows replies only to pages that these headers name.
     http.headers = {{"Access-Control-Allow-Origin", origin}, {"Vary", "Origin"}};
   }
   Api* const api = server->api_.get();
@@ -45,7 +45,7 @@ Result<std::unique_ptr<Server>> Server::start(Model& model, ServedModel served,
 
 Server::~Server() {
   if (api_) api_->stop_compiling();
-  if (engine_) engine_->stop();  // its last replies still travel
+  if (engine_) engine_->stop();  // its last replies are still being sent
   if (http_) http_->stop();
   engine_.reset();
 }

@@ -1,4 +1,4 @@
-// The server: engine, interface and HTTP together.
+// The server: engine, API and HTTP.
 #pragma once
 
 #include "serve/api/api.h"
@@ -7,8 +7,7 @@
 namespace moracle::serve {
 
 struct ServerOptions {
-  /// Folder with the Python packages of the grammar engine; empty: that of the build, if it is
-  /// there.
+  /// Folder with the grammar engine's Python packages; empty: the build's folder, if it exists.
   std::string grammar_folder;
   EngineOptions engine;
   ApiOptions api;
@@ -17,15 +16,15 @@ struct ServerOptions {
 
 class Server {
  public:
-  /// Listens. `model` must outlive the server and belong to it alone. Errors: those of
+  /// Starts listening. `model` must outlive the server, which is its only user. Errors: those of
   /// Engine::start and HttpServer::start; of GrammarEngine::start if a folder is given.
   static Result<std::unique_ptr<Server>> start(Model& model, ServedModel served,
                                                const ServerOptions& options);
-  /// Ends unfinished requests with status 503.
+  /// Stops; unfinished requests get status 503.
   ~Server();
 
   uint16_t port() const { return http_->port(); }
-  /// Refuses new requests for text, and waits at most `seconds` for the others. False: some are
+  /// Rejects new completions, and waits at most `seconds` for running ones. False: some are
   /// unfinished.
   bool drain(double seconds);
   /// See Engine::failure.
@@ -36,7 +35,7 @@ class Server {
 
   const ServedModel served_;
   EventQueue events_;
-  std::unique_ptr<HttpServer> http_;  // outlives the engine, whose jobs hold connections
+  std::unique_ptr<HttpServer> http_;  // declared before the engine, whose jobs hold connections
   std::unique_ptr<Engine> engine_;
   std::unique_ptr<Api> api_;
 };

@@ -14,8 +14,7 @@ namespace {
 
 using Json = nlohmann::json;
 
-// Returns the text of a token: a string, or the "content" string of an object. Anything else is no
-// token.
+// Returns a special token's text: a JSON string, or the "content" string of a JSON object.
 std::optional<std::string> token_text(const Json& token) {
   if (token.is_string()) return token.get<std::string>();
   if (!token.is_object()) return std::nullopt;
@@ -24,8 +23,8 @@ std::optional<std::string> token_text(const Json& token) {
   return content->get<std::string>();
 }
 
-// Returns the named tokens that transformers gives to templates: the standard ones, and additional
-// ones that the model names.
+// Returns the special tokens that transformers passes to templates: bos_token, eos_token and so on,
+// and the model's own names.
 std::map<std::string, std::string> special_tokens_of(const Json& config) {
   std::map<std::string, std::string> tokens;
   for (const char* name : {"bos_token", "eos_token", "unk_token", "sep_token", "pad_token",
@@ -42,7 +41,7 @@ std::map<std::string, std::string> special_tokens_of(const Json& config) {
   return tokens;
 }
 
-// "chat_template": the template, or a list of templates with names.
+// Reads "chat_template": one template, or a list of named templates.
 Status read_templates(const Json& config, const std::string& path, ChatFiles& files) {
   files.origin = files.tools_origin = path;
   const auto found = config.find("chat_template");

@@ -1,4 +1,4 @@
-// The files of a checkpoint that hold chat templates.
+// Finds a checkpoint's chat templates in its files.
 #pragma once
 
 #include <map>
@@ -9,14 +9,15 @@
 namespace moracle {
 
 struct ChatFiles {
-  std::string text, origin;  ///< the template, and the file that holds it
-  std::string tools_text;    ///< another template for conversations with tools; empty: none
+  std::string text, origin;  ///< the template, and the file it comes from
+  std::string tools_text;  ///< the template for conversations with tools; empty: `text` serves both
   std::string tools_origin;
   std::map<std::string, std::string> special_tokens;
 };
 
-/// Reads `folder`/chat_template.jinja, else "chat_template" of tokenizer_config.json. The template
-/// named "tool_use" is the one for tools, as in transformers. Errors: no template.
+/// Reads `folder`/chat_template.jinja, or "chat_template" of tokenizer_config.json if that file is
+/// missing. As in transformers, the template named "tool_use" renders conversations with tools.
+/// Errors: no template.
 Result<ChatFiles> read_chat_files(const std::string& folder);
 
 }  // namespace moracle

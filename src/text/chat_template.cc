@@ -10,7 +10,7 @@
 
 namespace moracle {
 struct ChatTemplate::State {
-  // A parsed template, and the file that errors name.
+  // A parsed template, and its file for errors.
   struct Template {
     static Result<Template> parse(const std::string& text, std::string origin);
     std::string origin;
@@ -18,10 +18,10 @@ struct ChatTemplate::State {
   };
   std::map<std::string, std::string> special_tokens;
   Template always;
-  // For conversations with tools. An error counts only if there are tools.
+  // Template for conversations with tools. Report its parse error only for such conversations.
   std::optional<Result<Template>> with_tools;
 
-  // `set` adds the variables of the conversation.
+  // `set` defines the template's variables.
   template <class Set>
   Result<std::string> render(const Template& chosen, bool add_generation_prompt,
                              const Set& set) const {
@@ -31,7 +31,7 @@ struct ChatTemplate::State {
         MORACLE_TRY(jinja::Value value, interpreter.heap().text(token));
         interpreter.set(name, std::move(value));
       }
-      // transformers passes None for these if there are none.
+      // transformers passes None for absent tools and documents.
       interpreter.set("tools", jinja::None{});
       interpreter.set("documents", jinja::None{});
       MORACLE_CHECK(set(interpreter));

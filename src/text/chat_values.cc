@@ -100,7 +100,7 @@ void name_reasoning(OrderedJson& messages) {
         if (name == "thinking")
           members.front().second = std::move(value);
         else
-          members.emplace_back(name, std::move(value));  // searches for no equal key
+          members.emplace_back(name, std::move(value));  // skips the search for an equal key
       }
       named["reasoning_content"] = reasoning;
       message = std::move(named);

@@ -14,7 +14,7 @@ std::string StopStrings::push(std::string_view piece, bool hidden) {
   for (const std::string& stop : stops_) end = std::min(end, held_.find(stop));
   found_ = end != std::string::npos;
   if (!found_) {
-    // Keep the longest end of the text that begins a stop string.
+    // Hold back the longest suffix that is a prefix of a stop string.
     end = held_.size();
     for (const std::string& stop : stops_) {
       for (size_t size = std::min(stop.size() - 1, held_.size()); size > 0; --size) {
@@ -33,7 +33,7 @@ std::string StopStrings::finish() {
   return take(held_.size());
 }
 
-// Removes the first `end` bytes, and returns those that are not hidden.
+// Removes the first `end` bytes, and returns the visible ones.
 std::string StopStrings::take(size_t end) {
   std::string shown;
   for (size_t at = 0; at < end; ++at) {
@@ -44,7 +44,7 @@ std::string StopStrings::take(size_t end) {
   return shown;
 }
 
-Result<std::string> StoppedStream::push(int32_t id, bool skip_special) {
+Result<std::string> StoppingTokenStream::push(int32_t id, bool skip_special) {
   MORACLE_TRY(const std::string piece, stream_.push(id, skip_special));
   std::string text = stops_.push(piece);
   if (!stops_.empty() && skip_special && tokenizer_->is_special(id)) {
@@ -54,7 +54,7 @@ Result<std::string> StoppedStream::push(int32_t id, bool skip_special) {
   return text;
 }
 
-std::string StoppedStream::finish() {
+std::string StoppingTokenStream::finish() {
   std::string text = stops_.push(stream_.finish());
   return text + stops_.finish();
 }

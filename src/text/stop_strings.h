@@ -10,17 +10,16 @@
 
 namespace moracle {
 
-/// Finds the first stop string in a text that arrives in pieces. Holds back the end of the text as
-/// long as it may begin a stop string. Hidden pieces, those of special tokens, take part in the
-/// search and are never shown.
+/// Finds the first stop string in streamed text. Holds back a suffix that may begin a stop string.
+/// Hidden text (special tokens) can match a stop string and is never returned.
 class StopStrings {
  public:
   explicit StopStrings(std::vector<std::string> stops) : stops_(std::move(stops)) {}
 
-  /// The text that can be shown after this piece. After a stop string was found: nothing.
+  /// Adds text, and returns what is safe to show. Returns nothing after a stop string.
   std::string push(std::string_view piece, bool hidden = false);
   bool empty() const { return stops_.empty(); }
-  /// The text held back, at the end.
+  /// Returns the text held back, at the end of the stream.
   std::string finish();
   bool found() const { return found_; }
 
@@ -29,25 +28,25 @@ class StopStrings {
   std::string take(size_t end);
 
   std::string held_;
-  std::vector<bool> hidden_;  // for each byte of held_
+  std::vector<bool> hidden_;  // one flag per byte of held_
   bool found_ = false;
 };
 
-/// Decodes ids one by one, up to the first stop string, which may be or hold the text of a special
-/// token.
-class StoppedStream {
+/// Decodes a stream of ids up to the first stop string. A stop string can be the text of a special
+/// token, or contain it.
+class StoppingTokenStream {
  public:
   /// The tokenizer must outlive it.
-  StoppedStream(const Tokenizer& tokenizer, std::vector<std::string> stops)
+  StoppingTokenStream(const Tokenizer& tokenizer, std::vector<std::string> stops)
       : tokenizer_(&tokenizer), stream_(tokenizer), stops_(std::move(stops)) {}
 
   Status follow(std::span<const int32_t> ids) { return stream_.follow(ids); }
-  /// The text that can be shown after this id. `skip_special`: a special token shows nothing.
+  /// Adds an id, and returns the text that is safe to show. `skip_special`: hides special tokens.
   /// Errors: ids without a token.
   Result<std::string> push(int32_t id, bool skip_special = true);
-  /// Whether a stop string was found.
+  /// True after a stop string.
   bool stopped() const { return stops_.found(); }
-  /// The rest of the text, at the end.
+  /// Returns the text held back, at the end of the stream.
   std::string finish();
 
  private:

@@ -11,7 +11,7 @@
 #include "text/tokenizer/encode_progress.h"
 #include "text/tokenizer/parse.h"
 #include "text/tokenizer/parts.h"
-#include "text/tokenizer/rank_files.h"
+#include "text/tokenizer/tiktoken_files.h"
 #include "text/tokenizer/tokenizer_config.h"
 #include "text/tokenizer/utf8.h"
 
@@ -20,7 +20,7 @@ namespace moracle {
 struct Tokenizer::State : TokenizerParts {
   explicit State(TokenizerParts parts) : TokenizerParts(std::move(parts)) {}
 
-  /// Appends the ids of text without raw added tokens. `at_start`: the whole text begins with it.
+  /// Encodes text that holds no raw added tokens. `at_start`: it begins the whole text.
   template <class Model>
   Status encode(const Model& words_to_ids, std::string_view text, bool at_start,
                 EncodeProgress& progress, typename Model::Scratch& scratch,
@@ -74,7 +74,7 @@ Result<TokenModel> parse_model(const JsonField& field) {
     MORACLE_TRY(Unigram unigram, Unigram::parse(field));
     return TokenModel(std::move(unigram));
   }
-  // Files from the time before other models existed have no type; their merges identify them.
+  // Old files lack "type": identify BPE by its merges.
   const bool old = type.is_null() && !field["merges"].is_null();
   if (!old && type.value() != "BPE") return type.unsupported("BPE or Unigram");
   MORACLE_TRY(Bpe bpe, Bpe::parse(field));
@@ -89,7 +89,7 @@ Result<Tokenizer> parse_tokenizer(std::string_view json, const std::string& file
   const JsonField root(document, file);
   if (!root.is_object())
     return Error{ErrorKind::kBadFile, file, "", "a JSON object", "it is not a JSON object"};
-  // "truncation" and "padding" are batch settings of the program that saved the file.
+  // Ignore "truncation" and "padding": they are batch settings of the program that saved the file.
   MORACLE_TRY(Decoder decoder, Decoder::parse(root["decoder"]));
   MORACLE_TRY(Normalizer normalizer, Normalizer::parse(root["normalizer"]));
   MORACLE_TRY(Pretokenizer pretokenizer, Pretokenizer::parse(root["pre_tokenizer"]));
@@ -99,11 +99,10 @@ Result<Tokenizer> parse_tokenizer(std::string_view json, const std::string& file
   MORACLE_TRY(AddedTokens added,
               AddedTokens::parse(added_tokens, vocabulary, normalizer, config.tokens));
   MORACLE_TRY(TokenTable tokens, TokenTable::make(vocabulary, added, added_tokens));
-  MORACLE_TRY(SpecialTokensAround around,
-              SpecialTokensAround::parse(root["post_processor"], tokens));
+  MORACLE_TRY(PostProcessor post_processor, PostProcessor::parse(root["post_processor"], tokens));
   return Tokenizer::make({std::move(normalizer), std::move(pretokenizer), std::move(model),
                           std::move(added), std::move(tokens), std::move(decoder),
-                          std::move(around), config.eos});
+                          std::move(post_processor), config.eos});
 }
 
 Tokenizer Tokenizer::make(TokenizerParts parts) {
@@ -151,9 +150,10 @@ Result<std::vector<int32_t>> Tokenizer::encode(std::string_view text,
 Result<std::vector<int32_t>> Tokenizer::encode_prompt(std::string_view text,
                                                       const Progress& progress) const {
   MORACLE_TRY(const std::vector<int32_t> ids, encode(text, progress));
-  std::vector<int32_t> prompt = state_->around.before;
+  std::vector<int32_t> prompt = state_->post_processor.before;
   prompt.insert(prompt.end(), ids.begin(), ids.end());
-  prompt.insert(prompt.end(), state_->around.after.begin(), state_->around.after.end());
+  prompt.insert(prompt.end(), state_->post_processor.after.begin(),
+                state_->post_processor.after.end());
   return prompt;
 }
 

@@ -1,4 +1,5 @@
-// Times layers in turn, over routings in turn. bench::measure probes the limits before and after.
+// Times layers round-robin over several routings. bench::measure probes the limits before and
+// after.
 #include <algorithm>
 #include <chrono>
 #include <cmath>
@@ -109,11 +110,11 @@ Result<LayerRing::Times> LayerRing::time_calls(int64_t num_tokens,
     tables.push_back(std::move(there));
   }
   // Use every pair of layer and routing once before repeating any.
-  size_t turn = 0;
+  size_t next = 0;
   auto once = [&]() -> Result<double> {
     if (progress && !progress(0, 0)) return cancelled();
-    const OnDevice& there = tables[turn / layers_.size() % tables.size()];
-    FusedMoe& layer = layers_[turn++ % layers_.size()];
+    const OnDevice& there = tables[next / layers_.size() % tables.size()];
+    FusedMoe& layer = layers_[next++ % layers_.size()];
     const auto start = std::chrono::steady_clock::now();
     MORACLE_CHECK(layer.apply(Matrix::f32(hidden.as<float>(), num_tokens, hidden_size),
                               {there.ids.as<int32_t>()}, {there.weights.as<float>()},

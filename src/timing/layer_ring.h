@@ -1,4 +1,4 @@
-// A ring of layers that are timed in turn.
+// A ring of layers that are timed round-robin.
 #pragma once
 
 #include <memory>
@@ -9,7 +9,7 @@
 
 namespace moracle::timing {
 
-/// Equal layers with their own weights, timed in turn so that no layer finds its weights in a
+/// Equal layers with their own weights, timed round-robin so that no layer finds its weights in a
 /// cache.
 class LayerRing {
  public:
@@ -29,7 +29,7 @@ class LayerRing {
   /// finite; kCancelled.
   Result<std::vector<double>> time(int64_t num_tokens, double seconds,
                                    const Progress& progress = {});
-  /// Routings that time() uses in turn for `num_tokens` tokens. `zipf`: as random_routings.
+  /// The routings that time() uses round-robin for `num_tokens` tokens. `zipf`: as random_routings.
   std::vector<Routed> routings(int64_t num_tokens, double zipf = 0) const {
     return random_routings(plan().layer, num_tokens, static_cast<uint64_t>(num_tokens), zipf);
   }

@@ -35,7 +35,8 @@ class Draw {
       std::swap(order_[j], order_[rest(engine)]);
     }
   }
-  // A race of exponential clocks, whose rates are the weights: the first to ring is drawn first.
+  // Weighted sampling without replacement: sort by exponential variates whose rates are the
+  // weights.
   void weighted(std::mt19937_64& engine) {
     std::exponential_distribution<double> clock;
     rings_.resize(order_.size());
@@ -55,22 +56,22 @@ std::vector<Routed> random_routings(const LayerSpec& spec, int64_t num_tokens, u
                                     double zipf) {
   std::mt19937_64 engine(seed);
   std::uniform_real_distribution<float> uniform(0.5f, 1);
-  const bool in_turn = num_tokens == 1 && zipf <= 0;
+  const bool round_robin = num_tokens == 1 && zipf <= 0;
   const int64_t count = num_tokens == 1     ? std::max<int64_t>(spec.num_experts / spec.top_k, 1)
                         : num_tokens <= 64  ? 12
                         : num_tokens <= 256 ? 6
                                             : 3;
   Draw draw(spec, zipf, engine);
-  std::vector<int32_t> turns(spec.num_experts);
-  std::iota(turns.begin(), turns.end(), 0);
-  if (in_turn) std::shuffle(turns.begin(), turns.end(), engine);
+  std::vector<int32_t> permutation(spec.num_experts);
+  std::iota(permutation.begin(), permutation.end(), 0);
+  if (round_robin) std::shuffle(permutation.begin(), permutation.end(), engine);
   std::vector<Routed> routings(count);
   for (int64_t i = 0; i < count; ++i) {
     Routed& routed = routings[i];
     std::vector<bool> hit(spec.num_experts);
     for (int64_t t = 0; t < num_tokens; ++t) {
       const int32_t* const chosen =
-          in_turn ? turns.data() + i * spec.top_k : draw.token(engine).data();
+          round_robin ? permutation.data() + i * spec.top_k : draw.token(engine).data();
       for (int64_t j = 0; j < spec.top_k; ++j) {
         hit[chosen[j]] = true;
         routed.ids.push_back(chosen[j]);

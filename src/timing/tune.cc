@@ -61,7 +61,7 @@ Result<TunedLayer> tune(const LayerSpec& layer, const Machine& machine,
     // Time the first backend even on a busy machine: without it the oracle has nothing to compare.
     const bool is_first = tuned.times.empty();
     if (!is_first && left() < each) break;
-    request.backend = verdict.backend->name;
+    request.backend = name(*verdict.backend);
     MORACLE_TRY(timing::LayerRing ring,
                 timing::LayerRing::make(select(request, untuned), device, kEnoughBytes, most_bytes,
                                         progress));
@@ -70,7 +70,7 @@ Result<TunedLayer> tune(const LayerSpec& layer, const Machine& machine,
       MORACLE_TRY(const std::vector<double> times,
                   ring.time(tokens, std::clamp(left(), 0.0, each), progress));
       const double us = median(times) * 1e6;
-      tuned.times.push_back({std::string(verdict.backend->name), tokens, us});
+      tuned.times.push_back({std::string(name(*verdict.backend)), tokens, us});
       const auto [known, added] = best.try_emplace(tokens, us);
       if (us > known->second * kHopeless) break;
       known->second = std::min(known->second, us);

@@ -1,5 +1,5 @@
-// What only the command may do. The plan shows everything that changes what runs, so the
-// library reads no environment variable. Its errors name fields, and the command maps these to
+// The library must not act like the command: it reads no environment variable, because the plan
+// shows everything that changes what runs, and its errors name fields, which the command maps to
 // options.
 #include <gtest/gtest.h>
 
@@ -15,7 +15,7 @@
 namespace moracle::environment_test {
 namespace {
 
-// Calls visit(path, text) for every file below `folder` of the tree that is not the command's.
+// Calls visit(path, text) for every file below `folder` of the tree, except those of the command.
 // Returns the number of files.
 template <class Visit>
 int visit_sources(const char* folder, const Visit& visit) {
@@ -40,8 +40,8 @@ TEST(Library, ReadsNoEnvironment) {
   EXPECT_GT(files, 100);
 }
 
-// The first string literal of the text with an option of the command, such as "--device"; empty:
-// there is none. A command to repeat or to compare with ("moracle check --backend ") is no option.
+// The first string literal of the text that holds an option of the command, such as "--device";
+// empty if there is none. A whole command line ("moracle check --backend ") does not count.
 std::string option_in(const std::string& text, const std::regex& option) {
   const std::regex literal(R"re("(?:[^"\\]|\\.)*")re");
   std::istringstream lines(text);
@@ -57,7 +57,7 @@ std::string option_in(const std::string& text, const std::regex& option) {
   return "";
 }
 
-TEST(Library, NamesNoOptionsOfTheCommandInTexts) {
+TEST(Library, MessagesNameNoCommandOptions) {
   const std::regex anywhere("[^a-z-]--[a-z]"), at_the_start("^\"--[a-z]");
   EXPECT_EQ(option_in("Error{kind, \"\", \"--device\", need}", anywhere), "\"--device\"");
   EXPECT_EQ(option_in("str(\" s (--timeout)\")", anywhere), "\" s (--timeout)\"");
@@ -67,8 +67,8 @@ TEST(Library, NamesNoOptionsOfTheCommandInTexts) {
   EXPECT_EQ(option_in("  // \"--device\"", anywhere), "");
   EXPECT_EQ(option_in("str(\"moracle check --backend \", name)", anywhere), "");
   const auto refuse = [&](const std::string& path, const std::string& text) {
-    // The server is a part of the command: its texts may advise an option, but a place is a field.
-    // Conformance writes a command in several literals.
+    // The server belongs to the command: its needs and facts may name an option, but its places are
+    // fields. Conformance writes a command line in several literals.
     const bool of_command = path.starts_with("serve/") || path.starts_with("conformance/");
     EXPECT_EQ(option_in(text, of_command ? at_the_start : anywhere), "") << path;
   };

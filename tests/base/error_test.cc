@@ -82,9 +82,9 @@ TEST(Result, WithoutValueIsSuccessUnlessItHoldsAnError) {
   EXPECT_EQ(bad.error().file, "f");
 }
 
-// In every build: a caller that forgets the check sees why the call failed. Matchers, because
-// regcomp() is Oniguruma's in these programs, and a sanitizer's regexec() is the C library's.
-TEST(ResultDeathTest, ReadingTheValueOfAFailureEndsWithTheErrorsText) {
+// In every build the process ends with the reason of the failed call. Matchers, because regcomp()
+// is Oniguruma's in these programs, and a sanitizer's regexec() is the C library's.
+TEST(ResultDeathTest, ReadingValueOfFailureAbortsWithItsError) {
   const Error error{ErrorKind::kIo, "model", "config.json", "a file", "it does not exist"};
   const auto text =
       HasSubstr("value of a failed result: model: config.json: needs a file; it does not exist");
@@ -99,7 +99,7 @@ TEST(ResultDeathTest, ReadingTheValueOfAFailureEndsWithTheErrorsText) {
   EXPECT_DEATH(constant.value(), text);
 }
 
-TEST(ResultDeathTest, ReadingTheErrorOfASuccessEndsWithAText) {
+TEST(ResultDeathTest, ReadingErrorOfSuccessAbortsWithMessage) {
   Result<std::string> value = std::string("text");
   Status done;
   const auto text = HasSubstr("error of a result that has none");

@@ -34,7 +34,7 @@ TEST(Finite, ClassifiesEveryCodeOfSmallTypes) {
   expect_each<uint8_t>(DType::kI8, [](uint8_t) { return 0.0f; });
 }
 
-// One bad number at each place. Runs are longer and shorter than a step and start at odd addresses.
+// One bad number at each index. Runs are longer and shorter than a step and start at odd addresses.
 template <class T>
 void expect_found(DType type, T good, T bad) {
   constexpr int64_t kCount = 1100;

@@ -18,7 +18,7 @@ std::string object_of(size_t members) {
   return text + "}";
 }
 
-TEST(OrderedJson, EqualsParsingByNlohmann) {
+TEST(OrderedJson, MatchesNlohmannParser) {
   for (const char* text :
        {"{}", "[]", "null", "true", "-1", "18446744073709551615", "1.5e3", R"("\ud83d\ude00")",
         R"({"z": 1, "a": {"y": [1, {}, [], {"b": null, "a": false}], "x": "text"}, "m": -0.0})",
@@ -27,13 +27,13 @@ TEST(OrderedJson, EqualsParsingByNlohmann) {
   }
 }
 
-TEST(OrderedJson, LastOfEqualKeysCountsAtThePlaceOfTheFirst) {
+TEST(OrderedJson, LastDuplicateKeyReplacesFirstInPlace) {
   EXPECT_EQ(
       must(parse_ordered_json(R"({"b": 1, "a": 2, "b": {"c": 3}, "a": 4, "d": 5, "b": 6})")).dump(),
       R"({"b":6,"a":4,"d":5})");
 }
 
-TEST(OrderedJson, RefusesObjectsOfTooManyMembersByPath) {
+TEST(OrderedJson, RejectsObjectWithTooManyMembersByPath) {
   EXPECT_EQ(must(parse_ordered_json(object_of(kMaxJsonMembers))).size(), kMaxJsonMembers);
   const std::string large = object_of(kMaxJsonMembers + 1);
   EXPECT_EQ(parse_ordered_json(large).error().place, "");
@@ -43,14 +43,14 @@ TEST(OrderedJson, RefusesObjectsOfTooManyMembersByPath) {
   EXPECT_FALSE(parse_ordered_json("{" + std::string(50000, ' ') + large.substr(1)));
 }
 
-TEST(OrderedJson, RefusesTooManyArraysAndObjects) {
+TEST(OrderedJson, RejectsTooManyArraysAndObjects) {
   std::string text = "[";
   for (size_t i = 2; i < kMaxJsonContainers; ++i) text += i % 2 == 0 ? "{}," : "[],";
   EXPECT_TRUE(parse_ordered_json(text + "{}]"));
   EXPECT_THAT(parse_ordered_json(text + "{},[]]").error().need, HasSubstr("131072"));
 }
 
-TEST(OrderedJson, RefusesWrongTextWithItsByte) {
+TEST(OrderedJson, RejectsInvalidTextWithByteOffset) {
   EXPECT_THAT(parse_ordered_json(R"({"a": x})").error().fact, HasSubstr("byte 7"));
   EXPECT_THAT(parse_ordered_json("{\"a\": \"\xff\"}").error().need, HasSubstr("UTF-8"));
   EXPECT_THAT(parse_ordered_json("[1e999]").error().need, HasSubstr("doubles"));

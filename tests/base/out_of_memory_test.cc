@@ -8,7 +8,7 @@
 namespace moracle::out_of_memory_test {
 namespace {
 
-TEST(OutOfMemory, ErrorNamesThePlace) {
+TEST(OutOfMemory, ErrorNamesPlace) {
   const Status refused =
       or_out_of_memory("model folder", []() -> Status { throw std::bad_alloc(); });
   ASSERT_FALSE(refused);

@@ -17,7 +17,7 @@ bool matches(const char* pattern, const char* text) {
   return scratch.matches_start(text, 100);
 }
 
-TEST(RegexProperties, AreThoseOfUnicode16) {
+TEST(RegexProperties, FollowUnicode16) {
   // A letter and a Chinese character of Unicode 15, a letter and a digit of 16.
   for (const char* text : {"\U0001E4D0", "\U00031350", "\U00010D65"}) {
     EXPECT_TRUE(matches("\\p{L}", text)) << text;
@@ -34,7 +34,7 @@ TEST(RegexProperties, AreThoseOfUnicode16) {
   EXPECT_TRUE(matches("[^\\s\\p{L}\\p{N}]", "\uA7CE"));
 }
 
-TEST(RegexProperties, ReplaceOnlyWhatTheTablesHold) {
+TEST(RegexProperties, ReplaceOnlyPropertiesInTables) {
   const std::pair<const char*, const char*> kCases[] = {
       {"\\p{Lu}\\p{ uppercase_letter }", "\\p{moraclelu}\\p{moraclelu}"},
       {"\\P{^M}\\p{^N}", "\\p{moraclem}\\P{moraclen}"},

@@ -1,5 +1,5 @@
 // Compiles and matches regular expressions within limits. The goldens of tests/text compare texts
-// with the library that writes tokenizer.json files.
+// with Hugging Face tokenizers.
 #include "base/regex/regex.h"
 
 #include <gtest/gtest.h>
@@ -71,7 +71,7 @@ TEST(Regex, LiteralMatchesItself) {
   EXPECT_EQ(cut(compiled("a.\\b*", RegexSyntax::kLiteral), "a.\\b* axb"), "[a.\\b*] axb");
 }
 
-TEST(Regex, RefusalGivesReasonOfOniguruma) {
+TEST(Regex, ErrorGivesReasonOfOniguruma) {
   const char* const cases[][2] = {{"(", "end pattern with unmatched parenthesis"},
                                   {"a)", "unmatched close parenthesis"},
                                   {"[a", "premature end of char-class"},
@@ -86,7 +86,7 @@ TEST(Regex, RefusalGivesReasonOfOniguruma) {
   }
 }
 
-TEST(Regex, RefusesPatternsThatTakeTooLongToCompile) {
+TEST(Regex, RejectsPatternThatIsSlowToCompile) {
   EXPECT_NE(refusal("(?<a>b){0}\\g<a>").find("without subexpression calls"), std::string::npos);
   EXPECT_EQ(cut(compiled("\\\\g"), "\\g"), "[\\g]");
   EXPECT_NE(refusal(std::string(16385, 'a')).find("up to 16384 bytes"), std::string::npos);
@@ -121,7 +121,7 @@ TEST(Regex, MatchesStartWithinLimit) {
   EXPECT_FALSE(RegexScratch(compiled(".", RegexSyntax::kPython)).matches_start("\xc3", 1000));
 }
 
-TEST(Regex, ServesSeveralThreads) {
+TEST(Regex, MatchesFromSeveralThreads) {
   const Regex regex = compiled("(\\w)\\1+|\\s+(?!\\S)|\\s+");
   std::vector<std::thread> threads;
   std::vector<int> wrong(4);

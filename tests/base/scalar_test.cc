@@ -21,8 +21,8 @@ struct Format {
 
   uint32_t infinity() const { return ((1u << exponent_bits) - 1) << mantissa_bits; }
   bool is_nan(uint32_t code) const { return (code & 0x7fffu) > infinity(); }
-  /// The value of a magnitude without its sign. The code of infinity counts as the number that
-  /// would follow the largest one: the point up to which rounding goes there.
+  /// The value of a magnitude without its sign. For the code of infinity it is the next number
+  /// after the largest one, which sets the rounding threshold.
   double value(uint32_t magnitude) const {
     const int bias = (1 << (exponent_bits - 1)) - 1;
     const int exponent = static_cast<int>(magnitude >> mantissa_bits);

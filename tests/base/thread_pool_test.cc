@@ -34,6 +34,25 @@ TEST_P(ThreadPoolOfSize, RunsWorkOnceForEveryThread) {
   }
 }
 
+// The engine's threads: here the calling one, which runs the tasks in reverse.
+TEST_P(ThreadPoolOfSize, EngineRunsEveryTaskOnce) {
+  int jobs = 0;
+  ThreadPool pool(GetParam(), [&](int count, const std::function<void(int)>& task) {
+    ++jobs;
+    for (int i = count - 1; i >= 0; --i) task(i);
+  });
+  ASSERT_TRUE(pool.started());
+  ASSERT_EQ(pool.size(), GetParam());
+  std::vector<int> calls(pool.size());
+  pool.run([&](int thread) { ++calls[thread]; });
+  pool.run_in_place([&](int thread) { ++calls[thread]; });
+  EXPECT_EQ(calls, std::vector<int>(pool.size(), 2));
+  EXPECT_EQ(jobs, pool.size() > 1 ? 2 : 0) << "one task runs on the calling thread";
+  EXPECT_THROW(pool.run([](int) { throw std::bad_alloc(); }), std::bad_alloc);
+  pool.run([&](int thread) { ++calls[thread]; });
+  EXPECT_EQ(calls, std::vector<int>(pool.size(), 3));
+}
+
 TEST_P(ThreadPoolOfSize, EachThreadMakesItsOwnCallInPlace) {
   ThreadPool pool(GetParam());
   std::vector<std::thread::id> ids(pool.size());
@@ -189,7 +208,7 @@ TEST_P(ThreadPoolOfSize, RethrowsWorkerExceptionInCaller) {
 }
 
 #ifndef __SANITIZE_THREAD__  // TSan delivers signals later
-// Holds one thread in a signal handler, as a system does that gives a thread no CPU.
+// Holds one thread in a signal handler, like a system that gives the thread no CPU.
 std::atomic<bool> is_held, may_go;
 class HeldThread {
  public:
@@ -214,7 +233,7 @@ class HeldThread {
   struct sigaction before_ {};
 };
 
-TEST_P(ThreadPoolOfSize, NoJobWaitsForAThreadThatIsLate) {
+TEST_P(ThreadPoolOfSize, OtherThreadsTakeCallOfLateThread) {
   ThreadPool pool(GetParam());
   std::vector<pthread_t> threads(pool.size());
   pool.run_in_place([&](int thread) { threads[thread] = ::pthread_self(); });
@@ -241,7 +260,7 @@ TEST(ThreadPool, DefaultsToAllUsableCpus) {
   EXPECT_EQ(ThreadPool(0).size(), usable_threads());
 }
 
-TEST(ThreadPool, StartsNoThreadsForNumbersOutsideItsBounds) {
+TEST(ThreadPool, StartsNoThreadsForInvalidCount) {
   for (const int threads : {-1, INT32_MIN, kMaxThreads + 1, 5000, INT32_MAX}) {
     ThreadPool pool(threads);
     EXPECT_EQ(pool.size(), 1) << threads;

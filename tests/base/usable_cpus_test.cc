@@ -1,5 +1,5 @@
 // Tests which CPUs are usable and where threads are pinned. A folder with files of /proc and /sys
-// stands for a machine.
+// simulates a machine.
 #include "base/threads/usable_cpus.h"
 
 #include <gmock/gmock.h>

@@ -5,6 +5,7 @@
 
 #include "bench/bench.h"
 #include "kernels/cuda/cuda_test.h"
+#include "oracle/backend.h"
 
 namespace moracle::bench::cuda_bench_test {
 namespace {

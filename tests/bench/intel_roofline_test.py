@@ -10,7 +10,7 @@ ROOT = pathlib.Path(__file__).resolve().parent.parent.parent
 sys.path.insert(0, str(ROOT / "bench/lab"))
 import intel_roofline as roofline  # noqa: E402
 
-# A loop of two dpas with a branch around two loads, then code that is no part of it.
+# A loop of two dpas with a branch around two loads, then code outside the loop.
 LOOP = """
 L0:
 (W)     mov (16|M0)              r1.0<1>:ud    0x0:ud

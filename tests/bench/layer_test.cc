@@ -63,6 +63,14 @@ TEST(BenchBytes, FollowTheFormula) {
             3 * 2880 * 2880 / 2 + 3 * 2880 * 2880 / 32 + 4 * 3 * 2880);
 }
 
+/// A matrix whose kernels read this type.
+MatrixPlan reads(DType input, std::vector<KernelUse> kernels) {
+  MatrixPlan plan;
+  plan.input_dtype = input;
+  plan.kernels = std::move(kernels);
+  return plan;
+}
+
 TEST(BenchPeak, UsesPlannedInstructionElseBestForDtype) {
   const std::vector<Peak> peaks = {
       {"f32 avx2", "avx2", Arithmetic::kF32, 1},
@@ -72,21 +80,21 @@ TEST(BenchPeak, UsesPlannedInstructionElseBestForDtype) {
       {"bf16 avx512_bf16", "avx512_bf16", Arithmetic::kBf16, 5},
   };
   auto peak = [&](DType input, std::vector<KernelUse> kernels, int64_t tokens = 1) {
-    const Peak* found = peak_for({input, std::move(kernels), 0, false}, tokens, peaks);
+    const Peak* found = peak_for(reads(input, std::move(kernels)), tokens, peaks);
     return found == nullptr ? std::string_view("none") : found->name;
   };
-  EXPECT_EQ(peak(DType::kI8, {{1, "exact i8 x i8 tiles, avx2"}}), "int8 avx2");
-  EXPECT_EQ(peak(DType::kF32, {{1, "f32 tiles, avx2"}}), "f32 avx2");
-  EXPECT_EQ(peak(DType::kF32, {{1, "f32 tiles, avx512"}}), "f32 avx512");
-  EXPECT_EQ(peak(DType::kF32, {{1, "dots of bf16, avx512_bf16"}}), "bf16 avx512_bf16");
-  EXPECT_EQ(peak(DType::kI8, {{1, "portable"}}), "int8 avx512_vnni");
-  EXPECT_EQ(peak(DType::kBF16, {{1, "portable"}}), "bf16 avx512_bf16");
-  const std::vector<KernelUse> two = {{1, "rows, avx2"}, {8, "tiles, avx512_vnni"}};
+  EXPECT_EQ(peak(DType::kI8, {{"exact i8 x i8 tiles, avx2"}}), "int8 avx2");
+  EXPECT_EQ(peak(DType::kF32, {{"f32 tiles, avx2"}}), "f32 avx2");
+  EXPECT_EQ(peak(DType::kF32, {{"f32 tiles, avx512"}}), "f32 avx512");
+  EXPECT_EQ(peak(DType::kF32, {{"dots of bf16, avx512_bf16"}}), "bf16 avx512_bf16");
+  EXPECT_EQ(peak(DType::kI8, {{"portable"}}), "int8 avx512_vnni");
+  EXPECT_EQ(peak(DType::kBF16, {{"portable"}}), "bf16 avx512_bf16");
+  const std::vector<KernelUse> two = {{"rows, avx2"}, {"tiles, avx512_vnni", {8}}};
   EXPECT_EQ(peak(DType::kI8, two, 7), "int8 avx2");
   EXPECT_EQ(peak(DType::kI8, two, 8), "int8 avx512_vnni");
-  EXPECT_EQ(peak_for({DType::kI8, {{1, "portable"}}, 0, false}, 1, {}), nullptr);
-  EXPECT_EQ(peak(DType::kF8E4M3, {{1, "portable"}}), "f32 avx512");
-  EXPECT_EQ(peak(DType::kF16, {{1, "portable"}}), "f32 avx512");
+  EXPECT_EQ(peak_for(reads(DType::kI8, {{"portable"}}), 1, {}), nullptr);
+  EXPECT_EQ(peak(DType::kF8E4M3, {{"portable"}}), "f32 avx512");
+  EXPECT_EQ(peak(DType::kF16, {{"portable"}}), "f32 avx512");
 }
 
 TEST(BenchPeak, GpuPeakFollowsInstructionOfDtype) {
@@ -96,7 +104,7 @@ TEST(BenchPeak, GpuPeakFollowsInstructionOfDtype) {
       {"fp8 wgmma", "wgmma", Arithmetic::kFp8, 5},
   };
   auto peak = [&](DType input, std::string kernel) {
-    return peak_for({input, {{1, std::move(kernel)}}, 0, false}, 1, peaks)->name;
+    return peak_for(reads(input, {{std::move(kernel)}}), 1, peaks)->name;
   };
   EXPECT_EQ(peak(DType::kI8, "tiles, simt, exact i32 sums"), "f32 simt");
   EXPECT_EQ(peak(DType::kBF16, "tiles by mma.sync"), "bf16 mma");

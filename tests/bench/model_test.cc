@@ -6,6 +6,7 @@
 
 #include "base/try.h"
 #include "bench/bench.h"
+#include "oracle/backend.h"
 
 namespace moracle::bench::model_test {
 namespace {
@@ -115,7 +116,7 @@ TEST(BenchModel, TimesHybridDecoders) {
 }
 
 // transformers' config classes and config.json of Qwen3-Next-80B-A3B and Qwen3.6-35B-A3B.
-TEST(BenchModel, HybridShapesArePublishedOnes) {
+TEST(BenchModel, HybridShapesMatchPublishedConfigs) {
   const ModelShape next = *find_model("qwen3-next-80b-a3b"), qwen = *find_model("qwen3.6-35b-a3b");
   EXPECT_EQ(next.num_layers, 48);
   EXPECT_EQ(qwen.num_layers, 40);

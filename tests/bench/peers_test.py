@@ -23,7 +23,7 @@ HAS_LIBRARY = os.path.exists(os.environ.get("MORACLE_PEERS_LIBRARY", ""))
 
 
 def entry(peer, name, seconds, beside=""):
-    """One whose rounds of one token are `seconds`."""
+    """An entry with these seconds for rounds of one token."""
     return types.SimpleNamespace(
         peer=peer, format=types.SimpleNamespace(name=name, bits=8, family=8, beside=beside),
         nrmse={1: 0.01}, rounds={1: seconds})
@@ -41,7 +41,7 @@ class Statistics(unittest.TestCase):
         self.assertEqual(ratios.quartiles([7]), (7, 7, 7))
 
     def test_a_ratio_is_taken_within_each_round(self):
-        # The machine was three times as slow in the second round: no ratio sees that.
+        # In the second round the machine was three times as slow; no ratio changes.
         ours, theirs = [[1.0], [3.0], [1.0]], [[2.0, 2.0], [6.0], [2.0]]
         self.assertEqual(ratios.ratio(theirs, ours)["ratio"], 2)
         self.assertEqual(ratios.ratio(theirs, ours)["ratio_p75"], 2)
@@ -59,7 +59,7 @@ class Statistics(unittest.TestCase):
 
 
 class FakeWorker:
-    """Answers from lists, in order; an exception among them is raised."""
+    """Returns the listed answers in order; raises those that are exceptions."""
 
     def __init__(self, **answers):
         self.answers = {method: list(values) for method, values in answers.items()}
@@ -85,7 +85,7 @@ class Rounds(unittest.TestCase):
         found = rounds.Clock(limits).time_cell([one, other], 16, 1, 2, "int8")
         self.assertEqual(found, (100, 6))
         self.assertEqual(sorted(one.rounds[16]), [[1], [2]])
-        # Each round's pair stays together, whichever of both went first.
+        # Each round keeps its pair, in either order.
         self.assertEqual(sorted(zip(one.rounds[16], other.rounds[16])), [([1], [3]), ([2], [4])])
 
     def test_patience_ends(self):

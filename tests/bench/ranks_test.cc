@@ -1,4 +1,4 @@
-// Operations and layers that several ranks time together, with ranks that are threads.
+// Tests timings that several ranks take together. The ranks are threads.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
@@ -16,7 +16,7 @@ namespace {
 using testing::must;
 using testing::on_ranks;
 
-TEST(RankBench, EveryOperationIsTimedOnEveryRank) {
+TEST(RankBench, TimesEveryOperationOnEveryRank) {
   std::mutex mutex;
   std::vector<bench::ExchangeTime> all;
   std::string refusal;
@@ -37,7 +37,7 @@ TEST(RankBench, EveryOperationIsTimedOnEveryRank) {
   EXPECT_THAT(refusal, ::testing::HasSubstr("a multiple of 16: 8 for each rank"));
 }
 
-TEST(RankBench, LayersWithTokensOfEachRankAreTimed) {
+TEST(RankBench, TimesDispatchedLayersOnEveryRank) {
   std::mutex mutex;
   std::vector<bench::DispatchedTime> all;
   on_ranks(2, [&](const std::shared_ptr<Group>& group) {

@@ -1,4 +1,4 @@
-/* The C face, called from C. Usage: c_api_program CASE MODEL. Exit code 0: the case holds; 77: it
+/* The C API, called from C. Usage: c_api_program CASE MODEL. Exit code 0: the case holds; 77: it
  * is skipped. */
 #include "c_api_program.h"
 

@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""The C face from Python's ctypes, with nothing but the standard library: ctypes_test.py LIBRARY COMMAND MODEL"""
+"""Tests the C API from ctypes, with the standard library only: ctypes_test.py LIBRARY COMMAND MODEL"""
 import ctypes as c
 import json
 import subprocess
@@ -20,7 +20,7 @@ class Call(c.Structure):
 
 
 class Library:
-    """Functions by name. A status that is not 0 raises the error's text."""
+    """Functions by name. A non-zero status raises the error's text."""
 
     def __init__(self, path):
         self.library = c.CDLL(path)
@@ -74,7 +74,7 @@ def main():
     request = Request(size=c.sizeof(Request), device=b"cpu", max_num_tokens=8)
     selection = library.new("moracle_select", layer, machine, c.byref(request))
 
-    # The choice and the reasons are those of the command, which plans for the same number of tokens.
+    # Choice and reasons must equal the command's, which plans for the same number of tokens.
     shown = json.loads(library.text("moracle_selection_json", selection))
     explained = json.loads(subprocess.run([command, "explain", model, "--json", "--num-tokens", "8"], check=True,
                                           capture_output=True, text=True).stdout)
@@ -94,7 +94,7 @@ def main():
     ids = (c.c_int32 * (2 * top_k))(*(list(range(top_k)) + [-1] * top_k))
     ones, twos = ((c.c_float * (2 * top_k))(*[weight] * (2 * top_k)) for weight in (1, 2))
     once, twice = (apply(library, moe, hidden, ids, weights, size) for weights in (ones, twos))
-    # Twice the weights give twice the sums, in every bit; ids of -1 add zero.
+    # Doubled router weights double the output bit for bit; ids of -1 add zero.
     assert any(once[:size]) and not any(once[size:])
     assert twice == [2 * value for value in once]
 

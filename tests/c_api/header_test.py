@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Holds include/moracle/c.h to plain C, and the shared library to what the header declares.
+"""Checks that include/moracle/c.h is plain C, and that the shared library exports what it declares.
 
     header_test.py INCLUDE header CC CXX             C99 and C++ compilers accept it; it holds no C++ outside its guard
     header_test.py INCLUDE page PAGE                 each name of the header that the page of docs/ uses exists
@@ -14,7 +14,7 @@ CPP_WORDS = r"\b(class|namespace|template|typename|public|private|virtual|operat
 
 
 def plain(text):
-    """The header without comments and without what only C++ compilers read."""
+    """The header without comments and C++ guards."""
     text = re.sub(r"//[^\n]*|/\*.*?\*/", "", text, flags=re.S)
     return re.sub(r"#ifdef __cplusplus\n.*?#endif", "", text, flags=re.S)
 
@@ -41,7 +41,7 @@ def check_header(include, header, cc, cxx):
     includes = set(re.findall(r'#include [<"]([^>"]+)', plain(header)))
     if includes != {"stddef.h", "stdint.h", "moracle/version.h"}:
         sys.exit(f"c.h: needs only stddef.h, stdint.h and version.h; it includes {sorted(includes)}")
-    # Each function is used, so that a declaration that is no function does not compile.
+    # Use each function, so that a declaration of anything else does not compile.
     uses = "".join(f"  use((void (*)(void)){name});\n" for name in sorted(declared(header)))
     source = ('#include "moracle/c.h"\nvoid use(void (*)(void));\nint main(void);\nint main(void) {\n' + uses +
               "  return 0;\n}\n")
@@ -60,7 +60,7 @@ def check_page(header, page):
 
 def check_library(header, nm, readelf, library):
     exported = {line.split()[-1].split("@")[0] for line in run(nm, "-D", "--defined-only", library).splitlines()}
-    exported.discard("MORACLE_C_0")  # the version of the symbols
+    exported.discard("MORACLE_C_0")  # the symbol version
     wanted = declared(header)
     if len(wanted) < 30:
         sys.exit(f"found only {len(wanted)} functions in c.h")

@@ -247,7 +247,7 @@ static void calls_that_do_not_fit_are_refused_by_name(void) {
   fill(&exact);
   exact.w13_shape[0] = -3;
   refused(moracle_layer_from_tensors(&exact.experts, &layer, &error), &error,
-          MORACLE_INVALID_ARGUMENT, "w13.shape[0]: needs a size from 0 on");
+          MORACLE_INVALID_ARGUMENT, "w13.shape[0]: needs a size of at least 0");
   exact.w13_shape[0] = INT64_MAX;
   refused(moracle_layer_from_tensors(&exact.experts, &layer, &error), &error,
           MORACLE_INVALID_ARGUMENT, "w13.shape[0]");
@@ -323,9 +323,9 @@ static void layer_is_used_up_once(void) {
   selection = selected(layer, NULL, &request);
   done(moracle_moe_make(layer, selection, device, NULL, NULL, &moe, &error), &error);
   refused(moracle_moe_make(layer, selection, device, NULL, NULL, &second, &error), &error,
-          MORACLE_INVALID_ARGUMENT, "used them up");
+          MORACLE_INVALID_ARGUMENT, "consumed them");
   refused(moracle_layer_set_routing(layer, &routing, &error), &error, MORACLE_INVALID_ARGUMENT,
-          "used them up");
+          "consumed them");
   CHECK(second == NULL && moracle_layer_top_k(layer) == 4);
   moracle_device_free(device); /* the experts keep what they need */
   moracle_selection_free(selection);
@@ -396,6 +396,55 @@ static void unknown_devices_are_refused(void) {
   CHECK(device == NULL);
 }
 
+struct engine {
+  int64_t live, taken, jobs, tasks;
+  size_t next;
+};
+static void* engine_allocate(void* data, size_t bytes) {
+  struct engine* engine = data;
+  static char memory[16 << 20]; /* never used twice */
+  char* const first = memory + (64 - (uintptr_t)memory % 64) % 64 + engine->next;
+  if (first + bytes > memory + sizeof memory) return NULL;
+  engine->next += (bytes + 63) / 64 * 64;
+  engine->live += (int64_t)bytes;
+  engine->taken += (int64_t)bytes;
+  return first;
+}
+static void engine_free(void* data, void* memory, size_t bytes) {
+  struct engine* engine = data;
+  if (memory != NULL) engine->live -= (int64_t)bytes;
+}
+static void engine_run(void* data, int32_t count, moracle_task task, void* context) {
+  struct engine* engine = data;
+  int32_t i;
+  ++engine->jobs;
+  for (i = 0; i < count; ++i, ++engine->tasks) task(context, i);
+}
+
+static void devices_use_the_engines_memory_and_threads(void) {
+  static struct exact_experts exact;
+  struct engine engine = {0, 0, 0, 0, 0};
+  moracle_device_options options = {sizeof options};
+  moracle_device* device = NULL;
+  moracle_error* error = NULL;
+  moracle_moe* moe;
+  options.threads = 2;
+  options.engine = &engine;
+  options.allocate = engine_allocate;
+  refused(moracle_device_open("cpu", &options, &device, &error), &error, MORACLE_INVALID_ARGUMENT,
+          "free");
+  options.free = engine_free;
+  options.run_tasks = engine_run;
+  done(moracle_device_open("cpu", &options, &device, &error), &error);
+  fill(&exact);
+  moe = made(exact_layer(&exact), device);
+  CHECK(engine.taken > moracle_moe_weight_bytes(moe));
+  CHECK(engine.jobs > 0 && engine.tasks == 2 * engine.jobs);
+  moracle_moe_free(moe);
+  moracle_device_free(device);
+  CHECK(engine.live == 0);
+}
+
 static void router_chooses_and_weighs(void) {
   moracle_layer* layer = first_layer();
   moracle_device* device = cpu();
@@ -444,6 +493,7 @@ const struct named_case running_cases[] = {
     {"ProgressFunctionStopsTheWork", progress_function_stops_the_work},
     {"BuffersHoldWhatWasCopied", buffers_hold_what_was_copied},
     {"UnknownDevicesAreRefused", unknown_devices_are_refused},
+    {"DevicesUseTheEnginesMemoryAndThreads", devices_use_the_engines_memory_and_threads},
     {"RouterChoosesAndWeighs", router_chooses_and_weighs},
     {NULL, NULL},
 };

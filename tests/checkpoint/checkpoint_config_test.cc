@@ -152,7 +152,7 @@ TEST(Config, MissingKeyMeansItsDefaultAndNullMeansNone) {
   EXPECT_EQ(*config->integer_or(7, {"a"}), 7);
   EXPECT_EQ(*config->integer({"b"}), 3);
   EXPECT_EQ(*config->integer({"c"}), 4);
-  // Another name of the same value counts before the default, a null under one of them, too.
+  // Another name of the same value takes precedence over the default, even with value null.
   EXPECT_EQ(*config->integer({"c", "b"}), 3);
   EXPECT_FALSE(config->has({"c", "a"}));
   EXPECT_EQ(*(*config->object({"object"}))->integer({"d"}), 5);
@@ -161,7 +161,7 @@ TEST(Config, MissingKeyMeansItsDefaultAndNullMeansNone) {
 }
 
 // transformers replaces the newer settings by those of the older name, unless they are empty.
-TEST(Checkpoint, RopeScalingCountsBeforeRopeParameters) {
+TEST(Checkpoint, RopeScalingOverridesRopeParameters) {
   auto both = SyntheticCheckpoint::plain();
   both.config["rope_parameters"] = {{"rope_type", "default"}};
   both.config["rope_scaling"] = {{"rope_type", "linear"}};
@@ -192,7 +192,7 @@ TEST(Checkpoint, NamesLayerWithoutExperts) {
   }
 }
 
-TEST(Checkpoint, NamesExpertTensorsThatNoLayerHas) {
+TEST(Checkpoint, NamesMissingExpertsOfAllLayers) {
   auto checkpoint = SyntheticCheckpoint::plain();
   std::erase_if(checkpoint.tensors,
                 [](const auto& item) { return item.first.find(".experts.") != std::string::npos; });
@@ -307,7 +307,7 @@ TEST(Checkpoint, RejectsGateAndUpOfDifferentSchemes) {
                                "needs the same scheme and input size as", "it is bf16 [16, 32]"});
 }
 
-TEST(Checkpoint, RejectsSchemesOfTheTwoGemmsThatAreNotBothIntegers) {
+TEST(Checkpoint, RejectsDifferentSchemesOfTwoGemmsUnlessBothIntegers) {
   auto mixed = SyntheticCheckpoint::int8();
   for (int e = 0; e < 4; ++e) {
     const std::string down = SyntheticCheckpoint::expert(0, e, "down_proj");

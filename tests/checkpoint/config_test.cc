@@ -39,7 +39,7 @@ TEST(Config, ReadsOneIntegerAsListOfOne) {
 }
 
 // Python writes such numbers. A key that nothing reads does not matter.
-TEST(Config, ChecksNumbersThatAreNotFiniteWhereTheyAreRead) {
+TEST(Config, RejectsNonFiniteNumberOnlyWhereItIsRead) {
   const Config config =
       parsed(R"({"limits": [0.0, Infinity], "theta": NaN, "count": -Infinity, "k": 3})");
   EXPECT_EQ(*config.integer({"k"}), 3);
@@ -137,6 +137,8 @@ TEST(Config, NamesLineAndColumnOfSyntaxError) {
       {"{\"a\": \"ä\", b}", "line 1, column 12: "},
       {"{\r\n\"a\": [1, 2\r\n}\r\n", "line 3, column 1: "},
       {"", "line 1, column 1: needs valid JSON; the file is empty"},
+      {"{\"a\": NaN \"b\": 2}", "line 1, column 13: needs valid JSON; found a syntax error while "},
+      {"[-Infinity, NaN NaN]", "line 1, column 19: "},
   };
   for (const auto& [text, line] : cases)
     expect_bad(Config::parse(text, "config.json"), {std::string("config.json: ") + line});

@@ -20,7 +20,7 @@ struct Cut {
   std::string_view scheme;
 };
 
-/// All cuts, and the scheme that each must have.
+/// All cuts, with the scheme of each.
 inline constexpr Cut kCuts[] = {
     {"dsv3-fp8-block128", "fp8", "fp8-w8a8-block128x128"},
     {"gptoss-bf16", "plain", "bf16"},

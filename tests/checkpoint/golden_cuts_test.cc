@@ -78,7 +78,7 @@ void expect_rows(const DescribedMatrix& described, const TensorView& sums) {
 
 class GoldenCut : public ::testing::TestWithParam<std::string> {};
 
-TEST_P(GoldenCut, DequantizesToItsProducersValues) {
+TEST_P(GoldenCut, DequantizesToProducersValues) {
   const auto checkpoint = Checkpoint::open(GetParam());
   ASSERT_TRUE(checkpoint.ok()) << checkpoint.error().to_string();
   const auto layer = checkpoint->moe_layer(1);

@@ -1,4 +1,4 @@
-// Tests what checkpoints say about FP8 keys and values, and the names of their scales.
+// Tests FP8 KV caches of checkpoints: the keys that configure them, and the names of their scales.
 #include "checkpoint/kv_scales.h"
 
 #include "checkpoint/producers/fp8_synthetic.h"
@@ -16,7 +16,7 @@ std::vector<std::string> not_used(const SyntheticCheckpoint& checkpoint) {
   return must(checkpoint.open()).not_used();
 }
 
-TEST(KvScales, KeysOfEveryProducerLoadAndAreNamed) {
+TEST(KvScales, KeyOfEveryProducerIsReported) {
   const std::pair<SyntheticCheckpoint, json> files[] = {
       {modelopt("MXFP8"), {{"kv_cache_quant_algo", "FP8"}}},
       {modelopt("MXFP8"), {{"kv_cache_scheme", kFp8}}},
@@ -39,7 +39,7 @@ TEST(KvScales, KeysOfEveryProducerLoadAndAreNamed) {
   }
 }
 
-TEST(KvScales, OtherTypesOfKeysAndValuesAreNamed) {
+TEST(KvScales, OtherCacheTypesAreReported) {
   auto checkpoint = modelopt("MXFP8");
   EXPECT_TRUE(not_used(checkpoint).empty());
   checkpoint.quantization()["kv_cache_quant_algo"] = "NVFP4";
@@ -50,7 +50,7 @@ TEST(KvScales, OtherTypesOfKeysAndValuesAreNamed) {
   EXPECT_TRUE(not_used(checkpoint).empty());
 }
 
-TEST(KvScales, KeyOfHfQuantConfigIsNamed) {
+TEST(KvScales, KeyOfHfQuantConfigIsReported) {
   auto checkpoint = modelopt("MXFP8");
   const json nested = {{"quant_algo", "MXFP8"}, {"kv_cache_quant_algo", "FP8"}};
   checkpoint.config.erase("quantization_config");

@@ -114,7 +114,7 @@ TEST_F(LoraFiles, NamesOfAnotherClassMeanTheSameModules) {
       EXPECT_EQ(read.modules.at(wrapped ? "language_model.lm_head" : "lm_head").a[0], 9);
       EXPECT_EQ(read.layers.at(1).gate[2].scale, 4);
       EXPECT_EQ(read.layers.at(0).down[3].rank, 2);
-      // Both names of one module are one adapter too many.
+      // Two adapters of one module, under both of its names.
       adapter.add_pair(roots[trained == roots[0]] + query, 3, 32, 32, 2);
       expect_error(adapter, ErrorKind::kUnsupported, "needs one adapter for each linear layer");
     }

@@ -327,10 +327,9 @@ TEST(OnlineAgainstProducers, Mxfp8MatchesModelOptBitForBit) {
                });
 }
 
-// compressed-tensors keeps its scales in BF16, which moves them by up to one part in 256 (half of
-// its last bit), its int8 reaches for 127.5, and it divides in BF16, so that its quotients are
-// rounded once before they are rounded to codes. A dequantized weight may then differ by half a
-// step of either side, and by that rounding.
+// compressed-tensors rounds its scales to BF16, a change of up to one part in 256 (half of the last
+// bit). Its int8 range ends at 127.5. It divides in BF16, so quotients are rounded twice. A
+// dequantized weight may then differ by half a step on each side, and by that rounding.
 struct Difference {
   int64_t weights = 0, codes_differ = 0;
   double largest_step = 0, largest_scale = 0;
@@ -351,7 +350,7 @@ void add(Difference& sum, const Pair& pair, double divisor, const std::string& m
       const auto half_step = [&](double code) {
         return fp8 ? std::max(std::abs(code) / 15, 0x1p-10) : 0.5;
       };
-      // The largest weight reaches beyond the largest code where the scale was rounded down.
+      // The largest weight exceeds the largest code if the scale was rounded down.
       const double clipped = fp8 ? 448 * 0x1p-8 : 1;
       const double bound = half_step(a[c]) * ours +
                            (half_step(b[c]) + std::abs(b[c]) * 0x1p-8) * theirs +

@@ -125,7 +125,7 @@ TEST(QuantizeCheckpoint, ReadsBackInFormatsOfOtherProducers) {
   }
 }
 
-TEST(QuantizeCheckpoint, WritesTheGoldenCutAsOnline) {
+TEST(QuantizeCheckpoint, GoldenCutMatchesOnlineQuantization) {
   const std::string cut = testing::golden_dir() + "/layers/qwen3moe-bf16";
   for (const OnlineScheme& online : online_schemes()) {
     const TemporaryFolder folder;
@@ -444,8 +444,8 @@ TEST(QuantizeCheckpoint, RejectsQuantizedSource) {
   expect_nothing_left(workshop);
 }
 
-// At load patterns may quantize what such a file left in 16 bits; a written file would lose how its
-// other weights are stored.
+// Loading may quantize what a quantized file left in 16 bits. Writing may not: the new file could
+// not describe the other weights.
 TEST(QuantizeCheckpoint, RejectsPatternsForQuantizedSource) {
   auto source = SyntheticCheckpoint::gptq();
   source.add_floats("model.layers.0.mlp.extra_proj.weight", {32, 32});
@@ -488,7 +488,7 @@ TEST(QuantizeCheckpoint, RejectsSchemesWithoutFileFormat) {
   expect_nothing_left(workshop);
 }
 
-TEST(CtMxfp8, RejectsOtherGroupOrTypeByKey) {
+TEST(CompressedTensorsMxfp8, RejectsOtherGroupOrTypeByKey) {
   const Workshop workshop(plain());
   must(workshop.run("mxfp8"));
   const auto config = json_of(workshop.to + "/config.json");
@@ -516,7 +516,7 @@ TEST(QuantizeCheckpoint, RejectsMxfp8WhenGroupsDoNotDivideColumns) {
   expect_nothing_left(workshop);
 }
 
-TEST(QuantizeCheckpoint, RejectsFusedExpertsAndWritesTheRestWithoutThem) {
+TEST(QuantizeCheckpoint, RejectsFusedExpertsAndWritesOtherModules) {
   const TemporaryFolder folder;
   const std::string to = folder.path() + "/to";
   const Checkpoint fused = must(Checkpoint::open(testing::golden_dir() + "/architectures/gpt_oss"));
@@ -558,7 +558,7 @@ TEST(SafetensorsWriter, RequiresEveryByteOfEveryTensor) {
                {"/no/file"});
 }
 
-TEST(Shards, HoldAllUnitsThatFitAndAtLeastOne) {
+TEST(Shards, FillToLimitWithAtLeastOneItem) {
   const std::vector<int64_t> bytes = {5, 5, 11, 1, 9, 1};
   EXPECT_THAT(plan_shards(bytes, 10),
               ElementsAre(ElementsAre(0, 1), ElementsAre(2), ElementsAre(3, 4), ElementsAre(5)));

@@ -81,7 +81,7 @@ TEST(Safetensors, ReadsOutputOfWriter) {
   EXPECT_EQ(to_string(tensors->at("w")), "f32 [2, 3]");
   EXPECT_EQ(tensors->at("w").as<float>()[5], 6);  // the writer aligns the data to 8
   EXPECT_EQ(tensors->at("odd").as<uint8_t>()[2], 9);
-  // Three bytes before it leave wider types unaligned.
+  // The three bytes before `scalar` leave wider types unaligned.
   int64_t scalar = 0;
   std::memcpy(&scalar, tensors->at("scalar").data, sizeof scalar);
   EXPECT_EQ(scalar, -5);

@@ -1,4 +1,4 @@
-// Writes valid safetensors files for tests: small files from memory, large files in pieces. Tensors
+// Writes valid safetensors files for tests: small files from memory, large files in chunks. Tensors
 // are stored in call order. The header is padded so that data starts at a multiple of 8. Names and
 // metadata must be UTF-8 (the JSON library throws otherwise).
 #pragma once
@@ -29,16 +29,16 @@ struct TensorBytes {
   std::vector<std::byte> bytes;
 };
 
-/// A tensor whose bytes are made while they are written. `fill` is called in order with pieces of
-/// at most kPieceBytes; `first_byte` counts from the tensor's start and is a multiple of 8.
+/// A tensor whose bytes are generated while it is written. `fill` is called in order with chunks of
+/// at most kChunkBytes; `first_byte` counts from the tensor's start and is a multiple of 8.
 struct TensorStream {
   std::string name;
   DType dtype = DType::kF32;
   std::vector<int64_t> shape;
-  std::function<void(std::span<std::byte> piece, size_t first_byte)> fill;
+  std::function<void(std::span<std::byte> chunk, size_t first_byte)> fill;
 };
 
-inline constexpr size_t kPieceBytes = size_t{1} << 22;
+inline constexpr size_t kChunkBytes = size_t{1} << 22;
 
 using Metadata = std::map<std::string, std::string>;
 
@@ -95,20 +95,20 @@ inline Result<std::vector<std::byte>> safetensors_image(const std::vector<Tensor
   return image;
 }
 
-/// Writes one tensor after another, never holding more than one piece.
+/// Writes one tensor after another, never holding more than one chunk.
 inline Status write_safetensors(const std::string& path, const std::vector<TensorStream>& tensors,
                                 const Metadata& metadata = {}) {
   MORACLE_TRY(const std::string prefix, safetensors_prefix(tensors, metadata));
   std::ofstream out(path, std::ios::binary | std::ios::trunc);
   out.write(prefix.data(), static_cast<std::streamsize>(prefix.size()));
-  std::vector<std::byte> piece;
+  std::vector<std::byte> chunk;
   for (const TensorStream& tensor : tensors) {
     const size_t size = TensorView{nullptr, tensor.dtype, tensor.shape}.num_bytes();
-    for (size_t first = 0; first < size && out; first += piece.size()) {
-      piece.assign(std::min(kPieceBytes, size - first), std::byte{0});
-      tensor.fill(piece, first);
-      out.write(reinterpret_cast<const char*>(piece.data()),
-                static_cast<std::streamsize>(piece.size()));
+    for (size_t first = 0; first < size && out; first += chunk.size()) {
+      chunk.assign(std::min(kChunkBytes, size - first), std::byte{0});
+      tensor.fill(chunk, first);
+      out.write(reinterpret_cast<const char*>(chunk.data()),
+                static_cast<std::streamsize>(chunk.size()));
     }
   }
   out.close();

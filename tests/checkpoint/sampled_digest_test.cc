@@ -52,12 +52,12 @@ class SampledDigest : public ::testing::Test {
   std::string folder_;
 };
 
-TEST_F(SampledDigest, IsTheSameForACopyAndAnyNumberOfThreads) {
+TEST_F(SampledDigest, EqualForCopyAndAnyThreadCount) {
   EXPECT_EQ(digest(folder_), digest(kModel));
   EXPECT_EQ(digest(folder_, 1), digest(folder_, 3));
 }
 
-TEST_F(SampledDigest, ChangesWithEveryTensorThatDiffersWhole) {
+TEST_F(SampledDigest, ChangesWithAnyTensorThatDiffersThroughout) {
   const std::string before = digest(folder_);
   const Result<Tensors> tensors = Tensors::open(kModel);
   int64_t looked_at = 0;
@@ -70,20 +70,20 @@ TEST_F(SampledDigest, ChangesWithEveryTensorThatDiffersWhole) {
   EXPECT_EQ(digest(folder_), before);
 }
 
-TEST_F(SampledDigest, ChangesWithOneBitOfASmallTensor) {
+TEST_F(SampledDigest, ChangesWithOneBitOfSmallTensor) {
   const std::string before = digest(folder_);
   change("model.norm.weight", 300, 1);
   EXPECT_NE(digest(folder_), before);
 }
 
-// What the sample leaves out, as docs/scaling.md says: all bits but 4 KiB of a table of 2 MiB.
-TEST_F(SampledDigest, DoesNotSeeOneBitOutsideTheSample) {
+// The digest covers 4 KiB of a table of 2 MiB (docs/scaling.md).
+TEST_F(SampledDigest, IgnoresBitOutsideSample) {
   const std::string before = digest(folder_);
   change("model.embed_tokens.weight", 0, 1);
   EXPECT_EQ(digest(folder_), before);
 }
 
-TEST_F(SampledDigest, ErrorNamesAFileThatWasCutShort) {
+TEST_F(SampledDigest, ErrorNamesTruncatedFile) {
   ThreadPool pool(2);
   const Result<Tensors> tensors = Tensors::open(folder_);
   fs::resize_file(file(), fs::file_size(file()) / 2);

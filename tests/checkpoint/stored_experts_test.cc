@@ -1,7 +1,8 @@
-// Experts from tensors in memory: values, memory in place, and refusals by name.
+// Tests experts from tensors in memory: values, use in place, and errors by name.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <cstring>
 #include <limits>
 #include <numeric>
 
@@ -72,6 +73,58 @@ TEST_F(StoredExpertsTest, SizesComeFromTensors) {
   EXPECT_EQ(spec.intermediate_size, kInner);
   EXPECT_FALSE(spec.bias);
   EXPECT_EQ(weights->w13.source_bytes(), kExperts * 2 * kInner * kHidden * 4);
+}
+
+// Tensors that the host cannot reach: each view is shifted to addresses that no program has.
+TEST_F(StoredExpertsTest, TensorsElsewhereAreReadExpertByExpert) {
+  constexpr int64_t kShift = int64_t{1} << 60;
+  std::vector<int32_t> index(kExperts * kHidden);
+  for (size_t i = 0; i < index.size(); ++i) index[i] = static_cast<int32_t>((i + 1) % 2);
+  const auto with_scales = [&](const char* scheme) {
+    const bool fp8 = std::string_view(scheme).starts_with("fp8");
+    StoredExperts experts = stored(bytes, fp8 ? DType::kF8E4M3 : DType::kU8);
+    add_scales(experts, {kExperts, 2 * kInner, fp8 ? 1 : 2}, {kExperts, kHidden, 1});
+    if (!fp8) {
+      experts.w13.group_index = view(index, DType::kI32, {kExperts, kHidden});
+    }
+    return experts;
+  };
+  for (const char* scheme : {"fp8-w8a16-channel", "int8-w8a16-g32"}) {
+    const auto here = described(with_scales(scheme), scheme);
+    ASSERT_TRUE(here.ok()) << here.error().to_string();
+    StoredExperts far = with_scales(scheme);
+    for (StoredMatrix* matrix : {&far.w13, &far.w2}) {
+      for (TensorView* tensor : {&matrix->weight, &matrix->scales, &matrix->group_index})
+        if (tensor->data != nullptr) tensor->data += kShift;
+    }
+    size_t largest = 0;
+    far.read = [&](void* to, const void* from, size_t count) {
+      largest = std::max(largest, count);
+      std::memcpy(to, static_cast<const std::byte*>(from) - kShift, count);
+      return Status();
+    };
+    const auto there = described(std::move(far), scheme);
+    ASSERT_TRUE(there.ok()) << there.error().to_string();
+    EXPECT_LE(largest, kHidden * sizeof(int32_t)) << "describe reads no weights";
+    for (int64_t e = 0; e < kExperts; ++e) {
+      const auto want = here->w13.expert(e), got = there->w13.expert(e);
+      ASSERT_TRUE(got.ok()) << got.error().to_string();
+      EXPECT_EQ(got->group_index, want->group_index);
+      for (int64_t r = 0; r < want->n; ++r) EXPECT_EQ(row(*got, r), row(*want, r));
+    }
+    EXPECT_EQ(largest, size_t{2 * kInner * kHidden});
+  }
+}
+
+TEST_F(StoredExpertsTest, ReportsTensorsThatCannotBeRead) {
+  StoredExperts far = stored(floats, DType::kF32);
+  far.read = [](void*, const void*, size_t) {
+    return Status(Error{ErrorKind::kIo, "", "cuda", "calls that succeed", "the GPU is lost"});
+  };
+  const auto there = described(std::move(far), "f32");
+  ASSERT_TRUE(there.ok());
+  EXPECT_EQ(there->w2.expert(1).error().to_string(),
+            "w2, expert 1: cuda: needs calls that succeed; the GPU is lost");
 }
 
 TEST_F(StoredExpertsTest, CanonicalCodesAreUsedInPlace) {
@@ -149,7 +202,7 @@ TEST_F(StoredExpertsTest, InterleavedRowsBecomeGateThenUp) {
   EXPECT_EQ(row(*expert, kInner + 1)[0], floats[3 * kHidden]);  // up row 1
 }
 
-TEST_F(StoredExpertsTest, ExpertMapNamesTheTensorsOfEachExpert) {
+TEST_F(StoredExpertsTest, ExpertMapSelectsTensorsOfEachExpert) {
   StoredExperts experts = stored(floats, DType::kF32);
   experts.expert_map = {-1, 2, -1, 0, 1};
   const auto weights = described(experts, "f32");
@@ -176,7 +229,7 @@ TEST_F(StoredExpertsTest, StaticSchemeNeedsScalesAboveZero) {
   EXPECT_THAT(weights->w2.input_scales(), ElementsAre(1, 1, 1));
 }
 
-TEST_F(StoredExpertsTest, TensorsThatDoNotFitAreRefusedByName) {
+TEST_F(StoredExpertsTest, RejectsTensorsThatDoNotFitByName) {
   StoredExperts experts = stored(floats, DType::kF32);
   expect_refusal(experts, "bf16", "w1: needs bf16 [3, 64, 64]; it is f32 [3, 64, 64]");
   experts.w2.weight.shape = {2, kHidden, kInner};
@@ -196,7 +249,7 @@ TEST_F(StoredExpertsTest, TensorsThatDoNotFitAreRefusedByName) {
   expect_refusal(experts, "f32", "w1: needs [experts, rows, columns]; it is missing");
 }
 
-TEST_F(StoredExpertsTest, NumbersThatAreNotFiniteFailTheRead) {
+TEST_F(StoredExpertsTest, ReadRejectsNonFiniteNumbers) {
   floats[kHidden * kInner + 9] = std::numeric_limits<float>::infinity();
   const auto weights = described(stored(floats, DType::kF32), "f32");
   ASSERT_TRUE(weights.ok());
@@ -207,7 +260,7 @@ TEST_F(StoredExpertsTest, NumbersThatAreNotFiniteFailTheRead) {
               HasSubstr("w2, expert 1: needs finite numbers; element 9"));
 }
 
-TEST(Packing, NamesAreParsed) {
+TEST(Packing, ParsesNames) {
   EXPECT_EQ(*parse_packing("rows"), Packing::kRows);
   EXPECT_EQ(*parse_packing("gptq"), Packing::kGptq);
   EXPECT_EQ(*parse_packing("gptq_v2"), Packing::kGptqV2);

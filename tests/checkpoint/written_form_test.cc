@@ -1,5 +1,5 @@
-// The form of written checkpoints, as facts about the files that the producers' own libraries
-// write: llmcompressor 0.14 (compressed-tensors 0.19), ModelOpt 0.47 and the published FP8 files of
+// Compares written checkpoints with facts about the files of the producers' own libraries:
+// llmcompressor 0.14 (compressed-tensors 0.19), ModelOpt 0.47 and the published FP8 files of
 // DeepSeek. Their loaders accept files of this form (docs/formats.md).
 #include <filesystem>
 #include <fstream>
@@ -100,7 +100,7 @@ void expect_has(const json& got, const json& want, const std::string& place) {
   }
 }
 
-TEST(WrittenForm, IsThatOfTheProducersOwnFiles) {
+TEST(WrittenForm, MatchesProducersOwnFiles) {
   const SyntheticCheckpoint source = SyntheticCheckpoint::plain(
       {.layers = 1, .experts = 2, .hidden = 160, .intermediate = 96, .heads = 3, .head_dim = 32});
   for (const Form& form : forms()) {
@@ -116,7 +116,7 @@ TEST(WrittenForm, IsThatOfTheProducersOwnFiles) {
     std::ifstream file(to + "/config.json");
     const json config = json::parse(file)["quantization_config"];
     expect_has(config, form.config, "");
-    // Modules that the loaders must leave alone, by name.
+    // Names of modules that the loaders must not quantize.
     const char* const left =
         form.format == std::string("fp8") ? "modules_to_not_convert" : "ignore";
     const auto names = config[left].get<std::set<std::string>>();

@@ -1,4 +1,4 @@
-// Tests the output of `moracle bench`. The shapes are small, so times do not matter.
+// Tests the output of `moracle bench`, with small shapes: the times do not matter.
 #include <filesystem>
 #include <fstream>
 #include <nlohmann/json.hpp>
@@ -175,7 +175,7 @@ TEST(Bench, SkewsRoutingOnRequest) {
   EXPECT_FALSE(uniform.contains("zipf"));
   const Json skewed = bench_json({"--tokens", "4", "--zipf", "8"});
   EXPECT_EQ(skewed["zipf"], 8);
-  // Fewer experts have a token, so fewer bytes are read.
+  // Skewed routing reads fewer experts, and so fewer bytes.
   EXPECT_LT(skewed["rows"][0]["bytes"].get<int64_t>(), uniform["rows"][0]["bytes"].get<int64_t>());
   expect_refused({"bench", "--zipf", "-1"}, {"--zipf"});
   expect_refused({"bench", "--zipf", "1", "--model-shape", "qwen3-30b-a3b"}, {"--zipf"});

@@ -1,4 +1,4 @@
-// Kernels that this CPU would not choose, because it has more: as on a CPU that has less.
+// Tests `moracle check --without`: runs the kernels of CPUs with fewer features.
 #include <nlohmann/json.hpp>
 
 #include "moracle/oracle.h"
@@ -12,24 +12,25 @@ using ::testing::HasSubstr;
 using testing::Ran;
 using testing::run_command;
 
-struct Lesser {
+struct ReducedCpu {
   const char* backend;
   Isa needs;
   const char* without;
   const char* scheme;
 };
 
-TEST(CheckWithout, RunsKernelsOfOtherCpus) {
+TEST(CheckWithout, RunsKernelsOfLesserCpus) {
   const Isa has = Machine::here().cpu.isa, vnni = Isa::kAvx512 | Isa::kAvx512Vnni;
   const char* const tiles = "amx_int8,amx_bf16";
   int run = 0;
-  for (const Lesser& c : {Lesser{"cpu", Isa::kNone, "avx2", "int4-w4a16-g128"},
-                          {"cpu-avx2", Isa::kAvx2, "avx_vnni", "int8-w8a8"},
-                          {"cpu-avx2", Isa::kAvx2, "avx_vnni", "int4-w4a8-g128"},
-                          {"cpu-avx2", Isa::kAvx2, "avx512,avx512_vnni", "fp8-w8a8-block128x128"},
-                          {"cpu-avx512", vnni, "avx512_bf16", "mxfp8-w8a8"},
-                          {"cpu-avx512", vnni | Isa::kAvx512Bf16, tiles, "mxfp8-w8a8"},
-                          {"cpu-avx512", vnni | Isa::kAvx512Bf16, tiles, "mxfp4-w4a8"}}) {
+  for (const ReducedCpu& c :
+       {ReducedCpu{"cpu", Isa::kNone, "avx2", "int4-w4a16-g128"},
+        {"cpu-avx2", Isa::kAvx2, "avx_vnni", "int8-w8a8"},
+        {"cpu-avx2", Isa::kAvx2, "avx_vnni", "int4-w4a8-g128"},
+        {"cpu-avx2", Isa::kAvx2, "avx512,avx512_vnni", "fp8-w8a8-block128x128"},
+        {"cpu-avx512", vnni, "avx512_bf16", "mxfp8-w8a8"},
+        {"cpu-avx512", vnni | Isa::kAvx512Bf16, tiles, "mxfp8-w8a8"},
+        {"cpu-avx512", vnni | Isa::kAvx512Bf16, tiles, "mxfp4-w4a8"}}) {
     if (missing(c.needs, has) != Isa::kNone) continue;
     SCOPED_TRACE(std::string(c.backend) + " without " + c.without + " in " + c.scheme);
     const Ran ran = run_command({"check", "--backend", c.backend, "--scheme", c.scheme, "--variant",

@@ -1,4 +1,4 @@
-// Tests the choices that `run` prints before it answers: one line per group of equal layers.
+// Tests the backend choices that `run` prints: one line per group of equal layers.
 #include <algorithm>
 #include <regex>
 #include <sstream>
@@ -53,8 +53,8 @@ TEST(Choices, NameOtherRowsThatServe) {
   EXPECT_THAT(experts[0], HasSubstr("reference)"));
 }
 
-// The first texts that a newcomer sees are drawn with the seed 0.
-TEST(ModelInTheBox, TextWithoutSeedDoesNotRepeatOneSyllable) {
+// New users see texts of seed 0 first.
+TEST(BundledModel, DefaultTextIsNotRepetitive) {
   const std::string model = testing::small_model();
   if (model.empty()) GTEST_SKIP() << "the small model is not there";
   for (const char* prompt : {"And the LORD spake", "Hello", "The king"}) {
@@ -64,8 +64,8 @@ TEST(ModelInTheBox, TextWithoutSeedDoesNotRepeatOneSyllable) {
   }
 }
 
-// A file that asks for 4-bit activations runs with more bits, and `run` says so beside the choices.
-TEST(Choices, AreFollowedByActivationsThatAreNotUsed) {
+// A checkpoint with 4-bit activations runs with more bits, and `run` prints that.
+TEST(Choices, ListUnusedActivationQuantization) {
   const testing::TemporaryFolder folder;
   ASSERT_TRUE(testing::fp4::checkpoint_of({"NVFP4"}).write(folder.path()).ok());
   folder.write("tokenizer.json", R"({"decoder": {"type": "ByteLevel"},

@@ -1,5 +1,5 @@
 """Tests conversations of `moracle run --chat`, over pipes and in a pseudo-terminal:
-conversation_test.py COMMAND [unittest's arguments]. Each model answers with given texts."""
+conversation_test.py COMMAND [unittest's arguments]. The models answer with scripted texts."""
 import json
 import os
 import pathlib
@@ -20,7 +20,7 @@ COMMAND = ""
 SECONDS = 120
 TOOLS = [{"type": "function", "function": {"name": "get_weather", "parameters": {
     "type": "object", "properties": {"town": {"type": "string"}}}}}]
-# The prompt ends with the last message, which names the answer. The answer follows without a mark.
+# The prompt ends with the last message, which selects the answer. The template adds no text before the answer.
 TEMPLATE = """{% if tools %}Tools: {{ tools | tojson }}{% endif %}{% for m in messages %}
 {{- '\\n' if m.role != 'assistant' }}
 {{- m.role ~ (' ' ~ m.name if m.name) ~ ': ' if m.role != 'assistant' }}{{ m.content }}{% for c in m.tool_calls or [] %}
@@ -37,12 +37,12 @@ FIGURES = re.compile(r"prompt (\d+) tokens \((\d+) in the cache\), .*; answer (\
 
 
 def figures(text):
-    """Tokens of the prompt, of them in the cache, of the answer, and why it ended, for each turn."""
+    """Per turn: prompt tokens, cached prompt tokens, answer tokens, stop reason."""
     return [(int(a), int(b), int(c), d) for a, b, c, d in FIGURES.findall(text)]
 
 
 class Terminal:
-    """The command in a pseudo-terminal."""
+    """Runs the command in a pseudo-terminal."""
 
     def __init__(self, *arguments):
         self.pid, self.file = pty.fork()
@@ -51,7 +51,7 @@ class Terminal:
         self.shown = b""
 
     def wait_for(self, text):
-        """Reads until `text` appears, and returns everything up to it."""
+        """Reads up to `text`, and returns the text read."""
         end = time.monotonic() + SECONDS
         while text.encode() not in self.shown:
             if time.monotonic() > end:
@@ -69,7 +69,7 @@ class Terminal:
         os.write(self.file, text.encode())
 
     def code(self):
-        """Waits for the end and returns the exit code."""
+        """Waits for the exit code."""
         while True:
             try:
                 if not os.read(self.file, 65536):
@@ -107,7 +107,7 @@ class Conversations(unittest.TestCase):
         self.assertNotIn("> ", err)
         first, second, third = figures(err)
         self.assertEqual(first[1:], (0, 3, "eos"))
-        # The history holds the first prompt and its answer; the end token was not run.
+        # The cache holds the first prompt and its answer, except the end token.
         self.assertEqual(second[1], first[0] + 2)
         self.assertEqual(third[1], second[0] + 2)
 
@@ -179,7 +179,7 @@ class Conversations(unittest.TestCase):
         self.assertEqual(err.count("not part of a character"), 2)
         for byte in (0, 3):
             self.assertIn(line.format(byte), err)
-        # A skipped line leaves no trace in the history.
+        # A skipped line is not in the history.
         _, plain = self.talk("<|hello|>\n<|hello|>\n")
         self.assertEqual(figures(err), figures(plain))
         out, err = self.talk(b"<|call|>\n\x80\nwet: <|rain|>\n", "--tools", self.tools)
@@ -199,7 +199,7 @@ class Conversations(unittest.TestCase):
             _, err = self.talk("<|hello|>\n", "--tools", str(path), code=2)
             self.assertIn(f"wrong.json: {fact}", err)
 
-    def test_terminal_takes_turns_until_ctrl_d(self):
+    def test_terminal_converses_until_ctrl_d(self):
         terminal = Terminal("run", self.model, "--chat")
         terminal.wait_for("Ctrl-D ends")
         terminal.wait_for("\n> ")
@@ -218,7 +218,7 @@ class Conversations(unittest.TestCase):
         self.assertEqual(terminal.code(), 0)
 
     def test_ctrl_c_stops_the_answer_and_not_the_program(self):
-        # Behind the end token the model repeats one token until the context is full.
+        # After the end token the model repeats one token until the context is full.
         terminal = Terminal("run", self.model, "--chat", "--ignore-eos", "--backend", "reference", "--threads", "1")
         terminal.wait_for("\n> ")
         for _ in range(2):

@@ -1,4 +1,4 @@
-// Tests `moracle bench --device cuda`: the output that only a GPU has.
+// Tests the GPU-only output of `moracle bench --device cuda`.
 #include <nlohmann/json.hpp>
 
 #include "moracle/device.h"

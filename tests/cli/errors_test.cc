@@ -1,5 +1,5 @@
-// Tests the command's errors. Wrong usage and wrong input exit with 2, failed work with 1. Each
-// prints one line with need and fact.
+// Tests the command's errors: exit code 2 for wrong usage or input, 1 for failed work, and one line
+// with need and fact.
 #include <nlohmann/json.hpp>
 #include <string>
 #include <vector>
@@ -109,7 +109,7 @@ TEST(CommandLine, RejectsBrokenModel) {
       "Qwen3VLMoeForConditionalGeneration, SolarOpenForCausalLM; it is 'NoSuchModel'; ";
   expect_refused({"run", folder.path(), "--json", "--dry-run"},
                  {why, is, "tensor '" + scales + "'", "it is missing"});
-  // Where the experts are whole, they can be looked at all the same.
+  // inspect and explain still show complete experts.
   SyntheticCheckpoint unknown = SyntheticCheckpoint::plain();
   unknown.config["architectures"] = {"NoSuchModel"};
   ASSERT_TRUE(unknown.write(folder.path()).ok());
@@ -117,7 +117,7 @@ TEST(CommandLine, RejectsBrokenModel) {
   EXPECT_EQ(ran.code, 0) << ran.err;
   EXPECT_THAT(ran.out, HasSubstr("only the experts of this model can be used: "));
   EXPECT_THAT(ran.out, HasSubstr(why));
-  // The message shows the missing part and what to do to add it.
+  // The error names the missing part and how to add it.
   for (const std::string& part :
        {is,
         std::string(
@@ -136,7 +136,7 @@ TEST(CommandLine, RejectsModelWithoutTokenizer) {
   EXPECT_THAT(ran.err, HasSubstr("/tokenizer.json: needs "));
 }
 
-// These verbs need no tokenizer, and tell what run would refuse.
+// These verbs work without a tokenizer, and report what `run` would reject.
 TEST(CommandLine, ShowsThatTokenizerCannotBeRead) {
   const TemporaryFolder folder;
   ASSERT_TRUE(SyntheticCheckpoint::plain().write(folder.path()).ok());
@@ -160,7 +160,7 @@ TEST(CommandLine, ShowsThatTokenizerCannotBeRead) {
   }
 }
 
-// With the model in the box.
+// Errors of verbs with the bundled model.
 class ModelErrors : public ::testing::Test {
  protected:
   void SetUp() override {
@@ -211,7 +211,7 @@ TEST_F(ModelErrors, RejectsMachineWithoutDryRun) {
   refuse({"--machine", "h200"}, {"--machine requires --dry-run"});
 }
 
-// The table has the reasons; the error does not repeat them.
+// The table has the reasons, and the error does not repeat them.
 TEST_F(ModelErrors, UnservedRequestGivesReasonsOfTheRequestedDevice) {
   std::vector<std::string> words = {"explain", model_, "--machine", "x86-64", "--device", "opencl"};
   const Ran ran = run_command(words);
@@ -283,8 +283,8 @@ TEST_F(ModelErrors, NamesFolderGivenAsText) {
   expect_refused({"perplexity", model_, "--json", "--text", folder_.path()}, {folder_.path()});
 }
 
-// The library's errors name fields. The command shows the option of the verb that sets the field.
-TEST(OptionNames, StandInPlaceOfFields) {
+// Library errors name fields; the command prints the verb's option instead.
+TEST(OptionNames, ReplaceFieldNamesInErrors) {
   const std::string model = testing::small_model();
   if (model.empty()) GTEST_SKIP() << "no model beside the clone";
   const std::vector<std::string> run = {"run", model, "-p", "a", "-n", "1"};
@@ -311,8 +311,8 @@ TEST(OptionNames, StandInPlaceOfFields) {
   expect_refused({"bench", "--model-shape", "nosuch"}, {"moracle: --model-shape: needs one of"});
 }
 
-// The check of the library's select, so that both refuse the same sizes.
-TEST(Shapes, AreRefusedAsLayersOfTheLibraryAre) {
+// Shapes use the check of the library's select(): both reject the same sizes.
+TEST(Shapes, AreRejectedAsByLibrary) {
   for (const char* verb : {"check", "bench"}) {
     const auto refused = [&](const char* shape, std::initializer_list<std::string> parts) {
       expect_refused({verb, "--shape", shape}, parts);

@@ -1,4 +1,4 @@
-// `explain` and `run` answer alike: the same options, the same device, the same plan.
+// Tests `explain`: the same options, device and plan as `run`.
 #include <nlohmann/json.hpp>
 #include <regex>
 #include <set>
@@ -30,8 +30,8 @@ Json answer(Words arguments, const Words& more) {
   return Json::parse(ran.out, nullptr, false);
 }
 
-/// {part, layers, scheme, plan} of every choice, in an order of its own. Each process measures the
-/// rates of instructions itself: the figures of reasons are replaced by "#".
+/// Returns {part, layers, scheme, plan} of every choice, sorted. Replaces figures in reasons by
+/// "#", because each process measures instruction rates itself.
 std::set<std::string> choices_of(Json list) {
   static const std::regex kFigures("[0-9.]+ (GFLOP|TFLOP)|avx512 [0-9.]+");
   for (Json& choice : list) {
@@ -102,7 +102,7 @@ TEST(ExplainCommand, MatchesDryRunForEveryCheckpoint) {
   }
 }
 
-// Every build shows the choice of a CUDA build.
+// Every build shows a CUDA build's choice.
 TEST(ExplainCommand, ChoosesForGpuOfKnownMachine) {
   const TemporaryFolder folder;
   ASSERT_TRUE(SyntheticCheckpoint::plain().write(folder.path()).ok());
@@ -119,8 +119,8 @@ TEST(ExplainCommand, ChoosesForGpuOfKnownMachine) {
   EXPECT_EQ(answer({"explain", folder.path()}, {})["device"], "cpu");
 }
 
-/// Checks the choice for the experts of a model on both known machines with Intel GPUs: the chosen
-/// row, its layout, and the rule by which another row refuses.
+/// Checks the experts' choice on both known machines with Intel GPUs: the row, its layout, and the
+/// rule that rejects another row.
 void expect_on_intel_gpus(const std::string& model, Words options, const std::string& chosen,
                           const std::string& layout, const std::string& refusing,
                           const std::string& rule) {
@@ -135,7 +135,7 @@ void expect_on_intel_gpus(const std::string& model, Words options, const std::st
     EXPECT_EQ(group["chosen"], chosen);
     EXPECT_EQ(group["plan"]["layout"], layout);
     for (const Json& row : group["considered"]) {
-      // Each refusal has its reasons, down to the rows of other devices.
+      // Every rejected row has reasons, other devices' rows too.
       EXPECT_EQ(row["accepted"].get<bool>(), row["reasons"].empty()) << row;
       if (row["backend"] != refusing) continue;
       ASSERT_FALSE(row["reasons"].empty());
@@ -164,7 +164,7 @@ TEST(ExplainCommand, BeginsWithChoiceAndFoldsBackendsOfOtherDevices) {
   EXPECT_THAT(json["groups"][0]["considered"].dump(), HasSubstr("cuda-sm90"));
 }
 
-// No such GPU was available; known machines show what it would get.
+// Uses known machines: no such GPU was available for tests.
 TEST(ExplainCommand, ChoosesMatrixEnginesOfIntelGpusForOnlineFp8) {
   const TemporaryFolder folder;
   ASSERT_TRUE(SyntheticCheckpoint::plain().write(folder.path()).ok());
@@ -192,8 +192,8 @@ TEST(ExplainCommand, ChoosesMatrixEnginesOfIntelGpusForInt4) {
   if (checked == 0) GTEST_SKIP() << "there are no checkpoints in int4";
 }
 
-// Modules that are multiplied together go to one backend, or the error names them.
-TEST(ExplainCommand, RejectsPatternForPartOfAStack) {
+// Modules stacked in one matrix need one backend; the error names them.
+TEST(ExplainCommand, RejectsPatternThatSplitsStackedModules) {
   const TemporaryFolder folder;
   ASSERT_TRUE(SyntheticCheckpoint::plain().write(folder.path()).ok());
   for (const Words& verb :
@@ -211,8 +211,8 @@ TEST(ExplainCommand, RejectsPatternForPartOfAStack) {
   }
 }
 
-// A file that asks for 4-bit activations runs with more bits, and every verb says so.
-TEST(ExplainCommand, NamesActivationsOfFileThatAreNotUsed) {
+// A checkpoint with 4-bit activations runs with more bits, and every verb reports it.
+TEST(ExplainCommand, NamesUnusedActivationQuantization) {
   const TemporaryFolder folder;
   const std::vector<std::pair<testing::fp4::Form, std::string>> files = {
       {{"NVFP4"}, "quant_algo NVFP4"},

@@ -1,4 +1,4 @@
-// Tests the JSON that programs rely on: the keys, and equal answers for equal seeds.
+// Tests JSON output: keys, and equal answers for equal seeds.
 #include <cmath>
 #include <nlohmann/json.hpp>
 #include <set>
@@ -6,6 +6,7 @@
 #include <vector>
 
 #include "moracle/oracle.h"
+#include "oracle/backend.h"
 #include "run_command.h"
 
 namespace moracle::json_test {
@@ -24,7 +25,7 @@ std::vector<std::string> keys(const Json& json) {
   return names;
 }
 
-// Runs a verb that has to succeed with one JSON document on stdout and nothing on stderr.
+// Runs a verb, which must print one JSON document on stdout and nothing on stderr.
 Json answer(const std::vector<std::string>& arguments) {
   const Ran ran = run_command(arguments);
   EXPECT_EQ(ran.code, 0) << ran.err;
@@ -124,7 +125,7 @@ TEST_F(ModelJson, EqualSeedsGiveEqualIds) {
   EXPECT_NE(first, ids("8"));
 }
 
-TEST_F(ModelJson, WithoutTemperatureTheSeedChangesNothing) {
+TEST_F(ModelJson, GreedyDecodingIgnoresSeed) {
   const std::vector<std::string> greedy = {"-p", "a", "-n", "12", "--temperature", "0", "--seed"};
   auto ids = [&](const char* seed) {
     std::vector<std::string> arguments = greedy;
@@ -146,7 +147,7 @@ TEST_F(ModelJson, BackendsGiveTheSameGreedyIds) {
 }
 
 TEST_F(ModelJson, EndOfTextTokenStopsUnlessIgnored) {
-  // A question in the chat's form, whose answer ends by itself.
+  // A chat prompt whose answer ends with a stop token.
   const std::string question = "What is BASIC?";
   const Json stopped = run({"--chat", "-p", question, "-n", "60", "--temperature", "0"});
   const Json ignored =
@@ -181,7 +182,7 @@ TEST_F(ModelJson, PerplexityGivesMeanAndScoredCount) {
   const Json json = answer({"perplexity", model_, "--json", "--text", folder_.write("text", text),
                             "--window", "32", "--max-tokens", "100"});
   EXPECT_THAT(keys(json), ElementsAre("perplexity", "nll", "scored_tokens", "backends"));
-  // Windows of 32, 32, 32 and 4 tokens, the first of each not scored.
+  // Windows of 32, 32, 32 and 4 tokens; the first token of each has no score.
   EXPECT_EQ(json["scored_tokens"], 96);
   EXPECT_NEAR(json["perplexity"].get<double>(), std::exp(json["nll"].get<double>()), 1e-9);
 }
@@ -245,7 +246,7 @@ TEST_F(ModelJson, ExplainGivesEveryReasonOfEveryBackend) {
   }
 }
 
-TEST_F(ModelJson, ExplainOfRanksGivesExchangesAndBytesThatTravel) {
+TEST_F(ModelJson, ExplainOfRanksListsExchangesAndBytes) {
   const Json json =
       answer({"explain", model_, "--json", "--parallel", "ep=8", "--machine", "h200"})["parallel"];
   EXPECT_THAT(keys(json), ElementsAre("ep", "tp", "mode", "placement", "chosen", "considered",
@@ -287,7 +288,7 @@ TEST_F(ModelJson, DryRunGivesWholePlan) {
     EXPECT_EQ(bytes["cache_dtype"], type);
     EXPECT_LT(bytes["cache_bytes_per_token"], half["cache_bytes_per_token"]);
   }
-  // Only activations that may be rounded leave a choice to the measured rates.
+  // Measured rates matter only if activations may be rounded.
   EXPECT_TRUE(json["attention_reason"].is_null());
   const Json rounded = answer({"run", model_, "--dry-run", "--activations", "bf16", "--json"});
   const bool two_types = missing(Isa::kAvx512Bf16, Machine::here().cpu.isa) == Isa::kNone;

@@ -1,4 +1,4 @@
-// Input that no user means: every verb answers with one short line and an exit code, at once.
+// Tests unusual input: every verb must fail at once with one short line and an exit code.
 #include <sys/stat.h>
 
 #include <string>
@@ -40,7 +40,7 @@ TEST(OddNumbers, RejectedByEveryOption) {
     for (const char* odd :
          {"nan", "inf", "-1", "18446744073709551616", "1e999", "", "0x10", "1 "}) {
       std::vector<std::string> arguments = verb;
-      // "--option=" with nothing after it is the option without its value.
+      // "--option=" counts as an option without a value.
       if (std::string(odd).empty())
         arguments.insert(arguments.end(), {""});
       else
@@ -97,7 +97,7 @@ TEST(OddText, ShownPrintableAndShortInMessages) {
   }
 }
 
-TEST(OddNames, OfCheckpointTensorsShownPrintable) {
+TEST(OddNames, TensorNamesAreShownPrintable) {
   const TemporaryFolder folder;
   SyntheticCheckpoint odd = SyntheticCheckpoint::plain();
   odd.config["architectures"] = {"No\x1b[2JSuch\nModel"};
@@ -108,8 +108,8 @@ TEST(OddNames, OfCheckpointTensorsShownPrintable) {
   EXPECT_THAT(ran.out, HasSubstr("No\\x1b[2JSuch\\nModel"));
 }
 
-// A folder, a pipe without a writer, an endless device and a dangling link, in place of each file
-// that the command reads.
+// Replaces each file that the command reads by a folder, a pipe without a writer, an endless device
+// or a dangling link.
 class OddFiles : public ::testing::Test {
  protected:
   void SetUp() override {
@@ -200,7 +200,7 @@ TEST(StandardOutput, FullOrClosedOutputFailsWithOneLine) {
   }
 }
 
-// A file opened later must not receive the printed text.
+// A later opened file must not receive the output.
 TEST(StandardOutput, ClosedDescriptorIsNotReusedForFiles) {
   const TemporaryFolder folder;
   const std::string from = folder.path() + "/plain", to = folder.path() + "/to";
@@ -213,9 +213,9 @@ TEST(StandardOutput, ClosedDescriptorIsNotReusedForFiles) {
 }
 
 #if !defined(MORACLE_SANITIZED)  // sanitizers need address space
-// Without drivers of OpenCL: some end the process where memory is short.
+// Without OpenCL drivers: some terminate the process when memory is short.
 TEST(Memory, OutOfMemoryFailsWithOneLine) {
-  // Beside the program's own file, which kernels of a GPU make large.
+  // In addition to the executable, which GPU kernels make large.
   for (const char* kilobytes : {"40000", "90000", "240000"}) {
     const Ran ran =
         run_shell(std::string("ulimit -v $(($(stat -c %s \"$0\") / 1024 + ") + kilobytes +

@@ -1,5 +1,5 @@
-// The command on OpenCL devices: kept kernels, the lines that name compiled files, and machines
-// without a loader or a driver.
+// Tests the command on OpenCL devices: kernel cache, progress lines, machines without a loader or a
+// driver.
 #include <dlfcn.h>
 
 #include <cstdlib>
@@ -19,12 +19,12 @@ using testing::Ran;
 using testing::run_shell;
 using testing::TemporaryFolder;
 
-/// The command, with variables such as "A=b C=d" in its environment.
+/// Runs the command with environment variables such as "A=b C=d".
 Ran run_with(const std::string& variables, const std::vector<std::string>& arguments) {
   return run_shell(variables + " exec \"$0\" \"$@\"", arguments);
 }
 
-/// The smallest work on a device.
+/// Runs the smallest work on a device.
 std::vector<std::string> small_check(std::vector<std::string> more = {}) {
   more.insert(more.begin(),
               {"check", "--device", "opencl", "--backend", "opencl-reference", "--scheme", "bf16",
@@ -32,7 +32,7 @@ std::vector<std::string> small_check(std::vector<std::string> more = {}) {
   return more;
 }
 
-/// PoCL's own cache stays where it is: its kernels take seconds to compile.
+/// Keep PoCL's own cache: its kernels take seconds to compile.
 std::string keep_pocl_cache() {
   const char* const xdg = std::getenv("XDG_CACHE_HOME");
   const char* const home = std::getenv("HOME");
@@ -59,7 +59,7 @@ class OpenClCommand : public ::testing::Test {
   const std::string caches_ = keep_pocl_cache() + "XDG_CACHE_HOME='" + folder_.path() + "'";
 };
 
-/// A run on a device that is lost after some starts of kernels; -1: after all.
+/// Runs on a device that is lost after this many kernel launches; -1: never.
 Ran run_and_lose(int after) {
   const std::string lose =
       str("OPENCL_LAYERS='", MORACLE_LOST_DEVICE_LAYER, "' LOSE_AFTER=", after);
@@ -68,8 +68,8 @@ Ran run_and_lose(int after) {
                    "-p", "And", "-n", "4", "--seed", "1"});
 }
 
-// At the first kernel of the prompt, at a later one, and after some tokens.
-TEST_F(OpenClCommand, LostDeviceEndsRunWithOneError) {
+// Lose the device at the first kernel, in prefill, and in decode.
+TEST_F(OpenClCommand, LostDeviceStopsRunWithOneError) {
   const Ran whole = run_and_lose(-1);
   ASSERT_EQ(whole.code, 0) << whole.err;
   const Ran unused = run_and_lose(1'000'000);
@@ -118,14 +118,14 @@ TEST_F(OpenClCommand, KeepsKernelsBelowHomeWithoutCacheVariable) {
   EXPECT_FALSE(std::filesystem::is_empty(folder_.path() + "/.cache/moracle/opencl"));
 }
 
-TEST_F(OpenClCommand, UnusableCacheFolderOnlyCostsCompiling) {
+TEST_F(OpenClCommand, RecompilesWithoutUsableCacheFolder) {
   const Ran ran = run_with(keep_pocl_cache() + "XDG_CACHE_HOME=/proc", small_check());
   EXPECT_EQ(ran.code, 0) << ran.err;
   EXPECT_THAT(ran.err, HasSubstr("compiling kernels for opencl:0: reference.cl\n"));
 }
 
-// PoCL adds the options of this variable when it compiles. Other drivers do not know it.
-TEST_F(OpenClCommand, KernelThatDoesNotCompileEndsLoadingWithCompilersLog) {
+// PoCL adds this variable's options when it compiles. Other drivers ignore it.
+TEST_F(OpenClCommand, CompileErrorShowsCompilerLog) {
   const std::string model = testing::small_model();
   if (model.empty()) GTEST_SKIP() << "the small model is not there";
   const struct {
@@ -147,7 +147,7 @@ TEST_F(OpenClCommand, KernelThatDoesNotCompileEndsLoadingWithCompilersLog) {
   }
 }
 
-// Drivers and the loader are found once per process: each of these tests runs the command.
+// A process looks for drivers and the loader only once: each of these tests runs the command.
 
 TEST(OpenClLoader, MachineWithoutDriverIsReported) {
   const TemporaryFolder empty;
@@ -172,7 +172,7 @@ TEST(OpenClLoader, UnusableLoaderIsReported) {
 }
 
 TEST(OpenClLoader, LoaderThatLacksFunctionsIsReported) {
-  Dl_info other{};  // of the library that holds this function
+  Dl_info other{};  // of the library with this function
   if (::dladdr(reinterpret_cast<void*>(&std::strtol), &other) == 0 ||
       !std::string(other.dli_fname).starts_with('/'))
     GTEST_SKIP() << "no other library is known";

@@ -1,4 +1,4 @@
-// The text of --parallel on the command line.
+// Tests --parallel on the command line.
 #include <nlohmann/json.hpp>
 #include <string>
 
@@ -13,7 +13,7 @@ using ::testing::HasSubstr;
 using testing::run_command;
 using testing::small_model;
 
-TEST(ParallelOption, ExplainShowsTheModeAndWhatItSends) {
+TEST(ParallelOption, ExplainShowsModeAndSentBytes) {
   const std::string model = small_model();
   if (model.empty()) GTEST_SKIP() << "no model beside the clone";
   const auto text = run_command({"explain", model, "--parallel", "ep=2,mode=dispatched"});
@@ -23,7 +23,7 @@ TEST(ParallelOption, ExplainShowsTheModeAndWhatItSends) {
   EXPECT_EQ(Json::parse(json.out)["parallel"]["mode"], "dispatched");
 }
 
-TEST(ParallelOption, ExplainShowsTheRequestedExchange) {
+TEST(ParallelOption, ExplainShowsRequestedExchange) {
   const std::string model = small_model();
   if (model.empty()) GTEST_SKIP() << "no model beside the clone";
   const auto json = run_command({"explain", model, "--json", "--machine", "h200", "--parallel",
@@ -31,7 +31,7 @@ TEST(ParallelOption, ExplainShowsTheRequestedExchange) {
   EXPECT_EQ(Json::parse(json.out)["parallel"]["chosen"], "nccl-ep");
 }
 
-TEST(ParallelOption, OtherTextsAreRefusedWithTheReason) {
+TEST(ParallelOption, RejectsInvalidTextWithReason) {
   const std::string model = small_model();
   if (model.empty()) GTEST_SKIP() << "no model beside the clone";
   const auto refuse = [&](const std::string& text, std::initializer_list<std::string> parts) {
@@ -50,7 +50,7 @@ TEST(ParallelOption, OtherTextsAreRefusedWithTheReason) {
   refuse("ep=2,lm_head=2,mode=dispatched", {"mode=replicated for lm_head"});
 }
 
-TEST(ParallelOption, ExplainShowsTheRowsAndTheMemoryOfLmHead) {
+TEST(ParallelOption, ExplainShowsRowsAndMemoryOfLmHead) {
   const std::string model = small_model();
   if (model.empty()) GTEST_SKIP() << "no model beside the clone";
   const auto lm_head = [&](const std::string& parallel) {
@@ -67,7 +67,7 @@ TEST(ParallelOption, ExplainShowsTheRowsAndTheMemoryOfLmHead) {
   EXPECT_THAT(text.out, HasSubstr("rows of lm_head on rank 0"));
 }
 
-TEST(ParallelOption, RunWithOnePromptRefusesDispatchedRanks) {
+TEST(ParallelOption, RunRejectsDispatchedRanksWithOnePrompt) {
   const std::string model = small_model();
   if (model.empty()) GTEST_SKIP() << "no model beside the clone";
   const std::string dispatched = "ep=2,mode=dispatched";

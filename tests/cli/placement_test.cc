@@ -1,4 +1,4 @@
-// --routing-statistics and --placement FILE on the command line.
+// Tests --routing-statistics and --placement FILE on the command line.
 #include <sys/stat.h>
 #include <sys/sysmacros.h>
 
@@ -18,7 +18,7 @@ using testing::run_command;
 using testing::small_model;
 using testing::TemporaryFolder;
 
-TEST(PlacementCommand, StatisticsOfARunGiveABalancedPlan) {
+TEST(PlacementCommand, StatisticsOfRunGiveBalancedPlan) {
   const std::string model = small_model();
   if (model.empty()) GTEST_SKIP() << "no model beside the clone";
   const TemporaryFolder folder;
@@ -27,7 +27,7 @@ TEST(PlacementCommand, StatisticsOfARunGiveABalancedPlan) {
       {"run", model, "-p", "Once upon a time", "-n", "5", "--routing-statistics", file, "--json"});
   ASSERT_EQ(ran.code, 0) << ran.err;
   const Json answer = Json::parse(ran.out), written = Json::parse(testing::content_of(file));
-  // The last token is not computed.
+  // The last token never runs through the model.
   const auto tokens = static_cast<int64_t>(answer["prompt_ids"].size() + answer["ids"].size()) - 1;
   for (const Json& layer : written["layers"]) {
     const auto counts = layer["tokens"].get<std::vector<int64_t>>();
@@ -46,7 +46,7 @@ TEST(PlacementCommand, StatisticsOfARunGiveABalancedPlan) {
   EXPECT_EQ(load[2]["tokens_of_ranks"].size(), 3u);
   const auto text = run_command({"explain", model, "--parallel", "ep=3", "--placement", file});
   EXPECT_THAT(text.out, HasSubstr("largest rank of a layer over mean"));
-  // Copies of hot experts, which more ranks than experts of a token need.
+  // Redundant experts.
   const std::vector<std::string> copied = {"explain",     model, "--parallel",          "ep=8",
                                            "--placement", file,  "--redundant-experts", "8"};
   EXPECT_THAT(run_command(copied).out, HasSubstr("copies of hot experts:\n  layer 0: expert "));
@@ -58,7 +58,7 @@ TEST(PlacementCommand, StatisticsOfARunGiveABalancedPlan) {
   size_t held = 0;
   for (const Json& experts : with["map"][0]["experts_of_ranks"]) held += experts.size();
   EXPECT_GT(held, written["layers"][0]["num_experts"].get<size_t>());
-  // Other verbs that count.
+  // Other verbs with --routing-statistics.
   const std::string book = folder.path() + "/book.txt", second = folder.path() + "/second.json";
   std::ofstream(book) << "Once upon a time there was a little girl.";
   ASSERT_EQ(run_command({"perplexity", model, "--text", book, "--routing-statistics", second}).code,
@@ -66,7 +66,7 @@ TEST(PlacementCommand, StatisticsOfARunGiveABalancedPlan) {
   EXPECT_EQ(Json::parse(testing::content_of(second))["layers"].size(), written["layers"].size());
 }
 
-// Routing statistics of a few tokens, and the files that they may be written to.
+// Writes routing statistics to different kinds of files.
 class RoutingStatisticsFile : public ::testing::Test {
  protected:
   void SetUp() override {
@@ -74,7 +74,7 @@ class RoutingStatisticsFile : public ::testing::Test {
     std::ofstream(folder_.path() + "/text") << "Once upon a time";
   }
   std::string path(const char* name) const { return folder_.path() + "/" + name; }
-  /// The shell runs `script`, in which "$0" "$@" writes the statistics to the file of the caller.
+  /// Runs `script` in a shell; "$0" "$@" in it writes the statistics to `file`.
   testing::Ran write(const std::string& file, const std::string& script = "\"$0\" \"$@\"") const {
     return testing::run_shell(script, {"perplexity", model_, "--text", path("text"), "--threads",
                                        "1", "--routing-statistics", file});
@@ -91,7 +91,7 @@ class RoutingStatisticsFile : public ::testing::Test {
   const TemporaryFolder folder_;
 };
 
-TEST_F(RoutingStatisticsFile, NamedPipeGetsTheTextAndStays) {
+TEST_F(RoutingStatisticsFile, WritesToNamedPipeWithoutReplacingIt) {
   ASSERT_EQ(::mkfifo(path("pipe").c_str(), 0600), 0);
   const auto ran = write(path("pipe"), "cat '" + path("pipe") + "' > '" + path("read") +
                                            "' & \"$0\" \"$@\"; code=$?; wait; exit $code");
@@ -101,7 +101,7 @@ TEST_F(RoutingStatisticsFile, NamedPipeGetsTheTextAndStays) {
   EXPECT_FALSE(std::filesystem::exists(path("pipe.moracle-new")));
 }
 
-TEST_F(RoutingStatisticsFile, NamedPipeWithoutReaderIsRefused) {
+TEST_F(RoutingStatisticsFile, RejectsNamedPipeWithoutReader) {
   ASSERT_EQ(::mkfifo(path("pipe").c_str(), 0600), 0);
   testing::expect_one_line(write(path("pipe")),
                            {"/pipe: needs a process that reads it within 10 seconds; it has none"},
@@ -109,12 +109,12 @@ TEST_F(RoutingStatisticsFile, NamedPipeWithoutReaderIsRefused) {
   EXPECT_TRUE(is(path("pipe"), std::filesystem::file_type::fifo));
 }
 
-TEST_F(RoutingStatisticsFile, DeviceIsWrittenAndStays) {
+TEST_F(RoutingStatisticsFile, WritesToDeviceWithoutReplacingIt) {
   const auto make = [&](const char* name, unsigned minor) {
     return ::mknod(path(name).c_str(), S_IFCHR | 0600, ::makedev(1, minor)) == 0;
   };
   if (!make("null", 3) || !make("full", 7)) GTEST_SKIP() << "only root may make devices";
-  // A file system mounted with nodev has devices that do not open.
+  // Devices on a file system mounted with nodev do not open.
   if (!std::ofstream(path("null"))) GTEST_SKIP() << "this file system opens no devices";
   const auto ran = write(path("null"));
   EXPECT_EQ(ran.code, 0) << ran.err;
@@ -125,8 +125,8 @@ TEST_F(RoutingStatisticsFile, DeviceIsWrittenAndStays) {
     EXPECT_TRUE(is(path(name), std::filesystem::file_type::character)) << name;
 }
 
-TEST_F(RoutingStatisticsFile, StandardOutputGetsTheTextBesideTheResult) {
-  // A file and a pipe: neither loses the text of the command.
+TEST_F(RoutingStatisticsFile, WritesToStdoutBesideResult) {
+  // With a file or a pipe, stdout keeps the command's text.
   for (const char* script : {"\"$0\" \"$@\"", "\"$0\" \"$@\" | cat"}) {
     const auto ran = write("/dev/stdout", script);
     EXPECT_EQ(ran.code, 0) << ran.err;
@@ -137,7 +137,7 @@ TEST_F(RoutingStatisticsFile, StandardOutputGetsTheTextBesideTheResult) {
   }
 }
 
-TEST_F(RoutingStatisticsFile, LinkStaysAndItsFileIsReplaced) {
+TEST_F(RoutingStatisticsFile, ReplacesTargetOfSymlink) {
   std::ofstream(path("target")) << "old";
   std::filesystem::create_symlink("target", path("link"));
   EXPECT_EQ(write(path("link")).code, 0);
@@ -145,7 +145,7 @@ TEST_F(RoutingStatisticsFile, LinkStaysAndItsFileIsReplaced) {
   expect_statistics(testing::content_of(path("target")));
 }
 
-TEST(PlacementCommand, RefusesFilesThatDoNotServe) {
+TEST(PlacementCommand, RejectsInvalidPlacementFiles) {
   const std::string model = small_model();
   if (model.empty()) GTEST_SKIP() << "no model beside the clone";
   const TemporaryFolder folder;

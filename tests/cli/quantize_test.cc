@@ -1,4 +1,4 @@
-// moracle quantize, and --quantization, as a person would type them.
+// Tests moracle quantize and --quantization on the command line.
 #include <csignal>
 #include <cstdlib>
 #include <fstream>
@@ -26,7 +26,7 @@ class QuantizeCommand : public ::testing::Test {
  protected:
   void SetUp() override {
     fs::create_directory(from_);
-    // K a multiple of 32 everywhere.
+    // All K are multiples of 32.
     const auto plain = SyntheticCheckpoint::plain({.intermediate = 32, .heads = 2});
     ASSERT_TRUE(plain.write(from_).ok());
   }
@@ -110,7 +110,7 @@ TEST_F(QuantizeCommand, RejectsQuantizedSourceAndNamesItsScheme) {
 }
 
 TEST_F(QuantizeCommand, FullDiskNamesFileAndLeavesNoFiles) {
-  // No file may grow beyond 8 kB: the shell's unit is 512 or 1024 bytes.
+  // Limit files to at most 8 kB: the shell's unit is 512 or 1024 bytes.
   const std::string script = std::string("ulimit -f 8; exec '") + testing::command_path() +
                              "' quantize '" + from_ + "' --scheme mxfp8 -o '" + to_ + "' 2> '" +
                              folder_.path() + "/err'";
@@ -123,7 +123,7 @@ TEST_F(QuantizeCommand, FullDiskNamesFileAndLeavesNoFiles) {
 }
 
 TEST_F(QuantizeCommand, LeavesNoFilesWhenStopped) {
-  // Large enough to be stopped on the way.
+  // Large enough to be stopped while writing.
   const auto large = SyntheticCheckpoint::plain(
       {.layers = 4, .experts = 16, .hidden = 1024, .intermediate = 512, .heads = 8, .vocab = 64});
   ASSERT_TRUE(large.write(from_).ok());
@@ -140,7 +140,7 @@ TEST_F(QuantizeCommand, LeavesNoFilesWhenStopped) {
     posix_spawn_file_actions_addopen(&actions, STDERR_FILENO, "/dev/null", O_WRONLY, 0);
     ASSERT_EQ(::posix_spawn(&pid, argv[0], &actions, nullptr, argv.data(), environ), 0);
     posix_spawn_file_actions_destroy(&actions);
-    while (left().size() == 1) std::this_thread::yield();  // until the work has begun to write
+    while (left().size() == 1) std::this_thread::yield();  // until the command begins to write
     ::kill(pid, signal);
     int status = 0;
     ASSERT_EQ(::waitpid(pid, &status, 0), pid);

@@ -1,4 +1,4 @@
-// Runs the command as a person would, in a process of its own.
+// Runs the command in a child process.
 #pragma once
 
 #include <fcntl.h>
@@ -25,7 +25,7 @@
 namespace moracle::testing {
 
 struct Ran {
-  int code = -1;  ///< -1: it did not end by itself
+  int code = -1;  ///< -1: killed by a signal
   std::string out, err;
 };
 
@@ -34,7 +34,7 @@ inline std::string content_of(const std::string& path) {
   return {std::istreambuf_iterator<char>(file), {}};
 }
 
-/// A program and its arguments; `meanwhile` gets its process id once it runs.
+/// Runs a program; `meanwhile` gets its process id.
 inline Ran run_program(std::vector<std::string> arguments,
                        const std::function<void(pid_t)>& meanwhile = {}) {
   const TemporaryFolder folder;
@@ -63,7 +63,7 @@ inline Ran run_command(std::vector<std::string> arguments) {
   return run_program(std::move(arguments));
 }
 
-/// By the shell: "$0" in the script is the command, "$@" are the arguments.
+/// Runs a shell script; "$0" is the command, "$@" are the arguments.
 inline Ran run_shell(const std::string& script, const std::vector<std::string>& arguments = {}) {
   std::vector<std::string> all = {"/bin/sh", "-c", script, testing::command_path()};
   all.insert(all.end(), arguments.begin(), arguments.end());
@@ -78,20 +78,20 @@ inline void send_when_caught(pid_t pid, int signal) {
     std::string word;
     while (status >> word && word != "SigCgt:") continue;
     uint64_t caught = 0;
-    if (!(status >> std::hex >> caught)) return;  // it has ended
+    if (!(status >> std::hex >> caught)) return;  // the process has ended
     if (caught >> (signal - 1) & 1) break;
     std::this_thread::yield();
   }
   ::kill(pid, signal);
 }
 
-/// The command, which gets the signal as soon as it catches it.
+/// Runs the command and sends the signal as soon as its handler is installed.
 inline Ran run_interrupted(std::vector<std::string> arguments, int signal = SIGINT) {
   arguments.insert(arguments.begin(), testing::command_path());
   return run_program(std::move(arguments), [&](pid_t pid) { send_when_caught(pid, signal); });
 }
 
-/// The small model in the repository, else the one next to the clone. Empty if neither exists.
+/// Folder of the small model in the repository, else beside the clone. Empty if neither exists.
 inline std::string small_model() {
   for (const std::string& folder : {testing::models_dir(), testing::checkpoints_dir()}) {
     const std::string model = std::string(folder) + "/qwen3moe-gptq-int4-g128";
@@ -100,7 +100,8 @@ inline std::string small_model() {
   return "";
 }
 
-/// Exit code, nothing on stdout, on stderr one printable line that holds all `parts`.
+/// Expects this exit code, empty stdout, and on stderr one printable line that contains all
+/// `parts`.
 inline void expect_one_line(const Ran& ran, std::initializer_list<std::string> parts, int code) {
   EXPECT_EQ(ran.code, code);
   EXPECT_EQ(ran.out, "");
@@ -112,7 +113,7 @@ inline void expect_one_line(const Ran& ran, std::initializer_list<std::string> p
   for (const std::string& part : parts) EXPECT_THAT(ran.err, ::testing::HasSubstr(part));
 }
 
-/// The command refuses with exit code 2 (or another) and such a line.
+/// Expects a rejection: exit code 2 (or another) and such a line.
 inline void expect_refused(const std::vector<std::string>& arguments,
                            std::initializer_list<std::string> parts, int code = 2) {
   std::string line = "moracle";

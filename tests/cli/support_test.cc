@@ -1,8 +1,9 @@
-// Tests `moracle support`: the answers of the oracle for each backend, scheme and variant.
+// Tests `moracle support`: the oracle's verdict for each backend, scheme and variant.
 #include <nlohmann/json.hpp>
 #include <string>
 
 #include "conformance/conformance.h"
+#include "oracle/backend.h"
 #include "run_command.h"
 
 namespace moracle::support_test {
@@ -33,8 +34,8 @@ TEST(SupportCommand, JsonHasEveryVariantOfASchemeForEveryBackend) {
   }
 }
 
-// Fewest rules object on the best machine: the columns of the row decide, not this CPU.
-TEST(SupportCommand, NamesRulesThatRefuse) {
+// On an ideal machine the row's columns decide, not this CPU.
+TEST(SupportCommand, NamesRejectingRules) {
   const Json f32 = answer({"--backend", "cpu-amx", "--scheme", "f32", "--variant", "plain"});
   ASSERT_EQ(f32.size(), 1u);
   EXPECT_EQ(f32[0]["refused_by"], Json({"weights"}));

@@ -1,4 +1,4 @@
-// `moracle tune`: measures once, and the other verbs know.
+// Tests `moracle tune`, and that other verbs read its cache.
 #include <sys/file.h>
 #include <sys/stat.h>
 
@@ -47,14 +47,14 @@ TEST_F(TuneVerb, WritesCacheThatExplainReads) {
   EXPECT_EQ(shown.code, 0) << shown.err;
   EXPECT_THAT(shown.out, HasSubstr("fastest here: "));
   EXPECT_THAT(shown.out, HasSubstr("measured here: "));
-  // Another machine's choice has nothing to do with this one's times.
+  // A known machine's choice ignores this machine's times.
   const Ran other = run_command({"explain", model_, "--cache", cache_, "--machine", "xeon-avx512"});
   EXPECT_THAT(other.out, Not(HasSubstr("measured here")));
   const Ran ran = run_command({"run", model_, "-p", "a", "-n", "1", "--cache", cache_});
   EXPECT_EQ(ran.code, 0) << ran.err;
 }
 
-// Layers are timed in the scheme in which they will run.
+// Layers are timed in the scheme that will run.
 TEST_F(TuneVerb, TimesRequestedActivations) {
   const std::vector<std::string> int8 = {"--activations", "int8", "--cache", cache_};
   auto with_int8 = [&](std::vector<std::string> arguments) {
@@ -95,7 +95,7 @@ TEST_F(TuneVerb, KeepsEntriesOfOtherMachinesAndReplacesItsOwn) {
   file = Json::parse(content_of(cache_));
   ASSERT_EQ(file["layers"].size(), 2u);
   EXPECT_EQ(file["layers"][0], other);
-  // Times of another version are of other kernels.
+  // Another version has different kernels.
   file["version"] = "0.0.0";
   write(file.dump());
   EXPECT_THAT(run_command({"explain", model_, "--cache", cache_}).out,
@@ -161,7 +161,7 @@ TEST_F(TuneVerb, WaitsForCacheLock) {
         EXPECT_EQ(ended.si_pid, 0) << "it went on without the lock";
         const std::string empty = "{\"version\": \"none\", \"layers\": []}";
         EXPECT_EQ(::write(held, empty.data(), empty.size()), static_cast<ssize_t>(empty.size()));
-        std::filesystem::rename(name, cache_);  // as a process ends that replaced the cache
+        std::filesystem::rename(name, cache_);  // as another process does that replaces the cache
         ::close(held);
       });
   EXPECT_EQ(ran.code, 0) << ran.err;
@@ -177,12 +177,12 @@ TEST_F(TuneVerb, ReplacesTemporaryFileOfKilledProcess) {
   const std::string link = folder_.path() + "/link";
   std::filesystem::create_symlink(folder_.path() + "/nowhere", link);
   expect_refused({"tune", model_, "--cache", link}, {link, "broken link"}, 1);
-  // A folder with the name of the temporary file is not tune's own, so it stays.
+  // Keep a folder with the name of the temporary file: tune did not create it.
   std::filesystem::create_directory(cache_ + ".moracle-new");
   expect_refused({"tune", model_, "--seconds", "0.1", "--cache", cache_}, {"tuning.json"}, 1);
 }
 
-TEST_F(TuneVerb, RefusesCacheThatIsNotARegularFile) {
+TEST_F(TuneVerb, RejectsCacheThatIsNotARegularFile) {
   const std::string pipe = folder_.path() + "/pipe";
   ASSERT_EQ(::mkfifo(pipe.c_str(), 0600), 0);
   expect_refused({"tune", model_, "--seconds", "0.1", "--cache", pipe},

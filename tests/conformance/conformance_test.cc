@@ -19,6 +19,7 @@
 #include "base/text.h"
 #include "conformance/conformance.h"
 #include "conformance/machine_refuses.h"
+#include "oracle/backend.h"
 #include "oracle/rules.h"
 #include "support/device.h"
 #include "support/floats.h"
@@ -113,7 +114,7 @@ TEST(Conformance, HoldsWhenOneGroupSpansIntermediateSize) {
   }
 }
 
-/// What the cases of one row cover.
+/// The shapes, spreads and variants that the cases of one row cover.
 struct Coverage {
   std::set<std::string> variants, shapes_by_spread, shapes_with_bias, shapes_without_tokens,
       shapes_of_many_tokens;

@@ -4,6 +4,7 @@
 #include <algorithm>
 
 #include "conformance/conformance.h"
+#include "oracle/backend.h"
 #include "oracle/rules.h"
 
 namespace moracle::conformance {

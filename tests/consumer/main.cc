@@ -1,4 +1,4 @@
-// One layer of experts through the library. README.md shows this program.
+// Runs one layer of experts. README.md shows this program.
 #include <moracle/moracle.h>
 
 #include <cstdio>

@@ -1,4 +1,4 @@
-# moracle-docs finds what is stale in a copy of docs/, says where and what to do, and mends it:
+# moracle-docs finds stale parts in a copy of docs/, prints place and remedy, and updates them:
 # cmake -DDOCS=docs -DPROGRAM=moracle-docs -DWORK=folder -P stale.cmake
 file(REMOVE_RECURSE ${WORK})
 file(COPY ${DOCS}/ DESTINATION ${WORK})
@@ -56,7 +56,7 @@ expect(1 check "layout-of-old.svg: nothing generates")
 expect(0 write "removed")
 expect(0 check)
 
-# Errors that need a person.
+# Errors that --write cannot repair.
 file(READ ${WORK}/layouts.md layouts)
 change(layouts.md "generated: layout vnni16" "generated: layout vnni17")
 expect(1 check "'layout vnni17'")
@@ -64,7 +64,7 @@ expect(1 write "'layout vnni17'")
 file(WRITE ${WORK}/layouts.md "# Without parts\n")
 expect(1 write "generated: layout canonical")
 file(WRITE ${WORK}/layouts.md "${layouts}${layouts}")
-expect(1 write "layout canonical comes again")
+expect(1 write "layout canonical occurs twice")
 string(REPLACE "<!-- end generated -->" "" unended "${layouts}")
 file(WRITE ${WORK}/layouts.md "${unended}")
 expect(1 write "another part begins")

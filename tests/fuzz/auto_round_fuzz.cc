@@ -1,4 +1,4 @@
-// libFuzzer: checkpoints of AutoRound, changed.
+// libFuzzer: mutated checkpoints of AutoRound.
 #include "fuzz/checkpoint_fuzz.h"
 
 using namespace moracle::testing;

@@ -1,4 +1,4 @@
-// libFuzzer: checkpoints of AWQ, changed.
+// libFuzzer: mutated checkpoints of AWQ.
 #include "checkpoint/producers/awq_synthetic.h"
 #include "fuzz/checkpoint_fuzz.h"
 

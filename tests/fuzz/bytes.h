@@ -1,4 +1,4 @@
-// The fuzzer's bytes as choices.
+// Reads the fuzzer's bytes as choices.
 #pragma once
 
 #include <algorithm>
@@ -9,7 +9,7 @@
 
 namespace moracle::testing {
 
-/// Read front to back; zeros follow their end.
+/// Reads front to back; after the last byte come zeros.
 class Bytes {
  public:
   explicit Bytes(std::span<const uint8_t> left) : left_(left) {}
@@ -21,7 +21,7 @@ class Bytes {
     left_ = left_.subspan(1);
     return first;
   }
-  /// In [0, count); 0 where that is empty. No more than 256 of them are reached.
+  /// A number in [0, count), at most 255; 0 if count is 0.
   size_t below(size_t count) { return count == 0 ? 0 : byte() % count; }
   template <class T, size_t kCount>
   const T& one_of(const T (&choices)[kCount]) {
@@ -33,7 +33,7 @@ class Bytes {
     if (choice < 192) return choice;
     return choice == 255 ? -1 : int64_t{1} << (choice - 192);
   }
-  /// A length and as many bytes, cut to ASCII: valid as a name and in JSON.
+  /// A length byte, then that many bytes, cut to ASCII: valid as a name and in JSON.
   std::string text() {
     std::string text(std::min<size_t>(byte() % 64, left_.size()), ' ');
     for (char& c : text) c = static_cast<char>(byte() & 127);

@@ -1,5 +1,5 @@
-// libFuzzer: the bytes are a chat template, rendered on a fixed conversation. Whatever they are,
-// the result is a text or an Error, within the renderer's limits.
+// libFuzzer: the bytes are a chat template, rendered on a fixed conversation. The result is a text
+// or an Error, within the renderer's limits.
 #include <cstddef>
 #include <cstdint>
 #include <cstdlib>

@@ -1,4 +1,5 @@
-// Shared by the fuzz targets of all producers: applies the fuzzer's bytes to one valid checkpoint.
+// Shared by the fuzz targets of all producers: applies the fuzzer's bytes as edits to one valid
+// checkpoint.
 #pragma once
 
 #include <span>
@@ -19,7 +20,7 @@ inline constexpr SyntheticSize kTiny{.layers = 1,
                                      .head_dim = 8,
                                      .vocab = 4};
 
-/// A target whose bases are refused would test nothing.
+/// True if every base opens. A target whose bases are rejected would test nothing.
 inline bool all_open(std::span<const SyntheticCheckpoint> bases) {
   return std::all_of(bases.begin(), bases.end(), [](const SyntheticCheckpoint& base) {
     const auto weights = base.experts();

@@ -1,4 +1,4 @@
-// libFuzzer: checkpoints of compressed-tensors, changed.
+// libFuzzer: mutated checkpoints of compressed-tensors.
 #include "checkpoint/producers/ct_synthetic.h"
 #include "fuzz/checkpoint_fuzz.h"
 

@@ -1,5 +1,5 @@
 // libFuzzer: no JSON file of a checkpoint folder (except tokenizer.json) may crash opening and
-// describing it. The tensors come from tiny valid checkpoints, written once.
+// describing it. The tensors come from tiny valid checkpoints.
 #include <array>
 #include <cstddef>
 #include <cstdint>
@@ -34,7 +34,7 @@ struct Base {
   void remove(const char* file) const { std::filesystem::remove(folder.path() + "/" + file); }
 };
 
-/// Opens, describes and reads all there is.
+/// Opens the folder, describes everything and reads it.
 void open(const std::string& folder) {
   const auto checkpoint = moracle::Checkpoint::open(folder);
   if (!passes(checkpoint)) return;

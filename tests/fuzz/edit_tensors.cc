@@ -20,7 +20,8 @@ std::string without_digits(std::string name) {
   return name;
 }
 
-// One tensor's name; or its namesakes in other layers and experts; or all that end like it.
+// Picks one tensor; or the tensors of the same name in all layers and experts; or all with the same
+// ending.
 std::vector<std::string> pick(const SyntheticCheckpoint& checkpoint, Bytes& bytes) {
   if (checkpoint.tensors.empty()) return {};
   const size_t index = bytes.below(checkpoint.tensors.size());
@@ -43,7 +44,7 @@ std::string module_of(const std::string& name) {
   return name.substr(0, part == name.npos ? name.rfind('.') : part + 5);
 }
 
-// Bytes of a shape, or -1 where they are too many to write, or a product of its sizes too large.
+// Bytes of a shape; -1 if they are too many to write, or if the product of the sizes overflows.
 int64_t small_size(DType dtype, const std::vector<int64_t>& shape) {
   constexpr int64_t kMost = 1 << 14, kLargest = int64_t{1} << 60;
   int64_t room = kLargest / bits(dtype), count = 1;

@@ -1,5 +1,5 @@
-// A valid checkpoint with changes that a fuzzer's bytes spell out: far more of them reach the
-// readers' depths than changes to the file's own bytes would.
+// Edits a valid checkpoint as the fuzzer's bytes choose. Edits reach deeper into the readers than
+// random changes of file bytes.
 #pragma once
 
 #include "checkpoint/synthetic_checkpoint.h"
@@ -7,10 +7,10 @@
 
 namespace moracle::testing {
 
-/// One tensor, or all that play one part, dropped, renamed, copied, retyped, reshaped or
-/// overwritten. Tensors stay small, so that a reader that makes much of one is at fault.
+/// Drops, renames, copies, retypes, reshapes or overwrites one tensor, or all tensors of one role.
+/// Tensors stay small, so large allocations are the reader's fault.
 void edit_tensors(SyntheticCheckpoint& checkpoint, Bytes& bytes);
-/// A value of the config set, added or removed.
+/// Sets, adds or removes a value of the config.
 void edit_config(nlohmann::json& config, Bytes& bytes);
 
 }  // namespace moracle::testing

@@ -1,4 +1,4 @@
-// libFuzzer: checkpoints of quant_method "fp8", changed.
+// libFuzzer: mutated checkpoints of quant_method "fp8".
 #include "checkpoint/producers/fp8_synthetic.h"
 #include "checkpoint/producers/modelopt_synthetic.h"
 #include "fuzz/checkpoint_fuzz.h"

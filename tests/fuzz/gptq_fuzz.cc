@@ -1,4 +1,4 @@
-// libFuzzer: checkpoints of GPTQ, changed.
+// libFuzzer: mutated checkpoints of GPTQ.
 #include "fuzz/checkpoint_fuzz.h"
 
 using namespace moracle::testing;

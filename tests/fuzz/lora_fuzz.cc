@@ -1,5 +1,5 @@
-// libFuzzer: adapters as PEFT writes them, changed, for a model with experts of their own names and
-// for one with all experts in one tensor.
+// libFuzzer: mutated PEFT adapters, for a model with one tensor per expert and for one with fused
+// experts.
 #include <cmath>
 #include <filesystem>
 #include <map>
@@ -49,8 +49,8 @@ void write(const SyntheticCheckpoint& adapter, const std::string& folder) {
   std::filesystem::rename(folder + "/model.safetensors", folder + "/adapter_model.safetensors");
 }
 
-// The header's guarantees: an entry for every expert or for none, matching sizes, a rank that
-// covers all entries, finite numbers.
+// Checks the guarantees of the header: an entry for every expert or for none, matching sizes, a
+// rank that covers all entries, finite numbers.
 void require_whole(const LoraAdapter& adapter, const Checkpoint& checkpoint) {
   require(adapter.rank > 0 && !adapter.layers.empty());
   int64_t rank = 0;
@@ -74,7 +74,7 @@ void require_whole(const LoraAdapter& adapter, const Checkpoint& checkpoint) {
   require(rank == adapter.rank);
 }
 
-// Two tokens of the model with the adapter; true where all went well.
+// Runs two tokens through the model with the adapter; true on success.
 bool run(const Checkpoint& checkpoint, const std::string& folder) {
   ModelOptions options;
   options.threads = 1;

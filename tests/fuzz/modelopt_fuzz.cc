@@ -1,4 +1,4 @@
-// libFuzzer: checkpoints of ModelOpt, changed.
+// libFuzzer: mutated checkpoints of ModelOpt.
 #include "checkpoint/producers/modelopt_synthetic.h"
 #include "fuzz/checkpoint_fuzz.h"
 

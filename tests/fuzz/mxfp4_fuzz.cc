@@ -1,4 +1,4 @@
-// libFuzzer: checkpoints with all experts of a layer in one MXFP4 tensor, changed.
+// libFuzzer: mutated checkpoints with all experts of a layer in one MXFP4 tensor.
 #include "checkpoint/producers/mxfp4_synthetic.h"
 #include "fuzz/checkpoint_fuzz.h"
 

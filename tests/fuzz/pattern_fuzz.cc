@@ -1,5 +1,5 @@
-// libFuzzer: a line that is a pattern of modules, then the module's name. A pattern may be refused;
-// it may not take long.
+// libFuzzer: a line that is a pattern of modules, then a module's name. A pattern may be rejected;
+// matching must not take long.
 #include "checkpoint/producers/pattern.h"
 #include "fuzz/read_all.h"
 

@@ -1,5 +1,5 @@
-// libFuzzer: checkpoints without quantization, changed; experts each by itself or all in one
-// tensor.
+// libFuzzer: mutated checkpoints without quantization, with one tensor per expert or for all
+// experts.
 #include "checkpoint/producers/mxfp4_synthetic.h"
 #include "fuzz/checkpoint_fuzz.h"
 

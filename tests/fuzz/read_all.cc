@@ -50,7 +50,7 @@ void read(const DescribedMatrix& matrix) {
   }
 }
 
-// Two tokens through a layer's experts, on the backend of that name.
+// Runs two tokens through a layer's experts on this backend.
 void run(DescribedWeights&& weights, const std::string& backend) {
   static const std::shared_ptr<Device> device = *open_device("cpu", 1);
   static const Machine machine = Machine::here();
@@ -81,7 +81,7 @@ void read_layer(const Checkpoint& checkpoint, int64_t layer) {
   run(*std::move(weights), "reference");
 }
 
-// The whole model, where its architecture is known: a prompt of two tokens and one more.
+// Runs the whole model if its architecture is known: a prompt of two tokens, then one more token.
 void generate(const Checkpoint& checkpoint) {
   auto model = Model::load(checkpoint, {.threads = 1, .max_num_tokens = 2});
   if (!passes(model)) return;

@@ -17,7 +17,7 @@ inline void require(bool holds, const char* file = __builtin_FILE(), int line = 
   std::abort();
 }
 
-/// True for a value. An error has to be one line that is not all of a file.
+/// True for a value. The text of an error must be one short line.
 template <class T>
 bool passes(const Result<T>& result) {
   if (result) return true;
@@ -26,9 +26,9 @@ bool passes(const Result<T>& result) {
   return false;
 }
 
-/// Opens the folder; outlines it; runs the model; describes every module by itself, attention
-/// stacked, and the experts of every layer; reads each matrix, packs it into every layout and runs
-/// the experts.
+/// Opens and outlines the folder, and runs the model. Describes every module, stacked attention,
+/// and the experts of every layer. Reads each matrix, packs it into every layout, and runs the
+/// experts.
 void read_all(const std::string& folder);
 
 }  // namespace moracle::testing

@@ -34,8 +34,7 @@ extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
   const auto image = std::as_bytes(std::span(data, size));
   check(image);
 
-  // A second reading that gets past the length more often: the bytes up to the last '}' are the
-  // header, and the length is put in front of them.
+  // Parse once more with a correct length: the bytes up to the last '}' become the header.
   size_t header = size;
   while (header > 0 && data[header - 1] != '}') --header;
   std::vector<std::byte> whole(8);

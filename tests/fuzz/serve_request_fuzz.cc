@@ -1,4 +1,4 @@
-// Bytes as the body of a request for text. Whatever they are, the result is jobs within the limits,
+// libFuzzer: the bytes are the body of a completion request. The result is jobs within the limits,
 // or an Error that names the place.
 #include <cstddef>
 #include <cstdint>

@@ -1,4 +1,5 @@
-// Bytes as a tokenizer.json, or as a text for a fixed tokenizer: the first byte chooses.
+// libFuzzer: the first byte chooses whether the rest is a tokenizer.json, or a text for a fixed
+// tokenizer.
 #include <cstddef>
 #include <cstdint>
 #include <cstdlib>
@@ -13,7 +14,7 @@ namespace {
 
 using nlohmann::json;
 
-/// All bytes, a few merges, an added token and the expression of a published tokenizer.
+/// A tokenizer with all bytes, some merges, an added token and a published expression.
 moracle::Tokenizer make_tokenizer() {
   json vocab = json::object();
   const auto add = [&](const std::string& token) {
@@ -66,7 +67,7 @@ void go_round(const moracle::Tokenizer& tokenizer, std::string_view text) {
   require(streamed == text && stream.finish().empty());
 }
 
-/// Any bytes as ids: the stream lets out valid text only.
+/// Decodes the bytes as ids: the stream returns only valid text.
 void stream_bytes(const moracle::Tokenizer& tokenizer, std::string_view bytes) {
   moracle::TokenStream stream(tokenizer);
   std::string text;

@@ -28,18 +28,18 @@ class Decoding : public ::testing::TestWithParam<KernelCase> {
   void SetUp() override {
     if (!has(GetParam().needs)) GTEST_SKIP() << "needs " << names(GetParam().needs);
   }
-  void decode(DType from, LineArithmetic to, const DecodeArgs& args) const {
+  void decode(DType from, Operand to, const DecodeArgs& args) const {
     kernels_.decode(from, to)->fn(args);
   }
-  void pack(DType from, LineArithmetic to, const PackArgs& args) const {
+  void pack(DType from, Operand to, const PackArgs& args) const {
     kernels_.pack(from, to)->fn(args);
   }
   const UkernelSet& kernels_ = *GetParam().kernels;
 };
 class DecodingToBf16 : public Decoding {};
 class DecodingToF32 : public Decoding {};
-const KernelCase kAvx2Case = {&kAvx2Ukernels, LineArithmetic::kF32, Isa::kAvx2, "avx2"};
-const KernelCase kAvx512Case = {&kAvx512Ukernels, LineArithmetic::kF32, kVnni, "avx512"};
+const KernelCase kAvx2Case = {&ukernels(DotIsa::kAvx2), Operand::kF32, Isa::kAvx2, "avx2"};
+const KernelCase kAvx512Case = {&ukernels(DotIsa::kAvx512), Operand::kF32, kVnni, "avx512"};
 
 // One code byte per row and column: every code appears at every position of a row block.
 TEST_P(DecodingToBf16, DecodesEveryByte) {
@@ -53,10 +53,10 @@ TEST_P(DecodingToBf16, DecodesEveryByte) {
       return place_of(column, kernels_.order) / 2 * 32 + 2 * r +
              place_of(column, kernels_.order) % 2;
     };
-    decode(DType::kI8, LineArithmetic::kBf16, c);
+    decode(DType::kI8, Operand::kBf16, c);
     for (int i = 0; i < 64; ++i)
       ASSERT_EQ(bf16_at(wide, place(i / 4, i % 4)), static_cast<int8_t>(i + shift));
-    decode(DType::kF8E4M3, LineArithmetic::kBf16, c);
+    decode(DType::kF8E4M3, Operand::kBf16, c);
     for (int i = 0; i < 64; ++i) {
       const float want = e4m3_to_float(static_cast<uint8_t>(i + shift));
       const float got = bf16_at(wide, place(i / 4, i % 4));
@@ -77,7 +77,7 @@ TEST_P(DecodingToBf16, DecodesNormalNumbersTimesPowerOfTwo) {
       DecodeArgs c{.codes = codes.data(), .blocks = 1, .to = wide.data()};
       c.exponent = &exponent;
       c.exponent_lanes = 1;
-      decode(DType::kF8E4M3, LineArithmetic::kBf16, c);
+      decode(DType::kF8E4M3, Operand::kBf16, c);
       for (int i = 0; i < 64; ++i) {
         const int64_t at = place_of(i % 4, kernels_.order) / 2 * 32 + 2 * (i / 4) +
                            place_of(i % 4, kernels_.order) % 2;
@@ -107,13 +107,13 @@ TEST_P(DecodingToBf16, DecodesEveryNibblePair) {
              place_of(column, kernels_.order) % 2;
     };
     auto integer = [&](int r, int column) { return (nibble(r, column) ^ 8) - 8; };
-    decode(DType::kI4, LineArithmetic::kBf16, c);
+    decode(DType::kI4, Operand::kBf16, c);
     each(
         [&](int r, int column) { ASSERT_EQ(bf16_at(wide, place(r, column)), integer(r, column)); });
     int8_t zeros[16];
     for (int r = 0; r < 16; ++r) zeros[r] = static_cast<int8_t>(r - 8);
     c.zero = zeros;
-    decode(DType::kI4, LineArithmetic::kBf16, c);
+    decode(DType::kI4, Operand::kBf16, c);
     each([&](int r, int column) {
       ASSERT_EQ(bf16_at(wide, place(r, column)), integer(r, column) - zeros[r]);
     });
@@ -121,19 +121,19 @@ TEST_P(DecodingToBf16, DecodesEveryNibblePair) {
     uint8_t exponents[16];
     for (int r = 0; r < 16; ++r) exponents[r] = static_cast<uint8_t>(120 + r);
     c.exponent = exponents;
-    decode(DType::kF4E2M1, LineArithmetic::kBf16, c);
+    decode(DType::kF4E2M1, Operand::kBf16, c);
     each([&](int r, int column) {
       const float value = e2m1_to_float(static_cast<uint8_t>(nibble(r, column)));
       ASSERT_EQ(bf16_at(wide, place(r, column)), std::ldexp(value, r - 7));
     });
     c.exponent = nullptr;
     c.to = bytes.data();
-    decode(DType::kI4, LineArithmetic::kInt8, c);
+    decode(DType::kI4, Operand::kInt8, c);
     auto byte_place = [](int r, int column) { return column / 4 * 64 + 4 * r + column % 4; };
     each([&](int r, int column) {
       ASSERT_EQ(bytes.at<int8_t>(byte_place(r, column)), integer(r, column));
     });
-    decode(DType::kF4E2M1, LineArithmetic::kInt8, c);
+    decode(DType::kF4E2M1, Operand::kInt8, c);
     each([&](int r, int column) {
       ASSERT_EQ(bytes.at<int8_t>(byte_place(r, column)),
                 2 * e2m1_to_float(static_cast<uint8_t>(nibble(r, column))));
@@ -146,14 +146,14 @@ TEST_P(DecodingToBf16, PowersOfTwoBelowBf16RangeBecomeZero) {
   std::memset(codes.data(), 1, 64);  // 2^-9
   uint8_t exponents[16] = {};        // 2^-127
   exponents[1] = 9 + 127 - 126;      // the smallest normal number
-  decode(DType::kF8E4M3, LineArithmetic::kBf16,
+  decode(DType::kF8E4M3, Operand::kBf16,
          {.codes = codes.data(), .blocks = 1, .to = wide.data(), .exponent = exponents});
   EXPECT_EQ(bf16_at(wide, 0), 0.0f);
   EXPECT_EQ(bf16_at(wide, 2), std::ldexp(1.0f, -126));
   // NaN codes decode to NaN.
   std::memset(codes.data(), 0x7f, 64);
   for (int r = 0; r < 16; ++r) exponents[r] = static_cast<uint8_t>(17 * r);
-  decode(DType::kF8E4M3, LineArithmetic::kBf16,
+  decode(DType::kF8E4M3, Operand::kBf16,
          {.codes = codes.data(), .blocks = 1, .to = wide.data(), .exponent = exponents});
   for (int i = 0; i < 64; ++i) EXPECT_TRUE(std::isnan(bf16_at(wide, i)));
   // One power for all fp4 rows: far and near.
@@ -161,7 +161,7 @@ TEST_P(DecodingToBf16, PowersOfTwoBelowBf16RangeBecomeZero) {
   std::memset(codes.data(), 0x52, 64);  // 1 and 3
   for (int e : {1, 2, 100, 252, 253}) {
     const auto power = static_cast<uint8_t>(e);
-    decode(DType::kF4E2M1, LineArithmetic::kBf16,
+    decode(DType::kF4E2M1, Operand::kBf16,
            {.codes = codes.data(),
             .blocks = 1,
             .to = more.data(),
@@ -195,13 +195,13 @@ TEST_P(Decoding, ActivationRowsMatchScalarConversion) {
     for (uint8_t& c : codes) c = static_cast<uint8_t>(random());
     const auto* integers = reinterpret_cast<const int8_t*>(codes.data());
     for (ColumnOrder order : {ColumnOrder::kPlain, ColumnOrder::kDecoded}) {
-      if (kernels_.pack(DType::kF32, LineArithmetic::kBf16) == nullptr) break;  // no bf16 products
+      if (kernels_.pack(DType::kF32, Operand::kBf16) == nullptr) break;  // no bf16 products
       const bool plain = order == ColumnOrder::kPlain;
       const int64_t stored = plain ? count : (count + 7) / 8 * 8;
       std::vector<uint16_t> to(stored + 1, 0xabcd), rest(stored + 1, 0xabcd);
       auto* bytes = reinterpret_cast<std::byte*>(to.data());
       auto place = [&](int64_t i) { return place_of(i, order); };
-      pack(DType::kF32, LineArithmetic::kBf16,
+      pack(DType::kF32, Operand::kBf16,
            {x.data(), count, bytes, order, reinterpret_cast<std::byte*>(rest.data())});
       for (int64_t i = 0; i < count; ++i) {
         const float got = bf16_to_float(to[place(i)]), want = bf16_to_float(float_to_bf16(x[i]));
@@ -213,20 +213,20 @@ TEST_P(Decoding, ActivationRowsMatchScalarConversion) {
       }
       for (int64_t i = count; i < stored; ++i) EXPECT_EQ(to[place(i)] | rest[place(i)], 0);
       EXPECT_EQ(rest[stored], 0xabcd);
-      pack(DType::kF8E4M3, LineArithmetic::kBf16, {codes.data(), count, bytes, order});
+      pack(DType::kF8E4M3, Operand::kBf16, {codes.data(), count, bytes, order});
       for (int64_t i = 0; i < count; ++i) {
         const float got = bf16_to_float(to[place(i)]), want = e4m3_to_float(codes[i]);
         EXPECT_TRUE(got == want || (std::isnan(got) && std::isnan(want)));
       }
-      pack(DType::kI8, LineArithmetic::kBf16, {integers, count, bytes, order});
+      pack(DType::kI8, Operand::kBf16, {integers, count, bytes, order});
       for (int64_t i = 0; i < count; ++i) EXPECT_EQ(bf16_to_float(to[place(i)]), integers[i]);
       EXPECT_EQ(to[stored], 0xabcd);
     }
     std::vector<float> wide(count + 1, 7);
     auto* wide_bytes = reinterpret_cast<std::byte*>(wide.data());
-    pack(DType::kI8, LineArithmetic::kF32, {integers, count, wide_bytes});
+    pack(DType::kI8, Operand::kF32, {integers, count, wide_bytes});
     for (int64_t i = 0; i < count; ++i) EXPECT_EQ(wide[i], integers[i]);
-    pack(DType::kF8E4M3, LineArithmetic::kF32, {codes.data(), count, wide_bytes});
+    pack(DType::kF8E4M3, Operand::kF32, {codes.data(), count, wide_bytes});
     for (int64_t i = 0; i < count; ++i) {
       const float want = e4m3_to_float(codes[i]);
       EXPECT_TRUE(wide[i] == want || (std::isnan(wide[i]) && std::isnan(want)));
@@ -234,7 +234,7 @@ TEST_P(Decoding, ActivationRowsMatchScalarConversion) {
     EXPECT_EQ(wide[count], 7);
     std::vector<std::byte> copy(count + 1, std::byte{7});
     std::vector<int32_t> sums(count / 24 + 1), want(count / 24 + 1);
-    pack(DType::kI8, LineArithmetic::kInt8,
+    pack(DType::kI8, Operand::kInt8,
          {.from = integers, .count = count, .to = copy.data(), .segment = 24, .sums = sums.data()});
     for (int64_t i = 0; i < count; ++i) {
       EXPECT_EQ(copy[i], static_cast<std::byte>(codes[i]));
@@ -257,7 +257,7 @@ TEST_P(Decoding, FloatsAreSumsOfInt8Limbs) {
       std::vector<int8_t> codes(kLimbs * kStride);
       std::vector<int32_t> sums(kLimbs * runs);
       std::vector<float> scales(kLimbs * runs);
-      pack(DType::kF32, LineArithmetic::kInt8,
+      pack(DType::kF32, Operand::kInt8,
            {.from = x.data(),
             .count = count,
             .to = reinterpret_cast<std::byte*>(codes.data()),
@@ -291,7 +291,7 @@ TEST_P(Decoding, FloatsAreSumsOfInt8Limbs) {
   std::vector<int8_t> codes(kLimbs * kStride);
   std::vector<int32_t> sums(kLimbs * 2);
   x[3] = INFINITY;
-  pack(DType::kF32, LineArithmetic::kInt8,
+  pack(DType::kF32, Operand::kInt8,
        {.from = x.data(),
         .count = 2 * kRun,
         .to = reinterpret_cast<std::byte*>(codes.data()),
@@ -322,13 +322,13 @@ TEST_P(DecodingToF32, GivesScaledValueOfEveryCode) {
     int bits;
     bool integers;
     double (*value)(uint8_t code);
-  } kinds[] = {{kernels_.decode(DType::kI4, LineArithmetic::kF32)->fn, 4, true,
+  } kinds[] = {{kernels_.decode(DType::kI4, Operand::kF32)->fn, 4, true,
                 [](uint8_t c) { return double((c ^ 8) - 8); }},
-               {kernels_.decode(DType::kI8, LineArithmetic::kF32)->fn, 8, true,
+               {kernels_.decode(DType::kI8, Operand::kF32)->fn, 8, true,
                 [](uint8_t c) { return static_cast<double>(static_cast<int8_t>(c)); }},
-               {kernels_.decode(DType::kF8E4M3, LineArithmetic::kF32)->fn, 8, false,
+               {kernels_.decode(DType::kF8E4M3, Operand::kF32)->fn, 8, false,
                 [](uint8_t c) { return double{e4m3_to_float(c)}; }},
-               {kernels_.decode(DType::kF4E2M1, LineArithmetic::kF32)->fn, 4, false,
+               {kernels_.decode(DType::kF4E2M1, Operand::kF32)->fn, 4, false,
                 [](uint8_t c) { return double{e2m1_to_float(c)}; }}};
   for (const auto& kind : kinds) {
     for (int shift = 0; shift < 256; ++shift) {
@@ -360,7 +360,7 @@ TEST_P(DecodingToF32, GivesScaledValueOfEveryCode) {
 }
 
 INSTANTIATE_TEST_SUITE_P(Isa, DecodingToF32,
-                         ::testing::Values(KernelCase{&kPortableUkernels, LineArithmetic::kF32,
+                         ::testing::Values(KernelCase{&ukernels(DotIsa::kPortable), Operand::kF32,
                                                       Isa::kNone, "portable"},
                                            kAvx2Case, kAvx512Case),
                          case_name);
@@ -370,7 +370,7 @@ INSTANTIATE_TEST_SUITE_P(Isa, Decoding, ::testing::Values(kAvx2Case, kAvx512Case
 // Compares every decoder bit for bit on codes, exponents and zero points of every kind.
 TEST(DecodeKernels, BothInstructionSetsGiveSameRowBlocks) {
   if (!has(kVnni | Isa::kAvx2)) GTEST_SKIP() << "needs both";
-  const UkernelSet* const sets[] = {&kAvx2Ukernels, &kAvx512Ukernels};
+  const UkernelSet* const sets[] = {&ukernels(DotIsa::kAvx2), &ukernels(DotIsa::kAvx512)};
   std::mt19937 random(11);
   constexpr int64_t kBlocks = 12, kGroup = 4, kGroups = kBlocks / kGroup;
   RowBlocks codes(kBlocks), made[2] = {RowBlocks(8 * kBlocks), RowBlocks(8 * kBlocks)};
@@ -387,7 +387,7 @@ TEST(DecodeKernels, BothInstructionSetsGiveSameRowBlocks) {
                                              : random());
     for (float& s : scales)
       s = std::bit_cast<float>(0x3f800000u + (static_cast<uint32_t>(random()) >> 9));
-    auto compare = [&](DType from, LineArithmetic to, int64_t to_lines, const DecodeArgs& like) {
+    auto compare = [&](DType from, Operand to, int64_t to_lines, const DecodeArgs& like) {
       for (int i = 0; i < 2; ++i) {
         std::memset(made[i].data(), 0x5a, 8 * kBlocks * kRowBlockBytes);
         DecodeArgs c = like;
@@ -408,17 +408,17 @@ TEST(DecodeKernels, BothInstructionSetsGiveSameRowBlocks) {
     one_power.exponent_lanes = 1;
     scaled.scale = scales;
     integers.group_blocks = powers.group_blocks = one_power.group_blocks = kGroup;
-    compare(DType::kI4, LineArithmetic::kInt8, 2, plain);
-    compare(DType::kF4E2M1, LineArithmetic::kInt8, 2, plain);
+    compare(DType::kI4, Operand::kInt8, 2, plain);
+    compare(DType::kF4E2M1, Operand::kInt8, 2, plain);
     // bf16 columns may have another order; f32 columns may not. f32 is decoded group by group.
     integers.group_blocks = powers.group_blocks = one_power.group_blocks = 0;
     for (const DecodeArgs& c : {plain, integers, scaled}) {
-      compare(DType::kI4, LineArithmetic::kF32, 8, c);
-      compare(DType::kI8, LineArithmetic::kF32, 4, c);
+      compare(DType::kI4, Operand::kF32, 8, c);
+      compare(DType::kI8, Operand::kF32, 4, c);
     }
     for (const DecodeArgs& c : {plain, powers, one_power, scaled}) {
-      compare(DType::kF8E4M3, LineArithmetic::kF32, 4, c);
-      compare(DType::kF4E2M1, LineArithmetic::kF32, 8, c);
+      compare(DType::kF8E4M3, Operand::kF32, 4, c);
+      compare(DType::kF4E2M1, Operand::kF32, 8, c);
     }
     float powers_made[2][kGroups * 16];
     for (bool half : {false, true}) {

@@ -86,6 +86,13 @@ TEST(CpuDevice, KeepsScratchWhenGrowthFails) {
   EXPECT_EQ(device.scratch(), scratch);
 }
 
+TEST(CpuDevice, RejectsPlanForInstructionsThatCpuLacks) {
+  EXPECT_TRUE(cpu::check_isa(Machine::here().cpu.isa));
+  const Status refused = cpu::check_isa(static_cast<Isa>(1u << 31));
+  ASSERT_FALSE(refused);
+  EXPECT_EQ(refused.error().kind, ErrorKind::kUnsupported);
+}
+
 TEST(OpenDevice, UnknownNameListsKnownDevices) {
   auto refused = [](const char* name, ErrorKind kind) {
     const auto device = open_device(name);

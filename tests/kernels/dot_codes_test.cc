@@ -50,7 +50,7 @@ TEST_P(FewInt8Rows, MatchInt8KernelsBitForBit) {
       }
     }
     const DType w = fp4 ? DType::kF4E2M1 : DType::kI4;
-    const int most_rows = kernels.dot(LineArithmetic::kInt8, w)->rows;
+    const int most_rows = kernels.dot(Operand::kInt8, w)->rows;
     for (int rows = 1; rows <= most_rows; ++rows) {
       for (int panels = 1; panels <= 2; ++panels) {
         std::vector<float> sums[2][2];
@@ -94,7 +94,7 @@ TEST(Bf16Codes, MatchDecodedCodesBitForBit) {
     pack_f32_to_bf16_avx512vnni({.from = row.data(),
                                  .count = kColumns,
                                  .to = x.data() + r * kStride,
-                                 .order = kAvx512Bf16Ukernels.order});
+                                 .order = ukernels(DotIsa::kAvx512Bf16).order});
   }
   float scales[kSegments * 16];
   for (float& scale : scales) scale = normal(random);
@@ -184,7 +184,7 @@ TEST_P(FewRows, FloatRowsMultiplyPackedCodes) {
   std::normal_distribution<float> normal;
   constexpr int64_t kSegments = 3, kSegmentCols = 48, kCols = kSegments * kSegmentCols,
                     kStride = kCols * 4 + 64;
-  const int most_rows = kernels.dot(LineArithmetic::kF32, DType::kI4)->rows;
+  const int most_rows = kernels.dot(Operand::kF32, DType::kI4)->rows;
   RowBlocks x(most_rows * kStride / 64 + 1);
   auto x_at = [&](int r, int64_t c) -> float& {
     return *reinterpret_cast<float*>(x.data() + r * kStride + c * 4);
@@ -240,7 +240,7 @@ TEST_P(FewRows, FloatRowsMultiplyPackedCodes) {
           b.w_scale[p] = w_scale[p];
           b.w_zero[p] = zeros ? zero[p] : nullptr;
         }
-        kernels.dot(LineArithmetic::kF32, kind.dtype)->fn(b);
+        kernels.dot(Operand::kF32, kind.dtype)->fn(b);
         for (int p = 0; p < panels; ++p) {
           for (int i = 0; i < rows * 16; ++i) {
             const int r = i / 16, n = i % 16;
@@ -276,7 +276,7 @@ TEST_P(FewRows, FloatRowsKeepNanOfCode) {
   b.overwrite = true;
   b.w[0] = codes.data();
   b.sum[0] = sums;
-  GetParam().kernels->dot(LineArithmetic::kF32, DType::kF8E4M3)->fn(b);
+  GetParam().kernels->dot(Operand::kF32, DType::kF8E4M3)->fn(b);
   for (int n = 0; n < 16; ++n) EXPECT_EQ(std::isnan(sums[n]), n == 3) << n;
 }
 

@@ -200,11 +200,12 @@ TEST_P(Int16Codes, MatchExactSumsForAnyNumberOfRows) {
   }
 }
 
-INSTANTIATE_TEST_SUITE_P(
-    Isa, Int16Codes,
-    ::testing::Values(KernelCase{&kAvx2Ukernels, LineArithmetic::kInt16, Isa::kAvx2, "avx2"},
-                      KernelCase{&kAvxVnniUkernels, LineArithmetic::kInt16, kAvxVnni, "avx_vnni"}),
-    case_name);
+INSTANTIATE_TEST_SUITE_P(Isa, Int16Codes,
+                         ::testing::Values(KernelCase{&ukernels(DotIsa::kAvx2), Operand::kInt16,
+                                                      Isa::kAvx2, "avx2"},
+                                           KernelCase{&ukernels(DotIsa::kAvxVnni), Operand::kInt16,
+                                                      kAvxVnni, "avx_vnni"}),
+                         case_name);
 
 }  // namespace
 }  // namespace moracle::cpu::dot_int16_test

@@ -16,7 +16,7 @@ TEST_P(DotKernels, MatchScaledDotProductsForEveryRowCount) {
   std::mt19937 random(7);
   auto small = [&](int most) { return static_cast<int>(random() % (2 * most + 1)) - most; };
   const int64_t cols = kNumBlocks * columns_per_block();
-  const bool integers = GetParam().arithmetic == LineArithmetic::kInt8;
+  const bool integers = GetParam().arithmetic == Operand::kInt8;
   const int64_t stride = kNumBlocks * 4 + 64;
   RowBlocks w[2] = {RowBlocks(kNumBlocks), RowBlocks(kNumBlocks)},
             x((kMaxBlockRows + 2) * stride / 64);
@@ -71,7 +71,7 @@ TEST_P(DotKernels, MatchScaledDotProductsForEveryRowCount) {
         }
         if (scaled) block.x_scale = x_scales, block.x_scale_stride = 1;
         // The second part of each value comes from the row two further on, if it exists.
-        const bool parts = GetParam().arithmetic == LineArithmetic::kBf16 && scaled && in_parts_;
+        const bool parts = GetParam().arithmetic == Operand::kBf16 && scaled && in_limbs_;
         if (parts) block.x_low = 2 * stride;
         // Some blocks are the end of a row tile whose other blocks are whole.
         block.most_rows = count % 3 == 0 ? kMaxBlockRows : count;
@@ -137,8 +137,8 @@ TEST(UkernelSet, EveryInstructionSetGivesSameBitsForIntegersAndF32) {
   std::mt19937 random(17);
   std::normal_distribution<float> normal;
   constexpr int64_t kSegments = 3, kBlocks = 16 * kSegments, kStride = kBlocks * 4 + 64;
-  for (const LineArithmetic arithmetic : {LineArithmetic::kInt8, LineArithmetic::kF32}) {
-    const bool integers = arithmetic == LineArithmetic::kInt8;
+  for (const Operand arithmetic : {Operand::kInt8, Operand::kF32}) {
+    const bool integers = arithmetic == Operand::kInt8;
     RowBlocks w[2] = {RowBlocks(kBlocks), RowBlocks(kBlocks)}, x(kMaxBlockRows * kStride / 64);
     std::vector<int32_t> x_sums(kMaxBlockRows * kSegments);
     for (int r = 0; r < kMaxBlockRows; ++r) {
@@ -197,7 +197,7 @@ TEST(UkernelSet, EveryInstructionSetGivesSameBitsForIntegersAndF32) {
           for (const int rows : {1, 2, 3, 4, 5, 6, 7, 9, 17, 32}) {
             const std::vector<float> got = result(*c.kernels, rows, panels, with_zeros);
             std::optional<std::vector<float>>& want =
-                first[c.kernels == &kPortableUkernels][panels - 1];
+                first[c.kernels == &ukernels(DotIsa::kPortable)][panels - 1];
             if (!want) want = got;
             ASSERT_EQ(got, *want) << c.name << ", " << rows << " rows at once";
           }

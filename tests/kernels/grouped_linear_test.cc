@@ -8,6 +8,7 @@
 
 #include "conformance/conformance.h"
 #include "moracle/moe.h"
+#include "oracle/backend.h"
 #include "support/must.h"
 
 namespace moracle::grouped_linear_test {
@@ -82,7 +83,7 @@ std::unique_ptr<GroupedLinear> make(DescribedMatrix&& from, const Plan& plan, si
                                     Device& device) {
   const Backend& row = *plan.backend;
   return must(row.kernels->make(must(convert(std::move(from), *row.layout, device)),
-                                plan.matrices[matrix].kernel, device));
+                                *plan.matrices[matrix].kernel, device));
 }
 
 /// True if `linear` serves grouped rows with this epilogue.
@@ -112,8 +113,8 @@ TEST(CpuRows, ServeEpiloguesOfTheirPlan) {
         DescribedWeights weights = conformance::random_weights(spec, 1);
         const auto w13 = make(std::move(weights.w13), *selection.plan, 0, *device);
         const auto w2 = make(std::move(weights.w2), *selection.plan, 1, *device);
-        const KernelPlan &first = selection.plan->matrices[0].kernel,
-                         &second = selection.plan->matrices[1].kernel;
+        const KernelPlan &first = *selection.plan->matrices[0].kernel,
+                         &second = *selection.plan->matrices[1].kernel;
         EXPECT_TRUE(serves(*w13, LinearCall::Store{}));
         EXPECT_EQ(serves(*w13, LinearCall::Activate{}), first.activates);
         EXPECT_EQ(serves(*w13, LinearCall::Quantize{}), first.quantizes);

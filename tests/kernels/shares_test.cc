@@ -6,6 +6,7 @@
 #include <algorithm>
 
 #include "conformance/conformance.h"
+#include "kernels/kernel_device.h"
 
 namespace moracle::shares_test {
 namespace {
@@ -64,14 +65,14 @@ TEST(Shares, EvenBetweenTwoNodes) {
 
 TEST(Shares, UntouchedOnOneNodeOrWithUnpinnedThreads) {
   const auto device = *open_device("cpu", 2);
-  EXPECT_EQ(device->host_threads().places().num_nodes, 1);
+  EXPECT_EQ(kernel_device(*device).host_threads().places().num_nodes, 1);
   const MatrixShape shape{64, 64, kBF16Weight};
   std::vector<CanonicalMatrix> experts;
   experts.push_back(conformance::random_matrix(shape, 1));
   const auto weights =
       convert(DescribedMatrix::from({kBF16Weight, {}}, std::move(experts)), *layouts()[0], *device);
   ASSERT_TRUE(weights);
-  EXPECT_FALSE(touch_near_threads(*weights, 1, device->host_threads()));
+  EXPECT_FALSE(touch_near_threads(*weights, 1, kernel_device(*device).host_threads()));
 }
 
 // The test pretends to have two nodes. It touches only fresh memory, so no content changes.

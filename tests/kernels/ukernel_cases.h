@@ -39,29 +39,29 @@ class RowBlocks {
 
 struct KernelCase {
   const UkernelSet* kernels;
-  LineArithmetic arithmetic;
+  Operand arithmetic;
   Isa needs;
   const char* name;
 };
 inline constexpr Isa kAvxVnni = Isa::kAvx2 | Isa::kAvxVnni;
 inline const KernelCase kCases[] = {
-    {&kPortableUkernels, LineArithmetic::kInt8, Isa::kNone, "portable_int8"},
-    {&kPortableUkernels, LineArithmetic::kF32, Isa::kNone, "portable_f32"},
-    {&kAvx2Ukernels, LineArithmetic::kInt8, Isa::kAvx2, "avx2_int8"},
-    {&kAvx2Ukernels, LineArithmetic::kF32, Isa::kAvx2, "avx2_f32"},
-    {&kAvxVnniUkernels, LineArithmetic::kInt8, kAvxVnni, "avx_vnni_int8"},
-    {&kAvxVnniUkernels, LineArithmetic::kF32, kAvxVnni, "avx_vnni_f32"},
-    {&kAvx512Ukernels, LineArithmetic::kInt8, kVnni, "avx512_int8"},
-    {&kAvx512Ukernels, LineArithmetic::kF32, kVnni, "avx512_f32"},
-    {&kAvx512Bf16Ukernels, LineArithmetic::kBf16, kVnni | Isa::kAvx512Bf16, "avx512_bf16"},
-    {&kAmxUkernels, LineArithmetic::kInt8, kVnni | Isa::kAmxInt8, "amx_int8"},
-    {&kAmxUkernels, LineArithmetic::kBf16, kVnni | Isa::kAmxBf16, "amx_bf16"},
+    {&ukernels(DotIsa::kPortable), Operand::kInt8, Isa::kNone, "portable_int8"},
+    {&ukernels(DotIsa::kPortable), Operand::kF32, Isa::kNone, "portable_f32"},
+    {&ukernels(DotIsa::kAvx2), Operand::kInt8, Isa::kAvx2, "avx2_int8"},
+    {&ukernels(DotIsa::kAvx2), Operand::kF32, Isa::kAvx2, "avx2_f32"},
+    {&ukernels(DotIsa::kAvxVnni), Operand::kInt8, kAvxVnni, "avx_vnni_int8"},
+    {&ukernels(DotIsa::kAvxVnni), Operand::kF32, kAvxVnni, "avx_vnni_f32"},
+    {&ukernels(DotIsa::kAvx512), Operand::kInt8, kVnni, "avx512_int8"},
+    {&ukernels(DotIsa::kAvx512), Operand::kF32, kVnni, "avx512_f32"},
+    {&ukernels(DotIsa::kAvx512Bf16), Operand::kBf16, kVnni | Isa::kAvx512Bf16, "avx512_bf16"},
+    {&ukernels(DotIsa::kAmx), Operand::kInt8, kVnni | Isa::kAmxInt8, "amx_int8"},
+    {&ukernels(DotIsa::kAmx), Operand::kBf16, kVnni | Isa::kAmxBf16, "amx_bf16"},
 };
 
 inline std::vector<KernelCase> int8_cases() {
   std::vector<KernelCase> cases;
   for (const KernelCase& c : kCases) {
-    if (c.arithmetic == LineArithmetic::kInt8) cases.push_back(c);
+    if (c.arithmetic == Operand::kInt8) cases.push_back(c);
   }
   return cases;
 }
@@ -74,28 +74,28 @@ class DotKernels : public ::testing::TestWithParam<KernelCase> {
   // Small integers: exact in every arithmetic and summation order.
   static constexpr int64_t kNumBlocks = 32;
   int columns_per_block() const {
-    return GetParam().arithmetic == LineArithmetic::kInt8   ? 4
-           : GetParam().arithmetic == LineArithmetic::kBf16 ? 2
-                                                            : 1;
+    return GetParam().arithmetic == Operand::kInt8   ? 4
+           : GetParam().arithmetic == Operand::kBf16 ? 2
+                                                     : 1;
   }
   void put(std::byte* at, int64_t i, int value) const {
     switch (GetParam().arithmetic) {
-      case LineArithmetic::kInt8:
+      case Operand::kInt8:
         at[i] = static_cast<std::byte>(value);
         break;
-      case LineArithmetic::kBf16:
+      case Operand::kBf16:
         reinterpret_cast<uint16_t*>(at)[i] = float_to_bf16(static_cast<float>(value));
         break;
-      case LineArithmetic::kF32:
+      case Operand::kF32:
         reinterpret_cast<float*>(at)[i] = static_cast<float>(value);
         break;
-      case LineArithmetic::kInt16:  // multiplies codes, not row blocks
+      case Operand::kInt16:  // multiplies codes, not row blocks
         break;
     }
   }
-  const bool in_parts_ = GetParam().kernels == &kAmxUkernels;
+  const bool in_limbs_ = GetParam().kernels == &ukernels(DotIsa::kAmx);
   // Activation codes within the limits of DotArgs.
-  const int least_x_ = GetParam().kernels == &kAvx2Ukernels ? -127 : -128;
+  const int least_x_ = GetParam().kernels == &ukernels(DotIsa::kAvx2) ? -127 : -128;
   /// Multiplies rows by weights stored in this type.
   void multiply(DType w, const DotArgs& args) const {
     const UkernelSet& kernels = *GetParam().kernels;

@@ -1,4 +1,4 @@
-// The order in which wgmma reads activations, against the layout of the weights.
+// Compares the order in which wgmma reads activations with the layout of the weights.
 #include "layout/fragment_order.h"
 
 #include <gtest/gtest.h>
@@ -18,8 +18,8 @@ TEST(FragmentOrder, GivesEachLaneTheColumnsOfItsWeights) {
       for (int c = 0; c < columns; ++c) {
         const int column = word * columns + c, bits = 8 * element_bytes;
         const int byte = mma16::block_bit(bits, 0, column) / 8;
-        // 16 bits: a lane's part lies together, a block of 512 bytes for each instruction. 8 bits:
-        // one instruction, and matrices of 8 rows and 16 bytes.
+        // 16 bits: a lane's codes are contiguous, 512 bytes for each instruction. 8 bits: one
+        // instruction, and matrices of 8 rows and 16 bytes.
         const bool wide = element_bytes == 2;
         EXPECT_EQ(wide ? byte % 512 / 16 : byte % 16 / 4, position % 4) << "lane of " << column;
         EXPECT_EQ(byte / 512, wide ? position / 8 : 0) << "instruction of " << column;

@@ -308,7 +308,7 @@ TEST(Rows16Layout, StoresUnsignedNibblesAndPadsThemWithCodeZero) {
   }
 }
 
-// The codes of one column of the matrix lie side by side.
+// The codes of one column of the matrix are contiguous.
 TEST(Columns16Layout, TransposesCodesAndPadsThemWithZero) {
   const MatrixShape shape{5, 40, fp8_static_block(1, 32)};
   const CanonicalMatrix m = matrix_for(shape);

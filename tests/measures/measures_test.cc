@@ -17,6 +17,7 @@
 #include "models/logit_bounds.h"
 #include "moracle/moracle.h"
 #include "nlohmann/json.hpp"
+#include "oracle/backend.h"
 #include "paths.h"
 #include "support/device.h"
 
@@ -69,8 +70,8 @@ std::vector<Subject> subjects() {
     for (const auto& entry : fs::directory_iterator(root, none)) {
       if (!fs::exists(entry.path() / "reference.json")) continue;
 #if defined(MORACLE_SANITIZED)
-      // Minutes under a sanitizer: full checkpoints on the row that serves them by default, the
-      // model in the box on all.
+      // Full checkpoints take minutes under a sanitizer: run them only on their default row, and
+      // the model in the repository on all rows.
       if (root != testing::models_dir()) {
         all.push_back({entry.path().string(), "auto", device});
         continue;
@@ -107,8 +108,8 @@ class Measures : public ::testing::TestWithParam<Subject> {
     // looser.
     quantizes_ = reference_.contains("act");
     expected_ = quantizes_ ? reference_["act"] : reference_;
-    // One early e4m3 code on the other side of a tie moves logits by up to 0.14 (the checkpoints'
-    // own report of differences between correct engines). int8 codes are finer.
+    // An early e4m3 code on the other side of a tie moves logits by up to 0.14, as the checkpoints
+    // report for other correct engines. int8 codes are finer.
     const bool fp8 = quantizes_ && expected_["scheme"].dump().find("int8") == std::string::npos;
     if (quantizes_)
       bounds_ = {fp8 ? 0.14 : 0.05, 3e-2, 3e-3};

@@ -7,6 +7,7 @@
 #include <map>
 
 #include "moracle/moracle.h"
+#include "oracle/backend.h"
 #include "support/stored_checkpoints.h"
 
 namespace moracle::every_checkpoint_test {

@@ -1,5 +1,6 @@
 // Tests which steps are replayed, on a device that counts its recordings.
 #include "models/decoder/recorded_steps.h"
+#include "kernels/kernel_device.h"
 
 #include <gtest/gtest.h>
 
@@ -7,7 +8,7 @@ namespace moracle::recorded_steps_test {
 namespace {
 
 /// A CPU device with graphs: a graph is the work enqueued while recording.
-class RecordingDevice : public Device {
+class RecordingDevice : public KernelDevice {
  public:
   std::string name() const override { return "recording"; }
   Platform platform() const override { return cpu_->platform(); }
@@ -20,6 +21,9 @@ class RecordingDevice : public Device {
   Status download(void* to, const void* from, size_t bytes, Stream stream) override {
     return cpu_->download(to, from, bytes, stream);
   }
+  Status read(void* to, const void* from, size_t bytes) override {
+    return cpu_->read(to, from, bytes);
+  }
   Status copy(void* to, const void* from, size_t bytes, Stream stream) override {
     return cpu_->copy(to, from, bytes, stream);
   }
@@ -28,8 +32,8 @@ class RecordingDevice : public Device {
     ++recorded;
     return std::unique_ptr<Graph>(new Nothing());
   }
-  Ops& ops() override { return cpu_->ops(); }
-  ThreadPool& host_threads() override { return cpu_->host_threads(); }
+  Ops& ops() override { return kernel_device(*cpu_).ops(); }
+  ThreadPool& host_threads() override { return kernel_device(*cpu_).host_threads(); }
 
   int recorded = 0;
 

@@ -5,6 +5,7 @@
 #include <string>
 
 #include "conformance/conformance.h"
+#include "oracle/backend.h"
 #include "support/device.h"
 
 namespace moracle::activation_groups_test {

@@ -7,6 +7,7 @@
 
 #include "conformance/conformance.h"
 #include "moracle/moracle.h"
+#include "oracle/backend.h"
 #include "support/must.h"
 
 namespace moracle::deterministic_test {

@@ -3,6 +3,7 @@
 #include "kernels/ops.h"
 #include "moe/layer_on_rows.h"
 #include "moe/moe_access.h"
+#include "oracle/kernel_plan.h"
 
 namespace moracle::experts_call_test {
 namespace {
@@ -21,7 +22,7 @@ struct Case {
 
   const Plan& plan() const { return moe.plan(); }
   int64_t hidden_size() const { return plan().layer.hidden_size; }
-  Ops& ops() const { return device->ops(); }
+  Ops& ops() const { return kernel_device(*device).ops(); }
   ExpertsCall call(std::vector<float>& output) {
     output.assign(kTokens * hidden_size(), NAN);
     return {.input = {Matrix::f32(batch.hidden.data(), kTokens, hidden_size())},
@@ -104,7 +105,7 @@ TEST(ExpertsCall, SlotsAndAddedRowsCombineToBitsOfTokens) {
       const bool is_zero = by_slot[i * c.hidden_size()] == 0.0f;
       EXPECT_EQ(is_zero, c.batch.ids[i] == -1) << "slot " << i;
     }
-    if (c.plan().matrices[1].kernel.combines) continue;
+    if (c.plan().matrices[1].kernel->combines) continue;
     ExpertsCall add = c.call(got);
     add.output = {};
     add.add = [&](const ExpertRows& rows) {

@@ -10,6 +10,7 @@
 
 #include "conformance/conformance.h"
 #include "moracle/moracle.h"
+#include "oracle/backend.h"
 #include "support/must.h"
 
 namespace moracle::features_on_layers_test {
@@ -137,7 +138,7 @@ TEST(BadIds, AddNothingAndAreReportedOnce) {
   EXPECT_EQ(apply(moe, wrong), want);
   const Status said = device()->synchronize();
   ASSERT_FALSE(said);
-  EXPECT_EQ(said.error().place, "topk_ids");
+  EXPECT_EQ(said.error().place, request.layer.name + ": topk_ids");
   EXPECT_EQ(said.error().need, "-1, or an expert from 0 to 5");
   EXPECT_EQ(said.error().fact, "choice 1 of token 1 is 6");
   EXPECT_TRUE(device()->synchronize());

@@ -9,6 +9,7 @@
 #include "kernels/cuda/cuda_test.h"
 #include "moe/layer_on_rows.h"
 #include "moe/watched_kernels.h"
+#include "oracle/backend.h"
 
 namespace moracle::gpu_watched_kernels_test {
 namespace {
@@ -46,9 +47,9 @@ class WatchedRows : public OneDeviceTest, public ::testing::WithParamInterface<R
     ASSERT_TRUE(moe) << moe.error().to_string();
     std::set<int64_t> tokens;
     for (const MatrixPlan& matrix : plan.matrices) {
-      for (const KernelUse& use : matrix.kernel.kernels) {
-        tokens.insert(use.from_tokens);
-        tokens.insert(use.to_tokens > 0 ? use.to_tokens : GetParam().max_tokens);
+      for (const KernelUse& use : matrix.kernels) {
+        tokens.insert(use.range.from_tokens);
+        tokens.insert(use.range.to_tokens > 0 ? use.range.to_tokens : GetParam().max_tokens);
       }
     }
     testing::Watching watching;

@@ -12,6 +12,7 @@
 
 #include "conformance/conformance.h"
 #include "moracle/moe.h"
+#include "oracle/backend.h"
 #include "support/floats.h"
 #include "support/must.h"
 

@@ -9,6 +9,7 @@
 
 #include "conformance/conformance.h"
 #include "kernels/kernels.h"
+#include "oracle/backend.h"
 #include "support/device.h"
 #include "support/must.h"
 

@@ -6,6 +6,7 @@
 #include <vector>
 
 #include "conformance/conformance.h"
+#include "kernels/kernel_device.h"
 #include "kernels/linear_call.h"
 #include "moracle/moe.h"
 #include "support/floats.h"
@@ -53,7 +54,7 @@ class LinearCallTest : public ::testing::Test {
 };
 
 TEST_F(LinearCallTest, RoutesNormedRowsWithBitsOfSeparateOperations) {
-  Ops& ops = device_->ops();
+  Ops& ops = kernel_device(*device_).ops();
   const AddRmsNorm n = norm();
   const LinearCall::Route to = route();
   must(ops.add_rms_norm(n.x, n.y, n.weight, n.epsilon, n.out, {}));

@@ -4,6 +4,7 @@
 
 #include "layout/layout.h"
 #include "moe/layer_on_rows.h"
+#include "oracle/backend.h"
 
 namespace moracle::long_rows_test {
 namespace {
@@ -55,7 +56,7 @@ TEST(Bf16Activations, RoundedOnlyOnRequest) {
     auto product_bits = [&] {
       const Selection selection = select(request, *machine);
       EXPECT_TRUE(selection.plan) << text;
-      return selection.plan ? selection.plan->matrices[0].kernel.product_bits : 0;
+      return selection.plan ? selection.plan->matrices[0].product_bits : 0;
     };
     const bool floats = !request.layer.scheme.activation;
     EXPECT_EQ(product_bits(), floats ? 16 : 24) << text;
@@ -77,19 +78,19 @@ TEST(Bf16Activations, AllowInt16OnAvx2) {
       Request request;
       request.layer = testing::odd_layer(*parse_scheme(text));
       request.backend = "cpu-avx2";
-      const auto kernel = [&] { return select(request, machine).plan->matrices[0].kernel; };
-      EXPECT_EQ(kernel().product_bits, 24);
-      EXPECT_EQ(kernel().reason, "");
+      const auto matrix = [&] { return select(request, machine).plan->matrices[0]; };
+      EXPECT_EQ(matrix().product_bits, 24);
+      EXPECT_EQ(matrix().reason, "");
       request.bf16_activations = true;
-      const KernelPlan plan = kernel();
+      const MatrixPlan plan = matrix();
       const bool int16 = plan.product_bits == 15;
       EXPECT_EQ(int16, std::string_view(text).find("a16") != std::string_view::npos &&
                            !std::string_view(text).starts_with("fp8"));
-      EXPECT_EQ(plan.product_group > 0, int16);
+      EXPECT_EQ(plan.kernel->product_group > 0, int16);
       EXPECT_EQ(plan.reason.starts_with("int16 products: "), int16) << plan.reason;
       if (int16) {
         ASSERT_EQ(plan.kernels.size(), 1u);
-        EXPECT_TRUE(plan.deterministic);
+        EXPECT_TRUE(plan.kernel->deterministic);
         EXPECT_TRUE(plan.kernels[0].name.ends_with(
             isa == Isa::kAvx2 ? "codes, floats as i16, exact sums, avx2_madd"
                               : "codes, floats as i16, exact sums, avx_vnni_words"))

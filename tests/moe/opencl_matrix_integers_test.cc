@@ -66,7 +66,7 @@ class OpenClMatrixIntegers : public OneDeviceTest {
                                        testing::machine_with_engines());
     Linear linear = must(
         Linear::make(cancelling(scheme, zero), selection, std::make_shared<Workspace>(device_)));
-    EXPECT_THAT(selection.plan->matrices[0].kernel.kernels[0].name, HasSubstr("exact sums"));
+    EXPECT_THAT(selection.plan->matrices[0].kernels[0].name, HasSubstr("exact sums"));
     const Buffer x = activations(), y = allocate(kTokens * kRows * sizeof(float));
     expect_done(linear.apply({x.data(), DType::kBF16, kTokens, kCols, kCols},
                              Matrix::f32(y.as<float>(), kTokens, kRows)));

@@ -9,6 +9,7 @@
 #include "kernels/fused_experts.h"
 #include "kernels/kernels.h"
 #include "moe/layer_on_rows.h"
+#include "oracle/backend.h"
 
 namespace moracle::planned_kernels_test {
 namespace {
@@ -60,31 +61,34 @@ const Kernels kFailingKernels = {kReferenceKernels.plan, make<Failing>};
 /// Kernels for the layer as a whole, for a range of tokens. Records the tokens of its runs.
 class Whole : public FusedExperts {
  public:
-  Whole(int64_t least, int64_t most, std::vector<int64_t>& ran)
-      : least_(least), most_(most), ran_(ran) {}
-  bool serves(int64_t tokens) const override { return least_ <= tokens && tokens <= most_; }
+  Whole(const KernelRange& range, std::vector<int64_t>& ran) : range_(range), ran_(ran) {}
+  bool serves(int64_t tokens) const override { return range_.may_run(tokens); }
   Status run(const ExpertsCall& call, const int32_t*, const MoeScratch&, Stream) override {
     ran_.push_back(call.num_tokens());
     return {};
   }
 
  private:
-  int64_t least_, most_;
+  KernelRange range_;
   std::vector<int64_t>& ran_;
 };
 std::vector<int64_t> few, many;
 
 KernelPlan plan_whole(const KernelRequest& request, const Machine& machine) {
   KernelPlan plan = kReferenceKernels.plan(request, machine);
-  plan.fused = {.up_to = 2, .from = 5};
+  const PlannedKernel parts{plan.kernels[0].form, {.from_tokens = 3, .to_tokens = 4}};
+  plan.kernels = {{NamedKernel{"few"}, {.to_tokens = 2}, true},
+                  parts,
+                  {NamedKernel{"many"}, {.from_tokens = 5}, true}};
   return plan;
 }
 Result<std::vector<std::unique_ptr<FusedExperts>>> fuse(const GroupedLinear&, const GroupedLinear&,
                                                         const Plan& plan, Device&) {
-  const FusedTokens& tokens = plan.matrices[0].kernel.fused;
   std::vector<std::unique_ptr<FusedExperts>> kernels;
-  kernels.push_back(std::make_unique<Whole>(1, tokens.up_to, few));
-  kernels.push_back(std::make_unique<Whole>(tokens.from, 1000, many));
+  for (const PlannedKernel& planned : plan.matrices[0].kernel->kernels) {
+    if (planned.fused)
+      kernels.push_back(std::make_unique<Whole>(planned.range, kernels.empty() ? few : many));
+  }
   return kernels;
 }
 const Kernels kWholeKernels = {plan_whole, make<Watched>, fuse};

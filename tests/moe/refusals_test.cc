@@ -6,6 +6,7 @@
 
 #include "conformance/conformance.h"
 #include "layer_on_rows.h"
+#include "oracle/backend.h"
 #include "support/must.h"
 
 namespace moracle::refusals_test {

@@ -13,6 +13,7 @@
 #include "checkpoint/safetensors/safetensors.h"  // only to read the reference file
 #include "checkpoint/safetensors_image.h"
 #include "moracle/moracle.h"
+#include "oracle/backend.h"
 #include "paths.h"
 #include "support/device.h"
 #include "support/must.h"

@@ -40,7 +40,7 @@ TEST_P(StoredRouters, MatchStoredIdsAndWeights) {
   std::vector<int32_t> got_ids(tokens * top_k);
   std::vector<float> got_weights(tokens * top_k);
   auto device = *open_device("cpu", 2);
-  const Status routed = device->ops().route(
+  const Status routed = kernel_device(*device).ops().route(
       Matrix::f32(scratch.data(), tokens, experts), layer->spec.routing,
       bias.empty() ? nullptr : bias.data(), top_k, got_ids.data(), got_weights.data(), {});
   ASSERT_TRUE(routed) << routed.error().to_string();

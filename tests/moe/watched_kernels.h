@@ -48,8 +48,7 @@ using Names = std::set<std::string>;
 inline Names planned(const Plan& plan) {
   Names names;
   for (const MatrixPlan& matrix : plan.matrices) {
-    for (const KernelUse& use : matrix.kernel.kernels)
-      names.insert(matrix_of(matrix.shape) + use.name);
+    for (const KernelUse& use : matrix.kernels) names.insert(matrix_of(matrix.shape) + use.name);
   }
   return names;
 }
@@ -61,9 +60,10 @@ inline void expect_planned(const std::vector<KernelRun>& runs, const Plan& plan,
     const auto matrix = std::find_if(plan.matrices.begin(), plan.matrices.end(),
                                      [&](const MatrixPlan& one) { return one.shape == run.shape; });
     ASSERT_NE(matrix, plan.matrices.end()) << matrix_of(run.shape);
-    const auto& kernels = matrix->kernel.kernels;
+    const auto& kernels = matrix->kernels;
     const bool listed = std::any_of(kernels.begin(), kernels.end(), [&](const KernelUse& use) {
-      return use.name == run.name && use.may_run(tokens, run.rows > 0 ? run.rows : use.from_rows);
+      return use.name == run.name &&
+             use.range.may_run(tokens, run.rows > 0 ? run.rows : use.range.from_rows);
     });
     EXPECT_TRUE(listed) << run.name << " for " << run.rows << " rows of " << tokens << " tokens\n"
                         << describe(plan);

@@ -9,6 +9,7 @@
 #include "base/text.h"
 #include "moe/layer_on_rows.h"
 #include "moe/watched_kernels.h"
+#include "oracle/backend.h"
 
 namespace moracle::watched_kernels_test {
 namespace {

@@ -7,6 +7,7 @@
 
 #include "base/text.h"
 #include "moracle/oracle.h"
+#include "oracle/backend.h"
 
 namespace moracle::backend_map_test {
 namespace {

@@ -4,6 +4,7 @@
 #include <nlohmann/json.hpp>
 
 #include "moracle/oracle.h"
+#include "oracle/backend.h"
 #include "support/must.h"
 
 namespace moracle::explain_json_test {

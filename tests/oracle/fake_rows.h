@@ -6,7 +6,7 @@
 
 #include "kernels/grouped_linear.h"
 #include "layout/layout.h"
-#include "moracle/oracle.h"
+#include "oracle/backend.h"
 
 namespace moracle {
 
@@ -21,7 +21,9 @@ inline constexpr DType kBF16[] = {DType::kBF16};
 /// Kernels for planning. The oracle never runs kernels.
 inline KernelPlan plan(const KernelRequest& request, const Machine&) {
   const auto& key = request.scheme.activation;
-  return KernelPlan{key ? key->dtype : DType::kF32, {{1, "few", 16}, {17, "many"}}, 1000};
+  return KernelPlan{key ? key->dtype : DType::kF32,
+                    {{NamedKernel{"few"}, {1, 16}}, {NamedKernel{"many"}, {17}}},
+                    1000};
 }
 inline Result<std::unique_ptr<GroupedLinear>> make(KernelWeights&&, const KernelPlan&, Device&) {
   return Error{ErrorKind::kUnsupported, "", "fake row", "to be made", "it never is"};

@@ -10,6 +10,7 @@
 #include "base/text.h"
 #include "conformance/conformance.h"
 #include "kernels/cuda/dense/cublaslt_plan.h"
+#include "kernels/cuda/planned_tokens.h"
 #include "oracle/fake_rows.h"
 #include "oracle/machine/libraries.h"
 
@@ -129,7 +130,10 @@ TEST(Gates, CublasLtMultipliesManyTokensInFp8Blocks) {
                                         .backend = "cuda-sm90",
                                         .platform = Platform::kCuda},
                                        machine);
-    return selection.plan ? cuda::cublaslt_block_tokens(selection.plan->matrices[0].kernel) : -1;
+    if (!selection.plan) return int64_t{-1};
+    const auto tokens = cuda::planned_tokens(*selection.plan->matrices[0].kernel,
+                                             CudaForm::Kernel::kCublasLt, false);
+    return tokens ? tokens->first : 0;
   };
   machine.libraries = Library::kCublasLt;
   EXPECT_EQ(from(linear), 0);
@@ -164,7 +168,7 @@ TEST(Gates, Fp8ActivationsOnAmpereRunOnTensorCoresAsF16) {
       EXPECT_EQ(selection.plan->backend->name, "cuda-sm80");
       EXPECT_EQ(selection.plan->layer.scheme, scheme);
       for (const MatrixPlan& matrix : selection.plan->matrices)
-        for (const KernelUse& use : matrix.kernel.kernels)
+        for (const KernelUse& use : matrix.kernels)
           EXPECT_THAT(use.name, ::testing::HasSubstr("f16 products"));
     }
   }

@@ -11,6 +11,7 @@
 
 #include "base/text.h"
 #include "conformance/conformance.h"
+#include "kernels/cuda/planned_tokens.h"
 #include "layout/layout.h"
 #include "oracle/fake_rows.h"
 #include "oracle/workspace.h"
@@ -41,17 +42,17 @@ TEST(Plans, ListKernelsByTokensAndRows) {
   for_each_plan([&](const Backend&, const Plan& plan) {
     ++plans;
     for (const MatrixPlan& matrix : plan.matrices) {
-      const std::vector<KernelUse>& kernels = matrix.kernel.kernels;
+      const std::vector<KernelUse>& kernels = matrix.kernels;
       ASSERT_FALSE(kernels.empty());
-      EXPECT_EQ(kernels[0].from_tokens, 1);
-      EXPECT_EQ(kernels[0].from_rows, 1);
+      EXPECT_EQ(kernels[0].range.from_tokens, 1);
+      EXPECT_EQ(kernels[0].range.from_rows, 1);
       for (size_t i = 0; i < kernels.size(); ++i) {
         EXPECT_FALSE(kernels[i].name.empty());
         EXPECT_THAT(describe(plan), HasSubstr(describe(kernels[i]))) << "a person sees it too";
         if (i == 0) continue;
-        const KernelUse &a = kernels[i - 1], &b = kernels[i];
+        const KernelRange &a = kernels[i - 1].range, &b = kernels[i].range;
         EXPECT_LT(std::tie(a.from_tokens, a.from_rows), std::tie(b.from_tokens, b.from_rows));
-        EXPECT_NE(a.name, b.name);
+        EXPECT_NE(kernels[i - 1].name, kernels[i].name);
       }
     }
   });
@@ -67,7 +68,7 @@ std::set<int64_t> counts_around_limits(const std::vector<KernelUse>& kernels, in
       if (near >= 1 && near <= most) counts.insert(near);
   };
   for (int64_t count = 1; count <= most; count = count < 40 ? count + 1 : 2 * count) add(count);
-  for (const KernelUse& use : kernels) add(use.from_tokens), add(use.to_tokens);
+  for (const KernelUse& use : kernels) add(use.range.from_tokens), add(use.range.to_tokens);
   add(most);
   return counts;
 }
@@ -77,12 +78,12 @@ TEST(Plans, NameOneKernelPerTokenAndRowCount) {
   int several = 0;
   for_each_plan([&](const Backend&, const Plan& plan) {
     for (const MatrixPlan& matrix : plan.matrices) {
-      several += matrix.kernel.kernels.size() > 1;
-      const auto& kernels = matrix.kernel.kernels;
+      several += matrix.kernels.size() > 1;
+      const auto& kernels = matrix.kernels;
       for (int64_t tokens : counts_around_limits(kernels, plan.max_num_tokens)) {
         for (int64_t rows = 1; rows <= tokens; rows = rows < 40 ? rows + 1 : 2 * rows) {
           const auto count = std::count_if(kernels.begin(), kernels.end(), [&](const auto& use) {
-            return use.may_run(tokens, rows);
+            return use.range.may_run(tokens, rows);
           });
           ASSERT_EQ(count, 1) << tokens << " tokens, " << rows << " rows";
         }
@@ -97,7 +98,7 @@ TEST(Plans, OmitKernelsUnreachableForFewTokens) {
   const auto kernels = [](int64_t tokens, const char* backend, const char* machine) {
     const Request request{
         .layer = fake::layer(int4_static_group(128)), .max_num_tokens = tokens, .backend = backend};
-    return select(request, *Machine::find(machine)).chosen()->matrices[0].kernel.kernels;
+    return select(request, *Machine::find(machine)).chosen()->matrices[0].kernels;
   };
   EXPECT_EQ(kernels(1, "cuda-sm80", "h200").size(), 1u);
   EXPECT_EQ(kernels(4096, "cuda-sm80", "h200").size(), 4u);
@@ -112,10 +113,21 @@ TEST(Plans, TensorCoreTilesGrowWithTokens) {
   const Request request{.layer = fake::layer(int4_static_group(128)), .backend = "cuda-sm80"};
   const Plan plan = *select(request, *Machine::find("h200")).chosen();
   std::vector<std::tuple<int64_t, int64_t>> tokens;
-  for (const KernelUse& use : plan.matrices[0].kernel.kernels)
-    tokens.emplace_back(use.from_tokens, use.to_tokens);
+  for (const KernelUse& use : plan.matrices[0].kernels)
+    tokens.emplace_back(use.range.from_tokens, use.range.to_tokens);
   EXPECT_THAT(tokens, ::testing::ElementsAre(std::tuple(1, 24), std::tuple(25, 48),
                                              std::tuple(49, 360), std::tuple(361, 0)));
+}
+
+/// The most tokens that stream weights in fused kernels, and the least that run on wgmma; 0: none.
+using Limits = std::pair<int64_t, int64_t>;
+Limits fused_tokens(const Plan& plan) {
+  const KernelPlan &first = *plan.matrices[0].kernel, &second = *plan.matrices[1].kernel;
+  for (int64_t tokens = 1; tokens <= plan.max_num_tokens; ++tokens)
+    EXPECT_EQ(first.fuses(tokens), second.fuses(tokens)) << tokens;
+  const auto few = cuda::planned_tokens(first, CudaForm::Kernel::kStreamed, true),
+             many = cuda::planned_tokens(first, CudaForm::Kernel::kWgmma, true);
+  return {few ? few->last : 0, many ? many->first : 0};
 }
 
 // Few tokens stream weights, many run on wgmma where the row has it, and those between on the tiles
@@ -131,23 +143,23 @@ TEST(Plans, HopperRowFusesFewAndManyTokens) {
   };
   const auto uses = [](const Plan& of, int matrix) {
     std::string text;
-    for (const KernelUse& use : of.matrices[matrix].kernel.kernels)
-      text += str(use.from_tokens, "-", use.to_tokens, " ", use.name.substr(0, 28), "\n");
+    for (const KernelUse& use : of.matrices[matrix].kernels)
+      text +=
+          str(use.range.from_tokens, "-", use.range.to_tokens, " ", use.name.substr(0, 28), "\n");
     return text;
   };
   const Plan sm90 = plan("cuda-sm90");
-  EXPECT_EQ(sm90.matrices[0].kernel.fused, (FusedTokens{8, 48}));
-  EXPECT_EQ(sm90.matrices[1].kernel.fused, (FusedTokens{8, 48}));
-  EXPECT_FALSE(sm90.matrices[0].kernel.deterministic);
+  EXPECT_EQ(fused_tokens(sm90), (Limits{8, 48}));
+  EXPECT_FALSE(sm90.matrices[0].kernel->deterministic);
   EXPECT_EQ(uses(sm90, 1),
             "1-8 mma.sync, streamed panels fo\n9-24 mma.sync, tiles of 8 rows, b\n"
             "25-47 mma.sync, tiles of 16 rows, \n48-80 wgmma, tiles of 32 rows, bf1\n"
             "81-192 wgmma, tiles of 64 rows, bf1\n193-0 wgmma, tiles of 128 rows, bf\n");
   for (const Plan& staged : {plan("cuda-sm90", true), plan("cuda-sm90", false, 16)}) {
-    EXPECT_FALSE(staged.matrices[0].kernel.fused.any());
+    EXPECT_FALSE(staged.matrices[0].kernel->fuses());
     EXPECT_EQ(uses(staged, 0), uses(plan("cuda-sm80"), 0));
   }
-  EXPECT_TRUE(plan("cuda-sm90", true).matrices[0].kernel.deterministic);
+  EXPECT_TRUE(plan("cuda-sm90", true).matrices[0].kernel->deterministic);
 }
 
 // Plans say which products have rounded weights. One change of the weights at load serves all
@@ -163,14 +175,14 @@ TEST(Plans, HopperRowNamesProductsOfMxfp8WithOneExponentPerRow) {
     return *select(request, *Machine::find("h200")).chosen();
   };
   const auto named = [](const Plan& of, int64_t tokens, int matrix = 0) {
-    for (const KernelUse& use : of.matrices[matrix].kernel.kernels)
-      if (tokens >= use.from_tokens && (use.to_tokens == 0 || tokens <= use.to_tokens))
+    for (const KernelUse& use : of.matrices[matrix].kernels)
+      if (use.range.may_run(tokens))
         return use.name.find("one exponent per row") != std::string::npos;
     return false;
   };
   const Plan both = plan("mxfp8-w8a8");
-  EXPECT_FALSE(both.matrices[0].kernel.fused.holds(20)) << "tiles of cuda-sm80 serve some counts";
-  EXPECT_EQ(both.matrices[0].kernel.product_group, 512);
+  EXPECT_FALSE(both.matrices[0].kernel->fuses(20)) << "tiles of cuda-sm80 serve some counts";
+  EXPECT_EQ(both.matrices[0].kernel->product_group, 512);
   for (const auto& [hidden, intermediate] : {std::pair<int64_t, int64_t>{512, 256},
                                              {256, 128},
                                              {2048, 768},
@@ -179,7 +191,7 @@ TEST(Plans, HopperRowNamesProductsOfMxfp8WithOneExponentPerRow) {
     SCOPED_TRACE(str(hidden, " -> ", intermediate));
     const Plan one = plan("mxfp8-w8a8", false, hidden, intermediate);
     for (int matrix : {0, 1}) {
-      EXPECT_GT(one.matrices[matrix].kernel.product_group, 0);
+      EXPECT_GT(one.matrices[matrix].kernel->product_group, 0);
       for (int64_t tokens = 1; tokens <= 4096; tokens += tokens < 128 ? 1 : 37)
         EXPECT_TRUE(named(one, tokens, matrix)) << tokens << " tokens, matrix " << matrix;
     }
@@ -188,8 +200,8 @@ TEST(Plans, HopperRowNamesProductsOfMxfp8WithOneExponentPerRow) {
   for (const Plan& exact :
        {plan("mxfp8-w8a16"), plan("mxfp8-w8a8", true), plan("mxfp8-w8a8", false, 96),
         plan("mxfp8-w8a8", false, 144), plan("mxfp8-w8a8", false, 512, 144)}) {
-    EXPECT_EQ(exact.matrices[1].kernel.product_group, 0);
-    EXPECT_EQ(exact.matrices[0].kernel.product_group, 0);
+    EXPECT_EQ(exact.matrices[1].kernel->product_group, 0);
+    EXPECT_EQ(exact.matrices[0].kernel->product_group, 0);
     for (const int64_t tokens : {1, 8, 20, 100, 4096}) EXPECT_FALSE(named(exact, tokens)) << tokens;
   }
 }
@@ -206,28 +218,26 @@ TEST(Plans, HopperRowSwitchesToWgmmaWhereTilesFillTheGpu) {
                           .top_k = top_k,
                           .scheme = scheme};
     const Request request{.layer = layer, .backend = "cuda-sm90"};
-    const Plan plan = *select(request, *Machine::find("h200")).chosen();
-    EXPECT_EQ(plan.matrices[0].kernel.fused, plan.matrices[1].kernel.fused);
-    return plan.matrices[0].kernel.fused;
+    return fused_tokens(*select(request, *Machine::find("h200")).chosen());
   };
   const Scheme int8{kInt8StaticChannelSym, kInt8DynamicTokenSym},
       int4 = {int4_static_group(128), {}};
-  EXPECT_EQ(fused(128, 2048, 768, 8, int8), (FusedTokens{8, 9}));
-  EXPECT_EQ(fused(128, 2048, 768, 8, int4), (FusedTokens{8, 9}));
-  EXPECT_EQ(fused(8, 4096, 14336, 2, int8), (FusedTokens{3, 4}));
-  EXPECT_EQ(fused(8, 4096, 14336, 2, int4), (FusedTokens{9, 10}));
-  EXPECT_EQ(fused(8, 4096, 14336, 2, {kMxfp4Static, {}}), (FusedTokens{8, 9}));
-  EXPECT_EQ(fused(32, 7168, 2048, 8, int4), (FusedTokens{0, 1}));
+  EXPECT_EQ(fused(128, 2048, 768, 8, int8), (Limits{8, 9}));
+  EXPECT_EQ(fused(128, 2048, 768, 8, int4), (Limits{8, 9}));
+  EXPECT_EQ(fused(8, 4096, 14336, 2, int8), (Limits{3, 4}));
+  EXPECT_EQ(fused(8, 4096, 14336, 2, int4), (Limits{9, 10}));
+  EXPECT_EQ(fused(8, 4096, 14336, 2, {kMxfp4Static, {}}), (Limits{8, 9}));
+  EXPECT_EQ(fused(32, 7168, 2048, 8, int4), (Limits{0, 1}));
 }
 
 TEST(KernelUses, DescribeRangesInWords) {
-  EXPECT_EQ(describe(KernelUse{1, "all"}), "all");
-  EXPECT_EQ(describe(KernelUse{1, "few", 0, 1, 4}), "few; experts with up to 4 rows");
-  EXPECT_EQ(describe(KernelUse{2, "many", 0, 5}),
+  EXPECT_EQ(describe(KernelUse{"all"}), "all");
+  EXPECT_EQ(describe(KernelUse{"few", {.to_rows = 4}}), "few; experts with up to 4 rows");
+  EXPECT_EQ(describe(KernelUse{"many", {.from_tokens = 2, .from_rows = 5}}),
             "many; experts with 5 rows or more; 2 tokens or more");
-  EXPECT_EQ(describe(KernelUse{1, "a", 24}), "a; up to 24 tokens");
-  EXPECT_EQ(describe(KernelUse{1, "a", 1}), "a; 1 token");
-  EXPECT_EQ(describe(KernelUse{25, "a", 48}), "a; 25 to 48 tokens");
+  EXPECT_EQ(describe(KernelUse{"a", {1, 24}}), "a; up to 24 tokens");
+  EXPECT_EQ(describe(KernelUse{"a", {1, 1}}), "a; 1 token");
+  EXPECT_EQ(describe(KernelUse{"a", {25, 48}}), "a; 25 to 48 tokens");
 }
 
 // Weights have the layout of the chosen row on every machine.

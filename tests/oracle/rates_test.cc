@@ -75,6 +75,11 @@ TEST(Rates, OfMissingInstructionChooseF32WithoutReason) {
   EXPECT_EQ(choice.reason, "");
 }
 
+bool in_bf16(const Plan& plan) {
+  const PlannedKernel& last = plan.matrices[0].kernel->kernels.back();
+  return std::get<CpuDotForm>(last.form).isa == cpu::DotIsa::kAvx512Bf16;
+}
+
 TEST(Rates, DecideKernelsOfPlanWithReason) {
   for (const char* scheme : {"int4-w4a16-g128", "bf16", "fp8-w8a8-block128x128"}) {
     SCOPED_TRACE(scheme);
@@ -82,9 +87,9 @@ TEST(Rates, DecideKernelsOfPlanWithReason) {
                slow = plan_on(machine_with(100e9, 50e9), scheme);
     for (const Plan* plan : {&fast, &slow}) {
       const bool bf16 = plan == &fast;
-      EXPECT_EQ(plan->matrices[0].kernel.bf16_products, bf16);
-      EXPECT_TRUE(plan->matrices[0].kernel.kernels.back().name.ends_with(bf16 ? " avx512_bf16"
-                                                                              : " avx512"));
+      EXPECT_EQ(in_bf16(*plan), bf16);
+      EXPECT_TRUE(
+          plan->matrices[0].kernels.back().name.ends_with(bf16 ? " avx512_bf16" : " avx512"));
       EXPECT_THAT(describe(*plan), HasSubstr(bf16 ? "\n      bf16 products: avx512_bf16 makes 200"
                                                   : "\n      f32 products: avx512_bf16 makes 50"));
     }
@@ -94,28 +99,27 @@ TEST(Rates, DecideKernelsOfPlanWithReason) {
 // Parts of int8 need fewer instructions than bf16 for one or two rows, and round less.
 TEST(Rates, LeaveOneAndTwoRowsOfInt4InPartsOfInt8) {
   const Machine machine = machine_with(100e9, 200e9);
-  const std::vector<KernelUse> kernels =
-      plan_on(machine, "int4-w4a16-g128").matrices[0].kernel.kernels;
+  const std::vector<KernelUse> kernels = plan_on(machine, "int4-w4a16-g128").matrices[0].kernels;
   ASSERT_EQ(kernels.size(), 2u);
   EXPECT_EQ(kernels[0].name, "i4 codes, floats in three i8 parts, exact sums, avx512_vnni");
-  EXPECT_EQ(kernels[0].to_rows, 2);
+  EXPECT_EQ(kernels[0].range.to_rows, 2);
   EXPECT_EQ(kernels[1].name, "i4 codes, bf16 products, f32 sums, avx512_bf16");
-  EXPECT_EQ(kernels[1].from_rows, 3);
+  EXPECT_EQ(kernels[1].range.from_rows, 3);
   const Request request = {.layer = fake::layer(*parse_scheme("int4-w4a16-g128")),
                            .deterministic = true,
                            .bf16_activations = true,
                            .backend = "cpu-avx512"};
-  EXPECT_EQ(select(request, machine).plan->matrices[0].kernel.kernels.size(), 1u);
+  EXPECT_EQ(select(request, machine).plan->matrices[0].kernels.size(), 1u);
 }
 
 TEST(Rates, ChangeNoPlanThatMultipliesInOneTypeOnly) {
   for (const char* scheme : {"int8-w8a8", "int4-w4a8-g128"}) {
     const Plan fast = plan_on(machine_with(100e9, 200e9), scheme);
-    EXPECT_FALSE(fast.matrices[0].kernel.bf16_products) << scheme;
+    EXPECT_FALSE(in_bf16(fast)) << scheme;
     EXPECT_EQ(describe(fast), describe(plan_on(machine_with(100e9, 50e9), scheme))) << scheme;
   }
   const Plan floats = plan_on(machine_with(100e9, 200e9), "int4-w4a16-g128", false);
-  EXPECT_FALSE(floats.matrices[0].kernel.bf16_products);
+  EXPECT_FALSE(in_bf16(floats));
   EXPECT_TRUE(reasons(floats.matrices).empty());
 }
 

@@ -13,6 +13,7 @@
 #include "layout/layout.h"
 #include "moracle/oracle.h"
 #include "oracle/fake_rows.h"
+#include "oracle/preferences.h"
 #include "oracle/rules.h"
 #include "paths.h"
 #include "quant/codec.h"
@@ -211,8 +212,8 @@ TEST(Select, PlansRequestedSchemeAndPackingMemory) {
     EXPECT_GT(plan.workspace_bytes, 0);
     ASSERT_EQ(plan.matrices.size(), 2u);
     for (const MatrixPlan& matrix : plan.matrices) {
-      ASSERT_FALSE(matrix.kernel.kernels.empty());
-      EXPECT_EQ(matrix.kernel.kernels[0].from_tokens, 1) << "something runs at every token count";
+      ASSERT_FALSE(matrix.kernels.empty());
+      EXPECT_EQ(matrix.kernels[0].range.from_tokens, 1) << "something runs at every token count";
     }
   }
 }
@@ -222,7 +223,7 @@ TEST(Select, PlansRequestedSchemeAndPackingMemory) {
 TEST(Select, PlansCodesOnlyForSchemesWithCodes) {
   const auto input = [](const Scheme& scheme) {
     const Plan plan = *select({.layer = fake::layer(scheme)}, old_pc()).chosen();
-    return plan.matrices[0].kernel.input_dtype;
+    return plan.matrices[0].input_dtype;
   };
   EXPECT_EQ(input({kInt8StaticChannelSym, kInt8DynamicTokenSym}), DType::kI8);
   EXPECT_EQ(input({kInt8StaticChannelSym, {}}), DType::kF32);

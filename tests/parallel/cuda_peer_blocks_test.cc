@@ -222,8 +222,8 @@ TEST_P(CudaPeers, RowsOfExpertsAreAddedWithTheBitsOfCombineAndScatter) {
     };
     for (int r = 0; r < ranks(); ++r) {
       const Matrix from = matrix(values[r], rows), sum = matrix(sums[r], all);
-      must(device_->ops().combine(from, slot_rows[r].as<int32_t>(), weights[r].as<float>(), top_k,
-                                  sum, stream(r)));
+      must(kernel_device(*device_).ops().combine(from, slot_rows[r].as<int32_t>(),
+                                                 weights[r].as<float>(), top_k, sum, stream(r)));
       must(cuda::peer_sum_rows(queue_, blocks(r), sum, matrix(apart[r], tokens), stream(r)));
     }
     finish();

@@ -7,6 +7,7 @@
 #include "model_on_ranks.h"
 #include "models/decoder/model_state.h"
 #include "models/ranks.h"
+#include "oracle/kernel_plan.h"
 #include "ranks_of_threads.h"
 
 namespace moracle::models_on_ranks_test {
@@ -92,8 +93,15 @@ TEST(ModelsOnRanks, RanksCompareTypeOfProducts) {
   EXPECT_NE(other_attention, before);
   attention = !attention;
   EXPECT_EQ(plan(), before);
-  bool& products = state.choices.back().selection.plan->matrices[0].kernel.bf16_products;
-  products = !products;
+  MatrixPlan& matrix = state.choices.back().selection.plan->matrices[0];
+  auto changed = std::make_shared<KernelPlan>(*matrix.kernel);
+  CpuDotForm other{cpu::DotIsa::kAvx512Bf16};
+  for (PlannedKernel& kernel : changed->kernels) {
+    const auto* const form = std::get_if<CpuDotForm>(&kernel.form);
+    if (form != nullptr && form->isa == other.isa) other.isa = cpu::DotIsa::kAvx512;
+  }
+  changed->kernels = {{other}};
+  matrix.kernel = std::move(changed);
   EXPECT_NE(plan(), before);
   EXPECT_NE(plan(), other_attention);
 }

@@ -1,5 +1,5 @@
-// Tests that every published config gets the answer that docs/models.md shows. The configs stand
-// beside the clone. `./dev docs` writes the table.
+// Compares every published config with its row in docs/models.md. The configs lie beside the clone;
+// `./dev docs` writes the table.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
@@ -13,7 +13,7 @@
 
 #include "models/families/family.h"
 #include "paths.h"
-#include "published/gates.h"
+#include "published/answers.h"
 #include "published/module_forms.h"
 #include "support/must.h"
 #include "support/temporary_folder.h"
@@ -62,7 +62,7 @@ bool is_described(const std::string& architecture) {
   });
 }
 
-TEST(PublishedConfigs, TableHasARowForEachConfig) {
+TEST(PublishedConfigs, TableHasRowForEachConfig) {
   if (configs().empty())
     GTEST_SKIP() << "needs " << testing::published_configs_dir() << ", which is not there";
   EXPECT_EQ(rows().size(), configs().size()) << "run ./dev docs";
@@ -71,7 +71,7 @@ TEST(PublishedConfigs, TableHasARowForEachConfig) {
 class PublishedConfig : public ::testing::TestWithParam<std::string> {};
 GTEST_ALLOW_UNINSTANTIATED_PARAMETERIZED_TEST(PublishedConfig);
 
-TEST_P(PublishedConfig, GetsTheAnswerOfTheTable) {
+TEST_P(PublishedConfig, MatchesItsRowInTable) {
 #if defined(MORACLE_SANITIZED)
   if (GetParam().find("gpt-oss") == std::string::npos &&
       GetParam().find("gemma") == std::string::npos)
@@ -81,7 +81,7 @@ TEST_P(PublishedConfig, GetsTheAnswerOfTheTable) {
   const Answer answer = testing::must(published::ask(GetParam(), scratch.path()));
   EXPECT_THAT(rows(), ::testing::Contains(published::table_row(answer))) << "run ./dev docs";
   if (answer.support == Support::kRuns) return;
-  // A refusal does not call a published file broken, and it names what this program lacks.
+  // A rejection names what this program lacks and does not call a published file broken.
   EXPECT_EQ(answer.kind, ErrorKind::kUnsupported) << answer.reason;
   const std::string architecture = architecture_of(GetParam());
   EXPECT_THAT(answer.reason, ::testing::HasSubstr(architecture));

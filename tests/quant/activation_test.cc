@@ -92,8 +92,8 @@ TEST(Int8Token, MatchesDeviceResult) {
   std::vector<float> x = testing::normal_floats(random, rows * cols), scales(rows);
   std::vector<int8_t> codes(rows * padded, int8_t{99});
   const Matrix to{codes.data(), DType::kI8, rows, padded, padded};
-  ASSERT_TRUE(device->ops().quantize(Matrix::f32(x.data(), rows, cols), kInt8DynamicTokenSym,
-                                     {to, scales.data(), 1}, {}));
+  ASSERT_TRUE(kernel_device(*device).ops().quantize(
+      Matrix::f32(x.data(), rows, cols), kInt8DynamicTokenSym, {to, scales.data(), 1}, {}));
   for (int64_t r = 0; r < rows; ++r) {
     const Quantized q = quantize({x.begin() + r * cols, x.begin() + (r + 1) * cols});
     EXPECT_EQ(scales[r], q.scale);

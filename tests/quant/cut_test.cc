@@ -1,4 +1,4 @@
-// Shares of canonical matrices have the values of the whole one.
+// Tests that cut matrices keep the values of the whole one.
 #include "quant/cut.h"
 
 #include <gtest/gtest.h>
@@ -45,7 +45,7 @@ TEST(CutMatrix, RowsKeepTheirValues) {
   }
 }
 
-TEST(CutMatrix, ColumnsKeepTheirValuesAndOneShareTheBias) {
+TEST(CutMatrix, ColumnsKeepTheirValuesAndOneShareKeepsBias) {
   for (const char* scheme : kSchemes) {
     const CanonicalMatrix whole = timing::random_matrix(shape_of(scheme, 130, 256), 2);
     for (const bool keeps_bias : {true, false}) {

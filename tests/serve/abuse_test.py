@@ -1,7 +1,7 @@
-"""Treats the server badly: abuse_test.py COMMAND MODEL [--requests N] [--any-memory] [unittest's arguments].
+"""Stress and denial-of-service tests: abuse_test.py COMMAND MODEL [--requests N] [--any-memory] [unittest's arguments].
 
-Malformed requests beside slow clients, many idle connections, a server that is killed (Abuse), and attacks on its time and
-memory (Attacks). --any-memory: sanitizers keep freed memory, so that its growth says nothing."""
+Malformed requests beside slow clients, many idle connections, a killed server (Abuse), and attacks on time and memory (Attacks).
+--any-memory: skip memory limits, because sanitizers keep freed memory."""
 import concurrent.futures
 import contextlib
 import http.client
@@ -36,7 +36,7 @@ def resident(server):
 
 
 class Malformed:
-    """Random bad requests."""
+    """Random malformed requests."""
 
     def __init__(self, seed):
         self.draw = random.Random(seed)
@@ -68,7 +68,7 @@ class Malformed:
 
 
 def answer(port, data):
-    """All bytes of the reply. A server that still waits for more of the request hears of its end after a moment."""
+    """All bytes of the reply. Shuts down the connection after a moment, for a server that waits for more of the request."""
     reply = b""
     with socket.create_connection(("127.0.0.1", port), timeout=0.3) as connection:
         try:
@@ -78,13 +78,13 @@ def answer(port, data):
             except TimeoutError:
                 pass
             connection.settimeout(60)
-            connection.shutdown(socket.SHUT_WR)  # also ends connections that would be kept
+            connection.shutdown(socket.SHUT_WR)  # also closes keep-alive connections
             while piece := connection.recv(65536):
                 reply += piece
         except OSError as error:
             if isinstance(error, TimeoutError):
                 raise
-            # Closed with bytes of the request unread, or before the shutdown.
+            # The server closed with request bytes unread, or before the shutdown.
     return reply
 
 
@@ -160,14 +160,14 @@ class Abuse(unittest.TestCase):
         for thread in threads:
             thread.join(timeout=30)
         self.assertEqual(ended, ["error"] * 8)
-        # A new server takes the port at once.
+        # A new server can reuse the port at once.
         with Server(COMMAND, MODEL, "--port", str(server.port)) as again:
             self.assertEqual(again.port, server.port)
             self.assertEqual(again.complete(PROMPT, max_tokens=4, ignore_eos=True)["usage"]["completion_tokens"], 4)
 
 
 MIB = 1 << 20
-SLOW_TEXT = json.dumps({"prompt": " " * 4 * MIB}).encode()  # one word: seconds of the tokenizer
+SLOW_TEXT = json.dumps({"prompt": " " * 4 * MIB}).encode()  # one word: takes the tokenizer seconds
 POST = b"POST /tokenize HTTP/1.1\r\nHost: localhost\r\n"
 CHUNKED = POST + b"Transfer-Encoding: chunked\r\n\r\n"
 
@@ -237,7 +237,7 @@ class Attacks(unittest.TestCase):
             connection.sendall(piece)
         return None
 
-    def test_json_with_many_values(self):
+    def test_json_with_many_values_uses_bounded_memory(self):
         if ANY_MEMORY:
             self.skipTest("sanitizers need minutes for these bodies; this test is about time")
 
@@ -264,13 +264,13 @@ class Attacks(unittest.TestCase):
             print(f"{cpu_seconds(server) - before:.1f} CPU seconds")
             self.assertTrue(ANY_MEMORY or cpu_seconds(server) - before < 15)
 
-    def test_chunk_extensions_and_trailers_without_end(self):
+    def test_endless_chunk_extensions_and_trailers_are_refused(self):
         with Server(COMMAND, MODEL) as server, self.attack(server, 16):
             for begin, piece in ((b"5;", b"a" * MIB), (b"5", b';a="' + b"b" * MIB), (b"0\r\n", b"X: " + b"a" * MIB),
                                  (b"0\r\n", b"X: a\r\n" * 1000), (b"", b"1;%s\r\na\r\n" % (b"a" * 1000) * 100)):
                 self.assertEqual(self.flood(server, CHUNKED + begin, piece, 64 * MIB), 431, piece[:20])
 
-    def test_bodies_without_the_key(self):
+    def test_bodies_without_api_key_are_not_read(self):
         with tempfile.NamedTemporaryFile("w", suffix=".key") as key:
             key.write("secret")
             key.flush()
@@ -284,7 +284,7 @@ class Attacks(unittest.TestCase):
             for data in (CHUNKED + b"800000\r\n", POST + b"Expect: 100-continue\r\n" + length(8 * MIB)):
                 self.assertEqual(self.open(server, data).recv(12), b"HTTP/1.1 401")
 
-    def test_bodies_without_end(self):
+    def test_endless_bodies_are_refused(self):
         large = json.dumps({"prompt": "a" * (MIB - 100)}).encode()
         with Server(COMMAND, MODEL, "--max-body", str(MIB)) as server:
             with self.attack(server, 32):
@@ -298,7 +298,7 @@ class Attacks(unittest.TestCase):
                     connection.close()
             wait_for(lambda: server.request("POST", "/tokenize", large)[0] == 200)
 
-    def test_texts_that_take_long(self):
+    def test_long_tokenization_leaves_a_worker_and_is_cancelled(self):
         server = Server(COMMAND, MODEL, "--drain-seconds", "5")
         request = POST + length(len(SLOW_TEXT)) + SLOW_TEXT
         with self.attack(server, 1500):

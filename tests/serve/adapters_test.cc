@@ -1,4 +1,4 @@
-// Adapters that come and go while a model is served, and what their files may be.
+// Tests loading and unloading of adapters in a running server, and restrictions on their files.
 #include "serve/api/adapters.h"
 
 #include <gmock/gmock.h>
@@ -19,7 +19,7 @@ using ::testing::Not;
 constexpr const char* kTensorFile = "adapter_model.safetensors";
 constexpr const char* kConfigFile = "adapter_config.json";
 
-// Of all experts of the first layer, in PEFT's format. Other values give other texts.
+// Writes a PEFT adapter for all experts of the first layer. Different values give different texts.
 void write_adapter(const std::string& folder, float value) {
   fs::create_directories(folder);
   std::vector<testing::TensorBytes> tensors;
@@ -62,7 +62,7 @@ class ServedAdapters : public EngineOnSmallModel {
   Adapters adapters_{root_.path()};
 };
 
-// The unload comes from within the loading of the other one.
+// The unload happens during the other adapter's load.
 TEST_F(ServedAdapters, AdapterUnloadedWhileAnotherLoadsStaysUnloaded) {
   write_adapter(folder("x"), 0.3F);
   write_adapter(folder("y"), -0.3F);
@@ -85,7 +85,7 @@ TEST_F(ServedAdapters, AdapterUnloadedWhileAnotherLoadsStaysUnloaded) {
   EXPECT_EQ(text_with(*engine, "x"), with_x);
 }
 
-TEST_F(ServedAdapters, LoadingOneReadsNoOtherAgain) {
+TEST_F(ServedAdapters, LoadReadsNoOtherAdapterAgain) {
   for (const auto& [name, value] : {std::pair("x", 0.3F), {"y", -0.3F}, {"z", 0.5F}})
     write_adapter(folder(name), value);
   Model model = load();
@@ -94,19 +94,19 @@ TEST_F(ServedAdapters, LoadingOneReadsNoOtherAgain) {
   ASSERT_TRUE(load_adapter(*engine, "y", "y"));
   const std::string with_x = text_with(*engine, "x"), with_y = text_with(*engine, "y");
   ASSERT_NE(with_x, with_y);
-  write_adapter(folder("x"), 0.7F);  // in place
+  write_adapter(folder("x"), 0.7F);  // overwrites the file in place
   fs::remove_all(folder("y"));
   ASSERT_TRUE(load_adapter(*engine, "z", "z"));
   EXPECT_EQ(text_with(*engine, "x"), with_x);
   EXPECT_EQ(text_with(*engine, "y"), with_y);
-  // Loaded again, it has its new values.
+  // A reload reads the new values.
   ASSERT_TRUE(adapters_.unload("x", *engine));
   ASSERT_TRUE(load_adapter(*engine, "x", "x"));
   EXPECT_NE(text_with(*engine, "x"), with_x);
   EXPECT_EQ(text_with(*engine, "y"), with_y);
 }
 
-TEST_F(ServedAdapters, ModelWhoseFilesHaveChangedTakesNoAdapterBeforeItIsReloaded) {
+TEST_F(ServedAdapters, RejectsAdapterAfterModelFilesChangeUntilReload) {
   const std::string own = root_.path() + "/model";
   fs::copy(kFolder, own, fs::copy_options::recursive);
   write_adapter(folder("x"), 0.3F);
@@ -131,7 +131,7 @@ TEST_F(ServedAdapters, ModelWhoseFilesHaveChangedTakesNoAdapterBeforeItIsReloade
   EXPECT_TRUE(load_x());
 }
 
-TEST_F(ServedAdapters, FileThatLeavesTheFolderByALinkIsNotRead) {
+TEST_F(ServedAdapters, RejectsSymlinkOutOfAdapterFolder) {
   const testing::TemporaryFolder outside;
   write_adapter(outside.path(), 0.3F);
   const std::string secret = outside.write("secret", "8 bytes and more of a secret");
@@ -149,14 +149,14 @@ TEST_F(ServedAdapters, FileThatLeavesTheFolderByALinkIsNotRead) {
       ASSERT_FALSE(done) << link << " to " << target;
       const std::string text = done.error().to_string();
       EXPECT_THAT(text, Not(HasSubstr(outside.path()))) << link << " to " << target;
-      // Of the secret, as the length of a header.
+      // Bytes of the secret, read as a header length.
       EXPECT_THAT(text, Not(HasSubstr(first_bytes))) << link << " to " << target;
       EXPECT_THAT(text, HasSubstr(fs::exists(target) ? "a link that leaves the folder" : link))
           << link << " to " << target;
       fs::remove_all(folder("x"));
     }
   }
-  // As in a cache of Hugging Face: links inside the folder.
+  // Symbolic links inside the folder are allowed, as in Hugging Face's cache.
   write_adapter(folder("blobs"), 0.3F);
   fs::create_directories(folder("x"));
   for (const char* link : {kTensorFile, kConfigFile})
@@ -164,7 +164,7 @@ TEST_F(ServedAdapters, FileThatLeavesTheFolderByALinkIsNotRead) {
   EXPECT_TRUE(load_adapter(*engine, "x", "x"));
 }
 
-TEST_F(ServedAdapters, ErrorsNameFilesBelowTheFolderOnly) {
+TEST_F(ServedAdapters, ErrorsRevealNoPathOutsideAdapterFolder) {
   write_adapter(folder("x"), 0.3F);
   std::ofstream(folder("x") + "/" + kTensorFile) << "short";
   Model model = load();
@@ -175,7 +175,7 @@ TEST_F(ServedAdapters, ErrorsNameFilesBelowTheFolderOnly) {
   EXPECT_THAT(done.error().to_string(), Not(HasSubstr(root_.path())));
 }
 
-TEST_F(ServedAdapters, NamesAreShortAndPrintable) {
+TEST_F(ServedAdapters, RejectsLongOrUnprintableNames) {
   write_adapter(folder("x"), 0.3F);
   Model model = load();
   const auto engine = start(model, 8);

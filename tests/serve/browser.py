@@ -1,4 +1,4 @@
-"""A page in headless Chromium, through the debugging protocol over pipes: JSON that ends with a NUL byte."""
+"""Controls a page in headless Chromium through the debugging protocol: NUL-terminated JSON over pipes."""
 import json
 import os
 import shutil
@@ -12,7 +12,7 @@ def find_browser():
 
 
 class Page:
-    """An open page. `urls` are all that it has requested."""
+    """An open page. `urls`: all requested URLs."""
 
     def __init__(self, browser, url):
         to_browser, self.requests = os.pipe()
@@ -20,8 +20,8 @@ class Page:
         self.profile = tempfile.TemporaryDirectory(ignore_cleanup_errors=True)
 
         def connect():
-            # The browser reads commands from descriptor 3 and writes to 4. Copies above both keep either from being
-            # overwritten by the other.
+            # The browser reads commands from descriptor 3 and writes to 4. Duplicate both pipes above 4, so that
+            # neither overwrites the other.
             first, second = os.dup(to_browser), os.dup(from_browser)
             while first < 5 or second < 5:
                 first, second = os.dup(first), os.dup(second)
@@ -81,7 +81,7 @@ class Page:
         return result["result"].get("value")
 
     def wait(self, expression, seconds=60):
-        """The first value that is true."""
+        """Polls until the value is true, and returns it."""
         end = time.monotonic() + seconds
         while time.monotonic() < end:
             if value := self.evaluate(expression):

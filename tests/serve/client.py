@@ -1,4 +1,4 @@
-"""A client for the server's tests, on Python's standard library, and the server as a process."""
+"""Server process and HTTP client for tests, with the standard library only."""
 import contextlib
 import http.client
 import json
@@ -12,7 +12,7 @@ import time
 
 
 def skip_without_server(command):
-    """Ends the test as skipped in a build without the HTTP library."""
+    """Skips the test in a build without the HTTP library."""
     ran = subprocess.run([command, "serve", "no-model"], capture_output=True, text=True)
     if "libboost-dev" in ran.stderr:
         print(f"skipped: {ran.stderr}")
@@ -20,7 +20,7 @@ def skip_without_server(command):
 
 
 def wait_until(condition, seconds=60):
-    """Waits for a condition that becomes true sooner or later. True unless the time is over."""
+    """Waits until the condition is true. Returns False after a timeout."""
     end = time.monotonic() + seconds
     while not condition():
         if time.monotonic() > end:
@@ -30,7 +30,7 @@ def wait_until(condition, seconds=60):
 
 
 class Server:
-    """`moracle serve` on a free port. Ends with the block; `code` is then its exit code."""
+    """`moracle serve` on a free port, as a context manager. `code`: the exit code after the end."""
 
     def __init__(self, command, model, *options):
         self.errors = tempfile.TemporaryFile("w+")
@@ -102,18 +102,18 @@ class Server:
             if line.split(" ")[0] == name:
                 return float(line.split(" ")[1])
         if "{" in name:
-            return 0  # a label has no line before its first event
+            return 0  # a label is absent before its first event
         raise AssertionError(f"no metric {name}")
 
     def wait_for(self, name, condition):
-        """Waits until the metric meets the condition: metrics are those of the last step."""
+        """Waits until the metric meets the condition. Metrics are updated after each step."""
         assert wait_until(lambda: condition(self.metric(name))), f"{name} is {self.metric(name)}"
 
     def open_files(self):
         return len(os.listdir(f"/proc/{self.process.pid}/fd"))
 
     def raw(self, data, timeout=60):
-        """Sends bytes and returns all bytes until the server closes the connection."""
+        """Sends raw bytes, and returns all bytes until the server closes the connection."""
         with socket.create_connection(("127.0.0.1", self.port), timeout=timeout) as connection:
             connection.sendall(data)
             received = b""

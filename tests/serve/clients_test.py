@@ -1,4 +1,4 @@
-"""Tests the server with other projects' clients, where the interpreter has them: clients_test.py COMMAND MODEL."""
+"""Tests the server with third-party clients, if installed: clients_test.py COMMAND MODEL."""
 import asyncio
 import importlib.util
 import sys

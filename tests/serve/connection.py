@@ -1,4 +1,4 @@
-"""A connection for many requests, on asyncio's streams: cheaper than http.client, so that one thread can load a server."""
+"""A keep-alive connection on asyncio's streams. Cheaper than http.client, so one thread can saturate a server."""
 import asyncio
 import json
 
@@ -9,7 +9,7 @@ def head_of(path, body):
 
 
 class Connection:
-    """Opens at the first request, and again after close() or when the server has closed it."""
+    """Connects at the first request, and reconnects after close() or when the server has closed it."""
 
     def __init__(self, port):
         self.port, self.reader, self.writer = port, None, None
@@ -38,7 +38,7 @@ class Connection:
 
 
 def joined(chunks):
-    """The text of a body in chunks."""
+    """Decodes a chunked body."""
     pieces, at = [], 0
     while True:
         end = chunks.index(b"\r\n", at)

@@ -1,4 +1,4 @@
-"""Runs the examples with curl of docs/serving.md: docs_test.py COMMAND MODEL PAGE."""
+"""Runs the curl examples of docs/serving.md: docs_test.py COMMAND MODEL PAGE."""
 import json
 import pathlib
 import re
@@ -13,7 +13,7 @@ COMMAND, MODEL, PAGE = "", "", ""
 
 
 def examples(page):
-    """The commands after `$ ` in the blocks of a page, as they are."""
+    """The commands after `$ ` in the code blocks of a page."""
     blocks = re.findall(r"^```console\n(.*?)^```", pathlib.Path(page).read_text(encoding="utf-8"), re.M | re.S)
     return [line[2:] for block in blocks for line in block.splitlines() if line.startswith("$ curl ")]
 

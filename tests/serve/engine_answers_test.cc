@@ -1,4 +1,5 @@
-// The order of steps and texts: what a token's answer changes while the next step may run already.
+// Tests the engine with and without overlap: events that a token's detokenization triggers while
+// the next step may be running.
 #include <set>
 
 #include "base/text.h"
@@ -9,7 +10,7 @@
 namespace moracle::serve::engine_test {
 namespace {
 
-// An adapter for an expert of the first layer, in PEFT's format.
+// Writes a PEFT adapter for one expert of the first layer.
 void write_adapter(const testing::TemporaryFolder& folder) {
   std::vector<testing::TensorBytes> tensors;
   const auto add = [&](const char* half, int64_t rows, int64_t cols) {
@@ -25,8 +26,8 @@ void write_adapter(const testing::TemporaryFolder& folder) {
   folder.write("adapter_config.json", R"({"peft_type": "LORA", "r": 2, "lora_alpha": 4})");
 }
 
-// Stop strings end texts whose next token is being computed already.
-TEST_P(EngineWithAnswers, StopStringsCutTextsWhileOthersGoOn) {
+// A stop string ends a sequence whose next token may already be computed.
+TEST_P(EngineWithOverlap, StopStringsEndSequencesWhileOthersContinue) {
   Model model = load(), alone = load();
   const auto engine = start(model, 40);
   constexpr int kJobs = 12;
@@ -52,11 +53,11 @@ TEST_P(EngineWithAnswers, StopStringsCutTextsWhileOthersGoOn) {
   EXPECT_EQ(engine->metrics().gauges().pages_in_use, 0);
 }
 
-TEST_P(EngineWithAnswers, PenaltiesSeeEveryTokenBeforeTheNextDraw) {
+TEST_P(EngineWithOverlap, PenaltiesSeeEveryTokenBeforeNextSample) {
   Model model = load();
   Job one = job("And it came to pass", 40, 3);
   one.sampling.temperature = 0;
-  one.edits.presence_penalty = 100;  // no token twice
+  one.edits.presence_penalty = 100;  // forbids repeated tokens
   one.num_top = 0;
   std::vector<int32_t> ids;
   std::promise<void> done;
@@ -71,8 +72,8 @@ TEST_P(EngineWithAnswers, PenaltiesSeeEveryTokenBeforeTheNextDraw) {
   EXPECT_EQ(std::set<int32_t>(ids.begin(), ids.end()).size(), ids.size());
 }
 
-// Sequences with and without edits share steps. Each text is the one that generate() makes.
-TEST_P(EngineWithAnswers, EditedTextsAreTheSameAloneAndAmongOthers) {
+// Sequences with and without logit edits share steps. Each text must equal generate()'s.
+TEST_P(EngineWithOverlap, EditedTextsMatchAloneAndBatched) {
   Model model = load(), alone = load();
   const auto engine = start(model, 60);
   constexpr int kJobs = 8;
@@ -89,13 +90,13 @@ TEST_P(EngineWithAnswers, EditedTextsAreTheSameAloneAndAmongOthers) {
   for (int i = 0; i < kJobs; ++i) EXPECT_EQ(waiting[i].get().text, wanted[i]) << i;
 }
 
-TEST_P(EngineWithAnswers, StopStringEndsTextAtASpecialToken) {
+TEST_P(EngineWithOverlap, StopStringMatchesSpecialToken) {
   Model model = load();
   const auto engine = start(model, 8);
   const auto special = tokenizer_.eos_id();
   ASSERT_TRUE(special && tokenizer_.is_special(*special));
   Job one = job("And it came to pass", 40, 1);
-  one.edits.bias[*special] = 1000;  // the token comes first
+  one.edits.bias[*special] = 1000;  // forces this token first
   one.stop_strings = {must(tokenizer_.decode({&*special, 1}))};
   Waiting waiting;
   one.sink = waiting.sink();
@@ -106,8 +107,8 @@ TEST_P(EngineWithAnswers, StopStringEndsTextAtASpecialToken) {
   EXPECT_EQ(made.last.new_tokens, 1);
 }
 
-// One sequence runs at a time, so the second job waits.
-TEST_P(EngineWithAnswers, UnloadedAdapterCompletesRunningTextsAndRefusesWaitingOnes) {
+// Batch size 1: the second job waits.
+TEST_P(EngineWithOverlap, UnloadedAdapterFinishesRunningJobsAndRejectsWaitingOnes) {
   const testing::TemporaryFolder folder;
   write_adapter(folder);
   options_.adapters = {folder.path()};

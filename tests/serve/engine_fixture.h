@@ -1,5 +1,4 @@
-// The engine on the model in the box, with jobs and the texts that the library's own loop makes of
-// them.
+// Fixture: the engine on the bundled model, and texts of the library's generate() to compare with.
 #pragma once
 
 #include <gtest/gtest.h>
@@ -55,7 +54,7 @@ class EngineOnSmallModel : public ::testing::Test {
                               {.max_running = max_running,
                                .cache_bytes = num_pages * page_bytes,
                                .num_adapters = static_cast<int32_t>(options_.adapters.size()),
-                               .answers_later = answers_later_}));
+                               .overlaps_answers = overlaps_answers_}));
   }
   Job job(const std::string& prompt, int64_t max_tokens, uint64_t seed = 0) const {
     Job job;
@@ -64,7 +63,7 @@ class EngineOnSmallModel : public ::testing::Test {
     job.sampling = {.temperature = 0.8F, .top_p = 0.95F, .seed = seed};
     return job;
   }
-  // The text of the library's own loop.
+  // Text of the library's generate().
   std::string expected(Model& model, const Job& job) const {
     const Generation done = must(generate(model, job.prompt,
                                           {.max_tokens = job.max_tokens,
@@ -81,13 +80,13 @@ class EngineOnSmallModel : public ::testing::Test {
   const Checkpoint checkpoint_ = must(Checkpoint::open(kFolder));
   const Tokenizer tokenizer_ = must(Tokenizer::open(kFolder));
   ModelOptions options_;
-  bool answers_later_ = false;
+  bool overlaps_answers_ = false;
 };
 
-/// Whether the texts of a step are made before or during the next one.
-class EngineWithAnswers : public EngineOnSmallModel, public ::testing::WithParamInterface<bool> {
+/// Parameter: detokenization and replies overlap the next step.
+class EngineWithOverlap : public EngineOnSmallModel, public ::testing::WithParamInterface<bool> {
  protected:
-  EngineWithAnswers() { answers_later_ = GetParam(); }
+  EngineWithOverlap() { overlaps_answers_ = GetParam(); }
 };
 inline std::string long_prompt(int sentences, int first = 0) {
   std::string text;

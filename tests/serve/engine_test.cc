@@ -1,4 +1,4 @@
-// Runs the engine on a small model, against generate() and perplexity() of the library.
+// Compares the engine on a small model with generate() and perplexity().
 #include <cmath>
 
 #include "serve/engine_fixture.h"
@@ -6,12 +6,12 @@
 namespace moracle::serve::engine_test {
 namespace {
 
-INSTANTIATE_TEST_SUITE_P(When, EngineWithAnswers, ::testing::Bool(), [](const auto& later) {
+INSTANTIATE_TEST_SUITE_P(When, EngineWithOverlap, ::testing::Bool(), [](const auto& later) {
   return later.param ? "DuringTheNextStep" : "BeforeTheNextStep";
 });
 
-// Few pages: sequences share prompts, are preempted and computed again, and no text changes.
-TEST_P(EngineWithAnswers, TextsEqualGenerateUnderCachePressure) {
+// With few pages, sequences share prefixes and are preempted. Texts must not change.
+TEST_P(EngineWithOverlap, TextsMatchGenerateUnderCachePressure) {
   Model model = load(), alone = load();
   const auto engine = start(model, 6);
   constexpr int kJobs = 16;
@@ -32,13 +32,13 @@ TEST_P(EngineWithAnswers, TextsEqualGenerateUnderCachePressure) {
   EXPECT_TRUE(engine->drain(60));
 }
 
-TEST_P(EngineWithAnswers, SequencesThatLosePagesContinueTheirText) {
+TEST_P(EngineWithOverlap, PreemptedSequencesContinueTheirText) {
   Model model = load(), alone = load();
   const auto engine = start(model, 3);
   std::vector<Waiting> waiting(4);
   std::vector<Job> jobs;
   for (int i = 0; i < 4; ++i) {
-    jobs.push_back(job(long_prompt(9, 100 * i), 120, i));  // each grows from one page to two
+    jobs.push_back(job(long_prompt(9, 100 * i), 120, i));  // each grows to a second page
     ASSERT_LT(jobs.back().prompt.size(), 256u);
     ASSERT_GT(jobs.back().prompt.size(), 160u);
     jobs.back().sink = waiting[i].sink();
@@ -49,7 +49,7 @@ TEST_P(EngineWithAnswers, SequencesThatLosePagesContinueTheirText) {
   EXPECT_GT(engine->metrics().gauges().preemptions, 0);
 }
 
-TEST_P(EngineWithAnswers, ChoicesShareTheirPrompt) {
+TEST_P(EngineWithOverlap, ChoicesSharePromptPages) {
   Model model = load(), alone = load();
   const auto engine = start(model, 40);
   std::vector<Waiting> waiting(3);
@@ -68,7 +68,7 @@ TEST_P(EngineWithAnswers, ChoicesShareTheirPrompt) {
   }
 }
 
-TEST_P(EngineWithAnswers, PromptScoresGivePerplexity) {
+TEST_P(EngineWithOverlap, PromptScoresMatchPerplexity) {
   Model model = load(), alone = load();
   const auto engine = start(model, 8);
   const Job text = job(long_prompt(12), 0);
@@ -95,7 +95,7 @@ TEST_P(EngineWithAnswers, PromptScoresGivePerplexity) {
   EXPECT_NEAR(nll / static_cast<double>(whole.scored_tokens), whole.nll, 1e-5);
 }
 
-TEST_P(EngineWithAnswers, CancelledJobsFreeTheirPages) {
+TEST_P(EngineWithOverlap, CancelledJobsFreePages) {
   Model model = load();
   const auto engine = start(model, 8);
   std::promise<void> first;
@@ -113,7 +113,7 @@ TEST_P(EngineWithAnswers, CancelledJobsFreeTheirPages) {
   EXPECT_EQ(engine->metrics().gauges().pages_in_use, 0);
 }
 
-TEST_F(EngineOnSmallModel, TimeLimitEndsAJob) {
+TEST_F(EngineOnSmallModel, TimeLimitEndsJob) {
   Model model = load();
   const auto engine = start(model, 8);
   Waiting waiting;
@@ -124,7 +124,7 @@ TEST_F(EngineOnSmallModel, TimeLimitEndsAJob) {
   EXPECT_EQ(waiting.get().last.finish, Finish::kTimeout);
 }
 
-TEST_P(EngineWithAnswers, ReloadWaitsForRunningTextsAndServesNewOnes) {
+TEST_P(EngineWithOverlap, ReloadWaitsForRunningSequences) {
   Model model = load(), alone = load();
   const auto engine = start(model, 8);
   Waiting before, after;
@@ -142,7 +142,7 @@ TEST_P(EngineWithAnswers, ReloadWaitsForRunningTextsAndServesNewOnes) {
   EXPECT_EQ(after.get().text, expected(alone, two));
 }
 
-TEST_F(EngineOnSmallModel, RefusesJobsBeyondCacheAndQueue) {
+TEST_F(EngineOnSmallModel, RejectsJobsBeyondCacheOrQueue) {
   Model model = load();
   Waiting waiting;
   const auto engine = start(model, 1);
@@ -154,7 +154,7 @@ TEST_F(EngineOnSmallModel, RefusesJobsBeyondCacheAndQueue) {
   EXPECT_FALSE(Engine::start(model, tokenizer_, {.max_running = 65, .cache_bytes = 1 << 30}).ok());
 }
 
-TEST_F(EngineOnSmallModel, UnfinishedJobsAreToldWhenTheEngineEnds) {
+TEST_F(EngineOnSmallModel, StopNotifiesUnfinishedJobs) {
   Model model = load();
   Waiting waiting;
   auto engine = start(model, 8);

@@ -1,4 +1,4 @@
-"""Tests each field of a request over HTTP that server_test.py does not: features_test.py COMMAND MODEL."""
+"""Tests the request fields that server_test.py does not cover: features_test.py COMMAND MODEL."""
 import json
 import math
 import sys
@@ -35,7 +35,7 @@ class Features(unittest.TestCase):
         self.assertNotEqual(self.text(seed=12, **hot), first)
         self.assertGreater(len({self.text(**hot) for _ in range(4)}), 1, "without a seed each text is random")
 
-    def test_filters_leave_only_the_likeliest_token(self):
+    def test_narrow_sampling_filters_equal_greedy(self):
         greedy = self.text()
         hot = {"temperature": 1.7, "seed": 4, "top_p": 1, "top_k": 0, "min_p": 0}
         self.assertNotEqual(self.text(**hot), greedy)
@@ -49,11 +49,11 @@ class Features(unittest.TestCase):
         for i, choice in enumerate(choices):
             self.assertEqual(choice["text"], self.text(**{**fields, "seed": 20 + i}))
 
-    def test_penalties_act_on_tokens_that_are_there(self):
+    def test_penalties_act_on_earlier_tokens(self):
         plain = self.text(max_tokens=60)
         for penalty in ({"repetition_penalty": 2.0}, {"presence_penalty": 2.0}, {"frequency_penalty": 2.0}):
             self.assertNotEqual(self.text(max_tokens=60, **penalty), plain, penalty)
-        # Presence and frequency count new tokens only, repetition also the prompt's.
+        # Presence and frequency penalties count new tokens only; the repetition penalty also counts the prompt.
         first = self.text(max_tokens=1)
         self.assertEqual(self.text(max_tokens=1, presence_penalty=2.0, frequency_penalty=2.0), first)
         ids = self.server.post("/tokenize", {"prompt": first, "add_special_tokens": False})[1]["tokens"]
@@ -81,7 +81,7 @@ class Features(unittest.TestCase):
         reply = self.server.complete(PROMPT, logit_bias={str(end[0]): 100}, temperature=0, max_tokens=9, min_tokens=4)
         self.assertEqual(reply["usage"]["completion_tokens"], 5)
 
-    def test_ignore_eos_goes_on_to_the_last_token(self):
+    def test_ignore_eos_generates_max_tokens(self):
         with open(f"{MODEL}/generation_config.json", encoding="utf-8") as file:
             end = json.load(file)["eos_token_id"]
         end = end[0] if isinstance(end, list) else end
@@ -109,7 +109,7 @@ class Features(unittest.TestCase):
             for entry in (event["choices"][0]["logprobs"] or {"content": []})["content"]]
         self.assertEqual(streamed, entries)
 
-    def test_scores_of_a_prompt_continue_in_its_text(self):
+    def test_prompt_scores_equal_scores_of_the_generated_text(self):
         fields = {"prompt": PROMPT, "temperature": 0, "logprobs": 1, "echo": True}
         long = self.server.complete(max_tokens=5, **fields)["choices"][0]
         again = self.server.complete(**{**fields, "prompt": long["text"], "max_tokens": 0})["choices"][0]
@@ -120,12 +120,12 @@ class Features(unittest.TestCase):
         pieces = [event["choices"][0] for event in self.server.stream("/v1/completions", {**fields, "max_tokens": 5})]
         self.assertEqual("".join(piece["text"] for piece in pieces), long["text"])
 
-    def test_alternatives_with_equal_texts_have_keys_of_their_own(self):
+    def test_alternatives_with_equal_texts_have_distinct_keys(self):
         reply = self.server.complete("é😀中" * 3, max_tokens=0, logprobs=20, echo=True, temperature=0)
         scores = reply["choices"][0]["logprobs"]
         self.assertTrue(any(token.startswith("bytes:\\x") for token in scores["tokens"]), scores["tokens"])
         for token, own, top in zip(scores["tokens"][1:], scores["token_logprobs"][1:], scores["top_logprobs"][1:]):
-            self.assertIn(len(top), (20, 21))  # 21: the prompt's token is none of the likeliest
+            self.assertIn(len(top), (20, 21))  # 21: the prompt's token is not in the top 20
             self.assertEqual(top[token], own)
             self.assertNotIn("�", "".join(top))
 

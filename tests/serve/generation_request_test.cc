@@ -1,4 +1,4 @@
-// Tests how bodies of requests become jobs, and how wrong ones are refused.
+// Tests parsing of request bodies into jobs, and rejections.
 #include "serve/api/generation_request.h"
 #include "paths.h"
 
@@ -68,7 +68,7 @@ TEST_F(Requests, FieldsBecomeJobs) {
   EXPECT_TRUE(job.scores_prompt && job.continues_prompt);
 }
 
-TEST_F(Requests, FieldsOfGenerationConfigBecomeEdits) {
+TEST_F(Requests, GenerationConfigBecomesLogitEdits) {
   model_.generation.edits = {.repetition_penalty = 1.05F, .min_length = 50, .suppress_tokens = {9}};
   model_.generation.stop_strings = {"configured"};
   model_.generation.max_tokens = 20;
@@ -95,7 +95,7 @@ TEST_F(Requests, FieldsOfGenerationConfigBecomeEdits) {
   std::vector<int32_t> stops = model_.generation.eos_ids;
   stops.insert(stops.begin(), 8);
   EXPECT_EQ(job.stop_ids, stops);
-  // At the start of a text, and behind a space where that is one token as well.
+  // Ids at the start of a text, and after a space if that is one token.
   ASSERT_FALSE(job.edits.bad_words_ids.empty());
   EXPECT_EQ(job.edits.bad_words_ids[0], must(model_.tokenizer.encode("LORD")));
   const Job stop_only =
@@ -118,7 +118,7 @@ TEST_F(Requests, MissingAndNullFieldsHaveDefaults) {
   }
 }
 
-TEST_F(Requests, ChatFillsTheContext) {
+TEST_F(Requests, ChatDefaultsToRestOfContext) {
   const std::string body = R"({"messages": [{"role": "user", "content": [{"type": "text",
       "text": "Who"}]}], "logprobs": true, "top_logprobs": 2})";
   const GenerationRequest request = must(read_chat(must(parse_body(body)), body, model_));
@@ -130,7 +130,7 @@ TEST_F(Requests, ChatFillsTheContext) {
   EXPECT_FALSE(job.continues_prompt);
 }
 
-TEST_F(Requests, WrongFieldsAreRefusedByName) {
+TEST_F(Requests, RejectsInvalidFieldsByName) {
   const std::pair<const char*, const char*> cases[] = {
       {"", "JSON"},
       {"[]", "an object"},
@@ -156,7 +156,7 @@ TEST_F(Requests, WrongFieldsAreRefusedByName) {
       {R"({"prompt": "a", "logit_bias": {"5": 101}})", "logit_bias.5: needs"},
       {R"({"prompt": "a", "stream": "yes"})", "stream: needs"},
       {R"({"prompt": "a", "suffix": "b"})", "suffix: needs no value"},
-      {R"({"prompt": "a", "tools": [{}]})", "tools: needs a request for a chat"},
+      {R"({"prompt": "a", "tools": [{}]})", "tools: needs a chat request"},
       {R"({"prompt": "a", "model": "unloaded"})", "model: needs"},
       {R"({"prompt": "a", "best_of": 3})", "best_of: needs"},
       {R"({"prompt": "a", "stop_token_ids": [99999999]})", "stop_token_ids: needs token ids"},
@@ -174,7 +174,7 @@ TEST_F(Requests, WrongFieldsAreRefusedByName) {
               HasSubstr("64 levels"));
 }
 
-TEST_F(Requests, WrongMessagesAreRefusedByName) {
+TEST_F(Requests, RejectsInvalidMessagesByName) {
   const std::pair<const char*, const char*> cases[] = {
       {"{}", "messages: needs"},
       {R"({"messages": []})", "messages: needs at least one"},
@@ -183,7 +183,7 @@ TEST_F(Requests, WrongMessagesAreRefusedByName) {
        "messages[0].content[0].type: needs"},
       {R"({"messages": [{"role": "user", "content": "a"}], "top_logprobs": 2})", "logprobs: needs"},
       {R"({"messages": [{"role": "user"}], "tools": [{"type": "function"}]})",
-       "tools: needs a model whose chat template shows tools"},
+       "tools: needs a model whose chat template supports tools"},
       {R"({"messages": [{"role": "user"}], "tool_choice": "required"})", "tool_choice: needs auto"},
       {R"({"messages": [{"role": "user"}], "parallel_tool_calls": false})", "parallel_tool_calls:"},
       {R"({"messages": [{"role": "user"}], "chat_template_kwargs": {"tools": 1}})",
@@ -205,7 +205,7 @@ TEST_F(Requests, WrongMessagesAreRefusedByName) {
     EXPECT_THAT(refusal(body, true), HasSubstr(message)) << body;
 }
 
-// A model whose template shows tools and calls.
+// A model whose template prints tools and calls.
 ServedModel model_with_tools() {
   ServedModel model = small_model();
   model.chat = must(ChatTemplate::parse(
@@ -217,7 +217,7 @@ ServedModel model_with_tools() {
   return model;
 }
 
-TEST(ToolRequests, ShowToolsAndCallsInTheOrderOfTheirMembers) {
+TEST(ToolRequests, PromptKeepsMemberOrderOfToolsAndCalls) {
   const ServedModel model = model_with_tools();
   const std::string tools = R"([{"type": "function", "function": {"name": "f", "b": 1, "a": 2}}])";
   const std::string messages = R"([{"role": "user", "content": "Hi"},
@@ -241,7 +241,7 @@ TEST(ToolRequests, ShowToolsAndCallsInTheOrderOfTheirMembers) {
   EXPECT_FALSE(without.tools);
 }
 
-TEST(ChatRequests, ReasoningEffortIsAVariableOfTheTemplate) {
+TEST(ChatRequests, ReasoningEffortBecomesTemplateVariable) {
   ServedModel model = small_model();
   model.chat = must(ChatTemplate::parse(
       "{{ reasoning_effort | default('-') }} {{ enable_thinking | default('-') }} "
@@ -260,7 +260,7 @@ TEST(ChatRequests, ReasoningEffortIsAVariableOfTheTemplate) {
   EXPECT_EQ(prompt(R"(, "chat_template_kwargs": {"reasoning_effort": "own"})"), "own - -");
 }
 
-// A conversation with one call, as the template shows it.
+// Renders a conversation with one call.
 std::string shown_call(const ServedModel& model, const std::string& arguments) {
   const std::string body = R"({"messages": [{"role": "user", "content": "a"}, {"role": "assistant",
       "content": null, "tool_calls": [{"id": "1", "type": "function", "function": {"name": "f")" +
@@ -269,7 +269,7 @@ std::string shown_call(const ServedModel& model, const std::string& arguments) {
   return read ? read->prompts[0] : read.error().to_string();
 }
 
-TEST(ChatRequests, CallsWithoutArgumentsHaveAnEmptyObject) {
+TEST(ChatRequests, EmptyArgumentsBecomeEmptyObject) {
   const ServedModel model = model_with_tools();
   for (const char* arguments :
        {R"(, "arguments": "")", R"(, "arguments": "null")", R"(, "arguments": null)", "",
@@ -278,8 +278,8 @@ TEST(ChatRequests, CallsWithoutArgumentsHaveAnEmptyObject) {
   }
 }
 
-// As in DeepSeek-V3, whose template shows no tools, and takes calls only without content.
-TEST(ChatRequests, TemplateThatJoinsArgumentsGetsTheirText) {
+// As in DeepSeek-V3: the template ignores tools, and accepts calls only without content.
+TEST(ChatRequests, TemplateThatConcatenatesArgumentsGetsText) {
   ServedModel model = small_model();
   const auto use = [&](const char* text) {
     model.chat = must(ChatTemplate::parse(text, "test"));
@@ -294,7 +294,7 @@ TEST(ChatRequests, TemplateThatJoinsArgumentsGetsTheirText) {
               HasSubstr("<call>f\n{\"b\": 1, \"a\": 2}</call>"));
   EXPECT_THAT(shown_call(model, R"(, "arguments": {"b": 1})"), HasSubstr("<call>f\n{\"b\":"));
   EXPECT_THAT(shown_call(model, R"(, "arguments": "")"), HasSubstr("<call>f\n{}</call>"));
-  // Printing needs the text, too. A template that converts arguments itself needs the object.
+  // Printing needs text, too. A template with tojson needs an object.
   use("{% for m in messages %}{{ m.content }}{% for c in m.tool_calls or [] %}<call>"
       "{{ c.function.name }} {{ c.function.arguments }}</call>{% endfor %}{% endfor %}");
   EXPECT_TRUE(model.dialect.arguments_as_text);
@@ -304,7 +304,7 @@ TEST(ChatRequests, TemplateThatJoinsArgumentsGetsTheirText) {
   EXPECT_THAT(shown_call(model, R"(, "arguments": "{\"b\": 1}")"), HasSubstr("f {\"b\": 1}<"));
 }
 
-TEST(ToolRequests, WrongToolsAreRefusedByName) {
+TEST(ToolRequests, RejectsInvalidToolsByName) {
   const ServedModel model = model_with_tools();
   const std::pair<const char*, const char*> cases[] = {
       {"5", "tools: needs"},
@@ -321,7 +321,7 @@ TEST(ToolRequests, WrongToolsAreRefusedByName) {
   }
 }
 
-TEST(ApiKey, ComparesWholeTexts) {
+TEST(ApiKey, ComparesWholeKey) {
   EXPECT_TRUE(equal_in_constant_time("Bearer key", "Bearer key"));
   for (const char* other :
        {"", "B", "Bearer ke", "Bearer keyy", "bearer key", "Bearer keyBearer key"})

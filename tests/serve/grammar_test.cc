@@ -1,4 +1,4 @@
-// Texts of a schema, drawn from random logits. A build without xgrammar skips these.
+// Tests constrained decoding with random logits. Skipped in a build without xgrammar.
 #include "serve/grammar/grammar.h"
 #include "paths.h"
 
@@ -32,7 +32,7 @@ class Grammars : public ::testing::Test {
         lower_schema(nlohmann::ordered_json::parse(schema), strict, SchemaLimits(), "schema"))));
   }
 
-  // Whether a whole text follows the grammar.
+  // True if the grammar accepts a complete text.
   bool accepts(const Grammar& grammar, const std::string& text) const {
     const std::unique_ptr<GrammarMatcher> matcher = must(grammar.start());
     for (const int32_t id : must(tokenizer_.encode(text)))
@@ -41,7 +41,7 @@ class Grammars : public ::testing::Test {
     return matcher->mask(logits).ok() && std::isfinite(logits[kStops[0]]);
   }
 
-  // Draws until a stop token, in at most 2,000 steps.
+  // Samples until a stop token, in at most 2,000 steps.
   std::string draw(const Grammar& grammar, uint64_t seed) const {
     const std::unique_ptr<GrammarMatcher> matcher = must(grammar.start());
     std::mt19937_64 random(seed);
@@ -69,7 +69,7 @@ class Grammars : public ::testing::Test {
   std::unique_ptr<GrammarEngine> engine_;
 };
 
-TEST_F(Grammars, RandomTokensMakeTextsOfTheSchema) {
+TEST_F(Grammars, RandomTokensProduceTextsOfSchema) {
   const auto grammar = compile(
       R"({"type": "object", "properties": {"z": {"type": "integer"},
           "a": {"enum": ["Köln", "Ulm"]}, "list": {"type": "array", "maxItems": 3,
@@ -87,7 +87,7 @@ TEST_F(Grammars, RandomTokensMakeTextsOfTheSchema) {
   }
 }
 
-TEST_F(Grammars, TokensOutsideTheGrammarAreRefused) {
+TEST_F(Grammars, RejectsTokensOutsideGrammar) {
   const auto grammar = must(engine_->json_schema(R"({"type": "object"})"));
   const std::unique_ptr<GrammarMatcher> matcher = must(grammar->start());
   std::vector<float> logits(tokenizer_.vocab_size(), 0);
@@ -98,7 +98,7 @@ TEST_F(Grammars, TokensOutsideTheGrammarAreRefused) {
   EXPECT_FALSE(matcher->accept(must(tokenizer_.encode("]"))[0]).ok());
 }
 
-TEST_F(Grammars, SchemaThatTheEngineRefusesGivesItsReason) {
+TEST_F(Grammars, ReportsReasonOfSchemaRejectedByEngine) {
   for (const char* schema : {R"({"type": 5})", R"({"$ref": "#/missing"})", "not JSON"}) {
     const auto grammar = engine_->json_schema(schema);
     ASSERT_FALSE(grammar.ok()) << schema;
@@ -108,13 +108,13 @@ TEST_F(Grammars, SchemaThatTheEngineRefusesGivesItsReason) {
   }
 }
 
-// Each keyword that lower_schema() lets through, with texts on both sides of its limit.
+// Each keyword that lower_schema() accepts, with texts on both sides of its limit.
 struct Honoured {
   const char* schema;
   std::vector<const char*> follow, violate;
 };
 
-TEST_F(Grammars, EveryAllowedKeywordBindsTheText) {
+TEST_F(Grammars, EveryAcceptedKeywordConstrainsText) {
   const Honoured all[] = {
       {R"({"enum": ["a/b", 1.5, null, {"x": [1]}]})",
        {R"("a/b")", "1.5", "null", R"({"x":[1]})"},
@@ -198,21 +198,21 @@ TEST_F(Grammars, EveryAllowedKeywordBindsTheText) {
   }
 }
 
-TEST_F(Grammars, LooseSchemaTakesOtherMembers) {
+TEST_F(Grammars, NonStrictSchemaAcceptsOtherMembers) {
   const char* const schema = R"({"type": "object", "properties": {"a": {"type": "integer"}}})";
   EXPECT_FALSE(accepts(*compile(schema, true), R"({"b":"x"})"));
   EXPECT_TRUE(accepts(*compile(schema, false), R"({"a":1,"b":"x"})"));
   EXPECT_FALSE(accepts(*compile(schema, false), R"({"a":"x"})"));
 }
 
-TEST_F(Grammars, LengthsBeyondOneBlockOfTheEngine) {
+TEST_F(Grammars, EnforcesLengthsAboveRepeatLimit) {
   const auto text = [](size_t size) { return '"' + std::string(size, 'x') + '"'; };
   const auto grammar = compile(R"({"type": "string", "minLength": 140, "maxLength": 280})");
   for (const size_t size : {140, 200, 268, 280}) EXPECT_TRUE(accepts(*grammar, text(size))) << size;
   for (const size_t size : {0, 139, 281}) EXPECT_FALSE(accepts(*grammar, text(size))) << size;
 }
 
-TEST_F(Grammars, MissingEngineIsReportedWithItsPackages) {
+TEST_F(Grammars, MissingEngineErrorNamesItsPackages) {
   const auto engine =
       GrammarEngine::start(tokenizer_, tokenizer_.vocab_size(), kStops, "/a/folder/without/it");
   ASSERT_FALSE(engine.ok());
@@ -221,7 +221,7 @@ TEST_F(Grammars, MissingEngineIsReportedWithItsPackages) {
   EXPECT_NE(engine.error().to_string().find("/a/folder/without/it"), std::string::npos);
 }
 
-TEST_F(Grammars, SchemasAtEachLimitCompileQuickly) {
+TEST_F(Grammars, SchemasAtLimitsCompileInBoundedTime) {
   const auto seconds = [&](const std::string& schema) {
     const auto start = std::chrono::steady_clock::now();
     compile(schema);
@@ -233,14 +233,14 @@ TEST_F(Grammars, SchemasAtEachLimitCompileQuickly) {
     members["properties"]["member" + std::to_string(i)] = {{"type", "string"}};
   for (int64_t i = 0; i < limits.values; ++i)
     values["enum"].push_back("value number " + std::to_string(i));
-  // Far above the measured 0.1 to 0.6 s, for machines under load; without limits it took 16 s.
+  // Generous bound for loaded machines: measured 0.1 to 0.6 s, and 16 s without limits.
   constexpr double kMost = 12;
   EXPECT_LT(seconds(members.dump()), kMost);
   EXPECT_LT(seconds(values.dump()), kMost);
   EXPECT_LT(seconds(R"({"type": "string", "maxLength": 320})"), kMost);
 }
 
-TEST(TokenBytes, HoldTheTextInsideATextAndNoSpecialTokens) {
+TEST(TokenBytes, ContainMidTextBytesAndSkipSpecialTokens) {
   const Tokenizer tokenizer =
       must(Tokenizer::open(testing::models_dir() + "/qwen3moe-gptq-int4-g128"));
   const int64_t size = tokenizer.vocab_size() + 3;

@@ -1,4 +1,4 @@
-"""Sends what a hostile client sends, one thing at a time, and names the answer: hostile_test.py COMMAND MODEL."""
+"""Sends invalid requests one by one, and checks each reply: hostile_test.py COMMAND MODEL."""
 import json
 import sys
 import unittest
@@ -70,13 +70,13 @@ class Hostile(unittest.TestCase):
                     named = reply["error"]["param"].split(".")[0].split("[")[0]
                     self.assertEqual(named, "logprobs" if field == "top_logprobs" and value == 5 else field)
 
-    def test_wrong_fields_of_completions(self):
+    def test_wrong_fields_of_completions_are_refused_by_name(self):
         self.refused_by_name("/v1/completions", TEXT, WRONG_FIELDS)
 
-    def test_wrong_fields_of_chats(self):
+    def test_wrong_fields_of_chats_are_refused_by_name(self):
         self.refused_by_name("/v1/chat/completions", CHAT, WRONG_IN_CHATS)
 
-    def test_json(self):
+    def test_only_valid_json_is_accepted(self):
         for body in WRONG_JSON:
             with self.subTest(body[:40]):
                 status, reply = self.server.post("/v1/completions", body)
@@ -88,7 +88,7 @@ class Hostile(unittest.TestCase):
             with self.subTest(body[:40]):
                 self.assertEqual(self.server.post("/v1/completions", body)[0], 200)
 
-    def test_objects_of_many_members(self):
+    def test_objects_with_many_members_are_limited(self):
         many = {f"k{i}": 0 for i in range(4097)}
         for path, body in (("/v1/completions", {**TEXT, **many}), ("/tokenize", {**CHAT, **many}), ("/detokenize", many),
                            ("/v1/chat/completions", {**CHAT, "chat_template_kwargs": many}),
@@ -103,7 +103,7 @@ class Hostile(unittest.TestCase):
         status, reply = self.server.post("/tokenize", {"messages": [{"role": "assistant", "tool_calls": calls}]})
         self.assertEqual(status, 400, reply)
 
-    def test_names_of_the_server(self):
+    def test_host_header_must_name_the_server(self):
         for host in ("localhost", "LOCALHOST:1", "127.0.0.1:8000", "[::1]", "[::1]:8000", "friend.example"):
             reply = self.server.raw(head(method="GET", path="/health", length=None, hosts=[host]))
             self.assertEqual(int(reply.split(b" ", 2)[1]), 200, host)
@@ -116,7 +116,7 @@ class Hostile(unittest.TestCase):
                     self.assertEqual(int(reply.split(b" ", 2)[1]), 403, message)
                     self.assertIn(b"host_not_allowed", reply)
 
-    def test_every_answer_names_the_allowed_page(self):
+    def test_every_reply_has_the_allowed_origin(self):
         chunk = head("Transfer-Encoding: chunked", length=None) + b"1;" + b"a" * 20000
         stream = json.dumps({**TEXT, "stream": True}).encode()
         friend, evil = "Origin: https://friend.example", "Origin: https://evil.example"
@@ -132,7 +132,7 @@ class Hostile(unittest.TestCase):
                 self.assertIn("\r\nVary: Origin\r\n", reply)
         self.assertIn("\r\nAccess-Control-Allow-Headers: *, Authorization\r\n", reply)
 
-    def test_messages(self):
+    def test_malformed_http_messages_get_their_status(self):
         chunked = head("Transfer-Encoding: chunked", length=None)
         cut = b"a\r\n" + BODY[:10] + b"\r\n" + b"%x;name=1\r\n" % (len(BODY) - 10) + BODY[10:] + b"\r\n0\r\nTrailer: x\r\n\r\n"
         expected = {
@@ -163,7 +163,7 @@ class Hostile(unittest.TestCase):
         for status, messages in expected.items():
             for message in messages:
                 with self.subTest(message[:60]):
-                    # A server that refuses early may close with bytes unread.
+                    # A server that rejects early may close with bytes unread.
                     reply = self.server.raw(message)
                     self.assertEqual(int(reply.split(b" ", 2)[1]), status, reply)
         reply = self.server.raw(head("Expect: 100-continue") + BODY)
@@ -177,7 +177,7 @@ class Hostile(unittest.TestCase):
         self.assertEqual([body["tokens"] for body in bodies[:3]], expected)
         self.assertEqual(bodies[3], {"live": True, "ready": True})
 
-    def test_one_model_has_a_path(self):
+    def test_model_path_returns_the_served_model(self):
         listed = json.loads(self.server.request("GET", "/v1/models")[2])["data"][0]
         for name in (listed["id"], listed["id"].replace("-", "%2D")):
             status, _, text = self.server.request("GET", f"/v1/models/{name}")

@@ -1,4 +1,4 @@
-// Ranks as threads: rank 0's orders, and what the others make of them.
+// Threads as ranks: tests rank 0's orders and the other ranks' reactions.
 #include "serve/engine/leader.h"
 
 #include <gmock/gmock.h>
@@ -29,7 +29,7 @@ Status step(Leader& leader, SequenceId id, const std::vector<int32_t>& ids) {
   return leader.forward({&one, 1});
 }
 
-TEST(Leader, StepsThatFailEverywhereEndNothing) {
+TEST(Leader, SurvivesStepThatFailsOnAllRanks) {
   testing::on_ranks(2, [](const std::shared_ptr<Group>& group) {
     Model model = load(group);
     if (group->rank() > 0) {
@@ -52,8 +52,8 @@ TEST(Leader, StepsThatFailEverywhereEndNothing) {
   });
 }
 
-// Logits of a sequence before and after its experts moved to the other rank.
-TEST(Leader, ExpertsMoveBetweenSteps) {
+// Logits must stay equal after experts moved to the other rank.
+TEST(Leader, MovedExpertsKeepLogits) {
   for (const Spread spread : {Spread::kReplicated, Spread::kDispatched}) {
     std::vector<float> logits[2];
     for (const bool moves : {false, true}) {
@@ -80,7 +80,7 @@ TEST(Leader, ExpertsMoveBetweenSteps) {
           EXPECT_THAT(leader.move_experts(0, must(placement(model)).at(0)).error().to_string(),
                       HasSubstr("they have moved"));
           leader.end_moves();
-          EXPECT_FALSE(leader.open_moves("/nowhere"));  // on rank 0 alone
+          EXPECT_FALSE(leader.open_moves("/nowhere"));  // only on rank 0
           EXPECT_FALSE(leader.lost());
         }
         must(step(leader, 1, {8}));
@@ -94,10 +94,10 @@ TEST(Leader, ExpertsMoveBetweenSteps) {
   }
 }
 
-TEST(Leader, RankThatGoesOnAloneIsNamed) {
+TEST(Leader, NamesRankThatContinuesAfterFailure) {
   testing::on_ranks(2, [](const std::shared_ptr<Group>& group) {
     Model model = load(group);
-    if (group->rank() > 0) {  // takes the step for a good one
+    if (group->rank() > 0) {  // ignores the error of the step
       (void)must(OrderReader::receive(*group));
       OrderReader compare = must(OrderReader::receive(*group));
       EXPECT_EQ(compare.order(), Order::kCompare);
@@ -110,18 +110,19 @@ TEST(Leader, RankThatGoesOnAloneIsNamed) {
     ASSERT_TRUE(leader.start(1, 16, {}));
     EXPECT_FALSE(step(leader, 1, {-1}));
     ASSERT_TRUE(leader.lost());
-    EXPECT_THAT(leader.lost()->to_string(), HasSubstr("rank 1: needs to fail where rank 0 fails"));
-    EXPECT_FALSE(step(leader, 1, {5}));  // at once
+    EXPECT_THAT(leader.lost()->to_string(),
+                HasSubstr("rank 1: needs the same outcome as on rank 0"));
+    EXPECT_FALSE(step(leader, 1, {5}));  // fails at once
   });
 }
 
-TEST(Follower, EndsWithItsOwnErrorIfRank0GoesOn) {
+TEST(Follower, ReportsLocalErrorIfRank0Continues) {
   testing::on_ranks(2, [](const std::shared_ptr<Group>& group) {
     Model model = load(group);
     if (group->rank() > 0) {
       const Status done = follow(model, kServedFolder, served_options(group));
       ASSERT_FALSE(done);
-      EXPECT_THAT(done.error().to_string(), HasSubstr("sequence 9: needs to have started"));
+      EXPECT_THAT(done.error().to_string(), HasSubstr("sequence 9: needs a running sequence"));
       return;
     }
     OrderWriter orders;
@@ -134,7 +135,7 @@ TEST(Follower, EndsWithItsOwnErrorIfRank0GoesOn) {
   });
 }
 
-TEST(Orders, ArriveAsTheyWereWritten) {
+TEST(Orders, RoundTrip) {
   testing::on_ranks(3, [](const std::shared_ptr<Group>& group) {
     const std::vector<int32_t> ids = {1, -2, 3};
     const std::vector<int64_t> pages = {int64_t{1} << 40};

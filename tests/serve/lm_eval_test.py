@@ -55,7 +55,7 @@ class LmEval(unittest.TestCase):
         cls.server.end()
 
     def evaluate(self, task, template, rows, kind, path, *options):
-        """The results of one task."""
+        """Runs one task and returns its results."""
         with tempfile.TemporaryDirectory() as name:
             folder = pathlib.Path(name)
             (folder / "rows.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows), encoding="utf-8")
@@ -75,7 +75,7 @@ class LmEval(unittest.TestCase):
                                "/v1/completions")
         nats = 0.0
         for text in DOCUMENTS:
-            # lm-eval scores the first token, too, behind the token that begins a text.
+            # lm-eval also scores the first token, after the beginning-of-text token.
             with tempfile.NamedTemporaryFile("w", suffix=".txt") as file:
                 file.write("<|endoftext|>" + text)
                 file.flush()

@@ -1,4 +1,4 @@
-// Tests the log probabilities that the engine makes of logits.
+// Tests the engine's log probabilities.
 #include <gtest/gtest.h>
 
 #include <cmath>
@@ -8,7 +8,7 @@
 namespace moracle::serve::logits_test {
 namespace {
 
-TEST(Scorer, GivesLogarithmsOfProbabilities) {
+TEST(Scorer, ReturnsLogProbabilities) {
   const std::vector<float> logits = {std::log(1.F), std::log(2.F), std::log(5.F), -INFINITY};
   Scorer scorer;
   const TokenScore score = scorer.score(logits, 0, 2);

@@ -1,4 +1,4 @@
-"""Tests the server's page and pages of others in headless Chromium: page_test.py COMMAND MODEL [unittest's arguments]."""
+"""Tests the server's page and foreign pages in headless Chromium: page_test.py COMMAND MODEL [unittest's arguments]."""
 import http.server
 import json
 import sys
@@ -53,7 +53,7 @@ class ServedPage(unittest.TestCase):
         self.assertTrue(any("needs" in row for row in rows), rows[:3])
         self.assertTrue(self.page.evaluate("document.querySelectorAll('#plan td.yes').length") >= len(lines))
 
-    def test_texts_are_those_of_the_interface(self):
+    def test_page_shows_the_text_of_the_api(self):
         self.send("In the beginning", "text", 24)
         expected = self.server.complete("In the beginning", max_tokens=24, temperature=0)["choices"][0]["text"]
         self.assertEqual(self.answer(), expected)
@@ -79,8 +79,8 @@ class ServedPage(unittest.TestCase):
         self.assertRegex(self.page.wait("document.getElementById('cache').textContent"), r"^\d+ of \d+ pages in use")
         self.page.wait("/^[0-9]+$/.test(document.getElementById('speed').textContent)")
 
-    def test_nothing_else_is_requested(self):
-        self.page.evaluate("1")  # reads the events so far
+    def test_page_requests_only_its_own_server(self):
+        self.page.evaluate("1")  # reads pending events
         self.assertTrue(self.page.urls)
         self.assertEqual([url for url in self.page.urls if not url.startswith((self.origin, "data:"))], [])
 
@@ -97,7 +97,7 @@ class EmptyPage(http.server.BaseHTTPRequestHandler):
 
 
 class OtherPages(unittest.TestCase):
-    """Scripts of a page that another server sends. Ports make origins differ, and so do names."""
+    """Scripts of pages from another server. Different ports or host names are different origins."""
 
     KEY = "secret-key"
 
@@ -124,7 +124,7 @@ class OtherPages(unittest.TestCase):
         cls.others.server_close()
 
     def fetch(self, page, path, body=None, key=KEY):
-        """Status and text that the page's script sees, read piece by piece, or the reason why it sees nothing."""
+        """Status and streamed text that the page's script receives, or the error."""
         options = {"headers": {"Authorization": f"Bearer {key}", "X-Client": "1"}}
         if body:
             options |= {"method": "POST", "body": json.dumps(body)}
@@ -141,7 +141,7 @@ class OtherPages(unittest.TestCase):
         }})()""")
         return self.pages[page].wait("window.seen")
 
-    def test_allowed_page_sees_answers_streams_and_errors(self):
+    def test_allowed_origin_sees_answers_streams_and_errors(self):
         chat = {"messages": [{"role": "user", "content": "Who is Moses?"}], "max_tokens": 12, "temperature": 0}
         seen = self.fetch("127.0.0.1", "/v1/chat/completions", chat)
         self.assertEqual((seen["status"], json.loads(seen["text"])["object"]), (200, "chat.completion"))
@@ -157,7 +157,7 @@ class OtherPages(unittest.TestCase):
             self.assertEqual(seen["status"], status, seen)
             self.assertIn("error", json.loads(seen["text"]))
 
-    def test_other_page_sees_nothing(self):
+    def test_foreign_page_sees_nothing(self):
         def prompt_tokens():
             lines = self.server.request("GET", "/metrics", headers={"Authorization": f"Bearer {self.KEY}"})[2].splitlines()
             return next(line for line in lines if line.startswith("moracle_prompt_tokens_total"))

@@ -1,4 +1,4 @@
-"""Tests `moracle serve --parallel ep=2` from end to end: ranks_test.py COMMAND MODEL tcp|mpi [MPIRUN]."""
+"""End-to-end tests of `moracle serve --parallel ep=2`: ranks_test.py COMMAND MODEL tcp|mpi [MPIRUN]."""
 import concurrent.futures
 import json
 import os
@@ -20,11 +20,11 @@ from server_test import write_adapter
 COMMAND, MODEL, MPIRUN = "", "", None
 PROMPT = "And the LORD spake unto Moses, saying,"
 SHARED = PROMPT + " Speak unto the children of Israel, and say unto them, When ye be come into the land" * 12
-STARTS_WITHIN, ENDS_WITHIN = 180, 60  # a busy machine
+STARTS_WITHIN, ENDS_WITHIN = 180, 60  # generous, for busy machines
 
 
 def text_of_run(model, prompt, *options):
-    """What one process generates."""
+    """The text of a single process."""
     ran = subprocess.run([COMMAND, "run", model, "-p", prompt, "--deterministic", "--threads", "1", "--json", *options],
                          capture_output=True, check=True, text=True, timeout=STARTS_WITHIN)
     return json.loads(ran.stdout)["text"]
@@ -34,7 +34,7 @@ reserved = []
 
 
 def free_port():
-    """It stays bound, so the system gives it to no other socket; with SO_REUSEADDR rank 0 can listen at it."""
+    """Keeps the port bound, so that the system assigns it to no other socket. With SO_REUSEADDR rank 0 can listen on it."""
     reserved.append(socket.socket())
     reserved[-1].setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
     reserved[-1].bind(("127.0.0.1", 0))
@@ -53,7 +53,7 @@ def child_with_rank(parent, rank):
 
 
 class Ranks(Server):
-    """Ranks over sockets, or under mpirun. `models`: the folder of each (sockets only)."""
+    """Ranks over sockets or under mpirun. `models`: model folder per rank (sockets only)."""
 
     def __init__(self, *options, models=None, parallel="ep=2"):
         size = int(parallel.split(",")[0][3:])
@@ -75,7 +75,7 @@ class Ranks(Server):
                                                   stdout=subprocess.PIPE if rank == 0 else subprocess.DEVNULL,
                                                   stderr=self.errors if rank == 0 else subprocess.DEVNULL))
             self.process, self.others = processes[0], processes[1:]
-        # The port, the end of rank 0, or a launcher that hangs: it writes no line.
+        # Wait for the port, the exit of rank 0, or the timeout of a hanging launcher.
         there, _, _ = select.select([self.process.stdout], [], [], STARTS_WITHIN)
         line = self.process.stdout.readline() if there else f"nothing within {STARTS_WITHIN} s. "
         if not line.startswith("listening on http://127.0.0.1:"):
@@ -93,7 +93,7 @@ class Ranks(Server):
         return self.errors.read()
 
     def wait(self):
-        """The exit codes of rank 0, or mpirun, and of the others."""
+        """Exit codes of rank 0, or mpirun, and of the other ranks."""
         self.code = self.process.wait(timeout=ENDS_WITHIN)
         return [self.code, *(other.wait(timeout=ENDS_WITHIN) for other in self.others)]
 
@@ -111,7 +111,7 @@ class Ranks(Server):
             if process.poll() is None:
                 process.kill()
                 process.wait()
-        for pid in self.pids:  # of ranks that mpirun left stopped
+        for pid in self.pids:  # stopped ranks that mpirun left behind
             if MPIRUN and os.path.exists(f"/proc/{pid}"):
                 os.kill(pid, signal.SIGKILL)
         self.process.stdout.close()
@@ -119,7 +119,7 @@ class Ranks(Server):
 
 
 def changed(folder, to):
-    """A copy of the model in which all ranks read another norm, and each rank other experts."""
+    """A copy of the model with a changed norm (read by all ranks) and changed experts (each read by its rank)."""
     shutil.copytree(folder, to, dirs_exist_ok=True)
     path = pathlib.Path(to) / "model.safetensors"
     data = bytearray(path.read_bytes())
@@ -146,7 +146,7 @@ class Texts(unittest.TestCase):
     def tearDownClass(cls):
         cls.server.end()
 
-    def test_texts_equal_one_process_alone_and_among_others(self):
+    def test_texts_equal_one_process_alone_and_batched(self):
         options = ("--seed", "7", "-n", "24", "--temperature", "0.9", "--top-p", "0.95")
         expected = text_of_run(MODEL, PROMPT, *options)
         fields = {"seed": 7, "max_tokens": 24, "temperature": 0.9, "top_p": 0.95}
@@ -161,7 +161,7 @@ class Texts(unittest.TestCase):
         with concurrent.futures.ThreadPoolExecutor(8) as threads:
             self.assertEqual(set(threads.map(one, range(16))), {expected})
 
-    def test_shared_beginnings_are_computed_once(self):
+    def test_shared_prefix_is_computed_once(self):
         for end in (" bread", " wine"):
             expected = text_of_run(MODEL, SHARED + end, "-n", "12", "--temperature", "0")
             for _ in range(2):
@@ -169,20 +169,20 @@ class Texts(unittest.TestCase):
                 self.assertEqual(reply["choices"][0]["text"], expected)
         self.assertGreater(reply["usage"]["prompt_tokens_details"]["cached_tokens"], 0)
 
-    def test_scores_of_prompts_and_several_choices(self):
+    def test_prompt_scores_and_several_choices(self):
         fields = {"max_tokens": 6, "temperature": 1, "n": 3, "seed": 4, "logprobs": 2, "echo": True}
         first = self.server.complete(PROMPT, **fields)["choices"]
         self.assertEqual(len({choice["text"] for choice in first}), 3)
         self.assertEqual(self.server.complete(PROMPT, **fields)["choices"], first)
 
-    def test_clients_that_leave_end_nothing(self):
+    def test_disconnected_clients_do_not_affect_others(self):
         for event in self.server.stream("/v1/completions", {"prompt": PROMPT, "max_tokens": 200, "ignore_eos": True}):
             break
         self.assertEqual(self.server.request("GET", "/health")[0], 200)
 
 
 class DividedOutput(Texts):
-    """Each rank computes half of the logits; rank 0 draws."""
+    """Tensor-parallel lm_head: each rank computes half of the logits, rank 0 samples."""
 
     @classmethod
     def setUpClass(cls):
@@ -190,7 +190,7 @@ class DividedOutput(Texts):
 
 
 class Dispatched(unittest.TestCase):
-    """Each rank has sequences of its own; rank 0 gives them out and draws."""
+    """Data-parallel attention: rank 0 assigns sequences to ranks, and samples."""
 
     @classmethod
     def setUpClass(cls):
@@ -200,7 +200,7 @@ class Dispatched(unittest.TestCase):
     def tearDownClass(cls):
         cls.server.end()
 
-    def test_texts_equal_one_process_alone_and_among_others(self):
+    def test_texts_equal_one_process_alone_and_batched(self):
         asked = [("-n", "24", "--temperature", "0"), ("--seed", "7", "-n", "24", "--temperature", "0.9", "--top-p", "0.95")]
         fields = [{"max_tokens": 24, "temperature": 0}, {"seed": 7, "max_tokens": 24, "temperature": 0.9, "top_p": 0.95}]
         prompts = [PROMPT, SHARED + " bread"]
@@ -208,7 +208,7 @@ class Dispatched(unittest.TestCase):
 
         def one(i):
             p, f = i % 2, i // 2 % 2
-            if i % 3 == 0:  # others of other lengths
+            if i % 3 == 0:  # other requests with different lengths
                 self.server.complete(PROMPT + " word" * i, max_tokens=3 + i, seed=i, temperature=1)
             return self.server.complete(prompts[p], **fields[f])["choices"][0]["text"] == expected[p, f]
 
@@ -216,7 +216,7 @@ class Dispatched(unittest.TestCase):
         with concurrent.futures.ThreadPoolExecutor(8) as threads:
             self.assertTrue(all(threads.map(one, range(16))))
 
-    def test_scores_of_prompts_and_several_choices(self):
+    def test_prompt_scores_and_several_choices(self):
         fields = {"max_tokens": 6, "temperature": 1, "n": 3, "seed": 4, "logprobs": 2, "echo": True}
         first = self.server.complete(SHARED, **fields)["choices"]
         self.assertEqual(len({choice["text"] for choice in first}), 3)
@@ -224,7 +224,7 @@ class Dispatched(unittest.TestCase):
         with Ranks() as replicated:
             self.assertEqual(replicated.complete(SHARED, **fields)["choices"], first)
 
-    def test_clients_that_leave_end_nothing(self):
+    def test_disconnected_clients_do_not_affect_others(self):
         for event in self.server.stream("/v1/completions", {"prompt": PROMPT, "max_tokens": 200, "ignore_eos": True}):
             break
         self.assertEqual(self.server.request("GET", "/health")[0], 200)
@@ -236,8 +236,8 @@ class Dispatched(unittest.TestCase):
 
 
 def answer_of_killed_rank(server):
-    """Kills rank 1 while a request runs. Returns the status and the reply."""
-    os.kill(server.pids[1], signal.SIGSTOP)  # so that the request still runs
+    """Kills rank 1 during a request. Returns status and reply."""
+    os.kill(server.pids[1], signal.SIGSTOP)  # keeps the request running
     replies = []
     thread = threading.Thread(target=lambda: replies.append(
         server.post("/v1/completions", {"prompt": PROMPT, "max_tokens": 8})))
@@ -312,7 +312,7 @@ class Reload(unittest.TestCase):
 
 
 class Rebalance(unittest.TestCase):
-    """Experts move between ranks while texts are written: 16 experts, on three ranks unevenly."""
+    """Experts move between ranks during requests: 16 experts on three ranks, unevenly."""
 
     FIELDS = {"max_tokens": 24, "temperature": 0}
 
@@ -320,7 +320,7 @@ class Rebalance(unittest.TestCase):
         return {prompt: text_of_run(MODEL, prompt, "-n", "24", "--temperature", "0") for prompt in prompts}
 
     def check_moves(self, server, prompts):
-        """Asks in many threads while experts move; every text must be that of one process."""
+        """Sends requests in many threads while experts move. Every text must equal that of a single process."""
         expected = self.expected(*prompts)
 
         def one(i):
@@ -355,7 +355,7 @@ class Rebalance(unittest.TestCase):
                 lines = [line for line in server.error_text().splitlines() if line.startswith("rebalance: layer ")]
                 self.assertEqual(len(lines), sum(reply["moved_layers"] for reply in replies))
                 self.assertRegex(lines[0], r"largest load over mean [\d.]+ to [\d.]+; rank 0 (gets|drops) \d")
-                # New weights: they are read to where the experts are now.
+                # A reload must load experts into their current ranks.
                 self.assertEqual(server.post("/reload", {})[0], 200)
                 self.assertEqual(server.complete(PROMPT, **self.FIELDS)["choices"][0]["text"],
                                  self.expected(PROMPT)[PROMPT])
@@ -393,7 +393,7 @@ class Rebalance(unittest.TestCase):
                 self.assertGreater(server.metric("moracle_moved_layers_total"), 0)
 
     @unittest.skipIf("mpi" in sys.argv, "mpirun gives all ranks one folder")
-    def test_rank_that_cannot_read_keeps_the_old_placement_everywhere(self):
+    def test_read_error_on_one_rank_keeps_the_old_placement_on_all(self):
         with tempfile.TemporaryDirectory() as folder:
             model = str(pathlib.Path(folder) / "model")
             shutil.copytree(MODEL, model)
@@ -410,7 +410,7 @@ class Rebalance(unittest.TestCase):
                 self.assertEqual(text(), expected)
                 self.assertEqual(server.metric("moracle_failed_rebalances_total"), 1)
                 self.assertEqual(server.metric("moracle_moved_layers_total"), 0)
-                changed(MODEL, model)  # other weights of the same sizes
+                changed(MODEL, model)  # different weights of the same sizes
                 status, reply = server.post("/rebalance", {})
                 self.assertEqual(status, 500)
                 self.assertIn("rank 2", reply["error"]["message"])
@@ -433,13 +433,13 @@ class Rebalance(unittest.TestCase):
         finally:
             server.kill()
 
-    def test_server_without_the_option_refuses(self):
+    def test_rebalance_request_needs_the_option(self):
         with Ranks() as server:
             status, reply = server.post("/rebalance", {})
             self.assertEqual(status, 400)
             self.assertIn("--rebalance-interval", reply["error"]["message"])
 
-    def test_what_cannot_move_is_refused_at_the_start(self):
+    def test_unsupported_rebalancing_is_refused_at_start(self):
         for options, message in ((("--redundant-experts", "17"), "redundant experts: needs 0 to 16"),
                                  (("--adapter-folder", "."), "--rebalance-interval: needs a model without adapters")):
             with self.assertRaises(RuntimeError) as failed:

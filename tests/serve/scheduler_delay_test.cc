@@ -1,5 +1,5 @@
-// Runs the scheduler on a fake clock, on which a step takes a fixed time and a time per token, and
-// measures how long a short request waits for its first token behind a long prompt.
+// Measures the time to first token of a short request behind a long prompt, on a fake clock: a step
+// takes a fixed time and a time per token.
 #include <gtest/gtest.h>
 
 #include <map>
@@ -14,7 +14,7 @@ constexpr int64_t kBudget = 512;
 
 class FakeModel {
  public:
-  /// `decoding` sequences that never end have their first tokens.
+  /// `decoding` endless sequences are decoding.
   explicit FakeModel(int64_t decoding)
       : decoding_(static_cast<SequenceId>(decoding)),
         scheduler_({.max_running = 64, .num_pages = 1 << 16, .page = 16, .prefix_cache = false}) {
@@ -33,7 +33,7 @@ class FakeModel {
     now_ += time_of(plan.num_tokens);
     scheduler_.advance(plan);
     for (const Chunk& chunk : plan.chunks) {
-      if (!chunk.draws) continue;
+      if (!chunk.samples) continue;
       drawn_.emplace(chunk.id, now_);
       if (chunk.id <= decoding_)
         scheduler_.append(chunk.id, 1);
@@ -52,11 +52,12 @@ class FakeModel {
   Scheduler scheduler_;
   double now_ = 0;
   SequenceId last_id_ = 0;
-  std::map<SequenceId, double> drawn_;  // time of the first token
+  std::map<SequenceId, double> drawn_;  // time to first token
 };
 
-// A request that arrives during a step is seen at its end. The worst case is right after its begin.
-TEST(SchedulerDelay, ShortRequestBehindLongPromptHasItsFirstTokenAfterAtMostTwoChunks) {
+// The scheduler sees a request at the end of the current step. Worst case: it arrives right after
+// the step's begin.
+TEST(SchedulerDelay, FirstTokenBehindLongPrefillTakesAtMostTwoChunks) {
   for (const int64_t decoding : {0, 1, 60}) {
     for (int64_t steps_before = 0; steps_before < 9; ++steps_before) {
       FakeModel model(decoding);
@@ -73,7 +74,7 @@ TEST(SchedulerDelay, ShortRequestBehindLongPromptHasItsFirstTokenAfterAtMostTwoC
   }
 }
 
-TEST(SchedulerDelay, LongPromptBehindShortRequestsTakesAtMostTwiceItsTime) {
+TEST(SchedulerDelay, LongPrefillBesideShortRequestsTakesAtMostTwiceItsTime) {
   FakeModel alone(0);
   const SequenceId one = alone.submit(4096);
   while (!alone.has_first_token(one)) alone.step();

@@ -1,5 +1,5 @@
-// Runs the scheduler through random traffic with a fake clock and a fake model, and checks after
-// every step what must always hold.
+// Property test: random traffic with a fake clock and a fake model, with invariants checked after
+// every step.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
@@ -12,11 +12,11 @@
 namespace moracle::serve::scheduler_simulation_test {
 namespace {
 
-// The next token depends on all earlier ones, so a wrong page or a lost token changes the rest.
+// The next token hashes all earlier ones, so a wrong page or a lost token changes the rest.
 int32_t next_token(const std::vector<int32_t>& tokens) {
   uint64_t hash = 1469598103934665603u;
   for (const int32_t token : tokens) hash = (hash ^ static_cast<uint32_t>(token)) * 1099511628211u;
-  return static_cast<int32_t>(hash >> 40 & 3);  // few values: equal beginnings are frequent
+  return static_cast<int32_t>(hash >> 40 & 3);  // few values: equal prefixes are frequent
 }
 
 struct Client {
@@ -24,10 +24,10 @@ struct Client {
   std::vector<int32_t> tokens;
   int64_t wanted = 0;
   int64_t submitted_at = 0;
-  std::vector<std::vector<int32_t>> pages;  // the content of the pages, as the engine holds them
+  std::vector<std::vector<int32_t>> pages;  // page contents, as in the engine
 };
 
-// Whose pages a client may share.
+// Prefix cache scope of a client.
 using Scope = std::pair<int32_t, std::string>;
 
 Scope scope_of(const Client& client) {
@@ -142,18 +142,18 @@ class Simulation {
     for (const Adoption& adoption : scheduler_.advance(plan)) adopt(adoption);
     check_pages();
     for (const Chunk& chunk : plan.chunks) {
-      if (chunk.draws) draw(chunk.id);
+      if (chunk.samples) draw(chunk.id);
     }
   }
 
-  // Writes the chunk's tokens into the sequence's pages.
+  // Writes a chunk's tokens into the sequence's pages.
   void write(Client& client, const Chunk& chunk) {
     int64_t length = 0;
     for (const auto& page : client.pages) length += static_cast<int64_t>(page.size());
     ASSERT_EQ(chunk.first, length) << "the chunk does not follow the cache";
     const int64_t computed = chunk.first + chunk.count;
     ASSERT_LE(computed, static_cast<int64_t>(client.tokens.size()));
-    EXPECT_EQ(chunk.draws, computed == static_cast<int64_t>(client.tokens.size()));
+    EXPECT_EQ(chunk.samples, computed == static_cast<int64_t>(client.tokens.size()));
     client.pages.resize((computed + limits_.page - 1) / limits_.page);
     for (auto index = chunk.first / limits_.page; index * limits_.page < computed; ++index)
       client.pages[index] = page_content(client, index, computed);
@@ -206,7 +206,7 @@ class Simulation {
   int completed_ = 0;
 };
 
-TEST(SchedulerSimulation, RandomTrafficLosesNothingAndBalancesPages) {
+TEST(SchedulerSimulation, RandomTrafficLosesNoTokensAndLeaksNoPages) {
   int completed = 0;
   int64_t preemptions = 0, reused = 0;
   for (uint32_t seed = 1; seed <= 60; ++seed) {
@@ -228,7 +228,7 @@ TEST(SchedulerSimulation, RandomTrafficLosesNothingAndBalancesPages) {
   EXPECT_GT(reused, 5'000);
 }
 
-TEST(SchedulerSimulation, EnoughPagesPreemptNothing) {
+TEST(SchedulerSimulation, NeverPreemptsWithEnoughPages) {
   Simulation simulation(1, {.max_running = 8, .max_waiting = 100, .num_pages = 10'000, .page = 4},
                         64);
   simulation.run(1'000);

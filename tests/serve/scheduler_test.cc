@@ -1,4 +1,4 @@
-// Tests the rules of the scheduler, one by one, with a model that computes nothing.
+// Tests the scheduler's rules one by one, without a model.
 #include "serve/scheduler/scheduler.h"
 
 #include <gmock/gmock.h>
@@ -24,11 +24,11 @@ Submission submission(SequenceId id, int64_t prompt, int64_t max_tokens = 4) {
           .max_tokens = max_tokens};
 }
 
-// Computes a step. Each token drawn is 7.
+// Runs a step. Every sampled token is 7.
 std::vector<Adoption> run(Scheduler& scheduler, const StepPlan& plan) {
   std::vector<Adoption> adoptions = scheduler.advance(plan);
   for (const Chunk& chunk : plan.chunks) {
-    if (chunk.draws) scheduler.append(chunk.id, 7);
+    if (chunk.samples) scheduler.append(chunk.id, 7);
   }
   return adoptions;
 }
@@ -40,7 +40,7 @@ int64_t count_of(const StepPlan& plan, SequenceId id) {
   return 0;
 }
 
-TEST(Scheduler, PromptsAreCutIntoChunksBesideDecoding) {
+TEST(Scheduler, ChunksPrefillBesideDecode) {
   Scheduler scheduler({.max_running = 4, .num_pages = 100, .page = 4});
   ASSERT_EQ(scheduler.submit(submission(1, 3, 100)), Admission::kQueued);
   run(scheduler, scheduler.next(0, 16));
@@ -50,14 +50,14 @@ TEST(Scheduler, PromptsAreCutIntoChunksBesideDecoding) {
     const StepPlan plan = scheduler.next(0, 16);
     EXPECT_EQ(count_of(plan, 1), 1);
     EXPECT_LE(plan.num_tokens, 16);
-    EXPECT_EQ(plan.chunks.back().draws, i == 2);
+    EXPECT_EQ(plan.chunks.back().samples, i == 2);
     chunks.push_back(count_of(plan, 2));
     run(scheduler, plan);
   }
   EXPECT_THAT(chunks, ElementsAre(15, 15, 10));
 }
 
-TEST(Scheduler, ShortPromptBehindLongOneIsComputedInTheNextStep) {
+TEST(Scheduler, ShortPromptRunsInNextStepBehindLongPrefill) {
   Scheduler scheduler({.max_running = 4, .num_pages = 1000, .page = 16});
   scheduler.submit(submission(1, 4096));
   run(scheduler, scheduler.next(0, 256));
@@ -67,8 +67,8 @@ TEST(Scheduler, ShortPromptBehindLongOneIsComputedInTheNextStep) {
   EXPECT_EQ(count_of(plan, 1), 156);
 }
 
-// A stream of short prompts fills every step, and the long prompt still gets its half.
-TEST(Scheduler, LongPromptProceedsBesideEndlessShortOnes) {
+// Short prompts fill every step, and the long prompt still gets half of the budget.
+TEST(Scheduler, LongPrefillProceedsBesideEndlessShortPrompts) {
   Scheduler scheduler({.max_running = 8, .num_pages = 1000, .page = 16, .prefix_cache = false});
   scheduler.submit(submission(1, 1000, 1));
   int steps = 0;
@@ -78,7 +78,7 @@ TEST(Scheduler, LongPromptProceedsBesideEndlessShortOnes) {
     run(scheduler, plan);
     bool is_done = false;
     for (const Chunk& chunk : plan.chunks) {
-      if (!chunk.draws) continue;
+      if (!chunk.samples) continue;
       is_done = is_done || chunk.id == 1;
       scheduler.finish(chunk.id);
     }
@@ -87,7 +87,7 @@ TEST(Scheduler, LongPromptProceedsBesideEndlessShortOnes) {
   EXPECT_LE(steps, 1000 / 32 + 1);
 }
 
-TEST(Scheduler, RefusesBeyondTheQueueAndBeyondTheCache) {
+TEST(Scheduler, RejectsWhenQueueIsFullOrCacheIsTooSmall) {
   Scheduler scheduler({.max_running = 1, .max_waiting = 2, .num_pages = 10, .page = 4});
   EXPECT_EQ(scheduler.submit(submission(9, 38, 4)), Admission::kTooLong);
   EXPECT_EQ(scheduler.submit(submission(1, 38, 3)), Admission::kQueued);
@@ -98,7 +98,7 @@ TEST(Scheduler, RefusesBeyondTheQueueAndBeyondTheCache) {
   EXPECT_EQ(scheduler.submit(submission(4, 4)), Admission::kQueued);
 }
 
-TEST(Scheduler, EqualBeginningsWithDifferentSaltsShareNoPages) {
+TEST(Scheduler, EqualPrefixesWithDifferentSaltsShareNoPages) {
   Scheduler scheduler({.max_running = 8, .num_pages = 100, .page = 4});
   scheduler.submit({.id = 1, .prompt = tokens(10), .max_tokens = 4, .salt = "a"});
   scheduler.submit({.id = 2, .prompt = tokens(10), .max_tokens = 4});
@@ -115,7 +115,7 @@ TEST(Scheduler, EqualBeginningsWithDifferentSaltsShareNoPages) {
   EXPECT_THAT(plan.starts[2].pages, ElementsAre(adopted[2].page, adopted[3].page));
 }
 
-TEST(Scheduler, EqualBeginningsShareFullPages) {
+TEST(Scheduler, EqualPrefixesShareFullPages) {
   Scheduler scheduler({.max_running = 4, .num_pages = 100, .page = 4});
   scheduler.submit({.id = 1, .prompt = tokens(10), .max_tokens = 4});
   const auto adopted = run(scheduler, scheduler.next(0, 64));
@@ -133,7 +133,7 @@ TEST(Scheduler, EqualBeginningsShareFullPages) {
   EXPECT_THAT(plan.starts[2].pages, IsEmpty());
   EXPECT_EQ(count_of(plan, 2), 4);
   EXPECT_EQ(scheduler.num_reused_tokens(), 8);
-  // The fourth computed pages that are there: it uses those, and its own are free.
+  // Sequence 4 computed pages that are already cached: it uses those, and frees its own.
   std::vector<bool> is_new;
   for (const Adoption& adoption : run(scheduler, plan)) {
     if (adoption.id == 4) is_new.push_back(adoption.is_new);
@@ -141,7 +141,7 @@ TEST(Scheduler, EqualBeginningsShareFullPages) {
   EXPECT_THAT(is_new, ElementsAre(false, false, false));
 }
 
-TEST(Scheduler, WholeCachedPromptComputesItsLastPageAgain) {
+TEST(Scheduler, FullyCachedPromptRecomputesItsLastPage) {
   Scheduler scheduler({.max_running = 4, .num_pages = 100, .page = 4});
   scheduler.submit({.id = 1, .prompt = tokens(8)});
   run(scheduler, scheduler.next(0, 64));
@@ -150,10 +150,10 @@ TEST(Scheduler, WholeCachedPromptComputesItsLastPageAgain) {
   const StepPlan plan = scheduler.next(0, 64);
   EXPECT_EQ(plan.starts.at(0).pages.size(), 1u);
   EXPECT_EQ(plan.chunks.at(0).first, 4);
-  EXPECT_TRUE(plan.chunks.at(0).draws);
+  EXPECT_TRUE(plan.chunks.at(0).samples);
 }
 
-TEST(Scheduler, ChoicesOfOneRequestWaitForTheFirstPrompt) {
+TEST(Scheduler, ChoicesOfOneRequestWaitForSharedPrefill) {
   Scheduler scheduler({.max_running = 4, .num_pages = 100, .page = 4});
   scheduler.submit({.id = 1, .prompt = tokens(20), .max_tokens = 2});
   scheduler.submit({.id = 2, .prompt = tokens(20), .max_tokens = 2, .after = 1});
@@ -167,7 +167,7 @@ TEST(Scheduler, ChoicesOfOneRequestWaitForTheFirstPrompt) {
   EXPECT_EQ(plan.starts[0].pages.size(), 4u);
 }
 
-TEST(Scheduler, YoungestIsPreemptedAndComputedAgain) {
+TEST(Scheduler, PreemptsAndRecomputesYoungestSequence) {
   Scheduler scheduler({.max_running = 4, .num_pages = 6, .page = 4, .prefix_cache = false});
   scheduler.submit(submission(1, 8, 9));
   scheduler.submit(submission(2, 8, 9));
@@ -189,7 +189,7 @@ TEST(Scheduler, YoungestIsPreemptedAndComputedAgain) {
   EXPECT_EQ(count_of(plan, 2), 8 + steps) << "the prompt and every new token";
 }
 
-TEST(Scheduler, CachedPagesAreEvictedLeastRecentlyUsedFirst) {
+TEST(Scheduler, EvictsLeastRecentlyUsedPagesFirst) {
   Scheduler scheduler({.max_running = 1, .num_pages = 4, .page = 4});
   std::vector<PageId> pages;
   for (const SequenceId id : {1, 2}) {
@@ -200,7 +200,7 @@ TEST(Scheduler, CachedPagesAreEvictedLeastRecentlyUsedFirst) {
   }
   ASSERT_EQ(pages.size(), 4u);
   scheduler.submit(submission(3, 9, 1));
-  // The last page of the oldest sequence goes first.
+  // The last page of the oldest sequence is evicted first.
   EXPECT_THAT(scheduler.next(0, 64).dropped, ElementsAre(pages[1], pages[0], pages[3]));
 }
 
@@ -217,7 +217,7 @@ TEST(Scheduler, DeadlinesEndWaitingAndRunningSequences) {
   EXPECT_EQ(count_of(plan, 3), 4);
 }
 
-TEST(Scheduler, PauseLetsStartedSequencesEnd) {
+TEST(Scheduler, PauseFinishesStartedSequencesOnly) {
   Scheduler scheduler({.max_running = 2, .num_pages = 100, .page = 4});
   scheduler.submit(submission(1, 4));
   run(scheduler, scheduler.next(0, 64));
@@ -232,10 +232,10 @@ TEST(Scheduler, PauseLetsStartedSequencesEnd) {
   EXPECT_EQ(count_of(scheduler.next(0, 64), 2), 4);
 }
 
-TEST(StepBudget, FollowsTheMeasuredTime) {
+TEST(StepBudget, FollowsMeasuredStepTime) {
   StepBudget budget(512, 0.1);
   EXPECT_EQ(budget.tokens(), 512);
-  budget.measured(8, 1);  // too few tokens to tell
+  budget.measured(8, 1);  // too few tokens to count
   EXPECT_EQ(budget.tokens(), 512);
   for (int i = 0; i < 20; ++i) budget.measured(256, 0.256);
   EXPECT_EQ(budget.tokens(), 96);

@@ -1,5 +1,4 @@
-// Schemas that are refused, with the place of the reason. Which texts the others accept is in
-// grammar_test.cc.
+// Tests rejected schemas and the place in the error. grammar_test.cc tests accepted ones.
 #include "serve/grammar/schema.h"
 
 #include <gtest/gtest.h>
@@ -25,7 +24,7 @@ void expect_refused(const char* schema, const char* place, const char* text) {
       << schema << lowered.error().to_string();
 }
 
-TEST(Schema, KeywordsWithoutEffectAreRefusedByName) {
+TEST(Schema, RejectsIgnoredKeywordsByName) {
   const std::pair<const char*, const char*> all[] = {
       {R"({"not": {"type": "string"}})", "schema.not"},
       {R"({"type": "string", "not": {"const": "a"}})", "schema.not"},
@@ -54,7 +53,7 @@ TEST(Schema, KeywordsWithoutEffectAreRefusedByName) {
   for (const auto& [schema, place] : all) expect_refused(schema, place, "engine");
 }
 
-TEST(Schema, ValuesThatTheEngineReadsInAnotherWayAreRefused) {
+TEST(Schema, RejectsValuesThatEngineMisinterprets) {
   const std::tuple<const char*, const char*, const char*> all[] = {
       {R"({"allOf": [{"type": "null"}, {"type": "string"}]})", "schema.allOf", "one schema"},
       {R"({"oneOf": [{"type": "integer"}, {"type": "number"}]})", "schema.oneOf", "exclude"},
@@ -83,7 +82,7 @@ TEST(Schema, ValuesThatTheEngineReadsInAnotherWayAreRefused) {
   for (const auto& [schema, place, text] : all) expect_refused(schema, place, text);
 }
 
-TEST(Schema, SchemasThatAcceptNothingAreRefused) {
+TEST(Schema, RejectsUnsatisfiableSchemas) {
   const std::pair<const char*, const char*> all[] = {
       {R"({"$ref": "#"})", "schema"},
       {R"({"$ref": "#/$defs/a", "$defs": {"a": {"anyOf": [{"$ref": "#/$defs/b"}]},
@@ -105,7 +104,7 @@ TEST(Schema, SchemasThatAcceptNothingAreRefused) {
   for (const auto& [schema, place] : all) expect_refused(schema, place, "needs");
 }
 
-TEST(Schema, LimitsAreNamed) {
+TEST(Schema, NamesExceededLimit) {
   const SchemaLimits limits{.schemas = 3,
                             .optional_members = 1,
                             .values = 2,
@@ -128,7 +127,7 @@ TEST(Schema, LimitsAreNamed) {
     EXPECT_NE(lowered.error().to_string().find(text), std::string::npos)
         << lowered.error().to_string();
   }
-  // References in one another must not multiply the work.
+  // Nested references must not multiply the work.
   std::string tower = R"({"oneOf": [{"$ref": "#/$defs/d0"}, {"$ref": "#/$defs/d0"}], "$defs": {)";
   for (int i = 0; i < 60; ++i) {
     const std::string next = "{\"$ref\": \"#/$defs/d" + std::to_string(i + 1) + "\"}";
@@ -143,7 +142,7 @@ TEST(Schema, LargeVocabulariesAllowFewerPositions) {
   EXPECT_EQ(SchemaLimits::of_vocabulary(1 << 30).positions, 128);
 }
 
-TEST(SchemaPatterns, ConstructsOfAnotherMeaningAreRefused) {
+TEST(SchemaPatterns, RejectsConstructsThatEngineMisinterprets) {
   for (const char* pattern :
        {"^(?=x)b$", "(?!x)b",  "(?<=x)b", "(?<!x)b", "(?i)b",   "a^b",    "a$b",
         "(a$)b",    "(^a)?",   "\\bb",    "(a)\\1",  "\\p{L}",  "\\k<x>", "(a",
@@ -153,14 +152,14 @@ TEST(SchemaPatterns, ConstructsOfAnotherMeaningAreRefused) {
   }
 }
 
-TEST(SchemaPatterns, LongPatternIsRefusedAtOnce) {
+TEST(SchemaPatterns, RejectsLongPatternImmediately) {
   EXPECT_TRUE(lower_pattern(std::string(4096, 'a')).ok());
   const auto lowered = lower_pattern(std::string(8 << 20, 'a'));
   ASSERT_FALSE(lowered.ok());
   EXPECT_EQ(lowered.error().need, "at most 4096 bytes");
 }
 
-TEST(SchemaPatterns, PartsThatJsonMustEscapeAreLeftOut) {
+TEST(SchemaPatterns, ExcludesCharactersThatJsonMustEscape) {
   EXPECT_EQ(must(lower_pattern("a|\"|\\\\|\\n")).text, "[\\u{61}]");
   EXPECT_EQ(must(lower_pattern("^a\"*$")).text, "[\\u{61}]");
   EXPECT_EQ(must(lower_pattern("[\\x1f-\\x21]")).text, "[\\u{20}-\\u{21}]");

@@ -1,5 +1,5 @@
-"""Writes a checkpoint that answers with given texts: attention and experts add nothing, and lm_head maps each token to
-its successor."""
+"""Writes a checkpoint that answers with scripted texts: attention and experts add zero, and lm_head maps each token to its
+successor."""
 import array
 import json
 import os
@@ -9,7 +9,7 @@ END = "<|end|>"
 
 
 def byte_level():
-    """The character that stands for each byte in a vocabulary of bytes."""
+    """The byte-level BPE alphabet."""
     plain = [*range(33, 127), *range(161, 173), *range(174, 256)]
     others = [byte for byte in range(256) if byte not in plain]
     return {**{byte: chr(byte) for byte in plain}, **{byte: chr(256 + i) for i, byte in enumerate(others)}}
@@ -38,8 +38,8 @@ def tensors(successors, size):
 
 
 def write(folder, template, scripts, special=()):
-    """`scripts`: the token that ends a prompt, and the pieces that follow it. Pieces in `special` are special tokens.
-    No piece may occur twice."""
+    """`scripts`: the last token of a prompt, and the tokens of its answer. `special`: tokens that are special.
+    Each token may occur only once."""
     vocab = {character: byte for byte, character in byte_level().items()}
     added, successors = [], {}
 

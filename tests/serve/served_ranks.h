@@ -1,4 +1,4 @@
-// The small model on ranks of threads, as the server's tests load it.
+// Loads the small model on threads as ranks, for the server's tests.
 #pragma once
 
 #include <string>
@@ -11,7 +11,7 @@ namespace moracle::testing {
 
 inline const std::string kServedFolder = testing::models_dir() + "/qwen3moe-gptq-int4-g128";
 
-/// A null group: one process.
+/// Null group: a single process.
 inline ModelOptions served_options(const std::shared_ptr<Group>& group) {
   ModelOptions options;
   options.threads = 1;

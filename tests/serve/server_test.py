@@ -1,4 +1,4 @@
-"""Tests `moracle serve` from end to end: server_test.py COMMAND MODEL [unittest's arguments]."""
+"""End-to-end tests of `moracle serve`: server_test.py COMMAND MODEL [unittest's arguments]."""
 import array
 import concurrent.futures
 import http.client
@@ -21,7 +21,7 @@ PROMPT = "And the LORD spake unto Moses, saying,"
 
 
 def text_of_run(prompt, *options):
-    """What `moracle run` generates."""
+    """The text of `moracle run`."""
     ran = subprocess.run([COMMAND, "run", MODEL, "-p", prompt, "--deterministic", "--threads", "2", "--json", *options],
                          capture_output=True, check=True, text=True)
     return json.loads(ran.stdout)["text"]
@@ -36,7 +36,7 @@ class Texts(unittest.TestCase):
     def tearDownClass(cls):
         cls.server.end()
 
-    def test_text_equals_run_alone_and_among_others(self):
+    def test_text_equals_run_alone_and_batched(self):
         options = ("--seed", "7", "-n", "40", "--temperature", "0.9", "--top-p", "0.95")
         expected = text_of_run(PROMPT, *options)
         fields = {"seed": 7, "max_tokens": 40, "temperature": 0.9, "top_p": 0.95}
@@ -123,7 +123,7 @@ class Texts(unittest.TestCase):
         self.assertEqual(self.server.complete([ids], **fields)["choices"][0]["text"], reply["choices"][0]["text"])
         self.assertEqual(self.server.post("/detokenize", {"tokens": ids}), (200, {"prompt": PROMPT}))
 
-    def test_long_prompts_reuse_their_beginning(self):
+    def test_prefix_cache_reuses_long_prompts(self):
         prompt = PROMPT + " And it came to pass." * 100
         first = self.server.complete(prompt, max_tokens=4, temperature=0)
         again = self.server.complete(prompt, max_tokens=4, temperature=0)
@@ -137,7 +137,7 @@ class Texts(unittest.TestCase):
             self.assertEqual(self.server.post("/reload", ""), (200, {"reloaded": True}))
             self.assertEqual({t.result()["choices"][0]["text"] for t in texts}, {expected})
 
-    def test_formats_bind_the_text(self):
+    def test_response_format_constrains_the_text(self):
         schema = {"type": "object", "properties": {"z": {"type": "integer"}, "a": {"enum": ["red", "blue"]}},
                   "required": ["z", "a"]}
         form = {"type": "json_schema", "json_schema": {"name": "colour", "schema": schema}}
@@ -189,14 +189,14 @@ class Texts(unittest.TestCase):
             while not all(each.done() for each in compiled + tried):
                 one = time.monotonic()
                 self.assertEqual(self.server.request("GET", "/health")[0], 200)
-                self.assertLess(time.monotonic() - one, 5, "while schemas are compiled")  # below 0.1 s without load
+                self.assertLess(time.monotonic() - one, 5, "while schemas are compiled")  # below 0.1 s on an idle machine
                 time.sleep(0.01)
-            self.assertLess(time.monotonic() - start, 60)  # two at once, 0.2 s each
+            self.assertLess(time.monotonic() - start, 60)  # two in parallel, 0.2 s each
             self.assertEqual({each.result()[0] for each in compiled}, {200})
             for each in tried:
                 self.assertEqual((each.result()[0], "at most" in each.result()[1]["error"]["message"]), (400, True))
 
-    def test_metrics_tell_the_time_of_each_part(self):
+    def test_metrics_have_seconds_of_each_part(self):
         def seconds():
             lines = self.server.request("GET", "/metrics")[2].splitlines()
             parts = [re.fullmatch(r'moracle_part_seconds_total{part="([^"]+)",backend="(cpu[^"]*)"} (.*)', line)
@@ -212,12 +212,12 @@ class Texts(unittest.TestCase):
         spent = {part: after - before.get(part, 0) for part, after in seconds().items()}
         steps = self.server.metric("moracle_step_seconds_sum") - steps
         self.assertGreater(sum(spent.values()), 0.5 * steps)
-        # Only these two go on between steps, where a busy machine takes the CPU away.
+        # Only these two also count between steps, where a busy machine may deschedule the server.
         between = spent.pop("scheduling") + spent.pop("answers")
         self.assertGreater(between, 0)
         self.assertLess(sum(spent.values()), 1.01 * steps)
 
-    def test_information(self):
+    def test_models_health_explain_and_page(self):
         models = json.loads(self.server.request("GET", "/v1/models")[2])
         self.assertEqual(models["data"][0]["max_model_len"], 2048)
         self.assertEqual(self.server.request("GET", "/health")[0], 200)
@@ -253,7 +253,7 @@ class Refusals(unittest.TestCase):
         self.assertEqual((got, error["code"]), (status, code), text)
         self.assertTrue(error["message"] and error["type"])
 
-    def test_key_is_needed(self):
+    def test_requests_need_the_api_key(self):
         body = {"prompt": "And", "max_tokens": 1}
         self.refused(401, "invalid_api_key", "POST", "/v1/completions", body)
         self.refused(401, "invalid_api_key", "POST", "/v1/completions", body, {"Authorization": "Bearer secret-kez"})
@@ -261,13 +261,13 @@ class Refusals(unittest.TestCase):
         self.assertEqual(self.server.post("/v1/completions", body, self.KEY)[0], 200)
         self.assertEqual(self.server.request("GET", "/health")[0], 200)
 
-    def test_other_pages_are_refused(self):
+    def test_foreign_origins_are_refused(self):
         self.refused(403, "origin_not_allowed", "POST", "/v1/completions", {"prompt": "And"},
                      {**self.KEY, "Origin": "http://elsewhere.example"})
         own = {**self.KEY, "Origin": f"http://127.0.0.1:{self.server.port}"}
         self.assertEqual(self.server.post("/v1/completions", {"prompt": "And", "max_tokens": 1}, own)[0], 200)
 
-    def test_wrong_requests(self):
+    def test_invalid_requests_are_refused(self):
         self.refused(404, "unknown_url", "GET", "/../etc/passwd")
         for method in ("GET", "OPTIONS"):
             self.refused(405, "method_not_allowed", method, "/v1/completions")
@@ -276,7 +276,7 @@ class Refusals(unittest.TestCase):
                      {"prompt": "a", "temperature": -1}, {"prompt": []}):
             self.refused(400, None, "POST", "/v1/completions", body, self.KEY)
 
-    def test_large_and_broken_messages(self):
+    def test_oversized_and_malformed_messages_are_refused(self):
         self.assertIn(b" 413 ", self.server.raw(
             b"POST /tokenize HTTP/1.1\r\nHost: localhost\r\nContent-Length: 100000\r\n\r\n").splitlines()[0])
         self.assertIn(b" 431 ", self.server.raw(
@@ -330,7 +330,7 @@ class Refusals(unittest.TestCase):
 
 
 class Leaving(unittest.TestCase):
-    def test_client_that_leaves_ends_its_text(self):
+    def test_disconnect_cancels_the_generation(self):
         with Server(COMMAND, MODEL) as server:
             body = {"prompt": PROMPT, "max_tokens": 2000, "ignore_eos": True, "n": 2}
             for left, stream in ((2, True), (4, False)):
@@ -340,7 +340,7 @@ class Leaving(unittest.TestCase):
                                        f"\r\n{request}".encode())
                     if stream:
                         connection.recv(100)
-                    # Before the request runs, the metrics are those of an idle server.
+                    # Before the request starts, the metrics show an idle server.
                     server.wait_for("moracle_requests_running", lambda running: running > 0)
                 server.wait_for('moracle_requests_total{outcome="cancelled"}', lambda cancelled: cancelled == left)
                 server.wait_for("moracle_requests_running", lambda running: running == 0)
@@ -370,7 +370,7 @@ class Leaving(unittest.TestCase):
             self.assertTrue(connection.getresponse().read().endswith(b"data: [DONE]\n\n"))
             connection.request("GET", "/health")
             self.assertEqual(connection.getresponse().status, 200)
-        # HTTP/1.0 has no chunks: the end of the connection ends the stream.
+        # HTTP/1.0 has no chunks: closing the connection ends the stream.
         with Server(COMMAND, MODEL) as server:
             body = b'{"prompt": "And", "max_tokens": 3, "stream": true}'
             reply = server.raw(b"POST /v1/completions HTTP/1.0\r\nContent-Length: %d\r\n\r\n%s" % (len(body), body))
@@ -398,7 +398,7 @@ def write_adapter(folder, seed):
 
 
 class LoraAdapters(unittest.TestCase):
-    def test_adapters_come_and_go_beside_other_texts(self):
+    def test_adapters_load_and_unload_during_other_requests(self):
         with tempfile.TemporaryDirectory() as folder:
             for i, name in enumerate(("one", "two", "three")):
                 write_adapter(f"{folder}/{name}", i)
@@ -441,7 +441,7 @@ class LoraAdapters(unittest.TestCase):
                 check([None, "two", "three"])
 
 
-    def test_unloading_refuses_requests_that_wait(self):
+    def test_unloading_refuses_waiting_requests(self):
         with tempfile.TemporaryDirectory() as folder:
             write_adapter(f"{folder}/one", 0)
             with Server(COMMAND, MODEL, "--lora", f"one={folder}/one", "--max-sequences", "1") as server:
@@ -461,7 +461,7 @@ class LoraAdapters(unittest.TestCase):
 
 
 class Ending(unittest.TestCase):
-    def test_sigterm_finishes_running_texts(self):
+    def test_sigterm_finishes_running_requests(self):
         with Server(COMMAND, MODEL, "--drain-seconds", "600") as server:
             replies = []
             thread = threading.Thread(

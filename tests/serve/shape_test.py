@@ -19,7 +19,7 @@ class RandomWeights(unittest.TestCase):
     def tearDownClass(cls):
         cls.server.end()
 
-    def test_prompts_of_ids_give_texts_of_ids(self):
+    def test_token_id_prompts_give_texts_of_id_numbers(self):
         fields = {"max_tokens": 6, "seed": 3}
         made = self.server.complete([1000, 150000, 3], **fields)
         words = made["choices"][0]["text"].split()
@@ -28,19 +28,19 @@ class RandomWeights(unittest.TestCase):
         self.assertEqual(self.server.complete([1000, 150000, 3], **fields)["choices"], made["choices"])
         self.assertEqual(self.server.post("/detokenize", {"tokens": [300, 97]}), (200, {"prompt": " 300a"}))
 
-    def test_texts_are_bytes(self):
+    def test_text_prompts_are_encoded_as_bytes(self):
         text = "Köln \"1\"\\"
         self.assertEqual(self.server.post("/tokenize", {"prompt": text})[1]["tokens"], list(text.encode()))
         self.assertEqual(self.server.complete(text, max_tokens=2)["usage"]["completion_tokens"], 2)
 
-    def test_what_needs_a_checkpoint_is_refused(self):
+    def test_requests_that_need_a_checkpoint_are_refused(self):
         status, reply = self.server.post("/v1/chat/completions", {"messages": [{"role": "user", "content": "a"}]})
         self.assertEqual(status, 400)
         self.assertIn("random weights", reply["error"]["message"])
         self.assertEqual(self.server.post("/reload", "")[0], 500)
         self.assertEqual(self.server.complete([5], max_tokens=1)["usage"]["completion_tokens"], 1)
 
-    def test_plan_has_the_form_of_a_checkpoint(self):
+    def test_plan_lists_reasons_as_for_a_checkpoint(self):
         plan = json.loads(self.server.request("GET", "/explain")[2])
         self.assertEqual((plan["model_shape"], plan["layers"]), ("qwen3-30b-a3b", 1))
         for choice in plan["choices"]:

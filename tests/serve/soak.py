@@ -1,9 +1,8 @@
-"""Loads a server for a while and checks every text against `moracle run`: soak.py COMMAND MODEL [--seconds N].
+"""Soak test: loads a server and checks every text against `moracle run`: soak.py COMMAND MODEL [--seconds N].
 
-Requests of mixed kinds and lengths come at the same time as clients that leave, wrong bodies, reloads, adapters that
-come and go, and a cache that is too small for all sequences. Ends with 1 if a text is wrong, if a request has no proper
-answer, or if memory grows after the first quarter. One thread holds all clients, on connections that stay open: the
-server shall have the processor.
+Mixed requests run beside disconnects, invalid bodies, reloads, adapter changes, and a KV cache that is too small for all
+sequences. Exits with 1 if a text is wrong, a request has no valid reply, or memory grows after the first quarter. One
+thread runs all clients on keep-alive connections, to leave the CPU to the server.
 """
 import argparse
 import asyncio
@@ -20,13 +19,13 @@ from client import Server, skip_without_server
 from connection import Connection, head_of
 from server_test import write_adapter
 
-# The long ones end just below a page of 256 positions, so that their texts need another page on the way.
+# The long prompts end just below a page of 256 positions, so that their texts need another page.
 PROMPTS = ["And the LORD spake unto Moses, saying,", "In the beginning", "Blessed are", "And it came to pass " * 45,
            "Thou shalt not " * 57]
 LENGTHS = [1, 8, 30, 90, 300]
 WRONG = [b"", b"{", b"[1]", b'{"prompt": 5}', b'{"prompt": "a", "temperature": -1}', b"\xff\xfe", b'{"prompt": ""}',
          b'{"prompt": "a", "model": "missing"}', b'{"prompt": "a", "max_tokens": 100000}']
-# Proper answers that carry no text: too busy; the adapter is gone.
+# Valid replies without a text: queue full, adapter unloaded.
 REFUSED = {429, 404}
 
 
@@ -107,7 +106,7 @@ class Soak:
     async def change(self, port, end):
         draw, has_two, connection = random.Random(7), False, Connection(port)
         while time.monotonic() < end and self.requests() < self.options.requests:
-            # Requests for an adapter that is not there are refused: it comes back soon.
+            # Requests for an unloaded adapter are rejected; retry, it is loaded again soon.
             await asyncio.sleep(draw.uniform(0.5, self.options.change_seconds) if has_two else 0.5)
             if has_two and draw.random() < 0.4:
                 status, _ = await connection.post("/reload", b"")
@@ -130,7 +129,7 @@ class Soak:
         return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
 
     def left_over(self, server):
-        # The server hears of a client that has just left at the next step.
+        # The server notices a disconnect at the next step.
         for _ in range(1000):
             running = server.metric("moracle_requests_running") + server.metric("moracle_requests_waiting")
             if running == 0:

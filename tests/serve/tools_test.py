@@ -1,4 +1,4 @@
-"""Tests tool calls over HTTP, with models that answer with given texts: tools_test.py COMMAND [unittest's arguments]."""
+"""Tests tool calls over HTTP, with models that answer with scripted texts: tools_test.py COMMAND [unittest's arguments]."""
 import json
 import sys
 import tempfile
@@ -11,7 +11,7 @@ COMMAND = ""
 TOOLS = [{"type": "function", "function": {"name": "get_weather", "parameters": {
     "type": "object", "properties": {"town": {"type": "string"}}}}}]
 
-# The prompt ends with the last message, which names the answer.
+# The prompt ends with the last message, which selects the answer.
 HERMES = """{% if tools %}Tools: {{ tools | tojson }}{% endif %}{% for m in messages %}
 {{ m.role }}: {{ m.content }}{% for c in m.tool_calls or [] %}
 <tool_call>
@@ -72,7 +72,7 @@ class ToolCalls(unittest.TestCase):
             reason = choice["finish_reason"]
         return text, calls, reason
 
-    def test_calls_leave_the_text(self):
+    def test_calls_are_removed_from_the_text(self):
         choice = self.chat(self.hermes, "<|two|>")
         message = choice["message"]
         self.assertEqual(message["content"], "I will look.")
@@ -83,12 +83,12 @@ class ToolCalls(unittest.TestCase):
         self.assertEqual(len({call["id"] for call in message["tool_calls"]}), 2)
         self.assertEqual(choice["finish_reason"], "tool_calls")
 
-    def test_marks_may_be_special_tokens(self):
+    def test_tags_may_be_special_tokens(self):
         message = self.chat(self.mistral, "<|call|>")["message"]
         self.assertIsNone(message["content"])
         self.assertEqual(message["tool_calls"][0]["function"], {"name": "get_weather", "arguments": "{\"town\":\"Ulm\"}"})
         self.assertRegex(message["tool_calls"][0]["id"], "^[a-zA-Z0-9]{9}$")
-        # Without tools the text leaves special tokens out, as everywhere.
+        # Without tools, decoding skips special tokens.
         plain = self.chat(self.mistral, "<|call|>", tools=None)
         self.assertEqual(plain["message"]["content"], "[{\"name\": \"get_weather\", \"arguments\": {\"town\": \"Ulm\"}}]")
 
@@ -99,7 +99,7 @@ class ToolCalls(unittest.TestCase):
             self.assertEqual(choice["message"], {"role": "assistant", "content": text})
             self.assertEqual(choice["finish_reason"], "stop")
 
-    def test_last_call_counts_only_if_the_text_is_whole(self):
+    def test_unclosed_call_counts_only_at_the_end_of_the_answer(self):
         self.assertEqual(self.chat(self.hermes, "<|endless|>")["finish_reason"], "tool_calls")
         cut = self.chat(self.hermes, "<|endless|>", max_tokens=2)
         self.assertEqual(cut["finish_reason"], "length")
@@ -125,7 +125,7 @@ class ToolCalls(unittest.TestCase):
         status, reply = self.hermes.post("/v1/chat/completions", {**body, "temperature": 0})
         self.assertEqual((status, reply["choices"][0]["message"]["content"]), (200, "Only text <tool_call> here"))
 
-    def test_other_choices_are_refused(self):
+    def test_forced_tool_choices_are_refused(self):
         for fields in ({"tool_choice": "required"}, {"parallel_tool_calls": False},
                        {"tool_choice": {"type": "function", "function": {"name": "get_weather"}}}):
             status, reply = self.hermes.post("/v1/chat/completions", {

@@ -8,6 +8,7 @@
 
 #include "moracle/device.h"
 #include "moracle/oracle.h"
+#include "oracle/backend.h"
 
 namespace moracle::testing {
 

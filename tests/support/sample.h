@@ -1,4 +1,4 @@
-// Which cases of a long loop a test takes.
+// Selects the cases of a long loop that a test runs.
 #pragma once
 
 #include <functional>
@@ -6,9 +6,8 @@
 
 namespace moracle::testing {
 
-/// Takes every case, but under sanitizers, which multiply a test's time, every fourth one. Which
-/// one is first depends on the name of the test's model, so that all models together see every
-/// case.
+/// Runs every case; under sanitizers, which slow a test down, only every fourth. The name of the
+/// test's model sets the first one, so that all models together cover every case.
 class Sample {
  public:
 #if defined(MORACLE_SANITIZED)

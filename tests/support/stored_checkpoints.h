@@ -1,4 +1,5 @@
-// The checkpoints that a test may read: those of the repository, and full ones next to the clone.
+// Lists the checkpoints that a test may read: those of the repository, and full ones next to the
+// clone.
 #pragma once
 
 #include <algorithm>

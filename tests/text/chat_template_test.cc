@@ -30,14 +30,14 @@ Result<std::string> render(const std::string& text, const Messages& messages = k
   return chat->render(messages, prompt);
 }
 
-// The Error of a template that has to be refused when it is parsed.
+// Error of a template that must be rejected by the parser.
 Error refusal(const std::string& text) {
   auto chat = ChatTemplate::parse(text, "origin.jinja");
   EXPECT_FALSE(chat.ok()) << text;
   return chat ? Error{} : std::move(chat).error();
 }
 
-// A new folder that is removed again.
+// A temporary folder.
 class Folder {
  public:
   Folder() {
@@ -118,7 +118,7 @@ TEST(ChatTemplate, UsesDefaultOfSeveralTemplates) {
   EXPECT_EQ(*chat->render({}), "d");
 }
 
-TEST(ChatTemplate, NamesDefectOfFiles) {
+TEST(ChatTemplate, NamesDefectiveFile) {
   const Folder folder;
   EXPECT_FALSE(ChatTemplate::open(folder.path()).ok());
   for (const char* config :
@@ -212,7 +212,7 @@ void expect_errors(const std::vector<std::string>& templates) {
   for (const std::string& text : templates) EXPECT_FALSE(render(text).ok()) << text.substr(0, 200);
 }
 
-TEST(ChatTemplate, StopsDeepTemplatesAndValuesWithAnError) {
+TEST(ChatTemplate, RejectsDeepTemplatesAndValues) {
   expect_errors({
       "{{ " + repeated("(", 100000),
       "{{ " + repeated("[", 100000) + "1" + repeated("]", 100000) + " }}",
@@ -234,7 +234,7 @@ TEST(ChatTemplate, StopsDeepTemplatesAndValuesWithAnError) {
   });
 }
 
-TEST(ChatTemplate, StopsHugeValuesWithAnError) {
+TEST(ChatTemplate, RejectsHugeValues) {
   expect_errors({
       "{{ 'a' * 99999999999 }}",
       "{{ [1] * 99999999999 }}",
@@ -244,8 +244,8 @@ TEST(ChatTemplate, StopsHugeValuesWithAnError) {
   });
 }
 
-// Each runs to the limit of its steps.
-TEST(ChatTemplate, StopsLongLoopsWithAnError) {
+// Each runs to the step limit.
+TEST(ChatTemplate, StopsLongLoops) {
 #if defined(MORACLE_SANITIZED)
   GTEST_SKIP() << "takes minutes under sanitizers";
 #endif

@@ -1,4 +1,4 @@
-// Compares chats with tools with transformers (tests/golden/chat/tools.json, written by
+// Compares chats that have tools with transformers (tests/golden/chat/tools.json, written by
 // tools/make_tool_chat_golden.py), and tests errors of conversations in JSON.
 #include <gtest/gtest.h>
 #include <unistd.h>
@@ -47,8 +47,8 @@ TEST(ChatTools, JsonKeepsTypesAndOrder) {
             "{'b': [1, 1.0, True], 'a': -2} True True <s>");
 }
 
-// The texts are those of transformers 5.23 for the same messages.
-TEST(ChatTools, ReasoningHasTheNamesThatTemplatesRead) {
+// Expected texts: transformers 5.23 for the same messages.
+TEST(ChatTools, ReasoningIsAvailableUnderBothTemplateNames) {
   const ChatTemplate chat = must(ChatTemplate::parse("{{ messages[0] }}", "origin"));
   const auto shown = [&](const std::string& message) {
     return must(chat.render_json({"[" + message + "]", "", ""}));
@@ -64,7 +64,7 @@ TEST(ChatTools, ReasoningHasTheNamesThatTemplatesRead) {
   EXPECT_EQ(shown(R"({"role": "a", "thinking": null})"), "{'role': 'a', 'thinking': None}");
 }
 
-TEST(ChatTools, WrongJsonIsRefusedByName) {
+TEST(ChatTools, RejectsInvalidJsonByName) {
   const ChatTemplate chat = must(ChatTemplate::parse("{{ messages }}", "origin"));
   const auto place = [&](const ChatConversation& conversation) {
     const auto text = chat.render_json(conversation);
@@ -110,7 +110,7 @@ TEST_F(ChatToolFiles, TemplateNamedToolUseServesTools) {
   EXPECT_EQ(must(chat.render_json({kTurns, "[]", ""})), "tools file");
 }
 
-TEST_F(ChatToolFiles, BrokenTemplateForToolsLeavesOtherChatsAlone) {
+TEST_F(ChatToolFiles, BrokenToolTemplateDoesNotAffectOtherChats) {
   write("chat_template.jinja", "good");
   write("additional_chat_templates/tool_use.jinja", "{% if %}");
   const ChatTemplate chat = must(ChatTemplate::open(folder_));

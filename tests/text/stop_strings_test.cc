@@ -5,7 +5,7 @@
 namespace moracle::stop_strings_test {
 namespace {
 
-// The text shown for pieces of `size` bytes.
+// Visible text for chunks of `size` bytes.
 std::string shown(const std::string& text, const std::vector<std::string>& stops, size_t size) {
   StopStrings search(stops);
   std::string all;
@@ -13,7 +13,7 @@ std::string shown(const std::string& text, const std::vector<std::string>& stops
   return all + search.finish();
 }
 
-TEST(StopStrings, TextEndsBeforeTheFirstStopInPiecesOfAnySize) {
+TEST(StopStrings, TextEndsBeforeFirstStopStringForAnyChunkSize) {
   for (size_t size = 1; size < 20; ++size) {
     EXPECT_EQ(shown("one two three two", {"two", "three"}, size), "one ");
     EXPECT_EQ(shown("aaab", {"aab"}, size), "a");
@@ -23,7 +23,7 @@ TEST(StopStrings, TextEndsBeforeTheFirstStopInPiecesOfAnySize) {
   }
 }
 
-TEST(StopStrings, HoldsBackOnlyWhatMayBeginAStop) {
+TEST(StopStrings, HoldsBackOnlyPrefixesOfStopStrings) {
   StopStrings search({"END", "Nay"});
   EXPECT_EQ(search.push("theE"), "the");
   EXPECT_EQ(search.push("N"), "");
@@ -35,7 +35,7 @@ TEST(StopStrings, HoldsBackOnlyWhatMayBeginAStop) {
   EXPECT_EQ(search.finish(), "");
 }
 
-TEST(StopStrings, HiddenPiecesTakePartAndAreNotShown) {
+TEST(StopStrings, HiddenTextMatchesAndIsNotShown) {
   StopStrings search({"<|end|>", "b<|sep|>c"});
   EXPECT_EQ(search.push("a<|"), "a");
   EXPECT_EQ(search.push("<|other|>", true), "<|");

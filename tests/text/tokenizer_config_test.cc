@@ -1,5 +1,5 @@
 // Compares a Tokenizer whose tokenizer_config.json adds tokens with transformers
-// (tools/make_added_tokens_golden.py), and tests wrong files.
+// (tools/make_added_tokens_golden.py), and tests invalid files.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
@@ -44,7 +44,7 @@ TEST(TokenizerConfig, TokensMatchTransformers) {
   }
 }
 
-TEST(TokenizerConfig, WrongFilesAreRefusedByName) {
+TEST(TokenizerConfig, RejectsInvalidFilesByName) {
   const json file = golden()["cases"][0]["files"]["tokenizer.json"];
   const std::pair<json, const char*> cases[] = {
       {json::array(), "needs a JSON object"},

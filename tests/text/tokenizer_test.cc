@@ -27,7 +27,7 @@ json golden(const std::string& name) {
   return json::parse(text, nullptr, false);
 }
 
-/// A byte-level tokenizer without merges, the ids of which are the bytes in alphabet order.
+/// A byte-level tokenizer without merges. Its ids are the bytes in alphabet order.
 json plain_file() {
   json vocab = json::object();
   for (int byte = 0; byte < 256; ++byte) {
@@ -52,7 +52,7 @@ Result<Tokenizer> parse(const json& file) {
   return parse_tokenizer(file.dump(), "tokenizer.json");
 }
 
-/// The Error of a file that must be refused.
+/// Error of a file that must be rejected.
 Error refusal(const json& file) {
   auto tokenizer = parse(file);
   if (!tokenizer) return std::move(tokenizer).error();
@@ -101,7 +101,7 @@ TEST_P(Golden, StreamMatchesDecode) {
     joined += stream.finish();
     const auto want = one["decoded"].get<std::string>();
     EXPECT_EQ(joined, want);
-    // The stream replaces invalid bytes, as the library does.
+    // The stream replaces invalid bytes, as Hugging Face tokenizers does.
     if (want.find("\uFFFD") == std::string::npos) {
       EXPECT_EQ(*whole, want);
     }
@@ -132,8 +132,7 @@ TEST(Tokenizer, OpensFolder) {
   EXPECT_EQ(missing.error().kind, ErrorKind::kBadFile);
 }
 
-// The decoder takes added tokens like all others: one of characters of the byte-level alphabet
-// becomes the bytes for which they stand.
+// The decoder also applies to added tokens: characters of the byte-level alphabet become bytes.
 TEST(Tokenizer, DecodesBytesAndAddedTokensExactly) {
   json file = plain_file();
   file["added_tokens"].push_back(added_token(256, "<\u6f22\u00e9>"));
@@ -152,7 +151,7 @@ TEST(Tokenizer, DecodesBytesAndAddedTokensExactly) {
   EXPECT_EQ(tokenizer->vocab_size(), 258);
 }
 
-TEST(Tokenizer, PutsSpecialTokensAroundPrompt) {
+TEST(Tokenizer, PutsPostProcessorPrompt) {
   json file = plain_file();
   file["added_tokens"] = {added_token(256, "<s>"), added_token(257, "</s>")};
   const auto special = [](const char* name) {
@@ -203,7 +202,7 @@ TEST(Tokenizer, RejectsUnknownIds) {
   }
 }
 
-TEST(Tokenizer, UnigramWithoutUnknownTokenRefusesUnknownCharacters) {
+TEST(Tokenizer, UnigramWithoutUnknownTokenRejectsUnknownCharacters) {
   json file = plain_file();
   file["pre_tokenizer"] = nullptr;
   file["model"] = {{"type", "Unigram"},
@@ -229,7 +228,7 @@ TEST(Tokenizer, NamesByteThatIsNotUtf8) {
   }
 }
 
-TEST(Tokenizer, EncodesLongRunsQuickly) {
+TEST(Tokenizer, EncodesLongRunsInBoundedTime) {
   const json fixture = golden("qwen");
   const auto tokenizer = parse(fixture["tokenizer"]);
   ASSERT_TRUE(tokenizer);
@@ -238,7 +237,7 @@ TEST(Tokenizer, EncodesLongRunsQuickly) {
 #else
   constexpr size_t kMany = 1 << 20;
 #endif
-  std::string marks;  // each pair in the wrong order, without a base character before it
+  std::string marks;  // pairs of marks in the wrong order, without a base character
   for (size_t i = 0; i < kMany / 4; ++i) marks += i % 2 ? "\u0323" : "\u0301";
   const std::string texts[] = {std::string(kMany, 'a'),  std::string(kMany, ' '),
                                std::string(kMany, '\n'), std::string(kMany, ' ') + "x",
@@ -250,7 +249,7 @@ TEST(Tokenizer, EncodesLongRunsQuickly) {
   }
 }
 
-TEST(Tokenizer, RefusesTextThatNormalizationMakesTooLong) {
+TEST(Tokenizer, RejectsTextThatNormalizationMakesTooLong) {
   json file = plain_file();
   const json replace = {
       {"type", "Replace"}, {"pattern", {{"String", "a"}}}, {"content", std::string(1 << 15, 'a')}};
@@ -262,7 +261,7 @@ TEST(Tokenizer, RefusesTextThatNormalizationMakesTooLong) {
   EXPECT_EQ(ids.error().kind, ErrorKind::kUnsupported);
 }
 
-TEST(Tokenizer, MatchesLongRunsOfAlternatives) {
+TEST(Tokenizer, MatchesLongAlternationWithoutStackOverflow) {
   json file = plain_file();
   file["pre_tokenizer"] = {{"type", "Split"},
                            {"pattern", {{"Regex", "(?:a|b|(?:cd))+"}}},
@@ -275,7 +274,7 @@ TEST(Tokenizer, MatchesLongRunsOfAlternatives) {
   EXPECT_EQ(ids->size(), 100'000u);
 }
 
-TEST(Tokenizer, StopsExpressionsThatTakeTooLong) {
+TEST(Tokenizer, StopsExponentialBacktracking) {
   json file = plain_file();
   file["pre_tokenizer"] = {{"type", "Split"},
                            {"pattern", {{"Regex", "(?:a|aa)+[xy]"}}},
@@ -307,7 +306,7 @@ TEST(Tokenizer, EncodesConcurrently) {
   EXPECT_EQ(wrong, std::vector<int>(4));
 }
 
-/// Stops encoding at each of its calls of Progress.
+/// Cancels encoding at each progress call.
 void expect_to_stop(const Tokenizer& tokenizer, const std::string& text) {
   int calls = 0, until = INT_MAX;
   const Progress progress = [&](int64_t done, int64_t total) {
@@ -329,7 +328,7 @@ void expect_to_stop(const Tokenizer& tokenizer, const std::string& text) {
   }
 }
 
-TEST(Tokenizer, StopsInsideLongWordsAndBetweenWords) {
+TEST(Tokenizer, CancelsInsideAndBetweenWords) {
   std::string words;
   while (words.size() < 100'000) words += "a b ";
   json merging = plain_file();
@@ -345,7 +344,7 @@ TEST(Tokenizer, StopsInsideLongWordsAndBetweenWords) {
   expect_to_stop(*parse(unigram), std::string(200'000, 'a'));
 }
 
-TEST(TokenStream, EmitsWholeCharactersOnly) {
+TEST(TokenStream, EmitsCompleteCharactersOnly) {
   const auto tokenizer = parse(plain_file());
   ASSERT_TRUE(tokenizer);
   TokenStream stream(*tokenizer);
@@ -354,10 +353,10 @@ TEST(TokenStream, EmitsWholeCharactersOnly) {
   EXPECT_EQ(*stream.push(0x98), "");
   EXPECT_EQ(*stream.push(0x80), "\U0001F600");
   EXPECT_EQ(*stream.push(0xE2), "");
-  EXPECT_EQ(*stream.push('x'), "\uFFFDx");  // as soon as it can no longer become valid
-  EXPECT_EQ(*stream.push(0xFF), "\uFFFD");  // no character begins like this
+  EXPECT_EQ(*stream.push('x'), "\uFFFDx");  // emitted once it can no longer become valid
+  EXPECT_EQ(*stream.push(0xFF), "\uFFFD");  // no character begins with this byte
   EXPECT_EQ(*stream.push(0xED), "");
-  EXPECT_EQ(*stream.push(0xA0), "\uFFFD\uFFFD");  // a surrogate: neither byte can be valid
+  EXPECT_EQ(*stream.push(0xA0), "\uFFFD\uFFFD");  // a surrogate: both bytes are invalid
   EXPECT_EQ(*stream.push(0xC3), "");
   EXPECT_EQ(stream.finish(), "\uFFFD");
   EXPECT_EQ(stream.finish(), "");
@@ -376,8 +375,8 @@ TEST(TokenStream, OmitsSpecialTokensOnRequest) {
   EXPECT_EQ(*stream.push(256, false), "<s>");
 }
 
-// The decoder of this file removes one space at the start of a text.
-TEST(TokenStream, KeepsSpaceOfIdThatFollowsPrompt) {
+// This file's decoder strips one space at the start of a text.
+TEST(TokenStream, KeepsLeadingSpaceAfterPrompt) {
   const auto tokenizer = parse(golden("llama")["tokenizer"]);
   ASSERT_TRUE(tokenizer);
   const auto ids = tokenizer->encode("a a");

@@ -76,7 +76,7 @@ TEST(RandomRoutings, SingleTokenUsesEveryExpertBeforeRepeating) {
   EXPECT_EQ(all.size(), 16u);
 }
 
-TEST(RandomRoutings, SkewedRoutingsFollowTheZipfLaw) {
+TEST(RandomRoutings, SkewedRoutingsFollowZipfLaw) {
   const LayerSpec spec = layer_spec("8x64x32x1", "bf16");
   const std::vector<Routed> routings = random_routings(spec, 4000, 1, 1.0);
   ASSERT_GE(routings.size(), 2u);

@@ -6,6 +6,7 @@
 #include <map>
 
 #include "bench/bench.h"
+#include "oracle/backend.h"
 #include "support/must.h"
 
 namespace moracle::timing::tune_test {
@@ -78,7 +79,7 @@ TEST(Tune, ReportsRowsThatDoNotFit) {
   EXPECT_EQ(tuned.error().kind, ErrorKind::kOutOfMemory);
 }
 
-TEST(Tune, RefusesTokensThatItCannotTime) {
+TEST(Tune, RejectsInvalidTokenCounts) {
   for (const std::vector<int64_t>& tokens :
        {std::vector<int64_t>{}, {0}, {4, -1}, {INT64_MIN, 4}}) {
     TuneOptions odd = options();
@@ -90,7 +91,7 @@ TEST(Tune, RefusesTokensThatItCannotTime) {
   }
 }
 
-TEST(Tune, RefusesSpecsThatItCannotTime) {
+TEST(Tune, RejectsInvalidLayers) {
   LayerSpec no_experts = small_layer("bf16"), linear = small_layer("bf16");
   no_experts.num_experts = 0;
   linear.linear = true;

@@ -1,4 +1,4 @@
-// The table of docs/models.md, from the families' own rows.
+// Generates the table of docs/models.md from the families' own rows.
 #include <algorithm>
 #include <vector>
 

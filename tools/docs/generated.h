@@ -1,4 +1,5 @@
-// What moracle-docs makes from the library's own tables, so that docs/ cannot say anything else.
+// The parts that moracle-docs generates from the library's own tables, so that docs/ and the
+// library agree.
 #pragma once
 
 #include <map>
@@ -10,7 +11,7 @@ struct Layout;
 
 namespace moracle::docs {
 
-/// Schemes x backends; below it, which rows a plain build does not have.
+/// Schemes x backends, and below it the rows that a plain build lacks.
 std::string support_matrix();
 /// Features of layers x backends.
 std::string feature_matrix();
@@ -20,7 +21,7 @@ std::string backend_rows();
 /// Every model family: its models, whether they run whole, notes.
 std::string family_rows();
 
-/// Who uses a layout, and its pictures.
+/// The backends that use a layout, and its pictures.
 std::string layout_part(const Layout& layout);
 /// Every picture of every layout: file name -> SVG. Names begin with "layout-".
 std::map<std::string, std::string> layout_pictures();

@@ -1,4 +1,4 @@
-// Draws a sample. Colours tell the pieces of 32 bytes, which kernels load as one.
+// Draws a sample. Each colour is a piece of 32 bytes, which a kernel loads at once.
 #include <algorithm>
 #include <map>
 #include <string>
@@ -15,14 +15,13 @@ constexpr int64_t kRows = Sample::kRows, kCols = Sample::kCols;
 constexpr int64_t kPieceBytes = 32;
 constexpr int64_t kFirstLines = 4;  // of memory that are drawn, and the first with padding
 
-// In pixels. Rules and texts in a grey that reads on white and on black; codes dark on pale
-// colours.
+// In pixels. Rules and texts are grey, readable on white and black; codes are dark on pale colours.
 constexpr int kLeft = 44, kTop = 58, kCellWidth = 31, kCellHeight = 17;
 constexpr int kByteWidth = 28, kLineHeight = 26, kLineDistance = 31;
 constexpr int kMemoryTop = kTop + kRows * kCellHeight + 44;
 constexpr int kWidth = kLeft + kPieceBytes * kByteWidth + 8;
 constexpr int kLegend = kLeft + kCols * kCellWidth + 36;
-// Seven: panels of 8 or 16 lines then do not repeat each other's colours.
+// Seven colours, so that panels of 8 or 16 memory lines do not repeat each other's colours.
 constexpr const char* kColours[] = {"#f6b3b3", "#f9d3a0", "#f1ea98", "#bfe5a0",
                                     "#a0e0dc", "#b3c9f7", "#dfbbee"};
 constexpr int64_t kNumColours = std::size(kColours);

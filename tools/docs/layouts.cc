@@ -1,4 +1,4 @@
-// The generated parts of docs/layouts.md: one picture for all types that lie alike.
+// Generates the parts of docs/layouts.md: one picture for all types that are stored alike.
 #include <algorithm>
 #include <map>
 #include <string>
@@ -9,16 +9,16 @@
 #include "docs/generated.h"
 #include "docs/sample.h"
 #include "layout/layout.h"
-#include "moracle/oracle.h"
+#include "oracle/backend.h"
 
 namespace moracle::docs {
 namespace {
 
-// Draws those of these types that a layout holds.
+// The types to draw, if a layout holds them.
 constexpr DType kTypes[] = {DType::kBF16,   DType::kF16, DType::kI8,
                             DType::kF8E4M3, DType::kI4,  DType::kF4E2M1};
 
-/// One picture: the types that lie alike, the first of which names the file.
+/// One picture of all types that are stored alike. The first type names the file.
 struct Picture {
   Sample sample;
   std::vector<DType> types;

@@ -1,4 +1,4 @@
-// A small matrix of one type in one layout, as the layout's index function places it.
+// A small matrix of one type, stored by the layout's index function.
 #pragma once
 
 #include <map>
@@ -21,7 +21,7 @@ struct Sample {
   const Layout& layout;
   MatrixShape shape;
   int64_t size;                   ///< bits of a code
-  std::map<int64_t, Code> codes;  ///< by place, counted in codes
+  std::map<int64_t, Code> codes;  ///< by index in memory, counted in codes
 
   Sample(const Layout& of, DType type)
       : layout(of), shape{kRows, kCols, {type, kPerRow}}, size(bits(type)) {
@@ -30,7 +30,7 @@ struct Sample {
     }
   }
   int64_t place(int64_t r, int64_t c) const { return layout.code_bit(shape, r, c) / size; }
-  /// Behind the last code.
+  /// The index after the last code.
   int64_t end() const { return codes.rbegin()->first + 1; }
   bool lies_like(const Sample& other) const { return size == other.size && codes == other.codes; }
 };

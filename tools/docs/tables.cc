@@ -1,5 +1,5 @@
-// The tables of docs/support.md and docs/oracle.md. They call select(), so that they say what would
-// happen.
+// Generates the tables of docs/support.md and docs/oracle.md with select(), so that they show its
+// answers.
 #include <algorithm>
 #include <map>
 #include <string>
@@ -11,7 +11,7 @@
 #include "conformance/support.h"
 #include "docs/generated.h"
 #include "layout/layout.h"
-#include "moracle/oracle.h"
+#include "oracle/backend.h"
 
 namespace moracle::docs {
 namespace {
@@ -88,10 +88,10 @@ constexpr NamedFeature kFeatures[] = {
      }},
 };
 
-/// What a row says to a feature, over the schemes that it serves without.
+/// The answer of a row to a feature, over the schemes that it serves without the feature.
 struct Answer {
   int asked = 0, refused = 0;
-  std::string_view rule;  ///< the first that refused
+  std::string_view rule;  ///< the first rule that objected
 };
 
 std::map<std::string_view, Answer> ask(const NamedFeature& feature) {

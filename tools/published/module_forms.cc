@@ -29,7 +29,7 @@ std::vector<std::string> texts(const Json& config, std::initializer_list<const c
   return {};
 }
 
-// All experts of a layer follow one rule.
+// All experts of a layer follow one rule: use that of expert 0.
 std::string of_first_expert(const std::string& module) {
   const size_t at = module.find(".experts.");
   if (at == module.npos) return module;

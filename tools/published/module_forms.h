@@ -1,6 +1,5 @@
 // The tensors of a published checkpoint's modules, in the form that its quantization config names.
-// The rules are those of each producer, written a second time: the readers under test do not answer
-// for themselves.
+// The producers' rules are implemented here a second time, independently of the readers under test.
 #pragma once
 
 #include <map>
@@ -22,13 +21,13 @@ class ModuleForms {
   void floats(const std::string& name, std::vector<int64_t> shape, DType dtype = DType::kBF16) {
     tensors_.add(name, dtype, std::move(shape));
   }
-  /// One f32 of value 1.
+  /// Adds a tensor with one f32 of value 1.
   void one(const std::string& name);
-  /// A module that no producer quantizes: a router, the embedding.
+  /// Adds a module that no producer quantizes: a router, the embedding.
   void plain(const std::string& module, int64_t n, int64_t k) {
     floats(module + ".weight", {n, k});
   }
-  /// A linear layer [n, k], quantized as the rules say.
+  /// Adds a linear layer [n, k], quantized by the rules.
   void linear(const std::string& module, int64_t n, int64_t k);
 
   /// False: experts are stored as floats, in one tensor where the family does so.

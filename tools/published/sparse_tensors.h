@@ -1,5 +1,4 @@
-// A safetensors file with a true header and a hole in place of its data: full sizes on a small
-// disk.
+// A safetensors file with a real header and a hole instead of data: full size on a small disk.
 #pragma once
 
 #include <string>
@@ -12,9 +11,10 @@ namespace moracle::published {
 
 class SparseTensors {
  public:
-  /// Its bytes are zeros.
+  /// Adds a tensor whose bytes are zeros.
   void add(std::string name, DType dtype, std::vector<int64_t> shape);
-  /// Bytes that a reader needs before it loads weights, such as scales that must not be 0.
+  /// Adds a tensor with these bytes, for values that are read before weights, such as scales that
+  /// must not be 0.
   void add(std::string name, DType dtype, std::vector<int64_t> shape, std::string_view bytes);
 
   int64_t bytes() const { return bytes_; }

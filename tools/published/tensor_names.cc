@@ -9,7 +9,7 @@
 namespace moracle::published {
 namespace {
 
-// What the families' functions share: the language model's config, the prefix of its names.
+// Shared by the families' functions: the language model's config and the prefix of its names.
 struct Model {
   const Json& config;  // of the language model
   ModuleForms& forms;
@@ -79,7 +79,7 @@ struct Model {
     grouped_query(attention, heads, size("num_key_value_heads"), dim);
     forms.linear(attention + "o_proj", hidden(), heads * dim);
   }
-  // One tensor stands for each other modality: their number changes nothing.
+  // Adds one tensor for each other modality; their number changes nothing.
   void vision(std::initializer_list<const char*> names) {
     for (const char* name : names) forms.floats(name, {1152, 1152});
   }
@@ -117,7 +117,7 @@ void add_gated_delta(Model& m, const std::string& delta) {
 
 void add_gated_attention(Model& m, const std::string& attention) {
   const int64_t heads = m.size("num_attention_heads"), dim = m.size("head_dim");
-  m.forms.linear(attention + "q_proj", 2 * heads * dim, m.hidden());  // with the gate
+  m.forms.linear(attention + "q_proj", 2 * heads * dim, m.hidden());  // with the attention gate
   m.forms.linear(attention + "k_proj", m.size("num_key_value_heads") * dim, m.hidden());
   m.forms.linear(attention + "v_proj", m.size("num_key_value_heads") * dim, m.hidden());
   m.forms.linear(attention + "o_proj", m.hidden(), heads * dim);
@@ -319,7 +319,7 @@ void add_gpt_oss(Model& m) {
   }
 }
 
-// Families that no file describes: the experts tell what is usable, the rest does not count.
+// Families without a description: only their experts are used, so other tensors are left out.
 struct ExpertsOnly {
   const char *model_type, *root, *experts;  // {L} is the layer
   Model::Names names;

@@ -1,6 +1,6 @@
 """Times whole models of Qwen3-30B-A3B's shape beside llama.cpp, in turns.
 
-Both get random weights and distinct random tokens, a few layers are timed and 48 are reckoned.
+Both get random weights and distinct random tokens, a few layers are timed, and their times are extrapolated to 48.
 Moracle measures its parts. llama.cpp is timed with a few layers and a tiny vocabulary, and once more
 with one layer and the whole vocabulary: the difference from one of the few is its output layer.
 Every round loads both anew, since the bandwidth depends on where the memory lies.
@@ -91,7 +91,7 @@ class Llama:
             self.files.append((path, layers, vocabulary))
 
     def _seconds(self, run):
-        """For each setting, seconds reckoned for all layers; `run` gets a model and a setting."""
+        """For each setting, the extrapolated seconds of all layers; `run` gets a model and a setting."""
         layer = {}
         for path, layers, vocabulary in self.files:
             model = LlamaModel(path, vocabulary, self.args.threads)
@@ -150,7 +150,7 @@ def line(cell):
 def main(argv):
     args = parse(argv)
     print(f"{'scheme':18}{'':8}{'tokens':>6}{'seq':>4}{'Moracle':>10}{'llama.cpp':>10}{'ratio':>8}"
-          "   spread; tokens per second, 48 layers reckoned", flush=True)
+          "   spread; tokens per second, extrapolated to 48 layers", flush=True)
     done = []
     with tempfile.TemporaryDirectory() as folder:
         for scheme in args.schemes.split(","):

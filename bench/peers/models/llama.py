@@ -28,8 +28,8 @@ class Batch:
 
 
 class LlamaModel:
-    """One model file, read into memory of its own. Where memory lies differs from load to load, and
-    with it the bandwidth."""
+    """One model file, loaded into its own memory. The memory's location, and with it the bandwidth, differs
+    between loads."""
 
     def __init__(self, path, vocabulary, threads):
         llama_cpp.llama_log_set(_quiet, None)
@@ -83,7 +83,7 @@ class LlamaModel:
         return times[2:]
 
     def prompt_seconds(self, tokens, sequences, flash, times):
-        """Seconds of taking in `sequences` prompts of so many tokens, several times."""
+        """Prefills `sequences` prompts of equal length several times; returns the seconds of each time."""
         opened, batch, all_seconds = self.open(tokens, sequences, flash), Batch(2048), []
         for _ in range(times + 1):
             llama_cpp.llama_memory_clear(llama_cpp.llama_get_memory(opened), True)

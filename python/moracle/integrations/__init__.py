@@ -1,1 +1,1 @@
-"""Other libraries' interfaces. Import a module of this folder only where its library is installed."""
+"""Integrations. Import a module of this folder only if its library is installed."""

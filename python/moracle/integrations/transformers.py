@@ -1,7 +1,6 @@
-"""transformers' experts interface: after register(), experts_implementation="moracle" runs the experts here.
+"""Experts implementation for transformers: register(), then experts_implementation="moracle".
 
-Forward only. Served: experts with plain weights, FP8 experts with scales per block or per tensor, and the MXFP4 codes
-of GPT-OSS.
+Forward only. Supports plain weights, FP8 weights with scales per block or per tensor, and GPT-OSS's MXFP4 codes.
 """
 import weakref
 
@@ -20,7 +19,7 @@ def _refuse(module, need, fact):
 
 
 def _candidates(module):
-    """Activation functions as pack() takes them, with their formulas on gate and up."""
+    """pack()'s activation functions, with their formulas on gate and up."""
     function = torch.nn.functional
     limit = getattr(module, "limit", None) or getattr(module, "swiglu_limit", None)
     alpha = getattr(module, "alpha", None) or getattr(module, "swiglu_alpha", None)
@@ -37,7 +36,7 @@ def _candidates(module):
 
 
 def _activation(module, interleaved):
-    """The activation function of the module, found by its results: modules may bring a gate of their own."""
+    """The module's activation function, identified by its results: modules may define their own gate."""
     gate, up = torch.linspace(-20, 20, 64).repeat(8), torch.linspace(-20, 20, 8).repeat_interleave(64)
     both = torch.stack([gate, up], -1).flatten() if interleaved else torch.cat([gate, up])
     with torch.no_grad():
@@ -61,7 +60,7 @@ def _pack(module, top_k):
     if not module.has_gate:
         _refuse(module, "experts with a gate", "it has none")
     if getattr(module, "has_post_expert_norm", False):
-        _refuse(module, "experts without a norm behind them", "it has a norm")
+        _refuse(module, "experts without a norm after them", "it has a norm")
     interleaved = not getattr(module, "is_concatenated", True)
     arguments = _activation(module, interleaved)
     w1, w2 = module.gate_up_proj.detach(), module.down_proj.detach()
@@ -78,14 +77,14 @@ def _pack(module, top_k):
 
 
 def _weights(module):
-    """The large tensors of an experts module; none for other modules."""
+    """Large tensors of an experts module; empty for other modules."""
     if hasattr(module, "gate_up_proj_blocks"):
         return module.weights()
     return [module.gate_up_proj, module.down_proj] if hasattr(module, "gate_up_proj") and hasattr(module, "has_gate") else []
 
 
 class _State:
-    """What a module keeps: its packed experts, and the weights that they came from."""
+    """State of a module: its packed experts, and the weights that they were packed from."""
 
     def __init__(self, module, top_k):
         self.packed = _pack(module, top_k)
@@ -99,7 +98,7 @@ class _State:
                           if id(weight) in weights]
 
     def is_of(self, module, top_k):
-        parameters = module._parameters  # getattr of a module takes ten times as long
+        parameters = module._parameters  # ten times faster than getattr of a module
         for name, weight, version in self.came_from:
             if parameters.get(name) is not weight() or weight()._version != version:
                 return False
@@ -129,7 +128,7 @@ def experts_forward(self, hidden_states, top_k_index, top_k_weights):
 
 
 def register():
-    """Adds "moracle" to transformers' experts implementations.
+    """Registers "moracle" as an experts implementation of transformers.
 
     model = AutoModelForCausalLM.from_pretrained(folder, experts_implementation="moracle")
     """
@@ -166,5 +165,5 @@ def pack(model, drop=False):
                 weight.data = torch.empty(0, dtype=weight.dtype, device=device)
             state.remember(module)
             if device.type == "cuda":
-                torch.cuda.empty_cache()  # torch keeps freed memory, and packed weights do not come from torch
+                torch.cuda.empty_cache()  # return torch's cached memory: packed weights are not allocated by torch
     return layers

@@ -1,7 +1,7 @@
-"""GPT-OSS of transformers with its MXFP4 codes as stored: no kernels package, and no copy in bf16.
+"""Loads GPT-OSS in transformers with its MXFP4 codes as stored: no kernels package, and no copy in bf16.
 
-transformers runs these codes with kernels that it downloads, or dequantizes them to four times the size. With
-experts_implementation="moracle" its loader puts the codes into Mxfp4Experts instead.
+transformers needs downloaded kernels for these codes, or dequantizes them to four times the size. With
+experts_implementation="moracle" its loader stores the codes in Mxfp4Experts.
 """
 import torch
 from transformers.quantizers.quantizer_mxfp4 import Mxfp4HfQuantizer
@@ -9,7 +9,7 @@ from transformers.quantizers.quantizer_mxfp4 import Mxfp4HfQuantizer
 from ..errors import Unsupported
 
 NAME = "moracle"
-BLOCK = 32  # elements with one scale
+BLOCK = 32  # elements per scale
 
 
 def _parameter(*shape, dtype):
@@ -17,7 +17,7 @@ def _parameter(*shape, dtype):
 
 
 class Mxfp4Experts(torch.nn.Module):
-    """The experts of one layer under the names of the checkpoint: codes, scales and biases."""
+    """Experts of one layer, with the checkpoint's parameter names: codes, scales and biases."""
 
     def __init__(self, experts, config, forward):
         super().__init__()
@@ -53,15 +53,15 @@ class Mxfp4Experts(torch.nn.Module):
 
 
 def quantizer(forward):
-    """A class for transformers' table of quantizers. `forward`: the forward function of the experts."""
+    """Returns a quantizer class for transformers. `forward`: the forward function of the experts."""
 
     class Quantizer(Mxfp4HfQuantizer):
-        """Keeps the codes of models that are loaded with experts_implementation="moracle"; others load as before."""
+        """Keeps the codes of models with experts_implementation="moracle"; other models load as before."""
 
         _keeps_codes = False
 
         def validate_environment(self, *args, **kwargs):
-            self._validated = args, kwargs  # the model, and with it the implementation, comes later
+            self._validated = args, kwargs  # validate later, when the model and its implementation are known
 
         def _process_model_before_weight_loading(self, model, **kwargs):
             wanted = getattr(model.config, "_experts_implementation", None) == NAME

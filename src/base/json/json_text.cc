@@ -2,6 +2,7 @@
 
 #include <algorithm>
 
+#include "base/json/non_finite_json.h"
 #include "base/printable.h"
 #include "base/small_file.h"
 #include "base/text.h"
@@ -10,7 +11,7 @@
 namespace moracle {
 namespace {
 
-// How deep a position is in arrays and objects.
+// Tracks the nesting depth of arrays and objects, character by character.
 class Nesting {
  public:
   int depth() const { return depth_; }
@@ -90,8 +91,13 @@ class SyntaxCheck final : public nlohmann::json_sax<nlohmann::json> {
 Error syntax_error(std::string_view text, const std::string& file) {
   SyntaxCheck check;
   nlohmann::json::sax_parse(text.begin(), text.end(), &check);
-  return {ErrorKind::kBadFile, file, place_of(text, std::max<size_t>(check.position, 1) - 1),
-          "valid JSON", text.empty() ? "the file is empty" : "found a " + printable(check.what)};
+  // Config quotes non-finite numbers before it parses; columns count what the file has.
+  std::string read(text.substr(0, check.position));
+  if (check.position > text.size()) read += ' ';  // the error is the end of the text
+  read = unquote_non_finite(std::move(read));
+  return {
+      ErrorKind::kBadFile, file, place_of(read, std::max<size_t>(read.size(), 1) - 1), "valid JSON",
+      text.empty() ? "the file is empty" : "found a " + printable(unquote_non_finite(check.what))};
 }
 
 }  // namespace

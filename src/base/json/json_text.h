@@ -1,4 +1,4 @@
-// Parses JSON text, and checks it before.
+// Checks and parses JSON text.
 #pragma once
 
 #include <nlohmann/json.hpp>
@@ -17,8 +17,8 @@ Status check_json_text(std::string_view text, const std::string& file);
 /// The value of the text. Errors: those of check_json_text; a syntax error, with line and column.
 Result<nlohmann::json> parse_json(std::string_view text, const std::string& file);
 
-/// Bytes of the array or object at the start of the text, by its brackets; 0: there is none, or it
-/// does not end.
+/// Length in bytes of the array or object at the start of the text, found by its brackets. 0 if
+/// there is none, or if it does not end.
 size_t json_length(std::string_view text);
 
 }  // namespace moracle

@@ -7,7 +7,7 @@ namespace {
 
 struct Word {
   std::string_view text;    // as Python writes it
-  std::string_view quoted;  // a NUL marks it: no text of a checkpoint begins with one
+  std::string_view quoted;  // marked by a NUL, with which no string of a checkpoint begins
   double value;
 };
 constexpr double kInfinity = std::numeric_limits<double>::infinity();

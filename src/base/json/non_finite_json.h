@@ -8,11 +8,11 @@
 
 namespace moracle {
 
-/// The text with each of these words as a string that only restore_non_finite understands.
+/// Replaces each such word by a marked string, which restore_non_finite() turns into a number.
 std::string quote_non_finite(std::string_view text);
-/// Turns those strings of a parsed value into numbers.
+/// Turns the marked strings of a parsed value into numbers.
 void restore_non_finite(nlohmann::json& value);
-/// Turns those strings of a text that nlohmann::json wrote into the words again.
+/// Turns the marked strings of text that nlohmann::json wrote back into the words.
 std::string unquote_non_finite(std::string text);
 
 }  // namespace moracle

@@ -14,11 +14,11 @@ namespace moracle {
 namespace {
 
 using Json = nlohmann::ordered_json;
-// Members of an object while it is read. Those of Json::object_t have constant keys, so that a
-// growing vector would copy them with all their values.
+// Collects members with mutable keys. The keys of Json::object_t are const, so growing a vector of
+// those would copy every value.
 using Members = std::vector<std::pair<std::string, Json>>;
 
-// Moves the members into an object. Equal keys are found by sorting.
+// Moves the members into an object. Sorting finds equal keys.
 Json object_of(Members&& members) {
   std::vector<size_t> order(members.size());
   std::iota(order.begin(), order.end(), size_t{0});
@@ -79,11 +79,11 @@ class Builder {
   }
   bool parse_error(size_t byte, const std::string&, const Json::exception& exception) {
     constexpr int kNumberOutOfRange = 406;
-    error_ =
-        exception.id == kNumberOutOfRange
-            ? Error{ErrorKind::kBadFile, "", "", "numbers in the range of doubles", "it has others"}
-            : Error{ErrorKind::kBadFile, "", "", "valid JSON in UTF-8",
-                    str("byte ", byte, " is wrong")};
+    error_ = exception.id == kNumberOutOfRange
+                 ? Error{ErrorKind::kBadFile, "", "", "numbers in the range of doubles",
+                         "a number is larger"}
+                 : Error{ErrorKind::kBadFile, "", "", "valid JSON in UTF-8",
+                         str("byte ", byte, " is invalid")};
     return false;
   }
   Result<Json> take(bool parsed) && {
@@ -116,7 +116,7 @@ class Builder {
       levels_.back().items.push_back(std::move(value));
     return true;
   }
-  // Of the innermost object.
+  // The path of the innermost open object, for errors.
   std::string path() const {
     std::string path;
     for (size_t i = 0; i + 1 < levels_.size(); ++i) {

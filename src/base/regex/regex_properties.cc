@@ -37,7 +37,8 @@ const OwnProperty kProperties[] = {
     {"moraclep", "p", "punctuation", {kP}},
     {"moracles", "s", "symbol", {kS}},
 };
-// Beside these: Oniguruma's word characters, scripts and the steps of pre-tokenizers.
+// Further properties of this project: Oniguruma's word characters, scripts and the steps of
+// pre-tokenizers.
 constexpr const char *kWord = "moracleword", *kHan = "moraclehan",
                      *kPunctuation = "moraclepunctuationstep", *kDigits = "moracledigitsstep";
 
@@ -79,7 +80,7 @@ std::vector<UnicodeRange> ranges_of(const std::vector<UnicodeCategory>& categori
   return ranges;
 }
 
-// The own name of a property; empty: there is none.
+// The name of a property in this project's tables; empty if the tables lack it.
 std::string_view own_name(std::string_view written) {
   std::string plain;
   for (const char c : written) {

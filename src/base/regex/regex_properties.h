@@ -6,12 +6,12 @@
 
 namespace moracle {
 
-/// Makes the tables known to Oniguruma, under names of this project. To be called once, before
+/// Registers the tables with Oniguruma, under names of this project. Call it once, before
 /// with_own_properties().
 void define_own_properties();
 
-/// The pattern with \d, \w and properties such as \p{L}, \p{Lu} or \p{Han} replaced by those of the
-/// own tables. Others keep the meaning of the installed Oniguruma.
+/// Replaces \d, \w and properties such as \p{L}, \p{Lu} or \p{Han} by those of this project's
+/// tables. Other properties keep the meaning of the installed Oniguruma.
 std::string with_own_properties(std::string_view pattern);
 
 }  // namespace moracle

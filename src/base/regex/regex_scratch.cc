@@ -15,9 +15,9 @@ constexpr unsigned kDeepestStack = 1 << 24;  // entries of 32 bytes: 512 MiB
 constexpr size_t kSearchesPerCall = 1 << 12;
 constexpr size_t kLongestText = INT_MAX;  // Oniguruma's positions are of type int
 
-/// Backtracks that every search may take, and those that the longer searches of a RegexScratch
-/// share: a number, and more per byte of text. A word takes fewer than 100. A run of n spaces takes
-/// 2n for each alternative that could begin with it.
+/// Backtrack limits: one per search, and a reserve that the longer searches of a RegexScratch
+/// share. The reserve is a constant plus an amount per byte of text. A word takes fewer than 100. A
+/// run of n spaces takes 2n for each alternative that could begin with it.
 constexpr size_t kUsualTries = 512;
 constexpr size_t kSpareTries = 10'000'000;
 constexpr size_t kSpareTriesPerByte = 64;
@@ -56,7 +56,7 @@ void RegexScratch::limit(size_t tries) {
   onig_set_retry_limit_in_search_of_match_param(param_.get(), tries);
 }
 
-/// Starts a search over with twice the limit until the spare tries are used up, or `goes_on` is
+/// Repeats a search with twice the limit until the reserve is used up, or until `goes_on` returns
 /// false.
 int RegexScratch::search(std::string_view text, size_t from, const std::function<bool()>& goes_on) {
   const OnigUChar* end = regex_units(text) + text.size();

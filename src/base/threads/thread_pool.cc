@@ -29,20 +29,29 @@ constexpr int kSpins = 20000;
 
 }  // namespace
 
-ThreadPool::ThreadPool(int threads, ThreadPlaces places) : places_(std::move(places)) {
+// Replaces 0 by the default. False: a number that no pool can have.
+bool ThreadPool::check_size(int& threads) {
   if (threads < 0 || threads > kMaxThreads) {
     started_ = Error{ErrorKind::kInvalidArgument, "", "threads",
                      str("1 to ", kMaxThreads, ", or 0 for all CPUs that the process may use"),
                      str("it is ", threads)};
-    return;
+    return false;
   }
   if (threads == 0) threads = usable_threads();
-  if (threads == 1) return;  // there are no other threads to wait for
+  return true;
+}
+
+ThreadPool::ThreadPool(int threads, RunTasks run_tasks) : run_tasks_(std::move(run_tasks)) {
+  if (check_size(threads)) size_ = threads;
+}
+
+ThreadPool::ThreadPool(int threads, ThreadPlaces places) : places_(std::move(places)) {
+  if (!check_size(threads) || threads == 1) return;  // there are no other threads to wait for
   // If threads outnumber CPUs, a spinning thread takes CPU time from the thread that it waits for.
   spins_ = threads <= usable_threads() ? kSpins : 0;
   const auto fewer = [&](const std::string& reason) {
     return Error{ErrorKind::kOutOfMemory, "", "threads",
-                 str("at most ", size(), " because the system starts no more"),
+                 str("at most ", workers_.size() + 1, " because the system starts no more"),
                  str("it is ", threads, "; the system says: ", reason)};
   };
   try {
@@ -55,6 +64,7 @@ ThreadPool::ThreadPool(int threads, ThreadPlaces places) : places_(std::move(pla
   } catch (const std::bad_alloc&) {
     started_ = fewer("out of memory");
   }
+  size_ = static_cast<int>(workers_.size()) + 1;
 }
 
 ThreadPool::~ThreadPool() {
@@ -65,7 +75,8 @@ ThreadPool::~ThreadPool() {
 }
 
 void ThreadPool::run_job(Job job) {
-  if (workers_.empty()) return job.call(job.work, 0);
+  if (size_ == 1) return job.call(job.work, 0);
+  if (run_tasks_) return run_as_tasks(job);
   const std::lock_guard lock(callers_);
   current_ = job;
   unfinished_.store(size(), std::memory_order_relaxed);
@@ -81,9 +92,17 @@ void ThreadPool::run_job(Job job) {
   if (thrown_) std::rethrow_exception(std::exchange(thrown_, nullptr));
 }
 
-// The thread that takes a call of job `number` makes it, and the job does not end before. So
-// `current_` is that job from then on. A thread that comes after the end of a job finds its call
-// taken.
+void ThreadPool::run_as_tasks(Job job) {
+  const std::lock_guard lock(callers_);
+  current_ = job;
+  unfinished_.store(size(), std::memory_order_relaxed);
+  run_tasks_(size(), [this](int thread) { call(thread); });
+  if (thrown_) std::rethrow_exception(std::exchange(thrown_, nullptr));
+}
+
+// Claims the call of `thread` in job `number`; the thread that gets true must run it. A job ends
+// only after all its calls, so `current_` is valid until then. After its end no call is left to
+// claim.
 bool ThreadPool::take(uint32_t number, int thread) {
   std::atomic<uint32_t>& taken = taken_[thread].job;
   uint32_t before = number - 1;
@@ -91,7 +110,7 @@ bool ThreadPool::take(uint32_t number, int thread) {
          taken.compare_exchange_strong(before, number, std::memory_order_acq_rel);
 }
 
-// The first one after `own` is the one that no other finished thread looks at first.
+// Start at `own` + 1: finished threads then begin with different calls.
 void ThreadPool::take_late(uint32_t number, int own) {
   const int threads = size();
   for (int i = 1; i < threads; ++i) {

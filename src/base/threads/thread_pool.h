@@ -1,4 +1,4 @@
-// The threads of one CPU device: a fixed team that runs one job at a time.
+// The threads of one device: a fixed team, or the engine's threads, that run one job at a time.
 #pragma once
 
 #include <algorithm>
@@ -24,8 +24,8 @@ inline constexpr int kMaxThreads = 4096;
 
 /// Runs a function on all its threads at once; the caller is thread 0. Between jobs the other
 /// threads spin briefly, because the next layer usually follows at once, and then sleep. On a busy
-/// machine a thread may get its CPU late. Threads that are done then take its share, so that no
-/// job waits for a thread that has not begun.
+/// machine a thread may start late. Finished threads then run its share, so no job waits for a late
+/// thread.
 class ThreadPool {
  public:
   /// `threads` 0 means usable_threads(). With `places`, each thread except the caller is pinned
@@ -33,6 +33,8 @@ class ThreadPool {
   /// CPU, the thread is not pinned. If the system starts fewer threads, the pool has these, and
   /// started() reports it. A number outside [0, kMaxThreads] starts none.
   explicit ThreadPool(int threads = 0, ThreadPlaces places = {});
+  /// Runs jobs as tasks of an engine and starts no thread. `threads`: the largest number of tasks.
+  ThreadPool(int threads, RunTasks run_tasks);
   ~ThreadPool();
   ThreadPool(const ThreadPool&) = delete;
   ThreadPool& operator=(const ThreadPool&) = delete;
@@ -40,7 +42,7 @@ class ThreadPool {
   /// Empty, with one node, if the threads are not pinned.
   const ThreadPlaces& places() const { return places_; }
 
-  int size() const { return static_cast<int>(workers_.size()) + 1; }
+  int size() const { return size_; }
 
   /// Errors: kOutOfMemory if the system started fewer threads than the constructor requested, with
   /// their number and the system's reason; a number outside [0, kMaxThreads].
@@ -56,17 +58,18 @@ class ThreadPool {
   Piece piece(int64_t count, int thread) const { return piece(count, thread, size()); }
 
   /// Calls work(thread) once for each thread in [0, size()), and returns when all calls are done.
-  /// Each thread makes its own call, or another thread makes it instead of one that is late: no
-  /// call may wait for another. Calls from several threads run one after another. Do not call it
-  /// from inside work. It allocates nothing and does not copy `work`. If `work` throws (the
-  /// standard library does so if memory is refused), the exception is rethrown to the caller when
-  /// all calls are done.
+  /// Another thread may make the call of a late thread, so no call may wait for another. Calls of
+  /// run() from several threads run one after another; work must not call run(). run() allocates
+  /// nothing and does not copy `work`. If `work` throws, as the standard library does when memory
+  /// is refused, then the exception is rethrown to the caller, but only after all calls of this
+  /// job are done.
   template <class Work>
   void run(const Work& work) {
     run_job(job_of(work, true));
   }
 
-  /// As run(), but each thread makes its own call, however late it is.
+  /// As run(), but each thread makes its own call, however late it is. An engine's threads make
+  /// calls as in run().
   template <class Work>
   void run_in_place(const Work& work) {
     run_job(job_of(work, false));
@@ -104,13 +107,17 @@ class ThreadPool {
     return {[](const void* w, int thread) { (*static_cast<const Work*>(w))(thread); }, &work,
             moves};
   }
+  bool check_size(int& threads);
   void run_job(Job job);
+  void run_as_tasks(Job job);
   bool take(uint32_t number, int thread);
   void take_late(uint32_t number, int own);
   void call(int thread);
   void serve(int thread);
 
   ThreadPlaces places_;
+  RunTasks run_tasks_;  // null: own threads
+  int size_ = 1;
   Status started_;
   std::mutex callers_;  // one job at a time
   int spins_ = 0;

@@ -17,29 +17,29 @@ namespace moracle {
 struct ExpertNames {
   std::string_view experts;         ///< prefix of one layer's experts
   std::string_view gate, up, down;  ///< modules of one expert, below `experts`.{E}.
-  /// All experts in one tensor each: `experts`.gate_up_proj and .down_proj; gate, up and down are
-  /// empty, or `up` and `down` are other names of the two tensors, beside other tensors.
+  /// One tensor per projection holds all experts: `experts`.gate_up_proj and .down_proj. gate, up
+  /// and down are empty; or `up` and `down` name the tensors, and others may lie beside them.
   bool fused = false;
   bool transposed = false;   ///< plain fused tensors are [E, K, N]
   bool either_way = false;   ///< plain fused tensors are [E, K, N] where they do not fit [E, N, K]
   bool interleaved = false;  ///< rows of gate_up alternate: gate, up, gate, up
 };
 
-/// Keys of config.json; the first that is there counts.
+/// Alternative keys of config.json; the first present one counts.
 using ConfigKeys = std::span<const char* const>;
 
 inline constexpr const char* kNumExpertsKeys[] = {"num_experts", "num_local_experts",
                                                   "n_routed_experts"};
 inline constexpr const char* kTopKKeys[] = {"num_experts_per_tok", "experts_per_token"};
 inline constexpr const char* kExpertSizeKeys[] = {"moe_intermediate_size"};
-/// For families without dense layers, whose files may have one size alone.
+/// For families without dense layers, whose config may have only one of the sizes.
 inline constexpr const char* kOnlySizeKeys[] = {"moe_intermediate_size", "intermediate_size"};
 inline constexpr const char* kRenormalizeKeys[] = {"norm_topk_prob"};
 inline constexpr const char* kScalingFactorKeys[] = {"routed_scaling_factor"};
 
 struct ExpertConvention {
-  /// What keys of config.json mean that a file lacks: the defaults of the family's configuration
-  /// class in transformers, of the keys that are read. A JSON object.
+  /// Values of keys that config.json lacks, as a JSON object: the defaults of the family's
+  /// configuration class in transformers, for the keys that are read.
   std::string_view defaults = "{}";
   /// Tried in this order, before the names that several families share (see expert_names).
   std::span<const ExpertNames> names = {};
@@ -58,7 +58,7 @@ struct ExpertConvention {
   std::optional<Activation> activation;  ///< fixed: hidden_act is ignored
 };
 
-/// The convention of config.json's architectures[0]; nullptr where the family is unknown.
+/// The convention of config.json's architectures[0]; nullptr for an unknown family.
 const ExpertConvention* find_convention(std::string_view architecture);
 
 }  // namespace moracle

@@ -6,6 +6,7 @@
 #include "checkpoint/experts/stack.h"
 #include "moracle/checkpoint.h"
 #include "quant/canonical.h"
+#include "quant/widen.h"
 
 namespace moracle {
 
@@ -63,7 +64,7 @@ std::vector<std::string> DescribedMatrix::modules() const {
   std::vector<std::string> names;
   for (const std::vector<Part>& expert : parts_) {
     for (const Part& part : expert) {
-      // Several experts in one tensor would repeat its name.
+      // List a tensor once if it holds several experts.
       const bool again = !names.empty() && names.back() == part.module;
       if (!part.module.empty() && !again) names.push_back(part.module);
     }
@@ -174,6 +175,36 @@ void DescribedMatrix::keep(std::span<const int32_t> experts) {
   }
   parts_ = std::move(parts);
   input_scales_ = std::move(scales);
+}
+
+void widen(std::vector<DescribedMatrix::Part>& parts, const QuantKey& key) {
+  for (DescribedMatrix::Part& part : parts) {
+    part.read_rows = {};
+    part.read = [read = std::move(part.read), key](ThreadPool& pool) -> Result<CanonicalMatrix> {
+      MORACLE_TRY(CanonicalMatrix matrix, read(pool));
+      widen(matrix, key);
+      return matrix;
+    };
+  }
+}
+
+void align_blocks(MatrixShape& shape, std::vector<DescribedMatrix::Part>& parts) {
+  const int64_t rows = shape.key.group.rows;
+  bool aligned = rows == 1 || parts.size() == 1;
+  if (!aligned && rows > 1) {
+    aligned = std::all_of(parts.begin(), parts.end() - 1,
+                          [&](const DescribedMatrix::Part& part) { return part.n % rows == 0; });
+  }
+  if (aligned || !shape.key.quantized()) return;
+  shape.key.group.rows = 1;
+  for (DescribedMatrix::Part& part : parts) {
+    part.read_rows = {};
+    part.read = [read = std::move(part.read)](ThreadPool& pool) -> Result<CanonicalMatrix> {
+      MORACLE_TRY(CanonicalMatrix matrix, read(pool));
+      expand_scale_rows(matrix);
+      return matrix;
+    };
+  }
 }
 
 }  // namespace moracle

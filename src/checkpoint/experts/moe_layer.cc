@@ -1,6 +1,6 @@
 // Describes the experts of one layer: reads config.json and checks every tensor.
 #include <cmath>
-#include <set>
+#include <unordered_set>
 
 #include "base/text.h"
 #include "base/try.h"
@@ -152,7 +152,7 @@ struct Experts {
     first->shape.group_index = group_index;
     return {};
   }
-  void add_tensors(std::set<std::string>& names) const {
+  void add_tensors(std::unordered_set<std::string>& names) const {
     for (const auto& expert : parts) {
       for (const auto& part : expert) names.insert(part.tensors.begin(), part.tensors.end());
     }
@@ -194,7 +194,7 @@ Status describe_expert(const Checkpoint::State& state, const ExpertNames& names,
 
 // An unread tensor of this layer's experts would be a forgotten expert or bias.
 Status check_coverage(const Checkpoint::State& state, const LayerSpec& spec,
-                      const std::set<std::string>& claimed) {
+                      const std::unordered_set<std::string>& claimed) {
   const std::string prefix = spec.name + ".";
   const auto& all = state.tensors.all();
   for (auto it = all.lower_bound(prefix); it != all.end() && it->first.starts_with(prefix); ++it) {
@@ -236,11 +236,11 @@ Result<DescribedWeights> Checkpoint::moe_layer(int64_t layer) const {
   for (int64_t e = 0; e < spec.num_experts; ++e) {
     MORACLE_CHECK(describe_expert(state, *names, spec, e, w13, w2));
   }
-  std::set<std::string> claimed;
+  std::unordered_set<std::string> claimed;
   w13.add_tensors(claimed);
   w2.add_tensors(claimed);
   claims_->add(claimed);
-  // Other tensors are beside experts under names of their own.
+  // Families with their own names for fused tensors store other tensors beside the experts.
   if (!names->fused || names->up.empty()) MORACLE_CHECK(check_coverage(state, spec, claimed));
   const std::string gate = w13.first->first_module, down = w2.first->first_module;
   DescribedWeights weights{std::move(spec), std::move(w13).matrix(state_),

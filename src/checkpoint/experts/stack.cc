@@ -23,10 +23,11 @@ namespace {
 bool is_quantized(const Checkpoint::State& state, const std::string& module,
                   const std::string& floats) {
   if (!state.reader || !state.reader->stores(state.tensors, module)) return false;
-  return !get_floats(state.tensors, floats) || state.reader->says(module) != Says::kPlain;
+  return !get_floats(state.tensors, floats) || !state.reader->excludes(module);
 }
 
-// The error of a module that has neither floats nor the reader's form: names what it has.
+// The error of a module that is stored neither as floats nor in the reader's form. Lists its
+// tensors.
 Error not_stored(const Checkpoint::State& state, const std::string& module, const char* separator,
                  std::string need) {
   const auto& all = state.tensors.all();
@@ -112,48 +113,19 @@ Status push(const Checkpoint::State& state, Stack& stack, DescribedLinear linear
 
 }  // namespace
 
-void widen(std::vector<DescribedMatrix::Part>& parts, const QuantKey& key) {
-  for (DescribedMatrix::Part& part : parts) {
-    part.read_rows = {};
-    part.read = [read = std::move(part.read), key](ThreadPool& pool) -> Result<CanonicalMatrix> {
-      MORACLE_TRY(CanonicalMatrix matrix, read(pool));
-      widen(matrix, key);
-      return matrix;
-    };
-  }
-}
-
 Status make_equal(const Tensors& tensors, const std::string& gate, DescribedMatrix& w13,
                   const std::string& down, DescribedMatrix& w2) {
   const std::optional<Scheme> scheme = common_scheme(w13.scheme(), w2.scheme());
   if (!scheme) {
     return Error{ErrorKind::kUnsupported, tensors.file_of(w2.tensors()[0]), "module '" + down + "'",
                  str("the scheme of '", gate, "', ", name(w13.scheme()),
-                     ", because one backend serves both (only integer weights are made equal)"),
+                     ", because one backend serves both (only integer weights can be widened to a "
+                     "common scheme)"),
                  "it is " + name(w2.scheme())};
   }
   w13.widen(*scheme);
   w2.widen(*scheme);
   return {};
-}
-
-void align_blocks(MatrixShape& shape, std::vector<DescribedMatrix::Part>& parts) {
-  const int64_t rows = shape.key.group.rows;
-  bool aligned = rows == 1 || parts.size() == 1;
-  if (!aligned && rows > 1) {
-    aligned = std::all_of(parts.begin(), parts.end() - 1,
-                          [&](const DescribedMatrix::Part& part) { return part.n % rows == 0; });
-  }
-  if (aligned || !shape.key.quantized()) return;
-  shape.key.group.rows = 1;
-  for (DescribedMatrix::Part& part : parts) {
-    part.read_rows = {};
-    part.read = [read = std::move(part.read)](ThreadPool& pool) -> Result<CanonicalMatrix> {
-      MORACLE_TRY(CanonicalMatrix matrix, read(pool));
-      expand_scale_rows(matrix);
-      return matrix;
-    };
-  }
 }
 
 Result<Stack> describe_stack(const Checkpoint::State& state,

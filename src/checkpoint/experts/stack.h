@@ -25,7 +25,7 @@ struct Stack {
 Result<Stack> describe_stack(const Checkpoint::State& state,
                              const std::vector<std::string>& modules);
 
-/// Each part, when it is read, gets the weight key of a common scheme (see quant/widen.h).
+/// Converts each part to the weight key of a common scheme when it is read (quant/widen.h).
 void widen(std::vector<DescribedMatrix::Part>& parts, const QuantKey& key);
 
 /// Blocks of rows cannot be stacked if one part ends inside a block. In this case every row gets

@@ -14,8 +14,8 @@ namespace {
 constexpr const char* kPrefix = "base_model.model.";
 constexpr std::string_view kSuffix = ".lora_A.weight";
 
-// A linear layer under the name of an adapter, of another class, or of published files. Its name
-// is empty where there is none.
+// A linear layer of the checkpoint, under the adapter's name, its name in another model class, or
+// its published name. `name` is empty if there is none.
 struct Found {
   std::string name;
   int64_t n = 0, k = 0;
@@ -154,7 +154,7 @@ Result<std::map<std::string, LoraPair>> AdapterReader::linear_layers(const Check
     if (modules.emplace(found.name, std::move(one)).second) continue;
     return Error{ErrorKind::kUnsupported, tensors_.file_of(name), "tensor '" + name + "'",
                  "one adapter for each linear layer",
-                 "'" + found.name + "' has another one, under the name of another class"};
+                 "'" + found.name + "' has a second one, under its name in another model class"};
   }
   return modules;
 }
@@ -163,8 +163,8 @@ Status AdapterReader::check_claimed() const {
   for (const auto& [name, entry] : tensors_.all()) {
     if (claimed_.contains(name)) continue;
     return Error{ErrorKind::kUnsupported, tensors_.file_of(name), "tensor '" + name + "'",
-                 "to adapt an expert or a linear layer of this checkpoint, in its shape",
-                 "nothing uses it"};
+                 "an expert or a linear layer of this checkpoint with this name and shape",
+                 "the checkpoint has none"};
   }
   return {};
 }

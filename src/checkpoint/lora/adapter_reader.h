@@ -30,10 +30,10 @@ class AdapterReader {
   Result<std::vector<LoraPair>> experts(const std::string& prefix, std::string_view part,
                                         int64_t num_experts, int64_t n, int64_t k);
 
-  /// The adapters of `parameter` of a module, which holds all experts [num_experts, n, k]; empty if
-  /// it has none. A is [num_experts * rank, k], expert by expert. B is [n, rank * num_experts]; its
-  /// columns of one rank lie side by side. PEFT wraps the module once for each parameter, so the
-  /// names do not tell which parameter a pair belongs to. The shapes do.
+  /// The adapters of `parameter` of a module that holds all experts [num_experts, n, k]; empty if
+  /// it has none. A is [num_experts * rank, k], expert by expert. B is [n, rank * num_experts];
+  /// column r * num_experts + e belongs to rank r of expert e. PEFT wraps the module once for each
+  /// parameter, so names do not tell which parameter a pair belongs to. Its shapes do.
   Result<std::vector<LoraPair>> fused(const std::string& in_checkpoint, std::string_view parameter,
                                       int64_t num_experts, int64_t n, int64_t k);
 
@@ -42,11 +42,11 @@ class AdapterReader {
   /// from the checkpoint's.
   Result<std::map<std::string, LoraPair>> linear_layers(const Checkpoint& checkpoint);
 
-  /// Errors: a tensor that no call has read.
+  /// Checks that a call has read each tensor. Errors: a tensor that none has read.
   Status check_claimed() const;
 
  private:
-  /// The adapter's name of the module.
+  /// The name of the module in the adapter.
   std::string own_name(const std::string& module) const;
   Status check_base(const Checkpoint& checkpoint, const std::string& module,
                     const std::string& name);

@@ -37,7 +37,7 @@ std::vector<std::string> fused_modules(const LayerSpec& spec) {
   return modules;
 }
 
-// Reads what one expert's form has left: adapters of whole parameters.
+// Reads adapters of fused parameters, for matrices that have no adapter per expert.
 Status read_fused(AdapterReader& reader, const LayerSpec& spec, bool interleaved, LoraWeights& to) {
   const int64_t hidden = spec.hidden_size, intermediate = spec.intermediate_size;
   for (const std::string& module : fused_modules(spec)) {

@@ -66,7 +66,7 @@ Status check_keys(const Config& config) {
 }
 
 // Some initializations subtract the adapter's start values from the base. PEFT saves such an
-// adapter for the changed base, unless it converts the adapter; a converted adapter says true.
+// adapter for the changed base, unless it converts the adapter; the value is then true.
 Status check_initialization(const Config& config) {
   const auto* value = config.find({"init_lora_weights"});
   if (value == nullptr || value->is_boolean()) return {};

@@ -5,6 +5,7 @@
 #include "base/scalar.h"
 #include "base/text.h"
 #include "base/threads/thread_pool.h"
+#include "base/try.h"
 #include "checkpoint/memory/stored_codes.h"
 #include "quant/codec.h"
 
@@ -15,16 +16,24 @@ Error NamedTensor::wrong(std::string need) const {
           present() ? "it is " + to_string(view) : "it is missing"};
 }
 
-TensorView NamedTensor::expert(int64_t e) const {
-  TensorView one = view;
-  one.shape.erase(one.shape.begin());
-  one.data += e * static_cast<int64_t>(one.num_bytes());
+Result<HostTensor> NamedTensor::expert(int64_t e) const {
+  HostTensor one{view, {}};
+  one.view.shape.erase(one.view.shape.begin());
+  const size_t bytes = one.view.num_bytes();
+  one.view.data += e * static_cast<int64_t>(bytes);
+  if (!read) return one;
+  one.copy.resize(bytes);
+  if (Status arrived = read(one.copy.data(), one.view.data, bytes); !arrived) {
+    Error error = arrived.error();
+    error.place = str(name, ", expert ", e, error.place.empty() ? "" : ": ", error.place);
+    return error;
+  }
+  one.view.data = one.copy.data();
   return one;
 }
 
-Status NamedTensor::check_finite(int64_t e, ThreadPool& pool) const {
+Status NamedTensor::check_finite(const TensorView& one, int64_t e, ThreadPool& pool) const {
   constexpr int64_t kLeast = 1 << 16;
-  const TensorView one = expert(e);
   const int64_t size = bits(one.dtype) / 8;
   std::atomic<int64_t> bad = -1;
   pool.split(
@@ -40,7 +49,8 @@ Status NamedTensor::check_finite(int64_t e, ThreadPool& pool) const {
 }
 
 Result<std::vector<float>> NamedTensor::floats(int64_t e) const {
-  TensorView one = expert(e);
+  MORACLE_TRY(HostTensor here, expert(e));
+  TensorView& one = here.view;
   if (one.dtype == DType::kU8) one.dtype = DType::kF8E8M0;
   const int64_t count = one.num_elements();
   const int64_t bad = first_not_finite(one.dtype, one.data, count);

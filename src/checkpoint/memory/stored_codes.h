@@ -5,19 +5,27 @@
 
 namespace moracle {
 
+/// Elements in host memory.
+struct HostTensor {
+  TensorView view;
+  std::vector<std::byte> copy;  ///< what `view` shows; empty: the caller's tensor
+};
+
 /// A name and the tensor, for messages.
 struct NamedTensor {
   std::string name;
   TensorView view;
+  ReadMemory read;  ///< null: the tensor is in host memory
 
   bool present() const { return view.data != nullptr; }
   /// "name: needs <need>; it is <dtype and shape>"
   Error wrong(std::string need) const;
-  /// The elements of expert e, without the first dimension.
-  TensorView expert(int64_t e) const;
-  /// Errors: expert e has a number that is not finite.
-  Status check_finite(int64_t e, ThreadPool& pool) const;
-  /// The floats of expert e; e8m0 exponents and bytes become powers of two. Errors: not finite.
+  /// The elements of expert e, without the first dimension. Errors: those of `read`.
+  Result<HostTensor> expert(int64_t e) const;
+  /// Errors: a number of expert e that is not finite.
+  Status check_finite(const TensorView& expert, int64_t e, ThreadPool& pool) const;
+  /// The floats of expert e; e8m0 exponents and bytes become powers of two. Errors: not finite;
+  /// those of `read`.
   Result<std::vector<float>> floats(int64_t e) const;
 };
 

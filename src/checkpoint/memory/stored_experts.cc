@@ -80,8 +80,8 @@ Result<DescribedWeights> describe(StoredExperts stored, LayerSpec spec) {
   MORACLE_TRY(const int64_t w13_rows, rows_of(stored.w13, stored.packing));
   MORACLE_TRY(spec.hidden_size, rows_of(stored.w2, stored.packing));
   const int64_t halves = is_gated(spec.activation.function) ? 2 : 1;
-  const NamedTensor w13_weight{stored.w13.name, stored.w13.weight};
-  const NamedTensor w2_weight{stored.w2.name, stored.w2.weight};
+  const NamedTensor w13_weight{stored.w13.name, stored.w13.weight, {}};
+  const NamedTensor w2_weight{stored.w2.name, stored.w2.weight, {}};
   if (w13_rows % halves != 0) return w13_weight.wrong("as many rows of gate as of up");
   if (w2_weight.view.shape[0] != w13_weight.view.shape[0])
     return w2_weight.wrong(str(w13_weight.view.shape[0], " experts, as ", w13_weight.name));
@@ -89,9 +89,10 @@ Result<DescribedWeights> describe(StoredExperts stored, LayerSpec spec) {
   MORACLE_CHECK(complete_map(stored));
   spec.num_experts = static_cast<int64_t>(stored.expert_map.size());
   MORACLE_TRY(MemoryMatrix w13, MemoryMatrix::open(stored.w13, stored.packing, spec.scheme,
-                                                   w13_rows, spec.hidden_size));
-  MORACLE_TRY(MemoryMatrix w2, MemoryMatrix::open(stored.w2, stored.packing, spec.scheme,
-                                                  spec.hidden_size, spec.intermediate_size));
+                                                   w13_rows, spec.hidden_size, stored.read));
+  MORACLE_TRY(MemoryMatrix w2,
+              MemoryMatrix::open(stored.w2, stored.packing, spec.scheme, spec.hidden_size,
+                                 spec.intermediate_size, stored.read));
   spec.group_index = w13.shape().group_index || w2.shape().group_index;
   spec.bias = w13.shape().bias || w2.shape().bias;
   const Scheme scheme = spec.scheme;

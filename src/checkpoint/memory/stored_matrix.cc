@@ -38,21 +38,22 @@ Result<int64_t> rows_of(const StoredMatrix& stored, Packing packing) {
   const bool blocks = shape.size() == 4 && stored.weight.dtype == DType::kU8;
   if (stored.weight.data == nullptr || (shape.size() != 3 && !blocks) ||
       std::count(shape.begin(), shape.end(), 0) > 0) {
-    return NamedTensor{stored.name, stored.weight}.wrong("[experts, rows, columns]");
+    return NamedTensor{stored.name, stored.weight, {}}.wrong("[experts, rows, columns]");
   }
   if (packing == Packing::kRows) return shape[1];
   return packing == Packing::kAwq ? shape[2] * 8 : shape[2];
 }
 
 Result<MemoryMatrix> MemoryMatrix::open(const StoredMatrix& stored, Packing packing,
-                                        const Scheme& scheme, int64_t n, int64_t k) {
+                                        const Scheme& scheme, int64_t n, int64_t k,
+                                        const ReadMemory& read) {
   MemoryMatrix matrix;
-  matrix.weight_ = {stored.name, stored.weight};
-  matrix.scales_ = {stored.name + "_scale", stored.scales};
-  matrix.zeros_ = {stored.name + "_zp", stored.zero_points};
-  matrix.index_ = {stored.name + "_g_idx", stored.group_index};
-  matrix.bias_ = {stored.name + "_bias", stored.bias};
-  matrix.input_ = {stored.input_name, stored.input_scales};
+  matrix.weight_ = {stored.name, stored.weight, read};
+  matrix.scales_ = {stored.name + "_scale", stored.scales, read};
+  matrix.zeros_ = {stored.name + "_zp", stored.zero_points, read};
+  matrix.index_ = {stored.name + "_g_idx", stored.group_index, read};
+  matrix.bias_ = {stored.name + "_bias", stored.bias, read};
+  matrix.input_ = {stored.input_name, stored.input_scales, read};
   matrix.packing_ = packing;
   matrix.scheme_ = scheme;
   matrix.shape_ = {.n = n, .k = k, .key = scheme.weight};
@@ -129,8 +130,10 @@ Status MemoryMatrix::check_others() {
   if (!index_.present()) return {};
   if (index_.view.dtype != DType::kI32 || index_.view.shape != StoredShape{experts, shape_.k})
     return index_.wrong(str("i32 [", experts, ", ", shape_.k, "]"));
-  for (int64_t e = 0; e < experts; ++e)
-    shape_.group_index |= !in_order(index_.expert(e), sizes.group_cols());
+  for (int64_t e = 0; e < experts; ++e) {
+    MORACLE_TRY(const HostTensor index, index_.expert(e));
+    shape_.group_index |= !in_order(index.view, sizes.group_cols());
+  }
   return {};
 }
 
@@ -155,27 +158,33 @@ Result<CanonicalMatrix> MemoryMatrix::read(int64_t e, ThreadPool& pool) const {
   matrix.n = shape_.n;
   matrix.k = shape_.k;
   matrix.key = shape_.key;
-  const TensorView weight = weight_.expert(e);
+  MORACLE_TRY(HostTensor weight, weight_.expert(e));
   if (holds_integers(matrix.key)) {
-    read_codes(weight, packing_, matrix, pool);
+    read_codes(weight.view, packing_, matrix, pool);
   } else {
-    NamedTensor typed = weight_;  // bytes of fp8 have NaN, too
-    if (matrix.key.dtype == DType::kF8E4M3) typed.view.dtype = DType::kF8E4M3;
-    MORACLE_CHECK(typed.check_finite(e, pool));
-    matrix.codes = {weight.data, weight.num_bytes()};
+    TensorView typed = weight.view;  // bytes of fp8 have NaN, too
+    if (matrix.key.dtype == DType::kF8E4M3) typed.dtype = DType::kF8E4M3;
+    MORACLE_CHECK(weight_.check_finite(typed, e, pool));
+    matrix.codes = {typed.data, typed.num_bytes()};
   }
+  // Codes that are used as they are stay in the copy.
+  if (!weight.copy.empty() && matrix.codes.data() == weight.copy.data())
+    matrix.storage = std::move(weight.copy);
   if (scales_.present()) {
     MORACLE_TRY(std::vector<float> scales, scales_.floats(e));
     matrix.scales = in_rows(std::move(scales));
   }
-  if (zeros_.present()) matrix.zero_points = read_zero_points(zeros_.expert(e), packing_, matrix);
+  if (zeros_.present()) {
+    MORACLE_TRY(const HostTensor zeros, zeros_.expert(e));
+    matrix.zero_points = read_zero_points(zeros.view, packing_, matrix);
+  }
   if (bias_.present()) {
     MORACLE_TRY(matrix.bias, bias_.floats(e));
   }
   if (!shape_.group_index) return matrix;
-  const TensorView index = index_.expert(e);
+  MORACLE_TRY(const HostTensor index, index_.expert(e));
   for (int64_t c = 0; c < shape_.k; ++c) {
-    const auto group = static_cast<int32_t>(word_at(index, c));
+    const auto group = static_cast<int32_t>(word_at(index.view, c));
     if (group < 0 || group >= matrix.scale_cols()) {
       return Error{ErrorKind::kInvalidArgument, "", str(index_.name, ", expert ", e),
                    str("groups from 0 to ", matrix.scale_cols() - 1),

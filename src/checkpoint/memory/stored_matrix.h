@@ -7,15 +7,16 @@ namespace moracle {
 
 class MemoryMatrix {
  public:
-  /// The matrices [n, k] of a scheme. Errors: a tensor that is missing, unused, or has another
-  /// dtype or shape than needed.
+  /// The matrices [n, k] of a scheme. `read`: see StoredExperts. Errors: a tensor that is missing,
+  /// unused, or has another dtype or shape than needed; those of `read`.
   static Result<MemoryMatrix> open(const StoredMatrix& stored, Packing packing,
-                                   const Scheme& scheme, int64_t n, int64_t k);
+                                   const Scheme& scheme, int64_t n, int64_t k,
+                                   const ReadMemory& read);
 
   const MatrixShape& shape() const { return shape_; }
   int64_t num_experts() const { return weight_.view.shape[0]; }
   int64_t expert_bytes() const;
-  /// The matrix of the tensors' expert e. Errors: a number that is not finite.
+  /// The matrix of the tensors' expert e. Errors: a number that is not finite; those of `read`.
   Result<CanonicalMatrix> read(int64_t e, ThreadPool& pool) const;
   /// Activation scales of the tensors' experts; empty without them. Errors: not above 0.
   Result<std::vector<float>> input_scales() const;

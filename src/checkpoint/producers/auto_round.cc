@@ -82,17 +82,15 @@ class AutoRoundReader : public Reader {
         patterns_(std::move(patterns)),
         blocks_(std::move(blocks)) {}
 
-  Says says(const std::string& module) const override {
+  bool excludes(const std::string& module) const override {
     const std::vector<std::string> names = module_names(module);
-    if (const Options* own = own_options(names))
-      return own->plain() ? Says::kPlain : Says::kQuantized;
-    if (options_[0].plain()) return Says::kPlain;
-    if (blocks_.empty()) return Says::kNothing;
-    const bool inside = std::any_of(names.begin(), names.end(), [&](const std::string& name) {
+    if (const Options* own = own_options(names)) return own->plain();
+    if (options_[0].plain()) return true;
+    if (blocks_.empty()) return false;
+    return std::none_of(names.begin(), names.end(), [&](const std::string& name) {
       return std::any_of(blocks_.begin(), blocks_.end(),
                          [&](const std::string& block) { return name.starts_with(block); });
     });
-    return inside ? Says::kQuantized : Says::kPlain;
   }
   bool stores(const Tensors& tensors, const std::string& module) const override {
     return tensors.find(module + ".qweight") != nullptr ||
@@ -111,13 +109,13 @@ class AutoRoundReader : public Reader {
   Result<DescribedLinear> describe(const Tensors& tensors,
                                    const std::string& module) const override {
     const Options* own = own_options(module_names(module));
-    // A quantized module that the config excludes has the options of the rest.
+    // A module that is stored quantized although the config excludes it has the default options.
     const Options& options = own != nullptr && !own->plain() ? *own : options_[0];
     if (!options.plain()) return auto_round::describe(tensors, module, options);
     return Error{ErrorKind::kBadFile, tensors.file_of(module + ".qweight"),
                  "module '" + module + "'",
-                 "bits of its own in extra_config, because the other modules are not quantized",
-                 "extra_config has none"};
+                 "its bits in extra_config, because the other modules are not quantized",
+                 "extra_config does not name it"};
   }
   std::vector<std::string> not_used() const override {
     const auto drops = [](const Options& options) {

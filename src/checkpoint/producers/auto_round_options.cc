@@ -37,7 +37,7 @@ std::optional<Type> parse_type(std::string_view text) {
 }
 
 Status read_form(const Config& config, Options& options) {
-  // Newer files may have a kernel to run in "backend", beside packing_format.
+  // In newer files "backend" may name a kernel to run, beside packing_format.
   const Config::Keys keys =
       config.has({kPacking}) ? Config::Keys{kPacking} : Config::Keys{"backend"};
   MORACLE_TRY(const std::string text, config.text_or("", keys));
@@ -158,7 +158,7 @@ Status add_blocks(const Config& config, const nlohmann::json& value,
   }
   if (!value.is_string()) {
     return config.wrong({"block_name_to_quantize", "to_quant_block_names"},
-                        "names of blocks, in a text or in lists",
+                        "block names, as a string or in lists",
                         "it has " + JsonField::shown(value));
   }
   std::istringstream names(value.get<std::string>());

@@ -23,11 +23,9 @@ class AwqReader : public Reader {
   AwqReader(QuantKey key, std::vector<std::string> plain) : key_(key), plain_(std::move(plain)) {}
 
   // Any matching part of a module's name excludes the module.
-  Says says(const std::string& module) const override {
-    for (const std::string& part : plain_) {
-      if (module.find(part) != module.npos) return Says::kPlain;
-    }
-    return Says::kNothing;
+  bool excludes(const std::string& module) const override {
+    return std::any_of(plain_.begin(), plain_.end(),
+                       [&](const std::string& text) { return module.find(text) != module.npos; });
   }
   bool stores(const Tensors& tensors, const std::string& module) const override {
     return tensors.find(module + ".qweight") != nullptr;

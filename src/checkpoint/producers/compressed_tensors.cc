@@ -85,10 +85,9 @@ class CompressedTensorsReader : public Reader {
         ignore_(std::move(ignore)),
         status_(std::move(status)) {}
 
-  Says says(const std::string& module) const override {
+  bool excludes(const std::string& module) const override {
     const auto matches = [&](const Pattern& pattern) { return pattern.matches(module); };
-    const bool ignored = std::any_of(ignore_.begin(), ignore_.end(), matches);
-    return !ignored && group_of(module) ? Says::kQuantized : Says::kPlain;
+    return std::any_of(ignore_.begin(), ignore_.end(), matches) || group_of(module) == nullptr;
   }
   bool stores(const Tensors& tensors, const std::string& module) const override {
     const TensorView* weight = tensors.find(module + ".weight");

@@ -15,7 +15,7 @@ Result<std::optional<QuantKey>> read_activations(const Config& group, int width)
   if (!activations) return std::optional<QuantKey>();
   MORACLE_CHECK(one_of(*activations, "num_bits", {8}));
   MORACLE_TRY(const auto type, one_of(*activations, "type", {"int", "float"}));
-  // Stored scales only as in W8A8: int8 for weights and activations.
+  // Only W8A8 (int8 weights and activations) may store activation scales.
   std::initializer_list<nlohmann::json> token = {"token"}, any = {"token", "tensor"};
   const bool is_int8 = type == "int" && width == 8;
   MORACLE_TRY(const auto strategy, one_of(*activations, "strategy", is_int8 ? any : token));

@@ -14,7 +14,7 @@ namespace moracle {
 Result<std::vector<float>> read_exponents(const Tensors& tensors, const std::string& name,
                                           int64_t first, int64_t count) {
   MORACLE_TRY(const TensorData data, tensors.read(name, first, count));
-  // The read already checked the file's own type, but most files say u8.
+  // Check for NaN here: most files store exponents as u8, in which the read finds none.
   const int64_t bad = first_not_finite(DType::kF8E8M0, data.view.data, count);
   if (bad >= 0) return tensors.not_finite(name, first + bad, DType::kF8E8M0, data.view.data + bad);
   std::vector<float> scales(count);

@@ -22,7 +22,7 @@ class GptqReader : public Reader {
  public:
   explicit GptqReader(GptqConfig config) : config_(std::move(config)) {}
 
-  Says says(const std::string& module) const override { return config_.says(module); }
+  bool excludes(const std::string& module) const override { return config_.excludes(module); }
   bool stores(const Tensors& tensors, const std::string& module) const override {
     return tensors.find(module + ".qweight") != nullptr;
   }

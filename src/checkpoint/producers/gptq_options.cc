@@ -1,5 +1,7 @@
 #include "checkpoint/producers/gptq_options.h"
 
+#include <algorithm>
+
 #include "base/json/json_text.h"
 #include "base/json/non_finite_json.h"
 #include "base/small_file.h"
@@ -117,15 +119,11 @@ const GptqConfig::Rule* GptqConfig::rule_of(const std::string& module) const {
   return nullptr;
 }
 
-Says GptqConfig::says(const std::string& module) const {
-  if (const Rule* rule = rule_of(module)) {
-    return rule->options ? Says::kQuantized : Says::kPlain;
-  }
-  if (listed_.empty()) return Says::kNothing;
-  for (const std::string& name : listed_) {
-    if (module.ends_with("." + name)) return Says::kQuantized;
-  }
-  return Says::kPlain;
+bool GptqConfig::excludes(const std::string& module) const {
+  if (const Rule* rule = rule_of(module)) return !rule->options;
+  if (listed_.empty()) return false;
+  return std::none_of(listed_.begin(), listed_.end(),
+                      [&](const std::string& name) { return module.ends_with("." + name); });
 }
 
 const GptqOptions& GptqConfig::options(const std::string& module) const {

@@ -33,7 +33,7 @@ class GptqConfig {
   /// Errors: an invalid value, or an unsupported variant, with its key.
   static Result<GptqConfig> read(const Config& config);
 
-  Says says(const std::string& module) const;
+  bool excludes(const std::string& module) const;
   /// The options of a quantized module.
   const GptqOptions& options(const std::string& module) const;
 

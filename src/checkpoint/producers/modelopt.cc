@@ -55,7 +55,7 @@ std::string known_algorithms() {
   return "one of " + join(known);
 }
 
-// The algorithm of a module that no entry of quantized_layers names: its tensors tell it.
+// Infers the algorithm of a module that quantized_layers does not name from its tensors.
 const Algorithm* stored_algorithm(const Tensors& tensors, const std::string& module) {
   const TensorView* const weight = tensors.find(module + ".weight");
   const TensorView* scale = tensors.find(module + ".weight_scale");
@@ -70,7 +70,7 @@ const Algorithm* stored_algorithm(const Tensors& tensors, const std::string& mod
 
 class ModelOptReader : public Reader {
  public:
-  // `algorithm`: of modules that no entry of `layers` names; nullptr: their tensors tell it.
+  // `algorithm` applies to modules that `layers` does not name; nullptr: their tensors decide.
   ModelOptReader(std::string file, const Algorithm* algorithm, ModelOptLayers layers,
                  std::vector<std::string> not_used)
       : file_(std::move(file)),
@@ -78,9 +78,8 @@ class ModelOptReader : public Reader {
         layers_(std::move(layers)),
         not_used_(std::move(not_used)) {}
 
-  Says says(const std::string& module) const override {
-    if (layers_.algorithm_of(module) != nullptr) return Says::kQuantized;
-    return layers_.excludes(module) ? Says::kPlain : Says::kNothing;
+  bool excludes(const std::string& module) const override {
+    return layers_.algorithm_of(module) == nullptr && layers_.excludes(module);
   }
   bool stores(const Tensors& tensors, const std::string& module) const override {
     return stores_fp8(tensors, module);
@@ -118,7 +117,7 @@ class ModelOptReader : public Reader {
   std::vector<std::string> not_used_;
 };
 
-// A group size that the config states must be the algorithm's.
+// Checks that a group size in the config is that of the algorithm.
 Status check_group_size(const Config& config, const Algorithm& algorithm) {
   const int64_t group = algorithm.scheme.weight.group.cols;
   MORACLE_TRY(const int64_t stated, config.integer_or(0, {"group_size"}));

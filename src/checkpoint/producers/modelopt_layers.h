@@ -29,7 +29,8 @@ class ModelOptLayers {
  private:
   std::map<std::string, std::string> names_;
   std::vector<std::pair<std::string, std::string>> patterns_;  // with their algorithm
-  // Published configs exclude 500 names, and ask about 60,000 modules: no loop over all names.
+  // A loop over all names would be slow: published configs exclude 500 names and have 60,000
+  // modules.
   class Names {
    public:
     void add(std::string name);

@@ -18,12 +18,10 @@ class Mxfp4Reader : public Reader {
  public:
   explicit Mxfp4Reader(std::vector<std::string> excluded) : excluded_(std::move(excluded)) {}
 
-  Says says(const std::string& module) const override {
-    const auto excludes = [&](const std::string& text) {
+  bool excludes(const std::string& module) const override {
+    return std::any_of(excluded_.begin(), excluded_.end(), [&](const std::string& text) {
       return !text.empty() && module.find(text) != module.npos;
-    };
-    return std::any_of(excluded_.begin(), excluded_.end(), excludes) ? Says::kPlain
-                                                                     : Says::kNothing;
+    });
   }
   bool stores(const Tensors& tensors, const std::string& module) const override {
     return tensors.find(module + "_blocks") != nullptr ||

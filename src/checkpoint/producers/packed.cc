@@ -1,5 +1,4 @@
 #include "checkpoint/producers/packed.h"
-#include "checkpoint/producers/module_tensors.h"
 
 #include <algorithm>
 #include <cstring>
@@ -8,7 +7,6 @@
 #include "base/threads/thread_pool.h"
 #include "base/transpose.h"
 #include "base/try.h"
-#include "checkpoint/producers/producer.h"
 
 namespace moracle {
 
@@ -55,10 +53,10 @@ void unpack_gptq(const TensorView& words, CanonicalMatrix& matrix, uint32_t flip
 void unpack_awq(const TensorView& words, CanonicalMatrix& matrix, uint32_t flip, int64_t begin,
                 int64_t end) {
   // Process enough columns to fill a cache line in each row, before the next word's eight rows.
-  constexpr int64_t kStretch = 128;
+  constexpr int64_t kCols = 128;
   const int64_t row_bytes = matrix.row_bytes(), width = words.shape[1];
-  for (int64_t first = 0; first < matrix.k; first += kStretch) {
-    const int64_t last = std::min(first + kStretch, matrix.k);
+  for (int64_t first = 0; first < matrix.k; first += kCols) {
+    const int64_t last = std::min(first + kCols, matrix.k);
     for (int64_t w = begin / 8; w < end / 8; ++w) {
       for (int64_t k = first; k < last; k += 8) {
         const int64_t rows = std::min<int64_t>(8, last - k);
@@ -122,7 +120,7 @@ std::vector<int8_t> unpack_zero_points(PackOrder order, const TensorView& words,
   const int middle = 1 << (width - 1);
   const int64_t groups = matrix.scale_cols();
   std::vector<int8_t> zeros(matrix.n * groups);
-  // The distance in words between two groups, and between two words of a group.
+  // Strides in words: from one group to the next, and from one word of a group to the next.
   const bool along_k = order == PackOrder::kCompressedTensors;
   const int64_t step = along_k ? 1 : matrix.n / per_word, next = along_k ? groups : 1;
   for (int64_t n = 0; n < matrix.n; ++n) {
@@ -138,47 +136,6 @@ std::vector<int8_t> unpack_zero_points(PackOrder order, const TensorView& words,
   return zeros;
 }
 
-Status read_zero_points(const Tensors& tensors, const std::string& name, PackOrder order, int less,
-                        const char* says, CanonicalMatrix& matrix) {
-  MORACLE_TRY(const TensorData words, tensors.read(name));
-  std::vector<int8_t> zeros = unpack_zero_points(order, words.view, matrix, less);
-  if (!matrix.key.symmetric) {
-    matrix.zero_points = std::move(zeros);
-    return {};
-  }
-  const int64_t groups = matrix.scale_cols();
-  const int middle = 1 << (bits(matrix.key.dtype) - 1);
-  for (int64_t g = 0; g < groups; ++g) {
-    for (int64_t c = 0; c < matrix.n; ++c) {
-      const int zero = zeros[c * groups + g];
-      if (zero == 0) continue;
-      return tensors.wrong(
-          name, str("the zero point ", middle, " everywhere, because the config says ", says),
-          str("group ", g, ", column ", c, " has ", zero + middle));
-    }
-  }
-  return {};
-}
-
-Result<std::vector<float>> read_transposed_scales(const Tensors& tensors, const std::string& name,
-                                                  int64_t n) {
-  MORACLE_TRY(const std::vector<float> stored, read_scales(tensors, name));
-  std::vector<float> scales(stored.size());
-  const int64_t groups = n == 0 ? 0 : static_cast<int64_t>(stored.size()) / n;
-  for (int64_t g = 0; g < groups; ++g) {
-    for (int64_t c = 0; c < n; ++c) scales[c * groups + g] = stored[g * n + c];
-  }
-  return scales;
-}
-
-Status check_transposed_scales(const Tensors& tensors, const std::string& name, int64_t groups,
-                               int64_t n, int64_t size) {
-  MORACLE_TRY(const TensorView scales, get_floats(tensors, name));
-  if (scales.shape == std::vector<int64_t>{groups, n}) return {};
-  return tensors.wrong(name, str("shape [", groups, ", ", n, "] (groups of ", size, ")"),
-                       "it is " + to_string(scales));
-}
-
 bool in_order(const TensorView& index, int64_t size) {
   const int64_t count = index.num_elements();
   uint32_t group = 0;
@@ -189,19 +146,6 @@ bool in_order(const TensorView& index, int64_t size) {
     if (differences != 0) return false;
   }
   return true;
-}
-
-Result<std::vector<int32_t>> read_group_index(const Tensors& tensors, const std::string& name,
-                                              int64_t groups) {
-  MORACLE_TRY(const TensorData data, tensors.read(name));
-  std::vector<int32_t> index(data.view.num_elements());
-  for (size_t i = 0; i < index.size(); ++i) {
-    index[i] = static_cast<int32_t>(word_at(data.view, static_cast<int64_t>(i)));
-    if (index[i] >= 0 && index[i] < groups) continue;
-    return tensors.wrong(name, str("groups from 0 to ", groups - 1),
-                         str("element ", i, " is ", index[i]));
-  }
-  return index;
 }
 
 }  // namespace moracle

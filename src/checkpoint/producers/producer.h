@@ -13,14 +13,6 @@
 
 namespace moracle {
 
-/// The config's statement about one module, by name. It decides only where the file holds both
-/// forms of the module.
-enum class Says {
-  kQuantized,  ///< listed
-  kPlain,      ///< excluded
-  kNothing,    ///< the tool's default applies: linears are quantized, the router is not
-};
-
 /// The matrix of one linear layer, described from the tensors in the file.
 struct DescribedLinear {
   MatrixShape shape;
@@ -35,7 +27,9 @@ struct DescribedLinear {
 class Reader {
  public:
   virtual ~Reader() = default;
-  virtual Says says(const std::string& module) const = 0;
+  /// True if the config excludes this module from quantization. It decides only where the file
+  /// holds both forms of the module.
+  virtual bool excludes(const std::string& module) const = 0;
   /// True if the file holds this module in the producer's quantized form.
   virtual bool stores(const Tensors& tensors, const std::string& module) const = 0;
   /// The tensor names of the quantized form, for the message about a missing module.
@@ -63,7 +57,7 @@ struct Producer {
   /// Other values of quant_method, in lower case with '-' between words.
   std::span<const std::string_view> also = {};
 
-  /// Letters' case and '_' for '-' do not matter.
+  /// Compares without case; '_' equals '-'.
   bool is(std::string_view method) const;
 };
 
@@ -71,7 +65,7 @@ struct Producer {
 #include "checkpoint/producers/producers.inc"
 #undef X
 
-/// All of them.
+/// Every producer, in the order of producers.inc.
 std::span<const Producer* const> producers();
 
 /// Describes a module without quantization: `module`.weight as floats.

@@ -1,4 +1,4 @@
-// What a process has read of a checkpoint: how much, and a checksum. Ranks compare them.
+// Counts and checksums the bytes that a process reads of a checkpoint. Ranks compare them.
 #pragma once
 
 #include <atomic>
@@ -18,10 +18,10 @@ class ReadRecord {
     int64_t bytes = 0;
   };
   std::atomic<bool> on{false};
-  /// True while a rank reads what no other rank reads: its experts.
+  /// True while this rank reads its own experts, which no other rank reads.
   std::atomic<bool> own{false};
 
-  /// Bytes of a tensor from byte `first` on.
+  /// Counts bytes of a tensor, from byte `first` of the tensor on.
   void add(std::string_view tensor, int64_t first, std::span<const std::byte> bytes);
   Sum common() const { return sum(0); }
   Sum only_here() const { return sum(1); }

@@ -1,5 +1,4 @@
-// The JSON header of a safetensors file: its claims about each tensor, before sizes and offsets are
-// checked.
+// Parses the JSON header of a safetensors file, before sizes and offsets are checked.
 #pragma once
 
 #include <cstdint>

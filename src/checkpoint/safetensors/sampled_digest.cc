@@ -14,7 +14,7 @@ namespace moracle {
 namespace {
 
 constexpr uint64_t kBlock = 4096;
-constexpr uint64_t kStretch = uint64_t{16} << 20;  // one block of each
+constexpr uint64_t kInterval = uint64_t{16} << 20;  // the digest samples one block of each
 
 struct Sample {
   const SafetensorsFile* file;
@@ -26,15 +26,15 @@ uint64_t checksum_of_text(std::string_view text, uint64_t seed) {
   return checksum(std::as_bytes(std::span(text)), seed);
 }
 
-// Of each stretch a block at another place: the same place in all experts may hold the same
-// padding.
+// Samples one block of each interval at a pseudo-random offset. A fixed offset could hit the same
+// padding in all experts.
 void add_samples(const SafetensorsFile& file, const std::string& tensor, uint64_t bytes,
                  std::vector<Sample>& samples) {
-  for (uint64_t begin = 0; begin < bytes; begin += kStretch) {
-    const uint64_t stretch = std::min(kStretch, bytes - begin);
-    const uint64_t block = std::min(kBlock, stretch);
-    const uint64_t place = checksum_of_text(tensor, begin) % (stretch - block + 1);
-    samples.push_back({&file, &tensor, begin + place, block});
+  for (uint64_t begin = 0; begin < bytes; begin += kInterval) {
+    const uint64_t size = std::min(kInterval, bytes - begin);
+    const uint64_t block = std::min(kBlock, size);
+    const uint64_t offset = checksum_of_text(tensor, begin) % (size - block + 1);
+    samples.push_back({&file, &tensor, begin + offset, block});
   }
 }
 
@@ -55,7 +55,8 @@ Result<std::string> sampled_digest(const Tensors& tensors, ThreadPool& pool) {
     sum = checksum_of_text(name, sum);
     for (const auto& [tensor, stored] : file.tensors()) {
       const uint64_t size = stored.view.num_bytes();
-      // `first` holds the length of the header, and with the sizes that of the file.
+      // `first` covers the length of the header; together with the sizes it covers the length of
+      // the file.
       sum = checksum_of_text(str(tensor, " ", to_string(stored.view), " ", stored.first), sum);
       add_samples(file, tensor, size, samples);
       bytes += size;

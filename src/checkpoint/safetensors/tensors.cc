@@ -157,17 +157,19 @@ Result<Tensors> Tensors::from(std::vector<SafetensorsFile> files) {
       }
     }
   }
+  tensors.index_.reserve(tensors.entries_.size());
+  for (const auto& [name, entry] : tensors.entries_) tensors.index_.emplace(name, &entry);
   return tensors;
 }
 
 const TensorView* Tensors::find(const std::string& name) const {
-  const auto it = entries_.find(name);
-  return it == entries_.end() ? nullptr : &it->second.view;
+  const auto it = index_.find(name);
+  return it == index_.end() ? nullptr : &it->second->view;
 }
 
 const std::string& Tensors::file_of(const std::string& name) const {
-  const auto it = entries_.find(name);
-  if (it != entries_.end()) return files_[it->second.file].path();
+  const auto it = index_.find(name);
+  if (it != index_.end()) return files_[it->second->file].path();
   return files_.size() == 1 ? files_[0].path() : folder_;
 }
 

@@ -5,6 +5,8 @@
 #include <map>
 #include <memory>
 #include <string>
+#include <string_view>
+#include <unordered_map>
 #include <vector>
 
 #include "checkpoint/safetensors/read_record.h"
@@ -24,6 +26,10 @@ struct TensorData {
 
 class Tensors {
  public:
+  Tensors() = default;
+  Tensors(Tensors&&) noexcept = default;
+  Tensors& operator=(Tensors&&) noexcept = default;
+
   /// Opens model.safetensors, or the shards in model.safetensors.index.json. Without an index it
   /// opens model-00001-of-0000N.safetensors to N of N. Errors: no such files; a missing shard; a
   /// tensor in two shards; a tensor that is listed but absent, or present but not listed.
@@ -69,6 +75,7 @@ class Tensors {
   std::string folder_;
   std::vector<SafetensorsFile> files_;
   std::map<std::string, Entry> entries_;
+  std::unordered_map<std::string_view, const Entry*> index_;  // views entries_, for find()
   std::shared_ptr<ReadRecord> record_ = std::make_shared<ReadRecord>();
 };
 

@@ -21,7 +21,7 @@ namespace moracle {
 namespace {
 
 // The content of the new file for one old tensor: a copy, or a module's codes and scales.
-struct Unit {
+struct PlannedTensor {
   std::string tensor;
   std::string module;
   std::optional<Scheme> scheme;  // nullopt: copied
@@ -39,9 +39,9 @@ class Quantizer {
 
  private:
   Status plan_module(const LinearModule& module, const Scheme& scheme);
-  Status write_shard(const std::vector<size_t>& units, const std::string& path);
-  Status copy(const Unit& unit, SafetensorsWriter& writer);
-  Status quantize(const Unit& unit, SafetensorsWriter& writer);
+  Status write_shard(const std::vector<size_t>& indices, const std::string& path);
+  Status copy(const PlannedTensor& planned, SafetensorsWriter& writer);
+  Status quantize(const PlannedTensor& planned, SafetensorsWriter& writer);
   Status write_index(OutputFolder& out, const std::vector<std::vector<size_t>>& shards);
   Status write_configs(OutputFolder& out);
   Status advance(int64_t bytes);
@@ -50,7 +50,7 @@ class Quantizer {
   const Tensors& tensors_;
   const QuantizeOptions& options_;
   WriteFormat format_;
-  std::vector<Unit> units_;
+  std::vector<PlannedTensor> planned_;
   std::vector<StoredModule> modules_;
   QuantizeReport report_;
   ThreadPool pool_;  // uses all CPUs that the process may use
@@ -63,7 +63,7 @@ Status Quantizer::plan_module(const LinearModule& module, const Scheme& scheme) 
     return Error{ErrorKind::kUnsupported, file, "tensor '" + module.tensor + "'",
                  str("one tensor per expert, because readers of ", name(format_),
                      " expect that (exclude these experts with '", module.name,
-                     "=none', or quantize while loading)"),
+                     "=none', or quantize at load)"),
                  "it has all experts of a layer"};
   }
   if (Status stores = check_stores(format_, scheme); !stores) return stores;
@@ -79,7 +79,7 @@ Status Quantizer::plan_module(const LinearModule& module, const Scheme& scheme) 
       return tensors_.wrong(entry.name, "another name",
                             "module '" + module.name + "' would be written under this name");
   }
-  units_.push_back({module.tensor, module.name, scheme, *std::move(entries)});
+  planned_.push_back({module.tensor, module.name, scheme, *std::move(entries)});
   const bool is_new =
       std::find(report_.schemes.begin(), report_.schemes.end(), scheme) == report_.schemes.end();
   if (is_new) report_.schemes.push_back(scheme);
@@ -105,14 +105,14 @@ Status Quantizer::plan(const QuantizationMap& map) {
   }
   for (const auto& [tensor, entry] : tensors_.all()) {
     if (quantized.contains(tensor)) continue;
-    units_.push_back({tensor, "", {}, {{tensor, entry.view.dtype, entry.view.shape}}});
+    planned_.push_back({tensor, "", {}, {{tensor, entry.view.dtype, entry.view.shape}}});
     ++report_.num_left;
   }
-  std::sort(units_.begin(), units_.end(),
-            [](const Unit& a, const Unit& b) { return a.tensor < b.tensor; });
+  std::sort(planned_.begin(), planned_.end(),
+            [](const PlannedTensor& a, const PlannedTensor& b) { return a.tensor < b.tensor; });
   report_.bytes_before = from_.total_bytes();
-  for (const Unit& unit : units_) {
-    for (const SafetensorsEntry& entry : unit.entries) report_.bytes_after += entry.bytes();
+  for (const PlannedTensor& planned : planned_) {
+    for (const SafetensorsEntry& entry : planned.entries) report_.bytes_after += entry.bytes();
   }
   return {};
 }
@@ -123,48 +123,48 @@ Status Quantizer::advance(int64_t bytes) {
   return Error{ErrorKind::kCancelled, from_.folder(), "quantizing", "", "stopped on request"};
 }
 
-Status Quantizer::copy(const Unit& unit, SafetensorsWriter& writer) {
-  const TensorView& view = *tensors_.find(unit.tensor);
+Status Quantizer::copy(const PlannedTensor& planned, SafetensorsWriter& writer) {
+  const TensorView& view = *tensors_.find(planned.tensor);
   const int64_t size = bits(view.dtype) / 8, all = view.num_elements();
   const int64_t step = (int64_t{16} << 20) / size;
   for (int64_t first = 0; first < all; first += step) {
     MORACLE_TRY(const TensorData piece,
-                tensors_.read(unit.tensor, first, std::min(step, all - first), pool_));
+                tensors_.read(planned.tensor, first, std::min(step, all - first), pool_));
     const std::span<const std::byte> bytes{piece.view.data, piece.view.num_bytes()};
-    MORACLE_CHECK(writer.write(unit.tensor, bytes, first * size));
+    MORACLE_CHECK(writer.write(planned.tensor, bytes, first * size));
     MORACLE_CHECK(advance(static_cast<int64_t>(bytes.size())));
   }
   return {};
 }
 
-Status Quantizer::quantize(const Unit& unit, SafetensorsWriter& writer) {
-  MORACLE_TRY(TensorData stored, tensors_.read(unit.tensor, pool_));
+Status Quantizer::quantize(const PlannedTensor& planned, SafetensorsWriter& writer) {
+  MORACLE_TRY(TensorData stored, tensors_.read(planned.tensor, pool_));
   const std::vector<int64_t>& shape = stored.view.shape;
   const auto source_bytes = static_cast<int64_t>(stored.view.num_bytes());
   CanonicalMatrix floats =
       matrix_of({.n = shape[0], .k = shape[1], .key = QuantKey{stored.view.dtype}});
   set_codes(floats, std::move(stored));
-  Result<CanonicalMatrix> matrix = quantize_weight(floats, unit.scheme->weight, pool_);
+  Result<CanonicalMatrix> matrix = quantize_weight(floats, planned.scheme->weight, pool_);
   if (!matrix) {
     Error error = matrix.error();
-    error.file = tensors_.file_of(unit.tensor);
-    error.place = "tensor '" + unit.tensor + "'";
+    error.file = tensors_.file_of(planned.tensor);
+    error.place = "tensor '" + planned.tensor + "'";
     return error;
   }
   floats = {};
-  const auto bytes = stored_bytes(*unit.scheme, *std::move(matrix));
+  const auto bytes = stored_bytes(*planned.scheme, *std::move(matrix));
   for (size_t i = 0; i < bytes.size(); ++i)
-    MORACLE_CHECK(writer.write(unit.entries[i].name, bytes[i]));
+    MORACLE_CHECK(writer.write(planned.entries[i].name, bytes[i]));
   return advance(source_bytes);
 }
 
-Status Quantizer::write_shard(const std::vector<size_t>& units, const std::string& path) {
+Status Quantizer::write_shard(const std::vector<size_t>& indices, const std::string& path) {
   std::vector<SafetensorsEntry> entries;
-  for (const size_t u : units)
-    entries.insert(entries.end(), units_[u].entries.begin(), units_[u].entries.end());
+  for (const size_t u : indices)
+    entries.insert(entries.end(), planned_[u].entries.begin(), planned_[u].entries.end());
   MORACLE_TRY(SafetensorsWriter writer, SafetensorsWriter::create(path, std::move(entries)));
-  for (const size_t u : units)
-    MORACLE_CHECK(units_[u].scheme ? quantize(units_[u], writer) : copy(units_[u], writer));
+  for (const size_t u : indices)
+    MORACLE_CHECK(planned_[u].scheme ? quantize(planned_[u], writer) : copy(planned_[u], writer));
   return writer.finish();
 }
 
@@ -172,7 +172,7 @@ Status Quantizer::write_index(OutputFolder& out, const std::vector<std::vector<s
   std::map<std::string, std::string> files;
   for (size_t s = 0; s < shards.size(); ++s) {
     for (const size_t u : shards[s]) {
-      for (const SafetensorsEntry& entry : units_[u].entries)
+      for (const SafetensorsEntry& entry : planned_[u].entries)
         files[entry.name] = shard_name(s, shards.size());
     }
   }
@@ -210,9 +210,9 @@ Status Quantizer::write_configs(OutputFolder& out) {
 Status Quantizer::write(const std::string& folder) {
   MORACLE_TRY(OutputFolder out, OutputFolder::create(folder, from_.folder()));
   std::vector<int64_t> bytes;
-  for (const Unit& unit : units_) {
+  for (const PlannedTensor& planned : planned_) {
     bytes.push_back(0);
-    for (const SafetensorsEntry& entry : unit.entries) bytes.back() += entry.bytes();
+    for (const SafetensorsEntry& entry : planned.entries) bytes.back() += entry.bytes();
   }
   const auto shards = plan_shards(bytes, options_.max_shard_bytes);
   MORACLE_CHECK(out.copy_rest(from_.folder()));

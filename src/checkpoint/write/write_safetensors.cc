@@ -16,12 +16,12 @@
 namespace moracle {
 
 struct SafetensorsWriter::State {
-  struct Place {
+  struct ByteRange {
     int64_t begin, bytes, written;
   };
   std::string path;
   int fd = -1;
-  std::map<std::string, Place> places;
+  std::map<std::string, ByteRange> ranges;
   int64_t file_bytes = 0;
 
   ~State() {
@@ -85,7 +85,7 @@ Result<SafetensorsWriter> SafetensorsWriter::create(const std::string& path,
   state->path = path;
   state->file_bytes = static_cast<int64_t>(header.size());
   for (const SafetensorsEntry& entry : entries) {
-    state->places[entry.name] = {state->file_bytes, entry.bytes(), 0};
+    state->ranges[entry.name] = {state->file_bytes, entry.bytes(), 0};
     state->file_bytes += entry.bytes();
   }
   state->fd = ::open(path.c_str(), O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, 0666);
@@ -96,11 +96,11 @@ Result<SafetensorsWriter> SafetensorsWriter::create(const std::string& path,
 
 Status SafetensorsWriter::write(const std::string& tensor, std::span<const std::byte> bytes,
                                 int64_t first) {
-  const auto found = state_->places.find(tensor);
+  const auto found = state_->ranges.find(tensor);
   const auto size = static_cast<int64_t>(bytes.size());
-  if (found == state_->places.end() || first < 0 || first + size > found->second.bytes) {
+  if (found == state_->ranges.end() || first < 0 || first + size > found->second.bytes) {
     return Error{ErrorKind::kInvalidArgument, state_->path, "tensor '" + tensor + "'",
-                 "to be declared with this size",
+                 "bytes within the declared size",
                  str("bytes ", first, " to ", first + size, " were given")};
   }
   MORACLE_CHECK(state_->write(bytes, found->second.begin + first));
@@ -109,10 +109,10 @@ Status SafetensorsWriter::write(const std::string& tensor, std::span<const std::
 }
 
 Status SafetensorsWriter::finish() {
-  for (const auto& [tensor, place] : state_->places) {
-    if (place.written == place.bytes) continue;
+  for (const auto& [tensor, range] : state_->ranges) {
+    if (range.written == range.bytes) continue;
     return Error{ErrorKind::kInvalidArgument, state_->path, "tensor '" + tensor + "'",
-                 str(place.bytes, " bytes"), str(place.written, " were written")};
+                 str(range.bytes, " bytes"), str(range.written, " were written")};
   }
   if (::fsync(state_->fd) != 0) return state_->refused("to be written to the disk");
   const int fd = std::exchange(state_->fd, -1);
@@ -133,16 +133,16 @@ std::string shard_name(size_t index, size_t count) {
   return str("model-", digits(index + 1), "-of-", digits(count), ".safetensors");
 }
 
-std::vector<std::vector<size_t>> plan_shards(std::span<const int64_t> unit_bytes, int64_t limit) {
+std::vector<std::vector<size_t>> plan_shards(std::span<const int64_t> item_bytes, int64_t limit) {
   std::vector<std::vector<size_t>> shards;
   int64_t in_last = 0;
-  for (size_t i = 0; i < unit_bytes.size(); ++i) {
-    if (shards.empty() || in_last + unit_bytes[i] > limit) {
+  for (size_t i = 0; i < item_bytes.size(); ++i) {
+    if (shards.empty() || in_last + item_bytes[i] > limit) {
       shards.emplace_back();
       in_last = 0;
     }
     shards.back().push_back(i);
-    in_last += unit_bytes[i];
+    in_last += item_bytes[i];
   }
   return shards;
 }

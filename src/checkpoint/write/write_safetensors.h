@@ -53,8 +53,8 @@ class SafetensorsWriter {
 /// counts from 0.
 std::string shard_name(size_t index, size_t count);
 
-/// Assigns units to files, in order. A file gets as many units as fit into `limit` bytes, at least
-/// one. A unit is never split.
-std::vector<std::vector<size_t>> plan_shards(std::span<const int64_t> unit_bytes, int64_t limit);
+/// Assigns items to files, in order. A file gets as many items as fit into `limit` bytes, at least
+/// one. An item is never split.
+std::vector<std::vector<size_t>> plan_shards(std::span<const int64_t> item_bytes, int64_t limit);
 
 }  // namespace moracle

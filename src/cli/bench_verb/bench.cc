@@ -82,8 +82,8 @@ Result<std::vector<int64_t>> parse_tokens(const std::string& list) {
   return tokens;
 }
 
-// The requested measurements, all parsed before the first one starts.
-struct Wanted {
+// Parsed options. Parse all of them before the first measurement.
+struct BenchRequest {
   std::vector<bench::LayerShape> shapes;
   std::vector<Scheme> schemes;
   std::vector<int64_t> tokens;
@@ -92,21 +92,21 @@ struct Wanted {
   std::optional<Anchors> anchors;
 };
 
-Result<Wanted> parse(const BenchOptions& options) {
-  Wanted wanted;
+Result<BenchRequest> parse(const BenchOptions& options) {
+  BenchRequest requested;
   for (const std::string& text : split(options.shapes)) {
     MORACLE_TRY(bench::LayerShape shape, bench::find_shape(text));
-    wanted.shapes.push_back(std::move(shape));
+    requested.shapes.push_back(std::move(shape));
   }
   for (const std::string& text : split(options.schemes)) {
     MORACLE_TRY(const Scheme scheme, parse_scheme(text));
-    wanted.schemes.push_back(scheme);
+    requested.schemes.push_back(scheme);
   }
-  MORACLE_TRY(wanted.tokens, parse_tokens(options.tokens));
-  MORACLE_TRY(wanted.device, parse_device(options.device));
-  MORACLE_TRY(wanted.bf16_activations, rounds_to_bf16(options));
+  MORACLE_TRY(requested.tokens, parse_tokens(options.tokens));
+  MORACLE_TRY(requested.device, parse_device(options.device));
+  MORACLE_TRY(requested.bf16_activations, rounds_to_bf16(options));
   if (!options.anchors.empty()) {
-    MORACLE_TRY(wanted.anchors, Anchors::read(options.anchors));
+    MORACLE_TRY(requested.anchors, Anchors::read(options.anchors));
   }
   if (options.backend.find('=') != options.backend.npos) {
     return Error{ErrorKind::kInvalidArgument, "", "--backend", "auto or a backend's name",
@@ -117,10 +117,10 @@ Result<Wanted> parse(const BenchOptions& options) {
     return Error{ErrorKind::kInvalidArgument, "", "--all-backends", "a command without --backend",
                  "both are given"};
   }
-  return wanted;
+  return requested;
 }
 
-// First reason why a backend does not serve.
+// First reason against a backend.
 std::string reason_of(const Verdict& verdict) {
   const Reason& reason = verdict.reasons.front();
   return str(reason.rule, ": needs ", reason.need, "; ", reason.have);
@@ -128,22 +128,22 @@ std::string reason_of(const Verdict& verdict) {
 
 class Bench {
  public:
-  Bench(const BenchOptions& options, Wanted wanted, std::vector<TunedLayer> tuned)
-      : options_(options), wanted_(std::move(wanted)) {
+  Bench(const BenchOptions& options, BenchRequest requested, std::vector<TunedLayer> tuned)
+      : options_(options), requested_(std::move(requested)) {
     machine_.tuned = std::move(tuned);
     report_.activations = options.activations;
     report_.zipf = options.zipf;
   }
 
-  /// Chooses backends before any time is spent on measuring. Errors: nothing serves any request.
+  /// Selects all backends before the first measurement. Errors: nothing serves any request.
   Status choose() {
-    for (const bench::LayerShape& shape : wanted_.shapes) {
-      for (const Scheme& scheme : wanted_.schemes) choose(shape, scheme);
+    for (const bench::LayerShape& shape : requested_.shapes) {
+      for (const Scheme& scheme : requested_.schemes) choose(shape, scheme);
     }
     return jobs_.empty() ? first_refusal_ : Status();
   }
 
-  /// Measures all cells. If an error ends the run, finished cells stay in the report.
+  /// Measures all cells. After an error, the report keeps the finished cells.
   Status run(LimitsProbe& probe, const std::shared_ptr<Device>& device) {
     ProgressBar bar("measuring");
     MORACLE_TRY(report_.limits, probe.measure(bar.callback()));
@@ -161,10 +161,11 @@ class Bench {
   void choose(const bench::LayerShape& shape, const Scheme& scheme) {
     Request request;
     request.layer = bench::layer_of(shape, scheme);
-    request.max_num_tokens = *std::max_element(wanted_.tokens.begin(), wanted_.tokens.end());
-    request.bf16_activations = wanted_.bf16_activations;
-    request.platform = wanted_.device.platform;
-    if (wanted_.device.platform != Platform::kCpu) request.device_index = wanted_.device.index;
+    request.max_num_tokens = *std::max_element(requested_.tokens.begin(), requested_.tokens.end());
+    request.bf16_activations = requested_.bf16_activations;
+    request.platform = requested_.device.platform;
+    if (requested_.device.platform != Platform::kCpu)
+      request.device_index = requested_.device.index;
     const Selection oracle = select(request, machine_);
     const Backend* const chosen = oracle.plan ? oracle.plan->backend : nullptr;
     request.backend = options_.backend;
@@ -172,10 +173,10 @@ class Bench {
     if (!asked.plan && first_refusal_.ok()) first_refusal_ = asked.chosen().error();
     for (const Verdict& verdict : asked.considered) {
       if (options_.all_backends) {
-        request.backend = verdict.backend->name;
+        request.backend = name(*verdict.backend);
       } else if (asked.plan
                      ? verdict.backend != asked.plan->backend
-                     : options_.backend != "auto" && options_.backend != verdict.backend->name) {
+                     : options_.backend != "auto" && options_.backend != name(*verdict.backend)) {
         continue;
       }
       if (verdict.accepted())
@@ -197,7 +198,7 @@ class Bench {
       return {};
     }
     if (!ring) return ring.error();
-    for (const int64_t tokens : wanted_.tokens) {
+    for (const int64_t tokens : requested_.tokens) {
       auto measured =
           bench::measure(*ring, tokens, {.seconds = options_.seconds, .zipf = options_.zipf}, probe,
                          report_.limits.peaks, progress);
@@ -209,13 +210,13 @@ class Bench {
       BenchRow& row = report_.rows.emplace_back();
       row = {layer.name,
              name(layer.scheme),
-             std::string(backend.name),
+             std::string(name(backend)),
              job.chosen,
              *std::move(measured),
              {},
              job.selection.plan->matrices};
       const AnchorCell* const cell =
-          wanted_.anchors ? wanted_.anchors->find(row.shape, row.scheme, tokens) : nullptr;
+          requested_.anchors ? requested_.anchors->find(row.shape, row.scheme, tokens) : nullptr;
       if (cell != nullptr) row.anchors = *cell;
     }
     return {};
@@ -223,11 +224,11 @@ class Bench {
 
   void refuse(const LayerSpec& layer, const Backend& backend, std::string reason) {
     report_.refused.push_back(
-        {layer.name, name(layer.scheme), std::string(backend.name), std::move(reason)});
+        {layer.name, name(layer.scheme), std::string(name(backend)), std::move(reason)});
   }
 
   const BenchOptions& options_;
-  const Wanted wanted_;
+  const BenchRequest requested_;
   Machine machine_ = Machine::here();
   std::vector<Job> jobs_;
   Status first_refusal_;
@@ -254,15 +255,15 @@ int run(const BenchOptions& options) {
   }
   if (!options.load.empty()) return run_load_bench(options);
   if (!options.model_shape.empty()) return run_model_bench(options);
-  CLI_TRY(Wanted wanted, parse(options));
+  CLI_TRY(BenchRequest requested, parse(options));
   if (options.ranks.given())
-    return run_rank_bench(options, {wanted.shapes, wanted.schemes, wanted.tokens});
+    return run_rank_bench(options, {requested.shapes, requested.schemes, requested.tokens});
   CLI_TRY(const std::shared_ptr<Device> device,
           open_device(options.device,
                       device_options(options.device, options.threads, options.pin, options.json)));
   CLI_TRY(std::vector<TunedLayer> tuned,
           read_tuning(options.cache, options.threads, options.device));
-  Bench bench(options, std::move(wanted), std::move(tuned));
+  Bench bench(options, std::move(requested), std::move(tuned));
   if (const Status served = bench.choose(); !served) return fail(served.error());
   ProgressBar preparing("preparing");
   CLI_TRY(const std::unique_ptr<LimitsProbe> probe,
@@ -350,8 +351,8 @@ void add_bench(CLI::App& app, Work& chosen) {
         verb.add_flag("--no-graphs", options->no_graphs, kNoGraphsHelp)->needs(model);
         options->ranks.add_to(verb);
         verb.add_option("--exchange-bytes", options->exchange_bytes,
-                        "With --parallel: time the operations between ranks on so many bytes of "
-                        "each, instead of layers; separate several with commas")
+                        "With --parallel: time the exchange of this many bytes per rank instead of "
+                        "layers; separate several with commas")
             ->delimiter(',')
             ->transform(whole());
         CLI::Option* const load = verb.add_option(

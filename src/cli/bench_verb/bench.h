@@ -1,4 +1,4 @@
-// Shared code of the three modes of `moracle bench`: one layer, a whole model, loading.
+// Shared by the three modes of `moracle bench`: layer, whole model, loading.
 #pragma once
 
 #include <optional>
@@ -24,7 +24,7 @@ struct BenchOptions {
   double seconds = 1, zipf = 0;
   bool pin = false, all_backends = false, cold = false, json = false;
   RankArguments ranks;
-  std::vector<int64_t> exchange_bytes;  ///< with --parallel: time what travels instead of layers
+  std::vector<int64_t> exchange_bytes;  ///< with --parallel: time the exchange instead of layers
 };
 
 /// One row of the table.
@@ -35,14 +35,14 @@ struct BenchRow {
   std::optional<AnchorCell> anchors;
   std::vector<MatrixPlan> matrices;
 };
-/// A requested backend that does not serve.
+/// A requested backend that cannot serve the layer.
 struct BenchRefusal {
   std::string shape, scheme, backend, reason;
 };
 struct BenchReport {
   Limits limits;
-  std::string activations;  ///< as requested
-  double zipf = 0;          ///< likewise
+  std::string activations;  ///< value of --activations
+  double zipf = 0;          ///< value of --zipf
   std::vector<BenchRow> rows;
   std::vector<BenchRefusal> refused;
 };
@@ -54,27 +54,28 @@ Json to_json(const Limits& limits);
 /// requested. Rows of a GPU also have "us_eager" and "us_host". Cells with anchors also have
 /// "best_public" and "vllm": {"impl", "us", "ratio"}. "matrices" are those of plan_json.
 Json to_json(const BenchReport& report);
-/// One line, with a newline at its end.
+/// One line, with a newline.
 std::string describe(const Limits& limits);
-/// The table, then the refusals.
+/// The table, then the rejected backends.
 std::string describe(const BenchReport& report);
 
 /// Layers to time on several ranks.
 struct RankLayers {
   std::vector<bench::LayerShape> shapes;
   std::vector<Scheme> schemes;
-  std::vector<int64_t> tokens;  ///< of each rank
+  std::vector<int64_t> tokens;  ///< tokens per rank
 };
-/// Times layers whose tokens travel between ranks, or what travels by itself. Returns an exit code.
+/// Times layers whose tokens are exchanged between ranks, or the exchange alone. Returns an exit
+/// code.
 int run_rank_bench(const BenchOptions& options, const RankLayers& wanted);
 
-/// Memory of a device of this machine. Errors: a device that cannot be parsed.
+/// Memory size of a device. Errors: an invalid device name.
 Result<int64_t> device_memory(const std::string& device);
-/// Makes the probe for the measured device.
+/// Returns the bandwidth and throughput probe for a device.
 Result<std::unique_ptr<LimitsProbe>> make_probe(const BenchOptions& options,
                                                 const std::shared_ptr<Device>& device,
                                                 const Progress& progress);
-/// Whether kernels may round float activations to bf16. Errors: unknown words; for int8 and 16bit,
+/// True if kernels may round float activations to bf16. Errors: unknown words; for int8 and 16bit,
 /// the advice to choose a --scheme with such activations.
 Result<bool> rounds_to_bf16(const BenchOptions& options);
 /// Memory that a benchmark may fill: half of the device's memory, minus the memory of the probe.

@@ -32,9 +32,9 @@ std::string our_name(const Name (&names)[count], std::string theirs) {
   return theirs;
 }
 
-// Ranks by the order in which vLLM chooses on Hopper: DeepGEMM, its CUTLASS, Triton, Marlin. Triton
-// comes first for blocks of fp8 if all experts are local. Kernels that were tuned here are not
-// choices of vLLM.
+// Priority of vLLM's kernels on Hopper: DeepGEMM, vLLM's CUTLASS, Triton, Marlin. For block-scaled
+// fp8 Triton comes first if all experts are local. Kernels that we tuned ourselves are not vLLM's
+// choice.
 int vllm_rank(const std::string& shape, const std::string& scheme, const std::string& impl) {
   if (!impl.starts_with("vllm-") || impl.find('+') != impl.npos) return -1;
   const bool triton = impl.starts_with("vllm-triton-0.24");

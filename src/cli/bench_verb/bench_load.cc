@@ -16,7 +16,7 @@ namespace {
 std::vector<std::string> backends_of(const std::vector<Choice>& choices) {
   std::vector<std::string> names;
   for (const Choice& choice : choices) {
-    const std::string name(choice.selection.plan->backend->name);
+    const std::string name(moracle::name(*choice.selection.plan->backend));
     if (std::find(names.begin(), names.end(), name) == names.end()) names.push_back(name);
   }
   return names;

@@ -16,7 +16,7 @@ namespace {
 std::vector<std::string> backends_of(const bench::Decode& decode) {
   std::vector<std::string> names;
   for (const Choice& choice : decode.choices) {
-    const std::string name(choice.selection.plan->backend->name);
+    const std::string name(moracle::name(*choice.selection.plan->backend));
     if (std::find(names.begin(), names.end(), name) == names.end()) names.push_back(name);
   }
   return names;
@@ -79,7 +79,7 @@ Json document(const bench::Decode& decode) {
   return json;
 }
 
-// JSON of the values that all batches share, and those of the first batch.
+// JSON of the shared values, and of the first batch's values.
 Json document(const BenchOptions& options, const Limits& limits,
               const std::vector<bench::Decode>& decodes) {
   const bench::Decode& first = decodes.front();
@@ -162,7 +162,7 @@ int run_model_bench(const BenchOptions& options) {
   decoding.model.device = options.device;
   decoding.model.threads = options.threads;
   if (Status joined = options.ranks.join(decoding.model); !joined) return fail(joined.error());
-  // Only for the probe: the model opens its own device.
+  // Only for the probe: the model opens its device itself.
   const std::string& on = decoding.model.device;
   CLI_TRY(const std::shared_ptr<Device> device,
           open_device(on, device_options(on, 1, false, options.json)));

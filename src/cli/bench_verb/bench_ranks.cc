@@ -1,5 +1,5 @@
-// moracle bench --parallel without a model: layers whose tokens travel between ranks, and what
-// travels by itself (--exchange-bytes).
+// moracle bench --parallel without a model: layers with an exchange between ranks, or the exchange
+// alone (--exchange-bytes).
 #include <algorithm>
 #include <iomanip>
 #include <iostream>
@@ -56,7 +56,7 @@ std::string describe(const std::vector<RowTimes>& rows) {
   return out.str();
 }
 
-// The requested row, or every row that serves.
+// The requested exchange, or every one that serves.
 std::vector<std::string> names_of(const RankArguments& ranks, const Group& group,
                                   const Device& device) {
   if (ranks.exchange != "auto") return {ranks.exchange};
@@ -69,7 +69,7 @@ std::vector<std::string> names_of(const RankArguments& ranks, const Group& group
   return names;
 }
 
-// One scheme of one shape.
+// Times of one shape in one scheme.
 struct LayerTimes {
   std::string shape, scheme, backend;
   std::vector<bench::DispatchedTime> times;
@@ -159,7 +159,7 @@ int time_layers(const BenchOptions& options, const RankLayers& wanted,
       if (!timed.selection.plan) return fail(timed.selection.chosen().error());
       CLI_TRY(std::vector<bench::DispatchedTime> times,
               bench::time_dispatched(timed, wanted.tokens));
-      layers.push_back({shape.name, name(scheme), std::string(timed.selection.plan->backend->name),
+      layers.push_back({shape.name, name(scheme), std::string(name(*timed.selection.plan->backend)),
                         std::move(times)});
     }
   }

@@ -27,8 +27,7 @@ std::string times_ours(const Anchor& anchor, const bench::Measurement& m) {
   return str(rounded(anchor.us / m.us_median, 2), " (", anchor.impl, ")");
 }
 
-// Time of the other kernels relative to this library, as a mean over the cells of the oracle's
-// choice.
+// Time of public kernels relative to ours: geometric mean over the cells of the oracle's choice.
 std::string means(const BenchReport& report) {
   double best = 0, vllm = 0;
   int cells = 0, of_vllm = 0;
@@ -171,7 +170,7 @@ std::string describe(const BenchReport& report) {
   if (!report.rows.empty()) text += table.text(numbers);
   if (anchored) text += means(report);
   if (report.refused.empty()) return text;
-  // One line per reason, for all backends and schemes that it excludes.
+  // One line per reason, with all backends and schemes that it rejects.
   struct Refused {
     std::string reason;
     std::vector<std::string> backends, schemes;

@@ -12,13 +12,13 @@
 namespace moracle::cli {
 namespace {
 
-// One file is compiled once per variant, with other options: its line appears once.
+// Print a file once: the driver compiles it once per variant.
 class Lines {
  public:
   explicit Lines(std::string device) : device_(std::move(device)) {}
   void operator()(std::string_view file) {
     if (!shown_.emplace(file).second) return;
-    // A progress bar may stand on the line.
+    // Clear a progress bar first.
     const char* const clear = ::isatty(STDERR_FILENO) == 1 ? "\r\033[K" : "";
     std::cerr << clear << printable(str("compiling kernels for ", device_, ": ", file)) << "\n"
               << std::flush;
@@ -38,7 +38,7 @@ std::string default_kernel_cache() {
 
 DeviceOptions device_options(const std::string& device, int threads, bool pin, bool quiet) {
   DeviceOptions options{.threads = threads, .pin = pin};
-  const Result<DeviceName> named = parse_device(device);  // opening reports a wrong name
+  const Result<DeviceName> named = parse_device(device);  // open_device reports a wrong name
   if (!named || named->platform != Platform::kOpenCl) return options;
   options.kernel_cache = default_kernel_cache();
   if (!quiet) options.compiling = Lines(str(name(named->platform), ":", named->index));

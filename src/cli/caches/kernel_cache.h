@@ -1,4 +1,4 @@
-// Kernels that an OpenCL driver compiles at run time: where they are kept, and a line for each.
+// Cache of OpenCL kernels that the driver compiles at run time.
 #pragma once
 
 #include <string>
@@ -10,11 +10,11 @@ namespace moracle::cli {
 /// $XDG_CACHE_HOME/moracle/opencl, else ~/.cache/…; empty if neither variable is set.
 std::string default_kernel_cache();
 
-/// Options that open `device` with this cache. Unless `quiet`, a line on stderr names each file
-/// that the driver compiles. Verbs are quiet with --json.
+/// Options that open `device` with this cache. Unless `quiet`, prints each compiled file on stderr.
+/// Verbs are quiet with --json.
 DeviceOptions device_options(const std::string& device, int threads, bool pin, bool quiet);
 
-/// Gives the same cache and lines to the device of a model.
+/// Sets the same cache and output for the device of a model.
 void keep_kernels(ModelOptions& options, bool quiet);
 
 }  // namespace moracle::cli

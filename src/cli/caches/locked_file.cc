@@ -22,7 +22,7 @@ namespace {
 namespace fs = std::filesystem;
 using namespace std::chrono_literals;
 
-constexpr auto kPatience = 10s;  // the texts of errors name it
+constexpr auto kPatience = 10s;  // error messages repeat this value
 constexpr auto kPause = 10ms;
 
 std::string new_name(const std::string& path) {
@@ -38,14 +38,14 @@ bool is_regular(int descriptor) {
   return ::fstat(descriptor, &info) == 0 && S_ISREG(info.st_mode);
 }
 
-// Whether the open file `descriptor` is this file.
+// True if the open `descriptor` is this file.
 bool is_behind(int descriptor, const struct stat& file) {
   struct stat open {};
   return ::fstat(descriptor, &open) == 0 && open.st_dev == file.st_dev &&
          open.st_ino == file.st_ino;
 }
 
-// Standard output or error, if it is this regular file; else -1.
+// Descriptor of stdout or stderr if it is this regular file; else -1.
 int output_of(const std::string& path) {
   struct stat info {};
   if (::stat(path.c_str(), &info) != 0 || !S_ISREG(info.st_mode)) return -1;
@@ -54,7 +54,7 @@ int output_of(const std::string& path) {
   return -1;
 }
 
-// Whether `name` still refers to the open file: the previous process may have renamed the file.
+// True if `name` still refers to the open file: the previous holder may have renamed it.
 bool is_named(int descriptor, const std::string& name) {
   struct stat named {};
   return ::lstat(name.c_str(), &named) == 0 && is_behind(descriptor, named);
@@ -63,7 +63,7 @@ bool is_named(int descriptor, const std::string& name) {
 }  // namespace
 
 Result<LockedFile> LockedFile::open(const std::string& path, bool (*stop)(), Stream stream) {
-  // Resolve the path in the system, not as text: /dev/stdout may lead to a pipe without a name.
+  // Let the system resolve the path: /dev/stdout may lead to a pipe without a name.
   struct stat info {};
   if (::stat(path.c_str(), &info) == 0 && !S_ISDIR(info.st_mode)) {
     const bool streams = S_ISFIFO(info.st_mode) || S_ISCHR(info.st_mode) || output_of(path) >= 0;
@@ -103,8 +103,8 @@ Result<LockedFile> LockedFile::open(const std::string& path, bool (*stop)(), Str
 Result<LockedFile> LockedFile::open_stream(const std::string& path, bool (*stop)()) {
   const auto deadline = std::chrono::steady_clock::now() + kPatience;
   while (!stop()) {
-    // Opened anew, a regular file would be written from its first byte. Non-blocking: without a
-    // reader, the open of a named pipe would wait forever.
+    // Use the open descriptor: opened again, a regular file would be overwritten from its start.
+    // Non-blocking: opening a named pipe without a reader would wait forever.
     const int output = output_of(path);
     const int fd = output >= 0 ? ::fcntl(output, F_DUPFD_CLOEXEC, 0)
                                : ::open(path.c_str(), O_WRONLY | O_CLOEXEC | O_NOCTTY | O_NONBLOCK);
@@ -153,8 +153,9 @@ Status LockedFile::replace(const std::string& content) {
   MORACLE_CHECK(write(content));
   if (replaces_) {
     if (::fsync(descriptor_) != 0) return failed();
-    // Another process may have made a pipe or a device meanwhile.
-    if (!is_replaceable(path_)) return refused(path_, "a regular file", "it is one no longer");
+    // Check again: another process may have replaced it by a pipe or a device.
+    if (!is_replaceable(path_))
+      return refused(path_, "a regular file", "it is no longer a regular file");
     if (::rename(new_name(path_).c_str(), path_.c_str()) != 0) return failed();
   }
   ::close(std::exchange(descriptor_, -1));

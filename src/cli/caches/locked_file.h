@@ -1,4 +1,4 @@
-// A file that several processes change, one at a time. Readers always see a whole file.
+// A file that several processes update, one at a time. Readers always see a complete file.
 #pragma once
 
 #include <string>
@@ -9,22 +9,21 @@ namespace moracle::cli {
 
 class LockedFile {
  public:
-  /// What happens if `path` is a pipe or a character device. Neither is ever replaced by a file.
+  /// Policy for a pipe or character device at `path`. Neither is replaced by a file.
   enum class Stream : uint8_t {
     kRefuse,  ///< a cache, which is read again
     kWrite,   ///< text for another program: /dev/stdout, /dev/null, a named pipe
   };
-  /// Locks `path` among the processes that use this class, and makes the folders above it. The
-  /// replacement is written to `path`.moracle-new, which carries the lock. If a process is killed,
-  /// the next process takes over its leftover file. If the file system has no locks, continues
-  /// without. Streams are opened without a lock; so is the file behind standard output or error.
-  /// Errors: kIo if the system refuses, if another process holds the lock for ten seconds, or if
-  /// no process reads the named pipe for as long; kCancelled.
+  /// Locks `path` against other processes that use this class, and creates its parent folders. The
+  /// lock is on `path`.moracle-new, which receives the new content; the next process reuses the
+  /// file of a killed one. Without file system locks, continues unlocked. Does not lock streams, or
+  /// a file that is stdout or stderr. Errors: kIo for a system error, if another process holds the
+  /// lock for ten seconds, or if no process reads the named pipe for as long; kCancelled.
   static Result<LockedFile> open(const std::string& path, bool (*stop)(),
                                  Stream stream = Stream::kRefuse);
   LockedFile(LockedFile&& other) noexcept;
   LockedFile& operator=(LockedFile&&) = delete;
-  /// Removes the new file. `path` stays as it is unless it was replaced.
+  /// Removes the new file. `path` is unchanged unless it was replaced.
   ~LockedFile();
 
   /// Replaces the content of the file and releases the lock, or writes to the stream. Errors: kIo;

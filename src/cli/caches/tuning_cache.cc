@@ -24,7 +24,7 @@ Result<Json> machine_key(int threads, const std::string& device) {
     if (gpu.platform == named.platform && gpu.index == named.index)
       return Json{{"platform", name(gpu.platform)}, {"gpu", gpu.model}};
   }
-  // An absent GPU has no measurements; running on it is refused elsewhere.
+  // Return nothing for an absent GPU: opening it reports the error.
   if (named.platform != Platform::kCpu) return Json{{"platform", name(named.platform)}};
   return Json{{"cpu", here.cpu.model},
               {"isa", names(here.cpu.isa)},
@@ -36,7 +36,7 @@ Error not_ours(const std::string& path) {
           "it has other content; remove it, or name another file with --cache"};
 }
 
-// Reads the whole file if it is of this version; empty if there is none.
+// Reads the file if its version matches; empty if there is none.
 Result<Json> read_file(const std::string& path) {
   const Json empty = {{"version", MORACLE_VERSION}, {"layers", Json::array()}};
   std::error_code ignored;
@@ -47,12 +47,12 @@ Result<Json> read_file(const std::string& path) {
   if (!json.is_object() || !json.contains("version") || !json.contains("layers") ||
       !json["layers"].is_array())
     return not_ours(path);
-  // Other versions have other kernels.
+  // Other versions have different kernels.
   if (json["version"] != MORACLE_VERSION) return empty;
   return json;
 }
 
-// Parses the times of an entry; false: it is no valid entry.
+// Parses the times of an entry. False: invalid.
 bool parse_entry(const Json& entry, TunedLayer& layer) {
   if (!entry.is_object() || !entry.contains("machine") || !entry.contains("layer") ||
       !entry.contains("times") || !entry["layer"].is_string() || !entry["times"].is_array())
@@ -108,7 +108,7 @@ Status check_tuning_writable(const std::string& path) {
 
 Status write_tuning(const std::string& path, int threads, const std::string& device,
                     const std::vector<TunedLayer>& layers) {
-  // Lock before reading, so that no update of another process is lost.
+  // Lock before reading, to keep concurrent updates.
   MORACLE_TRY(LockedFile file, LockedFile::open(path, interrupted));
   MORACLE_TRY(Json json, read_file(path));
   MORACLE_TRY(const Json here, machine_key(threads, device));

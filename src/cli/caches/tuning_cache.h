@@ -1,4 +1,4 @@
-// The file in which `tune` stores its measurements, and from which all other verbs read them.
+// The tuning cache: `tune` writes measurements, all other verbs read them.
 #pragma once
 
 #include <string>
@@ -15,15 +15,15 @@ std::string cache_folder();
 std::string default_tuning_cache();
 
 /// Returns the measurements of this version on this machine: same CPU, features and threads; for a
-/// device other than the CPU, the same model. Nothing if there is no such file. An empty path means
-/// the default path. `threads` < 1: all usable threads. Errors: a file that is not in the format of
-/// `tune`; an unknown device name.
+/// device other than the CPU, the same model. Returns nothing without a file. Empty path: the
+/// default path. `threads` < 1: all usable threads. Errors: a file in another format; an unknown
+/// device name.
 Result<std::vector<TunedLayer>> read_tuning(const std::string& path, int threads,
                                             const std::string& device = "cpu");
-/// Checks that write_tuning could write there, so that no measuring time is lost.
+/// Checks that write_tuning can write there, before time is spent on measuring.
 Status check_tuning_writable(const std::string& path);
-/// Replaces the layers of the same name; entries of other machines stay. The file is replaced as a
-/// whole, under a lock. Errors: as read_tuning; the system refuses.
+/// Replaces the layers of the same name, and keeps entries of other machines. Replaces the file
+/// atomically, under a lock. Errors: as read_tuning; system errors.
 Status write_tuning(const std::string& path, int threads, const std::string& device,
                     const std::vector<TunedLayer>& layers);
 

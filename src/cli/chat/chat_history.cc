@@ -42,8 +42,8 @@ Status ChatHistory::offer(const std::string& file) {
   MORACLE_TRY(offered_, serve::OfferedTools::read(JsonField(json, file)));
   dialect_ = serve::find_dialect(chat_);
   if (dialect_.takes_tools) return {};
-  return Error{ErrorKind::kUnsupported, "", "--tools", "a model whose chat template shows tools",
-               "the template of this one leaves them out"};
+  return Error{ErrorKind::kUnsupported, "", "--tools", "a model whose chat template supports tools",
+               "this model's template ignores them"};
 }
 
 Status ChatHistory::ask(const std::string& text) {

@@ -1,4 +1,4 @@
-// The messages of a conversation, and the prompt that the model's chat template makes of them.
+// Messages of a conversation, rendered into prompts by the model's chat template.
 #pragma once
 
 #include <memory>
@@ -15,7 +15,7 @@ namespace moracle::cli {
 class ChatHistory {
  public:
   /// Reads the chat template of `folder` and, unless `tools` is empty, a JSON array of functions
-  /// from that file. Errors: also a template that shows no tools.
+  /// from that file. Errors: those of both files; a template without tools.
   static Result<ChatHistory> open(const std::string& folder,
                                   const std::optional<std::string>& system,
                                   const std::string& tools);
@@ -23,16 +23,16 @@ class ChatHistory {
   /// Errors: a text that is not UTF-8.
   Status ask(const std::string& text);
   void answer(const std::string& text, const std::vector<serve::ToolCall>& calls);
-  /// The result of a call of the last answer. Errors: a text that is not UTF-8.
+  /// Adds the result of a tool call of the last answer. Errors: a text that is not UTF-8.
   Status give_result(const serve::ToolCall& call, const std::string& text);
-  /// Drops the messages after the first `count`, but never the system message.
+  /// Drops the messages after the first `count`, but keeps the system message.
   void shrink(size_t count);
   size_t size() const { return messages_.size(); }
 
-  /// The conversation with the start of the next answer. Errors: those of the template.
+  /// Renders the conversation and the start of the next answer. Errors: those of the template.
   Result<std::string> prompt() const;
   const serve::OfferedTools& offered() const { return offered_; }
-  /// The form of calls in answers; null: no tools, or the template writes them in an unknown form.
+  /// Format of tool calls; null: no tools, or a template in an unknown format.
   const serve::ToolFormat* format() const { return dialect_.format; }
 
  private:
@@ -42,7 +42,7 @@ class ChatHistory {
   using Json = nlohmann::ordered_json;
   ChatTemplate chat_;
   Json messages_ = Json::array();
-  std::string tools_;  // JSON text
+  std::string tools_;  // tools as JSON
   serve::OfferedTools offered_;
   serve::ToolDialect dialect_;
 };

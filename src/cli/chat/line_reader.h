@@ -1,4 +1,4 @@
-// Reads standard input line by line, and stays responsive to Ctrl-C.
+// Reads stdin line by line; Ctrl-C interrupts it.
 #pragma once
 
 #include <optional>
@@ -10,13 +10,12 @@ namespace moracle::cli {
 
 class LineReader {
  public:
-  /// The next line without its end; a last line may lack one. Empty: the input has ended, or
-  /// interrupted() became true, which also drops a started line. Errors: kIo; kBadFile for a line
-  /// above 64 MiB.
+  /// Returns the next line without its line end. Empty: end of input, or interrupted(), which also
+  /// drops an incomplete line. Errors: kIo; kBadFile for a line above 64 MiB.
   Result<std::optional<std::string>> next();
 
  private:
-  std::string held_;  // read, and not yet returned
+  std::string held_;  // data not returned yet
   size_t searched_ = 0;
   bool ended_ = false;
 };

@@ -33,8 +33,8 @@ class Conversation {
     generate_.kept = &kept_;
   }
 
-  /// Takes turns until the input ends. Errors: those of a turn, but a terminal shows them and goes
-  /// on.
+  /// Runs turns until the end of input. Errors: those of a turn; on a terminal it prints them and
+  /// continues.
   Status run();
 
  private:
@@ -52,18 +52,18 @@ class Conversation {
   GenerateOptions generate_;
   const std::vector<std::string> stops_;
   LineReader lines_;
-  bool ended_ = false;  // the input, or SIGTERM came
+  bool ended_ = false;  // end of input, or SIGTERM
 };
 
-// The next line. Lines that end with a backslash continue on the next one. Reports a line that is
-// not UTF-8 and takes the one after it. Empty: the input ended.
+// Reads the next question. A backslash at a line's end continues it on the next line. Reports and
+// skips lines that are not UTF-8. Empty: end of input.
 Result<std::optional<std::string>> Conversation::read(const std::string& prompt) {
   std::string text;
   for (bool first = true;;) {
     if (terminal_) std::cerr << (first ? prompt : "… ") << std::flush;
     MORACLE_TRY(const std::optional<std::string> line, lines_.next());
     if (!line && terminal_ && forget_ctrl_c() && !interrupted()) {
-      std::cerr << "\n";  // Ctrl-C drops what was typed
+      std::cerr << "\n";  // Ctrl-C discards the typed line
       text.clear();
       first = true;
       continue;
@@ -109,7 +109,7 @@ Status Conversation::run() {
   return Error{ErrorKind::kCancelled, "", "", "", "stopped on request"};
 }
 
-// A question, and answers until one calls no tool.
+// Runs one turn: a question, and answers until one has no tool call.
 Status Conversation::turn(const std::string& text) {
   MORACLE_CHECK(history_.ask(text));
   for (;;) {
@@ -120,7 +120,7 @@ Status Conversation::turn(const std::string& text) {
   }
 }
 
-// Shows each call and takes the next line as its result.
+// Prints each tool call, and reads its result from the next line.
 Status Conversation::ask_results(const std::vector<serve::ToolCall>& calls) {
   for (const serve::ToolCall& call : calls) {
     std::cout << call.name << " " << printable(call.arguments) << "\n" << std::flush;
@@ -132,7 +132,7 @@ Status Conversation::ask_results(const std::vector<serve::ToolCall>& calls) {
   return {};
 }
 
-// Generates and shows the next answer. Returns the calls in it.
+// Generates and prints the next answer. Returns its tool calls.
 Result<std::vector<serve::ToolCall>> Conversation::answer() {
   MORACLE_TRY(const std::string prompt, history_.prompt());
   MORACLE_TRY(const std::vector<int32_t> ids, tokenizer_.encode(prompt));
@@ -167,7 +167,7 @@ Result<std::vector<serve::ToolCall>> Conversation::answer() {
   show_figures(static_cast<int64_t>(ids.size()), generation);
   forget_ctrl_c();
   ended_ = ended_ || interrupted();
-  // A stopped answer stays as far as it came. Without any of it, the question goes, too.
+  // Keep the text of an interrupted answer. Drop the question if there is no text.
   if (generation.ids.empty())
     history_.shrink(history_.size() - 1);
   else

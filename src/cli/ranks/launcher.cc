@@ -9,18 +9,18 @@
 namespace moracle::cli {
 namespace {
 
-// The variables of one launcher. Empty: it has none.
+// Environment variables of one launcher. Empty: not available.
 struct Launcher {
   const char *rank, *size, *local_rank, *local_size;
   bool mpi;
 };
-// Inner launchers first: mpirun inside a Slurm allocation sets both.
+// Inner launchers first: mpirun in a Slurm allocation sets both.
 constexpr Launcher kLaunchers[] = {
     {"OMPI_COMM_WORLD_RANK", "OMPI_COMM_WORLD_SIZE", "OMPI_COMM_WORLD_LOCAL_RANK",
      "OMPI_COMM_WORLD_LOCAL_SIZE", true},
     {"PMI_RANK", "PMI_SIZE", "MPI_LOCALRANKID", "MPI_LOCALNRANKS", true},
     {"RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE", false},
-    // These variables belong to a step: a batch script runs once and does not have them.
+    // Use step variables: a batch script runs once and lacks them.
     {"SLURM_PROCID", "SLURM_STEP_NUM_TASKS", "SLURM_LOCALID", "", true},
 };
 
@@ -46,7 +46,7 @@ Result<RankOptions> launched_as(const Environment& environment) {
     options.mpi_launcher = launcher.mpi;
     break;
   }
-  if (options.size == 1) return options;  // others use these names, too
+  if (options.size == 1) return options;  // other programs use these names, too
   const std::optional<std::string> secret = environment("MORACLE_JOB_SECRET");
   if (secret && secret->empty()) {
     return Error{ErrorKind::kInvalidArgument, "", "MORACLE_JOB_SECRET",

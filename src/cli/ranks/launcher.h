@@ -1,4 +1,4 @@
-// What launchers say in the environment.
+// Reads a launcher's environment variables.
 #pragma once
 
 #include <functional>
@@ -11,11 +11,10 @@ namespace moracle::cli {
 
 using Environment = std::function<std::optional<std::string>(const char* name)>;
 
-/// This process's place among the ranks. Known are the variables of Open MPI, of MPICH and Intel
-/// MPI (PMI), of torchrun and of Slurm. A process alone if there are none. Errors: a variable that
-/// is not a number.
+/// Rank and size of this process, from the variables of Open MPI, MPICH and Intel MPI (PMI),
+/// torchrun, or Slurm. Without any: a single process. Errors: a variable that is not a number.
 Result<RankOptions> launched_as(const Environment& environment);
-/// The process's own environment.
+/// The environment of this process.
 Environment process_environment();
 
 }  // namespace moracle::cli

@@ -72,10 +72,10 @@ Result<ParallelText> ParallelText::parse(const std::string& text) {
   for (const auto& [key, ranks] : divided) {
     if (ranks != 1 && ranks != parallel.ep)
       return wrong_parallel(text, str(key, "=1 or ", key, "=", parallel.ep,
-                                      ": all ranks divide what is not experts, or none"));
+                                      ": tensor parallelism uses all ranks or one"));
     if (ranks != 1 && parallel.spread == Spread::kDispatched)
       return wrong_parallel(
-          text, str("mode=replicated for ", key, ": dispatched ranks have other tokens"));
+          text, str("mode=replicated for ", key, ": dispatched ranks have different tokens"));
   }
   return parallel;
 }

@@ -1,4 +1,4 @@
-// The text of --parallel: "ep=4,mode=dispatched".
+// Parses --parallel: "ep=4,mode=dispatched".
 #pragma once
 
 #include <string>
@@ -11,8 +11,8 @@ struct ParallelText {
   int64_t ep = 1, tp = 1, lm_head = 1;
   Spread spread = Spread::kReplicated;
 
-  /// lm_head is tp unless the text has it. Errors: another text; tp or lm_head with a number of
-  /// ranks that is not ep, or with mode=dispatched.
+  /// lm_head defaults to tp. Errors: invalid text; tp or lm_head that is neither 1 nor ep, or above
+  /// 1 with mode=dispatched.
   static Result<ParallelText> parse(const std::string& text);
 };
 

@@ -14,16 +14,16 @@ constexpr const char* kCopied = "with copies";
 constexpr size_t kMostLayersShown = 8;
 constexpr int64_t kMostRanksShown = 32;
 
-// Of all layers, if each layer waits for its slowest rank.
+// Load over all layers, if each layer waits for its slowest rank.
 struct PlacedLoad {
   std::string name;
-  std::vector<double> ranks;  // tokens of all layers
+  std::vector<double> ranks;  // tokens per rank, over all layers
   double largest = 0, mean = 0, worst = 1;
   int64_t worst_layer = 0;
   double largest_over_mean() const { return mean > 0 ? largest / mean : 1; }
 };
 
-// The maps of all ranks; empty: no ranks.
+// Expert maps of all ranks; empty: one process.
 std::vector<ExpertMap> maps_of_ranks(const std::vector<int64_t>& tokens, const std::string& how,
                                      int64_t size, int64_t redundant) {
   if (how == kMeasured || how == kCopied) {
@@ -71,13 +71,13 @@ std::vector<PlacedLoad> placed_loads(const ModelOptions& options) {
   return all;
 }
 
-// The experts of each rank in a layer, as placed.
+// Experts per rank in one layer.
 std::vector<ExpertMap> placed_maps(const ModelOptions& options,
                                    const std::vector<int64_t>& tokens) {
   return maps_of_ranks(tokens, kCopied, options.parallel.ep_size, options.num_redundant_experts);
 }
 
-// "expert 5 on ranks 0, 2": the experts of a layer that several ranks hold.
+// "expert 5 on ranks 0, 2": experts of a layer on several ranks.
 std::vector<std::string> copies_of(const std::vector<ExpertMap>& maps) {
   std::vector<std::string> copies;
   for (int64_t e = 0; !maps.empty() && e < maps[0].num_experts(); ++e) {
@@ -98,8 +98,9 @@ std::string copies_text(const ModelOptions& options) {
       return text + str("  … ", options.measured_load->tokens.size() - kMostLayersShown,
                         " layers more (--json)\n");
     const std::vector<std::string> copies = copies_of(placed_maps(options, tokens));
-    text += str("  layer ", layer, ": ",
-                copies.empty() ? "none, they would lower no load" : join(copies, "; "), "\n");
+    text +=
+        str("  layer ", layer, ": ",
+            copies.empty() ? "none, copies would not lower the load" : join(copies, "; "), "\n");
   }
   return text;
 }
@@ -134,7 +135,7 @@ std::string load_text(const ModelOptions& options) {
         [](const PlacedLoad&) { return ""; });
   row("largest rank of a layer over mean",
       [](const PlacedLoad& placed) { return rounded(placed.largest_over_mean(), 3); });
-  row("the same in the worst layer",
+  row("largest rank over mean, worst layer",
       [](const PlacedLoad& placed) { return rounded(placed.worst, 3); });
   return table.text({1, 2, 3, 4}) + copies_text(options);
 }

@@ -1,4 +1,4 @@
-// What `explain --placement FILE` says about the measured load of each rank.
+// Text of `explain --placement FILE`: measured load per rank.
 #pragma once
 
 #include "command.h"
@@ -7,11 +7,11 @@ namespace moracle::cli {
 
 /// "linear", "round-robin", "measured load", "measured load with 4 redundant experts".
 std::string placement_name(const ModelOptions& options);
-/// The experts of each rank by layer. Only with measured load.
+/// Experts per rank and layer. Only with measured load.
 Json map_json(const ModelOptions& options);
-/// The load of each rank with each placement; empty without measured load.
+/// Load per rank for each placement; empty without measured load.
 std::string load_text(const ModelOptions& options);
-/// The same for programs.
+/// The same as JSON.
 Json load_json(const ModelOptions& options);
 
 }  // namespace moracle::cli

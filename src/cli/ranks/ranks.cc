@@ -19,11 +19,11 @@
 namespace moracle::cli {
 namespace {
 
-// Of this process, until its end.
+// Group of this process, until its end.
 std::shared_ptr<Group> job;
 bool told = false;
 
-// Takes everything and keeps nothing.
+// Discards all output.
 class Nowhere : public std::streambuf {
   int overflow(int c) override { return c == EOF ? 0 : c; }
   std::streamsize xsputn(const char*, std::streamsize count) override { return count; }
@@ -31,14 +31,15 @@ class Nowhere : public std::streambuf {
 Nowhere nowhere;
 std::streambuf* const real_errors = std::cerr.rdbuf();
 
-// Where a rank runs, for sharing the CPUs of its host.
+// Host and CPUs of a rank, for dividing the CPUs of a host.
 struct HostCpus {
   char host[64] = {};
   uint64_t cpus[64] = {};  // bits of the affinity mask
   bool has(size_t cpu) const { return cpu < 4096 && (cpus[cpu / 64] >> (cpu % 64) & 1) != 0; }
 };
 
-// CPUs of the affinity mask, each divided among the ranks of this host that may use it.
+// Number of CPUs for this rank: each CPU of the affinity mask is shared by the ranks of this host
+// that may use it.
 Result<int> threads_of_rank(Group& group) {
   HostCpus own;
   ::gethostname(own.host, sizeof own.host - 1);
@@ -63,7 +64,7 @@ Result<int> threads_of_rank(Group& group) {
   return std::max(1, static_cast<int>(share + 1e-6));
 }
 
-// "cuda" means the local rank's GPU. A launcher may show each rank only its own.
+// "cuda" is the local rank's GPU. A launcher may restrict each rank to its own GPU.
 std::string device_of_rank(const std::string& device, const RankOptions& rank) {
   if (device != "cuda" && device != "opencl") return device;
   const Platform platform = device == "cuda" ? Platform::kCuda : Platform::kOpenCl;
@@ -86,18 +87,18 @@ void RankArguments::add_to(CLI::App& app) {
       ->needs(ranks)
       ->capture_default_str();
   app.add_option("--redundant-experts", redundant_experts,
-                 "Further copies of hot experts in each layer, with --placement FILE or serve's "
-                 "--rebalance-interval; ranks share the tokens of copies")
+                 "Redundant experts: copies of hot experts in each layer, with --placement FILE or "
+                 "serve's --rebalance-interval; the copies share their tokens")
       ->needs(ranks)
       ->capture_default_str();
   app.add_option("--transport", transport,
-                 "How ranks connect: mpi, tcp, or auto: what the launcher offers")
+                 "Transport between ranks: mpi, tcp, or auto: what the launcher offers")
       ->capture_default_str();
   app.add_option("--exchange", exchange,
-                 "How activations travel: auto, or a row that moracle explain --parallel lists")
+                 "Exchange of activations between ranks: auto, or a name that moracle explain "
+                 "--parallel lists")
       ->capture_default_str();
-  app.add_option("--timeout", timeout, "Seconds that a rank waits for another one")
-      ->capture_default_str();
+  app.add_option("--timeout", timeout, "Seconds to wait for another rank")->capture_default_str();
 }
 
 Result<Parallelism> RankArguments::planned() const {
@@ -117,7 +118,7 @@ Status RankArguments::set_spread(ModelOptions& options) const {
   options.exchange = exchange;
   options.tp_size = text.tp;
   options.lm_head_size = text.lm_head;
-  if (moves_experts && !by_load()) return {};  // copies begin with the first rebalance
+  if (moves_experts && !by_load()) return {};  // no copies before the first rebalance
   if (redundant_experts != 0 && !by_load()) {
     return Error{ErrorKind::kInvalidArgument, "", "--redundant-experts",
                  "--placement FILE with routing statistics: they say which experts are hot",

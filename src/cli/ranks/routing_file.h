@@ -1,4 +1,4 @@
-// --routing-statistics: the file in which a verb leaves how many tokens chose each expert.
+// --routing-statistics: writes token counts per expert to a file.
 #pragma once
 
 #include <optional>
@@ -15,15 +15,15 @@ inline constexpr const char* kRoutingHelp =
 
 class RoutingFile {
  public:
-  /// An empty path: none.
+  /// Empty path: writes nothing.
   explicit RoutingFile(std::string path) : path_(std::move(path)) {}
-  /// Checks that the file can be written, so that no work is lost, and lets the model count. Call
-  /// it when the ranks are connected: only rank 0 counts and writes.
+  /// Checks that the file is writable before the work, and enables the model's counters. Call it
+  /// after the ranks are connected: only rank 0 counts and writes.
   Status begin(ModelOptions& options) {
     if (path_.empty()) return {};
     if (options.spread == Spread::kDispatched && options.parallel.ep_size > 1) {
       return Error{ErrorKind::kInvalidArgument, "", "--routing-statistics",
-                   "mode=replicated to count routing: a rank sees all tokens there",
+                   "mode=replicated, in which each rank counts all tokens",
                    "it is mode=dispatched"};
     }
     if (!is_first_rank()) return {};

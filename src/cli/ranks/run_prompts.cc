@@ -19,10 +19,10 @@ constexpr const char* kReasons[] = {"eos", "length", "cancelled", "stop"};
 
 struct Answer {
   std::vector<int32_t> prompt, ids;
-  int32_t reason = 2;  // of kReasons
+  int32_t reason = 2;  // index in kReasons
 };
 
-// Reads the prompts on rank 0, and gives them to all ranks.
+// Reads the prompts on rank 0 and broadcasts them.
 Result<std::vector<Answer>> encoded(const RunOptions& options, const Tokenizer& tokenizer,
                                     const std::shared_ptr<Group>& group) {
   std::vector<Answer> answers;
@@ -37,7 +37,7 @@ Result<std::vector<Answer>> encoded(const RunOptions& options, const Tokenizer& 
   return answers;
 }
 
-// True for a prompt that another rank continues.
+// True if another rank generates this prompt's answer.
 bool is_elsewhere(size_t prompt, const ModelOptions& options) {
   if (options.spread != Spread::kDispatched || !options.group) return false;
   return static_cast<int64_t>(prompt) % options.group->size() != options.group->rank();
@@ -65,7 +65,7 @@ Status answer_own(Model& model, const ModelOptions& model_options, const Tokeniz
   return model.rest();
 }
 
-// Every rank then has the answers of all.
+// After this, every rank has all answers.
 Status gather(const ModelOptions& options, std::vector<Answer>& answers) {
   if (options.spread != Spread::kDispatched || !options.group) return {};
   for (size_t i = 0; i < answers.size(); ++i) {

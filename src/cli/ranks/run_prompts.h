@@ -5,8 +5,8 @@
 
 namespace moracle::cli {
 
-/// Continues each prompt by itself, as `run` with this prompt alone does, and prints all texts on
-/// rank 0. Dispatched ranks compute at the same time: rank r continues the prompts r, r + N, …
+/// Generates for each prompt separately, with the same result as `run` with this prompt alone.
+/// Prints all texts on rank 0. Dispatched ranks work in parallel: rank r takes prompts r, r + N, …
 int run_prompts(const RunOptions& options);
 
 }  // namespace moracle::cli

@@ -4,25 +4,15 @@
 #include "kernels/cpu/gemm/plan.h"
 
 namespace moracle {
-namespace cpu_row {
 namespace {
 
-using namespace cpu;
-
-KernelPlan plan(const KernelRequest& request, const Machine& machine) {
-  return plan_gemm(request, arithmetic_for(request.shape, request.scheme, false, 4),
-                   kPortableUkernels, machine.cpu.threads);
-}
-
-Result<std::unique_ptr<GroupedLinear>> make(KernelWeights&& weights, const KernelPlan& plan,
-                                            Device& device) {
-  const LineArithmetic arithmetic = arithmetic_for(weights.shape, weights.scheme, false, 4);
-  return make_gemm(std::move(weights), plan, arithmetic, kPortableUkernels, device);
+KernelPlan plan_portable(const KernelRequest& request, const Machine& machine) {
+  return cpu::plan_gemm(request, cpu::arithmetic_for(request.shape, request.scheme, false, 4),
+                        cpu::DotIsa::kPortable, machine.cpu.threads);
 }
 
 }  // namespace
-}  // namespace cpu_row
 
-const Kernels kCpuKernels = {cpu_row::plan, cpu_row::make};
+const Kernels kCpuKernels = {plan_portable, cpu::make_gemm};
 
 }  // namespace moracle

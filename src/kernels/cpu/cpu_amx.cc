@@ -15,26 +15,20 @@ using namespace cpu;
 
 // Groups of 32 columns are half an int8 tile, so their sums would be scaled one by one.
 // Power-of-two scales are folded into bf16 row blocks, which hold int8 exactly.
-LineArithmetic arithmetic_of(const MatrixShape& shape, const Scheme& scheme) {
+Operand arithmetic_of(const MatrixShape& shape, const Scheme& scheme) {
   const bool powers = shape.key.quantized() && vnni16::scale_is_exponent(shape);
-  return powers ? LineArithmetic::kBf16 : arithmetic_for(shape, scheme, true, 32);
+  return powers ? Operand::kBf16 : arithmetic_for(shape, scheme, true, 32);
 }
 
 KernelPlan plan(const KernelRequest& request, const Machine& machine) {
-  return plan_gemm(request, arithmetic_of(request.shape, request.scheme), kAmxUkernels,
+  return plan_gemm(request, arithmetic_of(request.shape, request.scheme), DotIsa::kAmx,
                    machine.cpu.threads);
-}
-
-Result<std::unique_ptr<GroupedLinear>> make(KernelWeights&& weights, const KernelPlan& plan,
-                                            Device& device) {
-  const LineArithmetic arithmetic = arithmetic_of(weights.shape, weights.scheme);
-  return make_gemm(std::move(weights), plan, arithmetic, kAmxUkernels, device);
 }
 
 }  // namespace
 }  // namespace cpu_amx
 
-const Kernels kCpuAmxKernels = {cpu_amx::plan, cpu_amx::make};
+const Kernels kCpuAmxKernels = {cpu_amx::plan, cpu::make_gemm};
 
 #else
 

@@ -15,17 +15,13 @@ namespace {
 
 using namespace cpu;
 
-const UkernelSet& kernels_of(const Machine& machine) {
-  const bool vnni = missing(Isa::kAvxVnni, machine.cpu.isa) == Isa::kNone;
-  return vnni ? kAvxVnniUkernels : kAvx2Ukernels;
-}
-
 KernelPlan plan(const KernelRequest& request, const Machine& machine) {
-  const UkernelSet& kernels = kernels_of(machine);
-  const bool int16 = request.bf16_activations && has_int16(request.shape, request.scheme, kernels);
-  const LineArithmetic arithmetic =
-      int16 ? LineArithmetic::kInt16 : arithmetic_for(request.shape, request.scheme, false, 4);
-  KernelPlan plan = plan_gemm(request, arithmetic, kernels, machine.cpu.threads);
+  const bool vnni = missing(Isa::kAvxVnni, machine.cpu.isa) == Isa::kNone;
+  const DotIsa isa = vnni ? DotIsa::kAvxVnni : DotIsa::kAvx2;
+  const bool int16 = request.bf16_activations && has_int16(request.shape, request.scheme, isa);
+  const Operand arithmetic =
+      int16 ? Operand::kInt16 : arithmetic_for(request.shape, request.scheme, false, 4);
+  KernelPlan plan = plan_gemm(request, arithmetic, isa, machine.cpu.threads);
   if (int16) {
     plan.reason =
         str("int16 products: 16 in each instruction, f32 8; activations in 32,767 steps of the "
@@ -35,18 +31,10 @@ KernelPlan plan(const KernelRequest& request, const Machine& machine) {
   return plan;
 }
 
-Result<std::unique_ptr<GroupedLinear>> make(KernelWeights&& weights, const KernelPlan& plan,
-                                            Device& device) {
-  const LineArithmetic arithmetic = plan.product_bits == kInt16Bits
-                                        ? LineArithmetic::kInt16
-                                        : arithmetic_for(weights.shape, weights.scheme, false, 4);
-  return make_gemm(std::move(weights), plan, arithmetic, kernels_of(Machine::here()), device);
-}
-
 }  // namespace
 }  // namespace cpu_avx2
 
-const Kernels kCpuAvx2Kernels = {cpu_avx2::plan, cpu_avx2::make};
+const Kernels kCpuAvx2Kernels = {cpu_avx2::plan, cpu::make_gemm};
 
 #else
 

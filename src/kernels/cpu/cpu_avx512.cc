@@ -14,36 +14,24 @@ namespace {
 
 using namespace cpu;
 
-const UkernelSet& kernels_of(bool bf16) {
-  return bf16 ? kAvx512Bf16Ukernels : kAvx512Ukernels;
-}
-
 KernelPlan plan(const KernelRequest& request, const Machine& machine) {
   const auto arithmetic_with = [&](bool bf16) {
     return arithmetic_for(request.shape, request.scheme, bf16, 4);
   };
   const Bf16Choice choice = choose_bf16(machine.cpu);
   const bool both = (request.scheme.activation || request.bf16_activations) &&
-                    arithmetic_with(true) == LineArithmetic::kBf16;
+                    arithmetic_with(true) == Operand::kBf16;
   const bool bf16 = both && choice.bf16;
-  KernelPlan plan =
-      plan_gemm(request, arithmetic_with(bf16), kernels_of(bf16), machine.cpu.threads);
-  plan.bf16_products = bf16;
+  KernelPlan plan = plan_gemm(request, arithmetic_with(bf16),
+                              bf16 ? DotIsa::kAvx512Bf16 : DotIsa::kAvx512, machine.cpu.threads);
   if (both) plan.reason = choice.reason;
   return plan;
-}
-
-Result<std::unique_ptr<GroupedLinear>> make(KernelWeights&& weights, const KernelPlan& plan,
-                                            Device& device) {
-  const LineArithmetic arithmetic =
-      arithmetic_for(weights.shape, weights.scheme, plan.bf16_products, 4);
-  return make_gemm(std::move(weights), plan, arithmetic, kernels_of(plan.bf16_products), device);
 }
 
 }  // namespace
 }  // namespace cpu_avx512
 
-const Kernels kCpuAvx512Kernels = {cpu_avx512::plan, cpu_avx512::make};
+const Kernels kCpuAvx512Kernels = {cpu_avx512::plan, cpu::make_gemm};
 
 #else
 

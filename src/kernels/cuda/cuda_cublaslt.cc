@@ -10,11 +10,15 @@
 #include "kernels/cuda/dense/few_router.h"
 #include "kernels/cuda/dense/few_rows.h"
 #include "kernels/cuda/device/cuda_device.h"
+#include "kernels/cuda/planned_tokens.h"
 #include "kernels/kernel_watch.h"
 
 namespace moracle {
 namespace cuda {
 namespace {
+
+constexpr CudaForm kSplitColumns{CudaForm::Kernel::kSplitColumns},
+    kLibrary{CudaForm::Kernel::kCublasLt};
 
 Error wrong(std::string need, std::string fact) {
   return {ErrorKind::kInvalidArgument, "", "backend cuda-cublaslt", std::move(need),
@@ -43,8 +47,7 @@ class FewRouter : public LinearKernel {
   }
   Status run(const LinearCall& call, Stream stream) override {
     const Matrix& x = call.x();
-    if (kernels_are_watched())
-      report({dense_kernel_name(x.rows, weights_.shape.n), weights_.shape});
+    if (kernels_are_watched()) report({name(kSplitColumns), weights_.shape});
     const auto* const normed = call.from<NormedInput>();
     const AddRmsNorm* norm = normed != nullptr ? &normed->norm : nullptr;
     if (norm != nullptr && !few_router_norms(*norm)) {
@@ -64,9 +67,10 @@ class FewRouter : public LinearKernel {
 
 class DenseLinear : public LinearKernel {
  public:
-  DenseLinear(const KernelWeights& weights, Buffer short_bias, std::shared_ptr<CublasLt> library,
-              const Queue& queue)
+  DenseLinear(const KernelWeights& weights, int64_t few_rows, Buffer short_bias,
+              std::shared_ptr<CublasLt> library, const Queue& queue)
       : weights_(weights),
+        few_rows_(few_rows),
         short_bias_(std::move(short_bias)),
         library_(std::move(library)),
         queue_(queue) {}
@@ -82,10 +86,10 @@ class DenseLinear : public LinearKernel {
       return wrong("all rows of x, in order", "they are gathered, or grouped by expert");
     const int64_t count = rows.num_rows;
     if (count == 0) return {};
-    if (kernels_are_watched()) report({dense_kernel_name(count, shape.n), shape});
+    const bool few = count <= few_rows_;
+    if (kernels_are_watched()) report({name(few ? kSplitColumns : kLibrary), shape});
     const Matrix from = x.slice(0, count), to = y.slice(0, count);
-    if (is_few_rows(count, shape.n))
-      return multiply_few_rows(queue_, few_rows_of(weights_, from, to), stream);
+    if (few) return multiply_few_rows(queue_, few_rows_of(weights_, from, to), stream);
     const void* added = nullptr;  // cuBLASLt adds a bias of y's dtype
     if (shape.bias) added = y.dtype == DType::kF32 ? bias_of(weights_) : short_bias_.data();
     return library_->multiply({weights_.buffer.data(), added, shape.n, shape.k, from, to}, stream);
@@ -93,6 +97,7 @@ class DenseLinear : public LinearKernel {
 
  private:
   const KernelWeights& weights_;
+  int64_t few_rows_;   // most rows of the own kernel, which more rows leave to the library
   Buffer short_bias_;  // [n] bf16, rounded from the stored bias
   std::shared_ptr<CublasLt> library_;
   const Queue& queue_;  // owned by the device, which outlives its layers
@@ -100,8 +105,8 @@ class DenseLinear : public LinearKernel {
 
 }  // namespace
 
-Result<std::unique_ptr<GroupedLinear>> make_cublaslt(KernelWeights&& weights, const KernelPlan&,
-                                                     Device& device) {
+Result<std::unique_ptr<GroupedLinear>> make_cublaslt(KernelWeights&& weights,
+                                                     const KernelPlan& plan, Device& device) {
   auto* gpu = dynamic_cast<CudaDevice*>(&device);
   if (gpu == nullptr) return wrong("a cuda device", "it is " + device.name());
   if (weights.num_experts != 1)
@@ -117,10 +122,10 @@ Result<std::unique_ptr<GroupedLinear>> make_cublaslt(KernelWeights&& weights, co
   GroupedLinear::Refresh refresh;
   if (weights.shape.bias) {
     MORACLE_TRY(short_bias, device.allocate(2 * weights.shape.n));
-    refresh = [to = short_bias.data(), &device](const KernelWeights& fresh, Stream stream) {
+    refresh = [to = short_bias.data(), gpu](const KernelWeights& fresh, Stream stream) {
       const int64_t n = fresh.shape.n;
       const Matrix stored{const_cast<float*>(bias_of(fresh)), DType::kF32, 1, n, n};
-      return device.ops().convert(stored, {to, DType::kBF16, 1, n, n}, stream);
+      return gpu->ops().convert(stored, {to, DType::kBF16, 1, n, n}, stream);
     };
   }
   auto linear = std::make_unique<GroupedLinear>(std::move(weights), std::move(refresh));
@@ -131,7 +136,9 @@ Result<std::unique_ptr<GroupedLinear>> make_cublaslt(KernelWeights&& weights, co
     MORACLE_CHECK(load_few_router());
     linear->add<FewRouter>(std::move(arrived), *gpu);
   }
-  linear->add<DenseLinear>(std::move(short_bias), library, gpu->queue());
+  const auto few = planned_tokens(plan, CudaForm::Kernel::kSplitColumns, false);
+  linear->add<DenseLinear>(few ? std::min(few->last, kFewRows) : 0, std::move(short_bias), library,
+                           gpu->queue());
   MORACLE_CHECK(linear->weights_replaced({}));
   MORACLE_CHECK(device.synchronize());
   return linear;

@@ -30,13 +30,13 @@ Status add_wgmma_dense(GroupedLinear& linear, int64_t tokens, CudaDevice& device
 Status add_cublaslt_blocks(GroupedLinear& linear, int64_t tokens, CudaDevice& device);
 #endif
 
-/// The experts of a layer for few tokens. Both matrices must outlive the result.
+/// The experts of a layer for up to `most_tokens` tokens. Both matrices must outlive the result.
 Result<std::unique_ptr<FusedExperts>> make_few_experts(const GroupedLinear& w13,
                                                        const GroupedLinear& w2, const Plan& plan,
-                                                       CudaDevice& device);
-/// The experts of a layer for many tokens, likewise.
+                                                       int64_t most_tokens, CudaDevice& device);
+/// The experts of a layer for `least_tokens` tokens and more, likewise.
 Result<std::unique_ptr<FusedExperts>> make_wgmma_experts(const GroupedLinear& w13,
                                                          const GroupedLinear& w2, const Plan& plan,
-                                                         CudaDevice& device);
+                                                         int64_t least_tokens, CudaDevice& device);
 
 }  // namespace moracle::cuda

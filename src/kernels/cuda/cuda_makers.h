@@ -2,7 +2,7 @@
 #pragma once
 
 #include "kernels/grouped_linear.h"
-#include "moracle/oracle.h"
+#include "oracle/kernel_plan.h"
 
 namespace moracle::cuda {
 

@@ -8,7 +8,6 @@
 // Each sum accumulates the columns in order, independent of the neighbouring rows. Results are
 // always deterministic.
 #include "kernels/cuda/cuda_makers.h"
-#include "kernels/cuda/cuda_reference_plan.h"
 #include "kernels/cuda/device/cuda_device.h"
 #include "kernels/cuda/elements.cuh"
 #include "kernels/cuda/weight_codes.cuh"
@@ -234,8 +233,9 @@ Kernel kernel_for(const MatrixShape& shape, const Scheme& scheme) {
 
 class CudaReferenceLinear : public LinearKernel {
  public:
-  CudaReferenceLinear(const KernelWeights& weights, const Queue& queue)
-      : weights_(weights), queue_(queue) {}
+  CudaReferenceLinear(const KernelWeights& weights, const PlannedKernel& planned,
+                      const Queue& queue)
+      : weights_(weights), form_(planned.form), queue_(queue) {}
 
   Status run(const LinearCall& call, Stream stream) override {
     const GroupedRows& rows = *call.from<GroupedRows>();
@@ -267,20 +267,21 @@ class CudaReferenceLinear : public LinearKernel {
                           y,
                           strips};
     if (rows.num_rows == 0) return {};
-    if (kernels_are_watched()) report({reference_kernel_name(shape, weights_.scheme), shape});
+    if (kernels_are_watched()) report({name(form_), shape});
     return launch(queue_, stream, "cuda_reference", kernel_for(shape, weights_.scheme),
                   blocks * strips, kThreads, 0, args);
   }
 
  private:
   const KernelWeights& weights_;
+  const KernelForm form_;
   const Queue& queue_;  // owned by the device, which outlives its layers
 };
 
 }  // namespace
 
-Result<std::unique_ptr<GroupedLinear>> make_reference(KernelWeights&& weights, const KernelPlan&,
-                                                      Device& device) {
+Result<std::unique_ptr<GroupedLinear>> make_reference(KernelWeights&& weights,
+                                                      const KernelPlan& plan, Device& device) {
   auto* gpu = dynamic_cast<CudaDevice*>(&device);
   if (gpu == nullptr) {
     return Error{ErrorKind::kInvalidArgument, "", "backend cuda-reference", "a cuda device",
@@ -292,7 +293,7 @@ Result<std::unique_ptr<GroupedLinear>> make_reference(KernelWeights&& weights, c
   MORACLE_CUDA(cudaFuncGetAttributes(
       &attributes, reinterpret_cast<const void*>(kernel_for(weights.shape, weights.scheme))));
   auto linear = std::make_unique<GroupedLinear>(std::move(weights));
-  linear->add<CudaReferenceLinear>(gpu->queue());
+  linear->add<CudaReferenceLinear>(plan.kernels.front(), gpu->queue());
   return Result<std::unique_ptr<GroupedLinear>>(std::move(linear));
 }
 

@@ -52,7 +52,7 @@ class MmaLinear : public LinearKernel {
         mma_choice(in_groups ? kTilesInGroups : kTilesOfRows, rows.num_rows, weights_.num_experts);
     const MmaKernel& kernel = kernels_[choice];
     if (kernels_are_watched())
-      report({mma_kernel_name(weights_.shape, weights_.scheme, kernel.rows), weights_.shape});
+      report({name(mma_form(weights_.shape, weights_.scheme, kernel.rows)), weights_.shape});
     const MmaArgs args =
         mma_args(weights_, rows, call.out, activate != nullptr ? &activate->activation : nullptr);
     return launch_early(queue_, stream, "cuda_sm80", kernel.kernel,

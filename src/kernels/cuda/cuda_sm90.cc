@@ -3,8 +3,9 @@
 // same layout: adapters, batched activations, act-order, deterministic plans.
 #include "kernels/cuda/cuda_kernels.h"
 #include "kernels/cuda/cuda_makers.h"
-#include "kernels/cuda/dense/cublaslt_plan.h"
+#include "kernels/cuda/decode/few_plan.h"
 #include "kernels/cuda/gemm_sm90/exponents.h"
+#include "kernels/cuda/planned_tokens.h"
 
 namespace moracle::cuda {
 namespace {
@@ -13,8 +14,7 @@ namespace {
 Result<std::unique_ptr<GroupedLinear>> make_matrix(KernelWeights&& weights, const KernelPlan& plan,
                                                    CudaDevice& device) {
   if (!has_exponents(weights)) return std::make_unique<GroupedLinear>(std::move(weights));
-  const bool one_per_row =
-      plan.fused.any() && has_row_exponents(weights.shape, weights.scheme, plan.activates);
+  const bool one_per_row = std::get<CudaForm>(plan.kernels.front().form).row_exponents;
   const Exponents exponents(weights, one_per_row);
   if (one_per_row) weights.shape = with_row_exponents(weights.shape);
   const auto prepare = [exponents, &device](const KernelWeights& fresh, Stream stream) {
@@ -38,16 +38,20 @@ Result<std::unique_ptr<GroupedLinear>> make_sm90(KernelWeights&& weights, const 
   auto* const gpu = dynamic_cast<CudaDevice*>(&device);
   if (gpu == nullptr) return not_cuda(device);
   MORACLE_TRY(std::unique_ptr<GroupedLinear> linear, make_matrix(std::move(weights), plan, *gpu));
+  const auto tokens_of = [&](CudaForm::Kernel kernel) {
+    return planned_tokens(plan, kernel, false);
+  };
   // In the order of the plan.
-  if (plan.linear_up_to > 0) {
+  if (const auto tokens = tokens_of(CudaForm::Kernel::kStreamed)) {
     MORACLE_CHECK(add_quantized_rows(*linear, *gpu));
-    MORACLE_CHECK(add_few_linear(*linear, plan.linear_up_to, *gpu));
+    MORACLE_CHECK(add_few_linear(*linear, std::min(tokens->last, kMostFewLinearTokens), *gpu));
   }
 #if defined(MORACLE_WITH_CUBLASLT)
-  if (const int64_t tokens = cublaslt_block_tokens(plan); tokens > 0)
-    MORACLE_CHECK(add_cublaslt_blocks(*linear, tokens, *gpu));
+  if (const auto tokens = tokens_of(CudaForm::Kernel::kCublasLt))
+    MORACLE_CHECK(add_cublaslt_blocks(*linear, tokens->first, *gpu));
 #endif
-  if (plan.dense_from > 0) MORACLE_CHECK(add_wgmma_dense(*linear, plan.dense_from, *gpu));
+  if (const auto tokens = tokens_of(CudaForm::Kernel::kWgmma))
+    MORACLE_CHECK(add_wgmma_dense(*linear, tokens->first, *gpu));
   MORACLE_CHECK(add_mma(*linear, *gpu));
   return linear;
 }
@@ -58,13 +62,13 @@ Result<std::vector<std::unique_ptr<FusedExperts>>> make_sm90_experts(const Group
                                                                      Device& device) {
   auto* const gpu = dynamic_cast<CudaDevice*>(&device);
   if (gpu == nullptr) return not_cuda(device);
-  const FusedTokens& tokens = plan.matrices[0].kernel.fused;
+  const KernelPlan& first = *plan.matrices[0].kernel;
   std::vector<std::unique_ptr<FusedExperts>> kernels;
-  if (tokens.up_to > 0) {
-    MORACLE_TRY(kernels.emplace_back(), make_few_experts(w13, w2, plan, *gpu));
+  if (const auto tokens = planned_tokens(first, CudaForm::Kernel::kStreamed, true)) {
+    MORACLE_TRY(kernels.emplace_back(), make_few_experts(w13, w2, plan, tokens->last, *gpu));
   }
-  if (tokens.from > 0) {
-    MORACLE_TRY(kernels.emplace_back(), make_wgmma_experts(w13, w2, plan, *gpu));
+  if (const auto tokens = planned_tokens(first, CudaForm::Kernel::kWgmma, true)) {
+    MORACLE_TRY(kernels.emplace_back(), make_wgmma_experts(w13, w2, plan, tokens->first, *gpu));
   }
   return kernels;
 }

@@ -15,25 +15,27 @@ namespace moracle {
 namespace cuda {
 namespace {
 
+using Planned = std::vector<PlannedKernel>;
+
 // Adds a kernel for one more number of tokens.
-void extend(std::vector<KernelUse>& uses, int64_t tokens, std::string name) {
-  if (uses.empty() || uses.back().name != name) uses.push_back({tokens, std::move(name)});
-  uses.back().to_tokens = tokens;
+void extend(Planned& kernels, int64_t tokens, const CudaForm& form, bool fused) {
+  if (kernels.empty() || std::get<CudaForm>(kernels.back().form) != form)
+    kernels.push_back({form, {.from_tokens = tokens}, fused});
+  kernels.back().range.to_tokens = tokens;
 }
 
 // GEMM 2 has no activation.
-void add_few(const KernelRequest& request, int64_t last, std::vector<KernelUse>& uses) {
+void add_few(const KernelRequest& request, int64_t last, Planned& kernels) {
   for (int64_t tokens = 1; tokens <= last; ++tokens) {
     const bool adds =
         request.activation == nullptr && few_adds(tokens, request.rows_per_token, request.shape.n);
     const int choice = adds ? (tokens <= 8 ? 0 : 1)
                             : few_choice(tokens, request.rows_per_token, request.num_experts);
-    extend(uses, tokens, few_kernel_name(request.scheme, choice == 0 ? 8 : 16, adds));
+    extend(kernels, tokens, few_form(request.scheme, choice == 0 ? 8 : 16, adds), true);
   }
 }
 
-void add_wgmma(const KernelRequest& request, int64_t first, int64_t end,
-               std::vector<KernelUse>& uses) {
+void add_wgmma(const KernelRequest& request, int64_t first, int64_t end, Planned& kernels) {
   const int tiles = wgmma_tiles(request.shape, request.scheme);
   const auto choice = [&](int64_t tokens) {
     if (request.linear) return wgmma_dense_choice(tokens);
@@ -46,17 +48,20 @@ void add_wgmma(const KernelRequest& request, int64_t first, int64_t end,
       const int64_t middle = last + (above - last) / 2;
       (choice(middle) == tile ? last : above) = middle;
     }
-    uses.push_back({tokens, wgmma_kernel_name(request.scheme, kWgmmaTiles[tile].rows), last});
+    kernels.push_back({wgmma_form(request.scheme, kWgmmaTiles[tile].rows),
+                       {.from_tokens = tokens, .to_tokens = last},
+                       !request.linear});
     tokens = last + 1;
   }
 }
 
 // Adds the kernels of `plan` for the tokens from `first` to `last`.
-void add_rest(std::vector<KernelUse>& uses, int64_t first, int64_t last, KernelPlan& plan) {
-  for (KernelUse& use : plan.kernels) {
-    use.from_tokens = std::max(use.from_tokens, first);
-    use.to_tokens = use.to_tokens == 0 ? last : std::min(use.to_tokens, last);
-    if (use.from_tokens <= use.to_tokens) uses.push_back(std::move(use));
+void add_rest(Planned& kernels, int64_t first, int64_t last, KernelPlan& plan) {
+  for (PlannedKernel& kernel : plan.kernels) {
+    KernelRange& range = kernel.range;
+    range.from_tokens = std::max(range.from_tokens, first);
+    range.to_tokens = range.to_tokens == 0 ? last : std::min(range.to_tokens, last);
+    if (range.from_tokens <= range.to_tokens) kernels.push_back(std::move(kernel));
   }
 }
 
@@ -64,70 +69,50 @@ void add_rest(std::vector<KernelUse>& uses, int64_t first, int64_t last, KernelP
 // blocks in cuBLASLt.
 KernelPlan plan_linear(const KernelRequest& request, const Machine& machine, KernelPlan plan) {
   if (request.deterministic || !few_serves(request.shape, request.scheme)) return plan;
-  std::vector<KernelUse> uses;
-  plan.linear_up_to = std::min(kMostFewLinearTokens, request.max_num_tokens);
-  for (int64_t tokens = 1; tokens <= plan.linear_up_to; ++tokens)
-    extend(uses, tokens, few_kernel_name(request.scheme, tokens <= 8 ? 8 : 16, false));
+  Planned kernels;
+  const int64_t few = std::min(kMostFewLinearTokens, request.max_num_tokens);
+  for (int64_t tokens = 1; tokens <= few; ++tokens)
+    extend(kernels, tokens, few_form(request.scheme, tokens <= 8 ? 8 : 16, false), false);
   const bool many = wgmma_tiles(request.shape, request.scheme) > 0 && !wgmma_rounds(request.scheme);
-  if (many && plan.linear_up_to < request.max_num_tokens) {
-    plan.dense_from = plan.linear_up_to + 1;
+  if (many && few < request.max_num_tokens) {
     int64_t last = request.max_num_tokens;
     const bool library = missing(kCublasLtBlocks, machine.libraries) == Library::kNone &&
                          last >= kLeastCublasLtBlockTokens &&
                          cublaslt_block_products(request.shape, request.scheme);
     if (library) last = kLeastCublasLtBlockTokens - 1;
-    add_wgmma(request, plan.dense_from, last, uses);
+    add_wgmma(request, few + 1, last, kernels);
     if (library) {
-      uses.push_back({last + 1, kCublasLtBlocksName});
+      kernels.push_back({kCublasLtBlocksForm, {.from_tokens = last + 1}});
       plan.scratch_bytes = std::max(
           plan.scratch_bytes, kCublasLtWorkspace + cublaslt_block_scratch(request.shape).bytes);
     }
   } else {
-    add_rest(uses, plan.linear_up_to + 1, request.max_num_tokens, plan);
+    add_rest(kernels, few + 1, request.max_num_tokens, plan);
   }
-  uses.back().to_tokens = 0;
-  plan.kernels = std::move(uses);
+  kernels.back().range.to_tokens = 0;
+  plan.kernels = std::move(kernels);
   plan.deterministic = false;  // more tokens add in another order
   return plan;
 }
 
 // Kernels for all stages of a layer of experts. `plan`: those of cuda-sm80.
 KernelPlan plan_fused(const KernelRequest& request, KernelPlan plan) {
-  std::vector<KernelUse> uses;
-  int64_t least = wgmma_least_tokens(request);
+  Planned kernels;
+  int64_t least = wgmma_least_tokens(request), few = 0;
   if (few_serves(request.shape, request.scheme)) {
     if (least > 0) least = std::max(least, few_before_wgmma(request) + 1);
-    plan.fused.up_to = few_most_tokens(request, least);
-    add_few(request, plan.fused.up_to, uses);
+    few = few_most_tokens(request, least);
+    add_few(request, few, kernels);
   }
-  if (least > 0 && least <= request.max_num_tokens) plan.fused.from = least;
+  const bool many = least > 0 && least <= request.max_num_tokens;
   // Numbers of tokens between, as cuda-sm80 plans them.
-  const int64_t last = plan.fused.from > 0 ? plan.fused.from - 1 : request.max_num_tokens;
-  add_rest(uses, plan.fused.up_to + 1, last, plan);
-  if (plan.fused.from > 0) add_wgmma(request, plan.fused.from, request.max_num_tokens, uses);
+  add_rest(kernels, few + 1, many ? least - 1 : request.max_num_tokens, plan);
+  if (many) add_wgmma(request, least, request.max_num_tokens, kernels);
+  kernels.back().range.to_tokens = 0;
+  plan.kernels = std::move(kernels);
   // What other tokens chose decides which warp adds which columns of a token.
-  if (plan.fused.any()) plan.deterministic = false;
-  uses.back().to_tokens = 0;
-  plan.kernels = std::move(uses);
+  if (plan.fuses()) plan.deterministic = false;
   return plan;
-}
-
-// The same request for another shape and scheme.
-KernelRequest request_with(const MatrixShape& shape, const Scheme& scheme,
-                           const KernelRequest& request) {
-  return {.shape = shape,
-          .scheme = scheme,
-          .deterministic = request.deterministic,
-          .bf16_activations = request.bf16_activations,
-          .max_rows = request.max_rows,
-          .activation = request.activation,
-          .max_num_tokens = request.max_num_tokens,
-          .min_num_tokens = request.min_num_tokens,
-          .rows_per_token = request.rows_per_token,
-          .expert_rows = request.expert_rows,
-          .num_experts = request.num_experts,
-          .fuses = request.fuses,
-          .linear = request.linear};
 }
 
 KernelPlan plan_sm90(const KernelRequest& request, const Machine& machine) {
@@ -137,13 +122,14 @@ KernelPlan plan_sm90(const KernelRequest& request, const Machine& machine) {
   if (!request.fuses || (request.activation != nullptr && !plan.activates)) return plan;
   if (!has_row_exponents(request.shape, request.scheme, request.activation != nullptr))
     return plan_fused(request, std::move(plan));
-  const MatrixShape shape = with_row_exponents(request.shape);
-  const Scheme scheme = product_scheme(shape, request.scheme);
   // Tiles read the same weights, but keep the exponents of 32 columns of activations.
-  KernelPlan fused = plan_fused(request_with(shape, scheme, request),
-                                plan_mma(request_with(shape, request.scheme, request), machine));
-  if (!fused.fused.any()) return plan;  // the weights stay as they are
-  fused.product_bits = kRowExponentBits, fused.product_group = shape.k;
+  KernelRequest moved = request;
+  moved.shape = with_row_exponents(request.shape);
+  KernelPlan tiles = plan_mma(moved, machine);
+  moved.scheme = product_scheme(moved.shape, request.scheme);
+  KernelPlan fused = plan_fused(moved, std::move(tiles));
+  if (!fused.fuses()) return plan;  // the weights stay as they are
+  fused.product_bits = kRowExponentBits, fused.product_group = moved.shape.k;
   return fused;
 }
 

@@ -4,8 +4,8 @@
 #include "base/scalar.h"
 #include "base/text.h"
 #include "kernels/check_ops.h"
-#include "kernels/cuda/device/dependent.cuh"
 #include "kernels/cuda/device/launch.cuh"
+#include "kernels/cuda/ptx/pdl.cuh"
 
 namespace moracle::cuda {
 
@@ -58,8 +58,8 @@ constexpr int64_t kElementColumns = 1024;  // columns of one row that a block pr
 
 template <class Each>
 __global__ void each_element(int64_t rows, int64_t cols, Each each) {
-  await_earlier_kernels();
-  start_later_kernels();
+  pdl_wait();
+  pdl_launch_dependents();
   const int64_t tiles = (cols + kElementColumns - 1) / kElementColumns;
   for (int64_t b = blockIdx.x; b < rows * tiles; b += gridDim.x) {
     const int64_t r = b / tiles, first = b % tiles * kElementColumns;

@@ -4,6 +4,8 @@
 #include <cuda_bf16.h>
 
 #include "base/scalar.h"
+#include "kernels/cuda/ptx/arithmetic.cuh"
+#include "kernels/cuda/ptx/convert.cuh"
 #include "layout/fragment_order.h"
 #include "moracle/quant.h"
 
@@ -36,16 +38,6 @@ class Divisor {
   float by_, reciprocal_;
 };
 
-/// Two codes of e4m3, the first in the low byte. The values are not NaN.
-__device__ inline uint32_t two_e4m3(float first, float second) {
-#if __CUDA_ARCH__ >= 890
-  uint16_t codes;
-  asm("cvt.rn.satfinite.e4m3x2.f32 %0, %1, %2;" : "=h"(codes) : "f"(second), "f"(first));
-  return codes;
-#else
-  return float_to_e4m3(first) | uint32_t{float_to_e4m3(second)} << 8;
-#endif
-}
 /// Four codes of int8. The values are at most 127: a sum with 1.5 · 2^23 ends with the rounded one.
 __device__ inline uint32_t four_i8(const float (&values)[4]) {
   uint32_t sums[4];
@@ -71,20 +63,10 @@ __device__ inline float scale_of_bits(const QuantKey& key, uint32_t largest) {
 /// scale is.
 __device__ inline uint32_t rounded_e4m3(float first, float second, float scale) {
   const float inverse = 1.0f / scale;  // exact
-  const uint32_t codes = two_e4m3(first * inverse, second * inverse);
+  const uint32_t codes = to_e4m3_pair(first * inverse, second * inverse);
   const float two[] = {e4m3_to_float(static_cast<uint8_t>(codes)) * scale,
                        e4m3_to_float(static_cast<uint8_t>(codes >> 8)) * scale};
   return __float_as_uint(two[0]) >> 16 | (__float_as_uint(two[1]) & 0xffff0000u);
-}
-
-__device__ inline uint32_t max_of_halves(uint32_t a, uint32_t b) {
-#if __CUDA_ARCH__ >= 900
-  uint32_t largest;
-  asm("max.u16x2 %0, %1, %2;" : "=r"(largest) : "r"(a), "r"(b));
-  return largest;
-#else
-  return max(a & 0xffffu, b & 0xffffu) | max(a & 0xffff0000u, b & 0xffff0000u);
-#endif
 }
 
 /// Eight neighbouring bf16.
@@ -101,7 +83,7 @@ class EightValues {
   __device__ uint32_t largest() const {
     uint32_t both = 0;
 #pragma unroll
-    for (const uint32_t pair : pairs_) both = max_of_halves(both, pair & 0x7fff7fffu);
+    for (const uint32_t pair : pairs_) both = max_u16x2(both, pair & 0x7fff7fffu);
     return max(both << 16, both & 0xffff0000u);
   }
   /// Returns the eight codes, or zeros if the scale is not finite.
@@ -116,7 +98,7 @@ class EightValues {
       for (int i = 0; i < 4; ++i) four[i] = divide((*this)[4 * w + i]);
       words[w] = key.dtype == DType::kI8
                      ? four_i8(four)
-                     : two_e4m3(four[0], four[1]) | two_e4m3(four[2], four[3]) << 16;
+                     : to_e4m3_pair(four[0], four[1]) | to_e4m3_pair(four[2], four[3]) << 16;
     }
     return {words[0], words[1]};
   }

@@ -9,7 +9,6 @@
 #include "kernels/opencl/device/launch.h"
 #include "kernels/opencl/device/opencl_device.h"
 #include "kernels/opencl/opencl_makers.h"
-#include "kernels/opencl/opencl_reference_plan.h"
 #include "kernels/opencl/ops/check_matrices.h"
 #include "quant/activation.h"
 
@@ -81,8 +80,10 @@ std::string options_for(const MatrixShape& shape, const Scheme& scheme) {
 
 class OpenClReferenceLinear : public LinearKernel {
  public:
-  OpenClReferenceLinear(const KernelWeights& weights, const Queue& queue)
+  OpenClReferenceLinear(const KernelWeights& weights, const PlannedKernel& planned,
+                        const Queue& queue)
       : weights_(weights),
+        form_(planned.form),
         queue_(queue),
         shape_(shape_of(weights_)),
         name_{"reference.cl", "reference_linear", options_for(weights_.shape, weights_.scheme)} {}
@@ -99,8 +100,7 @@ class OpenClReferenceLinear : public LinearKernel {
     const std::optional<QuantKey>& key = weights_.scheme.activation;
     if (!key) MORACLE_CHECK(check_floats({&rows.x.values}));
     if (rows.num_rows == 0) return {};
-    if (kernels_are_watched())
-      report({reference_kernel_name(weights_.shape, weights_.scheme), weights_.shape});
+    if (kernels_are_watched()) report({moracle::name(form_), weights_.shape});
     const int64_t threads = std::min<int64_t>(64, queue_.max_group);
     const int64_t groups = rows.num_rows * ((shape_.n + threads - 1) / threads);
     const int64_t x_group = std::max<int64_t>(key ? group_cols(*key, shape_.k) : 1, 1);
@@ -112,6 +112,7 @@ class OpenClReferenceLinear : public LinearKernel {
 
  private:
   const KernelWeights& weights_;
+  const KernelForm form_;
   const Queue& queue_;  // owned by the device, which outlives its layers
   Shape shape_;
   KernelName name_;
@@ -121,15 +122,17 @@ class OpenClReferenceLinear : public LinearKernel {
 }  // namespace
 }  // namespace opencl_reference
 
-Result<std::unique_ptr<GroupedLinear>> make_reference(KernelWeights&& weights, const KernelPlan&,
-                                                      Device& device) {
+Result<std::unique_ptr<GroupedLinear>> make_reference(KernelWeights&& weights,
+                                                      const KernelPlan& plan, Device& device) {
   auto* const there = dynamic_cast<OpenClDevice*>(&device);
   if (there == nullptr) {
     return Error{ErrorKind::kInvalidArgument, "", "backend opencl-reference", "an opencl device",
                  "it is " + device.name()};
   }
   auto linear = std::make_unique<GroupedLinear>(std::move(weights));
-  MORACLE_CHECK(linear->add<opencl_reference::OpenClReferenceLinear>(there->queue()).compile());
+  auto& kernel =
+      linear->add<opencl_reference::OpenClReferenceLinear>(plan.kernels.front(), there->queue());
+  MORACLE_CHECK(kernel.compile());
   return linear;
 }
 

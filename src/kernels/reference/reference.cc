@@ -127,7 +127,10 @@ class ReferenceLinear : public LinearKernel {
 
 KernelPlan plan(const KernelRequest& request, const Machine&) {
   const auto& activation = request.scheme.activation;
-  return {activation ? activation->dtype : DType::kF32, {{1, kName}}, 0, request.deterministic};
+  return {activation ? activation->dtype : DType::kF32,
+          {{NamedKernel{kName}}},
+          0,
+          request.deterministic};
 }
 
 Result<std::unique_ptr<GroupedLinear>> make(KernelWeights&& weights, const KernelPlan&,

@@ -11,6 +11,7 @@
 #include "base/out_of_memory.h"
 #include "base/text.h"
 #include "base/try.h"
+#include "kernels/kernel_device.h"
 #include "kernels/shares.h"
 #include "kernels/weights/expert_sender.h"
 #include "kernels/weights/kernel_weights.h"
@@ -142,7 +143,7 @@ Status pack_here(const DescribedMatrix& source, const KernelWeights& weights, De
       pack(*weights.layout, weights.shape, piece, first_row, pool, out);
     });
   };
-  ThreadPool& pool = device.host_threads();
+  ThreadPool& pool = kernel_device(device).host_threads();
   const bool at_once =
       source.num_experts() >= pool.size() && conversion.most_at_once() >= pool.size();
   return at_once ? conversion.at_once(pool, pool.size(), work) : conversion.in_turn(pool, work);
@@ -166,7 +167,7 @@ Status pack_there(const DescribedMatrix& source, const KernelWeights& weights, D
     return sender.send_rest(e, pool, scratch);
   };
   // If few experts fit at once, let all threads work on one expert.
-  ThreadPool& pool = device.host_threads();
+  ThreadPool& pool = kernel_device(device).host_threads();
   const int64_t threads =
       std::min<int64_t>({pool.size(), source.num_experts(), conversion.most_at_once()});
   const bool at_once = threads > 1 && 4 * threads >= pool.size();
@@ -197,7 +198,8 @@ Result<KernelWeights> convert(DescribedMatrix&& from, const Layout& to, Device& 
   MORACLE_TRY(weights.buffer, device.allocate(weights.sections.bytes * weights.num_experts));
   MORACLE_TRY(const std::unique_ptr<HostAccess> access, device.host_access(weights.buffer));
   if (device.host_visible() || access != nullptr) {
-    if (access == nullptr) touch_near_threads(weights, blocks, device.host_threads());
+    if (access == nullptr)
+      touch_near_threads(weights, blocks, kernel_device(device).host_threads());
     MORACLE_CHECK(pack_here(source, weights, device, progress,
                             device.host_visible() ? packed : PackedExperts()));
     if (access != nullptr) MORACLE_CHECK(access->end());

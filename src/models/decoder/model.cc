@@ -8,6 +8,7 @@
 #include "base/out_of_memory.h"
 #include "base/text.h"
 #include "base/try.h"
+#include "kernels/kernel_device.h"
 #include "models/decoder/check_steps.h"
 #include "models/decoder/model_state.h"
 
@@ -132,7 +133,7 @@ Status place(Model::State& m, std::span<const Model::Step> steps, Stream stream)
 // The norm of whole rows; `weight` as LayerDescription holds it.
 Status norm(const Model::State& m, const Matrix& x, const Buffer& weight, const Matrix& out,
             Stream stream) {
-  Ops& ops = m.workspace->device().ops();
+  Ops& ops = kernel_device(m.workspace->device()).ops();
   const auto* const weights = weight.as<float>();
   if (!m.spec.layer_norm) return ops.rms_norm(x, weights, x.cols, m.spec.norm_epsilon, out, stream);
   return ops.layer_norm(x, weights, weights + x.cols, m.spec.norm_epsilon, out, stream);
@@ -140,7 +141,7 @@ Status norm(const Model::State& m, const Matrix& x, const Buffer& weight, const 
 // x += y, then the norm of x.
 Status add_and_normalize(const Model::State& m, const Matrix& x, const Matrix& y,
                          const Buffer& weight, const Matrix& out, Stream stream) {
-  Ops& ops = m.workspace->device().ops();
+  Ops& ops = kernel_device(m.workspace->device()).ops();
   if (!m.spec.layer_norm)
     return ops.add_rms_norm(x, y, weight.as<float>(), m.spec.norm_epsilon, out, stream);
   MORACLE_CHECK(ops.add(x, y, stream));
@@ -149,7 +150,7 @@ Status add_and_normalize(const Model::State& m, const Matrix& x, const Matrix& y
 
 // Enqueues all layers for the batch's tokens, final norm included.
 Status enqueue_layers(Model::State& m, const Batch& batch, Stream stream) {
-  Ops& ops = m.workspace->device().ops();
+  Ops& ops = kernel_device(m.workspace->device()).ops();
   Matrix hidden = m.activations.hidden.slice(0, batch.num_tokens);
   const Matrix normed = m.activations.normed.slice(0, batch.num_tokens),
                added = m.activations.added.slice(0, batch.num_tokens);

@@ -8,6 +8,7 @@
 #include "base/text.h"
 #include "base/threads/thread_pool.h"
 #include "base/try.h"
+#include "kernels/kernel_device.h"
 
 namespace moracle {
 namespace {
@@ -87,11 +88,12 @@ Result<std::span<const float>> gather_logits(Model::State& m, int64_t count) {
                static_cast<size_t>(shares.rows(r)) * sizeof(float));
   };
   if (device.host_visible()) {
-    device.host_threads().split(count * shares.size, [&](int64_t begin, int64_t end) {
-      for (int64_t i = begin; i < end; ++i)
-        copy(i / shares.size, i % shares.size,
-             [](auto* a, auto* b, size_t n) { std::memcpy(a, b, n); });
-    });
+    kernel_device(device).host_threads().split(
+        count * shares.size, [&](int64_t begin, int64_t end) {
+          for (int64_t i = begin; i < end; ++i)
+            copy(i / shares.size, i % shares.size,
+                 [](auto* a, auto* b, size_t n) { std::memcpy(a, b, n); });
+        });
   } else {
     for (int64_t i = 0; i < count * shares.size; ++i) {
       MORACLE_CHECK(copy(i / shares.size, i % shares.size,
@@ -112,9 +114,9 @@ Result<Model::TopKLogits> gather_top_k(Model::State& m, int64_t count, int64_t k
   int32_t* const parts = m.activations.largest;
   int32_t* const own = parts + shares.rank * 2 * count * k;
   MORACLE_CHECK(or_out_of_memory("largest logits", [&] {
-    return device.ops().find_top_k(own_logits(m, count), std::min(k, shares.rows(shares.rank)), own,
-                                   reinterpret_cast<float*>(own + count * k),
-                                   m.activations.top_k_scratch, Stream());
+    return kernel_device(device).ops().find_top_k(
+        own_logits(m, count), std::min(k, shares.rows(shares.rank)), own,
+        reinterpret_cast<float*>(own + count * k), m.activations.top_k_scratch, Stream());
   }));
   const auto bytes = static_cast<size_t>(2 * count * k) * sizeof(float);
   MORACLE_CHECK(m.exchange->all_gather(own, bytes, parts, {}));

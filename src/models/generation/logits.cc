@@ -2,6 +2,7 @@
 #include "base/out_of_memory.h"
 #include "base/text.h"
 #include "base/try.h"
+#include "kernels/kernel_device.h"
 #include "models/decoder/model_state.h"
 #include "models/generation/divided_logits.h"
 
@@ -21,7 +22,7 @@ Result<Matrix> enqueue_logits(Model::State& m, int64_t first, int64_t count) {
   const Matrix out = own_logits(m, count);
   MORACLE_CHECK(m.output->apply(m.activations.normed.slice(first, count), out, {}, first));
   if (m.spec.logit_cap > 0) {
-    MORACLE_CHECK(m.workspace->device().ops().cap(out, m.spec.logit_cap, Stream()));
+    MORACLE_CHECK(kernel_device(m.workspace->device()).ops().cap(out, m.spec.logit_cap, Stream()));
   }
   m.observer.done(StepPart::kOutput);
   return out;
@@ -69,7 +70,8 @@ Result<Model::TopKLogits> Model::top_k_logits(int64_t first, int64_t count, int6
   int32_t* const ids = m.activations.largest;
   auto* const logits = reinterpret_cast<float*>(ids + values);
   MORACLE_CHECK(or_out_of_memory("largest logits", [&] {
-    return device.ops().find_top_k(out, k, ids, logits, m.activations.top_k_scratch, Stream());
+    return kernel_device(device).ops().find_top_k(out, k, ids, logits, m.activations.top_k_scratch,
+                                                  Stream());
   }));
   const size_t bytes = values * sizeof(float);
   MORACLE_CHECK(make_host_scratch(m, 2 * bytes));

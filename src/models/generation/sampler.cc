@@ -9,6 +9,7 @@
 #include "base/text.h"
 #include "base/threads/thread_pool.h"
 #include "base/try.h"
+#include "kernels/kernel_device.h"
 #include "models/decoder/model_state.h"
 
 namespace moracle {
@@ -205,7 +206,7 @@ Status draw(Model& model, LogitsSource& source, int64_t first, std::span<Sampler
   Device& device = ModelAccess::state(model).workspace->device();
   const Turn turn = device.turn();  // until the logits have been read
   if (all) {
-    ThreadPool& threads = device.host_threads();
+    ThreadPool& threads = kernel_device(device).host_threads();
     MORACLE_TRY(const std::span<const float> logits, source.logits(first, count));
     const size_t vocab = logits.size() / samplers.size();
     threads.split(count, [&](int64_t begin, int64_t end) {

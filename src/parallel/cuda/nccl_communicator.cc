@@ -84,6 +84,27 @@ Result<std::unique_ptr<Communicator>> Communicator::open(const std::shared_ptr<G
   return made;
 }
 
+Result<std::unique_ptr<Communicator>> Communicator::adopt(const std::shared_ptr<Group>& group,
+                                                          int device, ncclComm_t comm) {
+  const Result<Api>& library = api();
+  if (!library) return library.error();
+  std::unique_ptr<Communicator> made(new Communicator(group));
+  made->comm_ = comm;
+  made->owned_ = false;
+  int size = 0, rank = 0, gpu = 0;
+  const auto ask = [&](ncclResult_t result, const char* call) {
+    return result == ncclSuccess ? Status() : ncclError(*library, result, call, comm);
+  };
+  MORACLE_CHECK(ask(library->ncclCommCount(comm, &size), "ncclCommCount"));
+  MORACLE_CHECK(ask(library->ncclCommUserRank(comm, &rank), "ncclCommUserRank"));
+  MORACLE_CHECK(ask(library->ncclCommCuDevice(comm, &gpu), "ncclCommCuDevice"));
+  if (size == group->size() && rank == group->rank() && gpu == device) return made;
+  return Error{ErrorKind::kInvalidArgument, "", "communicator",
+               str("rank ", group->rank(), " of ", group->size(), " on cuda:", device,
+                   ", as the group and the device"),
+               str("it is rank ", rank, " of ", size, " on cuda:", gpu)};
+}
+
 Error Communicator::failed(ncclResult_t result, const char* call) const {
   return ncclError(api_, result, call, comm_);
 }
@@ -130,13 +151,13 @@ Status Communicator::enqueue(const char* name, size_t kind,
 }
 
 void Communicator::abort() {
-  if (aborted_ || comm_ == nullptr) return;
+  if (aborted_ || !owned_ || comm_ == nullptr) return;
   aborted_ = true;
   end_in_time([comm = comm_, abort = api_.ncclCommAbort] { static_cast<void>(abort(comm)); }, 0);
 }
 
 Communicator::~Communicator() {
-  if (aborted_ || comm_ == nullptr) return;
+  if (aborted_ || !owned_ || comm_ == nullptr) return;
   end_in_time([comm = comm_, &api = api_] {
     const ncclResult_t state = api.ncclCommFinalize(comm);
     static_cast<void>(state == ncclSuccess ? api.ncclCommDestroy(comm) : api.ncclCommAbort(comm));

@@ -17,6 +17,10 @@ class Communicator {
   /// Connects the current device of each rank. Errors: versions that differ; NCCL's; a rank that
   /// does not come within the group's timeout.
   static Result<std::unique_ptr<Communicator>> open(const std::shared_ptr<Group>& group);
+  /// Uses the engine's communicator, which it neither aborts nor ends. Errors: NCCL's; another
+  /// rank, size or device than those of `group` and `device`.
+  static Result<std::unique_ptr<Communicator>> adopt(const std::shared_ptr<Group>& group,
+                                                     int device, ncclComm_t comm);
   /// Ends within some seconds, even if NCCL does not: it then goes on in a thread of its own.
   ~Communicator();
   Communicator(const Communicator&) = delete;
@@ -42,6 +46,7 @@ class Communicator {
   const Api& api_;
   std::shared_ptr<Group> group_;
   ncclComm_t comm_ = nullptr;
+  bool owned_ = true;
   bool aborted_ = false;
   std::set<std::pair<std::string_view, size_t>> connected_;  // operations and kinds
   std::shared_ptr<RankWatch> watch_;

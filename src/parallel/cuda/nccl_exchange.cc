@@ -48,14 +48,18 @@ Status check_scattered(const Matrix& all, const Matrix& mine, int64_t ranks) {
 }
 
 Result<std::unique_ptr<NcclExchange>> NcclExchange::make(std::shared_ptr<Group> group,
-                                                         std::shared_ptr<Device> device) {
+                                                         std::shared_ptr<Device> device,
+                                                         ncclComm_t communicator) {
   if (const auto& library = nccl::api(); !library) return library.error();
   // The table serves this row on devices of this platform only.
   std::unique_ptr<NcclExchange> made(
       new NcclExchange(group, std::static_pointer_cast<CudaDevice>(std::move(device))));
   MORACLE_TRY(const cuda::CurrentDevice here,
               cuda::CurrentDevice::enter(made->device_->queue().index));
-  MORACLE_TRY(made->communicator_, nccl::Communicator::open(group));
+  const int index = made->device_->queue().index;
+  MORACLE_TRY(made->communicator_, communicator == nullptr
+                                       ? nccl::Communicator::open(group)
+                                       : nccl::Communicator::adopt(group, index, communicator));
   made->device_->watches().add(made->communicator_->watch());
   return made;
 }
@@ -155,6 +159,14 @@ Result<std::unique_ptr<Exchange>> make_nccl(std::shared_ptr<Group> group,
                                             std::shared_ptr<Device> device) {
   MORACLE_TRY(std::unique_ptr<NcclExchange> made,
               NcclExchange::make(std::move(group), std::move(device)));
+  return std::unique_ptr<Exchange>(std::move(made));
+}
+
+Result<std::unique_ptr<Exchange>> make_nccl_on(std::shared_ptr<Group> group,
+                                               std::shared_ptr<Device> device, void* communicator) {
+  MORACLE_TRY(std::unique_ptr<NcclExchange> made,
+              NcclExchange::make(std::move(group), std::move(device),
+                                 static_cast<ncclComm_t>(communicator)));
   return std::unique_ptr<Exchange>(std::move(made));
 }
 

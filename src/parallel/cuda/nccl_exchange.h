@@ -8,8 +8,10 @@ namespace moracle {
 
 class NcclExchange final : public Exchange {
  public:
+  /// `communicator`: the engine's; null: one of its own.
   static Result<std::unique_ptr<NcclExchange>> make(std::shared_ptr<Group> group,
-                                                    std::shared_ptr<Device> device);
+                                                    std::shared_ptr<Device> device,
+                                                    ncclComm_t communicator = nullptr);
   /// Waits for the device's own stream. Graphs that hold operations must be gone before.
   ~NcclExchange() override;
   std::string_view name() const override { return "nccl"; }

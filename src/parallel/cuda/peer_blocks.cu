@@ -1,8 +1,10 @@
 #if defined(MORACLE_WITH_NCCL)
 #include "parallel/cuda/peer_blocks.h"
 
-#include "kernels/cuda/device/dependent.cuh"
 #include "kernels/cuda/device/launch.cuh"
+#include "kernels/cuda/ptx/global_memory.cuh"
+#include "kernels/cuda/ptx/named_barrier.cuh"
+#include "kernels/cuda/ptx/pdl.cuh"
 #include "parallel/cuda/peer_sums.cuh"
 #include "parallel/cuda/peer_work.cuh"
 
@@ -15,17 +17,11 @@ constexpr int kCopyThreads = 256, kAddThreads = 512;
 template <int kThreads>
 inline constexpr int kPlacesOf = static_cast<int>(PeerBlocks::kBytes) / 16 / kThreads;
 
-__device__ void send_signal(std::byte* to, uint32_t round) {
-  asm volatile("st.release.sys.global.u32 [%0], %1;" ::"l"(to), "r"(round) : "memory");
-}
-
 // A host that gives up ends the wait; the values are then wrong, and the host does not use them.
 __device__ void wait_for(const std::byte* from, uint32_t round, const volatile int* stop) {
   constexpr int kBetweenLooks = 4096;
   for (int tries = 1;; ++tries) {
-    uint32_t there;
-    asm volatile("ld.acquire.sys.global.u32 %0, [%1];" : "=r"(there) : "l"(from) : "memory");
-    if (there == round || (tries % kBetweenLooks == 0 && *stop != 0)) return;
+    if (load_acquire_system(from) == round || (tries % kBetweenLooks == 0 && *stop != 0)) return;
   }
 }
 
@@ -34,15 +30,6 @@ __device__ void wait_for(const std::byte* from, uint32_t round, const volatile i
 __device__ int barrier_of(uint32_t round) {
   return 1 + static_cast<int>(round % PeerBlocks::kPlaces);
 }
-template <int kThreads>
-__device__ void arrive_at_barrier(uint32_t round) {
-  asm volatile("bar.arrive %0, %1;" ::"r"(barrier_of(round)), "n"(kThreads + 32) : "memory");
-}
-template <int kThreads>
-__device__ void wait_at_barrier(uint32_t round) {
-  asm volatile("bar.sync %0, %1;" ::"r"(barrier_of(round)), "n"(kThreads + 32) : "memory");
-}
-
 __device__ uint4 load_words(const std::byte* from) {
   return *reinterpret_cast<const uint4*>(from);
 }
@@ -91,8 +78,8 @@ struct Gather : GatheredParts {
 template <class Work>
 __global__ void __launch_bounds__(Work::kThreads + 32)
     peer_blocks_kernel(const __grid_constant__ PeerBlocks s, const __grid_constant__ Work given) {
-  await_earlier_kernels();
-  start_later_kernels();
+  pdl_wait();
+  pdl_launch_dependents();
   Work work = given;
   constexpr int kThreads = Work::kThreads, kEach = kPlacesOf<kThreads>;
   constexpr int64_t kBytes = PeerBlocks::kBytes;
@@ -116,8 +103,8 @@ __global__ void __launch_bounds__(Work::kThreads + 32)
   // other warps go on.
   if (threadIdx.x / 32 == kThreads / 32) {
     for (uint32_t round = before + 1; round - before <= count; ++round) {
-      wait_at_barrier<kThreads>(round);
-      if (is_other) send_signal(signal(lane, place(round, s.rank)), round);
+      named_barrier_sync<kThreads + 32>(barrier_of(round));
+      if (is_other) store_release_system(signal(lane, place(round, s.rank)), round);
     }
     if (lane == 0) s.rounds[blockIdx.x] = before + count;  // all warps have read it
     return;
@@ -139,7 +126,7 @@ __global__ void __launch_bounds__(Work::kThreads + 32)
         for (int j = 0; j < kEach; ++j)
           if (first + in_block(j) < bytes) store_words(data + in_block(j), values[j]);
       }
-      arrive_at_barrier<kThreads>(round);
+      named_barrier_arrive<kThreads + 32>(barrier_of(round));
     }
     if (i == 1) continue;
     if (is_other) wait_for(signal(s.rank, place(round - 1, lane)), round - 1, s.stop);
@@ -189,8 +176,8 @@ constexpr int kOrderThreads = 256;
 __global__ void __launch_bounds__(kOrderThreads)
     order_rows(const int32_t* slot_row, const float* weights, int slots, int top_k,
                RowOrder order) {
-  await_earlier_kernels();
-  start_later_kernels();
+  pdl_wait();
+  pdl_launch_dependents();
   const int slot = static_cast<int>(blockIdx.x * kOrderThreads + threadIdx.x);
   if (slot >= slots) return;
   const int first = slot / top_k * top_k;

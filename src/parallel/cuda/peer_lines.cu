@@ -2,6 +2,7 @@
 #include "parallel/cuda/peer_lines.h"
 
 #include "kernels/cuda/device/launch.cuh"
+#include "kernels/cuda/ptx/global_memory.cuh"
 #include "parallel/cuda/peer_sums.cuh"
 #include "parallel/cuda/peer_work.cuh"
 
@@ -9,23 +10,17 @@ namespace moracle::cuda {
 namespace {
 
 __device__ void send_line(std::byte* to, uint2 values, uint32_t round) {
-  asm volatile("st.volatile.global.v4.u32 [%0], {%1, %2, %3, %4};" ::"l"(to), "r"(values.x),
-               "r"(round), "r"(values.y), "r"(round)
-               : "memory");
+  store_volatile_16(to, {values.x, round, values.y, round});
 }
 
 // Waits for the line of this round. A host that gives up ends the wait; the values are then wrong,
 // and the host does not use them.
 __device__ uint2 receive_line(const std::byte* from, uint32_t round, const volatile int* stop) {
   constexpr int kBetweenLooks = 4096;
-  uint32_t x, of_x, y, of_y;
   for (int tries = 1;; ++tries) {
-    asm volatile("ld.volatile.global.v4.u32 {%0, %1, %2, %3}, [%4];"
-                 : "=r"(x), "=r"(of_x), "=r"(y), "=r"(of_y)
-                 : "l"(from)
-                 : "memory");
-    if (of_x == round && of_y == round) return {x, y};
-    if (tries % kBetweenLooks == 0 && *stop != 0) return {x, y};
+    const uint4 line = load_volatile_16(from);
+    if (line.y == round && line.w == round) return {line.x, line.z};
+    if (tries % kBetweenLooks == 0 && *stop != 0) return {line.x, line.z};
   }
 }
 

@@ -45,7 +45,7 @@ Result<std::byte*> open_of_process(const PeerHandle& peer) {
 Result<PeerMemory> PeerMemory::open(Group& group, CudaDevice& device, size_t bytes) {
   const int index = device.queue().index;
   PeerHandle mine{.process = ::getpid(), .device = index};
-  Result<Buffer> own = device.allocate(bytes);
+  Result<Buffer> own = device.allocate_to_share(bytes);
   Status made = own ? Status() : own.error();
   std::shared_ptr<Buffer> memory_of_own;
   if (made) {

@@ -42,16 +42,16 @@ Status Dispatch::return_rows(FusedMoe& moe, const Routes& routes, const Arrived&
   if (output.rows == 0) return {};
   MORACLE_TRY(std::byte* const slots, memory(slots_, output.rows * group_.size() * 4));
   MORACLE_CHECK(device_.upload(slots, routes.returns.data(), routes.returns.size() * 4, stream));
-  MORACLE_CHECK(device_.ops().combine({returned, output.dtype, sent, cols, cols},
-                                      reinterpret_cast<const int32_t*>(slots), nullptr,
-                                      group_.size(), output, stream));
+  MORACLE_CHECK(kernel_device(device_).ops().combine({returned, output.dtype, sent, cols, cols},
+                                                     reinterpret_cast<const int32_t*>(slots),
+                                                     nullptr, group_.size(), output, stream));
   return device_.synchronize(stream);
 }
 
 Status Dispatch::return_slots(FusedMoe& moe, const Routes& routes, const Arrived& arrived,
                               TopkIds topk_ids, TopkWeights topk_weights, const Matrix& output,
                               Stream stream) {
-  Ops& ops = device_.ops();
+  Ops& ops = kernel_device(device_).ops();
   const LayerSpec& layer = moe.plan().layer;
   const int64_t cols = output.cols, row_bytes = cols * bits(output.dtype) / 8;
   const int64_t slots = static_cast<int64_t>(arrived.host_ids.size());

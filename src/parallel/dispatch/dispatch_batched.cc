@@ -132,7 +132,7 @@ Status Dispatch::dispatch_batch(FusedMoe& moe, const Batch& batch, const Matrix&
   if (batch.shape.num_scales > 0) {
     own = batch.own.first(hidden.rows);
     const QuantKey& key = *moe.plan().layer.scheme.activation;
-    MORACLE_CHECK(device_.ops().quantize(hidden, key, own, stream));
+    MORACLE_CHECK(kernel_device(device_).ops().quantize(hidden, key, own, stream));
   }
   return exchange_.batches()->dispatch(batch.shape, own, topk_ids, batch.arrived, batch.counts,
                                        stream);

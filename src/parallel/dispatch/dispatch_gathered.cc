@@ -7,6 +7,7 @@
 #include "kernels/ops.h"
 #include "moe/moe_access.h"
 #include "oracle/carve.h"
+#include "oracle/kernel_plan.h"
 #include "parallel/dispatch/dispatch.h"
 #include "parallel/row_sums.h"
 
@@ -63,7 +64,7 @@ Status Dispatch::apply_gathered(FusedMoe& moe, const ExpertCopies& copies, const
     return apply_batch(moe, hidden, topk_ids, topk_weights, output, stream);
   MORACLE_TRY(std::byte* const base, memory(gathered_, gathered_bytes(plan)));
   const Gathering to = Gathering::carve(plan, base);
-  RowSums* const row_sums = plan.matrices[1].kernel.combines ? nullptr : exchange_.row_sums();
+  RowSums* const row_sums = plan.matrices[1].kernel->combines ? nullptr : exchange_.row_sums();
   for (int64_t first = 0; first < hidden.rows; first += part) {
     const int64_t count = std::min(part, hidden.rows - first), all = count * size;
     Rows own{hidden.slice(first, count), nullptr, 0};
@@ -84,7 +85,8 @@ Status Dispatch::apply_gathered(FusedMoe& moe, const ExpertCopies& copies, const
     MORACLE_CHECK(exchange_.all_gather(parts, stream));
     auto* const all_ids = reinterpret_cast<int32_t*>(to.ids);
     if (copies.has_several())
-      MORACLE_CHECK(copies.keep_own(all_ids, all, top_k, all_ids, device_.ops(), stream));
+      MORACLE_CHECK(
+          copies.keep_own(all_ids, all, top_k, all_ids, kernel_device(device_).ops(), stream));
     ExpertsCall call{.input = {{to.rows, own.values.dtype, all, own.values.cols, own.values.cols},
                                codes ? reinterpret_cast<float*>(to.scales) : nullptr,
                                own.num_scales},

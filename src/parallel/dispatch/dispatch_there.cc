@@ -35,7 +35,8 @@ Result<Rows> Dispatch::in_codes(FusedMoe& moe, const Matrix& hidden, Stream stre
   const Rows codes{
       {values, dtype, hidden.rows, cols, cols}, reinterpret_cast<float*>(scales), form.num_scales};
   const QuantKey& key = *moe.plan().layer.scheme.activation;
-  if (hidden.rows > 0) MORACLE_CHECK(device_.ops().quantize(hidden, key, codes, stream));
+  if (hidden.rows > 0)
+    MORACLE_CHECK(kernel_device(device_).ops().quantize(hidden, key, codes, stream));
   return codes;
 }
 
@@ -53,11 +54,12 @@ Status Dispatch::gather_rows(const Rows& from, const ColumnOrders& columns, int6
                              int64_t count, std::byte* rows, std::byte* scales, Stream stream) {
   if (count == 0) return {};
   const int64_t cols = from.values.cols;
-  return device_.ops().gather_columns({from, index_.as<int32_t>() + first, nullptr, count}, columns,
-                                      {{rows, from.values.dtype, count, cols, cols},
-                                       reinterpret_cast<float*>(scales),
-                                       from.num_scales},
-                                      stream);
+  return kernel_device(device_).ops().gather_columns(
+      {from, index_.as<int32_t>() + first, nullptr, count}, columns,
+      {{rows, from.values.dtype, count, cols, cols},
+       reinterpret_cast<float*>(scales),
+       from.num_scales},
+      stream);
 }
 
 // One message for each rank, one after another in `to`.

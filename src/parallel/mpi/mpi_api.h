@@ -8,13 +8,22 @@
 
 namespace moracle {
 
+struct MpiRanks {
+  int rank, size, local_rank, local_size;  ///< local: among the ranks of this host
+  const char* refused;                     ///< why this process cannot join; null: it has
+};
+
 /// Each function returns 0, or a code that `error_text` describes. `request` is an index that
 /// `start_*` returned.
 struct MpiApi {
-  static constexpr int kVersion = 1;
+  static constexpr int kVersion = 2;
   int version;
   const char* library;  ///< MPI's own name and version, for messages
   int (*start)(int* rank, int* size);
+  /// Instead of start and finish: duplicates the engine's communicator (MPI_Comm*), and frees it.
+  /// Sets `ranks->refused` and duplicates nothing if it cannot.
+  int (*join)(const void* communicator, MpiRanks* ranks);
+  int (*leave)();
   int (*start_send)(const void* data, size_t bytes, int to, int tag, int* request);
   int (*start_receive)(void* data, size_t bytes, int from, int tag, int* request);
   /// Progress, without waiting. `done` != 0: the request is complete and its index is free again.

@@ -29,6 +29,7 @@ struct Place {
 
 class MpiGroup final : public Group {
  public:
+  /// `life`: null on a communicator of the engine, which begins and ends MPI itself.
   MpiGroup(const RankOptions& options, const MpiApi& mpi, std::unique_ptr<MpiLife> life)
       : Group(options), mpi_(mpi), life_(std::move(life)) {}
   ~MpiGroup() override;
@@ -233,7 +234,28 @@ MpiGroup::~MpiGroup() {
   // MPI_Finalize waits for all ranks: without one it would never return. A process that ends
   // without it makes mpirun end the others, also those that are stopped. MPI_Abort would do the
   // same, but mpirun of Open MPI 4.1.4 hung when several ranks called it at once.
-  life_->end(!broken_ && barrier());
+  const bool together = !broken_ && barrier();
+  if (life_ != nullptr)
+    life_->end(together);
+  else if (together)
+    mpi_.leave();
+}
+
+Result<std::shared_ptr<Group>> join_engine(const MpiApi& mpi, RankOptions options) {
+  MpiRanks ranks{};
+  if (const int code = mpi.join(options.mpi_communicator, &ranks); code != 0)
+    return mpi_error(mpi, code, "a copy of the engine's communicator");
+  if (ranks.refused != nullptr) {
+    return Error{ErrorKind::kInvalidArgument, "", "mpi_communicator",
+                 str("one group, after MPI_Init_thread of ", mpi.library,
+                     " with at least MPI_THREAD_SERIALIZED"),
+                 ranks.refused};
+  }
+  options.rank = ranks.rank, options.size = ranks.size;
+  options.local_rank = ranks.local_rank, options.local_size = ranks.local_size;
+  auto group = std::make_shared<MpiGroup>(options, mpi, nullptr);
+  MORACLE_CHECK(group->meet());
+  return std::shared_ptr<Group>(std::move(group));
 }
 
 }  // namespace
@@ -244,6 +266,7 @@ Result<std::shared_ptr<Group>> open_mpi(const RankOptions& options) {
                  "the transport tcp: MPI connects ranks without it", "the transport is mpi"};
   }
   MORACLE_TRY(const MpiApi* const mpi, mpi_api());
+  if (options.mpi_communicator != nullptr) return join_engine(*mpi, options);
   int rank = 0, size = 0;
   auto life = std::make_unique<MpiLife>(*mpi);
   MORACLE_CHECK(life->start(rank, size, options.timeout_seconds));

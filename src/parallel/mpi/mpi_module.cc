@@ -15,6 +15,9 @@ constexpr size_t kPiece = size_t{1} << 30;
 // The pieces of one message. Slots are used again.
 std::vector<std::vector<MPI_Request>> pending;
 
+// What messages travel on.
+MPI_Comm world = MPI_COMM_WORLD;
+
 int take_slot() {
   for (size_t i = 0; i < pending.size(); ++i)
     if (pending[i].empty()) return static_cast<int>(i);
@@ -47,17 +50,51 @@ int start(int* rank, int* size) {
   return provided >= MPI_THREAD_SERIALIZED ? MPI_SUCCESS : MPI_ERR_OTHER;
 }
 
+int join(const void* communicator, moracle::MpiRanks* ranks) {
+  int started = 0, provided = 0;
+  MPI_Initialized(&started);
+  if (started != 0) MPI_Query_thread(&provided);
+  ranks->refused = started == 0                       ? "MPI is not started"
+                   : provided < MPI_THREAD_SERIALIZED ? "MPI is started with fewer threads"
+                   : world != MPI_COMM_WORLD          ? "another group of this process is open"
+                                                      : nullptr;
+  if (ranks->refused != nullptr) return MPI_SUCCESS;
+  MPI_Comm copy = MPI_COMM_NULL, host = MPI_COMM_NULL;
+  if (const int code = MPI_Comm_dup(*static_cast<const MPI_Comm*>(communicator), &copy);
+      code != MPI_SUCCESS) {
+    return code;
+  }
+  MPI_Comm_set_errhandler(copy, MPI_ERRORS_RETURN);
+  MPI_Comm_rank(copy, &ranks->rank);
+  MPI_Comm_size(copy, &ranks->size);
+  if (const int code =
+          MPI_Comm_split_type(copy, MPI_COMM_TYPE_SHARED, ranks->rank, MPI_INFO_NULL, &host);
+      code != MPI_SUCCESS) {
+    return code;
+  }
+  MPI_Comm_rank(host, &ranks->local_rank);
+  MPI_Comm_size(host, &ranks->local_size);
+  MPI_Comm_free(&host);
+  world = copy;
+  return MPI_SUCCESS;
+}
+
+int leave() {
+  if (world == MPI_COMM_WORLD) return MPI_SUCCESS;
+  const int code = MPI_Comm_free(&world);
+  world = MPI_COMM_WORLD;
+  return code;
+}
+
 int start_send(const void* data, size_t bytes, int to, int tag, int* request) {
   return start_pieces(bytes, request, [&](size_t at, int count, MPI_Request* piece) {
-    return MPI_Isend(static_cast<const char*>(data) + at, count, MPI_BYTE, to, tag, MPI_COMM_WORLD,
-                     piece);
+    return MPI_Isend(static_cast<const char*>(data) + at, count, MPI_BYTE, to, tag, world, piece);
   });
 }
 
 int start_receive(void* data, size_t bytes, int from, int tag, int* request) {
   return start_pieces(bytes, request, [&](size_t at, int count, MPI_Request* piece) {
-    return MPI_Irecv(static_cast<char*>(data) + at, count, MPI_BYTE, from, tag, MPI_COMM_WORLD,
-                     piece);
+    return MPI_Irecv(static_cast<char*>(data) + at, count, MPI_BYTE, from, tag, world, piece);
   });
 }
 
@@ -71,7 +108,7 @@ int test(int request, int* done) {
 
 int probe(int tag, int* there, int* from, size_t* bytes) {
   MPI_Status status;
-  const int code = MPI_Iprobe(MPI_ANY_SOURCE, tag, MPI_COMM_WORLD, there, &status);
+  const int code = MPI_Iprobe(MPI_ANY_SOURCE, tag, world, there, &status);
   if (code != MPI_SUCCESS || *there == 0) return code;
   int count = 0;
   MPI_Get_count(&status, MPI_BYTE, &count);
@@ -107,6 +144,8 @@ extern "C" const moracle::MpiApi* moracle_mpi_api() {
   static const moracle::MpiApi api{moracle::MpiApi::kVersion,
                                    library_text(),
                                    start,
+                                   join,
+                                   leave,
                                    start_send,
                                    start_receive,
                                    test,

@@ -17,7 +17,7 @@ Error wrong_adapter(const char* field, std::string need, std::string fact) {
 
 }  // namespace
 
-// Takes the lock.
+// Locks the mutex.
 Status Adapters::check_name(const std::string& name) const {
   if (name.empty() || name.size() > kLongestName || printable(name) != name) {
     return wrong_adapter("lora_name", str("a printable name of 1 to ", kLongestName, " bytes"),
@@ -52,15 +52,14 @@ Result<Adapters::Place> Adapters::place_of(const std::string& path) const {
   if (folder_.empty())
     return wrong_adapter("lora_path", "a server with --adapter-folder", "this one has none");
   if (path.find('\0') != std::string::npos || path.empty())
-    return wrong_adapter("lora_path", "a folder's name", "it is another text");
+    return wrong_adapter("lora_path", "the name of a folder", "it is empty or has a NUL byte");
   std::error_code failure;
   const fs::path root = fs::canonical(folder_, failure);
   const fs::path asked = failure ? fs::path() : fs::canonical(root / path, failure);
   const auto [end, unused] = std::mismatch(root.begin(), root.end(), asked.begin(), asked.end());
-  // The same answer for all other paths: a client must not learn which files exist.
+  // Reject all other paths with one message: a client must not learn which files exist.
   if (failure || end != root.end() || asked == root)
-    return wrong_adapter("lora_path", "a folder inside the folder of adapters",
-                         quote(path) + " is none");
+    return wrong_adapter("lora_path", "a folder inside --adapter-folder", quote(path) + " is none");
   return Place{root.string(), asked.string()};
 }
 
@@ -72,7 +71,7 @@ void Adapters::load(const std::string& name, const std::string& path, const Mode
   if (!place) return done(place.error());
   const auto work = [this, name, place = *place, options, checkpoint](
                         Leader& model, AdapterSlots& slots) -> Status {
-    MORACLE_CHECK(check_name(name));  // another load may have taken it
+    MORACLE_CHECK(check_name(name));  // a concurrent load may have taken the name
     ModelOptions with = options;
     with.read_adapters.clear();
     AdapterSlots fresh_slots;
@@ -90,7 +89,7 @@ void Adapters::load(const std::string& name, const std::string& path, const Mode
     fresh_slots[id] = static_cast<int32_t>(with.read_adapters.size());
     MORACLE_TRY(auto adapter, model.load_again(checkpoint, with, change));
     slots = std::move(fresh_slots);
-    // Another name may have been unloaded meanwhile: only add.
+    // Only add: a concurrent unload may have removed another name.
     const std::lock_guard lock(mutex_);
     loaded_.emplace(name, Loaded{id, std::move(adapter)});
     return {};

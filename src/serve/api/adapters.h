@@ -1,4 +1,4 @@
-// The adapters that requests can name. They may be loaded and unloaded while the server runs.
+// LoRA adapters that requests name. They can be loaded and unloaded while the server runs.
 #pragma once
 
 #include <mutex>
@@ -8,25 +8,25 @@
 
 namespace moracle::serve {
 
-/// Safe to share between threads.
+/// Thread-safe.
 class Adapters {
  public:
-  /// Requests may load adapters below `folder` only. Empty: none.
+  /// Requests may load adapters from inside `folder` only. Empty: requests may load none.
   explicit Adapters(std::string folder = {}) : folder_(std::move(folder)) {}
 
-  /// Adds an adapter that the model has; call in the order of ModelOptions::read_adapters. Errors:
-  /// a name that is in use, too long, or not printable.
+  /// Registers an adapter of the loaded model. Call in the order of ModelOptions::read_adapters.
+  /// Errors: a name that is in use, too long, or not printable.
   Status add(const std::string& name, std::shared_ptr<const LoraAdapter> adapter);
-  /// The number that a Job carries. Numbers are never used twice.
+  /// The adapter number for a Job. Numbers are never reused.
   std::optional<int32_t> find(const std::string& name) const;
   std::vector<std::string> names() const;
 
-  /// Loads the model once more with one more adapter, and replaces it between two steps. Memory
-  /// holds it twice meanwhile. The other adapters are not read again. `path` is relative to the
-  /// folder of adapters. `done` gets the errors of load_again; the old model then stays in use.
+  /// Loads a second copy of the model with one more adapter and swaps it in between two steps. Both
+  /// copies are in memory until then. The other adapters are not read again. `path` is relative to
+  /// the adapter folder. `done` gets the errors of load_again; the old model then stays in use.
   void load(const std::string& name, const std::string& path, const ModelOptions& options,
             const std::string& checkpoint, Engine& engine, std::function<void(const Status&)> done);
-  /// Ends the use of a name, as Engine::retire_adapter. Errors: an unknown name.
+  /// Unloads an adapter, as Engine::retire_adapter. Errors: an unknown name.
   Status unload(const std::string& name, Engine& engine);
 
  private:
@@ -34,7 +34,7 @@ class Adapters {
     int32_t id;
     std::shared_ptr<const LoraAdapter> adapter;
   };
-  // With links resolved.
+  // Symbolic links are resolved.
   struct Place {
     std::string root, folder;
   };

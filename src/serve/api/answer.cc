@@ -20,13 +20,13 @@ ApiError error_of(const Event& event) {
     case Finish::kQueueFull:
       return {.status = 429, .message = "the queue is full; try again later", .code = "queue_full"};
     case Finish::kTooLong:
-      return {.status = 400,
-              .message =
-                  "prompt and new tokens need more pages of keys and values than the server "
-                  "has (--cache-bytes)",
-              .code = "context_length_exceeded"};
+      return {
+          .status = 400,
+          .message =
+              "prompt and new tokens need more KV cache pages than the server has (--cache-bytes)",
+          .code = "context_length_exceeded"};
     case Finish::kTimeout:
-      return {.status = 504, .message = "the time limit of a request is over", .code = "timeout"};
+      return {.status = 504, .message = "the request exceeded its time limit", .code = "timeout"};
     case Finish::kStopping:
       return {.status = 503,
               .message = event.message.empty() ? "the server is stopping" : event.message,
@@ -95,11 +95,11 @@ void Answer::take(size_t index, Event&& event) {
   stream_ ? finish_stream() : send_whole();
 }
 
-// Takes the calls out of the event's text.
+// Moves tool calls from the event's text into the choice.
 void Answer::take_calls(Choice& choice, Event& event) {
-  const auto add = [&](ToolReader::Piece piece) {
-    for (ToolCall& call : piece.calls) choice.calls.push_back(std::move(call));
-    return std::move(piece.text);
+  const auto add = [&](ToolCallParser::Delta delta) {
+    for (ToolCall& call : delta.calls) choice.calls.push_back(std::move(call));
+    return std::move(delta.text);
   };
   event.text = add(choice.reader->push(event.text));
   if (event.finish == Finish::kNone) return;

@@ -1,4 +1,4 @@
-// Log probabilities in the two forms that OpenAI's interface has.
+// Writes "logprobs" in the two formats of OpenAI's API: completions and chat.
 #include <algorithm>
 #include <iomanip>
 #include <sstream>
@@ -10,7 +10,7 @@
 namespace moracle::serve {
 namespace {
 
-// Number of characters, as Python counts them.
+// Number of code points, as Python's len().
 int64_t num_characters(std::string_view text) {
   return std::count_if(text.begin(), text.end(), [](char c) { return (c & 0xC0) != 0x80; });
 }
@@ -39,7 +39,8 @@ Json Answer::completion_scores(Choice& choice, std::span<const TokenScore> of_pr
   const auto add = [&](const TokenScore& score) {
     add_token(score.id);
     values.push_back(score.log_probability);
-    // Two tokens may have the same text. The drawn one keeps it, since clients look for it here.
+    // Keys collide if two tokens have the same text. Keep it for the sampled token: clients look it
+    // up here.
     const std::string own = tokens.back();
     Json top = Json::object();
     for (const auto& [id, value] : score.top) {

@@ -18,7 +18,7 @@ bool equal_in_constant_time(std::string_view given, std::string_view secret) {
 
 namespace {
 
-// "a%2Fb" as "a/b". A percent sign without two digits stays.
+// Decodes percent escapes: "a%2Fb" becomes "a/b". Keeps a '%' without two hexadecimal digits.
 std::string without_percent(std::string_view text) {
   std::string plain;
   for (size_t i = 0; i < text.size(); ++i) {
@@ -67,10 +67,11 @@ const Api::Route* Api::find(const HttpRequest& request, bool& knows_path) {
 }
 
 std::optional<ApiError> Api::refusal(const HttpRequest& request, const Route& route) const {
-  if (!browsers_.may_send(request.origin, request.host)) {
-    return ApiError{.status = 403,
-                    .message = "requests from other web pages are off (--allow-origin)",
-                    .code = "origin_not_allowed"};
+  if (!origin_policy_.may_send(request.origin, request.host)) {
+    return ApiError{
+        .status = 403,
+        .message = "requests from foreign web pages are blocked (--allow-origin allows one)",
+        .code = "origin_not_allowed"};
   }
   const bool has_key = equal_in_constant_time(request.authorization, "Bearer " + options_.api_key);
   if (!route.is_public && !options_.api_key.empty() && !has_key) {
@@ -87,7 +88,7 @@ std::optional<ApiError> Api::refusal(const HttpRequest& request, const Route& ro
 }
 
 std::optional<HttpReply> Api::at_header(const HttpRequest& request) {
-  if (!browsers_.may_use(request.host)) {
+  if (!origin_policy_.may_use(request.host)) {
     return to_reply({.status = 403,
                      .message = "needs a Host header that names this server: localhost, 127.0.0.1, "
                                 "[::1], the address of --host or the host of --allow-origin",
@@ -101,9 +102,10 @@ std::optional<HttpReply> Api::at_header(const HttpRequest& request) {
   bool knows_path = false;
   const Route* const route = find(request, knows_path);
   if (!route) {
-    return to_reply({.status = knows_path ? 405 : 404,
-                     .message = knows_path ? "this path has another method" : "no such path",
-                     .code = knows_path ? "method_not_allowed" : "unknown_url"});
+    return to_reply(
+        {.status = knows_path ? 405 : 404,
+         .message = knows_path ? "this path does not support this method" : "no such path",
+         .code = knows_path ? "method_not_allowed" : "unknown_url"});
   }
   if (const auto refused = refusal(request, *route)) return to_reply(*refused);
   if (!route->read) return {};
@@ -182,7 +184,7 @@ void Api::rebalance(const HttpRequest&, const std::shared_ptr<Exchange>& exchang
     const bool is_off = done.error().kind == ErrorKind::kUnsupported;
     ApiError error = api_error(done.error());
     error.status = engine_.failure() ? 503 : is_off ? 400 : 500;
-    if (error.status == 500) error.message = "experts stay where they are: " + error.message;
+    if (error.status == 500) error.message = "the expert placement is unchanged: " + error.message;
     exchange->reply(to_reply(error));
   });
 }

@@ -1,11 +1,11 @@
-// The server's interface: from paths to functions.
+// The server's HTTP API: routes paths to functions.
 #pragma once
 
 #include <atomic>
 
 #include "serve/api/api_error.h"
-#include "serve/api/browsers.h"
 #include "serve/api/event_queue.h"
+#include "serve/api/origin_policy.h"
 #include "serve/api/served_model.h"
 #include "serve/engine/engine.h"
 #include "serve/grammar/grammar_queue.h"
@@ -13,9 +13,9 @@
 namespace moracle::serve {
 
 struct ApiOptions {
-  std::string host = "127.0.0.1";  ///< the address on which the server listens
+  std::string host = "127.0.0.1";  ///< listen address
   std::string api_key;             ///< empty: none
-  std::string allowed_origin;      ///< for browsers on other pages; empty: none
+  std::string allowed_origin;      ///< CORS: web origin that may use the API; empty: none
   double request_seconds = 0;      ///< time limit of a request; 0: none
 };
 
@@ -23,31 +23,31 @@ struct GenerationRequest;
 
 class Api {
  public:
-  /// `model`, `engine` and `events` must outlive it. The engine flushes `events`.
+  /// `model`, `engine` and `events` must outlive this object. The engine flushes `events`.
   Api(const ServedModel& model, Engine& engine, EventQueue& events, ApiOptions options)
       : model_(model),
         engine_(engine),
         events_(events),
         options_(std::move(options)),
-        browsers_(options_.host, options_.allowed_origin),
+        origin_policy_(options_.host, options_.allowed_origin),
         grammars_(model.grammars) {}
 
-  /// Answers all requests that read, and those that are refused for their header. Empty: answer()
-  /// needs the body.
+  /// Replies from the header alone: GET and HEAD requests, and rejections. Empty: call answer()
+  /// with the body.
   std::optional<HttpReply> at_header(const HttpRequest& request);
-  /// Answers one request. May be called from several threads.
+  /// Replies to one request. Thread-safe.
   void answer(const HttpRequest& request, const std::shared_ptr<Exchange>& exchange);
-  /// From now on /health says that the server is not ready.
+  /// Makes /health report "not ready" from now on.
   void stop_accepting() { ready_ = false; }
-  /// Ends the requests whose schemas wait to be compiled. Call before the engine ends.
+  /// Cancels requests whose schemas wait to be compiled. Call before the engine stops.
   void stop_compiling() { grammars_.stop(); }
 
  private:
   struct Route {
-    const char* path;  // one that ends with "/" is the beginning of longer ones
+    const char* path;                            // a path that ends with "/" matches by prefix
     HttpReply (Api::*read)(const HttpRequest&);  // for GET and HEAD; else null
     void (Api::*answer)(const HttpRequest&, const std::shared_ptr<Exchange>&);  // for POST
-    bool is_public;                                                             // needs no key
+    bool is_public;  // requires no API key
   };
   static std::span<const Route> routes();
   static const Route* find(const HttpRequest& request, bool& knows_path);
@@ -76,12 +76,12 @@ class Api {
   Engine& engine_;
   EventQueue& events_;
   const ApiOptions options_;
-  const Browsers browsers_;
+  const OriginPolicy origin_policy_;
   std::atomic<bool> ready_{true};
   GrammarQueue grammars_;
 };
 
-/// True if both texts are equal. The time depends only on the length of `given`.
+/// Constant-time comparison: the time depends only on the length of `given`.
 bool equal_in_constant_time(std::string_view given, std::string_view secret);
 
 }  // namespace moracle::serve

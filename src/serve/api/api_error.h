@@ -1,4 +1,4 @@
-// Errors in OpenAI's form.
+// Errors in OpenAI's format.
 #pragma once
 
 #include <nlohmann/json.hpp>
@@ -8,7 +8,7 @@
 
 namespace moracle::serve {
 
-/// JSON of replies.
+/// JSON type of replies.
 using Json = nlohmann::ordered_json;
 
 struct ApiError {
@@ -16,19 +16,18 @@ struct ApiError {
   std::string message;
   std::string param;  ///< the field of the request; empty: null
   std::string code;   ///< such as "model_not_found"; empty: null
-  /// "invalid_request_error" and so on, from the status.
+  /// OpenAI's error type for the status, such as "invalid_request_error".
   const char* type() const;
 };
 
 /// {"error": {"message", "type", "param", "code"}}
 nlohmann::ordered_json to_json(const ApiError& error);
-/// The same as a reply. Status 429 and 503 carry Retry-After.
+/// The error as an HTTP reply. Status 429 and 503 carry Retry-After.
 HttpReply to_reply(const ApiError& error);
-/// An error of the library as an answer to a request: status 400 where the request is wrong, else
-/// 500.
+/// Converts a library error: status 400 if the request is wrong, else 500.
 ApiError api_error(const Error& error);
 
-/// Status 404: `served` is the model that there is.
+/// Status 404. `served`: the name of the served model.
 ApiError unknown_model(const std::string& served);
 
 /// One line of JSON. Invalid UTF-8 is replaced by U+FFFD.

@@ -6,12 +6,12 @@
 #include "base/text.h"
 #include "base/try.h"
 #include "serve/api/api_error.h"
-#include "serve/tools/call_parts.h"
+#include "serve/tools/call_cursor.h"
 
 namespace moracle::serve {
 namespace {
 
-// The text of a message: a string, or an array of texts.
+// Reads a message's content: a string, or an array of text parts.
 Result<std::string> read_content(const JsonField& content) {
   if (content.is_null()) return std::string();
   if (content.value().is_string()) return content.text();
@@ -25,12 +25,12 @@ Result<std::string> read_content(const JsonField& content) {
   return text;
 }
 
-// Clients send calls of functions without parameters so.
+// Clients send an empty string for functions without parameters.
 bool has_no_arguments(const nlohmann::json& arguments) {
   return arguments.is_null() || arguments == "" || arguments == "null";
 }
 
-// OpenAI's calls hold arguments as text, templates take objects.
+// OpenAI's API has arguments as a string; templates expect an object.
 Status read_calls(const JsonField& calls, const ToolDialect& dialect, Json& message) {
   MORACLE_TRY(const std::vector<JsonField> items, calls.items());
   Json& shown_calls = message["tool_calls"];
@@ -76,7 +76,7 @@ Result<Json> read_messages(const JsonField& field, Json messages, const ToolDial
   return messages;
 }
 
-// Whether the answer may call tools.
+// True if the answer may contain tool calls.
 Result<bool> offers_tools(const JsonField& body, const ServedModel& model) {
   const JsonField choice = body["tool_choice"];
   const bool is_auto = choice.is_null() || choice.value() == "auto";
@@ -86,14 +86,14 @@ Result<bool> offers_tools(const JsonField& body, const ServedModel& model) {
     return body["parallel_tool_calls"].unsupported("true, because the server does not limit calls");
   if (body["tools"].value().empty() || choice.value() == "none") return false;
   if (!model.dialect.takes_tools) {
-    return Error{ErrorKind::kUnsupported, "", "tools", "a model whose chat template shows tools",
-                 "the template of this one leaves them out"};
+    return Error{ErrorKind::kUnsupported, "", "tools", "a model whose chat template supports tools",
+                 "this model's template ignores them"};
   }
   return true;
 }
 
-// The template's variables: those of reasoning_effort, then chat_template_kwargs, which may set
-// them otherwise. `given` is chat_template_kwargs in the order of its members.
+// Template variables: reasoning_effort first, then chat_template_kwargs, which override it.
+// `given`: chat_template_kwargs with its member order.
 Result<Json> read_variables(const JsonField& body, const Json& given) {
   Json variables = Json::object();
   if (const JsonField effort = body["reasoning_effort"]; effort.value() == "none") {
@@ -108,7 +108,7 @@ Result<Json> read_variables(const JsonField& body, const Json& given) {
   if (more.is_null()) return variables;
   if (!more.is_object()) return more.bad("an object");
   for (const char* key : {"messages", "tools", "add_generation_prompt"}) {
-    if (more.contains(key)) return more[key].bad("a field of the request itself");
+    if (more.contains(key)) return more[key].bad("a top-level field of the request");
   }
   variables.update(given);
   return variables;

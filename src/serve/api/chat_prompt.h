@@ -1,4 +1,4 @@
-// The prompt of a chat: messages and tools through the model's chat template.
+// Renders messages and tools into a prompt with the model's chat template.
 #pragma once
 
 #include <memory>
@@ -8,7 +8,7 @@
 
 namespace moracle::serve {
 
-/// How to find the tool calls of an answer.
+/// Format and tools for parsing the tool calls of an answer.
 struct ToolUse {
   const ToolFormat& format;
   OfferedTools tools;
@@ -16,12 +16,12 @@ struct ToolUse {
 
 struct ChatPrompt {
   std::string text;
-  std::shared_ptr<const ToolUse> tools;  ///< null: the whole answer is text
+  std::shared_ptr<const ToolUse> tools;  ///< null: tool calls are not parsed
 };
 
 /// Reads messages, tools, tool_choice, reasoning_effort and chat_template_kwargs. `text` is the
-/// whole body: objects of `body` have lost the order of their members, which templates show.
-/// Errors: those of the template; a choice of tools that needs a grammar.
+/// unparsed body: parsed objects lose their member order, which templates print. Errors: template
+/// errors; a tool_choice that needs constrained decoding.
 Result<ChatPrompt> read_chat_prompt(const JsonField& body, const std::string& text,
                                     const ServedModel& model);
 

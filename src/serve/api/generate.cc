@@ -1,4 +1,4 @@
-// The paths that read JSON: completions, chat, tokens.
+// POST handlers: completions, chat completions, tokenize.
 #include <chrono>
 
 #include "base/text.h"
@@ -14,7 +14,7 @@ const std::string kBody;
 
 constexpr std::chrono::seconds kMaxTokenizing{10};
 
-// Stops the tokenizer for a client that has left, and after a time.
+// Cancels tokenization after a disconnect or a timeout.
 Progress while_wanted(const Exchange& exchange) {
   const auto end = std::chrono::steady_clock::now() + kMaxTokenizing;
   return [&exchange, end](int64_t, int64_t) {
@@ -62,7 +62,7 @@ void Api::generate(const HttpRequest& http, const std::shared_ptr<Exchange>& exc
                                               : read_completion(*body, http.body, model_, progress);
   if (!request) return exchange->reply(refused(request.error(), *exchange));
   if (request->schema.empty()) return submit(*request, exchange);
-  // Compiling may take a second, which requests without a schema must not wait.
+  // Compile on another thread: it can take a second, and other requests must not wait.
   const auto waiting = std::make_shared<GenerationRequest>(*std::move(request));
   const auto compiled = [this, waiting, exchange](const CompiledGrammar& grammar) {
     if (!grammar) {
@@ -82,7 +82,7 @@ void Api::generate(const HttpRequest& http, const std::shared_ptr<Exchange>& exc
 
 void Api::submit(GenerationRequest& request, const std::shared_ptr<Exchange>& exchange) {
   const auto answer = std::make_shared<Answer>(request, model_.tokenizer, exchange);
-  std::vector<std::vector<Job>> prompts;  // the choices of each
+  std::vector<std::vector<Job>> prompts;  // jobs of each prompt, one per choice
   for (size_t i = 0; i < request.jobs.size(); ++i) {
     Job& job = request.jobs[i];
     job.time_limit = options_.request_seconds;
@@ -96,7 +96,7 @@ void Api::submit(GenerationRequest& request, const std::shared_ptr<Exchange>& ex
   for (std::vector<Job>& choices : prompts) {
     for (const SequenceId id : engine_.submit(std::move(choices))) ids.push_back(id);
   }
-  events_.flush();  // refusals of an engine that has ended
+  events_.flush();  // rejections of a stopped engine
   exchange->post([answer, exchange, ids = std::move(ids), &engine = engine_] {
     const auto cancel = [ids, &engine] {
       for (const SequenceId id : ids) engine.cancel(id);
@@ -142,7 +142,7 @@ void Api::load_adapter(const HttpRequest& http, const std::shared_ptr<Exchange>&
     const JsonField body(value, kBody);
     MORACLE_TRY(const std::string name, body["lora_name"].text());
     MORACLE_TRY(const std::string path, body["lora_path"].text());
-    if (name == model_.name) return body["lora_name"].bad("another name than the model's");
+    if (name == model_.name) return body["lora_name"].bad("a name other than the model's");
     model_.adapters->load(name, path, model_.options, model_.folder, engine_, answer_to(exchange));
     return {};
   };

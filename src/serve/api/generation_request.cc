@@ -46,7 +46,7 @@ Result<json> parse_body(const std::string& body) {
   return Error{ErrorKind::kBadFile, "", "body", "an object", "it is another value"};
 }
 
-// A JsonField for each of millions of ids would take more memory than the parsed body.
+// Check ids directly: one JsonField per id would take more memory than the parsed body.
 Result<std::vector<int32_t>> read_token_ids(const JsonField& field) {
   if (!field.value().is_array()) return field.bad("an array");
   std::vector<int32_t> ids;
@@ -68,7 +68,7 @@ Result<GenerationRequest> read_completion(const json& value, const std::string& 
   const JsonField body(value, kNoFile);
   GenerationRequest request;
   for (const char* key : {"tools", "reasoning_effort"}) {
-    if (!body[key].value().empty()) return body[key].unsupported("a request for a chat");
+    if (!body[key].value().empty()) return body[key].unsupported("a chat request");
   }
   MORACLE_TRY(Job fields, read_job_fields(body, text, model, request));
   MORACLE_TRY(request.echo, body["echo"].flag_or(false));
@@ -113,7 +113,7 @@ Result<GenerationRequest> read_chat(const json& value, const std::string& text,
       body["max_completion_tokens"].is_null() ? "max_tokens" : "max_completion_tokens";
   MORACLE_TRY(const auto max_tokens, read_max_tokens(body[key], 1));
   MORACLE_TRY(ChatPrompt prompt, read_chat_prompt(body, text, model));
-  if (prompt.tools) fields.shown_ids = special_marks(prompt.tools->format, model.tokenizer);
+  if (prompt.tools) fields.shown_ids = special_tags(prompt.tools->format, model.tokenizer);
   MORACLE_TRY(std::vector<int32_t> ids, model.tokenizer.encode(prompt.text, progress));
   MORACLE_CHECK(add_jobs(body, model, fields, std::move(ids), max_tokens, request));
   request.prompts.push_back(std::move(prompt.text));

@@ -1,4 +1,4 @@
-// Requests for text: the body of /v1/completions and /v1/chat/completions as jobs.
+// Converts the bodies of /v1/completions and /v1/chat/completions into jobs.
 #pragma once
 
 #include <nlohmann/json.hpp>
@@ -11,26 +11,26 @@
 namespace moracle::serve {
 
 struct GenerationRequest {
-  std::vector<Job> jobs;             ///< without sinks; prompt after prompt, each with `choices`
+  std::vector<Job> jobs;             ///< without sinks; `choices` jobs per prompt, in order
   int64_t choices = 1;               ///< per prompt
-  std::vector<std::string> prompts;  ///< text of each, for `echo`
-  std::string model;                 ///< as named in the request
+  std::vector<std::string> prompts;  ///< prompt texts, for `echo`
+  std::string model;                 ///< "model" of the request
   bool is_chat = false;
   bool stream = false, include_usage = false;
   bool echo = false;
-  std::shared_ptr<const ToolUse> tools;  ///< null: answers hold no calls
-  std::string schema;                    ///< of lower_schema(), not yet compiled; empty: any text
+  std::shared_ptr<const ToolUse> tools;  ///< null: tool calls are not parsed
+  std::string schema;  ///< result of lower_schema(), not yet compiled; empty: unconstrained
 };
 
-/// Parses an object of JSON. Errors: those of parse_ordered_json; another value.
+/// Parses a JSON object. Errors: those of parse_ordered_json; not an object.
 Result<nlohmann::json> parse_body(const std::string& body);
 
-/// An array of token ids. Errors: another value, with its place.
+/// Reads an array of token ids. Errors: another value, with its place.
 Result<std::vector<int32_t>> read_token_ids(const JsonField& field);
 
-/// Errors: fields of a wrong type or out of range; fields that this server does not support and
-/// that would change the answer; a prompt that does not fit in the context.
-/// `text` is the unparsed body. `progress`: of the tokenizer.
+/// Errors: fields of a wrong type or out of range; unsupported fields that would change the answer;
+/// a prompt that does not fit in the context. `text` is the unparsed body. `progress` can cancel
+/// tokenization.
 Result<GenerationRequest> read_completion(const nlohmann::json& body, const std::string& text,
                                           const ServedModel& model, const Progress& progress = {});
 Result<GenerationRequest> read_chat(const nlohmann::json& body, const std::string& text,

@@ -19,7 +19,7 @@ constexpr int64_t kMaxChoices = 64;
 constexpr size_t kMaxStops = 16, kMaxStopBytes = 1024, kMaxIds = 4096, kMaxSaltBytes = 256;
 constexpr size_t kMaxBadWords = 256;
 
-// A finite number in [min, max]; `value` keeps its default if the field is missing.
+// Reads a finite number in [min, max]. Keeps `value` if the field is missing.
 Status read_number(const JsonField& body, const char* key, double min, double max, float& value) {
   const JsonField field = body[key];
   if (field.is_null()) return {};
@@ -55,7 +55,7 @@ Status read_count(const JsonField& body, const char* key, int64_t& value) {
   return {};
 }
 
-// An array of token ids; `ids` keeps its default if the field is missing.
+// Reads an array of token ids. Keeps `ids` if the field is missing.
 Status read_ids(const JsonField& field, int64_t vocab_size, std::vector<int32_t>& ids) {
   if (field.is_null()) return {};
   MORACLE_TRY(ids, read_token_ids(field));
@@ -66,7 +66,7 @@ Status read_ids(const JsonField& field, int64_t vocab_size, std::vector<int32_t>
   return {};
 }
 
-// A text or an array of texts; `texts` keeps its default if the field is missing.
+// Reads a string or an array of strings. Keeps `texts` if the field is missing.
 Status read_texts(const JsonField& field, size_t max, std::vector<std::string>& texts) {
   if (field.is_null()) return {};
   texts.clear();
@@ -131,7 +131,7 @@ bool is_off(const nlohmann::json& value) {
   return value.empty() || value == false || value == 0 || value == "" || value == "none";
 }
 
-// Refuses fields that would change the answer, by name.
+// Rejects unsupported fields that would change the answer.
 Status refuse_unsupported(const JsonField& body) {
   for (const char* key : {"suffix",
                           "functions",
@@ -157,7 +157,7 @@ Status refuse_unsupported(const JsonField& body) {
                           "web_search_options"}) {
     const JsonField field = body[key];
     if (!is_off(field.value()))
-      return field.unsupported("no value, because this server has no such feature");
+      return field.unsupported("no value: this server does not support it");
   }
   for (const char* key : {"enable_thinking", "thinking", "verbosity"}) {
     if (!body[key].is_null())
@@ -165,15 +165,15 @@ Status refuse_unsupported(const JsonField& body) {
           "no value; chat_template_kwargs takes the variables of the chat template");
   }
   if (body["skip_special_tokens"].value() == false)
-    return body["skip_special_tokens"].unsupported("true, because texts hold no special tokens");
+    return body["skip_special_tokens"].unsupported("true: texts contain no special tokens");
   const JsonField best = body["best_of"];
   if (!best.is_null() && best.value() != 1 && best.value() != body["n"].value())
     return best.unsupported("the value of n");
   return {};
 }
 
-// "response_format": none, text, json_object, or json_schema. The schema for the engine; empty:
-// any text.
+// Reads "response_format": absent, text, json_object or json_schema. Returns the lowered schema;
+// empty: unconstrained.
 Result<std::string> read_format(const JsonField& body, const std::string& text,
                                 const ServedModel& model) {
   const JsonField format = body["response_format"];
@@ -182,14 +182,15 @@ Result<std::string> read_format(const JsonField& body, const std::string& text,
   if (!has_schema && format["type"].value() != "json_object")
     return format["type"].unsupported("text, json_object or json_schema");
   if (!model.grammars) return format.unsupported("the type text: " + model.no_grammars);
-  if (body["ignore_eos"].value() == true) return body["ignore_eos"].bad("false with a format");
+  if (body["ignore_eos"].value() == true)
+    return body["ignore_eos"].bad("false with response_format");
   if (!body["tools"].value().empty() && body["tool_choice"].value() != "none")
     return format.unsupported("a request without tools");
   if (!has_schema) return std::string(R"({"type":"object"})");
   const JsonField given = format["json_schema"];
   if (!given["schema"].is_object()) return given["schema"].bad("an object");
   MORACLE_TRY(const bool strict, given["strict"].flag_or(true));
-  // Members of the answer come in the order of the schema, which `body` has lost.
+  // The answer's members follow the schema's order, which parsing into `body` has lost.
   MORACLE_TRY(const Json ordered, parse_ordered_json(text));
   return lower_schema(ordered["response_format"]["json_schema"]["schema"], strict,
                       SchemaLimits::of_vocabulary(model.vocab_size), given["schema"].place());
@@ -263,7 +264,7 @@ Status add_jobs(const JsonField& body, const ServedModel& model, const Job& fiel
                      max_tokens ? str(", the new tokens are ", *max_tokens) : std::string()));
   }
   if (request.jobs.size() + request.choices > 1024)
-    return body[place].bad("at most 1024 texts together");
+    return body[place].bad("at most 1024 choices in total");
   for (int64_t choice = 0; choice < request.choices; ++choice) {
     Job job = fields;
     job.prompt = prompt;

@@ -1,4 +1,4 @@
-// What the interface knows of the model.
+// The model as the API sees it.
 #pragma once
 
 #include <memory>
@@ -12,20 +12,20 @@
 namespace moracle::serve {
 
 struct ServedModel {
-  std::string name;    ///< in requests
-  std::string folder;  ///< of the checkpoint
+  std::string name;    ///< name in requests
+  std::string folder;  ///< checkpoint folder
   Tokenizer tokenizer;
   std::optional<ChatTemplate> chat;
-  ToolDialect dialect;                            ///< of the chat template
-  std::string no_chat;                            ///< why there is no chat template
-  std::shared_ptr<const GrammarEngine> grammars;  ///< null: see no_grammars
+  ToolDialect dialect;                            ///< tool format of the chat template
+  std::string no_chat;                            ///< why chat is unavailable
+  std::shared_ptr<const GrammarEngine> grammars;  ///< null: unavailable, see no_grammars
   std::string no_grammars = "the grammar engine is not started";
   GenerationConfig generation;
   std::vector<int32_t> excluded_ids;  ///< see Tokenizer::ids_without_token
   std::shared_ptr<Adapters> adapters = std::make_shared<Adapters>();
-  ModelOptions options;  ///< to load the model again with other adapters
+  ModelOptions options;  ///< options for loading the model again with other adapters
   int64_t vocab_size = 0, max_context = 0;
-  std::string explanation;  ///< the plan and its reasons, as JSON
+  std::string explanation;  ///< JSON of the plan and its reasons, for /explain
 
   /// Reads tokenizer, chat template and generation_config.json of a checkpoint. Errors: those of
   /// the tokenizer and of the config.

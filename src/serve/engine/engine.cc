@@ -24,7 +24,7 @@ Result<std::unique_ptr<Engine>> Engine::start(Model& model, const Tokenizer& tok
   std::unique_ptr<Engine> engine(
       new Engine(model, tokenizer, options, options.cache_bytes / page_bytes));
   MORACLE_CHECK(engine->rebalancing_.check());
-  engine->parts_.watch(model);
+  engine->profiler_.watch(model);
   engine->thread_ = std::thread([e = engine.get()] { e->run(); });
   return engine;
 }
@@ -43,7 +43,7 @@ Engine::Engine(Model& model, const Tokenizer& tokenizer, const EngineOptions& op
                   .prefix_cache = options.prefix_cache && leader_.can_share()}),
       budget_(model.max_num_tokens(), options.step_seconds > 0 ? options.step_seconds : 1e9),
       rebalancing_(model, leader_, metrics_, options.rebalance),
-      answers_later_(options.answers_later) {
+      overlaps_answers_(options.overlaps_answers) {
   for (int32_t i = 0; i < options.num_adapters; ++i) slots_[i] = i;
   publish();
 }
@@ -91,11 +91,11 @@ void Engine::change(Change change, std::function<void(const Status&)> done) {
   std::unique_lock lock(mutex_);
   if (stopped_) {
     const Error reason =
-        failure_.value_or(Error{ErrorKind::kCancelled, "", "change", "", "the server ends"});
+        failure_.value_or(Error{ErrorKind::kCancelled, "", "change", "", "the server is stopping"});
     lock.unlock();
     return done(reason);
   }
-  wanted_.push_back({std::move(change), std::move(done)});
+  change_requests_.push_back({std::move(change), std::move(done)});
   wake_.notify_all();
 }
 
@@ -118,8 +118,8 @@ void Engine::reload(std::string folder, std::function<void(const Status&)> done)
 void Engine::rebalance(Rebalancing::Done done) {
   std::unique_lock lock(mutex_);
   if (stopped_) {
-    const Error reason =
-        failure_.value_or(Error{ErrorKind::kCancelled, "", "rebalance", "", "the server ends"});
+    const Error reason = failure_.value_or(
+        Error{ErrorKind::kCancelled, "", "rebalance", "", "the server is stopping"});
     lock.unlock();
     return done(reason);
   }
@@ -141,22 +141,22 @@ void Engine::run() {
     move_experts();
     if (flush_) flush_();
     publish();
-    parts_.end("scheduling");
+    profiler_.end("scheduling");
   }
-  refuse_left();
+  refuse_unfinished();
   leader_.end();
   if (flush_) flush_();
 }
 
 void Engine::move_experts() {
   if (leader_.lost() || !rebalancing_.is_running()) return;
-  parts_.end("scheduling");
+  profiler_.end("scheduling");
   rebalancing_.move_next();
-  parts_.end("rebalance");
-  metrics_.parts(parts_.take());
+  profiler_.end("rebalance");
+  metrics_.parts(profiler_.take());
 }
 
-void Engine::refuse_left() {
+void Engine::refuse_unfinished() {
   note_failure();
   std::vector<SequenceId> left;
   for (const auto& [id, sequence] : sequences_) left.push_back(id);
@@ -168,18 +168,18 @@ void Engine::refuse_left() {
     stopped_ = idle_ = true;
     drained_.notify_all();
     late.swap(inbox_);
-    for (Wanted& wanted : wanted_) changes_.push_back(std::move(wanted));
-    wanted_.clear();
+    for (ChangeRequest& request : change_requests_) changes_.push_back(std::move(request));
+    change_requests_.clear();
     rebalances.swap(rebalances_);
   }
-  const Error reason =
-      leader_.lost().value_or(Error{ErrorKind::kCancelled, "", "rebalance", "", "the server ends"});
+  const Error reason = leader_.lost().value_or(
+      Error{ErrorKind::kCancelled, "", "rebalance", "", "the server is stopping"});
   rebalancing_.end(reason);
   for (const Rebalancing::Done& done : rebalances) done(reason);
   for (const Submitted& each : late) each.job.sink(last_event());
-  for (const Wanted& wanted : changes_) {
-    wanted.done(
-        leader_.lost().value_or(Error{ErrorKind::kCancelled, "", "change", "", "the server ends"}));
+  for (const ChangeRequest& request : changes_) {
+    request.done(leader_.lost().value_or(
+        Error{ErrorKind::kCancelled, "", "change", "", "the server is stopping"}));
   }
 }
 
@@ -201,14 +201,14 @@ std::optional<Error> Engine::failure() const {
   return failure_;
 }
 
-bool Engine::has_mail() const {
-  return stopping_ || !inbox_.empty() || !cancelled_.empty() || !wanted_.empty() ||
+bool Engine::has_input() const {
+  return stopping_ || !inbox_.empty() || !cancelled_.empty() || !change_requests_.empty() ||
          !retiring_.empty() || !rebalances_.empty();
 }
 
-// Returns without mail if a rank is lost meanwhile.
-void Engine::wait_for_mail(std::unique_lock<std::mutex>& lock) {
-  const auto there = [&] { return has_mail(); };
+// Waits for input. Also returns if a rank is lost.
+void Engine::wait_for_input(std::unique_lock<std::mutex>& lock) {
+  const auto there = [&] { return has_input(); };
   if (!leader_.has_followers()) return wake_.wait(lock, there);
   constexpr std::chrono::milliseconds kBetweenLooks{200};
   while (!wake_.wait_for(lock, kBetweenLooks, there) && !leader_.lost()) {
@@ -218,7 +218,7 @@ void Engine::wait_for_mail(std::unique_lock<std::mutex>& lock) {
   }
 }
 
-// Waits until there is something to do, and takes it. False: the engine ends.
+// Waits for work and takes all input. False: stop the engine.
 bool Engine::take_inbox() {
   std::vector<Submitted> submitted;
   std::vector<SequenceId> cancelled;
@@ -228,22 +228,22 @@ bool Engine::take_inbox() {
   {
     std::unique_lock lock(mutex_);
     if (sequences_.empty() && changes_.empty() && !rebalancing_.is_running() && !leader_.lost()) {
-      if (!has_mail()) {
+      if (!has_input()) {
         idle_ = true;
         drained_.notify_all();
       }
-      wait_for_mail(lock);
+      wait_for_input(lock);
     }
     submitted.swap(inbox_);
     cancelled.swap(cancelled_);
     retiring.swap(retiring_);
     rebalances.swap(rebalances_);
-    for (Wanted& wanted : wanted_) changes_.push_back(std::move(wanted));
-    wanted_.clear();
+    for (ChangeRequest& request : change_requests_) changes_.push_back(std::move(request));
+    change_requests_.clear();
     draining = draining_;
     stopping = stopping_;
   }
-  parts_.start();
+  profiler_.start();
   for (Submitted& each : submitted) {
     if (draining || stopping) {
       metrics_.request_ended("stopping", now() - each.at);
@@ -300,18 +300,18 @@ void Engine::admit(SequenceId id, Job&& job, SequenceId after, double submitted)
 void Engine::change_if_idle() {
   scheduler_.pause(!changes_.empty());
   if (changes_.empty() || !scheduler_.is_idle() || rebalancing_.is_running()) return;
-  const Wanted wanted = std::move(changes_.front());
+  const ChangeRequest request = std::move(changes_.front());
   changes_.pop_front();
-  // The cached pages hold results of the old weights.
+  // Invalidate the prefix cache: it holds keys and values of the old weights.
   leader_.drop_pages(scheduler_.drop_cached());
-  const Status done = or_out_of_memory("change", [&] { return wanted.change(leader_, slots_); });
+  const Status done = or_out_of_memory("change", [&] { return request.change(leader_, slots_); });
   std::erase_if(retired_, [&](int32_t adapter) { return !slots_.contains(adapter); });
   rebalancing_.model_changed();
-  parts_.watch(model_);
-  parts_.start();
+  profiler_.watch(model_);
+  profiler_.start();
   end_without_adapter();
   note_failure();
-  wanted.done(done);
+  request.done(done);
   scheduler_.pause(!changes_.empty());
 }
 

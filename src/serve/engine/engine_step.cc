@@ -1,4 +1,4 @@
-// One step of the engine: apply the plan, compute its chunks, draw the next tokens.
+// One step of the engine: apply the scheduler's plan, run the model, sample.
 #include <algorithm>
 #include <utility>
 
@@ -6,6 +6,7 @@
 #include "base/text.h"
 #include "base/threads/thread_pool.h"
 #include "base/try.h"
+#include "kernels/kernel_device.h"
 #include "serve/engine/engine.h"
 
 namespace moracle::serve {
@@ -14,22 +15,22 @@ void Engine::step() {
   const double start = now();
   StepPlan plan = scheduler_.next(start, std::max(budget_.tokens(), scheduler_.num_running()));
   apply(plan);
-  if (plan.chunks.empty()) return answer_drawn();
+  if (plan.chunks.empty()) return answer_sampled();
   int64_t of_prompts = 0;
   for (const Chunk& chunk : plan.chunks) {
     const auto at = sequences_.find(chunk.id);
     if (at == sequences_.end()) continue;
     of_prompts += std::clamp<int64_t>(at->second.prompt_size() - chunk.first, 0, chunk.count);
   }
-  drawn_in_step_ = 0;
-  parts_.end("scheduling");
-  parts_.begin_step();
+  sampled_in_step_ = 0;
+  profiler_.end("scheduling");
+  profiler_.begin_step();
   compute(plan.chunks);
-  parts_.end_step();
+  profiler_.end_step();
   const double seconds = now() - start;
   budget_.measured(plan.num_tokens, seconds);
-  metrics_.step(of_prompts, drawn_in_step_, seconds);
-  metrics_.parts(parts_.take());
+  metrics_.step(of_prompts, sampled_in_step_, seconds);
+  metrics_.parts(profiler_.take());
   if (!leader_.lost()) rebalancing_.step_done();
 }
 
@@ -50,15 +51,15 @@ void Engine::apply(StepPlan& plan) {
   }
 }
 
-// Computes chunks and draws. If the step fails, each chunk runs alone, so that one sequence's error
-// does not end the others.
+// Runs the chunks and samples. If the step fails, runs each chunk alone, so that one sequence's
+// error does not end the others.
 void Engine::compute(std::span<const Chunk> chunks) {
-  const Turn turn = model_.device().turn();  // until the logits have been read
+  const Turn turn = model_.device().turn();  // hold the device until the logits are read
   const auto work = [&]() -> Status { return forward(chunks); };
   Status done = or_out_of_memory("step", work);
-  parts_.enqueued();
-  answer_drawn();
-  if (leader_.lost()) return;  // refuse_left() ends all sequences
+  profiler_.enqueued();
+  answer_sampled();
+  if (leader_.lost()) return;  // refuse_unfinished() ends all sequences
   if (!done) {
     if (chunks.size() == 1)
       return end(chunks[0].id, {.finish = Finish::kFailed, .message = done.error().to_string()});
@@ -70,10 +71,10 @@ void Engine::compute(std::span<const Chunk> chunks) {
   StepPlan computed;
   computed.chunks.assign(chunks.begin(), chunks.end());
   for (const Adoption& adoption : scheduler_.advance(computed)) leader_.adopt(adoption);
-  parts_.end("scheduling");
+  profiler_.end("scheduling");
   done = score_prompts(chunks);
-  if (done) done = draw_next(chunks);
-  if (!answers_later_) answer_drawn();
+  if (done) done = sample_next(chunks);
+  if (!overlaps_answers_) answer_sampled();
   leader_.note(done);
   if (done || leader_.lost()) return;
   for (const Chunk& chunk : chunks) {
@@ -97,10 +98,10 @@ Status Engine::score_prompts(std::span<const Chunk> chunks) {
   for (const Chunk& chunk : chunks) {
     const auto at = sequences_.find(chunk.id);
     row += chunk.count;
-    if (at == sequences_.end()) continue;  // its last answer ended it
+    if (at == sequences_.end()) continue;  // its last token ended it
     Sequence& sequence = at->second;
-    // The logits of position p score the token at p + 1. A sequence that lost its pages comes here
-    // again.
+    // The logits at position p score token p + 1. Scores are kept over a preemption, so skip
+    // positions that have one.
     auto& scores = sequence.prompt_scores;
     const int64_t last = std::min(chunk.first + chunk.count, sequence.prompt_size() - 1);
     auto position = std::max(chunk.first, static_cast<int64_t>(scores.size()));
@@ -111,7 +112,7 @@ Status Engine::score_prompts(std::span<const Chunk> chunks) {
       const auto vocab = static_cast<size_t>(model_.vocab_size());
       const size_t old_size = scores.size();
       scores.resize(old_size + count);
-      model_.device().host_threads().split(count, [&](int64_t begin, int64_t end) {
+      kernel_device(model_.device()).host_threads().split(count, [&](int64_t begin, int64_t end) {
         Scorer scorer;
         for (int64_t i = begin; i < end; ++i) {
           scores[old_size + i] =
@@ -119,53 +120,53 @@ Status Engine::score_prompts(std::span<const Chunk> chunks) {
                            *sequence.job.num_top);
         }
       });
-      parts_.end_on_device("scores of prompts");
+      profiler_.end_on_device("scores of prompts");
       position += count;
     }
   }
   return {};
 }
 
-Status Engine::draw_next(std::span<const Chunk> chunks) {
-  std::vector<SequenceId> together;  // consecutive rows, from `first` on
+Status Engine::sample_next(std::span<const Chunk> chunks) {
+  std::vector<SequenceId> pending;  // consecutive rows, from `first` on
   int64_t row = 0, first = 0;
-  bool edited = false;  // those
-  const auto draw_those = [&]() -> Status {
-    if (together.empty()) return {};
-    const std::vector<SequenceId> ids = std::exchange(together, {});
-    return edited ? draw_from_all(first, ids) : draw_together(first, ids);
+  bool edited = false;  // whether the pending sequences edit their logits
+  const auto sample_pending = [&]() -> Status {
+    if (pending.empty()) return {};
+    const std::vector<SequenceId> ids = std::exchange(pending, {});
+    return edited ? sample_from_all_logits(first, ids) : sample_rows(first, ids);
   };
   for (const Chunk& chunk : chunks) {
     row += chunk.count;
     const auto at = sequences_.find(chunk.id);
-    if (!chunk.draws || at == sequences_.end()) continue;
+    if (!chunk.samples || at == sequences_.end()) continue;
     const Sequence& sequence = at->second;
     if (sequence.job.max_tokens == 0) {
       end(chunk.id, {.finish = Finish::kLength});
       continue;
     }
-    if (sequence.is_drawn_alone()) {
-      MORACLE_CHECK(draw_alone(row - 1, chunk.id));
+    if (sequence.needs_own_row()) {
+      MORACLE_CHECK(sample_row(row - 1, chunk.id));
       continue;
     }
-    const auto count = static_cast<int64_t>(together.size());
+    const auto count = static_cast<int64_t>(pending.size());
     const bool is_edited = !sequence.editor.changes_nothing();
     if (count == Model::kMaxLogitRows || first + count != row - 1 || edited != is_edited)
-      MORACLE_CHECK(draw_those());
-    if (together.empty()) first = row - 1;
+      MORACLE_CHECK(sample_pending());
+    if (pending.empty()) first = row - 1;
     edited = is_edited;
-    together.push_back(chunk.id);
+    pending.push_back(chunk.id);
   }
-  return draw_those();
+  return sample_pending();
 }
 
-// Draws from all logits, after edits. The ranks that computed the rows send them to this one.
-Status Engine::draw_from_all(int64_t row, std::span<const SequenceId> ids) {
+// Samples from full logits rows, with edits. Other ranks send the rows that they computed.
+Status Engine::sample_from_all_logits(int64_t row, std::span<const SequenceId> ids) {
   const auto count = static_cast<int64_t>(ids.size());
   MORACLE_TRY(const std::span<const float> logits, leader_.logits(row, count));
   const auto vocab = static_cast<size_t>(model_.vocab_size());
   std::vector<int32_t> tokens(ids.size());
-  model_.device().host_threads().split(count, [&](int64_t begin, int64_t end) {
+  kernel_device(model_.device()).host_threads().split(count, [&](int64_t begin, int64_t end) {
     std::vector<float> edited;
     for (int64_t i = begin; i < end; ++i) {
       Sequence& sequence = sequences_.at(ids[i]);
@@ -178,27 +179,27 @@ Status Engine::draw_from_all(int64_t row, std::span<const SequenceId> ids) {
       tokens[i] = sequence.sampler.draw(one).value_or(kNothingDrawn);
     }
   });
-  parts_.end_on_device("sampling");
+  profiler_.end_on_device("sampling");
   for (size_t i = 0; i < ids.size(); ++i) take_token(ids[i], tokens[i], {});
-  parts_.end("scheduling");
+  profiler_.end("scheduling");
   return {};
 }
 
-Status Engine::draw_together(int64_t row, std::span<const SequenceId> ids) {
-  if (leader_.is_spread()) return draw_from_all(row, ids);
+Status Engine::sample_rows(int64_t row, std::span<const SequenceId> ids) {
+  if (leader_.is_spread()) return sample_from_all_logits(row, ids);
   std::vector<Sampler> samplers;
   for (const SequenceId id : ids) samplers.push_back(std::move(sequences_.at(id).sampler));
   std::vector<int32_t> tokens(ids.size());
   const Status drawn = draw(model_, leader_, row, samplers, tokens);
   for (size_t i = 0; i < ids.size(); ++i) sequences_.at(ids[i]).sampler = std::move(samplers[i]);
   MORACLE_CHECK(drawn);
-  parts_.end_on_device("sampling");
+  profiler_.end_on_device("sampling");
   for (size_t i = 0; i < ids.size(); ++i) take_token(ids[i], tokens[i], {});
-  parts_.end("scheduling");
+  profiler_.end("scheduling");
   return {};
 }
 
-Status Engine::draw_alone(int64_t row, SequenceId id) {
+Status Engine::sample_row(int64_t row, SequenceId id) {
   Sequence& sequence = sequences_.at(id);
   MORACLE_TRY(const std::span<const float> logits, leader_.logits(row, 1));
   std::span<const float> all = logits;
@@ -214,13 +215,13 @@ Status Engine::draw_alone(int64_t row, SequenceId id) {
   std::vector<TokenScore> scores;
   if (sequence.job.num_top && token != kNothingDrawn)
     scores.push_back(scorer_.score(logits, token, *sequence.job.num_top));
-  parts_.end_on_device("sampling");
+  profiler_.end_on_device("sampling");
   take_token(id, token, std::move(scores));
-  parts_.end("scheduling");
+  profiler_.end("scheduling");
   return {};
 }
 
-// A text that may go on is answered later, so that the next step starts first.
+// Defers the answer unless the token ends the sequence, so that the next step starts first.
 void Engine::take_token(SequenceId id, int32_t token, std::vector<TokenScore> scores) {
   Sequence& sequence = sequences_.at(id);
   if (token == kNothingDrawn) {
@@ -237,33 +238,34 @@ void Engine::take_token(SequenceId id, int32_t token, std::vector<TokenScore> sc
   else
     metrics_.next_token(time - sequence.last_token);
   sequence.last_token = time;
-  ++drawn_in_step_;
+  ++sampled_in_step_;
   sequence.take(token);
   sequence.scores = std::move(scores);
   if (sequence.ends_with_last_token()) return answer(id);
   scheduler_.append(id, token);
-  drawn_.push_back(id);
+  sampled_.push_back(id);
 }
 
-// On a device that computes beside the host this runs during the next step, which already holds the
-// tokens that are answered here. If a text ends with a stop string, its token of that step is lost.
-void Engine::answer_drawn() {
-  if (drawn_.empty()) return;
-  for (const SequenceId id : std::exchange(drawn_, {})) answer(id);
-  if (answers_later_ && flush_) flush_();
-  parts_.end("answers");
+// Detokenizes and answers. On an asynchronous device this overlaps the next step, which already
+// includes these tokens. If a stop string ends a sequence here, its token of that step is
+// discarded.
+void Engine::answer_sampled() {
+  if (sampled_.empty()) return;
+  for (const SequenceId id : std::exchange(sampled_, {})) answer(id);
+  if (overlaps_answers_ && flush_) flush_();
+  profiler_.end("answers");
 }
 
 void Engine::answer(SequenceId id) {
   const auto at = sequences_.find(id);
-  if (at == sequences_.end()) return;  // it was cancelled, or its time is over
+  if (at == sequences_.end()) return;  // it was cancelled or has expired
   Sequence& sequence = at->second;
   Result<Event> event = sequence.answer();
   if (!event) return end(id, {.finish = Finish::kFailed, .message = event.error().to_string()});
   if (event->finish != Finish::kNone) return end(id, *std::move(event));
   if (sequence.num_new() == 1) {
     event->of_prompt = std::move(sequence.prompt_scores);
-    sequence.job.scores_prompt = false;  // not again after a preemption
+    sequence.job.scores_prompt = false;  // once, even after a preemption
   }
   event->prompt_tokens = sequence.prompt_size();
   event->new_tokens = sequence.num_new();

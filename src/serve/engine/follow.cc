@@ -8,10 +8,10 @@
 #include "base/out_of_memory.h"
 #include "base/try.h"
 #include "models/expert_moves.h"
-#include "serve/engine/homes.h"
 #include "serve/engine/model_changes.h"
 #include "serve/engine/orders.h"
 #include "serve/engine/page_store.h"
+#include "serve/engine/sequence_ranks.h"
 
 namespace moracle::serve {
 namespace {
@@ -20,7 +20,7 @@ class Follower {
  public:
   Follower(Model& model, const std::string& folder, const ModelOptions& options)
       : model_(model), folder_(folder), options_(options), group_(model.group()), pages_(model) {
-    if (has_homes(model)) homes_.emplace(model);
+    if (spreads_sequences(model)) sequence_ranks_.emplace(model);
     for (auto& adapter : std::exchange(options_.read_adapters, {}))
       adapters_.emplace(static_cast<int64_t>(adapters_.size()), std::move(adapter));
   }
@@ -28,8 +28,8 @@ class Follower {
   Status run() {
     while (!ended_) {
       Result<OrderReader> message = OrderReader::receive(*group_);
-      // Work that failed on this rank alone leaves the others in the middle of it. What they say
-      // then explains less.
+      // After a local failure the other ranks stop in mid-call. Report the local error: it is the
+      // cause.
       if (!message) return work_ ? Status(message.error()) : work_;
       while (!message->empty()) MORACLE_CHECK(take(*message));
     }
@@ -37,20 +37,22 @@ class Follower {
   }
 
  private:
-  // Errors: rank 0 went on after work that failed here; of the group.
+  // Runs one order. Errors: the local error if rank 0 continued after it; errors of the group.
   Status take(OrderReader& message) {
     switch (message.order()) {
       case Order::kStart: {
         const auto id = static_cast<SequenceId>(message.word());
         const int64_t capacity = message.word();
         const std::vector<int64_t> pages = message.list();
-        // Where this fails on rank 0, too, no step follows; otherwise the step fails.
-        if (!homes_ || homes_->start(id)) (void)pages_.start(id, capacity, pages).ok();
+        // Ignore failure here: if rank 0 fails too, it skips the sequence; otherwise the next step
+        // fails.
+        if (!sequence_ranks_ || sequence_ranks_->start(id))
+          (void)pages_.start(id, capacity, pages).ok();
         return whole(message);
       }
       case Order::kDrop: {
         const auto id = static_cast<SequenceId>(message.word());
-        if (homes_) homes_->drop(id);
+        if (sequence_ranks_) sequence_ranks_->drop(id);
         pages_.drop(id);
         return whole(message);
       }
@@ -69,7 +71,7 @@ class Follower {
         return whole(message);
       case Order::kForward:
         MORACLE_CHECK(work([&] { return forward(message); }));
-        return homes_ ? work_ : Status();  // the others wait in the same step
+        return sequence_ranks_ ? work_ : Status();  // the other ranks wait in this step
       case Order::kLogits:
         return collect(message);
       case Order::kTopKLogits: {
@@ -120,8 +122,8 @@ class Follower {
       steps.push_back({id, ids.back(), adapter});
     }
     MORACLE_CHECK(whole(message));
-    MORACLE_CHECK(pages_.forward(homes_ ? homes_->own(steps) : steps));
-    return model_.device().synchronize();  // this rank reads no logits, which would report errors
+    MORACLE_CHECK(pages_.forward(sequence_ranks_ ? sequence_ranks_->own(steps) : steps));
+    return model_.device().synchronize();  // report device errors now: this rank reads no logits
   }
 
   Status change_adapters(OrderReader& message) {
@@ -165,7 +167,7 @@ class Follower {
     const int64_t first = message.word(), count = message.word();
     MORACLE_CHECK(whole(message));
     std::vector<float> none;
-    if (homes_) return homes_->collect(first, count, none);
+    if (sequence_ranks_) return sequence_ranks_->collect(first, count, none);
     return work([&] { return done(model_.logits(first, count)); });
   }
 
@@ -184,18 +186,19 @@ class Follower {
 
   static Status whole(const OrderReader& message, bool known = true) {
     if (known && message.is_whole()) return {};
-    return Error{ErrorKind::kIo, "", "rank 0", "orders that this rank knows", "one is another"};
+    return Error{ErrorKind::kIo, "", "rank 0", "the same build on all ranks",
+                 "it sent an order that this build does not know"};
   }
 
   Model& model_;
   const std::string folder_;
-  ModelOptions options_;                                            // without adapters
-  std::map<int64_t, std::shared_ptr<const LoraAdapter>> adapters_;  // by the numbers of jobs
+  ModelOptions options_;  // options of the model, without adapters
+  std::map<int64_t, std::shared_ptr<const LoraAdapter>> adapters_;  // by adapter number
   const std::shared_ptr<Group> group_;
   PageStore pages_;
-  std::optional<Homes> homes_;
+  std::optional<SequenceRanks> sequence_ranks_;
   std::optional<ExpertMoves> moves_;
-  Status work_;  // the outcome of the last work
+  Status work_;  // status of the last order
   bool ended_ = false;
 };
 

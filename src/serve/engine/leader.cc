@@ -7,7 +7,7 @@
 namespace moracle::serve {
 namespace {
 
-// An error of a group or a device, and not of a file. After it no call of the group is allowed.
+// True for a communication or device error. The group is unusable after it.
 bool is_of_ranks(const Error& error) {
   return error.kind == ErrorKind::kIo && error.file.empty();
 }
@@ -21,7 +21,7 @@ Status Leader::start(SequenceId id, int64_t capacity, std::span<const PageId> pa
     orders_.put(capacity);
     orders_.put(pages);
   }
-  if (homes_ && !homes_->start(id)) return {};
+  if (sequence_ranks_ && !sequence_ranks_->start(id)) return {};
   return pages_.start(id, capacity, pages);
 }
 
@@ -30,7 +30,7 @@ void Leader::drop(SequenceId id) {
     orders_.put(Order::kDrop);
     orders_.put(static_cast<int64_t>(id));
   }
-  if (homes_) homes_->drop(id);
+  if (sequence_ranks_) sequence_ranks_->drop(id);
   pages_.drop(id);
 }
 
@@ -63,18 +63,18 @@ Status Leader::forward(std::span<const SequenceStep> steps) {
     orders_.put(step.tokens);
   }
   MORACLE_CHECK(send());
-  if (homes_) return ending(pages_.forward(homes_->own(steps)));
+  if (sequence_ranks_) return ending(pages_.forward(sequence_ranks_->own(steps)));
   return compared(pages_.forward(steps));
 }
 
 Result<std::span<const float>> Leader::logits(int64_t first, int64_t count) {
-  if (!homes_ && !divides_logits()) return model_.logits(first, count);
+  if (!sequence_ranks_ && !divides_logits()) return model_.logits(first, count);
   orders_.put(Order::kLogits);
   orders_.put(first);
   orders_.put(count);
   MORACLE_CHECK(send());
-  if (!homes_) return noted(model_.logits(first, count));
-  MORACLE_CHECK(ending(homes_->collect(first, count, collected_)));
+  if (!sequence_ranks_) return noted(model_.logits(first, count));
+  MORACLE_CHECK(ending(sequence_ranks_->collect(first, count, collected_)));
   return std::span<const float>(collected_);
 }
 
@@ -120,7 +120,7 @@ Result<std::shared_ptr<const LoraAdapter>> Leader::load_again(const std::string&
 }
 
 Result<RoutingStatistics> Leader::routing_statistics() {
-  if (homes_) {
+  if (sequence_ranks_) {
     orders_.put(Order::kCountTokens);
     MORACLE_CHECK(send());
   }
@@ -176,7 +176,8 @@ Status Leader::send() {
 Status Leader::compared(Status outcome) {
   note(outcome);
   if (outcome || lost_) return outcome;
-  // A rank that went on alone is in a call of other sizes now, which ends both calls with an error.
+  // If another rank succeeded, it is in a different collective call by now. The size mismatch ends
+  // both calls with an error.
   orders_.put(Order::kCompare);
   MORACLE_CHECK(send());
   const std::byte mine{1};
@@ -188,8 +189,8 @@ Status Leader::compared(Status outcome) {
   }
   for (size_t r = 0; r < failed.size(); ++r) {
     if (failed[r] == mine) continue;
-    lost_ = Error{ErrorKind::kIo, "", str("rank ", r), "to fail where rank 0 fails",
-                  "it went on; rank 0: " + outcome.error().to_string()};
+    lost_ = Error{ErrorKind::kIo, "", str("rank ", r), "the same outcome as on rank 0",
+                  "it succeeded; rank 0: " + outcome.error().to_string()};
     return *lost_;
   }
   return outcome;

@@ -96,19 +96,17 @@ std::string Metrics::text() const {
   const std::lock_guard lock(mutex_);
   std::string out;
   const Gauges& g = gauges_;
-  write_value("moracle_requests_running", "gauge", "Sequences that are computed", g.running, out);
+  write_value("moracle_requests_running", "gauge", "Running sequences", g.running, out);
   write_value("moracle_requests_waiting", "gauge", "Sequences in the queue", g.waiting, out);
-  write_value("moracle_cache_pages", "gauge", "Pages of keys and values", g.pages, out);
-  write_value("moracle_cache_pages_in_use", "gauge", "Pages that running sequences use",
+  write_value("moracle_cache_pages", "gauge", "Pages of the KV cache", g.pages, out);
+  write_value("moracle_cache_pages_in_use", "gauge", "Pages that running sequences hold",
               g.pages_in_use, out);
-  write_value("moracle_cache_pages_reusable", "gauge",
-              "Pages without a user, kept for prompts with the same beginning", g.pages_cached,
-              out);
-  write_value("moracle_step_budget_tokens", "gauge", "Tokens per step at most", g.step_budget, out);
-  write_value("moracle_preemptions_total", "counter", "Sequences that lost their pages",
-              g.preemptions, out);
+  write_value("moracle_cache_pages_reusable", "gauge", "Unused pages in the prefix cache",
+              g.pages_cached, out);
+  write_value("moracle_step_budget_tokens", "gauge", "Token limit of a step", g.step_budget, out);
+  write_value("moracle_preemptions_total", "counter", "Preempted sequences", g.preemptions, out);
   write_value("moracle_prefix_cache_tokens_total", "counter",
-              "Prompt tokens that were not computed again", g.reused_tokens, out);
+              "Prompt tokens reused from the prefix cache", g.reused_tokens, out);
   write_value("moracle_prompt_tokens_total", "counter", "Prompt tokens computed", prompt_tokens_,
               out);
   write_value("moracle_generated_tokens_total", "counter", "New tokens", new_tokens_, out);
@@ -120,14 +118,14 @@ std::string Metrics::text() const {
                 "Largest load of a layer's ranks over their mean, before the last rebalance",
                 *imbalance_, out);
   }
-  write_value("moracle_rebalances_total", "counter", "Decisions about the ranks of experts",
+  write_value("moracle_rebalances_total", "counter", "Rebalances of experts over ranks",
               rebalances_, out);
-  write_value("moracle_failed_rebalances_total", "counter",
-              "Rebalances that left experts where they were", failed_rebalances_, out);
+  write_value("moracle_failed_rebalances_total", "counter", "Failed rebalances", failed_rebalances_,
+              out);
   write_value("moracle_moved_layers_total", "counter", "Layers whose experts moved", moved_layers_,
               out);
-  write_value("moracle_moved_experts_total", "counter", "Experts that a rank read to hold them",
-              moved_experts_, out);
+  write_value("moracle_moved_experts_total", "counter", "Experts that ranks loaded", moved_experts_,
+              out);
   write_head("moracle_requests_total", "counter", "Finished sequences by outcome", out);
   for (const auto& [outcome, count] : requests_)
     out += str("moracle_requests_total{outcome=\"", outcome, "\"} ", count, "\n");
@@ -137,10 +135,10 @@ std::string Metrics::text() const {
   }
   for (const auto& [labels, seconds] : parts_)
     out += str("moracle_part_seconds_total{", labels, "} ", seconds, "\n");
-  first_token_.write("moracle_time_to_first_token_seconds", "From submission to the first token",
-                     out);
-  next_token_.write("moracle_time_per_token_seconds", "Between two tokens of a sequence", out);
-  request_.write("moracle_request_seconds", "From submission to the end of a sequence", out);
+  first_token_.write("moracle_time_to_first_token_seconds",
+                     "Time from submission to the first token", out);
+  next_token_.write("moracle_time_per_token_seconds", "Time between two tokens of a sequence", out);
+  request_.write("moracle_request_seconds", "Time from submission to the end of a sequence", out);
   step_.write("moracle_step_seconds", "Time of a step of the model", out);
   return out;
 }

@@ -1,4 +1,4 @@
-// Counters of the server, in Prometheus' text format.
+// Server metrics in Prometheus' text format.
 #pragma once
 
 #include <array>
@@ -9,7 +9,7 @@
 #include <string>
 #include <vector>
 
-#include "serve/engine/part_times.h"
+#include "serve/engine/step_profiler.h"
 
 namespace moracle::serve {
 
@@ -27,15 +27,15 @@ class Histogram {
   double sum_ = 0;
 };
 
-/// Values of the scheduler after a step.
+/// State of the scheduler after a step.
 struct Gauges {
   int64_t running = 0, waiting = 0;
-  int64_t pages = 0, pages_in_use = 0, pages_cached = 0;  ///< cached: kept without a user
+  int64_t pages = 0, pages_in_use = 0, pages_cached = 0;  ///< cached: no running sequence uses them
   int64_t preemptions = 0, reused_tokens = 0;             ///< totals
-  int64_t step_budget = 0;                                ///< tokens per step
+  int64_t step_budget = 0;                                ///< token limit of a step
 };
 
-/// Safe to share between threads.
+/// Thread-safe.
 class Metrics {
  public:
   void set(const Gauges& gauges);
@@ -47,7 +47,7 @@ class Metrics {
   /// `outcome`: "stop", "length", "cancelled", …
   void request_ended(const char* outcome, double seconds);
   void reload_ended(bool done);
-  /// The largest load of a layer's ranks over their mean, over all layers.
+  /// Load imbalance of the ranks: largest load of each layer over the mean.
   void expert_load(double imbalance);
   void rebalance_ended(bool done, int64_t layers, int64_t experts);
   /// All metrics; their names begin with "moracle_".
@@ -57,7 +57,7 @@ class Metrics {
   mutable std::mutex mutex_;
   Gauges gauges_;
   int64_t prompt_tokens_ = 0, new_tokens_ = 0, reloads_ = 0, failed_reloads_ = 0;
-  std::optional<double> imbalance_;  // empty: it is not measured
+  std::optional<double> imbalance_;  // empty: not measured
   int64_t rebalances_ = 0, failed_rebalances_ = 0, moved_layers_ = 0, moved_experts_ = 0;
   std::map<std::string, int64_t> requests_;  // by outcome
   PartSeconds parts_;

@@ -7,7 +7,7 @@
 namespace moracle::serve {
 namespace {
 
-// Opens the folder. Ranks go on together or not at all, because what follows needs all of them.
+// Opens the folder. Fails on all ranks if it fails on one, because the next step is collective.
 Result<Checkpoint> open_on_ranks(const std::shared_ptr<Group>& group, const std::string& folder) {
   Result<Checkpoint> checkpoint = Checkpoint::open(folder);
   if (group) {
@@ -17,7 +17,7 @@ Result<Checkpoint> open_on_ranks(const std::shared_ptr<Group>& group, const std:
   return checkpoint;
 }
 
-// Clients get this error: they must not learn where the folder of adapters is.
+// Strip the folder from the error: clients must not learn where adapters are stored.
 Error below(const std::string& folder, Error error) {
   if (error.file.starts_with(folder + "/")) error.file.erase(0, folder.size() + 1);
   return error;

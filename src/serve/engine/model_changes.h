@@ -1,25 +1,25 @@
-// Changes of a served model. Every rank that holds the model makes the same ones.
+// Changes of a served model. All ranks run the same ones.
 #pragma once
 
 #include "moracle/model.h"
 
 namespace moracle::serve {
 
-/// Reads the weights of `folder` again. After an error the old weights stay in use, on every rank.
+/// Reloads the weights from `folder`. After an error the old weights stay in use on all ranks.
 Status read_weights(Model& model, const std::string& folder);
 
-/// A new adapter of a served model, beside those that it keeps.
+/// Adds one adapter to a served model.
 struct AdapterChange {
-  std::vector<int64_t> kept;  ///< the numbers of ModelOptions::read_adapters, in that order
-  int64_t id = 0;             ///< the number of the new one, which becomes the last
-  std::string folder;         ///< of its files,
-  std::string inside;         ///< which must not leave this folder by links
+  std::vector<int64_t> kept;  ///< adapters that stay, in the order of ModelOptions::read_adapters
+  int64_t id = 0;             ///< number of the new adapter, which becomes the last
+  std::string folder;         ///< folder of its files
+  std::string inside;         ///< folder that its resolved path must be inside of
 };
 
-/// Loads the model of `folder` once more, with options.read_adapters and a new adapter, and puts it
-/// in the place of `model`. Returns the new adapter. Memory holds both models meanwhile. Errors:
-/// the model's files have changed since they were read; those of LoraAdapter::open and Model::load.
-/// After an error the old model stays in use.
+/// Loads a second copy of the model with options.read_adapters and a new adapter, and replaces
+/// `model`. Returns the new adapter. Both copies are in memory until then. Errors: the model's
+/// files have changed on disk; errors of LoraAdapter::open and Model::load. After an error the old
+/// model stays in use.
 Result<std::shared_ptr<const LoraAdapter>> load_again(Model& model, const std::string& folder,
                                                       ModelOptions options,
                                                       const AdapterChange& change);

@@ -7,7 +7,7 @@
 namespace moracle::serve {
 namespace {
 
-// Words that hold `bytes` bytes.
+// Number of words for `bytes` bytes.
 int64_t words_of(int64_t bytes) {
   return (bytes + 7) / 8;
 }

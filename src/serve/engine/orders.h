@@ -1,5 +1,5 @@
-// What rank 0 of a served model tells the others to do: orders, written one after another into a
-// message of 64-bit words. All ranks run the same version, on machines with the same byte order.
+// Orders of rank 0 to the other ranks of a served model. A message is a sequence of orders in
+// 64-bit words. All ranks must run the same build, with the same byte order.
 #pragma once
 
 #include <cstdint>
@@ -15,18 +15,18 @@ namespace moracle::serve {
 enum class Order : int64_t {
   kStart,       ///< sequence, capacity, cached pages
   kDrop,        ///< sequence
-  kAdopt,       ///< sequence, index, page, 1 if it is new
+  kAdopt,       ///< sequence, page index, cached page, 1 if it is new
   kDropPages,   ///< cached pages
-  kForward,     ///< number of steps; of each: sequence, adapter, token ids
-  kLogits,      ///< first row, number of rows: to rank 0, from the ranks that computed them
-  kTopKLogits,  ///< first row, number of rows, k: every rank's part of a divided output
+  kForward,     ///< number of steps; per step: sequence, adapter, token ids
+  kLogits,      ///< first row, number of rows: gathers them on rank 0
+  kTopKLogits,  ///< first row, number of rows, k: tensor-parallel lm_head
   kReload,
-  kAdapters,     ///< adapters to keep; a new one: its number, folder, and the folder around it
-  kCountTokens,  ///< to rank 0: the tokens that chose each expert on each rank
-  kOpenMoves,    ///< opens the checkpoint, to move experts
-  kMoveExperts,  ///< layer, number of experts; of each rank: its experts
+  kAdapters,     ///< adapters that stay; new adapter: number, folder, enclosing folder
+  kCountTokens,  ///< gathers token counts per expert on rank 0
+  kOpenMoves,    ///< opens the checkpoint for kMoveExperts
+  kMoveExperts,  ///< layer, number of experts; per rank: its experts
   kEndMoves,
-  kCompare,  ///< rank 0's last work failed: did that of the others?
+  kCompare,  ///< the last order failed on rank 0: gathers which ranks failed
   kEnd,
 };
 
@@ -37,7 +37,7 @@ class OrderWriter {
   void put(std::span<const int64_t> list);
   void put(std::span<const int32_t> list);
   void put(const std::string& text);
-  /// Sends the orders since the last call to all other ranks, which may have waited for long.
+  /// Sends the queued orders to all other ranks, which may have waited for long.
   Status send(Group& group);
 
  private:
@@ -46,17 +46,17 @@ class OrderWriter {
 
 class OrderReader {
  public:
-  /// Waits for rank 0's next message without a limit of time.
+  /// Waits for rank 0's next message without a timeout.
   static Result<OrderReader> receive(Group& group);
 
   bool empty() const { return at_ == words_.size(); }
   Order order() { return static_cast<Order>(word()); }
-  /// 0 beyond the end: see is_whole().
+  /// Returns 0 beyond the end: check is_whole().
   int64_t word();
   std::vector<int64_t> list();
   std::vector<int32_t> ids();
   std::string text();
-  /// False once something was read that the message did not have.
+  /// False after a read beyond the end of the message.
   bool is_whole() const { return is_whole_; }
 
  private:

@@ -51,8 +51,8 @@ Status PageStore::forward(std::span<const SequenceStep> steps) {
   for (const SequenceStep& step : steps) {
     const auto at = caches_.find(step.id);
     if (at == caches_.end()) {
-      return Error{ErrorKind::kInvalidArgument, "", str("sequence ", step.id), "to have started",
-                   "it has no cache"};
+      return Error{ErrorKind::kInvalidArgument, "", str("sequence ", step.id), "a running sequence",
+                   "it has no KV cache"};
     }
     of_model.push_back({step.tokens, &at->second, step.adapter});
   }

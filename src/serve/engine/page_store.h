@@ -1,4 +1,4 @@
-// The caches of the running sequences, and the memory of the scheduler's cached pages.
+// KV caches of the running sequences, and the prefix cache's page memory.
 #pragma once
 
 #include <unordered_map>
@@ -8,11 +8,11 @@
 
 namespace moracle::serve {
 
-/// Tokens of a sequence that follow those in its cache.
+/// New tokens of a sequence, appended to its KV cache.
 struct SequenceStep {
   SequenceId id = 0;
   std::span<const int32_t> tokens;
-  int32_t adapter = -1;  ///< its index in the model
+  int32_t adapter = -1;  ///< index in the model; -1: none
 };
 
 class PageStore {
@@ -22,19 +22,19 @@ class PageStore {
   PageStore(const PageStore&) = delete;
   PageStore& operator=(const PageStore&) = delete;
 
-  /// Tokens and bytes per page.
+  /// Page size in tokens and in bytes.
   int64_t page() const;
   int64_t page_bytes() const;
   /// See ModelAccess::can_share_pages.
   bool can_share() const;
 
-  /// Makes a cache that starts with these cached pages. Errors: of Model::make_cache.
+  /// Creates a sequence's KV cache, with cached pages as its prefix. Errors: of Model::make_cache.
   Status start(SequenceId id, int64_t capacity, std::span<const PageId> pages);
-  /// Unknown ids are ignored.
+  /// Ignores unknown ids.
   void drop(SequenceId id) { caches_.erase(id); }
   void adopt(const Adoption& adoption);
   void drop_pages(std::span<const PageId> pages);
-  /// Runs the model. Errors: of Model::forward; a sequence that has not started.
+  /// Runs the model. Errors: of Model::forward; an unknown sequence.
   Status forward(std::span<const SequenceStep> steps);
 
  private:
@@ -42,7 +42,7 @@ class PageStore {
 
   Model& model_;
   std::unordered_map<SequenceId, KvCache> caches_;
-  std::unordered_map<PageId, std::byte*> cached_;  // this object owns a share of each
+  std::unordered_map<PageId, std::byte*> cached_;  // holds a reference to each page
 };
 
 }  // namespace moracle::serve

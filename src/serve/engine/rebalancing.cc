@@ -147,7 +147,7 @@ void Rebalancing::finish(const Result<RebalanceReport>& result) {
   if (!result && options_.log)
     options_.log(str("rebalance: ended after ", report_.layers,
                      " layers, the others stay: ", result.error().to_string()));
-  if (leader_.lost()) return;  // end() answers, once the engine says why it ends
+  if (leader_.lost()) return;  // end() answers with the engine's error
   for (const Done& done : std::exchange(waiting_, {})) done(result);
 }
 

@@ -1,5 +1,5 @@
-// Moves experts between the ranks of a served model as their load changes. Rank 0 counts, decides
-// and announces; one layer moves between two steps.
+// Expert rebalancing: moves experts between ranks as their load changes. Rank 0 counts, decides and
+// sends orders. One layer moves between two steps.
 #pragma once
 
 #include <deque>
@@ -15,17 +15,17 @@
 namespace moracle::serve {
 
 struct RebalanceOptions {
-  int64_t interval = 0;  ///< steps between two decisions; 0: experts stay
+  int64_t interval = 0;  ///< steps between two decisions; 0: off
   int64_t num_redundant_experts = 0;
-  std::string folder;  ///< of the checkpoint
-  /// Called on the engine's thread with one line for each layer that moves.
+  std::string folder;  ///< checkpoint folder
+  /// Called on the engine's thread with one log line per moved layer.
   std::function<void(const std::string&)> log{};
 };
 
-/// What a rebalance did. Imbalance: the largest load of a layer's ranks over their mean, summed
-/// over the layers, for the tokens since the last decision; 0 without tokens.
+/// Result of a rebalance. Imbalance: largest rank load over mean rank load, summed over the layers,
+/// for the tokens since the last decision; 0 without tokens.
 struct RebalanceReport {
-  int64_t layers = 0, experts = 0;  ///< that moved
+  int64_t layers = 0, experts = 0;  ///< number moved
   double before = 0, after = 0;
 };
 
@@ -35,22 +35,22 @@ class Rebalancing {
 
   Rebalancing(Model& model, Leader& leader, Metrics& metrics, RebalanceOptions options)
       : model_(model), leader_(leader), metrics_(metrics), options_(std::move(options)) {}
-  /// Errors: the model does not count routing, has no ranks, or adapters; more copies of experts
-  /// than ranks can hold.
+  /// Errors: the model does not count routing, is not split over ranks, or has adapters; more
+  /// expert copies than ranks can hold.
   Status check() const;
   bool is_on() const { return options_.interval > 0; }
 
-  /// Decides at the interval.
+  /// Counts a step, and decides at the interval.
   void step_done();
-  /// Decides now, or joins the rebalance that runs. `done` is called at its end.
+  /// Decides now, or joins the running rebalance. `done` is called at its end.
   void request(Done done);
-  /// True while layers wait to move.
+  /// True while layers are left to move.
   bool is_running() const { return !moves_.empty(); }
-  /// Moves the next layer. All ranks take part, between two steps.
+  /// Moves the next layer. Collective: all ranks run it between the same two steps.
   void move_next();
-  /// The counts begin again: the weights are others.
+  /// Resets the counts after a change of weights.
   void model_changed();
-  /// The engine ends.
+  /// Ends a running rebalance when the engine stops.
   void end(const Error& reason);
 
  private:
@@ -70,8 +70,8 @@ class Rebalancing {
   Metrics& metrics_;
   const RebalanceOptions options_;
   int64_t steps_ = 0;
-  Loads counted_;  // at the last decision
-  Loads loads_;    // that the running rebalance balances
+  Loads counted_;  // counts at the last decision
+  Loads loads_;    // loads that the running rebalance uses
   std::map<int64_t, std::vector<ExpertMap>> placed_;
   std::deque<Move> moves_;
   RebalanceReport report_;

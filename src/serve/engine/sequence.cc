@@ -7,7 +7,7 @@
 namespace moracle::serve {
 
 Result<Sequence> Sequence::make(Job job, const Tokenizer& tokenizer) {
-  StoppedStream stream(tokenizer, job.stop_strings);
+  StoppingTokenStream stream(tokenizer, job.stop_strings);
   if (job.continues_prompt) MORACLE_CHECK(stream.follow(job.prompt));
   Sampler sampler(job.sampling);
   LogitEditor editor(job.edits, job.prompt, job.stop_ids);

@@ -8,10 +8,10 @@
 
 namespace moracle::serve {
 
-/// Computes log probabilities from logits. Keeps its scratch.
+/// Computes log probabilities from logits. Reuses its scratch.
 class Scorer {
  public:
-  /// Scores `id` by logits [vocab_size], with the `num_top` most likely ids.
+  /// Scores `id` from logits [vocab_size], with the `num_top` most likely ids.
   TokenScore score(std::span<const float> logits, int32_t id, int64_t num_top);
 
  private:

@@ -7,7 +7,7 @@ namespace moracle::serve {
 namespace {
 
 constexpr uint32_t kLast = 0x10FFFF;
-// Control characters, quote, backslash, and surrogates, which UTF-8 cannot hold.
+// Characters that JSON must escape, and surrogates, which UTF-8 cannot encode.
 const CharRanges kNotInJson{{0, 0x1F}, {'"', '"'}, {'\\', '\\'}, {0xD800, 0xDFFF}};
 
 CharRanges joined(CharRanges ranges) {

@@ -1,4 +1,4 @@
-// Sets of characters as ranges of code points.
+// Character sets as ranges of code points.
 #pragma once
 
 #include <cstdint>
@@ -8,13 +8,13 @@
 
 namespace moracle::serve {
 
-/// Ranges of code points, both ends included. Most functions sort and join them.
+/// Inclusive code point ranges. Most functions sort and merge them.
 using CharRanges = std::vector<std::pair<uint32_t, uint32_t>>;
 
 CharRanges complement(CharRanges ranges);
-/// Only characters that a string of JSON may hold without an escape.
+/// Removes characters that a JSON string must escape.
 CharRanges in_json_string(CharRanges ranges);
-/// A class of the engine's regular expressions, in ASCII. The ranges must not be empty.
+/// Writes a character class for the grammar engine, in ASCII. The set must not be empty.
 std::string class_text(const CharRanges& ranges);
 
 }  // namespace moracle::serve

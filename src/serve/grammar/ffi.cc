@@ -63,7 +63,7 @@ TVMFFIAny ffi_tensor(DLTensor& tensor) {
 }
 
 Result<std::shared_ptr<const Ffi>> Ffi::load(const std::string& folder) {
-  // xgrammar names libtvm_ffi.so without a folder: the loader then takes the one that is loaded.
+  // Load libtvm_ffi.so first: xgrammar links to it by name, and the loader then reuses it.
   SharedLibrary library(folder + "/tvm_ffi/lib/libtvm_ffi.so");
   if (!library.load_error().empty()) return not_loaded(library.load_error());
   auto ffi = std::make_shared<Ffi>();
@@ -79,7 +79,7 @@ Result<std::shared_ptr<const Ffi>> Ffi::load(const std::string& folder) {
   if (!library.missing().empty()) return not_loaded(library.missing());
   TVMFFIVersion version{};
   ffi->get_version_(&version);
-  // The layout of its structures may change with the minor version.
+  // Reject other minor versions: the struct layout may change with them.
   if (version.major != TVM_FFI_VERSION_MAJOR || version.minor != TVM_FFI_VERSION_MINOR) {
     return not_loaded(str("apache-tvm-ffi is version ", version.major, ".", version.minor,
                           ", the build has the headers of ", TVM_FFI_VERSION_MAJOR, ".",
@@ -91,7 +91,7 @@ Result<std::shared_ptr<const Ffi>> Ffi::load(const std::string& folder) {
   TVMFFIAny function = value_of_type(kTVMFFIFunction);
   if (ffi->global_(&name, &function.v_ptr) != 0) return ffi->raised();
   if (function.v_ptr == nullptr) return not_loaded("apache-tvm-ffi has no function ffi.Array");
-  // Not an FfiValue that shares the library, which would then never be freed.
+  // Not an FfiValue: its reference to the library would be a cycle and keep it loaded.
   ffi->make_array_ = function;
   return std::shared_ptr<const Ffi>(std::move(ffi));
 }
@@ -146,19 +146,19 @@ void Ffi::release(const TVMFFIAny& owned) const {
 Error Ffi::raised() const {
   TVMFFIObjectHandle error = nullptr;
   take_error_(&error);
-  std::string fact = "it does not say why";
+  std::string fact = "the engine gave no reason";
   if (error != nullptr) {
     const TVMFFIByteArray& message = TVMFFIErrorGetCellPtr(error)->message;
     fact.assign(message.data, message.size);
     dec_ref_(error);
   }
-  // Its messages begin with the time and a source file.
+  // Strip the time and source file from the message.
   if (const size_t at = fact.find(".cc:"); at != fact.npos) {
     const size_t end = fact.find(": ", at);
     if (end != fact.npos) fact.erase(0, end + 2);
   }
   while (!fact.empty() && fact.back() == '\n') fact.pop_back();
-  return {ErrorKind::kUnsupported, "", "", "xgrammar as this build knows it", printable(fact)};
+  return {ErrorKind::kUnsupported, "", "", "a compatible version of xgrammar", printable(fact)};
 }
 
 }  // namespace moracle::serve

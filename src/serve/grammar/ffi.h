@@ -16,7 +16,7 @@ namespace moracle::serve {
 
 class Ffi;
 
-/// A value of the engine that this object owns.
+/// Owning handle of a tvm-ffi object.
 class FfiValue {
  public:
   FfiValue() = default;
@@ -25,7 +25,7 @@ class FfiValue {
   FfiValue& operator=(FfiValue&& other) noexcept;
   ~FfiValue();
 
-  /// As an argument of a call.
+  /// Converts to a call argument.
   const TVMFFIAny& any() const { return any_; }
   bool is_true() const { return any_.type_index == kTVMFFIBool && any_.v_int64 != 0; }
 
@@ -34,7 +34,7 @@ class FfiValue {
   TVMFFIAny any_{};
 };
 
-/// Arguments of a call. They do not own.
+/// Non-owning call arguments.
 inline TVMFFIAny ffi_none() {
   return {};
 }
@@ -43,18 +43,18 @@ TVMFFIAny ffi_bool(bool value);
 TVMFFIAny ffi_text(const std::string& text);
 TVMFFIAny ffi_tensor(DLTensor& tensor);
 
-/// The library. Errors of the engine are kUnsupported, with its message as the fact.
+/// The loaded libraries. Engine errors become kUnsupported, with the engine's message as the fact.
 class Ffi : public std::enable_shared_from_this<Ffi> {
  public:
-  /// Loads tvm_ffi/lib/libtvm_ffi.so and xgrammar/libxgrammar_bindings.so of `folder`. They stay
-  /// loaded. Errors: kUnsupported with the loader's message.
+  /// Loads tvm_ffi/lib/libtvm_ffi.so and xgrammar/libxgrammar_bindings.so of `folder`. Never
+  /// unloads them. Errors: kUnsupported with the loader's message.
   static Result<std::shared_ptr<const Ffi>> load(const std::string& folder);
   Ffi() = default;
   Ffi(const Ffi&) = delete;
   Ffi& operator=(const Ffi&) = delete;
   ~Ffi();
 
-  /// A function that a type of xgrammar has.
+  /// Looks up a method of an xgrammar type.
   Result<FfiValue> method(const std::string& type, std::string_view name) const;
   Result<FfiValue> call(const FfiValue& function, std::span<const TVMFFIAny> arguments) const;
   Result<FfiValue> bytes(std::string_view text) const;

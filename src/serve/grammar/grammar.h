@@ -1,4 +1,4 @@
-// Answers of a given form: which tokens may follow. The engine behind it is xgrammar.
+// Constrained decoding: computes which tokens may come next. Uses xgrammar.
 #pragma once
 
 #include <memory>
@@ -9,34 +9,32 @@
 
 namespace moracle::serve {
 
-/// The place of one text in its grammar.
+/// Matcher state of one sequence in its grammar.
 class GrammarMatcher {
  public:
   virtual ~GrammarMatcher() = default;
-  /// Sets the logits of tokens that must not follow to negative infinity.
+  /// Masks the logits of forbidden tokens with negative infinity.
   virtual Status mask(std::span<float> logits) = 0;
-  /// Moves over a token. Errors: one that must not follow.
+  /// Advances over a sampled token. Errors: a forbidden token.
   virtual Status accept(int32_t id) = 0;
 };
 
-/// A compiled grammar. Safe to share between threads.
+/// A compiled grammar. Thread-safe.
 class Grammar {
  public:
   virtual ~Grammar() = default;
   virtual Result<std::unique_ptr<GrammarMatcher>> start() const = 0;
 };
 
-/// Compiles grammars for one tokenizer. Safe to share between threads, which do not wait for each
-/// other.
+/// Compiles grammars for one tokenizer. Thread-safe; threads compile concurrently.
 class GrammarEngine {
  public:
   virtual ~GrammarEngine() = default;
-  /// Texts of JSON that a schema of lower_schema() describes. Errors: kInvalidArgument if the
-  /// engine refuses it.
+  /// Compiles a schema of lower_schema(). Errors: kInvalidArgument if the engine rejects it.
   virtual Result<std::shared_ptr<const Grammar>> json_schema(const std::string& schema) const = 0;
 
-  /// Loads the engine from `folder`, which holds its Python packages; empty: the folder in which
-  /// the build found them. `stop_ids` may follow a whole text. Errors: kUnsupported in a build
+  /// Loads the engine from `folder` with its Python packages; empty: the folder that the build
+  /// found. `stop_ids` are allowed at the end of a complete text. Errors: kUnsupported in a build
   /// without the engine, or if it does not load.
   static Result<std::unique_ptr<GrammarEngine>> start(const Tokenizer& tokenizer,
                                                       int64_t vocab_size,

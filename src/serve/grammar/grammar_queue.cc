@@ -26,7 +26,7 @@ void GrammarQueue::stop() {
   for (std::thread& thread : threads_) thread.join();
   threads_.clear();
   for (const Work& work : waiting_)
-    work.done(Error{ErrorKind::kCancelled, "", "", "a server that goes on", "it is stopping"});
+    work.done(Error{ErrorKind::kCancelled, "", "", "a running server", "it is stopping"});
   waiting_.clear();
 }
 

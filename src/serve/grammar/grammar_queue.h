@@ -1,4 +1,4 @@
-// Compiles schemas on threads of its own: a large schema takes about a second.
+// Compiles schemas on its own threads: a large schema takes about a second.
 #pragma once
 
 #include <condition_variable>
@@ -18,14 +18,14 @@ class GrammarQueue {
  public:
   static constexpr size_t kThreads = 2, kMaxWaiting = 64;
 
-  /// `engine`: null if nothing will be added.
+  /// `engine` may be null if add() is never called.
   explicit GrammarQueue(std::shared_ptr<const GrammarEngine> engine);
   ~GrammarQueue() { stop(); }
 
-  /// Calls `done` on another thread, with kCancelled after stop(). False: too many schemas wait;
-  /// `done` is not called.
+  /// Queues a schema. Calls `done` on another thread, with kCancelled after stop(). False: the
+  /// queue is full, and `done` is not called.
   bool add(std::string schema, std::function<void(const CompiledGrammar&)> done);
-  /// Waits for the schemas that are being compiled, and cancels the others.
+  /// Waits for running compilations, and cancels the queued ones.
   void stop();
 
  private:

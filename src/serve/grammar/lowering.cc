@@ -14,7 +14,7 @@ std::string dumped(const SchemaJson& json) {
   return json.dump(-1, ' ', false, SchemaJson::error_handler_t::replace);
 }
 
-// "%25" as "%".
+// Decodes percent escapes: "%25" becomes "%".
 std::string without_percent_codes(std::string_view text) {
   std::string plain;
   for (size_t i = 0; i < text.size(); ++i) {
@@ -34,7 +34,7 @@ std::string without_percent_codes(std::string_view text) {
   return plain;
 }
 
-// The steps of a JSON pointer behind its first "/".
+// Splits a JSON pointer after its first "/".
 std::vector<std::string> pointer_steps(std::string_view pointer) {
   std::vector<std::string> steps(1);
   for (size_t i = 0; i < pointer.size(); ++i) {
@@ -75,7 +75,7 @@ std::string shown_in_schema(const SchemaJson& value) {
   return "it is " + printable(text);
 }
 
-SchemaLowering::Part SchemaLowering::Part::member(const std::string& key) const {
+SchemaLowering::Subschema SchemaLowering::Subschema::member(const std::string& key) const {
   return {json.at(key), place + "." + key};
 }
 
@@ -92,22 +92,21 @@ Status SchemaLowering::count_positions(int64_t num, const std::string& place) {
                "positions of lengths, patterns and formats", place);
 }
 
-Status SchemaLowering::check_alone(const Part& part, std::string_view keyword,
+Status SchemaLowering::check_alone(const Subschema& schema, std::string_view keyword,
                                    std::string_view other) const {
-  for (const auto& [key, value] : part.json.items()) {
-    const bool is_id = key == "$id" && &part.json == &root_;
+  for (const auto& [key, value] : schema.json.items()) {
+    const bool is_id = key == "$id" && &schema.json == &root_;
     if (key == keyword || key == other || is_annotation(key) || is_id) continue;
-    return wrong_schema(part.place + "." + key,
-                        str("no keyword that restricts the text beside ", keyword),
+    return wrong_schema(schema.place + "." + key, str("no constraining keyword beside ", keyword),
                         "the grammar engine ignores it there");
   }
   return {};
 }
 
-Result<int64_t> SchemaLowering::read_count(const Part& part, const std::string& key,
+Result<int64_t> SchemaLowering::read_count(const Subschema& schema, const std::string& key,
                                            int64_t absent) const {
-  if (!part.json.contains(key)) return absent;
-  const Part given = part.member(key);
+  if (!schema.json.contains(key)) return absent;
+  const Subschema given = schema.member(key);
   constexpr int64_t kMost = 1'000'000;
   const bool is_whole = given.json.is_number() && has_type(given.json, "integer");
   if (is_whole && given.json.get<double>() >= 0 && given.json.get<double>() <= kMost)
@@ -129,28 +128,29 @@ Result<std::string> SchemaLowering::run() {
   return dumped(whole);
 }
 
-Result<SchemaJson> SchemaLowering::lower(const Part& part) {
-  MORACLE_CHECK(count(num_schemas_, 1, limits_.schemas, "schemas in one another", part.place));
-  if (part.json == true) return SchemaJson::object();
-  if (part.json == false)
-    return wrong_schema(part.place, "a schema that accepts some value", "it is false");
-  if (!part.json.is_object())
-    return wrong_schema(part.place, "an object or true", shown_in_schema(part.json));
-  if (part.json.contains("$ref")) return lower_ref(part);
+Result<SchemaJson> SchemaLowering::lower(const Subschema& schema) {
+  MORACLE_CHECK(
+      count(num_schemas_, 1, limits_.schemas, "schemas with those of $ref", schema.place));
+  if (schema.json == true) return SchemaJson::object();
+  if (schema.json == false)
+    return wrong_schema(schema.place, "a schema that accepts some value", "it is false");
+  if (!schema.json.is_object())
+    return wrong_schema(schema.place, "an object or true", shown_in_schema(schema.json));
+  if (schema.json.contains("$ref")) return lower_ref(schema);
   for (const char* const keyword : {"const", "enum"})
-    if (part.json.contains(keyword)) return lower_values(part, keyword);
+    if (schema.json.contains(keyword)) return lower_values(schema, keyword);
   for (const char* const keyword : {"anyOf", "oneOf", "allOf"})
-    if (part.json.contains(keyword)) return lower_branches(part, keyword);
-  return lower_types(part);
+    if (schema.json.contains(keyword)) return lower_branches(schema, keyword);
+  return lower_types(schema);
 }
 
-Result<SchemaJson> SchemaLowering::lower_ref(const Part& part) {
-  MORACLE_CHECK(check_alone(part, "$ref"));
-  const Part given = part.member("$ref");
+Result<SchemaJson> SchemaLowering::lower_ref(const Subschema& schema) {
+  MORACLE_CHECK(check_alone(schema, "$ref"));
+  const Subschema given = schema.member("$ref");
   if (!given.json.is_string())
-    return wrong_schema(given.place, "a text", shown_in_schema(given.json));
+    return wrong_schema(given.place, "a string", shown_in_schema(given.json));
   MORACLE_TRY(const size_t index, define(given.json.get_ref<const std::string&>(), given.place));
-  if (part.is_direct) definitions_[current_].direct.push_back(index);
+  if (schema.is_direct) definitions_[current_].direct.push_back(index);
   return SchemaJson::object({{"$ref", index == 0 ? "#" : "#/$defs/" + std::to_string(index)}});
 }
 
@@ -177,9 +177,10 @@ Result<size_t> SchemaLowering::define(const std::string& reference, const std::s
   return index;
 }
 
-Result<SchemaJson> SchemaLowering::lower_values(const Part& part, const std::string& keyword) {
-  MORACLE_CHECK(check_alone(part, keyword, "type"));
-  const Part given = part.member(keyword);
+Result<SchemaJson> SchemaLowering::lower_values(const Subschema& schema,
+                                                const std::string& keyword) {
+  MORACLE_CHECK(check_alone(schema, keyword, "type"));
+  const Subschema given = schema.member(keyword);
   const bool is_one = keyword == "const";
   if (!is_one && (!given.json.is_array() || given.json.empty()))
     return wrong_schema(given.place, "an array with at least one value",
@@ -196,23 +197,24 @@ Result<SchemaJson> SchemaLowering::lower_values(const Part& part, const std::str
     MORACLE_CHECK(
         count(num_bytes_, bytes, limits_.bytes, "bytes of names and values", given.place));
   }
-  if (part.json.contains("type")) {
-    const SchemaJson& type = part.json["type"];
+  if (schema.json.contains("type")) {
+    const SchemaJson& type = schema.json["type"];
     const SchemaJson types = type.is_array() ? type : SchemaJson::array({type});
     for (const SchemaJson& value : values) {
       const bool fits = std::any_of(types.begin(), types.end(), [&](const SchemaJson& each) {
         return each.is_string() && has_type(value, each.get_ref<const std::string&>());
       });
       if (!fits)
-        return wrong_schema(given.place, "values of the type beside it", shown_in_schema(value));
+        return wrong_schema(given.place, "values of the declared type", shown_in_schema(value));
     }
   }
   return SchemaJson::object({{"enum", values}});
 }
 
-Result<SchemaJson> SchemaLowering::lower_branches(const Part& part, const std::string& keyword) {
-  MORACLE_CHECK(check_alone(part, keyword));
-  const Part given = part.member(keyword);
+Result<SchemaJson> SchemaLowering::lower_branches(const Subschema& schema,
+                                                  const std::string& keyword) {
+  MORACLE_CHECK(check_alone(schema, keyword));
+  const Subschema given = schema.member(keyword);
   if (!given.json.is_array() || given.json.empty())
     return wrong_schema(given.place, "an array with at least one schema",
                         shown_in_schema(given.json));
@@ -223,7 +225,7 @@ Result<SchemaJson> SchemaLowering::lower_branches(const Part& part, const std::s
   SchemaJson options = SchemaJson::array();
   for (size_t i = 0; i < given.json.size(); ++i) {
     MORACLE_TRY(SchemaJson option,
-                lower({given.json[i], str(given.place, "[", i, "]"), part.is_direct}));
+                lower({given.json[i], str(given.place, "[", i, "]"), schema.is_direct}));
     options.push_back(std::move(option));
   }
   if (options.size() == 1) return options[0];
@@ -231,10 +233,10 @@ Result<SchemaJson> SchemaLowering::lower_branches(const Part& part, const std::s
   return SchemaJson::object({{"anyOf", std::move(options)}});
 }
 
-Result<SchemaJson> SchemaLowering::lower_types(const Part& part) {
+Result<SchemaJson> SchemaLowering::lower_types(const Subschema& schema) {
   SchemaJson types = SchemaJson::array();
-  if (part.json.contains("type")) {
-    const Part given = part.member("type");
+  if (schema.json.contains("type")) {
+    const Subschema given = schema.member("type");
     types = given.json.is_array() ? given.json : SchemaJson::array({given.json});
     const bool all_known = std::all_of(types.begin(), types.end(), [](const SchemaJson& type) {
       return type.is_string() && !keywords_of(type.get_ref<const std::string&>()).empty();
@@ -245,14 +247,14 @@ Result<SchemaJson> SchemaLowering::lower_types(const Part& part) {
           given.place, "string, integer, number, boolean, null, array, object, or several of them",
           shown_in_schema(given.json));
     }
-  } else if (part.json.contains("properties") || part.json.contains("additionalProperties")) {
+  } else if (schema.json.contains("properties") || schema.json.contains("additionalProperties")) {
     types.push_back("object");
-  } else if (part.json.contains("items") || part.json.contains("prefixItems")) {
+  } else if (schema.json.contains("items") || schema.json.contains("prefixItems")) {
     types.push_back("array");
   }
-  for (const auto& [key, value] : part.json.items()) {
+  for (const auto& [key, value] : schema.json.items()) {
     const std::string& keyword = key;
-    const bool is_id = keyword == "$id" && &part.json == &root_;
+    const bool is_id = keyword == "$id" && &schema.json == &root_;
     if (keyword == "type" || is_annotation(keyword) || is_id) continue;
     const bool honoured = std::any_of(types.begin(), types.end(), [&](const SchemaJson& type) {
       return is_keyword_of(type.get_ref<const std::string&>(), keyword);
@@ -263,24 +265,24 @@ Result<SchemaJson> SchemaLowering::lower_types(const Part& part) {
       const auto& type = types[0].get_ref<const std::string&>();
       fact = str("for type ", type, " it honours ", keywords_of(type));
     }
-    return wrong_schema(part.place + "." + keyword, "a keyword that the grammar engine honours",
+    return wrong_schema(schema.place + "." + keyword, "a keyword that the grammar engine honours",
                         fact);
   }
   if (types.empty()) return SchemaJson::object();
   SchemaJson options = SchemaJson::array();
   for (const SchemaJson& type : types) {
-    MORACLE_TRY(SchemaJson option, lower_type(part, type.get_ref<const std::string&>()));
+    MORACLE_TRY(SchemaJson option, lower_type(schema, type.get_ref<const std::string&>()));
     options.push_back(std::move(option));
   }
   if (options.size() == 1) return options[0];
   return SchemaJson::object({{"anyOf", std::move(options)}});
 }
 
-Result<SchemaJson> SchemaLowering::lower_type(const Part& part, const std::string& type) {
-  if (type == "string") return lower_string(part);
-  if (type == "integer" || type == "number") return lower_number(part, type == "integer");
-  if (type == "array") return lower_array(part);
-  if (type == "object") return lower_object(part);
+Result<SchemaJson> SchemaLowering::lower_type(const Subschema& schema, const std::string& type) {
+  if (type == "string") return lower_string(schema);
+  if (type == "integer" || type == "number") return lower_number(schema, type == "integer");
+  if (type == "array") return lower_array(schema);
+  if (type == "object") return lower_object(schema);
   return SchemaJson::object({{"type", type}});
 }
 

@@ -1,4 +1,4 @@
-// Rewrites a JSON schema part by part.
+// Rewrites a JSON schema for the grammar engine, one subschema at a time.
 #pragma once
 
 #include <map>
@@ -19,45 +19,47 @@ class SchemaLowering {
   Result<std::string> run();
 
  private:
-  // A schema that $ref names; the first is the root.
+  // A schema that a $ref names; the first is the root.
   struct Definition {
     std::string place;
     SchemaJson lowered;
-    std::vector<size_t> direct;  // definitions that take the same value, without a step inside
+    std::vector<size_t> direct;  // definitions that apply to the same value
   };
-  // A schema in the document.
-  struct Part {
+  // A subschema in the document.
+  struct Subschema {
     const SchemaJson& json;
     std::string place;
-    bool is_direct = false;  // it takes the same value as the definition
-    Part member(const std::string& key) const;
+    bool is_direct = false;  // applies to the definition's own value
+    Subschema member(const std::string& key) const;
   };
   struct Branches {
     std::string place;
     SchemaJson lowered;
   };
 
-  Result<SchemaJson> lower(const Part& part);
-  Result<SchemaJson> lower_ref(const Part& part);
-  Result<SchemaJson> lower_values(const Part& part, const std::string& keyword);
-  Result<SchemaJson> lower_branches(const Part& part, const std::string& keyword);
-  Result<SchemaJson> lower_types(const Part& part);
-  Result<SchemaJson> lower_type(const Part& part, const std::string& type);
-  Result<SchemaJson> lower_string(const Part& part);
-  Result<SchemaJson> lower_number(const Part& part, bool is_integer);
-  Status lower_multiple(const Part& part, SchemaJson& lowered, double min, double max);
-  Result<SchemaJson> lower_array(const Part& part);
-  Result<SchemaJson> lower_object(const Part& part);
-  Result<SchemaJson> lower_other_members(const Part& part, SchemaJson values,
+  Result<SchemaJson> lower(const Subschema& schema);
+  Result<SchemaJson> lower_ref(const Subschema& schema);
+  Result<SchemaJson> lower_values(const Subschema& schema, const std::string& keyword);
+  Result<SchemaJson> lower_branches(const Subschema& schema, const std::string& keyword);
+  Result<SchemaJson> lower_types(const Subschema& schema);
+  Result<SchemaJson> lower_type(const Subschema& schema, const std::string& type);
+  Result<SchemaJson> lower_string(const Subschema& schema);
+  Result<SchemaJson> lower_number(const Subschema& schema, bool is_integer);
+  Status lower_multiple(const Subschema& schema, SchemaJson& lowered, double min, double max);
+  Result<SchemaJson> lower_array(const Subschema& schema);
+  Result<SchemaJson> lower_object(const Subschema& schema);
+  Result<SchemaJson> lower_other_members(const Subschema& schema, SchemaJson values,
                                          const std::vector<std::string>& names);
-  Status lower_members(const Part& part, SchemaJson& lowered, std::vector<std::string>& names);
-  // Adds the schema at the end of a path to the definitions. Errors: there is none.
+  Status lower_members(const Subschema& schema, SchemaJson& lowered,
+                       std::vector<std::string>& names);
+  // Resolves a $ref path and adds the schema to the definitions. Errors: no such schema.
   Result<size_t> define(const std::string& reference, const std::string& place);
-  // Errors: a keyword beside `keyword` that is neither `other` nor an annotation.
-  Status check_alone(const Part& part, std::string_view keyword, std::string_view other = {}) const;
-  Result<int64_t> read_count(const Part& part, const std::string& key, int64_t absent) const;
+  // Errors: a sibling of `keyword` that is neither `other` nor an annotation.
+  Status check_alone(const Subschema& schema, std::string_view keyword,
+                     std::string_view other = {}) const;
+  Result<int64_t> read_count(const Subschema& schema, const std::string& key, int64_t absent) const;
 
-  // Checks of the whole result.
+  // Checks of the whole lowered schema.
   Status check_cycles() const;
   Status check_accepts() const;
   bool accepts(const SchemaJson& lowered, const std::vector<bool>& known) const;
@@ -75,16 +77,16 @@ class SchemaLowering {
   const SchemaLimits limits_;
   const std::string place_;
   std::vector<Definition> definitions_;
-  std::map<std::string, size_t> defined_;  // by reference
-  size_t current_ = 0;                     // the definition that is being lowered
-  std::vector<Branches> exclusive_;        // of oneOf
-  mutable int64_t num_compared_ = 0;       // pairs of branches
+  std::map<std::string, size_t> defined_;  // by $ref
+  size_t current_ = 0;                     // index of the current definition
+  std::vector<Branches> exclusive_;        // branches of oneOf
+  mutable int64_t num_compared_ = 0;       // branch pairs compared so far
   int64_t num_schemas_ = 0, num_values_ = 0, num_bytes_ = 0, num_positions_ = 0;
 };
 
-/// An error of a schema.
+/// Error for an invalid or unsupported schema.
 Error wrong_schema(const std::string& place, std::string need, std::string fact);
-/// A value as text of at most 60 bytes.
+/// Prints a value in at most 60 bytes.
 std::string shown_in_schema(const SchemaJson& value);
 
 }  // namespace moracle::serve

@@ -1,4 +1,4 @@
-// Checks of a lowered schema as a whole.
+// Checks of the whole lowered schema.
 #include <algorithm>
 
 #include "base/text.h"
@@ -8,7 +8,7 @@
 namespace moracle::serve {
 namespace {
 
-// Whether `lowered` lists all its values.
+// True if `lowered` enumerates all its values.
 bool is_finite(const SchemaJson& lowered) {
   return lowered.contains("enum");
 }
@@ -19,7 +19,7 @@ bool is_number_type(std::string_view type) {
 
 }  // namespace
 
-// A definition that leads to itself without a step into a value.
+// Rejects $ref cycles that never descend into a value.
 Status SchemaLowering::check_cycles() const {
   enum class Mark : uint8_t { kNew, kOpen, kDone };
   std::vector<Mark> marks(definitions_.size(), Mark::kNew);
@@ -35,7 +35,7 @@ Status SchemaLowering::check_cycles() const {
     if (closes(closes, i)) {
       return wrong_schema(definitions_[i].place,
                           "a member or an item between a schema and a $ref to itself",
-                          "it refers to itself, so it accepts nothing by this way");
+                          "it refers to itself, so it accepts nothing");
     }
   }
   return {};
@@ -48,7 +48,7 @@ bool SchemaLowering::accepts(const SchemaJson& lowered, const std::vector<bool>&
   }
   const auto do_all = [&](const SchemaJson& parts) {
     return std::all_of(parts.begin(), parts.end(),
-                       [&](const SchemaJson& part) { return accepts(part, known); });
+                       [&](const SchemaJson& schema) { return accepts(schema, known); });
   };
   if (lowered.contains("anyOf")) {
     return std::any_of(lowered["anyOf"].begin(), lowered["anyOf"].end(),
@@ -65,7 +65,7 @@ bool SchemaLowering::accepts(const SchemaJson& lowered, const std::vector<bool>&
   return true;
 }
 
-// Values must be finite: definitions accept something if their parts do.
+// Values must be finite. Fixed point: a definition accepts a value if its parts do.
 Status SchemaLowering::check_accepts() const {
   std::vector<bool> known(definitions_.size(), false);
   for (bool changed = true; changed;) {
@@ -78,7 +78,7 @@ Status SchemaLowering::check_accepts() const {
   for (size_t i = 0; i < definitions_.size(); ++i) {
     if (!known[i]) {
       return wrong_schema(definitions_[i].place, "a schema that accepts some value",
-                          "each value would have to hold another one of itself");
+                          "every value would be infinitely nested");
     }
   }
   return {};
@@ -86,7 +86,7 @@ Status SchemaLowering::check_accepts() const {
 
 const SchemaJson& SchemaLowering::resolved(const SchemaJson& lowered) const {
   const SchemaJson* at = &lowered;
-  while (at->contains("$ref")) {  // ends, see check_cycles()
+  while (at->contains("$ref")) {  // terminates, see check_cycles()
     const auto& reference = (*at)["$ref"].get_ref<const std::string&>();
     at = &definitions_[reference == "#" ? 0 : std::stoul(reference.substr(8))].lowered;
   }
@@ -108,7 +108,7 @@ bool SchemaLowering::are_told_apart_by_a_member(const SchemaJson& one,
 }
 
 bool SchemaLowering::are_disjoint(const SchemaJson& left, const SchemaJson& right) const {
-  // References in one another could multiply the pairs.
+  // Bound the work: nested references could multiply the pairs.
   constexpr int64_t kMostCompared = 100'000;
   if (++num_compared_ > kMostCompared) return false;
   const SchemaJson &one = resolved(left), &other = resolved(right);
@@ -142,7 +142,7 @@ Status SchemaLowering::check_branches() const {
         return wrong_schema(each.place,
                             "schemas that exclude each other by type, or by a required member with "
                             "const or enum; anyOf takes others",
-                            str("a value may follow number ", j, " and number ", i));
+                            str("one value can match branches ", j, " and ", i));
       }
     }
   }

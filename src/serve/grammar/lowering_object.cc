@@ -7,11 +7,11 @@
 
 namespace moracle::serve {
 
-Status SchemaLowering::lower_members(const Part& part, SchemaJson& lowered,
+Status SchemaLowering::lower_members(const Subschema& schema, SchemaJson& lowered,
                                      std::vector<std::string>& names) {
   lowered["properties"] = SchemaJson::object();
-  if (part.json.contains("properties")) {
-    const Part given = part.member("properties");
+  if (schema.json.contains("properties")) {
+    const Subschema given = schema.member("properties");
     if (!given.json.is_object())
       return wrong_schema(given.place, "an object", shown_in_schema(given.json));
     for (const auto& [key, value] : given.json.items()) {
@@ -22,8 +22,8 @@ Status SchemaLowering::lower_members(const Part& part, SchemaJson& lowered,
     }
   }
   auto num_optional = static_cast<int64_t>(names.size());
-  if (part.json.contains("required")) {
-    const Part given = part.member("required");
+  if (schema.json.contains("required")) {
+    const Subschema given = schema.member("required");
     if (!given.json.is_array() || given.json.size() > names.size())
       return wrong_schema(given.place, "an array of names that properties lists",
                           shown_in_schema(given.json));
@@ -39,30 +39,31 @@ Status SchemaLowering::lower_members(const Part& part, SchemaJson& lowered,
     }
   }
   if (num_optional <= limits_.optional_members) return {};
-  return wrong_schema(part.place, str("at most ", limits_.optional_members, " optional members"),
+  return wrong_schema(schema.place, str("at most ", limits_.optional_members, " optional members"),
                       str("it has ", num_optional));
 }
 
-Result<SchemaJson> SchemaLowering::lower_object(const Part& part) {
+Result<SchemaJson> SchemaLowering::lower_object(const Subschema& schema) {
   SchemaJson lowered = SchemaJson::object({{"type", "object"}});
   std::vector<std::string> names;
-  MORACLE_CHECK(lower_members(part, lowered, names));
+  MORACLE_CHECK(lower_members(schema, lowered, names));
   for (const char* const key : {"patternProperties", "propertyNames"}) {
-    if (part.json.contains(key) && !names.empty()) {
-      return wrong_schema(part.place + "." + key, "an object without properties",
+    if (schema.json.contains(key) && !names.empty()) {
+      return wrong_schema(schema.place + "." + key, "an object without properties",
                           "the grammar engine does not combine them");
     }
   }
-  const bool has_names = part.json.contains("propertyNames");
-  if (part.json.contains("patternProperties")) {
-    const Part given = part.member("patternProperties");
+  const bool has_names = schema.json.contains("propertyNames");
+  if (schema.json.contains("patternProperties")) {
+    const Subschema given = schema.member("patternProperties");
     if (!given.json.is_object() || given.json.size() != 1 || has_names) {
       return wrong_schema(given.place, "an object with one pattern, without propertyNames",
                           shown_in_schema(given.json));
     }
-    if (part.json.contains("additionalProperties") && part.json["additionalProperties"] != false) {
-      return wrong_schema(part.place + ".additionalProperties", "false beside patternProperties",
-                          shown_in_schema(part.json["additionalProperties"]));
+    if (schema.json.contains("additionalProperties") &&
+        schema.json["additionalProperties"] != false) {
+      return wrong_schema(schema.place + ".additionalProperties", "false beside patternProperties",
+                          shown_in_schema(schema.json["additionalProperties"]));
     }
     const auto& key = given.json.begin().key();
     auto pattern = lower_pattern(key);
@@ -74,23 +75,23 @@ Result<SchemaJson> SchemaLowering::lower_object(const Part& part) {
     lowered.erase("properties");
     return lowered;
   }
-  const bool is_open = !strict_ || (names.empty() && !part.json.contains("properties"));
+  const bool is_open = !strict_ || (names.empty() && !schema.json.contains("properties"));
   const SchemaJson absent = is_open;
-  const bool is_given = part.json.contains("additionalProperties");
-  const SchemaJson& given = is_given ? part.json["additionalProperties"] : absent;
+  const bool is_given = schema.json.contains("additionalProperties");
+  const SchemaJson& given = is_given ? schema.json["additionalProperties"] : absent;
   lowered["additionalProperties"] = false;
   if (given == false) return lowered;
-  MORACLE_TRY(SchemaJson values, lower({given, part.place + ".additionalProperties"}));
+  MORACLE_TRY(SchemaJson values, lower({given, schema.place + ".additionalProperties"}));
   if (!names.empty()) {
-    // Names of other members begin in another way. The engine would compile every letter of the
-    // listed names as a position of its own, and let an escaped spelling of them pass.
+    // Other members must differ from the listed names in the first characters. An exact exclusion
+    // would cost the engine one position per letter, and escaped spellings would bypass it.
     lowered["patternProperties"][other_names(names).text] = std::move(values);
     return lowered;
   }
   lowered["additionalProperties"] = std::move(values);
   lowered.erase("properties");
   if (!has_names) return lowered;
-  const Part keys = part.member("propertyNames");
+  const Subschema keys = schema.member("propertyNames");
   SchemaJson typed = keys.json;
   if (typed.is_object() && !typed.contains("type") && !typed.contains("enum") &&
       !typed.contains("const")) {

@@ -15,18 +15,18 @@ constexpr double kInfinity = std::numeric_limits<double>::infinity();
 
 }  // namespace
 
-Result<SchemaJson> SchemaLowering::lower_string(const Part& part) {
-  const SchemaJson& json = part.json;
+Result<SchemaJson> SchemaLowering::lower_string(const Subschema& schema) {
+  const SchemaJson& json = schema.json;
   const bool has_length = json.contains("minLength") || json.contains("maxLength");
   const int kinds =
       (json.contains("pattern") ? 1 : 0) + (json.contains("format") ? 1 : 0) + (has_length ? 1 : 0);
   if (kinds > 1) {
-    return wrong_schema(part.place, "only one of pattern, format, and a length",
+    return wrong_schema(schema.place, "only one of pattern, format, and a length",
                         "the grammar engine does not combine them");
   }
   SchemaJson lowered = SchemaJson::object({{"type", "string"}});
   if (json.contains("format")) {
-    const Part given = part.member("format");
+    const Subschema given = schema.member("format");
     if (!given.json.is_string() || !is_known_format(given.json.get_ref<const std::string&>()))
       return wrong_schema(given.place, "a format that the grammar engine knows",
                           shown_in_schema(given.json));
@@ -36,41 +36,41 @@ Result<SchemaJson> SchemaLowering::lower_string(const Part& part) {
   }
   SchemaPattern pattern;
   if (json.contains("pattern")) {
-    const Part given = part.member("pattern");
+    const Subschema given = schema.member("pattern");
     if (!given.json.is_string())
       return wrong_schema(given.place, "a regular expression", shown_in_schema(given.json));
     auto made = lower_pattern(given.json.get_ref<const std::string&>());
     if (!made) return wrong_schema(given.place, made.error().need, made.error().fact);
     pattern = *std::move(made);
   } else if (has_length) {
-    MORACLE_TRY(const int64_t min, read_count(part, "minLength", 0));
-    MORACLE_TRY(const int64_t max, read_count(part, "maxLength", -1));
+    MORACLE_TRY(const int64_t min, read_count(schema, "minLength", 0));
+    MORACLE_TRY(const int64_t max, read_count(schema, "maxLength", -1));
     if (max >= 0 && max < min)
-      return wrong_schema(part.place, "maxLength from minLength on", str("it is ", max));
+      return wrong_schema(schema.place, "maxLength of at least minLength", str("it is ", max));
     if (min == 0 && max < 0) return lowered;
     pattern = length_pattern(min, max);
   } else {
     return lowered;
   }
-  MORACLE_CHECK(count_positions(pattern.num_positions, part.place));
+  MORACLE_CHECK(count_positions(pattern.num_positions, schema.place));
   lowered["pattern"] = pattern.text;
   return lowered;
 }
 
-Result<SchemaJson> SchemaLowering::lower_number(const Part& part, bool is_integer) {
+Result<SchemaJson> SchemaLowering::lower_number(const Subschema& schema, bool is_integer) {
   SchemaJson lowered = SchemaJson::object({{"type", is_integer ? "integer" : "number"}});
   double min = -kInfinity, max = kInfinity;
   for (const char* const key : {"minimum", "maximum", "exclusiveMinimum", "exclusiveMaximum"}) {
-    if (!part.json.contains(key)) continue;
-    const Part given = part.member(key);
-    // Beyond them not every whole number is a double.
+    if (!schema.json.contains(key)) continue;
+    const Subschema given = schema.member(key);
+    // Beyond 2^53 doubles are not exact.
     constexpr double kMost = 9007199254740992.0, kDigits = 1e6;
     double value = given.json.is_number() ? given.json.get<double>() : kInfinity;
     if (!(std::abs(value) <= kMost)) {
       return wrong_schema(given.place, "a number from -2^53 to 2^53", shown_in_schema(given.json));
     }
     if (std::round(value * kDigits) / kDigits != value) {
-      return wrong_schema(given.place, "a number with at most 6 digits behind the point",
+      return wrong_schema(given.place, "a number with at most 6 digits after the decimal point",
                           shown_in_schema(given.json));
     }
     const bool is_lower = std::string_view(key).ends_with("inimum");
@@ -85,28 +85,28 @@ Result<SchemaJson> SchemaLowering::lower_number(const Part& part, bool is_intege
       continue;
     }
     lowered[key] = given.json;
-    // The engine writes at most 6 digits behind the point.
+    // The engine generates at most 6 decimal places.
     const double inside = is_exclusive ? 1 / kDigits : 0;
     (is_lower ? min : max) =
         is_lower ? std::max(min, value + inside) : std::min(max, value - inside);
   }
   if (min > max) {
-    return wrong_schema(part.place, "a range that holds a number",
+    return wrong_schema(schema.place, "a range that holds a number",
                         "its minimum is above its maximum");
   }
-  if (min > -kInfinity || max < kInfinity) MORACLE_CHECK(count_positions(2, part.place));
+  if (min > -kInfinity || max < kInfinity) MORACLE_CHECK(count_positions(2, schema.place));
   if (!is_integer) return lowered;
   if (min > -kInfinity) lowered["minimum"] = static_cast<int64_t>(min);
   if (max < kInfinity) lowered["maximum"] = static_cast<int64_t>(max);
-  MORACLE_CHECK(lower_multiple(part, lowered, min, max));
+  MORACLE_CHECK(lower_multiple(schema, lowered, min, max));
   return lowered;
 }
 
-Status SchemaLowering::lower_multiple(const Part& part, SchemaJson& lowered, double min,
+Status SchemaLowering::lower_multiple(const Subschema& schema, SchemaJson& lowered, double min,
                                       double max) {
-  if (!part.json.contains("multipleOf")) return {};
-  const Part given = part.member("multipleOf");
-  constexpr double kMost = 1024;  // the engine ignores larger ones, and ranges with one end
+  if (!schema.json.contains("multipleOf")) return {};
+  const Subschema given = schema.member("multipleOf");
+  constexpr double kMost = 1024;  // the engine ignores larger values, and half-open ranges
   const double value = given.json.is_number() ? given.json.get<double>() : 0;
   if (!(value >= 1 && value <= kMost && std::floor(value) == value)) {
     return wrong_schema(given.place, str("a whole number from 1 to ", kMost),
@@ -128,15 +128,15 @@ Status SchemaLowering::lower_multiple(const Part& part, SchemaJson& lowered, dou
                          given.place);
 }
 
-Result<SchemaJson> SchemaLowering::lower_array(const Part& part) {
+Result<SchemaJson> SchemaLowering::lower_array(const Subschema& schema) {
   SchemaJson lowered = SchemaJson::object({{"type", "array"}});
-  MORACLE_TRY(const int64_t min, read_count(part, "minItems", 0));
-  MORACLE_TRY(const int64_t max, read_count(part, "maxItems", -1));
+  MORACLE_TRY(const int64_t min, read_count(schema, "minItems", 0));
+  MORACLE_TRY(const int64_t max, read_count(schema, "maxItems", -1));
   if (max >= 0 && max < min)
-    return wrong_schema(part.place, "maxItems from minItems on", str("it is ", max));
+    return wrong_schema(schema.place, "maxItems of at least minItems", str("it is ", max));
   size_t num_first = 0;
-  if (part.json.contains("prefixItems")) {
-    const Part given = part.member("prefixItems");
+  if (schema.json.contains("prefixItems")) {
+    const Subschema given = schema.member("prefixItems");
     if (!given.json.is_array() || given.json.empty())
       return wrong_schema(given.place, "an array with at least one schema",
                           shown_in_schema(given.json));
@@ -149,15 +149,15 @@ Result<SchemaJson> SchemaLowering::lower_array(const Part& part) {
     }
   }
   const bool is_closed =
-      part.json.contains("items") ? part.json["items"] == false : strict_ && num_first > 0;
+      schema.json.contains("items") ? schema.json["items"] == false : strict_ && num_first > 0;
   if (is_closed && min > static_cast<int64_t>(num_first)) {
-    return wrong_schema(part.place, "minItems at most the number of items that it allows",
+    return wrong_schema(schema.place, "minItems at most the number of items that it allows",
                         str("it allows ", num_first));
   }
   if (is_closed) {
     lowered["items"] = false;
-  } else if (part.json.contains("items")) {
-    MORACLE_TRY(lowered["items"], lower(part.member("items")));
+  } else if (schema.json.contains("items")) {
+    MORACLE_TRY(lowered["items"], lower(schema.member("items")));
   } else {
     lowered["items"] = SchemaJson::object();
   }

@@ -19,8 +19,8 @@ struct TypeKeywords {
   std::vector<std::string_view> keywords;
 };
 
-// Keywords that are not here have no effect in xgrammar 0.2.8, or one that differs from JSON
-// Schema's: measured with texts that a schema forbids.
+// Other keywords have no effect in xgrammar 0.2.8, or differ from JSON Schema: tested with texts
+// that the schema forbids.
 const TypeKeywords kTypes[] = {
     {"string", {"minLength", "maxLength", "pattern", "format"}},
     {"integer", {"minimum", "maximum", "exclusiveMinimum", "exclusiveMaximum", "multipleOf"}},
@@ -31,7 +31,7 @@ const TypeKeywords kTypes[] = {
     {"object",
      {"properties", "required", "additionalProperties", "patternProperties", "propertyNames"}}};
 
-// Not json-pointer: the engine lets quotes and line ends through there.
+// Not json-pointer: there the engine allows unescaped quotes and line ends.
 constexpr std::string_view kFormats[] = {"email",    "date",          "time",         "date-time",
                                          "duration", "ipv4",          "ipv6",         "uuid",
                                          "uri",      "uri-reference", "uri-template", "hostname"};

@@ -1,4 +1,4 @@
-// The keywords of JSON schemas that the engine honours.
+// JSON Schema keywords that the grammar engine enforces.
 #pragma once
 
 #include <nlohmann/json.hpp>
@@ -9,18 +9,18 @@ namespace moracle::serve {
 
 using SchemaJson = nlohmann::ordered_json;
 
-/// A keyword that restricts nothing, such as title or $defs.
+/// True for annotations: keywords without constraints, such as title or $defs.
 bool is_annotation(std::string_view keyword);
-/// Whether the engine honours the keyword in schemas of this type, such as "string".
+/// True if the engine enforces the keyword in schemas of this type, such as "string".
 bool is_keyword_of(std::string_view type, std::string_view keyword);
-/// The names of these keywords, for messages; empty: no type of JSON has this name.
+/// Names of these keywords, for messages; empty: not a JSON type.
 std::string keywords_of(std::string_view type);
-/// Formats of strings whose form the engine knows.
+/// String formats that the engine enforces.
 bool is_known_format(std::string_view name);
 
-/// The type of a value: "number" for whole numbers, too.
+/// JSON Schema type of a value; "number" also for integers.
 std::string_view type_of(const SchemaJson& value);
-/// Whether a value has the type with this name.
+/// True if a value has this JSON Schema type.
 bool has_type(const SchemaJson& value, std::string_view type);
 
 }  // namespace moracle::serve

@@ -11,26 +11,26 @@
 namespace moracle::serve {
 namespace {
 
-// Above 128 repeats xgrammar 0.2.8 fails with an internal error.
+// xgrammar 0.2.8 fails with an internal error above 128 repeats.
 constexpr int64_t kMaxRepeat = 128, kMaxGroups = 32, kManyPositions = int64_t{1} << 20;
 constexpr size_t kMaxPatternBytes = 4096;
 const CharRanges kDigitChars{{'0', '9'}};
 const CharRanges kWordChars{{'0', '9'}, {'A', 'Z'}, {'_', '_'}, {'a', 'z'}};
-// White space and line ends as ECMA-262 lists them.
+// White space and line terminators of ECMA-262.
 const CharRanges kSpaceChars{{0x09, 0x0D},     {0x20, 0x20},     {0xA0, 0xA0},     {0x1680, 0x1680},
                              {0x2000, 0x200A}, {0x2028, 0x2029}, {0x202F, 0x202F}, {0x205F, 0x205F},
                              {0x3000, 0x3000}, {0xFEFF, 0xFEFF}};
 const CharRanges kLineEnds{{'\n', '\n'}, {'\r', '\r'}, {0x2028, 0x2029}};
 
-// A part of the pattern. Without a text it matches no string of JSON.
-struct PatternPart {
+// A lowered part of the pattern. Without `text` it matches no JSON string.
+struct PatternNode {
   std::optional<std::string> text;
   int64_t num_positions = 0;
-  bool begins = false, ends = false;  // it holds the anchor ^, $
+  bool begins = false, ends = false;  // contains the anchor ^ or $
   bool can_be_empty = false, repeats = false;
 };
 
-PatternPart pattern_part(CharRanges ranges) {
+PatternNode pattern_node(CharRanges ranges) {
   ranges = in_json_string(std::move(ranges));
   if (ranges.empty()) return {};
   return {class_text(ranges), 1};
@@ -40,8 +40,8 @@ class PatternParser {
  public:
   explicit PatternParser(const std::string& pattern) : rest_(pattern), size_(pattern.size()) {}
 
-  Result<PatternPart> parse() {
-    MORACLE_TRY(PatternPart whole, alternatives(true));
+  Result<PatternNode> parse() {
+    MORACLE_TRY(PatternNode whole, alternatives(true));
     if (!rest_.empty()) return wrong("a '(' before each ')'");
     return whole;
   }
@@ -64,10 +64,10 @@ class PatternParser {
     return next.code;
   }
 
-  Result<PatternPart> alternatives(bool at_start) {
-    PatternPart all{.text = std::nullopt};
+  Result<PatternNode> alternatives(bool at_start) {
+    PatternNode all{.text = std::nullopt};
     do {
-      MORACLE_TRY(const PatternPart one, sequence(at_start));
+      MORACLE_TRY(const PatternNode one, sequence(at_start));
       if (one.text) all.text = all.text ? *all.text + "|" + *one.text : *one.text;
       all.num_positions = std::min(all.num_positions + one.num_positions, kManyPositions);
       all.begins |= one.begins;
@@ -78,10 +78,10 @@ class PatternParser {
     return all;
   }
 
-  Result<PatternPart> sequence(bool at_start) {
-    PatternPart all{.text = "", .can_be_empty = true};
+  Result<PatternNode> sequence(bool at_start) {
+    PatternNode all{.text = "", .can_be_empty = true};
     bool is_empty = true;
-    int64_t ways = 1;  // by which the next part may be reached over parts that may be empty
+    int64_t paths = 1;  // transitions into the next part: one more for each optional part before it
     while (!rest_.empty() && rest_[0] != '|' && rest_[0] != ')') {
       if (all.ends) return wrong("'$' only at the end of the pattern");
       if (take("^")) {
@@ -93,14 +93,14 @@ class PatternParser {
         all.ends = true;
         continue;
       }
-      MORACLE_TRY(PatternPart one, atom(at_start && is_empty));
+      MORACLE_TRY(PatternNode one, atom(at_start && is_empty));
       MORACLE_CHECK(repeat(one));
       if (!one.text)
         all.text.reset();
       else if (all.text)
         *all.text += *one.text;
-      ways = one.can_be_empty ? ways + 1 : 1;
-      all.num_positions = std::min(all.num_positions + one.num_positions * ways, kManyPositions);
+      paths = one.can_be_empty ? paths + 1 : 1;
+      all.num_positions = std::min(all.num_positions + one.num_positions * paths, kManyPositions);
       all.begins |= one.begins;
       all.ends |= one.ends;
       all.can_be_empty &= one.can_be_empty;
@@ -110,35 +110,35 @@ class PatternParser {
     return all;
   }
 
-  Result<PatternPart> atom(bool at_start) {
+  Result<PatternNode> atom(bool at_start) {
     if (rest_[0] == '(') return group(at_start);
     if (take("[")) return char_class();
-    if (take(".")) return pattern_part(complement(kLineEnds));
+    if (take(".")) return pattern_node(complement(kLineEnds));
     if (rest_.find_first_of("*+?{}]") == 0)
       return wrong("something to repeat before each quantifier");
     if (rest_[0] == '\\') {
       MORACLE_TRY(CharRanges escape, escaped());
-      return pattern_part(std::move(escape));
+      return pattern_node(std::move(escape));
     }
     MORACLE_TRY(const uint32_t code, next());
-    return pattern_part({{code, code}});
+    return pattern_node({{code, code}});
   }
 
-  Result<PatternPart> group(bool at_start) {
-    if (++depth_ > kMaxGroups) return wrong(str("at most ", kMaxGroups, " groups in one another"));
+  Result<PatternNode> group(bool at_start) {
+    if (++depth_ > kMaxGroups) return wrong(str("at most ", kMaxGroups, " nested groups"));
     take("(");
     if (rest_.starts_with("?<") && !rest_.starts_with("?<=") && !rest_.starts_with("?<!"))
       rest_.remove_prefix(std::min(rest_.size(), rest_.find('>') + 1));
     else if (rest_.starts_with("?") && !take("?:"))
       return wrong("no lookahead, lookbehind or flags");
-    MORACLE_TRY(PatternPart inner, alternatives(at_start));
+    MORACLE_TRY(PatternNode inner, alternatives(at_start));
     if (!take(")")) return wrong("a ')' for each '('");
     --depth_;
     if (inner.text) inner.text = "(?:" + *inner.text + ")";
     return inner;
   }
 
-  // Four hexadecimal digits, or two.
+  // Reads two or four hexadecimal digits.
   Result<uint32_t> hex(size_t digits) {
     uint32_t code = 0;
     for (size_t i = 0; i < digits; ++i) {
@@ -150,7 +150,7 @@ class PatternParser {
     return code;
   }
 
-  // What an escape stands for.
+  // Character set of an escape.
   Result<CharRanges> escaped() {
     const Error unknown = wrong("an escape such as \\d, \\w, \\s, \\n, \\x41, \\u0041 or \\.");
     take("\\");
@@ -200,7 +200,7 @@ class PatternParser {
     return CharRanges{{code, code}};
   }
 
-  Result<PatternPart> char_class() {
+  Result<PatternNode> char_class() {
     const bool negated = take("^");
     CharRanges all;
     while (!take("]")) {
@@ -215,7 +215,7 @@ class PatternParser {
       }
       all.insert(all.end(), first.begin(), first.end());
     }
-    return pattern_part(negated ? complement(std::move(all)) : std::move(all));
+    return pattern_node(negated ? complement(std::move(all)) : std::move(all));
   }
 
   Result<int64_t> count() {
@@ -230,7 +230,7 @@ class PatternParser {
     return value;
   }
 
-  Status repeat(PatternPart& part) {
+  Status repeat(PatternNode& node) {
     int64_t min = 1, max = 1;
     if (take("*")) {
       min = 0, max = -1;
@@ -252,22 +252,22 @@ class PatternParser {
     } else {
       return {};
     }
-    take("?");  // which of several matches is found does not matter
+    take("?");  // a lazy quantifier accepts the same strings
     if (!rest_.empty() && std::string_view("*+?{").find(rest_[0]) != std::string_view::npos)
       return wrong("one quantifier");
-    if (part.begins || part.ends) return wrong("no quantifier behind an anchor");
+    if (node.begins || node.ends) return wrong("no quantifier behind an anchor");
     const int64_t copies = std::max<int64_t>({min, max, 1});
-    // Repeats in a repeat have several ways to match, which the engine all compiles; with copies
-    // that may be empty each copy leads to all later ones.
-    const int64_t ways = copies == 1 ? 1 : part.can_be_empty ? copies : part.repeats ? 3 : 1;
-    part.num_positions = std::min(part.num_positions * copies * ways, kManyPositions);
-    part.can_be_empty |= min == 0;
-    part.repeats = true;
-    if (!part.text) {
-      if (min == 0) part.text = "";
+    // Nested repeats are ambiguous, and the engine compiles every alternative. After an optional
+    // copy, each copy has transitions to all later ones.
+    const int64_t paths = copies == 1 ? 1 : node.can_be_empty ? copies : node.repeats ? 3 : 1;
+    node.num_positions = std::min(node.num_positions * copies * paths, kManyPositions);
+    node.can_be_empty |= min == 0;
+    node.repeats = true;
+    if (!node.text) {
+      if (min == 0) node.text = "";
       return {};
     }
-    *part.text += max < 0 ? str("{", min, ",}") : str("{", min, ",", max, "}");
+    *node.text += max < 0 ? str("{", min, ",}") : str("{", min, ",", max, "}");
     return {};
   }
 
@@ -283,17 +283,17 @@ Result<SchemaPattern> lower_pattern(const std::string& pattern) {
     return Error{ErrorKind::kInvalidArgument, "", "", str("at most ", kMaxPatternBytes, " bytes"),
                  str("it has ", pattern.size())};
   }
-  MORACLE_TRY(PatternPart whole, PatternParser(pattern).parse());
+  MORACLE_TRY(PatternNode whole, PatternParser(pattern).parse());
   if (whole.text) return SchemaPattern{*std::move(whole.text), whole.num_positions};
-  return Error{ErrorKind::kInvalidArgument, "", "",
-               "a text that JSON holds without escapes to match", "none does"};
+  return Error{ErrorKind::kInvalidArgument, "", "", "a match that JSON can hold without escapes",
+               "there is none"};
 }
 
 SchemaPattern length_pattern(int64_t min, int64_t max) {
   const std::string any = class_text(in_json_string(complement({})));
   const std::string full = str(any, "{", kMaxRepeat, "}");
   SchemaPattern pattern{"", std::min(std::max<int64_t>({min, max, 1}), kManyPositions)};
-  if (pattern.num_positions >= kManyPositions) return pattern;  // beyond every limit
+  if (pattern.num_positions >= kManyPositions) return pattern;  // above every limit
   int64_t rest = min;
   for (; rest > kMaxRepeat; rest -= kMaxRepeat) pattern.text += full;
   if (max < 0) {
@@ -301,7 +301,7 @@ SchemaPattern length_pattern(int64_t min, int64_t max) {
     return pattern;
   }
   pattern.text += str(any, "{", rest, "}");
-  // A further block follows a full one only, so that each text has one way to match.
+  // Split into blocks unambiguously: another block follows only after a full one.
   std::string ends;
   for (rest = max - min; rest > kMaxRepeat; rest -= kMaxRepeat) {
     pattern.text += str("(?:", any, "{0,", kMaxRepeat - 1, "}|", full);

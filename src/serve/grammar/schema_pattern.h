@@ -1,4 +1,4 @@
-// Regular expressions of JSON schemas, rewritten for the engine.
+// Rewrites regular expressions of JSON schemas for the grammar engine.
 #pragma once
 
 #include <string>
@@ -7,21 +7,21 @@
 
 namespace moracle::serve {
 
-/// A pattern that the engine reads as JSON Schema does: in ASCII, without anchors, and with every
-/// set of characters written out. It leaves out characters that JSON must escape.
+/// A pattern with the same meaning for the engine: ASCII, no anchors, every character set written
+/// out. Excludes characters that JSON must escape.
 struct SchemaPattern {
   std::string text;
-  int64_t num_positions = 0;  ///< states that the engine compiles, about
+  int64_t num_positions = 0;  ///< approximate number of automaton states
 };
 
-/// A text matches as a whole. Errors: the pattern is wrong; it holds a construct that the engine
-/// ignores or reads in another way, such as a lookahead; no text of JSON matches.
+/// Lowers a pattern to match whole strings. Errors: an invalid pattern; a construct that the engine
+/// ignores or interprets differently, such as lookahead; no JSON string matches.
 Result<SchemaPattern> lower_pattern(const std::string& pattern);
 
-/// Any text of `min` to `max` characters; `max` -1: without an end.
+/// Any string of `min` to `max` characters; `max` -1: unbounded.
 SchemaPattern length_pattern(int64_t min, int64_t max);
 
-/// Names of members that begin with none of the first characters of `names`.
+/// Member names that share no first character with any of `names`.
 SchemaPattern other_names(const std::vector<std::string>& names);
 
 }  // namespace moracle::serve

@@ -7,7 +7,7 @@
 namespace moracle::serve {
 
 Result<std::vector<std::string>> token_bytes(const Tokenizer& tokenizer, int64_t vocab_size) {
-  // Some tokenizers drop the space at the start of a text: each token follows a letter here.
+  // Decode each token after a letter: some tokenizers drop the space at the start of a text.
   MORACLE_TRY(const std::vector<int32_t> letter, tokenizer.encode("a"));
   MORACLE_TRY(const std::string before, tokenizer.decode(letter));
   const std::vector<int32_t> missing = tokenizer.ids_without_token(vocab_size);

@@ -7,7 +7,7 @@
 
 namespace moracle::serve {
 
-/// The text that each token adds inside a text. Special tokens and ids without token add none.
+/// Bytes that each token adds in the middle of a text. Empty for special tokens and unused ids.
 Result<std::vector<std::string>> token_bytes(const Tokenizer& tokenizer, int64_t vocab_size);
 
 }  // namespace moracle::serve

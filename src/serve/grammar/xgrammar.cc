@@ -1,4 +1,4 @@
-// xgrammar, through the functions that its package for Python registers with tvm-ffi.
+// xgrammar backend: calls the functions that its Python package registers with tvm-ffi.
 #ifdef MORACLE_WITH_XGRAMMAR
 #include <algorithm>
 #include <limits>
@@ -11,8 +11,8 @@
 namespace moracle::serve {
 namespace {
 
-constexpr int64_t kCacheBytes = int64_t{256} << 20;  // of compiled grammars
-constexpr int64_t kMaxSpaces = 16;  // between two parts of JSON: some models never stop indenting
+constexpr int64_t kCacheBytes = int64_t{256} << 20;  // cache of compiled grammars
+constexpr int64_t kMaxSpaces = 16;  // between two JSON tokens: some models indent forever
 constexpr int64_t kAnyRollback = -1;
 
 struct Functions {
@@ -49,8 +49,8 @@ class XgrammarMatcher : public GrammarMatcher {
     MORACLE_TRY(const FfiValue changes, functions_->ffi->call(functions_->fill, arguments));
     if (!changes.is_true()) return {};
     if (std::all_of(bits_.begin(), bits_.end(), [](int32_t word) { return word == 0; })) {
-      return Error{ErrorKind::kUnsupported, "", "",
-                   "a token that continues a text of the response_format", "the model has none"};
+      return Error{ErrorKind::kUnsupported, "", "", "a token that the response_format allows",
+                   "the model has none"};
     }
     for (size_t id = 0; id < logits.size(); ++id) {
       if (!(static_cast<uint32_t>(bits_[id / 32]) >> (id % 32) & 1))
@@ -63,13 +63,14 @@ class XgrammarMatcher : public GrammarMatcher {
     const TVMFFIAny arguments[] = {matcher_.any(), ffi_int(id), ffi_bool(false)};
     MORACLE_TRY(const FfiValue accepted, functions_->ffi->call(functions_->accept, arguments));
     if (accepted.is_true()) return {};
-    return Error{ErrorKind::kUnsupported, "", "", "a token of the grammar", "it has another"};
+    return Error{ErrorKind::kUnsupported, "", "", "a token that the grammar allows",
+                 "the sampled token is another"};
   }
 
  private:
   const SharedFunctions functions_;
   const FfiValue matcher_;
-  std::vector<int32_t> bits_;  // one per token
+  std::vector<int32_t> bits_;  // bitmask, one bit per token
 };
 
 class XgrammarGrammar : public Grammar {
@@ -96,7 +97,7 @@ class XgrammarEngine : public GrammarEngine {
   XgrammarEngine(SharedFunctions functions, FfiValue compiler, int64_t vocab_size)
       : functions_(std::move(functions)), compiler_(std::move(compiler)), vocab_size_(vocab_size) {}
 
-  // Without a lock: its cache and its compiler may be used by several threads.
+  // Needs no lock: the compiler and its cache are thread-safe.
   Result<std::shared_ptr<const Grammar>> json_schema(const std::string& schema) const override {
     const TVMFFIAny arguments[] = {compiler_.any(),     ffi_text(schema),
                                    ffi_bool(true),                         // any whitespace
@@ -119,7 +120,7 @@ class XgrammarEngine : public GrammarEngine {
   const int64_t vocab_size_;
 };
 
-// The texts of all tokens as an array of the engine.
+// All token texts as a tvm-ffi array.
 Result<FfiValue> vocabulary(const Ffi& ffi, std::span<const std::string> texts) {
   std::vector<FfiValue> owned;
   std::vector<TVMFFIAny> items;

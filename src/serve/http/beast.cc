@@ -1,4 +1,4 @@
-// The parts of Boost.Asio and Boost.Beast that are not templates.
+// Compiles the non-template code of Boost.Asio and Boost.Beast.
 #ifdef MORACLE_WITH_HTTP
 #include <boost/asio/impl/src.hpp>
 #include <boost/beast/src.hpp>

@@ -1,4 +1,4 @@
-// Bounds the memory of all bodies together.
+// Limits the total memory of request bodies.
 #pragma once
 
 #include <atomic>
@@ -6,19 +6,19 @@
 
 namespace moracle::serve {
 
-/// The bytes of one body, from its arrival until its request is answered.
+/// Memory of one body, from arrival until the reply.
 class BodyBytes {
  public:
-  /// Smaller bodies are not counted: large ones must not keep them out.
+  /// Exempt small bodies, so that large ones cannot block them.
   static constexpr int64_t kSmall = 64 << 10;
 
-  /// `all`: the bytes of all bodies; at most `max`.
+  /// `all`: shared counter of all bodies; its limit is `max`.
   BodyBytes(std::atomic<int64_t>& all, int64_t max) : all_(all), max_(max) {}
   ~BodyBytes() { all_ -= counted_; }
   BodyBytes(const BodyBytes&) = delete;
   BodyBytes& operator=(const BodyBytes&) = delete;
 
-  /// False: there is no memory for a body of `size` bytes. Call with growing sizes.
+  /// Reserves memory for `size` bytes in total. False: over the limit. Call with growing sizes.
   bool grow_to(int64_t size) {
     if (size <= kSmall) return true;
     const int64_t more = size - counted_;

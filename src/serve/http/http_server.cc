@@ -1,5 +1,5 @@
-// The server on Boost.Beast: every connection on one thread. A thread per connection, as in
-// cpp-httplib, would need 2,000 threads for 2,000 idle clients.
+// HTTP server on Boost.Beast with one I/O thread. A thread per connection, as in cpp-httplib, needs
+// 2,000 threads for 2,000 idle clients.
 #ifdef MORACLE_WITH_HTTP
 #include <boost/asio/io_context.hpp>
 #include <boost/asio/steady_timer.hpp>
@@ -28,7 +28,7 @@ class BeastServer : public HttpServer {
   void stop() override {
     context_.stopping = true;
     workers_.join();
-    // Replies in progress travel until the end of this time.
+    // Flush running replies until this deadline.
     const auto end = std::chrono::steady_clock::now() + std::chrono::seconds(2);
     while (context_.num_answering > 0 && std::chrono::steady_clock::now() < end)
       std::this_thread::sleep_for(std::chrono::milliseconds(5));
@@ -68,7 +68,7 @@ class BeastServer : public HttpServer {
     while (!io_.stopped()) {
       try {
         io_.run();
-      } catch (const std::bad_alloc&) {  // ends the connection whose handler needed the memory
+      } catch (const std::bad_alloc&) {  // out of memory: close the connection of this handler
       }
     }
   }
@@ -76,7 +76,7 @@ class BeastServer : public HttpServer {
   void accept() {
     acceptor_.async_accept([this](const Failure& failure, tcp::socket socket) {
       if (failure) {
-        // Too many open files, for example: try again later.
+        // Retry after accept errors such as too many open files.
         retry_.expires_after(std::chrono::milliseconds(100));
         retry_.async_wait([this](const Failure& cancelled) {
           if (!cancelled) accept();

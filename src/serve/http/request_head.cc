@@ -13,7 +13,7 @@ std::string text(beast::string_view view) {
   return {view.data(), view.size()};
 }
 
-// Splits "http://host/path" into its host, which counts instead of the header, and the path.
+// Splits "http://host/path" into path and host. This host overrides the Host header.
 void split_absolute_form(HttpRequest& request) {
   for (const std::string_view scheme : {"http://", "https://"}) {
     const std::string_view path = request.path;

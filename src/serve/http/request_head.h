@@ -1,4 +1,4 @@
-// The header of a request: what the server needs of it, and whether it is well-formed.
+// Reads and validates request headers.
 #pragma once
 
 #include <boost/beast/http/message.hpp>
@@ -10,14 +10,14 @@ namespace moracle::serve {
 
 using BeastRequest = boost::beast::http::request<boost::beast::http::string_body>;
 
-/// Without a body. A target in absolute form, "http://host/path", gives path and host.
+/// Reads a request without its body. An absolute target, "http://host/path", gives path and host.
 HttpRequest read_head(const BeastRequest& message);
 
-/// Why the request must not be answered (RFC 9112): status 400 for HTTP/1.1 without exactly one
-/// Host, 501 for a Transfer-Encoding other than chunked. Empty: it may.
+/// Rejection of a malformed header (RFC 9112): status 400 for HTTP/1.1 without exactly one Host,
+/// 501 for a Transfer-Encoding other than chunked. Empty: valid.
 std::optional<HttpReply> wrong_head(const BeastRequest& message);
 
-/// An error in OpenAI's form, for a request that the server's interface does not see.
+/// Error reply in OpenAI's format, for a request that does not reach the API.
 HttpReply refusal(int status, const std::string& message);
 
 }  // namespace moracle::serve

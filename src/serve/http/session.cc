@@ -25,7 +25,7 @@ std::chrono::milliseconds milliseconds(double seconds) {
   return std::chrono::milliseconds(static_cast<int64_t>(seconds * 1e3));
 }
 
-// Forwards to the I/O thread. Keeps the connection.
+// Forwards calls to the I/O thread. Keeps the session alive.
 class SessionExchange : public Exchange {
  public:
   SessionExchange(std::shared_ptr<Session> session, uint64_t request)
@@ -72,8 +72,8 @@ void run_handler(const HttpHandler& handler, HttpRequest&& request,
   if (exchange->left()) return exchange->reply(refusal(503, "the server is stopping"));
   try {
     handler.answer(std::move(request), exchange);
-  } catch (const std::exception&) {  // the system refuses memory
-    exchange->reply(refusal(500, "the request needs more memory than there is"));
+  } catch (const std::exception&) {  // out of memory
+    exchange->reply(refusal(500, "the server is out of memory"));
   }
 }
 
@@ -123,7 +123,7 @@ void Session::read_body() {
   body_bytes_ = std::make_shared<BodyBytes>(context_.body_bytes,
                                             8 * static_cast<int64_t>(context_.options.max_body));
   if (parser_->is_done()) return handle();
-  buffer_.reserve(context_.options.max_header);  // reads this much at once
+  buffer_.reserve(context_.options.max_header);  // read size
   parser_->eager(true);
   on_chunk_ = [left = size_t{context_.options.max_header}](uint64_t, beast::string_view extension,
                                                            Failure& failure) mutable {
@@ -149,7 +149,7 @@ void Session::continue_body() {
         if (failure) return self->refuse(failure);
         const auto size = static_cast<int64_t>(self->parser_->get().body().size());
         if (!self->body_bytes_->grow_to(size))
-          return self->refuse(refusal(503, "other requests have too many bytes; try again later"));
+          return self->refuse(refusal(503, "too many request bytes in flight; try again later"));
         self->parser_->is_done() ? self->handle() : self->continue_body();
       });
 }
@@ -173,7 +173,7 @@ void Session::handle() {
     asio::post(context_.workers, std::move(work));
 }
 
-// The bytes are no request, or too many.
+// Rejects malformed or oversized requests.
 void Session::refuse(const Failure& failure) {
   const bool is_http = failure.category() == make_error_code(http::error::bad_value).category();
   if (!is_http || failure == http::error::end_of_stream || failure == http::error::partial_message)
@@ -186,7 +186,7 @@ void Session::refuse(const Failure& failure) {
                  str("not a request that this server reads: ", failure.message())));
 }
 
-// The reply ends the connection.
+// Replies, then closes the connection.
 void Session::refuse(HttpReply&& reply) {
   ++request_;
   keep_alive_ = is_http_1_0_ = is_head_ = streaming_ = ended_ = false;
@@ -195,8 +195,8 @@ void Session::refuse(HttpReply&& reply) {
   this->reply(request_, std::move(reply));
 }
 
-// Watches for the end of the connection while a request is being answered. A client that sends
-// more meanwhile is not watched.
+// Detects a disconnect while a request is being answered. Stops watching a client that pipelines
+// more data.
 void Session::watch() {
   stream_.socket().async_wait(
       asio::ip::tcp::socket::wait_read,
@@ -242,7 +242,7 @@ void Session::reply(uint64_t request, HttpReply&& reply) {
 void Session::start_stream(uint64_t request, HttpReply&& head) {
   if (!is_open(request) || streaming_ || ended_) return;
   streaming_ = true;
-  keep_alive_ = keep_alive_ && !is_http_1_0_;  // without chunks, the end of the connection ends it
+  keep_alive_ = keep_alive_ && !is_http_1_0_;  // without chunks, closing ends the body
   send_head(head, !is_http_1_0_);
   flush();
 }
@@ -298,8 +298,8 @@ void Session::next_request() {
   answered();
   parser_.reset();
   if (!keep_alive_ && unread_) {
-    // Closing now would reset the connection of a client that is still sending, and with it the
-    // reply.
+    // Lingering close: closing now would reset the connection while the client still sends, and
+    // lose the reply.
     Failure ignored;
     stream_.socket().shutdown(asio::ip::tcp::socket::shutdown_send, ignored);
     stream_.expires_after(milliseconds(context_.options.transfer_seconds));
@@ -307,16 +307,16 @@ void Session::next_request() {
     return discard(context_.options.max_body);
   }
   if (!keep_alive_) return close();
-  // An idle connection keeps little memory.
+  // Free buffers, so that an idle connection uses little memory.
   unsent_ = std::string();
   sending_ = std::string();
   if (buffer_.size() == 0) buffer_.shrink_to_fit();
   Failure ignored;
-  stream_.socket().cancel(ignored);  // watch()
+  stream_.socket().cancel(ignored);  // cancels watch()
   read_header();
 }
 
-// Takes up to `left` bytes of the client, or all until it closes.
+// Reads and drops up to `left` bytes, or until the client closes.
 void Session::discard(uint64_t left) {
   stream_.async_read_some(buffer_.prepare(std::min<uint64_t>(left, context_.options.max_header)),
                           [self = shared_from_this(), left](const Failure& failure, size_t size) {

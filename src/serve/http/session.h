@@ -1,4 +1,4 @@
-// One connection: reads a request, hands it to the handler, writes the reply, and so on.
+// One keep-alive connection: reads a request, calls the handler, writes the reply, repeats.
 #pragma once
 
 #include <atomic>
@@ -15,12 +15,12 @@
 
 namespace moracle::serve {
 
-/// What all connections share.
+/// State shared by all connections.
 struct SessionContext {
   HttpOptions options;
   HttpHandler handler;
   boost::asio::thread_pool& workers;
-  /// Runs one request after another.
+  /// Serves the requests of one connection in order.
   boost::asio::strand<boost::asio::thread_pool::executor_type> large_bodies{workers.get_executor()};
   std::atomic<int64_t> num_connections{0}, num_answering{0}, body_bytes{0};
   std::atomic<bool> stopping{false};
@@ -40,7 +40,7 @@ class Session : public std::enable_shared_from_this<Session> {
   void end(uint64_t request);
   void on_leave(uint64_t request, std::function<void()> left);
   boost::beast::tcp_stream& stream() { return stream_; }
-  /// See Exchange::left. May be called from any thread.
+  /// See Exchange::left. Thread-safe.
   bool left() const { return closed_ || context_.stopping; }
 
  private:
@@ -70,7 +70,7 @@ class Session : public std::enable_shared_from_this<Session> {
   HttpRequest head_;
   std::shared_ptr<BodyBytes> body_bytes_;
   bool keep_alive_ = false, is_http_1_0_ = false, is_head_ = false;
-  bool unread_ = false;  // the client may be sending the rest of a request that is refused
+  bool unread_ = false;  // the client may still send the body of a rejected request
   bool answering_ = false, streaming_ = false, ended_ = false, writing_ = false;
   std::atomic<bool> closed_{false};
   std::string unsent_, sending_;

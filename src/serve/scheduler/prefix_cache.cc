@@ -10,7 +10,7 @@ void PrefixCache::use(PageId id, Node& node) {
   evictable_.erase({node.last_use, id});
 }
 
-// Call after `node` lost its last user or its last child.
+// Makes `node` evictable if it has neither users nor children.
 void PrefixCache::leaf_changed(PageId id, const Node& node) {
   if (node.users == 0 && node.children == 0) evictable_.insert({node.last_use, id});
 }
@@ -51,7 +51,7 @@ PrefixCache::Added PrefixCache::add(PrefixScope scope, std::span<const PageId> b
 
 void PrefixCache::release(std::span<const PageId> pages) {
   ++clock_;
-  // The last page first: a page without users has no descendant with users.
+  // Release the last page first, so that an unused page has no used descendant.
   for (auto at = pages.rbegin(); at != pages.rend(); ++at) {
     Node& node = nodes_.at(*at);
     if (--node.users > 0) continue;

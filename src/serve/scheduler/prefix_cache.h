@@ -1,4 +1,4 @@
-// Pages of keys and values that several sequences may use, found by the tokens that they hold.
+// Prefix cache: full pages of keys and values, shared by sequences with the same prefix.
 #pragma once
 
 #include <cstdint>
@@ -15,47 +15,45 @@
 
 namespace moracle::serve {
 
-/// A page in the cache. The scheduler knows pages only by number; the engine maps them to memory.
+/// Id of a cached page. The scheduler handles ids only; the engine maps them to memory.
 using PageId = int64_t;
 
-/// Sequences share pages only within the same scope.
+/// Sequences share pages only within one scope.
 struct PrefixScope {
   int32_t adapter = -1;
-  std::string_view salt;  ///< of the request
+  std::string_view salt;  ///< "cache_salt" of the request
 };
 
-/// A tree of full pages. A page is found by its tokens and by the page before it, so equal tokens
-/// behind different beginnings are different pages. A user of a page also uses all pages before
-/// it. Pages without users stay until they are evicted: the least recently used first, and no page
-/// before those that follow it.
+/// A radix tree of full pages, keyed by a page's tokens and its parent page. A user of a page also
+/// uses all its ancestors. Unused pages stay until evicted: least recently used first, leaves only.
 class PrefixCache {
  public:
   /// `page`: tokens per page.
   explicit PrefixCache(int64_t page) : page_(page) {}
 
-  /// The pages that hold the beginning of `tokens`, at most `most` of them. The caller uses each
-  /// until release().
+  /// Acquires the longest cached prefix of `tokens`, at most `most` pages. Call release() for them
+  /// later.
   std::vector<PageId> take(PrefixScope scope, std::span<const int32_t> tokens, int64_t most);
 
   struct Added {
     PageId id;
-    bool is_new;  ///< false: another sequence had computed the same page
+    bool is_new;  ///< false: the page was cached before
   };
-  /// Adds the page with `tokens` after the pages `before`, which the caller uses. The caller uses
-  /// the added page, too.
+  /// Adds a page with `tokens` below the last page of `before`, which the caller must hold.
+  /// Acquires it for the caller.
   Added add(PrefixScope scope, std::span<const PageId> before, std::span<const int32_t> tokens);
 
-  /// Ends the use of the pages of one sequence, in the order in which it got them.
+  /// Releases the pages of one sequence, given in order.
   void release(std::span<const PageId> pages);
-  /// Drops the page without users that was used longest ago. Nothing: every page has a user.
+  /// Evicts the least recently used page. Nothing: all pages are in use.
   std::optional<PageId> evict();
 
   int64_t num_pages() const { return static_cast<int64_t>(nodes_.size()); }
-  /// Number of pages that evict() can drop.
+  /// Number of pages that can be evicted.
   int64_t num_unused() const { return num_unused_; }
 
  private:
-  // The page before; the salt, which is empty behind the first page; the tokens.
+  // Parent page; salt, empty below the first page; tokens.
   using Key = std::tuple<PageId, std::string, std::vector<int32_t>>;
   struct Node {
     int64_t users = 0, children = 0;
@@ -69,7 +67,7 @@ class PrefixCache {
   const int64_t page_;
   std::map<Key, PageId> pages_;
   std::unordered_map<PageId, Node> nodes_;
-  std::set<std::pair<uint64_t, PageId>> evictable_;  // unused leaves by last use
+  std::set<std::pair<uint64_t, PageId>> evictable_;  // unused leaves, by time of last use
   int64_t num_unused_ = 0;
   uint64_t clock_ = 0;
   PageId next_ = 1;

@@ -17,7 +17,7 @@ Scheduler::Scheduler(const SchedulerLimits& limits)
 
 Admission Scheduler::submit(Submission submission) {
   const auto prompt = static_cast<int64_t>(submission.prompt.size());
-  // The last new token is never computed.
+  // The last new token never enters the KV cache.
   if (pages_of(prompt + std::max<int64_t>(submission.max_tokens - 1, 0)) > limits_.num_pages)
     return Admission::kTooLong;
   if (num_waiting() + num_running() >= limits_.max_waiting + limits_.max_running)
@@ -52,7 +52,7 @@ void Scheduler::add_chunk(const Sequence& sequence, int64_t count, StepPlan& pla
   plan.num_tokens += count;
 }
 
-// Oldest first: a sequence that another one preempts has no chunk yet.
+// Oldest first: preemption takes the youngest, which has no chunk yet.
 void Scheduler::plan_decoding(StepPlan& plan) {
   for (auto at = running_.begin(); at != running_.end();) {
     Sequence& sequence = *at->second;
@@ -76,7 +76,7 @@ void Scheduler::plan_decoding(StepPlan& plan) {
   }
 }
 
-// Makes sure that a page is free: evicts a cached page if none is.
+// Frees a page if necessary, by eviction from the prefix cache. False: no page is evictable.
 bool Scheduler::free_a_page(StepPlan& plan) {
   if (free_ > 0) return true;
   const auto evicted = prefixes_.evict();
@@ -109,7 +109,7 @@ bool Scheduler::must_wait(const Sequence& sequence) const {
 }
 
 void Scheduler::start_waiting(StepPlan& plan) {
-  // Search only a few sequences behind those that lack pages: each search costs time.
+  // Bound the search behind sequences that lack pages: each prefix lookup costs time.
   constexpr int kMostBlocked = 8;
   int num_blocked = 0;
   Sequence* blocked = nullptr;
@@ -132,7 +132,7 @@ void Scheduler::start_waiting(StepPlan& plan) {
 
 bool Scheduler::start(Sequence& sequence, StepPlan& plan) {
   const auto known = static_cast<int64_t>(sequence.tokens.size());
-  // At least one token is computed, because the next token follows from its logits.
+  // Compute at least one token: its logits give the next one.
   const bool reuse = limits_.prefix_cache && !sequence.submission.scores_prompt;
   std::vector<PageId> pages;
   if (reuse)
@@ -140,7 +140,7 @@ bool Scheduler::start(Sequence& sequence, StepPlan& plan) {
         prefixes_.take(scope_of(sequence.submission), sequence.tokens, (known - 1) / limits_.page);
   const auto shared = static_cast<int64_t>(pages.size());
   const int64_t own = pages_of(known) - shared;
-  // Leave a page for each running sequence, so that a start is not soon followed by a preemption.
+  // Leave one page per running sequence, so that admission does not cause a preemption soon.
   if (own > free_ + prefixes_.num_unused() - num_running()) {
     prefixes_.release(pages);
     return false;
@@ -161,7 +161,7 @@ bool Scheduler::start(Sequence& sequence, StepPlan& plan) {
 }
 
 void Scheduler::plan_prompts(int64_t budget, StepPlan& plan) {
-  std::vector<std::pair<Sequence*, int64_t>> prompts;  // and tokens in this step
+  std::vector<std::pair<Sequence*, int64_t>> prompts;  // with the token count of this step
   std::unordered_map<SequenceId, bool> has_chunk;
   for (const Chunk& chunk : plan.chunks) has_chunk[chunk.id] = true;
   for (const auto& [order, sequence] : running_) {
@@ -191,7 +191,7 @@ std::vector<Adoption> Scheduler::advance(const StepPlan& plan) {
   std::vector<Adoption> adoptions;
   for (const Chunk& chunk : plan.chunks) {
     const auto at = sequences_.find(chunk.id);
-    if (at == sequences_.end()) continue;  // it failed in this step
+    if (at == sequences_.end()) continue;  // failed in this step
     at->second.computed += chunk.count;
     if (limits_.prefix_cache) adopt_full_pages(at->second, adoptions);
   }

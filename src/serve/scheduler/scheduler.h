@@ -1,5 +1,5 @@
-// Decides which tokens of which sequences the next step computes. Pure logic: it knows no model, no
-// memory and no clock.
+// Continuous batching with chunked prefill: plans the tokens of the next step. Pure logic, without
+// model, memory or clock.
 #pragma once
 
 #include <cstdint>
@@ -16,105 +16,107 @@ namespace moracle::serve {
 using SequenceId = uint64_t;
 
 struct SchedulerLimits {
-  int64_t max_running = 64;   ///< sequences with pages, at most one token per step of each
-  int64_t max_waiting = 256;  ///< sequences beyond max_running
-  int64_t num_pages = 0;      ///< pages of the cache
+  int64_t max_running = 64;   ///< running sequences, which hold pages
+  int64_t max_waiting = 256;  ///< queued sequences beyond max_running
+  int64_t num_pages = 0;      ///< pages of the KV cache
   int64_t page = 1;           ///< tokens per page
-  bool prefix_cache = true;   ///< sequences with the same beginning share pages
+  bool prefix_cache = true;   ///< sequences share pages of equal prefixes
 };
 
 /// A sequence to generate.
 struct Submission {
   SequenceId id = 0;  ///< unique
   std::vector<int32_t> prompt;
-  int64_t max_tokens = 1;  ///< new tokens at most
+  int64_t max_tokens = 1;  ///< limit of new tokens
   int32_t adapter = -1;
-  std::string salt;  ///< of the prefix cache
-  /// The time at which it ends unfinished, on the clock of Scheduler::next.
+  std::string salt;  ///< scope in the prefix cache
+  /// Time at which the sequence expires, on the clock of Scheduler::next.
   double deadline = std::numeric_limits<double>::infinity();
-  /// Every position of the prompt is computed again, because the caller reads its logits.
+  /// Skip the prefix cache: the caller needs the logits of every prompt position.
   bool scores_prompt = false;
-  /// Waits until this sequence has computed its prompt, to share its pages. 0: none.
+  /// Waits for this sequence's prefill, to share its pages. 0: none.
   SequenceId after = 0;
 };
 
 enum class Admission {
   kQueued,
-  kQueueFull,  ///< try again later
-  kTooLong,    ///< prompt and new tokens need more pages than the cache has
+  kQueueFull,  ///< rejected, retry later
+  kTooLong,    ///< rejected: needs more pages than the KV cache has
 };
 
 /// Tokens [first, first + count) of a sequence.
 struct Chunk {
   SequenceId id = 0;
   int64_t first = 0, count = 0;
-  bool draws = false;  ///< the next token follows the last token of the chunk
+  bool samples = false;  ///< the chunk reaches the last token: sample from its logits
 };
 
-/// One step. Apply the parts in this order.
+/// Plan of one step. Apply the members in this order.
 struct StepPlan {
-  std::vector<SequenceId> expired;    ///< ended by their deadline; forgotten
-  std::vector<SequenceId> preempted;  ///< lost their pages; they start again later
-  std::vector<PageId> dropped;        ///< cached pages that are free now
+  std::vector<SequenceId> expired;    ///< past their deadline; removed from the scheduler
+  std::vector<SequenceId> preempted;  ///< lost their pages; recomputed later
+  std::vector<PageId> dropped;        ///< evicted from the prefix cache
   struct Start {
     SequenceId id;
     std::vector<PageId> pages;  ///< cached pages that hold its first tokens
   };
   std::vector<Start> starts;
   std::vector<Chunk> chunks;
-  int64_t num_tokens = 0;  ///< of all chunks
+  int64_t num_tokens = 0;  ///< sum over all chunks
 };
 
-/// Page `index` of a sequence is the cached page `page` from now on.
+/// A full page that enters the prefix cache: page `index` of the sequence becomes cached page
+/// `page`.
 struct Adoption {
   SequenceId id = 0;
   int64_t index = 0;
   PageId page = 0;
-  bool is_new = true;  ///< false: use the page with the same tokens that is there; free the own one
+  bool is_new = true;  ///< false: an equal page is cached; use it and free the sequence's own
 };
 
-/// The rules:
-/// - Sequences that decode come first, one token each.
-/// - The oldest prompt gets at least half of the remaining budget. Shorter prompts get the rest,
-///   the shortest first. A long prompt thus delays a short one by a step, and never stops.
-/// - Sequences start in the order of arrival, when the cache has pages for all their tokens. A
-///   sequence that lacks pages may be overtaken kMaxPassed times.
-/// - If a sequence lacks a page, cached pages without users are evicted. Then the youngest sequence
-///   loses its pages and is computed again later. The oldest sequence therefore always proceeds.
+/// Scheduling rules:
+/// - Decode comes first: one token of each running sequence with a complete prompt.
+/// - The oldest prompt gets at least half of the remaining token budget, shorter prompts get the
+///   rest, shortest first. A long prompt delays a short one by one step, and always proceeds.
+/// - Sequences start in order of arrival, when the KV cache has pages for all their tokens. At most
+///   kMaxPassed later sequences may overtake one that lacks pages.
+/// - If a sequence lacks a page, unused cached pages are evicted first. Then the youngest sequence
+/// is
+///   preempted: it loses its pages and is recomputed later. The oldest sequence always proceeds.
 class Scheduler {
  public:
   explicit Scheduler(const SchedulerLimits& limits);
 
   Admission submit(Submission submission);
-  /// Plans the next step at time `now`: at most `budget` tokens, which is at least max_running.
-  /// Plans without chunks mean that no sequence can proceed. Call advance() before the next plan.
+  /// Plans the next step at time `now`, with at most `budget` tokens; `budget` is at least
+  /// max_running. A plan without chunks means that no sequence can proceed. Call advance() before
+  /// the next plan.
   StepPlan next(double now, int64_t budget);
-  /// The chunks of the last plan have been computed.
+  /// Marks the chunks of the last plan as computed. Returns the pages that are full now.
   std::vector<Adoption> advance(const StepPlan& plan);
-  /// Appends the token that a chunk with `draws` gave.
+  /// Appends the token sampled after a chunk with `samples`.
   void append(SequenceId id, int32_t token);
-  /// Forgets a sequence and frees its pages: it is complete, cancelled or failed. Unknown ids are
-  /// ignored.
+  /// Removes a complete, cancelled or failed sequence and frees its pages. Ignores unknown ids.
   void finish(SequenceId id);
 
-  /// While paused, only sequences that have started before proceed.
+  /// While paused, no new sequence starts.
   void pause(bool paused) { paused_ = paused; }
-  /// Whether a sequence has had pages. False for unknown ids.
+  /// True if a sequence has started. False for unknown ids.
   bool has_started(SequenceId id) const;
-  /// Drops all cached pages without users, such as those of other weights.
+  /// Evicts all unused cached pages, for example after a change of weights.
   std::vector<PageId> drop_cached();
 
   int64_t num_waiting() const { return static_cast<int64_t>(waiting_.size()); }
   int64_t num_running() const { return static_cast<int64_t>(running_.size()); }
-  /// True if no sequence that has started is unfinished.
+  /// True if no started sequence is unfinished.
   bool is_idle() const { return num_started_ == 0; }
   int64_t num_pages() const { return limits_.num_pages; }
   int64_t free_pages() const { return free_; }
   const PrefixCache& prefixes() const { return prefixes_; }
   int64_t num_preemptions() const { return num_preemptions_; }
-  /// Tokens whose keys and values came from the prefix cache.
+  /// Tokens reused from the prefix cache.
   int64_t num_reused_tokens() const { return num_reused_tokens_; }
-  /// Pages that running sequences use alone.
+  /// Pages of running sequences that are not shared.
   int64_t own_pages() const;
 
   static constexpr int64_t kMaxPassed = 16;
@@ -123,16 +125,16 @@ class Scheduler {
   struct Sequence {
     Submission submission;
     std::vector<int32_t> tokens;  // prompt and new tokens
-    int64_t computed = 0;         // tokens whose keys and values are in pages
-    int64_t own = 0;              // pages of this sequence alone, some still unused
+    int64_t computed = 0;         // tokens with keys and values in pages
+    int64_t own = 0;              // private pages, some still empty
     std::vector<PageId> path;     // cached pages that hold its first tokens
-    int64_t passed = 0;           // sequences that started before this older one
-    uint64_t order = 0;           // of arrival
+    int64_t passed = 0;           // younger sequences that overtook this one
+    uint64_t order = 0;           // order of arrival
     bool has_run = false;
     int64_t pages() const { return own + static_cast<int64_t>(path.size()); }
     int64_t remaining() const { return static_cast<int64_t>(tokens.size()) - computed; }
   };
-  using Queue = std::map<uint64_t, Sequence*>;  // by order of arrival
+  using Queue = std::map<uint64_t, Sequence*>;  // by arrival
 
   int64_t pages_of(int64_t tokens) const { return (tokens + limits_.page - 1) / limits_.page; }
   void expire(double now, StepPlan& plan);

@@ -1,4 +1,4 @@
-// The number of tokens per step, from the measured time of earlier steps.
+// Token budget per step, from measured step times.
 #pragma once
 
 #include <algorithm>
@@ -7,16 +7,16 @@
 
 namespace moracle::serve {
 
-/// Keeps steps with prompts near a target time. Sequences that decode beside a prompt then get
-/// their next token in time. Prompts are cut into chunks of this budget.
+/// Chunked prefill: limits steps with prompts to a target time, so that decoding sequences get
+/// their next token in time.
 class StepBudget {
  public:
-  /// At most `most` tokens per step. `target`: seconds per step.
+  /// `most`: maximum tokens per step. `target`: seconds per step.
   StepBudget(int64_t most, double target) : most_(most), target_(target), tokens_(most) {}
 
   int64_t tokens() const { return tokens_; }
-  /// Reports a step of `tokens` that took `seconds`. Small steps are left out: their time is that
-  /// of reading the weights, whatever the number of tokens.
+  /// Records a step of `tokens` tokens. Ignores small steps: their time is that of reading the
+  /// weights, independent of the token count.
   void measured(int64_t tokens, double seconds) {
     if (tokens < kFew || !(seconds > 0)) return;
     const double per_token = seconds / static_cast<double>(tokens);

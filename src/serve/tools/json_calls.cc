@@ -1,7 +1,7 @@
 #include "serve/tools/json_calls.h"
 
 #include "base/json/json_text.h"
-#include "serve/tools/call_parts.h"
+#include "serve/tools/call_cursor.h"
 
 namespace moracle::serve {
 namespace {
@@ -84,7 +84,7 @@ Calls parse_mistral(std::string_view block, const OfferedTools& tools) {
   return cursor.at_end() ? some(std::move(calls)) : Calls();
 }
 
-// V3 and R1 write the kind before the name, and a code block around the arguments.
+// DeepSeek V3 and R1 write the type before the name, and the arguments in a code block.
 Calls parse_deepseek(std::string_view block, const OfferedTools& tools) {
   std::vector<ToolCall> calls;
   CallCursor cursor(block);
@@ -106,7 +106,7 @@ Calls parse_deepseek(std::string_view block, const OfferedTools& tools) {
   return cursor.at_end() ? some(std::move(calls)) : Calls();
 }
 
-// The id is functions.NAME:NUMBER; the template shows it to the model again.
+// The id is functions.NAME:NUMBER. The template prints it in later prompts.
 Calls parse_kimi(std::string_view block, const OfferedTools& tools) {
   std::vector<ToolCall> calls;
   CallCursor cursor(block);

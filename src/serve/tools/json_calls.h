@@ -1,4 +1,4 @@
-// Formats whose arguments are JSON.
+// Tool call formats with JSON arguments.
 #pragma once
 
 #include "serve/tools/tool_format.h"

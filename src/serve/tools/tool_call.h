@@ -1,4 +1,4 @@
-// Calls of tools, and the tools that a request offers.
+// Tool calls, and the tools that a request offers.
 #pragma once
 
 #include <map>
@@ -11,23 +11,23 @@
 namespace moracle::serve {
 
 struct ToolCall {
-  std::string id;         ///< empty: the format has none
-  std::string name;       ///< of an offered tool
-  std::string arguments;  ///< text of a JSON object
+  std::string id;         ///< empty: the format has no ids
+  std::string name;       ///< name of an offered tool
+  std::string arguments;  ///< JSON object as text
 };
 
-/// The functions of "tools". Generated calls must name one of them.
+/// The request's "tools". Generated calls must name one of them.
 class OfferedTools {
  public:
-  /// Errors: no array of functions with names.
+  /// Errors: not an array of functions with names.
   static Result<OfferedTools> read(const JsonField& tools);
   bool has(const std::string& name) const { return texts_.contains(name); }
-  /// Whether the tool's schema says that a parameter is a string. Formats without quotes need this
-  /// to tell the text 5 from the number.
+  /// True if the tool's schema declares the parameter a string. Formats without quotes need this to
+  /// tell the text 5 from the number 5.
   bool is_text(const std::string& name, const std::string& parameter) const;
 
  private:
-  std::map<std::string, std::set<std::string>> texts_;  // parameters that are strings, by function
+  std::map<std::string, std::set<std::string>> texts_;  // string parameters, by function
 };
 
 }  // namespace moracle::serve

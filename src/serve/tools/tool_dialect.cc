@@ -26,7 +26,7 @@ std::string question() {
   return R"({"role":"user","content":"question"})";
 }
 
-// The end of a turn, which follows the text of an answer.
+// Renders an answer to find the template's end of turn.
 std::string end_of_turn(const ChatTemplate& chat) {
   const std::string answer = "unmistakable-answer";
   const auto text = chat.render_json(
@@ -40,7 +40,7 @@ bool is_probed_call(const std::optional<std::vector<ToolCall>>& calls) {
          calls->front().arguments == kArguments;
 }
 
-// Whether the format reads the call somewhere in the text.
+// True if the format parses the probe call anywhere in the text.
 bool reads(const ToolFormat& format, std::string_view text, const OfferedTools& tools) {
   const std::string_view open = format.open.empty() ? "{" : format.open;
   for (size_t at = text.find(open); at != text.npos; at = text.find(open, at + 1)) {
@@ -58,8 +58,9 @@ const ToolFormat* format_of(std::string_view text, const OfferedTools& tools) {
   return nullptr;
 }
 
-// Whether the text shows the arguments as a model writes them. A template that joins arguments as a
-// string prints an object as Python does, and one that converts them to JSON quotes a string.
+// True if the prompt has the arguments in a model's format. A wrong argument type shows: a template
+// that concatenates strings prints an object as a Python dict, and one that dumps JSON quotes a
+// string.
 bool shows_call(std::string_view text, bool as_text) {
   if (text.find(kName) == text.npos) return false;
   if (as_text) return text.find(kArguments) != text.npos;
@@ -89,13 +90,13 @@ ToolDialect find_dialect(const ChatTemplate& chat) {
                 as_text ? kArgumentsAsText : kArguments, "}}]}");
         const auto text = chat.render_json(
             {"[" + question() + "," + call + "]", dialect.takes_tools ? tools : "", ""}, false);
-        // A template may print a missing content as None.
+        // Some templates print null content as "None".
         const bool is_printed = content[0] == 'n' && text && text->find("None") != text->npos;
         if (!text || is_printed || !shows_call(*text, as_text)) continue;
         const std::string_view turn = std::string_view(*text).substr(
             0, text->ends_with(end) ? text->size() - end.size() : text->size());
         const ToolFormat* const format = dialect.takes_tools ? format_of(turn, *known) : nullptr;
-        // Earlier calls are shown in any format. Prefer messages that show it in a known one.
+        // Prefer a call whose format is known.
         if (is_shown && !format) continue;
         is_shown = true;
         dialect.format = format;

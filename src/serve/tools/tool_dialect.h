@@ -1,4 +1,4 @@
-// What a chat template does with tools. Nothing is guessed from the model's name.
+// Detects how a chat template handles tools by rendering probes, not by the model's name.
 #pragma once
 
 #include "moracle/text.h"
@@ -7,14 +7,14 @@
 namespace moracle::serve {
 
 struct ToolDialect {
-  bool takes_tools = false;            ///< the prompt shows offered tools
-  const ToolFormat* format = nullptr;  ///< null: the template writes calls in another form
-  bool arguments_as_text = false;      ///< the template wants JSON text instead of an object
-  bool empty_content = true;           ///< a call without text has the content "" instead of none
+  bool takes_tools = false;            ///< the prompt lists offered tools
+  const ToolFormat* format = nullptr;  ///< null: the template writes calls in an unknown format
+  bool arguments_as_text = false;      ///< arguments are JSON text, not an object
+  bool empty_content = true;           ///< a call without text has content "" instead of null
 };
 
-/// Renders a conversation with a call in each form, and takes the first form that the template
-/// shows. Looks for the format that reads the same call in the result.
+/// Renders a probe call in each message form, and takes the first that the template prints. Then
+/// finds the format that parses the printed call.
 ToolDialect find_dialect(const ChatTemplate& chat);
 
 }  // namespace moracle::serve

@@ -1,4 +1,4 @@
-// The ways in which models write calls of tools.
+// Text formats of tool calls.
 #pragma once
 
 #include <optional>
@@ -10,26 +10,25 @@
 
 namespace moracle::serve {
 
-/// Empty: the block is no call of an offered tool.
+/// Parses a block. Empty: it holds no call of an offered tool.
 using ParseCalls = std::optional<std::vector<ToolCall>> (*)(std::string_view block,
                                                             const OfferedTools& tools);
 
 struct ToolFormat {
   std::string_view name;
-  /// Text around calls. No `open`: the whole text is a call if it begins with '{'. No `close`: the
-  /// calls end with the text.
+  /// Tags around a block of calls. No `open`: the whole text is a call if it begins with '{'. No
+  /// `close`: the calls end with the text.
   std::string_view open, close;
-  ParseCalls parse;  ///< of the text between both
-  /// Further marks of the format. Tokenizers may hold them as special tokens, which texts leave
-  /// out.
-  std::span<const std::string_view> marks;
+  ParseCalls parse;  ///< parses the text between both tags
+  /// Other tags of the format. The tokenizer may have them as special tokens, which decoding skips.
+  std::span<const std::string_view> tags;
 };
 
-/// The marks of a format that the tokenizer holds as special tokens: an answer with tools shows
+/// Tags of a format that are special tokens of the tokenizer. An answer with tools must decode
 /// them.
-std::vector<int32_t> special_marks(const ToolFormat& format, const Tokenizer& tokenizer);
+std::vector<int32_t> special_tags(const ToolFormat& format, const Tokenizer& tokenizer);
 
-/// All formats. A later one may accept what an earlier one encloses.
+/// All formats, in order of preference: a later one may accept the inner text of an earlier one.
 std::span<const ToolFormat> tool_formats();
 
 }  // namespace moracle::serve

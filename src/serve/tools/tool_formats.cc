@@ -1,15 +1,15 @@
 #include "serve/tools/json_calls.h"
-#include "serve/tools/marked_calls.h"
+#include "serve/tools/tagged_calls.h"
 
 namespace moracle::serve {
 
-std::vector<int32_t> special_marks(const ToolFormat& format, const Tokenizer& tokenizer) {
-  std::vector<std::string_view> marks(format.marks.begin(), format.marks.end());
-  marks.push_back(format.open);
-  marks.push_back(format.close);
+std::vector<int32_t> special_tags(const ToolFormat& format, const Tokenizer& tokenizer) {
+  std::vector<std::string_view> tags(format.tags.begin(), format.tags.end());
+  tags.push_back(format.open);
+  tags.push_back(format.close);
   std::vector<int32_t> ids;
-  for (const std::string_view mark : marks) {
-    const std::optional<int32_t> id = tokenizer.id(mark);
+  for (const std::string_view tag : tags) {
+    const std::optional<int32_t> id = tokenizer.id(tag);
     if (id && tokenizer.is_special(*id)) ids.push_back(*id);
   }
   return ids;

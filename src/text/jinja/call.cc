@@ -40,7 +40,7 @@ Status Interpreter::spread_named(const Value& entries, Arguments& arguments) {
   for (const auto& [key, value] : mapping->entries) {
     if (!key.is_text()) return type_error("'**' before a dict with a key that is not a str");
     const std::string_view name = key.text();
-    // The keys of a dict differ from each other.
+    // A dict has no duplicate keys: skip the check.
     for (size_t i = 0; i < written; ++i) {
       if (arguments.named[i].first == name)
         return type_error(str("an argument '", std::string(name), "' given twice"));
@@ -71,7 +71,7 @@ Result<Value> Interpreter::evaluate_call(const Expr& expr, Scope& scope, const M
 }
 
 Result<Value> Interpreter::call_macro(const Macro& macro, Arguments arguments) {
-  // A call uses more of the stack than other nodes.
+  // A call needs more stack than other nodes: count it three times.
   constexpr int kStackOfCall = 3;
   MORACLE_CHECK(enter(kStackOfCall));
   Block block(*this, *macro.scope);

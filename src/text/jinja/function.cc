@@ -34,14 +34,14 @@ Error wrong_type(const Value& value, std::string_view wanted) {
 
 }  // namespace
 
-Result<std::string_view> Bound::text(size_t i) const {
+Result<std::string_view> BoundArguments::text(size_t i) const {
   if (!has(i) || !values_[i]->is_text()) {
     return wrong_type(has(i) ? *values_[i] : Value(None{}), "str");
   }
   return values_[i]->text();
 }
 
-Result<int64_t> Bound::integer(size_t i) const {
+Result<int64_t> BoundArguments::integer(size_t i) const {
   const auto value = has(i) ? values_[i]->integer() : std::nullopt;
   if (!value) return wrong_type(has(i) ? *values_[i] : Value(None{}), "int");
   return *value;
@@ -54,8 +54,8 @@ const Function* find_function(std::span<const Function> table, std::string_view 
   return nullptr;
 }
 
-Result<Bound> bind(const Function& function, Arguments arguments) {
-  Bound bound;
+Result<BoundArguments> bind(const Function& function, Arguments arguments) {
+  BoundArguments bound;
   if (function.parameters == "*") {
     bound.raw_ = std::move(arguments);
     return bound;
@@ -90,7 +90,7 @@ Result<Value> invoke(Heap& heap, const Function& function, const Value& self, Ar
   for (const Value& value : arguments.positional) read += weight(value);
   for (const auto& [name, value] : arguments.named) read += weight(value);
   MORACLE_CHECK(heap.budget().read(read));
-  MORACLE_TRY(const Bound bound, bind(function, std::move(arguments)));
+  MORACLE_TRY(const BoundArguments bound, bind(function, std::move(arguments)));
   return function.run(heap, self, bound);
 }
 

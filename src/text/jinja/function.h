@@ -1,4 +1,4 @@
-// Built-in callables: filters, tests, methods and global functions are all rows of tables of
+// Built-in callables: each filter, test, method and global function is one row in a table of
 // Function.
 #pragma once
 
@@ -20,7 +20,7 @@ struct Arguments {
 };
 
 /// Arguments bound to parameters, by position of the parameter.
-class Bound {
+class BoundArguments {
  public:
   bool has(size_t i) const { return i < values_.size() && values_[i].has_value(); }
   const Value& operator[](size_t i) const { return *values_[i]; }
@@ -35,7 +35,7 @@ class Bound {
   const Arguments& raw() const { return raw_; }
 
  private:
-  friend Result<Bound> bind(const Function& function, Arguments arguments);
+  friend Result<BoundArguments> bind(const Function& function, Arguments arguments);
   std::vector<std::optional<Value>> values_;
   Arguments raw_;
 };
@@ -45,18 +45,19 @@ struct Function {
   size_t required;              ///< number of parameters without a default
   std::string_view parameters;  ///< names with spaces between them, or "*" for any
   /// `self` is the value before '|', 'is' or '.'; undefined for global functions.
-  Result<Value> (*run)(Heap& heap, const Value& self, const Bound& arguments);
+  Result<Value> (*run)(Heap& heap, const Value& self, const BoundArguments& arguments);
 };
 
-/// Returns the row of that name, or null.
+/// Returns the function of that name, or null.
 const Function* find_function(std::span<const Function> table, std::string_view name);
 /// Errors: unknown, missing or too many arguments.
-Result<Bound> bind(const Function& function, Arguments arguments);
-/// Binds and runs; charges for reading through `self` and the arguments.
+Result<BoundArguments> bind(const Function& function, Arguments arguments);
+/// Binds the arguments and runs the function. Charges the budget for the bytes of `self` and of the
+/// arguments.
 Result<Value> invoke(Heap& heap, const Function& function, const Value& self, Arguments arguments);
 
-/// list(value): the elements that Python would iterate over. A generator is spent afterwards.
-/// Errors: a value that cannot be iterated.
+/// list(value): the elements of Python's iteration. Exhausts a generator. Errors: a value that is
+/// not iterable.
 Result<Values> elements(Heap& heap, const Value& value);
 
 }  // namespace moracle::jinja

@@ -13,12 +13,12 @@
 
 namespace moracle::jinja {
 
-/// Variables of one block. Missing names are looked up in the parent. The strings of names belong
-/// to the tree.
+/// Variables of one block. Lookup continues in the parent scope. The names point into the syntax
+/// tree.
 struct Scope {
   Scope* parent = nullptr;
   std::map<std::string_view, Value> variables;
-  bool captured = false;  ///< a macro was made here and may read this scope after the block ends
+  bool captured = false;  ///< a macro defined here may read this scope after the block ends
 };
 
 /// {% macro %}, or the body of {% call %}, with the scope of its definition.
@@ -27,13 +27,14 @@ struct Macro {
   Scope* scope = nullptr;
 };
 
-/// One render; used once.
+/// Renders a template once.
 class Interpreter {
  public:
   Heap& heap() { return heap_; }
   /// Sets a variable of the template; `name` must outlive the render.
   void set(std::string_view name, Value value);
-  /// Errors, with the line: raised by the template, refused by Python, or over the limits.
+  /// Errors, with the line: raise_exception(), an operation that Python rejects, or an exceeded
+  /// limit.
   Result<std::string> render(const Body& body);
 
  private:
@@ -79,7 +80,7 @@ class Interpreter {
   Status bind_extras(const Macro& macro, Arguments arguments, Scope& scope);
   Result<Value> make_macro(const Stmt& stmt, Scope& scope);
 
-  // A Scope that lives as long as its block, or longer if a macro captured it.
+  // RAII scope of a block. It outlives the block if a macro captured it.
   class Block;
 
   Heap heap_;

@@ -1,5 +1,5 @@
-// Limits of a template. Checkpoints are untrusted, so every template must end in bounded memory and
-// on a bounded stack, with a text or with an Error.
+// Limits of a render. Checkpoints are untrusted: every template must end with a text or an Error,
+// within bounded time, memory and stack.
 #pragma once
 
 #include <cstddef>
@@ -13,23 +13,23 @@ namespace moracle::jinja {
 constexpr size_t kMaxTemplateBytes = size_t{4} << 20;
 constexpr size_t kMaxTextBytes = size_t{16} << 20;  ///< one string, and the rendered text
 constexpr int64_t kMaxSteps = 10'000'000;           ///< evaluated nodes plus work on long values
-constexpr int64_t kMaxBytes = int64_t{512} << 20;   ///< everything a render creates, added up
+constexpr int64_t kMaxBytes = int64_t{512} << 20;   ///< sum of all values that a render creates
 constexpr int64_t kMaxRange = 100'000;              ///< as in Jinja's own sandbox
-constexpr int kMaxNesting = 150;       ///< nesting of brackets, operators and blocks in the text
-constexpr int kMaxRunningNodes = 500;  ///< nodes that run at the same time: bounds the stack
+constexpr int kMaxNesting = 150;       ///< nesting of brackets, operators and blocks in the source
+constexpr int kMaxRunningNodes = 500;  ///< nodes being evaluated at once: bounds the stack
 constexpr int kMaxValueDepth = 100;    ///< nesting of lists in lists
 
-/// The need in every kUnsupported Error of this folder.
+/// `need` of every kUnsupported Error in this folder.
 inline constexpr char kRenderable[] =
     "a construct that Moracle can render (the statements, filters, tests and methods that "
     "published chat templates use)";
 
-/// The Error for an omitted construct; a caller that knows the line adds it.
+/// Error for a construct that this renderer lacks. The caller adds the line if known.
 inline Error unsupported(std::string construct) {
   return Error{ErrorKind::kUnsupported, "", "", kRenderable, std::move(construct)};
 }
 
-/// The Error for a template that exceeds the limits of this renderer.
+/// Error for a template that exceeds these limits.
 inline Error limit_error(std::string what) {
   return Error{ErrorKind::kUnsupported, "", "", "a template within the renderer's limits",
                std::move(what)};

@@ -39,7 +39,7 @@ void Loop::finish() {
 
 Result<int64_t> Loop::length() {
   if (condition_) {
-    // All remaining elements must be examined now.
+    // The length needs the condition of every remaining element.
     MORACLE_CHECK(peek());
     Values rest;
     if (before_ != kNone) rest.push_back(items_[before_]);
@@ -66,7 +66,7 @@ Result<std::optional<Value>> Loop::attribute(Heap& heap, std::string_view name) 
   if (name == "index") return Found(index0_ + 1);
   if (name == "index0") return Found(index0_);
   if (name == "first") return Found(index0_ == 0);
-  // Only recursive loops are deeper, and this renderer omits them.
+  // The depth is 1: this renderer lacks recursive loops.
   if (name == "depth") return Found(int64_t{1});
   if (name == "depth0") return Found(int64_t{0});
   if (name == "previtem") {

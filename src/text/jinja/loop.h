@@ -10,9 +10,8 @@
 
 namespace moracle::jinja {
 
-/// State of one running loop; supplies its elements. With a condition ({% for x in y if z %}),
-/// elements are examined only when needed, as in Jinja: the condition may depend on changes by the
-/// body.
+/// State and elements of one running loop. A condition ({% for x in y if z %}) is evaluated lazily,
+/// as in Jinja, because the loop body may change what it reads.
 class Loop {
  public:
   using Condition = std::function<Result<bool>(const Value&)>;
@@ -25,7 +24,7 @@ class Loop {
   Result<std::optional<Value>> attribute(Heap& heap, std::string_view name);
   /// loop.cycle(...) and loop.changed(...).
   Result<Value> call(Heap& heap, std::string_view name, const Arguments& arguments);
-  /// Releases the elements at the end of the loop; a template may have kept the loop itself.
+  /// Frees the elements at the end of the loop. A template may still hold the loop object.
   void finish();
 
  private:
@@ -37,7 +36,7 @@ class Loop {
   Condition condition_;
   int64_t index0_ = -1;
   bool peeking_ = false;
-  size_t next_ = 0;  // the first element not examined
+  size_t next_ = 0;  // first element whose condition is not evaluated yet
   size_t before_ = kNone, current_ = kNone, after_ = kNone;
   std::optional<Values> last_changed_;
 };

@@ -9,7 +9,7 @@ namespace moracle::jinja {
 
 namespace {
 
-// Adds the line to an Error. The innermost known line counts.
+// Adds the line to an Error, unless an inner statement added one.
 Error at_line(Error error, int line) {
   if (error.place.empty()) error.place = str("line ", line);
   return error;
@@ -33,7 +33,7 @@ Result<std::string> Interpreter::render(const Body& body) {
   for (const Function& function : global_functions()) {
     root_.variables.emplace(function.name, &function);
   }
-  root_.captured = true;  // the root scope lives as long as everything else
+  root_.captured = true;  // the root scope lives until the end of the render
   Writer out;
   MORACLE_CHECK(run(body, root_, out));
   return std::move(out).take();
@@ -141,12 +141,12 @@ Result<Interpreter::Flow> Interpreter::run_for(const Stmt& stmt, Scope& scope, W
 
 Result<Interpreter::Flow> Interpreter::run_loop(const Stmt& stmt, Loop& loop, Scope& scope,
                                                 Writer& out) {
-  bool any = false;  // a round ran to its end: Jinja's "else" checks only this
+  bool any = false;  // an iteration was completed: only this disables Jinja's "else"
   while (true) {
     MORACLE_TRY(const Value* item, loop.advance());
     if (!item) break;
     MORACLE_CHECK(heap_.budget().spend(1));
-    // Every round has fresh variables: the next round does not see them.
+    // Each iteration has its own variables.
     Block block(*this, scope);
     block->variables.emplace("loop", &loop);
     MORACLE_CHECK(assign(*stmt.target, *item, *block));
@@ -222,7 +222,7 @@ Status Interpreter::assign(const Expr& target, Value value, Scope& scope) {
     const auto* space = owner.as<Namespace*>();
     if (!space)
       return type_error(
-          str("an assignment to an attribute of '", target.name, "', which is no namespace"));
+          str("an assignment to an attribute of '", target.name, "', which is not a namespace"));
     MORACLE_CHECK(check_attribute_name(target.value.text()));
     MORACLE_CHECK(heap_.budget().create(sizeof(Value)));
     (*space)->attributes.insert_or_assign(std::string(target.value.text()), std::move(value));

@@ -21,7 +21,7 @@ Value missing(const Value& value, std::string_view name) {
                        name.substr(0, 100), "'"));
 }
 
-// Attributes of Python that the sandbox hides, because they would change the object.
+// Mutating attributes, which Jinja's sandbox hides.
 bool is_hidden(const Value& value, std::string_view name) {
   constexpr std::string_view kOfDict[] = {"clear", "pop", "popitem", "setdefault", "update"};
   constexpr std::string_view kOfList[] = {"append", "clear",  "extend",  "insert",
@@ -32,7 +32,7 @@ bool is_hidden(const Value& value, std::string_view name) {
          std::ranges::find(kOfList, name) != std::end(kOfList);
 }
 
-// Bounds of a slice by the rules of Python: positions from `start` by `step` while within.
+// Slice bounds as in Python: positions from `start` by `step` while inside.
 struct Range {
   int64_t start;
   int64_t stop;
@@ -57,7 +57,7 @@ Result<Range> resolve(int64_t size, const Value* start, const Value* stop, const
   MORACLE_TRY(const auto by, bound_of(step));
   Range range{0, 0, by.value_or(1)};
   if (range.step == 0) return type_error("a slice with step 0");
-  // A step beyond this limit skips everything anyway. The limit prevents overflow in the addition.
+  // Clamp the step to prevent overflow in the addition. A step this large ends the slice anyway.
   const int64_t widest = std::numeric_limits<int64_t>::max() / 4;
   range.step = std::clamp(range.step, -widest, widest);
   const bool back = range.step < 0;
@@ -134,7 +134,7 @@ Result<Value> get_attribute(Heap& heap, const Value& value, std::string_view nam
 Result<Value> get_item(Heap& heap, const Value& value, const Value& key) {
   if (value.is_undefined()) return undefined_error(value);
   if (value.mapping()) {
-    // A value that cannot be a key counts as missing here.
+    // Report a value that is not hashable as missing.
     auto found = find(heap.budget(), *value.mapping(), key);
     if (!found && found.error().kind != ErrorKind::kBadFile) return std::move(found).error();
     if (found && *found) return **found;

@@ -10,8 +10,7 @@ namespace moracle {
 Result<AddedTokens> AddedTokens::parse(const JsonField& field, const Vocabulary& vocabulary,
                                        const Normalizer& normalizer,
                                        std::span<const ConfigToken> config) {
-  // The reference library uses another expression engine here than for the pre-tokenizer. This is
-  // its \w.
+  // `\w` as Hugging Face tokenizers defines it here (Rust's regex crate, not Oniguruma).
   MORACLE_TRY(Regex word,
               Regex::compile(R"([\w\x{200c}\x{200d}&&[^\x{b2}\x{b3}\x{b9}\x{bc}-\x{be}]])",
                              RegexSyntax::kOniguruma));
@@ -39,7 +38,7 @@ Status AddedTokens::add(const JsonField& field, const Vocabulary& vocabulary) {
   MORACLE_TRY(token.rstrip, field["rstrip"].flag());
   MORACLE_TRY(token.normalized, field["normalized"].flag());
   MORACLE_TRY(token.special, field["special"].flag());
-  if (token.content.empty()) return field["content"].bad("a text that is not empty");
+  if (token.content.empty()) return field["content"].bad("a non-empty string");
   if (token.content.size() > kLongestContent) {
     return field["content"].unsupported(str("at most ", kLongestContent, " bytes"));
   }
@@ -66,7 +65,7 @@ void AddedTokens::add(const ConfigToken& more, const Vocabulary& vocabulary) {
     return;
   }
   AddedToken& token = tokens_[known->second];
-  // A token that one of the files calls special stays out of texts.
+  // A token is special if either file marks it as special.
   const bool special = token.special || (more.token.special && more.kind != ConfigToken::kMore);
   const int32_t id = token.id;
   if (more.kind == ConfigToken::kListed) token = more.token;
@@ -93,9 +92,9 @@ std::optional<int32_t> AddedTokens::id(std::string_view content) const {
   return tokens_[found->second].id;
 }
 
-std::vector<AddedTokens::Part> AddedTokens::cut(const TokenTrie& trie,
-                                                std::string_view text) const {
-  std::vector<Part> parts;
+std::vector<AddedTokens::Segment> AddedTokens::cut(const TokenTrie& trie,
+                                                   std::string_view text) const {
+  std::vector<Segment> segments;
   size_t done = 0;
   for (size_t from = 0;;) {
     const auto match = trie.find(text, from);
@@ -105,16 +104,16 @@ std::vector<AddedTokens::Part> AddedTokens::cut(const TokenTrie& trie,
     if (token.single_word && touches_word(text, match->begin, match->end)) continue;
     size_t begin = match->begin;
     if (token.lstrip) begin = std::max(done, without_space_at_end(text, begin));
-    if (begin > done) parts.push_back({{done, begin}, std::nullopt});
-    // White space taken with a token is still searched for tokens that begin with it.
+    if (begin > done) segments.push_back({{done, begin}, std::nullopt});
+    // White space consumed by rstrip may still begin the next token.
     done = token.rstrip ? behind_space_at_start(text, match->end) : match->end;
-    parts.push_back({{begin, done}, token.id});
+    segments.push_back({{begin, done}, token.id});
   }
-  if (done < text.size()) parts.push_back({{done, text.size()}, std::nullopt});
-  return parts;
+  if (done < text.size()) segments.push_back({{done, text.size()}, std::nullopt});
+  return segments;
 }
 
-/// Whether a word character is directly before `begin` or directly at `end`.
+/// True if a word character is directly before `begin` or at `end`.
 bool AddedTokens::touches_word(std::string_view text, size_t begin, size_t end) const {
   RegexScratch scratch(word_);
   std::vector<RegexPart> parts;

@@ -1,4 +1,4 @@
-// Tokens that are cut out of a text before any other step.
+// Added tokens: matched in the text before pre-tokenization.
 #pragma once
 
 #include <cstdint>
@@ -20,12 +20,12 @@ namespace moracle {
 /// An entry of a file's "added_tokens".
 struct AddedToken {
   std::string content;
-  std::string text;  ///< the content, normalized if the token is searched in normalized text
+  std::string text;  ///< the text to match: the content, normalized if `normalized`
   int32_t id = 0;
-  bool single_word = false;  ///< not beside a letter, a digit or another word character
-  bool lstrip = false;       ///< also takes the white space before it
-  bool rstrip = false;       ///< also takes the white space behind it
-  bool normalized = false;   ///< searched in the normalized text, as its normalized content
+  bool single_word = false;  ///< matches only where no word character is adjacent
+  bool lstrip = false;       ///< consumes white space before the token
+  bool rstrip = false;       ///< consumes white space after the token
+  bool normalized = false;   ///< matched after normalization
   bool special = false;
 
   bool operator==(const AddedToken&) const = default;
@@ -34,9 +34,9 @@ struct AddedToken {
 /// A token of a tokenizer_config.json.
 struct ConfigToken {
   enum Kind {
-    kListed,  ///< in "added_tokens_decoder": its flags replace those of the same added token
-    kNamed,   ///< such as "eos_token": a known one becomes special and keeps its other flags
-    kMore,    ///< in "extra_special_tokens": a known one keeps its flags
+    kListed,  ///< in "added_tokens_decoder": replaces the flags of the same token
+    kNamed,   ///< such as "eos_token": marks an existing token as special, keeps its other flags
+    kMore,    ///< in "extra_special_tokens": an existing token keeps its flags
   };
   AddedToken token;  ///< without an id
   Kind kind = kListed;
@@ -44,29 +44,30 @@ struct ConfigToken {
 
 class AddedTokens {
  public:
-  /// Parses "added_tokens". Errors (kBadFile): missing or wrong members, one content twice, or a
-  /// wrong id. An id must be that of the vocabulary for this content, or else the next free one.
-  /// The library that writes these files numbers the tokens itself and ignores the ids in the file.
-  /// If the two disagree, the numbering of the model's training is unknown.
-  /// Then adds the tokens of `config`, which get ids in the same way.
+  /// Parses "added_tokens", then adds the tokens of `config`. Each id must equal the vocabulary's
+  /// id for this content, or else the next free id: Hugging Face tokenizers assigns ids this way
+  /// and ignores the ids in the file, so a mismatch leaves the training ids unknown. Errors
+  /// (kBadFile): missing or wrong members, a duplicate content, a wrong id.
   static Result<AddedTokens> parse(const JsonField& field, const Vocabulary& vocabulary,
                                    const Normalizer& normalizer,
                                    std::span<const ConfigToken> config = {});
 
-  /// A part of a text: an added token, or text between tokens if `id` is empty.
-  struct Part {
+  /// One segment of a text: an added token, or the text between two (`id` is empty).
+  struct Segment {
     TextRange range;
     std::optional<int32_t> id;
   };
-  /// Cuts `text` at the tokens that are searched before normalization. No part of text is empty.
-  std::vector<Part> cut_raw(std::string_view text) const { return cut(raw_, text); }
-  /// Cuts normalized text at the other tokens.
-  std::vector<Part> cut_normalized(std::string_view text) const { return cut(normalized_, text); }
+  /// Splits `text` at the tokens that match before normalization. No segment is empty.
+  std::vector<Segment> cut_raw(std::string_view text) const { return cut(raw_, text); }
+  /// Splits normalized text at the tokens that match after normalization.
+  std::vector<Segment> cut_normalized(std::string_view text) const {
+    return cut(normalized_, text);
+  }
 
   const std::vector<AddedToken>& all() const { return tokens_; }
   std::optional<int32_t> id(std::string_view content) const;
 
-  /// Longer contents are refused, so that a search takes bounded time per byte of text.
+  /// Rejects longer contents: bounds the search time per byte of text.
   static constexpr size_t kLongestContent = 4096;
 
  private:
@@ -75,7 +76,7 @@ class AddedTokens {
   void add(const ConfigToken& more, const Vocabulary& vocabulary);
   int32_t next_id(const std::string& content, const Vocabulary& vocabulary) const;
   Status index(const Normalizer& normalizer);
-  std::vector<Part> cut(const TokenTrie& trie, std::string_view text) const;
+  std::vector<Segment> cut(const TokenTrie& trie, std::string_view text) const;
   bool touches_word(std::string_view text, size_t begin, size_t end) const;
 
   std::vector<AddedToken> tokens_;
@@ -83,7 +84,7 @@ class AddedTokens {
   int64_t largest_id_ = -1;
   TokenTrie raw_;
   TokenTrie normalized_;
-  Regex word_;  ///< one word character
+  Regex word_;  ///< matches one word character
 };
 
 }  // namespace moracle

@@ -1,4 +1,4 @@
-// The alphabet of byte-level BPE: 256 printable characters, one for each byte.
+// Byte-level BPE alphabet (GPT-2): one printable character per byte.
 #pragma once
 
 #include <array>
@@ -8,15 +8,15 @@
 
 namespace moracle {
 
-/// The character for each byte: the byte itself if it is printable Latin-1, otherwise the next free
-/// code point from U+0100 on. GPT-2 introduced this alphabet; every byte-level vocabulary uses it.
+/// Character of each byte: the byte itself if it is printable Latin-1, otherwise the next free code
+/// point from U+0100 on.
 const std::array<uint32_t, 256>& byte_level_alphabet();
 
-/// Appends `bytes` to `out`, each byte as its character.
+/// Appends each byte's character to `out`.
 void append_byte_level(std::string_view bytes, std::string& out);
 
-/// Returns the bytes that `token` represents. A token with a character outside the alphabet
-/// represents itself.
+/// Returns the bytes of a token in this alphabet. A token with any other character is returned
+/// unchanged.
 std::string bytes_of_token(std::string_view token);
 
 }  // namespace moracle

@@ -39,8 +39,7 @@ Status Decoder::add(const JsonField& field, int depth) {
   }
   if (type == "Replace") return add_replace(field);
   if (type == "Strip") return add_strip(field);
-  if (fused_)
-    return field["type"].unsupported("Replace or Strip behind the step that joins tokens");
+  if (fused_) return field["type"].unsupported("Replace or Strip after Fuse or ByteLevel");
   if (type == "ByteLevel") {
     fused_ = true;
     steps_.emplace_back(ByteLevel{});
@@ -61,14 +60,14 @@ Status Decoder::add_replace(const JsonField& field) {
   if (!pattern.contains("String")) return pattern.unsupported("a String");
   MORACLE_TRY(std::string from, pattern["String"].text());
   MORACLE_TRY(std::string to, field["content"].text());
-  if (from.empty()) return pattern["String"].bad("a text that is not empty");
-  // Steps that insert long texts into each other's results would take all memory.
+  if (from.empty()) return pattern["String"].bad("a non-empty string");
+  // Bound memory: each Replace may insert into the result of the one before.
   if (to.size() > kLongestReplacement)
     return field["content"].unsupported(str("at most ", kLongestReplacement, " bytes"));
   if (steps_.size() == kMaxDecoders) return field["type"].unsupported("fewer steps");
-  // Tokens are decoded one by one, so that a longer text could lie in two of them.
+  // Only single characters: a longer pattern could span two tokens, which are decoded one by one.
   if (fused_ && first_char(from).length != from.size())
-    return pattern["String"].unsupported("one character behind the step that joins tokens");
+    return pattern["String"].unsupported("one character after Fuse or ByteLevel");
   steps_.emplace_back(Replace{std::move(from), std::move(to)});
   return {};
 }
@@ -79,7 +78,7 @@ Status Decoder::add_strip(const JsonField& field) {
   MORACLE_TRY(const int64_t stop, field["stop"].integer(0, 1 << 20));
   if (character.empty() || first_char(character).length != character.size())
     return field["content"].bad("one character");
-  if (!fused_) return field["type"].unsupported("Strip behind the step that joins tokens");
+  if (!fused_) return field["type"].unsupported("Strip after Fuse or ByteLevel");
   if (stop != 0) return field["stop"].unsupported("0");
   steps_.emplace_back(StripStart{std::move(character), strips_.size()});
   strips_.push_back(count);

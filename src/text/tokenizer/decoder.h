@@ -1,4 +1,4 @@
-// Turns token ids back into text.
+// Decodes token ids into text.
 #pragma once
 
 #include <cstdint>
@@ -11,23 +11,23 @@
 
 namespace moracle {
 
-/// What the tokens of a text so far mean for its next token.
+/// Decoder state between two tokens of a text.
 struct DecodeState {
   bool first = true;            ///< no token has been decoded
-  std::vector<int64_t> strips;  ///< for each Strip: the characters that it may still remove
+  std::vector<int64_t> strips;  ///< for each Strip: characters left to remove
 };
 
-/// The steps of a file's "decoder". Added tokens take the same steps as all others, as in the
-/// library that writes these files.
+/// The steps of "decoder" in tokenizer.json. As in Hugging Face tokenizers, they also apply to
+/// added tokens.
 class Decoder {
  public:
-  /// Parses ByteLevel, Replace of fixed texts, ByteFallback, Fuse, Metaspace, Strip of the start of
-  /// the whole text, or a Sequence of them. Errors: kUnsupported for everything else, by name;
+  /// Parses ByteLevel, Replace of a fixed string, ByteFallback, Fuse, Metaspace, Strip at the start
+  /// of the text, or a Sequence of them. Errors: kUnsupported for everything else, by name;
   /// kBadFile.
   static Result<Decoder> parse(const JsonField& field);
 
   DecodeState begin() const { return {true, strips_}; }
-  /// Appends the bytes of the next token of a text. They may end inside a character.
+  /// Appends the next token's bytes, which may end inside a UTF-8 character.
   void append(const TokenText& token, DecodeState& state, std::string& out) const;
 
  private:
@@ -38,7 +38,7 @@ class Decoder {
   };
   struct Metaspace {
     std::string mark;
-    bool drops_first;  ///< the first token's marks are no spaces
+    bool drops_first;  ///< drop the space of the first token's leading mark
   };
   struct StripStart {
     std::string character;
@@ -55,7 +55,7 @@ class Decoder {
 
   std::vector<std::variant<ByteLevel, ByteFallback, Replace, Metaspace, StripStart>> steps_;
   std::vector<int64_t> strips_;
-  bool fused_ = false;  ///< the steps so far have joined the tokens
+  bool fused_ = false;  ///< a Fuse or ByteLevel came before
 };
 
 }  // namespace moracle

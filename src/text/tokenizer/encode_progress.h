@@ -1,4 +1,4 @@
-// Reports the progress of encoding one text, from all parts of the tokenizer.
+// Progress reports and cancellation for one encode call, shared by all tokenizer steps.
 #pragma once
 
 #include "moracle/base.h"
@@ -7,14 +7,13 @@ namespace moracle {
 
 class EncodeProgress {
  public:
-  /// `progress` must outlive it; it may be empty. `bytes`: of the text.
+  /// `progress` must outlive this object; it may be empty. `bytes`: size of the text.
   EncodeProgress(const Progress& progress, size_t bytes)
       : progress_(progress), total_(static_cast<int64_t>(bytes)) {}
 
-  /// Call after each small step: a word, a merge, a match. False: the caller of the tokenizer stops
-  /// the work; return stopped().
+  /// Call after each word, merge or match. False: the user cancelled; return stopped().
   [[nodiscard]] bool step() { return ++steps_ % kStepsPerCall != 0 || call(); }
-  /// Calls the caller of the tokenizer.
+  /// Calls the user's progress function.
   [[nodiscard]] bool call() { return !progress_ || progress_(done_, total_); }
   /// The first `bytes` of the text are encoded.
   void reach(size_t bytes) { done_ = static_cast<int64_t>(bytes); }

@@ -1,4 +1,4 @@
-// SentencePiece's mark for a space, U+2581 in most files.
+// Metaspace: SentencePiece's replacement for a space, "▁" (U+2581) in most files.
 #pragma once
 
 #include <cstdint>
@@ -9,13 +9,13 @@
 
 namespace moracle {
 
-/// The members of a Metaspace, which may be a pre-tokenizer or a decoder.
+/// Members of a Metaspace pre-tokenizer or decoder.
 struct MetaspaceOptions {
-  /// Which words get a mark in front, unless they begin with one.
+  /// Words that get a leading mark, unless they have one.
   enum class Prepend : uint8_t { kNever, kFirst, kAlways };
   std::string mark;  ///< one character
   Prepend prepend = Prepend::kAlways;
-  bool split = true;  ///< words begin at marks
+  bool split = true;  ///< split words at marks
 
   /// Errors: kBadFile, also for an "add_prefix_space" that contradicts the "prepend_scheme".
   static Result<MetaspaceOptions> parse(const JsonField& field);

@@ -15,13 +15,13 @@ namespace moracle {
 namespace {
 
 constexpr int kMaxNormalizers = 8;
-/// Longer contents of a Replace that repeats itself would take all memory.
+/// Bound memory: several Replace steps can multiply a long content.
 constexpr size_t kMostGrowth = 64, kSmallText = 1 << 20;
 
 std::vector<utf8proc_int32_t> decompose(std::string_view text, utf8proc_option_t options) {
   std::vector<utf8proc_int32_t> codes;
   codes.reserve(text.size());
-  std::array<utf8proc_int32_t, 64> parts;  // the longest decomposition, that of U+FDFA, has 18
+  std::array<utf8proc_int32_t, 64> parts;  // the longest decomposition (U+FDFA) has 18 code points
   int boundary = 0;
   while (!text.empty()) {
     const Utf8Char next = first_char(text);
@@ -38,8 +38,8 @@ std::vector<utf8proc_int32_t> decompose(std::string_view text, utf8proc_option_t
   return codes;
 }
 
-/// Sorts each run of combining marks by class. utf8proc does this by exchanging neighbours, which
-/// takes quadratic time for a long run. A hostile text could stop a server that way.
+/// Sorts each run of combining marks by class in O(n log n). utf8proc's bubble sort takes quadratic
+/// time: a hostile text could stall a server.
 void put_in_canonical_order(std::vector<utf8proc_int32_t>& codes) {
   const auto rank = [](utf8proc_int32_t code) {
     return utf8proc_get_property(code)->combining_class;
@@ -142,7 +142,7 @@ Result<std::string> Normalizer::step(const Strip& strip, std::string text) {
 }
 
 Result<std::string> Normalizer::step(const Form& form, std::string text) {
-  if (is_ascii(text)) return text;  // no form changes ASCII
+  if (is_ascii(text)) return text;  // ASCII is the same in all forms
   const int compat = form.compat ? UTF8PROC_COMPAT : 0;
   const int decompose_options = UTF8PROC_STABLE | UTF8PROC_DECOMPOSE | compat;
   auto codes = decompose(text, static_cast<utf8proc_option_t>(decompose_options));

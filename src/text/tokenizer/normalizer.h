@@ -1,4 +1,4 @@
-// The steps of a tokenizer.json that change a text before it is cut into words.
+// Normalization: changes the text before pre-tokenization.
 #pragma once
 
 #include <string>
@@ -11,14 +11,13 @@
 
 namespace moracle {
 
-/// Zero or more steps, applied in order. The Unicode version is that of utf8proc. The library that
-/// writes the files has tables of an earlier version. Texts with combining marks or compatibility
-/// characters newer than Unicode 9 can be normalized differently there.
+/// Zero or more steps, applied in order. The Unicode version is utf8proc's. Hugging Face tokenizers
+/// uses Unicode 9: newer combining marks and compatibility characters can differ.
 class Normalizer {
  public:
   /// Parses "normalizer": null, NFC, NFD, NFKC, NFKD, Prepend, Replace, Strip or a Sequence of
   /// them. Errors: kUnsupported for every other type, by name, and for regular expressions that
-  /// Oniguruma refuses; kBadFile.
+  /// Oniguruma rejects; kBadFile.
   static Result<Normalizer> parse(const JsonField& field);
 
   /// Normalizes `text`, which must be valid UTF-8. A form takes O(n log n) even if every character
@@ -30,7 +29,7 @@ class Normalizer {
     bool compose = false;  ///< NFC, NFKC
     bool compat = false;   ///< NFKC, NFKD
   };
-  /// Puts a text in front of a text that is not empty.
+  /// Prepends a string, unless the text is empty.
   struct Prepend {
     std::string text;
   };
@@ -38,7 +37,7 @@ class Normalizer {
     Regex pattern;
     std::string content;
   };
-  /// Removes white space at the ends.
+  /// Strips white space.
   struct Strip {
     bool left, right;
   };

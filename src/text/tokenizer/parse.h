@@ -1,5 +1,4 @@
-// Parses a tokenizer from the text of a tokenizer.json, for tests and for callers that already hold
-// the text.
+// Parses a tokenizer.json that is already in memory.
 #pragma once
 
 #include <string>
@@ -10,7 +9,7 @@
 
 namespace moracle {
 
-/// Like Tokenizer::open; `file` only names the text in errors.
+/// As Tokenizer::open. `file` names the text in errors.
 Result<Tokenizer> parse_tokenizer(std::string_view json, const std::string& file,
                                   const TokenizerConfig& config = {});
 

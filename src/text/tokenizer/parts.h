@@ -1,4 +1,5 @@
-// The parts of a tokenizer, whatever file they come from.
+// The tokenizer pipeline: normalizer, pre-tokenizer, model, post-processor, decoder. Every file
+// format yields it.
 #pragma once
 
 #include <string>
@@ -7,16 +8,16 @@
 #include "text/tokenizer/added_tokens.h"
 #include "text/tokenizer/decoder.h"
 #include "text/tokenizer/model/bpe.h"
-#include "text/tokenizer/model/rank_bpe.h"
+#include "text/tokenizer/model/tiktoken_bpe.h"
 #include "text/tokenizer/model/unigram.h"
 #include "text/tokenizer/normalizer.h"
+#include "text/tokenizer/post_processor.h"
 #include "text/tokenizer/pretokenizer.h"
-#include "text/tokenizer/special_tokens_around.h"
 #include "text/tokenizer/token_table.h"
 
 namespace moracle {
 
-using TokenModel = std::variant<Bpe, RankBpe, Unigram>;
+using TokenModel = std::variant<Bpe, TiktokenBpe, Unigram>;
 
 inline const Vocabulary& vocabulary_of(const TokenModel& model) {
   return std::visit([](const auto& one) -> const Vocabulary& { return one.vocabulary(); }, model);
@@ -29,7 +30,7 @@ struct TokenizerParts {
   AddedTokens added;
   TokenTable tokens;
   Decoder decoder;
-  SpecialTokensAround around;
+  PostProcessor post_processor;
   std::string eos;  ///< the content of tokenizer_config.json's "eos_token"; empty: none
 };
 

@@ -1,4 +1,4 @@
-// A pattern of a tokenizer.json: a regular expression, or a fixed text.
+// A pattern in tokenizer.json: a regular expression or a fixed string.
 #pragma once
 
 #include "base/json/json_field.h"
@@ -7,10 +7,10 @@
 namespace moracle {
 
 /// Compiles {"Regex": ...} or {"String": ...}. Errors: kBadFile; kUnsupported for expressions that
-/// Oniguruma refuses.
+/// Oniguruma rejects.
 Result<Regex> compile_pattern(const JsonField& field);
 
-/// Returns the Regex, or its error with the file and the place of `field`.
+/// Returns the Regex, or its error with file and field.
 Result<Regex> placed(Result<Regex> regex, const JsonField& field);
 
 }  // namespace moracle

@@ -12,11 +12,11 @@ namespace {
 
 constexpr int kMaxPretokenizers = 8;
 
-/// The expression of GPT-2; ByteLevel uses it unless "use_regex" is false.
+/// GPT-2's regular expression. ByteLevel uses it unless "use_regex" is false.
 constexpr const char* kGpt2Words =
     R"('s|'t|'re|'ve|'m|'ll|'d| ?\p{L}+| ?\p{N}+| ?[^\s\p{L}\p{N}]+|\s+(?!\S)|\s+)";
 
-/// What the library that writes these files calls punctuation and digits: see unicode_tables.h.
+/// Character classes of the Punctuation and Digits steps: see unicode_tables.h.
 constexpr const char *kPunctuation = R"(\p{moracle punctuation step})",
                      *kDigits = R"(\p{moracle digits step})";
 

@@ -1,4 +1,4 @@
-// Cuts normalized text into the words that BPE works on.
+// Pre-tokenizer: splits normalized text into words (pre-tokens).
 #pragma once
 
 #include <string>
@@ -12,27 +12,27 @@
 
 namespace moracle {
 
-/// A text and its words, from left to right; text between them has been removed.
+/// A text and its words, from left to right. Text outside of words is removed.
 struct Words {
   std::string text;
   std::vector<TextRange> ranges;
-  bool at_start = false;  ///< the first word begins where the whole text begins
+  bool at_start = false;  ///< the first word starts the input text
 };
 
-/// The steps of a file's "pre_tokenizer".
+/// The steps of "pre_tokenizer" in tokenizer.json.
 class Pretokenizer {
  public:
-  /// Parses null, ByteLevel, Split, Digits, Punctuation, Metaspace or a Sequence of them.
-  /// ByteLevel's "trim_offsets" concerns positions in the text, which are not computed here.
-  /// Errors: kUnsupported for every other type, for other behaviors of Split and for regular
-  /// expressions that Oniguruma refuses; kBadFile.
+  /// Parses null, ByteLevel, Split, Digits, Punctuation, Metaspace or a Sequence of them. Ignores
+  /// ByteLevel's "trim_offsets": no offsets are computed. Errors: kUnsupported for every other
+  /// type, for unknown behaviors of Split and for regular expressions that Oniguruma rejects;
+  /// kBadFile.
   static Result<Pretokenizer> parse(const JsonField& field);
 
   /// Runs every step. Errors: kUnsupported, see RegexScratch::cut; kCancelled.
   Status apply(Words& words, EncodeProgress& progress) const;
 
  private:
-  /// Treatment of the parts that match.
+  /// What Split does with matches.
   enum class Behavior { kIsolated, kRemoved, kMergedWithPrevious, kMergedWithNext, kContiguous };
   struct Split {
     Regex regex;
@@ -41,17 +41,17 @@ class Pretokenizer {
     Status apply(Words& words, EncodeProgress& progress) const;
     void keep(std::vector<RegexPart>& parts, size_t offset, std::vector<TextRange>& out) const;
   };
-  /// Puts a space before each word that does not begin with one.
+  /// Prepends a space to each word that lacks one.
   struct PrefixSpace {
     Status apply(Words& words, EncodeProgress&) const;
   };
-  /// Writes spaces as marks, and puts a mark before words that do not begin with one.
+  /// Replaces spaces by marks, and prepends a mark to words that lack one.
   struct Marks {
     std::string mark;
     MetaspaceOptions::Prepend prepend;
     Status apply(Words& words, EncodeProgress&) const;
   };
-  /// Writes each byte as its character of the byte-level alphabet.
+  /// Maps each byte to its byte-level character.
   struct ByteLevel {
     Status apply(Words& words, EncodeProgress&) const;
   };

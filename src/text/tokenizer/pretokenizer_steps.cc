@@ -1,4 +1,4 @@
-// Applies each step of a pre-tokenizer to the words.
+// The steps of a pre-tokenizer.
 #include <algorithm>
 
 #include "base/try.h"
@@ -26,14 +26,14 @@ Status Pretokenizer::Split::apply(Words& words, EncodeProgress& progress) const 
   return {};
 }
 
-/// Appends the words from the `parts` of one word, which begins at `offset` in the text. Changes
-/// `parts`.
+/// Appends the words that `parts` (matches and gaps of one word at `offset`) make under `behavior`.
+/// Modifies `parts`.
 void Pretokenizer::Split::keep(std::vector<RegexPart>& parts, size_t offset,
                                std::vector<TextRange>& out) const {
   if (invert) {
     for (RegexPart& part : parts) part.matched = !part.matched;
   }
-  // "Next" is "previous" read from right to left.
+  // kMergedWithNext is kMergedWithPrevious in reverse order.
   const bool backwards = behavior == Behavior::kMergedWithNext;
   if (backwards) std::reverse(parts.begin(), parts.end());
   const size_t first = out.size();

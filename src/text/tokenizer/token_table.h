@@ -1,4 +1,4 @@
-// The tokens of a tokenizer.json by id, with those that were added to the vocabulary.
+// All tokens by id, added tokens included.
 #pragma once
 
 #include <cstdint>
@@ -11,7 +11,7 @@
 
 namespace moracle {
 
-/// The text of one token, as the file writes it.
+/// One token's text, as in the file.
 struct TokenText {
   std::string text;
   bool special = false;
@@ -20,7 +20,7 @@ struct TokenText {
 /// The tokens of a file, by id.
 class TokenTable {
  public:
-  /// Errors: kBadFile, placed at `field`, for an added token with the id of another token.
+  /// Errors: kBadFile, at `field`, for an added token whose id is taken.
   static Result<TokenTable> make(const Vocabulary& vocabulary, const AddedTokens& added,
                                  const JsonField& field);
   /// Returns null for an id without a token.

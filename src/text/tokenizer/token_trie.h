@@ -1,4 +1,4 @@
-// Finds many fixed texts in a text: the leftmost match, or all matches at one place.
+// Multi-pattern search: the leftmost match, or all matches at a position.
 #pragma once
 
 #include <array>
@@ -10,7 +10,7 @@
 
 namespace moracle {
 
-/// A set of non-empty texts, each with a number.
+/// A trie of non-empty strings, each with a number.
 class TokenTrie {
  public:
   struct Match {
@@ -19,11 +19,11 @@ class TokenTrie {
     size_t number = 0;
   };
 
-  /// If texts are equal, the first counts.
+  /// The first of equal strings wins.
   void add(std::string_view text, size_t number);
   /// Lists the matches that begin at `begin`, shortest first.
   void find_all(std::string_view text, size_t begin, std::vector<Match>& matches) const;
-  /// Returns the leftmost match from `from` on. If several begin there, returns the longest.
+  /// Returns the leftmost match from `from` on, the longest of several.
   std::optional<Match> find(std::string_view text, size_t from) const;
 
  private:
@@ -33,10 +33,10 @@ class TokenTrie {
   uint64_t edge(uint32_t node, char byte) const {
     return static_cast<uint64_t>(node) << 8 | static_cast<uint8_t>(byte);
   }
-  std::array<bool, 256> begins_{};  ///< bytes with which a text can begin
+  std::array<bool, 256> begins_{};  ///< first bytes of all strings
   uint32_t nodes_ = 1;
   std::unordered_map<uint64_t, uint32_t> edges_;
-  std::unordered_map<uint32_t, size_t> numbers_;  ///< by the node at which a text ends
+  std::unordered_map<uint32_t, size_t> numbers_;  ///< by final node
 };
 
 }  // namespace moracle

@@ -16,7 +16,7 @@ namespace {
 
 using Json = nlohmann::json;
 
-// In the order in which transformers adds them.
+// In transformers' order.
 constexpr const char* kNames[] = {"bos_token", "eos_token", "unk_token", "sep_token",
                                   "pad_token", "cls_token", "mask_token"};
 
@@ -24,7 +24,7 @@ bool is_token(const Json& value) {
   return value.is_string() || (value.is_object() && value.contains("content"));
 }
 
-// An object with flags that may be missing, or the content of a special token.
+// A special token: a JSON object with optional flags, or its content as a string.
 Result<AddedToken> read_token(const JsonField& field) {
   AddedToken token;
   if (field.value().is_string()) {
@@ -69,7 +69,7 @@ Status add_listed(const JsonField& listed, TokenizerConfig& config) {
   return {};
 }
 
-// Tokens with names of their own, such as "image_token", follow the usual names.
+// Add model-specific tokens such as "image_token" after the standard ones.
 Status add_named(const JsonField& root, TokenizerConfig& config) {
   for (const char* name : kNames) MORACLE_CHECK(add(root[name], ConfigToken::kNamed, config));
   for (const auto& [key, value] : root.value().items()) {

@@ -1,5 +1,4 @@
-// What tokenizer_config.json says about tokens, as transformers 5.24 reads it beside a
-// tokenizer.json.
+// Tokens of tokenizer_config.json, read as transformers 5.24 does beside a tokenizer.json.
 #pragma once
 
 #include <string>
@@ -10,7 +9,7 @@
 namespace moracle {
 
 struct TokenizerConfig {
-  std::vector<ConfigToken> tokens;  ///< in the order in which they get ids
+  std::vector<ConfigToken> tokens;  ///< in id order
   std::string eos;                  ///< the content of "eos_token"; empty: none
 
   /// Reads `folder`/tokenizer_config.json, and special_tokens_map.json if the former has no

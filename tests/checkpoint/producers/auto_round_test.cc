@@ -1,4 +1,4 @@
-// Tests files of AutoRound: each form that packing_format names equals that form's own producer.
+// Tests files of AutoRound: each form equals the files of the producer that packing_format names.
 #include "awq_synthetic.h"
 #include "checkpoint/reader_fixture.h"
 #include "fp4_synthetic.h"
@@ -55,7 +55,7 @@ TEST(AutoRound, OpensEveryNameOfTheMethod) {
   }
 }
 
-TEST(AutoRound, FormNamesConventionOfZeroPoints) {
+TEST(AutoRound, FormDecidesZeroPointConvention) {
   struct Case {
     const char* key;
     const char* form;
@@ -83,13 +83,13 @@ TEST(AutoRound, FormNamesConventionOfZeroPoints) {
                       SyntheticCheckpoint::gptq());
 }
 
-TEST(AutoRound, ZeroPointsOfOtherConventionAreNamed) {
+TEST(AutoRound, NamesZeroPointsOfOtherConvention) {
   const auto checkpoint = gptq({{"packing_format", "auto_round:gptqmodel"}});
   expect_bad(must(checkpoint.experts()).w2.expert(1),
              {kDown + ".qzeros", "needs the zero point 8 everywhere, because the config says sym"});
 }
 
-TEST(AutoRound, ReadsFormOfAwq) {
+TEST(AutoRound, ReadsAwqForm) {
   for (const char* form : {"auto_round:auto_awq", "auto_round:awq"}) {
     for (const bool zero_point : {true, false}) {
       const Awq format{.zero_point = zero_point};
@@ -102,7 +102,7 @@ TEST(AutoRound, ReadsFormOfAwq) {
                                      "bits: needs 4 in AWQ's form; it is 8"});
 }
 
-TEST(AutoRound, ReadsMicroscalingInFormOfCompressedTensors) {
+TEST(AutoRound, ReadsMicroscalingInCompressedTensorsForm) {
   for (const bool nvfp4 : {false, true}) {
     const fp4::Form form{nvfp4 ? "nvfp4-pack-quantized" : "mxfp4-pack-quantized"};
     const auto other = fp4::checkpoint_of(form);
@@ -178,14 +178,14 @@ TEST(AutoRound, ExtraConfigMatchesExpressionAnywhereInName) {
   EXPECT_FALSE(open(four_first).linear({kO}).ok());
 }
 
-TEST(AutoRound, ExtraConfigNamesModulesOfAnotherClass) {
+TEST(AutoRound, ExtraConfigMatchesNamesOfOtherModelClass) {
   auto checkpoint =
       gptq({{"extra_config", {{"model.language_model.layers.0.self_attn.o_proj", {{"bits", 8}}}}}});
   checkpoint.add_gptq(kO, 32, 32, {.bits = 8});
   EXPECT_EQ(scheme_of(must(checkpoint.open()), kO), "int8-w8a16-g8");
 }
 
-TEST(AutoRound, ModulesOf16BitsArePlain) {
+TEST(AutoRound, SixteenBitModulesArePlain) {
   const json plain = {{"bits", 16}, {"data_type", "float"}};
   auto checkpoint = gptq({{"extra_config", {{kO, plain}, {"lm_head", plain}}},
                           {"block_name_to_quantize", "model.layers"}});
@@ -213,7 +213,7 @@ TEST(AutoRound, BlocksMayBeTextOrLists) {
   }
 }
 
-TEST(AutoRound, RefusesByName) {
+TEST(AutoRound, RejectsUnsupportedConfigByKey) {
   for (const int bits : {2, 3, 5, 6, 7}) {
     const std::string line = str("bits: needs 4, 8 or 16; it is ", bits);
     expect_unsupported_config(gptq(), {{{"bits", bits}}, line});

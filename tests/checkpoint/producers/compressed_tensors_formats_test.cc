@@ -89,9 +89,9 @@ std::vector<CtModule> all_formats() {
   return all;
 }
 
-class CtFormats : public ::testing::TestWithParam<CtModule> {};
+class CompressedTensorsFormats : public ::testing::TestWithParam<CtModule> {};
 
-TEST_P(CtFormats, DequantizeToPublishedValues) {
+TEST_P(CompressedTensorsFormats, DequantizeToPublishedValues) {
   const CtModule& format = GetParam();
   const auto checkpoint = ct_checkpoint(format);
   const Checkpoint opened = must(checkpoint.open());
@@ -110,11 +110,11 @@ TEST_P(CtFormats, DequantizeToPublishedValues) {
   }
 }
 
-INSTANTIATE_TEST_SUITE_P(All, CtFormats, ::testing::ValuesIn(all_formats()),
+INSTANTIATE_TEST_SUITE_P(All, CompressedTensorsFormats, ::testing::ValuesIn(all_formats()),
                          [](const auto& instance) { return str(instance.param); });
 
 // compressed-tensors stores -1 everywhere in an unused group index.
-TEST(CtFormat, OrderedGroupIndexIsNotActOrder) {
+TEST(CompressedTensorsFormat, OrderedGroupIndexIsNotActOrder) {
   for (const bool unused : {false, true}) {
     for (const char* format : {"pack-quantized", "int-quantized"}) {
       const CtModule module{.format = format, .actorder = "group"};
@@ -138,7 +138,7 @@ TEST(CtFormat, OrderedGroupIndexIsNotActOrder) {
 }
 
 // compressed-tensors names weight-only fp8 "naive-quantized", too.
-TEST(CtFormat, NaiveFormatFollowsWeightType) {
+TEST(CompressedTensorsFormat, NaiveFormatFollowsWeightType) {
   for (const CtModule& module : {ct_fp8("channel", ""), ct_int8("channel", "")}) {
     auto checkpoint = ct_checkpoint(module);
     checkpoint.quantization()["format"] = "naive-quantized";
@@ -148,7 +148,7 @@ TEST(CtFormat, NaiveFormatFollowsWeightType) {
   }
 }
 
-TEST(CtFormat, NamesCodeOrZeroPointOutsideItsBits) {
+TEST(CompressedTensorsFormat, NamesCodeOrZeroPointOutsideItsBits) {
   const CtModule module{.format = "int-quantized", .symmetric = false, .activations = "token"};
   for (const int code : {8, -9}) {
     auto checkpoint = ct_checkpoint(module);
@@ -164,7 +164,7 @@ TEST(CtFormat, NamesCodeOrZeroPointOutsideItsBits) {
   }
 }
 
-TEST(CtFormat, RepeatsTensorScaleForEveryRow) {
+TEST(CompressedTensorsFormat, RepeatsTensorScaleForEveryRow) {
   const DescribedWeights weights = must(ct_checkpoint(ct_fp8("tensor", "token")).experts());
   EXPECT_EQ(weights.w13.scheme().weight, kFp8StaticTensorSym);
   EXPECT_EQ(weights.w13.shape().key, kFp8StaticChannelSym);
@@ -175,14 +175,14 @@ TEST(CtFormat, RepeatsTensorScaleForEveryRow) {
   EXPECT_EQ(scales[13], scales[25]);
 }
 
-TEST(CtFormat, ExpandsBlocksThatSpanStackedMatrices) {
+TEST(CompressedTensorsFormat, ExpandsBlocksThatSpanStackedMatrices) {
   const DescribedWeights weights = must(ct_checkpoint(ct_fp8("block", "group")).experts());
   EXPECT_EQ(weights.w13.shape().key.group, (GroupShape{1, 16}));  // 13 rows end inside a block
   EXPECT_EQ(weights.w2.shape().key.group, (GroupShape{8, 16}));
   EXPECT_EQ(weights.spec.scheme.activation, fp8_dynamic_group(16));
 }
 
-TEST(CtFormat, StaticActivationsUseLargestScaleOfStack) {
+TEST(CompressedTensorsFormat, StaticActivationsUseLargestScaleOfStack) {
   auto checkpoint = ct_checkpoint(ct_fp8("tensor", "tensor"));
   checkpoint.set<float>(kGate + ".input_scale", 0, 0.25f);
   checkpoint.set<float>(kUp + ".input_scale", 0, 0.5f);
@@ -197,7 +197,7 @@ TEST(CtFormat, StaticActivationsUseLargestScaleOfStack) {
   EXPECT_EQ(weights.w2.input_scales()[1], 0.125f);
 }
 
-TEST(CtFormat, NamesInvalidActivationScale) {
+TEST(CompressedTensorsFormat, NamesInvalidActivationScale) {
   const std::string name = kUp + ".input_scale";
   for (const auto& [value, fact] :
        {std::pair{0.0f, "it is 0"}, {-1.0f, "it is -1"}, {std::nanf(""), "element 0 is nan"}}) {
@@ -211,13 +211,13 @@ TEST(CtFormat, NamesInvalidActivationScale) {
   expect_missing(checkpoint, name);
 }
 
-TEST(CtFormat, AcceptsI32Shape) {
+TEST(CompressedTensorsFormat, AcceptsI32Shape) {
   auto checkpoint = ct_checkpoint(ct_packed());
   checkpoint.add(kDown + ".weight_shape", DType::kI32, {2}, std::vector<int32_t>{32, 13});
   expect_values(must(checkpoint.experts()).w2, 1, {kDown}, published(checkpoint, ct_packed()));
 }
 
-TEST(CtFormat, NamesShapeThatDoesNotFitPackedWords) {
+TEST(CompressedTensorsFormat, NamesShapeThatDoesNotFitPackedWords) {
   const std::vector<std::pair<std::vector<int64_t>, const char*>> cases = {
       {{31, 13}, "it is [31, 13]"},
       {{32, 8}, "it is [32, 8]"},
@@ -235,13 +235,13 @@ TEST(CtFormat, NamesShapeThatDoesNotFitPackedWords) {
   }
 }
 
-TEST(CtFormat, PaddingBitsOfLastByteAreZero) {
+TEST(CompressedTensorsFormat, PaddingBitsOfLastByteAreZero) {
   const DescribedWeights weights = must(ct_checkpoint(ct_packed()).experts());
   const CanonicalMatrix w2 = must(weights.w2.expert(1));  // 13 nibbles in 7 bytes
   for (int64_t r = 0; r < 32; ++r) EXPECT_EQ(static_cast<int>(w2.codes[7 * r + 6]) >> 4, 0);
 }
 
-TEST(CtFormat, UnpacksZeroPointsOfRowsInOneWord) {
+TEST(CompressedTensorsFormat, UnpacksZeroPointsOfRowsInOneWord) {
   auto checkpoint = ct_checkpoint(ct_asymmetric());
   // Rows 8 to 12 of 13 are in the second word. The bits after them belong to no row.
   for (uint32_t g = 0; g < 4; ++g) {
@@ -258,7 +258,7 @@ TEST(CtFormat, UnpacksZeroPointsOfRowsInOneWord) {
   expect_values(weights.w13, 1, {kGate, kUp}, published(checkpoint, ct_asymmetric()));
 }
 
-TEST(CtFormat, NamesUnsetGroupIndex) {
+TEST(CompressedTensorsFormat, NamesUnsetGroupIndex) {
   for (const int32_t group : {-1, 4, std::numeric_limits<int32_t>::min()}) {
     auto checkpoint = ct_checkpoint(ct_act_order());
     checkpoint.set<int32_t>(kGate + ".weight_g_idx", 9, group);
@@ -270,14 +270,14 @@ TEST(CtFormat, NamesUnsetGroupIndex) {
   }
 }
 
-TEST(CtFormat, RejectsGateAndUpOfDifferentColumnOrder) {
+TEST(CompressedTensorsFormat, RejectsGateAndUpOfDifferentColumnOrder) {
   auto checkpoint = ct_checkpoint(ct_act_order());
   checkpoint.set<int32_t>(kUp + ".weight_g_idx", 0, 3);
   expect_unsupported(checkpoint.experts(), {"model.safetensors", "module '" + kUp + "'",
                                             "needs columns in the same groups"});
 }
 
-TEST(CtFormat, NamesTensorThatConfigDoesNotExpect) {
+TEST(CompressedTensorsFormat, NamesTensorThatConfigDoesNotExpect) {
   auto checkpoint = ct_checkpoint(ct_act_order());
   json& weights = checkpoint.quantization()["config_groups"]["group_0"]["weights"];
   weights["actorder"] = "static";
@@ -297,7 +297,7 @@ TEST(CtFormat, NamesTensorThatConfigDoesNotExpect) {
   }
 }
 
-TEST(CtFormat, NamesMissingTensor) {
+TEST(CompressedTensorsFormat, NamesMissingTensor) {
   struct Case {
     CtModule format;
     const char* part;
@@ -318,7 +318,7 @@ TEST(CtFormat, NamesMissingTensor) {
               kUp + ".weight or " + kUp + ".{weight_packed,weight_scale,weight_shape}"});
 }
 
-TEST(CtFormat, NamesTensorOfWrongTypeOrShape) {
+TEST(CompressedTensorsFormat, NamesTensorOfWrongTypeOrShape) {
   struct Case {
     CtModule format;
     WrongTensor tensor;
@@ -381,7 +381,7 @@ TEST(CtFormat, NamesTensorOfWrongTypeOrShape) {
   for (const Case& c : cases) expect_named(ct_checkpoint(c.format), kGate, c.tensor);
 }
 
-TEST(CtFormat, NamesNonFiniteScale) {
+TEST(CompressedTensorsFormat, NamesNonFiniteScale) {
   for (const CtModule& format :
        {ct_packed(), ct_int8("tensor", ""), ct_fp8("tensor", ""), ct_fp8("block", "group")}) {
     auto checkpoint = ct_checkpoint(format);
@@ -393,7 +393,7 @@ TEST(CtFormat, NamesNonFiniteScale) {
   }
 }
 
-TEST(CtFormat, KeepsBias) {
+TEST(CompressedTensorsFormat, KeepsBias) {
   for (const CtModule& format :
        {ct_packed(), ct_int8("channel", "token"), ct_fp8("block", "group")}) {
     auto checkpoint = ct_checkpoint(format);
@@ -407,7 +407,7 @@ TEST(CtFormat, KeepsBias) {
 
 // Groups.
 
-TEST(CtGroups, BestMatchingTargetDecidesScheme) {
+TEST(CompressedTensorsGroups, BestMatchingTargetDecidesScheme) {
   auto checkpoint = ct_checkpoint(ct_packed());
   const CtModule attention = ct_fp8("channel", "token"), output = ct_int8("channel", "token");
   CtWriter writer(checkpoint);
@@ -419,7 +419,7 @@ TEST(CtGroups, BestMatchingTargetDecidesScheme) {
   for (const char* old : {"packed", "shape"})
     checkpoint.remove(kAttention + "o_proj.weight_" + old);
   writer.add(kAttention + "o_proj", 32, 32, output);
-  // The class comes first and an exact name last. The more specific target counts.
+  // The file lists the class first and an exact name last; the more specific target applies.
   json& quantization = checkpoint.quantization();
   quantization["format"] = "mixed-precision";
   quantization["config_groups"] = {{"group_0", ct_group(ct_packed(), {"Linear"})},
@@ -439,7 +439,7 @@ TEST(CtGroups, BestMatchingTargetDecidesScheme) {
   EXPECT_EQ(scheme_of(checkpoint, kAttention + "o_proj"), "int8-w8a8");
 }
 
-TEST(CtGroups, WidensIntegersOfOneStack) {
+TEST(CompressedTensorsGroups, WidensIntegersOfOneStack) {
   auto checkpoint = ct_checkpoint(ct_packed());
   const CtModule other{.group_size = 16};
   CtWriter(checkpoint).add(kAttention + "v_proj", 16, 32, other);
@@ -456,7 +456,7 @@ TEST(CtGroups, WidensIntegersOfOneStack) {
                 });
 }
 
-TEST(CtGroups, RejectsStackWithoutCommonScheme) {
+TEST(CompressedTensorsGroups, RejectsStackWithoutCommonScheme) {
   auto checkpoint = ct_checkpoint(ct_packed());
   checkpoint.remove(kAttention + "v_proj.weight_packed");
   checkpoint.remove(kAttention + "v_proj.weight_scale");
@@ -466,7 +466,7 @@ TEST(CtGroups, RejectsStackWithoutCommonScheme) {
               "int4-w4a16-g8 [16, 32], because both read the same input; it is bf16 [16, 32]"});
 }
 
-TEST(CtGroups, NamesTensorInFormatOfOtherGroup) {
+TEST(CompressedTensorsGroups, NamesTensorInFormatOfOtherGroup) {
   auto checkpoint = ct_checkpoint(ct_packed());
   checkpoint.quantization()["config_groups"]["group_1"] =
       ct_group(ct_fp8("channel", "token"), {"re:.*v_proj"});
@@ -475,7 +475,7 @@ TEST(CtGroups, NamesTensorInFormatOfOtherGroup) {
              {"tensor '" + kAttention + "v_proj.weight'", "it is missing"});
 }
 
-TEST(CtGroups, RejectsTargetInTwoGroups) {
+TEST(CompressedTensorsGroups, RejectsTargetInTwoGroups) {
   auto checkpoint = ct_checkpoint(ct_packed());
   json& groups = checkpoint.quantization()["config_groups"];
   groups["group_1"] = groups["group_0"];
@@ -493,16 +493,16 @@ TEST(CtGroups, RejectsTargetInTwoGroups) {
 
 // Reads files of llm-compressor.
 
-TEST(CtStored, W4A16) {
+TEST(CompressedTensorsFile, ReadsW4A16) {
   expect_stored("qwen3moe-ct-w4a16-g128", "compressed-tensors", "int4-w4a16-g128");
 }
-TEST(CtStored, W8A8) {
+TEST(CompressedTensorsFile, ReadsW8A8) {
   expect_stored("qwen3moe-ct-w8a8-int8", "compressed-tensors", "int8-w8a8");
 }
-TEST(CtStored, Fp8Dynamic) {
+TEST(CompressedTensorsFile, ReadsFp8Dynamic) {
   expect_stored("qwen3moe-ct-fp8-dynamic", "compressed-tensors", "fp8-w8a8-channel");
 }
-TEST(CtStored, Fp8Block) {
+TEST(CompressedTensorsFile, ReadsFp8Block) {
   expect_stored("qwen3moe-ct-fp8-block", "compressed-tensors", "fp8-w8a8-block128x128");
 }
 

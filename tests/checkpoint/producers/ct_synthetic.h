@@ -12,7 +12,7 @@
 
 namespace moracle::testing {
 
-/// Keys of one config group and the contents of its tensors.
+/// One config group and the contents of its modules' tensors.
 struct CtModule {
   std::string format = "pack-quantized";
   int bits = 4;
@@ -137,7 +137,7 @@ class CtWriter {
   }
   void add_order(const std::string& module, int64_t k, const CtModule& format) {
     std::vector<int32_t> order(k);
-    // Modules that read one input have one order.
+    // Modules with the same input share one column order.
     for (int64_t i = 0; i < k; ++i)
       order[i] = static_cast<int32_t>(format.group_of((i * 5 + 3) % k));
     checkpoint_.add(module + ".weight_g_idx", DType::kI32, {k}, order);

@@ -42,8 +42,8 @@ TEST_P(Fp4Files, DequantizeToPublishedValues) {
     EXPECT_EQ(left.find("_proj"), left.npos) << left << " is not claimed by any module";
 }
 
-// A file that asks for 4-bit activations gets float ones, and says so.
-TEST_P(Fp4Files, NameActivationsThatAreNotUsed) {
+// 4-bit activations are replaced by floats, and not_used() reports it.
+TEST_P(Fp4Files, ReportUnusedActivations) {
   const Form& form = GetParam();
   const std::vector<std::string> unused = must(checkpoint_of(form).open()).not_used();
   ASSERT_EQ(unused.size(), form.asks_for_activations() ? 1u : 0u);

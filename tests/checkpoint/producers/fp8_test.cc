@@ -190,7 +190,7 @@ TEST(Fp8, ReadsActivationScaleAsInputScale) {
   EXPECT_EQ(must(checkpoint.experts()).spec.scheme.activation, std::nullopt);
 }
 
-// The exponents tell MXFP8, under either name of the method.
+// The exponents identify MXFP8, under either name of the method.
 TEST(Fp8, ReadsMxfp8) {
   const DescribedWeights want = must(modelopt("MXFP8").experts());
   for (const json& keys :
@@ -231,7 +231,7 @@ TEST(Fp8, ReadsUe8m0ScalesAsPowersOfTwo) {
   checkpoint.set<uint8_t>(kDown + ".weight_scale_inv", 2, 255);
   expect_bad(must(checkpoint.experts()).w2.expert(1),
              {"needs exponents from 0 to 254", "element [2, 0] is 255"});
-  // e8m0 tells itself what it is, u8 does not.
+  // e8m0 identifies exponents; u8 does not.
   checkpoint.set<uint8_t>(kDown + ".weight_scale_inv", 2, 2);
   checkpoint.quantization().erase("scale_fmt");
   EXPECT_EQ(must(must(checkpoint.experts()).w2.expert(1)).scales, scales);

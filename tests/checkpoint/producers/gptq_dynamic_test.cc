@@ -263,10 +263,10 @@ TEST(GptqWithoutGroupIndex, IsRejectedWithDescAct) {
   }
 }
 
-TEST(GptqStored, InActOrder) {
+TEST(GptqFile, ReadsActOrder) {
   expect_stored("qwen3moe-gptq-int4-g32-act", "gptq", "int4-w4a16-g32");
 }
-TEST(GptqStored, WithZeroPoints) {
+TEST(GptqFile, ReadsZeroPoints) {
   expect_stored("qwen3moe-gptq-int4-g64-asym", "gptq", "int4-w4a16-g64-asym");
 }
 

@@ -85,8 +85,8 @@ TEST(ModelOptMixed, MatchesPatternsAndOtherPrefixes) {
   }
 }
 
-// quantized_layers may miss modules, or lie in a file that was not published.
-TEST(ModelOptMixed, TensorsTellAlgorithmOfUnlistedModules) {
+// quantized_layers may lack modules, or lie in a file that was not published.
+TEST(ModelOptMixed, InfersAlgorithmOfUnlistedModulesFromTensors) {
   auto checkpoint = mixed();
   for (auto& [module, entry] : checkpoint.quantization()["quantized_layers"].items())
     entry["quant_algo"] = nullptr;
@@ -102,7 +102,7 @@ TEST(ModelOptMixed, TensorsTellAlgorithmOfUnlistedModules) {
   }
 }
 
-TEST(ModelOptMixed, RefusesModuleOfOtherAlgorithmByName) {
+TEST(ModelOptMixed, RejectsModuleOfOtherAlgorithmByName) {
   auto checkpoint = mixed();
   checkpoint.quantization()["quantized_layers"][kAttention + "o_proj"] = {
       {"quant_algo", "W4A16_AWQ"}, {"group_size", 128}, {"has_zero_point", false}};
@@ -121,7 +121,7 @@ TEST(ModelOptMixed, NamesTensorThatContradictsItsAlgorithm) {
              {"tensor '" + kAttention + "o_proj.weight_scale'", "it is u8 [64, 2]"});
 }
 
-TEST(ModelOptLayers, PrefersTheNearestEntry) {
+TEST(ModelOptLayers, PrefersNearestEntry) {
   const ModelOptLayers layers({{"model.layers.1", "A"},
                                {"model.layers.1.mlp", "B"},
                                {"model.layers.1.mlp.gate", "C"},

@@ -10,8 +10,8 @@
 
 namespace moracle::testing {
 
-/// Every linear layer as e4m3, with scales as `algorithm` has them: all matrices are [side, side],
-/// `side` at most 128 and a multiple of 32.
+/// Every linear layer as e4m3, with the scales of `algorithm`. All matrices are [side, side];
+/// `side` is at most 128 and a multiple of 32.
 inline SyntheticCheckpoint modelopt(const std::string& algorithm, int64_t side = 64) {
   auto checkpoint = SyntheticCheckpoint::plain({.layers = 1,
                                                 .experts = 2,

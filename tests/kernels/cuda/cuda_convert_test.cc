@@ -9,6 +9,7 @@
 #include "kernels/weights/kernel_weights.h"
 #include "kernels/weights/uploads.h"
 #include "moracle/moe.h"
+#include "oracle/backend.h"
 
 namespace moracle::cuda_convert_test {
 namespace {

@@ -145,7 +145,7 @@ TEST_F(CudaCublasLtTest, RunsPlannedKernels) {
       watch_kernels([&](const KernelRun& run) { names.push_back(run.name); });
       apply(linear, shape, {tokens});
       watch_kernels(nullptr);
-      const auto& kernels = linear.plan().matrices[0].kernel.kernels;
+      const auto& kernels = linear.plan().matrices[0].kernels;
       const auto planned = std::find_if(kernels.begin(), kernels.end(), [&](const KernelUse& use) {
         return use.may_run(tokens, tokens);
       });

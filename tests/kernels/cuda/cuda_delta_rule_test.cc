@@ -58,7 +58,7 @@ TEST_F(CudaDeltaRule, ChunksInTurnMatchSingleTokens) {
     batch.most_tokens = 2100, batch.fewest_tokens = 1;
     batch.first_token = first_token.as<int32_t>();
     batch.states = table.as<std::byte*>();
-    const Status done = device_->ops().gated_delta(
+    const Status done = kernel_device(*device_).ops().gated_delta(
         bf16_matrix(qkv, tokens, kCols), bf16_matrix(ba, tokens, 2 * kHeads), a_log.as<float>(),
         dt_bias.as<float>(), shape, batch, bf16_matrix(out, tokens, kHeads * kDim),
         scratch.as<std::byte>(), {});
@@ -78,7 +78,7 @@ TEST_F(CudaDeltaRule, RefusesKeysThatNoKernelHolds) {
   const GatedDeltaShape shape{1, 1, 264, 8, 1, 0};
   Batch batch;
   batch.num_tokens = batch.num_sequences = batch.most_tokens = batch.fewest_tokens = 1;
-  const Status refused = device_->ops().gated_delta(
+  const Status refused = kernel_device(*device_).ops().gated_delta(
       bf16_matrix(memory, 1, 536), bf16_matrix(memory, 1, 2), memory.as<float>(),
       memory.as<float>(), shape, batch, bf16_matrix(memory, 1, 8), nullptr, {});
   ASSERT_FALSE(refused);

@@ -9,6 +9,7 @@
 #include "conformance/conformance.h"
 #include "kernels/cuda/cuda_test.h"
 #include "kernels/cuda/dense/cublaslt_plan.h"
+#include "kernels/cuda/planned_tokens.h"
 #include "kernels/kernel_watch.h"
 #include "moracle/moe.h"
 #include "support/floats.h"
@@ -22,6 +23,12 @@ using testing::must;
 constexpr int64_t kLeast = cuda::kLeastCublasLtBlockTokens, kMostTokens = kLeast + 6;
 const Scheme kScheme = *parse_scheme("fp8-w8a8-block128x128");
 
+/// True if cuBLASLt multiplies some number of tokens.
+bool in_library(const Plan& plan) {
+  return cuda::planned_tokens(*plan.matrices[0].kernel, CudaForm::Kernel::kCublasLt, false)
+      .has_value();
+}
+
 struct Sizes {
   int64_t n, k;
 };
@@ -33,8 +40,7 @@ class CudaHopperBlocksTest : public CudaTest {
     if (IsSkipped()) return;
     const Selection selection = select_row({256, 256}, "cuda-sm90");
     if (!selection.plan) GTEST_SKIP() << selection.chosen().error().to_string();
-    if (cuda::cublaslt_block_tokens(selection.plan->matrices[0].kernel) == 0)
-      GTEST_SKIP() << "needs cuBLASLt 12.9";
+    if (!in_library(*selection.plan)) GTEST_SKIP() << "needs cuBLASLt 12.9";
   }
   static DescribedMatrix described(Sizes sizes, bool bias = false, uint64_t seed = 3) {
     std::vector<CanonicalMatrix> one;
@@ -107,7 +113,7 @@ TEST_F(CudaHopperBlocksTest, KernelsAreThoseOfThePlan) {
     apply(linear, sizes, tokens, DType::kBF16);
     watch_kernels(nullptr);
     ASSERT_EQ(names.size(), 1u) << tokens;
-    EXPECT_EQ(names[0] == cuda::kCublasLtBlocksName, tokens == kLeast) << names[0];
+    EXPECT_EQ(names[0] == name(cuda::kCublasLtBlocksForm), tokens == kLeast) << names[0];
   }
 }
 
@@ -149,7 +155,7 @@ TEST_F(CudaHopperBlocksTest, ReloadMatchesColdLoad) {
 
 TEST_F(CudaHopperBlocksTest, LayersWithBiasRunOnWgmma) {
   const Selection selection = select_row({256, 256}, "cuda-sm90", true);
-  EXPECT_EQ(cuda::cublaslt_block_tokens(selection.plan->matrices[0].kernel), 0);
+  EXPECT_FALSE(in_library(*selection.plan));
 }
 
 }  // namespace

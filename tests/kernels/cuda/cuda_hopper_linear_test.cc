@@ -7,6 +7,7 @@
 #include "base/text.h"
 #include "conformance/conformance.h"
 #include "kernels/cuda/cuda_test.h"
+#include "kernels/cuda/planned_tokens.h"
 #include "moracle/moe.h"
 #include "support/floats.h"
 #include "support/must.h"
@@ -79,9 +80,10 @@ TEST_F(CudaHopperLinearTest, EveryNumberOfTokensGivesResultsOfReference) {
     const Scheme scheme = *parse_scheme(name);
     const Selection selection = select_row(scheme, "cuda-sm90");
     if (!selection.plan) GTEST_SKIP() << selection.chosen().error().to_string();
-    EXPECT_EQ(selection.plan->matrices[0].kernel.linear_up_to, 16);
-    EXPECT_EQ(selection.plan->matrices[0].kernel.dense_from, 17);
-    EXPECT_FALSE(selection.plan->matrices[0].kernel.deterministic);
+    const KernelPlan& planned = *selection.plan->matrices[0].kernel;
+    EXPECT_EQ(cuda::planned_tokens(planned, CudaForm::Kernel::kStreamed, false)->last, 16);
+    EXPECT_EQ(cuda::planned_tokens(planned, CudaForm::Kernel::kWgmma, false)->first, 17);
+    EXPECT_FALSE(planned.deterministic);
     Linear linear = make(scheme, "cuda-sm90"), reference = make(scheme, "cuda-reference");
     for (const int64_t tokens : {1, 2, 8, 9, 16, 17, 64, 300}) {
       SCOPED_TRACE(str(name, ", ", tokens, " tokens"));
@@ -115,8 +117,9 @@ TEST_F(CudaHopperLinearTest, DeterministicPlansDoNotStreamWeights) {
   const Scheme scheme = *parse_scheme("int4-w4a16-g128");
   const Selection selection = select_row(scheme, "cuda-sm90", true);
   if (!selection.plan) GTEST_SKIP() << selection.chosen().error().to_string();
-  EXPECT_EQ(selection.plan->matrices[0].kernel.linear_up_to, 0);
-  EXPECT_TRUE(selection.plan->matrices[0].kernel.deterministic);
+  const KernelPlan& planned = *selection.plan->matrices[0].kernel;
+  EXPECT_FALSE(cuda::planned_tokens(planned, CudaForm::Kernel::kStreamed, false));
+  EXPECT_TRUE(planned.deterministic);
 }
 
 }  // namespace

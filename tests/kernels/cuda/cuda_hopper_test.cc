@@ -8,8 +8,10 @@
 #include "base/text.h"
 #include "conformance/conformance.h"
 #include "kernels/cuda/cuda_test.h"
+#include "kernels/kernel_device.h"
 #include "moe/moe_access.h"
 #include "moracle/moe.h"
+#include "oracle/kernel_plan.h"
 #include "support/must.h"
 
 namespace moracle::cuda_hopper_test {
@@ -127,7 +129,7 @@ TEST_F(CudaHopperTest, TokensPreparedBeforeAndRowsAddedAfterGiveBitsOfApply) {
     const Request request = request_of(*parse_scheme(name), "cuda-sm90");
     FusedMoe moe = make(request);
     for (const int64_t tokens : {20, 50, 100, 300, 1000, 2000}) {
-      if (!moe.plan().matrices[0].kernel.fused.holds(tokens)) continue;
+      if (!moe.plan().matrices[0].kernel->fuses(tokens)) continue;
       SCOPED_TRACE(str(name, ", ", tokens, " tokens"));
       std::vector<Batch> batches;
       std::vector<std::vector<float>> want;
@@ -157,8 +159,8 @@ TEST_F(CudaHopperTest, TokensPreparedBeforeAndRowsAddedAfterGiveBitsOfApply) {
         }
         const Matrix output = Matrix::f32(b.output.as<float>(), tokens, b.width);
         call.add = [&](const ExpertRows& rows) {
-          return device_->ops().combine(rows.values, rows.slot_row, rows.weights, rows.top_k,
-                                        output, {});
+          return kernel_device(*device_).ops().combine(rows.values, rows.slot_row, rows.weights,
+                                                       rows.top_k, output, {});
         };
         expect_done(MoeAccess::run(moe, std::move(call), {}));
         EXPECT_EQ(download<float>(b.output), want[round % 2]) << "round " << round;

@@ -12,6 +12,7 @@
 #include "base/text.h"
 #include "conformance/conformance.h"
 #include "kernels/cuda/cuda_test.h"
+#include "kernels/kernel_device.h"
 #include "kernels/linear_call.h"
 #include "moracle/moe.h"
 #include "support/floats.h"
@@ -97,7 +98,7 @@ class CudaNormedLinearTest : public CudaTest {
   Results composed(Linear& linear, int64_t tokens) {
     reset();
     const AddRmsNorm n = input(tokens).norm;
-    must(device_->ops().add_rms_norm(n.x, n.y, n.weight, n.epsilon, n.out, {}));
+    must(kernel_device(*device_).ops().add_rms_norm(n.x, n.y, n.weight, n.epsilon, n.out, {}));
     must(linear.apply(n.out, out(tokens)));
     return {download<uint16_t>(x_), download<uint16_t>(out_)};
   }

@@ -1,6 +1,7 @@
 // Tests what operations reject on a GPU only. A CPU reads a table of any number format and does not
 // check the types of activations.
 #include "kernels/cuda/cuda_test.h"
+#include "kernels/kernel_device.h"
 
 namespace moracle::cuda_ops_test {
 namespace {
@@ -9,7 +10,7 @@ using CudaOpsTest = CudaTest;
 
 TEST_F(CudaOpsTest, RejectsCodesWhereActivationsAreFloats) {
   const Buffer codes = allocate(16), ids = upload(std::vector<int32_t>{0}), half = allocate(16);
-  Ops& ops = device_->ops();
+  Ops& ops = kernel_device(*device_).ops();
   const Status converted =
       ops.convert({codes.data(), DType::kI8, 1, 4, 4}, {half.data(), DType::kF16, 1, 4, 4}, {});
   ASSERT_FALSE(converted);

@@ -12,6 +12,7 @@
 #include "conformance/conformance.h"
 #include "kernels/cuda/cuda_test.h"
 #include "kernels/cuda/dense/few_router.h"
+#include "kernels/kernel_device.h"
 #include "moracle/moe.h"
 #include "support/floats.h"
 #include "support/must.h"
@@ -116,7 +117,7 @@ class CudaRouterTest : public CudaTest {
 
   Results composed(const Routing& routing, int64_t tokens) {
     reset();
-    Ops& ops = device_->ops();
+    Ops& ops = kernel_device(*device_).ops();
     const AddRmsNorm n = norm(tokens);
     const LinearCall c = call(routing, tokens);
     const auto& to = *c.to<LinearCall::Route>();
@@ -134,7 +135,7 @@ class CudaRouterTest : public CudaTest {
   Results half_fused(const Routing& routing, int64_t tokens) {
     reset();
     const AddRmsNorm n = norm(tokens);
-    must(device_->ops().add_rms_norm(n.x, n.y, n.weight, n.epsilon, n.out, {}));
+    must(kernel_device(*device_).ops().add_rms_norm(n.x, n.y, n.weight, n.epsilon, n.out, {}));
     must(router_->apply(call(routing, tokens), {}));
     return results();
   }

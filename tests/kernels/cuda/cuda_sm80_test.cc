@@ -10,6 +10,7 @@
 #include "conformance/conformance.h"
 #include "kernels/cuda/cuda_test.h"
 #include "kernels/cuda/gemm_sm80/mma_choice.h"
+#include "kernels/kernel_device.h"
 #include "kernels/kernels.h"
 #include "quant/activation.h"
 #include "support/must.h"
@@ -75,7 +76,7 @@ class CudaSm80Test : public CudaTest {
       run.scales = allocate(p.tokens * run.rows.x.num_scales * sizeof(float));
       run.rows.x.scales = run.scales.as<float>();
       run.rows.x.values = {run.values.data(), key.dtype, p.tokens, stride, stride};
-      expect_done(device_->ops().quantize(all, key, run.rows.x, {}));
+      expect_done(kernel_device(*device_).ops().quantize(all, key, run.rows.x, {}));
       expect_done(device_->synchronize());
     }
     std::vector<int32_t> row_index;

@@ -1,9 +1,10 @@
-// Tests append and attend on every device: values against a softmax in double, and bits that depend
-// only on a token's own sequence.
+// Append and attend on every device: values match a softmax in double, and bits depend only on a
+// token's own sequence.
 #include <algorithm>
 #include <cstring>
 
 #include "base/text.h"
+#include "kernels/kernel_device.h"
 #include "kernels/ops/device_ops.h"
 #include "kernels/ops/paged.h"
 
@@ -202,11 +203,12 @@ class Attend : public testing::DeviceOpsTest {
     if (shape.sinks != nullptr) shape.sinks = sinks_.data();
     shape.cache = caches.layer();
     std::vector<float> q = step.q, k = step.k, v = step.v, want(step.count * rows.out);
-    expect_done(cpu->ops().append(Matrix::f32(k.data(), step.count, rows.k),
-                                  Matrix::f32(v.data(), step.count, rows.v), batch, shape.cache,
-                                  {}));
-    expect_done(cpu->ops().attend(Matrix::f32(q.data(), step.count, rows.q), batch, shape,
-                                  Matrix::f32(want.data(), step.count, rows.out), nullptr, {}));
+    expect_done(kernel_device(*cpu).ops().append(Matrix::f32(k.data(), step.count, rows.k),
+                                                 Matrix::f32(v.data(), step.count, rows.v), batch,
+                                                 shape.cache, {}));
+    expect_done(kernel_device(*cpu).ops().attend(
+        Matrix::f32(q.data(), step.count, rows.q), batch, shape,
+        Matrix::f32(want.data(), step.count, rows.out), nullptr, {}));
     ASSERT_EQ(got.size(), want.size());
     double off = 0, size = 0;
     for (size_t i = 0; i < want.size(); ++i) {
@@ -255,8 +257,9 @@ TEST_P(Attend, MatchesSoftmaxOverLongContext) {
   check({2, 2, 13, 13, 0.3f}, {{0, 130}});
 }
 
-// A GPU splits long contexts into parts. A CPU has no parts, so there the first lengths suffice.
-TEST_P(Attend, SplitsLongContextIntoEqualParts) {
+// A GPU splits long contexts (split-KV). A CPU splits them only over threads: the first lengths
+// suffice there.
+TEST_P(Attend, MatchesSoftmaxOverSplitContext) {
   for (const int64_t position : {4095, 4096, 8191, 20'000}) {
     if (is_cpu() && position > 4096) break;
     SCOPED_TRACE(str("position ", position));
@@ -270,7 +273,7 @@ TEST_P(Attend, AcceptsValuesAndKeysOfDifferentSize) {
   check({3, 3, 6, 20, 0.4f}, {{5, 4}});
 }
 
-TEST_P(Attend, SeesOnlyItsWindow) {
+TEST_P(Attend, SeesOnlyPositionsInWindow) {
   for (int64_t window : {1, 2, 5, 64, 65, 1000}) {
     SCOPED_TRACE(str("window ", window));
     check(with_window({4, 2, 16, 16, 0.25f}, window),
@@ -279,7 +282,7 @@ TEST_P(Attend, SeesOnlyItsWindow) {
 }
 
 // Steps begin at, end at and cross the edges of chunks.
-TEST_P(Attend, SeesOnlyItsChunk) {
+TEST_P(Attend, SeesOnlyPositionsInChunk) {
   for (int64_t chunk : {1, 2, 5, 64, 65, 1000}) {
     for (int64_t window : {int64_t{0}, int64_t{40}}) {
       SCOPED_TRACE(str("chunk ", chunk, ", window ", window));
@@ -297,7 +300,7 @@ TEST_P(Attend, CountsSinksInTheDenominatorOnly) {
   check(with_window(shape, 4), {{0, 9}, {130, 2}}, 3);
 }
 
-// Ends of tiles and pages, and one, few and many tokens of new and long sequences.
+// Ends of tiles and pages, with 1, 2 to 4, and more tokens of new and long sequences.
 TEST_P(Attend, AppliesMaskOfEachToken) {
   const std::vector<Sequence> sequences = {{391, 5}, {0, 1},    {0, 70}, {63, 1},
                                            {64, 2},  {1000, 1}, {31, 4}, {95, 33}};
@@ -333,7 +336,7 @@ TEST_P(Attend, AppliesMaskOfEachToken) {
   }
 }
 
-TEST_P(Attend, OfSingleTokenGivesItsValue) {
+TEST_P(Attend, SingleTokenOutputEqualsItsValue) {
   const AttentionShape shape{1, 1, 8, 8, 0.35f};
   const Step step = draw(shape, {{0, 1}});
   EXPECT_EQ(bits_of(shape, step, dtype()), step.v);
@@ -401,9 +404,9 @@ TEST_P(Attend, ReadsNarrowFloatsExactly) {
 }
 
 // A decode step over many pages, with and without tensor cores on a GPU, and every number of heads
-// per key head that has kernels of its own. Hopper's kernel adds the columns of a score in another
-// order, so there a result may be rounded to the neighbouring bf16.
-TEST_P(Attend, ReadsLongE4m3CacheExactly) {
+// per KV head that has its own kernel. decode_sm90 adds the columns of a score in another order, so
+// a result may be rounded to the adjacent bf16.
+TEST_P(Attend, DecodeReadsLongE4m3CacheExactly) {
   if (device_->platform() == Platform::kOpenCl) GTEST_SKIP() << "models refuse it there";
   const auto narrow = [](std::vector<float> values) {
     return rounded_to(DType::kF8E4M3, std::move(values));
@@ -464,8 +467,8 @@ TEST_P(Attend, ScalesE4m3KeysAndValues) {
   }
 }
 
-// Prompts over more pages than the kernels hold in shared memory, with a window that begins inside.
-TEST_P(Attend, PromptsReadLongNarrowCacheExactly) {
+// Prompts with more pages than the ring in shared memory has slots, and a window that begins inside.
+TEST_P(Attend, PrefillReadsLongNarrowCacheExactly) {
   for (const DType cache : {DType::kF8E4M3, DType::kF16}) {
     // Models refuse fp8 on OpenCL.
     if (cache == DType::kF8E4M3 && device_->platform() == Platform::kOpenCl) continue;
@@ -486,9 +489,9 @@ TEST_P(Attend, PromptsReadLongNarrowCacheExactly) {
   }
 }
 
-// More tiles of queries than a GPU has multiprocessors: each block takes several, of two sequences.
-TEST_P(Attend, BlocksTakeSeveralTilesOfLongPrompts) {
-  if (is_cpu()) GTEST_SKIP() << "a CPU takes token after token";
+// More tiles of queries than a GPU has SMs: persistent CTAs take several tiles, of two sequences.
+TEST_P(Attend, MatchesSoftmaxIfBlocksTakeSeveralTiles) {
+  if (is_cpu()) GTEST_SKIP() << "a CPU has no persistent CTAs";
   check(shape_of(16, 4, 128, 128), {{0, 900}, {64, 700}});
   check(with_window(shape_of(16, 4, 64, 64), 200), {{0, 900}, {64, 3}, {64, 700}});
 }

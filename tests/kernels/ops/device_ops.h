@@ -54,7 +54,7 @@ class DeviceOpsTest : public ::testing::TestWithParam<TestDevice> {
     device_ = *std::move(opened);
   }
 
-  Ops& ops() { return device_->ops(); }
+  Ops& ops() { return kernel_device(*device_).ops(); }
   bool is_cpu() const { return device_->platform() == Platform::kCpu; }
   /// The type of activations on this device.
   DType dtype() const { return device_->activation_dtype(); }

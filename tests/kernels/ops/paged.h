@@ -98,7 +98,7 @@ class PagedCaches {
   // orders them by head.
   std::vector<std::byte> reordered(Device& device, int64_t outer, int64_t inner) const {
     std::vector<std::byte> to = memory_;
-    if (!device.ops().cache_by_head()) return to;
+    if (!kernel_device(device).ops().cache_by_head()) return to;
     for (size_t page = 0; page < memory_.size(); page += page_bytes_) {
       for (const auto& [place, row] :
            {std::pair(layer_.keys, key_row_), std::pair(layer_.values, value_row_)}) {

@@ -2,6 +2,7 @@
 // and the CPU's backends against the reference.
 #include <gtest/gtest.h>
 
+#include "oracle/backend.h"
 #include "quantized_adapters.h"
 
 namespace moracle::quantized_adapters_test {

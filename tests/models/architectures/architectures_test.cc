@@ -9,6 +9,7 @@
 #include "models/description.h"
 #include "models/golden_model.h"
 #include "models/logit_bounds.h"
+#include "oracle/backend.h"
 
 namespace moracle::architectures_test {
 namespace {

@@ -5,6 +5,7 @@
 #include "base/text.h"
 #include "device_architectures.h"
 #include "models/logit_bounds.h"
+#include "oracle/backend.h"
 #include "paths.h"
 
 namespace moracle::quantized_architectures_test {

@@ -5,6 +5,7 @@
 #include <cmath>
 #include <random>
 
+#include "kernels/kernel_device.h"
 #include "models/decoder/feed_forward.h"
 #include "models/modules.h"
 #include "moracle/device.h"
@@ -131,7 +132,7 @@ class SharedExpert : public ::testing::Test {
     std::vector<float> in = x, out(kTokens * kHidden, NAN);
     const Matrix input = Matrix::f32(in.data(), kTokens, kHidden);
     const Status done = feed_forward.apply(input, Matrix::f32(out.data(), kTokens, kHidden), rooms,
-                                           device.ops(), {}, {}, nullptr, input);
+                                           kernel_device(device).ops(), {}, {}, nullptr, input);
     ASSERT_TRUE(done) << done.error().to_string();
     for (int64_t t = 0; t < kTokens; ++t) {
       const std::vector<double> token(x.begin() + t * kHidden, x.begin() + (t + 1) * kHidden);

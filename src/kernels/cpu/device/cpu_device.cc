@@ -8,22 +8,36 @@
 #include "base/text.h"
 #include "base/try.h"
 #include "kernels/cpu/ops/cpu_ops.h"
+#include "oracle/machine/detect.h"
 
 namespace moracle {
 
 namespace {
-ThreadPlaces places_of(int threads, bool pin) {
-  if (!pin) return {};
-  return place_threads(threads < 1 ? usable_threads() : threads, affinity_cpus(), numa_nodes());
+ThreadPlaces places_of(const DeviceOptions& options) {
+  if (!options.pin) return {};
+  const int threads = options.threads < 1 ? usable_threads() : options.threads;
+  return place_threads(threads, affinity_cpus(), numa_nodes());
+}
+ThreadPool threads_of(const DeviceOptions& options) {
+  if (options.run_tasks) return ThreadPool(options.threads, options.run_tasks);
+  return ThreadPool(options.threads, places_of(options));
 }
 }  // namespace
 
-CpuDevice::CpuDevice(int threads, bool pin)
-    : pool_(threads, places_of(threads, pin)), ops_(std::make_unique<CpuOps>(pool_)) {}
+Status cpu::check_isa(Isa planned) {
+  static const Isa kHere = detect_cpu().isa;
+  const Isa lacking = missing(planned, kHere);
+  if (lacking == Isa::kNone) return {};
+  return Error{ErrorKind::kUnsupported, "", "cpu", "a CPU with " + names(planned) + ", as planned",
+               "this CPU lacks " + names(lacking)};
+}
+
+CpuDevice::CpuDevice(const DeviceOptions& options)
+    : memory_(options), pool_(threads_of(options)), ops_(std::make_unique<CpuOps>(pool_)) {}
 CpuDevice::~CpuDevice() = default;
 
-Result<std::shared_ptr<Device>> CpuDevice::open(int threads, bool pin) {
-  auto device = std::make_shared<CpuDevice>(threads, pin);
+Result<std::shared_ptr<Device>> CpuDevice::open(const DeviceOptions& options) {
+  auto device = std::make_shared<CpuDevice>(options);
   MORACLE_CHECK(device->pool_.started());
   return std::shared_ptr<Device>(std::move(device));
 }
@@ -39,6 +53,11 @@ Status CpuDevice::synchronize(Stream) {
 
 Result<Buffer> CpuDevice::allocate(size_t bytes) {
   if (bytes == 0) return Buffer();
+  if (memory_) {
+    MORACLE_TRY(Buffer buffer, memory_.take(bytes, name()));
+    std::memset(buffer.data(), 0, bytes);
+    return buffer;
+  }
   // Allocate directly from the system: zeroed, page-aligned, returned whole, on huge pages if
   // possible.
   void* data = ::mmap(nullptr, bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
@@ -59,6 +78,11 @@ Status CpuDevice::reserve_scratch(size_t bytes) {
 }
 
 Status CpuDevice::upload(void* to, const void* from, size_t bytes, Stream) {
+  if (bytes > 0) std::memcpy(to, from, bytes);
+  return {};
+}
+
+Status CpuDevice::read(void* to, const void* from, size_t bytes) {
   if (bytes > 0) std::memcpy(to, from, bytes);
   return {};
 }

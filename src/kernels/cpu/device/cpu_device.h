@@ -2,18 +2,25 @@
 #pragma once
 
 #include "base/threads/thread_pool.h"
+#include "kernels/engine_memory.h"
+#include "kernels/kernel_device.h"
 #include "kernels/ops.h"
-#include "moracle/device.h"
 
 namespace moracle {
 
 class CpuOps;
 
-class CpuDevice : public Device {
+namespace cpu {
+/// Errors: this CPU lacks instructions of a plan.
+Status check_isa(Isa planned);
+}  // namespace cpu
+
+class CpuDevice : public KernelDevice {
  public:
-  explicit CpuDevice(int threads, bool pin = false);
-  /// Errors: fewer than `threads` threads started (see ThreadPool::started).
-  static Result<std::shared_ptr<Device>> open(int threads, bool pin);
+  explicit CpuDevice(int threads) : CpuDevice(DeviceOptions{.threads = threads}) {}
+  explicit CpuDevice(const DeviceOptions& options);
+  /// Errors: fewer threads started than `options` wants (see ThreadPool::started).
+  static Result<std::shared_ptr<Device>> open(const DeviceOptions& options);
   ~CpuDevice() override;
 
   std::string name() const override { return "cpu"; }
@@ -23,6 +30,7 @@ class CpuDevice : public Device {
   bool host_visible() const override { return true; }
   Status upload(void* to, const void* from, size_t bytes, Stream) override;
   Status download(void* to, const void* from, size_t bytes, Stream) override;
+  Status read(void* to, const void* from, size_t bytes) override;
   Status copy(void* to, const void* from, size_t bytes, Stream) override;
   Status synchronize(Stream) override;
   Ops& ops() override;
@@ -36,6 +44,7 @@ class CpuDevice : public Device {
   std::byte* scratch() const { return scratch_.as<std::byte>(); }
 
  private:
+  const EngineMemory memory_;
   ThreadPool pool_;
   Buffer scratch_;
   std::unique_ptr<CpuOps> ops_;

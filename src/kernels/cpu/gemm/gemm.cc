@@ -6,6 +6,7 @@
 
 #include "base/try.h"
 #include "kernels/check_ops.h"
+#include "kernels/cpu/device/cpu_device.h"
 #include "kernels/cpu/gemm/plan.h"
 #include "kernels/cpu/gemm/schedule.h"
 #include "kernels/cpu/ops/quantize_row.h"
@@ -16,24 +17,24 @@ namespace {
 
 class CpuGemm : public LinearKernel {
  public:
-  CpuGemm(const KernelWeights& weights, LineArithmetic arithmetic, const UkernelSet& kernels,
-          const KernelPlan& plan, CpuDevice& device)
+  CpuGemm(const KernelWeights& weights, const KernelPlan& plan, const UkernelSet& kernels,
+          CpuDevice& device)
       : weights_(weights),
         kernels_(kernels),
         device_(device),
         activates_(plan.activates),
         quantizes_(plan.quantizes),
-        forms_(forms_of(weights.shape, weights.scheme, arithmetic, kernels, plan.deterministic,
-                        plan.product_bits == kBf16Bits)),
-        main_(weights_, forms_.main, kernels) {
-    if (forms_.skinny) skinny_.emplace(weights_, *forms_.skinny, kernels);
+        main_(weights_, std::get<CpuDotForm>(plan.kernels.back().form), kernels),
+        form_(row_form(weights_.shape, weights_.scheme, plan.kernels, kernels)) {
+    if (plan.kernels.size() > 1)
+      skinny_.emplace(weights_, std::get<CpuDotForm>(plan.kernels.front().form), kernels);
   }
 
   /// Reserves the plan's scratch, or more if the device has more threads than the plan assumed.
   Status reserve(const KernelPlan& plan) {
     int64_t bytes = plan.scratch_bytes;
     if (plan.activates)
-      bytes = std::max(bytes, device_.pool().size() * Schedule::item_bytes(forms_.rows));
+      bytes = std::max(bytes, device_.pool().size() * Schedule::item_bytes(form_));
     return device_.reserve_scratch(bytes);
   }
 
@@ -64,9 +65,9 @@ class CpuGemm : public LinearKernel {
   const UkernelSet& kernels_;
   CpuDevice& device_;
   const bool activates_, quantizes_;
-  const GemmForms forms_;
   MacroKernel main_;
   std::optional<MacroKernel> skinny_;  // for experts with few rows
+  RowForm form_;
 };
 
 template <class Finish, class Done>
@@ -75,8 +76,8 @@ void CpuGemm::run_rows(const GroupedRows& given, const PanelPairs& pairs, const 
   const ExpertRows rows(given, weights_.num_experts);
   if (rows.count() == 0) return;
   ThreadPool& pool = device_.pool();
-  const RowPacker packer(forms_.rows, given, kernels_);
-  Schedule schedule(main_, skinny_, kernels_, forms_.rows, rows, pairs, to);
+  const RowPacker packer(form_, given, kernels_);
+  Schedule schedule(main_, skinny_, kernels_, form_, rows, pairs, to);
   if constexpr (std::is_same_v<Done, std::nullptr_t>) {
     schedule.by_columns(packer, device_.scratch(), pool, finish);
   } else {
@@ -136,15 +137,16 @@ void CpuGemm::combine(const GroupedRows& rows, const LinearCall::Combine& combin
 }  // namespace
 
 Result<std::unique_ptr<GroupedLinear>> make_gemm(KernelWeights&& weights, const KernelPlan& plan,
-                                                 LineArithmetic arithmetic,
-                                                 const UkernelSet& kernels, Device& device) {
+                                                 Device& device) {
   auto* cpu = dynamic_cast<CpuDevice*>(&device);
   if (cpu == nullptr) {
     return Error{ErrorKind::kInvalidArgument, "", "a GEMM of the CPU", "the cpu device",
                  "it is " + device.name()};
   }
+  const UkernelSet& kernels = ukernels(std::get<CpuDotForm>(plan.kernels.back().form).isa);
+  MORACLE_CHECK(check_isa(kernels.needs));
   auto linear = std::make_unique<GroupedLinear>(std::move(weights));
-  MORACLE_CHECK(linear->add<CpuGemm>(arithmetic, kernels, plan, *cpu).reserve(plan));
+  MORACLE_CHECK(linear->add<CpuGemm>(plan, kernels, *cpu).reserve(plan));
   return linear;
 }
 

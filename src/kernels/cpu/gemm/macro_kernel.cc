@@ -3,19 +3,17 @@
 #include <algorithm>
 #include <bit>
 
-#include "base/text.h"
-
 namespace moracle::cpu {
 namespace {
 
-int64_t column_bytes(LineArithmetic arithmetic) {
-  return arithmetic == LineArithmetic::kInt8 ? 1 : arithmetic == LineArithmetic::kF32 ? 4 : 2;
+int64_t column_bytes(Operand arithmetic) {
+  return arithmetic == Operand::kInt8 ? 1 : arithmetic == Operand::kF32 ? 4 : 2;
 }
 
-int prefetch_distance(const UkernelSet& kernels, LineForm form, const QuantKey& key) {
+int prefetch_distance(const UkernelSet& kernels, DotForm form, const QuantKey& key) {
   if (!key.quantized()) return kernels.prefetch_distance_16;
   // Floats times codes wait for their decoding, not for memory, and have no instructions to spare.
-  return form.by_codes && form.arithmetic == LineArithmetic::kF32 ? 0 : kernels.prefetch_distance;
+  return form.by_codes && form.x == Operand::kF32 ? 0 : kernels.prefetch_distance;
 }
 
 // Maximum rows of a row tile that prefetches scales. Exponents become floats before a k-block
@@ -35,41 +33,36 @@ int64_t x_group_cols(const Scheme& scheme) {
   return grouped ? key->group.cols : 0;
 }
 
-std::string gemm_kernel_name(DType codes, LineForm form, bool two_terms,
-                             const UkernelSet& kernels) {
+const DotKernel* dot_of(const UkernelSet& kernels, DotForm form, DType codes) {
+  const std::optional<DType> operand = operand_dtype(form.x);
+  if (form.by_codes) return operand == codes ? nullptr : kernels.dot(form.x, codes);
+  return operand ? kernels.dot(form.x, *operand) : nullptr;
+}
+
+std::string_view instruction_of(const UkernelSet& kernels, const DotForm& form, DType codes) {
   const DotKernel* const dot = dot_of(kernels, form, codes);
-  const char* const products[] = {
-      form.in_parts ? "floats in three i8 parts, exact sums" : "i8 x i8, exact sums",
-      two_terms ? "products of two bf16 parts, f32 sums" : "bf16 products, f32 sums",
-      "f32 products and sums", "floats as i16, exact sums"};
-  return str(moracle::name(codes), form.by_codes ? " codes, " : " row blocks, ",
-             products[static_cast<size_t>(form.arithmetic)], ", ",
-             dot == nullptr ? "none" : dot->instruction);
+  return dot == nullptr ? "none" : dot->instruction;
 }
 
-const DotKernel* dot_of(const UkernelSet& kernels, LineForm form, DType codes) {
-  const std::optional<DType> operand = operand_dtype(form.arithmetic);
-  if (form.by_codes) return operand == codes ? nullptr : kernels.dot(form.arithmetic, codes);
-  return operand ? kernels.dot(form.arithmetic, *operand) : nullptr;
-}
-
-bool MacroKernel::serves(const MatrixShape& shape, const Scheme& scheme, LineForm form,
+bool MacroKernel::serves(const MatrixShape& shape, const Scheme& scheme, DotForm form,
                          const UkernelSet& kernels) {
   if (dot_of(kernels, form, shape.key.dtype) == nullptr) return false;
   const bool zeros = shape.key.quantized() && !shape.key.symmetric;
-  if (form.by_codes && form.arithmetic == LineArithmetic::kBf16 && zeros) return false;
+  if (form.by_codes && form.x == Operand::kBf16 && zeros) return false;
   // Segments must consist of whole row blocks.
   return !form.by_codes ||
          segment_cols(shape, form, x_group_cols(scheme)) % vnni16::block_cols(shape.key.dtype) == 0;
 }
 
-MacroKernel::MacroKernel(const KernelWeights& weights, LineForm form, const UkernelSet& kernels)
+MacroKernel::MacroKernel(const KernelWeights& weights, const CpuDotForm& form,
+                         const UkernelSet& kernels)
     : weights_(weights),
-      form_(form),
+      planned_(form),
+      form_(form.dot),
       kernels_(kernels),
-      dot_(*dot_of(kernels, form, weights.shape.key.dtype)),
-      prefetch_distance_(prefetch_distance(kernels, form, weights.shape.key)),
-      panels_(weights, form, x_group_cols(weights.scheme), kernels),
+      dot_(*dot_of(kernels, form_, weights.shape.key.dtype)),
+      prefetch_distance_(prefetch_distance(kernels, form_, weights.shape.key)),
+      panels_(weights, form_, x_group_cols(weights.scheme), kernels),
       x_group_is_segment_(x_group_cols(weights.scheme) == panels_.segment_cols()),
       scale_rows_(scale_rows(weights.shape)) {}
 
@@ -103,7 +96,7 @@ void MacroKernel::multiply(const PanelPair& pair, const RowTile& tile, TileScrat
   DotArgs block;
   block.panels = count;
   block.most_rows = std::min(dot_.rows, rows);
-  block.x_stride = form_.in_parts ? tile.x.limb_stride : tile.x.stride;
+  block.x_stride = form_.in_limbs ? tile.x.limb_stride : tile.x.stride;
   block.x_low = tile.x.rest;
   for (const WeightPanels::KBlock& s : panels_.k_blocks()) {
     block.segments = s.segments;
@@ -126,20 +119,19 @@ void MacroKernel::multiply(const PanelPair& pair, const RowTile& tile, TileScrat
     for (int row = 0, b = 0; row < rows; row += step, ++b) {
       const int64_t at = tile.first * limbs() + row;
       block.rows = std::min(step, rows - row);
-      block.x =
-          tile.x.values + at * block.x_stride + s.first_column * column_bytes(form_.arithmetic);
+      block.x = tile.x.values + at * block.x_stride + s.first_column * column_bytes(form_.x);
       block.prefetch_every = ahead || (tile.prefetch && b < share_blocks) ? every : 0;
       const int64_t share = (s.first_block / ratio + b * (num_blocks / every)) * kRowBlockBytes;
       for (int p = 0; p < count; ++p) {
         block.sum[p] = scratch.sums[p] + row * kPanelRows;
         if (!ahead && block.prefetch_every > 0) block.prefetch[p] = prefetch[p] + share;
       }
-      const bool int16 = form_.arithmetic == LineArithmetic::kInt16;
-      if (int16 || form_.arithmetic == LineArithmetic::kInt8) {
+      const bool int16 = form_.x == Operand::kInt16;
+      if (int16 || form_.x == Operand::kInt8) {
         block.x_sum = tile.x.sums + at * tile.x.num_sums + s.segment;
         block.x_sum_stride = tile.x.num_sums;
       }
-      if (form_.in_parts || int16) {
+      if (form_.in_limbs || int16) {
         block.x_scale = tile.x.segment_scales + at * tile.x.num_sums + s.segment;
         block.x_scale_stride = tile.x.num_sums;
         block.x_scale_step = 1;
@@ -151,7 +143,7 @@ void MacroKernel::multiply(const PanelPair& pair, const RowTile& tile, TileScrat
       dot_.fn(block);
     }
   }
-  if (!form_.in_parts) return;
+  if (!form_.in_limbs) return;
   for (int p = 0; p < count; ++p) add_limbs(tile.count, scratch.sums[p]);
 }
 

@@ -4,6 +4,7 @@
 #include "kernels/cpu/gemm/pack_rows.h"
 #include "kernels/cpu/gemm/weight_panels.h"
 #include "kernels/cpu/simd/vector_ops.h"
+#include "oracle/forms/kernel_form.h"
 
 namespace moracle::cpu {
 
@@ -38,24 +39,23 @@ struct TileScratch {
 };
 
 /// The micro-kernel that multiplies codes of this type in this form; null: none.
-const DotKernel* dot_of(const UkernelSet& kernels, LineForm form, DType codes);
+const DotKernel* dot_of(const UkernelSet& kernels, DotForm form, DType codes);
 
-/// A kernel's name in plans. `two_terms`: see DotArgs::x_low.
-std::string gemm_kernel_name(DType codes, LineForm form, bool two_terms, const UkernelSet& kernels);
+/// The instruction that multiplies in this form, as in the measured limits; "none" in plans of
+/// layers that the row refuses, whose memory a rule counts.
+std::string_view instruction_of(const UkernelSet& kernels, const DotForm& form, DType codes);
 
 /// Multiplies a matrix in one form.
 class MacroKernel {
  public:
   /// `weights` and `kernels` must outlive the object. `serves` must be true for this form.
-  MacroKernel(const KernelWeights& weights, LineForm form, const UkernelSet& kernels);
-  static bool serves(const MatrixShape& shape, const Scheme& scheme, LineForm form,
+  MacroKernel(const KernelWeights& weights, const CpuDotForm& form, const UkernelSet& kernels);
+  static bool serves(const MatrixShape& shape, const Scheme& scheme, DotForm form,
                      const UkernelSet& kernels);
 
   const WeightPanels& panels() const { return panels_; }
   const MatrixShape& shape() const { return weights_.shape; }
-  std::string name(bool two_terms) const {
-    return gemm_kernel_name(weights_.shape.key.dtype, form_, two_terms, kernels_);
-  }
+  const CpuDotForm& planned() const { return planned_; }
   /// Fills scratch.sums.
   void multiply(const PanelPair& pair, const RowTile& tile, TileScratch& scratch) const;
   /// The epilogue for the sums of panel p of the pair. The caller sets the destination.
@@ -63,7 +63,7 @@ class MacroKernel {
 
  private:
   /// Packed rows per row.
-  int limbs() const { return form_.in_parts ? kLimbs : 1; }
+  int limbs() const { return form_.in_limbs ? kLimbs : 1; }
   void add_limbs(int rows, float* sums) const;
   /// Makes `block`, which begins at cache line `first_block` of its panels, prefetch ahead of
   /// itself.
@@ -71,7 +71,8 @@ class MacroKernel {
                       DotArgs& block) const;
 
   const KernelWeights& weights_;
-  LineForm form_;
+  CpuDotForm planned_;
+  DotForm form_;
   const UkernelSet& kernels_;
   const DotKernel& dot_;
   int prefetch_distance_;

@@ -9,20 +9,18 @@
 namespace moracle::cpu {
 namespace {
 
-int64_t element_bytes(LineArithmetic arithmetic) {
-  return arithmetic == LineArithmetic::kInt8 ? 1 : arithmetic == LineArithmetic::kF32 ? 4 : 2;
+int64_t element_bytes(Operand arithmetic) {
+  return arithmetic == Operand::kInt8 ? 1 : arithmetic == Operand::kF32 ? 4 : 2;
 }
 
 PackedRows carve(const RowForm& form, int64_t rows, std::byte* memory, size_t* bytes) {
   Carver carver(memory);
   PackedRows packed;
   packed.stride = packed_stride(form);
-  if (form.two_terms)
-    packed.rest = read_cols(form.arithmetic, form.k) * element_bytes(form.arithmetic);
+  if (form.two_terms) packed.rest = read_cols(form.x, form.k) * element_bytes(form.x);
   packed.values = carver.take<std::byte>((rows + kMaxBlockRows) * packed.stride);
-  const bool int16 = form.arithmetic == LineArithmetic::kInt16;
-  const bool integers =
-      int16 || form.arithmetic == LineArithmetic::kInt8 || form.skinny == LineArithmetic::kInt8;
+  const bool int16 = form.x == Operand::kInt16;
+  const bool integers = int16 || form.x == Operand::kInt8 || form.skinny == Operand::kInt8;
   packed.num_sums = integers ? (form.k + form.segment - 1) / form.segment : 0;
   const int64_t limbs = form.skinny_in_limbs ? kLimbs : 1;
   packed.sums = carver.take<int32_t>(rows * limbs * packed.num_sums);
@@ -37,7 +35,7 @@ PackedRows carve(const RowForm& form, int64_t rows, std::byte* memory, size_t* b
 
 }  // namespace
 
-int64_t read_cols(LineArithmetic arithmetic, int64_t k) {
+int64_t read_cols(Operand arithmetic, int64_t k) {
   const int64_t tile = 16 * 4 / element_bytes(arithmetic);
   return (k + tile - 1) / tile * tile;
 }
@@ -45,12 +43,11 @@ int64_t read_cols(LineArithmetic arithmetic, int64_t k) {
 // Add one cache line to the columns' bytes: rows a power of two apart would share the same few sets
 // of the first-level cache.
 int64_t packed_stride(const RowForm& form) {
-  const int64_t bytes = std::max(element_bytes(form.skinny), element_bytes(form.arithmetic));
-  const int64_t stride =
-      read_cols(form.arithmetic, form.k) * (form.two_terms ? 4 : bytes) + kRowBlockBytes;
+  const int64_t bytes = std::max(element_bytes(form.skinny), element_bytes(form.x));
+  const int64_t stride = read_cols(form.x, form.k) * (form.two_terms ? 4 : bytes) + kRowBlockBytes;
   if (!form.skinny_in_limbs) return stride;
   constexpr int64_t kMultiple = kLimbs * kRowBlockBytes;
-  const int64_t limbs = kLimbs * read_cols(LineArithmetic::kInt8, form.k);
+  const int64_t limbs = kLimbs * read_cols(Operand::kInt8, form.k);
   return (std::max(stride, limbs) + kMultiple - 1) / kMultiple * kMultiple;
 }
 
@@ -63,7 +60,7 @@ size_t packed_bytes(const RowForm& form, int64_t rows) {
 RowPacker::RowPacker(const RowForm& form, const GroupedRows& from, const UkernelSet& kernels)
     : form_(form),
       from_(from),
-      main_(kernels.pack(from.x.values.dtype, form.arithmetic)),
+      main_(kernels.pack(from.x.values.dtype, form.x)),
       skinny_(kernels.pack(from.x.values.dtype, form.skinny)) {
   const bool scaled = from.x.scales != nullptr && from.x.values.dtype != DType::kF32;
   form_.num_scales = scaled ? from.x.num_scales : 0;
@@ -117,8 +114,8 @@ void RowPacker::pack_row(const PackedRows& packed, int64_t at, int64_t r, bool s
       std::memset(a.to + p * a.limb_stride + form_.k, 0, a.limb_stride - form_.k);
     return;
   }
-  const LineArithmetic arithmetic = skinny ? form_.skinny : form_.arithmetic;
-  const bool two_terms = form_.two_terms && arithmetic == LineArithmetic::kBf16;
+  const Operand arithmetic = skinny ? form_.skinny : form_.x;
+  const bool two_terms = form_.two_terms && arithmetic == Operand::kBf16;
   if (two_terms) a.low = a.to + packed.rest;
   if (packed.sums != nullptr) a.sums = packed.sums + at * packed.num_sums;
   if (packed.segment_scales != nullptr) a.scales = packed.segment_scales + at * packed.num_sums;
@@ -126,8 +123,8 @@ void RowPacker::pack_row(const PackedRows& packed, int64_t at, int64_t r, bool s
     pack->fn(a);
   else
     std::memcpy(a.to, a.from, form_.k * sizeof(float));  // f32 to f32
-  const bool eights = arithmetic == LineArithmetic::kInt16 ||
-                      (arithmetic == LineArithmetic::kBf16 && form_.order != ColumnOrder::kPlain);
+  const bool eights = arithmetic == Operand::kInt16 ||
+                      (arithmetic == Operand::kBf16 && form_.order != ColumnOrder::kPlain);
   const int64_t columns = eights ? (form_.k + 7) / 8 * 8 : form_.k;
   const int64_t used = columns * element_bytes(arithmetic);
   const int64_t whole = two_terms ? packed.rest : packed.stride;

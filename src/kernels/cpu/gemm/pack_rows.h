@@ -9,14 +9,14 @@ namespace moracle::cpu {
 
 /// Format of packed rows. Kernels may multiply an expert with at most `skinny_rows` rows by codes.
 struct RowForm {
-  LineArithmetic arithmetic = LineArithmetic::kF32;
+  Operand x = Operand::kF32;
   /// Floats as two bf16 terms: see DotArgs::x_low.
   bool two_terms = false;
   /// Arithmetic for experts with few rows; its elements are at most as wide as f32.
-  LineArithmetic skinny = LineArithmetic::kF32;
+  Operand skinny = Operand::kF32;
   bool skinny_in_limbs = false;  ///< floats as kLimbs rows of int8 for experts with few rows
   int skinny_rows = kSkinnyRows;
-  ColumnOrder order = ColumnOrder::kPlain;  ///< LineArithmetic::kBf16
+  ColumnOrder order = ColumnOrder::kPlain;  ///< Operand::kBf16
   int64_t k = 0;
   int64_t segment = 0;     ///< columns per sum of codes
   int64_t num_scales = 0;  ///< as in Rows
@@ -38,7 +38,7 @@ struct PackedRows {
 };
 
 /// Columns that kernels read: the matrix's columns, padded to whole tiles of this arithmetic.
-int64_t read_cols(LineArithmetic arithmetic, int64_t k);
+int64_t read_cols(Operand arithmetic, int64_t k);
 
 /// Bytes from one packed row to the next, and bytes of `rows` packed rows.
 int64_t packed_stride(const RowForm& form);

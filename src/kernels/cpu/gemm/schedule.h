@@ -122,8 +122,7 @@ template <class Finish>
 void Schedule::run(const Task& task, TileScratch& scratch, const Finish& finish) {
   const int64_t e = task.rows.expert, rows = task.rows.past - task.rows.first;
   const MacroKernel& kernel = skinny(e) ? *skinny_ : main_;
-  if (kernels_are_watched())
-    report({kernel.name(task.x.rest > 0), kernel.shape(), rows_.all_rows(e)});
+  if (kernels_are_watched()) report({name(kernel.planned()), kernel.shape(), rows_.all_rows(e)});
   const int64_t tile_rows = even_tile(rows);
   for (int64_t i = task.pair; i < task.past_pair; ++i) {
     const PanelPair pair = pairs_.at(e, i);

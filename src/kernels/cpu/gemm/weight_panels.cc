@@ -10,60 +10,56 @@
 namespace moracle::cpu {
 namespace {
 
-bool is_direct(DType dtype, LineForm form) {
-  return form.by_codes || (form.arithmetic == LineArithmetic::kInt8 && dtype == DType::kI8) ||
-         (form.arithmetic == LineArithmetic::kBf16 && dtype == DType::kBF16) ||
-         (form.arithmetic == LineArithmetic::kF32 && dtype == DType::kF32);
+bool is_direct(DType dtype, DotForm form) {
+  return form.by_codes || (form.x == Operand::kInt8 && dtype == DType::kI8) ||
+         (form.x == Operand::kBf16 && dtype == DType::kBF16) ||
+         (form.x == Operand::kF32 && dtype == DType::kF32);
 }
 
-bool is_folded(const MatrixShape& shape, LineForm form) {
+bool is_folded(const MatrixShape& shape, DotForm form) {
   if (form.by_codes) return false;
-  return form.arithmetic == LineArithmetic::kF32 ||
-         (form.arithmetic == LineArithmetic::kBf16 && vnni16::scale_is_exponent(shape));
+  return form.x == Operand::kF32 || (form.x == Operand::kBf16 && vnni16::scale_is_exponent(shape));
 }
 
 // Columns in a multiplied row block.
-int64_t cols_per_block(DType dtype, LineForm form) {
+int64_t cols_per_block(DType dtype, DotForm form) {
   if (form.by_codes) return vnni16::block_cols(dtype);
-  return form.arithmetic == LineArithmetic::kInt8   ? 4
-         : form.arithmetic == LineArithmetic::kBf16 ? 2
-                                                    : 1;
+  return form.x == Operand::kInt8 ? 4 : form.x == Operand::kBf16 ? 2 : 1;
 }
 
-int64_t columns_read(const MatrixShape& shape, LineForm form) {
-  if (!form.by_codes || form.arithmetic == LineArithmetic::kInt8)
-    return read_cols(form.arithmetic, shape.k);
+int64_t columns_read(const MatrixShape& shape, DotForm form) {
+  if (!form.by_codes || form.x == Operand::kInt8) return read_cols(form.x, shape.k);
   const int64_t row_block = vnni16::block_cols(shape.key.dtype);
   return (shape.k + row_block - 1) / row_block * row_block;
 }
 
 }  // namespace
 
-int64_t segment_cols(const MatrixShape& shape, LineForm form, int64_t x_group_cols) {
-  const int64_t longest = max_k_block(form.arithmetic);
+int64_t segment_cols(const MatrixShape& shape, DotForm form, int64_t x_group_cols) {
+  const int64_t longest = max_k_block(form.x);
   if (form.by_codes && !shape.key.quantized()) return std::min(columns_read(shape, form), longest);
   const bool one = !shape.key.quantized() || vnni16::num_groups(shape) <= 1;
   // Sums of 255 · 32,767 times 256 columns fit into i32.
-  if (form.arithmetic == LineArithmetic::kInt16)
+  if (form.x == Operand::kInt16)
     return one ? longest : std::gcd(longest, vnni16::group_cols(shape));
   // Integers fall through: both forms share one set of activation sums.
-  if (form.by_codes && form.arithmetic != LineArithmetic::kInt8) {
+  if (form.by_codes && form.x != Operand::kInt8) {
     if (one) return x_group_cols > 0 ? x_group_cols : columns_read(shape, form);
     const int64_t cols = vnni16::group_cols(shape);
     return x_group_cols > 0 ? std::gcd(cols, x_group_cols) : cols;
   }
   form.by_codes = false;
-  int64_t cols = is_direct(shape.key.dtype, form) ? read_cols(form.arithmetic, shape.k) : longest;
+  int64_t cols = is_direct(shape.key.dtype, form) ? read_cols(form.x, shape.k) : longest;
   // Segments end at group boundaries. Use the longest length that divides all of them.
   if (!one && !is_folded(shape, form)) cols = std::gcd(longest, vnni16::group_cols(shape));
   return x_group_cols > 0 ? std::gcd(std::min(cols, longest), x_group_cols) : cols;
 }
 
-WeightPanels::WeightPanels(const KernelWeights& weights, LineForm form, int64_t x_group_cols,
+WeightPanels::WeightPanels(const KernelWeights& weights, DotForm form, int64_t x_group_cols,
                            const UkernelSet& kernels)
     : weights_(weights),
       kernels_(kernels),
-      decode_(kernels.decode(weights.shape.key.dtype, form.arithmetic)),
+      decode_(kernels.decode(weights.shape.key.dtype, form.x)),
       form_(form),
       num_panels_(vnni16::num_panels(weights.shape)),
       panel_bytes_(vnni16::panel_bytes(weights.shape)),
@@ -78,10 +74,9 @@ WeightPanels::WeightPanels(const KernelWeights& weights, LineForm form, int64_t 
       direct_(is_direct(weights.shape.key.dtype, form)),
       exponents_(vnni16::scale_is_exponent(weights.shape)),
       folded_(is_folded(weights.shape, form)),
-      whole_groups_(form.arithmetic == LineArithmetic::kBf16 && group_cols_ % 16 == 0 &&
+      whole_groups_(form.x == Operand::kBf16 && group_cols_ % 16 == 0 &&
                     segment_cols_ % group_cols_ == 0),
-      by_group_(form.arithmetic != LineArithmetic::kInt8 &&
-                (folded_ || !weights.shape.key.symmetric)) {
+      by_group_(form.x != Operand::kInt8 && (folded_ || !weights.shape.key.symmetric)) {
   cut();
 }
 
@@ -90,8 +85,7 @@ int64_t WeightPanels::segments_from(int64_t column) const {
   // Segments behind the last column hold only padding.
   int64_t segments = std::min((read_cols_ - column) / segment_cols_,
                               (weights_.shape.k - column + segment_cols_ - 1) / segment_cols_);
-  const int64_t most =
-      form_.by_codes ? kMaxSegments : max_k_block(form_.arithmetic) / segment_cols_;
+  const int64_t most = form_.by_codes ? kMaxSegments : max_k_block(form_.x) / segment_cols_;
   segments = std::min(segments, std::max<int64_t>(1, most));
   // An activation scale that covers several segments ends a k-block at its group's end.
   if (x_group_cols_ > segment_cols_)
@@ -167,7 +161,7 @@ void WeightPanels::decode(int64_t expert, int64_t panel, const DecodeCall& call,
         reinterpret_cast<const uint8_t*>(base + weights_.sections.scales) + index * scale_lanes_;
   }
   alignas(64) float scales[kPanelRows];
-  if (form_.arithmetic == LineArithmetic::kF32 && !exponents_) {
+  if (form_.x == Operand::kF32 && !exponents_) {
     scales_of(expert, panel, call.group, scales);
     c.scale = scales;
   }
@@ -227,7 +221,7 @@ void WeightPanels::prefetch_scales(int64_t expert, int64_t panel, const KBlock& 
 const int8_t* WeightPanels::segment_zeros(int64_t expert, int64_t panel, const KBlock& s,
                                           int8_t* scratch) const {
   if (weights_.shape.key.symmetric) return nullptr;
-  if (form_.arithmetic != LineArithmetic::kInt8 && !form_.by_codes) return nullptr;
+  if (form_.x != Operand::kInt8 && !form_.by_codes) return nullptr;
   const int64_t* const groups = segment_groups_.data() + s.segment;
   const std::byte* const zeros =
       weights_.expert(expert) + weights_.sections.zero_points + panel * num_groups_ * kPanelRows;

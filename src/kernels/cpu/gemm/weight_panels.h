@@ -13,26 +13,18 @@ namespace moracle::cpu {
 
 /// Maximum columns in one k-block of decoded row blocks. Two panels of a k-block and the activation
 /// rows stay in the first-level cache.
-inline constexpr int64_t max_k_block(LineArithmetic arithmetic) {
-  return arithmetic == LineArithmetic::kF32 ? 128 : arithmetic == LineArithmetic::kInt8 ? 512 : 256;
+inline constexpr int64_t max_k_block(Operand arithmetic) {
+  return arithmetic == Operand::kF32 ? 128 : arithmetic == Operand::kInt8 ? 512 : 256;
 }
-
-/// How a panel is multiplied: the arithmetic, and whether codes are multiplied as stored,
-/// without decoded row blocks.
-struct LineForm {
-  LineArithmetic arithmetic = LineArithmetic::kF32;
-  bool by_codes = false;
-  bool in_parts = false;  ///< floats as kLimbs rows of int8 (LineArithmetic::kInt8)
-};
 
 /// Columns whose products are summed before they are scaled. A segment is a whole row if no scale
 /// applies before its end and codes need no decoding. `x_group_cols`: columns that share an
 /// activation scale; 0: a whole row.
-int64_t segment_cols(const MatrixShape& shape, LineForm form, int64_t x_group_cols);
+int64_t segment_cols(const MatrixShape& shape, DotForm form, int64_t x_group_cols);
 
 class WeightPanels {
  public:
-  WeightPanels(const KernelWeights& weights, LineForm form, int64_t x_group_cols,
+  WeightPanels(const KernelWeights& weights, DotForm form, int64_t x_group_cols,
                const UkernelSet& kernels);
 
   int64_t num_panels() const { return num_panels_; }
@@ -94,8 +86,7 @@ class WeightPanels {
   // scales the epilogue halves the sums.
   bool fp4_counts_twice() const {
     return weights_.shape.key.dtype == DType::kF4E2M1 &&
-           (form_.arithmetic == LineArithmetic::kInt8 ||
-            form_.arithmetic == LineArithmetic::kInt16);
+           (form_.x == Operand::kInt8 || form_.x == Operand::kInt16);
   }
   void
   cut();  // fills k_blocks_, decode_calls_ and segment_groups_, so that later calls do not divide
@@ -106,7 +97,7 @@ class WeightPanels {
   const KernelWeights& weights_;
   const UkernelSet& kernels_;
   const DecodeKernel* decode_;  // null: codes are multiplied as stored
-  LineForm form_;
+  DotForm form_;
   int64_t num_panels_, panel_bytes_, num_groups_, group_cols_, x_group_cols_;
   int64_t scale_lanes_;
   int64_t cols_per_block_, read_cols_, segment_cols_;  // of multiplied row blocks

@@ -17,8 +17,9 @@ class CpuOps : public Ops {
     attending_.own.resize(pool.size());
   }
 
-  /// One stretch per page.
-  int64_t cache_page() const override { return cpu::kAttendStretch; }
+  ErrorScopes& error_scopes() override { return error_scopes_; }
+  /// One KV block per page.
+  int64_t cache_page() const override { return cpu::kKvBlock; }
   // Adjacent keys of a head are one stream of memory, which prefetchers follow.
   bool cache_by_head() const override { return true; }
 
@@ -30,7 +31,7 @@ class CpuOps : public Ops {
  private:
   void keep_error(const char* place, std::string need, std::string fact);
 
-  void attend_by_stretches(const Matrix& q, const Batch& batch, const AttentionShape& shape,
+  void attend_by_kv_blocks(const Matrix& q, const Batch& batch, const AttentionShape& shape,
                            const Matrix& out);
   float* attend_scratch(int thread, int64_t floats);
 
@@ -51,10 +52,11 @@ class CpuOps : public Ops {
     std::mutex mutex;
     std::vector<std::vector<float>> own;  // one per thread
     std::vector<cpu::AttendRow> rows;
-    std::vector<float> parts;
+    std::vector<float> partials;
   } attending_;
   std::mutex error_mutex_;  // synchronize() does not wait for other threads' calls
   std::optional<Error> error_;
+  ErrorScopes error_scopes_;
 };
 
 /// Row r of an f32 matrix.

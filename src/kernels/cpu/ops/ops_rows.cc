@@ -3,17 +3,21 @@
 
 #include "base/text.h"
 #include "kernels/cpu/ops/cpu_ops.h"
+#include "kernels/device_error.h"
 
 namespace moracle {
 
 void CpuOps::keep_error(const char* place, std::string need, std::string fact) {
   const std::lock_guard lock(error_mutex_);
   if (error_) return;  // the first is the most telling
-  error_ = Error{ErrorKind::kInvalidArgument, "", place, std::move(need), std::move(fact)};
+  error_ = Error{ErrorKind::kInvalidArgument, "",
+                 error_place(error_scopes_.name(error_scopes_.current()), place), std::move(need),
+                 std::move(fact)};
 }
 
 Status CpuOps::take_device_error() {
   const std::lock_guard lock(error_mutex_);
+  error_scopes_.collected();
   if (!error_) return {};
   Error error = *std::move(error_);
   error_.reset();

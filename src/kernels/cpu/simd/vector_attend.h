@@ -1,9 +1,9 @@
-// Attention of query rows over one stretch of their shared context:
+// Attention of query rows over one KV block, in f32:
 //
-//   scores = q Kᵀ · scale      weights = exp(scores - their largest)      out = weights V
+//   scores = q Kᵀ · scale      weights = exp(scores - largest score)      out = weights V
 //
-// Keys need no packing: a vector of one query is multiplied by the vectors of four keys. Values are
-// multiplied by broadcast weights. Every score is one sum in one order, and every output is one
+// Keys need no packing: vectors of one query are multiplied by the vectors of four keys. Values are
+// multiplied by broadcast weights. Every score is one sum in a fixed order, and every output is one
 // chain along the positions. So the grouping of rows and keys changes no bit.
 #pragma once
 
@@ -14,22 +14,22 @@
 namespace moracle::cpu {
 namespace {
 
-/// c[r][0, kWide·kLanes) (+)= Σ_k a[r][k] · b[k][...].
+/// Micro-kernel: c[r][at, at + kWide · kLanes) (+)= Σ_k a[r][k] · b[k][...].
 template <int kRows, int kWide, class Element>
 MORACLE_VECTOR_INLINE void attend_tile(const float* const* a, int64_t depth, const Element* b,
-                                       int64_t b_stride, float* const* c, int64_t at, bool onto,
-                                       Ahead& ahead) {
+                                       int64_t b_stride, float* const* c, int64_t at,
+                                       bool accumulate, Prefetcher& ahead) {
   Vec sum[kRows][kWide];
   MORACLE_VECTOR_UNROLL
   for (int r = 0; r < kRows; ++r) {
     MORACLE_VECTOR_UNROLL
-    for (int v = 0; v < kWide; ++v) sum[r][v] = onto ? load(c[r] + at + v * kLanes) : Vec{};
+    for (int v = 0; v < kWide; ++v) sum[r][v] = accumulate ? load(c[r] + at + v * kLanes) : Vec{};
   }
   const float* x[kRows];
   MORACLE_VECTOR_UNROLL
   for (int r = 0; r < kRows; ++r) x[r] = a[r];
   for (int64_t k = 0; k < depth; ++k, b += b_stride) {
-    ahead.ask(), ahead.ask();
+    ahead.step(), ahead.step();
     Vec row[kWide];
     MORACLE_VECTOR_UNROLL
     for (int v = 0; v < kWide; ++v) row[v] = load(b + v * kLanes);
@@ -47,28 +47,29 @@ MORACLE_VECTOR_INLINE void attend_tile(const float* const* a, int64_t depth, con
   }
 }
 
-/// Vectors side by side: enough to keep the units busy, few enough to stay in registers.
+/// Columns of a micro-kernel, in vectors: enough to hide the latency of an FMA, few enough to stay
+/// in registers.
 constexpr int wide(int rows) {
   return rows == 1 ? 8 : (rows == 2 || kLanes == 16) ? 4 : 2;
 }
 
 template <int kRows, class Element>
 void attend_rows(const float* const* a, int64_t depth, const Element* b, int64_t b_stride,
-                 int64_t cols, float* const* c, bool onto, Ahead& ahead) {
+                 int64_t cols, float* const* c, bool accumulate, Prefetcher& ahead) {
   constexpr int kWide = wide(kRows);
   int64_t at = 0;
   for (; at + kWide * kLanes <= cols; at += kWide * kLanes)
-    attend_tile<kRows, kWide>(a, depth, b + at, b_stride, c, at, onto, ahead);
+    attend_tile<kRows, kWide>(a, depth, b + at, b_stride, c, at, accumulate, ahead);
   if constexpr (kWide > 2) {
     for (; at + kWide / 2 * kLanes <= cols; at += kWide / 2 * kLanes)
-      attend_tile<kRows, kWide / 2>(a, depth, b + at, b_stride, c, at, onto, ahead);
+      attend_tile<kRows, kWide / 2>(a, depth, b + at, b_stride, c, at, accumulate, ahead);
   }
   for (; at + kLanes <= cols; at += kLanes)
-    attend_tile<kRows, 1>(a, depth, b + at, b_stride, c, at, onto, ahead);
+    attend_tile<kRows, 1>(a, depth, b + at, b_stride, c, at, accumulate, ahead);
   const int64_t left = cols - at;
   if (left == 0) return;
   for (int r = 0; r < kRows; ++r) {
-    Vec sum = onto ? load_first(c[r] + at, left) : Vec{};
+    Vec sum = accumulate ? load_first(c[r] + at, left) : Vec{};
     for (int64_t k = 0; k < depth; ++k)
       sum = multiply_add(splat(a[r][k]), load_first(b + k * b_stride + at, left), sum);
     store_first(c[r] + at, sum, left);
@@ -76,25 +77,25 @@ void attend_rows(const float* const* a, int64_t depth, const Element* b, int64_t
 }
 template <class Element>
 void attend_rows(int rows, const float* const* a, int64_t depth, const Element* b, int64_t b_stride,
-                 int64_t cols, float* const* c, bool onto, Ahead& ahead) {
+                 int64_t cols, float* const* c, bool accumulate, Prefetcher& ahead) {
   switch (rows) {
     case 1:
-      return attend_rows<1>(a, depth, b, b_stride, cols, c, onto, ahead);
+      return attend_rows<1>(a, depth, b, b_stride, cols, c, accumulate, ahead);
     case 2:
-      return attend_rows<2>(a, depth, b, b_stride, cols, c, onto, ahead);
+      return attend_rows<2>(a, depth, b, b_stride, cols, c, accumulate, ahead);
     case 3:
-      return attend_rows<3>(a, depth, b, b_stride, cols, c, onto, ahead);
+      return attend_rows<3>(a, depth, b, b_stride, cols, c, accumulate, ahead);
     case 4:
-      return attend_rows<4>(a, depth, b, b_stride, cols, c, onto, ahead);
+      return attend_rows<4>(a, depth, b, b_stride, cols, c, accumulate, ahead);
   }
 }
 constexpr int kTileRows = 4;
-struct Largest {
+struct SoftmaxState {
   float largest, sum;
 };
-/// scores[from, to) to weights. Vectors start at multiples of kLanes of the stretch, so that the
-/// order of the sum depends on positions only. Lanes outside the range have weight 0.
-MORACLE_VECTOR_INLINE Largest softmax(float* scores, int64_t from, int64_t to, float factor) {
+/// Turns scores[from, to) into weights. Vectors start at multiples of kLanes of the KV block, so
+/// that the order of the sum depends on the positions only. Lanes outside the range get weight 0.
+MORACLE_VECTOR_INLINE SoftmaxState softmax(float* scores, int64_t from, int64_t to, float factor) {
   const int64_t begin = from / kLanes * kLanes, end = (to + kLanes - 1) / kLanes * kLanes;
   Vec most = splat(-__builtin_inff());
   for (int64_t i = begin; i < end; i += kLanes) store(scores + i, load(scores + i) * factor);
@@ -121,13 +122,23 @@ MORACLE_VECTOR_INLINE int64_t most(int64_t a, int64_t b) {
   return a > b ? a : b;
 }
 
-/// The positions of the stretch that row r sees, relative to `from`.
+/// Positions of the KV block, relative to `from`.
 struct Range {
   int64_t begin, end;
 };
-MORACLE_VECTOR_INLINE Range seen(const AttendArgs& args, int r) {
+/// Those that row r sees.
+MORACLE_VECTOR_INLINE Range visible(const AttendArgs& args, int r) {
   return {most(args.rows[r].begin, args.from) - args.from,
           least(args.rows[r].end, args.to) - args.from};
+}
+/// Those that any row sees; empty if there are none.
+inline Range visible_to_any(const AttendArgs& args) {
+  Range all{kKvBlock, 0};
+  for (int r = 0; r < args.num_rows; ++r) {
+    const Range one = visible(args, r);
+    if (one.begin < one.end) all = {least(all.begin, one.begin), most(all.end, one.end)};
+  }
+  return all;
 }
 
 template <class Element>
@@ -135,7 +146,7 @@ void attend_scores(const AttendArgs& args, int64_t first, int64_t last, float* s
   constexpr int64_t kSize = sizeof(Element), kLine = 64 / kSize;
   const int64_t dim = args.head_dim, stride = args.key_stride;
   const Element* const all_keys = static_cast<const Element*>(args.keys);
-  Ahead values{
+  Prefetcher values{
       static_cast<const char*>(args.values) + (args.from + first) * args.value_stride * kSize,
       args.value_stride * kSize, args.value_dim * kSize, last - first};
   for (int64_t at = first / 4 * 4; at < last; at += 4) {
@@ -145,7 +156,7 @@ void attend_scores(const AttendArgs& args, int64_t first, int64_t last, float* s
       keys[j] = all_keys + (args.from + least(at + j, last - 1)) * stride;
       const Element* const ahead = keys[j] + kKeysAhead * stride;
       for (int64_t d = 0; d < dim; d += kLine) __builtin_prefetch(ahead + d, 0, 2);
-      for (int64_t d = 0; d < args.value_dim; d += kLine) values.ask();
+      for (int64_t d = 0; d < args.value_dim; d += kLine) values.step();
     }
     const float* q[kQueries];
     float* to[kQueries];
@@ -153,7 +164,7 @@ void attend_scores(const AttendArgs& args, int64_t first, int64_t last, float* s
       const int rows = static_cast<int>(least(kQueries, args.num_rows - r));
       for (int i = 0; i < rows; ++i) {
         q[i] = args.rows[r + i].query;
-        to[i] = scores + (r + i) * kAttendStretch + at;
+        to[i] = scores + (r + i) * kKvBlock + at;
       }
       if (rows == kQueries) {
         dots<kQueries>(q, keys, dim, to);
@@ -166,8 +177,8 @@ void attend_scores(const AttendArgs& args, int64_t first, int64_t last, float* s
 
 // ---- values ----
 
-/// Prefetches the keys of the next stretch while the values of this one are multiplied.
-MORACLE_VECTOR_INLINE Ahead keys_after(const AttendArgs& args) {
+/// Prefetches the keys of the next KV block during the products of values.
+MORACLE_VECTOR_INLINE Prefetcher prefetch_next_keys(const AttendArgs& args) {
   return {static_cast<const char*>(args.next_keys), 0, args.next_bytes,
           args.next_keys != nullptr ? 1 : 0};
 }
@@ -175,21 +186,21 @@ MORACLE_VECTOR_INLINE Ahead keys_after(const AttendArgs& args) {
 template <class Element>
 void attend_values(const AttendArgs& args, const float* scores) {
   const Element* const values = static_cast<const Element*>(args.values);
-  Ahead next_keys = keys_after(args);
+  Prefetcher next_keys = prefetch_next_keys(args);
   for (int r = 0; r < args.num_rows; r += kTileRows) {
     const int rows = static_cast<int>(least(kTileRows, args.num_rows - r));
-    // Rows of one tile may begin and end at different positions. Process their common range
+    // Rows of a tile may begin and end at different positions. Multiply their common range
     // together.
-    Range shared = seen(args, r);
+    Range shared = visible(args, r);
     for (int i = 1; i < rows; ++i) {
-      const Range one = seen(args, r + i);
+      const Range one = visible(args, r + i);
       shared = {most(shared.begin, one.begin), least(shared.end, one.end)};
     }
     const float* weights[kTileRows];
     float* out[kTileRows];
-    auto alone = [&](int i, int64_t begin, int64_t end) {
+    auto add_unshared = [&](int i, int64_t begin, int64_t end) {
       if (begin >= end) return;
-      const float* w[] = {scores + (r + i) * kAttendStretch + begin};
+      const float* w[] = {scores + (r + i) * kKvBlock + begin};
       attend_rows<1>(w, end - begin, values + (args.from + begin) * args.value_stride,
                      args.value_stride, args.value_dim, out + i, true, next_keys);
     };
@@ -197,34 +208,29 @@ void attend_values(const AttendArgs& args, const float* scores) {
     for (int i = 0; i < rows; ++i) {
       out[i] = args.rows[r + i].out;
       for (int64_t c = 0; c < args.value_dim; ++c) out[i][c] = 0;
-      const Range one = seen(args, r + i);
-      alone(i, one.begin, any ? shared.begin : one.end);
-      weights[i] = scores + (r + i) * kAttendStretch + shared.begin;
+      const Range one = visible(args, r + i);
+      add_unshared(i, one.begin, any ? shared.begin : one.end);
+      weights[i] = scores + (r + i) * kKvBlock + shared.begin;
     }
     if (!any) continue;
     attend_rows(rows, weights, shared.end - shared.begin,
                 values + (args.from + shared.begin) * args.value_stride, args.value_stride,
                 args.value_dim, out, true, next_keys);
-    for (int i = 0; i < rows; ++i) alone(i, shared.end, seen(args, r + i).end);
+    for (int i = 0; i < rows; ++i) add_unshared(i, shared.end, visible(args, r + i).end);
   }
 }
 
 template <class Element>
 void attend_as(const AttendArgs& args) {
   float* const scores = args.scratch;
-  int64_t first = kAttendStretch, last = 0;
+  const Range all = visible_to_any(args);
+  if (all.begin < all.end) attend_scores<Element>(args, all.begin, all.end, scores);
   for (int r = 0; r < args.num_rows; ++r) {
-    const Range range = seen(args, r);
-    if (range.begin >= range.end) continue;
-    first = least(first, range.begin), last = most(last, range.end);
-  }
-  if (first < last) attend_scores<Element>(args, first, last, scores);
-  for (int r = 0; r < args.num_rows; ++r) {
-    const Range range = seen(args, r);
+    const Range range = visible(args, r);
     AttendRow& row = args.rows[r];
     row.largest = -__builtin_inff(), row.sum = 0;
     if (range.begin >= range.end) continue;
-    const Largest found = softmax(scores + r * kAttendStretch, range.begin, range.end, args.scale);
+    const SoftmaxState found = softmax(scores + r * kKvBlock, range.begin, range.end, args.scale);
     row.largest = found.largest, row.sum = found.sum;
   }
   attend_values<Element>(args, scores);

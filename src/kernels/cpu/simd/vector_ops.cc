@@ -11,10 +11,10 @@ const VectorOps& vector_ops() {
   if (has(Isa::kAvx512 | Isa::kAvx2)) {
     static const VectorOps table = [&] {
       VectorOps ops = kAvx512VectorOps;
-      if (has(Isa::kAvx512Vnni)) ops.attend_codes = attend_codes_avx512_vnni;
+      if (has(Isa::kAvx512Vnni)) ops.attend_int8 = attend_int8_avx512_vnni;
       if (has(Isa::kAvx512Bf16)) {
-        ops.attend_pack = attend_pack_avx512_bf16;
-        ops.attend_packed = attend_packed_avx512_bf16;
+        ops.pack_bf16 = pack_bf16_avx512_bf16;
+        ops.attend_bf16 = attend_bf16_avx512_bf16;
       }
       return ops;
     }();
@@ -23,7 +23,7 @@ const VectorOps& vector_ops() {
   if (has(Isa::kAvx2)) {
     static const VectorOps table = [&] {
       VectorOps ops = kAvx2VectorOps;
-      if (has(Isa::kAvxVnni)) ops.attend_codes = attend_codes_avx_vnni;
+      if (has(Isa::kAvxVnni)) ops.attend_int8 = attend_int8_avx_vnni;
       return ops;
     }();
     return table;

@@ -20,15 +20,15 @@ struct AttendRow {
   float* out;          ///< [value_dim]: Σ weight · value
   float largest, sum;  ///< largest score, and sum of the weights exp(score - largest)
 };
-/// Maximum positions per call of `attend`, which starts at a multiple of this.
-inline constexpr int64_t kAttendStretch = 256;
+/// Maximum positions per call of `attend`: a KV block, which starts at a multiple of this.
+inline constexpr int64_t kKvBlock = 256;
 inline constexpr int kAttendRows = 64;
 /// Element type of cached keys and values; 8 and 16 bits are widened exactly on load.
 enum class CacheType { kF32, kBF16, kF16, kE4M3 };
-/// Rows that share keys and values, over the positions [from, to) of one stretch.
+/// Rows that share keys and values, over the positions [from, to) of one KV block.
 struct AttendArgs {
   AttendRow* rows;
-  int num_rows;        ///< up to kAttendRows; of attend_packed, kPackedRows
+  int num_rows;        ///< up to kAttendRows; of attend_bf16, kPackedRows
   const void* keys;    ///< of position 0; positions lie key_stride elements apart
   const void* values;  ///< likewise
   int64_t key_stride, value_stride;
@@ -37,35 +37,34 @@ struct AttendArgs {
   float scale;     ///< multiplies scores
   float* scratch;  ///< kAttendScratch floats
   CacheType cache = CacheType::kF32;
-  const float* key_scales = nullptr;  ///< of position 0; only attend_codes reads them
+  const float* key_scales = nullptr;  ///< of position 0; only attend_int8 reads them
   const float* value_scales = nullptr;
   const void* next_keys = nullptr;  ///< keys that are probably read next; they are prefetched
   int64_t next_bytes = 0;
-  /// Of attend_packed: pairs of bf16, aligned to 64 bytes. keys [kAttendStretch / kPackedPanel,
+  /// Of attend_bf16: pairs of bf16, aligned to 64 bytes. keys [kKvBlock / kPackedPanel,
   /// head_dim / 2, kPackedPanel]: two columns of a key; values [panels of columns,
-  /// kAttendStretch / 2, kPackedPanel]: a column of two positions.
+  /// kKvBlock / 2, kPackedPanel]: a column of two positions.
   uint32_t* packed_keys = nullptr;
   uint32_t* packed_values = nullptr;
-  bool new_queries = true;  ///< false: attend_pack packed these rows before, for another stretch
+  bool new_queries = true;  ///< false: pack_bf16 packed these rows for another KV block
 };
-inline constexpr int64_t kAttendScratch = kAttendRows * kAttendStretch;
-/// Maximum rows per call of `attend_packed`, which share the packed keys and values.
+inline constexpr int64_t kAttendScratch = kAttendRows * kKvBlock;
+/// Maximum rows per call of `attend_bf16`, which share the packed keys and values.
 inline constexpr int kPackedRows = 256;
 inline constexpr int64_t kPackedPanel = 64;
 constexpr int64_t packed_columns(int64_t value_dim) {
   return (value_dim + kPackedPanel - 1) / kPackedPanel * kPackedPanel;
 }
-/// Further scratch of attend_packed, for packed keys, packed values and queries in bf16.
-constexpr int64_t packed_scratch(int64_t head_dim, int64_t value_dim) {
-  return kAttendStretch / 2 * (head_dim + packed_columns(value_dim)) + kPackedRows / 2 * head_dim +
-         16;
+/// Further scratch of attend_bf16, for packed keys, packed values and queries in bf16.
+constexpr int64_t bf16_scratch(int64_t head_dim, int64_t value_dim) {
+  return kKvBlock / 2 * (head_dim + packed_columns(value_dim)) + kPackedRows / 2 * head_dim + 16;
 }
-/// Head sizes that attend_packed takes.
+/// Head sizes that attend_bf16 takes.
 constexpr bool packs(int64_t head_dim, int64_t value_dim) {
   return head_dim % 32 == 0 && value_dim % 16 == 0;
 }
-/// Further scratch of attend_codes, for the codes of queries.
-constexpr int64_t codes_scratch(int64_t head_dim) {
+/// Further scratch of attend_int8, for the codes of queries.
+constexpr int64_t int8_scratch(int64_t head_dim) {
   return kAttendRows * ((head_dim + 15) / 16 * 16) / 2;
 }
 
@@ -166,10 +165,10 @@ struct VectorOps {
   /// Fills largest, sum and out of each row. A row that sees no position here gets -inf, 0 and 0.
   void (*attend)(const AttendArgs& args);
   /// The same over int8 codes in the order of cached_codes.h, with scales. The strides are the
-  /// padded columns, and `from` is a multiple of kAttendStretch. `scratch` has
-  /// codes_scratch(head_dim) floats more.
-  void (*attend_codes)(const AttendArgs& args);
-  /// Merges a row's result of one stretch into `whole`, which starts as -inf, 0, 0.
+  /// padded columns, and `from` is a multiple of kKvBlock. `scratch` has
+  /// int8_scratch(head_dim) floats more.
+  void (*attend_int8)(const AttendArgs& args);
+  /// Merges a row's partial result of one KV block into `whole`, which starts as -inf, 0, 0.
   void (*attend_merge)(const AttendRow& part, int64_t value_dim, AttendRow& whole);
 
   /// x[i] *= σ(by[i])
@@ -184,25 +183,25 @@ struct VectorOps {
                          float* out);
   void (*delta_chunk)(const DeltaChunk& chunk);
 
-  /// Packs the keys and values of the positions that any row sees for attend_packed. Needs
+  /// Packs the keys and values of the positions that any row sees for attend_bf16. Needs
   /// packs(head_dim, value_dim). False: a value is not finite, so it must not meet a weight of 0.
   /// Both are null without bf16 products.
-  bool (*attend_pack)(const AttendArgs& args) = nullptr;
+  bool (*pack_bf16)(const AttendArgs& args) = nullptr;
   /// As attend, with bf16 products of packed keys and values. `from` is a multiple of
-  /// kAttendStretch. Any order of rows gives the same bits.
-  void (*attend_packed)(const AttendArgs& args) = nullptr;
+  /// kKvBlock. Any order of rows gives the same bits.
+  void (*attend_bf16)(const AttendArgs& args) = nullptr;
 };
 
 extern const VectorOps kPortableVectorOps;
 #if defined(__x86_64__)
 extern const VectorOps kAvx2VectorOps;    ///< needs AVX2, FMA and F16C
 extern const VectorOps kAvx512VectorOps;  ///< needs AVX-512 F, BW, VL and DQ
-// VectorOps::attend_codes with products of VNNI, which are the same integers.
-void attend_codes_avx_vnni(const AttendArgs& args);
-void attend_codes_avx512_vnni(const AttendArgs& args);
-// VectorOps::attend_pack and attend_packed.
-bool attend_pack_avx512_bf16(const AttendArgs& args);
-void attend_packed_avx512_bf16(const AttendArgs& args);
+// VectorOps::attend_int8 with products of VNNI, which are the same integers.
+void attend_int8_avx_vnni(const AttendArgs& args);
+void attend_int8_avx512_vnni(const AttendArgs& args);
+// VectorOps::pack_bf16 and attend_bf16.
+bool pack_bf16_avx512_bf16(const AttendArgs& args);
+void attend_bf16_avx512_bf16(const AttendArgs& args);
 #endif
 
 /// The table of the best instruction set that this CPU supports.

@@ -3,7 +3,7 @@
 
 #include "kernels/cpu/simd/vector_activate.h"
 #include "kernels/cpu/simd/vector_attend.h"
-#include "kernels/cpu/simd/vector_attend_codes.h"
+#include "kernels/cpu/simd/vector_attend_int8.h"
 #include "kernels/cpu/simd/vector_cache.h"
 #include "kernels/cpu/simd/vector_convert.h"
 #include "kernels/cpu/simd/vector_delta.h"
@@ -41,7 +41,7 @@ constexpr VectorOps table(const char* isa) {
           rotate_halves,
           rotate_neighbours,
           attend,
-          attend_codes,
+          attend_int8,
           attend_merge,
           gate_sigmoid,
           convolve,

@@ -7,14 +7,14 @@
 namespace moracle::cpu {
 namespace {
 
-/// Prefetches the next rows of memory, one cache line at a time, while the units compute. The
-/// hardware prefetcher does not cross the gaps between rows.
-struct Ahead {
+/// Prefetches rows of memory, one cache line per step, during the computation. The hardware
+/// prefetcher does not cross the gaps between rows.
+struct Prefetcher {
   const char* row = nullptr;
   int64_t stride = 0, bytes = 0, rows = 0;  ///< bytes from row to row, bytes per row, rows left
   int64_t at = 0;
 
-  MORACLE_VECTOR_INLINE void ask() {
+  MORACLE_VECTOR_INLINE void step() {
     if (rows == 0) return;
     __builtin_prefetch(row + at, 0, 2);
     at += 64;
@@ -25,7 +25,7 @@ struct Ahead {
 
 /// Queries that share four keys in registers: 16 sums, or 8 with 16 registers.
 constexpr int kQueries = kLanes == 16 ? 4 : 2;
-/// Distance of the key prefetch, in rows of keys.
+/// Prefetch distance, in keys.
 constexpr int kKeysAhead = 16;
 using Four = float __attribute__((vector_size(16)));
 

@@ -5,6 +5,8 @@
 #include <cstddef>
 #include <cstdint>
 
+#include "oracle/forms/dot_form.h"
+
 namespace moracle::cpu {
 
 /// Rows of weights (outputs) in a row block, and bytes per row block.
@@ -23,14 +25,6 @@ inline constexpr int kLimbRadix = 254;
 /// of f32 in each instruction, and requests may allow them.
 inline constexpr int kInt16Steps = 32767;
 
-/// Element type of row blocks and activations. 4 bytes of both make one product sum.
-enum class LineArithmetic : uint8_t {
-  kInt8,   ///< four int8, sums in i32
-  kBf16,   ///< two bf16, sums in f32
-  kF32,    ///< one f32
-  kInt16,  ///< two int16, sums in i32: floats as steps of the largest of a segment
-};
-
 /// A block of activation rows times one or two panels, over segments of columns. The columns of a
 /// segment share their scales:
 ///
@@ -44,7 +38,7 @@ struct DotArgs {
   /// Row r at x + r · x_stride: 4 bytes for each row block. int8 codes are -127 to 127.
   const std::byte* x = nullptr;
   int64_t x_stride = 0;  ///< bytes; memory for kMaxBlockRows rows is readable
-  /// LineArithmetic::kBf16: each value is the sum of two terms, and the second one lies `x_low`
+  /// Operand::kBf16: each value is the sum of two terms, and the second one lies `x_low`
   /// bytes behind the first; 0: one term.
   int64_t x_low = 0;
   int rows = 0;       ///< at most kMaxBlockRows
@@ -60,7 +54,7 @@ struct DotArgs {
   int64_t x_scale_step = 0;
   const float* w_scale[2] = {};  ///< [segments][16]
   const int8_t* w_zero[2] = {};  ///< [segments][16], where row blocks hold integers; null: none
-  /// LineArithmetic::kInt8 and kInt16 only.
+  /// Operand::kInt8 and kInt16 only.
   const int32_t* x_sum = nullptr;  ///< Σ x over segment u, of row r at x_sum[r · x_sum_stride + u]
   int64_t x_sum_stride = 0;
   /// What is read next, to prefetch. The kernel prefetches one cache line for each panel after
@@ -82,7 +76,7 @@ struct DecodeArgs {
   const int8_t* zero = nullptr;       ///< [16], subtracted; null: none
   const uint8_t* exponent = nullptr;  ///< [exponent_lanes], 2^(e - 127) multiplies; null: none
   int exponent_lanes = 16;            ///< or 1
-  const float* scale = nullptr;       ///< [16], multiplies (LineArithmetic::kF32); null: none
+  const float* scale = nullptr;       ///< [16], multiplies (Operand::kF32); null: none
 };
 /// Maximum row blocks of codes that one call decodes to f32.
 inline constexpr int kMaxCodeBlocks = 16;

@@ -4,8 +4,8 @@ namespace moracle::cpu {
 namespace ukernel_table {
 namespace {
 
-constexpr LineArithmetic x_i8 = LineArithmetic::kInt8, x_i16 = LineArithmetic::kInt16,
-                         x_bf16 = LineArithmetic::kBf16, x_f32 = LineArithmetic::kF32;
+constexpr Operand x_i8 = Operand::kInt8, x_i16 = Operand::kInt16, x_bf16 = Operand::kBf16,
+                  x_f32 = Operand::kF32;
 constexpr DType w_i4 = DType::kI4, w_i8 = DType::kI8, w_e2m1 = DType::kF4E2M1,
                 w_e4m3 = DType::kF8E4M3, w_bf16 = DType::kBF16, w_f16 = DType::kF16,
                 w_f32 = DType::kF32;
@@ -58,61 +58,85 @@ constexpr uint8_t with(UkernelIsa a, UkernelIsa b) {
 
 using namespace ukernel_table;
 
-const DotKernel* UkernelSet::dot(LineArithmetic x, DType w) const {
+const DotKernel* UkernelSet::dot(Operand x, DType w) const {
   return find(kDots, isas, [&](const DotKernel& k) { return k.x == x && k.w == w; });
 }
-const DecodeKernel* UkernelSet::decode(DType from, LineArithmetic to) const {
+const DecodeKernel* UkernelSet::decode(DType from, Operand to) const {
   return find(kDecodes, isas, [&](const DecodeKernel& k) { return k.from == from && k.to == to; });
 }
-const PackKernel* UkernelSet::pack(DType from, LineArithmetic to) const {
+const PackKernel* UkernelSet::pack(DType from, Operand to) const {
   return find(kPacks, isas, [&](const PackKernel& k) { return k.from == from && k.to == to; });
 }
 
-std::optional<DType> operand_dtype(LineArithmetic x) {
+std::optional<DType> operand_dtype(Operand x) {
   switch (x) {
-    case LineArithmetic::kInt8:
+    case Operand::kInt8:
       return DType::kI8;
-    case LineArithmetic::kBf16:
+    case Operand::kBf16:
       return DType::kBF16;
-    case LineArithmetic::kF32:
+    case Operand::kF32:
       return DType::kF32;
     default:
       return {};
   }
 }
 
-const UkernelSet kPortableUkernels = {.isas = with(isa_portable, isa_portable),
-                                      .powers_of_two = powers_of_two_portable,
-                                      .prefetch_rows = 4};
+const UkernelSet& ukernels([[maybe_unused]] DotIsa isa) {
+  static const UkernelSet kPortable = {.isas = with(isa_portable, isa_portable),
+                                       .needs = Isa::kNone,
+                                       .powers_of_two = powers_of_two_portable,
+                                       .prefetch_rows = 4};
 #if defined(__x86_64__)
-// More than two rows meet the two panels one after the other.
-const UkernelSet kAvx2Ukernels = {.isas = with(isa_avx2, isa_avx2),
-                                  .powers_of_two = powers_of_two_avx2,
-                                  .skinny_rows = 12,
-                                  .prefetch_rows = 2,
-                                  .floats_in_limbs = true};
-const UkernelSet kAvxVnniUkernels = {.isas = with(isa_avxvnni, isa_avx2),
-                                     .powers_of_two = powers_of_two_avx2,
-                                     .skinny_rows = 12,
-                                     .prefetch_rows = 2,
+  constexpr Isa kVnni = Isa::kAvx512 | Isa::kAvx512Vnni;
+  // More than two rows meet the two panels one after the other.
+  static const UkernelSet kAvx2 = {.isas = with(isa_avx2, isa_avx2),
+                                   .needs = Isa::kAvx2,
+                                   .powers_of_two = powers_of_two_avx2,
+                                   .skinny_rows = 12,
+                                   .prefetch_rows = 2,
+                                   .floats_in_limbs = true};
+  static const UkernelSet kAvxVnni = {.isas = with(isa_avxvnni, isa_avx2),
+                                      .needs = Isa::kAvx2 | Isa::kAvxVnni,
+                                      .powers_of_two = powers_of_two_avx2,
+                                      .skinny_rows = 12,
+                                      .prefetch_rows = 2,
+                                      .floats_in_limbs = true};
+  static const UkernelSet kAvx512 = {.isas = with(isa_avx512vnni, isa_avx512vnni),
+                                     .needs = kVnni,
+                                     .powers_of_two = powers_of_two_avx512vnni,
+                                     .order = ColumnOrder::kDecoded,
+                                     .prefetch_distance = 64,
                                      .floats_in_limbs = true};
-const UkernelSet kAvx512Ukernels = {.isas = with(isa_avx512vnni, isa_avx512vnni),
-                                    .powers_of_two = powers_of_two_avx512vnni,
-                                    .order = ColumnOrder::kDecoded,
-                                    .prefetch_distance = 64,
-                                    .floats_in_limbs = true};
-const UkernelSet kAvx512Bf16Ukernels = {.isas = with(isa_avx512bf16, isa_avx512vnni),
-                                        .powers_of_two = powers_of_two_avx512vnni,
-                                        .order = ColumnOrder::kDecoded,
-                                        .prefetch_distance = 64,
-                                        .floats_in_limbs = true};
-const UkernelSet kAmxUkernels = {.isas = with(isa_amx, isa_avx512vnni),
-                                 .powers_of_two = powers_of_two_avx512vnni,
-                                 .order = ColumnOrder::kDecoded,
-                                 .begin = begin_amx,
-                                 .end = end_amx,
-                                 .keep_awake = keep_amx_awake,
-                                 .prefetch_distance_16 = 0};
+  static const UkernelSet kAvx512Bf16 = {.isas = with(isa_avx512bf16, isa_avx512vnni),
+                                         .needs = kVnni | Isa::kAvx512Bf16,
+                                         .powers_of_two = powers_of_two_avx512vnni,
+                                         .order = ColumnOrder::kDecoded,
+                                         .prefetch_distance = 64,
+                                         .floats_in_limbs = true};
+  static const UkernelSet kAmx = {.isas = with(isa_amx, isa_avx512vnni),
+                                  .needs = kVnni | Isa::kAmxInt8 | Isa::kAmxBf16,
+                                  .powers_of_two = powers_of_two_avx512vnni,
+                                  .order = ColumnOrder::kDecoded,
+                                  .begin = begin_amx,
+                                  .end = end_amx,
+                                  .keep_awake = keep_amx_awake,
+                                  .prefetch_distance_16 = 0};
+  switch (isa) {
+    case DotIsa::kAvx2:
+      return kAvx2;
+    case DotIsa::kAvxVnni:
+      return kAvxVnni;
+    case DotIsa::kAvx512:
+      return kAvx512;
+    case DotIsa::kAvx512Bf16:
+      return kAvx512Bf16;
+    case DotIsa::kAmx:
+      return kAmx;
+    case DotIsa::kPortable:
+      break;
+  }
 #endif
+  return kPortable;
+}
 
 }  // namespace moracle::cpu

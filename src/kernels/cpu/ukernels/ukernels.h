@@ -6,6 +6,7 @@
 
 #include "kernels/cpu/ukernels/args.h"
 #include "moracle/base.h"
+#include "moracle/oracle.h"
 
 namespace moracle::cpu {
 
@@ -20,7 +21,7 @@ enum class UkernelIsa : uint8_t {
 
 /// Multiplies rows of `x` by row blocks of `w`: stored codes, or operands of x's type.
 struct DotKernel {
-  LineArithmetic x;
+  Operand x;
   DType w;
   int rows;  ///< maximum per call
   UkernelIsa isa;
@@ -29,13 +30,13 @@ struct DotKernel {
 };
 struct DecodeKernel {
   DType from;
-  LineArithmetic to;
+  Operand to;
   UkernelIsa isa;
   void (*fn)(const DecodeArgs&);
 };
 struct PackKernel {
   DType from;
-  LineArithmetic to;
+  Operand to;
   UkernelIsa isa;
   void (*fn)(const PackArgs&);
 };
@@ -43,6 +44,7 @@ struct PackKernel {
 /// The micro-kernels that one backend runs, and how it runs them.
 struct UkernelSet {
   uint8_t isas;
+  Isa needs;
   PowersOfTwo* powers_of_two;
   ColumnOrder order = ColumnOrder::kPlain;  ///< of decoded bf16; activation rows follow it
   void (*begin)() = nullptr;                ///< see begin_amx; null: not needed
@@ -61,18 +63,15 @@ struct UkernelSet {
   bool floats_in_limbs = false;
 
   /// The best kernel of these instruction sets; null: none.
-  const DotKernel* dot(LineArithmetic x, DType w) const;
-  const DecodeKernel* decode(DType from, LineArithmetic to) const;
-  const PackKernel* pack(DType from, LineArithmetic to) const;
+  const DotKernel* dot(Operand x, DType w) const;
+  const DecodeKernel* decode(DType from, Operand to) const;
+  const PackKernel* pack(DType from, Operand to) const;
 };
 
-extern const UkernelSet kPortableUkernels;
-#if defined(__x86_64__)
-extern const UkernelSet kAvx2Ukernels, kAvxVnniUkernels, kAvx512Ukernels, kAvx512Bf16Ukernels,
-    kAmxUkernels;
-#endif
+/// The set of a plan. Builds for other architectures have the portable one alone.
+const UkernelSet& ukernels(DotIsa isa);
 
 /// The stored type whose row blocks are operands of `x` as they are; none for int16.
-std::optional<DType> operand_dtype(LineArithmetic x);
+std::optional<DType> operand_dtype(Operand x);
 
 }  // namespace moracle::cpu

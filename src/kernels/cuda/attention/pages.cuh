@@ -11,8 +11,7 @@ __device__ inline std::byte* page_of(const Batch& batch, int32_t sequence, int32
   return batch.pages[batch.first_page[sequence] + position / static_cast<int32_t>(batch.page)];
 }
 
-/// The row of a position among those of a page, which hold one head of one position each. Heads
-/// lie one after another: [kv_heads, page, dim], so that a head's positions are adjacent.
+/// Row of a position in a page [kv_heads, page, dim]: the positions of a head are adjacent.
 __device__ inline int64_t row_in_page(const Batch& batch, int64_t head, int32_t position) {
   return head * batch.page + position % static_cast<int32_t>(batch.page);
 }
@@ -28,11 +27,11 @@ __device__ inline View view_of(const Batch& batch, const AttentionShape& shape, 
   return {window > 0 ? max(begin, position + 1 - window) : begin, position + 1};
 }
 
-/// Up to this many tokens of a sequence, each token's view is split into parts by itself. More
-/// tokens are processed together.
-constexpr int64_t kFewTokens = 4;
-__device__ inline bool is_few(const Batch& batch, int32_t sequence) {
-  return batch.first_token[sequence + 1] - batch.first_token[sequence] <= kFewTokens;
+/// Sequences with up to this many tokens in a step run a decode kernel, which splits the view of
+/// each token. The tokens of other sequences share the loads of a prefill kernel.
+constexpr int64_t kMostDecodeTokens = 4;
+__device__ inline bool is_decode(const Batch& batch, int32_t sequence) {
+  return batch.first_token[sequence + 1] - batch.first_token[sequence] <= kMostDecodeTokens;
 }
 
 }  // namespace moracle::cuda

@@ -7,9 +7,9 @@
 #include "kernels/cuda/decode/few_plan.cuh"
 #include "kernels/cuda/decode/few_sums.cuh"
 #include "kernels/cuda/decode/few_turns.cuh"
-#include "kernels/cuda/device/dependent.cuh"
 #include "kernels/cuda/elements.cuh"
 #include "kernels/cuda/ops/norm_in_block.cuh"
+#include "kernels/cuda/ptx/pdl.cuh"
 
 namespace moracle::cuda {
 
@@ -134,8 +134,8 @@ __global__ void __maxnreg__(kFewDenseRegisters) few_dense(const __grid_constant_
   auto& barriers = *reinterpret_cast<FewBarriers<kFewWarps<1>>*>(memory);
   run_few_dense<Operand, kClose>(args, barriers, memory + sizeof(barriers),
                                  {args.matrix.x, args.matrix.x_stride}, [] {
-                                   await_earlier_kernels();
-                                   start_later_kernels();
+                                   pdl_wait();
+                                   pdl_launch_dependents();
                                  });
 #endif
 }
@@ -164,8 +164,8 @@ __global__ void __maxnreg__(kFewDenseRegisters) few_normed(const __grid_constant
   run_few_dense<Operand, kClose>(
       args, shared.barriers, rings,
       {reinterpret_cast<const uint8_t*>(x), stride * int64_t{sizeof(Eight)}}, [&] {
-        await_earlier_kernels();
-        start_later_kernels();
+        pdl_wait();
+        pdl_launch_dependents();
         // Blocks take turns to store vectors of the sum.
         const unsigned block = blockIdx.x;
         norm_in_block.run(norm, x, stride, shared.squares, [&](int r, int at, const Eight& sum) {

@@ -13,7 +13,7 @@ namespace {
 class FewExperts : public FusedExperts {
  public:
   FewExperts(const KernelWeights& w13, const KernelWeights& w2, FewLaunch first, FewLaunch second,
-             const Plan& plan, CudaDevice& device)
+             const Plan& plan, int64_t most_tokens, CudaDevice& device)
       : w13_(w13),
         w2_(w2),
         key_(product_scheme(w13.shape, w13.scheme).activation),
@@ -23,7 +23,7 @@ class FewExperts : public FusedExperts {
         top_k_(plan.layer.top_k),
         num_experts_(plan.layer.num_experts),
         num_local_(plan.experts.num_local()),
-        most_tokens_(plan.matrices[0].kernel.fused.up_to),
+        most_tokens_(most_tokens),
         device_(device) {}
 
   bool serves(int64_t num_tokens) const override { return num_tokens <= most_tokens_; }
@@ -96,11 +96,11 @@ class FewExperts : public FusedExperts {
 
 Result<std::unique_ptr<FusedExperts>> make_few_experts(const GroupedLinear& w13,
                                                        const GroupedLinear& w2, const Plan& plan,
-                                                       CudaDevice& device) {
+                                                       int64_t most_tokens, CudaDevice& device) {
   MORACLE_TRY(const FewLaunch first, FewLaunch::make(w13.weights(), device.queue()));
   MORACLE_TRY(const FewLaunch second, FewLaunch::make(w2.weights(), device.queue()));
   return std::unique_ptr<FusedExperts>(
-      new FewExperts(w13.weights(), w2.weights(), first, second, plan, device));
+      new FewExperts(w13.weights(), w2.weights(), first, second, plan, most_tokens, device));
 }
 
 }  // namespace moracle::cuda

@@ -203,7 +203,7 @@ Status FewLaunch::run(const FewKernel (&kernels)[2], bool adds, FewArgs args,
                       int64_t more_bytes, int most_stages) const {
   const FewKernel& kernel = kernels[is_narrow(args.matrix) ? 1 : 0];
   describe_stage(weights, kernel.panels, args);
-  if (kernels_are_watched()) report({few_kernel_name(scheme_, kernel.tokens, adds), weights.shape});
+  if (kernels_are_watched()) report({name(few_form(scheme_, kernel.tokens, adds)), weights.shape});
   const int64_t shared =
       share_out(kernel, most_shared_ - more_bytes, most_stages, args) + more_bytes;
   args.cluster = std::max(args.cluster, 1);

@@ -5,6 +5,7 @@
 
 #include "kernels/cuda/decode/few_rows.cuh"
 #include "kernels/cuda/decode/few_turns.cuh"
+#include "kernels/cuda/ptx/pdl.cuh"
 
 namespace moracle::cuda {
 
@@ -54,8 +55,8 @@ __global__ void __launch_bounds__(kFewThreads<1>, 1) few_one(const __grid_consta
   const int steps = (a.blocks + kFewBlocks<Operand> - 1) / kFewBlocks<Operand>;
   FewRing<Operand, 2> ring(args, rings, shared.barriers, kWarps);
   if (!args.ids_are_there) {
-    await_earlier_kernels();
-    start_later_kernels();
+    pdl_wait();
+    pdl_launch_dependents();
   }
 
   const FewOneSlots slots(args.slots);
@@ -93,8 +94,8 @@ __global__ void __launch_bounds__(kFewThreads<1>, 1) few_one(const __grid_consta
 #pragma unroll 1
   for (int i = 1; i < args.stages; ++i) fill();
   if (args.ids_are_there) {
-    await_earlier_kernels();
-    start_later_kernels();
+    pdl_wait();
+    pdl_launch_dependents();
   }
 
   if (own > 0) {

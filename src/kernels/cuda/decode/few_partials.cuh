@@ -3,6 +3,7 @@
 #pragma once
 
 #include "kernels/cuda/decode/few_args.h"
+#include "kernels/cuda/ptx/named_barrier.cuh"
 
 namespace moracle::cuda {
 
@@ -35,7 +36,7 @@ class FewPartials {
   /// Waits until every warp of the team has got its sums.
   __device__ static void wait() {
     const int team = static_cast<int>(threadIdx.x / 32) / kTeam;
-    asm volatile("bar.sync %0, %1;" ::"r"(1 + team), "n"(kTeam * 32) : "memory");
+    named_barrier_sync<kTeam * 32>(1 + team);
   }
 
   /// The place of this thread's i-th sum: an output of the panel and a row of the activations.

@@ -2,7 +2,7 @@
 
 #include <algorithm>
 
-#include "base/text.h"
+#include "kernels/cuda/gemm_sm80/mma_plan.h"
 #include "kernels/cuda/gemm_sm90/row_exponents_plan.h"
 #include "layout/mma16.h"
 
@@ -63,13 +63,9 @@ int64_t few_before_wgmma(const KernelRequest& request) {
   return std::min<int64_t>(8, kMostFewSlots / request.rows_per_token);
 }
 
-std::string few_kernel_name(const Scheme& scheme, int rows, bool adds) {
-  const auto& activation = scheme.activation;
-  const char* products = "bf16 products, f32 sums";
-  if (activation)
-    products = activation->dtype == DType::kI8 ? "i8 x i8, exact sums" : "f16 products, f32 sums";
-  return str("mma.sync, streamed panels for ", rows, adds ? " tokens, weighted sum, " : " rows, ",
-             products, row_exponents_note(scheme));
+CudaForm few_form(const Scheme& scheme, int rows, bool adds) {
+  return {adds ? CudaForm::Kernel::kStreamedToken : CudaForm::Kernel::kStreamed,
+          mma_products(scheme), rows, has_one_exponent(scheme)};
 }
 
 }  // namespace moracle::cuda

@@ -1,9 +1,7 @@
 // Plans the kernels for few tokens. Plain C++, so that builds without CUDA can plan them, too.
 #pragma once
 
-#include <string>
-
-#include "moracle/oracle.h"
+#include "oracle/kernel_plan.h"
 
 namespace moracle::cuda {
 
@@ -31,7 +29,7 @@ int few_choice(int64_t tokens, int64_t top_k, int64_t num_experts);
 /// True if GEMM 2 with `outputs` outputs adds the rows of each token itself.
 bool few_adds(int64_t tokens, int64_t top_k, int64_t outputs);
 
-/// Name of the kernel in plans. `adds`: GEMM 2 with the weighted sum.
-std::string few_kernel_name(const Scheme& scheme, int rows, bool adds);
+/// The kernel for so many rows. `scheme`: of the products. `adds`: GEMM 2 with the weighted sum.
+CudaForm few_form(const Scheme& scheme, int rows, bool adds);
 
 }  // namespace moracle::cuda

@@ -6,7 +6,9 @@
 
 #include "kernels/cuda/decode/few_args.h"
 #include "kernels/cuda/gemm_sm80/mma_loader.cuh"
-#include "kernels/cuda/gemm_sm90/barrier.cuh"
+#include "kernels/cuda/ptx/mbarrier.cuh"
+#include "kernels/cuda/ptx/shared_memory.cuh"
+#include "kernels/cuda/ptx/tma.cuh"
 
 namespace moracle::cuda {
 
@@ -49,8 +51,8 @@ class FewRing {
             (part_ > 1 ? args.scale_bytes : 0);
     scale_size_ = part_ > 1 || a_.scale_is_exponent ? 16 : 64;
     most_bytes_ = part_ == 0 ? kFewPanelBytes : part_ == 1 ? args.scale_bytes : args.zero_bytes;
-    if (lane() < args.stages) init_barrier(barriers_ + lane() * 8, kPanels * parts);
-    fence_barrier_init();
+    if (lane() < args.stages) mbarrier_init(barriers_ + lane() * 8, kPanels * parts);
+    mbarrier_init_fence();
     __syncwarp();
   }
 
@@ -87,7 +89,7 @@ class FewRing {
   /// Waits for the oldest stage that was not read yet. After this, the stage read before may be
   /// filled again.
   __device__ const uint8_t* next() {
-    wait_for(barriers_ + read_ * 8, phase_);
+    mbarrier_wait(barriers_ + read_ * 8, phase_);
     __syncwarp();
     const uint8_t* const stage = memory_ + read_ * args_.stage_bytes;
     if (++read_ == args_.stages) read_ = 0, phase_ ^= 1;
@@ -99,13 +101,9 @@ class FewRing {
 
   __device__ void copy(int slot, const uint8_t* from, int bytes) const {
     const uint32_t barrier = barriers_ + slot * 8;
-    arrive_expecting(barrier, bytes);
+    mbarrier_arrive_expect_tx(barrier, bytes);
     if (bytes == 0) return;
-    asm volatile(
-        "cp.async.bulk.shared::cluster.global.mbarrier::complete_tx::bytes [%0], [%1], %2, [%3];" ::
-            "r"(shared_address(memory_) + slot * args_.stage_bytes + at_),
-        "l"(from), "r"(bytes), "r"(barrier)
-        : "memory");
+    tma_load_bytes(shared_address(memory_) + slot * args_.stage_bytes + at_, from, bytes, barrier);
   }
 
   // Clears what a stage has past the end of a row, with its scales: zeros of x must not meet
@@ -119,7 +117,7 @@ class FewRing {
         *reinterpret_cast<uint4*>(stage + i) = uint4{};
     }
     // Later bulk copies to the same place come after these stores.
-    asm volatile("fence.proxy.async.shared::cta;" ::: "memory");
+    fence_async_proxy();
     __syncwarp();
   }
 

@@ -7,8 +7,8 @@
 #include "kernels/cuda/decode/few_partials.cuh"
 #include "kernels/cuda/decode/few_plan.cuh"
 #include "kernels/cuda/decode/few_sums.cuh"
-#include "kernels/cuda/device/dependent.cuh"
 #include "kernels/cuda/elements.cuh"
+#include "kernels/cuda/ptx/pdl.cuh"
 
 namespace moracle::cuda {
 
@@ -172,8 +172,8 @@ __global__ void __launch_bounds__(kFewThreads<kOctets>, 1)
   extern __shared__ __align__(16) uint8_t memory[];
   auto& shared = *reinterpret_cast<FewRowsShared<kOctets>*>(memory);
   const auto await = [] {
-    await_earlier_kernels();
-    start_later_kernels();
+    pdl_wait();
+    pdl_launch_dependents();
   };
   // Weights load while earlier kernels end, unless one of those may still write the ids.
   const bool awaits_ids = !args.ids_are_there;

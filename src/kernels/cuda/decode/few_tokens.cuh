@@ -6,9 +6,10 @@
 #include "kernels/cuda/decode/few_partials.cuh"
 #include "kernels/cuda/decode/few_plan.cuh"
 #include "kernels/cuda/decode/few_sums.cuh"
-#include "kernels/cuda/device/cluster.cuh"
-#include "kernels/cuda/device/dependent.cuh"
 #include "kernels/cuda/elements.cuh"
+#include "kernels/cuda/ptx/cluster.cuh"
+#include "kernels/cuda/ptx/pdl.cuh"
+#include "kernels/cuda/ptx/shared_memory.cuh"
 
 namespace moracle::cuda {
 
@@ -20,11 +21,6 @@ struct FewTokensTables {
 /// Sums of both blocks of a cluster, for the panels that this block finishes.
 template <int kOctets>
 using FewHalves = float[kMostClusterPanels / 2][2][8 * kOctets][16];
-
-/// Announces that this thread of a cluster runs. It has written nothing that others read.
-__device__ inline void announce_to_cluster() {
-  asm volatile("barrier.cluster.arrive.relaxed.aligned;" ::: "memory");
-}
 
 template <int kOctets>
 struct alignas(16) FewTokensShared {
@@ -186,8 +182,8 @@ class FewTokens {
         float sum[1];
         partials.get(0, sum);
         if (args_.cluster > 1)
-          store_remote(shared_address(&halves[u / 2][rank_][token][partials.output()]),
-                       static_cast<uint32_t>(u % 2), sum[0]);
+          store_cluster(shared_address(&halves[u / 2][rank_][token][partials.output()]),
+                        static_cast<uint32_t>(u % 2), sum[0]);
         else
           finish(u, token, sum[0]);
       }
@@ -254,7 +250,7 @@ __global__ void __launch_bounds__(kFewThreads<kOctets>, 1)
   extern __shared__ __align__(16) uint8_t memory[];
   auto& shared = *reinterpret_cast<FewTokensShared<kOctets>*>(memory);
   // The other block of a cluster must run before this one stores to its memory.
-  if (args.cluster > 1) announce_to_cluster();
+  if (args.cluster > 1) cluster_arrive_relaxed();
   clear_few_tables(args.slots.num_slots, shared.tables);
   // Weights and ids are there: GEMM 1 lets later kernels start only after its own wait.
   make_few_plan(args.slots, false, kMostFewSlots, shared.plan, shared.keys);
@@ -262,8 +258,8 @@ __global__ void __launch_bounds__(kFewThreads<kOctets>, 1)
   tokens.start();
   const FewPlace place = enter_few_slots(args.slots, shared.plan, shared.tables);
   if (args.cluster > 1) cluster_wait();
-  await_earlier_kernels();
-  start_later_kernels();
+  pdl_wait();
+  pdl_launch_dependents();
   scale_few_factors<Operand>(args, place, shared.tables);
   tokens.run(shared.tables, shared.partials, shared.halves);
 #endif

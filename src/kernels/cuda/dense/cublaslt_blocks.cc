@@ -34,7 +34,7 @@ class CublasLtBlocks : public LinearKernel {
   }
   Status run(const LinearCall& call, Stream stream) override {
     const LinearCall::Raw& raw = *call.from<LinearCall::Raw>();
-    if (kernels_are_watched()) report({kCublasLtBlocksName, weights_.shape});
+    if (kernels_are_watched()) report({name(kCublasLtBlocksForm), weights_.shape});
     MORACLE_CHECK(library_->order().begin(stream));
     const Status done = multiply(raw.x, raw.scratch, call.out, stream);
     library_->order().end(stream);

@@ -5,6 +5,7 @@
 #include "kernels/cuda/dense/cublaslt_plan.h"
 #include "kernels/cuda/device/cuda_check.h"
 #include "kernels/cuda/device/cuda_queue.h"
+#include "kernels/kernel_device.h"
 
 namespace moracle::cuda {
 namespace {
@@ -58,7 +59,7 @@ Result<std::shared_ptr<CublasLt>> CublasLt::open(Device& device, const Queue& qu
   MORACLE_TRY(const CurrentDevice here, CurrentDevice::enter(queue.index));
   MORACLE_CHECK(checked(*api, api->cublasLtCreate(&made->handle_), "cublasLtCreate"));
   MORACLE_TRY(made->workspace_, device.allocate(kCublasLtWorkspace));
-  made->order_ = device.stream_order();
+  made->order_ = kernel_device(device).stream_order();
   return made;
 }
 

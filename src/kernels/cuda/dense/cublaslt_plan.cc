@@ -6,12 +6,6 @@
 namespace moracle {
 namespace cuda {
 
-const char* dense_kernel_name(int64_t rows, int64_t outputs) {
-  return is_few_rows(rows, outputs)
-             ? "mma.sync, columns shared by the warps of a block, bf16 products, f32 sums"
-             : "cuBLASLt, bf16 products, f32 sums";
-}
-
 bool cublaslt_block_products(const MatrixShape& shape, const Scheme& scheme) {
   const auto is_128 = [](int64_t size) { return size == 128; };
   const QuantKey& w = shape.key;
@@ -20,12 +14,6 @@ bool cublaslt_block_products(const MatrixShape& shape, const Scheme& scheme) {
          is_128(w.group.rows) && is_128(w.group.cols) && !shape.bias && !shape.group_index &&
          shape.n % 16 == 0 && shape.k % 128 == 0 && x && x->dynamic && x->dtype == DType::kF8E4M3 &&
          x->scale_dtype == DType::kF32 && is_128(x->group.cols);
-}
-
-int64_t cublaslt_block_tokens(const KernelPlan& plan) {
-  for (const KernelUse& use : plan.kernels)
-    if (use.name == kCublasLtBlocksName) return use.from_tokens;
-  return 0;
 }
 
 CublasLtBlockScratch cublaslt_block_scratch(const MatrixShape& shape) {
@@ -42,17 +30,17 @@ CublasLtBlockScratch cublaslt_block_scratch(const MatrixShape& shape) {
 namespace {
 
 KernelPlan plan_cublaslt(const KernelRequest& request, const Machine&) {
-  const int64_t outputs = request.shape.n;
   KernelPlan plan;
   plan.input_dtype = DType::kBF16;
-  plan.kernels = {{1, dense_kernel_name(1, outputs)}};
-  const bool few = is_few_rows(1, outputs);
-  if (few && request.max_num_tokens <= kFewRows) return plan;
-  plan.scratch_bytes = kCublasLtWorkspace;
+  const bool few = is_few_rows(1, request.shape.n);
   if (few) {
-    plan.kernels[0].to_tokens = kFewRows;
-    plan.kernels.push_back({kFewRows + 1, dense_kernel_name(kFewRows + 1, outputs)});
+    plan.kernels.push_back({CudaForm{CudaForm::Kernel::kSplitColumns}});
+    if (request.max_num_tokens <= kFewRows) return plan;
+    plan.kernels.back().range.to_tokens = kFewRows;
   }
+  plan.kernels.push_back(
+      {CudaForm{CudaForm::Kernel::kCublasLt}, {.from_tokens = few ? kFewRows + 1 : 1}});
+  plan.scratch_bytes = kCublasLtWorkspace;
   return plan;
 }
 

@@ -2,9 +2,8 @@
 #pragma once
 
 #include <cstdint>
-#include <string>
 
-#include "moracle/oracle.h"
+#include "oracle/kernel_plan.h"
 
 namespace moracle::cuda {
 
@@ -28,12 +27,9 @@ inline constexpr int64_t kLeastCublasLtBlockTokens = 384;
 /// True if cuBLASLt multiplies these types: weights in blocks of 128 x 128, activations in groups
 /// of 128, scales in f32, no bias.
 bool cublaslt_block_products(const MatrixShape& shape, const Scheme& scheme);
-/// Name of that kernel in plans.
-inline constexpr const char* kCublasLtBlocksName =
-    "cuBLASLt, fp8 x fp8, f32 sums of 128 columns each";
-
-/// The number of tokens from which it runs; 0: the plan does not have it.
-int64_t cublaslt_block_tokens(const KernelPlan& plan);
+/// That kernel in plans.
+inline constexpr CudaForm kCublasLtBlocksForm{CudaForm::Kernel::kCublasLt,
+                                              CudaProducts::kFp8Groups};
 
 /// Sections of the scratch of such a product: codes in rows, their scales, and the scales of up to
 /// four rows of activations.
@@ -42,8 +38,5 @@ struct CublasLtBlockScratch {
   int64_t weight_scales, row_scales, bytes;
 };
 CublasLtBlockScratch cublaslt_block_scratch(const MatrixShape& shape);
-
-/// Name in plans of the kernel for this number of rows and outputs.
-const char* dense_kernel_name(int64_t rows, int64_t outputs);
 
 }  // namespace moracle::cuda

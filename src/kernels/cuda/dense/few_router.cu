@@ -10,12 +10,12 @@
 
 #include "kernels/check_ops.h"
 #include "kernels/cuda/dense/few_rows.cuh"
-#include "kernels/cuda/device/cluster.cuh"
 #include "kernels/cuda/device/cuda_check.h"
-#include "kernels/cuda/device/dependent.cuh"
 #include "kernels/cuda/device/launch.cuh"
 #include "kernels/cuda/ops/norm_in_block.cuh"
 #include "kernels/cuda/ops/route_rows.cuh"
+#include "kernels/cuda/ptx/cluster.cuh"
+#include "kernels/cuda/ptx/pdl.cuh"
 
 namespace moracle::cuda {
 namespace {
@@ -82,8 +82,8 @@ __global__ void __launch_bounds__(32 * kWarps) few_router(const __grid_constant_
     auto* const normed = reinterpret_cast<Eight*>(normed_rows);
     const auto await = [&] {
       NormInBlock<32 * kWarps, kVectors> norm(args.norm);
-      await_earlier_kernels();
-      start_later_kernels();
+      pdl_wait();
+      pdl_launch_dependents();
       norm.run(args.norm, normed, stride, squares, [](int, int, const Eight&) {});
       const int count = static_cast<int>(product.k / 8);
       for (int i = static_cast<int>(blockIdx.x * blockDim.x + threadIdx.x); i < rows * count;
@@ -98,8 +98,8 @@ __global__ void __launch_bounds__(32 * kWarps) few_router(const __grid_constant_
     sum_few_rows<kWarps>(product, sums, await, x);
   } else {
     const auto await = [] {
-      await_earlier_kernels();
-      start_later_kernels();
+      pdl_wait();
+      pdl_launch_dependents();
     };
     sum_few_rows<kWarps>(product, sums, await, FewRowsX(product, args.aligned));
   }
@@ -112,7 +112,7 @@ __global__ void __launch_bounds__(32 * kWarps) few_router(const __grid_constant_
     put_few_rows<kWarps>(product, sums, [&](int row, int64_t output, float sum) {
       store(product.y, row, output, sum);  // for callers, as without a cluster
       const auto to = static_cast<uint32_t>(__cvta_generic_to_shared(&logits[row][output]));
-      store_remote(to, 0, as_stored(product.y.dtype, sum));
+      store_cluster(to, 0, as_stored(product.y.dtype, sum));
     });
     cluster_arrive();
     cluster_wait();

@@ -1,8 +1,8 @@
 #include "kernels/cuda/dense/few_rows.cuh"
 
 #include "kernels/cuda/device/cuda_check.h"
-#include "kernels/cuda/device/dependent.cuh"
 #include "kernels/cuda/device/launch.cuh"
+#include "kernels/cuda/ptx/pdl.cuh"
 
 namespace moracle::cuda {
 namespace {
@@ -11,8 +11,8 @@ template <int kWarps>
 __global__ void __launch_bounds__(32 * kWarps) few_rows(const FewRows args, bool aligned) {
   __shared__ FewRowsSums<kWarps> sums;
   const auto await = [] {
-    await_earlier_kernels();
-    start_later_kernels();
+    pdl_wait();
+    pdl_launch_dependents();
   };
   sum_few_rows<kWarps>(args, sums, await, FewRowsX(args, aligned));
   __syncthreads();

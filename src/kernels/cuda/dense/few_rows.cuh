@@ -6,10 +6,11 @@
 // over columns in any order, so both operands use the order in which they were loaded.
 #pragma once
 
+#include "kernels/cuda/block.cuh"
 #include "kernels/cuda/dense/cublaslt_plan.h"
 #include "kernels/cuda/dense/few_rows.h"
 #include "kernels/cuda/elements.cuh"
-#include "kernels/cuda/gemm_sm80/mma.cuh"
+#include "kernels/cuda/ptx/mma.cuh"
 
 namespace moracle::cuda {
 

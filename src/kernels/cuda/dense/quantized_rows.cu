@@ -78,7 +78,7 @@ class QuantizedRows : public LinearKernel {
     args.few.stage_bytes = kStageBytes, args.few.scale_bytes = 64, args.few.scale_shift = 2;
     args.key = key, args.x = x, args.norms = normed != nullptr;
     if (normed != nullptr) args.few.normed = *normed;
-    if (kernels_are_watched()) moracle::report({few_kernel_name(w.scheme, 8, false), w.shape});
+    if (kernels_are_watched()) moracle::report({name(few_form(w.scheme, 8, false)), w.shape});
     const int64_t shared = fixed_bytes(x.rows) + share.sum_bytes +
                            int64_t{kFewWarps<1>} * args.few.stages * kStageBytes;
     return launch_early(queue_, stream, "quantized_rows", kernel_,

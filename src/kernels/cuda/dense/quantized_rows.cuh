@@ -6,6 +6,7 @@
 #pragma once
 
 #include "kernels/cuda/decode/few_dense.cuh"
+#include "kernels/cuda/ptx/pdl.cuh"
 #include "kernels/cuda/quantize_values.cuh"
 
 namespace moracle::cuda {
@@ -114,16 +115,16 @@ __global__ void __maxnreg__(kFewDenseRegisters)
   run_few_dense<Operand, kQuantizedClose>(few, shared.barriers, rings, {codes, code_stride}, [&] {
     if (args.norms) {
       NormInBlock<kFewThreads<1>, kFewNormedVectors> norm_in_block(norm);
-      await_earlier_kernels();
-      start_later_kernels();
+      pdl_wait();
+      pdl_launch_dependents();
       // Blocks take turns to store vectors of the sum.
       const unsigned block = blockIdx.x;
       norm_in_block.run(norm, rows, stride, shared.squares, [&](int r, int at, const Eight& sum) {
         if ((r + at) % gridDim.x == block) eights(args.few.normed.sum, r)[at] = sum;
       });
     } else {
-      await_earlier_kernels();
-      start_later_kernels();
+      pdl_wait();
+      pdl_launch_dependents();
       const int vectors = cols / 8;
 #pragma unroll 4
       for (int i = static_cast<int>(threadIdx.x); i < count * vectors; i += kFewThreads<1>)

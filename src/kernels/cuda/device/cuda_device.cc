@@ -34,14 +34,16 @@ Status check_gpu(int index) {
 
 }  // namespace
 
-CudaDevice::CudaDevice(int index, int threads)
+CudaDevice::CudaDevice(int index, const DeviceOptions& options)
     : queue_{.index = index},
+      memory_(index, options),
       ops_(std::make_unique<CudaOps>(queue_, device_errors_)),
-      host_threads_(threads) {}
+      host_threads_(options.run_tasks ? ThreadPool(options.threads, options.run_tasks)
+                                      : ThreadPool(options.threads)) {}
 
-Result<std::shared_ptr<Device>> CudaDevice::open(int index, int threads) {
+Result<std::shared_ptr<Device>> CudaDevice::open(int index, const DeviceOptions& options) {
   MORACLE_CHECK(check_gpu(index));
-  std::shared_ptr<CudaDevice> device(new CudaDevice(index, threads));
+  std::shared_ptr<CudaDevice> device(new CudaDevice(index, options));
   MORACLE_CHECK(device->host_threads_.started());
   MORACLE_CHECK(device->start());
   return std::shared_ptr<Device>(std::move(device));
@@ -57,7 +59,8 @@ Status CudaDevice::start() {
   MORACLE_TRY(queue_.dependent_launch, cuda::compiled_with_dependent_launch());
   MORACLE_CUDA(cudaDeviceGetAttribute(&queue_.multiprocessors, cudaDevAttrMultiProcessorCount,
                                       queue_.index));
-  return device_errors_.open(queue_.own);
+  MORACLE_TRY(Buffer cells, memory_.take(cuda::DeviceErrors::kBytes));
+  return device_errors_.open(std::move(cells), queue_.own);
 }
 
 CudaDevice::~CudaDevice() {
@@ -74,25 +77,25 @@ Ops& CudaDevice::ops() {
   return *ops_;
 }
 
+// Synchronizes: every stream must see the zeros, not only this one.
+Result<Buffer> CudaDevice::zeroed(Result<Buffer> buffer) {
+  if (!buffer) return buffer;
+  MORACLE_TRY(const cuda::CurrentDevice here, cuda::CurrentDevice::enter(queue_.index));
+  MORACLE_CUDA(cudaMemsetAsync(buffer->data(), 0, buffer->bytes(), queue_.own));
+  MORACLE_CHECK(watches_.wait(queue_.own));
+  return buffer;
+}
+
 Result<Buffer> CudaDevice::allocate(size_t bytes) {
   if (bytes == 0) return Buffer();
   const Turn turn = this->turn();
-  MORACLE_TRY(const cuda::CurrentDevice here, cuda::CurrentDevice::enter(queue_.index));
-  void* data = nullptr;
-  if (Status taken = cuda::check(cudaMalloc(&data, bytes), "cudaMalloc"); !taken) {
-    Error error = std::move(taken).error();
-    if (error.kind != ErrorKind::kOutOfMemory) return error;
-    size_t free = 0, total = 0;
-    MORACLE_CUDA(cudaMemGetInfo(&free, &total));
-    return Error{ErrorKind::kOutOfMemory, "", name(), str(bytes, " bytes of memory"),
-                 str(free, " of ", total, " bytes are free")};
-  }
-  Buffer buffer(data, bytes,
-                std::shared_ptr<void>(data, [](void* p) { static_cast<void>(cudaFree(p)); }));
-  // Synchronize: every stream must see the zeros, not only this one.
-  MORACLE_CUDA(cudaMemsetAsync(data, 0, bytes, queue_.own));
-  MORACLE_CHECK(watches_.wait(queue_.own));
-  return buffer;
+  return zeroed(memory_.take(bytes));
+}
+
+Result<Buffer> CudaDevice::allocate_to_share(size_t bytes) {
+  if (bytes == 0) return Buffer();
+  const Turn turn = this->turn();
+  return zeroed(memory_.take_of_its_own(bytes));
 }
 
 Status CudaDevice::upload(void* to, const void* from, size_t bytes, Stream stream) {
@@ -113,6 +116,15 @@ Status CudaDevice::download(void* to, const void* from, size_t bytes, Stream str
   const Turn turn = this->turn();
   MORACLE_TRY(const cuda::CurrentDevice here, cuda::CurrentDevice::enter(queue_.index));
   MORACLE_CUDA(cudaMemcpyAsync(to, from, bytes, cudaMemcpyDeviceToHost, queue_.of(stream)));
+  return {};
+}
+
+// The thread's stream waits for earlier work on the legacy stream, on which engines load tensors.
+Status CudaDevice::read(void* to, const void* from, size_t bytes) {
+  if (bytes == 0) return {};
+  MORACLE_TRY(const cuda::CurrentDevice here, cuda::CurrentDevice::enter(queue_.index));
+  MORACLE_CUDA(cudaMemcpyAsync(to, from, bytes, cudaMemcpyDeviceToHost, cudaStreamPerThread));
+  MORACLE_CUDA(cudaStreamSynchronize(cudaStreamPerThread));
   return {};
 }
 

@@ -3,12 +3,13 @@
 #pragma once
 
 #include "base/threads/thread_pool.h"
+#include "kernels/cuda/device/cuda_memory.h"
 #include "kernels/cuda/device/cuda_queue.h"
 #include "kernels/cuda/device/cuda_watches.h"
 #include "kernels/cuda/device/device_error.h"
 #include "kernels/cuda/device/pinned_staging.h"
 #include "kernels/cuda/device/weight_staging.h"
-#include "moracle/device.h"
+#include "kernels/kernel_device.h"
 
 namespace moracle {
 
@@ -20,22 +21,26 @@ class CublasLt;
 /// Every call that uses the device's own stream or its pinned memory holds turn(). That stream may
 /// be under capture, and work that another thread enqueues meanwhile would become part of the
 /// graph.
-class CudaDevice : public Device {
+class CudaDevice : public KernelDevice {
  public:
   /// Errors: no such GPU, no driver, a compute capability below 7.5, out of memory.
-  /// `threads` host threads read and pack weights. Below 1: all usable threads.
-  static Result<std::shared_ptr<Device>> open(int index, int threads = 0);
+  /// Threads of `options` read and pack weights.
+  static Result<std::shared_ptr<Device>> open(int index, const DeviceOptions& options);
   ~CudaDevice() override;
 
   std::string name() const override;
   Platform platform() const override { return Platform::kCuda; }
   DType activation_dtype() const override { return DType::kBF16; }
   Result<Buffer> allocate(size_t bytes) override;
+  /// As allocate, never from the engine's allocator: an allocation of its own, which other
+  /// processes can open.
+  Result<Buffer> allocate_to_share(size_t bytes);
   bool host_visible() const override { return false; }
   /// Returns when the bytes have arrived for every stream. The caller may then free the source.
   Status upload(void* to, const void* from, size_t bytes, Stream stream) override;
   Status enqueue_upload(void* to, const void* from, size_t bytes, Stream stream) override;
   Status download(void* to, const void* from, size_t bytes, Stream stream) override;
+  Status read(void* to, const void* from, size_t bytes) override;
   Status copy(void* to, const void* from, size_t bytes, Stream stream) override;
   Status synchronize(Stream stream) override;
   Result<std::unique_ptr<Graph>> record(const std::function<Status()>& enqueue,
@@ -57,14 +62,16 @@ class CudaDevice : public Device {
   std::shared_ptr<cuda::CublasLt>& cublaslt() { return cublaslt_; }
 
  private:
-  CudaDevice(int index, int threads);
+  CudaDevice(int index, const DeviceOptions& options);
   Status start();
+  Result<Buffer> zeroed(Result<Buffer> buffer);
 
   cuda::Queue queue_;
+  const cuda::DeviceMemory memory_;
   cuda::DeviceErrors device_errors_;
   cuda::Watches watches_;
   cuda::PinnedStaging staging_;
-  cuda::WeightStaging weight_staging_{queue_};
+  cuda::WeightStaging weight_staging_{queue_, memory_};
   std::unique_ptr<CudaOps> ops_;
   std::shared_ptr<cuda::CublasLt> cublaslt_;
   ThreadPool host_threads_;

@@ -20,7 +20,7 @@ struct Queue {
   }
 };
 
-/// True if the code that the current GPU runs waits for earlier kernels (dependent.cuh). A GPU
+/// True if the code that the current GPU runs waits for earlier kernels (ptx/pdl.cuh). A GPU
 /// after Hopper runs code that was compiled for 8.0, which does not wait: there a kernel must start
 /// after the one before it. Errors: as CUDA.
 Result<bool> compiled_with_dependent_launch();

@@ -6,6 +6,7 @@
 
 #include "kernels/cuda/device/cuda_check.h"
 #include "kernels/cuda/device/cuda_queue.h"
+#include "kernels/kernel_device.h"
 
 namespace moracle::cuda {
 

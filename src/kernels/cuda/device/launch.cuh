@@ -21,7 +21,7 @@ Status launch(const Queue& queue, Stream stream, const char* name, void (*kernel
   return launched(name);
 }
 
-/// The same for a kernel that may start before the kernel before it is complete (dependent.cuh).
+/// The same for a kernel that may start before the kernel before it is complete (ptx/pdl.cuh).
 /// The blocks form clusters of `cluster`; more than 1 need compute capability 9.0. Without `kEarly`
 /// it starts after that kernel.
 template <bool kEarly = true, class... Params, class... Args>

@@ -15,7 +15,6 @@ WeightStaging::~WeightStaging() {
 }
 
 WeightStaging::Buffer::~Buffer() {
-  static_cast<void>(cudaFree(mirror));
   for (cudaEvent_t event : {arrived, done}) {
     if (event != nullptr) static_cast<void>(cudaEventDestroy(event));
   }
@@ -98,10 +97,12 @@ Status WeightStaging::send(std::byte* to, const std::byte* from, size_t bytes) {
 }
 
 Status WeightStaging::fill_mirror(Buffer& buffer, const std::byte* from, size_t bytes) {
-  if (buffer.mirror == nullptr)
-    MORACLE_CUDA(cudaMalloc(reinterpret_cast<void**>(&buffer.mirror), kBytes));
+  if (buffer.mirror.bytes() == 0) {
+    MORACLE_TRY(buffer.mirror, memory_.take(kBytes));
+  }
   std::memcpy(buffer.host, from, bytes);
-  MORACLE_CUDA(cudaMemcpyAsync(buffer.mirror, buffer.host, bytes, cudaMemcpyHostToDevice, copies_));
+  MORACLE_CUDA(
+      cudaMemcpyAsync(buffer.mirror.data(), buffer.host, bytes, cudaMemcpyHostToDevice, copies_));
   MORACLE_CUDA(cudaEventRecord(buffer.arrived, copies_));
   MORACLE_CUDA(cudaStreamWaitEvent(queue_.own, buffer.arrived, 0));
   return {};

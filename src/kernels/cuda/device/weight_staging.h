@@ -9,6 +9,7 @@
 #include <vector>
 
 #include "kernels/cuda/device/cuda_check.h"
+#include "kernels/cuda/device/cuda_memory.h"
 #include "kernels/cuda/device/cuda_queue.h"
 
 namespace moracle::cuda {
@@ -22,7 +23,7 @@ class WeightStaging {
   /// Buffers that are made together: pinning one takes as long as pinning some.
   static constexpr size_t kMadeAtOnce = 4;
 
-  explicit WeightStaging(const Queue& queue) : queue_(queue) {}
+  WeightStaging(const Queue& queue, const DeviceMemory& memory) : queue_(queue), memory_(memory) {}
   WeightStaging(const WeightStaging&) = delete;
   WeightStaging& operator=(const WeightStaging&) = delete;
   ~WeightStaging();
@@ -37,7 +38,7 @@ class WeightStaging {
     MORACLE_TRY(Buffer* const buffer, take());
     const Status sent = [&]() -> Status {
       MORACLE_CHECK(fill_mirror(*buffer, from, bytes));
-      MORACLE_CHECK(pack(static_cast<const std::byte*>(buffer->mirror)));
+      MORACLE_CHECK(pack(buffer->mirror.as<const std::byte>()));
       return check(cudaEventRecord(buffer->done, queue_.own), "cudaEventRecord");
     }();
     give_back(buffer, sent.ok());
@@ -52,8 +53,8 @@ class WeightStaging {
     Buffer(const Buffer&) = delete;
     Buffer& operator=(const Buffer&) = delete;
     ~Buffer();
-    std::byte* host = nullptr;    // part of one of pinned_
-    std::byte* mirror = nullptr;  // same size, on the device; null until needed
+    std::byte* host = nullptr;  // part of one of pinned_
+    moracle::Buffer mirror;     // same size, on the device; empty until needed
     cudaEvent_t arrived = nullptr;
     cudaEvent_t done = nullptr;  // after this event the buffer may be refilled
   };
@@ -63,6 +64,7 @@ class WeightStaging {
   void give_back(Buffer* buffer, bool in_flight);
 
   const Queue& queue_;
+  const DeviceMemory& memory_;
   cudaStream_t copies_ = nullptr;
   std::mutex mutex_;
   std::condition_variable given_back_;

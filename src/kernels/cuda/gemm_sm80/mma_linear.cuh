@@ -2,16 +2,17 @@
 // knows how many tiles there are.
 #pragma once
 
-#include "kernels/cuda/device/dependent.cuh"
 #include "kernels/cuda/gemm_sm80/mma_plan.h"
 #include "kernels/cuda/gemm_sm80/mma_sums.cuh"
+#include "kernels/cuda/ptx/cp_async.cuh"
+#include "kernels/cuda/ptx/pdl.cuh"
 
 namespace moracle::cuda {
 
 template <class Operand, class Tile>
 __global__ void __launch_bounds__(Tile::kThreads, Tile::kBlocksPerSm) mma_linear(const MmaArgs a) {
-  await_earlier_kernels();
-  start_later_kernels();
+  pdl_wait();
+  pdl_launch_dependents();
   extern __shared__ __align__(16) uint8_t stages[];
   using Loader = MmaLoader<Operand, Tile>;
   __shared__ TilePlace places[Loader::kPlaces];
@@ -19,7 +20,7 @@ __global__ void __launch_bounds__(Tile::kThreads, Tile::kBlocksPerSm) mma_linear
   for (int s = 0; s < Tile::kStages - 1; ++s) loader.load();
   int slot = 0;
   for (int at = 0;; at = at + 1 == Loader::kPlaces ? 0 : at + 1) {
-    wait_for_batches<Tile::kStages - 2>();
+    cp_async_wait<Tile::kStages - 2>();
     __syncthreads();  // a stage has arrived, and the previous stage has been read
     const TilePlace place = places[at];
     if (place.expert < 0) break;
@@ -27,7 +28,7 @@ __global__ void __launch_bounds__(Tile::kThreads, Tile::kBlocksPerSm) mma_linear
     const uint8_t* stage = nullptr;
     for (int first = 0; first < a.blocks; first += Tile::kBlocks) {
       if (first > 0) {
-        wait_for_batches<Tile::kStages - 2>();
+        cp_async_wait<Tile::kStages - 2>();
         __syncthreads();
       }
       loader.load();

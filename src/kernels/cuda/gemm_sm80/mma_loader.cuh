@@ -4,6 +4,7 @@
 #pragma once
 
 #include "kernels/cuda/gemm_sm80/mma_tile.cuh"
+#include "kernels/cuda/ptx/cp_async.cuh"
 
 namespace moracle::cuda {
 
@@ -49,7 +50,7 @@ class MmaLoader {
         enter_tile();
       }
     }
-    end_batch();
+    cp_async_commit();
   }
 
  private:
@@ -121,7 +122,7 @@ class MmaLoader {
 #pragma unroll
     for (int j = 0; j < kOwnPanels; ++j, from += step) {
       if (kOwnPanels > 1 && j == kOwnPanels / 2) from += skipped_;
-      copy16(to + (thread() + j * kThreads) * 16, from, there && (own_panels_ >> j & 1u) != 0);
+      cp_async_16(to + (thread() + j * kThreads) * 16, from, there && (own_panels_ >> j & 1u) != 0);
     }
     codes_ += Tile::kBlocks * Tile::kBlockBytes;
   }
@@ -135,7 +136,7 @@ class MmaLoader {
 #pragma unroll
       for (int i = 0; i < kOwnRows; ++i) {
         const int at = x_at_ + b * Tile::kXBlockBytes;
-        copy16(to + (b * kXPieces + i * kThreads) * 16, row_[i] + at, at < row_bytes_[i]);
+        cp_async_16(to + (b * kXPieces + i * kThreads) * 16, row_[i] + at, at < row_bytes_[i]);
       }
     }
     x_at_ += Tile::kBlocks * Tile::kXBlockBytes;
@@ -167,12 +168,12 @@ class MmaLoader {
     const int64_t at = (scale_place_ + group) * 16;
     const uint8_t* const scales = expert_ + a_.scales_at;
     if (!a_.scale_is_exponent)
-      copy16(stage + Tile::kScales + thread() * 16, scales + at * 4 + part * 16, true);
+      cp_async_16(stage + Tile::kScales + thread() * 16, scales + at * 4 + part * 16, true);
     else if (part == 0)
-      copy16(stage + Tile::kScales + thread() * 16, scales + at, true);
+      cp_async_16(stage + Tile::kScales + thread() * 16, scales + at, true);
     if constexpr (Operand::kZeros) {
       if (a_.has_zeros && part == 0)
-        copy16(stage + Tile::kZeros + run * 16, expert_ + a_.zeros_at + at, true);
+        cp_async_16(stage + Tile::kZeros + run * 16, expert_ + a_.zeros_at + at, true);
     }
   }
 
@@ -181,7 +182,7 @@ class MmaLoader {
     const TilePanels<Tile> panels(a_, place_);
     if (q >= Tile::kAllPanels || !panels.there(q)) return;
     const int64_t at = panels[q] * 64 + thread() % 4 * 16;
-    copy16(to + thread() * 16, expert_ + a_.bias_at + at, true);
+    cp_async_16(to + thread() * 16, expert_ + a_.bias_at + at, true);
   }
 
   __device__ void load_x_scales(float* to) {
@@ -192,7 +193,7 @@ class MmaLoader {
     for (int i = thread(); i < Tile::kXGroups * Tile::kRows; i += kThreads) {
       const int g = first + i / Tile::kRows;
       if (g > last) break;
-      copy4(to + i, x_scales_ != nullptr ? x_scales_ + g : a_.x_scales, x_scales_ != nullptr);
+      cp_async_4(to + i, x_scales_ != nullptr ? x_scales_ + g : a_.x_scales, x_scales_ != nullptr);
     }
   }
 

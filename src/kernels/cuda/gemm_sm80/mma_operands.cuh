@@ -4,6 +4,7 @@
 #pragma once
 
 #include "kernels/cuda/gemm_sm80/mma_unpack.cuh"
+#include "kernels/cuda/ptx/mma.cuh"
 
 namespace moracle::cuda {
 

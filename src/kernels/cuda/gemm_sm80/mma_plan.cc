@@ -2,7 +2,6 @@
 
 #include <algorithm>
 
-#include "base/text.h"
 #include "kernels/cuda/cuda_makers.h"
 #include "kernels/cuda/gemm_sm90/row_exponents_plan.h"
 #include "kernels/kernels.h"
@@ -39,13 +38,15 @@ int mma_choice(const MmaTiles& tiles, int64_t rows, int64_t experts) {
   return static_cast<int>(tiles.size()) - 1;
 }
 
-std::string mma_kernel_name(const MatrixShape& shape, const Scheme& scheme, int tile_rows) {
+CudaProducts mma_products(const Scheme& scheme) {
   const auto& activation = scheme.activation;
-  const char* products = "bf16 products, f32 sums";
-  if (activation)
-    products = activation->dtype == DType::kI8 ? "i8 x i8, exact sums" : "f16 products, f32 sums";
-  return str("mma.sync, tiles of ", tile_rows, " rows, ", products,
-             row_exponents_note(product_scheme(shape, scheme)));
+  if (!activation) return CudaProducts::kBf16;
+  return activation->dtype == DType::kI8 ? CudaProducts::kInt8 : CudaProducts::kF16;
+}
+
+CudaForm mma_form(const MatrixShape& shape, const Scheme& scheme, int tile_rows) {
+  return {CudaForm::Kernel::kMma, mma_products(scheme), tile_rows,
+          has_one_exponent(product_scheme(shape, scheme))};
 }
 
 bool mma_activates(const MatrixShape& shape, const ActivationSpec& activation) {
@@ -80,8 +81,9 @@ KernelPlan plan_mma(const KernelRequest& request, const Machine&) {
   for (size_t i = 0; i < tiles.size(); ++i) {
     const int64_t last = last_tokens(tiles, static_cast<int>(i), request);
     if (last < std::max(from, request.min_num_tokens)) continue;
-    plan.kernels.push_back({from, mma_kernel_name(request.shape, request.scheme, tiles[i].rows)});
-    if (last < request.max_num_tokens) plan.kernels.back().to_tokens = last;
+    plan.kernels.push_back(
+        {mma_form(request.shape, request.scheme, tiles[i].rows),
+         {.from_tokens = from, .to_tokens = last < request.max_num_tokens ? last : 0}});
     from = last + 1;
   }
   plan.deterministic = true;

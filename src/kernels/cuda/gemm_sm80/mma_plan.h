@@ -2,9 +2,8 @@
 #pragma once
 
 #include <array>
-#include <string>
 
-#include "moracle/oracle.h"
+#include "oracle/kernel_plan.h"
 
 namespace moracle::cuda {
 
@@ -27,9 +26,10 @@ bool mma_in_groups(const MatrixShape& shape, const Scheme& scheme);
 /// actual number of rows, so the choice uses the largest possible number.
 int mma_choice(const MmaTiles& tiles, int64_t rows, int64_t experts);
 
-/// Name of the kernel with tiles of `tile_rows` rows in plans. `shape` is that of the weights as
-/// they lie in memory.
-std::string mma_kernel_name(const MatrixShape& shape, const Scheme& scheme, int tile_rows);
+/// What mma.sync multiplies.
+CudaProducts mma_products(const Scheme& scheme);
+/// The kernel with tiles of `tile_rows` rows. `shape` is that of the weights as they lie in memory.
+CudaForm mma_form(const MatrixShape& shape, const Scheme& scheme, int tile_rows);
 
 /// Plans these kernels for any number of tokens.
 KernelPlan plan_mma(const KernelRequest& request, const Machine& machine);

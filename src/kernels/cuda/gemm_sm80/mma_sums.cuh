@@ -5,6 +5,7 @@
 
 #include "kernels/cuda/elements.cuh"
 #include "kernels/cuda/gemm_sm80/mma_loader.cuh"
+#include "kernels/cuda/ptx/ldmatrix.cuh"
 
 namespace moracle::cuda {
 
@@ -39,7 +40,7 @@ __device__ inline void read_codes(const uint8_t* from, uint32_t (&to)[kWords]) {
   const int lane = static_cast<int>(threadIdx.x % 32);
   if constexpr (kCodeBits == 8) {
     uint32_t of_rows[4];  // of one row, then of the next
-    read_matrices(from + lane * 16, of_rows);
+    ldmatrix_x4(of_rows, from + lane * 16);
     to[0] = of_rows[0], to[1] = of_rows[2], to[2] = of_rows[1], to[3] = of_rows[3];
   } else {
     read_words(from + lane * (kCodeBits == 4 ? 8 : 16), to);

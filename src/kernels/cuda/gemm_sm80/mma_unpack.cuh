@@ -4,7 +4,7 @@
 
 #include <cuda_fp8.h>
 
-#include "kernels/cuda/gemm_sm80/mma.cuh"
+#include "kernels/cuda/ptx/arithmetic.cuh"
 
 namespace moracle::cuda {
 

@@ -1,6 +1,7 @@
 #include "kernels/cuda/gemm_sm90/exponents.h"
 
 #include "kernels/cuda/device/launch.cuh"
+#include "kernels/cuda/ptx/convert.cuh"
 #include "kernels/cuda/quantize_values.cuh"
 #include "layout/mma16.h"
 
@@ -37,7 +38,7 @@ __device__ uint32_t scaled_codes(uint32_t four, float factor) {
 #pragma unroll
   for (int i = 0; i < 4; ++i)
     values[i] = e4m3_to_float(static_cast<uint8_t>(four >> (8 * i))) * factor;
-  return two_e4m3(values[0], values[1]) | two_e4m3(values[2], values[3]) << 16;
+  return to_e4m3_pair(values[0], values[1]) | to_e4m3_pair(values[2], values[3]) << 16;
 }
 
 // A block changes the codes of a panel at a time. The exponents stay for take_row_scales.

@@ -26,8 +26,8 @@ Scheme product_scheme(const MatrixShape& shape, Scheme scheme) {
   return scheme;
 }
 
-std::string_view row_exponents_note(const Scheme& products) {
-  return products.activation == kFp8DynamicTokenPowerOfTwo ? ", one exponent per row" : "";
+bool has_one_exponent(const Scheme& products) {
+  return products.activation == kFp8DynamicTokenPowerOfTwo;
 }
 
 }  // namespace moracle::cuda

@@ -26,8 +26,8 @@ MatrixShape with_row_exponents(MatrixShape shape);
 /// exponents of the weights `shape` have moved, activations have one power of two per token.
 Scheme product_scheme(const MatrixShape& shape, Scheme scheme);
 
-/// What the names of kernels say of such products; empty for other schemes.
-std::string_view row_exponents_note(const Scheme& products);
+/// True for such products.
+bool has_one_exponent(const Scheme& products);
 
 /// Activations of such products are off by up to 2^-kRowExponentBits of the largest of the row.
 inline constexpr int kRowExponentBits = 16;

@@ -8,6 +8,9 @@
 #include <bit>
 
 #include "kernels/cuda/gemm_sm90/wgmma_sums.cuh"
+#include "kernels/cuda/ptx/cluster.cuh"
+#include "kernels/cuda/ptx/named_barrier.cuh"
+#include "kernels/cuda/ptx/shared_memory.cuh"
 
 namespace moracle::cuda {
 
@@ -42,7 +45,7 @@ class ClusterStore {
       uint4 parts[kMostWgmmaCluster];
 #pragma unroll
       for (int block = 0; block < kMostWgmmaCluster; ++block)
-        if (block < a_.cluster) parts[block] = load_remote(base_ + unit * kUnitBytes, block);
+        if (block < a_.cluster) parts[block] = load_cluster_16(base_ + unit * kUnitBytes, block);
       if (unit / kOctets != outputs.m) enter(unit / kOctets, outputs);
       Sum all[4] = {};
 #pragma unroll
@@ -60,13 +63,11 @@ class ClusterStore {
 
  private:
   __device__ static void await_computers() {
-    asm volatile("bar.sync 1, %0;" ::"n"(Tile::kComputers) : "memory");
+    named_barrier_sync<Tile::kComputers>(1);
   }
   __device__ static void leave(uint32_t to, const Sum* four) {
-    asm volatile("st.shared.v4.b32 [%0], {%1, %2, %3, %4};" ::"r"(to),
-                 "r"(std::bit_cast<uint32_t>(four[0])), "r"(std::bit_cast<uint32_t>(four[1])),
-                 "r"(std::bit_cast<uint32_t>(four[2])), "r"(std::bit_cast<uint32_t>(four[3]))
-                 : "memory");
+    store_shared_16(to, {std::bit_cast<uint32_t>(four[0]), std::bit_cast<uint32_t>(four[1]),
+                         std::bit_cast<uint32_t>(four[2]), std::bit_cast<uint32_t>(four[3])});
   }
 
   // A lane's two outputs of an m64.

@@ -16,7 +16,7 @@ namespace {
 class WgmmaExperts : public FusedExperts {
  public:
   WgmmaExperts(const KernelWeights& w13, const KernelWeights& w2, WgmmaGemm first, WgmmaGemm second,
-               const Plan& plan, CudaDevice& device)
+               const Plan& plan, int64_t least_tokens, CudaDevice& device)
       : w13_(w13),
         w2_(w2),
         scheme_(product_scheme(w13.shape, w13.scheme)),
@@ -26,7 +26,7 @@ class WgmmaExperts : public FusedExperts {
         top_k_(plan.layer.top_k),
         num_experts_(plan.layer.num_experts),
         num_local_(plan.experts.num_local()),
-        least_tokens_(plan.matrices[0].kernel.fused.from),
+        least_tokens_(least_tokens),
         device_(device) {}
 
   bool serves(int64_t num_tokens) const override { return num_tokens >= least_tokens_; }
@@ -122,11 +122,11 @@ class WgmmaExperts : public FusedExperts {
 
 Result<std::unique_ptr<FusedExperts>> make_wgmma_experts(const GroupedLinear& w13,
                                                          const GroupedLinear& w2, const Plan& plan,
-                                                         CudaDevice& device) {
+                                                         int64_t least_tokens, CudaDevice& device) {
   MORACLE_TRY(const WgmmaGemm first, WgmmaGemm::make(w13.weights(), device.queue()));
   MORACLE_TRY(const WgmmaGemm second, WgmmaGemm::make(w2.weights(), device.queue()));
   return std::unique_ptr<FusedExperts>(
-      new WgmmaExperts(w13.weights(), w2.weights(), first, second, plan, device));
+      new WgmmaExperts(w13.weights(), w2.weights(), first, second, plan, least_tokens, device));
 }
 
 }  // namespace moracle::cuda

@@ -101,7 +101,7 @@ Status WgmmaGemm::run(const KernelWeights& weights, const GroupedRows& rows, con
       static_cast<size_t>(linear ? wgmma_dense_choice(rows.num_rows)
                                  : wgmma_choice(count, rows.num_rows, weights.num_experts));
   if (kernels_are_watched())
-    report({wgmma_kernel_name(scheme_, grouped[choice].rows), weights.shape});
+    report({name(wgmma_form(scheme_, grouped[choice].rows)), weights.shape});
   WgmmaArgs args{mma_args(weights, rows, y, activation), y_fragments, to.scales, 1, 0, boxes_};
   if (wgmma_rounds(scheme_)) args.x_stride *= 2, args.x_bytes *= 2;  // bf16
   const WgmmaKernel* kernel = &grouped[choice];

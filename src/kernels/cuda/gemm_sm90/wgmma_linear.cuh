@@ -6,6 +6,9 @@
 #include "kernels/cuda/gemm_sm90/wgmma_epilogue.cuh"
 #include "kernels/cuda/gemm_sm90/wgmma_loader.cuh"
 #include "kernels/cuda/gemm_sm90/wgmma_token_store.cuh"
+#include "kernels/cuda/ptx/mbarrier.cuh"
+#include "kernels/cuda/ptx/tma.cuh"
+#include "kernels/cuda/ptx/wgmma.cuh"
 
 namespace moracle::cuda {
 
@@ -44,24 +47,24 @@ __global__ void __launch_bounds__(Tile::kThreads, Tile::kPerSm)
   extern __shared__ __align__(1024) uint8_t memory[];
   const WgmmaShared<Tile> shared{memory};
   if (threadIdx.x == 0) {
-    prefetch_map(Operand::kTokenRows ? a.boxes.columns : a.boxes.codes);
-    if constexpr (Operand::kGroups) prefetch_map(a.boxes.scales);
+    tma_prefetch_map(Operand::kTokenRows ? a.boxes.columns : a.boxes.codes);
+    if constexpr (Operand::kGroups) tma_prefetch_map(a.boxes.scales);
   }
   if (threadIdx.x < Tile::kStages) {
     // The loaders' copies and the expected bytes; one arrival for each computing warp.
-    init_barrier(shared.full(threadIdx.x), Tile::kLoaders + 1);
-    init_barrier(shared.empty(threadIdx.x), Tile::kComputers / 32);
-    fence_barrier_init();
+    mbarrier_init(shared.full(threadIdx.x), Tile::kLoaders + 1);
+    mbarrier_init(shared.empty(threadIdx.x), Tile::kComputers / 32);
+    mbarrier_init_fence();
   }
   __syncthreads();
   if (threadIdx.x >= Tile::kComputers) {
-    give_registers<Tile::kLoaderRegisters>();
+    setmaxnreg_dec<Tile::kLoaderRegisters>();
     WgmmaLoader<Operand, Tile>(a, shared).run();
   } else {
-    take_registers<Tile::kComputerRegisters>();
+    setmaxnreg_inc<Tile::kComputerRegisters>();
     RingSlot<Tile> ring;
     for (int at = 0;; at = at + 1 == Tile::kInfos ? 0 : at + 1) {
-      wait_for(shared.full(ring.slot), ring.parity);
+      mbarrier_wait(shared.full(ring.slot), ring.parity);
       const typename Tile::Info& info = shared.info(at);
       if (info.place.expert < 0) break;
       // Tiles of fewer rows take a narrower instruction.

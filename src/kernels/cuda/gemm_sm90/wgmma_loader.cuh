@@ -2,10 +2,14 @@
 // pieces of 16 bytes.
 #pragma once
 
-#include "kernels/cuda/device/dependent.cuh"
 #include "kernels/cuda/gemm_sm80/mma_loader.cuh"
 #include "kernels/cuda/gemm_sm90/wgmma_args.h"
 #include "kernels/cuda/gemm_sm90/wgmma_tile.cuh"
+#include "kernels/cuda/ptx/cp_async.cuh"
+#include "kernels/cuda/ptx/mbarrier.cuh"
+#include "kernels/cuda/ptx/pdl.cuh"
+#include "kernels/cuda/ptx/shared_memory.cuh"
+#include "kernels/cuda/ptx/tma.cuh"
 
 namespace moracle::cuda {
 
@@ -35,14 +39,14 @@ class WgmmaLoader {
         if (first > own_.begin()) wait_until_empty();
         if constexpr (Tile::kArriving < Tile::kStages) limit_arriving();
         load(first);
-        arrive_after_copies(shared_.full(ring_.slot));
+        mbarrier_arrive_after_cp_async(shared_.full(ring_.slot));
         ring_.advance();
       }
       at = at + 1 == Tile::kInfos ? 0 : at + 1;
     }
     // A stage without data tells that no tile is left.
-    if (thread() == 0) arrive(shared_.full(ring_.slot));
-    arrive(shared_.full(ring_.slot));
+    if (thread() == 0) mbarrier_arrive(shared_.full(ring_.slot));
+    mbarrier_arrive(shared_.full(ring_.slot));
   }
 
  private:
@@ -51,7 +55,7 @@ class WgmmaLoader {
   __device__ static int thread() { return static_cast<int>(threadIdx.x) - Tile::kComputers; }
 
   __device__ void wait_until_empty() const {
-    wait_for(shared_.empty(ring_.slot), ring_.parity ^ 1);
+    mbarrier_wait(shared_.empty(ring_.slot), ring_.parity ^ 1);
   }
 
   // Spreads the rows of an expert evenly over its tiles, in multiples of 8: narrower products cost
@@ -83,8 +87,8 @@ class WgmmaLoader {
   // Only the previous kernel may still run before this wait. It does not write weights, offsets and
   // row_index, so these are read earlier. The block's stores need copies of x, so they come later.
   __device__ static void begin_after_earlier() {
-    await_earlier_kernels();
-    start_later_kernels();
+    pdl_wait();
+    pdl_launch_dependents();
   }
 
   // Loads weights of the first tile while the previous kernel writes x.
@@ -99,8 +103,8 @@ class WgmmaLoader {
   // Waits for the stage that was issued kArriving stages ago.
   __device__ void limit_arriving() const {
     const bool lap_ago = ring_.slot < Tile::kArriving;
-    wait_for(shared_.full(ring_.slot - Tile::kArriving + (lap_ago ? Tile::kStages : 0)),
-             ring_.parity ^ (lap_ago ? 1 : 0));
+    mbarrier_wait(shared_.full(ring_.slot - Tile::kArriving + (lap_ago ? Tile::kStages : 0)),
+                  ring_.parity ^ (lap_ago ? 1 : 0));
   }
 
   __device__ void enter(const TilePlace& place) {
@@ -120,7 +124,7 @@ class WgmmaLoader {
       x_[i] = i < own_rows_ ? source_of(place, row + i * 16) * step + thread() % 8 : 0;
     if constexpr (Operand::kXScales == XScales::kToken) {
       for (int r = thread(); r < place.rows; r += kThreads)
-        copy4_to(shared_address(&info.x_scales[r]), a_.x_scales + source_of(place, r), true);
+        cp_async_4(shared_address(&info.x_scales[r]), a_.x_scales + source_of(place, r), true);
     } else if constexpr (Operand::kXScales == XScales::kGroup) {
       static_assert(Tile::kRows <= kThreads);
       if constexpr (Operand::kTokenRows) {
@@ -146,11 +150,11 @@ class WgmmaLoader {
     load_x(stage, first);
     if constexpr (Operand::kXScales == XScales::kGroup) {
       if (x_scales_ != nullptr)
-        copy4_to(stage + Tile::kXScales + thread() * 4, x_scales_ + group_of(a_.x_groups, first),
-                 true);
+        cp_async_4(stage + Tile::kXScales + thread() * 4, x_scales_ + group_of(a_.x_groups, first),
+                   true);
       if (Operand::kTokenRows && scaled_box() >= 0)
-        copy4_to(stage + Tile::kXScales + (Tile::kRows + scaled_box()) * 4,
-                 w_scales_ + group_of(a_.weight_groups, first) * 16, true);
+        cp_async_4(stage + Tile::kXScales + (Tile::kRows + scaled_box()) * 4,
+                   w_scales_ + group_of(a_.weight_groups, first) * 16, true);
     }
   }
 
@@ -165,22 +169,23 @@ class WgmmaLoader {
     const uint32_t stage = shared_address(shared_.stage(slot)), full = shared_.full(slot);
     const bool zeros = Operand::kZeros && a_.has_zeros;
     const int group_bytes = Operand::kGroups ? Tile::kScaleBytes + (zeros ? 16 : 0) : 0;
-    arrive_expecting(full, Tile::kAllPanels * (Tile::kPanelBytes + a_.boxes.groups * group_bytes));
+    mbarrier_arrive_expect_tx(
+        full, Tile::kAllPanels * (Tile::kPanelBytes + a_.boxes.groups * group_bytes));
     const int group = Operand::kGroups ? group_of(a_.weight_groups, first) : 0;
 #pragma unroll
     for (int i = 0; i < kBoxes; ++i) {
       const int before = i * kBoxPanels;  // panels of earlier boxes
       const uint32_t to = stage + Tile::kCodes + before * Tile::kPanelBytes;
       if constexpr (Operand::kTokenRows)
-        copy_box(to, a_.boxes.columns, 0, panel_[i], first, expert_, full);
+        tma_load(to, a_.boxes.columns, 0, panel_[i], first, expert_, full);
       else
-        copy_box(to, a_.boxes.codes, first * (Tile::kBlockBytes / 8), panel_[i], expert_, full);
+        tma_load(to, a_.boxes.codes, first * (Tile::kBlockBytes / 8), panel_[i], expert_, full);
       if constexpr (Operand::kGroups) {
         const int runs = before * a_.boxes.groups;
-        copy_box(stage + Tile::kScales + runs * Tile::kScaleBytes, a_.boxes.scales, group * 16,
+        tma_load(stage + Tile::kScales + runs * Tile::kScaleBytes, a_.boxes.scales, group * 16,
                  panel_[i], expert_, full);
         if (zeros)
-          copy_box(stage + Tile::kZeros + runs * 16, a_.boxes.zeros, group * 16, panel_[i], expert_,
+          tma_load(stage + Tile::kZeros + runs * 16, a_.boxes.zeros, group * 16, panel_[i], expert_,
                    full);
       }
     }
@@ -199,8 +204,8 @@ class WgmmaLoader {
       const uint8_t* const from = x + uint64_t{x_[i]} * 16;
 #pragma unroll
       for (int atom = 0; atom < Tile::kAtoms; ++atom)
-        copy16_to(to + atom * Tile::kAtomBytes + i * 2048, from + atom * 128,
-                  whole || atom * 128 < end);
+        cp_async_16(to + atom * Tile::kAtomBytes + i * 2048, from + atom * 128,
+                    whole || atom * 128 < end);
     }
   }
 

@@ -9,24 +9,24 @@
 #pragma once
 
 #include "kernels/cuda/gemm_sm80/mma_operands.cuh"
-#include "kernels/cuda/gemm_sm90/wgmma.cuh"
 #include "kernels/cuda/gemm_sm90/wgmma_args.h"
+#include "kernels/cuda/ptx/wgmma.cuh"
 
 namespace moracle::cuda {
 
 /// Operand of cuda-sm80 with unchanged arithmetic.
-template <class Operand, Products kProducts_ = Products::kBf16>
+template <class Operand, WgmmaTypes kProducts_ = WgmmaTypes::kBf16>
 struct Wgmma : Operand {
-  static constexpr Products kProducts = kProducts_;
+  static constexpr WgmmaTypes kProducts = kProducts_;
   static constexpr int kUnits = 1;
   static constexpr bool kPromoted = Operand::kGroups, kSmallGroups = true, kFolded = false;
   static constexpr bool kTokenRows = false;
-  static constexpr bool kWide = kProducts == Products::kInt8;
+  static constexpr bool kWide = kProducts == WgmmaTypes::kInt8;
 };
 
 // 16 columns of 16-bit codes lie together, so they are a unit.
 struct HalfProducts : Bf16Products {
-  static constexpr Products kProducts = Products::kBf16;
+  static constexpr WgmmaTypes kProducts = WgmmaTypes::kBf16;
   static constexpr int kSteps = 1, kUnits = 2, kCodeBits = 16;
   static constexpr bool kGroups = false, kScaled = false, kZeros = false;
   static constexpr bool kPromoted = false, kSmallGroups = false, kFolded = false;
@@ -56,7 +56,7 @@ struct F16Wgmma : HalfProducts {
 template <Fp8Scales kScales>
 struct Fp8Wgmma {
   using Sum = float;
-  static constexpr Products kProducts = Products::kFp8;
+  static constexpr WgmmaTypes kProducts = WgmmaTypes::kFp8;
   static constexpr int kXBytes = 1, kSteps = 1, kParts = 1, kCodeBits = 8, kUnits = 1;
   static constexpr float kUnit = 1;
   static constexpr XScales kXScales =
@@ -74,7 +74,7 @@ struct Fp8Wgmma {
 
 /// e4m3 on both sides, scales of weights in blocks of 128 x 128, with tokens as rows.
 struct Fp8Tokens {
-  static constexpr Products kProducts = Products::kFp8;
+  static constexpr WgmmaTypes kProducts = WgmmaTypes::kFp8;
   static constexpr int kXBytes = 1, kCodeBits = 8;
   static constexpr XScales kXScales = XScales::kGroup;
   static constexpr bool kGroups = false, kZeros = false, kPromoted = true, kFolded = false;
@@ -85,7 +85,7 @@ struct Fp8Tokens {
 // their bits for scales from 2^-80 to 2^41.
 struct FoldedProducts : Bf16Products {
   static constexpr float kUnit = 1099511627776.0f;  // 2^40
-  static constexpr Products kProducts = Products::kBf16;
+  static constexpr WgmmaTypes kProducts = WgmmaTypes::kBf16;
   static constexpr int kUnits = 1;
   static constexpr bool kGroups = true, kScaled = true, kZeros = false;
   static constexpr bool kPromoted = false, kFolded = true, kWide = false, kTokenRows = false;

@@ -3,7 +3,6 @@
 #include <algorithm>
 #include <iterator>
 
-#include "base/text.h"
 #include "kernels/cuda/gemm_sm80/mma_plan.h"
 #include "kernels/cuda/gemm_sm90/row_exponents_plan.h"
 #include "layout/mma16.h"
@@ -96,13 +95,12 @@ bool wgmma_rounds(const Scheme& scheme) {
   return scheme.activation == kMxfp8Dynamic;
 }
 
-std::string wgmma_kernel_name(const Scheme& scheme, int tile_rows) {
+CudaForm wgmma_form(const Scheme& scheme, int tile_rows) {
   const auto& activation = scheme.activation;
-  const char* products = "bf16 products, f32 sums";
+  CudaProducts products = CudaProducts::kBf16;
   if (activation && !wgmma_rounds(scheme))
-    products = activation->dtype == DType::kI8 ? "i8 x i8, exact sums"
-                                               : "fp8 x fp8, f32 sums of 128 columns each";
-  return str("wgmma, tiles of ", tile_rows, " rows, ", products, row_exponents_note(scheme));
+    products = activation->dtype == DType::kI8 ? CudaProducts::kInt8 : CudaProducts::kFp8Groups;
+  return {CudaForm::Kernel::kWgmma, products, tile_rows, has_one_exponent(scheme)};
 }
 
 }  // namespace moracle::cuda

@@ -1,10 +1,7 @@
 // Plans the kernels of gemm_sm90. Plain C++, so that builds without CUDA can plan them, too.
 #pragma once
 
-#include <span>
-#include <string>
-
-#include "moracle/oracle.h"
+#include "oracle/kernel_plan.h"
 
 namespace moracle::cuda {
 
@@ -39,7 +36,7 @@ int64_t wgmma_least_tokens(const KernelRequest& request);
 /// True if activations are rounded to codes, but multiplied in bf16, which holds them exactly.
 bool wgmma_rounds(const Scheme& scheme);
 
-/// Name of the kernel with tiles of `tile_rows` rows in plans.
-std::string wgmma_kernel_name(const Scheme& scheme, int tile_rows);
+/// The kernel with tiles of `tile_rows` rows. `scheme`: of the products.
+CudaForm wgmma_form(const Scheme& scheme, int tile_rows);
 
 }  // namespace moracle::cuda

@@ -5,6 +5,9 @@
 #include "kernels/cuda/gemm_sm80/mma_sums.cuh"
 #include "kernels/cuda/gemm_sm90/wgmma_args.h"
 #include "kernels/cuda/gemm_sm90/wgmma_tile.cuh"
+#include "kernels/cuda/ptx/mbarrier.cuh"
+#include "kernels/cuda/ptx/shared_memory.cuh"
+#include "kernels/cuda/ptx/wgmma.cuh"
 
 namespace moracle::cuda {
 
@@ -62,10 +65,10 @@ class WgmmaStage {
     }
   }
   __device__ uint64_t descriptor() const {
-    return row_descriptor(shared_address(shared_.stage(ring_.slot)));
+    return swizzled_descriptor(shared_address(shared_.stage(ring_.slot)));
   }
   __device__ void wait_for_stage() const {
-    wait_for(shared_.full(ring_.slot), ring_.parity);
+    mbarrier_wait(shared_.full(ring_.slot), ring_.parity);
   }
   // Goes to the tile's next stage, if there is one. Otherwise the last stage is unpacked once more,
   // without use: cheaper than a branch around products in flight.
@@ -76,7 +79,7 @@ class WgmmaStage {
   }
   __device__ void release(int slot) const {
     __syncwarp();
-    if (threadIdx.x % 32 == 0) arrive(shared_.empty(slot));
+    if (threadIdx.x % 32 == 0) mbarrier_arrive(shared_.empty(slot));
   }
 
   __device__ int folded_group(int first, int b) const {

@@ -1,11 +1,11 @@
 // Tiles for wgmma: their sizes, and the layout of shared memory.
 #pragma once
 
-#include "kernels/cuda/device/cluster.cuh"
 #include "kernels/cuda/gemm_sm80/mma_tile.cuh"
-#include "kernels/cuda/gemm_sm90/barrier.cuh"
 #include "kernels/cuda/gemm_sm90/wgmma_args.h"
 #include "kernels/cuda/gemm_sm90/wgmma_operands.cuh"
+#include "kernels/cuda/ptx/cluster.cuh"
+#include "kernels/cuda/ptx/shared_memory.cuh"
 
 namespace moracle::cuda {
 

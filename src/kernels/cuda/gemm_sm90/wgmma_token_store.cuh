@@ -3,6 +3,7 @@
 #pragma once
 
 #include "kernels/cuda/gemm_sm90/wgmma_tokens.cuh"
+#include "kernels/cuda/ptx/convert.cuh"
 #include "kernels/cuda/quantize_values.cuh"
 
 namespace moracle::cuda {
@@ -86,8 +87,8 @@ class TokenStore {
     uint32_t codes[2];
 #pragma unroll
     for (int p = 0; p < 2; ++p)
-      codes[p] = two_e4m3(divide(__uint_as_float(pairs[p] << 16)),
-                          divide(__uint_as_float(pairs[p] & 0xffff0000u)));
+      codes[p] = to_e4m3_pair(divide(__uint_as_float(pairs[p] << 16)),
+                              divide(__uint_as_float(pairs[p] & 0xffff0000u)));
     return codes[0] | codes[1] << 16;
   }
 

@@ -6,6 +6,10 @@
 #include "kernels/cuda/gemm_sm80/mma_sums.cuh"
 #include "kernels/cuda/gemm_sm90/wgmma_args.h"
 #include "kernels/cuda/gemm_sm90/wgmma_tile.cuh"
+#include "kernels/cuda/ptx/ldmatrix.cuh"
+#include "kernels/cuda/ptx/mbarrier.cuh"
+#include "kernels/cuda/ptx/shared_memory.cuh"
+#include "kernels/cuda/ptx/wgmma.cuh"
 
 namespace moracle::cuda {
 
@@ -32,7 +36,7 @@ class WgmmaTokens {
     float part[kWidth / 2];
     uint32_t x[kSteps][4];
     for (int first = 0; first < a_.blocks; first += Tile::kBlocks) {
-      if (first > 0) wait_for(shared_.full(ring_.slot), ring_.parity);
+      if (first > 0) mbarrier_wait(shared_.full(ring_.slot), ring_.parity);
       read_tokens(x);
       multiply(part, x, 0);
       const Factors factors(shared_.stage(ring_.slot));
@@ -53,7 +57,7 @@ class WgmmaTokens {
   /// Passes over the stages of a tile without tokens for this warpgroup.
   __device__ void skip() {
     for (int first = 0; first < a_.blocks; first += Tile::kBlocks) {
-      if (first > 0) wait_for(shared_.full(ring_.slot), ring_.parity);
+      if (first > 0) mbarrier_wait(shared_.full(ring_.slot), ring_.parity);
       release(ring_.slot);
       ring_.advance();
     }
@@ -88,14 +92,14 @@ class WgmmaTokens {
     const uint8_t* const from = shared_.stage(ring_.slot) + row * 128;
 #pragma unroll
     for (int s = 0; s < kSteps; ++s)
-      read_matrices(from + (((2 * s + lane / 16) ^ (row % 8)) << 4), x[s]);
+      ldmatrix_x4(x[s], from + (((2 * s + lane / 16) ^ (row % 8)) << 4));
   }
   // Weights lie as [box][k-block][panel][2 · 8 outputs][2 · 16 columns].
   __device__ __forceinline__ void multiply(float (&sum)[kWidth / 2], const uint32_t (&x)[kSteps][4],
                                            int box) const {
     const uint32_t codes = shared_address(shared_.stage(ring_.slot)) + Tile::kCodes;
-    const uint64_t w = matrices_descriptor(codes + box * kBoxPanels * Tile::kPanelBytes,
-                                           Tile::kBlockBytes / 4, Tile::kBlockBytes / 2);
+    const uint64_t w = unswizzled_descriptor(codes + box * kBoxPanels * Tile::kPanelBytes,
+                                             Tile::kBlockBytes / 4, Tile::kBlockBytes / 2);
     wgmma_fence();
 #pragma unroll
     for (int s = 0; s < kSteps; ++s)
@@ -111,7 +115,7 @@ class WgmmaTokens {
 
   __device__ void release(int slot) const {
     __syncwarp();
-    if (threadIdx.x % 32 == 0) arrive(shared_.empty(slot));
+    if (threadIdx.x % 32 == 0) mbarrier_arrive(shared_.empty(slot));
   }
 
   const WgmmaArgs& a_;

@@ -4,6 +4,8 @@
 #include "kernels/cuda/limits/limit_loops.cuh"
 #include "kernels/cuda/limits/limit_wgmma.cuh"
 #include "kernels/cuda/limits/random_bits.cuh"
+#include "kernels/cuda/ptx/arithmetic.cuh"
+#include "kernels/cuda/ptx/mma.cuh"
 
 namespace moracle::cuda {
 namespace {
@@ -57,8 +59,7 @@ __global__ void __launch_bounds__(kFmaThreads) multiply_f32(int64_t rounds, uint
   for (int i = 0; i < 2 * kMultiplies; ++i) sum[i] = static_cast<float>(i);
   for (int64_t r = 0; r < rounds; ++r) {
 #pragma unroll
-    for (int i = 0; i < 2 * kMultiplies; ++i)
-      asm volatile("fma.rn.f32 %0, %0, %1, %2;" : "+f"(sum[i]) : "f"(a), "f"(b));
+    for (int i = 0; i < 2 * kMultiplies; ++i) fma_volatile(sum[i], a, b);
   }
   float all = 0;
 #pragma unroll
@@ -68,31 +69,27 @@ __global__ void __launch_bounds__(kFmaThreads) multiply_f32(int64_t rounds, uint
 
 constexpr int kMmaThreads = 256;
 
+template <Arithmetic kind>
+using MmaSum = std::conditional_t<kind == Arithmetic::kInt8, int32_t, float>;
+
 // Accumulates one warp's 16 x 8 sums over 32 bytes of each row and each column.
 template <Arithmetic kind>
-__device__ void multiply_once(uint32_t (&sum)[4], const uint32_t (&a)[4], const uint32_t (&b)[2]) {
-#if __CUDA_ARCH__ >= 800
-#define MORACLE_MMA(instruction)                                                              \
-  asm volatile(instruction " {%0, %1, %2, %3}, {%4, %5, %6, %7}, {%8, %9}, {%0, %1, %2, %3};" \
-               : "+r"(sum[0]), "+r"(sum[1]), "+r"(sum[2]), "+r"(sum[3])                       \
-               : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b[0]), "r"(b[1]))
+__device__ void multiply_once(MmaSum<kind> (&sum)[4], const uint32_t (&a)[4],
+                              const uint32_t (&b)[2]) {
   if constexpr (kind == Arithmetic::kBf16)
-    MORACLE_MMA("mma.sync.aligned.m16n8k16.row.col.f32.bf16.bf16.f32");
+    mma_bf16(sum, a, b[0], b[1]);
   else if constexpr (kind == Arithmetic::kF16)
-    MORACLE_MMA("mma.sync.aligned.m16n8k16.row.col.f32.f16.f16.f32");
+    mma_f16(sum, a, b[0], b[1]);
   else if constexpr (kind == Arithmetic::kInt8)
-    MORACLE_MMA("mma.sync.aligned.m16n8k32.row.col.s32.s8.s8.s32");
-#if __CUDA_ARCH__ >= 890
-  else if constexpr (kind == Arithmetic::kFp8)
-    MORACLE_MMA("mma.sync.aligned.m16n8k32.row.col.f32.e4m3.e4m3.f32");
-#endif
-#undef MORACLE_MMA
-#endif
+    mma_i8(sum, a, b[0], b[1]);
+  else
+    mma_e4m3(sum, a, b[0], b[1]);
 }
 
 template <Arithmetic kind>
 __global__ void __launch_bounds__(kMmaThreads) multiply_mma(int64_t rounds, uint32_t* out) {
-  uint32_t sum[kMultiplies][4] = {}, a[4], b[kMultiplies][2];
+  MmaSum<kind> sum[kMultiplies][4] = {};
+  uint32_t a[4], b[kMultiplies][2];
   const uint32_t seed = 64 * (blockIdx.x * kMmaThreads + threadIdx.x);
 #pragma unroll
   for (int i = 0; i < 4; ++i) a[i] = codes_of<kind>(random_bits(seed + i));
@@ -107,7 +104,10 @@ __global__ void __launch_bounds__(kMmaThreads) multiply_mma(int64_t rounds, uint
   }
   uint32_t all = 0;
 #pragma unroll
-  for (int i = 0; i < kMultiplies; ++i) all ^= sum[i][0] ^ sum[i][1] ^ sum[i][2] ^ sum[i][3];
+  for (int i = 0; i < kMultiplies; ++i) {
+#pragma unroll
+    for (const auto s : sum[i]) all ^= std::bit_cast<uint32_t>(s);
+  }
   if (all == 0x9e3779b9u) *out = all;
 }
 

@@ -1,22 +1,22 @@
 // The begin and the end of a kernel that may overlap with a neighbour.
 #pragma once
 
-#include "kernels/cuda/device/dependent.cuh"
 #include "kernels/cuda/device/overlap.h"
+#include "kernels/cuda/ptx/pdl.cuh"
 
 namespace moracle::cuda {
 
 __device__ inline void begin_kernel(Overlap overlap) {
   if (overlap == Overlap::kPrevious) return;
-  if (overlap == Overlap::kNext) start_later_kernels();
-  await_earlier_kernels();
-  if (overlap == Overlap::kNone) start_later_kernels();
+  if (overlap == Overlap::kNext) pdl_launch_dependents();
+  pdl_wait();
+  if (overlap == Overlap::kNone) pdl_launch_dependents();
 }
 /// Later kernels then find both this kernel and the one before complete.
 __device__ inline void end_kernel(Overlap overlap) {
   if (overlap != Overlap::kPrevious) return;
-  await_earlier_kernels();
-  start_later_kernels();
+  pdl_wait();
+  pdl_launch_dependents();
 }
 
 }  // namespace moracle::cuda

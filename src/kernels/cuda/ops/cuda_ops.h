@@ -14,6 +14,7 @@ class CudaOps : public Ops {
   CudaOps(const cuda::Queue& queue, const cuda::DeviceErrors& errors)
       : queue_(queue), device_errors_(errors) {}
 
+  ErrorScopes& error_scopes() override { return device_errors_.scopes(); }
   int64_t cache_page() const override { return 64; }
   bool cache_by_head() const override { return true; }
 

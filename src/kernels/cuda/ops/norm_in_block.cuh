@@ -3,6 +3,7 @@
 #pragma once
 
 #include "kernels/cuda/ops/norm_rows.cuh"
+#include "kernels/cuda/ptx/global_memory.cuh"
 
 namespace moracle::cuda {
 
@@ -37,7 +38,7 @@ class NormInBlock {
       if constexpr (kEarly)
         weights_[n] = norm_weights(a.weight, at);
       else
-        asm volatile("prefetch.global.L2 [%0];" ::"l"(a.weight + 8 * at));
+        prefetch_l2(a.weight + 8 * at);
     }
   }
 

@@ -1,6 +1,5 @@
-// Paged attention. append() writes keys and values; attend() reads them. attend() runs on tensor
-// cores if they support the heads.
-#include "kernels/cuda/attention/attend.cuh"
+// Paged attention: append() writes keys and values, attend() reads them.
+#include "kernels/cuda/attention/attention.cuh"
 #include "kernels/cuda/attention/pages.cuh"
 #include "kernels/cuda/elements.cuh"
 #include "kernels/cuda/keep.cuh"
@@ -47,9 +46,7 @@ Status CudaOps::attend(const Matrix& q, const Batch& batch, const AttentionShape
   MORACLE_CHECK(cuda::check_floats({&q, &out}));
   cuda::AttendArgs args{q, out, batch, shape, scratch};
   args.shape.scale *= shape.cache.key_scale;
-  if (cuda::attends_on_tensor_cores(args, queue_))
-    return cuda::attend_on_tensor_cores(args, queue_, stream);
-  return cuda::attend_simply(args, queue_, stream);
+  return cuda::attend(args, queue_, stream);
 }
 
 }  // namespace moracle

@@ -1,8 +1,8 @@
 // The weighted sum of each token's rows.
 #include "kernels/cuda/block.cuh"
-#include "kernels/cuda/device/dependent.cuh"
 #include "kernels/cuda/elements.cuh"
 #include "kernels/cuda/ops/cuda_ops.h"
+#include "kernels/cuda/ptx/pdl.cuh"
 
 namespace moracle {
 namespace cuda {
@@ -82,8 +82,8 @@ constexpr int kRowsAtOnce = 8;
 
 // The same sums for rows of bf16 in whole vectors. A warp adds `columns` columns of a token.
 __global__ void __launch_bounds__(kUnitThreads) combine_vectors(Combine c, int columns) {
-  await_earlier_kernels();
-  start_later_kernels();
+  pdl_wait();
+  pdl_launch_dependents();
   __shared__ int32_t all_rows[kUnitThreads / 32][kMostSlots];
   __shared__ float all_weights[kUnitThreads / 32][kMostSlots];
   const int lane = threadIdx.x % 32, warp = threadIdx.x / 32, top_k = static_cast<int>(c.top_k);

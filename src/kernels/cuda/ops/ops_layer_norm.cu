@@ -1,8 +1,8 @@
 // LayerNorm of rows.
 #include "kernels/cuda/block.cuh"
-#include "kernels/cuda/device/dependent.cuh"
 #include "kernels/cuda/elements.cuh"
 #include "kernels/cuda/ops/cuda_ops.h"
+#include "kernels/cuda/ptx/pdl.cuh"
 
 namespace moracle {
 namespace cuda {
@@ -14,8 +14,8 @@ constexpr int kLayerNormThreads = 256;
 // alone reads afterwards.
 __global__ void layer_norm(Matrix x, const float* weight, const float* bias, float epsilon,
                            Matrix out) {
-  await_earlier_kernels();
-  start_later_kernels();
+  pdl_wait();
+  pdl_launch_dependents();
   const auto cols = static_cast<float>(x.cols);
   for (int64_t r = blockIdx.x; r < x.rows; r += gridDim.x) {
     float sum = 0, squares = 0;

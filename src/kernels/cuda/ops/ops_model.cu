@@ -1,9 +1,9 @@
 // Ops around the layers of a model, except positions and attention.
 #include "kernels/cuda/block.cuh"
-#include "kernels/cuda/device/dependent.cuh"
 #include "kernels/cuda/elements.cuh"
 #include "kernels/cuda/ops/cuda_ops.h"
 #include "kernels/cuda/ops/norm_rows.cuh"
+#include "kernels/cuda/ptx/pdl.cuh"
 
 namespace moracle {
 namespace cuda {
@@ -13,8 +13,8 @@ constexpr int kModelThreads = 256;
 
 // One block normalizes each run of `size` columns.
 __global__ void rms_norm(Matrix x, const float* weight, int64_t size, float epsilon, Matrix out) {
-  await_earlier_kernels();
-  start_later_kernels();
+  pdl_wait();
+  pdl_launch_dependents();
   const int64_t runs = x.cols / size;
   for (int64_t b = blockIdx.x; b < x.rows * runs; b += gridDim.x) {
     const int64_t r = b / runs, first = b % runs * size;
@@ -35,8 +35,8 @@ __global__ void rms_norm(Matrix x, const float* weight, int64_t size, float epsi
 template <bool kAdds>
 __global__ void __launch_bounds__(kNormThreads)
     rms_norm_rows(Matrix x, Matrix y, const float* weight, float epsilon, Matrix out) {
-  await_earlier_kernels();
-  start_later_kernels();
+  pdl_wait();
+  pdl_launch_dependents();
   const auto count = static_cast<int>(x.cols / 8);
   for (int64_t r = blockIdx.x; r < x.rows; r += gridDim.x) {
     Eight kept[kMostEights];

@@ -2,6 +2,7 @@
 #include "kernels/cuda/block.cuh"
 #include "kernels/cuda/ops/cuda_ops.h"
 #include "kernels/cuda/ops/norm_rows.cuh"
+#include "kernels/cuda/ptx/pdl.cuh"
 #include "kernels/cuda/recurrent/convolve.cuh"
 #include "kernels/cuda/recurrent/delta_rule.cuh"
 
@@ -49,8 +50,8 @@ struct NormAndGateArgs {
 constexpr int kGateWarps = 4;
 // A warp per run of norm.size columns.
 __global__ void __launch_bounds__(32 * kGateWarps) norm_and_gate(const NormAndGateArgs a) {
-  await_earlier_kernels();
-  start_later_kernels();
+  pdl_wait();
+  pdl_launch_dependents();
   const int64_t size = a.norm.size, runs = a.x.cols / size;
   const int lane = threadIdx.x % 32;
   for (int64_t b = int64_t{blockIdx.x} * kGateWarps + threadIdx.x / 32; b < a.x.rows * runs;
@@ -74,8 +75,8 @@ __global__ void __launch_bounds__(32 * kGateWarps) norm_and_gate(const NormAndGa
 __global__ void __launch_bounds__(32 * kGateWarps) norm_and_gate_128(const NormAndGateArgs a) {
   const int lane = threadIdx.x % 16, half = threadIdx.x % 32 / 16;
   const EightWeights weights = norm_weights(a.norm.weight, lane);
-  await_earlier_kernels();
-  start_later_kernels();
+  pdl_wait();
+  pdl_launch_dependents();
   const auto runs = static_cast<unsigned>(a.x.cols / 128), count = static_cast<unsigned>(a.count);
   const unsigned all = static_cast<unsigned>(a.x.rows) * runs;
   for (unsigned pair = blockIdx.x * kGateWarps + threadIdx.x / 32; 2 * pair < all;

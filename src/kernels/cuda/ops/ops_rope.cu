@@ -2,11 +2,11 @@
 // and v of each token.
 #include "kernels/cuda/attention/pages.cuh"
 #include "kernels/cuda/block.cuh"
-#include "kernels/cuda/device/dependent.cuh"
 #include "kernels/cuda/elements.cuh"
 #include "kernels/cuda/keep.cuh"
 #include "kernels/cuda/ops/cuda_ops.h"
 #include "kernels/cuda/ops/rope_heads.cuh"
+#include "kernels/cuda/ptx/pdl.cuh"
 
 namespace moracle {
 namespace cuda {
@@ -43,8 +43,8 @@ __device__ void rotate(float* head, const RotaryShape& shape, const float* frequ
 }
 
 __global__ void __launch_bounds__(kRopeThreads) rope_and_append(RopeArgs a) {
-  await_earlier_kernels();
-  start_later_kernels();
+  pdl_wait();
+  pdl_launch_dependents();
   __shared__ float head_of_warp[kWarps][kMostColumns];
   const int64_t dim = a.rope.rotary.head_dim;
   const int64_t q_heads = a.q.cols / dim, kv_heads = a.k.cols / dim;

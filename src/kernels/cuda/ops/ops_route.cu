@@ -3,11 +3,11 @@
 // one block handles each token, with the scores in shared memory. The logits do not change.
 #include "kernels/check_ops.h"
 #include "kernels/cuda/block.cuh"
-#include "kernels/cuda/device/dependent.cuh"
 #include "kernels/cuda/elements.cuh"
 #include "kernels/cuda/ops/cuda_ops.h"
 #include "kernels/cuda/ops/route_rows.cuh"
 #include "kernels/cuda/ops/sparse_mixer.cuh"
+#include "kernels/cuda/ptx/pdl.cuh"
 
 namespace moracle {
 namespace cuda {
@@ -112,8 +112,8 @@ __device__ float score(const RouteArgs& a, int64_t t, float* scores) {
 
 template <int kEach>
 __global__ void __launch_bounds__(kRouteThreads) route_by_warps(RouteArgs a) {
-  await_earlier_kernels();
-  start_later_kernels();
+  pdl_wait();
+  pdl_launch_dependents();
   constexpr int kWarps = kRouteThreads / 32;
   for (int64_t t = blockIdx.x * kWarps + threadIdx.x / 32; t < a.logits.rows;
        t += gridDim.x * kWarps)
@@ -121,8 +121,8 @@ __global__ void __launch_bounds__(kRouteThreads) route_by_warps(RouteArgs a) {
 }
 
 __global__ void route(RouteArgs a) {
-  await_earlier_kernels();
-  start_later_kernels();
+  pdl_wait();
+  pdl_launch_dependents();
   extern __shared__ float scratch[];  // scores of all experts, then ranks of all groups
   const auto num_experts = static_cast<int32_t>(a.logits.cols);
   const Routing& routing = a.routing;

@@ -5,10 +5,10 @@
 #include <algorithm>
 
 #include "kernels/cuda/block.cuh"
-#include "kernels/cuda/device/dependent.cuh"
 #include "kernels/cuda/device/launch.cuh"
 #include "kernels/cuda/device/report.cuh"
 #include "kernels/cuda/ops/cuda_ops.h"
+#include "kernels/cuda/ptx/pdl.cuh"
 
 namespace moracle {
 namespace cuda {
@@ -112,8 +112,8 @@ struct EarlierExperts {
 // `parts`: 2 if two blocks number the slots of an expert, each half of every warp's.
 template <bool kMapped>
 __global__ void __launch_bounds__(kMostRowThreads) plan_rows(const RowArgs a, const int parts) {
-  await_earlier_kernels();
-  start_later_kernels();
+  pdl_wait();
+  pdl_launch_dependents();
   settle_missing_of_warp(a);
   const int lane = static_cast<int>(threadIdx.x % 32);
   const int64_t step = int64_t{blockDim.x} * kLaneSlots;

@@ -6,9 +6,9 @@
 #include "base/try.h"
 #include "kernels/check_ops.h"
 #include "kernels/cuda/block.cuh"
-#include "kernels/cuda/device/dependent.cuh"
 #include "kernels/cuda/device/launch.cuh"
 #include "kernels/cuda/ops/cuda_ops.h"
+#include "kernels/cuda/ptx/pdl.cuh"
 #include "kernels/top_k_key.h"
 
 namespace moracle {
@@ -100,8 +100,8 @@ __global__ void __launch_bounds__(kTopKThreads) top_k_of_pieces(Round round) {
   __shared__ Counts counts;
   __shared__ int found;
   __shared__ uint64_t kept[kMostTopK];
-  await_earlier_kernels();
-  start_later_kernels();
+  pdl_wait();
+  pdl_launch_dependents();
   const int64_t pieces = pieces_of(round.count);
   const int k = static_cast<int>(round.k), thread = static_cast<int>(threadIdx.x);
   for (int64_t b = blockIdx.x; b < round.rows * pieces; b += gridDim.x) {

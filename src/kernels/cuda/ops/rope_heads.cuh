@@ -5,9 +5,9 @@
 
 #include "kernels/cuda/attention/pages.cuh"
 #include "kernels/cuda/block.cuh"
-#include "kernels/cuda/device/dependent.cuh"
 #include "kernels/cuda/keep.cuh"
-#include "kernels/cuda/tensor_core.cuh"
+#include "kernels/cuda/ptx/convert.cuh"
+#include "kernels/cuda/ptx/pdl.cuh"
 #include "kernels/ops.h"
 
 namespace moracle::cuda {
@@ -143,7 +143,7 @@ __global__ void __launch_bounds__(32 * kHeadWarps) rope_heads(const RopeArgs a) 
   // Attention may begin beside the kernel before this one: until its own wait it reads tables and
   // pages of earlier steps only. Attention of the step before lies between two calls for a cache,
   // so those pages are complete.
-  start_later_kernels();
+  pdl_launch_dependents();
   bool waits = true;
   for (unsigned b = blockIdx.x * kHeadWarps + threadIdx.x / 32; b < all;
        b += gridDim.x * kHeadWarps) {
@@ -170,7 +170,7 @@ __global__ void __launch_bounds__(32 * kHeadWarps) rope_heads(const RopeArgs a) 
         sine[i] *= a.rope.rotary.factor, cosine[i] *= a.rope.rotary.factor;
       }
     }
-    if (waits) await_earlier_kernels();
+    if (waits) pdl_wait();
     waits = false;
 #pragma unroll 1
     for (int first = start; first < end; first += kTogether) {

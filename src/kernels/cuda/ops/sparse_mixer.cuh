@@ -2,16 +2,16 @@
 #pragma once
 
 #include "kernels/cuda/block.cuh"
-#include "kernels/cuda/device/dependent.cuh"
 #include "kernels/cuda/elements.cuh"
+#include "kernels/cuda/ptx/pdl.cuh"
 #include "kernels/ops.h"
 
 namespace moracle::cuda {
 
 /// One warp handles a token. The logits do not change.
 __global__ void mix_sparsely(Matrix logits, Routing routing, int32_t* ids, float* weights) {
-  await_earlier_kernels();
-  start_later_kernels();
+  pdl_wait();
+  pdl_launch_dependents();
   const auto num_experts = static_cast<int>(logits.cols), lane = static_cast<int>(threadIdx.x);
   for (int64_t t = blockIdx.x; t < logits.rows; t += gridDim.x) {
     int first = -1;  // the choice made before

@@ -3,6 +3,7 @@
 #include <algorithm>
 
 #include "kernels/cuda/ops/norm_rows.cuh"
+#include "kernels/cuda/ptx/pdl.cuh"
 
 namespace moracle::cuda {
 namespace {
@@ -107,8 +108,8 @@ struct ConvolveWindow {
 // the last ones in registers.
 template <int kTaps>
 __global__ void __launch_bounds__(kThreads) convolve_rows(const ConvolveArgs a, int tile) {
-  await_earlier_kernels();
-  start_later_kernels();
+  pdl_wait();
+  pdl_launch_dependents();
   const int64_t cols = a.out.cols;
   const auto blocks = static_cast<unsigned>((cols / 8 + kThreads - 1) / kThreads),
              tiles = static_cast<unsigned>((a.x.rows + tile - 1) / tile);

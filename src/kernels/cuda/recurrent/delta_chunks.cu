@@ -3,8 +3,12 @@
 // in accumulators, and never exchange anything: columns do not depend on each other. Two other
 // warps compute the outputs of the chunk before, from the state and the changes that these warps
 // leave in shared memory.
+#include "kernels/cuda/ptx/convert.cuh"
+#include "kernels/cuda/ptx/cp_async.cuh"
+#include "kernels/cuda/ptx/ldmatrix.cuh"
+#include "kernels/cuda/ptx/mma.cuh"
+#include "kernels/cuda/ptx/pdl.cuh"
 #include "kernels/cuda/recurrent/delta_chunk.cuh"
-#include "kernels/cuda/tensor_core.cuh"
 
 namespace moracle::cuda {
 namespace {
@@ -63,9 +67,9 @@ __device__ void multiply_rows(Sums<kTokenTiles>& sums, const uint32_t (&a)[2 * k
     for (int n = 0; n < kTokenTiles; ++n) {
       if (kTriangle && 4 * i > n) continue;
       uint32_t pairs[4];
-      load_matrices<false>(pairs, b.at(8 * n + lane % 8, 4 * i + lane / 8));
-      multiply_add(sums[n], a[2 * i], pairs[0], pairs[1]);
-      if (!kTriangle || 4 * i + 2 <= n) multiply_add(sums[n], a[2 * i + 1], pairs[2], pairs[3]);
+      ldmatrix_x4(pairs, b.at(8 * n + lane % 8, 4 * i + lane / 8));
+      mma_bf16(sums[n], a[2 * i], pairs[0], pairs[1]);
+      if (!kTriangle || 4 * i + 2 <= n) mma_bf16(sums[n], a[2 * i + 1], pairs[2], pairs[3]);
     }
   }
 }
@@ -118,8 +122,8 @@ struct ChunkState {
 #pragma unroll
     for (int n = 0; n < kTokenTiles; n += 2) {
       uint32_t values[4];
-      load_matrices<true>(values,
-                          in.v.at(8 * n + lane / 16 * 8 + lane % 8, columns / 8 + lane / 8 % 2));
+      ldmatrix_x4<true>(values,
+                        in.v.at(8 * n + lane / 16 * 8 + lane % 8, columns / 8 + lane / 8 % 2));
 #pragma unroll
       for (int c = 0; c < 4; ++c) {
         changes[n + c / 2][c % 2 * 2] = bf16_low(values[c]) - changes[n + c / 2][c % 2 * 2];
@@ -150,9 +154,9 @@ struct ChunkState {
 #pragma unroll
       for (int n = 0; n < kKeyTiles; n += 2) {
         uint32_t pairs[4];
-        load_matrices<true>(pairs, in.k.at(16 * i + lane / 8 % 2 * 8 + lane % 8, n + lane / 16));
-        multiply_add(sums[n], operands[i], pairs[0], pairs[1]);
-        multiply_add(sums[n + 1], operands[i], pairs[2], pairs[3]);
+        ldmatrix_x4<true>(pairs, in.k.at(16 * i + lane / 8 % 2 * 8 + lane % 8, n + lane / 16));
+        mma_bf16(sums[n], operands[i], pairs[0], pairs[1]);
+        mma_bf16(sums[n + 1], operands[i], pairs[2], pairs[3]);
       }
     }
   }
@@ -196,7 +200,7 @@ __device__ void output(OutputInputs& in, const Left& left, uint16_t* to, int64_t
     const int token = 8 * n + lane / 4;
 #pragma unroll
     for (int half = 0; half < 2; ++half) {
-      const uint32_t pair = transposed(to_bf16_pair(sums[n][2 * half], sums[n][2 * half + 1]));
+      const uint32_t pair = movmatrix_trans(to_bf16_pair(sums[n][2 * half], sums[n][2 * half + 1]));
       if (token < count)
         *reinterpret_cast<uint32_t*>(to + token * stride + 8 * half + lane % 4 * 2) = pair;
     }
@@ -220,20 +224,21 @@ __device__ void fetch_rows(Swizzled<kChunk, kEights>& to, const uint16_t* from, 
   if (count == kChunk) {
 #pragma unroll
     for (int row = 0; row < kChunk; row += kRowsAtOnce, source += kRowsAtOnce * stride)
-      copy_ahead(to.at(row + first, eight), source, true);
+      cp_async_16(to.at(row + first, eight), source, true);
   } else {
     for (int row = first; row < kChunk; row += kRowsAtOnce, source += kRowsAtOnce * stride)
-      copy_ahead(to.at(row, eight), row < count ? source : from, row < count);
+      cp_async_16(to.at(row, eight), row < count ? source : from, row < count);
   }
 }
 __device__ void fetch_floats(float* to, const float* from, int count) {
-  for (int i = fetcher(); i < count / 4; i += kFetchers) copy_ahead(to + 4 * i, from + 4 * i, true);
+  for (int i = fetcher(); i < count / 4; i += kFetchers)
+    cp_async_16(to + 4 * i, from + 4 * i, true);
 }
 
 // One block per SM on Hopper: two state warps with 64 accumulators of state each.
 __global__ void __launch_bounds__(kThreads) delta_chunks(const DeltaArgs a, DeltaTiles tiles) {
-  await_earlier_kernels();
-  start_later_kernels();
+  pdl_wait();
+  pdl_launch_dependents();
   extern __shared__ uint4 delta_shared[];
   auto& shared = *reinterpret_cast<ChunkShared*>(delta_shared);
   const int warp = threadIdx.x / 32;
@@ -276,7 +281,7 @@ __global__ void __launch_bounds__(kThreads) delta_chunks(const DeltaArgs a, Delt
     };
     __syncthreads();  // wait until the previous iteration's inputs have been read
     if (warp >= 2) fetch_state(first);
-    close_copies();
+    cp_async_commit();
     const int columns = warp % 2 * 16;
     ChunkState state;
     if (warp < 2) {
@@ -286,13 +291,13 @@ __global__ void __launch_bounds__(kThreads) delta_chunks(const DeltaArgs a, Delt
     }
     // In each turn the state warps take a chunk, and the output warps the chunk before.
     for (int chunk = first; chunk <= last; ++chunk) {
-      await_copies<0>();
+      cp_async_wait<0>();
       __syncthreads();
       if (warp >= 2) {
         if (chunk + 1 < last) fetch_state(chunk + 1);
         if (chunk < last) fetch_output(chunk);
       }
-      close_copies();
+      cp_async_commit();
       if (warp < 2) {
         if (chunk < last)
           state.advance(shared.state[chunk % 2], columns, shared.left[chunk % 2][warp]);
@@ -305,7 +310,7 @@ __global__ void __launch_bounds__(kThreads) delta_chunks(const DeltaArgs a, Delt
                count_of(before));
       }
     }
-    await_copies<0>();
+    cp_async_wait<0>();
     if (warp < 2) state.store(a.state_after(sequence, head) + slice + columns);
   }
 }

@@ -1,8 +1,13 @@
 // The part of the chunked gated delta rule that does not depend on the state. A block takes a chunk
 // of one key head: products of its keys and queries on tensor cores, then for each of its value
 // heads the inverse of a triangular matrix, in f32.
+#include "kernels/cuda/block.cuh"
+#include "kernels/cuda/ptx/convert.cuh"
+#include "kernels/cuda/ptx/cp_async.cuh"
+#include "kernels/cuda/ptx/ldmatrix.cuh"
+#include "kernels/cuda/ptx/mma.cuh"
+#include "kernels/cuda/ptx/pdl.cuh"
 #include "kernels/cuda/recurrent/delta_chunk.cuh"
-#include "kernels/cuda/tensor_core.cuh"
 
 namespace moracle::cuda {
 namespace {
@@ -37,14 +42,14 @@ __device__ void multiply(Swizzled<kChunk, kEights>& a, Swizzled<kChunk, kEights>
     uint32_t rows[2][4];
 #pragma unroll
     for (int half = 0; half < 2; ++half)
-      load_matrices<false>(rows[half], a.at(16 * warp + lane % 16, 4 * i + 2 * half + lane / 16));
+      ldmatrix_x4(rows[half], a.at(16 * warp + lane % 16, 4 * i + 2 * half + lane / 16));
 #pragma unroll
     for (int n = 0; n < kChunk / 8; ++n) {
       if (n > 2 * warp + 1) continue;
       uint32_t columns[4];
-      load_matrices<false>(columns, b.at(8 * n + lane % 8, 4 * i + lane / 8));
-      multiply_add(products[n], rows[0], columns[0], columns[1]);
-      multiply_add(products[n], rows[1], columns[2], columns[3]);
+      ldmatrix_x4(columns, b.at(8 * n + lane % 8, 4 * i + lane / 8));
+      mma_bf16(products[n], rows[0], columns[0], columns[1]);
+      mma_bf16(products[n], rows[1], columns[2], columns[3]);
     }
   }
 }
@@ -164,8 +169,8 @@ __device__ void store_change(const PrepareShared& shared, DeltaTile& tile) {
 }
 
 __global__ void __launch_bounds__(kThreads, 4) delta_prepare(const DeltaArgs a, DeltaTiles tiles) {
-  await_earlier_kernels();
-  start_later_kernels();
+  pdl_wait();
+  pdl_launch_dependents();
   extern __shared__ uint4 delta_shared[];
   auto& shared = *reinterpret_cast<PrepareShared*>(delta_shared);
   const int lane = threadIdx.x % 32, warp = threadIdx.x / 32;
@@ -183,14 +188,14 @@ __global__ void __launch_bounds__(kThreads, 4) delta_prepare(const DeltaArgs a, 
 #pragma unroll
       for (int i = 0; i < kChunk * kEights / kThreads; ++i) {
         const int at = threadIdx.x + i * kThreads, row = at / kEights, eight = at % kEights;
-        copy_ahead(to.at(row, eight), from + min(first + row, end - 1) * a.qkv.stride + 8 * eight,
-                   row < count);
+        cp_async_16(to.at(row, eight), from + min(first + row, end - 1) * a.qkv.stride + 8 * eight,
+                    row < count);
       }
     };
     fetch(shared.keys.k, (key_heads + key) * kHeadDim);
     fetch(shared.keys.q, key * kHeadDim);
-    close_copies();
-    await_copies<0>();
+    cp_async_commit();
+    cp_async_wait<0>();
     __syncthreads();
     {
       const int which = threadIdx.x / kChunk, row = threadIdx.x % kChunk;

@@ -3,6 +3,7 @@
 #include <type_traits>
 
 #include "kernels/cuda/block.cuh"
+#include "kernels/cuda/ptx/pdl.cuh"
 #include "kernels/cuda/recurrent/delta_rule.cuh"
 
 namespace moracle::cuda {
@@ -135,8 +136,8 @@ template <int kRows, bool kBf16, bool kSingle>
 __global__ void __launch_bounds__(kThreads, kRows > 8 ? 2
                                             : kSingle ? 7
                                                       : 4) delta_step(const DeltaArgs a) {
-  await_earlier_kernels();
-  start_later_kernels();
+  pdl_wait();
+  pdl_launch_dependents();
   __shared__ DeltaShared shared;
   const auto value_dim = static_cast<int>(a.shape.value_dim);
   const auto slices = static_cast<unsigned>((value_dim + kColumns - 1) / kColumns),

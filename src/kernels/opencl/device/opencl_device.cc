@@ -27,9 +27,16 @@ OpenClDevice::OpenClDevice(int index, const DeviceOptions& options)
       programs_(queue_, options.kernel_cache, options.compiling),
       staging_(queue_),
       ops_(std::make_unique<OpenClOps>(queue_, device_errors_)),
-      host_threads_(options.threads) {}
+      host_threads_(options.run_tasks ? ThreadPool(options.threads, options.run_tasks)
+                                      : ThreadPool(options.threads)) {}
 
 Result<std::shared_ptr<Device>> OpenClDevice::open(int index, const DeviceOptions& options) {
+  if (options.allocate) {
+    return Error{ErrorKind::kUnsupported, "", "allocate",
+                 str("no allocator on opencl:", index,
+                     ": kernels reach only memory of the device's own context"),
+                 "one is set"};
+  }
   const std::vector<GpuInfo> there = detect_opencl();
   MORACLE_CHECK(check_device(index, there));
   std::shared_ptr<OpenClDevice> device(new OpenClDevice(index, options));
@@ -140,6 +147,13 @@ Status OpenClDevice::enqueue_upload(void* to, const void* from, size_t bytes, St
 
 Status OpenClDevice::download(void* to, const void* from, size_t bytes, Stream stream) {
   return copy(to, from, bytes, stream);
+}
+
+Status OpenClDevice::read(void* to, const void* from, size_t bytes) {
+  if (bytes == 0) return {};
+  return opencl::check(
+      queue_.cl->clEnqueueSVMMemcpy(queue_.own, CL_TRUE, to, from, bytes, 0, nullptr, nullptr),
+      "clEnqueueSVMMemcpy");
 }
 
 Status OpenClDevice::copy(void* to, const void* from, size_t bytes, Stream stream) {

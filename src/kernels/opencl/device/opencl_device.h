@@ -3,17 +3,17 @@
 #pragma once
 
 #include "base/threads/thread_pool.h"
+#include "kernels/kernel_device.h"
 #include "kernels/opencl/device/opencl_errors.h"
 #include "kernels/opencl/device/opencl_memory.h"
 #include "kernels/opencl/device/programs.h"
 #include "kernels/opencl/device/staging.h"
-#include "moracle/device.h"
 
 namespace moracle {
 
 class OpenClOps;
 
-class OpenClDevice : public Device {
+class OpenClDevice : public KernelDevice {
  public:
   /// Errors: no loader, no such device, a device without what every kernel needs (shared pointers,
   /// 64-bit atomics), out of memory. `options.threads` host threads read and pack weights.
@@ -30,6 +30,7 @@ class OpenClDevice : public Device {
   Status upload(void* to, const void* from, size_t bytes, Stream stream) override;
   Status enqueue_upload(void* to, const void* from, size_t bytes, Stream stream) override;
   Status download(void* to, const void* from, size_t bytes, Stream stream) override;
+  Status read(void* to, const void* from, size_t bytes) override;
   Status copy(void* to, const void* from, size_t bytes, Stream stream) override;
   Status synchronize(Stream stream) override;
   Result<std::unique_ptr<Timeline>> timeline(Stream stream) override;

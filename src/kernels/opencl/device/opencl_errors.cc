@@ -3,35 +3,30 @@
 #include "kernels/opencl/device/opencl_memory.h"
 
 namespace moracle::opencl {
-namespace {
-
-constexpr size_t kBytes = kDeviceErrorKinds * sizeof(DeviceErrorCell);
-
-}  // namespace
 
 Status DeviceErrors::open(const Queue& queue) {
-  MORACLE_TRY(cells_, queue.memory->allocate(kBytes));
-  return reset(queue, {});
+  MORACLE_TRY(cells_, queue.memory->allocate(kDeviceErrorCells * sizeof(DeviceErrorCell)));
+  return reset(queue, {}, kDeviceErrorCells);
 }
 
-Status DeviceErrors::reset(const Queue& queue, Stream stream) {
-  const DeviceErrorCell empty[kDeviceErrorKinds];
-  return check(queue.cl->clEnqueueSVMMemcpy(queue.of(stream), CL_TRUE, cells_.data(), empty, kBytes,
-                                            0, nullptr, nullptr),
+Status DeviceErrors::reset(const Queue& queue, Stream stream, int count) {
+  const std::vector<DeviceErrorCell> empty(count);
+  return check(queue.cl->clEnqueueSVMMemcpy(queue.of(stream), CL_TRUE, cells_.data(), empty.data(),
+                                            count * sizeof(DeviceErrorCell), 0, nullptr, nullptr),
                "clEnqueueSVMMemcpy");
 }
 
 Status DeviceErrors::take(const Queue& queue, Stream stream) {
-  DeviceErrorCell found[kDeviceErrorKinds];
-  MORACLE_OPENCL(queue.cl->clEnqueueSVMMemcpy(queue.of(stream), CL_TRUE, found, cells_.data(),
-                                              kBytes, 0, nullptr, nullptr));
+  const int count = num_error_cells(scopes_);
+  found_.resize(count);
+  MORACLE_OPENCL(queue.cl->clEnqueueSVMMemcpy(queue.of(stream), CL_TRUE, found_.data(),
+                                              cells_.data(), count * sizeof(DeviceErrorCell), 0,
+                                              nullptr, nullptr));
   MORACLE_OPENCL(queue.cl->clFinish(queue.of(stream)));
-  for (int kind = 0; kind < kDeviceErrorKinds; ++kind) {
-    if (found[kind].first == DeviceErrorCell::kNone) continue;
-    MORACLE_CHECK(reset(queue, stream));
-    return error_of(static_cast<DeviceErrorKind>(kind), found[kind]);
-  }
-  return {};
+  const Status found = first_error(found_.data(), scopes_);
+  if (!found) MORACLE_CHECK(reset(queue, stream, count));
+  scopes_.collected();
+  return found;
 }
 
 }  // namespace moracle::opencl

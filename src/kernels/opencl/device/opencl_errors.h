@@ -13,14 +13,17 @@ class DeviceErrors {
   /// Waits for the queue. Errors: an error that its kernels found, reported once; a failure of the
   /// queue itself.
   Status take(const Queue& queue, Stream stream);
-  /// A cell in device memory.
+  /// The current layer's cell in device memory.
   DeviceErrorCell* cell(DeviceErrorKind kind) const {
-    return cells_.as<DeviceErrorCell>() + static_cast<int>(kind);
+    return cells_.as<DeviceErrorCell>() + error_cell(scopes_, kind);
   }
+  ErrorScopes& scopes() const { return scopes_; }
 
  private:
-  Status reset(const Queue& queue, Stream stream);
+  Status reset(const Queue& queue, Stream stream, int count);
   Buffer cells_;
+  std::vector<DeviceErrorCell> found_;
+  mutable ErrorScopes scopes_;  // kernels' launchers have the errors as const
 };
 
 }  // namespace moracle::opencl

@@ -1,6 +1,7 @@
 // What a device does between kernels: timestamps, and the order of streams that share memory.
 #pragma once
 
+#include "kernels/kernel_device.h"
 #include "kernels/opencl/device/opencl_queue.h"
 
 namespace moracle::opencl {

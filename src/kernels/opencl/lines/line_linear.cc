@@ -7,7 +7,6 @@
 #include "kernels/kernel_watch.h"
 #include "kernels/opencl/device/launch.h"
 #include "kernels/opencl/device/opencl_device.h"
-#include "kernels/opencl/lines/opencl_lines_plan.h"
 #include "kernels/opencl/ops/check_matrices.h"
 #include "layout/vnni16.h"
 #include "quant/activation.h"
@@ -88,10 +87,10 @@ Shape shape_of(const KernelWeights& weights) {
 }
 
 // What the kernels are compiled for: "-D WEIGHT_I4 -D X_BF16".
-std::string options_of(const KernelWeights& weights) {
+std::string options_of(const KernelWeights& weights, const OpenClForm& form) {
   std::string options = weight_option(weights.shape.key.dtype);
   options += activation_option(weights.scheme.activation);
-  if (sums_whole_rows(weights.shape, weights.scheme)) options += " -D WHOLE_ROWS";
+  if (form.sums == OpenClForm::Sums::kIntegers) options += " -D WHOLE_ROWS";
   return options;
 }
 
@@ -121,7 +120,7 @@ class LineLinear : public LinearKernel {
         queue_(queue),
         shape_(shape_of(weights)),
         how_(std::move(kernel)),
-        name_{how_.file, how_.function, options_of(weights) + how_.options} {}
+        name_{how_.file, how_.function, options_of(weights, how_.form) + how_.options} {}
 
   /// Compiles the kernel: a failure is reported when the layer is made.
   Status compile() {
@@ -141,7 +140,7 @@ class LineLinear : public LinearKernel {
     MORACLE_CHECK(check_floats({&call.out}));
     const int64_t experts = weights_.num_experts;
     if (rows.num_rows == 0 || experts == 0) return {};
-    if (kernels_are_watched()) report({how_.name, weights_.shape});
+    if (kernels_are_watched()) report({moracle::name(how_.form), weights_.shape});
     const Epilogue epilogue =
         epilogue_of(activate != nullptr ? &activate->activation : nullptr, shape_, call.out);
     const bool gated = epilogue.gates > 0;

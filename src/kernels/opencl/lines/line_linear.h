@@ -6,12 +6,13 @@
 
 #include "kernels/grouped_linear.h"
 #include "kernels/opencl/device/programs.h"
+#include "oracle/kernel_plan.h"
 
 namespace moracle::opencl {
 
 /// A kernel with the arguments of arguments.cl, and how its work-groups divide the work.
 struct LineKernel {
-  std::string name;  ///< in plans
+  OpenClForm form;
   const char* file = "";
   const char* function = "";
   std::string options;    ///< besides those of the weights

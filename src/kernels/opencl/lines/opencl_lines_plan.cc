@@ -12,21 +12,23 @@
 namespace moracle {
 namespace opencl {
 
+namespace {
+
+// Sums of codes stay integers to the end of the row: one scale for all columns on both sides.
 bool sums_whole_rows(const MatrixShape& shape, const Scheme& scheme) {
   return scheme.activation && scheme.activation->dtype == DType::kI8 &&
          shape.key.dtype == DType::kI8 && moracle::num_groups(shape) == 1 &&
          num_groups(*scheme.activation, shape.k) == 1;
 }
 
-namespace {
-
 // Whether gates and the outputs that they multiply fill separate panels.
 bool lines_activate(const MatrixShape& shape, const ActivationSpec& activation) {
   return !is_gated(activation.function) || shape.n % (2 * vnni16::kRows) == 0;
 }
 
-std::string named(const char* tiles, const MatrixShape& shape, const Scheme& scheme) {
-  return str(tiles, sums_whole_rows(shape, scheme) ? ", exact sums" : ", f32 products and sums");
+OpenClForm form_of(OpenClForm::Kernel kernel, const KernelRequest& request) {
+  return {kernel, sums_whole_rows(request.shape, request.scheme) ? OpenClForm::Sums::kIntegers
+                                                                 : OpenClForm::Sums::kFloats};
 }
 
 // Nothing is rounded to fewer bits than a float has.
@@ -48,12 +50,12 @@ KernelPlan plan_lines(const KernelRequest& request, const Machine&) {
   const bool exact = sums_whole_rows(request.shape, request.scheme);
   const bool one = last >= request.max_num_tokens || (request.deterministic && !exact);
   if (one || last >= request.min_num_tokens) {
-    plan.kernels.push_back({1, few_rows_name(request.shape, request.scheme)});
-    if (!one) plan.kernels.back().to_tokens = last;
+    plan.kernels.push_back({form_of(OpenClForm::Kernel::kFewRows, request)});
+    if (!one) plan.kernels.back().range.to_tokens = last;
   }
   if (!one) {
-    plan.kernels.push_back(
-        {plan.kernels.empty() ? 1 : last + 1, many_rows_name(request.shape, request.scheme)});
+    const KernelRange rest{.from_tokens = plan.kernels.empty() ? 1 : last + 1};
+    plan.kernels.push_back({form_of(OpenClForm::Kernel::kManyRows, request), rest});
   }
   plan.deterministic = exact || plan.kernels.size() == 1;
   return plan;
@@ -61,22 +63,11 @@ KernelPlan plan_lines(const KernelRequest& request, const Machine&) {
 
 KernelPlan plan_vectors(const KernelRequest& request, const Machine&) {
   KernelPlan plan = plan_common(request);
-  plan.kernels = {{1, vectors_name(request.shape, request.scheme)}};
+  plan.kernels = {{form_of(OpenClForm::Kernel::kVectors, request)}};
   return plan;
 }
 
 }  // namespace
-
-std::string few_rows_name(const MatrixShape& shape, const Scheme& scheme) {
-  return named("lines of 16 rows", shape, scheme);
-}
-std::string many_rows_name(const MatrixShape& shape, const Scheme& scheme) {
-  return named("tiles of 64 x 128 in local memory", shape, scheme);
-}
-std::string vectors_name(const MatrixShape& shape, const Scheme& scheme) {
-  return named("lines of 16 rows as vectors", shape, scheme);
-}
-
 }  // namespace opencl
 
 const Kernels kOpenClLinesKernels = {opencl::plan_lines, opencl::kMakeLines};

@@ -2,17 +2,16 @@
 // of the CPU. The kernel is in vectors.cl.
 #include "base/text.h"
 #include "kernels/opencl/lines/line_linear.h"
-#include "kernels/opencl/lines/opencl_lines_plan.h"
 #include "kernels/opencl/opencl_makers.h"
 
 namespace moracle::opencl {
 
-Result<std::unique_ptr<GroupedLinear>> make_vectors(KernelWeights&& weights, const KernelPlan&,
+Result<std::unique_ptr<GroupedLinear>> make_vectors(KernelWeights&& weights, const KernelPlan& plan,
                                                     Device& device) {
   constexpr int64_t kPanels = 4;  // enough work for one call of the kernel
   std::vector<LineKernel> kernels;
   for (const int64_t rows : {1, 4}) {
-    kernels.push_back({.name = vectors_name(weights.shape, weights.scheme),
+    kernels.push_back({.form = std::get<OpenClForm>(plan.kernels.front().form),
                        .file = "lines/vectors.cl",
                        .function = "vectors",
                        .options = str(" -D WIDE -D PANELS=", kPanels, " -D ROWS=", rows),

@@ -77,10 +77,11 @@ int64_t lanes_of(const Queue& queue) {
 }
 
 // The kind of product: " -D X_I8 -D INTEGERS". The options are explained in matrix.cl.
-std::string product_options(const MatrixShape& shape, const Scheme& scheme) {
-  const std::optional<QuantKey>& key = scheme.activation;
+std::string product_options(const KernelWeights& weights, const OpenClForm& kernel) {
+  const MatrixShape& shape = weights.shape;
+  const std::optional<QuantKey>& key = weights.scheme.activation;
   std::string options = !key ? " -D X_BF16" : key->dtype == DType::kI8 ? " -D X_I8" : " -D X_E4M3";
-  if (multiplies_integers(shape, scheme)) {
+  if (kernel.sums != OpenClForm::Sums::kFloats) {
     options += " -D INTEGERS";
     if (shape.key.dtype == DType::kI8 && !shape.key.symmetric) options += " -D ZERO_POINTS";
   }
@@ -101,6 +102,7 @@ class MatrixLinear : public LinearKernel {
  public:
   MatrixLinear(const KernelWeights& weights, const MatrixForm& form, const Queue& queue)
       : weights_(weights),
+        form_(form.kernel),
         queue_(queue),
         weight_option_(form.weight_option),
         shape_(shape_of(weights_, form)),
@@ -109,7 +111,7 @@ class MatrixLinear : public LinearKernel {
 
   /// Compiles the kernels: a failure is reported when the layer is made.
   Status compile() {
-    std::string options = str(weight_option_, product_options(weights_.shape, weights_.scheme),
+    std::string options = str(weight_option_, product_options(weights_, form_),
                               " -D LANES=", lanes_, " -D TILES=", kTiles, " -D SPLITS=", kSplits);
     // Only tests emulate. Optimizing takes Intel's compiler for CPUs 11 s per program instead of
     // 0.3.
@@ -131,8 +133,7 @@ class MatrixLinear : public LinearKernel {
     MORACLE_CHECK(check_floats({&call.out}));
     const int64_t experts = weights_.num_experts;
     if (rows.num_rows == 0 || experts == 0) return {};
-    if (kernels_are_watched())
-      report({matrix_kernel_name(weights_.shape, weights_.scheme), weights_.shape});
+    if (kernels_are_watched()) report({moracle::name(form_), weights_.shape});
     const int64_t mean = (rows.num_rows + experts - 1) / experts;
     const Variant& variant = variants_[mean <= 8 ? 0 : 1];
     // A group for each row finds its expert by search; with many rows most of these groups would
@@ -149,6 +150,7 @@ class MatrixLinear : public LinearKernel {
 
  private:
   const KernelWeights& weights_;
+  const OpenClForm form_;
   const Queue& queue_;  // owned by the device, which outlives its layers
   const char* weight_option_;
   Shape shape_;

@@ -4,11 +4,13 @@
 #pragma once
 
 #include "kernels/grouped_linear.h"
+#include "oracle/kernel_plan.h"
 
 namespace moracle::opencl {
 
 /// How a layout stores weights.
 struct MatrixForm {
+  OpenClForm kernel;  ///< in the plan
   const char* backend;
   const char* weight_option;  ///< "-D WEIGHT_I4"
   int64_t scale_row;          ///< distance of the scales of two rows, or of two blocks of rows

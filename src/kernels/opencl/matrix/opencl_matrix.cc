@@ -5,10 +5,11 @@
 
 namespace moracle::opencl {
 
-Result<std::unique_ptr<GroupedLinear>> make_matrix(KernelWeights&& weights, const KernelPlan&,
+Result<std::unique_ptr<GroupedLinear>> make_matrix(KernelWeights&& weights, const KernelPlan& plan,
                                                    Device& device) {
   const MatrixShape& shape = weights.shape;
   const MatrixForm form{
+      .kernel = std::get<OpenClForm>(plan.kernels.front().form),
       .backend = "opencl-matrix",
       .weight_option = shape.key.dtype == DType::kI4 ? "-D WEIGHT_I4" : "-D WEIGHT_E2M1",
       .scale_row = num_groups(shape),

@@ -17,10 +17,11 @@ const char* weight_option(DType type) {
 }  // namespace
 }  // namespace opencl_matrix_wide
 
-Result<std::unique_ptr<GroupedLinear>> make_matrix_wide(KernelWeights&& weights, const KernelPlan&,
-                                                        Device& device) {
+Result<std::unique_ptr<GroupedLinear>> make_matrix_wide(KernelWeights&& weights,
+                                                        const KernelPlan& plan, Device& device) {
   const MatrixShape& shape = weights.shape;
-  const MatrixForm form{.backend = "opencl-matrix-wide",
+  const MatrixForm form{.kernel = std::get<OpenClForm>(plan.kernels.front().form),
+                        .backend = "opencl-matrix-wide",
                         .weight_option = opencl_matrix_wide::weight_option(shape.key.dtype),
                         .scale_row = 1,
                         .scale_group = columns16::scale_rows(shape),

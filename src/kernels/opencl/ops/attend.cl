@@ -1,11 +1,11 @@
-// Attention for any sizes and types. A work-group takes a part of one token's view, and HEADS heads that share their
-// keys. It goes through the part in tiles and keeps the largest score so far (Milakov and Gimelshein, "Online
-// normalizer calculation for softmax", 2018). attend_merge.cl merges the parts of a long view (Dao et al.,
-// "Flash-Decoding", 2023). Compiled for each HEADS (1, 4, 8) and CACHE, the dtype of keys and values.
+// Attention for any sizes and dtypes. A work-group takes a split of one token's view, and HEADS heads that share their
+// keys (GQA). It goes through the split in tiles with an online softmax (Milakov and Gimelshein, "Online normalizer
+// calculation for softmax", 2018). attend_merge.cl merges the splits of a long view (Dao et al., "Flash-Decoding",
+// 2023). Compiled for each HEADS (1, 4, 8) and CACHE, the dtype of keys and values.
 #include "elements.cl"
-#include "attend_parts.cl"
+#include "split_kv.cl"
 
-// A number of each head.
+// One number per head.
 #if HEADS == 1
 typedef float PerHead;
 #elif HEADS == 4
@@ -15,7 +15,7 @@ typedef float8 PerHead;
 #endif
 #define OF_HEAD(numbers, head) (((const float *)&(numbers))[head])
 
-// One rounding wherever that is as fast, so that all variants of the kernel have the same bits.
+// fma where it is fast, so that all variants of the kernel have the same bits.
 #ifdef FP_FAST_FMAF
 #define MULTIPLY_ADD(a, b, c) fma(a, b, c)
 #else
@@ -24,13 +24,13 @@ typedef float8 PerHead;
 
 #define CACHE_BYTES (CACHE == F32 ? 4 : 2)
 
-// Eight elements of a line, which is aligned to 16 bytes.
-float8 load_eight(global const void *line, long at) {
+// Loads eight elements of a row that is aligned to 16 bytes.
+float8 load_eight(global const void *row, long at) {
 #if CACHE == F32
-  global const float4 *fours = (global const float4 *)((global const float *)line + at);
+  global const float4 *fours = (global const float4 *)((global const float *)row + at);
   return (float8)(fours[0], fours[1]);
 #else
-  const uint4 bits = *(global const uint4 *)((global const ushort *)line + at);
+  const uint4 bits = *(global const uint4 *)((global const ushort *)row + at);
 #if CACHE == BF16
   const float4 even = as_float4(bits << 16), odd = as_float4(bits & 0xffff0000u);
   return (float8)(even.s0, odd.s0, even.s1, odd.s1, even.s2, odd.s2, even.s3, odd.s3);
@@ -43,10 +43,10 @@ float8 load_eight(global const void *line, long at) {
 }
 
 // The products of a key with each head's query, added in the order of columns.
-PerHead score_of(ulong line, local const PerHead *query, int head_dim) {
-  global const void *key = (global const void *)line;
+PerHead score_of(ulong row, local const PerHead *query, int head_dim) {
+  global const void *key = (global const void *)row;
   PerHead sum = (PerHead)(0.0f);
-  if (head_dim % 8 == 0 && line % 16 == 0) {
+  if (head_dim % 8 == 0 && row % 16 == 0) {
     for (int d = 0; d < head_dim; d += 8) {
       const float8 eight = load_eight(key, d);
       sum = MULTIPLY_ADD(query[d], (PerHead)(eight.s0), sum);
@@ -65,37 +65,37 @@ PerHead score_of(ulong line, local const PerHead *query, int head_dim) {
   return sum;
 }
 
-#define PIECES 16  // a reduction's second step adds this many results of its first
+#define PIECES 16  // results of the first step of a reduction, which the second step reduces
 
-// `query` and `found` are local memory for head_dim and value_dim numbers of each head. `parts_stride` is the number
-// of parts that were launched for each view. Tokens are [first_slot, first_slot + slots) of the batch.
+// `query` and `found` are local memory for head_dim and value_dim numbers of each head. `splits_stride` is the number
+// of splits launched for each view. Tokens are [first_slot, first_slot + slots) of the batch.
 kernel void attend(MATRIX(q), MATRIX(out), global const int *positions, global const int *sequences,
                    global const int *first_token, global const int *first_page, global const ulong *pages,
                    const int page, const long key_place, const long value_place, const int num_heads,
                    const int num_kv_heads, const int head_dim, const int value_dim, const float scale,
                    const int window, const int chunk, global const float *sinks, const int batch_invariant,
-                   const long first_slot, const long slots, const int parts_stride, global float *scratch, local PerHead *query,
+                   const long first_slot, const long slots, const int splits_stride, global float *scratch, local PerHead *query,
                    local PerHead *found) {
   local PerHead scores[TILE], of_piece[PIECES];
-  local ulong value_lines[TILE];
+  local ulong value_rows[TILE];
   const int lid = get_local_id(0), threads = get_local_size(0), pieces = min(PIECES, threads);
   const int of_kv = num_heads / num_kv_heads, head_tiles = (of_kv + HEADS - 1) / HEADS;
   const long key_row = (long)num_kv_heads * head_dim * CACHE_BYTES;
   const long value_row = (long)num_kv_heads * value_dim * CACHE_BYTES;
-  const long of_part = (long)num_kv_heads * head_tiles, groups = of_part * parts_stride * slots;
+  const long of_split = (long)num_kv_heads * head_tiles, groups = of_split * splits_stride * slots;
   for (long b = get_group_id(0); b < groups; b += get_num_groups(0)) {
     // Consecutive work-groups take heads that are adjacent in memory.
     const int kv = b % num_kv_heads, tile_of_heads = b / num_kv_heads % head_tiles * HEADS;
     const int first_head = kv * of_kv + tile_of_heads, heads = min(HEADS, of_kv - tile_of_heads);
-    const int part = b / of_part % parts_stride;
-    const long slot = b / of_part / parts_stride, token = first_slot + slot;
+    const int split = b / of_split % splits_stride;
+    const long slot = b / of_split / splits_stride, token = first_slot + slot;
     const int sequence = sequences[token];
     const View view = view_of(positions[token], window, chunk);
-    const Parts parts = parts_of(view, splits_views(first_token, sequence, batch_invariant));
-    // A part past the last one has no positions and stores nothing.
-    const int begin = part < parts.count ? view.begin + part * parts.size : view.end;
-    const int end = min(begin + parts.size, view.end);
-    barrier(CLK_LOCAL_MEM_FENCE);  // the previous token's numbers have been read
+    const Splits splits = splits_of(view, splits_views(first_token, sequence, batch_invariant));
+    // A split past the last one has no positions and stores nothing.
+    const int begin = split < splits.count ? view.begin + split * splits.size : view.end;
+    const int end = min(begin + splits.size, view.end);
+    barrier(CLK_LOCAL_MEM_FENCE);  // wait until the previous token's numbers have been read
     for (int i = lid; i < head_dim * HEADS; i += threads) {
       const int head = i / head_dim, d = i % head_dim;
       ((local float *)query)[d * HEADS + head] =
@@ -105,13 +105,13 @@ kernel void attend(MATRIX(q), MATRIX(out), global const int *positions, global c
     PerHead largest = (PerHead)(-INFINITY), sum = (PerHead)(0.0f);  // sum: of this work-item's positions
     for (int from = begin; from < end; from += TILE) {
       const int count = min(TILE, end - from);
-      barrier(CLK_LOCAL_MEM_FENCE);  // the query is there, and the previous scores have been used
+      barrier(CLK_LOCAL_MEM_FENCE);  // wait for the query, and until the previous scores have been used
       for (int j = lid; j < TILE; j += threads) {
         PerHead score = (PerHead)(-INFINITY);
         if (j < count) {
           const int position = from + j, in_page = position % page;
           const ulong base = page_of(pages, first_page, page, sequence, position);
-          value_lines[j] = base + value_place + in_page * value_row + (long)kv * value_dim * CACHE_BYTES;
+          value_rows[j] = base + value_place + in_page * value_row + (long)kv * value_dim * CACHE_BYTES;
           score = score_of(base + key_place + in_page * key_row + (long)kv * head_dim * CACHE_BYTES, query, head_dim) *
                   (scale * LOG2E);
         }
@@ -138,7 +138,7 @@ kernel void attend(MATRIX(q), MATRIX(out), global const int *positions, global c
       for (int c = lid; c < value_dim; c += threads) {
         PerHead added = (PerHead)(0.0f);
         for (int j = 0; j < count; ++j) {
-          const float value = load_element((global const void *)value_lines[j], CACHE, c);
+          const float value = load_element((global const void *)value_rows[j], CACHE, c);
           added = MULTIPLY_ADD(scores[j], (PerHead)(value), added);
         }
         found[c] = MULTIPLY_ADD(found[c], shrink, added);
@@ -156,17 +156,17 @@ kernel void attend(MATRIX(q), MATRIX(out), global const int *positions, global c
     sum = of_piece[0];
     for (int i = 1; i < pieces; ++i) sum += of_piece[i];
     if (begin < end) {
-      // Each work-item reads only the columns that it found itself.
+      // Each work-item reads only the columns that it computed.
       local const float *values = (local const float *)found;
       for (int h = 0; h < heads; ++h) {
         const long head = first_head + h;
-        if (parts.count == 1) {
+        if (splits.count == 1) {
           const WithSink all = with_sink(sinks, head, OF_HEAD(largest, h), OF_HEAD(sum, h));
           for (int c = lid; c < value_dim; c += threads)
             STORE(out, token, head * value_dim + c, values[c * HEADS + h] * all.shrink / all.sum);
         } else {
-          const long at = (slot * num_heads + head) * MOST_PARTS + part;
-          global float *ends = scratch + slots * num_heads * MOST_PARTS * value_dim + at * 2;
+          const long at = (slot * num_heads + head) * MAX_SPLITS + split;
+          global float *ends = scratch + slots * num_heads * MAX_SPLITS * value_dim + at * 2;
           for (int c = lid; c < value_dim; c += threads) scratch[at * value_dim + c] = values[c * HEADS + h];
           if (lid == 0) ends[0] = OF_HEAD(largest, h), ends[1] = OF_HEAD(sum, h);
         }

@@ -1,21 +1,21 @@
-// Merges the results of the parts that attend.cl left in the scratch. A work-group takes a head of a token.
+// Split-KV: merges the partial results that attend.cl stored in the scratch. A work-group takes a head of a token.
 #include "elements.cl"
-#include "attend_parts.cl"
+#include "split_kv.cl"
 
-kernel void merge_parts(MATRIX(out), global const int *positions, global const int *sequences,
+kernel void attend_merge(MATRIX(out), global const int *positions, global const int *sequences,
                         global const int *first_token, const int num_heads, const int value_dim, const int window,
                         const int chunk, global const float *sinks, const int batch_invariant, const long first_slot,
                         const long slots, global const float *scratch) {
-  local float largest[MOST_PARTS], sums[MOST_PARTS], weights[MOST_PARTS];
+  local float largest[MAX_SPLITS], sums[MAX_SPLITS], weights[MAX_SPLITS];
   const int lid = get_local_id(0), threads = get_local_size(0);
   for (long b = get_group_id(0); b < slots * num_heads; b += get_num_groups(0)) {
     const long token = first_slot + b / num_heads, head = b % num_heads;
     const View view = view_of(positions[token], window, chunk);
-    const Parts parts = parts_of(view, splits_views(first_token, sequences[token], batch_invariant));
-    const int count = parts.count > 1 ? parts.count : 0;  // a single part has stored its result
-    global const float *values = scratch + b * MOST_PARTS * value_dim;
-    global const float *ends = scratch + slots * num_heads * MOST_PARTS * value_dim + b * MOST_PARTS * 2;
-    barrier(CLK_LOCAL_MEM_FENCE);  // the previous token's weights have been used
+    const Splits splits = splits_of(view, splits_views(first_token, sequences[token], batch_invariant));
+    const int count = splits.count > 1 ? splits.count : 0;  // a single split has stored its result
+    global const float *values = scratch + b * MAX_SPLITS * value_dim;
+    global const float *ends = scratch + slots * num_heads * MAX_SPLITS * value_dim + b * MAX_SPLITS * 2;
+    barrier(CLK_LOCAL_MEM_FENCE);  // wait until the previous token's weights have been used
     for (int p = lid; p < count; p += threads) largest[p] = ends[2 * p], sums[p] = ends[2 * p + 1];
     barrier(CLK_LOCAL_MEM_FENCE);
     float most = -INFINITY, sum = 0;

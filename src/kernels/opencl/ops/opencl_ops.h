@@ -13,6 +13,7 @@ class OpenClOps : public Ops {
   OpenClOps(const opencl::Queue& queue, const opencl::DeviceErrors& errors)
       : queue_(queue), device_errors_(errors) {}
 
+  ErrorScopes& error_scopes() override { return device_errors_.scopes(); }
   int64_t cache_page() const override { return 64; }
 
 #include "kernels/ops_overrides.inc"

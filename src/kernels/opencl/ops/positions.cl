@@ -1,6 +1,6 @@
 // Rotary position embedding (RoPE), and new keys and values of the cache.
 #include "elements.cl"
-#include "attend_parts.cl"
+#include "split_kv.cl"
 
 // Rotates pair c of row r; pairs are numbered across all heads.
 kernel void rotate_pairs(MATRIX(x), const long head_dim, const long num_pairs, const long first_column,

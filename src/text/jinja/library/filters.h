@@ -1,4 +1,4 @@
-// value|filter(arguments).
+// Filters: value|filter(arguments).
 #pragma once
 
 #include <span>
@@ -8,10 +8,10 @@
 
 namespace moracle::jinja {
 
-/// Returns the filter of that name, or null for omitted filters.
+/// Returns the filter of that name, or null if this renderer lacks it.
 const Function* find_filter(std::string_view name);
 
-/// Whether Jinja has a filter of that name that this renderer omits.
+/// True if Jinja has this filter and this renderer lacks it.
 bool lacks_filter(std::string_view name);
 
 /// The tables, grouped by the type that the filters work on.
@@ -20,12 +20,12 @@ std::span<const Function> sequence_filters();   // sequence_filters.cc
 std::span<const Function> selecting_filters();  // selecting_filters.cc
 std::span<const Function> number_filters();     // number_filters.cc
 
-/// Looks up "name", "a.b" or an index in an element, like the argument "attribute" of filters.
-/// `fallback` (if any) replaces every part that is undefined.
+/// Looks up the "attribute" argument of filters in an element: "name", "a.b" or an index.
+/// `fallback` (if any) replaces each undefined step.
 Result<Value> get_path(Heap& heap, Value value, const Value& path, const Value* fallback = nullptr);
 
-/// Keys that "sort" and similar filters compare: elements(value) by the attribute at `attribute`
-/// (if given). Strings are in lower case unless `case_sensitive`.
+/// Sort keys of the elements of `value`: the elements themselves, or their attribute at argument
+/// `attribute`. Lower-cases strings unless `case_sensitive`.
 Result<Values> comparison_keys(Heap& heap, const Values& items, const Value* attribute,
                                bool case_sensitive);
 

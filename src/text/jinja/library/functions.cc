@@ -2,14 +2,14 @@
 
 #include "base/text.h"
 #include "base/try.h"
-#include "text/jinja/library/clock_text.h"
+#include "text/jinja/library/format_time.h"
 #include "text/jinja/values/python_text.h"
 
 namespace moracle::jinja {
 
 namespace {
 
-Result<Value> range_function(Heap& heap, const Value&, const Bound& arguments) {
+Result<Value> range_function(Heap& heap, const Value&, const BoundArguments& arguments) {
   MORACLE_TRY(const int64_t first, arguments.integer(0));
   int64_t start = 0, stop = first, step = 1;
   if (arguments.has(1)) {
@@ -43,7 +43,7 @@ Result<std::vector<std::pair<Value, Value>>> entries_of(Heap& heap, const Argume
       MORACLE_TRY(const Values pairs, elements(heap, given));
       for (const Value& pair : pairs) {
         MORACLE_TRY(const Values parts, elements(heap, pair));
-        if (parts.size() != 2) return type_error("a dict of something else than pairs");
+        if (parts.size() != 2) return type_error("a dict from items that are not pairs");
         entries.emplace_back(parts[0], parts[1]);
       }
     }
@@ -55,12 +55,12 @@ Result<std::vector<std::pair<Value, Value>>> entries_of(Heap& heap, const Argume
   return entries;
 }
 
-Result<Value> dict_function(Heap& heap, const Value&, const Bound& arguments) {
+Result<Value> dict_function(Heap& heap, const Value&, const BoundArguments& arguments) {
   MORACLE_TRY(auto entries, entries_of(heap, arguments.raw()));
   return heap.mapping(std::move(entries));
 }
 
-Result<Value> namespace_function(Heap& heap, const Value&, const Bound& arguments) {
+Result<Value> namespace_function(Heap& heap, const Value&, const BoundArguments& arguments) {
   MORACLE_TRY(auto entries, entries_of(heap, arguments.raw()));
   MORACLE_TRY(Value made, heap.make_namespace());
   Namespace& space = **made.as<Namespace*>();
@@ -72,15 +72,15 @@ Result<Value> namespace_function(Heap& heap, const Value&, const Bound& argument
   return made;
 }
 
-Result<Value> raise_function(Heap&, const Value&, const Bound& arguments) {
+Result<Value> raise_function(Heap&, const Value&, const BoundArguments& arguments) {
   MORACLE_TRY(std::string message, to_text(arguments[0]));
   return Error{ErrorKind::kInvalidArgument, "", "", "a conversation that this template accepts",
                std::move(message)};
 }
 
-Result<Value> strftime_function(Heap& heap, const Value&, const Bound& arguments) {
+Result<Value> strftime_function(Heap& heap, const Value&, const BoundArguments& arguments) {
   MORACLE_TRY(const std::string_view format, arguments.text(0));
-  MORACLE_TRY(std::string text, clock_text(format, local_time_now()));
+  MORACLE_TRY(std::string text, format_time(format, local_time_now()));
   return heap.text(std::move(text));
 }
 

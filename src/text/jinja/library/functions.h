@@ -1,4 +1,4 @@
-// Functions available in every template: range, dict, namespace, raise_exception, strftime_now.
+// Global functions: range, dict, namespace, raise_exception, strftime_now.
 #pragma once
 
 #include <span>
@@ -10,8 +10,7 @@ namespace moracle::jinja {
 
 std::span<const Function> global_functions();
 
-/// Rejects attribute names of namespaces that start with an underscore, as transformers does.
-/// Errors: such a name.
+/// Rejects namespace attributes that start with an underscore, as transformers does.
 Status check_attribute_name(std::string_view name);
 
 }  // namespace moracle::jinja

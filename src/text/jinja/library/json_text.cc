@@ -80,7 +80,8 @@ class JsonWriter {
       break_line(level + 1);
       const auto& [key, value] = mapping.entries[indices[i]];
       const auto scalar = scalar_text(key);
-      if (!key.is_text() && !scalar) return type_error("'tojson' of a dict with such keys");
+      if (!key.is_text() && !scalar)
+        return type_error("'tojson' of a dict with keys of an unsupported type");
       write_string(scalar ? std::string_view(*scalar) : key.text());
       out_.add(style_.key_separator);
       MORACLE_CHECK(write(value, level + 1));

@@ -11,7 +11,7 @@ namespace moracle::jinja {
 struct JsonStyle {
   bool ensure_ascii = false;
   bool sort_keys = false;
-  std::optional<std::string> indent;  ///< text of one level; empty: everything on one line
+  std::optional<std::string> indent;  ///< indentation per level; empty: all on one line
   std::string item_separator = ", ";
   std::string key_separator = ": ";
 };

@@ -10,25 +10,25 @@ namespace moracle::jinja {
 
 namespace {
 
-Result<Value> dict_get(Heap& heap, const Value& self, const Bound& arguments) {
+Result<Value> dict_get(Heap& heap, const Value& self, const BoundArguments& arguments) {
   MORACLE_TRY(const Value* found, find(heap.budget(), *self.mapping(), arguments[0]));
   if (found) return *found;
   return arguments.has(1) ? arguments[1] : Value(None{});
 }
 
-Result<Value> dict_keys(Heap& heap, const Value& self, const Bound&) {
+Result<Value> dict_keys(Heap& heap, const Value& self, const BoundArguments&) {
   Values keys;
   for (const auto& [key, value] : self.mapping()->entries) keys.push_back(key);
   return heap.sequence(SequenceKind::kView, std::move(keys));
 }
 
-Result<Value> dict_values(Heap& heap, const Value& self, const Bound&) {
+Result<Value> dict_values(Heap& heap, const Value& self, const BoundArguments&) {
   Values values;
   for (const auto& [key, value] : self.mapping()->entries) values.push_back(value);
   return heap.sequence(SequenceKind::kView, std::move(values));
 }
 
-Result<Value> dict_items(Heap& heap, const Value& self, const Bound&) {
+Result<Value> dict_items(Heap& heap, const Value& self, const BoundArguments&) {
   Values items;
   for (const auto& [key, value] : self.mapping()->entries) {
     MORACLE_TRY(Value pair, heap.sequence(SequenceKind::kTuple, {key, value}));
@@ -37,11 +37,11 @@ Result<Value> dict_items(Heap& heap, const Value& self, const Bound&) {
   return heap.sequence(SequenceKind::kView, std::move(items));
 }
 
-Result<Value> same(Heap&, const Value& self, const Bound&) {
+Result<Value> same(Heap&, const Value& self, const BoundArguments&) {
   return self;
 }
 
-Result<Value> list_index(Heap& heap, const Value& self, const Bound& arguments) {
+Result<Value> list_index(Heap& heap, const Value& self, const BoundArguments& arguments) {
   const Values& items = self.sequence()->items;
   for (size_t i = 0; i < items.size(); ++i) {
     MORACLE_TRY(const bool found, equal(heap.budget(), items[i], arguments[0]));
@@ -50,7 +50,7 @@ Result<Value> list_index(Heap& heap, const Value& self, const Bound& arguments) 
   return type_error("'index' of an element that is not in the list");
 }
 
-Result<Value> list_count(Heap& heap, const Value& self, const Bound& arguments) {
+Result<Value> list_count(Heap& heap, const Value& self, const BoundArguments& arguments) {
   int64_t count = 0;
   for (const Value& item : self.sequence()->items) {
     MORACLE_TRY(const bool found, equal(heap.budget(), item, arguments[0]));

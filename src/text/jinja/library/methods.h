@@ -8,9 +8,9 @@
 
 namespace moracle::jinja {
 
-/// Whether value.name is a method that this renderer can call.
+/// True if value.name is a method that this renderer implements.
 bool has_method(const Value& value, std::string_view name);
-/// Whether Python has a method of that name on str or dict that this renderer omits.
+/// True if Python's str or dict has this method and this renderer lacks it.
 bool lacks_method(std::string_view name);
 Result<Value> call_method(Heap& heap, const Method& method, Arguments arguments);
 

@@ -45,7 +45,7 @@ Result<std::optional<int64_t>> truncated(double number) {
   return std::optional<int64_t>(static_cast<int64_t>(number));
 }
 
-Result<Value> int_filter(Heap&, const Value& self, const Bound& arguments) {
+Result<Value> int_filter(Heap&, const Value& self, const BoundArguments& arguments) {
   if (arguments.has(1)) return unsupported("'int' with a base");
   if (self.is_undefined()) return undefined_error(self);
   if (const auto integer = self.integer()) return Value(*integer);
@@ -62,7 +62,7 @@ Result<Value> int_filter(Heap&, const Value& self, const Bound& arguments) {
   return arguments.has(0) ? arguments[0] : Value(int64_t{0});
 }
 
-Result<Value> float_filter(Heap&, const Value& self, const Bound& arguments) {
+Result<Value> float_filter(Heap&, const Value& self, const BoundArguments& arguments) {
   if (self.is_undefined()) return undefined_error(self);
   if (const auto number = self.number()) return Value(*number);
   if (self.is_text()) {
@@ -71,14 +71,14 @@ Result<Value> float_filter(Heap&, const Value& self, const Bound& arguments) {
   return arguments.has(0) ? arguments[0] : Value(0.0);
 }
 
-Result<Value> abs_filter(Heap&, const Value& self, const Bound&) {
+Result<Value> abs_filter(Heap&, const Value& self, const BoundArguments&) {
   if (self.is_undefined()) return undefined_error(self);
   if (!self.number()) return type_error(str("'abs' of a '", type_name(self), "'"));
   return apply_sign(std::signbit(*self.number()) ? "-" : "+", self);
 }
 
-// round() of Python rounds the exact decimal value, ties to even, as printf does.
-Result<Value> round_filter(Heap&, const Value& self, const Bound& arguments) {
+// As Python's round(): round the exact decimal value, ties to even, as printf does.
+Result<Value> round_filter(Heap&, const Value& self, const BoundArguments& arguments) {
   if (self.is_undefined()) return undefined_error(self);
   if (!self.number()) return type_error(str("'round' of a '", type_name(self), "'"));
   int64_t precision = 0;
@@ -100,12 +100,12 @@ Result<Value> round_filter(Heap&, const Value& self, const Bound& arguments) {
   }
   if (method != "ceil" && method != "floor")
     return type_error("'round' with a method other than common, ceil or floor");
-  if (!std::isfinite(number)) return type_error("'round' of a number without end");
+  if (!std::isfinite(number)) return type_error("'round' of inf or nan");
   const double scale = std::pow(10.0, static_cast<double>(precision)), scaled = number * scale;
   return Value((method == "ceil" ? std::ceil(scaled) : std::floor(scaled)) / scale);
 }
 
-Result<Value> sum_filter(Heap& heap, const Value& self, const Bound& arguments) {
+Result<Value> sum_filter(Heap& heap, const Value& self, const BoundArguments& arguments) {
   MORACLE_TRY(const Values items, elements(heap, self));
   Value total = arguments.has(1) ? arguments[1] : Value(int64_t{0});
   if (total.is_text()) return type_error("'sum' of str");

@@ -8,7 +8,7 @@ namespace moracle::jinja {
 
 namespace {
 
-// Returns the arguments from position `first` on, for the applied filter or test.
+// Returns the positional arguments from `first` on, for the applied filter or test.
 Arguments rest_of(const Arguments& arguments, size_t first) {
   Arguments rest{{}, arguments.named};
   for (size_t i = first; i < arguments.positional.size(); ++i) {
@@ -51,7 +51,7 @@ Result<Values> map_filter_to(Heap& heap, const Values& items, const Arguments& a
   return mapped;
 }
 
-Result<Value> map_filter(Heap& heap, const Value& self, const Bound& bound) {
+Result<Value> map_filter(Heap& heap, const Value& self, const BoundArguments& bound) {
   Values mapped;
   if (truth(self)) {
     MORACLE_TRY(const Values items, elements(heap, self));
@@ -63,7 +63,7 @@ Result<Value> map_filter(Heap& heap, const Value& self, const Bound& bound) {
 }
 
 template <bool by_attribute, bool keeps>
-Result<Value> select_filter(Heap& heap, const Value& self, const Bound& bound) {
+Result<Value> select_filter(Heap& heap, const Value& self, const BoundArguments& bound) {
   const Values& given = bound.raw().positional;
   Values kept;
   if (!truth(self)) return heap.sequence(SequenceKind::kGenerator, std::move(kept));

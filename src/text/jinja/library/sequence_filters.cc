@@ -13,17 +13,17 @@ namespace moracle::jinja {
 
 namespace {
 
-const Value* given(const Bound& arguments, size_t i) {
+const Value* given(const BoundArguments& arguments, size_t i) {
   return arguments.some(i) ? &arguments[i] : nullptr;
 }
 
-Result<Value> default_filter(Heap& heap, const Value& self, const Bound& arguments) {
+Result<Value> default_filter(Heap& heap, const Value& self, const BoundArguments& arguments) {
   if (!self.is_undefined() && !(arguments.flag(1) && !truth(self))) return self;
   if (arguments.has(0)) return arguments[0];
   return heap.text("");
 }
 
-Result<Value> length_filter(Heap&, const Value& self, const Bound&) {
+Result<Value> length_filter(Heap&, const Value& self, const BoundArguments&) {
   if (self.is_undefined()) return Value(int64_t{0});
   if (self.is_text()) return Value(static_cast<int64_t>(count_code_points(self.text())));
   if (self.mapping()) return Value(static_cast<int64_t>(self.mapping()->entries.size()));
@@ -33,17 +33,17 @@ Result<Value> length_filter(Heap&, const Value& self, const Bound&) {
   return type_error(str("'length' of a '", type_name(self), "'"));
 }
 
-Result<Value> list_filter(Heap& heap, const Value& self, const Bound&) {
+Result<Value> list_filter(Heap& heap, const Value& self, const BoundArguments&) {
   MORACLE_TRY(Values items, elements(heap, self));
   return heap.list(std::move(items));
 }
 
-Result<Value> first_filter(Heap& heap, const Value& self, const Bound&) {
+Result<Value> first_filter(Heap& heap, const Value& self, const BoundArguments&) {
   MORACLE_TRY(const Values items, elements(heap, self));
   return items.empty() ? undefined("No first item, sequence was empty.") : items.front();
 }
 
-Result<Value> last_filter(Heap& heap, const Value& self, const Bound&) {
+Result<Value> last_filter(Heap& heap, const Value& self, const BoundArguments&) {
   if (self.sequence() && !self.sequence()->measurable()) {
     return type_error("'last' of a generator");
   }
@@ -51,7 +51,7 @@ Result<Value> last_filter(Heap& heap, const Value& self, const Bound&) {
   return items.empty() ? undefined("No last item, sequence was empty.") : items.back();
 }
 
-Result<Value> reverse_filter(Heap& heap, const Value& self, const Bound&) {
+Result<Value> reverse_filter(Heap& heap, const Value& self, const BoundArguments&) {
   MORACLE_TRY(Values items, elements(heap, self));
   std::reverse(items.begin(), items.end());
   if (!self.is_text()) return heap.sequence(SequenceKind::kGenerator, std::move(items));
@@ -60,9 +60,9 @@ Result<Value> reverse_filter(Heap& heap, const Value& self, const Bound&) {
   return heap.text(std::move(text), self.is_markup());
 }
 
-Result<Value> items_filter(Heap& heap, const Value& self, const Bound&) {
+Result<Value> items_filter(Heap& heap, const Value& self, const BoundArguments&) {
   if (self.is_undefined()) return heap.sequence(SequenceKind::kGenerator, {});
-  if (!self.mapping()) return type_error("'items' of something that is no dict");
+  if (!self.mapping()) return type_error("'items' of a value that is not a dict");
   Values items;
   for (const auto& [key, value] : self.mapping()->entries) {
     MORACLE_TRY(Value pair, heap.sequence(SequenceKind::kTuple, {key, value}));
@@ -78,19 +78,19 @@ Result<Value> in_order(Heap& heap, const Values& items, const Values& keys, bool
   return heap.list(std::move(sorted));
 }
 
-Result<Value> sort_filter(Heap& heap, const Value& self, const Bound& arguments) {
+Result<Value> sort_filter(Heap& heap, const Value& self, const BoundArguments& arguments) {
   MORACLE_TRY(const Values items, elements(heap, self));
   MORACLE_TRY(const Values keys,
               comparison_keys(heap, items, given(arguments, 2), arguments.flag(1)));
   return in_order(heap, items, keys, arguments.flag(0));
 }
 
-Result<Value> dictsort_filter(Heap& heap, const Value& self, const Bound& arguments) {
+Result<Value> dictsort_filter(Heap& heap, const Value& self, const BoundArguments& arguments) {
   if (self.is_undefined()) return undefined_error(self);
-  if (!self.mapping()) return type_error("'dictsort' of something that is no dict");
+  if (!self.mapping()) return type_error("'dictsort' of a value that is not a dict");
   const bool by_value = arguments.has(1) && arguments[1].text() == "value";
   if (arguments.has(1) && !by_value && arguments[1].text() != "key") {
-    return type_error("'dictsort' by something else than 'key' or 'value'");
+    return type_error("'dictsort' with 'by' other than 'key' or 'value'");
   }
   Values pairs, parts;
   for (const auto& [key, value] : self.mapping()->entries) {
@@ -102,11 +102,11 @@ Result<Value> dictsort_filter(Heap& heap, const Value& self, const Bound& argume
   return in_order(heap, pairs, keys, arguments.flag(2));
 }
 
-Result<Value> unique_filter(Heap& heap, const Value& self, const Bound& arguments) {
+Result<Value> unique_filter(Heap& heap, const Value& self, const BoundArguments& arguments) {
   MORACLE_TRY(const Values items, elements(heap, self));
   MORACLE_TRY(const Values keys,
               comparison_keys(heap, items, given(arguments, 1), arguments.flag(0)));
-  // Python remembers seen keys as keys of a dict, so they must be hashable here too.
+  // Python stores seen values as dict keys: reject values that are not hashable.
   Mapping seen;
   Values kept;
   for (size_t i = 0; i < items.size(); ++i) {
@@ -119,7 +119,7 @@ Result<Value> unique_filter(Heap& heap, const Value& self, const Bound& argument
 }
 
 template <bool largest>
-Result<Value> extreme_filter(Heap& heap, const Value& self, const Bound& arguments) {
+Result<Value> extreme_filter(Heap& heap, const Value& self, const BoundArguments& arguments) {
   MORACLE_TRY(const Values items, elements(heap, self));
   if (items.empty()) return undefined("No aggregated item, sequence was empty.");
   MORACLE_TRY(const Values keys,

@@ -48,7 +48,7 @@ class Fields {
   bool numbered_ = false;
 };
 
-// A field is an argument's number or name; ":d" behind it shows an int, and a bool as one.
+// A field is an argument's number or name. The suffix ":d" prints an int, or a bool as an int.
 Result<std::string> field_text(Fields& fields, std::string_view field) {
   const bool decimal = field.ends_with(":d");
   if (decimal) field.remove_suffix(2);
@@ -60,7 +60,7 @@ Result<std::string> field_text(Fields& fields, std::string_view field) {
 
 }  // namespace
 
-Result<Value> format_method(Heap& heap, const Value& self, const Bound& arguments) {
+Result<Value> format_method(Heap& heap, const Value& self, const BoundArguments& arguments) {
   if (self.is_markup()) return unsupported("'.format()' of the result of the filter 'safe'");
   const std::string_view text = self.text();
   Fields fields(arguments.raw());

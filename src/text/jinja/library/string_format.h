@@ -6,6 +6,6 @@
 namespace moracle::jinja {
 
 /// Errors: fields with attributes, conversions or a format, and missing arguments.
-Result<Value> format_method(Heap& heap, const Value& self, const Bound& arguments);
+Result<Value> format_method(Heap& heap, const Value& self, const BoundArguments& arguments);
 
 }  // namespace moracle::jinja

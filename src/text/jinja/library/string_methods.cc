@@ -14,21 +14,21 @@ Source source(const Value& self) {
   return {self.text(), self.is_markup()};
 }
 
-Result<std::optional<std::string_view>> optional_text(const Bound& arguments, size_t i) {
+Result<std::optional<std::string_view>> optional_text(const BoundArguments& arguments, size_t i) {
   if (!arguments.some(i)) return std::optional<std::string_view>();
   MORACLE_TRY(const std::string_view text, arguments.text(i));
   return std::optional<std::string_view>(text);
 }
 
 template <Side side>
-Result<Value> strip_method(Heap& heap, const Value& self, const Bound& arguments) {
+Result<Value> strip_method(Heap& heap, const Value& self, const BoundArguments& arguments) {
   MORACLE_TRY(const auto chars, optional_text(arguments, 0));
   if (chars) MORACLE_CHECK(find_text(heap.budget(), self.text(), *chars));
   return heap.text(std::string(strip(self.text(), side, chars)), self.is_markup());
 }
 
 template <bool from_right>
-Result<Value> split_method(Heap& heap, const Value& self, const Bound& arguments) {
+Result<Value> split_method(Heap& heap, const Value& self, const BoundArguments& arguments) {
   MORACLE_TRY(const auto separator, optional_text(arguments, 0));
   int64_t limit = -1;
   if (arguments.has(1)) {
@@ -38,14 +38,14 @@ Result<Value> split_method(Heap& heap, const Value& self, const Bound& arguments
   return heap.list(std::move(parts));
 }
 
-Result<Value> splitlines_method(Heap& heap, const Value& self, const Bound& arguments) {
+Result<Value> splitlines_method(Heap& heap, const Value& self, const BoundArguments& arguments) {
   MORACLE_TRY(Values lines, split_lines(heap, source(self), arguments.flag(0)));
   return heap.list(std::move(lines));
 }
 
 // startswith and endswith accept one str or a tuple of str.
 template <bool at_end>
-Result<Value> affix_method(Heap&, const Value& self, const Bound& arguments) {
+Result<Value> affix_method(Heap&, const Value& self, const BoundArguments& arguments) {
   const Value& affix = arguments[0];
   const auto matches = [&](const Value& part) {
     return at_end ? self.text().ends_with(part.text()) : self.text().starts_with(part.text());
@@ -56,14 +56,14 @@ Result<Value> affix_method(Heap&, const Value& self, const Bound& arguments) {
     return type_error(str("a '", type_name(affix), "' where a str or a tuple is needed"));
   }
   for (const Value& choice : choices->items) {
-    if (!choice.is_text()) return type_error("a tuple of something else than str");
+    if (!choice.is_text()) return type_error("a tuple with items that are not str");
     if (matches(choice)) return Value(true);
   }
   return Value(false);
 }
 
 template <bool at_end>
-Result<Value> remove_method(Heap& heap, const Value& self, const Bound& arguments) {
+Result<Value> remove_method(Heap& heap, const Value& self, const BoundArguments& arguments) {
   MORACLE_TRY(const std::string_view part, arguments.text(0));
   std::string_view text = self.text();
   if (at_end && text.ends_with(part)) text.remove_suffix(part.size());
@@ -72,19 +72,19 @@ Result<Value> remove_method(Heap& heap, const Value& self, const Bound& argument
 }
 
 template <Case to>
-Result<Value> case_method(Heap& heap, const Value& self, const Bound&) {
+Result<Value> case_method(Heap& heap, const Value& self, const BoundArguments&) {
   return cased(heap, source(self), to);
 }
 
-Result<Value> capitalize_method(Heap& heap, const Value& self, const Bound&) {
+Result<Value> capitalize_method(Heap& heap, const Value& self, const BoundArguments&) {
   return capitalized(heap, source(self));
 }
 
-Result<Value> title_method(Heap& heap, const Value& self, const Bound&) {
+Result<Value> title_method(Heap& heap, const Value& self, const BoundArguments&) {
   return titled(heap, source(self));
 }
 
-Result<Value> replace_method(Heap& heap, const Value& self, const Bound& arguments) {
+Result<Value> replace_method(Heap& heap, const Value& self, const BoundArguments& arguments) {
   if (self.is_markup()) return unsupported("'.replace()' of the result of the filter 'safe'");
   MORACLE_TRY(const std::string_view from, arguments.text(0));
   MORACLE_TRY(const std::string_view to, arguments.text(1));
@@ -97,7 +97,7 @@ Result<Value> replace_method(Heap& heap, const Value& self, const Bound& argumen
 
 enum class Missing { kMinusOne, kError };
 template <bool from_right, Missing missing>
-Result<Value> find_method(Heap& heap, const Value& self, const Bound& arguments) {
+Result<Value> find_method(Heap& heap, const Value& self, const BoundArguments& arguments) {
   if (arguments.has(1)) return unsupported("'.find()' with a start");
   MORACLE_TRY(const std::string_view part, arguments.text(0));
   MORACLE_TRY(size_t at, find_text(heap.budget(), self.text(), part));
@@ -109,7 +109,7 @@ Result<Value> find_method(Heap& heap, const Value& self, const Bound& arguments)
   return Value(static_cast<int64_t>(count_code_points(self.text().substr(0, at))));
 }
 
-Result<Value> count_method(Heap& heap, const Value& self, const Bound& arguments) {
+Result<Value> count_method(Heap& heap, const Value& self, const BoundArguments& arguments) {
   if (arguments.has(1)) return unsupported("'.count()' with a start");
   MORACLE_TRY(const std::string_view part, arguments.text(0));
   if (part.empty()) return Value(static_cast<int64_t>(count_code_points(self.text()) + 1));
@@ -119,7 +119,7 @@ Result<Value> count_method(Heap& heap, const Value& self, const Bound& arguments
   return Value(count);
 }
 
-Result<Value> join_method(Heap& heap, const Value& self, const Bound& arguments) {
+Result<Value> join_method(Heap& heap, const Value& self, const BoundArguments& arguments) {
   if (self.is_markup()) return unsupported("'.join()' of the result of the filter 'safe'");
   MORACLE_TRY(const Values items, elements(heap, arguments[0]));
   Writer out;
@@ -133,7 +133,7 @@ Result<Value> join_method(Heap& heap, const Value& self, const Bound& arguments)
 }
 
 template <bool from_right>
-Result<Value> partition_method(Heap& heap, const Value& self, const Bound& arguments) {
+Result<Value> partition_method(Heap& heap, const Value& self, const BoundArguments& arguments) {
   MORACLE_TRY(const std::string_view part, arguments.text(0));
   if (part.empty()) return type_error("an empty separator");
   MORACLE_TRY(size_t at, find_text(heap.budget(), self.text(), part));
@@ -155,7 +155,7 @@ Result<Value> partition_method(Heap& heap, const Value& self, const Bound& argum
   return heap.sequence(SequenceKind::kTuple, std::move(values));
 }
 
-Result<Value> isspace_method(Heap&, const Value& self, const Bound&) {
+Result<Value> isspace_method(Heap&, const Value& self, const BoundArguments&) {
   return Value(!self.text().empty() && strip(self.text(), Side::kLeft).empty());
 }
 

@@ -54,40 +54,40 @@ bool is_callable(const Value& v) {
 }
 
 template <bool (*property)(const Value&)>
-Result<Value> plain(Heap&, const Value& self, const Bound&) {
+Result<Value> plain(Heap&, const Value& self, const BoundArguments&) {
   return Value(property(self));
 }
 
 template <bool wanted>
-Result<Value> equality(Heap& heap, const Value& self, const Bound& arguments) {
+Result<Value> equality(Heap& heap, const Value& self, const BoundArguments& arguments) {
   MORACLE_TRY(const bool same, equal(heap.budget(), self, arguments[0]));
   return Value(same == wanted);
 }
 
 template <Order order>
-Result<Value> ordering(Heap& heap, const Value& self, const Bound& arguments) {
+Result<Value> ordering(Heap& heap, const Value& self, const BoundArguments& arguments) {
   MORACLE_TRY(const bool holds, ordered(heap.budget(), order, self, arguments[0]));
   return Value(holds);
 }
 
-Result<Value> is_in(Heap& heap, const Value& self, const Bound& arguments) {
+Result<Value> is_in(Heap& heap, const Value& self, const BoundArguments& arguments) {
   MORACLE_TRY(const bool found, contains(heap.budget(), arguments[0], self));
   return Value(found);
 }
 
 Result<Value> remainder_is(Heap& heap, const Value& self, int64_t divisor, int64_t wanted) {
-  if (self.is_text()) return type_error("a number's test of a 'str'");
+  if (self.is_text()) return type_error("a numeric test of a 'str'");
   MORACLE_TRY(const Value rest, calculate(heap, "%", self, Value(divisor)));
   return Value(rest.number() && *rest.number() == static_cast<double>(wanted));
 }
 
-Result<Value> is_odd(Heap& heap, const Value& self, const Bound&) {
+Result<Value> is_odd(Heap& heap, const Value& self, const BoundArguments&) {
   return remainder_is(heap, self, 2, 1);
 }
-Result<Value> is_even(Heap& heap, const Value& self, const Bound&) {
+Result<Value> is_even(Heap& heap, const Value& self, const BoundArguments&) {
   return remainder_is(heap, self, 2, 0);
 }
-Result<Value> is_divisible(Heap& heap, const Value& self, const Bound& arguments) {
+Result<Value> is_divisible(Heap& heap, const Value& self, const BoundArguments& arguments) {
   MORACLE_TRY(const int64_t divisor, arguments.integer(0));
   return remainder_is(heap, self, divisor, 0);
 }

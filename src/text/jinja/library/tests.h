@@ -7,9 +7,9 @@
 
 namespace moracle::jinja {
 
-/// Returns the test of that name, or null for omitted tests. Tests return a bool.
+/// Returns the test of that name, or null if this renderer lacks it. Tests return a bool.
 const Function* find_test(std::string_view name);
-/// Whether Jinja has a test of that name that this renderer omits.
+/// True if Jinja has this test and this renderer lacks it.
 bool lacks_test(std::string_view name);
 
 }  // namespace moracle::jinja

@@ -14,7 +14,7 @@ namespace moracle::jinja {
 
 namespace {
 
-// First step of the filters: str(value), which keeps "safe" text as it is.
+// Input of a text filter: str(value), with the "safe" flag kept.
 struct Input {
   std::string text;
   bool markup;
@@ -26,18 +26,18 @@ Result<Input> input_of(const Value& self) {
 }
 
 template <Case to>
-Result<Value> case_filter(Heap& heap, const Value& self, const Bound&) {
+Result<Value> case_filter(Heap& heap, const Value& self, const BoundArguments&) {
   MORACLE_TRY(const Input input, input_of(self));
   return cased(heap, input, to);
 }
 
-Result<Value> capitalize_filter(Heap& heap, const Value& self, const Bound&) {
+Result<Value> capitalize_filter(Heap& heap, const Value& self, const BoundArguments&) {
   MORACLE_TRY(const Input input, input_of(self));
   return capitalized(heap, input);
 }
 
 // Unlike str.title(), words start only after white space and opening brackets or hyphens.
-Result<Value> title_filter(Heap& heap, const Value& self, const Bound&) {
+Result<Value> title_filter(Heap& heap, const Value& self, const BoundArguments&) {
   MORACLE_TRY(const Input input, input_of(self));
   std::string out;
   bool starts = true;
@@ -45,7 +45,7 @@ Result<Value> title_filter(Heap& heap, const Value& self, const Bound&) {
     const CodePoint c = code_point(input.text, at);
     const std::string_view bytes = std::string_view(input.text).substr(at, c.bytes);
     const auto changed = change_case(bytes, starts ? Case::kUpper : Case::kLower);
-    if (!changed) return unsupported("a change of case of a character that becomes several");
+    if (!changed) return unsupported("a case mapping of one character to several");
     out += *changed;
     starts = is_space(c.value) || std::string_view("-({[<").find(bytes) != std::string_view::npos;
     at += c.bytes;
@@ -53,7 +53,7 @@ Result<Value> title_filter(Heap& heap, const Value& self, const Bound&) {
   return heap.text(std::move(out));
 }
 
-Result<Value> trim_filter(Heap& heap, const Value& self, const Bound& arguments) {
+Result<Value> trim_filter(Heap& heap, const Value& self, const BoundArguments& arguments) {
   MORACLE_TRY(const Input input, input_of(self));
   std::optional<std::string_view> chars;
   if (arguments.some(0)) {
@@ -63,18 +63,18 @@ Result<Value> trim_filter(Heap& heap, const Value& self, const Bound& arguments)
   return heap.text(std::string(strip(input.text, Side::kBoth, chars)), input.markup);
 }
 
-Result<Value> string_filter(Heap& heap, const Value& self, const Bound&) {
+Result<Value> string_filter(Heap& heap, const Value& self, const BoundArguments&) {
   if (self.is_text()) return self;
   MORACLE_TRY(std::string text, to_text(self));
   return heap.text(std::move(text));
 }
 
-Result<Value> safe_filter(Heap& heap, const Value& self, const Bound&) {
+Result<Value> safe_filter(Heap& heap, const Value& self, const BoundArguments&) {
   MORACLE_TRY(std::string text, to_text(self));
   return heap.text(std::move(text), true);
 }
 
-Result<Value> replace_filter(Heap& heap, const Value& self, const Bound& arguments) {
+Result<Value> replace_filter(Heap& heap, const Value& self, const BoundArguments& arguments) {
   MORACLE_TRY(const std::string text, to_text(self));
   MORACLE_TRY(const std::string from, to_text(arguments[0]));
   MORACLE_TRY(const std::string to, to_text(arguments[1]));
@@ -85,7 +85,7 @@ Result<Value> replace_filter(Heap& heap, const Value& self, const Bound& argumen
   return replaced(heap, text, from, to, count);
 }
 
-Result<Value> join_filter(Heap& heap, const Value& self, const Bound& arguments) {
+Result<Value> join_filter(Heap& heap, const Value& self, const BoundArguments& arguments) {
   std::string separator;
   if (arguments.has(0)) {
     MORACLE_TRY(separator, to_text(arguments[0]));
@@ -110,7 +110,7 @@ Result<Value> join_filter(Heap& heap, const Value& self, const Bound& arguments)
   return heap.text(std::move(text));
 }
 
-Result<Value> indent_filter(Heap& heap, const Value& self, const Bound& arguments) {
+Result<Value> indent_filter(Heap& heap, const Value& self, const BoundArguments& arguments) {
   if (self.is_markup()) return unsupported("'indent' of the result of the filter 'safe'");
   if (self.is_undefined()) return undefined_error(self);
   if (!self.is_text()) return type_error(str("'indent' of a '", type_name(self), "'"));
@@ -135,7 +135,7 @@ Result<Value> indent_filter(Heap& heap, const Value& self, const Bound& argument
   return heap.text(std::move(made));
 }
 
-Result<Value> tojson_filter(Heap& heap, const Value& self, const Bound& arguments) {
+Result<Value> tojson_filter(Heap& heap, const Value& self, const BoundArguments& arguments) {
   JsonStyle style;
   style.ensure_ascii = arguments.flag(0);
   style.sort_keys = arguments.flag(3);
@@ -162,7 +162,7 @@ Result<Value> tojson_filter(Heap& heap, const Value& self, const Bound& argument
   return heap.text(std::move(text));
 }
 
-Result<Value> format_filter(Heap& heap, const Value& self, const Bound& arguments) {
+Result<Value> format_filter(Heap& heap, const Value& self, const BoundArguments& arguments) {
   if (self.is_undefined()) return undefined_error(self);
   return percent_format(heap, self, arguments.raw());
 }

@@ -56,7 +56,7 @@ struct Keyword {
 struct Expr {
   ExprKind kind = ExprKind::kConst;
   int line = 1;
-  int height = 1;  ///< nodes on the longest path down: bounds the stack of recursive walks
+  int height = 1;  ///< longest path to a leaf, in nodes: bounds the stack of recursive walks
   std::string name{};
   Value value{};
   std::vector<ExprPtr> items{};
@@ -90,10 +90,10 @@ struct Branch {
   ExprPtr condition;
   Body body;
 };
-/// The names that a macro's body uses and its signature does not declare.
+/// Implicit names that a macro's body uses.
 struct MacroExtras {
-  bool varargs = false;  ///< arguments beyond the parameters
-  bool kwargs = false;   ///< named arguments that are no parameters
+  bool varargs = false;  ///< extra positional arguments
+  bool kwargs = false;   ///< extra named arguments
   bool caller = false;   ///< the body of {% call %}
 };
 /// A macro's parameter or a variable of {% with %}.

@@ -18,7 +18,7 @@ bool continues_name(char c) {
   return starts_name(c) || (c >= '0' && c <= '9');
 }
 
-// Jinja reads every line ending as \n and drops one at the very end.
+// As Jinja: convert line endings to \n, and drop one at the end of the text.
 std::string normalized(std::string_view text) {
   std::string out;
   out.reserve(text.size());
@@ -51,7 +51,7 @@ class Lexer {
 
   bool looks_at(std::string_view what) const { return text_.substr(at_, what.size()) == what; }
 
-  // Moves forward and counts lines.
+  // Advances and counts lines.
   void skip(size_t bytes) {
     const std::string_view passed = text_.substr(at_, bytes);
     line_ += static_cast<int>(std::count(passed.begin(), passed.end(), '\n'));
@@ -64,7 +64,7 @@ class Lexer {
     skip(rest.size() - strip(rest, Side::kLeft).size());
   }
 
-  // Takes the sign after an opening tag: '-', '+' or none.
+  // Consumes the white space control after an opening tag: '-', '+' or none.
   char take_sign() {
     const char c = at_ < text_.size() ? text_[at_] : ' ';
     if (c != '-' && c != '+') return ' ';
@@ -72,8 +72,7 @@ class Lexer {
     return c;
   }
 
-  // Returns the text before a tag, without the white space that its sign (or lstrip_blocks)
-  // removes.
+  // Returns the text before a tag, stripped as '-' or lstrip_blocks demands.
   std::string_view before_tag(std::string_view data, char sign, bool variable) const {
     if (sign == '-') return strip(data, Side::kRight);
     if (sign == '+' || variable) return data;
@@ -88,7 +87,7 @@ class Lexer {
     skip(length);
   }
 
-  // Reads text up to a tag, and the tag.
+  // Reads the text before a tag, then the tag.
   Status read_data() {
     const std::string_view rest = text_.substr(at_);
     size_t length = 0;
@@ -113,8 +112,8 @@ class Lexer {
     return read_code(kind == '%');
   }
 
-  // Removes white space after a closing tag: '-' takes all of it; blocks and comments take one line
-  // break.
+  // Strips after a closing tag: all white space after '-', one line break after blocks and comments
+  // (trim_blocks).
   void close(char sign, bool variable) {
     if (sign == '-') {
       skip_space();
@@ -132,7 +131,7 @@ class Lexer {
     return {};
   }
 
-  // Takes "raw %}" if it follows "{%".
+  // Consumes "raw %}" after "{%".
   bool take_raw_begin() {
     std::string_view rest = strip(text_.substr(at_), Side::kLeft);
     if (rest.substr(0, 3) != "raw") return false;
@@ -165,7 +164,7 @@ class Lexer {
     }
   }
 
-  // Whether the tag ends here; all brackets must be closed first.
+  // True at the tag's end. All brackets must be closed.
   bool take_end(bool block) {
     if (!brackets_.empty()) return false;
     const std::string_view end = block ? "%}" : "}}";
@@ -254,8 +253,8 @@ class Lexer {
   std::string_view text_;
   size_t at_ = 0;
   int line_ = 1;
-  bool line_starts_ = true;  // the previous text ended a line, or there was none
-  std::string brackets_;     // the expected closing brackets
+  bool line_starts_ = true;  // at the start of a line
+  std::string brackets_;     // stack of expected closing brackets
   std::vector<Token> tokens_;
 };
 

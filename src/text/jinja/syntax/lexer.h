@@ -1,5 +1,5 @@
-// Template text → tokens, with Jinja's white space control (trim_blocks and lstrip_blocks on, as
-// transformers sets them).
+// Splits template text into tokens, with Jinja's trim_blocks and lstrip_blocks on, as in
+// transformers.
 #pragma once
 
 #include <string>
@@ -11,7 +11,7 @@
 namespace moracle::jinja {
 
 enum class TokenKind {
-  kData,           ///< text between tags, printed unchanged
+  kData,           ///< text outside of tags, printed unchanged
   kBlockBegin,     ///< {%
   kBlockEnd,       ///< %}
   kVariableBegin,  ///< {{
@@ -36,13 +36,13 @@ struct Token {
   bool is_operator(std::string_view what) const { return is(TokenKind::kOperator, what); }
 };
 
-/// An Error in the template's text; ChatTemplate adds the file.
+/// Syntax error in the template. ChatTemplate adds the file.
 Error syntax_error(int line, std::string fact);
-/// The Error for a Jinja construct that this renderer omits.
+/// Error for a Jinja construct that this renderer lacks.
 Error unsupported_error(int line, std::string construct);
 
 /// Splits `text`, which must be valid UTF-8, into tokens. The last token is kEnd. Errors: unclosed
-/// tags, unbalanced brackets, characters and escapes that Jinja refuses.
+/// tags, unbalanced brackets, invalid characters or escapes.
 Result<std::vector<Token>> tokenize(std::string_view text);
 
 }  // namespace moracle::jinja

@@ -20,8 +20,8 @@ int digit_value(char c) {
   return 99;
 }
 
-// Python's decoder already receives characters outside ASCII as escapes. After a backslash they
-// become the text of that escape, without its backslash.
+// As Python's unicode_escape decoder: non-ASCII characters arrive as escapes, so a backslash before
+// one is dropped and the escape's text stays.
 std::string escaped_name(uint32_t c) {
   char text[16];
   std::snprintf(text, sizeof text, c < 0x100 ? "x%02x" : c < 0x10000 ? "u%04x" : "U%08x", c);
@@ -46,8 +46,8 @@ Result<Escape> read_code(std::string_view body, size_t at, int base, size_t leas
   return Escape{value, n};
 }
 
-// Length of digits of `base` with single underscores between them; `after_prefix` allows a leading
-// one.
+// Length of a run of digits in `base` with single underscores between them. `after_prefix` allows a
+// leading underscore.
 size_t digits_length(std::string_view text, int base, bool after_prefix = false) {
   size_t length = 0;
   while (length < text.size()) {
@@ -67,7 +67,7 @@ std::string without_underscores(std::string_view text) {
   return digits;
 }
 
-// Length of a float at the start of `text`; 0 if there is an integer or nothing.
+// Length of a float at the start of `text`; 0 for an integer or no number.
 size_t float_length(std::string_view text) {
   size_t length = digits_length(text, 10);
   if (length == 0) return 0;
@@ -106,7 +106,7 @@ Result<std::string> unescape(std::string_view body, int line) {
     if (const size_t i = kLetters.find(kind); i != kLetters.npos) {
       out += kMeanings[i];
     } else if (kind == '\n') {
-      // A continued line: drop both characters.
+      // Line continuation: drop the backslash and the line break.
     } else if (kind == 'x' || kind == 'u' || kind == 'U') {
       const size_t digits = kind == 'x' ? 2 : kind == 'u' ? 4 : 8;
       MORACLE_TRY(const Escape escape, read_code(body, at, 16, digits, digits, line));
@@ -137,7 +137,7 @@ Result<Token> read_number(std::string_view text, bool after_dot, int line, size_
     const char* end = token.text.data() + token.text.size();
     const auto read = std::from_chars(token.text.data(), end, token.number);
     if (read.ec == std::errc::result_out_of_range) {
-      // from_chars does not set the number here; Python gives 0.0 or inf.
+      // Out of range: from_chars leaves the number unset; Python gives 0.0 or inf.
       const size_t e = token.text.find_first_of("eE");
       token.number = e != token.text.npos && token.text[e + 1] == '-' ? 0.0 : HUGE_VAL;
     }

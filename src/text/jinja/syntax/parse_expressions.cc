@@ -1,4 +1,4 @@
-// Expressions, from the loosest binding to the tightest.
+// Parses expressions, from the loosest binding to the tightest.
 #include "base/text.h"
 #include "base/try.h"
 #include "text/jinja/syntax/parser.h"
@@ -138,7 +138,7 @@ Result<ExprPtr> Parser::product() {
 }
 
 Result<ExprPtr> Parser::power() {
-  // Jinja groups from left to right, unlike Python.
+  // Left-associative in Jinja, unlike Python.
   MORACLE_TRY(ExprPtr left, unary());
   while (now().is_operator("**")) {
     const int line = take().line;

@@ -1,4 +1,4 @@
-// Parses the parts after a primary expression: .name, [item], (arguments), |filter, is test.
+// Parses postfix expressions: .name, [item], (arguments), |filter, is test.
 #include <algorithm>
 
 #include "base/text.h"
@@ -98,7 +98,7 @@ Status Parser::arguments(Expr& node) {
     if (!first) MORACLE_CHECK(expect_operator(","));
     first = false;
     if (now().is_operator(")")) break;
-    if (node.spread_named) return syntax_error(line, "an argument behind '**'");
+    if (node.spread_named) return syntax_error(line, "an argument after '**'");
     if (now().is_operator("*") || now().is_operator("**")) {
       const bool named = take().text == "**";
       if (node.spread && !named) return syntax_error(line, "'*' before two arguments");
@@ -115,7 +115,7 @@ Status Parser::arguments(Expr& node) {
       node.named.push_back(std::move(keyword));
     } else {
       if (!node.named.empty()) return syntax_error(line, "a positional argument after a named one");
-      if (node.spread) return syntax_error(line, "a positional argument behind '*'");
+      if (node.spread) return syntax_error(line, "a positional argument after '*'");
       MORACLE_TRY(ExprPtr value, expression());
       node.items.push_back(std::move(value));
     }

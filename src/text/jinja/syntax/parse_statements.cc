@@ -68,7 +68,7 @@ Result<Body> Parser::macro_body(std::string_view end, MacroExtras& extras) {
   in_loop_ = in_loop;
   extras_ = outer;
   if (outer) {
-    // As in Jinja, a macro also takes what the macros inside it name.
+    // As in Jinja, the implicit names of nested macros count for the outer macro, too.
     outer->varargs |= extras.varargs;
     outer->kwargs |= extras.kwargs;
     outer->caller |= extras.caller;
@@ -96,7 +96,7 @@ Result<StmtPtr> Parser::statement() {
     return done(make(name == "break" ? StmtKind::kBreak : StmtKind::kContinue, line));
   }
   if (name == "generation") {
-    // Marks the assistant's part for training; the body prints unchanged.
+    // {% generation %} marks the assistant's tokens for training: render the body unchanged.
     take();
     Stmt node = make(StmtKind::kScope, line);
     MORACLE_TRY(node.body, macro_body("endgeneration", node.extras));
@@ -106,7 +106,7 @@ Result<StmtPtr> Parser::statement() {
   }
   for (std::string_view end : {"elif", "else", "endif", "endfor", "endset", "endmacro", "endcall",
                                "endfilter", "endwith", "endgeneration", "endraw"}) {
-    if (name == end) return syntax_error(line, str("'{% ", name, " %}' without its beginning"));
+    if (name == end) return syntax_error(line, str("'{% ", name, " %}' without its opening tag"));
   }
   return unsupported_error(line, str("'{% ", name, " %}'"));
 }
@@ -218,7 +218,8 @@ Result<StmtPtr> Parser::call_statement() {
     MORACLE_TRY(node.parameters, signature());
   }
   MORACLE_TRY(ExprPtr called, expression());
-  if (called->kind != ExprKind::kCall) return syntax_error(node.line, "'{% call %}' of no call");
+  if (called->kind != ExprKind::kCall)
+    return syntax_error(node.line, "'{% call %}' without a call");
   node.exprs.push_back(std::move(called));
   MORACLE_TRY(node.body, macro_body("endcall", node.extras));
   return done(std::move(node));
@@ -244,7 +245,7 @@ Result<StmtPtr> Parser::print_statement() {
 
 Result<ExprPtr> Parser::target(bool namespaces, bool before_in) {
   MORACLE_TRY(ExprPtr target, tuple(TupleStyle::kTarget, before_in, namespaces));
-  // Only names, attributes of namespaces, and tuples of them can be assigned to.
+  // Assignment targets: names, namespace attributes, and tuples of these.
   std::vector<const Expr*> open = {target.get()};
   while (!open.empty()) {
     const Expr* part = open.back();
@@ -252,7 +253,7 @@ Result<ExprPtr> Parser::target(bool namespaces, bool before_in) {
     if (part->kind == ExprKind::kTuple) {
       for (const ExprPtr& item : part->items) open.push_back(item.get());
     } else if (part->kind != ExprKind::kName && part->kind != ExprKind::kNamespaceAttribute) {
-      return syntax_error(part->line, "an assignment to something that is no name");
+      return syntax_error(part->line, "an assignment to a target that is not a name");
     }
   }
   return target;

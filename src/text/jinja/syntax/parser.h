@@ -1,4 +1,4 @@
-// Tokens → tree, by the grammar of Jinja 3.1.
+// Builds the syntax tree by the grammar of Jinja 3.1.
 #pragma once
 
 #include <initializer_list>
@@ -10,9 +10,8 @@
 
 namespace moracle::jinja {
 
-/// Parses a template. Errors: text that Jinja refuses (kBadFile); constructs that this renderer
-/// omits (kUnsupported): unknown statements, filters, tests and methods, and nesting beyond
-/// kMaxNesting.
+/// Parses a template. Errors: syntax errors (kBadFile); constructs that this renderer lacks
+/// (kUnsupported): unknown statements, filters, tests and methods, and nesting beyond kMaxNesting.
 Result<Body> parse_template(std::string_view text);
 
 class Parser {
@@ -24,10 +23,10 @@ class Parser {
   using Names = std::initializer_list<std::string_view>;
 
   // Statements (parse_statements.cc).
-  Result<Body> body(Names ends);                // up to a tag of one of `ends`; stops at its name
-  Result<Body> block(Names ends);               // the end of this tag, then body(ends)
-  Result<Body> block_to(std::string_view end);  // block({end}), and takes `end`
-  // The same for the body of a macro or call; notes the extra names in use.
+  Result<Body> body(Names ends);   // parses up to one of the tags in `ends`; stops at its name
+  Result<Body> block(Names ends);  // parses the end of this tag, then body(ends)
+  Result<Body> block_to(std::string_view end);  // as block({end}); also consumes `end`
+  // As block_to, for the body of a macro or call. Records the implicit names that it uses.
   Result<Body> macro_body(std::string_view end, MacroExtras& extras);
   Result<StmtPtr> statement();
   Result<StmtPtr> if_statement();
@@ -59,7 +58,7 @@ class Parser {
   Result<ExprPtr> list();
   Result<ExprPtr> dict();
 
-  // Parts after a primary expression (parse_postfix.cc).
+  // Postfix expressions (parse_postfix.cc).
   Result<ExprPtr> postfix(ExprPtr node);
   Result<ExprPtr> filters_and_tests(ExprPtr node);
   Result<ExprPtr> attribute(ExprPtr node);
@@ -68,10 +67,11 @@ class Parser {
   Result<ExprPtr> filter_chain(ExprPtr node, bool named_already);
   Result<ExprPtr> test(ExprPtr node);
   Status arguments(Expr& node);
-  // Errors, unless Jinja does not know the construct either and fails only when it is reached.
+  // Errors: a construct that this renderer lacks. If Jinja lacks it too, defers the error to the
+  // render, as Jinja does.
   Status leave_for_later(const Expr& node, bool left_out, std::string what) const;
 
-  // Taking tokens.
+  // Token access.
   const Token& now() const { return tokens_[at_]; }
   const Token& next() const { return tokens_[at_ + 1 < tokens_.size() ? at_ + 1 : at_]; }
   Token take();
@@ -83,11 +83,11 @@ class Parser {
   bool at_name_of(Names names) const;
   Error unexpected() const;
 
-  // Making nodes; errors: higher than kMaxNesting.
+  // Node construction. Errors: deeper than kMaxNesting.
   Result<ExprPtr> finish(Expr node) const;
   Result<ExprPtr> binary(ExprKind kind, int line, ExprPtr left, ExprPtr right,
                          std::string name = "") const;
-  Status enter();  // one recursion level deeper; the destructor of Level leaves it
+  Status enter();  // enters a recursion level; ~Level leaves it
   struct Level {
     int& depth;
     ~Level() { --depth; }
@@ -97,8 +97,8 @@ class Parser {
   size_t at_ = 0;
   int depth_ = 0;
   bool in_loop_ = false;  // true where {% break %} is allowed
-  int branches_ = 0;      // enclosing {% if %}: Jinja accepts unknown filters there until reached
-  MacroExtras* extras_ = nullptr;  // of the innermost macro; null outside of macros
+  int branches_ = 0;      // depth of {% if %}: there an unknown filter fails only if it runs
+  MacroExtras* extras_ = nullptr;  // implicit names of the innermost macro; null outside of macros
 };
 
 }  // namespace moracle::jinja

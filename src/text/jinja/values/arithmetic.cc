@@ -31,7 +31,7 @@ Result<Value> integer_power(int64_t base, int64_t exponent) {
   return Value(result);
 }
 
-// Python rounds towards minus infinity.
+// As in Python: round towards minus infinity.
 Result<Value> integer_division(int64_t a, int64_t b, bool remainder) {
   if (b == 0) return division_by_zero();
   if (b == -1) {

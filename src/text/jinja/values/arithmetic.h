@@ -1,4 +1,4 @@
-// + - * / // % ** on Python's types.
+// Arithmetic operators of Python: + - * / // % **.
 #pragma once
 
 #include <string_view>
@@ -7,7 +7,8 @@
 
 namespace moracle::jinja {
 
-/// left <sign> right. Errors: types without that operation, division by zero, ints beyond 64 bits.
+/// Computes `left sign right`. Errors: types without that operation, division by zero, ints beyond
+/// 64 bits.
 Result<Value> calculate(Heap& heap, std::string_view sign, const Value& left, const Value& right);
 /// -value or +value.
 Result<Value> apply_sign(std::string_view sign, const Value& value);

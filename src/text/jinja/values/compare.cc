@@ -104,7 +104,7 @@ Result<bool> ordered(Budget& budget, Order order, const Value& left, const Value
   if (left.is_undefined()) return undefined_error(left);
   if (right.is_undefined()) return undefined_error(right);
   if (left.is_text() && right.is_text()) {
-    // UTF-8 bytes sort in the order of their characters.
+    // The byte order of UTF-8 equals the code point order.
     MORACLE_CHECK(budget.read(left.text().size()));
     return holds(order, left.text(), right.text());
   }
@@ -157,7 +157,7 @@ Result<const Value*> find(Budget& budget, const Mapping& mapping, const Value& k
 
 Result<size_t> find_text(Budget& budget, std::string_view text, std::string_view part,
                          size_t from) {
-  // The search may look at every byte of `part` for every byte of `text`.
+  // Charge for the worst case: every byte of `part` compared at every byte of `text`.
   const size_t rest = text.size() - from;
   MORACLE_CHECK(budget.spend(1 + static_cast<int64_t>(rest / 64 * (1 + part.size() / 64))));
   return text.find(part, from);

@@ -1,4 +1,4 @@
-// ==, <, in, and key lookup.
+// Comparison and membership: ==, <, in, and dict lookup.
 #pragma once
 
 #include "text/jinja/values/value.h"
@@ -11,7 +11,7 @@ enum class Order { kLess, kLessEqual, kGreater, kGreaterEqual };
 Result<bool> equal(Budget& budget, const Value& left, const Value& right);
 /// left < right, and the other order operators. Errors: types without an order.
 Result<bool> ordered(Budget& budget, Order order, const Value& left, const Value& right);
-/// item in container. Errors: not a container, or an item that a str or a dict cannot hold.
+/// item in container. Errors: not a container, or an item of a type that it cannot contain.
 Result<bool> contains(Budget& budget, const Value& container, const Value& item);
 /// The value under `key`, or null. Errors: a key that cannot be hashed.
 Result<const Value*> find(Budget& budget, const Mapping& mapping, const Value& key);

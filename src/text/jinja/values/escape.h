@@ -1,4 +1,4 @@
-// Sums of str where one side came from the filter "safe".
+// Concatenation of str where one side is "safe" (Python's Markup).
 #pragma once
 
 #include "text/jinja/values/heap.h"
@@ -6,8 +6,8 @@
 
 namespace moracle::jinja {
 
-/// left + right. As with Python's Markup, a str beside a "safe" one is escaped for HTML, and the
-/// sum is "safe". Errors: the result is too long.
+/// Concatenates. As with Python's Markup, a str beside a "safe" one is HTML-escaped, and the result
+/// is "safe". Errors: the result is too long.
 Result<Value> add_texts(Heap& heap, Source left, Source right);
 
 }  // namespace moracle::jinja

@@ -8,7 +8,7 @@
 namespace moracle::jinja {
 
 namespace {
-// Approximate cost of an element beside its bytes.
+// Approximate overhead per element, in bytes.
 constexpr size_t kValueBytes = 96;
 
 Error too_long() {
@@ -41,7 +41,7 @@ Result<Value> Heap::mapping(std::vector<std::pair<Value, Value>> entries) {
     deepest = std::max({deepest, depth(key), depth(value)});
     MORACLE_TRY(const Value* present, find(budget_, made, key));
     if (present) {
-      *const_cast<Value*>(present) = std::move(value);  // `made` is not shared yet
+      *const_cast<Value*>(present) = std::move(value);  // safe: `made` is not shared yet
     } else {
       made.entries.emplace_back(std::move(key), std::move(value));
     }

@@ -1,4 +1,4 @@
-// Creates the values of one render and charges each of them to its budget.
+// Allocates the values of one render and charges them to its budget.
 #pragma once
 
 #include <map>
@@ -21,7 +21,7 @@ class Heap {
  public:
   Budget& budget() { return budget_; }
 
-  /// Errors of all functions below: too long, nested too deep, or the budget is used up.
+  /// Errors of all functions below: a value too long or nested too deep, or an exhausted budget.
   Result<Value> text(std::string text, bool markup = false);
   Result<Value> sequence(SequenceKind kind, Values items);
   Result<Value> list(Values items) { return sequence(SequenceKind::kList, std::move(items)); }

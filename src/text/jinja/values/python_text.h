@@ -1,4 +1,4 @@
-// str() and repr(): the text that {{ value }} prints.
+// str() and repr() as in Python. {{ value }} prints str(value).
 #pragma once
 
 #include <string>
@@ -7,11 +7,11 @@
 
 namespace moracle::jinja {
 
-/// str(value). Errors: a value without a stable text (a namespace, a generator, a function).
+/// str(value). Errors: a namespace, generator or function, whose text in Python holds an address.
 Result<std::string> to_text(const Value& value);
 /// Appends repr(value).
 Status write_repr(Writer& out, const Value& value);
-/// repr() of a float: the shortest digits that parse to the same value.
+/// repr() of a float: the shortest digits that parse back to the same value.
 std::string float_repr(double value);
 
 }  // namespace moracle::jinja

@@ -10,7 +10,7 @@ namespace moracle::jinja {
 namespace {
 
 Error needs_case_tables() {
-  return unsupported("a change of case of a character that becomes several");
+  return unsupported("a case mapping of one character to several");
 }
 
 // Splits at runs of white space.
@@ -97,7 +97,7 @@ Result<Value> replaced(Heap& heap, std::string_view text, std::string_view from,
     } else if (at == text.size()) {
       break;
     } else {
-      // The empty text occurs before every character and at the end.
+      // An empty pattern matches before every character and at the end.
       const size_t bytes = code_point(text, at).bytes;
       out.add(text.substr(at, bytes));
       hit = at += bytes;

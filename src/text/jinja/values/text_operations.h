@@ -1,4 +1,4 @@
-// Shared code of str methods and text filters.
+// String operations that str methods and text filters share.
 #pragma once
 
 #include <optional>
@@ -9,18 +9,18 @@
 
 namespace moracle::jinja {
 
-/// A str to work on; results keep its `markup`, as with Python's Markup.
+/// Operand of a string operation. Results keep `markup`, as with Python's Markup.
 struct Source {
   std::string_view text;
   bool markup = false;
 };
 
-/// upper() and lower(). Errors of all functions here: the result is too long, or a character
-/// changes into several.
+/// upper() and lower(). Errors of all functions here: the result is too long, or one character maps
+/// to several.
 Result<Value> cased(Heap& heap, Source source, Case to);
 /// First character in upper case, the others in lower case.
 Result<Value> capitalized(Heap& heap, Source source);
-/// str.title(): the same for every run of letters.
+/// str.title(): capitalizes every run of letters.
 Result<Value> titled(Heap& heap, Source source);
 /// Replaces the first `count` occurrences; all of them if negative.
 Result<Value> replaced(Heap& heap, std::string_view text, std::string_view from,

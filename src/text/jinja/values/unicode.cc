@@ -21,7 +21,7 @@ size_t previous(std::string_view text, size_t end) {
   return at;
 }
 
-// Characters whose case change depends on their neighbours or gives several characters.
+// Characters with a context-dependent or multi-character case mapping.
 bool has_special_case(uint32_t c, Case to) {
   if (c < 0x80) return false;
   if (to == Case::kLower) return c == 0x130 || c == 0x3A3;

@@ -1,4 +1,4 @@
-// Characters as Python's str sees them, on UTF-8 bytes.
+// Python's str operations on characters, for UTF-8 bytes.
 #pragma once
 
 #include <cstddef>
@@ -18,7 +18,7 @@ CodePoint code_point(std::string_view text, size_t at);
 
 /// Number of characters.
 size_t count_code_points(std::string_view text);
-/// Bytes of the first `count` characters; all bytes if there are fewer.
+/// Size in bytes of the first `count` characters, or of all if there are fewer.
 size_t bytes_of_code_points(std::string_view text, size_t count);
 
 /// str.isspace() and str.isprintable() of one character.
@@ -26,16 +26,16 @@ bool is_space(uint32_t value);
 bool is_printable(uint32_t value);
 /// A letter with upper and lower case.
 bool is_cased(uint32_t value);
-/// Where str.splitlines() breaks.
+/// True for the line boundaries of str.splitlines().
 bool is_line_break(uint32_t value);
 
-/// str.strip() and its halves; without `chars`, strips white space.
+/// str.strip(), lstrip() and rstrip(). Without `chars`, strips white space.
 enum class Side { kBoth, kLeft, kRight };
 std::string_view strip(std::string_view text, Side side,
                        std::optional<std::string_view> chars = std::nullopt);
 
-/// Changes case. Returns nothing if a character changes into several (such as 'ß'): those need
-/// tables that this code does not have.
+/// Maps the case. Returns nothing for a character that maps to several (such as 'ß'): that needs
+/// tables which this code lacks.
 enum class Case { kUpper, kLower, kTitle };
 std::optional<std::string> change_case(std::string_view text, Case to);
 

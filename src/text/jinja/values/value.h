@@ -1,4 +1,4 @@
-// Values of a template: stand-ins for Python objects, as far as templates can tell.
+// Template values: the Python objects that a template can observe.
 #pragma once
 
 #include <cstdint>
@@ -25,20 +25,19 @@ struct Method;
 struct Function;
 using Values = std::vector<Value>;
 
-/// A name without a value, and the reason: the text of the Error on its use.
+/// Jinja's Undefined: `why` is the fact of the Error that its use raises.
 struct Undefined {
   std::shared_ptr<const std::string> why;
 };
 struct None {};
-/// A str. `markup` is set by the filter "safe": Python's Markup behaves differently when added to.
+/// A str. The filter "safe" sets `markup`: Python's Markup concatenates differently.
 struct Text {
   std::shared_ptr<const std::string> text;
   bool markup = false;
 };
 
-/// One value, cheap to copy. Lists and dicts never change after creation (the sandbox of
-/// transformers forbids it), so only namespaces can contain themselves. The Heap owns namespaces,
-/// macros and loops; values point to them.
+/// One value, cheap to copy. Lists and dicts are immutable, as in transformers' sandbox, so only a
+/// namespace can contain itself. The Heap owns namespaces, macros and loops; values hold pointers.
 class Value {
  public:
   using Variant =
@@ -81,7 +80,7 @@ class Value {
     const auto* p = as<std::shared_ptr<const Mapping>>();
     return p ? p->get() : nullptr;
   }
-  /// An int or a bool, which is an int in Python.
+  /// An int, or a bool as an int, as in Python.
   std::optional<int64_t> integer() const;
   /// An int, a bool or a float.
   std::optional<double> number() const;
@@ -90,26 +89,26 @@ class Value {
   Variant variant_;
 };
 
-/// Sequence types of Python; they differ in the allowed operations.
+/// Python's sequence types.
 enum class SequenceKind { kList, kTuple, kRange, kView, kGenerator };
 struct Sequence {
   SequenceKind kind = SequenceKind::kList;
   Values items;
-  int depth = 1;       ///< levels of lists inside, this one included
+  int depth = 1;       ///< nesting depth, this list included
   bool spent = false;  ///< a generator that was already iterated
 
-  /// list, tuple and range can be indexed and measured; views can be measured.
+  /// list, tuple and range support indexing and len(); views support len().
   bool indexable() const { return kind <= SequenceKind::kRange; }
   bool measurable() const { return kind != SequenceKind::kGenerator; }
 };
 
-/// A dict, in order of insertion.
+/// A dict in insertion order.
 struct Mapping {
   std::vector<std::pair<Value, Value>> entries;
   int depth = 1;
 };
 
-/// A method with its object: `text.strip`.
+/// Bound method: `text.strip`.
 struct Method {
   Value self;
   std::string name;
@@ -122,11 +121,11 @@ std::string_view type_name(const Value& value);
 /// Nesting depth of lists and dicts.
 int depth(const Value& value);
 
-/// The Error for an operation that Python refuses for these types or values.
+/// Error for an operation that Python rejects for these types or values.
 Error type_error(std::string fact);
-/// Makes an undefined value; an Error on its use states the reason.
+/// Returns an undefined value. Its use raises an Error with this fact.
 Value undefined(std::string why);
-/// The Error for using an undefined value.
+/// Error for the use of an undefined value.
 Error undefined_error(const Value& value);
 
 }  // namespace moracle::jinja

@@ -81,8 +81,8 @@ Status Bpe::read_merges(const JsonField& field) {
     const auto right = vocabulary_.id(parts->second);
     const auto merged = vocabulary_.id(parts->first + parts->second);
     if (!left || !right || !merged)
-      return entry().bad("parts and a result that are in the vocabulary");
-    merges_[pair(*left, *right)] = {rank++, *merged};  // of two equal merges, the last counts
+      return entry().bad("a pair whose tokens and result are in the vocabulary");
+    merges_[pair(*left, *right)] = {rank++, *merged};  // the last of two equal merges wins
   }
   return {};
 }
@@ -120,9 +120,9 @@ Status Bpe::encode(std::string_view word, EncodeProgress& progress, Scratch& scr
   return {};
 }
 
-/// Lists the tokens of single characters. An unknown character is pending until the next known one,
-/// so that it can fuse with its neighbour. The tokens of bytes do not end it: the library that
-/// writes these files puts them before it.
+/// Maps each character to its token. Delay an unknown character until the next known one, so that
+/// it can fuse with its neighbour. Byte fallback tokens do not flush it: Hugging Face tokenizers
+/// emits it after them.
 void Bpe::read_characters(std::string_view word, Scratch& scratch) const {
   std::vector<int32_t>& ids = scratch.characters;
   ids.clear();
@@ -162,8 +162,8 @@ void Bpe::push(Scratch& scratch, int32_t at) const {
   scratch.heap.push_back({merge->second.rank, at, left.id, right, merge->second.id});
 }
 
-/// Whether the candidate's place still holds a pair that becomes the same token. The pair may be
-/// another one: the library that writes these files merges it with the candidate's rank.
+/// True if the pair at the candidate's position still merges into the same token. It may be another
+/// pair: Hugging Face tokenizers then merges it with the candidate's rank.
 bool Bpe::is_current(const Scratch& scratch, const Candidate& candidate) const {
   const Scratch::Symbol& left = scratch.symbols[static_cast<size_t>(candidate.at)];
   if (left.id < 0 || left.next < 0) return false;

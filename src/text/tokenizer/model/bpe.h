@@ -1,5 +1,4 @@
-// Byte-pair encoding: splits words into token ids by merging neighbours, the earliest learned pair
-// first.
+// Byte-pair encoding (BPE): merges adjacent symbols of a word, lowest merge rank first.
 #pragma once
 
 #include <array>
@@ -19,18 +18,17 @@ namespace moracle {
 class Bpe {
  public:
   /// Errors: kUnsupported for a set "dropout", "continuing_subword_prefix" or "end_of_word_suffix";
-  /// kBadFile, also for merges whose parts or results are not in the vocabulary.
+  /// kBadFile, also for merges of tokens, or into tokens, that the vocabulary lacks.
   static Result<Bpe> parse(const JsonField& field);
 
-  /// Memory of one thread for encoding; it grows to the longest word.
+  /// Reusable scratch of one thread. Grows to the longest word.
   struct Scratch;
   struct Candidate;
 
-  /// Appends the ids of one word. A character without a token becomes the tokens of its bytes with
-  /// "byte_fallback", else the unknown token. Without an "unk_token" it is omitted, as in the
-  /// library that writes these files; a byte-level vocabulary has all 256. Takes O(n log n) for n
-  /// characters. Errors: kInvalidArgument above 2^31 - 1 characters;
-  /// kCancelled.
+  /// Appends the ids of one word. A character without a token becomes its byte tokens with
+  /// "byte_fallback", else the unknown token. Without "unk_token" it is dropped, as in Hugging Face
+  /// tokenizers. Takes O(n log n) time for n characters. Errors: kInvalidArgument above 2^31 - 1
+  /// characters; kCancelled.
   Status encode(std::string_view word, EncodeProgress& progress, Scratch& scratch,
                 std::vector<int32_t>& ids) const;
 
@@ -38,7 +36,7 @@ class Bpe {
 
  private:
   struct Merge {
-    uint32_t rank;  ///< place in the file's list: the lowest is merged first
+    uint32_t rank;  ///< position in "merges": the lowest merges first
     int32_t id;     ///< id of the merged token
   };
   static uint64_t pair(int32_t left, int32_t right) {
@@ -51,19 +49,19 @@ class Bpe {
   bool is_current(const Scratch& scratch, const Candidate& candidate) const;
   Status merge_all(EncodeProgress& progress, Scratch& scratch) const;
 
-  static constexpr uint32_t kFastCodes = 0x180;  ///< the byte-level alphabet lies below
+  static constexpr uint32_t kFastCodes = 0x180;  ///< above the byte-level alphabet
   Vocabulary vocabulary_;
   std::array<int32_t, kFastCodes> fast_ids_{};  ///< ids of single characters; -1 for none
   std::unordered_map<uint64_t, Merge> merges_;
-  bool ignore_merges_ = false;  ///< a word that is a token itself skips merging
+  bool ignore_merges_ = false;  ///< emit a word that is a token without merging
   ByteTokens bytes_;
   bool byte_fallback_ = false;
-  int32_t unknown_ = -1;       ///< of a character without a token; -1: the character is omitted
-  bool fuse_unknown_ = false;  ///< neighbouring unknown characters are one token
+  int32_t unknown_ = -1;       ///< "unk_token"; -1: drop unknown characters
+  bool fuse_unknown_ = false;  ///< merge adjacent unknown characters into one token
 };
 
-/// A pair that was mergeable when it was pushed. It is void if its place no longer holds a pair
-/// that becomes the same token.
+/// A pair that could merge when it was pushed. Stale if its position no longer holds a pair that
+/// merges into the same token.
 struct Bpe::Candidate {
   uint32_t rank;
   int32_t at;
@@ -73,8 +71,8 @@ struct Bpe::Candidate {
 };
 
 struct Bpe::Scratch {
-  /// A token of the word so far, linked to its neighbours by index; -1 for none. A token merged
-  /// into its left neighbour has id -1.
+  /// One symbol of the word, in a linked list by index; -1 ends the list. A symbol merged into its
+  /// left neighbour has id -1.
   struct Symbol {
     int32_t id;
     int32_t previous;

@@ -1,5 +1,5 @@
-// Tokens for single bytes, such as <0x0A>, with which SentencePiece writes characters that are not
-// in its vocabulary.
+// Byte fallback: SentencePiece encodes characters outside the vocabulary as byte tokens such as
+// <0x0A>.
 #pragma once
 
 #include <array>
@@ -12,16 +12,15 @@
 
 namespace moracle {
 
-/// Returns the byte that `token` stands for, if it is <0x..> with two hexadecimal digits.
+/// Parses a byte token: <0x..> with two hexadecimal digits.
 std::optional<uint8_t> byte_of_token(std::string_view token);
 
-/// The ids of the tokens for bytes.
+/// Ids of the byte tokens.
 class ByteTokens {
  public:
   ByteTokens() { ids_.fill(-1); }
   explicit ByteTokens(const Vocabulary& vocabulary);
-  /// Appends the tokens of all bytes of `text`. Returns false, and appends nothing, if one of them
-  /// has no token.
+  /// Appends the byte tokens of `text`. Returns false, and appends nothing, if a byte has no token.
   bool append(std::string_view text, std::vector<int32_t>& ids) const;
 
  private:

@@ -16,9 +16,9 @@ namespace {
 /// An unknown character scores this much less than the worst token.
 constexpr double kUnknownPenalty = 10;
 
-/// Returns `score` as the library that writes these files reads it: its digits as one whole number,
-/// rounded, then divided or multiplied by a power of ten. The last bit may differ, and decides
-/// between words whose scores have equal sums.
+/// Parses `score` as Hugging Face tokenizers does: all digits as one integer, rounded, then scaled
+/// by a power of ten. The last bit may differ from the exact value, and decides between
+/// segmentations with equal sums.
 double as_library_reads(double score) {
   std::array<char, 32> text;
   const auto [end, error] = std::to_chars(text.data(), text.data() + text.size(), std::abs(score),
@@ -31,7 +31,7 @@ double as_library_reads(double score) {
   for (const char c : shown.substr(0, e)) {
     if (c != '.') digits = digits * 10 + static_cast<uint64_t>(c - '0');
   }
-  const char* const sign = shown.data() + e + 1;  // from_chars reads no '+'
+  const char* const sign = shown.data() + e + 1;  // from_chars rejects '+'
   std::from_chars(*sign == '+' ? sign + 1 : sign, end, exponent);
   exponent -= static_cast<int>(e) - (e > 1 ? 2 : 1);
   const double power = std::pow(10.0, std::abs(exponent));
@@ -75,7 +75,8 @@ Result<Unigram> Unigram::parse(const JsonField& field) {
   return unigram;
 }
 
-/// Fills scratch.endings: at each byte where a character ends, the best way to get there.
+/// Viterbi forward pass: fills scratch.endings with the best segmentation that ends at each
+/// character.
 Status Unigram::find_best(std::string_view word, EncodeProgress& progress, Scratch& scratch) const {
   scratch.endings.assign(word.size() + 1, {});
   for (size_t begin = 0; begin < word.size();) {
@@ -105,7 +106,7 @@ Status Unigram::find_best(std::string_view word, EncodeProgress& progress, Scrat
 Status Unigram::encode(std::string_view word, EncodeProgress& progress, Scratch& scratch,
                        std::vector<int32_t>& ids) const {
   MORACLE_CHECK(find_best(word, progress, scratch));
-  // From the end of the word to its start. Neighbouring unknown tokens become one.
+  // Viterbi backward pass. Adjacent unknown tokens become one.
   scratch.parts.clear();
   bool open = false;
   for (size_t end = word.size(); end > 0;) {

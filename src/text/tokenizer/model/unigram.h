@@ -1,4 +1,4 @@
-// SentencePiece's Unigram: the tokens of a word whose scores have the largest sum.
+// SentencePiece's Unigram model: the segmentation with the largest sum of token scores.
 #pragma once
 
 #include <cstdint>
@@ -18,13 +18,13 @@ namespace moracle {
 /// The "model" of type Unigram of a tokenizer.json. Immutable after parsing.
 class Unigram {
  public:
-  /// Errors: kBadFile for a "vocab" that is not a list of texts and scores, or an "unk_id" outside
-  /// of it. If texts are equal, the last counts.
+  /// Errors: kBadFile for a "vocab" that is not a list of [token, score], or an "unk_id" outside of
+  /// it. The last of equal tokens wins.
   static Result<Unigram> parse(const JsonField& field);
 
-  /// Memory of one thread for encoding; it grows to the longest word.
+  /// Reusable scratch of one thread. Grows to the longest word.
   struct Scratch {
-    /// The best tokens that end at a byte.
+    /// Best segmentation that ends at this byte.
     struct Ending {
       double score = 0;
       size_t begin = 0;  ///< of the last of them
@@ -36,9 +36,9 @@ class Unigram {
     std::vector<TextRange> parts;
   };
 
-  /// Appends the ids of one word. Neighbouring characters without a token are one unknown text: it
-  /// becomes the tokens of its bytes, or the unknown token. Errors: kBadFile for such a text if the
-  /// file has no "unk_id"; kCancelled.
+  /// Encodes one word. Adjacent characters without a token form one unknown run: it becomes its
+  /// byte tokens, or the unknown token. Errors: kBadFile for such a run without "unk_id";
+  /// kCancelled.
   Status encode(std::string_view word, EncodeProgress& progress, Scratch& scratch,
                 std::vector<int32_t>& ids) const;
 

@@ -1,4 +1,4 @@
-// The vocabulary of a model: texts of tokens and their ids.
+// Vocabulary: token texts and ids.
 #pragma once
 
 #include <cstdint>
@@ -13,24 +13,24 @@
 
 namespace moracle {
 
-/// The largest token id accepted from a file; published vocabularies stay below 300 thousand. This
-/// bound keeps tables with an entry per id below 64 MiB.
+/// Largest token id accepted from a file. Published vocabularies stay below 300,000. The bound
+/// keeps tables indexed by id below 64 MiB.
 inline constexpr int64_t kLargestTokenId = (int64_t{1} << 24) - 1;
-/// Errors: no token id from 0 to kLargestTokenId.
+/// Errors: not a token id from 0 to kLargestTokenId.
 Result<int32_t> token_id(const JsonField& field);
 
 class Vocabulary {
  public:
-  /// Adds a token. An earlier token with the same text keeps its id only for decoding.
+  /// Adds a token. For equal texts, encoding uses the later id, and decoding accepts both.
   void add(const std::string& token, int32_t id);
   /// Parses the "vocab" of a BPE model. Errors (kBadFile): not an object of ids, two tokens with
   /// one id.
   static Result<Vocabulary> parse(const JsonField& field);
 
   std::optional<int32_t> id(std::string_view token) const;
-  /// Number of tokens. This differs from the largest id plus one if ids are left out.
+  /// Number of tokens. It is smaller than the largest id plus one if ids are unused.
   size_t size() const { return ids_.size() + shadowed_.size(); }
-  /// Tokens with the text of a later token: only a model gives their ids.
+  /// Number of duplicate texts. Encoding uses the later id.
   const std::vector<std::pair<std::string, int32_t>>& shadowed() const { return shadowed_; }
   auto begin() const { return ids_.begin(); }
   auto end() const { return ids_.end(); }

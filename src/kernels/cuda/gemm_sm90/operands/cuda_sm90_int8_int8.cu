@@ -4,7 +4,7 @@
 namespace moracle::cuda {
 
 WgmmaKernels wgmma_int8_int8() {
-  return wgmma_kernels<Wgmma<Int8Int8Operand<false>, Products::kInt8>>();
+  return wgmma_kernels<Wgmma<Int8Int8Operand<false>, WgmmaTypes::kInt8>>();
 }
 
 }  // namespace moracle::cuda
