@@ -121,7 +121,7 @@ class Device {
   /// Copies `bytes` within this device's memory, in stream order.
   virtual Status copy(void* to, const void* from, size_t bytes, Stream stream = {}) = 0;
   /// Waits until all enqueued work is done. Errors: kernel errors, such as the id of an expert that
-  /// does not exist, from any thread's work. Each error is reported once.
+  /// does not exist, from any thread's work. Each is reported once and begins with LayerSpec::name.
   virtual Status synchronize(Stream stream = {}) = 0;
 
   /// Records the work that `enqueue` enqueues on `stream`, without running it. The same work must

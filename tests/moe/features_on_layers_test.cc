@@ -171,7 +171,7 @@ TEST_F(Batched, ClampsAndReportsTooLargeCounts) {
   EXPECT_EQ(output_, want);
   const Status said = device()->synchronize();
   ASSERT_FALSE(said);
-  EXPECT_EQ(said.error().place, "expert_num_tokens");
+  EXPECT_EQ(said.error().place, "layers.3.experts: expert_num_tokens");
   EXPECT_EQ(said.error().need, "0 to 9 tokens for each expert");
   EXPECT_EQ(said.error().fact, "expert 0 has 10");
 }

@@ -164,7 +164,7 @@ TEST_F(Requests, RejectsInvalidFieldsByName) {
       {R"({"prompt": "a", "bad_words": [""]})", "bad_words: needs"},
       {R"({"prompt": "a", "min_tokens": -1})", "min_tokens: needs"},
       {R"({"prompt": "a", "typical_p": 0})", "typical_p: needs"},
-      {R"({"prompt": "a", "reasoning_effort": "low"})", "reasoning_effort: needs a request for a"},
+      {R"({"prompt": "a", "reasoning_effort": "low"})", "reasoning_effort: needs a chat request"},
       {R"({"prompt": "a", "enable_thinking": false})",
        "enable_thinking: needs no value; chat_template_kwargs takes"},
       {R"({"prompt": "a", "response_format": {"type": "json_schema"}})", "response_format: needs"},

@@ -209,7 +209,7 @@ TEST(AutoRound, BlocksMayBeTextOrLists) {
     EXPECT_EQ(twice({{key, json::array({json::array({"model.layers.0", "model.layers.1"})})}}),
               "int4-w4a16-g8");
     EXPECT_EQ(twice({{key, nullptr}}), "int4-w4a16-g8");
-    expect_bad(gptq({{key, 1}}).open(), {"to_quant_block_names: needs names of blocks"});
+    expect_bad(gptq({{key, 1}}).open(), {"to_quant_block_names: needs block names"});
   }
 }
 

@@ -2,8 +2,8 @@
 // GPUs only has to compile.
 //
 // d += a · b. Lane 4 g + t holds rows g and g + 8 of a, column g of b, and columns 2 t and 2 t + 1
-// of d. Of a row of a it holds 4 bytes from byte 4 t on and 4 bytes from byte 16 + 4 t on, and so
-// of a column of b.
+// of d. Its part of a row of a is 4 bytes from byte 4 t on and 4 bytes from byte 16 + 4 t on; the
+// same holds for a column of b.
 #pragma once
 
 #include <cstdint>
