@@ -100,8 +100,8 @@ std::string options_text(const ModelOptions& o) {
 bool in_bf16(const MatrixPlan& matrix) {
   const auto& kernels = matrix.kernel->kernels;
   return std::any_of(kernels.begin(), kernels.end(), [](const PlannedKernel& kernel) {
-    const auto* const form = std::get_if<CpuLineForm>(&kernel.form);
-    return form != nullptr && form->isa == cpu::LineIsa::kAvx512Bf16;
+    const auto* const form = std::get_if<CpuDotForm>(&kernel.form);
+    return form != nullptr && form->isa == cpu::DotIsa::kAvx512Bf16;
   });
 }
 

@@ -95,10 +95,10 @@ TEST(ModelsOnRanks, RanksCompareTypeOfProducts) {
   EXPECT_EQ(plan(), before);
   MatrixPlan& matrix = state.choices.back().selection.plan->matrices[0];
   auto changed = std::make_shared<KernelPlan>(*matrix.kernel);
-  CpuLineForm other{cpu::LineIsa::kAvx512Bf16};
+  CpuDotForm other{cpu::DotIsa::kAvx512Bf16};
   for (PlannedKernel& kernel : changed->kernels) {
-    const auto* const form = std::get_if<CpuLineForm>(&kernel.form);
-    if (form != nullptr && form->isa == other.isa) other.isa = cpu::LineIsa::kAvx512;
+    const auto* const form = std::get_if<CpuDotForm>(&kernel.form);
+    if (form != nullptr && form->isa == other.isa) other.isa = cpu::DotIsa::kAvx512;
   }
   changed->kernels = {{other}};
   matrix.kernel = std::move(changed);
