@@ -58,15 +58,15 @@ Result<RankTokens> make_tokens(const LayerSpec& spec, int64_t count, int64_t num
   return tokens;
 }
 
-struct Layer {
+struct RankLayer {
   FusedMoe moe;
   ExpertCopies copies;
 };
 
-Result<std::vector<Layer>> make_layers(const DispatchedLayers& layers) {
+Result<std::vector<RankLayer>> make_layers(const DispatchedLayers& layers) {
   const Request& request = layers.selection.request;
   const auto workspace = std::make_shared<Workspace>(layers.device);
-  std::vector<Layer> made;
+  std::vector<RankLayer> made;
   for (int64_t l = 0; l < layers.num_layers; ++l) {
     MORACLE_TRY(FusedMoe moe,
                 FusedMoe::make(random_layer(request.layer, static_cast<uint64_t>(l + 1)),
@@ -87,7 +87,7 @@ int64_t passes_of(int64_t num_tokens) {
 
 Result<std::vector<DispatchedTime>> time_dispatched(const DispatchedLayers& layers,
                                                     const std::vector<int64_t>& tokens) {
-  MORACLE_TRY(std::vector<Layer> made, make_layers(layers));
+  MORACLE_TRY(std::vector<RankLayer> made, make_layers(layers));
   Device& device = *layers.device;
   AllToAllExperts all_to_all(*layers.group, *layers.exchange, device);
   GatheredExperts gathered_experts(*layers.group, *layers.exchange, device);
