@@ -54,6 +54,7 @@ if("serve" IN_LIST components)
 endif()
 if(BUILD_SHARED_LIBS)
   moracle_pkg_config(moracle "" " -lmoracle")
+  moracle_pkg_config(moracle-experts "Requires: moracle" "")
 else()
   moracle_pkg_config(moracle-experts "" " -lmoracle-experts${pc_system}")
   moracle_pkg_config(moracle "Requires: moracle-experts, oniguruma >= 6.9.7, libutf8proc, libsodium"

@@ -14,8 +14,7 @@
 #include "moe/moe_access.h"
 #include "moracle/moracle.h"
 #include "oracle/carve.h"
-#include "parallel/dispatch/dispatch.h"
-#include "parallel/row_sums.h"
+#include "parallel/dispatch/gathered_experts.h"
 
 namespace moracle {
 namespace {
@@ -94,9 +93,9 @@ Status run(Lab& lab, const std::string& shape_name, const std::string& scheme_na
   Parallelism parallel;
   parallel.ep_size = size, parallel.ep_rank = lab.group->rank();
   MORACLE_TRY(FusedMoe moe, make(lab, spec, all, parallel));
-  std::vector<std::unique_ptr<Dispatch>> dispatches;
+  std::vector<std::unique_ptr<GatheredExperts>> gathers;
   for (const auto& exchange : lab.exchanges)
-    dispatches.push_back(std::make_unique<Dispatch>(*lab.group, *exchange, *lab.device));
+    gathers.push_back(std::make_unique<GatheredExperts>(*lab.group, *exchange, *lab.device));
   Ops& ops = kernel_device(*lab.device).ops();
   const int64_t hidden = spec.hidden_size, top_k = spec.top_k;
   const Matrix x = lab.tokens(count, hidden), all_x = lab.tokens(all, hidden);
@@ -118,9 +117,9 @@ Status run(Lab& lab, const std::string& shape_name, const std::string& scheme_na
   };
   for (int round = 0; round < 2; ++round) {
     MORACLE_CHECK(show("| one_gpu", [&] { return whole.apply(x, {ids}, {weights}, y); }));
-    for (size_t i = 0; i < dispatches.size(); ++i) {
+    for (size_t i = 0; i < gathers.size(); ++i) {
       MORACLE_CHECK(show(str("gathered_", lab.exchanges[i]->name()), [&] {
-        return dispatches[i]->apply_gathered(moe, {}, x, {ids + mine}, {weights + mine}, y, {});
+        return gathers[i]->run(moe, {}, x, {ids + mine}, {weights + mine}, y, {});
       }));
     }
     MORACLE_CHECK(show("experts_alone",
@@ -185,12 +184,11 @@ Status run(Lab& lab, const std::string& shape_name, const std::string& scheme_na
                        hidden, hidden};
   MORACLE_CHECK(show(
       "combine", [&] { return ops.combine(results, plan.slot_row, weights, top_k, all_y, {}); }));
-  const RowOrder order{lab.take<int32_t>(slots), lab.take<float>(slots)};
+  const Exchange::RowOrder order{lab.take<int32_t>(slots), lab.take<float>(slots)};
   for (const auto& exchange : lab.exchanges) {
-    RowSums* const row_sums = exchange->row_sums();
-    if (row_sums == nullptr || !row_sums->serves(y)) continue;
+    if (!exchange->fuses_combine(y)) continue;
     MORACLE_CHECK(show("combine_and_scatter", [&] {
-      return row_sums->add({results, plan.slot_row, weights, all, top_k}, order, y, {});
+      return exchange->combine_scatter({results, plan.slot_row, weights, all, top_k}, order, y, {});
     }));
   }
   const RowPlan part_plan{lab.take<int32_t>(spec.num_experts + 1), lab.take<int32_t>(slots),
@@ -220,7 +218,8 @@ Status lab_main(const std::string& shape, const std::vector<std::string>& layers
   MORACLE_TRY(lab.group, open_group(options));
   MORACLE_TRY(lab.device, open_device(str("cuda:", options.rank), {}));
   for (const char* const name : {"nccl", "cuda-peer"}) {
-    MORACLE_TRY(std::unique_ptr<Exchange> exchange, open_exchange(lab.group, lab.device, name));
+    MORACLE_TRY(const ExchangeRow* const row, parse_exchange(name));
+    MORACLE_TRY(std::unique_ptr<Exchange> exchange, open_exchange(lab.group, lab.device, row));
     lab.exchanges.push_back(std::move(exchange));
   }
   for (const std::string& layer : layers) {

@@ -9,7 +9,7 @@
 #include <cstdio>
 #include <cstring>
 
-#include "kernels/cpu/gemm/lines.h"
+#include "kernels/cpu/ukernels/ukernels.h"
 #include "moracle/oracle.h"
 
 using namespace moracle;
@@ -17,7 +17,7 @@ using namespace moracle::cpu;
 
 namespace {
 
-constexpr int64_t kCols = 2048, kPanelBytes = kCols * kLineRows, kPairs = 1000, kTurns = 3000;
+constexpr int64_t kCols = 2048, kPanelBytes = kCols * kPanelRows, kPairs = 1000, kTurns = 3000;
 
 double seconds() {
   return std::chrono::duration<double>(std::chrono::steady_clock::now().time_since_epoch()).count();
@@ -25,10 +25,10 @@ double seconds() {
 
 // Seconds for kTurns products of `rows` rows with a pair of panels, over `pairs` pairs round-robin.
 double once(const std::byte* x, const std::byte* panels, int rows, int64_t pairs, int every) {
-  static float sums[2][64 * kLineRows];
-  LineBlock b;
-  b.x_stride = kCols + kLineBytes;
-  b.unit_lines = kCols / 4;
+  static float sums[2][64 * kPanelRows];
+  DotArgs b;
+  b.x_stride = kCols + kRowBlockBytes;
+  b.segment_blocks = kCols / 4;
   b.overwrite = true;
   b.rows = 32;
   const double begin = seconds();
@@ -39,8 +39,8 @@ double once(const std::byte* x, const std::byte* panels, int rows, int64_t pairs
       b.x = x + row * b.x_stride;
       b.prefetch_every = every;
       for (int p = 0; p < 2; ++p) {
-        b.lines[p] = now + p * kPanelBytes;
-        b.sum[p] = sums[p] + row * kLineRows;
+        b.w[p] = now + p * kPanelBytes;
+        b.sum[p] = sums[p] + row * kPanelRows;
         if (every > 0) b.prefetch[p] = next + p * kPanelBytes + row / 32 * (kPanelBytes / every);
       }
       kAmxLines.int8(b);
@@ -69,7 +69,7 @@ int main() {
         double best = 1e9;
         for (int i = 0; i < 5; ++i)
           best = std::min(best, once(memory, memory + (1 << 20), rows, pairs, every));
-        const double ops = 2.0 * rows * 2 * kLineRows * kCols * kTurns;
+        const double ops = 2.0 * rows * 2 * kPanelRows * kCols * kTurns;
         std::printf("%d rows, %s, %s: %.2f TOP/s, %.1f GB/s of weights\n", rows,
                     pairs == kPairs ? "far" : "near", every > 0 ? "prefetched" : "not prefetched",
                     ops / best / 1e12, 2e-9 * kPanelBytes * kTurns / best);

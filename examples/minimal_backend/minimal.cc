@@ -12,6 +12,7 @@
 #include "kernels/kernel_watch.h"
 #include "layout/layout.h"
 #include "moracle/moe.h"
+#include "oracle/backend.h"
 #include "timing/random_layer.h"
 
 namespace moracle {

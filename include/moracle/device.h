@@ -149,6 +149,8 @@ struct DeviceName {
 };
 /// Parses "cpu", "cuda", "cuda:1", "opencl:0". Errors: any other text.
 Result<DeviceName> parse_device(std::string_view name);
+/// "cpu", "cuda:1"
+std::string name(const DeviceName& device);
 
 /// Alignment of device memory, in bytes: what every kernel needs.
 inline constexpr size_t kMemoryAlignment = 64;
@@ -194,6 +196,7 @@ struct DeviceOptions {
 /// number of threads outside [0, 4096]; options that do not go together;
 /// kOutOfMemory if the system starts fewer threads, with their number and the system's reason.
 Result<std::shared_ptr<Device>> open_device(std::string_view name, const DeviceOptions& options);
+Result<std::shared_ptr<Device>> open_device(const DeviceName& device, const DeviceOptions& options);
 /// The same with two of the options.
 Result<std::shared_ptr<Device>> open_device(std::string_view name = "cpu", int threads = 0,
                                             bool pin = false);

@@ -25,10 +25,8 @@ namespace moracle MORACLE_API {
 Result<std::optional<DType>> parse_kv_cache(std::string_view text);
 
 struct ModelOptions {
-  /// "auto", a backend's name, or a map of patterns (see BackendMap).
-  std::string backend = "auto";
-  /// An online scheme, or a QuantizationMap. "": as in the file.
-  std::string quantization;
+  BackendMap backend;            ///< empty: auto for every module
+  QuantizationMap quantization;  ///< empty: as in the file
   /// Overrides the activation format. kInt8 (W4A8, W8A8) is faster and less exact. k16Bit (W8A16)
   /// serves GPUs without fp8 products.
   ActivationPrecision activations = ActivationPrecision::kStored;
@@ -44,7 +42,7 @@ struct ModelOptions {
   int64_t cache_bytes = 0;
   /// On a GPU, record steps with one token per sequence as a graph and replay it for later tokens.
   bool graphs = true;
-  std::string device = "cpu";
+  DeviceName device;
   int threads = 0;   ///< CPU threads; 0: all CPUs that the process may use
   bool pin = false;  ///< pins each thread to a CPU (see open_device)
   /// OpenCL: folder for compiled kernels, and the callback before one is compiled (see
@@ -81,7 +79,7 @@ struct ModelOptions {
   /// Further copies of the most chosen experts in each layer, on other ranks, which share their
   /// tokens. Needs measured_load and several ranks. A layer has fewer where they lower no load.
   int64_t num_redundant_experts = 0;
-  std::string exchange = "auto";  ///< or a row of exchanges()
+  const ExchangeRow* exchange = nullptr;  ///< a row of exchanges(); null: the first that serves
   /// Counts the tokens that choose each expert, for Model::routing_statistics. On a CPU only.
   bool count_routing = false;
   std::vector<TunedLayer> tuned;  ///< measured times for the oracle, as Machine::tuned

@@ -232,6 +232,8 @@ class BackendMap {
   Result<std::string> for_module(const ModuleNames& module) const;
   /// Error: the first pattern that matches none of `modules`; it is most likely misspelt.
   Status check_used(std::span<const ModuleNames> modules) const;
+  /// The map in the syntax of parse().
+  std::string text() const;
 
  private:
   struct Entry {

@@ -109,8 +109,7 @@ std::span<const Transport> transports();
 /// transport that is unknown, or that this build or machine lacks; ranks that do not come in time.
 Result<std::shared_ptr<Group>> open_group(const RankOptions& options);
 
-class ExpertBatches;  ///< internal
-class RowSums;        ///< internal
+struct ExpertRows;  ///< internal
 
 /// Operations between the devices of a group's ranks. They are enqueued on a stream like Ops; on a
 /// CPU they are done when the call returns. Every rank enqueues the same operations in the same
@@ -143,19 +142,20 @@ class Exchange {
   /// As Group::exchange, on device memory. The host knows the sizes.
   virtual Status exchange(std::span<const Group::Part> send, std::span<const Group::Part> receive,
                           Stream stream) = 0;
-  /// Sends tokens straight to their experts in dispatched mode. Null: this row has no such way.
-  virtual ExpertBatches* batches() { return nullptr; }
-  /// Adds the rows of experts while it scatters the sums. Null: this row has no such way.
-  virtual RowSums* row_sums() { return nullptr; }
-};
 
-/// What an exchange has to serve.
-struct ExchangeRequest {
-  Platform platform = Platform::kCpu;
-  int64_t size = 1;           ///< ranks
-  std::string name = "auto";  ///< or the name of a row
-  bool one_host = true;       ///< all ranks
-  int64_t num_devices = 0;    ///< of the platform, on each host; 0: unknown
+  /// Scratch of combine_scatter: the rows of each token in the order of addition (internal).
+  struct RowOrder {
+    int32_t* rows = nullptr;   ///< [num_tokens, top_k]
+    float* weights = nullptr;  ///< likewise
+  };
+  /// True if combine_scatter serves `mine` and takes less time than Ops::combine and reduce_scatter
+  /// (internal).
+  virtual bool fuses_combine(const Matrix&) const { return false; }
+  /// Ops::combine and reduce_scatter in one kernel, with the same bits: each rank adds its rows of
+  /// every token, and `mine` becomes the sum over ranks for the tokens [rank * mine.rows, …).
+  /// Requires fuses_combine, and rows in the dtype of `mine` (internal).
+  virtual Status combine_scatter(const ExpertRows& rows, const RowOrder& order, const Matrix& mine,
+                                 Stream stream);
 };
 
 /// One row of the table of exchanges, in order of preference.
@@ -165,8 +165,6 @@ struct ExchangeRow {
   bool any_platform = false;
   int64_t max_ranks = 0;  ///< 0: no limit
   bool one_host = false;  ///< needs all ranks on one host
-  /// Tokens of a rank that one call of batches() takes, in dispatched mode only; 0: it has none.
-  int64_t batch_tokens = 0;
   /// Null: this build has none.
   Result<std::unique_ptr<Exchange>> (*make)(std::shared_ptr<Group> group,
                                             std::shared_ptr<Device> device) = nullptr;
@@ -175,6 +173,17 @@ struct ExchangeRow {
   std::string_view build = {};  ///< what the build needs, for rows without `make`
 };
 std::span<const ExchangeRow> exchanges();
+/// The row of this name; null for "auto". Errors: an unknown name, with the list of rows.
+Result<const ExchangeRow*> parse_exchange(std::string_view name);
+
+/// What an exchange has to serve.
+struct ExchangeRequest {
+  Platform platform = Platform::kCpu;
+  int64_t size = 1;                  ///< ranks
+  const ExchangeRow* row = nullptr;  ///< the only row to consider; null: all rows
+  bool one_host = true;              ///< all ranks
+  int64_t num_devices = 0;           ///< of the platform, on each host; 0: unknown
+};
 
 struct ExchangeVerdict {
   const ExchangeRow* row = nullptr;
@@ -192,7 +201,7 @@ std::string explain(const ExchangeSelection& selection);
 /// Makes the exchange that select_exchange chooses. Errors: none serves, with all reasons.
 Result<std::unique_ptr<Exchange>> open_exchange(const std::shared_ptr<Group>& group,
                                                 const std::shared_ptr<Device>& device,
-                                                const std::string& name = "auto");
+                                                const ExchangeRow* row = nullptr);
 /// The exchange "nccl" on the engine's communicator. `communicator`: an ncclComm_t of the device's
 /// GPU, with the ranks of `group`, made by the libnccl.so.2 that this process has loaded. It is not
 /// finalized, aborted or destroyed here, and must outlive the exchange. Errors: a build or machine
@@ -204,20 +213,20 @@ Result<std::unique_ptr<Exchange>> connect_nccl(const std::shared_ptr<Group>& gro
 /// How tokens and experts are spread.
 enum class Spread : uint8_t {
   kReplicated,  ///< every rank has the same tokens; its experts' outputs are summed over the ranks
-  kDispatched,  ///< every rank has its own tokens; they travel to their experts and back
+  kDispatched,  ///< every rank has its own tokens: dispatch to their experts, then combine
 };
 std::string_view name(Spread spread);
 
 /// Bytes that one rank sends per token of a layer, on average over the ranks.
-struct Travel {
-  int64_t there = 0;  ///< to the experts
-  int64_t back = 0;   ///< results
+struct ExchangeBytes {
+  int64_t dispatch = 0;  ///< tokens to their experts; replicated: the reduce-scatter of the sum
+  int64_t combine = 0;   ///< results to their tokens; replicated: the all-gather of the sum
 };
 /// `activation`: the device's dtype of activations. `deterministic`: the bits of one process.
-/// Counts codes where dispatched tokens travel as codes; kernels that fuse a layer of few tokens,
-/// and layers with adapters, take the activations themselves.
-Travel travel_bytes(const LayerSpec& layer, int64_t ranks, Spread spread, DType activation,
-                    bool deterministic);
+/// Counts codes where dispatched tokens are quantized before they are sent. Kernels that fuse a
+/// layer of few tokens, and layers with adapters, take the activations themselves.
+ExchangeBytes exchange_bytes(const LayerSpec& layer, int64_t ranks, Spread spread, DType activation,
+                             bool deterministic);
 
 /// What the layers of a model share to run their experts over ranks: the ranks, and memory. Every
 /// rank makes the same calls of its layers in the same order, from one thread at a time.
@@ -242,7 +251,7 @@ class ParallelMoe {
   /// `moe` holds this rank's experts, as Request::parallel placed them. An expert may be on several
   /// ranks, which then share its tokens. Every rank calls it for the same layers in the same order,
   /// before graphs are recorded. Errors: an expert that no rank holds; a plan for batched
-  /// activations; a layer that the exchange cannot serve; memory; those of Group.
+  /// activations; memory; those of Group.
   static Result<ParallelMoe> make(FusedMoe moe, std::shared_ptr<ExpertParallel> ranks);
   ParallelMoe(ParallelMoe&&) noexcept;
   ParallelMoe& operator=(ParallelMoe&&) noexcept;

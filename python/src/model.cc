@@ -48,11 +48,12 @@ PyModel load_model(nb::handle source, const nb::str& backend, const nb::str& qua
                    const std::vector<nb::object>& adapters, const std::vector<TunedLayer>& tuned,
                    nb::object progress) {
   ModelOptions options;
-  options.backend = utf8_of(backend, "backend");
-  options.quantization = utf8_of(quantization, "quantization");
+  options.backend = value_of(BackendMap::parse(utf8_of(backend, "backend")));
+  if (const std::string schemes = utf8_of(quantization, "quantization"); !schemes.empty())
+    options.quantization = value_of(QuantizationMap::parse(schemes));
   options.activations = value_of(parse_activations(utf8_of(activations, "activations")));
   options.kv_cache = value_of(parse_kv_cache(utf8_of(kv_cache, "kv_cache")));
-  options.device = utf8_of(device, "device");
+  options.device = value_of(parse_device(utf8_of(device, "device")));
   options.threads = threads;
   options.pin = pin;
   options.max_num_tokens = max_num_tokens;

@@ -7,7 +7,8 @@
 #include "bench/bench.h"
 #include "bench/rank_timing.h"
 #include "kernels/ops.h"
-#include "parallel/dispatch/dispatched_moe.h"
+#include "parallel/dispatch/all_to_all_experts.h"
+#include "parallel/dispatch/gathered_experts.h"
 
 namespace moracle::bench {
 namespace {
@@ -57,24 +58,22 @@ Result<RankTokens> make_tokens(const LayerSpec& spec, int64_t count, int64_t num
   return tokens;
 }
 
-Result<std::vector<DispatchedMoe>> make_layers(const DispatchedLayers& layers) {
+struct RankLayer {
+  FusedMoe moe;
+  ExpertCopies copies;
+};
+
+Result<std::vector<RankLayer>> make_layers(const DispatchedLayers& layers) {
   const Request& request = layers.selection.request;
-  std::vector<ExpertMap> maps;
-  for (int64_t r = 0; r < layers.group->size(); ++r) {
-    Parallelism parallel = request.parallel;
-    parallel.ep_rank = r;
-    MORACLE_TRY(ExpertMap map, parallel.map(request.layer.num_experts));
-    maps.push_back(std::move(map));
-  }
   const auto workspace = std::make_shared<Workspace>(layers.device);
-  std::vector<DispatchedMoe> made;
+  std::vector<RankLayer> made;
   for (int64_t l = 0; l < layers.num_layers; ++l) {
     MORACLE_TRY(FusedMoe moe,
                 FusedMoe::make(random_layer(request.layer, static_cast<uint64_t>(l + 1)),
                                layers.selection, workspace));
-    MORACLE_TRY(DispatchedMoe layer, DispatchedMoe::make(std::move(moe), maps, layers.group,
-                                                         layers.exchange, layers.device));
-    made.push_back(std::move(layer));
+    MORACLE_TRY(ExpertCopies copies,
+                ExpertCopies::gather(*layers.group, moe.plan().experts, /*one_each=*/true));
+    made.push_back({std::move(moe), std::move(copies)});
   }
   return made;
 }
@@ -88,28 +87,23 @@ int64_t passes_of(int64_t num_tokens) {
 
 Result<std::vector<DispatchedTime>> time_dispatched(const DispatchedLayers& layers,
                                                     const std::vector<int64_t>& tokens) {
-  MORACLE_TRY(std::vector<DispatchedMoe> made, make_layers(layers));
+  MORACLE_TRY(std::vector<RankLayer> made, make_layers(layers));
   Device& device = *layers.device;
+  AllToAllExperts all_to_all(*layers.group, *layers.exchange, device);
+  GatheredExperts gathered_experts(*layers.group, *layers.exchange, device);
   const auto num_layers = static_cast<double>(layers.num_layers);
   std::vector<DispatchedTime> times;
   for (const int64_t count : tokens) {
     MORACLE_TRY(const RankTokens own, make_tokens(layers.selection.request.layer, count,
                                                   layers.num_layers, layers.group->rank(), device));
-    const auto each = [&](const auto& call) -> Status {
-      for (size_t l = 0; l < made.size(); ++l)
-        MORACLE_CHECK(call(made[l], own.ids[l], own.weights[l]));
+    const auto run = [&](auto& experts, size_t num_run) -> Status {
+      for (size_t l = 0; l < num_run; ++l)
+        MORACLE_CHECK(experts.run(made[l].moe, made[l].copies, own.hidden, own.ids[l],
+                                  own.weights[l], own.output, {}));
       return {};
     };
-    const auto gathered = [&] {
-      return each([&](DispatchedMoe& layer, TopkIds ids, TopkWeights weights) {
-        return layer.apply_gathered(own.hidden, ids, weights, own.output);
-      });
-    };
-    const auto counted = [&] {
-      return each([&](DispatchedMoe& layer, TopkIds ids, TopkWeights weights) {
-        return layer.apply(own.hidden, ids, weights, own.output);
-      });
-    };
+    const auto gathered = [&] { return run(gathered_experts, made.size()); };
+    const auto counted = [&] { return run(all_to_all, made.size()); };
     DispatchedTime time{count};
     const auto per_layer = [&](const std::function<Status()>& call) -> Result<double> {
       MORACLE_TRY(const double us, time_together(call, passes_of(count), *layers.group, device));
@@ -122,18 +116,9 @@ Result<std::vector<DispatchedTime>> time_dispatched(const DispatchedLayers& laye
         MORACLE_TRY(time.us_replayed, per_layer([&] { return graph->replay(); }));
       }
     }
-    ExpertBatches* const batches = layers.exchange->batches();
-    if (batches != nullptr && count <= batches->max_tokens()) {
-      MORACLE_TRY(const std::unique_ptr<Graph> graph, device.record([&] {
-        return each([&](DispatchedMoe& layer, TopkIds ids, TopkWeights weights) {
-          return layer.send_batch(own.hidden, ids, weights, own.output);
-        });
-      }));
-      MORACLE_TRY(time.us_sent, per_layer([&] { return graph->replay(); }));
-    }
-    const int64_t before = made.front().sent_bytes();
-    MORACLE_CHECK(counted());
-    time.sent_bytes = made.front().sent_bytes() - before;
+    const int64_t before = all_to_all.sent_bytes();
+    MORACLE_CHECK(run(all_to_all, 1));
+    time.sent_bytes = all_to_all.sent_bytes() - before;
     MORACLE_TRY(time.us_counted, per_layer(counted));
     times.push_back(time);
   }

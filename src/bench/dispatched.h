@@ -11,13 +11,10 @@ namespace moracle::bench {
 /// Microseconds of one layer for `num_tokens` tokens on each rank.
 struct DispatchedTime {
   int64_t num_tokens = 0;
-  double us_gathered = 0;  ///< every rank gets all tokens; layers enqueued one after another
+  double us_gathered = 0;  ///< GatheredExperts; layers enqueued one after another
   double us_replayed = 0;  ///< the same in a graph; 0: there is none
-  double us_sent = 0;      ///< the exchange of batches without experts, in a graph; 0: not used
-  double us_counted =
-      0;  ///< all-to-all: a rank gets only its experts' tokens; the host counts them
-  int64_t sent_bytes =
-      0;  ///< all-to-all: bytes that this rank sends for one layer, both directions
+  double us_counted = 0;   ///< AllToAllExperts, whose counts the host reads
+  int64_t sent_bytes = 0;  ///< counted: by this rank, for one layer, dispatch and combine
 };
 
 /// What all ranks need to time a layer.

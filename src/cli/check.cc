@@ -84,7 +84,8 @@ Result<std::shared_ptr<Device>> device_for(const Options& options) {
   for (const Backend& backend : backends()) {
     if (options.device.empty() && backend.name == options.backend) device = name(backend.platform);
   }
-  return open_device(device, device_options(device, options.threads, false, options.json));
+  MORACLE_TRY(const DeviceName named, parse_device(device));
+  return open_device(named, device_options(named, options.threads, false, options.json));
 }
 
 struct Count {

@@ -56,7 +56,7 @@ Json to_json(const ModelExplanation& model, const Checkpoint& checkpoint,
     (is_experts(choice) ? groups : others).push_back(choice_json(choice));
   const bool many = options.parallel.ep_size > 1;
   return {{"machine", machine.name},
-          {"device", options.device},
+          {"device", name(options.device)},
           {"parallel", many ? ranks_json(model.choices, machine, options) : Json(nullptr)},
           {"groups", groups},
           {"others", others},
@@ -68,7 +68,7 @@ Json to_json(const ModelExplanation& model, const Checkpoint& checkpoint,
 // Prints the experts with reasons, and each other part in one line.
 void show(const ModelExplanation& model, const Checkpoint& checkpoint, const Machine& machine,
           const ModelOptions& options, bool all) {
-  const std::string where = str(" · machine ", machine.name, ", device ", options.device);
+  const std::string where = str(" · machine ", machine.name, ", device ", name(options.device));
   Table others;
   for (const Choice& choice : model.choices) {
     const Selection& selection = choice.selection;

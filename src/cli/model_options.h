@@ -46,15 +46,20 @@ inline constexpr const char* kDeviceHelp =
     "cpu, cuda[:n] or opencl[:n]; default: cpu, or with --machine its first GPU that has kernels";
 
 /// Default device: the CPU, or on a known machine its first GPU with kernels.
-inline std::string default_device(const Machine& machine) {
+inline DeviceName default_device(const Machine& machine) {
   for (const GpuInfo& gpu : machine.gpus) {
     if (machine.name == "here" || missing(GpuFeature::kCpuCores, gpu.features) == GpuFeature::kNone)
       continue;
     for (const Backend& backend : backends()) {
-      if (backend.platform == gpu.platform) return str(name(gpu.platform), ":", gpu.index);
+      if (backend.platform == gpu.platform) return {gpu.platform, gpu.index};
     }
   }
-  return "cpu";
+  return {};
+}
+
+/// The map of --quantization; empty for an empty text.
+inline Result<QuantizationMap> parse_quantization(const std::string& text) {
+  return text.empty() ? Result(QuantizationMap()) : QuantizationMap::parse(text);
 }
 
 struct ModelArguments {
@@ -73,25 +78,26 @@ struct ModelArguments {
   bool json = false;
   RankArguments ranks;
 
-  /// Builds ModelOptions for `machine`. Errors: an invalid tuning cache.
+  /// Builds ModelOptions for `machine`. Errors: those of the parse functions; an invalid tuning
+  /// cache.
   Result<ModelOptions> options(const Machine& machine) const {
-    const std::string on = device.empty() ? default_device(machine) : device;
-    std::vector<TunedLayer> tuned;  // only for this machine
-    if (machine.name == "here") {
-      MORACLE_TRY(tuned, read_tuning(cache, threads, on));
-    }
     ModelOptions options;
-    options.backend = backend;
-    options.quantization = quantization;
+    options.device = default_device(machine);
+    if (!device.empty()) {
+      MORACLE_TRY(options.device, parse_device(device));
+    }
+    if (machine.name == "here") {  // measurements of this machine are valid for no other
+      MORACLE_TRY(options.tuned, read_tuning(cache, threads, options.device));
+    }
+    MORACLE_TRY(options.backend, BackendMap::parse(backend));
+    MORACLE_TRY(options.quantization, parse_quantization(quantization));
     MORACLE_TRY(options.activations, parse_activations(activations));
     MORACLE_TRY(options.kv_cache, parse_kv_cache(kv_cache));
-    options.device = on;
     options.threads = threads;
     options.pin = pin;
     options.deterministic = deterministic;
     options.graphs = !no_graphs;
     if (!lora.empty()) options.adapters = {lora};
-    options.tuned = std::move(tuned);
     MORACLE_TRY(options.parallel, ranks.planned());
     MORACLE_CHECK(ranks.set_spread(options));
     MORACLE_TRY(options.measured_load, ranks.measured_load());
@@ -99,6 +105,8 @@ struct ModelArguments {
     return options;
   }
   Result<ModelOptions> options() const { return options(Machine::here()); }
+  /// RankArguments::join with the device as it was typed.
+  Status join(ModelOptions& options) const { return ranks.join(options, device); }
   /// Adapter index for all requests; -1: none.
   int32_t adapter() const { return lora.empty() ? -1 : 0; }
   void add_to(CLI::App& app) {

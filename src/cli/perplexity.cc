@@ -23,7 +23,7 @@ int run(const Options& options) {
   CLI_TRY(const Checkpoint checkpoint, Checkpoint::open(options.model.folder));
   CLI_TRY(const Tokenizer tokenizer, Tokenizer::open(options.model.folder));
   CLI_TRY(ModelOptions model_options, options.model.options());
-  if (Status joined = options.model.ranks.join(model_options); !joined) return fail(joined.error());
+  if (Status joined = options.model.join(model_options); !joined) return fail(joined.error());
   std::vector<int32_t> ids;
   if (is_first_rank()) {  // only rank 0 reads stdin
     CLI_TRY(const std::string text, read_text(options.text_file, "--text"));

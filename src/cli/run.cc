@@ -93,7 +93,7 @@ int run(const Options& options) {
          "mode=replicated, or several prompts (-p A -p B …)",
          "it is mode=dispatched, which needs a prompt for each rank, and there is one prompt"});
   }
-  if (Status joined = options.model.ranks.join(model_options); !joined) return fail(joined.error());
+  if (Status joined = options.model.join(model_options); !joined) return fail(joined.error());
   std::optional<ChatHistory> chat;
   std::vector<int32_t> prompt;
   if (is_first_rank()) {  // only rank 0 reads stdin

@@ -100,7 +100,7 @@ Result<ServedWeights> load_shape(const ServeArguments& arguments, ModelOptions o
   MORACLE_TRY(const bench::ModelShape shape, bench::find_model(arguments.shape));
   MORACLE_TRY(const Scheme scheme, parse_scheme(arguments.scheme));
   MORACLE_TRY(Tokenizer tokenizer, bench::random_tokenizer(shape.vocab_size));
-  MORACLE_TRY(const int64_t memory, device_memory(options.device));
+  const int64_t memory = device_memory(options.device);
   if (engine.cache_bytes == 0) engine.cache_bytes = kCacheOfShapes;
   options.cache_bytes = engine.cache_bytes;
   ProgressBar loading("loading");
@@ -149,7 +149,7 @@ Result<ServedWeights> load_served(const ServeArguments& arguments, serve::Engine
                  "random weights (--model-shape) are served by one process"};
   }
   MORACLE_TRY(ModelOptions options, arguments.model.options());
-  MORACLE_CHECK(arguments.model.ranks.join(options));
+  MORACLE_CHECK(arguments.model.join(options));
   options.max_num_tokens = arguments.step_tokens;
   MORACLE_CHECK(routing.begin(options));
   MORACLE_CHECK(serve_verb::set_rebalance(arguments, options, engine.rebalance));

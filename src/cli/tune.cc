@@ -64,22 +64,19 @@ int run(const Options& options) {
                  "it is not given, and neither XDG_CACHE_HOME nor HOME is set"});
   }
   CLI_TRY(const Checkpoint checkpoint, Checkpoint::open(options.folder));
-  QuantizationMap quantization;
-  if (!options.quantization.empty()) {
-    CLI_TRY(quantization, QuantizationMap::parse(options.quantization));
-  }
+  CLI_TRY(const QuantizationMap quantization, parse_quantization(options.quantization));
   CLI_TRY(const ActivationPrecision activations, parse_activations(options.activations));
   CLI_TRY(const std::vector<LayerSpec> kinds, kinds_of(checkpoint, quantization, activations));
+  TuneOptions tuning;
+  CLI_TRY(tuning.device, parse_device(options.device));
   // Check the cache before a minute of measurements.
-  CLI_TRY(const std::vector<TunedLayer> before, read_tuning(path, options.threads, options.device));
+  CLI_TRY(const std::vector<TunedLayer> before, read_tuning(path, options.threads, tuning.device));
   if (Status writable = check_tuning_writable(path); !writable) return fail(writable.error());
   CLI_TRY(const std::shared_ptr<Device> device,
-          open_device(options.device,
-                      device_options(options.device, options.threads, false, options.json)));
+          open_device(tuning.device,
+                      device_options(tuning.device, options.threads, false, options.json)));
   Machine machine = Machine::here();
-  TuneOptions tuning;
   tuning.seconds = options.seconds / static_cast<double>(kinds.size());
-  CLI_TRY(tuning.device, parse_device(options.device));
   tuning.bf16_activations = activations == ActivationPrecision::kBf16;
   ProgressBar bar("measuring");
   for (const LayerSpec& kind : kinds) {
@@ -87,7 +84,7 @@ int run(const Options& options) {
     machine.tuned.push_back(std::move(tuned));
   }
   bar.clear();
-  if (Status written = write_tuning(path, options.threads, options.device, machine.tuned); !written)
+  if (Status written = write_tuning(path, options.threads, tuning.device, machine.tuned); !written)
     return fail(written.error());
   std::vector<Selection> selections;
   for (const LayerSpec& kind : kinds) {

@@ -22,7 +22,6 @@ struct ExpertsCall {
   enum class Output {
     kTokens,  ///< [num_tokens, hidden_size]: the weighted sum of each token
     kSlots,   ///< [num_tokens * top_k, hidden_size]: unweighted, without a fused kernel
-    kSorted,  ///< unweighted rows in the order of `sorted`, for input that arrives sorted
   };
 
   Rows input;
@@ -34,7 +33,6 @@ struct ExpertsCall {
   const float* topk_weights = nullptr;         ///< likewise; null: each is 1
   const int32_t* expert_num_tokens = nullptr;  ///< kCounts: [num_local]
   int64_t expert_rows = 0;  ///< kCounts: rows of local expert e begin at row e * expert_rows
-  RowPlan sorted = {};      ///< kSorted: memory of the caller
 
   Matrix output = {};
   Output result = Output::kTokens;

@@ -30,6 +30,11 @@ Result<DeviceName> parse_device(std::string_view text) {
                str("it is '", text, "'")};
 }
 
+std::string name(const DeviceName& device) {
+  const std::string platform(name(device.platform));
+  return device.platform == Platform::kCpu ? platform : str(platform, ":", device.index);
+}
+
 namespace {
 
 constexpr const char* kThere =
@@ -61,6 +66,11 @@ Result<std::shared_ptr<Device>> open(std::string_view name, const DeviceName& de
 Result<std::shared_ptr<Device>> open_device(std::string_view name, const DeviceOptions& options) {
   MORACLE_TRY(const DeviceName device, parse_device(name));
   return or_out_of_memory(str("device '", name, "'"), [&] { return open(name, device, options); });
+}
+
+Result<std::shared_ptr<Device>> open_device(const DeviceName& device,
+                                            const DeviceOptions& options) {
+  return open_device(name(device), options);
 }
 
 Result<std::shared_ptr<Device>> open_device(std::string_view name, int threads, bool pin) {

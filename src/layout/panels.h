@@ -1,5 +1,4 @@
 // Packs rows of codes into panels of 16 rows, with the same few bytes of each row side by side.
-// panel16 and vnni16 share this code.
 #pragma once
 
 #include <algorithm>

@@ -17,7 +17,7 @@ Result<std::vector<int32_t>> sorted_order(const CanonicalMatrix& piece) {
     const int64_t wanted = std::min(cols, piece.k - g * cols);
     if (next[g + 1] != wanted) {
       return Error{ErrorKind::kUnsupported, "", "group index",
-                   str(wanted, " columns in group ", g, " (backends cpu and reference read any)"),
+                   str(wanted, " columns in group ", g, " (backend reference reads any)"),
                    str("it has ", next[g + 1])};
     }
     next[g + 1] += next[g];

@@ -30,9 +30,9 @@ int64_t cols(const MatrixShape& shape) {
 }
 
 int64_t code_bit(const MatrixShape& shape, int64_t r, int64_t c) {
-  const int64_t width = bits(shape.key.dtype), line = line_cols(shape.key.dtype), in = c % line;
+  const int64_t width = bits(shape.key.dtype), block = block_cols(shape.key.dtype), in = c % block;
   const int64_t row =
-      (r / kRows) * panel_bytes(shape) * 8 + (c / line) * kLineBytes * 8 + (r % kRows) * 32;
+      (r / kRows) * panel_bytes(shape) * 8 + (c / block) * kRowBlockBytes * 8 + (r % kRows) * 32;
   return row + (width == 4 ? in % 4 * 8 + in / 4 * 4 : in * width);
 }
 
@@ -49,7 +49,7 @@ uint32_t halves(uint32_t columns) {
 void pack_codes(const MatrixShape& shape, const CanonicalMatrix& m, int64_t first_row,
                 int64_t begin, int64_t end, std::byte* out) {
   out += (first_row + begin) / kRows * panel_bytes(shape);
-  const int64_t units = num_lines(shape);
+  const int64_t units = num_blocks(shape);
   if (bits(shape.key.dtype) == 4)
     pack_panels<uint32_t>(m, begin, end, units, halves, out);
   else
@@ -76,7 +76,7 @@ void pack_beside(const MatrixShape& shape, const CanonicalMatrix& m, int64_t fir
 
 const Layout kVnni16Layout = {
     .name = "vnni16",
-    .summary = "lines of 16 rows x 4 bytes of columns; sixteen lines form one AMX tile",
+    .summary = "row blocks of 16 rows x 4 bytes of columns; sixteen form one AMX tile",
     .holds = vnni16_layout::kHolds,
     .sorts_columns = true,
     .sections = vnni16_layout::sections,

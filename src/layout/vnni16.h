@@ -1,9 +1,9 @@
-// 64-byte lines for instructions that multiply four bytes at a time. One line holds 4 bytes of
-// columns for each of 16 weight rows. One line times one broadcast of 4 activation bytes serves 16
-// outputs. Sixteen consecutive lines are one AMX tile. In a panel of 16 rows, element (r, c) begins
-// at
+// Row blocks of 64 bytes for instructions that multiply four bytes at a time. A row block holds 4
+// bytes of columns for each of 16 weight rows. One row block times one broadcast of 4 activation
+// bytes serves 16 outputs. Sixteen consecutive row blocks are one AMX tile. In a panel of 16 rows,
+// element (r, c) begins at
 //
-//   8 bits     (c/4)·64 + 4·r + c%4          four columns of each row in a line
+//   8 bits     (c/4)·64 + 4·r + c%4          four columns of each row in a row block
 //   16 bits    (c/2)·64 + 4·r + 2·(c%2)      two columns
 //   f32         c·64 + 4·r                   one column
 //   4 bits     (c/8)·64 + 4·r + c%4          eight columns: c%8 < 4 in the low half of the byte
@@ -11,8 +11,8 @@
 //                                            one per panel if its 16 rows share the scale
 //   zero points g·16 + r per panel           i8
 //
-// Rows are padded to 16. Columns are padded to 16 lines of the dtype of the products. Padding has
-// codes 0 and scales 0.
+// Rows are padded to 16. Columns are padded to 16 row blocks of the dtype of the products. Padding
+// has codes 0 and scales 0.
 #pragma once
 
 #include "layout/groups.h"
@@ -21,24 +21,24 @@
 namespace moracle::vnni16 {
 
 inline constexpr int64_t kRows = 16;
-inline constexpr int64_t kLineBytes = 64;
+inline constexpr int64_t kRowBlockBytes = 64;
 
-/// Columns per line.
-inline int64_t line_cols(DType dtype) {
+/// Columns per row block.
+inline int64_t block_cols(DType dtype) {
   return 32 / bits(dtype);
 }
 inline int64_t padded_cols(const MatrixShape& shape) {
-  const int64_t to = bits(shape.key.dtype) <= 8 ? 64 : 16 * line_cols(shape.key.dtype);
+  const int64_t to = bits(shape.key.dtype) <= 8 ? 64 : 16 * block_cols(shape.key.dtype);
   return (shape.k + to - 1) / to * to;
 }
-inline int64_t num_lines(const MatrixShape& shape) {
-  return padded_cols(shape) / line_cols(shape.key.dtype);
+inline int64_t num_blocks(const MatrixShape& shape) {
+  return padded_cols(shape) / block_cols(shape.key.dtype);
 }
 inline int64_t num_panels(const MatrixShape& shape) {
   return (shape.n + kRows - 1) / kRows;
 }
 inline int64_t panel_bytes(const MatrixShape& shape) {
-  return num_lines(shape) * kLineBytes;
+  return num_blocks(shape) * kRowBlockBytes;
 }
 using moracle::group_cols;
 using moracle::num_groups;

@@ -55,7 +55,7 @@ std::string routing_text(const Routing& routing) {
   return "routing unknown, so the caller must give it";
 }
 
-// Tells what is usable in a checkpoint that nothing describes, and what must be added.
+// The error for an unknown architecture: its usable experts, and the file to add.
 std::string unknown(const Checkpoint& checkpoint) {
   const std::string is = "it is '" + checkpoint.architecture() + "'";
   const std::vector<int64_t> layers = checkpoint.moe_layers();

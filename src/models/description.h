@@ -20,10 +20,9 @@ struct DecoderSpec {
   float norm_offset = 0;                      ///< added to the stored weights of RMSNorm
   bool layer_norm = false;                    ///< LayerNorm with biases in place of RMSNorm
   float embedding_scale = 1;                  ///< multiplies the rows of the embedding
-  float residual_scale = 1;  ///< multiplies what attention and experts add to the residual
-  /// LongRoPE: sequences of more tokens have the long frequencies of Rotary, and each number of
-  /// their queries and keys is multiplied by the long factor, those of shorter ones by the other.
-  int64_t short_context = 0;  ///< 0: all sequences have the same
+  /// LongRoPE: sequences of more tokens use Rotary::long_frequencies and multiply queries and keys
+  /// by long_factor; shorter ones use Rotary::frequencies and short_factor.
+  int64_t short_context = 0;  ///< 0: no LongRoPE
   float short_factor = 1, long_factor = 1;
   float logit_cap = 0;  ///< logits become cap · tanh(logit / cap); 0: they stay
   bool operator==(const DecoderSpec&) const = default;
@@ -61,7 +60,7 @@ struct GroupedQuerySpec {
   int64_t chunk = 0;   ///< a token sees only its own chunk of so many positions; 0: all
   float norm_epsilon = 1e-6f;
   float scale = 0;         ///< multiplies the scores; 0: 1 / sqrt(head_dim)
-  float temper_scale = 0;  ///< queries grow by Ops::temper with these two numbers; 0: they do not
+  float temper_scale = 0;  ///< with temper_strength: arguments of Ops::temper on queries; 0: none
   float temper_strength = 0;
   QkNorm qk_norm = QkNorm::kPerHead;
   bool value_norm = false;       ///< RMSNorm without weights, of each head of values
@@ -157,8 +156,9 @@ struct RouterDescription {
   std::vector<float> expert_scales = {};  ///< likewise
 };
 
-/// Experts beside a dense MLP, which is the layer's `shared`. The MLP reads the layer's post_norm;
-/// router and experts read norms of their own, of the same residual (Gemma-4). All [hidden_size].
+/// Experts that are added to a dense MLP, which is the layer's `shared` (Gemma-4). The MLP reads
+/// the layer's post_norm; router and experts read their own norms of the same residual stream. All
+/// [hidden_size].
 struct BesideMlp {
   std::vector<float> router_norm, experts_norm;
   std::vector<float> experts_output_norm, mlp_output_norm;  ///< before the two are added
@@ -170,6 +170,14 @@ struct SharedExpertDescription {
   std::optional<DescribedMatrix> gate;  ///< [1, hidden_size]: its sigmoid weights; empty: 1
 };
 
+/// The steps after attention or the feed-forward, in this order, before its output is added to the
+/// residual stream.
+struct OutputStepsDescription {
+  std::vector<float> norm = {};  ///< [hidden_size], of the output; empty: none
+  float scale = 1;               ///< multiplies the output
+  float sum_scale = 1;           ///< multiplies the output and the residual stream
+};
+
 struct LayerDescription {
   std::vector<float> input_norm;  ///< [hidden_size]; of LayerNorm: the weights, then the biases
   std::vector<float> post_norm;   ///< likewise, before the experts
@@ -177,15 +185,13 @@ struct LayerDescription {
   std::optional<RouterDescription> router;  ///< empty in a dense layer
   DescribedWeights mlp;  ///< the experts; a dense MLP is one expert that every token uses
   std::optional<SharedExpertDescription> shared = {};
-  std::vector<float> attention_output_norm = {};  ///< [hidden_size]; empty: none
-  std::vector<float> mlp_output_norm = {};        ///< likewise
+  OutputStepsDescription attention_output = {}, mlp_output = {};
   std::optional<BesideMlp> beside_mlp = {};
-  std::optional<float> output_scale = {};  ///< multiplies the residual at the layer's end
   /// Of an FP8 cache: one, or one for each head of keys; empty: the file has none.
   std::vector<float> key_scales = {}, value_scales = {};
 };
 
-/// Tensors that an architecture defines and this program does not use.
+/// Tensors that the architecture defines and this library does not use.
 struct IgnoredPart {
   std::string what;
   int64_t num_tensors = 0;
@@ -193,8 +199,7 @@ struct IgnoredPart {
   std::vector<std::string> prefixes = {};  ///< of their names
 };
 
-/// The ranks that divide the output, and the rows of each: whole blocks, so that no share cuts
-/// through a block of scales.
+/// Vocabulary parallelism: the rows of the output on each rank, in whole blocks of scales.
 struct OutputShares {
   int64_t size = 1, rank = 0;
   int64_t num_rows = 0;  ///< of all ranks
@@ -226,7 +231,7 @@ Result<Description> describe(const Checkpoint& checkpoint);
 
 /// Schemes that the user requests in place of those of the checkpoint; see ModelOptions.
 struct SchemeChanges {
-  std::string quantization;
+  QuantizationMap quantization;
   ActivationPrecision activations = ActivationPrecision::kStored;
 };
 /// Changes the linear layers to the requested schemes. Errors: a matrix that cannot be quantized as

@@ -1,5 +1,5 @@
-// The share of one of several ranks in all modules but experts: attention by heads, dense MLPs and
-// shared experts by columns. The sum of all ranks' outputs is the output of the module.
+// Tensor parallelism: the share of one rank of attention (by heads), dense MLPs and shared experts
+// (by columns). The sum of all ranks' outputs is the output of the module.
 #pragma once
 
 #include "models/description.h"

@@ -17,7 +17,7 @@ Error wrong_move(std::string place, std::string need, std::string fact) {
   return {ErrorKind::kInvalidArgument, "", std::move(place), std::move(need), std::move(fact)};
 }
 
-// The same on every rank, because maps and model are.
+// Equal on every rank, because maps and model are equal.
 Status check_maps(const Model::State& m, int64_t layer, std::span<const ExpertMap> ranks) {
   const std::string place = str("layer ", layer);
   const auto request = m.expert_requests.find(layer);

@@ -1,5 +1,5 @@
 // Moves experts of a loaded model between its ranks, layer by layer, between two steps. Sequences
-// go on: the weights stay the same, only their ranks change.
+// continue, because the weights stay the same.
 #pragma once
 
 #include <map>

@@ -12,13 +12,9 @@ namespace {
 // Expert names are alike across architectures, so experts can be explained even if the rest cannot.
 Result<std::vector<LayerExperts>> describe_experts(const Checkpoint& checkpoint,
                                                    const ModelOptions& options) {
-  QuantizationMap quantization;
-  if (!options.quantization.empty()) {
-    MORACLE_TRY(quantization, QuantizationMap::parse(options.quantization));
-  }
   std::vector<LayerExperts> experts;
   for (const int64_t layer : checkpoint.moe_layers()) {
-    MORACLE_TRY(DescribedWeights weights, checkpoint.moe_layer(layer, quantization));
+    MORACLE_TRY(DescribedWeights weights, checkpoint.moe_layer(layer, options.quantization));
     set_activations(weights, options.activations);
     experts.emplace_back(layer, std::move(weights));
   }

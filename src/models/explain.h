@@ -1,5 +1,4 @@
-// Explains what serves a whole model and why nothing else does. This is for a person; `plan` is for
-// loading.
+// The selections of a whole model with all reasons, for users; `plan` is for loading.
 #pragma once
 
 #include "models/plan.h"

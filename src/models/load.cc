@@ -1,4 +1,4 @@
-// Builds a Model from a Description: chooses for every module, then reads, packs and releases.
+// Builds a Model from a Description: selects backends, then reads, packs and releases.
 #include <sys/stat.h>
 
 #include <cstring>
@@ -66,15 +66,19 @@ Status allocate_activations(Model::State& m, const Description& description) {
   return device.synchronize();  // before `ones` is destroyed
 }
 
-// For Ops::scale_rows: the same factor for every token. Empty for a factor of 1.
-Result<Buffer> factors(float factor, const Model::State& m) {
-  if (factor == 1) return Buffer();
-  Device& device = m.workspace->device();
-  const std::vector<float> values(static_cast<size_t>(m.max_num_tokens), factor);
-  MORACLE_TRY(Buffer buffer, device.allocate(values.size() * sizeof(float)));
-  MORACLE_CHECK(device.upload(buffer.data(), values.data(), buffer.bytes()));
-  MORACLE_CHECK(device.synchronize());  // before `values` is destroyed
-  return buffer;
+// For Ops::scale_rows: the same scale for every token. Nothing for a scale of 1.
+Status load_scales(const Model::State& m, Buffer& to, float scale, Loader& loader) {
+  const auto count = static_cast<size_t>(scale == 1 ? 0 : m.max_num_tokens);
+  const std::vector<float> scales(count, scale);
+  MORACLE_CHECK(loader.load(to, scales));
+  return loader.device().synchronize();  // before `scales` is destroyed
+}
+
+Status load_steps(const Model::State& m, OutputSteps& to, const OutputStepsDescription& from,
+                  Loader& loader) {
+  MORACLE_CHECK(loader.load(to.norm, from.norm));
+  MORACLE_CHECK(load_scales(m, to.scales, from.scale, loader));
+  return load_scales(m, to.sum_scales, from.sum_scale, loader);
 }
 
 // Places the next layer's cache in a page and its state in a sequence's state, and adds their
@@ -97,12 +101,8 @@ LayerCache layer_cache(const AttentionSizes& sizes, DType dtype, int64_t page, s
 Status load_layer(Model::State& m, Layer& to, LayerDescription&& from, Loader& loader) {
   MORACLE_CHECK(loader.load(to.input_norm, from.input_norm));
   MORACLE_CHECK(loader.load(to.post_norm, from.post_norm));
-  MORACLE_CHECK(loader.load(to.attention_output_norm, from.attention_output_norm));
-  MORACLE_CHECK(loader.load(to.mlp_output_norm, from.mlp_output_norm));
-  if (from.output_scale) {
-    const std::vector<float> scales(static_cast<size_t>(m.max_num_tokens), *from.output_scale);
-    MORACLE_CHECK(loader.load(to.output_scales, scales));
-  }
+  MORACLE_CHECK(load_steps(m, to.attention_output, from.attention_output, loader));
+  MORACLE_CHECK(load_steps(m, to.mlp_output, from.mlp_output, loader));
   MORACLE_CHECK(to.attention->load(std::move(from.attention), loader));
   return to.feed_forward.load(std::move(from), m.spec.norm_epsilon, loader);
 }
@@ -110,6 +110,7 @@ Status load_layer(Model::State& m, Layer& to, LayerDescription&& from, Loader& l
 // Loads everything except the embedding, in the order of visit_modules.
 Status load_weights(Model::State& m, Description&& from, Loader& loader) {
   MORACLE_CHECK(loader.load(m.final_norm, from.final_norm));
+  MORACLE_CHECK(load_scales(m, m.embedding_scales, from.spec.embedding_scale, loader));
   for (size_t l = 0; l < m.layers.size(); ++l)
     MORACLE_CHECK(load_layer(m, m.layers[l], std::move(from.layers[l]), loader));
   if (m.output_shares.size > 1) loader.next_is_own();
@@ -233,8 +234,6 @@ Result<Model> ModelAccess::load(Description&& description, const ModelOptions& o
       m.exchange != nullptr && m.dispatch == nullptr ? &m.ranks : nullptr;
   m.activations.feed_forward.count_tokens = options.count_routing;
   loader.set_lora_ids(m.activations.feed_forward.lora_ids);
-  MORACLE_TRY(m.embedding_scales, factors(m.spec.embedding_scale, m));
-  MORACLE_TRY(m.residual_scales, factors(m.spec.residual_scale, m));
   const DType dtype = device->activation_dtype();
   const int64_t page = kernel_device(*device).ops().cache_page();
   size_t page_bytes = 0, state_bytes = 0;
@@ -254,7 +253,6 @@ Result<Model> ModelAccess::load(Description&& description, const ModelOptions& o
     if (!m.group || !routed.has_router()) continue;
     MORACLE_CHECK(
         routed.find_copies(*m.group, options.num_redundant_experts == 0, m.workspace->device()));
-    if (m.dispatch) MORACLE_CHECK(routed.prepare(*m.dispatch));
   }
   MORACLE_TRY(modules, std::move(loader).finish());
   m.choices = grouped(std::move(modules));

@@ -60,7 +60,7 @@ Status Loader::set_aside(Module& to, Described&& from) {
 Status Loader::load(std::optional<AdaptedLinear>& to, DescribedMatrix&& from) {
   const bool is_share = std::exchange(next_is_own_, false);
   if (reload_) {
-    // A reload knows no parts: with shares, only tables and vectors are compared.
+    // A reload has no module places: with tensor parallelism only tables and vectors are compared.
     const OwnReads own(record_, divided_ || is_share);
     return set_aside(*to, std::move(from));
   }

@@ -9,7 +9,7 @@
 namespace moracle {
 namespace {
 
-// Why a key is not read. A text that ends with * stands for all keys that begin so.
+// The reason why a key is not read. A trailing * matches any text.
 struct Reason {
   const char* why;
   std::vector<std::string_view> keys;

@@ -1,4 +1,4 @@
-// What of a checkpoint folder this program does not use, and why. For a person.
+// Keys and tensors of a checkpoint that the library does not use, with reasons. For users.
 #pragma once
 
 #include <string>

@@ -5,9 +5,8 @@
 namespace moracle {
 namespace {
 
-Status quantize_online(const Checkpoint& checkpoint, std::string_view quantization,
+Status quantize_online(const Checkpoint& checkpoint, QuantizationMap map,
                        Description& description) {
-  MORACLE_TRY(QuantizationMap map, QuantizationMap::parse(quantization));
   if (const std::optional<Scheme> output = map.take_output()) {
     MORACLE_TRY(description.output, quantize(std::move(description.output), *output));
   }
@@ -24,8 +23,7 @@ Status quantize_online(const Checkpoint& checkpoint, std::string_view quantizati
 
 Status change_schemes(const Checkpoint& checkpoint, const SchemeChanges& changes,
                       Description& description) {
-  if (!changes.quantization.empty())
-    MORACLE_CHECK(quantize_online(checkpoint, changes.quantization, description));
+  MORACLE_CHECK(quantize_online(checkpoint, changes.quantization, description));
   return visit_modules(description, [&](const ModulePlace&, auto& weights) -> Status {
     set_activations(weights, changes.activations);
     return {};

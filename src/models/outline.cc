@@ -77,7 +77,7 @@ struct Visitor {
   }
 };
 
-// Adds all tensors that no part has yet, as one part.
+// Adds the remaining tensors as one part.
 void add_rest(Outline& outline, Collector& parts, const Checkpoint& checkpoint,
               const std::string& what, const char* scheme, int64_t accounted) {
   int64_t others = static_cast<int64_t>(checkpoint.state().tensors.all().size());

@@ -12,7 +12,7 @@
 #include "models/routing_statistics.h"
 #include "moracle/moe.h"
 #include "oracle/rates/rates.h"
-#include "parallel/dispatch/dispatch.h"
+#include "parallel/dispatch/gathered_experts.h"
 #include "parallel/replicated_moe.h"
 
 namespace moracle {
@@ -36,8 +36,6 @@ class Chooser {
                    str("it is ", options.max_num_tokens)};
     }
     Chooser chooser(options, machine, adapters, wishes);
-    MORACLE_TRY(chooser.map_, BackendMap::parse(options.backend));
-    MORACLE_TRY(chooser.device_, parse_device(options.device));
     chooser.bf16_activations_ = options.activations == ActivationPrecision::kBf16;
     std::vector<TunedLayer>& tuned = chooser.machine_.tuned;
     tuned.insert(tuned.begin(), options.tuned.begin(), options.tuned.end());
@@ -76,7 +74,7 @@ class Chooser {
     return {};
   }
   Result<std::vector<ModuleChoice>> finish() && {
-    MORACLE_CHECK(map_.check_used(names_));
+    MORACLE_CHECK(options_.backend.check_used(names_));
     if (options_.measured_load) MORACLE_CHECK(check_layers(*options_.measured_load, with_experts_));
     return std::move(modules_);
   }
@@ -91,9 +89,10 @@ class Chooser {
         place.part == "experts" ? expert_tokens_per_step(options_) : tokens_per_step(options_);
     request.deterministic = options_.deterministic;
     request.bf16_activations = bf16_activations_;
-    MORACLE_TRY(request.backend, map_.for_module(names));
-    request.platform = device_.platform;
-    if (device_.platform != Platform::kCpu) request.device_index = device_.index;
+    MORACLE_TRY(request.backend, options_.backend.for_module(names));
+    const DeviceName& device = options_.device;
+    request.platform = device.platform;
+    if (device.platform != Platform::kCpu) request.device_index = device.index;
     names_.push_back(std::move(names));
     modules_.push_back({place.name(), place.layer, select(request, machine_), {}});
     return {};
@@ -133,8 +132,6 @@ class Chooser {
   Machine machine_;
   AdapterSpan adapters_;
   const ExpertWishes& wishes_;
-  BackendMap map_;
-  DeviceName device_;
   bool bf16_activations_ = false;
   std::set<int64_t> with_experts_;   // layers
   std::set<std::string> adaptable_;  // modules outside the experts
@@ -173,10 +170,6 @@ Result<AdapterList> open_adapters(const Checkpoint& checkpoint, const ModelOptio
 Result<std::vector<ModuleChoice>> consider(const Description& description,
                                            const ModelOptions& options, const Machine& machine,
                                            AdapterSpan adapters, const ExpertWishes& wishes) {
-  if (options.max_num_tokens < 0) {
-    return Error{ErrorKind::kInvalidArgument, "", "max_num_tokens", "at least 1, or 0",
-                 str("it is ", options.max_num_tokens)};
-  }
   MORACLE_TRY(Chooser chooser, Chooser::make(options, machine, adapters, wishes));
   MORACLE_CHECK(visit_modules(description, chooser));
   MORACLE_CHECK(chooser.check_adapters());
@@ -200,15 +193,15 @@ bool needs_slots(const ModelOptions& options) {
 int64_t expert_tokens_per_step(const ModelOptions& options) {
   const int64_t own = tokens_per_step(options);
   if (options.spread == Spread::kReplicated) return own;
-  // The tokens of all ranks, in parts of at most so many: longer parts gain nothing.
+  // The tokens of all ranks, in chunks of at most this size: longer chunks are not faster.
   constexpr int64_t kMost = 8192;
   return std::max(own, std::min(own * options.parallel.ep_size, kMost));
 }
 
 int64_t tokens_per_step(const ModelOptions& options) {
   if (options.max_num_tokens > 0) return options.max_num_tokens;
-  // Long steps fill a GPU's tensor cores; a CPU's caches hold the activations of short ones.
-  return options.device.starts_with("cuda") ? 4096 : 512;
+  // Long steps fill a GPU's tensor cores; the activations of short steps fit a CPU's caches.
+  return options.device.platform == Platform::kCuda ? 4096 : 512;
 }
 
 Result<std::vector<ModuleChoice>> choose(const Description& description,
@@ -251,7 +244,7 @@ std::vector<Choice> grouped(std::vector<ModuleChoice> modules) {
 
 Result<ModelPlan> plan_memory(const Description& description, std::span<const ModuleChoice> modules,
                               const ModelOptions& options, const Machine& machine) {
-  MORACLE_TRY(const DeviceName device, parse_device(options.device));
+  const DeviceName& device = options.device;
   ModelPlan plan;
   plan.memory_bytes = memory_of(machine, device);
   plan.weight_bytes = description.embedding_bytes();
@@ -274,12 +267,7 @@ Result<ModelPlan> plan_memory(const Description& description, std::span<const Mo
   for (const ModuleChoice& module : modules) {
     if (module.part != "experts" || options.spread == Spread::kReplicated) continue;
     const Plan& experts = *module.selection.plan;
-    int64_t bytes = Dispatch::gathered_bytes(experts);
-    for (const ExchangeRow& row : exchanges()) {
-      if (row.name != options.exchange || row.batch_tokens == 0) continue;
-      bytes += Dispatch::batch_bytes(experts, row.batch_tokens, options.parallel.ep_size);
-    }
-    plan.activation_bytes = std::max(plan.activation_bytes, bytes);
+    plan.activation_bytes = std::max(plan.activation_bytes, GatheredExperts::memory_bytes(experts));
   }
   MORACLE_TRY(plan.cache_dtype, cache_dtype(options.kv_cache, device.platform, dtype));
   for (const LayerDescription& layer : description.layers) {
@@ -294,7 +282,7 @@ Result<ModelPlan> plan_memory(const Description& description, std::span<const Mo
   const int64_t largest = std::max(description.embedding_bytes(), activations);
   if (most > 0 && largest > most) {
     return Error{ErrorKind::kOutOfMemory, "", "plan",
-                 str(largest, " bytes of memory on ", options.device, " in one allocation"),
+                 str(largest, " bytes of memory on ", name(device), " in one allocation"),
                  str("it allows ", most)};
   }
   for (const LayerDescription& layer : description.layers) {
@@ -310,7 +298,7 @@ Result<ModelPlan> plan_memory(const Description& description, std::span<const Mo
   }
   if (plan.total_bytes() <= plan.memory_bytes) return plan;
   return Error{ErrorKind::kOutOfMemory, "", "plan",
-               str(plan.total_bytes(), " bytes of memory on ", options.device),
+               str(plan.total_bytes(), " bytes of memory on ", name(device)),
                str("it has ", plan.memory_bytes)};
 }
 

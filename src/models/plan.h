@@ -23,10 +23,10 @@ struct ModuleChoice {
 LoraWeights adapter_of(const LoraAdapter& adapter, const std::string& part,
                        std::optional<int64_t> layer, const DescribedWeights& weights);
 
-/// Requirements on a model's experts beside its options, to learn what would serve them.
+/// Further requirements on the experts of a model, for explain only.
 struct ExpertWishes {
   ActivationFormat format = ActivationFormat::kStandard;
-  int64_t lora_rank = 0;  ///< rank of adapters that need not exist
+  int64_t lora_rank = 0;  ///< rank of assumed adapters
 };
 
 /// Opens options.adapters, and adds options.read_adapters. Errors: as LoraAdapter::open.

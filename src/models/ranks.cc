@@ -57,7 +57,7 @@ std::string config_text(const Checkpoint& checkpoint) {
              hex(checksum(std::as_bytes(std::span(config)))));
 }
 
-// An error is a value as well: all ranks must take part in the comparison.
+// An error is compared like a value, because all ranks must take part in the comparison.
 std::string samples_text(const Checkpoint& checkpoint, ThreadPool& pool) {
   const Result<std::string> digest = sampled_digest(checkpoint.state().tensors, pool);
   return digest ? *digest : digest.error().to_string();
@@ -80,36 +80,28 @@ std::string placement_text(const ModelOptions& o) {
              o.num_redundant_experts, " redundant experts");
 }
 
-std::string options_text(const ModelOptions& o) {
-  return str("quantization '", o.quantization, "', activations '", name(o.activations),
-             "', kv-cache ", o.kv_cache ? kv_cache_name(*o.kv_cache) : "auto", ", backend ",
-             o.backend, ", ", tokens_per_step(o), " tokens per step",
-             o.deterministic ? ", deterministic" : "", ", graphs ", o.graphs ? "on" : "off", ", ",
-             name(o.spread), ", tp=", o.tp_size, ", lm_head=", o.lm_head_size);
+std::string quantization_text(const QuantizationMap& map) {
+  std::vector<std::string> texts;
+  for (const QuantizationMap::Entry& entry : map.entries())
+    texts.push_back(str(entry.pattern, entry.pattern.empty() ? "" : "=",
+                        entry.scheme ? name(*entry.scheme) : "none"));
+  return join(texts, ",");
 }
 
-// Refuses before weights are read what Dispatch::prepare would refuse for every layer, or would not
-// see.
-Status check_batches(Exchange& exchange, const ModelOptions& options) {
-  const auto refuse = [&](std::string need, std::string fact) {
-    return Error{ErrorKind::kUnsupported, "", str("exchange '", exchange.name(), "'"),
-                 std::move(need), std::move(fact)};
-  };
-  if (exchange.batches() == nullptr) return {};
-  if (options.spread != Spread::kDispatched)
-    return refuse("mode=dispatched, which sends tokens to experts",
-                  str("the mode is ", name(options.spread)));
-  if (options.deterministic)
-    return refuse("deterministic off", "results are added in its own order");
-  return {};
+std::string options_text(const ModelOptions& o) {
+  return str("quantization '", quantization_text(o.quantization), "', activations '",
+             name(o.activations), "', kv-cache ", o.kv_cache ? kv_cache_name(*o.kv_cache) : "auto",
+             ", backend ", o.backend.text(), ", ", tokens_per_step(o), " tokens per step",
+             o.deterministic ? ", deterministic" : "", ", graphs ", o.graphs ? "on" : "off", ", ",
+             name(o.spread), ", tp=", o.tp_size, ", lm_head=", o.lm_head_size);
 }
 
 // Ranks choose between bf16 and f32 by the rates that each measured.
 bool in_bf16(const MatrixPlan& matrix) {
   const auto& kernels = matrix.kernel->kernels;
   return std::any_of(kernels.begin(), kernels.end(), [](const PlannedKernel& kernel) {
-    const auto* const form = std::get_if<CpuLineForm>(&kernel.form);
-    return form != nullptr && form->isa == cpu::LineIsa::kAvx512Bf16;
+    const auto* const form = std::get_if<CpuDotForm>(&kernel.form);
+    return form != nullptr && form->isa == cpu::DotIsa::kAvx512Bf16;
   });
 }
 
@@ -200,10 +192,9 @@ Status join_ranks(Model::State& m, std::span<const ModuleChoice> modules,
   m.group = options.group;
   MORACLE_TRY(m.exchange, open_exchange(options.group, device, options.exchange));
   m.recorded.on = m.recorded.on && m.exchange->in_graphs();
-  MORACLE_CHECK(check_batches(*m.exchange, options));
   if (options.spread == Spread::kDispatched) {
-    m.dispatch = std::make_unique<Dispatch>(*options.group, *m.exchange, *device,
-                                            options.deterministic && options.group->size() > 1);
+    m.dispatch = std::make_unique<DispatchStep>(*options.group, *m.exchange, *device,
+                                                options.deterministic && options.group->size() > 1);
     m.recorded.on = m.recorded.on && m.dispatch->gathers();
     return {};
   }

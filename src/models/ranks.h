@@ -1,4 +1,4 @@
-// A model on several ranks: what they compare, and what their layers share.
+// A model on several ranks: the facts that they compare, and the exchange of their layers.
 #pragma once
 
 #include "models/decoder/model_state.h"
@@ -22,7 +22,7 @@ std::vector<Fact> facts_of_reload(const Checkpoint& checkpoint, const Status& do
                                   const ReadRecord& record, ThreadPool& pool);
 /// The files of a checkpoint and samples of its weights.
 std::vector<Fact> facts_of_files(const Checkpoint& checkpoint, ThreadPool& pool);
-/// Those among other facts, as one text.
+/// The facts of facts_of_weights in `facts`, as one text.
 std::string identity_of(std::span<const Fact> facts);
 /// Makes the exchange, and the memory that layers share for it. Errors: none serves; memory.
 Status join_ranks(Model::State& m, std::span<const ModuleChoice> modules,

@@ -31,9 +31,7 @@ class FusedMoe::State::Pass {
         by_ids_(call_.routing == ExpertsCall::Routing::kIds),
         fuses_(by_ids_ && call_.form != ExpertsCall::Input::kReady &&
                call_.result == ExpertsCall::Output::kTokens &&
-               plan_.matrices[0].kernel->fuses(call_.num_tokens())) {
-    if (call_.result == ExpertsCall::Output::kSorted) scratch_.rows = call_.sorted;
-  }
+               plan_.matrices[0].kernel->fuses(call_.num_tokens())) {}
 
   Status run() {
     MORACLE_CHECK(convert_tokens());
@@ -42,12 +40,11 @@ class FusedMoe::State::Pass {
     MORACLE_CHECK(plan_rows());
     MORACLE_TRY(GroupedRows input, quantize_tokens());
     if (plan_.matrices[1].kernel->combines) return run_combined(std::move(input));
-    const bool sorted = call_.result == ExpertsCall::Output::kSorted;
-    const Matrix y = sorted ? call_.output : scratch_.y.slice(0, input.num_rows);
+    const Matrix y = scratch_.y.slice(0, input.num_rows);
     MORACLE_TRY(const GroupedRows intermediate, run_w13(input));
     MORACLE_CHECK(layer_.w2->run({intermediate, y}, stream_));
     MORACLE_CHECK(add_adapters(scratch_.activated.slice(0, y.rows), nullptr, false, y));
-    return sorted ? Status() : finalize(y);
+    return finalize(y);
   }
 
  private:
@@ -110,9 +107,8 @@ Status FusedMoe::State::Pass::plan_rows() {
 // Only static scales belong to experts: they need each row quantized by itself.
 Result<GroupedRows> FusedMoe::State::Pass::quantize_tokens() {
   const Matrix& x = call_.input.values;
-  GroupedRows rows{
-      call_.input, scratch_.rows.row_token, scratch_.rows.expert_offsets,
-      call_.result == ExpertsCall::Output::kSorted ? call_.output.rows : x.rows * plan_.top_k()};
+  GroupedRows rows{call_.input, scratch_.rows.row_token, scratch_.rows.expert_offsets,
+                   x.rows * plan_.top_k()};
   if (call_.form != ExpertsCall::Input::kTokens) return rows;
   if (is_static(plan_.layer.scheme)) {
     rows.x = scratch_.input.first(rows.num_rows);

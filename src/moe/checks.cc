@@ -43,7 +43,6 @@ Status check_slots(const Matrix& rows, int64_t num_rows, const Plan& plan) {
 
 Status check_call(const ExpertsCall& call, const Plan& plan) {
   const std::string& layer = plan.layer.name;
-  if (call.result == ExpertsCall::Output::kSorted) return {};  // sorted_form has checked the plan
   const bool batched = plan.format == ActivationFormat::kBatched;
   if (batched != (call.routing == ExpertsCall::Routing::kCounts))
     return wrong(layer,

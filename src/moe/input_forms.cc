@@ -1,5 +1,4 @@
 // Forms in which experts read activations, so that another rank can bring tokens to them.
-#include "base/text.h"
 #include "kernels/kernel_device.h"
 #include "moe/fused_moe_state.h"
 #include "moe/moe_access.h"
@@ -12,31 +11,6 @@ Rows ready_form(const Plan& plan) {
       plan.lora_rank > 0)
     return {};
   return carve_moe(plan, nullptr).input;
-}
-
-Result<Rows> sorted_form(const Plan& plan) {
-  const LayerSpec& layer = plan.layer;
-  const auto refuse = [&](std::string need, std::string fact) {
-    return Error{ErrorKind::kUnsupported, "", layer.name, std::move(need), std::move(fact)};
-  };
-  if (plan.lora_rank > 0)
-    return refuse("experts without adapters", str("the plan has ", plan.max_adapters));
-  if (layer.routing.weight_on_input)
-    return refuse("weights on results of experts", "this family weights their input");
-  if (is_static(layer.scheme))
-    return refuse("scales that travel with their rows", "the checkpoint stores one per expert");
-  if (plan.format != ActivationFormat::kStandard)
-    return refuse("a plan for tokens", "the plan is for batched activations");
-  if (plan.matrices[1].kernel->combines)
-    return refuse("results of each expert",
-                  str("GEMM 2 of ", plan.backend->name, " adds those of a token"));
-  const Rows form = carve_moe(plan, nullptr).input;
-  if (layer.scheme.activation) return form;
-  if (form.values.dtype != plan.activation_dtype || form.values.cols != layer.hidden_size)
-    return refuse(str("rows of ", layer.hidden_size, " columns in ", name(plan.activation_dtype)),
-                  str("GEMM 1 of ", plan.backend->name, " reads ", form.values.cols, " in ",
-                      name(form.values.dtype)));
-  return form;
 }
 
 Status MoeAccess::run(FusedMoe& moe, ExpertsCall call, Stream stream) {

@@ -10,9 +10,6 @@ namespace moracle {
 /// if the layer needs its input as the caller has it: floats, stored scales, weights on the input,
 /// adapters.
 Rows ready_form(const Plan& plan);
-/// The form of rows that arrive sorted by expert: ready_form, or floats as the caller has them. No
-/// memory. Errors: a layer whose experts need more than their rows, with the reason.
-Result<Rows> sorted_form(const Plan& plan);
 
 struct MoeAccess {
   /// Enqueues a call, with the bits of FusedMoe::apply where the output is the same. Errors: those

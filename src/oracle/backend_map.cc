@@ -48,6 +48,14 @@ Result<BackendMap> BackendMap::parse(std::string_view text) {
   return map;
 }
 
+std::string BackendMap::text() const {
+  if (entries_.empty()) return "auto";
+  if (entries_.size() == 1 && entries_[0].pattern == "*") return entries_[0].backend;
+  std::vector<std::string> texts;
+  for (const Entry& entry : entries_) texts.push_back(str(entry.pattern, "=", entry.backend));
+  return join(texts, ",");
+}
+
 std::string_view BackendMap::for_member(std::string_view whole, std::string_view member) const {
   for (const Entry& entry : entries_) {
     if (matches_pattern(entry.pattern, whole) || matches_pattern(entry.pattern, member))

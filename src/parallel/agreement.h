@@ -8,7 +8,7 @@
 
 namespace moracle {
 
-/// What every rank must have in common: "version", "0.1.0".
+/// A named value that must be equal on every rank: "version", "0.1.0".
 struct Fact {
   std::string what;
   std::string value;

@@ -1,4 +1,4 @@
-// The functions behind transports(), and what they share.
+// The functions of transports(), with their deadline and errors.
 #pragma once
 
 #include <chrono>

@@ -5,9 +5,6 @@
 
 namespace moracle {
 
-/// Tokens of a rank in a batch of nccl_ep: the largest that was measured.
-constexpr int64_t kEpTokens = 128;
-
 Result<std::unique_ptr<Exchange>> make_one(std::shared_ptr<Group> group,
                                            std::shared_ptr<Device> device);
 Result<std::unique_ptr<Exchange>> make_host(std::shared_ptr<Group> group,
@@ -23,11 +20,6 @@ Result<std::unique_ptr<Exchange>> make_nccl_on(std::shared_ptr<Group> group,
 Result<std::unique_ptr<Exchange>> make_peer(std::shared_ptr<Group> group,
                                             std::shared_ptr<Device> device);
 std::string peer_lacks();
-#endif
-#if defined(MORACLE_WITH_NCCL_EP)
-Result<std::unique_ptr<Exchange>> make_nccl_ep(std::shared_ptr<Group> group,
-                                               std::shared_ptr<Device> device);
-std::string nccl_ep_lacks();
 #endif
 
 }  // namespace moracle

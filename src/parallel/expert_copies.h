@@ -25,8 +25,8 @@ class ExpertCopies {
   const std::vector<int32_t>& ranks(int64_t expert) const { return ranks_[expert]; }
   /// True if an expert is on several ranks.
   bool has_several() const { return has_several_; }
-  /// The rank that serves the token in row `token` of a step. The rule of Ops::keep_own: ranks that
-  /// see the same rows decide alike without a message.
+  /// The rank that serves the token in row `token` of a step, round-robin over the copies as
+  /// Ops::keep_own does. Ranks with the same rows choose the same copy without a message.
   int32_t rank_of(int64_t token, int32_t expert) const {
     const std::vector<int32_t>& ranks = ranks_[expert];
     return ranks.size() == 1 ? ranks[0]

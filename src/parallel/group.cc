@@ -1,4 +1,4 @@
-// Collective operations on host memory, each one exchange of parts; and the ways to connect ranks.
+// Collectives on host memory, each as one all-to-all of parts. Opens a group over a transport.
 #include <cstring>
 
 #include "base/out_of_memory.h"

@@ -16,8 +16,9 @@ namespace {
 using Bytes = std::vector<std::byte>;
 using Part = Group::Part;
 
-// Below this, each rank gets everything and sums by itself: one message to wait for instead of two.
-constexpr size_t kSumAlone = size_t{64} << 10;
+// Up to this size all-reduce is an all-gather and a local sum, which waits for one message instead
+// of two.
+constexpr size_t kMostGathered = size_t{64} << 10;
 
 class HostExchange final : public Exchange {
  public:
@@ -49,11 +50,12 @@ class HostExchange final : public Exchange {
       return {};
     }
     MORACLE_CHECK(device_->upload(to, from, bytes, stream));
-    return device_->synchronize(stream);  // the staging memory is used again
+    return device_->synchronize(stream);  // before the staging memory is overwritten
   }
-  // Every rank's values of [first, first + count) of x arrive in `parts`; own values stay in place.
-  Status sum_alone(std::byte* values, const Matrix& x, int64_t count);
-  Status sum_slices(std::byte* values, const Matrix& x, int64_t count);
+  // All-reduce of small x: all-gather, then every rank sums all values.
+  Status gather_and_sum(std::byte* values, const Matrix& x, int64_t count);
+  // All-reduce of large x: each rank sums one slice (reduce-scatter), then all-gather.
+  Status scatter_and_gather(std::byte* values, const Matrix& x, int64_t count);
 
   std::shared_ptr<Group> group_;
   std::shared_ptr<Device> device_;
@@ -67,7 +69,7 @@ Status check_sum(const Matrix& x) {
                str("it is ", name(x.dtype), " with stride ", x.stride, " of ", x.cols, " columns")};
 }
 
-Status HostExchange::sum_alone(std::byte* values, const Matrix& x, int64_t count) {
+Status HostExchange::gather_and_sum(std::byte* values, const Matrix& x, int64_t count) {
   const size_t bytes = static_cast<size_t>(count * bits(x.dtype) / 8);
   arrived_.resize(std::max(arrived_.size(), bytes * group_->size()));
   MORACLE_CHECK(group_->all_gather({values, bytes}, {arrived_.data(), bytes * group_->size()}));
@@ -77,8 +79,7 @@ Status HostExchange::sum_alone(std::byte* values, const Matrix& x, int64_t count
   return {};
 }
 
-// Each rank sums one slice for all, then sends it to all.
-Status HostExchange::sum_slices(std::byte* values, const Matrix& x, int64_t count) {
+Status HostExchange::scatter_and_gather(std::byte* values, const Matrix& x, int64_t count) {
   const int64_t size = group_->size(), rank = group_->rank(), element = bits(x.dtype) / 8;
   const auto slice = [&](int64_t r) {
     const ThreadPool::Piece piece = ThreadPool::piece(count, static_cast<int>(r), size);
@@ -107,7 +108,8 @@ Status HostExchange::all_reduce(const Matrix& x, Stream stream) {
   const size_t bytes = static_cast<size_t>(count * bits(x.dtype) / 8);
   if (bytes == 0) return {};
   MORACLE_TRY(std::byte* const values, on_host(x.data, bytes, staging_, stream));
-  MORACLE_CHECK(bytes <= kSumAlone ? sum_alone(values, x, count) : sum_slices(values, x, count));
+  MORACLE_CHECK(bytes <= kMostGathered ? gather_and_sum(values, x, count)
+                                       : scatter_and_gather(values, x, count));
   return to_device(x.data, values, bytes, stream);
 }
 
@@ -149,7 +151,7 @@ Status HostExchange::reduce_scatter(const Matrix& all, const Matrix& mine, Strea
 Status HostExchange::exchange(std::span<const Part> send, std::span<const Part> receive,
                               Stream stream) {
   if (device_->host_visible()) return group_->exchange(send, receive);
-  // All parts one after another on the host.
+  // Packs all parts into host memory.
   const auto place = [](std::span<const Part> parts, Bytes& memory) {
     size_t bytes = 0;
     for (const Part& part : parts) bytes += part.bytes;

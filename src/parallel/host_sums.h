@@ -1,4 +1,4 @@
-// Sums of the ranks' values on the host.
+// Sums over ranks in host memory.
 #pragma once
 
 #include <span>

@@ -1,4 +1,4 @@
-// One process: every sum is what it is, every gather a copy.
+// One process: an all-reduce changes nothing, a gather is a copy.
 #include "base/try.h"
 #include "parallel/exchange_makers.h"
 

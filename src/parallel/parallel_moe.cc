@@ -1,11 +1,12 @@
-// The public class over both spreads of tokens and experts.
+// The public experts over ranks, for both spreads of tokens.
 #include <algorithm>
 
 #include "base/out_of_memory.h"
 #include "base/text.h"
 #include "base/try.h"
 #include "moe/checks.h"
-#include "parallel/dispatch/dispatch.h"
+#include "parallel/dispatch/all_to_all_experts.h"
+#include "parallel/dispatch/gathered_experts.h"
 #include "parallel/replicated_moe.h"
 
 namespace moracle {
@@ -16,8 +17,9 @@ struct ExpertParallel::State {
   std::shared_ptr<Device> device;
   Spread spread = Spread::kReplicated;
   ReplicatedMoe replicated;
-  Buffer sums, own_ids;  // of the largest replicated layer
-  std::unique_ptr<Dispatch> dispatch;
+  Buffer sums, own_ids;                         // of the largest replicated layer
+  std::unique_ptr<AllToAllExperts> all_to_all;  // of dispatched tokens
+  std::unique_ptr<GatheredExperts> gathered;    // likewise
 
   Status grow(Buffer& buffer, size_t bytes) const {
     if (buffer.bytes() >= bytes) return {};
@@ -31,8 +33,10 @@ ExpertParallel::ExpertParallel(std::shared_ptr<Group> group, std::shared_ptr<Exc
     : state_(std::make_unique<State>()) {
   State& state = *state_;
   state.replicated = {exchange.get(), same_bits, nullptr, device.get()};
-  if (spread == Spread::kDispatched)
-    state.dispatch = std::make_unique<Dispatch>(*group, *exchange, *device, same_bits);
+  if (spread == Spread::kDispatched) {
+    state.all_to_all = std::make_unique<AllToAllExperts>(*group, *exchange, *device, same_bits);
+    state.gathered = std::make_unique<GatheredExperts>(*group, *exchange, *device);
+  }
   state.group = std::move(group);
   state.exchange = std::move(exchange);
   state.device = std::move(device);
@@ -76,8 +80,7 @@ Result<ParallelMoe> ParallelMoe::make(FusedMoe moe, std::shared_ptr<ExpertParall
       return Error{ErrorKind::kInvalidArgument, "", layer, "a plan for tokens with ids",
                    "it is for batched activations"};
     MORACLE_CHECK(state->copies.upload(shared.group->rank(), *shared.device));
-    MORACLE_CHECK(shared.dispatch != nullptr ? shared.dispatch->prepare(state->moe, state->copies)
-                                             : state->reserve());
+    if (shared.spread == Spread::kReplicated) MORACLE_CHECK(state->reserve());
     return ParallelMoe(std::move(state));
   });
 }
@@ -94,7 +97,7 @@ Status ParallelMoe::State::reserve() {
   return copies.has_several() ? s.grow(s.own_ids, ids) : Status();
 }
 
-// What travels is whole rows of the device's activations. FusedMoe checks the rest.
+// Exchanges move whole rows of the device's activations. FusedMoe checks the rest.
 Status ParallelMoe::State::check(const Matrix& hidden, const Matrix& output) const {
   const Plan& plan = moe.plan();
   const auto fits = [&](const Matrix& m) {
@@ -116,14 +119,14 @@ Status ParallelMoe::apply(const ConstMatrix& input, TopkIds topk_ids, TopkWeight
   ExpertParallel::State& shared = state.shared();
   const Matrix hidden = as_operand(input);
   MORACLE_CHECK(state.check(hidden, output));
-  if (shared.dispatch == nullptr) {
+  if (shared.spread == Spread::kReplicated) {
     return shared.replicated.apply(state.moe, state.copies, shared.own_ids.as<int32_t>(), hidden,
                                    topk_ids, topk_weights, output, stream, lora_ids);
   }
   if (lora_ids.data != nullptr)
     return Error{ErrorKind::kUnsupported, "", plan().layer.name,
                  "replicated tokens, where adapters run", "tokens are dispatched"};
-  return shared.dispatch->apply(state.moe, state.copies, hidden, topk_ids, topk_weights, output,
+  return shared.all_to_all->run(state.moe, state.copies, hidden, topk_ids, topk_weights, output,
                                 stream);
 }
 
@@ -133,11 +136,11 @@ Status ParallelMoe::apply_even(const ConstMatrix& input, TopkIds topk_ids, TopkW
   ExpertParallel::State& shared = state.shared();
   const Matrix hidden = as_operand(input);
   MORACLE_CHECK(state.check(hidden, output));
-  if (shared.dispatch == nullptr)
+  if (shared.spread == Spread::kReplicated)
     return Error{ErrorKind::kInvalidArgument, "", plan().layer.name, "dispatched tokens",
                  "they are replicated"};
-  return shared.dispatch->apply_gathered(state.moe, state.copies, hidden, topk_ids, topk_weights,
-                                         output, stream);
+  return shared.gathered->run(state.moe, state.copies, hidden, topk_ids, topk_weights, output,
+                              stream);
 }
 
 }  // namespace moracle

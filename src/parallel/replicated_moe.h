@@ -1,5 +1,5 @@
-// The experts of a layer on several ranks that have the same tokens: each computes its own experts,
-// then the results are summed over the ranks.
+// The experts of a layer on several ranks that have the same tokens: each rank runs its experts,
+// then an all-reduce sums the results.
 #pragma once
 
 #include "moracle/moe.h"
@@ -8,11 +8,11 @@
 
 namespace moracle {
 
-/// What the layers of a model share to sum over ranks.
+/// The layers of a model share it.
 struct ReplicatedMoe {
   Exchange* exchange = nullptr;
-  /// The bits of one process: the result of each slot travels, and every rank takes the weighted
-  /// sum in one process's order. Sends top_k times the bytes.
+  /// The bits of one process: the all-reduce is over the unweighted result of each slot, and every
+  /// rank takes the weighted sum in one process's order. Sends top_k times the bytes.
   bool same_bits = false;
   std::byte* scratch = nullptr;  ///< scratch_bytes() of the largest layer; only for same_bits
   Device* device = nullptr;

@@ -1,4 +1,4 @@
-// Which exchange serves a machine and a number of ranks, and why the others do not.
+// Selects the exchange for a machine and a number of ranks, with the reasons against the others.
 #include <algorithm>
 
 #include "base/text.h"
@@ -18,8 +18,8 @@ std::vector<Reason> objections(const ExchangeRow& row, const ExchangeRequest& re
   const auto object = [&](std::string_view rule, std::string need, std::string have) {
     reasons.push_back({rule, std::move(need), std::move(have)});
   };
-  if (request.name != "auto" && request.name != row.name)
-    object("name", std::string(row.name), "'" + request.name + "' is requested");
+  if (request.row != nullptr && request.row->name != row.name)
+    object("name", std::string(row.name), str("'", request.row->name, "' is requested"));
   if (!row.any_platform && row.platform != request.platform)
     object("platform", std::string(name(row.platform)),
            str("the device is ", name(request.platform)));
@@ -49,8 +49,24 @@ Status Exchange::all_gather(std::span<const Gathered> parts, Stream stream) {
   return {};
 }
 
+Status Exchange::combine_scatter(const ExpertRows&, const RowOrder&, const Matrix&, Stream) {
+  return Error{ErrorKind::kUnsupported, "", str("exchange '", name(), "'"),
+               "Ops::combine and reduce_scatter, one after another", "it does not fuse them"};
+}
+
 std::span<const ExchangeRow> exchanges() {
   return kExchanges;
+}
+
+Result<const ExchangeRow*> parse_exchange(std::string_view name) {
+  if (name == "auto") return nullptr;
+  std::vector<std::string_view> known{"auto"};
+  for (const ExchangeRow& row : kExchanges) {
+    if (row.name == name) return &row;
+    known.push_back(row.name);
+  }
+  return Error{ErrorKind::kInvalidArgument, "", "exchange", "one of " + join(known),
+               str("'", name, "' is unknown")};
 }
 
 ExchangeSelection select_exchange(const ExchangeRequest& request, bool other_machine) {
@@ -85,9 +101,9 @@ std::string explain(const ExchangeSelection& selection) {
 
 Result<std::unique_ptr<Exchange>> open_exchange(const std::shared_ptr<Group>& group,
                                                 const std::shared_ptr<Device>& device,
-                                                const std::string& name) {
+                                                const ExchangeRow* row) {
   const ExchangeSelection selection = select_exchange(
-      {device->platform(), group->size(), name, group->options().local_size == group->size()});
+      {device->platform(), group->size(), row, group->options().local_size == group->size()});
   if (selection.chosen != nullptr) return selection.chosen->make(group, device);
   std::vector<std::string> facts;
   for (const ExchangeVerdict& verdict : selection.considered)

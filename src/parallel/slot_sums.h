@@ -1,4 +1,4 @@
-// The weighted sum of experts' results that came from several ranks, with one process's bits.
+// The weighted sum of expert results from several ranks, with the bits of one process.
 #pragma once
 
 #include "kernels/ops.h"

@@ -7,6 +7,7 @@
 #include "base/try.h"
 #include "bench/bench.h"
 #include "oracle/backend.h"
+#include "support/model_words.h"
 
 namespace moracle::bench::model_test {
 namespace {
@@ -140,7 +141,7 @@ TEST(BenchModel, HasModelForEveryExpertShape) {
 
 TEST(BenchModel, UsesRequestedBackend) {
   DecodeOptions options = small_options("int8-w8a8");
-  options.model.backend = "reference";
+  options.model.backend = testing::backend("reference");
   const Result<Decode> result = decode_one(small_shape(), options);
   ASSERT_TRUE(result) << result.error().to_string();
   for (const Choice& choice : result->choices)

@@ -198,7 +198,7 @@ TEST_F(ModelErrors, RejectsUnknownDevice) {
 #ifdef MORACLE_WITH_OPENCL
   refuse({"--device", "opencl:4096"}, {"device 'opencl:4096': needs ", "or device cpu"});
 #else
-  refuse({"--device", "opencl"}, {"device 'opencl': needs a device of this build", "cpu"});
+  refuse({"--device", "opencl"}, {"device 'opencl:0': needs a device of this build", "cpu"});
 #endif
 }
 

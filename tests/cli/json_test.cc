@@ -267,9 +267,9 @@ TEST_F(ModelJson, ExplainOfRanksListsExchangesAndBytes) {
   }
   EXPECT_TRUE(chosen_serves);
   ASSERT_EQ(json["per_token_and_layer"].size(), 2u);  // replicated, dispatched
-  for (const Json& travel : json["per_token_and_layer"]) {
-    EXPECT_THAT(keys(travel), ElementsAre("spread", "layers", "bytes_there", "bytes_back"));
-    EXPECT_GT(travel["bytes_there"].get<int64_t>() + travel["bytes_back"].get<int64_t>(), 0);
+  for (const Json& sent : json["per_token_and_layer"]) {
+    EXPECT_THAT(keys(sent), ElementsAre("spread", "layers", "dispatch_bytes", "combine_bytes"));
+    EXPECT_GT(sent["dispatch_bytes"].get<int64_t>() + sent["combine_bytes"].get<int64_t>(), 0);
   }
 }
 

@@ -27,8 +27,10 @@ TEST(ParallelOption, ExplainShowsRequestedExchange) {
   const std::string model = small_model();
   if (model.empty()) GTEST_SKIP() << "no model beside the clone";
   const auto json = run_command({"explain", model, "--json", "--machine", "h200", "--parallel",
-                                 "ep=2,mode=dispatched", "--exchange", "nccl-ep"});
-  EXPECT_EQ(Json::parse(json.out)["parallel"]["chosen"], "nccl-ep");
+                                 "ep=2,mode=dispatched", "--exchange", "nccl"});
+  EXPECT_EQ(Json::parse(json.out)["parallel"]["chosen"], "nccl");
+  expect_refused({"explain", model, "--parallel", "ep=2", "--exchange", "pigeons"},
+                 {"--exchange: needs one of auto, one, cuda-peer, nccl, host; 'pigeons' is unknown"});
 }
 
 TEST(ParallelOption, RejectsInvalidTextWithReason) {

@@ -309,6 +309,37 @@ TEST_P(VectorOpsTest, WeightedSumsAddInRowOrder) {
   }
 }
 
+TEST_P(VectorOpsTest, StoreRowsAppliesScalesBiasWeightsAndRowMap) {
+  std::vector<float> sum(3 * 16), to(4 * 20, 1.0f);
+  for (size_t i = 0; i < sum.size(); ++i) sum[i] = static_cast<float>(i);
+  const float x_scale[] = {1, 2, 4}, weight[] = {1, 2, 3};
+  float w_scale[16], bias[16];
+  for (int n = 0; n < 16; ++n) w_scale[n] = static_cast<float>(n % 2 + 1), bias[n] = 0.5f;
+  const int32_t to_row[] = {3, 0, 3};
+  StoreArgs f{.sum = sum.data(), .rows = 3, .x_scale = x_scale, .x_scale_stride = 1};
+  f.w_scale = w_scale;
+  f.bias = bias;
+  f.to = to.data();
+  f.to_stride = 20;
+  f.columns = 13;
+  ops_.store_rows(f);
+  auto value = [&](int r, int n) { return sum[r * 16 + n] * x_scale[r] * w_scale[n] + 0.5f; };
+  for (int r = 0; r < 4; ++r) {
+    for (int n = 0; n < 20; ++n)
+      ASSERT_EQ(to[r * 20 + n], r < 3 && n < 13 ? value(r, n) : 1.0f) << r << " " << n;
+  }
+  std::fill(to.begin(), to.end(), 1.0f);
+  f.add = true;
+  f.weight = weight;
+  f.to_row = to_row;
+  ops_.store_rows(f);
+  for (int n = 0; n < 13; ++n) {
+    EXPECT_EQ(to[3 * 20 + n], 1 + value(0, n) + 3 * value(2, n));
+    EXPECT_EQ(to[n], 1 + 2 * value(1, n));
+    EXPECT_EQ(to[20 + n], 1.0f);
+  }
+}
+
 TEST_P(VectorOpsTest, RowsAreAddedAndScaledElementByElement) {
   for (int64_t count : kCounts) {
     const std::vector<float> x = normal(count), y = normal(count);

@@ -10,8 +10,8 @@
 #include <vector>
 
 #include "conformance/conformance.h"
-#include "layout/panel16.h"
 #include "layout/sections.h"
+#include "layout/vnni16.h"
 #include "quant/codec.h"
 
 namespace moracle::layout_test {
@@ -239,9 +239,9 @@ TEST(CanonicalLayout, KeepsScalesZeroPointsGroupIndexAndBiasUnchanged) {
   });
 }
 
-TEST(Panel16Layout, KeepsScalesAndBiasBesideTheirPanelAndPadsWithZeros) {
+TEST(Vnni16Layout, KeepsScalesAndBiasBesideTheirPanelAndPadsWithZeros) {
   for_each_case([](const Case& c) {
-    if (c.layout != &kPanel16Layout) return;
+    if (c.layout != &kVnni16Layout || vnni16::scale_is_exponent(c.shape)) return;
     const CanonicalMatrix m = matrix_for(c.shape);
     const std::vector<std::byte> bytes = packed(c, m, std::byte{0xff});
     const Sections s = c.layout->sections(c.shape);
@@ -262,32 +262,6 @@ TEST(Panel16Layout, KeepsScalesAndBiasBesideTheirPanelAndPadsWithZeros) {
       }
     }
   });
-}
-
-TEST(Panel16Layout, ReadsIntegerColumnsInPairs) {
-  for (auto [n, k] : sizes()) {
-    for (DType dtype : {DType::kI4, DType::kI8}) {
-      const MatrixShape shape{n, k, QuantKey{dtype, kPerRow}};
-      EXPECT_EQ(kPanel16Layout.read_cols(shape), k + k % 2);
-      // The padded codes are zero, so activations in padding columns do not matter.
-      const CanonicalMatrix m = matrix_for(shape);
-      const std::vector<std::byte> bytes = packed({&kPanel16Layout, shape}, m, std::byte{0xff});
-      int64_t set = 0, all = 0;
-      for (int64_t r = 0; r < n; ++r) {
-        double row[256];
-        decode_row(m, r, row);
-        for (int64_t c = 0; c < k; ++c) set += row[c] != 0;
-      }
-      const auto panels =
-          static_cast<int64_t>(kPanel16Layout.sections(shape).scales) * 8 / bits(dtype);
-      for (int64_t i = 0; i < panels; ++i)
-        all += bits_at(bytes.data(), i * bits(dtype), bits(dtype)) != 0;
-      EXPECT_EQ(all, set) << n << " x " << k;
-    }
-    for (DType dtype : {DType::kF32, DType::kF16, DType::kBF16}) {
-      EXPECT_EQ(kPanel16Layout.read_cols({n, k, QuantKey{dtype}}), k);
-    }
-  }
 }
 
 TEST(Vnni16Layout, StoresSharedScaleOnceAndExponentsAsBytes) {

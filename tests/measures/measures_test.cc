@@ -20,6 +20,7 @@
 #include "oracle/backend.h"
 #include "paths.h"
 #include "support/device.h"
+#include "support/model_words.h"
 
 namespace moracle::measures_test {
 namespace {
@@ -94,8 +95,8 @@ class Measures : public ::testing::TestWithParam<Subject> {
     auto checkpoint = Checkpoint::open(folder);
     ASSERT_TRUE(checkpoint) << checkpoint.error().to_string();
     ModelOptions options;
-    options.backend = backend;
-    options.device = device;
+    options.backend = testing::backend(backend);
+    options.device = testing::device(device);
     options.threads = 2;
     auto model = Model::load(*checkpoint, options);
     ASSERT_TRUE(model) << model.error().to_string();

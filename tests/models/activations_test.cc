@@ -4,6 +4,7 @@
 
 #include "base/try.h"
 #include "golden_model.h"
+#include "support/model_words.h"
 
 namespace moracle::activations_test {
 namespace {
@@ -42,11 +43,11 @@ class ActivationsOption : public ::testing::TestWithParam<std::string> {
 TEST_P(ActivationsOption, Int8OnInt8WeightsIsInt8W8A8) {
   for (const char* backend : {"auto", "cpu", "reference"}) {
     ModelOptions options;
-    options.backend = backend;
+    options.backend = testing::backend(backend);
     options.threads = 2;
-    options.quantization = "int8-per-channel";
+    options.quantization = testing::quantization("int8-per-channel");
     auto direct = load(options);
-    options.quantization = "int8-per-channel-weight-only";
+    options.quantization = testing::quantization("int8-per-channel-weight-only");
     auto alone = load(options);
     options.activations = ActivationPrecision::kInt8;
     auto asked = load(options);
@@ -74,9 +75,9 @@ TEST_P(ActivationsOption, SixteenBitOnQuantizedActivationsIsWeightOnly) {
     SCOPED_TRACE(with);
     ModelOptions options;
     options.threads = 2;
-    options.quantization = without;
+    options.quantization = testing::quantization(without);
     auto direct = load(options);
-    options.quantization = with;
+    options.quantization = testing::quantization(with);
     auto stored = load(options);
     options.activations = ActivationPrecision::k16Bit;
     auto asked = load(options);
@@ -112,7 +113,7 @@ TEST_P(ActivationsOption, Bf16IsNearFloats) {
   for (const Choice& choice : served) {
     const Plan& plan = *choice.selection.plan;
     EXPECT_TRUE(choice.selection.request.bf16_activations);
-    rounds = rounds || plan.matrices[0].kernel.product_bits < 16;
+    rounds = rounds || plan.matrices[0].product_bits < 16;
   }
   EXPECT_EQ(logits->asked != logits->plain, rounds);
 }

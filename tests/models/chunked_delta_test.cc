@@ -8,6 +8,7 @@
 #include "logit_bounds.h"
 #include "models/decoder/model_state.h"
 #include "support/device.h"
+#include "support/model_words.h"
 #include "support/must.h"
 
 namespace moracle::chunked_delta_test {
@@ -46,7 +47,7 @@ class ChunkedDelta : public ::testing::TestWithParam<On> {
     bench::RandomModel random =
         must(bench::random_model(shape(by_key_head), bf16, bf16, 4, int64_t{1} << 30));
     ModelOptions options;
-    options.device = GetParam().device;
+    options.device = testing::device(GetParam().device);
     options.threads = 2;
     options.deterministic = deterministic;
     options.max_num_tokens = kTokens;
@@ -78,7 +79,7 @@ class ChunkedDelta : public ::testing::TestWithParam<On> {
   static constexpr int64_t kTokens = 150, kLast = 60;
 };
 
-TEST_P(ChunkedDelta, PromptInOneStepGivesWhatItsTokensGiveOneByOne) {
+TEST_P(ChunkedDelta, PromptInOneStepMatchesTokenByToken) {
   for (const bool by_key_head : {false, true}) {
     Model model = load(by_key_head, false);
     const std::vector<float> whole = last_logits(model, kTokens), single = last_logits(model, 1);
@@ -93,7 +94,7 @@ TEST_P(ChunkedDelta, PromptInOneStepGivesWhatItsTokensGiveOneByOne) {
   }
 }
 
-TEST_P(ChunkedDelta, DeterministicModelTakesNone) {
+TEST_P(ChunkedDelta, DeterministicModelRunsNoChunks) {
   Model model = load(false, true);
   EXPECT_EQ(last_logits(model, kTokens), last_logits(model, 1));
 }

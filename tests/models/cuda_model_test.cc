@@ -13,6 +13,7 @@
 #include "models/decoder/model_state.h"
 #include "models/generation/sampler.h"
 #include "paths.h"
+#include "support/model_words.h"
 #include "support/must.h"
 
 namespace moracle::cuda_model_test {
@@ -35,7 +36,7 @@ class CudaModel : public ::testing::Test {
   }
   static ModelOptions on(const char* device, bool graphs = true, bool deterministic = false) {
     ModelOptions options;
-    options.device = device;
+    options.device = testing::device(device);
     options.threads = 2;
     options.graphs = graphs;
     options.deterministic = deterministic;

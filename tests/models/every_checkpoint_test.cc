@@ -40,7 +40,7 @@ std::string expected_scheme(const std::string& folder) {
 
 class EveryCheckpoint : public ::testing::TestWithParam<std::string> {};
 
-TEST_P(EveryCheckpoint, GetsVerdictFromEveryRowOnEveryMachine) {
+TEST_P(EveryCheckpoint, HasVerdictOfEveryRowOnEveryMachine) {
   const auto checkpoint = Checkpoint::open(GetParam());
   ASSERT_TRUE(checkpoint) << checkpoint.error().to_string();
   ASSERT_FALSE(checkpoint->moe_layers().empty());

@@ -4,6 +4,7 @@
 
 #include "base/text.h"
 #include "golden_model.h"
+#include "support/model_words.h"
 #include "support/sample.h"
 
 namespace moracle::finite_weights_test {
@@ -49,7 +50,8 @@ void expect_each_named(const SyntheticCheckpoint& good, testing::Sample sample,
     std::memcpy(bad.at(name).bytes.data() + element * size, &*pattern, size);
     const auto checkpoint = bad.open();
     ASSERT_TRUE(checkpoint) << checkpoint.error().to_string();
-    const auto model = Model::load(*checkpoint, {.quantization = quantization, .threads = 2});
+    const auto model = Model::load(
+        *checkpoint, {.quantization = testing::quantization(quantization), .threads = 2});
     ASSERT_FALSE(model) << name;
     const Error& error = model.error();
     EXPECT_EQ(error.kind, ErrorKind::kBadFile) << error.to_string();

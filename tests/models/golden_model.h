@@ -12,6 +12,7 @@
 #include "checkpoint/synthetic_checkpoint.h"
 #include "moracle/moracle.h"
 #include "paths.h"
+#include "support/model_words.h"
 
 namespace moracle::testing {
 
@@ -72,7 +73,8 @@ inline Result<std::vector<float>> all_logits(Model& model, const std::vector<int
 inline Result<std::vector<float>> all_logits(const SyntheticCheckpoint& written,
                                              const std::vector<int32_t>& ids) {
   MORACLE_TRY(const Checkpoint checkpoint, written.open());
-  MORACLE_TRY(Model model, Model::load(checkpoint, {.backend = "cpu", .threads = 2}));
+  MORACLE_TRY(Model model,
+              Model::load(checkpoint, {.backend = testing::backend("cpu"), .threads = 2}));
   return all_logits(model, ids);
 }
 

@@ -2,6 +2,7 @@
 #include <gtest/gtest.h>
 
 #include "golden_model.h"
+#include "support/model_words.h"
 
 namespace moracle::kept_sequence_test {
 namespace {
@@ -17,7 +18,9 @@ class KeptSequenceOf : public ::testing::TestWithParam<const char*> {
  protected:
   KeptSequenceOf()
       : checkpoint_(*Checkpoint::open(testing::golden_folder(GetParam()))),
-        model_(*Model::load(checkpoint_, {.backend = "cpu", .threads = 2, .deterministic = true})),
+        model_(*Model::load(
+            checkpoint_,
+            {.backend = testing::backend("cpu"), .threads = 2, .deterministic = true})),
         kept_{*model_.make_cache(kCapacity)} {}
 
   // Generates with the kept sequence and with a new one, which must give the same ids.
@@ -47,7 +50,7 @@ TEST_P(KeptSequenceOf, ComputesOnlyWhatFollows) {
   EXPECT_EQ(continued(second).reused_tokens, static_cast<int64_t>(first.size() + 5));
 }
 
-TEST_P(KeptSequenceOf, OtherPromptsGiveTheSameIdsAsInANewSequence) {
+TEST_P(KeptSequenceOf, OtherPromptMatchesNewSequence) {
   continued({1, 2, 3, 4, 5});
   const int64_t shared = continued({1, 2, 3, 9, 9}).reused_tokens;
   // Recurrent layers can only start again.

@@ -9,6 +9,7 @@
 #include "models/decoder/model_state.h"
 #include "models/golden_model.h"
 #include "paths.h"
+#include "support/model_words.h"
 #include "support/must.h"
 
 namespace moracle::kv_cache_test {
@@ -196,7 +197,7 @@ TEST(NarrowKvCache, RefusesTypeWithoutKernelsOnDevice) {
   const Checkpoint checkpoint = *Checkpoint::open(golden_folder("qwen3_moe"));
   const auto refused = [&](const char* device, const char* machine, const char* kv_cache) {
     ModelOptions options;
-    options.device = device;
+    options.device = testing::device(device);
     options.kv_cache = testing::must(parse_kv_cache(kv_cache));
     const auto planned = plan(checkpoint, options, testing::must(Machine::find(machine)));
     return planned ? std::string() : planned.error().to_string();

@@ -11,7 +11,7 @@
 namespace moracle::testing {
 
 /// The error of a model's logits as a share of their norm: root mean square, estimated.
-/// A matrix rounds its inputs to KernelPlan::product_bits bits, which loses 0.42 · 2^-bits of a
+/// A matrix rounds its inputs to MatrixPlan::product_bits bits, which loses 0.42 · 2^-bits of a
 /// value in root mean square: 2^-bits / √3 of a power of two, 0.73 of that on average over the
 /// values up to the next one. It sums k products in f32, which loses √k times as much as one
 /// rounding to 24 bits. Errors of matrices are independent, so their squares add up. Products have
@@ -22,7 +22,7 @@ inline double logit_error(std::span<const Choice> choices, int bits = 0) {
   for (const Choice& choice : choices) {
     const auto layers = static_cast<double>(std::max<size_t>(choice.layers.size(), 1));
     for (const MatrixPlan& matrix : choice.selection.plan->matrices)
-      squares += layers * (square(std::max(bits, matrix.kernel.product_bits)) +
+      squares += layers * (square(std::max(bits, matrix.product_bits)) +
                            static_cast<double>(matrix.shape.k) * square(24));
   }
   return std::sqrt(squares);

@@ -255,7 +255,7 @@ TEST(Generate, FollowsEdits) {
   EXPECT_EQ(ids({.repetition_penalty = 1.5F}), ids({.repetition_penalty = 1.5F}));
 }
 
-TEST(Generate, SaysThatEditsForbidEveryToken) {
+TEST(Generate, ReportsEditsThatForbidEveryToken) {
   Model model = must(Model::load(Folder("").open(), {.threads = 1}));
   LogitEdits all;
   for (int32_t id = 0; id < model.vocab_size(); ++id) all.suppress_tokens.push_back(id);

@@ -9,6 +9,7 @@
 #include "base/text.h"
 #include "checkpoint/safetensors_writer.h"
 #include "moracle/moracle.h"
+#include "support/model_words.h"
 #include "support/temporary_folder.h"
 
 namespace moracle::memory_test {
@@ -125,7 +126,7 @@ TEST_P(LoadingMemory, StaysWithinPackedSizePlusOneExpertPlusTenPercent) {
   ASSERT_TRUE(written) << written.error().to_string();
 
   ModelOptions options;
-  options.quantization = GetParam().quantization;
+  options.quantization = testing::quantization(GetParam().quantization);
   options.threads = 2;
   options.max_num_tokens = 1;
   static_cast<void>(Machine::here());  // loads drivers of OpenCL, which are not measured

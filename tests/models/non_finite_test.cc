@@ -8,6 +8,7 @@
 #include "base/scalar.h"
 #include "base/text.h"
 #include "models/golden_model.h"
+#include "support/model_words.h"
 #include "support/must.h"
 
 namespace moracle::non_finite_test {
@@ -51,8 +52,9 @@ struct Failures {
 Failures failures(const SyntheticCheckpoint& written, const std::vector<int32_t>& ids,
                   int64_t max_num_tokens) {
   const Checkpoint checkpoint = testing::must(written.open());
-  Model model = testing::must(
-      Model::load(checkpoint, {.backend = "cpu", .threads = 2, .max_num_tokens = max_num_tokens}));
+  Model model = testing::must(Model::load(
+      checkpoint,
+      {.backend = testing::backend("cpu"), .threads = 2, .max_num_tokens = max_num_tokens}));
   Failures all;
   for (const SamplingOptions& sampling :
        {SamplingOptions{}, {.temperature = 1, .top_k = 5, .top_p = 0.5f}, {.temperature = 1}}) {

@@ -34,7 +34,7 @@ std::vector<std::string> lines(const std::vector<NotRead::Part>& parts) {
   return all;
 }
 
-TEST(NotRead, NothingOfAFileThatIsUsedWhole) {
+TEST(NotRead, IsEmptyForFileThatIsUsedWhole) {
   SyntheticCheckpoint checkpoint = SyntheticCheckpoint::plain();
   EXPECT_THAT(lines(not_read_of(checkpoint).keys),
               ElementsAre("not read for this architecture: intermediate_size"));  // of dense layers
@@ -44,7 +44,7 @@ TEST(NotRead, NothingOfAFileThatIsUsedWhole) {
   EXPECT_THAT(lines(unread.tensors), IsEmpty());
 }
 
-TEST(NotRead, KeysByReason) {
+TEST(NotRead, GroupsKeysByReason) {
   SyntheticCheckpoint checkpoint = SyntheticCheckpoint::int8();
   checkpoint.config.erase("intermediate_size");
   checkpoint.config.update({{"attention_dropout", 0.1},
@@ -68,7 +68,7 @@ TEST(NotRead, KeysByReason) {
                   "read when text is generated, or from generation_config.json: bos_token_id"));
 }
 
-TEST(NotRead, BuffersThatConfigDetermines) {
+TEST(NotRead, ListsBuffersThatConfigDetermines) {
   SyntheticCheckpoint checkpoint = SyntheticCheckpoint::plain();
   for (const int layer : {0, 1})
     checkpoint.add_floats(str("model.layers.", layer, ".self_attn.rotary_emb.inv_freq"), {8});
@@ -77,7 +77,7 @@ TEST(NotRead, BuffersThatConfigDetermines) {
                           "*rotary_emb.inv_freq (2)"));
 }
 
-TEST(NotRead, TensorsBesideTheExpertsOfUnknownArchitecture) {
+TEST(NotRead, ListsTensorsOutsideExpertsOfUnknownArchitecture) {
   SyntheticCheckpoint checkpoint = SyntheticCheckpoint::plain();
   checkpoint.config["architectures"] = {"UnknownForCausalLM"};
   const NotRead unread = not_read_of(checkpoint);
@@ -88,7 +88,7 @@ TEST(NotRead, TensorsBesideTheExpertsOfUnknownArchitecture) {
               ::testing::Not(::testing::Contains(::testing::HasSubstr("experts"))));
 }
 
-TEST(NotRead, PartsThatTheFamilyLeavesOut) {
+TEST(NotRead, ListsModulesThatTheFamilyIgnores) {
   SyntheticCheckpoint checkpoint = SyntheticCheckpoint::plain();
   checkpoint.config["architectures"] = {"Qwen3VLMoeForConditionalGeneration"};
   checkpoint.add_floats("model.visual.blocks.0.attn.proj.weight", {8, 8});

@@ -11,6 +11,7 @@
 #include "checkpoint/synthetic_checkpoint.h"
 #include "moracle/moracle.h"
 #include "paths.h"
+#include "support/model_words.h"
 #include "support/must.h"
 
 namespace moracle::online_test {
@@ -23,7 +24,7 @@ TEST(OnlineModel, PlanMatchesLoadInEveryScheme) {
   ASSERT_TRUE(checkpoint) << checkpoint.error().to_string();
   for (const OnlineScheme& online : online_schemes()) {
     ModelOptions options;
-    options.quantization = online.name;
+    options.quantization = testing::quantization(online.name);
     options.threads = 2;
     const auto planned = plan(*checkpoint, options);
     ASSERT_TRUE(planned) << online.name << ": " << planned.error().to_string();
@@ -59,7 +60,7 @@ double perplexity_of(const std::string& folder, const std::string& quantization)
   std::vector<int32_t> ids = testing::must(tokenizer.encode(text));
   ids.resize(8192);
   ModelOptions options;
-  options.quantization = quantization;
+  options.quantization = testing::quantization(quantization);
   options.threads = 2;
   Model model = testing::must(Model::load(checkpoint, options));
   return testing::must(perplexity(model, ids, 512)).perplexity;

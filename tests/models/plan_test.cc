@@ -3,6 +3,7 @@
 #include <gtest/gtest.h>
 
 #include "golden_model.h"
+#include "support/model_words.h"
 
 namespace moracle::plan_test {
 namespace {
@@ -54,7 +55,7 @@ TEST(ModelPlans, RejectAllocationLargerThanDeviceAllows) {
   const auto checkpoint = Checkpoint::open(testing::golden_folder("qwen3_moe"));
   ASSERT_TRUE(checkpoint);
   ModelOptions options;
-  options.device = "opencl:0";
+  options.device = testing::device("opencl:0");
   options.max_num_tokens = 1;
   Machine machine = *Machine::find("arc-b580");
   const auto planned = plan(*checkpoint, options, machine);

@@ -11,6 +11,7 @@
 #include "models/explain.h"
 #include "moracle/device.h"
 #include "support/device.h"
+#include "support/model_words.h"
 #include "support/must.h"
 
 namespace moracle::recurrent_state_test {
@@ -29,7 +30,7 @@ class RecurrentState : public ::testing::TestWithParam<std::string> {
     const std::string name = GetParam() == "opencl" ? testing::opencl_name() : GetParam();
     if (const auto device = open_device(name); !device) GTEST_SKIP() << device.error().to_string();
     ModelOptions options;
-    options.device = name;
+    options.device = testing::device(name);
     options.threads = 2;
     loaded_.emplace(must(Model::load(checkpoint_, options)));
     model_ = &*loaded_;
@@ -157,7 +158,7 @@ TEST(RecurrentModels, PlanCountsTheState) {
 TEST(RecurrentModels, GpusOfEveryPlatformArePlanned) {
   for (const auto& [device, machine] : {std::pair{"cuda", "h200"}, {"opencl", "arc-b580"}}) {
     ModelOptions options;
-    options.device = device;
+    options.device = testing::device(device);
     for (const char* const model : {"qwen3_next", "qwen3_5_moe", "lfm2_moe"}) {
       const auto explained = explain(must(Checkpoint::open(golden_folder(model))), options,
                                      must(Machine::find(machine)));

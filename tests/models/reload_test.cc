@@ -6,6 +6,7 @@
 
 #include "base/text.h"
 #include "golden_model.h"
+#include "support/model_words.h"
 
 namespace moracle::reload_test {
 namespace {
@@ -55,7 +56,9 @@ TEST_P(ModelReload, MatchesColdLoadBitForBit) {
   for (const char* backend : {"cpu", "reference"}) {
     for (const char* quantization : {"", "int8-per-channel", "fp8-per-tensor"}) {
       SCOPED_TRACE(str(backend, " ", quantization));
-      const ModelOptions options{.backend = backend, .quantization = quantization, .threads = 2};
+      const ModelOptions options{.backend = testing::backend(backend),
+                                 .quantization = testing::quantization(quantization),
+                                 .threads = 2};
       const auto before = cold(*a, options), after = cold(*b, options);
       auto model = Model::load(*a, options);
       ASSERT_TRUE(model) << model.error().to_string();
@@ -103,7 +106,8 @@ TEST_P(ModelReload, KeepsOldWeightsWhenStopped) {
 TEST_P(ModelReload, BadFileChangesNothing) {
   const auto a = Checkpoint::open(golden_folder(GetParam()));
   ASSERT_TRUE(a);
-  auto model = Model::load(*a, {.quantization = "int8-per-channel", .threads = 2});
+  auto model =
+      Model::load(*a, {.quantization = testing::quantization("int8-per-channel"), .threads = 2});
   ASSERT_TRUE(model) << model.error().to_string();
   const auto before = all_logits(*model, ids_);
   auto refused = [&](const SyntheticCheckpoint& bad, const std::string& why) {

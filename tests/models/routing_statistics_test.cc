@@ -8,6 +8,7 @@
 
 #include "golden_model.h"
 #include "models/decoder/model_state.h"
+#include "support/model_words.h"
 
 namespace moracle::routing_statistics_test {
 namespace {
@@ -28,7 +29,7 @@ constexpr const char* kGate = "model.layers.0.mlp.gate.weight";
 
 Model counting_model(const Checkpoint& checkpoint) {
   ModelOptions options;
-  options.backend = "cpu";
+  options.backend = testing::backend("cpu");
   options.threads = 1;
   options.count_routing = true;
   return *Model::load(checkpoint, options);
@@ -57,7 +58,7 @@ Counts counts_of(const Matrix& x, const TensorView& gate, int64_t top_k) {
   return counts;
 }
 
-TEST(RoutingStatistics, AreTheChoicesOfTheRoutersInput) {
+TEST(RoutingStatistics, CountTheChoicesOfTheRouter) {
   const Checkpoint checkpoint = *Checkpoint::open(golden_folder(kModel));
   const auto file = SafetensorsImage::open(golden_folder(kModel) + "/model.safetensors");
   const TensorView gate = file->tensors().at(kGate);

@@ -19,7 +19,7 @@ namespace {
 
 using testing::SyntheticCheckpoint;
 
-constexpr int64_t kExperts = 4, kHidden = 32, kIntermediate = 16, kGroup = 8;
+constexpr int64_t kExperts = 4, kHidden = 64, kIntermediate = 32, kGroup = 16;
 
 /// One linear layer: unsigned codes [n, k], unsigned zero points and f16 scales [n, k / 8].
 struct Stored {

@@ -77,7 +77,7 @@ TEST(Rates, OfMissingInstructionChooseF32WithoutReason) {
 
 bool in_bf16(const Plan& plan) {
   const PlannedKernel& last = plan.matrices[0].kernel->kernels.back();
-  return std::get<CpuLineForm>(last.form).isa == cpu::LineIsa::kAvx512Bf16;
+  return std::get<CpuDotForm>(last.form).isa == cpu::DotIsa::kAvx512Bf16;
 }
 
 TEST(Rates, DecideKernelsOfPlanWithReason) {

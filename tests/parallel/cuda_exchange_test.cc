@@ -26,7 +26,7 @@ class CudaExchange : public ::testing::TestWithParam<std::string_view> {
     if (cudaGetDeviceCount(&gpus) != cudaSuccess || gpus < 2)
       GTEST_SKIP() << "needs two NVIDIA GPUs; there are " << gpus;
     ExchangeRequest request{Platform::kCuda, 2};
-    request.name = GetParam();
+    request.row = must(parse_exchange(GetParam()));
     const ExchangeSelection selection = select_exchange(request);
     if (selection.chosen == nullptr) GTEST_SKIP() << explain(selection);
   }
@@ -40,7 +40,7 @@ struct Gpu {
 
   Gpu(const std::shared_ptr<Group>& group, std::string_view row)
       : device(must(open_device("cuda:" + std::to_string(group->rank()), 1))),
-        exchange(must(open_exchange(group, device, std::string(row)))),
+        exchange(must(open_exchange(group, device, must(parse_exchange(row))))),
         rank(group->rank()),
         ranks(group->size()) {}
   Buffer put(const std::vector<uint16_t>& values) const {
@@ -71,13 +71,13 @@ uint16_t sum_at(int64_t ranks, int64_t i) {
   return float_to_bf16(sum);
 }
 
-// One block of lines, many rounds, more than one sum may hold; a size that no line divides. Then
-// blocks: parts of one, one round and several, a size that no block divides, one that no value of
-// 16 bytes divides.
+// Low-latency protocol: one thread block, many rounds, a size that no packet divides. Then chunks:
+// a part of one, one round and several, a size that no chunk divides, one that 16 bytes do not
+// divide.
 constexpr int64_t kCounts[] = {4,     2048,    70'000,    131'072,   300'004,   2'000'000,
                                9'999, 262'152, 1'048'576, 2'097'160, 5'000'008, 5'000'004};
 
-TEST_P(CudaExchange, EveryRankGetsTheSumAgainAndAgain) {
+TEST_P(CudaExchange, RepeatedAllReduceGivesTheSumOnEveryRank) {
   std::atomic<int> good{0};
   on_ranks(2, [&](const std::shared_ptr<Group>& group) {
     const Gpu gpu(group, GetParam());
@@ -121,7 +121,7 @@ TEST_P(CudaExchange, GraphOfSumsReplays) {
   EXPECT_EQ(good, 2);
 }
 
-TEST_P(CudaExchange, GathersAndScatteredSumsArrive) {
+TEST_P(CudaExchange, AllGatherAndReduceScatterGiveExpectedValues) {
   std::atomic<int> good{0};
   on_ranks(2, [&](const std::shared_ptr<Group>& group) {
     const Gpu gpu(group, GetParam());
@@ -154,9 +154,8 @@ TEST_P(CudaExchange, GathersAndScatteredSumsArrive) {
   EXPECT_EQ(good, 2);
 }
 
-// Lines and blocks in turn. A graph holds them, and the numbers of their rounds go on through its
-// replays.
-TEST_P(CudaExchange, ReplayedGathersAndScatteredSumsAreThoseOfTheHostExchange) {
+// Both protocols by turns in a graph: the numbers of their rounds continue through its replays.
+TEST_P(CudaExchange, ReplayedAllGatherAndReduceScatterMatchHostExchange) {
   constexpr int64_t kMany = 1'300'008, kFew = 2048;
   struct Results {
     Buffer all, all_few, sums;
@@ -206,7 +205,7 @@ TEST_P(CudaExchange, ReplayedGathersAndScatteredSumsAreThoseOfTheHostExchange) {
   EXPECT_EQ(good, 2);
 }
 
-TEST_P(CudaExchange, UnevenPartsArrive) {
+TEST_P(CudaExchange, ExchangesUnevenParts) {
   std::atomic<int> good{0};
   on_ranks(2, [&](const std::shared_ptr<Group>& group) {
     const Gpu gpu(group, GetParam());
@@ -229,7 +228,7 @@ TEST_P(CudaExchange, UnevenPartsArrive) {
   EXPECT_EQ(good, 2);
 }
 
-// Both kinds of kernels wait for the other GPU when its rank ends.
+// Kernels of both protocols wait for the other GPU when its rank ends.
 TEST_P(CudaExchange, WaitForARankThatEndedNamesIt) {
   for (const int64_t count : {2048, 2'000'000}) {
     std::string error;

@@ -1,4 +1,4 @@
-// What a wait for a GPU finds out about other ranks. Needs no GPU.
+// The watchdog for waits on other ranks. Needs no GPU.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
@@ -72,7 +72,7 @@ TEST(RankWatch, NamesTheSilentRankAfterTheTimeout) {
   EXPECT_THAT(error, HasSubstr("rank 1: needs an answer within 0.3 s (timeout_seconds)"));
 }
 
-TEST(RankWatch, SaysSoIfEveryRankAnswersButTheGpuDoesNotEnd) {
+TEST(RankWatch, ReportsGpuThatDoesNotFinishWhileAllRanksAnswer) {
   std::string errors[2];
   on_ranks(
       2,

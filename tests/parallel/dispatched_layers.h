@@ -1,4 +1,4 @@
-// A small layer of experts on the CPU, tokens for its ranks, and what one process makes of them.
+// A small layer of experts on the CPU, tokens of its ranks, and the results of one process.
 #pragma once
 
 #include <algorithm>
@@ -58,7 +58,7 @@ inline Result<FusedMoe> make_moe(const LayerSpec& layer, const Parallelism& para
                         device);
 }
 
-// What one process gives for the tokens.
+// The results of one process for the tokens.
 inline std::vector<float> expected(const LayerSpec& layer, const Tokens& tokens,
                                    const std::string& backend = "auto") {
   std::vector<float> output(tokens.hidden.size());

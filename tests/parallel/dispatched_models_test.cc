@@ -1,4 +1,4 @@
-// Tiny models on ranks that have sequences of their own.
+// Tiny models on ranks with their own sequences.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
@@ -36,13 +36,13 @@ std::string errors_on(int64_t size, const std::string& model, Placement placemen
 class DispatchedModels : public ::testing::TestWithParam<std::string> {};
 
 // Three ranks do not divide 4 or 8 experts; the second has no sequence.
-TEST_P(DispatchedModels, ThreeRanksGiveWhatOneProcessGives) {
+TEST_P(DispatchedModels, ThreeRanksMatchOneProcess) {
   EXPECT_EQ(errors_on(3, GetParam(), Placement::kRoundRobin), "");
 }
 INSTANTIATE_TEST_SUITE_P(All, DispatchedModels, ::testing::ValuesIn(golden_models()),
                          [](const auto& one) { return one.param; });
 
-TEST(DispatchedModels, EachNumberOfRanksGivesWhatOneProcessGives) {
+TEST(DispatchedModels, EachNumberOfRanksMatchesOneProcess) {
   for (const int64_t size : {1, 2, 4})
     EXPECT_EQ(errors_on(size, "qwen3_moe", Placement::kLinear), "") << size << " ranks";
 }
@@ -56,8 +56,8 @@ TEST(DispatchedModels, QuantizedModelsHaveTheBitsOfOneProcess) {
     EXPECT_EQ(errors_on(3, "qwen3_moe", Placement::kLinear, scheme), "") << scheme;
 }
 
-// The error of a step that did not begin is the rank's own: it may run another one.
-TEST(DispatchedModels, RefusedStepOfOneRankLeavesTheOthersWaitingForItsNext) {
+// The error of a step that did not begin belongs to its rank alone, which may run another step.
+TEST(DispatchedModels, RefusedStepOfOneRankKeepsOtherRanksWaiting) {
   std::mutex mutex;
   std::vector<std::string> errors;
   on_ranks(2, [&](const std::shared_ptr<Group>& group) {

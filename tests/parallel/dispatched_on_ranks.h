@@ -1,9 +1,10 @@
-// Checks that a tiny model whose ranks have sequences of their own gives what one process gives.
+// Checks that a tiny model on ranks with their own sequences matches one process.
 #pragma once
 
 #include <functional>
 
 #include "model_on_ranks.h"
+#include "support/model_words.h"
 
 namespace moracle::testing {
 
@@ -91,7 +92,7 @@ inline Status check_dispatched(const std::string& name, const std::shared_ptr<Gr
     if (!deterministic && !quantization.empty()) break;
     ModelOptions alone = options_on(nullptr, deterministic, placement),
                  ranks = options_on(group, deterministic, placement);
-    alone.quantization = ranks.quantization = quantization;
+    alone.quantization = ranks.quantization = testing::quantization(quantization);
     ranks.spread = Spread::kDispatched;
     if (change) change(ranks);
     MORACLE_TRY(const GivenSequences want, run_sequences(name, alone, sequences, ids));

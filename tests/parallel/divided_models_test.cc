@@ -1,4 +1,4 @@
-// Tiny models on ranks that divide attention and dense layers, too.
+// Tiny models with tensor parallelism of attention and dense layers.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
@@ -7,6 +7,7 @@
 #include "base/checksum.h"
 #include "model_on_ranks.h"
 #include "ranks_of_threads.h"
+#include "support/model_words.h"
 
 namespace moracle::divided_models_test {
 namespace {
@@ -26,7 +27,7 @@ struct Divided {
   int64_t whole_bytes = 0;
 };
 
-// `quantization`: weights that are quantized while loading have other sums in their shares only.
+// `quantization`: only sums over shares differ for weights that are quantized while loading.
 Divided run_divided(int64_t size, const std::string& name, const std::string& quantization = "",
                     bool deterministic = false) {
   Divided all;
@@ -47,7 +48,7 @@ Divided run_divided(int64_t size, const std::string& name, const std::string& qu
     };
     ModelOptions alone = options_on(nullptr, deterministic, Placement::kLinear),
                  ranks = options_on(group, deterministic, Placement::kLinear);
-    alone.quantization = ranks.quantization = quantization;
+    alone.quantization = ranks.quantization = testing::quantization(quantization);
     ranks.tp_size = ranks.lm_head_size = size;  // as --parallel tp=N
     int64_t whole_bytes = 0;
     const auto got = run(ranks, all.weight_bytes[rank], choices[0]);
@@ -77,7 +78,7 @@ std::string refusal(const std::string& name) {
 
 class DividedModels : public ::testing::TestWithParam<std::string> {};
 
-TEST_P(DividedModels, TwoRanksGiveWhatOneProcessGivesOrRefuseWithTheReason) {
+TEST_P(DividedModels, TwoRanksMatchOneProcessOrRefuseWithTheReason) {
   const Divided got = run_divided(2, GetParam());
   for (int64_t rank = 0; rank < 2; ++rank) {
     if (const std::string reason = refusal(GetParam()); !reason.empty()) {

@@ -6,6 +6,7 @@
 
 #include "models/description.h"
 #include "same_bits.h"
+#include "support/model_words.h"
 
 namespace moracle::divided_output_test {
 namespace {
@@ -27,7 +28,7 @@ void expect_bits_of_one_process(const std::string& name, int64_t size,
                                 const std::string& quantization = "") {
   testing::expect_bits_of_one_process(
       name, size, [&](ModelOptions& options, const std::shared_ptr<Group>& group) {
-        options.quantization = quantization;
+        options.quantization = testing::quantization(quantization);
         if (group) options.lm_head_size = group->size();
       });
 }

@@ -25,8 +25,8 @@ float sum_of_ranks(int64_t size, int64_t i) {
   return sum;
 }
 
-// Small ones are summed by each rank, large ones in slices; 3 does not divide the numbers.
-TEST(HostExchange, SumIsInTheOrderOfRanksOnEveryRank) {
+// Small sums are all-gathered, large ones reduce-scattered; 3 does not divide the sizes.
+TEST(HostExchange, SumsInRankOrderOnEveryRank) {
   for (const int64_t cols : {5, 20'003}) {
     std::atomic<int> good{0};
     on_ranks(3, [&](const std::shared_ptr<Group>& group) {
@@ -83,7 +83,7 @@ TEST(Exchanges, OneProcessMovesNothing) {
   EXPECT_EQ(x, 3);
 }
 
-TEST(Exchanges, ReasonsOfEveryRowAreGiven) {
+TEST(Exchanges, ExplainListsReasonsOfEveryRow) {
   const ExchangeSelection selection = select_exchange({Platform::kCpu, 4});
   ASSERT_NE(selection.chosen, nullptr);
   EXPECT_EQ(selection.chosen->name, "host");
@@ -91,7 +91,7 @@ TEST(Exchanges, ReasonsOfEveryRowAreGiven) {
   EXPECT_THAT(explain(selection), HasSubstr("no   ranks needs one rank; there are 4"));
 }
 
-TEST(Exchanges, RowsOfGpusSayWhatThisMachineLacks) {
+TEST(Exchanges, GpuRowsNameWhatTheMachineLacks) {
   const ExchangeSelection selection = select_exchange({Platform::kCuda, 2});
   ASSERT_NE(selection.chosen, nullptr);
   const std::string text = explain(selection);
@@ -118,15 +118,15 @@ TEST(Exchanges, PeerMemoryNeedsOneHostAndAtMostEightRanks) {
   };
   EXPECT_EQ(reason({Platform::kCuda, 8}), "");
   EXPECT_EQ(reason({Platform::kCuda, 9}), "ranks");
-  EXPECT_EQ(reason({Platform::kCuda, 8, "auto", false}), "hosts");
+  EXPECT_EQ(reason({Platform::kCuda, 8, nullptr, false}), "hosts");
   EXPECT_EQ(reason({Platform::kCpu, 8}), "platform");
-  EXPECT_EQ(select_exchange({Platform::kCuda, 16, "auto", false}, true).chosen->name, "nccl");
+  EXPECT_EQ(select_exchange({Platform::kCuda, 16, nullptr, false}, true).chosen->name, "nccl");
 }
 
-// A machine of one GPU has no second one to reach. Ranks of several machines go through NCCL.
+// A machine with one GPU has no second one to reach. Ranks of several machines use NCCL.
 TEST(Exchanges, PeerMemoryNeedsADeviceForEachRank) {
   const auto selection = [](int64_t devices) {
-    return select_exchange({Platform::kCuda, 8, "auto", true, devices}, true);
+    return select_exchange({Platform::kCuda, 8, nullptr, true, devices}, true);
   };
   EXPECT_EQ(selection(0).chosen->name, "cuda-peer") << "the number is unknown";
   EXPECT_EQ(selection(8).chosen->name, "cuda-peer");
@@ -136,38 +136,52 @@ TEST(Exchanges, PeerMemoryNeedsADeviceForEachRank) {
                         "this machine has 1\n"));
 }
 
-// Gathers are faster between two GPUs.
-TEST(Exchanges, NcclEpServesByNameOnly) {
-  EXPECT_EQ(select_exchange({Platform::kCuda, 2}, true).chosen->name, "cuda-peer");
-  EXPECT_EQ(select_exchange({Platform::kCuda, 2, "nccl-ep"}, true).chosen->name, "nccl-ep");
+TEST(Exchanges, NamedRowIsTheOnlyOneThatServes) {
+  const auto nccl = parse_exchange("nccl");
+  ASSERT_TRUE(nccl);
+  const ExchangeSelection selection = select_exchange({Platform::kCuda, 2, *nccl}, true);
+  EXPECT_EQ(selection.chosen->name, "nccl");
+  EXPECT_THAT(explain(selection),
+              HasSubstr("host       no   name needs host; 'nccl' is requested"));
+  const auto all = parse_exchange("auto");
+  ASSERT_TRUE(all);
+  EXPECT_EQ(*all, nullptr);
 }
 
-TEST(Exchanges, UnknownNameIsRefusedWithTheRows) {
+TEST(Exchanges, NamedRowThatCannotServeIsRefusedWithReasons) {
   const auto group = *open_group({});
-  const auto exchange = open_exchange(group, *open_device("cpu", 1), "pigeons");
+  const auto exchange = open_exchange(group, *open_device("cpu", 1), *parse_exchange("nccl"));
   ASSERT_FALSE(exchange);
-  EXPECT_THAT(exchange.error().to_string(), HasSubstr("host: name needs host; 'pigeons'"));
+  EXPECT_THAT(exchange.error().to_string(),
+              HasSubstr("nccl: platform needs cuda; the device is cpu"));
 }
 
-TEST(Travel, BytesPerTokenFollowFromTheShape) {
+TEST(Exchanges, UnknownNameIsRefusedWithKnownOnes) {
+  const auto row = parse_exchange("pigeons");
+  ASSERT_FALSE(row);
+  EXPECT_EQ(row.error().to_string(),
+            "exchange: needs one of auto, one, cuda-peer, nccl, host; 'pigeons' is unknown");
+}
+
+TEST(ExchangeBytes, FollowFromTheShape) {
   LayerSpec layer;
   layer.num_experts = 128, layer.top_k = 8, layer.hidden_size = 2048, layer.intermediate_size = 768;
-  const Travel sum = travel_bytes(layer, 4, Spread::kReplicated, DType::kBF16, false);
-  EXPECT_EQ(sum.there, 3072);  // 3/4 of 4096 bytes
-  EXPECT_EQ(sum.back, 3072);
-  EXPECT_EQ(travel_bytes(layer, 4, Spread::kReplicated, DType::kBF16, true).there, 8 * 3072);
-  EXPECT_EQ(travel_bytes(layer, 1, Spread::kDispatched, DType::kBF16, false).there, 0);
-  EXPECT_EQ(travel_bytes(layer, 4, Spread::kDispatched, DType::kBF16, true).back, 6 * 4096);
+  const ExchangeBytes sum = exchange_bytes(layer, 4, Spread::kReplicated, DType::kBF16, false);
+  EXPECT_EQ(sum.dispatch, 3072);  // 3/4 of 4096 bytes
+  EXPECT_EQ(sum.combine, 3072);
+  EXPECT_EQ(exchange_bytes(layer, 4, Spread::kReplicated, DType::kBF16, true).dispatch, 8 * 3072);
+  EXPECT_EQ(exchange_bytes(layer, 1, Spread::kDispatched, DType::kBF16, false).dispatch, 0);
+  EXPECT_EQ(exchange_bytes(layer, 4, Spread::kDispatched, DType::kBF16, true).combine, 6 * 4096);
   // Two ranks: a token with 8 experts has one elsewhere except once in 256 times; half of the
   // holders are its own rank.
-  const Travel two = travel_bytes(layer, 2, Spread::kDispatched, DType::kBF16, false);
-  EXPECT_NEAR(static_cast<double>(two.back), 4096 * (1 - 1.0 / 256), 1);
-  EXPECT_NEAR(static_cast<double>(two.there), (4096 + 64) * (1 - 1.0 / 256), 1);
+  const ExchangeBytes two = exchange_bytes(layer, 2, Spread::kDispatched, DType::kBF16, false);
+  EXPECT_NEAR(static_cast<double>(two.combine), 4096 * (1 - 1.0 / 256), 1);
+  EXPECT_NEAR(static_cast<double>(two.dispatch), (4096 + 64) * (1 - 1.0 / 256), 1);
   // fp8 codes with 16 scales, and results in bf16.
   layer.scheme = *parse_scheme("fp8-w8a8-block128x128");
-  const Travel codes = travel_bytes(layer, 2, Spread::kDispatched, DType::kBF16, false);
-  EXPECT_NEAR(static_cast<double>(codes.there), (2048 + 64 + 64) * (1 - 1.0 / 256), 1);
-  EXPECT_EQ(codes.back, two.back);
+  const ExchangeBytes codes = exchange_bytes(layer, 2, Spread::kDispatched, DType::kBF16, false);
+  EXPECT_NEAR(static_cast<double>(codes.dispatch), (2048 + 64 + 64) * (1 - 1.0 / 256), 1);
+  EXPECT_EQ(codes.combine, two.combine);
 }
 
 }  // namespace

@@ -1,4 +1,4 @@
-// Hot experts on several ranks, which share their tokens.
+// Copies of hot experts on several ranks, which share their tokens.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 

@@ -10,6 +10,7 @@
 
 #include "models/decoder/model_state.h"
 #include "same_bits.h"
+#include "support/model_words.h"
 #include "support/must.h"
 
 namespace moracle::expert_moves_test {
@@ -72,14 +73,14 @@ void expect_bits_of_one_process(const std::string& name, int64_t size, bool copi
   const std::string folder = golden_folder(name);
   const std::vector<int32_t> ids = golden_reference(name).ids;
   ModelOptions one = options_on(nullptr, true, Placement::kLinear);
-  one.quantization = quantization;
+  one.quantization = testing::quantization(quantization);
   Model alone = must(Model::load(must(Checkpoint::open(folder)), one));
   const std::vector<float> want = logits_of(alone, ids, [] {});
   std::mutex mutex;
   on_ranks(size, [&](const std::shared_ptr<Group>& group) {
     ModelOptions options = options_on(group, true, Placement::kRoundRobin);
     options.spread = spread;
-    options.quantization = quantization;
+    options.quantization = testing::quantization(quantization);
     Model model = must(Model::load(must(Checkpoint::open(folder)), options));
     std::map<int64_t, Maps> moved;
     const std::vector<float> got = logits_of(model, ids, [&] {

@@ -66,7 +66,7 @@ TEST(Group, BroadcastAndGatherReachEveryRank) {
 }
 
 // Parts of many sizes, empty ones too, larger than a socket's buffer.
-TEST(Group, ExchangeOfUnevenPartsArrives) {
+TEST(Group, ExchangesUnevenParts) {
   constexpr int64_t kSize = 3;
   std::atomic<int> good{0};
   on_ranks(kSize, [&](const std::shared_ptr<Group>& group) {
@@ -93,7 +93,7 @@ TEST(Group, ExchangeOfUnevenPartsArrives) {
 
 // Only the sender knows the size: none, a few bytes, more than a socket's buffer; the memory of
 // an earlier message is used again.
-TEST(Group, MessagesOfUnknownSizeArrive) {
+TEST(Group, ExchangesMessagesOfUnknownSize) {
   constexpr int64_t kSize = 3;
   std::atomic<int> good{0};
   on_ranks(kSize, [&](const std::shared_ptr<Group>& group) {
@@ -180,7 +180,7 @@ TEST(Group, RankThatDoesNotAnswerIsNamedWithinTheTimeout) {
     EXPECT_THAT(errors[r], HasSubstr("rank 2: needs an answer within 0.3 s (timeout_seconds)"));
 }
 
-TEST(Group, ReasonOfARankThatStopsArrives) {
+TEST(Group, AbortReasonReachesOtherRanks) {
   std::string error;
   on_ranks(2, [&](const std::shared_ptr<Group>& group) {
     if (group->rank() == 1) {
@@ -194,7 +194,7 @@ TEST(Group, ReasonOfARankThatStopsArrives) {
                                "model.safetensors: byte 5: needs to be readable; it is not"));
 }
 
-TEST(Group, ReasonArrivesAtARankThatOnlySends) {
+TEST(Group, AbortReasonReachesARankThatOnlySends) {
   std::string error;
   on_ranks(2, [&](const std::shared_ptr<Group>& group) {
     if (group->rank() == 1) {
@@ -212,7 +212,7 @@ TEST(Group, ReasonArrivesAtARankThatOnlySends) {
   EXPECT_THAT(error, HasSubstr("rank 1: needs to take part until the end; it stopped: the model"));
 }
 
-// A GPU that waits for another one asks in between.
+// The watchdog of a GPU calls look() while it waits.
 TEST(Group, LookFindsARankThatEndedWithoutWaiting) {
   std::string before = "no look", after;
   on_ranks(2, [&](std::shared_ptr<Group> group) {
@@ -249,7 +249,7 @@ TEST(Group, LookFindsTheReasonOfARankThatStops) {
   EXPECT_THAT(error, HasSubstr("rank 1: needs to take part until the end; it stopped: the model"));
 }
 
-TEST(Group, RanksThatDoNotComeAreNamed) {
+TEST(Group, MissingRanksAreNamed) {
   const auto group = open_group(rank_of_threads(0, 3, free_port(), 0.2));
   ASSERT_FALSE(group);
   EXPECT_THAT(group.error().to_string(), HasSubstr("ranks 1, 2: needs an answer within 0.2 s"));

@@ -1,4 +1,4 @@
-// An exchange that passes every call on, for tests that change one thing of it.
+// An exchange that forwards every call, for tests that override one of them.
 #pragma once
 
 #include <memory>

@@ -1,4 +1,4 @@
-// Checks that a tiny model on several ranks gives what it gives in one process.
+// Checks that a tiny model on several ranks matches one process.
 #pragma once
 
 #include <cstring>
@@ -12,6 +12,7 @@
 #include "models/golden_model.h"
 #include "models/logit_bounds.h"
 #include "moracle/moracle.h"
+#include "support/model_words.h"
 
 namespace moracle::testing {
 
@@ -67,7 +68,7 @@ inline Status check_on_ranks(const std::string& name, const std::shared_ptr<Grou
     if (!deterministic && !quantization.empty()) break;
     ModelOptions alone = options_on(nullptr, deterministic, placement),
                  ranks = options_on(group, deterministic, placement);
-    alone.quantization = ranks.quantization = quantization;
+    alone.quantization = ranks.quantization = testing::quantization(quantization);
     MORACLE_TRY(const Given want, run_model(name, alone, ids));
     MORACLE_TRY(const Given got, run_model(name, ranks, ids));
     const double difference = relative_difference(got.logits, want.logits);

@@ -39,7 +39,7 @@ std::string errors_on(int64_t size, const std::string& model, Placement placemen
 class ModelsOnRanks : public ::testing::TestWithParam<std::string> {};
 
 // Three ranks do not divide 4 or 8 experts.
-TEST_P(ModelsOnRanks, ThreeRanksGiveWhatOneProcessGives) {
+TEST_P(ModelsOnRanks, ThreeRanksMatchOneProcess) {
   EXPECT_EQ(errors_on(3, GetParam(), Placement::kRoundRobin), "");
 }
 INSTANTIATE_TEST_SUITE_P(All, ModelsOnRanks, ::testing::ValuesIn(golden_models()),
@@ -95,10 +95,10 @@ TEST(ModelsOnRanks, RanksCompareTypeOfProducts) {
   EXPECT_EQ(plan(), before);
   MatrixPlan& matrix = state.choices.back().selection.plan->matrices[0];
   auto changed = std::make_shared<KernelPlan>(*matrix.kernel);
-  CpuLineForm other{cpu::LineIsa::kAvx512Bf16};
+  CpuDotForm other{cpu::DotIsa::kAvx512Bf16};
   for (PlannedKernel& kernel : changed->kernels) {
-    const auto* const form = std::get_if<CpuLineForm>(&kernel.form);
-    if (form != nullptr && form->isa == other.isa) other.isa = cpu::LineIsa::kAvx512;
+    const auto* const form = std::get_if<CpuDotForm>(&kernel.form);
+    if (form != nullptr && form->isa == other.isa) other.isa = cpu::DotIsa::kAvx512;
   }
   changed->kernels = {{other}};
   matrix.kernel = std::move(changed);
@@ -118,7 +118,7 @@ std::pair<std::string, std::string> errors_of_two(const SyntheticCheckpoint& fir
   return {errors[0], errors[1]};
 }
 
-TEST(ModelsOnRanks, RankWithOneOtherBitInItsWeightsIsNamed) {
+TEST(ModelsOnRanks, RankWithOneDifferentWeightBitIsNamed) {
   const SyntheticCheckpoint model = golden_model("qwen3_moe");
   SyntheticCheckpoint other = model;
   auto& bytes = other.tensors.at("model.layers.1.self_attn.o_proj.weight").bytes;

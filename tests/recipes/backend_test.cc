@@ -42,7 +42,7 @@ TEST(Backend, ServesWholeModelLikeOriginal) {
   ASSERT_TRUE(checkpoint) << checkpoint.error().to_string();
   std::vector<std::vector<int32_t>> texts;
   for (const char* backend : {"reference", "twin"}) {
-    auto model = Model::load(*checkpoint, {.backend = backend, .threads = 1});
+    auto model = Model::load(*checkpoint, {.backend = *BackendMap::parse(backend), .threads = 1});
     ASSERT_TRUE(model) << model.error().to_string();
     for (const Choice& choice : model->choices()) {
       EXPECT_EQ(name(*choice.selection.plan->backend), backend) << choice.part;

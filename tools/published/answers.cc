@@ -97,7 +97,7 @@ Result<std::vector<Choice>> choices_of(const Described& described, const ModelOp
 
 Result<Answer::Row> ask_machine(const Described& described, const Machine& machine) {
   ModelOptions options;
-  options.device = machine.gpus.empty() ? "cpu" : "cuda";
+  if (!machine.gpus.empty()) options.device.platform = Platform::kCuda;
   std::string not_runnable;
   MORACLE_TRY(const std::vector<Choice> choices,
               choices_of(described, options, machine, not_runnable));

@@ -31,11 +31,10 @@ Result<bool> rounds_to_bf16(const BenchOptions& options) {
                "it is " + quote(options.activations)};
 }
 
-Result<int64_t> device_memory(const std::string& device) {
+int64_t device_memory(const DeviceName& device) {
   const Machine here = Machine::here();
-  MORACLE_TRY(const DeviceName wanted, parse_device(device));
   for (const GpuInfo& gpu : here.gpus) {
-    if (gpu.platform == wanted.platform && gpu.index == wanted.index) return gpu.memory_bytes;
+    if (gpu.platform == device.platform && gpu.index == device.index) return gpu.memory_bytes;
   }
   return here.cpu.memory_bytes;
 }
@@ -43,8 +42,8 @@ Result<int64_t> device_memory(const std::string& device) {
 Result<std::unique_ptr<LimitsProbe>> make_probe(const BenchOptions& options,
                                                 const std::shared_ptr<Device>& device,
                                                 const Progress& progress) {
-  MORACLE_TRY(const int64_t memory, device_memory(options.device));
-  const int64_t bytes = options.probe_megabytes * 1'000'000, most = memory / 4;
+  MORACLE_TRY(const DeviceName named, parse_device(options.device));
+  const int64_t bytes = options.probe_megabytes * 1'000'000, most = device_memory(named) / 4;
   if (bytes > most) {
     return Error{ErrorKind::kInvalidArgument, "", "--probe-megabytes",
                  str("at most ", most / 1'000'000, ", a quarter of the machine's memory"),
@@ -259,10 +258,10 @@ int run(const BenchOptions& options) {
   if (options.ranks.given())
     return run_rank_bench(options, {requested.shapes, requested.schemes, requested.tokens});
   CLI_TRY(const std::shared_ptr<Device> device,
-          open_device(options.device,
-                      device_options(options.device, options.threads, options.pin, options.json)));
+          open_device(requested.device, device_options(requested.device, options.threads,
+                                                       options.pin, options.json)));
   CLI_TRY(std::vector<TunedLayer> tuned,
-          read_tuning(options.cache, options.threads, options.device));
+          read_tuning(options.cache, options.threads, requested.device));
   Bench bench(options, std::move(requested), std::move(tuned));
   if (const Status served = bench.choose(); !served) return fail(served.error());
   ProgressBar preparing("preparing");

@@ -69,8 +69,8 @@ struct RankLayers {
 /// code.
 int run_rank_bench(const BenchOptions& options, const RankLayers& wanted);
 
-/// Memory size of a device. Errors: an invalid device name.
-Result<int64_t> device_memory(const std::string& device);
+/// Memory size of a device.
+int64_t device_memory(const DeviceName& device);
 /// Returns the bandwidth and throughput probe for a device.
 Result<std::unique_ptr<LimitsProbe>> make_probe(const BenchOptions& options,
                                                 const std::shared_ptr<Device>& device,

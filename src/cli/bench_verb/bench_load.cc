@@ -85,14 +85,14 @@ int run_load_bench(const BenchOptions& options) {
   bench::LoadOptions loading;
   loading.seconds = options.seconds;
   loading.cold = options.cold;
-  loading.model.backend = options.backend;
-  loading.model.device = options.device;
+  CLI_TRY(loading.model.backend, BackendMap::parse(options.backend));
+  CLI_TRY(loading.model.device, parse_device(options.device));
   loading.model.threads = options.threads;
   loading.model.pin = options.pin;
-  loading.model.quantization = options.quantization;
+  CLI_TRY(loading.model.quantization, parse_quantization(options.quantization));
   CLI_TRY(loading.model.activations, parse_activations(options.activations));
   keep_kernels(loading.model, options.json);
-  CLI_TRY(loading.model.tuned, read_tuning(options.cache, options.threads, options.device));
+  CLI_TRY(loading.model.tuned, read_tuning(options.cache, options.threads, loading.model.device));
   ProgressBar bar("loading");
   loading.model.progress = bar.callback();
   CLI_TRY(const bench::LoadTime time, bench::measure_load(options.load, loading));

@@ -159,11 +159,12 @@ int run_model_bench(const BenchOptions& options) {
   CLI_TRY(decoding.scheme, parse_scheme(options.schemes));
   CLI_TRY(decoding.output, parse_scheme(options.output_scheme));
   if (const auto known = rounds_to_bf16(options); !known) return fail(known.error());
-  decoding.model.device = options.device;
+  CLI_TRY(decoding.model.device, parse_device(options.device));
   decoding.model.threads = options.threads;
-  if (Status joined = options.ranks.join(decoding.model); !joined) return fail(joined.error());
-  // Only for the probe: the model opens its device itself.
-  const std::string& on = decoding.model.device;
+  if (Status joined = options.ranks.join(decoding.model, options.device); !joined)
+    return fail(joined.error());
+  // Only for the probe: the model opens its own device.
+  const DeviceName& on = decoding.model.device;
   CLI_TRY(const std::shared_ptr<Device> device,
           open_device(on, device_options(on, 1, false, options.json)));
   ProgressBar bar("measuring");
@@ -172,12 +173,12 @@ int run_model_bench(const BenchOptions& options) {
   decoding.context = options.context;
   decoding.seconds = options.seconds;
   decoding.most_bytes = bench_memory(*probe);
-  decoding.model.backend = options.backend;
+  CLI_TRY(decoding.model.backend, BackendMap::parse(options.backend));
   CLI_TRY(decoding.model.kv_cache, parse_kv_cache(options.kv_cache));
   CLI_TRY(decoding.model.activations, parse_activations(options.activations));
   decoding.model.pin = options.pin;
   keep_kernels(decoding.model, options.json);
-  CLI_TRY(decoding.model.tuned, read_tuning(options.cache, options.threads, options.device));
+  CLI_TRY(decoding.model.tuned, read_tuning(options.cache, options.threads, on));
   decoding.model.progress = bar.callback();
   decoding.batches = options.batches;
   decoding.prompt = options.prompt;

@@ -56,17 +56,17 @@ std::string describe(const std::vector<RowTimes>& rows) {
   return out.str();
 }
 
-// The requested exchange, or every one that serves.
-std::vector<std::string> names_of(const RankArguments& ranks, const Group& group,
-                                  const Device& device) {
-  if (ranks.exchange != "auto") return {ranks.exchange};
-  std::vector<std::string> names;
+// The requested row, or every row that serves.
+std::vector<const ExchangeRow*> rows_of(const ExchangeRow* requested, const Group& group,
+                                        const Device& device) {
+  if (requested != nullptr) return {requested};
+  std::vector<const ExchangeRow*> rows;
   for (const ExchangeRow& row : exchanges()) {
     const bool one_host = group.options().local_size == group.size();
-    if (select_exchange({device.platform(), group.size(), std::string(row.name), one_host}).chosen)
-      names.emplace_back(row.name);
+    if (select_exchange({device.platform(), group.size(), &row, one_host}).chosen)
+      rows.push_back(&row);
   }
-  return names;
+  return rows;
 }
 
 // Times of one shape in one scheme.
@@ -87,7 +87,6 @@ Json to_json(const std::vector<LayerTimes>& layers) {
                 {"us_counted", time.us_counted},
                 {"sent_bytes", time.sent_bytes}};
       if (time.us_replayed > 0) cell["us_replayed"] = time.us_replayed;
-      if (time.us_sent > 0) cell["us_sent"] = time.us_sent;
       all.push_back(std::move(cell));
     }
   }
@@ -99,8 +98,7 @@ std::string describe(const std::vector<LayerTimes>& layers) {
   out << "us per layer; tokens and sent bytes are those of one rank\n"
       << std::left << std::setw(16) << "shape" << std::setw(22) << "scheme" << std::setw(12)
       << "backend" << std::right << std::setw(8) << "tokens" << std::setw(11) << "gathered"
-      << std::setw(11) << "in graphs" << std::setw(11) << "sent" << std::setw(11) << "counted"
-      << std::setw(12) << "bytes"
+      << std::setw(11) << "in graphs" << std::setw(11) << "counted" << std::setw(12) << "bytes"
       << "\n"
       << std::fixed << std::setprecision(1);
   for (const LayerTimes& layer : layers) {
@@ -108,26 +106,22 @@ std::string describe(const std::vector<LayerTimes>& layers) {
       out << std::left << std::setw(16) << layer.shape << std::setw(22) << layer.scheme
           << std::setw(12) << layer.backend << std::right << std::setw(8) << time.num_tokens
           << std::setw(11) << time.us_gathered;
-      const auto or_none = [&](double us) {
-        out << std::setw(11);
-        us > 0 ? out << us : out << "-";
-      };
-      or_none(time.us_replayed);
-      or_none(time.us_sent);
+      out << std::setw(11);
+      time.us_replayed > 0 ? out << time.us_replayed : out << "-";
       out << std::setw(11) << time.us_counted << std::setw(12) << time.sent_bytes << "\n";
     }
   }
   return out.str();
 }
 
-int time_exchanges(const BenchOptions& options, const std::shared_ptr<Group>& group,
-                   const std::shared_ptr<Device>& device) {
+int time_exchanges(const BenchOptions& options, const ModelOptions& joined,
+                   const std::shared_ptr<Group>& group, const std::shared_ptr<Device>& device) {
   std::vector<RowTimes> rows;
-  for (const std::string& name : names_of(options.ranks, *group, *device)) {
-    CLI_TRY(const std::unique_ptr<Exchange> exchange, open_exchange(group, device, name));
+  for (const ExchangeRow* const row : rows_of(joined.exchange, *group, *device)) {
+    CLI_TRY(const std::unique_ptr<Exchange> exchange, open_exchange(group, device, row));
     CLI_TRY(std::vector<bench::ExchangeTime> times,
             bench::time_exchange(*exchange, *group, *device, options.exchange_bytes));
-    rows.push_back({name, std::move(times)});
+    rows.push_back({std::string(row->name), std::move(times)});
   }
   if (options.json)
     print(to_json(rows));
@@ -136,12 +130,12 @@ int time_exchanges(const BenchOptions& options, const std::shared_ptr<Group>& gr
   return kDone;
 }
 
-int time_layers(const BenchOptions& options, const RankLayers& wanted,
+int time_layers(const BenchOptions& options, const RankLayers& wanted, const ModelOptions& joined,
                 const std::shared_ptr<Group>& group, const std::shared_ptr<Device>& device) {
-  CLI_TRY(std::unique_ptr<Exchange> opened, open_exchange(group, device, options.ranks.exchange));
+  CLI_TRY(std::unique_ptr<Exchange> opened, open_exchange(group, device, joined.exchange));
   const std::shared_ptr<Exchange> exchange = std::move(opened);
   const Machine machine = Machine::here();
-  CLI_TRY(const DeviceName on, parse_device(device->name()));
+  const DeviceName& on = joined.device;
   CLI_TRY(Parallelism parallel, options.ranks.planned());
   parallel.ep_rank = group->rank();
   std::vector<LayerTimes> layers;
@@ -175,9 +169,10 @@ int time_layers(const BenchOptions& options, const RankLayers& wanted,
 
 int run_rank_bench(const BenchOptions& options, const RankLayers& wanted) {
   ModelOptions joined;
-  joined.device = options.device;
+  CLI_TRY(joined.device, parse_device(options.device));
   joined.threads = options.threads;
-  if (Status status = options.ranks.join(joined); !status) return fail(status.error());
+  if (Status status = options.ranks.join(joined, options.device); !status)
+    return fail(status.error());
   std::shared_ptr<Group> group = joined.group;
   if (group == nullptr) {
     CLI_TRY(group, open_group({}));
@@ -185,8 +180,9 @@ int run_rank_bench(const BenchOptions& options, const RankLayers& wanted) {
   CLI_TRY(const std::shared_ptr<Device> device,
           open_device(joined.device,
                       device_options(joined.device, joined.threads, options.pin, options.json)));
-  return options.exchange_bytes.empty() ? bench_ranks::time_layers(options, wanted, group, device)
-                                        : bench_ranks::time_exchanges(options, group, device);
+  return options.exchange_bytes.empty()
+             ? bench_ranks::time_layers(options, wanted, joined, group, device)
+             : bench_ranks::time_exchanges(options, joined, group, device);
 }
 
 }  // namespace moracle::cli

@@ -36,12 +36,11 @@ std::string default_kernel_cache() {
   return folder.empty() ? "" : folder + "/opencl";
 }
 
-DeviceOptions device_options(const std::string& device, int threads, bool pin, bool quiet) {
+DeviceOptions device_options(const DeviceName& device, int threads, bool pin, bool quiet) {
   DeviceOptions options{.threads = threads, .pin = pin};
-  const Result<DeviceName> named = parse_device(device);  // open_device reports a wrong name
-  if (!named || named->platform != Platform::kOpenCl) return options;
+  if (device.platform != Platform::kOpenCl) return options;
   options.kernel_cache = default_kernel_cache();
-  if (!quiet) options.compiling = Lines(str(name(named->platform), ":", named->index));
+  if (!quiet) options.compiling = Lines(name(device));
   return options;
 }
 

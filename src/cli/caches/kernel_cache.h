@@ -12,7 +12,7 @@ std::string default_kernel_cache();
 
 /// Options that open `device` with this cache. Unless `quiet`, prints each compiled file on stderr.
 /// Verbs are quiet with --json.
-DeviceOptions device_options(const std::string& device, int threads, bool pin, bool quiet);
+DeviceOptions device_options(const DeviceName& device, int threads, bool pin, bool quiet);
 
 /// Sets the same cache and output for the device of a model.
 void keep_kernels(ModelOptions& options, bool quiet);

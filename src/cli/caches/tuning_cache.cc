@@ -17,15 +17,14 @@
 namespace moracle::cli {
 namespace {
 
-Result<Json> machine_key(int threads, const std::string& device) {
+Json machine_key(int threads, const DeviceName& device) {
   const Machine here = Machine::here();
-  MORACLE_TRY(const DeviceName named, parse_device(device));
   for (const GpuInfo& gpu : here.gpus) {
-    if (gpu.platform == named.platform && gpu.index == named.index)
+    if (gpu.platform == device.platform && gpu.index == device.index)
       return Json{{"platform", name(gpu.platform)}, {"gpu", gpu.model}};
   }
   // Return nothing for an absent GPU: opening it reports the error.
-  if (named.platform != Platform::kCpu) return Json{{"platform", name(named.platform)}};
+  if (device.platform != Platform::kCpu) return Json{{"platform", name(device.platform)}};
   return Json{{"cpu", here.cpu.model},
               {"isa", names(here.cpu.isa)},
               {"threads", threads < 1 ? usable_threads() : threads}};
@@ -88,10 +87,10 @@ std::string default_tuning_cache() {
 }
 
 Result<std::vector<TunedLayer>> read_tuning(const std::string& named, int threads,
-                                            const std::string& device) {
+                                            const DeviceName& device) {
   const std::string path = named.empty() ? default_tuning_cache() : named;
   MORACLE_TRY(const Json json, read_file(path));
-  MORACLE_TRY(const Json here, machine_key(threads, device));
+  const Json here = machine_key(threads, device);
   std::vector<TunedLayer> layers;
   for (const Json& entry : json["layers"]) {
     TunedLayer layer;
@@ -106,12 +105,12 @@ Status check_tuning_writable(const std::string& path) {
   return file ? Status() : file.error();
 }
 
-Status write_tuning(const std::string& path, int threads, const std::string& device,
+Status write_tuning(const std::string& path, int threads, const DeviceName& device,
                     const std::vector<TunedLayer>& layers) {
   // Lock before reading, to keep concurrent updates.
   MORACLE_TRY(LockedFile file, LockedFile::open(path, interrupted));
   MORACLE_TRY(Json json, read_file(path));
-  MORACLE_TRY(const Json here, machine_key(threads, device));
+  const Json here = machine_key(threads, device);
   Json kept = Json::array();
   for (const Json& entry : json["layers"]) {
     TunedLayer old;

@@ -4,6 +4,7 @@
 #include <string>
 #include <vector>
 
+#include "moracle/device.h"
 #include "moracle/oracle.h"
 
 namespace moracle::cli {
@@ -16,15 +17,14 @@ std::string default_tuning_cache();
 
 /// Returns the measurements of this version on this machine: same CPU, features and threads; for a
 /// device other than the CPU, the same model. Returns nothing without a file. Empty path: the
-/// default path. `threads` < 1: all usable threads. Errors: a file in another format; an unknown
-/// device name.
+/// default path. `threads` < 1: all usable threads. Errors: a file in another format.
 Result<std::vector<TunedLayer>> read_tuning(const std::string& path, int threads,
-                                            const std::string& device = "cpu");
+                                            const DeviceName& device);
 /// Checks that write_tuning can write there, before time is spent on measuring.
 Status check_tuning_writable(const std::string& path);
 /// Replaces the layers of the same name, and keeps entries of other machines. Replaces the file
 /// atomically, under a lock. Errors: as read_tuning; system errors.
-Status write_tuning(const std::string& path, int threads, const std::string& device,
+Status write_tuning(const std::string& path, int threads, const DeviceName& device,
                     const std::vector<TunedLayer>& layers);
 
 }  // namespace moracle::cli

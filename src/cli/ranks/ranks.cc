@@ -65,12 +65,10 @@ Result<int> threads_of_rank(Group& group) {
 }
 
 // "cuda" is the local rank's GPU. A launcher may restrict each rank to its own GPU.
-std::string device_of_rank(const std::string& device, const RankOptions& rank) {
-  if (device != "cuda" && device != "opencl") return device;
-  const Platform platform = device == "cuda" ? Platform::kCuda : Platform::kOpenCl;
+DeviceName device_of_rank(Platform platform, const RankOptions& rank) {
   int64_t there = 0;
   for (const GpuInfo& gpu : Machine::here().gpus) there += gpu.platform == platform ? 1 : 0;
-  return str(device, ":", rank.local_rank % std::max<int64_t>(there, 1));
+  return {platform, static_cast<int>(rank.local_rank % std::max<int64_t>(there, 1))};
 }
 
 }  // namespace
@@ -115,7 +113,7 @@ Status RankArguments::set_spread(ModelOptions& options) const {
   if (!given()) return {};
   MORACLE_TRY(const ParallelText text, ParallelText::parse(parallel));
   options.spread = text.spread;
-  options.exchange = exchange;
+  MORACLE_TRY(options.exchange, parse_exchange(exchange));
   options.tp_size = text.tp;
   options.lm_head_size = text.lm_head;
   if (moves_experts && !by_load()) return {};  // no copies before the first rebalance
@@ -143,7 +141,7 @@ Result<std::shared_ptr<const RoutingStatistics>> RankArguments::measured_load() 
                str("it is ", quote(placement), ": ", statistics.error().fact)};
 }
 
-Status RankArguments::join(ModelOptions& options) const {
+Status RankArguments::join(ModelOptions& options, std::string_view device) const {
   MORACLE_TRY(options.parallel, planned());
   MORACLE_CHECK(set_spread(options));
   MORACLE_TRY(RankOptions rank, launched_as(process_environment()));
@@ -168,7 +166,9 @@ Status RankArguments::join(ModelOptions& options) const {
   }
   options.group = job;
   options.parallel.ep_rank = rank.rank;
-  options.device = device_of_rank(options.device, rank);
+  const Platform platform = options.device.platform;
+  if (platform != Platform::kCpu && device == name(platform))
+    options.device = device_of_rank(platform, rank);
   if (options.threads < 1) {
     MORACLE_TRY(options.threads, threads_of_rank(*job));
   }

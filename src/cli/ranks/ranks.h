@@ -29,10 +29,10 @@ struct RankArguments {
   /// nor a file; invalid content.
   Result<std::shared_ptr<const RoutingStatistics>> measured_load() const;
   /// Connects to the other ranks if the command line or the launcher has several. Sets the options
-  /// of this rank: experts, threads, GPU. From then on only rank 0 prints, and fail() notifies the
-  /// others. Errors: a launcher that started another number of ranks; no launcher; those of
-  /// open_group.
-  Status join(ModelOptions& options) const;
+  /// of this rank: experts, threads, and the GPU where `device` names none ("cuda"). From then on
+  /// only rank 0 prints, and fail() notifies the others. Errors: a launcher that started another
+  /// number of ranks; no launcher; those of open_group.
+  Status join(ModelOptions& options, std::string_view device) const;
 };
 
 /// Broadcasts `ids` of rank `from`. Waits without a timeout, because rank 0 may wait for input.

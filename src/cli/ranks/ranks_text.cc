@@ -12,8 +12,7 @@ namespace {
 constexpr Spread kSpreads[] = {Spread::kReplicated, Spread::kDispatched};
 
 ExchangeSelection exchange_for(const Machine& machine, const ModelOptions& options) {
-  const Result<DeviceName> device = parse_device(options.device);
-  const Platform platform = device ? device->platform : Platform::kCpu;
+  const Platform platform = options.device.platform;
   ExchangeRequest request{platform, options.parallel.ep_size, options.exchange};
   request.num_devices = std::count_if(machine.gpus.begin(), machine.gpus.end(),
                                       [&](const GpuInfo& gpu) { return gpu.platform == platform; });
@@ -38,9 +37,9 @@ const Plan* output_plan(const std::vector<Choice>& choices) {
   return nullptr;
 }
 
-Travel travel_of(const ExpertLayers& layers, Spread spread, const ModelOptions& options) {
-  return travel_bytes(layers.plan->layer, options.parallel.ep_size, spread,
-                      layers.plan->activation_dtype, options.deterministic);
+ExchangeBytes bytes_of(const ExpertLayers& layers, Spread spread, const ModelOptions& options) {
+  return exchange_bytes(layers.plan->layer, options.parallel.ep_size, spread,
+                        layers.plan->activation_dtype, options.deterministic);
 }
 
 }  // namespace
@@ -54,13 +53,13 @@ std::string ranks_text(const std::vector<Choice>& choices, const Machine& machin
           options.lm_head_size > 1 ? ", lm_head divided" : "", ", ", placement_name(options),
           " placement; exchange:\n", printable_lines(explain(exchange_for(machine, options))));
   Table table;
-  table.row({"bytes that a rank sends", "there", "back", "all layers"});
+  table.row({"bytes that a rank sends", "dispatch", "combine", "all layers"});
   for (const ExpertLayers& layers : expert_layers(choices)) {
     for (const Spread spread : kSpreads) {
-      const Travel travel = travel_of(layers, spread, options);
+      const ExchangeBytes bytes = bytes_of(layers, spread, options);
       table.row({str(spread == options.spread ? "> " : "  ", name(spread), ", per token and layer"),
-                 str(travel.there), str(travel.back),
-                 str((travel.there + travel.back) * layers.count)});
+                 str(bytes.dispatch), str(bytes.combine),
+                 str((bytes.dispatch + bytes.combine) * layers.count)});
     }
     const Plan& plan = *layers.plan;
     table.row({str("  experts of rank 0, of ", plan.layer.num_experts),
@@ -76,7 +75,7 @@ std::string ranks_text(const std::vector<Choice>& choices, const Machine& machin
 Json ranks_json(const std::vector<Choice>& choices, const Machine& machine,
                 const ModelOptions& options) {
   const ExchangeSelection selection = exchange_for(machine, options);
-  Json considered = Json::array(), travels = Json::array();
+  Json considered = Json::array(), sent = Json::array();
   for (const ExchangeVerdict& verdict : selection.considered) {
     Json reasons = Json::array();
     for (const Reason& reason : verdict.reasons)
@@ -85,11 +84,11 @@ Json ranks_json(const std::vector<Choice>& choices, const Machine& machine,
   }
   for (const ExpertLayers& layers : expert_layers(choices)) {
     for (const Spread spread : kSpreads) {
-      const Travel travel = travel_of(layers, spread, options);
-      travels.push_back({{"spread", name(spread)},
-                         {"layers", layers.count},
-                         {"bytes_there", travel.there},
-                         {"bytes_back", travel.back}});
+      const ExchangeBytes bytes = bytes_of(layers, spread, options);
+      sent.push_back({{"spread", name(spread)},
+                      {"layers", layers.count},
+                      {"dispatch_bytes", bytes.dispatch},
+                      {"combine_bytes", bytes.combine}});
     }
   }
   Json json = {
@@ -99,7 +98,7 @@ Json ranks_json(const std::vector<Choice>& choices, const Machine& machine,
       {"placement", placement_name(options)},
       {"chosen", selection.chosen != nullptr ? Json(selection.chosen->name) : Json(nullptr)},
       {"considered", considered},
-      {"per_token_and_layer", travels}};
+      {"per_token_and_layer", sent}};
   if (const Plan* const plan = output_plan(choices))
     json["lm_head"] = {{"ranks", options.lm_head_size},
                        {"rows", plan->layer.w13_rows()},

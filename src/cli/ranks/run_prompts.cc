@@ -130,7 +130,7 @@ int run_prompts(const RunOptions& options) {
   CLI_TRY(const GenerationConfig config, GenerationConfig::open(checkpoint, &tokenizer));
   CLI_TRY(ModelOptions model_options, options.model.options());
   CLI_TRY(GenerateOptions generating, options.generating(config, tokenizer));
-  if (Status joined = options.model.ranks.join(model_options); !joined) return fail(joined.error());
+  if (Status joined = options.model.join(model_options); !joined) return fail(joined.error());
   CLI_TRY(std::vector<Answer> answers, encoded(options, tokenizer, model_options.group));
   RoutingFile routing(options.routing_statistics);
   if (Status good = routing.begin(model_options); !good) return fail(good.error());

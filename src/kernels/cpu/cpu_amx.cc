@@ -1,7 +1,7 @@
-// Backend "cpu-amx": lines of layout vnni16, sixteen at a time as AMX tiles. int8 by int8 is exact;
-// everything else is multiplied in bf16. One row uses the same tile as sixteen rows: reading
+// Backend "cpu-amx": row blocks of layout vnni16, sixteen at a time as AMX tiles. int8 by int8 is
+// exact; everything else is multiplied in bf16. One row uses the same tile as sixteen rows: reading
 // weights bounds both.
-#include "kernels/cpu/gemm/line_linear.h"
+#include "kernels/cpu/gemm/plan.h"
 #include "layout/vnni16.h"
 
 namespace moracle {
@@ -14,21 +14,21 @@ namespace {
 using namespace cpu;
 
 // Groups of 32 columns are half an int8 tile, so their sums would be scaled one by one.
-// Power-of-two scales are folded into bf16 lines, which hold int8 exactly.
-LineArithmetic arithmetic_of(const MatrixShape& shape, const Scheme& scheme) {
+// Power-of-two scales are folded into bf16 row blocks, which hold int8 exactly.
+Operand arithmetic_of(const MatrixShape& shape, const Scheme& scheme) {
   const bool powers = shape.key.quantized() && vnni16::scale_is_exponent(shape);
-  return powers ? LineArithmetic::kBf16 : arithmetic_for(shape, scheme, true, 32);
+  return powers ? Operand::kBf16 : arithmetic_for(shape, scheme, true, 32);
 }
 
 KernelPlan plan(const KernelRequest& request, const Machine& machine) {
-  return plan_lines(request, arithmetic_of(request.shape, request.scheme), LineIsa::kAmx,
-                    machine.cpu.threads);
+  return plan_gemm(request, arithmetic_of(request.shape, request.scheme), DotIsa::kAmx,
+                   machine.cpu.threads);
 }
 
 }  // namespace
 }  // namespace cpu_amx
 
-const Kernels kCpuAmxKernels = {cpu_amx::plan, cpu::make_lines};
+const Kernels kCpuAmxKernels = {cpu_amx::plan, cpu::make_gemm};
 
 #else
 

@@ -1,10 +1,10 @@
-// Backend "cpu-avx2": lines of layout vnni16 in two registers of 256 bits each. int8 by int8 is
-// exact; AVX-VNNI multiplies four products at a time. Everything else is multiplied in f32. Few
+// Backend "cpu-avx2": row blocks of layout vnni16 in two registers of 256 bits each. int8 by int8
+// is exact; AVX-VNNI multiplies four products at a time. Everything else is multiplied in f32. Few
 // rows are multiplied by codes directly and are bound by reading the codes; many rows are bound by
 // the products. Requests that allow bf16 activations get int16 beside integer and fp4 weights:
 // twice the products of f32, and on average fewer lost bits than bf16.
 #include "base/text.h"
-#include "kernels/cpu/gemm/line_linear.h"
+#include "kernels/cpu/gemm/plan.h"
 
 namespace moracle {
 
@@ -17,11 +17,11 @@ using namespace cpu;
 
 KernelPlan plan(const KernelRequest& request, const Machine& machine) {
   const bool vnni = missing(Isa::kAvxVnni, machine.cpu.isa) == Isa::kNone;
-  const LineIsa isa = vnni ? LineIsa::kAvxVnni : LineIsa::kAvx2;
+  const DotIsa isa = vnni ? DotIsa::kAvxVnni : DotIsa::kAvx2;
   const bool int16 = request.bf16_activations && has_int16(request.shape, request.scheme, isa);
-  const LineArithmetic arithmetic =
-      int16 ? LineArithmetic::kInt16 : arithmetic_for(request.shape, request.scheme, false, 4);
-  KernelPlan plan = plan_lines(request, arithmetic, isa, machine.cpu.threads);
+  const Operand arithmetic =
+      int16 ? Operand::kInt16 : arithmetic_for(request.shape, request.scheme, false, 4);
+  KernelPlan plan = plan_gemm(request, arithmetic, isa, machine.cpu.threads);
   if (int16) {
     plan.reason =
         str("int16 products: 16 in each instruction, f32 8; activations in 32,767 steps of the "
@@ -34,7 +34,7 @@ KernelPlan plan(const KernelRequest& request, const Machine& machine) {
 }  // namespace
 }  // namespace cpu_avx2
 
-const Kernels kCpuAvx2Kernels = {cpu_avx2::plan, cpu::make_lines};
+const Kernels kCpuAvx2Kernels = {cpu_avx2::plan, cpu::make_gemm};
 
 #else
 

@@ -1,8 +1,8 @@
-// Backend "cpu-avx512": lines of layout vnni16 in registers of 512 bits. Activations that bf16
+// Backend "cpu-avx512": row blocks of layout vnni16 in registers of 512 bits. Activations that bf16
 // holds exactly, or may be rounded to bf16, are multiplied in bf16 if the CPU's measured rates say
 // that this pays (oracle/rates): twice the f32 rate on Zen 4, half of it on Sapphire Rapids. Other
 // floats are multiplied in f32: two bf16 parts would be no faster.
-#include "kernels/cpu/gemm/line_linear.h"
+#include "kernels/cpu/gemm/plan.h"
 #include "oracle/rates/rates.h"
 
 namespace moracle {
@@ -20,10 +20,10 @@ KernelPlan plan(const KernelRequest& request, const Machine& machine) {
   };
   const Bf16Choice choice = choose_bf16(machine.cpu);
   const bool both = (request.scheme.activation || request.bf16_activations) &&
-                    arithmetic_with(true) == LineArithmetic::kBf16;
+                    arithmetic_with(true) == Operand::kBf16;
   const bool bf16 = both && choice.bf16;
-  KernelPlan plan = plan_lines(request, arithmetic_with(bf16),
-                               bf16 ? LineIsa::kAvx512Bf16 : LineIsa::kAvx512, machine.cpu.threads);
+  KernelPlan plan = plan_gemm(request, arithmetic_with(bf16),
+                              bf16 ? DotIsa::kAvx512Bf16 : DotIsa::kAvx512, machine.cpu.threads);
   if (both) plan.reason = choice.reason;
   return plan;
 }
@@ -31,7 +31,7 @@ KernelPlan plan(const KernelRequest& request, const Machine& machine) {
 }  // namespace
 }  // namespace cpu_avx512
 
-const Kernels kCpuAvx512Kernels = {cpu_avx512::plan, cpu::make_lines};
+const Kernels kCpuAvx512Kernels = {cpu_avx512::plan, cpu::make_gemm};
 
 #else
 

@@ -5,7 +5,7 @@
 #include <memory>
 
 #include "kernels/ops.h"
-#include "models/decoder/step_observer.h"
+#include "models/decoder/layer_input.h"
 #include "models/loader.h"
 
 namespace moracle {
@@ -15,7 +15,7 @@ struct AttentionSizes {
   int64_t num_kv_heads = 0;  ///< heads with keys and values
   int64_t key_size = 0;      ///< elements per token in the cache, all heads
   int64_t value_size = 0;    ///< likewise
-  size_t scratch_bytes = 0;  ///< between its modules, for max_num_tokens; layers run in turn
+  size_t scratch_bytes = 0;  ///< activations between its modules, for max_num_tokens
   size_t state_bytes = 0;    ///< recurrent state of one sequence, a multiple of 64
 };
 AttentionSizes attention_sizes(const AttentionDescription& attention, int64_t max_num_tokens,
@@ -55,8 +55,6 @@ struct AttentionStep {
   std::byte* scratch;       ///< scratch_bytes
   Stream stream;
   const StepObserver& observer;
-  /// What the attention computes its input from; null: the input is there.
-  const NormedInput* normed = nullptr;
 };
 
 class Attention {
@@ -65,10 +63,11 @@ class Attention {
   /// Loads the weights, at first and whenever they change. Errors: another kind or other sizes than
   /// at construction.
   virtual Status load(AttentionDescription&& from, Loader& loader) = 0;
-  /// True if the attention's first kernel computes such an input by itself: AttentionStep::normed.
+  /// True if the first linear layer's kernel runs this norm. apply() then takes it in its input.
   virtual bool starts_with_norm(const NormedInput&) const { return false; }
-  /// x, out [tokens, hidden_size]; appends to the caches.
-  virtual Status apply(const Matrix& x, const Matrix& out, const AttentionStep& step) = 0;
+  /// out [tokens, hidden_size]; appends to the caches. `input` has a norm only where
+  /// starts_with_norm().
+  virtual Status apply(const LayerInput& input, const Matrix& out, const AttentionStep& step) = 0;
 };
 
 std::unique_ptr<Attention> make_attention(const AttentionDescription& attention);

@@ -59,7 +59,8 @@ class GatedDelta : public Attention {
     return loader.load(o_, std::move(from->o));
   }
 
-  Status apply(const Matrix& x, const Matrix& out, const AttentionStep& step) override {
+  Status apply(const LayerInput& input, const Matrix& out, const AttentionStep& step) override {
+    const Matrix& x = input.x;
     const GatedDeltaSpec& spec = spec_;
     const Scratch scratch = carve(spec, x.rows, x.dtype, step.scratch);
     MORACLE_CHECK(qkvz_->apply(x, scratch.qkvz, step.stream));

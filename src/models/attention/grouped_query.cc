@@ -1,6 +1,6 @@
 // GQA: one GEMM computes q, k and v. Optional RMSNorm on q and k before or after RoPE.
-// Optional sinks, window, chunks, queries that grow with the position, a gate on the output, a norm
-// on values and values that are the keys.
+// Optional sinks, sliding window, chunks, temperature of queries by position, output gate, norm on
+// values, keys as values.
 #include <cmath>
 
 #include "base/try.h"
@@ -62,9 +62,9 @@ class GroupedQueryAttention : public Attention {
 
   bool starts_with_norm(const NormedInput& x) const override { return qkv_->serves({x}); }
 
-  Status apply(const Matrix& x, const Matrix& out, const AttentionStep& step) override {
+  Status apply(const LayerInput& input, const Matrix& out, const AttentionStep& step) override {
     const GroupedQuerySpec& spec = spec_;
-    const GroupedQueryScratch scratch = carve(spec, x.rows, x.dtype, step.scratch);
+    const GroupedQueryScratch scratch = carve(spec, input.x.rows, input.x.dtype, step.scratch);
     const int64_t q_size = spec.num_heads * spec.head_dim,
                   kv_size = spec.num_kv_heads * spec.head_dim;
     const bool between = spec.output_gate == OutputGate::kInQueries;
@@ -74,8 +74,7 @@ class GroupedQueryAttention : public Attention {
                  v = columns(scratch.qkv, k_at + kv_size, kv_size);
     const Matrix out_of_qkv =
         columns(scratch.qkv, 0, scratch.qkv.cols - (spec.values_are_keys ? kv_size : 0));
-    MORACLE_CHECK(step.normed != nullptr ? qkv_->apply({*step.normed, out_of_qkv}, step.stream)
-                                         : qkv_->apply(x, out_of_qkv, step.stream));
+    MORACLE_CHECK(qkv_->apply(input.call(out_of_qkv), step.stream));
     step.observer.done(StepPart::kAttentionLinears);
     if (between) {
       MORACLE_CHECK(step.ops.copy_heads(scratch.qkv, 2 * spec.head_dim, q, spec.head_dim,
@@ -156,8 +155,8 @@ class GroupedQueryAttention : public Attention {
     return ops.rope_and_append(q, k, v, rope, step.batch, step.cache, step.stream);
   }
 
-  // Short and long sequences may share a step: each row turns by the frequencies of its length, and
-  // by the others at position 0, which changes nothing.
+  // LongRoPE with short and long sequences in one step: rotates every row by both frequencies. The
+  // position is 0, which changes nothing, for the frequencies of the other length.
   Status rotate_by_length(const Matrix& x, const float* norm_weight, const AttentionStep& step) {
     Ops& ops = step.ops;
     if (norm_weight != nullptr) {
@@ -173,7 +172,7 @@ class GroupedQueryAttention : public Attention {
   }
 
   GroupedQuerySpec spec_;
-  Buffer long_frequencies_;                       // empty: all sequences turn by the same
+  Buffer long_frequencies_;                       // empty: no LongRoPE
   Buffer frequencies_, q_norm_, k_norm_, sinks_;  // the last three are empty if the model has none
   Buffer value_norm_;                             // ones; empty: none
   std::optional<AdaptedLinear> qkv_, o_;

@@ -58,7 +58,8 @@ class LatentAttention : public Attention {
     return loader.load(o_, std::move(from->o));
   }
 
-  Status apply(const Matrix& x, const Matrix& out, const AttentionStep& step) override {
+  Status apply(const LayerInput& input, const Matrix& out, const AttentionStep& step) override {
+    const Matrix& x = input.x;
     const LatentSpec& spec = spec_;
     const LatentScratch scratch = carve(spec, x.rows, x.dtype, step.scratch);
     MORACLE_CHECK(queries(x, scratch, step));

@@ -21,7 +21,7 @@ double magnitude(double factor, double weight) {
   return factor <= 1 ? 1.0 : 0.1 * weight * std::log(factor) + 1.0;
 }
 
-// Index of the pair that makes `turns` rotations within the original context.
+// Index of the pair that makes `turns` full rotations within the original context.
 double pair_of(double turns, const Yarn& yarn, int64_t dim, double theta) {
   return static_cast<double>(dim) *
          std::log(yarn.original_context / (turns * 2 * std::numbers::pi)) / (2 * std::log(theta));
@@ -121,8 +121,8 @@ Result<Llama3> read_llama3(const Config& config, const Config& rope) {
                     str("it is ", llama3.high));
 }
 
-// LongRoPE (Ding et al., 2024): a divisor for each frequency. Sequences that outgrow the original
-// context have others, and all of their keys turn by them.
+// LongRoPE (Ding et al., 2024): a divisor for each frequency. Sequences beyond the original context
+// use other divisors for all of their keys.
 Result<RotaryAndScale> read_longrope(const Config& config, const Config& rope, int64_t dim,
                                      double theta) {
   RotaryAndScale read;

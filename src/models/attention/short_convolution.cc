@@ -32,15 +32,15 @@ class ShortConvolution : public Attention {
     return loader.load(o_, std::move(from->o));
   }
 
-  Status apply(const Matrix& input, const Matrix& out, const AttentionStep& step) override {
+  Status apply(const LayerInput& input, const Matrix& out, const AttentionStep& step) override {
     const int64_t size = spec_.hidden_size;
-    const Scratch scratch = carve(spec_, input.rows, input.dtype, step.scratch);
+    const Scratch scratch = carve(spec_, input.x.rows, input.x.dtype, step.scratch);
     const Matrix b = columns(scratch.bcx, 0, size), c = columns(scratch.bcx, size, size),
                  x = columns(scratch.bcx, 2 * size, size);
     const auto multiply = [&](const Matrix& to, const Matrix& by) {
       return step.ops.gate(to, 0, by, 0, 1, size, Gate::kIdentity, step.stream);
     };
-    MORACLE_CHECK(bcx_->apply(input, scratch.bcx, step.stream));
+    MORACLE_CHECK(bcx_->apply(input.x, scratch.bcx, step.stream));
     step.observer.done(StepPart::kAttentionLinears);
     MORACLE_CHECK(multiply(x, b));
     const ConvolutionShape shape{spec_.kernel, false, step.cache.state};

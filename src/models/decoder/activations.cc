@@ -20,8 +20,8 @@ Activations carve_activations(const Description& description, int64_t max_num_to
   Activations a;
   a.hidden = carver.take_matrix(dtype, max_num_tokens, spec.hidden_size);
   a.normed = carver.take_matrix(dtype, max_num_tokens, spec.hidden_size);
-  a.added = carver.take_matrix(dtype, max_num_tokens, spec.hidden_size);
-  a.hidden_too =
+  a.branch = carver.take_matrix(dtype, max_num_tokens, spec.hidden_size);
+  a.other_hidden =
       carver.take_matrix(dtype, std::min(max_num_tokens, kMostNormedTokens), spec.hidden_size);
   a.attention = carver.take<std::byte>(static_cast<int64_t>(attention));
   std::byte* scratch = carver.take<std::byte>(static_cast<int64_t>(feed_forward));

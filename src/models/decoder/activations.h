@@ -8,9 +8,9 @@ namespace moracle {
 
 /// Each matrix is [max_num_tokens, …]; layers run in turn and share them.
 struct Activations {
-  Matrix hidden, normed, added;
-  /// [kMostNormedTokens, …]: residual sums while the kernel that adds them still reads `hidden`.
-  Matrix hidden_too;
+  Matrix hidden, normed, branch;
+  /// [kMostNormedTokens, …]: the residual stream's second buffer (see ResidualStream).
+  Matrix other_hidden;
   FeedForwardScratch feed_forward;
   std::byte* attention = nullptr;  ///< the largest scratch of any layer's attention
   /// [kMaxLogitRows, vocab_size] f32; of a divided output the ranks' parts, one after another.
@@ -19,7 +19,7 @@ struct Activations {
   std::byte* top_k_scratch = nullptr;
   size_t bytes = 0;
 };
-/// Steps of more tokens run each norm as an operation.
+/// Steps of more tokens run each norm before attention as an operation.
 inline constexpr int64_t kMostNormedTokens = 16;
 /// If `base` is null, only `bytes` is valid.
 Activations carve_activations(const Description& description, int64_t max_num_tokens, DType dtype,

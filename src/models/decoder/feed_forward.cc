@@ -57,30 +57,24 @@ Status MoeStage::load(std::optional<RouterDescription>&& router, DescribedWeight
   return loader.load(experts_, std::move(experts));
 }
 
-Status MoeStage::apply(const Matrix& x, const Matrix& out, const FeedForwardScratch& scratch,
-                       Ops& ops, Stream stream, const StepObserver& observer,
-                       const AddRmsNorm* norm) {
-  MORACLE_CHECK(route(x, scratch, ops, stream, observer, norm));
+Status MoeStage::apply(LayerInput input, const Matrix& out, const FeedForwardScratch& scratch,
+                       Ops& ops, Stream stream, const StepObserver& observer) {
+  const Matrix x = input.x;
+  MORACLE_CHECK(route(std::move(input), scratch, ops, stream, observer));
   return run_experts(x, out, scratch, stream);
 }
 
-Status MoeStage::route(const Matrix& x, const FeedForwardScratch& scratch, Ops& ops, Stream stream,
-                       const StepObserver& observer, const AddRmsNorm* norm) {
-  if (!router_) {
-    if (norm == nullptr) return {};
-    MORACLE_CHECK(
-        ops.add_rms_norm(norm->x, norm->y, norm->weight, norm->epsilon, norm->out, stream));
-    observer.done(StepPart::kNorms);
-    return {};
-  }
+Status MoeStage::route(LayerInput input, const FeedForwardScratch& scratch, Ops& ops, Stream stream,
+                       const StepObserver& observer) {
+  if (!router_) return input.compute(ops, stream, observer);
+  const Matrix& x = input.x;
   const LayerSpec& layer = experts_->plan().layer;
   const Matrix logits{scratch.logits.data, scratch.logits.dtype, x.rows, layer.num_experts,
                       scratch.logits.stride};
   const float* bias = correction_bias_.bytes() > 0 ? correction_bias_.as<float>() : nullptr;
-  LinearCall call{
-      LinearCall::Raw{x}, logits,
-      LinearCall::Route{layer.routing, bias, layer.top_k, scratch.topk_ids, scratch.topk_weights}};
-  if (norm != nullptr) call.input = NormedInput{*norm};
+  LinearCall call = input.call(logits);
+  call.output =
+      LinearCall::Route{layer.routing, bias, layer.top_k, scratch.topk_ids, scratch.topk_weights};
   MORACLE_CHECK(router_->apply(call, stream));
   if (expert_scales_.bytes() > 0) {
     MORACLE_CHECK(ops.scale_by_expert(scratch.topk_ids, x.rows * layer.top_k,
@@ -106,8 +100,8 @@ std::vector<int64_t> MoeStage::tokens_per_expert() const {
 Status MoeStage::run_experts(const Matrix& x, const Matrix& out, const FeedForwardScratch& scratch,
                              Stream stream) {
   if (router_ && scratch.dispatch != nullptr)
-    return scratch.dispatch->run(*experts_, copies_, x, scratch.topk_ids, scratch.topk_weights, out,
-                                 stream);
+    return scratch.dispatch->run_experts(*experts_, copies_, x, scratch.topk_ids,
+                                         scratch.topk_weights, out, stream);
   const LoraIds lora_ids{experts_->plan().lora_rank > 0 ? scratch.lora_ids : nullptr};
   const int32_t* const ids = router_ ? scratch.topk_ids : scratch.first_expert;
   const float* const weights = router_ ? scratch.topk_weights : scratch.weight_one;
@@ -150,22 +144,27 @@ Status FeedForward::apply_beside_mlp(const Matrix& residual, const Matrix& out,
     return ops.rms_norm(x, weight.as<float>(), x.cols, norms.epsilon, to, stream);
   };
   MORACLE_CHECK(norm(residual, norms.router, normed));
-  MORACLE_CHECK(routed.route(normed, scratch, ops, stream, observer));
+  MORACLE_CHECK(routed.route({normed}, scratch, ops, stream, observer));
   MORACLE_CHECK(norm(residual, norms.experts, normed));
   MORACLE_CHECK(routed.run_experts(normed, out, scratch, stream));
   return norm(out, norms.experts_output, out);
 }
 
-Status FeedForward::apply(const Matrix& x, const Matrix& out, const FeedForwardScratch& scratch,
-                          Ops& ops, Stream stream, const StepObserver& observer,
-                          const AddRmsNorm* norm, const Matrix& residual) {
-  // Where shares are only added, one sum over the ranks serves routed and shared experts.
+Status FeedForward::apply(LayerInput input, const Matrix& residual, const Matrix& out,
+                          const FeedForwardScratch& scratch, Ops& ops, Stream stream,
+                          const StepObserver& observer) {
+  const Matrix x = input.x;
+  // One all-reduce of routed and shared experts together, where nothing but a sum follows.
   const bool one_sum = scratch.divided != nullptr && shared && !beside_mlp &&
                        scratch.ranks != nullptr && !scratch.ranks->same_bits;
   FeedForwardScratch summed = scratch;
   if (one_sum) summed.ranks = nullptr;
-  MORACLE_CHECK(beside_mlp ? apply_beside_mlp(residual, out, scratch, ops, stream, observer)
-                           : routed.apply(x, out, summed, ops, stream, observer, norm));
+  if (beside_mlp) {
+    MORACLE_CHECK(input.compute(ops, stream, observer));
+    MORACLE_CHECK(apply_beside_mlp(residual, out, scratch, ops, stream, observer));
+  } else {
+    MORACLE_CHECK(routed.apply(std::move(input), out, summed, ops, stream, observer));
+  }
   if (scratch.divided != nullptr && !routed.has_router())
     MORACLE_CHECK(scratch.divided->all_reduce(out, stream));
   observer.done(StepPart::kExperts);
@@ -175,7 +174,7 @@ Status FeedForward::apply(const Matrix& x, const Matrix& out, const FeedForwardS
   here.ranks = nullptr;
   here.dispatch = nullptr;
   here.count_tokens = false;
-  MORACLE_CHECK(shared->apply(x, also, here, ops, stream));
+  MORACLE_CHECK(shared->apply({x}, also, here, ops, stream));
   if (scratch.divided != nullptr && !one_sum)
     MORACLE_CHECK(scratch.divided->all_reduce(also, stream));
   if (beside_mlp) {

@@ -1,11 +1,11 @@
-// The part of a layer after attention: routed experts or a dense MLP. Some models add a shared
-// expert that every token uses, or put experts beside a dense MLP, each between norms of its own.
+// The feed-forward of a layer: routed experts or a dense MLP. Some models add a shared expert that
+// every token uses, or add experts to a dense MLP, each with its own norms before and after.
 #pragma once
 
 #include "kernels/ops.h"
-#include "models/decoder/step_observer.h"
+#include "models/decoder/layer_input.h"
 #include "models/loader.h"
-#include "parallel/dispatch/dispatch.h"
+#include "parallel/dispatch/dispatch_step.h"
 #include "parallel/replicated_moe.h"
 
 namespace moracle {
@@ -21,10 +21,10 @@ struct FeedForwardScratch {
   int32_t* first_expert = nullptr;       ///< [tokens], all 0
   float* weight_one = nullptr;           ///< [tokens], all 1
   int32_t* lora_ids = nullptr;           ///< [tokens], read if a layer has adapters
-  const ReplicatedMoe* ranks = nullptr;  ///< where routed experts are summed; null: nowhere
-  Dispatch* dispatch = nullptr;          ///< sends tokens to routed experts; null: they stay
-  Exchange* divided = nullptr;  ///< sums shares of dense MLPs and shared experts; null: whole ones
-  bool count_tokens = false;    ///< for MoeStage::tokens_per_expert, on a device of the host
+  const ReplicatedMoe* ranks = nullptr;  ///< sums routed experts over ranks; null: one process
+  DispatchStep* dispatch = nullptr;      ///< of ranks with their own tokens; null: there are none
+  Exchange* divided = nullptr;           ///< tensor parallelism of dense MLPs; null: they are whole
+  bool count_tokens = false;  ///< for MoeStage::tokens_per_expert, on a device of the host
   size_t bytes = 0;
 };
 FeedForwardScratch carve_feed_forward(const Description& description, int64_t max_num_tokens,
@@ -38,25 +38,23 @@ class MoeStage {
               Loader& loader);
   bool loaded() const { return experts_.has_value(); }
   bool has_router() const { return router_.has_value(); }
-  /// x, out [tokens, hidden_size]; x and out must not overlap. `norm`: computes x first, which is
-  /// its output; `out` may be its y. Null: x is there.
-  Status apply(const Matrix& x, const Matrix& out, const FeedForwardScratch& scratch, Ops& ops,
-               Stream stream, const StepObserver& observer = {}, const AddRmsNorm* norm = nullptr);
-  /// The two halves of apply, for a router and experts with different inputs. Without a router,
-  /// route() only computes x if `norm` says so.
-  Status route(const Matrix& x, const FeedForwardScratch& scratch, Ops& ops, Stream stream,
-               const StepObserver& observer = {}, const AddRmsNorm* norm = nullptr);
+  /// out [tokens, hidden_size]. Input and out must not overlap; `out` may be the y of the input's
+  /// norm.
+  Status apply(LayerInput input, const Matrix& out, const FeedForwardScratch& scratch, Ops& ops,
+               Stream stream, const StepObserver& observer = {});
+  /// The two halves of apply, for a router and experts with different inputs. route() computes the
+  /// input; without a router it does no more.
+  Status route(LayerInput input, const FeedForwardScratch& scratch, Ops& ops, Stream stream,
+               const StepObserver& observer = {});
   Status run_experts(const Matrix& x, const Matrix& out, const FeedForwardScratch& scratch,
                      Stream stream);
   /// The ranks of each expert, for FeedForwardScratch::ranks and ::dispatch. Every rank calls it.
   /// Errors: as ExpertCopies::gather.
   Status find_copies(Group& group, bool one_each, Device& device);
-  /// Dispatch::prepare, after find_copies. Every rank calls it.
-  Status prepare(Dispatch& dispatch) { return dispatch.prepare(*experts_, copies_); }
   const FusedMoe& experts() const { return *experts_; }
-  /// The ranks of each expert; of no experts before find_copies().
+  /// The ranks of each expert; empty before find_copies().
   const ExpertCopies& copies() const { return copies_; }
-  /// Puts the layer with the experts of another map in the place of the old one.
+  /// Replaces the experts by those of another map.
   void replace(FusedMoe&& experts, ExpertCopies&& copies) {
     experts_ = std::move(experts);
     copies_ = std::move(copies);
@@ -69,13 +67,13 @@ class MoeStage {
   void count(const int32_t* topk_ids, int64_t slots);
 
   std::vector<int64_t> tokens_;  // by expert; empty: none yet
-  ExpertCopies copies_;          // of no experts: this process has all
+  ExpertCopies copies_;          // empty: this process has all experts
   std::optional<AdaptedLinear> router_;
   Buffer correction_bias_, expert_scales_;  // empty: none
   std::optional<FusedMoe> experts_;
 };
 
-/// Norms around experts that stand beside a dense MLP.
+/// Norms of experts that are added to a dense MLP.
 struct BesideMlpNorms {
   Buffer router, experts, experts_output, mlp_output;
   float epsilon = 0;
@@ -86,14 +84,13 @@ struct FeedForward {
   std::optional<MoeStage> shared;
   std::optional<BesideMlpNorms> beside_mlp;
 
-  /// True if router and experts read the residual, not x.
-  bool reads_residual() const { return beside_mlp.has_value(); }
   /// As in MoeStage. Errors: a reload adds or removes a shared expert or a router.
   Status load(LayerDescription&& layer, float norm_epsilon, Loader& loader);
-  /// `residual`: where reads_residual(), which then takes no `norm`.
-  Status apply(const Matrix& x, const Matrix& out, const FeedForwardScratch& scratch, Ops& ops,
-               Stream stream, const StepObserver& observer, const AddRmsNorm* norm,
-               const Matrix& residual);
+  /// `residual`: the residual stream that `input` normalizes; router and experts beside an MLP read
+  /// norms of their own of it.
+  Status apply(LayerInput input, const Matrix& residual, const Matrix& out,
+               const FeedForwardScratch& scratch, Ops& ops, Stream stream,
+               const StepObserver& observer);
 
  private:
   Status apply_beside_mlp(const Matrix& residual, const Matrix& out,

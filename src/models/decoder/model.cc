@@ -1,8 +1,7 @@
-// Runs a decoder from its Description: the same walk for every architecture.
+// Runs a decoder: the same steps for every architecture.
 #include "moracle/model.h"
 
 #include <algorithm>
-#include <optional>
 #include <utility>
 
 #include "base/out_of_memory.h"
@@ -10,7 +9,7 @@
 #include "base/try.h"
 #include "kernels/kernel_device.h"
 #include "models/decoder/check_steps.h"
-#include "models/decoder/model_state.h"
+#include "models/decoder/residual_stream.h"
 
 namespace moracle {
 
@@ -130,128 +129,53 @@ Status place(Model::State& m, std::span<const Model::Step> steps, Stream stream)
                                m.lora_ids.size() * sizeof(int32_t), stream);
 }
 
-// The norm of whole rows; `weight` as LayerDescription holds it.
-Status norm(const Model::State& m, const Matrix& x, const Buffer& weight, const Matrix& out,
-            Stream stream) {
-  Ops& ops = kernel_device(m.workspace->device()).ops();
-  const auto* const weights = weight.as<float>();
-  if (!m.spec.layer_norm) return ops.rms_norm(x, weights, x.cols, m.spec.norm_epsilon, out, stream);
-  return ops.layer_norm(x, weights, weights + x.cols, m.spec.norm_epsilon, out, stream);
-}
-// x += y, then the norm of x.
-Status add_and_normalize(const Model::State& m, const Matrix& x, const Matrix& y,
-                         const Buffer& weight, const Matrix& out, Stream stream) {
-  Ops& ops = kernel_device(m.workspace->device()).ops();
-  if (!m.spec.layer_norm)
-    return ops.add_rms_norm(x, y, weight.as<float>(), m.spec.norm_epsilon, out, stream);
-  MORACLE_CHECK(ops.add(x, y, stream));
-  return norm(m, x, weight, out, stream);
-}
-
 // Enqueues all layers for the batch's tokens, final norm included.
 Status enqueue_layers(Model::State& m, const Batch& batch, Stream stream) {
   Ops& ops = kernel_device(m.workspace->device()).ops();
-  Matrix hidden = m.activations.hidden.slice(0, batch.num_tokens);
-  const Matrix normed = m.activations.normed.slice(0, batch.num_tokens),
-               added = m.activations.added.slice(0, batch.num_tokens);
-  MORACLE_CHECK(ops.embed(m.embedding, batch.ids, hidden, stream));
-  if (m.embedding_scales.bytes() > 0) {
-    MORACLE_CHECK(ops.scale_rows(hidden, m.embedding_scales.as<float>(), hidden, stream));
-  }
-  m.observer.done(StepPart::kEmbedding);
-  MORACLE_CHECK(m.observer.show(StepOutput::kEmbedding, -1, hidden));
-  MORACLE_CHECK(norm(m, hidden, m.layers.front().input_norm, normed, stream));
-  m.observer.done(StepPart::kNorms);
-  MORACLE_CHECK(m.observer.show(StepOutput::kInputNorm, 0, normed));
-  // Adds the last output of layer `index` to the residual, then applies the next norm, which
-  // belongs to `layer`.
-  const auto add_and_norm = [&](const Buffer& weight, int64_t index, StepOutput output,
-                                int64_t layer) -> Status {
-    MORACLE_CHECK(add_and_normalize(m, hidden, added, weight, normed, stream));
-    m.observer.done(StepPart::kNorms);
-    MORACLE_CHECK(m.observer.show(StepOutput::kResidualSum, index, hidden));
-    return m.observer.show(output, layer, normed);
-  };
-  // Kernels that start with a norm know RMSNorm, and store no output to look at.
-  const bool apart = m.observer.on_output || m.spec.layer_norm;
-  // What a part of the layer gives, before it is added to the residual.
-  const auto finish_output = [&](const Buffer& weight) -> Status {
-    if (weight.bytes() > 0) MORACLE_CHECK(norm(m, added, weight, added, stream));
-    if (m.residual_scales.bytes() == 0) return {};
-    return ops.scale_rows(added, m.residual_scales.as<float>(), added, stream);
-  };
-  // The next attention may compute its norm by itself, unless an observer needs the norm's output.
-  std::optional<NormedInput> pending;
-  Matrix hidden_too = m.activations.hidden_too;
-  const auto leave_to_attention = [&](const Layer& layer) {
-    if (apart || batch.num_tokens > hidden_too.rows) return false;
-    pending = {{hidden, added, layer.input_norm.as<float>(), m.spec.norm_epsilon, normed},
-               hidden_too.slice(0, batch.num_tokens)};
-    if (!layer.attention->starts_with_norm(*pending)) pending.reset();
-    return pending.has_value();
-  };
+  ResidualStream residual(m, batch.num_tokens, stream);
+  MORACLE_CHECK(residual.embed(batch.ids));
   for (size_t l = 0; l < m.layers.size(); ++l) {
     Layer& layer = m.layers[l];
     const auto index = static_cast<int64_t>(l);
-    MORACLE_CHECK(layer.attention->apply(
-        normed, added,
-        {ops, batch, layer.cache, m.batch_invariant, m.bf16_attention, m.activations.attention,
-         stream, m.observer, pending ? &*pending : nullptr}));
-    if (pending) {
-      hidden_too = std::exchange(hidden, pending->sum);
-      pending.reset();
-    }
-    if (m.tp_size > 1) MORACLE_CHECK(m.exchange->all_reduce(added, stream));
-    m.observer.done(StepPart::kAttention);
-    MORACLE_CHECK(finish_output(layer.attention_output_norm));
-    MORACLE_CHECK(m.observer.show(StepOutput::kAttention, index, added));
-    // The router starts with the norm, unless an observer needs the norm's output or the router
-    // reads the residual.
-    const bool norm_apart = apart || layer.feed_forward.reads_residual();
-    const AddRmsNorm post_norm{hidden, added, layer.post_norm.as<float>(), m.spec.norm_epsilon,
-                               normed};
-    if (norm_apart)
-      MORACLE_CHECK(add_and_norm(layer.post_norm, index, StepOutput::kPostNorm, index));
-    MORACLE_CHECK(layer.feed_forward.apply(normed, added, m.activations.feed_forward, ops, stream,
-                                           m.observer, norm_apart ? nullptr : &post_norm, hidden));
-    MORACLE_CHECK(finish_output(layer.mlp_output_norm));
-    if (layer.output_scales.bytes() > 0) {
-      const auto* const scales = layer.output_scales.as<float>();
-      for (const Matrix& sum : {hidden, added})
-        MORACLE_CHECK(ops.scale_rows(sum, scales, sum, stream));
-    }
-    const bool routed = layer.feed_forward.routed.has_router();
-    MORACLE_CHECK(m.observer.show(routed ? StepOutput::kExperts : StepOutput::kMlp, index, added));
-    if (l + 1 == m.layers.size())
-      return add_and_norm(m.final_norm, index, StepOutput::kFinalNorm, -1);
-    if (leave_to_attention(m.layers[l + 1])) continue;
+    MORACLE_TRY(const LayerInput input, residual.attention_input(layer, index));
     MORACLE_CHECK(
-        add_and_norm(m.layers[l + 1].input_norm, index, StepOutput::kInputNorm, index + 1));
+        layer.attention->apply(input, residual.branch(),
+                               {ops, batch, layer.cache, m.batch_invariant, m.bf16_attention,
+                                m.activations.attention, stream, m.observer}));
+    if (m.tp_size > 1) MORACLE_CHECK(m.exchange->all_reduce(residual.branch(), stream));
+    m.observer.done(StepPart::kAttention);
+    MORACLE_CHECK(residual.finish_branch(layer.attention_output, StepOutput::kAttention, index));
+    MORACLE_TRY(LayerInput post, residual.feed_forward_input(layer, index));
+    MORACLE_CHECK(layer.feed_forward.apply(std::move(post), residual.hidden(), residual.branch(),
+                                           m.activations.feed_forward, ops, stream, m.observer));
+    const bool routed = layer.feed_forward.routed.has_router();
+    MORACLE_CHECK(residual.finish_branch(layer.mlp_output,
+                                         routed ? StepOutput::kExperts : StepOutput::kMlp, index));
   }
-  return {};
+  return residual.final_norm();
 }
 
-// Waits for ranks that have tokens of their own: each step is one of all ranks.
+// Where ranks have their own tokens: waits until every rank begins this step.
 Status begin_step(Model::State& m, size_t num_tokens) {
   if (m.dispatch != nullptr)
-    MORACLE_CHECK(m.dispatch->begin_step(static_cast<int64_t>(num_tokens), false));
+    MORACLE_CHECK(m.dispatch->begin(static_cast<int64_t>(num_tokens), false));
   return {};
 }
 
-// The part of a rank without tokens in a step: experts, for the other ranks' tokens.
+// A step of a rank without tokens: its experts run for the other ranks' tokens.
 Status enqueue_experts(Model::State& m, Stream stream) {
-  const Matrix normed = m.activations.normed.slice(0, 0), added = m.activations.added.slice(0, 0);
+  const Matrix x = m.activations.normed.slice(0, 0), out = m.activations.branch.slice(0, 0);
   for (Layer& layer : m.layers) {
     MoeStage& routed = layer.feed_forward.routed;
     if (routed.has_router())
-      MORACLE_CHECK(routed.run_experts(normed, added, m.activations.feed_forward, stream));
+      MORACLE_CHECK(routed.run_experts(x, out, m.activations.feed_forward, stream));
   }
   return {};
 }
 
-// With LongRoPE: makes the keys of a sequence those of the length that it has after `added` more
-// tokens. Where that changes them, the sequence is computed anew. If that fails, it stays mixed and
-// the next step starts over.
+// LongRoPE: the frequencies of all keys of a sequence depend on its length after this step. If the
+// step changes them, recomputes the sequence. After an error the keys are mixed, and the next step
+// recomputes them.
 Status fit_keys(Model::State& m, const Model::Step& step, Stream stream) {
   using Keys = KvCache::State::Keys;
   KvCache::State& cache = ModelAccess::state(*step.cache);
@@ -269,7 +193,7 @@ Status fit_keys(Model::State& m, const Model::Step& step, Stream stream) {
     done = place(m, {&part, 1}, stream);
     if (done) done = begin_step(m, part.tokens.size());
     if (done) done = enqueue_layers(m, m.batch.batch(), stream);
-    // The next part overwrites the tables that this one reads.
+    // The next chunk overwrites the tables that this one reads.
     if (done) done = m.workspace->device().synchronize(stream);
     cache.length += count;
   }
@@ -333,7 +257,7 @@ Status Model::rest() {
   if (m.dispatch == nullptr) return {};
   const Turn turn = m.workspace->device().turn();
   for (;;) {
-    MORACLE_TRY(const bool goes_on, m.dispatch->begin_step(0, true));
+    MORACLE_TRY(const bool goes_on, m.dispatch->begin(0, true));
     if (!goes_on) return m.workspace->device().synchronize();
     MORACLE_CHECK(enqueue_experts(m, {}));
   }

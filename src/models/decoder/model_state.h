@@ -16,10 +16,15 @@
 
 namespace moracle {
 
+/// OutputStepsDescription in device memory. Empty: no such step. Scales are [max_num_tokens], one
+/// value.
+struct OutputSteps {
+  Buffer norm, scales, sum_scales;
+};
+
 struct Layer {
   Buffer input_norm, post_norm;
-  Buffer attention_output_norm, mlp_output_norm;  // empty: none
-  Buffer output_scales;                           // [max_num_tokens], one value; empty: 1
+  OutputSteps attention_output, mlp_output;
   LayerCache cache;
   std::unique_ptr<Attention> attention;
   FeedForward feed_forward;
@@ -33,8 +38,7 @@ struct KvCache::State {
   int64_t capacity = 0;
   std::vector<std::byte*> pages;
   SequenceState recurrent;
-  // LongRoPE: the tokens, to compute the keys anew when the sequence outgrows the short context, or
-  // is cut below it.
+  // LongRoPE: the tokens, to recompute the keys when the length crosses the short context.
   std::vector<int32_t> tokens;
   enum class Keys : uint8_t { kShort, kLong, kMixed } keys = Keys::kShort;  // mixed: of neither
   uint64_t last_call = 0;  // number of the last forward call: no cache may appear twice in one call
@@ -63,13 +67,13 @@ struct Model::State {
   TensorView embedding;     // in embedding_buffer
   Buffer embedding_buffer;  // a loaded model references nothing in the checkpoint's files
   Buffer final_norm;
-  Buffer embedding_scales, residual_scales;  // [max_num_tokens], one value; empty: 1
+  Buffer embedding_scales;  // [max_num_tokens], one value; empty: 1
   std::vector<Layer> layers;
   std::optional<AdaptedLinear> output;
   OutputShares output_shares;
   std::shared_ptr<KvPool> cache_pool;
   std::shared_ptr<KvPool> state_pool;  // null: no layer is recurrent
-  bool batch_invariant = false;        // a token's bits depend on its sequence alone
+  bool batch_invariant = false;        // the bits of a token depend only on its sequence
   bool bf16_attention = false;         // see ModelPlan
 
   Buffer activations_buffer;
@@ -80,11 +84,11 @@ struct Model::State {
   Buffer host_logits;
   std::vector<int32_t> largest_ids;  // of a divided output: the last top_k_logits()
   std::vector<float> largest_logits;
-  std::shared_ptr<Group> group;        // null: this process alone
-  std::unique_ptr<Exchange> exchange;  // likewise
-  Buffer slots;                        // scratch of `ranks`
-  ReplicatedMoe ranks;                 // read by the layers, at this address
-  std::unique_ptr<Dispatch> dispatch;  // null: every rank has the same tokens
+  std::shared_ptr<Group> group;            // null: this process alone
+  std::unique_ptr<Exchange> exchange;      // likewise
+  Buffer slots;                            // scratch of `ranks`
+  ReplicatedMoe ranks;                     // the layers point to it
+  std::unique_ptr<DispatchStep> dispatch;  // null: all ranks have the same tokens
   StepObserver observer;
   uint64_t num_calls = 0;  // of forward
   BatchTable batch;

@@ -12,7 +12,7 @@
 namespace moracle {
 namespace {
 
-// The first non-finite value, and the part that gives it.
+// The first non-finite value, and the part of the step that computed it.
 struct Found {
   std::string part;
   int64_t token = 0;  // index in the step

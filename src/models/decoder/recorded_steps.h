@@ -13,8 +13,8 @@ class RecordedSteps {
   bool on = true;
   /// Enqueues a step. The first step of a shape runs directly; later steps replay a recorded graph.
   /// Devices without graphs always run directly, and so do steps with more than one token of a
-  /// sequence, or with none. `most_tokens`: of the ranks with tokens of their own; 0: there are
-  /// none. Errors: of `enqueue`, of recording.
+  /// sequence, or with none. `most_tokens`: DispatchStep::most_tokens(); 0: no dispatch. Errors: of
+  /// `enqueue`, of recording.
   template <class Enqueue>
   Status run(const Batch& batch, Device& device, Stream stream, const Enqueue& enqueue,
              int64_t most_tokens = 0) {

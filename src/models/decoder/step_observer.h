@@ -1,4 +1,4 @@
-// Watches a step of a model: its parts as they end, and their outputs.
+// Callbacks for the parts of a step and their outputs.
 #pragma once
 
 #include <functional>
@@ -8,7 +8,7 @@
 
 namespace moracle {
 
-/// What a step spends time on.
+/// The parts of a step for timing.
 enum class StepPart {
   kEmbedding,
   kNorms,
@@ -53,7 +53,7 @@ struct StepObserver {
   /// Called when a part has been enqueued. On a CPU, the part is then done. Empty: no callback.
   std::function<void(StepPart)> on_part;
   /// Called with each output; `layer` is -1 outside of layers. An error ends the step. Empty: no
-  /// callback, and kernels may keep outputs to themselves.
+  /// callback, and fused kernels may not store the output.
   std::function<Status(StepOutput, int64_t layer, const Matrix& values)> on_output;
 
   bool watches() const { return on_part || on_output; }

@@ -89,8 +89,8 @@ Result<LayerDescription> describe_layer(const Checkpoint& checkpoint, const Spec
               describe_attention(checkpoint, prefix + "self_attn.", spec,
                                  spec.windows[static_cast<size_t>(layer)]));
   const auto finish = [&](LayerDescription&& described) {
-    described.attention_output_norm = std::move(attention_output_norm);
-    described.mlp_output_norm = std::move(mlp_output_norm);
+    described.attention_output.norm = std::move(attention_output_norm);
+    described.mlp_output.norm = std::move(mlp_output_norm);
     return std::move(described);
   };
   if (layer < spec.dense_layers) {

@@ -28,7 +28,7 @@ Result<Description> describe(const Checkpoint& checkpoint) {
   if (type != "deepseek_v2") return config.wrong({"model_type"}, "deepseek_v2", "it is " + type);
   MORACLE_TRY(const DecoderSpec decoder, read_decoder_spec(config));
   MORACLE_TRY(LatentSpec attention, read_latent(config));
-  attention.rotary.interleaved = true;  // whatever rope_interleave says
+  attention.rotary.interleaved = true;  // transformers ignores rope_interleave
   MORACLE_TRY(SharedMoeSpec moe, read_shared_moe(config));
   moe.correction_bias = false;
   MORACLE_TRY(const std::string method, config.text({"topk_method"}));

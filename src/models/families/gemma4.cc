@@ -1,6 +1,6 @@
 // Gemma-4 MoE: GQA whose layers without a window have other head sizes and may use keys as values;
-// norms on q, k and v. In each layer a dense MLP and experts lie side by side, between norms of
-// their own, and a number multiplies the residual at its end. Logits are capped.
+// norms on q, k and v. Each layer adds experts to a dense MLP, each with its own norms, and scales
+// the residual stream at its end. Logits are capped.
 #include <cmath>
 
 #include "base/text.h"
@@ -145,7 +145,7 @@ Result<Spec> read(const Config& config, int64_t num_layers) {
   MORACLE_TRY(
       std::vector<int64_t> windows,
       read_windows(config, window, num_layers, [](int64_t layer) { return (layer + 1) % 6 != 0; }));
-  windows.back() = 0;  // whatever layer_types says
+  windows.back() = 0;  // transformers ignores layer_types here
   for (int64_t layer = 0; layer < num_layers; ++layer) {
     MORACLE_TRY(GroupedQuerySpec heads,
                 read_layer(config, spec.decoder, layer, windows[static_cast<size_t>(layer)]));
@@ -190,14 +190,14 @@ Result<LayerDescription> describe_layer(const Checkpoint& checkpoint, const Spec
                              std::move(router), std::move(experts)};
   MORACLE_TRY(described.shared, describe_shared_expert(checkpoint, prefix + "mlp", "", decoder,
                                                        spec.mlp_intermediate));
-  MORACLE_TRY(described.attention_output_norm, norm("post_attention_layernorm"));
-  MORACLE_TRY(described.mlp_output_norm, norm("post_feedforward_layernorm"));
+  MORACLE_TRY(described.attention_output.norm, norm("post_attention_layernorm"));
+  MORACLE_TRY(described.mlp_output.norm, norm("post_feedforward_layernorm"));
   MORACLE_TRY(norms.experts_norm, norm("pre_feedforward_layernorm_2"));
   MORACLE_TRY(norms.experts_output_norm, norm("post_feedforward_layernorm_2"));
   MORACLE_TRY(norms.mlp_output_norm, norm("post_feedforward_layernorm_1"));
   described.beside_mlp = std::move(norms);
   MORACLE_TRY(const std::vector<float> scale, checkpoint.vector(prefix + "layer_scalar", 1));
-  described.output_scale = scale[0];
+  described.mlp_output.sum_scale = scale[0];
   return described;
 }
 

@@ -55,6 +55,7 @@ Result<float> read_factor(const Config& config, const char* key) {
 struct Spec {
   DecoderSpec decoder;
   GroupedQuerySpec heads;
+  float residual_scale = 1;  // of the outputs of attention and experts
   bool biased = false;
   int64_t shared_intermediate = 0;  // 0: no shared expert
 };
@@ -75,6 +76,7 @@ Result<LayerDescription> describe_layer(const Checkpoint& checkpoint, const Spec
               describe_router(checkpoint, prefix + "block_sparse_moe.router.layer", experts.spec));
   LayerDescription described{std::move(input_norm), std::move(post_norm), std::move(attention),
                              std::move(router), std::move(experts)};
+  described.attention_output.scale = described.mlp_output.scale = all.residual_scale;
   if (all.shared_intermediate == 0) return described;
   MORACLE_TRY(DescribedWeights shared,
               describe_dense_mlp(checkpoint, prefix + "shared_mlp", spec, all.shared_intermediate,
@@ -88,7 +90,7 @@ Result<Description> describe_with(const Checkpoint& checkpoint, bool shared) {
   Spec spec;
   MORACLE_TRY(spec.decoder, read_decoder_spec(config));
   MORACLE_TRY(spec.decoder.embedding_scale, read_factor(config, "embedding_multiplier"));
-  MORACLE_TRY(spec.decoder.residual_scale, read_factor(config, "residual_multiplier"));
+  MORACLE_TRY(spec.residual_scale, read_factor(config, "residual_multiplier"));
   MORACLE_TRY(const float divisor, read_factor(config, "logits_scaling"));
   MORACLE_TRY(spec.heads, read_grouped_query(config, spec.decoder));
   MORACLE_TRY(spec.heads.scale, read_factor(config, "attention_multiplier"));

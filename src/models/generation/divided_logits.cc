@@ -82,7 +82,7 @@ Result<std::span<const float>> gather_logits(Model::State& m, int64_t count) {
     MORACLE_TRY(m.host_logits, device.allocate_host(bytes));
   }
   auto* const to = m.host_logits.as<float>();
-  // A token's logits are apart in the parts; the host gets them side by side.
+  // Copies the shares of each token's logits side by side, in host memory.
   const auto copy = [&](int64_t row, int64_t r, const auto& how) {
     return how(to + row * vocab + shares.first(r), parts + r * part + row * shares.rows(r),
                static_cast<size_t>(shares.rows(r)) * sizeof(float));

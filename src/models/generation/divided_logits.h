@@ -1,4 +1,4 @@
-// Logits of an output whose rows are divided over ranks: each computes its own, and gets all.
+// Logits with vocabulary parallelism: each rank computes its rows, then gathers all of them.
 #pragma once
 
 #include "models/decoder/model_state.h"

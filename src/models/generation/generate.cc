@@ -90,7 +90,7 @@ class Continuation {
     run_.insert(run_.end(), tokens.begin(), tokens.end());
     return {};
   }
-  /// A token that was drawn follows the others.
+  /// Appends a drawn token.
   void take(int32_t id) { editor_.add(id); }
   /// Returns the token that follows `tokens`, or kNothingDrawn; without `draws` only runs them.
   /// Holds the device, so that no other thread's step comes between.
@@ -111,7 +111,7 @@ class Continuation {
     if (were_finite_) editor_.apply(edited_);
     return sampler_.draw(edited_).value_or(kNothingDrawn);
   }
-  /// The error of a draw that gave nothing.
+  /// The error for a draw without a result.
   Error explain_nothing() {
     if (were_finite_) {
       return Error{ErrorKind::kInvalidArgument, "", "suppress_tokens",
@@ -135,7 +135,7 @@ class Continuation {
   std::vector<int32_t>& run_;  // all tokens so far
 };
 
-// How rank 0 goes on after a token. All ranks follow it.
+// Rank 0's decision after a token, for all ranks.
 enum class End : int32_t { kNo, kEos, kLength, kCancelled };
 struct Decision {
   int32_t id = kNothingDrawn;
@@ -143,7 +143,7 @@ struct Decision {
 };
 constexpr const char* kReasons[] = {"", "eos", "length", "cancelled"};
 
-// Draws of one rank only: machines that compute other bits must not part ways.
+// Only rank 0 draws: ranks whose logits differ in bits must generate the same tokens.
 Status follow_rank_0(Model& model, Decision& decision) {
   if (model.group() == nullptr || ModelAccess::state(model).dispatch) return {};
   return model.group()->broadcast(std::as_writable_bytes(std::span(&decision, 1)), 0);

@@ -1,4 +1,4 @@
-// GenerationConfig: what generation_config.json asks for.
+// Reads generation_config.json.
 #include <algorithm>
 
 #include "base/text.h"

@@ -9,28 +9,14 @@ std::string name_of(const NamedKernel& form) {
   return form.name;
 }
 
-std::string name_of(const CpuLineForm& form) {
-  const cpu::LineForm& line = form.line;
+std::string name_of(const CpuDotForm& form) {
+  const cpu::DotForm& dot = form.dot;
   const char* const products[] = {
-      line.in_parts ? "floats in three i8 parts, exact sums" : "i8 x i8, exact sums",
-      line.two_parts ? "products of two bf16 parts, f32 sums" : "bf16 products, f32 sums",
+      dot.in_limbs ? "floats in three i8 limbs, exact sums" : "i8 x i8, exact sums",
+      dot.two_terms ? "products of two bf16 terms, f32 sums" : "bf16 products, f32 sums",
       "f32 products and sums", "floats as i16, exact sums"};
-  return str(name(form.weights), line.by_codes ? " codes, " : " lines, ",
-             products[static_cast<size_t>(line.arithmetic)], ", ", form.instruction);
-}
-
-std::string name_of(const CpuPanelForm& form) {
-  // Sums of one to three rows are split differently from those of four, to keep the units busy.
-  const char* const tiles = form.full_tiles ? "tiles of 16 x 4 always" : "tiles of 16 x 4";
-  const char* const isa = form.avx2 ? "avx2" : "portable";
-  switch (form.method) {
-    case CpuPanelForm::Method::kIntegers:
-      return str("exact i8 x i8 tiles of 16 x 4, ", isa);
-    case CpuPanelForm::Method::kTiles:
-      return str(name(form.weights), " ", tiles, ", f32 sums, ", isa);
-    default:
-      return str(name(form.weights), " panels decoded to f32, ", tiles, ", ", isa);
-  }
+  return str(name(form.weights), dot.by_codes ? " codes, " : " row blocks, ",
+             products[static_cast<size_t>(dot.x)], ", ", form.instruction);
 }
 
 std::string name_of(const CudaForm& form) {

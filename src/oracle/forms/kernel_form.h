@@ -7,7 +7,7 @@
 #include <variant>
 
 #include "moracle/base.h"
-#include "oracle/forms/line_form.h"
+#include "oracle/forms/dot_form.h"
 
 namespace moracle {
 
@@ -17,24 +17,11 @@ struct NamedKernel {
 };
 
 /// Layout vnni16 on a CPU (kernels/cpu/gemm).
-struct CpuLineForm {
-  cpu::LineIsa isa = cpu::LineIsa::kAvx2;
-  cpu::LineForm line;
+struct CpuDotForm {
+  cpu::DotIsa isa = cpu::DotIsa::kPortable;
+  cpu::DotForm dot;
   DType weights = DType::kF32;
   std::string_view instruction;  ///< that multiplies, as in the measured limits: "avx512_vnni"
-};
-
-/// Layout panel16 on a CPU (kernels/cpu/cpu.cc).
-struct CpuPanelForm {
-  enum class Method : uint8_t {
-    kIntegers,  ///< int8 by int8, exact
-    kTiles,     ///< floats by codes
-    kDecoded,   ///< floats by a panel that is decoded to f32 first
-  };
-  Method method = Method::kTiles;
-  DType weights = DType::kF32;
-  bool avx2 = false;        ///< else portable code
-  bool full_tiles = false;  ///< one order of summation for any number of rows
 };
 
 /// What tensor cores multiply, and how they add.
@@ -77,7 +64,7 @@ struct OpenClForm {
   Sums sums = Sums::kFloats;
 };
 
-using KernelForm = std::variant<NamedKernel, CpuLineForm, CpuPanelForm, CudaForm, OpenClForm>;
+using KernelForm = std::variant<NamedKernel, CpuDotForm, CudaForm, OpenClForm>;
 
 /// "i4 codes, f32 products and sums, avx2": for people. Code reads the form.
 std::string name(const KernelForm& form);

@@ -12,7 +12,7 @@
 namespace moracle::nccl {
 namespace {
 
-// Rank 0 tells the others how to find it, and which NCCL it has.
+// Rank 0 sends its unique id and the version of its NCCL.
 struct Invitation {
   int version = 0;
   ncclResult_t made = ncclSuccess;

@@ -1,4 +1,4 @@
-// A communicator of NCCL whose every wait is bounded and names what fails.
+// A communicator of NCCL whose waits all end and whose errors name the rank.
 #pragma once
 
 #include <functional>
@@ -38,9 +38,9 @@ class Communicator {
  private:
   explicit Communicator(std::shared_ptr<Group> group);
   Error failed(ncclResult_t result, const char* call) const;
-  // What NCCL's own threads found; it does not wait.
+  // NCCL's asynchronous error; does not wait.
   Status found() const;
-  // Ends running kernels. NCCL waits for graphs that hold its kernels, so a thread does it.
+  // Ends running kernels, in a thread: NCCL waits for graphs that hold its kernels.
   void abort();
 
   const Api& api_;
@@ -52,8 +52,8 @@ class Communicator {
   std::shared_ptr<RankWatch> watch_;
 };
 
-/// Runs `end` on the current device in a thread and waits for it, but not for ever. A detached
-/// thread keeps what it uses. 0 seconds: does not wait.
+/// Runs `end` on the current device in a detached thread, which owns its captures, and waits at
+/// most `seconds` for it.
 constexpr double kLongestEnd = 5;
 void end_in_time(std::function<void()> end, double seconds = kLongestEnd);
 

@@ -14,7 +14,7 @@ ncclDataType_t nccl_type(DType type) {
   return type == DType::kF32 ? ncclFloat32 : type == DType::kF16 ? ncclFloat16 : ncclBfloat16;
 }
 
-// The first error of the calls of a group; else the last result.
+// The first error of the calls in an NCCL group; else the last result.
 void keep_error(ncclResult_t& first, ncclResult_t next) {
   if (first == ncclSuccess || first == ncclInProgress) first = next;
 }
@@ -136,7 +136,7 @@ Status NcclExchange::exchange(std::span<const Group::Part> send,
   return enqueue("ncclSend and ncclRecv", peers, stream, [&](cudaStream_t on) {
     ncclResult_t first = api_.ncclGroupStart();
     for (size_t i = 1; i < size; ++i) {
-      // Each rank begins with another peer.
+      // Stagger the peers, so that no rank receives from all at once.
       const size_t to = (own + i) % size, from = (own + size - i) % size;
       if (send[to].bytes > 0)
         keep_error(first, api_.ncclSend(send[to].data, send[to].bytes, ncclUint8,

@@ -1,28 +1,27 @@
-// Sums and gathers by one kernel over the memory of the other GPUs: small ones in lines, large ones
-// in blocks. All other operations go through NCCL.
+// Sums and gathers by one kernel over the memory of the other GPUs: small ones by the low-latency
+// protocol, large ones in chunks. All other operations go through NCCL.
 #if defined(MORACLE_WITH_NCCL)
 #include "base/text.h"
 #include "base/try.h"
 #include "kernels/cuda/device/cuda_check.h"
 #include "parallel/cuda/nccl_exchange.h"
-#include "parallel/cuda/peer_blocks.h"
+#include "parallel/cuda/peer_chunks.h"
 #include "parallel/exchange_makers.h"
-#include "parallel/row_sums.h"
 
 namespace moracle {
 namespace {
 
-// Bytes that one rank sends to all others in lines. For more, half of the link's bytes would be
-// flags.
-constexpr int64_t kMostSent = int64_t{1} << 19;
+// Bytes that one rank sends to all others by the low-latency protocol. For more, chunks are faster:
+// half of the bytes of packets are flags.
+constexpr int64_t kMostLowLatency = int64_t{1} << 19;
 
-class PeerExchange final : public Exchange, public RowSums {
+class PeerExchange final : public Exchange {
  public:
   static Result<std::unique_ptr<Exchange>> make(std::shared_ptr<Group> group,
                                                 std::shared_ptr<Device> device);
   ~PeerExchange() override {
-    // Destructor: errors are dropped; synchronize() has reported them. The kernels must be done
-    // before the memory that they use goes.
+    // Destructor: errors are dropped; synchronize() has reported them. Kernels must end before
+    // their memory is freed.
     static_cast<void>(gpu().synchronize({}).ok());
   }
   std::string_view name() const override { return "cuda-peer"; }
@@ -31,11 +30,12 @@ class PeerExchange final : public Exchange, public RowSums {
   Status all_reduce(const Matrix& x, Stream stream) override {
     MORACLE_CHECK(check_summed(x));
     const int64_t bytes = bytes_of(x);
-    const Way way = way_of(bytes, bytes | address(x.data));
-    // Each rank sends all of x to each other one: with more than two, a ring sends less.
-    if (way == Way::kRest || (way == Way::kBlocks && lines_.ranks > 2))
-      return rest_->all_reduce(x, stream);
-    return run([&](const auto& memory) { return peer_sum(gpu().queue(), memory, x, stream); }, way);
+    const Protocol protocol = protocol_for(bytes, bytes | address(x.data));
+    // Each rank sends all of x to every other rank. With more than two ranks NCCL sends less.
+    if (protocol == Protocol::kNccl || (protocol == Protocol::kChunks && low_latency_.ranks > 2))
+      return nccl_->all_reduce(x, stream);
+    return run([&](const auto& memory) { return peer_sum(gpu().queue(), memory, x, stream); },
+               protocol);
   }
   Status all_gather(const void* mine, size_t bytes, void* all, Stream stream) override {
     const Gathered part{mine, bytes, all};
@@ -50,31 +50,31 @@ class PeerExchange final : public Exchange, public RowSums {
           {static_cast<const std::byte*>(part.mine), here, static_cast<std::byte*>(part.all)});
       bytes += here, odd |= here | address(part.mine) | address(part.all);
     }
-    const Way way = parts.size() <= cuda::kMostGathered ? way_of(bytes, odd) : Way::kRest;
-    if (way == Way::kRest) return rest_->all_gather(parts, stream);
+    const Protocol protocol =
+        parts.size() <= cuda::kMostGathered ? protocol_for(bytes, odd) : Protocol::kNccl;
+    if (protocol == Protocol::kNccl) return nccl_->all_gather(parts, stream);
     return run([&](const auto& memory) { return peer_gather(gpu().queue(), memory, own, stream); },
-               way);
+               protocol);
   }
   Status reduce_scatter(const Matrix& all, const Matrix& mine, Stream stream) override {
-    MORACLE_CHECK(check_scattered(all, mine, lines_.ranks));
+    MORACLE_CHECK(check_scattered(all, mine, low_latency_.ranks));
     const int64_t bytes = bytes_of(mine);
-    const Way way = way_of(bytes, bytes | address(all.data) | address(mine.data));
-    if (way == Way::kRest) return rest_->reduce_scatter(all, mine, stream);
+    const Protocol protocol = protocol_for(bytes, bytes | address(all.data) | address(mine.data));
+    if (protocol == Protocol::kNccl) return nccl_->reduce_scatter(all, mine, stream);
     return run(
         [&](const auto& memory) { return peer_sum_rows(gpu().queue(), memory, all, mine, stream); },
-        way);
+        protocol);
   }
-  RowSums* row_sums() override { return this; }
-  bool serves(const Matrix& mine) const override {
+  bool fuses_combine(const Matrix& mine) const override {
     const bool vectors = mine.cols % 8 == 0 && mine.stride == mine.cols;
     return mine.dtype == DType::kBF16 && vectors &&
-           way_of(bytes_of(mine), bytes_of(mine) | address(mine.data)) == Way::kBlocks;
+           protocol_for(bytes_of(mine), bytes_of(mine) | address(mine.data)) == Protocol::kChunks;
   }
-  Status add(const ExpertRows& rows, const RowOrder& order, const Matrix& mine,
-             Stream stream) override {
+  Status combine_scatter(const ExpertRows& rows, const RowOrder& order, const Matrix& mine,
+                         Stream stream) override {
     const Matrix& from = rows.values;
     if (from.dtype != DType::kBF16 || from.cols != mine.cols || from.stride % 8 != 0 ||
-        rows.num_tokens != mine.rows * lines_.ranks || address(from.data) % 16 != 0 ||
+        rows.num_tokens != mine.rows * low_latency_.ranks || address(from.data) % 16 != 0 ||
         rows.num_tokens * (mine.cols / 8) >= int64_t{1} << 32) {
       return Error{ErrorKind::kInvalidArgument, "", "exchange 'cuda-peer'",
                    str("rows of ", mine.cols, " bf16 for ", mine.rows, " tokens of each rank"),
@@ -83,65 +83,68 @@ class PeerExchange final : public Exchange, public RowSums {
     }
     const Turn turn = gpu().turn();
     MORACLE_CHECK(watch_->status());
-    return cuda::peer_add_rows(gpu().queue(), blocks_, rows, order, mine, stream);
+    return cuda::peer_combine_scatter(gpu().queue(), chunks_, rows, order, mine, stream);
   }
   Status exchange(std::span<const Group::Part> send, std::span<const Group::Part> receive,
                   Stream stream) override {
-    return rest_->exchange(send, receive, stream);
+    return nccl_->exchange(send, receive, stream);
   }
 
  private:
-  PeerExchange(std::unique_ptr<NcclExchange> rest, PeerMemory memory)
-      : rest_(std::move(rest)), memory_(std::move(memory)) {}
+  PeerExchange(std::unique_ptr<NcclExchange> nccl, PeerMemory memory)
+      : nccl_(std::move(nccl)), memory_(std::move(memory)) {}
 
-  enum class Way : uint8_t { kLines, kBlocks, kRest };
+  enum class Protocol : uint8_t { kLowLatency, kChunks, kNccl };
 
   static int64_t bytes_of(const Matrix& x) { return x.rows * x.cols * bits(x.dtype) / 8; }
   static int64_t address(const void* data) {
     return static_cast<int64_t>(reinterpret_cast<uintptr_t>(data));
   }
-  // `odd`: all sizes and addresses, by or.
-  Way way_of(int64_t bytes, int64_t odd) const {
-    if (bytes * (lines_.ranks - 1) <= kMostSent) return odd % 8 == 0 ? Way::kLines : Way::kRest;
-    return odd % 16 == 0 ? Way::kBlocks : Way::kRest;
+  // `odd`: the bitwise or of all sizes and addresses.
+  Protocol protocol_for(int64_t bytes, int64_t odd) const {
+    if (bytes * (low_latency_.ranks - 1) <= kMostLowLatency)
+      return odd % 8 == 0 ? Protocol::kLowLatency : Protocol::kNccl;
+    return odd % 16 == 0 ? Protocol::kChunks : Protocol::kNccl;
   }
-  // Calls start(memory) with the memory of that way, if nothing has failed.
+  // Calls start(memory) with the memory of the protocol, if nothing has failed.
   template <class Start>
-  Status run(const Start& start, Way way) {
+  Status run(const Start& start, Protocol protocol) {
     const Turn turn = gpu().turn();
     MORACLE_CHECK(watch_->status());
-    return way == Way::kLines ? start(lines_) : start(blocks_);
+    return protocol == Protocol::kLowLatency ? start(low_latency_) : start(chunks_);
   }
-  CudaDevice& gpu() const { return rest_->device(); }
+  CudaDevice& gpu() const { return nccl_->device(); }
 
-  std::unique_ptr<NcclExchange> rest_;
+  std::unique_ptr<NcclExchange> nccl_;
   PeerMemory memory_;
-  Buffer rounds_;  // zeroed; of lines, then of blocks
+  Buffer rounds_;  // zeroed; of the low-latency protocol, then of chunks
   Buffer stop_;    // host memory
-  cuda::PeerLines lines_{};
-  cuda::PeerBlocks blocks_{};
+  cuda::PeerLowLatency low_latency_{};
+  cuda::PeerChunks chunks_{};
   std::shared_ptr<RankWatch> watch_;
 };
 
 Result<std::unique_ptr<Exchange>> PeerExchange::make(std::shared_ptr<Group> group,
                                                      std::shared_ptr<Device> device) {
-  MORACLE_TRY(std::unique_ptr<NcclExchange> rest, NcclExchange::make(group, device));
-  CudaDevice& gpu = rest->device();
+  MORACLE_TRY(std::unique_ptr<NcclExchange> nccl, NcclExchange::make(group, device));
+  CudaDevice& gpu = nccl->device();
   MORACLE_TRY(const cuda::CurrentDevice here, cuda::CurrentDevice::enter(gpu.queue().index));
-  const size_t of_lines = cuda::PeerLines::memory_bytes(group->size());
+  const size_t low_latency_bytes = cuda::PeerLowLatency::memory_bytes(group->size());
+  MORACLE_TRY(PeerMemory memory,
+              PeerMemory::open(*group, gpu,
+                               low_latency_bytes + cuda::PeerChunks::memory_bytes(group->size())));
+  std::unique_ptr<PeerExchange> made(new PeerExchange(std::move(nccl), std::move(memory)));
   MORACLE_TRY(
-      PeerMemory memory,
-      PeerMemory::open(*group, gpu, of_lines + cuda::PeerBlocks::memory_bytes(group->size())));
-  std::unique_ptr<PeerExchange> made(new PeerExchange(std::move(rest), std::move(memory)));
-  MORACLE_TRY(made->rounds_, gpu.allocate((cuda::PeerLines::kBlocks + cuda::PeerBlocks::kBlocks) *
-                                          sizeof(uint32_t)));
+      made->rounds_,
+      gpu.allocate((cuda::PeerLowLatency::kBlocks + cuda::PeerChunks::kBlocks) * sizeof(uint32_t)));
   MORACLE_TRY(made->stop_, gpu.allocate_host(sizeof(int)));
-  made->lines_ = {made->memory_.all(), static_cast<int>(group->rank()),
-                  static_cast<int>(group->size()), made->rounds_.as<uint32_t>(),
-                  made->stop_.as<int>()};
-  made->blocks_ = {made->memory_.all(), made->lines_.rank, made->lines_.ranks,
-                   made->lines_.rounds + cuda::PeerLines::kBlocks, made->lines_.stop};
-  for (int r = 0; r < made->lines_.ranks; ++r) made->blocks_.memory[r] += of_lines;
+  made->low_latency_ = {made->memory_.all(), static_cast<int>(group->rank()),
+                        static_cast<int>(group->size()), made->rounds_.as<uint32_t>(),
+                        made->stop_.as<int>()};
+  made->chunks_ = {made->memory_.all(), made->low_latency_.rank, made->low_latency_.ranks,
+                   made->low_latency_.rounds + cuda::PeerLowLatency::kBlocks,
+                   made->low_latency_.stop};
+  for (int r = 0; r < made->low_latency_.ranks; ++r) made->chunks_.memory[r] += low_latency_bytes;
   made->watch_ = std::make_shared<RankWatch>(
       "cuda-peer", group, [] { return Status(); },
       [stop = made->stop_.as<int>()] { *static_cast<volatile int*>(stop) = 1; });

@@ -10,7 +10,7 @@
 namespace moracle {
 namespace {
 
-// What a rank tells the others about its memory.
+// A rank's memory, as sent to the others.
 struct PeerHandle {
   int64_t process = 0;
   int32_t device = 0;

@@ -1,4 +1,4 @@
-// Sums of pairs of words over ranks: in f32, rounded once.
+// Sums of 8 bytes of values over ranks: in f32, rounded once.
 #pragma once
 
 #include <cuda_bf16.h>

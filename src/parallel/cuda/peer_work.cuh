@@ -1,9 +1,10 @@
-// What a sum or a gather over peers reads and writes, whatever carries it: lines or blocks.
+// The operands of sums and gathers over peers, for both protocols.
 #pragma once
 
-#include "parallel/cuda/peer_lines.h"
+#include "moracle/parallel.h"
+#include "parallel/cuda/peer_low_latency.h"
 #include "parallel/cuda/peer_sums.cuh"
-#include "parallel/row_sums.h"
+#include "quant/rows.h"
 
 namespace moracle::cuda {
 
@@ -11,7 +12,7 @@ inline int64_t bytes_of(const Matrix& x) {
   return x.rows * x.cols * bits(x.dtype) / 8;
 }
 
-/// The values of this rank for all others, and the place of their sum.
+/// The values of this rank for each rank, and where their sum goes.
 struct SummedBytes {
   const std::byte* from;
   int64_t of_rank;  ///< bytes from the values for a rank to those for the next one
@@ -23,26 +24,27 @@ struct SummedBytes {
     auto* const data = static_cast<std::byte*>(x.data);
     return {data, 0, data, bytes_of(x)};
   }
-  /// `mine` becomes the sum of the part of `all` that is for this rank.
+  /// `mine` becomes the sum over ranks of this rank's rows of `all`.
   static SummedBytes of_rows(const Matrix& all, const Matrix& mine) {
     return {static_cast<const std::byte*>(all.data), bytes_of(mine),
             static_cast<std::byte*>(mine.data), bytes_of(mine)};
   }
 };
 
-/// The same for tokens whose rows are still to be added: in bf16, as Ops::combine adds them, in f32
-/// in the order of `order`, rounded once.
+/// The same for sums of expert rows, computed while they are sent: bf16 rows, added as by
+/// Ops::combine in f32 in the order of `order`, rounded once.
 struct RowsOfTokens {
   const uint16_t* values;
   int64_t stride;
-  RowOrder order;  ///< a token's rows, then -1
+  Exchange::RowOrder order;  ///< a token's rows, then -1
   int top_k;
   unsigned token_vectors;  ///< vectors of 16 bytes of a token
   int64_t rank_vectors;    ///< of the tokens of a rank
   std::byte* to;
   int64_t bytes;
 
-  static RowsOfTokens of(const ExpertRows& rows, const RowOrder& order, const Matrix& mine) {
+  static RowsOfTokens of(const ExpertRows& rows, const Exchange::RowOrder& order,
+                         const Matrix& mine) {
     return {static_cast<const uint16_t*>(rows.values.data),
             rows.values.stride,
             order,
@@ -99,7 +101,7 @@ struct GatheredParts {
     }
     return all;
   }
-  /// The part that holds byte `at`, which becomes the place in it.
+  /// The part that holds byte `at`; `at` becomes the offset in it.
   __device__ const PeerPart& find(int64_t& at) const {
     int i = 0;
     for (; i < kMostGathered - 1 && at >= parts[i].bytes; ++i) at -= parts[i].bytes;

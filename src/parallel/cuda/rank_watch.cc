@@ -21,7 +21,7 @@ RankWatch::RankWatch(std::string exchange, std::shared_ptr<Group> group,
 Status RankWatch::find_reason(double waited_seconds) {
   if (Status named = group_->look(); !named) return named;
   if (Status own = errors_(); !own) {
-    // The library says that a connection broke; the group says which rank's.
+    // The library reports a broken connection; the group names its rank.
     for (const Deadline soon(kUntilNamed); !soon.passed();) {
       if (Status named = group_->look(); !named) return named;
       std::this_thread::sleep_for(std::chrono::milliseconds(1));

@@ -1,4 +1,4 @@
-// Watches over a GPU that waits for the GPUs of other ranks: names the rank that does not come.
+// Watchdog for a GPU that waits for the GPUs of other ranks: names the silent rank.
 #pragma once
 
 #include <functional>

@@ -1,4 +1,4 @@
-// What the library calls of MPI. A small module of its own implements it, so that neither the
+// The functions of MPI that the library calls. A module implements them, so that neither the
 // library nor the command depends on MPI: mpi_module.cc is compiled where MPI was found, and loaded
 // when a launcher of MPI started the process.
 #pragma once
@@ -28,7 +28,7 @@ struct MpiApi {
   int (*start_receive)(void* data, size_t bytes, int from, int tag, int* request);
   /// Progress, without waiting. `done` != 0: the request is complete and its index is free again.
   int (*test)(int request, int* done);
-  /// Whether a message of this tag is there, from which rank and how long.
+  /// Probes for a message of this tag: its rank and its length.
   int (*probe)(int tag, int* there, int* from, size_t* bytes);
   int (*finish)();
   void (*error_text)(int code, char* to, size_t bytes);

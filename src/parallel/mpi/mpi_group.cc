@@ -21,8 +21,8 @@ namespace {
 constexpr int kDataTag = 1, kAbortTag = 2;
 constexpr size_t kLongestAbort = 4096;
 
-// Where a rank runs. Ranks of one host can see whether a process exists.
-struct Place {
+// The host and process of a rank. Ranks of one host can check that the process exists.
+struct Process {
   char host[64];
   int64_t pid;
 };
@@ -44,7 +44,7 @@ class MpiGroup final : public Group {
     int64_t rank;
     int request;
     bool done;
-    Message* message = nullptr;  // takes what follows the size that this request receives
+    Message* message = nullptr;  // receives the bytes after the size of this request
   };
   Status transfer(std::span<const Part> send, std::span<const Part> receive,
                   double seconds) override;
@@ -52,10 +52,10 @@ class MpiGroup final : public Group {
                            double seconds) override;
   // Starts the transfer of a part, if it has bytes.
   Status start(int64_t r, const Part& part, bool sends, std::vector<Flow>& flows);
-  // The size is here: starts to receive the bytes. False: there are none.
+  // After the size has arrived: starts to receive the bytes. False: the message is empty.
   Result<bool> receive_sized(Flow& flow);
   Status wait(std::vector<Flow>& flows, double seconds);
-  // Errors: a rank said why it stops; a rank of this host is gone.
+  // Errors: an abort of a rank, with its reason; a process of this host that has ended.
   Status look_around(const std::vector<Flow>& flows);
   Status failed(Error error) {
     broken_ = true;
@@ -64,22 +64,22 @@ class MpiGroup final : public Group {
 
   const MpiApi& mpi_;
   std::unique_ptr<MpiLife> life_;
-  std::vector<Place> places_;
-  // Of messages, by rank. MPI may use them after a transfer that failed.
+  std::vector<Process> processes_;
+  // By rank. MPI may use them after a failed transfer.
   std::vector<uint64_t> sent_sizes_, received_sizes_;
   bool broken_ = false;
 };
 
 Status MpiGroup::meet() {
-  Place own{};
+  Process own{};
   ::gethostname(own.host, sizeof own.host - 1);
   own.pid = ::getpid();
-  std::vector<Place> all(size());
+  std::vector<Process> all(size());
   MORACLE_CHECK(
       all_gather(std::as_bytes(std::span(&own, 1)), std::as_writable_bytes(std::span(all))));
-  for (Place& place : all)
+  for (Process& place : all)
     if (std::strcmp(place.host, own.host) != 0) place.pid = 0;
-  places_ = std::move(all);
+  processes_ = std::move(all);
   return {};
 }
 
@@ -96,8 +96,8 @@ Status MpiGroup::look_around(const std::vector<Flow>& flows) {
     return failed(aborted_rank(from, text));
   }
   for (const Flow& flow : flows) {
-    if (flow.done || places_.empty() || places_[flow.rank].pid == 0) continue;
-    const auto pid = static_cast<pid_t>(places_[flow.rank].pid);
+    if (flow.done || processes_.empty() || processes_[flow.rank].pid == 0) continue;
+    const auto pid = static_cast<pid_t>(processes_[flow.rank].pid);
     if (::kill(pid, 0) != 0 && errno == ESRCH)
       return failed(ended_rank(flow.rank, str("process ", pid, " is gone")));
   }
@@ -132,8 +132,8 @@ Status MpiGroup::wait(std::vector<Flow>& flows, double seconds) {
       --left;
     }
     if (left == 0) return {};
-    // Short waits are the rule between the layers of a step. Long ones must leave the CPU to
-    // others.
+    // Spin first: waits between the layers of a step are short. Sleep in long waits, to free the
+    // CPU.
     constexpr int64_t kYields = 2000, kBetweenLooks = 256;
     if (round < kYields)
       std::this_thread::yield();
@@ -172,8 +172,8 @@ Result<bool> MpiGroup::receive_sized(Flow& flow) {
   return !started.empty();
 }
 
-// The size goes before the bytes. MPI keeps the order of two messages, so the sender does not wait
-// in between.
+// Sends the size, then the bytes. MPI keeps the order of messages, so the sender does not wait in
+// between.
 Status MpiGroup::transfer_messages(std::span<const Part> send, std::span<Message> received,
                                    double seconds) {
   std::vector<Flow> flows;
@@ -220,7 +220,7 @@ void MpiGroup::abort(const Error& reason) {
         mpi_.start_send(text.data(), text.size(), static_cast<int>(r), kAbortTag, &request) == 0)
       requests.push_back(request);
   }
-  // MPI delivers while it is called. The others need a moment to say what they heard.
+  // MPI makes progress only inside its calls: call it until the reason has been delivered.
   for (const Deadline soon(0.5); !soon.passed();) {
     for (const int request : requests) {
       int done = 0;

@@ -1,4 +1,4 @@
-// The begin and the end of MPI in this process.
+// MPI_Init and MPI_Finalize of this process.
 #pragma once
 
 #include <future>
@@ -10,11 +10,11 @@
 
 namespace moracle {
 
-/// An error of MPI, in its own words.
+/// An error of MPI, with its text.
 Error mpi_error(const MpiApi& mpi, int code, std::string need);
 
-// MPI_Init and MPI_Finalize on one thread, which sleeps between them. Both wait for all ranks and
-// know no deadline; a wait for this thread does.
+// Calls MPI_Init and MPI_Finalize on one thread, which sleeps between them. Both wait for all ranks
+// without a deadline; the wait for this thread has one.
 class MpiLife {
  public:
   explicit MpiLife(const MpiApi& mpi) : mpi_(mpi) {}

@@ -33,7 +33,7 @@ Result<const MpiApi*> load() {
     if (module == nullptr) {
       const char* const said = ::dlerror();
       const std::string text = said != nullptr ? said : place + " does not load";
-      // A module that is there and does not load says more than those that are not there.
+      // Report the module that exists and does not load, before those that do not exist.
       if (reason.empty() || text.find("No such file") == std::string::npos) reason = text;
       continue;
     }

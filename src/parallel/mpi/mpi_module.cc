@@ -12,7 +12,7 @@ namespace {
 // A message is at most this long: MPI counts with int.
 constexpr size_t kPiece = size_t{1} << 30;
 
-// The pieces of one message. Slots are used again.
+// The pieces of one message. Finished slots are reused.
 std::vector<std::vector<MPI_Request>> pending;
 
 // What messages travel on.

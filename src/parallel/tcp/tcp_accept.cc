@@ -13,7 +13,7 @@ namespace {
 
 // A rank sends its hello and its proof at once. A rank that is dropped connects again.
 constexpr double kHelloSeconds = 5;
-// The oldest is dropped for a further one.
+// Above this number the oldest connection is dropped.
 constexpr size_t kMostGuests = 64;
 
 // A connection that has not proved that it is a rank.
@@ -57,7 +57,7 @@ class Reception {
       MORACLE_TRY(Socket socket, accept_waiting(listener));
       if (!socket.open()) return {};
       const Result<Address> from = peer_of(socket);
-      if (!from) continue;  // it has gone
+      if (!from) continue;  // the peer has disconnected
       if (guests_.size() == kMostGuests) {
         refuse(guests_.front(), "others came meanwhile");
         guests_.pop_front();
@@ -69,12 +69,12 @@ class Reception {
     return {};
   }
 
-  // False: the guest is a rank now, or dropped.
+  // False: the guest was accepted as a rank, or dropped.
   bool serve(Guest& guest) {
     const auto whole = std::as_writable_bytes(std::span(&guest.hello, 1));
     if (guest.got < whole.size()) {
       if (!read(guest, whole, guest.got)) return false;
-      // The first bytes of another program are enough.
+      // Refuse another protocol by its first bytes.
       const uint64_t magic = kMagic;
       const size_t known = std::min(guest.got, sizeof magic);
       if (!std::equal(whole.begin(), whole.begin() + known,

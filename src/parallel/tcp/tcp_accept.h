@@ -1,5 +1,5 @@
-// The side of the ranks that listen, while ranks meet. Any process may connect: one that is no rank
-// of the job is dropped, and no connection delays another.
+// The listening side of the handshake. Any process may connect: one that is not a rank of the job
+// is dropped, and no connection delays another.
 #pragma once
 
 #include <vector>

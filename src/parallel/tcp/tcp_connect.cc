@@ -22,7 +22,7 @@ Status check_options(const RankOptions& options) {
                str("it has ", options.secret.size())};
 }
 
-// Connects to rank `to`, again and again while it drops the connection.
+// Connects to rank `to`, with retries while it drops the connection.
 Result<Link> meet(const Address& address, Socket socket, const RankOptions& options, int64_t to,
                   int port, const Deadline& deadline) {
   for (;;) {
@@ -39,7 +39,7 @@ Error without_rank_0(Error error) {
   return error;
 }
 
-// Every rank learns where the others listen.
+// Sends the table of addresses from rank 0 to all.
 Status begin(const Address& address, const RankOptions& options, const Deadline& deadline,
              std::vector<Link>& links) {
   MORACLE_TRY(const Socket listener, listen_at(address));

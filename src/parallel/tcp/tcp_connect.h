@@ -1,5 +1,5 @@
-// How ranks find each other over tcp: rank 0 listens at an address that all know, collects where
-// the others listen, and tells everybody. Then each rank connects to those below it.
+// Rendezvous over tcp: rank 0 listens at an address that all ranks know, collects the addresses of
+// the others and sends the table to all. Then each rank connects to the ranks below it.
 #pragma once
 
 #include <vector>

@@ -20,15 +20,15 @@ using tcp::Header;
 using tcp::Kind;
 constexpr uint64_t kLongestReason = 4096;
 
-// One message of one transfer, in one direction: its header, its part, the tag of the part.
+// One message of a transfer in one direction: header, part, tag of the part.
 struct Flow {
   int64_t rank = 0;
   bool sends = false;
   Group::Part part;
   Header header;
-  Group::Message* message = nullptr;  // takes a part whose size the header tells
+  Group::Message* message = nullptr;  // receives a part of the size that the header gives
   size_t done = 0;                    // bytes of header, part and tag together
-  bool begun = false;                 // the header is right, and `sum` has begun
+  bool begun = false;                 // the header is checked or made; `sum` is started
   size_t summed = 0;                  // bytes of the part in `sum`
   tcp::PartTag sum = {};
   bool tagged = false;  // `tag` is that of the whole part
@@ -37,7 +37,7 @@ struct Flow {
 
   size_t part_end() const { return sizeof header + part.bytes; }
   bool finished() const { return done == part_end() + sizeof tag; }
-  // The bytes to move next, in one call. Bytes of the part are sent once they are in `sum`.
+  // The bytes of the next system call. Bytes of the part are sent once they are in `sum`.
   std::span<iovec> rest() {
     size_t count = 0;
     const auto add = [&](void* data, size_t begin, size_t end) {
@@ -46,7 +46,7 @@ struct Flow {
     };
     const size_t of_header = sizeof header, ready = of_header + (sends ? summed : part.bytes);
     add(&header, 0, of_header);
-    if (!sends && count > 0) return {pieces.data(), count};  // the header tells what follows
+    if (!sends && count > 0) return {pieces.data(), count};  // the header gives the size
     add(part.data, of_header, ready);
     if (!sends || tagged) add(&tag, part_end(), part_end() + sizeof tag);
     return {pieces.data(), count};
@@ -87,7 +87,7 @@ class TcpGroup final : public Group {
   Status take_header(Flow& flow);
   Status look_at(int64_t rank);
   Error reason_of(int64_t rank, const Header& header);
-  // The reason that the rank of a failed flow sent before it ended, or else the failure.
+  // The abort reason that the rank of a failed flow sent before it ended; else the failure.
   Error reason_before(std::vector<Flow>& flows, const Flow& failed, const Error& failure);
   Error lost(int64_t rank, const std::string& how);
 
@@ -139,8 +139,8 @@ Error TcpGroup::reason_before(std::vector<Flow>& flows, const Flow& failed, cons
   return told ? failure : told.error();
 }
 
-// Before the next bytes of a flow are sent. The header is made as late as possible: an abort that
-// comes first takes the number of this message.
+// Prepares the next bytes to send. The header is made as late as possible: an abort that is sent
+// first takes the number of this message.
 void TcpGroup::prepare(Flow& flow) {
   const tcp::Seal& out = links_[flow.rank].out;
   if (!flow.begun) {
@@ -180,7 +180,7 @@ Status TcpGroup::step(Flow& flow) {
   return {};
 }
 
-// What has arrived.
+// Checks the received bytes.
 Status TcpGroup::take(Flow& flow) {
   if (flow.done < sizeof(Header)) return {};
   tcp::Seal& in = links_[flow.rank].in;
@@ -220,14 +220,14 @@ Status TcpGroup::transfer(std::span<const Part> send, std::span<const Part> rece
   std::vector<Flow> flows;
   for (int64_t i = 1; i < size(); ++i) {
     const int64_t r = (rank() + i) % size();
-    // Receive first: an abort that arrives says more than a connection that fails.
+    // Receive first: a received abort gives a better reason than a failed connection.
     if (receive[r].bytes > 0) flows.push_back({r, false, receive[r], {}});
     if (send[r].bytes > 0) flows.push_back({r, true, send[r], {Kind::kData, send[r].bytes, {}}});
   }
   return finish(flows, seconds);
 }
 
-// An empty message is a header: its receiver does not know that it is empty.
+// An empty message still has a header: its receiver does not know the size.
 Status TcpGroup::transfer_messages(std::span<const Part> send, std::span<Message> received,
                                    double seconds) {
   std::vector<Flow> flows;
@@ -241,7 +241,6 @@ Status TcpGroup::transfer_messages(std::span<const Part> send, std::span<Message
 
 Status TcpGroup::finish(std::vector<Flow>& flows, double seconds) {
   const Deadline deadline(seconds);
-  // Ranks that only send watch for the reason of one that stops.
   std::vector<pollfd> watched;
   for (;;) {
     watched.clear();

@@ -1,4 +1,4 @@
-// How two ranks recognize each other. The connecting rank says hello. Each proves that it knows the
+// The handshake of two ranks. The connecting rank sends a hello. Each proves that it knows the
 // job's secret, by an HMAC-SHA256 over the hello and the nonces of both: an old proof serves no
 // other connection, and no other rank.
 #pragma once

@@ -20,7 +20,7 @@ struct Header {
   Tag own = {};  ///< of all fields above
 };
 
-/// Computes the tag of the bytes of a message, chunk by chunk, while other chunks travel.
+/// Computes the tag of the bytes of a message chunk by chunk, overlapped with their transfer.
 class PartTag {
  public:
   static constexpr size_t kChunk = size_t{64} << 10;

@@ -82,7 +82,7 @@ TEST_F(CudaConvertTest, NamesFirstUnreadableExpertAndStopsOnRequest) {
     EXPECT_EQ(stopped.error().kind, ErrorKind::kCancelled);
   }
   const auto matrix = [&] { return in_pieces(shape, {256}, 24); };
-  EXPECT_TRUE(there(matrix(), kPanel16Layout) == here(matrix(), kPanel16Layout));
+  EXPECT_TRUE(there(matrix(), kMma16Layout) == here(matrix(), kMma16Layout));
 }
 
 // Ten trillion bytes of experts: rejected before the first expert is read.

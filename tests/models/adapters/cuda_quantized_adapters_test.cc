@@ -3,6 +3,7 @@
 #include <gtest/gtest.h>
 
 #include "quantized_adapters.h"
+#include "support/model_words.h"
 
 namespace moracle::cuda_quantized_adapters_test {
 namespace {
@@ -25,8 +26,8 @@ TEST_P(CudaQuantizedAdapters, AgreeWithTheCpu) {
   const auto quantized = testing::adapted_checkpoint(GetParam());
   const Checkpoint opened = must(quantized.open());
   const auto logits = [&](const char* device, const char* backend) {
-    Model model = must(Model::load(opened, {.backend = backend,
-                                            .device = device,
+    Model model = must(Model::load(opened, {.backend = testing::backend(backend),
+                                            .device = testing::device(device),
                                             .threads = 2,
                                             .adapters = {one.path(), other.path()}}));
     return testing::adapted_logits(model);

@@ -9,6 +9,7 @@
 #include "models/golden_model.h"
 #include "models/logit_bounds.h"
 #include "paths.h"
+#include "support/model_words.h"
 #include "support/must.h"
 
 namespace moracle::peft_adapters_test {
@@ -38,7 +39,8 @@ class PeftAdapters : public ::testing::TestWithParam<std::string> {
   }
   Result<Model> load(const std::string& backend) {
     MORACLE_TRY(const Checkpoint checkpoint, Checkpoint::open(testing::golden_folder(base_)));
-    return Model::load(checkpoint, {.backend = backend, .threads = 2, .adapters = {folder_}});
+    return Model::load(checkpoint,
+                       {.backend = testing::backend(backend), .threads = 2, .adapters = {folder_}});
   }
   Result<std::vector<float>> logits(Model& model, int32_t adapter) {
     const auto count = static_cast<int64_t>(ids_.size());
@@ -55,7 +57,7 @@ class PeftAdapters : public ::testing::TestWithParam<std::string> {
   std::vector<float> want_;
 };
 
-TEST_P(PeftAdapters, MatchPeftAndLeaveOtherSequencesAlone) {
+TEST_P(PeftAdapters, MatchPeftAndDoNotChangeOtherSequences) {
   const std::vector<float> plain = testing::golden_reference(base_).logits;
   for (const char* backend : {"reference", "cpu"}) {
     auto model = load(backend);
@@ -72,8 +74,9 @@ TEST_P(PeftAdapters, MatchPeftAndLeaveOtherSequencesAlone) {
 // Rows of a step have the adapter of their sequence, in every slot.
 TEST_P(PeftAdapters, SequencesOfOneStepKeepTheirAdapters) {
   const Checkpoint checkpoint = must(Checkpoint::open(testing::golden_folder(base_)));
-  auto model =
-      Model::load(checkpoint, {.backend = "cpu", .threads = 2, .adapters = {folder_, folder_}});
+  auto model = Model::load(
+      checkpoint,
+      {.backend = testing::backend("cpu"), .threads = 2, .adapters = {folder_, folder_}});
   ASSERT_TRUE(model) << model.error().to_string();
   const std::vector<float> plain = testing::golden_reference(base_).logits;
   const auto count = static_cast<int64_t>(ids_.size());

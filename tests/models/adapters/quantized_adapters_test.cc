@@ -4,6 +4,7 @@
 
 #include "oracle/backend.h"
 #include "quantized_adapters.h"
+#include "support/model_words.h"
 
 namespace moracle::quantized_adapters_test {
 namespace {
@@ -27,7 +28,7 @@ class QuantizedAdapters : public ::testing::TestWithParam<const char*> {
   Ran run(const SyntheticCheckpoint& checkpoint, const std::string& backend,
           ActivationPrecision activations = ActivationPrecision::kStored) {
     const Checkpoint opened = must(checkpoint.open());
-    Model model = must(Model::load(opened, {.backend = backend,
+    Model model = must(Model::load(opened, {.backend = testing::backend(backend),
                                             .activations = activations,
                                             .threads = 2,
                                             .adapters = {one_.path(), other_.path()}}));

@@ -10,6 +10,7 @@
 #include "models/golden_model.h"
 #include "models/logit_bounds.h"
 #include "oracle/backend.h"
+#include "support/model_words.h"
 
 namespace moracle::architectures_test {
 namespace {
@@ -32,8 +33,9 @@ class Architectures : public ::testing::TestWithParam<std::string> {
 
   Result<Model> load(const std::string& backend, int64_t max_num_tokens) {
     MORACLE_TRY(const Checkpoint checkpoint, Checkpoint::open(folder_));
-    return Model::load(checkpoint,
-                       {.backend = backend, .threads = 2, .max_num_tokens = max_num_tokens});
+    return Model::load(
+        checkpoint,
+        {.backend = testing::backend(backend), .threads = 2, .max_num_tokens = max_num_tokens});
   }
 };
 
@@ -41,7 +43,7 @@ TEST_P(Architectures, MatchTransformers) {
   for (const Backend& backend : backends()) {
     if (!backend.built() || backend.platform != Platform::kCpu) continue;
     ModelOptions named;
-    named.backend = backend.name;
+    named.backend = testing::backend(backend.name);
     if (!plan(*Checkpoint::open(folder_), named)) continue;
     auto model = load(std::string(backend.name), count_);
     ASSERT_TRUE(model) << model.error().to_string();
@@ -228,7 +230,7 @@ TEST(DeepseekV2, GreedyMethodIgnoresGroups) {
 }
 
 // transformers has no such key in this family.
-TEST(Mixtral, WeightsSumToOneWhateverNormTopkProbSays) {
+TEST(Mixtral, IgnoresNormTopkProb) {
   const GoldenReference want = golden_reference("mixtral");
   SyntheticCheckpoint named = golden_model("mixtral");
   named.config["norm_topk_prob"] = false;

@@ -41,7 +41,9 @@ bool same(const LayerDescription& a, const LayerDescription& b) {
          (!a.router || a.router->correction_bias == b.router->correction_bias) &&
          a.shared.has_value() == b.shared.has_value() &&
          (!a.shared || same(a.shared->mlp, b.shared->mlp)) && a.input_norm == b.input_norm &&
-         a.output_scale == b.output_scale;
+         a.attention_output.scale == b.attention_output.scale &&
+         a.mlp_output.scale == b.mlp_output.scale &&
+         a.mlp_output.sum_scale == b.mlp_output.sum_scale;
 }
 bool same(const Description& a, const Description& b) {
   const auto same_layer = [](const LayerDescription& one, const LayerDescription& other) {
@@ -149,7 +151,7 @@ TEST_P(ConfigDefaults, HoldEveryKeyThatIsReadAndNoOther) {
 
 // Leaving a key out means the same as the values that the class then gives to it and to others.
 // Sizes of the class do not fit tiny tensors: both ways must then give one error.
-TEST_P(ConfigDefaults, LeavingKeyOutMeansWhatClassSays) {
+TEST_P(ConfigDefaults, MissingKeyMeansDefaultOfTheClass) {
   for (const auto& [name, left_out] : golden_.at("left_out").items()) {
     Tiny tiny(name);
     for (const auto& [key, value] : tiny.config().items()) {

@@ -9,6 +9,7 @@
 #include "base/text.h"
 #include "models/golden_model.h"
 #include "support/device.h"
+#include "support/model_words.h"
 
 namespace moracle::testing {
 
@@ -46,7 +47,7 @@ inline void expect_model_matches(const std::string& folder, const GoldenReferenc
   const auto checkpoint = Checkpoint::open(folder);
   ASSERT_TRUE(checkpoint) << checkpoint.error().to_string();
   ModelOptions options;
-  options.device = device;
+  options.device = testing::device(device);
   options.max_num_tokens = static_cast<int64_t>(want.ids.size());
   auto model = Model::load(*checkpoint, options);
   ASSERT_TRUE(model) << model.error().to_string();

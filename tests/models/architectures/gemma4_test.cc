@@ -101,7 +101,7 @@ TEST(Gemma4, RoutingHasScalesOfExperts) {
   EXPECT_EQ(name(want), "softmax, renormalised, times a scale of the expert");
 }
 
-TEST(Gemma4, RefusesWhatItsDenseModelsHave) {
+TEST(Gemma4, RefusesKeysOfItsDenseModels) {
   const auto refused = [](const json& change, const char* line) {
     SyntheticCheckpoint other = golden_model("gemma4");
     other.config.merge_patch(change);

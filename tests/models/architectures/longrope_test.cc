@@ -56,7 +56,7 @@ TEST_F(LongRope, EveryLengthMatchesOneStep) {
   }
 }
 
-TEST_F(LongRope, LengthDecidesAndNotCapacity) {
+TEST_F(LongRope, FrequenciesDependOnLengthNotCapacity) {
   Model model = load(19);
   KvCache roomy = must(model.make_cache(200));
   EXPECT_LT(relative_difference(step(model, roomy, 0, kShort), fresh(model, kShort)), 1e-9);

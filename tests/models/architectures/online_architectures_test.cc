@@ -14,6 +14,7 @@
 #include "paths.h"
 #include "quant/codec.h"
 #include "quant/quantize_weight.h"
+#include "support/model_words.h"
 #include "support/sample.h"
 
 namespace moracle::online_architectures_test {
@@ -46,8 +47,8 @@ class OnlineArchitectures : public ::testing::TestWithParam<std::string> {
                                     const std::string& backend) {
     MORACLE_TRY(const Checkpoint checkpoint, written.open());
     ModelOptions options;
-    options.quantization = map;
-    options.backend = backend;
+    options.quantization = testing::quantization(map);
+    options.backend = testing::backend(backend);
     options.threads = 2;
     MORACLE_TRY(Model model, Model::load(checkpoint, options));
     return all_logits(model, want_.ids);
@@ -62,7 +63,7 @@ TEST_P(OnlineArchitectures, PlanMatchesLoadWithEveryLinearLayerQuantized) {
   for (const OnlineScheme& online : online_schemes()) {
     if (!sample.takes()) continue;
     ModelOptions options;
-    options.quantization = online.name;
+    options.quantization = testing::quantization(online.name);
     options.threads = 2;
     const auto planned = plan(*checkpoint, options);
     ASSERT_TRUE(planned) << online.name << ": " << planned.error().to_string();
@@ -178,7 +179,7 @@ TEST_P(OnlineArchitectures, OutputLayerAloneStaysNearUnquantized) {
   const auto checkpoint = floats_.open();
   ASSERT_TRUE(checkpoint) << checkpoint.error().to_string();
   ModelOptions options;
-  options.quantization = "lm_head=int8-per-channel-weight-only";
+  options.quantization = testing::quantization("lm_head=int8-per-channel-weight-only");
   options.threads = 2;
   const auto planned = plan(*checkpoint, options);
   ASSERT_TRUE(planned) << planned.error().to_string();
@@ -205,7 +206,7 @@ TEST(OnlineQuantized, OutputLayerOfQuantizedModelMayBeQuantized) {
   ModelOptions options;
   const auto before = plan(*checkpoint, options);
   ASSERT_TRUE(before) << before.error().to_string();
-  options.quantization = "lm_head=int8-per-channel-weight-only";
+  options.quantization = testing::quantization("lm_head=int8-per-channel-weight-only");
   const auto after = plan(*checkpoint, options);
   ASSERT_TRUE(after) << after.error().to_string();
   EXPECT_LT(after->weight_bytes, before->weight_bytes);
@@ -230,7 +231,7 @@ TEST(OnlineRefused, QuantizedModelsBeforeWeightsAreRead) {
         name(checkpoint->moe_layer(checkpoint->moe_layers()[0])->spec.scheme);
     for (const OnlineScheme& online : online_schemes()) {
       ModelOptions options;
-      options.quantization = online.name;
+      options.quantization = testing::quantization(online.name);
       const auto planned = plan(*checkpoint, options);
       ASSERT_FALSE(planned) << folder << ", " << online.name;
       EXPECT_EQ(planned.error().kind, ErrorKind::kUnsupported);

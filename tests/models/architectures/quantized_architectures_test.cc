@@ -7,6 +7,7 @@
 #include "models/logit_bounds.h"
 #include "oracle/backend.h"
 #include "paths.h"
+#include "support/model_words.h"
 
 namespace moracle::quantized_architectures_test {
 namespace {
@@ -43,7 +44,7 @@ TEST_P(QuantizedArchitectures, MatchLlmcompressor) {
   for (const Backend& backend : backends()) {
     if (!backend.built() || backend.platform != Platform::kCpu) continue;
     ModelOptions named;
-    named.backend = backend.name;
+    named.backend = testing::backend(backend.name);
     named.threads = 2;
     if (!plan(*checkpoint, named)) continue;
     auto model = Model::load(*checkpoint, named);

@@ -118,10 +118,10 @@ class SharedExpert : public ::testing::Test {
     const size_t bytes = carve_feed_forward(description, kTokens, DType::kF32, nullptr).bytes;
     auto memory = device.allocate(bytes);
     ASSERT_TRUE(memory);
-    const FeedForwardScratch rooms =
+    const FeedForwardScratch scratch =
         carve_feed_forward(description, kTokens, DType::kF32, memory->as<std::byte>());
-    EXPECT_EQ(rooms.bytes, bytes);
-    std::fill_n(rooms.weight_one, kTokens, 1.0f);
+    EXPECT_EQ(scratch.bytes, bytes);
+    std::fill_n(scratch.weight_one, kTokens, 1.0f);
     const Progress none;
     Loader loader(workspace, std::move(choices), {}, none, 0);
     FeedForward feed_forward;
@@ -131,8 +131,9 @@ class SharedExpert : public ::testing::Test {
 
     std::vector<float> in = x, out(kTokens * kHidden, NAN);
     const Matrix input = Matrix::f32(in.data(), kTokens, kHidden);
-    const Status done = feed_forward.apply(input, Matrix::f32(out.data(), kTokens, kHidden), rooms,
-                                           kernel_device(device).ops(), {}, {}, nullptr, input);
+    const Status done =
+        feed_forward.apply({input}, input, Matrix::f32(out.data(), kTokens, kHidden), scratch,
+                           kernel_device(device).ops(), {}, {});
     ASSERT_TRUE(done) << done.error().to_string();
     for (int64_t t = 0; t < kTokens; ++t) {
       const std::vector<double> token(x.begin() + t * kHidden, x.begin() + (t + 1) * kHidden);

@@ -8,6 +8,7 @@
 #include "models/description.h"
 #include "models/explain.h"
 #include "moracle/moe.h"
+#include "support/model_words.h"
 #include "support/must.h"
 
 namespace moracle::unknown_family_test {
@@ -40,7 +41,7 @@ TEST(UnknownFamily, ExpertsAreReadUnderUsualNamesAndKeys) {
   EXPECT_EQ(experts->spec.num_experts, same->spec.num_experts);
 }
 
-TEST(UnknownFamily, RoutingIsUnknownWhateverKeysTheConfigHas) {
+TEST(UnknownFamily, RoutingIsUnknownDespiteConfigKeys) {
   SyntheticCheckpoint written = unheard();
   for (const bool with_keys : {false, true}) {
     if (with_keys) {
@@ -76,7 +77,7 @@ TEST(UnknownFamily, FusedMoeNeedsTheRoutingFromTheCaller) {
   EXPECT_TRUE(made) << made.error().to_string();
 }
 
-TEST(UnknownFamily, DescriptionNamesWhatWasAssumedAndWhatIsUnknown) {
+TEST(UnknownFamily, DescriptionNamesAssumedAndUnknownSettings) {
   const auto checkpoint = unheard().open();
   ASSERT_TRUE(checkpoint) << checkpoint.error().to_string();
   const auto description = describe(*checkpoint);
@@ -111,7 +112,8 @@ TEST(UnknownFamily, ExplainNamesTheTensorsItSearchedWhenItFindsNoExperts) {
   const auto checkpoint = written.open();
   ASSERT_TRUE(checkpoint) << checkpoint.error().to_string();
   for (const char* backend : {"auto", "*=reference"}) {
-    const auto explanation = explain(*checkpoint, {.backend = backend}, Machine::here(), {});
+    const auto explanation =
+        explain(*checkpoint, {.backend = testing::backend(backend)}, Machine::here(), {});
     ASSERT_FALSE(explanation);
     EXPECT_THAT(explanation.error().to_string(),
                 AllOf(HasSubstr("UnheardMoeForCausalLM"), HasSubstr("no tensor has a known expert"),

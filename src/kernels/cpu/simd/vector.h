@@ -1,8 +1,7 @@
 // Vectors of one instruction set. Most arithmetic uses the compilers' own vector types. This header
 // holds the differences between instruction sets.
 //
-// Only files that the build compiles for one instruction set (vector_ops_<isa>.cc) include it, and
-// only through vector_ops_table.h.
+// Only files that the build compiles for one instruction set (<name>_<isa>.cc) include it.
 //
 // Everything is in an anonymous namespace, and these files use no function of another header. The
 // linker keeps one copy of an inline function. A copy compiled here with AVX would trap on a CPU

@@ -94,6 +94,23 @@ struct DeltaChunk {
   int64_t num_tokens, key_dim, value_dim;
 };
 
+/// Epilogue of one panel's sums:  v = (sum · x_scale[r]) · w_scale[n] + bias[n].  The result is
+/// stored, or added to a row of `to` with the row's weight. Null factors and biases are left out.
+struct StoreArgs {
+  const float* sum = nullptr;  ///< [rows][16]
+  int rows = 0;
+  const float* x_scale = nullptr;
+  int64_t x_scale_stride = 0;
+  const float* w_scale = nullptr;
+  const float* bias = nullptr;
+  float* to = nullptr;  ///< row r at to + (to_row ? to_row[r] : r) · to_stride
+  int64_t to_stride = 0;
+  int columns = 16;  ///< stored columns
+  const int32_t* to_row = nullptr;
+  bool add = false;
+  const float* weight = nullptr;  ///< [rows]; null: 1
+};
+
 struct VectorOps {
   const char* isa;  ///< "portable", "avx2", "avx512"
 
@@ -101,6 +118,9 @@ struct VectorOps {
   /// x·σ(x) is within 3 units in the last place, x·Φ(x) within 7. `out` may be `gate` or `up`.
   void (*activate)(const ActivationSpec& spec, const float* gate, const float* up, int64_t count,
                    float* out);
+
+  /// The epilogue of a GEMM.
+  void (*store_rows)(const StoreArgs& args);
 
   /// quantize_int8_token of quant/activation.h, bit for bit. Returns the scale.
   float (*quantize_int8)(const float* x, int64_t count, int8_t* codes);

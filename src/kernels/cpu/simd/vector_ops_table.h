@@ -11,6 +11,7 @@
 #include "kernels/cpu/simd/vector_quantize.h"
 #include "kernels/cpu/simd/vector_recurrent.h"
 #include "kernels/cpu/simd/vector_rotate.h"
+#include "kernels/cpu/simd/vector_store.h"
 #include "kernels/cpu/simd/vector_sums.h"
 
 namespace moracle::cpu {
@@ -19,6 +20,7 @@ namespace {
 constexpr VectorOps table(const char* isa) {
   return {isa,
           activate,
+          store_rows,
           quantize_int8,
           quantize_e4m3,
           encode_e4m3,

@@ -17,7 +17,7 @@ struct DecodeHeads {
   static constexpr int kHead = Tile::kHead, kValue = Tile::kValue, kBlocks = Tile::kBlocks;
   static_assert(kBlocks == 1 || kBlocks == 2);
   uint32_t query[kTiles][kHead / 16][2];
-  float found[kTiles][kValue / 16][4] = {};  // not yet divided by the sum of weights
+  float acc[kTiles][kValue / 16][4] = {};  // not yet divided by the sum of weights
   HeadSoftmax softmax[kTiles];
 
   /// Loads the queries of heads [first, first + 8 kTiles) below `heads`, of one token.
@@ -62,7 +62,7 @@ struct DecodeHeads {
         tile.load_values(block, n, values);
 #pragma unroll
         for (int t = 0; t < kTiles; ++t)
-          mma_bf16(found[t][n], values, weights[t][block][0], weights[t][block][1]);
+          mma_bf16(acc[t][n], values, weights[t][block][0], weights[t][block][1]);
       }
     }
   }
@@ -107,7 +107,7 @@ struct DecodeHeads {
 #pragma unroll
         for (int n = 0; n < kValue / 16; ++n) {
 #pragma unroll
-          for (int c = 0; c < 4; ++c) found[t][n][c] *= shrink[c % 2];
+          for (int c = 0; c < 4; ++c) acc[t][n][c] *= shrink[c % 2];
         }
         state.sum[0] *= shrink[0], state.sum[1] *= shrink[1];
       }
@@ -164,7 +164,7 @@ struct WarpResults {
 #pragma unroll
         for (int c = 0; c < 4; ++c)
           values[warp][8 * t + 2 * lane_pair() + c % 2][Tile::value_column(n, c / 2)] =
-              heads.found[t][n][c];
+              heads.acc[t][n][c];
       }
     }
     if (lane_row() != 0) return;

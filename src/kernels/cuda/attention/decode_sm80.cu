@@ -45,11 +45,11 @@ class GlobalTile {
 #pragma unroll
       for (int r = 0; r < 4; ++r) {
         const int row = 16 * block + r % 2 + r / 2 * 8;
-        const bool there = first_ + row < end_;
+        const bool valid = first_ + row < end_;
 #pragma unroll
         for (int b = 0; b < kValue / 64; ++b) {
           eights_[block][b][r] = uint4{};
-          if (there)
+          if (valid)
             eights_[block][b][r] =
                 load_eight<kCache>(values_ + row * Cached::kValueBytes + 64 * b * kSize);
         }

@@ -52,9 +52,9 @@ class RingTile<kHeadDim, kValueDim, DType::kF8E4M3> {
 
   __device__ RingTile(const Slot& slot) : slot_(slot) {}
   __device__ static void copy(Slot& slot, const KvRows& from, int count) {
-    copy_rows<CopyPieces, kWarpPositions, kHead / 16, 32>(slot.keys, from.keys, count, key_place);
-    copy_rows<CopyPieces, kWarpPositions, kValue / 16, 32>(slot.values, from.values, count,
-                                                           value_place);
+    copy_rows<CopyVectors, kWarpPositions, kHead / 16, 32>(slot.keys, from.keys, count, key_index);
+    copy_rows<CopyVectors, kWarpPositions, kValue / 16, 32>(slot.values, from.values, count,
+                                                            value_index);
   }
 
   __device__ static int query_pair(int i, int half) {
@@ -65,9 +65,9 @@ class RingTile<kHeadDim, kValueDim, DType::kF8E4M3> {
   }
   __device__ __forceinline__ void load_keys(int, int i, uint32_t (&to)[4]) {
     if (i % 4 == 0) {
-      const int piece = i + lane_pair();
-      load(upper_, slot_.keys + key_place(lane_row(), piece));
-      load(lower_, slot_.keys + key_place(lane_row() + 8, piece));
+      const int vec = i + lane_pair();
+      load(upper_, slot_.keys + key_index(lane_row(), vec));
+      load(lower_, slot_.keys + key_index(lane_row() + 8, vec));
     }
     const uint32_t upper = upper_[i % 4], lower = lower_[i % 4];
     to[0] = e4m3_to_bf16_pair(upper), to[1] = e4m3_to_bf16_pair(lower);
@@ -79,9 +79,9 @@ class RingTile<kHeadDim, kValueDim, DType::kF8E4M3> {
 #pragma unroll
       for (int r = 0; r < 4; ++r) {
         const int row = 2 * lane_pair() + r % 2 + r / 2 * 8, at = lane_row() * kLaneBytes;
-        const auto* const piece =
-            reinterpret_cast<const uint8_t*>(slot_.values + value_place(row, at / 16));
-        load(values_[r], piece + at % 16);
+        const auto* const vec =
+            reinterpret_cast<const uint8_t*>(slot_.values + value_index(row, at / 16));
+        load(values_[r], vec + at % 16);
       }
     }
     // Two columns of two adjacent positions, position by position.
@@ -96,14 +96,14 @@ class RingTile<kHeadDim, kValueDim, DType::kF8E4M3> {
  private:
   static constexpr int kLaneBytes = kValue / 8;  // of a value
 
-  // Indices of the 16-byte pieces of a row: a quarter of a warp reads from different banks.
-  __device__ static int key_place(int row, int piece) {
-    constexpr int kPieces = kHead / 16;
-    return row * kPieces + (kPieces == 8 ? piece ^ (row & 1) << 2 : piece);
+  // Indices of the 16-byte vectors of a row: a quarter of a warp reads from different banks.
+  __device__ static int key_index(int row, int vec) {
+    constexpr int kVectors = kHead / 16;
+    return row * kVectors + (kVectors == 8 ? vec ^ (row & 1) << 2 : vec);
   }
-  __device__ static int value_place(int row, int piece) {
-    constexpr int kPieces = kValue / 16;
-    return row * kPieces + (piece ^ (kPieces == 8 ? row & 6 : row >> 1 & 3));
+  __device__ static int value_index(int row, int vec) {
+    constexpr int kVectors = kValue / 16;
+    return row * kVectors + (vec ^ (kVectors == 8 ? row & 6 : row >> 1 & 3));
   }
   template <int kWords>
   __device__ static void load(uint32_t (&to)[kWords], const void* from) {

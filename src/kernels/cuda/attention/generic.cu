@@ -38,8 +38,8 @@ __global__ void attend_generic(AttendArgs a) {
   const AttentionShape& shape = a.shape;
   const LayerCache& cache = shape.cache;
   float* const query = scratch;
-  float* const found = query + shape.head_dim;
-  float* const scores = found + shape.value_dim;
+  float* const acc = query + shape.head_dim;
+  float* const scores = acc + shape.value_dim;
   const float nothing = __int_as_float(0xff800000);  // -inf
   const int lane = threadIdx.x % 32;
   for (int64_t b = blockIdx.x; b < a.q.rows * shape.num_heads; b += gridDim.x) {
@@ -52,7 +52,7 @@ __global__ void attend_generic(AttendArgs a) {
     __syncthreads();
     for (int64_t d = threadIdx.x; d < shape.head_dim; d += kThreads)
       query[d] = load(a.q, t, head * shape.head_dim + d);
-    for (int64_t d = threadIdx.x; d < shape.value_dim; d += kThreads) found[d] = 0;
+    for (int64_t d = threadIdx.x; d < shape.value_dim; d += kThreads) acc[d] = 0;
     // A sink is a score without a value.
     float largest = shape.sinks != nullptr ? shape.sinks[head] : nothing;
     float sum = shape.sinks != nullptr ? 1.0f : 0.0f;
@@ -80,14 +80,14 @@ __global__ void attend_generic(AttendArgs a) {
       largest = most;
       __syncthreads();
       for (int64_t d = threadIdx.x; d < shape.value_dim; d += kThreads) {
-        float value = found[d] * shrink;
+        float value = acc[d] * shrink;
         for (int32_t j = 0; j < count; ++j)
           value += scores[j] * load_cached(values.at(from + j), d);
-        found[d] = value;
+        acc[d] = value;
       }
     }
     for (int64_t d = threadIdx.x; d < shape.value_dim; d += kThreads)
-      store(a.out, t, head * shape.value_dim + d, found[d] * cache.value_scale / sum);
+      store(a.out, t, head * shape.value_dim + d, acc[d] * cache.value_scale / sum);
   }
 }
 

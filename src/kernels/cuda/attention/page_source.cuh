@@ -46,41 +46,41 @@ __device__ uint4 load_eight(const std::byte* from) {
 }
 
 /// Copies 16 bytes asynchronously.
-struct CopyPieces {
+struct CopyVectors {
   static constexpr int kBytes = 16;  // in the cache
-  __device__ static void put(SharedAddress to, const std::byte* from, bool there) {
-    cp_async_16(to, from, there);
+  __device__ static void put(SharedAddress to, const std::byte* from, bool valid) {
+    cp_async_16(to, from, valid);
   }
 };
 /// Converts eight elements in registers. The thread waits for its load.
 template <DType kCache>
-struct ConvertPieces {
+struct ConvertVectors {
   static constexpr int kBytes = 8 * cache_element(kCache);
-  __device__ static void put(SharedAddress to, const std::byte* from, bool there) {
-    store_shared_16(to, there ? load_eight<kCache>(from) : uint4{});
+  __device__ static void put(SharedAddress to, const std::byte* from, bool valid) {
+    store_shared_16(to, valid ? load_eight<kCache>(from) : uint4{});
   }
 };
-/// Pieces of 16 bytes of bf16 from a cache of any dtype.
+/// Vectors of 16 bytes of bf16 from a cache of any dtype.
 template <DType kCache>
-using Bf16Pieces = std::conditional_t<kCache == DType::kBF16, CopyPieces, ConvertPieces<kCache>>;
+using Bf16Vectors = std::conditional_t<kCache == DType::kBF16, CopyVectors, ConvertVectors<kCache>>;
 
-/// Index of a 16-byte piece in rows of kPieces. A row's pieces are permuted by the row, so the same
-/// piece of eight rows lies in different banks.
-template <int kPieces>
-__device__ __forceinline__ int swizzled(int row, int piece) {
-  return row * kPieces + (piece ^ (row & 7));
+/// Index of a 16-byte vector in rows of kVectors. The row permutes its vectors, so that the same
+/// vector of eight rows lies in different banks.
+template <int kVectors>
+__device__ __forceinline__ int swizzled(int row, int vec) {
+  return row * kVectors + (vec ^ (row & 7));
 }
 
-/// Copies kRows rows of kPieces pieces, which are adjacent in the cache, by kCopiers threads. Rows
-/// from `count` on become zeros. `place(row, piece)` is an index of `to`.
-template <class Pieces, int kRows, int kPieces, int kCopiers, class Place>
+/// Copies kRows rows of kVectors vectors, which are adjacent in the cache, by kCopiers threads.
+/// Rows from `count` on become zeros. `index(row, vec)` is an index of `to`.
+template <class Vectors, int kRows, int kVectors, int kCopiers, class Index>
 __device__ __forceinline__ void copy_rows(uint4* to, const std::byte* from, int count,
-                                          const Place& place) {
+                                          const Index& index) {
 #pragma unroll
-  for (int i = 0; i < kRows * kPieces / kCopiers; ++i) {
+  for (int i = 0; i < kRows * kVectors / kCopiers; ++i) {
     const int at = i * kCopiers + static_cast<int>(threadIdx.x) % kCopiers;
-    const int row = at / kPieces, piece = at % kPieces;
-    Pieces::put(to + place(row, piece), from + at * Pieces::kBytes, row < count);
+    const int row = at / kVectors, vec = at % kVectors;
+    Vectors::put(to + index(row, vec), from + at * Vectors::kBytes, row < count);
   }
 }
 
@@ -94,10 +94,10 @@ struct KvSlot {
 template <DType kCache, int kCopiers, int kRows, int kHead, int kValue>
 __device__ __forceinline__ void copy_bf16(KvSlot<kRows, kHead, kValue, 2>& slot, const KvRows& from,
                                           int count) {
-  using Pieces = Bf16Pieces<kCache>;
-  copy_rows<Pieces, kRows, kHead / 8, kCopiers>(slot.keys, from.keys, count, swizzled<kHead / 8>);
-  copy_rows<Pieces, kRows, kValue / 8, kCopiers>(slot.values, from.values, count,
-                                                 swizzled<kValue / 8>);
+  using Vectors = Bf16Vectors<kCache>;
+  copy_rows<Vectors, kRows, kHead / 8, kCopiers>(slot.keys, from.keys, count, swizzled<kHead / 8>);
+  copy_rows<Vectors, kRows, kValue / 8, kCopiers>(slot.values, from.values, count,
+                                                  swizzled<kValue / 8>);
 }
 
 }  // namespace moracle::cuda

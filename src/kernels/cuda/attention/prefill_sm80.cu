@@ -19,7 +19,7 @@ template <int kHead, int kValue>
 struct WarpTile {
   using Slot = KvSlot<kPositions, kHead, kValue, 2>;
   uint32_t query[kHead / 16][4];
-  float found[kValue / 8][4] = {};  // not yet divided by the sum of weights
+  float acc[kValue / 8][4] = {};  // not yet divided by the sum of weights
   QuerySoftmax softmax;
   View view[2] = {};
 
@@ -57,8 +57,8 @@ struct WarpTile {
         uint32_t values[4];
         ldmatrix_x4<true>(
             values, page.values + swizzled<kValue / 8>(16 * p + lane % 16, 2 * n + lane / 16));
-        mma_bf16(found[2 * n], weights[p], values[0], values[1]);
-        mma_bf16(found[2 * n + 1], weights[p], values[2], values[3]);
+        mma_bf16(acc[2 * n], weights[p], values[0], values[1]);
+        mma_bf16(acc[2 * n + 1], weights[p], values[2], values[3]);
       }
     }
   }
@@ -84,7 +84,7 @@ struct WarpTile {
 #pragma unroll
       for (int n = 0; n < kValue / 8; ++n) {
 #pragma unroll
-        for (int c = 0; c < 4; ++c) found[n][c] *= shrink[c / 2];
+        for (int c = 0; c < 4; ++c) acc[n][c] *= shrink[c / 2];
       }
       softmax.sum[0] *= shrink[0], softmax.sum[1] *= shrink[1];
     }
@@ -160,7 +160,7 @@ __global__ void __launch_bounds__(kThreads) attend_prefill_sm80(AttendArgs a, in
 #pragma unroll
       for (int n = 0; n < kValue / 8; ++n) {
         *reinterpret_cast<uint32_t*>(to + 8 * n + 2 * lane_pair()) =
-            to_bf16_pair(own.found[n][2 * half] * factor, own.found[n][2 * half + 1] * factor);
+            to_bf16_pair(own.acc[n][2 * half] * factor, own.acc[n][2 * half + 1] * factor);
       }
     }
   }

@@ -36,8 +36,8 @@ __device__ inline void transpose_pairs(uint32_t (&x)[4]) {
   }
 }
 
-/// Lane 4 g + k of a warp holds rows g and g + 8 of its 16 queries, and columns 2 k and 2 k + 1 of
-/// each 8.
+/// One tile in a consumer warpgroup. Lane 4 g + k of a warp holds rows g and g + 8 of its 16
+/// queries, and columns 2 k and 2 k + 1 of each 8.
 template <int kHead, int kValue, DType kCache>
 class Consumer {
  public:
@@ -63,8 +63,8 @@ class Consumer {
     ring.query_parity ^= 1;
   }
 
-  /// Goes through the pages of the tile. The products of a page's keys are issued before those of
-  /// the previous page's values, which are then in flight while the scores become weights.
+  /// Goes through the pages of the tile. Issues the products of a page's keys before those of the
+  /// previous page's values: the latter are in flight during the softmax.
   __device__ __forceinline__ void run(Ring& ring, PingPong order) {
     const QueryRow first = row(0), last = row(kQueries - 1);
     const QueryRow least = row(order.group * kGroupQueries),
@@ -90,7 +90,7 @@ class Consumer {
     mbarrier_wait(ring.values_full(), ring.parity);
     multiply_values(ring.values());
     wgmma_wait<0>();
-    pin(found_);
+    pin(acc_);
     release(ring.values_empty());
     ring.advance();
   }
@@ -110,8 +110,8 @@ class Consumer {
         uint32_t eight[4];
 #pragma unroll
         for (int i = 0; i < 4; ++i)
-          eight[i] = to_bf16_pair(found_[4 * (n + i) + 2 * half] * factor,
-                                  found_[4 * (n + i) + 2 * half + 1] * factor);
+          eight[i] = to_bf16_pair(acc_[4 * (n + i) + 2 * half] * factor,
+                                  acc_[4 * (n + i) + 2 * half + 1] * factor);
         transpose_pairs(eight);
         if (query.token >= 0)
           *reinterpret_cast<uint4*>(to + 8 * (n + lane_pair())) = {eight[0], eight[1], eight[2],
@@ -143,11 +143,11 @@ class Consumer {
     release(ring.keys_empty());
     weigh<kMasked>(first);
     wgmma_wait<0>();
-    pin(found_);
+    pin(acc_);
     release(before.values_empty());
     if (__any_sync(kAllLanes, shrink_[0] != 1 || shrink_[1] != 1)) {
 #pragma unroll
-      for (int i = 0; i < kValue / 2; ++i) found_[i] *= shrink_[i % 4 / 2];
+      for (int i = 0; i < kValue / 2; ++i) acc_[i] *= shrink_[i % 4 / 2];
     }
     keep_weights();
   }
@@ -163,12 +163,12 @@ class Consumer {
     wgmma_commit();
   }
   __device__ __forceinline__ void multiply_values(uint32_t values) {
-    pin(found_);
+    pin(acc_);
     wgmma_fence();
 #pragma unroll
     for (int p = 0; p < kPositions / 16; ++p)
       wgmma<WgmmaTypes::kBf16, kValue, true>(
-          found_, weights_[p], swizzled_descriptor<Ring::kAtomBytes>(values + p * 2048), true);
+          acc_, weights_[p], swizzled_descriptor<Ring::kAtomBytes>(values + p * 2048), true);
     wgmma_commit();
   }
 
@@ -230,7 +230,7 @@ class Consumer {
   const int32_t own_;    // first row of this warp in the tile
   uint32_t query_[kHead / 16][4], weights_[kPositions / 16][4];
   float scores_[kPositions / 2] = {};
-  float found_[kValue / 2] = {};  // not yet divided by the sum of weights
+  float acc_[kValue / 2] = {};  // not yet divided by the sum of weights
   QuerySoftmax softmax_;
   float shrink_[2];
 };

@@ -20,7 +20,7 @@ struct QueryRow {
 };
 
 /// Shared memory of a CTA: ring slots with a page of keys and of values each, the queries of a
-/// tile, barriers, the rows of two tiles, and pages in e4m3 on their way. Matrices are [64
+/// tile, barriers, the rows of two tiles, and pages in e4m3 in flight. Matrices are [64
 /// columns][row][128 bytes], swizzled for wgmma. Two pages in a slot were slower: 150 instead of
 /// 139 us (2 x 2,048 tokens, 32 heads of 128, H100).
 template <int kHead, int kValue, DType kCache>

@@ -7,7 +7,6 @@
 #include "kernels/cuda/device/cuda_device.h"
 #include "kernels/cuda/device/launch.cuh"
 #include "layout/mma16.h"
-#include "layout/panel16.h"
 
 namespace moracle::cuda {
 namespace {
@@ -76,13 +75,6 @@ Status pack(const Queue& queue, const ArrivedRows& rows) {
   }
 }
 
-struct Panel16Index {
-  __device__ int64_t operator()(const MatrixShape& shape, int code_bits, int64_t r,
-                                int64_t c) const {
-    return panel16::code_bit(shape.key.dtype, code_bits, shape.k, r, c);
-  }
-};
-
 struct Mma16Index {
   __device__ int64_t operator()(const MatrixShape& shape, int code_bits, int64_t r,
                                 int64_t c) const {
@@ -93,7 +85,6 @@ struct Mma16Index {
 // One line for each layout that the GPU packs. Host threads pack the others.
 constexpr Packing kPackings[] = {
     {&kCanonicalLayout, nullptr},
-    {&kPanel16Layout, pack<Panel16Index>},
     {&kMma16Layout, pack<Mma16Index>},
 };
 

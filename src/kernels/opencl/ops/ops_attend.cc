@@ -62,7 +62,7 @@ const Variant* find_variant(const AttentionShape& shape, const Queue& queue) {
 int64_t most_splits(int64_t seen) {
   const int64_t tiles = (seen + kTile - 1) / kTile;
   if (tiles <= 16) return std::max<int64_t>(tiles, 1);
-  return tiles <= 2 * kMaxSplits ? std::max<int64_t>(16, (tiles + 1) / 2) : kAttendParts;
+  return tiles <= 2 * kMaxSplits ? std::max<int64_t>(16, (tiles + 1) / 2) : kMaxSplits;
 }
 
 }  // namespace

@@ -1,0 +1,177 @@
+#include "kernels/cpu/gemm/macro_kernel.h"
+
+#include <algorithm>
+#include <bit>
+
+namespace moracle::cpu {
+namespace {
+
+int64_t column_bytes(Operand arithmetic) {
+  return arithmetic == Operand::kInt8 ? 1 : arithmetic == Operand::kF32 ? 4 : 2;
+}
+
+int prefetch_distance(const UkernelSet& kernels, DotForm form, const QuantKey& key) {
+  if (!key.quantized()) return kernels.prefetch_distance_16;
+  // Floats times codes wait for their decoding, not for memory, and have no instructions to spare.
+  return form.by_codes && form.x == Operand::kF32 ? 0 : kernels.prefetch_distance;
+}
+
+// Maximum rows of a row tile that prefetches scales. Exponents become floats before a k-block
+// begins, which waits for them. Kernels read f32 scales as they go, which costs time only with few
+// rows.
+int scale_rows(const MatrixShape& shape) {
+  constexpr int kF32Rows = 2;
+  return vnni16::scale_is_exponent(shape) ? kTileRows : kF32Rows;
+}
+
+}  // namespace
+
+int64_t x_group_cols(const Scheme& scheme) {
+  const auto& key = scheme.activation;
+  const bool grouped =
+      key && !vnni16::scale_is_exponent({0, 0, *key}) && key->group.cols != GroupShape::kAll;
+  return grouped ? key->group.cols : 0;
+}
+
+const DotKernel* dot_of(const UkernelSet& kernels, DotForm form, DType codes) {
+  const std::optional<DType> operand = operand_dtype(form.x);
+  if (form.by_codes) return operand == codes ? nullptr : kernels.dot(form.x, codes);
+  return operand ? kernels.dot(form.x, *operand) : nullptr;
+}
+
+std::string_view instruction_of(const UkernelSet& kernels, const DotForm& form, DType codes) {
+  const DotKernel* const dot = dot_of(kernels, form, codes);
+  return dot == nullptr ? "none" : dot->instruction;
+}
+
+bool MacroKernel::serves(const MatrixShape& shape, const Scheme& scheme, DotForm form,
+                         const UkernelSet& kernels) {
+  if (dot_of(kernels, form, shape.key.dtype) == nullptr) return false;
+  const bool zeros = shape.key.quantized() && !shape.key.symmetric;
+  if (form.by_codes && form.x == Operand::kBf16 && zeros) return false;
+  // Segments must consist of whole row blocks.
+  return !form.by_codes ||
+         segment_cols(shape, form, x_group_cols(scheme)) % vnni16::block_cols(shape.key.dtype) == 0;
+}
+
+MacroKernel::MacroKernel(const KernelWeights& weights, const CpuDotForm& form,
+                         const UkernelSet& kernels)
+    : weights_(weights),
+      planned_(form),
+      form_(form.dot),
+      kernels_(kernels),
+      dot_(*dot_of(kernels, form_, weights.shape.key.dtype)),
+      prefetch_distance_(prefetch_distance(kernels, form_, weights.shape.key)),
+      panels_(weights, form_, x_group_cols(weights.scheme), kernels),
+      x_group_is_segment_(x_group_cols(weights.scheme) == panels_.segment_cols()),
+      scale_rows_(scale_rows(weights.shape)) {}
+
+void MacroKernel::prefetch_ahead(const PanelPair& pair, const RowTile& tile, int64_t first_block,
+                                 DotArgs& block) const {
+  const int64_t at = first_block + prefetch_distance_, left = panels_.panel_blocks() - at;
+  block.prefetch_switch = left > 0 ? left : INT64_MAX;
+  for (int p = 0; p < block.panels; ++p) {
+    const std::byte* const own = panels_.codes(pair.expert, pair.panel + p * pair.distance);
+    const std::byte* const end = own + panels_.panel_blocks() * kRowBlockBytes;
+    const std::byte* const next =
+        tile.prefetch ? panels_.codes(tile.next.expert, tile.next.panel + p * tile.next.distance)
+                      : end;
+    block.prefetch_jump[p] = next - end;
+    block.prefetch[p] = left > 0 ? own + at * kRowBlockBytes : next - left * kRowBlockBytes;
+  }
+}
+
+void MacroKernel::multiply(const PanelPair& pair, const RowTile& tile, TileScratch& scratch) const {
+  const int count = pair.panels();
+  const int rows = tile.count * limbs();
+  const int blocks = (rows + dot_.rows - 1) / dot_.rows;
+  const bool ahead = blocks == 1 && prefetch_distance_ > 0 && rows <= kernels_.prefetch_rows;
+  // Each block decodes the codes once, so blocks are even, with no short one at the end.
+  const int step = form_.by_codes ? (rows + blocks - 1) / blocks : dot_.rows;
+  // Every block of rows prefetches its share of the next codes. So prefetches overlap products, not
+  // reads of codes.
+  const auto ratio = static_cast<int>(panels_.blocks_per_code_block());
+  const int sharing = static_cast<int>(std::bit_floor(static_cast<unsigned>(blocks)));
+  const int every = std::min(16, sharing * ratio), share_blocks = every / ratio;
+  DotArgs block;
+  block.panels = count;
+  block.most_rows = std::min(dot_.rows, rows);
+  block.x_stride = form_.in_limbs ? tile.x.limb_stride : tile.x.stride;
+  block.x_low = tile.x.rest;
+  for (const WeightPanels::KBlock& s : panels_.k_blocks()) {
+    block.segments = s.segments;
+    block.segment_blocks = s.segment_blocks;
+    block.overwrite = s.first_column == 0;
+    const int64_t num_blocks = block.segments * block.segment_blocks;
+    const std::byte* prefetch[2] = {};
+    for (int p = 0; p < count; ++p) {
+      const int64_t panel = pair.panel + p * pair.distance;
+      if (tile.prefetch) {
+        const int64_t next = tile.next.panel + p * tile.next.distance;
+        prefetch[p] = panels_.codes(tile.next.expert, next);
+        if (tile.count <= scale_rows_) panels_.prefetch_scales(tile.next.expert, next, s);
+      }
+      block.w[p] = panels_.row_blocks(pair.expert, panel, s, scratch.row_blocks[p]);
+      block.w_scale[p] = panels_.segment_scales(pair.expert, panel, s, scratch.segment_scales[p]);
+      block.w_zero[p] = panels_.segment_zeros(pair.expert, panel, s, scratch.segment_zeros[p]);
+    }
+    if (ahead) prefetch_ahead(pair, tile, s.first_block / ratio, block);
+    for (int row = 0, b = 0; row < rows; row += step, ++b) {
+      const int64_t at = tile.first * limbs() + row;
+      block.rows = std::min(step, rows - row);
+      block.x = tile.x.values + at * block.x_stride + s.first_column * column_bytes(form_.x);
+      block.prefetch_every = ahead || (tile.prefetch && b < share_blocks) ? every : 0;
+      const int64_t share = (s.first_block / ratio + b * (num_blocks / every)) * kRowBlockBytes;
+      for (int p = 0; p < count; ++p) {
+        block.sum[p] = scratch.sums[p] + row * kPanelRows;
+        if (!ahead && block.prefetch_every > 0) block.prefetch[p] = prefetch[p] + share;
+      }
+      const bool int16 = form_.x == Operand::kInt16;
+      if (int16 || form_.x == Operand::kInt8) {
+        block.x_sum = tile.x.sums + at * tile.x.num_sums + s.segment;
+        block.x_sum_stride = tile.x.num_sums;
+      }
+      if (form_.in_limbs || int16) {
+        block.x_scale = tile.x.segment_scales + at * tile.x.num_sums + s.segment;
+        block.x_scale_stride = tile.x.num_sums;
+        block.x_scale_step = 1;
+      } else if (tile.x.num_scales > 1) {
+        block.x_scale = tile.x.scales + at * tile.x.num_scales + s.x_group;
+        block.x_scale_stride = tile.x.num_scales;
+        block.x_scale_step = x_group_is_segment_ ? 1 : 0;
+      }
+      dot_.fn(block);
+    }
+  }
+  if (!form_.in_limbs) return;
+  for (int p = 0; p < count; ++p) add_limbs(tile.count, scratch.sums[p]);
+}
+
+// The sums of a row are those of its limbs. The smallest limb comes first.
+void MacroKernel::add_limbs(int rows, float* sums) const {
+  static_assert(kLimbs == 3);
+  for (int r = 0; r < rows; ++r) {
+    const float* const limb = sums + r * kLimbs * kPanelRows;
+    for (int n = 0; n < kPanelRows; ++n)
+      sums[r * kPanelRows + n] = limb[2 * kPanelRows + n] + limb[kPanelRows + n] + limb[n];
+  }
+}
+
+StoreArgs MacroKernel::result(const PanelPair& pair, int p, const RowTile& tile,
+                              TileScratch& scratch) const {
+  const int64_t panel = pair.panel + p * pair.distance;
+  StoreArgs f;
+  f.sum = scratch.sums[p];
+  f.rows = tile.count;
+  f.columns =
+      static_cast<int>(std::min<int64_t>(kPanelRows, weights_.shape.n - panel * kPanelRows));
+  if (tile.x.num_scales == 1) {
+    f.x_scale = tile.x.scales + tile.first;
+    f.x_scale_stride = 1;
+  }
+  f.w_scale = panels_.row_scales(pair.expert, panel, scratch.scales[p]);
+  f.bias = panels_.bias(pair.expert, panel);
+  return f;
+}
+
+}  // namespace moracle::cpu

@@ -1,0 +1,137 @@
+#include "kernels/cpu/gemm/pack_rows.h"
+
+#include <algorithm>
+#include <cstring>
+
+#include "kernels/cpu/gemm/expert_rows.h"
+#include "oracle/carve.h"
+
+namespace moracle::cpu {
+namespace {
+
+int64_t element_bytes(Operand arithmetic) {
+  return arithmetic == Operand::kInt8 ? 1 : arithmetic == Operand::kF32 ? 4 : 2;
+}
+
+PackedRows carve(const RowForm& form, int64_t rows, std::byte* memory, size_t* bytes) {
+  Carver carver(memory);
+  PackedRows packed;
+  packed.stride = packed_stride(form);
+  if (form.two_terms) packed.rest = read_cols(form.x, form.k) * element_bytes(form.x);
+  packed.values = carver.take<std::byte>((rows + kMaxBlockRows) * packed.stride);
+  const bool int16 = form.x == Operand::kInt16;
+  const bool integers = int16 || form.x == Operand::kInt8 || form.skinny == Operand::kInt8;
+  packed.num_sums = integers ? (form.k + form.segment - 1) / form.segment : 0;
+  const int64_t limbs = form.skinny_in_limbs ? kLimbs : 1;
+  packed.sums = carver.take<int32_t>(rows * limbs * packed.num_sums);
+  if (form.skinny_in_limbs) packed.limb_stride = packed.stride / kLimbs;
+  if (form.skinny_in_limbs || int16)
+    packed.segment_scales = carver.take<float>(rows * limbs * packed.num_sums);
+  packed.scales = carver.take<float>(rows * form.num_scales);
+  packed.num_scales = form.num_scales;
+  if (bytes != nullptr) *bytes = carver.bytes();
+  return packed;
+}
+
+}  // namespace
+
+int64_t read_cols(Operand arithmetic, int64_t k) {
+  const int64_t tile = 16 * 4 / element_bytes(arithmetic);
+  return (k + tile - 1) / tile * tile;
+}
+
+// Add one cache line to the columns' bytes: rows a power of two apart would share the same few sets
+// of the first-level cache.
+int64_t packed_stride(const RowForm& form) {
+  const int64_t bytes = std::max(element_bytes(form.skinny), element_bytes(form.x));
+  const int64_t stride = read_cols(form.x, form.k) * (form.two_terms ? 4 : bytes) + kRowBlockBytes;
+  if (!form.skinny_in_limbs) return stride;
+  constexpr int64_t kMultiple = kLimbs * kRowBlockBytes;
+  const int64_t limbs = kLimbs * read_cols(Operand::kInt8, form.k);
+  return (std::max(stride, limbs) + kMultiple - 1) / kMultiple * kMultiple;
+}
+
+size_t packed_bytes(const RowForm& form, int64_t rows) {
+  size_t bytes = 0;
+  carve(form, rows, nullptr, &bytes);
+  return bytes;
+}
+
+RowPacker::RowPacker(const RowForm& form, const GroupedRows& from, const UkernelSet& kernels)
+    : form_(form),
+      from_(from),
+      main_(kernels.pack(from.x.values.dtype, form.x)),
+      skinny_(kernels.pack(from.x.values.dtype, form.skinny)) {
+  const bool scaled = from.x.scales != nullptr && from.x.values.dtype != DType::kF32;
+  form_.num_scales = scaled ? from.x.num_scales : 0;
+}
+
+PackedRows RowPacker::scratch(int64_t rows, std::byte* memory) const {
+  return carve(form_, rows, memory, nullptr);
+}
+
+void RowPacker::pack(const PackedRows& to, int64_t at, int64_t first, int64_t past,
+                     bool skinny) const {
+  for (int64_t r = first; r < past; ++r) pack_row(to, at + r - first, r, skinny);
+}
+
+void RowPacker::split(const PackedRows& to, int64_t first, int64_t past, const ExpertRows& rows,
+                      int skinny_rows, ThreadPool& pool) const {
+  auto some = [&](int64_t begin, int64_t end) {
+    begin += first, end += first;
+    int64_t e = rows.with_rows(0);
+    for (int64_t r = begin; r < end; ++r) {
+      while (rows.past(e) <= r) ++e;
+      pack_row(to, r - first, r, rows.all_rows(e) <= skinny_rows);
+    }
+  };
+  // Below this size, waking the threads takes longer than the work.
+  constexpr int64_t kAlone = 256 << 10;
+  if ((past - first) * to.stride < kAlone)
+    some(0, past - first);
+  else
+    pool.split(past - first, some);
+}
+
+void RowPacker::pack_row(const PackedRows& packed, int64_t at, int64_t r, bool skinny) const {
+  const Rows& x = from_.x;
+  const int64_t source = from_.row_index ? from_.row_index[from_.first_row + r] : r;
+  PackArgs a;
+  a.from = static_cast<const std::byte*>(x.values.data) +
+           source * (x.values.stride * bits(x.values.dtype) / 8);
+  a.count = form_.k;
+  a.to = packed.values + at * packed.stride;
+  a.order = form_.order;
+  a.segment = form_.segment;
+  a.segments = packed.num_sums;
+  if (skinny && form_.skinny_in_limbs) {
+    const int64_t first = at * kLimbs * packed.num_sums;
+    a.sums = packed.sums + first;
+    a.scales = packed.segment_scales + first;
+    a.limb_stride = packed.limb_stride;
+    skinny_->fn(a);
+    for (int p = 0; p < kLimbs; ++p)
+      std::memset(a.to + p * a.limb_stride + form_.k, 0, a.limb_stride - form_.k);
+    return;
+  }
+  const Operand arithmetic = skinny ? form_.skinny : form_.x;
+  const bool two_terms = form_.two_terms && arithmetic == Operand::kBf16;
+  if (two_terms) a.low = a.to + packed.rest;
+  if (packed.sums != nullptr) a.sums = packed.sums + at * packed.num_sums;
+  if (packed.segment_scales != nullptr) a.scales = packed.segment_scales + at * packed.num_sums;
+  if (const PackKernel* const pack = skinny ? skinny_ : main_)
+    pack->fn(a);
+  else
+    std::memcpy(a.to, a.from, form_.k * sizeof(float));  // f32 to f32
+  const bool eights = arithmetic == Operand::kInt16 ||
+                      (arithmetic == Operand::kBf16 && form_.order != ColumnOrder::kPlain);
+  const int64_t columns = eights ? (form_.k + 7) / 8 * 8 : form_.k;
+  const int64_t used = columns * element_bytes(arithmetic);
+  const int64_t whole = two_terms ? packed.rest : packed.stride;
+  std::memset(a.to + used, 0, whole - used);
+  if (two_terms) std::memset(a.to + packed.rest + used, 0, packed.stride - packed.rest - used);
+  for (int64_t s = 0; s < form_.num_scales; ++s)
+    packed.scales[at * form_.num_scales + s] = x.scales[source * form_.num_scales + s];
+}
+
+}  // namespace moracle::cpu

@@ -1,0 +1,158 @@
+// Plans a grouped GEMM: the forms in which rows and weights meet, and the memory that they need.
+#include "kernels/cpu/gemm/plan.h"
+
+#include <algorithm>
+#include <optional>
+
+#include "kernels/cpu/gemm/schedule.h"
+#include "quant/activation.h"
+
+namespace moracle::cpu {
+namespace {
+
+// The form for many rows: the best kernel of the table that multiplies codes as stored, or decoded.
+// Rows of floats in bf16 have two terms, unless the request needs only one.
+DotForm main_form(const KernelRequest& request, Operand arithmetic, const UkernelSet& kernels) {
+  const DType dtype = request.shape.key.dtype;
+  const DotForm decoded{arithmetic}, by_codes{arithmetic, true};
+  DotForm form = decoded;
+  if (arithmetic == Operand::kInt16) return by_codes;
+  if (MacroKernel::serves(request.shape, request.scheme, by_codes, kernels)) {
+    const DotKernel* const other = dot_of(kernels, decoded, dtype);
+    const bool decodes = other != nullptr && kernels.decode(dtype, arithmetic) != nullptr;
+    form.by_codes = !decodes || dot_of(kernels, by_codes, dtype) < other;
+  }
+  form.two_terms =
+      arithmetic == Operand::kBf16 && !request.scheme.activation && !request.bf16_activations;
+  return form;
+}
+
+// The form for few rows by codes, if there is one beside `main`: integers if the rows arrive as
+// integers; floats in limbs of int8 where kernels prefer them, also to products of one bf16 term,
+// which they exceed in accuracy; else f32.
+std::optional<DotForm> skinny_form(const KernelRequest& request, const DotForm& main,
+                                   const UkernelSet& kernels) {
+  const MatrixShape& shape = request.shape;
+  const Scheme& scheme = request.scheme;
+  const bool integers = main.x == Operand::kInt8;
+  // int16 is as fast with one row as with many.
+  if (main.x == Operand::kInt16 || !shape.key.quantized()) return {};
+  // A deterministic plan uses one arithmetic, so that a token's bits depend on the token alone.
+  if (request.deterministic && !integers) return {};
+  DotForm skinny{Operand::kF32, true};
+  if (has_int8_rows(scheme) && main.x != Operand::kF32) {
+    skinny.x = Operand::kInt8;
+  } else if (kernels.floats_in_limbs && !integers && !scheme.activation) {
+    // Short segments spend the time that limbs save on scaling their sums.
+    constexpr int64_t kLong = 64;
+    const DotForm limbs{Operand::kInt8, true, true};
+    if (MacroKernel::serves(shape, scheme, limbs, kernels) &&
+        segment_cols(shape, limbs, 0) >= kLong)
+      skinny = limbs;
+  }
+  if (main.by_codes && !skinny.in_limbs) return {};
+  return MacroKernel::serves(shape, scheme, skinny, kernels) ? std::optional(skinny) : std::nullopt;
+}
+
+// Maximum rows of the form for few rows. From three rows on, bf16 products of codes need fewer
+// instructions than three limbs of int8: one thread of a Zen 4 takes 1,030 and 843 µs with one row.
+int skinny_rows_of(const DotForm& main, const DotForm& skinny, const UkernelSet& kernels) {
+  constexpr int kRowsInLimbs = 2;
+  return main.by_codes && skinny.in_limbs ? kRowsInLimbs : kernels.skinny_rows;
+}
+
+// Significant bits of float activations in products. As int16: those of the largest of a segment.
+int product_bits(const DotForm& main, const Scheme& scheme) {
+  if (main.x == Operand::kInt16) return 15;
+  const bool bf16 = main.x == Operand::kBf16 && !scheme.activation;
+  return !bf16 ? 24 : main.two_terms ? 16 : 8;
+}
+
+// Whether rows arrive as codes with separate scales.
+bool as_codes(const Scheme& scheme, Operand arithmetic) {
+  const auto& key = scheme.activation;
+  return key && arithmetic != Operand::kF32 && !vnni16::scale_is_exponent({0, 0, *key});
+}
+
+const DotForm& dot_form_of(const PlannedKernel& kernel) {
+  return std::get<CpuDotForm>(kernel.form).dot;
+}
+
+}  // namespace
+
+RowForm row_form(const MatrixShape& shape, const Scheme& scheme,
+                 const std::vector<PlannedKernel>& planned, const UkernelSet& kernels) {
+  const DotForm& main = dot_form_of(planned.back());
+  const bool has_skinny = planned.size() > 1;
+  const DotForm skinny = has_skinny ? dot_form_of(planned.front()) : DotForm{main.x};
+  RowForm form;
+  form.x = main.x;
+  form.two_terms = main.two_terms;
+  form.skinny = skinny.x;
+  form.skinny_in_limbs = skinny.in_limbs;
+  if (has_skinny) form.skinny_rows = static_cast<int>(planned.front().range.to_rows);
+  form.order = shape.key.dtype == DType::kBF16 ? ColumnOrder::kPlain : kernels.order;
+  form.k = shape.k;
+  DotForm by_segment{form.skinny};
+  if (skinny.in_limbs) by_segment = skinny;
+  if (main.x == Operand::kInt16) by_segment = {main.x, true};
+  form.segment = segment_cols(shape, by_segment, x_group_cols(scheme));
+  if (as_codes(scheme, main.x)) form.num_scales = num_groups(*scheme.activation, shape.k);
+  return form;
+}
+
+Operand arithmetic_for(const MatrixShape& shape, const Scheme& scheme, bool bf16,
+                       int64_t group_multiple) {
+  const DType dtype = shape.key.dtype;
+  const bool whole =
+      vnni16::num_groups(shape) <= 1 || vnni16::group_cols(shape) % group_multiple == 0;
+  if (has_int8_rows(scheme) && whole) return Operand::kInt8;
+  const bool exact = dtype != DType::kF16 && dtype != DType::kF32;
+  return bf16 && exact ? Operand::kBf16 : Operand::kF32;
+}
+
+bool has_int16(const MatrixShape& shape, const Scheme& scheme, DotIsa isa) {
+  return !scheme.activation &&
+         MacroKernel::serves(shape, scheme, {Operand::kInt16, true}, ukernels(isa));
+}
+
+KernelPlan plan_gemm(const KernelRequest& request, Operand arithmetic, DotIsa isa, int threads) {
+  const MatrixShape& shape = request.shape;
+  const auto& key = request.scheme.activation;
+  const UkernelSet& kernels = ukernels(isa);
+  const DotForm main = main_form(request, arithmetic, kernels);
+  const std::optional<DotForm> skinny = skinny_form(request, main, kernels);
+  KernelPlan plan;
+  const auto add = [&](const DotForm& line, const KernelRange& range) {
+    plan.kernels.push_back(
+        {CpuDotForm{isa, line, shape.key.dtype, instruction_of(kernels, line, shape.key.dtype)},
+         range});
+  };
+  int64_t from_rows = 1;
+  if (skinny) {
+    const int skinny_rows = skinny_rows_of(main, *skinny, kernels);
+    add(*skinny, {.to_rows = skinny_rows});
+    from_rows = skinny_rows + 1;
+  }
+  add(main, {.from_tokens = (from_rows + request.expert_rows - 1) / request.expert_rows,
+             .from_rows = from_rows});
+  plan.deterministic = !skinny || arithmetic == Operand::kInt8;
+  plan.input_dtype = as_codes(request.scheme, arithmetic) ? key->dtype : DType::kF32;
+  const RowForm form = row_form(shape, request.scheme, plan.kernels, kernels);
+  plan.product_bits = product_bits(main, request.scheme);
+  if (arithmetic == Operand::kInt16) plan.product_group = form.segment;
+  plan.scratch_bytes = static_cast<int64_t>(
+      packed_bytes(form, std::min(request.max_rows, Schedule::batch_rows(form))));
+  if (request.activation != nullptr) {
+    const bool gated = is_gated(request.activation->function);
+    plan.activates = !gated || shape.n % (2 * kPanelRows) == 0;
+    plan.quantizes = plan.activates && key && plan.input_dtype == key->dtype;
+    if (plan.activates)
+      plan.scratch_bytes = std::max(plan.scratch_bytes, threads * Schedule::item_bytes(form));
+  }
+  plan.combines = true;
+  plan.in_parts = true;
+  return plan;
+}
+
+}  // namespace moracle::cpu

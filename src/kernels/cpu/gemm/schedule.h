@@ -1,0 +1,217 @@
+// The schedule: how a grouped matrix is split over threads.
+//
+//   by columns  Each thread takes the same share of every expert's panels. The work is even for any
+//               routing, and each weight is read once. Each thread owns its columns of the result,
+//               so it can accumulate a token's rows itself.
+//   by rows     Each thread takes an expert, or a block of its rows that fits in the thread's
+//               cache, and all panels. One thread reads a row and writes the whole result row.
+//               A slow thread takes fewer items.
+//
+// A row gets the same bits from both.
+#pragma once
+
+#include <algorithm>
+#include <atomic>
+#include <optional>
+
+#include "kernels/cpu/gemm/epilogue.h"
+#include "kernels/cpu/gemm/expert_rows.h"
+#include "kernels/cpu/gemm/macro_kernel.h"
+#include "kernels/kernel_watch.h"
+
+namespace moracle::cpu {
+
+/// Pairs of panels that one kernel call multiplies.
+struct PanelPairs {
+  int64_t panels = 0;
+  int64_t distance = 0;  ///< from a gate's panel to its up's panel; 0: adjacent panels are pairs
+
+  int64_t count() const { return distance > 0 ? distance : (panels + 1) / 2; }
+  PanelPair at(int64_t expert, int64_t i) const {
+    if (distance > 0) return {expert, i, distance};
+    return {expert, 2 * i, 2 * i + 1 < panels ? 1 : 0};
+  }
+};
+
+/// The next work of one thread: `rows`, packed at row `at` of `x`, times pairs [pair, past_pair).
+struct Task {
+  RowItem rows;
+  const PackedRows& x;
+  int64_t at;
+  int64_t pair, past_pair;
+  std::optional<PanelPair> next;  ///< the pair that follows this step, to prefetch
+};
+
+/// Rows per row tile, so that row tiles are even: whole blocks, no short row tile at the end.
+inline int64_t even_tile(int64_t rows) {
+  const int64_t tiles = (rows + kTileRows - 1) / kTileRows;
+  const int64_t even = (rows + tiles - 1) / tiles;
+  return (even + kMaxBlockRows - 1) / kMaxBlockRows * kMaxBlockRows;
+}
+
+class Schedule {
+ public:
+  /// All arguments must outlive the object.
+  Schedule(const MacroKernel& tile, const std::optional<MacroKernel>& skinny,
+           const UkernelSet& kernels, const RowForm& form, const ExpertRows& rows,
+           const PanelPairs& pairs, const Destination& to)
+      : main_(tile),
+        skinny_(skinny),
+        kernels_(kernels),
+        form_(form),
+        rows_(rows),
+        pairs_(pairs),
+        to_(to) {}
+
+  /// Calls finish(some) for finished rows, which writes them to their destination. `scratch` holds
+  /// batch_rows packed rows.
+  template <class Finish>
+  void by_columns(const RowPacker& packer, std::byte* scratch, ThreadPool& pool,
+                  const Finish& finish);
+  /// Also calls done(item) when an item's rows are complete. `scratch` holds item_bytes per thread.
+  template <class Finish, class Done>
+  void by_rows(const RowPacker& packer, std::byte* scratch, ThreadPool& pool, const Finish& finish,
+               const Done& done);
+  /// True if by_rows costs less and has enough items for all threads. by_rows reads an expert's
+  /// weights once per item; by_columns makes every thread read every row.
+  bool rows_are_better(int64_t expert_bytes, const ThreadPool& pool) const {
+    if (pool.places().num_nodes > 1) return false;  // weights lie near their columns' threads
+    const RowItems items(rows_, item_rows(form_));
+    int64_t experts = 0, all = 0;
+    for (int64_t e = rows_.with_rows(0); e < rows_.num_experts(); e = rows_.with_rows(e + 1)) {
+      ++experts;
+      all += items.of(e);
+    }
+    return all >= 3 * pool.size() && (all - experts) * expert_bytes <=
+                                         rows_.count() * packed_stride(form_) * (pool.size() - 1);
+  }
+
+  /// Rows packed at a time where all threads read them: 32 MiB stay in the last-level cache.
+  static int64_t batch_rows(const RowForm& form) {
+    constexpr int64_t kBytes = int64_t{32} << 20;
+    return std::max<int64_t>(kBytes / packed_stride(form), 1024);
+  }
+  /// Rows of an item, which one row tile takes: they stay in a thread's second-level cache beside
+  /// weights and results.
+  static int64_t item_rows(const RowForm& form) {
+    constexpr int64_t kBytes = 5 << 18;
+    return std::clamp<int64_t>(kBytes / packed_stride(form) / 16 * 16, 32, kTileRows);
+  }
+  static int64_t item_bytes(const RowForm& form) {
+    const auto bytes = static_cast<int64_t>(packed_bytes(form, item_rows(form)));
+    return (bytes + kRowBlockBytes - 1) / kRowBlockBytes * kRowBlockBytes;
+  }
+
+ private:
+  template <class Finish>
+  void run(const Task& task, TileScratch& scratch, const Finish& finish);
+  bool skinny(int64_t expert) const {
+    return skinny_ && rows_.all_rows(expert) <= form_.skinny_rows;
+  }
+
+  const MacroKernel& main_;
+  const std::optional<MacroKernel>& skinny_;
+  const UkernelSet& kernels_;
+  const RowForm& form_;
+  const ExpertRows& rows_;
+  const PanelPairs& pairs_;
+  const Destination& to_;
+};
+
+template <class Finish>
+void Schedule::run(const Task& task, TileScratch& scratch, const Finish& finish) {
+  const int64_t e = task.rows.expert, rows = task.rows.past - task.rows.first;
+  const MacroKernel& kernel = skinny(e) ? *skinny_ : main_;
+  if (kernels_are_watched()) report({name(kernel.planned()), kernel.shape(), rows_.all_rows(e)});
+  const int64_t tile_rows = even_tile(rows);
+  for (int64_t i = task.pair; i < task.past_pair; ++i) {
+    const PanelPair pair = pairs_.at(e, i);
+    const std::optional<PanelPair> next = i + 1 < task.past_pair ? pairs_.at(e, i + 1) : task.next;
+    const bool two_lines = pairs_.distance == 0 && pair.distance > 0;
+    for (int64_t row = 0; row < rows; row += tile_rows) {
+      const int count = static_cast<int>(std::min(tile_rows, rows - row));
+      RowTile tile{task.x, task.at + row, count, {}, row == 0 && next && next->distance > 0};
+      if (tile.prefetch) tile.next = *next;
+      FinishedRows some{pair, task.rows.first + row, {}};
+      auto prefetch_from = [&](int r) {
+        to_.prefetch(some.tile_row + r, some.tile_row + std::min(r + kStoreRows, count),
+                     pair.panel * kPanelRows, two_lines);
+      };
+      prefetch_from(0);
+      kernel.multiply(pair, tile, scratch);
+      for (int p = 0; p < pair.panels(); ++p)
+        some.results[p] = kernel.result(pair, p, tile, scratch);
+      for (int r = 0; r < count; r += kStoreRows) {
+        prefetch_from(r + kStoreRows);
+        some.first = r;
+        some.count = std::min(kStoreRows, count - r);
+        finish(some);
+        if (kernels_.keep_awake != nullptr) kernels_.keep_awake();
+      }
+    }
+  }
+}
+
+template <class Finish>
+void Schedule::by_columns(const RowPacker& packer, std::byte* scratch, ThreadPool& pool,
+                          const Finish& finish) {
+  const int64_t most = batch_rows(form_);
+  for (int64_t begin = 0; begin < rows_.count();) {
+    // Take whole experts, unless the first one alone is too large.
+    int64_t first_expert = rows_.with_rows(0);
+    while (rows_.past(first_expert) <= begin) ++first_expert;
+    int64_t expert = first_expert, end = begin;
+    for (; expert < rows_.num_experts() && rows_.past(expert) <= begin + most; ++expert)
+      end = rows_.past(expert);
+    if (end == begin) end = std::min(begin + most, rows_.count());
+    const PackedRows x = packer.scratch(end - begin, scratch);
+    packer.split(x, begin, end, rows_, form_.skinny_rows, pool);
+    auto item = [&](int64_t e) {
+      return RowItem{e, std::max(rows_.first(e), begin), std::min(rows_.past(e), end)};
+    };
+    pool.run([&](int thread) {
+      const auto [first, last] = pool.piece(pairs_.count(), thread);
+      if (first == last) return;
+      if (kernels_.begin != nullptr) kernels_.begin();
+      TileScratch own;
+      for (int64_t e = first_expert; e < rows_.num_experts() && rows_.first(e) < end;) {
+        const int64_t after = rows_.with_rows(e + 1);
+        const RowItem rows = item(e);
+        std::optional<PanelPair> next;
+        if (after < rows_.num_experts()) next = pairs_.at(after, first);
+        run({rows, x, rows.first - begin, first, last, next}, own, finish);
+        e = after;
+      }
+      if (kernels_.end != nullptr) kernels_.end();
+    });
+    begin = end;
+  }
+}
+
+template <class Finish, class Done>
+void Schedule::by_rows(const RowPacker& packer, std::byte* scratch, ThreadPool& pool,
+                       const Finish& finish, const Done& done) {
+  const int64_t most = item_rows(form_);
+  std::atomic<int64_t> taken{0};
+  pool.run([&](int thread) {
+    RowItems items(rows_, most);
+    std::optional<RowItem> item = items.at(taken.fetch_add(1));
+    if (!item) return;
+    if (kernels_.begin != nullptr) kernels_.begin();
+    TileScratch own;
+    const PackedRows x = packer.scratch(most, scratch + thread * item_bytes(form_));
+    while (item) {
+      packer.pack(x, 0, item->first, item->past, skinny(item->expert));
+      // A guess for the prefetch: another thread may take this item first.
+      std::optional<PanelPair> next;
+      RowItems ahead = items;
+      if (const auto likely = ahead.at(taken.load())) next = pairs_.at(likely->expert, 0);
+      run({*item, x, 0, 0, pairs_.count(), next}, own, finish);
+      done(*item);
+      item = items.at(taken.fetch_add(1));
+    }
+    if (kernels_.end != nullptr) kernels_.end();
+  });
+}
+
+}  // namespace moracle::cpu

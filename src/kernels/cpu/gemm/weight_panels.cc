@@ -1,0 +1,254 @@
+#include "kernels/cpu/gemm/weight_panels.h"
+
+#include <algorithm>
+#include <array>
+#include <cstring>
+#include <numeric>
+
+#include "kernels/cpu/gemm/pack_rows.h"
+
+namespace moracle::cpu {
+namespace {
+
+bool is_direct(DType dtype, DotForm form) {
+  return form.by_codes || (form.x == Operand::kInt8 && dtype == DType::kI8) ||
+         (form.x == Operand::kBf16 && dtype == DType::kBF16) ||
+         (form.x == Operand::kF32 && dtype == DType::kF32);
+}
+
+bool is_folded(const MatrixShape& shape, DotForm form) {
+  if (form.by_codes) return false;
+  return form.x == Operand::kF32 || (form.x == Operand::kBf16 && vnni16::scale_is_exponent(shape));
+}
+
+// Columns in a multiplied row block.
+int64_t cols_per_block(DType dtype, DotForm form) {
+  if (form.by_codes) return vnni16::block_cols(dtype);
+  return form.x == Operand::kInt8 ? 4 : form.x == Operand::kBf16 ? 2 : 1;
+}
+
+int64_t columns_read(const MatrixShape& shape, DotForm form) {
+  if (!form.by_codes || form.x == Operand::kInt8) return read_cols(form.x, shape.k);
+  const int64_t row_block = vnni16::block_cols(shape.key.dtype);
+  return (shape.k + row_block - 1) / row_block * row_block;
+}
+
+}  // namespace
+
+int64_t segment_cols(const MatrixShape& shape, DotForm form, int64_t x_group_cols) {
+  const int64_t longest = max_k_block(form.x);
+  if (form.by_codes && !shape.key.quantized()) return std::min(columns_read(shape, form), longest);
+  const bool one = !shape.key.quantized() || vnni16::num_groups(shape) <= 1;
+  // Sums of 255 · 32,767 times 256 columns fit into i32.
+  if (form.x == Operand::kInt16)
+    return one ? longest : std::gcd(longest, vnni16::group_cols(shape));
+  // Integers fall through: both forms share one set of activation sums.
+  if (form.by_codes && form.x != Operand::kInt8) {
+    if (one) return x_group_cols > 0 ? x_group_cols : columns_read(shape, form);
+    const int64_t cols = vnni16::group_cols(shape);
+    return x_group_cols > 0 ? std::gcd(cols, x_group_cols) : cols;
+  }
+  form.by_codes = false;
+  int64_t cols = is_direct(shape.key.dtype, form) ? read_cols(form.x, shape.k) : longest;
+  // Segments end at group boundaries. Use the longest length that divides all of them.
+  if (!one && !is_folded(shape, form)) cols = std::gcd(longest, vnni16::group_cols(shape));
+  return x_group_cols > 0 ? std::gcd(std::min(cols, longest), x_group_cols) : cols;
+}
+
+WeightPanels::WeightPanels(const KernelWeights& weights, DotForm form, int64_t x_group_cols,
+                           const UkernelSet& kernels)
+    : weights_(weights),
+      kernels_(kernels),
+      decode_(kernels.decode(weights.shape.key.dtype, form.x)),
+      form_(form),
+      num_panels_(vnni16::num_panels(weights.shape)),
+      panel_bytes_(vnni16::panel_bytes(weights.shape)),
+      num_groups_(weights.shape.key.quantized() ? vnni16::num_groups(weights.shape) : 1),
+      group_cols_(weights.shape.key.quantized() ? vnni16::group_cols(weights.shape)
+                                                : weights.shape.k),
+      x_group_cols_(x_group_cols),
+      scale_lanes_(vnni16::scale_lanes(weights.shape)),
+      cols_per_block_(cols_per_block(weights.shape.key.dtype, form)),
+      read_cols_(columns_read(weights.shape, form)),
+      segment_cols_(cpu::segment_cols(weights.shape, form, x_group_cols)),
+      direct_(is_direct(weights.shape.key.dtype, form)),
+      exponents_(vnni16::scale_is_exponent(weights.shape)),
+      folded_(is_folded(weights.shape, form)),
+      whole_groups_(form.x == Operand::kBf16 && group_cols_ % 16 == 0 &&
+                    segment_cols_ % group_cols_ == 0),
+      by_group_(form.x != Operand::kInt8 && (folded_ || !weights.shape.key.symmetric)) {
+  cut();
+}
+
+// Whole segments of the k-block that begins at `column`; 0: less than one segment remains.
+int64_t WeightPanels::segments_from(int64_t column) const {
+  // Segments behind the last column hold only padding.
+  int64_t segments = std::min((read_cols_ - column) / segment_cols_,
+                              (weights_.shape.k - column + segment_cols_ - 1) / segment_cols_);
+  const int64_t most = form_.by_codes ? kMaxSegments : max_k_block(form_.x) / segment_cols_;
+  segments = std::min(segments, std::max<int64_t>(1, most));
+  // An activation scale that covers several segments ends a k-block at its group's end.
+  if (x_group_cols_ > segment_cols_)
+    segments = std::min(segments, (x_group_cols_ - column % x_group_cols_) / segment_cols_);
+  return segments;
+}
+
+void WeightPanels::cut() {
+  const int64_t code_cols = vnni16::block_cols(weights_.shape.key.dtype);
+  for (int64_t column = 0; column < weights_.shape.k; column += segment_cols_)
+    segment_groups_.push_back(group_of(column));
+  for (int64_t column = 0; column < weights_.shape.k;) {
+    const int64_t segments = segments_from(column);
+    const int64_t cols = segments > 0 ? segment_cols_ : read_cols_ - column;
+    KBlock s;
+    s.first_column = column;
+    s.first_block = column / cols_per_block_;
+    s.segment_blocks = cols / cols_per_block_;
+    s.segments = static_cast<int>(std::max<int64_t>(1, segments));
+    s.segment = column / segment_cols_;
+    s.x_group = x_group_cols_ > 0 ? column / x_group_cols_ : 0;
+    s.first_call = decode_calls_.size();
+    const int64_t last = column + s.segments * cols;
+    for (int64_t first = column; !direct_ && first < last;) {
+      DecodeCall call;
+      call.group = group_of(first);
+      int64_t end = last;
+      if (by_group_ && !whole_groups_ && call.group < num_groups_ - 1)
+        end = std::min(last, (call.group + 1) * group_cols_);
+      // Keep calls short, so that keep_awake runs often enough in between.
+      int64_t most = kMaxCodeBlocks * code_cols;
+      if (by_group_ && whole_groups_) most = std::max(most / group_cols_, int64_t{1}) * group_cols_;
+      end = std::min(end, first + most);
+      call.code_at = first / code_cols * kRowBlockBytes;
+      call.code_blocks = (end - first + code_cols - 1) / code_cols;
+      call.group_blocks = whole_groups_ ? group_cols_ / code_cols : 0;
+      call.to = (first - column) / cols_per_block_ * kRowBlockBytes;
+      decode_calls_.push_back(call);
+      first = end;
+    }
+    s.past_call = decode_calls_.size();
+    k_blocks_.push_back(s);
+    column = last;
+  }
+}
+
+const std::byte* WeightPanels::row_blocks(int64_t expert, int64_t panel, const KBlock& s,
+                                          std::byte* scratch) const {
+  if (direct_) return codes(expert, panel) + s.first_block * kRowBlockBytes;
+  for (size_t i = s.first_call; i < s.past_call; ++i) {
+    decode(expert, panel, decode_calls_[i], scratch);
+    if (kernels_.keep_awake != nullptr) kernels_.keep_awake();
+  }
+  return scratch;
+}
+
+void WeightPanels::decode(int64_t expert, int64_t panel, const DecodeCall& call,
+                          std::byte* scratch) const {
+  const MatrixShape& shape = weights_.shape;
+  const int64_t index = panel * num_groups_ + call.group;
+  const std::byte* const base = weights_.expert(expert);
+  DecodeArgs c;
+  c.codes = codes(expert, panel) + call.code_at;
+  c.blocks = call.code_blocks;
+  c.to = scratch + call.to;
+  c.group_blocks = call.group_blocks;
+  if (!shape.key.symmetric)
+    c.zero =
+        reinterpret_cast<const int8_t*>(base + weights_.sections.zero_points) + index * kPanelRows;
+  if (exponents_) {
+    c.exponent_lanes = static_cast<int>(scale_lanes_);
+    c.exponent =
+        reinterpret_cast<const uint8_t*>(base + weights_.sections.scales) + index * scale_lanes_;
+  }
+  alignas(64) float scales[kPanelRows];
+  if (form_.x == Operand::kF32 && !exponents_) {
+    scales_of(expert, panel, call.group, scales);
+    c.scale = scales;
+  }
+  decode_->fn(c);
+}
+
+void WeightPanels::scales_of(int64_t expert, int64_t panel, int64_t group, float* scratch) const {
+  const std::byte* const section = weights_.expert(expert) + weights_.sections.scales;
+  const int64_t at = (panel * num_groups_ + group) * scale_lanes_;
+  if (exponents_) {
+    std::array<uint8_t, kPanelRows> lanes;
+    const auto* exponents = reinterpret_cast<const uint8_t*>(section) + at;
+    if (scale_lanes_ == 1) {
+      lanes.fill(*exponents);
+      exponents = lanes.data();
+    }
+    return kernels_.powers_of_two(exponents, kPanelRows, fp4_counts_twice(), scratch);
+  }
+  const float* const scales = reinterpret_cast<const float*>(section) + at;
+  if (scale_lanes_ == 1)
+    std::fill_n(scratch, kPanelRows, *scales);
+  else
+    std::memcpy(scratch, scales, kPanelRows * sizeof(float));
+}
+
+const float* WeightPanels::segment_scales(int64_t expert, int64_t panel, const KBlock& s,
+                                          float* scratch) const {
+  if (folded_ || num_groups_ == 1) return nullptr;
+  const int64_t* const groups = segment_groups_.data() + s.segment;
+  if (segment_cols_ == group_cols_ && scale_lanes_ == kPanelRows && !exponents_) {
+    return reinterpret_cast<const float*>(weights_.expert(expert) + weights_.sections.scales) +
+           (panel * num_groups_ + groups[0]) * kPanelRows;
+  }
+  if (segment_cols_ == group_cols_ && scale_lanes_ == kPanelRows) {
+    const std::byte* const exponents = weights_.expert(expert) + weights_.sections.scales +
+                                       (panel * num_groups_ + groups[0]) * kPanelRows;
+    kernels_.powers_of_two(reinterpret_cast<const uint8_t*>(exponents), s.segments * kPanelRows,
+                           fp4_counts_twice(), scratch);
+    return scratch;
+  }
+  for (int u = 0; u < s.segments; ++u)
+    scales_of(expert, panel, groups[u], scratch + u * kPanelRows);
+  return scratch;
+}
+
+void WeightPanels::prefetch_scales(int64_t expert, int64_t panel, const KBlock& s) const {
+  if (folded_ || num_groups_ == 1) return;
+  const int64_t* const groups = segment_groups_.data() + s.segment;
+  const int64_t bytes = scale_lanes_ * (exponents_ ? 1 : static_cast<int64_t>(sizeof(float)));
+  const std::byte* const panel_scales =
+      weights_.expert(expert) + weights_.sections.scales + panel * num_groups_ * bytes;
+  const std::byte* const past = panel_scales + (groups[s.segments - 1] + 1) * bytes;
+  for (const std::byte* at = panel_scales + groups[0] * bytes; at < past; at += kRowBlockBytes)
+    __builtin_prefetch(at, 0, 2);
+}
+
+const int8_t* WeightPanels::segment_zeros(int64_t expert, int64_t panel, const KBlock& s,
+                                          int8_t* scratch) const {
+  if (weights_.shape.key.symmetric) return nullptr;
+  if (form_.x != Operand::kInt8 && !form_.by_codes) return nullptr;
+  const int64_t* const groups = segment_groups_.data() + s.segment;
+  const std::byte* const zeros =
+      weights_.expert(expert) + weights_.sections.zero_points + panel * num_groups_ * kPanelRows;
+  if (segment_cols_ == group_cols_)
+    return reinterpret_cast<const int8_t*>(zeros) + groups[0] * kPanelRows;
+  for (int u = 0; u < s.segments; ++u)
+    std::memcpy(scratch + u * kPanelRows, zeros + groups[u] * kPanelRows, kPanelRows);
+  return scratch;
+}
+
+const float* WeightPanels::row_scales(int64_t expert, int64_t panel, float* scratch) const {
+  const bool halves = fp4_counts_twice() && !exponents_;
+  if (folded_ || !weights_.shape.key.quantized() || (num_groups_ > 1 && !halves)) return nullptr;
+  if (num_groups_ > 1)
+    std::fill_n(scratch, kPanelRows, 1.0f);
+  else
+    scales_of(expert, panel, 0, scratch);
+  if (halves) {
+    for (int n = 0; n < kPanelRows; ++n) scratch[n] *= 0.5f;
+  }
+  return scratch;
+}
+
+const float* WeightPanels::bias(int64_t expert, int64_t panel) const {
+  if (!weights_.shape.bias) return nullptr;
+  return reinterpret_cast<const float*>(weights_.expert(expert) + weights_.sections.bias) +
+         panel * kPanelRows;
+}
+
+}  // namespace moracle::cpu

@@ -1,0 +1,131 @@
+// The arguments of the micro-kernels over layout vnni16, and their declarations. This header holds
+// plain structs only, since files built for one instruction set include it.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+
+#include "oracle/forms/dot_form.h"
+
+namespace moracle::cpu {
+
+/// Rows of weights (outputs) in a row block, and bytes per row block.
+inline constexpr int kPanelRows = 16;
+inline constexpr int kRowBlockBytes = 64;
+/// Maximum activation rows in one call, and rows of a skinny GEMM.
+inline constexpr int kMaxBlockRows = 32;
+inline constexpr int kSkinnyRows = 4;
+
+/// Floats in limbs of int8: 127 · 254² steps from 0 to the largest of a segment, which are more
+/// than half of f32's. Products with 4-bit codes need fewer instructions in limbs than in f32.
+inline constexpr int kLimbs = 3;
+inline constexpr int kLimbRadix = 254;
+
+/// Floats in int16: so many steps from 0 to the largest of a segment. They have half the products
+/// of f32 in each instruction, and requests may allow them.
+inline constexpr int kInt16Steps = 32767;
+
+/// A block of activation rows times one or two panels, over segments of columns. The columns of a
+/// segment share their scales:
+///
+///   sum[p][16 r + n] += Σ_u x_scale[r][u] · w_scale[p][u][n] · (Σ_k x[r][k] · w[p][n][k]
+///                                                               - zero[p][u][n] · x_sum[r][u])
+///
+/// Null scales count as 1. Integer sums are exact until they are scaled. Kernels that multiply
+/// codes as stored count row blocks of codes, subtract zero points from codes, and count fp4 twice
+/// in integer sums; those of bf16 take no zero points.
+struct DotArgs {
+  /// Row r at x + r · x_stride: 4 bytes for each row block. int8 codes are -127 to 127.
+  const std::byte* x = nullptr;
+  int64_t x_stride = 0;  ///< bytes; memory for kMaxBlockRows rows is readable
+  /// Operand::kBf16: each value is the sum of two terms, and the second one lies `x_low`
+  /// bytes behind the first; 0: one term.
+  int64_t x_low = 0;
+  int rows = 0;       ///< at most kMaxBlockRows
+  int most_rows = 0;  ///< maximum over all blocks that meet the same panels
+  int panels = 2;
+  const std::byte* w[2] = {};  ///< segments · segment_blocks row blocks, on 64-byte boundaries
+  int segments = 1;
+  int64_t segment_blocks = 0;      ///< a multiple of 8 for AMX tiles
+  float* sum[2] = {};              ///< [rows][16]
+  bool overwrite = false;          ///< start the sums at 0; do not read the old values
+  const float* x_scale = nullptr;  ///< of row r at x_scale[r · x_scale_stride + u · x_scale_step]
+  int64_t x_scale_stride = 0;
+  int64_t x_scale_step = 0;
+  const float* w_scale[2] = {};  ///< [segments][16]
+  const int8_t* w_zero[2] = {};  ///< [segments][16], where row blocks hold integers; null: none
+  /// Operand::kInt8 and kInt16 only.
+  const int32_t* x_sum = nullptr;  ///< Σ x over segment u, of row r at x_sum[r · x_sum_stride + u]
+  int64_t x_sum_stride = 0;
+  /// What is read next, to prefetch. The kernel prefetches one cache line for each panel after
+  /// every `prefetch_every` row blocks (1, 2, 4, 8 or 16) that it multiplies; 0: no prefetch. Cache
+  /// lines from number `prefetch_switch` on lie `prefetch_jump` bytes further.
+  const std::byte* prefetch[2] = {};
+  int prefetch_every = 0;
+  int64_t prefetch_switch = INT64_MAX;
+  int64_t prefetch_jump[2] = {};
+};
+
+/// Decodes `blocks` row blocks of codes. `zero` and `exponent` belong to the first
+/// `group_blocks` row blocks. Those of the next group lie 16 (or exponent_lanes) further on.
+struct DecodeArgs {
+  const std::byte* codes = nullptr;
+  int64_t blocks = 0;
+  int64_t group_blocks = 0;  ///< 0: all row blocks are one group
+  std::byte* to = nullptr;
+  const int8_t* zero = nullptr;       ///< [16], subtracted; null: none
+  const uint8_t* exponent = nullptr;  ///< [exponent_lanes], 2^(e - 127) multiplies; null: none
+  int exponent_lanes = 16;            ///< or 1
+  const float* scale = nullptr;       ///< [16], multiplies (Operand::kF32); null: none
+};
+/// Maximum row blocks of codes that one call decodes to f32.
+inline constexpr int kMaxCodeBlocks = 16;
+
+/// Order of bf16 columns in row blocks and rows. kPlain: ascending. kDecoded: the order in which
+/// codes leave a register, for each eight columns: 0 and 2, 1 and 3, 4 and 6, 5 and 7.
+enum class ColumnOrder : uint8_t { kPlain, kDecoded };
+
+/// Converts a row of `count` activations to operands at `to`. Pads with 0 to a multiple of eight
+/// columns where their order is not plain.
+struct PackArgs {
+  const void* from = nullptr;
+  int64_t count = 0;
+  std::byte* to = nullptr;
+  /// To bf16: the order of the columns, and the nearest bf16 to each remainder; null: none. Value
+  /// and remainder hold 16 significant bits together.
+  ColumnOrder order = ColumnOrder::kPlain;
+  std::byte* low = nullptr;
+  /// To integers: columns per segment (for int16 a multiple of 8), Σ of the codes of each segment,
+  /// and for floats its scale, which is NaN if a value is infinity or NaN.
+  int64_t segment = 0;
+  int32_t* sums = nullptr;
+  float* scales = nullptr;
+  /// Floats to int8: limb p of each value lies at to + p · limb_stride, its sums and scales at p ·
+  /// segments:  x ≈ Σ_p scales[p] · code[p].
+  int64_t segments = 0;
+  int64_t limb_stride = 0;
+};
+
+#define DOT(x, w, rows, isa, instruction) void dot_x_##x##_w_##w##_r##rows##_##isa(const DotArgs&);
+#define DECODE(from, to, isa) void decode_##from##_to_##to##_##isa(const DecodeArgs&);
+#define PACK(from, to, isa) void pack_##from##_to_##to##_##isa(const PackArgs&);
+#include "kernels/cpu/ukernels/ukernels.inc"
+#undef DOT
+#undef DECODE
+#undef PACK
+
+/// 2^(e - 127), or half of it, for `count` exponents (a multiple of 16). Gives 0 below the normal
+/// numbers, where a product underflows, and NaN for 255.
+using PowersOfTwo = void(const uint8_t* exponents, int64_t count, bool half, float* to);
+PowersOfTwo powers_of_two_portable;
+#if defined(__x86_64__)
+PowersOfTwo powers_of_two_avx2, powers_of_two_avx512vnni;
+
+/// Before and after a run on each thread, and between other work, about every 100 ns: the AMX unit
+/// goes to sleep after 150 ns without a product and takes 0.25 µs, later 3 µs, to wake up.
+void begin_amx();
+void end_amx();
+void keep_amx_awake();
+#endif
+
+}  // namespace moracle::cpu

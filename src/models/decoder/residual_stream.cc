@@ -1,0 +1,85 @@
+#include "models/decoder/residual_stream.h"
+
+#include <utility>
+
+#include "base/try.h"
+#include "kernels/kernel_device.h"
+
+namespace moracle {
+
+ResidualStream::ResidualStream(Model::State& m, int64_t num_tokens, Stream stream)
+    : m_(m),
+      ops_(kernel_device(m.workspace->device()).ops()),
+      stream_(stream),
+      fuses_(!m.observer.on_output && !m.spec.layer_norm),
+      hidden_(m.activations.hidden.slice(0, num_tokens)),
+      normed_(m.activations.normed.slice(0, num_tokens)),
+      branch_(m.activations.branch.slice(0, num_tokens)) {
+  const Matrix& other = m.activations.other_hidden;
+  if (num_tokens <= other.rows) other_ = other.slice(0, num_tokens);
+}
+
+Status ResidualStream::norm(const Matrix& x, const Buffer& weight, const Matrix& out) {
+  const auto* const weights = weight.as<float>();
+  const float epsilon = m_.spec.norm_epsilon;
+  if (!m_.spec.layer_norm) return ops_.rms_norm(x, weights, x.cols, epsilon, out, stream_);
+  return ops_.layer_norm(x, weights, weights + x.cols, epsilon, out, stream_);
+}
+
+Status ResidualStream::normalize(const Buffer& weight, StepOutput output, int64_t layer) {
+  const bool adds = branch_layer_ >= 0;
+  if (adds && !m_.spec.layer_norm) {
+    MORACLE_CHECK(ops_.add_rms_norm(hidden_, branch_, weight.as<float>(), m_.spec.norm_epsilon,
+                                    normed_, stream_));
+  } else {
+    if (adds) MORACLE_CHECK(ops_.add(hidden_, branch_, stream_));
+    MORACLE_CHECK(norm(hidden_, weight, normed_));
+  }
+  m_.observer.done(StepPart::kNorms);
+  if (adds) MORACLE_CHECK(m_.observer.show(StepOutput::kResidualSum, branch_layer_, hidden_));
+  return m_.observer.show(output, layer, normed_);
+}
+
+Status ResidualStream::embed(const int32_t* ids) {
+  MORACLE_CHECK(ops_.embed(m_.embedding, ids, hidden_, stream_));
+  if (m_.embedding_scales.bytes() > 0) {
+    const auto* const scales = m_.embedding_scales.as<float>();
+    MORACLE_CHECK(ops_.scale_rows(hidden_, scales, hidden_, stream_));
+  }
+  m_.observer.done(StepPart::kEmbedding);
+  return m_.observer.show(StepOutput::kEmbedding, -1, hidden_);
+}
+
+Result<LayerInput> ResidualStream::attention_input(const Layer& layer, int64_t index) {
+  if (fuses_ && branch_layer_ >= 0 && other_.data != nullptr) {
+    NormedInput input = add_norm(layer.input_norm);
+    // All thread blocks of the kernel read the stream, so the sum goes to the other buffer.
+    input.sum = other_;
+    if (layer.attention->starts_with_norm(input)) {
+      std::swap(hidden_, other_);
+      return LayerInput{normed_, input};
+    }
+  }
+  MORACLE_CHECK(normalize(layer.input_norm, StepOutput::kInputNorm, index));
+  return LayerInput{normed_};
+}
+
+Result<LayerInput> ResidualStream::feed_forward_input(const Layer& layer, int64_t index) {
+  if (fuses_) return LayerInput{normed_, add_norm(layer.post_norm)};
+  MORACLE_CHECK(normalize(layer.post_norm, StepOutput::kPostNorm, index));
+  return LayerInput{normed_};
+}
+
+Status ResidualStream::finish_branch(const OutputSteps& steps, StepOutput output, int64_t layer) {
+  branch_layer_ = layer;
+  if (steps.norm.bytes() > 0) MORACLE_CHECK(norm(branch_, steps.norm, branch_));
+  if (steps.scales.bytes() > 0)
+    MORACLE_CHECK(ops_.scale_rows(branch_, steps.scales.as<float>(), branch_, stream_));
+  if (steps.sum_scales.bytes() > 0) {
+    for (const Matrix& summand : {hidden_, branch_})
+      MORACLE_CHECK(ops_.scale_rows(summand, steps.sum_scales.as<float>(), summand, stream_));
+  }
+  return m_.observer.show(output, layer, branch_);
+}
+
+}  // namespace moracle

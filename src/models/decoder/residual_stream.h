@@ -1,0 +1,47 @@
+// The residual stream of one step. Each layer has two branches, attention and the feed-forward: a
+// norm of the stream, the branch, the steps of its output, and their sum with the stream.
+#pragma once
+
+#include "models/decoder/layer_input.h"
+#include "models/decoder/model_state.h"
+
+namespace moracle {
+
+class ResidualStream {
+ public:
+  ResidualStream(Model::State& m, int64_t num_tokens, Stream stream);
+
+  /// The stream becomes the embeddings of the tokens, scaled if the model says so.
+  Status embed(const int32_t* ids);
+  /// Adds the last branch's output and normalizes the sum: the input of attention. Both run in the
+  /// kernel of its first linear layer where one serves.
+  Result<LayerInput> attention_input(const Layer& layer, int64_t index);
+  /// The same for the feed-forward.
+  Result<LayerInput> feed_forward_input(const Layer& layer, int64_t index);
+  /// Runs the steps after a branch on its output.
+  Status finish_branch(const OutputSteps& steps, StepOutput output, int64_t layer);
+  /// Adds the last branch's output and writes the model's final norm to Activations::normed.
+  Status final_norm() { return normalize(m_.final_norm, StepOutput::kFinalNorm, -1); }
+
+  /// Where a branch writes its output.
+  const Matrix& branch() const { return branch_; }
+  /// The sum so far. A LayerInput with a norm still has to add the branch.
+  const Matrix& hidden() const { return hidden_; }
+
+ private:
+  Status norm(const Matrix& x, const Buffer& weight, const Matrix& out);
+  Status normalize(const Buffer& weight, StepOutput output, int64_t layer);
+  NormedInput add_norm(const Buffer& weight) const {
+    return {{hidden_, branch_, weight.as<float>(), m_.spec.norm_epsilon, normed_}};
+  }
+
+  Model::State& m_;
+  Ops& ops_;
+  const Stream stream_;
+  // Kernels that start with a norm support RMSNorm only, and store no output for an observer.
+  const bool fuses_;
+  Matrix hidden_, other_, normed_, branch_;
+  int64_t branch_layer_ = -1;  // of the output in branch_; -1: there is none yet
+};
+
+}  // namespace moracle
