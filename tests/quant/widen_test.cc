@@ -55,7 +55,7 @@ TEST(Widen, KeepsEveryValue) {
         EXPECT_EQ(m.key, common.weight);
         EXPECT_EQ(m.scales.size(), static_cast<size_t>(m.n * m.scale_cols()));
         EXPECT_EQ(m.zero_points.empty(), common.weight.symmetric);
-        EXPECT_EQ(values(m), before) << name({.weight = from}) << " as " << name(common);
+        EXPECT_EQ(values(m), before) << name(Scheme{.weight = from}) << " as " << name(common);
       }
     }
   }
