@@ -97,11 +97,11 @@ TEST(Rates, DecideKernelsOfPlanWithReason) {
 }
 
 // Parts of int8 need fewer instructions than bf16 for one or two rows, and round less.
-TEST(Rates, LeaveOneAndTwoRowsOfInt4InPartsOfInt8) {
+TEST(Rates, LeaveOneAndTwoRowsOfInt4InLimbsOfInt8) {
   const Machine machine = machine_with(100e9, 200e9);
   const std::vector<KernelUse> kernels = plan_on(machine, "int4-w4a16-g128").matrices[0].kernels;
   ASSERT_EQ(kernels.size(), 2u);
-  EXPECT_EQ(kernels[0].name, "i4 codes, floats in three i8 parts, exact sums, avx512_vnni");
+  EXPECT_EQ(kernels[0].name, "i4 codes, floats in three i8 limbs, exact sums, avx512_vnni");
   EXPECT_EQ(kernels[0].range.to_rows, 2);
   EXPECT_EQ(kernels[1].name, "i4 codes, bf16 products, f32 sums, avx512_bf16");
   EXPECT_EQ(kernels[1].range.from_rows, 3);

@@ -1,7 +1,7 @@
 // Backend "cpu-avx512": row blocks of layout vnni16 in registers of 512 bits. Activations that bf16
 // holds exactly, or may be rounded to bf16, are multiplied in bf16 if the CPU's measured rates say
 // that this pays (oracle/rates): twice the f32 rate on Zen 4, half of it on Sapphire Rapids. Other
-// floats are multiplied in f32: two bf16 parts would be no faster.
+// floats are multiplied in f32: two bf16 terms would be no faster.
 #include "kernels/cpu/gemm/plan.h"
 #include "oracle/rates/rates.h"
 
