@@ -31,7 +31,7 @@ def run(*command, **options):
 
 
 def check_header(include, header, cc, cxx):
-    for name in ("c.h", "version.h"):
+    for name in ("c.h", "export.h", "version.h"):
         found = re.search(CPP_WORDS, plain((include / "moracle" / name).read_text(encoding="utf-8")))
         if found:
             sys.exit(f"{name}: needs plain C; it has '{found[0]}'")
@@ -39,8 +39,8 @@ def check_header(include, header, cc, cxx):
         if not re.search(CPP_WORDS, planted):
             sys.exit(f"this test does not find '{planted}'")
     includes = set(re.findall(r'#include [<"]([^>"]+)', plain(header)))
-    if includes != {"stddef.h", "stdint.h", "moracle/version.h"}:
-        sys.exit(f"c.h: needs only stddef.h, stdint.h and version.h; it includes {sorted(includes)}")
+    if includes != {"stddef.h", "stdint.h", "moracle/export.h", "moracle/version.h"}:
+        sys.exit(f"c.h: needs only stddef.h, stdint.h, export.h and version.h; it includes {sorted(includes)}")
     # Use each function, so that a declaration of anything else does not compile.
     uses = "".join(f"  use((void (*)(void)){name});\n" for name in sorted(declared(header)))
     source = ('#include "moracle/c.h"\nvoid use(void (*)(void));\nint main(void);\nint main(void) {\n' + uses +

@@ -305,8 +305,8 @@ const Fault kFaults[] = {
 LayerSpec small_layer(const Scheme& scheme) {
   return {.name = "case",
           .num_experts = 2,
-          .hidden_size = 12,
-          .intermediate_size = 10,
+          .hidden_size = 20,
+          .intermediate_size = 18,
           .top_k = 1,
           .scheme = scheme,
           .bias = true};
@@ -369,7 +369,7 @@ double worst(const Expected& want, const std::vector<float>& got) {
   return share;
 }
 
-/// Groups of eight: rows of twelve have one whole group and one ragged group.
+/// Groups of 16: rows of 20 have one whole group and one ragged group.
 // Each row has its own scale, so that a swap of rows is a fault. Activations are not clipped, which
 // could hide a small fault.
 std::vector<Scheme> schemes_to_spoil() {
@@ -379,7 +379,7 @@ std::vector<Scheme> schemes_to_spoil() {
     return by_block || (scheme.activation && !scheme.activation->dynamic);
   });
   for (Scheme& scheme : all) {
-    if (scheme.weight.quantized() && scheme.weight.group.cols > 0) scheme.weight.group.cols = 8;
+    if (scheme.weight.quantized() && scheme.weight.group.cols > 0) scheme.weight.group.cols = 16;
   }
   return all;
 }

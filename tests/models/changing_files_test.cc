@@ -53,7 +53,7 @@ class ChangingFile : public ::testing::TestWithParam<const char*> {
   const std::string file_ = folder_.path() + "/model.safetensors";
   const std::string copy_ = folder_.path() + "/copy";
   uintmax_t size_ = 0;
-  const ModelOptions options_{.backend = testing::backend("cpu"), .threads = 2};
+  const ModelOptions options_{.threads = 2};
 };
 
 INSTANTIATE_TEST_SUITE_P(Forms, ChangingFile, ::testing::Values("plain", "gptq", "int8", "fused"),

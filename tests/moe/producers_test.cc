@@ -218,7 +218,7 @@ std::vector<std::byte> packed(DescribedMatrix&& matrix, const Layout& layout) {
 TEST(Producers, GiveSamePackedBytesForOneLayer) {
   for (const bool symmetric : {true, false}) {
     const LayerSpec spec = read("gptq", symmetric).spec;
-    EXPECT_EQ(name(spec.scheme), symmetric ? "int4-w4a16-g8" : "int4-w4a16-g8-asym");
+    EXPECT_EQ(name(spec.scheme), symmetric ? "int4-w4a16-g16" : "int4-w4a16-g16-asym");
     for (const std::string producer : kProducers) {
       SCOPED_TRACE(producer + (symmetric ? "" : ", with zero points"));
       EXPECT_TRUE(read(producer, symmetric).spec.same_but_name(spec));

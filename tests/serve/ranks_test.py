@@ -447,7 +447,7 @@ class Rebalance(unittest.TestCase):
             self.assertIn(message, str(failed.exception))
         with tempfile.TemporaryDirectory() as folder, self.assertRaises(RuntimeError) as failed:
             Ranks("--routing-statistics", f"{folder}/load.json", parallel="ep=2,mode=dispatched")
-        self.assertIn("needs mode=replicated to count routing", str(failed.exception))
+        self.assertIn("--routing-statistics: needs mode=replicated", str(failed.exception))
 
 
 class Adapters(unittest.TestCase):

@@ -95,8 +95,8 @@ class CudaSm80Test : public CudaTest {
   }
 
   std::vector<float> reference(const Problem& p, const Run& run) {
-    const auto linear =
-        testing::must(kCudaReferenceKernels.make(weights(p, kCanonicalLayout), {}, *device_));
+    const auto linear = testing::must(kCudaReferenceKernels.make(
+        weights(p, kCanonicalLayout), {.kernels = {{NamedKernel{"reference"}}}}, *device_));
     const int64_t n = p.shape.n;
     const Buffer y = untouched(run, n);
     expect_done(linear->run({run.rows, Matrix::f32(y.as<float>(), run.rows.num_rows, n)}, {}));
