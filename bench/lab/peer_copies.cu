@@ -1,6 +1,6 @@
-// Measures how fast a kernel moves large matrices between two GPUs: rows to the other one (a gather), and
-// the sum of two halves (reduce-scatter), both GPUs at once. One process; no signals, so a lower
-// bound of time.
+// Measures how fast a kernel moves large matrices between two GPUs: rows to the other one (a
+// gather), and the sum of two halves (reduce-scatter), both GPUs at once. One process; no signals,
+// so a lower bound of time.
 #include <cuda_bf16.h>
 #include <cuda_runtime.h>
 
