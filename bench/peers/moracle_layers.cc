@@ -5,6 +5,7 @@
 #include "c_strings.h"
 #include "moracle/moe.h"
 #include "moracle_weights.h"
+#include "oracle/backend.h"
 
 namespace moracle::peers {
 namespace {
