@@ -145,8 +145,8 @@ struct StoredExperts {
   std::vector<int32_t> expert_map;
   /// Keeps the tensors' memory alive until the weights are read.
   std::shared_ptr<const void> owner;
-  /// For tensors that lie elsewhere than in host memory, such as on a GPU: reads a range of them,
-  /// for example with Device::read. Null: host memory, used in place. Conversion reads one expert
+  /// For tensors outside host memory, such as on a GPU: reads a range of them, for example with
+  /// Device::read. Null: host memory, used in place. Conversion reads one expert
   /// at a time (small experts several at once, together at most 64 MiB) and frees the host's copy
   /// before it reads the next one, so no second copy of the layer exists. describe() itself reads
   /// only group indices and activation scales.

@@ -154,7 +154,7 @@ __global__ void __launch_bounds__(kThreads, kCtasPerSm) attend_decode_sm90(const
 int cluster_size(const AttendArgs& a, int64_t items, const Queue& queue) {
   if (a.shape.batch_invariant) return kInvariantCluster;
   const int64_t pages = (a.batch.longest + kPagePositions - 1) / kPagePositions;
-  const int64_t capacity = int64_t{kCtasPerSm} * queue.multiprocessors;
+  const int64_t capacity = int64_t{kCtasPerSm} * queue.num_sms;
   int ctas = 1;
   while (2 * ctas <= kMaxCluster && 2 * ctas <= pages &&
          2 * ctas * items <= (ctas == 1 ? capacity : capacity * 3 / 4))

@@ -49,8 +49,8 @@ Status launch_prefill_sm90(const AttendArgs& args, const Queue& queue, Stream st
     const int64_t tiles = most_tiles<kQueries>(args);
     const int64_t all = tiles * args.shape.num_kv_heads * args.batch.num_sequences;
     return launch_early(queue, stream, "attend_prefill_sm90", kernel,
-                        std::min<int64_t>(all, queue.multiprocessors), kConsumers + kProducers,
-                        kShared, args, tiles);
+                        std::min<int64_t>(all, queue.num_sms), kConsumers + kProducers, kShared,
+                        args, tiles);
   });
 }
 

@@ -57,8 +57,8 @@ Status CudaDevice::start() {
   MORACLE_CUDA(cudaDeviceGetAttribute(&minor, cudaDevAttrComputeCapabilityMinor, queue_.index));
   queue_.capability = 10 * major + minor;
   MORACLE_TRY(queue_.dependent_launch, cuda::compiled_with_dependent_launch());
-  MORACLE_CUDA(cudaDeviceGetAttribute(&queue_.multiprocessors, cudaDevAttrMultiProcessorCount,
-                                      queue_.index));
+  MORACLE_CUDA(
+      cudaDeviceGetAttribute(&queue_.num_sms, cudaDevAttrMultiProcessorCount, queue_.index));
   MORACLE_TRY(Buffer cells, memory_.take(cuda::DeviceErrors::kBytes));
   return device_errors_.open(std::move(cells), queue_.own);
 }

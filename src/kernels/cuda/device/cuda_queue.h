@@ -12,7 +12,7 @@ struct Queue {
   int index = 0;
   cudaStream_t own = nullptr;
   int capability = 0;  // 90 for 9.0
-  int multiprocessors = 0;
+  int num_sms = 0;
   bool dependent_launch = false;  // as compiled_with_dependent_launch()
 
   cudaStream_t of(Stream stream) const {

@@ -107,7 +107,7 @@ Status WgmmaLaunch::run(const KernelWeights& weights, const GroupedRows& rows, c
   if (wgmma_rounds(scheme_)) args.x_stride *= 2, args.x_bytes *= 2;  // bf16
   const WgmmaKernel* kernel = &grouped[choice];
   const int64_t tiles = most_tiles(args, kernel->rows, kernel->outputs),
-                resident = int64_t{kernel->per_sm} * queue_->multiprocessors;
+                resident = int64_t{kernel->per_sm} * queue_->num_sms;
   int64_t blocks = std::min(tiles, resident);
   const auto stages = [&](const WgmmaKernel& of) {
     return (args.blocks + of.stage_blocks - 1) / of.stage_blocks;
@@ -121,7 +121,7 @@ Status WgmmaLaunch::run(const KernelWeights& weights, const GroupedRows& rows, c
   // Persistent CTAs load the next tile while they store one, but they write bf16.
   if (linear && (tiles <= resident || y.dtype != DType::kBF16)) {
     const WgmmaKernel& with = dense[choice - 1];
-    share(with, cluster_for(tiles, stages(with), queue_->multiprocessors));
+    share(with, cluster_for(tiles, stages(with), queue_->num_sms));
     args.tma = dense_tma_;
   } else if (!linear && choice == 0 && shared != nullptr && activation == nullptr) {
     // Few large experts: one tile for each of their outputs leaves half of the warps idle.

@@ -78,9 +78,9 @@ bool is_narrow(const GemmArgs& a) {
 
 }  // namespace
 
-LinearShare share_dense(GemvArgs& args, DType codes, int multiprocessors) {
+LinearShare share_dense(GemvArgs& args, DType codes, int num_sms) {
   const int tokens = args.slots.num_tokens;
-  const int panels = (args.matrix.panels + multiprocessors - 1) / multiprocessors;
+  const int panels = (args.matrix.panels + num_sms - 1) / num_sms;
   args.sum_panels = std::min(panels, kLinearSumBytes / linear_sum_bytes(1, tokens));
   const int blocks = stage_blocks(codes), steps = (args.matrix.blocks + blocks - 1) / blocks;
   const int stages = (panels * steps + kGemvWarps<1> - 1) / kGemvWarps<1>;
@@ -130,14 +130,14 @@ Status GemvLaunch::run_rows(const KernelWeights& weights, const Rows& x, bool x_
   const int64_t units = most_hits * ((args.matrix.panels + 1) / 2);
   // gemv_token has one row of x for all slots.
   const bool one_row = slots.num_tokens == 1 && x_of_tokens;
-  const int64_t most_units = (units + queue_->multiprocessors - 1) / queue_->multiprocessors;
+  const int64_t most_units = (units + queue_->num_sms - 1) / queue_->num_sms;
   if (one_row && slots.num_slots <= kMostTokenSlots && most_units <= kMostTokenUnits)
     return run(kernels_.one, false, args, weights, units, stream, most_units * kTokenUnitBytes);
   return run(kernels_.rows[choice], false, args, weights, units, stream);
 }
 
 int GemvLaunch::cluster_of(int panels) const {
-  const int alone = queue_->multiprocessors, pairs = alone / 2;
+  const int alone = queue_->num_sms, pairs = alone / 2;
   if (pairs == 0) return 1;
   const int of_block = (panels + alone - 1) / alone, of_pair = (panels + pairs - 1) / pairs;
   return of_pair < 2 * of_block && of_pair <= kMostClusterPanels ? 2 : 1;
@@ -161,7 +161,7 @@ bool GemvLaunch::serves_dense(const KernelWeights& weights, int64_t tokens) cons
   // 71 for one token. Activations of 8 bits have half of the bytes.
   const int64_t panels = (weights.shape.n + 15) / 16;
   return tokens <= kMostNormedTokens || weights.scheme.activation ||
-         panels <= int64_t{8} * queue_->multiprocessors;
+         panels <= int64_t{8} * queue_->num_sms;
 }
 
 Status GemvLaunch::run_dense(const KernelWeights& weights, const Rows& x, const Matrix& y,
@@ -169,7 +169,7 @@ Status GemvLaunch::run_dense(const KernelWeights& weights, const Rows& x, const 
   GemvArgs args{};
   args.matrix = gemm_args(weights, {x, nullptr, nullptr, slots.num_slots}, y);
   args.slots = slots;
-  const LinearShare share = share_dense(args, weights.shape.key.dtype, queue_->multiprocessors);
+  const LinearShare share = share_dense(args, weights.shape.key.dtype, queue_->num_sms);
   return run(kernels_.dense, false, args, weights, args.matrix.panels, stream, share.sum_bytes,
              share.most_stages);
 }
@@ -196,7 +196,7 @@ Status GemvLaunch::run_normed(const KernelWeights& weights, const NormedInput& x
       gemm_args(weights, {Rows{x.norm.out, nullptr, 0}, nullptr, nullptr, slots.num_slots}, y);
   args.slots = slots;
   args.normed = x;
-  const LinearShare share = share_dense(args, weights.shape.key.dtype, queue_->multiprocessors);
+  const LinearShare share = share_dense(args, weights.shape.key.dtype, queue_->num_sms);
   return run(kernels_.normed, false, args, weights, args.matrix.panels, stream,
              share.sum_bytes + normed_bytes(x.norm.x.rows, x.norm.x.cols), share.most_stages);
 }
@@ -210,7 +210,7 @@ Status GemvLaunch::run(const GemvKernel (&kernels)[2], bool adds, GemvArgs args,
   const int64_t shared =
       share_out(kernel, most_shared_ - more_bytes, most_stages, args) + more_bytes;
   args.cluster = std::max(args.cluster, 1);
-  const int64_t clusters = std::clamp<int64_t>(units, 1, queue_->multiprocessors / args.cluster);
+  const int64_t clusters = std::clamp<int64_t>(units, 1, queue_->num_sms / args.cluster);
   return launch_clusters(*queue_, stream, "gemv", kernel.kernel, clusters * args.cluster,
                          args.cluster, kernel.warps * 32, static_cast<size_t>(shared), args);
 }

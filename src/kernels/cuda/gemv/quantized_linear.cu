@@ -76,7 +76,7 @@ class QuantizedLinear : public LinearKernel {
         {nullptr, key.dtype, x.rows, x.cols, x.cols}, nullptr, moracle::num_groups(key, x.cols)};
     args.gemv.matrix = gemm_args(w, {codes, nullptr, nullptr, x.rows}, y);
     args.gemv.slots = {nullptr, nullptr, nullptr, tokens, tokens, 1, 1, 1, nullptr, nullptr};
-    const LinearShare share = share_dense(args.gemv, w.shape.key.dtype, queue_.multiprocessors);
+    const LinearShare share = share_dense(args.gemv, w.shape.key.dtype, queue_.num_sms);
     args.gemv.stages = std::min(stages(x.rows), share.most_stages),
     args.gemv.stage_bytes = kStageBytes, args.gemv.scale_bytes = 64, args.gemv.scale_shift = 2;
     args.key = key, args.x = x, args.norms = normed != nullptr;
@@ -85,7 +85,7 @@ class QuantizedLinear : public LinearKernel {
     const int64_t shared = fixed_bytes(x.rows) + share.sum_bytes +
                            int64_t{kGemvWarps<1>} * args.gemv.stages * kStageBytes;
     return launch_early(queue_, stream, "gemv_quantized_linear", kernel_,
-                        std::clamp<int64_t>(args.gemv.matrix.panels, 1, queue_.multiprocessors),
+                        std::clamp<int64_t>(args.gemv.matrix.panels, 1, queue_.num_sms),
                         kGemvThreads<1>, static_cast<size_t>(shared), args);
   }
 

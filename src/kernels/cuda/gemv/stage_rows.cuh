@@ -26,7 +26,7 @@ struct StageRows {
   __device__ void enter(const GemmArgs& a, RowOf row_of) {
     enter(a, a.x, a.x_stride, row_of);
   }
-  /// The same for rows that lie elsewhere.
+  /// Overload for activations outside a.x, with their own stride in bytes.
   template <class RowOf>
   __device__ void enter(const GemmArgs& a, const uint8_t* x, int64_t stride, RowOf row_of) {
     const int lane = static_cast<int>(threadIdx.x % 32);

@@ -224,7 +224,7 @@ Status CudaOps::plan_rows(const int32_t* topk_ids, int64_t num_tokens, int64_t t
   const bool many = args.slots > 4096;
   const int threads = many ? cuda::kMostRowThreads : cuda::kRowThreads;
   // Two blocks for each expert where all of them run at once.
-  const int parts = many && 2 * experts <= queue_.multiprocessors ? 2 : 1;
+  const int parts = many && 2 * experts <= queue_.num_sms ? 2 : 1;
   if (expert_map == nullptr)
     return cuda::launch_early(queue_, stream, "plan_rows", cuda::plan_rows<false>, experts * parts,
                               threads, 0, args, parts);

@@ -200,7 +200,7 @@ Status quantize_vectors(const Queue& queue, const Matrix& from, const QuantKey& 
                         static_cast<int>(to.values.cols),
                         to.scales,
                         order == CodeOrder::kFragments};
-  // Many rows occupy all multiprocessors even if a thread has several vectors.
+  // Many rows occupy all num_sms even if a thread has several vectors.
   constexpr int64_t kMany = 1 << 18;
   const int64_t vectors = from.cols / 8;
   const bool many = from.rows * vectors >= kMany, wide = vectors > kMostVectorThreads;

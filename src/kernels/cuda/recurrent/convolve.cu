@@ -170,9 +170,9 @@ bool convolves_eights(const ConvolveArgs& a) {
 Status convolve_eights(const ConvolveArgs& args, const Queue& queue, Stream stream) {
   constexpr int64_t kMostTile = 16;
   const int64_t blocks = (args.out.cols / 8 + kThreads - 1) / kThreads;
-  // Enough blocks for every multiprocessor, then longer tiles: each reads kernel - 1 rows twice.
-  const int64_t tile = std::clamp<int64_t>(
-      args.x.rows * blocks / (4 * std::max(queue.multiprocessors, 1)), 1, kMostTile);
+  // Enough blocks for every SM, then longer tiles: each reads kernel - 1 rows twice.
+  const int64_t tile =
+      std::clamp<int64_t>(args.x.rows * blocks / (4 * std::max(queue.num_sms, 1)), 1, kMostTile);
   const auto kernel = args.shape.kernel == 4   ? convolve_rows<4>
                       : args.shape.kernel == 3 ? convolve_rows<3>
                                                : convolve_rows<2>;
