@@ -15,7 +15,7 @@ endfunction()
 set(for_c)
 if(CC)  # a project in C, too
   set(for_c -DCMAKE_C_COMPILER=${CC} -DCMAKE_C_FLAGS=${FLAGS}
-      -DCMAKE_C_STANDARD_LIBRARIES=${C_LIBRARIES})
+      -DCMAKE_EXE_LINKER_FLAGS=${C_LIBRARIES})
 endif()
 step(${CMAKE_COMMAND} -G ${GENERATOR} -S ${SOURCE} -B ${WORK}/build -DCMAKE_PREFIX_PATH=${INSTALLED}
      -DCMAKE_CXX_COMPILER=${CXX} -DCMAKE_CXX_FLAGS=${FLAGS} -DCMAKE_BUILD_TYPE=Release ${for_c} ${OPTIONS})
