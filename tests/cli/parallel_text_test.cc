@@ -29,8 +29,9 @@ TEST(ParallelOption, ExplainShowsRequestedExchange) {
   const auto json = run_command({"explain", model, "--json", "--machine", "h200", "--parallel",
                                  "ep=2,mode=dispatched", "--exchange", "nccl"});
   EXPECT_EQ(Json::parse(json.out)["parallel"]["chosen"], "nccl");
-  expect_refused({"explain", model, "--parallel", "ep=2", "--exchange", "pigeons"},
-                 {"--exchange: needs one of auto, one, cuda-peer, nccl, host; 'pigeons' is unknown"});
+  expect_refused(
+      {"explain", model, "--parallel", "ep=2", "--exchange", "pigeons"},
+      {"--exchange: needs one of auto, one, cuda-peer, nccl, host; 'pigeons' is unknown"});
 }
 
 TEST(ParallelOption, RejectsInvalidTextWithReason) {

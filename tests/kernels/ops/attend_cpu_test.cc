@@ -510,8 +510,8 @@ TEST_F(CpuAttend, Int8FollowsFormulaOnEveryInstructionSet) {
         rows[r] = {&queries[r * dim], begin, end, &out[r * value_dim], 0, 0};
       }
       ops->attend_int8({rows, kRows, keys.bytes.data(), values.bytes.data(), keys.columns,
-                         values.columns, dim, value_dim, 0, cpu::kKvBlock, scale, scratch.data(),
-                         cpu::CacheType::kF32, keys.scales.data(), values.scales.data()});
+                        values.columns, dim, value_dim, 0, cpu::kKvBlock, scale, scratch.data(),
+                        cpu::CacheType::kF32, keys.scales.data(), values.scales.data()});
       for (int r = 0; r < kRows; ++r) {
         if (rows[r].begin == rows[r].end) {
           EXPECT_EQ(rows[r].largest, -INFINITY);

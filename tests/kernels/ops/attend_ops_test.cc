@@ -467,7 +467,8 @@ TEST_P(Attend, ScalesE4m3KeysAndValues) {
   }
 }
 
-// Prompts with more pages than the ring in shared memory has slots, and a window that begins inside.
+// Prompts with more pages than the ring in shared memory has slots, and a window that begins
+// inside.
 TEST_P(Attend, PrefillReadsLongNarrowCacheExactly) {
   for (const DType cache : {DType::kF8E4M3, DType::kF16}) {
     // Models refuse fp8 on OpenCL.

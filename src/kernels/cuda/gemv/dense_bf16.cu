@@ -20,16 +20,18 @@ __global__ void __launch_bounds__(32 * kWarps) gemv_dense_bf16(const DenseBf16 a
 }
 
 using Kernel = void (*)(DenseBf16, bool);
-constexpr Kernel kKernels[] = {gemv_dense_bf16<kDenseBf16Warps>, gemv_dense_bf16<kDenseBf16ManyWarps>};
+constexpr Kernel kKernels[] = {gemv_dense_bf16<kDenseBf16Warps>,
+                               gemv_dense_bf16<kDenseBf16ManyWarps>};
 
 }  // namespace
 
 Status multiply_dense_bf16(const Queue& queue, const DenseBf16& args, Stream stream) {
   if (args.x.rows == 0) return {};
   const bool many = takes_many_warps(args.k);
-  return launch_early(
-      queue, stream, "gemv_dense_bf16", kKernels[many], (args.n + kDenseBf16Outputs - 1) / kDenseBf16Outputs,
-      32 * (many ? kDenseBf16ManyWarps : kDenseBf16Warps), 0, args, has_aligned_rows(args.x));
+  return launch_early(queue, stream, "gemv_dense_bf16", kKernels[many],
+                      (args.n + kDenseBf16Outputs - 1) / kDenseBf16Outputs,
+                      32 * (many ? kDenseBf16ManyWarps : kDenseBf16Warps), 0, args,
+                      has_aligned_rows(args.x));
 }
 
 Status load_dense_bf16() {

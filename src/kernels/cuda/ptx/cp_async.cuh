@@ -9,16 +9,16 @@ namespace moracle::cuda {
 /// Copies 16 bytes, or writes zeros if `there` is false. Both addresses are 16-byte aligned.
 __device__ inline void cp_async_16(SharedAddress to, const void* from, bool there) {
 #if __CUDA_ARCH__ >= 800
-  asm volatile("cp.async.cg.shared.global [%0], [%1], 16, %2;" ::"r"(to.value),
-               "l"(from), "r"(there ? 16 : 0)
+  asm volatile("cp.async.cg.shared.global [%0], [%1], 16, %2;" ::"r"(to.value), "l"(from),
+               "r"(there ? 16 : 0)
                : "memory");
 #endif
 }
 /// Copies 4 bytes, or writes zeros.
 __device__ inline void cp_async_4(SharedAddress to, const void* from, bool there) {
 #if __CUDA_ARCH__ >= 800
-  asm volatile("cp.async.ca.shared.global [%0], [%1], 4, %2;" ::"r"(to.value),
-               "l"(from), "r"(there ? 4 : 0)
+  asm volatile("cp.async.ca.shared.global [%0], [%1], 4, %2;" ::"r"(to.value), "l"(from),
+               "r"(there ? 4 : 0)
                : "memory");
 #endif
 }
