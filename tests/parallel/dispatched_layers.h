@@ -73,6 +73,9 @@ inline std::vector<float> expected(const LayerSpec& layer, const Tokens& tokens,
   return output;
 }
 
+/// Both sides run the same backend. Only the order of f32 sums differs, over outputs of about 1.
+inline constexpr double kOrderOfSums = 2e-5;
+
 inline double largest_difference(const std::vector<float>& a, const std::vector<float>& b) {
   double largest = a.size() == b.size() ? 0 : 1e30;
   for (size_t i = 0; i < std::min(a.size(), b.size()); ++i)

@@ -81,7 +81,7 @@ std::vector<Ran> run_ranks(const Scheme& scheme, const std::vector<int64_t>& cou
 void expect_close(const std::vector<Ran>& results) {
   for (const Ran& ran : results) {
     EXPECT_EQ(ran.error, "");
-    EXPECT_LT(ran.difference, 2e-5);
+    EXPECT_LT(ran.difference, kOrderOfSums);
   }
 }
 

@@ -32,7 +32,7 @@ Status check_spread(const std::shared_ptr<Group>& group, Spread spread) {
   MORACLE_CHECK(experts.apply(ConstMatrix::f32(tokens.hidden.data(), tokens.count(), kHidden),
                               {tokens.ids.data()}, {tokens.weights.data()},
                               Matrix::f32(output.data(), tokens.count(), kHidden)));
-  if (largest_difference(output, expected(layer, tokens)) < 2e-5) return {};
+  if (largest_difference(output, expected(layer, tokens)) < kOrderOfSums) return {};
   return wrong("the outputs of one process", "they differ");
 }
 
