@@ -117,14 +117,49 @@ enum class DType : uint8_t {
   kF8E4M3,
   kF8E5M2,
   kF8E8M0,
-  kF4E2M1
+  kF4E2M1,
+  // Blocks of GGUF: codes of several elements with their scales (docs/formats.md, "GGUF").
+  kQ4_0,
+  kQ4_1,
+  kQ5_0,
+  kQ5_1,
+  kQ8_0,
+  kQ2K,
+  kQ3K,
+  kQ4K,
+  kQ5K,
+  kQ6K,
+  kIQ2XXS,
+  kIQ2XS,
+  kIQ3XXS,
+  kIQ1S,
+  kIQ4NL,
+  kIQ3S,
+  kIQ2S,
+  kIQ4XS,
+  kIQ1M,
+  kMxfp4Block,
+  kNvfp4Block
 };
-inline constexpr size_t kNumDTypes = static_cast<size_t>(DType::kF4E2M1) + 1;
+inline constexpr size_t kNumDTypes = static_cast<size_t>(DType::kNvfp4Block) + 1;
 
-/// The lower-case safetensors name: "bf16", "i8". "i4" names two signed 4-bit codes in one byte.
+/// The lower-case safetensors or GGUF name: "bf16", "i8", "q4_k". "i4" names two signed 4-bit codes
+/// in one byte.
 std::string_view name(DType type);
-/// Size of one element in bits.
+/// Size of one element in bits; for a block type the average, rounded up.
 int bits(DType type);
+/// The smallest unit of a type that has whole bytes: one element, two 4-bit codes, or a block.
+struct Block {
+  int elements;
+  int bytes;
+};
+Block block(DType type);
+/// Size of a row of so many elements in bytes, rounded up to whole blocks.
+int64_t row_bytes(DType type, int64_t elements);
+/// True for the block types of GGUF.
+constexpr bool is_gguf_block(DType type) {
+  return type >= DType::kQ4_0;
+}
 
 /// A typed, row-major view of host memory. The view does not own the memory.
 struct TensorView {

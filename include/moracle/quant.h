@@ -31,6 +31,7 @@ struct QuantKey {
   bool dynamic = false;             ///< scales are computed at run time from the data
   bool symmetric = true;            ///< no zero points
   DType scale_dtype = DType::kF32;  ///< kF8E8M0: the scales are powers of two; kF32: any value
+  bool minimums = false;            ///< each group has an f32 that is subtracted from its values
 
   constexpr bool operator==(const QuantKey&) const = default;
   constexpr bool quantized() const {
@@ -117,12 +118,12 @@ Result<Scheme> parse_online_scheme(std::string_view text);
 /// Codes are row-major and packed from the low bits along k. Each row starts on a byte boundary.
 /// Scales are f32.
 ///
-///   value(r, c) = (code(r, c) - zero_point(r, g)) * scale(r, g)
+///   value(r, c) = (code(r, c) - zero_point(r, g)) * scale(r, g) - minimum(r, g)
 ///   g = group_index[c], or c / group.cols
 ///
-/// Scales and zero points are [scale_rows, scale_cols]; matrix row r uses scale row r / group.rows.
-/// A per-tensor scale is stored as one equal scale per row (`key.group` = kPerRow). This form lets
-/// tensors with different scales be stacked.
+/// Scales, zero points and minimums are [scale_rows, scale_cols]; matrix row r uses scale row r /
+/// group.rows. A per-tensor scale is stored as one equal scale per row (`key.group` = kPerRow).
+/// This form lets tensors with different scales be stacked.
 struct CanonicalMatrix {
   CanonicalMatrix() = default;
   CanonicalMatrix(CanonicalMatrix&&) = default;
@@ -136,10 +137,11 @@ struct CanonicalMatrix {
   std::shared_ptr<const void> memory;  ///< owns the codes if the file holds them in canonical form
   std::vector<float> scales;           ///< empty for float dtypes
   std::vector<int8_t> zero_points;     ///< shaped like `scales`; empty: symmetric
+  std::vector<float> minimums;         ///< shaped like `scales`; empty: none
   std::vector<int32_t> group_index;    ///< [k]; empty: groups are contiguous, in order
   std::vector<float> bias;             ///< [n]; empty: none
 
-  int64_t row_bytes() const { return (k * bits(key.dtype) + 7) / 8; }
+  int64_t row_bytes() const { return moracle::row_bytes(key.dtype, k); }
   int64_t scale_rows() const;
   int64_t scale_cols() const;
   /// Columns per scale; k if one scale covers the whole row.

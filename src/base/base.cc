@@ -34,21 +34,35 @@ void end_misused_result(const Error* error) {
 namespace {
 struct DTypeRow {
   std::string_view name;
-  int bits;
+  Block block;
 };
 // In enum order.
-constexpr DTypeRow kDTypes[] = {{"f32", 32},    {"f16", 16},    {"bf16", 16},  {"f64", 64},
-                                {"i64", 64},    {"i32", 32},    {"i16", 16},   {"i8", 8},
-                                {"u8", 8},      {"i4", 4},      {"bool", 8},   {"f8_e4m3", 8},
-                                {"f8_e5m2", 8}, {"f8_e8m0", 8}, {"f4_e2m1", 4}};
+constexpr DTypeRow kDTypes[] = {
+    {"f32", {1, 4}},        {"f16", {1, 2}},        {"bf16", {1, 2}},      {"f64", {1, 8}},
+    {"i64", {1, 8}},        {"i32", {1, 4}},        {"i16", {1, 2}},       {"i8", {1, 1}},
+    {"u8", {1, 1}},         {"i4", {2, 1}},         {"bool", {1, 1}},      {"f8_e4m3", {1, 1}},
+    {"f8_e5m2", {1, 1}},    {"f8_e8m0", {1, 1}},    {"f4_e2m1", {2, 1}},   {"q4_0", {32, 18}},
+    {"q4_1", {32, 20}},     {"q5_0", {32, 22}},     {"q5_1", {32, 24}},    {"q8_0", {32, 34}},
+    {"q2_k", {256, 84}},    {"q3_k", {256, 110}},   {"q4_k", {256, 144}},  {"q5_k", {256, 176}},
+    {"q6_k", {256, 210}},   {"iq2_xxs", {256, 66}}, {"iq2_xs", {256, 74}}, {"iq3_xxs", {256, 98}},
+    {"iq1_s", {256, 50}},   {"iq4_nl", {32, 18}},   {"iq3_s", {256, 110}}, {"iq2_s", {256, 82}},
+    {"iq4_xs", {256, 136}}, {"iq1_m", {256, 56}},   {"mxfp4", {32, 17}},   {"nvfp4", {64, 36}}};
 static_assert(std::size(kDTypes) == kNumDTypes);
 }  // namespace
 
 std::string_view name(DType type) {
   return kDTypes[static_cast<int>(type)].name;
 }
+Block block(DType type) {
+  return kDTypes[static_cast<int>(type)].block;
+}
 int bits(DType type) {
-  return kDTypes[static_cast<int>(type)].bits;
+  const Block unit = block(type);
+  return (unit.bytes * 8 + unit.elements - 1) / unit.elements;
+}
+int64_t row_bytes(DType type, int64_t elements) {
+  const Block unit = block(type);
+  return (elements + unit.elements - 1) / unit.elements * unit.bytes;
 }
 
 int64_t TensorView::num_elements() const {
@@ -58,7 +72,7 @@ int64_t TensorView::num_elements() const {
 }
 
 size_t TensorView::num_bytes() const {
-  return (static_cast<size_t>(num_elements()) * static_cast<size_t>(bits(dtype)) + 7) / 8;
+  return static_cast<size_t>(row_bytes(dtype, num_elements()));
 }
 
 std::string to_string(const TensorView& view) {

@@ -24,7 +24,8 @@ static_assert(MORACLE_F8_E4M3 == static_cast<int>(DType::kF8E4M3));
 static_assert(MORACLE_F8_E5M2 == static_cast<int>(DType::kF8E5M2));
 static_assert(MORACLE_F8_E8M0 == static_cast<int>(DType::kF8E8M0));
 static_assert(MORACLE_F4_E2M1 == static_cast<int>(DType::kF4E2M1));
-static_assert(MORACLE_F4_E2M1 + 1 == kNumDTypes);
+static_assert(MORACLE_F4_E2M1 + 1 ==
+              static_cast<int>(DType::kQ4_0));  // tensors in memory have no blocks
 static_assert(MORACLE_SOFTMAX == static_cast<int>(Score::kSoftmax));
 static_assert(MORACLE_SIGMOID == static_cast<int>(Score::kSigmoid));
 static_assert(MORACLE_TOPK_THEN_SOFTMAX == static_cast<int>(Score::kTopkThenSoftmax));
@@ -148,8 +149,7 @@ Status set_routing(moracle_layer* layer, const moracle_routing* from) {
 }  // namespace
 
 Result<DType> dtype_of(moracle_dtype dtype, const char* place) {
-  if (dtype >= 0 && dtype < static_cast<moracle_dtype>(kNumDTypes))
-    return static_cast<DType>(dtype);
+  if (dtype >= 0 && dtype <= MORACLE_F4_E2M1) return static_cast<DType>(dtype);
   return bad_argument(str(place, ".dtype"), "a value of moracle_dtype", str("it is ", dtype));
 }
 
