@@ -67,7 +67,7 @@ constexpr GgufConvention kGguf[] = {
     {.architecture = "llama",
      .keys = kGgufKeys,
      .tensors = kGgufTensors,
-     .constants = R"({"model_type": "mixtral", "rope_interleave": true, "rope_theta": 10000.0})"}};
+     .constants = R"({"model_type": "mixtral", "rope_interleave": true})"}};
 
 }  // namespace
 }  // namespace mixtral

@@ -91,8 +91,7 @@ constexpr GgufConvention kGguf[] = {
     {.architecture = "qwen2moe",
      .keys = kGgufKeys,
      .tensors = kGgufTensors,
-     .constants = R"({"norm_topk_prob": false, "decoder_sparse_step": 1, "qkv_bias": true,
-                      "rope_theta": 10000.0})",
+     .constants = R"({"norm_topk_prob": false, "decoder_sparse_step": 1, "qkv_bias": true})",
      .finish = finish_gguf}};
 
 }  // namespace
