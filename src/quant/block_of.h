@@ -25,6 +25,7 @@ struct BlockNumbers {
 /// the specification of the block. Blocks need no alignment. Numbers of several bytes are
 /// little-endian.
 ///
+///   static constexpr Block kBlock          its elements and bytes
 ///   static constexpr QuantKey kForm        the canonical key that holds the values exactly
 ///   static constexpr int kZeroPoint        the zero point of every group; 0 for symmetric keys
 ///   static void unpack(const std::byte* block, BlockNumbers& to)

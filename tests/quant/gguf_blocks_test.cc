@@ -159,10 +159,14 @@ TEST(GgufBlocks, IntegerFormHasTheGroupsOfTheType) {
   EXPECT_EQ(integer_form(DType::kNvfp4Block), kNvfp4Static);
 }
 
-TEST(GgufBlocks, VisitNoOtherType) {
+TEST(GgufBlocks, HaveOneCodecOfTheirSize) {
   for (size_t i = 0; i < kNumDTypes; ++i) {
     const auto type = static_cast<DType>(i);
-    EXPECT_EQ(visit_block(type, []<class Codec>() {}), is_gguf_block(type)) << name(type);
+    const auto has_size = [&]<class Codec>() {
+      EXPECT_EQ(Codec::kBlock.elements, block(type).elements) << name(type);
+      EXPECT_EQ(Codec::kBlock.bytes, block(type).bytes) << name(type);
+    };
+    EXPECT_EQ(visit_block(type, has_size), is_gguf_block(type)) << name(type);
   }
 }
 

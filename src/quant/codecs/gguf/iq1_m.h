@@ -20,6 +20,7 @@ namespace moracle {
 /// The code is 8 (grid + delta), the scale d * (2 s + 1) / 8.
 template <>
 struct BlockOf<DType::kIQ1M> {
+  static constexpr Block kBlock = {256, 56};
   static constexpr QuantKey kForm = int8_static_group(16);
   static constexpr int kZeroPoint = 0;
 

@@ -18,6 +18,7 @@ namespace moracle {
 /// The code is 8 (grid + delta), the scale d * (2 s + 1) / 8.
 template <>
 struct BlockOf<DType::kIQ1S> {
+  static constexpr Block kBlock = {256, 50};
   static constexpr QuantKey kForm = int8_static_group(32);
   static constexpr int kZeroPoint = 0;
 

@@ -17,6 +17,7 @@ namespace moracle {
 ///   value = (d * (0.5 + s) * 0.25) * ±grid
 template <>
 struct BlockOf<DType::kIQ2S> {
+  static constexpr Block kBlock = {256, 82};
   static constexpr QuantKey kForm = int8_static_group(16);
   static constexpr int kZeroPoint = 0;
 
@@ -26,7 +27,7 @@ struct BlockOf<DType::kIQ2S> {
       to.scales[g] = d * (0.5f + static_cast<float>(nibble_at(block + 74, g))) * 0.25f;
     for (int t = 0; t < 32; ++t) {
       const int high = byte_at(block + 66, t / 4) >> (2 * (t % 4)) & 3;
-      store_signed(kIq2SGrid[byte_at(block + 2, t) | high << 8], byte_at(block + 34, t),
+      store_signed(kIq2SGrid[byte_at(block + 2, t) | high << 8], kSignMasks[byte_at(block + 34, t)],
                    to.codes + 8 * t);
     }
   }

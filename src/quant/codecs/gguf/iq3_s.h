@@ -17,6 +17,7 @@ namespace moracle {
 ///   value = (d * (1 + 2 s)) * ±grid
 template <>
 struct BlockOf<DType::kIQ3S> {
+  static constexpr Block kBlock = {256, 110};
   static constexpr QuantKey kForm = int8_static_group(32);
   static constexpr int kZeroPoint = 0;
 
@@ -29,8 +30,8 @@ struct BlockOf<DType::kIQ3S> {
         const std::byte* const q = block + 2 + 8 * g + 2 * t;
         const int bits = high >> (2 * t);
         const int first = byte_at(q, 0) | (bits & 1) << 8, second = byte_at(q, 1) | (bits & 2) << 7;
-        store_signed(two_lines(kIq3SGrid[first], kIq3SGrid[second]), byte_at(block + 74, 4 * g + t),
-                     to.codes + 32 * g + 8 * t);
+        store_signed(two_lines(kIq3SGrid[first], kIq3SGrid[second]),
+                     kSignMasks[byte_at(block + 74, 4 * g + t)], to.codes + 32 * g + 8 * t);
       }
     }
   }

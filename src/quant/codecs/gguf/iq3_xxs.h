@@ -11,11 +11,12 @@ namespace moracle {
 ///   0   f16  d
 ///   2   u8   qs[64]     element 4 i + j: entry j of line qs[i] of the grid
 ///   66  u32  signs[8]   group g of 32: bits 28 to 31 its scale s; bits 7 t to 7 t + 6 the signs of
-///                       elements 8 t to 8 t + 7 (signs_of_7)
+///                       elements 8 t to 8 t + 7 (kSignMasksOf7)
 ///
 ///   value = (d * (0.5 + s) * 0.5) * ±grid
 template <>
 struct BlockOf<DType::kIQ3XXS> {
+  static constexpr Block kBlock = {256, 98};
   static constexpr QuantKey kForm = int8_static_group(32);
   static constexpr int kZeroPoint = 0;
 
@@ -27,7 +28,7 @@ struct BlockOf<DType::kIQ3XXS> {
       for (int t = 0; t < 4; ++t) {
         const std::byte* const q = block + 2 + 8 * g + 2 * t;
         store_signed(two_lines(kIq3XxsGrid[byte_at(q, 0)], kIq3XxsGrid[byte_at(q, 1)]),
-                     signs_of_7(word >> (7 * t)), to.codes + 32 * g + 8 * t);
+                     kSignMasksOf7[word >> (7 * t) & 127], to.codes + 32 * g + 8 * t);
       }
     }
   }

@@ -16,6 +16,7 @@ inline constexpr int8_t kIq4Values[16] = {-127, -104, -83, -65, -49, -35, -22, -
 ///   value = d * kIq4Values[nibble]
 template <>
 struct BlockOf<DType::kIQ4NL> {
+  static constexpr Block kBlock = {32, 18};
   static constexpr QuantKey kForm = int8_static_group(32);
   static constexpr int kZeroPoint = 0;
 

@@ -15,6 +15,7 @@ namespace moracle {
 ///   value = (d * (scale - 32)) * kIq4Values[nibble]
 template <>
 struct BlockOf<DType::kIQ4XS> {
+  static constexpr Block kBlock = {256, 136};
   static constexpr QuantKey kForm = int8_static_group(32);
   static constexpr int kZeroPoint = 0;
 

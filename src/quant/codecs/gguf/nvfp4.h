@@ -1,5 +1,7 @@
 #pragma once
 
+#include <array>
+
 #include "quant/codecs/gguf/block_bytes.h"
 #include "quant/codecs/gguf/mxfp4.h"
 
@@ -17,28 +19,30 @@ namespace moracle {
 /// the whole tensor is a tensor of its own.
 template <>
 struct BlockOf<DType::kNvfp4Block> {
+  static constexpr Block kBlock = {64, 36};
   static constexpr QuantKey kForm = kNvfp4Static;
   static constexpr int kZeroPoint = 0;
 
   static void unpack(const std::byte* block, BlockNumbers& to) {
     for (int g = 0; g < 4; ++g) {
-      to.scales[g] = scale_of(byte_at(block, g));
-      for (int i = 0; i < 8; ++i) {
-        const int byte = byte_at(block + 4 + 8 * g, i);
-        to.codes[16 * g + i] = e2m1_without_minus_zero(byte & 15);
-        to.codes[16 * g + 8 + i] = e2m1_without_minus_zero(byte >> 4);
-      }
+      to.scales[g] = kScales[byte_at(block, g)];
+      const auto bytes = number_at<uint64_t>(block + 4 + 8 * g);
+      store_e2m1(bytes, to.codes + 16 * g);
+      store_e2m1(bytes >> 4, to.codes + 16 * g + 8);
     }
   }
 
   static bool is_finite(const std::byte*) { return true; }
 
  private:
-  static float scale_of(int bits) {
-    if (bits == 0x7f) return 0;
-    if (bits == 0xff) return 480;
-    return e4m3_to_float(static_cast<uint8_t>(bits & 0x7f));
-  }
+  static constexpr auto kScales = [] {
+    std::array<float, 256> scales{};
+    for (size_t bits = 0; bits < scales.size(); ++bits)
+      scales[bits] = e4m3_to_float(static_cast<uint8_t>(bits & 0x7f));
+    scales[0x7f] = 0;
+    scales[0xff] = 480;
+    return scales;
+  }();
 };
 
 }  // namespace moracle

@@ -14,6 +14,7 @@ namespace moracle {
 ///   value = (d * s) * q - dmin * m
 template <>
 struct BlockOf<DType::kQ2K> {
+  static constexpr Block kBlock = {256, 84};
   static constexpr QuantKey kForm = {DType::kI4, per_group(16), false, true, DType::kF32, true};
   static constexpr int kZeroPoint = 0;
 

@@ -15,6 +15,7 @@ namespace moracle {
 ///   value = (d * (scale - 32)) * q, q = bits of qs, minus 4 if the bit of hmask is 0
 template <>
 struct BlockOf<DType::kQ3K> {
+  static constexpr Block kBlock = {256, 110};
   static constexpr QuantKey kForm = int4_static_group(16);
   static constexpr int kZeroPoint = 0;
 

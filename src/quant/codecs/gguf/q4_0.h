@@ -12,6 +12,7 @@ namespace moracle {
 ///   value = d * (nibble - 8)
 template <>
 struct BlockOf<DType::kQ4_0> {
+  static constexpr Block kBlock = {32, 18};
   static constexpr QuantKey kForm = int4_static_group(32);
   static constexpr int kZeroPoint = 0;
 

@@ -15,6 +15,7 @@ namespace moracle {
 /// The code is nibble - 8 with zero point -8, the minimum is -m.
 template <>
 struct BlockOf<DType::kQ4_1> {
+  static constexpr Block kBlock = {32, 20};
   static constexpr QuantKey kForm = {DType::kI4, per_group(32), false, false, DType::kF32, true};
   static constexpr int kZeroPoint = -8;
 

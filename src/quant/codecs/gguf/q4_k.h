@@ -19,6 +19,7 @@ namespace moracle {
 /// The code is nibble - 8 with zero point -8.
 template <>
 struct BlockOf<DType::kQ4K> {
+  static constexpr Block kBlock = {256, 144};
   static constexpr QuantKey kForm = {DType::kI4, per_group(32), false, false, DType::kF32, true};
   static constexpr int kZeroPoint = -8;
 

@@ -13,6 +13,7 @@ namespace moracle {
 ///   value = d * (q - 16), q = nibble | bit << 4
 template <>
 struct BlockOf<DType::kQ5_0> {
+  static constexpr Block kBlock = {32, 22};
   static constexpr QuantKey kForm = int8_static_group(32);
   static constexpr int kZeroPoint = 0;
 

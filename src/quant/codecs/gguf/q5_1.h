@@ -16,6 +16,7 @@ namespace moracle {
 /// The minimum is -m.
 template <>
 struct BlockOf<DType::kQ5_1> {
+  static constexpr Block kBlock = {32, 24};
   static constexpr QuantKey kForm = {DType::kI8, per_group(32), false, true, DType::kF32, true};
   static constexpr int kZeroPoint = 0;
 

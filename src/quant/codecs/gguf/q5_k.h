@@ -16,6 +16,7 @@ namespace moracle {
 ///   value = (d * s) * q - dmin * m, q = nibble | bit << 4
 template <>
 struct BlockOf<DType::kQ5K> {
+  static constexpr Block kBlock = {256, 176};
   static constexpr QuantKey kForm = {DType::kI8, per_group(32), false, true, DType::kF32, true};
   static constexpr int kZeroPoint = 0;
 

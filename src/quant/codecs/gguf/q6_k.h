@@ -13,6 +13,7 @@ namespace moracle {
 ///   value = (d * scale) * (q - 32)
 template <>
 struct BlockOf<DType::kQ6K> {
+  static constexpr Block kBlock = {256, 210};
   static constexpr QuantKey kForm = int8_static_group(16);
   static constexpr int kZeroPoint = 0;
 

@@ -12,6 +12,7 @@ namespace moracle {
 ///   value = d * q
 template <>
 struct BlockOf<DType::kQ8_0> {
+  static constexpr Block kBlock = {32, 34};
   static constexpr QuantKey kForm = int8_static_group(32);
   static constexpr int kZeroPoint = 0;
 
