@@ -8,7 +8,6 @@
 #include "checkpoint/experts/stack.h"
 #include "checkpoint/kv_scales.h"
 #include "checkpoint/producers/module_tensors.h"
-#include "checkpoint/producers/producer.h"
 #include "checkpoint/state.h"
 #include "quant/gguf_blocks.h"
 
@@ -105,11 +104,6 @@ void find_root(Checkpoint::State& state) {
   }
 }
 
-bool is_block_weight(const Tensors& tensors, const std::string& module) {
-  const TensorView* const view = tensors.find(module + ".weight");
-  return view != nullptr && is_gguf_block(view->dtype);
-}
-
 }  // namespace
 
 Checkpoint::Checkpoint(std::shared_ptr<const State> state)
@@ -203,7 +197,8 @@ Result<DescribedMatrix> Checkpoint::router(const std::string& module) const {
 }
 
 Result<DescribedMatrix> Checkpoint::table(const std::string& module) const {
-  if (!is_block_weight(state_->tensors, module)) return linear({module});
+  const TensorView* const weight = state_->tensors.find(module + ".weight");
+  if (weight == nullptr || !is_gguf_block(weight->dtype)) return linear({module});
   MORACLE_TRY(DescribedLinear rows, describe_plain_floats(state_->tensors, module));
   rows.part.module = module;
   claims_->add({rows.part.tensors.begin(), rows.part.tensors.end()});
