@@ -132,7 +132,7 @@ struct Decoded {
   CanonicalMatrix matrix;
   std::vector<double> values;
   std::vector<double> weight_error;  // of each weight of a row; empty: none
-  // With minimums, [n, k]: code · scale, and its magnitude plus that of what is subtracted.
+  // With minimums, [n, k]: code · scale, and its magnitude plus that of the subtracted number.
   std::vector<double> products, magnitudes;
 
   explicit Decoded(CanonicalMatrix from, bool one_exponent = false)

@@ -150,18 +150,25 @@ void MacroKernel::multiply(const PanelPair& pair, const RowTile& tile, TileScrat
   if (tile.x.num_minimums > 0) subtract_minimums(pair, tile, scratch);
 }
 
+// Takes so few rows at a time that keep_awake runs often enough in between.
 void MacroKernel::subtract_minimums(const PanelPair& pair, const RowTile& tile,
                                     TileScratch& scratch) const {
+  constexpr int64_t kProducts = 512, kLeastRows = 4;
+  const int64_t groups = tile.x.num_minimums;
+  const int64_t step = std::max(kProducts / groups, kLeastRows) / kLeastRows * kLeastRows;
   for (int p = 0; p < pair.panels(); ++p) {
     const int64_t panel = pair.panel + p * pair.distance;
     MinimumArgs args;
-    args.sum = scratch.sums[p];
-    args.rows = tile.count;
-    args.groups = tile.x.num_minimums;
+    args.groups = groups;
     args.scale = panels_.row_scales(pair.expert, panel, scratch.scales[p]);
     args.minimum = panels_.minimums(pair.expert, panel);
-    args.x_sum = tile.x.minimum_sums + tile.first * args.groups;
-    vector_ops().subtract_minimums(args);
+    for (int64_t row = 0; row < tile.count; row += step) {
+      args.sum = scratch.sums[p] + row * kPanelRows;
+      args.rows = static_cast<int>(std::min(step, tile.count - row));
+      args.x_sum = tile.x.minimum_sums + (tile.first + row) * groups;
+      vector_ops().subtract_minimums(args);
+      if (kernels_.keep_awake != nullptr) kernels_.keep_awake();
+    }
   }
 }
 

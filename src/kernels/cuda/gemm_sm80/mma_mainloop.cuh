@@ -16,7 +16,7 @@ template <class Operand, class Tile>
 class MmaSums {
  public:
   __device__ explicit MmaSums(const GemmArgs& args) : a_(args), left_(args.close_blocks) {
-    if constexpr (Operand::kZeros && !kInteger) {
+    if constexpr ((Operand::kZeros || Operand::kMinimums) && !kInteger) {
 #pragma unroll
       for (auto& of_panel : zeros_) {
 #pragma unroll

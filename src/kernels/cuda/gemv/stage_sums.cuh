@@ -184,7 +184,7 @@ class StageSums {
 
  public:
   __device__ StageSums() {
-    if constexpr (Operand::kZeros && !kInteger) {
+    if constexpr ((Operand::kZeros || Operand::kMinimums) && !kInteger) {
 #pragma unroll
       for (auto& of_panel : zeros_) {
 #pragma unroll

@@ -207,10 +207,10 @@ struct Int4Int8Operand : IntegerProducts {
   }
 };
 
-/// Integer weights in groups with minimums. Symmetric codes need no zero points.
+/// Integer weights in groups with minimums, into which zero points are folded.
 template <class Operand>
 struct WithMinimums : Operand {
-  static constexpr bool kZeros = false, kMinimums = true;
+  static constexpr bool kGroups = true, kZeros = false, kMinimums = true;
 };
 
 struct Fp4Int8Operand : IntegerProducts {
