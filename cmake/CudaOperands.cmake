@@ -24,7 +24,8 @@ set(MORACLE_CUDA_OPERANDS
   "int4_int8 | minimums | WithMinimums<Int4Int8Operand> | | "
   "fp4_int8  |        | Fp4Int8Operand        | Fp4Int8Operand        | ")
 
-# Adds one file for each kernel and type to the target.
+# Adds one file for each kernel and type to the target. PTX alone (architectures "90a-virtual") takes hardly longer to
+# compile than the headers: then a kernel's types share one file.
 function(moracle_cuda_operands target)
   set(headers gemm_sm80/mma_kernel.cuh gemv/gemv_kernels.cuh gemm_sm90/wgmma_kernel.cuh)
   set(lists Mma Gemv Wgmma)
@@ -53,6 +54,15 @@ function(moracle_cuda_operands target)
       endif()
     endforeach()
     list(REMOVE_DUPLICATES types)
+    if(CMAKE_CUDA_ARCHITECTURES MATCHES "^[0-9a]+-virtual$")
+      foreach(type IN LISTS types)
+        string(APPEND functions_all "${functions_${type}}")
+        string(APPEND includes_all "${includes_${type}}")
+        unset(functions_${type})
+        unset(includes_${type})
+      endforeach()
+      set(types all)
+    endif()
     foreach(type IN LISTS types)
       set(FUNCTIONS "${functions_${type}}")
       set(INCLUDES "${includes_${type}}")
