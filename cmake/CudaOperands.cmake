@@ -6,7 +6,9 @@ set(MORACLE_CUDA_OPERANDS
   "f16       |        | F16Operand            | F16Operand            | F16Wgmma"
   "int8      |        | Int8Operand<false>    | Int8Operand<false>    | Wgmma<Int8Operand<false>>"
   "int8      | groups | Int8Operand<true>     | Int8Operand<true>     | Wgmma<Int8Operand<true>>"
+  "int8      | minimums | WithMinimums<Int8Operand<false>> | WithMinimums<Int8Operand<false>> | "
   "int4      |        | Int4Operand           | Int4Operand           | Wgmma<Int4Operand>"
+  "int4      | minimums | WithMinimums<Int4Operand> | WithMinimums<Int4Operand> | "
   "fp8       |        | Fp8Operand<false>     | Fp8Operand<false>     | Wgmma<Fp8Operand<false>>"
   "fp8       | groups | Fp8Operand<true>      | Fp8Operand<true>      | Wgmma<Fp8Operand<true>>"
   "fp4       |        | Fp4Operand            | Fp4Operand            | "
@@ -17,7 +19,9 @@ set(MORACLE_CUDA_OPERANDS
   "fp8_fp8   | blocks |                       |                       | Fp8Wgmma<true>, Fp8Tokens | gemm_sm90/wgmma_token_epilogue.cuh"
   "int8_int8 |        | Int8Int8Operand<false> | Int8Int8Operand<false> | Wgmma<Int8Int8Operand<false>, WgmmaTypes::kInt8>"
   "int8_int8 | groups | Int8Int8Operand<true> | Int8Int8Operand<true> | "
+  "int8_int8 | minimums | WithMinimums<Int8Int8Operand<false>> | | "
   "int4_int8 |        | Int4Int8Operand       | Int4Int8Operand       | "
+  "int4_int8 | minimums | WithMinimums<Int4Int8Operand> | | "
   "fp4_int8  |        | Fp4Int8Operand        | Fp4Int8Operand        | ")
 
 # Adds one file for each kernel and type to the target. PTX alone (architectures "90a-virtual") takes hardly longer to

@@ -16,6 +16,7 @@ int64_t expert_bytes(const LayerSpec& spec) {
     if (shape.key.quantized()) {
       const int64_t scales = m.scale_rows() * m.scale_cols();
       bytes += scales * bits(shape.key.scale_dtype) / 8 + (shape.key.symmetric ? 0 : scales);
+      if (shape.key.minimums) bytes += scales * static_cast<int64_t>(sizeof(float));
     }
     if (shape.bias) bytes += m.n * static_cast<int64_t>(sizeof(float));
   }

@@ -61,6 +61,10 @@ std::vector<Scheme> schemes() {
     scheme.weight.symmetric = false;
     return scheme;
   };
+  auto with_minimums = [](Scheme scheme) {
+    scheme.weight.minimums = true;
+    return scheme;
+  };
   return {{kBF16Weight, {}},
           {kF16Weight, {}},
           {kF32Weight, {}},
@@ -91,7 +95,14 @@ std::vector<Scheme> schemes() {
           {int4_static_group(32), kInt8DynamicTokenSym},
           with_zero_points({int4_static_group(64), kInt8DynamicTokenSym}),
           {kMxfp4Static, kInt8DynamicTokenSym},
-          {kNvfp4Static, kInt8DynamicTokenSym}};
+          {kNvfp4Static, kInt8DynamicTokenSym},
+          // As GGUF stores Q4_1 and Q4_K, Q5_1 and Q5_K, and Q2_K; and two finer ones.
+          with_minimums(with_zero_points({int4_static_group(32), {}})),
+          with_minimums({int8_static_group(32), {}}),
+          with_minimums({int4_static_group(16), {}}),
+          with_minimums({int8_static_group(16), {}}),
+          with_minimums(with_zero_points({int4_static_group(32), kInt8DynamicTokenSym})),
+          with_minimums({int8_static_group(32), kFp8DynamicTokenSym})};
 }
 
 std::vector<Shape> shapes() {

@@ -20,7 +20,8 @@ Sections sections(const MatrixShape& shape) {
   const int64_t panels = num_panels(shape);
   const int64_t groups = shape.key.quantized() ? panels * num_groups(shape) : 0;
   return lay_out(panels * panel_bytes(shape), groups * scale_lanes(shape) * scale_bytes(shape),
-                 shape.key.symmetric ? 0 : groups * kRows,
+                 panels_have_zero_points(shape) ? groups * kRows : 0,
+                 shape.key.minimums ? groups * kRows * sizeof(float) : 0,
                  shape.group_index ? shape.k * sizeof(int32_t) : 0,
                  shape.bias ? panels * kRows * sizeof(float) : 0);
 }
@@ -67,7 +68,10 @@ void pack_beside(const MatrixShape& shape, const CanonicalMatrix& m, int64_t fir
   }
   const int64_t groups = num_groups(shape), lanes = scale_lanes(shape);
   pack_scales(m, first_row, groups, lanes, scale_is_exponent(shape), out + s.scales);
-  pack_zero_points(m, first_row, groups, out + s.zero_points);
+  if (shape.key.minimums)
+    pack_minimums(m, first_row, groups, out + s.minimums);
+  else
+    pack_zero_points(m, first_row, groups, out + s.zero_points);
   put(m.bias, out + s.bias + first_row * sizeof(float));
 }
 
@@ -79,6 +83,7 @@ const Layout kVnni16Layout = {
     .summary = "row blocks of 16 rows x 4 bytes of columns; sixteen form one AMX tile",
     .holds = vnni16_layout::kHolds,
     .sorts_columns = true,
+    .holds_minimums = true,
     .sections = vnni16_layout::sections,
     .read_cols = vnni16_layout::cols,
     .code_bit = vnni16_layout::code_bit,

@@ -10,6 +10,8 @@
 //   scales     (g·16 + r)·4 per panel        f32, or one exponent byte for power-of-two scales;
 //                                            one per panel if its 16 rows share the scale
 //   zero points g·16 + r per panel           i8
+//   minimums    (g·16 + r)·4 per panel       f32, minimum + zero point · scale, rounded once; then
+//                                            there are no zero points
 //
 // Rows are padded to 16. Columns are padded to 16 row blocks of the dtype of the products. Padding
 // has codes 0 and scales 0.

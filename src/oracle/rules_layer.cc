@@ -86,6 +86,12 @@ Objection refuse_zero_points(const Backend& b, const Request& r, const Machine&)
   return object("symmetric weights", "the layer's weights have zero points");
 }
 
+Objection refuse_minimums(const Backend& b, const Request& r, const Machine&) {
+  if (!r.layer.scheme.weight.minimums || b.layout == nullptr || b.layout->holds_minimums) return {};
+  return object(str("weights without minimums, which layout ", b.layout->name, " does not hold"),
+                "the groups of the layer's weights have minimums");
+}
+
 Objection refuse_act_order(const Backend& b, const Request& r, const Machine&) {
   if (!r.layer.group_index) return {};
   if (lacks(b, Feature::kActOrder))
@@ -136,6 +142,7 @@ constexpr Rule kRules[] = {
     {"products", refuse_products},
     {"activation-scales", refuse_activation_scales},
     {"zero-points", refuse_zero_points},
+    {"minimums", refuse_minimums},
     {"act-order", refuse_act_order},
     {"bias", refuse_bias},
     {"group-size", refuse_group_size},

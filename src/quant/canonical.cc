@@ -36,6 +36,7 @@ void expand_scale_rows(CanonicalMatrix& m) {
   auto block = [&](int64_t r) { return r / rows; };
   pick_rows(m.scales, m.n, width, block);
   pick_rows(m.zero_points, m.n, width, block);
+  pick_rows(m.minimums, m.n, width, block);
   m.key.group.rows = 1;
 }
 
@@ -50,6 +51,7 @@ void deinterleave_rows(CanonicalMatrix& m) {
   m.memory.reset();
   pick_rows(m.scales, m.n, width, old_row);
   pick_rows(m.zero_points, m.n, width, old_row);
+  pick_rows(m.minimums, m.n, width, old_row);
   pick_rows(m.bias, m.n, 1, old_row);
 }
 
@@ -71,6 +73,7 @@ void stack_rows(CanonicalMatrix& whole, int64_t first_row, const CanonicalMatrix
   whole.scales.insert(whole.scales.end(), piece.scales.begin(), piece.scales.end());
   whole.zero_points.insert(whole.zero_points.end(), piece.zero_points.begin(),
                            piece.zero_points.end());
+  whole.minimums.insert(whole.minimums.end(), piece.minimums.begin(), piece.minimums.end());
   whole.bias.insert(whole.bias.end(), piece.bias.begin(), piece.bias.end());
 }
 

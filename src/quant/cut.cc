@@ -30,6 +30,7 @@ CanonicalMatrix cut_rows(CanonicalMatrix&& matrix, int64_t first, int64_t count)
   cut.codes = cut.codes.subspan(first * cut.row_bytes(), count * cut.row_bytes());
   cut.scales = rows_in(cut.scales, cols, first / per_scale, rows);
   cut.zero_points = rows_in(cut.zero_points, cols, first / per_scale, rows);
+  cut.minimums = rows_in(cut.minimums, cols, first / per_scale, rows);
   cut.bias = rows_in(cut.bias, 1, first, count);
   cut.n = count;
   return cut;
@@ -53,6 +54,7 @@ CanonicalMatrix cut_columns(const CanonicalMatrix& matrix, int64_t first, int64_
   const int64_t groups = cols == 1 ? 1 : (count + group - 1) / group;
   cut.scales = columns_in(matrix.scales, cols, first_group, groups);
   cut.zero_points = columns_in(matrix.zero_points, cols, first_group, groups);
+  cut.minimums = columns_in(matrix.minimums, cols, first_group, groups);
   cut.bias = matrix.bias;
   if (!keeps_bias) std::fill(cut.bias.begin(), cut.bias.end(), 0.0f);
   return cut;

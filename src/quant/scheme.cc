@@ -6,7 +6,7 @@
 namespace moracle {
 namespace {
 
-// The parts of a scheme's name: <format>[-<widths>[-<granularity>[-asym]]].
+// The parts of a scheme's name: <format>[-<widths>[-<granularity>[-asym][-min]]].
 std::string_view format_name(const QuantKey& key) {
   const bool mx = key.scale_dtype == DType::kF8E8M0;
   switch (key.dtype) {
@@ -31,13 +31,14 @@ std::string granularity(const QuantKey& key) {
 }
 
 Error unknown(std::string_view text) {
-  return {ErrorKind::kInvalidArgument, "", str("scheme '", text, "'"),
-          "bf16, f16, f32, int8-w8a8, mxfp8-w8a8, mxfp8-w8a16, mxfp4-w4a16, mxfp4-w4a8, "
-          "nvfp4-w4a16, nvfp4-w4a8, or "
-          "int4-w4a16-, int4-w4a8-, int4-w4afp8-, int8-w8a16-, int8-w8a8-, int8-w8afp8-, fp8-w8a8- "
-          "or fp8-w8a16- with channel, g<size>, tensor or block<rows>x<cols>, then -asym for zero "
-          "points or -static for stored activation scales",
-          "it is unknown"};
+  return {
+      ErrorKind::kInvalidArgument, "", str("scheme '", text, "'"),
+      "bf16, f16, f32, int8-w8a8, mxfp8-w8a8, mxfp8-w8a16, mxfp4-w4a16, mxfp4-w4a8, "
+      "nvfp4-w4a16, nvfp4-w4a8, or "
+      "int4-w4a16-, int4-w4a8-, int4-w4afp8-, int8-w8a16-, int8-w8a8-, int8-w8afp8-, fp8-w8a8- "
+      "or fp8-w8a16- with channel, g<size>, tensor or block<rows>x<cols>, then of integers -asym "
+      "for zero points and -min for minimums, then -static for stored activation scales",
+      "it is unknown"};
 }
 
 // The width names the activation format, except for fp8 activations with integer weights: there
@@ -106,6 +107,7 @@ std::string name(const Scheme& scheme) {
       str(format_name(weight), "-w", bits(weight.dtype), "a", activation_name(scheme));
   if (has_granularity(weight, scheme)) text += "-" + granularity(weight);
   if (!weight.symmetric) text += "-asym";
+  if (weight.minimums) text += "-min";
   if (scheme.activation && !scheme.activation->dynamic) text += "-static";
   return text;
 }
@@ -120,7 +122,9 @@ std::string describe(const Scheme& scheme) {
     return str("per block of ", key.group.rows, " x ", key.group.cols);
   };
   std::string text = str(format_name(weight), " weights ", where(weight, "channel"),
-                         weight.symmetric ? "" : " with zero points");
+                         weight.symmetric ? "" : " with zero points",
+                         weight.minimums ? (weight.symmetric ? " with" : " and") : "",
+                         weight.minimums ? " minimums" : "");
   if (!scheme.activation) return text + ", floating-point activations";
   const QuantKey& activation = *scheme.activation;
   return str(text, ", ", format_name(activation), " activations ", where(activation, "token"), ", ",
@@ -145,7 +149,12 @@ Result<Scheme> parse_scheme(std::string_view text) {
       scheme.activation = fp8 ? kFp8StaticTensorSym : kInt8StaticTensorSym;
       rest.remove_suffix(7);
     }
-    if (rest.ends_with("-asym") && scheme.weight.dtype != DType::kF8E4M3) {
+    const bool integers = scheme.weight.dtype != DType::kF8E4M3;
+    if (rest.ends_with("-min") && integers) {
+      scheme.weight.minimums = true;
+      rest.remove_suffix(4);
+    }
+    if (rest.ends_with("-asym") && integers) {
       scheme.weight.symmetric = false;
       rest.remove_suffix(5);
     }

@@ -54,6 +54,7 @@ std::optional<Scheme> common_scheme(const Scheme& a, const Scheme& b) {
   if (b.weight.dtype == DType::kI8) common.weight.dtype = DType::kI8;
   common.weight.group.cols = common_group(a.weight.group.cols, b.weight.group.cols);
   common.weight.symmetric = a.weight.symmetric && b.weight.symmetric;
+  common.weight.minimums = a.weight.minimums || b.weight.minimums;
   return common;
 }
 
@@ -68,9 +69,11 @@ void widen(CanonicalMatrix& m, const QuantKey& key) {
   if (cols != old_cols) {
     split_groups(m.scales, m.n, old_cols, cols, ratio);
     split_groups(m.zero_points, m.n, old_cols, cols, ratio);
+    split_groups(m.minimums, m.n, old_cols, cols, ratio);
     for (int32_t& group : m.group_index) group = static_cast<int32_t>(group * ratio);
   }
   if (!key.symmetric && m.zero_points.empty()) m.zero_points.assign(m.scales.size(), 0);
+  if (key.minimums && m.minimums.empty()) m.minimums.assign(m.scales.size(), 0.0f);
 }
 
 }  // namespace moracle

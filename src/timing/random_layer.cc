@@ -47,6 +47,7 @@ CanonicalMatrix draw_matrix(const CanonicalMatrix& pool, const MatrixShape& shap
   if (!pool.scales.empty()) {
     draw_rows(pool.scales, m.scales, m.scale_rows(), m.scale_cols(), seed);
     draw_rows(pool.zero_points, m.zero_points, m.scale_rows(), m.scale_cols(), seed);
+    draw_rows(pool.minimums, m.minimums, m.scale_rows(), m.scale_cols(), seed);
   }
   draw_rows(pool.bias, m.bias, m.n, 1, seed);
   if (shape.group_index) shuffle_groups(m, seed);

@@ -83,6 +83,9 @@ CanonicalMatrix random_matrix(const MatrixShape& shape, uint64_t seed) {
       m.zero_points.resize(m.scales.size());
       for (int8_t& zero : m.zero_points) zero = static_cast<int8_t>(uniform(engine) * range / 2);
     }
+    if (shape.key.minimums) {
+      for (const float scale : m.scales) m.minimums.push_back(uniform(engine) * range / 2 * scale);
+    }
   }
   if (shape.bias) {
     m.bias.resize(m.n);

@@ -65,6 +65,7 @@ class MacroKernel {
   /// Packed rows per row.
   int limbs() const { return form_.in_limbs ? kLimbs : 1; }
   void add_limbs(int rows, float* sums) const;
+  void subtract_minimums(const PanelPair& pair, const RowTile& tile, TileScratch& scratch) const;
   /// Makes `block`, which begins at cache line `first_block` of its panels, prefetch ahead of
   /// itself.
   void prefetch_ahead(const PanelPair& pair, const RowTile& tile, int64_t first_block,

@@ -76,7 +76,7 @@ WeightPanels::WeightPanels(const KernelWeights& weights, DotForm form, int64_t x
       folded_(is_folded(weights.shape, form)),
       whole_groups_(form.x == Operand::kBf16 && group_cols_ % 16 == 0 &&
                     segment_cols_ % group_cols_ == 0),
-      by_group_(form.x != Operand::kInt8 && (folded_ || !weights.shape.key.symmetric)) {
+      by_group_(form.x != Operand::kInt8 && (folded_ || panels_have_zero_points(weights.shape))) {
   cut();
 }
 
@@ -152,7 +152,7 @@ void WeightPanels::decode(int64_t expert, int64_t panel, const DecodeCall& call,
   c.blocks = call.code_blocks;
   c.to = scratch + call.to;
   c.group_blocks = call.group_blocks;
-  if (!shape.key.symmetric)
+  if (panels_have_zero_points(shape))
     c.zero =
         reinterpret_cast<const int8_t*>(base + weights_.sections.zero_points) + index * kPanelRows;
   if (exponents_) {
@@ -220,7 +220,7 @@ void WeightPanels::prefetch_scales(int64_t expert, int64_t panel, const KBlock& 
 
 const int8_t* WeightPanels::segment_zeros(int64_t expert, int64_t panel, const KBlock& s,
                                           int8_t* scratch) const {
-  if (weights_.shape.key.symmetric) return nullptr;
+  if (!panels_have_zero_points(weights_.shape)) return nullptr;
   if (form_.x != Operand::kInt8 && !form_.by_codes) return nullptr;
   const int64_t* const groups = segment_groups_.data() + s.segment;
   const std::byte* const zeros =
@@ -249,6 +249,20 @@ const float* WeightPanels::bias(int64_t expert, int64_t panel) const {
   if (!weights_.shape.bias) return nullptr;
   return reinterpret_cast<const float*>(weights_.expert(expert) + weights_.sections.bias) +
          panel * kPanelRows;
+}
+
+const float* WeightPanels::minimums(int64_t expert, int64_t panel) const {
+  if (!weights_.shape.key.minimums) return nullptr;
+  return reinterpret_cast<const float*>(weights_.expert(expert) + weights_.sections.minimums) +
+         panel * num_groups_ * kPanelRows;
+}
+
+void WeightPanels::prefetch_minimums(int64_t expert, int64_t panel, const KBlock& s) const {
+  const float* const all = minimums(expert, panel);
+  if (all == nullptr) return;
+  const int64_t* const groups = segment_groups_.data() + s.segment;
+  for (int64_t g = groups[0]; g <= groups[s.segments - 1]; ++g)
+    __builtin_prefetch(all + g * kPanelRows, 0, 2);
 }
 
 }  // namespace moracle::cpu

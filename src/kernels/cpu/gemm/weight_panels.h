@@ -72,6 +72,11 @@ class WeightPanels {
   /// Scales of whole rows, [16], applied in the epilogue. Null: none.
   const float* row_scales(int64_t expert, int64_t panel, float* scratch) const;
   const float* bias(int64_t expert, int64_t panel) const;
+  /// Minimums of a panel, [groups][16]. Null: none. With them, row_scales apply before the
+  /// epilogue.
+  const float* minimums(int64_t expert, int64_t panel) const;
+  /// Prefetches the minimums of a k-block.
+  void prefetch_minimums(int64_t expert, int64_t panel, const KBlock& s) const;
 
  private:
   // Row blocks that one decoder call decodes: codes of one group, or of successive whole groups.
