@@ -157,11 +157,15 @@ void MacroKernel::subtract_minimums(const PanelPair& pair, const RowTile& tile,
     MinimumArgs args;
     args.sum = scratch.sums[p];
     args.rows = tile.count;
-    args.groups = tile.x.num_minimums;
     args.scale = panels_.row_scales(pair.expert, panel, scratch.scales[p]);
-    args.minimum = panels_.minimums(pair.expert, panel);
-    args.x_sum = tile.x.minimum_sums + tile.first * args.groups;
-    vector_ops().subtract_minimums(args);
+    args.x_sum_stride = tile.x.num_minimums;
+    for (int64_t group = 0; group < tile.x.num_minimums; group += args.groups) {
+      args.groups = std::min(tile.x.num_minimums - group, panels_.minimum_groups());
+      args.minimum = panels_.minimums(pair.expert, panel, group, args.groups, scratch.minimums);
+      args.x_sum = tile.x.minimum_sums + tile.first * args.x_sum_stride + group;
+      vector_ops().subtract_minimums(args);
+      args.scale = nullptr;
+    }
   }
 }
 
