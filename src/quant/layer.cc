@@ -74,13 +74,13 @@ void LayerSpec::set_matrices(std::vector<MatrixShape> shapes) {
 }
 
 std::string LayerSpec::scheme_name() const {
-  std::string text = name(scheme);
+  std::string text = moracle::name(scheme);
   if (stored.size() < 2 || stored[0].key == stored[1].key) return text;
   // Blocks that end inside a stack of matrices have fewer rows there.
   QuantKey second = stored[1].key;
   second.group.rows = stored[0].key.group.rows;
   if (second == stored[0].key) return text;
-  return str(text, " + ", name(Scheme{stored[1].key, scheme.activation}));
+  return str(text, " + ", moracle::name(Scheme{stored[1].key, scheme.activation}));
 }
 
 bool LayerSpec::same_but_name(const LayerSpec& other) const {
