@@ -43,9 +43,16 @@ Status check_key(const QuantKey& key) {
                    str("they are ", key.group.rows, " x ", key.group.cols));
   }
   const bool integers = key.dtype == DType::kI4 || key.dtype == DType::kI8;
-  const bool scaled = key.group.rows == 1 && key.scale_dtype == DType::kF32;
+  const bool scaled = key.group.rows == 1 && key.scale_dtype != DType::kF8E8M0;
   if (key.minimums && !(integers && scaled)) {
-    return wrong("scheme", "minimums only beside int4 or int8 codes with f32 scales for each row",
+    return wrong("scheme",
+                 "minimums only beside int4 or int8 codes with scales for each row that are no "
+                 "powers of two",
+                 "they are beside " + describe(Scheme{key, {}}));
+  }
+  if (key.scale_dtype == DType::kI8 && !(integers && scaled && kFactorCols % key.group.cols == 0)) {
+    return wrong("scheme",
+                 str("integer scales only in groups that divide ", kFactorCols, " columns"),
                  "they are beside " + describe(Scheme{key, {}}));
   }
   return {};

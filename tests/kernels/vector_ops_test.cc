@@ -364,7 +364,7 @@ TEST_P(VectorOpsTest, SubtractsMinimumsTimesSumsOfTheirColumns) {
                              scale = normal(16), before = normal(7 * 16);
     for (const bool scaled : {false, true}) {
       std::vector<float> sum = before;
-      MinimumArgs args{.sum = sum.data(), .rows = 7, .groups = groups};
+      MinimumArgs args{.sum = sum.data(), .rows = 7, .groups = groups, .x_sum_stride = groups};
       args.scale = scaled ? scale.data() : nullptr;
       args.minimum = minimum.data();
       args.x_sum = x_sum.data();

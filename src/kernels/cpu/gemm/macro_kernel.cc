@@ -155,19 +155,23 @@ void MacroKernel::subtract_minimums(const PanelPair& pair, const RowTile& tile,
                                     TileScratch& scratch) const {
   constexpr int64_t kProducts = 512, kLeastRows = 4;
   const int64_t groups = tile.x.num_minimums;
-  const int64_t step = std::max(kProducts / groups, kLeastRows) / kLeastRows * kLeastRows;
+  MinimumArgs args;
+  args.x_sum_stride = groups;
   for (int p = 0; p < pair.panels(); ++p) {
     const int64_t panel = pair.panel + p * pair.distance;
-    MinimumArgs args;
-    args.groups = groups;
     args.scale = panels_.row_scales(pair.expert, panel, scratch.scales[p]);
-    args.minimum = panels_.minimums(pair.expert, panel);
-    for (int64_t row = 0; row < tile.count; row += step) {
-      args.sum = scratch.sums[p] + row * kPanelRows;
-      args.rows = static_cast<int>(std::min(step, tile.count - row));
-      args.x_sum = tile.x.minimum_sums + (tile.first + row) * groups;
-      vector_ops().subtract_minimums(args);
-      if (kernels_.keep_awake != nullptr) kernels_.keep_awake();
+    for (int64_t group = 0; group < groups; group += args.groups) {
+      args.groups = std::min(groups - group, panels_.minimum_groups());
+      args.minimum = panels_.minimums(pair.expert, panel, group, args.groups, scratch.minimums);
+      const int64_t step = std::max(kProducts / args.groups, kLeastRows) / kLeastRows * kLeastRows;
+      for (int64_t row = 0; row < tile.count; row += step) {
+        args.sum = scratch.sums[p] + row * kPanelRows;
+        args.rows = static_cast<int>(std::min(step, tile.count - row));
+        args.x_sum = tile.x.minimum_sums + (tile.first + row) * groups + group;
+        vector_ops().subtract_minimums(args);
+        if (kernels_.keep_awake != nullptr) kernels_.keep_awake();
+      }
+      args.scale = nullptr;
     }
   }
 }

@@ -119,7 +119,20 @@ struct MinimumArgs {
   int64_t groups = 0;
   const float* scale = nullptr;    ///< [16]; null: 1
   const float* minimum = nullptr;  ///< [groups][16]
-  const float* x_sum = nullptr;    ///< [rows][groups]: Σ x over the columns of each group
+  /// Σ x over the columns of each group; of row r at x_sum[r · x_sum_stride].
+  const float* x_sum = nullptr;
+  int64_t x_sum_stride = 0;
+};
+
+/// Integers of 8 bits to floats, a panel's groups one after another:
+///   to[g][n] = steps[g][n] · factor[n] + times · plus[g][n]
+struct StepArgs {
+  const int8_t* steps = nullptr;     ///< [groups][16]
+  const uint16_t* factor = nullptr;  ///< [16] f16
+  int64_t groups = 0;
+  const float* plus = nullptr;  ///< [groups][16]; null: none
+  float times = 0;
+  float* to = nullptr;  ///< [groups][16]
 };
 
 struct VectorOps {
@@ -133,6 +146,7 @@ struct VectorOps {
   /// The epilogue of a GEMM.
   void (*store_rows)(const StoreArgs& args);
   void (*subtract_minimums)(const MinimumArgs& args);
+  void (*scale_steps)(const StepArgs& args);
 
   /// quantize_int8_token of quant/activation.h, bit for bit. Returns the scale.
   float (*quantize_int8)(const float* x, int64_t count, int8_t* codes);

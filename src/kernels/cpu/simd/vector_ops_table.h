@@ -23,6 +23,7 @@ constexpr VectorOps table(const char* isa) {
           activate,
           store_rows,
           subtract_minimums,
+          scale_steps,
           quantize_int8,
           quantize_e4m3,
           encode_e4m3,
