@@ -6,7 +6,7 @@
 namespace moracle {
 namespace {
 
-// The parts of a scheme's name: <format>[-<widths>[-<granularity>[-asym][-min]]].
+// The parts of a scheme's name: <format>[-<widths>[-<granularity>[-asym][-min][-s16|-s8]]].
 std::string_view format_name(const QuantKey& key) {
   const bool mx = key.scale_dtype == DType::kF8E8M0;
   switch (key.dtype) {
@@ -37,7 +37,8 @@ Error unknown(std::string_view text) {
       "nvfp4-w4a16, nvfp4-w4a8, or "
       "int4-w4a16-, int4-w4a8-, int4-w4afp8-, int8-w8a16-, int8-w8a8-, int8-w8afp8-, fp8-w8a8- "
       "or fp8-w8a16- with channel, g<size>, tensor or block<rows>x<cols>, then of integers -asym "
-      "for zero points and -min for minimums, then -static for stored activation scales",
+      "for zero points, -min for minimums and -s16 or -s8 for scales in f16 or in 8-bit integers, "
+      "then -static for stored activation scales",
       "it is unknown"};
 }
 
@@ -108,6 +109,8 @@ std::string name(const Scheme& scheme) {
   if (has_granularity(weight, scheme)) text += "-" + granularity(weight);
   if (!weight.symmetric) text += "-asym";
   if (weight.minimums) text += "-min";
+  if (weight.scale_dtype == DType::kF16) text += "-s16";
+  if (weight.scale_dtype == DType::kI8) text += "-s8";
   if (scheme.activation && !scheme.activation->dynamic) text += "-static";
   return text;
 }
@@ -150,6 +153,13 @@ Result<Scheme> parse_scheme(std::string_view text) {
       rest.remove_suffix(7);
     }
     const bool integers = scheme.weight.dtype != DType::kF8E4M3;
+    if (rest.ends_with("-s16") && integers) {
+      scheme.weight.scale_dtype = DType::kF16;
+      rest.remove_suffix(4);
+    } else if (rest.ends_with("-s8") && integers) {
+      scheme.weight.scale_dtype = DType::kI8;
+      rest.remove_suffix(3);
+    }
     if (rest.ends_with("-min") && integers) {
       scheme.weight.minimums = true;
       rest.remove_suffix(4);

@@ -9,6 +9,7 @@
 #include <string>
 #include <vector>
 
+#include "base/scalar.h"
 #include "conformance/conformance.h"
 #include "layout/sections.h"
 #include "layout/vnni16.h"
@@ -296,6 +297,45 @@ TEST(PanelLayouts, FoldZeroPointsIntoMinimums) {
                              m.minimums[r * 3 + g];
         ASSERT_EQ(minimum, static_cast<float>(exact)) << layout->name;
       }
+    }
+  }
+}
+
+template <class Value>
+Value value_at(const std::vector<std::byte>& bytes, size_t at) {
+  Value value;
+  std::memcpy(&value, bytes.data() + at, sizeof value);
+  return value;
+}
+
+TEST(Vnni16Layout, StoresStepsOfScalesAndMinimumsWithTheirFactors) {
+  const MatrixShape shape{17, 512, parse_scheme("int4-w4a16-g32-asym-min-s8")->weight};
+  const CanonicalMatrix m = matrix_for(shape);
+  const std::vector<std::byte> bytes = packed({&kVnni16Layout, shape}, m, std::byte{0xff});
+  const Sections s = kVnni16Layout.sections(shape);
+  EXPECT_EQ(s.minimums - s.scales, 2u * (2 * 32 + 16 * 16));  // 2 panels, 2 factors, 16 groups
+  const auto number = [&](size_t section, int64_t r, int64_t g) {
+    const size_t panel = section + r / 16 * (2 * 32 + 16 * 16);
+    const auto factor = value_at<uint16_t>(bytes, panel + (g / 8 * 16 + r % 16) * 2);
+    return value_at<int8_t>(bytes, panel + 2 * 32 + g * 16 + r % 16) * f16_to_float(factor);
+  };
+  for (int64_t r = 0; r < 32; ++r) {
+    for (int64_t g = 0; g < 16; ++g) {
+      ASSERT_EQ(number(s.scales, r, g), r < m.n ? m.scales[r * 16 + g] : 0.0f);
+      ASSERT_EQ(number(s.minimums, r, g), r < m.n ? m.minimums[r * 16 + g] : 0.0f);
+    }
+  }
+}
+
+TEST(Vnni16Layout, StoresF16ScalesInTwoBytes) {
+  const MatrixShape shape{17, 96, parse_scheme("int8-w8a16-g32-s16")->weight};
+  const CanonicalMatrix m = matrix_for(shape);
+  const std::vector<std::byte> bytes = packed({&kVnni16Layout, shape}, m, std::byte{0xff});
+  const size_t scales = kVnni16Layout.sections(shape).scales;
+  for (int64_t r = 0; r < 17; ++r) {
+    for (int64_t g = 0; g < 3; ++g) {
+      const auto half = value_at<uint16_t>(bytes, scales + ((r / 16 * 3 + g) * 16 + r % 16) * 2);
+      ASSERT_EQ(f16_to_float(half), m.scales[r * 3 + g]);
     }
   }
 }

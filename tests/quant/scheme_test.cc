@@ -60,6 +60,9 @@ TEST(Scheme, UsesCommonNamesOfTheField) {
   EXPECT_EQ(name(Scheme{with_minimums(without_symmetry(int4_static_group(32))), {}}),
             "int4-w4a16-g32-asym-min");
   EXPECT_EQ(name(Scheme{with_minimums(int8_static_group(16)), {}}), "int8-w8a16-g16-min");
+  EXPECT_EQ(name(Scheme{with_scales(int8_static_group(32), DType::kF16), {}}),
+            "int8-w8a16-g32-s16");
+  EXPECT_EQ(name(Scheme{with_scales(int8_static_group(16), DType::kI8), {}}), "int8-w8a16-g16-s8");
   EXPECT_EQ(name(Scheme{int4_static_group(128), kInt8DynamicTokenSym}), "int4-w4a8-g128");
   EXPECT_EQ(name(Scheme{kMxfp4Static, kInt8DynamicTokenSym}), "mxfp4-w4a8");
   EXPECT_EQ(name(Scheme{kNvfp4Static, {}}), "nvfp4-w4a16");
