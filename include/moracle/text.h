@@ -13,9 +13,8 @@
 
 namespace moracle MORACLE_API {
 
-struct DecodeState;      // internal
-struct TokenizerConfig;  // internal
-struct TokenizerParts;   // internal
+struct DecodeState;     // internal
+struct TokenizerParts;  // internal
 
 /// Converts text to token ids and back, from a `tokenizer.json` with a BPE or Unigram model, a
 /// `tekken.json` (Mistral) or a `tiktoken.model` (Kimi).
@@ -47,6 +46,8 @@ class Tokenizer {
   std::optional<int32_t> id(std::string_view token) const;
   /// The id of tokenizer_config.json's "eos_token", which ends an answer.
   std::optional<int32_t> eos_id() const;
+  /// Ids that end an answer: eos_id(), and every other end token that a GGUF file has.
+  std::vector<int32_t> end_ids() const;
   bool is_special(int32_t id) const;
 
  private:
@@ -54,9 +55,7 @@ class Tokenizer {
   std::unique_ptr<DecodeState> start_of_text() const;
   Result<std::string> decode(std::span<const int32_t> ids, bool skip_special,
                              DecodeState& state) const;
-  static Tokenizer make(TokenizerParts parts);
-  friend Result<Tokenizer> parse_tokenizer(std::string_view json, const std::string& file,
-                                           const TokenizerConfig& config);
+  friend Tokenizer make_tokenizer(TokenizerParts parts);
   struct State;
   explicit Tokenizer(std::unique_ptr<const State> state);
   std::unique_ptr<const State> state_;

@@ -1,3 +1,4 @@
+#include <algorithm>
 #include <utility>
 #include <variant>
 #include <vector>
@@ -100,13 +101,13 @@ Result<Tokenizer> parse_tokenizer(std::string_view json, const std::string& file
               AddedTokens::parse(added_tokens, vocabulary, normalizer, config.tokens));
   MORACLE_TRY(TokenTable tokens, TokenTable::make(vocabulary, added, added_tokens));
   MORACLE_TRY(PostProcessor post_processor, PostProcessor::parse(root["post_processor"], tokens));
-  return Tokenizer::make({std::move(normalizer), std::move(pretokenizer), std::move(model),
+  return make_tokenizer({std::move(normalizer), std::move(pretokenizer), std::move(model),
                           std::move(added), std::move(tokens), std::move(decoder),
                           std::move(post_processor), config.eos});
 }
 
-Tokenizer Tokenizer::make(TokenizerParts parts) {
-  return Tokenizer(std::unique_ptr<const State>(new State(std::move(parts))));
+Tokenizer make_tokenizer(TokenizerParts parts) {
+  return Tokenizer(std::unique_ptr<const Tokenizer::State>(new Tokenizer::State(std::move(parts))));
 }
 
 Result<Tokenizer> Tokenizer::open(const std::string& folder) {
@@ -120,12 +121,12 @@ Result<Tokenizer> Tokenizer::open(const std::string& folder) {
   if (!is_absent(tekken)) {
     MORACLE_TRY(TokenizerParts parts, read_tekken(tekken));
     parts.eos = config.eos;
-    return make(std::move(parts));
+    return make_tokenizer(std::move(parts));
   }
   if (!is_absent(tiktoken)) {
     MORACLE_TRY(TokenizerParts parts, read_tiktoken(tiktoken, folder + "/tokenizer_config.json"));
     parts.eos = config.eos;
-    return make(std::move(parts));
+    return make_tokenizer(std::move(parts));
   }
   return Error{ErrorKind::kBadFile, path, "", "a tokenizer.json, tekken.json or tiktoken.model",
                "the file does not exist"};
@@ -200,6 +201,13 @@ std::optional<int32_t> Tokenizer::id(std::string_view token) const {
 
 std::optional<int32_t> Tokenizer::eos_id() const {
   return state_->eos.empty() ? std::nullopt : id(state_->eos);
+}
+
+std::vector<int32_t> Tokenizer::end_ids() const {
+  std::vector<int32_t> ids = state_->ends;
+  const std::optional<int32_t> eos = eos_id();
+  if (eos && std::find(ids.begin(), ids.end(), *eos) == ids.end()) ids.push_back(*eos);
+  return ids;
 }
 
 bool Tokenizer::is_special(int32_t id) const {
