@@ -5,6 +5,7 @@
 #include <fstream>
 #include <string>
 
+#include "checkpoint/gguf/gguf_file.h"
 #include "checkpoint/gguf/open_gguf.h"
 #include "checkpoint/state.h"
 #include "checkpoint/to_gguf.h"
