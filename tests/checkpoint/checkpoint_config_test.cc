@@ -307,7 +307,7 @@ TEST(Checkpoint, RejectsGateAndUpOfDifferentSchemes) {
                                "needs the same scheme and input size as", "it is bf16 [16, 32]"});
 }
 
-TEST(Checkpoint, RejectsDifferentSchemesOfTwoGemmsUnlessBothIntegers) {
+TEST(Checkpoint, RejectsDifferentActivationsOfTwoGemms) {
   auto mixed = SyntheticCheckpoint::int8();
   for (int e = 0; e < 4; ++e) {
     const std::string down = SyntheticCheckpoint::expert(0, e, "down_proj");
@@ -317,7 +317,8 @@ TEST(Checkpoint, RejectsDifferentSchemesOfTwoGemmsUnlessBothIntegers) {
   expect_unsupported(
       mixed.experts(),
       {"model.safetensors", "module 'model.layers.0.mlp.experts.0.down_proj'",
-       "needs the scheme of 'model.layers.0.mlp.experts.0.gate_proj', int8-w8a8", "it is bf16"});
+       "needs the activations of 'model.layers.0.mlp.experts.0.gate_proj', int8-w8a8",
+       "it is bf16"});
 }
 
 TEST(Checkpoint, AcceptsPlainRouterWithoutConfigEntry) {

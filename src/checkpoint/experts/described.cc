@@ -26,6 +26,7 @@ CanonicalMatrix view_of(const CanonicalMatrix& matrix) {
   view.codes = matrix.codes;
   view.scales = matrix.scales;
   view.zero_points = matrix.zero_points;
+  view.minimums = matrix.minimums;
   view.group_index = matrix.group_index;
   view.bias = matrix.bias;
   return view;

@@ -136,7 +136,8 @@ Result<DescribedWeights> describe_dense_mlp(const Checkpoint& checkpoint, const 
   MORACLE_TRY(DescribedMatrix w13, describe_linear(checkpoint, gate_up, rows, spec.hidden_size));
   MORACLE_TRY(DescribedMatrix w2,
               describe_linear(checkpoint, {module(names.down)}, {spec.hidden_size}, intermediate));
-  MORACLE_CHECK(make_equal(checkpoint.state().tensors, gate_up[0], w13, module(names.down), w2));
+  MORACLE_CHECK(
+      check_activations(checkpoint.state().tensors, gate_up[0], w13, module(names.down), w2));
   LayerSpec layer{.name = mlp, .hidden_size = spec.hidden_size, .intermediate_size = intermediate};
   layer.activation.function = spec.activation;
   layer.scheme = w13.scheme();
@@ -213,12 +214,12 @@ Result<DescribedMatrix> describe_embedding(const Checkpoint& checkpoint, const s
   const std::vector<int64_t> shape = {spec.vocab_size, spec.hidden_size};
   const bool is_float = embedding.dtype == DType::kBF16 || embedding.dtype == DType::kF16 ||
                         embedding.dtype == DType::kF32;
-  if (!is_float || embedding.shape != shape) {
+  if ((!is_float && !is_gguf_block(embedding.dtype)) || embedding.shape != shape) {
     return checkpoint.state().tensors.wrong(name, str("bf16, f16 or f32 [", join(shape), "]"),
                                             "it is " + to_string(embedding));
   }
   const std::string module = name.substr(0, name.rfind('.'));
-  MORACLE_TRY(DescribedMatrix table, checkpoint.linear({module}));
+  MORACLE_TRY(DescribedMatrix table, checkpoint.table(module));
   if (table.tensors() == std::vector<std::string>{name}) return table;
   return checkpoint.state().tensors.wrong(name, "to be the only tensor of its module",
                                           "the module has " + join(table.tensors()));
