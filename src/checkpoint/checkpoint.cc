@@ -6,8 +6,11 @@
 #include "base/text.h"
 #include "base/try.h"
 #include "checkpoint/experts/stack.h"
+#include "checkpoint/gguf/gguf_parts.h"
+#include "checkpoint/gguf/open_gguf.h"
 #include "checkpoint/kv_scales.h"
 #include "checkpoint/producers/module_tensors.h"
+#include "checkpoint/safetensors/safetensors_folder.h"
 #include "checkpoint/state.h"
 
 namespace moracle {
@@ -103,6 +106,25 @@ void find_root(Checkpoint::State& state) {
   }
 }
 
+// No reader: the types of the tensors tell their numbers.
+Result<std::shared_ptr<Checkpoint::State>> open_gguf_state(const std::string& path) {
+  MORACLE_TRY(GgufCheckpoint gguf, open_gguf(path));
+  MORACLE_TRY(const int64_t num_layers, gguf.config.integer({"num_hidden_layers"}, 1, 10'000));
+  auto state = std::make_shared<Checkpoint::State>(
+      Checkpoint::State{.folder = path,
+                        .config = std::move(gguf.config),
+                        .tensors = std::move(gguf.tensors),
+                        .producer = "gguf",
+                        .architecture = std::move(gguf.model_class),
+                        .convention = gguf.convention,
+                        .num_layers = num_layers,
+                        .gguf = std::move(gguf.metadata)});
+  for (const std::string& name : gguf.left_out)
+    state->not_used.push_back(name + ": its encoder of images is not run");
+  find_root(*state);
+  return state;
+}
+
 }  // namespace
 
 Checkpoint::Checkpoint(std::shared_ptr<const State> state)
@@ -116,11 +138,15 @@ Checkpoint Checkpoint::unclaimed_copy() const {
 }
 
 Result<Checkpoint> Checkpoint::open(const std::string& folder) {
+  if (is_gguf_path(folder)) {
+    MORACLE_TRY(std::shared_ptr<State> state, open_gguf_state(folder));
+    return Checkpoint(std::move(state));
+  }
   std::error_code ignored;
   if (!std::filesystem::is_directory(folder, ignored)) {
     return Error{
-        ErrorKind::kBadFile, folder, "", "the folder of a checkpoint",
-        std::filesystem::exists(folder, ignored) ? "it is a file" : "the folder does not exist"};
+        ErrorKind::kBadFile, folder, "", "the folder of a checkpoint, or a GGUF file",
+        std::filesystem::exists(folder, ignored) ? "it is another file" : "nothing is there"};
   }
   if (is_absent(folder + "/config.json")) {
     return Error{ErrorKind::kBadFile, folder, "", "config.json", "the folder has none"};
@@ -146,7 +172,7 @@ Result<Checkpoint> Checkpoint::open(const std::string& folder) {
         str("it is '", architectures[0], "', and num_hidden_layers is missing"));
   }
   MORACLE_TRY(const int64_t num_layers, config.integer({"num_hidden_layers"}, 1, 10'000));
-  MORACLE_TRY(Tensors tensors, Tensors::open(folder));
+  MORACLE_TRY(Tensors tensors, open_safetensors(folder));
   auto state = std::make_shared<State>(State{.folder = folder,
                                              .config = std::move(config),
                                              .tensors = std::move(tensors),

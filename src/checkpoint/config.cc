@@ -33,8 +33,16 @@ Result<Config> Config::parse(std::string_view text, std::string path) {
   return Config(std::move(path), "", std::move(parsed), std::make_shared<KeysRead>());
 }
 
-Status Config::set_defaults(std::string_view defaults) {
+Config Config::from(json object, std::string path, Origins origins) {
+  auto read = std::make_shared<KeysRead>();
+  read->origins = std::move(origins);
+  return Config(std::move(path), "", std::move(object), std::move(read));
+}
+
+Status Config::set_defaults(std::string_view defaults, std::string_view over) {
   MORACLE_TRY(Config parsed, parse(defaults, path_));
+  MORACLE_TRY(const Config first, parse(over, path_));
+  parsed.json_.update(first.json_);
   defaults_ = std::move(parsed.json_);
   return {};
 }
@@ -73,7 +81,7 @@ std::vector<std::string> Config::unread() const {
     const std::string place = place_ + key;
     if (value.is_null()) continue;
     if (!is_read(place)) {
-      places.push_back(place);
+      places.push_back(origin(place));
     } else if (value.is_object() && is_opened(place + ".")) {
       const std::vector<std::string> inside = Config(path_, place + ".", value, read_).unread();
       places.insert(places.end(), inside.begin(), inside.end());
@@ -87,8 +95,18 @@ void Config::mark_read(const char* key) const {
   read_->places.insert(place_ + key);
 }
 
+std::string Config::origin(const std::string& place) const {
+  const auto found = read_->origins.find(place);
+  return found == read_->origins.end() ? place : found->second;
+}
+
 // Errors about a default say that the file leaves the key out.
 std::string Config::place(const Keys& keys) const {
+  for (const char* key : keys) {
+    const auto found = read_->origins.find(place_ + key);
+    if (found == read_->origins.end()) continue;
+    return str(found->second, !json_.contains(key) && has({key}) ? " (left out)" : "");
+  }
   const bool in_file =
       std::any_of(keys.begin(), keys.end(), [&](const char* key) { return json_.contains(key); });
   return str(place_, join(keys, " or "), !in_file && has(keys) ? " (left out)" : "");

@@ -1,6 +1,7 @@
 // A JSON object from a checkpoint folder. Reads check types and name the place of an error.
 #pragma once
 
+#include <map>
 #include <memory>
 #include <mutex>
 #include <nlohmann/json.hpp>
@@ -27,9 +28,14 @@ class Config {
 
   static Result<Config> open(const std::string& path);
   static Result<Config> parse(std::string_view text, std::string path);
+  /// From a JSON object. `origins` gives the keys of the file for keys that were translated:
+  /// {"rope_scaling.factor": "qwen3moe.rope.scaling.factor"}. Messages and unread() name those.
+  using Origins = std::map<std::string, std::string, std::less<>>;
+  static Config from(nlohmann::json object, std::string path, Origins origins = {});
 
-  /// Sets the values of keys that the file lacks, as a JSON object. Errors: invalid JSON.
-  Status set_defaults(std::string_view defaults);
+  /// Sets the values of keys that the file lacks, as a JSON object; `over` takes precedence over
+  /// `defaults`. Errors: invalid JSON.
+  Status set_defaults(std::string_view defaults, std::string_view over = "{}");
 
   const std::string& path() const { return path_; }
   bool has(Keys keys) const { return find(keys) != nullptr; }
@@ -68,6 +74,7 @@ class Config {
   struct KeysRead {
     std::mutex mutex;
     std::set<std::string, std::less<>> places;
+    Origins origins;
   };
   Config(std::string path, std::string place, nlohmann::json json, std::shared_ptr<KeysRead> read)
       : path_(std::move(path)),
@@ -75,6 +82,7 @@ class Config {
         json_(std::move(json)),
         read_(std::move(read)) {}
   std::string place(const Keys& keys) const;
+  std::string origin(const std::string& place) const;
   void mark_read(const char* key) const;
   std::string path_;
   std::string place_;  // "quantization_config." inside an object

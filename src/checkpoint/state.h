@@ -9,14 +9,14 @@
 #include "checkpoint/config.h"
 #include "checkpoint/experts/convention.h"
 #include "checkpoint/producers/producer.h"
-#include "checkpoint/safetensors/tensors.h"
+#include "checkpoint/tensors/tensors.h"
 #include "moracle/checkpoint.h"
 
 namespace moracle {
 
 struct Checkpoint::State {
-  std::string folder;
-  Config config;  ///< of the language model: text_config, where a multimodal model wraps one
+  std::string folder;  ///< or the GGUF file that was opened
+  Config config;       ///< of the language model: text_config, where a multimodal model wraps one
   Tensors tensors;
   std::string producer = "plain";
   std::vector<std::string> not_used = {};  ///< see Checkpoint::not_used, beside the reader's
@@ -25,6 +25,8 @@ struct Checkpoint::State {
   const ExpertConvention* convention = nullptr;  // null for an unknown family
   int64_t num_layers = 0;
   std::optional<Config> wrapper = {};  ///< the whole config.json, if `config` is a part of it
+  /// A model in GGUF: its metadata, from which `config` was translated.
+  std::optional<Config> gguf = {};
   /// Where the tensors of the language model are: "model.", or "model.language_model.".
   std::string root = "model.";
   std::string output = "lm_head";  ///< the output layer

@@ -6,6 +6,7 @@
 #include "command.h"
 #include "models/explain.h"
 #include "models/not_read.h"
+#include "models/stored_types.h"
 #include "plan_text.h"
 #include "terminal.h"
 #include "tokenizer_fact.h"
@@ -23,15 +24,44 @@ std::string some_of(const std::vector<std::string>& names) {
   return str(printable(join(first)), " and ", names.size() - kMostNames, " more");
 }
 
-void show(const NotRead& unread) {
+void show(const NotRead& unread, bool gguf) {
   for (const NotRead::Part& part : unread.tensors) {
     std::cout << "\n  not used: " << part.num_tensors << " tensors, " << megabytes(part.bytes)
               << " (" << printable(part.why) << "): " << some_of(part.names) << "\n";
   }
   for (const NotRead::Part& part : unread.keys) {
-    std::cout << "\n  not used: keys of config.json (" << part.why << "): " << some_of(part.names)
-              << "\n";
+    std::cout << "\n  not used: keys of " << (gguf ? "the metadata" : "config.json") << " ("
+              << part.why << "): " << some_of(part.names) << "\n";
   }
+}
+
+// Beside the parts of a model in GGUF: which types the file stores.
+void show(const std::vector<StoredTypes>& kinds) {
+  if (kinds.empty()) return;
+  StoredTypes all;
+  Table table;
+  table.row({"stored tensors", "types", "bits per weight", "size"});
+  for (const StoredTypes& kind : kinds) {
+    table.row({printable(kind.kind), text(kind), rounded(kind.bits_per_weight(), 2),
+               megabytes(kind.bytes)});
+    all.elements += kind.elements;
+    all.bytes += kind.bytes;
+  }
+  table.row({"all", "", rounded(all.bits_per_weight(), 2), megabytes(all.bytes)});
+  std::cout << "\n" << table.text({2, 3});
+}
+
+Json to_json(const std::vector<StoredTypes>& kinds) {
+  Json all = Json::array();
+  for (const StoredTypes& kind : kinds) {
+    Json types = Json::object();
+    for (const auto& [type, count] : kind.num_tensors) types[std::string(name(type))] = count;
+    all.push_back({{"tensors", kind.kind},
+                   {"types", types},
+                   {"bits_per_weight", kind.bits_per_weight()},
+                   {"bytes", kind.bytes}});
+  }
+  return all;
 }
 
 Json to_json(const std::vector<NotRead::Part>& parts, bool tensors) {
@@ -104,6 +134,7 @@ Json to_json(const Outline& outline, const TokenizerFact& tokenizer, const Check
       {"routing", outline.num_experts > 0 ? Json(name(outline.routing)) : Json(nullptr)},
       {"bytes", outline.bytes},
       {"parts", parts},
+      {"stored_types", to_json(stored_types(checkpoint))},
       {"tokenizer", tokenizer.json()},
       {"not_used", checkpoint.not_used()},
       {"unread_keys", to_json(unread.keys, false)},
@@ -120,7 +151,7 @@ void add_inspect(CLI::App& app, Work& chosen) {
       [](CLI::App& verb) -> Work {
         auto folder = std::make_shared<std::string>();
         auto json = std::make_shared<bool>(false);
-        verb.add_option("MODEL", *folder, "Folder of the checkpoint")->required();
+        verb.add_option("MODEL", *folder, "Folder of the checkpoint, or a GGUF file")->required();
         verb.add_flag("--json", *json, "Print one JSON document on stdout");
         return [folder, json]() -> int {
           CLI_TRY(const Checkpoint checkpoint, Checkpoint::open(*folder));
@@ -133,7 +164,8 @@ void add_inspect(CLI::App& app, Work& chosen) {
             print(inspect_verb::to_json(result, tokenizer, checkpoint, unread));
           } else {
             inspect_verb::show(result, tokenizer, checkpoint);
-            inspect_verb::show(unread);
+            inspect_verb::show(stored_types(checkpoint));
+            inspect_verb::show(unread, checkpoint.producer() == "gguf");
           }
           return kDone;
         };

@@ -95,10 +95,10 @@ Result<Description> describe(const Checkpoint& checkpoint) {
     if (!family->multimodal.empty()) MORACLE_CHECK(ignore_other_modalities(own, description));
     const std::vector<std::string> left = own.unclaimed();
     if (left.empty()) return description;
-    return Error{ErrorKind::kBadFile, checkpoint.state().tensors.file_of(left[0]),
-                 "tensor '" + left[0] + "'", str("to be part of ", family->architecture),
-                 str("the model does not use it",
-                     left.size() > 1 ? str(", and ", left.size() - 1, " other tensors") : "")};
+    return checkpoint.state().tensors.wrong(
+        left[0], str("to be part of ", family->architecture),
+        str("the model does not use it",
+            left.size() > 1 ? str(", and ", left.size() - 1, " other tensors") : ""));
   }
   return Error{ErrorKind::kUnsupported, checkpoint.folder() + "/config.json", "architectures",
                "one of " + join(known), unknown(checkpoint)};

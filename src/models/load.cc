@@ -133,8 +133,7 @@ Status check_same_model(const Model::State& m, const Description& description,
 // Changes when a file is written or replaced.
 std::string versions_of(const Checkpoint& checkpoint) {
   std::vector<std::string> paths = {checkpoint.state().config.path()};
-  for (const SafetensorsFile& file : checkpoint.state().tensors.files())
-    paths.push_back(file.path());
+  for (const TensorFile& file : checkpoint.state().tensors.files()) paths.push_back(file.path());
   std::string text;
   for (const std::string& path : paths) {
     struct stat info {};

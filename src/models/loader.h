@@ -4,7 +4,7 @@
 
 #include <vector>
 
-#include "checkpoint/safetensors/read_record.h"
+#include "checkpoint/tensors/read_record.h"
 #include "models/adapted_linear.h"
 #include "models/plan.h"
 #include "moracle/moe.h"

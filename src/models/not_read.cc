@@ -97,6 +97,15 @@ bool fits(std::string_view pattern, std::string_view key) {
   return open_end ? key.starts_with(pattern) : key == pattern;
 }
 
+// The same for metadata of GGUF, whose keys begin with the part of the program that they concern.
+std::string why_metadata(const std::string& key) {
+  if (key.starts_with("tokenizer.")) return "read with the tokenizer";
+  for (const char* start : {"general.", "split.", "quantize.", "imatrix."}) {
+    if (key.starts_with(start)) return "about the file, for other programs";
+  }
+  return "not read for this architecture";
+}
+
 std::string why(const std::string& place) {
   const std::string_view key = std::string_view(place).substr(place.rfind('.') + 1);
   for (const Reason& reason : reasons()) {
@@ -109,10 +118,15 @@ std::string why(const std::string& place) {
 std::vector<NotRead::Part> unread_keys(const Checkpoint::State& state) {
   const Config& whole = state.wrapper ? *state.wrapper : state.config;
   std::map<std::string, NotRead::Part> parts;
-  for (const std::string& place : whole.unread()) {
-    const std::string reason = why(place);
+  const auto add = [&](const std::string& place, const std::string& reason) {
     parts[reason].why = reason;
     parts[reason].names.push_back(place);
+  };
+  // Those of GGUF were translated to keys of config.json, or not looked at.
+  for (const std::string& place : whole.unread())
+    add(place, state.gguf ? why_metadata(place) : why(place));
+  if (state.gguf) {
+    for (const std::string& key : state.gguf->unread()) add(key, why_metadata(key));
   }
   std::vector<NotRead::Part> all;
   for (auto& [reason, part] : parts) all.push_back(std::move(part));

@@ -15,7 +15,7 @@ struct NotRead {
     int64_t num_tensors = 0;
     int64_t bytes = 0;
   };
-  std::vector<Part> keys;  ///< of config.json
+  std::vector<Part> keys;  ///< of config.json, or of GGUF's metadata
   std::vector<Part> tensors;
 };
 

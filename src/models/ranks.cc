@@ -7,8 +7,8 @@
 #include "base/text.h"
 #include "base/threads/thread_pool.h"
 #include "base/try.h"
-#include "checkpoint/safetensors/sampled_digest.h"
 #include "checkpoint/state.h"
+#include "checkpoint/tensors/sampled_digest.h"
 #include "oracle/kernel_plan.h"
 
 namespace moracle {
@@ -52,7 +52,9 @@ std::string tensors_text(const Tensors& tensors) {
 std::string config_text(const Checkpoint& checkpoint) {
   const Checkpoint::State& state = checkpoint.state();
   const Config& whole = state.wrapper ? *state.wrapper : state.config;
-  const std::string config = whole.value().dump();
+  // Texts in GGUF may be no UTF-8.
+  const std::string config =
+      whole.value().dump(-1, ' ', false, nlohmann::json::error_handler_t::replace);
   return str(config.size(), " bytes with checksum ",
              hex(checksum(std::as_bytes(std::span(config)))));
 }

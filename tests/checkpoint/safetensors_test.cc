@@ -333,7 +333,7 @@ TEST_F(SafetensorsOnDisk, OpensStreamedFile) {
   ASSERT_TRUE(written) << written.error().to_string();
   auto opened = SafetensorsFile::open(path);
   ASSERT_TRUE(opened) << opened.error().to_string();
-  const SafetensorsFile file = *std::move(opened);
+  const TensorFile file = *std::move(opened);
   EXPECT_EQ(file.path(), path);
   EXPECT_EQ(to_string(file.tensors().at("a").view), str("i32 [", kRows, "]"));
   std::vector<int32_t> a(kRows), b(1);

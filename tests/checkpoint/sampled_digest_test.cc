@@ -1,4 +1,4 @@
-#include "checkpoint/safetensors/sampled_digest.h"
+#include "checkpoint/tensors/sampled_digest.h"
 
 #include <gmock/gmock.h>
 
@@ -6,6 +6,8 @@
 #include <fstream>
 
 #include "base/threads/thread_pool.h"
+#include "checkpoint/safetensors/safetensors.h"
+#include "checkpoint/safetensors/safetensors_folder.h"
 #include "paths.h"
 
 namespace moracle::sampled_digest_test {
@@ -29,14 +31,14 @@ class SampledDigest : public ::testing::Test {
   std::string file() const { return folder_ + "/model.safetensors"; }
   static std::string digest(const std::string& folder, int threads = 2) {
     ThreadPool pool(threads);
-    const Result<Tensors> tensors = Tensors::open(folder);
+    const Result<Tensors> tensors = open_safetensors(folder);
     const Result<std::string> text = sampled_digest(*tensors, pool);
     EXPECT_TRUE(text) << (text ? "" : text.error().to_string());
     return text ? *text : "";
   }
   // Changes bytes of a tensor, from its byte `first` on.
   void change(const std::string& tensor, uint64_t first, uint64_t count) {
-    const Result<SafetensorsFile> opened = SafetensorsFile::open(file());
+    const Result<TensorFile> opened = SafetensorsFile::open(file());
     const StoredTensor& stored = opened->tensors().at(tensor);
     ASSERT_LE(first + count, stored.view.num_bytes());
     std::fstream stream(file(), std::ios::in | std::ios::out | std::ios::binary);
@@ -59,7 +61,7 @@ TEST_F(SampledDigest, EqualForCopyAndAnyThreadCount) {
 
 TEST_F(SampledDigest, ChangesWithAnyTensorThatDiffersThroughout) {
   const std::string before = digest(folder_);
-  const Result<Tensors> tensors = Tensors::open(kModel);
+  const Result<Tensors> tensors = open_safetensors(kModel);
   int64_t looked_at = 0;
   for (const auto& [name, entry] : tensors->all()) {
     if (++looked_at % 40 != 0) continue;  // 16 of 641
@@ -85,7 +87,7 @@ TEST_F(SampledDigest, IgnoresBitOutsideSample) {
 
 TEST_F(SampledDigest, ErrorNamesTruncatedFile) {
   ThreadPool pool(2);
-  const Result<Tensors> tensors = Tensors::open(folder_);
+  const Result<Tensors> tensors = open_safetensors(folder_);
   fs::resize_file(file(), fs::file_size(file()) / 2);
   const Result<std::string> text = sampled_digest(*tensors, pool);
   ASSERT_FALSE(text);

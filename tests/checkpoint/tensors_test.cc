@@ -1,8 +1,10 @@
-#include "checkpoint/safetensors/tensors.h"
+#include "checkpoint/tensors/tensors.h"
 
 #include <filesystem>
 #include <string>
 
+#include "checkpoint/safetensors/safetensors.h"
+#include "checkpoint/safetensors/safetensors_folder.h"
 #include "expect_error.h"
 #include "moracle/text.h"
 #include "synthetic_checkpoint.h"
@@ -26,7 +28,7 @@ class TensorsTest : public ::testing::Test {
   Result<Tensors> open(const std::function<void(json&)>& edit = {}) {
     const Status written = checkpoint_.write_shards(folder_.path(), 2, shard_of, edit);
     EXPECT_TRUE(written.ok());
-    return Tensors::open(folder_.path());
+    return open_safetensors(folder_.path());
   }
   std::string file(const std::string& name) const { return folder_.path() + "/" + name; }
 
@@ -37,7 +39,7 @@ class TensorsTest : public ::testing::Test {
 
 TEST_F(TensorsTest, ReadsSingleFileWithoutIndex) {
   ASSERT_TRUE(checkpoint_.write(folder_.path()).ok());
-  const auto tensors = Tensors::open(folder_.path());
+  const auto tensors = open_safetensors(folder_.path());
   ASSERT_TRUE(tensors.ok()) << tensors.error().to_string();
   EXPECT_EQ(tensors->all().size(), checkpoint_.tensors.size());
   EXPECT_EQ(tensors->file_of(gate_), file("model.safetensors"));
@@ -74,7 +76,7 @@ TEST_F(TensorsTest, ChecksTypeAndShapeOfTensor) {
 }
 
 TEST_F(TensorsTest, RejectsFolderWithoutTensors) {
-  expect_bad(Tensors::open(folder_.path()),
+  expect_bad(open_safetensors(folder_.path()),
              {folder_.path(), "needs model.safetensors, or shards model-00001-of-0000N.safetensors",
               "the folder has neither"});
 }
@@ -84,7 +86,7 @@ TEST_F(TensorsTest, ReadsNumberedShardsWithoutIndex) {
   std::filesystem::remove(file("model.safetensors.index.json"));
   std::filesystem::rename(file("0.safetensors"), file("model-00001-of-00002.safetensors"));
   std::filesystem::rename(file("1.safetensors"), file("model-00002-of-00002.safetensors"));
-  const auto tensors = Tensors::open(folder_.path());
+  const auto tensors = open_safetensors(folder_.path());
   ASSERT_TRUE(tensors.ok()) << tensors.error().to_string();
   EXPECT_EQ(tensors->all().size(), checkpoint_.tensors.size());
   EXPECT_EQ(tensors->file_of(gate_), file("model-00002-of-00002.safetensors"));
@@ -95,18 +97,18 @@ TEST_F(TensorsTest, NamesMissingNumberedShardsWithoutIndex) {
   std::filesystem::remove(file("model.safetensors.index.json"));
   std::filesystem::rename(file("0.safetensors"), file("model-00002-of-00003.safetensors"));
   expect_bad(
-      Tensors::open(folder_.path()),
+      open_safetensors(folder_.path()),
       {folder_.path() + ": needs all of 3 shards; download "
                         "model-00001-of-00003.safetensors, model-00003-of-00003.safetensors; "
                         "it has model-00002-of-00003.safetensors and no "
                         "model.safetensors.index.json"});
   std::filesystem::rename(file("1.safetensors"), file("model-00001-of-00002.safetensors"));
-  expect_bad(Tensors::open(folder_.path()),
+  expect_bad(open_safetensors(folder_.path()),
              {"needs model.safetensors.index.json, because the folder has shards of several sets"});
   std::filesystem::remove(file("model-00001-of-00002.safetensors"));
   std::filesystem::rename(file("model-00002-of-00003.safetensors"),
                           file("model-00150-of-00163.safetensors"));
-  expect_bad(Tensors::open(folder_.path()), {"model-00004-of-00163.safetensors and 158 more"});
+  expect_bad(open_safetensors(folder_.path()), {"model-00004-of-00163.safetensors and 158 more"});
 }
 
 TEST_F(TensorsTest, NamesGitLfsPointer) {
@@ -119,9 +121,9 @@ TEST_F(TensorsTest, NamesGitLfsPointer) {
       "and does not hold it";
   ASSERT_TRUE(open().ok());
   folder_.write("1.safetensors", pointer);
-  expect_bad(Tensors::open(folder_.path()), {file("1.safetensors") + says});
+  expect_bad(open_safetensors(folder_.path()), {file("1.safetensors") + says});
   folder_.write("model.safetensors.index.json", pointer);
-  expect_bad(Tensors::open(folder_.path()), {file("model.safetensors.index.json") + says});
+  expect_bad(open_safetensors(folder_.path()), {file("model.safetensors.index.json") + says});
   folder_.write("config.json", pointer);
   expect_bad(Checkpoint::open(folder_.path()), {file("config.json") + says});
   folder_.write("tokenizer.json", pointer);
@@ -131,7 +133,7 @@ TEST_F(TensorsTest, NamesGitLfsPointer) {
 TEST_F(TensorsTest, NamesMissingShard) {
   ASSERT_TRUE(open().ok());
   std::filesystem::remove(file("1.safetensors"));
-  expect_bad(Tensors::open(folder_.path()),
+  expect_bad(open_safetensors(folder_.path()),
              {file("1.safetensors") + ": needs to exist, because model.safetensors.index.json "
                                       "lists this shard; the file does not exist"});
 }
@@ -139,7 +141,8 @@ TEST_F(TensorsTest, NamesMissingShard) {
 TEST_F(TensorsTest, NamesTruncatedShard) {
   ASSERT_TRUE(open().ok());
   std::filesystem::resize_file(file("1.safetensors"), 5000);
-  expect_bad(Tensors::open(folder_.path()), {file("1.safetensors"), "the file may be cut short"});
+  expect_bad(open_safetensors(folder_.path()),
+             {file("1.safetensors"), "the file may be cut short"});
 }
 
 TEST_F(TensorsTest, NamesListedTensorThatIsAbsent) {
@@ -165,12 +168,12 @@ TEST_F(TensorsTest, NamesTensorInTwoShards) {
   ASSERT_TRUE(open().ok());
   std::filesystem::copy_file(file("1.safetensors"), file("0.safetensors"),
                              std::filesystem::copy_options::overwrite_existing);
-  expect_bad(Tensors::open(folder_.path()), {file("0.safetensors"), "tensor 'model.layers.1."});
+  expect_bad(open_safetensors(folder_.path()), {file("0.safetensors"), "tensor 'model.layers.1."});
 
   auto one = SafetensorsFile::open(file("1.safetensors"));
   auto two = SafetensorsFile::open(file("0.safetensors"));
   ASSERT_TRUE(one.ok() && two.ok());
-  std::vector<SafetensorsFile> files;
+  std::vector<TensorFile> files;
   files.push_back(*std::move(one));
   files.push_back(*std::move(two));
   expect_bad(Tensors::from(std::move(files)),
@@ -207,19 +210,19 @@ TEST_F(TensorsTest, RejectsIndexWithoutWeightMap) {
   const std::string index = file("model.safetensors.index.json");
   for (const char* text : {"{}", "{\"weight_map\":null}"}) {
     folder_.write("model.safetensors.index.json", text);
-    expect_bad(Tensors::open(folder_.path()),
+    expect_bad(open_safetensors(folder_.path()),
                {index + ": weight_map: needs an object; it is missing"});
   }
   folder_.write("model.safetensors.index.json", "{\"weight_map\":[]}");
-  expect_bad(Tensors::open(folder_.path()), {index + ": weight_map: needs an object; it is []"});
+  expect_bad(open_safetensors(folder_.path()), {index + ": weight_map: needs an object; it is []"});
   folder_.write("model.safetensors.index.json", "[");
-  expect_bad(Tensors::open(folder_.path()), {index + ": line 1, column 2: needs valid JSON"});
+  expect_bad(open_safetensors(folder_.path()), {index + ": line 1, column 2: needs valid JSON"});
 }
 
 TEST_F(TensorsTest, EmptyWeightMapHoldsNothing) {
   ASSERT_TRUE(open().ok());
   folder_.write("model.safetensors.index.json", "{\"weight_map\":{}}");
-  const auto tensors = Tensors::open(folder_.path());
+  const auto tensors = open_safetensors(folder_.path());
   ASSERT_TRUE(tensors.ok()) << tensors.error().to_string();
   EXPECT_TRUE(tensors->all().empty());
 }

@@ -9,6 +9,7 @@
 #include <string_view>
 #include <vector>
 
+#include "checkpoint/gguf/convention.h"
 #include "moracle/checkpoint.h"
 
 namespace moracle {
@@ -55,10 +56,18 @@ struct ExpertConvention {
   bool expert_scales = false;    ///< each weight is multiplied by a number of its expert
   /// The tensor whose presence means that a bias affects the choice of experts.
   std::string_view correction_bias = "model.layers.{L}.mlp.gate.e_score_correction_bias";
-  std::optional<Activation> activation;  ///< fixed: hidden_act is ignored
+  std::optional<Activation> activation;       ///< fixed: hidden_act is ignored
+  std::span<const GgufConvention> gguf = {};  ///< how the family appears in GGUF files
 };
 
 /// The convention of config.json's architectures[0]; nullptr for an unknown family.
 const ExpertConvention* find_convention(std::string_view architecture);
+
+struct NamedConvention {
+  std::string_view model_class;  ///< config.json's architectures[0]
+  const ExpertConvention* convention;
+};
+/// Those of all families.
+std::vector<NamedConvention> conventions();
 
 }  // namespace moracle

@@ -70,7 +70,12 @@ std::vector<std::string> known_expert_names(const Checkpoint::State& state, int6
        {convention_of(state).names, std::span<const ExpertNames>(kSharedNames)}) {
     for (const ExpertNames& one : names) {
       const std::string experts = experts_prefix(state, one, layer);
-      known.push_back(one.fused ? fused_gate_up(one, experts) : str(experts, ".0.", one.gate));
+      const std::string name =
+          one.fused ? fused_gate_up(one, experts) : str(experts, ".0.", one.gate);
+      const std::string tensor = one.fused ? name : name + ".weight";
+      const std::string shown = state.tensors.shown(tensor);
+      if (!state.gguf) known.push_back(name);
+      if (state.gguf && shown != tensor) known.push_back(shown);
     }
   }
   return known;

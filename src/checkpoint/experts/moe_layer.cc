@@ -229,7 +229,10 @@ Result<DescribedWeights> Checkpoint::moe_layer(int64_t layer) const {
                    "the file has no tensor of experts in any layer"};
     }
     return Error{ErrorKind::kInvalidArgument, state.folder, str("layer ", layer),
-                 "a layer with experts, one of " + join(layers), "this layer has no experts"};
+                 "a layer with experts, one of " + join(layers),
+                 state.gguf ? str("this layer has no experts, such as ",
+                                  join(known_expert_names(state, layer), " or "))
+                            : std::string("this layer has no experts")};
   }
   MORACLE_TRY(LayerSpec spec, read_spec(state, *names, layer));
   Experts w13, w2;

@@ -37,7 +37,7 @@ Error not_stored(const Checkpoint::State& state, const std::string& module, cons
     found.push_back(it->first.substr(module.size() + 1));
   Error error{ErrorKind::kBadFile, state.tensors.file_of(module + ".weight"),
               "module '" + module + "'", std::move(need), "the file has no such tensor"};
-  if (found.empty()) return error;
+  if (found.empty() || state.gguf) return error;
   error.file = state.tensors.file_of(prefix + found[0]);
   error.fact = "it has " + join(found);
   if (state.reader) return error;
@@ -52,7 +52,7 @@ Result<DescribedLinear> describe(const Checkpoint::State& state, const std::stri
     return state.reader->describe(tensors, module);
   if (tensors.find(module + ".weight") != nullptr) return describe_plain(tensors, module);
   const std::string expected = state.reader ? " or " + state.reader->expected(module) : "";
-  return not_stored(state, module, ".", module + ".weight" + expected);
+  return not_stored(state, module, ".", tensors.shown(module + ".weight") + expected);
 }
 
 bool same_bytes(const TensorView& a, const TensorView& b) {

@@ -10,7 +10,7 @@
 #include <vector>
 
 #include "checkpoint/lora/lora_settings.h"
-#include "checkpoint/safetensors/tensors.h"
+#include "checkpoint/tensors/tensors.h"
 #include "moracle/checkpoint.h"
 
 namespace moracle {

@@ -5,6 +5,7 @@
 #include "base/text.h"
 #include "base/try.h"
 #include "checkpoint/lora/adapter_reader.h"
+#include "checkpoint/safetensors/safetensors.h"
 #include "checkpoint/state.h"
 
 namespace moracle {
@@ -81,8 +82,8 @@ Result<LoraAdapter> LoraAdapter::open(const std::string& folder, const Checkpoin
   MORACLE_TRY(const std::string file_path, path_of(folder, "adapter_model.safetensors", inside));
   MORACLE_TRY(const Config config, Config::open(config_path));
   MORACLE_TRY(const LoraSettings settings, LoraSettings::read(config));
-  MORACLE_TRY(SafetensorsFile file, SafetensorsFile::open(file_path));
-  std::vector<SafetensorsFile> files;
+  MORACLE_TRY(TensorFile file, SafetensorsFile::open(file_path));
+  std::vector<TensorFile> files;
   files.push_back(std::move(file));
   MORACLE_TRY(const Tensors tensors, Tensors::from(std::move(files)));
 

@@ -4,7 +4,7 @@
 #include <string>
 #include <vector>
 
-#include "checkpoint/safetensors/tensors.h"
+#include "checkpoint/tensors/tensors.h"
 #include "moracle/checkpoint.h"
 
 namespace moracle {

@@ -6,7 +6,7 @@
 #include <vector>
 
 #include "base/threads/thread_pool.h"
-#include "checkpoint/safetensors/tensors.h"
+#include "checkpoint/tensors/tensors.h"
 #include "moracle/quant.h"
 
 namespace moracle {

@@ -8,7 +8,7 @@
 #include <vector>
 
 #include "checkpoint/config.h"
-#include "checkpoint/safetensors/tensors.h"
+#include "checkpoint/tensors/tensors.h"
 #include "moracle/checkpoint.h"
 
 namespace moracle {

@@ -142,7 +142,7 @@ Result<std::map<std::string, TensorView>> SafetensorsFile::parse(std::span<const
   return tensors;
 }
 
-Result<SafetensorsFile> SafetensorsFile::open(const std::string& path) {
+Result<TensorFile> SafetensorsFile::open(const std::string& path) {
   MORACLE_TRY(File file, File::open(path));
   std::array<std::byte, kStartBytes> bytes{};
   const auto start = std::span(bytes).first(std::min<uint64_t>(file.size(), kStartBytes));
@@ -151,16 +151,7 @@ Result<SafetensorsFile> SafetensorsFile::open(const std::string& path) {
   std::string text(length, '\0');
   MORACLE_CHECK(file.read(kLengthBytes, std::as_writable_bytes(std::span(text))));
   MORACLE_TRY(auto tensors, find_tensors(text, file.size(), path));
-  return SafetensorsFile(std::move(file), std::move(tensors));
-}
-
-Status SafetensorsFile::read(const std::string& tensor, uint64_t first,
-                             std::span<std::byte> to) const {
-  Status done = file_.read(tensors_.at(tensor).first + first, to);
-  if (done) return done;
-  Error error = std::move(done).error();
-  error.place = tensor_place(tensor) + (error.place.empty() ? "" : ", " + error.place);
-  return error;
+  return TensorFile(std::move(file), std::move(tensors));
 }
 
 }  // namespace moracle

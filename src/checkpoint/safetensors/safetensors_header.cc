@@ -6,6 +6,7 @@
 #include <utility>
 
 #include "base/text.h"
+#include "checkpoint/tensors/tensor_file.h"
 
 namespace moracle {
 namespace {
@@ -24,24 +25,6 @@ constexpr NamedDType kDTypes[] = {
     {"F8_E8M0", DType::kF8E8M0},
 };
 
-// Quotes text from the file for an error message.
-std::string in_quotes(std::string_view text) {
-  constexpr size_t kLongest = 200;
-  constexpr char kHex[] = "0123456789abcdef";
-  std::string out = "'";
-  for (const char c : text.substr(0, kLongest)) {
-    const auto byte = static_cast<unsigned char>(c);
-    if (byte >= 0x20 && byte < 0x7f) {
-      out += c;
-    } else {
-      out += {'\\', 'x', kHex[byte >> 4], kHex[byte & 15]};
-    }
-  }
-  out += "'";
-  if (text.size() > kLongest) out += str(" (the start of ", text.size(), " bytes)");
-  return out;
-}
-
 // Handles the parser's events. The SAX interface is used because the DOM silently keeps the last of
 // two equal keys. Only the nesting of the format is accepted, which also bounds the depth.
 class HeaderReader final : public HeaderJson::json_sax_t {
@@ -57,7 +40,9 @@ class HeaderReader final : public HeaderJson::json_sax_t {
   bool number_integer(int64_t value) override {
     return misplaced(value == 0 ? "-0" : std::to_string(value));
   }
-  bool number_float(double, const std::string& text) override { return misplaced(in_quotes(text)); }
+  bool number_float(double, const std::string& text) override {
+    return misplaced(quoted_ascii(text));
+  }
   bool binary(HeaderJson::binary_t&) override { return misplaced("binary data"); }
 
   bool number_unsigned(uint64_t value) override {
@@ -86,7 +71,7 @@ class HeaderReader final : public HeaderJson::json_sax_t {
       if (known.name == text) return extent_.view->dtype = known.type, true;
     }
     for (const NamedDType& known : kDTypes) names.push_back(known.name);
-    bad("one of the dtypes " + join(names), "found dtype " + in_quotes(text));
+    bad("one of the dtypes " + join(names), "found dtype " + quoted_ascii(text));
     error.kind = ErrorKind::kUnsupported;
     return false;
   }
@@ -103,7 +88,7 @@ class HeaderReader final : public HeaderJson::json_sax_t {
   bool key(std::string& text) override {
     if (level_ == Level::kMetadata) {
       return metadata_keys_.insert(text).second ||
-             bad("each key once", in_quotes(text) + " occurs twice");
+             bad("each key once", quoted_ascii(text) + " occurs twice");
     }
     if (level_ == Level::kTensor) return tensor_key(text);
     key_ = text;
@@ -147,7 +132,7 @@ class HeaderReader final : public HeaderJson::json_sax_t {
     what.remove_prefix(what.find("] ") + 2);  // "[json.exception.parse_error.101] "
     error = {ErrorKind::kBadFile, file_,
              str("header, byte ", 8 + position - (position > 0 ? 1 : 0)), "valid JSON",
-             "the parser says " + in_quotes(what)};
+             "the parser says " + quoted_ascii(what)};
     return false;
   }
 
@@ -180,10 +165,10 @@ class HeaderReader final : public HeaderJson::json_sax_t {
 
   bool tensor_key(const std::string& text) {
     if (text != "dtype" && text != "shape" && text != "data_offsets") {
-      return bad("dtype, shape and data_offsets only", "found " + in_quotes(text));
+      return bad("dtype, shape and data_offsets only", "found " + quoted_ascii(text));
     }
     field_ = text == "dtype" ? kDType : text == "shape" ? kShape : kOffsets;
-    if (fields_seen_ & field_) return bad("each key once", in_quotes(text) + " occurs twice");
+    if (fields_seen_ & field_) return bad("each key once", quoted_ascii(text) + " occurs twice");
     fields_seen_ |= field_;
     return true;
   }
@@ -201,15 +186,11 @@ class HeaderReader final : public HeaderJson::json_sax_t {
 
 }  // namespace
 
-std::string tensor_place(std::string_view name) {
-  return str("tensor ", in_quotes(name));
-}
-
 Result<SafetensorsHeader> parse_safetensors_header(std::string_view json, const std::string& file) {
   // The parser alone would skip a byte order mark and treat a NUL as the end of the text.
   if (json.empty() || json.front() != '{') {
     return Error{ErrorKind::kBadFile, file, "header, byte 8", "'{', which starts a JSON object",
-                 json.empty() ? "the header is empty" : "found " + in_quotes(json.substr(0, 1))};
+                 json.empty() ? "the header is empty" : "found " + quoted_ascii(json.substr(0, 1))};
   }
   if (const size_t nul = json.find('\0'); nul != json.npos) {
     return Error{ErrorKind::kBadFile, file, str("header, byte ", 8 + nul), "valid JSON",

@@ -32,7 +32,4 @@ inline constexpr size_t kMaxSafetensorsRank = 8;
 /// kBadFile; kUnsupported for a dtype that is not in DType.
 Result<SafetensorsHeader> parse_safetensors_header(std::string_view json, const std::string& file);
 
-/// "tensor 'name'", safe to print: long names are cut, all but printable ASCII is escaped.
-std::string tensor_place(std::string_view name);
-
 }  // namespace moracle

@@ -235,6 +235,10 @@ Result<QuantizeReport> quantize(const Checkpoint& from, const QuantizationMap& m
     return Error{ErrorKind::kInvalidArgument, "", "max_shard_bytes", "at least 1 byte",
                  str("it is ", options.max_shard_bytes)};
   }
+  if (from.state().gguf) {
+    return Error{ErrorKind::kUnsupported, from.folder(), "quantize",
+                 "a folder with config.json and safetensors", "it is a model in GGUF"};
+  }
   Quantizer quantizer(from, options, format);
   MORACLE_CHECK(quantizer.plan(map));
   MORACLE_CHECK(quantizer.write(folder));

@@ -15,10 +15,9 @@ Status check_size(const Checkpoint& checkpoint, const DescribedMatrix& matrix,
                   const std::vector<int64_t>& rows, int64_t k) {
   if (matrix.part_rows() == rows && matrix.shape().k == k) return {};
   const std::string first = matrix.tensors()[0];
-  return Error{ErrorKind::kBadFile, checkpoint.state().tensors.file_of(first),
-               "tensor '" + first + "'",
-               str(join(rows, " + "), " rows of ", k, " columns (from config.json)"),
-               str("it has ", join(matrix.part_rows(), " + "), " rows of ", matrix.shape().k)};
+  return checkpoint.state().tensors.wrong(
+      first, str(join(rows, " + "), " rows of ", k, " columns (from config.json)"),
+      str("it has ", join(matrix.part_rows(), " + "), " rows of ", matrix.shape().k));
 }
 
 }  // namespace
@@ -49,9 +48,12 @@ Result<DescribedMatrix> describe_linear(const Checkpoint& checkpoint,
 Status require_bias(const Checkpoint& checkpoint, const std::vector<std::string>& modules) {
   for (const std::string& module : modules) {
     if (checkpoint.has_tensor(module + ".bias")) continue;
-    return Error{ErrorKind::kBadFile, checkpoint.state().tensors.file_of(module + ".weight"),
-                 "tensor '" + module + ".bias'",
-                 "to be in the file, as the architecture and config.json require", "it is missing"};
+    const Tensors& tensors = checkpoint.state().tensors;
+    Error error = tensors.wrong(module + ".bias",
+                                "to be in the file, as the architecture and config.json require",
+                                "it is missing");
+    error.file = tensors.file_of(module + ".weight");
+    return error;
   }
   return {};
 }

@@ -15,12 +15,18 @@ std::span<const Family* const> families() {
   return kFamilies;
 }
 
-// Declared in the checkpoint room, which may not include this one.
+// Declared in the checkpoint room, which may not include this one, as is the next function.
 const ExpertConvention* find_convention(std::string_view architecture) {
   for (const Family* family : kFamilies) {
     if (family->is(architecture)) return &family->experts;
   }
   return nullptr;
+}
+
+std::vector<NamedConvention> conventions() {
+  std::vector<NamedConvention> all;
+  for (const Family* family : kFamilies) all.push_back({family->architecture, &family->experts});
+  return all;
 }
 
 }  // namespace moracle

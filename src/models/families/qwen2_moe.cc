@@ -65,12 +65,43 @@ Result<Description> describe(const Checkpoint& checkpoint) {
   });
 }
 
+constexpr GgufKey kGgufKeys[] = {
+    {"feed_forward_length", "intermediate_size", false},
+    {"expert_feed_forward_length", "moe_intermediate_size"},
+    {"expert_shared_feed_forward_length", "shared_expert_intermediate_size"},
+};
+constexpr GgufTensor kGgufTensors[] = {
+    {"blk.{L}.ffn_gate_shexp", "model.layers.{L}.mlp.shared_expert.gate_proj"},
+    {"blk.{L}.ffn_up_shexp", "model.layers.{L}.mlp.shared_expert.up_proj"},
+    {"blk.{L}.ffn_down_shexp", "model.layers.{L}.mlp.shared_expert.down_proj"},
+    {"blk.{L}.ffn_gate_inp_shexp", "model.layers.{L}.mlp.shared_expert_gate"},
+};
+
+// The converter stores the gate of the shared expert as a vector: one row.
+Status finish_gguf(GgufModel& model) {
+  for (auto& [name, entry] : model.tensors) {
+    if (name.ends_with(".shared_expert_gate.weight") && entry.view.shape.size() == 1)
+      entry.view.shape.insert(entry.view.shape.begin(), 1);
+  }
+  return {};
+}
+
+// llama.cpp never renormalizes the weights of this architecture.
+constexpr GgufConvention kGguf[] = {
+    {.architecture = "qwen2moe",
+     .keys = kGgufKeys,
+     .tensors = kGgufTensors,
+     .constants = R"({"norm_topk_prob": false, "decoder_sparse_step": 1, "qkv_bias": true,
+                      "rope_theta": 10000.0})",
+     .finish = finish_gguf}};
+
 }  // namespace
 }  // namespace qwen2_moe
 
-constinit const Family kQwen2MoeFamily = {.architecture = "Qwen2MoeForCausalLM",
-                                          .models = "Qwen1.5-MoE, Qwen2-MoE",
-                                          .describe = qwen2_moe::describe,
-                                          .experts = {.defaults = qwen2_moe::kDefaults}};
+constinit const Family kQwen2MoeFamily = {
+    .architecture = "Qwen2MoeForCausalLM",
+    .models = "Qwen1.5-MoE, Qwen2-MoE",
+    .describe = qwen2_moe::describe,
+    .experts = {.defaults = qwen2_moe::kDefaults, .gguf = qwen2_moe::kGguf}};
 
 }  // namespace moracle

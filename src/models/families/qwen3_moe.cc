@@ -67,16 +67,27 @@ Result<Description> describe(const Checkpoint& checkpoint) {
   });
 }
 
+constexpr GgufKey kGgufKeys[] = {
+    {"feed_forward_length", "intermediate_size", false},
+    {"expert_feed_forward_length", "moe_intermediate_size"},
+};
+// llama.cpp always renormalizes the weights of this architecture.
+constexpr GgufConvention kGguf[] = {
+    {.architecture = "qwen3moe",
+     .keys = kGgufKeys,
+     .constants = R"({"norm_topk_prob": true, "decoder_sparse_step": 1, "rope_theta": 10000.0})"}};
+
 constexpr ExpertNames kWrappedNames[] = {
     {.experts = "model.layers.{L}.mlp.experts", .fused = true, .either_way = true}};
 
 }  // namespace
 }  // namespace qwen3_moe
 
-constinit const Family kQwen3MoeFamily = {.architecture = "Qwen3MoeForCausalLM",
-                                          .models = "Qwen3-MoE",
-                                          .describe = qwen3_moe::describe,
-                                          .experts = {.defaults = qwen3_moe::kDefaults}};
+constinit const Family kQwen3MoeFamily = {
+    .architecture = "Qwen3MoeForCausalLM",
+    .models = "Qwen3-MoE",
+    .describe = qwen3_moe::describe,
+    .experts = {.defaults = qwen3_moe::kDefaults, .gguf = qwen3_moe::kGguf}};
 // The weights of the chosen experts always sum to one.
 constinit const Family kQwen3VlMoeFamily = {.architecture = "Qwen3VLMoeForConditionalGeneration",
                                             .multimodal = "Qwen3VLMoeForConditionalGeneration",

@@ -1,4 +1,4 @@
-#include "checkpoint/safetensors/tensors.h"
+#include "checkpoint/tensors/tensors.h"
 
 #include <cinttypes>
 #include <cstdio>
@@ -9,6 +9,7 @@
 #include "base/text.h"
 #include "base/try.h"
 #include "checkpoint/config.h"
+#include "checkpoint/safetensors/safetensors.h"
 
 namespace moracle {
 namespace {
@@ -32,7 +33,7 @@ Result<Tensors> open_sharded(const std::string& folder, const std::string& index
     }
     names.insert(shard.get<std::string>());
   }
-  std::vector<SafetensorsFile> files;
+  std::vector<TensorFile> files;
   for (const std::string& name : names) {
     const std::string path = folder + "/" + name;
     if (is_absent(path)) {
@@ -40,7 +41,7 @@ Result<Tensors> open_sharded(const std::string& folder, const std::string& index
                    "to exist, because model.safetensors.index.json lists this shard",
                    "the file does not exist"};
     }
-    MORACLE_TRY(SafetensorsFile file, SafetensorsFile::open(path));
+    MORACLE_TRY(TensorFile file, SafetensorsFile::open(path));
     for (const auto& [tensor, stored] : file.tensors()) {
       const auto listed = weight_map->value().find(tensor);
       if (listed == weight_map->value().end() || listed->get<std::string>() != name) {
@@ -118,9 +119,9 @@ Result<Tensors> open_numbered(const std::string& folder) {
                  str("all of ", count, " shards; download ", some_of(missing)),
                  str("it has ", some_of(names), " and no model.safetensors.index.json")};
   }
-  std::vector<SafetensorsFile> files;
+  std::vector<TensorFile> files;
   for (const std::string& name : names) {
-    MORACLE_TRY(SafetensorsFile file, SafetensorsFile::open(folder + "/" + name));
+    MORACLE_TRY(TensorFile file, SafetensorsFile::open(folder + "/" + name));
     files.push_back(std::move(file));
   }
   return Tensors::from(std::move(files));
@@ -128,70 +129,20 @@ Result<Tensors> open_numbered(const std::string& folder) {
 
 }  // namespace
 
-Result<Tensors> Tensors::open(const std::string& folder) {
+Result<Tensors> open_safetensors(const std::string& folder) {
   const std::string index = folder + "/model.safetensors.index.json";
   const std::string single = folder + "/model.safetensors";
   const auto open_any = [&]() -> Result<Tensors> {
     if (!is_absent(index)) return open_sharded(folder, index);
     if (is_absent(single)) return open_numbered(folder);
-    MORACLE_TRY(SafetensorsFile file, SafetensorsFile::open(single));
-    std::vector<SafetensorsFile> files;
+    MORACLE_TRY(TensorFile file, SafetensorsFile::open(single));
+    std::vector<TensorFile> files;
     files.push_back(std::move(file));
-    return from(std::move(files));
+    return Tensors::from(std::move(files));
   };
   Result<Tensors> tensors = open_any();
-  if (tensors) tensors->folder_ = folder;
+  if (tensors) tensors->set_folder(folder);
   return tensors;
-}
-
-Result<Tensors> Tensors::from(std::vector<SafetensorsFile> files) {
-  Tensors tensors;
-  tensors.files_ = std::move(files);
-  for (size_t i = 0; i < tensors.files_.size(); ++i) {
-    for (const auto& [name, stored] : tensors.files_[i].tensors()) {
-      const auto [it, is_new] = tensors.entries_.try_emplace(name, Entry{stored.view, i});
-      if (!is_new) {
-        return Error{ErrorKind::kBadFile, tensors.files_[i].path(), "tensor '" + name + "'",
-                     "to be in one shard only",
-                     "it is also in " + tensors.files_[it->second.file].path()};
-      }
-    }
-  }
-  tensors.index_.reserve(tensors.entries_.size());
-  for (const auto& [name, entry] : tensors.entries_) tensors.index_.emplace(name, &entry);
-  return tensors;
-}
-
-const TensorView* Tensors::find(const std::string& name) const {
-  const auto it = index_.find(name);
-  return it == index_.end() ? nullptr : &it->second->view;
-}
-
-const std::string& Tensors::file_of(const std::string& name) const {
-  const auto it = index_.find(name);
-  if (it != index_.end()) return files_[it->second->file].path();
-  return files_.size() == 1 ? files_[0].path() : folder_;
-}
-
-Error Tensors::wrong(const std::string& name, std::string need, std::string fact) const {
-  return {ErrorKind::kBadFile, file_of(name), "tensor '" + name + "'", std::move(need),
-          std::move(fact)};
-}
-
-Result<TensorView> Tensors::get(const std::string& name) const {
-  const TensorView* view = find(name);
-  if (view == nullptr) return wrong(name, "to be in the file", "it is missing");
-  return *view;
-}
-
-Result<TensorView> Tensors::get(const std::string& name, DType dtype,
-                                std::vector<int64_t> shape) const {
-  MORACLE_TRY(TensorView view, get(name));
-  const TensorView wanted{nullptr, dtype, std::move(shape)};
-  if (view.dtype != dtype || view.shape != wanted.shape) {
-    return wrong(name, to_string(wanted), "it is " + to_string(view));
-  }
-  return view;
 }
 
 }  // namespace moracle

@@ -1,4 +1,4 @@
-#include "checkpoint/safetensors/read_record.h"
+#include "checkpoint/tensors/read_record.h"
 
 #include "base/checksum.h"
 

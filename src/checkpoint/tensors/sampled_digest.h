@@ -4,7 +4,7 @@
 
 #include <string>
 
-#include "checkpoint/safetensors/tensors.h"
+#include "checkpoint/tensors/tensors.h"
 
 namespace moracle {
 
@@ -12,7 +12,7 @@ namespace moracle {
 /// of 4 KiB: one of each tensor, and one of each further 16 MiB of a tensor, at places that depend
 /// on the tensor's name. A tensor of up to 4 KiB is covered whole. Reads past Tensors::read, so
 /// that no ReadRecord counts it. Text: "642 blocks of 5090624 bytes, checksum 0123456789abcdef".
-/// Errors: those of SafetensorsFile::read.
+/// Errors: those of TensorFile::read.
 Result<std::string> sampled_digest(const Tensors& tensors, ThreadPool& pool);
 
 }  // namespace moracle

@@ -8,7 +8,7 @@
 #include "base/text.h"
 #include "base/threads/thread_pool.h"
 #include "base/try.h"
-#include "checkpoint/safetensors/tensors.h"
+#include "checkpoint/tensors/tensors.h"
 #include "quant/codec.h"
 
 namespace moracle {
@@ -29,7 +29,7 @@ std::string place_of(const TensorView& view, int64_t element) {
   return "element [" + join(index) + "]";
 }
 
-std::string shown(DType type, const std::byte* value) {
+std::string number_text(DType type, const std::byte* value) {
   double number = NAN;
   if (type == DType::kF64) {
     std::memcpy(&number, value, sizeof number);
@@ -47,34 +47,53 @@ Error Tensors::not_finite(const std::string& name, int64_t element, DType type,
                           const std::byte* value) const {
   const std::string place = place_of(*find(name), element);
   if (type == DType::kF8E8M0) return wrong(name, "exponents from 0 to 254", place + " is 255");
-  return wrong(name, "finite numbers", place + " is " + shown(type, value));
+  if (is_gguf_block(type))
+    return wrong(name, "finite scales", "the block from " + place + " has NaN or infinity");
+  return wrong(name, "finite numbers", place + " is " + number_text(type, value));
 }
 
 Result<TensorData> Tensors::read(const std::string& name, int64_t first, int64_t count,
                                  ThreadPool& pool) const {
   const auto entry = entries_.find(name);
   if (entry == entries_.end()) return wrong(name, "to be in the file", "it is missing");
-  const DType type = entry->second.view.dtype;
-  const SafetensorsFile& file = files_[entry->second.file];
-  const int64_t size = bits(type) / 8;  // file types have whole bytes
-  const std::shared_ptr<std::byte[]> memory(new std::byte[count * size]);  // not zeroed first
-  const int64_t step = kChunkBytes / size, chunks = (count + step - 1) / step;
+  return read(name, entry->second, first, count, pool);
+}
+
+Result<TensorData> Tensors::read(const std::string& name, const Entry& entry, int64_t first,
+                                 int64_t count, ThreadPool& pool) const {
+  const DType type = entry.view.dtype;
+  if (entry.make) {
+    MORACLE_TRY(TensorData made, entry.make(*this, pool));
+    made.view.data += row_bytes(type, first);
+    made.view.shape = {count};
+    return made;
+  }
+  const TensorFile& file = files_[entry.file];
+  const std::string& stored = entry.stored.empty() ? name : entry.stored;
+  const auto [elements, bytes] = block(type);
+  const int64_t first_block = first / elements, blocks = (count + elements - 1) / elements;
+  const std::shared_ptr<std::byte[]> memory(new std::byte[blocks * bytes]);  // not zeroed first
+  const int64_t size = bytes, step = kChunkBytes / size, chunks = (blocks + step - 1) / step;
   FirstError first_error;
   pool.split(
       chunks,
       [&](int64_t begin, int64_t end) {
         for (int64_t chunk = begin; chunk < end; ++chunk) {
-          const int64_t at = chunk * step, here = std::min(step, count - at);
+          const int64_t at = chunk * step, here = std::min(step, blocks - at);
           std::byte* const data = memory.get() + at * size;
-          const Status done =
-              file.read(name, (first + at) * size, {data, static_cast<size_t>(here * size)});
+          const std::span<std::byte> to(data, static_cast<size_t>(here * size));
+          const int64_t from = (first_block + at) * size;
+          const Status done = file.read(stored, entry.first_byte + from, to);
           if (!done) return first_error.keep(chunk, done.error());
-          if (record_->on.load(std::memory_order_relaxed))
-            record_->add(name, (first + at) * size, {data, static_cast<size_t>(here * size)});
+          if (record_->on.load(std::memory_order_relaxed)) record_->add(name, from, to);
           const int64_t bad = first_not_finite(type, data, here);
-          if (bad < 0) continue;
-          return first_error.keep(chunk,
-                                  not_finite(name, first + at + bad, type, data + bad * size));
+          if (bad >= 0) {
+            const int64_t element = (first_block + at + bad) * block(type).elements;
+            return first_error.keep(chunk, not_finite(name, element, type, data + bad * size));
+          }
+          if (entry.change != nullptr) {
+            entry.change({reinterpret_cast<float*>(data), static_cast<size_t>(here)});
+          }
         }
       },
       kLeastChunks);

@@ -1,4 +1,4 @@
-#include "checkpoint/safetensors/sampled_digest.h"
+#include "checkpoint/tensors/sampled_digest.h"
 
 #include <algorithm>
 #include <iomanip>
@@ -17,7 +17,7 @@ constexpr uint64_t kBlock = 4096;
 constexpr uint64_t kInterval = uint64_t{16} << 20;  // the digest samples one block of each
 
 struct Sample {
-  const SafetensorsFile* file;
+  const TensorFile* file;
   const std::string* tensor;
   uint64_t first, bytes;
 };
@@ -28,7 +28,7 @@ uint64_t checksum_of_text(std::string_view text, uint64_t seed) {
 
 // Samples one block of each interval at a pseudo-random offset. A fixed offset could hit the same
 // padding in all experts.
-void add_samples(const SafetensorsFile& file, const std::string& tensor, uint64_t bytes,
+void add_samples(const TensorFile& file, const std::string& tensor, uint64_t bytes,
                  std::vector<Sample>& samples) {
   for (uint64_t begin = 0; begin < bytes; begin += kInterval) {
     const uint64_t size = std::min(kInterval, bytes - begin);
@@ -50,7 +50,7 @@ Result<uint64_t> sum_of(const Sample& sample) {
 Result<std::string> sampled_digest(const Tensors& tensors, ThreadPool& pool) {
   std::vector<Sample> samples;
   uint64_t bytes = 0, sum = 0;
-  for (const SafetensorsFile& file : tensors.files()) {
+  for (const TensorFile& file : tensors.files()) {
     const std::string name = file.path().substr(file.path().find_last_of('/') + 1);
     sum = checksum_of_text(name, sum);
     for (const auto& [tensor, stored] : file.tensors()) {

@@ -1,0 +1,15 @@
+// The numbers of ggml's types in GGUF files.
+#pragma once
+
+#include <cstdint>
+#include <string>
+
+#include "moracle/base.h"
+
+namespace moracle {
+
+/// Errors: kUnsupported, with number and name, for a type that this library does not read; kBadFile
+/// for one that GGUF has removed, and for an unknown number.
+Result<DType> parse_ggml_type(uint32_t number, const std::string& file, const std::string& place);
+
+}  // namespace moracle

@@ -1,0 +1,73 @@
+#include "checkpoint/gguf/open_gguf.h"
+
+#include <algorithm>
+
+#include "base/text.h"
+#include "base/try.h"
+#include "checkpoint/gguf/gguf_parts.h"
+#include "checkpoint/gguf/translate_config.h"
+#include "checkpoint/gguf/translate_tensors.h"
+
+namespace moracle {
+namespace open_gguf_model {
+namespace {
+
+struct Found {
+  NamedConvention family;
+  const GgufConvention* gguf;
+};
+
+Result<Found> find_family(const Config& metadata) {
+  MORACLE_TRY(const std::string architecture, metadata.text({"general.architecture"}));
+  std::vector<std::string_view> known;
+  for (const NamedConvention& family : conventions()) {
+    for (const GgufConvention& gguf : family.convention->gguf) {
+      if (std::find(known.begin(), known.end(), gguf.architecture) == known.end())
+        known.push_back(gguf.architecture);
+      if (gguf.architecture == architecture && (gguf.applies == nullptr || gguf.applies(metadata)))
+        return Found{family, &gguf};
+    }
+  }
+  std::sort(known.begin(), known.end());
+  const bool other = std::find(known.begin(), known.end(), architecture) != known.end();
+  return metadata.unsupported(
+      {"general.architecture"}, "a model with experts of one of " + join(known),
+      str("it is '", architecture, "'", other ? ", of a form without a reader" : ""));
+}
+
+}  // namespace
+}  // namespace open_gguf_model
+
+Result<GgufCheckpoint> open_gguf(const std::string& path) {
+  using namespace open_gguf_model;
+  MORACLE_TRY(GgufParts parts, open_gguf_parts(path));
+  Config metadata = Config::from(std::move(parts.metadata), parts.files[0].path());
+  MORACLE_TRY(const Found found, find_family(metadata));
+  const GgufConvention& gguf = *found.gguf;
+  MORACLE_TRY(Tensors stored, Tensors::from(std::move(parts.files)));
+  MORACLE_TRY(TranslatedConfig config, translate_gguf_config(metadata, gguf, stored));
+  MORACLE_TRY(auto tensors, translate_gguf_tensors(
+                                stored, gguf, config.values["num_hidden_layers"].get<int64_t>()));
+  if (gguf.finish != nullptr) {
+    GgufModel model{metadata, gguf.architecture, config.values, tensors, stored};
+    MORACLE_CHECK(gguf.finish(model));
+  }
+  GgufCheckpoint checkpoint{
+      std::string(found.family.model_class),
+      found.family.convention,
+      Config::from(std::move(config.values), metadata.path(), std::move(config.origins)),
+      metadata,
+      Tensors::from(std::move(stored).take_files(), std::move(tensors),
+                    [&gguf](const std::string& name) { return gguf_name_of(gguf, name); }),
+      std::move(parts.left_out)};
+  MORACLE_CHECK(checkpoint.config.set_defaults(found.family.convention->defaults, gguf.constants));
+  return checkpoint;
+}
+
+Result<std::optional<Config>> gguf_metadata(const std::string& path) {
+  if (!is_gguf_path(path)) return std::optional<Config>();
+  MORACLE_TRY(GgufParts parts, open_gguf_parts(path));
+  return std::optional(Config::from(std::move(parts.metadata), parts.files[0].path()));
+}
+
+}  // namespace moracle

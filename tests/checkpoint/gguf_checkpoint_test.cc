@@ -1,0 +1,287 @@
+// Models in GGUF, opened as checkpoints: files, splits and folders, and what they lack.
+#include <gmock/gmock.h>
+
+#include <filesystem>
+#include <fstream>
+#include <string>
+
+#include "checkpoint/gguf/open_gguf.h"
+#include "checkpoint/gguf_writer.h"
+#include "checkpoint/state.h"
+#include "expect_error.h"
+#include "models/description.h"
+#include "support/must.h"
+#include "support/temporary_folder.h"
+
+namespace moracle::gguf_checkpoint_test {
+namespace {
+
+using ::testing::ElementsAre;
+using testing::expect_bad;
+using testing::expect_unsupported;
+using testing::GgufWriter;
+using ::testing::HasSubstr;
+using testing::SyntheticCheckpoint;
+using testing::TemporaryFolder;
+
+class GgufCheckpoint : public ::testing::Test {
+ protected:
+  std::string file(const std::string& name) const { return folder_.path() + "/" + name; }
+  // Writes the model and describes it.
+  Result<Description> described(const GgufWriter& writer) const {
+    writer.write(file("a.gguf"));
+    MORACLE_TRY(const Checkpoint checkpoint, Checkpoint::open(file("a.gguf")));
+    return describe(checkpoint);
+  }
+  // Writes the model in parts with these numbers of tensors.
+  void write_split(const std::vector<size_t>& sizes) const {
+    size_t first = 0;
+    for (size_t i = 0; i < sizes.size(); ++i) {
+      GgufWriter part;
+      if (i == 0) part.metadata = model_.metadata;
+      part.set("split.no", i);
+      part.set("split.count", sizes.size());
+      part.set("split.tensors.count", model_.tensors.size());
+      const auto begin = model_.tensors.begin() + static_cast<std::ptrdiff_t>(first);
+      part.tensors.assign(begin, begin + static_cast<std::ptrdiff_t>(sizes[i]));
+      first += sizes[i];
+      part.write(part_path(i + 1, sizes.size()));
+    }
+  }
+  std::string part_path(size_t number, size_t count) const {
+    return file(str("m-0000", number, "-of-0000", count, ".gguf"));
+  }
+
+  const SyntheticCheckpoint source_ = SyntheticCheckpoint::plain();
+  const GgufWriter model_ = testing::to_gguf(source_);
+  TemporaryFolder folder_;
+};
+
+TEST_F(GgufCheckpoint, HasTheNamesAndBytesOfTheSafetensors) {
+  model_.write(file("a.gguf"));
+  const Checkpoint checkpoint = testing::must(Checkpoint::open(file("a.gguf")));
+  EXPECT_EQ(checkpoint.architecture(), "Qwen3MoeForCausalLM");
+  EXPECT_EQ(checkpoint.producer(), "gguf");
+  EXPECT_EQ(checkpoint.folder(), file("a.gguf"));
+  EXPECT_EQ(checkpoint.num_layers(), 2);
+  EXPECT_THAT(checkpoint.moe_layers(), ElementsAre(0, 1));
+  for (const auto& [name, tensor] : source_.tensors) {
+    ASSERT_TRUE(checkpoint.has_tensor(name)) << name;
+    const TensorView view = testing::must(checkpoint.tensor(name));
+    EXPECT_EQ(view.shape, tensor.shape) << name;
+    const auto bytes = testing::must(checkpoint.read(name));
+    EXPECT_EQ(bytes, view.dtype == DType::kF32 ? widened(tensor).bytes : tensor.bytes) << name;
+  }
+  EXPECT_EQ(checkpoint.state().tensors.all().size(), source_.tensors.size());
+}
+
+TEST_F(GgufCheckpoint, ReadsMergedGateAndUp) {
+  GgufWriter merged = model_;
+  for (int l = 0; l < 2; ++l) {
+    const auto name = [&](const char* part) {
+      return str("blk.", l, ".ffn_", part, "_exps.weight");
+    };
+    const TensorBytes gate = merged.at(name("gate")), up = merged.at(name("up"));
+    TensorBytes both{name("gate_up"), gate.dtype, {4, 32, 32}, {}};
+    for (std::ptrdiff_t e = 0; e < 4; ++e) {
+      for (const TensorBytes* one : {&gate, &up}) {
+        const auto from = one->bytes.begin() + e * 16 * 32 * 2;
+        both.bytes.insert(both.bytes.end(), from, from + 16 * 32 * 2);
+      }
+    }
+    merged.remove(gate.name);
+    merged.remove(up.name);
+    merged.tensors.push_back(both);
+  }
+  merged.write(file("a.gguf"));
+  const Checkpoint checkpoint = testing::must(Checkpoint::open(file("a.gguf")));
+  for (const auto& [name, tensor] : source_.tensors) {
+    if (tensor.shape.size() == 2 && name.find("mlp.gate.") == name.npos)
+      EXPECT_EQ(testing::must(checkpoint.read(name)), tensor.bytes) << name;
+  }
+  EXPECT_TRUE(describe(checkpoint).ok());
+}
+
+TEST_F(GgufCheckpoint, OpensAFolderWithOneModel) {
+  model_.write(file("a.gguf"));
+  model_.write(file("mmproj-a.gguf"));
+  const Checkpoint checkpoint = testing::must(Checkpoint::open(folder_.path()));
+  EXPECT_EQ(checkpoint.folder(), folder_.path());
+  EXPECT_THAT(checkpoint.not_used(), ElementsAre(HasSubstr("mmproj-a.gguf")));
+  EXPECT_TRUE(describe(checkpoint).ok());
+}
+
+TEST_F(GgufCheckpoint, NamesTheModelsOfAFolderWithSeveral) {
+  model_.write(file("b.gguf"));
+  write_split({10, model_.tensors.size() - 10});
+  expect_bad(Checkpoint::open(folder_.path()),
+             {"one model in GGUF", "it has b.gguf, m-00001-of-00002.gguf"});
+}
+
+TEST_F(GgufCheckpoint, OpensEveryPartOfASplit) {
+  write_split({10, 1, model_.tensors.size() - 11});
+  for (const std::string& path :
+       {part_path(1, 3), part_path(2, 3), part_path(3, 3), folder_.path()}) {
+    const Checkpoint checkpoint = testing::must(Checkpoint::open(path));
+    EXPECT_TRUE(describe(checkpoint).ok());
+    const std::string name = "lm_head.weight";
+    EXPECT_EQ(testing::must(checkpoint.read(name)), source_.tensors.at(name).bytes);
+  }
+}
+
+TEST_F(GgufCheckpoint, RefusesSplitsThatDoNotFit) {
+  const size_t rest = model_.tensors.size() - 10;
+  write_split({10, rest});
+  std::filesystem::remove(part_path(2, 2));
+  expect_bad(Checkpoint::open(part_path(1, 2)), {"all of 2 parts", "m-00002-of-00002.gguf"});
+  std::filesystem::copy(part_path(1, 2), part_path(2, 2));
+  expect_bad(Checkpoint::open(part_path(1, 2)),
+             {"m-00002-of-00002.gguf: metadata 'split.no'", "1 and 2", "they are 0 and 2"});
+  expect_bad(Checkpoint::open(part_path(2, 2)), {"metadata 'split.no'"});
+  std::filesystem::rename(part_path(1, 2), file("one.gguf"));
+  expect_bad(Checkpoint::open(file("one.gguf")),
+             {"metadata 'split.count'", "model-00001-of-00002.gguf", "it is 2"});
+  write_split({10, rest - 1});
+  expect_bad(Checkpoint::open(part_path(1, 2)), {"metadata 'split.tensors.count'"});
+}
+
+TEST_F(GgufCheckpoint, NamesEveryMissingRequiredKey) {
+  for (const auto& [key, value] : model_.metadata) {
+    GgufWriter without = model_;
+    without.remove_key(key);
+    const Result<Description> description = described(without);
+    const bool optional = key == "general.name" || key == "tokenizer.ggml.model" ||
+                          key == "qwen3moe.attention.value_length" ||
+                          key == "qwen3moe.rope.freq_base" || key == "qwen3moe.feed_forward_length";
+    SCOPED_TRACE(key);
+    if (optional) {
+      EXPECT_TRUE(description.ok()) << description.error().to_string();
+    } else if (key == "qwen3moe.attention.key_length" ||
+               key == "qwen3moe.attention.head_count_kv") {
+      EXPECT_TRUE(description.ok());  // 16 = 32 / 2, and as many heads of keys as of queries
+    } else {
+      expect_bad(description, {"a.gguf: " + key, "it is missing"});
+    }
+  }
+}
+
+TEST_F(GgufCheckpoint, NamesKeysOfAnotherType) {
+  for (const auto& [key, value] : model_.metadata) {
+    if (key.starts_with("general.") || key.starts_with("tokenizer.")) continue;
+    GgufWriter other = model_;
+    other.set(key, "text");
+    const Result<Description> description = described(other);
+    if (key == "qwen3moe.feed_forward_length") continue;  // read by dense layers only
+    ASSERT_FALSE(description.ok()) << key;
+    EXPECT_THAT(description.error().to_string(), HasSubstr(key));
+  }
+}
+
+TEST_F(GgufCheckpoint, NamesEveryMissingTensor) {
+  for (const TensorBytes& tensor : model_.tensors) {
+    if (tensor.name == "output.weight") continue;  // the embedding then serves as output
+    GgufWriter without = model_;
+    without.remove(tensor.name);
+    const Result<Description> description = described(without);
+    ASSERT_FALSE(description.ok()) << tensor.name;
+    EXPECT_THAT(description.error().to_string(), HasSubstr(tensor.name));
+  }
+}
+
+TEST_F(GgufCheckpoint, TiesTheOutputOfAFileWithoutOne) {
+  GgufWriter without = model_;
+  without.remove("output.weight");
+  const Description description = testing::must(described(without));
+  EXPECT_TRUE(description.tied);
+}
+
+TEST_F(GgufCheckpoint, NamesUnknownTensors) {
+  GgufWriter more = model_;
+  more.tensors.push_back({"blk.1.other.weight", DType::kF32, {4}, std::vector<std::byte>(16)});
+  expect_bad(described(more), {"tensor 'blk.1.other.weight'", "the model does not use it"});
+}
+
+TEST_F(GgufCheckpoint, NamesTheStoredTensorOfAWrongShape) {
+  GgufWriter other = model_;
+  other.at("blk.1.attn_q.weight").shape = {16, 64};
+  expect_bad(described(other),
+             {"tensor 'blk.1.attn_q.weight (model.layers.1.self_attn.q_proj.weight)'"});
+}
+
+TEST_F(GgufCheckpoint, LeavesOutLayersForMultiTokenPrediction) {
+  GgufWriter more = model_;
+  more.set("qwen3moe.block_count", 3);
+  more.set("qwen3moe.nextn_predict_layers", 1);
+  for (const char* name : {"blk.2.attn_norm.weight", "blk.2.nextn.enorm.weight"})
+    more.tensors.push_back({name, DType::kF32, {32}, std::vector<std::byte>(128)});
+  const Description description = testing::must(described(more));
+  EXPECT_EQ(description.layers.size(), 2u);
+  ASSERT_EQ(description.ignored.size(), 1u);
+  EXPECT_EQ(description.ignored[0].num_tensors, 2);
+}
+
+TEST_F(GgufCheckpoint, ListsKeysThatNoTableReads) {
+  GgufWriter more = model_;
+  more.set("qwen3moe.attention.unknown", 3);
+  more.write(file("a.gguf"));
+  const Checkpoint checkpoint = testing::must(Checkpoint::open(file("a.gguf")));
+  ASSERT_TRUE(describe(checkpoint).ok());
+  const std::vector<std::string> unread = checkpoint.state().gguf->unread();
+  EXPECT_THAT(unread,
+              ElementsAre("general.name", "qwen3moe.attention.unknown", "tokenizer.ggml.model"));
+}
+
+TEST_F(GgufCheckpoint, RefusesHeadsThatRotateInPart) {
+  GgufWriter other = model_;
+  other.set("qwen3moe.rope.dimension_count", 8);
+  expect_unsupported(described(other), {"qwen3moe.rope.dimension_count", "16", "it is 8"});
+}
+
+TEST_F(GgufCheckpoint, AcceptsNumbersOfEachLayerThatAreEqual) {
+  GgufWriter other = model_;
+  other.set("qwen3moe.attention.head_count_kv", {1, 1});
+  EXPECT_TRUE(described(other).ok());
+  other.set("qwen3moe.attention.head_count_kv", {1, 2});
+  expect_bad(described(other), {"qwen3moe.attention.head_count_kv"});
+}
+
+TEST_F(GgufCheckpoint, ListsKnownArchitectures) {
+  GgufWriter other = model_;
+  other.set("general.architecture", "bert");
+  expect_unsupported(described(other), {"a.gguf: general.architecture", "qwen3moe", "'bert'"});
+}
+
+TEST_F(GgufCheckpoint, RefusesPathsThatHoldNoModel) {
+  std::ofstream(file("text.gguf")) << "some text, not a model";
+  expect_bad(Checkpoint::open(file("text.gguf")), {"text.gguf: header: needs 'GGUF' at byte 0"});
+  std::ofstream(file("other")) << "some text, not a model";
+  expect_bad(Checkpoint::open(file("other")), {"a GGUF file", "it is another file"});
+  expect_bad(Checkpoint::open(file("absent.gguf")), {"nothing is there"});
+}
+
+TEST_F(GgufCheckpoint, OpensFilesWithoutEndingByTheirContent) {
+  model_.write(file("sha256-0123"));
+  EXPECT_TRUE(Checkpoint::open(file("sha256-0123")).ok());
+}
+
+TEST_F(GgufCheckpoint, NamesTheElementThatIsNotFinite) {
+  GgufWriter other = model_;
+  const uint16_t nan = 0x7fc0;
+  std::memcpy(other.at("blk.1.ffn_up_exps.weight").bytes.data() + (2 * 16 * 32 + 33) * 2, &nan, 2);
+  other.write(file("a.gguf"));
+  const Checkpoint checkpoint = testing::must(Checkpoint::open(file("a.gguf")));
+  expect_bad(checkpoint.read("model.layers.1.mlp.experts.2.up_proj.weight"),
+             {"blk.1.ffn_up_exps.weight", "element [1, 1] is nan"});
+}
+
+TEST_F(GgufCheckpoint, GivesItsMetadataToReadersOfTheTokenizer) {
+  model_.write(file("a.gguf"));
+  const auto metadata = testing::must(gguf_metadata(file("a.gguf")));
+  ASSERT_TRUE(metadata.has_value());
+  EXPECT_EQ(testing::must(metadata->text({"tokenizer.ggml.model"})), "gpt2");
+  ASSERT_TRUE(source_.write_config(folder_.path()).ok());
+  EXPECT_FALSE(testing::must(gguf_metadata(folder_.path())).has_value());
+}
+
+}  // namespace
+}  // namespace moracle::gguf_checkpoint_test
