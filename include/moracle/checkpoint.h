@@ -265,10 +265,13 @@ class Checkpoint {
   /// The linear layers `modules`, stacked row-wise into one matrix. All of them read the same
   /// input.
   Result<DescribedMatrix> linear(const std::vector<std::string>& modules) const;
+  /// A table whose rows are looked up, such as an embedding. Its rows are floats: blocks of GGUF
+  /// become f32.
+  Result<DescribedMatrix> table(const std::string& module) const;
   /// A router. It is quantized only if the file stores it quantized.
   Result<DescribedMatrix> router(const std::string& module) const;
-  /// A vector of `size` floats (the weights of a norm), widened to f32. Errors: wrong shape, NaN,
-  /// infinity.
+  /// A vector of `size` floats (the weights of a norm), widened to f32; blocks of GGUF are
+  /// dequantized. Errors: wrong shape, NaN, infinity.
   Result<std::vector<float>> vector(const std::string& name, int64_t size) const;
   /// Same for floats of any shape.
   Result<std::vector<float>> floats(const std::string& name,

@@ -12,6 +12,7 @@
 #include "checkpoint/producers/module_tensors.h"
 #include "checkpoint/safetensors/safetensors_folder.h"
 #include "checkpoint/state.h"
+#include "quant/gguf_blocks.h"
 
 namespace moracle {
 
@@ -221,6 +222,15 @@ Result<DescribedMatrix> Checkpoint::router(const std::string& module) const {
   return linear({module});
 }
 
+Result<DescribedMatrix> Checkpoint::table(const std::string& module) const {
+  const TensorView* const weight = state_->tensors.find(module + ".weight");
+  if (weight == nullptr || !is_gguf_block(weight->dtype)) return linear({module});
+  MORACLE_TRY(DescribedLinear rows, describe_plain_floats(state_->tensors, module));
+  rows.part.module = module;
+  claims_->add({rows.part.tensors.begin(), rows.part.tensors.end()});
+  return DescribedMatrix(rows.shape, rows.scheme, {{std::move(rows.part)}}, state_);
+}
+
 Result<TensorView> Checkpoint::tensor(const std::string& name) const {
   MORACLE_TRY(TensorView view, state_->tensors.get(name));
   claims_->add({name});
@@ -238,7 +248,12 @@ Result<std::vector<float>> Checkpoint::floats(const std::string& name,
     return state_->tensors.wrong(name, str("shape [", join(shape), "]"),
                                  "it is " + to_string(view));
   }
-  return read_scales(state_->tensors, name);
+  if (!is_gguf_block(view.dtype)) return read_scales(state_->tensors, name);
+  MORACLE_TRY(const TensorData data, state_->tensors.read(name));
+  std::vector<float> values(static_cast<size_t>(view.num_elements()));
+  decode_blocks(view.dtype, data.view.data, view.num_elements() / block(view.dtype).elements,
+                values.data());
+  return values;
 }
 
 Result<std::vector<std::byte>> Checkpoint::read(const std::string& name) const {

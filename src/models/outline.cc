@@ -135,10 +135,12 @@ Result<Outline> outline(const Checkpoint& checkpoint, const Description& descrip
   outline.max_context = description.spec.max_context;
 
   Collector parts(outline.parts);
-  const std::string_view table = name(description.embedding.shape().key.dtype);
+  const TensorView* const table =
+      checkpoint.state().tensors.find(description.embedding.tensors().front());
+  const int64_t table_bytes = description.embedding.source_bytes();
   parts.add(description.tied ? "embedding (tied to the output)" : "embedding", {},
-            std::string(table), false, 1, description.embedding_bytes());
-  Visitor visitor{parts, outline, description.tied, description.embedding_bytes()};
+            std::string(name(table->dtype)), false, 1, table_bytes);
+  Visitor visitor{parts, outline, description.tied, table_bytes};
   MORACLE_CHECK(visit_modules(description, visitor));
   for (const IgnoredPart& ignored : description.ignored) {
     parts.add(ignored.what, {}, "not read", false, ignored.num_tensors, ignored.bytes);

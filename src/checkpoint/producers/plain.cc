@@ -1,36 +1,81 @@
-// Weights that are not quantized: `module`.weight [N, K] as f32, f16 or bf16, or one tensor for all
-// experts of a layer.
+// Weights in one tensor: `module`.weight [N, K] as f32, f16, bf16 or blocks of GGUF, or one tensor
+// for all experts of a layer.
 #include "base/text.h"
 #include "base/threads/thread_pool.h"
 #include "base/transpose.h"
 #include "base/try.h"
 #include "checkpoint/producers/module_tensors.h"
 #include "checkpoint/producers/producer.h"
+#include "quant/gguf_blocks.h"
 
 namespace moracle {
 namespace {
 
-// Float matrix number e of a tensor that stores several row-major matrices.
-struct FloatRows {
+// A plain tensor; blocks of GGUF count as plain.
+Result<TensorView> get_plain(const Tensors& tensors, const std::string& name) {
+  MORACLE_TRY(const TensorView view, tensors.get(name));
+  return is_gguf_block(view.dtype) ? view : get_floats(tensors, name);
+}
+
+// Minimum rows per thread: waking a thread takes as long as decoding a few rows.
+constexpr int64_t kLeastDecodedRows = 16;
+
+// How the rows of a tensor are read.
+QuantKey plain_key(DType type) {
+  return is_gguf_block(type) ? integer_form(type) : QuantKey{type};
+}
+
+CanonicalMatrix decoded_rows(DType type, const std::byte* blocks, int64_t n, int64_t k,
+                             ThreadPool& pool) {
+  CanonicalMatrix matrix;
+  matrix.n = n;
+  matrix.k = k;
+  matrix.key = kF32Weight;
+  matrix.storage.resize(static_cast<size_t>(n * matrix.row_bytes()));
+  matrix.codes = matrix.storage;
+  pool.split(
+      n,
+      [&](int64_t begin, int64_t end) {
+        decode_blocks(type, blocks + begin * row_bytes(type, k),
+                      (end - begin) * k / block(type).elements,
+                      reinterpret_cast<float*>(matrix.storage.data()) + begin * k);
+      },
+      kLeastDecodedRows);
+  return matrix;
+}
+
+// Matrix number e of a tensor that stores several row-major matrices.
+struct PlainRows {
   const Tensors& tensors;
   std::string name, bias;
   int64_t e = 0;
   MatrixShape shape;
 
   Result<CanonicalMatrix> read(ThreadPool& pool, int64_t first, int64_t count) const {
-    CanonicalMatrix matrix = matrix_of(shape);
-    matrix.n = count;
     const int64_t row = e * shape.n + first;
     MORACLE_TRY(TensorData data, tensors.read(name, row * shape.k, count * shape.k, pool));
-    set_codes(matrix, std::move(data));
+    CanonicalMatrix matrix = matrix_from(std::move(data), count, pool);
     if (shape.bias) {
       MORACLE_TRY(matrix.bias, read_scales(tensors, bias, row, count));
     }
     return matrix;
   }
+
+ private:
+  CanonicalMatrix matrix_from(TensorData&& data, int64_t count, ThreadPool& pool) const {
+    const DType type = data.view.dtype;
+    if (is_gguf_block(type)) {
+      if (shape.key.quantized()) return expand_blocks(type, data.view.data, count, shape.k, pool);
+      return decoded_rows(type, data.view.data, count, shape.k, pool);
+    }
+    CanonicalMatrix matrix = matrix_of(shape);
+    matrix.n = count;
+    set_codes(matrix, std::move(data));
+    return matrix;
+  }
 };
 
-void read_rows_of(const FloatRows& rows, DescribedMatrix::Part& part) {
+void read_rows_of(const PlainRows& rows, DescribedMatrix::Part& part) {
   part.read = [rows](ThreadPool& pool) { return rows.read(pool, 0, rows.shape.n); };
   part.read_rows = [rows](ThreadPool& pool, int64_t first, int64_t count) {
     return rows.read(pool, first, count);
@@ -42,16 +87,24 @@ void read_rows_of(const FloatRows& rows, DescribedMatrix::Part& part) {
 Result<DescribedLinear> describe_plain(const Tensors& tensors, const std::string& module) {
   const std::string name = module + ".weight";
   MORACLE_TRY(const TensorView view, tensors.get(name));
-  if (!get_floats(tensors, name) || view.shape.size() != 2) {
+  if (!get_plain(tensors, name) || view.shape.size() != 2) {
     return tensors.wrong(name, "bf16, f16 or f32 of two dimensions", "it is " + to_string(view));
   }
   DescribedLinear linear;
-  linear.scheme.weight = QuantKey{view.dtype};
+  linear.scheme.weight = plain_key(view.dtype);
   linear.shape = {.n = view.shape[0], .k = view.shape[1], .key = linear.scheme.weight};
   std::vector<std::string> names = {name};
   MORACLE_TRY(linear.shape.bias, add_bias(tensors, module, linear.shape.n, names));
   linear.part = part_of(tensors, linear.shape.n, std::move(names));
   read_rows_of({tensors, name, module + ".bias", 0, linear.shape}, linear.part);
+  return linear;
+}
+
+Result<DescribedLinear> describe_plain_floats(const Tensors& tensors, const std::string& module) {
+  MORACLE_TRY(DescribedLinear linear, describe_plain(tensors, module));
+  if (!linear.scheme.weight.quantized()) return linear;
+  linear.scheme.weight = linear.shape.key = kF32Weight;
+  read_rows_of({tensors, module + ".weight", module + ".bias", 0, linear.shape}, linear.part);
   return linear;
 }
 
@@ -85,13 +138,17 @@ CanonicalMatrix transposed_matrix(const std::byte* data, const MatrixShape& shap
 
 Result<DescribedLinear> describe_plain_expert(const Tensors& tensors, const std::string& module,
                                               int64_t e, int64_t num_experts, bool transposed) {
-  MORACLE_TRY(const TensorView all, get_floats(tensors, module));
+  MORACLE_TRY(const TensorView all, get_plain(tensors, module));
+  if (transposed && is_gguf_block(all.dtype)) {
+    return tensors.wrong(module, "rows of inputs, because blocks cannot be transposed",
+                         "it is " + to_string(all));
+  }
   if (all.shape.size() != 3 || all.shape[0] != num_experts) {
     return tensors.wrong(module, str("[", num_experts, ", rows, columns]"),
                          "it is " + to_string(all));
   }
   DescribedLinear linear;
-  linear.scheme.weight = QuantKey{all.dtype};
+  linear.scheme.weight = plain_key(all.dtype);
   linear.shape = {.n = all.shape[transposed ? 2 : 1],
                   .k = all.shape[transposed ? 1 : 2],
                   .key = linear.scheme.weight};

@@ -68,10 +68,14 @@ struct Producer {
 /// Every producer, in the order of producers.inc.
 std::span<const Producer* const> producers();
 
-/// Describes a module without quantization: `module`.weight as floats.
+/// Describes a module in one tensor: `module`.weight as floats, or as blocks of GGUF, whose rows
+/// are read in the form that integer_form names.
 Result<DescribedLinear> describe_plain(const Tensors& tensors, const std::string& module);
 
-/// Describes expert e of the unquantized tensor `module`: [E, N, K], or [E, K, N] if `transposed`.
+/// The same, but blocks are read as f32: for tables whose rows are looked up.
+Result<DescribedLinear> describe_plain_floats(const Tensors& tensors, const std::string& module);
+
+/// Describes expert e of the plain tensor `module`: [E, N, K], or [E, K, N] if `transposed`.
 /// Biases are in `module`_bias.
 Result<DescribedLinear> describe_plain_expert(const Tensors& tensors, const std::string& module,
                                               int64_t e, int64_t num_experts, bool transposed);

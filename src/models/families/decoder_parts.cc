@@ -213,12 +213,12 @@ Result<DescribedMatrix> describe_embedding(const Checkpoint& checkpoint, const s
   const std::vector<int64_t> shape = {spec.vocab_size, spec.hidden_size};
   const bool is_float = embedding.dtype == DType::kBF16 || embedding.dtype == DType::kF16 ||
                         embedding.dtype == DType::kF32;
-  if (!is_float || embedding.shape != shape) {
+  if ((!is_float && !is_gguf_block(embedding.dtype)) || embedding.shape != shape) {
     return checkpoint.state().tensors.wrong(name, str("bf16, f16 or f32 [", join(shape), "]"),
                                             "it is " + to_string(embedding));
   }
   const std::string module = name.substr(0, name.rfind('.'));
-  MORACLE_TRY(DescribedMatrix table, checkpoint.linear({module}));
+  MORACLE_TRY(DescribedMatrix table, checkpoint.table(module));
   if (table.tensors() == std::vector<std::string>{name}) return table;
   return checkpoint.state().tensors.wrong(name, "to be the only tensor of its module",
                                           "the module has " + join(table.tensors()));
