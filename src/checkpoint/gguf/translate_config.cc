@@ -40,6 +40,7 @@ class Translation {
         if (seen_.insert(key.from).second) MORACLE_CHECK(add(key));
       }
     }
+    if (family_.usual_heads) add_meanings();
     for (const GgufKey& key : repeats_) MORACLE_CHECK(check_repeated(key));
     look_at_tensors();
     add_tokens();
@@ -95,20 +96,30 @@ class Translation {
     return equal ? value[0] : value;
   }
 
-  // A key that repeats head_dim may stand alone: heads then share the hidden size equally.
+  // What llama.cpp does where keys are absent, whatever a family's configuration class says.
+  void add_meanings() {
+    const auto set = [&](const char* key, const json& value) {
+      if (!to_.values.contains(key) && value.is_number()) to_.values[key] = value;
+    };
+    const json *heads = find(to_.values, "num_attention_heads"),
+               *hidden = find(to_.values, "hidden_size");
+    const bool known = heads != nullptr && hidden != nullptr && heads->is_number_unsigned() &&
+                       hidden->is_number_unsigned() && *heads != 0;
+    if (known) {
+      set("num_key_value_heads", *heads);
+      set("head_dim", hidden->get<uint64_t>() / heads->get<uint64_t>());
+    }
+    set("rope_theta", 10000.0);
+    const json* const type = find(to_.values, "rope_scaling.rope_type");
+    if (type != nullptr && *type == "none") to_.values.erase("rope_scaling");
+    if (type == nullptr && find(to_.values, "rope_scaling.factor") != nullptr)
+      to_.values["rope_scaling"]["rope_type"] = "linear";
+  }
+
   Status check_repeated(const GgufKey& key) {
     const std::string from = full(key.from);
     const json value = of_all_layers(*metadata_.find({from.c_str()}));
-    const json* other = find(to_.values, key.to);
-    json derived;
-    if (other == nullptr && key.to == "head_dim") {
-      const json *hidden = find(to_.values, "hidden_size"),
-                 *heads = find(to_.values, "num_attention_heads");
-      const bool known = hidden != nullptr && heads != nullptr && hidden->is_number_unsigned() &&
-                         heads->is_number_unsigned() && *heads != 0;
-      if (known) derived = hidden->get<uint64_t>() / heads->get<uint64_t>();
-      other = &derived;
-    }
+    const json* const other = find(to_.values, key.to);
     if (other != nullptr && *other == value) return {};
     return metadata_.unsupported(
         {from.c_str()},
