@@ -62,7 +62,7 @@ MODELS = {
     "deepseek2-merged": (base("deepseek_v3", "q_lora_rank", "n_group", "topk_group", q_lora_rank=None, n_group=1,
                               topk_group=1, rope_parameters=DEFAULT_ROPE),
                          dict(scoring_func="sigmoid", topk_method="noaux_tc")),
-    "deepseek2-glm": (base("glm4_moe_lite"), {}),
+    "deepseek2-glm": (base("glm4_moe_lite"), dict(first_k_dense_replace=1)),
     "deepseek32": (base("deepseek_v32"), dict(scoring_func="sigmoid", topk_method="noaux_tc")),
     "glm-dsa": (base("glm_moe_dsa"), dict(scoring_func="sigmoid", topk_method="noaux_tc")),
     "glm4moe": (base("glm4_moe"), {}),
@@ -88,6 +88,19 @@ MODELS = {
               dict(score_func="sigmoid", route_norm=True)),
 }
 WRAPPED = {"qwen3vlmoe": "qwen3_vl_moe"}
+
+# Block types by layer of two Qwen3-MoE models: of gate and up, down, q and k, v, o. Their files hold random blocks.
+# transformers computes with the values of these blocks.
+MIXED = {
+    "qwen3moe-blocks": (64, 64, [
+        ("Q4_0", "Q8_0", "Q4_0", "Q8_0", "Q5_0"), ("Q4_1", "Q5_1", "Q4_1", "Q5_1", "IQ4_NL"),
+        ("Q5_0", "IQ4_NL", "IQ4_NL", "Q5_0", "Q8_0")]),
+    "qwen3moe-super-blocks": (256, 256, [
+        ("Q4_K", "Q6_K", "Q4_K", "Q6_K", "Q8_0"), ("Q2_K", "Q3_K", "Q5_K", "Q3_K", "Q4_0"),
+        ("IQ4_XS", "Q5_K", "IQ3_S", "IQ4_XS", "IQ4_NL"), ("IQ3_XXS", "IQ2_S", "IQ2_XS", "IQ2_S", "Q5_0"),
+        ("IQ2_XXS", "IQ1_M", "IQ1_S", "IQ1_M", "Q8_0")]),
+    "qwen3moe-fp4": (64, 64, [("MXFP4", "MXFP4", "Q8_0", "Q8_0", "Q8_0"), ("NVFP4", "NVFP4", "Q8_0", "Q8_0", "Q8_0")]),
+}
 
 
 def stub_vocabulary(model) -> None:
@@ -182,6 +195,105 @@ def write(name: str, model: tuple, keys: dict, output: pathlib.Path) -> None:
         shutil.copy(folder / "reference.safetensors", output / f"{name}.safetensors")
 
 
+# Offsets of a block's f16 scale and of its f16 minimum.
+HALVES = {"Q4_0": (0,), "Q4_1": (0, 2), "Q5_0": (0,), "Q5_1": (0, 2), "Q8_0": (0,), "Q2_K": (80, 82), "Q3_K": (108,),
+          "Q4_K": (0, 2), "Q5_K": (0, 2), "Q6_K": (208,), "IQ2_XXS": (0,), "IQ2_XS": (0,), "IQ3_XXS": (0,), "IQ1_S": (0,),
+          "IQ4_NL": (0,), "IQ3_S": (0,), "IQ2_S": (0,), "IQ4_XS": (0,)}
+# The mean of codes, which the minimum subtracts; of Q4_1 and Q5_1 it is added.
+CENTRES = {"Q2_K": 1.5, "Q4_K": 7.5, "Q5_K": 15.5, "Q4_1": -7.5, "Q5_1": -15.5}
+
+
+def random_blocks(name: str, shape: tuple, deviation: float, random) -> "numpy.ndarray":
+    """Blocks whose values have this standard deviation."""
+    import gguf
+    import numpy
+    kind = gguf.GGMLQuantizationType[name]
+    elements, size = gguf.GGML_QUANT_SIZES[kind]
+    count = shape[-1] // elements
+    blocks = random.integers(0, 256, (*shape[:-1], count, size), dtype=numpy.uint8)
+
+    def set_scale(scale: float) -> None:
+        if name == "MXFP4":  # exponents of 2
+            blocks[..., 0] = numpy.clip(127 + numpy.round(numpy.log2(scale)), 1, 254)
+        elif name == "NVFP4":  # e4m3 of each 16: about the same exponents
+            blocks[..., :4] = 8 * numpy.clip(7 + int(numpy.round(numpy.log2(scale))), 1, 14)
+        elif name == "IQ1_M":  # spread over the high nibbles of the last four words
+            bits = int(numpy.float16(scale).view(numpy.uint16))
+            for i in range(4):
+                blocks[..., 49 + 2 * i] = (blocks[..., 49 + 2 * i] & 15) | ((bits >> (4 * i)) & 15) << 4
+        else:
+            for at, factor in zip(HALVES[name], (1.0, CENTRES.get(name))):
+                blocks[..., at:at + 2] = numpy.array([scale * factor], "<f2").view(numpy.uint8)
+
+    set_scale(1.0)
+    flat = lambda: blocks.reshape(*shape[:-1], count * size)
+    set_scale(deviation / gguf.quants.dequantize(flat(), kind).std())
+    return flat()
+
+
+def write_mixed(name: str, output: pathlib.Path) -> None:
+    import gguf
+    import numpy
+    hidden, intermediate, layers = MIXED[name]
+    config_class, settings = base("qwen3_moe", "mlp_only_layers", hidden_act="silu", tie_word_embeddings=False,
+                                  hidden_size=hidden, moe_intermediate_size=intermediate, num_experts=2,
+                                  num_hidden_layers=len(layers), head_dim=32, num_attention_heads=2,
+                                  num_key_value_heads=1)
+    random = numpy.random.default_rng(11)
+    with tempfile.TemporaryDirectory() as scratch:
+        folder, plain = pathlib.Path(scratch) / name, pathlib.Path(scratch) / "plain.gguf"
+        tiny.write(folder, config_class, settings)
+        convert(name, folder, plain)
+        tensors = safetensors.torch.load_file(folder / "model.safetensors")
+        values = {key: tensor.float() for key, tensor in tensors.items()}
+        reader = gguf.GGUFReader(plain)
+        writer = gguf.GGUFWriter(output / f"{name}.gguf", "qwen3moe")
+        for field in reader.fields.values():
+            if not field.name.startswith("GGUF.") and field.name != "general.architecture":
+                kind = field.types[0]
+                writer.add_key_value(field.name, field.contents(), kind,
+                                     field.types[-1] if kind == gguf.GGUFValueType.ARRAY else None)
+        parts = {"ffn_gate_exps": 0, "ffn_up_exps": 0, "ffn_down_exps": 1, "attn_q": 2, "attn_k": 2, "attn_v": 3,
+                 "attn_output": 4}
+        published = {"ffn_gate_exps": "mlp.experts.{}.gate_proj", "ffn_up_exps": "mlp.experts.{}.up_proj",
+                     "ffn_down_exps": "mlp.experts.{}.down_proj", "attn_q": "self_attn.q_proj",
+                     "attn_k": "self_attn.k_proj", "attn_v": "self_attn.v_proj", "attn_output": "self_attn.o_proj"}
+        for tensor in reader.tensors:
+            words = tensor.name.split(".")
+            kind, shape = None, tuple(int(size) for size in reversed(tensor.shape))
+            if len(words) == 4 and words[2] in parts:
+                kind = layers[int(words[1])][parts[words[2]]]
+            elif hidden == 256 and tensor.name in ("token_embd.weight", "output.weight"):
+                kind = "Q6_K"
+            if kind is None:
+                data = tensor.data if tensor.tensor_type == gguf.GGMLQuantizationType.F32 else tensor.data.view(numpy.uint8)
+                writer.add_tensor(tensor.name, data, raw_dtype=tensor.tensor_type)
+                continue
+            deviation = 1.0 if tensor.name == "token_embd.weight" else 2.0 / shape[-1] ** 0.5
+            blocks = random_blocks(kind, shape, deviation, random)
+            writer.add_tensor(tensor.name, blocks, raw_dtype=gguf.GGMLQuantizationType[kind])
+            numbers = torch.from_numpy(gguf.quants.dequantize(blocks, gguf.GGMLQuantizationType[kind]))
+            if len(words) == 2:
+                values["model.embed_tokens.weight" if words[0] == "token_embd" else "lm_head.weight"] = numbers
+            elif len(shape) == 3:
+                for expert, matrix in enumerate(numbers):
+                    values[f"model.layers.{words[1]}.{published[words[2]].format(expert)}.weight"] = matrix.contiguous()
+            else:
+                values[f"model.layers.{words[1]}.{published[words[2]]}.weight"] = numbers
+        writer.write_header_to_file()
+        writer.write_kv_data_to_file()
+        writer.write_tensors_to_file()
+        writer.close()
+        safetensors.torch.save_file(values, folder / "model.safetensors", {"format": "pt"})
+        model = transformers.AutoModelForCausalLM.from_pretrained(
+            folder, dtype=torch.float32, attn_implementation="eager", experts_implementation="eager").eval()
+        ids = safetensors.torch.load_file(folder / "reference.safetensors")["ids"]
+        with torch.no_grad():
+            logits = model(ids[None].long()).logits[0].float().contiguous()
+        assert torch.isfinite(logits).all() and logits.std() > 0.1, logits.std()
+        safetensors.torch.save_file({"ids": ids, "logits": logits}, output / f"{name}.safetensors")
+
+
 def main() -> None:
     sys.path[:0] = [sys.argv[1], f"{sys.argv[1]}/gguf-py"]
     output = pathlib.Path(sys.argv[2]) if len(sys.argv) > 2 else (
@@ -191,6 +303,8 @@ def main() -> None:
     transformers.utils.logging.disable_progress_bar()
     for name in [*MODELS, *WRAPPED]:
         write(name, *MODELS.get(name, (None, {})), output)
+    for name in MIXED:
+        write_mixed(name, output)
 
 
 if __name__ == "__main__":
