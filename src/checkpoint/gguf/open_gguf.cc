@@ -53,6 +53,8 @@ Result<GgufCheckpoint> open_gguf(const std::string& path) {
     GgufModel model{metadata, gguf.architecture, config.values, tensors, stored};
     MORACLE_CHECK(gguf.finish(model));
   }
+  constexpr auto kReplace = nlohmann::json::error_handler_t::replace;
+  const std::string left_out = config.left_out.dump(-1, ' ', false, kReplace);
   GgufCheckpoint checkpoint{
       std::string(found.family.model_class),
       found.family.convention,
@@ -61,7 +63,9 @@ Result<GgufCheckpoint> open_gguf(const std::string& path) {
       Tensors::from(std::move(stored).take_files(), std::move(tensors),
                     [&gguf](const std::string& name) { return gguf_name_of(gguf, name); }),
       std::move(parts.left_out)};
-  MORACLE_CHECK(checkpoint.config.set_defaults(found.family.convention->defaults, gguf.constants));
+  for (const std::string_view defaults :
+       {found.family.convention->defaults, std::string_view(left_out), gguf.constants})
+    MORACLE_CHECK(checkpoint.config.set_defaults(defaults));
   return checkpoint;
 }
 

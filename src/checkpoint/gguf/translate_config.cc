@@ -40,7 +40,7 @@ class Translation {
         if (seen_.insert(key.from).second) MORACLE_CHECK(add(key));
       }
     }
-    if (family_.usual_heads) add_meanings();
+    add_left_out();
     for (const GgufKey& key : repeats_) MORACLE_CHECK(check_repeated(key));
     look_at_tensors();
     add_tokens();
@@ -83,7 +83,9 @@ class Translation {
       if (!key.required) return {};
       return metadata_.wrong({from.c_str()}, "a value", "it is missing");
     }
-    put(key.to, of_all_layers(*value), from);
+    // llama.cpp's word for RoPE without scaling.
+    if (key.from != "rope.scaling.type" || *value != "none")
+      put(key.to, of_all_layers(*value), from);
     return {};
   }
 
@@ -96,35 +98,32 @@ class Translation {
     return equal ? value[0] : value;
   }
 
-  // What llama.cpp does where keys are absent, whatever a family's configuration class says.
-  void add_meanings() {
-    const auto set = [&](const char* key, const json& value) {
-      if (!to_.values.contains(key) && value.is_number()) to_.values[key] = value;
-    };
-    const json *heads = find(to_.values, "num_attention_heads"),
-               *hidden = find(to_.values, "hidden_size");
-    const bool known = heads != nullptr && hidden != nullptr && heads->is_number_unsigned() &&
-                       hidden->is_number_unsigned() && *heads != 0;
-    if (known) {
-      set("num_key_value_heads", *heads);
-      set("head_dim", hidden->get<uint64_t>() / heads->get<uint64_t>());
-    }
-    set("rope_theta", 10000.0);
-    const json* const type = find(to_.values, "rope_scaling.rope_type");
-    if (type != nullptr && *type == "none") to_.values.erase("rope_scaling");
-    if (type == nullptr && find(to_.values, "rope_scaling.factor") != nullptr)
+  void add_left_out() {
+    const json *hidden = find(to_.values, "hidden_size"),
+               *heads = find(to_.values, "num_attention_heads");
+    if (heads == nullptr) return;
+    to_.left_out["num_key_value_heads"] = *heads;
+    if (!family_.usual_heads) return;
+    to_.left_out["rope_theta"] = 10000.0;
+    // A factor without a type is linear.
+    const std::string type = full("rope.scaling.type");
+    if (!metadata_.has({type.c_str()}) && find(to_.values, "rope_scaling.factor") != nullptr)
       to_.values["rope_scaling"]["rope_type"] = "linear";
+    if (hidden->is_number_unsigned() && heads->is_number_unsigned() && *heads != 0)
+      to_.left_out["head_dim"] = hidden->get<uint64_t>() / heads->get<uint64_t>();
   }
 
   Status check_repeated(const GgufKey& key) {
     const std::string from = full(key.from);
     const json value = of_all_layers(*metadata_.find({from.c_str()}));
-    const json* const other = find(to_.values, key.to);
+    const json* other = find(to_.values, key.to);
+    if (other == nullptr) other = find(to_.left_out, key.to);
     if (other != nullptr && *other == value) return {};
+    const auto origin = to_.origins.find(key.to);
     return metadata_.unsupported(
         {from.c_str()},
-        str("the value of ", key.to, ", ",
-            other == nullptr ? "which is missing" : JsonField::shown(*other)),
+        str("the value of ", origin == to_.origins.end() ? std::string(key.to) : origin->second,
+            ", ", other == nullptr ? "which is missing" : JsonField::shown(*other)),
         "it is " + JsonField::shown(value));
   }
 

@@ -75,7 +75,7 @@ constexpr GgufKey kGgufKeys[] = {
 constexpr GgufConvention kGguf[] = {
     {.architecture = "qwen3moe",
      .keys = kGgufKeys,
-     .constants = R"({"norm_topk_prob": true, "decoder_sparse_step": 1, "rope_theta": 10000.0})"}};
+     .constants = R"({"norm_topk_prob": true, "decoder_sparse_step": 1})"}};
 
 constexpr GgufConvention kWrappedGguf[] = {
     {.architecture = "qwen3vlmoe",
