@@ -265,8 +265,7 @@ class Checkpoint {
   /// The linear layers `modules`, stacked row-wise into one matrix. All of them read the same
   /// input.
   Result<DescribedMatrix> linear(const std::vector<std::string>& modules) const;
-  /// A table whose rows are looked up, such as an embedding. Its rows are floats: blocks of GGUF
-  /// become f32.
+  /// A table whose rows are looked up, such as an embedding: floats, or blocks of GGUF as stored.
   Result<DescribedMatrix> table(const std::string& module) const;
   /// A router. It is quantized only if the file stores it quantized.
   Result<DescribedMatrix> router(const std::string& module) const;

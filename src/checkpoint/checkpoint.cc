@@ -225,7 +225,7 @@ Result<DescribedMatrix> Checkpoint::router(const std::string& module) const {
 Result<DescribedMatrix> Checkpoint::table(const std::string& module) const {
   const TensorView* const weight = state_->tensors.find(module + ".weight");
   if (weight == nullptr || !is_gguf_block(weight->dtype)) return linear({module});
-  MORACLE_TRY(DescribedLinear rows, describe_plain_floats(state_->tensors, module));
+  MORACLE_TRY(DescribedLinear rows, describe_plain_table(state_->tensors, module));
   rows.part.module = module;
   claims_->add({rows.part.tensors.begin(), rows.part.tensors.end()});
   return DescribedMatrix(rows.shape, rows.scheme, {{std::move(rows.part)}}, state_);

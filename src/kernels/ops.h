@@ -257,7 +257,8 @@ class Ops {
 
   // Around the layers of a model.
 
-  /// out[t] = table[ids[t]]. The caller has checked the ids.
+  /// out[t] = table[ids[t]], of floats; CPUs take blocks of GGUF, too. The caller has checked the
+  /// ids.
   virtual Status embed(const TensorView& table, const int32_t* ids, const Matrix& out, Stream) = 0;
   /// out = x / sqrt(mean(x²) + epsilon) · weight, over each run of weight_size columns.
   virtual Status rms_norm(const Matrix& x, const float* weight, int64_t weight_size, float epsilon,

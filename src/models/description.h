@@ -7,6 +7,7 @@
 #include <vector>
 
 #include "moracle/checkpoint.h"
+#include "moracle/oracle.h"
 
 namespace moracle {
 
@@ -212,7 +213,7 @@ struct OutputShares {
 
 struct Description {
   DecoderSpec spec;
-  DescribedMatrix embedding;  ///< [vocab_size, hidden_size], of floats
+  DescribedMatrix embedding;  ///< [vocab_size, hidden_size], of floats or blocks of GGUF
   std::vector<LayerDescription> layers;
   std::vector<float> final_norm;  ///< as input_norm
   DescribedMatrix output;         ///< [vocab_size, hidden_size]; the embedding's own tensor if tied
@@ -220,8 +221,13 @@ struct Description {
   std::vector<IgnoredPart> ignored = {};
   OutputShares output_shares = {};  ///< size 1: `output` is whole
 
-  int64_t embedding_bytes() const {
-    return spec.vocab_size * spec.hidden_size * bits(embedding.shape().key.dtype) / 8;
+  /// The type of the embedding in a device's memory: as stored, but blocks become f32 on GPUs.
+  DType embedding_type(Platform platform) const {
+    const DType stored = embedding.shape().key.dtype;
+    return is_gguf_block(stored) && platform != Platform::kCpu ? DType::kF32 : stored;
+  }
+  int64_t embedding_bytes(Platform platform) const {
+    return spec.vocab_size * row_bytes(embedding_type(platform), spec.hidden_size);
   }
 };
 

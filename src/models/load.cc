@@ -13,42 +13,61 @@
 #include "models/divide.h"
 #include "models/ranks.h"
 #include "models/routing_statistics.h"
+#include "quant/gguf_blocks.h"
 
 namespace moracle {
 namespace {
 
-// Copies a table's rows, as stored, to device memory.
-Result<Buffer> read_table(const DescribedMatrix& table, Device& device) {
-  const auto row_bytes = static_cast<size_t>(table.shape().k * bits(table.shape().key.dtype) / 8);
-  MORACLE_TRY(Buffer memory, device.allocate(table.shape().n * row_bytes));
+// Rows of blocks as f32.
+std::vector<float> decoded(const CanonicalMatrix& rows, ThreadPool& pool) {
+  const DType type = rows.key.dtype;
+  std::vector<float> values(static_cast<size_t>(rows.n * rows.k));
+  pool.split(rows.n, [&](int64_t begin, int64_t end) {
+    decode_blocks(type, rows.codes.data() + begin * rows.row_bytes(),
+                  (end - begin) * rows.k / block(type).elements, values.data() + begin * rows.k);
+  });
+  return values;
+}
+
+// Copies a table's rows to device memory, as stored or with blocks as f32.
+Result<Buffer> read_table(const Description& description, Device& device) {
+  const DescribedMatrix& table = description.embedding;
+  const DType type = description.embedding_type(device.platform());
+  const auto bytes = static_cast<size_t>(row_bytes(type, table.shape().k));
+  MORACLE_TRY(Buffer memory, device.allocate(table.shape().n * bytes));
+  ThreadPool& pool = kernel_device(device).host_threads();
   Status sent;
   const auto send = [&](const CanonicalMatrix& piece, int64_t first_row) {
     if (!sent) return;
-    std::byte* const to = memory.as<std::byte>() + first_row * row_bytes;
+    std::byte* const to = memory.as<std::byte>() + first_row * bytes;
     if (!device.host_visible()) {
-      sent = device.upload(to, piece.codes.data(), piece.codes.size());
+      std::vector<float> values;
+      if (type != piece.key.dtype) values = decoded(piece, pool);
+      const void* const from =
+          values.empty() ? static_cast<const void*>(piece.codes.data()) : values.data();
+      sent = device.upload(to, from, piece.n * bytes);
       if (sent) sent = device.synchronize();  // before the piece is freed
       return;
     }
-    kernel_device(device).host_threads().split(piece.n, [&](int64_t begin, int64_t end) {
-      std::memcpy(to + begin * row_bytes, piece.codes.data() + begin * row_bytes,
-                  (end - begin) * row_bytes);
+    pool.split(piece.n, [&](int64_t begin, int64_t end) {
+      std::memcpy(to + begin * bytes, piece.codes.data() + begin * bytes, (end - begin) * bytes);
     });
   };
-  MORACLE_CHECK(table.read_pieces(0, kernel_device(device).host_threads(), send));
+  MORACLE_CHECK(table.read_pieces(0, pool, send));
   MORACLE_CHECK(sent);
   return memory;
 }
 
-void set_embedding(Model::State& m, Buffer&& table, const MatrixShape& shape) {
+void set_embedding(Model::State& m, Buffer&& table, DType type) {
   m.embedding_buffer = std::move(table);
-  m.embedding = {m.embedding_buffer.as<std::byte>(), shape.key.dtype, {shape.n, shape.k}};
+  m.embedding = {m.embedding_buffer.as<std::byte>(), type, {m.spec.vocab_size, m.spec.hidden_size}};
 }
 
 Status load_embedding(Model::State& m, const Description& description) {
-  MORACLE_TRY(Buffer table, read_table(description.embedding, m.workspace->device()));
-  set_embedding(m, std::move(table), description.embedding.shape());
-  m.weight_bytes += description.embedding_bytes();
+  Device& device = m.workspace->device();
+  MORACLE_TRY(Buffer table, read_table(description, device));
+  set_embedding(m, std::move(table), description.embedding_type(device.platform()));
+  m.weight_bytes += description.embedding_bytes(device.platform());
   return {};
 }
 
@@ -124,7 +143,7 @@ Status check_same_model(const Model::State& m, const Description& description,
   };
   if (description.spec != m.spec || description.layers.size() != m.layers.size())
     return differs("the architecture and the sizes of the loaded model", "they differ");
-  const DType dtype = description.embedding.shape().key.dtype;
+  const DType dtype = description.embedding_type(m.workspace->device().platform());
   if (dtype == m.embedding.dtype) return {};
   return differs(str("embeddings in ", name(m.embedding.dtype), ", as in the loaded model"),
                  str("they are ", name(dtype), "; start a new process to load it"));
@@ -271,7 +290,6 @@ Status Model::State::reload(const Checkpoint& checkpoint, const Progress& progre
   Loader loader = Loader::reload(m.workspace, progress, checkpoint.total_bytes());
   loader.set_record(&record, m.tp_size > 1);
   std::string versions = versions_of(checkpoint);
-  MatrixShape table;
   Buffer fresh;
   std::vector<LayerCache> caches;
   const auto read = [&]() -> Status {
@@ -282,10 +300,9 @@ Status Model::State::reload(const Checkpoint& checkpoint, const Progress& progre
     share.lm_head_size = m.output_shares.size;
     share.parallel.ep_rank = m.group ? m.group->rank() : 0;
     MORACLE_CHECK(divide(description, share));
-    table = description.embedding.shape();
     for (size_t l = 0; l < m.layers.size(); ++l)
       MORACLE_CHECK(set_scales(caches.emplace_back(m.layers[l].cache), description.layers[l]));
-    MORACLE_TRY(fresh, read_table(description.embedding, m.workspace->device()));
+    MORACLE_TRY(fresh, read_table(description, m.workspace->device()));
     return load_weights(m, std::move(description), loader);
   };
   const Status done = or_out_of_memory(checkpoint.folder(), read);
@@ -299,7 +316,7 @@ Status Model::State::reload(const Checkpoint& checkpoint, const Progress& progre
   MORACLE_CHECK(done);
   m.recorded.forget();
   MORACLE_CHECK(std::move(loader).commit());
-  set_embedding(m, std::move(fresh), table);
+  set_embedding(m, std::move(fresh), m.embedding.dtype);
   for (size_t l = 0; l < m.layers.size(); ++l) {
     m.layers[l].cache = caches[l];
     m.layers[l].feed_forward.routed.reset_tokens();

@@ -247,7 +247,7 @@ Result<ModelPlan> plan_memory(const Description& description, std::span<const Mo
   const DeviceName& device = options.device;
   ModelPlan plan;
   plan.memory_bytes = memory_of(machine, device);
-  plan.weight_bytes = description.embedding_bytes();
+  plan.weight_bytes = description.embedding_bytes(device.platform);
   for (const ModuleChoice& module : modules) {
     const Plan& one = *module.selection.plan;
     plan.weight_bytes +=
@@ -279,7 +279,7 @@ Result<ModelPlan> plan_memory(const Description& description, std::span<const Mo
   plan.activation_bytes += activations;
   // The rule `memory` checks what layers allocate.
   const int64_t most = max_allocation_of(machine, device);
-  const int64_t largest = std::max(description.embedding_bytes(), activations);
+  const int64_t largest = std::max(description.embedding_bytes(device.platform), activations);
   if (most > 0 && largest > most) {
     return Error{ErrorKind::kOutOfMemory, "", "plan",
                  str(largest, " bytes of memory on ", name(device), " in one allocation"),

@@ -6,19 +6,18 @@
 #include <bit>
 #include <cmath>
 #include <cstring>
-#include <fstream>
-#include <iterator>
 #include <limits>
-#include <string>
 #include <vector>
 
 #include "base/threads/thread_pool.h"
-#include "paths.h"
 #include "quant/codec.h"
 #include "quant/visit_block.h"
+#include "support/golden_blocks.h"
 
 namespace moracle::gguf_blocks_test {
 namespace {
+
+using testing::GoldenBlocks;
 
 std::vector<DType> block_types() {
   std::vector<DType> types;
@@ -27,29 +26,6 @@ std::vector<DType> block_types() {
   }
   return types;
 }
-
-// The blocks of a golden file and their values.
-struct Golden {
-  DType type;
-  int64_t count = 0;
-  std::vector<std::byte> blocks;
-  std::vector<float> values;
-
-  explicit Golden(DType of) : type(of) {
-    std::ifstream file(testing::golden_dir() + "/gguf/" + std::string(name(type)) + ".bin",
-                       std::ios::binary);
-    const std::string bytes(std::istreambuf_iterator<char>(file), {});
-    const Block unit = block(type);
-    const size_t each = static_cast<size_t>(unit.bytes) + unit.elements * sizeof(float);
-    EXPECT_GT(bytes.size(), 0u) << name(type);
-    EXPECT_EQ(bytes.size() % each, 0u) << name(type);
-    count = static_cast<int64_t>(bytes.size() / each);
-    blocks.resize(count * unit.bytes);
-    values.resize(count * unit.elements);
-    std::memcpy(blocks.data(), bytes.data(), blocks.size());
-    std::memcpy(values.data(), bytes.data() + blocks.size(), values.size() * sizeof(float));
-  }
-};
 
 // Every value of the matrix in double, by the definition in quant.h.
 std::vector<double> values_of(const CanonicalMatrix& matrix) {
@@ -69,7 +45,7 @@ std::vector<double> values_of(const CanonicalMatrix& matrix) {
 
 TEST(GgufBlocks, DecodeToTheBitsOfGgufForEveryType) {
   for (DType type : block_types()) {
-    const Golden golden(type);
+    const GoldenBlocks golden(type);
     std::vector<float> values(golden.values.size());
     decode_blocks(type, golden.blocks.data(), golden.count, values.data());
     for (size_t i = 0; i < values.size(); ++i) {
@@ -85,7 +61,7 @@ TEST(GgufBlocks, IntegerFormHoldsTheDecodedValuesForEveryType) {
   ThreadPool caller(1);
   for (DType type : block_types()) {
     SCOPED_TRACE(name(type));
-    const Golden golden(type);
+    const GoldenBlocks golden(type);
     const CanonicalMatrix matrix =
         expand_blocks(type, golden.blocks.data(), golden.count, block(type).elements, caller);
     EXPECT_EQ(matrix.key, integer_form(type));
@@ -108,7 +84,7 @@ TEST(GgufBlocks, RowsOfSeveralBlocksExpandInOrderOnAnyNumberOfThreads) {
   ThreadPool caller(1), threads(3);
   for (DType type : block_types()) {
     SCOPED_TRACE(name(type));
-    const Golden golden(type);
+    const GoldenBlocks golden(type);
     const Block unit = block(type);
     // 200 rows of three blocks: the file's, again and again.
     const int64_t n = 200, per_row = 3;
@@ -182,7 +158,7 @@ TEST(GgufBlocks, FirstBlockWithScaleThatIsNotFiniteIsFound) {
                  {DType::kIQ3XXS, {0}},  {DType::kIQ1S, {0}},    {DType::kIQ4NL, {0}},
                  {DType::kIQ3S, {0}},    {DType::kIQ2S, {0}},    {DType::kIQ4XS, {0}}};
   for (const auto& [type, halves] : kScales) {
-    const Golden golden(type);
+    const GoldenBlocks golden(type);
     EXPECT_EQ(first_not_finite_block(type, golden.blocks.data(), golden.count), -1) << name(type);
     for (int at : halves) {
       for (uint16_t bits : {0x7c00, 0xfc00, 0x7e00, 0xffff}) {
@@ -196,7 +172,7 @@ TEST(GgufBlocks, FirstBlockWithScaleThatIsNotFiniteIsFound) {
 }
 
 TEST(GgufBlocks, ScaleOfIq1mInFourWordsIsFoundNotFinite) {
-  Golden golden(DType::kIQ1M);
+  GoldenBlocks golden(DType::kIQ1M);
   EXPECT_EQ(first_not_finite_block(golden.type, golden.blocks.data(), golden.count), -1);
   std::byte* const words = golden.blocks.data() + 2 * 56 + 48;
   for (const auto& [at, nibble] : {std::pair{7, 0x70}, {5, 0xc0}})
@@ -205,14 +181,14 @@ TEST(GgufBlocks, ScaleOfIq1mInFourWordsIsFoundNotFinite) {
 }
 
 TEST(GgufBlocks, ExponentThatIsNotANumberIsFound) {
-  Golden golden(DType::kMxfp4Block);
+  GoldenBlocks golden(DType::kMxfp4Block);
   EXPECT_EQ(first_not_finite_block(golden.type, golden.blocks.data(), golden.count), -1);
   golden.blocks[6 * 17] = std::byte{255};
   EXPECT_EQ(first_not_finite_block(golden.type, golden.blocks.data(), golden.count), 6);
 }
 
 TEST(GgufBlocks, ScalesOfNvfp4AreAllFinite) {
-  const Golden golden(DType::kNvfp4Block);  // has each of the 256 scales
+  const GoldenBlocks golden(DType::kNvfp4Block);  // has each of the 256 scales
   EXPECT_EQ(first_not_finite_block(golden.type, golden.blocks.data(), golden.count), -1);
 }
 

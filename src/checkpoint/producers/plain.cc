@@ -17,31 +17,9 @@ Result<TensorView> get_plain(const Tensors& tensors, const std::string& name) {
   return is_gguf_block(view.dtype) ? view : get_floats(tensors, name);
 }
 
-// Minimum rows per thread: waking a thread takes as long as decoding a few rows.
-constexpr int64_t kLeastDecodedRows = 16;
-
-// How the rows of a tensor are read.
+// How the rows of a matrix are read.
 QuantKey plain_key(DType type) {
   return is_gguf_block(type) ? integer_form(type) : QuantKey{type};
-}
-
-CanonicalMatrix decoded_rows(DType type, const std::byte* blocks, int64_t n, int64_t k,
-                             ThreadPool& pool) {
-  CanonicalMatrix matrix;
-  matrix.n = n;
-  matrix.k = k;
-  matrix.key = kF32Weight;
-  matrix.storage.resize(static_cast<size_t>(n * matrix.row_bytes()));
-  matrix.codes = matrix.storage;
-  pool.split(
-      n,
-      [&](int64_t begin, int64_t end) {
-        decode_blocks(type, blocks + begin * row_bytes(type, k),
-                      (end - begin) * k / block(type).elements,
-                      reinterpret_cast<float*>(matrix.storage.data()) + begin * k);
-      },
-      kLeastDecodedRows);
-  return matrix;
 }
 
 // Matrix number e of a tensor that stores several row-major matrices.
@@ -49,7 +27,7 @@ struct PlainRows {
   const Tensors& tensors;
   std::string name, bias;
   int64_t e = 0;
-  MatrixShape shape;
+  MatrixShape shape;  // its key names the tensor's own type, or the integer form of blocks
 
   Result<CanonicalMatrix> read(ThreadPool& pool, int64_t first, int64_t count) const {
     const int64_t row = e * shape.n + first;
@@ -64,10 +42,7 @@ struct PlainRows {
  private:
   CanonicalMatrix matrix_from(TensorData&& data, int64_t count, ThreadPool& pool) const {
     const DType type = data.view.dtype;
-    if (is_gguf_block(type)) {
-      if (shape.key.quantized()) return expand_blocks(type, data.view.data, count, shape.k, pool);
-      return decoded_rows(type, data.view.data, count, shape.k, pool);
-    }
+    if (shape.key.dtype != type) return expand_blocks(type, data.view.data, count, shape.k, pool);
     CanonicalMatrix matrix = matrix_of(shape);
     matrix.n = count;
     set_codes(matrix, std::move(data));
@@ -100,10 +75,9 @@ Result<DescribedLinear> describe_plain(const Tensors& tensors, const std::string
   return linear;
 }
 
-Result<DescribedLinear> describe_plain_floats(const Tensors& tensors, const std::string& module) {
+Result<DescribedLinear> describe_plain_table(const Tensors& tensors, const std::string& module) {
   MORACLE_TRY(DescribedLinear linear, describe_plain(tensors, module));
-  if (!linear.scheme.weight.quantized()) return linear;
-  linear.scheme.weight = linear.shape.key = kF32Weight;
+  linear.scheme.weight = linear.shape.key = QuantKey{tensors.find(module + ".weight")->dtype};
   read_rows_of({tensors, module + ".weight", module + ".bias", 0, linear.shape}, linear.part);
   return linear;
 }

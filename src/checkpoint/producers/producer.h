@@ -72,8 +72,8 @@ std::span<const Producer* const> producers();
 /// are read in the form that integer_form names.
 Result<DescribedLinear> describe_plain(const Tensors& tensors, const std::string& module);
 
-/// The same, but blocks are read as f32: for tables whose rows are looked up.
-Result<DescribedLinear> describe_plain_floats(const Tensors& tensors, const std::string& module);
+/// The same, but blocks are read as stored: for tables whose rows are looked up.
+Result<DescribedLinear> describe_plain_table(const Tensors& tensors, const std::string& module);
 
 /// Describes expert e of the plain tensor `module`: [E, N, K], or [E, K, N] if `transposed`.
 /// Biases are in `module`_bias.

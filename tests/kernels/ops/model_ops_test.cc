@@ -5,6 +5,7 @@
 
 #include "base/text.h"
 #include "kernels/ops/device_ops.h"
+#include "support/golden_blocks.h"
 
 namespace moracle::model_ops_test {
 namespace {
@@ -57,6 +58,23 @@ TEST_P(ModelOps, EmbedCopiesRowsOfIds) {
         ASSERT_EQ(got[i], rounded_to(dtype(), rounded_to(type, value))) << i;
       }
     }
+  }
+}
+
+// GPUs get such tables as f32.
+TEST_P(ModelOps, EmbedDequantizesRowsOfBlocksOnCpu) {
+  if (!is_cpu()) GTEST_SKIP() << "embeddings on GPUs are floats";
+  for (const DType type : {DType::kQ8_0, DType::kQ4K, DType::kQ6K, DType::kIQ3S}) {
+    SCOPED_TRACE(name(type));
+    const testing::GoldenBlocks golden(type);
+    const int64_t vocab = golden.count / 2, cols = 2 * block(type).elements;
+    const TensorView table{golden.blocks.data(), type, {vocab, cols}};
+    const std::vector<int32_t> ids = {3, 0, static_cast<int32_t>(vocab) - 1, 3};
+    const Matrix out = blank(4, cols);
+    expect_done(ops().embed(table, upload(ids), out, {}));
+    const std::vector<float> got = floats(out);
+    for (int64_t i = 0; i < 4 * cols; ++i)
+      ASSERT_EQ(got[i], golden.values[ids[i / cols] * cols + i % cols]) << i;
   }
 }
 

@@ -8,14 +8,23 @@
 #include "kernels/cpu/ops/cpu_ops.h"
 #include "kernels/cpu/ops/top_k.h"
 #include "quant/codec.h"
+#include "quant/gguf_blocks.h"
 
 namespace moracle {
 
 Status CpuOps::embed(const TensorView& table, const int32_t* ids, const Matrix& out, Stream) {
-  const int64_t row_bytes = table.shape[1] * bits(table.dtype) / 8;
+  const int64_t bytes = row_bytes(table.dtype, table.shape[1]);
+  if (is_gguf_block(table.dtype)) {
+    const int64_t blocks = out.cols / block(table.dtype).elements;
+    split_rows(out.rows, out.cols, [&](int64_t first, int64_t last) {
+      for (int64_t t = first; t < last; ++t)
+        decode_blocks(table.dtype, table.data + ids[t] * bytes, blocks, f32_row(out, t));
+    });
+    return {};
+  }
   const bool known = visit_codec(table.dtype, [&]<class Codec>() {
     for (int64_t t = 0; t < out.rows; ++t) {
-      const std::byte* row = table.data + ids[t] * row_bytes;
+      const std::byte* row = table.data + ids[t] * bytes;
       float* to = f32_row(out, t);
       for (int64_t c = 0; c < out.cols; ++c) to[c] = static_cast<float>(Codec::decode(row, c));
     }

@@ -11,8 +11,8 @@ namespace moracle {
 ///   0   f16  d
 ///   2   f16  dmin
 ///   4   u8   scales[12]   scale s and minimum m of each group of 32 (scales_of_8.h)
-///   16  u8   qs[128]      bytes 32 j to 32 j + 31: low nibbles group 2 j, high nibbles group 2 j +
-///   1
+///   16  u8   qs[128]      bytes 32 j to 32 j + 31: low nibbles are group 2 j, high nibbles are
+///                         group 2 j + 1
 ///
 ///   value = (d * s) * nibble - dmin * m
 ///

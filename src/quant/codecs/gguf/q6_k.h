@@ -7,8 +7,10 @@ namespace moracle {
 /// Q6_K: 256 elements in 210 bytes, 6.5625 bits each. int8 codes of 16, symmetric.
 ///
 ///   0    u8   ql[128]      element 128 h + 64 t + j: nibble t of ql[64 h + j] is bits 0 to 3
-///   128  u8   qh[64]       element 128 h + 32 t + l: bits 2 t and 2 t + 1 of qh[32 h + l] are bits
-///   4, 5 192  i8   scales[16]   of each group of 16 208  f16  d
+///   128  u8   qh[64]       element 128 h + 32 t + l: bits 4 and 5 are bits 2 t and 2 t + 1 of
+///                          qh[32 h + l]
+///   192  i8   scales[16]   of each group of 16
+///   208  f16  d
 ///
 ///   value = (d * scale) * (q - 32)
 template <>

@@ -7,8 +7,8 @@ namespace moracle {
 
 /// Eight groups of 32, each with a scale and a minimum of 6 bits in 12 bytes s:
 ///
-///   group    scale                               minimum
-///   g < 4    s[g] & 63                           s[4 + g] & 63
+///   group    scale                                  minimum
+///   g < 4    s[g] & 63                              s[4 + g] & 63
 ///   g >= 4   (s[4 + g] & 15) | s[g - 4] >> 6 << 4   s[4 + g] >> 4 | s[g] >> 6 << 4
 ///
 /// At the start of the block: f16 d, f16 dmin, then these bytes. Scales become d * scale, minimums
