@@ -39,11 +39,10 @@ Config Config::from(json object, std::string path, Origins origins) {
   return Config(std::move(path), "", std::move(object), std::move(read));
 }
 
-Status Config::set_defaults(std::string_view defaults, std::string_view over) {
-  MORACLE_TRY(Config parsed, parse(defaults, path_));
-  MORACLE_TRY(const Config first, parse(over, path_));
-  parsed.json_.update(first.json_);
-  defaults_ = std::move(parsed.json_);
+Status Config::set_defaults(std::string_view defaults) {
+  MORACLE_TRY(const Config parsed, parse(defaults, path_));
+  if (defaults_.is_null()) defaults_ = json::object();
+  defaults_.update(parsed.json_);
   return {};
 }
 

@@ -33,9 +33,9 @@ class Config {
   using Origins = std::map<std::string, std::string, std::less<>>;
   static Config from(nlohmann::json object, std::string path, Origins origins = {});
 
-  /// Sets the values of keys that the file lacks, as a JSON object; `over` takes precedence over
-  /// `defaults`. Errors: invalid JSON.
-  Status set_defaults(std::string_view defaults, std::string_view over = "{}");
+  /// Sets the values of keys that the file lacks, as a JSON object. Later calls take precedence.
+  /// Errors: invalid JSON.
+  Status set_defaults(std::string_view defaults);
 
   const std::string& path() const { return path_; }
   bool has(Keys keys) const { return find(keys) != nullptr; }

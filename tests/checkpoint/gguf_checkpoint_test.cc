@@ -6,8 +6,8 @@
 #include <string>
 
 #include "checkpoint/gguf/open_gguf.h"
-#include "checkpoint/gguf_writer.h"
 #include "checkpoint/state.h"
+#include "checkpoint/to_gguf.h"
 #include "expect_error.h"
 #include "models/description.h"
 #include "support/must.h"
@@ -70,7 +70,8 @@ TEST_F(GgufCheckpoint, HasTheNamesAndBytesOfTheSafetensors) {
     const TensorView view = testing::must(checkpoint.tensor(name));
     EXPECT_EQ(view.shape, tensor.shape) << name;
     const auto bytes = testing::must(checkpoint.read(name));
-    EXPECT_EQ(bytes, view.dtype == DType::kF32 ? widened(tensor).bytes : tensor.bytes) << name;
+    EXPECT_EQ(bytes, view.dtype == DType::kF32 ? testing::widened(tensor).bytes : tensor.bytes)
+        << name;
   }
   EXPECT_EQ(checkpoint.state().tensors.all().size(), source_.tensors.size());
 }
@@ -81,10 +82,10 @@ TEST_F(GgufCheckpoint, ReadsMergedGateAndUp) {
     const auto name = [&](const char* part) {
       return str("blk.", l, ".ffn_", part, "_exps.weight");
     };
-    const TensorBytes gate = merged.at(name("gate")), up = merged.at(name("up"));
-    TensorBytes both{name("gate_up"), gate.dtype, {4, 32, 32}, {}};
+    const testing::TensorBytes gate = merged.at(name("gate")), up = merged.at(name("up"));
+    testing::TensorBytes both{name("gate_up"), gate.dtype, {4, 32, 32}, {}};
     for (std::ptrdiff_t e = 0; e < 4; ++e) {
-      for (const TensorBytes* one : {&gate, &up}) {
+      for (const testing::TensorBytes* one : {&gate, &up}) {
         const auto from = one->bytes.begin() + e * 16 * 32 * 2;
         both.bytes.insert(both.bytes.end(), from, from + 16 * 32 * 2);
       }
@@ -96,8 +97,8 @@ TEST_F(GgufCheckpoint, ReadsMergedGateAndUp) {
   merged.write(file("a.gguf"));
   const Checkpoint checkpoint = testing::must(Checkpoint::open(file("a.gguf")));
   for (const auto& [name, tensor] : source_.tensors) {
-    if (tensor.shape.size() == 2 && name.find("mlp.gate.") == name.npos)
-      EXPECT_EQ(testing::must(checkpoint.read(name)), tensor.bytes) << name;
+    if (tensor.shape.size() != 2 || name.find("mlp.gate.") != name.npos) continue;
+    EXPECT_EQ(testing::must(checkpoint.read(name)), tensor.bytes) << name;
   }
   EXPECT_TRUE(describe(checkpoint).ok());
 }
@@ -152,13 +153,13 @@ TEST_F(GgufCheckpoint, NamesEveryMissingRequiredKey) {
     const Result<Description> description = described(without);
     const bool optional = key == "general.name" || key == "tokenizer.ggml.model" ||
                           key == "qwen3moe.attention.value_length" ||
+                          key == "qwen3moe.attention.key_length" ||  // then 32 / 2
                           key == "qwen3moe.rope.freq_base" || key == "qwen3moe.feed_forward_length";
     SCOPED_TRACE(key);
     if (optional) {
       EXPECT_TRUE(description.ok()) << description.error().to_string();
-    } else if (key == "qwen3moe.attention.key_length" ||
-               key == "qwen3moe.attention.head_count_kv") {
-      EXPECT_TRUE(description.ok());  // 16 = 32 / 2, and as many heads of keys as of queries
+    } else if (key == "qwen3moe.attention.head_count_kv") {  // then as many as those of queries
+      expect_bad(description, {"blk.0.attn_q.weight", "32 + 32 + 32 rows"});
     } else {
       expect_bad(description, {"a.gguf: " + key, "it is missing"});
     }
@@ -178,7 +179,7 @@ TEST_F(GgufCheckpoint, NamesKeysOfAnotherType) {
 }
 
 TEST_F(GgufCheckpoint, NamesEveryMissingTensor) {
-  for (const TensorBytes& tensor : model_.tensors) {
+  for (const testing::TensorBytes& tensor : model_.tensors) {
     if (tensor.name == "output.weight") continue;  // the embedding then serves as output
     GgufWriter without = model_;
     without.remove(tensor.name);
@@ -203,7 +204,9 @@ TEST_F(GgufCheckpoint, NamesUnknownTensors) {
 
 TEST_F(GgufCheckpoint, NamesTheStoredTensorOfAWrongShape) {
   GgufWriter other = model_;
-  other.at("blk.1.attn_q.weight").shape = {16, 64};
+  testing::TensorBytes& queries = other.at("blk.1.attn_q.weight");
+  queries.shape = {16, 32};
+  queries.bytes.resize(16 * 32 * 2);
   expect_bad(described(other),
              {"tensor 'blk.1.attn_q.weight (model.layers.1.self_attn.q_proj.weight)'"});
 }

@@ -6,13 +6,13 @@
 #include <cstdint>
 #include <cstring>
 #include <fstream>
+#include <map>
 #include <nlohmann/json.hpp>
 #include <string>
 #include <utility>
 #include <vector>
 
 #include "checkpoint/safetensors_writer.h"
-#include "checkpoint/synthetic_checkpoint.h"
 
 namespace moracle::testing {
 
@@ -148,77 +148,5 @@ class GgufWriter {
     }
   }
 };
-
-/// A tensor as f32.
-inline TensorBytes widened(const TensorBytes& tensor) {
-  std::vector<float> values(tensor.bytes.size() / 2);
-  for (size_t i = 0; i < values.size(); ++i) {
-    uint16_t word;
-    std::memcpy(&word, tensor.bytes.data() + 2 * i, sizeof word);
-    values[i] = bf16_to_float(word);
-  }
-  return {tensor.name, DType::kF32, tensor.shape, bytes_of(values)};
-}
-
-/// The matrices of all experts, as one tensor [experts, rows, columns].
-inline TensorBytes stacked(const std::vector<TensorBytes>& experts, const std::string& name) {
-  TensorBytes all{name, experts[0].dtype, experts[0].shape, {}};
-  all.shape.insert(all.shape.begin(), static_cast<int64_t>(experts.size()));
-  for (const TensorBytes& one : experts)
-    all.bytes.insert(all.bytes.end(), one.bytes.begin(), one.bytes.end());
-  return all;
-}
-
-/// SyntheticCheckpoint::plain as llama.cpp's converter writes it: vectors and routers in f32.
-inline GgufWriter to_gguf(const SyntheticCheckpoint& model) {
-  const nlohmann::json& config = model.config;
-  GgufWriter to;
-  to.set("general.architecture", "qwen3moe");
-  to.set("general.name", "synthetic");
-  const std::pair<const char*, const char*> keys[] = {
-      {"block_count", "num_hidden_layers"},
-      {"context_length", "max_position_embeddings"},
-      {"embedding_length", "hidden_size"},
-      {"feed_forward_length", "intermediate_size"},
-      {"attention.head_count", "num_attention_heads"},
-      {"attention.head_count_kv", "num_key_value_heads"},
-      {"attention.key_length", "head_dim"},
-      {"attention.value_length", "head_dim"},
-      {"attention.layer_norm_rms_epsilon", "rms_norm_eps"},
-      {"rope.freq_base", "rope_theta"},
-      {"expert_count", "num_experts"},
-      {"expert_used_count", "num_experts_per_tok"},
-      {"expert_feed_forward_length", "moe_intermediate_size"}};
-  for (const auto& [key, value] : keys) to.set(str("qwen3moe.", key), config[value]);
-  to.set("tokenizer.ggml.model", "gpt2");
-  const auto add = [&](const std::string& from, const std::string& name, bool widen) {
-    TensorBytes tensor = widen ? widened(model.tensors.at(from)) : model.tensors.at(from);
-    tensor.name = name;
-    to.tensors.push_back(std::move(tensor));
-  };
-  add("model.embed_tokens.weight", "token_embd.weight", false);
-  for (int64_t l = 0; l < config["num_hidden_layers"].get<int64_t>(); ++l) {
-    const std::string from = str("model.layers.", l, "."), block = str("blk.", l, ".");
-    add(from + "input_layernorm.weight", block + "attn_norm.weight", true);
-    add(from + "post_attention_layernorm.weight", block + "ffn_norm.weight", true);
-    add(from + "self_attn.q_norm.weight", block + "attn_q_norm.weight", true);
-    add(from + "self_attn.k_norm.weight", block + "attn_k_norm.weight", true);
-    for (const char* part : {"q", "k", "v"})
-      add(str(from, "self_attn.", part, "_proj.weight"), str(block, "attn_", part, ".weight"),
-          false);
-    add(from + "self_attn.o_proj.weight", block + "attn_output.weight", false);
-    add(from + "mlp.gate.weight", block + "ffn_gate_inp.weight", true);
-    for (const char* part : {"gate", "up", "down"}) {
-      std::vector<TensorBytes> experts;
-      for (int64_t e = 0; e < config["num_experts"].get<int64_t>(); ++e)
-        experts.push_back(
-            model.tensors.at(SyntheticCheckpoint::expert(l, e, str(part, "_proj.weight"))));
-      to.tensors.push_back(stacked(experts, str(block, "ffn_", part, "_exps.weight")));
-    }
-  }
-  add("model.norm.weight", "output_norm.weight", true);
-  if (model.tensors.contains("lm_head.weight")) add("lm_head.weight", "output.weight", false);
-  return to;
-}
 
 }  // namespace moracle::testing

@@ -17,14 +17,15 @@ struct Found {
   const GgufConvention* gguf;
 };
 
-Result<Found> find_family(const Config& metadata) {
+Result<Found> find_family(const Config& metadata, const Tensors& stored) {
   MORACLE_TRY(const std::string architecture, metadata.text({"general.architecture"}));
   std::vector<std::string_view> known;
   for (const NamedConvention& family : conventions()) {
     for (const GgufConvention& gguf : family.convention->gguf) {
       if (std::find(known.begin(), known.end(), gguf.architecture) == known.end())
         known.push_back(gguf.architecture);
-      if (gguf.architecture == architecture && (gguf.applies == nullptr || gguf.applies(metadata)))
+      const bool same = gguf.architecture == architecture;
+      if (same && (gguf.applies == nullptr || gguf.applies(metadata, stored)))
         return Found{family, &gguf};
     }
   }
@@ -42,9 +43,9 @@ Result<GgufCheckpoint> open_gguf(const std::string& path) {
   using namespace open_gguf_model;
   MORACLE_TRY(GgufParts parts, open_gguf_parts(path));
   Config metadata = Config::from(std::move(parts.metadata), parts.files[0].path());
-  MORACLE_TRY(const Found found, find_family(metadata));
-  const GgufConvention& gguf = *found.gguf;
   MORACLE_TRY(Tensors stored, Tensors::from(std::move(parts.files)));
+  MORACLE_TRY(const Found found, find_family(metadata, stored));
+  const GgufConvention& gguf = *found.gguf;
   MORACLE_TRY(TranslatedConfig config, translate_gguf_config(metadata, gguf, stored));
   MORACLE_TRY(auto tensors, translate_gguf_tensors(
                                 stored, gguf, config.values["num_hidden_layers"].get<int64_t>()));
@@ -52,6 +53,8 @@ Result<GgufCheckpoint> open_gguf(const std::string& path) {
     GgufModel model{metadata, gguf.architecture, config.values, tensors, stored};
     MORACLE_CHECK(gguf.finish(model));
   }
+  constexpr auto kReplace = nlohmann::json::error_handler_t::replace;
+  const std::string left_out = config.left_out.dump(-1, ' ', false, kReplace);
   GgufCheckpoint checkpoint{
       std::string(found.family.model_class),
       found.family.convention,
@@ -60,7 +63,9 @@ Result<GgufCheckpoint> open_gguf(const std::string& path) {
       Tensors::from(std::move(stored).take_files(), std::move(tensors),
                     [&gguf](const std::string& name) { return gguf_name_of(gguf, name); }),
       std::move(parts.left_out)};
-  MORACLE_CHECK(checkpoint.config.set_defaults(found.family.convention->defaults, gguf.constants));
+  for (const std::string_view defaults :
+       {found.family.convention->defaults, std::string_view(left_out), gguf.constants})
+    MORACLE_CHECK(checkpoint.config.set_defaults(defaults));
   return checkpoint;
 }
 

@@ -40,6 +40,7 @@ class Translation {
         if (seen_.insert(key.from).second) MORACLE_CHECK(add(key));
       }
     }
+    add_left_out();
     for (const GgufKey& key : repeats_) MORACLE_CHECK(check_repeated(key));
     look_at_tensors();
     add_tokens();
@@ -82,7 +83,9 @@ class Translation {
       if (!key.required) return {};
       return metadata_.wrong({from.c_str()}, "a value", "it is missing");
     }
-    put(key.to, of_all_layers(*value), from);
+    // llama.cpp's word for RoPE without scaling.
+    if (key.from != "rope.scaling.type" || *value != "none")
+      put(key.to, of_all_layers(*value), from);
     return {};
   }
 
@@ -95,25 +98,32 @@ class Translation {
     return equal ? value[0] : value;
   }
 
-  // A key that repeats head_dim may stand alone: heads then share the hidden size equally.
+  void add_left_out() {
+    const json *hidden = find(to_.values, "hidden_size"),
+               *heads = find(to_.values, "num_attention_heads");
+    if (heads == nullptr) return;
+    to_.left_out["num_key_value_heads"] = *heads;
+    if (!family_.usual_heads) return;
+    to_.left_out["rope_theta"] = 10000.0;
+    // A factor without a type is linear.
+    const std::string type = full("rope.scaling.type");
+    if (!metadata_.has({type.c_str()}) && find(to_.values, "rope_scaling.factor") != nullptr)
+      to_.values["rope_scaling"]["rope_type"] = "linear";
+    if (hidden->is_number_unsigned() && heads->is_number_unsigned() && *heads != 0)
+      to_.left_out["head_dim"] = hidden->get<uint64_t>() / heads->get<uint64_t>();
+  }
+
   Status check_repeated(const GgufKey& key) {
     const std::string from = full(key.from);
     const json value = of_all_layers(*metadata_.find({from.c_str()}));
     const json* other = find(to_.values, key.to);
-    json derived;
-    if (other == nullptr && key.to == "head_dim") {
-      const json *hidden = find(to_.values, "hidden_size"),
-                 *heads = find(to_.values, "num_attention_heads");
-      const bool known = hidden != nullptr && heads != nullptr && hidden->is_number_unsigned() &&
-                         heads->is_number_unsigned() && *heads != 0;
-      if (known) derived = hidden->get<uint64_t>() / heads->get<uint64_t>();
-      other = &derived;
-    }
+    if (other == nullptr) other = find(to_.left_out, key.to);
     if (other != nullptr && *other == value) return {};
+    const auto origin = to_.origins.find(key.to);
     return metadata_.unsupported(
         {from.c_str()},
-        str("the value of ", key.to, ", ",
-            other == nullptr ? "which is missing" : JsonField::shown(*other)),
+        str("the value of ", origin == to_.origins.end() ? std::string(key.to) : origin->second,
+            ", ", other == nullptr ? "which is missing" : JsonField::shown(*other)),
         "it is " + JsonField::shown(value));
   }
 

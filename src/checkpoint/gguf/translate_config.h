@@ -12,6 +12,8 @@ namespace moracle {
 struct TranslatedConfig {
   nlohmann::json values = nlohmann::json::object();
   Config::Origins origins;
+  /// Values of keys that the file leaves out: the defaults of llama.cpp for all architectures.
+  nlohmann::json left_out = nlohmann::json::object();
 };
 
 /// Applies the tables of `family`. `stored`: the tensors, which show the size of the vocabulary and

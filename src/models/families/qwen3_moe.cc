@@ -75,7 +75,12 @@ constexpr GgufKey kGgufKeys[] = {
 constexpr GgufConvention kGguf[] = {
     {.architecture = "qwen3moe",
      .keys = kGgufKeys,
-     .constants = R"({"norm_topk_prob": true, "decoder_sparse_step": 1, "rope_theta": 10000.0})"}};
+     .constants = R"({"norm_topk_prob": true, "decoder_sparse_step": 1})"}};
+
+constexpr GgufConvention kWrappedGguf[] = {
+    {.architecture = "qwen3vlmoe",
+     .keys = kGgufKeys,
+     .constants = R"({"decoder_sparse_step": 1, "rope_theta": 10000.0})"}};
 
 constexpr ExpertNames kWrappedNames[] = {
     {.experts = "model.layers.{L}.mlp.experts", .fused = true, .either_way = true}};
@@ -98,6 +103,7 @@ constinit const Family kQwen3VlMoeFamily = {.architecture = "Qwen3VLMoeForCondit
                                                         .names = qwen3_moe::kWrappedNames,
                                                         .score = Score::kSoftmax,
                                                         .renormalize = true,
-                                                        .renormalize_keys = {}}};
+                                                        .renormalize_keys = {},
+                                                        .gguf = qwen3_moe::kWrappedGguf}};
 
 }  // namespace moracle
