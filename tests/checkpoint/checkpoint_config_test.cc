@@ -36,7 +36,8 @@ TEST(Checkpoint, RejectsPathThatIsNotAFolder) {
   expect_bad(Checkpoint::open(absent),
              {absent + ": needs the folder of a checkpoint; the folder does not exist"});
   const std::string file = folder.write("file", "");
-  expect_bad(Checkpoint::open(file), {file + ": needs the folder of a checkpoint; it is a file"});
+  expect_bad(Checkpoint::open(file),
+             {file + ": needs the folder of a checkpoint, or a GGUF file; it is another file"});
   EXPECT_FALSE(Checkpoint::open("").ok());
   EXPECT_FALSE(Checkpoint::open(std::string(10'000, 'x')).ok());
   EXPECT_FALSE(Checkpoint::open(std::string("a\0b", 3)).ok());
