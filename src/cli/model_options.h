@@ -110,7 +110,7 @@ struct ModelArguments {
   /// Adapter index for all requests; -1: none.
   int32_t adapter() const { return lora.empty() ? -1 : 0; }
   void add_to(CLI::App& app) {
-    app.add_option("MODEL", folder, "Folder of the checkpoint")->required();
+    app.add_option("MODEL", folder, "Folder of the checkpoint, or a GGUF file")->required();
     app.add_option("--backend", backend, kBackendHelp)->capture_default_str();
     app.add_option("--quantization", quantization, kQuantizationHelp);
     app.add_option("--activations", activations, kActivationsHelp);

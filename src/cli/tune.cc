@@ -112,7 +112,8 @@ void add_tune(CLI::App& app, Work& chosen) {
       app, "tune", "Measure which backend is fastest for a model's experts on this machine",
       [](CLI::App& verb) -> Work {
         auto options = std::make_shared<tune_verb::Options>();
-        verb.add_option("MODEL", options->folder, "Folder of the checkpoint")->required();
+        verb.add_option("MODEL", options->folder, "Folder of the checkpoint, or a GGUF file")
+            ->required();
         verb.add_option("--quantization", options->quantization, kQuantizationHelp);
         verb.add_option("--activations", options->activations, kActivationsHelp);
         verb.add_option("--seconds", options->seconds, "Seconds to spend on the whole model")

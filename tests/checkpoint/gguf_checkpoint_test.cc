@@ -277,6 +277,34 @@ TEST_F(GgufCheckpoint, NamesTheElementThatIsNotFinite) {
              {"blk.1.ffn_up_exps.weight", "element [1, 1] is nan"});
 }
 
+class GgufBlocks : public GgufCheckpoint {
+ protected:
+  // Blocks [2, 3, 64] of q8_0 whose bytes are their index, with the scale `scale` in block 7.
+  Tensors blocks(uint16_t scale) const {
+    GgufWriter writer;
+    writer.tensors = {{"x.weight", DType::kQ8_0, {2, 3, 64}, std::vector<std::byte>(12 * 34)}};
+    for (size_t i = 0; i < 12 * 34; ++i)
+      writer.tensors[0].bytes[i] = std::byte(i % 34 < 2 ? 0 : i / 34);
+    std::memcpy(writer.tensors[0].bytes.data() + 7 * 34, &scale, 2);
+    writer.write(file("x.gguf"));
+    std::vector<TensorFile> files;
+    files.push_back(testing::must(GgufFile::open(file("x.gguf"))).file);
+    return testing::must(Tensors::from(std::move(files)));
+  }
+};
+
+TEST_F(GgufBlocks, ReadsWholeBlocksOfARange) {
+  const TensorData data = testing::must(blocks(0).read("x.weight", 3 * 64, 2 * 64));
+  EXPECT_EQ(to_string(data.view), "q8_0 [128]");
+  for (size_t i = 0; i < 4; ++i) EXPECT_EQ(data.view.data[i * 34 + 2], std::byte(6 + i));
+}
+
+TEST_F(GgufBlocks, NamesTheBlockWhoseScaleIsNotFinite) {
+  const Tensors tensors = blocks(0x7c00);
+  EXPECT_TRUE(tensors.read("x.weight", 0, 3 * 64).ok());
+  expect_bad(tensors.read("x.weight"), {"tensor 'x.weight'", "finite scales", "[1, 0, 32]"});
+}
+
 TEST_F(GgufCheckpoint, GivesItsMetadataToReadersOfTheTokenizer) {
   model_.write(file("a.gguf"));
   const auto metadata = testing::must(gguf_metadata(file("a.gguf")));

@@ -36,12 +36,22 @@ Result<Found> find_family(const Config& metadata, const Tensors& stored) {
       str("it is '", architecture, "'", other ? ", of a form without a reader" : ""));
 }
 
+// A checkpoint lives as long as a server runs, and only the tokenizer needs these: up to a million
+// texts.
+void drop_vocabulary(nlohmann::json& metadata) {
+  for (auto at = metadata.begin(); at != metadata.end();) {
+    const bool drop = at.key().starts_with("tokenizer.") && at->is_array();
+    at = drop ? metadata.erase(at) : std::next(at);
+  }
+}
+
 }  // namespace
 }  // namespace open_gguf_model
 
 Result<GgufCheckpoint> open_gguf(const std::string& path) {
   using namespace open_gguf_model;
   MORACLE_TRY(GgufParts parts, open_gguf_parts(path));
+  drop_vocabulary(parts.metadata);
   Config metadata = Config::from(std::move(parts.metadata), parts.files[0].path());
   MORACLE_TRY(Tensors stored, Tensors::from(std::move(parts.files)));
   MORACLE_TRY(const Found found, find_family(metadata, stored));
@@ -59,9 +69,10 @@ Result<GgufCheckpoint> open_gguf(const std::string& path) {
       std::string(found.family.model_class),
       found.family.convention,
       Config::from(std::move(config.values), metadata.path(), std::move(config.origins)),
-      metadata,
-      Tensors::from(std::move(stored).take_files(), std::move(tensors),
-                    [&gguf](const std::string& name) { return gguf_name_of(gguf, name); }),
+      std::move(metadata),
+      Tensors::from(
+          std::move(stored).take_files(), std::move(tensors),
+          [table = found.gguf](const std::string& name) { return gguf_name_of(*table, name); }),
       std::move(parts.left_out)};
   for (const std::string_view defaults :
        {found.family.convention->defaults, std::string_view(left_out), gguf.constants})

@@ -10,6 +10,7 @@
 #include "base/try.h"
 #include "checkpoint/tensors/tensors.h"
 #include "quant/codec.h"
+#include "quant/gguf_blocks.h"
 
 namespace moracle {
 namespace {
@@ -45,7 +46,8 @@ std::string number_text(DType type, const std::byte* value) {
 
 Error Tensors::not_finite(const std::string& name, int64_t element, DType type,
                           const std::byte* value) const {
-  const std::string place = place_of(*find(name), element);
+  const TensorView* const view = find(name);  // none for a source of another tensor
+  const std::string place = view ? place_of(*view, element) : str("element ", element);
   if (type == DType::kF8E8M0) return wrong(name, "exponents from 0 to 254", place + " is 255");
   if (is_gguf_block(type))
     return wrong(name, "finite scales", "the block from " + place + " has NaN or infinity");
@@ -82,7 +84,8 @@ Result<TensorData> Tensors::read(const std::string& name, const Entry& entry, in
           const Status done = file.read(stored, entry.first_byte + from, to);
           if (!done) return first_error.keep(chunk, done.error());
           if (record_->on.load(std::memory_order_relaxed)) record_->add(name, from, to);
-          const int64_t bad = first_not_finite(type, data, here);
+          const int64_t bad = is_gguf_block(type) ? first_not_finite_block(type, data, here)
+                                                  : first_not_finite(type, data, here);
           if (bad >= 0) {
             const int64_t element = (first_block + at + bad) * block(type).elements;
             return first_error.keep(chunk, not_finite(name, element, type, data + bad * size));

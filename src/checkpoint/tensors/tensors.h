@@ -64,7 +64,7 @@ class Tensors {
   Result<TensorData> read(const std::string& name, const Entry& entry, int64_t first, int64_t count,
                           ThreadPool& pool) const;
 
-  /// The error for an element that is not a finite number of this type. `name` must exist.
+  /// The error for an element that is not a finite number of this type.
   Error not_finite(const std::string& name, int64_t element, DType type,
                    const std::byte* value) const;
 
