@@ -9,8 +9,7 @@
 namespace moracle {
 
 /// Index of the first NaN or infinite element of `count` elements; -1 if there is none, or if the
-/// type has only finite numbers. Block types count blocks: one is bad if a scale in it is. `data`
-/// needs no alignment.
+/// type has only finite numbers. `data` needs no alignment.
 int64_t first_not_finite(DType type, const std::byte* data, int64_t count);
 
 }  // namespace moracle

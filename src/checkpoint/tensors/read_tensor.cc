@@ -10,6 +10,7 @@
 #include "base/try.h"
 #include "checkpoint/tensors/tensors.h"
 #include "quant/codec.h"
+#include "quant/gguf_blocks.h"
 
 namespace moracle {
 namespace {
@@ -82,7 +83,8 @@ Result<TensorData> Tensors::read(const std::string& name, const Entry& entry, in
           const Status done = file.read(stored, entry.first_byte + from, to);
           if (!done) return first_error.keep(chunk, done.error());
           if (record_->on.load(std::memory_order_relaxed)) record_->add(name, from, to);
-          const int64_t bad = first_not_finite(type, data, here);
+          const int64_t bad = is_gguf_block(type) ? first_not_finite_block(type, data, here)
+                                                  : first_not_finite(type, data, here);
           if (bad >= 0) {
             const int64_t element = (first_block + at + bad) * block(type).elements;
             return first_error.keep(chunk, not_finite(name, element, type, data + bad * size));
