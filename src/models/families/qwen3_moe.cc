@@ -80,7 +80,7 @@ constexpr GgufConvention kGguf[] = {
 constexpr GgufConvention kWrappedGguf[] = {
     {.architecture = "qwen3vlmoe",
      .keys = kGgufKeys,
-     .constants = R"({"decoder_sparse_step": 1, "rope_theta": 10000.0})"}};
+     .constants = R"({"decoder_sparse_step": 1})"}};
 
 constexpr ExpertNames kWrappedNames[] = {
     {.experts = "model.layers.{L}.mlp.experts", .fused = true, .either_way = true}};
