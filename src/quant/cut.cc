@@ -90,7 +90,7 @@ CanonicalMatrix reorder_columns(const CanonicalMatrix& matrix, int64_t size,
   CanonicalMatrix all;
   all.n = matrix.n;
   all.k = matrix.k;
-  all.key = matrix.key;
+  all.key = cut_key(matrix.key, matrix.k, size, size);
   all.bias = matrix.bias;
   all.storage.resize(all.n * all.row_bytes());
   const int64_t cols = matrix.scale_cols(), groups = cols == 1 ? 1 : size / matrix.group_cols();
@@ -104,6 +104,10 @@ CanonicalMatrix reorder_columns(const CanonicalMatrix& matrix, int64_t size,
     put_columns(cut.scales, groups, first, cols, all.scales);
     put_columns(cut.zero_points, groups, first, cols, all.zero_points);
     put_columns(cut.minimums, groups, first, cols, all.minimums);
+    if (all.key.scale_dtype != DType::kI8) continue;
+    const int64_t factors = cut.factor_cols(), first_factor = run * factors;
+    put_columns(cut.scale_factors, factors, first_factor, all.factor_cols(), all.scale_factors);
+    put_columns(cut.minimum_factors, factors, first_factor, all.factor_cols(), all.minimum_factors);
   }
   all.codes = all.storage;
   return all;

@@ -136,6 +136,8 @@ Result<DescribedMatrix> MatrixShare::columns_in_turns(DescribedMatrix&& matrix, 
       };
     }
   }
+  matrix.shape_.key = cut_key(shape.key, shape.k, size, size);
+  matrix.scheme_.weight.scale_dtype = matrix.shape_.key.scale_dtype;
   return std::move(matrix);
 }
 
