@@ -22,8 +22,8 @@ struct TokenizerParts;  // internal
 class Tokenizer {
  public:
   /// Reads `folder`/tokenizer.json, else tekken.json, else tiktoken.model. The special tokens and
-  /// "added_tokens_decoder" of tokenizer_config.json add to the first, as in transformers. Of a
-  /// model in GGUF, at a path that Checkpoint::open takes, reads the file's own metadata. Errors
+  /// "added_tokens_decoder" of tokenizer_config.json add to the first, as in transformers. Also
+  /// takes the path of a model in GGUF, as Checkpoint::open does, and reads its metadata. Errors
   /// name the first unsupported construct.
   static Result<Tokenizer> open(const std::string& folder);
   Tokenizer(Tokenizer&&) noexcept;

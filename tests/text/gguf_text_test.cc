@@ -69,7 +69,8 @@ TEST(GgufTokenizer, ByteLevelIdsMatchLlamaCppForEachPreTokenizer) {
     const Tokenizer tokenizer = must(open(metadata_of("bytes", pre)));
     expect_ids(tokenizer, ids);
     for (const json& text : golden()["texts"])
-      EXPECT_EQ(must(tokenizer.decode(must(tokenizer.encode(text.get<std::string>())))), text);
+      EXPECT_EQ(json(must(tokenizer.decode(must(tokenizer.encode(text.get<std::string>()))))),
+                text);
   }
 }
 
@@ -81,25 +82,18 @@ TEST(GgufTokenizer, Gemma4IdsMatchLlamaCpp) {
   const Tokenizer tokenizer = must(open(metadata_of("gemma4")));
   expect_ids(tokenizer, golden()["gemma4"]);
   for (const json& text : golden()["texts"])
-    EXPECT_EQ(must(tokenizer.decode(must(tokenizer.encode(text.get<std::string>())))), text);
+    EXPECT_EQ(json(must(tokenizer.decode(must(tokenizer.encode(text.get<std::string>()))))), text);
 }
 
 TEST(GgufTokenizer, PublishedExpressionsKeepCombiningMarksInWords) {
   json metadata = metadata_of("bytes", "gpt-4o");
-  // One token holds a Thai consonant and its vowel mark.
-  const json bytes = golden()["files"]["bytes"]["tokenizer.ggml.tokens"];
-  const std::string word = "à¸ªà¸±";
-  json& merges = at(metadata, "merges");
-  std::string left = "à";
-  for (const char* right : {"¸", "ª", "à", "¸", "±"}) {
-    merges.push_back(left + " " + right);
-    left += right;
-    if (std::find(bytes.begin(), bytes.end(), left) == bytes.end()) {
-      at(metadata, "tokens").push_back(left);
-      at(metadata, "token_type").push_back(1);
-    }
+  // The last token holds a Thai consonant and its vowel mark.
+  for (const auto& [left, right] : std::vector<std::pair<std::string, std::string>>{
+           {"à", "¸"}, {"à¸", "ª"}, {"à¸", "±"}, {"à¸ª", "à¸±"}}) {
+    at(metadata, "merges").push_back(left + " " + right);
+    at(metadata, "tokens").push_back(left + right);
+    at(metadata, "token_type").push_back(1);
   }
-  ASSERT_EQ(left, word);
   EXPECT_EQ(must(must(open(metadata)).encode("สั")).size(), 1u);
 }
 
@@ -167,13 +161,13 @@ TEST(GgufTokenizer, AddsTokensAroundPromptsAsFileOrPreTokenizerSays) {
 
 TEST(GgufTokenizer, DecodingSkipsControlTokensAndKeepsUserDefinedOnes) {
   json metadata = metadata_of("bytes");
-  set_token(metadata, 3, "ü", 4);  // as bytes, its character stands for 0xFC
+  set_token(metadata, 3, "üü", 4);  // as bytes, its characters stand for 0xFC
   const Tokenizer tokenizer = must(open(metadata));
-  EXPECT_THAT(must(tokenizer.encode("<s>ü")), ElementsAre(1, 3));
+  EXPECT_THAT(must(tokenizer.encode("<s>üü")), ElementsAre(1, 3));
   EXPECT_TRUE(tokenizer.is_special(0));
   EXPECT_TRUE(tokenizer.is_special(1));
   EXPECT_FALSE(tokenizer.is_special(3));
-  EXPECT_EQ(must(tokenizer.decode(std::vector<int32_t>{1, 3}, true)), "ü");
+  EXPECT_EQ(must(tokenizer.decode(std::vector<int32_t>{1, 3}, true)), "üü");
 }
 
 TEST(GgufTokenizer, FindsEndTokensByRoleAndText) {
@@ -336,7 +330,8 @@ TEST(GgufChat, RejectsWrongTemplatesByKey) {
 TEST(GgufFile, OpensTokenizerAndChatTemplate) {
   const testing::TemporaryFolder folder;
   testing::GgufWriter writer;
-  for (const auto& [key, value] : metadata_of("bytes").items()) writer.set(key, value);
+  const json metadata = metadata_of("bytes");
+  for (const auto& [key, value] : metadata.items()) writer.set(key, value);
   writer.set("tokenizer.chat_template", "{{ bos_token }}{{ messages[0].content }}");
   writer.write(folder.path() + "/model.gguf");
   for (const std::string& path : {folder.path(), folder.path() + "/model.gguf"}) {
