@@ -17,12 +17,13 @@ struct DecodeState;     // internal
 struct TokenizerParts;  // internal
 
 /// Converts text to token ids and back, from a `tokenizer.json` with a BPE or Unigram model, a
-/// `tekken.json` (Mistral) or a `tiktoken.model` (Kimi).
+/// `tekken.json` (Mistral), a `tiktoken.model` (Kimi) or the metadata of a GGUF file.
 /// Immutable; safe to share between threads.
 class Tokenizer {
  public:
   /// Reads `folder`/tokenizer.json, else tekken.json, else tiktoken.model. The special tokens and
-  /// "added_tokens_decoder" of tokenizer_config.json add to the first, as in transformers. Errors
+  /// "added_tokens_decoder" of tokenizer_config.json add to the first, as in transformers. Also
+  /// takes the path of a model in GGUF, as Checkpoint::open does, and reads its metadata. Errors
   /// name the first unsupported construct.
   static Result<Tokenizer> open(const std::string& folder);
   Tokenizer(Tokenizer&&) noexcept;
@@ -100,8 +101,9 @@ struct ChatConversation {
 /// A chat template, in the subset of Jinja that published tokenizers use.
 class ChatTemplate {
  public:
-  /// Reads `folder`/chat_template.jinja, else "chat_template" of tokenizer_config.json. Errors: no
-  /// template, or an unsupported construct, with its line.
+  /// Reads `folder`/chat_template.jinja, else "chat_template" of tokenizer_config.json, or
+  /// "tokenizer.chat_template" of a model in GGUF. Errors: no template, or an unsupported
+  /// construct, with its line.
   static Result<ChatTemplate> open(const std::string& folder);
   /// Parses the template's text. `special_tokens` are template variables such as bos_token.
   static Result<ChatTemplate> parse(std::string text, std::string origin,

@@ -60,6 +60,8 @@ Result<CanonicalMatrix> sort_columns(const CanonicalMatrix& piece) {
   sorted.scales = piece.scales;
   sorted.zero_points = piece.zero_points;
   sorted.minimums = piece.minimums;
+  sorted.scale_factors = piece.scale_factors;
+  sorted.minimum_factors = piece.minimum_factors;
   sorted.bias = piece.bias;
   MORACLE_TRY(sorted.group_index, sorted_order(piece));
   const int64_t row_bytes = piece.row_bytes();

@@ -21,6 +21,17 @@ std::vector<T> columns_in(const std::vector<T>& all, int64_t cols, int64_t first
   return some;
 }
 
+// Appends the columns of each row of `some` to those of `all`, which begin at column `first`.
+template <class T>
+void put_columns(const std::vector<T>& some, int64_t count, int64_t first, int64_t cols,
+                 std::vector<T>& all) {
+  if (some.empty()) return;
+  const int64_t rows = static_cast<int64_t>(some.size()) / count;
+  all.resize(static_cast<size_t>(rows * cols));
+  for (int64_t r = 0; r < rows; ++r)
+    std::copy_n(some.begin() + r * count, count, all.begin() + r * cols + first);
+}
+
 }  // namespace
 
 CanonicalMatrix cut_rows(CanonicalMatrix&& matrix, int64_t first, int64_t count) {
@@ -72,6 +83,34 @@ CanonicalMatrix cut_columns(const CanonicalMatrix& matrix, int64_t first, int64_
   cut.bias = matrix.bias;
   if (!keeps_bias) std::fill(cut.bias.begin(), cut.bias.end(), 0.0f);
   return cut;
+}
+
+CanonicalMatrix reorder_columns(const CanonicalMatrix& matrix, int64_t size,
+                                const std::function<int64_t(int64_t run)>& stored) {
+  CanonicalMatrix all;
+  all.n = matrix.n;
+  all.k = matrix.k;
+  all.key = cut_key(matrix.key, matrix.k, size, size);
+  all.bias = matrix.bias;
+  all.storage.resize(all.n * all.row_bytes());
+  const int64_t cols = matrix.scale_cols(), groups = cols == 1 ? 1 : size / matrix.group_cols();
+  for (int64_t run = 0; run < matrix.k / size; ++run) {
+    const CanonicalMatrix cut = cut_columns(matrix, stored(run) * size, size, true);
+    const int64_t bytes = cut.row_bytes();
+    for (int64_t r = 0; r < all.n; ++r)
+      std::memcpy(all.storage.data() + r * all.row_bytes() + run * bytes,
+                  cut.codes.data() + r * bytes, bytes);
+    const int64_t first = cols == 1 ? 0 : run * groups;
+    put_columns(cut.scales, groups, first, cols, all.scales);
+    put_columns(cut.zero_points, groups, first, cols, all.zero_points);
+    put_columns(cut.minimums, groups, first, cols, all.minimums);
+    if (all.key.scale_dtype != DType::kI8) continue;
+    const int64_t factors = cut.factor_cols(), first_factor = run * factors;
+    put_columns(cut.scale_factors, factors, first_factor, all.factor_cols(), all.scale_factors);
+    put_columns(cut.minimum_factors, factors, first_factor, all.factor_cols(), all.minimum_factors);
+  }
+  all.codes = all.storage;
+  return all;
 }
 
 }  // namespace moracle

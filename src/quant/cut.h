@@ -1,6 +1,8 @@
 // Cuts rows or columns out of a canonical matrix.
 #pragma once
 
+#include <functional>
+
 #include "moracle/quant.h"
 
 namespace moracle {
@@ -14,5 +16,9 @@ QuantKey cut_key(QuantKey key, int64_t k, int64_t first, int64_t count);
 /// column. The matrix has no group_index. Without `keeps_bias`, biases become 0.
 CanonicalMatrix cut_columns(const CanonicalMatrix& matrix, int64_t first, int64_t count,
                             bool keeps_bias);
+/// Columns in another order: run r of `size` columns is run `stored`(r) of the matrix. Runs are
+/// whole bytes and whole groups. The key is cut_key of a run.
+CanonicalMatrix reorder_columns(const CanonicalMatrix& matrix, int64_t size,
+                                const std::function<int64_t(int64_t run)>& stored);
 
 }  // namespace moracle

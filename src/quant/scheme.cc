@@ -128,6 +128,8 @@ std::string describe(const Scheme& scheme) {
                          weight.symmetric ? "" : " with zero points",
                          weight.minimums ? (weight.symmetric ? " with" : " and") : "",
                          weight.minimums ? " minimums" : "");
+  if (weight.scale_dtype == DType::kF16) text += ", scales in f16";
+  if (weight.scale_dtype == DType::kI8) text += ", scales in 8-bit integers";
   if (!scheme.activation) return text + ", floating-point activations";
   const QuantKey& activation = *scheme.activation;
   return str(text, ", ", format_name(activation), " activations ", where(activation, "token"), ", ",

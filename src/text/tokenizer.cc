@@ -8,7 +8,9 @@
 #include "base/text.h"
 #include "base/try.h"
 #include "checkpoint/config.h"
+#include "checkpoint/gguf/open_gguf.h"
 #include "moracle/text.h"
+#include "text/gguf/gguf_text.h"
 #include "text/tokenizer/encode_progress.h"
 #include "text/tokenizer/parse.h"
 #include "text/tokenizer/parts.h"
@@ -102,8 +104,8 @@ Result<Tokenizer> parse_tokenizer(std::string_view json, const std::string& file
   MORACLE_TRY(TokenTable tokens, TokenTable::make(vocabulary, added, added_tokens));
   MORACLE_TRY(PostProcessor post_processor, PostProcessor::parse(root["post_processor"], tokens));
   return make_tokenizer({std::move(normalizer), std::move(pretokenizer), std::move(model),
-                          std::move(added), std::move(tokens), std::move(decoder),
-                          std::move(post_processor), config.eos});
+                         std::move(added), std::move(tokens), std::move(decoder),
+                         std::move(post_processor), config.eos});
 }
 
 Tokenizer make_tokenizer(TokenizerParts parts) {
@@ -111,6 +113,11 @@ Tokenizer make_tokenizer(TokenizerParts parts) {
 }
 
 Result<Tokenizer> Tokenizer::open(const std::string& folder) {
+  MORACLE_TRY(const std::optional<Config> gguf, gguf_metadata(folder));
+  if (gguf) {
+    MORACLE_TRY(TokenizerParts parts, read_gguf_tokenizer(gguf->value(), gguf->path()));
+    return make_tokenizer(std::move(parts));
+  }
   const std::string path = folder + "/tokenizer.json";
   const std::string tekken = folder + "/tekken.json", tiktoken = folder + "/tiktoken.model";
   MORACLE_TRY(const TokenizerConfig config, TokenizerConfig::read(folder));

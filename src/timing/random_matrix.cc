@@ -105,7 +105,11 @@ CanonicalMatrix random_matrix(const MatrixShape& shape, uint64_t seed) {
       for (int8_t& zero : m.zero_points) zero = static_cast<int8_t>(uniform(engine) * range / 2);
     }
     if (shape.key.minimums) {
-      for (const float scale : m.scales) m.minimums.push_back(uniform(engine) * range / 2 * scale);
+      // Near the middle of the codes, so that values of both signs are left.
+      const float middle =
+          m.key.scale_dtype == DType::kI8 && !m.key.symmetric ? -kStepZeroPoint : 0;
+      for (const float scale : m.scales)
+        m.minimums.push_back((middle + uniform(engine) * range / 2) * scale);
     }
     if (m.key.scale_dtype == DType::kI8) {
       m.scale_factors = make_steps(m, m.scales);

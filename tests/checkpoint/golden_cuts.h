@@ -26,7 +26,7 @@ inline constexpr Cut kCuts[] = {
     {"gptoss-bf16", "plain", "bf16"},
     {"gptoss-mxfp4", "mxfp4", "mxfp4-w4a16"},
     {"qwen3moe-autoround-int4-g64-asym", "auto-round", "int4-w4a16-g64-asym"},
-    {"qwen3moe-autoround-int4-int8-g128", "auto-round", "int8-w8a16-g128"},
+    {"qwen3moe-autoround-int4-int8-g128", "auto-round", "int4-w4a16-g128 + int8-w8a16-g128"},
     {"qwen3moe-awq-int4-g128", "awq", "int4-w4a16-g128-asym"},
     {"qwen3moe-bf16", "plain", "bf16"},
     {"qwen3moe-ct-fp8-block", "compressed-tensors", "fp8-w8a8-block128x128"},

@@ -87,7 +87,7 @@ TEST_P(GoldenCut, DequantizesToProducersValues) {
                                 [](const Cut& c) { return c.folder == last_name(GetParam()); });
   ASSERT_NE(cut, std::end(kCuts)) << "golden_cuts.h does not list it";
   EXPECT_EQ(checkpoint->producer(), cut->producer);
-  EXPECT_EQ(name(layer->spec.scheme), cut->scheme);
+  EXPECT_EQ(layer->spec.scheme_name(), cut->scheme);
   const auto reference = testing::SafetensorsImage::open(GetParam() + "/reference.safetensors");
   ASSERT_TRUE(reference.ok()) << reference.error().to_string();
   expect_rows(layer->w13, reference->tensors().at("crc32.w13"));

@@ -25,7 +25,9 @@ CanonicalMatrix zeros(const MatrixShape& shape, float bias) {
   // A power of two as scale is never zero: the smallest one.
   const float least = shape.key.scale_dtype == DType::kF8E8M0 ? 0x1p-127f : 0.0f;
   std::fill(m.scales.begin(), m.scales.end(), least);
-  std::fill(m.zero_points.begin(), m.zero_points.end(), int8_t{0});
+  if (shape.key.scale_dtype != DType::kI8)
+    std::fill(m.zero_points.begin(), m.zero_points.end(), int8_t{0});
+  std::fill(m.minimums.begin(), m.minimums.end(), 0.0f);
   for (size_t r = 0; r < m.bias.size(); ++r) m.bias[r] = bias * static_cast<float>(r + 1);
   return m;
 }

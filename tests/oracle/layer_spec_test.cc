@@ -57,7 +57,7 @@ std::vector<Broken> broken_specs() {
          l.scheme.weight = kFp8StaticChannelSym;
          l.scheme.weight.minimums = true;
        },
-       "minimums only beside int4 or int8 codes with f32 scales for each row",
+       "minimums only beside int4 or int8 codes with scales for each row that are no powers of two",
        "they are beside fp8 weights per channel with minimums"},
       {"stored", [](LayerSpec& l) { l.stored = {{.n = 256, .k = 256}}; },
        "the matrices of the layer", "they are [256, 256]"},

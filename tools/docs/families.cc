@@ -19,16 +19,25 @@ std::string names_of(const Family& family) {
   return text;
 }
 
+// The values of general.architecture.
+std::string gguf_names_of(const Family& family) {
+  std::string text;
+  for (const GgufConvention& gguf : family.experts.gguf)
+    text += str(text.empty() ? "`" : ", `", gguf.architecture, "`");
+  return text;
+}
+
 }  // namespace
 
 std::string family_rows() {
   std::vector<const Family*> rows(families().begin(), families().end());
   std::stable_partition(rows.begin(), rows.end(),
                         [](const Family* family) { return family->describe != nullptr; });
-  std::string text = "| models | `architectures` | support | notes |\n| --- | --- | --- | --- |\n";
+  std::string text =
+      "| models | `architectures` | GGUF | support | notes |\n| --- | --- | --- | --- | --- |\n";
   for (const Family* family : rows) {
     text +=
-        str("| ", family->models, " | ", names_of(*family), " | ",
+        str("| ", family->models, " | ", names_of(*family), " | ", gguf_names_of(*family), " | ",
             family->describe != nullptr ? "runs" : "experts only", " | ", family->notes, " |\n");
   }
   return text;

@@ -111,4 +111,34 @@ Result<DescribedMatrix> MatrixShare::columns(DescribedMatrix&& matrix, int64_t b
   return share;
 }
 
+Result<DescribedMatrix> MatrixShare::columns_in_turns(DescribedMatrix&& matrix, int64_t size,
+                                                      int64_t turns) {
+  const MatrixShape& shape = matrix.shape();
+  int64_t group = 8 / std::min(bits(shape.key.dtype), 8);
+  if (shape.key.quantized()) group = std::max(group, shape.key.group.cols);
+  const int64_t runs = shape.k / size;
+  if (shape.group_index || size % group != 0 || shape.k % size != 0 || runs % turns != 0)
+    return not_divided(matrix, str(turns, " turns of runs of ", size, " columns"),
+                       str("it has ", shape.k, " columns in groups of ", group));
+  const auto reorder = [=](Result<CanonicalMatrix>&& stored) -> Result<CanonicalMatrix> {
+    if (!stored) return std::move(stored);
+    const int64_t each = runs / turns;
+    return reorder_columns(*stored, size,
+                           [=](int64_t run) { return run % each * turns + run / each; });
+  };
+  for (std::vector<Part>& parts : matrix.parts_) {
+    for (Part& part : parts) {
+      part.read = [read = part.read, reorder](ThreadPool& pool) { return reorder(read(pool)); };
+      if (!part.read_rows) continue;
+      part.read_rows = [read = part.read_rows, reorder](ThreadPool& pool, int64_t at,
+                                                        int64_t rows) {
+        return reorder(read(pool, at, rows));
+      };
+    }
+  }
+  matrix.shape_.key = cut_key(shape.key, shape.k, size, size);
+  matrix.scheme_.weight.scale_dtype = matrix.shape_.key.scale_dtype;
+  return std::move(matrix);
+}
+
 }  // namespace moracle

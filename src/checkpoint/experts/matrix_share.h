@@ -1,4 +1,5 @@
-// A rank's share of a described matrix: some of its rows or columns. Reading keeps only these.
+// A rank's share of a described matrix: some of its rows or columns. Reading keeps only these. And
+// columns in another order.
 #pragma once
 
 #include <vector>
@@ -20,6 +21,11 @@ struct MatrixShare {
   /// all shares has them once. Errors (kUnsupported): likewise for groups; act-order.
   static Result<DescribedMatrix> columns(DescribedMatrix&& matrix, int64_t begin, int64_t end,
                                          bool keeps_bias);
+  /// Columns that are stored in turns: of runs of `size` columns in the order that the result has,
+  /// the file holds first every (runs / `turns`)-th one, then their successors. Errors
+  /// (kUnsupported): a run that is not whole groups; act-order.
+  static Result<DescribedMatrix> columns_in_turns(DescribedMatrix&& matrix, int64_t size,
+                                                  int64_t turns);
 };
 
 }  // namespace moracle

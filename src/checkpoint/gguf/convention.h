@@ -64,7 +64,7 @@ struct GgufConvention {
   /// object. They take precedence over ExpertConvention::defaults.
   std::string_view constants = "{}";
   /// True if a file of this architecture belongs to this family; null: all do.
-  bool (*applies)(const Config& metadata) = nullptr;
+  bool (*applies)(const Config& metadata, const Tensors& stored) = nullptr;
   /// Translates what no table can express: keys and tensors that depend on each other.
   Status (*finish)(GgufModel& model) = nullptr;
 };
@@ -89,6 +89,9 @@ inline constexpr GgufKey kGgufHeadKeys[] = {
     {"rope.scaling.factor", "rope_scaling.factor", false},
     {"rope.scaling.original_context_length", "rope_scaling.original_max_position_embeddings",
      false},
+    {"rope.scaling.yarn_attn_factor", "rope_scaling.attention_factor", false},
+    {"rope.scaling.yarn_beta_fast", "rope_scaling.beta_fast", false},
+    {"rope.scaling.yarn_beta_slow", "rope_scaling.beta_slow", false},
 };
 /// The tensors of nearly every family.
 inline constexpr GgufTensor kGgufDecoderTensors[] = {

@@ -17,14 +17,15 @@ struct Found {
   const GgufConvention* gguf;
 };
 
-Result<Found> find_family(const Config& metadata) {
+Result<Found> find_family(const Config& metadata, const Tensors& stored) {
   MORACLE_TRY(const std::string architecture, metadata.text({"general.architecture"}));
   std::vector<std::string_view> known;
   for (const NamedConvention& family : conventions()) {
     for (const GgufConvention& gguf : family.convention->gguf) {
       if (std::find(known.begin(), known.end(), gguf.architecture) == known.end())
         known.push_back(gguf.architecture);
-      if (gguf.architecture == architecture && (gguf.applies == nullptr || gguf.applies(metadata)))
+      const bool same = gguf.architecture == architecture;
+      if (same && (gguf.applies == nullptr || gguf.applies(metadata, stored)))
         return Found{family, &gguf};
     }
   }
@@ -52,9 +53,9 @@ Result<GgufCheckpoint> open_gguf(const std::string& path) {
   MORACLE_TRY(GgufParts parts, open_gguf_parts(path));
   drop_vocabulary(parts.metadata);
   Config metadata = Config::from(std::move(parts.metadata), parts.files[0].path());
-  MORACLE_TRY(const Found found, find_family(metadata));
-  const GgufConvention& gguf = *found.gguf;
   MORACLE_TRY(Tensors stored, Tensors::from(std::move(parts.files)));
+  MORACLE_TRY(const Found found, find_family(metadata, stored));
+  const GgufConvention& gguf = *found.gguf;
   MORACLE_TRY(TranslatedConfig config, translate_gguf_config(metadata, gguf, stored));
   MORACLE_TRY(auto tensors, translate_gguf_tensors(
                                 stored, gguf, config.values["num_hidden_layers"].get<int64_t>()));

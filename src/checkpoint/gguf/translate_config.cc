@@ -105,6 +105,10 @@ class Translation {
     to_.left_out["num_key_value_heads"] = *heads;
     if (!family_.usual_heads) return;
     to_.left_out["rope_theta"] = 10000.0;
+    // A factor without a type is linear.
+    const std::string type = full("rope.scaling.type");
+    if (!metadata_.has({type.c_str()}) && find(to_.values, "rope_scaling.factor") != nullptr)
+      to_.values["rope_scaling"]["rope_type"] = "linear";
     if (hidden->is_number_unsigned() && heads->is_number_unsigned() && *heads != 0)
       to_.left_out["head_dim"] = hidden->get<uint64_t>() / heads->get<uint64_t>();
   }

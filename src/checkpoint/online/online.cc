@@ -11,9 +11,9 @@
 
 namespace moracle {
 
-Error already_quantized(std::string file, std::string place, const Scheme& scheme) {
+Error already_quantized(std::string file, std::string place, const std::string& scheme) {
   return {ErrorKind::kUnsupported, std::move(file), std::move(place),
-          "unquantized weights for an online scheme", "the file has " + name(scheme)};
+          "unquantized weights for an online scheme", "the file has " + scheme};
 }
 
 namespace {
@@ -109,7 +109,7 @@ class OnlineQuantizer {
     const auto* first = named ? &matrix.parts_[0][0] : nullptr;
     return already_quantized(first ? first->file : "",
                              first ? "tensor '" + first->tensors[0] + "'" : "weights",
-                             matrix.scheme_);
+                             name(matrix.scheme_));
   }
 };
 

@@ -11,7 +11,7 @@
 namespace moracle {
 
 /// The error for weights that an online scheme cannot quantize.
-Error already_quantized(std::string file, std::string place, const Scheme& scheme);
+Error already_quantized(std::string file, std::string place, const std::string& scheme);
 
 /// A module of a plain checkpoint that holds a matrix, with its tensor's name.
 struct LinearModule {

@@ -93,7 +93,7 @@ Status check_plain(const Checkpoint& checkpoint) {
   for (const int64_t layer : checkpoint.moe_layers()) {
     const Result<DescribedWeights> experts = checkpoint.moe_layer(layer);
     if (!experts || !experts->spec.scheme.weight.quantized()) continue;
-    return already_quantized(state.folder, experts->spec.name, experts->spec.scheme);
+    return already_quantized(state.folder, experts->spec.name, experts->spec.scheme_name());
   }
   return Error{ErrorKind::kUnsupported, state.folder, "quantization config",
                "unquantized weights for an online scheme", "the file is from " + state.producer};

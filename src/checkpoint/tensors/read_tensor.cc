@@ -64,12 +64,8 @@ Result<TensorData> Tensors::read(const std::string& name, int64_t first, int64_t
 Result<TensorData> Tensors::read(const std::string& name, const Entry& entry, int64_t first,
                                  int64_t count, ThreadPool& pool) const {
   const DType type = entry.view.dtype;
-  if (entry.make) {
-    MORACLE_TRY(TensorData made, entry.make(*this, pool));
-    made.view.data += row_bytes(type, first);
-    made.view.shape = {count};
-    return made;
-  }
+  if (entry.make) return entry.make(*this, first, count, pool);
+  if (entry.row) return read_rows(name, entry, first, count, pool);
   const TensorFile& file = files_[entry.file];
   const std::string& stored = entry.stored.empty() ? name : entry.stored;
   const auto [elements, bytes] = block(type);
@@ -102,6 +98,25 @@ Result<TensorData> Tensors::read(const std::string& name, const Entry& entry, in
       kLeastChunks);
   MORACLE_CHECK(std::move(first_error).status());
   return TensorData{{memory.get(), type, {count}}, memory};
+}
+
+Result<TensorData> Tensors::read_rows(const std::string& name, const Entry& entry, int64_t first,
+                                      int64_t count, ThreadPool& pool) const {
+  const int64_t columns = entry.view.num_elements() / entry.view.shape[0];
+  const int64_t begin = first / columns, end = (first + count + columns - 1) / columns;
+  const int64_t bytes = row_bytes(entry.view.dtype, columns);
+  Entry whole = entry;
+  whole.row = nullptr;
+  const std::shared_ptr<std::byte[]> memory(new std::byte[(end - begin) * bytes]);
+  for (int64_t row = begin, next; row < end; row = next) {
+    const int64_t stored = entry.row(row);
+    for (next = row + 1; next < end && entry.row(next) == stored + next - row;) ++next;
+    MORACLE_TRY(const TensorData run,
+                read(name, whole, stored * columns, (next - row) * columns, pool));
+    std::memcpy(memory.get() + (row - begin) * bytes, run.view.data, (next - row) * bytes);
+  }
+  const std::byte* const data = memory.get() + row_bytes(entry.view.dtype, first - begin * columns);
+  return TensorData{{data, entry.view.dtype, {count}}, memory};
 }
 
 Result<TensorData> Tensors::read(const std::string& name, int64_t first, int64_t count) const {

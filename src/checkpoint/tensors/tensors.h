@@ -83,6 +83,10 @@ class Tensors {
   ReadRecord& record() const { return *record_; }
 
  private:
+  /// The rows of an entry with Entry::row.
+  Result<TensorData> read_rows(const std::string& name, const Entry& entry, int64_t first,
+                               int64_t count, ThreadPool& pool) const;
+
   std::string folder_;
   std::vector<TensorFile> files_;
   std::map<std::string, Entry> entries_;
@@ -91,8 +95,8 @@ class Tensors {
   std::shared_ptr<ReadRecord> record_ = std::make_shared<ReadRecord>();
 };
 
-/// A tensor as families read it: a range of a stored tensor, with changed values, or made of
-/// others.
+/// A tensor as families read it: a range of a stored tensor, with changed values or rows in another
+/// order, or made of others.
 struct Tensors::Entry {
   TensorView view;  ///< without data
   size_t file = 0;
@@ -100,8 +104,12 @@ struct Tensors::Entry {
   int64_t first_byte = 0;   ///< offset in the stored tensor
   /// Changes stored f32 values to those that families expect; null: they are the same.
   void (*change)(std::span<float> values) = nullptr;
-  /// Makes the whole tensor from other stored ones; null: it is stored.
-  std::function<Result<TensorData>(const Tensors& tensors, ThreadPool& pool)> make = nullptr;
+  /// The row of the stored tensor that a row is; null: the same. A vector's values are its rows.
+  std::function<int64_t(int64_t row)> row = nullptr;
+  /// Makes `count` elements from `first` on of other stored tensors; null: the tensor is stored.
+  std::function<Result<TensorData>(const Tensors& tensors, int64_t first, int64_t count,
+                                   ThreadPool& pool)>
+      make = nullptr;
 };
 
 }  // namespace moracle

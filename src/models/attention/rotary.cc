@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <functional>
 #include <numbers>
 
 #include "base/text.h"
@@ -179,6 +180,20 @@ Result<double> read_theta(const Config& config, const std::optional<Config>& rop
   return from.wrong({"rope_theta"}, "a number above 1", str("it is ", theta));
 }
 
+// Divisors of the frequencies, which GGUF files have in place of the settings that give them.
+Result<std::vector<double>> read_divisors(const std::optional<Config>& rope, int64_t count) {
+  std::vector<double> divisors(static_cast<size_t>(count), 1.0);
+  const nlohmann::json* const all = rope ? rope->find({"frequency_divisors"}) : nullptr;
+  if (all == nullptr) return divisors;
+  const bool fits = all->is_array() && static_cast<int64_t>(all->size()) == count &&
+                    std::all_of(all->begin(), all->end(), std::mem_fn(&nlohmann::json::is_number));
+  for (size_t i = 0; fits && i < divisors.size(); ++i) divisors[i] = (*all)[i].get<double>();
+  const bool positive =
+      std::all_of(divisors.begin(), divisors.end(), [](double divisor) { return divisor > 0; });
+  if (fits && positive) return divisors;
+  return rope->wrong({"frequency_divisors"}, str(count, " numbers above 0"), "it has others");
+}
+
 }  // namespace
 
 Result<std::optional<Config>> rotary_settings(const Config& config) {
@@ -241,9 +256,10 @@ Result<RotaryAndScale> read_rotary(const Config& config, const std::optional<Con
     return rope->unsupported(
         {"rope_type"}, "default, dynamic, linear, llama3, proportional or yarn", "it is " + type);
   }
+  MORACLE_TRY(const std::vector<double> divisors, read_divisors(rope, dim / 2));
   for (int64_t i = 0; i < dim / 2; ++i) {
     const double exponent = 2.0 * static_cast<double>(i) / static_cast<double>(dim);
-    const double frequency = 1.0 / std::pow(theta, exponent);
+    const double frequency = 1.0 / std::pow(theta, exponent) / divisors[static_cast<size_t>(i)];
     read.rotary.frequencies.push_back(type == "llama3" ? llama3.stretched(frequency)
                                                        : static_cast<float>(frequency / factor));
   }

@@ -8,6 +8,7 @@
 #include "checkpoint/state.h"
 #include "models/families/decoder_parts.h"
 #include "models/families/family.h"
+#include "models/families/gguf_families.h"
 
 namespace moracle {
 namespace afmoe {
@@ -122,6 +123,40 @@ Result<Description> describe(const Checkpoint& checkpoint) {
                           [&](int64_t layer) { return describe_layer(checkpoint, spec, layer); });
 }
 
+constexpr GgufKey kGgufKeys[] = {
+    {"feed_forward_length", "intermediate_size"},
+    {"expert_feed_forward_length", "moe_intermediate_size"},
+    {"expert_shared_count", "num_shared_experts"},
+    {"leading_dense_block_count", "num_dense_layers", false},
+    {"expert_weights_scale", "route_scale", false},
+    {"attention.sliding_window", "sliding_window"},
+};
+constexpr GgufTensor kGgufTensors[] = {
+    {"blk.{L}.attn_gate", "model.layers.{L}.self_attn.gate_proj"},
+    {"blk.{L}.post_attention_norm", "model.layers.{L}.post_attention_layernorm"},
+    {"blk.{L}.ffn_norm", "model.layers.{L}.pre_mlp_layernorm"},
+    {"blk.{L}.post_ffw_norm", "model.layers.{L}.post_mlp_layernorm"},
+    {"blk.{L}.ffn_gate_inp", "model.layers.{L}.mlp.router.gate"},
+    {"blk.{L}.exp_probs_b.bias", "model.layers.{L}.mlp.expert_bias"},
+    {"blk.{L}.ffn_gate_shexp", "model.layers.{L}.mlp.shared_experts.gate_proj"},
+    {"blk.{L}.ffn_up_shexp", "model.layers.{L}.mlp.shared_experts.up_proj"},
+    {"blk.{L}.ffn_down_shexp", "model.layers.{L}.mlp.shared_experts.down_proj"},
+};
+Status finish_gguf(GgufModel& model) {
+  MORACLE_CHECK(require_gating(model, GgufGating::kSigmoid));
+  const std::string norm = gguf_key(model, "expert_weights_norm");
+  MORACLE_TRY(const bool renormalized, model.metadata.boolean_or(false, {norm.c_str()}));
+  if (!renormalized) return model.metadata.unsupported({norm.c_str()}, "true", "it is not");
+  return set_layer_types(model, 4);
+}
+// llama.cpp always scales the embedding of this architecture.
+constexpr GgufConvention kGguf[] = {
+    {.architecture = "afmoe",
+     .keys = kGgufKeys,
+     .tensors = kGgufTensors,
+     .constants = R"({"mup_enabled": true, "num_dense_layers": 0, "route_scale": 1.0})",
+     .finish = finish_gguf}};
+
 }  // namespace
 }  // namespace afmoe
 
@@ -133,6 +168,7 @@ constinit const Family kAfmoeFamily = {.architecture = "AfmoeForCausalLM",
                                                    .renormalize = true,
                                                    .renormalize_keys = {},
                                                    .scaling_factor = afmoe::kRouteScale,
-                                                   .correction_bias = afmoe::kBias}};
+                                                   .correction_bias = afmoe::kBias,
+                                                   .gguf = afmoe::kGguf}};
 
 }  // namespace moracle

@@ -4,6 +4,7 @@
 #include "base/try.h"
 #include "checkpoint/state.h"
 #include "models/families/family.h"
+#include "models/families/gguf_families.h"
 #include "models/families/latent_decoder.h"
 
 namespace moracle {
@@ -44,12 +45,34 @@ Result<Description> describe(const Checkpoint& checkpoint) {
   return describe_latent_decoder(checkpoint, decoder, attention, moe);
 }
 
+// Sigmoid routing is DeepSeek-V3's. Older files do not tell the function; V2 has no correction
+// bias.
+bool is_softmax(const Config& metadata, const Tensors& stored) {
+  const nlohmann::json* const gating = metadata.find({"deepseek2.expert_gating_func"});
+  if (gating != nullptr) return *gating == 1;
+  return !has_stored(stored, ".exp_probs_b.bias");
+}
+Status finish_gguf(GgufModel& model) {
+  const bool grouped = model.config.contains("n_group") && model.config["n_group"] != 1;
+  model.config["topk_method"] = grouped ? "group_limited_greedy" : "greedy";
+  return finish_deepseek(model);
+}
+constexpr GgufConvention kGguf[] = {{.architecture = "deepseek2",
+                                     .keys = kLatentGgufKeys,
+                                     .tensors = kLatentGgufTensors,
+                                     .usual_heads = false,
+                                     .constants = R"({"model_type": "deepseek_v2",
+  "first_k_dense_replace": 0, "routed_scaling_factor": 1.0, "norm_topk_prob": false})",
+                                     .applies = is_softmax,
+                                     .finish = finish_gguf}};
+
 }  // namespace
 }  // namespace deepseek_v2
 
-constinit const Family kDeepseekV2Family = {.architecture = "DeepseekV2ForCausalLM",
-                                            .models = "DeepSeek-V2, V2-Lite",
-                                            .describe = deepseek_v2::describe,
-                                            .experts = {.defaults = deepseek_v2::kDefaults}};
+constinit const Family kDeepseekV2Family = {
+    .architecture = "DeepseekV2ForCausalLM",
+    .models = "DeepSeek-V2, V2-Lite",
+    .describe = deepseek_v2::describe,
+    .experts = {.defaults = deepseek_v2::kDefaults, .gguf = deepseek_v2::kGguf}};
 
 }  // namespace moracle

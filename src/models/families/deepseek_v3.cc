@@ -4,6 +4,7 @@
 #include "base/try.h"
 #include "checkpoint/state.h"
 #include "models/families/family.h"
+#include "models/families/gguf_families.h"
 #include "models/families/latent_decoder.h"
 
 namespace moracle {
@@ -40,15 +41,38 @@ Result<Description> describe(const Checkpoint& checkpoint) {
   return describe_latent_decoder(checkpoint, decoder, attention, moe);
 }
 
+// The same files as DeepSeek-V2's. GLM-4.7-Flash and Kimi-K2 are among them, too.
+bool is_sigmoid(const Config& metadata, const Tensors& stored) {
+  const nlohmann::json* const gating = metadata.find({"deepseek2.expert_gating_func"});
+  if (gating != nullptr) return *gating == 2;
+  return has_stored(stored, ".exp_probs_b.bias");
+}
+Status finish_gguf(GgufModel& model) {
+  // Files from before October 2025 lack groups, which of these models DeepSeek-V3 and R1 have.
+  const bool v3 = model.config["num_hidden_layers"] == 61 && model.config["num_experts"] == 256;
+  if (!model.config.contains("n_group"))
+    model.config.update({{"n_group", v3 ? 8 : 1}, {"topk_group", v3 ? 4 : 1}});
+  return finish_deepseek(model);
+}
+constexpr GgufConvention kGguf[] = {{.architecture = "deepseek2",
+                                     .keys = kLatentGgufKeys,
+                                     .tensors = kLatentGgufTensors,
+                                     .usual_heads = false,
+                                     .constants = R"({"model_type": "deepseek_v3",
+  "first_k_dense_replace": 0, "routed_scaling_factor": 1.0, "norm_topk_prob": false})",
+                                     .applies = is_sigmoid,
+                                     .finish = finish_gguf}};
+
 }  // namespace
 }  // namespace deepseek_v3
 
-constinit const Family kDeepseekV3Family = {
-    .architecture = "DeepseekV3ForCausalLM",
-    .multimodal = "KimiK25ForConditionalGeneration",
-    .models = "DeepSeek-V3, R1, Kimi-K2, K2.5, K2.6, K2.7",
-    .notes = "text only; without multi-token prediction",
-    .describe = deepseek_v3::describe,
-    .experts = {.defaults = deepseek_v3::kDefaults, .default_score = Score::kSigmoid}};
+constinit const Family kDeepseekV3Family = {.architecture = "DeepseekV3ForCausalLM",
+                                            .multimodal = "KimiK25ForConditionalGeneration",
+                                            .models = "DeepSeek-V3, R1, Kimi-K2, K2.5, K2.6, K2.7",
+                                            .notes = "text only; without multi-token prediction",
+                                            .describe = deepseek_v3::describe,
+                                            .experts = {.defaults = deepseek_v3::kDefaults,
+                                                        .default_score = Score::kSigmoid,
+                                                        .gguf = deepseek_v3::kGguf}};
 
 }  // namespace moracle

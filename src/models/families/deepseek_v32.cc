@@ -8,6 +8,7 @@
 #include "base/try.h"
 #include "checkpoint/state.h"
 #include "models/families/family.h"
+#include "models/families/gguf_families.h"
 #include "models/families/latent_decoder.h"
 
 namespace moracle {
@@ -107,6 +108,36 @@ Result<Description> describe(const Checkpoint& checkpoint) {
   return description;
 }
 
+constexpr GgufKey kOwnGgufKeys[] = {
+    {"attention.indexer.head_count", "index_n_heads"},
+    {"attention.indexer.key_length", "index_head_dim"},
+    {"attention.indexer.top_k", "index_topk"},
+};
+constexpr auto kGgufKeys = joined(kSharedMoeGgufKeys, kLatentGgufOwnKeys, kOwnGgufKeys);
+constexpr GgufTensor kOwnGgufTensors[] = {
+    {"blk.{L}.indexer.attn_q_b", "model.layers.{L}.self_attn.indexer.wq_b"},
+    {"blk.{L}.indexer.attn_k", "model.layers.{L}.self_attn.indexer.wk"},
+    {"blk.{L}.indexer.proj", "model.layers.{L}.self_attn.indexer.weights_proj"},
+    {"blk.{L}.indexer.k_norm", "model.layers.{L}.self_attn.indexer.k_norm"},
+};
+constexpr auto kGgufTensors = joined(kSharedMoeGgufTensors, kLatentGgufOwnTensors, kOwnGgufTensors);
+Status finish_gguf(GgufModel& model) {
+  MORACLE_CHECK(require_gating(model, GgufGating::kSigmoid));
+  return finish_deepseek(model);
+}
+constexpr GgufConvention kGguf[] = {{.architecture = "deepseek32",
+                                     .keys = kGgufKeys,
+                                     .tensors = kGgufTensors,
+                                     .usual_heads = false,
+                                     .constants = kSharedMoeGgufConstants,
+                                     .finish = finish_gguf}};
+constexpr GgufConvention kGlmGguf[] = {{.architecture = "glm-dsa",
+                                        .keys = kGgufKeys,
+                                        .tensors = kGgufTensors,
+                                        .usual_heads = false,
+                                        .constants = kSharedMoeGgufConstants,
+                                        .finish = finish_gguf}};
+
 }  // namespace
 }  // namespace deepseek_v32
 
@@ -115,12 +146,16 @@ constinit const Family kDeepseekV32Family = {
     .models = "DeepSeek-V3.2",
     .notes = "contexts up to `index_topk`, longer ones are refused; without multi-token prediction",
     .describe = deepseek_v32::describe,
-    .experts = {.defaults = deepseek_v32::kDefaults, .score = Score::kSigmoid}};
+    .experts = {.defaults = deepseek_v32::kDefaults,
+                .score = Score::kSigmoid,
+                .gguf = deepseek_v32::kGguf}};
 constinit const Family kGlmMoeDsaFamily = {
     .architecture = "GlmMoeDsaForCausalLM",
     .models = "GLM-5",
     .notes = "contexts up to `index_topk`, longer ones are refused; without multi-token prediction",
     .describe = deepseek_v32::describe,
-    .experts = {.defaults = deepseek_v32::kGlmDefaults, .score = Score::kSigmoid}};
+    .experts = {.defaults = deepseek_v32::kGlmDefaults,
+                .score = Score::kSigmoid,
+                .gguf = deepseek_v32::kGlmGguf}};
 
 }  // namespace moracle

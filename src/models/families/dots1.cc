@@ -4,6 +4,7 @@
 #include "base/try.h"
 #include "checkpoint/state.h"
 #include "models/families/family.h"
+#include "models/families/gguf_families.h"
 #include "models/families/shared_moe.h"
 
 namespace moracle {
@@ -48,6 +49,19 @@ Result<Description> describe(const Checkpoint& checkpoint) {
   });
 }
 
+Status finish_gguf(GgufModel& model) {
+  model.config["sliding_window"] = nullptr;
+  return require_gating(model, GgufGating::kSigmoid);
+}
+// llama.cpp has no window in this architecture.
+constexpr GgufConvention kGguf[] = {
+    {.architecture = "dots1",
+     .keys = kSharedMoeGgufKeys,
+     .tensors = kSharedMoeGgufTensors,
+     .constants =
+         R"({"first_k_dense_replace": 0, "routed_scaling_factor": 1.0, "norm_topk_prob": false})",
+     .finish = finish_gguf}};
+
 }  // namespace
 }  // namespace dots1
 
@@ -56,6 +70,6 @@ constinit const Family kDots1Family = {
     .architecture = "Dots1ForCausalLM",
     .models = "dots.llm1",
     .describe = dots1::describe,
-    .experts = {.defaults = dots1::kDefaults, .score = Score::kSigmoid}};
+    .experts = {.defaults = dots1::kDefaults, .score = Score::kSigmoid, .gguf = dots1::kGguf}};
 
 }  // namespace moracle

@@ -6,6 +6,7 @@
 #include "checkpoint/state.h"
 #include "models/families/decoder_parts.h"
 #include "models/families/family.h"
+#include "models/families/gguf_families.h"
 
 namespace moracle {
 namespace ernie4_5_moe {
@@ -108,6 +109,33 @@ Result<Description> describe(const Checkpoint& checkpoint) {
   });
 }
 
+constexpr GgufKey kGgufKeys[] = {
+    {"expert_count", "moe_num_experts"},
+    {"expert_used_count", "moe_k"},
+    {"feed_forward_length", "intermediate_size"},
+    {"expert_feed_forward_length", "moe_intermediate_size"},
+    {"expert_shared_count", "moe_num_shared_experts"},
+    {"interleave_moe_layer_step", "moe_layer_interval"},
+    {"leading_dense_block_count", "moe_layer_start_index", false},
+};
+constexpr GgufTensor kGgufTensors[] = {
+    {"blk.{L}.ffn_gate_shexp", "model.layers.{L}.mlp.shared_experts.gate_proj"},
+    {"blk.{L}.ffn_up_shexp", "model.layers.{L}.mlp.shared_experts.up_proj"},
+    {"blk.{L}.ffn_down_shexp", "model.layers.{L}.mlp.shared_experts.down_proj"},
+    {"blk.{L}.exp_probs_b.bias", "model.layers.{L}.mlp.moe_statics.e_score_correction_bias"},
+};
+Status finish_gguf(GgufModel& model) {
+  reshape(model, ".e_score_correction_bias", [](const TensorView& stored) {
+    return stored.shape.size() == 1 ? std::vector<int64_t>{1, stored.shape[0]} : stored.shape;
+  });
+  return {};
+}
+constexpr GgufConvention kGguf[] = {{.architecture = "ernie4_5-moe",
+                                     .keys = kGgufKeys,
+                                     .tensors = kGgufTensors,
+                                     .constants = R"({"moe_layer_start_index": 0})",
+                                     .finish = finish_gguf}};
+
 }  // namespace
 }  // namespace ernie4_5_moe
 
@@ -121,6 +149,7 @@ constinit const Family kErnie45MoeFamily = {.architecture = "Ernie4_5_MoeForCaus
                                                         .score = Score::kSoftmax,
                                                         .renormalize = true,
                                                         .renormalize_keys = {},
-                                                        .correction_bias = ernie4_5_moe::kBias}};
+                                                        .correction_bias = ernie4_5_moe::kBias,
+                                                        .gguf = ernie4_5_moe::kGguf}};
 
 }  // namespace moracle

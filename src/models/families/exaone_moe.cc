@@ -5,6 +5,7 @@
 #include "base/try.h"
 #include "checkpoint/state.h"
 #include "models/families/family.h"
+#include "models/families/gguf_families.h"
 #include "models/families/shared_moe.h"
 
 namespace moracle {
@@ -61,6 +62,22 @@ Result<Description> describe(const Checkpoint& checkpoint) {
   return describe_decoder(checkpoint, decoder, describe_layer);
 }
 
+constexpr GgufKey kOwnGgufKeys[] = {{"attention.sliding_window", "sliding_window"}};
+constexpr auto kGgufKeys = joined(kSharedMoeGgufKeys, kOwnGgufKeys);
+constexpr GgufTensor kOwnGgufTensors[] = {
+    {"blk.{L}.exp_probs_b.bias", "model.layers.{L}.mlp.e_score_correction_bias"},
+};
+constexpr auto kGgufTensors = joined(kOwnGgufTensors, kSharedMoeGgufTensors);
+Status finish_gguf(GgufModel& model) {
+  MORACLE_CHECK(require_gating(model, GgufGating::kSigmoid));
+  return set_layer_types(model, 4);
+}
+constexpr GgufConvention kGguf[] = {{.architecture = "exaone-moe",
+                                     .keys = kGgufKeys,
+                                     .tensors = kGgufTensors,
+                                     .constants = kSharedMoeGgufConstants,
+                                     .finish = finish_gguf}};
+
 }  // namespace
 }  // namespace exaone_moe
 
@@ -70,6 +87,7 @@ constinit const Family kExaoneMoeFamily = {.architecture = "ExaoneMoeForCausalLM
                                            .describe = exaone_moe::describe,
                                            .experts = {.defaults = exaone_moe::kDefaults,
                                                        .score = Score::kSigmoid,
-                                                       .correction_bias = exaone_moe::kBias}};
+                                                       .correction_bias = exaone_moe::kBias,
+                                                       .gguf = exaone_moe::kGguf}};
 
 }  // namespace moracle

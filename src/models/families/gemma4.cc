@@ -8,6 +8,7 @@
 #include "checkpoint/state.h"
 #include "models/families/decoder_parts.h"
 #include "models/families/family.h"
+#include "models/families/gguf_families.h"
 
 namespace moracle {
 namespace gemma4 {
@@ -207,6 +208,100 @@ Result<Description> describe(const Checkpoint& checkpoint) {
                           [&](int64_t layer) { return describe_layer(checkpoint, spec, layer); });
 }
 
+constexpr GgufKey kGgufKeys[] = {
+    {"expert_used_count", "top_k_experts"},
+    {"feed_forward_length", "intermediate_size"},
+    {"expert_feed_forward_length", "moe_intermediate_size"},
+    {"attention.head_count_kv", "num_key_value_heads"},
+    {"attention.key_length", "global_head_dim"},
+    {"attention.value_length", "global_head_dim", false, true},
+    {"rope.dimension_count", "global_head_dim", false, true},
+    {"attention.key_length_swa", "head_dim"},
+    {"attention.value_length_swa", "head_dim", false, true},
+    {"rope.dimension_count_swa", "head_dim", false, true},
+    {"attention.sliding_window", "sliding_window"},
+    {"attention.sliding_window_pattern", "layer_types"},  // until finish_gguf names them
+    {"rope.freq_base", "rope_parameters.full_attention.rope_theta"},
+    {"rope.freq_base_swa", "rope_parameters.sliding_attention.rope_theta"},
+    {"final_logit_softcapping", "final_logit_softcapping", false},
+    {"embedding_length_per_layer_input", "hidden_size_per_layer_input", false},
+    {"attention.shared_kv_layers", "num_kv_shared_layers", false},
+};
+constexpr GgufTensor kGgufTensors[] = {
+    {"blk.{L}.post_attention_norm", "model.layers.{L}.post_attention_layernorm"},
+    {"blk.{L}.ffn_norm", "model.layers.{L}.pre_feedforward_layernorm"},
+    {"blk.{L}.pre_ffw_norm_2", "model.layers.{L}.pre_feedforward_layernorm_2"},
+    {"blk.{L}.post_ffw_norm", "model.layers.{L}.post_feedforward_layernorm"},
+    {"blk.{L}.post_ffw_norm_1", "model.layers.{L}.post_feedforward_layernorm_1"},
+    {"blk.{L}.post_ffw_norm_2", "model.layers.{L}.post_feedforward_layernorm_2"},
+    {"blk.{L}.layer_output_scale.weight", "model.layers.{L}.layer_scalar"},
+    {"blk.{L}.ffn_gate_inp.weight", "model.layers.{L}.router.proj.weight"},
+    {"blk.{L}.ffn_gate_inp.scale", "model.layers.{L}.router.scale"},
+    {"blk.{L}.ffn_down_exps.scale", "model.layers.{L}.router.per_expert_scale"},
+    {"blk.{L}.ffn_gate_exps", "model.layers.{L}.experts.{E}.gate_proj"},
+    {"blk.{L}.ffn_up_exps", "model.layers.{L}.experts.{E}.up_proj"},
+    {"blk.{L}.ffn_gate_up_exps", "model.layers.{L}.experts.{E}.gate_proj",
+     "model.layers.{L}.experts.{E}.up_proj"},
+    {"blk.{L}.ffn_down_exps", "model.layers.{L}.experts.{E}.down_proj"},
+};
+
+bool has_experts(const Config&, const Tensors& stored) {
+  return has_stored(stored, ".ffn_gate_inp.weight");
+}
+
+// Heads of keys: one number, or one for each layer. Layers without a window get their own sizes.
+Status set_sizes_of_layers(GgufModel& model) {
+  nlohmann::json& config = model.config;
+  const nlohmann::json heads = config["num_key_value_heads"], types = config["layer_types"];
+  const std::string key = gguf_key(model, "attention.head_count_kv");
+  const auto layers = config["num_hidden_layers"].get<size_t>();
+  if (heads.is_array() && heads.size() < layers)
+    return model.metadata.wrong({key.c_str()}, str("one number for each of ", layers, " layers"),
+                                str("it has ", heads.size()));
+  nlohmann::json own = nlohmann::json::object();
+  for (size_t layer = 0; layer < layers; ++layer) {
+    const nlohmann::json& count = heads.is_array() ? heads[layer] : heads;
+    if (!heads.is_array() || types[layer] != kFull) config["num_key_value_heads"] = count;
+    if (types[layer] == kFull)
+      own[str(layer)] = {{"head_dim", config["global_head_dim"]}, {"num_key_value_heads", count}};
+  }
+  for (size_t layer = 0; layer < layers && heads.is_array(); ++layer) {
+    if (types[layer] != kFull && heads[layer] != config["num_key_value_heads"])
+      return model.metadata.unsupported({key.c_str()}, "one number for all layers with a window",
+                                        "they differ");
+  }
+  config["per_layer_config"] = std::move(own);
+  config.erase("global_head_dim");
+  return {};
+}
+
+Status finish_gguf(GgufModel& model) {
+  nlohmann::json& config = model.config;
+  MORACLE_CHECK(set_layer_types(model, 6));
+  MORACLE_CHECK(set_sizes_of_layers(model));
+  const auto& types = config["layer_types"];
+  for (size_t layer = 0; layer < types.size(); ++layer) {
+    const std::string values = str("blk.", layer, ".attn_v.weight");
+    if (types[layer] == kFull && model.stored.find(values) == nullptr)
+      config["attention_k_eq_v"] = true;
+  }
+  // The parts of heads that do not rotate have huge divisors.
+  const std::string divisors = "rope_freqs.weight";
+  MORACLE_TRY(const std::vector<float> values, gguf_values(model, divisors));
+  model.tensors.erase(divisors);
+  config["rope_parameters"]["full_attention"]["frequency_divisors"] = values;
+  set_attention_bias(model);
+  return {};
+}
+constexpr GgufConvention kGguf[] = {
+    {.architecture = "gemma4",
+     .keys = kGgufKeys,
+     .tensors = kGgufTensors,
+     .usual_heads = false,
+     .constants = R"({"enable_moe_block": true, "hidden_size_per_layer_input": 0})",
+     .applies = has_experts,
+     .finish = finish_gguf}};
+
 }  // namespace
 }  // namespace gemma4
 
@@ -223,6 +318,7 @@ constinit const Family kGemma4Family = {.architecture = "Gemma4ForCausalLM",
                                                     .renormalize_keys = {},
                                                     .scaling_factor = {},
                                                     .expert_scales = true,
-                                                    .activation = Activation::kGeluTanh}};
+                                                    .activation = Activation::kGeluTanh,
+                                                    .gguf = gemma4::kGguf}};
 
 }  // namespace moracle

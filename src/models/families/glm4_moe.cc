@@ -5,6 +5,7 @@
 #include "base/try.h"
 #include "checkpoint/state.h"
 #include "models/families/family.h"
+#include "models/families/gguf_families.h"
 #include "models/families/shared_moe.h"
 
 namespace moracle {
@@ -43,6 +44,30 @@ Result<Description> describe(const Checkpoint& checkpoint) {
   return describe_decoder(checkpoint, decoder, describe_layer);
 }
 
+constexpr GgufKey kOwnGgufKeys[] = {
+    {"attention.key_length", "head_dim"},
+    {"rope.dimension_count", "partial_rotary_factor"},  // until finish_gguf divides it
+};
+constexpr auto kGgufKeys = joined(kSharedMoeGgufKeys, kOwnGgufKeys);
+constexpr GgufTensor kOwnGgufTensors[] = {
+    {"blk.{L}.post_attention_norm", "model.layers.{L}.post_attention_layernorm"},
+};
+constexpr auto kGgufTensors = joined(kSharedMoeGgufTensors, kOwnGgufTensors);
+Status finish_gguf(GgufModel& model) {
+  MORACLE_CHECK(require_gating(model, GgufGating::kSigmoid));
+  MORACLE_CHECK(set_partial_rotary(model));
+  set_attention_bias(model);
+  model.config["use_qk_norm"] =
+      gguf_has(model, ".attn_q_norm.weight") || gguf_has(model, ".attn_k_norm.weight");
+  return {};
+}
+// Solar-Open's files, too: all of its layers have experts.
+constexpr GgufConvention kGguf[] = {{.architecture = "glm4moe",
+                                     .keys = kGgufKeys,
+                                     .tensors = kGgufTensors,
+                                     .constants = kSharedMoeGgufConstants,
+                                     .finish = finish_gguf}};
+
 }  // namespace
 }  // namespace glm4_moe
 
@@ -51,6 +76,7 @@ constinit const Family kGlm4MoeFamily = {
     .models = "GLM-4.5, 4.6, 4.7",
     .notes = "without multi-token prediction",
     .describe = glm4_moe::describe,
-    .experts = {.defaults = glm4_moe::kDefaults, .score = Score::kSigmoid}};
+    .experts = {
+        .defaults = glm4_moe::kDefaults, .score = Score::kSigmoid, .gguf = glm4_moe::kGguf}};
 
 }  // namespace moracle

@@ -5,6 +5,7 @@
 #include "checkpoint/state.h"
 #include "models/families/decoder_parts.h"
 #include "models/families/family.h"
+#include "models/families/gguf_families.h"
 
 namespace moracle {
 namespace gpt_oss {
@@ -34,10 +35,17 @@ Result<LayerDescription> describe_layer(const Checkpoint& checkpoint, const Deco
   MORACLE_TRY(GroupedQueryDescription attention,
               describe_grouped_query(checkpoint, self_attn, spec, heads, {biased, biased}));
   MORACLE_TRY(attention.sinks, checkpoint.vector(self_attn + "sinks", heads.num_heads));
+  // GGUF files hold each projection of each expert as a tensor.
+  const std::string first = prefix + "mlp.experts.0.";
+  const bool fused = !checkpoint.has_tensor(first + "gate_proj.weight");
+  if (!fused) {
+    MORACLE_CHECK(
+        require_bias(checkpoint, {first + "gate_proj", first + "up_proj", first + "down_proj"}));
+  }
   MORACLE_TRY(DescribedWeights experts, checkpoint.moe_layer(layer));
   MORACLE_CHECK(require_bias(checkpoint, {router_module}));
   for (const char* bias : {".gate_up_proj_bias", ".down_proj_bias"}) {
-    if (checkpoint.has_tensor(experts.spec.name + bias)) continue;
+    if (!fused || checkpoint.has_tensor(experts.spec.name + bias)) continue;
     return checkpoint.state().tensors.wrong(experts.spec.name + bias, "to be in the file",
                                             "it is missing");
   }
@@ -70,6 +78,26 @@ Result<Description> describe(const Checkpoint& checkpoint) {
   });
 }
 
+constexpr GgufKey kGgufKeys[] = {
+    {"expert_feed_forward_length", "intermediate_size"},
+    {"attention.sliding_window", "sliding_window"},
+};
+constexpr GgufTensor kGgufTensors[] = {
+    {"blk.{L}.post_attention_norm", "model.layers.{L}.post_attention_layernorm"},
+    {"blk.{L}.attn_sinks.weight", "model.layers.{L}.self_attn.sinks"},
+    {"blk.{L}.ffn_gate_inp", "model.layers.{L}.mlp.router"},
+};
+Status finish_gguf(GgufModel& model) {
+  // The configuration class's value, which files lack.
+  if (model.config.contains("rope_scaling")) model.config["rope_scaling"]["truncate"] = false;
+  return set_layer_types(model, 2);
+}
+constexpr GgufConvention kGguf[] = {{.architecture = "gpt-oss",
+                                     .keys = kGgufKeys,
+                                     .tensors = kGgufTensors,
+                                     .constants = R"({"model_type": "gpt_oss"})",
+                                     .finish = finish_gguf}};
+
 }  // namespace
 }  // namespace gpt_oss
 
@@ -82,6 +110,7 @@ constinit const Family kGptOssFamily = {
                 .intermediate_size = kOnlySizeKeys,
                 .score = Score::kTopkThenSoftmax,
                 // config.json says silu and means the clamped variant with a limit.
-                .activation = Activation::kSwigluOai}};
+                .activation = Activation::kSwigluOai,
+                .gguf = gpt_oss::kGguf}};
 
 }  // namespace moracle

@@ -9,6 +9,7 @@
 #include "checkpoint/state.h"
 #include "models/families/decoder_parts.h"
 #include "models/families/family.h"
+#include "models/families/gguf_families.h"
 
 namespace moracle {
 namespace granite_moe {
@@ -78,9 +79,13 @@ Result<LayerDescription> describe_layer(const Checkpoint& checkpoint, const Spec
                              std::move(router), std::move(experts)};
   described.attention_output.scale = described.mlp_output.scale = all.residual_scale;
   if (all.shared_intermediate == 0) return described;
+  // GGUF files have gate and up apart.
+  const std::string mlp = prefix + "shared_mlp";
+  const bool apart = checkpoint.has_tensor(mlp + ".gate_proj.weight") ||
+                     checkpoint.has_tensor(mlp + ".up_proj.weight");
+  const MlpNames names = apart ? MlpNames{} : MlpNames{"input_linear", nullptr, "output_linear"};
   MORACLE_TRY(DescribedWeights shared,
-              describe_dense_mlp(checkpoint, prefix + "shared_mlp", spec, all.shared_intermediate,
-                                 {"input_linear", nullptr, "output_linear"}));
+              describe_dense_mlp(checkpoint, mlp, spec, all.shared_intermediate, names));
   described.shared.emplace(SharedExpertDescription{std::move(shared), {}});
   return described;
 }
@@ -115,12 +120,55 @@ Result<Description> describe_shared(const Checkpoint& checkpoint) {
   return describe_with(checkpoint, true);
 }
 
-constexpr ExpertConvention convention(std::string_view defaults) {
+constexpr ExpertConvention convention(std::string_view defaults,
+                                      std::span<const GgufConvention> gguf = {}) {
   return {.defaults = defaults,
           .names = kNames,
           .intermediate_size = kSize,
-          .score = Score::kTopkThenSoftmax};
+          .score = Score::kTopkThenSoftmax,
+          .gguf = gguf};
 }
+
+constexpr GgufKey kGgufKeys[] = {
+    {"feed_forward_length", "intermediate_size"},
+    {"expert_shared_feed_forward_length", "shared_intermediate_size", false},
+    {"attention.scale", "attention_multiplier"},
+    {"embedding_scale", "embedding_multiplier", false},
+    {"residual_scale", "residual_multiplier", false},
+    {"logit_scale", "logits_scaling"},
+};
+constexpr GgufTensor kGgufTensors[] = {
+    {"blk.{L}.ffn_gate_inp", "model.layers.{L}.block_sparse_moe.router.layer"},
+    {"blk.{L}.ffn_gate_exps", "model.layers.{L}.block_sparse_moe.experts.{E}.gate_proj"},
+    {"blk.{L}.ffn_up_exps", "model.layers.{L}.block_sparse_moe.experts.{E}.up_proj"},
+    {"blk.{L}.ffn_gate_up_exps", "model.layers.{L}.block_sparse_moe.experts.{E}.gate_proj",
+     "model.layers.{L}.block_sparse_moe.experts.{E}.up_proj"},
+    {"blk.{L}.ffn_down_exps", "model.layers.{L}.block_sparse_moe.experts.{E}.down_proj"},
+    {"blk.{L}.ffn_gate_shexp", "model.layers.{L}.shared_mlp.gate_proj"},
+    {"blk.{L}.ffn_up_shexp", "model.layers.{L}.shared_mlp.up_proj"},
+    {"blk.{L}.ffn_down_shexp", "model.layers.{L}.shared_mlp.down_proj"},
+};
+constexpr const char* kGgufShared = "granitemoe.expert_shared_feed_forward_length";
+bool has_shared(const Config& metadata, const Tensors&) {
+  return metadata.has({kGgufShared});
+}
+bool lacks_shared(const Config& metadata, const Tensors&) {
+  return !metadata.has({kGgufShared});
+}
+Status finish_gguf(GgufModel& model) {
+  set_attention_bias(model);
+  return undo_rotary_order(model);
+}
+constexpr GgufConvention kGguf[] = {{.architecture = "granitemoe",
+                                     .keys = kGgufKeys,
+                                     .tensors = kGgufTensors,
+                                     .applies = lacks_shared,
+                                     .finish = finish_gguf}};
+constexpr GgufConvention kSharedGguf[] = {{.architecture = "granitemoe",
+                                           .keys = kGgufKeys,
+                                           .tensors = kGgufTensors,
+                                           .applies = has_shared,
+                                           .finish = finish_gguf}};
 
 }  // namespace
 }  // namespace granite_moe
@@ -129,12 +177,12 @@ constinit const Family kGraniteMoeFamily = {
     .architecture = "GraniteMoeForCausalLM",
     .models = "Granite-MoE",
     .describe = granite_moe::describe_plain,
-    .experts = granite_moe::convention(granite_moe::kDefaults)};
+    .experts = granite_moe::convention(granite_moe::kDefaults, granite_moe::kGguf)};
 constinit const Family kGraniteMoeSharedFamily = {
     .architecture = "GraniteMoeSharedForCausalLM",
     .models = "Granite-MoE with a shared expert",
     .describe = granite_moe::describe_shared,
-    .experts = granite_moe::convention(granite_moe::kSharedDefaults)};
+    .experts = granite_moe::convention(granite_moe::kSharedDefaults, granite_moe::kSharedGguf)};
 constinit const Family kGraniteMoeHybridFamily = {
     .architecture = "GraniteMoeHybridForCausalLM",
     .models = "Granite-4.0-H",

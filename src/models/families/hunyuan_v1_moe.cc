@@ -73,6 +73,23 @@ Result<Description> describe(const Checkpoint& checkpoint) {
   });
 }
 
+constexpr GgufKey kGgufKeys[] = {
+    {"expert_shared_feed_forward_length", "intermediate_size"},
+    {"expert_feed_forward_length", "moe_intermediate_size"},
+    {"expert_shared_count", "num_shared_expert"},
+};
+constexpr GgufTensor kGgufTensors[] = {
+    {"blk.{L}.attn_q_norm", "model.layers.{L}.self_attn.query_layernorm"},
+    {"blk.{L}.attn_k_norm", "model.layers.{L}.self_attn.key_layernorm"},
+    {"blk.{L}.ffn_gate_inp", "model.layers.{L}.mlp.gate.wg"},
+    {"blk.{L}.ffn_gate_shexp", "model.layers.{L}.mlp.shared_mlp.gate_proj"},
+    {"blk.{L}.ffn_up_shexp", "model.layers.{L}.mlp.shared_mlp.up_proj"},
+    {"blk.{L}.ffn_down_shexp", "model.layers.{L}.mlp.shared_mlp.down_proj"},
+};
+// rope.freq_base has alpha in it.
+constexpr GgufConvention kGguf[] = {
+    {.architecture = "hunyuan-moe", .keys = kGgufKeys, .tensors = kGgufTensors}};
+
 }  // namespace
 }  // namespace hunyuan_v1_moe
 
@@ -86,6 +103,7 @@ constinit const Family kHunyuanV1MoeFamily = {
                 .intermediate_size = hunyuan_v1_moe::kSize,
                 .score = Score::kSoftmax,
                 .renormalize = true,
-                .renormalize_keys = {}}};
+                .renormalize_keys = {},
+                .gguf = hunyuan_v1_moe::kGguf}};
 
 }  // namespace moracle

@@ -1,7 +1,11 @@
 #include "models/families/hybrid_moe.h"
 
+#include <algorithm>
+#include <cmath>
+
 #include "base/text.h"
 #include "base/try.h"
+#include "checkpoint/experts/matrix_share.h"
 #include "checkpoint/state.h"
 
 namespace moracle {
@@ -53,6 +57,12 @@ Result<AttentionDescription> describe_delta(const Checkpoint& checkpoint, const 
               describe_linear(checkpoint, prefixed(modules.ba), modules.ba_rows, hidden));
   MORACLE_TRY(DescribedMatrix o,
               describe_linear(checkpoint, {prefix + "out_proj"}, {hidden}, delta.values()));
+  MORACLE_TRY(const bool in_turns,
+              checkpoint.state().config.boolean_or(false, {"linear_value_heads_in_turns"}));
+  if (in_turns) {
+    MORACLE_TRY(o,
+                MatrixShare::columns_in_turns(std::move(o), delta.value_dim, delta.num_key_heads));
+  }
   MORACLE_TRY(auto convolution,
               checkpoint.floats(prefix + "conv1d.weight", {delta.mixed(), 1, delta.kernel}));
   MORACLE_TRY(auto a_log, checkpoint.vector(prefix + "A_log", delta.num_value_heads));
@@ -121,6 +131,85 @@ Result<LayerDescription> describe_hybrid_layer(const Checkpoint& checkpoint, con
                                      mlp + ".shared_expert_gate", decoder, intermediate));
   return LayerDescription{std::move(input_norm), std::move(post_norm), std::move(attention),
                           std::move(router),     std::move(experts),   std::move(shared)};
+}
+
+void subtract_one(std::span<float> values) {
+  for (float& value : values) value -= 1;
+}
+void decay_logarithm(std::span<float> values) {
+  for (float& value : values) value = std::log(-value);
+}
+
+namespace {
+
+constexpr std::string_view kB = ".linear_attn.in_proj_b.weight",
+                           kA = ".linear_attn.in_proj_a.weight";
+
+// Rows of ssm_ba: of each key head, the b of its value heads, then their a.
+void split_ba(GgufModel& model, int64_t per_key) {
+  for (const std::string_view part : {kB, kA}) {
+    const int64_t first = part == kA ? per_key : 0;
+    for (auto& [name, entry] : model.tensors) {
+      if (!name.ends_with(part)) continue;
+      entry.first_byte = 0;
+      entry.row = [per_key, first](int64_t row) {
+        return row / per_key * 2 * per_key + first + row % per_key;
+      };
+    }
+  }
+}
+
+// Files with ssm_in keep both as in_proj_ba.
+void keep_ba(GgufModel& model) {
+  std::vector<std::pair<std::string, Tensors::Entry>> whole;
+  for (const auto& [name, entry] : model.tensors) {
+    if (!name.ends_with(kB)) continue;
+    whole.emplace_back(
+        str(name.substr(0, name.size() - kB.size()), ".linear_attn.in_proj_ba.weight"), entry);
+    whole.back().second.view.shape[0] *= 2;
+  }
+  std::erase_if(model.tensors, [](const auto& tensor) {
+    return tensor.first.ends_with(kB) || tensor.first.ends_with(kA);
+  });
+  for (auto& [name, entry] : whole) model.tensors.insert_or_assign(name, std::move(entry));
+}
+
+}  // namespace
+
+Status finish_hybrid_gguf(GgufModel& model) {
+  nlohmann::json& config = model.config;
+  MORACLE_CHECK(set_partial_rotary(model));
+  MORACLE_TRY(const int64_t key_heads, gguf_integer(model, "ssm.group_count"));
+  MORACLE_TRY(const int64_t heads, gguf_integer(model, "ssm.time_step_rank"));
+  MORACLE_TRY(const int64_t values, gguf_integer(model, "ssm.inner_size"));
+  if (values % heads != 0) {
+    const std::string key = gguf_key(model, "ssm.inner_size");
+    return model.metadata.wrong({key.c_str()}, str("a multiple of ", heads, " value heads"),
+                                str("it is ", values));
+  }
+  config["linear_value_head_dim"] = values / heads;
+  const std::string key = gguf_key(model, "attention.recurrent_layers");
+  const auto layers = config["num_hidden_layers"].get<size_t>();
+  if (const nlohmann::json* const recurrent = model.metadata.find({key.c_str()})) {
+    if (!recurrent->is_array() || recurrent->size() < layers)
+      return model.metadata.wrong({key.c_str()}, str("a boolean for each of ", layers, " layers"),
+                                  "it has others");
+    for (size_t layer = 0; layer < layers; ++layer)
+      config["layer_types"].push_back((*recurrent)[layer] == true ? "linear_attention"
+                                                                  : "full_attention");
+  }
+  reshape(model, ".linear_attn.conv1d.weight", [](const TensorView& stored) {
+    std::vector<int64_t> shape = stored.shape;
+    if (shape.size() == 2) shape.insert(shape.begin() + 1, 1);
+    return shape;
+  });
+  restore_gate_row(model);
+  if (!gguf_has(model, ".ssm_ba.weight")) return {};
+  if (gguf_has(model, ".ssm_in.weight"))
+    keep_ba(model);
+  else if (heads % key_heads == 0)
+    split_ba(model, heads / key_heads);
+  return {};
 }
 
 }  // namespace moracle

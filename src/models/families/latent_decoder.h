@@ -13,4 +13,27 @@ Result<Description> describe_latent_decoder(const Checkpoint& checkpoint,
                                             const DecoderSpec& decoder, const LatentSpec& attention,
                                             const SharedMoeSpec& moe);
 
+inline constexpr GgufKey kLatentGgufOwnKeys[] = {
+    {"attention.kv_lora_rank", "kv_lora_rank"},
+    {"rope.dimension_count", "qk_rope_head_dim"},
+    {"attention.q_lora_rank", "q_lora_rank", false},
+    {"rope.freq_base", "rope_theta", false},
+    {"rope.scaling.type", "rope_scaling.rope_type", false},
+    {"rope.scaling.factor", "rope_scaling.factor", false},
+    {"rope.scaling.original_context_length", "rope_scaling.original_max_position_embeddings",
+     false},
+    {"rope.scaling.yarn_beta_fast", "rope_scaling.beta_fast", false},
+    {"rope.scaling.yarn_beta_slow", "rope_scaling.beta_slow", false},
+};
+inline constexpr auto kLatentGgufKeys = joined(kSharedMoeGgufKeys, kLatentGgufOwnKeys);
+inline constexpr GgufTensor kLatentGgufOwnTensors[] = {
+    {"blk.{L}.attn_q_a", "model.layers.{L}.self_attn.q_a_proj"},
+    {"blk.{L}.attn_q_a_norm", "model.layers.{L}.self_attn.q_a_layernorm"},
+    {"blk.{L}.attn_q_b", "model.layers.{L}.self_attn.q_b_proj"},
+    {"blk.{L}.attn_kv_a_mqa", "model.layers.{L}.self_attn.kv_a_proj_with_mqa"},
+    {"blk.{L}.attn_kv_a_norm", "model.layers.{L}.self_attn.kv_a_layernorm"},
+    {"blk.{L}.attn_kv_b", "model.layers.{L}.self_attn.kv_b_proj"},
+};
+inline constexpr auto kLatentGgufTensors = joined(kSharedMoeGgufTensors, kLatentGgufOwnTensors);
+
 }  // namespace moracle

@@ -6,6 +6,7 @@
 #include "checkpoint/state.h"
 #include "models/families/decoder_parts.h"
 #include "models/families/family.h"
+#include "models/families/gguf_families.h"
 
 namespace moracle {
 namespace lfm2_moe {
@@ -127,6 +128,75 @@ Result<Description> describe(const Checkpoint& checkpoint) {
       [&](int64_t layer) { return describe_layer(checkpoint, spec, layer); }, "embedding_norm");
 }
 
+constexpr GgufKey kGgufKeys[] = {
+    {"attention.layer_norm_rms_epsilon", "norm_eps"},
+    {"feed_forward_length", "intermediate_size"},
+    {"expert_feed_forward_length", "moe_intermediate_size"},
+    {"leading_dense_block_count", "num_dense_layers", false},
+    {"shortconv.l_cache", "conv_L_cache"},
+    {"attention.head_count_kv", "num_key_value_heads"},
+};
+constexpr GgufTensor kGgufTensors[] = {
+    {"token_embd_norm", "model.embedding_norm"},
+    {"blk.{L}.attn_norm", "model.layers.{L}.operator_norm"},
+    {"blk.{L}.ffn_norm", "model.layers.{L}.ffn_norm"},
+    {"blk.{L}.attn_q_norm", "model.layers.{L}.self_attn.q_layernorm"},
+    {"blk.{L}.attn_k_norm", "model.layers.{L}.self_attn.k_layernorm"},
+    {"blk.{L}.attn_output", "model.layers.{L}.self_attn.out_proj"},
+    {"blk.{L}.shortconv.conv", "model.layers.{L}.conv.conv"},
+    {"blk.{L}.shortconv.in_proj", "model.layers.{L}.conv.in_proj"},
+    {"blk.{L}.shortconv.out_proj", "model.layers.{L}.conv.out_proj"},
+    {"blk.{L}.ffn_gate", "model.layers.{L}.feed_forward.w1"},
+    {"blk.{L}.ffn_up", "model.layers.{L}.feed_forward.w3"},
+    {"blk.{L}.ffn_down", "model.layers.{L}.feed_forward.w2"},
+    {"blk.{L}.ffn_gate_inp", "model.layers.{L}.feed_forward.gate"},
+    {"blk.{L}.exp_probs_b.bias", "model.layers.{L}.feed_forward.expert_bias"},
+    {"blk.{L}.ffn_gate_exps", "model.layers.{L}.feed_forward.experts.{E}.w1"},
+    {"blk.{L}.ffn_up_exps", "model.layers.{L}.feed_forward.experts.{E}.w3"},
+    {"blk.{L}.ffn_gate_up_exps", "model.layers.{L}.feed_forward.experts.{E}.w1",
+     "model.layers.{L}.feed_forward.experts.{E}.w3"},
+    {"blk.{L}.ffn_down_exps", "model.layers.{L}.feed_forward.experts.{E}.w2"},
+};
+// Layers of convolutions have no heads of keys.
+Status set_layer_types_by_heads(GgufModel& model) {
+  nlohmann::json &config = model.config, types = nlohmann::json::array();
+  const nlohmann::json heads = config["num_key_value_heads"];
+  const auto layers = config["num_hidden_layers"].get<size_t>();
+  const std::string key = gguf_key(model, "attention.head_count_kv");
+  int64_t common = 0;
+  for (size_t layer = 0; layer < layers; ++layer) {
+    const nlohmann::json one = !heads.is_array()      ? heads
+                               : layer < heads.size() ? heads[layer]
+                                                      : nlohmann::json();
+    const int64_t count = one.is_number_integer() ? one.get<int64_t>() : -1;
+    if (count < 0 || (count > 0 && common > 0 && count != common)) {
+      return model.metadata.wrong({key.c_str()},
+                                  str("0 or one number of heads, for each of ", layers, " layers"),
+                                  str("layer ", layer, " has another value"));
+    }
+    if (count > 0) common = count;
+    types.push_back(count > 0 ? "full_attention" : "conv");
+  }
+  config["layer_types"] = std::move(types);
+  if (common > 0) config["num_key_value_heads"] = common;
+  return {};
+}
+Status finish_gguf(GgufModel& model) {
+  MORACLE_CHECK(require_gating(model, GgufGating::kSigmoid));
+  reshape(model, ".conv.conv.weight", [](const TensorView& stored) {
+    std::vector<int64_t> shape = stored.shape;
+    if (shape.size() == 2) shape.insert(shape.begin() + 1, 1);
+    return shape;
+  });
+  return set_layer_types_by_heads(model);
+}
+constexpr GgufConvention kGguf[] = {
+    {.architecture = "lfm2moe",
+     .keys = kGgufKeys,
+     .tensors = kGgufTensors,
+     .constants = R"({"num_dense_layers": 0, "norm_topk_prob": true})",
+     .finish = finish_gguf}};
+
 }  // namespace
 }  // namespace lfm2_moe
 
@@ -138,6 +208,7 @@ constinit const Family kLfm2MoeFamily = {
     .experts = {.defaults = lfm2_moe::kDefaults,
                 .names = lfm2_moe::kNames,
                 .score = Score::kSigmoid,
-                .correction_bias = lfm2_moe::kBias}};
+                .correction_bias = lfm2_moe::kBias,
+                .gguf = lfm2_moe::kGguf}};
 
 }  // namespace moracle

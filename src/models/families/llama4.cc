@@ -9,6 +9,7 @@
 #include "checkpoint/state.h"
 #include "models/families/decoder_parts.h"
 #include "models/families/family.h"
+#include "models/families/gguf_families.h"
 
 namespace moracle {
 namespace llama4 {
@@ -175,6 +176,45 @@ Result<Description> describe(const Checkpoint& checkpoint) {
                           [&](int64_t layer) { return describe_layer(checkpoint, spec, layer); });
 }
 
+constexpr GgufKey kGgufKeys[] = {
+    {"feed_forward_length", "intermediate_size_mlp"},
+    {"expert_feed_forward_length", "intermediate_size"},
+    {"interleave_moe_layer_step", "interleave_moe_layer_step"},
+    {"attention.key_length", "head_dim"},
+};
+constexpr GgufTensor kGgufTensors[] = {
+    {"blk.{L}.ffn_norm", "model.layers.{L}.post_attention_layernorm"},
+    {"blk.{L}.ffn_gate", "model.layers.{L}.feed_forward.gate_proj"},
+    {"blk.{L}.ffn_up", "model.layers.{L}.feed_forward.up_proj"},
+    {"blk.{L}.ffn_down", "model.layers.{L}.feed_forward.down_proj"},
+    {"blk.{L}.ffn_gate_inp", "model.layers.{L}.feed_forward.router"},
+    {"blk.{L}.ffn_gate_shexp", "model.layers.{L}.feed_forward.shared_expert.gate_proj"},
+    {"blk.{L}.ffn_up_shexp", "model.layers.{L}.feed_forward.shared_expert.up_proj"},
+    {"blk.{L}.ffn_down_shexp", "model.layers.{L}.feed_forward.shared_expert.down_proj"},
+    {"blk.{L}.ffn_gate_exps", "model.layers.{L}.feed_forward.experts.{E}.gate_proj"},
+    {"blk.{L}.ffn_up_exps", "model.layers.{L}.feed_forward.experts.{E}.up_proj"},
+    {"blk.{L}.ffn_gate_up_exps", "model.layers.{L}.feed_forward.experts.{E}.gate_proj",
+     "model.layers.{L}.feed_forward.experts.{E}.up_proj"},
+    {"blk.{L}.ffn_down_exps", "model.layers.{L}.feed_forward.experts.{E}.down_proj"},
+};
+Status finish_gguf(GgufModel& model) {
+  // A window of 0 is another model: MobileLLM, with RoPE in every layer.
+  const std::string key = gguf_key(model, "attention.sliding_window");
+  if (model.metadata.has({key.c_str()}))
+    return model.metadata.unsupported({key.c_str()}, "no such key", "it is there");
+  // llama.cpp tells Maverick, which has no norms, by its 128 experts.
+  model.config["use_qk_norm"] = model.config["num_experts"] != 128;
+  return set_rotary_divisors(model);
+}
+// The rest is fixed by llama.cpp.
+constexpr GgufConvention kGguf[] = {{.architecture = "llama4",
+                                     .keys = kGgufKeys,
+                                     .tensors = kGgufTensors,
+                                     .constants = R"({
+  "no_rope_layer_interval": 4, "attention_chunk_size": 8192, "attn_temperature_tuning": true,
+  "floor_scale": 8192, "attn_scale": 0.1})",
+                                     .finish = finish_gguf}};
+
 }  // namespace
 }  // namespace llama4
 
@@ -188,6 +228,7 @@ constinit const Family kLlama4Family = {.architecture = "Llama4ForCausalLM",
                                                     .intermediate_size = llama4::kSize,
                                                     .score = Score::kSigmoid,
                                                     .renormalize_keys = {},
-                                                    .weight_on_input = true}};
+                                                    .weight_on_input = true,
+                                                    .gguf = llama4::kGguf}};
 
 }  // namespace moracle

@@ -5,6 +5,7 @@
 #include "checkpoint/state.h"
 #include "models/families/decoder_parts.h"
 #include "models/families/family.h"
+#include "models/families/gguf_families.h"
 
 namespace moracle {
 namespace minimax_m2 {
@@ -56,6 +57,28 @@ Result<Description> describe(const Checkpoint& checkpoint) {
   });
 }
 
+constexpr GgufKey kGgufKeys[] = {
+    {"expert_feed_forward_length", "intermediate_size"},
+    {"attention.key_length", "head_dim"},
+    {"rope.dimension_count", "rotary_dim"},
+};
+constexpr GgufTensor kGgufTensors[] = {
+    {"blk.{L}.ffn_gate_inp", "model.layers.{L}.block_sparse_moe.gate"},
+    {"blk.{L}.exp_probs_b.bias", "model.layers.{L}.block_sparse_moe.e_score_correction_bias"},
+    {"blk.{L}.ffn_gate_exps", "model.layers.{L}.block_sparse_moe.experts.{E}.w1"},
+    {"blk.{L}.ffn_up_exps", "model.layers.{L}.block_sparse_moe.experts.{E}.w3"},
+    {"blk.{L}.ffn_gate_up_exps", "model.layers.{L}.block_sparse_moe.experts.{E}.w1",
+     "model.layers.{L}.block_sparse_moe.experts.{E}.w3"},
+    {"blk.{L}.ffn_down_exps", "model.layers.{L}.block_sparse_moe.experts.{E}.w2"},
+};
+Status finish_gguf(GgufModel& model) {
+  return require_gating(model, GgufGating::kSigmoid);
+}
+constexpr GgufConvention kGguf[] = {{.architecture = "minimax-m2",
+                                     .keys = kGgufKeys,
+                                     .tensors = kGgufTensors,
+                                     .finish = finish_gguf}};
+
 }  // namespace
 }  // namespace minimax_m2
 
@@ -67,6 +90,7 @@ constinit const Family kMinimaxM2Family = {.architecture = "MiniMaxM2ForCausalLM
                                                        .score = Score::kSigmoid,
                                                        .renormalize = true,
                                                        .renormalize_keys = {},
-                                                       .correction_bias = minimax_m2::kBias}};
+                                                       .correction_bias = minimax_m2::kBias,
+                                                       .gguf = minimax_m2::kGguf}};
 
 }  // namespace moracle

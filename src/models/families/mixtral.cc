@@ -5,6 +5,7 @@
 #include "checkpoint/state.h"
 #include "models/families/decoder_parts.h"
 #include "models/families/family.h"
+#include "models/families/gguf_families.h"
 
 namespace moracle {
 namespace mixtral {
@@ -44,7 +45,6 @@ Result<Description> describe(const Checkpoint& checkpoint) {
   MORACLE_TRY(const DecoderSpec spec, read_decoder_spec(config));
   MORACLE_TRY(GroupedQuerySpec heads, read_grouped_query(config, spec, false));
   MORACLE_TRY(heads.window, config.integer_or(0, {"sliding_window"}, 1));
-  MORACLE_TRY(heads.rotary.interleaved, config.boolean_or(false, {"rope_interleave"}));
   return describe_decoder(checkpoint, spec, [&](int64_t layer) {
     return describe_layer(checkpoint, spec, heads, layer);
   });
@@ -53,21 +53,29 @@ Result<Description> describe(const Checkpoint& checkpoint) {
 constexpr GgufKey kGgufKeys[] = {
     {"feed_forward_length", "intermediate_size"},
     {"expert_feed_forward_length", "intermediate_size", false, true},
-    {"attention.sliding_window", "sliding_window", false},
 };
 constexpr GgufTensor kGgufTensors[] = {
     {"blk.{L}.ffn_gate_inp", "model.layers.{L}.block_sparse_moe.gate"},
     {"blk.{L}.ffn_gate_exps", "model.layers.{L}.block_sparse_moe.experts.{E}.w1"},
     {"blk.{L}.ffn_up_exps", "model.layers.{L}.block_sparse_moe.experts.{E}.w3"},
+    {"blk.{L}.ffn_gate_up_exps", "model.layers.{L}.block_sparse_moe.experts.{E}.w1",
+     "model.layers.{L}.block_sparse_moe.experts.{E}.w3"},
     {"blk.{L}.ffn_down_exps", "model.layers.{L}.block_sparse_moe.experts.{E}.w2"},
 };
-
-// The converter reorders the rows of q and k, so that pairs of columns rotate side by side.
-constexpr GgufConvention kGguf[] = {
-    {.architecture = "llama",
-     .keys = kGgufKeys,
-     .tensors = kGgufTensors,
-     .constants = R"({"model_type": "mixtral", "rope_interleave": true})"}};
+bool has_experts(const Config&, const Tensors& stored) {
+  return has_stored(stored, ".ffn_gate_inp.weight");
+}
+Status finish_gguf(GgufModel& model) {
+  MORACLE_CHECK(undo_rotary_order(model));
+  return set_rotary_divisors(model);
+}
+// llama.cpp has no window in this architecture.
+constexpr GgufConvention kGguf[] = {{.architecture = "llama",
+                                     .keys = kGgufKeys,
+                                     .tensors = kGgufTensors,
+                                     .constants = R"({"model_type": "mixtral"})",
+                                     .applies = has_experts,
+                                     .finish = finish_gguf}};
 
 }  // namespace
 }  // namespace mixtral

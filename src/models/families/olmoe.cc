@@ -47,6 +47,11 @@ Result<Description> describe(const Checkpoint& checkpoint) {
   });
 }
 
+constexpr GgufKey kGgufKeys[] = {{"feed_forward_length", "intermediate_size"}};
+// llama.cpp never renormalizes the weights of this architecture.
+constexpr GgufConvention kGguf[] = {
+    {.architecture = "olmoe", .keys = kGgufKeys, .constants = R"({"norm_topk_prob": false})"}};
+
 }  // namespace
 }  // namespace olmoe
 
@@ -56,6 +61,7 @@ constinit const Family kOlmoeFamily = {.architecture = "OlmoeForCausalLM",
                                        .describe = olmoe::describe,
                                        .experts = {.defaults = olmoe::kDefaults,
                                                    .intermediate_size = kOnlySizeKeys,
-                                                   .score = Score::kSoftmax}};
+                                                   .score = Score::kSoftmax,
+                                                   .gguf = olmoe::kGguf}};
 
 }  // namespace moracle

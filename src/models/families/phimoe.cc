@@ -4,6 +4,7 @@
 #include "checkpoint/state.h"
 #include "models/families/decoder_parts.h"
 #include "models/families/family.h"
+#include "models/families/gguf_families.h"
 
 namespace moracle {
 namespace phimoe {
@@ -74,6 +75,42 @@ Result<Description> describe(const Checkpoint& checkpoint) {
                           [&](int64_t layer) { return describe_layer(checkpoint, spec, layer); });
 }
 
+constexpr GgufKey kGgufKeys[] = {
+    {"feed_forward_length", "intermediate_size"},
+    {"attention.sliding_window", "sliding_window", false},
+    {"rope.scaling.original_context_length", "original_max_position_embeddings"},
+    {"rope.scaling.attn_factor", "rope_scaling.short_mscale"},
+};
+constexpr GgufTensor kGgufTensors[] = {
+    {"blk.{L}.ffn_gate_inp", "model.layers.{L}.block_sparse_moe.gate"},
+    {"blk.{L}.ffn_gate_exps", "model.layers.{L}.block_sparse_moe.experts.{E}.w1"},
+    {"blk.{L}.ffn_up_exps", "model.layers.{L}.block_sparse_moe.experts.{E}.w3"},
+    {"blk.{L}.ffn_gate_up_exps", "model.layers.{L}.block_sparse_moe.experts.{E}.w1",
+     "model.layers.{L}.block_sparse_moe.experts.{E}.w3"},
+    {"blk.{L}.ffn_down_exps", "model.layers.{L}.block_sparse_moe.experts.{E}.w2"},
+};
+// The converter computes one factor from the lengths of the contexts, in place of short_mscale and
+// long_mscale.
+Status finish_gguf(GgufModel& model) {
+  nlohmann::json &config = model.config, &rope = config["rope_scaling"];
+  rope["rope_type"] = "longrope";
+  rope["long_mscale"] = rope["short_mscale"];
+  for (const char* length : {"short", "long"}) {
+    const std::string name = str("rope_factors_", length, ".weight");
+    MORACLE_TRY(const std::vector<float> factors, gguf_values(model, name));
+    rope[str(length, "_factor")] = factors;
+    model.tensors.erase(name);
+  }
+  // 0 stands for no window.
+  if (config.contains("sliding_window") && config["sliding_window"] == 0)
+    config["sliding_window"] = nullptr;
+  set_attention_bias(model);
+  MORACLE_CHECK(model.stored.get("output.bias"));
+  return {};
+}
+constexpr GgufConvention kGguf[] = {
+    {.architecture = "phimoe", .keys = kGgufKeys, .tensors = kGgufTensors, .finish = finish_gguf}};
+
 }  // namespace
 }  // namespace phimoe
 
@@ -85,6 +122,7 @@ constinit const Family kPhimoeFamily = {
     .describe = phimoe::describe,
     .experts = {.defaults = phimoe::kDefaults,
                 .intermediate_size = kOnlySizeKeys,
-                .score = Score::kSparseMixer}};
+                .score = Score::kSparseMixer,
+                .gguf = phimoe::kGguf}};
 
 }  // namespace moracle

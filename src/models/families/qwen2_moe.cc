@@ -5,6 +5,7 @@
 #include "checkpoint/state.h"
 #include "models/families/decoder_parts.h"
 #include "models/families/family.h"
+#include "models/families/gguf_families.h"
 
 namespace moracle {
 namespace qwen2_moe {
@@ -76,23 +77,16 @@ constexpr GgufTensor kGgufTensors[] = {
     {"blk.{L}.ffn_down_shexp", "model.layers.{L}.mlp.shared_expert.down_proj"},
     {"blk.{L}.ffn_gate_inp_shexp", "model.layers.{L}.mlp.shared_expert_gate"},
 };
-
-// The converter stores the gate of the shared expert as a vector: one row.
 Status finish_gguf(GgufModel& model) {
-  for (auto& [name, entry] : model.tensors) {
-    if (name.ends_with(".shared_expert_gate.weight") && entry.view.shape.size() == 1)
-      entry.view.shape.insert(entry.view.shape.begin(), 1);
-  }
+  restore_gate_row(model);
   return {};
 }
-
 // llama.cpp never renormalizes the weights of this architecture.
-constexpr GgufConvention kGguf[] = {
-    {.architecture = "qwen2moe",
-     .keys = kGgufKeys,
-     .tensors = kGgufTensors,
-     .constants = R"({"norm_topk_prob": false, "decoder_sparse_step": 1, "qkv_bias": true})",
-     .finish = finish_gguf}};
+constexpr GgufConvention kGguf[] = {{.architecture = "qwen2moe",
+                                     .keys = kGgufKeys,
+                                     .tensors = kGgufTensors,
+                                     .constants = R"({"norm_topk_prob": false})",
+                                     .finish = finish_gguf}};
 
 }  // namespace
 }  // namespace qwen2_moe

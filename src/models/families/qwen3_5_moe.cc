@@ -1,9 +1,11 @@
 // Qwen3.5-MoE and 3.6: as Qwen3-Next with projections of their own for q, k and v, z, b, and a. The
 // weights of the chosen experts always sum to one. Layers for multi-token prediction and the vision
 // part are not run.
+#include "base/text.h"
 #include "base/try.h"
 #include "checkpoint/state.h"
 #include "models/families/family.h"
+#include "models/families/gguf_families.h"
 #include "models/families/hybrid_moe.h"
 
 namespace moracle {
@@ -34,6 +36,45 @@ Result<Description> describe(const Checkpoint& checkpoint) {
   });
 }
 
+constexpr GgufTensor kGgufTensors[] = {
+    {"blk.{L}.ssm_beta", "model.layers.{L}.linear_attn.in_proj_b"},
+    {"blk.{L}.ssm_alpha", "model.layers.{L}.linear_attn.in_proj_a"},
+};
+constexpr auto kAllGgufTensors = joined(kHybridGgufTensors, kGgufTensors);
+
+// The converter stores the value heads of this architecture in turns: the first of every key head,
+// then the second of every key head.
+Status finish_gguf(GgufModel& model) {
+  MORACLE_CHECK(finish_hybrid_gguf(model));
+  MORACLE_TRY(const int64_t key_heads, gguf_integer(model, "ssm.group_count"));
+  MORACLE_TRY(const int64_t value_heads, gguf_integer(model, "ssm.time_step_rank"));
+  MORACLE_TRY(const int64_t key_dim, gguf_integer(model, "ssm.state_size"));
+  MORACLE_TRY(const int64_t values, gguf_integer(model, "ssm.inner_size"));
+  const int64_t value_dim = values / value_heads, keys = 2 * key_heads * key_dim;
+  if (value_heads % key_heads != 0 || value_heads == key_heads) return {};
+  const auto head = [=](int64_t h) {
+    const int64_t per_key = value_heads / key_heads;
+    return h % per_key * key_heads + h / per_key;
+  };
+  const auto value_row = [=](int64_t row) {
+    return head(row / value_dim) * value_dim + row % value_dim;
+  };
+  const auto mixed_row = [=](int64_t row) {
+    return row < keys ? row : keys + value_row(row - keys);
+  };
+  for (const char* name : {"in_proj_a.weight", "in_proj_b.weight", "A_log", "dt_bias"})
+    reorder_rows(model, str(".linear_attn.", name), head);
+  reorder_rows(model, ".linear_attn.in_proj_z.weight", value_row);
+  for (const char* name : {"in_proj_qkv.weight", "conv1d.weight"})
+    reorder_rows(model, str(".linear_attn.", name), mixed_row);
+  model.config["linear_value_heads_in_turns"] = true;  // columns of out_proj
+  return {};
+}
+constexpr GgufConvention kGguf[] = {{.architecture = "qwen35moe",
+                                     .keys = kHybridGgufKeys,
+                                     .tensors = kAllGgufTensors,
+                                     .finish = finish_gguf}};
+
 }  // namespace
 }  // namespace qwen3_5_moe
 
@@ -45,6 +86,7 @@ constinit const Family kQwen35MoeFamily = {.architecture = "Qwen3_5MoeForCausalL
                                            .experts = {.defaults = qwen3_5_moe::kDefaults,
                                                        .score = Score::kSoftmax,
                                                        .renormalize = true,
-                                                       .renormalize_keys = {}}};
+                                                       .renormalize_keys = {},
+                                                       .gguf = qwen3_5_moe::kGguf}};
 
 }  // namespace moracle

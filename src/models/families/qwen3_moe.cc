@@ -77,6 +77,10 @@ constexpr GgufConvention kGguf[] = {
      .keys = kGgufKeys,
      .constants = R"({"norm_topk_prob": true, "decoder_sparse_step": 1})"}};
 
+constexpr GgufConvention kWrappedGguf[] = {{.architecture = "qwen3vlmoe",
+                                            .keys = kGgufKeys,
+                                            .constants = R"({"decoder_sparse_step": 1})"}};
+
 constexpr ExpertNames kWrappedNames[] = {
     {.experts = "model.layers.{L}.mlp.experts", .fused = true, .either_way = true}};
 
@@ -98,6 +102,7 @@ constinit const Family kQwen3VlMoeFamily = {.architecture = "Qwen3VLMoeForCondit
                                                         .names = qwen3_moe::kWrappedNames,
                                                         .score = Score::kSoftmax,
                                                         .renormalize = true,
-                                                        .renormalize_keys = {}}};
+                                                        .renormalize_keys = {},
+                                                        .gguf = qwen3_moe::kWrappedGguf}};
 
 }  // namespace moracle

@@ -1,8 +1,11 @@
 // Qwen3-Next: gated DeltaNet and gated attention. The projections of gated DeltaNet are stored key
 // head by key head. The layers for multi-token prediction are not run.
+#include <algorithm>
+
 #include "base/try.h"
 #include "checkpoint/state.h"
 #include "models/families/family.h"
+#include "models/families/gguf_families.h"
 #include "models/families/hybrid_moe.h"
 
 namespace moracle {
@@ -25,15 +28,38 @@ constexpr std::string_view kDefaults = R"({
 Result<Description> describe(const Checkpoint& checkpoint) {
   MORACLE_TRY(HybridMoe spec, read_hybrid_moe(checkpoint.state().config, checkpoint.num_layers()));
   GatedDeltaSpec& delta = spec.delta;
-  delta.by_key_head = true;
-  const DeltaModules modules{{"in_proj_qkvz"},
-                             {"in_proj_ba"},
-                             {delta.mixed() + delta.values()},
-                             {2 * delta.num_value_heads}};
+  // GGUF files have the projections apart.
+  const auto& all = checkpoint.state().tensors.all();
+  delta.by_key_head = std::none_of(all.begin(), all.end(), [](const auto& tensor) {
+    return tensor.first.ends_with("linear_attn.in_proj_z.weight");
+  });
+  const DeltaModules apart{{"in_proj_qkv", "in_proj_z"},
+                           {"in_proj_b", "in_proj_a"},
+                           {delta.mixed(), delta.values()},
+                           {delta.num_value_heads, delta.num_value_heads}};
+  const DeltaModules whole{{"in_proj_qkvz"},
+                           {"in_proj_ba"},
+                           {delta.mixed() + delta.values()},
+                           {2 * delta.num_value_heads}};
+  const DeltaModules& modules = delta.by_key_head ? whole : apart;
   return describe_decoder(checkpoint, spec.decoder, [&](int64_t layer) {
     return describe_hybrid_layer(checkpoint, spec, layer, modules);
   });
 }
+
+constexpr GgufTensor kGgufTensors[] = {
+    // Older files keep in_proj_qkvz whole.
+    {"blk.{L}.ssm_in", "model.layers.{L}.linear_attn.in_proj_qkvz"},
+    {"blk.{L}.ssm_ba", "model.layers.{L}.linear_attn.in_proj_b",
+     "model.layers.{L}.linear_attn.in_proj_a"},
+};
+constexpr auto kAllGgufTensors = joined(kHybridGgufTensors, kGgufTensors);
+// llama.cpp always renormalizes the weights of this architecture.
+constexpr GgufConvention kGguf[] = {{.architecture = "qwen3next",
+                                     .keys = kHybridGgufKeys,
+                                     .tensors = kAllGgufTensors,
+                                     .constants = R"({"norm_topk_prob": true})",
+                                     .finish = finish_hybrid_gguf}};
 
 }  // namespace
 }  // namespace qwen3_next
@@ -43,6 +69,7 @@ constinit const Family kQwen3NextFamily = {
     .models = "Qwen3-Next",
     .notes = "without multi-token prediction",
     .describe = qwen3_next::describe,
-    .experts = {.defaults = qwen3_next::kDefaults, .score = Score::kSoftmax}};
+    .experts = {
+        .defaults = qwen3_next::kDefaults, .score = Score::kSoftmax, .gguf = qwen3_next::kGguf}};
 
 }  // namespace moracle

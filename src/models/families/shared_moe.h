@@ -3,6 +3,7 @@
 #pragma once
 
 #include "models/families/decoder_parts.h"
+#include "models/families/gguf_families.h"
 
 namespace moracle {
 
@@ -37,5 +38,26 @@ Result<LayerDescription> describe_shared_moe_layer(const Checkpoint& checkpoint,
                                                    const DecoderSpec& decoder,
                                                    const SharedMoeSpec& spec, int64_t layer,
                                                    AttentionDescription&& attention);
+
+inline constexpr GgufKey kSharedMoeGgufKeys[] = {
+    {"feed_forward_length", "intermediate_size", false},
+    {"expert_feed_forward_length", "moe_intermediate_size"},
+    {"expert_shared_count", "n_shared_experts"},
+    {"leading_dense_block_count", "first_k_dense_replace", false},
+    {"expert_weights_scale", "routed_scaling_factor", false},
+    {"expert_weights_norm", "norm_topk_prob", false},
+    {"expert_group_count", "n_group", false},
+    {"expert_group_used_count", "topk_group", false},
+};
+inline constexpr GgufTensor kSharedMoeGgufTensors[] = {
+    {"blk.{L}.ffn_gate_shexp", "model.layers.{L}.mlp.shared_experts.gate_proj"},
+    {"blk.{L}.ffn_up_shexp", "model.layers.{L}.mlp.shared_experts.up_proj"},
+    {"blk.{L}.ffn_down_shexp", "model.layers.{L}.mlp.shared_experts.down_proj"},
+    {"blk.{L}.exp_probs_b.bias", "model.layers.{L}.mlp.gate.e_score_correction_bias"},
+};
+/// The meaning of missing keys of kSharedMoeGgufKeys in GGUF.
+inline constexpr std::string_view kSharedMoeGgufConstants = R"({
+  "first_k_dense_replace": 0, "routed_scaling_factor": 1.0, "norm_topk_prob": false, "n_group": 1,
+  "topk_group": 1})";
 
 }  // namespace moracle

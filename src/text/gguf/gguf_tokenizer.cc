@@ -8,6 +8,7 @@
 #include "text/gguf/gguf_text.h"
 #include "text/gguf/gguf_tokens.h"
 #include "text/gguf/pre_tokenizers.h"
+#include "text/tokenizer/byte_level.h"
 
 namespace moracle {
 namespace gguf_tokenizer {
@@ -171,6 +172,15 @@ Json added_tokens_of(const GgufTokens& tokens, bool rstrip) {
   return added;
 }
 
+/// The texts of added tokens are no bytes. The decoder takes every text for bytes.
+void spell_in_bytes(const AddedTokens& added, TokenTable& table) {
+  for (const AddedToken& token : added.all()) {
+    std::string text;
+    append_byte_level(token.content, text);
+    table.set_text(token.id, std::move(text));
+  }
+}
+
 Result<PostProcessor> read_post_processor(const JsonField& metadata, const GgufTokens& tokens,
                                           const GgufPreTokenizer& form) {
   PostProcessor processor;
@@ -228,6 +238,7 @@ Result<TokenizerParts> read_gguf_tokenizer(const nlohmann::json& metadata,
   const JsonField added_field(listed, file, gguf_tokenizer_key("tokens"));
   MORACLE_TRY(AddedTokens added, AddedTokens::parse(added_field, vocabulary_of(model), normalizer));
   MORACLE_TRY(TokenTable table, TokenTable::make(vocabulary_of(model), added, added_field));
+  if (!form->has_characters) spell_in_bytes(added, table);
   return TokenizerParts{std::move(normalizer),
                         std::move(pretokenizer),
                         std::move(model),

@@ -64,12 +64,21 @@ constexpr const char* kSpark =
     R"([!"#$%&'()*+,\-./:;<=>?@\[\\\]^_`{|}~][A-Za-z]+|[^\r\n\p{L}\p{P}\p{S}]?[\p{L}\p{M}]+)"
     R"(| ?[\p{P}\p{S}]+|[\r\n]|\s+(?!\S)|\s+)";
 constexpr const char* kDeepSeekLetters =
-    "\\s?[A-Za-zµÀ-ÖØ-öø-ƺƼ-ƿǄ-ʓʕ-ʯͰ-ͳͶͷͻ-ͽͿΆΈ-ΊΌΎ-ΡΣ-ϵϷ-ҁҊ-ԯԱ-ՖႠ-ჅᎠ-Ᏽᏸ-"
+    "\\s?[A-Za-zµÀ-ÖØ-öø-ƺƼ-ƿǄ-ʓʕ-ʯͰ-ͳͶͷͻ-ͽͿΆΈ-ΊΌΎ-ΡΣ-ϵϷ-ҁҊ-ԯԱ-"
+    "ՖႠ-"
+    "ჅᎠ-"
+    "Ᏽᏸ-"
     "ᏽᲐ-"
-    "ᲺᲽ-Ჿᴀ-ᴫᵫ-ᵷᵹ-ᶚḀ-ἕἘ-Ἕἠ-ὅὈ-Ὅὐ-ὗὙὛὝὟ-\\x{1F7D}ᾀ-ᾴᾶ-ᾼ\\x{1FBE}ῂ-ῄῆ-ῌῐ-\\x{"
+    "ᲺᲽ-Ჿᴀ-ᴫᵫ-ᵷᵹ-ᶚḀ-ἕἘ-Ἕἠ-ὅὈ-Ὅὐ-ὗὙὛὝὟ-\\x{1F7D}ᾀ-ᾴᾶ-ᾼ\\x{1FBE}ῂ-"
+    "ῄῆ-"
+    "ῌῐ-"
+    "\\x{"
     "1FD3}"
     "ῖ-\\x{1FDB}ῠ-Ῥῲ-ῴῶ-ῼℂℇℊ-ℓℕℙ-ℝℤ\\x{2126}ℨ\\x{212A}-ℭℯ-ℴℹℼ-ℿⅅ-ⅉⅎↃↄⰀ-ⱻⱾ-ⳤ"
-    "Ⳬ-ⳮⳲⳳꙀ-ꙭꚀ-ꚛꜢ-ꝯꝱ-ꞇꞋ-ꞎꭰ-ꮿﬀ-ﬆﬓ-ﬗＡ-Ｚａ-ｚ𐐀-𐑏𐒰-𐓓𐓘-𐓻𐲀-𐲲𐳀-𐳲𑢠-"
+    "Ⳬ-ⳮⳲⳳꙀ-ꙭꚀ-ꚛꜢ-ꝯꝱ-ꞇꞋ-ꞎꭰ-ꮿﬀ-ﬆﬓ-ﬗＡ-Ｚａ-ｚ𐐀-𐑏𐒰-𐓓𐓘-"
+    "𐓻𐲀-"
+    "𐲲𐳀-"
+    "𐳲𑢠-"
     "𑣟𞤀-𞥃]+";
 constexpr const char *kThreeDigits = R"(\p{N}{1,3})", *kDigit = R"(\p{N})",
                      *kCjk = "[一-龥぀-ゟ゠-ヿ]+",
@@ -99,7 +108,8 @@ constexpr GgufPreTokenizer kPreTokenizers[] = {
     {"tiny_aya cohere2moe", {kDigitsFromEnd, kO200k}},
     {"tekken", {kTekken}, true, true},
     {"youtu",
-     {"[가-힣ㄱ-ㆎ]+|[！…“”‘’—：；，、-〿︰-﹏]+|[ㄅ-ㄯ]+|[一-龥぀-ゟ゠-"
+     {"[가-힣ㄱ-ㆎ]+|[！…“”‘’—：；，、-〿︰-﹏]+|[ㄅ-ㄯ]+|[一-龥぀-"
+      "ゟ゠-"
       "ヿ]"
       "+",
       kYoutu},
@@ -108,12 +118,15 @@ constexpr GgufPreTokenizer kPreTokenizers[] = {
     {"spark2_5", {kThreeDigits, kCjk, kSpark, kDigit}},
     {"deepseek-llm",
      {"[\r\n]", kDeepSeekLetters, "\\s?[!-/:-~！-／：-～‘-‟　-。]+", "\\s+$", kHanAndHangul,
-      kDigit}},
+      R"(\p{N}+)"}},
     {"deepseek-coder", {"[\r\n]", R"(\s?\p{L}+)", R"(\s?\p{P}+)", kHanAndHangul, kDigit}},
     {"kimi-k2", {kKimiWords}},
     {"afmoe",
      {kDigitsFromEnd,
-      "[一-鿿㐀-䶿\\x{F900}-\\x{FAFF}぀-ゟ゠-ヿ･-ﾟ⼀-⿟เ-๿຀-໿ក-៿က-႟ꩠ-ꩿꧠ-꧿가-"
+      "[一-鿿㐀-䶿\\x{F900}-\\x{FAFF}぀-ゟ゠-ヿ･-ﾟ⼀-⿟เ-๿຀-໿ក-៿က-"
+      "႟ꩠ-"
+      "ꩿꧠ-"
+      "꧿가-"
       "힯ᄀ-ᇿ]"
       "+",
       kDeepSeekV3}},

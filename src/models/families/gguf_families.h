@@ -1,0 +1,73 @@
+// Translations from GGUF that several families share: what their tables cannot express.
+#pragma once
+
+#include <array>
+#include <functional>
+#include <optional>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "checkpoint/gguf/convention.h"
+
+namespace moracle {
+
+/// One table of several.
+template <class T, size_t... N>
+consteval auto joined(const T (&... tables)[N]) {
+  std::array<T, (N + ...)> all{};
+  size_t at = 0;
+  const auto append = [&](const auto& table) {
+    for (const T& row : table) all[at++] = row;
+  };
+  (append(tables), ...);
+  return all;
+}
+
+/// A value of the file's architecture: "attention.key_length" is "deepseek2.attention.key_length".
+std::string gguf_key(const GgufModel& model, std::string_view key);
+/// A whole number in [min, 2^20]. Errors: absent, or another value.
+Result<int64_t> gguf_integer(const GgufModel& model, std::string_view key, int64_t min = 1);
+/// nullopt if the file has no such key.
+Result<std::optional<int64_t>> gguf_optional(const GgufModel& model, std::string_view key,
+                                             int64_t min = 1);
+
+/// True if a stored tensor's name ends so: "attn_q.bias" in any layer.
+bool has_stored(const Tensors& stored, std::string_view ending);
+bool gguf_has(const GgufModel& model, std::string_view ending);
+/// The f32 values of a stored tensor. Errors: absent; another type.
+Result<std::vector<float>> gguf_values(const GgufModel& model, const std::string& tensor);
+
+/// Errors (kUnsupported): `expert_gating_func` is another one; absent is accepted.
+enum class GgufGating : uint8_t { kSoftmax = 1, kSigmoid = 2 };
+Status require_gating(const GgufModel& model, GgufGating gating);
+
+/// partial_rotary_factor from rope.dimension_count and the size of heads.
+Status set_partial_rotary(GgufModel& model);
+/// Divisors of the rotary frequencies from rope_freqs.weight, if the file has it.
+Status set_rotary_divisors(GgufModel& model);
+/// attention_bias: true if any layer has one.
+void set_attention_bias(GgufModel& model);
+/// Windows from attention.sliding_window_pattern: one boolean for each layer, or a number n: every
+/// n-th layer has none. Sets layer_types. `period` counts where the file has no such key; 0: all
+/// layers have a window.
+Status set_layer_types(GgufModel& model, int64_t period);
+
+/// Gives every tensor whose name ends so another shape of as many elements.
+void reshape(GgufModel& model, std::string_view ending,
+             const std::function<std::vector<int64_t>(const TensorView& stored)>& shape);
+/// Row r of every tensor whose name ends so is row `stored`(r) of the file.
+void reorder_rows(GgufModel& model, std::string_view ending,
+                  const std::function<int64_t(int64_t row)>& stored);
+/// The gate of Qwen's shared expert is a matrix of one row, which GGUF may store as a vector.
+void restore_gate_row(GgufModel& model);
+/// Undoes the order of llama.cpp's converter for q_proj and k_proj: of each head, it stores the two
+/// halves of rotated rows alternately.
+Status undo_rotary_order(GgufModel& model);
+/// kv_b_proj of MLA from attn_k_b, whose heads are transposed, and attn_v_b.
+Status merge_kv_b(GgufModel& model);
+
+/// The keys of DeepSeek's attention and routing that depend on each other.
+Status finish_deepseek(GgufModel& model);
+
+}  // namespace moracle
