@@ -6,7 +6,9 @@ set(MORACLE_CUDA_OPERANDS
   "f16       |        | F16Operand            | F16Operand            | F16Wgmma"
   "int8      |        | Int8Operand<false>    | Int8Operand<false>    | Wgmma<Int8Operand<false>>"
   "int8      | groups | Int8Operand<true>     | Int8Operand<true>     | Wgmma<Int8Operand<true>>"
+  "int8      | minimums | WithMinimums<Int8Operand<false>> | WithMinimums<Int8Operand<false>> | "
   "int4      |        | Int4Operand           | Int4Operand           | Wgmma<Int4Operand>"
+  "int4      | minimums | WithMinimums<Int4Operand> | WithMinimums<Int4Operand> | "
   "fp8       |        | Fp8Operand<false>     | Fp8Operand<false>     | Wgmma<Fp8Operand<false>>"
   "fp8       | groups | Fp8Operand<true>      | Fp8Operand<true>      | Wgmma<Fp8Operand<true>>"
   "fp4       |        | Fp4Operand            | Fp4Operand            | "
@@ -17,10 +19,13 @@ set(MORACLE_CUDA_OPERANDS
   "fp8_fp8   | blocks |                       |                       | Fp8Wgmma<true>, Fp8Tokens | gemm_sm90/wgmma_token_epilogue.cuh"
   "int8_int8 |        | Int8Int8Operand<false> | Int8Int8Operand<false> | Wgmma<Int8Int8Operand<false>, WgmmaTypes::kInt8>"
   "int8_int8 | groups | Int8Int8Operand<true> | Int8Int8Operand<true> | "
+  "int8_int8 | minimums | WithMinimums<Int8Int8Operand<false>> | | "
   "int4_int8 |        | Int4Int8Operand       | Int4Int8Operand       | "
+  "int4_int8 | minimums | WithMinimums<Int4Int8Operand> | | "
   "fp4_int8  |        | Fp4Int8Operand        | Fp4Int8Operand        | ")
 
-# Adds one file for each kernel and type to the target.
+# Adds one file for each kernel and type to the target. PTX alone (architectures "90a-virtual") takes hardly longer to
+# compile than the headers: then a kernel's types share one file.
 function(moracle_cuda_operands target)
   set(headers gemm_sm80/mma_kernel.cuh gemv/gemv_kernels.cuh gemm_sm90/wgmma_kernel.cuh)
   set(lists Mma Gemv Wgmma)
@@ -49,6 +54,15 @@ function(moracle_cuda_operands target)
       endif()
     endforeach()
     list(REMOVE_DUPLICATES types)
+    if(CMAKE_CUDA_ARCHITECTURES MATCHES "^[0-9a]+-virtual$")
+      foreach(type IN LISTS types)
+        string(APPEND functions_all "${functions_${type}}")
+        string(APPEND includes_all "${includes_${type}}")
+        unset(functions_${type})
+        unset(includes_${type})
+      endforeach()
+      set(types all)
+    endif()
     foreach(type IN LISTS types)
       set(FUNCTIONS "${functions_${type}}")
       set(INCLUDES "${includes_${type}}")

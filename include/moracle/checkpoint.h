@@ -1,4 +1,4 @@
-// A checkpoint folder: its config, its producer, and descriptions of weights that are not yet read.
+// A checkpoint: its config, its producer, and descriptions of weights that are not yet read.
 #pragma once
 
 #include <functional>
@@ -233,23 +233,28 @@ class QuantizationMap {
   std::vector<Entry> entries_;
 };
 
-/// An opened and checked folder with config.json and safetensors files; no weight is read yet. Each
-/// file stays open with one descriptor and is read, never memory-mapped. If a file is cut short
-/// later, the call that reads it returns an error. Bytes changed in place are not detected: replace
-/// a checkpoint by renaming. Several threads may call const methods of one Checkpoint at once.
+/// An opened and checked folder with config.json and safetensors files, or a model in GGUF; no
+/// weight is read yet. Each file stays open with one descriptor and is read, never memory-mapped.
+/// If a file is cut short later, the call that reads it returns an error. Bytes changed in place
+/// are not detected: replace a checkpoint by renaming. Several threads may call const methods of
+/// one Checkpoint at once.
 class Checkpoint {
  public:
-  /// Errors: no such folder; a missing or broken config.json; a missing or broken shard; a
-  /// quant_method without a reader, with the list of known ones.
-  static Result<Checkpoint> open(const std::string& folder);
+  /// Opens a folder, a GGUF file, any part of a split GGUF file, or a folder with one model in GGUF
+  /// and no config.json. Errors: nothing there; a missing or broken config.json; a missing or
+  /// broken shard; a quant_method without a reader, or a GGUF architecture without a family, with
+  /// the list of known ones; several models in GGUF, with their names.
+  static Result<Checkpoint> open(const std::string& path);
   Checkpoint(Checkpoint&&) noexcept;
   Checkpoint& operator=(Checkpoint&&) noexcept;
   ~Checkpoint();
 
+  /// The path that was opened.
   const std::string& folder() const;
-  /// The model class from config.json: "Qwen3MoeForCausalLM".
+  /// The model class from config.json: "Qwen3MoeForCausalLM". For GGUF, that of the same model.
   const std::string& architecture() const;
-  /// The tool that wrote the quantized tensors: "gptq", "compressed-tensors"; "plain" if none.
+  /// The tool that wrote the quantized tensors: "gptq", "compressed-tensors"; "gguf" for
+  /// GGUF, "plain" if none.
   std::string_view producer() const;
   int64_t num_layers() const;
   /// Indices of the layers that hold experts, in order.

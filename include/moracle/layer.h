@@ -92,7 +92,7 @@ struct LayerSpec {
   int64_t top_k = 1;
   ActivationSpec activation;
   Routing routing;
-  Scheme scheme;
+  Scheme scheme;  ///< of w13; the weights of w2 may have another key, in `stored`
   bool group_index = false;
   bool bias = false;
   std::vector<MatrixShape> stored;  ///< see set_matrices
@@ -107,6 +107,8 @@ struct LayerSpec {
   /// Sets the matrices as the file stores them. Keeps them only if they differ from the fields
   /// above, for example a bias in one matrix only, or scale blocks that end inside a stack.
   void set_matrices(std::vector<MatrixShape> shapes);
+  /// The scheme of each matrix, once: "int4-w4a16-g32", or "int4-w4a16-g32 + int8-w8a16-g16".
+  std::string scheme_name() const;
   /// True if two layers differ only in their names.
   bool same_but_name(const LayerSpec& other) const;
 };
@@ -114,8 +116,9 @@ struct LayerSpec {
 inline constexpr int64_t kMaxLayerSize = 1 << 20;
 /// Errors (kInvalidArgument; the place is the field): a size outside [1, kMaxLayerSize]; a top_k
 /// outside [1, num_experts]; more bytes than 64 bits count; a number of the activation function
-/// that is not finite, or a limit that the function cannot have; empty groups; stored matrices of
-/// other sizes. select refuses such a layer.
+/// that is not finite, or a limit that the function cannot have; empty groups; minimums beside
+/// codes that are not integers with f32 scales for each row; stored matrices of other sizes. select
+/// refuses such a layer.
 Status check(const LayerSpec& layer);
 /// "int4-w4a16-g128 · 128 experts, top-8, 2048 → 768", then the layer's special features.
 std::string describe(const LayerSpec& layer);

@@ -28,10 +28,12 @@ struct GroupShape {
 struct QuantKey {
   DType dtype = DType::kBF16;
   GroupShape group{};
-  bool dynamic = false;             ///< scales are computed at run time from the data
-  bool symmetric = true;            ///< no zero points
-  DType scale_dtype = DType::kF32;  ///< kF8E8M0: the scales are powers of two; kF32: any value
-  bool minimums = false;            ///< each group has an f32 that is subtracted from its values
+  bool dynamic = false;   ///< scales are computed at run time from the data
+  bool symmetric = true;  ///< no zero points
+  /// kF8E8M0: the scales are powers of two; kF16: f16 numbers; kI8: integers times the factor of
+  /// kFactorCols columns (see CanonicalMatrix), as in k-quants; kF32: any value.
+  DType scale_dtype = DType::kF32;
+  bool minimums = false;  ///< each group has an f32 that is subtracted from its values
 
   constexpr bool operator==(const QuantKey&) const = default;
   constexpr bool quantized() const {
@@ -77,8 +79,18 @@ constexpr QuantKey int4_static_group(int64_t group) {
 constexpr QuantKey int8_static_group(int64_t group) {
   return {DType::kI8, per_group(group)};
 }
+/// The key with scales of another type.
+constexpr QuantKey with_scales(QuantKey key, DType scale_dtype) {
+  key.scale_dtype = scale_dtype;
+  return key;
+}
 inline constexpr QuantKey kInt4StaticGroupScale = int4_static_group(128);
 inline constexpr QuantKey kInt8StaticGroupScale = int8_static_group(128);
+
+/// Columns that share the factors of their scales and minimums, where scale_dtype is kI8.
+inline constexpr int64_t kFactorCols = 256;
+/// The zero point of every group there, where codes have zero points.
+inline constexpr int kStepZeroPoint = -8;
 
 /// Weight key and activation key: the arithmetic of a layer, independent of the producer. Without
 /// an activation key the activations stay floating point ("weight-only").
@@ -95,8 +107,8 @@ constexpr bool has_int8_rows(const Scheme& scheme) {
 
 /// The name of a scheme: "bf16", "int8-w8a8", "int4-w4a16-g128", "int8-w8a16-channel",
 /// "fp8-w8a8-block128x128", "mxfp8-w8a8", "mxfp4-w4a16", "nvfp4-w4a16". "int4-w4afp8-g128" has fp8
-/// activations and integer weights. The suffix "-asym" means zero points. The suffix "-static"
-/// means activation scales stored in the file.
+/// activations and integer weights. The suffix "-asym" means zero points, "-min" minimums. The
+/// suffix "-static" means activation scales stored in the file.
 std::string name(const Scheme& scheme);
 /// A description for users: "int8 weights per channel, int8 activations per token, dynamic".
 std::string describe(const Scheme& scheme);
@@ -124,6 +136,10 @@ Result<Scheme> parse_online_scheme(std::string_view text);
 /// Scales, zero points and minimums are [scale_rows, scale_cols]; matrix row r uses scale row r /
 /// group.rows. A per-tensor scale is stored as one equal scale per row (`key.group` = kPerRow).
 /// This form lets tensors with different scales be stacked.
+///
+/// With key.scale_dtype kI8, each scale is an integer of 8 bits times a factor, which is an f16
+/// number, and each minimum an integer of 8 bits times another one. Zero points are kStepZeroPoint.
+/// Layouts may keep the integers.
 struct CanonicalMatrix {
   CanonicalMatrix() = default;
   CanonicalMatrix(CanonicalMatrix&&) = default;
@@ -138,12 +154,15 @@ struct CanonicalMatrix {
   std::vector<float> scales;           ///< empty for float dtypes
   std::vector<int8_t> zero_points;     ///< shaped like `scales`; empty: symmetric
   std::vector<float> minimums;         ///< shaped like `scales`; empty: none
-  std::vector<int32_t> group_index;    ///< [k]; empty: groups are contiguous, in order
-  std::vector<float> bias;             ///< [n]; empty: none
+  /// kI8: [n, k / kFactorCols, rounded up]; otherwise empty.
+  std::vector<float> scale_factors, minimum_factors;
+  std::vector<int32_t> group_index;  ///< [k]; empty: groups are contiguous, in order
+  std::vector<float> bias;           ///< [n]; empty: none
 
   int64_t row_bytes() const { return moracle::row_bytes(key.dtype, k); }
   int64_t scale_rows() const;
   int64_t scale_cols() const;
+  int64_t factor_cols() const { return (k + kFactorCols - 1) / kFactorCols; }
   /// Columns per scale; k if one scale covers the whole row.
   int64_t group_cols() const { return key.group.cols == GroupShape::kAll ? k : key.group.cols; }
 };

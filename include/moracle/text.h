@@ -13,17 +13,17 @@
 
 namespace moracle MORACLE_API {
 
-struct DecodeState;      // internal
-struct TokenizerConfig;  // internal
-struct TokenizerParts;   // internal
+struct DecodeState;     // internal
+struct TokenizerParts;  // internal
 
 /// Converts text to token ids and back, from a `tokenizer.json` with a BPE or Unigram model, a
-/// `tekken.json` (Mistral) or a `tiktoken.model` (Kimi).
+/// `tekken.json` (Mistral), a `tiktoken.model` (Kimi) or the metadata of a GGUF file.
 /// Immutable; safe to share between threads.
 class Tokenizer {
  public:
   /// Reads `folder`/tokenizer.json, else tekken.json, else tiktoken.model. The special tokens and
-  /// "added_tokens_decoder" of tokenizer_config.json add to the first, as in transformers. Errors
+  /// "added_tokens_decoder" of tokenizer_config.json add to the first, as in transformers. Of a
+  /// model in GGUF, at a path that Checkpoint::open takes, reads the file's own metadata. Errors
   /// name the first unsupported construct.
   static Result<Tokenizer> open(const std::string& folder);
   Tokenizer(Tokenizer&&) noexcept;
@@ -47,6 +47,8 @@ class Tokenizer {
   std::optional<int32_t> id(std::string_view token) const;
   /// The id of tokenizer_config.json's "eos_token", which ends an answer.
   std::optional<int32_t> eos_id() const;
+  /// Ids that end an answer: eos_id(), and every other end token that a GGUF file has.
+  std::vector<int32_t> end_ids() const;
   bool is_special(int32_t id) const;
 
  private:
@@ -54,9 +56,7 @@ class Tokenizer {
   std::unique_ptr<DecodeState> start_of_text() const;
   Result<std::string> decode(std::span<const int32_t> ids, bool skip_special,
                              DecodeState& state) const;
-  static Tokenizer make(TokenizerParts parts);
-  friend Result<Tokenizer> parse_tokenizer(std::string_view json, const std::string& file,
-                                           const TokenizerConfig& config);
+  friend Tokenizer make_tokenizer(TokenizerParts parts);
   struct State;
   explicit Tokenizer(std::unique_ptr<const State> state);
   std::unique_ptr<const State> state_;
@@ -101,8 +101,9 @@ struct ChatConversation {
 /// A chat template, in the subset of Jinja that published tokenizers use.
 class ChatTemplate {
  public:
-  /// Reads `folder`/chat_template.jinja, else "chat_template" of tokenizer_config.json. Errors: no
-  /// template, or an unsupported construct, with its line.
+  /// Reads `folder`/chat_template.jinja, else "chat_template" of tokenizer_config.json, or
+  /// "tokenizer.chat_template" of a model in GGUF. Errors: no template, or an unsupported
+  /// construct, with its line.
   static Result<ChatTemplate> open(const std::string& folder);
   /// Parses the template's text. `special_tokens` are template variables such as bos_token.
   static Result<ChatTemplate> parse(std::string text, std::string origin,

@@ -15,7 +15,11 @@ int64_t expert_bytes(const LayerSpec& spec) {
     bytes += m.n * m.row_bytes();
     if (shape.key.quantized()) {
       const int64_t scales = m.scale_rows() * m.scale_cols();
-      bytes += scales * bits(shape.key.scale_dtype) / 8 + (shape.key.symmetric ? 0 : scales);
+      const bool integers = shape.key.scale_dtype == DType::kI8;
+      bytes += scales * bits(shape.key.scale_dtype) / 8;
+      if (!shape.key.symmetric && !integers) bytes += scales;
+      if (shape.key.minimums) bytes += scales * (integers ? 1 : 4);
+      if (integers) bytes += m.n * m.factor_cols() * (shape.key.minimums ? 4 : 2);
     }
     if (shape.bias) bytes += m.n * static_cast<int64_t>(sizeof(float));
   }

@@ -22,6 +22,10 @@ void set_activations(DescribedMatrix& weights, ActivationPrecision precision) {
 }
 
 void set_activations(DescribedWeights& weights, ActivationPrecision precision) {
+  // One format of activations serves both matrices.
+  if (precision == ActivationPrecision::kInt8 &&
+      takes_int8(weights.w13.scheme()) != takes_int8(weights.w2.scheme()))
+    return;
   set_activations(weights.w13, precision);
   set_activations(weights.w2, precision);
   weights.spec.scheme = weights.w13.scheme();

@@ -144,10 +144,15 @@ Result<Checkpoint> Checkpoint::open(const std::string& folder) {
     return Checkpoint(std::move(state));
   }
   std::error_code ignored;
+  if (std::filesystem::exists(folder, ignored) && !std::filesystem::is_directory(folder, ignored)) {
+    return Error{ErrorKind::kBadFile, folder, "", "the folder of a checkpoint, or a GGUF file",
+                 "it is another file"};
+  }
   if (!std::filesystem::is_directory(folder, ignored)) {
-    return Error{
-        ErrorKind::kBadFile, folder, "", "the folder of a checkpoint, or a GGUF file",
-        std::filesystem::exists(folder, ignored) ? "it is another file" : "nothing is there"};
+    const bool file = folder.ends_with(".gguf");
+    return Error{ErrorKind::kBadFile, folder, "",
+                 file ? "a GGUF file" : "the folder of a checkpoint",
+                 str("the ", file ? "file" : "folder", " does not exist")};
   }
   if (is_absent(folder + "/config.json")) {
     return Error{ErrorKind::kBadFile, folder, "", "config.json", "the folder has none"};

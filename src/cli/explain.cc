@@ -41,7 +41,7 @@ Json choice_json(const Choice& choice) {
   const LayerSpec& layer = choice.selection.request.layer;
   return {{"part", choice.part},
           {"layers", choice.layers},
-          {"scheme", name(layer.scheme)},
+          {"scheme", layer.scheme_name()},
           {"routing", is_experts(choice) ? Json(name(layer.routing)) : Json(nullptr)},
           {"chosen", plan ? Json(name(*plan->backend)) : Json(nullptr)},
           {"weight_bytes", plan ? Json(plan->weight_bytes) : Json(nullptr)},
@@ -76,7 +76,7 @@ void show(const ModelExplanation& model, const Checkpoint& checkpoint, const Mac
                                    choice.layers.empty() ? "" : ranges(choice.layers));
     if (!is_experts(choice)) {
       others.row({choice.part, choice.layers.empty() ? "" : layers,
-                  name(selection.request.layer.scheme),
+                  selection.request.layer.scheme_name(),
                   selection.plan ? "→ " + backend_text(*selection.plan->backend) : "→ none"});
       continue;
     }

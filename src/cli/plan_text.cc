@@ -54,7 +54,7 @@ void show_choices(const Model& model, const Checkpoint& checkpoint) {
       }
     }
     table.row({choice.part, choice.layers.empty() ? "" : "layers " + ranges(choice.layers),
-               name(choice.selection.request.layer.scheme),
+               choice.selection.request.layer.scheme_name(),
                "→ " + std::string(name(*choice.selection.plan->backend)),
                others.empty() ? "" : "(also possible: " + join(others) + ")"});
   }
@@ -67,7 +67,7 @@ void show(const ModelPlan& plan) {
   for (const Choice& choice : plan.choices) {
     const Plan& one = *choice.selection.plan;
     const auto count = static_cast<int64_t>(std::max<size_t>(choice.layers.size(), 1));
-    parts.row({choice.part, ranges(choice.layers), name(one.layer.scheme),
+    parts.row({choice.part, ranges(choice.layers), one.layer.scheme_name(),
                backend_text(*one.backend), std::string(one.layout),
                megabytes(one.weight_bytes * count), megabytes(one.workspace_bytes)});
   }
@@ -106,7 +106,7 @@ Json to_json(const ModelPlan& plan) {
   for (const Choice& choice : plan.choices) {
     choices.push_back({{"part", choice.part},
                        {"layers", choice.layers},
-                       {"scheme", name(choice.selection.plan->layer.scheme)},
+                       {"scheme", choice.selection.plan->layer.scheme_name()},
                        {"plan", plan_json(choice.selection.plan)}});
   }
   return {

@@ -61,6 +61,10 @@ std::vector<Scheme> schemes() {
     scheme.weight.symmetric = false;
     return scheme;
   };
+  auto with_minimums = [](Scheme scheme) {
+    scheme.weight.minimums = true;
+    return scheme;
+  };
   return {{kBF16Weight, {}},
           {kF16Weight, {}},
           {kF32Weight, {}},
@@ -91,7 +95,18 @@ std::vector<Scheme> schemes() {
           {int4_static_group(32), kInt8DynamicTokenSym},
           with_zero_points({int4_static_group(64), kInt8DynamicTokenSym}),
           {kMxfp4Static, kInt8DynamicTokenSym},
-          {kNvfp4Static, kInt8DynamicTokenSym}};
+          {kNvfp4Static, kInt8DynamicTokenSym},
+          // As GGUF stores Q8_0, Q4_1, Q4_K, Q5_K, Q6_K and Q2_K; Q4_K stacked with Q6_K.
+          weight_only(with_scales(int8_static_group(32), DType::kF16)),
+          with_minimums(with_zero_points({with_scales(int4_static_group(32), DType::kF16), {}})),
+          with_minimums(with_zero_points({with_scales(int4_static_group(32), DType::kI8), {}})),
+          with_minimums({with_scales(int8_static_group(32), DType::kI8), {}}),
+          weight_only(with_scales(int8_static_group(16), DType::kI8)),
+          with_minimums({with_scales(int4_static_group(16), DType::kI8), {}}),
+          with_minimums({int8_static_group(16), {}}),
+          with_minimums(with_zero_points(
+              {with_scales(int4_static_group(32), DType::kI8), kInt8DynamicTokenSym})),
+          with_minimums({int8_static_group(32), kFp8DynamicTokenSym})};
 }
 
 std::vector<Shape> shapes() {

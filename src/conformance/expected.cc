@@ -3,6 +3,8 @@
 //
 //   weights and activations decoded in f32, products summed in f32, any order
 //                                         |error| <= (K + 8) u Σ|x w|,     u = 2^-24
+//   with minimums                         |w| is |code · scale| + |zero point · scale + minimum|,
+//                                         since kernels may sum both apart
 //   exact integer sums, scaled in f32     |error| <= 4 u |y|
 //   floats multiplied with fewer bits     plus the bits that each float loses
 //   stored in fewer bits between stages   plus the bits that the stored value loses
@@ -24,7 +26,8 @@ constexpr double kU = 0x1p-24;
 
 struct Vector {
   std::vector<double> value, error;
-  explicit Vector(size_t size) : value(size), error(size) {}
+  std::vector<double> rounding;  // error in products with codes alone, beside `error`
+  explicit Vector(size_t size) : value(size), error(size), rounding(size) {}
 };
 
 // Quantizes one group under the activation key: each value becomes code times scale. A value within
@@ -107,9 +110,9 @@ void quantize(const Scheme& scheme, Vector& x, float input_scale, int stored_bit
   }
 }
 
-// Adds the error of rounding each value to `bits` significant bits. With `group`, values of so many
-// columns share the exponent of the largest (block floating point).
-void cut(Vector& x, int bits, int64_t group = 0) {
+// Adds to `error` the error of rounding each value to `bits` significant bits. With `group`, values
+// of so many columns share the exponent of the largest (block floating point).
+void cut(const Vector& x, int bits, int64_t group, std::vector<double>& error) {
   if (bits >= 24) return;  // already counted with the arithmetic
   const auto count = static_cast<int64_t>(x.value.size());
   for (int64_t begin = 0, step = std::max<int64_t>(group, 1); begin < count; begin += step) {
@@ -117,8 +120,11 @@ void cut(Vector& x, int bits, int64_t group = 0) {
     double largest = 0;
     for (int64_t i = begin; i < end; ++i)
       largest = std::max(largest, std::fabs(x.value[i]) + x.error[i]);
-    for (int64_t i = begin; i < end; ++i) x.error[i] += std::ldexp(largest, -bits);
+    for (int64_t i = begin; i < end; ++i) error[i] += std::ldexp(largest, -bits);
   }
+}
+void cut(Vector& x, int bits) {
+  cut(x, bits, 0, x.error);
 }
 
 // A matrix and its weights as numbers, [n, k].
@@ -126,32 +132,50 @@ struct Decoded {
   CanonicalMatrix matrix;
   std::vector<double> values;
   std::vector<double> weight_error;  // of each weight of a row; empty: none
+  // With minimums, [n, k]: code · scale, and its magnitude plus that of the subtracted number.
+  std::vector<double> products, magnitudes;
 
   explicit Decoded(CanonicalMatrix from, bool one_exponent = false)
       : matrix(std::move(from)), values(matrix.n * matrix.k) {
     for (int64_t n = 0; n < matrix.n; ++n) {
       dequantize_row(matrix, n, &values[n * matrix.k]);
+      if (!matrix.minimums.empty()) split_row(n);
       if (!one_exponent) continue;
       const auto scales = matrix.scales.begin() + n / matrix.key.group.rows * matrix.scale_cols();
       weight_error.push_back(
           std::ldexp(*std::max_element(scales, scales + matrix.scale_cols()), -10));
     }
   }
+
+  void split_row(int64_t n) {
+    for (int64_t k = 0; k < matrix.k; ++k) {
+      const int64_t group =
+          matrix.group_index.empty() ? k / matrix.group_cols() : matrix.group_index[k];
+      const int64_t at = n / matrix.key.group.rows * matrix.scale_cols() + group;
+      const double zero = matrix.zero_points.empty() ? 0 : matrix.zero_points[at];
+      const double subtracted = zero * matrix.scales[at] + matrix.minimums[at];
+      products.push_back(values[n * matrix.k + k] + subtracted);
+      magnitudes.push_back(std::fabs(products.back()) + std::fabs(subtracted));
+    }
+  }
 };
 
 Vector multiply(const Decoded& decoded, const Vector& x, bool integers) {
   const CanonicalMatrix& w = decoded.matrix;
-  integers = integers && w.scale_cols() == 1;  // groups are added up in f32
+  // Groups and minimums are added up in f32.
+  integers = integers && w.scale_cols() == 1 && w.minimums.empty();
+  const auto& products = w.minimums.empty() ? decoded.values : decoded.products;
+  const auto& magnitudes = w.minimums.empty() ? decoded.values : decoded.magnitudes;
   Vector y(w.n);
   for (int64_t n = 0; n < w.n; ++n) {
     const double* const row = &decoded.values[n * w.k];
     double sum = 0, magnitude = 0, carried = 0;
     for (int64_t k = 0; k < w.k; ++k) {
       sum += x.value[k] * row[k];
-      magnitude += std::fabs(x.value[k] * row[k]);
-      carried += x.error[k] * std::fabs(row[k]);
+      magnitude += std::fabs(x.value[k] * magnitudes[n * w.k + k]);
+      carried += x.error[k] * std::fabs(row[k]) + x.rounding[k] * std::fabs(products[n * w.k + k]);
       if (!decoded.weight_error.empty())
-        carried += decoded.weight_error[n] * (std::fabs(x.value[k]) + x.error[k]);
+        carried += decoded.weight_error[n] * (std::fabs(x.value[k]) + x.error[k] + x.rounding[k]);
     }
     if (!w.bias.empty()) sum += w.bias[n];
     y.value[n] = sum;
@@ -271,9 +295,9 @@ Expected expected(const LayerSpec& spec, const DescribedWeights& weights,
   auto prepare = [&](Vector& x, float scale) {
     if (quantizes) quantize(spec.scheme, x, scale, precision.stored);
     if (precision.one_exponent)
-      cut(x, precision.products, static_cast<int64_t>(x.value.size()));
+      cut(x, precision.products, static_cast<int64_t>(x.value.size()), x.rounding);
     else if (!quantizes)
-      cut(x, precision.products, precision.group);
+      cut(x, precision.products, precision.group, x.rounding);
   };
   for (int64_t e = 0; e < spec.num_experts; ++e) {
     if (std::find(topk_ids.begin(), topk_ids.end(), e) == topk_ids.end()) continue;

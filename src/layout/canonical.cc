@@ -1,5 +1,5 @@
-// The layout of the reference: canonical codes, then scales, zero points, group index and bias, all
-// unchanged.
+// The layout of the reference: canonical codes, then scales, zero points, minimums, group index and
+// bias, all unchanged.
 #include <cstring>
 
 #include "layout/sections.h"
@@ -22,6 +22,7 @@ Sections sections(const MatrixShape& shape) {
   const CanonicalMatrix m = outline(shape);
   const size_t scales = shape.key.quantized() ? m.scale_rows() * m.scale_cols() : 0;
   return lay_out(m.n * m.row_bytes(), scales * sizeof(float), shape.key.symmetric ? 0 : scales,
+                 shape.key.minimums ? scales * sizeof(float) : 0,
                  shape.group_index ? m.k * sizeof(int32_t) : 0,
                  shape.bias ? m.n * sizeof(float) : 0);
 }
@@ -51,6 +52,7 @@ void pack_beside(const MatrixShape& shape, const CanonicalMatrix& m, int64_t fir
   const int64_t scale = block == 0 ? 0 : first_row / block * whole.scale_cols();
   put(m.scales, out + s.scales + scale * sizeof(float));
   put(m.zero_points, out + s.zero_points + scale);
+  put(m.minimums, out + s.minimums + scale * sizeof(float));
   put(m.bias, out + s.bias + first_row * sizeof(float));
 }
 
@@ -59,8 +61,9 @@ void pack_beside(const MatrixShape& shape, const CanonicalMatrix& m, int64_t fir
 
 const Layout kCanonicalLayout = {
     .name = "canonical",
-    .summary = "rows of codes, then scales, zero points, group index, bias",
+    .summary = "rows of codes, then scales, zero points, minimums, group index, bias",
     .holds = kCodecTypes,
+    .holds_minimums = true,
     .sections = canonical_layout::sections,
     .read_cols = [](const MatrixShape& shape) { return shape.k; },
     .code_bit = canonical_layout::code_bit,

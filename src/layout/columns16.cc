@@ -28,7 +28,7 @@ int64_t codes_bytes(const MatrixShape& shape) {
 Sections sections(const MatrixShape& shape) {
   const int64_t rows = padded_rows(shape);
   const int64_t scales = shape.key.quantized() ? num_groups(shape) * scale_rows(shape) : 0;
-  return lay_out(codes_bytes(shape), scales * sizeof(float), shape.key.symmetric ? 0 : scales,
+  return lay_out(codes_bytes(shape), scales * sizeof(float), shape.key.symmetric ? 0 : scales, 0,
                  shape.group_index ? shape.k * sizeof(int32_t) : 0,
                  shape.bias ? rows * sizeof(float) : 0);
 }

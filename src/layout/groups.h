@@ -13,6 +13,10 @@ constexpr int64_t num_groups(const MatrixShape& shape) {
   const int64_t cols = group_cols(shape);
   return cols == 0 ? 0 : (shape.k + cols - 1) / cols;
 }
+/// Panels fold zero points into the minimums: then they store none.
+constexpr bool panels_have_zero_points(const MatrixShape& shape) {
+  return shape.key.quantized() && !shape.key.symmetric && !shape.key.minimums;
+}
 constexpr bool scale_is_exponent(const MatrixShape& shape) {
   return shape.key.scale_dtype == DType::kF8E8M0;
 }

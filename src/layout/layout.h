@@ -18,6 +18,7 @@ struct Sections {
   size_t codes = 0;
   size_t scales = 0;
   size_t zero_points = 0;
+  size_t minimums = 0;  ///< f32
   /// Group of each column. In a layout that sorts columns: the column of x that each column reads.
   size_t group_index = 0;
   size_t bias = 0;
@@ -34,6 +35,8 @@ struct Layout {
   bool sorts_columns = false;
   /// Added to each 4-bit integer code before it is stored: with 8, codes are unsigned.
   int i4_offset = 0;
+  /// Has a section for the minimums of groups.
+  bool holds_minimums = false;
   Sections (*sections)(const MatrixShape& shape);
   /// Number of activation columns that kernels read: k, or more if columns are padded. The caller
   /// must provide zeros in the padding.

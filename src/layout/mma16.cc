@@ -27,7 +27,8 @@ Sections sections(const MatrixShape& shape) {
   const int64_t panels = num_panels(shape.n);
   const int64_t scales = shape.key.quantized() ? panels * num_groups(shape) * kRows : 0;
   return lay_out(panels * panel_bytes(shape), scales * (scale_is_exponent(shape) ? 1 : 4),
-                 shape.key.symmetric ? 0 : scales,
+                 panels_have_zero_points(shape) ? scales : 0,
+                 shape.key.minimums ? scales * sizeof(float) : 0,
                  shape.group_index ? shape.k * sizeof(int32_t) : 0,
                  shape.bias ? panels * kRows * sizeof(float) : 0);
 }
@@ -86,7 +87,10 @@ void pack_beside(const MatrixShape& shape, const CanonicalMatrix& m, int64_t fir
   }
   const int64_t groups = num_groups(shape);
   pack_scales(m, first_row, groups, kRows, scale_is_exponent(shape), out + s.scales);
-  pack_zero_points(m, first_row, groups, out + s.zero_points);
+  if (shape.key.minimums)
+    pack_minimums(m, first_row, groups, out + s.minimums);
+  else
+    pack_zero_points(m, first_row, groups, out + s.zero_points);
   put(m.bias, out + s.bias + first_row * sizeof(float));
 }
 
@@ -100,6 +104,7 @@ const Layout kMma16Layout = {
         "once",
     .holds = mma16_layout::kHolds,
     .sorts_columns = true,
+    .holds_minimums = true,
     .sections = mma16_layout::sections,
     // Kernels load at least 16 bytes of activations at a time, for every dtype.
     .read_cols = [](const MatrixShape& shape) { return (shape.k + 15) / 16 * 16; },

@@ -12,6 +12,8 @@
 //                                                                       columns of a register
 //   scales     (g·16 + r)·4 per panel    f32, or one exponent byte for power-of-two scales
 //   zero points g·16 + r per panel       i8
+//   minimums   (g·16 + r)·4 per panel    f32, minimum + zero point · scale, rounded once; then
+//                                        there are no zero points
 //
 // A lane's 4- or 16-bit codes are contiguous. 8-bit codes form matrices of 8 rows of 16 bytes, one
 // row for each row of weights. ldmatrix spreads such a matrix over the lanes, and wgmma reads it

@@ -1,7 +1,8 @@
-// Packs scales and zero points by panel.
+// Packs scales, zero points and minimums by panel.
 #pragma once
 
 #include <bit>
+#include <cmath>
 #include <cstring>
 #include <vector>
 
@@ -48,6 +49,16 @@ inline void pack_zero_points(const CanonicalMatrix& piece, int64_t first_row, in
                              std::byte* out) {
   const auto same = [](int8_t zero) { return zero; };
   pack_by_group(piece.zero_points, piece, first_row, groups, kRowStep, same, out);
+}
+/// Packs what kernels subtract from code · scale, one per row and group: the minimum, and the zero
+/// point times the scale, rounded once to f32.
+inline void pack_minimums(const CanonicalMatrix& piece, int64_t first_row, int64_t groups,
+                          std::byte* out) {
+  const auto same = [](float minimum) { return minimum; };
+  std::vector<float> folded = piece.minimums;
+  for (size_t i = 0; i < piece.zero_points.size(); ++i)
+    folded[i] = std::fma(static_cast<float>(piece.zero_points[i]), piece.scales[i], folded[i]);
+  pack_by_group(folded, piece, first_row, groups, kRowStep, same, out);
 }
 
 }  // namespace moracle

@@ -34,7 +34,7 @@ uint8_t offset(DType type) {
 Sections sections(const MatrixShape& shape) {
   const int64_t rows = padded(shape.n, kRowStep), scales = rows * num_groups(shape);
   return lay_out(rows * row_bytes(shape), scales * sizeof(float), shape.key.symmetric ? 0 : scales,
-                 shape.group_index ? shape.k * sizeof(int32_t) : 0,
+                 0, shape.group_index ? shape.k * sizeof(int32_t) : 0,
                  shape.bias ? rows * sizeof(float) : 0);
 }
 

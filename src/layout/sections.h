@@ -10,15 +10,16 @@ namespace moracle {
 inline constexpr size_t kSectionAlignment = 64;
 
 /// Sections of the given sizes in bytes, one after another.
-inline Sections lay_out(size_t codes, size_t scales, size_t zero_points, size_t group_index,
-                        size_t bias) {
+inline Sections lay_out(size_t codes, size_t scales, size_t zero_points, size_t minimums,
+                        size_t group_index, size_t bias) {
   auto up = [](size_t bytes) {
     return (bytes + kSectionAlignment - 1) / kSectionAlignment * kSectionAlignment;
   };
   Sections s;
   s.scales = s.codes + up(codes);
   s.zero_points = s.scales + up(scales);
-  s.group_index = s.zero_points + up(zero_points);
+  s.minimums = s.zero_points + up(zero_points);
+  s.group_index = s.minimums + up(minimums);
   s.bias = s.group_index + up(group_index);
   s.bytes = s.bias + up(bias);
   return s;

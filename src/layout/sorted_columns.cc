@@ -59,6 +59,7 @@ Result<CanonicalMatrix> sort_columns(const CanonicalMatrix& piece) {
   sorted.key = piece.key;
   sorted.scales = piece.scales;
   sorted.zero_points = piece.zero_points;
+  sorted.minimums = piece.minimums;
   sorted.bias = piece.bias;
   MORACLE_TRY(sorted.group_index, sorted_order(piece));
   const int64_t row_bytes = piece.row_bytes();

@@ -3,6 +3,7 @@
 #include <bit>
 #include <cstring>
 
+#include "base/scalar.h"
 #include "layout/pack_scales.h"
 #include "layout/panels.h"
 #include "layout/sections.h"
@@ -18,10 +19,9 @@ constexpr DType kHolds[] = {DType::kF32, DType::kF16,    DType::kBF16,  DType::k
 
 Sections sections(const MatrixShape& shape) {
   const int64_t panels = num_panels(shape);
-  const int64_t groups = shape.key.quantized() ? panels * num_groups(shape) : 0;
-  return lay_out(panels * panel_bytes(shape), groups * scale_lanes(shape) * scale_bytes(shape),
-                 shape.key.symmetric ? 0 : groups * kRows,
-                 shape.group_index ? shape.k * sizeof(int32_t) : 0,
+  return lay_out(panels * panel_bytes(shape), panels * scale_bytes(shape),
+                 panels_have_zero_points(shape) ? panels * num_groups(shape) * kRows : 0,
+                 panels * minimum_bytes(shape), shape.group_index ? shape.k * sizeof(int32_t) : 0,
                  shape.bias ? panels * kRows * sizeof(float) : 0);
 }
 
@@ -57,6 +57,28 @@ void pack_codes(const MatrixShape& shape, const CanonicalMatrix& m, int64_t firs
         m, begin, end, units, [](uint32_t unit) { return unit; }, out);
 }
 
+// Packs values [rows, groups], each of which is a step times its factor.
+void pack_steps(const MatrixShape& shape, const std::vector<float>& values,
+                const std::vector<float>& factors, int64_t rows, int64_t first_row,
+                std::byte* out) {
+  if (values.empty()) return;
+  const int64_t groups = num_groups(shape), columns = num_factors(shape);
+  for (int64_t r = 0; r < rows; ++r) {
+    const int64_t panel = (first_row + r) / kRows, lane = (first_row + r) % kRows;
+    std::byte* const to = out + panel * step_bytes(shape);
+    for (int64_t f = 0; f < columns; ++f) {
+      const uint16_t half = float_to_f16(factors[r * columns + f]);
+      std::memcpy(to + (f * kRows + lane) * sizeof half, &half, sizeof half);
+    }
+    for (int64_t g = 0; g < groups; ++g) {
+      const float factor = factors[r * columns + g * group_cols(shape) / kFactorCols];
+      const float step = factor == 0 ? 0.0f : values[r * groups + g] / factor;
+      to[factor_bytes(shape) + g * kRows + lane] =
+          static_cast<std::byte>(static_cast<int8_t>(step));
+    }
+  }
+}
+
 void pack_beside(const MatrixShape& shape, const CanonicalMatrix& m, int64_t first_row,
                  std::byte* out) {
   const Sections s = sections(shape);
@@ -66,8 +88,19 @@ void pack_beside(const MatrixShape& shape, const CanonicalMatrix& m, int64_t fir
     put(m.group_index, out + s.group_index);
   }
   const int64_t groups = num_groups(shape), lanes = scale_lanes(shape);
-  pack_scales(m, first_row, groups, lanes, scale_is_exponent(shape), out + s.scales);
-  pack_zero_points(m, first_row, groups, out + s.zero_points);
+  if (scale_is_step(shape)) {
+    pack_steps(shape, m.scales, m.scale_factors, m.n, first_row, out + s.scales);
+    pack_steps(shape, m.minimums, m.minimum_factors, m.n, first_row, out + s.minimums);
+    return put(m.bias, out + s.bias + first_row * sizeof(float));
+  }
+  if (shape.key.scale_dtype == DType::kF16)
+    pack_by_group(m.scales, m, first_row, groups, lanes, float_to_f16, out + s.scales);
+  else
+    pack_scales(m, first_row, groups, lanes, scale_is_exponent(shape), out + s.scales);
+  if (shape.key.minimums)
+    pack_minimums(m, first_row, groups, out + s.minimums);
+  else
+    pack_zero_points(m, first_row, groups, out + s.zero_points);
   put(m.bias, out + s.bias + first_row * sizeof(float));
 }
 
@@ -79,6 +112,7 @@ const Layout kVnni16Layout = {
     .summary = "row blocks of 16 rows x 4 bytes of columns; sixteen form one AMX tile",
     .holds = vnni16_layout::kHolds,
     .sorts_columns = true,
+    .holds_minimums = true,
     .sections = vnni16_layout::sections,
     .read_cols = vnni16_layout::cols,
     .code_bit = vnni16_layout::code_bit,

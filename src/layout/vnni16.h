@@ -7,9 +7,15 @@
 //   16 bits    (c/2)·64 + 4·r + 2·(c%2)      two columns
 //   f32         c·64 + 4·r                   one column
 //   4 bits     (c/8)·64 + 4·r + c%4          eight columns: c%8 < 4 in the low half of the byte
-//   scales     (g·16 + r)·4 per panel        f32, or one exponent byte for power-of-two scales;
+//   scales     (g·16 + r)·4 per panel        f32, f16, or one exponent byte for power-of-two
+//   scales;
 //                                            one per panel if its 16 rows share the scale
 //   zero points g·16 + r per panel           i8
+//   minimums    (g·16 + r)·4 per panel       f32, minimum + zero point · scale, rounded once; then
+//                                            there are no zero points
+//   steps      i8 scales (QuantKey): for each panel f16 factors [factors][16], then i8 steps
+//              [groups][16], of the scales and likewise of the minimums. Where codes have zero
+//              points, each is kStepZeroPoint.
 //
 // Rows are padded to 16. Columns are padded to 16 row blocks of the dtype of the products. Padding
 // has codes 0 and scales 0.
@@ -43,12 +49,35 @@ inline int64_t panel_bytes(const MatrixShape& shape) {
 using moracle::group_cols;
 using moracle::num_groups;
 using moracle::scale_is_exponent;
+/// True if scales and minimums are steps, integers of 8 bits, times f16 factors.
+inline bool scale_is_step(const MatrixShape& shape) {
+  return shape.key.scale_dtype == DType::kI8;
+}
+inline int64_t num_factors(const MatrixShape& shape) {
+  return (shape.k + kFactorCols - 1) / kFactorCols;
+}
+/// Bytes of a panel's factors, and of these and the steps.
+inline int64_t factor_bytes(const MatrixShape& shape) {
+  return num_factors(shape) * kRows * static_cast<int64_t>(sizeof(uint16_t));
+}
+inline int64_t step_bytes(const MatrixShape& shape) {
+  return factor_bytes(shape) + num_groups(shape) * kRows;
+}
 /// Scales of one group in a panel: one per row, or one for all rows.
 inline int64_t scale_lanes(const MatrixShape& shape) {
   return shape.key.group.rows > 0 && shape.key.group.rows % kRows == 0 ? 1 : kRows;
 }
+/// Bytes of a panel's scales.
 inline int64_t scale_bytes(const MatrixShape& shape) {
-  return scale_is_exponent(shape) ? 1 : 4;
+  if (!shape.key.quantized()) return 0;
+  if (scale_is_step(shape)) return step_bytes(shape);
+  return num_groups(shape) * scale_lanes(shape) * bits(shape.key.scale_dtype) / 8;
+}
+/// Bytes of a panel's minimums.
+inline int64_t minimum_bytes(const MatrixShape& shape) {
+  if (!shape.key.minimums) return 0;
+  if (scale_is_step(shape)) return step_bytes(shape);
+  return num_groups(shape) * kRows * static_cast<int64_t>(sizeof(float));
 }
 
 }  // namespace moracle::vnni16

@@ -71,7 +71,7 @@ std::string unknown(const Checkpoint& checkpoint) {
   }
   return str(is, "; its experts can be used: ", layers.size(), " layers of ", spec.num_experts,
              " experts, top-", spec.top_k, ", hidden size ", spec.hidden_size,
-             ", intermediate size ", spec.intermediate_size, ", ", name(spec.scheme), ", ",
+             ", intermediate size ", spec.intermediate_size, ", ", spec.scheme_name(), ", ",
              routing_text(spec.routing), assumptions(checkpoint.state()),
              "; the whole model needs a file in src/models/families (see CONTRIBUTING.md)");
 }

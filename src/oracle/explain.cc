@@ -11,7 +11,7 @@ namespace moracle {
 namespace {
 
 std::string headline(const LayerSpec& layer) {
-  std::string text = str(name(layer.scheme), " (", describe(layer.scheme), ")");
+  std::string text = str(layer.scheme_name(), " (", describe(layer.scheme), ")");
   if (layer.linear) return str(text, " · ", layer.hidden_size, " → ", layer.intermediate_size);
   return str(text, " · ", layer.num_experts, " experts, top-", layer.top_k, ", ", layer.hidden_size,
              " → ", layer.intermediate_size,

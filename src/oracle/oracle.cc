@@ -96,7 +96,7 @@ Result<Plan> Selection::chosen() const {
                  str("'", request.backend, "' is unknown")};
   }
   return Error{ErrorKind::kUnsupported, "", request.layer.name,
-               str("a backend that serves ", name(request.layer.scheme)),
+               str("a backend that serves ", request.layer.scheme_name()),
                "none accepts it: " + join(trail, ", ")};
 }
 

@@ -77,9 +77,12 @@ void plan_matrices(Plan& plan, const Request& request, const Machine& machine, b
   plan.weight_bytes = plan.scratch_bytes = 0;
   const bool batched = plan.format == ActivationFormat::kBatched;
   const std::vector<MatrixShape> shapes = layer.matrices();
+  const QuantKey &first = shapes.front().key, &last = shapes.back().key;
+  may_fuse = may_fuse && first.dtype == last.dtype && first.group.cols == last.group.cols;
   std::vector<KernelPlan> kernels;
   for (const MatrixShape& shape : shapes) {
-    KernelRequest wanted{shape, layer.scheme, request.deterministic, request.bf16_activations,
+    const Scheme scheme{shape.key, layer.scheme.activation};
+    KernelRequest wanted{shape, scheme, request.deterministic, request.bf16_activations,
                          plan.part_rows};
     wanted.max_num_tokens = plan.max_num_tokens;
     if (batched) wanted.min_num_tokens = plan.max_num_tokens;

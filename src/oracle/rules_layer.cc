@@ -24,6 +24,13 @@ std::string alternatives(std::span<const Value> values) {
   return join(texts, " or ");
 }
 
+// The weight key of each matrix. A layer without sizes, as tests and tables have it, has one.
+std::vector<QuantKey> weight_keys(const LayerSpec& layer) {
+  std::vector<QuantKey> keys = {layer.scheme.weight};
+  for (const MatrixShape& matrix : layer.stored) keys.push_back(matrix.key);
+  return keys;
+}
+
 bool lacks(const Backend& b, Feature feature) {
   return missing(feature, b.features) != Feature::kNone;
 }
@@ -34,10 +41,12 @@ Objection refuse_experts(const Backend& b, const Request& r, const Machine&) {
 }
 
 Objection refuse_weights(const Backend& b, const Request& r, const Machine&) {
-  const DType type = r.layer.scheme.weight.dtype;
-  if (contains(b.weights, type)) return {};
-  return object("weights in " + alternatives(b.weights),
-                str("the layer's weights are ", name(type)));
+  for (const QuantKey& weight : weight_keys(r.layer)) {
+    if (!contains(b.weights, weight.dtype))
+      return object("weights in " + alternatives(b.weights),
+                    str("the layer's weights are ", name(weight.dtype)));
+  }
+  return {};
 }
 
 Objection refuse_activations(const Backend& b, const Request& r, const Machine&) {
@@ -49,10 +58,7 @@ Objection refuse_activations(const Backend& b, const Request& r, const Machine&)
       str("the scheme quantizes them to ", name(key->dtype)));
 }
 
-Objection refuse_products(const Backend& b, const Request& r, const Machine&) {
-  const auto& key = r.layer.scheme.activation;
-  const DType weight = r.layer.scheme.weight.dtype;
-  if (!key || b.products.empty()) return {};
+Objection refuse_product(const Backend& b, const std::optional<QuantKey>& key, DType weight) {
   std::vector<std::string> products;
   for (const Product& product : b.products) {
     const int64_t group = key->group.cols;
@@ -70,6 +76,15 @@ Objection refuse_products(const Backend& b, const Request& r, const Machine&) {
           key->group.cols == GroupShape::kAll ? "" : str(" in groups of ", key->group.cols)));
 }
 
+Objection refuse_products(const Backend& b, const Request& r, const Machine&) {
+  const auto& key = r.layer.scheme.activation;
+  if (!key || b.products.empty()) return {};
+  for (const QuantKey& weight : weight_keys(r.layer)) {
+    if (Objection objection = refuse_product(b, key, weight.dtype)) return objection;
+  }
+  return {};
+}
+
 // The format also includes which values share a scale and when the scale is computed.
 Objection refuse_activation_scales(const Backend& b, const Request& r, const Machine&) {
   const auto& key = r.layer.scheme.activation;
@@ -82,8 +97,20 @@ Objection refuse_activation_scales(const Backend& b, const Request& r, const Mac
 }
 
 Objection refuse_zero_points(const Backend& b, const Request& r, const Machine&) {
-  if (!lacks(b, Feature::kZeroPoints) || r.layer.scheme.weight.symmetric) return {};
+  if (!lacks(b, Feature::kZeroPoints)) return {};
+  const std::vector<QuantKey> keys = weight_keys(r.layer);
+  if (std::all_of(keys.begin(), keys.end(), [](const QuantKey& key) { return key.symmetric; }))
+    return {};
   return object("symmetric weights", "the layer's weights have zero points");
+}
+
+Objection refuse_minimums(const Backend& b, const Request& r, const Machine&) {
+  if (b.layout == nullptr || b.layout->holds_minimums) return {};
+  const std::vector<QuantKey> keys = weight_keys(r.layer);
+  if (std::none_of(keys.begin(), keys.end(), [](const QuantKey& key) { return key.minimums; }))
+    return {};
+  return object(str("weights without minimums, which layout ", b.layout->name, " does not hold"),
+                "the groups of the layer's weights have minimums");
 }
 
 Objection refuse_act_order(const Backend& b, const Request& r, const Machine&) {
@@ -103,12 +130,13 @@ Objection refuse_bias(const Backend& b, const Request& r, const Machine&) {
 }
 
 Objection refuse_group_size(const Backend& b, const Request& r, const Machine&) {
-  const int64_t size = r.layer.scheme.weight.group.cols;
-  if (!r.layer.scheme.weight.quantized() || size == GroupShape::kAll ||
-      size % b.group_multiple == 0) {
-    return {};
+  for (const QuantKey& weight : weight_keys(r.layer)) {
+    const int64_t size = weight.group.cols;
+    if (weight.quantized() && size != GroupShape::kAll && size % b.group_multiple != 0)
+      return object(str("a group size that is a multiple of ", b.group_multiple),
+                    str("it is ", size));
   }
-  return object(str("a group size that is a multiple of ", b.group_multiple), str("it is ", size));
+  return {};
 }
 
 Objection refuse_shape(const Backend& b, const Request& r, const Machine&) {
@@ -136,6 +164,7 @@ constexpr Rule kRules[] = {
     {"products", refuse_products},
     {"activation-scales", refuse_activation_scales},
     {"zero-points", refuse_zero_points},
+    {"minimums", refuse_minimums},
     {"act-order", refuse_act_order},
     {"bias", refuse_bias},
     {"group-size", refuse_group_size},

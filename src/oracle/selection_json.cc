@@ -71,7 +71,7 @@ std::string explain_json(const Selection& selection) {
   const LayerSpec& layer = selection.request.layer;
   const std::optional<Plan>& plan = selection.plan;
   const Json json = {{"layer", describe(layer)},
-                     {"scheme", name(layer.scheme)},
+                     {"scheme", layer.scheme_name()},
                      {"chosen", plan ? Json(plan->backend->name) : Json(nullptr)},
                      {"weight_bytes", plan ? Json(plan->weight_bytes) : Json(nullptr)},
                      {"considered", considered_json(selection)},

@@ -19,6 +19,8 @@ struct BlockNumbers {
   alignas(16) int8_t codes[kMaxElements];  ///< of kForm.dtype, one in each byte
   float scales[kMaxGroups];
   float minimums[kMaxGroups];  ///< only if kForm.minimums
+  float scale_factor;          ///< only if kForm.scale_dtype is kI8, and the next one
+  float minimum_factor;        ///< only if kForm.minimums, too
 };
 
 /// Each block type of GGUF has a specialization, in its own file in codecs/gguf/. Its comment is

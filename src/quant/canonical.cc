@@ -36,6 +36,7 @@ void expand_scale_rows(CanonicalMatrix& m) {
   auto block = [&](int64_t r) { return r / rows; };
   pick_rows(m.scales, m.n, width, block);
   pick_rows(m.zero_points, m.n, width, block);
+  pick_rows(m.minimums, m.n, width, block);
   m.key.group.rows = 1;
 }
 
@@ -50,6 +51,9 @@ void deinterleave_rows(CanonicalMatrix& m) {
   m.memory.reset();
   pick_rows(m.scales, m.n, width, old_row);
   pick_rows(m.zero_points, m.n, width, old_row);
+  pick_rows(m.minimums, m.n, width, old_row);
+  pick_rows(m.scale_factors, m.n, m.factor_cols(), old_row);
+  pick_rows(m.minimum_factors, m.n, m.factor_cols(), old_row);
   pick_rows(m.bias, m.n, 1, old_row);
 }
 
@@ -64,14 +68,25 @@ CanonicalMatrix float_rows(const CanonicalMatrix& floats, int64_t first, int64_t
   return rows;
 }
 
+namespace {
+
+template <class T>
+void append(std::vector<T>& whole, const std::vector<T>& piece) {
+  whole.insert(whole.end(), piece.begin(), piece.end());
+}
+
+}  // namespace
+
 void stack_rows(CanonicalMatrix& whole, int64_t first_row, const CanonicalMatrix& piece) {
   if (first_row == 0) whole.group_index = piece.group_index;
   std::memcpy(whole.storage.data() + first_row * whole.row_bytes(), piece.codes.data(),
               piece.codes.size());
-  whole.scales.insert(whole.scales.end(), piece.scales.begin(), piece.scales.end());
-  whole.zero_points.insert(whole.zero_points.end(), piece.zero_points.begin(),
-                           piece.zero_points.end());
-  whole.bias.insert(whole.bias.end(), piece.bias.begin(), piece.bias.end());
+  append(whole.scales, piece.scales);
+  append(whole.zero_points, piece.zero_points);
+  append(whole.minimums, piece.minimums);
+  append(whole.scale_factors, piece.scale_factors);
+  append(whole.minimum_factors, piece.minimum_factors);
+  append(whole.bias, piece.bias);
 }
 
 }  // namespace moracle

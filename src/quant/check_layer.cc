@@ -36,11 +36,24 @@ Status check_activation(const ActivationSpec& a) {
              : check_number("limit", a.limit, a.limit >= 0, "a finite number of at least 0");
 }
 
-Status check_group(const QuantKey& key) {
+Status check_key(const QuantKey& key) {
   for (const int64_t size : {key.group.rows, key.group.cols}) {
     if (size != GroupShape::kAll && size < 1)
       return wrong("scheme", "groups of at least 1 row and 1 column",
                    str("they are ", key.group.rows, " x ", key.group.cols));
+  }
+  const bool integers = key.dtype == DType::kI4 || key.dtype == DType::kI8;
+  const bool scaled = key.group.rows == 1 && key.scale_dtype != DType::kF8E8M0;
+  if (key.minimums && !(integers && scaled)) {
+    return wrong("scheme",
+                 "minimums only beside int4 or int8 codes with scales for each row that are no "
+                 "powers of two",
+                 "they are beside " + describe(Scheme{key, {}}));
+  }
+  if (key.scale_dtype == DType::kI8 && !(integers && scaled && kFactorCols % key.group.cols == 0)) {
+    return wrong("scheme",
+                 str("integer scales only in groups that divide ", kFactorCols, " columns"),
+                 "they are beside " + describe(Scheme{key, {}}));
   }
   return {};
 }
@@ -53,7 +66,7 @@ Status check_stored(const LayerSpec& layer) {
   bool fits = layer.stored.empty() || layer.stored.size() == sizes.size();
   for (size_t i = 0; fits && i < layer.stored.size(); ++i) {
     fits = layer.stored[i].n == sizes[i].n && layer.stored[i].k == sizes[i].k;
-    MORACLE_CHECK(check_group(layer.stored[i].key));
+    MORACLE_CHECK(check_key(layer.stored[i].key));
   }
   if (fits) return {};
   std::vector<std::string> found;
@@ -77,8 +90,8 @@ Status check(const LayerSpec& layer) {
                  str("it is ", experts));
   }
   MORACLE_CHECK(check_activation(layer.activation));
-  MORACLE_CHECK(check_group(layer.scheme.weight));
-  if (layer.scheme.activation) MORACLE_CHECK(check_group(*layer.scheme.activation));
+  MORACLE_CHECK(check_key(layer.scheme.weight));
+  if (layer.scheme.activation) MORACLE_CHECK(check_key(*layer.scheme.activation));
   return check_stored(layer);
 }
 

@@ -19,6 +19,7 @@ void dequantize_row(const CanonicalMatrix& matrix, int64_t r, double* out) {
     const int64_t group = matrix.group_index.empty() ? c / cols : matrix.group_index[c];
     if (!matrix.zero_points.empty()) out[c] -= matrix.zero_points[first + group];
     out[c] *= matrix.scales[first + group];
+    if (!matrix.minimums.empty()) out[c] -= matrix.minimums[first + group];
   }
 }
 

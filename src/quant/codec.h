@@ -51,7 +51,7 @@ inline constexpr auto kCodecTypes = [] {
 /// Row `r` of `matrix` as doubles, exactly as its scheme defines the values. `out` has k elements.
 void dequantize_row(const CanonicalMatrix& matrix, int64_t r, double* out);
 
-/// The codes of row `r` as numbers, without scale or zero point.
+/// The codes of row `r` as numbers, without scale, zero point or minimum.
 void decode_row(const CanonicalMatrix& matrix, int64_t r, double* out);
 
 }  // namespace moracle

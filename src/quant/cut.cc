@@ -41,9 +41,18 @@ CanonicalMatrix cut_rows(CanonicalMatrix&& matrix, int64_t first, int64_t count)
   cut.codes = cut.codes.subspan(first * cut.row_bytes(), count * cut.row_bytes());
   cut.scales = rows_in(cut.scales, cols, first / per_scale, rows);
   cut.zero_points = rows_in(cut.zero_points, cols, first / per_scale, rows);
+  cut.minimums = rows_in(cut.minimums, cols, first / per_scale, rows);
+  cut.scale_factors = rows_in(cut.scale_factors, cut.factor_cols(), first, count);
+  cut.minimum_factors = rows_in(cut.minimum_factors, cut.factor_cols(), first, count);
   cut.bias = rows_in(cut.bias, 1, first, count);
   cut.n = count;
   return cut;
+}
+
+QuantKey cut_key(QuantKey key, int64_t k, int64_t first, int64_t count) {
+  const bool whole = first % kFactorCols == 0 && (count % kFactorCols == 0 || first + count == k);
+  if (key.scale_dtype == DType::kI8 && !whole) key.scale_dtype = DType::kF32;
+  return key;
 }
 
 CanonicalMatrix cut_columns(const CanonicalMatrix& matrix, int64_t first, int64_t count,
@@ -64,6 +73,13 @@ CanonicalMatrix cut_columns(const CanonicalMatrix& matrix, int64_t first, int64_
   const int64_t groups = cols == 1 ? 1 : (count + group - 1) / group;
   cut.scales = columns_in(matrix.scales, cols, first_group, groups);
   cut.zero_points = columns_in(matrix.zero_points, cols, first_group, groups);
+  cut.minimums = columns_in(matrix.minimums, cols, first_group, groups);
+  cut.key = cut_key(matrix.key, matrix.k, first, count);
+  if (cut.key.scale_dtype == DType::kI8) {
+    const int64_t all = matrix.factor_cols(), from_factor = first / kFactorCols;
+    cut.scale_factors = columns_in(matrix.scale_factors, all, from_factor, cut.factor_cols());
+    cut.minimum_factors = columns_in(matrix.minimum_factors, all, from_factor, cut.factor_cols());
+  }
   cut.bias = matrix.bias;
   if (!keeps_bias) std::fill(cut.bias.begin(), cut.bias.end(), 0.0f);
   return cut;

@@ -68,6 +68,10 @@ void expand(const std::byte* blocks, int64_t first, int64_t last, CanonicalMatri
     std::copy_n(numbers.scales, kGroups, matrix.scales.data() + b * kGroups);
     if constexpr (Codec::kForm.minimums)
       std::copy_n(numbers.minimums, kGroups, matrix.minimums.data() + b * kGroups);
+    if constexpr (Codec::kForm.scale_dtype == DType::kI8) {
+      matrix.scale_factors[b] = numbers.scale_factor;
+      if constexpr (Codec::kForm.minimums) matrix.minimum_factors[b] = numbers.minimum_factor;
+    }
   }
 }
 
@@ -91,6 +95,11 @@ CanonicalMatrix expand_blocks(DType type, const std::byte* rows, int64_t n, int6
     matrix.codes = matrix.storage;
     matrix.scales.resize(scales);
     if constexpr (Codec::kForm.minimums) matrix.minimums.resize(scales);
+    if constexpr (Codec::kForm.scale_dtype == DType::kI8) {
+      matrix.scale_factors.resize(static_cast<size_t>(n * matrix.factor_cols()));
+      if constexpr (Codec::kForm.minimums)
+        matrix.minimum_factors.resize(matrix.scale_factors.size());
+    }
     if constexpr (!Codec::kForm.symmetric) matrix.zero_points.assign(scales, Codec::kZeroPoint);
     const int64_t blocks = k / Codec::kBlock.elements;
     pool.split(

@@ -73,6 +73,16 @@ void LayerSpec::set_matrices(std::vector<MatrixShape> shapes) {
   if (shapes != matrices()) stored = std::move(shapes);
 }
 
+std::string LayerSpec::scheme_name() const {
+  std::string text = moracle::name(scheme);
+  if (stored.size() < 2 || stored[0].key == stored[1].key) return text;
+  // Blocks that end inside a stack of matrices have fewer rows there.
+  QuantKey second = stored[1].key;
+  second.group.rows = stored[0].key.group.rows;
+  if (second == stored[0].key) return text;
+  return str(text, " + ", moracle::name(Scheme{stored[1].key, scheme.activation}));
+}
+
 bool LayerSpec::same_but_name(const LayerSpec& other) const {
   return linear == other.linear && num_experts == other.num_experts &&
          hidden_size == other.hidden_size && intermediate_size == other.intermediate_size &&
@@ -82,7 +92,7 @@ bool LayerSpec::same_but_name(const LayerSpec& other) const {
 }
 
 std::string describe(const LayerSpec& layer) {
-  std::string text = name(layer.scheme) + " · ";
+  std::string text = layer.scheme_name() + " · ";
   if (!layer.linear) text += str(layer.num_experts, " experts, top-", layer.top_k, ", ");
   text += str(layer.hidden_size, " → ", layer.intermediate_size);
   if (layer.group_index) text += ", in act-order";

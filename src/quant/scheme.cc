@@ -6,7 +6,7 @@
 namespace moracle {
 namespace {
 
-// The parts of a scheme's name: <format>[-<widths>[-<granularity>[-asym]]].
+// The parts of a scheme's name: <format>[-<widths>[-<granularity>[-asym][-min][-s16|-s8]]].
 std::string_view format_name(const QuantKey& key) {
   const bool mx = key.scale_dtype == DType::kF8E8M0;
   switch (key.dtype) {
@@ -31,13 +31,15 @@ std::string granularity(const QuantKey& key) {
 }
 
 Error unknown(std::string_view text) {
-  return {ErrorKind::kInvalidArgument, "", str("scheme '", text, "'"),
-          "bf16, f16, f32, int8-w8a8, mxfp8-w8a8, mxfp8-w8a16, mxfp4-w4a16, mxfp4-w4a8, "
-          "nvfp4-w4a16, nvfp4-w4a8, or "
-          "int4-w4a16-, int4-w4a8-, int4-w4afp8-, int8-w8a16-, int8-w8a8-, int8-w8afp8-, fp8-w8a8- "
-          "or fp8-w8a16- with channel, g<size>, tensor or block<rows>x<cols>, then -asym for zero "
-          "points or -static for stored activation scales",
-          "it is unknown"};
+  return {
+      ErrorKind::kInvalidArgument, "", str("scheme '", text, "'"),
+      "bf16, f16, f32, int8-w8a8, mxfp8-w8a8, mxfp8-w8a16, mxfp4-w4a16, mxfp4-w4a8, "
+      "nvfp4-w4a16, nvfp4-w4a8, or "
+      "int4-w4a16-, int4-w4a8-, int4-w4afp8-, int8-w8a16-, int8-w8a8-, int8-w8afp8-, fp8-w8a8- "
+      "or fp8-w8a16- with channel, g<size>, tensor or block<rows>x<cols>, then of integers -asym "
+      "for zero points, -min for minimums and -s16 or -s8 for scales in f16 or in 8-bit integers, "
+      "then -static for stored activation scales",
+      "it is unknown"};
 }
 
 // The width names the activation format, except for fp8 activations with integer weights: there
@@ -106,6 +108,9 @@ std::string name(const Scheme& scheme) {
       str(format_name(weight), "-w", bits(weight.dtype), "a", activation_name(scheme));
   if (has_granularity(weight, scheme)) text += "-" + granularity(weight);
   if (!weight.symmetric) text += "-asym";
+  if (weight.minimums) text += "-min";
+  if (weight.scale_dtype == DType::kF16) text += "-s16";
+  if (weight.scale_dtype == DType::kI8) text += "-s8";
   if (scheme.activation && !scheme.activation->dynamic) text += "-static";
   return text;
 }
@@ -120,7 +125,11 @@ std::string describe(const Scheme& scheme) {
     return str("per block of ", key.group.rows, " x ", key.group.cols);
   };
   std::string text = str(format_name(weight), " weights ", where(weight, "channel"),
-                         weight.symmetric ? "" : " with zero points");
+                         weight.symmetric ? "" : " with zero points",
+                         weight.minimums ? (weight.symmetric ? " with" : " and") : "",
+                         weight.minimums ? " minimums" : "");
+  if (weight.scale_dtype == DType::kF16) text += ", scales in f16";
+  if (weight.scale_dtype == DType::kI8) text += ", scales in 8-bit integers";
   if (!scheme.activation) return text + ", floating-point activations";
   const QuantKey& activation = *scheme.activation;
   return str(text, ", ", format_name(activation), " activations ", where(activation, "token"), ", ",
@@ -145,7 +154,19 @@ Result<Scheme> parse_scheme(std::string_view text) {
       scheme.activation = fp8 ? kFp8StaticTensorSym : kInt8StaticTensorSym;
       rest.remove_suffix(7);
     }
-    if (rest.ends_with("-asym") && scheme.weight.dtype != DType::kF8E4M3) {
+    const bool integers = scheme.weight.dtype != DType::kF8E4M3;
+    if (rest.ends_with("-s16") && integers) {
+      scheme.weight.scale_dtype = DType::kF16;
+      rest.remove_suffix(4);
+    } else if (rest.ends_with("-s8") && integers) {
+      scheme.weight.scale_dtype = DType::kI8;
+      rest.remove_suffix(3);
+    }
+    if (rest.ends_with("-min") && integers) {
+      scheme.weight.minimums = true;
+      rest.remove_suffix(4);
+    }
+    if (rest.ends_with("-asym") && integers) {
       scheme.weight.symmetric = false;
       rest.remove_suffix(5);
     }

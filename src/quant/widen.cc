@@ -18,6 +18,12 @@ int64_t common_group(int64_t a, int64_t b) {
   return std::gcd(a, b);
 }
 
+// True if the scales of both can keep their type. With kI8 the zero points of all groups are equal.
+bool same_scales(const QuantKey& a, const QuantKey& b) {
+  return a.scale_dtype == b.scale_dtype &&
+         (a.scale_dtype != DType::kI8 || (a.symmetric == b.symmetric && a.minimums == b.minimums));
+}
+
 // int4 codes as bytes.
 void widen_codes(CanonicalMatrix& m) {
   std::vector<std::byte> codes(m.n * m.k);
@@ -54,6 +60,8 @@ std::optional<Scheme> common_scheme(const Scheme& a, const Scheme& b) {
   if (b.weight.dtype == DType::kI8) common.weight.dtype = DType::kI8;
   common.weight.group.cols = common_group(a.weight.group.cols, b.weight.group.cols);
   common.weight.symmetric = a.weight.symmetric && b.weight.symmetric;
+  common.weight.minimums = a.weight.minimums || b.weight.minimums;
+  if (!same_scales(a.weight, b.weight)) common.weight.scale_dtype = DType::kF32;
   return common;
 }
 
@@ -68,9 +76,15 @@ void widen(CanonicalMatrix& m, const QuantKey& key) {
   if (cols != old_cols) {
     split_groups(m.scales, m.n, old_cols, cols, ratio);
     split_groups(m.zero_points, m.n, old_cols, cols, ratio);
+    split_groups(m.minimums, m.n, old_cols, cols, ratio);
     for (int32_t& group : m.group_index) group = static_cast<int32_t>(group * ratio);
   }
+  if (key.scale_dtype != DType::kI8) {
+    m.scale_factors.clear();
+    m.minimum_factors.clear();
+  }
   if (!key.symmetric && m.zero_points.empty()) m.zero_points.assign(m.scales.size(), 0);
+  if (key.minimums && m.minimums.empty()) m.minimums.assign(m.scales.size(), 0.0f);
 }
 
 }  // namespace moracle

@@ -9,8 +9,8 @@
 namespace moracle {
 
 /// The narrowest scheme that holds the weights of both exactly: the wider codes, groups that divide
-/// those of both, zero points if one has them. nullopt: the activations differ, or the schemes
-/// differ and one is not of integer weights with scales for each row.
+/// those of both, zero points or minimums if one has them. nullopt: the activations differ, or the
+/// schemes differ and one is not of integer weights with scales for each row.
 std::optional<Scheme> common_scheme(const Scheme& a, const Scheme& b);
 
 /// Changes the matrix to the weight key of a common scheme.

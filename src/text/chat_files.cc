@@ -8,6 +8,8 @@
 #include "base/text.h"
 #include "base/try.h"
 #include "checkpoint/config.h"
+#include "checkpoint/gguf/open_gguf.h"
+#include "text/gguf/gguf_text.h"
 
 namespace moracle {
 namespace {
@@ -73,6 +75,8 @@ Status read_templates(const Json& config, const std::string& path, ChatFiles& fi
 }  // namespace
 
 Result<ChatFiles> read_chat_files(const std::string& folder) {
+  MORACLE_TRY(const std::optional<Config> gguf, gguf_metadata(folder));
+  if (gguf) return read_gguf_chat(gguf->value(), gguf->path());
   const std::string file = folder + "/chat_template.jinja";
   const std::string tools_file = folder + "/additional_chat_templates/tool_use.jinja";
   const std::string config_path = folder + "/tokenizer_config.json";

@@ -16,8 +16,8 @@ struct ChatFiles {
 };
 
 /// Reads `folder`/chat_template.jinja, or "chat_template" of tokenizer_config.json if that file is
-/// missing. As in transformers, the template named "tool_use" renders conversations with tools.
-/// Errors: no template.
+/// missing; of a model in GGUF its metadata. As in transformers, the template named "tool_use"
+/// renders conversations with tools. Errors: no template.
 Result<ChatFiles> read_chat_files(const std::string& folder);
 
 }  // namespace moracle

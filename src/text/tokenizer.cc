@@ -1,3 +1,4 @@
+#include <algorithm>
 #include <utility>
 #include <variant>
 #include <vector>
@@ -7,7 +8,9 @@
 #include "base/text.h"
 #include "base/try.h"
 #include "checkpoint/config.h"
+#include "checkpoint/gguf/open_gguf.h"
 #include "moracle/text.h"
+#include "text/gguf/gguf_text.h"
 #include "text/tokenizer/encode_progress.h"
 #include "text/tokenizer/parse.h"
 #include "text/tokenizer/parts.h"
@@ -100,16 +103,21 @@ Result<Tokenizer> parse_tokenizer(std::string_view json, const std::string& file
               AddedTokens::parse(added_tokens, vocabulary, normalizer, config.tokens));
   MORACLE_TRY(TokenTable tokens, TokenTable::make(vocabulary, added, added_tokens));
   MORACLE_TRY(PostProcessor post_processor, PostProcessor::parse(root["post_processor"], tokens));
-  return Tokenizer::make({std::move(normalizer), std::move(pretokenizer), std::move(model),
-                          std::move(added), std::move(tokens), std::move(decoder),
-                          std::move(post_processor), config.eos});
+  return make_tokenizer({std::move(normalizer), std::move(pretokenizer), std::move(model),
+                         std::move(added), std::move(tokens), std::move(decoder),
+                         std::move(post_processor), config.eos});
 }
 
-Tokenizer Tokenizer::make(TokenizerParts parts) {
-  return Tokenizer(std::unique_ptr<const State>(new State(std::move(parts))));
+Tokenizer make_tokenizer(TokenizerParts parts) {
+  return Tokenizer(std::unique_ptr<const Tokenizer::State>(new Tokenizer::State(std::move(parts))));
 }
 
 Result<Tokenizer> Tokenizer::open(const std::string& folder) {
+  MORACLE_TRY(const std::optional<Config> gguf, gguf_metadata(folder));
+  if (gguf) {
+    MORACLE_TRY(TokenizerParts parts, read_gguf_tokenizer(gguf->value(), gguf->path()));
+    return make_tokenizer(std::move(parts));
+  }
   const std::string path = folder + "/tokenizer.json";
   const std::string tekken = folder + "/tekken.json", tiktoken = folder + "/tiktoken.model";
   MORACLE_TRY(const TokenizerConfig config, TokenizerConfig::read(folder));
@@ -120,12 +128,12 @@ Result<Tokenizer> Tokenizer::open(const std::string& folder) {
   if (!is_absent(tekken)) {
     MORACLE_TRY(TokenizerParts parts, read_tekken(tekken));
     parts.eos = config.eos;
-    return make(std::move(parts));
+    return make_tokenizer(std::move(parts));
   }
   if (!is_absent(tiktoken)) {
     MORACLE_TRY(TokenizerParts parts, read_tiktoken(tiktoken, folder + "/tokenizer_config.json"));
     parts.eos = config.eos;
-    return make(std::move(parts));
+    return make_tokenizer(std::move(parts));
   }
   return Error{ErrorKind::kBadFile, path, "", "a tokenizer.json, tekken.json or tiktoken.model",
                "the file does not exist"};
@@ -200,6 +208,13 @@ std::optional<int32_t> Tokenizer::id(std::string_view token) const {
 
 std::optional<int32_t> Tokenizer::eos_id() const {
   return state_->eos.empty() ? std::nullopt : id(state_->eos);
+}
+
+std::vector<int32_t> Tokenizer::end_ids() const {
+  std::vector<int32_t> ids = state_->ends;
+  const std::optional<int32_t> eos = eos_id();
+  if (eos && std::find(ids.begin(), ids.end(), *eos) == ids.end()) ids.push_back(*eos);
+  return ids;
 }
 
 bool Tokenizer::is_special(int32_t id) const {

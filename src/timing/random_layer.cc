@@ -47,6 +47,9 @@ CanonicalMatrix draw_matrix(const CanonicalMatrix& pool, const MatrixShape& shap
   if (!pool.scales.empty()) {
     draw_rows(pool.scales, m.scales, m.scale_rows(), m.scale_cols(), seed);
     draw_rows(pool.zero_points, m.zero_points, m.scale_rows(), m.scale_cols(), seed);
+    draw_rows(pool.minimums, m.minimums, m.scale_rows(), m.scale_cols(), seed);
+    draw_rows(pool.scale_factors, m.scale_factors, m.scale_rows(), m.factor_cols(), seed);
+    draw_rows(pool.minimum_factors, m.minimum_factors, m.scale_rows(), m.factor_cols(), seed);
   }
   draw_rows(pool.bias, m.bias, m.n, 1, seed);
   if (shape.group_index) shuffle_groups(m, seed);
@@ -60,7 +63,8 @@ void balance_nibbles(CanonicalMatrix& m) {
     if ((two & std::byte{0x0f}) == std::byte{0x08}) two &= std::byte{0xf0};
     if ((two & std::byte{0xf0}) == std::byte{0x80}) two &= std::byte{0x0f};
   }
-  std::fill(m.zero_points.begin(), m.zero_points.end(), int8_t{0});
+  if (m.key.scale_dtype != DType::kI8)
+    std::fill(m.zero_points.begin(), m.zero_points.end(), int8_t{0});
 }
 
 // Makes the codes normally distributed, as in a checkpoint. The largest codes reach the end of the

@@ -45,6 +45,26 @@ float uniform(std::mt19937_64& engine) {
   return std::min(from_0_to_1, 0x1.fffffep-1f) * 2 - 1;
 }
 
+// Rounds values [rows, groups] to integers times f16 factors, which it returns.
+std::vector<float> make_steps(const CanonicalMatrix& m, std::vector<float>& values) {
+  constexpr float kLargest = 63;
+  const int64_t groups = m.scale_cols(), per_factor = kFactorCols / m.group_cols();
+  std::vector<float> factors;
+  for (int64_t r = 0; r < m.n && !values.empty(); ++r) {
+    for (int64_t first = 0; first < groups; first += per_factor) {
+      const std::span some(values.data() + r * groups + first,
+                           static_cast<size_t>(std::min(per_factor, groups - first)));
+      float largest = 0;
+      for (const float value : some) largest = std::max(largest, std::fabs(value));
+      const float factor = f16_to_float(float_to_f16(largest / kLargest));
+      for (float& value : some)
+        value = std::clamp(std::round(value / factor), -64.0f, 64.0f) * factor;
+      factors.push_back(factor);
+    }
+  }
+  return factors;
+}
+
 }  // namespace
 
 CanonicalMatrix random_matrix(const MatrixShape& shape, uint64_t seed) {
@@ -78,10 +98,19 @@ CanonicalMatrix random_matrix(const MatrixShape& shape, uint64_t seed) {
     for (float& scale : m.scales) {
       scale = size / range * (1.5f + uniform(engine));
       if (m.key.scale_dtype == DType::kF8E8M0) scale = std::exp2(std::round(std::log2(scale)));
+      if (m.key.scale_dtype == DType::kF16) scale = f16_to_float(float_to_f16(scale));
     }
     if (!shape.key.symmetric) {
       m.zero_points.resize(m.scales.size());
       for (int8_t& zero : m.zero_points) zero = static_cast<int8_t>(uniform(engine) * range / 2);
+    }
+    if (shape.key.minimums) {
+      for (const float scale : m.scales) m.minimums.push_back(uniform(engine) * range / 2 * scale);
+    }
+    if (m.key.scale_dtype == DType::kI8) {
+      m.scale_factors = make_steps(m, m.scales);
+      m.minimum_factors = make_steps(m, m.minimums);
+      m.zero_points.assign(m.zero_points.size(), kStepZeroPoint);
     }
   }
   if (shape.bias) {

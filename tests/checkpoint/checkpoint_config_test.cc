@@ -36,7 +36,8 @@ TEST(Checkpoint, RejectsPathThatIsNotAFolder) {
   expect_bad(Checkpoint::open(absent),
              {absent + ": needs the folder of a checkpoint; the folder does not exist"});
   const std::string file = folder.write("file", "");
-  expect_bad(Checkpoint::open(file), {file + ": needs the folder of a checkpoint; it is a file"});
+  expect_bad(Checkpoint::open(file),
+             {file + ": needs the folder of a checkpoint, or a GGUF file; it is another file"});
   EXPECT_FALSE(Checkpoint::open("").ok());
   EXPECT_FALSE(Checkpoint::open(std::string(10'000, 'x')).ok());
   EXPECT_FALSE(Checkpoint::open(std::string("a\0b", 3)).ok());
@@ -307,7 +308,7 @@ TEST(Checkpoint, RejectsGateAndUpOfDifferentSchemes) {
                                "needs the same scheme and input size as", "it is bf16 [16, 32]"});
 }
 
-TEST(Checkpoint, RejectsDifferentSchemesOfTwoGemmsUnlessBothIntegers) {
+TEST(Checkpoint, RejectsDifferentActivationsOfTwoGemms) {
   auto mixed = SyntheticCheckpoint::int8();
   for (int e = 0; e < 4; ++e) {
     const std::string down = SyntheticCheckpoint::expert(0, e, "down_proj");
@@ -317,7 +318,8 @@ TEST(Checkpoint, RejectsDifferentSchemesOfTwoGemmsUnlessBothIntegers) {
   expect_unsupported(
       mixed.experts(),
       {"model.safetensors", "module 'model.layers.0.mlp.experts.0.down_proj'",
-       "needs the scheme of 'model.layers.0.mlp.experts.0.gate_proj', int8-w8a8", "it is bf16"});
+       "needs the activations of 'model.layers.0.mlp.experts.0.gate_proj', int8-w8a8",
+       "it is bf16"});
 }
 
 TEST(Checkpoint, AcceptsPlainRouterWithoutConfigEntry) {

@@ -259,7 +259,7 @@ TEST_F(GgufCheckpoint, RefusesPathsThatHoldNoModel) {
   expect_bad(Checkpoint::open(file("text.gguf")), {"text.gguf: header: needs 'GGUF' at byte 0"});
   std::ofstream(file("other")) << "some text, not a model";
   expect_bad(Checkpoint::open(file("other")), {"a GGUF file", "it is another file"});
-  expect_bad(Checkpoint::open(file("absent.gguf")), {"nothing is there"});
+  expect_bad(Checkpoint::open(file("absent.gguf")), {"needs a GGUF file; the file does not exist"});
 }
 
 TEST_F(GgufCheckpoint, OpensFilesWithoutEndingByTheirContent) {

@@ -243,6 +243,8 @@ TEST_F(StoredExpertsTest, RejectsTensorsThatDoNotFitByName) {
   add_scales(experts, {kExperts, 64}, {kExperts, 64});
   experts.w13.zero_points = view(bytes, DType::kU8, {kExperts, 64, 1});
   expect_refusal(experts, "int8-w8a16-channel", "w1_zp: needs no tensor");
+  expect_refusal(experts, "int8-w8a16-g32-min",
+                 "w1: needs codes without minimums; the scheme is int8-w8a16-g32-min");
   experts.packing = Packing::kAwq;
   expect_refusal(experts, "int8-w8a16-channel", "w1: needs int4 codes, which AWQ packs");
   experts.w13.weight = {};

@@ -83,7 +83,8 @@ TEST(CommandLine, RejectsPathThatIsNotAModel) {
       expect_refused(arguments, parts);
     };
     refused(absent, {absent + ": needs the folder of a checkpoint; the folder does not exist"});
-    refused(text, {text + ": needs the folder of a checkpoint; it is a file"});
+    refused(text,
+            {text + ": needs the folder of a checkpoint, or a GGUF file; it is another file"});
     refused(folder.path(), {folder.path() + ": needs config.json; the folder has none"});
     refused("", {"needs the folder of a checkpoint"});
   }

@@ -1,5 +1,5 @@
-// Tests packed integers of every width, symmetry and group size. No word, group or tile divides the
-// sizes.
+// Tests packed integers of every width, symmetry and group size, with and without minimums. No
+// word, group or tile divides the sizes.
 #include <gtest/gtest.h>
 
 #include <string>
@@ -18,7 +18,10 @@ std::vector<Scheme> packed_integers() {
       for (const bool symmetric : {true, false}) {
         QuantKey key = four_bits ? int4_static_group(group) : int8_static_group(group);
         key.symmetric = symmetric;
-        all.push_back({key, {}});
+        for (const bool minimums : {false, true}) {
+          key.minimums = minimums;
+          all.push_back({key, {}});
+        }
       }
     }
   }

@@ -340,6 +340,55 @@ TEST_P(VectorOpsTest, StoreRowsAppliesScalesBiasWeightsAndRowMap) {
   }
 }
 
+TEST_P(VectorOpsTest, GroupSumsAddColumnsOfEachGroup) {
+  for (const int64_t count : kCounts) {
+    for (const int64_t group : {1, 7, 16, 32, 100}) {
+      const std::vector<float> x = normal(count);
+      const int64_t groups = (count + group - 1) / group;
+      std::vector<float> sums(groups + 1, 77.0f);
+      ops_.group_sums(x.data(), count, group, sums.data());
+      EXPECT_EQ(sums[groups], 77);
+      for (int64_t g = 0; g < groups; ++g) {
+        double sum = 0, size = 0;
+        for (int64_t i = g * group; i < std::min(count, (g + 1) * group); ++i)
+          sum += x[i], size += std::fabs(x[i]);
+        EXPECT_NEAR(sums[g], sum, static_cast<double>(group) * 0x1p-24 * size);
+      }
+    }
+  }
+}
+
+TEST_P(VectorOpsTest, SubtractsMinimumsTimesSumsOfTheirColumns) {
+  for (const int64_t groups : {1, 2, 5, 64}) {
+    const std::vector<float> minimum = normal(groups * 16), x_sum = normal(groups * 7),
+                             scale = normal(16), before = normal(7 * 16);
+    for (const bool scaled : {false, true}) {
+      std::vector<float> sum = before;
+      MinimumArgs args{.sum = sum.data(), .rows = 7, .groups = groups, .x_sum_stride = groups};
+      args.scale = scaled ? scale.data() : nullptr;
+      args.minimum = minimum.data();
+      args.x_sum = x_sum.data();
+      ops_.subtract_minimums(args);
+      for (int64_t at = 0; at < 7 * 16; ++at) {
+        double exact = before[at] * (scaled ? double{scale[at % 16]} : 1), size = std::fabs(exact);
+        for (int64_t g = 0; g < groups; ++g) {
+          const double part = double{x_sum[at / 16 * groups + g]} * minimum[g * 16 + at % 16];
+          exact -= part;
+          size += std::fabs(part);
+        }
+        EXPECT_NEAR(sum[at], exact, static_cast<double>(groups + 4) * 0x1p-24 * size);
+      }
+      // The other rows of a call do not change the bits of a row.
+      std::vector<float> alone(before.begin() + 6 * 16, before.end());
+      args.sum = alone.data();
+      args.rows = 1;
+      args.x_sum += 6 * groups;
+      ops_.subtract_minimums(args);
+      EXPECT_TRUE(std::equal(alone.begin(), alone.end(), sum.begin() + 6 * 16));
+    }
+  }
+}
+
 TEST_P(VectorOpsTest, RowsAreAddedAndScaledElementByElement) {
   for (int64_t count : kCounts) {
     const std::vector<float> x = normal(count), y = normal(count);

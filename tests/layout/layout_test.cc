@@ -9,6 +9,7 @@
 #include <string>
 #include <vector>
 
+#include "base/scalar.h"
 #include "conformance/conformance.h"
 #include "layout/sections.h"
 #include "layout/vnni16.h"
@@ -66,7 +67,13 @@ std::vector<Case> cases() {
       QuantKey key{dtype, per_group(32), false, false};
       all.push_back({&kCanonicalLayout, {n, k, key, true, true}});
       all.push_back({&kCanonicalLayout, {n, k, key, false, false}});
+      key.minimums = true;
+      for (const Layout* layout : layouts()) {
+        if (layout->holds_minimums && holds(*layout, dtype))
+          all.push_back({layout, {n, k, key, layout == &kCanonicalLayout, true}});
+      }
       key.symmetric = true;
+      key.minimums = false;
       all.push_back({&kCanonicalLayout, {n, k, key, true, false}});
     }
   }
@@ -112,7 +119,8 @@ TEST(Layouts, HaveNamesAndHoldAtLeastOneScheme) {
 TEST(Layouts, SectionsAreContiguousAndAligned) {
   for_each_case([](const Case& c) {
     const Sections s = c.layout->sections(c.shape);
-    const size_t edges[] = {s.codes, s.scales, s.zero_points, s.group_index, s.bias, s.bytes};
+    const size_t edges[] = {s.codes,       s.scales, s.zero_points, s.minimums,
+                            s.group_index, s.bias,   s.bytes};
     EXPECT_EQ(s.codes, 0u);
     for (size_t i = 0; i < std::size(edges); ++i) {
       EXPECT_EQ(edges[i] % kSectionAlignment, 0u) << i;
@@ -120,7 +128,9 @@ TEST(Layouts, SectionsAreContiguousAndAligned) {
     }
     EXPECT_GE(static_cast<int64_t>(s.scales) * 8, c.shape.n * c.shape.k * bits(c.shape.key.dtype));
     EXPECT_EQ(s.scales == s.zero_points, !c.shape.key.quantized());
-    EXPECT_EQ(s.zero_points == s.group_index, c.shape.key.symmetric);
+    const bool folds = c.layout != &kCanonicalLayout && c.shape.key.minimums;
+    EXPECT_EQ(s.zero_points == s.minimums, c.shape.key.symmetric || folds);
+    EXPECT_EQ(s.minimums == s.group_index, !c.shape.key.minimums);
     EXPECT_EQ(s.group_index == s.bias, !c.shape.group_index);
     EXPECT_EQ(s.bias == s.bytes, !c.shape.bias);
   });
@@ -191,6 +201,7 @@ TEST(Layouts, PackingInPartsMatchesPackingWhole) {
       };
       cut(m.scales, piece.scales, groups);
       cut(m.zero_points, piece.zero_points, groups);
+      cut(m.minimums, piece.minimums, groups);
       cut(m.bias, piece.bias, 1);
       piece.group_index = m.group_index;
       return piece;
@@ -220,7 +231,7 @@ TEST(Layouts, WriteNothingPastEnd) {
   });
 }
 
-TEST(CanonicalLayout, KeepsScalesZeroPointsGroupIndexAndBiasUnchanged) {
+TEST(CanonicalLayout, KeepsScalesZeroPointsMinimumsGroupIndexAndBiasUnchanged) {
   for_each_case([](const Case& c) {
     if (c.layout != &kCanonicalLayout) return;
     const CanonicalMatrix m = matrix_for(c.shape);
@@ -233,6 +244,7 @@ TEST(CanonicalLayout, KeepsScalesZeroPointsGroupIndexAndBiasUnchanged) {
     EXPECT_TRUE(same(s.codes, m.codes));
     EXPECT_TRUE(same(s.scales, m.scales));
     EXPECT_TRUE(same(s.zero_points, m.zero_points));
+    EXPECT_TRUE(same(s.minimums, m.minimums));
     EXPECT_TRUE(same(s.group_index, m.group_index));
     EXPECT_TRUE(same(s.bias, m.bias));
     EXPECT_EQ(c.layout->read_cols(c.shape), c.shape.k);
@@ -262,6 +274,70 @@ TEST(Vnni16Layout, KeepsScalesAndBiasBesideTheirPanelAndPadsWithZeros) {
       }
     }
   });
+}
+
+// Panels hold what kernels subtract from code · scale.
+TEST(PanelLayouts, FoldZeroPointsIntoMinimums) {
+  for (const Layout* layout : {&kVnni16Layout, &kMma16Layout}) {
+    const MatrixShape shape{17, 96, parse_scheme("int4-w4a16-g32-asym-min")->weight};
+    const CanonicalMatrix m = matrix_for(shape);
+    const std::vector<std::byte> bytes = packed({layout, shape}, m, std::byte{0xff});
+    for (int64_t r = 0; r < 32; ++r) {
+      for (int64_t g = 0; g < 3; ++g) {
+        float minimum;
+        std::memcpy(&minimum,
+                    bytes.data() + layout->sections(shape).minimums +
+                        ((r / 16 * 3 + g) * 16 + r % 16) * sizeof minimum,
+                    sizeof minimum);
+        if (r >= m.n) {
+          ASSERT_EQ(minimum, 0) << layout->name;
+          continue;
+        }
+        const double exact = static_cast<double>(m.zero_points[r * 3 + g]) * m.scales[r * 3 + g] +
+                             m.minimums[r * 3 + g];
+        ASSERT_EQ(minimum, static_cast<float>(exact)) << layout->name;
+      }
+    }
+  }
+}
+
+template <class Value>
+Value value_at(const std::vector<std::byte>& bytes, size_t at) {
+  Value value;
+  std::memcpy(&value, bytes.data() + at, sizeof value);
+  return value;
+}
+
+TEST(Vnni16Layout, StoresStepsOfScalesAndMinimumsWithTheirFactors) {
+  const MatrixShape shape{17, 512, parse_scheme("int4-w4a16-g32-asym-min-s8")->weight};
+  const CanonicalMatrix m = matrix_for(shape);
+  const std::vector<std::byte> bytes = packed({&kVnni16Layout, shape}, m, std::byte{0xff});
+  const Sections s = kVnni16Layout.sections(shape);
+  EXPECT_EQ(s.minimums - s.scales, 2u * (2 * 32 + 16 * 16));  // 2 panels, 2 factors, 16 groups
+  const auto number = [&](size_t section, int64_t r, int64_t g) {
+    const size_t panel = section + r / 16 * (2 * 32 + 16 * 16);
+    const auto factor = value_at<uint16_t>(bytes, panel + (g / 8 * 16 + r % 16) * 2);
+    return value_at<int8_t>(bytes, panel + 2 * 32 + g * 16 + r % 16) * f16_to_float(factor);
+  };
+  for (int64_t r = 0; r < 32; ++r) {
+    for (int64_t g = 0; g < 16; ++g) {
+      ASSERT_EQ(number(s.scales, r, g), r < m.n ? m.scales[r * 16 + g] : 0.0f);
+      ASSERT_EQ(number(s.minimums, r, g), r < m.n ? m.minimums[r * 16 + g] : 0.0f);
+    }
+  }
+}
+
+TEST(Vnni16Layout, StoresF16ScalesInTwoBytes) {
+  const MatrixShape shape{17, 96, parse_scheme("int8-w8a16-g32-s16")->weight};
+  const CanonicalMatrix m = matrix_for(shape);
+  const std::vector<std::byte> bytes = packed({&kVnni16Layout, shape}, m, std::byte{0xff});
+  const size_t scales = kVnni16Layout.sections(shape).scales;
+  for (int64_t r = 0; r < 17; ++r) {
+    for (int64_t g = 0; g < 3; ++g) {
+      const auto half = value_at<uint16_t>(bytes, scales + ((r / 16 * 3 + g) * 16 + r % 16) * 2);
+      ASSERT_EQ(f16_to_float(half), m.scales[r * 3 + g]);
+    }
+  }
 }
 
 TEST(Vnni16Layout, StoresSharedScaleOnceAndExponentsAsBytes) {

@@ -24,6 +24,7 @@ TEST_P(SortedColumns, HoldSameValuesSortedByGroup) {
   CanonicalMatrix sorted = conformance::random_matrix(GetParam(), 3);
   sorted.codes = result->codes;
   sorted.scales = result->scales;
+  sorted.minimums = result->minimums;
   sorted.zero_points = result->zero_points;  // and no group_index: column c is of group c / cols
   const std::vector<int32_t>& order = result->group_index;
   ASSERT_EQ(order.size(), static_cast<size_t>(matrix.k));
@@ -43,6 +44,7 @@ TEST_P(SortedColumns, HoldSameValuesSortedByGroup) {
 INSTANTIATE_TEST_SUITE_P(
     Shapes, SortedColumns,
     ::testing::Values(MatrixShape{3, 128, int4_static_group(32), true, true},
+                      MatrixShape{4, 96, parse_scheme("int8-w8a16-g32-min")->weight, true},
                       MatrixShape{3, 77, {DType::kI4, per_group(32), false, false}, true},
                       MatrixShape{5, 65, {DType::kI8, per_group(16), false, false}, true, true}),
     [](const auto& tested) {

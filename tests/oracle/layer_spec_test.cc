@@ -52,6 +52,13 @@ std::vector<Broken> broken_specs() {
          l.scheme = {kFp8StaticChannelSym, fp8_dynamic_group(0)};
        },
        "groups of at least 1 row", "they are 1 x 0"},
+      {"scheme",
+       [](LayerSpec& l) {
+         l.scheme.weight = kFp8StaticChannelSym;
+         l.scheme.weight.minimums = true;
+       },
+       "minimums only beside int4 or int8 codes with scales for each row that are no powers of two",
+       "they are beside fp8 weights per channel with minimums"},
       {"stored", [](LayerSpec& l) { l.stored = {{.n = 256, .k = 256}}; },
        "the matrices of the layer", "they are [256, 256]"},
       {"stored",

@@ -10,6 +10,7 @@
 #include <vector>
 
 #include "conformance/conformance.h"
+#include "layout/layout.h"
 #include "oracle/fake_rows.h"
 
 namespace moracle::rules_test {
@@ -198,6 +199,12 @@ std::vector<Trigger> triggers() {
          s.request.layer.scheme.weight.symmetric = false;
        },
        "symmetric weights", "zero points"},
+      {"minimums", "minimums for a layout that holds none",
+       [](Situation& s) {
+         s.backend.layout = &kRows16Layout;
+         s.request.layer.scheme = *parse_scheme("int4-w4a16-g32-asym-min");
+       },
+       "without minimums, which layout rows16 does not hold", "have minimums"},
       {"act-order", "act-order for a row that wants neighbours",
        [](Situation& s) {
          deny(s, Feature::kActOrder);

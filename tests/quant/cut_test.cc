@@ -23,10 +23,12 @@ void expect_scales(const CanonicalMatrix& cut, const CanonicalMatrix& whole) {
   const int64_t scales = whole.scales.empty() ? 0 : cut.scale_rows() * cut.scale_cols();
   EXPECT_EQ(static_cast<int64_t>(cut.scales.size()), scales);
   EXPECT_EQ(cut.zero_points.size(), whole.zero_points.empty() ? 0 : cut.scales.size());
+  EXPECT_EQ(cut.minimums.size(), whole.minimums.empty() ? 0 : cut.scales.size());
 }
 
-constexpr const char* kSchemes[] = {"bf16", "int4-w4a16-g128-asym", "fp8-w8a8-block128x128",
-                                    "int8-w8a16-channel", "mxfp4-w4a16"};
+constexpr const char* kSchemes[] = {
+    "bf16",        "int4-w4a16-g128-asym",   "fp8-w8a8-block128x128", "int8-w8a16-channel",
+    "mxfp4-w4a16", "int4-w4a16-g32-asym-min"};
 
 // 300 rows end within a block of 128.
 TEST(CutMatrix, RowsKeepTheirValues) {

@@ -7,6 +7,7 @@
 #include <cmath>
 #include <cstring>
 #include <limits>
+#include <set>
 #include <vector>
 
 #include "base/threads/thread_pool.h"
@@ -126,9 +127,14 @@ TEST(GgufBlocks, IntegerFormHasTheGroupsOfTheType) {
       {DType::kIQ4NL, DType::kI8, 32, false, false},  {DType::kIQ3S, DType::kI8, 32, false, false},
       {DType::kIQ2S, DType::kI8, 16, false, false},   {DType::kIQ4XS, DType::kI8, 32, false, false},
       {DType::kIQ1M, DType::kI8, 16, false, false}};
+  // Scales in f16 where a block has one group, 8-bit integers times f16 in k-quants.
+  using enum DType;
+  const std::set halves = {kQ4_0, kQ4_1, kQ5_0, kQ5_1, kQ8_0, kIQ4NL};
+  const std::set steps = {kQ2K, kQ3K, kQ4K, kQ5K, kQ6K, kIQ4XS};
   for (const auto& want : kWant) {
-    const QuantKey key{want.codes,        per_group(want.group), false,
-                       !want.zero_points, DType::kF32,           want.minimums};
+    const DType scales = halves.contains(want.type) ? kF16 : steps.contains(want.type) ? kI8 : kF32;
+    const QuantKey key{want.codes, per_group(want.group), false, !want.zero_points,
+                       scales,     want.minimums};
     EXPECT_EQ(integer_form(want.type), key) << name(want.type);
   }
   EXPECT_EQ(integer_form(DType::kMxfp4Block), kMxfp4Static);

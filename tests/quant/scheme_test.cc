@@ -18,6 +18,11 @@ constexpr QuantKey without_symmetry(QuantKey key) {
   return key;
 }
 
+constexpr QuantKey with_minimums(QuantKey key) {
+  key.minimums = true;
+  return key;
+}
+
 TEST(Scheme, NamesRoundTrip) {
   for (const Scheme& scheme : conformance::schemes()) {
     const auto parsed = parse_scheme(name(scheme));
@@ -52,6 +57,12 @@ TEST(Scheme, UsesCommonNamesOfTheField) {
   EXPECT_EQ(name(Scheme{int4_static_group(128), {}}), "int4-w4a16-g128");
   EXPECT_EQ(name(Scheme{int4_static_group(GroupShape::kAll), {}}), "int4-w4a16-channel");
   EXPECT_EQ(name(Scheme{without_symmetry(int8_static_group(64)), {}}), "int8-w8a16-g64-asym");
+  EXPECT_EQ(name(Scheme{with_minimums(without_symmetry(int4_static_group(32))), {}}),
+            "int4-w4a16-g32-asym-min");
+  EXPECT_EQ(name(Scheme{with_minimums(int8_static_group(16)), {}}), "int8-w8a16-g16-min");
+  EXPECT_EQ(name(Scheme{with_scales(int8_static_group(32), DType::kF16), {}}),
+            "int8-w8a16-g32-s16");
+  EXPECT_EQ(name(Scheme{with_scales(int8_static_group(16), DType::kI8), {}}), "int8-w8a16-g16-s8");
   EXPECT_EQ(name(Scheme{int4_static_group(128), kInt8DynamicTokenSym}), "int4-w4a8-g128");
   EXPECT_EQ(name(Scheme{kMxfp4Static, kInt8DynamicTokenSym}), "mxfp4-w4a8");
   EXPECT_EQ(name(Scheme{kNvfp4Static, {}}), "nvfp4-w4a16");
@@ -74,6 +85,11 @@ TEST(Scheme, DescriptionsAreReadable) {
             "int8 weights per channel, int8 activations per token, dynamic");
   EXPECT_EQ(describe(Scheme{without_symmetry(int4_static_group(64)), {}}),
             "int4 weights per group of 64 with zero points, floating-point activations");
+  EXPECT_EQ(describe(*parse_scheme("int8-w8a16-g32-min")),
+            "int8 weights per group of 32 with minimums, floating-point activations");
+  EXPECT_EQ(describe(*parse_scheme("int4-w4a8-g32-asym-min")),
+            "int4 weights per group of 32 with zero points and minimums, int8 activations per "
+            "token, dynamic");
 }
 
 TEST(Scheme, ParsesOtherWordOrders) {

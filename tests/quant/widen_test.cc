@@ -14,6 +14,12 @@ QuantKey key_of(DType dtype, int64_t group, bool symmetric = true) {
   return {.dtype = dtype, .group = per_group(group), .symmetric = symmetric};
 }
 
+QuantKey with_minimums(DType dtype, int64_t group, bool symmetric = true) {
+  QuantKey key = key_of(dtype, group, symmetric);
+  key.minimums = true;
+  return key;
+}
+
 CanonicalMatrix random_matrix(const QuantKey& key, int64_t n, int64_t k, bool act_order) {
   std::mt19937 random(3);
   CanonicalMatrix m;
@@ -27,6 +33,8 @@ CanonicalMatrix random_matrix(const QuantKey& key, int64_t n, int64_t k, bool ac
   for (float& scale : m.scales) scale = 0.25f + static_cast<float>(random() % 97);
   if (!key.symmetric) m.zero_points.resize(m.scales.size());
   for (int8_t& zero : m.zero_points) zero = static_cast<int8_t>(random() % 15 - 8);
+  if (key.minimums) m.minimums.resize(m.scales.size());
+  for (float& minimum : m.minimums) minimum = static_cast<float>(random() % 61) - 30.5f;
   if (!act_order) return m;
   for (int64_t c = 0; c < k; ++c)
     m.group_index.push_back(static_cast<int32_t>(random() % m.scale_cols()));
@@ -44,7 +52,8 @@ TEST(Widen, KeepsEveryValue) {
   const QuantKey keys[] = {key_of(DType::kI4, 8),           key_of(DType::kI4, 12, false),
                            key_of(DType::kI4, kAll),        key_of(DType::kI4, kAll, false),
                            key_of(DType::kI8, 16),          key_of(DType::kI8, 64, false),
-                           key_of(DType::kI8, kAll, false), key_of(DType::kI4, 128)};
+                           key_of(DType::kI8, kAll, false), key_of(DType::kI4, 128),
+                           with_minimums(DType::kI4, 32),   with_minimums(DType::kI8, 16, false)};
   for (const QuantKey& from : keys) {
     for (const QuantKey& other : keys) {
       const Scheme common = common_scheme({.weight = from}, {.weight = other}).value();
@@ -55,13 +64,14 @@ TEST(Widen, KeepsEveryValue) {
         EXPECT_EQ(m.key, common.weight);
         EXPECT_EQ(m.scales.size(), static_cast<size_t>(m.n * m.scale_cols()));
         EXPECT_EQ(m.zero_points.empty(), common.weight.symmetric);
+        EXPECT_EQ(m.minimums.empty(), !common.weight.minimums);
         EXPECT_EQ(values(m), before) << name(Scheme{.weight = from}) << " as " << name(common);
       }
     }
   }
 }
 
-TEST(CommonScheme, TakesWiderCodesSmallerGroupsAndZeroPoints) {
+TEST(CommonScheme, TakesWiderCodesSmallerGroupsZeroPointsAndMinimums) {
   const auto common = [](const char* a, const char* b) {
     const auto scheme = common_scheme(*parse_scheme(a), *parse_scheme(b));
     return scheme ? name(*scheme) : "none";
@@ -70,6 +80,8 @@ TEST(CommonScheme, TakesWiderCodesSmallerGroupsAndZeroPoints) {
   EXPECT_EQ(common("int4-w4a16-g128", "int4-w4a16-g32-asym"), "int4-w4a16-g32-asym");
   EXPECT_EQ(common("int8-w8a16-channel", "int4-w4a16-g128"), "int8-w8a16-g128");
   EXPECT_EQ(common("int4-w4a16-g48", "int4-w4a16-g64"), "int4-w4a16-g16");
+  EXPECT_EQ(common("int4-w4a16-g32-asym-min", "int8-w8a16-g16"), "int8-w8a16-g16-asym-min");
+  EXPECT_EQ(common("int8-w8a16-g32", "int4-w4a16-g32-min"), "int8-w8a16-g32-min");
   EXPECT_EQ(common("fp8-w8a8-channel", "fp8-w8a8-channel"), "fp8-w8a8-channel");
   // Activations, or codes without integers, have no exact common form.
   EXPECT_EQ(common("int4-w4a8-g128", "int4-w4a16-g128"), "none");

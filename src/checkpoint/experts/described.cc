@@ -26,6 +26,9 @@ CanonicalMatrix view_of(const CanonicalMatrix& matrix) {
   view.codes = matrix.codes;
   view.scales = matrix.scales;
   view.zero_points = matrix.zero_points;
+  view.minimums = matrix.minimums;
+  view.scale_factors = matrix.scale_factors;
+  view.minimum_factors = matrix.minimum_factors;
   view.group_index = matrix.group_index;
   view.bias = matrix.bias;
   return view;

@@ -102,8 +102,11 @@ Result<DescribedMatrix> MatrixShare::columns(DescribedMatrix&& matrix, int64_t b
     for (const Part& part : parts)
       own.push_back(columns_of(part, shape.k, begin, end - begin, keeps_bias));
   }
+  shape.key = cut_key(shape.key, shape.k, begin, end - begin);
   shape.k = end - begin;
-  DescribedMatrix share(shape, matrix.scheme_, std::move(experts), matrix.owner_);
+  Scheme scheme = matrix.scheme_;
+  scheme.weight.scale_dtype = shape.key.scale_dtype;
+  DescribedMatrix share(shape, scheme, std::move(experts), matrix.owner_);
   share.input_scales_ = matrix.input_scales_;
   return share;
 }

@@ -113,19 +113,14 @@ Status push(const Checkpoint::State& state, Stack& stack, DescribedLinear linear
 
 }  // namespace
 
-Status make_equal(const Tensors& tensors, const std::string& gate, DescribedMatrix& w13,
-                  const std::string& down, DescribedMatrix& w2) {
-  const std::optional<Scheme> scheme = common_scheme(w13.scheme(), w2.scheme());
-  if (!scheme) {
-    return Error{ErrorKind::kUnsupported, tensors.file_of(w2.tensors()[0]), "module '" + down + "'",
-                 str("the scheme of '", gate, "', ", name(w13.scheme()),
-                     ", because one backend serves both (only integer weights can be widened to a "
-                     "common scheme)"),
-                 "it is " + name(w2.scheme())};
-  }
-  w13.widen(*scheme);
-  w2.widen(*scheme);
-  return {};
+Status check_activations(const Tensors& tensors, const std::string& gate,
+                         const DescribedMatrix& w13, const std::string& down,
+                         const DescribedMatrix& w2) {
+  if (w13.scheme().activation == w2.scheme().activation) return {};
+  return Error{ErrorKind::kUnsupported, tensors.file_of(w2.tensors()[0]), "module '" + down + "'",
+               str("the activations of '", gate, "', ", name(w13.scheme()),
+                   ", because a layer quantizes them in one format"),
+               "it is " + name(w2.scheme())};
 }
 
 Result<Stack> describe_stack(const Checkpoint::State& state,

@@ -39,10 +39,11 @@ Result<Stack> describe_fused(const Checkpoint::State& state, const ExpertNames& 
                              const std::string& module, bool is_gate_up, int64_t e,
                              const FusedShape& shape);
 
-/// Gives the matrices of one layer a common scheme. Errors (kUnsupported, about `down`): there is
-/// none.
-Status make_equal(const Tensors& tensors, const std::string& gate, DescribedMatrix& w13,
-                  const std::string& down, DescribedMatrix& w2);
+/// Checks that both matrices of a layer read activations of one format; their weights may differ.
+/// Errors (kUnsupported, about `down`): they do not.
+Status check_activations(const Tensors& tensors, const std::string& gate,
+                         const DescribedMatrix& w13, const std::string& down,
+                         const DescribedMatrix& w2);
 
 /// "int4-w4a16-g128 [256, 128] in act-order"
 std::string show(const MatrixShape& shape, const Scheme& scheme);

@@ -68,6 +68,8 @@ Result<MemoryMatrix> MemoryMatrix::open(const StoredMatrix& stored, Packing pack
 Status MemoryMatrix::check_weight() const {
   const QuantKey& key = scheme_.weight;
   const int64_t experts = num_experts(), n = shape_.n, k = shape_.k;
+  if (key.minimums)
+    return weight_.wrong(str("codes without minimums; the scheme is ", name(scheme_)));
   if (packing_ != Packing::kRows && !holds_integers(key))
     return weight_.wrong(str("integer codes for this packing; the scheme is ", name(scheme_)));
   if (holds_integers(key)) return check_codes(weight_, packing_, key, experts, n, k);

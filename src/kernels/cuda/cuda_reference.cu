@@ -2,8 +2,9 @@
 // It runs on any GPU from compute capability 7.5 on. A block decodes pieces of kCols rows of one
 // expert's matrix into shared memory. It multiplies them with kRows rows of activations.
 //
-//   int8 activations, integer or fp4 weights   exact i32 sums of each group: Σ (sum · s_x) · s
-//   everything else                            Σ x · ((code - zero) · scale) in f32
+//   int8 activations, integer or fp4 weights   exact i32 sums of each group: Σ (sum · s_x) · s;
+//   without minimums
+//   everything else                            Σ x · ((code - zero) · scale - minimum) in f32
 //
 // Each sum accumulates the columns in order, independent of the neighbouring rows. Results are
 // always deterministic.
@@ -64,6 +65,9 @@ struct Expert {
   __device__ int32_t zero_point(int64_t n, int64_t g) const {
     return a.shape.key.symmetric ? 0 : section<int8_t>(a.sections.zero_points)[place(n, g)];
   }
+  __device__ float minimum(int64_t n, int64_t g) const {
+    return a.shape.key.minimums ? section<float>(a.sections.minimums)[place(n, g)] : 0.0f;
+  }
 };
 
 template <DType kType, bool kWhole>
@@ -73,7 +77,8 @@ __device__ auto weight(const Expert& w, int64_t n, int64_t k) {
     return Code::whole(w.row(n), k) - w.zero_point(n, w.group(k));
   } else if constexpr (QuantKey{kType}.quantized()) {
     const int64_t g = w.group(k);
-    return (Code::decode(w.row(n), k) - static_cast<float>(w.zero_point(n, g))) * w.scale(n, g);
+    const float code = Code::decode(w.row(n), k) - static_cast<float>(w.zero_point(n, g));
+    return code * w.scale(n, g) - w.minimum(n, g);
   } else {
     return Code::decode(w.row(n), k);
   }

@@ -20,9 +20,9 @@ namespace {
 // As Shape in reference.cl.
 struct Shape {
   cl_long num_experts, expert_bytes, row_bytes;
-  cl_long codes, scales, zero_points, group_index, bias;
+  cl_long codes, scales, zero_points, minimums, group_index, bias;
   cl_long n, k, group_rows, group_cols, scale_cols;
-  cl_int quantized, has_zero_points, has_group_index, has_bias;
+  cl_int quantized, has_zero_points, has_minimums, has_group_index, has_bias;
 };
 
 Shape shape_of(const KernelWeights& weights) {
@@ -38,6 +38,7 @@ Shape shape_of(const KernelWeights& weights) {
           at(s.codes),
           at(s.scales),
           at(s.zero_points),
+          at(s.minimums),
           at(s.group_index),
           at(s.bias),
           shape.n,
@@ -48,6 +49,7 @@ Shape shape_of(const KernelWeights& weights) {
           quantized ? outline.scale_cols() : 0,
           quantized,
           !shape.key.symmetric,
+          shape.key.minimums,
           shape.group_index,
           shape.bias};
 }

@@ -11,9 +11,9 @@
 // The shape of the matrices and the places of their sections, in bytes. As Shape in opencl_reference.cc.
 typedef struct {
   long num_experts, expert_bytes, row_bytes;
-  long codes, scales, zero_points, group_index, bias;  // has_* tell whether the last three are there
+  long codes, scales, zero_points, minimums, group_index, bias;  // has_* tell whether the last four are there
   long n, k, group_rows, group_cols, scale_cols;
-  int quantized, has_zero_points, has_group_index, has_bias;
+  int quantized, has_zero_points, has_minimums, has_group_index, has_bias;
 } Shape;
 
 #if defined(WEIGHT_BF16)
@@ -54,6 +54,7 @@ kernel void reference_linear(global const uchar *weights, const Shape s, MATRIX(
     global const uchar *const row = base + s.codes + n * s.row_bytes;
     global const float *const scales = (global const float *)(base + s.scales) + n / s.group_rows * s.scale_cols;
     global const char *const zeros = (global const char *)(base + s.zero_points) + n / s.group_rows * s.scale_cols;
+    global const float *const minimums = (global const float *)(base + s.minimums) + n / s.group_rows * s.scale_cols;
     global const int *const group_index = (global const int *)(base + s.group_index);
     const long source = row_index ? row_index[r] : r;
 #if defined(X_CODES)
@@ -74,7 +75,7 @@ kernel void reference_linear(global const uchar *weights, const Shape s, MATRIX(
       float w = CODE(row, k);
       if (s.quantized) {
         const long g = s.has_group_index ? group_index[k] : k / s.group_cols;
-        w = (w - (s.has_zero_points ? (float)zeros[g] : 0.0f)) * scales[g];
+        w = (w - (s.has_zero_points ? (float)zeros[g] : 0.0f)) * scales[g] - (s.has_minimums ? minimums[g] : 0.0f);
       }
 #if defined(X_I8)
       const float a = (float)(char)codes[k] * x_scales[k / x_group_cols];

@@ -2,7 +2,7 @@
 // decoded once and multiplied by all rows of its expert, eight at a time: eight sums do not wait
 // for each other. Each sum adds its columns in order.
 //
-//   y[r, n] = Σ_k x[r, k] · (code[n, k] - zero) · scale            weight-only: x as it is
+//   y[r, n] = Σ_k x[r, k] · ((code[n, k] - zero) · scale - minimum)   weight-only: x as it is
 //   the same with x = x_code · x_scale                             quantized activations
 #include <algorithm>
 #include <cstring>
@@ -41,6 +41,7 @@ CanonicalMatrix unpacked(const KernelWeights& weights, int64_t e) {
   };
   take(m.scales, s.scales, num_scales);
   take(m.zero_points, s.zero_points, shape.key.symmetric ? 0 : num_scales);
+  take(m.minimums, s.minimums, shape.key.minimums ? num_scales : 0);
   take(m.group_index, s.group_index, shape.group_index ? m.k : 0);
   take(m.bias, s.bias, shape.bias ? m.n : 0);
   return m;

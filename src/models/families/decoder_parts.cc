@@ -136,7 +136,8 @@ Result<DescribedWeights> describe_dense_mlp(const Checkpoint& checkpoint, const 
   MORACLE_TRY(DescribedMatrix w13, describe_linear(checkpoint, gate_up, rows, spec.hidden_size));
   MORACLE_TRY(DescribedMatrix w2,
               describe_linear(checkpoint, {module(names.down)}, {spec.hidden_size}, intermediate));
-  MORACLE_CHECK(make_equal(checkpoint.state().tensors, gate_up[0], w13, module(names.down), w2));
+  MORACLE_CHECK(
+      check_activations(checkpoint.state().tensors, gate_up[0], w13, module(names.down), w2));
   LayerSpec layer{.name = mlp, .hidden_size = spec.hidden_size, .intermediate_size = intermediate};
   layer.activation.function = spec.activation;
   layer.scheme = w13.scheme();

@@ -154,9 +154,10 @@ Result<GenerationConfig> GenerationConfig::open(const Checkpoint& checkpoint,
     }
     generation.not_followed = unfollowed(config);
   }
-  const std::optional<int32_t> eos = tokenizer ? tokenizer->eos_id() : std::nullopt;
   std::vector<int32_t>& ids = generation.eos_ids;
-  if (eos && std::find(ids.begin(), ids.end(), *eos) == ids.end()) ids.push_back(*eos);
+  for (const int32_t end : tokenizer ? tokenizer->end_ids() : std::vector<int32_t>()) {
+    if (std::find(ids.begin(), ids.end(), end) == ids.end()) ids.push_back(end);
+  }
   return generation;
 }
 

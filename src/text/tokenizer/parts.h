@@ -2,13 +2,16 @@
 // format yields it.
 #pragma once
 
+#include <cstdint>
 #include <string>
 #include <variant>
+#include <vector>
 
+#include "moracle/text.h"
 #include "text/tokenizer/added_tokens.h"
 #include "text/tokenizer/decoder.h"
 #include "text/tokenizer/model/bpe.h"
-#include "text/tokenizer/model/tiktoken_bpe.h"
+#include "text/tokenizer/model/ranked_bpe.h"
 #include "text/tokenizer/model/unigram.h"
 #include "text/tokenizer/normalizer.h"
 #include "text/tokenizer/post_processor.h"
@@ -17,7 +20,7 @@
 
 namespace moracle {
 
-using TokenModel = std::variant<Bpe, TiktokenBpe, Unigram>;
+using TokenModel = std::variant<Bpe, RankedBpe, Unigram>;
 
 inline const Vocabulary& vocabulary_of(const TokenModel& model) {
   return std::visit([](const auto& one) -> const Vocabulary& { return one.vocabulary(); }, model);
@@ -32,6 +35,9 @@ struct TokenizerParts {
   Decoder decoder;
   PostProcessor post_processor;
   std::string eos;  ///< the content of tokenizer_config.json's "eos_token"; empty: none
+  std::vector<int32_t> ends = {};  ///< further ids that end an answer
 };
+
+Tokenizer make_tokenizer(TokenizerParts parts);
 
 }  // namespace moracle

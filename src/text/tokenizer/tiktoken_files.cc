@@ -30,7 +30,7 @@ Result<TokenizerParts> assemble(Vocabulary vocabulary, const std::string& patter
                             {"invert", false}};
   MORACLE_TRY(Normalizer normalizer, Normalizer::parse(JsonField(none, file)));
   MORACLE_TRY(Pretokenizer pretokenizer, Pretokenizer::parse(JsonField(split, file)));
-  auto model = TiktokenBpe::make(std::move(vocabulary));
+  auto model = RankedBpe::of_bytes(std::move(vocabulary));
   if (!model) {
     Error error = std::move(model).error();
     error.file = file;
@@ -126,15 +126,6 @@ Result<TokenizerParts> read_tekken(const std::string& path) {
 
 namespace {
 
-/// Kimi's pre-tokenizer: it splits Chinese characters from other letters, and numbers into at most
-/// three digits.
-constexpr const char* kKimiWords =
-    R"([\p{Han}]+)"
-    R"(|[^\r\n\p{L}\p{N}]?[\p{Lu}\p{Lt}\p{Lm}\p{Lo}\p{M}&&[^\p{Han}]]*)"
-    R"([\p{Ll}\p{Lm}\p{Lo}\p{M}&&[^\p{Han}]]+(?i:'s|'t|'re|'ve|'m|'ll|'d)?)"
-    R"(|[^\r\n\p{L}\p{N}]?[\p{Lu}\p{Lt}\p{Lm}\p{Lo}\p{M}&&[^\p{Han}]]+)"
-    R"([\p{Ll}\p{Lm}\p{Lo}\p{M}&&[^\p{Han}]]*(?i:'s|'t|'re|'ve|'m|'ll|'d)?)"
-    R"(|\p{N}{1,3}| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+)";
 /// Special token ids follow the file's tokens. Ids that the config does not name are reserved.
 constexpr int64_t kKimiSpecialTokens = 258;
 

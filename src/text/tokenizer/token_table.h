@@ -3,6 +3,7 @@
 
 #include <cstdint>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "base/json/json_field.h"
@@ -25,6 +26,8 @@ class TokenTable {
                                  const JsonField& field);
   /// Returns null for an id without a token.
   const TokenText* find(int32_t id) const;
+  /// Replaces the text that decoding starts from. `id` has a token.
+  void set_text(int32_t id, std::string text) { entry(id).text = std::move(text); }
   /// The largest id plus one.
   int64_t end_of_ids() const { return static_cast<int64_t>(indexes_.size()); }
 

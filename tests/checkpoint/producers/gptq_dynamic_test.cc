@@ -126,8 +126,9 @@ TEST(GptqDynamic, AllowsDifferentSchemesPerLayer) {
   EXPECT_TRUE(second.w13.expert(3).ok());
 }
 
-// One backend serves a layer: the narrower weights are widened, which changes no value.
-TEST(GptqDynamic, WidensModulesOfOneLayer) {
+// One kernel multiplies a matrix of all experts: the narrower weights are widened, which changes no
+// value. The other matrix stays as it is.
+TEST(GptqDynamic, WidensModulesOfOneMatrix) {
   struct Case {
     const char* rule;
     json change;
@@ -142,19 +143,19 @@ TEST(GptqDynamic, WidensModulesOfOneLayer) {
        {{"bits", 8}},
        eight,
        {"0.down", "1.down", "2.down", "3.down"},
-       "int8-w8a16-g8"},
+       "int4-w4a16-g8 + int8-w8a16-g8"},
       {".*experts\\.2\\.", {{"bits", 8}}, eight, {"2.gate", "2.up", "2.down"}, "int8-w8a16-g8"},
-      {".*2\\.up_proj", {{"bits", 8}}, eight, {"2.up"}, "int8-w8a16-g8"},
+      {".*2\\.up_proj", {{"bits", 8}}, eight, {"2.up"}, "int8-w8a16-g8 + int4-w4a16-g8"},
       {".*2\\.down_proj",
        {{"bits", 8}, {"group_size", 4}, {"desc_act", true}},
        small,
        {"2.down"},
-       "int8-w8a16-g4"},
+       "int4-w4a16-g8 + int8-w8a16-g4"},
       {".*3\\.gate",
        {{"group_size", 16}, {"sym", false}},
        asymmetric,
        {"3.gate"},
-       "int4-w4a16-g8-asym"},
+       "int4-w4a16-g8-asym + int4-w4a16-g8"},
   };
   for (const Case& c : cases) {
     auto checkpoint = SyntheticCheckpoint::gptq();
@@ -166,7 +167,7 @@ TEST(GptqDynamic, WidensModulesOfOneLayer) {
     checkpoint.quantization()["dynamic"] = {{c.rule, c.change}};
     const Checkpoint opened = must(checkpoint.open());
     const DescribedWeights weights = must(opened.moe_layer(0));
-    EXPECT_EQ(name(weights.spec.scheme), c.scheme);
+    EXPECT_EQ(weights.spec.scheme_name(), c.scheme);
     EXPECT_EQ(weights.spec.group_index, c.format.desc_act);
     // The modules one by one are not widened.
     const Value stored = [&](const std::string& module, int64_t n, int64_t k) {
@@ -194,11 +195,7 @@ TEST(GptqDynamic, NamesModuleWithoutCommonScheme) {
                                     "because one kernel multiplies all experts; it is bf16"});
   for (int e : {0, 1, 3})
     checkpoint = plain(checkpoint, SyntheticCheckpoint::expert(0, e, "down_proj"));
-  expect_unsupported(checkpoint.experts(),
-                     {"module 'model.layers.0.mlp.experts.0.down_proj'",
-                      "needs the scheme of 'model.layers.0.mlp.experts.0.gate_proj', "
-                      "int4-w4a16-g8, because one backend serves both",
-                      "; it is bf16"});
+  EXPECT_EQ(must(checkpoint.experts()).spec.scheme_name(), "int4-w4a16-g8 + bf16");
 }
 
 TEST(GptqDynamic, NamesInvalidRule) {

@@ -47,7 +47,7 @@ std::string_view instruction_of(const UkernelSet& kernels, const DotForm& form, 
 bool MacroKernel::serves(const MatrixShape& shape, const Scheme& scheme, DotForm form,
                          const UkernelSet& kernels) {
   if (dot_of(kernels, form, shape.key.dtype) == nullptr) return false;
-  const bool zeros = shape.key.quantized() && !shape.key.symmetric;
+  const bool zeros = panels_have_zero_points(shape);
   if (form.by_codes && form.x == Operand::kBf16 && zeros) return false;
   // Segments must consist of whole row blocks.
   return !form.by_codes ||
@@ -109,7 +109,10 @@ void MacroKernel::multiply(const PanelPair& pair, const RowTile& tile, TileScrat
       if (tile.prefetch) {
         const int64_t next = tile.next.panel + p * tile.next.distance;
         prefetch[p] = panels_.codes(tile.next.expert, next);
-        if (tile.count <= scale_rows_) panels_.prefetch_scales(tile.next.expert, next, s);
+        if (tile.count <= scale_rows_) {
+          panels_.prefetch_scales(tile.next.expert, next, s);
+          panels_.prefetch_minimums(tile.next.expert, next, s);
+        }
       }
       block.w[p] = panels_.row_blocks(pair.expert, panel, s, scratch.row_blocks[p]);
       block.w_scale[p] = panels_.segment_scales(pair.expert, panel, s, scratch.segment_scales[p]);
@@ -143,8 +146,34 @@ void MacroKernel::multiply(const PanelPair& pair, const RowTile& tile, TileScrat
       dot_.fn(block);
     }
   }
-  if (!form_.in_limbs) return;
-  for (int p = 0; p < count; ++p) add_limbs(tile.count, scratch.sums[p]);
+  for (int p = 0; form_.in_limbs && p < count; ++p) add_limbs(tile.count, scratch.sums[p]);
+  if (tile.x.num_minimums > 0) subtract_minimums(pair, tile, scratch);
+}
+
+// Takes so few rows at a time that keep_awake runs often enough in between.
+void MacroKernel::subtract_minimums(const PanelPair& pair, const RowTile& tile,
+                                    TileScratch& scratch) const {
+  constexpr int64_t kProducts = 512, kLeastRows = 4;
+  const int64_t groups = tile.x.num_minimums;
+  MinimumArgs args;
+  args.x_sum_stride = groups;
+  for (int p = 0; p < pair.panels(); ++p) {
+    const int64_t panel = pair.panel + p * pair.distance;
+    args.scale = panels_.row_scales(pair.expert, panel, scratch.scales[p]);
+    for (int64_t group = 0; group < groups; group += args.groups) {
+      args.groups = std::min(groups - group, panels_.minimum_groups());
+      args.minimum = panels_.minimums(pair.expert, panel, group, args.groups, scratch.minimums);
+      const int64_t step = std::max(kProducts / args.groups, kLeastRows) / kLeastRows * kLeastRows;
+      for (int64_t row = 0; row < tile.count; row += step) {
+        args.sum = scratch.sums[p] + row * kPanelRows;
+        args.rows = static_cast<int>(std::min(step, tile.count - row));
+        args.x_sum = tile.x.minimum_sums + (tile.first + row) * groups + group;
+        vector_ops().subtract_minimums(args);
+        if (kernels_.keep_awake != nullptr) kernels_.keep_awake();
+      }
+      args.scale = nullptr;
+    }
+  }
 }
 
 // The sums of a row are those of its limbs. The smallest limb comes first.
@@ -169,7 +198,8 @@ StoreArgs MacroKernel::result(const PanelPair& pair, int p, const RowTile& tile,
     f.x_scale = tile.x.scales + tile.first;
     f.x_scale_stride = 1;
   }
-  f.w_scale = panels_.row_scales(pair.expert, panel, scratch.scales[p]);
+  if (tile.x.num_minimums == 0)
+    f.w_scale = panels_.row_scales(pair.expert, panel, scratch.scales[p]);
   f.bias = panels_.bias(pair.expert, panel);
   return f;
 }

@@ -34,6 +34,7 @@ struct TileScratch {
   alignas(64) float sums[2][kTileRows * kPanelRows];
   alignas(64) std::byte row_blocks[2][WeightPanels::kScratchBytes];
   alignas(64) float segment_scales[2][WeightPanels::kMaxSegments * kPanelRows];
+  alignas(64) float minimums[WeightPanels::kMinimumScratch];
   alignas(64) int8_t segment_zeros[2][WeightPanels::kMaxSegments * kPanelRows];
   alignas(64) float scales[2][kPanelRows];
 };
@@ -65,6 +66,7 @@ class MacroKernel {
   /// Packed rows per row.
   int limbs() const { return form_.in_limbs ? kLimbs : 1; }
   void add_limbs(int rows, float* sums) const;
+  void subtract_minimums(const PanelPair& pair, const RowTile& tile, TileScratch& scratch) const;
   /// Makes `block`, which begins at cache line `first_block` of its panels, prefetch ahead of
   /// itself.
   void prefetch_ahead(const PanelPair& pair, const RowTile& tile, int64_t first_block,

@@ -4,6 +4,7 @@
 #include <cstring>
 
 #include "kernels/cpu/gemm/expert_rows.h"
+#include "kernels/cpu/simd/vector_ops.h"
 #include "oracle/carve.h"
 
 namespace moracle::cpu {
@@ -29,6 +30,9 @@ PackedRows carve(const RowForm& form, int64_t rows, std::byte* memory, size_t* b
     packed.segment_scales = carver.take<float>(rows * limbs * packed.num_sums);
   packed.scales = carver.take<float>(rows * form.num_scales);
   packed.num_scales = form.num_scales;
+  packed.num_minimums =
+      form.minimum_cols > 0 ? (form.k + form.minimum_cols - 1) / form.minimum_cols : 0;
+  packed.minimum_sums = carver.take<float>(rows * packed.num_minimums);
   if (bytes != nullptr) *bytes = carver.bytes();
   return packed;
 }
@@ -93,6 +97,38 @@ void RowPacker::split(const PackedRows& to, int64_t first, int64_t past, const E
     pool.split(past - first, some);
 }
 
+// Codes become floats a few at a time: whole groups, or parts of one long group.
+void RowPacker::sum_groups(const void* from, int64_t source, float* sums) const {
+  const Rows& x = from_.x;
+  const int64_t group = form_.minimum_cols;
+  if (x.values.dtype == DType::kF32)
+    return vector_ops().group_sums(static_cast<const float*>(from), form_.k, group, sums);
+  constexpr int64_t kMost = 512;
+  const int64_t step = group < kMost ? kMost / group * group : kMost;
+  const bool scaled = form_.num_scales > 1;
+  const int64_t x_cols = scaled ? form_.scale_cols : form_.k;
+  alignas(64) float floats[kMost], parts[kMost];
+  std::fill_n(sums, (form_.k + group - 1) / group, 0.0f);
+  for (int64_t first = 0; first < form_.k;) {
+    int64_t past = std::min(form_.k, first + step);
+    if (group >= kMost) past = std::min(past, first - first % group + group);
+    for (int64_t c = first; c < past;) {
+      const int64_t end = std::min(past, c - c % x_cols + x_cols);
+      const float scale = scaled ? x.scales[source * form_.num_scales + c / x_cols] : 1.0f;
+      if (x.values.dtype == DType::kI8)
+        vector_ops().decode_int8(static_cast<const int8_t*>(from) + c, end - c, scale,
+                                 floats + (c - first));
+      else
+        vector_ops().decode_e4m3(static_cast<const uint8_t*>(from) + c, end - c, scale,
+                                 floats + (c - first));
+      c = end;
+    }
+    vector_ops().group_sums(floats, past - first, group, parts);
+    for (int64_t g = 0; g * group < past - first; ++g) sums[first / group + g] += parts[g];
+    first = past;
+  }
+}
+
 void RowPacker::pack_row(const PackedRows& packed, int64_t at, int64_t r, bool skinny) const {
   const Rows& x = from_.x;
   const int64_t source = from_.row_index ? from_.row_index[from_.first_row + r] : r;
@@ -104,6 +140,8 @@ void RowPacker::pack_row(const PackedRows& packed, int64_t at, int64_t r, bool s
   a.order = form_.order;
   a.segment = form_.segment;
   a.segments = packed.num_sums;
+  if (packed.num_minimums > 0)
+    sum_groups(a.from, source, packed.minimum_sums + at * packed.num_minimums);
   if (skinny && form_.skinny_in_limbs) {
     const int64_t first = at * kLimbs * packed.num_sums;
     a.sums = packed.sums + first;

@@ -18,8 +18,10 @@ struct RowForm {
   int skinny_rows = kSkinnyRows;
   ColumnOrder order = ColumnOrder::kPlain;  ///< Operand::kBf16
   int64_t k = 0;
-  int64_t segment = 0;     ///< columns per sum of codes
-  int64_t num_scales = 0;  ///< as in Rows
+  int64_t segment = 0;       ///< columns per sum of codes
+  int64_t num_scales = 0;    ///< as in Rows
+  int64_t scale_cols = 0;    ///< columns per scale
+  int64_t minimum_cols = 0;  ///< columns per minimum of the weights; 0: no minimums
 };
 
 struct PackedRows {
@@ -35,6 +37,9 @@ struct PackedRows {
   /// Rows in limbs: limb p of row r at values + (r · kLimbs + p) · limb_stride, with its sums
   /// and scales in row r · kLimbs + p of `sums` and of `segment_scales`.
   int64_t limb_stride = 0;
+  /// [rows, num_minimums] Σ x over the columns of each minimum, without the scale of a whole row.
+  float* minimum_sums = nullptr;
+  int64_t num_minimums = 0;
 };
 
 /// Columns that kernels read: the matrix's columns, padded to whole tiles of this arithmetic.
@@ -61,6 +66,7 @@ class RowPacker {
 
  private:
   void pack_row(const PackedRows& to, int64_t at, int64_t r, bool skinny) const;
+  void sum_groups(const void* from, int64_t source, float* sums) const;
 
   RowForm form_;
   const GroupedRows& from_;

@@ -97,7 +97,11 @@ RowForm row_form(const MatrixShape& shape, const Scheme& scheme,
   if (skinny.in_limbs) by_segment = skinny;
   if (main.x == Operand::kInt16) by_segment = {main.x, true};
   form.segment = segment_cols(shape, by_segment, x_group_cols(scheme));
-  if (as_codes(scheme, main.x)) form.num_scales = num_groups(*scheme.activation, shape.k);
+  if (as_codes(scheme, main.x)) {
+    form.num_scales = num_groups(*scheme.activation, shape.k);
+    form.scale_cols = group_cols(*scheme.activation, shape.k);
+  }
+  if (shape.key.minimums) form.minimum_cols = vnni16::group_cols(shape);
   return form;
 }
 

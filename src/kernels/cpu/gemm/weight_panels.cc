@@ -5,7 +5,9 @@
 #include <cstring>
 #include <numeric>
 
+#include "base/scalar.h"
 #include "kernels/cpu/gemm/pack_rows.h"
+#include "kernels/cpu/simd/vector_ops.h"
 
 namespace moracle::cpu {
 namespace {
@@ -68,15 +70,19 @@ WeightPanels::WeightPanels(const KernelWeights& weights, DotForm form, int64_t x
                                                 : weights.shape.k),
       x_group_cols_(x_group_cols),
       scale_lanes_(vnni16::scale_lanes(weights.shape)),
+      scale_bytes_(vnni16::scale_bytes(weights.shape)),
+      minimum_bytes_(vnni16::minimum_bytes(weights.shape)),
       cols_per_block_(cols_per_block(weights.shape.key.dtype, form)),
       read_cols_(columns_read(weights.shape, form)),
       segment_cols_(cpu::segment_cols(weights.shape, form, x_group_cols)),
       direct_(is_direct(weights.shape.key.dtype, form)),
       exponents_(vnni16::scale_is_exponent(weights.shape)),
+      steps_(vnni16::scale_is_step(weights.shape)),
+      floats_(weights.shape.key.scale_dtype == DType::kF32),
       folded_(is_folded(weights.shape, form)),
       whole_groups_(form.x == Operand::kBf16 && group_cols_ % 16 == 0 &&
                     segment_cols_ % group_cols_ == 0),
-      by_group_(form.x != Operand::kInt8 && (folded_ || !weights.shape.key.symmetric)) {
+      by_group_(form.x != Operand::kInt8 && (folded_ || panels_have_zero_points(weights.shape))) {
   cut();
 }
 
@@ -152,13 +158,13 @@ void WeightPanels::decode(int64_t expert, int64_t panel, const DecodeCall& call,
   c.blocks = call.code_blocks;
   c.to = scratch + call.to;
   c.group_blocks = call.group_blocks;
-  if (!shape.key.symmetric)
+  if (panels_have_zero_points(shape))
     c.zero =
         reinterpret_cast<const int8_t*>(base + weights_.sections.zero_points) + index * kPanelRows;
   if (exponents_) {
     c.exponent_lanes = static_cast<int>(scale_lanes_);
     c.exponent =
-        reinterpret_cast<const uint8_t*>(base + weights_.sections.scales) + index * scale_lanes_;
+        reinterpret_cast<const uint8_t*>(scales(expert, panel)) + call.group * scale_lanes_;
   }
   alignas(64) float scales[kPanelRows];
   if (form_.x == Operand::kF32 && !exponents_) {
@@ -168,38 +174,63 @@ void WeightPanels::decode(int64_t expert, int64_t panel, const DecodeCall& call,
   decode_->fn(c);
 }
 
+// Every kFactorCols columns have a factor of their own.
+void WeightPanels::read_steps(const std::byte* panel, int64_t group, int64_t count,
+                              const float* plus, float* to) const {
+  const int64_t per_factor = kFactorCols / group_cols_;
+  const auto* const factors = reinterpret_cast<const uint16_t*>(panel);
+  const auto* const steps =
+      reinterpret_cast<const int8_t*>(panel + vnni16::factor_bytes(weights_.shape));
+  for (const int64_t past = group + count; group < past;) {
+    StepArgs args;
+    args.steps = steps + group * kPanelRows;
+    args.factor = factors + group / per_factor * kPanelRows;
+    args.groups = std::min(past - group, per_factor - group % per_factor);
+    args.plus = plus;
+    args.times = kStepZeroPoint;
+    args.to = to;
+    vector_ops().scale_steps(args);
+    if (plus != nullptr) plus += args.groups * kPanelRows;
+    to += args.groups * kPanelRows;
+    group += args.groups;
+  }
+}
+
+void WeightPanels::read_scales(int64_t expert, int64_t panel, int64_t group, int64_t count,
+                               float* to) const {
+  const std::byte* const all = scales(expert, panel);
+  const int64_t first = group * kPanelRows, numbers = count * kPanelRows;
+  if (steps_) return read_steps(all, group, count, nullptr, to);
+  if (exponents_)
+    return kernels_.powers_of_two(reinterpret_cast<const uint8_t*>(all) + first, numbers,
+                                  fp4_counts_twice(), to);
+  if (floats_)
+    std::memcpy(to, reinterpret_cast<const float*>(all) + first, numbers * sizeof(float));
+  else
+    vector_ops().from_f16(reinterpret_cast<const uint16_t*>(all) + first, numbers, to);
+}
+
 void WeightPanels::scales_of(int64_t expert, int64_t panel, int64_t group, float* scratch) const {
-  const std::byte* const section = weights_.expert(expert) + weights_.sections.scales;
-  const int64_t at = (panel * num_groups_ + group) * scale_lanes_;
+  if (scale_lanes_ == kPanelRows) return read_scales(expert, panel, group, 1, scratch);
+  const std::byte* const all = scales(expert, panel);
   if (exponents_) {
     std::array<uint8_t, kPanelRows> lanes;
-    const auto* exponents = reinterpret_cast<const uint8_t*>(section) + at;
-    if (scale_lanes_ == 1) {
-      lanes.fill(*exponents);
-      exponents = lanes.data();
-    }
-    return kernels_.powers_of_two(exponents, kPanelRows, fp4_counts_twice(), scratch);
+    lanes.fill(reinterpret_cast<const uint8_t*>(all)[group]);
+    return kernels_.powers_of_two(lanes.data(), kPanelRows, fp4_counts_twice(), scratch);
   }
-  const float* const scales = reinterpret_cast<const float*>(section) + at;
-  if (scale_lanes_ == 1)
-    std::fill_n(scratch, kPanelRows, *scales);
-  else
-    std::memcpy(scratch, scales, kPanelRows * sizeof(float));
+  std::fill_n(scratch, kPanelRows,
+              floats_ ? reinterpret_cast<const float*>(all)[group]
+                      : f16_to_float(reinterpret_cast<const uint16_t*>(all)[group]));
 }
 
 const float* WeightPanels::segment_scales(int64_t expert, int64_t panel, const KBlock& s,
                                           float* scratch) const {
   if (folded_ || num_groups_ == 1) return nullptr;
   const int64_t* const groups = segment_groups_.data() + s.segment;
-  if (segment_cols_ == group_cols_ && scale_lanes_ == kPanelRows && !exponents_) {
-    return reinterpret_cast<const float*>(weights_.expert(expert) + weights_.sections.scales) +
-           (panel * num_groups_ + groups[0]) * kPanelRows;
-  }
   if (segment_cols_ == group_cols_ && scale_lanes_ == kPanelRows) {
-    const std::byte* const exponents = weights_.expert(expert) + weights_.sections.scales +
-                                       (panel * num_groups_ + groups[0]) * kPanelRows;
-    kernels_.powers_of_two(reinterpret_cast<const uint8_t*>(exponents), s.segments * kPanelRows,
-                           fp4_counts_twice(), scratch);
+    if (floats_)
+      return reinterpret_cast<const float*>(scales(expert, panel)) + groups[0] * kPanelRows;
+    read_scales(expert, panel, groups[0], s.segments, scratch);
     return scratch;
   }
   for (int u = 0; u < s.segments; ++u)
@@ -210,9 +241,10 @@ const float* WeightPanels::segment_scales(int64_t expert, int64_t panel, const K
 void WeightPanels::prefetch_scales(int64_t expert, int64_t panel, const KBlock& s) const {
   if (folded_ || num_groups_ == 1) return;
   const int64_t* const groups = segment_groups_.data() + s.segment;
-  const int64_t bytes = scale_lanes_ * (exponents_ ? 1 : static_cast<int64_t>(sizeof(float)));
+  // Steps are as long as exponents; their factors are few.
+  const int64_t bytes = scale_lanes_ * bits(weights_.shape.key.scale_dtype) / 8;
   const std::byte* const panel_scales =
-      weights_.expert(expert) + weights_.sections.scales + panel * num_groups_ * bytes;
+      scales(expert, panel) + (steps_ ? vnni16::factor_bytes(weights_.shape) : 0);
   const std::byte* const past = panel_scales + (groups[s.segments - 1] + 1) * bytes;
   for (const std::byte* at = panel_scales + groups[0] * bytes; at < past; at += kRowBlockBytes)
     __builtin_prefetch(at, 0, 2);
@@ -220,7 +252,7 @@ void WeightPanels::prefetch_scales(int64_t expert, int64_t panel, const KBlock& 
 
 const int8_t* WeightPanels::segment_zeros(int64_t expert, int64_t panel, const KBlock& s,
                                           int8_t* scratch) const {
-  if (weights_.shape.key.symmetric) return nullptr;
+  if (!panels_have_zero_points(weights_.shape)) return nullptr;
   if (form_.x != Operand::kInt8 && !form_.by_codes) return nullptr;
   const int64_t* const groups = segment_groups_.data() + s.segment;
   const std::byte* const zeros =
@@ -249,6 +281,31 @@ const float* WeightPanels::bias(int64_t expert, int64_t panel) const {
   if (!weights_.shape.bias) return nullptr;
   return reinterpret_cast<const float*>(weights_.expert(expert) + weights_.sections.bias) +
          panel * kPanelRows;
+}
+
+const float* WeightPanels::minimums(int64_t expert, int64_t panel, int64_t group, int64_t count,
+                                    float* scratch) const {
+  const std::byte* const all = minimums(expert, panel);
+  if (!steps_) return reinterpret_cast<const float*>(all) + group * kPanelRows;
+  const float* scales = nullptr;
+  if (!weights_.shape.key.symmetric) {
+    float* const own = scratch + kMinimumGroups * kPanelRows;
+    read_scales(expert, panel, group, count, own);
+    scales = own;
+  }
+  read_steps(all, group, count, scales, scratch);
+  return scratch;
+}
+
+void WeightPanels::prefetch_minimums(int64_t expert, int64_t panel, const KBlock& s) const {
+  if (!weights_.shape.key.minimums) return;
+  const int64_t* const groups = segment_groups_.data() + s.segment;
+  const int64_t bytes = kPanelRows * (steps_ ? 1 : static_cast<int64_t>(sizeof(float)));
+  const std::byte* const steps =
+      minimums(expert, panel) + (steps_ ? vnni16::factor_bytes(weights_.shape) : 0);
+  const std::byte* const past = steps + (groups[s.segments - 1] + 1) * bytes;
+  for (const std::byte* at = steps + groups[0] * bytes; at < past; at += kRowBlockBytes)
+    __builtin_prefetch(at, 0, 2);
 }
 
 }  // namespace moracle::cpu

@@ -72,6 +72,17 @@ class WeightPanels {
   /// Scales of whole rows, [16], applied in the epilogue. Null: none.
   const float* row_scales(int64_t expert, int64_t panel, float* scratch) const;
   const float* bias(int64_t expert, int64_t panel) const;
+  /// Minimums of `count` groups of a panel from `group` on, [count][16]. `scratch` receives those
+  /// that memory does not hold in this form; it has kMinimumScratch floats. The key has minimums.
+  /// With them, row_scales apply before the epilogue.
+  const float* minimums(int64_t expert, int64_t panel, int64_t group, int64_t count,
+                        float* scratch) const;
+  /// Most groups per call of minimums().
+  int64_t minimum_groups() const { return steps_ ? kMinimumGroups : num_groups_; }
+  static constexpr int64_t kMinimumGroups = 32;
+  static constexpr int64_t kMinimumScratch = 2 * kMinimumGroups * kPanelRows;
+  /// Prefetches the minimums of a k-block.
+  void prefetch_minimums(int64_t expert, int64_t panel, const KBlock& s) const;
 
  private:
   // Row blocks that one decoder call decodes: codes of one group, or of successive whole groups.
@@ -92,6 +103,16 @@ class WeightPanels {
   cut();  // fills k_blocks_, decode_calls_ and segment_groups_, so that later calls do not divide
   int64_t segments_from(int64_t column) const;
   void scales_of(int64_t expert, int64_t panel, int64_t group, float* scratch) const;
+  // Scales of `count` groups from `group` on, each row's own, [count][16].
+  void read_scales(int64_t expert, int64_t panel, int64_t group, int64_t count, float* to) const;
+  void read_steps(const std::byte* panel, int64_t group, int64_t count, const float* plus,
+                  float* to) const;
+  const std::byte* scales(int64_t expert, int64_t panel) const {
+    return weights_.expert(expert) + weights_.sections.scales + panel * scale_bytes_;
+  }
+  const std::byte* minimums(int64_t expert, int64_t panel) const {
+    return weights_.expert(expert) + weights_.sections.minimums + panel * minimum_bytes_;
+  }
   void decode(int64_t expert, int64_t panel, const DecodeCall& call, std::byte* scratch) const;
 
   const KernelWeights& weights_;
@@ -99,10 +120,12 @@ class WeightPanels {
   const DecodeKernel* decode_;  // null: codes are multiplied as stored
   DotForm form_;
   int64_t num_panels_, panel_bytes_, num_groups_, group_cols_, x_group_cols_;
-  int64_t scale_lanes_;
+  int64_t scale_lanes_, scale_bytes_, minimum_bytes_;
   int64_t cols_per_block_, read_cols_, segment_cols_;  // of multiplied row blocks
   bool direct_;                                        // codes are multiplied without decoding
   bool exponents_;                                     // scales are bytes that hold powers of two
+  bool steps_;                                         // scales and minimums are integers
+  bool floats_;                                        // scales are f32
   bool folded_;                                        // scales are part of the decoded values
   bool whole_groups_;  // k-blocks consist of whole groups, which one call decodes
   bool by_group_;      // codes of different groups are decoded differently

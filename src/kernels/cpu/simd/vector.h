@@ -149,6 +149,18 @@ MORACLE_VECTOR_INLINE Vec multiply_add(Vec a, Vec b, Vec c) {
   return a * b + c;
 #endif
 }
+/// The sum of all lanes.
+MORACLE_VECTOR_INLINE float total(Vec v) {
+#if defined(MORACLE_VECTOR_AVX512)
+  return _mm512_reduce_add_ps(v);
+#elif defined(MORACLE_VECTOR_AVX2)
+  const __m128 four = _mm_add_ps(_mm256_castps256_ps128(v), _mm256_extractf128_ps(v, 1));
+  const __m128 two = _mm_add_ps(four, _mm_movehl_ps(four, four));
+  return _mm_cvtss_f32(_mm_add_ss(two, _mm_movehdup_ps(two)));
+#else
+  return (v[0] + v[2]) + (v[1] + v[3]);
+#endif
+}
 /// Σ c[i] x^i
 template <int kTerms>
 MORACLE_VECTOR_INLINE Vec polynomial(const float (&c)[kTerms], Vec x) {

@@ -111,6 +111,30 @@ struct StoreArgs {
   const float* weight = nullptr;  ///< [rows]; null: 1
 };
 
+/// Sums of rows of one panel before the epilogue, and the minimums of the panel's groups:
+///   sum[r][n] ← sum[r][n] · scale[n] - Σ_g x_sum[r][g] · minimum[g][n]
+struct MinimumArgs {
+  float* sum = nullptr;  ///< [rows][16]
+  int rows = 0;
+  int64_t groups = 0;
+  const float* scale = nullptr;    ///< [16]; null: 1
+  const float* minimum = nullptr;  ///< [groups][16]
+  /// Σ x over the columns of each group; of row r at x_sum[r · x_sum_stride].
+  const float* x_sum = nullptr;
+  int64_t x_sum_stride = 0;
+};
+
+/// Integers of 8 bits to floats, a panel's groups one after another:
+///   to[g][n] = steps[g][n] · factor[n] + times · plus[g][n]
+struct StepArgs {
+  const int8_t* steps = nullptr;     ///< [groups][16]
+  const uint16_t* factor = nullptr;  ///< [16] f16
+  int64_t groups = 0;
+  const float* plus = nullptr;  ///< [groups][16]; null: none
+  float times = 0;
+  float* to = nullptr;  ///< [groups][16]
+};
+
 struct VectorOps {
   const char* isa;  ///< "portable", "avx2", "avx512"
 
@@ -121,6 +145,8 @@ struct VectorOps {
 
   /// The epilogue of a GEMM.
   void (*store_rows)(const StoreArgs& args);
+  void (*subtract_minimums)(const MinimumArgs& args);
+  void (*scale_steps)(const StepArgs& args);
 
   /// quantize_int8_token of quant/activation.h, bit for bit. Returns the scale.
   float (*quantize_int8)(const float* x, int64_t count, int8_t* codes);
@@ -150,6 +176,8 @@ struct VectorOps {
   void (*scale_by)(const float* x, float factor, const float* weight, int64_t count, float* out);
   /// Σ a · b
   float (*dot)(const float* a, const float* b, int64_t count);
+  /// sums[g] = Σ x over group g, for groups of `group` columns; the last one may be shorter.
+  void (*group_sums)(const float* x, int64_t count, int64_t group, float* sums);
   double (*sum_of_squares)(const float* x, int64_t count);
   /// The largest element: NaN if any element is NaN, -inf if count is 0.
   float (*largest)(const float* x, int64_t count);

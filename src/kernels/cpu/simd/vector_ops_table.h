@@ -7,6 +7,7 @@
 #include "kernels/cpu/simd/vector_cache.h"
 #include "kernels/cpu/simd/vector_convert.h"
 #include "kernels/cpu/simd/vector_delta.h"
+#include "kernels/cpu/simd/vector_minimums.h"
 #include "kernels/cpu/simd/vector_ops.h"
 #include "kernels/cpu/simd/vector_quantize.h"
 #include "kernels/cpu/simd/vector_recurrent.h"
@@ -21,6 +22,8 @@ constexpr VectorOps table(const char* isa) {
   return {isa,
           activate,
           store_rows,
+          subtract_minimums,
+          scale_steps,
           quantize_int8,
           quantize_e4m3,
           encode_e4m3,
@@ -35,6 +38,7 @@ constexpr VectorOps table(const char* isa) {
           scale,
           scale_by,
           dot,
+          group_sums,
           sum_of_squares,
           largest,
           turns,

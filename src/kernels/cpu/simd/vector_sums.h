@@ -61,6 +61,17 @@ float dot(const float* a, const float* b, int64_t count) {
   return total;
 }
 
+void group_sums(const float* x, int64_t count, int64_t group, float* sums) {
+  for (int64_t i = 0; i < count; ++sums) {
+    const int64_t end = i + group < count ? i + group : count;
+    Vec sum{};
+    for (; i + kLanes <= end; i += kLanes) sum += load(x + i);
+    if (i < end) sum += load_first(x + i, end - i);
+    i = end;
+    *sums = total(sum);
+  }
+}
+
 // Squares are summed in double: the square of an f32 value may overflow or underflow in f32.
 double sum_of_squares(const float* x, int64_t count) {
   Doubles sum[4] = {};

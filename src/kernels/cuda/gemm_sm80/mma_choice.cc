@@ -6,6 +6,12 @@ namespace moracle::cuda {
 MmaKernels mma_kernels_for(const MatrixShape& shape, const Scheme& scheme) {
   const bool in_groups = scales_in_groups(shape, scheme);
   const auto& key = scheme.activation;
+  if (shape.key.minimums) {
+    const bool four = shape.key.dtype == DType::kI4;
+    if (!key) return four ? mma_int4_minimums() : mma_int8_minimums();
+    if (key->dtype != DType::kI8) return {};
+    return four ? mma_int4_int8_minimums() : mma_int8_int8_minimums();
+  }
   if (key && key->dtype == DType::kI8) {
     if (shape.key.dtype == DType::kI8) return in_groups ? mma_int8_int8_groups() : mma_int8_int8();
     if (shape.key.dtype == DType::kI4) return mma_int4_int8();

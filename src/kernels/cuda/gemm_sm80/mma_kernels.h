@@ -15,13 +15,16 @@ struct MmaKernel {
 };
 
 /// Kernels of one operand, one for each of its tiles (mma_plan.h). cmake/CudaOperands.cmake lists
-/// the operands; `groups`: products are scaled group by group.
+/// the operands; `groups`: products are scaled group by group; `minimums`: likewise, and the
+/// groups' minimums are subtracted.
 using MmaKernels = std::span<const MmaKernel>;
 MmaKernels mma_bf16();
 MmaKernels mma_f16();
 MmaKernels mma_int8();
 MmaKernels mma_int8_groups();
+MmaKernels mma_int8_minimums();
 MmaKernels mma_int4();
+MmaKernels mma_int4_minimums();
 MmaKernels mma_fp8();
 MmaKernels mma_fp8_groups();
 MmaKernels mma_fp4();
@@ -29,7 +32,9 @@ MmaKernels mma_fp8_fp8();
 MmaKernels mma_fp8_fp8_groups();
 MmaKernels mma_int8_int8();
 MmaKernels mma_int8_int8_groups();
+MmaKernels mma_int8_int8_minimums();
 MmaKernels mma_int4_int8();
+MmaKernels mma_int4_int8_minimums();
 MmaKernels mma_fp4_int8();
 
 }  // namespace moracle::cuda

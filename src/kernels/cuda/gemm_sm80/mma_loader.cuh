@@ -151,7 +151,7 @@ class MmaLoader {
     }
   }
 
-  // Loads the scales and zero points of every group that the stage's k-blocks belong to.
+  // Loads the scales, zero points and minimums of every group that the stage's k-blocks belong to.
   __device__ void load_scales(uint8_t* stage) {
     const int run = thread() / 4, part = thread() % 4;
     if (run >= kScaleRuns) return;
@@ -171,6 +171,9 @@ class MmaLoader {
       if (a_.has_zeros && part == 0)
         cp_async_16(stage + Tile::kZeros + run * 16, expert_ + a_.zeros_at + at, true);
     }
+    if constexpr (Operand::kMinimums)
+      cp_async_16(stage + Tile::kMinimums + thread() * 16,
+                  expert_ + a_.minimums_at + at * 4 + part * 16, true);
   }
 
   __device__ void load_bias(uint8_t* to) {

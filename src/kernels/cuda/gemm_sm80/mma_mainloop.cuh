@@ -16,7 +16,7 @@ template <class Operand, class Tile>
 class MmaSums {
  public:
   __device__ explicit MmaSums(const GemmArgs& args) : a_(args), left_(args.close_blocks) {
-    if constexpr (Operand::kZeros && !kInteger) {
+    if constexpr ((Operand::kZeros || Operand::kMinimums) && !kInteger) {
 #pragma unroll
       for (auto& of_panel : zeros_) {
 #pragma unroll
@@ -65,8 +65,8 @@ class MmaSums {
  private:
   using Sum = typename Operand::Sum;
   static constexpr bool kInteger = std::is_same_v<Sum, int32_t>;
-  // Exact sums of activations, which are multiplied by the zero points.
-  static constexpr bool kXSums = kInteger && Operand::kZeros;
+  // Sums of activations, which are multiplied by the zero points of integers or by the minimums.
+  static constexpr bool kXSums = (kInteger && Operand::kZeros) || Operand::kMinimums;
   static constexpr int kXRegisters = 2 * Operand::kSteps;
 
   __device__ static int warp_out() {
@@ -138,11 +138,15 @@ class MmaSums {
       }
     }
     if constexpr (kXSums) {
-      constexpr uint32_t kOnes[4] = {0x01010101u, 0x01010101u, 0x01010101u, 0x01010101u};
-      if (a_.has_zeros) {
+      constexpr uint32_t kOnes[4] = {Operand::kOnes, Operand::kOnes, Operand::kOnes,
+                                     Operand::kOnes};
+      if (Operand::kMinimums || a_.has_zeros) {
 #pragma unroll
-        for (int o = 0; o < Tile::kOctets; ++o)
-          Operand::multiply(x_sum_[o], kOnes, x[o][0], x[o][1]);
+        for (int o = 0; o < Tile::kOctets; ++o) {
+#pragma unroll
+          for (int s = 0; s < Operand::kSteps; ++s)
+            Operand::multiply(x_sum_[o], kOnes, x[o][2 * s], x[o][2 * s + 1]);
+        }
       }
     }
   }
@@ -190,7 +194,12 @@ class MmaSums {
       const float2 both = weight_scales(stage, panel(p), group);
       const float scales[2] = {both.x, both.y};
       int32_t zeros[2] = {};
-      if (kXSums && a_.has_zeros) {
+      float minimums[2] = {};
+      if constexpr (Operand::kMinimums) {
+        const float2 two = reinterpret_cast<const float2*>(
+            stage + Tile::kMinimums + (panel(p) * Tile::kGroups + group) * 64)[lane_row()];
+        minimums[0] = two.x, minimums[1] = two.y;
+      } else if (kXSums && a_.has_zeros) {
         const int8_t* const two = zero_points(stage, panel(p), group);
         zeros[0] = two[0], zeros[1] = two[1];
       }
@@ -201,12 +210,14 @@ class MmaSums {
           float scale = scales[i / 2];
           if constexpr (Operand::kXScales == XScales::kGroup) scale *= x_scales[o][i % 2];
           float value;
-          if constexpr (kXSums)
+          if constexpr (kXSums && !Operand::kMinimums)
             value = static_cast<float>(whole(sum_[p][o][i], zeros[i / 2], x_sum_[o][i % 2]));
           else
             value = static_cast<float>(sum_[p][o][i]);
           if constexpr (kInteger) value *= Operand::kUnit;
           result_[p][o][i] += value * scale;
+          if constexpr (Operand::kMinimums)
+            result_[p][o][i] -= static_cast<float>(x_sum_[o][i % 2]) * minimums[i / 2];
           sum_[p][o][i] = 0;
         }
       }
@@ -289,7 +300,7 @@ class MmaSums {
   int left_;  // k-blocks until the group ends
   Sum sum_[Tile::kPanels][Tile::kOctets][4] = {};
   float result_[Operand::kGroups ? Tile::kPanels : 1][Operand::kGroups ? Tile::kOctets : 1][4] = {};
-  int32_t x_sum_[kXSums ? Tile::kOctets : 1][4] = {};
+  Sum x_sum_[kXSums ? Tile::kOctets : 1][4] = {};
   uint32_t zeros_[Tile::kPanels][2] = {};
 };
 

@@ -29,11 +29,12 @@ struct MmaTile {
   static constexpr int kXGroups = Operand::kXScales == XScales::kGroup ? kBlocks : 1;
 
   // Layout of a stage: codes [panel][block], x [block][row], scales [panel][group][16], zero points
-  // likewise, bias [panel][16], scales of x [group][row].
+  // likewise, minimums like scales, bias [panel][16], scales of x [group][row].
   static constexpr int kX = kAllPanels * kBlocks * kBlockBytes;
   static constexpr int kScales = kX + kBlocks * kRows * kXBlockBytes;
   static constexpr int kZeros = kScales + (Operand::kScaled ? kAllPanels * kGroups * 64 : 0);
-  static constexpr int kBias = kZeros + (Operand::kZeros ? kAllPanels * kGroups * 16 : 0);
+  static constexpr int kMinimums = kZeros + (Operand::kZeros ? kAllPanels * kGroups * 16 : 0);
+  static constexpr int kBias = kMinimums + (Operand::kMinimums ? kAllPanels * kGroups * 64 : 0);
   static constexpr int kXScales = kBias + kAllPanels * 64;
   static constexpr int kStageBytes =
       kXScales + (Operand::kXScales == XScales::kNone ? 0 : kXGroups * kRows * 4);

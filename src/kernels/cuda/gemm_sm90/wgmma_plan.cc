@@ -23,6 +23,7 @@ bool ends_with_stages(int64_t group_cols, int64_t k) {
 int wgmma_tiles(const MatrixShape& shape, const Scheme& scheme) {
   // Rows are read in whole blocks of 32 columns, and stored in pairs.
   if (shape.k % mma16::kCols != 0 || shape.n % 2 != 0 || shape.group_index) return 0;
+  if (shape.key.minimums) return 0;
   const bool in_groups = scales_in_groups(shape, scheme);
   const auto& key = scheme.activation;
   if (key) {

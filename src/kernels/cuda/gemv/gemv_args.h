@@ -35,7 +35,7 @@ struct GemvArgs {
   int stage_bytes;     ///< of the ring of one warp
   int stages;          ///< of a ring
   int scale_bytes;     ///< of a panel in a stage
-  int zero_bytes;      ///< likewise
+  int zero_bytes;      ///< likewise, of zero points or minimums
   int scale_shift;     ///< k-block b of a stage has the scales of its group b >> scale_shift
   int sum_panels;      ///< panels of a CTA whose sums a linear layer keeps at once
   NormedInput normed;  ///< of kernels that compute x from it; rows are tokens
@@ -63,7 +63,9 @@ GemvKernels gemv_bf16();
 GemvKernels gemv_f16();
 GemvKernels gemv_int8();
 GemvKernels gemv_int8_groups();
+GemvKernels gemv_int8_minimums();
 GemvKernels gemv_int4();
+GemvKernels gemv_int4_minimums();
 GemvKernels gemv_fp8();
 GemvKernels gemv_fp8_groups();
 GemvKernels gemv_mxfp8();

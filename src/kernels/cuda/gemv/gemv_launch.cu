@@ -22,6 +22,8 @@ GemvKernels gemv_kernels_for(const MatrixShape& shape, const Scheme& scheme) {
   }
   if (key) return in_groups ? gemv_fp8_fp8_groups() : gemv_fp8_fp8();
   const bool exponents = mma16::scale_is_exponent(shape);
+  if (shape.key.minimums)
+    return shape.key.dtype == DType::kI4 ? gemv_int4_minimums() : gemv_int8_minimums();
   switch (shape.key.dtype) {
     case DType::kF16:
       return gemv_f16();
@@ -56,7 +58,7 @@ void describe_stage(const KernelWeights& weights, int panels, GemvArgs& args) {
   const int groups = in_stage(a.weight_groups, blocks) ? blocks / a.weight_groups.blocks : 1;
   if (weights.shape.key.quantized()) {
     args.scale_bytes = groups * 16 * (a.scale_is_exponent ? 1 : 4);
-    args.zero_bytes = a.has_zeros ? groups * 16 : 0;
+    args.zero_bytes = weights.shape.key.minimums ? groups * 64 : a.has_zeros ? groups * 16 : 0;
   }
   while (blocks >> args.scale_shift > groups) ++args.scale_shift;
   args.stage_bytes = panels * (2048 + args.scale_bytes + args.zero_bytes);

@@ -25,7 +25,7 @@ bool fits(int64_t group_cols, const MatrixShape& shape) {
 
 bool gemv_serves(const MatrixShape& shape, const Scheme& scheme) {
   const auto& key = scheme.activation;
-  if (shape.group_index) return false;
+  if (shape.group_index || (key && shape.key.minimums)) return false;
   if (key && (!key->dynamic || (key->dtype == DType::kI8 && !shape.key.symmetric))) return false;
   // A lane reads a whole stage of a row of activations, or its last columns again.
   if ((shape.k + 15) / 16 * 16 < stage_blocks(shape) * mma16::kCols) return false;

@@ -90,6 +90,16 @@ class StageSums {
         }
       }
     }
+    if constexpr (Operand::kMinimums) {
+      constexpr uint32_t kOnes[4] = {Operand::kOnes, Operand::kOnes, Operand::kOnes,
+                                     Operand::kOnes};
+#pragma unroll
+      for (int o = 0; o < kOctets; ++o) {
+#pragma unroll
+        for (int s = 0; s < Operand::kSteps; ++s)
+          Operand::multiply(x_sum_[o], kOnes, w_x[o][2 * s], w_x[o][2 * s + 1]);
+      }
+    }
   }
 
   __device__ static const uint8_t* scales_of(const GemvArgs& args, const uint8_t* stage, int p) {
@@ -120,13 +130,14 @@ class StageSums {
     }
   }
 
-  // Scales the sums since the last close, and adds them to the totals.
+  // Scales the sums since the last close, subtracts the minimums times the sums of x, and adds them
+  // to the totals.
   template <class AddTo>
   __device__ void close(const GemvArgs& args, const uint8_t* stage, const X& x, int b, int group,
                         AddTo add_to) {
 #pragma unroll
     for (int p = 0; p < kPanels; ++p) {
-      float scales[2] = {1, 1};
+      float scales[2] = {1, 1}, minimums[2] = {};
       if constexpr (Operand::kScaled && !kFoldsScales<Operand>) {
         const uint8_t* const from = scales_of(args, stage, p);
         if (args.matrix.scale_is_exponent) {
@@ -136,6 +147,11 @@ class StageSums {
           const float2 two = reinterpret_cast<const float2*>(from + group * 64)[lane() / 4];
           scales[0] = two.x, scales[1] = two.y;
         }
+        if constexpr (Operand::kMinimums) {
+          const float2 two =
+              reinterpret_cast<const float2*>(from + args.scale_bytes + group * 64)[lane() / 4];
+          minimums[0] = two.x, minimums[1] = two.y;
+        }
       }
 #pragma unroll
       for (int o = 0; o < kOctets; ++o) {
@@ -144,19 +160,31 @@ class StageSums {
           float scale = scales[i / 2];
           if constexpr (kInteger || kFoldsScales<Operand>) scale *= Operand::kUnit;
           if constexpr (X::kScales) scale *= x.scales[b][o][i % 2];
-          add_to(total[p][o][i], static_cast<float>(sum_[p][o][i]), scale, o, i % 2);
+          if constexpr (Operand::kMinimums)
+            add_to(total[p][o][i], sum_[p][o][i] * scale - x_sum_[o][i % 2] * minimums[i / 2], 1.0f,
+                   o, i % 2);
+          else
+            add_to(total[p][o][i], static_cast<float>(sum_[p][o][i]), scale, o, i % 2);
           sum_[p][o][i] = 0;
         }
+      }
+    }
+    if constexpr (Operand::kMinimums) {
+#pragma unroll
+      for (auto& of_octet : x_sum_) {
+#pragma unroll
+        for (Sum& sum : of_octet) sum = 0;
       }
     }
   }
 
   Sum sum_[kPanels][kOctets][4] = {};
+  Sum x_sum_[Operand::kMinimums ? kOctets : 1][4] = {};
   uint32_t zeros_[kPanels][2] = {};
 
  public:
   __device__ StageSums() {
-    if constexpr (Operand::kZeros && !kInteger) {
+    if constexpr ((Operand::kZeros || Operand::kMinimums) && !kInteger) {
 #pragma unroll
       for (auto& of_panel : zeros_) {
 #pragma unroll

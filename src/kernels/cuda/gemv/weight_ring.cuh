@@ -32,7 +32,8 @@ __device__ inline uint8_t* ring_of_warp(const GemvArgs& args, uint8_t* rings, in
 }
 
 /// A warp takes every `apart`-th stage of a row. Its neighbours take those between, so that
-/// a CTA reads long runs of memory. A lane copies the codes, scales or zero points of one panel.
+/// a CTA reads long runs of memory. A lane copies the codes, scales, or zero points or minimums
+/// of one panel.
 template <class Operand, int kPanels>
 class WeightRing {
  public:
@@ -52,7 +53,8 @@ class WeightRing {
     if (part_ > 0)
       at_ = kPanels * kStagePanelBytes + lane() % kPanels * (args.scale_bytes + args.zero_bytes) +
             (part_ > 1 ? args.scale_bytes : 0);
-    scale_size_ = part_ > 1 || a_.scale_is_exponent ? 16 : 64;
+    constexpr int kZeroSize = Operand::kMinimums ? 64 : 16;
+    scale_size_ = part_ > 1 ? kZeroSize : a_.scale_is_exponent ? 16 : 64;
     most_bytes_ = part_ == 0 ? kStagePanelBytes : part_ == 1 ? args.scale_bytes : args.zero_bytes;
     if (lane() < args.stages) mbarrier_init(barriers_ + lane() * 8, kPanels * parts);
     mbarrier_init_fence();
@@ -66,7 +68,10 @@ class WeightRing {
     step_ = step;
     from_ = expert + int64_t{panel} * row_bytes;
     if (Operand::kScaled && part_ > 0)
-      from_ = expert + (part_ > 1 ? a_.zeros_at : a_.scales_at) +
+      from_ = expert +
+              (part_ < 2            ? a_.scales_at
+               : Operand::kMinimums ? a_.minimums_at
+                                    : a_.zeros_at) +
               int64_t{panel} * a_.weight_groups.count * scale_size_;
   }
 
@@ -129,7 +134,7 @@ class WeightRing {
   const int apart_;
   uint8_t* const memory_;
   const uint32_t barriers_;
-  const int part_;  // of this lane: codes, scales or zero points
+  const int part_;  // of this lane: codes, scales, or zero points or minimums
   bool copies_;
   int at_, scale_size_, most_bytes_;  // in a stage; of a group; in a stage at most
   int fill_ = 0, read_ = 0, step_ = 0;

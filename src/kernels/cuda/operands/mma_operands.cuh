@@ -17,6 +17,8 @@ struct Bf16Products {
   static constexpr int kXBytes = 2, kSteps = 2, kParts = 1;
   static constexpr float kUnit = 1;  ///< value of a sum of 1
   static constexpr XScales kXScales = XScales::kNone;
+  static constexpr bool kMinimums = false;
+  static constexpr uint32_t kOnes = 0x3f803f80u;
   __device__ static void activations(const uint32_t (&eight)[4], uint32_t (&b)[4]) {
 #pragma unroll
     for (int i = 0; i < 4; ++i) b[i] = eight[i];
@@ -33,6 +35,7 @@ struct Fp8Products {
   static constexpr int kXBytes = 1, kSteps = 2, kParts = 1;
   static constexpr float kUnit = 1;
   static constexpr XScales kXScales = kScales;
+  static constexpr bool kMinimums = false;
   __device__ static void activations(const uint32_t (&eight)[2], uint32_t (&b)[4]) {
     uint32_t first[2], second[2];
     unpack_e4m3(eight[0], first);
@@ -49,6 +52,8 @@ struct IntegerProducts {
   using Sum = int32_t;
   static constexpr int kXBytes = 1, kSteps = 1, kParts = 1;
   static constexpr XScales kXScales = XScales::kToken;
+  static constexpr bool kMinimums = false;
+  static constexpr uint32_t kOnes = 0x01010101u;
   __device__ static void activations(const uint32_t (&eight)[2], uint32_t (&b)[2]) {
     b[0] = eight[0], b[1] = eight[1];
   }
@@ -59,8 +64,10 @@ struct IntegerProducts {
 };
 
 // Traits of an operand: kCodeBits is the size of a code. kGroups: sums are scaled group by group.
-// kScaled: there are scales. kZeros: there may be zero points. `zero` holds the zero points of the
-// lane's two rows as the operand expects them. `codes` is the lane's share of a k-block.
+// kScaled: there are scales. kZeros: there may be zero points. kMinimums: groups have minimums,
+// into which zero points are folded. kOnes: a register of ones as the first operand. `zero` holds
+// the zero points of the lane's two rows as the operand expects them. `codes` is the lane's share
+// of a k-block.
 
 struct Bf16Operand : Bf16Products {
   static constexpr int kCodeBits = 16;
@@ -198,6 +205,12 @@ struct Int4Int8Operand : IntegerProducts {
     integers_of_nibbles(codes, a,
                         [](uint32_t eight, uint32_t(&fours)[2]) { spread_i4(eight, fours); });
   }
+};
+
+/// Integer weights in groups with minimums, into which zero points are folded.
+template <class Operand>
+struct WithMinimums : Operand {
+  static constexpr bool kGroups = true, kZeros = false, kMinimums = true;
 };
 
 struct Fp4Int8Operand : IntegerProducts {

@@ -10,7 +10,7 @@ bool scales_in_groups(const MatrixShape& shape, const Scheme& scheme) {
   const auto& key = scheme.activation;
   switch (shape.key.dtype) {
     case DType::kI8:
-      return weights_in_groups || !shape.key.symmetric;
+      return weights_in_groups || !shape.key.symmetric || shape.key.minimums;
     case DType::kI4:
     case DType::kF4E2M1:
       return true;

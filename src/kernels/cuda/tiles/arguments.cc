@@ -34,6 +34,7 @@ GemmArgs gemm_args(const KernelWeights& weights, const GroupedRows& rows, const 
   a.expert_bytes = static_cast<int64_t>(weights.sections.bytes);
   a.scales_at = static_cast<int64_t>(weights.sections.scales);
   a.zeros_at = static_cast<int64_t>(weights.sections.zero_points);
+  a.minimums_at = static_cast<int64_t>(weights.sections.minimums);
   a.bias_at = static_cast<int64_t>(weights.sections.bias);
   a.num_experts = static_cast<int>(weights.num_experts);
   a.panels = static_cast<int>(mma16::num_panels(shape.n));
@@ -42,7 +43,7 @@ GemmArgs gemm_args(const KernelWeights& weights, const GroupedRows& rows, const 
   a.x_groups = groups_of(key && rows.x.num_scales > 1 ? key->group.cols : GroupShape::kAll,
                          a.blocks, rows.x.num_scales);
   a.scale_is_exponent = mma16::scale_is_exponent(shape);
-  a.has_zeros = !shape.key.symmetric;
+  a.has_zeros = panels_have_zero_points(shape);
   a.has_bias = shape.bias;
   // Close sums at the gcd of both group sizes: the smaller size where it divides the other. A group
   // of a whole row counts as 0, because the row ends anyway.

@@ -5,6 +5,7 @@
 //   -D WEIGHT_I4, _I8, _E4M3, _E2M1, _BF16, _F16 or _F32
 //   -D X_BF16: floats; -D X_I8, X_E4M3: codes with scales
 //   -D WHOLE_ROWS: one scale for all columns on both sides, so sums stay integers to the end of the row
+//   -D MINIMUMS: the minimum of each group is subtracted from code * scale; there are no zero points
 //   -D WIDE: a work-item holds all 16 rows of a line as vectors, else one of them
 #include "elements.cl"
 
@@ -21,7 +22,7 @@ typedef uint Word;
 // The sections of layout vnni16, in bytes. As Shape in line_linear.cc.
 typedef struct {
   long num_experts, expert_bytes, panel_bytes;
-  long scales, zero_points, bias;
+  long scales, zero_points, minimums, bias;
   long n, k, panels, blocks;
   int groups, group_blocks;         // of weights: groups of each row, and blocks of 32 columns in a group
   int scale_lanes, scale_exponent;  // 1 or 16 scales of a group in a panel; a byte with the exponent, or a float
@@ -126,7 +127,7 @@ void load_8(global const X *x, long k, long end, int aligned, float *out) {
   }
 }
 
-// The scale and the zero point of a group in row `lane` of a panel; with WIDE, of all 16 rows.
+// The scale, the zero point and the minimum of a group in row `lane` of a panel; with WIDE, of all 16 rows.
 Real scale_of(global const uchar *base, const Shape *s, long panel, long group, int lane) {
   if (!s->quantized) return (Real)(1.0f);
   const long at = (panel * s->groups + group) * s->scale_lanes;
@@ -156,3 +157,13 @@ Real zero_of(global const uchar *base, const Shape *s, long panel, long group, i
   return (float)zeros[lane];
 #endif
 }
+#if defined(MINIMUMS)
+Real minimum_of(global const uchar *base, const Shape *s, long panel, long group, int lane) {
+  global const float *const minimums = (global const float *)(base + s->minimums) + (panel * s->groups + group) * 16;
+#if defined(WIDE)
+  return vload16(0, minimums);
+#else
+  return minimums[lane];
+#endif
+}
+#endif

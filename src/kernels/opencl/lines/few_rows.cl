@@ -39,6 +39,13 @@ void add_block(global const uchar *base, const Shape *s, const int *panels, cons
 #pragma unroll
     for (int r = 0; r < ROWS; ++r) part[p][r] = 0;
   }
+#if defined(MINIMUMS)
+  float minimum[PANELS], x_sum[ROWS];
+#pragma unroll
+  for (int p = 0; p < PANELS; ++p) minimum[p] = minimum_of(base, s, panels[p], g, lane);
+#pragma unroll
+  for (int r = 0; r < ROWS; ++r) x_sum[r] = 0;
+#endif
 #pragma unroll
   for (int c = 0; c < BLOCK / 8; ++c) {
     float w[PANELS][8];
@@ -50,6 +57,10 @@ void add_block(global const uchar *base, const Shape *s, const int *panels, cons
     for (int r = 0; r < ROWS; ++r) {
       float a[8];
       load_8(x->row[r], (long)b * BLOCK + c * 8, s->k, aligned, a);
+#if defined(MINIMUMS)
+#pragma unroll
+      for (int j = 0; j < 8; ++j) x_sum[r] += a[j];
+#endif
 #pragma unroll
       for (int p = 0; p < PANELS; ++p)
 #pragma unroll
@@ -64,10 +75,14 @@ void add_block(global const uchar *base, const Shape *s, const int *panels, cons
 #else
 #pragma unroll
     for (int r = 0; r < ROWS; ++r) {
+      float scaled = part[p][r] * scale[p];
+#if defined(MINIMUMS)
+      scaled -= x_sum[r] * minimum[p];
+#endif
 #if defined(X_BF16)
-      sums[p][r] += part[p][r] * scale[p];
+      sums[p][r] += scaled;
 #else
-      sums[p][r] += part[p][r] * scale[p] * x->scales[r][b / s->x_group_blocks];
+      sums[p][r] += scaled * x->scales[r][b / s->x_group_blocks];
 #endif
     }
 #endif

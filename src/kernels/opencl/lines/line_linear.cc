@@ -50,7 +50,7 @@ const char* activation_option(const std::optional<QuantKey>& key) {
 // As Shape in codes.cl.
 struct Shape {
   cl_long num_experts, expert_bytes, panel_bytes;
-  cl_long scales, zero_points, bias;
+  cl_long scales, zero_points, minimums, bias;
   cl_long n, k, panels, blocks;
   cl_int groups, group_blocks, scale_lanes, scale_exponent;
   cl_int quantized, has_zero_points, has_bias, x_group_blocks;
@@ -71,6 +71,7 @@ Shape shape_of(const KernelWeights& weights) {
           vnni16::panel_bytes(shape),
           at(s.scales),
           at(s.zero_points),
+          at(s.minimums),
           at(s.bias),
           shape.n,
           shape.k,
@@ -81,7 +82,7 @@ Shape shape_of(const KernelWeights& weights) {
           static_cast<cl_int>(vnni16::scale_lanes(shape)),
           vnni16::scale_is_exponent(shape),
           quantized,
-          !shape.key.symmetric,
+          panels_have_zero_points(shape),
           shape.bias,
           in_blocks(key ? group_cols(*key, shape.k) : shape.k)};
 }
@@ -91,6 +92,7 @@ std::string options_of(const KernelWeights& weights, const OpenClForm& form) {
   std::string options = weight_option(weights.shape.key.dtype);
   options += activation_option(weights.scheme.activation);
   if (form.sums == OpenClForm::Sums::kIntegers) options += " -D WHOLE_ROWS";
+  if (weights.shape.key.minimums) options += " -D MINIMUMS";
   return options;
 }
 

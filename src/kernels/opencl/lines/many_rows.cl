@@ -26,6 +26,9 @@ typedef float Value;
 typedef struct {
   uint words[WORDS];
   float scale[WORDS], zero[WORDS];
+#if defined(MINIMUMS)
+  float minimum[WORDS];
+#endif
   float x[EIGHTS][8];
 } Loaded;
 
@@ -41,6 +44,9 @@ void load_block(global const uchar *base, const Shape *s, const Epilogue *epilog
     to->words[i] = lines[(b * LINES + min(l, last)) * 16 + lane];
     to->scale[i] = scale_of(base, s, panel, g, lane);
     to->zero[i] = zero_of(base, s, panel, g, lane);
+#if defined(MINIMUMS)
+    to->minimum[i] = minimum_of(base, s, panel, g, lane);
+#endif
   }
 #if defined(X_BF16) || defined(WHOLE_ROWS)
   const float own = 1.0f;
@@ -61,8 +67,13 @@ void keep_block(const Loaded *from, int item, local Value (*weights)[TILE_N], lo
     const int at = item + i * ITEMS, lane = at % 16, l = at / 16 % LINES, p = at / 16 / LINES;
     float w[COLS];
     decode(from->words[i], from->zero[i], w);
+#if defined(MINIMUMS)
+#pragma unroll
+    for (int j = 0; j < COLS; ++j) weights[l * COLS + j][p * 16 + lane] = w[j] * from->scale[i] - from->minimum[i];
+#else
 #pragma unroll
     for (int j = 0; j < COLS; ++j) weights[l * COLS + j][p * 16 + lane] = SCALED(w[j], from->scale[i]);
+#endif
   }
 #pragma unroll
   for (int i = 0; i < EIGHTS; ++i)

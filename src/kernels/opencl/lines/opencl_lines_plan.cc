@@ -17,7 +17,7 @@ namespace {
 // Sums of codes stay integers to the end of the row: one scale for all columns on both sides.
 bool sums_whole_rows(const MatrixShape& shape, const Scheme& scheme) {
   return scheme.activation && scheme.activation->dtype == DType::kI8 &&
-         shape.key.dtype == DType::kI8 && moracle::num_groups(shape) == 1 &&
+         shape.key.dtype == DType::kI8 && moracle::num_groups(shape) == 1 && !shape.key.minimums &&
          num_groups(*scheme.activation, shape.k) == 1;
 }
 

@@ -24,10 +24,20 @@ void multiply(global const uchar *base, const Shape *s, long panel, const Source
     const Real zero = zero_of(base, s, panel, g, 0);
     Real part[ROWS];
     for (int r = 0; r < ROWS; ++r) part[r] = (Real)(0.0f);
+#if defined(MINIMUMS)
+    const Real minimum = minimum_of(base, s, panel, g, 0);
+    float x_sum[ROWS];
+    for (int r = 0; r < ROWS; ++r) x_sum[r] = 0;
+#endif
 #pragma unroll
     for (int c = 0; c < BLOCK / 8; ++c) {
       float a[ROWS][8];
       for (int r = 0; r < ROWS; ++r) load_8(x->row[r], (long)b * BLOCK + c * 8, s->k, aligned, a[r]);
+#if defined(MINIMUMS)
+      for (int r = 0; r < ROWS; ++r)
+#pragma unroll
+        for (int j = 0; j < 8; ++j) x_sum[r] += a[r][j];
+#endif
 #pragma unroll
       for (int l = 0; l < 8 / COLS; ++l) {
         Real w[COLS];
@@ -43,10 +53,14 @@ void multiply(global const uchar *base, const Shape *s, long panel, const Source
 #else
     const Real scale = scale_of(base, s, panel, g, 0);
     for (int r = 0; r < ROWS; ++r) {
+      Real scaled = part[r] * scale;
+#if defined(MINIMUMS)
+      scaled -= x_sum[r] * minimum;
+#endif
 #if defined(X_BF16)
-      outputs[r] += part[r] * scale;
+      outputs[r] += scaled;
 #else
-      outputs[r] += part[r] * scale * x->scales[r][b / s->x_group_blocks];
+      outputs[r] += scaled * x->scales[r][b / s->x_group_blocks];
 #endif
     }
 #endif

@@ -17,7 +17,7 @@ inline constexpr int8_t kIq4Values[16] = {-127, -104, -83, -65, -49, -35, -22, -
 template <>
 struct BlockOf<DType::kIQ4NL> {
   static constexpr Block kBlock = {32, 18};
-  static constexpr QuantKey kForm = int8_static_group(32);
+  static constexpr QuantKey kForm = with_scales(int8_static_group(32), DType::kF16);
   static constexpr int kZeroPoint = 0;
 
   static void unpack(const std::byte* block, BlockNumbers& to) {

@@ -16,11 +16,12 @@ namespace moracle {
 template <>
 struct BlockOf<DType::kIQ4XS> {
   static constexpr Block kBlock = {256, 136};
-  static constexpr QuantKey kForm = int8_static_group(32);
+  static constexpr QuantKey kForm = with_scales(int8_static_group(32), DType::kI8);
   static constexpr int kZeroPoint = 0;
 
   static void unpack(const std::byte* block, BlockNumbers& to) {
     const float d = f16_at(block);
+    to.scale_factor = d;
     const int high = number_at<uint16_t>(block + 2);
     for (int g = 0; g < 8; ++g) {
       const int scale = nibble_at(block + 4, g) | (high >> (2 * g) & 3) << 4;

@@ -15,11 +15,13 @@ namespace moracle {
 template <>
 struct BlockOf<DType::kQ2K> {
   static constexpr Block kBlock = {256, 84};
-  static constexpr QuantKey kForm = {DType::kI4, per_group(16), false, true, DType::kF32, true};
+  static constexpr QuantKey kForm = {DType::kI4, per_group(16), false, true, DType::kI8, true};
   static constexpr int kZeroPoint = 0;
 
   static void unpack(const std::byte* block, BlockNumbers& to) {
     const float d = f16_at(block + 80), least = f16_at(block + 82);
+    to.scale_factor = d;
+    to.minimum_factor = least;
     for (int g = 0; g < 16; ++g) {
       to.scales[g] = d * static_cast<float>(byte_at(block, g) & 15);
       to.minimums[g] = least * static_cast<float>(byte_at(block, g) >> 4);

@@ -16,11 +16,12 @@ namespace moracle {
 template <>
 struct BlockOf<DType::kQ3K> {
   static constexpr Block kBlock = {256, 110};
-  static constexpr QuantKey kForm = int4_static_group(16);
+  static constexpr QuantKey kForm = with_scales(int4_static_group(16), DType::kI8);
   static constexpr int kZeroPoint = 0;
 
   static void unpack(const std::byte* block, BlockNumbers& to) {
     const float d = f16_at(block + 108);
+    to.scale_factor = d;
     const std::byte* const scales = block + 96;
     for (int g = 0; g < 16; ++g) {
       const int low = byte_at(scales, g % 8) >> (4 * (g / 8)) & 15;

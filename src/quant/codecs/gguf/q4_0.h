@@ -13,7 +13,7 @@ namespace moracle {
 template <>
 struct BlockOf<DType::kQ4_0> {
   static constexpr Block kBlock = {32, 18};
-  static constexpr QuantKey kForm = int4_static_group(32);
+  static constexpr QuantKey kForm = with_scales(int4_static_group(32), DType::kF16);
   static constexpr int kZeroPoint = 0;
 
   static void unpack(const std::byte* block, BlockNumbers& to) {

@@ -16,7 +16,7 @@ namespace moracle {
 template <>
 struct BlockOf<DType::kQ4_1> {
   static constexpr Block kBlock = {32, 20};
-  static constexpr QuantKey kForm = {DType::kI4, per_group(32), false, false, DType::kF32, true};
+  static constexpr QuantKey kForm = {DType::kI4, per_group(32), false, false, DType::kF16, true};
   static constexpr int kZeroPoint = -8;
 
   static void unpack(const std::byte* block, BlockNumbers& to) {

@@ -20,7 +20,7 @@ namespace moracle {
 template <>
 struct BlockOf<DType::kQ4K> {
   static constexpr Block kBlock = {256, 144};
-  static constexpr QuantKey kForm = {DType::kI4, per_group(32), false, false, DType::kF32, true};
+  static constexpr QuantKey kForm = {DType::kI4, per_group(32), false, false, DType::kI8, true};
   static constexpr int kZeroPoint = -8;
 
   static void unpack(const std::byte* block, BlockNumbers& to) {

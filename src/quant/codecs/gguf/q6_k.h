@@ -16,11 +16,12 @@ namespace moracle {
 template <>
 struct BlockOf<DType::kQ6K> {
   static constexpr Block kBlock = {256, 210};
-  static constexpr QuantKey kForm = int8_static_group(16);
+  static constexpr QuantKey kForm = with_scales(int8_static_group(16), DType::kI8);
   static constexpr int kZeroPoint = 0;
 
   static void unpack(const std::byte* block, BlockNumbers& to) {
     const float d = f16_at(block + 208);
+    to.scale_factor = d;
     for (int g = 0; g < 16; ++g)
       to.scales[g] = d * static_cast<float>(static_cast<int8_t>(block[192 + g]));
     for (int h = 0; h < 2; ++h) {

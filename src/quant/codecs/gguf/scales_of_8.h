@@ -15,6 +15,8 @@ namespace moracle {
 /// dmin * minimum, both exact in f32.
 inline void unpack_scales_of_8(const std::byte* block, BlockNumbers& to) {
   const float d = f16_at(block), least = f16_at(block + 2);
+  to.scale_factor = d;
+  to.minimum_factor = least;
   const std::byte* const s = block + 4;
   for (int g = 0; g < 4; ++g) {
     to.scales[g] = d * static_cast<float>(byte_at(s, g) & 63);

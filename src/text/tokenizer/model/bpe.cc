@@ -49,19 +49,34 @@ Result<Bpe> Bpe::parse(const JsonField& field) {
   MORACLE_CHECK(bpe.read_merges(field["merges"]));
   MORACLE_TRY(bpe.byte_fallback_, field["byte_fallback"].flag_or(false));
   MORACLE_TRY(bpe.fuse_unknown_, field["fuse_unk"].flag_or(false));
-  if (bpe.byte_fallback_) bpe.bytes_ = ByteTokens(bpe.vocabulary_);
+  bpe.index();
   if (const JsonField unknown = field["unk_token"]; !unknown.is_null()) {
     MORACLE_TRY(const std::string token, unknown.text());
     const auto id = bpe.vocabulary_.id(token);
     if (!id) return unknown.bad("a token of the vocabulary");
     bpe.unknown_ = *id;
   }
+  return bpe;
+}
+
+Result<Bpe> Bpe::make(Vocabulary vocabulary, const JsonField& merges, bool ignore_merges,
+                      bool byte_fallback) {
+  Bpe bpe;
+  bpe.vocabulary_ = std::move(vocabulary);
+  bpe.ignore_merges_ = ignore_merges;
+  bpe.byte_fallback_ = byte_fallback;
+  MORACLE_CHECK(bpe.read_merges(merges));
+  bpe.index();
+  return bpe;
+}
+
+void Bpe::index() {
+  if (byte_fallback_) bytes_ = ByteTokens(vocabulary_);
   for (uint32_t code = 0; code < kFastCodes; ++code) {
     std::string text;
     append_utf8(code, text);
-    bpe.fast_ids_[code] = bpe.vocabulary_.id(text).value_or(-1);
+    fast_ids_[code] = vocabulary_.id(text).value_or(-1);
   }
-  return bpe;
 }
 
 Status Bpe::read_merges(const JsonField& field) {

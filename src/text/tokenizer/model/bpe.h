@@ -20,6 +20,10 @@ class Bpe {
   /// Errors: kUnsupported for a set "dropout", "continuing_subword_prefix" or "end_of_word_suffix";
   /// kBadFile, also for merges of tokens, or into tokens, that the vocabulary lacks.
   static Result<Bpe> parse(const JsonField& field);
+  /// From the tokens and the "merges" of another file. Errors: as for the merges of parse().
+  /// `ignore_merges`: a word that is a token stays whole.
+  static Result<Bpe> make(Vocabulary vocabulary, const JsonField& merges, bool ignore_merges,
+                          bool byte_fallback);
 
   /// Reusable scratch of one thread. Grows to the longest word.
   struct Scratch;
@@ -43,6 +47,7 @@ class Bpe {
     return static_cast<uint64_t>(left) << 32 | static_cast<uint32_t>(right);
   }
   Status read_merges(const JsonField& field);
+  void index();
   int32_t character(uint32_t code, std::string_view text) const;
   void read_characters(std::string_view word, Scratch& scratch) const;
   void push(Scratch& scratch, int32_t at) const;

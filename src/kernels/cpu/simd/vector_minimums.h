@@ -1,0 +1,77 @@
+// The scales and minimums of groups that a panel stores as integers, and the part of a GEMM's sums
+// that the minimums take away.
+#pragma once
+
+#include "kernels/cpu/simd/vector.h"
+#include "kernels/cpu/simd/vector_blocks.h"
+#include "kernels/cpu/simd/vector_convert.h"
+#include "kernels/cpu/simd/vector_ops.h"
+
+namespace moracle::cpu {
+namespace {
+
+// Several chains of additions hide their latency. Every row adds in the same order, so its bits do
+// not depend on the other rows.
+constexpr int kPanelVectors = 16 / kLanes;
+constexpr int kMinimumChains = kPanelVectors == 1 ? 4 : 2;
+constexpr int kMinimumRows = 4 / kPanelVectors;
+
+template <int kRows>
+MORACLE_VECTOR_INLINE void subtract_from(const MinimumArgs& args, int first) {
+  const float* minimum = args.minimum;
+  const float* x_sum = args.x_sum + first * args.x_sum_stride;
+  Vec part[kRows][kPanelVectors][kMinimumChains] = {};
+  const auto add_group = [&](int chain) {
+    MORACLE_VECTOR_UNROLL
+    for (int v = 0; v < kPanelVectors; ++v) {
+      const Vec m = load(minimum + v * kLanes);
+      MORACLE_VECTOR_UNROLL
+      for (int r = 0; r < kRows; ++r)
+        part[r][v][chain] = multiply_add(m, splat(x_sum[r * args.x_sum_stride]), part[r][v][chain]);
+    }
+    minimum += 16;
+    ++x_sum;
+  };
+  int64_t g = 0;
+  for (; g + kMinimumChains <= args.groups; g += kMinimumChains) {
+    MORACLE_VECTOR_UNROLL
+    for (int chain = 0; chain < kMinimumChains; ++chain) add_group(chain);
+  }
+  for (; g < args.groups; ++g) add_group(0);
+  MORACLE_VECTOR_UNROLL
+  for (int v = 0; v < kPanelVectors; ++v) {
+    const Vec scale = args.scale == nullptr ? splat(1) : load(args.scale + v * kLanes);
+    MORACLE_VECTOR_UNROLL
+    for (int r = 0; r < kRows; ++r) {
+      Vec all = part[r][v][0] + part[r][v][1];
+      if constexpr (kMinimumChains == 4) all += part[r][v][2] + part[r][v][3];
+      float* const at = args.sum + (first + r) * 16 + v * kLanes;
+      store(at, multiply_add(load(at), scale, -all));
+    }
+  }
+}
+
+void subtract_minimums(const MinimumArgs& args) {
+  int r = 0;
+  for (; r + kMinimumRows <= args.rows; r += kMinimumRows) subtract_from<kMinimumRows>(args, r);
+  for (; r < args.rows; ++r) subtract_from<1>(args, r);
+}
+
+void scale_steps(const StepArgs& args) {
+  alignas(64) float factors[16];
+  from_f16(args.factor, 16, factors);
+  const FloatBlock factor = load_block(factors);
+  for (int64_t g = 0; g < args.groups; ++g) {
+    const Block steps = load_block(reinterpret_cast<const uint8_t*>(args.steps + g * 16));
+    MORACLE_VECTOR_UNROLL
+    for (int v = 0; v < kVecs; ++v) {
+      Vec to = __builtin_convertvector(as<Ints>(steps.v[v] << 24) >> 24, Vec) * factor.v[v];
+      if (args.plus != nullptr)
+        to = multiply_add(load(args.plus + g * 16 + v * kLanes), splat(args.times), to);
+      store(args.to + g * 16 + v * kLanes, to);
+    }
+  }
+}
+
+}  // namespace
+}  // namespace moracle::cpu

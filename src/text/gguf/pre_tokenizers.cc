@@ -1,0 +1,175 @@
+// Expressions as in the tokenizer.json of the published models where these are known, else as in
+// llama.cpp's src/llama-vocab.cpp.
+#include "text/gguf/pre_tokenizers.h"
+
+#include <algorithm>
+#include <string>
+
+#include "base/text.h"
+#include "base/try.h"
+#include "text/tokenizer/tiktoken_files.h"
+
+namespace moracle {
+namespace {
+
+constexpr const char* kGpt2 =
+    R"('s|'t|'re|'ve|'m|'ll|'d| ?\p{L}+| ?\p{N}+| ?[^\s\p{L}\p{N}]+|\s+(?!\S)|\s+)";
+constexpr const char* kLlama3 =
+    R"((?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}{1,3}| ?[^\s\p{L}\p{N}]+[\r\n]*)"
+    R"(|\s*[\r\n]+|\s+(?!\S)|\s+)";
+constexpr const char* kJais2 =
+    R"((?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}{1,3}| ?[^\s\p{L}\p{N}]+[\r\n]*)"
+    R"(|\s*[\r\n]+|\s{512}(?!\S)|\s{256}(?!\S)|\s{128}(?!\S)|\s{64}(?!\S)|\s{32}(?!\S))"
+    R"(|\s{16}(?!\S)|\s{8}(?!\S)|\s{4}(?!\S)|\s{1,2}(?!\S)|\s{1})";
+constexpr const char* kQwen2 =
+    R"((?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}| ?[^\s\p{L}\p{N}]+[\r\n]*)"
+    R"(|\s*[\r\n]+|\s+(?!\S)|\s+)";
+constexpr const char* kQwen35 =
+    R"((?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?[\p{L}\p{M}]+|\p{N})"
+    R"(| ?[^\s\p{L}\p{M}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+)";
+constexpr const char* kUfakzeka =
+    R"([^\r\n\p{L}\p{N}]?\p{L}+|\p{N}| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+)";
+constexpr const char* kMinicpm5 =
+    R"((?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}+| ?[^\s\p{L}\p{N}]+[\r\n]*)"
+    R"(|\s*[\r\n]+|\s+(?!\S)|\s+)";
+constexpr const char* kBailing =
+    R"('(?i:[sdmt]|ll|ve|re)|[^\r\n\p{L}\p{N}]?+\p{L}+|\p{N}| ?[^\s\p{L}\p{N}]++[\r\n]*|\s*[\r\n])"
+    R"(|\s+(?!\S)|\s+)";
+constexpr const char* kSeedCoder =
+    R"((?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}{1}| ?[^\s\p{L}\p{N}\r\n]+)"
+    R"(|\s*[\r\n]+|\s+(?!\S)|\s+)";
+constexpr const char* kExaoneMoe =
+    R"((?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?(?:\p{L}\p{M}*(?: \p{L}\p{M}*)*)+|\p{N})"
+    R"(| ?[^\s\p{L}\p{N}]+[\r\n/]?|\s*[\r\n]|\s+(?!\S)|\s+)";
+constexpr const char* kO200k =
+    R"([^\r\n\p{L}\p{N}]?[\p{Lu}\p{Lt}\p{Lm}\p{Lo}\p{M}]*[\p{Ll}\p{Lm}\p{Lo}\p{M}]+)"
+    R"((?i:'s|'t|'re|'ve|'m|'ll|'d)?)"
+    R"(|[^\r\n\p{L}\p{N}]?[\p{Lu}\p{Lt}\p{Lm}\p{Lo}\p{M}]+[\p{Ll}\p{Lm}\p{Lo}\p{M}]*)"
+    R"((?i:'s|'t|'re|'ve|'m|'ll|'d)?)"
+    R"(|\p{N}{1,3}| ?[^\s\p{L}\p{N}]+[\r\n/]*|\s*[\r\n]+|\s+(?!\S)|\s+)";
+constexpr const char* kYoutu =
+    R"([^\r\n\p{L}\p{N}]?[\p{Lu}\p{Lt}\p{Lm}\p{Lo}\p{M}]*[\p{Ll}\p{Lm}\p{Lo}\p{M}]+)"
+    R"((?i:'s|'t|'re|'ve|'m|'ll|'d)?)"
+    R"(|[^\r\n\p{L}\p{N}]?[\p{Lu}\p{Lt}\p{Lm}\p{Lo}\p{M}]+[\p{Ll}\p{Lm}\p{Lo}\p{M}]*)"
+    R"((?i:'s|'t|'re|'ve|'m|'ll|'d)?)"
+    R"(|\p{N}| ?[^\s\p{L}\p{N}]+[\r\n/]*|\s*[\r\n]+|\s+(?!\S)|\s+)";
+constexpr const char* kTekken =
+    R"([^\r\n\p{L}\p{N}]?[\p{Lu}\p{Lt}\p{Lm}\p{Lo}\p{M}]*[\p{Ll}\p{Lm}\p{Lo}\p{M}]+)"
+    R"(|[^\r\n\p{L}\p{N}]?[\p{Lu}\p{Lt}\p{Lm}\p{Lo}\p{M}]+[\p{Ll}\p{Lm}\p{Lo}\p{M}]*)"
+    R"(|\p{N}| ?[^\s\p{L}\p{N}]+[\r\n/]*|\s*[\r\n]+|\s+(?!\S)|\s+)";
+constexpr const char* kDeepSeekV3 =
+    R"([!"#$%&'()*+,\-./:;<=>?@\[\\\]^_`{|}~][A-Za-z]+|[^\r\n\p{L}\p{P}\p{S}]?[\p{L}\p{M}]+)"
+    R"(| ?[\p{P}\p{S}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+)";
+constexpr const char* kSpark =
+    R"([!"#$%&'()*+,\-./:;<=>?@\[\\\]^_`{|}~][A-Za-z]+|[^\r\n\p{L}\p{P}\p{S}]?[\p{L}\p{M}]+)"
+    R"(| ?[\p{P}\p{S}]+|[\r\n]|\s+(?!\S)|\s+)";
+constexpr const char* kDeepSeekLetters =
+    "\\s?[A-Za-zµÀ-ÖØ-öø-ƺƼ-ƿǄ-ʓʕ-ʯͰ-ͳͶͷͻ-ͽͿΆΈ-ΊΌΎ-ΡΣ-ϵϷ-ҁҊ-ԯԱ-ՖႠ-"
+    "ჅᎠ-"
+    "Ᏽᏸ-"
+    "ᏽᲐ-"
+    "ᲺᲽ-Ჿᴀ-ᴫᵫ-ᵷᵹ-ᶚḀ-ἕἘ-Ἕἠ-ὅὈ-Ὅὐ-ὗὙὛὝὟ-\\x{1F7D}ᾀ-ᾴᾶ-ᾼ\\x{1FBE}ῂ-ῄῆ-"
+    "ῌῐ-"
+    "\\x{"
+    "1FD3}"
+    "ῖ-\\x{1FDB}ῠ-Ῥῲ-ῴῶ-ῼℂℇℊ-ℓℕℙ-ℝℤ\\x{2126}ℨ\\x{212A}-ℭℯ-ℴℹℼ-ℿⅅ-ⅉⅎↃↄⰀ-ⱻⱾ-ⳤ"
+    "Ⳬ-ⳮⳲⳳꙀ-ꙭꚀ-ꚛꜢ-ꝯꝱ-ꞇꞋ-ꞎꭰ-ꮿﬀ-ﬆﬓ-ﬗＡ-Ｚａ-ｚ𐐀-𐑏𐒰-𐓓𐓘-𐓻𐲀-"
+    "𐲲𐳀-"
+    "𐳲𑢠-"
+    "𑣟𞤀-𞥃]+";
+constexpr const char *kThreeDigits = R"(\p{N}{1,3})", *kDigit = R"(\p{N})",
+                     *kCjk = "[一-龥぀-ゟ゠-ヿ]+",
+                     *kHanAndHangul = "[一-龥ࠀ-一가-퟿]+", *kLines = R"([^\n]+|[\n]+)",
+                     *kWordsWithoutStops = R"( ?[^(\s|.,!?…。，、।۔،)]+)";
+// Groups of three digits, counted from the last.
+constexpr const char* kDigitsFromEnd = R"(\p{N}{1,3}(?=(?:\p{N}{3})*(?!\p{N})))";
+
+constexpr GgufPreTokenizer kPreTokenizers[] = {
+    {"llama-bpe llama3 llama-v3 falcon3 falcon-h1 pixtral midm-2.0 lfm2 jina-v5-nano",
+     {kLlama3},
+     true,
+     true},
+    {"dbrx smaug-bpe chatglm-bpe", {kLlama3}},
+    {"glm4 glm5", {kLlama3}, true},
+    {"jais-2", {kJais2}},
+    {"qwen2 deepseek-r1-qwen kormo f2llmv2 stablelm2 hunyuan megrez solar-open grok-2", {kQwen2}},
+    {"qwen35", {kQwen35}},
+    {"laguna", {kLines, kQwen2}},
+    {"ufakzeka", {kUfakzeka}},
+    {"minicpm5", {kThreeDigits, kMinicpm5}, true},
+    {"bailingmoe bailingmoe2 llada-moe", {kBailing}},
+    {"seed-coder", {kSeedCoder}},
+    {"exaone-moe", {kExaoneMoe}},
+    {"gpt-4o llama4 kanana2 talkie minimax-m2", {kO200k}},
+    {"granite-embed-multi-97m", {kO200k}, true},
+    {"tiny_aya cohere2moe", {kDigitsFromEnd, kO200k}},
+    {"tekken", {kTekken}, true, true},
+    {"youtu",
+     {"[가-힣ㄱ-ㆎ]+|[！…“”‘’—：；，、-〿︰-﹏]+|[ㄅ-ㄯ]+|[一-龥぀-"
+      "ゟ゠-"
+      "ヿ]"
+      "+",
+      kYoutu},
+     true},
+    {"deepseek-v3 hunyuan-dense joyai-llm hy_v4", {kThreeDigits, kCjk, kDeepSeekV3}},
+    {"spark2_5", {kThreeDigits, kCjk, kSpark, kDigit}},
+    {"deepseek-llm",
+     {"[\r\n]", kDeepSeekLetters, "\\s?[!-/:-~！-／：-～‘-‟　-。]+", "\\s+$", kHanAndHangul,
+      R"(\p{N}+)"}},
+    {"deepseek-coder", {"[\r\n]", R"(\s?\p{L}+)", R"(\s?\p{P}+)", kHanAndHangul, kDigit}},
+    {"kimi-k2", {kKimiWords}},
+    {"afmoe",
+     {kDigitsFromEnd,
+      "[一-鿿㐀-䶿\\x{F900}-\\x{FAFF}぀-ゟ゠-ヿ･-ﾟ⼀-⿟เ-๿຀-໿ក-៿က-႟ꩠ-"
+      "ꩿꧠ-"
+      "꧿가-"
+      "힯ᄀ-ᇿ]"
+      "+",
+      kDeepSeekV3}},
+    {"gpt-2 phi-2 mpt olmo jais trillion granite-docling exaone4 jina-es jina-de jina-v2-es "
+     "jina-v2-de jina-v1-en jina-v2-code roberta-bpe gigachat a.x-4.0 mellum modern-bert",
+     {kGpt2}},
+    {"starcoder refact command-r smollm codeshell exaone minerva-7b mellum2", {kDigit, kGpt2}},
+    {"falcon", {R"([\p{P}\$\+<=>\^~\|`]+)", kGpt2, "[0-9][0-9][0-9]"}},
+    {"poro-chat bloom gpt3-finnish", {kWordsWithoutStops}},
+    {"viking", {kWordsWithoutStops, kDigit}},
+    {"chameleon",
+     {"<sentinel:[0-9]+>", "(IMGIMG)((A|B|C|D|E|F|G|H|I){1,4})Z", "([\t\n]|    |  )", kDigit,
+      R"([\p{P}!-/:-@\[-`{-~])", kGpt2},
+     false,
+     true},
+    {"default", {R"([\p{P}\$\+<=>\^~\|]+)", kGpt2, R"(\p{N}+)", "[0-9][0-9][0-9]"}},
+    // llama.cpp adds the first token even where "add_bos_token" is false.
+    {"gemma4 granite-embed-multi-311m", {kLines}, false, true, true},
+    {"sarvam-moe", {kLines}, false, false, true},
+};
+
+bool lists(std::string_view names, std::string_view name) {
+  for (;;) {
+    const size_t space = names.find(' ');
+    if (names.substr(0, space) == name) return true;
+    if (space == names.npos) return false;
+    names.remove_prefix(space + 1);
+  }
+}
+
+}  // namespace
+
+Result<const GgufPreTokenizer*> find_pre_tokenizer(const JsonField& field) {
+  if (field.value().is_string()) {
+    const auto& name = field.value().get_ref<const std::string&>();
+    for (const GgufPreTokenizer& one : kPreTokenizers) {
+      if (lists(one.names, name)) return &one;
+    }
+  } else if (!field.is_null()) {
+    return field.bad("a string");
+  }
+  std::string known;
+  for (const GgufPreTokenizer& one : kPreTokenizers) {
+    known += known.empty() ? "" : " ";
+    known += one.names;
+  }
+  return field.unsupported("one of " + known);
+}
+
+}  // namespace moracle
