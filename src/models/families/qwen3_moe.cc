@@ -77,10 +77,9 @@ constexpr GgufConvention kGguf[] = {
      .keys = kGgufKeys,
      .constants = R"({"norm_topk_prob": true, "decoder_sparse_step": 1})"}};
 
-constexpr GgufConvention kWrappedGguf[] = {
-    {.architecture = "qwen3vlmoe",
-     .keys = kGgufKeys,
-     .constants = R"({"decoder_sparse_step": 1})"}};
+constexpr GgufConvention kWrappedGguf[] = {{.architecture = "qwen3vlmoe",
+                                            .keys = kGgufKeys,
+                                            .constants = R"({"decoder_sparse_step": 1})"}};
 
 constexpr ExpertNames kWrappedNames[] = {
     {.experts = "model.layers.{L}.mlp.experts", .fused = true, .either_way = true}};
