@@ -92,14 +92,13 @@ WRAPPED = {"qwen3vlmoe": "qwen3_vl_moe"}
 # Block types by layer of two Qwen3-MoE models: of gate and up, down, q and k, v, o. Their files hold random blocks.
 # transformers computes with the values of these blocks.
 MIXED = {
-    "qwen3moe-blocks": (64, 64, [
-        ("Q4_0", "Q8_0", "Q4_0", "Q8_0", "Q5_0"), ("Q4_1", "Q5_1", "Q4_1", "Q5_1", "IQ4_NL"),
-        ("Q5_0", "IQ4_NL", "IQ4_NL", "Q5_0", "Q8_0")]),
-    "qwen3moe-super-blocks": (256, 256, [
-        ("Q4_K", "Q6_K", "Q4_K", "Q6_K", "Q8_0"), ("Q2_K", "Q3_K", "Q5_K", "Q3_K", "Q4_0"),
-        ("IQ4_XS", "Q5_K", "IQ3_S", "IQ4_XS", "IQ4_NL"), ("IQ3_XXS", "IQ2_S", "IQ2_XS", "IQ2_S", "Q5_0"),
-        ("IQ2_XXS", "IQ1_M", "IQ1_S", "IQ1_M", "Q8_0")]),
+    "qwen3moe-blocks": (64, 64, [("Q4_0", "Q8_0", "Q4_0", "Q5_0", "Q5_0"), ("Q5_0", "IQ4_NL", "IQ4_NL", "Q8_0", "Q8_0")]),
     "qwen3moe-fp4": (64, 64, [("MXFP4", "MXFP4", "Q8_0", "Q8_0", "Q8_0"), ("NVFP4", "NVFP4", "Q8_0", "Q8_0", "Q8_0")]),
+    "qwen3moe-super-blocks": (256, 256, [
+        ("Q3_K", "Q6_K", "IQ3_S", "Q6_K", "Q8_0"), ("IQ4_XS", "IQ3_XXS", "IQ3_S", "IQ4_XS", "IQ4_NL"),
+        ("IQ2_XS", "IQ2_S", "IQ2_XXS", "IQ2_S", "Q5_0"), ("IQ2_XXS", "IQ1_M", "IQ1_S", "IQ1_M", "Q8_0")]),
+    "qwen3moe-minimums": (256, 256, [
+        ("Q4_K", "Q6_K", "Q4_K", "Q6_K", "Q4_1"), ("Q5_K", "Q2_K", "Q3_K", "Q5_K", "Q5_1")]),
 }
 
 

@@ -33,7 +33,8 @@ Result<std::optional<Config>> rotary_settings(const Config& config);
 /// same divided by `factor` (Peng et al., "YaRN: Efficient Context Window Extension of Large
 /// Language Models", 2023), or the same stretched by `factor` (linear, llama3). "proportional"
 /// gives the first pairs the frequencies of a whole head, and the others none. rope_theta and
-/// partial_rotary_factor count where they are in the settings, then beside them. Errors: invalid
+/// partial_rotary_factor count where they are in the settings, then beside them. Settings that
+/// come from GGUF may hold frequency_divisors, one number for each frequency. Errors: invalid
 /// numbers (kBadFile). kUnsupported: other kinds of rotary embedding, partial rotation, settings
 /// per kind of layer.
 Result<RotaryAndScale> read_rotary(const Config& config, int64_t dim,

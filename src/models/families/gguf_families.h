@@ -24,7 +24,7 @@ consteval auto joined(const T (&... tables)[N]) {
   return all;
 }
 
-/// A value of the file's architecture: "attention.key_length" is "deepseek2.attention.key_length".
+/// The whole key: "deepseek2.attention.key_length" for "attention.key_length".
 std::string gguf_key(const GgufModel& model, std::string_view key);
 /// A whole number in [min, 2^20]. Errors: absent, or another value.
 Result<int64_t> gguf_integer(const GgufModel& model, std::string_view key, int64_t min = 1);

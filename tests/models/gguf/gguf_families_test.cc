@@ -152,6 +152,22 @@ TEST_P(GgufFamilies, NamesEveryMissingTensor) {
   }
 }
 
+TEST_P(GgufFamilies, WrongValueOfAnyKeyIsAnErrorOrAnotherModel) {
+  const GgufWriter whole = content_of(path_);
+  const nlohmann::json wrong[] = {"text", -1, 0, 4294967295u, 1e30, true, {1, 2}, {false}, {"a"}};
+  for (const auto& [key, value] : whole.metadata) {
+    if (key.starts_with("tokenizer.") || key.starts_with("general.")) continue;
+    SCOPED_TRACE(key);
+    for (const nlohmann::json& one : wrong) {
+      GgufWriter changed = whole;
+      changed.set(key, one);
+      const auto result = plan_of(changed);
+      const std::string message = result ? "accepted" : result.error().to_string();
+      EXPECT_NE(message, "");
+    }
+  }
+}
+
 INSTANTIATE_TEST_SUITE_P(Golden, GgufFamilies, ::testing::ValuesIn(names()), [](const auto& param) {
   std::string name = param.param;
   std::replace(name.begin(), name.end(), '-', '_');
