@@ -7,6 +7,7 @@
 
 #include "moracle/oracle.h"
 #include "oracle/backend.h"
+#include "paths.h"
 #include "run_command.h"
 
 namespace moracle::json_test {
@@ -189,17 +190,32 @@ TEST_F(ModelJson, PerplexityGivesMeanAndScoredCount) {
 
 TEST_F(ModelJson, InspectAccountsForEveryByte) {
   const Json json = answer({"inspect", model_, "--json"});
-  EXPECT_THAT(keys(json), ElementsAre("architecture", "producer", "num_layers", "hidden_size",
-                                      "vocab_size", "max_context", "num_experts", "top_k",
-                                      "intermediate_size", "routing", "bytes", "parts", "tokenizer",
-                                      "not_used", "unread_keys", "unread_tensors", "not_runnable"));
+  EXPECT_THAT(keys(json),
+              ElementsAre("architecture", "producer", "num_layers", "hidden_size", "vocab_size",
+                          "max_context", "num_experts", "top_k", "intermediate_size", "routing",
+                          "bytes", "parts", "stored_types", "tokenizer", "not_used", "unread_keys",
+                          "unread_tensors", "not_runnable"));
   EXPECT_TRUE(json["not_runnable"].is_null());
+  EXPECT_TRUE(json["stored_types"].empty());
   EXPECT_EQ(json["producer"], "gptq");
   int64_t bytes = 0;
   for (const Json& part : json["parts"]) {
     EXPECT_THAT(keys(part),
                 ElementsAre("part", "layers", "scheme", "quantized", "tensors", "bytes"));
     bytes += part["bytes"].get<int64_t>();
+  }
+  EXPECT_EQ(json["bytes"], bytes);
+}
+
+TEST(GgufJson, InspectShowsTypesAndBitsOfEachKindOfTensor) {
+  const Json json = answer(
+      {"inspect", testing::golden_dir() + "/gguf/models/qwen3moe-super-blocks.gguf", "--json"});
+  EXPECT_EQ(json["producer"], "gguf");
+  int64_t bytes = 0;
+  for (const Json& kind : json["stored_types"]) {
+    EXPECT_THAT(keys(kind), ElementsAre("tensors", "types", "bits_per_weight", "bytes"));
+    EXPECT_GT(kind["bits_per_weight"].get<double>(), 1);
+    bytes += kind["bytes"].get<int64_t>();
   }
   EXPECT_EQ(json["bytes"], bytes);
 }

@@ -6,8 +6,8 @@
 #include <fstream>
 
 #include "base/threads/thread_pool.h"
+#include "checkpoint/expect_error.h"
 #include "checkpoint/producers/producer.h"
-#include "expect_error.h"
 #include "quant/gguf_blocks.h"
 #include "support/golden_blocks.h"
 #include "support/must.h"
