@@ -6,6 +6,7 @@
 //   -D X_BF16: floats; -D X_I8, X_E4M3: codes with scales
 //   -D WHOLE_ROWS: one scale for all columns on both sides, so sums stay integers to the end of the row
 //   -D MINIMUMS: the minimum of each group is subtracted from code * scale; there are no zero points
+//   -D SCALES_F16, SCALES_STEPS: scales in f16, or scales and minimums in 8-bit integers times f16 factors; else floats
 //   -D WIDE: a work-item holds all 16 rows of a line as vectors, else one of them
 #include "elements.cl"
 
@@ -28,6 +29,8 @@ typedef struct {
   int scale_lanes, scale_exponent;  // 1 or 16 scales of a group in a panel; a byte with the exponent, or a float
   int quantized, has_zero_points, has_bias;
   int x_group_blocks;               // blocks that share a scale of an activation row
+  long step_bytes, factor_bytes;    // with SCALES_STEPS: of a panel's factors and steps, and of the factors
+  int factor_groups, step_zero;     // likewise: groups that share a factor; the zero point of all codes
 } Shape;
 
 // COLS: columns of a line. decode(word, zero, out): these columns of a row, exactly, minus the zero point.
@@ -127,8 +130,34 @@ void load_8(global const X *x, long k, long end, int aligned, float *out) {
   }
 }
 
+#if defined(SCALES_STEPS)
+// The step of a group times its factor. `section` is that of the scales or the minimums.
+Real scaled_step(global const uchar *section, const Shape *s, long panel, long group, int lane) {
+  global const uchar *const own = section + panel * s->step_bytes;
+  global const half *const factors = (global const half *)own + group / s->factor_groups * 16;
+  global const char *const steps = (global const char *)(own + s->factor_bytes) + group * 16;
+#if defined(WIDE)
+  return vload_half16(0, factors) * convert_float16(vload16(0, steps));
+#else
+  return vload_half(lane, factors) * (float)steps[lane];
+#endif
+}
+#endif
+
 // The scale, the zero point and the minimum of a group in row `lane` of a panel; with WIDE, of all 16 rows.
 Real scale_of(global const uchar *base, const Shape *s, long panel, long group, int lane) {
+#if defined(SCALES_STEPS)
+  return scaled_step(base + s->scales, s, panel, group, lane);
+#elif defined(SCALES_F16)
+  const long first = (panel * s->groups + group) * s->scale_lanes;
+  global const half *const halves = (global const half *)(base + s->scales) + first;
+  if (s->scale_lanes == 1) return (Real)(vload_half(0, halves));
+#if defined(WIDE)
+  return vload_half16(0, halves);
+#else
+  return vload_half(lane, halves);
+#endif
+#else
   if (!s->quantized) return (Real)(1.0f);
   const long at = (panel * s->groups + group) * s->scale_lanes;
   global const uchar *const scales = base + s->scales;
@@ -146,6 +175,7 @@ Real scale_of(global const uchar *base, const Shape *s, long panel, long group, 
   if (s->scale_exponent) return as_float(max((uint)scales[own] << 23, 0x00400000u));
   return floats[own];
 #endif
+#endif
 }
 
 Real zero_of(global const uchar *base, const Shape *s, long panel, long group, int lane) {
@@ -159,11 +189,17 @@ Real zero_of(global const uchar *base, const Shape *s, long panel, long group, i
 }
 #if defined(MINIMUMS)
 Real minimum_of(global const uchar *base, const Shape *s, long panel, long group, int lane) {
+#if defined(SCALES_STEPS)
+  const Real own = scaled_step(base + s->minimums, s, panel, group, lane);
+  if (s->step_zero == 0) return own;
+  return own + (Real)((float)s->step_zero) * scaled_step(base + s->scales, s, panel, group, lane);
+#else
   global const float *const minimums = (global const float *)(base + s->minimums) + (panel * s->groups + group) * 16;
 #if defined(WIDE)
   return vload16(0, minimums);
 #else
   return minimums[lane];
+#endif
 #endif
 }
 #endif

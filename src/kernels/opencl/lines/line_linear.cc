@@ -54,6 +54,8 @@ struct Shape {
   cl_long n, k, panels, blocks;
   cl_int groups, group_blocks, scale_lanes, scale_exponent;
   cl_int quantized, has_zero_points, has_bias, x_group_blocks;
+  cl_long step_bytes, factor_bytes;
+  cl_int factor_groups, step_zero;
 };
 
 Shape shape_of(const KernelWeights& weights) {
@@ -65,7 +67,7 @@ Shape shape_of(const KernelWeights& weights) {
   const auto in_blocks = [](int64_t cols) {
     return static_cast<cl_int>(std::max<int64_t>((cols + kBlock - 1) / kBlock, 1));
   };
-  const bool quantized = shape.key.quantized();
+  const bool quantized = shape.key.quantized(), steps = vnni16::scale_is_step(shape);
   return {weights.num_experts,
           at(s.bytes),
           vnni16::panel_bytes(shape),
@@ -84,7 +86,11 @@ Shape shape_of(const KernelWeights& weights) {
           quantized,
           panels_have_zero_points(shape),
           shape.bias,
-          in_blocks(key ? group_cols(*key, shape.k) : shape.k)};
+          in_blocks(key ? group_cols(*key, shape.k) : shape.k),
+          steps ? vnni16::step_bytes(shape) : 0,
+          steps ? vnni16::factor_bytes(shape) : 0,
+          steps ? static_cast<cl_int>(kFactorCols / vnni16::group_cols(shape)) : 1,
+          shape.key.symmetric ? 0 : kStepZeroPoint};
 }
 
 // What the kernels are compiled for: "-D WEIGHT_I4 -D X_BF16".
@@ -93,6 +99,8 @@ std::string options_of(const KernelWeights& weights, const OpenClForm& form) {
   options += activation_option(weights.scheme.activation);
   if (form.sums == OpenClForm::Sums::kIntegers) options += " -D WHOLE_ROWS";
   if (weights.shape.key.minimums) options += " -D MINIMUMS";
+  if (weights.shape.key.scale_dtype == DType::kF16) options += " -D SCALES_F16";
+  if (vnni16::scale_is_step(weights.shape)) options += " -D SCALES_STEPS";
   return options;
 }
 
