@@ -24,6 +24,15 @@ struct GroupShape {
   constexpr auto operator<=>(const GroupShape&) const = default;
 };
 
+/// The int8 codes that occur. Layouts may store those of a small set in fewer bits.
+enum class CodeSet : uint8_t {
+  kAny,
+  kSigned6,    ///< -32 to 31: Q6_K
+  kSigned5,    ///< -16 to 15: Q5_0
+  kUnsigned5,  ///< 0 to 31: Q5_K, Q5_1
+  kIq4,        ///< 16 values from -127 to 113: IQ4_NL, IQ4_XS
+};
+
 /// The number format of one operand. A float dtype means: not quantized.
 struct QuantKey {
   DType dtype = DType::kBF16;
@@ -34,6 +43,7 @@ struct QuantKey {
   /// kFactorCols columns (see CanonicalMatrix), as in k-quants; kF32: any value.
   DType scale_dtype = DType::kF32;
   bool minimums = false;  ///< each group has an f32 that is subtracted from its values
+  CodeSet codes = CodeSet::kAny;
 
   constexpr bool operator==(const QuantKey&) const = default;
   constexpr bool quantized() const {
@@ -78,6 +88,11 @@ constexpr QuantKey int4_static_group(int64_t group) {
 }
 constexpr QuantKey int8_static_group(int64_t group) {
   return {DType::kI8, per_group(group)};
+}
+/// The key with codes of a small set.
+constexpr QuantKey with_codes(QuantKey key, CodeSet codes) {
+  key.codes = codes;
+  return key;
 }
 /// The key with scales of another type.
 constexpr QuantKey with_scales(QuantKey key, DType scale_dtype) {

@@ -1,5 +1,6 @@
 #include "layout/vnni16.h"
 
+#include <algorithm>
 #include <bit>
 #include <cstring>
 
@@ -46,9 +47,56 @@ uint32_t halves(uint32_t columns) {
   return spread(columns & 0xffffu) | spread(columns >> 16) << 4;
 }
 
+// The numbers of four codes, each in its byte.
+uint32_t numbers_of(CodeSet set, uint32_t codes) {
+  const uint32_t mask = 0x01010101u * ((1u << code_bits(set)) - 1);
+  if (set == CodeSet::kUnsigned5) return codes & mask;
+  if (set != CodeSet::kIq4)  // flips the sign, which moves the least code to 0
+    return (codes ^ 0x01010101u << (code_bits(set) - 1)) & mask;
+  uint32_t numbers = 0;
+  for (unsigned i = 0; i < 32; i += 8)
+    numbers |= static_cast<uint32_t>(number_of(set, static_cast<int8_t>(codes >> i))) << i;
+  return numbers;
+}
+
+// One row of a unit, whose row blocks are 16 words apart.
+void pack_unit(CodeSet set, Unit unit, const std::byte* codes, int64_t count, std::byte* out) {
+  const int high = code_bits(set) - 4;
+  uint32_t upper = 0;
+  const auto put_word = [&](int64_t block, uint32_t word) {
+    std::memcpy(out + block * kRowBlockBytes, &word, sizeof word);
+  };
+  for (int64_t c = 0, low = 0; c < unit.cols; c += 8, ++low) {
+    uint32_t two[2] = {};
+    if (c < count)
+      std::memcpy(two, codes + c, static_cast<size_t>(std::min<int64_t>(count - c, sizeof two)));
+    for (uint32_t& four : two) four = numbers_of(set, four);
+    put_word(low, (two[0] & 0x0f0f0f0fu) | (two[1] & 0x0f0f0f0fu) << 4);
+    for (int half = 0; half < 2 && high > 0; ++half)
+      upper |= (two[half] >> 4 & 0x0f0f0f0fu) << ((c / 4 + half) * high);
+  }
+  if (high > 0) put_word(unit.blocks - 1, upper);
+}
+
+void pack_code_set(const MatrixShape& shape, const CanonicalMatrix& m, int64_t begin, int64_t end,
+                   std::byte* out) {
+  const Unit unit = unit_of(shape);
+  for (int64_t first = begin; first < end; first += kRows, out += panel_bytes(shape)) {
+    for (int64_t r = 0; r < kRows; ++r) {
+      const bool present = first + r < end;
+      for (int64_t c = 0; c < padded_cols(shape); c += unit.cols) {
+        const std::byte* const from = m.codes.data() + (present ? (first + r) * m.k + c : 0);
+        pack_unit(shape.key.codes, unit, from, present ? m.k - c : 0,
+                  out + c / unit.cols * unit.blocks * kRowBlockBytes + r * 4);
+      }
+    }
+  }
+}
+
 void pack_codes(const MatrixShape& shape, const CanonicalMatrix& m, int64_t first_row,
                 int64_t begin, int64_t end, std::byte* out) {
   out += (first_row + begin) / kRows * panel_bytes(shape);
+  if (shape.key.codes != CodeSet::kAny) return pack_code_set(shape, m, begin, end, out);
   const int64_t units = num_blocks(shape);
   if (bits(shape.key.dtype) == 4)
     pack_panels<uint32_t>(m, begin, end, units, halves, out);

@@ -7,6 +7,10 @@
 //   16 bits    (c/2)·64 + 4·r + 2·(c%2)      two columns
 //   f32         c·64 + 4·r                   one column
 //   4 bits     (c/8)·64 + 4·r + c%4          eight columns: c%8 < 4 in the low half of the byte
+//   code sets  numbers of 6, 5 or 4 bits (code_set.h) in units of 16, 32 or 8 columns: row blocks
+//   of
+//              their low 4 bits, as above, then one of the others: bits w·b to w·b + w - 1 of byte
+//              j belong to column 4·b + j, where w is 2 or 1
 //   scales     (g·16 + r)·4 per panel        f32, f16, or one exponent byte for power-of-two
 //   scales;
 //                                            one per panel if its 16 rows share the scale
@@ -23,6 +27,7 @@
 
 #include "layout/groups.h"
 #include "layout/layout.h"
+#include "quant/code_set.h"
 
 namespace moracle::vnni16 {
 
@@ -43,8 +48,25 @@ inline int64_t num_blocks(const MatrixShape& shape) {
 inline int64_t num_panels(const MatrixShape& shape) {
   return (shape.n + kRows - 1) / kRows;
 }
+/// Columns and row blocks that are packed together.
+struct Unit {
+  int64_t cols, blocks;
+};
+inline Unit unit_of(const MatrixShape& shape) {
+  switch (code_bits(shape.key.codes)) {
+    case 6:
+      return {16, 3};
+    case 5:
+      return {32, 5};
+    case 4:
+      return {8, 1};
+    default:
+      return {block_cols(shape.key.dtype), 1};
+  }
+}
 inline int64_t panel_bytes(const MatrixShape& shape) {
-  return num_blocks(shape) * kRowBlockBytes;
+  const Unit unit = unit_of(shape);
+  return padded_cols(shape) / unit.cols * unit.blocks * kRowBlockBytes;
 }
 using moracle::group_cols;
 using moracle::num_groups;

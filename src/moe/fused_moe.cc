@@ -1,6 +1,7 @@
 // Builds one layer's experts as planned. Weights are read once.
 #include "base/out_of_memory.h"
 #include "base/try.h"
+#include "checkpoint/experts/matrix_share.h"
 #include "moe/checks.h"
 #include "moe/layer_turn.h"
 #include "moe/moe_access.h"
@@ -35,6 +36,8 @@ Result<std::vector<KernelWeights>> pack_both(DescribedWeights&& weights, const P
                                              const PackedExperts& old_w2 = {}) {
   weights.w13.keep(plan.experts.global());
   weights.w2.keep(plan.experts.global());
+  MatrixShare::set_key(weights.w13, plan.matrices[0].shape.key);
+  MatrixShare::set_key(weights.w2, plan.matrices[1].shape.key);
   const Layout& layout = *plan.backend->layout;
   const int64_t first = weights.w13.source_bytes(), total = first + weights.w2.source_bytes();
   std::vector<KernelWeights> packed;

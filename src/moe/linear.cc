@@ -1,6 +1,7 @@
 #include "base/out_of_memory.h"
 #include "base/text.h"
 #include "base/try.h"
+#include "checkpoint/experts/matrix_share.h"
 #include "kernels/kernel_device.h"
 #include "moe/checks.h"
 #include "moe/layer_turn.h"
@@ -64,6 +65,7 @@ Result<Linear> Linear::State::make(DescribedMatrix&& weights, const Selection& s
   Device& device = state->workspace->device();
   MORACLE_CHECK(check_device(state->plan, device));
   const Backend& backend = *state->plan.backend;
+  MatrixShare::set_key(weights, state->plan.matrices[0].shape.key);
   MORACLE_TRY(KernelWeights packed, convert(std::move(weights), *backend.layout, device, progress));
   MORACLE_TRY(state->weights,
               backend.kernels->make(std::move(packed), *state->plan.matrices[0].kernel, device));
@@ -88,6 +90,7 @@ Result<PackedWeights> Linear::State::pack(DescribedMatrix&& from, const Progress
   packed->experts = plan.experts;
   packed->backend = plan.backend;
   packed->device = device.name();
+  MatrixShare::set_key(from, plan.matrices[0].shape.key);
   MORACLE_TRY(KernelWeights matrix,
               convert(std::move(from), *plan.backend->layout, device, progress));
   packed->matrices.push_back(std::move(matrix));

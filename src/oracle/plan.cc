@@ -76,7 +76,11 @@ void plan_matrices(Plan& plan, const Request& request, const Machine& machine, b
   plan.matrices.clear();
   plan.weight_bytes = plan.scratch_bytes = 0;
   const bool batched = plan.format == ActivationFormat::kBatched;
-  const std::vector<MatrixShape> shapes = layer.matrices();
+  std::vector<MatrixShape> shapes = layer.matrices();
+  // Only kernels of the CPU read codes in fewer bits than their type has.
+  for (MatrixShape& shape : shapes) {
+    if (backend.platform != Platform::kCpu) shape.key.codes = CodeSet::kAny;
+  }
   const QuantKey &first = shapes.front().key, &last = shapes.back().key;
   may_fuse = may_fuse && first.dtype == last.dtype && first.group.cols == last.group.cols;
   std::vector<KernelPlan> kernels;

@@ -4,6 +4,7 @@
 #include "base/text.h"
 #include "base/try.h"
 #include "moracle/layer.h"
+#include "quant/code_set.h"
 
 namespace moracle {
 namespace {
@@ -50,6 +51,12 @@ Status check_key(const QuantKey& key) {
                  "powers of two",
                  "they are beside " + describe(Scheme{key, {}}));
   }
+  if (key.codes != CodeSet::kAny && key.dtype != DType::kI8)
+    return wrong("scheme", "int8 codes for a set of codes", str("they are ", name(key.dtype)));
+  const int64_t unit = code_bits(key.codes) == 6 ? 16 : code_bits(key.codes) == 5 ? 32 : 8;
+  if (key.codes != CodeSet::kAny && key.group.cols % unit != 0)
+    return wrong("scheme", str("groups of a multiple of ", unit, " columns for these codes"),
+                 str("they are ", key.group.cols));
   if (key.scale_dtype == DType::kI8 && !(integers && scaled && kFactorCols % key.group.cols == 0)) {
     return wrong("scheme",
                  str("integer scales only in groups that divide ", kFactorCols, " columns"),

@@ -6,7 +6,8 @@
 namespace moracle {
 namespace {
 
-// The parts of a scheme's name: <format>[-<widths>[-<granularity>[-asym][-min][-s16|-s8]]].
+// The parts of a scheme's name:
+// <format>[-<widths>[-<granularity>[-asym][-min][-s16|-s8][-6bit|…]]].
 std::string_view format_name(const QuantKey& key) {
   const bool mx = key.scale_dtype == DType::kF8E8M0;
   switch (key.dtype) {
@@ -37,7 +38,8 @@ Error unknown(std::string_view text) {
       "nvfp4-w4a16, nvfp4-w4a8, or "
       "int4-w4a16-, int4-w4a8-, int4-w4afp8-, int8-w8a16-, int8-w8a8-, int8-w8afp8-, fp8-w8a8- "
       "or fp8-w8a16- with channel, g<size>, tensor or block<rows>x<cols>, then of integers -asym "
-      "for zero points, -min for minimums and -s16 or -s8 for scales in f16 or in 8-bit integers, "
+      "for zero points, -min for minimums, -s16 or -s8 for scales in f16 or in 8-bit integers and "
+      "-6bit, -5bit, -u5bit or -iq4 for codes of so many bits, "
       "then -static for stored activation scales",
       "it is unknown"};
 }
@@ -50,6 +52,16 @@ std::string activation_name(const Scheme& scheme) {
                       (scheme.weight.dtype == DType::kI4 || scheme.weight.dtype == DType::kI8);
   return unlike ? "fp8" : std::to_string(bits(scheme.activation->dtype));
 }
+
+// In the order of the enumerators.
+struct CodeSetName {
+  std::string_view suffix, description;
+};
+constexpr CodeSetName kCodeSets[] = {{"", ""},
+                                     {"-6bit", ", codes of 6 bits"},
+                                     {"-5bit", ", codes of 5 bits"},
+                                     {"-u5bit", ", codes of 5 bits without sign"},
+                                     {"-iq4", ", codes of 4 bits in a code book"}};
 
 // The properties that a format and its widths determine, without the granularity.
 struct Family {
@@ -111,6 +123,7 @@ std::string name(const Scheme& scheme) {
   if (weight.minimums) text += "-min";
   if (weight.scale_dtype == DType::kF16) text += "-s16";
   if (weight.scale_dtype == DType::kI8) text += "-s8";
+  text += kCodeSets[static_cast<size_t>(weight.codes)].suffix;
   if (scheme.activation && !scheme.activation->dynamic) text += "-static";
   return text;
 }
@@ -130,6 +143,7 @@ std::string describe(const Scheme& scheme) {
                          weight.minimums ? " minimums" : "");
   if (weight.scale_dtype == DType::kF16) text += ", scales in f16";
   if (weight.scale_dtype == DType::kI8) text += ", scales in 8-bit integers";
+  text += kCodeSets[static_cast<size_t>(weight.codes)].description;
   if (!scheme.activation) return text + ", floating-point activations";
   const QuantKey& activation = *scheme.activation;
   return str(text, ", ", format_name(activation), " activations ", where(activation, "token"), ", ",
@@ -155,6 +169,12 @@ Result<Scheme> parse_scheme(std::string_view text) {
       rest.remove_suffix(7);
     }
     const bool integers = scheme.weight.dtype != DType::kF8E4M3;
+    for (size_t i = 1; i < std::size(kCodeSets) && scheme.weight.dtype == DType::kI8; ++i) {
+      if (!rest.ends_with(kCodeSets[i].suffix)) continue;
+      scheme.weight.codes = static_cast<CodeSet>(i);
+      rest.remove_suffix(kCodeSets[i].suffix.size());
+      break;
+    }
     if (rest.ends_with("-s16") && integers) {
       scheme.weight.scale_dtype = DType::kF16;
       rest.remove_suffix(4);

@@ -7,6 +7,7 @@
 #include <random>
 
 #include "base/scalar.h"
+#include "quant/code_set.h"
 #include "quant/codec.h"
 
 namespace moracle::timing {
@@ -91,6 +92,8 @@ CanonicalMatrix random_matrix(const MatrixShape& shape, uint64_t seed) {
       if (i % 8 == 0) eight = engine();
       uint8_t byte = static_cast<uint8_t>(eight);
       while (!bytes.finite[byte]) --byte;  // skip NaN and infinity
+      if (m.key.codes != CodeSet::kAny)
+        byte = static_cast<uint8_t>(code_of(m.key.codes, byte % (1 << code_bits(m.key.codes))));
       m.storage[i] = static_cast<std::byte>(byte);
     }
     const auto range = static_cast<float>(bytes.largest);

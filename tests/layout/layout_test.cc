@@ -327,6 +327,33 @@ TEST(Vnni16Layout, StoresStepsOfScalesAndMinimumsWithTheirFactors) {
   }
 }
 
+// The number of a code: its low 4 bits as of int4, the others in the last row block of the unit.
+TEST(Vnni16Layout, StoresCodesOfSetsInTheirBits) {
+  for (const char* scheme : {"int8-w8a16-g16-s8-6bit", "int8-w8a16-g32-s16-5bit",
+                             "int8-w8a16-g32-min-s8-u5bit", "int8-w8a16-g32-s8-iq4"}) {
+    const MatrixShape shape{17, 96, parse_scheme(scheme)->weight};
+    const CanonicalMatrix m = matrix_for(shape);
+    const std::vector<std::byte> bytes = packed({&kVnni16Layout, shape}, m, std::byte{0xff});
+    const vnni16::Unit unit = vnni16::unit_of(shape);
+    const int high = code_bits(shape.key.codes) - 4;
+    EXPECT_EQ(vnni16::panel_bytes(shape), 128 * 16 * code_bits(shape.key.codes) / 8);
+    for (int64_t r = 0; r < 17; ++r) {
+      for (int64_t c = 0; c < 96; ++c) {
+        const int64_t in = c % unit.cols, block = in / 4;
+        const size_t row = r / 16 * vnni16::panel_bytes(shape) + c / unit.cols * unit.blocks * 64 +
+                           r % 16 * 4 + c % 4;
+        int number = value_at<uint8_t>(bytes, row + in / 8 * 64) >> (block % 2 * 4) & 15;
+        if (high > 0)
+          number |= (value_at<uint8_t>(bytes, row + (unit.blocks - 1) * 64) >> (block * high) &
+                     ((1 << high) - 1))
+                    << 4;
+        ASSERT_EQ(code_of(shape.key.codes, number), static_cast<int8_t>(m.codes[r * 96 + c]))
+            << scheme << ", row " << r << ", column " << c;
+      }
+    }
+  }
+}
+
 TEST(Vnni16Layout, StoresF16ScalesInTwoBytes) {
   const MatrixShape shape{17, 96, parse_scheme("int8-w8a16-g32-s16")->weight};
   const CanonicalMatrix m = matrix_for(shape);

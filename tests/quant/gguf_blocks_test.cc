@@ -133,8 +133,12 @@ TEST(GgufBlocks, IntegerFormHasTheGroupsOfTheType) {
   const std::set steps = {kQ2K, kQ3K, kQ4K, kQ5K, kQ6K, kIQ4XS};
   for (const auto& want : kWant) {
     const DType scales = halves.contains(want.type) ? kF16 : steps.contains(want.type) ? kI8 : kF32;
-    const QuantKey key{want.codes, per_group(want.group), false, !want.zero_points,
-                       scales,     want.minimums};
+    QuantKey key{want.codes, per_group(want.group), false, !want.zero_points,
+                 scales,     want.minimums};
+    if (want.type == kQ6K) key.codes = CodeSet::kSigned6;
+    if (want.type == kQ5_0) key.codes = CodeSet::kSigned5;
+    if (want.type == kQ5_1 || want.type == kQ5K) key.codes = CodeSet::kUnsigned5;
+    if (want.type == kIQ4NL || want.type == kIQ4XS) key.codes = CodeSet::kIq4;
     EXPECT_EQ(integer_form(want.type), key) << name(want.type);
   }
   EXPECT_EQ(integer_form(DType::kMxfp4Block), kMxfp4Static);

@@ -13,6 +13,9 @@ struct RowRange {
 };
 
 struct MatrixShare {
+  /// The matrix with another key of the same values, which layouts then store.
+  static void set_key(DescribedMatrix& matrix, const QuantKey& key) { matrix.shape_.key = key; }
+
   /// The rows of all ranges, one after another, of each expert. Errors (kUnsupported): a range that
   /// begins or ends within a block of scales.
   static Result<DescribedMatrix> rows(DescribedMatrix&& matrix,

@@ -114,17 +114,17 @@ void MacroKernel::multiply(const PanelPair& pair, const RowTile& tile, TileScrat
           panels_.prefetch_minimums(tile.next.expert, next, s);
         }
       }
-      block.w[p] = panels_.row_blocks(pair.expert, panel, s, scratch.row_blocks[p]);
+      block.w[p] = panels_.row_blocks(pair.expert, panel, s, scratch.row_blocks[p], scratch.codes);
       block.w_scale[p] = panels_.segment_scales(pair.expert, panel, s, scratch.segment_scales[p]);
       block.w_zero[p] = panels_.segment_zeros(pair.expert, panel, s, scratch.segment_zeros[p]);
     }
-    if (ahead) prefetch_ahead(pair, tile, s.first_block / ratio, block);
+    if (ahead) prefetch_ahead(pair, tile, s.first_code_block, block);
     for (int row = 0, b = 0; row < rows; row += step, ++b) {
       const int64_t at = tile.first * limbs() + row;
       block.rows = std::min(step, rows - row);
       block.x = tile.x.values + at * block.x_stride + s.first_column * column_bytes(form_.x);
       block.prefetch_every = ahead || (tile.prefetch && b < share_blocks) ? every : 0;
-      const int64_t share = (s.first_block / ratio + b * (num_blocks / every)) * kRowBlockBytes;
+      const int64_t share = (s.first_code_block + b * (num_blocks / every)) * kRowBlockBytes;
       for (int p = 0; p < count; ++p) {
         block.sum[p] = scratch.sums[p] + row * kPanelRows;
         if (!ahead && block.prefetch_every > 0) block.prefetch[p] = prefetch[p] + share;

@@ -33,6 +33,7 @@ struct RowTile {
 struct TileScratch {
   alignas(64) float sums[2][kTileRows * kPanelRows];
   alignas(64) std::byte row_blocks[2][WeightPanels::kScratchBytes];
+  alignas(64) std::byte codes[WeightPanels::kScratchBytes];
   alignas(64) float segment_scales[2][WeightPanels::kMaxSegments * kPanelRows];
   alignas(64) float minimums[WeightPanels::kMinimumScratch];
   alignas(64) int8_t segment_zeros[2][WeightPanels::kMaxSegments * kPanelRows];

@@ -75,6 +75,8 @@ WeightPanels::WeightPanels(const KernelWeights& weights, DotForm form, int64_t x
       cols_per_block_(cols_per_block(weights.shape.key.dtype, form)),
       read_cols_(columns_read(weights.shape, form)),
       segment_cols_(cpu::segment_cols(weights.shape, form, x_group_cols)),
+      unit_(vnni16::unit_of(weights.shape)),
+      set_(weights.shape.key.codes != CodeSet::kAny),
       direct_(is_direct(weights.shape.key.dtype, form)),
       exponents_(vnni16::scale_is_exponent(weights.shape)),
       steps_(vnni16::scale_is_step(weights.shape)),
@@ -91,7 +93,9 @@ int64_t WeightPanels::segments_from(int64_t column) const {
   // Segments behind the last column hold only padding.
   int64_t segments = std::min((read_cols_ - column) / segment_cols_,
                               (weights_.shape.k - column + segment_cols_ - 1) / segment_cols_);
-  const int64_t most = form_.by_codes ? kMaxSegments : max_k_block(form_.x) / segment_cols_;
+  int64_t most = form_.by_codes ? kMaxSegments : max_k_block(form_.x) / segment_cols_;
+  // Codes of a set are unpacked into scratch.
+  if (set_) most = std::min(most, kScratchBytes / kPanelRows / segment_cols_);
   segments = std::min(segments, std::max<int64_t>(1, most));
   // An activation scale that covers several segments ends a k-block at its group's end.
   if (x_group_cols_ > segment_cols_)
@@ -109,6 +113,7 @@ void WeightPanels::cut() {
     KBlock s;
     s.first_column = column;
     s.first_block = column / cols_per_block_;
+    s.first_code_block = column / unit_.cols * unit_.blocks;
     s.segment_blocks = cols / cols_per_block_;
     s.segments = static_cast<int>(std::max<int64_t>(1, segments));
     s.segment = column / segment_cols_;
@@ -139,22 +144,44 @@ void WeightPanels::cut() {
 }
 
 const std::byte* WeightPanels::row_blocks(int64_t expert, int64_t panel, const KBlock& s,
-                                          std::byte* scratch) const {
-  if (direct_) return codes(expert, panel) + s.first_block * kRowBlockBytes;
+                                          std::byte* scratch, std::byte* unpacked) const {
+  const std::byte* from = codes(expert, panel);
+  int64_t origin = 0;  // the byte of the row's int8 codes that `from` holds
+  if (set_) {
+    std::byte* const to = direct_ ? scratch : unpacked;
+    unpack(expert, panel, s, to);
+    if (direct_) return to;
+    from = to;
+    origin = s.first_column / vnni16::block_cols(DType::kI8) * kRowBlockBytes;
+  }
+  if (direct_) return from + s.first_block * kRowBlockBytes;
   for (size_t i = s.first_call; i < s.past_call; ++i) {
-    decode(expert, panel, decode_calls_[i], scratch);
+    const DecodeCall& call = decode_calls_[i];
+    decode(expert, panel, call, from + (call.code_at - origin), scratch);
     if (kernels_.keep_awake != nullptr) kernels_.keep_awake();
   }
   return scratch;
 }
 
+void WeightPanels::unpack(int64_t expert, int64_t panel, const KBlock& s, std::byte* to) const {
+  const int64_t cols = s.segments * s.segment_blocks * cols_per_block_;
+  const int64_t left = vnni16::padded_cols(weights_.shape) - s.first_column;
+  UnpackArgs args;
+  args.from = codes(expert, panel) + s.first_code_block * kRowBlockBytes;
+  args.units = (std::min(cols, left) + unit_.cols - 1) / unit_.cols;
+  args.set = weights_.shape.key.codes;
+  args.to = to;
+  vector_ops().unpack_codes(args);
+  if (kernels_.keep_awake != nullptr) kernels_.keep_awake();
+}
+
 void WeightPanels::decode(int64_t expert, int64_t panel, const DecodeCall& call,
-                          std::byte* scratch) const {
+                          const std::byte* codes, std::byte* scratch) const {
   const MatrixShape& shape = weights_.shape;
   const int64_t index = panel * num_groups_ + call.group;
   const std::byte* const base = weights_.expert(expert);
   DecodeArgs c;
-  c.codes = codes(expert, panel) + call.code_at;
+  c.codes = codes;
   c.blocks = call.code_blocks;
   c.to = scratch + call.to;
   c.group_blocks = call.group_blocks;

@@ -41,6 +41,7 @@ class WeightPanels {
   struct KBlock {
     int64_t first_column = 0;
     int64_t first_block = 0;
+    int64_t first_code_block = 0;  ///< the cache line of a panel's codes where it begins
     int64_t segment_blocks = 0;
     int segments = 1;
     int64_t segment = 0;  ///< index of the first segment in its row
@@ -52,8 +53,9 @@ class WeightPanels {
   int64_t segment_cols() const { return segment_cols_; }
 
   /// Row blocks of a k-block: the codes themselves, or decoded into `scratch` (of kScratchBytes).
-  const std::byte* row_blocks(int64_t expert, int64_t panel, const KBlock& s,
-                              std::byte* scratch) const;
+  /// `codes` is further scratch of kScratchBytes.
+  const std::byte* row_blocks(int64_t expert, int64_t panel, const KBlock& s, std::byte* scratch,
+                              std::byte* codes) const;
   /// Multiplied row blocks per row block of codes.
   int64_t blocks_per_code_block() const {
     return direct_ ? 1 : vnni16::block_cols(weights_.shape.key.dtype) / cols_per_block_;
@@ -113,7 +115,10 @@ class WeightPanels {
   const std::byte* minimums(int64_t expert, int64_t panel) const {
     return weights_.expert(expert) + weights_.sections.minimums + panel * minimum_bytes_;
   }
-  void decode(int64_t expert, int64_t panel, const DecodeCall& call, std::byte* scratch) const;
+  void decode(int64_t expert, int64_t panel, const DecodeCall& call, const std::byte* codes,
+              std::byte* scratch) const;
+  // Row blocks of int8 codes of a k-block, from those of a code set.
+  void unpack(int64_t expert, int64_t panel, const KBlock& s, std::byte* to) const;
 
   const KernelWeights& weights_;
   const UkernelSet& kernels_;
@@ -122,6 +127,8 @@ class WeightPanels {
   int64_t num_panels_, panel_bytes_, num_groups_, group_cols_, x_group_cols_;
   int64_t scale_lanes_, scale_bytes_, minimum_bytes_;
   int64_t cols_per_block_, read_cols_, segment_cols_;  // of multiplied row blocks
+  vnni16::Unit unit_;                                  // of stored codes
+  bool set_;                                           // codes are numbers of a code set
   bool direct_;                                        // codes are multiplied without decoding
   bool exponents_;                                     // scales are bytes that hold powers of two
   bool steps_;                                         // scales and minimums are integers

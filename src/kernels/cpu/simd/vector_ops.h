@@ -135,6 +135,15 @@ struct StepArgs {
   float* to = nullptr;  ///< [groups][16]
 };
 
+/// Numbers of a code set in layout vnni16 to row blocks of int8 codes. `units` of them follow one
+/// another (vnni16::unit_of).
+struct UnpackArgs {
+  const std::byte* from = nullptr;
+  int64_t units = 0;
+  CodeSet set = CodeSet::kSigned6;
+  std::byte* to = nullptr;
+};
+
 struct VectorOps {
   const char* isa;  ///< "portable", "avx2", "avx512"
 
@@ -147,6 +156,7 @@ struct VectorOps {
   void (*store_rows)(const StoreArgs& args);
   void (*subtract_minimums)(const MinimumArgs& args);
   void (*scale_steps)(const StepArgs& args);
+  void (*unpack_codes)(const UnpackArgs& args);
 
   /// quantize_int8_token of quant/activation.h, bit for bit. Returns the scale.
   float (*quantize_int8)(const float* x, int64_t count, int8_t* codes);

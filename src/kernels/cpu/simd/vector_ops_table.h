@@ -5,6 +5,7 @@
 #include "kernels/cpu/simd/vector_attend.h"
 #include "kernels/cpu/simd/vector_attend_int8.h"
 #include "kernels/cpu/simd/vector_cache.h"
+#include "kernels/cpu/simd/vector_codes.h"
 #include "kernels/cpu/simd/vector_convert.h"
 #include "kernels/cpu/simd/vector_delta.h"
 #include "kernels/cpu/simd/vector_minimums.h"
@@ -24,6 +25,7 @@ constexpr VectorOps table(const char* isa) {
           store_rows,
           subtract_minimums,
           scale_steps,
+          unpack_codes,
           quantize_int8,
           quantize_e4m3,
           encode_e4m3,

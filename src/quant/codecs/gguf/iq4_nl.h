@@ -1,12 +1,9 @@
 #pragma once
 
+#include "quant/code_set.h"
 #include "quant/codecs/gguf/block_bytes.h"
 
 namespace moracle {
-
-/// The sixteen values of IQ4_NL and IQ4_XS. They lie closer together near 0.
-inline constexpr int8_t kIq4Values[16] = {-127, -104, -83, -65, -49, -35, -22, -10,
-                                          1,    13,   25,  38,  53,  69,  89,  113};
 
 /// IQ4_NL: 32 elements in 18 bytes, 4.5 bits each. int8 codes of 32, symmetric.
 ///
@@ -17,7 +14,8 @@ inline constexpr int8_t kIq4Values[16] = {-127, -104, -83, -65, -49, -35, -22, -
 template <>
 struct BlockOf<DType::kIQ4NL> {
   static constexpr Block kBlock = {32, 18};
-  static constexpr QuantKey kForm = with_scales(int8_static_group(32), DType::kF16);
+  static constexpr QuantKey kForm =
+      with_codes(with_scales(int8_static_group(32), DType::kF16), CodeSet::kIq4);
   static constexpr int kZeroPoint = 0;
 
   static void unpack(const std::byte* block, BlockNumbers& to) {

@@ -14,7 +14,8 @@ namespace moracle {
 template <>
 struct BlockOf<DType::kQ5_0> {
   static constexpr Block kBlock = {32, 22};
-  static constexpr QuantKey kForm = with_scales(int8_static_group(32), DType::kF16);
+  static constexpr QuantKey kForm =
+      with_codes(with_scales(int8_static_group(32), DType::kF16), CodeSet::kSigned5);
   static constexpr int kZeroPoint = 0;
 
   static void unpack(const std::byte* block, BlockNumbers& to) {

@@ -17,7 +17,8 @@ namespace moracle {
 template <>
 struct BlockOf<DType::kQ5_1> {
   static constexpr Block kBlock = {32, 24};
-  static constexpr QuantKey kForm = {DType::kI8, per_group(32), false, true, DType::kF16, true};
+  static constexpr QuantKey kForm = with_codes(
+      QuantKey{DType::kI8, per_group(32), false, true, DType::kF16, true}, CodeSet::kUnsigned5);
   static constexpr int kZeroPoint = 0;
 
   static void unpack(const std::byte* block, BlockNumbers& to) {

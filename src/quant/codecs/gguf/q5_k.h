@@ -17,7 +17,8 @@ namespace moracle {
 template <>
 struct BlockOf<DType::kQ5K> {
   static constexpr Block kBlock = {256, 176};
-  static constexpr QuantKey kForm = {DType::kI8, per_group(32), false, true, DType::kI8, true};
+  static constexpr QuantKey kForm = with_codes(
+      QuantKey{DType::kI8, per_group(32), false, true, DType::kI8, true}, CodeSet::kUnsigned5);
   static constexpr int kZeroPoint = 0;
 
   static void unpack(const std::byte* block, BlockNumbers& to) {

@@ -16,7 +16,8 @@ namespace moracle {
 template <>
 struct BlockOf<DType::kQ6K> {
   static constexpr Block kBlock = {256, 210};
-  static constexpr QuantKey kForm = with_scales(int8_static_group(16), DType::kI8);
+  static constexpr QuantKey kForm =
+      with_codes(with_scales(int8_static_group(16), DType::kI8), CodeSet::kSigned6);
   static constexpr int kZeroPoint = 0;
 
   static void unpack(const std::byte* block, BlockNumbers& to) {
