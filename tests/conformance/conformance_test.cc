@@ -381,6 +381,7 @@ std::vector<Scheme> schemes_to_spoil() {
   });
   for (Scheme& scheme : all) {
     if (scheme.weight.quantized() && scheme.weight.group.cols > 0) scheme.weight.group.cols = 8;
+    scheme.weight.codes = CodeSet::kAny;  // sets need longer groups
   }
   return all;
 }

@@ -246,8 +246,9 @@ TEST(Plans, UseLayoutOfRowOnEveryMachine) {
     EXPECT_EQ(plan.backend, &row);
     EXPECT_EQ(plan.layout, row.layout->name);
     int64_t bytes = 0;
-    for (const MatrixShape& shape : plan.layer.matrices())
-      bytes += plan.layer.num_experts * static_cast<int64_t>(row.layout->sections(shape).bytes);
+    for (const MatrixPlan& matrix : plan.matrices)
+      bytes +=
+          plan.layer.num_experts * static_cast<int64_t>(row.layout->sections(matrix.shape).bytes);
     EXPECT_EQ(plan.weight_bytes, bytes);
   });
 }
