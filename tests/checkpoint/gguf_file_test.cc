@@ -167,6 +167,18 @@ TEST(GgufFile, ChecksEveryNumberOfTheHeader) {
   }
 }
 
+// Found by the fuzzer: no byte of an empty tensor shows that the data is missing.
+TEST(GgufFile, EmptyTensorBehindEndOfFileIsRefused) {
+  GgufWriter writer;
+  writer.set("general.architecture", "qwen3moe");
+  writer.tensors = {{"x.weight", DType::kF32, {0}, {}}};
+  const auto image = writer.image();
+  ASSERT_TRUE(parse(image.bytes).ok());
+  std::string bytes = image.bytes;
+  bytes.resize(image.data - 1);
+  expect_bad(parse(bytes), {"tensor 'x.weight'", "0 bytes for f32 [0]", "cut short"});
+}
+
 TEST(GgufFile, NamesTheBrokenField) {
   const auto image = small().image();
   const auto bad = [&](const char* what, uint64_t value, std::initializer_list<std::string> parts) {

@@ -143,7 +143,8 @@ Result<std::map<std::string, StoredTensor>> read_table(GgufReader& reader, uint6
       return reader.wrong(str("an offset that is a multiple of ", alignment),
                           str("it is ", tensor.first));
     }
-    if (tensor.first > data_bytes || size > data_bytes - tensor.first) {
+    const bool in_file = start <= reader.file_bytes();  // an empty tensor has no byte that shows it
+    if (!in_file || tensor.first > data_bytes || size > data_bytes - tensor.first) {
       return reader.wrong(str(size, " bytes for ", to_string(tensor.view), " within the ",
                               data_bytes, " bytes of data"),
                           str("its offset is ", tensor.first, "; the file may be cut short"));
