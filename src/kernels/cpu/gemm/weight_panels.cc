@@ -234,7 +234,7 @@ void WeightPanels::read_scales(int64_t expert, int64_t panel, int64_t group, int
   if (floats_)
     std::memcpy(to, reinterpret_cast<const float*>(all) + first, numbers * sizeof(float));
   else
-    vector_ops().from_f16(reinterpret_cast<const uint16_t*>(all) + first, numbers, to);
+    vector_ops().widen_scales(reinterpret_cast<const uint16_t*>(all) + first, count, to);
 }
 
 void WeightPanels::scales_of(int64_t expert, int64_t panel, int64_t group, float* scratch) const {

@@ -57,10 +57,27 @@ void subtract_minimums(const MinimumArgs& args) {
   for (; r < args.rows; ++r) subtract_from<1>(args, r);
 }
 
+/// 16 scales in f16. They are finite, so the CPU's own conversion gives their values.
+MORACLE_VECTOR_INLINE FloatBlock load_scales(const uint16_t* p) {
+#if defined(MORACLE_VECTOR_AVX512)
+  return {{as<Vec>(_mm512_cvtph_ps(load_as<__m256i>(p)))}};
+#elif defined(MORACLE_VECTOR_AVX2)
+  return {{as<Vec>(_mm256_cvtph_ps(load_as<__m128i>(p))),
+           as<Vec>(_mm256_cvtph_ps(load_as<__m128i>(p + kLanes)))}};
+#else
+  alignas(64) float floats[kBlock];
+  from_f16(p, kBlock, floats);
+  return load_block(floats);
+#endif
+}
+
+void widen_scales(const uint16_t* scales, int64_t groups, float* to) {
+  for (int64_t g = 0; g < groups; ++g)
+    store_block(to + g * kBlock, load_scales(scales + g * kBlock));
+}
+
 void scale_steps(const StepArgs& args) {
-  alignas(64) float factors[16];
-  from_f16(args.factor, 16, factors);
-  const FloatBlock factor = load_block(factors);
+  const FloatBlock factor = load_scales(args.factor);
   for (int64_t g = 0; g < args.groups; ++g) {
     const Block steps = load_block(reinterpret_cast<const uint8_t*>(args.steps + g * 16));
     MORACLE_VECTOR_UNROLL

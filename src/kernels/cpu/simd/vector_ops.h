@@ -156,6 +156,8 @@ struct VectorOps {
   void (*store_rows)(const StoreArgs& args);
   void (*subtract_minimums)(const MinimumArgs& args);
   void (*scale_steps)(const StepArgs& args);
+  /// Finite f16 scales [groups][16] to floats.
+  void (*widen_scales)(const uint16_t* scales, int64_t groups, float* to);
   void (*unpack_codes)(const UnpackArgs& args);
 
   /// quantize_int8_token of quant/activation.h, bit for bit. Returns the scale.

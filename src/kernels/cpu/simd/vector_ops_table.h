@@ -25,6 +25,7 @@ constexpr VectorOps table(const char* isa) {
           store_rows,
           subtract_minimums,
           scale_steps,
+          widen_scales,
           unpack_codes,
           quantize_int8,
           quantize_e4m3,
