@@ -116,9 +116,9 @@ struct LayerSpec {
 inline constexpr int64_t kMaxLayerSize = 1 << 20;
 /// Errors (kInvalidArgument; the place is the field): a size outside [1, kMaxLayerSize]; a top_k
 /// outside [1, num_experts]; more bytes than 64 bits count; a number of the activation function
-/// that is not finite, or a limit that the function cannot have; empty groups; minimums beside
-/// codes that are not integers with f32 scales for each row; stored matrices of other sizes. select
-/// refuses such a layer.
+/// that is not finite, or a limit that the function cannot have; empty groups; minimums, scales
+/// of 8-bit integers or sets of codes beside codes or groups that cannot have them; stored matrices
+/// of other sizes. select refuses such a layer.
 Status check(const LayerSpec& layer);
 /// "int4-w4a16-g128 · 128 experts, top-8, 2048 → 768", then the layer's special features.
 std::string describe(const LayerSpec& layer);

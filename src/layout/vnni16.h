@@ -53,16 +53,9 @@ struct Unit {
   int64_t cols, blocks;
 };
 inline Unit unit_of(const MatrixShape& shape) {
-  switch (code_bits(shape.key.codes)) {
-    case 6:
-      return {16, 3};
-    case 5:
-      return {32, 5};
-    case 4:
-      return {8, 1};
-    default:
-      return {block_cols(shape.key.dtype), 1};
-  }
+  const CodeSet set = shape.key.codes;
+  if (set == CodeSet::kAny) return {block_cols(shape.key.dtype), 1};
+  return {code_unit(set), code_unit(set) * code_bits(set) / 32};
 }
 inline int64_t panel_bytes(const MatrixShape& shape) {
   const Unit unit = unit_of(shape);

@@ -53,7 +53,7 @@ Status check_key(const QuantKey& key) {
   }
   if (key.codes != CodeSet::kAny && key.dtype != DType::kI8)
     return wrong("scheme", "int8 codes for a set of codes", str("they are ", name(key.dtype)));
-  const int64_t unit = code_bits(key.codes) == 6 ? 16 : code_bits(key.codes) == 5 ? 32 : 8;
+  const int64_t unit = code_unit(key.codes);
   if (key.codes != CodeSet::kAny && key.group.cols % unit != 0)
     return wrong("scheme", str("groups of a multiple of ", unit, " columns for these codes"),
                  str("they are ", key.group.cols));

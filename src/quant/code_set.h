@@ -26,6 +26,11 @@ constexpr int code_bits(CodeSet set) {
   return 8;
 }
 
+/// Columns whose numbers fill whole 32-bit words in planes of 4 bits and of the others.
+constexpr int64_t code_unit(CodeSet set) {
+  return code_bits(set) == 6 ? 16 : code_bits(set) == 5 ? 32 : 8;
+}
+
 /// The code that a number stands for. Integers have the numbers 0, 1, … from the least one on.
 constexpr int8_t code_of(CodeSet set, int number) {
   switch (set) {

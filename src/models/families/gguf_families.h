@@ -24,6 +24,16 @@ consteval auto joined(const T (&... tables)[N]) {
   return all;
 }
 
+/// Experts under Mixtral's names.
+inline constexpr GgufTensor kBlockSparseGgufTensors[] = {
+    {"blk.{L}.ffn_gate_inp", "model.layers.{L}.block_sparse_moe.gate"},
+    {"blk.{L}.ffn_gate_exps", "model.layers.{L}.block_sparse_moe.experts.{E}.w1"},
+    {"blk.{L}.ffn_up_exps", "model.layers.{L}.block_sparse_moe.experts.{E}.w3"},
+    {"blk.{L}.ffn_gate_up_exps", "model.layers.{L}.block_sparse_moe.experts.{E}.w1",
+     "model.layers.{L}.block_sparse_moe.experts.{E}.w3"},
+    {"blk.{L}.ffn_down_exps", "model.layers.{L}.block_sparse_moe.experts.{E}.w2"},
+};
+
 /// The whole key: "deepseek2.attention.key_length" for "attention.key_length".
 std::string gguf_key(const GgufModel& model, std::string_view key);
 /// A whole number in [min, 2^20]. Errors: absent, or another value.

@@ -62,15 +62,10 @@ constexpr GgufKey kGgufKeys[] = {
     {"attention.key_length", "head_dim"},
     {"rope.dimension_count", "rotary_dim"},
 };
-constexpr GgufTensor kGgufTensors[] = {
-    {"blk.{L}.ffn_gate_inp", "model.layers.{L}.block_sparse_moe.gate"},
+constexpr GgufTensor kOwnGgufTensors[] = {
     {"blk.{L}.exp_probs_b.bias", "model.layers.{L}.block_sparse_moe.e_score_correction_bias"},
-    {"blk.{L}.ffn_gate_exps", "model.layers.{L}.block_sparse_moe.experts.{E}.w1"},
-    {"blk.{L}.ffn_up_exps", "model.layers.{L}.block_sparse_moe.experts.{E}.w3"},
-    {"blk.{L}.ffn_gate_up_exps", "model.layers.{L}.block_sparse_moe.experts.{E}.w1",
-     "model.layers.{L}.block_sparse_moe.experts.{E}.w3"},
-    {"blk.{L}.ffn_down_exps", "model.layers.{L}.block_sparse_moe.experts.{E}.w2"},
 };
+constexpr auto kGgufTensors = joined(kOwnGgufTensors, kBlockSparseGgufTensors);
 Status finish_gguf(GgufModel& model) {
   return require_gating(model, GgufGating::kSigmoid);
 }

@@ -54,14 +54,6 @@ constexpr GgufKey kGgufKeys[] = {
     {"feed_forward_length", "intermediate_size"},
     {"expert_feed_forward_length", "intermediate_size", false, true},
 };
-constexpr GgufTensor kGgufTensors[] = {
-    {"blk.{L}.ffn_gate_inp", "model.layers.{L}.block_sparse_moe.gate"},
-    {"blk.{L}.ffn_gate_exps", "model.layers.{L}.block_sparse_moe.experts.{E}.w1"},
-    {"blk.{L}.ffn_up_exps", "model.layers.{L}.block_sparse_moe.experts.{E}.w3"},
-    {"blk.{L}.ffn_gate_up_exps", "model.layers.{L}.block_sparse_moe.experts.{E}.w1",
-     "model.layers.{L}.block_sparse_moe.experts.{E}.w3"},
-    {"blk.{L}.ffn_down_exps", "model.layers.{L}.block_sparse_moe.experts.{E}.w2"},
-};
 bool has_experts(const Config&, const Tensors& stored) {
   return has_stored(stored, ".ffn_gate_inp.weight");
 }
@@ -72,7 +64,7 @@ Status finish_gguf(GgufModel& model) {
 // llama.cpp has no window in this architecture.
 constexpr GgufConvention kGguf[] = {{.architecture = "llama",
                                      .keys = kGgufKeys,
-                                     .tensors = kGgufTensors,
+                                     .tensors = kBlockSparseGgufTensors,
                                      .constants = R"({"model_type": "mixtral"})",
                                      .applies = has_experts,
                                      .finish = finish_gguf}};

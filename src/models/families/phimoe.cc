@@ -81,14 +81,6 @@ constexpr GgufKey kGgufKeys[] = {
     {"rope.scaling.original_context_length", "original_max_position_embeddings"},
     {"rope.scaling.attn_factor", "rope_scaling.short_mscale"},
 };
-constexpr GgufTensor kGgufTensors[] = {
-    {"blk.{L}.ffn_gate_inp", "model.layers.{L}.block_sparse_moe.gate"},
-    {"blk.{L}.ffn_gate_exps", "model.layers.{L}.block_sparse_moe.experts.{E}.w1"},
-    {"blk.{L}.ffn_up_exps", "model.layers.{L}.block_sparse_moe.experts.{E}.w3"},
-    {"blk.{L}.ffn_gate_up_exps", "model.layers.{L}.block_sparse_moe.experts.{E}.w1",
-     "model.layers.{L}.block_sparse_moe.experts.{E}.w3"},
-    {"blk.{L}.ffn_down_exps", "model.layers.{L}.block_sparse_moe.experts.{E}.w2"},
-};
 // The converter computes one factor from the lengths of the contexts, in place of short_mscale and
 // long_mscale.
 Status finish_gguf(GgufModel& model) {
@@ -108,8 +100,10 @@ Status finish_gguf(GgufModel& model) {
   MORACLE_CHECK(model.stored.get("output.bias"));
   return {};
 }
-constexpr GgufConvention kGguf[] = {
-    {.architecture = "phimoe", .keys = kGgufKeys, .tensors = kGgufTensors, .finish = finish_gguf}};
+constexpr GgufConvention kGguf[] = {{.architecture = "phimoe",
+                                     .keys = kGgufKeys,
+                                     .tensors = kBlockSparseGgufTensors,
+                                     .finish = finish_gguf}};
 
 }  // namespace
 }  // namespace phimoe
