@@ -10,6 +10,7 @@ namespace {
 constexpr DType kAllWeights[] = {DType::kBF16, DType::kF16,    DType::kF32,   DType::kI8,
                                  DType::kI4,   DType::kF8E4M3, DType::kF4E2M1};
 constexpr DType kBf16Only[] = {DType::kBF16};
+constexpr DType kF32Only[] = {DType::kF32};
 constexpr DType kBf16Exact[] = {DType::kBF16, DType::kI8, DType::kI4, DType::kF8E4M3,
                                 DType::kF4E2M1};
 constexpr DType kTensorCoreWeights[] = {DType::kBF16, DType::kF16,    DType::kI8,

@@ -17,11 +17,14 @@ Result<std::vector<std::unique_ptr<FusedExperts>>> make_sm90_experts(const Group
                                                                      const GroupedLinear& w2,
                                                                      const Plan& plan,
                                                                      Device& device);
+Result<std::unique_ptr<GroupedLinear>> make_f32(KernelWeights&& weights, const KernelPlan& plan,
+                                                Device& device);
 Result<std::unique_ptr<GroupedLinear>> make_reference(KernelWeights&& weights,
                                                       const KernelPlan& plan, Device& device);
-inline constexpr MakeKernels kMakeSm80 = make_sm80, kMakeReference = make_reference;
+inline constexpr MakeKernels kMakeSm80 = make_sm80, kMakeF32 = make_f32,
+                             kMakeReference = make_reference;
 #else
-inline constexpr MakeKernels kMakeSm80 = nullptr, kMakeReference = nullptr;
+inline constexpr MakeKernels kMakeSm80 = nullptr, kMakeF32 = nullptr, kMakeReference = nullptr;
 #endif
 #if defined(MORACLE_WITH_CUBLASLT)
 Result<std::unique_ptr<GroupedLinear>> make_cublaslt(KernelWeights&& weights,

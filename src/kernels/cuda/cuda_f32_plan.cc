@@ -1,0 +1,31 @@
+#include "kernels/cuda/cuda_f32_plan.h"
+
+#include "kernels/cuda/cuda_makers.h"
+#include "kernels/kernels.h"
+
+namespace moracle {
+namespace cuda {
+namespace {
+
+// The two kernels add in different orders, so deterministic plans have one.
+KernelPlan plan_f32(const KernelRequest& request, const Machine&) {
+  KernelPlan plan;
+  plan.input_dtype = DType::kBF16;
+  plan.deterministic = request.deterministic;
+  if (!request.deterministic) {
+    plan.kernels.push_back({NamedKernel{"GEMV, simt, f32 products and sums"}});
+    if (request.max_num_tokens <= kFewDenseF32Rows) return plan;
+    plan.kernels.back().range.to_tokens = kFewDenseF32Rows;
+  }
+  plan.kernels.push_back(
+      {NamedKernel{"tiles of 16 rows and 32 outputs, simt, f32 products and sums"},
+       {.from_tokens = request.deterministic ? 1 : kFewDenseF32Rows + 1}});
+  return plan;
+}
+
+}  // namespace
+}  // namespace cuda
+
+const Kernels kCudaF32Kernels = {cuda::plan_f32, cuda::kMakeF32};
+
+}  // namespace moracle
