@@ -19,7 +19,7 @@ struct RowOfX {
   __device__ void get(int64_t column, int64_t k, float (&to)[kCount]) const {
     static_assert(kCount % 4 == 0);
     if constexpr (kVectors) {
-      uint2 words[kCount / 4] = {};
+      alignas(16) uint2 words[kCount / 4] = {};
       if (column < k) {
         if constexpr (kCount == 8)
           *reinterpret_cast<uint4*>(words) = *reinterpret_cast<const uint4*>(x + column);

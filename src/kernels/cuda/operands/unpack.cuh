@@ -100,9 +100,9 @@ __device__ inline void unpack_e2m1(uint32_t nibbles, uint32_t (&pairs)[4]) {
   for (uint32_t& pair : pairs) pair = as_bits(__hmul2(as_bf16x2(pair), up));
 }
 
-/// Splits two f32 into sums of two bf16 with 16 significant bits: `high` is the nearest bf16, `low`
-/// the rest.
-__device__ inline void split_f32(float2 two, uint32_t& high, uint32_t& low) {
+/// Splits two f16 into sums of two bf16: `high` has 8 of their 11 bits, `low` the rest.
+__device__ inline void split_f16(uint32_t halves, uint32_t& high, uint32_t& low) {
+  const float2 two = __half22float2(*reinterpret_cast<const __half2*>(&halves));
   const Bf16x2 nearest = __float22bfloat162_rn(two);
   const float2 part = __bfloat1622float2(nearest);
   high = as_bits(nearest);
@@ -110,9 +110,14 @@ __device__ inline void split_f32(float2 two, uint32_t& high, uint32_t& low) {
   low = as_bits(__float22bfloat162_rn(
       {part.x == two.x ? 0.0f : two.x - part.x, part.y == two.y ? 0.0f : two.y - part.y}));
 }
-/// The same for two f16, whose 11 bits two bf16 hold exactly.
-__device__ inline void split_f16(uint32_t halves, uint32_t& high, uint32_t& low) {
-  split_f32(__half22float2(*reinterpret_cast<const __half2*>(&halves)), high, low);
+
+/// Splits two finite f32 into sums of two bf16, with 16 significant bits: `high` has their first 8
+/// bits, `low` the next 8 of the rest. Cutting takes fewer instructions than rounding.
+__device__ inline void split_f32(float2 two, uint32_t& high, uint32_t& low) {
+  const uint32_t x = __float_as_uint(two.x), y = __float_as_uint(two.y);
+  high = __byte_perm(x, y, 0x7632);
+  low = as_bits(__float22bfloat162_rn(
+      {two.x - __uint_as_float(x & 0xffff0000u), two.y - __uint_as_float(y & 0xffff0000u)}));
 }
 
 /// Spreads eight two's complement nibbles to bytes of 16 times their value: columns 0 to 3, and 4
