@@ -94,6 +94,7 @@ WRAPPED = {"qwen3vlmoe": "qwen3_vl_moe"}
 MIXED = {
     "qwen3moe-blocks": (64, 64, [("Q4_0", "Q8_0", "Q4_0", "Q5_0", "Q5_0"), ("Q5_0", "IQ4_NL", "IQ4_NL", "Q8_0", "Q8_0")]),
     "qwen3moe-fp4": (64, 64, [("MXFP4", "MXFP4", "Q8_0", "Q8_0", "Q8_0"), ("NVFP4", "NVFP4", "Q8_0", "Q8_0", "Q8_0")]),
+    "qwen3moe-fp4-factors": (64, 64, [("NVFP4", "NVFP4", "NVFP4", "NVFP4", "Q8_0")]),
     "qwen3moe-super-blocks": (256, 256, [
         ("Q3_K", "Q6_K", "IQ3_S", "Q6_K", "Q8_0"), ("IQ4_XS", "IQ3_XXS", "IQ3_S", "IQ4_XS", "IQ4_NL"),
         ("IQ2_XS", "IQ2_S", "IQ2_XXS", "IQ2_S", "Q5_0"), ("IQ2_XXS", "IQ1_M", "IQ1_S", "IQ1_M", "Q8_0")]),
@@ -272,6 +273,10 @@ def write_mixed(name: str, output: pathlib.Path) -> None:
             blocks = random_blocks(kind, shape, deviation, random)
             writer.add_tensor(tensor.name, blocks, raw_dtype=gguf.GGMLQuantizationType[kind])
             numbers = torch.from_numpy(gguf.quants.dequantize(blocks, gguf.GGMLQuantizationType[kind]))
+            if kind == "NVFP4" and name.endswith("factors"):  # llama.cpp multiplies outputs with them
+                factors = random.uniform(0.5, 2.0, shape[:-2] or (1,)).astype(numpy.float32)
+                writer.add_tensor(tensor.name.replace(".weight", ".scale"), factors)
+                numbers = numbers * torch.from_numpy(factors).reshape(*shape[:-2], 1, 1)
             if len(words) == 2:
                 values["model.embed_tokens.weight" if words[0] == "token_embd" else "lm_head.weight"] = numbers
             elif len(shape) == 3:

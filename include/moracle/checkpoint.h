@@ -316,17 +316,19 @@ struct LoraAdapter {
   /// Of linear layers outside the experts, by the module's name in the checkpoint.
   std::map<std::string, LoraPair> modules;
 
-  /// Reads a PEFT `folder`: adapter_config.json and adapter_model.safetensors. The tensors are
-  /// base_model.model.<module>.lora_A.weight [rank, K] and .lora_B.weight [N, rank]. A module is a
-  /// single expert's projection (….experts.3.gate_proj), all experts of a layer (….experts) with
-  /// A [E * rank, K] and B [N, rank * E], as target_parameters makes them, or a linear layer
+  /// Reads a PEFT folder at `path`: adapter_config.json and adapter_model.safetensors. The tensors
+  /// are base_model.model.<module>.lora_A.weight [rank, K] and .lora_B.weight [N, rank]. A module
+  /// is a single expert's projection (….experts.3.gate_proj), all experts of a layer (….experts)
+  /// with A [E * rank, K] and B [N, rank * E], as target_parameters makes them, or a linear layer
   /// (….self_attn.q_proj). The scale is lora_alpha / rank, or lora_alpha / √rank with use_rslora.
   /// alpha_pattern changes alpha per module. Errors: another kind of adapter, or an adapter for a
   /// changed base (PiSSA), with its config key; an A without a B; shapes that do not fit the
   /// matrices; tensors for other modules.
+  /// For a checkpoint in GGUF, `path` may be a GGUF file as llama.cpp's converter writes it. The
+  /// scale is adapter.lora.alpha / rank.
   /// `inside`: a folder that the files must not leave by links; a file outside is not opened. "":
   /// any place.
-  static Result<LoraAdapter> open(const std::string& folder, const Checkpoint& checkpoint,
+  static Result<LoraAdapter> open(const std::string& path, const Checkpoint& checkpoint,
                                   const std::string& inside = "");
 };
 

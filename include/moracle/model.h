@@ -54,7 +54,7 @@ struct ModelOptions {
   int64_t max_num_tokens = 0;
   /// The bits of a token's result depend only on its own sequence.
   bool deterministic = false;
-  /// Folders of LoRA adapters (see LoraAdapter). All are loaded; Step::adapter selects one.
+  /// Paths of LoRA adapters (see LoraAdapter::open). All are loaded; Step::adapter selects one.
   std::vector<std::string> adapters;
   /// Adapters that are in memory, with indices after those of `adapters`. The model copies them.
   std::vector<std::shared_ptr<const LoraAdapter>> read_adapters = {};
@@ -265,7 +265,8 @@ struct LogitEdits {
 /// Errors: values out of range, under their names in generation_config.json.
 Status check(const LogitEdits& edits);
 
-/// Defaults from generation_config.json, and end-of-text tokens of all files that name some.
+/// Defaults from generation_config.json or a GGUF file, and end-of-text tokens of all files that
+/// name some.
 struct GenerationConfig {
   /// Of generation_config.json, else of config.json, and the tokenizer's own.
   std::vector<int32_t> eos_ids;

@@ -69,7 +69,7 @@ struct ModelArguments {
   std::string activations;
   std::string kv_cache = "auto";
   std::string device;  // empty: default_device()
-  std::string lora;    // folder of a LoRA adapter
+  std::string lora;    // a LoRA adapter
   std::string cache;
   int threads = 0;
   bool pin = false;
@@ -116,7 +116,7 @@ struct ModelArguments {
     app.add_option("--activations", activations, kActivationsHelp);
     app.add_option("--kv-cache", kv_cache, kKvCacheHelp)->capture_default_str();
     app.add_option("--lora", lora,
-                   "Folder of a LoRA adapter for the experts, in the format of PEFT");
+                   "LoRA adapter: a folder as PEFT writes it, or for a model in GGUF a GGUF file");
     app.add_option("--device", device, kDeviceHelp);
     app.add_option("--threads", threads, "CPU threads; 0: all CPUs that the process may use")
         ->transform(whole(0, kMaxThreads))

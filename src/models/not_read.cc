@@ -100,6 +100,7 @@ bool fits(std::string_view pattern, std::string_view key) {
 // The same for metadata of GGUF, whose keys begin with the part of the program that they concern.
 std::string why_metadata(const std::string& key) {
   if (key.starts_with("tokenizer.")) return "read with the tokenizer";
+  if (key.starts_with("general.sampling.")) return "read when text is generated";
   for (const char* start : {"general.", "split.", "quantize.", "imatrix."}) {
     if (key.starts_with(start)) return "about the file, for other programs";
   }

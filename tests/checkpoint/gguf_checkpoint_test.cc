@@ -11,6 +11,7 @@
 #include "checkpoint/to_gguf.h"
 #include "expect_error.h"
 #include "models/description.h"
+#include "paths.h"
 #include "support/must.h"
 #include "support/temporary_folder.h"
 
@@ -102,6 +103,69 @@ TEST_F(GgufCheckpoint, ReadsMergedGateAndUp) {
     EXPECT_EQ(testing::must(checkpoint.read(name)), tensor.bytes) << name;
   }
   EXPECT_TRUE(describe(checkpoint).ok());
+}
+
+// As files of Mixtral from before April 2024.
+TEST_F(GgufCheckpoint, ReadsOneTensorForEachExpert) {
+  GgufWriter single = model_;
+  single.tensors.clear();
+  for (const testing::TensorBytes& tensor : model_.tensors) {
+    const size_t at = tensor.name.find("_exps.weight");
+    if (at == tensor.name.npos) {
+      single.tensors.push_back(tensor);
+      continue;
+    }
+    const auto bytes = static_cast<std::ptrdiff_t>(tensor.bytes.size()) / tensor.shape[0];
+    for (std::ptrdiff_t e = 0; e < tensor.shape[0]; ++e) {
+      const auto first = tensor.bytes.begin() + e * bytes;
+      single.tensors.push_back({str(tensor.name.substr(0, at), ".", e, ".weight"),
+                                tensor.dtype,
+                                {tensor.shape[1], tensor.shape[2]},
+                                {first, first + bytes}});
+    }
+  }
+  ASSERT_GT(single.tensors.size(), model_.tensors.size());
+  EXPECT_TRUE(described(single).ok());
+  const Checkpoint checkpoint = testing::must(Checkpoint::open(file("a.gguf")));
+  for (const auto& [name, tensor] : source_.tensors) {
+    if (name.find(".experts.") == name.npos) continue;
+    EXPECT_EQ(testing::must(checkpoint.read(name)), tensor.bytes) << name;
+  }
+  single.remove("blk.1.ffn_up.2.weight");
+  EXPECT_THAT(described(single).error().to_string(), HasSubstr("blk.1.ffn_up"));
+}
+
+TEST_F(GgufCheckpoint, RefusesFactorsThatDoNotFit) {
+  GgufWriter more = model_;
+  const auto add = [&](const std::string& name, std::vector<float> values) {
+    more = model_;
+    more.tensors.push_back(
+        {name, DType::kF32, {static_cast<int64_t>(values.size())}, testing::bytes_of(values)});
+  };
+  add("blk.1.attn_q.scale", {2});  // of BF16, which llama.cpp's converter does not write
+  expect_bad(described(more), {"tensor 'blk.1.attn_q.scale", "the model does not use it"});
+  const std::string path = testing::golden_dir() + "/gguf/models/qwen3moe-fp4-factors.gguf";
+  const GgufFile stored = testing::must(GgufFile::open(path));
+  GgufWriter factors;
+  for (const auto& [key, value] : stored.metadata.items())
+    factors.metadata.emplace_back(key, value);
+  for (const auto& [name, tensor] : stored.file.tensors()) {
+    factors.tensors.push_back({name, tensor.view.dtype, tensor.view.shape, {}});
+    factors.tensors.back().bytes.resize(tensor.view.num_bytes());
+    testing::must(stored.file.read(name, 0, factors.tensors.back().bytes));
+  }
+  EXPECT_TRUE(described(factors).ok());
+  const auto expect_wrong = [&](const std::string& name, const std::vector<float>& values,
+                                const char* text) {
+    GgufWriter changed = factors;
+    changed.at(name).shape = {static_cast<int64_t>(values.size())};
+    changed.at(name).bytes = testing::bytes_of(values);
+    expect_bad(described(changed), {name, text});
+  };
+  expect_wrong("blk.0.attn_q.scale", {1, 2}, "needs one scale above 0; it has 2 elements");
+  expect_wrong("blk.0.attn_q.scale", {-1}, "needs one scale above 0; it is -1");
+  expect_wrong("blk.0.attn_q.scale", {NAN}, "finite");
+  expect_wrong("blk.0.ffn_up_exps.scale", {1, 2, 3}, "the model does not use it");
 }
 
 TEST_F(GgufCheckpoint, OpensAFolderWithOneModel) {

@@ -4,6 +4,7 @@
 #include <string>
 #include <vector>
 
+#include "checkpoint/to_gguf.h"
 #include "run_command.h"
 
 namespace moracle::errors_test {
@@ -87,6 +88,18 @@ TEST(CommandLine, RejectsPathThatIsNotAModel) {
             {text + ": needs the folder of a checkpoint, or a GGUF file; it is another file"});
     refused(folder.path(), {folder.path() + ": needs config.json; the folder has none"});
     refused("", {"needs the folder of a checkpoint"});
+  }
+}
+
+TEST(CommandLine, NamesModelsOfFolderWithSeveralGgufFiles) {
+  const TemporaryFolder folder;
+  for (const char* name : {"a.gguf", "b.gguf"})
+    testing::to_gguf(SyntheticCheckpoint::plain()).write(folder.path() + "/" + name);
+  const std::string path = folder.path();
+  for (const std::vector<std::string>& arguments :
+       {std::vector<std::string>{"run", path, "-p", "a"}, {"inspect", path}}) {
+    expect_refused(arguments, {folder.path() + ": needs config.json, or one model in GGUF; give "
+                                               "the path of the file; it has a.gguf, b.gguf"});
   }
 }
 

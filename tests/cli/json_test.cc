@@ -220,6 +220,21 @@ TEST(GgufJson, InspectShowsTypesAndBitsOfEachKindOfTensor) {
   EXPECT_EQ(json["bytes"], bytes);
 }
 
+TEST(GgufText, InspectShowsTypesBitsAndUnreadKeys) {
+  const Ran ran =
+      run_command({"inspect", testing::golden_dir() + "/gguf/models/qwen3moe-blocks.gguf"});
+  EXPECT_EQ(ran.code, 0) << ran.err;
+  for (const char* line :
+       {"  producer      gguf\n",
+        "  stored tensors              types             bits per weight     size\n",
+        "  blk.*.ffn_gate_exps.weight  q4_0 1, q5_0 1               5.00  10.2 kB\n",
+        "  output_norm.weight          f32                         32.00   0.3 kB\n",
+        "  all                                                      6.49  64.5 kB\n",
+        "  not used: keys of the metadata (not read for this architecture): "
+        "qwen3moe.feed_forward_length\n"})
+    EXPECT_THAT(ran.out, HasSubstr(line));
+}
+
 TEST_F(ModelJson, ExplainGivesEveryReasonOfEveryBackend) {
   for (const char* machine : {"here", "x86-64", "h200"}) {
     const Json json = answer({"explain", model_, "--json", "--machine", machine});

@@ -8,6 +8,7 @@
 #include <cmath>
 #include <set>
 
+#include "checkpoint/to_gguf.h"
 #include "golden_model.h"
 #include "models/generation/sampler.h"
 #include "support/must.h"
@@ -219,6 +220,35 @@ TEST(GenerationConfig, WrongValuesAreRefusedByName) {
     EXPECT_THAT(config.error().to_string(), HasSubstr(message));
     EXPECT_THAT(config.error().file, HasSubstr("generation_config.json"));
   }
+}
+
+TEST(GenerationConfig, ReadsSamplingKeysOfGguf) {
+  const testing::TemporaryFolder folder;
+  testing::GgufWriter writer = testing::to_gguf(testing::SyntheticCheckpoint::plain());
+  const auto open = [&] {
+    writer.write(folder.path() + "/model.gguf");
+    return GenerationConfig::open(must(Checkpoint::open(folder.path() + "/model.gguf")));
+  };
+  EXPECT_EQ(must(open()).sampling.temperature, 0);
+  writer.set("general.sampling.penalty_repeat", 1.25);
+  EXPECT_EQ(must(open()).sampling.temperature, 0);
+  EXPECT_EQ(must(open()).edits.repetition_penalty, 1.25F);
+  writer.set("general.sampling.temp", 0.5);
+  writer.set("general.sampling.top_k", 3);
+  writer.set("general.sampling.top_p", 0.75);
+  writer.set("general.sampling.min_p", 0.125);
+  writer.set("general.sampling.mirostat", 2);
+  writer.set("general.sampling.xtc_probability", 0.0);
+  const GenerationConfig config = must(open());
+  EXPECT_EQ(config.sampling.temperature, 0.5F);
+  EXPECT_EQ(config.sampling.top_k, 3);
+  EXPECT_EQ(config.sampling.top_p, 0.75F);
+  EXPECT_EQ(config.sampling.min_p, 0.125F);
+  EXPECT_THAT(config.not_followed,
+              ElementsAre("metadata: general.sampling.mirostat 2 is not followed"));
+  writer.set("general.sampling.temp", "warm");
+  EXPECT_THAT(open().error().to_string(),
+              HasSubstr("model.gguf: general.sampling.temp: needs a number"));
 }
 
 TEST(GenerationConfig, TokenizersEosTokenStopsToo) {

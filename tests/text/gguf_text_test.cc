@@ -85,18 +85,6 @@ TEST(GgufTokenizer, Gemma4IdsMatchLlamaCpp) {
     EXPECT_EQ(json(must(tokenizer.decode(must(tokenizer.encode(text.get<std::string>()))))), text);
 }
 
-TEST(GgufTokenizer, PublishedExpressionsKeepCombiningMarksInWords) {
-  json metadata = metadata_of("bytes", "gpt-4o");
-  // The last token holds a Thai consonant and its vowel mark.
-  for (const auto& [left, right] : std::vector<std::pair<std::string, std::string>>{
-           {"à", "¸"}, {"à¸", "ª"}, {"à¸", "±"}, {"à¸ª", "à¸±"}}) {
-    at(metadata, "merges").push_back(left + " " + right);
-    at(metadata, "tokens").push_back(left + right);
-    at(metadata, "token_type").push_back(1);
-  }
-  EXPECT_EQ(must(must(open(metadata)).encode("สั")).size(), 1u);
-}
-
 /// A tokenizer of single letters and longer tokens with scores, without spaces.
 json letters(const std::vector<std::pair<std::string, double>>& longer) {
   json tokens = {"<unk>", "a", "b", "c", "d"}, types = {2, 1, 1, 1, 1}, scores = {0, 0, 0, 0, 0};

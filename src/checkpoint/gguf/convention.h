@@ -29,7 +29,8 @@ struct GgufKey {
 };
 
 /// A tensor and the names under which the family reads it. {L} stands for the layer, {E} for the
-/// expert. Names without .weight or .bias stand for both.
+/// expert. Names without .weight or .bias stand for both,
+/// and for the factor .scale of NVFP4 blocks.
 struct GgufTensor {
   std::string_view from;  ///< "blk.{L}.ffn_gate_exps"
   /// "model.layers.{L}.mlp.experts.{E}.gate_proj". With {E}, each index of the first dimension is

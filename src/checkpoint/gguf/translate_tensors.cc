@@ -45,12 +45,42 @@ std::string replaced(std::string text, std::string_view what, int64_t number) {
   return text;
 }
 
-// ".weight" or ".bias" at the end of a name, which tables leave out.
-std::string_view ending_of(std::string_view name) {
-  for (const std::string_view ending : {".weight", ".bias"}) {
-    if (name.ends_with(ending)) return ending;
+// An end of a name, which tables leave out, and what families read. The factor of a matrix and the
+// scale of its activations, which is not used, have ModelOpt's names.
+struct Ending {
+  std::string_view stored, published;
+};
+constexpr Ending kEndings[] = {{".weight", ".weight"},
+                               {".bias", ".bias"},
+                               {".input_scale", ".input_scale"},
+                               {".scale", ".weight_scale_2"}};
+
+Ending ending_of(std::string_view name) {
+  for (const Ending& ending : kEndings) {
+    if (name.ends_with(ending.stored)) return ending;
   }
   return {};
+}
+
+std::string_view published_ending(std::string_view name) {
+  for (const Ending& ending : kEndings) {
+    if (name.ends_with(ending.published)) return ending.published;
+  }
+  return {};
+}
+
+// Files from before April 2024 have one tensor for each expert: "blk.{L}.ffn_gate.3". The pattern
+// of the tensor of all, "blk.{L}.ffn_gate_exps", and 3.
+struct SingleExpert {
+  std::string all;
+  int64_t expert = -1;
+};
+SingleExpert single_expert(std::string_view pattern) {
+  const size_t dot = std::min(pattern.rfind('.'), pattern.size());
+  const std::string_view number = pattern.substr(std::min(dot + 1, pattern.size()));
+  if (number.empty() || number.size() > 5 || number.find_first_not_of("0123456789") != number.npos)
+    return {};
+  return {str(pattern.substr(0, dot), "_exps"), std::stoll(std::string(number))};
 }
 
 class Translation {
@@ -68,13 +98,20 @@ class Translation {
     const auto [pattern, layer] = parse(name);
     Tensors::Entry entry = stored;
     entry.stored = name;
-    std::string_view ending;
+    Ending ending;
     auto row = table_.find(pattern);
+    const int64_t l = layer.value_or(0);
     if (row == table_.end()) {
       ending = ending_of(pattern);
-      row = table_.find(std::string_view(pattern).substr(0, pattern.size() - ending.size()));
+      const auto rest = std::string_view(pattern).substr(0, pattern.size() - ending.stored.size());
+      row = table_.find(rest);
+      const SingleExpert single = row == table_.end() ? single_expert(rest) : SingleExpert();
+      const auto all = table_.find(single.all);
+      if (all != table_.end() && all->second->to.find("{E}") != std::string_view::npos) {
+        const std::string to = str(all->second->to, ending.published);
+        return put(replaced(replaced(to, "{L}", l), "{E}", single.expert), std::move(entry));
+      }
     }
-    const int64_t l = layer.value_or(0);
     if (row == table_.end()) {
       const bool behind = layer && l >= num_layers_;
       constexpr size_t kPattern = sizeof "blk.{L}" - 1;
@@ -86,7 +123,7 @@ class Translation {
     if (to.change != nullptr && entry.view.dtype != DType::kF32)
       return stored_.wrong(name, "f32", "it is " + to_string(entry.view));
     const auto full = [&](std::string_view published) {
-      return replaced(str(published, ending), "{L}", l);
+      return replaced(str(published, ending.published), "{L}", l);
     };
     if (to.to.find("{E}") == to.to.npos)
       return put_rows(full(to.to), to.second.empty() ? "" : full(to.second), std::move(entry));
@@ -96,13 +133,16 @@ class Translation {
   Status put_experts(const std::string& first, const std::string& second,
                      const Tensors::Entry& all) {
     const std::vector<int64_t>& shape = all.view.shape;
-    if (shape.size() < 2 || shape[0] > kMaxExperts || all.view.num_elements() == 0) {
+    const bool is_number = first.ends_with("scale") || first.ends_with("scale_2");
+    if (shape.size() < (is_number ? 1 : 2) || shape[0] > kMaxExperts ||
+        all.view.num_elements() == 0) {
       return stored_.wrong(all.stored,
                            str("a row or a matrix for each of at most ", kMaxExperts, " experts"),
                            "it is " + to_string(all.view));
     }
     Tensors::Entry one = all;
     one.view.shape.erase(one.view.shape.begin());
+    if (one.view.shape.empty()) one.view.shape = {1};
     const auto bytes = static_cast<int64_t>(one.view.num_bytes());
     for (int64_t e = 0; e < shape[0]; ++e) {
       one.first_byte = e * bytes;
@@ -170,7 +210,7 @@ std::string gguf_name_of(const GgufConvention& family, const std::string& name) 
   for (const std::span<const GgufTensor> tensors :
        {family.tensors, std::span<const GgufTensor>(kGgufDecoderTensors)}) {
     for (const GgufTensor& one : tensors) {
-      for (const std::string_view ending : {std::string_view(), ending_of(name)}) {
+      for (const std::string_view ending : {std::string_view(), published_ending(name)}) {
         for (const std::string_view to : {one.to, one.second}) {
           if (to.empty()) continue;
           const std::optional<int64_t> layer =

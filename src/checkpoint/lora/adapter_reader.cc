@@ -7,6 +7,7 @@
 #include "checkpoint/module_names.h"
 #include "checkpoint/producers/module_tensors.h"
 #include "checkpoint/state.h"
+#include "quant/gguf_blocks.h"
 
 namespace moracle {
 namespace {
@@ -35,6 +36,23 @@ Found find_linear(const Checkpoint& checkpoint, const std::string& module) {
   return {};
 }
 
+// Matrices of adapters are floats, in GGUF also blocks.
+Result<TensorView> get_matrix(const Tensors& tensors, const std::string& name) {
+  MORACLE_TRY(TensorView view, tensors.get(name));
+  if (is_gguf_block(view.dtype)) return view;
+  return get_floats(tensors, name);
+}
+
+Result<std::vector<float>> read_matrix(const Tensors& tensors, const std::string& name) {
+  MORACLE_TRY(const TensorView view, tensors.get(name));
+  if (!is_gguf_block(view.dtype)) return read_scales(tensors, name);
+  MORACLE_TRY(const TensorData data, tensors.read(name));
+  std::vector<float> values(static_cast<size_t>(view.num_elements()));
+  decode_blocks(view.dtype, data.view.data, view.num_elements() / block(view.dtype).elements,
+                values.data());
+  return values;
+}
+
 }  // namespace
 
 std::string AdapterReader::own_name(const std::string& module) const {
@@ -53,15 +71,15 @@ Result<LoraPair> AdapterReader::pair(const std::string& in_checkpoint, int64_t n
   const bool has_a = tensors_.find(a_name) != nullptr, has_b = tensors_.find(b_name) != nullptr;
   LoraPair pair;
   if (!has_a && !has_b) return pair;
-  MORACLE_TRY(const TensorView a, get_floats(tensors_, a_name));
-  MORACLE_TRY(const TensorView b, get_floats(tensors_, b_name));
+  MORACLE_TRY(const TensorView a, get_matrix(tensors_, a_name));
+  MORACLE_TRY(const TensorView b, get_matrix(tensors_, b_name));
   if (a.shape.size() != 2 || a.shape[0] < 1 || a.shape[1] != k)
     return tensors_.wrong(a_name, str("shape [rank, ", k, "]"), "it is " + to_string(a));
   pair.rank = a.shape[0];
   if (b.shape != std::vector<int64_t>{n, pair.rank})
     return tensors_.wrong(b_name, str("shape [", n, ", ", pair.rank, "]"), "it is " + to_string(b));
-  MORACLE_TRY(pair.a, read_scales(tensors_, a_name));
-  MORACLE_TRY(pair.b, read_scales(tensors_, b_name));
+  MORACLE_TRY(pair.a, read_matrix(tensors_, a_name));
+  MORACLE_TRY(pair.b, read_matrix(tensors_, b_name));
   // A router is a parameter, which patterns name with ".weight".
   pair.scale = settings_.scale(module, pair.rank);
   const float of_parameter = settings_.scale(module + ".weight", pair.rank);

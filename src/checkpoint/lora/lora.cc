@@ -1,10 +1,11 @@
-// Reads LoRA adapters that PEFT wrote (peft.LoraConfig.save_pretrained).
+// Reads LoRA adapters that PEFT wrote (peft.LoraConfig.save_pretrained), and those in GGUF.
 #include <algorithm>
 #include <filesystem>
 
 #include "base/text.h"
 #include "base/try.h"
 #include "checkpoint/lora/adapter_reader.h"
+#include "checkpoint/lora/gguf_adapter.h"
 #include "checkpoint/safetensors/safetensors.h"
 #include "checkpoint/state.h"
 
@@ -55,11 +56,9 @@ Status read_fused(AdapterReader& reader, const LayerSpec& spec, bool interleaved
   return {};
 }
 
-// The path of a file, with links resolved if it must lie `inside` a folder.
-Result<std::string> path_of(const std::string& folder, const char* name,
-                            const std::string& inside) {
+// The path of a file, with links resolved if it must lie `inside` a folder. `name` is for messages.
+Result<std::string> path_of(const std::string& path, const char* name, const std::string& inside) {
   namespace fs = std::filesystem;
-  const std::string path = str(folder, "/", name);
   if (inside.empty()) return path;
   std::error_code failure;
   const fs::path root = fs::canonical(inside, failure);
@@ -71,24 +70,43 @@ Result<std::string> path_of(const std::string& folder, const char* name,
                failure ? "it is absent" : "it is a link that leaves the folder"};
 }
 
-}  // namespace
+struct AdapterFile {
+  LoraSettings settings;
+  Tensors tensors;  // under PEFT's names
+};
 
-Result<LoraAdapter> LoraAdapter::open(const std::string& folder, const Checkpoint& checkpoint,
-                                      const std::string& inside) {
-  if (is_absent(folder + "/adapter_config.json"))
+Result<AdapterFile> open_peft(const std::string& folder, const std::string& inside) {
+  constexpr const char *kConfig = "adapter_config.json", *kTensors = "adapter_model.safetensors";
+  if (is_absent(str(folder, "/", kConfig)))
     return Error{ErrorKind::kBadFile, folder, "", "adapter_config.json, as PEFT writes it",
                  "the folder has none"};
-  MORACLE_TRY(const std::string config_path, path_of(folder, "adapter_config.json", inside));
-  MORACLE_TRY(const std::string file_path, path_of(folder, "adapter_model.safetensors", inside));
+  MORACLE_TRY(const std::string config_path, path_of(str(folder, "/", kConfig), kConfig, inside));
+  MORACLE_TRY(const std::string file_path, path_of(str(folder, "/", kTensors), kTensors, inside));
   MORACLE_TRY(const Config config, Config::open(config_path));
-  MORACLE_TRY(const LoraSettings settings, LoraSettings::read(config));
+  MORACLE_TRY(LoraSettings settings, LoraSettings::read(config));
   MORACLE_TRY(TensorFile file, SafetensorsFile::open(file_path));
   std::vector<TensorFile> files;
   files.push_back(std::move(file));
-  MORACLE_TRY(const Tensors tensors, Tensors::from(std::move(files)));
+  MORACLE_TRY(Tensors tensors, Tensors::from(std::move(files)));
+  return AdapterFile{std::move(settings), std::move(tensors)};
+}
 
+Result<AdapterFile> open_file(const std::string& path, const Checkpoint& checkpoint,
+                              const std::string& inside) {
+  std::error_code ignored;
+  if (!std::filesystem::is_regular_file(path, ignored)) return open_peft(path, inside);
+  MORACLE_TRY(const std::string resolved, path_of(path, "the GGUF file", inside));
+  MORACLE_TRY(GgufAdapter adapter, open_gguf_adapter(resolved, checkpoint));
+  return AdapterFile{std::move(adapter.settings), std::move(adapter.tensors)};
+}
+
+}  // namespace
+
+Result<LoraAdapter> LoraAdapter::open(const std::string& path, const Checkpoint& checkpoint,
+                                      const std::string& inside) {
+  MORACLE_TRY(const AdapterFile file, open_file(path, checkpoint, inside));
   LoraAdapter adapter;
-  AdapterReader reader(tensors, settings);
+  AdapterReader reader(file.tensors, file.settings);
   for (int64_t layer : checkpoint.moe_layers()) {
     MORACLE_TRY(const DescribedWeights weights, checkpoint.moe_layer(layer));
     const LayerSpec& spec = weights.spec;
@@ -110,7 +128,7 @@ Result<LoraAdapter> LoraAdapter::open(const std::string& folder, const Checkpoin
   MORACLE_TRY(adapter.modules, reader.linear_layers(checkpoint));
   MORACLE_CHECK(reader.check_claimed());
   if (reader.rank() == 0)
-    return Error{ErrorKind::kBadFile, folder, "",
+    return Error{ErrorKind::kBadFile, path, "",
                  "an adapter for at least one expert or linear layer", "it has none"};
   return adapter;
 }

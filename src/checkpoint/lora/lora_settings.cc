@@ -86,6 +86,13 @@ Status check_initialization(const Config& config) {
       "it is " + JsonField::shown(*value));
 }
 
+Result<double> read_alpha(const Config& config, double absent, const char* key) {
+  MORACLE_TRY(const double alpha, config.number_or(absent, {key}));
+  if (std::abs(alpha) > kLargestAlpha)
+    return config.wrong({key}, kAlphaRange, str("it is ", alpha));
+  return alpha;
+}
+
 }  // namespace
 
 Result<LoraSettings> LoraSettings::read(const Config& config) {
@@ -96,9 +103,7 @@ Result<LoraSettings> LoraSettings::read(const Config& config) {
   MORACLE_TRY(const std::string bias, config.text_or("none", {"bias"}));
   if (bias != "none") return config.unsupported({"bias"}, "none", "it is " + bias);
   LoraSettings settings;
-  MORACLE_TRY(settings.alpha, config.number_or(8, {"lora_alpha"}));
-  if (std::abs(settings.alpha) > kLargestAlpha)
-    return config.wrong({"lora_alpha"}, kAlphaRange, str("it is ", settings.alpha));
+  MORACLE_TRY(settings.alpha, read_alpha(config, 8, "lora_alpha"));
   MORACLE_TRY(settings.root_of_rank, config.boolean_or(false, {"use_rslora"}));
   MORACLE_TRY(const auto alphas, config.object({"alpha_pattern"}));
   if (!alphas) return settings;
@@ -113,8 +118,25 @@ Result<LoraSettings> LoraSettings::read(const Config& config) {
   return settings;
 }
 
+Result<LoraSettings> LoraSettings::read_gguf(const Config& metadata) {
+  constexpr const char *kType = "general.type", *kMethod = "adapter.type",
+                       *kTokens = "adapter.alora.invocation_tokens";
+  MORACLE_TRY(const std::string type, metadata.text_or("model", {kType}));
+  if (type != "adapter") return metadata.unsupported({kType}, "adapter", "it is " + type);
+  MORACLE_TRY(const std::string method, metadata.text({kMethod}));
+  if (method != "lora") return metadata.unsupported({kMethod}, "lora", "it is " + method);
+  if (metadata.has({kTokens}))
+    return metadata.unsupported({kTokens}, "to be absent, because Moracle does not support it",
+                                "it is there");
+  LoraSettings settings;
+  MORACLE_TRY(const double alpha, read_alpha(metadata, 0, "adapter.lora.alpha"));
+  settings.alpha = alpha == 0 ? std::nullopt : std::optional(alpha);  // as in llama.cpp
+  return settings;
+}
+
 float LoraSettings::scale(const std::string& module, int64_t rank) const {
-  double chosen = alpha;
+  if (!alpha) return 1;
+  double chosen = *alpha;
   for (const auto& [pattern, value] : alphas) {
     if (!pattern.matches(module)) continue;
     chosen = value;

@@ -1,5 +1,7 @@
 // Weights in one tensor: `module`.weight [N, K] as f32, f16, bf16 or blocks of GGUF, or one tensor
-// for all experts of a layer.
+// for all experts of a layer. NVFP4 blocks may have a factor in `module`.weight_scale_2.
+#include <algorithm>
+
 #include "base/text.h"
 #include "base/threads/thread_pool.h"
 #include "base/transpose.h"
@@ -28,6 +30,7 @@ struct PlainRows {
   std::string name, bias;
   int64_t e = 0;
   MatrixShape shape;  // its key names the tensor's own type, or the integer form of blocks
+  float factor = 1;   // of all scales
 
   Result<CanonicalMatrix> read(ThreadPool& pool, int64_t first, int64_t count) const {
     const int64_t row = e * shape.n + first;
@@ -42,7 +45,12 @@ struct PlainRows {
  private:
   CanonicalMatrix matrix_from(TensorData&& data, int64_t count, ThreadPool& pool) const {
     const DType type = data.view.dtype;
-    if (shape.key.dtype != type) return expand_blocks(type, data.view.data, count, shape.k, pool);
+    if (shape.key.dtype != type) {
+      CanonicalMatrix matrix = expand_blocks(type, data.view.data, count, shape.k, pool);
+      if (factor != 1)  // rounds each scale once, as for ModelOpt's files
+        std::for_each(matrix.scales.begin(), matrix.scales.end(), [&](float& s) { s *= factor; });
+      return matrix;
+    }
     CanonicalMatrix matrix = matrix_of(shape);
     matrix.n = count;
     set_codes(matrix, std::move(data));
@@ -55,6 +63,18 @@ void read_rows_of(const PlainRows& rows, DescribedMatrix::Part& part) {
   part.read_rows = [rows](ThreadPool& pool, int64_t first, int64_t count) {
     return rows.read(pool, first, count);
   };
+}
+
+// The factor of a module's scales, and the scale of its activations, which is not used. Adds their
+// names.
+Result<float> read_factor(const Tensors& tensors, const std::string& module, DType type,
+                          std::vector<std::string>& names) {
+  const std::string factor = module + ".weight_scale_2", input = module + ".input_scale";
+  if (type != DType::kNvfp4Block) return 1;
+  if (tensors.find(input) != nullptr) names.push_back(input);
+  if (tensors.find(factor) == nullptr) return 1;
+  names.push_back(factor);
+  return read_input_scale(tensors, factor);
 }
 
 }  // namespace
@@ -70,8 +90,9 @@ Result<DescribedLinear> describe_plain(const Tensors& tensors, const std::string
   linear.shape = {.n = view.shape[0], .k = view.shape[1], .key = linear.scheme.weight};
   std::vector<std::string> names = {name};
   MORACLE_TRY(linear.shape.bias, add_bias(tensors, module, linear.shape.n, names));
+  MORACLE_TRY(const float factor, read_factor(tensors, module, view.dtype, names));
   linear.part = part_of(tensors, linear.shape.n, std::move(names));
-  read_rows_of({tensors, name, module + ".bias", 0, linear.shape}, linear.part);
+  read_rows_of({tensors, name, module + ".bias", 0, linear.shape, factor}, linear.part);
   return linear;
 }
 

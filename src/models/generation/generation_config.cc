@@ -1,4 +1,4 @@
-// Reads generation_config.json.
+// Reads generation_config.json, or what a GGUF file has of it.
 #include <algorithm>
 
 #include "base/text.h"
@@ -132,6 +132,44 @@ std::vector<std::string> unfollowed(const Config& config) {
   return texts;
 }
 
+struct GgufName {
+  const char *from, *to;  // behind "general.sampling."; in generation_config.json
+};
+constexpr GgufName kGgufNames[] = {{"temp", "temperature"},
+                                   {"top_k", "top_k"},
+                                   {"top_p", "top_p"},
+                                   {"min_p", "min_p"},
+                                   {"penalty_repeat", "repetition_penalty"}};
+// Others, and the number that has no effect.
+constexpr Unfollowed kGgufUnfollowed[] = {
+    {"sequence"}, {"xtc_probability"}, {"penalty_last_n", -1}, {"mirostat"}};
+
+Status read_gguf(const Config& metadata, GenerationConfig& generation) {
+  const auto full = [](const char* name) { return str("general.sampling.", name); };
+  Json values = Json::object();
+  Config::Origins origins;
+  for (const GgufName& name : kGgufNames) {
+    const std::string key = full(name.from);
+    const Json* const value = metadata.find({key.c_str()});
+    if (value == nullptr) continue;
+    values[name.to] = *value;
+    origins[name.to] = key;
+  }
+  values["do_sample"] = values.size() > values.count("repetition_penalty");
+  const Config config = Config::from(std::move(values), metadata.path(), std::move(origins));
+  MORACLE_CHECK(read_sampling(config, generation.sampling));
+  MORACLE_CHECK(read_edits(config, generation.edits));
+  MORACLE_CHECK(in_file(config, check(generation.edits)));
+  for (const Unfollowed& one : kGgufUnfollowed) {
+    const std::string key = full(one.key);
+    const Json* const value = metadata.find({key.c_str()});
+    if (value == nullptr || (value->is_number() && value->get<double>() == one.off)) continue;
+    generation.not_followed.push_back(
+        str("metadata: ", key, " ", JsonField::shown(*value), " is not followed"));
+  }
+  return {};
+}
+
 }  // namespace
 }  // namespace generation_config
 
@@ -141,7 +179,9 @@ Result<GenerationConfig> GenerationConfig::open(const Checkpoint& checkpoint,
   const std::string path = checkpoint.folder() + "/generation_config.json";
   GenerationConfig generation;
   MORACLE_TRY(generation.eos_ids, read_ids(checkpoint.state().config, "eos_token_id"));
-  if (!is_absent(path)) {
+  if (checkpoint.state().gguf) {
+    MORACLE_CHECK(read_gguf(*checkpoint.state().gguf, generation));
+  } else if (!is_absent(path)) {
     MORACLE_TRY(const Config config, Config::open(path));
     MORACLE_TRY(std::vector<int32_t> eos, read_ids(config, "eos_token_id"));
     if (!eos.empty()) generation.eos_ids = std::move(eos);

@@ -52,14 +52,16 @@ Result<Adapters::Place> Adapters::place_of(const std::string& path) const {
   if (folder_.empty())
     return wrong_adapter("lora_path", "a server with --adapter-folder", "this one has none");
   if (path.find('\0') != std::string::npos || path.empty())
-    return wrong_adapter("lora_path", "the name of a folder", "it is empty or has a NUL byte");
+    return wrong_adapter("lora_path", "the name of a folder or file",
+                         "it is empty or has a NUL byte");
   std::error_code failure;
   const fs::path root = fs::canonical(folder_, failure);
   const fs::path asked = failure ? fs::path() : fs::canonical(root / path, failure);
   const auto [end, unused] = std::mismatch(root.begin(), root.end(), asked.begin(), asked.end());
   // Reject all other paths with one message: a client must not learn which files exist.
   if (failure || end != root.end() || asked == root)
-    return wrong_adapter("lora_path", "a folder inside --adapter-folder", quote(path) + " is none");
+    return wrong_adapter("lora_path", "an adapter inside --adapter-folder",
+                         quote(path) + " is none");
   return Place{root.string(), asked.string()};
 }
 

@@ -1,5 +1,7 @@
-// Expressions as in the tokenizer.json of the published models where these are known, else as in
-// llama.cpp's src/llama-vocab.cpp.
+// Expressions that split texts where llama.cpp does (its src/llama-vocab.cpp and src/unicode.cpp),
+// also where that differs from the published models' tokenizer.json: files are made for llama.cpp.
+// English endings are those of ASCII, without "ſ". White space beyond ASCII matches \s there, and
+// no range of characters that holds it.
 #include "text/gguf/pre_tokenizers.h"
 
 #include <algorithm>
@@ -7,56 +9,68 @@
 
 #include "base/text.h"
 #include "base/try.h"
-#include "text/tokenizer/tiktoken_files.h"
 
 namespace moracle {
 namespace {
 
 constexpr const char* kGpt2 =
     R"('s|'t|'re|'ve|'m|'ll|'d| ?\p{L}+| ?\p{N}+| ?[^\s\p{L}\p{N}]+|\s+(?!\S)|\s+)";
-constexpr const char* kLlama3 =
-    R"((?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}{1,3}| ?[^\s\p{L}\p{N}]+[\r\n]*)"
-    R"(|\s*[\r\n]+|\s+(?!\S)|\s+)";
+constexpr const char* kLlama3 = R"('(?:[sStTmMdD]|[rRvV][eE]|[lL][lL]))"
+                                R"(|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}{1,3}| ?[^\s\p{L}\p{N}]+[\r\n]*)"
+                                R"(|\s*[\r\n]+|\s+(?!\S)|\s+)";
 constexpr const char* kJais2 =
-    R"((?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}{1,3}| ?[^\s\p{L}\p{N}]+[\r\n]*)"
+    R"('(?:[sStTmMdD]|[rRvV][eE]|[lL][lL]))"
+    R"(|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}{1,3}| ?[^\s\p{L}\p{N}]+[\r\n]*)"
     R"(|\s*[\r\n]+|\s{512}(?!\S)|\s{256}(?!\S)|\s{128}(?!\S)|\s{64}(?!\S)|\s{32}(?!\S))"
     R"(|\s{16}(?!\S)|\s{8}(?!\S)|\s{4}(?!\S)|\s{1,2}(?!\S)|\s{1})";
-constexpr const char* kQwen2 =
-    R"((?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}| ?[^\s\p{L}\p{N}]+[\r\n]*)"
-    R"(|\s*[\r\n]+|\s+(?!\S)|\s+)";
+constexpr const char* kQwen2 = R"('(?:[sStTmMdD]|[rRvV][eE]|[lL][lL]))"
+                               R"(|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}| ?[^\s\p{L}\p{N}]+[\r\n]*)"
+                               R"(|\s*[\r\n]+|\s+(?!\S)|\s+)";
 constexpr const char* kQwen35 =
-    R"((?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?[\p{L}\p{M}]+|\p{N})"
+    R"('(?:[sStTmMdD]|[rRvV][eE]|[lL][lL])|[^\r\n\p{L}\p{N}]?[\p{L}\p{M}]+|\p{N})"
     R"(| ?[^\s\p{L}\p{M}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+)";
 constexpr const char* kUfakzeka =
     R"([^\r\n\p{L}\p{N}]?\p{L}+|\p{N}| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+)";
-constexpr const char* kMinicpm5 =
-    R"((?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}+| ?[^\s\p{L}\p{N}]+[\r\n]*)"
-    R"(|\s*[\r\n]+|\s+(?!\S)|\s+)";
+constexpr const char* kMinicpm5 = R"('(?:[sStTmMdD]|[rRvV][eE]|[lL][lL]))"
+                                  R"(|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}+| ?[^\s\p{L}\p{N}]+[\r\n]*)"
+                                  R"(|\s*[\r\n]+|\s+(?!\S)|\s+)";
 constexpr const char* kBailing =
-    R"('(?i:[sdmt]|ll|ve|re)|[^\r\n\p{L}\p{N}]?+\p{L}+|\p{N}| ?[^\s\p{L}\p{N}]++[\r\n]*|\s*[\r\n])"
+    R"('(?:[sStTmMdD]|[rRvV][eE]|[lL][lL]))"
+    R"(|[^\r\n\p{L}\p{N}]?+\p{L}+|\p{N}| ?[^\s\p{L}\p{N}]++[\r\n]*|\s*[\r\n])"
     R"(|\s+(?!\S)|\s+)";
-constexpr const char* kSeedCoder =
-    R"((?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}{1}| ?[^\s\p{L}\p{N}\r\n]+)"
-    R"(|\s*[\r\n]+|\s+(?!\S)|\s+)";
-constexpr const char* kExaoneMoe =
-    R"((?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?(?:\p{L}\p{M}*(?: \p{L}\p{M}*)*)+|\p{N})"
-    R"(| ?[^\s\p{L}\p{N}]+[\r\n/]?|\s*[\r\n]|\s+(?!\S)|\s+)";
-constexpr const char* kO200k =
-    R"([^\r\n\p{L}\p{N}]?[\p{Lu}\p{Lt}\p{Lm}\p{Lo}\p{M}]*[\p{Ll}\p{Lm}\p{Lo}\p{M}]+)"
-    R"((?i:'s|'t|'re|'ve|'m|'ll|'d)?)"
-    R"(|[^\r\n\p{L}\p{N}]?[\p{Lu}\p{Lt}\p{Lm}\p{Lo}\p{M}]+[\p{Ll}\p{Lm}\p{Lo}\p{M}]*)"
-    R"((?i:'s|'t|'re|'ve|'m|'ll|'d)?)"
+constexpr const char* kSeedCoder = R"('(?:[sStTmMdD]|[rRvV][eE]|[lL][lL]))"
+                                   R"(|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}{1}| ?[^\s\p{L}\p{N}\r\n]+)"
+                                   R"(|\s*[\r\n]+|\s+(?!\S)|\s+)";
+constexpr const char* kExaoneMoe = R"('(?:[sStTmMdD]|[rRvV][eE]|[lL][lL]))"
+                                   R"(|[^\r\n\p{L}\p{N}]?(?:\p{L}\p{M}*(?: \p{L}\p{M}*)*)+|\p{N})"
+                                   R"(| ?[^\s\p{L}\p{N}]+[\r\n/]?|\s*[\r\n]|\s+(?!\S)|\s+)";
+constexpr const char* kGpt4o =
+    R"([^\r\n\p{L}\p{N}]?[\p{L}&&[^a-z]]*[\p{L}&&[^A-Z]]+(?:'(?:[sStTmMdD]|[rRvV][eE]|[lL][lL]))?)"
+    R"(|[^\r\n\p{L}\p{N}]?[\p{L}&&[^a-z]]+[\p{L}&&[^A-Z]]*(?:'(?:[sStTmMdD]|[rRvV][eE]|[lL][lL]))?)"
+    R"(|\p{N}{1,3}| ?[^\s\p{L}\p{N}]+[\r\n/]*|\s*[\r\n]+|\s+(?!\S)|\s+)";
+constexpr const char* kGraniteEmbedding =
+    R"([^\r\n\p{L}\p{N}]?[\p{L}\p{M}&&[^a-z]]*[\p{L}\p{M}&&[^A-Z]]+)"
+    R"((?:'(?:[sStTmMdD]|[rRvV][eE]|[lL][lL]))?)"
+    R"(|[^\r\n\p{L}\p{N}]?[\p{L}\p{M}&&[^a-z]]+[\p{L}\p{M}&&[^A-Z]]*)"
+    R"((?:'(?:[sStTmMdD]|[rRvV][eE]|[lL][lL]))?)"
+    R"(|\p{N}{1,3}| ?[^\s\p{L}\p{N}]+[\r\n/]*|\s*[\r\n]+|\s+(?!\S)|\s+)";
+constexpr const char* kTekken = R"([^\r\n\p{L}\p{N}]?[\p{L}&&[^a-z]]*[\p{L}&&[^A-Z]]+)"
+                                R"(|[^\r\n\p{L}\p{N}]?[\p{L}&&[^a-z]]+[\p{L}&&[^A-Z]]*)"
+                                R"(|\p{N}| ?[^\s\p{L}\p{N}]+[\r\n/]*|\s*[\r\n]+|\s+(?!\S)|\s+)";
+constexpr const char* kAya =
+    R"([^\r\n\p{L}\p{N}]?[\p{L}\p{M}]+(?:'(?:[sStTmMdD]|[rRvV][eE]|[lL][lL]))?)"
     R"(|\p{N}{1,3}| ?[^\s\p{L}\p{N}]+[\r\n/]*|\s*[\r\n]+|\s+(?!\S)|\s+)";
 constexpr const char* kYoutu =
-    R"([^\r\n\p{L}\p{N}]?[\p{Lu}\p{Lt}\p{Lm}\p{Lo}\p{M}]*[\p{Ll}\p{Lm}\p{Lo}\p{M}]+)"
-    R"((?i:'s|'t|'re|'ve|'m|'ll|'d)?)"
-    R"(|[^\r\n\p{L}\p{N}]?[\p{Lu}\p{Lt}\p{Lm}\p{Lo}\p{M}]+[\p{Ll}\p{Lm}\p{Lo}\p{M}]*)"
-    R"((?i:'s|'t|'re|'ve|'m|'ll|'d)?)"
+    R"([^\r\n\p{L}\p{N}]?[\p{L}\p{M}]+(?:'(?:[sStTmMdD]|[rRvV][eE]|[lL][lL]))?)"
     R"(|\p{N}| ?[^\s\p{L}\p{N}]+[\r\n/]*|\s*[\r\n]+|\s+(?!\S)|\s+)";
-constexpr const char* kTekken =
-    R"([^\r\n\p{L}\p{N}]?[\p{Lu}\p{Lt}\p{Lm}\p{Lo}\p{M}]*[\p{Ll}\p{Lm}\p{Lo}\p{M}]+)"
-    R"(|[^\r\n\p{L}\p{N}]?[\p{Lu}\p{Lt}\p{Lm}\p{Lo}\p{M}]+[\p{Ll}\p{Lm}\p{Lo}\p{M}]*)"
-    R"(|\p{N}| ?[^\s\p{L}\p{N}]+[\r\n/]*|\s*[\r\n]+|\s+(?!\S)|\s+)";
+// Chinese characters are these ranges, not the script.
+constexpr const char* kKimiK2 =
+    R"([\x{3400}-\x{4DBF}\x{4E00}-\x{9FFF}\x{F900}-\x{FAFF}\x{20000}-\x{2A6DF}\x{2A700}-\x{2EBEF})"
+    R"(\x{2F800}-\x{2FA1F}]+)"
+    R"(|[^\r\n\p{L}\p{N}]?[\p{L}&&[^\x{3400}-\x{4DBF}\x{4E00}-\x{9FFF}\x{F900}-\x{FAFF})"
+    R"(\x{20000}-\x{2A6DF}\x{2A700}-\x{2EBEF}\x{2F800}-\x{2FA1F}]]+)"
+    R"((?:'(?:[sStTmMdD]|[rRvV][eE]|[lL][lL]))?)"
+    R"(|\p{N}{1,3}| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+)";
 constexpr const char* kDeepSeekV3 =
     R"([!"#$%&'()*+,\-./:;<=>?@\[\\\]^_`{|}~][A-Za-z]+|[^\r\n\p{L}\p{P}\p{S}]?[\p{L}\p{M}]+)"
     R"(| ?[\p{P}\p{S}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+)";
@@ -81,10 +95,12 @@ constexpr const char* kDeepSeekLetters =
     R"(\x{10C80}-\x{10CB2}\x{10CC0}-\x{10CF2}\x{118A0}-\x{118DF}\x{1E900}-\x{1E943}]+)";
 constexpr const char *kThreeDigits = R"(\p{N}{1,3})", *kDigit = R"(\p{N})",
                      *kCjk = "[一-龥぀-ゟ゠-ヿ]+",
-                     *kHanAndHangul = "[一-龥ࠀ-一가-퟿]+", *kLines = R"([^\n]+|[\n]+)",
+                     *kHanAndHangul = "[一-龥ࠀ-一가-퟿&&\\S]+", *kLines = R"([^\n]+|[\n]+)",
                      *kWordsWithoutStops = R"( ?[^(\s|.,!?…。，、।۔،)]+)";
-// Groups of three digits, counted from the last.
-constexpr const char* kDigitsFromEnd = R"(\p{N}{1,3}(?=(?:\p{N}{3})*(?!\p{N})))";
+// Groups of three digits, counted from the last; the text before a number belongs to its first
+// group. Only the first group looks for the end of the number: each doing so takes quadratic time.
+constexpr const char* kDigitsFromEnd =
+    R"((?<=\p{N})\p{N}{3}|\P{N}*+(?:\p{N}{1,3}(?=(?:\p{N}{3})*+(?!\p{N}))|\z))";
 
 constexpr GgufPreTokenizer kPreTokenizers[] = {
     {"llama-bpe llama3 llama-v3 falcon3 falcon-h1 pixtral midm-2.0 lfm2 jina-v5-nano",
@@ -102,9 +118,9 @@ constexpr GgufPreTokenizer kPreTokenizers[] = {
     {"bailingmoe bailingmoe2 llada-moe", {kBailing}},
     {"seed-coder", {kSeedCoder}},
     {"exaone-moe", {kExaoneMoe}},
-    {"gpt-4o llama4 kanana2 talkie minimax-m2", {kO200k}},
-    {"granite-embed-multi-97m", {kO200k}, true},
-    {"tiny_aya cohere2moe", {kDigitsFromEnd, kO200k}},
+    {"gpt-4o llama4 kanana2 talkie minimax-m2", {kGpt4o}},
+    {"granite-embed-multi-97m", {kGraniteEmbedding}, true},
+    {"tiny_aya cohere2moe", {kDigitsFromEnd, kAya}},
     {"tekken", {kTekken}, true, true},
     {"youtu",
      {"[가-힣ㄱ-ㆎ]+|[！…“”‘’—：；，、-〿︰-﹏]+|[ㄅ-ㄯ]+|[一-龥぀-"
@@ -116,13 +132,13 @@ constexpr GgufPreTokenizer kPreTokenizers[] = {
     {"deepseek-v3 hunyuan-dense joyai-llm hy_v4", {kThreeDigits, kCjk, kDeepSeekV3}},
     {"spark2_5", {kThreeDigits, kCjk, kSpark, kDigit}},
     {"deepseek-llm",
-     {"[\r\n]", kDeepSeekLetters, "\\s?[!-/:-~！-／：-～‘-‟　-。]+", "\\s+$", kHanAndHangul,
+     {"[\r\n]", kDeepSeekLetters, "\\s?[!-/:-~！-／：-～‘-‟、。]+", "\\s+$", kHanAndHangul,
       R"(\p{N}+)"}},
     {"deepseek-coder", {"[\r\n]", R"(\s?\p{L}+)", R"(\s?\p{P}+)", kHanAndHangul, kDigit}},
-    {"kimi-k2", {kKimiWords}},
+    {"kimi-k2", {kKimiK2}},
     {"afmoe",
      {kDigitsFromEnd,
-      "[一-鿿㐀-䶿\\x{F900}-\\x{FAFF}぀-ゟ゠-ヿ･-ﾟ⼀-⿟เ-๿຀-໿ក-៿က-"
+      "[一-鿿㐀-䶿\\x{8C48}-\\x{FAFF}぀-ゟ゠-ヿ･-ﾟ⼀-⿟เ-๿຀-໿ក-៿က-"
       "႟ꩠ-"
       "ꩿꧠ-"
       "꧿가-"
@@ -133,6 +149,7 @@ constexpr GgufPreTokenizer kPreTokenizers[] = {
      "jina-v2-de jina-v1-en jina-v2-code roberta-bpe gigachat a.x-4.0 mellum modern-bert",
      {kGpt2}},
     {"starcoder refact command-r smollm codeshell exaone minerva-7b mellum2", {kDigit, kGpt2}},
+    {"superbpe", {R"(\p{N}+)", "(?=(?:[0-9]{3})++(?![0-9]))"}},
     {"falcon", {R"([\p{P}\$\+<=>\^~\|`]+)", kGpt2, "[0-9][0-9][0-9]"}},
     {"poro-chat bloom gpt3-finnish", {kWordsWithoutStops}},
     {"viking", {kWordsWithoutStops, kDigit}},
