@@ -26,8 +26,10 @@ PackedRows carve(const RowForm& form, int64_t rows, std::byte* memory, size_t* b
   const int64_t limbs = form.skinny_in_limbs ? kLimbs : 1;
   packed.sums = carver.take<int32_t>(rows * limbs * packed.num_sums);
   if (form.skinny_in_limbs) packed.limb_stride = packed.stride / kLimbs;
-  if (form.skinny_in_limbs || int16)
-    packed.segment_scales = carver.take<float>(rows * limbs * packed.num_sums);
+  if (form.skinny_in_limbs || int16) {
+    packed.num_segment_scales = (packed.num_sums + form.scale_segments - 1) / form.scale_segments;
+    packed.segment_scales = carver.take<float>(rows * limbs * packed.num_segment_scales);
+  }
   packed.scales = carver.take<float>(rows * form.num_scales);
   packed.num_scales = form.num_scales;
   packed.num_minimums =
@@ -143,9 +145,9 @@ void RowPacker::pack_row(const PackedRows& packed, int64_t at, int64_t r, bool s
   if (packed.num_minimums > 0)
     sum_groups(a.from, source, packed.minimum_sums + at * packed.num_minimums);
   if (skinny && form_.skinny_in_limbs) {
-    const int64_t first = at * kLimbs * packed.num_sums;
-    a.sums = packed.sums + first;
-    a.scales = packed.segment_scales + first;
+    a.sums = packed.sums + at * kLimbs * packed.num_sums;
+    a.scales = packed.segment_scales + at * kLimbs * packed.num_segment_scales;
+    a.scale_segments = form_.scale_segments;
     a.limb_stride = packed.limb_stride;
     skinny_->fn(a);
     for (int p = 0; p < kLimbs; ++p)
@@ -156,7 +158,8 @@ void RowPacker::pack_row(const PackedRows& packed, int64_t at, int64_t r, bool s
   const bool two_terms = form_.two_terms && arithmetic == Operand::kBf16;
   if (two_terms) a.low = a.to + packed.rest;
   if (packed.sums != nullptr) a.sums = packed.sums + at * packed.num_sums;
-  if (packed.segment_scales != nullptr) a.scales = packed.segment_scales + at * packed.num_sums;
+  if (packed.segment_scales != nullptr)
+    a.scales = packed.segment_scales + at * packed.num_segment_scales;
   if (const PackKernel* const pack = skinny ? skinny_ : main_)
     pack->fn(a);
   else

@@ -18,10 +18,11 @@ struct RowForm {
   int skinny_rows = kSkinnyRows;
   ColumnOrder order = ColumnOrder::kPlain;  ///< Operand::kBf16
   int64_t k = 0;
-  int64_t segment = 0;       ///< columns per sum of codes
-  int64_t num_scales = 0;    ///< as in Rows
-  int64_t scale_cols = 0;    ///< columns per scale
-  int64_t minimum_cols = 0;  ///< columns per minimum of the weights; 0: no minimums
+  int64_t segment = 0;         ///< columns per sum of codes
+  int64_t scale_segments = 1;  ///< segments that share a scale, where floats are integers
+  int64_t num_scales = 0;      ///< as in Rows
+  int64_t scale_cols = 0;      ///< columns per scale
+  int64_t minimum_cols = 0;    ///< columns per minimum of the weights; 0: no minimums
 };
 
 struct PackedRows {
@@ -32,8 +33,9 @@ struct PackedRows {
   int64_t num_sums = 0;
   float* scales = nullptr;  ///< [rows, num_scales], if rows are codes
   int64_t num_scales = 0;
-  /// [rows, num_sums] scales of each segment, where floats are integers.
+  /// [rows, num_segment_scales], where floats are integers.
   float* segment_scales = nullptr;
+  int64_t num_segment_scales = 0;
   /// Rows in limbs: limb p of row r at values + (r · kLimbs + p) · limb_stride, with its sums
   /// and scales in row r · kLimbs + p of `sums` and of `segment_scales`.
   int64_t limb_stride = 0;

@@ -47,27 +47,31 @@ inline void run_to_limbs(const float* from, int64_t count, float steps, int8_t* 
 inline void f32_to_limbs(const PackArgs& a) {
   constexpr float kRadix = kLimbRadix, kMost = 127 * kRadix * kRadix;
   const auto* const from = static_cast<const float*>(a.from);
-  for (int64_t s = 0, at = 0; s < a.segments; ++s, at += a.segment) {
-    const int64_t length = a.segment < a.count - at ? a.segment : a.count - at;
+  const int64_t cols = a.segment * a.scale_segments;
+  const int64_t scales = (a.segments + a.scale_segments - 1) / a.scale_segments;
+  for (int64_t s = 0, at = 0; s < scales; ++s, at += cols) {
+    const int64_t length = cols < a.count - at ? cols : a.count - at;
     const int32_t bits = largest_bits(from + at, length);
     const bool finite = bits < 0x7f800000;
     const float largest = finite ? __builtin_bit_cast(float, bits) : 0;
     // Tiny values have fewer steps, so that their number stays finite.
     const float steps = kMost / (largest > 0x1p-100f ? largest : 0x1p-100f);
-    int32_t sum[kLimbs] = {};
-    int8_t* const codes = reinterpret_cast<int8_t*>(a.to) + at;
-    if (finite) {
-      run_to_limbs(from + at, length, steps, codes, codes + a.limb_stride,
-                   codes + 2 * a.limb_stride, sum);
-    } else {
-      for (int p = 0; p < kLimbs; ++p)
-        __builtin_memset(codes + p * a.limb_stride, 0, static_cast<size_t>(length));
+    int64_t segment = s * a.scale_segments;
+    for (int64_t begin = at; begin < at + length; begin += a.segment, ++segment) {
+      const int64_t left = at + length - begin, run = a.segment < left ? a.segment : left;
+      int32_t sum[kLimbs] = {};
+      int8_t* const codes = reinterpret_cast<int8_t*>(a.to) + begin;
+      if (finite) {
+        run_to_limbs(from + begin, run, steps, codes, codes + a.limb_stride,
+                     codes + 2 * a.limb_stride, sum);
+      } else {
+        for (int p = 0; p < kLimbs; ++p)
+          __builtin_memset(codes + p * a.limb_stride, 0, static_cast<size_t>(run));
+      }
+      for (int p = 0; p < kLimbs; ++p) a.sums[p * a.segments + segment] = sum[p];
     }
     float scale = finite ? 1 / steps : __builtin_nanf("");
-    for (int p = kLimbs - 1; p >= 0; --p, scale *= kRadix) {
-      a.sums[p * a.segments + s] = sum[p];
-      a.scales[p * a.segments + s] = scale;
-    }
+    for (int p = kLimbs - 1; p >= 0; --p, scale *= kRadix) a.scales[p * scales + s] = scale;
   }
 }
 
