@@ -11,6 +11,8 @@ int64_t column_bytes(Operand arithmetic) {
 }
 
 int prefetch_distance(const UkernelSet& kernels, DotForm form, const QuantKey& key) {
+  constexpr int kSteps = 64;
+  if (form.by_steps) return kSteps;
   if (!key.quantized()) return kernels.prefetch_distance_16;
   // Floats times codes wait for their decoding, not for memory, and have no instructions to spare.
   return form.by_codes && form.x == Operand::kF32 ? 0 : kernels.prefetch_distance;
@@ -195,9 +197,8 @@ void MacroKernel::multiply_steps(const PanelPair& pair, const RowTile& tile,
     if (!tile.prefetch) continue;
     const int64_t next = tile.next.panel + p * tile.next.distance;
     block.steps_jump[p] = panels_.scale_steps(tile.next.expert, next).step - block.steps[p].step;
-    block.prefetch[p] = panels_.codes(tile.next.expert, next);
   }
-  if (prefetch_distance_ > 0) prefetch_ahead(pair, tile, 0, block);
+  prefetch_ahead(pair, tile, 0, block);
   steps_->fn(block);
 }
 
