@@ -135,7 +135,7 @@ TEST_P(StepKernels, MatchExactSumsForRandomAndExtremeValues) {
               if (kind.minimums) b.minimums[p] = {minimum_factor[p].data(), minimum[p].data()};
               b.sum[p] = sums[p].data();
               if (rows == 2) {
-                b.prefetch[p] = panels[p].data();
+                b.codes_jump[p] = 64;
                 b.steps_jump[p] = 64;
               }
             }

@@ -11,8 +11,6 @@ int64_t column_bytes(Operand arithmetic) {
 }
 
 int prefetch_distance(const UkernelSet& kernels, DotForm form, const QuantKey& key) {
-  constexpr int kSteps = 64;
-  if (form.by_steps) return kSteps;
   if (!key.quantized()) return kernels.prefetch_distance_16;
   // Floats times codes wait for their decoding, not for memory, and have no instructions to spare.
   return form.by_codes && form.x == Operand::kF32 ? 0 : kernels.prefetch_distance;
@@ -83,9 +81,8 @@ MacroKernel::MacroKernel(const KernelWeights& weights, const CpuDotForm& form,
       x_group_is_segment_(x_group_cols(weights.scheme) == panels_.segment_cols()),
       scale_rows_(scale_rows(weights.shape)) {}
 
-template <class Block>
 void MacroKernel::prefetch_ahead(const PanelPair& pair, const RowTile& tile, int64_t first_block,
-                                 Block& block) const {
+                                 DotArgs& block) const {
   const int64_t at = first_block + prefetch_distance_, left = panels_.panel_blocks() - at;
   block.prefetch_switch = left > 0 ? left : INT64_MAX;
   for (int p = 0; p < block.panels; ++p) {
@@ -196,9 +193,9 @@ void MacroKernel::multiply_steps(const PanelPair& pair, const RowTile& tile,
     block.sum[p] = scratch.sums[p];
     if (!tile.prefetch) continue;
     const int64_t next = tile.next.panel + p * tile.next.distance;
+    block.codes_jump[p] = panels_.codes(tile.next.expert, next) - block.w[p];
     block.steps_jump[p] = panels_.scale_steps(tile.next.expert, next).step - block.steps[p].step;
   }
-  prefetch_ahead(pair, tile, 0, block);
   steps_->fn(block);
 }
 

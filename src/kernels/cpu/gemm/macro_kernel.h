@@ -72,9 +72,8 @@ class MacroKernel {
   void subtract_minimums(const PanelPair& pair, const RowTile& tile, TileScratch& scratch) const;
   /// Makes `block`, which begins at cache line `first_block` of its panels, prefetch ahead of
   /// itself.
-  template <class Block>
   void prefetch_ahead(const PanelPair& pair, const RowTile& tile, int64_t first_block,
-                      Block& block) const;
+                      DotArgs& block) const;
 
   const KernelWeights& weights_;
   CpuDotForm planned_;

@@ -67,7 +67,12 @@ class RowPacker {
              int skinny_rows, ThreadPool& pool) const;
 
  private:
+  int64_t source_of(int64_t r) const {
+    return from_.row_index ? from_.row_index[from_.first_row + r] : r;
+  }
   void pack_row(const PackedRows& to, int64_t at, int64_t r, bool skinny) const;
+  /// Copies row `at`, packed before, to the next row.
+  void copy_row(const PackedRows& to, int64_t at) const;
   void sum_groups(const void* from, int64_t source, float* sums) const;
 
   RowForm form_;

@@ -102,12 +102,9 @@ struct StepDotArgs {
   int group_cols = 0;  ///< 16, 32 or 64, a multiple of the columns that are packed together
   int64_t groups = 0;
   float* sum[2] = {};  ///< [rows][16]
-  /// As in DotArgs, one cache line for each one that the kernel reads. Null: no prefetch.
-  const std::byte* prefetch[2] = {};
-  int64_t prefetch_switch = INT64_MAX;
-  int64_t prefetch_jump[2] = {};
-  /// Bytes from the steps of a panel to those that are read next, to prefetch; 0: no prefetch.
-  int64_t steps_jump[2] = {};
+  /// Bytes from a panel's codes, and from its steps, to those of the panel that is read next. The
+  /// kernel prefetches a few super-blocks ahead of itself. 0: nothing follows.
+  int64_t codes_jump[2] = {}, steps_jump[2] = {};
 };
 
 /// Decodes `blocks` row blocks of codes. `zero` and `exponent` belong to the first

@@ -35,6 +35,7 @@ struct StoredCodes {
   static constexpr int kHigh = set == CodeSet::kAny ? 0 : code_bits(set) - 4;  // beside four bits
   static constexpr int kCols = kHigh == 1 ? 32 : 16;                           // of a unit
   static constexpr int kLowBlocks = kCols / 8, kBlocks = kLowBlocks + (kHigh > 0 ? 1 : 0);
+  static constexpr int64_t kSuperBlock = kFactorCols / kCols * kBlocks * kRowBlockBytes;
   static constexpr int kOffset = set == CodeSet::kAny       ? 8
                                  : set == CodeSet::kSigned6 ? 32
                                  : set != CodeSet::kIq4     ? 0
@@ -76,9 +77,6 @@ struct StoredCodes {
   }
 };
 
-MORACLE_VECTOR_INLINE Bits four_bytes(const std::byte* p) {
-  return splat_bits(load_as<uint32_t>(p));
-}
 MORACLE_VECTOR_INLINE Ints widen_bytes(const int8_t* p) {
 #if defined(MORACLE_VECTOR_AVX512)
   return as<Ints>(_mm512_cvtepi8_epi32(load_as<__m128i>(p)));
@@ -97,188 +95,278 @@ MORACLE_VECTOR_INLINE Vec to_floats(Ints v) {
   return __builtin_convertvector(v, Vec);
 }
 
-#if !defined(__AVX512VNNI__) && !defined(__AVXVNNI__)
-/// Each step twice, as words.
-MORACLE_VECTOR_INLINE __m256i step_words(const int8_t* p) {
-  const __m128i steps = _mm_loadl_epi64(reinterpret_cast<const __m128i*>(p));
-  return _mm256_cvtepi8_epi16(_mm_unpacklo_epi8(steps, steps));
-}
-template <bool kSigned>
-MORACLE_VECTOR_INLINE __m256i pair_products(__m256i codes, __m256i x) {
-  if constexpr (kSigned)
-    return _mm256_maddubs_epi16(_mm256_abs_epi8(codes), _mm256_sign_epi8(x, codes));
-  else
-    return _mm256_maddubs_epi16(codes, x);
-}
-#endif
+/// How far codes and steps are prefetched: 4 to 6 KiB of codes of a panel.
+constexpr int64_t kSuperBlocksAhead = 2;
 
-/// A super-block, its panel, and its first row of several.
+MORACLE_VECTOR_INLINE int64_t super_blocks(const StepDotArgs& b) {
+  const int64_t per_factor = kFactorCols / b.group_cols;
+  return (b.groups + per_factor - 1) / per_factor;
+}
+
+/// The codes to prefetch during a super-block.
+template <class Codes>
+MORACLE_VECTOR_INLINE const std::byte* codes_ahead(const StepDotArgs& b, int panel,
+                                                   int64_t super_block) {
+  const int64_t all = super_blocks(b), later = super_block + kSuperBlocksAhead;
+  if (later < all) return b.w[panel] + later * Codes::kSuperBlock;
+  return b.w[panel] + b.codes_jump[panel] + (later - all) * Codes::kSuperBlock;
+}
+
+/// A super-block of successive panels, and its first row of several.
 struct StepPlace {
   int64_t super_block;
   int panel, row, groups;
+  bool prefetches;
 };
 
-/// sum[r] += step · Σ code · x over one group.
-template <class Codes, int kRows>
-MORACLE_VECTOR_INLINE void add_group(const StepDotArgs& b, const std::byte* w, const std::byte* x,
-                                     const int32_t* x_sum, const int8_t* step, int offset,
-                                     Ints (&sum)[kRows]) {
-  const int64_t x_stride = b.x_stride, x_sum_stride = b.x_sum_stride;
-  const int units = b.group_cols / Codes::kCols;
-  const Ints steps = widen_bytes(step);
-#if defined(__AVX512VNNI__) || defined(__AVXVNNI__)
-  Ints group[kRows];
-  MORACLE_VECTOR_UNROLL
-  for (int r = 0; r < kRows; ++r)
-    group[r] = as<Ints>(
-        splat_bits(offset == 0 ? 0u : static_cast<uint32_t>(-offset * x_sum[r * x_sum_stride])));
-  for (int u = 0; u < units; ++u) {
-    MORACLE_VECTOR_UNROLL
-    for (int c = 0; c < Codes::kCols / 4; ++c) {
-      const Bits code = Codes::at(w, c);
-      MORACLE_VECTOR_UNROLL
-      for (int r = 0; r < kRows; ++r)
-        group[r] = add_products(group[r], code, four_bytes(x + r * x_stride + c * 4));
-    }
-    w += Codes::kBlocks * kRowBlockBytes;
-    x += Codes::kCols;
-  }
-  MORACLE_VECTOR_UNROLL
-  for (int r = 0; r < kRows; ++r) sum[r] += group[r] * steps;
-#else
-  const __m256i words = step_words(step);
-  if (offset != 0) {
+/// One group of kPanels panels and kRows rows.
+template <class Codes, int kPanels, int kRows>
+struct Group {
+  const std::byte* w[kPanels];
+  const std::byte* ahead[kPanels];  // of the codes to prefetch
+  const int8_t* step[kPanels];
+  const std::byte* x;
+  const int32_t* x_sum;
+  int64_t x_stride, x_sum_stride;
+  int units, offset;
+
+  /// sum[p][r] += step · Σ code · x. The units of this group are then behind w, ahead and x.
+  template <bool kPrefetches>
+  MORACLE_VECTOR_INLINE void add_to(Ints (&sum)[kPanels][kRows]) {
+    Products products[kPanels];
+    Ints begin[kRows];
     MORACLE_VECTOR_UNROLL
     for (int r = 0; r < kRows; ++r)
-      sum[r] +=
-          steps * as<Ints>(splat_bits(static_cast<uint32_t>(-offset * x_sum[r * x_sum_stride])));
-  }
-  for (int u = 0; u < units; ++u) {
+      begin[r] = as<Ints>(
+          splat_bits(offset == 0 ? 0u : static_cast<uint32_t>(-offset * x_sum[r * x_sum_stride])));
     MORACLE_VECTOR_UNROLL
-    for (int c = 0; c < Codes::kCols / 4; c += Codes::kPairs) {
-      __m256i pairs[kRows];
-      MORACLE_VECTOR_UNROLL
-      for (int i = 0; i < Codes::kPairs; ++i) {
-        const auto code = as<__m256i>(Codes::at(w, c + i));
+    for (int p = 0; p < kPanels; ++p) products[p].begin(begin, step[p], offset, sum[p]);
+    for (int u = 0; u < units; ++u) {
+      if constexpr (kPrefetches) {
         MORACLE_VECTOR_UNROLL
-        for (int r = 0; r < kRows; ++r) {
-          const auto bytes = as<__m256i>(four_bytes(x + r * x_stride + (c + i) * 4));
-          const __m256i two = pair_products<Codes::kSigned>(code, bytes);
-          pairs[r] = i == 0 ? two : _mm256_add_epi16(pairs[r], two);
+        for (int p = 0; p < kPanels; ++p) {
+          MORACLE_VECTOR_UNROLL
+          for (int i = 0; i < Codes::kBlocks; ++i)
+            __builtin_prefetch(ahead[p] + i * kRowBlockBytes, 0, 2);
+          ahead[p] += Codes::kBlocks * kRowBlockBytes;
         }
       }
       MORACLE_VECTOR_UNROLL
+      for (int c = 0; c < Codes::kCols / 4; c += kStepQuads) {
+        MORACLE_VECTOR_UNROLL
+        for (int i = 0; i < kStepQuads; ++i) {
+          Bits code[kPanels];
+          MORACLE_VECTOR_UNROLL
+          for (int p = 0; p < kPanels; ++p) code[p] = Codes::at(w[p], c + i);
+          MORACLE_VECTOR_UNROLL
+          for (int r = 0; r < kRows; ++r) {
+            const Bits bytes = splat_bits(load_as<uint32_t>(x + r * x_stride + (c + i) * 4));
+            MORACLE_VECTOR_UNROLL
+            for (int p = 0; p < kPanels; ++p) products[p].add(code[p], bytes, r, i);
+          }
+        }
+        MORACLE_VECTOR_UNROLL
+        for (int p = 0; p < kPanels; ++p) products[p].flush(sum[p]);
+      }
+      MORACLE_VECTOR_UNROLL
+      for (int p = 0; p < kPanels; ++p) w[p] += Codes::kBlocks * kRowBlockBytes;
+      x += Codes::kCols;
+    }
+    MORACLE_VECTOR_UNROLL
+    for (int p = 0; p < kPanels; ++p) {
+      products[p].end(sum[p]);
+      step[p] += kPanelRows;
+    }
+    ++x_sum;
+  }
+
+#if defined(__AVX512VNNI__) || defined(__AVXVNNI__)
+  static constexpr int kStepQuads = Codes::kCols / 4;
+  /// Sums of a group in 32 bits, times the step at its end.
+  struct Products {
+    Ints of[kRows], steps;
+    MORACLE_VECTOR_INLINE void begin(const Ints (&from)[kRows], const int8_t* step, int,
+                                     Ints (&)[kRows]) {
+      steps = widen_bytes(step);
+      MORACLE_VECTOR_UNROLL
+      for (int r = 0; r < kRows; ++r) of[r] = from[r];
+    }
+    MORACLE_VECTOR_INLINE void add(Bits code, Bits x, int r, int) {
+      of[r] = add_products(of[r], code, x);
+    }
+    MORACLE_VECTOR_INLINE void flush(Ints (&)[kRows]) {}
+    MORACLE_VECTOR_INLINE void end(Ints (&sum)[kRows]) {
+      MORACLE_VECTOR_UNROLL
+      for (int r = 0; r < kRows; ++r) sum[r] += of[r] * steps;
+    }
+  };
+#else
+  static constexpr int kStepQuads = Codes::kPairs;
+  /// Sums of a few products in 16 bits, which the addition of neighbours multiplies by the step.
+  struct Products {
+    __m256i pairs[kRows], words;
+    MORACLE_VECTOR_INLINE void begin(const Ints (&from)[kRows], const int8_t* step, int offset,
+                                     Ints (&sum)[kRows]) {
+      const __m128i steps = _mm_loadl_epi64(reinterpret_cast<const __m128i*>(step));
+      words = _mm256_cvtepi8_epi16(_mm_unpacklo_epi8(steps, steps));
+      if (offset == 0) return;
+      MORACLE_VECTOR_UNROLL
+      for (int r = 0; r < kRows; ++r) sum[r] += from[r] * widen_bytes(step);
+    }
+    MORACLE_VECTOR_INLINE void add(Bits code, Bits x, int r, int i) {
+      const auto w = as<__m256i>(code), bytes = as<__m256i>(x);
+      const __m256i two = Codes::kSigned
+                              ? _mm256_maddubs_epi16(_mm256_abs_epi8(w), _mm256_sign_epi8(bytes, w))
+                              : _mm256_maddubs_epi16(w, bytes);
+      pairs[r] = i == 0 ? two : _mm256_add_epi16(pairs[r], two);
+    }
+    MORACLE_VECTOR_INLINE void flush(Ints (&sum)[kRows]) {
+      MORACLE_VECTOR_UNROLL
       for (int r = 0; r < kRows; ++r) sum[r] += as<Ints>(_mm256_madd_epi16(pairs[r], words));
     }
-    w += Codes::kBlocks * kRowBlockBytes;
-    x += Codes::kCols;
-  }
+    MORACLE_VECTOR_INLINE void end(Ints (&)[kRows]) {}
+  };
 #endif
-}
+};
 
-/// kRows rows of kLimbRows limbs times half a panel, over one super-block.
-template <class Codes, int kTokens, int kLimbRows>
-void multiply_half(const StepDotArgs& b, const StepPlace& at, int half) {
+/// kTokens rows of kLimbRows limbs times kPanels panels, or half of one, over one super-block.
+template <class Codes, int kPanels, int kTokens, int kLimbRows, bool kPrefetches>
+MORACLE_VECTOR_INLINE void multiply_half(const StepDotArgs& b, const StepPlace& at, int half) {
   constexpr int kRows = kTokens * kLimbRows;
-  const int p = at.panel, offset = Codes::kOffset + b.zero;
   const int64_t first_group = at.super_block * (kFactorCols / b.group_cols);
-  const int64_t group_bytes = b.group_cols / Codes::kCols * Codes::kBlocks * kRowBlockBytes;
-  const std::byte* w = b.w[p] + first_group * group_bytes + half * kHalfBytes;
-  const int64_t x_row = int64_t{at.row} * kLimbRows;
-  const std::byte* x = b.x + x_row * b.x_stride + at.super_block * kFactorCols;
-  const int32_t* x_sum = b.x_sum + x_row * b.x_sum_stride + first_group;
-  const float* least_sum = b.minimum_sum + at.row * b.minimum_sum_stride + first_group;
+  const int64_t code_at = at.super_block * Codes::kSuperBlock + half * kHalfBytes;
   const int64_t lane = first_group * kPanelRows + half * kLanes;
-  const int8_t* step = b.steps[p].step + lane;
-  const int8_t* minimum = b.minimums[p].step == nullptr ? nullptr : b.minimums[p].step + lane;
-  const bool prefetches = b.prefetch[p] != nullptr && at.row == 0 && half == 0;
-  int64_t line = first_group * group_bytes / kRowBlockBytes;
-  Ints sum[kRows] = {};
-  Vec least[kTokens] = {};
+  const int64_t x_row = int64_t{at.row} * kLimbRows;
+  const bool has_minimums = b.minimums[0].step != nullptr;
+  Group<Codes, kPanels, kRows> group;
+  const int8_t* minimum[kPanels];
+  MORACLE_VECTOR_UNROLL
+  for (int p = 0; p < kPanels; ++p) {
+    group.w[p] = b.w[at.panel + p] + code_at;
+    group.step[p] = b.steps[at.panel + p].step + lane;
+    minimum[p] = has_minimums ? b.minimums[at.panel + p].step + lane : nullptr;
+    if constexpr (kPrefetches) group.ahead[p] = codes_ahead<Codes>(b, at.panel + p, at.super_block);
+  }
+  group.x = b.x + x_row * b.x_stride + at.super_block * kFactorCols;
+  group.x_stride = b.x_stride;
+  group.x_sum = b.x_sum + x_row * b.x_sum_stride + first_group;
+  group.x_sum_stride = b.x_sum_stride;
+  group.units = static_cast<int>(static_cast<unsigned>(b.group_cols) / Codes::kCols);
+  group.offset = Codes::kOffset + b.zero;
+  const float* minimum_sum = b.minimum_sum + at.row * b.minimum_sum_stride + first_group;
+  Ints sum[kPanels][kRows] = {};
+  Vec least[kPanels][kTokens] = {};
   for (int g = 0; g < at.groups; ++g) {
-    if (prefetches) {
-      for (const int64_t past = line + group_bytes / kRowBlockBytes; line < past; ++line) {
-        const int64_t jump = line >= b.prefetch_switch ? b.prefetch_jump[p] : 0;
-        __builtin_prefetch(b.prefetch[p] + line * kRowBlockBytes + jump, 0, 2);
-      }
-    }
-    add_group<Codes, kRows>(b, w, x, x_sum + g, step, offset, sum);
-    if (minimum != nullptr) {
-      const Vec m = to_floats(widen_bytes(minimum));
+    group.template add_to<kPrefetches>(sum);
+    if (!has_minimums) continue;
+    MORACLE_VECTOR_UNROLL
+    for (int p = 0; p < kPanels; ++p) {
+      const Vec m = to_floats(widen_bytes(minimum[p]));
       MORACLE_VECTOR_UNROLL
       for (int t = 0; t < kTokens; ++t)
-        least[t] = multiply_add(m, splat(least_sum[t * b.minimum_sum_stride + g]), least[t]);
-      minimum += kPanelRows;
+        least[p][t] = multiply_add(m, splat(minimum_sum[t * b.minimum_sum_stride]), least[p][t]);
+      minimum[p] += kPanelRows;
     }
-    step += kPanelRows;
-    w += group_bytes;
-    x += b.group_cols;
+    ++minimum_sum;
   }
   const int64_t factor_at = at.super_block * kPanelRows + half * kLanes;
-  const Vec factor = widen_factors(b.steps[p].factor + factor_at);
-  const Vec least_factor =
-      minimum == nullptr ? Vec{} : widen_factors(b.minimums[p].factor + factor_at);
   MORACLE_VECTOR_UNROLL
-  for (int t = 0; t < kTokens; ++t) {
-    Vec part = to_floats(sum[t * kLimbRows + kLimbRows - 1]);
-    if constexpr (kLimbRows > 1) {
-      // The smallest limb comes first.
-      const float* const scale =
-          b.x_scale + (x_row + t * kLimbRows) * b.x_scale_stride + at.super_block;
-      part = part * splat(scale[(kLimbRows - 1) * b.x_scale_stride]);
-      MORACLE_VECTOR_UNROLL
-      for (int l = kLimbRows - 2; l >= 0; --l)
-        part = multiply_add(to_floats(sum[t * kLimbRows + l]), splat(scale[l * b.x_scale_stride]),
-                            part);
+  for (int p = 0; p < kPanels; ++p) {
+    const Vec factor = widen_factors(b.steps[at.panel + p].factor + factor_at);
+    const Vec least_factor =
+        has_minimums ? widen_factors(b.minimums[at.panel + p].factor + factor_at) : Vec{};
+    MORACLE_VECTOR_UNROLL
+    for (int t = 0; t < kTokens; ++t) {
+      Vec part = to_floats(sum[p][t * kLimbRows + kLimbRows - 1]);
+      if constexpr (kLimbRows > 1) {
+        // The smallest limb comes first.
+        const float* const scale =
+            b.x_scale + (x_row + t * kLimbRows) * b.x_scale_stride + at.super_block;
+        part = part * splat(scale[(kLimbRows - 1) * b.x_scale_stride]);
+        MORACLE_VECTOR_UNROLL
+        for (int l = kLimbRows - 2; l >= 0; --l)
+          part = multiply_add(to_floats(sum[p][t * kLimbRows + l]),
+                              splat(scale[l * b.x_scale_stride]), part);
+      }
+      float* const to = b.sum[at.panel + p] + (at.row + t) * kPanelRows + half * kLanes;
+      Vec total = multiply_add(part, factor, at.super_block == 0 ? Vec{} : load(to));
+      if (has_minimums) total = multiply_add(-least[p][t], least_factor, total);
+      store(to, total);
     }
-    float* const to = b.sum[p] + (at.row + t) * kPanelRows + half * kLanes;
-    Vec total = multiply_add(part, factor, at.super_block == 0 ? Vec{} : load(to));
-    if (minimum != nullptr) total = multiply_add(-least[t], least_factor, total);
-    store(to, total);
   }
 }
 
-template <class Codes, int kTokens, int kLimbRows>
+using MultiplyBlock = void(const StepDotArgs&, const StepPlace&);
+
+template <class Codes, int kPanels, int kTokens, int kLimbRows>
 void multiply_block(const StepDotArgs& b, const StepPlace& at) {
-  for (int half = 0; half < kHalves; ++half) multiply_half<Codes, kTokens, kLimbRows>(b, at, half);
+  if (at.prefetches)
+    multiply_half<Codes, kPanels, kTokens, kLimbRows, true>(b, at, 0);
+  else
+    multiply_half<Codes, kPanels, kTokens, kLimbRows, false>(b, at, 0);
+  for (int half = 1; half < kHalves; ++half)
+    multiply_half<Codes, kPanels, kTokens, kLimbRows, false>(b, at, half);
 }
 
-/// Prefetches the steps of the same super-block in the panel that is read next.
-MORACLE_VECTOR_INLINE void prefetch_steps(const PanelSteps& steps, int64_t jump,
-                                          const StepPlace& at, int64_t per_factor) {
-  const auto* const from =
-      reinterpret_cast<const std::byte*>(steps.step + at.super_block * per_factor * kPanelRows);
-  for (int64_t i = 0; i < at.groups * kPanelRows; i += kRowBlockBytes)
-    __builtin_prefetch(from + jump + i, 0, 2);
-  __builtin_prefetch(
-      reinterpret_cast<const std::byte*>(steps.factor + at.super_block * kPanelRows) + jump, 0, 2);
+/// Prefetches the steps of a later super-block.
+MORACLE_VECTOR_INLINE void prefetch_steps(const StepDotArgs& b, const PanelSteps& steps, int panel,
+                                          int64_t super_block) {
+  const int64_t all = super_blocks(b), later = super_block + kSuperBlocksAhead;
+  const int64_t jump = later < all ? 0 : b.steps_jump[panel], s = later < all ? later : later - all;
+  const int64_t bytes = kFactorCols / b.group_cols * kPanelRows;
+  const auto* const step = reinterpret_cast<const std::byte*>(steps.step) + s * bytes + jump;
+  for (int64_t i = 0; i < bytes; i += kRowBlockBytes) __builtin_prefetch(step + i, 0, 2);
+  __builtin_prefetch(reinterpret_cast<const std::byte*>(steps.factor + s * kPanelRows) + jump, 0,
+                     2);
+}
+
+/// Two panels share the activations' registers, as far as there are enough for both: memory then
+/// has two streams to fetch from, too.
+template <class Codes, int kLimbRows>
+MORACLE_VECTOR_INLINE void multiply_rows(const StepDotArgs& b) {
+  constexpr int kMost = kLimbRows == 1 ? 4 : 2;
+  constexpr int kPairRows = kHalves == 1 && kLimbRows == 1 ? kMost : 1;
+  constexpr MultiplyBlock* kOne[] = {
+      multiply_block<Codes, 1, 1, kLimbRows>, multiply_block<Codes, 1, 2, kLimbRows>,
+      multiply_block<Codes, 1, kMost - 1, kLimbRows>, multiply_block<Codes, 1, kMost, kLimbRows>};
+  constexpr MultiplyBlock* kBoth[] = {
+      multiply_block<Codes, 2, 1, kLimbRows>,
+      multiply_block < Codes,
+      2,
+      kPairRows < 2 ? 1 : 2,
+      kLimbRows >,
+      multiply_block < Codes,
+      2,
+      kPairRows < 3 ? 1 : 3,
+      kLimbRows >
+      , multiply_block < Codes, 2, kPairRows < 4 ? 1 : 4, kLimbRows > };
+  const int64_t all = super_blocks(b);
+  const auto per_factor = static_cast<int>(kFactorCols / b.group_cols);
+  for (int64_t s = 0; s < all; ++s) {
+    for (int p = 0; p < b.panels; ++p) {
+      prefetch_steps(b, b.steps[p], p, s);
+      if (b.minimums[p].step != nullptr) prefetch_steps(b, b.minimums[p], p, s);
+    }
+    const int64_t left = b.groups - s * per_factor;
+    StepPlace at{s, 0, 0, left < per_factor ? static_cast<int>(left) : per_factor, true};
+    for (; at.row < b.rows; at.row += kMost, at.prefetches = false) {
+      const int rows = b.rows - at.row < kMost ? b.rows - at.row : kMost;
+      at.panel = 0;
+      if (b.panels == 2 && rows <= kPairRows) {
+        kBoth[rows - 1](b, at);
+        continue;
+      }
+      for (; at.panel < b.panels; ++at.panel) kOne[rows - 1](b, at);
+    }
+  }
 }
 
 template <CodeSet set>
 void multiply_steps(const StepDotArgs& b) {
-  using Codes = StoredCodes<set>;
-  constexpr void (*kInt8Rows[])(const StepDotArgs&, const StepPlace&) = {
-      multiply_block<Codes, 1, 1>, multiply_block<Codes, 2, 1>, multiply_block<Codes, 3, 1>,
-      multiply_block<Codes, 4, 1>};
-  constexpr void (*kLimbRows[])(const StepDotArgs&, const StepPlace&) = {
-      multiply_block<Codes, 1, kLimbs>, multiply_block<Codes, 2, kLimbs>};
-  const bool limbs = b.limbs != 1;
-  const int most = limbs ? 2 : 4;
-  const int per_factor = static_cast<int>(kFactorCols) / b.group_cols;
-  for (int64_t s = 0, left = b.groups; left > 0; ++s, left -= per_factor) {
-    for (int p = 0; p < b.panels; ++p) {
-      StepPlace at{s, p, 0, static_cast<int>(left < per_factor ? left : per_factor)};
-      if (b.steps_jump[p] != 0) {
-        prefetch_steps(b.steps[p], b.steps_jump[p], at, per_factor);
-        if (b.minimums[p].step != nullptr)
-          prefetch_steps(b.minimums[p], b.steps_jump[p], at, per_factor);
-      }
-      for (; at.row < b.rows; at.row += most) {
-        const int rows = b.rows - at.row < most ? b.rows - at.row : most;
-        (limbs ? kLimbRows : kInt8Rows)[rows - 1](b, at);
-      }
-    }
-  }
+  if (b.limbs == 1)
+    multiply_rows<StoredCodes<set>, 1>(b);
+  else
+    multiply_rows<StoredCodes<set>, kLimbs>(b);
 }
 
 }  // namespace
