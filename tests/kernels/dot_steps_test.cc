@@ -140,6 +140,15 @@ TEST_P(StepKernels, MatchExactSumsForRandomAndExtremeValues) {
               }
             }
             kernel->fn(b);
+            // Every instruction set gives the same bits.
+            StepDotArgs with_avx2 = b;
+            std::vector<float> avx2_sums[2];
+            for (int p = 0; p < count; ++p) {
+              avx2_sums[p].resize(sums[p].size());
+              with_avx2.sum[p] = avx2_sums[p].data();
+            }
+            ukernels(DotIsa::kAvx2).steps(key)->fn(with_avx2);
+            for (int p = 0; p < count; ++p) EXPECT_EQ(sums[p], avx2_sums[p]);
             for (int p = 0; p < count; ++p) {
               for (int i = 0; i < rows * kPanelRows; ++i) {
                 const int r = i / kPanelRows, n = i % kPanelRows;

@@ -119,6 +119,56 @@ struct StepPlace {
   bool prefetches;
 };
 
+#if defined(__AVX512VNNI__) || defined(__AVXVNNI__)
+/// Sums of a group in 32 bits, times the step at its end.
+template <class Codes, int kRows>
+struct Products {
+  static constexpr int kQuads = Codes::kCols / 4;  ///< column quads between calls of flush()
+  Ints of[kRows], steps;
+  MORACLE_VECTOR_INLINE void begin(const Ints (&from)[kRows], const int8_t* step, int,
+                                   Ints (&)[kRows]) {
+    steps = widen_bytes(step);
+    MORACLE_VECTOR_UNROLL
+    for (int r = 0; r < kRows; ++r) of[r] = from[r];
+  }
+  MORACLE_VECTOR_INLINE void add(Bits code, Bits x, int r, int) {
+    of[r] = add_products(of[r], code, x);
+  }
+  MORACLE_VECTOR_INLINE void flush(Ints (&)[kRows]) {}
+  MORACLE_VECTOR_INLINE void end(Ints (&sum)[kRows]) {
+    MORACLE_VECTOR_UNROLL
+    for (int r = 0; r < kRows; ++r) sum[r] += of[r] * steps;
+  }
+};
+#else
+/// Sums of a few products in 16 bits, which the addition of neighbours multiplies by the step.
+template <class Codes, int kRows>
+struct Products {
+  static constexpr int kQuads = Codes::kPairs;  ///< column quads between calls of flush()
+  __m256i pairs[kRows], words;
+  MORACLE_VECTOR_INLINE void begin(const Ints (&from)[kRows], const int8_t* step, int offset,
+                                   Ints (&sum)[kRows]) {
+    const __m128i steps = _mm_loadl_epi64(reinterpret_cast<const __m128i*>(step));
+    words = _mm256_cvtepi8_epi16(_mm_unpacklo_epi8(steps, steps));
+    if (offset == 0) return;
+    MORACLE_VECTOR_UNROLL
+    for (int r = 0; r < kRows; ++r) sum[r] += from[r] * widen_bytes(step);
+  }
+  MORACLE_VECTOR_INLINE void add(Bits code, Bits x, int r, int i) {
+    const auto w = as<__m256i>(code), bytes = as<__m256i>(x);
+    const __m256i two = Codes::kSigned
+                            ? _mm256_maddubs_epi16(_mm256_abs_epi8(w), _mm256_sign_epi8(bytes, w))
+                            : _mm256_maddubs_epi16(w, bytes);
+    pairs[r] = i == 0 ? two : _mm256_add_epi16(pairs[r], two);
+  }
+  MORACLE_VECTOR_INLINE void flush(Ints (&sum)[kRows]) {
+    MORACLE_VECTOR_UNROLL
+    for (int r = 0; r < kRows; ++r) sum[r] += as<Ints>(_mm256_madd_epi16(pairs[r], words));
+  }
+  MORACLE_VECTOR_INLINE void end(Ints (&)[kRows]) {}
+};
+#endif
+
 /// One group of kPanels panels and kRows rows.
 template <class Codes, int kPanels, int kRows>
 struct Group {
@@ -133,7 +183,8 @@ struct Group {
   /// sum[p][r] += step · Σ code · x. The units of this group are then behind w, ahead and x.
   template <bool kPrefetches>
   MORACLE_VECTOR_INLINE void add_to(Ints (&sum)[kPanels][kRows]) {
-    Products products[kPanels];
+    using Product = Products<Codes, kRows>;
+    Product products[kPanels];
     Ints begin[kRows];
     MORACLE_VECTOR_UNROLL
     for (int r = 0; r < kRows; ++r)
@@ -152,9 +203,9 @@ struct Group {
         }
       }
       MORACLE_VECTOR_UNROLL
-      for (int c = 0; c < Codes::kCols / 4; c += kStepQuads) {
+      for (int c = 0; c < Codes::kCols / 4; c += Product::kQuads) {
         MORACLE_VECTOR_UNROLL
-        for (int i = 0; i < kStepQuads; ++i) {
+        for (int i = 0; i < Product::kQuads; ++i) {
           Bits code[kPanels];
           MORACLE_VECTOR_UNROLL
           for (int p = 0; p < kPanels; ++p) code[p] = Codes::at(w[p], c + i);
@@ -179,54 +230,6 @@ struct Group {
     }
     ++x_sum;
   }
-
-#if defined(__AVX512VNNI__) || defined(__AVXVNNI__)
-  static constexpr int kStepQuads = Codes::kCols / 4;
-  /// Sums of a group in 32 bits, times the step at its end.
-  struct Products {
-    Ints of[kRows], steps;
-    MORACLE_VECTOR_INLINE void begin(const Ints (&from)[kRows], const int8_t* step, int,
-                                     Ints (&)[kRows]) {
-      steps = widen_bytes(step);
-      MORACLE_VECTOR_UNROLL
-      for (int r = 0; r < kRows; ++r) of[r] = from[r];
-    }
-    MORACLE_VECTOR_INLINE void add(Bits code, Bits x, int r, int) {
-      of[r] = add_products(of[r], code, x);
-    }
-    MORACLE_VECTOR_INLINE void flush(Ints (&)[kRows]) {}
-    MORACLE_VECTOR_INLINE void end(Ints (&sum)[kRows]) {
-      MORACLE_VECTOR_UNROLL
-      for (int r = 0; r < kRows; ++r) sum[r] += of[r] * steps;
-    }
-  };
-#else
-  static constexpr int kStepQuads = Codes::kPairs;
-  /// Sums of a few products in 16 bits, which the addition of neighbours multiplies by the step.
-  struct Products {
-    __m256i pairs[kRows], words;
-    MORACLE_VECTOR_INLINE void begin(const Ints (&from)[kRows], const int8_t* step, int offset,
-                                     Ints (&sum)[kRows]) {
-      const __m128i steps = _mm_loadl_epi64(reinterpret_cast<const __m128i*>(step));
-      words = _mm256_cvtepi8_epi16(_mm_unpacklo_epi8(steps, steps));
-      if (offset == 0) return;
-      MORACLE_VECTOR_UNROLL
-      for (int r = 0; r < kRows; ++r) sum[r] += from[r] * widen_bytes(step);
-    }
-    MORACLE_VECTOR_INLINE void add(Bits code, Bits x, int r, int i) {
-      const auto w = as<__m256i>(code), bytes = as<__m256i>(x);
-      const __m256i two = Codes::kSigned
-                              ? _mm256_maddubs_epi16(_mm256_abs_epi8(w), _mm256_sign_epi8(bytes, w))
-                              : _mm256_maddubs_epi16(w, bytes);
-      pairs[r] = i == 0 ? two : _mm256_add_epi16(pairs[r], two);
-    }
-    MORACLE_VECTOR_INLINE void flush(Ints (&sum)[kRows]) {
-      MORACLE_VECTOR_UNROLL
-      for (int r = 0; r < kRows; ++r) sum[r] += as<Ints>(_mm256_madd_epi16(pairs[r], words));
-    }
-    MORACLE_VECTOR_INLINE void end(Ints (&)[kRows]) {}
-  };
-#endif
 };
 
 /// kTokens rows of kLimbRows limbs times kPanels panels, or half of one, over one super-block.
