@@ -45,6 +45,65 @@ TEST(LongRows, HoldWhenDecodedInStretches) {
   if (passed == 0) GTEST_SKIP() << "no backend with layout vnni16 serves on this CPU";
 }
 
+// Scales as integers: a few rows of an expert are multiplied by super-blocks of 256 columns, the
+// last of which is short, and more rows by decoded codes.
+TEST(LongRows, HoldWithIntegerScales) {
+  const conformance::Shape shape{2, 1088, 352, 1};
+  const auto device = open_device("cpu", 2);
+  ASSERT_TRUE(device);
+  int passed = 0;
+  for (const char* const text :
+       {"int4-w4a16-g32-asym-min-s8", "int4-w4a8-g32-asym-min-s8", "int4-w4a16-g16-s8",
+        "int4-w4a8-g16-min-s8", "int8-w8a16-g32-min-s8-u5bit", "int8-w8a8-g32-min-s8-u5bit",
+        "int8-w8a16-g16-s8-6bit", "int8-w8a8-g16-s8-6bit", "int8-w8a16-g32-s8-iq4",
+        "int8-w8a8-g32-s8-iq4"}) {
+    SCOPED_TRACE(text);
+    const auto scheme = parse_scheme(text);
+    ASSERT_TRUE(scheme);
+    for (const Backend& row : backends()) {
+      if (!row.built() || row.layout->name != "vnni16") continue;
+      for (const int64_t tokens : {1, 2, 7, 40}) {
+        const conformance::Outcome outcome = conformance::run(
+            {row.name, *scheme, shape, tokens, conformance::Spread::kUniform, "plain"}, *device);
+        EXPECT_NE(outcome.kind, conformance::Outcome::kFailed) << outcome.message;
+        passed += outcome.kind == conformance::Outcome::kPassed;
+      }
+    }
+  }
+  if (passed == 0) GTEST_SKIP() << "no backend with layout vnni16 serves on this CPU";
+}
+
+// A plan that must give a token the same bits in every batch has one arithmetic. Otherwise few rows
+// are multiplied by integer scales, also where rows of int8 are decoded to bf16 for many rows.
+TEST(LongRows, PlanIntegerScalesForFewRowsUnlessBatchInvariant) {
+  const auto machine = Machine::find("xeon-amx");
+  ASSERT_TRUE(machine);
+  for (const char* const text : {"int4-w4a16-g32-asym-min-s8", "int8-w8a8-g16-s8-6bit"}) {
+    for (const char* const backend : {"cpu-amx", "cpu-avx512", "cpu-avx2"}) {
+      SCOPED_TRACE(std::string(text) + ", " + backend);
+      Request request;
+      request.layer = {.name = "layer",
+                       .num_experts = 2,
+                       .hidden_size = 512,
+                       .intermediate_size = 256,
+                       .top_k = 1,
+                       .scheme = *parse_scheme(text)};
+      request.backend = backend;
+      const auto plan_of = [&] { return select(request, *machine).plan->matrices[0]; };
+      const MatrixPlan fast = plan_of();
+      ASSERT_EQ(fast.kernels.size(), 2u);
+      EXPECT_NE(fast.kernels[0].name.find("exact sums of 256 columns"), std::string::npos)
+          << fast.kernels[0].name;
+      EXPECT_FALSE(fast.kernel->deterministic);
+      request.deterministic = true;
+      const MatrixPlan same = plan_of();
+      EXPECT_TRUE(same.kernel->deterministic);
+      for (const auto& kernel : same.kernels)
+        EXPECT_EQ(kernel.name.find("256 columns"), std::string::npos) << kernel.name;
+    }
+  }
+}
+
 // product_bits is 8 only if bf16 activations are requested; otherwise it is 16.
 TEST(Bf16Activations, RoundedOnlyOnRequest) {
   const auto machine = Machine::find("xeon-amx");

@@ -20,6 +20,7 @@ struct DotForm {
   bool by_codes = false;   ///< multiply by codes as stored, not by decoded row blocks
   bool in_limbs = false;   ///< floats as kLimbs rows of int8 (Operand::kInt8)
   bool two_terms = false;  ///< floats as two bf16 terms (Operand::kBf16)
+  bool by_steps = false;   ///< multiply by integer scales (StepDotArgs), too
 };
 
 /// The instruction sets of a CPU row's micro-kernels.

@@ -24,6 +24,14 @@ int scale_rows(const MatrixShape& shape) {
   return vnni16::scale_is_exponent(shape) ? kTileRows : kF32Rows;
 }
 
+// Groups consist of units of codes, and padding completes the last one.
+bool serves_steps(const MatrixShape& shape, const UkernelSet& kernels) {
+  constexpr int64_t kPaddedCols = 64;
+  return shape.key.quantized() && vnni16::scale_is_step(shape) && vnni16::num_groups(shape) > 1 &&
+         kernels.steps(shape.key) != nullptr && kPaddedCols % vnni16::group_cols(shape) == 0 &&
+         vnni16::group_cols(shape) % (shape.key.codes == CodeSet::kUnsigned5 ? 32 : 16) == 0;
+}
+
 }  // namespace
 
 int64_t x_group_cols(const Scheme& scheme) {
@@ -39,13 +47,19 @@ const DotKernel* dot_of(const UkernelSet& kernels, DotForm form, DType codes) {
   return operand ? kernels.dot(form.x, *operand) : nullptr;
 }
 
-std::string_view instruction_of(const UkernelSet& kernels, const DotForm& form, DType codes) {
-  const DotKernel* const dot = dot_of(kernels, form, codes);
+std::string_view instruction_of(const UkernelSet& kernels, const DotForm& form,
+                                const QuantKey& key) {
+  if (form.by_steps) {
+    const StepKernel* const steps = kernels.steps(key);
+    return steps == nullptr ? "none" : steps->instruction;
+  }
+  const DotKernel* const dot = dot_of(kernels, form, key.dtype);
   return dot == nullptr ? "none" : dot->instruction;
 }
 
 bool MacroKernel::serves(const MatrixShape& shape, const Scheme& scheme, DotForm form,
                          const UkernelSet& kernels) {
+  if (form.by_steps) return serves_steps(shape, kernels);
   if (dot_of(kernels, form, shape.key.dtype) == nullptr) return false;
   const bool zeros = panels_have_zero_points(shape);
   if (form.by_codes && form.x == Operand::kBf16 && zeros) return false;
@@ -60,7 +74,8 @@ MacroKernel::MacroKernel(const KernelWeights& weights, const CpuDotForm& form,
       planned_(form),
       form_(form.dot),
       kernels_(kernels),
-      dot_(*dot_of(kernels, form_, weights.shape.key.dtype)),
+      dot_(form_.by_steps ? nullptr : dot_of(kernels, form_, weights.shape.key.dtype)),
+      steps_(form_.by_steps ? kernels.steps(weights.shape.key) : nullptr),
       prefetch_distance_(prefetch_distance(kernels, form_, weights.shape.key)),
       panels_(weights, form_, x_group_cols(weights.scheme), kernels),
       x_group_is_segment_(x_group_cols(weights.scheme) == panels_.segment_cols()),
@@ -82,12 +97,13 @@ void MacroKernel::prefetch_ahead(const PanelPair& pair, const RowTile& tile, int
 }
 
 void MacroKernel::multiply(const PanelPair& pair, const RowTile& tile, TileScratch& scratch) const {
+  if (steps_ != nullptr) return multiply_steps(pair, tile, scratch);
   const int count = pair.panels();
   const int rows = tile.count * limbs();
-  const int blocks = (rows + dot_.rows - 1) / dot_.rows;
+  const int blocks = (rows + dot_->rows - 1) / dot_->rows;
   const bool ahead = blocks == 1 && prefetch_distance_ > 0 && rows <= kernels_.prefetch_rows;
   // Each block decodes the codes once, so blocks are even, with no short one at the end.
-  const int step = form_.by_codes ? (rows + blocks - 1) / blocks : dot_.rows;
+  const int step = form_.by_codes ? (rows + blocks - 1) / blocks : dot_->rows;
   // Every block of rows prefetches its share of the next codes. So prefetches overlap products, not
   // reads of codes.
   const auto ratio = static_cast<int>(panels_.blocks_per_code_block());
@@ -95,7 +111,7 @@ void MacroKernel::multiply(const PanelPair& pair, const RowTile& tile, TileScrat
   const int every = std::min(16, sharing * ratio), share_blocks = every / ratio;
   DotArgs block;
   block.panels = count;
-  block.most_rows = std::min(dot_.rows, rows);
+  block.most_rows = std::min(dot_->rows, rows);
   block.x_stride = form_.in_limbs ? tile.x.limb_stride : tile.x.stride;
   block.x_low = tile.x.rest;
   for (const WeightPanels::KBlock& s : panels_.k_blocks()) {
@@ -143,11 +159,44 @@ void MacroKernel::multiply(const PanelPair& pair, const RowTile& tile, TileScrat
         block.x_scale_stride = tile.x.num_scales;
         block.x_scale_step = x_group_is_segment_ ? 1 : 0;
       }
-      dot_.fn(block);
+      dot_->fn(block);
     }
   }
   for (int p = 0; form_.in_limbs && p < count; ++p) add_limbs(tile.count, scratch.sums[p]);
   if (tile.x.num_minimums > 0) subtract_minimums(pair, tile, scratch);
+}
+
+void MacroKernel::multiply_steps(const PanelPair& pair, const RowTile& tile,
+                                 TileScratch& scratch) const {
+  StepDotArgs block;
+  block.panels = pair.panels();
+  block.rows = tile.count;
+  block.limbs = limbs();
+  block.x_stride = form_.in_limbs ? tile.x.limb_stride : tile.x.stride;
+  block.x = tile.x.values + tile.first * block.limbs * block.x_stride;
+  block.x_sum = tile.x.sums + tile.first * block.limbs * tile.x.num_sums;
+  block.x_sum_stride = tile.x.num_sums;
+  if (form_.in_limbs) {
+    block.x_scale = tile.x.segment_scales + tile.first * kLimbs * tile.x.num_segment_scales;
+    block.x_scale_stride = tile.x.num_segment_scales;
+  }
+  block.minimum_sum = tile.x.minimum_sums + tile.first * tile.x.num_minimums;
+  block.minimum_sum_stride = tile.x.num_minimums;
+  block.zero = weights_.shape.key.symmetric ? 0 : kStepZeroPoint;
+  block.group_cols = static_cast<int>(panels_.group_cols());
+  block.groups = panels_.num_groups();
+  for (int p = 0; p < block.panels; ++p) {
+    const int64_t panel = pair.panel + p * pair.distance;
+    block.w[p] = panels_.codes(pair.expert, panel);
+    block.steps[p] = panels_.scale_steps(pair.expert, panel);
+    block.minimums[p] = panels_.minimum_steps(pair.expert, panel);
+    block.sum[p] = scratch.sums[p];
+    if (!tile.prefetch) continue;
+    const int64_t next = tile.next.panel + p * tile.next.distance;
+    block.codes_jump[p] = panels_.codes(tile.next.expert, next) - block.w[p];
+    block.steps_jump[p] = panels_.scale_steps(tile.next.expert, next).step - block.steps[p].step;
+  }
+  steps_->fn(block);
 }
 
 // Takes so few rows at a time that keep_awake runs often enough in between.
@@ -198,7 +247,7 @@ StoreArgs MacroKernel::result(const PanelPair& pair, int p, const RowTile& tile,
     f.x_scale = tile.x.scales + tile.first;
     f.x_scale_stride = 1;
   }
-  if (tile.x.num_minimums == 0)
+  if (tile.x.num_minimums == 0 && steps_ == nullptr)
     f.w_scale = panels_.row_scales(pair.expert, panel, scratch.scales[p]);
   f.bias = panels_.bias(pair.expert, panel);
   return f;

@@ -45,7 +45,8 @@ const DotKernel* dot_of(const UkernelSet& kernels, DotForm form, DType codes);
 
 /// The instruction that multiplies in this form, as in the measured limits; "none" in plans of
 /// layers that the row refuses, whose memory a rule counts.
-std::string_view instruction_of(const UkernelSet& kernels, const DotForm& form, DType codes);
+std::string_view instruction_of(const UkernelSet& kernels, const DotForm& form,
+                                const QuantKey& key);
 
 /// Multiplies a matrix in one form.
 class MacroKernel {
@@ -66,6 +67,7 @@ class MacroKernel {
  private:
   /// Packed rows per row.
   int limbs() const { return form_.in_limbs ? kLimbs : 1; }
+  void multiply_steps(const PanelPair& pair, const RowTile& tile, TileScratch& scratch) const;
   void add_limbs(int rows, float* sums) const;
   void subtract_minimums(const PanelPair& pair, const RowTile& tile, TileScratch& scratch) const;
   /// Makes `block`, which begins at cache line `first_block` of its panels, prefetch ahead of
@@ -77,7 +79,8 @@ class MacroKernel {
   CpuDotForm planned_;
   DotForm form_;
   const UkernelSet& kernels_;
-  const DotKernel& dot_;
+  const DotKernel* dot_;     // null: steps_
+  const StepKernel* steps_;  // null: dot_
   int prefetch_distance_;
   WeightPanels panels_;
   bool x_group_is_segment_;

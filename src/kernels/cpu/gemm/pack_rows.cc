@@ -26,8 +26,10 @@ PackedRows carve(const RowForm& form, int64_t rows, std::byte* memory, size_t* b
   const int64_t limbs = form.skinny_in_limbs ? kLimbs : 1;
   packed.sums = carver.take<int32_t>(rows * limbs * packed.num_sums);
   if (form.skinny_in_limbs) packed.limb_stride = packed.stride / kLimbs;
-  if (form.skinny_in_limbs || int16)
-    packed.segment_scales = carver.take<float>(rows * limbs * packed.num_sums);
+  if (form.skinny_in_limbs || int16) {
+    packed.num_segment_scales = (packed.num_sums + form.scale_segments - 1) / form.scale_segments;
+    packed.segment_scales = carver.take<float>(rows * limbs * packed.num_segment_scales);
+  }
   packed.scales = carver.take<float>(rows * form.num_scales);
   packed.num_scales = form.num_scales;
   packed.num_minimums =
@@ -84,9 +86,15 @@ void RowPacker::split(const PackedRows& to, int64_t first, int64_t past, const E
   auto some = [&](int64_t begin, int64_t end) {
     begin += first, end += first;
     int64_t e = rows.with_rows(0);
+    bool before = false;  // whether the previous row is for few rows
     for (int64_t r = begin; r < end; ++r) {
       while (rows.past(e) <= r) ++e;
-      pack_row(to, r - first, r, rows.all_rows(e) <= skinny_rows);
+      const bool skinny = rows.all_rows(e) <= skinny_rows;
+      if (r > begin && skinny == before && source_of(r) == source_of(r - 1))
+        copy_row(to, r - first - 1);
+      else
+        pack_row(to, r - first, r, skinny);
+      before = skinny;
     }
   };
   // Below this size, waking the threads takes longer than the work.
@@ -129,9 +137,23 @@ void RowPacker::sum_groups(const void* from, int64_t source, float* sums) const 
   }
 }
 
+// The experts of one token have equal rows. Making limbs takes ten times as long as copying them.
+void RowPacker::copy_row(const PackedRows& packed, int64_t at) const {
+  const int64_t limbs = form_.skinny_in_limbs ? kLimbs : 1;
+  const auto copy = [at](auto* rows, int64_t count) {
+    if (rows != nullptr)
+      std::memcpy(rows + (at + 1) * count, rows + at * count, count * sizeof *rows);
+  };
+  copy(packed.values, packed.stride);
+  copy(packed.sums, limbs * packed.num_sums);
+  copy(packed.segment_scales, limbs * packed.num_segment_scales);
+  copy(packed.scales, packed.num_scales);
+  copy(packed.minimum_sums, packed.num_minimums);
+}
+
 void RowPacker::pack_row(const PackedRows& packed, int64_t at, int64_t r, bool skinny) const {
   const Rows& x = from_.x;
-  const int64_t source = from_.row_index ? from_.row_index[from_.first_row + r] : r;
+  const int64_t source = source_of(r);
   PackArgs a;
   a.from = static_cast<const std::byte*>(x.values.data) +
            source * (x.values.stride * bits(x.values.dtype) / 8);
@@ -143,9 +165,9 @@ void RowPacker::pack_row(const PackedRows& packed, int64_t at, int64_t r, bool s
   if (packed.num_minimums > 0)
     sum_groups(a.from, source, packed.minimum_sums + at * packed.num_minimums);
   if (skinny && form_.skinny_in_limbs) {
-    const int64_t first = at * kLimbs * packed.num_sums;
-    a.sums = packed.sums + first;
-    a.scales = packed.segment_scales + first;
+    a.sums = packed.sums + at * kLimbs * packed.num_sums;
+    a.scales = packed.segment_scales + at * kLimbs * packed.num_segment_scales;
+    a.scale_segments = form_.scale_segments;
     a.limb_stride = packed.limb_stride;
     skinny_->fn(a);
     for (int p = 0; p < kLimbs; ++p)
@@ -156,7 +178,8 @@ void RowPacker::pack_row(const PackedRows& packed, int64_t at, int64_t r, bool s
   const bool two_terms = form_.two_terms && arithmetic == Operand::kBf16;
   if (two_terms) a.low = a.to + packed.rest;
   if (packed.sums != nullptr) a.sums = packed.sums + at * packed.num_sums;
-  if (packed.segment_scales != nullptr) a.scales = packed.segment_scales + at * packed.num_sums;
+  if (packed.segment_scales != nullptr)
+    a.scales = packed.segment_scales + at * packed.num_segment_scales;
   if (const PackKernel* const pack = skinny ? skinny_ : main_)
     pack->fn(a);
   else

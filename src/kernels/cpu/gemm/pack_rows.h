@@ -18,10 +18,11 @@ struct RowForm {
   int skinny_rows = kSkinnyRows;
   ColumnOrder order = ColumnOrder::kPlain;  ///< Operand::kBf16
   int64_t k = 0;
-  int64_t segment = 0;       ///< columns per sum of codes
-  int64_t num_scales = 0;    ///< as in Rows
-  int64_t scale_cols = 0;    ///< columns per scale
-  int64_t minimum_cols = 0;  ///< columns per minimum of the weights; 0: no minimums
+  int64_t segment = 0;         ///< columns per sum of codes
+  int64_t scale_segments = 1;  ///< segments that share a scale, where floats are integers
+  int64_t num_scales = 0;      ///< as in Rows
+  int64_t scale_cols = 0;      ///< columns per scale
+  int64_t minimum_cols = 0;    ///< columns per minimum of the weights; 0: no minimums
 };
 
 struct PackedRows {
@@ -32,8 +33,9 @@ struct PackedRows {
   int64_t num_sums = 0;
   float* scales = nullptr;  ///< [rows, num_scales], if rows are codes
   int64_t num_scales = 0;
-  /// [rows, num_sums] scales of each segment, where floats are integers.
+  /// [rows, num_segment_scales], where floats are integers.
   float* segment_scales = nullptr;
+  int64_t num_segment_scales = 0;
   /// Rows in limbs: limb p of row r at values + (r · kLimbs + p) · limb_stride, with its sums
   /// and scales in row r · kLimbs + p of `sums` and of `segment_scales`.
   int64_t limb_stride = 0;
@@ -65,7 +67,12 @@ class RowPacker {
              int skinny_rows, ThreadPool& pool) const;
 
  private:
+  int64_t source_of(int64_t r) const {
+    return from_.row_index ? from_.row_index[from_.first_row + r] : r;
+  }
   void pack_row(const PackedRows& to, int64_t at, int64_t r, bool skinny) const;
+  /// Copies row `at`, packed before, to the next row.
+  void copy_row(const PackedRows& to, int64_t at) const;
   void sum_groups(const void* from, int64_t source, float* sums) const;
 
   RowForm form_;

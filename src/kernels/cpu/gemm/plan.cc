@@ -39,6 +39,11 @@ std::optional<DotForm> skinny_form(const KernelRequest& request, const DotForm& 
   if (main.x == Operand::kInt16 || !shape.key.quantized()) return {};
   // A deterministic plan uses one arithmetic, so that a token's bits depend on the token alone.
   if (request.deterministic && !integers) return {};
+  // Integer scales round once for kFactorCols columns, so their bits differ from those of `main`.
+  const DotForm steps{Operand::kInt8, true, !has_int8_rows(scheme), false, true};
+  const bool taken = has_int8_rows(scheme) ? main.x != Operand::kF32 : !scheme.activation;
+  if (!request.deterministic && taken && MacroKernel::serves(shape, scheme, steps, kernels))
+    return steps;
   DotForm skinny{Operand::kF32, true};
   if (has_int8_rows(scheme) && main.x != Operand::kF32) {
     skinny.x = Operand::kInt8;
@@ -58,6 +63,7 @@ std::optional<DotForm> skinny_form(const KernelRequest& request, const DotForm& 
 // instructions than three limbs of int8: one thread of a Zen 4 takes 1,030 and 843 µs with one row.
 int skinny_rows_of(const DotForm& main, const DotForm& skinny, const UkernelSet& kernels) {
   constexpr int kRowsInLimbs = 2;
+  if (skinny.by_steps) return kSkinnyRows;
   return main.by_codes && skinny.in_limbs ? kRowsInLimbs : kernels.skinny_rows;
 }
 
@@ -97,6 +103,7 @@ RowForm row_form(const MatrixShape& shape, const Scheme& scheme,
   if (skinny.in_limbs) by_segment = skinny;
   if (main.x == Operand::kInt16) by_segment = {main.x, true};
   form.segment = segment_cols(shape, by_segment, x_group_cols(scheme));
+  if (skinny.by_steps && skinny.in_limbs) form.scale_segments = kFactorCols / form.segment;
   if (as_codes(scheme, main.x)) {
     form.num_scales = num_groups(*scheme.activation, shape.k);
     form.scale_cols = group_cols(*scheme.activation, shape.k);
@@ -129,8 +136,7 @@ KernelPlan plan_gemm(const KernelRequest& request, Operand arithmetic, DotIsa is
   KernelPlan plan;
   const auto add = [&](const DotForm& line, const KernelRange& range) {
     plan.kernels.push_back(
-        {CpuDotForm{isa, line, shape.key.dtype, instruction_of(kernels, line, shape.key.dtype)},
-         range});
+        {CpuDotForm{isa, line, shape.key.dtype, instruction_of(kernels, line, shape.key)}, range});
   };
   int64_t from_rows = 1;
   if (skinny) {
@@ -140,7 +146,7 @@ KernelPlan plan_gemm(const KernelRequest& request, Operand arithmetic, DotIsa is
   }
   add(main, {.from_tokens = (from_rows + request.expert_rows - 1) / request.expert_rows,
              .from_rows = from_rows});
-  plan.deterministic = !skinny || arithmetic == Operand::kInt8;
+  plan.deterministic = !skinny || (arithmetic == Operand::kInt8 && !skinny->by_steps);
   plan.input_dtype = as_codes(request.scheme, arithmetic) ? key->dtype : DType::kF32;
   const RowForm form = row_form(shape, request.scheme, plan.kernels, kernels);
   plan.product_bits = product_bits(main, request.scheme);

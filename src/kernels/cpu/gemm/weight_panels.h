@@ -74,6 +74,15 @@ class WeightPanels {
   /// Scales of whole rows, [16], applied in the epilogue. Null: none.
   const float* row_scales(int64_t expert, int64_t panel, float* scratch) const;
   const float* bias(int64_t expert, int64_t panel) const;
+  /// Scales and minimums of a panel, stored as integers. Null minimums: none.
+  PanelSteps scale_steps(int64_t expert, int64_t panel) const {
+    return steps_of(scales(expert, panel));
+  }
+  PanelSteps minimum_steps(int64_t expert, int64_t panel) const {
+    return weights_.shape.key.minimums ? steps_of(minimums(expert, panel)) : PanelSteps{};
+  }
+  int64_t num_groups() const { return num_groups_; }
+  int64_t group_cols() const { return group_cols_; }
   /// Minimums of `count` groups of a panel from `group` on, [count][16]. `scratch` receives those
   /// that memory does not hold in this form; it has kMinimumScratch floats. The key has minimums.
   /// With them, row_scales apply before the epilogue.
@@ -109,6 +118,10 @@ class WeightPanels {
   void read_scales(int64_t expert, int64_t panel, int64_t group, int64_t count, float* to) const;
   void read_steps(const std::byte* panel, int64_t group, int64_t count, const float* plus,
                   float* to) const;
+  PanelSteps steps_of(const std::byte* panel) const {
+    return {reinterpret_cast<const uint16_t*>(panel),
+            reinterpret_cast<const int8_t*>(panel + vnni16::factor_bytes(weights_.shape))};
+  }
   const std::byte* scales(int64_t expert, int64_t panel) const {
     return weights_.expert(expert) + weights_.sections.scales + panel * scale_bytes_;
   }

@@ -66,6 +66,47 @@ struct DotArgs {
   int64_t prefetch_jump[2] = {};
 };
 
+/// Scales or minimums of a panel as layout vnni16 stores them: f16 factors of kFactorCols columns
+/// each, [factors][16], and an integer of each group, [groups][16].
+struct PanelSteps {
+  const uint16_t* factor = nullptr;
+  const int8_t* step = nullptr;
+};
+
+/// A few activation rows times one or two panels whose scales are integers times factors. Codes are
+/// multiplied as stored:
+///
+///   sum[p][16 r + n] = Σ_s factor[p][s][n] · Σ_l x_scale[r, l][s] · Σ_g step[p][g][n]
+///                      · Σ_k x[r, l][k] · (w[p][n][k] - zero)
+///                      - Σ_s minimum factor[p][s][n] · Σ_g minimum step[p][g][n]
+///                        · minimum_sum[r][g]
+///
+/// s counts the super-blocks of kFactorCols columns, g the groups of super-block s, l the limbs of
+/// a row. Integer sums over a super-block are exact: 256 · 128 · 127 · 128 is below 2^31.
+struct StepDotArgs {
+  /// Limb l of row r at x + (r · limbs + l) · x_stride. Codes are -127 to 127.
+  const std::byte* x = nullptr;
+  int64_t x_stride = 0;
+  int rows = 0;
+  int limbs = 1;                   ///< or kLimbs
+  const int32_t* x_sum = nullptr;  ///< Σ x over group g, of each limb
+  int64_t x_sum_stride = 0;
+  const float* x_scale = nullptr;  ///< of super-block s, of each limb; of kLimbs limbs only
+  int64_t x_scale_stride = 0;
+  const float* minimum_sum = nullptr;  ///< Σ x over group g as floats, of each row
+  int64_t minimum_sum_stride = 0;
+  int panels = 2;
+  const std::byte* w[2] = {};
+  PanelSteps steps[2], minimums[2];  ///< minimums: null if there are none
+  int zero = 0;
+  int group_cols = 0;  ///< 16, 32 or 64, a multiple of the columns that are packed together
+  int64_t groups = 0;
+  float* sum[2] = {};  ///< [rows][16]
+  /// Bytes from a panel's codes, and from its steps, to those of the panel that is read next. The
+  /// kernel prefetches a few super-blocks ahead of itself. 0: nothing follows.
+  int64_t codes_jump[2] = {}, steps_jump[2] = {};
+};
+
 /// Decodes `blocks` row blocks of codes. `zero` and `exponent` belong to the first
 /// `group_blocks` row blocks. Those of the next group lie 16 (or exponent_lanes) further on.
 struct DecodeArgs {
@@ -104,13 +145,18 @@ struct PackArgs {
   /// segments:  x ≈ Σ_p scales[p] · code[p].
   int64_t segments = 0;
   int64_t limb_stride = 0;
+  /// Successive segments that share a scale; then limb p has its scales at p · (segments /
+  /// scale_segments, rounded up).
+  int64_t scale_segments = 1;
 };
 
 #define DOT(x, w, rows, isa, instruction) void dot_x_##x##_w_##w##_r##rows##_##isa(const DotArgs&);
 #define DECODE(from, to, isa) void decode_##from##_to_##to##_##isa(const DecodeArgs&);
 #define PACK(from, to, isa) void pack_##from##_to_##to##_##isa(const PackArgs&);
+#define STEPS(w, isa, instruction) void dot_steps_##w##_##isa(const StepDotArgs&);
 #include "kernels/cpu/ukernels/ukernels.inc"
 #undef DOT
+#undef STEPS
 #undef DECODE
 #undef PACK
 

@@ -2,6 +2,8 @@
 // these loops for the instruction set of the file that includes them.
 #pragma once
 
+#include <emmintrin.h>
+
 #include <cstddef>
 #include <cstdint>
 
@@ -44,11 +46,32 @@ inline void run_to_limbs(const float* from, int64_t count, float steps, int8_t* 
   for (int p = 0; p < kLimbs; ++p) sums[p] = sum[p];
 }
 
+/// Sums of short segments. Σ |code + 128| of 8 bytes is one instruction.
+inline void sum_segments(const int8_t* codes, int64_t count, int64_t segment, int32_t* sums) {
+  const __m128i offset = _mm_set1_epi8(-128);
+  for (int64_t begin = 0; begin < count; begin += segment) {
+    const int64_t end = begin + segment < count ? begin + segment : count;
+    __m128i eights = _mm_setzero_si128();
+    int64_t i = begin;
+    for (; i + 16 <= end; i += 16) {
+      const __m128i some = _mm_loadu_si128(reinterpret_cast<const __m128i*>(codes + i));
+      eights =
+          _mm_add_epi32(eights, _mm_sad_epu8(_mm_xor_si128(some, offset), _mm_setzero_si128()));
+    }
+    int32_t sum = _mm_cvtsi128_si32(_mm_add_epi32(eights, _mm_srli_si128(eights, 8))) -
+                  128 * static_cast<int32_t>(i - begin);
+    for (; i < end; ++i) sum += codes[i];
+    *sums++ = sum;
+  }
+}
+
 inline void f32_to_limbs(const PackArgs& a) {
   constexpr float kRadix = kLimbRadix, kMost = 127 * kRadix * kRadix;
   const auto* const from = static_cast<const float*>(a.from);
-  for (int64_t s = 0, at = 0; s < a.segments; ++s, at += a.segment) {
-    const int64_t length = a.segment < a.count - at ? a.segment : a.count - at;
+  const int64_t cols = a.segment * a.scale_segments;
+  const int64_t scales = (a.segments + a.scale_segments - 1) / a.scale_segments;
+  for (int64_t s = 0, at = 0; s < scales; ++s, at += cols) {
+    const int64_t length = cols < a.count - at ? cols : a.count - at;
     const int32_t bits = largest_bits(from + at, length);
     const bool finite = bits < 0x7f800000;
     const float largest = finite ? __builtin_bit_cast(float, bits) : 0;
@@ -63,11 +86,15 @@ inline void f32_to_limbs(const PackArgs& a) {
       for (int p = 0; p < kLimbs; ++p)
         __builtin_memset(codes + p * a.limb_stride, 0, static_cast<size_t>(length));
     }
-    float scale = finite ? 1 / steps : __builtin_nanf("");
-    for (int p = kLimbs - 1; p >= 0; --p, scale *= kRadix) {
-      a.sums[p * a.segments + s] = sum[p];
-      a.scales[p * a.segments + s] = scale;
+    for (int p = 0; p < kLimbs; ++p) {
+      int32_t* const to = a.sums + p * a.segments + s * a.scale_segments;
+      if (a.scale_segments == 1)
+        *to = sum[p];
+      else
+        sum_segments(codes + p * a.limb_stride, length, a.segment, to);
     }
+    float scale = finite ? 1 / steps : __builtin_nanf("");
+    for (int p = kLimbs - 1; p >= 0; --p, scale *= kRadix) a.scales[p * scales + s] = scale;
   }
 }
 

@@ -1,5 +1,7 @@
 #include "kernels/cpu/ukernels/ukernels.h"
 
+#include <array>
+
 namespace moracle::cpu {
 namespace ukernel_table {
 namespace {
@@ -16,6 +18,10 @@ constexpr DType w_i4 = DType::kI4, w_i8 = DType::kI8, w_e2m1 = DType::kF4E2M1,
                                       isa_avx512bf16 = UkernelIsa::kAvx512Bf16,
                                       isa_amx = UkernelIsa::kAmx;
 
+constexpr CodeSet set_i4 = CodeSet::kAny, set_u5 = CodeSet::kUnsigned5, set_i6 = CodeSet::kSigned6,
+                  set_iq4 = CodeSet::kIq4;
+
+#define STEPS(w, isa, instruction)
 #define DOT(x, w, rows, isa, instruction) \
   {x_##x, w_##w, rows, isa_##isa, instruction, dot_x_##x##_w_##w##_r##rows##_##isa},
 #define DECODE(from, to, isa)
@@ -37,9 +43,21 @@ constexpr DecodeKernel kDecodes[] = {
 constexpr PackKernel kPacks[] = {
 #include "kernels/cpu/ukernels/ukernels.inc"
 };
+#undef PACK
+#undef STEPS
+#define PACK(from, to, isa)
+#define STEPS(w, isa, instruction) {set_##w, isa_##isa, instruction, dot_steps_##w##_##isa},
+#if defined(__x86_64__)
+constexpr StepKernel kSteps[] = {
+#include "kernels/cpu/ukernels/ukernels.inc"
+};
+#else
+constexpr std::array<StepKernel, 0> kSteps;
+#endif
 #undef DOT
 #undef DECODE
 #undef PACK
+#undef STEPS
 
 template <class Kernels, class Matches>
 auto find(const Kernels& kernels, uint8_t isas, const Matches& matches) -> decltype(&kernels[0]) {
@@ -60,6 +78,12 @@ using namespace ukernel_table;
 
 const DotKernel* UkernelSet::dot(Operand x, DType w) const {
   return find(kDots, isas, [&](const DotKernel& k) { return k.x == x && k.w == w; });
+}
+const StepKernel* UkernelSet::steps(const QuantKey& key) const {
+  const bool stored =
+      key.dtype == DType::kI4 || (key.dtype == DType::kI8 && key.codes != CodeSet::kAny);
+  if (!stored) return nullptr;
+  return find(kSteps, isas, [&](const StepKernel& k) { return k.codes == key.codes; });
 }
 const DecodeKernel* UkernelSet::decode(DType from, Operand to) const {
   return find(kDecodes, isas, [&](const DecodeKernel& k) { return k.from == from && k.to == to; });

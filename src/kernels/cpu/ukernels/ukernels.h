@@ -7,6 +7,7 @@
 #include "kernels/cpu/ukernels/args.h"
 #include "moracle/base.h"
 #include "moracle/oracle.h"
+#include "moracle/quant.h"
 
 namespace moracle::cpu {
 
@@ -27,6 +28,13 @@ struct DotKernel {
   UkernelIsa isa;
   const char* instruction;  ///< as in the measured limits
   void (*fn)(const DotArgs&);
+};
+/// Multiplies rows of int8 by stored codes with integer scales: `codes` of kI8, or those of kI4.
+struct StepKernel {
+  CodeSet codes;
+  UkernelIsa isa;
+  const char* instruction;
+  void (*fn)(const StepDotArgs&);
 };
 struct DecodeKernel {
   DType from;
@@ -64,6 +72,7 @@ struct UkernelSet {
 
   /// The best kernel of these instruction sets; null: none.
   const DotKernel* dot(Operand x, DType w) const;
+  const StepKernel* steps(const QuantKey& key) const;
   const DecodeKernel* decode(DType from, Operand to) const;
   const PackKernel* pack(DType from, Operand to) const;
 };

@@ -1,0 +1,243 @@
+// Tests kernels that multiply stored codes by integer scales, against exact sums.
+#include <cmath>
+#include <random>
+
+#include "kernels/ukernel_cases.h"
+#include "quant/code_set.h"
+
+#if defined(__x86_64__)
+
+namespace moracle::cpu::dot_steps_test {
+namespace {
+
+// The stored numbers of a panel, and the integers that they stand for.
+class Panel {
+ public:
+  Panel(CodeSet set, int64_t cols)
+      : set_(set),
+        bits_(set == CodeSet::kAny ? 4 : code_bits(set)),
+        unit_(set == CodeSet::kAny ? 8 : code_unit(set)),
+        blocks_(unit_ * bits_ / 32),
+        bytes_(cols / unit_ * blocks_) {}
+
+  const std::byte* data() { return bytes_.data(); }
+  void put(int row, int64_t col, int number) {
+    const int64_t in = col % unit_;
+    std::byte* const unit =
+        bytes_.data() + col / unit_ * blocks_ * kRowBlockBytes + row * 4 + col % 4;
+    unit[in / 8 * kRowBlockBytes] |= static_cast<std::byte>((number & 15) << (in % 8 < 4 ? 0 : 4));
+    if (bits_ > 4)
+      unit[(blocks_ - 1) * kRowBlockBytes] |=
+          static_cast<std::byte>((number >> 4) << (in / 4 * (bits_ - 4)));
+  }
+  int code(int number) const {
+    return set_ == CodeSet::kAny ? (number ^ 8) - 8 : code_of(set_, number);
+  }
+  int most_number() const { return (1 << bits_) - 1; }
+  /// The number of the code with the largest magnitude.
+  int extreme() const { return set_ == CodeSet::kAny ? 8 : set_ == CodeSet::kUnsigned5 ? 31 : 0; }
+
+ private:
+  CodeSet set_;
+  int bits_;
+  int64_t unit_, blocks_;
+  RowBlocks bytes_;
+};
+
+struct Kind {
+  CodeSet set;
+  int group_cols;
+  bool minimums, zero;
+};
+constexpr Kind kKinds[] = {
+    {CodeSet::kAny, 32, true, true},       {CodeSet::kAny, 16, false, false},
+    {CodeSet::kAny, 16, true, false},      {CodeSet::kUnsigned5, 32, true, false},
+    {CodeSet::kSigned6, 16, false, false}, {CodeSet::kIq4, 32, false, false},
+    {CodeSet::kSigned6, 64, true, false},
+};
+
+class StepKernels : public DotKernels {};
+
+// Extreme values have equal signs, so that integer sums are the largest. The last super-block is
+// short.
+TEST_P(StepKernels, MatchExactSumsForRandomAndExtremeValues) {
+  constexpr int64_t kCols = 2 * kFactorCols + 64, kSuperBlocks = 3, kStride = kCols + 64;
+  constexpr int kRows = 5;
+  std::mt19937 random(11);
+  const auto between = [&](int least, int most) {
+    return least + static_cast<int>(random() % static_cast<unsigned>(most - least + 1));
+  };
+  for (const Kind& kind : kKinds) {
+    QuantKey key = int4_static_group(kind.group_cols);
+    if (kind.set != CodeSet::kAny) key = with_codes(int8_static_group(kind.group_cols), kind.set);
+    const StepKernel* const kernel = GetParam().kernels->steps(key);
+    ASSERT_NE(kernel, nullptr);
+    const int64_t groups = kCols / kind.group_cols, per_factor = kFactorCols / kind.group_cols;
+    for (const bool extreme : {false, true}) {
+      Panel panels[2] = {{kind.set, kCols}, {kind.set, kCols}};
+      std::vector<int> code[2];
+      std::vector<int8_t> step[2], minimum[2];
+      std::vector<uint16_t> factor[2], minimum_factor[2];
+      for (int p = 0; p < 2; ++p) {
+        for (int n = 0; n < kPanelRows; ++n) {
+          for (int64_t c = 0; c < kCols; ++c) {
+            const int number = extreme ? panels[p].extreme() : between(0, panels[p].most_number());
+            panels[p].put(n, c, number);
+            code[p].push_back(panels[p].code(number));
+          }
+        }
+        for (int64_t i = 0; i < groups * kPanelRows; ++i) {
+          step[p].push_back(static_cast<int8_t>(extreme ? -128 : between(-128, 127)));
+          minimum[p].push_back(static_cast<int8_t>(extreme ? 127 : between(-128, 127)));
+        }
+        for (int64_t i = 0; i < kSuperBlocks * kPanelRows; ++i) {
+          factor[p].push_back(float_to_f16(static_cast<float>(between(-999, 999)) * 0x1p-12f));
+          minimum_factor[p].push_back(float_to_f16(static_cast<float>(between(1, 999)) * 0x1p-9f));
+        }
+      }
+      for (const int limbs : {1, kLimbs}) {
+        RowBlocks x(kRows * limbs * kStride / 64);
+        std::vector<int32_t> x_sum(static_cast<size_t>(kRows * limbs * groups));
+        std::vector<float> x_scale, minimum_sum;
+        for (int r = 0; r < kRows * limbs; ++r) {
+          for (int64_t c = 0; c < kCols; ++c) {
+            const int value = extreme ? (r % 2 == 0 ? 127 : -127) : between(-127, 127);
+            x.data()[r * kStride + c] = static_cast<std::byte>(value);
+            x_sum[static_cast<size_t>(r * groups + c / kind.group_cols)] += value;
+          }
+          for (int64_t s = 0; s < kSuperBlocks; ++s)
+            x_scale.push_back(static_cast<float>(between(1, 99)) / 64);
+        }
+        for (int64_t i = 0; i < kRows * groups; ++i)
+          minimum_sum.push_back(static_cast<float>(between(-999, 999)));
+        for (int rows = 1; rows <= kRows; ++rows) {
+          for (int count = 1; count <= 2; ++count) {
+            StepDotArgs b;
+            b.x = x.data();
+            b.x_stride = kStride;
+            b.rows = rows;
+            b.limbs = limbs;
+            b.x_sum = x_sum.data();
+            b.x_sum_stride = groups;
+            if (limbs > 1) b.x_scale = x_scale.data();
+            b.x_scale_stride = kSuperBlocks;
+            b.minimum_sum = minimum_sum.data();
+            b.minimum_sum_stride = groups;
+            b.panels = count;
+            b.zero = kind.zero ? kStepZeroPoint : 0;
+            b.group_cols = kind.group_cols;
+            b.groups = groups;
+            std::vector<float> sums[2];
+            for (int p = 0; p < count; ++p) {
+              sums[p].assign(static_cast<size_t>(rows * kPanelRows), 1.0f);
+              b.w[p] = panels[p].data();
+              b.steps[p] = {factor[p].data(), step[p].data()};
+              if (kind.minimums) b.minimums[p] = {minimum_factor[p].data(), minimum[p].data()};
+              b.sum[p] = sums[p].data();
+              if (rows == 2) {
+                b.codes_jump[p] = 64;
+                b.steps_jump[p] = 64;
+              }
+            }
+            kernel->fn(b);
+            // Every instruction set gives the same bits.
+            StepDotArgs with_avx2 = b;
+            std::vector<float> avx2_sums[2];
+            for (int p = 0; p < count; ++p) {
+              avx2_sums[p].resize(sums[p].size());
+              with_avx2.sum[p] = avx2_sums[p].data();
+            }
+            ukernels(DotIsa::kAvx2).steps(key)->fn(with_avx2);
+            for (int p = 0; p < count; ++p) EXPECT_EQ(sums[p], avx2_sums[p]);
+            for (int p = 0; p < count; ++p) {
+              for (int i = 0; i < rows * kPanelRows; ++i) {
+                const int r = i / kPanelRows, n = i % kPanelRows;
+                double sum = 0, size = 0;
+                for (int64_t s = 0; s < kSuperBlocks; ++s) {
+                  double least = 0, all = 0;
+                  for (int64_t g = s * per_factor; g < std::min(groups, (s + 1) * per_factor); ++g)
+                    least += minimum[p][g * kPanelRows + n] * double{minimum_sum[r * groups + g]};
+                  least *= double{f16_to_float(minimum_factor[p][s * kPanelRows + n])};
+                  for (int l = 0; l < limbs; ++l) {
+                    int64_t exact = 0;
+                    const int64_t row = r * limbs + l;
+                    for (int64_t c = s * kFactorCols; c < std::min(kCols, (s + 1) * kFactorCols);
+                         ++c)
+                      exact += (code[p][n * kCols + c] - b.zero) *
+                               static_cast<int>(x.at<int8_t>(row * kStride + c)) *
+                               step[p][c / kind.group_cols * kPanelRows + n];
+                    const double part =
+                        static_cast<double>(exact) *
+                        (limbs > 1 ? double{x_scale[row * kSuperBlocks + s]} : 1.0) *
+                        double{f16_to_float(factor[p][s * kPanelRows + n])};
+                    all += part;
+                    size += std::abs(part);
+                  }
+                  sum += all - (kind.minimums ? least : 0);
+                  size += kind.minimums ? std::abs(least) : 0;
+                }
+                ASSERT_NEAR(sums[p][i], sum, size * 0x1p-21)
+                    << kernel->instruction << ", " << static_cast<int>(kind.set) << ", groups of "
+                    << kind.group_cols << ", " << rows << " rows of " << limbs << ", row " << r
+                    << ", output " << n << (extreme ? ", extreme" : "");
+              }
+            }
+          }
+        }
+      }
+    }
+  }
+}
+
+// One scale for several sums: the codes and scales are those of the long segment.
+TEST_P(StepKernels, PackFloatsWithSumsOfShortSegments) {
+  const PackKernel* const pack = GetParam().kernels->pack(DType::kF32, Operand::kInt8);
+  ASSERT_NE(pack, nullptr);
+  constexpr int64_t kCols = kFactorCols + 80, kShort = 16, kSums = kCols / kShort;
+  std::mt19937 random(12);
+  std::normal_distribution<float> normal;
+  std::vector<float> x(kCols);
+  for (float& value : x) value = normal(random);
+  std::vector<std::byte> codes[2];
+  std::vector<float> scales[2];
+  std::vector<int32_t> sums[2];
+  for (const bool short_sums : {false, true}) {
+    codes[short_sums].resize(kLimbs * kCols);
+    scales[short_sums].resize(kLimbs * 2);
+    sums[short_sums].resize(kLimbs * kSums);
+    PackArgs a;
+    a.from = x.data();
+    a.count = kCols;
+    a.to = codes[short_sums].data();
+    a.limb_stride = kCols;
+    a.segment = short_sums ? kShort : kFactorCols;
+    a.segments = short_sums ? kSums : 2;
+    a.scale_segments = short_sums ? kFactorCols / kShort : 1;
+    a.sums = sums[short_sums].data();
+    a.scales = scales[short_sums].data();
+    pack->fn(a);
+  }
+  EXPECT_EQ(codes[1], codes[0]);
+  EXPECT_EQ(scales[1], scales[0]);
+  for (int64_t p = 0; p < kLimbs; ++p) {
+    for (int64_t s = 0; s < kSums; ++s) {
+      int32_t sum = 0;
+      for (int64_t c = s * kShort; c < (s + 1) * kShort; ++c)
+        sum += static_cast<int8_t>(codes[1][p * kCols + c]);
+      EXPECT_EQ(sums[1][p * kSums + s], sum) << p << " " << s;
+    }
+  }
+}
+
+std::vector<KernelCase> step_cases() {
+  std::vector<KernelCase> cases;
+  for (const KernelCase& c : int8_cases())
+    if (c.kernels != &ukernels(DotIsa::kPortable)) cases.push_back(c);
+  return cases;
+}
+INSTANTIATE_TEST_SUITE_P(Isa, StepKernels, ::testing::ValuesIn(step_cases()), case_name);
+
+}  // namespace
+}  // namespace moracle::cpu::dot_steps_test
+
+#endif
