@@ -173,7 +173,9 @@ Vector multiply(const Decoded& decoded, const Vector& x, bool integers) {
     for (int64_t k = 0; k < w.k; ++k) {
       sum += x.value[k] * row[k];
       magnitude += std::fabs(x.value[k] * magnitudes[n * w.k + k]);
-      carried += x.error[k] * std::fabs(row[k]) + x.rounding[k] * std::fabs(products[n * w.k + k]);
+      // Kernels round x in products with the codes, or the weights, which include the minimums.
+      const double rounded = std::max(std::fabs(products[n * w.k + k]), std::fabs(row[k]));
+      carried += x.error[k] * std::fabs(row[k]) + x.rounding[k] * rounded;
       if (!decoded.weight_error.empty())
         carried += decoded.weight_error[n] * (std::fabs(x.value[k]) + x.error[k] + x.rounding[k]);
     }

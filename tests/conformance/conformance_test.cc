@@ -448,7 +448,8 @@ TEST(ConformanceBound, SpansOnlyAFewRoundings) {
       bound += want.bound[i];
       size += std::fabs(want.output[i]);
     }
-    EXPECT_LT(bound / size, 1e-4) << name(scheme);
+    // With minimums the bound counts both parts of a weight, of which most cancels.
+    EXPECT_LT(bound / size, scheme.weight.minimums ? 2e-4 : 1e-4) << name(scheme);
     EXPECT_GT(bound / size, 1e-8) << name(scheme);
   }
 }
