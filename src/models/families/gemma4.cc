@@ -300,7 +300,8 @@ constexpr GgufConvention kGguf[] = {
      .usual_heads = false,
      .constants = R"({"enable_moe_block": true, "hidden_size_per_layer_input": 0})",
      .applies = has_experts,
-     .finish = finish_gguf}};
+     .finish = finish_gguf,
+     .not_written = "heads and rotary embeddings of each kind of layer have no inverse yet"}};
 
 }  // namespace
 }  // namespace gemma4

@@ -5,6 +5,7 @@
 #include "base/try.h"
 #include "checkpoint/state.h"
 #include "models/families/family.h"
+#include "models/families/gguf_drafts.h"
 #include "models/families/gguf_families.h"
 #include "models/families/shared_moe.h"
 
@@ -61,12 +62,17 @@ Status finish_gguf(GgufModel& model) {
       gguf_has(model, ".attn_q_norm.weight") || gguf_has(model, ".attn_k_norm.weight");
   return {};
 }
+Status write_gguf(GgufDraft& draft) {
+  MORACLE_CHECK(put_sigmoid_gating(draft));
+  return put_partial_rotary(draft);
+}
 // Solar-Open's files, too: all of its layers have experts.
 constexpr GgufConvention kGguf[] = {{.architecture = "glm4moe",
                                      .keys = kGgufKeys,
                                      .tensors = kGgufTensors,
                                      .constants = kSharedMoeGgufConstants,
-                                     .finish = finish_gguf}};
+                                     .finish = finish_gguf,
+                                     .write = write_gguf}};
 
 }  // namespace
 }  // namespace glm4_moe

@@ -5,6 +5,7 @@
 #include "checkpoint/state.h"
 #include "models/families/decoder_parts.h"
 #include "models/families/family.h"
+#include "models/families/gguf_drafts.h"
 #include "models/families/gguf_families.h"
 
 namespace moracle {
@@ -72,7 +73,8 @@ Status finish_gguf(GgufModel& model) {
 constexpr GgufConvention kGguf[] = {{.architecture = "minimax-m2",
                                      .keys = kGgufKeys,
                                      .tensors = kGgufTensors,
-                                     .finish = finish_gguf}};
+                                     .finish = finish_gguf,
+                                     .write = put_sigmoid_gating}};
 
 }  // namespace
 }  // namespace minimax_m2
