@@ -86,6 +86,10 @@ void show(const Options& options, const GgufReport& report) {
 }
 
 int run_gguf(const Options& options) {
+  if (options.writing.max_shard_bytes != QuantizeOptions().max_shard_bytes) {
+    return fail({ErrorKind::kInvalidArgument, "", "max_shard_bytes",
+                 "another format than gguf, which is one file", "the format is gguf"});
+  }
   CLI_TRY(const Checkpoint checkpoint, Checkpoint::open(options.folder));
   CLI_TRY(const GgufTypes types, GgufTypes::parse(options.scheme));
   ProgressBar bar("quantizing");

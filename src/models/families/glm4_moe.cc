@@ -5,7 +5,6 @@
 #include "base/try.h"
 #include "checkpoint/state.h"
 #include "models/families/family.h"
-#include "models/families/gguf_drafts.h"
 #include "models/families/gguf_families.h"
 #include "models/families/shared_moe.h"
 
@@ -45,15 +44,6 @@ Result<Description> describe(const Checkpoint& checkpoint) {
   return describe_decoder(checkpoint, decoder, describe_layer);
 }
 
-constexpr GgufKey kOwnGgufKeys[] = {
-    {"attention.key_length", "head_dim"},
-    {"rope.dimension_count", "partial_rotary_factor"},  // until finish_gguf divides it
-};
-constexpr auto kGgufKeys = joined(kSharedMoeGgufKeys, kOwnGgufKeys);
-constexpr GgufTensor kOwnGgufTensors[] = {
-    {"blk.{L}.post_attention_norm", "model.layers.{L}.post_attention_layernorm"},
-};
-constexpr auto kGgufTensors = joined(kSharedMoeGgufTensors, kOwnGgufTensors);
 Status finish_gguf(GgufModel& model) {
   MORACLE_CHECK(require_gating(model, GgufGating::kSigmoid));
   MORACLE_CHECK(set_partial_rotary(model));
@@ -62,17 +52,13 @@ Status finish_gguf(GgufModel& model) {
       gguf_has(model, ".attn_q_norm.weight") || gguf_has(model, ".attn_k_norm.weight");
   return {};
 }
-Status write_gguf(GgufDraft& draft) {
-  MORACLE_CHECK(put_sigmoid_gating(draft));
-  return put_partial_rotary(draft);
-}
 // Solar-Open's files, too: all of its layers have experts.
 constexpr GgufConvention kGguf[] = {{.architecture = "glm4moe",
-                                     .keys = kGgufKeys,
-                                     .tensors = kGgufTensors,
+                                     .keys = kGlmMoeGgufKeys,
+                                     .tensors = kGlmMoeGgufTensors,
                                      .constants = kSharedMoeGgufConstants,
                                      .finish = finish_gguf,
-                                     .write = write_gguf}};
+                                     .write = write_glm_moe_gguf}};
 
 }  // namespace
 }  // namespace glm4_moe

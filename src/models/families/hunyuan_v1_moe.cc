@@ -91,6 +91,7 @@ constexpr GgufTensor kGgufTensors[] = {
 };
 // rope.freq_base has alpha in it.
 Status write_gguf(GgufDraft& draft) {
+  if (!draft.config.has({"num_shared_expert"})) put_gguf(draft, "expert_shared_count", 1);
   if (!draft.rope || !draft.rope->has({"alpha"})) return {};
   MORACLE_TRY(const int64_t head_dim, head_dim_of(draft));
   MORACLE_TRY(const double alpha, draft.rope->number({"alpha"}));

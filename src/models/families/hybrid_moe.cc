@@ -227,7 +227,12 @@ Status write_hybrid_gguf(GgufDraft& draft) {
   put_gguf(draft, "ssm.inner_size", dim * heads);
   MORACLE_TRY(const std::vector<std::string> types, draft.config.texts({"layer_types"}));
   const auto full = std::find(types.begin(), types.end(), "full_attention");
-  if (full != types.end()) put_gguf(draft, "full_attention_interval", full - types.begin() + 1);
+  if (full != types.end()) {
+    put_gguf(draft, "full_attention_interval", full - types.begin() + 1);
+    nlohmann::json recurrent = nlohmann::json::array();
+    for (const std::string& type : types) recurrent.push_back(type == "linear_attention");
+    put_gguf(draft, "attention.recurrent_layers", std::move(recurrent));
+  }
   // in_proj_qkvz stays whole, as ssm_in; in_proj_ba belongs to it.
   for (int64_t layer = 0; layer < draft.num_layers; ++layer) {
     auto ba = draft.tensors.extract(str("model.layers.", layer, ".linear_attn.in_proj_ba.weight"));

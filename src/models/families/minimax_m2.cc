@@ -70,11 +70,15 @@ constexpr auto kGgufTensors = joined(kOwnGgufTensors, kBlockSparseGgufTensors);
 Status finish_gguf(GgufModel& model) {
   return require_gating(model, GgufGating::kSigmoid);
 }
+Status write_gguf(GgufDraft& draft) {
+  if (!draft.config.has({"rotary_dim"})) MORACLE_CHECK(put_partial_rotary(draft));
+  return put_sigmoid_gating(draft);
+}
 constexpr GgufConvention kGguf[] = {{.architecture = "minimax-m2",
                                      .keys = kGgufKeys,
                                      .tensors = kGgufTensors,
                                      .finish = finish_gguf,
-                                     .write = put_sigmoid_gating}};
+                                     .write = write_gguf}};
 
 }  // namespace
 }  // namespace minimax_m2

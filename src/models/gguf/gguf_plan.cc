@@ -44,8 +44,8 @@ class Planner {
   Result<GgufPlan> run() {
     MORACLE_CHECK(find_convention());
     MORACLE_TRY(auto rope, rotary_settings(state_.config));
-    MORACLE_TRY(plan_.metadata, draft_gguf_metadata(state_.config, rope, *state_.convention,
-                                                    *plan_.gguf, state_.num_layers));
+    plan_.metadata = draft_gguf_metadata(state_.config, rope, *state_.convention, *plan_.gguf,
+                                         state_.num_layers);
     plan_.metadata[str(plan_.gguf->architecture, ".vocab_size")] = description_.spec.vocab_size;
     MORACLE_CHECK(take_sources());
     if (plan_.gguf->write != nullptr) {
@@ -53,6 +53,7 @@ class Planner {
                       state_.num_layers, plan_.metadata,  plan_.sources};
       MORACLE_CHECK(plan_.gguf->write(draft));
     }
+    MORACLE_CHECK(require_gguf_keys(plan_.metadata, state_.config, *plan_.gguf));
     for (const auto& [name, entry] : plan_.sources) MORACLE_CHECK(add(name, entry.view));
     for (size_t layer = 0; layer < description_.layers.size(); ++layer)
       MORACLE_CHECK(add_experts(static_cast<int64_t>(layer)));
@@ -95,10 +96,13 @@ class Planner {
         }
       }
     }
+    std::map<std::string, int64_t> left_out;
     const auto ignored = [&](const std::string& name) {
+      // GGUF may have a tensor that this library does not use: an indexer.
+      if (find_gguf_place(*plan_.gguf, table_name(name)) && !is_behind(name)) return false;
       for (const IgnoredPart& part : description_.ignored) {
         for (const std::string& prefix : part.prefixes) {
-          if (name.starts_with(prefix)) return true;
+          if (name.starts_with(prefix)) return ++left_out[part.what] > 0;
         }
       }
       return name.ends_with("rotary_emb.inv_freq");
@@ -110,9 +114,18 @@ class Planner {
       plan_.report.bytes_before += static_cast<int64_t>(entry.view.num_bytes());
       plan_.sources.insert_or_assign(table_name(name), std::move(source));
     }
-    for (const IgnoredPart& part : description_.ignored)
-      plan_.report.left_out.push_back(str(part.what, " (", part.num_tensors, " tensors)"));
+    for (const auto& [what, count] : left_out)
+      plan_.report.left_out.push_back(str(what, " (", count, " tensors)"));
     return {};
+  }
+
+  // True for a tensor of a layer behind the last one.
+  bool is_behind(const std::string& name) const {
+    const std::string start = state_.root + "layers.";
+    if (!name.starts_with(start)) return false;
+    const size_t digits = name.find_first_not_of("0123456789", start.size());
+    return digits != name.npos && digits > start.size() && digits < start.size() + 6 &&
+           std::stoll(name.substr(start.size())) >= state_.num_layers;
   }
 
   std::string table_name(const std::string& name) const {

@@ -89,22 +89,26 @@ class Writer {
     for (const GgufTensorPlan& tensor : plan_.tensors) {
       if (is_own(tensor)) MORACLE_CHECK(write_rows(tensor, tensor.entry.name, {}));
     }
-    MORACLE_TRY(const Checkpoint written, Checkpoint::open(unfinished));
+    MORACLE_TRY(const Checkpoint written, as_read(Checkpoint::open(unfinished)));
     // Numbers that are read to describe the model: norms, biases.
     MORACLE_CHECK(write_sources(written, true));
-    if (written.architecture() != from_.architecture()) {
-      return Error{
-          ErrorKind::kUnsupported, from_.folder(), "architectures",
-          str("a checkpoint whose GGUF file is read as the same model, ", from_.architecture()),
-          str("it would be read as ", written.architecture())};
-    }
-    MORACLE_TRY(const Description described, describe(written));
+    MORACLE_TRY(const Description described, as_read(describe(written)));
     MORACLE_CHECK(
         check_same_model(description_, described, plan_.gguf->architecture, from_.folder()));
     MORACLE_CHECK(write_sources(written, false));
     for (size_t layer = 0; layer < description_.layers.size(); ++layer)
       MORACLE_CHECK(write_experts(static_cast<int64_t>(layer)));
     return {};
+  }
+
+  // What the file lacks, the checkpoint cannot have in this architecture.
+  template <class T>
+  Result<T> as_read(Result<T> read) const {
+    if (read || read.error().kind == ErrorKind::kIo) return read;
+    const Error& why = read.error();
+    return Error{ErrorKind::kUnsupported, from_.folder(), "",
+                 str("a model that GGUF files of ", plan_.gguf->architecture, " describe"),
+                 str("reading the file: ", why.place, ": needs ", why.need, "; ", why.fact)};
   }
 
   static bool is_own(const GgufTensorPlan& tensor) {
@@ -230,9 +234,6 @@ class Writer {
 
 // Keys of every architecture.
 Status add_general(const Checkpoint& from, GgufPlan& plan) {
-  fs::path folder = fs::path(from.folder());
-  if (!folder.has_filename()) folder = folder.parent_path();
-  plan.metadata["general.name"] = folder.filename().string();
   plan.metadata["general.type"] = "model";
   plan.metadata["general.quantization_version"] = 2;
   plan.metadata["general.file_type"] = file_type(plan.report.types.front().type);

@@ -187,12 +187,23 @@ bool append_splits(const nlohmann::json& step, std::vector<std::string>& splits)
   return member("behavior") == (inverted ? "Removed" : "Isolated");
 }
 
+// Some files have line breaks in expressions, others their escapes.
+std::string escaped(std::string_view expression) {
+  std::string text;
+  for (const char c : expression) {
+    const char letter = c == '\r' ? 'r' : c == '\n' ? 'n' : c == '\t' ? 't' : '\0';
+    if (letter != '\0') text += '\\';
+    text += letter == '\0' ? c : letter;
+  }
+  return text;
+}
+
 bool has_splits(const GgufPreTokenizer& form, const std::vector<std::string>& splits) {
   size_t count = 0;
   while (count < form.splits.size() && form.splits[count] != nullptr) ++count;
   return std::equal(splits.begin(), splits.end(), form.splits.begin(),
                     form.splits.begin() + static_cast<std::ptrdiff_t>(count),
-                    [](const std::string& a, const char* b) { return a == b; });
+                    [](const std::string& a, const char* b) { return escaped(a) == escaped(b); });
 }
 
 }  // namespace

@@ -1,6 +1,7 @@
 #include "text/gguf/write_gguf_text.h"
 
 #include <algorithm>
+#include <filesystem>
 #include <map>
 #include <optional>
 #include <unordered_map>
@@ -44,10 +45,20 @@ constexpr const char* kSamples[] = {
 
 class TextWriter {
  public:
+  // A path may end with a slash.
+  static std::string name_of(const std::filesystem::path& folder) {
+    return (folder.has_filename() ? folder : folder.parent_path()).filename().string();
+  }
+
   TextWriter(const std::string& folder, int64_t vocab_size, const std::vector<int32_t>& ends)
-      : folder_(folder), file_(folder + "/tokenizer.json"), vocab_size_(vocab_size), ends_(ends) {}
+      : folder_(folder),
+        file_(folder + "/tokenizer.json"),
+        name_(name_of(folder)),
+        vocab_size_(vocab_size),
+        ends_(ends) {}
 
   Result<WrittenGgufText> run() {
+    to_.metadata["general.name"] = name_;
     MORACLE_CHECK(add_chat());
     if (is_absent(file_)) {
       for (const char* other : {"tekken.json", "tiktoken.model", "tokenizer.model"}) {
@@ -158,12 +169,22 @@ class TextWriter {
     }
     Json texts = Json::array(), types = Json::array();
     std::map<int32_t, const AddedToken*> added;
-    for (const AddedToken& token : parts.added.all()) {
+    const std::vector<AddedToken>& all = parts.added.all();
+    const bool strips =
+        std::any_of(all.begin(), all.end(), [](const AddedToken& token) { return token.rstrip; });
+    const bool phi3 = strips && is_gguf_phi3(name_);
+    // The name would make all of them take the white space behind them.
+    if (!phi3 && is_gguf_phi3(name_)) to_.metadata.erase("general.name");
+    for (const AddedToken& token : all) {
       added[token.id] = &token;
-      if (!token.lstrip && !token.rstrip && !token.single_word) continue;
-      return unsupported(str("added token '", token.content, "'"),
-                         "no lstrip, rstrip and single_word, which GGUF cannot express",
-                         "it has one");
+      const std::string& text = token.content;
+      const bool plain = text == "<unk>" || text == "<s>" || text == "<|endoftext|>";
+      if (!token.lstrip && !token.single_word && token.rstrip == (phi3 && !plain)) continue;
+      return unsupported(str("added token '", text, "'"),
+                         "flags that GGUF can express: no lstrip, no single_word, and rstrip only "
+                         "as Phi-3 has it",
+                         str("lstrip is ", token.lstrip, ", single_word ", token.single_word,
+                             ", rstrip ", token.rstrip));
     }
     const Json& unknown = JsonField(document_, file_)["model"]["unk_token"].value();
     for (int32_t id = 0; id < vocab_size_; ++id) {
@@ -339,7 +360,7 @@ class TextWriter {
   }
 
   const std::string& folder_;
-  const std::string file_;
+  const std::string file_, name_;
   const int64_t vocab_size_;
   const std::vector<int32_t>& ends_;
   Json document_;

@@ -32,29 +32,29 @@ class Draft {
         const GgufConvention& gguf)
       : config_(config), rope_(rope), family_(family), gguf_(gguf) {}
 
-  Result<json> run(int64_t num_layers) {
+  json run(int64_t num_layers) {
     metadata_["general.architecture"] = gguf_.architecture;
     metadata_[full("block_count")] = num_layers;
     std::vector<std::span<const GgufKey>> tables = {gguf_.keys, kGgufDecoderKeys};
     if (gguf_.usual_heads) tables.push_back(kGgufHeadKeys);
     for (const std::span<const GgufKey> table : tables) {
       for (const GgufKey& key : table) {
-        if (seen_.insert(key.from).second) MORACLE_CHECK(add(key));
+        if (seen_.insert(key.from).second) add(key);
       }
     }
+    // llama.cpp wants it of every architecture.
+    constexpr GgufKey kFeedForward = {"feed_forward_length", "intermediate_size", false};
+    if (!metadata_.contains(full(kFeedForward.from))) add(kFeedForward);
     return std::move(metadata_);
   }
 
  private:
   std::string full(std::string_view key) const { return str(gguf_.architecture, ".", key); }
 
-  Status add(const GgufKey& key) {
+  void add(const GgufKey& key) {
     const std::string place(key.to);
     json value = value_of(place);
-    if (value.is_null()) {
-      if (!key.required) return {};
-      return config_.wrong({place.c_str()}, str("a value, for ", full(key.from)), "it is missing");
-    }
+    if (value.is_null()) return;
     // One number for each layer.
     const bool equal = value.is_array() && !value.empty() &&
                        std::all_of(value.begin(), value.end(), [&](const json& one) {
@@ -63,7 +63,6 @@ class Draft {
     if (equal) value = json(value[0]);
     if (value.is_number() && is_float_key(key.from)) value = value.get<double>();
     metadata_[full(key.from)] = std::move(value);
-    return {};
   }
 
   json value_of(const std::string& place) const {
@@ -73,6 +72,11 @@ class Draft {
       return *rope_->find({"rope_theta"});
     if (place == "num_experts") return first_of(family_.num_experts, place);
     if (place == "num_experts_per_tok") return first_of(family_.top_k, place);
+    if (place == "moe_intermediate_size") return first_of(family_.intermediate_size, place);
+    if (place == "n_shared_experts") {
+      constexpr const char* kOther[] = {"num_shared_experts"};
+      return first_of(kOther, place);
+    }
     const size_t dot = place.find('.');
     const json* at = config_.find({place.substr(0, dot).c_str()});
     for (std::string_view rest = dot == place.npos ? "" : std::string_view(place).substr(dot + 1);
@@ -86,8 +90,8 @@ class Draft {
   }
 
   json first_of(ConfigKeys keys, const std::string& place) const {
-    Config::Keys all(keys.begin(), keys.end());
-    all.push_back(place.c_str());
+    Config::Keys all = {place.c_str()};
+    all.insert(all.end(), keys.begin(), keys.end());
     const json* const value = config_.find(all);
     return value == nullptr ? json() : *value;
   }
@@ -118,10 +122,24 @@ class Draft {
 }  // namespace
 }  // namespace draft_metadata
 
-Result<nlohmann::json> draft_gguf_metadata(const Config& config, const std::optional<Config>& rope,
-                                           const ExpertConvention& family,
-                                           const GgufConvention& gguf, int64_t num_layers) {
+nlohmann::json draft_gguf_metadata(const Config& config, const std::optional<Config>& rope,
+                                   const ExpertConvention& family, const GgufConvention& gguf,
+                                   int64_t num_layers) {
   return draft_metadata::Draft(config, rope, family, gguf).run(num_layers);
+}
+
+Status require_gguf_keys(const nlohmann::json& metadata, const Config& config,
+                         const GgufConvention& gguf) {
+  std::set<std::string_view> seen;
+  for (const std::span<const GgufKey> table :
+       {gguf.keys, std::span<const GgufKey>(kGgufDecoderKeys)}) {
+    for (const GgufKey& key : table) {
+      const std::string full = str(gguf.architecture, ".", key.from), place(key.to);
+      if (!seen.insert(key.from).second || !key.required || metadata.contains(full)) continue;
+      return config.unsupported({place.c_str()}, "a value, for GGUF's " + full, "it is missing");
+    }
+  }
+  return {};
 }
 
 }  // namespace moracle

@@ -10,11 +10,16 @@
 
 namespace moracle {
 
-/// The metadata of the keys in `gguf`, in the tables that families share, and block_count.
-/// `rope`: the rotary settings in `config`; only kinds that llama.cpp names are written. Errors
-/// (kBadFile): a required key of config.json that is missing.
-Result<nlohmann::json> draft_gguf_metadata(const Config& config, const std::optional<Config>& rope,
-                                           const ExpertConvention& family,
-                                           const GgufConvention& gguf, int64_t num_layers);
+/// The metadata of the keys in `gguf`, in the tables that families share, and block_count. Keys
+/// that config.json lacks are left out. `rope`: the rotary settings in `config`; only kinds that
+/// llama.cpp names are written.
+nlohmann::json draft_gguf_metadata(const Config& config, const std::optional<Config>& rope,
+                                   const ExpertConvention& family, const GgufConvention& gguf,
+                                   int64_t num_layers);
+
+/// Errors (kUnsupported): a required key of the tables that `metadata` lacks, by its key of
+/// config.json.
+Status require_gguf_keys(const nlohmann::json& metadata, const Config& config,
+                         const GgufConvention& gguf);
 
 }  // namespace moracle
