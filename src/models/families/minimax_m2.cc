@@ -71,7 +71,8 @@ Status finish_gguf(GgufModel& model) {
   return require_gating(model, GgufGating::kSigmoid);
 }
 Status write_gguf(GgufDraft& draft) {
-  if (!draft.config.has({"rotary_dim"})) MORACLE_CHECK(put_partial_rotary(draft));
+  const bool part = draft.rope && draft.rope->has({"partial_rotary_factor"});
+  if (part || !draft.config.has({"rotary_dim"})) MORACLE_CHECK(put_partial_rotary(draft));
   return put_sigmoid_gating(draft);
 }
 constexpr GgufConvention kGguf[] = {{.architecture = "minimax-m2",
