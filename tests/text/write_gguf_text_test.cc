@@ -6,6 +6,7 @@
 
 #include <algorithm>
 #include <fstream>
+#include <set>
 
 #include "base/try.h"
 #include "checkpoint/expect_error.h"
@@ -170,10 +171,27 @@ json json_of_sentence_piece(const json& metadata) {
             {"unk_token", "<unk>"}}}};
 }
 
+// Renames tokens with a character that is no token. SentencePiece merges such characters, but no
+// merge of a tokenizer.json can name them.
+void drop_tokens_without_characters(json& tokens) {
+  std::set<std::string> known;
+  for (const json& token : tokens) known.insert(token.get<std::string>());
+  for (size_t id = 0; id < tokens.size(); ++id) {
+    const auto text = tokens[id].get<std::string>();
+    for (size_t at = 0, end; at < text.size(); at = end) {
+      end = at + 1;
+      while (end < text.size() && (static_cast<unsigned char>(text[end]) & 0xc0) == 0x80) ++end;
+      if (!known.contains(text.substr(at, end - at)) && !text.starts_with('<'))
+        tokens[id] = "[GONE" + std::to_string(id) + "]";
+    }
+  }
+}
+
 TEST_F(WriteGgufText, MergesOfSentencePieceBecomeScoresInTheirOrder) {
   const json golden_files =
       json::parse(std::ifstream(testing::golden_dir() + "/tokenizer_gguf/cases.json"));
   json from = golden_files["files"]["llama"];
+  drop_tokens_without_characters(from["tokenizer.ggml.tokens"]);
   json& scores = from["tokenizer.ggml.scores"];  // merges cannot have equal ranks
   for (size_t id = 0; id < scores.size(); ++id) scores[id] = -static_cast<double>(id);
   const json written = must(write(json_of_sentence_piece(from))).metadata;

@@ -118,13 +118,13 @@ TEST_F(GgufWriter, TypesFollowPatternsOfModulesAndOfStoredNames) {
   std::filesystem::create_directory(from_);
   const auto report = write(small(),
                             "*.down_proj=q4_0,blk.1.ffn_up_exps=mxfp4,lm_head=none,"
-                            "*.v_proj=bf16,q8_0");
+                            "*.o_proj=bf16,q8_0");
   ASSERT_TRUE(report) << report.error().to_string();
   auto types = types_in(to_);
   EXPECT_EQ(types["blk.0.ffn_down_exps.weight"], DType::kQ4_0);
   EXPECT_EQ(types["blk.0.ffn_up_exps.weight"], DType::kQ8_0);
   EXPECT_EQ(types["blk.1.ffn_up_exps.weight"], DType::kMxfp4Block);
-  EXPECT_EQ(types["blk.0.attn_v.weight"], DType::kBF16);
+  EXPECT_EQ(types["blk.0.attn_output.weight"], DType::kBF16);
   EXPECT_EQ(types["token_embd.weight"], DType::kQ8_0);
   EXPECT_EQ(types["output.weight"], DType::kBF16);
   for (const char* always : {"blk.0.attn_norm.weight", "blk.0.ffn_gate_inp.weight"})
@@ -163,16 +163,27 @@ TEST_F(GgufWriter, BlocksAreThoseOfTheEncoder) {
   EXPECT_EQ(blocks, want);
 }
 
+// An error about the request, which names no file.
+template <class T>
+void expect_refused(const Result<T>& result, ErrorKind kind,
+                    std::initializer_list<const char*> facts) {
+  ASSERT_FALSE(result) << "accepted";
+  EXPECT_EQ(result.error().kind, kind);
+  for (const char* fact : facts) EXPECT_THAT(result.error().to_string(), HasSubstr(fact));
+}
+
 TEST_F(GgufWriter, RefusesRequestsThatFitNothing) {
   std::filesystem::create_directory(from_);
-  expect_error(GgufTypes::parse("q5_k"), ErrorKind::kInvalidArgument,
-               {"scheme", "one of q8_0, q4_0, q4_k", "'q5_k' is unknown"});
-  expect_error(GgufTypes::parse("q8_0,q4_0"), ErrorKind::kInvalidArgument,
-               {"'q4_0' is the second"});
-  expect_error(write(small(), "*.9.*=q8_0,bf16"), ErrorKind::kInvalidArgument,
-               {"scheme", "'*.9.*' decides for none"});
-  expect_error(write(small(), "*.experts.1.*=q8_0,bf16"), ErrorKind::kInvalidArgument,
-               {"one type for '", "experts.0.gate_proj", "bf16 and q8_0"});
+  constexpr auto kWrong = ErrorKind::kInvalidArgument;
+  expect_refused(GgufTypes::parse("q5_k"), kWrong,
+                 {"scheme: needs one of q8_0, q4_0, q4_k", "'q5_k' is unknown"});
+  expect_refused(GgufTypes::parse("*.o_proj=bf16,q8_0,q4_0"), kWrong, {"'q4_0' is the second"});
+  expect_refused(write(small(), "*.9.*=q8_0,bf16"), kWrong, {"scheme", "'*.9.*' decides for none"});
+  expect_refused(write(small(), "*.experts.1.*=q8_0,bf16"), kWrong,
+                 {"one type for '", "experts.0.gate_proj", "bf16 and q8_0"});
+  // Queries, keys and values are one matrix here.
+  expect_refused(write(small(), "*.v_proj=bf16,q8_0"), ErrorKind::kUnsupported,
+                 {"self_attn.v_proj", "because both read the same input"});
   EXPECT_FALSE(std::filesystem::exists(to_));
 }
 
@@ -198,8 +209,8 @@ TEST_F(GgufWriter, RefusesPlacesThatItMustNotReplace) {
 
 TEST_F(GgufWriter, CancelledWorkAndBadWeightsLeaveNoFile) {
   std::filesystem::create_directory(from_);
-  expect_error(write(small(), "q8_0", [](int64_t done, int64_t) { return done == 0; }),
-               ErrorKind::kCancelled, {"stopped on request"});
+  expect_refused(write(small(), "q8_0", [](int64_t done, int64_t) { return done == 0; }),
+                 ErrorKind::kCancelled, {"stopped on request"});
   SyntheticCheckpoint broken = small();
   auto& bytes = broken.tensors.at("model.layers.0.mlp.experts.1.up_proj.weight").bytes;
   bytes[0] = std::byte{0xc0};  // NaN in bf16
@@ -221,8 +232,10 @@ TEST_F(GgufWriter, SettingsThatLlamaCppFixesOtherwiseAreNamed) {
   expect_error(write(model, "q8_0"), ErrorKind::kUnsupported,
                {"layer 0", "routing", "GGUF files of qwen3moe"});
   model = small();
-  model.tensors["model.layers.0.mlp.odd.weight"] = model.tensors.at("model.norm.weight");
-  expect_error(write(model, "q8_0"), ErrorKind::kBadFile, {"model.layers.0.mlp.odd.weight"});
+  const std::string odd = "model.layers.0.mlp.odd.weight";
+  model.tensors[odd] = model.tensors.at("model.norm.weight");
+  model.tensors[odd].name = odd;
+  expect_error(write(model, "q8_0"), ErrorKind::kBadFile, {odd});
 }
 
 }  // namespace
