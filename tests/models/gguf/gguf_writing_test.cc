@@ -116,14 +116,13 @@ std::map<std::string, DType> types_in(const std::string& path) {
 
 TEST_F(GgufWriter, TypesFollowPatternsOfModulesAndOfStoredNames) {
   std::filesystem::create_directory(from_);
-  const auto report = write(small(),
-                            "*.down_proj=q4_0,blk.1.ffn_up_exps=mxfp4,lm_head=none,"
-                            "*.o_proj=bf16,q8_0");
+  const auto report =
+      write(small(), "blk.1.ffn_down_exps=q8_0,*.down_proj=q4_0,lm_head=none,*.o_proj=bf16,q8_0");
   ASSERT_TRUE(report) << report.error().to_string();
   auto types = types_in(to_);
   EXPECT_EQ(types["blk.0.ffn_down_exps.weight"], DType::kQ4_0);
   EXPECT_EQ(types["blk.0.ffn_up_exps.weight"], DType::kQ8_0);
-  EXPECT_EQ(types["blk.1.ffn_up_exps.weight"], DType::kMxfp4Block);
+  EXPECT_EQ(types["blk.1.ffn_down_exps.weight"], DType::kQ8_0);
   EXPECT_EQ(types["blk.0.attn_output.weight"], DType::kBF16);
   EXPECT_EQ(types["token_embd.weight"], DType::kQ8_0);
   EXPECT_EQ(types["output.weight"], DType::kBF16);
