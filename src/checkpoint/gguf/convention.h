@@ -85,8 +85,7 @@ struct GgufConvention {
   /// The inverse of `finish`, as far as reading the written file does not show it: rows in another
   /// order need nothing.
   Status (*write)(GgufDraft& draft) = nullptr;
-  /// Why no checkpoint of this family is written as GGUF; empty: it is.
-  std::string_view not_written = {};
+};
 };
 
 /// The keys of nearly every family.
