@@ -61,6 +61,8 @@ function(moracle_room name)
     target_link_libraries(${library} PUBLIC moracle_warnings ${ROOM_USES} PRIVATE ${ROOM_LINKS})
     if(ROOM_OPTIMIZE AND CMAKE_BUILD_TYPE STREQUAL "Release")
       target_compile_options(${library} PRIVATE -O${ROOM_OPTIMIZE})
+    elseif(ROOM_OPTIMIZE EQUAL 1 AND MORACLE_SANITIZE)  # -O1 takes clang as long as -O2
+      target_compile_options(${library} PRIVATE -O0)
     endif()
     set_target_properties(${library} PROPERTIES POSITION_INDEPENDENT_CODE ON)
     if(BUILD_SHARED_LIBS)  # the shared library exports what public headers mark with MORACLE_API

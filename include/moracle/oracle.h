@@ -304,7 +304,8 @@ struct MatrixPlan {
   int64_t weight_bytes = 0;         ///< packed weights of all local experts
   DType input_dtype = DType::kF32;  ///< dtype of the activations that the kernels read
   std::vector<KernelUse> kernels;   ///< every kernel that may run; no other kernel runs
-  int product_bits = 24;            ///< significant bits of float activations in products
+  /// Significant bits of float activations in products, or of weights, if these have fewer.
+  int product_bits = 24;
   /// Why the plan multiplies in this type, if the CPU's measured rates or a permission to round
   /// decided. Empty: they did not.
   std::string reason;

@@ -328,50 +328,54 @@ double Decode::us_all_layers(double us) const {
   return us * us_all_layers() / built;
 }
 
-Result<std::vector<Decode>> decode(const ModelShape& shape, const DecodeOptions& options) {
-  const int64_t length = std::max(options.context + 1, options.prompt);
-  if (options.context < 1 || options.context >= shape.max_context) {
+namespace {
+
+Status check(const DecodeOptions& options, int64_t max_context) {
+  if (options.context < 1 || options.context >= max_context) {
     return Error{ErrorKind::kInvalidArgument, "", "context",
-                 str("1 to ", shape.max_context - 1, " tokens"), str("it is ", options.context)};
+                 str("1 to ", max_context - 1, " tokens"), str("it is ", options.context)};
   }
-  if (options.prompt < 0 || options.prompt > shape.max_context) {
-    return Error{ErrorKind::kInvalidArgument, "", "prompt",
-                 str("0 to ", shape.max_context, " tokens"), str("it is ", options.prompt)};
-  }
-  if (options.num_layers < 1 || options.num_layers > shape.num_layers) {
-    return Error{ErrorKind::kInvalidArgument, "", "num_layers",
-                 str("1 to ", shape.num_layers, " layers"), str("it is ", options.num_layers)};
-  }
-  const int64_t interval = std::max<int64_t>(shape.delta.interval, 1);
-  if (options.num_layers % interval != 0) {
-    return Error{ErrorKind::kInvalidArgument, "", "num_layers",
-                 str("a multiple of ", interval, " layers, so that each kind counts by its share"),
-                 str("it is ", options.num_layers)};
+  if (options.prompt < 0 || options.prompt > max_context) {
+    return Error{ErrorKind::kInvalidArgument, "", "prompt", str("0 to ", max_context, " tokens"),
+                 str("it is ", options.prompt)};
   }
   for (const int64_t batch : options.batches) {
     if (batch >= 1 && batch <= Model::kMaxLogitRows) continue;
     return Error{ErrorKind::kInvalidArgument, "", "batches",
                  str("1 to ", Model::kMaxLogitRows, " sequences"), str("it is ", batch)};
   }
-  MORACLE_TRY(const LayerShape experts, find_shape(shape.name));
-  MORACLE_TRY(RandomModel random, random_model(shape, options.scheme, options.output,
-                                               options.num_layers, options.most_bytes));
-  ModelOptions model_options = options.model;
-  if (options.prompt == 0) {
-    model_options.max_num_tokens = 1;
-    for (const int64_t batch : options.batches)
-      model_options.max_num_tokens = std::max(model_options.max_num_tokens, batch);
-  }
-  MORACLE_TRY(Model model,
-              ModelAccess::load(std::move(random.description), model_options, {}, random.bytes));
-  std::vector<Decode> results;
+  return {};
+}
+
+ModelOptions model_options(const DecodeOptions& options) {
+  ModelOptions model = options.model;
+  if (options.prompt > 0) return model;
+  model.max_num_tokens = 1;
+  for (const int64_t batch : options.batches)
+    model.max_num_tokens = std::max(model.max_num_tokens, batch);
+  return model;
+}
+
+// The last layer's experts; a dense model has none.
+LayerSpec last_experts(const std::vector<Choice>& choices) {
+  LayerSpec experts;
+  for (const Choice& choice : choices)
+    if (choice.part == "experts") experts = choice.selection.request.layer;
+  return experts;
+}
+
+Result<std::vector<Decode>> decode(Model& model, int64_t all_layers,
+                                   const SamplingOptions& sampling, const DecodeOptions& options) {
+  const Model::State& state = ModelAccess::state(model);
+  const LayerSpec experts = last_experts(model.choices());
+  const int64_t length = std::max(options.context + 1, options.prompt);
   // A recurrent state starts as zeros. Run one token first, so that timed steps read a real state.
-  const bool recurrent = shape.delta.interval > 0;
+  const bool recurrent = state.state_pool != nullptr;
+  std::vector<Decode> results;
   for (const int64_t batch : options.batches) {
     std::vector<KvCache> caches;
     for (int64_t s = 0; s < batch; ++s) {
       MORACLE_TRY(KvCache cache, model.make_cache(length));
-      const Model::State& state = ModelAccess::state(model);
       MORACLE_CHECK(fill(ModelAccess::state(cache), state, options.context - (recurrent ? 1 : 0),
                          static_cast<uint64_t>(own_sequences(options.model) * batch + s + 1),
                          state.workspace->device(), options.model.progress));
@@ -384,21 +388,49 @@ Result<std::vector<Decode>> decode(const ModelShape& shape, const DecodeOptions&
     }
     Decode result;
     result.num_experts = experts.num_experts;
-    result.num_layers = options.num_layers;
-    result.all_layers = shape.num_layers;
+    result.num_layers = static_cast<int64_t>(state.layers.size());
+    result.all_layers = all_layers;
     result.context = options.context;
     result.weight_bytes = model.weight_bytes();
     result.choices = model.choices();
-    result.cache_dtype = ModelAccess::state(model).cache_dtype;
-    MORACLE_TRY(std::unique_ptr<Timeline> timeline,
-                ModelAccess::state(model).workspace->device().timeline());
-    Decoder decoder(model, std::move(caches), options, shape.sampling, experts.top_k,
+    result.cache_dtype = state.cache_dtype;
+    MORACLE_TRY(std::unique_ptr<Timeline> timeline, state.workspace->device().timeline());
+    Decoder decoder(model, std::move(caches), options, sampling, experts.top_k,
                     std::move(timeline));
     MORACLE_CHECK(decoder.run(result));
     if (options.prompt > 0) MORACLE_CHECK(decoder.prefill(result));
     results.push_back(std::move(result));
   }
   return results;
+}
+
+}  // namespace
+
+Result<std::vector<Decode>> decode(const ModelShape& shape, const RandomModelOptions& weights,
+                                   const DecodeOptions& options) {
+  MORACLE_CHECK(check(options, shape.max_context));
+  if (weights.num_layers < 1 || weights.num_layers > shape.num_layers) {
+    return Error{ErrorKind::kInvalidArgument, "", "num_layers",
+                 str("1 to ", shape.num_layers, " layers"), str("it is ", weights.num_layers)};
+  }
+  const int64_t interval = std::max<int64_t>(shape.delta.interval, 1);
+  if (weights.num_layers % interval != 0) {
+    return Error{ErrorKind::kInvalidArgument, "", "num_layers",
+                 str("a multiple of ", interval, " layers, so that each kind counts by its share"),
+                 str("it is ", weights.num_layers)};
+  }
+  MORACLE_TRY(RandomModel random, random_model(shape, weights));
+  MORACLE_TRY(Model model, ModelAccess::load(std::move(random.description), model_options(options),
+                                             {}, random.bytes));
+  return decode(model, shape.num_layers, shape.sampling, options);
+}
+
+Result<std::vector<Decode>> decode(const Checkpoint& checkpoint, const DecodeOptions& options) {
+  MORACLE_TRY(Model model, Model::load(checkpoint, model_options(options)));
+  const Model::State& state = ModelAccess::state(model);
+  MORACLE_CHECK(check(options, model.max_context()));
+  MORACLE_TRY(const GenerationConfig generation, GenerationConfig::open(checkpoint));
+  return decode(model, static_cast<int64_t>(state.layers.size()), generation.sampling, options);
 }
 
 }  // namespace moracle::bench

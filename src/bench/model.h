@@ -1,11 +1,12 @@
-// Times a decode step, and each part of it. The model has a published shape, a few layers and
-// random weights.
+// Times a decode step and a prompt, and each part of them: of a checkpoint, or of a model with a
+// published shape, a few layers and random weights.
 #pragma once
 
 #include <span>
 #include <string>
 #include <vector>
 
+#include "moracle/checkpoint.h"
 #include "moracle/model.h"
 
 namespace moracle::bench {
@@ -47,15 +48,19 @@ std::span<const ModelShape> known_models();
 Result<ModelShape> find_model(std::string_view name);
 
 struct DecodeOptions {
-  Scheme scheme;                       ///< of the experts and of the attention's linear layers
-  Scheme output = {kBF16Weight, {}};   ///< of the output layer
-  int64_t num_layers = 2;              ///< number of layers to build
   int64_t context = 4096;              ///< tokens in the cache
   std::vector<int64_t> batches = {1};  ///< sequences that decode side by side, at most 64
-  int64_t prompt = 0;      ///< prompt tokens of each sequence for prefill; 0: no prefill is timed
-  double seconds = 1;      ///< time to decode
-  int64_t most_bytes = 0;  ///< memory that the weights may fill
-  ModelOptions model;      ///< backend, device, threads; `progress` is also called while decoding
+  int64_t prompt = 0;  ///< prompt tokens of each sequence for prefill; 0: no prefill is timed
+  double seconds = 1;  ///< time to decode
+  ModelOptions model;  ///< backend, device, threads; `progress` is also called while decoding
+};
+
+/// Random weights.
+struct RandomModelOptions {
+  Scheme scheme;                      ///< of the experts and of the attention's linear layers
+  Scheme output = {kBF16Weight, {}};  ///< of the output layer
+  int64_t num_layers = 2;             ///< number of layers to build
+  int64_t most_bytes = 0;             ///< memory that the weights may fill
 };
 
 /// One part of a step.
@@ -95,6 +100,9 @@ struct Decode {
 /// sequence. Then decodes one random token of each sequence at a time at that context. Prompts are
 /// random tokens, too. Embedding and router are bf16, as in published files. Errors: a
 /// context or a batch that the model does not have; more than `most_bytes`; those of Model::load.
-Result<std::vector<Decode>> decode(const ModelShape& shape, const DecodeOptions& options);
+Result<std::vector<Decode>> decode(const ModelShape& shape, const RandomModelOptions& weights,
+                                   const DecodeOptions& options);
+/// The same with the weights of a checkpoint. All its layers are built.
+Result<std::vector<Decode>> decode(const Checkpoint& checkpoint, const DecodeOptions& options);
 
 }  // namespace moracle::bench

@@ -221,8 +221,8 @@ Result<ModelShape> find_model(std::string_view name) {
                str("it is '", name, "'")};
 }
 
-Result<RandomModel> random_model(const ModelShape& shape, const Scheme& scheme,
-                                 const Scheme& output, int64_t num_layers, int64_t most_bytes) {
+Result<RandomModel> random_model(const ModelShape& shape, const RandomModelOptions& weights) {
+  const auto& [scheme, output, num_layers, most_bytes] = weights;
   MORACLE_TRY(const LayerShape layer_shape, find_shape(shape.name));
   const Scheme linears = attention_scheme(scheme);
   LayerSpec experts = layer_of(layer_shape, scheme);

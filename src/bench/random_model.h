@@ -11,7 +11,6 @@ struct RandomModel {
   int64_t bytes = 0;  ///< of all its tensors
 };
 /// Errors: more than `most_bytes` of weights.
-Result<RandomModel> random_model(const ModelShape& shape, const Scheme& scheme,
-                                 const Scheme& output, int64_t num_layers, int64_t most_bytes);
+Result<RandomModel> random_model(const ModelShape& shape, const RandomModelOptions& weights);
 
 }  // namespace moracle::bench

@@ -16,7 +16,7 @@ Result<Model> load_random(const ModelShape& shape, const Scheme& scheme, int64_t
                  str("1 to ", shape.num_layers, " layers"), str("it is ", num_layers)};
   }
   MORACLE_TRY(RandomModel random,
-              random_model(shape, scheme, {kBF16Weight, {}}, num_layers, most_bytes));
+              random_model(shape, {scheme, {kBF16Weight, {}}, num_layers, most_bytes}));
   return ModelAccess::load(std::move(random.description), options, {}, random.bytes);
 }
 

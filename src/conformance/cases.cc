@@ -75,6 +75,7 @@ std::vector<Scheme> schemes() {
       weight_only(int4_static_group(32)),
       weight_only(int4_static_group(GroupShape::kAll)),
       weight_only(int4_static_group(64), false),
+      weight_only(int4_static_group(16), false),
       weight_only(int8_static_group(128)),
       weight_only(int8_static_group(GroupShape::kAll)),
       weight_only(int8_static_group(64), false),
@@ -97,7 +98,8 @@ std::vector<Scheme> schemes() {
       with_zero_points({int4_static_group(64), kInt8DynamicTokenSym}),
       {kMxfp4Static, kInt8DynamicTokenSym},
       {kNvfp4Static, kInt8DynamicTokenSym},
-      // As GGUF stores Q8_0, Q4_1, Q4_K, Q5_K, Q6_K, Q5_0, IQ4_XS and Q2_K; Q4_K stacked with Q6_K.
+      // As GGUF stores Q8_0, Q4_1, Q4_K, Q5_K, Q6_K, Q5_0, IQ4_XS, Q3_K and Q2_K; Q4_K stacked with
+      // Q6_K.
       weight_only(with_scales(int8_static_group(32), DType::kF16)),
       with_minimums(with_zero_points({with_scales(int4_static_group(32), DType::kF16), {}})),
       with_minimums(with_zero_points({with_scales(int4_static_group(32), DType::kI8), {}})),
@@ -108,7 +110,9 @@ std::vector<Scheme> schemes() {
       weight_only(with_codes(with_scales(int8_static_group(32), DType::kI8), CodeSet::kIq4)),
       {with_codes(with_scales(int8_static_group(16), DType::kI8), CodeSet::kSigned6),
        kInt8DynamicTokenSym},
+      weight_only(with_scales(int4_static_group(16), DType::kI8)),
       with_minimums({with_scales(int4_static_group(16), DType::kI8), {}}),
+      with_minimums({with_scales(int4_static_group(16), DType::kI8), kInt8DynamicTokenSym}),
       with_minimums({int8_static_group(16), {}}),
       with_minimums(
           with_zero_points({with_scales(int4_static_group(32), DType::kI8), kInt8DynamicTokenSym})),

@@ -277,7 +277,9 @@ void add_adapters(const std::vector<LoraPair>& pairs, int64_t expert, const Vect
 Precision precision_of(const Plan& plan) {
   const KernelPlan& first = *plan.matrices[0].kernel;
   const auto& key = plan.layer.scheme.activation;
-  return {first.product_bits, plan.activation_dtype == DType::kF32 ? 24 : 8, first.product_group,
+  int bits = first.product_bits;
+  for (const MatrixPlan& matrix : plan.matrices) bits = std::min(bits, matrix.kernel->product_bits);
+  return {bits, plan.activation_dtype == DType::kF32 ? 24 : 8, first.product_group,
           first.product_group > 0 && key && key->scale_dtype == DType::kF8E8M0};
 }
 

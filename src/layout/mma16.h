@@ -11,4 +11,11 @@ using moracle::group_cols;
 using moracle::num_groups;
 using moracle::scale_is_exponent;
 
+/// Columns of half a block.
+inline constexpr int kHalfCols = kCols / 2;
+/// True if groups are an odd number of half blocks: then some of them end within a block.
+constexpr bool groups_in_halves(const MatrixShape& shape) {
+  return num_groups(shape) > 1 && group_cols(shape) % kCols == kHalfCols;
+}
+
 }  // namespace moracle::mma16

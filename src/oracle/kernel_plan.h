@@ -66,6 +66,8 @@ struct KernelRequest {
   int64_t num_experts = 1;  ///< local experts
   /// Nothing stands between the stages of the layer, so kernels for all of them may run.
   bool fuses = false;
+  /// The layer's other matrix, whose weights may be in another scheme; null: there is none.
+  const MatrixShape* other = nullptr;
   bool linear = false;  ///< a dense linear layer: one expert, every token once, no row plan
 };
 

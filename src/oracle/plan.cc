@@ -82,7 +82,9 @@ void plan_matrices(Plan& plan, const Request& request, const Machine& machine, b
     if (backend.platform != Platform::kCpu) shape.key.codes = CodeSet::kAny;
   }
   const QuantKey &first = shapes.front().key, &last = shapes.back().key;
-  may_fuse = may_fuse && first.dtype == last.dtype && first.group.cols == last.group.cols;
+  // Quantized activations may depend on the scheme of the weights.
+  const bool alike = first.dtype == last.dtype && first.group.cols == last.group.cols;
+  may_fuse = may_fuse && (alike || !layer.scheme.activation);
   std::vector<KernelPlan> kernels;
   for (const MatrixShape& shape : shapes) {
     const Scheme scheme{shape.key, layer.scheme.activation};
@@ -95,6 +97,7 @@ void plan_matrices(Plan& plan, const Request& request, const Machine& machine, b
     wanted.expert_rows = std::max<int64_t>(plan.top_k(), 1);
     wanted.fuses = may_fuse;
     wanted.linear = layer.linear;
+    if (!layer.linear) wanted.other = kernels.empty() ? &shapes.back() : &shapes.front();
     if (!layer.linear && kernels.empty()) wanted.activation = &layer.activation;
     KernelPlan& kernel = kernels.emplace_back(backend.kernels->plan(wanted, machine));
     // An adapter's output is added before any later step, so the epilogue must not run these steps.

@@ -7,7 +7,9 @@
 #include "base/try.h"
 #include "bench/bench.h"
 #include "oracle/backend.h"
+#include "paths.h"
 #include "support/model_words.h"
+#include "support/must.h"
 
 namespace moracle::bench::model_test {
 namespace {
@@ -27,24 +29,30 @@ ModelShape small_shape() {
   return shape;
 }
 
-DecodeOptions small_options(std::string_view scheme) {
+DecodeOptions small_options() {
   DecodeOptions options;
-  options.scheme = *parse_scheme(scheme);
   options.context = 20;
   options.seconds = 0.01;
-  options.most_bytes = 1 << 30;
   options.model.threads = 2;
   return options;
 }
 
-Result<Decode> decode_one(const ModelShape& shape, const DecodeOptions& options) {
-  MORACLE_TRY(const std::vector<Decode> all, decode(shape, options));
+RandomModelOptions weights(std::string_view scheme) {
+  RandomModelOptions options;
+  options.scheme = *parse_scheme(scheme);
+  options.most_bytes = 1 << 30;
+  return options;
+}
+
+Result<Decode> decode_one(const ModelShape& shape, const RandomModelOptions& weights,
+                          const DecodeOptions& options = small_options()) {
+  MORACLE_TRY(const std::vector<Decode> all, decode(shape, weights, options));
   return all.front();
 }
 
 TEST(BenchModel, TimesEveryPartOfAStep) {
   for (const char* scheme : {"int8-w8a8", "int4-w4a16-g32", "mxfp4-w4a16", "bf16"}) {
-    const Result<Decode> result = decode_one(small_shape(), small_options(scheme));
+    const Result<Decode> result = decode_one(small_shape(), weights(scheme));
     ASSERT_TRUE(result) << result.error().to_string();
     EXPECT_EQ(result->num_layers, 2);
     EXPECT_EQ(result->all_layers, 6);
@@ -77,7 +85,7 @@ TEST(BenchModel, TimesDecodersOfOtherArchitectures) {
   latent.latent = {24, 32, 16, 8, 16};
   latent.shared_size = 48;
   for (const ModelShape& shape : {windowed, latent}) {
-    const Result<Decode> result = decode_one(shape, small_options("fp8-w8a8-block128x128"));
+    const Result<Decode> result = decode_one(shape, weights("fp8-w8a8-block128x128"));
     ASSERT_TRUE(result) << result.error().to_string();
     const auto us = [&](std::string_view name) {
       for (const DecodePart& part : result->parts) {
@@ -100,13 +108,14 @@ TEST(BenchModel, TimesHybridDecoders) {
     shape.rotary_part = 0.25;
     shape.shared_size = 48;
     shape.shared_gate = true;
-    DecodeOptions options = small_options("int4-w4a16-g32");
+    RandomModelOptions random = weights("int4-w4a16-g32");
+    DecodeOptions options = small_options();
     options.batches = {1, 2};
     options.prompt = 24;
-    EXPECT_THAT(decode_one(shape, options).error().to_string(),
+    EXPECT_THAT(decode_one(shape, random, options).error().to_string(),
                 HasSubstr("num_layers: needs a multiple of 4 layers"));
-    options.num_layers = 4;
-    const auto results = decode(shape, options);
+    random.num_layers = 4;
+    const auto results = decode(shape, random, options);
     ASSERT_TRUE(results) << results.error().to_string();
     for (const Decode& one : *results) {
       EXPECT_GE(one.steps, 3);
@@ -131,6 +140,29 @@ TEST(BenchModel, HybridShapesMatchPublishedConfigs) {
   }
 }
 
+// A folder, and a file of GGUF with two schemes in one layer.
+TEST(BenchModel, TimesCheckpoints) {
+  for (const char* path : {"quantized/qwen3_moe-w4a16", "gguf/models/qwen3moe.gguf"}) {
+    SCOPED_TRACE(path);
+    const Checkpoint checkpoint =
+        testing::must(Checkpoint::open(testing::golden_dir() + "/" + path));
+    DecodeOptions options = small_options();
+    options.context = 8;
+    options.prompt = 16;
+    options.batches = {1, 2};
+    const auto results = decode(checkpoint, options);
+    ASSERT_TRUE(results) << results.error().to_string();
+    for (const Decode& one : *results) {
+      EXPECT_EQ(one.num_layers, one.all_layers);
+      EXPECT_GT(one.us_median, 0);
+      EXPECT_GT(one.us_prompt, 0);
+      EXPECT_GT(one.experts_touched, 0);
+    }
+    options.context = 1 << 30;
+    EXPECT_THAT(decode(checkpoint, options).error().to_string(), HasSubstr("context: needs 1 to"));
+  }
+}
+
 TEST(BenchModel, HasModelForEveryExpertShape) {
   for (const LayerShape& layer : known_shapes()) {
     const auto model = find_model(layer.name);
@@ -140,37 +172,38 @@ TEST(BenchModel, HasModelForEveryExpertShape) {
 }
 
 TEST(BenchModel, UsesRequestedBackend) {
-  DecodeOptions options = small_options("int8-w8a8");
+  DecodeOptions options = small_options();
   options.model.backend = testing::backend("reference");
-  const Result<Decode> result = decode_one(small_shape(), options);
+  const Result<Decode> result = decode_one(small_shape(), weights("int8-w8a8"), options);
   ASSERT_TRUE(result) << result.error().to_string();
   for (const Choice& choice : result->choices)
     EXPECT_EQ(choice.selection.plan->backend->name, "reference");
 }
 
 TEST(BenchModel, RejectsPartsThatModelLacks) {
-  DecodeOptions options = small_options("bf16");
+  DecodeOptions options = small_options();
+  RandomModelOptions random = weights("bf16");
   auto refused = [&] {
-    const Result<Decode> result = decode_one(small_shape(), options);
+    const Result<Decode> result = decode_one(small_shape(), random, options);
     return result ? std::string("done") : result.error().to_string();
   };
   options.context = 64;
   EXPECT_THAT(refused(), HasSubstr("context: needs 1 to 63 tokens; it is 64"));
   options.context = 20;
-  options.num_layers = 7;
+  random.num_layers = 7;
   EXPECT_THAT(refused(), HasSubstr("num_layers: needs 1 to 6 layers; it is 7"));
-  options.num_layers = 1;
-  options.most_bytes = 100;
+  random.num_layers = 1;
+  random.most_bytes = 100;
   EXPECT_THAT(refused(), HasSubstr("bytes for 1 layers"));
   EXPECT_THAT(find_model("qwen").error().to_string(), HasSubstr("qwen3-30b-a3b"));
 }
 
 TEST(BenchModel, TimesBatchedDecodeAndPrefill) {
-  DecodeOptions options = small_options("int4-w4a16-g32");
+  DecodeOptions options = small_options();
   options.batches = {1, 3};
   options.prompt = 40;
   options.model.max_num_tokens = 12;
-  const auto results = decode(small_shape(), options);
+  const auto results = decode(small_shape(), weights("int4-w4a16-g32"), options);
   ASSERT_TRUE(results) << results.error().to_string();
   ASSERT_EQ(results->size(), 2u);
   for (const Decode& one : *results) {
@@ -181,7 +214,7 @@ TEST(BenchModel, TimesBatchedDecodeAndPrefill) {
     EXPECT_EQ(one.us_replayed, 0) << "a CPU has no graphs";
   }
   options.batches = {65};
-  EXPECT_THAT(decode(small_shape(), options).error().to_string(),
+  EXPECT_THAT(decode(small_shape(), weights("int4-w4a16-g32"), options).error().to_string(),
               HasSubstr("batches: needs 1 to 64 sequences; it is 65"));
 }
 
@@ -190,9 +223,9 @@ TEST(BenchModel, SpreadsTokensOverExperts) {
   for (const char* scheme : {"bf16", "int8-w8a8", "int4-w4a16-g32", "int4-w4a16-g32-asym",
                              "fp8-w8a8-block128x128", "mxfp4-w4a16"}) {
     SCOPED_TRACE(scheme);
-    DecodeOptions options = small_options(scheme);
+    DecodeOptions options = small_options();
     options.batches = {1, 48};
-    const auto results = decode(small_shape(), options);
+    const auto results = decode(small_shape(), weights(scheme), options);
     ASSERT_TRUE(results) << results.error().to_string();
     EXPECT_EQ((*results)[0].num_experts, 8);
     EXPECT_EQ((*results)[0].experts_touched, 2) << "as many as one token goes to";
@@ -201,11 +234,11 @@ TEST(BenchModel, SpreadsTokensOverExperts) {
 }
 
 TEST(BenchModel, StopsOnRequest) {
-  DecodeOptions options = small_options("bf16");
+  DecodeOptions options = small_options();
   options.seconds = 1e9;
   int64_t asked = 0;
   options.model.progress = [&](int64_t, int64_t total) { return total != 1000 || ++asked < 5; };
-  const Result<Decode> result = decode_one(small_shape(), options);
+  const Result<Decode> result = decode_one(small_shape(), weights("bf16"), options);
   ASSERT_FALSE(result);
   EXPECT_EQ(result.error().kind, ErrorKind::kCancelled);
 }

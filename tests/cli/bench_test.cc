@@ -198,8 +198,14 @@ TEST(Bench, RejectsInvalidArguments) {
   expect_refused({"bench", "--backend", "a=cpu"}, {"--backend", "'a=cpu'"});
   expect_refused({"bench", "--backend", "cpu", "--all-backends"}, {"--all-backends"});
   expect_refused({"bench", "--backend", "cuda-sm90"}, {"cuda-sm90", "platform"});
-  for (const char* option : {"--kv-cache", "--layers", "--context", "--batch", "--prompt"})
+  for (const char* option : {"--layers", "--output-scheme"})
     expect_refused({"bench", option, "1"}, {std::string(option) + " requires --model-shape"});
+  for (const char* option : {"--kv-cache", "--context", "--batch", "--prompt"})
+    expect_refused({"bench", option, "1"},
+                   {std::string(option) + ": needs --model or --model-shape"});
+  expect_refused({"bench", "--quantization", "int8-per-channel"},
+                 {"--quantization: needs --load or --model"});
+  expect_refused({"bench", "--model", "m", "--model-shape", "qwen3-30b-a3b"}, {"--model"});
   expect_refused({"bench", "--model-shape", "gpt-5"}, {"--model-shape", "mixtral-8x7b"});
   expect_refused(
       {"bench", "--model-shape", "qwen3-30b-a3b", "--layers", "49", "--probe-megabytes", "4"},
@@ -214,6 +220,31 @@ TEST(Bench, StopsOnRequestWithOneLine) {
     const Ran layers = testing::run_interrupted({"bench", "--seconds", "3600"}, signal);
     testing::expect_one_line(layers, {"stopped on request"}, 1);
   }
+}
+
+TEST(Bench, TimesACheckpoint) {
+  const std::string file = testing::golden_dir() + "/gguf/models/qwen3moe.gguf";
+  const std::vector<std::string> bench{
+      "bench", "--model",   file, "--context",         "8", "--prompt", "16", "--seconds",
+      "0.001", "--threads", "2",  "--probe-megabytes", "4"};
+  std::vector<std::string> with_json = bench;
+  with_json.push_back("--json");
+  const Ran ran = run_command(with_json);
+  ASSERT_EQ(ran.code, 0) << ran.err;
+  const Json json = Json::parse(ran.out, nullptr, false);
+  ASSERT_FALSE(json.is_discarded()) << ran.out;
+  EXPECT_EQ(json["model"], file);
+  EXPECT_EQ(json["layers"], json["all_layers"]);
+  EXPECT_GT(json["tokens_per_second"].get<double>(), 0);
+  EXPECT_GT(json["prompt_tokens_per_second"].get<double>(), 0);
+  EXPECT_FALSE(json.contains("scheme"));
+  std::vector<std::string> rounded = bench;
+  rounded.insert(rounded.end(), {"--activations", "int8"});
+  const Ran text = run_command(rounded);
+  EXPECT_EQ(text.code, 0) << text.err;
+  EXPECT_THAT(text.out, ::testing::HasSubstr("qwen3moe.gguf"));
+  EXPECT_THAT(text.out, ::testing::HasSubstr("int8 activations"));
+  expect_refused({"bench", "--model", "nowhere"}, {"nowhere"});
 }
 
 TEST(Bench, ComparesCheckpointLoadWithFileRead) {

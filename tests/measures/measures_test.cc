@@ -59,6 +59,18 @@ std::vector<const Backend*> serving(const std::string& folder, const DeviceName&
   return rows;
 }
 
+// Folders with references: the model in the repository, and full checkpoints.
+std::vector<std::string> folders() {
+  std::vector<std::string> all;
+  for (const std::string& root : {testing::models_dir(), testing::checkpoints_dir()}) {
+    std::error_code none;
+    for (const auto& entry : fs::directory_iterator(root, none))
+      if (fs::exists(entry.path() / "reference.json")) all.push_back(entry.path().string());
+  }
+  std::sort(all.begin(), all.end());
+  return all;
+}
+
 std::vector<Subject> subjects() {
   std::vector<Subject> all;
   const char* const asked = std::getenv("MORACLE_MEASURES_DEVICE");
@@ -66,25 +78,18 @@ std::vector<Subject> subjects() {
   const auto parsed = parse_device(device);
   if (!parsed) return all;
   const Machine here = Machine::here();
-  for (const std::string& root : {testing::models_dir(), testing::checkpoints_dir()}) {
-    std::error_code none;
-    for (const auto& entry : fs::directory_iterator(root, none)) {
-      if (!fs::exists(entry.path() / "reference.json")) continue;
+  for (const std::string& folder : folders()) {
 #if defined(MORACLE_SANITIZED)
-      // Full checkpoints take minutes under a sanitizer: run them only on their default row, and
-      // the model in the repository on all rows.
-      if (root != testing::models_dir()) {
-        all.push_back({entry.path().string(), "auto", device});
-        continue;
-      }
-#endif
-      for (const Backend* row : serving(entry.path().string(), *parsed, here))
-        all.push_back({entry.path().string(), std::string(row->name), device});
+    // Full checkpoints take minutes under a sanitizer: run them only on their default row, and
+    // the model in the repository on all rows.
+    if (!folder.starts_with(testing::models_dir())) {
+      all.push_back({folder, "auto", device});
+      continue;
     }
+#endif
+    for (const Backend* row : serving(folder, *parsed, here))
+      all.push_back({folder, std::string(row->name), device});
   }
-  std::sort(all.begin(), all.end(), [](const Subject& a, const Subject& b) {
-    return std::tie(a.folder, a.backend) < std::tie(b.folder, b.backend);
-  });
   return all;
 }
 
@@ -101,9 +106,6 @@ class Measures : public ::testing::TestWithParam<Subject> {
     auto model = Model::load(*checkpoint, options);
     ASSERT_TRUE(model) << model.error().to_string();
     model_ = std::make_unique<Model>(*std::move(model));
-    auto tokenizer = Tokenizer::open(folder);
-    ASSERT_TRUE(tokenizer) << tokenizer.error().to_string();
-    tokenizer_ = std::make_unique<Tokenizer>(*std::move(tokenizer));
     reference_ = json::parse(std::ifstream(folder + "/reference.json"));
     // With quantized activations, the reference quantizes them too. Rounding flips make its bound
     // looser.
@@ -131,17 +133,21 @@ class Measures : public ::testing::TestWithParam<Subject> {
   };
 
   std::unique_ptr<Model> model_;
-  std::unique_ptr<Tokenizer> tokenizer_;
   json reference_, expected_;
   bool quantizes_ = false;
   Bounds bounds_;
 };
 
-TEST_P(Measures, TokenIdsMatchReference) {
-  for (size_t i = 0; i < reference_["prompts"].size(); ++i) {
-    auto ids = tokenizer_->encode(reference_["prompts"][i].get<std::string>());
+class Tokens : public ::testing::TestWithParam<std::string> {};
+
+TEST_P(Tokens, MatchReference) {
+  const auto tokenizer = Tokenizer::open(GetParam());
+  ASSERT_TRUE(tokenizer) << tokenizer.error().to_string();
+  const json reference = json::parse(std::ifstream(GetParam() + "/reference.json"));
+  for (size_t i = 0; i < reference["prompts"].size(); ++i) {
+    auto ids = tokenizer->encode(reference["prompts"][i].get<std::string>());
     ASSERT_TRUE(ids) << ids.error().to_string();
-    EXPECT_EQ(*ids, reference_["prompt_ids"][i].get<std::vector<int32_t>>());
+    EXPECT_EQ(*ids, reference["prompt_ids"][i].get<std::vector<int32_t>>());
   }
 }
 
@@ -199,7 +205,9 @@ TEST_P(Measures, LastPositionLogitsMatchReference) {
 TEST_P(Measures, PerplexityMatchesReference) {
   std::ifstream file(testing::models_dir() + "/valid.txt", std::ios::binary);
   const std::string text{std::istreambuf_iterator<char>(file), {}};
-  auto ids = tokenizer_->encode(text);
+  const auto tokenizer = Tokenizer::open(GetParam().folder);
+  ASSERT_TRUE(tokenizer) << tokenizer.error().to_string();
+  auto ids = tokenizer->encode(text);
   ASSERT_TRUE(ids) << ids.error().to_string();
   ASSERT_GE(ids->size(), 8192u);
   ids->resize(8192);
@@ -213,17 +221,24 @@ TEST_P(Measures, PerplexityMatchesReference) {
 }
 #endif
 
-std::string test_name(const ::testing::TestParamInfo<Subject>& info) {
-  std::string name = fs::path(info.param.folder).parent_path().filename().string() + "_" +
-                     fs::path(info.param.folder).filename().string() + "_on_" + info.param.backend;
-  for (char& c : name) {
+std::string name_of(std::string text) {
+  for (char& c : text) {
     if (!std::isalnum(static_cast<unsigned char>(c))) c = '_';
   }
-  return name;
+  return text;
+}
+std::string folder_name(const std::string& folder) {
+  return fs::path(folder).parent_path().filename().string() + "_" +
+         fs::path(folder).filename().string();
 }
 
+GTEST_ALLOW_UNINSTANTIATED_PARAMETERIZED_TEST(Tokens);
+INSTANTIATE_TEST_SUITE_P(Models, Tokens, ::testing::ValuesIn(folders()),
+                         [](const auto& test) { return name_of(folder_name(test.param)); });
 GTEST_ALLOW_UNINSTANTIATED_PARAMETERIZED_TEST(Measures);
-INSTANTIATE_TEST_SUITE_P(Models, Measures, ::testing::ValuesIn(subjects()), test_name);
+INSTANTIATE_TEST_SUITE_P(Models, Measures, ::testing::ValuesIn(subjects()), [](const auto& test) {
+  return name_of(folder_name(test.param.folder) + "_on_" + test.param.backend);
+});
 
 }  // namespace
 }  // namespace moracle::measures_test

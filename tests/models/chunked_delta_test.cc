@@ -45,7 +45,7 @@ class ChunkedDelta : public ::testing::TestWithParam<On> {
   Model load(bool by_key_head, bool deterministic) {
     const Scheme bf16{kBF16Weight, {}};
     bench::RandomModel random =
-        must(bench::random_model(shape(by_key_head), bf16, bf16, 4, int64_t{1} << 30));
+        must(bench::random_model(shape(by_key_head), {bf16, bf16, 4, int64_t{1} << 30}));
     ModelOptions options;
     options.device = testing::device(GetParam().device);
     options.threads = 2;

@@ -230,6 +230,32 @@ TEST(Plans, HopperRowSwitchesToWgmmaWhereTilesFillTheGpu) {
   EXPECT_EQ(fused(32, 7168, 2048, 8, int4), (Limits{0, 1}));
 }
 
+// As Q4_K_M stores a layer: gate and up in Q4_K, down in Q6_K in every second layer.
+TEST(Plans, HopperRowFusesMatricesOfUnlikeSchemes) {
+  const auto key = [](const char* scheme) { return parse_scheme(scheme)->weight; };
+  const auto plan = [&](const char* w13, const char* w2, const char* backend = "cuda-sm90") {
+    LayerSpec layer = fake::layer(key(w13));
+    layer.hidden_size = 2048, layer.intermediate_size = 768;
+    layer.stored = layer.matrices();
+    layer.stored[1].key = key(w2);
+    return *select({.layer = layer, .backend = backend}, *Machine::find("h200")).chosen();
+  };
+  const char* const q4 = "int4-w4a16-g32-asym-min-s8";
+  const Plan alike = plan(q4, q4), unlike = plan(q4, "int8-w8a16-g16-s8-6bit"),
+             exact = plan(q4, "int8-w8a16-g32");
+  EXPECT_GT(fused_tokens(alike).first, 0);
+  EXPECT_GT(fused_tokens(alike).second, 0);
+  EXPECT_EQ(fused_tokens(unlike), fused_tokens(alike));
+  EXPECT_EQ(fused_tokens(exact), fused_tokens(alike));
+  // Only wgmma rounds the values, and only of groups that end within a k-block or have minimums.
+  const auto bits = [](const Plan& of) {
+    return std::pair(of.matrices[0].product_bits, of.matrices[1].product_bits);
+  };
+  EXPECT_EQ(bits(unlike), std::pair(16, 16));
+  EXPECT_EQ(bits(exact), std::pair(16, 24));
+  EXPECT_EQ(bits(plan(q4, "int8-w8a16-g16-s8-6bit", "cuda-sm80")), std::pair(24, 24));
+}
+
 TEST(KernelUses, DescribeRangesInWords) {
   EXPECT_EQ(describe(KernelUse{"all"}), "all");
   EXPECT_EQ(describe(KernelUse{"few", {.to_rows = 4}}), "few; experts with up to 4 rows");

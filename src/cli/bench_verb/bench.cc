@@ -234,6 +234,11 @@ class Bench {
   BenchReport report_;
 };
 
+int lacks(const CLI::Option& option, std::string_view need) {
+  return fail(
+      {ErrorKind::kInvalidArgument, "", option.get_name(), std::string(need), "neither is given"});
+}
+
 int run(const BenchOptions& options) {
   if (!options.without.empty()) {
     CLI_TRY(const Isa without, parse_isa(options.without));
@@ -253,7 +258,7 @@ int run(const BenchOptions& options) {
                  "skewed routing is timed in one process"});
   }
   if (!options.load.empty()) return run_load_bench(options);
-  if (!options.model_shape.empty()) return run_model_bench(options);
+  if (!options.model_shape.empty() || !options.model.empty()) return run_model_bench(options);
   CLI_TRY(BenchRequest requested, parse(options));
   if (options.ranks.given())
     return run_rank_bench(options, {requested.shapes, requested.schemes, requested.tokens});
@@ -283,7 +288,8 @@ int run(const BenchOptions& options) {
 void add_bench(CLI::App& app, Work& chosen) {
   add_verb(
       app, "bench",
-      "Time layers or a model of published shapes, and compare with the machine's limits",
+      "Time layers, a checkpoint, or a model of a published shape, and compare with the machine's "
+      "limits",
       [](CLI::App& verb) -> Work {
         auto options = std::make_shared<BenchOptions>();
         std::vector<std::string> names;
@@ -307,6 +313,10 @@ void add_bench(CLI::App& app, Work& chosen) {
         CLI::Option* const model = verb.add_option(
             "--model-shape", options->model_shape,
             "Time decode steps of a whole model of this shape instead of single layers");
+        CLI::Option* const checkpoint =
+            verb.add_option("--model", options->model,
+                            "Time decode steps of this checkpoint, a folder or a .gguf file");
+        checkpoint->excludes(model);
         CLI::Option* const zipf = verb.add_option("--zipf", options->zipf,
                                                   "Skewed routing: the r-th most popular expert is "
                                                   "drawn with weight 1 / r^S; 0: uniform");
@@ -317,9 +327,22 @@ void add_bench(CLI::App& app, Work& chosen) {
                 "Moracle's")
             ->excludes(model)
             ->excludes(zipf);
-        verb.add_option("--kv-cache", options->kv_cache, kKvCacheHelp)
-            ->needs(model)
-            ->capture_default_str();
+        // Options of whole models, whichever of the two is given.
+        std::vector<CLI::Option*> of_models{
+            verb.add_option("--kv-cache", options->kv_cache, kKvCacheHelp)->capture_default_str(),
+            verb.add_option("--context", options->context, "Tokens in the cache of each sequence")
+                ->transform(whole(int64_t{1}, int64_t{1} << 20))
+                ->capture_default_str(),
+            verb.add_option("--batch", options->batches,
+                            "Sequences per decode step; separate several with commas")
+                ->delimiter(',')
+                ->transform(whole())
+                ->capture_default_str(),
+            verb.add_option("--prompt", options->prompt,
+                            "Also time a prompt of this many tokens per sequence; 0: no prompt")
+                ->transform(whole())
+                ->capture_default_str(),
+            verb.add_flag("--no-graphs", options->no_graphs, kNoGraphsHelp)};
         verb.add_option("--output-scheme", options->output_scheme,
                         "With --model-shape: scheme of the output layer")
             ->needs(model)
@@ -329,25 +352,6 @@ void add_bench(CLI::App& app, Work& chosen) {
             ->needs(model)
             ->transform(whole(int64_t{1}, int64_t{1} << 10))
             ->capture_default_str();
-        verb.add_option("--context", options->context,
-                        "With --model-shape: tokens in the cache of each sequence")
-            ->needs(model)
-            ->transform(whole(int64_t{1}, int64_t{1} << 20))
-            ->capture_default_str();
-        verb.add_option(
-                "--batch", options->batches,
-                "With --model-shape: sequences per decode step; separate several with commas")
-            ->needs(model)
-            ->delimiter(',')
-            ->transform(whole())
-            ->capture_default_str();
-        verb.add_option("--prompt", options->prompt,
-                        "With --model-shape: also time a prompt of this many tokens per sequence; "
-                        "0: no prompt")
-            ->needs(model)
-            ->transform(whole())
-            ->capture_default_str();
-        verb.add_flag("--no-graphs", options->no_graphs, kNoGraphsHelp)->needs(model);
         options->ranks.add_to(verb);
         verb.add_option("--exchange-bytes", options->exchange_bytes,
                         "With --parallel: time the exchange of this many bytes per rank instead of "
@@ -358,11 +362,12 @@ void add_bench(CLI::App& app, Work& chosen) {
             "--load", options->load,
             "Time loading the checkpoint in this folder, and compare with only reading "
             "its files");
-        load->excludes(zipf);
+        load->excludes(zipf)->excludes(checkpoint);
         verb.add_flag("--cold", options->cold,
                       "With --load: read from the disk; first drop the files from the page cache")
             ->needs(load);
-        verb.add_option("--quantization", options->quantization, kQuantizationHelp)->needs(load);
+        CLI::Option* const quantization =
+            verb.add_option("--quantization", options->quantization, kQuantizationHelp);
         verb.add_option("--activations", options->activations, kActivationsHelp);
         verb.add_option("--seconds", options->seconds, "Seconds to spend on each row of the table")
             ->check(number(0.001, 3600))
@@ -383,7 +388,16 @@ void add_bench(CLI::App& app, Work& chosen) {
         verb.add_option("--without", options->without, kWithoutHelp);
         verb.add_option("--cache", options->cache, kCacheHelp);
         verb.add_flag("--json", options->json, "Print one JSON document on stdout");
-        return [options] { return bench_verb::run(*options); };
+        const auto given = [](const CLI::Option* option) { return option->count() > 0; };
+        return [=] {
+          for (const CLI::Option* option : of_models) {
+            if (given(option) && !given(model) && !given(checkpoint))
+              return bench_verb::lacks(*option, "--model or --model-shape");
+          }
+          if (given(quantization) && !given(load) && !given(checkpoint))
+            return bench_verb::lacks(*quantization, "--load or --model");
+          return bench_verb::run(*options);
+        };
       },
       chosen);
 }

@@ -1,13 +1,16 @@
-// moracle bench --model-shape: times a decode step and each part of it.
+// moracle bench --model and --model-shape: times a decode step, a prompt, and each part of them.
 #include "bench/model.h"
 
 #include <algorithm>
 #include <iostream>
 
+#include "base/printable.h"
 #include "base/text.h"
+#include "base/try.h"
 #include "bench_verb/bench.h"
 #include "caches/kernel_cache.h"
 #include "caches/tuning_cache.h"
+#include "model_options.h"
 #include "terminal.h"
 
 namespace moracle::cli {
@@ -83,18 +86,18 @@ Json document(const bench::Decode& decode) {
 Json document(const BenchOptions& options, const Limits& limits,
               const std::vector<bench::Decode>& decodes) {
   const bench::Decode& first = decodes.front();
-  Json json = {{"limits", to_json(limits)},
-               {"model_shape", options.model_shape},
-               {"scheme", options.schemes},
-               {"output_scheme", options.output_scheme},
-               {"device", options.device},
-               {"layers", first.num_layers},
-               {"all_layers", first.all_layers},
-               {"context", first.context},
-               {"kv_cache", kv_cache_name(first.cache_dtype)},
-               {"threads", limits.threads},
-               {"backends", backends_of(first)},
+  Json json = {{"limits", to_json(limits)},         {"device", options.device},
+               {"layers", first.num_layers},        {"all_layers", first.all_layers},
+               {"context", first.context},          {"kv_cache", kv_cache_name(first.cache_dtype)},
+               {"threads", limits.threads},         {"backends", backends_of(first)},
                {"weight_bytes", first.weight_bytes}};
+  if (!options.model.empty()) {
+    json["model"] = options.model;
+  } else {
+    json["model_shape"] = options.model_shape;
+    json["scheme"] = options.schemes;
+    json["output_scheme"] = options.output_scheme;
+  }
   if (!options.activations.empty()) json["activations"] = options.activations;
   if (options.ranks.given()) json["parallel"] = options.ranks.parallel;
   json.update(document(first));
@@ -132,16 +135,19 @@ std::string to_text(const bench::Decode& decode) {
 std::string to_text(const BenchOptions& options, const Limits& limits,
                     const std::vector<bench::Decode>& decodes) {
   const bench::Decode& first = decodes.front();
-  std::string text =
-      str(describe(limits), "  ", options.model_shape, ", ", options.schemes, " (output ",
-          options.output_scheme, "), ", first.num_layers, " of ", first.all_layers, " layers, ",
-          first.context, " tokens in each cache (", kv_cache_name(first.cache_dtype), "), ",
-          options.activations.empty() ? "" : options.activations + " activations, ", "on ",
-          join(backends_of(first)), "\n",
-          options.ranks.given() ? "  " + options.ranks.parallel +
-                                      "; sequences and bytes are those "
-                                      "of one rank\n"
-                                : "");
+  std::string text = str(
+      describe(limits), "  ",
+      options.model.empty()
+          ? str(options.model_shape, ", ", options.schemes, " (output ", options.output_scheme, ")")
+          : printable(options.model),
+      ", ", first.num_layers, " of ", first.all_layers, " layers, ", first.context,
+      " tokens in each cache (", kv_cache_name(first.cache_dtype), "), ",
+      options.activations.empty() ? "" : options.activations + " activations, ", "on ",
+      join(backends_of(first)), "\n",
+      options.ranks.given() ? "  " + options.ranks.parallel +
+                                  "; sequences and bytes are those "
+                                  "of one rank\n"
+                            : "");
   for (const bench::Decode& decode : decodes) {
     text += decodes.size() > 1 ? str("\n  batch of ", decode.batch,
                                      decode.batch == 1 ? " sequence" : " sequences", "\n\n")
@@ -151,14 +157,27 @@ std::string to_text(const BenchOptions& options, const Limits& limits,
   return text;
 }
 
+// Of the checkpoint, or of random weights.
+Result<std::vector<bench::Decode>> decode(const BenchOptions& options, int64_t most_bytes,
+                                          const bench::DecodeOptions& decoding) {
+  if (!options.model.empty()) {
+    MORACLE_TRY(const Checkpoint checkpoint, Checkpoint::open(options.model));
+    return bench::decode(checkpoint, decoding);
+  }
+  MORACLE_TRY(const bench::ModelShape shape, bench::find_model(options.model_shape));
+  bench::RandomModelOptions weights{{}, {}, options.layers, most_bytes};
+  MORACLE_TRY(weights.scheme, parse_scheme(options.schemes));
+  MORACLE_TRY(weights.output, parse_scheme(options.output_scheme));
+  return bench::decode(shape, weights, decoding);
+}
+
 }  // namespace
 
 int run_model_bench(const BenchOptions& options) {
-  CLI_TRY(const bench::ModelShape shape, bench::find_model(options.model_shape));
   bench::DecodeOptions decoding;
-  CLI_TRY(decoding.scheme, parse_scheme(options.schemes));
-  CLI_TRY(decoding.output, parse_scheme(options.output_scheme));
-  if (const auto known = rounds_to_bf16(options); !known) return fail(known.error());
+  if (options.model.empty()) {
+    if (const auto known = rounds_to_bf16(options); !known) return fail(known.error());
+  }
   CLI_TRY(decoding.model.device, parse_device(options.device));
   decoding.model.threads = options.threads;
   if (Status joined = options.ranks.join(decoding.model, options.device); !joined)
@@ -169,13 +188,12 @@ int run_model_bench(const BenchOptions& options) {
           open_device(on, device_options(on, 1, false, options.json)));
   ProgressBar bar("measuring");
   CLI_TRY(const std::unique_ptr<LimitsProbe> probe, make_probe(options, device, bar.callback()));
-  decoding.num_layers = options.layers;
   decoding.context = options.context;
   decoding.seconds = options.seconds;
-  decoding.most_bytes = bench_memory(*probe);
   CLI_TRY(decoding.model.backend, BackendMap::parse(options.backend));
   CLI_TRY(decoding.model.kv_cache, parse_kv_cache(options.kv_cache));
   CLI_TRY(decoding.model.activations, parse_activations(options.activations));
+  CLI_TRY(decoding.model.quantization, parse_quantization(options.quantization));
   decoding.model.pin = options.pin;
   keep_kernels(decoding.model, options.json);
   CLI_TRY(decoding.model.tuned, read_tuning(options.cache, options.threads, on));
@@ -183,7 +201,8 @@ int run_model_bench(const BenchOptions& options) {
   decoding.batches = options.batches;
   decoding.prompt = options.prompt;
   decoding.model.graphs = !options.no_graphs;
-  CLI_TRY(const std::vector<bench::Decode> decodes, bench::decode(shape, decoding));
+  CLI_TRY(const std::vector<bench::Decode> decodes,
+          decode(options, bench_memory(*probe), decoding));
   CLI_TRY(const Limits limits, probe->measure(bar.callback()));
   bar.clear();
   if (options.json)

@@ -87,7 +87,7 @@ Result<int64_t> prepare_kernel(const MmaKernel& kernel, int device) {
 
 Status add_mma(GroupedLinear& linear, CudaDevice& device) {
   const KernelWeights& weights = linear.weights();
-  constexpr int64_t kMostColumns = int64_t{1} << 21;  // group_of counts blocks in 16 bits
+  constexpr int64_t kMostColumns = int64_t{1} << 20;  // group_of counts half blocks in 16 bits
   if (weights.shape.k >= kMostColumns) {
     return Error{ErrorKind::kUnsupported, "", "backend cuda-sm80",
                  str("fewer than ", kMostColumns, " columns"),

@@ -35,7 +35,9 @@ void add_few(const KernelRequest& request, int64_t last, Planned& kernels) {
   }
 }
 
-void add_wgmma(const KernelRequest& request, int64_t first, int64_t end, Planned& kernels) {
+void add_wgmma(const KernelRequest& request, int64_t first, int64_t end, KernelPlan& plan,
+               Planned& kernels) {
+  if (wgmma_multiplies_values(request.shape)) plan.product_bits = kWgmmaValueBits;
   const int tiles = wgmma_tiles(request.shape, request.scheme);
   const auto choice = [&](int64_t tokens) {
     if (request.linear) return wgmma_dense_choice(tokens);
@@ -48,7 +50,7 @@ void add_wgmma(const KernelRequest& request, int64_t first, int64_t end, Planned
       const int64_t middle = last + (above - last) / 2;
       (choice(middle) == tile ? last : above) = middle;
     }
-    kernels.push_back({wgmma_form(request.scheme, kWgmmaTiles[tile].rows),
+    kernels.push_back({wgmma_form(request.shape, request.scheme, kWgmmaTiles[tile].rows),
                        {.from_tokens = tokens, .to_tokens = last},
                        !request.linear});
     tokens = last + 1;
@@ -80,7 +82,7 @@ KernelPlan plan_linear(const KernelRequest& request, const Machine& machine, Ker
                          last >= kLeastCublasLtBlockTokens &&
                          cublaslt_block_products(request.shape, request.scheme);
     if (library) last = kLeastCublasLtBlockTokens - 1;
-    add_wgmma(request, few + 1, last, kernels);
+    add_wgmma(request, few + 1, last, plan, kernels);
     if (library) {
       kernels.push_back({kCublasLtBlocksForm, {.from_tokens = last + 1}});
       plan.scratch_bytes = std::max(
@@ -99,7 +101,9 @@ KernelPlan plan_linear(const KernelRequest& request, const Machine& machine, Ker
 KernelPlan plan_fused(const KernelRequest& request, KernelPlan plan) {
   Planned kernels;
   int64_t least = wgmma_least_tokens(request), few = 0;
-  if (gemv_serves(request.shape, request.scheme)) {
+  const bool streams = gemv_serves(request.shape, request.scheme) &&
+                       (request.other == nullptr || gemv_serves(*request.other, request.scheme));
+  if (streams) {
     if (least > 0) least = std::max(least, gemv_before_wgmma(request) + 1);
     few = gemv_most_tokens(request, least);
     add_few(request, few, kernels);
@@ -107,7 +111,7 @@ KernelPlan plan_fused(const KernelRequest& request, KernelPlan plan) {
   const bool many = least > 0 && least <= request.max_num_tokens;
   // Numbers of tokens between, as cuda-sm80 plans them.
   add_rest(kernels, few + 1, many ? least - 1 : request.max_num_tokens, plan);
-  if (many) add_wgmma(request, least, request.max_num_tokens, kernels);
+  if (many) add_wgmma(request, least, request.max_num_tokens, plan, kernels);
   kernels.back().range.to_tokens = 0;
   plan.kernels = std::move(kernels);
   // What other tokens chose decides which warp adds which columns of a token.
@@ -125,6 +129,7 @@ KernelPlan plan_sm90(const KernelRequest& request, const Machine& machine) {
   // Tiles read the same weights, but keep the exponents of 32 columns of activations.
   KernelRequest moved = request;
   moved.shape = with_row_exponents(request.shape);
+  moved.other = nullptr;  // has the same key
   KernelPlan tiles = plan_mma(moved, machine);
   moved.scheme = product_scheme(moved.shape, request.scheme);
   KernelPlan fused = plan_fused(moved, std::move(tiles));

@@ -96,7 +96,9 @@ TEST_F(CudaHopperTest, EveryNumberOfTokensGivesResultsOfReferenceAndReplaysThem)
   if (!serves("cuda-sm90")) GTEST_SKIP() << "cuda-sm90 does not serve this GPU";
   for (const char* name :
        {"bf16", "int4-w4a16-g128", "int4-w4a16-g32-asym", "int8-w8a8", "int8-w8a16-channel",
-        "fp8-w8a8-channel", "fp8-w8a8-block128x128", "mxfp4-w4a16", "mxfp8-w8a16", "mxfp8-w8a8"}) {
+        "fp8-w8a8-channel", "fp8-w8a8-block128x128", "mxfp4-w4a16", "mxfp8-w8a16", "mxfp8-w8a8",
+        "nvfp4-w4a16", "int8-w8a16-g16-s8-6bit", "int4-w4a16-g16-min-s8", "int8-w8a16-g16-min",
+        "int4-w4a16-g32-asym-min-s8", "int4-w4a8-g16-min-s8", "int8-w8a8-g32-min"}) {
     const Scheme scheme = *parse_scheme(name);
     FusedMoe moe = make(request_of(scheme, "cuda-sm90"));
     FusedMoe reference = make(request_of(scheme, "cuda-reference"));
@@ -175,7 +177,8 @@ TEST_F(CudaHopperTest, RowsThatEndWithinStageGiveResultsOfReference) {
   if (!serves("cuda-sm90")) GTEST_SKIP() << "cuda-sm90 does not serve this GPU";
   constexpr Sizes kSizes{544, 288};  // one k-block more than whole stages, for 4, 8 and 16 bits
   for (const char* name : {"bf16", "int4-w4a16-g32-asym", "int8-w8a8", "fp8-w8a8-channel",
-                           "mxfp4-w4a16", "mxfp8-w8a16", "mxfp8-w8a8"}) {
+                           "mxfp4-w4a16", "mxfp8-w8a16", "mxfp8-w8a8", "int8-w8a16-g16-s8-6bit",
+                           "int4-w4a16-g16-min-s8", "int4-w4a8-g16-min-s8"}) {
     const Scheme scheme = *parse_scheme(name);
     FusedMoe moe = make(request_of(scheme, "cuda-sm90", kSizes));
     FusedMoe reference = make(request_of(scheme, "cuda-reference", kSizes));
@@ -184,6 +187,34 @@ TEST_F(CudaHopperTest, RowsThatEndWithinStageGiveResultsOfReference) {
       const Batch b = batch(request_of(scheme, "cuda-sm90", kSizes), tokens);
       const std::vector<float> got = apply(moe, b);
       expect_near(got, apply(reference, b), tolerance(scheme));
+    }
+  }
+}
+
+// As Q4_K_M of GGUF stores them: gate and up in one type, down in another.
+TEST_F(CudaHopperTest, MatricesOfUnlikeSchemesGiveResultsOfReference) {
+  if (!serves("cuda-sm90")) GTEST_SKIP() << "cuda-sm90 does not serve this GPU";
+  const std::pair<const char*, const char*> kSchemes[] = {
+      {"int4-w4a16-g32-asym-min-s8", "int8-w8a16-g16-s8-6bit"},
+      {"int4-w4a16-g16-min-s8", "int4-w4a16-g16-s8"},
+      {"int4-w4a16-g32-asym-min-s8", "int8-w8a16-g32-s16"}};
+  for (const auto& schemes : kSchemes) {
+    const char *const first = schemes.first, *const second = schemes.second;
+    const auto request_for = [&](const char* backend) {
+      Request request = request_of(*parse_scheme(first), backend);
+      request.layer.stored = request.layer.matrices();
+      request.layer.stored[1].key = parse_scheme(second)->weight;
+      return request;
+    };
+    const Request request = request_for("cuda-sm90");
+    FusedMoe moe = make(request), reference = make(request_for("cuda-reference"));
+    EXPECT_TRUE(moe.plan().matrices[1].kernel->fuses(1));
+    EXPECT_TRUE(moe.plan().matrices[1].kernel->fuses(kMostTokens));
+    for (const int64_t tokens : {1, 8, 12, 50, 300, 2000}) {
+      SCOPED_TRACE(str(first, ", ", second, ", ", tokens, " tokens"));
+      const Batch b = batch(request, tokens);
+      const std::vector<float> got = apply(moe, b);
+      expect_near(got, apply(reference, b), tolerance(request.layer.scheme));
     }
   }
 }
@@ -212,7 +243,7 @@ TEST_F(CudaHopperTest, ExpertsNamedTwiceByTokenCountTwice) {
 TEST_F(CudaHopperTest, SharesOfSeveralUnitsGiveResultsOfReferenceAndReplaysThem) {
   if (!serves("cuda-sm90")) GTEST_SKIP() << "cuda-sm90 does not serve this GPU";
   constexpr Sizes kSizes{2176, 1600};
-  for (const char* name : {"bf16", "int4-w4a16-g128", "int8-w8a8"}) {
+  for (const char* name : {"bf16", "int4-w4a16-g128", "int4-w4a16-g16-min", "int8-w8a8"}) {
     const auto request_for = [&](const char* backend) {
       Request request = request_of(*parse_scheme(name), backend, kSizes);
       request.layer.num_experts = 8;

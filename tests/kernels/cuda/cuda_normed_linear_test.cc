@@ -123,8 +123,8 @@ constexpr Size kSizes[] = {{16, 1024}, {200, 2880}, {200, 4096}, {4400, 2048}};
 // One panel, panels for a part of the blocks, and more than blocks; whole stages and parts.
 TEST_F(CudaNormedLinearTest, OneKernelGivesBitsOfTwo) {
   for (const char* const scheme :
-       {"int4-w4a16-g128", "int4-w4a16-g32", "int8-w8a16-channel", "mxfp4-w4a16", "bf16",
-        "int8-w8a8", "fp8-w8a8-channel", "fp8-w8a8-block128x128"}) {
+       {"int4-w4a16-g128", "int4-w4a16-g32", "int8-w8a16-channel", "int8-w8a16-g16-s8-6bit",
+        "mxfp4-w4a16", "bf16", "int8-w8a8", "fp8-w8a8-channel", "fp8-w8a8-block128x128"}) {
     for (const auto& [outputs, hidden] : kSizes) {
       const bool bias = outputs == 200;
       if (!select_layer(outputs, hidden, bias, scheme).plan) continue;

@@ -132,8 +132,7 @@ class CudaSm80Test : public CudaTest {
 bool left_out(const Scheme& scheme) {
   const auto& key = scheme.activation;
   const bool unlike = key && key->dtype == DType::kF8E4M3 && scheme.weight.dtype != key->dtype;
-  const bool parts_of_blocks = scheme.weight.group.cols == 16;  // NVFP4
-  return scheme.weight.dtype == DType::kF32 || unlike || parts_of_blocks || (key && !key->dynamic);
+  return scheme.weight.dtype == DType::kF32 || unlike || (key && !key->dynamic);
 }
 bool same(const std::vector<float>& a, const std::vector<float>& b) {
   return std::memcmp(a.data(), b.data(), a.size() * sizeof(float)) == 0;
@@ -144,6 +143,13 @@ TEST_F(CudaSm80Test, EveryTileGivesSameBitsNearReference) {
   schemes.push_back({int8_static_group(64), kInt8DynamicTokenSym});
   schemes.push_back({kFp8StaticChannelSym, kFp8Dynamic128Sym});
   schemes.push_back({int4_static_group(96), {}});
+  // Groups that end within a k-block of 32 columns.
+  schemes.push_back({int4_static_group(48), {}});
+  schemes.push_back({int8_static_group(80), kInt8DynamicTokenSym});
+  schemes.push_back({fp8_static_block(16, 16), {}});
+  schemes.push_back({fp8_static_block(16, 48), fp8_dynamic_group(64)});
+  for (const char* name : {"int8-w8a16-g16-asym", "int8-w8a8-g16-asym", "int8-w8a8-g16-min"})
+    schemes.push_back(*parse_scheme(name));
   for (const Scheme& scheme : schemes) {
     if (left_out(scheme)) continue;
     SCOPED_TRACE(describe(scheme));
@@ -175,7 +181,8 @@ TEST_F(CudaSm80Test, FusedActivationMatchesStoredOutputForEveryTile) {
       {.function = Activation::kSilu},
       {.function = Activation::kSilu, .limit = 0.7f},
       {.function = Activation::kSwigluOai, .alpha = 1.3f, .beta = 0.5f, .limit = 0.9f}};
-  for (const char* name : {"bf16", "int4-w4a16-g32", "int8-w8a8", "fp8-w8a8-block128x128"}) {
+  for (const char* name : {"bf16", "int4-w4a16-g32", "int4-w4a16-g16", "int8-w8a8", "int8-w8a8-g16",
+                           "fp8-w8a8-block128x128"}) {
     SCOPED_TRACE(name);
     // Seven gate panels: no tile divides them.
     const Problem p = problem(*parse_scheme(name), 224);
@@ -207,7 +214,8 @@ TEST_F(CudaSm80Test, FusedActivationMatchesStoredOutputForEveryTile) {
 }
 
 TEST_F(CudaSm80Test, RowOffsetDoesNotChangeBits) {
-  for (const char* name : {"bf16", "int4-w4a16-g32", "int8-w8a8", "fp8-w8a8-block128x128"}) {
+  for (const char* name : {"bf16", "int4-w4a16-g32", "int4-w4a16-g16", "int8-w8a8", "int8-w8a8-g16",
+                           "fp8-w8a8-block128x128"}) {
     SCOPED_TRACE(name);
     const Problem p = problem(*parse_scheme(name));
     const KernelWeights w = weights(p, kMma16Layout);

@@ -10,6 +10,15 @@
 
 namespace moracle::cuda {
 
+/// The piece of 16 bytes of row r in a k-block that lies at place `piece`; and the place of a
+/// piece. Lanes read half as many bytes of halves at once, so rows are swizzled against bank
+/// conflicts.
+template <class Operand>
+__device__ inline int stored_piece(int r, int piece) {
+  if constexpr (!Operand::kHalves) return piece;
+  return piece ^ (Operand::kXBytes == 2 ? r & 2 : r >> 2 & 1);
+}
+
 template <class Operand, class Tile>
 class MmaLoader {
  public:
@@ -65,9 +74,10 @@ class MmaLoader {
   static constexpr int kOwnRows = kXPieces > kThreads ? kXPieces / kThreads : 1;
   static constexpr int kBlockStep = kXPieces > kThreads ? 1 : kThreads / kXPieces;
   static_assert(kXPieces % kThreads == 0 || kThreads % kXPieces == 0);
-  // Scales: 4 pieces for each group of a panel.
+  // Scales: 4 pieces for each group of a panel; groups that a thread copies from.
   static constexpr int kScaleRuns = Tile::kAllPanels * Tile::kGroups;
-  static_assert(kScaleRuns * 4 <= kThreads && Tile::kAllPanels * 4 <= kThreads);
+  static constexpr int kOwnRuns = (kScaleRuns * 4 + kThreads - 1) / kThreads;
+  static_assert(Tile::kAllPanels * 4 <= kThreads);
   static_assert(kThreads % Tile::kRows == 0);
 
   __device__ void enter_tile() {
@@ -85,7 +95,9 @@ class MmaLoader {
 #pragma unroll
     for (int j = 0; j < kOwnPanels; ++j)
       own_panels_ |= panels.there(first + j * kPanelStep) ? 1u << j : 0u;
-    x_at_ = thread() / kXPieces * Tile::kXBlockBytes + thread() % kRowPieces * 16;
+    const int piece =
+        stored_piece<Operand>(thread() % kXPieces / kRowPieces, thread() % kRowPieces);
+    x_at_ = thread() / kXPieces * Tile::kXBlockBytes + piece * 16;
 #pragma unroll
     for (int i = 0; i < kOwnRows; ++i) {
       const int r = (thread() + i * kThreads) % kXPieces / kRowPieces;
@@ -95,8 +107,12 @@ class MmaLoader {
     }
     if constexpr (Operand::kScaled) {
       // Past the last panel, read the last panel again; its results are discarded.
-      const int panel = panels[min(thread() / (4 * Tile::kGroups), Tile::kAllPanels - 1)];
-      scale_place_ = int64_t{min(panel, a_.panels - 1)} * a_.weight_groups.count;
+#pragma unroll
+      for (int i = 0; i < kOwnRuns; ++i) {
+        const int run = (thread() + i * kThreads) / 4;
+        const int panel = panels[min(run / Tile::kGroups, Tile::kAllPanels - 1)];
+        scale_place_[i] = int64_t{min(panel, a_.panels - 1)} * a_.weight_groups.count;
+      }
     }
     if constexpr (Operand::kXScales != XScales::kNone) {
       const int r = thread() % Tile::kRows;
@@ -142,7 +158,8 @@ class MmaLoader {
     constexpr int kElements = 16 / Operand::kXBytes;
     for (int i = thread(); i < Tile::kBlocks * kXPieces; i += kThreads) {
       const int r = i % kXPieces / kRowPieces;
-      const int at = (block_ + i / kXPieces) * Tile::kXBlockBytes + i % kRowPieces * 16;
+      const int at = (block_ + i / kXPieces) * Tile::kXBlockBytes +
+                     stored_piece<Operand>(r, i % kRowPieces) * 16;
       const bool there = r < place_.rows && at < a_.x_bytes;
       const auto* const from =
           reinterpret_cast<const Element*>(a_.x + (there ? source_of(r) * a_.x_stride + at : 0));
@@ -153,27 +170,33 @@ class MmaLoader {
 
   // Loads the scales, zero points and minimums of every group that the stage's k-blocks belong to.
   __device__ void load_scales(uint8_t* stage) {
-    const int run = thread() / 4, part = thread() % 4;
-    if (run >= kScaleRuns) return;
-    int group = run % Tile::kGroups;
+    int first = 0, last = 0;
     if constexpr (Operand::kGroups) {
-      group += group_of(a_.weight_groups, block_);
       const int end = min(block_ + Tile::kBlocks, a_.blocks);
-      if (group > group_of(a_.weight_groups, end - 1)) return;
+      first = group_of(a_.weight_groups, block_ * Tile::kParts);
+      // The last half of a row may have no columns.
+      last = min(group_of(a_.weight_groups, end * Tile::kParts - 1), a_.weight_groups.count - 1);
     }
-    const int64_t at = (scale_place_ + group) * 16;
-    const uint8_t* const scales = expert_ + a_.scales_at;
-    if (!a_.scale_is_exponent)
-      cp_async_16(stage + Tile::kScales + thread() * 16, scales + at * 4 + part * 16, true);
-    else if (part == 0)
-      cp_async_16(stage + Tile::kScales + thread() * 16, scales + at, true);
-    if constexpr (Operand::kZeros) {
-      if (a_.has_zeros && part == 0)
-        cp_async_16(stage + Tile::kZeros + run * 16, expert_ + a_.zeros_at + at, true);
+#pragma unroll
+    for (int i = 0; i < kOwnRuns; ++i) {
+      const int run = (thread() + i * kThreads) / 4, part = thread() % 4;
+      const int group = first + run % Tile::kGroups;
+      if (run >= kScaleRuns || group > last) continue;
+      const int64_t at = (scale_place_[i] + group) * 16;
+      const int to = run * 64 + part * 16;
+      const uint8_t* const scales = expert_ + a_.scales_at;
+      if (!a_.scale_is_exponent)
+        cp_async_16(stage + Tile::kScales + to, scales + at * 4 + part * 16, true);
+      else if (part == 0)
+        cp_async_16(stage + Tile::kScales + to, scales + at, true);
+      if constexpr (Operand::kZeros) {
+        if (a_.has_zeros && part == 0)
+          cp_async_16(stage + Tile::kZeros + run * 16, expert_ + a_.zeros_at + at, true);
+      }
+      if constexpr (Operand::kMinimums)
+        cp_async_16(stage + Tile::kMinimums + to, expert_ + a_.minimums_at + at * 4 + part * 16,
+                    true);
     }
-    if constexpr (Operand::kMinimums)
-      cp_async_16(stage + Tile::kMinimums + thread() * 16,
-                  expert_ + a_.minimums_at + at * 4 + part * 16, true);
   }
 
   __device__ void load_bias(uint8_t* to) {
@@ -213,7 +236,7 @@ class MmaLoader {
   const uint8_t* row_[kOwnRows] = {};
   int row_bytes_[kOwnRows] = {};
   int x_at_ = 0;
-  int64_t scale_place_ = 0;
+  int64_t scale_place_[kOwnRuns] = {};
   const float* x_scales_ = nullptr;
 };
 

@@ -27,13 +27,19 @@ class MmaSums {
 
   /// Adds the products of a stage whose first k-block is `first`.
   __device__ void add(const uint8_t* stage, int first) {
+    if constexpr (Operand::kHalves) {
+      const int end = min(Tile::kBlocks, a_.blocks - first);
+#pragma unroll 1
+      for (int b = 0; b < end; ++b) add_halves(stage, first, b);
+    } else {
 #pragma unroll
-    for (int run = 0; run < Tile::kBlocks; run += kRun) {
-      if (run > 0 && first + run >= a_.blocks) break;
-      if (!Operand::kGroups || a_.close_blocks % kRun == 0 || a_.close_blocks >= a_.blocks)
-        add_run(stage, first, run);
-      else
-        add_blocks(stage, first, run);
+      for (int run = 0; run < Tile::kBlocks; run += kRun) {
+        if (run > 0 && first + run >= a_.blocks) break;
+        if (!Operand::kGroups || a_.close_blocks % kRun == 0 || a_.close_blocks >= a_.blocks)
+          add_run(stage, first, run);
+        else
+          add_blocks(stage, first, run);
+      }
     }
   }
 
@@ -99,33 +105,84 @@ class MmaSums {
       if (ends_group(first + b, 1)) close(stage, first, first + b);
     }
   }
+  // Adds k-block b of a stage, half by half.
+  __device__ void add_halves(const uint8_t* stage, int first, int b) {
+    if constexpr (Operand::kHalves) {  // no other operand has `multiply_half`
+      uint32_t x[Tile::kOctets][kXRegisters], codes[Tile::kPanels][Operand::kCodeBits / 2];
+      read_x(stage, b, x);
+#pragma unroll
+      for (int p = 0; p < Tile::kPanels; ++p)
+        read_half_codes<Operand::kCodeBits>(codes_of(stage, p, b), codes[p]);
+#pragma unroll
+      for (int s = 0; s < 2; ++s) {
+        const int half = 2 * (first + b) + s;
+        if (half >= parts()) break;
+        if (begins_group()) open(stage, first, half);
+#pragma unroll
+        for (int p = 0; p < Tile::kPanels; ++p) {
+          uint32_t w[Operand::kParts][Operand::kSteps][4];
+          Operand::weights(codes[p], zeros_[p], w);  // of the other half: not used
+#pragma unroll
+          for (int o = 0; o < Tile::kOctets; ++o) Operand::multiply_half(sum_[p][o], w, x[o], s);
+        }
+        if constexpr (kXSums) {
+          if (Operand::kMinimums || a_.has_zeros) {
+#pragma unroll
+            for (int o = 0; o < Tile::kOctets; ++o) Operand::sum_half(x_sum_[o], x[o], s);
+          }
+        }
+        if (ends_group(half, 1)) close(stage, first, half);
+      }
+    }
+  }
   __device__ bool begins_group() const {
     return Operand::kZeros && !kInteger && a_.has_zeros && left_ == a_.close_blocks;
   }
-  // Returns true if a group ends after `count` more k-blocks, the last of which is `block`.
-  __device__ bool ends_group(int block, int count) {
+  // Parts of a row that may end a group: k-blocks, or halves of these.
+  __device__ int parts() const {
+    return Operand::kHalves ? a_.x_bytes / (16 * Operand::kXBytes) : a_.blocks;
+  }
+  // Returns true if a group ends after `count` more parts, the last of which is `part`.
+  __device__ bool ends_group(int part, int count) {
     if (!Operand::kGroups) return false;
     left_ -= count;
-    return left_ == 0 || block >= a_.blocks - 1;
+    return left_ == 0 || part >= parts() - 1;
+  }
+
+  __device__ static const uint8_t* codes_of(const uint8_t* stage, int p, int b) {
+    return stage + (panel(p) * Tile::kBlocks + b) * Tile::kBlockBytes;
+  }
+  __device__ static void read_x(const uint8_t* stage, int b,
+                                uint32_t (&x)[Tile::kOctets][kXRegisters]) {
+#pragma unroll
+    for (int o = 0; o < Tile::kOctets; ++o) {
+      const int r = warp_row() * Tile::kWarpRows + o * 8 + lane_row();
+      const uint8_t* const row = stage + Tile::kX + (b * Tile::kRows + r) * Tile::kXBlockBytes;
+      uint32_t eight[2 * Operand::kXBytes];
+      if constexpr (Operand::kHalves) {
+#pragma unroll
+        for (int s = 0; s < 2; ++s) {
+          uint32_t four[Operand::kXBytes];
+          const int at = (s * 4 + lane_col()) * 4 * Operand::kXBytes;
+          read_words(row + stored_piece<Operand>(r, at / 16) * 16 + at % 16, four);
+#pragma unroll
+          for (int i = 0; i < Operand::kXBytes; ++i) eight[s * Operand::kXBytes + i] = four[i];
+        }
+      } else {
+        read_words(row + lane_col() * 8 * Operand::kXBytes, eight);
+      }
+      Operand::activations(eight, x[o]);
+    }
   }
 
   __device__ void multiply(const uint8_t* stage, int b) {
     uint32_t x[Tile::kOctets][kXRegisters];
-#pragma unroll
-    for (int o = 0; o < Tile::kOctets; ++o) {
-      const int r = warp_row() * Tile::kWarpRows + o * 8 + lane_row();
-      uint32_t eight[2 * Operand::kXBytes];
-      read_words(stage + Tile::kX + (b * Tile::kRows + r) * Tile::kXBlockBytes +
-                     lane_col() * 8 * Operand::kXBytes,
-                 eight);
-      Operand::activations(eight, x[o]);
-    }
+    read_x(stage, b, x);
 #pragma unroll
     for (int p = 0; p < Tile::kPanels; ++p) {
       uint32_t w[Operand::kParts][Operand::kSteps][4];
       uint32_t codes[Operand::kCodeBits / 2];
-      read_codes<Operand::kCodeBits>(stage + (panel(p) * Tile::kBlocks + b) * Tile::kBlockBytes,
-                                     codes);
+      read_codes<Operand::kCodeBits>(codes_of(stage, p, b), codes);
       Operand::weights(codes, zeros_[p], w);
 #pragma unroll
       for (int s = 0; s < Operand::kSteps; ++s) {
@@ -155,10 +212,14 @@ class MmaSums {
     return reinterpret_cast<const int8_t*>(stage + Tile::kZeros) +
            (panel * Tile::kGroups + group) * 16 + 2 * lane_row();
   }
-  // Begins a group at `block`: loads its zero points as the operand expects them.
-  __device__ void open(const uint8_t* stage, int first, int block) {
+  // Returns the group of `part` among those of the stage from k-block `first` on.
+  __device__ int group_in_stage(int first, int part) const {
+    return group_of(a_.weight_groups, part) - group_of(a_.weight_groups, first * Tile::kParts);
+  }
+  // Begins a group at `part`: loads its zero points as the operand expects them.
+  __device__ void open(const uint8_t* stage, int first, int part) {
     if constexpr (Operand::kZeros && !kInteger) {
-      const int group = group_of(a_.weight_groups, block) - group_of(a_.weight_groups, first);
+      const int group = group_in_stage(first, part);
 #pragma unroll
       for (int p = 0; p < Tile::kPanels; ++p) {
         const int8_t* const two = zero_points(stage, panel(p), group);
@@ -175,12 +236,12 @@ class MmaSums {
     return {e8m0_to_float(run[2 * lane_row()]), e8m0_to_float(run[2 * lane_row() + 1])};
   }
 
-  // Ends a group at `block`: scales its sums and adds them to the result.
-  __device__ void close(const uint8_t* stage, int first, int block) {
-    const int group = group_of(a_.weight_groups, block) - group_of(a_.weight_groups, first);
+  // Ends a group at `part`: scales its sums and adds them to the result.
+  __device__ void close(const uint8_t* stage, int first, int part) {
+    const int group = group_in_stage(first, part);
     float x_scales[Tile::kOctets][2];
     if constexpr (Operand::kXScales == XScales::kGroup) {
-      const int x_group = group_of(a_.x_groups, block) - group_of(a_.x_groups, first);
+      const int x_group = group_of(a_.x_groups, part / Tile::kParts) - group_of(a_.x_groups, first);
 #pragma unroll
       for (int o = 0; o < Tile::kOctets; ++o) {
         const int r = warp_row() * Tile::kWarpRows + o * 8 + lane_col() * 2;
@@ -297,7 +358,7 @@ class MmaSums {
   }
 
   const GemmArgs& a_;
-  int left_;  // k-blocks until the group ends
+  int left_;  // parts until the group ends
   Sum sum_[Tile::kPanels][Tile::kOctets][4] = {};
   float result_[Operand::kGroups ? Tile::kPanels : 1][Operand::kGroups ? Tile::kOctets : 1][4] = {};
   Sum x_sum_[kXSums ? Tile::kOctets : 1][4] = {};

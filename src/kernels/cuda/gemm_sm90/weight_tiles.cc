@@ -8,11 +8,11 @@ namespace moracle::cuda {
 namespace {
 
 int most_groups(const GemmArgs& args, int stage_blocks) {
-  const int group = args.weight_groups.blocks;
+  const int group = args.weight_groups.blocks, parts = args.group_parts;
   int most = 1;
   for (int first = 0; first < args.blocks; first += stage_blocks) {
-    const int last = std::min(first + stage_blocks, args.blocks) - 1;
-    most = std::max(most, last / group - first / group + 1);
+    const int end = std::min(first + stage_blocks, args.blocks);
+    most = std::max(most, (end * parts - 1) / group - first * parts / group + 1);
   }
   return most;
 }
@@ -52,6 +52,9 @@ Result<WeightTiles> weight_tiles(const GemmArgs& args, int stage_blocks, int blo
   MORACLE_TRY(tma.scales, in_groups(args.scales_at, scale_bytes));
   if (args.has_zeros) {
     MORACLE_TRY(tma.zeros, in_groups(args.zeros_at, 16));
+  }
+  if (args.has_minimums) {
+    MORACLE_TRY(tma.minimums, in_groups(args.minimums_at, 64));
   }
   return tma;
 }

@@ -12,11 +12,12 @@ namespace moracle::cuda {
 inline constexpr int kTmaPanels = 8;
 
 struct WeightTiles {
-  TensorMap codes;    ///< [expert][panel][bytes of the panel / 8]
-  TensorMap columns;  ///< the same codes: [expert][k-block][panel][bytes of a k-block / 8]
-  TensorMap scales;   ///< [expert][panel][group · 16]
-  TensorMap zeros;    ///< [expert][panel][group · 16]
-  int groups;         ///< of a TMA tile of scales: the most that a stage touches
+  TensorMap codes;     ///< [expert][panel][bytes of the panel / 8]
+  TensorMap columns;   ///< the same codes: [expert][k-block][panel][bytes of a k-block / 8]
+  TensorMap scales;    ///< [expert][panel][group · 16]
+  TensorMap zeros;     ///< [expert][panel][group · 16]
+  TensorMap minimums;  ///< likewise
+  int groups;          ///< of a TMA tile of scales: the most that a stage touches
 };
 
 /// Describes the weights of `args` for stages of `stage_blocks` k-blocks. `block_bytes` is the size
@@ -68,13 +69,16 @@ WgmmaKernels wgmma_bf16();
 WgmmaKernels wgmma_f16();
 WgmmaKernels wgmma_int8();
 WgmmaKernels wgmma_int8_groups();
+WgmmaKernels wgmma_int8_values();  ///< with minimums, or in groups of half k-blocks
 WgmmaKernels wgmma_int4();
+WgmmaKernels wgmma_int4_values();  ///< likewise
 WgmmaKernels wgmma_fp8();
 WgmmaKernels wgmma_fp8_groups();
 WgmmaKernels wgmma_int8_int8();  ///< scales per row and token, without zero points
 WgmmaKernels wgmma_fp8_fp8();
 WgmmaKernels wgmma_fp8_fp8_groups();  ///< multiples of 128 columns
 WgmmaKernels wgmma_fp8_fp8_blocks();  ///< weights in blocks of 128 x 128
+WgmmaKernels wgmma_fp4_values();      ///< groups of half k-blocks
 WgmmaKernels wgmma_mxfp4();           ///< exponents as scales
 WgmmaKernels wgmma_mxfp8();           ///< likewise, activations in bf16
 

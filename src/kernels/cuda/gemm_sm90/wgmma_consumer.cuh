@@ -55,6 +55,19 @@ class WgmmaConsumer {
     uint32_t codes[kUnitBytes / 128];
     read_codes<Operand::kCodeBits>(
         stage + Tile::kCodes + panel(m) * Tile::kPanelBytes + b * kUnitBytes, codes);
+    if constexpr (Operand::kValues) {
+      float2 minimums{0, 0};
+      if (a_.has_minimums)
+        minimums = reinterpret_cast<const float2*>(stage + Tile::kMinimums +
+                                                   run(m, group) * 64)[lane_row()];
+      Operand::weights(codes, weight_scale(stage, m, group), minimums, to);
+    } else {
+      unpack_codes(stage, m, group, codes, to);
+    }
+  }
+  template <int kWords>
+  __device__ __forceinline__ void unpack_codes(const uint8_t* stage, int m, int group,
+                                               const uint32_t (&codes)[kWords], Weights& to) {
     uint32_t zero[2] = {};
     if constexpr (Operand::kFolded) {
       const uint32_t two = *reinterpret_cast<const uint16_t*>(stage + Tile::kScales +
@@ -79,8 +92,14 @@ class WgmmaConsumer {
         wgmma<Operand::kProducts, 2 * kCount>(sum, w[part][s], x + step, add || s > 0 || part > 0);
     }
   }
-  /// Place in a stage of the group of unit b, where scales are folded.
+  /// Place in a stage of the group of a lane's columns of unit b, where scales are folded.
   __device__ int folded_group(int first, int b) const {
+    if constexpr (Operand::kValues) {
+      // Past the end of a row any group will do: codes and x are zero.
+      const int part = min(first + b, a_.blocks - 1) * a_.group_parts +
+                       (a_.group_parts > 1 ? lane_col() / 2 : 0);
+      return group_of(a_.weight_groups, part) - group_of(a_.weight_groups, first * a_.group_parts);
+    }
     if constexpr (!Operand::kFolded) return 0;
     if (a_.weight_groups.blocks == 1) return b;
     return group_of(a_.weight_groups, first + b) - group_of(a_.weight_groups, first);

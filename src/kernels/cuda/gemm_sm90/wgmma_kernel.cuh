@@ -102,10 +102,10 @@ WgmmaKernels wgmma_kernels() {
   // k-blocks of a stage: 128 bytes of a row, at least. Twice as many of MXFP4 are up to 4 % faster,
   // of int4 slower, where fewer stages fit beside its scales. The CTAs of a cluster share few
   // columns, so their stages stay small.
-  constexpr int kDenseBlocks = Operand::kCodeBits == 16 ? 2 : 4;
+  constexpr int kDenseBlocks = Operand::kCodeBits == 16 || Operand::kValues ? 2 : 4;
   constexpr int kBlocks = Operand::kCodeBits == 4 && Operand::kFolded ? 8 : kDenseBlocks;
-  // Unpacking 4 bits, or folding scales, takes so long that a second CTA pays.
-  constexpr int kPerSm = Operand::kCodeBits == 4 || Operand::kFolded ? 2 : 1;
+  // Unpacking 4 bits or values, or folding scales, takes so long that a second CTA pays.
+  constexpr int kPerSm = Operand::kCodeBits == 4 || Operand::kFolded || Operand::kValues ? 2 : 1;
   constexpr int kWide = Many::kWide ? 192 : 128, kBetween = Many::kWide ? 144 : 128;
   static const WgmmaKernel kGrouped[] = {
       wgmma_kernel<Operand, FullWgmmaTile<Operand, 2, 16, kBlocks, kPerSm>>(),

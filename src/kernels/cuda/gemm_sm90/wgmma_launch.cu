@@ -24,6 +24,10 @@ WgmmaKernels wgmma_kernels_for(const MatrixShape& shape, const Scheme& scheme) {
   const bool in_groups = scales_in_groups(shape, scheme);
   if (const auto& key = scheme.activation; key && !wgmma_rounds(scheme))
     return key->dtype == DType::kI8 ? wgmma_int8_int8() : fp8_kernels(shape, in_groups);
+  if (wgmma_multiplies_values(shape)) {
+    if (shape.key.dtype == DType::kF4E2M1) return wgmma_fp4_values();
+    return shape.key.dtype == DType::kI4 ? wgmma_int4_values() : wgmma_int8_values();
+  }
   switch (shape.key.dtype) {
     case DType::kF16:
       return wgmma_f16();
@@ -102,7 +106,7 @@ Status WgmmaLaunch::run(const KernelWeights& weights, const GroupedRows& rows, c
       static_cast<size_t>(linear ? wgmma_dense_choice(rows.num_rows)
                                  : wgmma_choice(count, rows.num_rows, weights.num_experts));
   if (kernels_are_watched())
-    report({name(wgmma_form(scheme_, grouped[choice].rows)), weights.shape});
+    report({name(wgmma_form(weights.shape, scheme_, grouped[choice].rows)), weights.shape});
   WgmmaArgs args{gemm_args(weights, rows, y, activation), y_fragments, to.scales, 1, 0, tma_};
   if (wgmma_rounds(scheme_)) args.x_stride *= 2, args.x_bytes *= 2;  // bf16
   const WgmmaKernel* kernel = &grouped[choice];

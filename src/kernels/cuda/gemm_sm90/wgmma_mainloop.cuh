@@ -13,9 +13,11 @@ template <class Consumer>
 __device__ __forceinline__ void mainloop_in_place(Consumer& c) {
   using Tile = typename Consumer::Tile;
   constexpr int kM = Consumer::kM, kBlocks = Consumer::kBlocks;
-  constexpr int kBatch = !Consumer::Operand::kPromoted && kM * Consumer::kN <= 256 ? kM : 1;
-  constexpr int kSplit = kM / kBatch;                                     // batches of a unit
-  constexpr int kBatches = kBlocks * Consumer::Operand::kUnits * kSplit;  // of a stage
+  using Operand = typename Consumer::Operand;
+  constexpr bool kWhole = !Operand::kPromoted && !Operand::kValues && kM * Consumer::kN <= 256;
+  constexpr int kBatch = kWhole ? kM : 1;
+  constexpr int kSplit = kM / kBatch;                           // batches of a unit
+  constexpr int kBatches = kBlocks * Operand::kUnits * kSplit;  // of a stage
   static_assert(kBatches % 2 == 0);  // the same registers begin each stage
   typename Consumer::Weights w[2][kBatch];
 #pragma unroll

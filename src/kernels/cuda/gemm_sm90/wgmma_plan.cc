@@ -23,7 +23,12 @@ bool ends_with_stages(int64_t group_cols, int64_t k) {
 int wgmma_tiles(const MatrixShape& shape, const Scheme& scheme) {
   // Rows are read in whole blocks of 32 columns, and stored in pairs.
   if (shape.k % mma16::kCols != 0 || shape.n % 2 != 0 || shape.group_index) return 0;
-  if (shape.key.minimums) return 0;
+  if (wgmma_multiplies_values(shape)) {
+    const DType codes = shape.key.dtype;
+    const bool serves = !scheme.activation && !panels_have_zero_points(shape) &&
+                        !mma16::scale_is_exponent(shape) && codes != DType::kF8E4M3;
+    return serves ? kUnpackingTiles : 0;
+  }
   const bool in_groups = scales_in_groups(shape, scheme);
   const auto& key = scheme.activation;
   if (key) {
@@ -70,14 +75,20 @@ int wgmma_dense_choice(int64_t rows) {
 
 int64_t wgmma_least_tokens(const KernelRequest& request) {
   const MatrixShape& shape = request.shape;
-  if (wgmma_tiles(shape, request.scheme) == 0 || request.rows_per_token <= 0) return 0;
+  const MatrixShape& other = request.other != nullptr ? *request.other : shape;
+  if (wgmma_tiles(shape, request.scheme) == 0 || wgmma_tiles(other, request.scheme) == 0 ||
+      request.rows_per_token <= 0)
+    return 0;
   // Both matrices of a layer must get the same answer: [2 · inner, hidden] and [hidden, inner].
   const bool first = request.activation != nullptr;
   const auto hidden = static_cast<double>(first ? shape.k : shape.n);
   const auto inner = first ? static_cast<double>(shape.n) / 2 : static_cast<double>(shape.k);
   const double tiles = std::min(hidden, 2 * inner) / 256;  // of an expert, in the smaller matrix
   const double stages = hidden * inner / (256 * 128);
-  const double least_tiles = shape.key.dtype == DType::kI4 ? kLeastTilesInt4 : kLeastTiles;
+  const auto is_slow = [](const MatrixShape& of) {
+    return of.key.dtype == DType::kI4 || wgmma_multiplies_values(of);
+  };
+  const double least_tiles = is_slow(shape) || is_slow(other) ? kLeastTilesSlow : kLeastTiles;
   const auto experts = static_cast<double>(request.num_experts);
   const auto per_token = std::min(static_cast<double>(request.rows_per_token), experts);
   double missed = experts;  // experts without a token, on average
@@ -95,9 +106,10 @@ bool wgmma_rounds(const Scheme& scheme) {
   return scheme.activation == kMxfp8Dynamic;
 }
 
-CudaForm wgmma_form(const Scheme& scheme, int tile_rows) {
+CudaForm wgmma_form(const MatrixShape& shape, const Scheme& scheme, int tile_rows) {
   const auto& activation = scheme.activation;
-  CudaProducts products = CudaProducts::kBf16;
+  CudaProducts products =
+      wgmma_multiplies_values(shape) ? CudaProducts::kTwoBf16 : CudaProducts::kBf16;
   if (activation && !wgmma_rounds(scheme))
     products = activation->dtype == DType::kI8 ? CudaProducts::kInt8 : CudaProducts::kFp8Groups;
   return {CudaForm::Kernel::kWgmma, products, tile_rows, has_one_exponent(scheme)};

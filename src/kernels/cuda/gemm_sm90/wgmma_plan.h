@@ -16,9 +16,9 @@ inline constexpr WgmmaTileRows kWgmmaTiles[] = {{16, 8},    {32, 20},   {64, 48}
                                                 {144, 134}, {192, 190}, {144, 270}, {192, 0}};
 // These kernels are faster than the others from so much work on (H200, bench/lab/wgmma.md, and
 // few_tokens.md for the stages). Tiles of the experts with tokens must fill the SMs;
-// unpacking int4 needs more of them. Stages of 128 columns must outweigh what comes before and
-// after. Small layers count rows per expert.
-inline constexpr double kLeastTiles = 80, kLeastTilesInt4 = 120, kLeastStages = 2500;
+// unpacking int4, or values, needs more of them. Stages of 128 columns must outweigh what comes
+// before and after. Small layers count rows per expert.
+inline constexpr double kLeastTiles = 80, kLeastTilesSlow = 120, kLeastStages = 2500;
 inline constexpr int64_t kLeastRows = 12;
 
 /// The kernels of a matrix: for the first of kWgmmaTiles; 0: none multiplies these types.
@@ -37,6 +37,6 @@ int64_t wgmma_least_tokens(const KernelRequest& request);
 bool wgmma_rounds(const Scheme& scheme);
 
 /// The kernel with tiles of `tile_rows` rows. `scheme`: of the products.
-CudaForm wgmma_form(const Scheme& scheme, int tile_rows);
+CudaForm wgmma_form(const MatrixShape& shape, const Scheme& scheme, int tile_rows);
 
 }  // namespace moracle::cuda

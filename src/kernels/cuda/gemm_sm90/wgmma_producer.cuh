@@ -169,10 +169,12 @@ class WgmmaProducer {
   __device__ void load_weights(int slot, int first) const {
     const uint32_t stage = shared_address(shared_.stage(slot)), full = shared_.full(slot);
     const bool zeros = Operand::kZeros && a_.has_zeros;
-    const int group_bytes = Operand::kGroups ? Tile::kScaleBytes + (zeros ? 16 : 0) : 0;
+    const bool minimums = Operand::kValues && a_.has_minimums;
+    const int group_bytes =
+        Operand::kGroups ? Tile::kScaleBytes + (zeros ? 16 : 0) + (minimums ? 64 : 0) : 0;
     mbarrier_arrive_expect_tx(full,
                               Tile::kAllPanels * (Tile::kPanelBytes + a_.tma.groups * group_bytes));
-    const int group = Operand::kGroups ? group_of(a_.weight_groups, first) : 0;
+    const int group = Operand::kGroups ? group_of(a_.weight_groups, first * a_.group_parts) : 0;
 #pragma unroll
     for (int i = 0; i < kTmaTiles; ++i) {
       const int before = i * kTmaPanels;  // panels of earlier tiles
@@ -188,6 +190,9 @@ class WgmmaProducer {
         if (zeros)
           tma_load(stage + Tile::kZeros + runs * 16, a_.tma.zeros, group * 16, panel_[i], expert_,
                    full);
+        if (minimums)
+          tma_load(stage + Tile::kMinimums + runs * 64, a_.tma.minimums, group * 16, panel_[i],
+                   expert_, full);
       }
     }
   }

@@ -48,16 +48,17 @@ struct WgmmaTile {
   static constexpr int kAtomBytes = kRows * 128;
   static_assert(kBlocks * kXBlockBytes % 128 == 0 && kAtomBytes % 1024 == 0);
   // Groups whose scales a stage may need, and the bytes of 16 scales.
-  static constexpr int kGroups = Operand::kGroups ? kBlocks : 0;
+  static constexpr int kGroups = Operand::kGroups ? kBlocks * (Operand::kValues ? 2 : 1) : 0;
   static constexpr int kScaleBytes = Operand::kFolded ? 16 : 64;
 
   // A stage: x [atom][row][128], swizzled; codes [panel][block]; scales [panel][group][16]; zero
-  // points likewise; scales of x [row], and where tokens are rows, one for each TMA tile of
-  // weights.
+  // points and minimums likewise; scales of x [row], and where tokens are rows, one for each TMA
+  // tile of weights.
   static constexpr int kCodes = kAtoms * kAtomBytes;
   static constexpr int kScales = kCodes + kAllPanels * kPanelBytes;
   static constexpr int kZeros = kScales + kGroups * kAllPanels * kScaleBytes;
-  static constexpr int kXScales = kZeros + (Operand::kZeros ? kGroups * kAllPanels * 16 : 0);
+  static constexpr int kMinimums = kZeros + (Operand::kZeros ? kGroups * kAllPanels * 16 : 0);
+  static constexpr int kXScales = kMinimums + (Operand::kValues ? kGroups * kAllPanels * 64 : 0);
   static constexpr int kStageEnd = kXScales +
                                    (Operand::kXScales == XScales::kGroup ? kRows * 4 : 0) +
                                    (Operand::kTokenRows ? kAllPanels / kTmaPanels * 4 : 0);

@@ -31,12 +31,14 @@ struct GemvArgs {
   /// The ids were complete before the kernel before this one started. The plan and the first copies
   /// of weights then do not wait for that kernel.
   bool ids_are_there;
-  int cluster;         ///< CTAs that split K of a panel in gemv_combine: 1 or 2
-  int stage_bytes;     ///< of the ring of one warp
-  int stages;          ///< of a ring
-  int scale_bytes;     ///< of a panel in a stage
-  int zero_bytes;      ///< likewise, of zero points or minimums
-  int scale_shift;     ///< k-block b of a stage has the scales of its group b >> scale_shift
+  int cluster;      ///< CTAs that split K of a panel in gemv_combine: 1 or 2
+  int stage_bytes;  ///< of the ring of one warp
+  int stages;       ///< of a ring
+  int scale_bytes;  ///< of a panel in a stage
+  int zero_bytes;   ///< likewise, of zero points or minimums
+  /// k-block b of a stage has the scales of its group b >> scale_shift; not with groups of half
+  /// k-blocks.
+  int scale_shift;
   int sum_panels;      ///< panels of a CTA whose sums a linear layer keeps at once
   NormedInput normed;  ///< of kernels that compute x from it; rows are tokens
 };
@@ -51,7 +53,7 @@ struct GemvKernel {
 
 /// Kernels of one operand: rows of experts (GEMM 1, and GEMM 2 before `combine`), and all tokens of
 /// the call (GEMM 2 with the weighted sum), each for 8 and for 16 tokens. [0]: groups of at
-/// least 128 columns, [1]: of at least 32.
+/// least 128 columns, [1]: of at least 32; `halves`: both are for groups of 16.
 /// `dense`: rows of a linear layer, for 8 tokens. `normed`: the same with the norm before it; null
 /// if the operand's activations are not in bf16. `one`: as `rows`, for one token.
 struct GemvKernels {
@@ -63,20 +65,32 @@ GemvKernels gemv_bf16();
 GemvKernels gemv_f16();
 GemvKernels gemv_int8();
 GemvKernels gemv_int8_groups();
+GemvKernels gemv_int8_halves();
 GemvKernels gemv_int8_minimums();
+GemvKernels gemv_int8_halves_minimums();
 GemvKernels gemv_int4();
+GemvKernels gemv_int4_halves();
 GemvKernels gemv_int4_minimums();
+GemvKernels gemv_int4_halves_minimums();
 GemvKernels gemv_fp8();
 GemvKernels gemv_fp8_groups();
 GemvKernels gemv_mxfp8();
 GemvKernels gemv_fp4();
+GemvKernels gemv_fp4_halves();
 GemvKernels gemv_mxfp4();
 GemvKernels gemv_fp8_fp8();
 GemvKernels gemv_fp8_fp8_groups();
 GemvKernels gemv_int8_int8();
 GemvKernels gemv_int8_int8_groups();
+GemvKernels gemv_int8_int8_halves();
+GemvKernels gemv_int8_int8_minimums();
+GemvKernels gemv_int8_int8_halves_minimums();
 GemvKernels gemv_int4_int8();
+GemvKernels gemv_int4_int8_halves();
+GemvKernels gemv_int4_int8_minimums();
+GemvKernels gemv_int4_int8_halves_minimums();
 GemvKernels gemv_fp4_int8();
+GemvKernels gemv_fp4_int8_halves();
 
 /// Most slots of a token, and units of a CTA, in gemv_token. The sums of a unit take
 /// kTokenUnitBytes of shared memory.

@@ -39,8 +39,9 @@ template <class Operand>
 GemvKernels gemv_kernels() {
   // Groups of 128 columns and more, or of 32 and more. Folded scales end no sums.
   constexpr int kAll = kStageBlocks<Operand>;
-  constexpr int kWide = kFoldsScales<Operand> || kAll < 4 ? kAll : 4;
-  constexpr int kNarrow = Operand::kGroups && !kFoldsScales<Operand> ? 1 : kWide;
+  constexpr int kLong = kFoldsScales<Operand> || kAll < 4 ? kAll : 4;
+  constexpr int kNarrow = Operand::kGroups && !kFoldsScales<Operand> ? 1 : kLong;
+  constexpr int kWide = Operand::kHalves ? kNarrow : kLong;
   return {{{experts_kernel<Operand, 1, kWide>(), experts_kernel<Operand, 1, kNarrow>()},
            {experts_kernel<Operand, 2, kWide>(), experts_kernel<Operand, 2, kNarrow>()}},
           {{combine_kernel<Operand, 1, kWide>(), combine_kernel<Operand, 1, kNarrow>()},

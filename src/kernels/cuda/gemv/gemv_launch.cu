@@ -12,9 +12,27 @@
 namespace moracle::cuda {
 namespace {
 
+GemvKernels kernels_in_halves(const QuantKey& key, bool int8) {
+  if (key.dtype == DType::kF4E2M1) return int8 ? gemv_fp4_int8_halves() : gemv_fp4_halves();
+  if (key.dtype == DType::kI4) {
+    if (int8) return key.minimums ? gemv_int4_int8_halves_minimums() : gemv_int4_int8_halves();
+    return key.minimums ? gemv_int4_halves_minimums() : gemv_int4_halves();
+  }
+  if (int8) return key.minimums ? gemv_int8_int8_halves_minimums() : gemv_int8_int8_halves();
+  return key.minimums ? gemv_int8_halves_minimums() : gemv_int8_halves();
+}
+
+GemvKernels kernels_with_minimums(const QuantKey& key, bool int8) {
+  const bool four = key.dtype == DType::kI4;
+  if (int8) return four ? gemv_int4_int8_minimums() : gemv_int8_int8_minimums();
+  return four ? gemv_int4_minimums() : gemv_int8_minimums();
+}
+
 GemvKernels gemv_kernels_for(const MatrixShape& shape, const Scheme& scheme) {
   const bool in_groups = scales_in_groups(shape, scheme);
   const auto& key = scheme.activation;
+  if (mma16::groups_in_halves(shape)) return kernels_in_halves(shape.key, key.has_value());
+  if (shape.key.minimums) return kernels_with_minimums(shape.key, key.has_value());
   if (key && key->dtype == DType::kI8) {
     if (shape.key.dtype == DType::kI8)
       return in_groups ? gemv_int8_int8_groups() : gemv_int8_int8();
@@ -22,8 +40,6 @@ GemvKernels gemv_kernels_for(const MatrixShape& shape, const Scheme& scheme) {
   }
   if (key) return in_groups ? gemv_fp8_fp8_groups() : gemv_fp8_fp8();
   const bool exponents = mma16::scale_is_exponent(shape);
-  if (shape.key.minimums)
-    return shape.key.dtype == DType::kI4 ? gemv_int4_minimums() : gemv_int8_minimums();
   switch (shape.key.dtype) {
     case DType::kF16:
       return gemv_f16();
@@ -46,22 +62,19 @@ bool in_stage(const ScaleGroups& groups, int blocks) {
   return groups.count > 1 && groups.blocks < blocks;
 }
 
-// k-blocks of a stage.
-int stage_blocks(DType codes) {
-  return 32 / static_cast<int>(bits(codes));
-}
-
 // Sizes of a stage, and how its k-blocks share scales.
 void describe_stage(const KernelWeights& weights, int panels, GemvArgs& args) {
   const GemmArgs& a = args.matrix;
-  const int blocks = stage_blocks(weights.shape.key.dtype);
-  const int groups = in_stage(a.weight_groups, blocks) ? blocks / a.weight_groups.blocks : 1;
+  const int blocks = gemv_stage_blocks(weights.shape);
+  const int parts = mma16::groups_in_halves(weights.shape) ? 2 * blocks : blocks;
+  const int groups = in_stage(a.weight_groups, parts) ? parts / a.weight_groups.blocks : 1;
   if (weights.shape.key.quantized()) {
     args.scale_bytes = groups * 16 * (a.scale_is_exponent ? 1 : 4);
     args.zero_bytes = weights.shape.key.minimums ? groups * 64 : a.has_zeros ? groups * 16 : 0;
   }
   while (blocks >> args.scale_shift > groups) ++args.scale_shift;
-  args.stage_bytes = panels * (2048 + args.scale_bytes + args.zero_bytes);
+  const int codes = blocks * mma16::block_bytes(static_cast<int>(bits(weights.shape.key.dtype)));
+  args.stage_bytes = panels * (codes + args.scale_bytes + args.zero_bytes);
 }
 
 // Sets the stages of a ring: as many as fit in `bytes` beside the tables, up to `most`. Returns a
@@ -80,11 +93,12 @@ bool is_narrow(const GemmArgs& a) {
 
 }  // namespace
 
-LinearShare share_dense(GemvArgs& args, DType codes, int num_sms) {
+LinearShare share_dense(GemvArgs& args, const MatrixShape& shape, int num_sms) {
   const int tokens = args.slots.num_tokens;
   const int panels = (args.matrix.panels + num_sms - 1) / num_sms;
   args.sum_panels = std::min(panels, kLinearSumBytes / linear_sum_bytes(1, tokens));
-  const int blocks = stage_blocks(codes), steps = (args.matrix.blocks + blocks - 1) / blocks;
+  const int blocks = gemv_stage_blocks(shape);
+  const int steps = (args.matrix.blocks + blocks - 1) / blocks;
   const int stages = (panels * steps + kGemvWarps<1> - 1) / kGemvWarps<1>;
   return {linear_sum_bytes(args.sum_panels, tokens),
           std::clamp(stages, kLeastRingStages, kMostRingStages)};
@@ -171,7 +185,7 @@ Status GemvLaunch::run_dense(const KernelWeights& weights, const Rows& x, const 
   GemvArgs args{};
   args.matrix = gemm_args(weights, {x, nullptr, nullptr, slots.num_slots}, y);
   args.slots = slots;
-  const LinearShare share = share_dense(args, weights.shape.key.dtype, queue_->num_sms);
+  const LinearShare share = share_dense(args, weights.shape, queue_->num_sms);
   return run(kernels_.dense, false, args, weights, args.matrix.panels, stream, share.sum_bytes,
              share.most_stages);
 }
@@ -198,7 +212,7 @@ Status GemvLaunch::run_normed(const KernelWeights& weights, const NormedInput& x
       gemm_args(weights, {Rows{x.norm.out, nullptr, 0}, nullptr, nullptr, slots.num_slots}, y);
   args.slots = slots;
   args.normed = x;
-  const LinearShare share = share_dense(args, weights.shape.key.dtype, queue_->num_sms);
+  const LinearShare share = share_dense(args, weights.shape, queue_->num_sms);
   return run(kernels_.normed, false, args, weights, args.matrix.panels, stream,
              share.sum_bytes + normed_bytes(x.norm.x.rows, x.norm.x.cols), share.most_stages);
 }

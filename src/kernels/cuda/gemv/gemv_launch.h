@@ -13,7 +13,7 @@ struct LinearShare {
   int most_stages;  ///< of a ring. Other memory stays free for the kernel after this one.
 };
 /// Sets how many panels' sums a CTA keeps at once.
-LinearShare share_dense(GemvArgs& args, DType codes, int num_sms);
+LinearShare share_dense(GemvArgs& args, const MatrixShape& shape, int num_sms);
 
 class GemvLaunch {
  public:

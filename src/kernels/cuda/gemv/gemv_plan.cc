@@ -8,27 +8,29 @@
 namespace moracle::cuda {
 namespace {
 
-// k-blocks that a warp reads at once: 2 KiB of codes of a panel.
-int64_t stage_blocks(const MatrixShape& shape) {
-  return 32 / static_cast<int64_t>(bits(shape.key.dtype));
-}
-
 // True if a stage has whole groups of these columns, or a group has whole stages.
 bool fits(int64_t group_cols, const MatrixShape& shape) {
   if (group_cols == GroupShape::kAll || group_cols >= shape.k) return true;
+  if (mma16::groups_in_halves(shape)) return group_cols == mma16::kHalfCols;
   if (group_cols % mma16::kCols != 0) return false;
-  const int64_t blocks = group_cols / mma16::kCols, stage = stage_blocks(shape);
+  const int64_t blocks = group_cols / mma16::kCols, stage = gemv_stage_blocks(shape);
   return blocks < stage ? stage % blocks == 0 : blocks % stage == 0;
 }
 
 }  // namespace
 
+int gemv_stage_blocks(const MatrixShape& shape) {
+  return (mma16::groups_in_halves(shape) ? 16 : 32) / static_cast<int>(bits(shape.key.dtype));
+}
+
 bool gemv_serves(const MatrixShape& shape, const Scheme& scheme) {
   const auto& key = scheme.activation;
-  if (shape.group_index || (key && shape.key.minimums)) return false;
-  if (key && (!key->dynamic || (key->dtype == DType::kI8 && !shape.key.symmetric))) return false;
+  if (shape.group_index) return false;
+  if (key && (!key->dynamic || (key->dtype == DType::kI8 && panels_have_zero_points(shape))))
+    return false;
+  if (mma16::groups_in_halves(shape) && shape.key.dtype == DType::kF8E4M3) return false;
   // A lane reads a whole stage of a row of activations, or its last columns again.
-  if ((shape.k + 15) / 16 * 16 < stage_blocks(shape) * mma16::kCols) return false;
+  if ((shape.k + 15) / 16 * 16 < gemv_stage_blocks(shape) * mma16::kCols) return false;
   return fits(shape.key.group.cols, shape) && (!key || fits(key->group.cols, shape));
 }
 
@@ -56,9 +58,15 @@ int64_t gemv_most_tokens(const KernelRequest& request, int64_t wgmma_tokens) {
 }
 
 int64_t gemv_before_wgmma(const KernelRequest& request) {
-  // Folded scales: Mixtral's layer in mxfp4 takes 236 instead of 361 us with 8 tokens (H200).
-  const bool folds = mma16::scale_is_exponent(request.shape) && !request.scheme.activation;
-  if (!folds || request.rows_per_token <= 0) return 0;
+  // Folded scales: Mixtral's layer in mxfp4 takes 236 instead of 361 us with 8 tokens (H200). wgmma
+  // takes more instructions for a value than for such a code.
+  const auto unpacks_long = [&](const MatrixShape& shape) {
+    return !request.scheme.activation &&
+           (mma16::scale_is_exponent(shape) || wgmma_multiplies_values(shape));
+  };
+  const bool serves =
+      unpacks_long(request.shape) || (request.other != nullptr && unpacks_long(*request.other));
+  if (!serves || request.rows_per_token <= 0) return 0;
   return std::min<int64_t>(8, kMostGemvSlots / request.rows_per_token);
 }
 

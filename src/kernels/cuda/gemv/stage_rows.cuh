@@ -1,4 +1,5 @@
-// A lane's activations of a stage: eight columns of each k-block, of one row of each octet.
+// A lane's activations of a stage: eight columns of each k-block, of one row of each octet. Eight
+// neighbours, or with groups of half k-blocks four of each half.
 #pragma once
 
 #include "kernels/cuda/gemv/weight_ring.cuh"
@@ -32,7 +33,7 @@ struct StageRows {
     const int lane = static_cast<int>(threadIdx.x % 32);
 #pragma unroll
     for (int o = 0; o < kOctets; ++o) {
-      row_[o] = x + int64_t{row_of(o * 8 + lane / 4)} * stride + lane % 4 * 8 * Operand::kXBytes;
+      row_[o] = x + int64_t{row_of(o * 8 + lane / 4)} * stride + lane % 4 * kOwnBytes;
       if constexpr (kScales) {
 #pragma unroll
         for (int i = 0; i < 2; ++i)
@@ -52,24 +53,28 @@ struct StageRows {
     const int at = min(at_, a.x_bytes - kBlocks * mma16::kCols * Operand::kXBytes);
 #pragma unroll
     for (int o = 0; o < kOctets; ++o) {
-      get(row_[o] + at + b * mma16::kCols * Operand::kXBytes, words[b][o]);
+      get_eight(row_[o] + at + b * mma16::kCols * Operand::kXBytes, words[b][o]);
       load_scales(a, o, b);
     }
   }
 
   /// Loads all of a stage that goes past the end of the row. Columns there are zero.
   __device__ void reload(const GemmArgs& a) {
-    const int end = a.x_bytes - static_cast<int>(threadIdx.x % 4) * 8 * Operand::kXBytes;
+    const int end = a.x_bytes - static_cast<int>(threadIdx.x % 4) * kOwnBytes;
 #pragma unroll
     for (int b = 0; b < kBlocks; ++b) {
       const int at = at_ + b * mma16::kCols * Operand::kXBytes;
 #pragma unroll
       for (int o = 0; o < kOctets; ++o) {
-        if (at < end) {
-          get(row_[o] + at, words[b][o]);
+        if (at + (Operand::kHalves ? kHalfBytes : 0) < end) {
+          get_eight(row_[o] + at, words[b][o]);
         } else {
 #pragma unroll
           for (uint32_t& word : words[b][o]) word = 0;
+          // The row may end after the first half.
+          if constexpr (Operand::kHalves) {
+            if (at < end) get_half(row_[o] + at, 0, words[b][o]);
+          }
         }
         load_scales(a, o, b);
       }
@@ -77,6 +82,22 @@ struct StageRows {
   }
 
  private:
+  // Neighbouring columns of a lane: eight of a k-block, or four of each half.
+  static constexpr int kOwnBytes = (Operand::kHalves ? 4 : 8) * Operand::kXBytes;
+  static constexpr int kHalfBytes = 16 * Operand::kXBytes;
+
+  __device__ static void get_eight(const uint8_t* from, uint32_t (&to)[kWords]) {
+    if constexpr (Operand::kHalves)
+      get_half(from, 0, to), get_half(from, 1, to);
+    else
+      get(from, to);
+  }
+  __device__ static void get_half(const uint8_t* from, int s, uint32_t (&to)[kWords]) {
+    uint32_t four[kWords / 2];
+    get(from + s * kHalfBytes, four);
+#pragma unroll
+    for (int i = 0; i < kWords / 2; ++i) to[s * kWords / 2 + i] = four[i];
+  }
   __device__ void load_scales(const GemmArgs& a, int o, int b) {
     if constexpr (kScales) {
       const int group = group_of(a.x_groups, min(step_ * kBlocks + b, a.blocks - 1));
@@ -91,6 +112,9 @@ struct StageRows {
   __device__ static void get(const uint8_t* from, uint32_t (&to)[2]) {
     const uint2 two = *reinterpret_cast<const uint2*>(from);
     to[0] = two.x, to[1] = two.y;
+  }
+  __device__ static void get(const uint8_t* from, uint32_t (&to)[1]) {
+    to[0] = *reinterpret_cast<const uint32_t*>(from);
   }
   int at_ = 0, step_ = 0;
   const uint8_t* row_[kOctets];

@@ -28,24 +28,14 @@ class StageSums {
   template <class AddTo, class After>
   __device__ void add(const GemvArgs& args, const uint8_t* stage, int step, const X& x, bool ends,
                       AddTo add_to, After after) {
+    if constexpr (Operand::kHalves) {
 #pragma unroll
-    for (int first = 0; first < kBlocks; first += kClose) {
-      // Columns past the end of a row have no scales.
-      if (kEndsGroups && first > 0 && step * kBlocks + first >= args.matrix.blocks) {
-#pragma unroll
-        for (int b = first; b < first + kClose; ++b) after(b);
-        continue;
+      for (int b = 0; b < kBlocks; ++b) {
+        add_halves(args, stage, step, x, b, add_to);
+        after(b);
       }
-      const int group = first >> args.scale_shift;
-      if (Operand::kZeros && !kInteger && args.matrix.has_zeros) open(args, stage, group);
-#pragma unroll
-      for (int b = first; b < first + kClose; ++b) {
-        if constexpr (kFoldsScales<Operand>) fold(args, stage, b >> args.scale_shift);
-        multiply(stage, x, b);
-        if (b + 1 < first + kClose || !X::kScales) after(b);
-      }
-      if (kEndsGroups || ends) close(args, stage, x, first + kClose - 1, group, add_to);
-      if constexpr (X::kScales) after(first + kClose - 1);
+    } else {
+      add_blocks(args, stage, step, x, ends, add_to, after);
     }
   }
 
@@ -70,6 +60,69 @@ class StageSums {
     return static_cast<int>(threadIdx.x % 32);
   }
 
+  template <class AddTo, class After>
+  __device__ void add_blocks(const GemvArgs& args, const uint8_t* stage, int step, const X& x,
+                             bool ends, AddTo add_to, After after) {
+#pragma unroll
+    for (int first = 0; first < kBlocks; first += kClose) {
+      // Columns past the end of a row have no scales.
+      if (kEndsGroups && first > 0 && step * kBlocks + first >= args.matrix.blocks) {
+#pragma unroll
+        for (int b = first; b < first + kClose; ++b) after(b);
+        continue;
+      }
+      const int group = first >> args.scale_shift;
+      if (Operand::kZeros && !kInteger && args.matrix.has_zeros) open(args, stage, group);
+#pragma unroll
+      for (int b = first; b < first + kClose; ++b) {
+        if constexpr (kFoldsScales<Operand>) fold(args, stage, b >> args.scale_shift);
+        multiply(stage, x, b);
+        if (b + 1 < first + kClose || !X::kScales) after(b);
+      }
+      if (kEndsGroups || ends) close(args, stage, x, first + kClose - 1, group, add_to);
+      if constexpr (X::kScales) after(first + kClose - 1);
+    }
+  }
+
+  __device__ static const uint8_t* codes_of(const uint8_t* stage, int p, int b) {
+    return stage + p * kStagePanelBytes<Operand> + b * mma16::block_bytes(Operand::kCodeBits);
+  }
+
+  // Adds k-block b in groups of half k-blocks. Halves past the end of a row have no scales.
+  template <class AddTo>
+  __device__ void add_halves(const GemvArgs& args, const uint8_t* stage, int step, const X& x,
+                             int b, AddTo add_to) {
+    if constexpr (Operand::kHalves) {  // no other operand has `multiply_half`
+      static_assert(!X::kScales);
+      const int left = args.matrix.x_bytes / (16 * Operand::kXBytes) - 2 * (step * kBlocks + b);
+      if (left <= 0) return;
+      uint32_t w_x[kOctets][2 * Operand::kSteps], codes[kPanels][Operand::kCodeBits / 2];
+#pragma unroll
+      for (int o = 0; o < kOctets; ++o) Operand::activations(x.words[b][o], w_x[o]);
+#pragma unroll
+      for (int p = 0; p < kPanels; ++p)
+        read_half_codes<Operand::kCodeBits>(codes_of(stage, p, b), codes[p]);
+#pragma unroll
+      for (int s = 0; s < 2; ++s) {
+        if (s >= left) break;
+        const int group = 2 * b + s;
+        if (Operand::kZeros && !kInteger && args.matrix.has_zeros) open(args, stage, group);
+#pragma unroll
+        for (int p = 0; p < kPanels; ++p) {
+          uint32_t w[Operand::kParts][Operand::kSteps][4];
+          Operand::weights(codes[p], zeros_[p], w);  // of the other half: not used
+#pragma unroll
+          for (int o = 0; o < kOctets; ++o) Operand::multiply_half(sum_[p][o], w, w_x[o], s);
+        }
+        if constexpr (Operand::kMinimums) {
+#pragma unroll
+          for (int o = 0; o < kOctets; ++o) Operand::sum_half(x_sum_[o], w_x[o], s);
+        }
+        close(args, stage, x, b, group, add_to);
+      }
+    }
+  }
+
   __device__ void multiply(const uint8_t* stage, const X& x, int b) {
     uint32_t w_x[kOctets][2 * Operand::kSteps];
 #pragma unroll
@@ -77,8 +130,7 @@ class StageSums {
 #pragma unroll
     for (int p = 0; p < kPanels; ++p) {
       uint32_t codes[Operand::kCodeBits / 2], w[Operand::kParts][Operand::kSteps][4];
-      read_codes<Operand::kCodeBits>(
-          stage + p * kStagePanelBytes + b * mma16::block_bytes(Operand::kCodeBits), codes);
+      read_codes<Operand::kCodeBits>(codes_of(stage, p, b), codes);
       Operand::weights(codes, zeros_[p], w);
 #pragma unroll
       for (int s = 0; s < Operand::kSteps; ++s) {
@@ -103,7 +155,7 @@ class StageSums {
   }
 
   __device__ static const uint8_t* scales_of(const GemvArgs& args, const uint8_t* stage, int p) {
-    return stage + kPanels * kStagePanelBytes + p * (args.scale_bytes + args.zero_bytes);
+    return stage + kPanels * kStagePanelBytes<Operand> + p * (args.scale_bytes + args.zero_bytes);
   }
   __device__ void open(const GemvArgs& args, const uint8_t* stage, int group) {
     if constexpr (Operand::kZeros && !kInteger) {

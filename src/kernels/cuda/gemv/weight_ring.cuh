@@ -1,7 +1,7 @@
 // Ring of pipeline stages of weights. Each warp has a ring in shared memory, which it fills with
 // TMA and reads by itself. A stage is 2 KiB of codes of each panel: 256 columns of 4 bits, 128 of
-// 8, 64 of 16. Copies of 16 bytes by every lane read memory 10 % slower in runs as short as these
-// (H200).
+// 8, 64 of 16; with groups of 16 columns it is half as much. Copies of 16 bytes by every lane read
+// memory 10 % slower in runs as short as these (H200).
 #pragma once
 
 #include "kernels/cuda/gemv/gemv_args.h"
@@ -14,11 +14,12 @@
 
 namespace moracle::cuda {
 
-inline constexpr int kStagePanelBytes = 2048;
-
-/// k-blocks of a stage.
+/// Bytes of codes of a panel in a stage, and k-blocks of a stage, as gemv_stage_blocks.
 template <class Operand>
-inline constexpr int kStageBlocks = kStagePanelBytes / mma16::block_bytes(Operand::kCodeBits);
+inline constexpr int kStagePanelBytes = Operand::kHalves ? 1024 : 2048;
+template <class Operand>
+inline constexpr int kStageBlocks = kStagePanelBytes<Operand> /
+                                    mma16::block_bytes(Operand::kCodeBits);
 
 /// Barriers of the stages of each warp.
 template <int kWarps>
@@ -49,13 +50,13 @@ class WeightRing {
         part_(lane() / kPanels) {
     const int parts = 1 + (args.scale_bytes > 0) + (args.zero_bytes > 0);
     copies_ = lane() < kPanels * parts;
-    at_ = lane() % kPanels * kStagePanelBytes;
+    at_ = lane() % kPanels * kPanelBytes;
     if (part_ > 0)
-      at_ = kPanels * kStagePanelBytes + lane() % kPanels * (args.scale_bytes + args.zero_bytes) +
+      at_ = kPanels * kPanelBytes + lane() % kPanels * (args.scale_bytes + args.zero_bytes) +
             (part_ > 1 ? args.scale_bytes : 0);
     constexpr int kZeroSize = Operand::kMinimums ? 64 : 16;
     scale_size_ = part_ > 1 ? kZeroSize : a_.scale_is_exponent ? 16 : 64;
-    most_bytes_ = part_ == 0 ? kStagePanelBytes : part_ == 1 ? args.scale_bytes : args.zero_bytes;
+    most_bytes_ = part_ == 0 ? kPanelBytes : part_ == 1 ? args.scale_bytes : args.zero_bytes;
     if (lane() < args.stages) mbarrier_init(barriers_ + lane() * 8, kPanels * parts);
     mbarrier_init_fence();
     __syncwarp();
@@ -79,12 +80,13 @@ class WeightRing {
   __device__ void fill(bool there, bool scales) {
     if (!there) return;
     const int row_bytes = a_.blocks * mma16::block_bytes(Operand::kCodeBits);
-    int first = step_ * kStagePanelBytes, left = row_bytes - first;
-    if (left < kStagePanelBytes) clear_rest(left);
+    int first = step_ * kPanelBytes, left = row_bytes - first;
+    if (left < kPanelBytes) clear_rest(left);
     if (copies_) {
       if (Operand::kScaled && part_ > 0) {
         // The last stage of a row may have fewer groups; no warp reads the others.
-        const int group = group_of(a_.weight_groups, step_ * kStageBlocks<Operand>);
+        const int group =
+            group_of(a_.weight_groups, step_ * kStageBlocks<Operand> * (Operand::kHalves ? 2 : 1));
         first = group * scale_size_;
         left = scales ? a_.weight_groups.count * scale_size_ - first : 0;
       }
@@ -105,6 +107,7 @@ class WeightRing {
   }
 
  private:
+  static constexpr int kPanelBytes = kStagePanelBytes<Operand>;
   __device__ static int lane() { return static_cast<int>(threadIdx.x % 32); }
 
   __device__ void copy(int slot, const uint8_t* from, int bytes) const {
@@ -120,8 +123,8 @@ class WeightRing {
     uint8_t* const stage = memory_ + fill_ * args_.stage_bytes;
 #pragma unroll
     for (int p = 0; p < kPanels; ++p) {
-      const int end = p + 1 < kPanels ? (p + 1) * kStagePanelBytes : args_.stage_bytes;
-      for (int i = p * kStagePanelBytes + bytes + lane() * 16; i < end; i += 512)
+      const int end = p + 1 < kPanels ? (p + 1) * kPanelBytes : args_.stage_bytes;
+      for (int i = p * kPanelBytes + bytes + lane() * 16; i < end; i += 512)
         *reinterpret_cast<uint4*>(stage + i) = uint4{};
     }
     // Later TMA loads to the same place come after these stores.

@@ -17,7 +17,7 @@ struct Bf16Products {
   static constexpr int kXBytes = 2, kSteps = 2, kParts = 1;
   static constexpr float kUnit = 1;  ///< value of a sum of 1
   static constexpr XScales kXScales = XScales::kNone;
-  static constexpr bool kMinimums = false;
+  static constexpr bool kMinimums = false, kHalves = false;
   static constexpr uint32_t kOnes = 0x3f803f80u;
   __device__ static void activations(const uint32_t (&eight)[4], uint32_t (&b)[4]) {
 #pragma unroll
@@ -35,7 +35,7 @@ struct Fp8Products {
   static constexpr int kXBytes = 1, kSteps = 2, kParts = 1;
   static constexpr float kUnit = 1;
   static constexpr XScales kXScales = kScales;
-  static constexpr bool kMinimums = false;
+  static constexpr bool kMinimums = false, kHalves = false;
   __device__ static void activations(const uint32_t (&eight)[2], uint32_t (&b)[4]) {
     uint32_t first[2], second[2];
     unpack_e4m3(eight[0], first);
@@ -52,7 +52,7 @@ struct IntegerProducts {
   using Sum = int32_t;
   static constexpr int kXBytes = 1, kSteps = 1, kParts = 1;
   static constexpr XScales kXScales = XScales::kToken;
-  static constexpr bool kMinimums = false;
+  static constexpr bool kMinimums = false, kHalves = false;
   static constexpr uint32_t kOnes = 0x01010101u;
   __device__ static void activations(const uint32_t (&eight)[2], uint32_t (&b)[2]) {
     b[0] = eight[0], b[1] = eight[1];
@@ -65,9 +65,9 @@ struct IntegerProducts {
 
 // Traits of an operand: kCodeBits is the size of a code. kGroups: sums are scaled group by group.
 // kScaled: there are scales. kZeros: there may be zero points. kMinimums: groups have minimums,
-// into which zero points are folded. kOnes: a register of ones as the first operand. `zero` holds
-// the zero points of the lane's two rows as the operand expects them. `codes` is the lane's share
-// of a k-block.
+// into which zero points are folded. kHalves: groups are an odd number of half k-blocks. kOnes: a
+// register of ones as the first operand. `zero` holds the zero points of the lane's two rows as the
+// operand expects them. `codes` is the lane's share of a k-block.
 
 struct Bf16Operand : Bf16Products {
   static constexpr int kCodeBits = 16;
@@ -211,6 +211,34 @@ struct Int4Int8Operand : IntegerProducts {
 template <class Operand>
 struct WithMinimums : Operand {
   static constexpr bool kGroups = true, kZeros = false, kMinimums = true;
+};
+
+/// Groups that are an odd number of half k-blocks. A lane has four columns of each half
+/// (read_half_codes), so that an instruction multiplies one half.
+template <class Operand>
+struct InHalves : Operand {
+  static constexpr bool kGroups = true, kHalves = true;
+  /// Adds the products of half `s`.
+  __device__ static void multiply_half(typename Operand::Sum (&d)[4],
+                                       const uint32_t (&w)[Operand::kParts][Operand::kSteps][4],
+                                       const uint32_t (&x)[2 * Operand::kSteps], int s) {
+    if constexpr (Operand::kSteps == 1) {
+      mma_i8_half(d, w[0][0][2 * s], w[0][0][2 * s + 1], x[s]);
+    } else {
+#pragma unroll
+      for (int part = 0; part < Operand::kParts; ++part)
+        Operand::multiply(d, w[part][s], x[2 * s], x[2 * s + 1]);
+    }
+  }
+  /// Adds the sums of x in half `s`.
+  __device__ static void sum_half(typename Operand::Sum (&d)[4],
+                                  const uint32_t (&x)[2 * Operand::kSteps], int s) {
+    constexpr uint32_t kOnes[4] = {Operand::kOnes, Operand::kOnes, Operand::kOnes, Operand::kOnes};
+    if constexpr (Operand::kSteps == 1)
+      mma_i8_half(d, Operand::kOnes, Operand::kOnes, x[s]);
+    else
+      Operand::multiply(d, kOnes, x[2 * s], x[2 * s + 1]);
+  }
 };
 
 struct Fp4Int8Operand : IntegerProducts {

@@ -23,6 +23,10 @@ bool scales_in_groups(const MatrixShape& shape, const Scheme& scheme) {
   }
 }
 
+bool wgmma_multiplies_values(const MatrixShape& shape) {
+  return shape.key.minimums || mma16::groups_in_halves(shape);
+}
+
 CudaProducts mma_products(const Scheme& scheme) {
   const auto& activation = scheme.activation;
   if (!activation) return CudaProducts::kBf16;

@@ -20,6 +20,11 @@ namespace moracle::cuda {
 /// True if products with weights of this shape in this scheme are scaled group by group.
 bool scales_in_groups(const MatrixShape& shape, const Scheme& scheme);
 
+/// True if wgmma multiplies the weights as values with kWgmmaValueBits significant bits: their
+/// groups have minimums, or are an odd number of half k-blocks.
+bool wgmma_multiplies_values(const MatrixShape& shape);
+inline constexpr int kWgmmaValueBits = 16;
+
 /// What mma.sync multiplies.
 CudaProducts mma_products(const Scheme& scheme);
 

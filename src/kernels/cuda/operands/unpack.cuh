@@ -100,15 +100,19 @@ __device__ inline void unpack_e2m1(uint32_t nibbles, uint32_t (&pairs)[4]) {
   for (uint32_t& pair : pairs) pair = as_bits(__hmul2(as_bf16x2(pair), up));
 }
 
-/// Splits two f16 into sums of two bf16: `high` has 8 of their 11 bits, `low` the rest.
-__device__ inline void split_f16(uint32_t halves, uint32_t& high, uint32_t& low) {
-  const float2 two = __half22float2(*reinterpret_cast<const __half2*>(&halves));
+/// Splits two f32 into sums of two bf16 with 16 significant bits: `high` is the nearest bf16, `low`
+/// the rest.
+__device__ inline void split_f32(float2 two, uint32_t& high, uint32_t& low) {
   const Bf16x2 nearest = __float22bfloat162_rn(two);
   const float2 part = __bfloat1622float2(nearest);
   high = as_bits(nearest);
   // Avoid infinity minus infinity, which would be NaN.
   low = as_bits(__float22bfloat162_rn(
       {part.x == two.x ? 0.0f : two.x - part.x, part.y == two.y ? 0.0f : two.y - part.y}));
+}
+/// The same for two f16, whose 11 bits two bf16 hold exactly.
+__device__ inline void split_f16(uint32_t halves, uint32_t& high, uint32_t& low) {
+  split_f32(__half22float2(*reinterpret_cast<const __half2*>(&halves)), high, low);
 }
 
 /// Spreads eight two's complement nibbles to bytes of 16 times their value: columns 0 to 3, and 4
@@ -135,6 +139,9 @@ __device__ inline void spread_e2m1(uint32_t nibbles, uint32_t (&fours)[2]) {
 }
 
 // Reads a lane's words of a k-block from shared memory.
+__device__ inline void read_words(const uint8_t* from, uint32_t (&to)[1]) {
+  to[0] = *reinterpret_cast<const uint32_t*>(from);
+}
 __device__ inline void read_words(const uint8_t* from, uint32_t (&to)[2]) {
   const uint2 two = *reinterpret_cast<const uint2*>(from);
   to[0] = two.x, to[1] = two.y;
@@ -162,6 +169,32 @@ __device__ inline void read_codes(const uint8_t* from, uint32_t (&to)[kWords]) {
     to[0] = of_rows[0], to[1] = of_rows[2], to[2] = of_rows[1], to[3] = of_rows[3];
   } else {
     read_words(from + lane * (kCodeBits == 4 ? 8 : 16), to);
+  }
+}
+
+/// The same for halves of a k-block: lane t of a quad gets columns 4 t to 4 t + 3 of each half, in
+/// place of columns 8 t to 8 t + 7 of the block.
+template <int kCodeBits, int kWords>
+__device__ inline void read_half_codes(const uint8_t* from, uint32_t (&to)[kWords]) {
+  static_assert(kCodeBits == 4 || kCodeBits == 8);
+  const int row = static_cast<int>(threadIdx.x % 32 / 4), t = static_cast<int>(threadIdx.x % 4);
+  const bool odd = t % 2 != 0;
+  if constexpr (kCodeBits == 8) {
+    // Odd lanes read the second half first: their matrix lies in the banks of that of even lanes.
+    const uint8_t* const own = from + t % 2 * 128 + row * 16 + t / 2 * 4;
+#pragma unroll
+    for (int h = 0; h < 2; ++h) {
+      const uint32_t first = *reinterpret_cast<const uint32_t*>(own + h * 256 + (odd ? 8 : 0));
+      const uint32_t second = *reinterpret_cast<const uint32_t*>(own + h * 256 + (odd ? 0 : 8));
+      to[h] = odd ? second : first;
+      to[2 + h] = odd ? first : second;
+    }
+  } else {
+    const auto* const two = reinterpret_cast<const uint2*>(from + (row * 4 + t / 2) * 8);
+    const uint2 first = two[0], second = two[2];
+    const uint32_t quads = odd ? 0x7351 : 0x6240;  // the same four of eight columns of both
+    to[0] = __byte_perm(first.x, second.x, quads);
+    to[1] = __byte_perm(first.y, second.y, quads);
   }
 }
 

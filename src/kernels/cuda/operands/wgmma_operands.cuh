@@ -1,11 +1,12 @@
 // Operands for wgmma: those of cuda-sm80, with native e4m3, and with power-of-two scales folded
 // into the weights.
 //
-// Traits beyond those of cuda-sm80: kProducts is the instruction. kPromoted: sums of a chunk of
-// columns are added to f32 totals, with the chunk's scales if kGroups. kSmallGroups: groups may be
-// smaller than a stage. kUnits: parts of a k-block that are unpacked one by one. kWide: no
-// unpacking, registers for 192 rows. kFolded: `weights` gets factors of the lane's two rows instead
-// of zero points. kTokenRows: tokens are the rows of the product (wgmma_tokens.cuh).
+// Traits beyond those of cuda-sm80: kProducts is the instruction. kValues: `weights` gets scales
+// and minimums of the lane's two rows, and returns values instead of codes. kPromoted: sums of a
+// chunk of columns are added to f32 totals, with the chunk's scales if kGroups. kSmallGroups:
+// groups may be smaller than a stage. kUnits: parts of a k-block that are unpacked one by one.
+// kWide: no unpacking, registers for 192 rows. kFolded: `weights` gets factors of the lane's two
+// rows instead of zero points. kTokenRows: tokens are the rows of the product (wgmma_tokens.cuh).
 #pragma once
 
 #include "kernels/cuda/operands/mma_operands.cuh"
@@ -19,8 +20,38 @@ struct Wgmma : Operand {
   static constexpr WgmmaTypes kProducts = kProducts_;
   static constexpr int kUnits = 1;
   static constexpr bool kPromoted = Operand::kGroups, kSmallGroups = true, kFolded = false;
-  static constexpr bool kTokenRows = false;
+  static constexpr bool kTokenRows = false, kValues = false;
   static constexpr bool kWide = kProducts == WgmmaTypes::kInt8;
+};
+
+/// Weights in groups with minimums, or of half k-blocks: code · scale - minimum in f32, as the sum
+/// of two bf16, which have 16 significant bits. Promoting sums of 16 columns takes as long as these
+/// products, and minimums take sums of the activations. `Operand` has codes in bf16.
+template <class Operand>
+struct ValuesWgmma : Operand {
+  static constexpr WgmmaTypes kProducts = WgmmaTypes::kBf16;
+  static constexpr int kUnits = 1, kParts = 2;
+  static constexpr bool kGroups = true, kZeros = false;
+  static constexpr bool kPromoted = false, kSmallGroups = true, kFolded = false;
+  static constexpr bool kTokenRows = false, kWide = false, kValues = true;
+  template <int kWords>
+  __device__ static void weights(const uint32_t (&codes)[kWords], float2 scales, float2 minimums,
+                                 uint32_t (&a)[2][2][4]) {
+    uint32_t zeros[2] = {}, exact[1][2][4];
+    if constexpr (Operand::kZeros) zeros[0] = zeros[1] = both_bf16(Operand::kZeroBase);
+    Operand::weights(codes, zeros, exact);
+#pragma unroll
+    for (int s = 0; s < 2; ++s) {
+#pragma unroll
+      for (int i = 0; i < 4; ++i) {
+        const float scale = i % 2 == 0 ? scales.x : scales.y;
+        const float minimum = i % 2 == 0 ? minimums.x : minimums.y;
+        const float2 code = __bfloat1622float2(as_bf16x2(exact[0][s][i]));
+        split_f32({fmaf(code.x, scale, -minimum), fmaf(code.y, scale, -minimum)}, a[0][s][i],
+                  a[1][s][i]);
+      }
+    }
+  }
 };
 
 // 16 columns of 16-bit codes lie together, so they are a unit.
@@ -29,7 +60,7 @@ struct HalfProducts : Bf16Products {
   static constexpr int kSteps = 1, kUnits = 2, kCodeBits = 16;
   static constexpr bool kGroups = false, kScaled = false, kZeros = false;
   static constexpr bool kPromoted = false, kSmallGroups = false, kFolded = false;
-  static constexpr bool kTokenRows = false;
+  static constexpr bool kTokenRows = false, kValues = false;
 };
 struct Bf16Wgmma : HalfProducts {
   static constexpr bool kWide = true;
@@ -62,7 +93,7 @@ struct Fp8Wgmma {
   static constexpr bool kGroups = kInGroups, kScaled = true;
   static constexpr bool kZeros = false;
   static constexpr bool kPromoted = true, kSmallGroups = false, kFolded = false;
-  static constexpr bool kWide = false, kTokenRows = false;
+  static constexpr bool kWide = false, kTokenRows = false, kValues = false;
   __device__ static void weights(const uint32_t (&codes)[4], const uint32_t (&)[2],
                                  uint32_t (&a)[1][1][4]) {
 #pragma unroll
@@ -76,7 +107,7 @@ struct Fp8Tokens {
   static constexpr int kXBytes = 1, kCodeBits = 8;
   static constexpr XScales kXScales = XScales::kGroup;
   static constexpr bool kGroups = false, kZeros = false, kPromoted = true, kFolded = false;
-  static constexpr bool kWide = false, kTokenRows = true;
+  static constexpr bool kWide = false, kTokenRows = true, kValues = false;
 };
 
 }  // namespace moracle::cuda

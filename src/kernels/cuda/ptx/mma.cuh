@@ -28,6 +28,16 @@ __device__ inline void mma_f16(float (&d)[4], const uint32_t (&a)[4], uint32_t b
 __device__ inline void mma_i8(int32_t (&d)[4], const uint32_t (&a)[4], uint32_t b0, uint32_t b1) {
   MORACLE_MMA("m16n8k32.row.col.s32.s8.s8.s32", "r");
 }
+/// Product of [16, 16] · [16, 8]: a lane holds bytes 4 t to 4 t + 3 of rows g and g + 8 of a, and
+/// of a column of b.
+__device__ inline void mma_i8_half(int32_t (&d)[4], uint32_t a0, uint32_t a1, uint32_t b) {
+#if __CUDA_ARCH__ >= 800
+  asm("mma.sync.aligned.m16n8k16.row.col.s32.s8.s8.s32 {%0,%1,%2,%3}, {%4,%5}, {%6}, "
+      "{%0,%1,%2,%3};"
+      : "+r"(d[0]), "+r"(d[1]), "+r"(d[2]), "+r"(d[3])
+      : "r"(a0), "r"(a1), "r"(b));
+#endif
+}
 /// From compute capability 8.9 on.
 __device__ inline void mma_e4m3(float (&d)[4], const uint32_t (&a)[4], uint32_t b0, uint32_t b1) {
 #if __CUDA_ARCH__ >= 890

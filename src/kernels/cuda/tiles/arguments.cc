@@ -10,12 +10,12 @@
 namespace moracle::cuda {
 namespace {
 
-// Describes groups of `group_cols` columns in a row of `blocks` k-blocks.
-ScaleGroups groups_of(int64_t group_cols, int blocks, int64_t count) {
+// Describes groups of `group_cols` columns in a row of `blocks` blocks of `cols` columns.
+ScaleGroups groups_of(int64_t group_cols, int blocks, int64_t count, int cols = mma16::kCols) {
   const int all = std::max(blocks, 1);
   ScaleGroups groups{all, static_cast<int>(count), 0};
   if (group_cols != GroupShape::kAll)
-    groups.blocks = static_cast<int>(std::clamp<int64_t>(group_cols / mma16::kCols, 1, all));
+    groups.blocks = static_cast<int>(std::clamp<int64_t>(group_cols / cols, 1, all));
   const auto size = static_cast<uint64_t>(groups.blocks);
   if (size > 1) groups.inverse = static_cast<unsigned>(((uint64_t{1} << 32) + size - 1) / size);
   return groups;
@@ -28,7 +28,7 @@ GemmArgs gemm_args(const KernelWeights& weights, const GroupedRows& rows, const 
   const MatrixShape& shape = weights.shape;
   const auto& key = weights.scheme.activation;
   const Matrix& x = rows.x.values;
-  const int64_t size = key ? 1 : 2;
+  const int64_t x_bytes = key ? 1 : 2;
   GemmArgs a{};
   a.base = weights.buffer.as<uint8_t>();
   a.expert_bytes = static_cast<int64_t>(weights.sections.bytes);
@@ -39,22 +39,26 @@ GemmArgs gemm_args(const KernelWeights& weights, const GroupedRows& rows, const 
   a.num_experts = static_cast<int>(weights.num_experts);
   a.panels = static_cast<int>(mma16::num_panels(shape.n));
   a.blocks = static_cast<int>(mma16::num_blocks(shape.k));
-  a.weight_groups = groups_of(shape.key.group.cols, a.blocks, mma16::num_groups(shape));
+  const int parts = a.group_parts = mma16::groups_in_halves(shape) ? 2 : 1;
+  a.weight_groups = groups_of(shape.key.group.cols, a.blocks * parts, mma16::num_groups(shape),
+                              mma16::kCols / parts);
   a.x_groups = groups_of(key && rows.x.num_scales > 1 ? key->group.cols : GroupShape::kAll,
                          a.blocks, rows.x.num_scales);
   a.scale_is_exponent = mma16::scale_is_exponent(shape);
   a.has_zeros = panels_have_zero_points(shape);
+  a.has_minimums = shape.key.minimums;
   a.has_bias = shape.bias;
   // Close sums at the gcd of both group sizes: the smaller size where it divides the other. A group
   // of a whole row counts as 0, because the row ends anyway.
-  const auto part = [&](const ScaleGroups& groups) {
-    return groups.blocks >= a.blocks ? 0 : groups.blocks;
+  const auto size = [](const ScaleGroups& groups, int blocks) {
+    return groups.blocks >= blocks ? 0 : groups.blocks;
   };
-  a.close_blocks = std::gcd(part(a.weight_groups), part(a.x_groups));
-  if (a.close_blocks == 0) a.close_blocks = std::max(a.blocks, 1);
+  a.close_blocks =
+      std::gcd(size(a.weight_groups, a.blocks * parts), size(a.x_groups, a.blocks) * parts);
+  if (a.close_blocks == 0) a.close_blocks = std::max(a.blocks * parts, 1);
   a.x = static_cast<const uint8_t*>(x.data);
-  a.x_stride = x.stride * size;
-  a.x_bytes = static_cast<int>((shape.k + 15) / 16 * 16 * size);
+  a.x_stride = x.stride * x_bytes;
+  a.x_bytes = static_cast<int>((shape.k + 15) / 16 * 16 * x_bytes);
   a.x_aligned = reinterpret_cast<uintptr_t>(x.data) % 16 == 0 && a.x_stride % 16 == 0;
   a.x_scales = rows.x.scales;
   a.row_index = rows.row_index;

@@ -13,7 +13,8 @@ struct KernelWeights;
 
 namespace moracle::cuda {
 
-/// k-blocks of 32 columns that share a scale.
+/// k-blocks of 32 columns that share a scale. Weights whose groups are an odd number of half
+/// k-blocks (layout/mma16.h) count in these.
 struct ScaleGroups {
   int blocks;
   int count;         ///< scales of a row
@@ -30,8 +31,9 @@ struct GemmArgs {
   bool gated;
   float sharpness, limit, offset;
   ScaleGroups weight_groups, x_groups;
-  bool scale_is_exponent, has_zeros, has_bias;
-  int close_blocks;  // k-blocks after which a sum is scaled
+  int group_parts;  // parts of a k-block that weight_groups count: 1, or 2 halves
+  bool scale_is_exponent, has_zeros, has_minimums, has_bias;
+  int close_blocks;  // k-blocks after which a sum is scaled; counted as in weight_groups
   // Activations: bytes from one row to the next, and bytes of a row that are read.
   const uint8_t* x;
   int64_t x_stride;
