@@ -86,7 +86,6 @@ struct GgufConvention {
   /// order need nothing.
   Status (*write)(GgufDraft& draft) = nullptr;
 };
-};
 
 /// The keys of nearly every family.
 inline constexpr GgufKey kGgufDecoderKeys[] = {
