@@ -4,6 +4,7 @@
 #include "moracle/base.h"        // Result, Error, DType, views
 #include "moracle/checkpoint.h"  // Checkpoint, DescribedWeights, quantize to a new folder
 #include "moracle/device.h"      // Device: memory and an ordered queue
+#include "moracle/gguf.h"        // write_gguf: a checkpoint as a GGUF file
 #include "moracle/layer.h"       // LayerSpec, Activation, Routing: shapes and functions
 #include "moracle/model.h"       // Model: load, forward, generate
 #include "moracle/moe.h"         // FusedMoe: prepare, experts, finalize; tune

@@ -99,4 +99,11 @@ Result<ChatFiles> read_chat_files(const std::string& folder) {
   return files;
 }
 
+Result<std::map<std::string, std::string>> read_special_tokens(const std::string& folder) {
+  const std::string path = folder + "/tokenizer_config.json";
+  if (is_absent(path)) return std::map<std::string, std::string>();
+  MORACLE_TRY(const Json config, read_json_file(path));
+  return special_tokens_of(config);
+}
+
 }  // namespace moracle

@@ -20,4 +20,8 @@ struct ChatFiles {
 /// renders conversations with tools. Errors: no template.
 Result<ChatFiles> read_chat_files(const std::string& folder);
 
+/// The texts of special tokens that transformers passes to templates, by name: "bos_token", and the
+/// model's own names. Empty without a tokenizer_config.json. Errors: no JSON object.
+Result<std::map<std::string, std::string>> read_special_tokens(const std::string& folder);
+
 }  // namespace moracle

@@ -86,9 +86,9 @@ Result<TokenModel> parse_model(const JsonField& field) {
 
 }  // namespace
 
-Result<Tokenizer> parse_tokenizer(std::string_view json, const std::string& file,
-                                  const TokenizerConfig& config) {
-  MORACLE_TRY(const nlohmann::json document, parse_json(json, file));
+Result<TokenizerParts> parse_tokenizer_parts(const nlohmann::json& document,
+                                             const std::string& file,
+                                             const TokenizerConfig& config) {
   const JsonField root(document, file);
   if (!root.is_object())
     return Error{ErrorKind::kBadFile, file, "", "a JSON object", "it is not a JSON object"};
@@ -103,9 +103,16 @@ Result<Tokenizer> parse_tokenizer(std::string_view json, const std::string& file
               AddedTokens::parse(added_tokens, vocabulary, normalizer, config.tokens));
   MORACLE_TRY(TokenTable tokens, TokenTable::make(vocabulary, added, added_tokens));
   MORACLE_TRY(PostProcessor post_processor, PostProcessor::parse(root["post_processor"], tokens));
-  return make_tokenizer({std::move(normalizer), std::move(pretokenizer), std::move(model),
-                         std::move(added), std::move(tokens), std::move(decoder),
-                         std::move(post_processor), config.eos});
+  return TokenizerParts{
+      std::move(normalizer), std::move(pretokenizer), std::move(model),          std::move(added),
+      std::move(tokens),     std::move(decoder),      std::move(post_processor), config.eos};
+}
+
+Result<Tokenizer> parse_tokenizer(std::string_view json, const std::string& file,
+                                  const TokenizerConfig& config) {
+  MORACLE_TRY(const nlohmann::json document, parse_json(json, file));
+  MORACLE_TRY(TokenizerParts parts, parse_tokenizer_parts(document, file, config));
+  return make_tokenizer(std::move(parts));
 }
 
 Tokenizer make_tokenizer(TokenizerParts parts) {

@@ -93,6 +93,50 @@ TEST_F(QuantizeCommand, RejectsImpossibleRequests) {
   EXPECT_THAT(left(), ::testing::ElementsAre("plain"));
 }
 
+TEST_F(QuantizeCommand, WritesGgufFileThatInspectReads) {
+  const std::string file = folder_.path() + "/to.gguf";
+  const Ran ran = run_command({"quantize", from_, "--format", "gguf", "--scheme",
+                               "*.down_proj=q4_0,q4_k", "-o", file, "--json"});
+  ASSERT_EQ(ran.code, 0) << ran.err;
+  EXPECT_EQ(ran.err, "");
+  const Json json = Json::parse(ran.out);
+  std::vector<std::string> keys;
+  for (const auto& item : json.items()) keys.push_back(item.key());
+  EXPECT_THAT(keys, ::testing::ElementsAre("file", "format", "architecture", "types", "fallbacks",
+                                           "left_out", "bytes_before", "bytes_after"));
+  EXPECT_EQ(json["file"], file);
+  EXPECT_EQ(json["architecture"], "qwen3moe");
+  EXPECT_EQ(json["bytes_after"], fs::file_size(file));
+  // No K is a multiple of 256.
+  ASSERT_FALSE(json["fallbacks"].empty());
+  EXPECT_EQ(json["fallbacks"][0]["requested"], "q4_k");
+  EXPECT_EQ(json["fallbacks"][0]["written"], "q8_0");
+  const Ran inspected = run_command({"inspect", file});
+  EXPECT_EQ(inspected.code, 0) << inspected.err;
+  EXPECT_THAT(inspected.out, HasSubstr("q4_0"));
+
+  const Ran shown =
+      run_command({"quantize", from_, "--format", "gguf", "--scheme", "q8_0", "-o", file});
+  ASSERT_EQ(shown.code, 0) << shown.err;
+  EXPECT_THAT(shown.out, HasSubstr("GGUF, qwen3moe"));
+  EXPECT_THAT(shown.out, HasSubstr("left out: a tokenizer, because the folder has none"));
+  EXPECT_THAT(left(), ::testing::UnorderedElementsAre("plain", "to.gguf"));
+}
+
+TEST_F(QuantizeCommand, RejectsGgufRequestsThatNoFileCanHold) {
+  const auto refuse = [&](const char* scheme, const std::string& file, const char* fact) {
+    expect_refused({"quantize", from_, "--format", "gguf", "--scheme", scheme, "-o", file}, {fact});
+  };
+  const std::string file = folder_.path() + "/to.gguf";
+  refuse("q5_k", file, "--scheme: needs one of q8_0, q4_0, q4_k, q6_k, mxfp4, bf16, f16, f32");
+  refuse("q8_0", to_, "needs a file name that ends with .gguf");
+  refuse("*.9.*=q8_0", file, "'*.9.*' decides for none");
+  expect_refused({"quantize", from_, "--format", "gguf", "--scheme", "q8_0", "-o", file,
+                  "--max-shard-size", "5MB"},
+                 {"--max-shard-size: needs another format than gguf"});
+  EXPECT_THAT(left(), ::testing::ElementsAre("plain"));
+}
+
 TEST_F(QuantizeCommand, WritesToNewNameWithoutParentPath) {
   const Ran ran = testing::run_shell("cd \"$1\" && \"$0\" quantize plain --scheme mxfp8 -o bare",
                                      {folder_.path()});

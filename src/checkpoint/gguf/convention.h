@@ -6,16 +6,16 @@
 #include <cstdint>
 #include <map>
 #include <nlohmann/json_fwd.hpp>
+#include <optional>
 #include <span>
 #include <string>
 #include <string_view>
 
+#include "checkpoint/config.h"
 #include "checkpoint/tensors/tensors.h"
 #include "moracle/base.h"
 
 namespace moracle {
-
-class Config;
 
 /// A metadata key and the key of config.json with the same value. The number of layers, the size of
 /// the vocabulary, tied embeddings and the ids of special tokens need no entry. An array with one
@@ -40,6 +40,8 @@ struct GgufTensor {
   std::string_view second = {};
   /// Changes stored f32 values to those that the family expects: A_log = log(-ssm_a).
   void (*change)(std::span<float> values) = nullptr;
+  /// The inverse of `change`, for writing.
+  void (*restore)(std::span<float> values) = nullptr;
 };
 
 /// What is translated from a file, for GgufConvention::finish.
@@ -51,6 +53,19 @@ struct GgufModel {
   std::map<std::string, Tensors::Entry>& tensors;
   /// The tensors as stored, to read numbers that belong to the config.
   const Tensors& stored;
+};
+
+/// What a file will hold, for GgufConvention::write. The tables, read backwards, made it from the
+/// checkpoint.
+struct GgufDraft {
+  const Config& config;           ///< config.json's
+  std::optional<Config> rope;     ///< the rotary settings in it
+  std::string_view architecture;  ///< general.architecture
+  int64_t num_layers;
+  nlohmann::json& metadata;  ///< by the whole key
+  /// The checkpoint's tensors by the names of the tables, without those of experts. A name of the
+  /// file, "blk.0.attn_k_b.weight", stands for itself.
+  std::map<std::string, Tensors::Entry>& tensors;
 };
 
 struct GgufConvention {
@@ -68,6 +83,9 @@ struct GgufConvention {
   bool (*applies)(const Config& metadata, const Tensors& stored) = nullptr;
   /// Translates what no table can express: keys and tensors that depend on each other.
   Status (*finish)(GgufModel& model) = nullptr;
+  /// The inverse of `finish`, as far as reading the written file does not show it: rows in another
+  /// order need nothing.
+  Status (*write)(GgufDraft& draft) = nullptr;
 };
 
 /// The keys of nearly every family.

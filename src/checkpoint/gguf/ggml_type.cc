@@ -86,4 +86,11 @@ Result<DType> parse_ggml_type(uint32_t number, const std::string& file, const st
                str("it has the unknown type ", number)};
 }
 
+Result<uint32_t> ggml_number(DType type) {
+  for (const ggml_type::Row& row : ggml_type::kRows) {
+    if (row.state == ggml_type::State::kRead && row.type == type) return row.number;
+  }
+  return Error{ErrorKind::kUnsupported, "", "", "a type of GGUF", str("it is ", name(type))};
+}
+
 }  // namespace moracle

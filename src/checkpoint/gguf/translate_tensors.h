@@ -2,6 +2,7 @@
 #pragma once
 
 #include <map>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -16,7 +17,13 @@ Result<std::map<std::string, Tensors::Entry>> translate_gguf_tensors(const Tenso
                                                                      const GgufConvention& family,
                                                                      int64_t num_layers);
 
-/// The name that GGUF files have for a name that the family reads; empty: no table has it.
+/// The line of a table that has a name that the family reads, and the name that files have for it.
+struct GgufPlace {
+  const GgufTensor* line;
+  std::string stored;
+};
+std::optional<GgufPlace> find_gguf_place(const GgufConvention& family, const std::string& name);
+/// Its `stored`; empty: no table has the name.
 std::string gguf_name_of(const GgufConvention& family, const std::string& name);
 
 }  // namespace moracle

@@ -1,11 +1,7 @@
 #include "checkpoint/write/write_safetensors.h"
 
-#include <fcntl.h>
-#include <unistd.h>
-
 #include <algorithm>
-#include <cerrno>
-#include <cstring>
+#include <map>
 #include <nlohmann/json.hpp>
 #include <tuple>
 #include <utility>
@@ -14,38 +10,6 @@
 #include "base/try.h"
 
 namespace moracle {
-
-struct SafetensorsWriter::State {
-  struct ByteRange {
-    int64_t begin, bytes, written;
-  };
-  std::string path;
-  int fd = -1;
-  std::map<std::string, ByteRange> ranges;
-  int64_t file_bytes = 0;
-
-  ~State() {
-    if (fd >= 0) ::close(fd);
-  }
-  Error refused(const char* need) const {
-    return {ErrorKind::kIo, path, "", need, std::strerror(errno)};
-  }
-  Status write(std::span<const std::byte> bytes, int64_t at) {
-    while (!bytes.empty()) {
-      const ssize_t done = ::pwrite(fd, bytes.data(), bytes.size(), at);
-      if (done < 0 && errno == EINTR) continue;
-      if (done <= 0) return refused("to be written to the disk");
-      bytes = bytes.subspan(done);
-      at += done;
-    }
-    return {};
-  }
-};
-
-SafetensorsWriter::SafetensorsWriter(std::unique_ptr<State> state) : state_(std::move(state)) {}
-SafetensorsWriter::SafetensorsWriter(SafetensorsWriter&&) noexcept = default;
-SafetensorsWriter& SafetensorsWriter::operator=(SafetensorsWriter&&) noexcept = default;
-SafetensorsWriter::~SafetensorsWriter() = default;
 
 namespace {
 
@@ -81,47 +45,14 @@ Result<SafetensorsWriter> SafetensorsWriter::create(const std::string& path,
                      std::make_tuple(-bits(b.dtype), std::string_view(b.name));
             });
   MORACLE_TRY(const std::string header, header_of(entries));
-  auto state = std::make_unique<State>();
-  state->path = path;
-  state->file_bytes = static_cast<int64_t>(header.size());
+  std::map<std::string, RangedFile::Range> ranges;
+  auto end = static_cast<int64_t>(header.size());
   for (const SafetensorsEntry& entry : entries) {
-    state->ranges[entry.name] = {state->file_bytes, entry.bytes(), 0};
-    state->file_bytes += entry.bytes();
+    ranges[entry.name] = {end, entry.bytes()};
+    end += entry.bytes();
   }
-  state->fd = ::open(path.c_str(), O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, 0666);
-  if (state->fd < 0) return state->refused("a new file");
-  MORACLE_CHECK(state->write(std::as_bytes(std::span(header)), 0));
-  return SafetensorsWriter(std::move(state));
-}
-
-Status SafetensorsWriter::write(const std::string& tensor, std::span<const std::byte> bytes,
-                                int64_t first) {
-  const auto found = state_->ranges.find(tensor);
-  const auto size = static_cast<int64_t>(bytes.size());
-  if (found == state_->ranges.end() || first < 0 || first + size > found->second.bytes) {
-    return Error{ErrorKind::kInvalidArgument, state_->path, "tensor '" + tensor + "'",
-                 "bytes within the declared size",
-                 str("bytes ", first, " to ", first + size, " were given")};
-  }
-  MORACLE_CHECK(state_->write(bytes, found->second.begin + first));
-  found->second.written += size;
-  return {};
-}
-
-Status SafetensorsWriter::finish() {
-  for (const auto& [tensor, range] : state_->ranges) {
-    if (range.written == range.bytes) continue;
-    return Error{ErrorKind::kInvalidArgument, state_->path, "tensor '" + tensor + "'",
-                 str(range.bytes, " bytes"), str(range.written, " were written")};
-  }
-  if (::fsync(state_->fd) != 0) return state_->refused("to be written to the disk");
-  const int fd = std::exchange(state_->fd, -1);
-  if (::close(fd) != 0) return state_->refused("to be written to the disk");
-  return {};
-}
-
-int64_t SafetensorsWriter::file_bytes() const {
-  return state_->file_bytes;
+  MORACLE_TRY(RangedFile file, RangedFile::create(path, header, std::move(ranges), end));
+  return SafetensorsWriter(std::move(file));
 }
 
 std::string shard_name(size_t index, size_t count) {

@@ -1,12 +1,12 @@
 // Writes safetensors files tensor by tensor, in any order, without buffering a tensor.
 #pragma once
 
-#include <map>
-#include <memory>
 #include <span>
 #include <string>
+#include <utility>
 #include <vector>
 
+#include "checkpoint/write/ranged_file.h"
 #include "moracle/base.h"
 
 namespace moracle {
@@ -31,22 +31,17 @@ class SafetensorsWriter {
   /// have.
   static Result<SafetensorsWriter> create(const std::string& path,
                                           std::vector<SafetensorsEntry> entries);
-  SafetensorsWriter(SafetensorsWriter&&) noexcept;
-  SafetensorsWriter& operator=(SafetensorsWriter&&) noexcept;
-  ~SafetensorsWriter();
 
-  /// Writes bytes of one tensor, from byte `first` of the tensor on. Errors: kIo (disk full), with
-  /// the path.
-  Status write(const std::string& tensor, std::span<const std::byte> bytes, int64_t first = 0);
-  /// Waits until the data is on disk, so that late system errors are reported. Every byte of every
-  /// tensor must have been written before.
-  Status finish();
-  int64_t file_bytes() const;
+  /// As RangedFile's.
+  Status write(const std::string& tensor, std::span<const std::byte> bytes, int64_t first = 0) {
+    return file_.write(tensor, bytes, first);
+  }
+  Status finish() { return file_.finish(); }
+  int64_t file_bytes() const { return file_.file_bytes(); }
 
  private:
-  struct State;
-  explicit SafetensorsWriter(std::unique_ptr<State> state);
-  std::unique_ptr<State> state_;
+  explicit SafetensorsWriter(RangedFile file) : file_(std::move(file)) {}
+  RangedFile file_;
 };
 
 /// "model.safetensors" for one shard, "model-00002-of-00005.safetensors" for several. `index`

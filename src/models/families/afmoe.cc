@@ -8,6 +8,7 @@
 #include "checkpoint/state.h"
 #include "models/families/decoder_parts.h"
 #include "models/families/family.h"
+#include "models/families/gguf_drafts.h"
 #include "models/families/gguf_families.h"
 
 namespace moracle {
@@ -149,13 +150,19 @@ Status finish_gguf(GgufModel& model) {
   if (!renormalized) return model.metadata.unsupported({norm.c_str()}, "true", "it is not");
   return set_layer_types(model, 4);
 }
+Status write_gguf(GgufDraft& draft) {
+  MORACLE_CHECK(put_sigmoid_gating(draft));
+  put_gguf(draft, "expert_weights_norm", true);
+  return put_window_pattern(draft);
+}
 // llama.cpp always scales the embedding of this architecture.
 constexpr GgufConvention kGguf[] = {
     {.architecture = "afmoe",
      .keys = kGgufKeys,
      .tensors = kGgufTensors,
      .constants = R"({"mup_enabled": true, "num_dense_layers": 0, "route_scale": 1.0})",
-     .finish = finish_gguf}};
+     .finish = finish_gguf,
+     .write = write_gguf}};
 
 }  // namespace
 }  // namespace afmoe

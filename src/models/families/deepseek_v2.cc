@@ -4,6 +4,7 @@
 #include "base/try.h"
 #include "checkpoint/state.h"
 #include "models/families/family.h"
+#include "models/families/gguf_drafts.h"
 #include "models/families/gguf_families.h"
 #include "models/families/latent_decoder.h"
 
@@ -57,6 +58,10 @@ Status finish_gguf(GgufModel& model) {
   model.config["topk_method"] = grouped ? "group_limited_greedy" : "greedy";
   return finish_deepseek(model);
 }
+Status write_gguf(GgufDraft& draft) {
+  MORACLE_CHECK(put_softmax_gating(draft));
+  return put_latent(draft);
+}
 constexpr GgufConvention kGguf[] = {{.architecture = "deepseek2",
                                      .keys = kLatentGgufKeys,
                                      .tensors = kLatentGgufTensors,
@@ -64,7 +69,8 @@ constexpr GgufConvention kGguf[] = {{.architecture = "deepseek2",
                                      .constants = R"({"model_type": "deepseek_v2",
   "first_k_dense_replace": 0, "routed_scaling_factor": 1.0, "norm_topk_prob": false})",
                                      .applies = is_softmax,
-                                     .finish = finish_gguf}};
+                                     .finish = finish_gguf,
+                                     .write = write_gguf}};
 
 }  // namespace
 }  // namespace deepseek_v2

@@ -4,6 +4,7 @@
 #include "base/try.h"
 #include "checkpoint/state.h"
 #include "models/families/family.h"
+#include "models/families/gguf_drafts.h"
 #include "models/families/gguf_families.h"
 #include "models/families/latent_decoder.h"
 
@@ -54,6 +55,10 @@ Status finish_gguf(GgufModel& model) {
     model.config.update({{"n_group", v3 ? 8 : 1}, {"topk_group", v3 ? 4 : 1}});
   return finish_deepseek(model);
 }
+Status write_gguf(GgufDraft& draft) {
+  MORACLE_CHECK(put_sigmoid_gating(draft));
+  return put_latent(draft);
+}
 constexpr GgufConvention kGguf[] = {{.architecture = "deepseek2",
                                      .keys = kLatentGgufKeys,
                                      .tensors = kLatentGgufTensors,
@@ -61,7 +66,8 @@ constexpr GgufConvention kGguf[] = {{.architecture = "deepseek2",
                                      .constants = R"({"model_type": "deepseek_v3",
   "first_k_dense_replace": 0, "routed_scaling_factor": 1.0, "norm_topk_prob": false})",
                                      .applies = is_sigmoid,
-                                     .finish = finish_gguf}};
+                                     .finish = finish_gguf,
+                                     .write = write_gguf}};
 
 }  // namespace
 }  // namespace deepseek_v3

@@ -8,6 +8,7 @@
 #include "base/try.h"
 #include "checkpoint/state.h"
 #include "models/families/family.h"
+#include "models/families/gguf_drafts.h"
 #include "models/families/gguf_families.h"
 #include "models/families/latent_decoder.h"
 
@@ -125,18 +126,24 @@ Status finish_gguf(GgufModel& model) {
   MORACLE_CHECK(require_gating(model, GgufGating::kSigmoid));
   return finish_deepseek(model);
 }
+Status write_gguf(GgufDraft& draft) {
+  MORACLE_CHECK(put_sigmoid_gating(draft));
+  return put_latent(draft);
+}
 constexpr GgufConvention kGguf[] = {{.architecture = "deepseek32",
                                      .keys = kGgufKeys,
                                      .tensors = kGgufTensors,
                                      .usual_heads = false,
                                      .constants = kSharedMoeGgufConstants,
-                                     .finish = finish_gguf}};
+                                     .finish = finish_gguf,
+                                     .write = write_gguf}};
 constexpr GgufConvention kGlmGguf[] = {{.architecture = "glm-dsa",
                                         .keys = kGgufKeys,
                                         .tensors = kGgufTensors,
                                         .usual_heads = false,
                                         .constants = kSharedMoeGgufConstants,
-                                        .finish = finish_gguf}};
+                                        .finish = finish_gguf,
+                                        .write = write_gguf}};
 
 }  // namespace
 }  // namespace deepseek_v32

@@ -4,6 +4,7 @@
 #include "base/try.h"
 #include "checkpoint/state.h"
 #include "models/families/family.h"
+#include "models/families/gguf_drafts.h"
 #include "models/families/gguf_families.h"
 #include "models/families/shared_moe.h"
 
@@ -60,7 +61,8 @@ constexpr GgufConvention kGguf[] = {
      .tensors = kSharedMoeGgufTensors,
      .constants =
          R"({"first_k_dense_replace": 0, "routed_scaling_factor": 1.0, "norm_topk_prob": false})",
-     .finish = finish_gguf}};
+     .finish = finish_gguf,
+     .write = put_sigmoid_gating}};
 
 }  // namespace
 }  // namespace dots1

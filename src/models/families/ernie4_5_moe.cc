@@ -6,6 +6,7 @@
 #include "checkpoint/state.h"
 #include "models/families/decoder_parts.h"
 #include "models/families/family.h"
+#include "models/families/gguf_drafts.h"
 #include "models/families/gguf_families.h"
 
 namespace moracle {
@@ -130,11 +131,18 @@ Status finish_gguf(GgufModel& model) {
   });
   return {};
 }
+Status write_gguf(GgufDraft& draft) {
+  MORACLE_TRY(const int64_t size, draft.config.integer({"moe_intermediate_size"}, 1, 1 << 24));
+  MORACLE_TRY(const int64_t shared, draft.config.integer({"moe_num_shared_experts"}, 0, 1 << 10));
+  if (shared > 0) put_gguf(draft, "expert_shared_feed_forward_length", size * shared);
+  return {};
+}
 constexpr GgufConvention kGguf[] = {{.architecture = "ernie4_5-moe",
                                      .keys = kGgufKeys,
                                      .tensors = kGgufTensors,
                                      .constants = R"({"moe_layer_start_index": 0})",
-                                     .finish = finish_gguf}};
+                                     .finish = finish_gguf,
+                                     .write = write_gguf}};
 
 }  // namespace
 }  // namespace ernie4_5_moe

@@ -5,6 +5,7 @@
 #include "base/try.h"
 #include "checkpoint/state.h"
 #include "models/families/family.h"
+#include "models/families/gguf_drafts.h"
 #include "models/families/gguf_families.h"
 #include "models/families/shared_moe.h"
 
@@ -72,11 +73,16 @@ Status finish_gguf(GgufModel& model) {
   MORACLE_CHECK(require_gating(model, GgufGating::kSigmoid));
   return set_layer_types(model, 4);
 }
+Status write_gguf(GgufDraft& draft) {
+  MORACLE_CHECK(put_sigmoid_gating(draft));
+  return put_window_pattern(draft);
+}
 constexpr GgufConvention kGguf[] = {{.architecture = "exaone-moe",
                                      .keys = kGgufKeys,
                                      .tensors = kGgufTensors,
                                      .constants = kSharedMoeGgufConstants,
-                                     .finish = finish_gguf}};
+                                     .finish = finish_gguf,
+                                     .write = write_gguf}};
 
 }  // namespace
 }  // namespace exaone_moe

@@ -8,6 +8,7 @@
 #include "checkpoint/state.h"
 #include "models/families/decoder_parts.h"
 #include "models/families/family.h"
+#include "models/families/gguf_drafts.h"
 #include "models/families/gguf_families.h"
 
 namespace moracle {
@@ -293,6 +294,30 @@ Status finish_gguf(GgufModel& model) {
   set_attention_bias(model);
   return {};
 }
+Status write_gguf(GgufDraft& draft) {
+  MORACLE_CHECK(put_window_pattern(draft));
+  const Config& config = draft.config;
+  MORACLE_TRY(const std::vector<std::string> types, config.texts({"layer_types"}));
+  nlohmann::json heads = nlohmann::json::array();
+  int64_t dim = 0;
+  for (size_t layer = 0; layer < types.size(); ++layer) {
+    GroupedQuerySpec spec;
+    MORACLE_TRY(spec.num_heads, config.integer({"num_attention_heads"}, 1, 1 << 16));
+    MORACLE_TRY(spec.num_kv_heads, config.integer({"num_key_value_heads"}, 1, 1 << 16));
+    MORACLE_TRY(spec.head_dim, config.integer({"head_dim"}, 2, 1 << 16));
+    const bool full = types[layer] == kFull;
+    MORACLE_CHECK(read_sizes_of_layer(config, static_cast<int64_t>(layer), full, spec));
+    heads.push_back(spec.num_kv_heads);
+    if (full) dim = spec.head_dim;
+  }
+  put_gguf(draft, "attention.head_count_kv", std::move(heads));
+  for (const char* key : {"attention.key_length", "attention.value_length", "rope.dimension_count"})
+    put_gguf(draft, key, dim);
+  MORACLE_TRY(const auto kinds, rotary_settings(config));
+  if (!kinds) return config.wrong({"rope_parameters"}, "an object", "it is missing");
+  MORACLE_TRY(draft.rope, kinds->object({kFull}));
+  return put_rotary_divisors(draft, dim);
+}
 constexpr GgufConvention kGguf[] = {
     {.architecture = "gemma4",
      .keys = kGgufKeys,
@@ -300,7 +325,8 @@ constexpr GgufConvention kGguf[] = {
      .usual_heads = false,
      .constants = R"({"enable_moe_block": true, "hidden_size_per_layer_input": 0})",
      .applies = has_experts,
-     .finish = finish_gguf}};
+     .finish = finish_gguf,
+     .write = write_gguf}};
 
 }  // namespace
 }  // namespace gemma4

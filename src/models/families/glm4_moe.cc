@@ -44,15 +44,6 @@ Result<Description> describe(const Checkpoint& checkpoint) {
   return describe_decoder(checkpoint, decoder, describe_layer);
 }
 
-constexpr GgufKey kOwnGgufKeys[] = {
-    {"attention.key_length", "head_dim"},
-    {"rope.dimension_count", "partial_rotary_factor"},  // until finish_gguf divides it
-};
-constexpr auto kGgufKeys = joined(kSharedMoeGgufKeys, kOwnGgufKeys);
-constexpr GgufTensor kOwnGgufTensors[] = {
-    {"blk.{L}.post_attention_norm", "model.layers.{L}.post_attention_layernorm"},
-};
-constexpr auto kGgufTensors = joined(kSharedMoeGgufTensors, kOwnGgufTensors);
 Status finish_gguf(GgufModel& model) {
   MORACLE_CHECK(require_gating(model, GgufGating::kSigmoid));
   MORACLE_CHECK(set_partial_rotary(model));
@@ -63,10 +54,11 @@ Status finish_gguf(GgufModel& model) {
 }
 // Solar-Open's files, too: all of its layers have experts.
 constexpr GgufConvention kGguf[] = {{.architecture = "glm4moe",
-                                     .keys = kGgufKeys,
-                                     .tensors = kGgufTensors,
+                                     .keys = kGlmMoeGgufKeys,
+                                     .tensors = kGlmMoeGgufTensors,
                                      .constants = kSharedMoeGgufConstants,
-                                     .finish = finish_gguf}};
+                                     .finish = finish_gguf,
+                                     .write = write_glm_moe_gguf}};
 
 }  // namespace
 }  // namespace glm4_moe

@@ -3,6 +3,7 @@
 #include "base/try.h"
 #include "checkpoint/state.h"
 #include "models/families/family.h"
+#include "models/families/gguf_drafts.h"
 #include "models/families/latent_decoder.h"
 
 namespace moracle {
@@ -37,14 +38,30 @@ Result<Description> describe(const Checkpoint& checkpoint) {
   return describe_latent_decoder(checkpoint, decoder, attention, moe);
 }
 
+// Files of this model are read as DeepSeek-V3, whose architecture they have.
+bool never(const Config&, const Tensors&) {
+  return false;
+}
+Status write_gguf(GgufDraft& draft) {
+  MORACLE_CHECK(put_sigmoid_gating(draft));
+  return put_latent(draft);
+}
+constexpr GgufConvention kGguf[] = {{.architecture = "deepseek2",
+                                     .keys = kLatentGgufKeys,
+                                     .tensors = kLatentGgufTensors,
+                                     .usual_heads = false,
+                                     .applies = never,
+                                     .write = write_gguf}};
+
 }  // namespace
 }  // namespace glm4_moe_lite
 
-constinit const Family kGlm4MoeLiteFamily = {
-    .architecture = "Glm4MoeLiteForCausalLM",
-    .models = "GLM-4.7-Flash",
-    .notes = "without multi-token prediction",
-    .describe = glm4_moe_lite::describe,
-    .experts = {.defaults = glm4_moe_lite::kDefaults, .score = Score::kSigmoid}};
+constinit const Family kGlm4MoeLiteFamily = {.architecture = "Glm4MoeLiteForCausalLM",
+                                             .models = "GLM-4.7-Flash",
+                                             .notes = "without multi-token prediction",
+                                             .describe = glm4_moe_lite::describe,
+                                             .experts = {.defaults = glm4_moe_lite::kDefaults,
+                                                         .score = Score::kSigmoid,
+                                                         .gguf = glm4_moe_lite::kGguf}};
 
 }  // namespace moracle

@@ -9,6 +9,7 @@
 #include "checkpoint/state.h"
 #include "models/families/decoder_parts.h"
 #include "models/families/family.h"
+#include "models/families/gguf_drafts.h"
 #include "models/families/gguf_families.h"
 
 namespace moracle {
@@ -159,16 +160,30 @@ Status finish_gguf(GgufModel& model) {
   set_attention_bias(model);
   return undo_rotary_order(model);
 }
+Status write_gguf(GgufDraft& draft) {
+  split_rows(draft, ".shared_mlp.input_linear.weight", ".shared_mlp.gate_proj.weight",
+             ".shared_mlp.up_proj.weight");
+  for (int64_t layer = 0; layer < draft.num_layers; ++layer) {
+    const std::string mlp = str("model.layers.", layer, ".shared_mlp.");
+    auto down = draft.tensors.extract(mlp + "output_linear.weight");
+    if (down.empty()) continue;
+    down.key() = mlp + "down_proj.weight";
+    draft.tensors.insert(std::move(down));
+  }
+  return {};
+}
 constexpr GgufConvention kGguf[] = {{.architecture = "granitemoe",
                                      .keys = kGgufKeys,
                                      .tensors = kGgufTensors,
                                      .applies = lacks_shared,
-                                     .finish = finish_gguf}};
+                                     .finish = finish_gguf,
+                                     .write = write_gguf}};
 constexpr GgufConvention kSharedGguf[] = {{.architecture = "granitemoe",
                                            .keys = kGgufKeys,
                                            .tensors = kGgufTensors,
                                            .applies = has_shared,
-                                           .finish = finish_gguf}};
+                                           .finish = finish_gguf,
+                                           .write = write_gguf}};
 
 }  // namespace
 }  // namespace granite_moe

@@ -1,10 +1,13 @@
 // Hunyuan-A13B: GQA with norms on q and k after RoPE. Softmax routing, renormalized, and a shared
 // expert in every layer. moe_topk may name the experts per token of each layer.
+#include <cmath>
+
 #include "base/text.h"
 #include "base/try.h"
 #include "checkpoint/state.h"
 #include "models/families/decoder_parts.h"
 #include "models/families/family.h"
+#include "models/families/gguf_drafts.h"
 
 namespace moracle {
 namespace hunyuan_v1_moe {
@@ -87,8 +90,21 @@ constexpr GgufTensor kGgufTensors[] = {
     {"blk.{L}.ffn_down_shexp", "model.layers.{L}.mlp.shared_mlp.down_proj"},
 };
 // rope.freq_base has alpha in it.
-constexpr GgufConvention kGguf[] = {
-    {.architecture = "hunyuan-moe", .keys = kGgufKeys, .tensors = kGgufTensors}};
+Status write_gguf(GgufDraft& draft) {
+  if (!draft.config.has({"num_shared_expert"})) put_gguf(draft, "expert_shared_count", 1);
+  if (!draft.rope || !draft.rope->has({"alpha"})) return {};
+  MORACLE_TRY(const int64_t head_dim, head_dim_of(draft));
+  MORACLE_TRY(const double alpha, draft.rope->number({"alpha"}));
+  const Config& holder = draft.rope->has({"rope_theta"}) ? *draft.rope : draft.config;
+  MORACLE_TRY(const double theta, holder.number({"rope_theta"}));
+  const auto dim = static_cast<double>(head_dim);
+  put_gguf(draft, "rope.freq_base", theta * std::pow(alpha, dim / (dim - 2)));
+  return {};
+}
+constexpr GgufConvention kGguf[] = {{.architecture = "hunyuan-moe",
+                                     .keys = kGgufKeys,
+                                     .tensors = kGgufTensors,
+                                     .write = write_gguf}};
 
 }  // namespace
 }  // namespace hunyuan_v1_moe

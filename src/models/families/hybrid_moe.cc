@@ -7,6 +7,7 @@
 #include "base/try.h"
 #include "checkpoint/experts/matrix_share.h"
 #include "checkpoint/state.h"
+#include "models/families/gguf_drafts.h"
 
 namespace moracle {
 namespace {
@@ -136,8 +137,14 @@ Result<LayerDescription> describe_hybrid_layer(const Checkpoint& checkpoint, con
 void subtract_one(std::span<float> values) {
   for (float& value : values) value -= 1;
 }
+void add_one(std::span<float> values) {
+  for (float& value : values) value += 1;
+}
 void decay_logarithm(std::span<float> values) {
   for (float& value : values) value = std::log(-value);
+}
+void negative_decay(std::span<float> values) {
+  for (float& value : values) value = -std::exp(value);
 }
 
 namespace {
@@ -209,6 +216,30 @@ Status finish_hybrid_gguf(GgufModel& model) {
     keep_ba(model);
   else if (heads % key_heads == 0)
     split_ba(model, heads / key_heads);
+  return {};
+}
+
+Status write_hybrid_gguf(GgufDraft& draft) {
+  MORACLE_CHECK(put_partial_rotary(draft));
+  put_rotary_sections(draft);
+  MORACLE_TRY(const int64_t dim, draft.config.integer({"linear_value_head_dim"}, 1, 1 << 16));
+  MORACLE_TRY(const int64_t heads, draft.config.integer({"linear_num_value_heads"}, 1, 1 << 16));
+  put_gguf(draft, "ssm.inner_size", dim * heads);
+  MORACLE_TRY(const std::vector<std::string> types, draft.config.texts({"layer_types"}));
+  const auto full = std::find(types.begin(), types.end(), "full_attention");
+  if (full != types.end()) {
+    put_gguf(draft, "full_attention_interval", full - types.begin() + 1);
+    nlohmann::json recurrent = nlohmann::json::array();
+    for (const std::string& type : types) recurrent.push_back(type == "linear_attention");
+    put_gguf(draft, "attention.recurrent_layers", std::move(recurrent));
+  }
+  // in_proj_qkvz stays whole, as ssm_in; in_proj_ba belongs to it.
+  for (int64_t layer = 0; layer < draft.num_layers; ++layer) {
+    auto ba = draft.tensors.extract(str("model.layers.", layer, ".linear_attn.in_proj_ba.weight"));
+    if (ba.empty()) continue;
+    ba.key() = str("blk.", layer, ".ssm_ba.weight");
+    draft.tensors.insert(std::move(ba));
+  }
   return {};
 }
 

@@ -3,6 +3,7 @@
 #pragma once
 
 #include "models/families/decoder_parts.h"
+#include "models/families/gguf_drafts.h"
 #include "models/families/gguf_families.h"
 
 namespace moracle {
@@ -41,16 +42,22 @@ inline constexpr GgufKey kHybridGgufKeys[] = {
 };
 /// GGUF stores norms as they multiply, and decay as -exp(A_log).
 void subtract_one(std::span<float> values);
+void add_one(std::span<float> values);
 void decay_logarithm(std::span<float> values);
+void negative_decay(std::span<float> values);
 inline constexpr GgufTensor kHybridGgufTensors[] = {
-    {"output_norm", "model.norm", {}, subtract_one},
-    {"blk.{L}.attn_norm", "model.layers.{L}.input_layernorm", {}, subtract_one},
-    {"blk.{L}.post_attention_norm", "model.layers.{L}.post_attention_layernorm", {}, subtract_one},
-    {"blk.{L}.attn_q_norm", "model.layers.{L}.self_attn.q_norm", {}, subtract_one},
-    {"blk.{L}.attn_k_norm", "model.layers.{L}.self_attn.k_norm", {}, subtract_one},
+    {"output_norm", "model.norm", {}, subtract_one, add_one},
+    {"blk.{L}.attn_norm", "model.layers.{L}.input_layernorm", {}, subtract_one, add_one},
+    {"blk.{L}.post_attention_norm",
+     "model.layers.{L}.post_attention_layernorm",
+     {},
+     subtract_one,
+     add_one},
+    {"blk.{L}.attn_q_norm", "model.layers.{L}.self_attn.q_norm", {}, subtract_one, add_one},
+    {"blk.{L}.attn_k_norm", "model.layers.{L}.self_attn.k_norm", {}, subtract_one, add_one},
     {"blk.{L}.attn_qkv", "model.layers.{L}.linear_attn.in_proj_qkv"},
     {"blk.{L}.attn_gate", "model.layers.{L}.linear_attn.in_proj_z"},
-    {"blk.{L}.ssm_a", "model.layers.{L}.linear_attn.A_log", {}, decay_logarithm},
+    {"blk.{L}.ssm_a", "model.layers.{L}.linear_attn.A_log", {}, decay_logarithm, negative_decay},
     {"blk.{L}.ssm_dt.bias", "model.layers.{L}.linear_attn.dt_bias"},
     {"blk.{L}.ssm_conv1d", "model.layers.{L}.linear_attn.conv1d"},
     {"blk.{L}.ssm_norm", "model.layers.{L}.linear_attn.norm"},
@@ -61,5 +68,6 @@ inline constexpr GgufTensor kHybridGgufTensors[] = {
     {"blk.{L}.ffn_gate_inp_shexp", "model.layers.{L}.mlp.shared_expert_gate"},
 };
 Status finish_hybrid_gguf(GgufModel& model);
+Status write_hybrid_gguf(GgufDraft& draft);
 
 }  // namespace moracle

@@ -6,6 +6,7 @@
 #include "checkpoint/state.h"
 #include "models/families/decoder_parts.h"
 #include "models/families/family.h"
+#include "models/families/gguf_drafts.h"
 #include "models/families/gguf_families.h"
 
 namespace moracle {
@@ -190,12 +191,21 @@ Status finish_gguf(GgufModel& model) {
   });
   return set_layer_types_by_heads(model);
 }
+Status write_gguf(GgufDraft& draft) {
+  MORACLE_TRY(const std::vector<std::string> types, draft.config.texts({"layer_types"}));
+  MORACLE_TRY(const int64_t heads, draft.config.integer({"num_key_value_heads"}, 1, 1 << 16));
+  nlohmann::json by_layer = nlohmann::json::array();
+  for (const std::string& type : types) by_layer.push_back(type == "full_attention" ? heads : 0);
+  if (!types.empty()) put_gguf(draft, "attention.head_count_kv", std::move(by_layer));
+  return put_sigmoid_gating(draft);
+}
 constexpr GgufConvention kGguf[] = {
     {.architecture = "lfm2moe",
      .keys = kGgufKeys,
      .tensors = kGgufTensors,
      .constants = R"({"num_dense_layers": 0, "norm_topk_prob": true})",
-     .finish = finish_gguf}};
+     .finish = finish_gguf,
+     .write = write_gguf}};
 
 }  // namespace
 }  // namespace lfm2_moe

@@ -9,6 +9,7 @@
 #include "checkpoint/state.h"
 #include "models/families/decoder_parts.h"
 #include "models/families/family.h"
+#include "models/families/gguf_drafts.h"
 #include "models/families/gguf_families.h"
 
 namespace moracle {
@@ -206,6 +207,10 @@ Status finish_gguf(GgufModel& model) {
   model.config["use_qk_norm"] = model.config["num_experts"] != 128;
   return set_rotary_divisors(model);
 }
+Status write_gguf(GgufDraft& draft) {
+  MORACLE_TRY(const int64_t head_dim, head_dim_of(draft));
+  return put_rotary_divisors(draft, head_dim);
+}
 // The rest is fixed by llama.cpp.
 constexpr GgufConvention kGguf[] = {{.architecture = "llama4",
                                      .keys = kGgufKeys,
@@ -213,7 +218,8 @@ constexpr GgufConvention kGguf[] = {{.architecture = "llama4",
                                      .constants = R"({
   "no_rope_layer_interval": 4, "attention_chunk_size": 8192, "attn_temperature_tuning": true,
   "floor_scale": 8192, "attn_scale": 0.1})",
-                                     .finish = finish_gguf}};
+                                     .finish = finish_gguf,
+                                     .write = write_gguf}};
 
 }  // namespace
 }  // namespace llama4

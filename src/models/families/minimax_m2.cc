@@ -5,6 +5,7 @@
 #include "checkpoint/state.h"
 #include "models/families/decoder_parts.h"
 #include "models/families/family.h"
+#include "models/families/gguf_drafts.h"
 #include "models/families/gguf_families.h"
 
 namespace moracle {
@@ -69,10 +70,16 @@ constexpr auto kGgufTensors = joined(kOwnGgufTensors, kBlockSparseGgufTensors);
 Status finish_gguf(GgufModel& model) {
   return require_gating(model, GgufGating::kSigmoid);
 }
+Status write_gguf(GgufDraft& draft) {
+  const bool part = draft.rope && draft.rope->has({"partial_rotary_factor"});
+  if (part || !draft.config.has({"rotary_dim"})) MORACLE_CHECK(put_partial_rotary(draft));
+  return put_sigmoid_gating(draft);
+}
 constexpr GgufConvention kGguf[] = {{.architecture = "minimax-m2",
                                      .keys = kGgufKeys,
                                      .tensors = kGgufTensors,
-                                     .finish = finish_gguf}};
+                                     .finish = finish_gguf,
+                                     .write = write_gguf}};
 
 }  // namespace
 }  // namespace minimax_m2

@@ -5,6 +5,7 @@
 #include "checkpoint/state.h"
 #include "models/families/decoder_parts.h"
 #include "models/families/family.h"
+#include "models/families/gguf_drafts.h"
 #include "models/families/gguf_families.h"
 
 namespace moracle {
@@ -61,13 +62,18 @@ Status finish_gguf(GgufModel& model) {
   MORACLE_CHECK(undo_rotary_order(model));
   return set_rotary_divisors(model);
 }
+Status write_gguf(GgufDraft& draft) {
+  MORACLE_TRY(const int64_t head_dim, head_dim_of(draft));
+  return put_rotary_divisors(draft, head_dim);
+}
 // llama.cpp has no window in this architecture.
 constexpr GgufConvention kGguf[] = {{.architecture = "llama",
                                      .keys = kGgufKeys,
                                      .tensors = kBlockSparseGgufTensors,
                                      .constants = R"({"model_type": "mixtral"})",
                                      .applies = has_experts,
-                                     .finish = finish_gguf}};
+                                     .finish = finish_gguf,
+                                     .write = write_gguf}};
 
 }  // namespace
 }  // namespace mixtral

@@ -4,6 +4,7 @@
 #include "checkpoint/state.h"
 #include "models/families/decoder_parts.h"
 #include "models/families/family.h"
+#include "models/families/gguf_drafts.h"
 #include "models/families/gguf_families.h"
 
 namespace moracle {
@@ -100,10 +101,24 @@ Status finish_gguf(GgufModel& model) {
   MORACLE_CHECK(model.stored.get("output.bias"));
   return {};
 }
+Status write_gguf(GgufDraft& draft) {
+  for (const char* length : {"short", "long"}) {
+    const std::string key = str(length, "_factor");
+    const nlohmann::json* const factors = draft.rope ? draft.rope->find({key.c_str()}) : nullptr;
+    if (factors == nullptr || !factors->is_array()) continue;  // the family refuses it
+    std::vector<float> numbers;
+    for (const nlohmann::json& factor : *factors)
+      numbers.push_back(factor.is_number() ? factor.get<float>() : 0);
+    draft.tensors.insert_or_assign(str("rope_factors_", length, ".weight"),
+                                   gguf_numbers(std::move(numbers)));
+  }
+  return {};
+}
 constexpr GgufConvention kGguf[] = {{.architecture = "phimoe",
                                      .keys = kGgufKeys,
                                      .tensors = kBlockSparseGgufTensors,
-                                     .finish = finish_gguf}};
+                                     .finish = finish_gguf,
+                                     .write = write_gguf}};
 
 }  // namespace
 }  // namespace phimoe

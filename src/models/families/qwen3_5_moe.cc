@@ -5,6 +5,7 @@
 #include "base/try.h"
 #include "checkpoint/state.h"
 #include "models/families/family.h"
+#include "models/families/gguf_drafts.h"
 #include "models/families/gguf_families.h"
 #include "models/families/hybrid_moe.h"
 
@@ -70,10 +71,27 @@ Status finish_gguf(GgufModel& model) {
   model.config["linear_value_heads_in_turns"] = true;  // columns of out_proj
   return {};
 }
+// The columns of out_proj belong to the value heads in turns.
+Status write_gguf(GgufDraft& draft) {
+  MORACLE_CHECK(write_hybrid_gguf(draft));
+  MORACLE_TRY(const int64_t key_heads, draft.config.integer({"linear_num_key_heads"}, 1, 1 << 16));
+  MORACLE_TRY(const int64_t heads, draft.config.integer({"linear_num_value_heads"}, 1, 1 << 16));
+  MORACLE_TRY(const int64_t dim, draft.config.integer({"linear_value_head_dim"}, 1, 1 << 16));
+  if (heads % key_heads != 0 || heads == key_heads) return {};
+  const auto column = [=](int64_t stored) {
+    const int64_t turn = stored / dim, per_key = heads / key_heads;
+    return (turn % key_heads * per_key + turn / key_heads) * dim + stored % dim;
+  };
+  for (auto& [name, entry] : draft.tensors) {
+    if (name.ends_with(".linear_attn.out_proj.weight")) entry = gguf_columns(entry, column);
+  }
+  return {};
+}
 constexpr GgufConvention kGguf[] = {{.architecture = "qwen35moe",
                                      .keys = kHybridGgufKeys,
                                      .tensors = kAllGgufTensors,
-                                     .finish = finish_gguf}};
+                                     .finish = finish_gguf,
+ .write = write_gguf}};
 
 }  // namespace
 }  // namespace qwen3_5_moe

@@ -5,6 +5,7 @@
 #include "checkpoint/state.h"
 #include "models/families/decoder_parts.h"
 #include "models/families/family.h"
+#include "models/families/gguf_drafts.h"
 
 namespace moracle {
 namespace qwen3_moe {
@@ -77,9 +78,14 @@ constexpr GgufConvention kGguf[] = {
      .keys = kGgufKeys,
      .constants = R"({"norm_topk_prob": true, "decoder_sparse_step": 1})"}};
 
+Status write_wrapped_gguf(GgufDraft& draft) {
+  put_rotary_sections(draft);
+  return {};
+}
 constexpr GgufConvention kWrappedGguf[] = {{.architecture = "qwen3vlmoe",
                                             .keys = kGgufKeys,
-                                            .constants = R"({"decoder_sparse_step": 1})"}};
+                                            .constants = R"({"decoder_sparse_step": 1})",
+                                            .write = write_wrapped_gguf}};
 
 constexpr ExpertNames kWrappedNames[] = {
     {.experts = "model.layers.{L}.mlp.experts", .fused = true, .either_way = true}};

@@ -59,7 +59,8 @@ constexpr GgufConvention kGguf[] = {{.architecture = "qwen3next",
                                      .keys = kHybridGgufKeys,
                                      .tensors = kAllGgufTensors,
                                      .constants = R"({"norm_topk_prob": true})",
-                                     .finish = finish_hybrid_gguf}};
+                                     .finish = finish_hybrid_gguf,
+ .write = write_hybrid_gguf}};
 
 }  // namespace
 }  // namespace qwen3_next

@@ -3,6 +3,7 @@
 #include "base/text.h"
 #include "base/try.h"
 #include "checkpoint/state.h"
+#include "models/families/gguf_drafts.h"
 
 namespace moracle {
 
@@ -76,6 +77,11 @@ Result<LayerDescription> describe_shared_moe_layer(const Checkpoint& checkpoint,
                                                          decoder, spec.shared_intermediate));
   }
   return described;
+}
+
+Status write_glm_moe_gguf(GgufDraft& draft) {
+  MORACLE_CHECK(put_sigmoid_gating(draft));
+  return put_partial_rotary(draft);
 }
 
 }  // namespace moracle

@@ -55,6 +55,17 @@ inline constexpr GgufTensor kSharedMoeGgufTensors[] = {
     {"blk.{L}.ffn_down_shexp", "model.layers.{L}.mlp.shared_experts.down_proj"},
     {"blk.{L}.exp_probs_b.bias", "model.layers.{L}.mlp.gate.e_score_correction_bias"},
 };
+/// GLM-4.5's architecture, which Solar-Open's files have, too.
+inline constexpr GgufKey kGlmMoeOwnGgufKeys[] = {
+    {"attention.key_length", "head_dim"},
+    {"rope.dimension_count", "partial_rotary_factor"},  // until the family divides it
+};
+inline constexpr auto kGlmMoeGgufKeys = joined(kSharedMoeGgufKeys, kGlmMoeOwnGgufKeys);
+inline constexpr GgufTensor kGlmMoeOwnGgufTensors[] = {
+    {"blk.{L}.post_attention_norm", "model.layers.{L}.post_attention_layernorm"},
+};
+inline constexpr auto kGlmMoeGgufTensors = joined(kSharedMoeGgufTensors, kGlmMoeOwnGgufTensors);
+Status write_glm_moe_gguf(GgufDraft& draft);
 /// The meaning of missing keys of kSharedMoeGgufKeys in GGUF.
 inline constexpr std::string_view kSharedMoeGgufConstants = R"({
   "first_k_dense_replace": 0, "routed_scaling_factor": 1.0, "norm_topk_prob": false, "n_group": 1,

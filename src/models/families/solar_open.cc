@@ -36,6 +36,16 @@ Result<Description> describe(const Checkpoint& checkpoint) {
   });
 }
 
+// Files of this model are read as GLM-4.5, whose architecture they have.
+bool never(const Config&, const Tensors&) {
+  return false;
+}
+constexpr GgufConvention kGguf[] = {{.architecture = "glm4moe",
+                                     .keys = kGlmMoeGgufKeys,
+                                     .tensors = kGlmMoeGgufTensors,
+                                     .applies = never,
+                                     .write = write_glm_moe_gguf}};
+
 }  // namespace
 }  // namespace solar_open
 
@@ -43,6 +53,7 @@ constinit const Family kSolarOpenFamily = {
     .architecture = "SolarOpenForCausalLM",
     .models = "Solar-Open",
     .describe = solar_open::describe,
-    .experts = {.defaults = solar_open::kDefaults, .score = Score::kSigmoid}};
+    .experts = {
+        .defaults = solar_open::kDefaults, .score = Score::kSigmoid, .gguf = solar_open::kGguf}};
 
 }  // namespace moracle

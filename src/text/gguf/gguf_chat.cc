@@ -6,18 +6,6 @@
 #include "text/gguf/gguf_tokens.h"
 
 namespace moracle {
-namespace gguf_chat {
-namespace {
-
-// transformers' names of the roles, as templates use them.
-constexpr std::pair<const char*, const char*> kNames[] = {
-    {"bos_token", "bos_token_id"},     {"eos_token", "eos_token_id"},
-    {"unk_token", "unknown_token_id"}, {"sep_token", "seperator_token_id"},
-    {"pad_token", "padding_token_id"}, {"cls_token", "cls_token_id"},
-    {"mask_token", "mask_token_id"}};
-
-}  // namespace
-}  // namespace gguf_chat
 
 Result<ChatFiles> read_gguf_chat(const nlohmann::json& metadata, const std::string& file) {
   const JsonField root(metadata, file);
@@ -32,7 +20,7 @@ Result<ChatFiles> read_gguf_chat(const nlohmann::json& metadata, const std::stri
     MORACLE_TRY(files.tools_text, tools.text());
   }
   MORACLE_TRY(const GgufTokens tokens, GgufTokens::read(root));
-  for (const auto& [name, role] : gguf_chat::kNames) {
+  for (const auto& [name, role] : kGgufRoles) {
     if (auto text = tokens.text_of(role)) files.special_tokens.emplace(name, std::move(*text));
   }
   return files;

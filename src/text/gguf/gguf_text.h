@@ -16,6 +16,10 @@ namespace moracle {
 /// by name; kBadFile, also for arrays of different lengths and ids without a token.
 Result<TokenizerParts> read_gguf_tokenizer(const nlohmann::json& metadata, const std::string& file);
 
+/// Phi-3's added tokens take the white space behind them. Only the model's name ("general.name")
+/// tells.
+bool is_gguf_phi3(std::string model_name);
+
 /// Reads "tokenizer.chat_template" and the template with the name tool_use. Errors: no template;
 /// wrong types.
 Result<ChatFiles> read_gguf_chat(const nlohmann::json& metadata, const std::string& file);

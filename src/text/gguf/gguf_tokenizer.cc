@@ -143,15 +143,11 @@ Json decoder_of(bool has_characters, bool space_first) {
   return {{"type", "Sequence"}, {"decoders", std::move(steps)}};
 }
 
-/// Phi-3's tokens take the white space behind them. Only the model's name tells.
 Result<bool> is_phi3(const JsonField& metadata) {
   const JsonField field = metadata["general.name"];
   if (field.is_null()) return false;
   MORACLE_TRY(std::string name, field.text());
-  std::transform(name.begin(), name.end(), name.begin(), [](char c) {
-    return static_cast<char>(std::tolower(static_cast<unsigned char>(c)));
-  });
-  return name.find("phi-3") != name.npos || name.find("phi3") != name.npos;
+  return is_gguf_phi3(std::move(name));
 }
 
 /// "added_tokens" in tokenizer.json's format.
@@ -203,6 +199,13 @@ Result<PostProcessor> read_post_processor(const JsonField& metadata, const GgufT
 
 }  // namespace
 }  // namespace gguf_tokenizer
+
+bool is_gguf_phi3(std::string model_name) {
+  std::transform(model_name.begin(), model_name.end(), model_name.begin(), [](char c) {
+    return static_cast<char>(std::tolower(static_cast<unsigned char>(c)));
+  });
+  return model_name.find("phi-3") != model_name.npos || model_name.find("phi3") != model_name.npos;
+}
 
 Result<TokenizerParts> read_gguf_tokenizer(const nlohmann::json& metadata,
                                            const std::string& file) {

@@ -47,6 +47,16 @@ struct GgufTokens {
   nlohmann::json roles;  ///< ids by key: {"bos_token_id": 1}
 };
 
+/// transformers' names of special tokens, as templates use them, and the roles of the format.
+struct GgufRole {
+  const char *token, *role;
+};
+inline constexpr GgufRole kGgufRoles[] = {
+    {"bos_token", "bos_token_id"},     {"eos_token", "eos_token_id"},
+    {"unk_token", "unknown_token_id"}, {"sep_token", "seperator_token_id"},
+    {"pad_token", "padding_token_id"}, {"cls_token", "cls_token_id"},
+    {"mask_token", "mask_token_id"}};
+
 /// The key of a member of "tokenizer.ggml".
 std::string gguf_tokenizer_key(std::string_view name);
 

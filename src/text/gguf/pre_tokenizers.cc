@@ -6,6 +6,7 @@
 
 #include <algorithm>
 #include <string>
+#include <vector>
 
 #include "base/text.h"
 #include "base/try.h"
@@ -173,6 +174,55 @@ bool lists(std::string_view names, std::string_view name) {
   }
 }
 
+// Appends the expressions whose matches a step isolates; false: it does something else.
+bool append_splits(const nlohmann::json& step, std::vector<std::string>& splits) {
+  const auto member = [&](const char* key) {
+    const auto found = step.is_object() ? step.find(key) : step.end();
+    return found == step.end() ? nlohmann::json() : *found;
+  };
+  const nlohmann::json type = member("type");
+  if (type == "Sequence") {
+    const nlohmann::json steps = member("pretokenizers");
+    return steps.is_array() && std::all_of(steps.begin(), steps.end(), [&](const auto& one) {
+             return append_splits(one, splits);
+           });
+  }
+  if (type == "ByteLevel") {
+    if (member("use_regex") != false) splits.push_back(kGpt2);
+    return member("add_prefix_space") == false;
+  }
+  if (type == "Digits") {
+    splits.push_back(member("individual_digits") == true ? kDigit : R"(\p{N}+)");
+    return true;
+  }
+  if (type != "Split") return false;
+  const nlohmann::json pattern = member("pattern");
+  const auto regex = pattern.is_object() ? pattern.find("Regex") : pattern.end();
+  if (regex == pattern.end() || !regex->is_string()) return false;
+  splits.push_back(regex->get<std::string>());
+  const bool inverted = member("invert") == true;
+  return member("behavior") == (inverted ? "Removed" : "Isolated");
+}
+
+// Some files have line breaks in expressions, others their escapes.
+std::string escaped(std::string_view expression) {
+  std::string text;
+  for (const char c : expression) {
+    const char letter = c == '\r' ? 'r' : c == '\n' ? 'n' : c == '\t' ? 't' : '\0';
+    if (letter != '\0') text += '\\';
+    text += letter == '\0' ? c : letter;
+  }
+  return text;
+}
+
+bool has_splits(const GgufPreTokenizer& form, const std::vector<std::string>& splits) {
+  size_t count = 0;
+  while (count < form.splits.size() && form.splits[count] != nullptr) ++count;
+  return std::equal(splits.begin(), splits.end(), form.splits.begin(),
+                    form.splits.begin() + static_cast<std::ptrdiff_t>(count),
+                    [](const std::string& a, const char* b) { return escaped(a) == escaped(b); });
+}
+
 }  // namespace
 
 Result<const GgufPreTokenizer*> find_pre_tokenizer(const JsonField& field) {
@@ -190,6 +240,26 @@ Result<const GgufPreTokenizer*> find_pre_tokenizer(const JsonField& field) {
     known += one.names;
   }
   return field.unsupported("one of " + known);
+}
+
+Result<std::string_view> name_pre_tokenizer(const JsonField& pre_tokenizer, bool ignore_merges) {
+  std::vector<std::string> splits;
+  const bool only_splits = append_splits(pre_tokenizer.value(), splits);
+  bool other_merges = false;
+  for (const GgufPreTokenizer& one : kPreTokenizers) {
+    if (!only_splits || one.has_characters || !has_splits(one, splits)) continue;
+    if (one.ignore_merges == ignore_merges) return one.names.substr(0, one.names.find(' '));
+    other_merges = true;
+  }
+  if (other_merges) {
+    return Error{ErrorKind::kUnsupported, pre_tokenizer.file(), "model.ignore_merges",
+                 str(ignore_merges ? "false" : "true",
+                     ", as for all pre-tokenizers of GGUF with "
+                     "these expressions"),
+                 str("it is ", ignore_merges ? "true" : "false")};
+  }
+  return pre_tokenizer.unsupported(
+      "the expressions of a pre-tokenizer of GGUF (docs/formats.md lists them)");
 }
 
 }  // namespace moracle

@@ -20,4 +20,8 @@ struct GgufPreTokenizer {
 /// of known ones.
 Result<const GgufPreTokenizer*> find_pre_tokenizer(const JsonField& field);
 
+/// Finds the name for the "pre_tokenizer" of a tokenizer.json whose model has this ignore_merges:
+/// the first form with the same expressions. Errors (kUnsupported): no form has them.
+Result<std::string_view> name_pre_tokenizer(const JsonField& pre_tokenizer, bool ignore_merges);
+
 }  // namespace moracle
