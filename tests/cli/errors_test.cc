@@ -317,7 +317,7 @@ TEST(OptionNames, ReplaceFieldNamesInErrors) {
   expect_refused({"explain", model, "--machine", "h201"}, {"moracle: --machine: needs one of"});
   expect_refused({"quantize", model, "--scheme", "q4", "-o", "to"},
                  {"moracle: --scheme: needs one of"});
-  expect_refused({"quantize", model, "--scheme", "mxfp8", "-o", "to", "--format", "gguf"},
+  expect_refused({"quantize", model, "--scheme", "mxfp8", "-o", "to", "--format", "zip"},
                  {"moracle: --format: needs one of"});
   expect_refused({"perplexity", model, "--text", model + "/config.json", "--window", "1"},
                  {"moracle: --window: needs 2 to"});

@@ -5,11 +5,13 @@
 #include "text/gguf/pre_tokenizers.h"
 
 #include <algorithm>
+#include <span>
 #include <string>
 #include <vector>
 
 #include "base/text.h"
 #include "base/try.h"
+#include "text/tokenizer/tiktoken_files.h"
 
 namespace moracle {
 namespace {
@@ -165,6 +167,91 @@ constexpr GgufPreTokenizer kPreTokenizers[] = {
     {"sarvam-moe", {kLines}, false, false, true},
 };
 
+// The expressions in published tokenizer.json files, where they differ from those above. A file
+// that is written gets their name.
+constexpr const char* kPublishedLlama3 =
+    R"((?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}{1,3}| ?[^\s\p{L}\p{N}]+[\r\n]*)"
+    R"(|\s*[\r\n]+|\s+(?!\S)|\s+)";
+constexpr const char* kPublishedJais2 =
+    R"((?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}{1,3}| ?[^\s\p{L}\p{N}]+[\r\n]*)"
+    R"(|\s*[\r\n]+|\s{512}(?!\S)|\s{256}(?!\S)|\s{128}(?!\S)|\s{64}(?!\S)|\s{32}(?!\S))"
+    R"(|\s{16}(?!\S)|\s{8}(?!\S)|\s{4}(?!\S)|\s{1,2}(?!\S)|\s{1})";
+constexpr const char* kPublishedQwen2 =
+    R"((?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}| ?[^\s\p{L}\p{N}]+[\r\n]*)"
+    R"(|\s*[\r\n]+|\s+(?!\S)|\s+)";
+constexpr const char* kPublishedQwen35 =
+    R"((?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?[\p{L}\p{M}]+|\p{N})"
+    R"(| ?[^\s\p{L}\p{M}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+)";
+constexpr const char* kPublishedMinicpm5 =
+    R"((?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}+| ?[^\s\p{L}\p{N}]+[\r\n]*)"
+    R"(|\s*[\r\n]+|\s+(?!\S)|\s+)";
+constexpr const char* kPublishedBailing =
+    R"('(?i:[sdmt]|ll|ve|re)|[^\r\n\p{L}\p{N}]?+\p{L}+|\p{N}| ?[^\s\p{L}\p{N}]++[\r\n]*|\s*[\r\n])"
+    R"(|\s+(?!\S)|\s+)";
+constexpr const char* kPublishedSeedCoder =
+    R"((?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}{1}| ?[^\s\p{L}\p{N}\r\n]+)"
+    R"(|\s*[\r\n]+|\s+(?!\S)|\s+)";
+constexpr const char* kPublishedExaoneMoe =
+    R"((?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?(?:\p{L}\p{M}*(?: \p{L}\p{M}*)*)+|\p{N})"
+    R"(| ?[^\s\p{L}\p{N}]+[\r\n/]?|\s*[\r\n]|\s+(?!\S)|\s+)";
+constexpr const char* kPublishedO200k =
+    R"([^\r\n\p{L}\p{N}]?[\p{Lu}\p{Lt}\p{Lm}\p{Lo}\p{M}]*[\p{Ll}\p{Lm}\p{Lo}\p{M}]+)"
+    R"((?i:'s|'t|'re|'ve|'m|'ll|'d)?)"
+    R"(|[^\r\n\p{L}\p{N}]?[\p{Lu}\p{Lt}\p{Lm}\p{Lo}\p{M}]+[\p{Ll}\p{Lm}\p{Lo}\p{M}]*)"
+    R"((?i:'s|'t|'re|'ve|'m|'ll|'d)?)"
+    R"(|\p{N}{1,3}| ?[^\s\p{L}\p{N}]+[\r\n/]*|\s*[\r\n]+|\s+(?!\S)|\s+)";
+constexpr const char* kPublishedYoutu =
+    R"([^\r\n\p{L}\p{N}]?[\p{Lu}\p{Lt}\p{Lm}\p{Lo}\p{M}]*[\p{Ll}\p{Lm}\p{Lo}\p{M}]+)"
+    R"((?i:'s|'t|'re|'ve|'m|'ll|'d)?)"
+    R"(|[^\r\n\p{L}\p{N}]?[\p{Lu}\p{Lt}\p{Lm}\p{Lo}\p{M}]+[\p{Ll}\p{Lm}\p{Lo}\p{M}]*)"
+    R"((?i:'s|'t|'re|'ve|'m|'ll|'d)?)"
+    R"(|\p{N}| ?[^\s\p{L}\p{N}]+[\r\n/]*|\s*[\r\n]+|\s+(?!\S)|\s+)";
+constexpr const char* kPublishedTekken =
+    R"([^\r\n\p{L}\p{N}]?[\p{Lu}\p{Lt}\p{Lm}\p{Lo}\p{M}]*[\p{Ll}\p{Lm}\p{Lo}\p{M}]+)"
+    R"(|[^\r\n\p{L}\p{N}]?[\p{Lu}\p{Lt}\p{Lm}\p{Lo}\p{M}]+[\p{Ll}\p{Lm}\p{Lo}\p{M}]*)"
+    R"(|\p{N}| ?[^\s\p{L}\p{N}]+[\r\n/]*|\s*[\r\n]+|\s+(?!\S)|\s+)";
+constexpr const char* kPublishedHanAndHangul = "[一-龥ࠀ-一가-퟿]+";
+constexpr const char* kPublishedDigitsFromEnd = R"(\p{N}{1,3}(?=(?:\p{N}{3})*(?!\p{N})))";
+
+constexpr GgufPreTokenizer kPublished[] = {
+    {"llama-bpe", {kPublishedLlama3}, true, true},
+    {"dbrx", {kPublishedLlama3}},
+    {"glm4", {kPublishedLlama3}, true},
+    {"jais-2", {kPublishedJais2}},
+    {"qwen2", {kPublishedQwen2}},
+    {"qwen35", {kPublishedQwen35}},
+    {"laguna", {kLines, kPublishedQwen2}},
+    {"minicpm5", {kThreeDigits, kPublishedMinicpm5}, true},
+    {"bailingmoe", {kPublishedBailing}},
+    {"seed-coder", {kPublishedSeedCoder}},
+    {"exaone-moe", {kPublishedExaoneMoe}},
+    {"gpt-4o", {kPublishedO200k}},
+    {"granite-embed-multi-97m", {kPublishedO200k}, true},
+    {"tiny_aya", {kPublishedDigitsFromEnd, kPublishedO200k}},
+    {"tekken", {kPublishedTekken}, true, true},
+    {"youtu",
+     {"[가-힣ㄱ-ㆎ]+|[！…“”‘’—：；，、-〿︰-﹏]+|[ㄅ-ㄯ]+|[一-龥぀-"
+      "ゟ゠-"
+      "ヿ]"
+      "+",
+      kPublishedYoutu},
+     true},
+    {"deepseek-llm",
+     {"[\r\n]", kDeepSeekLetters, "\\s?[!-/:-~！-／：-～‘-‟　-。]+", "\\s+$",
+      kPublishedHanAndHangul, R"(\p{N}+)"}},
+    {"deepseek-coder", {"[\r\n]", R"(\s?\p{L}+)", R"(\s?\p{P}+)", kPublishedHanAndHangul, kDigit}},
+    {"kimi-k2", {kKimiWords}},
+    {"afmoe",
+     {kPublishedDigitsFromEnd,
+      "[一-鿿㐀-䶿\\x{F900}-\\x{FAFF}぀-ゟ゠-ヿ･-ﾟ⼀-⿟เ-๿຀-໿ក-៿က-"
+      "႟ꩠ-"
+      "ꩿꧠ-"
+      "꧿가-"
+      "힯ᄀ-ᇿ]"
+      "+",
+      kDeepSeekV3}},
+};
+
 bool lists(std::string_view names, std::string_view name) {
   for (;;) {
     const size_t space = names.find(' ');
@@ -246,10 +333,13 @@ Result<std::string_view> name_pre_tokenizer(const JsonField& pre_tokenizer, bool
   std::vector<std::string> splits;
   const bool only_splits = append_splits(pre_tokenizer.value(), splits);
   bool other_merges = false;
-  for (const GgufPreTokenizer& one : kPreTokenizers) {
-    if (!only_splits || one.has_characters || !has_splits(one, splits)) continue;
-    if (one.ignore_merges == ignore_merges) return one.names.substr(0, one.names.find(' '));
-    other_merges = true;
+  const std::span<const GgufPreTokenizer> all[] = {kPublished, kPreTokenizers};
+  for (const std::span<const GgufPreTokenizer> forms : all) {
+    for (const GgufPreTokenizer& one : forms) {
+      if (!only_splits || one.has_characters || !has_splits(one, splits)) continue;
+      if (one.ignore_merges == ignore_merges) return one.names.substr(0, one.names.find(' '));
+      other_merges = true;
+    }
   }
   if (other_merges) {
     return Error{ErrorKind::kUnsupported, pre_tokenizer.file(), "model.ignore_merges",
