@@ -30,7 +30,7 @@ class CreateGguf : public ::testing::Test {
 TEST_F(CreateGguf, FileHasMetadataAndTensorsAsGiven) {
   const json metadata = {{"a.whole", 4294967295u},   {"a.negative", -3},
                          {"a.float", 0.1},           {"a.flag", true},
-                         {"a.text", "x\ny"},       {"a.texts", {"", "b"}},
+                         {"a.text", "x\ny"},         {"a.texts", {"", "b"}},
                          {"a.flags", {true, false}}, {"a.numbers", {1, -2, 3}},
                          {"a.floats", {0.5, -1e-6}}, {"a.empty", json::array()}};
   const std::vector<GgufEntry> entries = {

@@ -43,8 +43,7 @@ Tensors::Entry gguf_columns(const Tensors::Entry& matrix,
         new std::byte[static_cast<size_t>((end - begin) * columns * size)]);
     for (int64_t i = 0; i < (end - begin) * columns; ++i) {
       const int64_t from = i - i % columns + source(i % columns);
-      std::memcpy(memory.get() + i * size, data.view.data + from * size,
-                  static_cast<size_t>(size));
+      std::memcpy(memory.get() + i * size, data.view.data + from * size, static_cast<size_t>(size));
     }
     const std::byte* const start = memory.get() + (first - begin * columns) * size;
     return TensorData{{start, matrix.view.dtype, {count}}, memory};

@@ -91,7 +91,7 @@ constexpr GgufConvention kGguf[] = {{.architecture = "qwen35moe",
                                      .keys = kHybridGgufKeys,
                                      .tensors = kAllGgufTensors,
                                      .finish = finish_gguf,
- .write = write_gguf}};
+                                     .write = write_gguf}};
 
 }  // namespace
 }  // namespace qwen3_5_moe

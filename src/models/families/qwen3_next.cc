@@ -60,7 +60,7 @@ constexpr GgufConvention kGguf[] = {{.architecture = "qwen3next",
                                      .tensors = kAllGgufTensors,
                                      .constants = R"({"norm_topk_prob": true})",
                                      .finish = finish_hybrid_gguf,
- .write = write_hybrid_gguf}};
+                                     .write = write_hybrid_gguf}};
 
 }  // namespace
 }  // namespace qwen3_next

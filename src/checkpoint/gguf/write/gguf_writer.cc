@@ -115,12 +115,8 @@ Status check(const GgufEntry& entry) {
   return {};
 }
 
-}  // namespace
-}  // namespace gguf_writer
-
-Result<RangedFile> create_gguf(const std::string& path, const nlohmann::json& metadata,
-                               const std::vector<GgufEntry>& entries) {
-  using namespace gguf_writer;
+Result<RangedFile> create(const std::string& path, const nlohmann::json& metadata,
+                          const std::vector<GgufEntry>& entries) {
   Header header;
   header.number(uint32_t{0x46554747});  // "GGUF"
   header.number(kVersion);
@@ -153,6 +149,18 @@ Result<RangedFile> create_gguf(const std::string& path, const nlohmann::json& me
   for (auto& [name, range] : ranges) range.begin += static_cast<int64_t>(start);
   return RangedFile::create(path, header.bytes(), std::move(ranges),
                             static_cast<int64_t>(start + end));
+}
+
+}  // namespace
+}  // namespace gguf_writer
+
+Result<RangedFile> create_gguf(const std::string& path, const nlohmann::json& metadata,
+                               const std::vector<GgufEntry>& entries) {
+  auto created = gguf_writer::create(path, metadata, entries);
+  if (created || !created.error().file.empty()) return created;
+  Error error = created.error();
+  error.file = path;
+  return error;
 }
 
 }  // namespace moracle
