@@ -1,6 +1,6 @@
-// Backend "cuda-cublaslt": linear layers with bf16 weights, in canonical form, through cuBLASLt. An
-// own kernel is faster for few rows and few outputs. Products are exact, sums are f32. The order of
-// the sums depends on the number of rows.
+// Backend "cuda-cublaslt": linear layers with bf16 weights, in canonical form, through cuBLASLt. A
+// GEMV kernel is faster for few rows and few outputs. Products are exact, sums are f32. The order
+// of the sums depends on the number of rows.
 #if defined(MORACLE_WITH_CUBLASLT)
 #include "base/text.h"
 #include "kernels/check_ops.h"
@@ -98,7 +98,7 @@ class DenseLinear : public LinearKernel {
 
  private:
   const KernelWeights& weights_;
-  int64_t few_rows_;   // most rows of the own kernel, which more rows leave to the library
+  int64_t few_rows_;   // most rows of the GEMV; cuBLASLt multiplies more rows
   Buffer short_bias_;  // [n] bf16, rounded from the stored bias
   std::shared_ptr<CublasLt> library_;
   const Queue& queue_;  // owned by the device, which outlives its layers

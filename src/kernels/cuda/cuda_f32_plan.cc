@@ -7,7 +7,7 @@ namespace moracle {
 namespace cuda {
 namespace {
 
-// The two kernels add in different orders, so deterministic plans have one.
+// The two kernels add in different orders, so a deterministic plan uses only one of them.
 KernelPlan plan_f32(const KernelRequest& request, const Machine&) {
   KernelPlan plan;
   plan.input_dtype = DType::kBF16;

@@ -1,4 +1,4 @@
-// Kernels that the rows of CUDA combine. Each `add_` appends one kernel to the list of a matrix.
+// Kernels of the CUDA backends. Each `add_` function appends one kernel to the list of a matrix.
 #pragma once
 
 #include "kernels/cuda/device/cuda_device.h"
@@ -8,23 +8,23 @@
 
 namespace moracle::cuda {
 
-/// mma.sync (cuda_sm80.cu): grouped rows of any number, also with an activation.
+/// mma.sync (cuda_sm80.cu): any number of grouped rows, with or without a fused activation.
 Status add_mma(GroupedLinear& linear, CudaDevice& device);
 
-/// Streams the weights for up to `most_tokens` tokens of a linear layer. Serves grouped rows that
-/// 16-byte loads can read, and norms before floats. Requires gemv_serves.
+/// GEMV for up to `most_tokens` tokens of a linear layer. Serves grouped rows that 16-byte loads
+/// can read, and the norm before the layer if activations are floats. Requires gemv_serves.
 Status add_gemv_linear(GroupedLinear& linear, int64_t most_tokens, CudaDevice& device);
 
-/// The same in 8 bits with the norm and the quantization of the input in one kernel. Serves raw
-/// rows and norms. Adds nothing if the kernel does not read these weights.
+/// GEMV on 8-bit codes, with the norm and the quantization of the input in the same kernel. Serves
+/// raw rows and norms. Adds nothing if the kernel does not read these weights.
 Status add_quantized_linear(GroupedLinear& linear, CudaDevice& device);
 
-/// wgmma for raw rows, from `tokens` tokens on, that 16-byte loads can read. Requires wgmma_tiles,
-/// but not wgmma_rounds.
+/// wgmma from `tokens` tokens on, for raw rows that 16-byte loads can read. Requires wgmma_tiles,
+/// and weights without wgmma_rounds.
 Status add_wgmma_dense(GroupedLinear& linear, int64_t tokens, CudaDevice& device);
 
 #if defined(MORACLE_WITH_CUBLASLT)
-/// cuBLASLt in fp8 blocks for raw rows, from `tokens` tokens on, that vectors of 16 bytes can read
+/// cuBLASLt on block-scaled fp8 from `tokens` tokens on, for raw rows that 16-byte vectors can read
 /// and write. Copies the weights into rows first, because cuBLASLt does not read layout mma16. A
 /// copy costs 6 µs for 10 MB. Requires cublaslt_block_products.
 Status add_cublaslt_blocks(GroupedLinear& linear, int64_t tokens, CudaDevice& device);
@@ -34,7 +34,8 @@ Status add_cublaslt_blocks(GroupedLinear& linear, int64_t tokens, CudaDevice& de
 Result<std::unique_ptr<FusedExperts>> make_gemv_experts(const GroupedLinear& w13,
                                                         const GroupedLinear& w2, const Plan& plan,
                                                         int64_t most_tokens, CudaDevice& device);
-/// The experts of a layer for `least_tokens` tokens and more, likewise.
+/// The experts of a layer for `least_tokens` tokens and more. Both matrices must outlive the
+/// result.
 Result<std::unique_ptr<FusedExperts>> make_wgmma_experts(const GroupedLinear& w13,
                                                          const GroupedLinear& w2, const Plan& plan,
                                                          int64_t least_tokens, CudaDevice& device);

@@ -1,6 +1,6 @@
 // Backend "cuda-reference": multiplies every scheme from canonical weights, without tensor cores.
-// It runs on any GPU from compute capability 7.5 on. A block decodes pieces of kCols rows of one
-// expert's matrix into shared memory. It multiplies them with kRows rows of activations.
+// It runs on any GPU from compute capability 7.5 on. A CTA dequantizes tiles of kCols rows of one
+// expert's matrix into shared memory, and multiplies them by kRows rows of activations.
 //
 //   int8 activations, integer or fp4 weights   exact i32 sums of each group: Σ (sum · s_x) · s;
 //   without minimums
@@ -37,7 +37,7 @@ struct LinearArgs {
   GroupedRows rows;
   int64_t x_group_cols;
   Matrix y;
-  int64_t strips;  // blocks that share an expert's row tiles round-robin
+  int64_t strips;  // CTAs that share an expert's row tiles round-robin
 };
 
 // One expert's matrix.
@@ -253,7 +253,7 @@ class CudaReferenceLinear : public LinearKernel {
     outline.n = shape.n, outline.k = shape.k, outline.key = shape.key;
     const int64_t row_tiles = (rows.num_rows + kRows - 1) / kRows;
     const int64_t blocks = (shape.n + kCols - 1) / kCols * weights_.num_experts;
-    // Enough blocks to fill a large GPU, with few rows for many experts or many rows for one.
+    // Enough CTAs to fill a large GPU, with few rows for many experts or many rows for one.
     constexpr int64_t kWanted = 4096;
     const int64_t strips = std::clamp<int64_t>(kWanted / std::max<int64_t>(blocks, 1), 1,
                                                std::max<int64_t>(row_tiles, 1));

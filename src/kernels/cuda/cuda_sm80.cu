@@ -7,9 +7,9 @@
 //   float activations (bf16)    Σ_g s · Σ x · (q - z), codes as bf16; f16 as the sum of two bf16
 //
 // Products are exact, float sums are f32. A tile is 64 or 128 outputs of one expert for 8 to 128 of
-// its rows. With a fused activation, a tile holds gates beside the outputs that they multiply.
-// Blocks are persistent and process tiles in turn. With few rows, reading the weights is the
-// bottleneck. With many rows, the rate of mma.sync is, which on Hopper is some 60 % of wgmma's.
+// its rows. With a fused activation, a tile holds gates beside the outputs that they multiply. CTAs
+// are persistent. With few rows, reading the weights is the bottleneck. With many rows, the rate of
+// mma.sync is, which on Hopper is some 60 % of wgmma's.
 #include "base/text.h"
 #include "kernels/check_ops.h"
 #include "kernels/cuda/cuda_kernels.h"
@@ -66,12 +66,12 @@ class MmaLinear : public LinearKernel {
  private:
   const KernelWeights& weights_;
   MmaKernels kernels_;
-  std::vector<int64_t> resident_;  // for each kernel: blocks that the GPU runs at once
+  std::vector<int64_t> resident_;  // for each kernel: CTAs that the GPU runs at once
   const Queue& queue_;             // owned by the device, which outlives its layers
 };
 
 // Loads the kernel and raises its shared memory limit, which graph capture could not do. Returns
-// how many of its blocks run at once.
+// how many of its CTAs run at once.
 Result<int64_t> prepare_kernel(const MmaKernel& kernel, int device) {
   const auto* const function = reinterpret_cast<const void*>(kernel.kernel);
   MORACLE_CUDA(cudaFuncSetAttribute(function, cudaFuncAttributeMaxDynamicSharedMemorySize,

@@ -1,6 +1,6 @@
-// Backend "cuda-sm90". Few tokens run in gemv/, which streams the weights of each expert once,
-// more tokens in gemm_sm90/, on wgmma. All else runs in the kernels of cuda-sm80, which read the
-// same layout: adapters, batched activations, act-order, deterministic plans.
+// Backend "cuda-sm90". Few tokens run in gemv/, which reads the weights of each expert once. More
+// tokens run in gemm_sm90/, on wgmma. The kernels of cuda-sm80, which read the same layout, run the
+// rest: adapters, batched activations, act-order, deterministic plans.
 #include "kernels/cuda/cuda_cublaslt_plan.h"
 #include "kernels/cuda/cuda_kernels.h"
 #include "kernels/cuda/cuda_makers.h"

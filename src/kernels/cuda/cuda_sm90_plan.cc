@@ -1,5 +1,5 @@
-// Plans backend cuda-sm90: kernels for few tokens, wgmma for more, and those of cuda-sm80 for what
-// both leave. cuBLASLt multiplies many tokens of linear layers in fp8 blocks.
+// Plans backend cuda-sm90: GEMV for few tokens, wgmma for more, and the kernels of cuda-sm80 for
+// all other calls. cuBLASLt multiplies many tokens of linear layers in block-scaled fp8.
 #include <algorithm>
 
 #include "kernels/cuda/cuda_cublaslt_plan.h"
@@ -17,7 +17,7 @@ namespace {
 
 using Planned = std::vector<PlannedKernel>;
 
-// Adds a kernel for one more number of tokens.
+// Extends the last kernel to `tokens` tokens, or appends a kernel of another form for them.
 void extend(Planned& kernels, int64_t tokens, const CudaForm& form, bool fused) {
   if (kernels.empty() || std::get<CudaForm>(kernels.back().form) != form)
     kernels.push_back({form, {.from_tokens = tokens}, fused});
@@ -67,8 +67,8 @@ void add_rest(Planned& kernels, int64_t first, int64_t last, KernelPlan& plan) {
   }
 }
 
-// Few tokens of a linear layer stream its weights, too. More tokens run on wgmma, and many in fp8
-// blocks in cuBLASLt.
+// GEMV serves few tokens of a linear layer, wgmma more tokens, and cuBLASLt many tokens in
+// block-scaled fp8.
 KernelPlan plan_linear(const KernelRequest& request, const Machine& machine, KernelPlan plan) {
   if (request.deterministic || !gemv_serves(request.shape, request.scheme)) return plan;
   Planned kernels;
@@ -109,12 +109,12 @@ KernelPlan plan_fused(const KernelRequest& request, KernelPlan plan) {
     add_few(request, few, kernels);
   }
   const bool many = least > 0 && least <= request.max_num_tokens;
-  // Numbers of tokens between, as cuda-sm80 plans them.
+  // Token counts between GEMV and wgmma run as cuda-sm80 plans them.
   add_rest(kernels, few + 1, many ? least - 1 : request.max_num_tokens, plan);
   if (many) add_wgmma(request, least, request.max_num_tokens, plan, kernels);
   kernels.back().range.to_tokens = 0;
   plan.kernels = std::move(kernels);
-  // What other tokens chose decides which warp adds which columns of a token.
+  // The experts of other tokens decide which warp adds which columns of a token.
   if (plan.fuses()) plan.deterministic = false;
   return plan;
 }
@@ -126,7 +126,8 @@ KernelPlan plan_sm90(const KernelRequest& request, const Machine& machine) {
   if (!request.fuses || (request.activation != nullptr && !plan.activates)) return plan;
   if (!has_row_exponents(request.shape, request.scheme, request.activation != nullptr))
     return plan_fused(request, std::move(plan));
-  // Tiles read the same weights, but keep the exponents of 32 columns of activations.
+  // mma.sync tiles read the same prepared weights, but quantize activations in groups of 32
+  // columns.
   KernelRequest moved = request;
   moved.shape = with_row_exponents(request.shape);
   moved.other = nullptr;  // has the same key
@@ -143,7 +144,7 @@ KernelPlan plan_sm90(const KernelRequest& request, const Machine& machine) {
 
 #if defined(MORACLE_WITH_SM90A)
 const Kernels kCudaSm90Kernels = {cuda::plan_sm90, cuda::make_sm90, cuda::make_sm90_experts};
-#else  // code for other architectures has kernels without a body
+#else  // for other architectures these kernels compile to empty bodies
 const Kernels kCudaSm90Kernels = {cuda::plan_sm90, nullptr, nullptr};
 #endif
 

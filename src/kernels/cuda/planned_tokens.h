@@ -1,4 +1,4 @@
-// Reads plans of CUDA rows.
+// Reads the token ranges of CUDA kernels from a plan.
 #pragma once
 
 #include <algorithm>
@@ -9,12 +9,12 @@
 
 namespace moracle::cuda {
 
-/// The numbers of tokens, both inclusive.
+/// A range of token counts, both ends inclusive.
 struct PlannedTokens {
   int64_t first, last;
 };
 
-/// The numbers of tokens that run in such kernels of a plan; nullopt: it has none.
+/// Token counts that the plan runs in kernels of this kind; nullopt: none.
 inline std::optional<PlannedTokens> planned_tokens(const KernelPlan& plan, CudaForm::Kernel kernel,
                                                    bool fused) {
   std::optional<PlannedTokens> tokens;

@@ -59,8 +59,8 @@ __device__ inline float scale_of_bits(const QuantKey& key, uint32_t largest) {
                                  : __uint_as_float(0x7fc00000u);
 }
 
-/// Two values as codes of e4m3 with a power of two as their scale hold them, in bf16; NaN if the
-/// scale is.
+/// Rounds two values to e4m3 codes with a power-of-two scale, and returns the values of the codes
+/// in bf16. NaN if the scale is NaN.
 __device__ inline uint32_t rounded_e4m3(float first, float second, float scale) {
   const float inverse = 1.0f / scale;  // exact
   const uint32_t codes = to_e4m3_pair(first * inverse, second * inverse);

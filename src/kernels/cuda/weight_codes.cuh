@@ -1,4 +1,4 @@
-// Decodes canonical rows, by the definitions of quant/codecs/ and base/scalar.h.
+// Dequantizes canonical rows, by the definitions of quant/codecs/ and base/scalar.h.
 #pragma once
 
 #include "base/scalar.h"

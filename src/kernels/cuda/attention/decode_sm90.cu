@@ -1,7 +1,7 @@
-// Decode attention on Hopper: split-KV over the CTAs of a cluster. Each CTA takes as many pages of
-// a token's view. Copies of pages that earlier steps wrote begin before the previous kernel is
-// complete (PDL). The CTAs reduce their partial results through distributed shared memory: each
-// gets some of the outputs, in the order of the CTAs.
+// Decode attention on Hopper: split-KV over the CTAs of a cluster. The pages of a token's view are
+// divided evenly among the CTAs. Copies of pages that earlier steps wrote begin before the previous
+// kernel is complete (PDL). The CTAs reduce their partial results through distributed shared
+// memory: each CTA adds some of the outputs, in the order of the CTAs.
 #include "kernels/cuda/attention/decode_sm90_tiles.cuh"
 #include "kernels/cuda/ptx/cluster.cuh"
 #include "kernels/cuda/ptx/pdl.cuh"
@@ -14,8 +14,8 @@ constexpr int kInvariantCluster = 8;
 constexpr int kCtasPerSm = 2;
 constexpr int kRingBytes = 96 * 1024;
 
-/// Shared memory of a CTA: a ring for each warp, and in its place the results of the warps; then
-/// what the CTAs of the cluster send to this one.
+/// Shared memory of a CTA: a ring for each warp, reused for the results of the warps. Behind it,
+/// the results that the CTAs of the cluster send to this one.
 template <class Tile, int kTiles>
 struct ClusterShared {
   static constexpr int kHeads = 8 * kTiles, kValue = Tile::kValue;
@@ -29,8 +29,8 @@ struct ClusterShared {
   float references[kMaxCluster][kHeads], sums[kMaxCluster][kHeads], shrinks[kMaxCluster][kHeads];
 };
 
-/// Adds the results of the warps and sends each CTA its outputs: `each` of `outputs`. `rank` is
-/// that of this CTA.
+/// Adds the results of the warps and sends every CTA its share: `each` of `outputs` outputs.
+/// `rank`: the rank of this CTA.
 template <class Tile, int kTiles>
 __device__ void send_results(ClusterShared<Tile, kTiles>& shared, DecodeHeads<Tile, kTiles>& own,
                              int rank, int ctas, int each, int outputs) {
@@ -148,9 +148,9 @@ __global__ void __launch_bounds__(kThreads, kCtasPerSm) attend_decode_sm90(const
 #endif
 }
 
-// Cluster size: a power of two, so large that the items fill the GPU. A large cluster must fit into
-// one GPC and leaves some of its SMs idle, so such clusters get three quarters of the GPU: what
-// does not fit at once takes twice as long.
+// Cluster size: a power of two, large enough that the items fill the GPU. A large cluster must fit
+// into one GPC and leaves some of its SMs idle. Plan such clusters on three quarters of the GPU,
+// because a second wave doubles the time.
 int cluster_size(const AttendArgs& a, int64_t items, const Queue& queue) {
   if (a.shape.batch_invariant) return kInvariantCluster;
   const int64_t pages = (a.batch.longest + kPagePositions - 1) / kPagePositions;

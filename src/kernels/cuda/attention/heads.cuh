@@ -56,7 +56,7 @@ struct CachedHead {
 };
 
 /// Adds a head's sink to a sum of weights. `shrink` rescales the values to the larger reference,
-/// and from codes.
+/// and multiplies by the scale of the cached codes.
 struct WithSink {
   float shrink, sum;
 };

@@ -6,8 +6,8 @@
 
 namespace moracle::cuda {
 
-/// The reference may lag behind the largest score by this much: most steps then rescale nothing,
-/// and weights stay below 2^8.
+/// The reference is the running maximum. It may lag behind the largest score by this much: most
+/// steps then rescale nothing, and weights stay below 2^8.
 constexpr float kReferenceSlack = 8;
 
 /// State of the two rows of scores that a lane holds. Lanes whose numbers differ in the bits

@@ -70,8 +70,8 @@ struct PageRing {
   }
 };
 
-/// Persistent CTAs take tiles in rounds, every second round in reverse, so that all get as many
-/// pages.
+/// Persistent CTAs take tiles in rounds. Every second round runs in reverse, so that all CTAs get
+/// about the same number of pages.
 template <class Each>
 __device__ __forceinline__ void each_tile(const AttendArgs& a, int64_t tiles, const Each& each) {
   const int64_t all = tiles * a.shape.num_kv_heads * a.batch.num_sequences;

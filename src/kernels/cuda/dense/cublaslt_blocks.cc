@@ -1,4 +1,4 @@
-// A linear layer in fp8 blocks whose many rows cuBLASLt multiplies.
+// A linear layer of many rows in block-scaled fp8, multiplied by cuBLASLt.
 #if defined(MORACLE_WITH_CUBLASLT)
 #include "kernels/cuda/cuda_cublaslt_plan.h"
 #include "kernels/cuda/cuda_kernels.h"
@@ -10,7 +10,7 @@
 namespace moracle::cuda {
 namespace {
 
-constexpr int64_t kRowUnit = 4;  // the library multiplies whole units of rows
+constexpr int64_t kRowUnit = 4;  // cuBLASLt needs a multiple of this many rows
 
 bool in_vectors(const Matrix& m) {
   return reinterpret_cast<uintptr_t>(m.data) % 16 == 0 && m.stride * bits(m.dtype) % 128 == 0;
@@ -49,7 +49,8 @@ class CublasLtBlocks : public LinearKernel {
     MORACLE_CHECK(
         multiply(x, 0, whole, scratch.values, scratch.scales, y, Overlap::kPrevious, stream));
     if (rest == 0) return {};
-    // The last rows, with earlier ones that make them a unit. These get the same values again.
+    // Multiply the remaining rows together with earlier ones, as a whole unit. The earlier rows get
+    // the same values again.
     return multiply(x, x.rows - kRowUnit, kRowUnit, scratch.values,
                     reinterpret_cast<float*>(scratch_->as<uint8_t>() + at_.row_scales), y,
                     Overlap::kNone, stream);

@@ -10,7 +10,7 @@
 namespace moracle::cuda {
 namespace {
 
-// Prompts come in any length: this limits the memory of choices, some 300 bytes each.
+// Prompts have any length. This limits the memory of cached kernel choices, about 300 bytes each.
 constexpr size_t kMostChoices = 4096;
 
 Status checked(const cublaslt::Api& api, cublasStatus_t code, const char* call) {

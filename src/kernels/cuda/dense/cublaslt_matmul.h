@@ -35,14 +35,14 @@ class CublasLt {
   CublasLt& operator=(const CublasLt&) = delete;
   ~CublasLt();
 
-  /// Memory of at least so many bytes for one product at a time: begin and end its use by order().
-  /// Callers share it. They keep it, because captured graphs do.
+  /// Scratch of at least `bytes` bytes for one product at a time: begin and end its use by order().
+  /// Callers share it, and own it because captured graphs use it.
   Result<std::shared_ptr<const Buffer>> scratch(Device& device, int64_t bytes);
   StreamOrder& order() const { return *order_; }
 
-  /// Enqueues. The first call for a shape, a number of rows, and strides asks the library for a
-  /// kernel and keeps the answer; that takes tens of microseconds on the host and nothing on the
-  /// device. The sums of a kernel have a fixed order, so equal calls give equal bits.
+  /// Enqueues. The first call for a shape, a number of rows, and strides queries cuBLASLt for a
+  /// kernel and caches the answer. The query takes tens of microseconds on the host and nothing on
+  /// the device. The sums of a kernel have a fixed order, so equal calls give equal bits.
   Status multiply(const DenseProduct& product, Stream stream);
 
  private:

@@ -169,7 +169,7 @@ __global__ void __launch_bounds__(kDenseThreads) many_rows_f32(const DenseF32 a)
       }
     }
   }
-  __syncthreads();  // all chunks have been read
+  __syncthreads();  // wait until all chunks have been read
 #pragma unroll
   for (int i = 0; i < 4; ++i)
     *reinterpret_cast<float4*>(&memory.sums[warp][own_row + i][own_output]) = {

@@ -8,7 +8,7 @@ namespace moracle::cuda {
 namespace {
 
 constexpr int kUnpackThreads = 256;
-constexpr int kPieceBytes = 16;  // of a row: mma16 holds two of each row in a block, apart
+constexpr int kPieceBytes = 16;  // contiguous bytes of a row: a k-block has two such pieces
 constexpr int kBlockBytes = mma16::block_bytes(8);
 // A warp copies neighbouring pieces of neighbouring rows: it writes 128 bytes of each row, and
 // reads 64 bytes at a time.
@@ -21,7 +21,7 @@ struct UnpackArgs {
   uint8_t* rows;
   float* row_scales;
   int blocks, groups, scale_row, num_scales;
-  unsigned units;  // what a warp copies
+  unsigned units;  // one unit: kWarpRows rows by kWarpPieces pieces
 };
 
 __global__ void __launch_bounds__(kUnpackThreads) unpack_pieces(const UnpackArgs a) {
@@ -32,7 +32,7 @@ __global__ void __launch_bounds__(kUnpackThreads) unpack_pieces(const UnpackArgs
   for (unsigned unit = (blockIdx.x * kUnpackThreads + threadIdx.x) / 32; unit < a.units;
        unit += warps) {
     const unsigned rows = unit / row_units, piece = unit % row_units * kWarpPieces + lane / 4;
-    // A panel has its even rows beside each other, and its odd rows.
+    // A panel stores its even rows first, then its odd rows.
     const unsigned panel = rows / 4, odd = rows % 2, g = rows % 4 / 2 * kWarpRows + lane % 4;
     const uint8_t* const block = a.codes + (int64_t{panel} * a.blocks + piece / 2) * kBlockBytes;
     const uint4 sixteen = *reinterpret_cast<const uint4*>(

@@ -8,8 +8,9 @@
 namespace moracle::cuda {
 
 /// Copies a matrix in layout mma16 to `to`, in the sections of `at`: codes [n, k] in fragment order
-/// (layout/fragment_order.h), as activations lie, and a scale of each block of 128 x 128. Requires
-/// cublaslt_block_products. A kernel that does not read `to` may run beside it (Overlap).
+/// (layout/fragment_order.h), the order of the activations, and one scale for each block of 128 x
+/// 128. Requires cublaslt_block_products. A kernel that does not read `to` may overlap with it
+/// (Overlap).
 Status unpack_rows(const Queue& queue, const KernelWeights& weights, const CublasLtBlockScratch& at,
                    uint8_t* to, Stream stream);
 

@@ -32,8 +32,8 @@ class CudaDevice : public KernelDevice {
   Platform platform() const override { return Platform::kCuda; }
   DType activation_dtype() const override { return DType::kBF16; }
   Result<Buffer> allocate(size_t bytes) override;
-  /// As allocate, never from the engine's allocator: an allocation of its own, which other
-  /// processes can open.
+  /// Allocates from CUDA, never from the engine's allocator, so that other processes can open the
+  /// memory.
   Result<Buffer> allocate_to_share(size_t bytes);
   bool host_visible() const override { return false; }
   /// Returns when the bytes have arrived for every stream. The caller may then free the source.
@@ -54,7 +54,7 @@ class CudaDevice : public KernelDevice {
 
   const cuda::Queue& queue() const { return queue_; }
   const cuda::DeviceErrors& device_errors() const { return device_errors_; }
-  /// Watches over waits for work that depends on other processes.
+  /// Monitors waits for work that depends on other processes.
   cuda::Watches& watches() { return watches_; }
   /// Staging for weight conversion; the conversion threads share it.
   cuda::WeightStaging& weight_staging() { return weight_staging_; }

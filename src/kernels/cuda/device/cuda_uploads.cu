@@ -82,7 +82,7 @@ struct Mma16Index {
   }
 };
 
-// One line for each layout that the GPU packs. Host threads pack the others.
+// One entry for each layout that the GPU packs. Host threads pack the others.
 constexpr Packing kPackings[] = {
     {&kCanonicalLayout, nullptr},
     {&kMma16Layout, pack<Mma16Index>},

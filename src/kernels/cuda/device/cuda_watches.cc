@@ -8,7 +8,7 @@ namespace moracle::cuda {
 namespace {
 
 constexpr double kBetweenLooks = 1e-3;
-// Kernels that were stopped end within milliseconds. A GPU that does not even do that is lost.
+// Stopped kernels end within milliseconds. After this many seconds the GPU counts as lost.
 constexpr double kLongestStop = 5;
 
 class WaitedFor {

@@ -1,4 +1,4 @@
-// Ends a wait for a GPU whose work would never end, because it waits for another process.
+// Ends waits for GPU work that would never end because it waits for another process.
 #pragma once
 
 #include <cuda_runtime_api.h>
@@ -11,7 +11,7 @@
 
 namespace moracle::cuda {
 
-/// Looks after work that depends on other processes.
+/// Monitors work that depends on other processes.
 class Watch {
  public:
   virtual ~Watch() = default;
@@ -28,7 +28,7 @@ class Watches {
   /// kernels were stopped; CUDA's.
   Status wait(cudaStream_t stream);
   Status wait(cudaEvent_t event);
-  /// The same for a caller that waits itself afterwards: without a watch it returns at once.
+  /// As wait(), for a caller that synchronizes afterwards. Returns at once if there is no watch.
   Status guard(cudaStream_t stream);
 
  private:

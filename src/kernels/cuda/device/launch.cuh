@@ -8,8 +8,8 @@
 
 namespace moracle::cuda {
 
-/// Enqueues `kernel` with `blocks` blocks, at most 2^30. Kernels go through their blocks in steps
-/// of gridDim.x. Does nothing if there are no blocks.
+/// Enqueues `kernel` with `blocks` CTAs, at most 2^30. Kernels step over their work by gridDim.x.
+/// Does nothing if `blocks` is 0.
 template <class... Params, class... Args>
 Status launch(const Queue& queue, Stream stream, const char* name, void (*kernel)(Params...),
               int64_t blocks, int threads, size_t shared_bytes, Args... args) {
@@ -21,9 +21,9 @@ Status launch(const Queue& queue, Stream stream, const char* name, void (*kernel
   return launched(name);
 }
 
-/// The same for a kernel that may start before the kernel before it is complete (ptx/pdl.cuh).
-/// The blocks form clusters of `cluster`; more than 1 need compute capability 9.0. Without `kEarly`
-/// it starts after that kernel.
+/// Enqueues a kernel that may start before the previous kernel is complete (ptx/pdl.cuh). The CTAs
+/// form clusters of `cluster`; more than 1 need compute capability 9.0. Without `kEarly` it starts
+/// after the previous kernel.
 template <bool kEarly = true, class... Params, class... Args>
 Status launch_clusters(const Queue& queue, Stream stream, const char* name,
                        void (*kernel)(Params...), int64_t blocks, int cluster, int threads,

@@ -2,8 +2,7 @@
 
 namespace moracle::cuda {
 
-/// Which neighbour in a stream a kernel may run at the same time as (programmatic dependent
-/// launch).
+/// The neighbour in the stream that a kernel may overlap with (programmatic dependent launch, PDL).
 enum class Overlap {
   kNone,      ///< waits for the kernels before it; later ones start when it has begun
   kPrevious,  ///< the kernel before, which must not write what this one reads, or touch what it

@@ -1,5 +1,5 @@
-// Descriptions of tensors in GPU memory. With one of them a single instruction loads a tile of a
-// tensor to shared memory (TMA, from compute capability 9.0 on).
+// TMA descriptors: tensors in GPU memory, of which one TMA instruction loads a tile to shared
+// memory. From compute capability 9.0 on.
 #pragma once
 
 #include <array>

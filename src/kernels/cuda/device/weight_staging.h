@@ -1,6 +1,5 @@
-// Pinned buffers between host threads and a GPU. A thread fills a buffer; the buffer is then copied
-// while threads fill others. Copies have their own stream, beside the kernels that pack the arrived
-// data.
+// Pinned buffers between host threads and a GPU. One thread fills a buffer while others are copied.
+// Copies have their own stream and overlap with the kernels that pack the arrived data.
 #pragma once
 
 #include <condition_variable>

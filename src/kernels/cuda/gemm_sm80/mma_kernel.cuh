@@ -1,4 +1,4 @@
-// Kernel of cuda-sm80. Blocks are persistent and compute tiles from tile blockIdx.x on. Only the
+// Kernel of cuda-sm80. CTAs are persistent and compute tiles from tile blockIdx.x on. Only the
 // device knows how many tiles there are.
 #pragma once
 

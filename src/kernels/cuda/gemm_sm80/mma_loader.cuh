@@ -1,6 +1,6 @@
-// Fills the pipeline stages of a block's tiles without a gap between tiles. The loader never waits:
-// each stage is one cp.async group. A thread copies the same 16-byte pieces of every stage, so
-// within a tile it only advances its pointers.
+// Fills the pipeline stages of a CTA's tiles without a gap between tiles. The loader never waits:
+// each stage is one cp.async group. A thread copies the same pieces (vectors of 16 bytes) of every
+// stage, so within a tile it only advances its pointers.
 #pragma once
 
 #include "kernels/cuda/gemm_sm80/mma_tile.cuh"
@@ -10,9 +10,9 @@
 
 namespace moracle::cuda {
 
-/// The piece of 16 bytes of row r in a k-block that lies at place `piece`; and the place of a
-/// piece. Lanes read half as many bytes of halves at once, so rows are swizzled against bank
-/// conflicts.
+/// Swizzle: the position of a piece in row r of a k-block. It is its own inverse. Only operands
+/// with groups of half k-blocks need it: a lane then reads half as many bytes at once, and
+/// unswizzled rows would conflict in their banks.
 template <class Operand>
 __device__ inline int stored_piece(int r, int piece) {
   if constexpr (!Operand::kHalves) return piece;
@@ -22,7 +22,7 @@ __device__ inline int stored_piece(int r, int piece) {
 template <class Operand, class Tile>
 class MmaLoader {
  public:
-  // Places of tiles, from the tile being computed to the tile being loaded.
+  // Tile places, from the tile being computed to the tile being loaded.
   static constexpr int kPlaces = Tile::kStages + 1;
 
   __device__ MmaLoader(const GemmArgs& args, uint8_t* stages, TilePlace* places)

@@ -87,7 +87,8 @@ class MmaSums {
     return p / Tile::kWarpHalf * Tile::kHalf + warp_out() * Tile::kWarpHalf + p % Tile::kWarpHalf;
   }
 
-  // k-blocks of a run. Most often a group has all k-blocks of a run or none.
+  // k-blocks of a run, which add_run multiplies without looking for the end of a group in between.
+  // Most groups contain a whole number of runs.
   static constexpr int kRun = Tile::kBlocks < 4 ? Tile::kBlocks : 4;
   __device__ void add_run(const uint8_t* stage, int first, int run) {
     if (begins_group()) open(stage, first, first + run);

@@ -41,7 +41,7 @@ __device__ uint32_t scaled_codes(uint32_t four, float factor) {
   return to_e4m3_pair(values[0], values[1]) | to_e4m3_pair(values[2], values[3]) << 16;
 }
 
-// A block changes the codes of a panel at a time. The exponents stay for take_row_scales.
+// A CTA changes the codes of a panel at a time. The exponents stay for take_row_scales.
 __global__ void __launch_bounds__(kThreads) scale_codes(const ExponentArgs a, int64_t count) {
   __shared__ unsigned largest[mma16::kRows];
   for (int64_t panel = blockIdx.x; panel < count; panel += gridDim.x) {
@@ -65,8 +65,8 @@ __global__ void __launch_bounds__(kThreads) scale_codes(const ExponentArgs a, in
   }
 }
 
-// A block replaces the exponents of an expert by one f32 scale for each row. Scales of some rows
-// lie before the exponents of later rows, because a row has at least four of them.
+// A CTA replaces the exponents of an expert by one f32 scale for each row. Scales of some rows lie
+// before the exponents of later rows, because a row has at least four of them.
 __global__ void __launch_bounds__(kThreads) take_row_scales(const ExponentArgs a, int experts) {
   const int rows = a.panels * mma16::kRows;
   for (int64_t e = blockIdx.x; e < experts; e += gridDim.x) {
@@ -87,7 +87,7 @@ __global__ void __launch_bounds__(kThreads) take_row_scales(const ExponentArgs a
 }
 
 __device__ bool has_nan(uint32_t four) {
-  return ((four & 0x7f7f7f7fu) + 0x01010101u & 0x80808080u) != 0;  // 0x7f is all that carries
+  return ((four & 0x7f7f7f7fu) + 0x01010101u & 0x80808080u) != 0;  // only 0x7f carries into bit 7
 }
 
 __global__ void __launch_bounds__(kThreads) mark_nan(const ExponentArgs a, int64_t count) {

@@ -1,4 +1,4 @@
-// Weights in e4m3 with exponents, prepared for the kernels that multiply without looking at them.
+// Prepares e4m3 weights with exponents for kernels that do not check for NaN.
 #pragma once
 
 #include "kernels/cuda/device/cuda_device.h"
@@ -8,9 +8,8 @@
 namespace moracle::cuda {
 
 /// Prepares weights in mxfp8 as they arrive, and again after they are replaced. With `one_per_row`
-/// (has_row_exponents) the exponents move into the codes. Otherwise a group with the code of NaN
-/// gets the exponent of NaN, so that no kernel needs to look for that code: the outputs of the row
-/// are NaN in either case.
+/// (has_row_exponents) the exponents move into the codes. Otherwise a group that contains NaN gets
+/// the exponent of NaN: the outputs of the row are NaN in either case.
 class Exponents {
  public:
   Exponents(const KernelWeights& weights, bool one_per_row);

@@ -39,8 +39,8 @@ Result<WeightTiles> weight_tiles(const GemmArgs& args, int stage_blocks, int blo
   if (scale_bytes == 0) return tma;
   tma.groups = most_groups(args, stage_blocks);
   const int64_t groups = args.weight_groups.count;
-  // The groups of a panel lie side by side, so they are one run: short runs take as long as long
-  // ones.
+  // The groups of a panel are contiguous, so load them as one run: a TMA load of few bytes takes as
+  // long as one of many.
   const auto in_groups = [&](int64_t at, int bytes) {
     return make_tensor_map({args.base + at,
                             bytes / 16,

@@ -32,8 +32,8 @@ class WgmmaConsumer {
   __device__ const uint8_t* stage() const { return shared_.stage(ring_.slot); }
   __device__ int slot() const { return ring_.slot; }
   __device__ uint64_t descriptor() const { return swizzled_descriptor(shared_address(stage())); }
-  /// Goes to the tile's next stage, if there is one. Otherwise the last stage is unpacked once
-  /// more, without use: cheaper than a branch around products in flight.
+  /// Goes to the tile's next stage, if there is one. Otherwise unpack the last stage once more and
+  /// discard the result: cheaper than a branch around products in flight.
   __device__ void next_stage(int first) {
     if (first + kBlocks >= own.end()) return;
     ring_.advance();
@@ -48,7 +48,7 @@ class WgmmaConsumer {
   __device__ void leave() { ring_.advance(); }
   __device__ const WgmmaArgs& args() const { return a_; }
 
-  /// Unpacks unit b of m64 m. `group` is the group's place in the stage.
+  /// Unpacks unit b of m64 m. `group` is the index of the group in the stage.
   __device__ __forceinline__ void unpack(const uint8_t* stage, int m, int b, int group,
                                          Weights& to) {
     constexpr int kUnitBytes = Tile::kBlockBytes / Operand::kUnits;
@@ -79,7 +79,7 @@ class WgmmaConsumer {
     Operand::weights(codes, zero, to);
   }
 
-  /// Issues the products of unit b with the rows that `sum` has room for.
+  /// Issues the products of unit b with as many rows as `sum` holds.
   template <int kCount>
   __device__ __forceinline__ void multiply(Sum (&sum)[kCount], const Weights& w, uint64_t x, int b,
                                            bool add) {
@@ -92,7 +92,7 @@ class WgmmaConsumer {
         wgmma<Operand::kProducts, 2 * kCount>(sum, w[part][s], x + step, add || s > 0 || part > 0);
     }
   }
-  /// Place in a stage of the group of a lane's columns of unit b, where scales are folded.
+  /// Index in the stage of the group of a lane's columns of unit b, where scales are folded.
   __device__ int folded_group(int first, int b) const {
     if constexpr (Operand::kValues) {
       // Past the end of a row any group will do: codes and x are zero.
@@ -105,7 +105,7 @@ class WgmmaConsumer {
     return group_of(a_.weight_groups, first + b) - group_of(a_.weight_groups, first);
   }
 
-  /// Place in a stage of the group of k-block b, where `chunk` k-blocks share one.
+  /// Index in the stage of the group of k-block b, where `chunk` k-blocks share one.
   __device__ __forceinline__ int group_at(int first, int b, int chunk) const {
     if (chunk == kBlocks || !Operand::kGroups) return 0;
     return group_of(a_.weight_groups, min(first + b, a_.blocks - 1)) -
@@ -163,7 +163,7 @@ class WgmmaConsumer {
   __device__ static int panel(int m) {
     return m * Tile::kHalf + static_cast<int>(threadIdx.x / 32);
   }
-  // Place in a stage of the 16 scales of a panel's group.
+  // Offset in the stage of the 16 scales of a panel's group.
   __device__ int run(int m, int group) const {
     return panel(m) * a_.tma.groups + group;
   }

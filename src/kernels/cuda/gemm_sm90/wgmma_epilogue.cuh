@@ -83,7 +83,8 @@ class WgmmaEpilogue {
       y[(o * 8 + i) * stride] = __float22bfloat162_rn(two);
     });
   }
-  // Values of absent rows are computed, too: without branches many are computed at once.
+  // Compute the values of absent rows, too: without branches the computations of several rows
+  // overlap.
   template <class ValueOf, class Store>
   __device__ __forceinline__ void each_row(ValueOf value, Store store_row) const {
     const int rows = info_.place.rows - 2 * lane_col();
@@ -107,9 +108,9 @@ class WgmmaEpilogue {
 };
 
 /// Split-K epilogue: the CTAs of a cluster reduce their partial sums through distributed shared
-/// memory. Four sums of a lane are a unit: an octet of rows of an m64. Each CTA leaves its sums in
-/// place of its stages, and then adds and stores every cluster-th unit of all CTAs. The loop over
-/// units is rolled: a CTA runs it once, and fetching instructions for one use takes longer than all
+/// memory. Four sums of a lane are a unit: an octet of rows of an m64. Each CTA stores its sums
+/// over its stages. It then adds and stores every cluster-th unit of all CTAs. The loop over units
+/// is rolled: a CTA runs it once, and fetching instructions for one use takes longer than all
 /// products of its stages. Issue the loads of a unit together, since each takes as long as an
 /// access to L2.
 template <class Operand, class Tile, int kN>
@@ -190,7 +191,7 @@ class SplitKEpilogue {
     if (a_.has_bias)
       to.bias = *reinterpret_cast<const float2*>(expert + a_.bias_at + int64_t{to.column} * 4);
   }
-  // As the epilogue does it.
+  // Same arithmetic as WgmmaEpilogue.
   __device__ void store(const Outputs& outputs, int o, const Sum (&all)[4]) const {
     if (!outputs.there) return;
     const int row = o * 8 + 2 * lane_col();

@@ -16,14 +16,15 @@ class WgmmaLaunch {
   static Result<WgmmaLaunch> make(const KernelWeights& weights, const Queue& queue);
 
   /// y of each row, or its activated gates and outputs if `activation` is not null. Rows of x are
-  /// in fragment order. `y_fragments`: so are those of y. If y has scales, it holds codes: this
-  /// needs a kernel that quantizes. `after_plan`: the kernel before this one may write the plan of
-  /// the rows, which this one otherwise reads before that is complete.
+  /// in fragment order. `y_fragments`: rows of y are in fragment order, too. If y has scales, it
+  /// holds codes, which needs a kernel that quantizes. `after_plan`: the previous kernel may still
+  /// write the plan of the rows. Otherwise this kernel may read the plan before the previous kernel
+  /// is complete.
   Status run(const KernelWeights& weights, const GroupedRows& rows, const Rows& y,
              const ActivationSpec* activation, bool y_fragments, Stream stream,
              bool after_plan = false) const;
 
-  /// The kernel for so many rows of experts.
+  /// The kernel for `num_rows` rows of experts.
   const WgmmaKernel& experts_kernel(const KernelWeights& weights, int64_t num_rows) const;
 
  private:

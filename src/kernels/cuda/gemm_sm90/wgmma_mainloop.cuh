@@ -138,8 +138,8 @@ __device__ __forceinline__ void wait_unpacked(Sum (&part)[kCount]) {
 }
 
 /// Few rows, two m64: one chunk is unpacked while another is multiplied, and the previous chunk is
-/// promoted while the next is multiplied. After the last chunk the products of its stage are issued
-/// once more, without use.
+/// promoted while the next is multiplied. After the last chunk, issue the products of its stage
+/// once more and discard them.
 template <class Consumer>
 __device__ __forceinline__ void mainloop_chunks(Consumer& c) {
   using Tile = typename Consumer::Tile;

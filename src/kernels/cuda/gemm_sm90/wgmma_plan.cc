@@ -11,7 +11,7 @@ namespace moracle::cuda {
 namespace {
 
 constexpr int kAllTiles = static_cast<int>(std::size(kWgmmaTiles));
-constexpr int kUnpackingTiles = 4;  // unpacking takes the registers of the widest
+constexpr int kUnpackingTiles = 4;  // unpacking needs the registers that wider tiles take
 
 // True if groups of these columns end where stages of 128 columns end.
 bool ends_with_stages(int64_t group_cols, int64_t k) {

@@ -14,14 +14,15 @@ struct WgmmaTileRows {
 };
 inline constexpr WgmmaTileRows kWgmmaTiles[] = {{16, 8},    {32, 20},   {64, 48},   {128, 100},
                                                 {144, 134}, {192, 190}, {144, 270}, {192, 0}};
-// These kernels are faster than the others from so much work on (H200, bench/lab/wgmma.md, and
-// few_tokens.md for the stages). Tiles of the experts with tokens must fill the SMs;
-// unpacking int4, or values, needs more of them. Stages of 128 columns must outweigh what comes
-// before and after. Small layers count rows per expert.
+// Least work from which these kernels are faster than the others (H200, bench/lab/wgmma.md, and
+// few_tokens.md for the stages). Tiles of the experts with tokens must fill the SMs; unpacking
+// int4, or values, needs more tiles. Stages of 128 columns must outweigh prologue and epilogue.
+// Small layers count rows per expert.
 inline constexpr double kLeastTiles = 80, kLeastTilesSlow = 120, kLeastStages = 2500;
 inline constexpr int64_t kLeastRows = 12;
 
-/// The kernels of a matrix: for the first of kWgmmaTiles; 0: none multiplies these types.
+/// Returns how many of kWgmmaTiles, from the first on, have a kernel for this matrix; 0: none
+/// multiplies these types.
 int wgmma_tiles(const MatrixShape& shape, const Scheme& scheme);
 
 /// Returns the tile, of the first `tiles`, for `rows` rows spread over `experts` experts.

@@ -45,7 +45,7 @@ class WgmmaProducer {
       }
       at = at + 1 == Tile::kInfos ? 0 : at + 1;
     }
-    // A stage without data tells that no tile is left.
+    // A stage without data signals the consumers that no tile is left.
     if (thread() == 0) mbarrier_arrive(shared_.full(ring_.slot));
     mbarrier_arrive(shared_.full(ring_.slot));
   }
@@ -85,8 +85,8 @@ class WgmmaProducer {
     return a_.row_index != nullptr ? a_.row_index[row] : row;
   }
 
-  // Only the previous kernel may still run before this wait. It does not write weights, offsets and
-  // row_index, so these are read earlier. The CTA's stores need copies of x, so they come later.
+  // Before this wait only the previous kernel may still run. It does not write weights, offsets and
+  // row_index, so read these earlier. The CTA's stores need copies of x, so they come later.
   __device__ static void begin_after_earlier() {
     pdl_wait();
     pdl_launch_dependents();
@@ -115,7 +115,7 @@ class WgmmaProducer {
     for (int i = 0; i < kTmaTiles; ++i) panel_[i] = panels[i * kTmaPanels];
   }
 
-  // Rows past the tile's last are not copied: what they multiply is not stored.
+  // Rows past the tile's last are not copied: their products are not stored.
   __device__ void enter_rows(const TilePlace& place, typename Tile::Info& info) {
     const int row = thread() / 8;
     own_rows_ = (place.rows - row + 15) / 16;
@@ -165,7 +165,7 @@ class WgmmaProducer {
     return thread() >= 32 && thread() < 32 + kTmaTiles ? thread() - 32 : -1;
   }
 
-  // What lies outside the matrix arrives as zeros and is counted, too.
+  // TMA fills elements outside the matrix with zeros and counts their bytes, too.
   __device__ void load_weights(int slot, int first) const {
     const uint32_t stage = shared_address(shared_.stage(slot)), full = shared_.full(slot);
     const bool zeros = Operand::kZeros && a_.has_zeros;

@@ -64,7 +64,7 @@ struct WgmmaTile {
                                    (Operand::kTokenRows ? kAllPanels / kTmaPanels * 4 : 0);
   static constexpr int kStageBytes = (kStageEnd + 1023) / 1024 * 1024;
 
-  // After the stages: what the epilogue needs of a tile, [tile]; barriers.
+  // After the stages: the epilogue's inputs for a tile, [tile]; barriers.
   struct Info {
     TilePlace place;
     alignas(8) float x_scales[Operand::kXScales == XScales::kToken ? kRows : 4];

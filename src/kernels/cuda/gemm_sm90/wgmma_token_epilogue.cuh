@@ -26,7 +26,7 @@ class TokenEpilogue {
     for (int i = 0; i < 2; ++i) {
       const bool there = first + 8 * i < info_.place.rows;
       if (a_.gated && a_.y_scales != nullptr)
-        store_codes(sums, i, first + 8 * i, there);  // lanes exchange values: all call
+        store_codes(sums, i, first + 8 * i, there);  // lanes exchange values: all lanes call
       else if (there)
         store_token(sums, i, first + 8 * i);
     }

@@ -54,7 +54,7 @@ class TokenMainloop {
     }
   }
 
-  /// Passes over the stages of a tile without tokens for this warpgroup.
+  /// Skips the stages of a tile that has no tokens for this warpgroup.
   __device__ void skip() {
     for (int first = 0; first < a_.blocks; first += Tile::kBlocks) {
       if (first > 0) mbarrier_wait(shared_.full(ring_.slot), ring_.parity);
@@ -68,7 +68,7 @@ class TokenMainloop {
   static constexpr int kStepBytes = kTmaPanels * Tile::kBlockBytes;  // of a TMA tile of weights
   static_assert(kWidth == 16 * kTmaPanels && Operand::kXBytes == 1);
 
-  // What the sums of the lane's two tokens and of each TMA tile are multiplied with.
+  // The factors of the sums of the lane's two tokens and each TMA tile.
   struct Factors {
     float of[kParts][2];
     __device__ explicit Factors(const uint8_t* stage) {

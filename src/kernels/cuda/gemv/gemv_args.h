@@ -28,8 +28,8 @@ struct GemvArgs {
   GemmArgs matrix;
   GemvSlots slots;
   bool x_of_tokens;  ///< row of x: the slot's token instead of the slot
-  /// The ids were complete before the kernel before this one started. The plan and the first copies
-  /// of weights then do not wait for that kernel.
+  /// The ids were complete before the previous kernel started. The plan and the first copies of
+  /// weights then do not wait for that kernel.
   bool ids_are_there;
   int cluster;      ///< CTAs that split K of a panel in gemv_combine: 1 or 2
   int stage_bytes;  ///< of the ring of one warp
@@ -108,16 +108,15 @@ template <int kOctets>
 inline constexpr int kGemvWarps = kOctets == 1 ? 16 : 12;
 template <int kOctets>
 inline constexpr int kGemvThreads = kGemvWarps<kOctets> * 32;
-/// Registers of a thread of linear layers. One CTA of attend_stream has room beside such a CTA,
-/// and starts early.
+/// Registers of a thread of linear layers. They leave registers for one CTA of decode attention on
+/// the same SM, which then starts early.
 inline constexpr int kLinearRegisters = 88;
 /// Bytes of the sums of a linear layer's panels, by warp.
 constexpr int linear_sum_bytes(int panels, int tokens) {
   return panels * tokens * kGemvWarps<1> * 16 * static_cast<int>(sizeof(float));
 }
 static_assert(kMostGemvSlots <= kGemvThreads<2>);  // a thread plans one slot
-/// Stages of a ring: as many as shared memory has room for. The more are in flight, the faster
-/// memory reads.
+/// Stages of a ring: as many as shared memory holds. More bytes in flight increase the read rate.
 inline constexpr int kLeastRingStages = 2, kMostRingStages = 6;
 
 }  // namespace moracle::cuda

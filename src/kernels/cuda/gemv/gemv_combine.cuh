@@ -1,6 +1,6 @@
 // Expert GEMV of GEMM 2 with the weighted sum over a token's experts. A unit is a panel of outputs.
-// The warps of a CTA split K over all experts that any token chose. Each output is added in one
-// place, without a kernel after it.
+// The warps of a CTA split K over all experts that any token chose. Each output is added by one CTA
+// or cluster, so no kernel has to follow.
 #pragma once
 
 #include "kernels/cuda/elements.cuh"
@@ -34,7 +34,7 @@ struct alignas(16) CombineShared {
   RingBarriers<kGemvWarps<kOctets>> barriers;
 };
 
-/// Clears the tables of as many experts as there can be.
+/// Clears the tables for the largest number of chosen experts.
 template <int kOctets>
 __device__ void clear_tables(int num_slots, CombineTables<kOctets>& tables) {
   constexpr int kTokens = 8 * kOctets;
@@ -44,8 +44,8 @@ __device__ void clear_tables(int num_slots, CombineTables<kOctets>& tables) {
   }
 }
 
-/// The place of a thread's slot in the tables; group -1: none, or a later slot of the token names
-/// the same expert.
+/// The position of a thread's slot in the tables. Group -1: no expert, or a later slot of the token
+/// names the same expert.
 struct SlotPlace {
   int group = -1, token = 0, slot = 0;
 };
@@ -128,7 +128,7 @@ class CombineGemv {
     filled_ = begin_, fill_left_ = own_, units_left_ = own_ > 0 ? count_ : 0, panel_ = first_;
   }
 
-  /// Starts to read weights. Needs no activations yet.
+  /// Issues the first loads of weights, which need no activations.
   __device__ void start() {
     if (units_left_ > 0) enter_ring();
 #pragma unroll 1
@@ -171,7 +171,7 @@ class CombineGemv {
         sums.add(
             args_, stage, at.step, x, true,
             [&](float& total, float sum, float scale, int o, int i) {
-              // Only tokens that chose the expert have sums that mean something.
+              // Only tokens that chose the expert have valid sums.
               if (chosen[o][i]) total += sum * (scale * (i == 0 ? factors[o].x : factors[o].y));
             },
             [&](int b) { x.load(a_, b); });
@@ -202,7 +202,7 @@ class CombineGemv {
   }
 
  private:
-  /// A stage: of the expert that is number `hit` of those chosen.
+  /// A stage of one of the chosen experts: `hit` is the expert's number among them.
   struct Place {
     int hit, step;
   };
@@ -253,7 +253,7 @@ __global__ void __launch_bounds__(kGemvThreads<kOctets>, 1)
   // The other CTA of a cluster must run before this one stores to its memory.
   if (args.cluster > 1) cluster_arrive_relaxed();
   clear_tables(args.slots.num_slots, shared.tables);
-  // Weights and ids are there: GEMM 1 lets later kernels start only after its own wait.
+  // Weights and ids are complete: GEMM 1 lets later kernels start only after its own wait.
   make_slot_plan(args.slots, false, kMostGemvSlots, shared.plan, shared.keys);
   CombineGemv<Operand, kOctets, kClose> tokens(args, shared, memory + sizeof(shared));
   tokens.start();

@@ -1,6 +1,6 @@
-// A layer's experts by GEMV: GEMM 1 with the activation, then GEMM 2 with the weighted sum.
-// Quantized activations take one kernel before each. More tokens, or a wide GEMM 2, take `combine`
-// at the end.
+// The experts of a layer by GEMV: GEMM 1 with the activation, then GEMM 2 with the weighted sum.
+// Quantized activations take one kernel before each. More tokens, or a wide GEMM 2, need a
+// `combine` kernel at the end.
 #include "kernels/cuda/cuda_kernels.h"
 #include "kernels/cuda/gemv/gemv_launch.h"
 #include "kernels/cuda/operands/scaling_plan.h"

@@ -59,7 +59,7 @@ __device__ void finish_row(const GemmArgs& a, int expert, int pair, int output, 
   }
 }
 
-/// The same for row r of a unit's group.
+/// The epilogue for row r of a unit's group.
 template <class Operand>
 __device__ void finish_group_row(const GemvArgs& args, const SlotPlan& plan, const GroupUnit& unit,
                                  int output, int r, float (&sum)[2]) {

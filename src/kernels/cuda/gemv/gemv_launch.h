@@ -7,10 +7,10 @@
 
 namespace moracle::cuda {
 
-/// What a block of a linear layer has beside its rings, and how far these may reach.
+/// Limits of a CTA of a linear layer: memory for its sums, and stages of its rings.
 struct LinearShare {
   int64_t sum_bytes;
-  int most_stages;  ///< of a ring. Other memory stays free for the kernel after this one.
+  int most_stages;  ///< of a ring: the next kernel needs some shared memory
 };
 /// Sets how many panels' sums a CTA keeps at once.
 LinearShare share_dense(GemvArgs& args, const MatrixShape& shape, int num_sms);

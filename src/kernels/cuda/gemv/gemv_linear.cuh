@@ -1,7 +1,7 @@
 // GEMV of a linear layer for up to eight rows. A unit is a panel of 16 outputs. All warps of a CTA
-// share the stages of its panels round-robin: small layers have two panels for a CTA, or one. The
-// warps' partial sums of a panel (split-K) meet in shared memory. The order of an output's sum
-// depends on the columns alone, so a row has the same bits beside other rows (batch-invariant), and
+// share the stages of its panels round-robin: small layers have two panels for a CTA, or one.
+// Shared memory collects the warps' partial sums of a panel (split-K). The order of an output's sum
+// depends on the columns alone. So a row has the same bits beside other rows (batch-invariant), and
 // in kernels that compute their rows in a prologue.
 #pragma once
 
@@ -150,8 +150,8 @@ struct alignas(16) NormedShared {
   NormSquares squares;
 };
 
-/// The same with the norm of its input before it. Each CTA computes the norm for itself, so that
-/// no kernel before this one has to.
+/// gemv_linear with the norm of its input in a prologue. Each CTA computes the norm for itself,
+/// which saves a kernel.
 template <class Operand, int kClose>
 __global__ void __maxnreg__(kLinearRegisters)
     gemv_norm_linear(const __grid_constant__ GemvArgs args) {

@@ -29,7 +29,8 @@ bool gemv_serves(const MatrixShape& shape, const Scheme& scheme) {
   if (key && (!key->dynamic || (key->dtype == DType::kI8 && panels_have_zero_points(shape))))
     return false;
   if (mma16::groups_in_halves(shape) && shape.key.dtype == DType::kF8E4M3) return false;
-  // A lane reads a whole stage of a row of activations, or its last columns again.
+  // A lane reads a whole stage of a row of activations. Past the end it reads the last columns
+  // again.
   if ((shape.k + 15) / 16 * 16 < gemv_stage_blocks(shape) * mma16::kCols) return false;
   return fits(shape.key.group.cols, shape) && (!key || fits(key->group.cols, shape));
 }

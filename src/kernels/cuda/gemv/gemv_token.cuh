@@ -1,6 +1,6 @@
 // Expert GEMV of one token, whose row of x serves all slots: GEMM 1 with the activation. A unit is
 // two panels of an expert. All warps of a CTA share the stages of all its units round-robin, so
-// that each has the same number of stages, or one more. The warps' partial sums meet once, at the
+// their numbers of stages differ by at most one. The warps' partial sums are added once, at the
 // end.
 #pragma once
 
@@ -38,7 +38,7 @@ struct TokenSlots {
         place = static_cast<uint32_t>(expert) << 16 | static_cast<uint32_t>(slot);
     }
   }
-  /// Of a place. All lanes call.
+  /// Returns `place` of lane `number`: the number-th slot with an expert. All lanes call.
   __device__ uint32_t at(int number) const { return __shfl_sync(kAllLanes, place, number); }
 };
 

@@ -12,7 +12,7 @@ namespace moracle::cuda {
 
 /// Most tokens of such a layer: each CTA normalizes and quantizes all of them.
 inline constexpr int64_t kMostQuantizedTokens = 4;
-/// Most columns.
+/// Most columns of such a layer.
 inline constexpr int64_t kMostQuantizedCols = 4096;
 inline constexpr int kQuantizedClose = 4;  // as gemv_kernels has it
 /// Columns that share a scale of the activations, where not all of a row do.
@@ -22,7 +22,7 @@ struct QuantizedArgs {
   GemvArgs gemv;
   QuantKey key;
   Matrix x;    ///< without a norm: rows in bf16
-  bool norms;  ///< gemv.normed says what x is
+  bool norms;  ///< gemv.normed describes x
 };
 
 struct alignas(16) QuantizedShared {
@@ -36,7 +36,7 @@ struct alignas(16) QuantizedShared {
 __host__ __device__ inline int quantized_stride(int64_t cols) {
   return static_cast<int>(cols) + 32;
 }
-/// Shared memory of the rows as they come, and of their codes.
+/// Shared memory of the rows in bf16, and of their codes.
 inline int64_t quantized_bytes(int64_t rows, int64_t cols) {
   return normed_bytes(rows, cols) + rows * quantized_stride(cols);
 }
@@ -66,7 +66,7 @@ __device__ inline void quantize_groups_in_block(const QuantKey& key, const Eight
   __syncthreads();
 }
 
-/// The same with one scale for each row. Three warps have a row.
+/// Quantizes rows in shared memory, with one scale for each row. Three warps have a row.
 __device__ inline void quantize_rows_in_block(const QuantKey& key, const Eight* rows, int stride,
                                               int count, int cols, uint8_t* codes, int code_stride,
                                               float* scales, uint32_t (&of_warp)[kGemvWarps<1>]) {

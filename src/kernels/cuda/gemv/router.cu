@@ -29,7 +29,7 @@ struct RouterArgs {
   bool cluster;  // the CTAs form one
 };
 
-constexpr int kClusterBlocks = 8;  // more need the kernel's consent, and room that may be rare
+constexpr int kClusterBlocks = 8;  // larger ones are non-portable, and few GPCs have the SMs free
 constexpr int kClusterLogits = kClusterBlocks * kDenseBf16Outputs;
 // Logits of all CTAs, in the first one of a cluster.
 using ClusterLogits = float[kMostRouterTokens][kClusterLogits];
@@ -109,7 +109,7 @@ __global__ void __launch_bounds__(32 * kWarps)
   bool chooses = true, adds = true;  // this CTA's part of the rest
   if (args.cluster) {
     __shared__ ClusterLogits logits;
-    cluster_wait();  // the first CTA's shared memory is there
+    cluster_wait();  // the first CTA's shared memory exists
     put_dense_bf16<kWarps>(product, sums, [&](int row, int64_t output, float sum) {
       store(product.y, row, output, sum);  // for callers, as without a cluster
       const auto to = static_cast<uint32_t>(__cvta_generic_to_shared(&logits[row][output]));

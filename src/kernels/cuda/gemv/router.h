@@ -19,8 +19,8 @@ bool gemv_router_serves(const LinearCall& call);
 bool gemv_router_norms(const AddRmsNorm& norm);
 
 /// `product`: x and the logits, as for multiply_dense_bf16. `norm`: null, or gemv_router_norms.
-/// `arrived`: a zero in device memory, which is zero again at the end of the kernel. Calls with the
-/// same one run one after another.
+/// `arrived`: a counter in device memory, zero before and after the kernel. Calls that share a
+/// counter must not overlap.
 Status route_gemv(const Queue& queue, const DenseBf16& product, const LinearCall::Route& to,
                   const AddRmsNorm* norm, unsigned* arrived, Stream stream);
 

@@ -1,5 +1,5 @@
-// Groups the rows of a few tokens by expert. Each CTA of a kernel does so for itself, which is
-// faster than a kernel before it.
+// Groups the rows of a few tokens by expert. Each CTA of a kernel repeats this, which is faster
+// than a separate kernel.
 #pragma once
 
 #include "kernels/cuda/block.cuh"
@@ -20,7 +20,7 @@ struct SlotPlan {
   int16_t source[kMostGemvSlots];  ///< row of x of each place in `order`
   int16_t group[kMostGemvSlots];   ///< of each place in `order`
   SlotGroup groups[kMostGemvSlots];
-  /// Of a place in `order`.
+  /// The expert of a position in `order`.
   __device__ int expert_at(int place) const { return expert[order[place]]; }
 };
 /// Memory that only make_slot_plan uses: expert and slot, by slot, padded to four.
@@ -111,7 +111,7 @@ __device__ inline void settle_slot(const GemvSlots& s, int slot, int expert) {
   if (s.id_errors != nullptr && (id < -1 || id >= s.num_experts))
     report(s.id_errors, slot, id, s.num_experts, s.top_k);
 }
-/// The first CTA does so for all slots.
+/// The first CTA settles all slots.
 __device__ inline void settle_slots(const GemvSlots& s, const SlotPlan& plan) {
   const int slot = static_cast<int>(threadIdx.x);
   if (blockIdx.x == 0 && slot < s.num_slots) settle_slot(s, slot, plan.expert[slot]);

@@ -21,8 +21,8 @@ struct StageRows {
   uint32_t words[kBlocks][kOctets][kWords];
   float scales[kScales ? kBlocks : 1][kOctets][2];  // of rows 2 t and 2 t + 1
 
-  /// The next stages come from these rows of x: row r is `row_of(r)`. Rows that are not
-  /// there may be any row: their sums are not used.
+  /// Sets the rows of x for the next stages: row r is `row_of(r)`. Absent rows may be any row,
+  /// because their sums are not used.
   template <class RowOf>
   __device__ void enter(const GemmArgs& a, RowOf row_of) {
     enter(a, a.x, a.x_stride, row_of);

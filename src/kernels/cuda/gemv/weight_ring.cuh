@@ -62,7 +62,7 @@ class WeightRing {
     __syncwarp();
   }
 
-  /// The next stages come from these panels of an expert, from stage `step` of their rows on.
+  /// Sets the panels for the next stages: of one expert, from stage `step` of their rows on.
   __device__ void enter(const uint8_t* expert, const int (&panels)[kPanels], int step) {
     const int panel = kPanels == 1 || lane() % kPanels == 0 ? panels[0] : panels[kPanels - 1];
     const int row_bytes = a_.blocks * mma16::block_bytes(Operand::kCodeBits);
@@ -96,8 +96,7 @@ class WeightRing {
     fill_ = fill_ + 1 == args_.stages ? 0 : fill_ + 1;
   }
 
-  /// Waits for the oldest stage that was not read yet. After this, the stage read before may be
-  /// filled again.
+  /// Waits for the oldest unread stage. The stage that was read before it may then be refilled.
   __device__ const uint8_t* next() {
     mbarrier_wait(barriers_ + read_ * 8, phase_);
     __syncwarp();
@@ -117,8 +116,8 @@ class WeightRing {
     tma_load_bytes(shared_address(memory_) + slot * args_.stage_bytes + at_, from, bytes, barrier);
   }
 
-  // Clears what a stage has past the end of a row, with its scales: zeros of x must not meet
-  // infinities.
+  // Clears the bytes and scales of a stage past the end of a row: zeros of x times infinity would
+  // give NaN.
   __device__ void clear_rest(int bytes) {
     uint8_t* const stage = memory_ + fill_ * args_.stage_bytes;
 #pragma unroll

@@ -24,7 +24,7 @@ __global__ void write_needs(uint32_t* out) {
   *out = needs;
 }
 
-// A block reads one piece and ends. More blocks are waiting than running.
+// A CTA reads one contiguous chunk and ends. The grid has more CTAs than the GPU runs at once.
 __global__ void __launch_bounds__(kReadThreads)
     read(const uint4* from, int64_t count, uint32_t* out) {
   uint4 line[kReadAtOnce];

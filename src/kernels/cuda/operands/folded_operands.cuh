@@ -17,8 +17,8 @@ struct FoldedProducts : Bf16Products {
   static constexpr bool kValues = false;
 };
 /// Returns a pair of 2^(exponent + kUp - 167) in bf16. kUp is the difference of the biases of bf16
-/// and of the codes. Scales above 2^41, and the exponent of NaN, give infinity, and outputs that
-/// are not finite.
+/// and of the codes. Scales above 2^41, and the exponent of NaN, give infinity: the outputs are
+/// then not finite.
 template <int kUp>
 __device__ inline uint32_t folded_factor(uint32_t exponent) {
   return min(exponent + (kUp - 40), 255u) * 0x00800080u;
@@ -57,9 +57,9 @@ struct Fp8Folded : FoldedProducts {
   }
 };
 
-/// The same for GEMV. Pairs of every second column need fewer instructions than pairs
-/// of neighbours, so the activations are paired in the same way. Groups with NaN have the exponent
-/// of NaN (exponents.h).
+/// e4m3 with exponents as scales, for GEMV. Pairs of every second column need fewer instructions
+/// than pairs of neighbours, so the activations are paired in the same way. Groups with NaN have
+/// the exponent of NaN (exponents.h).
 struct Fp8FoldedPairs : Fp8Folded {
   __device__ static void activations(const uint32_t (&eight)[4], uint32_t (&b)[4]) {
 #pragma unroll

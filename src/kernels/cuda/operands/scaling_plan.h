@@ -1,4 +1,4 @@
-// What products of a scheme multiply, and how they are scaled.
+// The types that the products of a scheme multiply, and how products are scaled.
 //
 // MXFP8 by MXFP8 at the rate of fp8: the exponents of a row move into its codes. Plain C++, so that
 // builds without CUDA can plan it, too.
@@ -25,7 +25,7 @@ bool scales_in_groups(const MatrixShape& shape, const Scheme& scheme);
 bool wgmma_multiplies_values(const MatrixShape& shape);
 inline constexpr int kWgmmaValueBits = 16;
 
-/// What mma.sync multiplies.
+/// The types that mma.sync multiplies.
 CudaProducts mma_products(const Scheme& scheme);
 
 /// True if both matrices of a layer can have one exponent per row: rows of whole blocks of 32
@@ -39,7 +39,7 @@ MatrixShape with_row_exponents(MatrixShape shape);
 /// exponents of the weights `shape` have moved, activations have one power of two per token.
 Scheme product_scheme(const MatrixShape& shape, Scheme scheme);
 
-/// True for such products.
+/// True if the products have one exponent per row of weights.
 bool has_one_exponent(const Scheme& products);
 
 /// Activations of such products are off by up to 2^-kRowExponentBits of the largest of the row.

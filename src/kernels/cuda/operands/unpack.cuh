@@ -177,8 +177,8 @@ __device__ inline void read_codes(const uint8_t* from, uint32_t (&to)[kWords]) {
   }
 }
 
-/// The same for halves of a k-block: lane t of a quad gets columns 4 t to 4 t + 3 of each half, in
-/// place of columns 8 t to 8 t + 7 of the block.
+/// Reads half k-blocks: lane t of a quad gets columns 4 t to 4 t + 3 of each half, in place of
+/// columns 8 t to 8 t + 7 of the block.
 template <int kCodeBits, int kWords>
 __device__ inline void read_half_codes(const uint8_t* from, uint32_t (&to)[kWords]) {
   static_assert(kCodeBits == 4 || kCodeBits == 8);

@@ -6,7 +6,8 @@
 // chunk of columns are added to f32 totals, with the chunk's scales if kGroups. kSmallGroups:
 // groups may be smaller than a stage. kUnits: parts of a k-block that are unpacked one by one.
 // kWide: no unpacking, registers for 192 rows. kFolded: `weights` gets factors of the lane's two
-// rows instead of zero points. kTokenRows: tokens are the rows of the product (wgmma_tokens.cuh).
+// rows instead of zero points. kTokenRows: tokens are the rows of the product
+// (wgmma_token_rows.cuh).
 #pragma once
 
 #include "kernels/cuda/operands/mma_operands.cuh"

@@ -1,4 +1,4 @@
-// The begin and the end of a kernel that may overlap with a neighbour.
+// Prologue and epilogue of a kernel that may overlap with a neighbour in the stream (PDL).
 #pragma once
 
 #include "kernels/cuda/device/overlap.h"
@@ -12,7 +12,7 @@ __device__ inline void begin_kernel(Overlap overlap) {
   pdl_wait();
   if (overlap == Overlap::kNone) pdl_launch_dependents();
 }
-/// Later kernels then find both this kernel and the one before complete.
+/// Ends a kernel. Later kernels then find both this kernel and the previous one complete.
 __device__ inline void end_kernel(Overlap overlap) {
   if (overlap != Overlap::kPrevious) return;
   pdl_wait();

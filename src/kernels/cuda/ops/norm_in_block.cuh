@@ -1,5 +1,5 @@
-// x + y and its RMSNorm for few rows, computed by one block for itself, in shared memory. Sums have
-// the order of add_rms_norm's kernel.
+// x + y and its RMSNorm for few rows, repeated by each CTA in shared memory. Sums have the order of
+// add_rms_norm's kernel.
 #pragma once
 
 #include "kernels/cuda/ops/norm_rows.cuh"
@@ -27,7 +27,7 @@ inline int64_t normed_bytes(int64_t rows, int64_t cols) {
 template <int kThreads, int kVectors>
 class NormInBlock {
  public:
-  /// Loads weights, or brings them nearer. Reads nothing that earlier kernels wrote.
+  /// Loads the weights, or prefetches them. Reads nothing that earlier kernels wrote.
   __device__ explicit NormInBlock(const AddRmsNorm& a)
       : thread_(static_cast<int>(threadIdx.x) % kNormThreads),
         count_(static_cast<int>(a.x.cols / 8)) {

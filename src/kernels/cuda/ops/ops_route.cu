@@ -1,6 +1,7 @@
-// Turns router logits into experts and their weights, by the rules of kernels/cpu/ops_route.cc. One
-// warp handles each token if its scores fit into registers and experts have no groups. Otherwise
-// one block handles each token, with the scores in shared memory. The logits do not change.
+// Turns router logits into experts and their weights, by the rules of kernels/cpu/ops/ops_route.cc.
+// One warp handles each token if its scores fit into registers and experts have no groups.
+// Otherwise one block handles each token, with the scores in shared memory. The logits do not
+// change.
 #include "kernels/check_ops.h"
 #include "kernels/cuda/block.cuh"
 #include "kernels/cuda/each_element.cuh"

@@ -1,7 +1,7 @@
 // Assigns rows to experts. Each expert has a block or two, which count the slots of all earlier
 // experts and then number its own. A warp goes through a run of neighbouring slots, four by a lane.
-// Blocks pass nothing to each other, so one kernel suffices, without a workspace. Rows come out in
-// the order of tokens.
+// Blocks exchange no data, so one kernel suffices, without a workspace. Rows come out in the order
+// of tokens.
 #include <algorithm>
 
 #include "kernels/cuda/block.cuh"

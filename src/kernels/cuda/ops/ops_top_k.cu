@@ -77,7 +77,7 @@ __device__ uint32_t bound_of(const uint32_t (&values)[kEach], int k, Counts& cou
   return bound;
 }
 
-// A key of which exactly k of the block's keys are not below. Keys are distinct, except kNoKey.
+// Returns a key that exactly k of the block's keys reach. Keys are distinct, except kNoKey.
 __device__ uint64_t least_kept(const uint64_t (&keys)[kEach], int k, Counts& counts) {
   uint32_t parts[kEach];
 #pragma unroll
@@ -89,7 +89,8 @@ __device__ uint64_t least_kept(const uint64_t (&keys)[kEach], int k, Counts& cou
   const int equal =
       count_in_block(parts, counts, 1, [high](uint32_t part) { return part == high; });
   if (above + equal == k || high == 0) return least;
-    // Of equal numbers the first ones are kept. Others count as the lowest place.
+    // Keep the lowest indices among ties: compare the low halves of keys that tie, and 0 for all
+    // others.
 #pragma unroll
   for (int i = 0; i < kEach; ++i) parts[i] = parts[i] == high ? static_cast<uint32_t>(keys[i]) : 0u;
   __syncthreads();

@@ -8,7 +8,7 @@
 
 namespace moracle::cuda {
 
-/// Natural, or as layout/fragment_order.h says.
+/// Natural order, or fragment order (layout/fragment_order.h).
 enum class CodeOrder { kNatural, kFragments };
 
 /// [rows, groups], or [groups, rows].
@@ -21,9 +21,9 @@ bool in_vectors(const Matrix& from, const QuantKey& key, const Rows& to);
 Status quantize_vectors(const Queue& queue, const Matrix& from, const QuantKey& key, const Rows& to,
                         CodeOrder order, Stream stream, Overlap overlap = Overlap::kNone,
                         ScaleOrder scales = ScaleOrder::kByRow);
-/// Rounds rows of bf16 to what codes with scales in groups of 32 columns hold: MXFP8. Columns are
-/// multiples of 32, rows 16-byte aligned. `from` and `to` may be the same rows, and are in the same
-/// order, or `to` in fragment order.
+/// Rounds rows of bf16 to the values of MXFP8: e4m3 codes with scales in groups of 32 columns.
+/// Columns are multiples of 32, rows 16-byte aligned. `from` and `to` may be the same rows. Both
+/// have the same order, or `to` has fragment order.
 Status round_to_codes(const Queue& queue, const Matrix& from, const QuantKey& key, const Matrix& to,
                       CodeOrder order, Stream stream, Overlap overlap = Overlap::kNone);
 /// Copies rows of bf16 into fragment order. Columns are multiples of 32, rows 16-byte aligned.

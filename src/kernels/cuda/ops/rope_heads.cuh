@@ -57,7 +57,8 @@ struct HalfHead {
       for (int i = 0; i < 4; ++i) values[half][i] = weights[half * (kDim / 2) + first() + i];
     }
   }
-  /// Number by number: a choice of references goes through local memory.
+  /// Select each number separately: selecting between references would put both heads into local
+  /// memory.
   __device__ HalfHead or_else(const HalfHead& other, bool is_this) const {
     HalfHead chosen;
 #pragma unroll
@@ -69,7 +70,7 @@ struct HalfHead {
     return chosen;
   }
   __device__ void norm(const HalfHead& weights, float epsilon) {
-    // Written out: a step's number of tokens must not change how the compiler fuses these.
+    // Write each fma out: the number of tokens in a step must not change how the compiler fuses.
     float squares = 0;
 #pragma unroll
     for (int i = 0; i < 4; ++i) {
@@ -140,9 +141,9 @@ __global__ void __launch_bounds__(32 * kHeadWarps) rope_heads(const RopeArgs a) 
   Head q_norm{}, k_norm{};
   if (a.rope.q_norm != nullptr) q_norm.load(a.rope.q_norm);
   if (a.rope.k_norm != nullptr) k_norm.load(a.rope.k_norm);
-  // Attention may begin beside the kernel before this one: until its own wait it reads tables and
-  // pages of earlier steps only. Attention of the step before lies between two calls for a cache,
-  // so those pages are complete.
+  // Attention may start while the kernel before this one still runs. Until its own wait it reads
+  // only tables and pages of earlier steps. Attention of the previous step lies between two calls
+  // for a cache, so those pages are complete.
   pdl_launch_dependents();
   bool waits = true;
   for (unsigned b = blockIdx.x * kHeadWarps + threadIdx.x / 32; b < all;
@@ -157,7 +158,7 @@ __global__ void __launch_bounds__(32 * kHeadWarps) rope_heads(const RopeArgs a) 
       const Matrix& from = at < q_heads ? a.q : at < q_heads + kv_heads ? a.k : a.v;
       return static_cast<uint16_t*>(from.data) + t * from.stride + number_of(at) * kDim;
     };
-    // Tables were complete before the kernel before this one began.
+    // Tables were complete before the previous kernel began.
     const int32_t position = a.batch.positions[t];
     std::byte* page = nullptr;
     if (kMany || start + kTogether > q_heads)

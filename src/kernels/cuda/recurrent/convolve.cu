@@ -68,7 +68,7 @@ struct ConvolveWindow {
   EightFloats rows[kTaps];
 
   // Fills the rows before row r of the step: rows of the sequence from `first` on, then those of
-  // its state. Leaves room for row r.
+  // its state. The last entry stays free for row r.
   __device__ void start(const ConvolveArgs& a, const uint16_t* x, int64_t c, int32_t sequence,
                         int64_t first, int64_t r) {
     const float* const before = a.state_before(sequence);

@@ -1,10 +1,11 @@
-// What the two kernels of the chunked gated delta rule share. G_i is the sum of the logarithms of
-// the decays up to token i of the chunk, S the state before the chunk, β the strength:
+// Formulas and tiles of the two kernels of the chunked gated delta rule. G_i is the sum of the
+// logarithms of the decays up to token i of the chunk, S the state before the chunk, β the
+// strength:
 //   A_ij = β_i exp(G_i - G_j) (k_i · k_j), j < i        T = (1 + A)⁻¹
 //   x_i = v_i - exp(G_i) Sᵀ k_i                          u_i = Σ_j T_ij β_j x_j
 //   out_i = exp(G_i) Sᵀ q_i + Σ_j≤i exp(G_i - G_j) (q_i · k_j) u_j
 //   S ← exp(G_last) S + Σ_j exp(G_last - G_j) k_j ⊗ u_j
-// All exponents are at most 0. q and k stay as they are: their lengths are factors of the sums.
+// All exponents are at most 0. q and k are not normalized: the sums are divided by their lengths.
 #pragma once
 
 #include "kernels/cuda/recurrent/delta_rule.cuh"
@@ -13,7 +14,7 @@ namespace moracle::cuda {
 
 constexpr int kChunk = 64, kHeadDim = 128;  // tokens of a chunk; columns of q, k and v of a head
 
-/// What does not depend on the state, of one chunk and value head.
+/// The inputs of one chunk and value head that do not depend on the state.
 struct DeltaTile {
   uint16_t change[kChunk * kChunk];  ///< bf16: T_ij β_j
   uint16_t scores[kChunk * kChunk];  ///< bf16: exp(G_i - G_j) (q_i · k_j) for j <= i, else 0

@@ -1,8 +1,8 @@
 // The part of the chunked gated delta rule that depends on the state. A block goes through the
-// chunks of a sequence with 32 value columns of one head. Two warps keep the state, 16 columns each
-// in accumulators, and never exchange anything: columns do not depend on each other. Two other
-// warps compute the outputs of the chunk before, from the state and the changes that these warps
-// leave in shared memory.
+// chunks of a sequence with 32 value columns of one head. Two state warps keep the state in
+// accumulators, 16 columns each. They exchange nothing, because columns do not depend on each
+// other. Two output warps compute the outputs of the previous chunk, from the state and the changes
+// that the state warps store in shared memory.
 #include "kernels/cuda/device/launch.cuh"
 #include "kernels/cuda/ptx/convert.cuh"
 #include "kernels/cuda/ptx/cp_async.cuh"
@@ -18,7 +18,7 @@ constexpr int kWarps = 4, kThreads = 32 * kWarps;
 constexpr int kColumns = 32, kSlices = kHeadDim / kColumns;
 constexpr int kKeyTiles = kHeadDim / 8, kTokenTiles = kChunk / 8;  // of 8 columns of a product
 
-// What the state warps need of a chunk, and what the output warps need.
+// Inputs of the state warps and of the output warps for one chunk.
 struct StateInputs {
   Swizzled<kChunk, kHeadDim / 8> k;
   Swizzled<kChunk, kChunk / 8> change;
@@ -38,7 +38,7 @@ struct Left {
 struct ChunkShared {
   StateInputs state[2];
   OutputInputs output[2];
-  Left left[2][2];  // by turn and by warp
+  Left left[2][2];  // [buffer][warp]
 };
 
 // Accumulators [16, 8 · kTiles] of a warp. Lane 4 g + k has rows g and g + 8, and columns 2 k and
@@ -208,7 +208,7 @@ __device__ void output(OutputInputs& in, const Left& left, uint16_t* to, int64_t
   }
 }
 
-// The output warps have less to multiply, and fetch the inputs of all.
+// The output warps have fewer products, so they copy the inputs of all warps.
 constexpr int kFetchers = kThreads / 2;
 __device__ int fetcher() {
   return static_cast<int>(threadIdx.x) - kFetchers;
@@ -290,7 +290,7 @@ __global__ void __launch_bounds__(kThreads) delta_chunks(const DeltaArgs a, Delt
           first == 0 ? a.state_before(sequence, head) : a.state_after(sequence, head);
       state.load(from != nullptr ? from + slice + columns : nullptr);
     }
-    // In each turn the state warps take a chunk, and the output warps the chunk before.
+    // In each iteration the state warps take a chunk, and the output warps the previous chunk.
     for (int chunk = first; chunk <= last; ++chunk) {
       cp_async_wait<0>();
       __syncthreads();

@@ -38,8 +38,8 @@ __device__ void add_product(float4& sum, float factor, const float4& x) {
          fmaf(factor, x.w, sum.w)};
 }
 
-// What a thread needs of a token: its part of q and k, its columns of v, and its gates, as they are
-// stored. Loaded one token ahead to hide the latency.
+// A thread's inputs of one token: its part of q and k, its columns of v, and its gates, as they are
+// stored. Load them one token ahead to hide the latency.
 template <int kRows, bool kBf16>
 struct DeltaToken {
   static constexpr int kParts = kRows * kRowsAtOnce / kThreads;

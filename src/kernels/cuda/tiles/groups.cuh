@@ -1,5 +1,5 @@
-// What a lane needs of every kernel on layout mma16: its place in a tile, the groups of columns
-// that share a scale, and the fused activation.
+// Used by every kernel on layout mma16: a lane's position in a tile, the groups of columns that
+// share a scale, and the fused activation.
 #pragma once
 
 #include "kernels/cuda/tiles/arguments.h"
@@ -19,8 +19,8 @@ __device__ inline int group_of(const ScaleGroups& groups, int block) {
   return static_cast<int>(__umulhi(static_cast<unsigned>(block), groups.inverse));
 }
 
-/// Comparisons propagate NaN. The result becomes bf16: the last bits of the quotient and of the
-/// exponential are not worth their instructions.
+/// Comparisons propagate NaN. The result becomes bf16, so approximate the quotient and the
+/// exponential.
 __device__ inline float activated(const GemmArgs& a, float gate, float up) {
   gate = gate > a.limit ? a.limit : gate;
   up = up > a.limit ? a.limit : (up < -a.limit ? -a.limit : up);

@@ -1,4 +1,4 @@
-// Finds the tiles of a block. Only the device knows how many rows each expert has.
+// Finds the tiles of a CTA. Only the device knows how many rows each expert has.
 #pragma once
 
 #include "kernels/cuda/block.cuh"
