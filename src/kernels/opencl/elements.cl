@@ -51,8 +51,8 @@ void store_element(global void *data, int dtype, long at, float value) {
     ((global ushort *)data)[at] = dtype == BF16 ? float_to_bf16(value) : float_to_f16(value);
 }
 
-// Work-groups step over the rows and pieces of columns of a matrix: for (r, c) of [rows, cols], c in this work-item's
-// columns. PIECE columns belong to one work-group at a time.
+// Work-groups step over the rows and column ranges of a matrix: for (r, c) of [rows, cols], c in this work-item's
+// columns. A work-group processes PIECE columns at a time.
 #define PIECE 1024
 #define FOR_EACH_ELEMENT(r, c, rows, cols)                                                                \
   for (long piece_ = get_group_id(0), pieces_ = ((cols) + PIECE - 1) / PIECE; piece_ < (rows) * pieces_; \

@@ -11,7 +11,7 @@
 // The shape of the matrices and the places of their sections, in bytes. As Shape in opencl_reference.cc.
 typedef struct {
   long num_experts, expert_bytes, row_bytes;
-  long codes, scales, zero_points, minimums, group_index, bias;  // has_* tell whether the last four are there
+  long codes, scales, zero_points, minimums, group_index, bias;  // has_* tell whether the last four exist
   long n, k, group_rows, group_cols, scale_cols;
   int quantized, has_zero_points, has_minimums, has_group_index, has_bias;
 } Shape;

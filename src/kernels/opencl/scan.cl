@@ -1,4 +1,4 @@
-// Prefix sums over the work-items of a group. All work-items must call, and `scratch` has room for one number each.
+// Prefix sums over the work-items of a group. All work-items must call, and `scratch` holds one number of each.
 
 // The sum of `value` over the work-items before this one. `total`: over all.
 uint scan_before(local uint *scratch, uint value, private uint *total) {

@@ -16,8 +16,8 @@ namespace fs = std::filesystem;
 
 constexpr std::string_view kMagic = "moracle opencl binary 1\n";
 
-// FNV-1a, 64 bits (Fowler, Noll, Vo): names files and finds damage; it is no protection against
-// intent.
+// FNV-1a, 64 bits (Fowler, Noll, Vo). It names files and detects damage, but does not protect
+// against manipulation.
 uint64_t hash_of(std::string_view text) {
   uint64_t hash = 0xcbf29ce484222325u;
   for (const char c : text) hash = (hash ^ static_cast<uint8_t>(c)) * 0x100000001b3u;

@@ -15,8 +15,8 @@ struct LocalBytes {
 };
 
 /// Sets the arguments of one kernel, from left to right. A Matrix becomes three: pointer, stride
-/// (long) and dtype (int), as MATRIX() in elements.cl declares them. A struct without pointers goes
-/// in as it is.
+/// (long) and dtype (int), as MATRIX() in elements.cl declares them. A struct without pointers is
+/// passed unchanged.
 class Arguments {
  public:
   Arguments(const Api& cl, cl_kernel kernel) : cl_(cl), kernel_(kernel) {}
@@ -44,7 +44,7 @@ class Arguments {
 
  private:
   void pointer(const void* value) {
-    // A null pointer goes in as a null buffer: not every driver takes it as shared memory.
+    // Pass a null pointer as a null buffer: not every driver accepts it as shared memory.
     const cl_mem none = nullptr;
     keep(value != nullptr ? cl_.clSetKernelArgSVMPointer(kernel_, next_++, value)
                           : cl_.clSetKernelArg(kernel_, next_++, sizeof none, &none));
@@ -79,9 +79,9 @@ uint64_t null_pointers(const Args&... args) {
 Status start(const Queue& queue, Stream stream, const KernelName& name, cl_kernel kernel,
              int64_t groups, int64_t threads);
 
-/// Enqueues `groups` work-groups of `threads` work-items, at most 2^22 groups: kernels go through
-/// their groups in steps of get_num_groups(0). Does nothing if there are no groups. Errors: the
-/// arguments or the start of the kernel.
+/// Enqueues `groups` work-groups of `threads` work-items, at most 2^22 groups. Kernels step over
+/// their work by get_num_groups(0). Does nothing if `groups` is 0. Errors: the arguments or the
+/// start of the kernel.
 template <class... Args>
 Status launch_kernel(const Queue& queue, Stream stream, const KernelName& name, cl_kernel made,
                      int64_t groups, int64_t threads, const Args&... args) {
@@ -97,7 +97,7 @@ Status launch_kernel(const Queue& queue, Stream stream, const KernelName& name, 
   return start(queue, stream, name, kernel, groups, threads);
 }
 
-/// The same for a kernel that the program's constants name. Errors: also those of the compiler, at
+/// Overload for a kernel named by a constant of the program. Errors: also those of the compiler, at
 /// the first call.
 template <class... Args>
 Status launch(const Queue& queue, Stream stream, const KernelName& name, int64_t groups,

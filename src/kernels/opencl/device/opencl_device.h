@@ -15,8 +15,9 @@ class OpenClOps;
 
 class OpenClDevice : public KernelDevice {
  public:
-  /// Errors: no loader, no such device, a device without what every kernel needs (shared pointers,
-  /// 64-bit atomics), out of memory. `options.threads` host threads read and pack weights.
+  /// Errors: no loader, no such device, a device that lacks a feature of every kernel (shared
+  /// pointers, 64-bit atomics), out of memory. `options.threads` host threads read and pack
+  /// weights.
   static Result<std::shared_ptr<Device>> open(int index, const DeviceOptions& options);
   ~OpenClDevice() override;
 

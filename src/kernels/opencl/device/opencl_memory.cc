@@ -22,7 +22,8 @@ Result<Buffer> Memory::allocate(size_t bytes) {
       std::accumulate(live_.begin(), live_.end(), size_t{0},
                       [](size_t sum, const auto& one) { return sum + one.second; });
   const size_t whole = whole_units(bytes);
-  // A driver on a CPU grants more than there is, and the system then ends the process.
+  // A driver on a CPU grants more memory than the machine has, and the system then kills the
+  // process.
   const bool fits = bytes <= largest && bytes <= memory - std::min<size_t>(taken, memory);
   void* const data =
       fits ? cl.clSVMAlloc(queue_.context, CL_MEM_READ_WRITE, whole, cl_uint{kUnit}) : nullptr;
@@ -41,7 +42,7 @@ Result<Buffer> Memory::allocate(size_t bytes) {
 
 void Memory::release(void* data) {
   const std::lock_guard lock(mutex_);
-  // Kernels that still read the memory finish first, as cudaFree does it.
+  // Let kernels that still read the memory finish first, as cudaFree does.
   static_cast<void>(queue_.cl->clFinish(queue_.own));
   queue_.cl->clSVMFree(queue_.context, data);
   live_.erase(data);

@@ -1,5 +1,5 @@
-// The memory of one device: shared virtual memory, whose pointers host and kernels have in common.
-// The library then treats a pointer into a device alike on every platform.
+// The memory of one device: shared virtual memory (SVM), whose pointers are valid on the host and
+// in kernels. So the library treats device pointers alike on every platform.
 #pragma once
 
 #include <map>
@@ -30,8 +30,8 @@ class Memory : public std::enable_shared_from_this<Memory> {
   /// largest allocation and its memory.
   Result<Buffer> allocate(size_t bytes);
 
-  /// Tells the driver that `kernel` follows pointers that lie in device memory: every allocation
-  /// must stay there.
+  /// Tells the driver that `kernel` follows pointers in device memory: every allocation must stay
+  /// resident.
   Status share_all(cl_kernel kernel);
 
  private:

@@ -74,7 +74,7 @@ class OpenClStreamOrder final : public StreamOrder {
     return check(queue_.cl->clEnqueueBarrierWithWaitList(to, 1, &done_.front().get(), nullptr),
                  "clEnqueueBarrierWithWaitList");
   }
-  // The caller may release its own queue before another one begins: its end is recorded now.
+  // Record the end now: the caller may release its queue before another one begins.
   void end(Stream stream) override {
     last_ = queue_.of(stream);
     if (last_ != queue_.own) record();

@@ -1,4 +1,4 @@
-// What a device does between kernels: timestamps, and the order of streams that share memory.
+// Timestamps, and the order of streams that share memory.
 #pragma once
 
 #include "kernels/kernel_device.h"

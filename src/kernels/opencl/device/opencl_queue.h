@@ -26,7 +26,7 @@ struct Queue {
   bool is_cpu = false;
   bool unified = false;          ///< the device shares its memory with the host
   bool language_3 = false;       ///< the compiler takes OpenCL C 3.0
-  bool divides_exactly = false;  ///< and an option for correctly rounded division
+  bool divides_exactly = false;  ///< the compiler has an option for correctly rounded division
   GpuFeature features = GpuFeature::kNone;
   Memory* memory = nullptr;  ///< owned by the device, as are the programs
   Programs* programs = nullptr;

@@ -8,8 +8,8 @@
 namespace moracle::opencl {
 namespace {
 
-// Copies on a queue of its own. The thread that converts weights holds the device's turn meanwhile,
-// so the threads that read and pack must not ask for it.
+// Copies on its own queue. The thread that converts weights holds the device's turn() meanwhile, so
+// the threads that read and pack must not take it.
 class OpenClUploads : public Uploads {
  public:
   explicit OpenClUploads(const Queue& queue) : queue_(queue), staging_(queue) {}

@@ -21,8 +21,8 @@ struct KernelName {
 
 class Programs {
  public:
-  /// `cache`: folder of the binaries; empty: nothing is kept. It is made when first needed.
-  /// `compiling` is told each file that the compiler gets, before a wait of up to seconds.
+  /// `cache`: folder of the binaries, created when first needed; empty: no cache. `compiling` is
+  /// called with each file before the compiler runs, which takes up to seconds.
   Programs(const Queue& queue, std::string cache, std::function<void(std::string_view)> compiling)
       : queue_(queue), cache_(std::move(cache)), compiling_(std::move(compiling)) {}
   Programs(const Programs&) = delete;
@@ -32,19 +32,19 @@ class Programs {
   /// The kernel, compiled if this is the first call. Errors: the compiler's log; a kernel that the
   /// file lacks.
   Result<cl_kernel> make(const KernelName& name);
-  /// The same for a constant of the program: it is found again by its address.
+  /// Overload for a constant of the program: the lookup uses its address.
   Result<cl_kernel> find(const KernelName& name);
 
-  /// The kernel again, as an object of its own for arguments of which those in `nulls` are null;
-  /// the kernel itself if none is. (NVIDIA's driver refuses a kernel object whose argument was once
+  /// Another object of the same kernel, for arguments of which those in `nulls` are null; the
+  /// kernel itself if none is. (NVIDIA's driver refuses a kernel object whose argument was once
   /// shared memory and then null.)
   Result<cl_kernel> twin(cl_kernel kernel, uint64_t nulls);
 
-  /// Held while a kernel's arguments are set and until it is enqueued: they belong to the kernel
-  /// object.
+  /// Hold it from setting a kernel's arguments until the kernel is enqueued: they belong to the
+  /// kernel object.
   std::mutex& arguments() { return arguments_; }
 
-  /// How often a program was compiled, and how often the disk had it.
+  /// Number of compilations, and of programs loaded from disk.
   int64_t compiled() const { return compiled_; }
   int64_t loaded() const { return loaded_; }
 

@@ -1,4 +1,4 @@
-// What an OpenCL device must have before this library opens it.
+// Requirements of this library on an OpenCL device.
 #pragma once
 
 #include <span>

@@ -1,8 +1,8 @@
-// Loops that reach the limits of a device: reads in order, and products of floats with their additions.
+// Loops that reach the limits of a device: sequential reads, and f32 multiply-adds.
 
-#define AT_ONCE 8  // lines of 16 bytes that a work-item reads
+#define AT_ONCE 8  // vectors of 16 bytes that a work-item reads
 
-// A work-group reads one piece.
+// A work-group reads one contiguous chunk.
 kernel void read_lines(global const uint4 *from, const long count, global uint *out) {
   const long piece = AT_ONCE * get_local_size(0);
   for (long first = get_group_id(0) * piece; first < count; first += get_num_groups(0) * piece) {

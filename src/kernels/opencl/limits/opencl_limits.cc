@@ -35,7 +35,7 @@ class OpenClLimits final : public LimitsProbe {
     memory_bytes_ =
         static_cast<int64_t>(value_of<cl_ulong>(cl, queue_.device, CL_DEVICE_GLOBAL_MEM_SIZE));
     const auto largest = value_of<cl_ulong>(cl, queue_.device, CL_DEVICE_MAX_MEM_ALLOC_SIZE);
-    // Far larger than any cache, but no burden for a small machine.
+    // Far larger than any cache, but small enough for a small machine.
     size_t bytes = buffer_bytes;
     if (bytes == 0) bytes = queue_.is_cpu ? size_t{512} << 20 : size_t{2} << 30;
     bytes = std::min<size_t>(bytes, largest / 4) / 16 * 16;

@@ -1,19 +1,19 @@
-// What the kernels on lines take, and which rows of activations a work-group works on.
+// Arguments of the kernels on layout vnni16, and the rows of activations of a work-group.
 #include "activation.cl"
 #include "experts.cl"
 #include "lines/codes.cl"
 
-// As Epilogue in line_linear.cc. Between the sums and y.
+// As Epilogue in line_linear.cc: applied between the sums and y.
 typedef struct {
   int function;              // of activation.cl; -1: none
   float alpha, beta, limit;
-  long gates;                // panels of gates, which come before as many panels that they multiply; 0: no gates
+  long gates;                // panels of gates, followed by as many panels that they multiply; 0: no gates
   long cols;                 // of y
 } Epilogue;
 
-// y[r, n] = sum over k of x[row_index[r], k] * w[e(r), n, k] + bias[e(r), n], then the activation function. With
-// by_row there is a place for each row, and the place of an expert's first, ROWS + first, ... row works. Else an expert
-// has `strips` places, which go through its rows.
+// y[r, n] = sum over k of x[row_index[r], k] * w[e(r), n, k] + bias[e(r), n], then the activation function. A place is
+// a unit of work. With by_row each row has a place, and only those of rows 0, ROWS, 2 * ROWS, ... of an expert work.
+// Otherwise an expert has `strips` places, which step over its rows.
 #define LINE_ARGUMENTS                                                                                           \
   global const uchar *weights, const Shape s, MATRIX(x), global const float *x_scales, const long x_num_scales, \
       global const int *row_index, global const int *offsets, MATRIX(y), const Epilogue epilogue,               \
@@ -36,8 +36,8 @@ Rows rows_of(global const int *offsets, long num_experts, long num_rows, long pl
 
 #define NUM_PLACES (by_row ? num_rows : s.num_experts * strips)
 
-// The number of panel p, 0 <= p < count, of the `count` panels of a work-group. The first half are gates if there are
-// any, and the other half what they multiply.
+// The index of panel p, 0 <= p < count, of the `count` panels of a work-group. With gates, the first half are gates and
+// the other half the panels that they multiply.
 long panel_of(const Epilogue *epilogue, long group, int p, int count) {
   if (epilogue->gates == 0) return group * count + p;
   const int gates = count / 2;

@@ -1,5 +1,5 @@
-// Layout vnni16 and rows of activations, decoded to f32: what the kernels of opencl-lines and opencl-vectors share. A
-// line holds 4 bytes of columns for each of 16 rows of weights; the lines of 16 rows are a panel.
+// Layout vnni16 and rows of activations, converted to f32: shared by the kernels of opencl-lines and opencl-vectors. A
+// row block (a line) holds 4 bytes of columns for each of 16 rows of weights. The row blocks of 16 rows are a panel.
 //
 // Compiled once for each kind of product:
 //   -D WEIGHT_I4, _I8, _E4M3, _E2M1, _BF16, _F16 or _F32
@@ -7,7 +7,7 @@
 //   -D WHOLE_ROWS: one scale for all columns on both sides, so sums stay integers to the end of the row
 //   -D MINIMUMS: the minimum of each group is subtracted from code * scale; there are no zero points
 //   -D SCALES_F16, SCALES_STEPS: scales in f16, or scales and minimums in 8-bit integers times f16 factors; else floats
-//   -D WIDE: a work-item holds all 16 rows of a line as vectors, else one of them
+//   -D WIDE: a work-item holds all 16 rows of a row block as vectors, else one of them
 #include "elements.cl"
 
 #if defined(WIDE)
@@ -33,10 +33,10 @@ typedef struct {
   int factor_groups, step_zero;     // likewise: groups that share a factor; the zero point of all codes
 } Shape;
 
-// COLS: columns of a line. decode(word, zero, out): these columns of a row, exactly, minus the zero point.
+// COLS: columns of a row block. decode(word, zero, out): these columns of a row, exactly, minus the zero point.
 //
 // Integers: a float whose exponent is that of 2^23 holds an integer in its lowest 23 bits. A code at bit 0, 4, 8 or 12
-// stays where it is; one multiplication and one subtraction, both exact, move it down and take away the offset.
+// is not shifted: one multiplication and one subtraction, both exact, scale it down and remove the offset.
 #define INTEGER(word, bit, mask, offset)                                                  \
   (AS_REAL(((word) & ((uint)(mask) << (bit))) | 0x4b000000u) * (1.0f / (float)(1 << (bit))) - \
    ((float)(8388608 >> (bit)) + (offset)))

@@ -1,8 +1,8 @@
-// Backend opencl-lines, few rows of each expert. Each work-item holds one row of four panels: 16 neighbours read lines
-// of 64 bytes, and the panels share the decoded activations. SPLITS groups of 16 work-items share the columns and add
-// their sums in local memory. ROWS rows of activations share each decoded line.
+// Backend opencl-lines, few rows of each expert. Each work-item holds one row of four panels: 16 neighbours read row
+// blocks of 64 bytes, and the panels share the converted activations. Split-K: SPLITS groups of 16 work-items split the
+// columns and add their sums in local memory. ROWS rows of activations share each converted row block.
 //
-// Compiled as codes.cl says, and with -D ROWS=n -D SPLITS=n.
+// Compiled with the options of codes.cl, -D ROWS=n and -D SPLITS=n.
 #include "lines/arguments.cl"
 
 #define PANELS 4
@@ -25,7 +25,7 @@ typedef struct {
 void add_block(global const uchar *base, const Shape *s, const int *panels, const uint *begins, int lane, int b,
                const Sources *x, int aligned, Sum sums[PANELS][ROWS]) {
   const int g = s->quantized ? b / s->group_blocks : 0;
-  // f32 lines may end within the block. What is read twice meets activations that are 0.
+  // f32 row blocks may end within the block. Blocks that are read twice are multiplied by zeros.
   const int last = (int)((s->k - (long)b * BLOCK + COLS - 1) / COLS) - 1;
   uint words[PANELS][LINES];
   float zero[PANELS], scale[PANELS], part[PANELS][ROWS];
@@ -35,7 +35,7 @@ void add_block(global const uchar *base, const Shape *s, const int *panels, cons
     for (int l = 0; l < LINES; ++l)
       words[p][l] = ((global const uint *)base)[begins[p] + (uint)(b * LINES + min(l, last)) * 16];
     zero[p] = zero_of(base, s, panels[p], g, lane);
-    scale[p] = scale_of(base, s, panels[p], g, lane);  // loaded here, it arrives with the lines
+    scale[p] = scale_of(base, s, panels[p], g, lane);  // load the scale here: it arrives with the codes
 #pragma unroll
     for (int r = 0; r < ROWS; ++r) part[p][r] = 0;
   }
@@ -130,7 +130,7 @@ kernel __attribute__((reqd_work_group_size(SPLITS * 16, 1, 1))) void few_rows(LI
         for (int r = 0; r < ROWS; ++r) sums[p][r] = 0;
       for (int b = split; b < (int)s.blocks; b += SPLITS)
         add_block(base, &s, panels, begins, lane, b, &sources, aligned, sums);
-      barrier(CLK_LOCAL_MEM_FENCE);  // the sums of the rows before have been read
+      barrier(CLK_LOCAL_MEM_FENCE);  // the sums of the previous rows have been read
 #pragma unroll
       for (int p = 0; p < PANELS; ++p)
 #pragma unroll

@@ -63,7 +63,7 @@ Shape shape_of(const KernelWeights& weights) {
   const Sections& s = weights.sections;
   const std::optional<QuantKey>& key = weights.scheme.activation;
   const auto at = [](size_t offset) { return static_cast<cl_long>(offset); };
-  // A group that is no whole number of blocks is the only one: it covers all columns.
+  // A group that is not a whole number of blocks is the only one: it covers all columns.
   const auto in_blocks = [](int64_t cols) {
     return static_cast<cl_int>(std::max<int64_t>((cols + kBlock - 1) / kBlock, 1));
   };
@@ -93,7 +93,7 @@ Shape shape_of(const KernelWeights& weights) {
           shape.key.symmetric ? 0 : kStepZeroPoint};
 }
 
-// What the kernels are compiled for: "-D WEIGHT_I4 -D X_BF16".
+// Compiler options of the weights and the kernel: "-D WEIGHT_I4 -D X_BF16".
 std::string options_of(const KernelWeights& weights, const OpenClForm& form) {
   std::string options = weight_option(weights.shape.key.dtype);
   options += activation_option(weights.scheme.activation);

@@ -21,11 +21,11 @@ struct LineKernel {
   int64_t rows = 1;       ///< of activations that a work-group takes at once
   bool by_row = false;    ///< a work-group for each row, else for each strip of an expert's rows
   int64_t panels = 1;     ///< of results that a work-group takes
-  int64_t panels_per_gate = 2;  ///< 2: with gates, half of its panels; 1: as many
+  int64_t panels_per_gate = 2;  ///< 2: half of its panels are gates; 1: as many gates as panels
 };
 
-/// Compiles `kernels`. A run uses the first that takes its number of rows. `backend` is for the
-/// error. Errors: another device than OpenCL; a kernel that does not compile.
+/// Compiles `kernels`. A run uses the first kernel that serves its number of rows. `backend` is
+/// named in errors. Errors: not an OpenCL device; a kernel that does not compile.
 Result<std::unique_ptr<GroupedLinear>> make_line_linear(const char* backend,
                                                         KernelWeights&& weights, Device& device,
                                                         std::vector<LineKernel> kernels);

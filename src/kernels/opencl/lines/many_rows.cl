@@ -1,16 +1,16 @@
 // Backend opencl-lines, many rows of each expert. A work-group of 128 computes tiles of 64 rows of activations by eight
-// panels, 128 rows of weights. Blocks of 32 columns of both are decoded to local memory; each work-item adds 8 by 8
-// products for each column.
+// panels, 128 rows of weights. It converts blocks of 32 columns of both to f32 in local memory. For each column, each
+// work-item adds 8 by 8 products.
 //
-// Compiled as codes.cl says.
+// Compiled with the options of codes.cl.
 #include "lines/arguments.cl"
 
 #define PANELS 8
 #define TILE_N (16 * PANELS)
 #define TILE_ROWS 64
 #define ITEMS 128
-#define WORDS (TILE_N * LINES / ITEMS)                 // that a work-item decodes
-#define EIGHTS (TILE_ROWS * BLOCK / ITEMS / 8)         // of activations that a work-item decodes
+#define WORDS (TILE_N * LINES / ITEMS)                 // that a work-item converts
+#define EIGHTS (TILE_ROWS * BLOCK / ITEMS / 8)         // of activations that a work-item converts
 #define EIGHTS_APART (ITEMS / TILE_ROWS * 8)           // columns
 
 // Codes whose sums stay integers, and their sums; or products of a code and its scale.
@@ -22,7 +22,7 @@ typedef float Value;
 #define SCALED(value, scale) ((value) * (scale))
 #endif
 
-// Reads block b of the weights and of row `row` of activations, both in a work-item's share, before the barrier ...
+// Loads a work-item's share of block b, of the weights and of row `row` of activations. Call before the barrier.
 typedef struct {
   uint words[WORDS];
   float scale[WORDS], zero[WORDS];
@@ -35,7 +35,7 @@ typedef struct {
 void load_block(global const uchar *base, const Shape *s, const Epilogue *epilogue, long tile, int b, int item,
                 global const X *row, global const float *x_scales, int aligned, Loaded *to) {
   const int g = s->quantized ? b / s->group_blocks : 0;
-  const int last = (int)((s->k - (long)b * BLOCK + COLS - 1) / COLS) - 1;  // f32 lines may end within the block
+  const int last = (int)((s->k - (long)b * BLOCK + COLS - 1) / COLS) - 1;  // f32 row blocks may end within the block
 #pragma unroll
   for (int i = 0; i < WORDS; ++i) {
     const int at = item + i * ITEMS, lane = at % 16, l = at / 16 % LINES;
@@ -60,7 +60,7 @@ void load_block(global const uchar *base, const Shape *s, const Epilogue *epilog
   }
 }
 
-// ... and writes them to local memory after it.
+// Writes a loaded block to local memory. Call after the barrier.
 void keep_block(const Loaded *from, int item, local Value (*weights)[TILE_N], local Value (*x)[TILE_ROWS]) {
 #pragma unroll
   for (int i = 0; i < WORDS; ++i) {
@@ -115,8 +115,8 @@ void store_rows(local const Value (*sums)[TILE_N], global const uchar *base, con
 
 kernel __attribute__((reqd_work_group_size(ITEMS, 1, 1))) void many_rows(LINE_ARGUMENTS) {
   local Value w_block[BLOCK][TILE_N], x_block[BLOCK][TILE_ROWS];
-  // A work-item adds rows 8 down ... of the tile, and columns 4 across ... of the first and of the last four panels:
-  // so of gates and of their multiplicands.
+  // A work-item adds rows 8 * down ... of the tile, and columns 4 * across ... of the first and of the last four
+  // panels. So it has gates together with the outputs that they multiply.
   const int item = get_local_id(0), across = item % 16, down = item / 16;
   const long tiles = panel_groups(&s, &epilogue, PANELS);
   for (long group = get_group_id(0); group < NUM_PLACES * tiles; group += get_num_groups(0)) {
@@ -134,7 +134,7 @@ kernel __attribute__((reqd_work_group_size(ITEMS, 1, 1))) void many_rows(LINE_AR
         Loaded loaded;
         load_block(base, &s, &epilogue, tile, b, item, (global const X *)x + source * x_stride,
                    x_scales + source * x_num_scales, aligned, &loaded);
-        barrier(CLK_LOCAL_MEM_FENCE);  // the block before has been read
+        barrier(CLK_LOCAL_MEM_FENCE);  // the previous block has been read
         keep_block(&loaded, item, w_block, x_block);
         barrier(CLK_LOCAL_MEM_FENCE);
 #pragma unroll 4
@@ -150,9 +150,9 @@ kernel __attribute__((reqd_work_group_size(ITEMS, 1, 1))) void many_rows(LINE_AR
             for (int j = 0; j < 8; ++j) sums[i][j] += xs[i] * ws[j];
         }
       }
-      // Results go out by halves of the tile through local memory, so that neighbours store to neighbouring columns.
+      // Store the results by halves of the tile through local memory, so that neighbours store to neighbouring columns.
       for (int half_tile = 0; half_tile < 2; ++half_tile) {
-        barrier(CLK_LOCAL_MEM_FENCE);  // what was there has been read
+        barrier(CLK_LOCAL_MEM_FENCE);  // the previous contents have been read
         if (down / 4 == half_tile) {
 #pragma unroll
           for (int i = 0; i < 8; ++i)

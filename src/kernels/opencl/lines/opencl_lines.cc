@@ -1,6 +1,6 @@
 // Backend "opencl-lines": plain OpenCL C on layout vnni16, for GPUs without subgroups or 16-bit
-// floats. few_rows.cl reads each weight for a few rows of activations; many_rows.cl decodes tiles
-// to local memory.
+// floats. few_rows.cl reads each weight for a few rows of activations; many_rows.cl converts tiles
+// to f32 in local memory.
 #include "base/text.h"
 #include "kernels/opencl/lines/line_linear.h"
 #include "kernels/opencl/lines/opencl_lines_plan.h"

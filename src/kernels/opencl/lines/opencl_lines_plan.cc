@@ -14,14 +14,14 @@ namespace opencl {
 
 namespace {
 
-// Sums of codes stay integers to the end of the row: one scale for all columns on both sides.
+// Sums of codes stay integers to the end of the row if one scale covers all columns on both sides.
 bool sums_whole_rows(const MatrixShape& shape, const Scheme& scheme) {
   return scheme.activation && scheme.activation->dtype == DType::kI8 &&
          shape.key.dtype == DType::kI8 && moracle::num_groups(shape) == 1 && !shape.key.minimums &&
          num_groups(*scheme.activation, shape.k) == 1;
 }
 
-// Whether gates and the outputs that they multiply fill separate panels.
+// True if gates and the outputs that they multiply fill separate panels.
 bool lines_activate(const MatrixShape& shape, const ActivationSpec& activation) {
   return !is_gated(activation.function) || shape.n % (2 * vnni16::kRows) == 0;
 }
@@ -31,7 +31,7 @@ OpenClForm form_of(OpenClForm::Kernel kernel, const KernelRequest& request) {
                                                                  : OpenClForm::Sums::kFloats};
 }
 
-// Nothing is rounded to fewer bits than a float has.
+// Products and sums are f32, so no value loses bits.
 KernelPlan plan_common(const KernelRequest& request) {
   const auto& activation = request.scheme.activation;
   KernelPlan plan;

@@ -6,7 +6,7 @@
 
 namespace moracle::opencl {
 
-/// Up to this many rows per expert, in the mean, few_rows.cl is faster than many_rows.cl. Measured
+/// Up to this many rows per expert, on average, few_rows.cl is faster than many_rows.cl. Measured
 /// on an H100 (bench/lab/opencl.md).
 inline constexpr int64_t kFewRows = 24;
 

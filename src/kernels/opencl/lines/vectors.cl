@@ -1,7 +1,7 @@
-// Backend opencl-vectors: for CPUs. A work-item is a whole work-group: it holds the 16 rows of a line as vectors and
-// takes PANELS neighbouring panels one after another. ROWS rows of activations share each decoded line.
+// Backend opencl-vectors: for CPUs. A work-item is a whole work-group: it holds the 16 rows of a row block as vectors
+// and computes PANELS neighbouring panels one after another. ROWS rows of activations share each converted row block.
 //
-// Compiled as codes.cl says, and with -D WIDE -D ROWS=n -D PANELS=n.
+// Compiled with the options of codes.cl, -D WIDE, -D ROWS=n and -D PANELS=n.
 #include "lines/arguments.cl"
 
 // Rows of activations that a work-item reads, and their scales.
@@ -20,7 +20,7 @@ void multiply(global const uchar *base, const Shape *s, long panel, const Source
   for (int r = 0; r < ROWS; ++r) outputs[r] = (Real)(0.0f);
   for (int b = 0; b < (int)s->blocks; ++b) {
     const int g = s->quantized ? b / s->group_blocks : 0;
-    const int last = (int)((s->k - (long)b * BLOCK + COLS - 1) / COLS) - 1;  // f32 lines may end within the block
+    const int last = (int)((s->k - (long)b * BLOCK + COLS - 1) / COLS) - 1;  // f32 row blocks may end within the block
     const Real zero = zero_of(base, s, panel, g, 0);
     Real part[ROWS];
     for (int r = 0; r < ROWS; ++r) part[r] = (Real)(0.0f);

@@ -1,6 +1,6 @@
-// Matrix engines of Intel GPUs: the built-ins of cl_intel_subgroup_matrix_multiply_accumulate for bf16 and, with
-// -D INTEGERS, for int8, with subgroups of LANES = 8 or 16. With -D EMULATED they are plain OpenCL C, for devices that
-// have subgroups only.
+// Matrix engines of Intel GPUs: the built-ins of cl_intel_subgroup_matrix_multiply_accumulate for bf16 and, with -D
+// INTEGERS, for int8, with subgroups of LANES = 8 or 16. -D EMULATED replaces them by plain OpenCL C, for devices that
+// only have subgroups.
 //
 //   acc[m] of lane l   +=  sum over k of A[m][k] * B[k][l]     m < 8, k < DEPTH
 //   a    element m of lane l holds A[m][k] for the COLS columns from k = COLS * l on, the first in the lowest bits

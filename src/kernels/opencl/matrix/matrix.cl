@@ -1,9 +1,9 @@
 // Backends opencl-matrix and opencl-matrix-wide: y[r, n] = sum over k of x[row_index[r], k] * w[e(r), n, k] +
 // bias[e(r), n] on matrix engines (dpas.cl), from layout rows16 (4-bit codes) or columns16 (8 and 16 bits).
 //
-// A subgroup multiplies up to ROWS rows of activations, a multiple of 8, with LANES * TILES rows of weights. It goes
-// through blocks of 32 columns. The SPLITS subgroups of a work-group take every SPLITS-th block each and add their sums
-// in local memory.
+// A subgroup multiplies up to ROWS rows of activations, a multiple of 8, by LANES * TILES rows of weights, in blocks of
+// 32 columns. Split-K: the SPLITS subgroups of a work-group take every SPLITS-th block each and add their sums in local
+// memory.
 //
 // Codes become bf16 in registers, exactly: codes and differences of codes and zero points have at most 8 significant
 // bits, and f16 is the sum of two bf16. With INTEGERS, int8 activations and integer weights are multiplied as int8, and
@@ -25,7 +25,7 @@
 #include "matrix/weights.cl"
 
 #define STRIPS (ROWS / 8)
-#define WIDTH (LANES * TILES)  // rows of weights that a subgroup takes
+#define WIDTH (LANES * TILES)  // rows of weights of a subgroup
 
 // One sum for all columns: integers stay integers to the end of the row.
 #if defined(ONE_GROUP) && !defined(X_GROUPS)
@@ -34,7 +34,7 @@ typedef Sums RowSums;
 #else
 typedef float8 RowSums;
 #endif
-// What the products of a block are scaled by, in the expression that adds them: a multiply-add does both.
+// The factors of a block's products, applied in the expression that adds them: a multiply-add does both.
 #if defined(ONE_GROUP)
 #define BLOCK_SCALE x_scale
 #elif defined(X_GROUPS)
@@ -49,7 +49,7 @@ typedef int Sum;
 typedef float Sum;
 #endif
 
-// Where a walk through blocks stands among groups of `blocks` blocks. These GPUs divide in software: divide once.
+// The group of the current block, where a group has `blocks` blocks. These GPUs divide in software, so divide once.
 typedef struct {
   int group, in_group, blocks;
 } Place;
@@ -73,7 +73,7 @@ Sums add_products(const Left left[PRODUCTS], int8 right[PRODUCTS][PARTS][TILES],
 }
 
 // Sums of this subgroup's rows of weights with ROWS rows of activations, over every SPLITS-th block from `split` on.
-// scale_places: where in x_scales the row of each strip that scales_of wants from this lane begins.
+// scale_places: for each strip, the index in x_scales of the row whose scales this lane loads for scales_of.
 void multiply(global const uchar *base, const Shape *s, const long *rows, int split, global const X *const *x,
               global const float *x_scales, const long *scale_places, int aligned, RowSums sums[STRIPS][TILES]) {
 #pragma unroll
@@ -126,9 +126,9 @@ void multiply(global const uchar *base, const Shape *s, const long *rows, int sp
   }
 }
 
-// A work-group takes WIDTH rows of weights and up to ROWS rows of activations of one expert. With by_row, there is a
-// group for each row, and the one of an expert's first, ROWS + first, ... row works. Else there are `strips` groups
-// for each expert, which go through its rows.
+// A work-group takes WIDTH rows of weights and up to ROWS rows of activations of one expert. With by_row each row has a
+// group, and only those of rows 0, ROWS, 2 * ROWS, ... of an expert work. Otherwise each expert has `strips` groups,
+// which step over its rows.
 SUBGROUP kernel void matrix_linear(global const uchar *weights, const Shape s, MATRIX(x), global const float *x_scales,
                                    const long x_num_scales, global const int *row_index, global const int *offsets,
                                    MATRIX(y), const long num_rows, const int by_row, const long strips) {
@@ -170,7 +170,7 @@ SUBGROUP kernel void matrix_linear(global const uchar *weights, const Shape s, M
       }
       RowSums sums[STRIPS][TILES];
       multiply(base, &s, rows, split, sources, x_scales, scale_places, aligned, sums);
-      barrier(CLK_LOCAL_MEM_FENCE);  // the sums of the rows before have been read
+      barrier(CLK_LOCAL_MEM_FENCE);  // the sums of the previous rows have been read
 #pragma unroll
       for (int m = 0; m < STRIPS; ++m) {
 #pragma unroll

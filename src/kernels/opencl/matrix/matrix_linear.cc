@@ -41,7 +41,7 @@ Shape shape_of(const KernelWeights& weights, const MatrixForm& form) {
   const auto at = [](size_t offset) { return static_cast<cl_long>(offset); };
   const int64_t group = shape.key.quantized() ? group_cols(shape) : shape.k;
   const std::optional<QuantKey>& key = weights.scheme.activation;
-  // A group that is no whole number of blocks is the only one: it covers all columns.
+  // A group that is not a whole number of blocks is the only one: it covers all columns.
   const auto in_blocks = [](int64_t cols) {
     return static_cast<cl_int>(std::max<int64_t>((cols + kBlock - 1) / kBlock, 1));
   };
@@ -64,7 +64,7 @@ Shape shape_of(const KernelWeights& weights, const MatrixForm& form) {
           in_blocks(key ? group_cols(*key, shape.k) : shape.k)};
 }
 
-// The subgroups whose matrix instructions the device has: its smallest, 8 or 16 lanes.
+// The subgroup size of the device's matrix instructions: its smallest, 8 or 16 lanes.
 int64_t lanes_of(const Queue& queue) {
   constexpr cl_device_info kSubGroupSizes = 0x4108;  // CL_DEVICE_SUB_GROUP_SIZES_INTEL
   std::array<size_t, 16> sizes{};
@@ -76,7 +76,7 @@ int64_t lanes_of(const Queue& queue) {
   return std::find(sizes.begin(), end, 8u) != end ? 8 : 16;
 }
 
-// The kind of product: " -D X_I8 -D INTEGERS". The options are explained in matrix.cl.
+// Compiler options of the kind of product: " -D X_I8 -D INTEGERS". matrix.cl explains them.
 std::string product_options(const KernelWeights& weights, const OpenClForm& kernel) {
   const MatrixShape& shape = weights.shape;
   const std::optional<QuantKey>& key = weights.scheme.activation;
@@ -113,8 +113,8 @@ class MatrixLinear : public LinearKernel {
   Status compile() {
     std::string options = str(weight_option_, product_options(weights_, form_),
                               " -D LANES=", lanes_, " -D TILES=", kTiles, " -D SPLITS=", kSplits);
-    // Only tests emulate. Optimizing takes Intel's compiler for CPUs 11 s per program instead of
-    // 0.3.
+    // Only tests emulate. With optimization, Intel's compiler for CPUs takes 11 s per program
+    // instead of 0.3.
     if (emulated_) options += " -D EMULATED -cl-opt-disable";
     for (const int64_t rows : {8, 32}) {
       // 32 rows, and both parts of f16, need more registers than a thread has by default.

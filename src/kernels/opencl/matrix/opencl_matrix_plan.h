@@ -4,8 +4,8 @@
 
 namespace moracle::opencl {
 
-/// Lanes of a subgroup, 8 or 16, on devices without matrix engines, where plain OpenCL C stands in
-/// for them. The oracle never chooses these backends there; tests do.
+/// Emulates matrix engines in plain OpenCL C, with subgroups of 8 or 16 lanes, on devices without
+/// them. The oracle never chooses these backends there; tests do.
 void emulate_matrix_engines(int lanes);
 int emulated_lanes();
 

@@ -1,6 +1,6 @@
 // Rows of activations as left operands of products. The options are those of matrix.cl.
 
-// The lowest byte as e4m3: sign and the other bits move to their places in a float at once, and the multiplication
+// The lowest byte as e4m3: one shift moves sign, exponent and mantissa to their bits in a float, and the multiplication
 // corrects the exponent.
 #define E4M3_REAL(code) (as_float((uint)((int)(char)(code) << 20) & 0x87f00000u) * 0x1p120f)
 
@@ -10,7 +10,7 @@ typedef ushort X;
 typedef uchar X;
 #endif
 
-// As many codes as a lane holds of a row.
+// The codes that a lane holds of a row.
 #if COLS == 1
 typedef X Codes;
 #elif COLS == 2 && defined(X_BF16)
@@ -65,7 +65,7 @@ Left load_left(global const X *const *x, long k, long end, int aligned) {
   return left;
 }
 
-// The scales of 8 rows. Lane l has loaded that of row l % 8, which takes fewer registers than 8 pointers.
+// The scales of 8 rows. Lane l has loaded the scale of row l % 8, which takes fewer registers than 8 pointers.
 float8 scales_of(float own) {
   float8 out;
   float *const each = (float *)&out;

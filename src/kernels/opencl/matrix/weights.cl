@@ -45,7 +45,7 @@ typedef struct {
 #define OFFSET(tile, lane) ((tile) * LANES + (lane))
 
 #if defined(INTEGERS)
-// Four 4-bit codes become four int8, without 8 and the zero point. Bit 7 of each byte stops the borrow.
+// Converts four 4-bit codes to four int8 and subtracts 8 and the zero point. Bit 7 of each byte stops the borrow.
 int four_of(uint codes, uint offset) {
   const uint halves = (codes | codes << 8) & 0x00ff00ffu, bytes = (halves | halves << 4) & 0x0f0f0f0fu;
   return (int)(((bytes | 0x80808080u) - offset) ^ 0x80808080u);
@@ -124,7 +124,7 @@ void load_right(global const uchar *base, const Shape *s, const long *rows, long
 }
 #endif
 
-// Place of the scale and the zero point of a row's first group.
+// Index of the scale and the zero point of a row's first group.
 int scale_row_of(const Shape *s, long row) {
   return (int)min(row, s->n - 1) / s->block_rows * (int)s->scale_row;
 }

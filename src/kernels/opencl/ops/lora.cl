@@ -36,7 +36,7 @@ kernel void add_lora(MATRIX(x), global const int *row_index, global const int *o
           if (team < teams && j + team < ranks)
             partial[id] = lane_sum(a, a_stride, a_dtype, x, x_stride, x_dtype, a_row + j + team, source, k, id % lanes,
                                    lanes);
-          // Past this barrier every work-item has used the sums of the chunk before.
+          // After this barrier every work-item has used the sums of the previous chunk.
           barrier(CLK_LOCAL_MEM_FENCE);
           if (id < teams && j + id < ranks) {
             float sum = 0;

@@ -82,7 +82,7 @@ Status OpenClOps::attend(const Matrix& q, const Batch& batch, const AttentionSha
   }
   const bool split_kv = shape.batch_invariant || batch.fewest_tokens <= kDecodeTokens;
   const int64_t splits = split_kv ? most_splits(shape.most_seen(batch.longest)) : 1;
-  // Process as many tokens at once as have scratch for their splits.
+  // Process as many tokens at a time as the scratch has splits for.
   const auto of_token = static_cast<int64_t>(attend_scratch_bytes(shape, 1, DType::kBF16));
   const auto all = static_cast<int64_t>(attend_scratch_bytes(shape, q.rows, DType::kBF16));
   const int64_t together = splits == 1 ? q.rows : all / of_token;

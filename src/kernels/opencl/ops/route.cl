@@ -39,7 +39,7 @@ float score_token(MATRIX(logits), long t, int num_experts, int kind, local float
     scores[e] = LOAD(logits, t, e);
     largest = fmax(largest, scores[e]);
   }
-  // Sigmoids need neither the maximum nor the sum. They are found anyway: see drop_groups.
+  // Sigmoids need neither the maximum nor the sum. Compute them anyway: see drop_groups.
   largest = merge_group(scratch, largest, false);
   for (int e = item; e < num_experts; e += items) {
     scores[e] = kind == SIGMOID ? 1.0f / (1.0f + exp(-scores[e])) : exp(scores[e] - largest);
@@ -49,14 +49,15 @@ float score_token(MATRIX(logits), long t, int num_experts, int kind, local float
   return kind == SOFTMAX ? sum : 1;
 }
 
-// What decides between experts. A bias does not weigh.
+// The rank by which experts are chosen. A bias changes the rank, but not the weight.
 float rank_of(local const float *scores, int e, float divisor, global const float *bias) {
   return bias ? scores[e] / divisor + bias[e] : scores[e];
 }
 
 // Excludes all but the best `keep` groups of experts; the higher id loses a tie. A group's rank is its best score, or
 // the sum of its two best scores if there is a bias. A NaN counts as infinite, so that it stays visible.
-// Barriers stand outside of every `if`, even where all work-items agree: PoCL 3.1 miscompiles what comes after one.
+// Barriers stand outside of every `if`, even where all work-items agree: PoCL 3.1 miscompiles code after such a
+// barrier.
 void drop_groups(local float *scores, int num_experts, float divisor, global const float *bias, int num_groups,
                  int keep, local float *ranks) {
   const int item = get_local_id(0), items = get_local_size(0), size = num_experts / num_groups;
@@ -83,7 +84,7 @@ void drop_groups(local float *scores, int num_experts, float divisor, global con
   barrier(CLK_LOCAL_MEM_FENCE);
 }
 
-// Whether an expert is better than another one, where an id of -1 is none. The lower id wins a tie. A NaN is never
+// True if an expert is better than another one; an id of -1 is no expert. The lower id wins a tie. A NaN is never
 // better, but still an expert.
 bool is_better(float rank, int id, float than_rank, int than_id) {
   if (id < 0) return false;
@@ -108,7 +109,7 @@ void keep_best(local const float *scores, int num_experts, float divisor, global
   best_id[item] = id;
 }
 
-// Returns where the best is among first, first + step, ... below `last`.
+// Returns the index of the best among first, first + step, ... below `last`.
 int best_of(local const float *rank, local const int *id, int first, int last, int step) {
   int best = first;
   for (int i = first + step; i < last; i += step)

@@ -1,6 +1,6 @@
 // Assigns rows to experts. A work-group counts the slots of a block of experts, together with those of all experts
-// before them, and then numbers its own. Work-groups pass nothing to each other, so one kernel suffices, without a
-// workspace. Rows come out in the order of tokens.
+// before them, and then numbers its own. Work-groups exchange no data, so one kernel suffices, without a workspace.
+// Rows come out in the order of tokens.
 #include "elements.cl"
 #include "scan.cl"
 

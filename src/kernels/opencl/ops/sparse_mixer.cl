@@ -5,7 +5,7 @@
 kernel void mix_sparsely(MATRIX(logits), const float jitter, const float scaling_factor, global int *ids,
                          global float *weights, const long rows, const long num_experts) {
   FOR_EACH_ELEMENT(unused, t, 1, rows) {
-    int first = -1;  // the choice made before
+    int first = -1;  // the previous choice
     for (int j = 0; j < 2; ++j) {
       float most = 0, sum = 0;
       int best = -1;  // the lower id of equals; a NaN is never better, but still an expert

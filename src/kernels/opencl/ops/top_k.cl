@@ -1,14 +1,14 @@
 // Top-k of long rows. Each work-group finds the candidates of a piece of a row. Rounds repeat until one piece is left.
 //
-// A piece is sorted in runs of at least k keys, every other run backwards. Two such runs side by side lose the smaller
-// of each two keys that face each other. The rest are the largest of both, and one bitonic merge sorts them. Runs are
-// halved in number like this until one is left (Shanbhag, Pirk and Madden, "Efficient Top-K Query Processing on
-// Massively Parallel Hardware", 2018).
+// A piece is sorted in runs of at least k keys, every other run in ascending order. Two neighbouring runs are compared
+// key by key, and the smaller key of each pair is dropped. The remaining keys are the largest of both runs, and one
+// bitonic merge sorts them. This halves the number of runs until one is left (Shanbhag, Pirk and Madden, "Efficient
+// Top-K Query Processing on Massively Parallel Hardware", 2018).
 #include "elements.cl"
 
 #define PIECE_KEYS 2048  // kTopKPiece in top_k_key.h
 
-// The key of top_k_key.h. It stays with integers, because not every device keeps denormal floats.
+// The key of top_k_key.h. It compares integers, because not every device keeps denormal floats.
 ulong top_k_key(uint bits, uint place) {
   if ((bits & 0x7fffffffu) > 0x7f800000u)
     bits = 0xffffffffu;
@@ -55,7 +55,7 @@ kernel void top_k_of_pieces(global const uint *numbers, const long stride, globa
         barrier(CLK_LOCAL_MEM_FENCE);
       }
     }
-    // The runs that are left start `apart` keys apart.
+    // The remaining runs start `apart` keys apart.
     for (uint apart = run; apart < span; apart *= 2) {
       const uint pairs = span / apart / 2;
       for (uint i = item; i < pairs * run; i += items) {
