@@ -1,5 +1,5 @@
 // GEMV on bf16 weights in rows, for up to 8 rows of x. A CTA computes 16 outputs. Its warps split
-// K, so that all of the CTA's weights are in flight at once: 128 KB for K = 4096. A warp that walks
+// K, so that all of the CTA's weights are in flight at once: 128 KB for K = 4096. A warp that reads
 // all of K alone has 8 KB in flight, too few to keep the memory busy.
 //
 // A lane loads 16 contiguous bytes of a weight row and of an activation row. The tensor core sums

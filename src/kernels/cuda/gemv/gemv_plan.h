@@ -33,7 +33,7 @@ int gemv_choice(int64_t tokens, int64_t top_k, int64_t num_experts);
 /// True if GEMM 2 with `outputs` outputs adds the rows of each token itself.
 bool gemv_combines(int64_t tokens, int64_t top_k, int64_t outputs);
 
-/// The kernel for so many rows. `scheme`: of the products. `adds`: GEMM 2 with the weighted sum.
+/// The kernel for `rows` rows. `scheme`: of the products. `adds`: GEMM 2 with the weighted sum.
 CudaForm gemv_form(const Scheme& scheme, int rows, bool adds);
 
 /// The GEMV on bf16 in rows (dense_bf16.cuh) serves up to this many rows, one tile of the tensor

@@ -80,7 +80,7 @@ constexpr int kUnitThreads = 128;                           // four warps, each 
 constexpr int kUnitColumns = 256, kMostUnitColumns = 1024;  // a lane reads eight at once
 constexpr int kRowsAtOnce = 8;
 
-// The same sums for rows of bf16 in whole vectors. A warp adds `columns` columns of a token.
+// Combine for rows of bf16 in whole vectors. A warp adds `columns` columns of a token.
 __global__ void __launch_bounds__(kUnitThreads) combine_vectors(Combine c, int columns) {
   pdl_wait();
   pdl_launch_dependents();

@@ -27,7 +27,7 @@ struct GateElement {
     store(x, r, at, gated(load(x, r, at), load(by, r, head * by_dim + c), function));
   }
 };
-// The same for eight columns of bf16; sizes count in eights.
+// The gate for eight columns of bf16; sizes count vectors of eight.
 struct GateEights {
   Matrix x, by;
   int64_t x_dim, by_dim, count;
@@ -72,7 +72,7 @@ __global__ void __launch_bounds__(32 * kGateWarps) norm_and_gate(const NormAndGa
                   a.norm.function));
   }
 }
-// The same for runs of 128 columns of bf16: half a warp has a run, a lane eight columns of it.
+// norm_and_gate for runs of 128 columns of bf16: half a warp has a run, a lane eight columns.
 __global__ void __launch_bounds__(32 * kGateWarps) norm_and_gate_128(const NormAndGateArgs a) {
   const int lane = threadIdx.x % 16, half = threadIdx.x % 32 / 16;
   const EightWeights weights = norm_weights(a.norm.weight, lane);

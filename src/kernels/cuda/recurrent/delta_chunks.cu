@@ -46,7 +46,7 @@ struct ChunkShared {
 template <int kTiles>
 using Sums = float[kTiles][4];
 
-// The same numbers as left operands of products with [8 · kTiles, n] matrices.
+// Converts the accumulators to left operands of products with [8 · kTiles, n] matrices.
 template <int kTiles>
 __device__ void to_operands(const float (&sums)[kTiles][4], uint32_t (&to)[kTiles / 2][4]) {
 #pragma unroll

@@ -19,7 +19,7 @@ struct DeltaArgs {
   const float *a_log, *dt_bias;
   GatedDeltaShape shape;
   Batch batch;
-  int64_t few_tokens;  // sequences with at most so many tokens do not use chunks
+  int64_t few_tokens;  // sequences with at most this many tokens do not use chunks
 
   __device__ int64_t key_head(int64_t head) const {
     return head / (shape.num_value_heads / shape.num_key_heads);
