@@ -1,6 +1,6 @@
 // Backend "cpu-amx": row blocks of layout vnni16, sixteen at a time as AMX tiles. int8 by int8 is
-// exact; everything else is multiplied in bf16. One row uses the same tile as sixteen rows: reading
-// weights bounds both.
+// exact; everything else is multiplied in bf16. One row uses the same tile as sixteen rows, because
+// reading weights is the bottleneck of both.
 #include "kernels/cpu/gemm/plan.h"
 #include "layout/vnni16.h"
 
@@ -13,8 +13,8 @@ namespace {
 
 using namespace cpu;
 
-// Groups of 32 columns are half an int8 tile, so their sums would be scaled one by one.
-// Power-of-two scales are folded into bf16 row blocks, which hold int8 exactly.
+// Groups of 32 columns are half an int8 tile: each group would need its own scaling. Power-of-two
+// scales are folded into bf16 row blocks, which hold int8 exactly.
 Operand arithmetic_of(const MatrixShape& shape, const Scheme& scheme) {
   const bool powers = shape.key.quantized() && vnni16::scale_is_exponent(shape);
   return powers ? Operand::kBf16 : arithmetic_for(shape, scheme, true, 32);
@@ -32,7 +32,7 @@ const Kernels kCpuAmxKernels = {cpu_amx::plan, cpu::make_gemm};
 
 #else
 
-// No other architecture has these instructions; the rule about them runs before any plan.
+// Other architectures lack these instructions. The rule that says so runs before any plan.
 const Kernels kCpuAmxKernels = {nullptr, nullptr};
 
 #endif

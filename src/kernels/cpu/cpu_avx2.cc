@@ -1,8 +1,8 @@
 // Backend "cpu-avx2": row blocks of layout vnni16 in two registers of 256 bits each. int8 by int8
 // is exact; AVX-VNNI multiplies four products at a time. Everything else is multiplied in f32. Few
-// rows are multiplied by codes directly and are bound by reading the codes; many rows are bound by
-// the products. Requests that allow bf16 activations get int16 beside integer and fp4 weights:
-// twice the products of f32, and on average fewer lost bits than bf16.
+// rows multiply codes directly, and reading the codes is the bottleneck; with many rows the
+// products are. If a request allows bf16 activations, integer and fp4 weights are multiplied by
+// int16 activations: twice the products of f32, and on average fewer lost bits than bf16.
 #include "base/text.h"
 #include "kernels/cpu/gemm/plan.h"
 
@@ -38,7 +38,7 @@ const Kernels kCpuAvx2Kernels = {cpu_avx2::plan, cpu::make_gemm};
 
 #else
 
-// No other architecture has these instructions; the rule about them runs before any plan.
+// Other architectures lack these instructions. The rule that says so runs before any plan.
 const Kernels kCpuAvx2Kernels = {nullptr, nullptr};
 
 #endif

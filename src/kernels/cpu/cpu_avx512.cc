@@ -1,7 +1,7 @@
 // Backend "cpu-avx512": row blocks of layout vnni16 in registers of 512 bits. Activations that bf16
-// holds exactly, or may be rounded to bf16, are multiplied in bf16 if the CPU's measured rates say
-// that this pays (oracle/rates): twice the f32 rate on Zen 4, half of it on Sapphire Rapids. Other
-// floats are multiplied in f32: two bf16 terms would be no faster.
+// holds exactly, or that may be rounded to bf16, are multiplied in bf16 if the CPU's measured rates
+// are higher (oracle/rates): bf16 has twice the f32 rate on Zen 4, half of it on Sapphire Rapids.
+// Other floats are multiplied in f32: two bf16 terms would be no faster.
 #include "kernels/cpu/gemm/plan.h"
 #include "oracle/rates/rates.h"
 
@@ -35,7 +35,7 @@ const Kernels kCpuAvx512Kernels = {cpu_avx512::plan, cpu::make_gemm};
 
 #else
 
-// No other architecture has these instructions; the rule about them runs before any plan.
+// Other architectures lack these instructions. The rule that says so runs before any plan.
 const Kernels kCpuAvx512Kernels = {nullptr, nullptr};
 
 #endif

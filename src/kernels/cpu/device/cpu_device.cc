@@ -46,7 +46,7 @@ Ops& CpuDevice::ops() {
   return *ops_;
 }
 
-// All work was done at its call. Errors were kept until this call.
+// Every call completes its work before it returns. Only errors wait for this call.
 Status CpuDevice::synchronize(Stream) {
   return ops_->take_device_error();
 }

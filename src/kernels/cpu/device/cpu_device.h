@@ -1,4 +1,5 @@
-// The CPU as a device: memory is host memory, the queue is the thread pool, work runs at once.
+// The CPU as a device: memory is host memory, the queue is the thread pool, and calls run
+// synchronously.
 #pragma once
 
 #include "base/threads/thread_pool.h"
@@ -38,8 +39,9 @@ class CpuDevice : public KernelDevice {
   ThreadPool& host_threads() override { return pool_; }
   ThreadPool& pool() { return pool_; }
 
-  /// Scratch for one call of a kernel. Callers hold turn(), so that kernels of one device run in
-  /// turn. Grows only while kernels are made. Errors: kOutOfMemory; the old scratch then stays.
+  /// Scratch for one call of a kernel. Callers hold turn(), so that kernels of one device do not
+  /// overlap. Grows only while kernels are made. Errors: kOutOfMemory; the old scratch then
+  /// remains.
   Status reserve_scratch(size_t bytes);
   std::byte* scratch() const { return scratch_.as<std::byte>(); }
 

@@ -1,4 +1,4 @@
-// Epilogues: what a GEMM does with rows whose sums are ready.
+// Epilogues of a GEMM: store, activate, or combine the finished rows.
 #pragma once
 
 #include "kernels/cpu/gemm/macro_kernel.h"

@@ -50,7 +50,8 @@ struct RowItem {
   int64_t expert = 0, first = 0, past = 0;
 };
 
-/// Every expert's rows, split into even items of at most `most_rows`, by number.
+/// Every expert's rows, split into items of even size, at most `most_rows` rows each. Items are
+/// numbered.
 class RowItems {
  public:
   RowItems(const ExpertRows& rows, int64_t most_rows) : rows_(rows), most_rows_(most_rows) {}

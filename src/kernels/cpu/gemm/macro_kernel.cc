@@ -12,13 +12,14 @@ int64_t column_bytes(Operand arithmetic) {
 
 int prefetch_distance(const UkernelSet& kernels, DotForm form, const QuantKey& key) {
   if (!key.quantized()) return kernels.prefetch_distance_16;
-  // Floats times codes wait for their decoding, not for memory, and have no instructions to spare.
+  // Kernels that multiply f32 by codes are limited by decoding, not by memory, and have no
+  // instructions to spare.
   return form.by_codes && form.x == Operand::kF32 ? 0 : kernels.prefetch_distance;
 }
 
-// Maximum rows of a row tile that prefetches scales. Exponents become floats before a k-block
-// begins, which waits for them. Kernels read f32 scales as they go, which costs time only with few
-// rows.
+// Maximum rows of a row tile that prefetches scales. Exponents are converted to floats before a
+// k-block begins, which waits for them. Kernels load f32 scales in the mainloop, which costs time
+// only with few rows.
 int scale_rows(const MatrixShape& shape) {
   constexpr int kF32Rows = 2;
   return vnni16::scale_is_exponent(shape) ? kTileRows : kF32Rows;
@@ -199,7 +200,7 @@ void MacroKernel::multiply_steps(const PanelPair& pair, const RowTile& tile,
   steps_->fn(block);
 }
 
-// Takes so few rows at a time that keep_awake runs often enough in between.
+// Use few rows per call, so that keep_awake runs often enough in between.
 void MacroKernel::subtract_minimums(const PanelPair& pair, const RowTile& tile,
                                     TileScratch& scratch) const {
   constexpr int64_t kProducts = 512, kLeastRows = 4;
@@ -225,7 +226,7 @@ void MacroKernel::subtract_minimums(const PanelPair& pair, const RowTile& tile,
   }
 }
 
-// The sums of a row are those of its limbs. The smallest limb comes first.
+// A row's sums are the sums over its limbs. Add the smallest limb first.
 void MacroKernel::add_limbs(int rows, float* sums) const {
   static_assert(kLimbs == 3);
   for (int r = 0; r < rows; ++r) {

@@ -8,8 +8,8 @@
 
 namespace moracle::cpu {
 
-/// Maximum rows per row tile: all of them meet a decoded k-block before the next k-block is
-/// decoded.
+/// Maximum rows per row tile: all of them are multiplied by a decoded k-block before the next
+/// k-block is decoded.
 inline constexpr int kTileRows = 320;
 
 /// Rows finished per call, so that keep_awake can run in between.
@@ -43,8 +43,8 @@ struct TileScratch {
 /// The micro-kernel that multiplies codes of this type in this form; null: none.
 const DotKernel* dot_of(const UkernelSet& kernels, DotForm form, DType codes);
 
-/// The instruction that multiplies in this form, as in the measured limits; "none" in plans of
-/// layers that the row refuses, whose memory a rule counts.
+/// The instruction that multiplies in this form, named as in the measured limits. "none" for layers
+/// that the row refuses, whose memory a rule still counts.
 std::string_view instruction_of(const UkernelSet& kernels, const DotForm& form,
                                 const QuantKey& key);
 

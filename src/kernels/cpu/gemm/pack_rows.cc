@@ -105,7 +105,7 @@ void RowPacker::split(const PackedRows& to, int64_t first, int64_t past, const E
     pool.split(past - first, some);
 }
 
-// Codes become floats a few at a time: whole groups, or parts of one long group.
+// Convert a few codes to floats at a time: whole groups, or parts of one long group.
 void RowPacker::sum_groups(const void* from, int64_t source, float* sums) const {
   const Rows& x = from_.x;
   const int64_t group = form_.minimum_cols;
@@ -137,7 +137,8 @@ void RowPacker::sum_groups(const void* from, int64_t source, float* sums) const 
   }
 }
 
-// The experts of one token have equal rows. Making limbs takes ten times as long as copying them.
+// A token's rows are equal for all of its experts. Making limbs takes ten times as long as copying
+// them.
 void RowPacker::copy_row(const PackedRows& packed, int64_t at) const {
   const int64_t limbs = form_.skinny_in_limbs ? kLimbs : 1;
   const auto copy = [at](auto* rows, int64_t count) {

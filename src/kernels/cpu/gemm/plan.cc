@@ -1,4 +1,4 @@
-// Plans a grouped GEMM: the forms in which rows and weights meet, and the memory that they need.
+// Plans a grouped GEMM: the forms of rows and weights, and the memory that they need.
 #include "kernels/cpu/gemm/plan.h"
 
 #include <algorithm>
@@ -27,9 +27,9 @@ DotForm main_form(const KernelRequest& request, Operand arithmetic, const Ukerne
   return form;
 }
 
-// The form for few rows by codes, if there is one beside `main`: integers if the rows arrive as
-// integers; floats in limbs of int8 where kernels prefer them, also to products of one bf16 term,
-// which they exceed in accuracy; else f32.
+// The form for few rows by codes, if it differs from `main`. Rows that arrive as integers stay
+// integers. Floats become limbs of int8 where kernels prefer them, also to one bf16 term, because
+// limbs are more accurate. Other floats stay f32.
 std::optional<DotForm> skinny_form(const KernelRequest& request, const DotForm& main,
                                    const UkernelSet& kernels) {
   const MatrixShape& shape = request.shape;

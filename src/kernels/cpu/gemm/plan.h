@@ -1,5 +1,5 @@
-// Plans of grouped GEMMs on layout vnni16: the code that the rows cpu, cpu-avx2, cpu-avx512 and
-// cpu-amx share. Their files choose the instruction sets and the arithmetic.
+// Plans of grouped GEMMs on layout vnni16: shared by backends cpu, cpu-avx2, cpu-avx512 and
+// cpu-amx. Their files choose the instruction sets and the arithmetic.
 #pragma once
 
 #include "kernels/cpu/gemm/pack_rows.h"
@@ -15,15 +15,14 @@ Operand arithmetic_for(const MatrixShape& shape, const Scheme& scheme, bool bf16
 /// True if the kernels of `isa` multiply float activations in int16 by this matrix's codes.
 bool has_int16(const MatrixShape& shape, const Scheme& scheme, DotIsa isa);
 
-/// The plan of a matrix for the kernels of `isa` on `threads` threads; it may run from one token
-/// on.
+/// The plan of a matrix for the kernels of `isa` on `threads` threads, for one token and more.
 KernelPlan plan_gemm(const KernelRequest& request, Operand arithmetic, DotIsa isa, int threads);
 
 /// The format of packed rows for the kernels of a plan.
 RowForm row_form(const MatrixShape& shape, const Scheme& scheme,
                  const std::vector<PlannedKernel>& planned, const UkernelSet& kernels);
 
-/// Makes the kernels of such a plan. Errors: a CPU without their instructions.
+/// Makes the kernels of a plan. Errors: a CPU without their instructions.
 Result<std::unique_ptr<GroupedLinear>> make_gemm(KernelWeights&& weights, const KernelPlan& plan,
                                                  Device& device);
 

@@ -33,7 +33,8 @@ struct PanelPairs {
   }
 };
 
-/// The next work of one thread: `rows`, packed at row `at` of `x`, times pairs [pair, past_pair).
+/// The next work item of one thread: `rows`, packed at row `at` of `x`, times pairs [pair,
+/// past_pair).
 struct Task {
   RowItem rows;
   const PackedRows& x;
@@ -202,7 +203,7 @@ void Schedule::by_rows(const RowPacker& packer, std::byte* scratch, ThreadPool& 
     const PackedRows x = packer.scratch(most, scratch + thread * item_bytes(form_));
     while (item) {
       packer.pack(x, 0, item->first, item->past, skinny(item->expert));
-      // A guess for the prefetch: another thread may take this item first.
+      // A guess for the prefetch: another thread may run this item first.
       std::optional<PanelPair> next;
       RowItems ahead = items;
       if (const auto likely = ahead.at(taken.load())) next = pairs_.at(likely->expert, 0);

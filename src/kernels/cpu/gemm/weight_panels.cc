@@ -94,7 +94,7 @@ int64_t WeightPanels::segments_from(int64_t column) const {
   int64_t segments = std::min((read_cols_ - column) / segment_cols_,
                               (weights_.shape.k - column + segment_cols_ - 1) / segment_cols_);
   int64_t most = form_.by_codes ? kMaxSegments : max_k_block(form_.x) / segment_cols_;
-  // Codes of a set are unpacked into scratch.
+  // Codes of a code set are unpacked into scratch.
   if (set_) most = std::min(most, kScratchBytes / kPanelRows / segment_cols_);
   segments = std::min(segments, std::max<int64_t>(1, most));
   // An activation scale that covers several segments ends a k-block at its group's end.
@@ -201,7 +201,7 @@ void WeightPanels::decode(int64_t expert, int64_t panel, const DecodeCall& call,
   decode_->fn(c);
 }
 
-// Every kFactorCols columns have a factor of their own.
+// Every kFactorCols columns have their own factor.
 void WeightPanels::read_steps(const std::byte* panel, int64_t group, int64_t count,
                               const float* plus, float* to) const {
   const int64_t per_factor = kFactorCols / group_cols_;
@@ -268,7 +268,7 @@ const float* WeightPanels::segment_scales(int64_t expert, int64_t panel, const K
 void WeightPanels::prefetch_scales(int64_t expert, int64_t panel, const KBlock& s) const {
   if (folded_ || num_groups_ == 1) return;
   const int64_t* const groups = segment_groups_.data() + s.segment;
-  // Steps are as long as exponents; their factors are few.
+  // Steps (integer scales) have the size of exponents; their factors are few.
   const int64_t bytes = scale_lanes_ * bits(weights_.shape.key.scale_dtype) / 8;
   const std::byte* const panel_scales =
       scales(expert, panel) + (steps_ ? vnni16::factor_bytes(weights_.shape) : 0);

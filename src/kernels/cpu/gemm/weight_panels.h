@@ -68,7 +68,8 @@ class WeightPanels {
   const float* segment_scales(int64_t expert, int64_t panel, const KBlock& s, float* scratch) const;
   /// Prefetches the scales that segment_scales reads.
   void prefetch_scales(int64_t expert, int64_t panel, const KBlock& s) const;
-  /// Zero points of a k-block, [segments][16], likewise. Null: none, or part of the decoded values.
+  /// Zero points of a k-block, [segments][16]; `scratch` as above. Null: none, or part of the
+  /// decoded values.
   const int8_t* segment_zeros(int64_t expert, int64_t panel, const KBlock& s,
                               int8_t* scratch) const;
   /// Scales of whole rows, [16], applied in the epilogue. Null: none.
@@ -83,9 +84,9 @@ class WeightPanels {
   }
   int64_t num_groups() const { return num_groups_; }
   int64_t group_cols() const { return group_cols_; }
-  /// Minimums of `count` groups of a panel from `group` on, [count][16]. `scratch` receives those
-  /// that memory does not hold in this form; it has kMinimumScratch floats. The key has minimums.
-  /// With them, row_scales apply before the epilogue.
+  /// Minimums of `count` groups of a panel from `group` on, [count][16]. `scratch` has
+  /// kMinimumScratch floats and receives minimums that memory does not hold as f32. Requires a key
+  /// with minimums: row_scales then apply before the epilogue.
   const float* minimums(int64_t expert, int64_t panel, int64_t group, int64_t count,
                         float* scratch) const;
   /// Most groups per call of minimums().

@@ -1,5 +1,5 @@
-// Loops that do one thing at a CPU's full speed: read memory in order, or multiply tiles of AMX
-// (those of vectors are in oracle/rates). They are assembly, so that every build measures the same
+// Loops that run one operation at a CPU's full rate: read memory in order, or multiply AMX tiles
+// (oracle/rates has the vector loops). They are assembly, so that every build measures the same
 // instructions and no file needs an instruction set's flags. Only a CPU that reports the features
 // may call them.
 #pragma once

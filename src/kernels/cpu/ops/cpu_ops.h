@@ -39,7 +39,7 @@ class CpuOps : public Ops {
   /// them.
   template <class Piece>
   void split_rows(int64_t rows, int64_t cols, const Piece& piece) {
-    // The work of a few microseconds on one thread: about the time that the other threads take to
+    // Work of a few microseconds on one thread: about the time that the other threads take to
     // start.
     constexpr int64_t kWorth = 16384;
     pool_.split(rows, piece, (kWorth + cols - 1) / std::max<int64_t>(cols, 1));

@@ -34,7 +34,7 @@ void prefetch(const float* row, int64_t count) {
   for (int64_t i = 0; i < count; i += 16) __builtin_prefetch(row + i);
 }
 
-/// What the heads of a key head share in the tokens [first, first + count).
+/// Computes the inputs that the value heads of a key head share, for tokens [first, first + count).
 void prepare_chunk(const Args& args, int64_t first, int64_t count, int64_t first_head,
                    int64_t last_head, const Scratch& scratch) {
   constexpr int64_t kRows = cpu::kDeltaChunk;
@@ -60,7 +60,7 @@ void prepare_chunk(const Args& args, int64_t first, int64_t count, int64_t first
   args.vector.delta_products(scratch.k, scratch.columns, dim, count, scratch.k_by_k);
 }
 
-/// Runs copy(row of S, row of the strips, columns) for each such piece.
+/// Calls copy(offset in S, offset in the strips) for each run of kDeltaStrip columns.
 template <class Copy>
 void each_piece(const GatedDeltaShape& shape, const Copy& copy) {
   constexpr int64_t kStrip = cpu::kDeltaStrip;

@@ -55,8 +55,8 @@ void keep_codes(const cpu::VectorOps& vector, const float* from, int64_t count, 
   scatter(zeros, count, columns);
 }
 
-// Stores the heads of a row of keys or values in the cache's type, each `page` rows after the one
-// before it; returns beyond_f16's value.
+// Stores the heads of a row of keys or values in the cache's type, `page` rows apart. Returns
+// beyond_f16's value.
 float keep(const cpu::VectorOps& vector, const LayerCache& cache, const NewRows& all, int64_t row,
            int64_t page, int64_t position, std::byte* to) {
   const int64_t count = all.rows.cols / cache.num_heads;

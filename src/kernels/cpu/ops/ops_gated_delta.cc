@@ -13,7 +13,7 @@ namespace gated_delta_rule {
 namespace {
 
 constexpr int64_t kMostKeyDim = 1024;
-// Fewer tokens of a sequence take longer in a chunk than one by one (bench/lab/gated_delta.md).
+// With fewer tokens, a chunk takes longer than the tokens one by one (bench/lab/gated_delta.md).
 constexpr int64_t kChunkFrom = 8;
 
 // y = x · factor / |x|
@@ -46,8 +46,8 @@ void run_tokens(const Args& args, const RecurrentTokens& tokens, int64_t head) {
   }
 }
 
-/// True if a sequence of so many tokens goes in chunks. With batch_invariant none does: a token's
-/// sums would depend on the tokens of its step.
+/// True if a sequence of `tokens` tokens runs in chunks. Never with batch_invariant: a token's sums
+/// would depend on the tokens of its step.
 bool takes_chunks(const GatedDeltaShape& shape, int64_t tokens) {
   return !shape.batch_invariant && tokens >= kChunkFrom && shape.key_dim % 8 == 0 &&
          shape.value_dim % cpu::kDeltaStrip == 0;

@@ -6,7 +6,7 @@
 namespace moracle {
 namespace {
 
-// Rows of 16-bit floats pass through f32 in stretches that stay in L1.
+// Rows of 16-bit floats are converted to f32 in blocks of columns ("stretches") that fit in L1.
 constexpr int64_t kStretch = 1024;
 
 // `count` elements of m from element `at` on: in place, or converted into `scratch`.
@@ -91,8 +91,8 @@ Status CpuOps::scale_rows(const Matrix& from, const float* weights, const Matrix
 
 Status CpuOps::combine(const Matrix& y, const int32_t* slot_row, const float* topk_weights,
                        int64_t top_k, const Matrix& out, Stream) {
-  // Sum one stretch of columns at a time, in f32 for any output type. One token of a wide model is
-  // more than one thread's work.
+  // Sum one block of columns at a time, in f32 for any output type. Split the columns over threads:
+  // one token of a wide model is too much work for one thread.
   const int64_t stretches = (out.cols + kStretch - 1) / kStretch;
   split_rows(out.rows * stretches, kStretch * top_k, [&](int64_t first, int64_t last) {
     constexpr int64_t kRows = 32;

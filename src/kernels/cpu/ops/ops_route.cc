@@ -119,7 +119,7 @@ void route_token(const cpu::VectorOps& vector, const Routing& routing, const flo
   for (int64_t j = 0; j < top_k; ++j) weights[j] *= routing.scaling_factor;
 }
 
-// Both choices of a token. Choices made before leave with a logit of -inf.
+// Both choices of a token. Choices made before are excluded by a logit of -inf.
 void mix_sparsely(const Routing& routing, float* logits, int64_t num_experts, int64_t top_k,
                   int32_t* ids, float* weights) {
   for (int64_t j = 0; j < top_k; ++j) {

@@ -9,7 +9,7 @@ namespace moracle {
 
 void CpuOps::keep_error(const char* place, std::string need, std::string fact) {
   const std::lock_guard lock(error_mutex_);
-  if (error_) return;  // the first is the most telling
+  if (error_) return;  // keep the first error
   error_ = Error{ErrorKind::kInvalidArgument, "",
                  error_place(error_scopes_.name(error_scopes_.current()), place), std::move(need),
                  std::move(fact)};

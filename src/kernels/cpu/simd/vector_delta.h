@@ -51,7 +51,7 @@ void delta_products(const float* a, const float* b, int64_t count, int64_t num_r
   }
 }
 
-/// What the gates make of a chunk's products.
+/// The gates and a chunk's products combined.
 struct DeltaWeights {
   float known[kDeltaChunk] = {};                  ///< D_i
   float kept[kDeltaChunk] = {};                   ///< D_last,j

@@ -1,5 +1,5 @@
-// The scales and minimums of groups that a panel stores as integers, and the part of a GEMM's sums
-// that the minimums take away.
+// The scales and minimums of groups that a panel stores as integers, and the subtraction of
+// minimums from a GEMM's sums.
 #pragma once
 
 #include "kernels/cpu/simd/vector.h"

@@ -1,10 +1,10 @@
 // Row operations on floats beside the GEMMs, for the CPU. One source (vector_ops_table.h) is
 // compiled once per instruction set; vector_ops() picks at run time.
 //
-// The result for an element depends on that element's inputs alone, never on its place in the row
-// or the row's length: tails use the same vector arithmetic. A function that promises the bits of
-// a rule has them on every instruction set. Sums and exponentials may differ between instruction
-// sets in the last places.
+// The result for an element depends on that element's inputs alone, not on its index in the row or
+// the row's length: tails use the same vector arithmetic. A function documented as bit-exact gives
+// these bits on every instruction set. Sums and exponentials may differ between instruction sets in
+// the last places.
 #pragma once
 
 #include <cstdint>
@@ -81,8 +81,8 @@ struct DeltaStep {
 
 /// Tokens of a chunk, and columns of the state that lie together in DeltaChunk.
 inline constexpr int64_t kDeltaChunk = 32, kDeltaStrip = 32;
-/// Up to kDeltaChunk tokens of one head, as DeltaStep one after another. Rows past the last token
-/// are memory of any value. key_dim is a multiple of 8, value_dim of kDeltaStrip.
+/// Up to kDeltaChunk tokens of one head: DeltaStep for each of them in order. Rows past the last
+/// token may hold any values. key_dim is a multiple of 8, value_dim of kDeltaStrip.
 struct DeltaChunk {
   const float *q, *k;             ///< [kDeltaChunk, key_dim]
   const float *q_by_k, *k_by_k;   ///< delta_products of their rows
@@ -204,9 +204,9 @@ struct VectorOps {
 
   /// Fills largest, sum and out of each row. A row that sees no position here gets -inf, 0 and 0.
   void (*attend)(const AttendArgs& args);
-  /// The same over int8 codes in the order of cached_codes.h, with scales. The strides are the
-  /// padded columns, and `from` is a multiple of kKvBlock. `scratch` has
-  /// int8_scratch(head_dim) floats more.
+  /// attend over int8 codes in the order of cached_codes.h, with scales. The strides are the padded
+  /// columns, and `from` is a multiple of kKvBlock. `scratch` has int8_scratch(head_dim) floats
+  /// more.
   void (*attend_int8)(const AttendArgs& args);
   /// Merges a row's partial result of one KV block into `whole`, which starts as -inf, 0, 0.
   void (*attend_merge)(const AttendRow& part, int64_t value_dim, AttendRow& whole);
@@ -223,9 +223,9 @@ struct VectorOps {
                          float* out);
   void (*delta_chunk)(const DeltaChunk& chunk);
 
-  /// Packs the keys and values of the positions that any row sees for attend_bf16. Needs
-  /// packs(head_dim, value_dim). False: a value is not finite, so it must not meet a weight of 0.
-  /// Both are null without bf16 products.
+  /// Packs for attend_bf16 the keys and values of the positions that any row sees. Requires
+  /// packs(head_dim, value_dim). False: a value is not finite, and 0 times that value would be NaN.
+  /// pack_bf16 and attend_bf16 are null without bf16 products.
   bool (*pack_bf16)(const AttendArgs& args) = nullptr;
   /// As attend, with bf16 products of packed keys and values. `from` is a multiple of
   /// kKvBlock. Any order of rows gives the same bits.

@@ -31,7 +31,7 @@ void convolve(const float* const* rows, const float* weight, int64_t weight_stri
   }
 }
 
-/// Columns [at, at + kWide vectors) of delta_step; `left` > 0: only so many columns of one vector.
+/// Columns [at, at + kWide vectors) of delta_step; `left` > 0: only `left` columns of one vector.
 template <int kWide>
 MORACLE_VECTOR_INLINE void delta_columns(const DeltaStep& step, int64_t at, int64_t left) {
   const auto get = [left](const float* p) { return left > 0 ? load_first(p, left) : load(p); };

@@ -1,5 +1,5 @@
-// RoPE. Angles are f32 products, as in the models' training. From there on sines and cosines are
-// computed in double, correct to the last place of f32.
+// RoPE. Angles are f32 products, as in the models' training. Their sines and cosines are computed
+// in double, correct to the last place of f32.
 #pragma once
 
 #include "kernels/cpu/simd/vector.h"
@@ -58,7 +58,7 @@ void rotate_halves(float* first, float* second, const float* cosines, const floa
   store_first(second + i, y * c + x * s, left);
 }
 
-/// The same for pairs of neighbours.
+/// rotate_halves for pairs of neighbours.
 void rotate_neighbours(float* x, const float* cosines, const float* sines, int64_t count) {
   for (int64_t i = 0; i < count; ++i) {
     const float a = x[2 * i], b = x[2 * i + 1];

@@ -16,13 +16,13 @@ inline constexpr int kRowBlockBytes = 64;
 inline constexpr int kMaxBlockRows = 32;
 inline constexpr int kSkinnyRows = 4;
 
-/// Floats in limbs of int8: 127 · 254² steps from 0 to the largest of a segment, which are more
-/// than half of f32's. Products with 4-bit codes need fewer instructions in limbs than in f32.
+/// Floats in limbs of int8: 127 · 254² steps from 0 to the largest value of a segment, more than
+/// half as many as f32 has. Products with 4-bit codes need fewer instructions in limbs than in f32.
 inline constexpr int kLimbs = 3;
 inline constexpr int kLimbRadix = 254;
 
-/// Floats in int16: so many steps from 0 to the largest of a segment. They have half the products
-/// of f32 in each instruction, and requests may allow them.
+/// Floats in int16: this many steps from 0 to the largest value of a segment. An int16 instruction
+/// makes twice the products of an f32 instruction. Requests may allow int16.
 inline constexpr int kInt16Steps = 32767;
 
 /// A block of activation rows times one or two panels, over segments of columns. The columns of a
@@ -57,9 +57,9 @@ struct DotArgs {
   /// Operand::kInt8 and kInt16 only.
   const int32_t* x_sum = nullptr;  ///< Σ x over segment u, of row r at x_sum[r · x_sum_stride + u]
   int64_t x_sum_stride = 0;
-  /// What is read next, to prefetch. The kernel prefetches one cache line for each panel after
-  /// every `prefetch_every` row blocks (1, 2, 4, 8 or 16) that it multiplies; 0: no prefetch. Cache
-  /// lines from number `prefetch_switch` on lie `prefetch_jump` bytes further.
+  /// The codes to prefetch next. The kernel prefetches one cache line for each panel after every
+  /// `prefetch_every` row blocks (1, 2, 4, 8 or 16) that it multiplies; 0: no prefetch. Cache lines
+  /// from number `prefetch_switch` on lie `prefetch_jump` bytes further.
   const std::byte* prefetch[2] = {};
   int prefetch_every = 0;
   int64_t prefetch_switch = INT64_MAX;
@@ -103,7 +103,7 @@ struct StepDotArgs {
   int64_t groups = 0;
   float* sum[2] = {};  ///< [rows][16]
   /// Bytes from a panel's codes, and from its steps, to those of the panel that is read next. The
-  /// kernel prefetches a few super-blocks ahead of itself. 0: nothing follows.
+  /// kernel prefetches a few super-blocks ahead. 0: no panel follows.
   int64_t codes_jump[2] = {}, steps_jump[2] = {};
 };
 
@@ -167,8 +167,8 @@ PowersOfTwo powers_of_two_portable;
 #if defined(__x86_64__)
 PowersOfTwo powers_of_two_avx2, powers_of_two_avx512vnni;
 
-/// Before and after a run on each thread, and between other work, about every 100 ns: the AMX unit
-/// goes to sleep after 150 ns without a product and takes 0.25 µs, later 3 µs, to wake up.
+/// Called before and after a run on each thread, and between other work about every 100 ns: the AMX
+/// unit powers down after 150 ns without a product, and takes 0.25 µs, later 3 µs, to wake up.
 void begin_amx();
 void end_amx();
 void keep_amx_awake();

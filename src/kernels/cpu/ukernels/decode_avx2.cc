@@ -65,7 +65,7 @@ MORACLE_UKERNEL_INLINE __m256i times_power(__m256i bf16, __m256i e) {
   const __m256i moved = _mm256_and_si256(stays, _mm256_add_epi16(bf16, _mm256_slli_epi16(e, 7)));
   return select(nan, bf16, moved);
 }
-/// The same for finite values whose results are normal numbers or 0.
+/// times_power for finite values whose results are normal numbers or 0.
 MORACLE_UKERNEL_INLINE __m256i times_small_power(__m256i bf16, __m256i shifted_e) {
   const __m256i size = _mm256_and_si256(bf16, _mm256_set1_epi16(0x7fff));
   const __m256i zero = _mm256_cmpeq_epi16(size, _mm256_setzero_si256());
@@ -222,7 +222,7 @@ MORACLE_UKERNEL_INLINE __m256i e4m3_as_bf16(__m256i code) {
   return _mm256_or_si256(value, sign);
 }
 
-/// The same for normal numbers: the upper byte follows from the code's upper half.
+/// e4m3_as_bf16 for normal numbers: the upper byte follows from the code's upper half.
 MORACLE_UKERNEL_INLINE Pairs normal_e4m3(__m256i codes) {
   const __m256i nibble = _mm256_set1_epi8(15);
   const __m256i upper = _mm256_broadcastsi128_si256(

@@ -38,7 +38,7 @@ MORACLE_UKERNEL_INLINE __m512i times_power(__m512i bf16, __m512i e) {
   const __m512i moved = _mm512_maskz_add_epi16(stays, bf16, _mm512_slli_epi16(e, 7));
   return _mm512_mask_mov_epi16(moved, nan, bf16);
 }
-/// The same for finite values whose results are normal numbers or 0.
+/// times_power for finite values whose results are normal numbers or 0.
 MORACLE_UKERNEL_INLINE __m512i times_small_power(__m512i bf16, __m512i shifted_e) {
   const __mmask32 not_zero = _mm512_test_epi16_mask(bf16, _mm512_set1_epi16(0x7fff));
   return _mm512_mask_add_epi16(bf16, not_zero, bf16, shifted_e);

@@ -1,6 +1,6 @@
 // AMX tiles: one product multiplies up to 16 rows of activations by 16 row blocks. A product that
 // accumulates into the previous product's sums waits three times as long as one product takes. So
-// four sums are in flight: two halves of the rows times two panels, or, for up to 16 rows, two
+// keep four sums in flight: two halves of the rows times two panels, or, for up to 16 rows, two
 // ranges of columns.
 
 #if defined(__x86_64__)
@@ -19,7 +19,7 @@ struct alignas(64) TileConfig {
 
 thread_local int configured_first = 0, configured_second = 0, configured_depth = 0;
 
-// Configures `first` and `second` rows for the halves: a product takes as long as it has rows.
+// Configures `first` and `second` rows for the halves: a product's time grows with its rows.
 // `depth`: row blocks per product, 16 or 8.
 void configure(int first, int second, int depth) {
   if (first == configured_first && second == configured_second && depth == configured_depth) return;

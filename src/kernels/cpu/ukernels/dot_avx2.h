@@ -104,7 +104,8 @@ struct Int8Dot {
     return add_products(sum, w.plus_offset, x);
   }
 #else
-/// The same. The products of two neighbours must together fit into 16 bits.
+/// sum + four products of unsigned and signed bytes in each lane. The products of two neighbours
+/// must together fit into 16 bits.
 MORACLE_UKERNEL_INLINE __m256i add_products(__m256i sum, __m256i bytes, __m256i x) {
   const __m256i pairs = _mm256_maddubs_epi16(bytes, x);
   return _mm256_add_epi32(sum, _mm256_madd_epi16(pairs, _mm256_set1_epi16(1)));
@@ -247,7 +248,7 @@ void rows_of(const DotArgs& b, int first, int rows, int panel) {
 
 template <class Dot>
 void multiply(const DotArgs& b) {
-  // With one panel, one or two rows have too few sums to keep the units busy.
+  // With one panel, one or two rows have too few sums to hide the latency.
   if (b.panels == 2 && b.rows == 1) return block_of<Dot, 1, 2>(b, 0, 0);
   if constexpr (Dot::kMostRows == 6) {
     if (b.panels == 2 && b.rows == 2) return block_of<Dot, 2, 2>(b, 0, 0);

@@ -141,8 +141,8 @@ struct Bf16Dot {
 };
 #endif
 
-/// The sums of kRows x kPanels, in registers. Few rows of integers have two sums each: a product
-/// would wait for the one before it, and integers can be summed in any order.
+/// The sums of kRows x kPanels, in registers. Few rows of integers have two sums each: with one,
+/// each product would wait for the previous one. Integers can be summed in any order.
 template <class Dot, int kRows, int kPanels>
 struct Sums {
   static constexpr int kSets = Dot::kIntegers && Dot::kCalls == 2 && kRows <= 4 ? 2 : 1;

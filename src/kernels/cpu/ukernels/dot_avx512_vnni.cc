@@ -131,7 +131,7 @@ struct E4M3 {
   }
 };
 
-/// Each segment's sums are split into two halves: a single chain would wait for itself.
+/// Each segment's sums are split into two chains, because a single chain exposes the latency.
 template <class Codes, int kRows, int kPanels, bool kZeros>
 void rows_of_floats(const DotArgs& b) {
   __m512 total[kRows][kPanels];

@@ -1,7 +1,6 @@
-// Few or many rows of int8 times 4-bit codes, without decoded row blocks and without VNNI. The
-// products of 4-bit codes leave room for several pairs in 16 bits: they are summed as words over a
-// run of row blocks, then widened to i32. So the instruction that widens runs once in a run, not
-// once in each product.
+// Few or many rows of int8 times 4-bit codes, without decoded row blocks and without VNNI. Several
+// pairs of products of 4-bit codes fit into 16 bits: sum them as words over a run of row blocks,
+// then widen to i32. So the widening instruction runs once per run, not once per product.
 #pragma once
 
 #include "kernels/cpu/ukernels/nibbles_avx2.h"
@@ -10,8 +9,8 @@
 namespace moracle::cpu {
 namespace {
 
-/// Row blocks whose sums fit into 16 bits. A row block has two pairs of products, which one set of
-/// sums adds up or two sets.
+/// Row blocks of a run, whose sums fit into 16 bits. A row block has two pairs of products, which
+/// one set of sums adds, or two sets.
 template <class Codes, int kSets>
 constexpr int64_t kRunLines = kSets*(32767 / (2 * 2 * Codes::kMost * 127));
 static_assert(kRunLines<I4Codes, 1> == 4 && kRunLines<E2M1Codes, 1> == 2);

@@ -112,7 +112,7 @@ const UkernelSet& ukernels([[maybe_unused]] DotIsa isa) {
                                        .prefetch_rows = 4};
 #if defined(__x86_64__)
   constexpr Isa kVnni = Isa::kAvx512 | Isa::kAvx512Vnni;
-  // More than two rows meet the two panels one after the other.
+  // More than two rows are multiplied by one panel after the other.
   static const UkernelSet kAvx2 = {.isas = with(isa_avx2, isa_avx2),
                                    .needs = Isa::kAvx2,
                                    .powers_of_two = powers_of_two_avx2,

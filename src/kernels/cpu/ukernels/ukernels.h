@@ -49,7 +49,7 @@ struct PackKernel {
   void (*fn)(const PackArgs&);
 };
 
-/// The micro-kernels that one backend runs, and how it runs them.
+/// The micro-kernels of one backend, and how it runs them.
 struct UkernelSet {
   uint8_t isas;
   Isa needs;
@@ -58,12 +58,11 @@ struct UkernelSet {
   void (*begin)() = nullptr;                ///< see begin_amx; null: not needed
   void (*end)() = nullptr;
   void (*keep_awake)() = nullptr;
-  /// Maximum rows of an expert that kernels of codes multiply although decoded weights suit more
-  /// rows.
+  /// Maximum rows of an expert that kernels of codes multiply, although decoding the weights is
+  /// faster for more rows.
   int skinny_rows = kSkinnyRows;
-  /// Where one call takes all rows, it prefetches this many cache lines ahead of itself, and goes
-  /// on with the next panels at the end of its own; 0: it prefetches the next panels, as for more
-  /// rows.
+  /// Where one call takes all rows, it prefetches this many cache lines ahead, and continues with
+  /// the next panels at the end of its own. 0: it prefetches the next panels, as for more rows.
   int prefetch_distance = 0;
   int prefetch_distance_16 = 64;      ///< the same for weights of 16 bits
   int prefetch_rows = kMaxBlockRows;  ///< maximum rows of a call that prefetches ahead of itself
@@ -80,7 +79,7 @@ struct UkernelSet {
 /// The set of a plan. Builds for other architectures have the portable one alone.
 const UkernelSet& ukernels(DotIsa isa);
 
-/// The stored type whose row blocks are operands of `x` as they are; none for int16.
+/// The stored type whose row blocks are operands of `x` without decoding; none for int16.
 std::optional<DType> operand_dtype(Operand x);
 
 }  // namespace moracle::cpu
