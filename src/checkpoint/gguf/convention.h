@@ -1,6 +1,6 @@
-// How a model family appears in GGUF files. A GGUF checkpoint is translated when it is opened: from
-// these tables follow the config.json and the tensor names that the family's reader expects. Each
-// family defines its own tables in src/models/families; this folder only applies them.
+// How a model family appears in GGUF files. Opening a GGUF checkpoint translates it: these tables
+// give the config.json and the tensor names that the family's reader expects. Each family defines
+// its own tables in src/models/families; this folder only applies them.
 #pragma once
 
 #include <cstdint>
@@ -24,13 +24,13 @@ struct GgufKey {
   std::string_view from;  ///< behind the architecture: "attention.head_count"
   std::string_view to;    ///< '.' enters an object: "rope_scaling.factor"
   bool required = true;
-  /// The key has no counterpart: it must have the value of `to`, where it is present.
+  /// The key has no counterpart of its own: if present, it must have the value of `to`.
   bool repeats = false;
 };
 
 /// A tensor and the names under which the family reads it. {L} stands for the layer, {E} for the
-/// expert. Names without .weight or .bias stand for both,
-/// and for the factor .scale of NVFP4 blocks.
+/// expert. A name without .weight or .bias stands for both, and for the factor .scale of NVFP4
+/// blocks.
 struct GgufTensor {
   std::string_view from;  ///< "blk.{L}.ffn_gate_exps"
   /// "model.layers.{L}.mlp.experts.{E}.gate_proj". With {E}, each index of the first dimension is
@@ -44,34 +44,34 @@ struct GgufTensor {
   void (*restore)(std::span<float> values) = nullptr;
 };
 
-/// What is translated from a file, for GgufConvention::finish.
+/// A translated file, for GgufConvention::finish.
 struct GgufModel {
   const Config& metadata;
   std::string_view architecture;  ///< general.architecture
-  nlohmann::json& config;         ///< what config.json would have
-  /// By the names that the family reads. Those that no table names have their stored names.
+  nlohmann::json& config;         ///< the translation to config.json's keys
+  /// By the names that the family reads. Tensors that no table names keep their stored names.
   std::map<std::string, Tensors::Entry>& tensors;
   /// The tensors as stored, to read numbers that belong to the config.
   const Tensors& stored;
 };
 
-/// What a file will hold, for GgufConvention::write. The tables, read backwards, made it from the
-/// checkpoint.
+/// The content of a file to be written, for GgufConvention::write. The tables, applied backwards,
+/// made it from the checkpoint.
 struct GgufDraft {
   const Config& config;           ///< config.json's
   std::optional<Config> rope;     ///< the rotary settings in it
   std::string_view architecture;  ///< general.architecture
   int64_t num_layers;
   nlohmann::json& metadata;  ///< by the whole key
-  /// The checkpoint's tensors by the names of the tables, without those of experts. A name of the
-  /// file, "blk.0.attn_k_b.weight", stands for itself.
+  /// The checkpoint's tensors by the names of the tables, except experts. A name of the file,
+  /// "blk.0.attn_k_b.weight", is kept.
   std::map<std::string, Tensors::Entry>& tensors;
 };
 
 struct GgufConvention {
   std::string_view architecture;  ///< the value of general.architecture
-  /// The family's own keys and tensors, before those that families share. The first entry with a
-  /// name counts.
+  /// The family's own keys and tensors. They precede those that families share, and the first entry
+  /// with a name counts.
   std::span<const GgufKey> keys;
   std::span<const GgufTensor> tensors;
   /// False: kGgufHeadKeys do not apply, because heads of the family differ.
@@ -83,8 +83,8 @@ struct GgufConvention {
   bool (*applies)(const Config& metadata, const Tensors& stored) = nullptr;
   /// Translates what no table can express: keys and tensors that depend on each other.
   Status (*finish)(GgufModel& model) = nullptr;
-  /// The inverse of `finish`, as far as reading the written file does not show it: rows in another
-  /// order need nothing.
+  /// The inverse of `finish`. It need not invert changes that reading the written file inverts,
+  /// such as the order of rows.
   Status (*write)(GgufDraft& draft) = nullptr;
 };
 
@@ -98,7 +98,7 @@ inline constexpr GgufKey kGgufDecoderKeys[] = {
     {"expert_count", "num_experts"},
     {"expert_used_count", "num_experts_per_tok"},
 };
-/// Further keys of families whose attention has one size of heads, all of it rotated.
+/// Further keys of families whose attention has one head size, all of it rotated.
 inline constexpr GgufKey kGgufHeadKeys[] = {
     {"attention.key_length", "head_dim", false},
     {"attention.value_length", "head_dim", false, true},

@@ -57,7 +57,7 @@ Result<uint64_t> read_alignment(GgufReader& reader, const nlohmann::json& metada
   return reader.wrong("a power of two up to 1048576", "it is " + found->dump());
 }
 
-// Reads one line of the table. The tensor's `first` counts from the first byte of the data.
+// Reads one entry of the table. The tensor's `first` counts from the first byte of the data.
 Result<StoredTensor> read_tensor(GgufReader& reader) {
   MORACLE_TRY(const uint32_t rank, reader.number<uint32_t>("the number of dimensions"));
   if (rank > GgufFile::kMaxRank)
@@ -79,7 +79,7 @@ Result<StoredTensor> read_tensor(GgufReader& reader) {
         str("rows of a multiple of ", unit.elements, " elements for ", name(tensor.view.dtype)),
         "it is " + to_string(tensor.view));
   }
-  // A zero dimension does not excuse the others: any dimensions may be multiplied later.
+  // Check the other dimensions even if one is zero: later code may multiply any of them.
   int64_t room = std::numeric_limits<int64_t>::max() / unit.bytes;
   for (const int64_t size : tensor.view.shape) {
     if (size > room)
@@ -89,7 +89,7 @@ Result<StoredTensor> read_tensor(GgufReader& reader) {
   return tensor;
 }
 
-// Checks that the tensors, sorted by offset, have all bytes of the data except padding.
+// Checks that the tensors, sorted by offset, cover all bytes of the data except padding.
 Status check_cover(GgufReader& reader, std::vector<Extent>& extents, uint64_t alignment,
                    uint64_t data_bytes) {
   std::sort(extents.begin(), extents.end(), [](const Extent& a, const Extent& b) {
@@ -143,7 +143,7 @@ Result<std::map<std::string, StoredTensor>> read_table(GgufReader& reader, uint6
       return reader.wrong(str("an offset that is a multiple of ", alignment),
                           str("it is ", tensor.first));
     }
-    const bool in_file = start <= reader.file_bytes();  // an empty tensor has no byte that shows it
+    const bool in_file = start <= reader.file_bytes();  // check the start of empty tensors, too
     if (!in_file || tensor.first > data_bytes || size > data_bytes - tensor.first) {
       return reader.wrong(str(size, " bytes for ", to_string(tensor.view), " within the ",
                               data_bytes, " bytes of data"),
@@ -160,7 +160,8 @@ Result<GgufHeader> read_header(GgufReader& reader) {
   MORACLE_CHECK(check_version(reader));
   MORACLE_TRY(const uint64_t num_tensors, reader.number<uint64_t>("the number of tensors"));
   MORACLE_TRY(const uint64_t num_pairs, reader.number<uint64_t>("the number of metadata pairs"));
-  // A name with its length, the number of dimensions, a type and an offset.
+  // Bytes of a tensor's shortest entry: a name with its length, the number of dimensions, a type
+  // and an offset.
   constexpr uint64_t kLeastTensor = 8 + 1 + 4 + 4 + 8;
   const uint64_t most = std::min(GgufFile::kMaxTensors, reader.left() / kLeastTensor);
   if (num_tensors > most) {

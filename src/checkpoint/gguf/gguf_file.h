@@ -15,18 +15,18 @@ namespace moracle {
 
 /// The checked header of a GGUF file.
 struct GgufHeader {
-  /// One flat object: "qwen3moe.block_count": 48. Arrays are JSON arrays. An f32 becomes the
-  /// shortest decimal number that stands for it, as config.json has it.
+  /// One flat object: "qwen3moe.block_count": 48. Arrays are JSON arrays. An f32 becomes its
+  /// shortest decimal number, as in config.json.
   nlohmann::json metadata;
   /// Shapes in the order of this library: GGUF's dimensions reversed.
   std::map<std::string, StoredTensor> tensors;
 };
 
 struct GgufFile {
-  /// Errors (kBadFile, with file and place): no GGUF; a truncated file; unknown types of values;
-  /// counts, lengths and dimensions that the file cannot hold; a key or a tensor that occurs twice;
-  /// offsets that are not aligned, outside the data, or leave bytes that no tensor has; tensors
-  /// that overlap. kUnsupported: version 1 or above 3; big-endian files; types of tensors
+  /// Errors (kBadFile, with file and place): not a GGUF file; a truncated file; unknown types of
+  /// values; counts, lengths and dimensions that the file cannot hold; a key or a tensor that
+  /// occurs twice; offsets that are not aligned, outside the data, or leave bytes without a tensor;
+  /// tensors that overlap. kUnsupported: version 1 or above 3; big-endian files; types of tensors
   /// that this library does not read; nested arrays. kIo: the system refuses the file.
   static Result<GgufFile> open(const std::string& path);
 

@@ -31,10 +31,10 @@ enum Type : uint32_t {
   kNumTypes
 };
 
-// Bytes of a value; at least as many for a string.
+// Bytes of a value; for a string, the minimum.
 constexpr uint64_t kLeastBytes[kNumTypes] = {1, 1, 2, 2, 4, 4, 4, 1, 8, 12, 8, 8, 8};
 
-// The double with the same shortest decimal text: 0.1f becomes 0.1, as config.json has it.
+// The double with the same shortest decimal text: 0.1f becomes 0.1, as in config.json.
 double as_written(float value) {
   if (!std::isfinite(value)) return value;
   char text[32];
@@ -119,14 +119,14 @@ Result<json> read_array(GgufReader& reader, uint64_t& values_left) {
 
 Result<nlohmann::json> read_gguf_metadata(GgufReader& reader, uint64_t count) {
   using namespace metadata_reader;
-  // A key with its length, a type and a value of one byte.
+  // Bytes of the shortest pair: a key with its length, a type and a value of one byte.
   constexpr uint64_t kLeastPair = 8 + 4 + 1;
   reader.set_place("header");
   if (count > reader.left() / kLeastPair) {
     return reader.wrong(str("at most ", reader.left() / kLeastPair, " metadata pairs"),
                         str("it has ", count, "; the file may be cut short"));
   }
-  constexpr uint64_t kMaxKey = 65535;  // of the format
+  constexpr uint64_t kMaxKey = 65535;  // bound of the format
   uint64_t values_left = GgufFile::kMaxValues;
   json::object_t metadata;
   for (uint64_t i = 0; i < count; ++i) {

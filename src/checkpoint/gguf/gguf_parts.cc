@@ -17,7 +17,7 @@ namespace {
 
 constexpr std::string_view kEnding = ".gguf";
 
-// "model" and 3 for "model-00002-of-00003.gguf"; count 0: the name of a whole file.
+// "model" and 3 for "model-00002-of-00003.gguf"; count 0: the name of an unsplit file.
 struct SplitName {
   std::string stem;
   int64_t number = 0, count = 0;
@@ -42,7 +42,7 @@ SplitName parse_name(const std::string& name) {
   return {};
 }
 
-// Files that hold an encoder of images for a language model.
+// Files with an image encoder for a language model.
 bool is_projector(const std::string& name) {
   return name.find("mmproj") != std::string::npos;
 }
@@ -58,7 +58,7 @@ std::vector<std::string> gguf_names(const std::string& folder) {
   return names;
 }
 
-// The one model in a folder: a file of it.
+// Finds the only model in a folder and returns one of its files.
 Result<std::string> find_model(const std::string& folder, std::vector<std::string>& left_out) {
   std::map<std::string, std::string> models;  // by the name without the part's number
   for (const std::string& name : gguf_names(folder)) {
@@ -102,7 +102,7 @@ Result<std::vector<std::string>> part_paths(const std::string& path) {
                str(num_missing, num_missing == 1 ? " is" : " are", " not beside it")};
 }
 
-// A number of the split in a part's metadata, which it loses.
+// Removes a number of the split from a part's metadata and returns it.
 Result<int64_t> take_number(nlohmann::json& metadata, const std::string& path, const char* key,
                             int64_t absent) {
   const auto found = metadata.find(key);

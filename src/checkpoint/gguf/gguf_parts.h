@@ -1,4 +1,4 @@
-// The files of one model in GGUF: a file, or a split in several.
+// The files of one model in GGUF: one file, or a split into several.
 #pragma once
 
 #include <string>
@@ -13,7 +13,7 @@ namespace moracle {
 struct GgufParts {
   nlohmann::json metadata;  ///< of the first file, without split.*
   std::vector<TensorFile> files;
-  std::vector<std::string> left_out;  ///< names of files beside it that hold encoders of images
+  std::vector<std::string> left_out;  ///< names of files beside it that hold image encoders
 };
 
 /// True if open_gguf_parts() concerns this path: a GGUF file by name or content, or a folder with

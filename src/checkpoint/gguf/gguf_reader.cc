@@ -8,7 +8,7 @@
 
 namespace moracle {
 
-// Numbers are used with the byte order of the file.
+// GGUF is little-endian, and values are read without swapping bytes.
 static_assert(std::endian::native == std::endian::little);
 
 Status GgufReader::take(const char* what, std::span<std::byte> to) {

@@ -26,7 +26,7 @@ class GgufReader {
   /// Bytes of the file behind the position.
   uint64_t left() const { return file_bytes_ - position_; }
 
-  /// What the next values belong to, for messages: "metadata 'general.name'".
+  /// Names the owner of the next values in messages: "metadata 'general.name'".
   void set_place(std::string place) { place_ = std::move(place); }
   const std::string& place() const { return place_; }
 

@@ -36,8 +36,8 @@ Result<Found> find_family(const Config& metadata, const Tensors& stored) {
       str("it is '", architecture, "'", other ? ", of a form without a reader" : ""));
 }
 
-// A checkpoint lives as long as a server runs, and only the tokenizer needs these: up to a million
-// texts.
+// Drop the vocabulary, up to a million texts: a checkpoint lives as long as a server runs, and only
+// the tokenizer needs it.
 void drop_vocabulary(nlohmann::json& metadata) {
   for (auto at = metadata.begin(); at != metadata.end();) {
     const bool drop = at.key().starts_with("tokenizer.") && at->is_array();

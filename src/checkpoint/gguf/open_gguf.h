@@ -16,7 +16,7 @@ struct GgufCheckpoint {
   std::string model_class;  ///< config.json's architectures[0]: "Qwen3MoeForCausalLM"
   const ExpertConvention* convention;
   Config config;    ///< of config.json's keys, with the constants of the family's GGUF table
-  Config metadata;  ///< without the vocabulary; keys that the family's table reads count as read
+  Config metadata;  ///< without the vocabulary; the family's table marks the keys that it reads
   Tensors tensors;
   std::vector<std::string> left_out;  ///< see GgufParts
 };

@@ -89,7 +89,7 @@ class Translation {
     return {};
   }
 
-  // The number that an array has for each layer, or the value itself.
+  // The number that an array repeats for each layer, or the value itself.
   json of_all_layers(const json& value) const {
     const bool equal = value.is_array() && static_cast<int64_t>(value.size()) == num_blocks_ &&
                        std::all_of(value.begin(), value.end(), [&](const json& one) {
@@ -137,7 +137,7 @@ class Translation {
     (void)metadata_.find({vocabulary.c_str()});
   }
 
-  // A text ends at the end of the text, of a turn or of a message.
+  // Generation ends at an end-of-text, end-of-turn or end-of-message token.
   void add_tokens() {
     constexpr const char *kStart = "tokenizer.ggml.bos_token_id",
                          *kEnd = "tokenizer.ggml.eos_token_id";

@@ -45,8 +45,8 @@ std::string replaced(std::string text, std::string_view what, int64_t number) {
   return text;
 }
 
-// An end of a name, which tables leave out, and what families read. The factor of a matrix and the
-// scale of its activations, which is not used, have ModelOpt's names.
+// An ending of a name, which tables leave out, and the ending that families read. The factor of a
+// matrix and the unused scale of its activations have ModelOpt's names.
 struct Ending {
   std::string_view stored, published;
 };
@@ -69,8 +69,8 @@ std::string_view published_ending(std::string_view name) {
   return {};
 }
 
-// Files from before April 2024 have one tensor for each expert: "blk.{L}.ffn_gate.3". The pattern
-// of the tensor of all, "blk.{L}.ffn_gate_exps", and 3.
+// Files from before April 2024 have one tensor for each expert: "blk.{L}.ffn_gate.3". Holds the
+// pattern of the joint tensor, "blk.{L}.ffn_gate_exps", and 3.
 struct SingleExpert {
   std::string all;
   int64_t expert = -1;
@@ -151,7 +151,7 @@ class Translation {
     return {};
   }
 
-  // The rows under one name, or their halves under two.
+  // Puts the rows under one name, or their halves under two.
   Status put_rows(std::string first, std::string second, Tensors::Entry entry) {
     if (second.empty()) return put(std::move(first), std::move(entry));
     std::vector<int64_t>& shape = entry.view.shape;
@@ -179,7 +179,7 @@ class Translation {
   std::map<std::string, Tensors::Entry> to_;
 };
 
-// The layer in `name` if it fits the pattern; -1 for a pattern without one.
+// The layer in `name` if it matches the pattern; -1 for a pattern without a layer.
 std::optional<int64_t> fit(std::string_view pattern, std::string_view name) {
   int64_t layer = -1;
   while (true) {

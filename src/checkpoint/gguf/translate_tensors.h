@@ -1,4 +1,4 @@
-// Finds the tensors that a family reads in those of a GGUF file.
+// Translates the tensors of a GGUF file to the names that a family reads.
 #pragma once
 
 #include <map>
@@ -11,13 +11,13 @@
 namespace moracle {
 
 /// The tensors of `stored` under the names that the tables of `family` give. A tensor that no table
-/// has keeps its name, or, in layers from `num_layers` on, becomes "model.layers.48.nextn.…".
+/// names keeps its name, or, in layers from `num_layers` on, becomes "model.layers.48.nextn.…".
 /// Errors: experts that do not divide their tensor; two tensors with one name.
 Result<std::map<std::string, Tensors::Entry>> translate_gguf_tensors(const Tensors& stored,
                                                                      const GgufConvention& family,
                                                                      int64_t num_layers);
 
-/// The line of a table that has a name that the family reads, and the name that files have for it.
+/// The table entry for a name that the family reads, and the name in files.
 struct GgufPlace {
   const GgufTensor* line;
   std::string stored;

@@ -14,7 +14,7 @@ namespace {
 
 using nlohmann::json;
 
-// Ends of keys whose value llama.cpp reads as f32, whatever number config.json has.
+// Endings of keys whose value llama.cpp reads as f32, even if config.json has an integer.
 constexpr std::string_view kFloatKeys[] = {
     "epsilon",       "rope.freq_base",         "rope.freq_base_swa", "rope.scaling.factor",
     "attn_factor",   "yarn_beta_fast",         "yarn_beta_slow",     "yarn_log_multiplier",
@@ -42,7 +42,7 @@ class Draft {
         if (seen_.insert(key.from).second) add(key);
       }
     }
-    // llama.cpp wants it of every architecture.
+    // llama.cpp requires it for every architecture.
     constexpr GgufKey kFeedForward = {"feed_forward_length", "intermediate_size", false};
     if (!metadata_.contains(full(kFeedForward.from))) add(kFeedForward);
     return std::move(metadata_);
@@ -55,7 +55,7 @@ class Draft {
     const std::string place(key.to);
     json value = value_of(place);
     if (value.is_null()) return;
-    // One number for each layer.
+    // An array with one number for each layer.
     const bool equal = value.is_array() && !value.empty() &&
                        std::all_of(value.begin(), value.end(), [&](const json& one) {
                          return one.is_number() && one == value[0];
@@ -105,7 +105,7 @@ class Draft {
     if (!named) return {};
     if (key == "rope_type") return *type;
     const json* value = rope_->find({key.c_str()});
-    // Older files have it beside the rotary settings, which then counts.
+    // Older configs have the key outside the rotary settings. That value takes precedence.
     if (key == "original_max_position_embeddings" && config_.has({key.c_str()}))
       value = config_.find({key.c_str()});
     return value == nullptr ? json() : *value;

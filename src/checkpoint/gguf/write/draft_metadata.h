@@ -1,4 +1,4 @@
-// Reads a family's table of keys backwards: from config.json to GGUF's metadata.
+// Applies a family's table of keys backwards: from config.json to GGUF's metadata.
 #pragma once
 
 #include <nlohmann/json.hpp>
@@ -17,8 +17,8 @@ nlohmann::json draft_gguf_metadata(const Config& config, const std::optional<Con
                                    const ExpertConvention& family, const GgufConvention& gguf,
                                    int64_t num_layers);
 
-/// Errors (kUnsupported): a required key of the tables that `metadata` lacks, by its key of
-/// config.json.
+/// Errors (kUnsupported): `metadata` lacks a required key of the tables. The message names the key
+/// of config.json.
 Status require_gguf_keys(const nlohmann::json& metadata, const Config& config,
                          const GgufConvention& gguf);
 

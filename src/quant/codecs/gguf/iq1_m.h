@@ -7,8 +7,8 @@ namespace moracle {
 
 /// IQ1_M: 256 elements in 56 bytes, 1.75 bits each. int8 codes of 16, symmetric.
 ///
-///   0   u8   qs[32]      bits 0 to 7 of the grid's line t, which holds elements 8 t to 8 t + 7
-///   32  u8   qh[16]      nibble t: bits 0 to 2 are bits 8 to 10 of line t; bit 3 is 1 if delta is
+///   0   u8   qs[32]      bits 0 to 7 of the grid's row t, which holds elements 8 t to 8 t + 7
+///   32  u8   qh[16]      nibble t: bits 0 to 2 are bits 8 to 10 of row t; bit 3 is 1 if delta is
 ///                        -1/8, else delta is 1/8
 ///   48  u16  scales[4]   group g of 16: its scale s is bits 3 i to 3 i + 2 of scales[g / 4], with
 ///                        i = g % 4; bits 12 to 15 of scales[i] are bits 4 i to 4 i + 3 of d, f16

@@ -8,8 +8,8 @@ namespace moracle {
 /// IQ1_S: 256 elements in 50 bytes, 1.5625 bits each. int8 codes of 32, symmetric.
 ///
 ///   0   f16  d
-///   2   u8   qs[32]   bits 0 to 7 of the grid's line t, which holds elements 8 t to 8 t + 7
-///   34  u16  qh[8]    group g of 32: bits 3 j to 3 j + 2 are bits 8 to 10 of line 4 g + j; bits
+///   2   u8   qs[32]   bits 0 to 7 of the grid's row t, which holds elements 8 t to 8 t + 7
+///   34  u16  qh[8]    group g of 32: bits 3 j to 3 j + 2 are bits 8 to 10 of row 4 g + j; bits
 ///                     12 to 14 are its scale s; bit 15 is 1 if delta is -1/8, else delta is 1/8
 ///
 ///   value = (d * (2 s + 1)) * (grid + delta), grid -1, 0 or 1

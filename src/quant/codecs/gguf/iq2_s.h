@@ -9,9 +9,9 @@ namespace moracle {
 /// IQ2_S: 256 elements in 82 bytes, 2.5625 bits each. int8 codes of 16, symmetric.
 ///
 ///   0   f16  d
-///   2   u8   qs[32]      bits 0 to 7 of the grid's line t, which holds elements 8 t to 8 t + 7
+///   2   u8   qs[32]      bits 0 to 7 of the grid's row t, which holds elements 8 t to 8 t + 7
 ///   34  u8   signs[32]   element 8 t + j: bit j of signs[t]; 1 is minus
-///   66  u8   qh[8]       line 4 i + j: bits 2 j and 2 j + 1 of qh[i] are bits 8 and 9
+///   66  u8   qh[8]       row 4 i + j: bits 2 j and 2 j + 1 of qh[i] are bits 8 and 9
 ///   74  u8   scales[8]   nibble g: the scale s of group g of 16
 ///
 ///   value = (d * (0.5 + s) * 0.25) * ±grid

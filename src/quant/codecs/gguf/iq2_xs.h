@@ -9,7 +9,7 @@ namespace moracle {
 /// IQ2_XS: 256 elements in 74 bytes, 2.3125 bits each. int8 codes of 16, symmetric.
 ///
 ///   0   f16  d
-///   2   u16  qs[32]      elements 8 t to 8 t + 7: bits 0 to 8 the grid's line, bits 9 to 15
+///   2   u16  qs[32]      elements 8 t to 8 t + 7: bits 0 to 8 the grid's row, bits 9 to 15
 ///                        the signs (kSignMasksOf7)
 ///   66  u8   scales[8]   nibble g: the scale s of group g of 16
 ///

@@ -10,7 +10,7 @@ namespace moracle {
 ///
 ///   0   f16  d
 ///   2   u8   8 times 8 bytes, for each group g of 32:
-///       u8   qs[4]   elements 8 t to 8 t + 7: line qs[t] of the grid
+///       u8   qs[4]   elements 8 t to 8 t + 7: row qs[t] of the grid
 ///       u32  signs   bits 28 to 31 the scale s; bits 7 t to 7 t + 6 the signs of elements 8 t to
 ///                    8 t + 7 (kSignMasksOf7)
 ///

@@ -9,8 +9,8 @@ namespace moracle {
 /// IQ3_S: 256 elements in 110 bytes, 3.4375 bits each. int8 codes of 32, symmetric.
 ///
 ///   0    f16  d
-///   2    u8   qs[64]      bits 0 to 7 of the grid's line i, which holds elements 4 i to 4 i + 3
-///   66   u8   qh[8]       line 8 g + j: bit j of qh[g] is bit 8
+///   2    u8   qs[64]      bits 0 to 7 of the grid's row i, which holds elements 4 i to 4 i + 3
+///   66   u8   qh[8]       row 8 g + j: bit j of qh[g] is bit 8
 ///   74   u8   signs[32]   element 8 t + j: bit j of signs[t]; 1 is minus
 ///   106  u8   scales[4]   nibble g: the scale s of group g of 32
 ///

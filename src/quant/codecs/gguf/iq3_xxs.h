@@ -9,7 +9,7 @@ namespace moracle {
 /// IQ3_XXS: 256 elements in 98 bytes, 3.0625 bits each. int8 codes of 32, symmetric.
 ///
 ///   0   f16  d
-///   2   u8   qs[64]     element 4 i + j: entry j of line qs[i] of the grid
+///   2   u8   qs[64]     element 4 i + j: entry j of row qs[i] of the grid
 ///   66  u32  signs[8]   group g of 32: bits 28 to 31 its scale s; bits 7 t to 7 t + 6 the signs of
 ///                       elements 8 t to 8 t + 7 (kSignMasksOf7)
 ///

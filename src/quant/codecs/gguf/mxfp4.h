@@ -19,8 +19,8 @@ inline void store_e2m1(uint64_t codes, int8_t* to) {
 ///
 ///   value = 2^(e - 127) * e2m1
 ///
-/// Code 8 (minus zero) becomes 0, as in llama.cpp. e = 255 is NaN. Its value in llama.cpp would be
-/// 2^128 * e2m1; llama.cpp's own check of files refuses it, too.
+/// Code 8 (minus zero) becomes 0, as in llama.cpp. e = 255 is NaN; llama.cpp would give 2^128 *
+/// e2m1, but its check of files refuses it, too.
 template <>
 struct BlockOf<DType::kMxfp4Block> {
   static constexpr Block kBlock = {32, 17};

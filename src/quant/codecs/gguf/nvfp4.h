@@ -16,7 +16,7 @@ namespace moracle {
 ///   value = e4m3 * e2m1
 ///
 /// Code 8 (minus zero) becomes 0. Scale 0x7f is 0 and 0xff is 480, as in llama.cpp. The factor of
-/// the whole tensor is a tensor of its own.
+/// the whole tensor is a separate tensor.
 template <>
 struct BlockOf<DType::kNvfp4Block> {
   static constexpr Block kBlock = {64, 36};

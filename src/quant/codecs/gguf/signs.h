@@ -18,8 +18,7 @@ inline constexpr auto kSignMasks = [] {
   return masks;
 }();
 
-/// The same for eight signs of which seven bits are stored: bit 7 makes the number of minus signs
-/// even.
+/// kSignMasks for eight signs stored in seven bits: bit 7 makes the number of minus signs even.
 inline constexpr auto kSignMasksOf7 = [] {
   std::array<uint64_t, 128> masks{};
   for (size_t s = 0; s < masks.size(); ++s)
@@ -27,7 +26,7 @@ inline constexpr auto kSignMasksOf7 = [] {
   return masks;
 }();
 
-/// Two lines of four entries side by side.
+/// Joins two grid rows of four entries.
 inline uint64_t two_lines(uint32_t first, uint32_t second) {
   return first | uint64_t{second} << 32;
 }

@@ -11,12 +11,12 @@
 
 namespace moracle {
 
-/// Each block type that this library writes has a specialization in codecs/gguf/encode/. The bytes
-/// are specified by the type's BlockOf.
+/// Each block type that this library writes has a specialization in codecs/gguf/encode/. The type's
+/// BlockOf specifies the bytes.
 ///
 ///   static void encode(const float* x, std::byte* block)   finite values of one block
 ///
-/// A scale beyond f16 becomes infinity in the block: BlockOf::is_finite finds it.
+/// A scale beyond f16 becomes infinity in the block; BlockOf::is_finite detects it.
 template <DType type>
 struct BlockEncoder;
 

@@ -26,8 +26,8 @@ float sum_in_lanes(const Term& term) {
          ((lanes[2] + lanes[6]) + (lanes[3] + lanes[7]));
 }
 
-/// What an error of each weight counts: w = rms + |x|. An error of a large weight changes outputs
-/// more, because large weights meet large activations more often than chance.
+/// The weight of each error: w = rms + |x|. An error of a large weight changes outputs more,
+/// because large weights meet large activations more often than chance.
 template <int kCount>
 void importance_of(const float* x, float* w) {
   const float rms =
@@ -59,8 +59,8 @@ inline float symmetric_code(float x, float inverse, float low) {
 ///   s = sum w x q / sum w q^2,   E = sum w x^2 - (sum w x q)^2 / sum w q^2
 ///
 /// The first guesses put the extreme near `low`, the end with one more code: 1 / s = (low + j / 10)
-/// / extreme, |j| <= 9. Each fixes codes and gives its own s; the one with the least E is rounded
-/// and fitted once more.
+/// / extreme, |j| <= 9. Each guess determines codes, and these determine s. The s with the least E
+/// is rounded and fitted once more.
 template <int kCount>
 float fit_scale(const float* x, const float* w, float low) {
   const float extreme = extreme_of<kCount>(x);

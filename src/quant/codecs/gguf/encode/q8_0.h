@@ -5,8 +5,8 @@
 
 namespace moracle {
 
-/// d = max |x| / 127, rounded to f16; q = round(x / d) within ±127. With 8 bits a search for d
-/// gains less than rounding loses.
+/// d = max |x| / 127, rounded to f16; q = round(x / d) within ±127. With 8 bits, a search for d
+/// gains less than the rounding error.
 template <>
 struct BlockEncoder<DType::kQ8_0> {
   static void encode(const float* x, std::byte* block) {

@@ -7,8 +7,8 @@
 
 namespace moracle {
 
-/// A line of a grid is stored in 16 bits: 8 entries of 2 bits or 4 entries of 4 bits, from the low
-/// bits on. Each entry is an index in `values`. Entry j of the result is byte j of `Line`.
+/// A row of a grid (Line) is stored in 16 bits: 8 entries of 2 bits or 4 entries of 4 bits, from
+/// the low bits on. Each entry is an index in `values`. Entry j of the result is byte j of `Line`.
 template <class Line, size_t lines, size_t count>
 constexpr std::array<Line, lines> unpack_grid(const uint16_t (&packed)[lines],
                                               const int8_t (&values)[count]) {

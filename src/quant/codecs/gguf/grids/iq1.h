@@ -1,4 +1,4 @@
-// The grid of IQ1_S and IQ1_M: 2048 lines of 8 values, data of the format.
+// The grid of IQ1_S and IQ1_M: 2048 rows of 8 values, data of the format.
 #pragma once
 
 #include "quant/codecs/gguf/grids/grid.h"

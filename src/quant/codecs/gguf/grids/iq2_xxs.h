@@ -1,4 +1,4 @@
-// The grid of IQ2_XXS: 256 lines of 8 values, data of the format.
+// The grid of IQ2_XXS: 256 rows of 8 values, data of the format.
 #pragma once
 
 #include "quant/codecs/gguf/grids/grid.h"
