@@ -96,7 +96,7 @@ class Planner {
     }
     std::map<std::string, int64_t> left_out;
     const auto ignored = [&](const std::string& name) {
-      // GGUF may have a tensor that this library does not use: an indexer.
+      // Keep a tensor that GGUF has, even if this library does not use it: an indexer.
       if (find_gguf_place(*plan_.gguf, table_name(name)) && !is_behind(name)) return false;
       for (const IgnoredPart& part : description_.ignored) {
         for (const std::string& prefix : part.prefixes) {
@@ -143,7 +143,7 @@ class Planner {
                      "no table has it"};
       }
       entry.name = place->stored;
-      // GGUF has no dimensions of 1 inside a shape.
+      // GGUF drops dimensions of 1 inside a shape.
       auto& shape = entry.shape;
       shape.erase(std::remove(shape.begin(), shape.end(), 1), shape.end());
       if (shape.empty()) shape.push_back(1);

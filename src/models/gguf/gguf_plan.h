@@ -1,4 +1,4 @@
-// What a written GGUF file holds, before a weight is read.
+// Plans the content of a GGUF file before any weight is read.
 #pragma once
 
 #include <map>
@@ -19,8 +19,8 @@ enum class ExpertPart : uint8_t { kGate, kUp, kDown };
 
 struct GgufTensorPlan {
   GgufEntry entry;
-  /// The tensors of GgufPlan::sources that become its rows; one with the name of `entry` is written
-  /// as it is.
+  /// The tensors of GgufPlan::sources that become its rows. A source with the name of `entry` is
+  /// written unchanged.
   std::vector<std::string> sources = {};
   /// In place of `sources`: a matrix, or its bias, of every expert.
   struct Experts {
@@ -39,7 +39,7 @@ struct GgufPlan {
   GgufReport report;
 };
 
-/// Errors: those of write_gguf that concern family, keys, tensors' names and types.
+/// Errors: those of write_gguf about the family, keys, and names and types of tensors.
 Result<GgufPlan> plan_gguf(const Checkpoint& from, const Description& description,
                            const GgufTypes& types);
 

@@ -11,8 +11,8 @@ namespace moracle {
 /// The types that GgufTypes may name.
 std::span<const DType> gguf_written_types();
 
-/// The entry that decides for a tensor, by its name in the file and its module's, both without
-/// ".weight"; nullptr if no entry matches.
+/// The entry that determines a tensor's type, by its name in the file and its module's, both
+/// without ".weight"; nullptr if no entry matches.
 const GgufTypes::Entry* find_gguf_type(const GgufTypes& types, const std::string& stored,
                                        const std::string& module);
 

@@ -1,4 +1,4 @@
-// Compares what two checkpoints compute.
+// Checks that two checkpoints describe the same computation.
 #pragma once
 
 #include "models/description.h"

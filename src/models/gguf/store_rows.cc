@@ -14,7 +14,7 @@
 namespace moracle {
 namespace {
 
-// Minimum values per thread: waking a thread takes as long as converting so many.
+// Minimum values per thread: waking a thread takes as long as converting this many.
 constexpr int64_t kLeastValues = 1 << 12;
 
 Status store_row(const float* values, int64_t k, DType type, std::byte* to) {

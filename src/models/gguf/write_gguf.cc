@@ -1,5 +1,5 @@
-// Writes a checkpoint as GGUF: plans every tensor, creates the file, opens it as its reader does,
-// and then writes the weights, each where the opened file finds it.
+// Writes a checkpoint as GGUF: plans every tensor, creates the file, opens it with the reader, and
+// then writes the weights to where the opened file reads them.
 #include <algorithm>
 #include <filesystem>
 
@@ -27,7 +27,7 @@ namespace fs = std::filesystem;
 
 constexpr int64_t kPieceWeights = 1 << 22;
 
-// llama.cpp's general.file_type: the type of most matrices. Only shown.
+// llama.cpp's general.file_type: the type of most matrices. It is for display only.
 int64_t file_type(DType type) {
   constexpr std::pair<DType, int64_t> kNumbers[] = {
       {DType::kF16, 1},  {DType::kQ4_0, 2},  {DType::kQ8_0, 7},       {DType::kQ4K, 14},
@@ -42,7 +42,7 @@ Error misplaced(const std::string& file, const char* need, std::string fact) {
   return {ErrorKind::kInvalidArgument, file, "", need, std::move(fact)};
 }
 
-// The path to write to. A link to a file is followed.
+// The path to write to. Follows a link to a file.
 Result<fs::path> output_path(const std::string& file) {
   constexpr std::string_view kEnding = ".gguf";
   if (!file.ends_with(kEnding) || file.size() == kEnding.size())
@@ -85,12 +85,12 @@ class Writer {
 
  private:
   Status write_all(const std::string& unfinished) {
-    // Numbers that are read when the file is opened.
+    // Write first the tensors that Checkpoint::open reads.
     for (const GgufTensorPlan& tensor : plan_.tensors) {
       if (is_own(tensor)) MORACLE_CHECK(write_rows(tensor, tensor.entry.name, {}));
     }
     MORACLE_TRY(const Checkpoint written, as_read(Checkpoint::open(unfinished)));
-    // Numbers that are read to describe the model: norms, biases.
+    // Write the tensors that describe() reads: norms, biases.
     MORACLE_CHECK(write_sources(written, true));
     MORACLE_TRY(const Description described, as_read(describe(written)));
     MORACLE_CHECK(
@@ -101,7 +101,7 @@ class Writer {
     return {};
   }
 
-  // What the file lacks, the checkpoint cannot have in this architecture.
+  // An error in reading the written file means that the architecture cannot express the checkpoint.
   template <class T>
   Result<T> as_read(Result<T> read) const {
     if (read || read.error().kind == ErrorKind::kIo) return read;
@@ -132,14 +132,14 @@ class Writer {
     return {};
   }
 
-  // Writes the rows of a source to the places from which `to` reads them; null: in order.
+  // Writes the rows of a source to where `to` reads them; null: in order.
   Status write_rows(const GgufTensorPlan& tensor, const std::string& name,
                     const Tensors::Entry* to) {
     const Tensors::Entry& source = plan_.sources.at(name);
     const int64_t all = source.view.num_elements();
     const DType type = tensor.entry.dtype;
     const bool reordered = to != nullptr && to->row != nullptr;
-    // Values of a vector are rows only where they have another order.
+    // Treat the values of a vector as rows only if their order differs.
     const bool vector = source.view.shape.size() <= 1;
     const int64_t rows = vector ? (reordered ? all : 1) : source.view.shape[0];
     const int64_t columns = all / rows, bytes = row_bytes(type, columns);
