@@ -10,7 +10,7 @@
 namespace moracle::cpu::dot_steps_test {
 namespace {
 
-// The stored numbers of a panel, and the integers that they stand for.
+// The stored numbers of a panel, and the integers that they encode.
 class Panel {
  public:
   Panel(CodeSet set, int64_t cols)

@@ -1,5 +1,5 @@
-// Compares blocks of every row count with the same sums in plain code, including scales, zero
-// points and the epilogue.
+// Compares micro-kernels for every row count with the same sums in plain code, including scales,
+// zero points and the epilogue.
 #include <algorithm>
 #include <cmath>
 #include <optional>
@@ -53,8 +53,8 @@ TEST_P(DotKernels, MatchScaledDotProductsForEveryRowCount) {
   for (int count = 1; count <= kMaxBlockRows; ++count) {
     for (int panels = 1; panels <= 2; ++panels) {
       for (bool scaled : {false, true}) {
-        // The same row block by row block of two halves of a tile, where nothing differs between
-        // segments.
+        // Without scales the number of segments does not change the result: cover several segments
+        // with two halves of a tile, too.
         const int segments = !scaled && count % 3 == 0 ? 4 : 1;
         std::vector<float> sums[2];
         DotArgs block{.x = x.data(), .x_stride = stride, .rows = count, .panels = panels};
@@ -70,7 +70,7 @@ TEST_P(DotKernels, MatchScaledDotProductsForEveryRowCount) {
           block.w_zero[p] = scaled && integers ? zeros[p] : nullptr;
         }
         if (scaled) block.x_scale = x_scales, block.x_scale_stride = 1;
-        // The second part of each value comes from the row two further on, if it exists.
+        // The second term of each value comes from the row two further on, if it exists.
         const bool parts = GetParam().arithmetic == Operand::kBf16 && scaled && in_limbs_;
         if (parts) block.x_low = 2 * stride;
         // Some blocks are the end of a row tile whose other blocks are whole.

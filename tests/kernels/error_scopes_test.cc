@@ -1,4 +1,4 @@
-// Layers that share the cells of a device's errors.
+// Tests layers that share a device's error cells.
 #include "kernels/error_scopes.h"
 
 #include <gtest/gtest.h>

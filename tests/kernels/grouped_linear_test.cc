@@ -1,5 +1,5 @@
-// Tests that a call of a matrix runs in the first kernel that serves it, and that the kernels of
-// each CPU row serve the epilogues of their plan.
+// Tests that a matrix runs each call in the first kernel that serves it, and that the kernels of
+// each CPU backend serve the epilogues of their plan.
 #include "kernels/grouped_linear.h"
 
 #include <gtest/gtest.h>

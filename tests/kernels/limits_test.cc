@@ -55,7 +55,7 @@ TEST(Limits, AcceptAnyBufferSize) {
   }
 }
 
-// Every step of several seconds asks for permission first, so no step starts after a stop.
+// A step takes several seconds and asks the callback first, so no step starts after a stop.
 TEST(Limits, StopBetweenSteps) {
   int asked = 0;
   const Progress count = [&](int64_t, int64_t) { return ++asked > 0; };

@@ -10,7 +10,8 @@ struct Planned {
   std::vector<int32_t> offsets, row_token, slot_row, row_slot;
 };
 
-/// One expert per slot, and which of them are here. An empty map: all, under their own numbers.
+/// One expert per slot, and the local experts. An empty map: all are local, under their own
+/// numbers.
 struct Choices {
   std::vector<int32_t> ids;
   int64_t top_k, num_experts;
@@ -87,7 +88,7 @@ TEST_P(PlanRows, SortsByExpertAndKeepsTheOrderOfTokens) {
   }
 }
 
-// GPUs read four ids at once where these are aligned.
+// GPUs read four ids at once if these are aligned.
 TEST_P(PlanRows, IdsWithoutAlignment) {
   Choices c{std::vector<int32_t>(8 * 301), 8, 32};
   for (int32_t& id : c.ids) id = static_cast<int32_t>(random_() % 32);

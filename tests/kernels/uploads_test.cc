@@ -1,5 +1,5 @@
-// Tests conversion for a device that the host cannot write to: the same bytes, and errors that lose
-// nothing.
+// Tests conversion for a device that the host cannot write to: the same bytes, and errors without
+// loss of data.
 #include "kernels/weights/uploads.h"
 
 #include <gmock/gmock.h>

@@ -1,4 +1,4 @@
-// Tests FP8 activations in groups that are no multiple of 32: a row gives the right result or
+// Tests FP8 activations in groups that are no multiple of 32: a backend gives the right result or
 // refuses the layer.
 #include <gtest/gtest.h>
 

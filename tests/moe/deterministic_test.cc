@@ -1,4 +1,4 @@
-// Tests batch-invariant rows. A token has the same bits for any neighbours, any position in the
+// Tests batch-invariant backends. A token has the same bits for any neighbours, any position in the
 // batch and any thread count.
 #include <gtest/gtest.h>
 
@@ -42,7 +42,7 @@ LayerSpec layer_of(const Scheme& scheme) {
           .scheme = scheme};
 }
 
-/// Output of tokens [first, first + count) of the batch, run as a batch of their own.
+/// Output of tokens [first, first + count) of the batch, run as a separate batch.
 std::vector<float> run(const Request& request, const Batch& all, int64_t first, int64_t count,
                        int threads) {
   FusedMoe moe =
@@ -72,7 +72,7 @@ TEST(Deterministic, RowsGiveTokenSameBitsInEveryBatch) {
       request.deterministic = true;
       request.backend = row.name;
       const Selection selection = select(request, Machine::here());
-      if (!selection.plan) continue;  // another machine's, or another format's
+      if (!selection.plan) continue;  // a plan of another machine or format
       ++promising;
       const std::vector<float> together = run(request, all, 0, kTokens, 3);
       for (int64_t t : {int64_t{0}, int64_t{5}, kTokens - 1}) {
@@ -83,7 +83,7 @@ TEST(Deterministic, RowsGiveTokenSameBitsInEveryBatch) {
       }
     }
   }
-  // Every machine has "cpu" and "reference", which serve everything.
+  // Every machine has backends "cpu" and "reference", which serve every scheme.
   EXPECT_GE(promising, 2 * static_cast<int>(conformance::schemes().size()));
 }
 

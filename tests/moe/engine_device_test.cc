@@ -1,5 +1,5 @@
-// A layer in an engine: on the engine's memory and threads, with weights that lie on the device,
-// and with late errors that name the layer.
+// Tests a layer inside an engine: the engine's memory and threads, weights that already lie on the
+// device, and late errors that name the layer.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
@@ -24,7 +24,8 @@ using testing::must;
 const Scheme kW8A8{kInt8StaticChannelSym, kInt8DynamicTokenSym};
 constexpr int64_t kTokens = 9;
 
-/// An engine's allocator: it takes memory from a device of its own and checks what comes back.
+/// An engine's allocator: it takes memory from its own device and checks the addresses that are
+/// freed.
 class Allocator {
  public:
   explicit Allocator(std::shared_ptr<Device> device) : device_(std::move(device)) {}

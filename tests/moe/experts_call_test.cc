@@ -50,7 +50,7 @@ std::vector<Case> cases() {
   return all;
 }
 
-// Activations in a form, in memory of their own.
+// Activations in one form, in separate memory.
 struct FormRows {
   std::vector<std::byte> values;
   std::vector<float> scales;

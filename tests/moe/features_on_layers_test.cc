@@ -1,6 +1,6 @@
-// Tests features around the grouped GEMM from outside: expert maps, the batched format, adapters,
-// reload while serving. Conformance tests cover correct values in every scheme on every backend.
-// This file covers the other guarantees.
+// Tests features around the grouped GEMM through the public API: expert maps, the batched format,
+// adapters, reload while serving. Conformance tests cover correct values in every scheme on every
+// backend. This file covers the other guarantees.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
@@ -79,7 +79,7 @@ std::vector<Row> rows() {
   return all;
 }
 
-// A separate stage applies it, or the GEMM before it.
+// A separate stage applies the activation, or the GEMM before it.
 TEST(Activations, RejectsMissingLimitOnEveryRow) {
   for (const Row& row : rows()) {
     Request request = request_for(row.scheme, row.backend);

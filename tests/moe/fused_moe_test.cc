@@ -284,10 +284,10 @@ TEST_P(FusedMoeInScheme, GivesSameBitsForAnyThreadCount) {
   EXPECT_EQ(bits_of(apply(three, spec, batch)), want) << "and again";
 }
 
-// With int8 on both sides the sums are exact, so other rows change nothing. With floats the cpu
+// With int8 on both sides the sums are exact, so other rows change no bit. With floats the cpu
 // backend sums a tile of four rows in another order than a single row. Then other rows change only
-// the last bits of a token's result. The exception is a last bit that flips the rounding of an fp8
-// code between the GEMMs.
+// the last bits of a token's result, unless a last bit flips the rounding of an fp8 code between
+// the GEMMs.
 TEST_P(FusedMoeInScheme, GivesTokenSameResultInAnyBatch) {
   const LayerSpec spec = layer(GetParam());
   FusedMoe moe = make(spec);
@@ -366,9 +366,9 @@ TEST_P(FusedMoeInScheme, NanStaysInItsToken) {
 
 INSTANTIATE_TEST_SUITE_P(Schemes, FusedMoeInScheme, ::testing::ValuesIn(served()), scheme_name);
 
-// One outlier per token leaves almost no other information in int8 activations.
-// Weight-only keeps the rest of the row. Each scheme gives its own result, and the plan names the
-// executed one.
+// One outlier per token leaves almost no other information in int8 activations. Weight-only keeps
+// the rest of the row. Each scheme gives a different result, and the plan names the executed
+// scheme.
 TEST(FusedMoeTest, ExecutesSchemeOfPlan) {
   const LayerSpec quantized = layer(kW8A8), weight_only = layer(kW8A16);
   FusedMoe a8 = make(quantized), a16 = make(weight_only);
@@ -474,7 +474,7 @@ TEST(FusedMoeTest, RejectsSelectionMadeForOtherLayer) {
 }
 
 TEST(FusedMoeTest, RejectsSelectionWithoutChosenRow) {
-  QuantKey by_batch = kFp8DynamicTokenSym;  // one scale for the whole batch: nothing serves that
+  QuantKey by_batch = kFp8DynamicTokenSym;  // one scale for the whole batch: no backend serves it
   by_batch.group = GroupShape{};
   const LayerSpec spec = layer({kFp8StaticChannelSym, by_batch});
   const auto moe = FusedMoe::make(random_weights(spec, 1), choose(spec), cpu());
@@ -491,7 +491,7 @@ TEST(FusedMoeTest, StopsLoadingOnRequest) {
                               EXPECT_LE(done, total);
                               return ++calls < 2;
                             });
-  // Threads that load side by side report at least once for each matrix.
+  // Threads that load concurrently report at least once for each matrix.
   ASSERT_FALSE(moe);
   EXPECT_EQ(moe.error().kind, ErrorKind::kCancelled);
   EXPECT_EQ(calls, 2);
@@ -573,7 +573,7 @@ void expect_linear(const Scheme& scheme, bool bias) {
 
 TEST(LinearTest, MatchesGroupedLinearWithOneExpert) {
   for (const Scheme& scheme : served()) {
-    // The formula above is that of int8 codes.
+    // The bound above is for int8 codes.
     if (scheme.activation && scheme.activation != kInt8DynamicTokenSym) continue;
     for (bool bias : {false, true}) {
       SCOPED_TRACE(name(scheme) + (bias ? ", bias" : ""));
@@ -605,7 +605,7 @@ TEST(LinearTest, RejectsOtherShapes) {
   }
 }
 
-// ---- sizes beyond 32 bits; nothing that large is touched ----
+// ---- sizes beyond 32 bits; the test does not touch that much memory ----
 
 TEST(Carver, CountsIn64Bits) {
   Carver carver(nullptr);

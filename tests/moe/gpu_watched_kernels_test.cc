@@ -1,5 +1,5 @@
-// Tests that rows of CUDA and OpenCL run exactly the kernels of the plan, at the first and the last
-// token count of each kernel.
+// Tests that the CUDA and OpenCL backends run exactly the kernels of the plan, at the first and the
+// last token count of each kernel.
 #include <gtest/gtest.h>
 
 #include <set>

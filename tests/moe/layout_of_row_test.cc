@@ -1,5 +1,5 @@
-// Weights are packed in the layout of the chosen row, whatever GPU the machine has. The machine is
-// made up: this CPU beside an Intel GPU, whose rows have layouts of their own.
+// Tests that weights are packed in the layout of the chosen backend, independent of other GPUs. The
+// machine is made up: this CPU and an Intel GPU, whose backends have other layouts.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
@@ -35,7 +35,7 @@ Result<std::unique_ptr<GroupedLinear>> make_recorder(KernelWeights&& weights, co
   return std::make_unique<GroupedLinear>(std::move(weights));
 }
 
-/// The backend table; each row keeps its plan, and its kernels are recorders.
+/// The backend table with its plans; all kernels are replaced by recorders.
 class RecordingTable {
  public:
   RecordingTable() : rows_(backends().begin(), backends().end()), kernels_(rows_.size()) {

@@ -1,4 +1,5 @@
-// Tests calls of a linear layer with the operations around it against these one after another.
+// Compares calls of a linear layer with fused operations around it with the same operations run
+// separately.
 #include <gtest/gtest.h>
 
 #include <optional>

@@ -1,5 +1,5 @@
-// Tests rows of several stretches and experts of several row blocks. State carried between
-// stretches and between panel pairs must be right in every arithmetic.
+// Tests rows of several k-blocks and experts of several row tiles. State carried between k-blocks
+// and between panel pairs must be right in every arithmetic.
 #include <gtest/gtest.h>
 
 #include "layout/layout.h"
@@ -45,8 +45,8 @@ TEST(LongRows, HoldWhenDecodedInStretches) {
   if (passed == 0) GTEST_SKIP() << "no backend with layout vnni16 serves on this CPU";
 }
 
-// Scales as integers: a few rows of an expert are multiplied by super-blocks of 256 columns, the
-// last of which is short, and more rows by decoded codes.
+// Integer scales: few rows of an expert are multiplied by super-blocks of 256 columns, the last of
+// which is short. More rows are multiplied by decoded codes.
 TEST(LongRows, HoldWithIntegerScales) {
   const conformance::Shape shape{2, 1088, 352, 1};
   const auto device = open_device("cpu", 2);
@@ -73,8 +73,8 @@ TEST(LongRows, HoldWithIntegerScales) {
   if (passed == 0) GTEST_SKIP() << "no backend with layout vnni16 serves on this CPU";
 }
 
-// A plan that must give a token the same bits in every batch has one arithmetic. Otherwise few rows
-// are multiplied by integer scales, also where rows of int8 are decoded to bf16 for many rows.
+// A batch-invariant plan has one arithmetic. Otherwise few rows are multiplied with integer scales,
+// even if many rows of int8 are multiplied in bf16.
 TEST(LongRows, PlanIntegerScalesForFewRowsUnlessBatchInvariant) {
   const auto machine = Machine::find("xeon-amx");
   ASSERT_TRUE(machine);
@@ -126,7 +126,8 @@ TEST(Bf16Activations, RoundedOnlyOnRequest) {
   }
 }
 
-// Rows of int16 only on request, only beside integers and fp4, and then for any number of rows.
+// int16 activations run only on request, only with integer and fp4 weights, and then for any number
+// of rows.
 TEST(Bf16Activations, AllowInt16OnAvx2) {
   for (const Isa isa : {Isa::kAvx2, Isa::kAvx2 | Isa::kAvxVnni}) {
     Machine machine;

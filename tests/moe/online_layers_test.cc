@@ -1,5 +1,5 @@
 // Tests one MoE layer quantized at load. Every backend gives the same result. The result equals
-// that of a producer's file with the same values. The error matches the steps of the scheme.
+// that of a producer's file with the same values. The error matches the step size of the scheme.
 #include <gtest/gtest.h>
 
 #include <cmath>
@@ -42,7 +42,7 @@ Reference reference(const std::string& folder, const std::string& output) {
           values<float>(tensors.at("moe.topk_weights")), tensors.at("moe.input").shape[0]};
 }
 
-// Layer 1 of a plain checkpoint, quantized so, on the reference's input.
+// Layer 1 of a plain checkpoint, quantized to `scheme`, on the reference's input.
 std::vector<float> run(const std::string& folder, const Scheme& scheme, const std::string& backend,
                        const Reference& reference) {
   const Checkpoint checkpoint = testing::must(Checkpoint::open(folder));
@@ -76,7 +76,8 @@ TEST_P(OnlineLayers, EqualOnEveryBackendAndNearUnquantized) {
     const auto cpu = run(cut(GetParam()), online.scheme, "cpu", floats),
                exact = run(cut(GetParam()), online.scheme, "reference", floats);
     EXPECT_LT(distance(cpu, exact), 2e-3) << online.name;
-    // Steps of int8 are 1/127 of the largest of a row, those of e4m3 1/16 of the number itself.
+    // int8 has steps of 1/127 of the largest value of a row, e4m3 steps of 1/16 of the value
+    // itself.
     const bool int8 = online.scheme.weight.dtype == DType::kI8;
     const double cost = distance(cpu, floats.want);
     EXPECT_LT(cost, int8 ? 0.03 : 0.06) << online.name;

@@ -1,4 +1,4 @@
-// Tests padding tokens and slots of other ranks, on every row in every scheme. They add exactly
+// Tests padding tokens and slots of other ranks, on every backend in every scheme. They add exactly
 // zero, for any content.
 #include <gtest/gtest.h>
 
@@ -26,7 +26,7 @@ bool is_padding(int64_t token) {
   return token == 1 || token == 4;
 }
 
-/// Ids that are no expert: below, at the end, and where an index would wrap around.
+/// Invalid expert ids: negative, one past the end, and values at which an index would wrap around.
 int32_t no_expert(const LayerSpec& spec, int64_t slot) {
   const int32_t ids[] = {-1, static_cast<int32_t>(spec.num_experts), INT_MAX, INT_MIN};
   return ids[slot % 4];
@@ -42,7 +42,7 @@ template <class Check>
 void for_each_row_and_scheme(Check check) {
   for (const Scheme& scheme : conformance::schemes()) {
     LayerSpec spec = odd_layer(scheme, 5, kTopK);
-    spec.bias = true;  // an index from the end would find the last expert's
+    spec.bias = true;  // an index counted from the end would find the last expert's bias
     for (const std::string& row : cpu_rows(spec)) {
       SCOPED_TRACE(str(row, ", ", name(scheme)));
       check(row, spec);
@@ -50,7 +50,7 @@ void for_each_row_and_scheme(Check check) {
   }
 }
 
-// Nothing of a padding token is read, not even a NaN, and no bit of it reaches another token.
+// No value of a padding token is read, not even a NaN, and no bit of it reaches another token.
 TEST(PaddingRows, GiveZeroAndChangeNoOtherToken) {
   for_each_row_and_scheme([](const std::string& row, const LayerSpec& spec) {
     TokenBatch with = testing::random_batch(spec, kTokens), without;

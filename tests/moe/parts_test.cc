@@ -1,4 +1,4 @@
-// Rows that go through both matrices in parts give the bits of tokens that come few at a time.
+// Tests that rows processed in parts through both GEMMs give the bits of small batches.
 #include <algorithm>
 #include <functional>
 

@@ -1,5 +1,5 @@
-// Tests that only planned kernels run. The table starts with a row whose kernels are watched or
-// fail. Later rows could serve too.
+// Tests that only planned kernels run. The table starts with a backend whose kernels are watched or
+// fail. Later backends could serve, too.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
@@ -58,7 +58,7 @@ Result<std::unique_ptr<GroupedLinear>> make(KernelWeights&& weights, const Kerne
 const Kernels kWatchedKernels = {kReferenceKernels.plan, make<Watched>};
 const Kernels kFailingKernels = {kReferenceKernels.plan, make<Failing>};
 
-/// Kernels for the layer as a whole, for a range of tokens. Records the tokens of its runs.
+/// A kernel for the whole layer, for a range of tokens. Records the token counts of its runs.
 class Whole : public FusedExperts {
  public:
   Whole(const KernelRange& range, std::vector<int64_t>& ran) : range_(range), ran_(ran) {}
@@ -93,7 +93,7 @@ Result<std::vector<std::unique_ptr<FusedExperts>>> fuse(const GroupedLinear&, co
 }
 const Kernels kWholeKernels = {plan_whole, make<Watched>, fuse};
 
-/// A new row before all others. The others stay as possible fallbacks.
+/// A new backend before all others, which remain as possible fallbacks.
 std::vector<Backend> table_with(const char* name, const Kernels& kernels) {
   std::vector<Backend> table(backends().begin(), backends().end());
   Backend row = table.back();
@@ -103,7 +103,7 @@ std::vector<Backend> table_with(const char* name, const Kernels& kernels) {
   return table;
 }
 
-// For any number of tokens, both GEMMs use only the planned row.
+// For any number of tokens, both GEMMs use only the planned backend.
 TEST(PlannedKernels, OnlyPlannedKernelsRun) {
   const auto table = table_with("watched", kWatchedKernels);
   for (const Scheme& scheme : conformance::schemes()) {

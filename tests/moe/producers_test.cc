@@ -38,7 +38,8 @@ std::map<std::string, Stored> make_layer(bool symmetric) {
       Stored m{down ? kHidden : kIntermediate, down ? kIntermediate : kHidden, {}, {}, {}};
       for (int64_t i = 0; i < m.n * m.k; ++i) m.codes.push_back(static_cast<int>(random() % 16));
       for (int64_t i = 0; i < m.n * m.groups(); ++i) {
-        // Every zero point occurs. The lowest wraps around in files that store one less.
+        // Every zero point occurs. The lowest wraps around in files that store the zero point minus
+        // one.
         m.zeros.push_back(symmetric ? 8 : static_cast<int>(i % 16));
         m.scales.push_back(float_to_f16(0.01f + static_cast<float>(random() >> 8) * 0x1p-28f));
       }
@@ -246,7 +247,8 @@ TEST(Producers, GetSameChoiceOnEveryMachineForOneLayer) {
   }
 }
 
-// Compares outputs of every row, symmetric and asymmetric, with version 1's minus one.
+// Compares outputs of every backend, symmetric and asymmetric, including version 1's zero points
+// minus one.
 TEST(Producers, MatchFormulaOnEveryRowForOneLayer) {
   for (const bool symmetric : {true, false}) {
     const LayerSpec spec = read("gptq", symmetric).spec;

@@ -1,4 +1,4 @@
-// Tests rejected calls of layers, which would access invalid memory, and the state after the error.
+// Tests that layers reject calls that would access invalid memory, and work after the error.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 

@@ -15,7 +15,7 @@ struct Choices {
   std::vector<double> weights;
 };
 
-// Experts of one token, one after the other: the largest rank that is left.
+// Experts of one token in order of choice: each time the largest remaining rank.
 Choices by_definition(std::vector<double> logits, const Routing& routing,
                       const std::vector<float>& bias, const std::vector<float>& scales,
                       int64_t top_k) {

@@ -99,7 +99,7 @@ class ConcurrentApply : public ::testing::TestWithParam<bool> {};
 TEST_P(ConcurrentApply, TwoLayersOnOneDeviceMatchSingleRunsBitForBit) {
   std::vector<Subject> all = subjects(cpu(), GetParam());
   ASSERT_GE(all.size(), 6u);
-  // Each layer runs next to its neighbour and next to a layer of another scheme.
+  // Each layer runs concurrently with its neighbour and with a layer of another scheme.
   for (const size_t distance : {size_t{1}, all.size() / 2}) {
     for (size_t i = 0; i + distance < all.size(); ++i) {
       Subject &one = all[i], &other = all[i + distance];

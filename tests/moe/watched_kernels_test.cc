@@ -1,5 +1,5 @@
-// Tests that every row runs the kernels that its plan lists for the numbers of tokens and rows, and
-// that every listed kernel runs.
+// Tests that every backend runs the kernels that its plan lists for token and row counts, and that
+// every listed kernel runs.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 

@@ -92,7 +92,7 @@ class CudaCublasLtTest : public CudaTest {
   }
 };
 
-// Sizes of one block and of several, columns for one step of loads and for several, remainders.
+// Sizes of one CTA and of several; columns for one step of loads and for several; remainders.
 const MatrixShape kShapes[] = {{.n = 8, .k = 8, .key = kBF16Weight},
                                {.n = 40, .k = 2056, .key = kBF16Weight, .bias = true},
                                {.n = 128, .k = 512, .key = kBF16Weight},
@@ -107,7 +107,7 @@ TEST_F(CudaCublasLtTest, MatchesReferenceForEveryNumberOfRows) {
       SCOPED_TRACE(str(shape.n, " x ", shape.k, ", ", tokens, " tokens"));
       const std::vector<float> want = apply(reference, shape, {tokens});
       expect_near(apply(linear, shape, {tokens}), want, 3e-5f);
-      // The sum and, in cuBLASLt, the bias are rounded to 8 bits.
+      // The sum and, in cuBLASLt, the bias are rounded to bf16, which has 8 significant bits.
       expect_near(apply(linear, shape, {tokens, DType::kBF16}), want, 0x1p-7f);
       EXPECT_EQ(apply(linear, shape, {tokens}), apply(linear, shape, {tokens}));
     }
@@ -157,7 +157,7 @@ TEST_F(CudaCublasLtTest, RunsPlannedKernels) {
   }
 }
 
-// The first call for a number of rows may be the recorded one.
+// Recording works as the first call for a number of rows.
 TEST_F(CudaCublasLtTest, ReplaysGiveBitsOfCalls) {
   const MatrixShape& shape = kShapes[1];
   for (const int64_t tokens : {int64_t{4}, int64_t{100}}) {

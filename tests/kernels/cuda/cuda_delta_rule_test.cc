@@ -1,5 +1,5 @@
-// Tests the gated delta rule on a GPU where chunks do not fit into the scratch at once, and how its
-// kernels agree.
+// Tests the gated delta rule on a GPU: chunks that do not fit into the scratch at once, and
+// agreement of its kernels.
 #include <cmath>
 #include <numeric>
 #include <random>

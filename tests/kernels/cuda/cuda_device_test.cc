@@ -1,5 +1,5 @@
-// Tests what only a GPU's memory has: uploads through pinned memory, and errors with the free
-// bytes. device_test.cc holds the tests of all devices.
+// Tests GPU memory: uploads through pinned memory, and errors with the free bytes. device_test.cc
+// holds the tests of all devices.
 #include <gmock/gmock.h>
 
 #include <numeric>

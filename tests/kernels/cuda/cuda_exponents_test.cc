@@ -1,5 +1,5 @@
-// Weights in mxfp8 on cuda-sm90: exponents that move into the codes, bit for bit, NaN, and weights
-// that are replaced.
+// Tests mxfp8 weights on cuda-sm90: exponents that move into the codes, bit for bit; NaN; replaced
+// weights.
 #include <gtest/gtest.h>
 
 #include <algorithm>

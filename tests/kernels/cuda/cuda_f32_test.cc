@@ -72,7 +72,7 @@ class CudaF32Test : public CudaTest {
   }
 };
 
-// One output, less than a tile, remainders of tiles, chunks and vectors, several loads of a thread.
+// One output; less than a tile; remainders of tiles, chunks and vectors; several loads of a thread.
 const MatrixShape kShapes[] = {{.n = 1, .k = 1, .key = kF32Weight},
                                {.n = 1, .k = 2048, .key = kF32Weight},
                                {.n = 33, .k = 77, .key = kF32Weight, .bias = true},
@@ -93,7 +93,7 @@ TEST_F(CudaF32Test, MatchesReferenceForEveryNumberOfRows) {
   }
 }
 
-// GEMV for few rows, tiles for more. Deterministic plans have tiles alone.
+// Few rows run in the GEMV, more rows in tiles. Deterministic plans use only tiles.
 TEST_F(CudaF32Test, RowHasSameBitsBesideOtherRows) {
   for (const MatrixShape& shape : kShapes) {
     for (const bool deterministic : {false, true}) {

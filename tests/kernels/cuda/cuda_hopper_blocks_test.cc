@@ -1,6 +1,6 @@
-// Linear layers in fp8 blocks on cuda-sm90 whose many tokens cuBLASLt multiplies, against
-// cuda-reference: numbers of tokens that are no multiple of four, groups and rows that fill no
-// block, both output types, replays, and rows that vectors of 16 bytes cannot read.
+// Compares linear layers in block-scaled fp8 on cuda-sm90, whose many tokens cuBLASLt multiplies,
+// with cuda-reference. Covers token counts that are no multiple of four, groups and rows that fill
+// no block, both output types, replays, and rows that 16-byte vectors cannot read.
 #include <gtest/gtest.h>
 
 #include <cmath>
@@ -23,7 +23,7 @@ using testing::must;
 constexpr int64_t kLeast = cuda::kLeastCublasLtBlockTokens, kMostTokens = kLeast + 6;
 const Scheme kScheme = *parse_scheme("fp8-w8a8-block128x128");
 
-/// True if cuBLASLt multiplies some number of tokens.
+/// True if cuBLASLt serves some token count of the plan.
 bool in_library(const Plan& plan) {
   return cuda::planned_tokens(*plan.matrices[0].kernel, CudaForm::Kernel::kCublasLt, false)
       .has_value();
@@ -91,7 +91,7 @@ void expect_near(const std::vector<float>& got, const std::vector<float>& want, 
 }
 
 TEST_F(CudaHopperBlocksTest, ManyTokensGiveResultsOfReference) {
-  // Five groups and three and a half blocks of rows; then whole ones.
+  // Five groups and 3.5 blocks of rows; then whole blocks.
   for (const Sizes sizes : {Sizes{448, 640}, Sizes{256, 1024}}) {
     Linear linear = make(sizes, "cuda-sm90"), reference = make(sizes, "cuda-reference");
     for (const int64_t tokens : {kLeast - 1, kLeast, kLeast + 1, kLeast + 3, kLeast + 6}) {
@@ -126,7 +126,7 @@ TEST_F(CudaHopperBlocksTest, CallsOfDifferentSizesShareTheirMemory) {
   EXPECT_EQ(apply(second, large, kLeast + 1, DType::kF32), two);
 }
 
-// The first call for a number of rows may be the recorded one.
+// Recording works as the first call for a number of rows.
 TEST_F(CudaHopperBlocksTest, ReplaysGiveBitsOfCalls) {
   const Sizes sizes{256, 1024};
   const int64_t tokens = kLeast + 1;

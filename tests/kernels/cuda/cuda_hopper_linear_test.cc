@@ -1,5 +1,5 @@
-// Linear layers on cuda-sm90 against cuda-reference: few tokens, which stream the weights, more
-// tokens, both output types, and rows that vectors of 16 bytes cannot read.
+// Compares linear layers on cuda-sm90 with cuda-reference. Covers few tokens (GEMV), more tokens,
+// both output types, and rows that 16-byte vectors cannot read.
 #include <gtest/gtest.h>
 
 #include <cmath>
@@ -89,7 +89,7 @@ TEST_F(CudaHopperLinearTest, EveryNumberOfTokensGivesResultsOfReference) {
     Linear linear = make(scheme, "cuda-sm90"), reference = make(scheme, "cuda-reference");
     for (const int64_t tokens : {1, 2, 8, 9, 16, 17, 64, 300}) {
       SCOPED_TRACE(str(name, ", ", tokens, " tokens"));
-      // wgmma adds products of fp8 with fewer bits.
+      // wgmma adds fp8 products with fewer bits than f32 has.
       const bool fp8_sums = scheme.activation && scheme.activation->dtype == DType::kF8E4M3;
       const float relative = fp8_sums && tokens > 16 ? 1e-3f : 1e-4f;
       const std::vector<float> want = apply(reference, tokens, DType::kF32);
@@ -100,7 +100,7 @@ TEST_F(CudaHopperLinearTest, EveryNumberOfTokensGivesResultsOfReference) {
   }
 }
 
-// Sums of a block's panels meet in turns: shared memory has no room for all.
+// Shared memory does not hold the sums of all panels of a CTA, so they are added in several rounds.
 TEST_F(CudaHopperLinearTest, ManyPanelsOfBlockGiveResultsOfReference) {
   size_ = {24'008, 512};
   for (const char* name : {"int4-w4a16-g128", "int8-w8a8", "fp8-w8a8-block128x128"}) {

@@ -1,5 +1,5 @@
-// Rows of Hopper for few, some and many tokens: results near those of cuda-reference, and replays
-// of a graph bit-equal to calls.
+// Tests the Hopper backends for few, some and many tokens: results near those of cuda-reference,
+// and graph replays with the bits of calls.
 #include <gtest/gtest.h>
 
 #include <algorithm>
@@ -74,8 +74,9 @@ class CudaHopperTest : public CudaTest {
   }
 };
 
-// Activations are rounded to bf16, or to 8 bits, at the same places, but not from the same bits:
-// the last bit of bf16 moves 3 % of the codes of e4m3, whose steps are 6 to 12 %, by one.
+// Both backends round activations to bf16 or 8 bits in the same steps, but their inputs differ in
+// the last bit. The last bit of bf16 moves 3 % of the codes of e4m3 by one, and e4m3 has steps of 6
+// to 12 %.
 double tolerance(const Scheme& scheme) {
   if (!scheme.activation) return 0.01;
   return scheme.activation->dtype == DType::kI8 ? 0.015 : 0.02;
@@ -121,8 +122,8 @@ TEST_F(CudaHopperTest, EveryNumberOfTokensGivesResultsOfReferenceAndReplaysThem)
   }
 }
 
-// As for tokens of several ranks, which were quantized before they travelled and whose rows are
-// added elsewhere. Routings alternate, so a plan that is read too early is that of the other one.
+// As for tokens from several ranks: quantized before they are sent, and added by another rank.
+// Routings alternate, so a plan that is read too early belongs to the other routing.
 TEST_F(CudaHopperTest, TokensPreparedBeforeAndRowsAddedAfterGiveBitsOfApply) {
   if (!serves("cuda-sm90")) GTEST_SKIP() << "cuda-sm90 does not serve this GPU";
   int compared = 0;
@@ -191,7 +192,7 @@ TEST_F(CudaHopperTest, RowsThatEndWithinStageGiveResultsOfReference) {
   }
 }
 
-// As Q4_K_M of GGUF stores them: gate and up in one type, down in another.
+// As GGUF's Q4_K_M stores them: gate and up in one type, down in another.
 TEST_F(CudaHopperTest, MatricesOfUnlikeSchemesGiveResultsOfReference) {
   if (!serves("cuda-sm90")) GTEST_SKIP() << "cuda-sm90 does not serve this GPU";
   const std::pair<const char*, const char*> kSchemes[] = {
@@ -238,8 +239,8 @@ TEST_F(CudaHopperTest, ExpertsNamedTwiceByTokenCountTwice) {
   }
 }
 
-// Blocks of few tokens then have several units of GEMM 1, which end within a round of their warps,
-// and clusters have several panels of GEMM 2.
+// CTAs for few tokens then have several units of GEMM 1, which end within a round of their warps.
+// Clusters have several panels of GEMM 2.
 TEST_F(CudaHopperTest, SharesOfSeveralUnitsGiveResultsOfReferenceAndReplaysThem) {
   if (!serves("cuda-sm90")) GTEST_SKIP() << "cuda-sm90 does not serve this GPU";
   constexpr Sizes kSizes{2176, 1600};
@@ -271,7 +272,7 @@ TEST_F(CudaHopperTest, SharesOfSeveralUnitsGiveResultsOfReferenceAndReplaysThem)
   }
 }
 
-// Blocks of a cluster then share the columns of a tile of the second GEMM.
+// The CTAs of a cluster then split K of a tile of GEMM 2.
 TEST_F(CudaHopperTest, FewLargeExpertsGiveResultsOfReferenceAndReplaysThem) {
   if (!serves("cuda-sm90")) GTEST_SKIP() << "cuda-sm90 does not serve this GPU";
   constexpr Sizes kSizes{2560, 4096};

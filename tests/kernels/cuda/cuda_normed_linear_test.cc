@@ -1,5 +1,5 @@
-// Tests linear layers that start with the norm of their input against the norm and the layer one
-// after another: the same bits, also in graphs.
+// Compares linear layers with a fused norm of their input with the norm and the layer run
+// separately: the same bits, also in graphs.
 #include <gtest/gtest.h>
 
 #include <algorithm>
@@ -120,7 +120,7 @@ struct Size {
 };
 constexpr Size kSizes[] = {{16, 1024}, {200, 2880}, {200, 4096}, {4400, 2048}};
 
-// One panel, panels for a part of the blocks, and more than blocks; whole stages and parts.
+// One panel, fewer panels than CTAs, and more panels than CTAs; whole and partial stages.
 TEST_F(CudaNormedLinearTest, OneKernelGivesBitsOfTwo) {
   for (const char* const scheme :
        {"int4-w4a16-g128", "int4-w4a16-g32", "int8-w8a16-channel", "int8-w8a16-g16-s8-6bit",
@@ -161,7 +161,7 @@ TEST_F(CudaNormedLinearTest, RowHasSameBitsBesideOtherRows) {
       expect_same_bits_beside_rows(scheme, outputs, hidden);
 }
 
-// Eight tokens are quantized by a kernel of their own. A token's bits do not depend on the others.
+// Eight tokens use a separate quantization kernel. A token's bits do not depend on the others.
 TEST_F(CudaNormedLinearTest, LinearThatQuantizesItsInputGivesBitsOfTwoKernels) {
   for (const char* const scheme : {"int8-w8a8", "fp8-w8a8-channel", "fp8-w8a8-block128x128"}) {
     for (const auto& [outputs, hidden] : kSizes)
@@ -192,7 +192,7 @@ TEST_F(CudaNormedLinearTest, ReplaysGiveBitsOfCalls) {
   Linear linear = make(4400, 2048, false, "int4-w4a16-g128");
   for (const int64_t tokens : {1, 4}) {
     const NormedInput there = input(tokens);
-    NormedInput back = there;  // the residual sums go back and forth
+    NormedInput back = there;  // residual sums alternate between both buffers
     std::swap(back.norm.x, back.sum);
     const auto enqueue = [&]() -> Status {
       if (Status done = linear.apply({there, out(tokens)}, {}); !done) return done;

@@ -1,4 +1,4 @@
-// Tests what operations reject on a GPU only. A CPU reads a table of any number format and does not
+// Tests arguments that only a GPU rejects. A CPU reads a table of any number format and does not
 // check the types of activations.
 #include "kernels/cuda/cuda_test.h"
 #include "kernels/kernel_device.h"

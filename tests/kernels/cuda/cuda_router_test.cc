@@ -1,5 +1,5 @@
-// Tests routers of few tokens in one kernel against the norm, the product and the choice one after
-// another: the same bits, in any number of calls, and in graphs.
+// Compares the fused router of few tokens with norm, product and choice run separately: the same
+// bits, for any number of calls, and in graphs.
 #include <gtest/gtest.h>
 
 #include <algorithm>
@@ -131,7 +131,7 @@ class CudaRouterTest : public CudaTest {
     must(router_->apply(normed_call(routing, tokens), {}));
     return results();
   }
-  /// The norm by itself.
+  /// The norm in a separate kernel.
   Results half_fused(const Routing& routing, int64_t tokens) {
     reset();
     const AddRmsNorm n = norm(tokens);
@@ -176,7 +176,7 @@ TEST_F(CudaRouterTest, NormIsPartOfTheKernelWhileRowsFitIntoABlock) {
   EXPECT_FALSE(cuda::gemv_router_norms(norm(8)));
 }
 
-// Residual sums grow from call to call, so each replay differs from the one before it.
+// Residual sums grow from call to call, so each replay differs from the previous one.
 TEST_F(CudaRouterTest, ReplaysGiveBitsOfCalls) {
   constexpr int kCalls = 3;
   for (const int64_t hidden : {2048, 4096}) {

@@ -1,5 +1,6 @@
-// Compares tensor-core kernels with cuda-reference beyond the conformance cases: every tile, few
-// blocks over many tiles, unowned rows, sizes that no tile divides, memory beyond 2^31 bytes.
+// Compares tensor-core kernels with cuda-reference beyond the conformance cases: every tile size,
+// few CTAs over many tiles, rows without an expert, sizes that no tile divides, memory beyond 2^31
+// bytes.
 #include <cuda_runtime_api.h>
 
 #include <algorithm>
@@ -128,7 +129,7 @@ class CudaSm80Test : public CudaTest {
   }
 };
 
-// Schemes that the row rejects, and schemes whose rows are quantized per expert.
+// Schemes that the backend rejects, and schemes whose rows are quantized per expert.
 bool left_out(const Scheme& scheme) {
   const auto& key = scheme.activation;
   const bool unlike = key && key->dtype == DType::kF8E4M3 && scheme.weight.dtype != key->dtype;

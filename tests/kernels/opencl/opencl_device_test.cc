@@ -1,5 +1,5 @@
-// Tests what only an OpenCL device has: requirements, uploads through pinned memory, and errors
-// with the largest allocation. device_test.cc holds the tests of all devices.
+// Tests features of OpenCL devices: requirements, uploads through pinned memory, and errors with
+// the largest allocation. device_test.cc holds the tests of all devices.
 #include <algorithm>
 #include <numeric>
 

@@ -1,5 +1,5 @@
-// Tests the compiled kernels of an OpenCL device: variants, errors of the compiler, and the files
-// in which binaries are kept.
+// Tests the compiled kernels of an OpenCL device: variants, errors of the compiler, and the cache
+// of binaries.
 #include <filesystem>
 #include <fstream>
 #include <memory>
@@ -28,7 +28,7 @@ std::string content_of(const fs::path& path) {
 
 class OpenClProgramsTest : public OpenClTest {
  protected:
-  /// Programs as a new process has them.
+  /// Programs as a new process creates them.
   std::unique_ptr<Programs> programs(const std::string& folder = "") {
     return std::make_unique<Programs>(
         queue(), folder, [this](std::string_view file) { compiling_.emplace_back(file); });
@@ -48,7 +48,7 @@ class OpenClProgramsTest : public OpenClTest {
     EXPECT_EQ(all.size(), 1u);
     return all.size() == 1 ? all[0] : fs::path();
   }
-  /// The content is no use: the kernel is compiled again, and the file replaced.
+  /// The content is invalid: the kernel is compiled again, and the file replaced.
   void expect_replaced(const std::string& folder, const fs::path& file,
                        const std::string& content) {
     std::ofstream(file, std::ios::binary | std::ios::trunc) << content;
@@ -82,7 +82,7 @@ TEST_F(OpenClProgramsTest, CompilesEachVariantOnceAndNamesFiles) {
 
 TEST_F(OpenClProgramsTest, CompilerErrorHasFileOptionsAndLog) {
   const auto made = programs(folder_.path());
-  for (int i = 0; i < 2; ++i) {  // an error is not kept
+  for (int i = 0; i < 2; ++i) {  // an error is not cached
     const auto refused = made->make({"ops/positions.cl", "rotate_pairs", "-D kernel=no_such_word"});
     ASSERT_FALSE(refused);
     const Error& error = refused.error();
@@ -122,7 +122,7 @@ TEST_F(OpenClProgramsTest, EveryIncludedFileExists) {
 }
 
 TEST_F(OpenClProgramsTest, NextProcessLoadsKeptKernels) {
-  const std::string folder = folder_.path() + "/new/opencl";  // made when first needed
+  const std::string folder = folder_.path() + "/new/opencl";  // created when first needed
   EXPECT_FALSE(loads(folder));
   EXPECT_TRUE(loads(folder));
   EXPECT_THAT(compiling_, ElementsAre("ops/positions.cl"));

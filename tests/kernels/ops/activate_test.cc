@@ -73,7 +73,7 @@ class Activate : public testing::DeviceOpsTest {
   void check(const ActivationSpec& spec, int64_t rows, int64_t size, int64_t padded) {
     const int64_t cols = is_gated(spec.function) ? 2 * size : size;
     std::vector<float> in = normal(rows * cols, 4);
-    // Far out, at the limits, and where exponentials end.
+    // Large magnitudes, the limits, and inputs at which exponentials overflow or underflow.
     const float special[] = {0, 200, -200, 7, -7, 7.5f, -88.5f, 1e-30f};
     std::copy(std::begin(special), std::end(special), in.begin());
     if (cols > size) std::copy(std::begin(special), std::end(special), in.begin() + cols + size);
@@ -81,7 +81,7 @@ class Activate : public testing::DeviceOpsTest {
     const Matrix out_matrix = blank(rows, padded);
     expect_done(ops().activate(spec, size, matrix(in, rows, cols), out_matrix, {}));
     const std::vector<float> out = floats(out_matrix);
-    // 1 + tanh cancels in double too.
+    // 1 + tanh suffers cancellation in double, too.
     const double lost = name(spec.function).find("tanh") != std::string::npos ? 0x1p-52 : 0;
     for (int64_t r = 0; r < rows; ++r) {
       for (int64_t i = 0; i < size; ++i) {

@@ -19,7 +19,7 @@ constexpr double kU = 0x1p-24;
 struct Sequence {
   int64_t position, num_tokens;
 };
-/// Queries and new rows of one step, and what the caches hold before it.
+/// Queries and new rows of one step, and the content of the caches before it.
 struct Step {
   std::vector<PagedCaches::Tokens> tokens;
   std::vector<int64_t> capacities;
@@ -220,7 +220,8 @@ class Attend : public testing::DeviceOpsTest {
   }
 
   float key_scale_ = 1, value_scale_ = 1;  // of an e4m3 cache
-  // The first four: far below every score, among them, and so far above that nothing else counts.
+  // The first four: far below every score, among the scores, and so far above that scores do not
+  // matter.
   std::vector<float> sinks_ = [] {
     std::mt19937 random(7);
     std::vector<float> sinks = testing::normal_floats(random, 64, 2);
@@ -281,7 +282,7 @@ TEST_P(Attend, SeesOnlyPositionsInWindow) {
   }
 }
 
-// Steps begin at, end at and cross the edges of chunks.
+// Steps that begin at, end at and cross the edges of chunks.
 TEST_P(Attend, SeesOnlyPositionsInChunk) {
   for (int64_t chunk : {1, 2, 5, 64, 65, 1000}) {
     for (int64_t window : {int64_t{0}, int64_t{40}}) {
@@ -390,7 +391,8 @@ TEST_P(Attend, ReadsNarrowFloatsExactly) {
                                       shape_of(2, 2, 192, 128)}) {
     const Step exact = draw(shape, {{300, 1}, {500, 40}, {0, 9}});
     for (const DType cache : {DType::kBF16, DType::kF16, DType::kF8E4M3}) {
-      // Models refuse it on OpenCL. A GPU may add columns in another order: see the next test.
+      // Models refuse an e4m3 cache on OpenCL. A GPU may add columns in another order: see the next
+      // test.
       if (cache == DType::kF8E4M3 && !is_cpu()) continue;
       Step once = exact;
       once.k = rounded_to(cache, std::move(once.k));
@@ -471,7 +473,7 @@ TEST_P(Attend, ScalesE4m3KeysAndValues) {
 // inside.
 TEST_P(Attend, PrefillReadsLongNarrowCacheExactly) {
   for (const DType cache : {DType::kF8E4M3, DType::kF16}) {
-    // Models refuse fp8 on OpenCL.
+    // Models refuse an e4m3 cache on OpenCL.
     if (cache == DType::kF8E4M3 && device_->platform() == Platform::kOpenCl) continue;
     const auto narrow = [&](std::vector<float> values) {
       return rounded_to(cache, std::move(values));

@@ -28,7 +28,7 @@ inline std::ostream& operator<<(std::ostream& out, const TestDevice& device) {
   return out << device.label;
 }
 
-/// A new device is one line here.
+/// Add a new device here.
 inline std::vector<TestDevice> test_devices() {
   return {
       {"CpuOneThread", "cpu", 1},
@@ -132,7 +132,7 @@ class DeviceOpsTest : public ::testing::TestWithParam<TestDevice> {
   double f32_bound(double want, double cpu) const {
     return is_cpu() ? cpu : cpu + 1e-5 * std::fabs(want);
   }
-  /// The same for a result that is stored as an activation.
+  /// f32_bound() for a result that is stored as an activation.
   double bound(double want, double cpu) const {
     if (dtype() == DType::kF32) return f32_bound(want, cpu);
     return f32_bound(want, cpu) + 0x1p-8 * std::fabs(want) + 1e-30;

@@ -22,7 +22,7 @@ struct Sums {
   int64_t tokens, top_k, cols;
   std::vector<int32_t> slot_row;
 };
-// The rows of all slots in random order. Every fourth slot, and all slots of token 5, have none.
+// The rows of all slots in random order. Every fourth slot, and all slots of token 5, have no row.
 Sums shuffled_sums(std::mt19937& random) {
   Sums sums{7, 3, 300, std::vector<int32_t>(21)};
   std::iota(sums.slot_row.begin(), sums.slot_row.end(), 0);

@@ -61,7 +61,7 @@ TEST_P(ModelOps, EmbedCopiesRowsOfIds) {
   }
 }
 
-// GPUs get such tables as f32.
+// GPUs get such tables converted to f32.
 TEST_P(ModelOps, EmbedDequantizesRowsOfBlocksOnCpu) {
   if (!is_cpu()) GTEST_SKIP() << "embeddings on GPUs are floats";
   for (const DType type : {DType::kQ8_0, DType::kQ4K, DType::kQ6K, DType::kIQ3S}) {

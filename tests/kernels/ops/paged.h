@@ -19,7 +19,7 @@ class PagedCaches {
   PagedCaches(const std::vector<int64_t>& capacities, int64_t key_row, int64_t value_row,
               DType dtype, int64_t page, int64_t heads = 1)
       : key_row_(key_row), value_row_(value_row), page_(page) {
-    // Bytes before the keys stand for another layer.
+    // The bytes before the keys represent another layer.
     page_bytes_ = 256;
     const auto place = [&](int64_t bytes_of_head) {
       const int64_t at = page_bytes_;
@@ -46,7 +46,7 @@ class PagedCaches {
   std::byte* value(size_t s, int64_t position) {
     return row(s, position, layer_.values, value_row_);
   }
-  // Only for caches of floats: int8 codes have an order of their own.
+  // Only for caches of floats, because int8 codes have another order.
   void set(std::byte* to, const float* row, int64_t count) const {
     for (int64_t i = 0; i < count; ++i) {
       if (layer_.dtype == DType::kF32) {

@@ -86,8 +86,8 @@ TEST_P(QuantizeOps, MatchesReferenceBits) {
   }
 }
 
-// So many that a thread of a GPU has several vectors, of few and of many columns. The last rows are
-// not a whole block.
+// Enough rows that a GPU thread has several vectors, with few and with many columns. The last rows
+// fill no whole block.
 TEST_P(QuantizeOps, ManyRowsMatchReferenceBits) {
   for (const auto& [key, rows, cols] :
        {std::tuple<QuantKey, int64_t, int64_t>{kFp8Dynamic128Sym, 4101, 2176},

@@ -111,7 +111,7 @@ TEST_P(RecurrentOps, ConvolutionReadsRowsOfEarlierSteps) {
   }
 }
 
-// Whole vectors of columns, and heads of which no piece is one.
+// Heads whose pieces are whole vectors of columns, and heads whose pieces are not.
 TEST_P(RecurrentOps, ConvolutionPutsPiecesOfHeadsInOrder) {
   for (const HeadPieces& pieces :
        {HeadPieces{3, 40, {8, 16, 16}}, {2, 11, {3, 3, 4}}, {2, 7, {2, 1, 3}}}) {
@@ -249,7 +249,7 @@ class DeltaRuleInChunks : public RecurrentOps {
     qkv_ = normal(kTokens * kCols);
     ba_ = normal(kTokens * 2 * kHeads, 2);
     a_log_ = normal(kHeads), dt_bias_ = normal(kHeads);
-    // Slow decays, so that all tokens matter; neighbouring keys alike, as those of texts are.
+    // Slow decays, so that all tokens matter. Neighbouring keys are similar, as in text.
     for (float& x : dt_bias_) x -= 4;
     for (int64_t t = 1; t < kTokens; ++t) {
       for (int64_t c = 0; c < 4 * kDim; ++c)

@@ -211,7 +211,7 @@ TEST_P(RopeAndAppend, MatchesNormRotationAndAppend) {
   }
 }
 
-// From 2,048 tokens a warp of a GPU takes all heads of a token. CPUs have one way for all numbers.
+// From 2,048 tokens on, one GPU warp handles all heads of a token. A CPU has one code path.
 TEST_P(RopeAndAppend, MatchesWithManyTokens) {
   heads_ = 12, tokens_ = device_->platform() == Platform::kCpu ? 300 : 2100;
   for (const int64_t dim : {64, 128}) {

@@ -67,7 +67,7 @@ TEST_P(Route, PicksLargestSoftmaxScores) {
 }
 
 TEST_P(Route, TiesGoToLowerId) {
-  // Equal: all; then a pair above the rest; then a late maximum before equal others.
+  // All equal; then one pair above the rest; then a late maximum before equal others.
   const std::vector<float> logits = {1, 1, 1, 1, 0, 2, 0, 2, 0, 0, 0, 5};
   const Routed got = route(logits, 4, 3, false);
   EXPECT_EQ(got.ids, (std::vector<int32_t>{0, 1, 2, 1, 3, 0, 3, 0, 1}));
@@ -107,7 +107,7 @@ TEST_P(Route, NanLogitsGiveIdsInRangeAndNanWeights) {
       for (int64_t top_k : {1, 3, 6}) {
         const Routed got = route(logits, 6, top_k, true);
         expect_in_range(got.ids, 6);
-        // NaN must stay visible.
+        // NaN must remain visible in the result.
         if (!(wild < 0)) {
           EXPECT_TRUE(std::isnan(got.weights[0]));
         }
@@ -220,7 +220,7 @@ TEST_P(Route, MatchesDefinitionForEveryKindOfRouter) {
   }
 }
 
-// Each choice has a softmax of its own, over the logits near the largest one that is left.
+// Each choice has its own softmax, over the logits near the largest remaining one.
 TEST_P(Route, SparseMixerWeighsEachChoiceAmongNearLogits) {
   constexpr int64_t kTokens = 50;
   for (const int64_t num_experts : {2, 6, 16, 70}) {
@@ -236,7 +236,7 @@ TEST_P(Route, SparseMixerWeighsEachChoiceAmongNearLogits) {
           const auto best = std::max_element(row.begin(), row.end());
           const double most = *best;
           double sum = 0;
-          bool at_edge = false;  // a float may be on either side
+          bool at_edge = false;  // a rounded value may be on either side of the edge
           for (const double logit : row) {
             const double far =
                 (most - logit) / std::max(std::fabs(logit), most) - 2 * double{jitter};
@@ -266,7 +266,7 @@ TEST_P(Route, SparseMixerTakesLowerIdsOfEqualLogits) {
   EXPECT_NEAR(got.weights[1], 2.0 / 3, f32_bound(1, 8 * kU));
 }
 
-// The bias chooses and does not weigh.
+// The bias affects the choice, but not the weight.
 TEST_P(Route, WeightsExcludeScoreBias) {
   const Routed got =
       route({0, 0, 0, 0}, 4, 2, {.score = Score::kSigmoid, .correction_bias = true}, {0, 5, 0, 3});

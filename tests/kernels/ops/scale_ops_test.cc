@@ -7,7 +7,7 @@ namespace {
 class ScaleOps : public testing::DeviceOpsTest {};
 
 TEST_P(ScaleOps, WeightIsMultipliedByTheScaleOfItsExpert) {
-  // A few slots, and more than one block or work-group processes.
+  // A few slots, and more slots than one block or work-group processes.
   for (const int64_t count : {6, 5003}) {
     const std::vector<float> scales = testing::normal_floats(random_, 7);
     std::vector<float> want = testing::normal_floats(random_, count);
@@ -55,7 +55,7 @@ TEST_P(ScaleOps, CapIsTheHyperbolicTangent) {
   std::vector<float> x = testing::normal_floats(random_, rows * cols, 40);
   x[0] = 0, x[1] = 1e30f, x[2] = -1e30f, x[3] = 1e-20f;
   for (const float cap : {30.0f, 0.5f}) {
-    // Rows lie apart; the columns between them keep their numbers.
+    // Rows are padded; the columns between them keep their values.
     Matrix all = matrix(x, rows, cols, DType::kF32), some = columns(all, 0, cols - 5);
     expect_done(ops().cap(some, cap, {}));
     const std::vector<float> got = floats(all);

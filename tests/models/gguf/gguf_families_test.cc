@@ -1,5 +1,5 @@
 // Compares every family's GGUF file, as llama.cpp's converter writes it, with transformers on the
-// same values (tests/golden/README.md). Also takes away each of its keys and tensors.
+// same values (tests/golden/README.md). Also removes each of its keys and tensors.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
@@ -85,7 +85,7 @@ TEST_P(GgufFamilies, MatchTransformers) {
   }
 }
 
-// What a key means where it is absent is part of the format for the optional ones.
+// Only required keys must be named. An absent optional key has a meaning in the format.
 TEST_P(GgufFamilies, NamesEveryMissingKey) {
   const GgufWriter whole = content_of(path_);
   std::string architecture;
@@ -126,7 +126,7 @@ TEST_P(GgufFamilies, NamesEveryMissingKey) {
   EXPECT_EQ(refused, static_cast<int>(required.size()));
 }
 
-// Tensors whose absence has a meaning.
+// Tensors whose absence has a meaning in the format.
 bool may_lack(const std::string& model, const std::string& tensor) {
   return tensor == "output.weight" ||                                        // tied embeddings
          (tensor == "rope_freqs.weight" && model.starts_with("llama")) ||    // plain RoPE

@@ -27,7 +27,7 @@ using ::testing::HasSubstr;
 using testing::must;
 using testing::SyntheticCheckpoint;
 
-// Settings that llama.cpp fixes otherwise, by model.
+// Models with settings for which llama.cpp has other fixed values.
 const std::map<std::string, std::string>& refused() {
   static const std::map<std::string, std::string> all = {
       {"afmoe_yarn", "scale of the embedding"},
@@ -83,7 +83,7 @@ TEST_P(GgufWriting, KeepsLogitsOrNamesTheSettingThatGgufLacks) {
   EXPECT_EQ(report->bytes_after, static_cast<int64_t>(std::filesystem::file_size(to_)));
   const auto ids = testing::golden_reference(GetParam()).ids;
   const auto want = must(logits_of(from_, ids)), got = must(logits_of(to_, ids));
-  // The types stay; norms that GGUF stores as they multiply are rounded once more.
+  // Types do not change. Norms that GGUF stores with 1 added are rounded once more.
   EXPECT_LT(testing::relative_difference(got, want), 1e-5);
 }
 
@@ -180,7 +180,7 @@ TEST_F(GgufWriter, RefusesRequestsThatFitNothing) {
   expect_refused(write(small(), "*.9.*=q8_0,bf16"), kWrong, {"scheme", "'*.9.*' decides for none"});
   expect_refused(write(small(), "*.experts.1.*=q8_0,bf16"), kWrong,
                  {"one type for '", "experts.0.gate_proj", "bf16 and q8_0"});
-  // Queries, keys and values are one matrix here.
+  // Queries, keys and values are one matrix in this model.
   expect_refused(write(small(), "*.v_proj=bf16,q8_0"), ErrorKind::kUnsupported,
                  {"self_attn.v_proj", "because both read the same input"});
   EXPECT_FALSE(std::filesystem::exists(to_));
