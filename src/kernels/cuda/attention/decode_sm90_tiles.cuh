@@ -39,9 +39,9 @@ class RingTile {
 };
 
 /// Keys and values in e4m3: the slot holds the bytes of the cache, so twice as many positions are
-/// in flight, and a lane widens what it multiplies. Lane 4 g + k takes 16 adjacent columns of keys
-/// g and g + 8 for every four products, and kValue / 8 adjacent columns of values 2 k, 2 k + 1, 2 k
-/// + 8 and 2 k + 9.
+/// in flight. A lane widens its own operands. Lane 4 g + k takes 16 adjacent columns of keys g and
+/// g + 8 for every four products, and kValue / 8 adjacent columns of values 2 k, 2 k + 1, 2 k + 8
+/// and 2 k + 9.
 template <int kHeadDim, int kValueDim>
 class RingTile<kHeadDim, kValueDim, DType::kF8E4M3> {
  public:

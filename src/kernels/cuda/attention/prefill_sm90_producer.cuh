@@ -91,7 +91,7 @@ __device__ __forceinline__ void widen_codes(uint32_t to, uint32_t codes, int thr
   });
 }
 
-/// Arrives when wgmma can read what this thread wrote of a page.
+/// Arrives when wgmma can read this thread's part of a page.
 template <bool kCopied>
 __device__ __forceinline__ void arrive_with_page(uint32_t full) {
   if constexpr (kCopied) {

@@ -2,13 +2,13 @@
 
 namespace moracle::cuda {
 
-/// The neighbour in the stream that a kernel may overlap with (programmatic dependent launch, PDL).
+/// Programmatic dependent launch (PDL): the neighbour in the stream that a kernel may overlap with.
 enum class Overlap {
-  kNone,      ///< waits for the kernels before it; later ones start when it has begun
-  kPrevious,  ///< the kernel before, which must not write what this one reads, or touch what it
-              ///< writes, and must let later kernels start only after its own wait
-  kNext,  ///< the kernel after, which may start before the one before this is complete, and must
-          ///< not read what that one writes before its own wait
+  kNone,      ///< none: waits for earlier kernels; later kernels may start once it has begun
+  kPrevious,  ///< the previous kernel. It must not write this kernel's inputs or touch its outputs,
+              ///< and must let later kernels start only after its own wait.
+  kNext,      ///< the next kernel, which may start before the kernel before this one is complete.
+              ///< Before its own wait it must not read the outputs of that kernel.
 };
 
 }  // namespace moracle::cuda

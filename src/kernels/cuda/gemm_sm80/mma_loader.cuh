@@ -227,9 +227,9 @@ class MmaLoader {
   int64_t number_;
   int block_ = 0, slot_ = 0, at_ = 0;
   const uint8_t* expert_ = nullptr;
-  // State of the copies of this thread. Codes: its first piece, a mask of its panels that exist,
-  // and the distance between the halves. x: its rows, the bytes of each row, and the current
-  // offset. Scales: those of a panel and of a row.
+  // State of the copies of this thread. Codes: its first piece, a mask of its existing panels, and
+  // the distance between the halves. x: its rows, the bytes of each row, and the current offset.
+  // Scales: the offsets of a panel's scales, and the scales of x.
   const uint8_t* codes_ = nullptr;
   unsigned own_panels_ = 0;
   int64_t skipped_ = 0;

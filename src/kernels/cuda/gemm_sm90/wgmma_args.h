@@ -51,7 +51,7 @@ struct WgmmaKernel {
   int block_bytes;   ///< of a k-block
   int scale_bytes;   ///< of 16 scales; 0: no scales in groups
   bool loads_ahead;  ///< reads the plan of the rows, and weights, before the previous kernel ends
-  bool quantizes;    ///< can quantize what it activates, in groups of 128 columns
+  bool quantizes;    ///< can quantize activated outputs, in groups of 128 columns
 };
 
 /// Kernels of one operand.

@@ -13,8 +13,8 @@
 
 namespace moracle::cuda {
 
-/// What the consumer warpgroups do with a tile. wgmma_token_epilogue.cuh has the specialization for
-/// tiles whose tokens are the rows of the product.
+/// Mainloop and epilogue of the consumer warpgroups for a tile. wgmma_token_epilogue.cuh has the
+/// specialization for tiles whose tokens are the rows of the product.
 template <class Operand, class Tile, bool kTokenRows = Operand::kTokenRows>
 struct TileWork {
   /// Tiles of fewer rows take a narrower instruction.

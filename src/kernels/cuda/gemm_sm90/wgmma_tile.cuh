@@ -32,7 +32,8 @@ struct WgmmaTile {
   static constexpr int kMostRows = kRows == 128 ? 96 : kRows == 64 && !kDense ? 48 : kRows;
   static constexpr int kProducers = 128, kConsumers = 256, kThreads = kProducers + kConsumers;
   static constexpr int kAllPanels = 8 * kM, kOutputs = 16 * kAllPanels, kHalf = kAllPanels / 2;
-  // Registers of a thread. Their sum is at most what the block starts with: 168 or 80 a thread.
+  // Registers of a thread, by warpgroup. Their sum is at most the CTA's share at launch: 168 or 80
+  // a thread.
   static constexpr bool kFewSums =
       Operand::kPromoted ? kRows <= 32 : kM * kRows <= (Operand::kWide ? 256 : 128);
   static constexpr int kProducerRegisters = kPerSm > 1 ? 24 : kFewSums ? 72 : 40;

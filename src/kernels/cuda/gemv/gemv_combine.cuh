@@ -16,7 +16,7 @@ namespace moracle::cuda {
 template <int kOctets>
 struct CombineTables {
   int16_t slot[kMostAddedSlots][8 * kOctets];   ///< of an expert's tokens; -1: not chosen
-  float2 factor[kMostAddedSlots][4 * kOctets];  ///< what the sums of two tokens are multiplied by
+  float2 factor[kMostAddedSlots][4 * kOctets];  ///< factors of the sums of two tokens
 };
 /// Sums of both CTAs of a cluster, for the panels that this CTA finishes.
 template <int kOctets>

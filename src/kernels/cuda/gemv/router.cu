@@ -40,7 +40,7 @@ __device__ float as_stored(DType dtype, float value) {
   return dtype == DType::kF16 ? f16_to_float(float_to_f16(value)) : value;
 }
 
-// True in the last CTA that calls. It sees what the others wrote before.
+// True in the last CTA that calls. All earlier writes of the other CTAs are visible to it.
 __device__ bool is_last_block(unsigned* arrived) {
   __shared__ bool last;
   __syncthreads();

@@ -4,13 +4,12 @@
 // builds without CUDA can plan it, too.
 //
 // The tensor core adds fp8 products without scales, so all columns of a row must share one. Let E
-// be the largest exponent of a row's groups. A code q with exponent e becomes
-// e4m3(q · 2^(e - E)), and the row's scale is 2^E. e4m3 is a floating-point format: this changes
-// no value but those below 2^-6 · 2^E, which are rounded to multiples of 2^-9 · 2^E. Activations
-// are quantized with one power of two per token, which gives the same values down to the same
-// limit. With exponents as small as the values allow, the largest value of a row is above 224 ·
-// 2^E, so what is lost is below 2^-17 of it: the tensor core itself drops more, because it adds
-// with 13 fraction bits.
+// be the largest exponent of a row's groups. A code q with exponent e becomes e4m3(q · 2^(e - E)),
+// and the row's scale is 2^E. e4m3 is a floating-point format: only values below 2^-6 · 2^E change,
+// which are rounded to multiples of 2^-9 · 2^E. Activations are quantized with one power of two per
+// token, which gives the same values down to the same limit. With exponents as small as the values
+// allow, the largest value of a row is above 224 · 2^E. The rounding error is then below 2^-17 of
+// it. The tensor core itself loses more, because it adds with 13 fraction bits.
 #pragma once
 
 #include "oracle/kernel_plan.h"

@@ -17,7 +17,7 @@ struct VectorArgs {
   const uint16_t* from;
   int64_t from_stride, rows;
   int cols, group, groups;
-  int64_t next_row, next_group;  // from a scale to those of the next row and group
+  int64_t next_row, next_group;  // from a scale to the next row's and the next group's
   QuantKey key;
   uint8_t* to;
   int64_t to_stride;

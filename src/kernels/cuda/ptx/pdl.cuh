@@ -1,5 +1,5 @@
 // Programmatic dependent launch (PDL): a kernel may start while the previous kernel still runs.
-// Every kernel that is launched so waits before it touches what earlier kernels read or write.
+// Every kernel launched with PDL waits before it touches memory that earlier kernels read or write.
 #pragma once
 
 namespace moracle::cuda {
