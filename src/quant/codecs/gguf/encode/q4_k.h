@@ -1,5 +1,8 @@
 #pragma once
 
+#include <algorithm>
+#include <cmath>
+
 #include "quant/codecs/gguf/encode/block_encoder.h"
 #include "quant/codecs/gguf/q4_k.h"
 
@@ -23,6 +26,7 @@ struct BlockEncoder<DType::kQ4K> {
     }
     const float d = store_f16(most_scale / 63, block);
     const float least = store_f16(most_minimum / 63, block + 2);
+    if (!std::isfinite(d) || !std::isfinite(least)) return;  // beyond f16, which the caller refuses
     const auto six_bits = [](float value, float unit) {
       const float steps = std::clamp(value * inverse_or_zero(unit), 0.0f, 63.0f);
       return static_cast<uint8_t>(nearest_integer(steps));

@@ -1,5 +1,8 @@
 #pragma once
 
+#include <algorithm>
+#include <cmath>
+
 #include "quant/codecs/gguf/encode/block_encoder.h"
 #include "quant/codecs/gguf/q6_k.h"
 
@@ -18,6 +21,7 @@ struct BlockEncoder<DType::kQ6K> {
       scales[g] = fit_scale<16>(x + 16 * g, w, -32);
     }
     const float d = store_f16(extreme_of<16>(scales) / -128, block + 208);
+    if (!std::isfinite(d)) return;  // beyond f16, which the caller refuses
     const float per_step = inverse_or_zero(d);
     uint8_t codes[256];
     for (int g = 0; g < 16; ++g) {
