@@ -6,7 +6,7 @@
 namespace moracle {
 namespace {
 
-// Rows of 16-bit floats are converted to f32 in blocks of columns ("stretches") that fit in L1.
+// Rows of 16-bit floats are converted to f32 in blocks of columns that fit in L1.
 constexpr int64_t kStretch = 1024;
 
 // `count` elements of m from element `at` on: in place, or converted into `scratch`.
