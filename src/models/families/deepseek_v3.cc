@@ -4,9 +4,9 @@
 #include "base/try.h"
 #include "checkpoint/state.h"
 #include "models/families/family.h"
-#include "models/families/gguf_drafts.h"
-#include "models/families/gguf_families.h"
 #include "models/families/latent_decoder.h"
+#include "models/gguf/gguf_drafts.h"
+#include "models/gguf/gguf_families.h"
 
 namespace moracle {
 namespace deepseek_v3 {

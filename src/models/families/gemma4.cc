@@ -8,8 +8,8 @@
 #include "checkpoint/state.h"
 #include "models/families/decoder_parts.h"
 #include "models/families/family.h"
-#include "models/families/gguf_drafts.h"
-#include "models/families/gguf_families.h"
+#include "models/gguf/gguf_drafts.h"
+#include "models/gguf/gguf_families.h"
 
 namespace moracle {
 namespace gemma4 {

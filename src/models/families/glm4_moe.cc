@@ -5,8 +5,8 @@
 #include "base/try.h"
 #include "checkpoint/state.h"
 #include "models/families/family.h"
-#include "models/families/gguf_families.h"
 #include "models/families/shared_moe.h"
+#include "models/gguf/gguf_families.h"
 
 namespace moracle {
 namespace glm4_moe {

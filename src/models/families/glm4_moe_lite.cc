@@ -3,8 +3,8 @@
 #include "base/try.h"
 #include "checkpoint/state.h"
 #include "models/families/family.h"
-#include "models/families/gguf_drafts.h"
 #include "models/families/latent_decoder.h"
+#include "models/gguf/gguf_drafts.h"
 
 namespace moracle {
 namespace glm4_moe_lite {

@@ -7,7 +7,7 @@
 #include "base/try.h"
 #include "checkpoint/experts/matrix_share.h"
 #include "checkpoint/state.h"
-#include "models/families/gguf_drafts.h"
+#include "models/gguf/gguf_drafts.h"
 
 namespace moracle {
 namespace {

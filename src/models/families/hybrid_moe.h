@@ -3,8 +3,8 @@
 #pragma once
 
 #include "models/families/decoder_parts.h"
-#include "models/families/gguf_drafts.h"
-#include "models/families/gguf_families.h"
+#include "models/gguf/gguf_drafts.h"
+#include "models/gguf/gguf_families.h"
 
 namespace moracle {
 

@@ -5,9 +5,9 @@
 #include "base/try.h"
 #include "checkpoint/state.h"
 #include "models/families/family.h"
-#include "models/families/gguf_drafts.h"
-#include "models/families/gguf_families.h"
 #include "models/families/hybrid_moe.h"
+#include "models/gguf/gguf_drafts.h"
+#include "models/gguf/gguf_families.h"
 
 namespace moracle {
 namespace qwen3_5_moe {

@@ -5,7 +5,7 @@
 #include "checkpoint/state.h"
 #include "models/families/decoder_parts.h"
 #include "models/families/family.h"
-#include "models/families/gguf_drafts.h"
+#include "models/gguf/gguf_drafts.h"
 
 namespace moracle {
 namespace qwen3_moe {

@@ -3,7 +3,7 @@
 #include "base/text.h"
 #include "base/try.h"
 #include "checkpoint/state.h"
-#include "models/families/gguf_drafts.h"
+#include "models/gguf/gguf_drafts.h"
 
 namespace moracle {
 

@@ -3,7 +3,7 @@
 #pragma once
 
 #include "models/families/decoder_parts.h"
-#include "models/families/gguf_families.h"
+#include "models/gguf/gguf_families.h"
 
 namespace moracle {
 

@@ -1,4 +1,4 @@
-#include "models/families/gguf_drafts.h"
+#include "models/gguf/gguf_drafts.h"
 
 #include <algorithm>
 #include <cmath>
@@ -11,9 +11,7 @@
 
 namespace moracle {
 
-using nlohmann::json;
-
-void put_gguf(GgufDraft& draft, std::string_view key, json value) {
+void put_gguf(GgufDraft& draft, std::string_view key, nlohmann::json value) {
   draft.metadata[str(draft.architecture, ".", key)] = std::move(value);
 }
 
@@ -77,7 +75,7 @@ Status put_partial_rotary(GgufDraft& draft) {
 }
 
 Status put_rotary_divisors(GgufDraft& draft, int64_t dim, const RotaryKinds& kinds) {
-  const json* const type = draft.rope ? draft.rope->find({"rope_type", "type"}) : nullptr;
+  const nlohmann::json* const type = draft.rope ? draft.rope->find({"rope_type", "type"}) : nullptr;
   const bool named = type == nullptr || *type == "default" || *type == "linear" || *type == "yarn";
   if (named) return {};
   MORACLE_TRY(const RotaryAndScale read, read_rotary(draft.config, draft.rope, dim, kinds));
@@ -98,17 +96,17 @@ Status put_rotary_divisors(GgufDraft& draft, int64_t dim, const RotaryKinds& kin
 Status put_window_pattern(GgufDraft& draft) {
   MORACLE_TRY(const std::vector<std::string> types, draft.config.texts({"layer_types"}));
   if (types.empty()) return {};
-  json pattern = json::array();
+  nlohmann::json pattern = nlohmann::json::array();
   for (const std::string& type : types) pattern.push_back(type == "sliding_attention");
   put_gguf(draft, "attention.sliding_window_pattern", std::move(pattern));
   return {};
 }
 
 void put_rotary_sections(GgufDraft& draft) {
-  const json* const sections = draft.rope ? draft.rope->find({"mrope_section"}) : nullptr;
+  const nlohmann::json* const sections = draft.rope ? draft.rope->find({"mrope_section"}) : nullptr;
   if (sections == nullptr || !sections->is_array()) return;
   constexpr size_t kSections = 4;
-  json all = *sections;
+  nlohmann::json all = *sections;
   while (all.size() < kSections) all.push_back(0);
   put_gguf(draft, "rope.dimension_sections", std::move(all));
 }

@@ -1,4 +1,4 @@
-#include "models/families/gguf_families.h"
+#include "models/gguf/gguf_families.h"
 
 #include <algorithm>
 #include <cstring>
@@ -11,8 +11,6 @@
 #include "quant/gguf_blocks.h"
 
 namespace moracle {
-
-using nlohmann::json;
 
 std::string gguf_key(const GgufModel& model, std::string_view key) {
   return str(model.architecture, ".", key);
@@ -86,14 +84,14 @@ void set_attention_bias(GgufModel& model) {
 Status set_layer_types(GgufModel& model, int64_t period) {
   const std::string key = gguf_key(model, "attention.sliding_window_pattern");
   const auto layers = model.config["num_hidden_layers"].get<size_t>();
-  const json* const pattern = model.metadata.find({key.c_str()});
-  json types = json::array();
+  const nlohmann::json* const pattern = model.metadata.find({key.c_str()});
+  nlohmann::json types = nlohmann::json::array();
   const auto push = [&](bool window) {
     types.push_back(window ? "sliding_attention" : "full_attention");
   };
   if (pattern != nullptr && pattern->is_array()) {
     const bool booleans = std::all_of(pattern->begin(), pattern->end(),
-                                      [](const json& one) { return one.is_boolean(); });
+                                      [](const nlohmann::json& one) { return one.is_boolean(); });
     if (!booleans || pattern->size() < layers) {
       return model.metadata.wrong({key.c_str()}, str("a boolean for each of ", layers, " layers"),
                                   str("it has ", pattern->size(), " values"));
@@ -271,12 +269,12 @@ Status set_latent_sizes(GgufModel& model) {
 }  // namespace
 
 Status finish_deepseek(GgufModel& model) {
-  json& config = model.config;
+  nlohmann::json& config = model.config;
   MORACLE_CHECK(set_latent_sizes(model));
   // Without a low rank of queries, config.json has null.
   if (!config.contains("q_lora_rank")) config["q_lora_rank"] = nullptr;
   if (config.contains("rope_scaling")) {
-    json& rope = config["rope_scaling"];
+    nlohmann::json& rope = config["rope_scaling"];
     // The converter stores mscale_all_dim / 10. Published models have the same mscale.
     const std::string key = gguf_key(model, "rope.scaling.yarn_log_multiplier");
     MORACLE_TRY(const double multiplier, model.metadata.number_or(0, {key.c_str()}));

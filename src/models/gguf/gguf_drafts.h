@@ -7,7 +7,7 @@
 #include <vector>
 
 #include "models/attention/rotary.h"
-#include "models/families/gguf_families.h"
+#include "models/gguf/gguf_families.h"
 
 namespace moracle {
 
