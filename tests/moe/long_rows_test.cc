@@ -5,6 +5,7 @@
 #include "layout/layout.h"
 #include "moe/layer_on_rows.h"
 #include "oracle/backend.h"
+#include "support/sample.h"
 
 namespace moracle::long_rows_test {
 namespace {
@@ -60,9 +61,11 @@ TEST(LongRows, HoldWithIntegerScales) {
     SCOPED_TRACE(text);
     const auto scheme = parse_scheme(text);
     ASSERT_TRUE(scheme);
+    testing::Sample sample(text);
     for (const Backend& row : backends()) {
       if (!row.built() || row.layout->name != "vnni16") continue;
       for (const int64_t tokens : {1, 2, 7, 40}) {
+        if (!sample.takes()) continue;
         const conformance::Outcome outcome = conformance::run(
             {row.name, *scheme, shape, tokens, conformance::Spread::kUniform, "plain"}, *device);
         EXPECT_NE(outcome.kind, conformance::Outcome::kFailed) << outcome.message;
