@@ -112,7 +112,7 @@ TEST(PlainBlocks, StayAsStoredInTables) {
     const BlockFile file(type);
     const DescribedLinear table = must(describe_plain_table(file.tensors(), "one"));
     EXPECT_EQ(table.scheme, Scheme{QuantKey{type}});
-    const CanonicalMatrix some = must(table.part.read_rows(pool, 3, 41));
+    const CanonicalMatrix some = must(table.source.read_rows(pool, 3, 41));
     EXPECT_EQ(some.key, QuantKey{type});
     ASSERT_EQ(some.codes.size(), static_cast<size_t>(41 * row_bytes(type, file.k())));
     EXPECT_EQ(std::memcmp(some.codes.data(), file.row(3), some.codes.size()), 0);
