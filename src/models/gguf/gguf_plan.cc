@@ -99,9 +99,9 @@ class Planner {
     const auto ignored = [&](const std::string& name) {
       // Keep a tensor that GGUF has, even if this library does not use it: an indexer.
       if (find_gguf_name(*plan_.gguf, table_name(name)) && !is_behind(name)) return false;
-      for (const IgnoredTensors& ignored : description_.ignored) {
-        for (const std::string& prefix : ignored.prefixes) {
-          if (name.starts_with(prefix)) return ++left_out[ignored.what] > 0;
+      for (const IgnoredTensors& tensors : description_.ignored) {
+        for (const std::string& prefix : tensors.prefixes) {
+          if (name.starts_with(prefix)) return ++left_out[tensors.what] > 0;
         }
       }
       return name.ends_with("rotary_emb.inv_freq");
