@@ -3,6 +3,7 @@
 
 #include <functional>
 #include <string>
+#include <vector>
 
 namespace moracle::testing {
 
@@ -25,5 +26,17 @@ class Sample {
  private:
   size_t next_;
 };
+
+/// The models that a suite of tests runs: all; under sanitizers every fifth, from a first one that
+/// the suite's name sets.
+inline std::vector<std::string> sample_of(const std::vector<std::string>& models,
+                                          const std::string& suite) {
+  Sample sample(suite);
+  std::vector<std::string> taken;
+  for (const std::string& model : models) {
+    if (sample.takes()) taken.push_back(model);
+  }
+  return taken;
+}
 
 }  // namespace moracle::testing
