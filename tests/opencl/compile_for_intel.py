@@ -84,7 +84,7 @@ def jobs(folder):
         for options in reference_variants():
             yield device, "reference.cl", options
         for cache in (0, 1, 2):
-            yield device, "ops/attend.cl", f"-D HEADS=4 -D CACHE={cache}"
+            yield device, "attention/attend.cl", f"-D HEADS=4 -D CACHE={cache}"
         for file in sorted((folder / "ops").glob("*.cl")):
             if file.name != "attend.cl":
                 yield device, f"ops/{file.name}", ""
