@@ -13,7 +13,7 @@
 #include "models/divide.h"
 #include "models/ranks.h"
 #include "models/routing_statistics.h"
-#include "quant/gguf_blocks.h"
+#include "quant/blocks/gguf_blocks.h"
 
 namespace moracle {
 namespace {
