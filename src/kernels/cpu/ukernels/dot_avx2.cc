@@ -18,7 +18,7 @@
 namespace moracle::cpu {
 namespace {
 
-MORACLE_UKERNEL_INLINE __m256i columns_0213(__m256i codes) {
+MORACLE_VECTOR_INLINE __m256i columns_0213(__m256i codes) {
   return _mm256_shuffle_epi8(codes, _mm256_broadcastsi128_si256(_mm_setr_epi8(
                                         0, 2, 1, 3, 4, 6, 5, 7, 8, 10, 9, 11, 12, 14, 13, 15)));
 }
@@ -32,10 +32,10 @@ struct I4 {
   static constexpr int kFours = 2;
   static constexpr int16_t kUpper = 0x4b00;
   static constexpr float kBias = 0x1p23f + 8;
-  MORACLE_UKERNEL_INLINE static __m256i prepared(__m256i codes) {
+  MORACLE_VECTOR_INLINE static __m256i prepared(__m256i codes) {
     return _mm256_xor_si256(codes, _mm256_set1_epi8(-120));  // 8 in both halves
   }
-  MORACLE_UKERNEL_INLINE static __m256i words(__m256i codes, int four, int pair) {
+  MORACLE_VECTOR_INLINE static __m256i words(__m256i codes, int four, int pair) {
     const __m256i low = _mm256_srli_epi16(codes, 8 * pair + 4 * four);
     return four == 1 && pair == 1 ? low : _mm256_and_si256(low, _mm256_set1_epi16(15));
   }
@@ -45,10 +45,10 @@ struct I8 {
   static constexpr int kFours = 1;
   static constexpr int16_t kUpper = 0x4b00;
   static constexpr float kBias = 0x1p23f + 128;
-  MORACLE_UKERNEL_INLINE static __m256i prepared(__m256i codes) {
+  MORACLE_VECTOR_INLINE static __m256i prepared(__m256i codes) {
     return _mm256_xor_si256(codes, _mm256_set1_epi8(-128));
   }
-  MORACLE_UKERNEL_INLINE static __m256i words(__m256i codes, int, int pair) {
+  MORACLE_VECTOR_INLINE static __m256i words(__m256i codes, int, int pair) {
     return pair == 0 ? _mm256_and_si256(codes, _mm256_set1_epi16(255))
                      : _mm256_srli_epi16(codes, 8);
   }
@@ -59,9 +59,9 @@ struct E2M1 {
   static constexpr int kFours = 2;
   static constexpr int16_t kUpper = 0x4a80;
   static constexpr float kBias = 0x1p22f + 6;
-  MORACLE_UKERNEL_INLINE static __m256i prepared(__m256i codes) { return codes; }
-  MORACLE_UKERNEL_INLINE static __m256i words(__m256i codes, int four, int pair) {
-    return I8::words(E2M1Codes::values(codes, four), 0, pair);
+  MORACLE_VECTOR_INLINE static __m256i prepared(__m256i codes) { return codes; }
+  MORACLE_VECTOR_INLINE static __m256i words(__m256i codes, int four, int pair) {
+    return I8::words(nibbles<E2M1Bytes>(codes, four), 0, pair);
   }
 };
 
@@ -70,10 +70,10 @@ template <class Codes>
 struct Integers {
   static constexpr int kFours = Codes::kFours;
   static constexpr float kBias = Codes::kBias;
-  MORACLE_UKERNEL_INLINE static __m256i prepared(__m256i codes) { return Codes::prepared(codes); }
-  MORACLE_UKERNEL_INLINE static bool all_normal(__m256i) { return true; }
-  MORACLE_UKERNEL_INLINE static void floats(__m256i codes, bool, int four, int pair,
-                                            const __m256 (&bias)[2], __m256 (&to)[2]) {
+  MORACLE_VECTOR_INLINE static __m256i prepared(__m256i codes) { return Codes::prepared(codes); }
+  MORACLE_VECTOR_INLINE static bool all_normal(__m256i) { return true; }
+  MORACLE_VECTOR_INLINE static void floats(__m256i codes, bool, int four, int pair,
+                                           const __m256 (&bias)[2], __m256 (&to)[2]) {
     const __m256i words = Codes::words(codes, four, pair);
     const __m256i upper = _mm256_set1_epi16(Codes::kUpper);
     to[0] = _mm256_castsi256_ps(_mm256_unpacklo_epi16(words, upper)) - bias[0];
@@ -81,36 +81,18 @@ struct Integers {
   }
 };
 
-/// Any e4m3 code, including subnormals and NaN, in the low bytes of dwords.
-MORACLE_UKERNEL_INLINE __m256 any_e4m3(__m256i code) {
-  const __m256i size = _mm256_and_si256(code, _mm256_set1_epi32(0x7f));
-  const __m256i sign = _mm256_slli_epi32(_mm256_xor_si256(size, code), 24);
-  __m256 value = _mm256_castsi256_ps(
-      _mm256_add_epi32(_mm256_slli_epi32(size, 20), _mm256_set1_epi32(120 << 23)));
-  const __m256 small = _mm256_mul_ps(_mm256_cvtepi32_ps(size), _mm256_set1_ps(0x1p-9f));
-  value = _mm256_blendv_ps(value, small,
-                           _mm256_castsi256_ps(_mm256_cmpgt_epi32(_mm256_set1_epi32(8), size)));
-  value = _mm256_blendv_ps(value, _mm256_set1_ps(__builtin_nanf("")),
-                           _mm256_castsi256_ps(_mm256_cmpeq_epi32(size, _mm256_set1_epi32(0x7f))));
-  return _mm256_or_ps(value, _mm256_castsi256_ps(sign));
-}
-
 // The code's exponent and mantissa as those of bf16, with 7 - 127 added to the exponent. The lower
 // byte is the code's lower half; the upper byte follows from the code's upper half. Zeros,
 // subnormals and NaN are rare and take another path.
 struct E4M3 {
   static constexpr int kFours = 1;
   static constexpr float kBias = 0;
-  MORACLE_UKERNEL_INLINE static __m256i prepared(__m256i codes) { return codes; }
-  MORACLE_UKERNEL_INLINE static bool all_normal(__m256i codes) {
-    // 8 to 126 without the sign: neither size - 8 nor size + 1 has the highest bit.
-    const __m256i size = _mm256_and_si256(codes, _mm256_set1_epi8(0x7f));
-    const __m256i outside = _mm256_or_si256(_mm256_sub_epi8(size, _mm256_set1_epi8(8)),
-                                            _mm256_add_epi8(size, _mm256_set1_epi8(1)));
-    return _mm256_movemask_epi8(outside) == 0;
+  MORACLE_VECTOR_INLINE static __m256i prepared(__m256i codes) { return codes; }
+  MORACLE_VECTOR_INLINE static bool all_normal(__m256i codes) {
+    return !any_high_bit(E4M3Code::rare(as<Bits>(codes)));
   }
-  MORACLE_UKERNEL_INLINE static void floats(__m256i codes, bool normal, int, int pair,
-                                            const __m256 (&)[2], __m256 (&to)[2]) {
+  MORACLE_VECTOR_INLINE static void floats(__m256i codes, bool normal, int, int pair,
+                                           const __m256 (&)[2], __m256 (&to)[2]) {
     const __m256i nibble = _mm256_set1_epi8(15);
     const __m256i table = _mm256_broadcastsi128_si256(
         _mm_setr_epi8(60, 61, 62, 63, 64, 65, 66, 67, -68, -67, -66, -65, -64, -63, -62, -61));
@@ -131,17 +113,16 @@ struct E4M3 {
   }
 
  private:
-  MORACLE_UKERNEL_INLINE static void rare(__m256i codes, int pair, __m256 (&to)[2]) {
+  MORACLE_VECTOR_INLINE static void rare(__m256i codes, int pair, __m256 (&to)[2]) {
     const __m256i words[] = {_mm256_unpacklo_epi8(codes, _mm256_setzero_si256()),
                              _mm256_unpackhi_epi8(codes, _mm256_setzero_si256())};
     for (int i = 0; i < 2; ++i) {
-      to[i] = any_e4m3(pair == 0 ? _mm256_and_si256(words[i], _mm256_set1_epi32(255))
-                                 : _mm256_srli_epi32(words[i], 16));
+      to[i] = E4M3Code::value(as<Bits>(words[i]), 2 * pair, Vec{}) * E4M3Code::kScale;
     }
   }
 };
 
-MORACLE_UKERNEL_INLINE __m256 broadcast_pair(const std::byte* p) {
+MORACLE_VECTOR_INLINE __m256 broadcast_pair(const std::byte* p) {
   double pair;
   __builtin_memcpy(&pair, p, sizeof pair);
   return _mm256_castpd_ps(_mm256_set1_pd(pair));
@@ -150,7 +131,7 @@ MORACLE_UKERNEL_INLINE __m256 broadcast_pair(const std::byte* p) {
 /// sum += w · x. With many sums, pin each to its register: g++ 12 would load all rows first and
 /// spill sums.
 template <bool kPins>
-MORACLE_UKERNEL_INLINE void add_product(__m256& sum, __m256 w, __m256 x) {
+MORACLE_VECTOR_INLINE void add_product(__m256& sum, __m256 w, __m256 x) {
   if constexpr (kPins)
     __asm__("vfmadd231ps %2, %1, %0" : "+x"(sum) : "x"(w), "x"(x));
   else
@@ -159,12 +140,11 @@ MORACLE_UKERNEL_INLINE void add_product(__m256& sum, __m256 w, __m256 x) {
 
 /// bias plus the zero points of rows (0, 0, 1, 1, 4, 4, 5, 5) and (2, 2, 3, 3, 6, 6, 7, 7).
 template <bool kZeros>
-MORACLE_UKERNEL_INLINE void biases_of(const DotArgs& b, int panel, int segment, int half,
-                                      float bias, __m256 (&to)[2]) {
+MORACLE_VECTOR_INLINE void biases_of(const DotArgs& b, int panel, int segment, int half, float bias,
+                                     __m256 (&to)[2]) {
   to[0] = to[1] = _mm256_set1_ps(bias);
   if constexpr (kZeros) {
-    const __m256 zero =
-        _mm256_cvtepi32_ps(widen_bytes(b.w_zero[panel] + segment * kPanelRows + half * kHalfRows));
+    const Vec zero = to_float(widen_bytes(b.w_zero[panel] + segment * kPanelRows + half * kLanes));
     to[0] = _mm256_add_ps(to[0], _mm256_unpacklo_ps(zero, zero));
     to[1] = _mm256_add_ps(to[1], _mm256_unpackhi_ps(zero, zero));
   }
@@ -199,7 +179,7 @@ void rows_of_floats(const DotArgs& b) {
           for (int half = 0; half < kHalves; ++half) {
             const std::byte* const row_block = b.w[p] + i * kRowBlockBytes;
             const __m256i codes =
-                Codes::prepared(columns_0213(load_half(row_block + (first + half) * kHalfBytes)));
+                Codes::prepared(columns_0213(load_half(row_block + (first + half) * kVectorBytes)));
             const bool normal = Codes::all_normal(codes);
 #pragma GCC unroll 4
             for (int pair = 0; pair < 2 * Codes::kFours; ++pair) {
@@ -224,40 +204,17 @@ void rows_of_floats(const DotArgs& b) {
             const __m256(&s)[kSets][2] = kept[r][half];
             __m256 dot = _mm256_hadd_ps(s[0][0], s[0][1]);
             if constexpr (kSets == 2) dot = _mm256_add_ps(dot, _mm256_hadd_ps(s[1][0], s[1][1]));
-            add_scaled(dot, b, r, p, segment, first + half);
+            const int v = first + half;
+            float* const to = b.sum[p] + r * kPanelRows + v * kLanes;
+            const Vec before = b.overwrite && segment == 0 ? Vec{} : load(to);
+            store(to, multiply_add(x_scaled(dot, b, r, segment), segment_scale(b, p, segment, v),
+                                   before));
           }
         }
       }
     }
   }
 }
-
-// ---- 16 bits: two columns in a row block, any number of rows ----
-
-struct Bf16Codes : F32Dot {
-  static constexpr int kCols = 2;
-  MORACLE_UKERNEL_INLINE static __m256 weights(const std::byte* p, int c) {
-    const __m256i pairs = load_half(p);
-    if (c == 1) return _mm256_castsi256_ps(_mm256_and_si256(pairs, _mm256_set1_epi32(-65536)));
-    // Shift with a shuffle: vpslld would share the ports of the multiply-adds.
-    const __m256i up = _mm256_broadcastsi128_si256(
-        _mm_setr_epi8(-1, -1, 0, 1, -1, -1, 4, 5, -1, -1, 8, 9, -1, -1, 12, 13));
-    return _mm256_castsi256_ps(_mm256_shuffle_epi8(pairs, up));
-  }
-};
-
-struct F16Codes : F32Dot {
-  static constexpr int kCols = 2;
-  MORACLE_UKERNEL_INLINE static __m256 weights(const std::byte* p, int c) {
-    // Within each lane, then in each half: four rows' first columns, then their second columns.
-    const __m256i order = _mm256_broadcastsi128_si256(
-        _mm_setr_epi8(0, 1, 4, 5, 8, 9, 12, 13, 2, 3, 6, 7, 10, 11, 14, 15));
-    const __m256i apart = _mm256_shuffle_epi8(load_half(p), order);
-    const __m256i columns = _mm256_permute4x64_epi64(apart, 0xd8);
-    return _mm256_cvtph_ps(c == 0 ? _mm256_castsi256_si128(columns)
-                                  : _mm256_extracti128_si256(columns, 1));
-  }
-};
 
 template <class Codes, bool kZeros>
 void floats_by(const DotArgs& b) {
@@ -284,22 +241,22 @@ void integers_by(const DotArgs& b) {
 }  // namespace
 
 void dot_x_i8_w_i4_r32_avx2(const DotArgs& b) {
-  multiply_codes<I4Codes>(b);
+  multiply_codes<I4Bytes>(b);
 }
 void dot_x_i8_w_e2m1_r32_avx2(const DotArgs& b) {
-  multiply_codes<E2M1Codes>(b);
+  multiply_codes<E2M1Bytes>(b);
 }
 void dot_x_i8_w_i8_r32_avx2(const DotArgs& b) {
   multiply<Int8Dot>(b);
 }
 void dot_x_i16_w_i4_r32_avx2(const DotArgs& b) {
-  multiply_words<I4Words>(b);
+  multiply<WordsDot<I4Words>>(b);
 }
 void dot_x_i16_w_i8_r32_avx2(const DotArgs& b) {
-  multiply_words<I8Words>(b);
+  multiply<WordsDot<I8Words>>(b);
 }
 void dot_x_i16_w_e2m1_r32_avx2(const DotArgs& b) {
-  multiply_words<E2M1Words>(b);
+  multiply<WordsDot<E2M1Words>>(b);
 }
 void dot_x_f32_w_bf16_r32_avx2(const DotArgs& b) {
   multiply<Bf16Codes>(b);
