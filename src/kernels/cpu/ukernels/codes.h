@@ -6,7 +6,7 @@
 //   kColumns   columns in a dword
 //   kScale     factor of all values, applied to sums or scales
 //   value      column c of each row, less the zero points of the rows
-//   kHasRare   normal_value suffices unless rare(codes) has a byte with its highest bit
+//   kHasRare   normal_value suffices unless is_rare(rarity(codes)); rarer(): of either codes
 #pragma once
 
 #include "kernels/cpu/simd/vector.h"
@@ -146,12 +146,19 @@ struct E4M3Code {
     const Ints nan = size > 126;  // all bits
     return as<Vec>(as<Bits>(size < 8 ? small : normal) | as<Bits>(nan) | (top & 0x80000000u));
   }
-  /// The highest bits of bytes that are no normal numbers. Without the sign those are 8 to 126:
-  /// neither size - 8 nor size + 1 has the highest bit.
-  MORACLE_VECTOR_INLINE static Bits rare(Bits codes) {
-    using Bytes = uint8_t __attribute__((vector_size(4 * kLanes)));
-    const auto size = as<Bytes>(codes & 0x7f7f7f7fu);
-    return as<Bits>((size - 8) | (size + 1));
+  /// Without the sign, 8 to 126 are normal numbers; plus 0x78, these are the bytes below kRarest.
+  using Chars = int8_t __attribute__((vector_size(4 * kLanes)));
+  static constexpr int8_t kRarest = -9;
+  MORACLE_VECTOR_INLINE static Chars rarity(Bits codes) {
+    return as<Chars>(codes & 0x7f7f7f7fu) + 0x78;
+  }
+  MORACLE_VECTOR_INLINE static Chars rarer(Chars a, Chars b) { return a > b ? a : b; }
+  MORACLE_VECTOR_INLINE static bool is_rare(Chars rarity) {
+#if defined(MORACLE_VECTOR_AVX512)
+    return _mm512_cmpge_epi8_mask(as<__m512i>(rarity), _mm512_set1_epi8(kRarest)) != 0;
+#else
+    return any_high_bit(as<Bits>(rarity >= kRarest));
+#endif
   }
   MORACLE_VECTOR_INLINE static Vec normal_value(Bits codes, int c, Vec) {
     const Ints top = as<Ints>(codes << column_shift<8>(c));

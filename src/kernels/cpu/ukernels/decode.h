@@ -44,10 +44,10 @@ void decode_blocks(const DecodeArgs& c) {
       }
     };
     if constexpr (Code::kHasRare) {
-      Bits rare{};
+      auto rarity = Code::rarity(codes[0]);
       MORACLE_VECTOR_UNROLL
-      for (int v = 0; v < kVectors; ++v) rare |= Code::rare(codes[v]);
-      if (!any_high_bit(rare)) [[likely]] {
+      for (int v = 1; v < kVectors; ++v) rarity = Code::rarer(rarity, Code::rarity(codes[v]));
+      if (!Code::is_rare(rarity)) [[likely]] {
         decode(Code::normal_value);
         continue;
       }

@@ -50,42 +50,58 @@ struct Sums {
   static constexpr int kSets = Dot::kIntegers && Dot::kCalls == 2 && kSpare ? 2 : 1;
   typename Dot::Sum of[kRows][kPanels][kVectors];
   typename Dot::Sum second[kSets == 2 ? kRows : 1][kPanels][kVectors];
-
-  /// One test for the codes of all panels.
-  MORACLE_VECTOR_INLINE static bool any_rare(const std::byte* const (&row_blocks)[kPanels],
-                                             int64_t i) {
-    if constexpr (!Dot::kHasRare) {
-      return false;
-    } else {
-      auto rarity = Dot::rarity(row_blocks[0] + i * kRowBlockBytes);
-      if constexpr (kPanels == 2)
-        rarity = Dot::rarer(rarity, Dot::rarity(row_blocks[1] + i * kRowBlockBytes));
-      return Dot::is_rare(rarity);
-    }
-  }
+  Vec zero[kPanels][kVectors];  // zero points, of Dot::kZeros
 
   /// Adds row block `i` of each panel. `x` points to the first row.
   MORACLE_VECTOR_INLINE void add(const std::byte* const (&row_blocks)[kPanels], const std::byte* x,
                                  int64_t x_stride, int64_t i) {
-    const bool rare = any_rare(row_blocks, i);
+    const std::byte* vectors[kPanels][kVectors];
+    MORACLE_VECTOR_UNROLL
+    for (int p = 0; p < kPanels; ++p) {
+      MORACLE_VECTOR_UNROLL
+      for (int v = 0; v < kVectors; ++v)
+        vectors[p][v] = row_blocks[p] + i * kRowBlockBytes + v * kVectorBytes;
+    }
+    x += i * Dot::kCalls * 4;
+    if constexpr (Dot::kHasRare) {
+      if (any_rare(vectors)) [[unlikely]]
+        return add_products_of<true>(vectors, x, x_stride);
+    }
+    add_products_of<false>(vectors, x, x_stride);
+  }
+
+ private:
+  /// One test for the codes of all panels.
+  MORACLE_VECTOR_INLINE static bool any_rare(const std::byte* const (&vectors)[kPanels][kVectors]) {
+    auto rarity = E4M3Code::rarity(load_bits(vectors[0][0]));
+    MORACLE_VECTOR_UNROLL
+    for (int k = 1; k < kPanels * kVectors; ++k) {
+      const Bits codes = load_bits(vectors[k / kVectors][k % kVectors]);
+      rarity = E4M3Code::rarer(rarity, E4M3Code::rarity(codes));
+    }
+    return E4M3Code::is_rare(rarity);
+  }
+
+  template <bool kRare>
+  MORACLE_VECTOR_INLINE void add_products_of(const std::byte* const (&vectors)[kPanels][kVectors],
+                                             const std::byte* x, int64_t x_stride) {
     MORACLE_VECTOR_UNROLL
     for (int c = 0; c < Dot::kCalls; ++c) {
       typename Dot::Weights w[kPanels][kVectors];
       MORACLE_VECTOR_UNROLL
       for (int p = 0; p < kPanels; ++p) {
         MORACLE_VECTOR_UNROLL
-        for (int v = 0; v < kVectors; ++v)
-          w[p][v] = Dot::weights(row_blocks[p] + i * kRowBlockBytes + v * kVectorBytes, c);
-      }
-      if constexpr (Dot::kHasRare) {
-        if (rare) [[unlikely]] {
-          for (int p = 0; p < kPanels; ++p)
-            w[p][0] = Dot::rare_weights(row_blocks[p] + i * kRowBlockBytes, c);
+        for (int v = 0; v < kVectors; ++v) {
+          if constexpr (kRare)
+            w[p][v] = Dot::rare_weights(vectors[p][v], c);
+          else
+            w[p][v] = Dot::weights(vectors[p][v], c);
+          if constexpr (Dot::kZeros) w[p][v] -= zero[p][v];
         }
       }
       MORACLE_VECTOR_UNROLL
       for (int r = 0; r < kRows; ++r) {
-        const auto a = Dot::activations(x + r * x_stride + (i * Dot::kCalls + c) * 4);
+        const auto a = Dot::activations(x + r * x_stride + c * 4);
         MORACLE_VECTOR_UNROLL
         for (int p = 0; p < kPanels; ++p) {
           MORACLE_VECTOR_UNROLL
@@ -144,6 +160,12 @@ void block_of(const DotArgs& b, int first, int panel) {
   int64_t i = 0;
   for (int segment = 0; segment < b.segments; ++segment) {
     Sums<Dot, kRows, kPanels> sum;
+    if constexpr (Dot::kZeros) {
+      MORACLE_VECTOR_UNROLL
+      for (int k = 0; k < kPanels * kVectors; ++k)
+        sum.zero[k / kVectors][k % kVectors] =
+            to_float(widen_bytes(w_zero[k / kVectors] + k % kVectors * kLanes));
+    }
     MORACLE_VECTOR_UNROLL
     for (int r = 0; r < kRows; ++r) {
       const auto begin = Dot::begin(x_sum + r * x_sum_stride);
@@ -213,9 +235,7 @@ void block_of(const DotArgs& b, int first, int panel) {
         }
       }
       w_scale[p] += scale_step;
-      if constexpr (Dot::kIntegers) {
-        if (zeros) w_zero[p] += kPanelRows;
-      }
+      if (zeros) w_zero[p] += kPanelRows;
     }
     begins = false;
     if constexpr (Dot::kIntegers) ++x_sum;

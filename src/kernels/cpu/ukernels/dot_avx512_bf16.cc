@@ -49,16 +49,6 @@ struct E4M3Bf16 : Bf16Dot {
                                      _mm512_set1_epi16(static_cast<short>(0x87f0)),
                                      _mm512_set1_epi16(0x3800), 0xea);
   }
-  /// Bytes from kNormal on: the code is no normal number.
-  static constexpr int kNormal = 0x77;
-  MORACLE_VECTOR_INLINE static __m512i rarity(const std::byte* p) {
-    return _mm512_sub_epi8(_mm512_and_si512(_mm512_load_si512(p), _mm512_set1_epi8(0x7f)),
-                           _mm512_set1_epi8(8));
-  }
-  MORACLE_VECTOR_INLINE static __m512i rarer(__m512i a, __m512i b) { return _mm512_max_epu8(a, b); }
-  MORACLE_VECTOR_INLINE static bool is_rare(__m512i rarity) {
-    return _mm512_cmpge_epu8_mask(rarity, _mm512_set1_epi8(kNormal)) != 0;
-  }
   MORACLE_VECTOR_INLINE static __m512i rare_weights(const std::byte* p, int odd) {
     const __m512i codes = _mm512_load_si512(p),
                   top = odd == 0 ? _mm512_slli_epi16(codes, 8) : codes;

@@ -8,7 +8,8 @@
 //   add             adds products to one of the sums of kRows rows
 //   finish          the sums as floats
 //   kShortSegments  segments have 16 or 32 columns
-//   kHasRare        codes that weights() decodes wrongly exist; is_rare(rarity) finds them
+//   kZeros          zero points are subtracted from weights; integers subtract them from sums
+//   kHasRare        weights() decodes wrongly what E4M3Code::is_rare finds; rare_weights() does not
 #pragma once
 
 #include "kernels/cpu/ukernels/codes.h"
@@ -34,6 +35,7 @@ struct IntegersDot {
   static constexpr int kCalls = 1;
   static constexpr bool kHasRare = false;
   static constexpr bool kShortSegments = false;
+  static constexpr bool kZeros = false;
   MORACLE_VECTOR_INLINE static Vec finish(Sum sum) { return to_float(sum); }
 };
 
@@ -156,6 +158,7 @@ struct F32Dot {
   static constexpr int kMostRows = kFewRegisters ? 6 : 8;
   static constexpr bool kHasRare = false;
   static constexpr bool kShortSegments = false;
+  static constexpr bool kZeros = false;
   MORACLE_VECTOR_INLINE static Sum begin(const int32_t*) { return Sum{}; }
   MORACLE_VECTOR_INLINE static Weights weights(const std::byte* p, int) { return load_as<Vec>(p); }
   MORACLE_VECTOR_INLINE static Vec activations(const std::byte* p) {
