@@ -1,4 +1,4 @@
-// Decodes codes to row blocks of f32 and int8, written once and included by the files built for one
+// Unpacks codes to row blocks of f32 and int8, written once and included by the files built for one
 // instruction set. Every instruction set gives the same bits.
 #pragma once
 
@@ -12,7 +12,7 @@ MORACLE_VECTOR_INLINE Vec power_of_two(Ints e) {
   const Ints power = e == 0 ? Ints{} + 0x400000 : e << 23;
   return as<Vec>(e == 255 ? Ints{} + 0x7fc00000 : power);
 }
-MORACLE_VECTOR_INLINE Ints exponents(const DecodeArgs& c, int vector) {
+MORACLE_VECTOR_INLINE Ints exponents(const UnpackBlocksArgs& c, int vector) {
   Ints e{};
   for (int n = 0; n < kLanes; ++n)
     e[n] = c.exponent[c.exponent_lanes == 1 ? 0 : vector * kLanes + n];
@@ -20,7 +20,7 @@ MORACLE_VECTOR_INLINE Ints exponents(const DecodeArgs& c, int vector) {
 }
 
 template <class Code, bool kZeros>
-void decode_blocks(const DecodeArgs& c) {
+void decode_blocks(const UnpackBlocksArgs& c) {
   Vec zero[kVectors], scale[kVectors];
   MORACLE_VECTOR_UNROLL
   for (int v = 0; v < kVectors; ++v) {
@@ -35,7 +35,7 @@ void decode_blocks(const DecodeArgs& c) {
     Bits codes[kVectors];
     MORACLE_VECTOR_UNROLL
     for (int v = 0; v < kVectors; ++v) codes[v] = load_codes(from, v);
-    const auto decode = [&](const auto& value) {
+    const auto unpack = [&](const auto& value) {
       MORACLE_VECTOR_UNROLL
       for (int column = 0; column < Code::kColumns; ++column, to += kRowBlockBytes) {
         MORACLE_VECTOR_UNROLL
@@ -48,22 +48,22 @@ void decode_blocks(const DecodeArgs& c) {
       MORACLE_VECTOR_UNROLL
       for (int v = 1; v < kVectors; ++v) rarity = Code::rarer(rarity, Code::rarity(codes[v]));
       if (!Code::is_rare(rarity)) [[likely]] {
-        decode(Code::normal_value);
+        unpack(Code::normal_value);
         continue;
       }
     }
-    decode(Code::value);
+    unpack(Code::value);
   }
 }
 
 template <class Code>
-void decode_to_f32(const DecodeArgs& c) {
+void unpack_to_f32(const UnpackBlocksArgs& c) {
   c.zero == nullptr ? decode_blocks<Code, false>(c) : decode_blocks<Code, true>(c);
 }
 
 /// 4-bit codes as int8: `bytes` of their numbers.
 template <Bits (*bytes)(Bits)>
-void decode_to_int8(const DecodeArgs& c) {
+void unpack_to_int8(const UnpackBlocksArgs& c) {
   const std::byte* from = c.codes;
   std::byte* to = c.to;
   for (int64_t i = 0, blocks = c.blocks; i < blocks; ++i, from += kRowBlockBytes) {

@@ -8,7 +8,7 @@
 namespace moracle::cpu {
 namespace {
 
-/// Few rows of f32 times codes, which every block of rows decodes. kSubtracts: codes have zero
+/// Few rows of f32 times codes, which every block of rows unpacks. kSubtracts: codes have zero
 /// points.
 template <class Code, bool kSubtracts = false>
 struct CodesDot : F32Dot {

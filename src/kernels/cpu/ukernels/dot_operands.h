@@ -9,7 +9,7 @@
 //   finish          the sums as floats
 //   kShortSegments  segments have 16 or 32 columns
 //   kZeros          zero points are subtracted from weights; integers subtract them from sums
-//   kHasRare        weights() decodes wrongly what E4M3Code::is_rare finds; rare_weights() does not
+//   kHasRare        weights() unpacks wrongly what E4M3Code::is_rare finds; rare_weights() does not
 #pragma once
 
 #include "kernels/cpu/ukernels/codes.h"

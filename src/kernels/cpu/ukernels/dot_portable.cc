@@ -1,6 +1,6 @@
 // Micro-kernels for any CPU, in the vectors of simd/vector.h: 128 bits on baseline x86-64 and NEON.
 // Every kernel has one order of summation for any number of rows.
-#include "kernels/cpu/ukernels/decode.h"
+#include "kernels/cpu/ukernels/unpack.h"
 
 namespace moracle::cpu {
 namespace {
@@ -268,20 +268,20 @@ void dot_x_f32_w_e2m1_r4_portable(const DotArgs& b) {
   dot_f32<E2M1Code>(b);
 }
 
-void decode_e2m1_to_i8_portable(const DecodeArgs& c) {
-  decode_to_int8<e2m1_bytes>(c);
+void unpack_e2m1_to_i8_portable(const UnpackBlocksArgs& c) {
+  unpack_to_int8<e2m1_bytes>(c);
 }
-void decode_i4_to_f32_portable(const DecodeArgs& c) {
-  decode_to_f32<IntCode<4>>(c);
+void unpack_i4_to_f32_portable(const UnpackBlocksArgs& c) {
+  unpack_to_f32<IntCode<4>>(c);
 }
-void decode_i8_to_f32_portable(const DecodeArgs& c) {
-  decode_to_f32<IntCode<8>>(c);
+void unpack_i8_to_f32_portable(const UnpackBlocksArgs& c) {
+  unpack_to_f32<IntCode<8>>(c);
 }
-void decode_e4m3_to_f32_portable(const DecodeArgs& c) {
-  decode_to_f32<E4M3Code>(c);
+void unpack_e4m3_to_f32_portable(const UnpackBlocksArgs& c) {
+  unpack_to_f32<E4M3Code>(c);
 }
-void decode_e2m1_to_f32_portable(const DecodeArgs& c) {
-  decode_to_f32<E2M1Code>(c);
+void unpack_e2m1_to_f32_portable(const UnpackBlocksArgs& c) {
+  unpack_to_f32<E2M1Code>(c);
 }
 
 }  // namespace moracle::cpu
