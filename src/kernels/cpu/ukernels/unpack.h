@@ -20,7 +20,7 @@ MORACLE_VECTOR_INLINE Ints exponents(const UnpackBlocksArgs& c, int vector) {
 }
 
 template <class Code, bool kZeros>
-void decode_blocks(const UnpackBlocksArgs& c) {
+void unpack_blocks(const UnpackBlocksArgs& c) {
   Vec zero[kVectors], scale[kVectors];
   MORACLE_VECTOR_UNROLL
   for (int v = 0; v < kVectors; ++v) {
@@ -58,7 +58,7 @@ void decode_blocks(const UnpackBlocksArgs& c) {
 
 template <class Code>
 void unpack_to_f32(const UnpackBlocksArgs& c) {
-  c.zero == nullptr ? decode_blocks<Code, false>(c) : decode_blocks<Code, true>(c);
+  c.zero == nullptr ? unpack_blocks<Code, false>(c) : unpack_blocks<Code, true>(c);
 }
 
 /// 4-bit codes as int8: `bytes` of their numbers.
