@@ -160,13 +160,7 @@ struct PackArgs {
 #undef UNPACK
 #undef PACK
 
-/// 2^(e - 127), or half of it, for `count` exponents (a multiple of 16). Gives 0 below the normal
-/// numbers, where a product underflows, and NaN for 255.
-using PowersOfTwo = void(const uint8_t* exponents, int64_t count, bool half, float* to);
-PowersOfTwo powers_of_two_portable;
 #if defined(__x86_64__)
-PowersOfTwo powers_of_two_avx2, powers_of_two_avx512vnni;
-
 /// Called before and after a run on each thread, and between other work about every 100 ns: the AMX
 /// unit powers down after 150 ns without a product, and takes 0.25 µs, later 3 µs, to wake up.
 void begin_amx();

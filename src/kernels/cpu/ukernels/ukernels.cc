@@ -106,40 +106,33 @@ std::optional<DType> operand_dtype(Operand x) {
 }
 
 const UkernelSet& ukernels([[maybe_unused]] DotIsa isa) {
-  static const UkernelSet kPortable = {.isas = with(isa_portable, isa_portable),
-                                       .needs = Isa::kNone,
-                                       .powers_of_two = powers_of_two_portable,
-                                       .prefetch_rows = 4};
+  static const UkernelSet kPortable = {
+      .isas = with(isa_portable, isa_portable), .needs = Isa::kNone, .prefetch_rows = 4};
 #if defined(__x86_64__)
   constexpr Isa kVnni = Isa::kAvx512 | Isa::kAvx512Vnni;
   // More than two rows are multiplied by one panel after the other.
   static const UkernelSet kAvx2 = {.isas = with(isa_avx2, isa_avx2),
                                    .needs = Isa::kAvx2,
-                                   .powers_of_two = powers_of_two_avx2,
                                    .skinny_rows = 12,
                                    .prefetch_rows = 2,
                                    .floats_in_limbs = true};
   static const UkernelSet kAvxVnni = {.isas = with(isa_avxvnni, isa_avx2),
                                       .needs = Isa::kAvx2 | Isa::kAvxVnni,
-                                      .powers_of_two = powers_of_two_avx2,
                                       .skinny_rows = 12,
                                       .prefetch_rows = 2,
                                       .floats_in_limbs = true};
   static const UkernelSet kAvx512 = {.isas = with(isa_avx512vnni, isa_avx512vnni),
                                      .needs = kVnni,
-                                     .powers_of_two = powers_of_two_avx512vnni,
                                      .order = ColumnOrder::kUnpacked,
                                      .prefetch_distance = 64,
                                      .floats_in_limbs = true};
   static const UkernelSet kAvx512Bf16 = {.isas = with(isa_avx512bf16, isa_avx512vnni),
                                          .needs = kVnni | Isa::kAvx512Bf16,
-                                         .powers_of_two = powers_of_two_avx512vnni,
                                          .order = ColumnOrder::kUnpacked,
                                          .prefetch_distance = 64,
                                          .floats_in_limbs = true};
   static const UkernelSet kAmx = {.isas = with(isa_amx, isa_avx512vnni),
                                   .needs = kVnni | Isa::kAmxInt8 | Isa::kAmxBf16,
-                                  .powers_of_two = powers_of_two_avx512vnni,
                                   .order = ColumnOrder::kUnpacked,
                                   .begin = begin_amx,
                                   .end = end_amx,

@@ -53,7 +53,6 @@ struct PackKernel {
 struct UkernelSet {
   uint8_t isas;
   Isa needs;
-  PowersOfTwo* powers_of_two;
   ColumnOrder order = ColumnOrder::kPlain;  ///< of unpacked bf16; activation rows follow it
   void (*begin)() = nullptr;                ///< see begin_amx; null: not needed
   void (*end)() = nullptr;
