@@ -45,9 +45,9 @@ TEST(LongRows, HoldWhenDecodedInStretches) {
   if (passed == 0) GTEST_SKIP() << "no backend with layout vnni16 serves on this CPU";
 }
 
-// Integer scales: few rows of an expert are multiplied by super-blocks of 256 columns, the last of
-// which is short. More rows are multiplied by decoded codes.
-TEST(LongRows, HoldWithIntegerScales) {
+// Scales as integers or f16: few rows of an expert are multiplied by super-blocks of 256 columns,
+// the last of which is short. More rows are multiplied by decoded codes.
+TEST(LongRows, HoldWithStoredScales) {
   const conformance::Shape shape{2, 1088, 352, 1};
   const auto device = open_device("cpu", 2);
   ASSERT_TRUE(device);
@@ -56,7 +56,8 @@ TEST(LongRows, HoldWithIntegerScales) {
        {"int4-w4a16-g32-asym-min-s8", "int4-w4a8-g32-asym-min-s8", "int4-w4a16-g16-s8",
         "int4-w4a8-g16-min-s8", "int8-w8a16-g32-min-s8-u5bit", "int8-w8a8-g32-min-s8-u5bit",
         "int8-w8a16-g16-s8-6bit", "int8-w8a8-g16-s8-6bit", "int8-w8a16-g32-s8-iq4",
-        "int8-w8a8-g32-s8-iq4"}) {
+        "int8-w8a8-g32-s8-iq4", "int8-w8a16-g32-s16", "int8-w8a8-g32-s16", "int4-w4a16-g32-s16",
+        "int4-w4a8-g32-s16", "int8-w8a16-g32-s16-iq4", "int8-w8a8-g32-s16-iq4"}) {
     SCOPED_TRACE(text);
     const auto scheme = parse_scheme(text);
     ASSERT_TRUE(scheme);

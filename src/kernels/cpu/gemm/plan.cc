@@ -27,6 +27,14 @@ DotForm main_form(const KernelRequest& request, Operand arithmetic, const Ukerne
   return form;
 }
 
+// Whether few rows are faster by stored scales. Codes of 8 bits beside rows of int8 need no
+// decoding: in registers of 256 bits the kernel for many rows then takes a tenth less time.
+bool gains_by_stored_scales(const QuantKey& key, const DotForm& form, const UkernelSet& kernels) {
+  if (form.in_limbs || key.dtype != DType::kI8 || key.codes != CodeSet::kAny) return true;
+  const StepKernel* const kernel = kernels.steps(key);
+  return kernel != nullptr && kernel->isa == UkernelIsa::kAvx512Vnni;
+}
+
 // The form for few rows by codes, if it differs from `main`. Rows that arrive as integers stay
 // integers. Floats become limbs of int8 where kernels prefer them, also to one bf16 term, because
 // limbs are more accurate. Other floats stay f32.
@@ -40,10 +48,15 @@ std::optional<DotForm> skinny_form(const KernelRequest& request, const DotForm& 
   // A deterministic plan uses one arithmetic, so that a token's bits depend on the token alone.
   if (request.deterministic && !integers) return {};
   // Integer scales round once for kFactorCols columns, so their bits differ from those of `main`.
-  const DotForm steps{Operand::kInt8, true, !has_int8_rows(scheme), false, true};
+  // With f16 scales rows of int8 have the bits of `main`.
+  const DotForm stored{Operand::kInt8, true, !has_int8_rows(scheme), false,
+                       stored_scales(shape.key)};
   const bool taken = has_int8_rows(scheme) ? main.x != Operand::kF32 : !scheme.activation;
-  if (!request.deterministic && taken && MacroKernel::serves(shape, scheme, steps, kernels))
-    return steps;
+  const bool allowed = !request.deterministic || stored.scales == StoredScales::kHalves;
+  if (stored.by_stored_scales() && allowed && taken &&
+      gains_by_stored_scales(shape.key, stored, kernels) &&
+      MacroKernel::serves(shape, scheme, stored, kernels))
+    return stored;
   DotForm skinny{Operand::kF32, true};
   if (has_int8_rows(scheme) && main.x != Operand::kF32) {
     skinny.x = Operand::kInt8;
@@ -63,7 +76,7 @@ std::optional<DotForm> skinny_form(const KernelRequest& request, const DotForm& 
 // instructions than three limbs of int8: one thread of a Zen 4 takes 1,030 and 843 µs with one row.
 int skinny_rows_of(const DotForm& main, const DotForm& skinny, const UkernelSet& kernels) {
   constexpr int kRowsInLimbs = 2;
-  if (skinny.by_steps) return kSkinnyRows;
+  if (skinny.by_stored_scales()) return kSkinnyRows;
   return main.by_codes && skinny.in_limbs ? kRowsInLimbs : kernels.skinny_rows;
 }
 
@@ -103,7 +116,8 @@ RowForm row_form(const MatrixShape& shape, const Scheme& scheme,
   if (skinny.in_limbs) by_segment = skinny;
   if (main.x == Operand::kInt16) by_segment = {main.x, true};
   form.segment = segment_cols(shape, by_segment, x_group_cols(scheme));
-  if (skinny.by_steps && skinny.in_limbs) form.scale_segments = kFactorCols / form.segment;
+  if (skinny.by_stored_scales() && skinny.in_limbs)
+    form.scale_segments = kFactorCols / form.segment;
   if (as_codes(scheme, main.x)) {
     form.num_scales = num_groups(*scheme.activation, shape.k);
     form.scale_cols = group_cols(*scheme.activation, shape.k);
@@ -146,7 +160,8 @@ KernelPlan plan_gemm(const KernelRequest& request, Operand arithmetic, DotIsa is
   }
   add(main, {.from_tokens = (from_rows + request.expert_rows - 1) / request.expert_rows,
              .from_rows = from_rows});
-  plan.deterministic = !skinny || (arithmetic == Operand::kInt8 && !skinny->by_steps);
+  plan.deterministic =
+      !skinny || (arithmetic == Operand::kInt8 && skinny->scales != StoredScales::kSteps);
   plan.input_dtype = as_codes(request.scheme, arithmetic) ? key->dtype : DType::kF32;
   const RowForm form = row_form(shape, request.scheme, plan.kernels, kernels);
   plan.product_bits = product_bits(main, request.scheme);

@@ -67,14 +67,15 @@ struct DotArgs {
 };
 
 /// Scales or minimums of a panel as layout vnni16 stores them: f16 factors of kFactorCols columns
-/// each, [factors][16], and an integer of each group, [groups][16].
+/// each, [factors][16], and an integer of each group, [groups][16]. Or f16 scales alone,
+/// [groups][16].
 struct PanelSteps {
   const uint16_t* factor = nullptr;
   const int8_t* step = nullptr;
 };
 
-/// A few activation rows times one or two panels whose scales are integers times factors. Codes are
-/// multiplied as stored:
+/// A few activation rows times one or two panels whose scales are integers times factors, or f16.
+/// Codes are multiplied as stored:
 ///
 ///   sum[p][16 r + n] = Σ_s factor[p][s][n] · Σ_l x_scale[r, l][s] · Σ_g step[p][g][n]
 ///                      · Σ_k x[r, l][k] · (w[p][n][k] - zero)
@@ -82,7 +83,11 @@ struct PanelSteps {
 ///                        · minimum_sum[r][g]
 ///
 /// s counts the super-blocks of kFactorCols columns, g the groups of super-block s, l the limbs of
-/// a row. Integer sums over a super-block are exact: 256 · 128 · 127 · 128 is below 2^31.
+/// a row. Integer sums over a super-block are exact: 256 · 128 · 127 · 128 is below 2^31. With f16
+/// scales there are no steps and no minimums, and sums over a group are exact:
+///
+///   sum[p][16 r + n] = Σ_g factor[p][g][n] · Σ_l x_scale[r, l][s of g] · Σ_k x[r, l][k]
+///                      · (w[p][n][k] - zero)
 struct StepDotArgs {
   /// Limb l of row r at x + (r · limbs + l) · x_stride. Codes are -127 to 127.
   const std::byte* x = nullptr;
@@ -153,7 +158,8 @@ struct PackArgs {
 #define DOT(x, w, rows, isa, instruction) void dot_x_##x##_w_##w##_r##rows##_##isa(const DotArgs&);
 #define DECODE(from, to, isa) void decode_##from##_to_##to##_##isa(const DecodeArgs&);
 #define PACK(from, to, isa) void pack_##from##_to_##to##_##isa(const PackArgs&);
-#define STEPS(w, isa, instruction) void dot_steps_##w##_##isa(const StepDotArgs&);
+#define STEPS(w, scales, isa, instruction) \
+  void dot_steps_##w##_##scales##_##isa(const StepDotArgs&);
 #include "kernels/cpu/ukernels/ukernels.inc"
 #undef DOT
 #undef STEPS

@@ -29,9 +29,11 @@ struct DotKernel {
   const char* instruction;  ///< as in the measured limits
   void (*fn)(const DotArgs&);
 };
-/// Multiplies rows of int8 by stored codes with integer scales: `codes` of kI8, or those of kI4.
+/// Multiplies rows of int8 by stored codes with scales of type `scales`, kI8 or kF16.
 struct StepKernel {
+  DType dtype;
   CodeSet codes;
+  DType scales;
   UkernelIsa isa;
   const char* instruction;
   void (*fn)(const StepDotArgs&);
