@@ -2,6 +2,7 @@
 #include <cmath>
 #include <random>
 
+#include "kernels/cpu/gemm/macro_kernel.h"
 #include "kernels/ukernel_cases.h"
 #include "quant/code_set.h"
 
@@ -118,7 +119,10 @@ TEST_P(StepKernels, MatchExactSumsForRandomAndExtremeValues) {
     if (kind.dtype == DType::kI4) key = int4_static_group(kind.group_cols);
     key = with_scales(key, kind.scales);
     const bool halves = kind.scales == DType::kF16;
-    const StepKernel* const kernel = GetParam().kernels->steps(key);
+    const StepKernel* const kernel = GetParam().kernels->steps(key, kSkinnyRows);
+    const StepKernel* const avx2 = ukernels(DotIsa::kAvx2).steps(key, kSkinnyRows);
+    EXPECT_EQ(avx2 == nullptr, kind.dtype == DType::kI8 && kind.set == CodeSet::kAny);
+    if (GetParam().kernels == &ukernels(DotIsa::kAvx2) && avx2 == nullptr) continue;
     ASSERT_NE(kernel, nullptr);
     const int64_t groups = kCols / kind.group_cols,
                   factor_cols = halves ? kind.group_cols : kFactorCols,
@@ -198,8 +202,10 @@ TEST_P(StepKernels, MatchExactSumsForRandomAndExtremeValues) {
               avx2_sums[p].resize(sums[p].size());
               with_avx2.sum[p] = avx2_sums[p].data();
             }
-            ukernels(DotIsa::kAvx2).steps(key)->fn(with_avx2);
-            for (int p = 0; p < count; ++p) EXPECT_EQ(sums[p], avx2_sums[p]);
+            if (avx2 != nullptr) {
+              avx2->fn(with_avx2);
+              for (int p = 0; p < count; ++p) EXPECT_EQ(sums[p], avx2_sums[p]);
+            }
             if (halves && limbs == 1 && kind.set == CodeSet::kAny)
               expect_bits_of_segments(b, kind, key, sums);
             for (int p = 0; p < count; ++p) {
@@ -243,6 +249,100 @@ TEST_P(StepKernels, MatchExactSumsForRandomAndExtremeValues) {
       }
     }
   }
+}
+
+// The last super-block has a group of padded columns. Extreme values have equal signs.
+TEST_P(StepKernels, ManyRowsHaveBitsOfFewRows) {
+  constexpr int64_t kCols = 2 * kFactorCols + 32, kPadded = 2 * kFactorCols + 64;
+  constexpr int64_t kSuperBlocks = 3, kStride = kPadded + 64;
+  constexpr int kRows = 70;
+  const UkernelSet& kernels = *GetParam().kernels;
+  std::mt19937 random(13);
+  const auto between = [&](int least, int most) {
+    return least + static_cast<int>(random() % static_cast<unsigned>(most - least + 1));
+  };
+  int passed = 0;
+  for (const Kind& kind : kKinds) {
+    QuantKey key = with_codes(int8_static_group(kind.group_cols), kind.set);
+    if (kind.dtype == DType::kI4) key = int4_static_group(kind.group_cols);
+    key = with_scales(key, kind.scales);
+    const StepKernel* const many = kernels.steps(key, kTileRows);
+    if (many == nullptr) continue;
+    ++passed;
+    const int64_t groups = (kCols + kind.group_cols - 1) / kind.group_cols;
+    for (const bool extreme : {false, true}) {
+      Panel panels[2] = {{kind.dtype, kind.set, kPadded}, {kind.dtype, kind.set, kPadded}};
+      std::vector<int8_t> step[2], minimum[2];
+      std::vector<uint16_t> factor[2];
+      for (int p = 0; p < 2; ++p) {
+        for (int n = 0; n < kPanelRows; ++n) {
+          for (int64_t c = 0; c < kCols; ++c)
+            panels[p].put(n, c,
+                          extreme ? panels[p].extreme() : between(0, panels[p].most_number()));
+        }
+        for (int64_t i = 0; i < groups * kPanelRows; ++i) {
+          step[p].push_back(static_cast<int8_t>(extreme ? -128 : between(-128, 127)));
+          minimum[p].push_back(static_cast<int8_t>(between(-128, 127)));
+        }
+        for (int64_t i = 0; i < kSuperBlocks * kPanelRows; ++i)
+          factor[p].push_back(float_to_f16(static_cast<float>(between(-999, 999)) * 0x1p-12f));
+      }
+      for (const int limbs : {1, kLimbs}) {
+        RowBlocks x((kRows + kMaxBlockRows) * limbs * kStride / 64);
+        std::vector<int32_t> x_sum(static_cast<size_t>(kRows * limbs * groups));
+        std::vector<float> x_scale, minimum_sum;
+        for (int r = 0; r < kRows * limbs; ++r) {
+          for (int64_t c = 0; c < kCols; ++c) {
+            const int value = extreme ? (r % 2 == 0 ? 127 : -127) : between(-127, 127);
+            x.data()[r * kStride + c] = static_cast<std::byte>(value);
+            x_sum[static_cast<size_t>(r * groups + c / kind.group_cols)] += value;
+          }
+          for (int64_t s = 0; s < kSuperBlocks; ++s)
+            x_scale.push_back(static_cast<float>(between(1, 99)) / 64);
+        }
+        for (int64_t i = 0; i < kRows * groups; ++i)
+          minimum_sum.push_back(static_cast<float>(between(-999, 999)) / 8);
+        for (const int rows : {1, 5, 8, 16, 17, 32, 47, kRows}) {
+          for (int count = 1; count <= 2; ++count) {
+            StepDotArgs b;
+            b.x = x.data();
+            b.x_stride = kStride;
+            b.rows = rows;
+            b.limbs = limbs;
+            b.x_sum = x_sum.data();
+            b.x_sum_stride = groups;
+            if (limbs > 1) b.x_scale = x_scale.data();
+            b.x_scale_stride = kSuperBlocks;
+            b.minimum_sum = minimum_sum.data();
+            b.minimum_sum_stride = groups;
+            b.panels = count;
+            b.zero = kind.zero ? kStepZeroPoint : 0;
+            b.group_cols = kind.group_cols;
+            b.groups = groups;
+            std::vector<float> sums[2], expected[2];
+            for (int p = 0; p < count; ++p) {
+              sums[p].assign(static_cast<size_t>(rows * kPanelRows), 1.0f);
+              expected[p] = sums[p];
+              b.w[p] = panels[p].data();
+              b.steps[p] = {factor[p].data(), step[p].data()};
+              if (kind.minimums) b.minimums[p] = {factor[p].data(), minimum[p].data()};
+              b.sum[p] = expected[p].data();
+            }
+            kernels.steps(key, kSkinnyRows)->fn(b);
+            for (int p = 0; p < count; ++p) b.sum[p] = sums[p].data();
+            if (kernels.begin != nullptr) kernels.begin();
+            many->fn(b);
+            if (kernels.end != nullptr) kernels.end();
+            for (int p = 0; p < count; ++p)
+              EXPECT_EQ(sums[p], expected[p])
+                  << static_cast<int>(kind.set) << ", groups of " << kind.group_cols << ", " << rows
+                  << " rows of " << limbs << ", panel " << p << (extreme ? ", extreme" : "");
+          }
+        }
+      }
+    }
+  }
+  if (passed == 0) GTEST_SKIP() << "these instruction sets have no kernel for many rows";
 }
 
 // One scale for several sums: the codes and scales are those of the long segment.

@@ -10,10 +10,25 @@
 namespace moracle::cpu {
 namespace {
 
+// Whether many rows are faster by stored scales. A row of int8 then needs two tile products for 64
+// columns, and floats in limbs need six. Two bf16 terms need four, but eight where groups of 16
+// columns fill half a tile; one term needs half as many.
+bool gains_for_many_rows(const KernelRequest& request) {
+  constexpr int64_t kTileCols = 32;  // of bf16
+  if (has_int8_rows(request.scheme)) return true;
+  return !request.scheme.activation && !request.bf16_activations &&
+         vnni16::group_cols(request.shape) < kTileCols;
+}
+
 // The form for many rows: the best kernel of the table that multiplies codes as stored, or decoded.
 // Rows of floats in bf16 have two terms, unless the request needs only one.
 DotForm main_form(const KernelRequest& request, Operand arithmetic, const UkernelSet& kernels) {
   const DType dtype = request.shape.key.dtype;
+  const DotForm stored{Operand::kInt8, false, !has_int8_rows(request.scheme), false,
+                       stored_scales(request.shape.key)};
+  if (stored.by_stored_scales() && gains_for_many_rows(request) &&
+      MacroKernel::serves(request.shape, request.scheme, stored, kernels))
+    return stored;
   const DotForm decoded{arithmetic}, by_codes{arithmetic, true};
   DotForm form = decoded;
   if (arithmetic == Operand::kInt16) return by_codes;
@@ -31,7 +46,7 @@ DotForm main_form(const KernelRequest& request, Operand arithmetic, const Ukerne
 // decoding: in registers of 256 bits the kernel for many rows then takes a tenth less time.
 bool gains_by_stored_scales(const QuantKey& key, const DotForm& form, const UkernelSet& kernels) {
   if (form.in_limbs || key.dtype != DType::kI8 || key.codes != CodeSet::kAny) return true;
-  const StepKernel* const kernel = kernels.steps(key);
+  const StepKernel* const kernel = kernels.steps(key, kSkinnyRows);
   return kernel != nullptr && kernel->isa == UkernelIsa::kAvx512Vnni;
 }
 
@@ -47,12 +62,13 @@ std::optional<DotForm> skinny_form(const KernelRequest& request, const DotForm& 
   if (main.x == Operand::kInt16 || !shape.key.quantized()) return {};
   // A deterministic plan uses one arithmetic, so that a token's bits depend on the token alone.
   if (request.deterministic && !integers) return {};
-  // Integer scales round once for kFactorCols columns, so their bits differ from those of `main`.
-  // With f16 scales rows of int8 have the bits of `main`.
+  // Integer scales round once for kFactorCols columns, so their bits differ from those of `main`
+  // without them. With f16 scales rows of int8 have the bits of `main`.
   const DotForm stored{Operand::kInt8, true, !has_int8_rows(scheme), false,
                        stored_scales(shape.key)};
   const bool taken = has_int8_rows(scheme) ? main.x != Operand::kF32 : !scheme.activation;
-  const bool allowed = !request.deterministic || stored.scales == StoredScales::kHalves;
+  const bool allowed =
+      !request.deterministic || stored.scales == StoredScales::kHalves || main.by_stored_scales();
   if (stored.by_stored_scales() && allowed && taken &&
       gains_by_stored_scales(shape.key, stored, kernels) &&
       MacroKernel::serves(shape, scheme, stored, kernels))
@@ -109,6 +125,7 @@ RowForm row_form(const MatrixShape& shape, const Scheme& scheme,
   form.two_terms = main.two_terms;
   form.skinny = skinny.x;
   form.skinny_in_limbs = skinny.in_limbs;
+  form.in_limbs = main.in_limbs;
   if (has_skinny) form.skinny_rows = static_cast<int>(planned.front().range.to_rows);
   form.order = shape.key.dtype == DType::kBF16 ? ColumnOrder::kPlain : kernels.order;
   form.k = shape.k;
@@ -160,8 +177,8 @@ KernelPlan plan_gemm(const KernelRequest& request, Operand arithmetic, DotIsa is
   }
   add(main, {.from_tokens = (from_rows + request.expert_rows - 1) / request.expert_rows,
              .from_rows = from_rows});
-  plan.deterministic =
-      !skinny || (arithmetic == Operand::kInt8 && skinny->scales != StoredScales::kSteps);
+  plan.deterministic = !skinny || main.by_stored_scales() ||
+                       (arithmetic == Operand::kInt8 && skinny->scales != StoredScales::kSteps);
   plan.input_dtype = as_codes(request.scheme, arithmetic) ? key->dtype : DType::kF32;
   const RowForm form = row_form(shape, request.scheme, plan.kernels, kernels);
   plan.product_bits = product_bits(main, request.scheme);

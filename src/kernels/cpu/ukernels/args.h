@@ -74,8 +74,7 @@ struct PanelSteps {
   const int8_t* step = nullptr;
 };
 
-/// A few activation rows times one or two panels whose scales are integers times factors, or f16.
-/// Codes are multiplied as stored:
+/// Activation rows times one or two panels whose scales are integers times factors, or f16:
 ///
 ///   sum[p][16 r + n] = Σ_s factor[p][s][n] · Σ_l x_scale[r, l][s] · Σ_g step[p][g][n]
 ///                      · Σ_k x[r, l][k] · (w[p][n][k] - zero)
@@ -158,8 +157,8 @@ struct PackArgs {
 #define DOT(x, w, rows, isa, instruction) void dot_x_##x##_w_##w##_r##rows##_##isa(const DotArgs&);
 #define DECODE(from, to, isa) void decode_##from##_to_##to##_##isa(const DecodeArgs&);
 #define PACK(from, to, isa) void pack_##from##_to_##to##_##isa(const PackArgs&);
-#define STEPS(w, scales, isa, instruction) \
-  void dot_steps_##w##_##scales##_##isa(const StepDotArgs&);
+#define STEPS(w, scales, rows, isa, instruction) \
+  void dot_steps_##w##_##scales##_r##rows##_##isa(const StepDotArgs&);
 #include "kernels/cpu/ukernels/ukernels.inc"
 #undef DOT
 #undef STEPS
@@ -178,6 +177,10 @@ PowersOfTwo powers_of_two_avx2, powers_of_two_avx512vnni;
 void begin_amx();
 void end_amx();
 void keep_amx_awake();
+/// Configures tiles 0 to 3 as sums (half · 2 + panel, or half · 2 + byte), 4 and 5 as activations
+/// of each half, 6 and 7 as weights. The halves have `first` and `second` rows: a product's time
+/// grows with its rows. `depth`: row blocks per product, 16 or 8.
+void configure_tiles(int first, int second, int depth);
 #endif
 
 }  // namespace moracle::cpu

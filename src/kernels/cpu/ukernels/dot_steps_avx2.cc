@@ -6,25 +6,22 @@
 
 namespace moracle::cpu {
 
-void dot_steps_i4_s8_avx2(const StepDotArgs& b) {
+void dot_steps_i4_s8_r4_avx2(const StepDotArgs& b) {
   multiply_steps<WithSteps<StoredCodes<CodeSet::kAny>>>(b);
 }
-void dot_steps_u5_s8_avx2(const StepDotArgs& b) {
+void dot_steps_u5_s8_r4_avx2(const StepDotArgs& b) {
   multiply_steps<WithSteps<StoredCodes<CodeSet::kUnsigned5>>>(b);
 }
-void dot_steps_i6_s8_avx2(const StepDotArgs& b) {
+void dot_steps_i6_s8_r4_avx2(const StepDotArgs& b) {
   multiply_steps<WithSteps<StoredCodes<CodeSet::kSigned6>>>(b);
 }
-void dot_steps_iq4_s8_avx2(const StepDotArgs& b) {
+void dot_steps_iq4_s8_r4_avx2(const StepDotArgs& b) {
   multiply_steps<WithSteps<StoredCodes<CodeSet::kIq4>>>(b);
 }
-void dot_steps_i4_s16_avx2(const StepDotArgs& b) {
+void dot_steps_i4_s16_r4_avx2(const StepDotArgs& b) {
   multiply_steps<WithHalves<StoredCodes<CodeSet::kAny>>>(b);
 }
-void dot_steps_i8_s16_avx2(const StepDotArgs& b) {
-  multiply_steps<WithHalves<Int8Codes>>(b);
-}
-void dot_steps_iq4_s16_avx2(const StepDotArgs& b) {
+void dot_steps_iq4_s16_r4_avx2(const StepDotArgs& b) {
   multiply_steps<WithHalves<StoredCodes<CodeSet::kIq4>>>(b);
 }
 

@@ -23,7 +23,7 @@ constexpr CodeSet set_i4 = CodeSet::kAny, set_i8 = CodeSet::kAny, set_u5 = CodeS
                   set_i6 = CodeSet::kSigned6, set_iq4 = CodeSet::kIq4;
 constexpr DType scales_s8 = DType::kI8, scales_s16 = DType::kF16;
 
-#define STEPS(w, scales, isa, instruction)
+#define STEPS(w, scales, rows, isa, instruction)
 #define DOT(x, w, rows, isa, instruction) \
   {x_##x, w_##w, rows, isa_##isa, instruction, dot_x_##x##_w_##w##_r##rows##_##isa},
 #define DECODE(from, to, isa)
@@ -48,8 +48,14 @@ constexpr PackKernel kPacks[] = {
 #undef PACK
 #undef STEPS
 #define PACK(from, to, isa)
-#define STEPS(w, scales, isa, instruction) \
-  {w_##w, set_##w, scales_##scales, isa_##isa, instruction, dot_steps_##w##_##scales##_##isa},
+#define STEPS(w, scales, rows, isa, instruction) \
+  {w_##w,                                        \
+   set_##w,                                      \
+   scales_##scales,                              \
+   rows,                                         \
+   isa_##isa,                                    \
+   instruction,                                  \
+   dot_steps_##w##_##scales##_r##rows##_##isa},
 #if defined(__x86_64__)
 constexpr StepKernel kSteps[] = {
 #include "kernels/cpu/ukernels/ukernels.inc"
@@ -82,9 +88,10 @@ using namespace ukernel_table;
 const DotKernel* UkernelSet::dot(Operand x, DType w) const {
   return find(kDots, isas, [&](const DotKernel& k) { return k.x == x && k.w == w; });
 }
-const StepKernel* UkernelSet::steps(const QuantKey& key) const {
+const StepKernel* UkernelSet::steps(const QuantKey& key, int rows) const {
   return find(kSteps, isas, [&](const StepKernel& k) {
-    return k.dtype == key.dtype && k.codes == key.codes && k.scales == key.scale_dtype;
+    return k.dtype == key.dtype && k.codes == key.codes && k.scales == key.scale_dtype &&
+           k.rows >= rows;
   });
 }
 const DecodeKernel* UkernelSet::decode(DType from, Operand to) const {
