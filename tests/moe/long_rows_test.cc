@@ -9,7 +9,7 @@
 namespace moracle::long_rows_test {
 namespace {
 
-TEST(LongRows, HoldWhenDecodedInStretches) {
+TEST(LongRows, HoldWhenUnpackedInRuns) {
   const conformance::Shape shape{2, 1100, 48, 1};
   const auto device = open_device("cpu", 2);
   ASSERT_TRUE(device);
@@ -46,8 +46,8 @@ TEST(LongRows, HoldWhenDecodedInStretches) {
 }
 
 // Scales as integers or f16: few rows of an expert are multiplied by super-blocks of 256 columns,
-// the last of which is short. More rows are multiplied by decoded codes, or by decoded codes times
-// scales.
+// the last of which is short. More rows are multiplied by unpacked codes, or by unpacked codes
+// times scales.
 TEST(LongRows, HoldWithStoredScales) {
   const conformance::Shape shape{2, 1088, 352, 1};
   const auto device = open_device("cpu", 2);
@@ -77,7 +77,7 @@ TEST(LongRows, HoldWithStoredScales) {
 
 // A batch-invariant plan has one arithmetic. It has integer scales where these are faster for many
 // rows, too. Otherwise only few rows are multiplied with integer scales.
-TEST(LongRows, PlanIntegerScalesForFewRowsUnlessBatchInvariant) {
+TEST(LongRows, PlanIntegerScalesForSkinnyGemmUnlessBatchInvariant) {
   const auto machine = Machine::find("xeon-amx");
   ASSERT_TRUE(machine);
   const struct {

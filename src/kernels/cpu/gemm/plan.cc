@@ -20,8 +20,8 @@ bool gains_for_many_rows(const KernelRequest& request) {
          vnni16::group_cols(request.shape) < kTileCols;
 }
 
-// The form for many rows: the best kernel of the table that multiplies codes as stored, or decoded.
-// Rows of floats in bf16 have two terms, unless the request needs only one.
+// The form for many rows: the best kernel of the table that multiplies codes as stored, or
+// unpacked. Rows of floats in bf16 have two terms, unless the request needs only one.
 DotForm main_form(const KernelRequest& request, Operand arithmetic, const UkernelSet& kernels) {
   const DType dtype = request.shape.key.dtype;
   const DotForm stored{Operand::kInt8, false, !has_int8_rows(request.scheme), false,
@@ -29,13 +29,13 @@ DotForm main_form(const KernelRequest& request, Operand arithmetic, const Ukerne
   if (stored.by_stored_scales() && gains_for_many_rows(request) &&
       MacroKernel::serves(request.shape, request.scheme, stored, kernels))
     return stored;
-  const DotForm decoded{arithmetic}, by_codes{arithmetic, true};
-  DotForm form = decoded;
+  const DotForm unpacked{arithmetic}, by_codes{arithmetic, true};
+  DotForm form = unpacked;
   if (arithmetic == Operand::kInt16) return by_codes;
   if (MacroKernel::serves(request.shape, request.scheme, by_codes, kernels)) {
-    const DotKernel* const other = dot_of(kernels, decoded, dtype);
-    const bool decodes = other != nullptr && kernels.decode(dtype, arithmetic) != nullptr;
-    form.by_codes = !decodes || dot_of(kernels, by_codes, dtype) < other;
+    const DotKernel* const other = dot_of(kernels, unpacked, dtype);
+    const bool unpacks = other != nullptr && kernels.unpack(dtype, arithmetic) != nullptr;
+    form.by_codes = !unpacks || dot_of(kernels, by_codes, dtype) < other;
   }
   form.two_terms =
       arithmetic == Operand::kBf16 && !request.scheme.activation && !request.bf16_activations;
@@ -43,7 +43,7 @@ DotForm main_form(const KernelRequest& request, Operand arithmetic, const Ukerne
 }
 
 // Whether few rows are faster by stored scales. Codes of 8 bits beside rows of int8 need no
-// decoding: in registers of 256 bits the kernel for many rows then takes a tenth less time.
+// unpacking: in registers of 256 bits the kernel for many rows then takes a tenth less time.
 bool gains_by_stored_scales(const QuantKey& key, const DotForm& form, const UkernelSet& kernels) {
   if (form.in_limbs || key.dtype != DType::kI8 || key.codes != CodeSet::kAny) return true;
   const StepKernel* const kernel = kernels.steps(key, kSkinnyRows);
@@ -193,7 +193,7 @@ KernelPlan plan_gemm(const KernelRequest& request, Operand arithmetic, DotIsa is
       plan.scratch_bytes = std::max(plan.scratch_bytes, threads * Schedule::item_bytes(form));
   }
   plan.combines = true;
-  plan.in_parts = true;
+  plan.in_chunks = true;
   return plan;
 }
 

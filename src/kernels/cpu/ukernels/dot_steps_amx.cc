@@ -43,10 +43,10 @@ PanelBlock panel_block(const StepDotArgs& b, int64_t i) {
           (groups * b.group_cols + kTileCols - 1) / kTileCols};
 }
 
-/// Decodes kTileCols columns: those of tile `tile` of the super-block. Columns behind the last
+/// Unpacks kTileCols columns: those of tile `tile` of the super-block. Columns behind the last
 /// group have step 0.
 template <class Codes, bool kSubtracts>
-MORACLE_VECTOR_INLINE void decode_tile(const StepDotArgs& b, const PanelBlock& at, int tile,
+MORACLE_VECTOR_INLINE void unpack_tile(const StepDotArgs& b, const PanelBlock& at, int tile,
                                        TwoBytes& to) {
   constexpr int kUnits = kTileCols / Codes::kCols;
   constexpr int64_t kUnitBytes = Codes::kBlocks * kRowBlockBytes;
@@ -99,7 +99,7 @@ struct TileRows {
 };
 
 /// The sums of one or two tiles of rows over a super-block. Calls between(t) after the products of
-/// tile t, so that decoding overlaps products.
+/// tile t, so that unpacking overlaps products.
 template <bool kTwo, class Between>
 MORACLE_VECTOR_INLINE void multiply_tiles(const TwoBytes& w, int tiles, int64_t stride,
                                           const TileRows& first, const TileRows& second,
@@ -209,7 +209,7 @@ MORACLE_VECTOR_INLINE void multiply_tokens(const StepDotArgs& b, const PanelBloc
   for (; t < count; ++t) add_tokens<1, kLimbRows>(b, at, sums, t, token + t);
 }
 
-/// While a super-block of a panel is multiplied, the next one is decoded.
+/// While a super-block of a panel is multiplied, the next one is unpacked.
 template <class Codes, bool kSubtracts, int kLimbRows>
 void multiply_many(const StepDotArgs& b) {
   const int tile_rows = b.rows < kHalfTokens ? b.rows : kHalfTokens;
@@ -217,7 +217,7 @@ void multiply_many(const StepDotArgs& b) {
   TwoBytes w[2];
   TileSums sums;
   const int64_t all = super_blocks(b) * b.panels;
-  const auto decode = [&](int64_t i, int tile) {
+  const auto unpack = [&](int64_t i, int tile) {
     const PanelBlock at = panel_block(b, i);
     if (tile >= at.tiles) return;
     if (tile == 0) {
@@ -225,9 +225,9 @@ void multiply_many(const StepDotArgs& b) {
       if (b.minimums[at.panel].step != nullptr)
         prefetch_scales<true>(b, b.minimums[at.panel], at.panel, at.super_block);
     }
-    decode_tile<Codes, kSubtracts>(b, at, tile, w[i % 2]);
+    unpack_tile<Codes, kSubtracts>(b, at, tile, w[i % 2]);
   };
-  for (int t = 0; t < kMaxTiles; ++t) decode(0, t);
+  for (int t = 0; t < kMaxTiles; ++t) unpack(0, t);
   for (int64_t i = 0; i < all; ++i) {
     const PanelBlock at = panel_block(b, i);
     for (int64_t token = 0; token < b.rows; token += kBlockTokens) {
@@ -235,7 +235,7 @@ void multiply_many(const StepDotArgs& b) {
           b.rows - token < kBlockTokens ? static_cast<int>(b.rows - token) : kBlockTokens;
       if (token == 0 && i + 1 < all) {
         multiply_tokens<kLimbRows>(b, at, w[i % 2], sums, 0, count,
-                                   [&](int t) { decode(i + 1, t); });
+                                   [&](int t) { unpack(i + 1, t); });
       } else {
         multiply_tokens<kLimbRows>(b, at, w[i % 2], sums, token, count, [](int) {});
       }
