@@ -64,7 +64,7 @@ TEST(LongRows, HoldWithStoredScales) {
     ASSERT_TRUE(scheme);
     for (const Backend& row : backends()) {
       if (!row.built() || row.layout->name != "vnni16") continue;
-      for (const int64_t tokens : {1, 2, 7, 40, 70}) {
+      for (const int64_t tokens : {1, 2, 7, 70}) {
         const conformance::Outcome outcome = conformance::run(
             {row.name, *scheme, shape, tokens, conformance::Spread::kUniform, "plain"}, *device);
         EXPECT_NE(outcome.kind, conformance::Outcome::kFailed) << outcome.message;
