@@ -181,7 +181,7 @@ void RowPacker::pack_row(const PackedRows& packed, int64_t at, int64_t r, bool s
   a.segments = packed.num_sums;
   if (packed.num_minimums > 0)
     sum_groups(a.from, source, packed.minimum_sums + at * packed.num_minimums);
-  if (skinny && form_.skinny_in_limbs) {
+  if (skinny ? form_.skinny_in_limbs : form_.in_limbs) {
     a.sums = packed.sums + at * kLimbs * packed.num_sums;
     a.scales = packed.segment_scales + at * kLimbs * packed.num_segment_scales;
     a.scale_segments = form_.scale_segments;

@@ -10,7 +10,6 @@
 namespace moracle::cpu {
 namespace {
 
-// Tiles 0 to 3 hold sums (half · 2 + panel), 4 and 5 activations of each half, 6 and 7 weights.
 struct alignas(64) TileConfig {
   uint8_t palette = 1, start_row = 0, reserved[14] = {};
   uint16_t row_bytes[16] = {};
@@ -18,23 +17,6 @@ struct alignas(64) TileConfig {
 };
 
 thread_local int configured_first = 0, configured_second = 0, configured_depth = 0;
-
-// Configures `first` and `second` rows for the halves: a product's time grows with its rows.
-// `depth`: row blocks per product, 16 or 8.
-void configure(int first, int second, int depth) {
-  if (first == configured_first && second == configured_second && depth == configured_depth) return;
-  TileConfig config;
-  for (int t = 0; t < 8; ++t) {
-    const bool is_second = t == 2 || t == 3 || t == 5, is_x = t == 4 || t == 5;
-    config.row_bytes[t] = static_cast<uint16_t>(is_x ? 4 * depth : 64);
-    config.rows[t] = static_cast<uint8_t>(t >= 6 ? depth : is_second ? second : first);
-  }
-  // With the built-in intrinsic, the compiler may drop the stores to all but the first bytes.
-  asm volatile("ldtilecfg %0" ::"m"(config));
-  configured_first = first;
-  configured_second = second;
-  configured_depth = depth;
-}
 
 // Tile numbers are part of the instruction, so they must be literals.
 #define MORACLE_TILE_PRODUCTS(product)       \
@@ -259,7 +241,7 @@ void block_of_tiles(const DotArgs& b) {
   // Use whole tiles if any block needs them: reconfiguring tiles costs more than computing padding
   // rows.
   const int rows = b.most_rows > 16 || b.rows > 16 ? 16 : b.rows;
-  configure(rows, rows, depth);
+  configure_tiles(rows, rows, depth);
   if (b.rows <= 16) return skinny_rows<Tiles, kTwoPanels, kTwoTerms>(b, depth);
   for (int segment = 0; segment < b.segments; ++segment)
     segment_of_halves<Tiles, kTwoPanels, kTwoTerms>(b, segment, depth);
@@ -278,6 +260,21 @@ void dot_x_i8_w_i8_r32_amx(const DotArgs& b) {
 }
 void dot_x_bf16_w_bf16_r32_amx(const DotArgs& b) {
   b.x_low > 0 ? multiply_tiles<Bf16Tiles, true>(b) : multiply_tiles<Bf16Tiles, false>(b);
+}
+
+void configure_tiles(int first, int second, int depth) {
+  if (first == configured_first && second == configured_second && depth == configured_depth) return;
+  TileConfig config;
+  for (int t = 0; t < 8; ++t) {
+    const bool is_second = t == 2 || t == 3 || t == 5, is_x = t == 4 || t == 5;
+    config.row_bytes[t] = static_cast<uint16_t>(is_x ? 4 * depth : 64);
+    config.rows[t] = static_cast<uint8_t>(t >= 6 ? depth : is_second ? second : first);
+  }
+  // With the built-in intrinsic, the compiler may drop the stores to all but the first bytes.
+  asm volatile("ldtilecfg %0" ::"m"(config));
+  configured_first = first;
+  configured_second = second;
+  configured_depth = depth;
 }
 
 void begin_amx() {
