@@ -73,6 +73,74 @@ constexpr Kind kKinds[] = {
     {CodeSet::kIq4, 32, false, false, DType::kF16},
 };
 
+QuantKey key_of(const Kind& kind) {
+  QuantKey key = with_codes(int8_static_group(kind.group_cols), kind.set);
+  if (kind.dtype == DType::kI4) key = int4_static_group(kind.group_cols);
+  return with_scales(key, kind.scales);
+}
+
+/// Random numbers of a test.
+class Between {
+ public:
+  explicit Between(unsigned seed) : random_(seed) {}
+  int operator()(int least, int most) {
+    return least + static_cast<int>(random_() % static_cast<unsigned>(most - least + 1));
+  }
+
+ private:
+  std::mt19937 random_;
+};
+
+/// Rows of x in int8, one or kLimbs each, with their sums and scales. Extreme values have equal
+/// signs in all columns of a row.
+struct StepRows {
+  int row_limbs;
+  int64_t stride, groups, super_blocks;
+  RowBlocks x;
+  std::vector<int32_t> x_sum = {};
+  std::vector<float> x_scale = {}, minimum_sum = {};
+
+  StepRows(const Kind& kind, int64_t cols, int rows, int limbs, bool extreme, Between& between)
+      : row_limbs(limbs),
+        stride((cols + 127) / 64 * 64),
+        groups((cols + kind.group_cols - 1) / kind.group_cols),
+        super_blocks((cols + kFactorCols - 1) / kFactorCols),
+        x((rows + kMaxBlockRows) * limbs * stride / 64),
+        x_sum(static_cast<size_t>(rows * limbs * groups)) {
+    for (int r = 0; r < rows * limbs; ++r) {
+      for (int64_t c = 0; c < cols; ++c) {
+        const int value = extreme ? (r % 2 == 0 ? 127 : -127) : between(-127, 127);
+        x.data()[r * stride + c] = static_cast<std::byte>(value);
+        x_sum[static_cast<size_t>(r * groups + c / kind.group_cols)] += value;
+      }
+      for (int64_t s = 0; s < super_blocks; ++s)
+        x_scale.push_back(static_cast<float>(between(1, 99)) / 64);
+    }
+    for (int64_t i = 0; i < rows * groups; ++i)
+      minimum_sum.push_back(static_cast<float>(between(-999, 999)) / 8);
+  }
+
+  /// The arguments of `rows` rows, without weights and results.
+  StepDotArgs arguments(const Kind& kind, int rows, int panels) {
+    StepDotArgs b;
+    b.x = x.data();
+    b.x_stride = stride;
+    b.rows = rows;
+    b.limbs = row_limbs;
+    b.x_sum = x_sum.data();
+    b.x_sum_stride = groups;
+    if (row_limbs > 1) b.x_scale = x_scale.data();
+    b.x_scale_stride = super_blocks;
+    b.minimum_sum = minimum_sum.data();
+    b.minimum_sum_stride = groups;
+    b.panels = panels;
+    b.zero = kind.zero ? kStepZeroPoint : 0;
+    b.group_cols = kind.group_cols;
+    b.groups = groups;
+    return b;
+  }
+};
+
 class StepKernels : public DotKernels {
  protected:
   // The kernel for any number of rows scales the exact sum of each group in the same order.
@@ -108,16 +176,11 @@ class StepKernels : public DotKernels {
 // Extreme values have equal signs, so that integer sums are the largest. The last super-block is
 // short.
 TEST_P(StepKernels, MatchExactSumsForRandomAndExtremeValues) {
-  constexpr int64_t kCols = 2 * kFactorCols + 64, kSuperBlocks = 3, kStride = kCols + 64;
+  constexpr int64_t kCols = 2 * kFactorCols + 64;
   constexpr int kRows = 5;
-  std::mt19937 random(11);
-  const auto between = [&](int least, int most) {
-    return least + static_cast<int>(random() % static_cast<unsigned>(most - least + 1));
-  };
+  Between between(11);
   for (const Kind& kind : kKinds) {
-    QuantKey key = with_codes(int8_static_group(kind.group_cols), kind.set);
-    if (kind.dtype == DType::kI4) key = int4_static_group(kind.group_cols);
-    key = with_scales(key, kind.scales);
+    const QuantKey key = key_of(kind);
     const bool halves = kind.scales == DType::kF16;
     const StepKernel* const kernel = GetParam().kernels->steps(key, kSkinnyRows);
     const StepKernel* const avx2 = ukernels(DotIsa::kAvx2).steps(key, kSkinnyRows);
@@ -151,37 +214,10 @@ TEST_P(StepKernels, MatchExactSumsForRandomAndExtremeValues) {
         }
       }
       for (const int limbs : {1, kLimbs}) {
-        RowBlocks x(kMaxBlockRows * kStride / 64);
-        std::vector<int32_t> x_sum(static_cast<size_t>(kRows * limbs * groups));
-        std::vector<float> x_scale, minimum_sum;
-        for (int r = 0; r < kRows * limbs; ++r) {
-          for (int64_t c = 0; c < kCols; ++c) {
-            const int value = extreme ? (r % 2 == 0 ? 127 : -127) : between(-127, 127);
-            x.data()[r * kStride + c] = static_cast<std::byte>(value);
-            x_sum[static_cast<size_t>(r * groups + c / kind.group_cols)] += value;
-          }
-          for (int64_t s = 0; s < kSuperBlocks; ++s)
-            x_scale.push_back(static_cast<float>(between(1, 99)) / 64);
-        }
-        for (int64_t i = 0; i < kRows * groups; ++i)
-          minimum_sum.push_back(static_cast<float>(between(-999, 999)));
+        StepRows x(kind, kCols, kRows, limbs, extreme, between);
         for (int rows = 1; rows <= kRows; ++rows) {
           for (int count = 1; count <= 2; ++count) {
-            StepDotArgs b;
-            b.x = x.data();
-            b.x_stride = kStride;
-            b.rows = rows;
-            b.limbs = limbs;
-            b.x_sum = x_sum.data();
-            b.x_sum_stride = groups;
-            if (limbs > 1) b.x_scale = x_scale.data();
-            b.x_scale_stride = kSuperBlocks;
-            b.minimum_sum = minimum_sum.data();
-            b.minimum_sum_stride = groups;
-            b.panels = count;
-            b.zero = kind.zero ? kStepZeroPoint : 0;
-            b.group_cols = kind.group_cols;
-            b.groups = groups;
+            StepDotArgs b = x.arguments(kind, rows, count);
             std::vector<float> sums[2];
             for (int p = 0; p < count; ++p) {
               sums[p].assign(static_cast<size_t>(rows * kPanelRows), 1.0f);
@@ -215,7 +251,7 @@ TEST_P(StepKernels, MatchExactSumsForRandomAndExtremeValues) {
                 for (int64_t s = 0; s < factors; ++s) {
                   double least = 0, all = 0;
                   for (int64_t g = s * per_factor; g < std::min(groups, (s + 1) * per_factor); ++g)
-                    least += minimum[p][g * kPanelRows + n] * double{minimum_sum[r * groups + g]};
+                    least += minimum[p][g * kPanelRows + n] * double{x.minimum_sum[r * groups + g]};
                   least *= double{f16_to_float(minimum_factor[p][s * kPanelRows + n])};
                   for (int l = 0; l < limbs; ++l) {
                     int64_t exact = 0;
@@ -223,13 +259,13 @@ TEST_P(StepKernels, MatchExactSumsForRandomAndExtremeValues) {
                     for (int64_t c = s * factor_cols; c < std::min(kCols, (s + 1) * factor_cols);
                          ++c)
                       exact += (code[p][n * kCols + c] - b.zero) *
-                               static_cast<int>(x.at<int8_t>(row * kStride + c)) *
+                               static_cast<int>(x.x.at<int8_t>(row * x.stride + c)) *
                                step[p][c / kind.group_cols * kPanelRows + n];
                     const double part =
                         static_cast<double>(exact) *
-                        (limbs > 1
-                             ? double{x_scale[row * kSuperBlocks + s * factor_cols / kFactorCols]}
-                             : 1.0) *
+                        (limbs > 1 ? double{x.x_scale[row * x.super_blocks +
+                                                      s * factor_cols / kFactorCols]}
+                                   : 1.0) *
                         double{f16_to_float(factor[p][s * kPanelRows + n])};
                     all += part;
                     size += std::abs(part);
@@ -254,18 +290,13 @@ TEST_P(StepKernels, MatchExactSumsForRandomAndExtremeValues) {
 // The last super-block has a group of padded columns. Extreme values have equal signs.
 TEST_P(StepKernels, ManyRowsHaveBitsOfFewRows) {
   constexpr int64_t kCols = 2 * kFactorCols + 32, kPadded = 2 * kFactorCols + 64;
-  constexpr int64_t kSuperBlocks = 3, kStride = kPadded + 64;
+  constexpr int64_t kSuperBlocks = 3;
   constexpr int kRows = 70;
   const UkernelSet& kernels = *GetParam().kernels;
-  std::mt19937 random(13);
-  const auto between = [&](int least, int most) {
-    return least + static_cast<int>(random() % static_cast<unsigned>(most - least + 1));
-  };
+  Between between(13);
   int passed = 0;
   for (const Kind& kind : kKinds) {
-    QuantKey key = with_codes(int8_static_group(kind.group_cols), kind.set);
-    if (kind.dtype == DType::kI4) key = int4_static_group(kind.group_cols);
-    key = with_scales(key, kind.scales);
+    const QuantKey key = key_of(kind);
     const StepKernel* const many = kernels.steps(key, kTileRows);
     if (many == nullptr) continue;
     ++passed;
@@ -288,37 +319,10 @@ TEST_P(StepKernels, ManyRowsHaveBitsOfFewRows) {
           factor[p].push_back(float_to_f16(static_cast<float>(between(-999, 999)) * 0x1p-12f));
       }
       for (const int limbs : {1, kLimbs}) {
-        RowBlocks x((kRows + kMaxBlockRows) * limbs * kStride / 64);
-        std::vector<int32_t> x_sum(static_cast<size_t>(kRows * limbs * groups));
-        std::vector<float> x_scale, minimum_sum;
-        for (int r = 0; r < kRows * limbs; ++r) {
-          for (int64_t c = 0; c < kCols; ++c) {
-            const int value = extreme ? (r % 2 == 0 ? 127 : -127) : between(-127, 127);
-            x.data()[r * kStride + c] = static_cast<std::byte>(value);
-            x_sum[static_cast<size_t>(r * groups + c / kind.group_cols)] += value;
-          }
-          for (int64_t s = 0; s < kSuperBlocks; ++s)
-            x_scale.push_back(static_cast<float>(between(1, 99)) / 64);
-        }
-        for (int64_t i = 0; i < kRows * groups; ++i)
-          minimum_sum.push_back(static_cast<float>(between(-999, 999)) / 8);
+        StepRows x(kind, kCols, kRows, limbs, extreme, between);
         for (const int rows : {1, 5, 8, 16, 17, 32, 47, kRows}) {
           for (int count = 1; count <= 2; ++count) {
-            StepDotArgs b;
-            b.x = x.data();
-            b.x_stride = kStride;
-            b.rows = rows;
-            b.limbs = limbs;
-            b.x_sum = x_sum.data();
-            b.x_sum_stride = groups;
-            if (limbs > 1) b.x_scale = x_scale.data();
-            b.x_scale_stride = kSuperBlocks;
-            b.minimum_sum = minimum_sum.data();
-            b.minimum_sum_stride = groups;
-            b.panels = count;
-            b.zero = kind.zero ? kStepZeroPoint : 0;
-            b.group_cols = kind.group_cols;
-            b.groups = groups;
+            StepDotArgs b = x.arguments(kind, rows, count);
             std::vector<float> sums[2], expected[2];
             for (int p = 0; p < count; ++p) {
               sums[p].assign(static_cast<size_t>(rows * kPanelRows), 1.0f);
