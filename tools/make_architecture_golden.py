@@ -40,6 +40,8 @@ DEEPSEEK = dict(intermediate_size=28, moe_intermediate_size=8, n_routed_experts=
 GLM = dict(num_key_value_heads=2, head_dim=8, intermediate_size=28, moe_intermediate_size=8,
            n_routed_experts=8, num_experts_per_tok=3, n_shared_experts=2, n_group=1, topk_group=1,
            routed_scaling_factor=1.7, first_k_dense_replace=1)
+HEADS = dict(num_key_value_heads=2, head_dim=8, intermediate_size=28, moe_intermediate_size=8,
+             num_experts_per_tok=3)
 # Layers with a window and others; those without share keys as values and rotate a part of wider heads.
 GEMMA4 = dict(num_key_value_heads=2, head_dim=8, global_head_dim=12, num_global_key_value_heads=1,
               intermediate_size=14, moe_intermediate_size=8, num_experts=8, top_k_experts=3,
@@ -212,7 +214,116 @@ MODELS = {
     "qwen3_moe": (transformers.Qwen3MoeConfig, dict(
         QWEN, head_dim=10, norm_topk_prob=True, hidden_act="gelu_pytorch_tanh",
         mlp_only_layers=[1], tie_word_embeddings=True)),
+    # Hy3, with a dense layer among those with experts.
+    "hy_v3": (transformers.HYV3Config, dict(
+        HEADS, seed=7, num_experts=8, num_shared_experts=2, router_scaling_factor=1.7, num_hidden_layers=3,
+        mlp_layer_types=["dense", "sparse", "sparse"],
+        rope_parameters=dict(rope_type="default", rope_theta=1e4))),
+    "hy_v3_biased": (transformers.HYV3Config, dict(
+        HEADS, seed=7, num_experts=4, attention_bias=True, tie_word_embeddings=True,
+        mlp_layer_types=["sparse", "sparse"], rope_parameters=dict(YARN, rope_theta=1e4))),
+    "axk1": (transformers.AXK1Config, dict(
+        {key: value for key, value in DEEPSEEK.items() if key != "first_k_dense_replace"}, seed=7,
+        q_lora_rank=10, num_hidden_layers=3, mlp_layer_types=["dense", "sparse", "sparse"],
+        rope_parameters=dict(YARN, rope_theta=1e4, mscale=1.0, mscale_all_dim=1.0))),
+    "axk1_order": (transformers.AXK1Config, dict(
+        {key: value for key, value in DEEPSEEK.items() if key != "first_k_dense_replace"}, seed=7,
+        q_lora_rank=10, num_hidden_layers=3, mlp_layer_types=["sparse", "dense", "sparse"], n_group=1,
+        topk_group=1, norm_topk_prob=False, rope_interleave=False,
+        rope_parameters=dict(rope_type="default", rope_theta=1e4))),
+    # transformers saves these two as Glm4MoeForCausalLM and DeepseekV3ForCausalLM.
+    "sarvam_moe": (transformers.SarvamMoEConfig, dict(
+        GLM, seed=7, norm_topk_prob=True, rope_parameters=dict(rope_type="default", rope_theta=1e4))),
+    "sarvam_moe_biased": (transformers.SarvamMoEConfig, dict(
+        GLM, seed=7, norm_topk_prob=False, attention_bias=True, use_qk_norm=False, n_group=4, topk_group=2,
+        rope_parameters=dict(rope_type="linear", rope_theta=1e4, factor=2.5))),
+    "sarvam_mla": (transformers.SarvamMLAConfig, dict(
+        DEEPSEEK, seed=7, q_lora_rank=None, n_group=1, topk_group=1,
+        rope_parameters=dict(YARN, rope_theta=1e4, mscale=1.0, mscale_all_dim=1.0))),
+    "sarvam_mla_groups": (transformers.SarvamMLAConfig, dict(
+        DEEPSEEK, seed=7, q_lora_rank=10, rope_interleave=False,
+        rope_parameters=dict(rope_type="default", rope_theta=1e4))),
+    "mellum": (transformers.MellumConfig, dict(
+        HEADS, seed=7, num_experts=8, num_hidden_layers=3, sliding_window=5,
+        layer_types=["sliding_attention", "full_attention", "sliding_attention"],
+        rope_parameters=dict(full_attention=dict(YARN, rope_theta=1e4),
+                             sliding_attention=dict(rope_type="default", rope_theta=1e3)))),
+    "mellum_dense": (transformers.MellumConfig, dict(
+        HEADS, seed=7, num_experts=4, norm_topk_prob=False, attention_bias=True,
+        mlp_layer_types=["dense", "sparse"],
+        rope_parameters=dict(full_attention=dict(rope_type="default", rope_theta=1e4)))),
+    "flex_olmo": (transformers.FlexOlmoConfig, dict(
+        num_key_value_heads=2, intermediate_size=12, num_experts=7, num_experts_per_tok=5, seed=7,
+        rope_theta=1e4)),
+    "flex_olmo_biased": (transformers.FlexOlmoConfig, dict(
+        num_key_value_heads=4, intermediate_size=12, num_experts=4, num_experts_per_tok=2, seed=7,
+        attention_bias=True, norm_topk_prob=True, rope_theta=1e4)),
+    # Sinks in every layer; the second one has no RoPE.
+    "granite_moe_swa": (transformers.GraniteMoeSWAConfig, dict(
+        num_key_value_heads=2, intermediate_size=12, num_local_experts=8, num_experts_per_tok=3, seed=7,
+        num_hidden_layers=3, embedding_multiplier=3.0, residual_multiplier=0.6, logits_scaling=1.7,
+        attention_multiplier=0.3, sliding_window=5, layer_rope_theta=[1e4, 0, 1e3],
+        layer_types=["full_attention", "sliding_attention", "sliding_attention"],
+        rope_parameters=dict(rope_type="default", rope_theta=1e4))),
+    "granite_moe_swa_shared": (transformers.GraniteMoeSWAConfig, dict(
+        num_key_value_heads=4, intermediate_size=12, num_local_experts=4, num_experts_per_tok=2, seed=7,
+        shared_intermediate_size=14, attention_bias=True, attention_multiplier=0.3, sliding_window=5,
+        layer_types=["sliding_attention", "full_attention"],
+        rope_parameters=dict(rope_type="linear", rope_theta=1e4, factor=2.5))),
+    "mimo_v2_flash": (transformers.MiMoV2FlashConfig, dict(
+        HEADS, seed=7, n_routed_experts=8, v_head_dim=6, sliding_window=5, num_hidden_layers=3,
+        num_key_value_heads=1, layer_types=["full_attention", "sliding_attention", "sliding_attention"],
+        rope_parameters=dict(
+            full_attention=dict(rope_type="default", rope_theta=1e4, partial_rotary_factor=0.5),
+            sliding_attention=dict(rope_type="default", rope_theta=1e3, partial_rotary_factor=0.5)))),
+    "mimo_v2_flash_biased": (transformers.MiMoV2FlashConfig, dict(
+        HEADS, seed=7, n_routed_experts=8, v_head_dim=12, sliding_window=4, num_key_value_heads=2,
+        n_group=4, topk_group=2, norm_topk_prob=False, routed_scaling_factor=1.7, attention_bias=True,
+        attention_value_scale=None, layer_types=["sliding_attention", "full_attention"],
+        mlp_layer_types=["sparse", "dense"],
+        rope_parameters=dict(
+            full_attention=dict(rope_type="default", rope_theta=1e4, partial_rotary_factor=0.5),
+            sliding_attention=dict(rope_type="default", rope_theta=1e3, partial_rotary_factor=1.0)))),
+    # Layers with their own numbers of heads; the middle one has no window.
+    "laguna": (transformers.LagunaConfig, dict(
+        HEADS, seed=7, num_experts=8, shared_expert_intermediate_size=14, num_hidden_layers=3,
+        num_attention_heads_per_layer=[4, 2, 6], sliding_window=5, moe_routed_scaling_factor=1.7,
+        layer_types=["sliding_attention", "full_attention", "sliding_attention"],
+        rope_parameters=dict(
+            full_attention=dict(YARN, rope_theta=1e4, partial_rotary_factor=0.5),
+            sliding_attention=dict(rope_type="default", rope_theta=1e3, partial_rotary_factor=1.0)))),
+    "laguna_columns": (transformers.LagunaConfig, dict(
+        HEADS, seed=7, num_experts=4, shared_expert_intermediate_size=14, gating="per-element",
+        tie_word_embeddings=True, mlp_layer_types=["sparse", "dense"],
+        rope_parameters=dict(full_attention=dict(rope_type="default", rope_theta=1e4)))),
+    # The dense first layer rotates without a window, the last layer neither rotates nor has one.
+    "cohere2_moe": (transformers.Cohere2MoeConfig, dict(
+        num_key_value_heads=2, head_dim=8, intermediate_size=12, num_experts=8, num_experts_per_tok=3,
+        seed=7, num_hidden_layers=3, first_k_dense_replace=1, prefix_dense_intermediate_size=28,
+        sliding_window=5, sliding_window_pattern=2, num_shared_experts=2, logit_scale=0.7,
+        tie_word_embeddings=True)),
+    "cohere2_moe_sigmoid": (transformers.Cohere2MoeConfig, dict(
+        num_key_value_heads=4, head_dim=8, intermediate_size=12, num_experts=8, num_experts_per_tok=3,
+        seed=7, num_hidden_layers=3, rms_norm_eps=1e-5, expert_selection_fn="sigmoid",
+        num_shared_experts=1, shared_expert_combination_strategy="sum", attention_bias=True,
+        sliding_window=5, layer_types=["full_attention", "sliding_attention", "full_attention"],
+        mlp_layer_types=["sparse", "dense", "sparse"], prefix_dense_sliding_window_pattern=2)),
+    "cohere2_moe_plain": (transformers.Cohere2MoeConfig, dict(
+        num_key_value_heads=2, head_dim=8, intermediate_size=12, num_experts=4, num_experts_per_tok=2,
+        seed=7, expert_selection_fn="sigmoid", norm_topk_prob=False, sliding_window=5,
+        sliding_window_pattern=2, logit_scale=1.5)),
+    # The prompt ends with the original context.
+    "mistral4": (transformers.Mistral4Config, dict(
+        DEEPSEEK, seed=7, q_lora_rank=10, n_group=1, topk_group=1, first_k_dense_replace=0,
+        rope_parameters=dict(YARN, rope_theta=1e4, mscale=1.0, mscale_all_dim=1.0,
+                             llama_4_scaling_beta=0.1))),
+    "mistral4_groups": (transformers.Mistral4Config, dict(
+        DEEPSEEK, seed=7, q_lora_rank=None, norm_topk_prob=False, rope_interleave=False,
+        attention_bias=True, rope_parameters=dict(YARN, rope_theta=1e4, llama_4_scaling_beta=0.0))),
 }
+
+# AutoModelForCausalLM does not know these.
+CLASSES = {transformers.Mistral4Config: transformers.Mistral4ForCausalLM}
 
 # Models whose config wraps that of the language model; their files also hold a vision part.
 WRAPPED = {
@@ -226,6 +337,23 @@ WRAPPED = {
                dict(hidden_size=8, intermediate_size=32, num_hidden_layers=1, num_attention_heads=2,
                     image_size=4, patch_size=2, vision_output_dim=8, projector_input_dim=8,
                     projector_output_dim=8)),
+    "mistral4": (transformers.Mistral3ForConditionalGeneration, transformers.Mistral3Config,
+                 dict(MODELS["mistral4"][1], model_type="mistral4"),
+                 dict(model_type="pixtral", hidden_size=8, intermediate_size=8, num_hidden_layers=1,
+                      num_attention_heads=2, head_dim=4, image_size=4, patch_size=2)),
+    # Layers with a window have more heads; the last layer clamps. Norms multiply by 1 + weight.
+    "step3p7": (transformers.Step3p7ForConditionalGeneration, transformers.Step3p7Config,
+                dict(HEADS, seed=7, pad_token_id=0, n_routed_experts=8, share_expert_dim=14,
+                     moe_router_scaling_factor=1.7, num_hidden_layers=4, num_sliding_attention_heads=6,
+                     sliding_window=5, mlp_layer_types=["dense", "sparse", "sparse", "sparse"],
+                     swiglu_limits=[0.0, 0.0, 0.0, 0.4], swiglu_limits_shared=[0.0, 0.5, 0.0, 0.6],
+                     layer_types=["full_attention", "sliding_attention", "sliding_attention",
+                                  "full_attention"],
+                     rope_parameters=dict(
+                         full_attention=dict(YARN, rope_theta=1e4, partial_rotary_factor=0.5),
+                         sliding_attention=dict(rope_type="default", rope_theta=1e3))),
+                dict(hidden_size=8, mlp_ratio=1.0, num_hidden_layers=1, num_attention_heads=2,
+                     image_size=4, patch_size=2)),
     "gemma4": (transformers.Gemma4ForConditionalGeneration, transformers.Gemma4Config,
                dict(MODELS["gemma4"][1], pad_token_id=0),
                dict(hidden_size=8, intermediate_size=8, num_hidden_layers=1, num_attention_heads=2,
@@ -276,7 +404,7 @@ def write(folder: pathlib.Path, config_class, settings: dict, model_class=AutoMo
     model = make(config, dtype=torch.float32)
     state = model.state_dict()
     # These norms multiply by 1 + weight.
-    centre = 0 if config.model_type in ("qwen3_next", "qwen3_5_moe_text", "qwen3_5_moe") else 1
+    centre = 0 if config.model_type in ("qwen3_next", "qwen3_5_moe_text", "qwen3_5_moe", "step3p7") else 1
     for name, tensor in state.items():
         if name == "lm_head.weight" and config.tie_word_embeddings:
             continue
@@ -316,7 +444,8 @@ def main() -> None:
     transformers.utils.logging.disable_progress_bar()
     print(f"torch {torch.__version__}, transformers {transformers.__version__}")
     for name, (config_class, settings) in MODELS.items():
-        write(output / "architectures" / name, config_class, settings)
+        write(output / "architectures" / name, config_class, settings,
+              CLASSES.get(config_class, AutoModelForCausalLM))
     for name, (model_class, config_class, settings, vision) in WRAPPED.items():
         write(output / "multimodal" / name, config_class, settings, model_class, vision)
 

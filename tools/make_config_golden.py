@@ -26,12 +26,15 @@ ROOT = pathlib.Path(__file__).resolve().parent.parent / "tests/golden"
 # The configuration class of the language model, and that of the file that wraps it.
 CLASSES = {
     "AfmoeForCausalLM": transformers.AfmoeConfig,
+    "AXK1ForCausalLM": transformers.AXK1Config,
+    "Cohere2MoeForCausalLM": transformers.Cohere2MoeConfig,
     "DeepseekV2ForCausalLM": transformers.DeepseekV2Config,
     "DeepseekV3ForCausalLM": transformers.DeepseekV3Config,
     "DeepseekV32ForCausalLM": transformers.DeepseekV32Config,
     "Dots1ForCausalLM": transformers.Dots1Config,
     "Ernie4_5_MoeForCausalLM": transformers.Ernie4_5_MoeConfig,
     "ExaoneMoeForCausalLM": transformers.ExaoneMoeConfig,
+    "FlexOlmoForCausalLM": transformers.FlexOlmoConfig,
     "Gemma4ForCausalLM": transformers.Gemma4TextConfig,
     "Glm4MoeForCausalLM": transformers.Glm4MoeConfig,
     "Glm4MoeLiteForCausalLM": transformers.Glm4MoeLiteConfig,
@@ -40,11 +43,17 @@ CLASSES = {
     "GraniteMoeForCausalLM": transformers.GraniteMoeConfig,
     "GraniteMoeHybridForCausalLM": transformers.GraniteMoeHybridConfig,
     "GraniteMoeSharedForCausalLM": transformers.GraniteMoeSharedConfig,
+    "GraniteMoeSWAForCausalLM": transformers.GraniteMoeSWAConfig,
     "HunYuanMoEV1ForCausalLM": transformers.HunYuanMoEV1Config,
+    "HYV3ForCausalLM": transformers.HYV3Config,
+    "LagunaForCausalLM": transformers.LagunaConfig,
     "Lfm2MoeForCausalLM": transformers.Lfm2MoeConfig,
     "Llama4ForCausalLM": transformers.Llama4TextConfig,
+    "MellumForCausalLM": transformers.MellumConfig,
+    "MiMoV2FlashForCausalLM": transformers.MiMoV2FlashConfig,
     "MiniMaxForCausalLM": transformers.MiniMaxConfig,
     "MiniMaxM2ForCausalLM": transformers.MiniMaxM2Config,
+    "Mistral4ForCausalLM": transformers.Mistral4Config,
     "MixtralForCausalLM": transformers.MixtralConfig,
     "OlmoeForCausalLM": transformers.OlmoeConfig,
     "PhimoeForCausalLM": transformers.PhimoeConfig,
@@ -53,8 +62,14 @@ CLASSES = {
     "Qwen3MoeForCausalLM": transformers.Qwen3MoeConfig,
     "Qwen3NextForCausalLM": transformers.Qwen3NextConfig,
     "Qwen3VLMoeForConditionalGeneration": transformers.Qwen3VLMoeTextConfig,
+    "SarvamMLAForCausalLM": transformers.SarvamMLAConfig,
+    "SarvamMoEForCausalLM": transformers.SarvamMoEConfig,
     "SolarOpenForCausalLM": transformers.SolarOpenConfig,
 }
+# transformers saves these under the classes that compute them.
+BY_TYPE = {"sarvam_mla": "SarvamMLAForCausalLM", "sarvam_moe": "SarvamMoEForCausalLM"}
+# AutoModelForCausalLM does not know these.
+MODEL_CLASSES = {transformers.Mistral4Config: transformers.Mistral4ForCausalLM}
 WRAPPERS = {"Qwen3VLMoeForConditionalGeneration": transformers.Qwen3VLMoeConfig}
 # Keys that only training, generation, the file's bookkeeping or Mamba-2 layers use.
 NOT_OF_THE_MODEL = {
@@ -136,7 +151,7 @@ def declared(config_class) -> dict:
 def defaults_of(architecture: str) -> dict:
     config_class = CLASSES[architecture]
     defaults = declared(config_class)
-    defaults.pop("rope_parameters")
+    defaults.pop("rope_parameters", None)
     if architecture in WRAPPERS:
         defaults["tie_word_embeddings"] = declared(WRAPPERS[architecture])["tie_word_embeddings"]
     # Keys that the class reads without declaring them.
@@ -146,13 +161,18 @@ def defaults_of(architecture: str) -> dict:
         defaults["rope_parameters"] = rope
         full = whole.layer_types.index("full_attention")
         defaults["global_head_dim"] = whole.per_layer_config[full].head_dim
+    elif any(isinstance(value, dict) for value in rope.values()):
+        defaults["rope_parameters"] = rope
     else:
         defaults["rope_theta"] = config_class.default_theta
         if rope["rope_type"] != "default":
             defaults["rope_parameters"] = {key: rope[key] for key in rope if key != "rope_theta"}
-        if "partial_rotary_factor" in rope:
+        if config_class is transformers.Mistral4Config:  # two settings follow from sizes
+            defaults["rope_parameters"] = {key: rope[key] for key in rope if key not in (
+                "max_position_embeddings", "partial_rotary_factor")}
+        elif "partial_rotary_factor" in rope:
             defaults["partial_rotary_factor"] = rope["partial_rotary_factor"]
-    if config_class is transformers.Glm4MoeLiteConfig:
+    if getattr(whole, "mlp_layer_types", None) and "first_k_dense_replace" not in defaults:
         defaults["first_k_dense_replace"] = whole.mlp_layer_types.count("dense")
     if config_class in (transformers.Qwen3NextConfig, transformers.Qwen3_5MoeTextConfig):
         defaults["full_attention_interval"] = 1 + whole.layer_types.index("full_attention")
@@ -187,7 +207,9 @@ def rope_of(config_class, config: dict, settings: dict) -> dict:
     other = {key: value for key, value in config.items() if key not in ROTARY_KEYS}
     read = config_class.from_dict(other | copy.deepcopy(settings))
     read._attn_implementation = "eager"
-    model = AutoModelForCausalLM.from_config(read, dtype=torch.float32)
+    own = MODEL_CLASSES.get(config_class)
+    model = own._from_config(read, dtype=torch.float32) if own else AutoModelForCausalLM.from_config(
+        read, dtype=torch.float32)
     with torch.no_grad():
         assert torch.isfinite(model(torch.arange(19)[None]).logits).all()
     rope = next(module for module in model.modules() if hasattr(module, "inv_freq"))
@@ -220,13 +242,14 @@ def main() -> None:
     folders = sorted((ROOT / "architectures").iterdir()) + [ROOT / "multimodal/qwen3_vl_moe"]
     for folder in folders:
         config = json.loads((folder / "config.json").read_text())
-        entry = defaults[config["architectures"][0]]
-        config_class = CLASSES[config["architectures"][0]]
+        architecture = BY_TYPE.get(config["model_type"], config["architectures"][0])
+        entry, config_class = defaults[architecture], CLASSES[architecture]
         config = config.get("text_config", config)
         print(folder.name)
         entry["left_out"][folder.name] = left_out(config_class, config, entry["defaults"])
-        # Gemma-4 has settings by kind of layer, Phi-3.5-MoE no other settings than LongRoPE's.
-        if len(entry["left_out"]) > 1 or folder.name in ("gemma4", "phimoe", "qwen3_vl_moe"):
+        # Some have settings by kind of layer or by layer, Phi-3.5-MoE no other settings than LongRoPE's.
+        if len(entry["left_out"]) > 1 or folder.name in (
+                "gemma4", "granite_moe_swa", "laguna", "mellum", "mimo_v2_flash", "phimoe", "qwen3_vl_moe"):
             continue
         cases = {}
         for name, settings in (ROPE | (PARTIAL if folder.name in OF_PARTS else {})).items():

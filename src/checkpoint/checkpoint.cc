@@ -170,7 +170,10 @@ Result<Checkpoint> Checkpoint::open(const std::string& folder) {
     wrapper = std::move(config);
     config = std::move(*text_config);
   }
-  const ExpertConvention* const convention = find_convention(architectures[0]);
+  const nlohmann::json type = config.value().value("model_type", nlohmann::json());
+  const std::string model_class =
+      model_class_of(architectures[0], type.is_string() ? type.get<std::string>() : "");
+  const ExpertConvention* const convention = find_convention(model_class);
   if (convention != nullptr) MORACLE_CHECK(config.set_defaults(convention->defaults));
   if (convention == nullptr && !config.has({"num_hidden_layers"})) {
     return config.unsupported(
@@ -182,7 +185,7 @@ Result<Checkpoint> Checkpoint::open(const std::string& folder) {
   auto state = std::make_shared<State>(State{.folder = folder,
                                              .config = std::move(config),
                                              .tensors = std::move(tensors),
-                                             .architecture = architectures[0],
+                                             .architecture = model_class,
                                              .convention = convention,
                                              .num_layers = num_layers,
                                              .wrapper = std::move(wrapper)});

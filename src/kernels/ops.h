@@ -122,7 +122,7 @@ struct NormedInput {
 };
 
 /// What a gate does to the number that multiplies.
-enum class Gate : uint8_t { kIdentity, kSigmoid, kSilu };
+enum class Gate : uint8_t { kIdentity, kSigmoid, kSilu, kSoftplus };
 
 /// RMSNorm of each run of `size` columns, then a gate.
 struct GatedNorm {
@@ -309,6 +309,10 @@ class Ops {
   /// For each of `num_heads` heads: x[head · x_dim + i] *= f(by[head · by_dim + i]), i < count.
   virtual Status gate(const Matrix& x, int64_t x_dim, const Matrix& by, int64_t by_dim,
                       int64_t num_heads, int64_t count, Gate function, Stream) = 0;
+  /// One gate for each head: x[head · head_dim + i] *= f(by[head]), i < head_dim, for the heads of
+  /// x.
+  virtual Status gate_heads(const Matrix& x, const Matrix& by, int64_t head_dim, Gate function,
+                            Stream) = 0;
   /// GatedNorm: out = rms_norm(x) · f(by). `by` holds the factors of `count` columns of x at a
   /// time, by_dim columns apart. x and out may be the same.
   virtual Status norm_and_gate(const Matrix& x, const GatedNorm& norm, const Matrix& by,

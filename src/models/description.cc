@@ -15,11 +15,12 @@ namespace {
 
 // Tensors of a multimodal model beside its language model.
 Status ignore_other_modalities(const Checkpoint& checkpoint, Description& description) {
-  return ignore_tensors(checkpoint, "vision and audio, not run",
-                        {"model.visual.", "visual.", "vision_model.", "model.vision_tower.",
-                         "model.embed_vision.", "model.audio_tower.", "model.embed_audio.",
-                         "multi_modal_projector.", "vision_tower.", "mm_projector."},
-                        description);
+  return ignore_tensors(
+      checkpoint, "vision and audio, not run",
+      {"model.visual.", "visual.", "vision_model.", "model.vision_tower.", "model.embed_vision.",
+       "model.audio_tower.", "model.embed_audio.", "multi_modal_projector.", "vision_tower.",
+       "mm_projector.", "vit_large_projector."},
+      description);
 }
 
 Status describe_kv_scales(const Checkpoint& checkpoint, Description& description) {

@@ -19,7 +19,8 @@ struct DecoderSpec {
   float norm_epsilon = 1e-6f;
   Activation activation = Activation::kSilu;  ///< of dense MLPs
   float norm_offset = 0;                      ///< added to the stored weights of RMSNorm
-  bool layer_norm = false;                    ///< LayerNorm with biases in place of RMSNorm
+  bool layer_norm = false;                    ///< LayerNorm in place of RMSNorm
+  bool norm_bias = true;                      ///< LayerNorm has biases
   float embedding_scale = 1;                  ///< multiplies the rows of the embedding
   /// LongRoPE: sequences of more tokens use Rotary::long_frequencies and multiply queries and keys
   /// by long_factor; shorter ones use Rotary::frequencies and short_factor.
@@ -45,20 +46,23 @@ enum class QkNorm : uint8_t {
   kAfterRope,  ///< of each head, after RoPE
 };
 
-/// Sigmoids that multiply the outputs of the heads, computed from the layer's input.
+/// Gates that multiply the outputs of the heads, computed from the layer's input: sigmoids, or with
+/// GroupedQuerySpec::softplus_gate log(1 + exp(x)).
 enum class OutputGate : uint8_t {
   kNone,
   kInQueries,    ///< rows of q: each head's query, then its gate
   kAfterValues,  ///< further rows behind v
+  kPerHead,      ///< one further row behind v for each head
 };
 
 /// GQA: several query heads share one head of keys and values.
 struct GroupedQuerySpec {
   int64_t num_heads = 0;
   int64_t num_kv_heads = 0;
-  int64_t head_dim = 0;
-  int64_t window = 0;  ///< a token sees itself and window - 1 before it; 0: all
-  int64_t chunk = 0;   ///< a token sees only its own chunk of so many positions; 0: all
+  int64_t head_dim = 0;   ///< of a query and a key
+  int64_t value_dim = 0;  ///< of a value and of an output head; 0: head_dim
+  int64_t window = 0;     ///< a token sees itself and window - 1 before it; 0: all
+  int64_t chunk = 0;      ///< a token sees only its own chunk of so many positions; 0: all
   float norm_epsilon = 1e-6f;
   float scale = 0;         ///< multiplies the scores; 0: 1 / sqrt(head_dim)
   float temper_scale = 0;  ///< with temper_strength: arguments of Ops::temper on queries; 0: none
@@ -67,7 +71,18 @@ struct GroupedQuerySpec {
   bool value_norm = false;       ///< RMSNorm without weights, of each head of values
   bool values_are_keys = false;  ///< qkv has no rows of v: values are the keys before norm and RoPE
   OutputGate output_gate = OutputGate::kNone;
+  bool softplus_gate = false;
   Rotary rotary;  ///< of the first columns of each head
+  int64_t value_cols() const { return value_dim > 0 ? value_dim : head_dim; }
+  int64_t queries() const { return num_heads * head_dim; }
+  int64_t keys() const { return num_kv_heads * head_dim; }
+  int64_t values() const { return num_kv_heads * value_cols(); }
+  int64_t outputs() const { return num_heads * value_cols(); }
+  /// Columns of the output gates.
+  int64_t gates() const {
+    if (output_gate == OutputGate::kNone) return 0;
+    return output_gate == OutputGate::kPerHead ? num_heads : outputs();
+  }
   bool operator==(const GroupedQuerySpec&) const = default;
 };
 struct GroupedQueryDescription {
@@ -180,14 +195,16 @@ struct OutputStepsDescription {
 };
 
 struct LayerDescription {
-  std::vector<float> input_norm;  ///< [hidden_size]; of LayerNorm: the weights, then the biases
-  std::vector<float> post_norm;   ///< likewise, before the experts
+  /// [hidden_size]; of LayerNorm: the weights, then the biases. Empty: no norm.
+  std::vector<float> input_norm;
+  std::vector<float> post_norm;  ///< likewise, before the experts
   AttentionDescription attention;
   std::optional<RouterDescription> router;  ///< empty in a dense layer
   DescribedWeights mlp;  ///< the experts; a dense MLP is one expert that every token uses
   std::optional<SharedExpertDescription> shared = {};
   OutputStepsDescription attention_output = {}, mlp_output = {};
   std::optional<BesideMlp> beside_mlp = {};
+  bool parallel = false;  ///< the feed-forward reads the input of attention; post_norm is empty
   /// Of an FP8 cache: one, or one for each head of keys; empty: the file has none.
   std::vector<float> key_scales = {}, value_scales = {};
 };

@@ -46,13 +46,12 @@ Status divide_attention(GroupedQueryDescription& attention, const Share& share) 
   MORACLE_CHECK(share.divides("heads of keys and values", spec.num_kv_heads));
   if (spec.qk_norm == QkNorm::kOverHeads && !attention.q_norm.empty())
     return share.refuse("norms of each head by itself", "a norm spans the heads of all ranks");
-  const int64_t heads = spec.num_heads * spec.head_dim, kv = spec.num_kv_heads * spec.head_dim;
-  const int64_t queries = spec.output_gate == OutputGate::kInQueries ? 2 * heads : heads;
-  std::vector<RowRange> rows = {share.of(0, queries), share.of(queries, kv)};
-  const int64_t values = spec.values_are_keys ? 0 : kv;
-  if (values > 0) rows.push_back(share.of(queries + kv, values));
-  if (spec.output_gate == OutputGate::kAfterValues)
-    rows.push_back(share.of(queries + kv + values, heads));
+  const bool between = spec.output_gate == OutputGate::kInQueries;
+  const int64_t queries = spec.queries() + (between ? spec.gates() : 0), keys = spec.keys();
+  std::vector<RowRange> rows = {share.of(0, queries), share.of(queries, keys)};
+  const int64_t values = spec.values_are_keys ? 0 : spec.values();
+  if (values > 0) rows.push_back(share.of(queries + keys, values));
+  if (!between && spec.gates() > 0) rows.push_back(share.of(queries + keys + values, spec.gates()));
   MORACLE_CHECK(share.take_rows(attention.qkv, rows));
   if (!attention.sinks.empty()) {
     const RowRange own = share.of(0, spec.num_heads);

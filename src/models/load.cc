@@ -120,6 +120,7 @@ LayerCache layer_cache(const AttentionSizes& sizes, DType dtype, int64_t page, s
 Status load_layer(Model::State& m, Layer& to, LayerDescription&& from, Loader& loader) {
   MORACLE_CHECK(loader.load(to.input_norm, from.input_norm));
   MORACLE_CHECK(loader.load(to.post_norm, from.post_norm));
+  to.parallel = from.parallel;
   MORACLE_CHECK(load_steps(m, to.attention_output, from.attention_output, loader));
   MORACLE_CHECK(load_steps(m, to.mlp_output, from.mlp_output, loader));
   MORACLE_CHECK(to.attention->load(std::move(from.attention), loader));

@@ -319,16 +319,65 @@ void add_gpt_oss(Model& m) {
   }
 }
 
+// Layers with a window have twice the heads of keys, and sinks.
+void add_mimo_v2_flash(Model& m) {
+  m.ends();
+  const int64_t heads = m.size("num_attention_heads"), dim = m.size("head_dim");
+  const int64_t value = m.size("v_head_dim"), experts = m.size("n_routed_experts");
+  for (int64_t l = 0; l < m.layers(); ++l) {
+    const std::string layer = m.layer(l), attention = layer + "self_attn.", mlp = layer + "mlp";
+    const auto at = static_cast<size_t>(l);
+    const bool window = m.config.at("hybrid_layer_pattern").at(at) == 1;
+    const int64_t kv_heads = m.size(window ? "swa_num_key_value_heads" : "num_key_value_heads");
+    m.norms(layer, {"input_layernorm", "post_attention_layernorm"});
+    m.forms.linear(attention + "q_proj", heads * dim, m.hidden());
+    m.forms.linear(attention + "k_proj", kv_heads * dim, m.hidden());
+    m.forms.linear(attention + "v_proj", kv_heads * value, m.hidden());
+    m.forms.linear(attention + "o_proj", m.hidden(), heads * value);
+    if (window) m.forms.floats(attention + "attention_sink_bias", {heads});
+    if (m.config.at("moe_layer_freq").at(at) == 0) {
+      m.mlp(mlp, m.size("intermediate_size"));
+      continue;
+    }
+    m.forms.floats(mlp + ".gate.weight", {experts, m.hidden()}, DType::kF32);
+    m.forms.floats(mlp + ".gate.e_score_correction_bias", {experts}, DType::kF32);
+    m.experts(mlp + ".experts", experts, m.size("moe_intermediate_size"), {});
+  }
+}
+
+// One tensor for each projection of all experts; norms of queries and keys; a gate for each head.
+void add_step3p7(Model& m) {
+  m.ends();
+  const int64_t dim = m.size("head_dim"), experts = m.size("num_experts");
+  const int64_t size = m.size("moe_intermediate_size"), shared = m.size("share_expert_dim");
+  for (int64_t l = 0; l < m.layers(); ++l) {
+    const std::string layer = m.layer(l), attention = layer + "self_attn.", moe = layer + "moe.";
+    m.norms(layer, {"input_layernorm", "post_attention_layernorm"});
+    m.grouped_query(attention);
+    m.norm(attention + "q_norm", dim);
+    m.norm(attention + "k_norm", dim);
+    m.forms.linear(attention + "g_proj", m.size("num_attention_heads"), m.hidden());
+    if (l < m.size("first_k_dense_replace")) {
+      m.mlp(layer + "mlp", m.size("intermediate_size"));
+      continue;
+    }
+    m.forms.plain(moe + "gate", experts, m.hidden());
+    m.forms.floats(moe + "router_bias", {experts}, DType::kF32);
+    m.mlp(layer + "share_expert", shared);
+    m.forms.floats(moe + "gate_proj.weight", {experts, size, m.hidden()});
+    m.forms.floats(moe + "up_proj.weight", {experts, size, m.hidden()});
+    m.forms.floats(moe + "down_proj.weight", {experts, m.hidden(), size});
+  }
+}
+
 // Families without a description: only their experts are used, so other tensors are left out.
 struct ExpertsOnly {
   const char *model_type, *root, *experts;  // {L} is the layer
   Model::Names names;
   const char* size = "moe_intermediate_size";
   const char* hidden = "hidden_size";  // columns of the experts
-  bool fused = false;                  // one tensor for each projection
 };
 constexpr ExpertsOnly kExpertsOnly[] = {
-    {"mimo_v2_flash", "model.", "mlp.experts", {}},
     {"minimax_m3", "model.", "block_sparse_moe.experts", {"w1", "w3", "w2"}, "intermediate_size"},
     {"minimax_m3_vl",
      "language_model.model.",
@@ -343,7 +392,6 @@ constexpr ExpertsOnly kExpertsOnly[] = {
      "routed_expert_hidden_size"},
     {"deepseek_v4", "", "ffn.experts", {"w1", "w3", "w2"}},
     {"deepseek_ref", "", "ffn.experts", {"w1", "w3", "w2"}},
-    {"step3p7", "model.", "moe", {}, "moe_intermediate_size", "hidden_size", true},
     {"nemotron_h", "backbone.", "mixer.experts", {nullptr, "up_proj", "down_proj"}},
 };
 
@@ -368,16 +416,12 @@ void add_experts_only(Model& m, const ExpertsOnly& family) {
   for (int64_t l = 0; l < layers; ++l) {
     if (!has_experts(m.config, l)) continue;
     const std::string prefix = m.layer(l) + family.experts;
-    for (int64_t e = 0; e < experts && !family.fused; ++e) {
+    for (int64_t e = 0; e < experts; ++e) {
       const std::string expert = str(prefix, ".", e, ".");
       if (family.names.gate != nullptr) m.forms.linear(expert + family.names.gate, size, hidden);
       m.forms.linear(expert + family.names.up, size, hidden);
       m.forms.linear(expert + family.names.down, hidden, size);
     }
-    if (!family.fused) continue;
-    m.forms.floats(prefix + ".gate_proj.weight", {experts, size, hidden});
-    m.forms.floats(prefix + ".up_proj.weight", {experts, size, hidden});
-    m.forms.floats(prefix + ".down_proj.weight", {experts, hidden, size});
   }
 }
 
@@ -404,6 +448,8 @@ void add_tensors(const Json& config, ModuleForms& forms) {
   if (type == "gemma4_text") return add_gemma4(m);
   if (type == "llama4_text") return add_llama4(m);
   if (type == "gpt_oss") return add_gpt_oss(m);
+  if (type == "mimo_v2_flash") return add_mimo_v2_flash(m);
+  if (type == "step3p7") return add_step3p7(m);
   for (const ExpertsOnly& family : kExpertsOnly) {
     if (type == family.model_type) return add_experts_only(m, family);
   }

@@ -36,6 +36,7 @@ inline constexpr const char* kExpertSizeKeys[] = {"moe_intermediate_size"};
 /// For families without dense layers, whose config may have only one of the sizes.
 inline constexpr const char* kOnlySizeKeys[] = {"moe_intermediate_size", "intermediate_size"};
 inline constexpr const char* kRenormalizeKeys[] = {"norm_topk_prob"};
+inline constexpr const char* kScoreKeys[] = {"scoring_func"};
 inline constexpr const char* kScalingFactorKeys[] = {"routed_scaling_factor"};
 
 struct ExpertConvention {
@@ -47,8 +48,10 @@ struct ExpertConvention {
   ConfigKeys num_experts = kNumExpertsKeys;
   ConfigKeys top_k = kTopKKeys;
   ConfigKeys intermediate_size = kExpertSizeKeys;
-  Score default_score = Score::kSoftmax;  ///< used if the config has no scoring_func
-  std::optional<Score> score;             ///< fixed: scoring_func is ignored
+  ConfigKeys score_keys = kScoreKeys;
+  Score softmax = Score::kSoftmax;        ///< the score that the config calls softmax
+  Score default_score = Score::kSoftmax;  ///< used if the config has none of score_keys
+  std::optional<Score> score;             ///< fixed: score_keys are ignored
   bool renormalize = false;               ///< used if the config has none of renormalize_keys
   ConfigKeys renormalize_keys = kRenormalizeKeys;  ///< empty: fixed
   ConfigKeys scaling_factor = kScalingFactorKeys;
@@ -60,7 +63,10 @@ struct ExpertConvention {
   std::span<const GgufConvention> gguf = {};  ///< how the family appears in GGUF files
 };
 
-/// The convention of config.json's architectures[0]; nullptr for an unknown family.
+/// The model class of files with this architectures[0] and model_type: most often `architecture`
+/// itself. transformers saves some families under the class of another one, which computes them.
+std::string model_class_of(const std::string& architecture, std::string_view model_type);
+/// The convention of a model class; nullptr for an unknown family.
 const ExpertConvention* find_convention(std::string_view architecture);
 
 struct NamedConvention {

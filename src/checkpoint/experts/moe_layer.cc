@@ -1,4 +1,5 @@
 // Describes the experts of one layer: reads config.json and checks every tensor.
+#include <algorithm>
 #include <cmath>
 #include <unordered_set>
 
@@ -35,11 +36,12 @@ Result<int64_t> integer_of_layer(const Checkpoint::State& state, ConfigKeys name
 
 Result<Score> read_score(const Config& config, const ExpertConvention& family) {
   if (family.score) return *family.score;
-  if (!config.has({"scoring_func"})) return family.default_score;
-  MORACLE_TRY(const std::string score, config.text({"scoring_func"}));
-  if (score == "softmax") return Score::kSoftmax;
+  const Config::Keys names = keys(family.score_keys);
+  if (!config.has(names)) return family.default_score;
+  MORACLE_TRY(const std::string score, config.text(names));
+  if (score == "softmax") return family.softmax;
   if (score == "sigmoid") return Score::kSigmoid;
-  return config.unsupported({"scoring_func"}, "softmax or sigmoid", "it is " + score);
+  return config.unsupported(names, "softmax or sigmoid", "it is " + score);
 }
 
 Result<Routing> read_routing(const Checkpoint::State& state, int64_t layer) {
@@ -71,9 +73,27 @@ Result<Routing> read_routing(const Checkpoint::State& state, int64_t layer) {
   return routing;
 }
 
+// Step-3.7's limits, one for each layer, and perhaps more; 0 or null: none.
+Result<double> limit_of_layer(const Config& config, int64_t layer) {
+  const nlohmann::json* const limits = config.find({"swiglu_limits"});
+  if (limits == nullptr) return 0.0;
+  const auto at = static_cast<size_t>(layer);
+  const bool listed = limits->is_array() && limits->size() > at;
+  if (listed && (*limits)[at].is_null()) return 0.0;
+  const bool number = listed && (*limits)[at].is_number();
+  const double limit = number ? (*limits)[at].get<double>() : -1;
+  if (limit >= 0 && limit <= 1e30) return limit;
+  return config.wrong({"swiglu_limits"}, "a number from 0 for each layer",
+                      str("it has another one for layer ", layer));
+}
+
 // The experts that files hold today all have a gate: "silu" there means silu(gate) · up.
-Result<ActivationSpec> read_activation(const Checkpoint::State& state) {
+Result<ActivationSpec> read_activation(const Checkpoint::State& state, int64_t layer) {
   const Config& config = state.config;
+  MORACLE_TRY(const double own_limit, limit_of_layer(config, layer));
+  if (own_limit > 0)
+    return ActivationSpec{.function = Activation::kSwigluStep,
+                          .limit = static_cast<float>(own_limit)};
   MORACLE_TRY(const std::string text, config.text_or("silu", {"hidden_act"}));
   const Result<Activation> function = parse_activation(text);
   if (!function || !is_gated(*function))
@@ -104,7 +124,7 @@ Result<LayerSpec> read_spec(const Checkpoint::State& state, const ExpertNames& n
   MORACLE_TRY(spec.hidden_size, config.integer({"hidden_size"}, 1, 1 << 24));
   MORACLE_TRY(spec.intermediate_size, config.integer(keys(family.intermediate_size), 1, 1 << 24));
   MORACLE_TRY(spec.routing, read_routing(state, layer));
-  MORACLE_TRY(spec.activation, read_activation(state));
+  MORACLE_TRY(spec.activation, read_activation(state, layer));
   return spec;
 }
 
@@ -168,9 +188,38 @@ struct Experts {
   }
 };
 
+// Gate and up of expert e, each from a tensor that holds all experts.
+Result<Stack> describe_gate_and_up(const Checkpoint::State& state, const ExpertNames& names,
+                                   const LayerSpec& spec, int64_t e) {
+  const FusedShape shape = {spec.num_experts, spec.intermediate_size, spec.hidden_size};
+  MORACLE_TRY(Stack gate,
+              describe_fused(state, names, str(spec.name, ".", names.gate), false, e, shape));
+  MORACLE_TRY(Stack up,
+              describe_fused(state, names, str(spec.name, ".", names.up), false, e, shape));
+  if (up.shape != gate.shape || up.scheme != gate.scheme) {
+    return state.tensors.wrong(up.sources[0].tensors[0],
+                               "the scheme of the gate, " + show(gate.shape, gate.scheme),
+                               "it is " + show(up.shape, up.scheme));
+  }
+  gate.shape.n += up.shape.n;
+  gate.input_scale = std::max(gate.input_scale, up.input_scale);
+  gate.sources.push_back(std::move(up.sources[0]));
+  align_blocks(gate.shape, gate.sources);
+  return gate;
+}
+
 Status describe_expert(const Checkpoint::State& state, const ExpertNames& names,
                        const LayerSpec& spec, int64_t e, Experts& w13, Experts& w2) {
   const int64_t intermediate = spec.intermediate_size, hidden = spec.hidden_size;
+  if (names.fused && !names.gate.empty()) {
+    MORACLE_TRY(Stack gate_up, describe_gate_and_up(state, names, spec, e));
+    MORACLE_TRY(Stack down, describe_fused(state, names, fused_down(names, spec.name), false, e,
+                                           {spec.num_experts, hidden, intermediate}));
+    MORACLE_CHECK(check_sizes(state.tensors, gate_up, intermediate, hidden));
+    MORACLE_CHECK(check_sizes(state.tensors, down, hidden, intermediate));
+    MORACLE_CHECK(w13.push(state, std::move(gate_up)));
+    return w2.push(state, std::move(down));
+  }
   if (names.fused) {
     const int64_t experts = spec.num_experts;
     MORACLE_TRY(Stack gate_up, describe_fused(state, names, fused_gate_up(names, spec.name), true,
@@ -193,12 +242,14 @@ Status describe_expert(const Checkpoint::State& state, const ExpertNames& names,
 }
 
 // An unread tensor of this layer's experts would be a forgotten expert or bias.
-Status check_coverage(const Checkpoint::State& state, const LayerSpec& spec,
+Status check_coverage(const Checkpoint::State& state, const LayerSpec& spec, int64_t layer,
                       const std::unordered_set<std::string>& claimed) {
   const std::string prefix = spec.name + ".";
+  // Some families name the router's bias as if it were one of the experts' tensors.
+  const std::string bias = of_layer(state, convention_of(state).correction_bias, layer);
   const auto& all = state.tensors.all();
   for (auto it = all.lower_bound(prefix); it != all.end() && it->first.starts_with(prefix); ++it) {
-    if (claimed.contains(it->first)) continue;
+    if (claimed.contains(it->first) || it->first == bias) continue;
     return state.tensors.wrong(
         it->first, str("to belong to one of ", spec.num_experts, " experts of this scheme"),
         "the model does not use it");
@@ -244,7 +295,8 @@ Result<DescribedWeights> Checkpoint::moe_layer(int64_t layer) const {
   w2.add_tensors(claimed);
   claims_->add(claimed);
   // Families with their own names for fused tensors store other tensors beside the experts.
-  if (!names->fused || names->up.empty()) MORACLE_CHECK(check_coverage(state, spec, claimed));
+  if (!names->fused || names->up.empty())
+    MORACLE_CHECK(check_coverage(state, spec, layer, claimed));
   const std::string gate = w13.first->first_module, down = w2.first->first_module;
   DescribedWeights weights{std::move(spec), std::move(w13).matrix(state_),
                            std::move(w2).matrix(state_)};

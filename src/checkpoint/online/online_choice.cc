@@ -39,7 +39,7 @@ std::string together(const std::string& module) {
   const auto is_one_of = [&](std::initializer_list<std::string_view> names) {
     return std::find(names.begin(), names.end(), last) != names.end();
   };
-  if (is_one_of({"q_proj", "k_proj", "v_proj"})) return parent + "qkv";
+  if (is_one_of({"q_proj", "k_proj", "v_proj", "g_proj"})) return parent + "qkv";
   if (last == "gate_proj" && parent.ends_with(".self_attn.")) return parent + "qkv";
   if (is_one_of({"gate_proj", "up_proj", "down_proj", "w1", "w2", "w3"})) return parent + "mlp";
   if (is_one_of({"input_linear", "output_linear"})) return parent + "experts";
@@ -81,6 +81,7 @@ std::set<std::string> fused_experts(const Checkpoint& checkpoint) {
     if (!names.fused) continue;
     const std::string experts = experts_prefix(state, names, layer);
     tensors.insert({fused_gate_up(names, experts), fused_down(names, experts)});
+    if (!names.gate.empty()) tensors.insert(str(experts, ".", names.gate));
   }
   return tensors;
 }

@@ -12,7 +12,7 @@ namespace {
 
 AttentionShape shape_of(const GroupedQuerySpec& spec) {
   AttentionShape shape{
-      spec.num_heads, spec.num_kv_heads, spec.head_dim, spec.head_dim,
+      spec.num_heads, spec.num_kv_heads, spec.head_dim, spec.value_cols(),
       spec.scale > 0 ? spec.scale : 1.0f / std::sqrt(static_cast<float>(spec.head_dim))};
   shape.window = spec.window;
   shape.chunk = spec.chunk;
@@ -28,13 +28,11 @@ GroupedQueryScratch carve(const GroupedQuerySpec& spec, int64_t tokens, DType dt
                           std::byte* base) {
   Carver carver(base);
   GroupedQueryScratch scratch;
-  const int64_t q_size = spec.num_heads * spec.head_dim,
-                gates = spec.output_gate == OutputGate::kNone ? 0 : q_size;
-  scratch.qkv =
-      carver.take_matrix(dtype, tokens, q_size + gates + 2 * spec.num_kv_heads * spec.head_dim);
-  scratch.q =
-      carver.take_matrix(dtype, tokens, spec.output_gate == OutputGate::kInQueries ? q_size : 0);
-  scratch.attended = carver.take_matrix(dtype, tokens, q_size);
+  const bool between = spec.output_gate == OutputGate::kInQueries;
+  scratch.qkv = carver.take_matrix(dtype, tokens,
+                                   spec.queries() + spec.gates() + spec.keys() + spec.values());
+  scratch.q = carver.take_matrix(dtype, tokens, between ? spec.queries() : 0);
+  scratch.attended = carver.take_matrix(dtype, tokens, spec.outputs());
   scratch.attend = carver.take<std::byte>(
       static_cast<int64_t>(attend_scratch_bytes(shape_of(spec), tokens, dtype)));
   scratch.bytes = carver.bytes();
@@ -65,15 +63,13 @@ class GroupedQueryAttention : public Attention {
   Status apply(const LayerInput& input, const Matrix& out, const AttentionStep& step) override {
     const GroupedQuerySpec& spec = spec_;
     const GroupedQueryScratch scratch = carve(spec, input.x.rows, input.x.dtype, step.scratch);
-    const int64_t q_size = spec.num_heads * spec.head_dim,
-                  kv_size = spec.num_kv_heads * spec.head_dim;
     const bool between = spec.output_gate == OutputGate::kInQueries;
-    const int64_t k_at = between ? 2 * q_size : q_size;
-    const Matrix q = between ? scratch.q : columns(scratch.qkv, 0, q_size),
-                 k = columns(scratch.qkv, k_at, kv_size),
-                 v = columns(scratch.qkv, k_at + kv_size, kv_size);
+    const int64_t k_at = between ? 2 * spec.queries() : spec.queries();
+    const Matrix q = between ? scratch.q : columns(scratch.qkv, 0, spec.queries()),
+                 k = columns(scratch.qkv, k_at, spec.keys()),
+                 v = columns(scratch.qkv, k_at + spec.keys(), spec.values());
     const Matrix out_of_qkv =
-        columns(scratch.qkv, 0, scratch.qkv.cols - (spec.values_are_keys ? kv_size : 0));
+        columns(scratch.qkv, 0, scratch.qkv.cols - (spec.values_are_keys ? spec.values() : 0));
     MORACLE_CHECK(qkv_->apply(input.call(out_of_qkv), step.stream));
     step.observer.done(StepPart::kAttentionLinears);
     if (between) {
@@ -104,14 +100,18 @@ class GroupedQueryAttention : public Attention {
   Status apply_gate(const GroupedQueryScratch& scratch, const AttentionStep& step) {
     const GroupedQuerySpec& spec = spec_;
     if (spec.output_gate == OutputGate::kNone) return {};
-    const int64_t q_size = spec.num_heads * spec.head_dim;
-    if (spec.output_gate == OutputGate::kAfterValues) {
-      const Matrix gates = columns(scratch.qkv, scratch.qkv.cols - q_size, q_size);
-      return step.ops.gate(scratch.attended, 0, gates, 0, 1, q_size, Gate::kSigmoid, step.stream);
+    const Gate function = spec.softplus_gate ? Gate::kSoftplus : Gate::kSigmoid;
+    const int64_t count = spec.gates();
+    if (spec.output_gate == OutputGate::kInQueries) {
+      const Matrix gates = columns(scratch.qkv, spec.head_dim, 2 * count - spec.head_dim);
+      return step.ops.gate(scratch.attended, spec.head_dim, gates, 2 * spec.head_dim,
+                           spec.num_heads, spec.head_dim, function, step.stream);
     }
-    const Matrix gates = columns(scratch.qkv, spec.head_dim, 2 * q_size - spec.head_dim);
-    return step.ops.gate(scratch.attended, spec.head_dim, gates, 2 * spec.head_dim, spec.num_heads,
-                         spec.head_dim, Gate::kSigmoid, step.stream);
+    const Matrix gates = columns(scratch.qkv, scratch.qkv.cols - count, count);
+    if (spec.output_gate == OutputGate::kPerHead) {
+      return step.ops.gate_heads(scratch.attended, gates, spec.value_cols(), function, step.stream);
+    }
+    return step.ops.gate(scratch.attended, 0, gates, 0, 1, count, function, step.stream);
   }
 
   Status prepare_values(const Matrix& k, const Matrix& v, const AttentionStep& step) {
@@ -181,8 +181,8 @@ class GroupedQueryAttention : public Attention {
 }  // namespace
 
 AttentionSizes attention_sizes(const GroupedQuerySpec& spec, int64_t max_num_tokens, DType dtype) {
-  const int64_t kv_size = spec.num_kv_heads * spec.head_dim;
-  return {spec.num_kv_heads, kv_size, kv_size, carve(spec, max_num_tokens, dtype, nullptr).bytes};
+  return {spec.num_kv_heads, spec.keys(), spec.values(),
+          carve(spec, max_num_tokens, dtype, nullptr).bytes};
 }
 
 std::unique_ptr<Attention> make_attention(const GroupedQuerySpec& spec) {

@@ -226,6 +226,7 @@ Result<RotaryAndScale> read_rotary(const Config& config, const std::optional<Con
   if (rope) {
     MORACLE_TRY(type, rope->text_or(type, {"rope_type", "type"}));
   }
+  if (type == "deepseek_yarn") type = "yarn";  // its name in Sarvam-105B's files
   if (type == "proportional") return read_proportional(*rope, dim, theta, fraction);
   if (fraction != 1 && !kinds.partial)
     return from.unsupported(fraction_key, "1", str("it is ", fraction));

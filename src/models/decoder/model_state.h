@@ -23,7 +23,8 @@ struct OutputSteps {
 };
 
 struct Layer {
-  Buffer input_norm, post_norm;
+  Buffer input_norm, post_norm;  // empty: no norm
+  bool parallel = false;         // see LayerDescription
   OutputSteps attention_output, mlp_output;
   LayerCache cache;
   std::unique_ptr<Attention> attention;

@@ -50,8 +50,19 @@ Status ResidualStream::embed(const int32_t* ids) {
   return m_.observer.show(StepOutput::kEmbedding, -1, hidden_);
 }
 
+Result<LayerInput> ResidualStream::sum(StepOutput output, int64_t layer) {
+  if (branch_layer_ >= 0) {
+    MORACLE_CHECK(ops_.add(hidden_, branch_, stream_));
+    MORACLE_CHECK(m_.observer.show(StepOutput::kResidualSum, branch_layer_, hidden_));
+  }
+  m_.observer.done(StepPart::kNorms);
+  MORACLE_CHECK(m_.observer.show(output, layer, hidden_));
+  return LayerInput{hidden_};
+}
+
 Result<LayerInput> ResidualStream::attention_input(const Layer& layer, int64_t index) {
-  if (fuses_ && branch_layer_ >= 0 && other_.data != nullptr) {
+  if (layer.input_norm.bytes() == 0) return sum(StepOutput::kInputNorm, index);
+  if (fuses_ && !layer.parallel && branch_layer_ >= 0 && other_.data != nullptr) {
     NormedInput input = add_norm(layer.input_norm);
     // All thread blocks of the kernel read the stream, so the sum goes to the other buffer.
     input.sum = other_;
@@ -65,6 +76,11 @@ Result<LayerInput> ResidualStream::attention_input(const Layer& layer, int64_t i
 }
 
 Result<LayerInput> ResidualStream::feed_forward_input(const Layer& layer, int64_t index) {
+  if (layer.parallel) {
+    MORACLE_CHECK(sum(StepOutput::kPostNorm, index));
+    return LayerInput{normed_};
+  }
+  if (layer.post_norm.bytes() == 0) return sum(StepOutput::kPostNorm, index);
   if (fuses_) return LayerInput{normed_, add_norm(layer.post_norm)};
   MORACLE_CHECK(normalize(layer.post_norm, StepOutput::kPostNorm, index));
   return LayerInput{normed_};

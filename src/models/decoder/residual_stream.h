@@ -31,6 +31,8 @@ class ResidualStream {
  private:
   Status norm(const Matrix& x, const Buffer& weight, const Matrix& out);
   Status normalize(const Buffer& weight, StepOutput output, int64_t layer);
+  /// For layers without a norm: adds the last branch's output; the input is the stream itself.
+  Result<LayerInput> sum(StepOutput output, int64_t layer);
   NormedInput add_norm(const Buffer& weight) const {
     return {{hidden_, branch_, weight.as<float>(), m_.spec.norm_epsilon, normed_}};
   }

@@ -28,13 +28,13 @@ Result<DecoderSpec> read_decoder_spec(const Config& config, const char* epsilon_
   return spec;
 }
 
-Result<GroupedQuerySpec> read_grouped_query(const Config& config, const DecoderSpec& decoder,
-                                            bool only_full, const RotaryKinds& kinds) {
+Result<GroupedQuerySpec> read_heads(const Config& config, const DecoderSpec& decoder) {
   GroupedQuerySpec spec;
   spec.norm_epsilon = decoder.norm_epsilon;
   MORACLE_TRY(spec.num_heads, config.integer({"num_attention_heads"}, 1, 1 << 16));
   MORACLE_TRY(spec.num_kv_heads,
-              config.integer_or(spec.num_heads, {"num_key_value_heads"}, 1, spec.num_heads));
+              config.integer_or(spec.num_heads, {"num_key_value_heads", "num_attention_groups"}, 1,
+                                spec.num_heads));
   if (spec.num_heads % spec.num_kv_heads != 0) {
     return config.wrong({"num_key_value_heads"}, str("a divisor of ", spec.num_heads, " heads"),
                         str("it is ", spec.num_kv_heads));
@@ -44,6 +44,12 @@ Result<GroupedQuerySpec> read_grouped_query(const Config& config, const DecoderS
   if (spec.head_dim % 2 != 0 || spec.head_dim == 0) {
     return config.wrong({"head_dim"}, "an even number", str("it is ", spec.head_dim));
   }
+  return spec;
+}
+
+Result<GroupedQuerySpec> read_grouped_query(const Config& config, const DecoderSpec& decoder,
+                                            bool only_full, const RotaryKinds& kinds) {
+  MORACLE_TRY(GroupedQuerySpec spec, read_heads(config, decoder));
   MORACLE_TRY(RotaryAndScale read, read_rotary(config, spec.head_dim, kinds));
   spec.rotary = std::move(read.rotary);
   if (!only_full) return spec;
@@ -55,6 +61,16 @@ Result<GroupedQuerySpec> read_grouped_query(const Config& config, const DecoderS
       return config.unsupported({"layer_types"}, "full_attention", "it has " + type);
   }
   return spec;
+}
+
+Result<Rotary> read_rotary_of_kind(const Config& config, const char* kind, int64_t dim,
+                                   const RotaryKinds& kinds) {
+  MORACLE_TRY(const auto all, rotary_settings(config));
+  if (!all) return config.wrong({"rope_parameters"}, "an object", "it is missing");
+  MORACLE_TRY(const auto rope, all->object({kind}));
+  if (!rope) return all->wrong({kind}, "an object", "it is missing");
+  MORACLE_TRY(RotaryAndScale read, read_rotary(config, rope, dim, kinds));
+  return std::move(read.rotary);
 }
 
 Result<int64_t> read_sliding_window(const Config& config) {
@@ -79,6 +95,33 @@ Result<std::vector<int64_t>> read_windows(const Config& config, int64_t window, 
   if (static_cast<int64_t>(windows.size()) == num_layers) return windows;
   return config.wrong({"layer_types"}, str("one for each of ", num_layers, " layers"),
                       str("it has ", windows.size()));
+}
+
+Result<std::vector<GroupedQuerySpec>> read_windowed_layers(
+    const Config& config, const DecoderSpec& decoder, int64_t num_layers,
+    const std::function<bool(int64_t layer)>& is_windowed, const RotaryKinds& kinds) {
+  MORACLE_TRY(const GroupedQuerySpec heads, read_heads(config, decoder));
+  MORACLE_TRY(const std::vector<int64_t> windowed,
+              read_windows(config, 1, num_layers, is_windowed));
+  GroupedQuerySpec of_kind[] = {heads, heads};
+  for (const bool window : {false, true}) {
+    if (std::find(windowed.begin(), windowed.end(), window ? 1 : 0) == windowed.end()) continue;
+    if (window) {
+      MORACLE_TRY(of_kind[1].window, config.integer({"sliding_window"}, 1));
+    }
+    MORACLE_TRY(of_kind[window].rotary,
+                read_rotary_of_kind(config, window ? "sliding_attention" : "full_attention",
+                                    heads.head_dim, kinds));
+  }
+  std::vector<GroupedQuerySpec> layers;
+  for (const int64_t window : windowed) layers.push_back(of_kind[window]);
+  return layers;
+}
+
+Status require_flag(const Config& config, const char* key, bool value) {
+  MORACLE_TRY(const bool stored, config.boolean_or(value, {key}));
+  if (stored == value) return {};
+  return config.unsupported({key}, value ? "true" : "false", value ? "it is false" : "it is true");
 }
 
 Result<bool> is_dense_layer(const Config& config, int64_t layer) {

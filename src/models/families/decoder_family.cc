@@ -30,7 +30,8 @@ Result<std::vector<float>> describe_norm(const Checkpoint& checkpoint, const std
                                          int64_t size, const DecoderSpec& spec) {
   MORACLE_TRY(std::vector<float> weights, checkpoint.vector(module + ".weight", size));
   for (float& weight : weights) weight += spec.norm_offset;
-  if (spec.layer_norm) {
+  if (spec.layer_norm && !spec.norm_bias) weights.resize(static_cast<size_t>(2 * size));
+  if (spec.layer_norm && spec.norm_bias) {
     MORACLE_TRY(const std::vector<float> biases, checkpoint.vector(module + ".bias", size));
     weights.insert(weights.end(), biases.begin(), biases.end());
   }
@@ -70,24 +71,22 @@ Result<GroupedQueryDescription> describe_grouped_query(const Checkpoint& checkpo
                                                        const DecoderSpec& decoder,
                                                        const GroupedQuerySpec& spec,
                                                        GroupedQueryBiases biases) {
-  const int64_t q_size = spec.num_heads * spec.head_dim,
-                kv_size = spec.num_kv_heads * spec.head_dim;
   auto linear = [&](bool biased) { return biased ? describe_biased_linear : describe_linear; };
   std::vector<std::string> modules = {prefix + "q_proj", prefix + "k_proj", prefix + "v_proj"};
-  std::vector<int64_t> rows = {q_size, kv_size, kv_size};
+  std::vector<int64_t> rows = {spec.queries(), spec.keys(), spec.values()};
   if (spec.values_are_keys) {
     modules.pop_back();
     rows.pop_back();
   }
   if (spec.output_gate == OutputGate::kInQueries) rows[0] *= 2;
-  if (spec.output_gate == OutputGate::kAfterValues) {
-    modules.push_back(prefix + "gate_proj");
-    rows.push_back(q_size);
+  if (spec.output_gate == OutputGate::kAfterValues || spec.output_gate == OutputGate::kPerHead) {
+    modules.push_back(prefix + biases.gate_name);
+    rows.push_back(spec.gates());
   }
   MORACLE_TRY(DescribedMatrix qkv,
               linear(biases.qkv)(checkpoint, modules, rows, decoder.hidden_size));
   MORACLE_TRY(DescribedMatrix o, linear(biases.o)(checkpoint, {prefix + biases.o_name},
-                                                  {decoder.hidden_size}, q_size));
+                                                  {decoder.hidden_size}, spec.outputs()));
   return GroupedQueryDescription{spec, {}, {}, {}, std::move(qkv), std::move(o)};
 }
 
@@ -205,13 +204,13 @@ Result<LayerDescription> describe_qwen_layer(const Checkpoint& checkpoint, const
 
 Result<Description> describe_decoder(const Checkpoint& checkpoint, const DecoderSpec& spec,
                                      const DescribeLayer& describe_layer,
-                                     const char* final_norm_name) {
+                                     const char* final_norm_name, const char* embedding_name) {
   const Checkpoint::State& state = checkpoint.state();
   MORACLE_TRY(bool tied, state.config.boolean_or(false, {"tie_embedding", "tie_word_embeddings"}));
   if (state.wrapper) {
     MORACLE_TRY(tied, state.wrapper->boolean_or(tied, {"tie_word_embeddings"}));
   }
-  const std::string table = state.root + "embed_tokens", head = state.output;
+  const std::string table = state.root + embedding_name, head = state.output;
   MORACLE_TRY(DescribedMatrix embedding, describe_embedding(checkpoint, table + ".weight", spec));
   std::vector<LayerDescription> layers;
   for (int64_t layer = 0; layer < checkpoint.num_layers(); ++layer) {

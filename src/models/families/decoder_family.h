@@ -15,16 +15,30 @@ namespace moracle {
 
 /// Reads sizes, the epsilon of the norms and the activation. Errors: invalid values (kBadFile).
 Result<DecoderSpec> read_decoder_spec(const Config& config, const char* epsilon = "rms_norm_eps");
+/// Reads heads; no RoPE and no window. Errors: invalid values (kBadFile).
+Result<GroupedQuerySpec> read_heads(const Config& config, const DecoderSpec& decoder);
 /// Reads heads and RoPE; no window. Errors: as above; use_sliding_window, layers of other types
 /// than "full_attention" if `only_full` (kUnsupported), other rotary embeddings.
 Result<GroupedQuerySpec> read_grouped_query(const Config& config, const DecoderSpec& decoder,
                                             bool only_full = true, const RotaryKinds& kinds = {});
+/// RoPE of the layers of `kind`, one of the objects in rope_parameters. Errors: it is missing; as
+/// read_rotary.
+Result<Rotary> read_rotary_of_kind(const Config& config, const char* kind, int64_t dim,
+                                   const RotaryKinds& kinds = {});
 /// The window under Qwen's keys: sliding_window where use_sliding_window, else 0.
 Result<int64_t> read_sliding_window(const Config& config);
 /// The window of each layer, 0 for none: `window` for "sliding_attention" in layer_types, or,
 /// without that key, where `is_windowed`. Errors: other types; not one type for each layer.
 Result<std::vector<int64_t>> read_windows(const Config& config, int64_t window, int64_t num_layers,
                                           const std::function<bool(int64_t layer)>& is_windowed);
+/// Reads heads, window and RoPE of each layer, for families whose layers with a window have a RoPE
+/// of their own. Windows as in read_windows, RoPE as in read_rotary_of_kind.
+Result<std::vector<GroupedQuerySpec>> read_windowed_layers(
+    const Config& config, const DecoderSpec& decoder, int64_t num_layers,
+    const std::function<bool(int64_t layer)>& is_windowed, const RotaryKinds& kinds = {});
+/// Errors (kUnsupported): the key is there and is not `value`, as which transformers computes the
+/// model.
+Status require_flag(const Config& config, const char* key, bool value);
 /// True for layers of the Qwen family with one dense MLP: in mlp_only_layers, or off
 /// decoder_sparse_step.
 Result<bool> is_dense_layer(const Config& config, int64_t layer);
@@ -33,7 +47,7 @@ Result<bool> is_dense_layer(const Config& config, int64_t layer);
 std::string layer_prefix(const Checkpoint& checkpoint, int64_t layer);
 
 /// The weights of the norm `module`, as RMSNorm multiplies with them: with spec.norm_offset. With
-/// spec.layer_norm, its biases follow them.
+/// spec.layer_norm, its biases follow them: zeros without spec.norm_bias.
 Result<std::vector<float>> describe_norm(const Checkpoint& checkpoint, const std::string& module,
                                          int64_t size, const DecoderSpec& spec);
 
@@ -53,7 +67,7 @@ Result<DescribedMatrix> describe_biased_linear(const Checkpoint& checkpoint,
 /// file has them. Leaves the norms and sinks empty.
 struct GroupedQueryBiases {
   bool qkv = false, o = false;  ///< must exist
-  const char* o_name = "o_proj";
+  const char *o_name = "o_proj", *gate_name = "gate_proj";
 };
 Result<GroupedQueryDescription> describe_grouped_query(const Checkpoint& checkpoint,
                                                        const std::string& prefix,
@@ -103,12 +117,13 @@ Result<LayerDescription> describe_qwen_layer(const Checkpoint& checkpoint, const
                                              int64_t layer, AttentionDescription attention,
                                              bool with_shared);
 
-/// Describes a whole decoder with the names model.embed_tokens, model.norm (or another) and
-/// lm_head. Calls `describe_layer` for each layer, from 0 up.
+/// Describes a whole decoder with the names model.embed_tokens, model.norm (or others) and lm_head.
+/// Calls `describe_layer` for each layer, from 0 up.
 using DescribeLayer = std::function<Result<LayerDescription>(int64_t layer)>;
 Result<Description> describe_decoder(const Checkpoint& checkpoint, const DecoderSpec& spec,
                                      const DescribeLayer& describe_layer,
-                                     const char* final_norm_name = "norm");
+                                     const char* final_norm_name = "norm",
+                                     const char* embedding_name = "embed_tokens");
 
 /// Claims the tensors whose names begin with one of `prefixes`, so that they count as known. Adds
 /// them to the description as `what`, if there are any.

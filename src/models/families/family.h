@@ -13,6 +13,9 @@ struct Family {
   std::string_view also = {};     ///< another name of the same files; empty: none
   /// Its name in files that wrap the language model for images; empty: there are none.
   std::string_view multimodal = {};
+  /// transformers saves the files under the class `saved_as` of another family, which computes
+  /// them; model_type tells them apart. Empty: under `architecture`.
+  std::string_view saved_as = {}, model_type = {};
   /// For docs/models.md: the models with this architecture, and what a user must know about them.
   std::string_view models, notes;
   /// Maps names and config to a Description. Errors: a missing tensor, a key that is not supported.

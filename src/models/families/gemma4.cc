@@ -79,16 +79,6 @@ Result<DecoderSpec> read_decoder(const Config& config) {
   return spec;
 }
 
-// RoPE of one kind of layer.
-Result<Rotary> read_rope(const Config& config, const char* kind, int64_t dim) {
-  MORACLE_TRY(const auto kinds, rotary_settings(config));
-  if (!kinds) return config.wrong({"rope_parameters"}, "an object", "it is missing");
-  MORACLE_TRY(const auto rope, kinds->object({kind}));
-  if (!rope) return kinds->wrong({kind}, "an object", "it is missing");
-  MORACLE_TRY(RotaryAndScale read, read_rotary(config, rope, dim, {}));
-  return std::move(read.rotary);
-}
-
 // Layers without a window have sizes of their own: under keys of their own, or for each layer
 // (transformers from 5.20).
 Status read_sizes_of_layer(const Config& config, int64_t layer, bool full, GroupedQuerySpec& spec) {
@@ -133,7 +123,7 @@ Result<GroupedQuerySpec> read_layer(const Config& config, const DecoderSpec& dec
     return config.wrong({"num_key_value_heads"}, str("a divisor of ", spec.num_heads, " heads"),
                         str("it is ", spec.num_kv_heads));
   }
-  MORACLE_TRY(spec.rotary, read_rope(config, full ? kFull : kSliding, spec.head_dim));
+  MORACLE_TRY(spec.rotary, read_rotary_of_kind(config, full ? kFull : kSliding, spec.head_dim));
   return spec;
 }
 

@@ -27,12 +27,7 @@ Result<Description> describe(const Checkpoint& checkpoint) {
   MORACLE_TRY(const LatentSpec attention, read_latent(config));
   MORACLE_TRY(SharedMoeSpec moe, read_shared_moe(config));
   MORACLE_CHECK(read_mlp_layer_types(config, checkpoint.num_layers(), moe));
-  const bool counted = config.value().contains("first_k_dense_replace");
-  for (size_t layer = 0; layer < moe.dense.size() && counted; ++layer) {
-    if (moe.dense[layer] == (static_cast<int64_t>(layer) < moe.dense_layers)) continue;
-    return config.wrong({"first_k_dense_replace"}, "the dense layers of mlp_layer_types",
-                        str("it is ", moe.dense_layers));
-  }
+  MORACLE_CHECK(check_dense_layers(config, moe));
   MORACLE_CHECK(require_keys(config, {"routed_scaling_factor"}));
   return describe_latent_decoder(checkpoint, decoder, attention, moe);
 }

@@ -1,7 +1,8 @@
 // Granite-MoE: GQA with a scale of its own. Factors on the embedding, on what layers add to the
 // residual, and on the logits. Softmax over the logits of the chosen experts. GraniteMoeShared adds
 // a shared expert. The experts of Granite-4.0-H, whose other layers are Mamba-2, have the same
-// form.
+// form. Granite-MoE with windows adds a window, a RoPE base and sinks for each layer.
+#include <algorithm>
 #include <cmath>
 
 #include "base/text.h"
@@ -36,6 +37,16 @@ constexpr std::string_view kSharedDefaults = R"({
   "shared_intermediate_size": 0, "rope_theta": 10000.0
 })";
 
+// The defaults of transformers' GraniteMoeSWAConfig.
+constexpr std::string_view kWindowedDefaults = R"({
+  "vocab_size": 32000, "hidden_size": 4096, "intermediate_size": 11008, "num_hidden_layers": 32,
+  "num_attention_heads": 32, "hidden_act": "silu", "max_position_embeddings": 2048,
+  "rms_norm_eps": 1e-06, "tie_word_embeddings": false, "attention_bias": false,
+  "embedding_multiplier": 1.0, "logits_scaling": 1.0, "residual_multiplier": 1.0,
+  "attention_multiplier": 1.0, "num_local_experts": 8, "num_experts_per_tok": 2,
+  "shared_intermediate_size": 0, "sliding_window": 128, "rope_theta": 10000.0
+})";
+
 // The defaults of transformers' GraniteMoeHybridConfig.
 constexpr std::string_view kHybridDefaults = R"({
   "hidden_size": 4096, "intermediate_size": 11008, "num_hidden_layers": 32, "hidden_act": "silu",
@@ -46,6 +57,9 @@ constexpr ExpertNames kNames[] = {{.experts = "model.layers.{L}.block_sparse_moe
                                    .up = "input_linear.weight",
                                    .down = "output_linear.weight",
                                    .fused = true}};
+// transformers' form in memory.
+constexpr ExpertNames kWindowedNames[] = {
+    {.experts = "model.layers.{L}.block_sparse_moe.experts", .fused = true}};
 constexpr const char* kSize[] = {"intermediate_size"};
 
 Result<float> read_factor(const Config& config, const char* key) {
@@ -57,7 +71,8 @@ Result<float> read_factor(const Config& config, const char* key) {
 struct Spec {
   DecoderSpec decoder;
   GroupedQuerySpec heads;
-  float residual_scale = 1;  // of the outputs of attention and experts
+  std::vector<GroupedQuerySpec> layers;  // with windows: in place of `heads`
+  float residual_scale = 1;              // of the outputs of attention and experts
   bool biased = false;
   int64_t shared_intermediate = 0;  // 0: no shared expert
 };
@@ -66,12 +81,19 @@ Result<LayerDescription> describe_layer(const Checkpoint& checkpoint, const Spec
                                         int64_t layer) {
   const DecoderSpec& spec = all.decoder;
   const std::string prefix = layer_prefix(checkpoint, layer);
+  const bool windowed = !all.layers.empty();
+  const GroupedQuerySpec& heads = windowed ? all.layers[static_cast<size_t>(layer)] : all.heads;
   MORACLE_TRY(GroupedQueryDescription attention,
-              describe_grouped_query(checkpoint, prefix + "self_attn.", spec, all.heads,
+              describe_grouped_query(checkpoint, prefix + "self_attn.", spec, heads,
                                      {all.biased, all.biased}));
+  if (windowed) {
+    MORACLE_TRY(attention.sinks, checkpoint.vector(prefix + "self_attn.sinks", heads.num_heads));
+  }
   MORACLE_TRY(DescribedWeights experts, checkpoint.moe_layer(layer));
-  MORACLE_TRY(RouterDescription router,
-              describe_router(checkpoint, prefix + "block_sparse_moe.router.layer", experts.spec));
+  const std::string router_name = prefix + "block_sparse_moe.router";
+  MORACLE_TRY(
+      RouterDescription router,
+      describe_router(checkpoint, windowed ? router_name : router_name + ".layer", experts.spec));
   MORACLE_TRY(LayerDescription described,
               describe_decoder_layer(checkpoint, spec, layer, std::move(attention),
                                      std::move(experts), std::move(router)));
@@ -88,17 +110,59 @@ Result<LayerDescription> describe_layer(const Checkpoint& checkpoint, const Spec
   return described;
 }
 
-Result<Description> describe_with(const Checkpoint& checkpoint, bool shared) {
+// A RoPE base of 0 means no RoPE. Without layer_rope_theta, all layers have the common one.
+Result<std::vector<GroupedQuerySpec>> read_windowed(const Config& config, const DecoderSpec& spec,
+                                                    int64_t num_layers) {
+  MORACLE_TRY(GroupedQuerySpec heads, read_grouped_query(config, spec, false));
+  MORACLE_TRY(const std::vector<int64_t> windowed,
+              read_windows(config, 1, num_layers, [](int64_t layer) { return layer % 4 != 0; }));
+  int64_t window = 0;
+  if (std::find(windowed.begin(), windowed.end(), 1) != windowed.end()) {
+    MORACLE_TRY(window, config.integer({"sliding_window"}, 1));
+  }
+  std::vector<GroupedQuerySpec> layers(static_cast<size_t>(num_layers), heads);
+  for (size_t l = 0; l < layers.size(); ++l) layers[l].window = windowed[l] * window;
+  const nlohmann::json* const bases = config.find({"layer_rope_theta"});
+  if (bases == nullptr) return layers;
+  const auto is_number = [](const nlohmann::json& base) { return base.is_number(); };
+  if (!bases->is_array() || bases->size() != layers.size() ||
+      !std::all_of(bases->begin(), bases->end(), is_number)) {
+    return config.wrong({"layer_rope_theta"}, str("a number for each of ", num_layers, " layers"),
+                        "it has others");
+  }
+  MORACLE_TRY(const auto settings, rotary_settings(config));
+  for (size_t l = 0; l < layers.size(); ++l) {
+    if ((*bases)[l] == 0) {
+      rotate_nothing(layers[l].rotary);
+      continue;
+    }
+    nlohmann::json own = settings ? settings->value() : nlohmann::json::object();
+    own["rope_theta"] = (*bases)[l];
+    MORACLE_TRY(
+        RotaryAndScale read,
+        read_rotary(config, Config::from(std::move(own), config.path()), heads.head_dim, {}));
+    layers[l].rotary = std::move(read.rotary);
+  }
+  return layers;
+}
+
+enum class Kind : uint8_t { kPlain, kShared, kWindowed };
+Result<Description> describe_with(const Checkpoint& checkpoint, Kind kind) {
   const Config& config = checkpoint.state().config;
   Spec spec;
   MORACLE_TRY(spec.decoder, read_decoder_spec(config));
   MORACLE_TRY(spec.decoder.embedding_scale, read_factor(config, "embedding_multiplier"));
   MORACLE_TRY(spec.residual_scale, read_factor(config, "residual_multiplier"));
   MORACLE_TRY(const float divisor, read_factor(config, "logits_scaling"));
-  MORACLE_TRY(spec.heads, read_grouped_query(config, spec.decoder));
+  if (kind == Kind::kWindowed) {
+    MORACLE_TRY(spec.layers, read_windowed(config, spec.decoder, checkpoint.num_layers()));
+  } else {
+    MORACLE_TRY(spec.heads, read_grouped_query(config, spec.decoder));
+  }
   MORACLE_TRY(spec.heads.scale, read_factor(config, "attention_multiplier"));
+  for (GroupedQuerySpec& heads : spec.layers) heads.scale = spec.heads.scale;
   MORACLE_TRY(spec.biased, config.boolean_or(false, {"attention_bias"}));
-  if (shared) {
+  if (kind != Kind::kPlain) {
     MORACLE_TRY(spec.shared_intermediate,
                 config.integer_or(0, {"shared_intermediate_size"}, 0, 1 << 24));
   }
@@ -112,16 +176,20 @@ Result<Description> describe_with(const Checkpoint& checkpoint, bool shared) {
 }
 
 Result<Description> describe_plain(const Checkpoint& checkpoint) {
-  return describe_with(checkpoint, false);
+  return describe_with(checkpoint, Kind::kPlain);
 }
 Result<Description> describe_shared(const Checkpoint& checkpoint) {
-  return describe_with(checkpoint, true);
+  return describe_with(checkpoint, Kind::kShared);
+}
+Result<Description> describe_windowed(const Checkpoint& checkpoint) {
+  return describe_with(checkpoint, Kind::kWindowed);
 }
 
 constexpr ExpertConvention convention(std::string_view defaults,
-                                      std::span<const GgufConvention> gguf = {}) {
+                                      std::span<const GgufConvention> gguf = {},
+                                      std::span<const ExpertNames> names = kNames) {
   return {.defaults = defaults,
-          .names = kNames,
+          .names = names,
           .intermediate_size = kSize,
           .score = Score::kTopkThenSoftmax,
           .gguf = gguf};
@@ -195,6 +263,12 @@ constinit const Family kGraniteMoeSharedFamily = {
     .models = "Granite-MoE with a shared expert",
     .describe = granite_moe::describe_shared,
     .experts = granite_moe::convention(granite_moe::kSharedDefaults, granite_moe::kSharedGguf)};
+constinit const Family kGraniteMoeSwaFamily = {
+    .architecture = "GraniteMoeSWAForCausalLM",
+    .models = "Granite-MoE with windows",
+    .describe = granite_moe::describe_windowed,
+    .experts =
+        granite_moe::convention(granite_moe::kWindowedDefaults, {}, granite_moe::kWindowedNames)};
 constinit const Family kGraniteMoeHybridFamily = {
     .architecture = "GraniteMoeHybridForCausalLM",
     .models = "Granite-4.0-H",

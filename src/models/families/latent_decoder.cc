@@ -10,7 +10,7 @@
 
 namespace moracle {
 
-Result<LatentSpec> read_latent(const Config& config) {
+Result<LatentSpec> read_latent_sizes(const Config& config) {
   LatentSpec spec;
   constexpr int64_t kMost = 1 << 16;
   MORACLE_TRY(spec.num_heads, config.integer({"num_attention_heads"}, 1, kMost));
@@ -21,12 +21,22 @@ Result<LatentSpec> read_latent(const Config& config) {
   MORACLE_TRY(spec.value_dim, config.integer({"v_head_dim"}, 1, kMost));
   if (spec.rope_dim % 2 != 0)
     return config.wrong({"qk_rope_head_dim"}, "an even number", str("it is ", spec.rope_dim));
-  MORACLE_TRY(RotaryAndScale read, read_rotary(config, spec.rope_dim));
+  spec.norm_epsilon = 1e-6f;  // for the latent vectors; rms_norm_eps applies to the other norms
+  return spec;
+}
+
+Status set_rotary(const Config& config, RotaryAndScale&& read, LatentSpec& spec) {
   spec.rotary = std::move(read.rotary);
   MORACLE_TRY(spec.rotary.interleaved, config.boolean_or(true, {"rope_interleave"}));
   spec.scale =
       static_cast<float>(read.score_scale / std::sqrt(static_cast<double>(spec.head_dim())));
-  spec.norm_epsilon = 1e-6f;  // for the latent vectors; rms_norm_eps applies to the other norms
+  return {};
+}
+
+Result<LatentSpec> read_latent(const Config& config) {
+  MORACLE_TRY(LatentSpec spec, read_latent_sizes(config));
+  MORACLE_TRY(RotaryAndScale read, read_rotary(config, spec.rope_dim));
+  MORACLE_CHECK(set_rotary(config, std::move(read), spec));
   return spec;
 }
 

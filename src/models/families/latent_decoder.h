@@ -8,6 +8,10 @@ namespace moracle {
 /// Reads the sizes of MLA. Errors: missing or invalid values (kBadFile); other rotary embeddings.
 Result<LatentSpec> read_latent(const Config& config);
 
+/// The two steps of read_latent: sizes, then RoPE and the scale of scores.
+Result<LatentSpec> read_latent_sizes(const Config& config);
+Status set_rotary(const Config& config, RotaryAndScale&& read, LatentSpec& spec);
+
 /// Describes the whole model. Layers for multi-token prediction are not run.
 Result<Description> describe_latent_decoder(const Checkpoint& checkpoint,
                                             const DecoderSpec& decoder, const LatentSpec& attention,

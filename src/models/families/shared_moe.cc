@@ -35,6 +35,16 @@ Status read_mlp_layer_types(const Config& config, int64_t num_layers, SharedMoeS
   return {};
 }
 
+Status check_dense_layers(const Config& config, const SharedMoeSpec& spec) {
+  const bool counted = config.value().contains("first_k_dense_replace");
+  for (size_t layer = 0; layer < spec.dense.size() && counted; ++layer) {
+    if (spec.dense[layer] == (static_cast<int64_t>(layer) < spec.dense_layers)) continue;
+    return config.wrong({"first_k_dense_replace"}, "the dense layers of mlp_layer_types",
+                        str("it is ", spec.dense_layers));
+  }
+  return {};
+}
+
 Status require_keys(const Config& config, std::initializer_list<const char*> keys) {
   for (const char* key : keys) {
     if (!config.has({key})) return config.wrong({key}, "a number", "it is missing");
@@ -65,10 +75,10 @@ Result<LayerDescription> describe_shared_moe_layer(const Checkpoint& checkpoint,
   const std::string bias =
       spec.bias_name.empty() ? "" : of_layer(checkpoint.state(), spec.bias_name, layer);
   MORACLE_TRY(RouterDescription router,
-              describe_router(checkpoint, mlp + ".gate", experts.spec, bias));
+              describe_router(checkpoint, str(mlp, ".", spec.router), experts.spec, bias));
   std::optional<SharedExpertDescription> shared;
   if (spec.shared_intermediate > 0) {
-    MORACLE_TRY(shared, describe_shared_expert(checkpoint, mlp + ".shared_experts", "", decoder,
+    MORACLE_TRY(shared, describe_shared_expert(checkpoint, str(mlp, ".", spec.shared), "", decoder,
                                                spec.shared_intermediate));
   }
   return describe_decoder_layer(checkpoint, decoder, layer, std::move(attention),

@@ -15,6 +15,7 @@ struct SharedMoeSpec {
   bool correction_bias = true;      ///< the router must have one
   /// Its name, with {L} for the layer; empty: the gate's e_score_correction_bias.
   std::string_view bias_name = {};
+  const char *router = "gate", *shared = "shared_experts";  ///< below mlp.
   std::vector<bool> dense = {};  ///< by layer; empty: as the numbers above say
   bool is_dense(int64_t layer) const {
     if (!dense.empty()) return dense[static_cast<size_t>(layer)];
@@ -27,6 +28,9 @@ Result<SharedMoeSpec> read_shared_moe(const Config& config);
 /// Reads mlp_layer_types, if it is there, which counts before the numbers. Errors: not one type for
 /// each layer; other types than dense and sparse.
 Status read_mlp_layer_types(const Config& config, int64_t num_layers, SharedMoeSpec& spec);
+/// Errors: first_k_dense_replace is in config.json and says other dense layers than
+/// mlp_layer_types. transformers ignores it then.
+Status check_dense_layers(const Config& config, const SharedMoeSpec& spec);
 /// Errors: one of the keys is null, or missing without a default.
 Status require_keys(const Config& config, std::initializer_list<const char*> keys);
 

@@ -106,6 +106,7 @@ Status compare(const Comparison& check, const GroupedQueryDescription& a,
   MORACLE_CHECK(check("heads", a.spec.num_heads, b.spec.num_heads));
   MORACLE_CHECK(check("heads of keys", a.spec.num_kv_heads, b.spec.num_kv_heads));
   MORACLE_CHECK(check("head_dim", a.spec.head_dim, b.spec.head_dim));
+  MORACLE_CHECK(check("columns of values", a.spec.value_cols(), b.spec.value_cols()));
   MORACLE_CHECK(check("sliding window", a.spec.window, b.spec.window));
   MORACLE_CHECK(check("attention chunk", a.spec.chunk, b.spec.chunk));
   MORACLE_CHECK(check("epsilon", a.spec.norm_epsilon, b.spec.norm_epsilon));
@@ -117,6 +118,7 @@ Status compare(const Comparison& check, const GroupedQueryDescription& a,
   MORACLE_CHECK(check("norm of values", a.spec.value_norm, b.spec.value_norm));
   MORACLE_CHECK(check("values that are keys", a.spec.values_are_keys, b.spec.values_are_keys));
   MORACLE_CHECK(check("output gate", a.spec.output_gate, b.spec.output_gate));
+  MORACLE_CHECK(check("softplus gate", a.spec.softplus_gate, b.spec.softplus_gate));
   MORACLE_CHECK(compare(check, a.spec.rotary, b.spec.rotary));
   MORACLE_CHECK(check.size("norm of queries", a.q_norm, b.q_norm));
   MORACLE_CHECK(check.size("norm of keys", a.k_norm, b.k_norm));
@@ -173,6 +175,7 @@ Status compare(const Comparison& check, const OutputStepsDescription& a,
 Status compare(const Comparison& check, const LayerDescription& a, const LayerDescription& b) {
   MORACLE_CHECK(check.size("norm before attention", a.input_norm, b.input_norm));
   MORACLE_CHECK(check.size("norm before the feed-forward", a.post_norm, b.post_norm));
+  MORACLE_CHECK(check("parallel branches", a.parallel, b.parallel));
   MORACLE_CHECK(check("kind of attention", a.attention.index(), b.attention.index()));
   MORACLE_CHECK(std::visit(
       [&]<class T>(const T& attention) {

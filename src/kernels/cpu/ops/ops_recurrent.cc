@@ -1,5 +1,6 @@
 // Gates and short convolutions on host memory.
 #include <algorithm>
+#include <cmath>
 
 #include "base/text.h"
 #include "kernels/cpu/ops/recurrent_tokens.h"
@@ -22,6 +23,17 @@ void each_run(const HeadSplit& split, int64_t cols, const Run& run) {
   }
 }
 
+float softplus(float x) {
+  return x > 20 ? x : std::log1p(std::exp(x));
+}
+
+// What one gate multiplies with.
+float factor(float by, Gate function) {
+  if (function == Gate::kIdentity) return by;
+  if (function == Gate::kSoftplus) return softplus(by);
+  return (function == Gate::kSilu ? by : 1.0f) / (1.0f + std::exp(-by));
+}
+
 }  // namespace
 }  // namespace recurrent
 
@@ -37,8 +49,23 @@ Status CpuOps::gate(const Matrix& x, int64_t x_dim, const Matrix& by, int64_t by
           vector_.scale_by(to, 1, from, count, to);
         else if (function == Gate::kSilu)
           vector_.activate(silu, from, to, count, to);
+        else if (function == Gate::kSoftplus)
+          for (int64_t c = 0; c < count; ++c) to[c] *= recurrent::softplus(from[c]);
         else
           vector_.gate_sigmoid(from, count, to);
+      }
+    }
+  });
+  return {};
+}
+
+Status CpuOps::gate_heads(const Matrix& x, const Matrix& by, int64_t head_dim, Gate function,
+                          Stream) {
+  split_rows(x.rows, x.cols, [&](int64_t begin, int64_t end) {
+    for (int64_t r = begin; r < end; ++r) {
+      for (int64_t head = 0; head < x.cols / head_dim; ++head) {
+        float* const to = f32_row(x, r) + head * head_dim;
+        vector_.scale(to, recurrent::factor(f32_row(by, r)[head], function), head_dim, to);
       }
     }
   });

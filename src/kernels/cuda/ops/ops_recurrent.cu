@@ -15,6 +15,8 @@ namespace {
 // kernels' instructions.
 __device__ float gated(float x, float by, Gate function) {
   if (function == Gate::kIdentity) return x * by;
+  // Above 20 the logarithm is `by` itself in f32, and the exponential may overflow.
+  if (function == Gate::kSoftplus) return x * (by > 20.0f ? by : log1pf(expf(by)));
   return __fdividef(function == Gate::kSilu ? x * by : x, expf(-by) + 1.0f);
 }
 
@@ -40,6 +42,15 @@ struct GateEights {
 #pragma unroll
     for (int n = 0; n < 8; ++n) values[n] = gated(own[n], factors[n], function);
     at = eight_of(values);
+  }
+};
+
+struct GateHeadsElement {
+  Matrix x, by;
+  int64_t head_dim;
+  Gate function;
+  __device__ void operator()(int64_t r, int64_t i) const {
+    store(x, r, i, gated(load(x, r, i), load(by, r, i / head_dim), function));
   }
 };
 
@@ -125,6 +136,13 @@ Status CudaOps::gate(const Matrix& x, int64_t x_dim, const Matrix& by, int64_t b
         cuda::GateEights{x, by, x_dim / 8, by_dim / 8, count / 8, function});
   return cuda::launch_elements(queue_, stream, "gate", x.rows, num_heads * count,
                                cuda::GateElement{x, by, x_dim, by_dim, count, function});
+}
+
+Status CudaOps::gate_heads(const Matrix& x, const Matrix& by, int64_t head_dim, Gate function,
+                           Stream stream) {
+  MORACLE_CHECK(cuda::check_floats({&x, &by}));
+  return cuda::launch_elements(queue_, stream, "gate_heads", x.rows, x.cols,
+                               cuda::GateHeadsElement{x, by, head_dim, function});
 }
 
 Status CudaOps::norm_and_gate(const Matrix& x, const GatedNorm& norm, const Matrix& by,

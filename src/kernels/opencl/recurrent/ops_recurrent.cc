@@ -9,6 +9,7 @@ namespace opencl::ops_recurrent {
 namespace {
 
 const KernelName kGate{"recurrent/recurrent.cl", "gate"};
+const KernelName kGateHeads{"recurrent/recurrent.cl", "gate_heads"};
 const KernelName kNormAndGate{"recurrent/recurrent.cl", "norm_and_gate"};
 const KernelName kConvolve{
     .file = "recurrent/recurrent.cl", .kernel = "convolve", .follows_pointers = true};
@@ -22,6 +23,13 @@ Status OpenClOps::gate(const Matrix& x, int64_t x_dim, const Matrix& by, int64_t
   return opencl::launch_elements(queue_, stream, opencl::ops_recurrent::kGate, x.rows,
                                  num_heads * count, x, x_dim, by, by_dim, count, function, x.rows,
                                  num_heads * count);
+}
+
+Status OpenClOps::gate_heads(const Matrix& x, const Matrix& by, int64_t head_dim, Gate function,
+                             Stream stream) {
+  MORACLE_CHECK(opencl::check_floats({&x, &by}));
+  return opencl::launch_elements(queue_, stream, opencl::ops_recurrent::kGateHeads, x.rows, x.cols,
+                                 x, by, head_dim, function, x.rows, x.cols);
 }
 
 Status OpenClOps::norm_and_gate(const Matrix& x, const GatedNorm& norm, const Matrix& by,

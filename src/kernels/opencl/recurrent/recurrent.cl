@@ -6,9 +6,12 @@
 #define IDENTITY 0
 #define SIGMOID 1
 #define SILU 2
+#define SOFTPLUS 3
 
 float gated(float x, float by, int function) {
   if (function == IDENTITY) return x * by;
+  // Above 20 the logarithm is `by` itself in f32, and the exponential may overflow.
+  if (function == SOFTPLUS) return x * (by > 20.0f ? by : log1p(exp(by)));
   return (function == SILU ? x * by : x) / (exp(-by) + 1.0f);
 }
 
@@ -17,6 +20,13 @@ kernel void gate(MATRIX(x), const long x_dim, MATRIX(by), const long by_dim, con
   FOR_EACH_ELEMENT(r, i, rows, gated_cols) {
     const long head = i / count, c = i % count, at = head * x_dim + c;
     STORE(x, r, at, gated(LOAD(x, r, at), LOAD(by, r, head * by_dim + c), function));
+  }
+}
+
+kernel void gate_heads(MATRIX(x), MATRIX(by), const long head_dim, const int function, const long rows,
+                       const long gated_cols) {
+  FOR_EACH_ELEMENT(r, i, rows, gated_cols) {
+    STORE(x, r, i, gated(LOAD(x, r, i), LOAD(by, r, i / head_dim), function));
   }
 }
 

@@ -1,0 +1,93 @@
+// Mistral-Small-4: MLA whose RoPE settings count for whole heads. Softmax routing, by groups that
+// their two best experts rank; shared experts. Queries beyond the original context are multiplied
+// by a factor that this library does not compute, so contexts end there.
+#include <algorithm>
+#include <cmath>
+
+#include "base/text.h"
+#include "base/try.h"
+#include "checkpoint/state.h"
+#include "models/families/family.h"
+#include "models/families/latent_decoder.h"
+
+namespace moracle {
+namespace mistral4 {
+namespace {
+
+// The defaults of transformers' Mistral4Config.
+constexpr std::string_view kDefaults = R"({
+  "vocab_size": 131072, "hidden_size": 4096, "intermediate_size": 12288,
+  "moe_intermediate_size": 2048, "num_hidden_layers": 36, "num_attention_heads": 32,
+  "n_shared_experts": 1, "n_routed_experts": 128, "routed_scaling_factor": 1.0,
+  "kv_lora_rank": 256, "q_lora_rank": 1024, "qk_rope_head_dim": 64, "v_head_dim": 128,
+  "qk_nope_head_dim": 64, "n_group": 1, "topk_group": 1, "num_experts_per_tok": 4,
+  "first_k_dense_replace": 0, "norm_topk_prob": true, "hidden_act": "silu",
+  "max_position_embeddings": 1048576, "rms_norm_eps": 1e-06, "tie_word_embeddings": false,
+  "rope_interleave": true, "attention_bias": false, "rope_theta": 10000.0,
+  "rope_parameters": {
+    "type": "yarn", "rope_theta": 10000.0, "factor": 128.0,
+    "original_max_position_embeddings": 8192, "beta_fast": 32.0, "beta_slow": 1.0,
+    "mscale_all_dim": 1.0, "mscale": 1.0, "llama_4_scaling_beta": 0.1, "rope_type": "yarn"
+  }
+})";
+
+Result<LatentSpec> read_attention(const Config& config) {
+  MORACLE_TRY(LatentSpec spec, read_latent_sizes(config));
+  const double part = static_cast<double>(spec.rope_dim) / static_cast<double>(spec.head_dim());
+  MORACLE_TRY(RotaryAndScale read,
+              read_rotary(config, spec.head_dim(), {.partial = true, .fraction = part}));
+  if (static_cast<int64_t>(read.rotary.frequencies.size()) * 2 != spec.rope_dim) {
+    return config.wrong({"rope_parameters"},
+                        str("a partial_rotary_factor of qk_rope_head_dim, ", spec.rope_dim),
+                        str("it rotates ", read.rotary.frequencies.size() * 2, " columns"));
+  }
+  MORACLE_CHECK(set_rotary(config, std::move(read), spec));
+  return spec;
+}
+
+// The factor on queries is 1 before the original context ends.
+Status limit_context(const Config& config, DecoderSpec& decoder) {
+  MORACLE_TRY(const auto rope, rotary_settings(config));
+  if (!rope || !rope->has({"llama_4_scaling_beta"})) return {};
+  MORACLE_TRY(const double beta, rope->number({"llama_4_scaling_beta"}));
+  if (beta == 0) return {};
+  MORACLE_TRY(const int64_t original, rope->integer({"original_max_position_embeddings"}, 1));
+  decoder.max_context = std::min(decoder.max_context, original);
+  return {};
+}
+
+Result<Description> describe(const Checkpoint& checkpoint) {
+  const Config& config = checkpoint.state().config;
+  // Older models have the same wrapper for images.
+  MORACLE_TRY(const std::string type, config.text({"model_type"}));
+  if (type != "mistral4") return config.unsupported({"model_type"}, "mistral4", "it is " + type);
+  MORACLE_TRY(DecoderSpec decoder, read_decoder_spec(config));
+  MORACLE_TRY(const LatentSpec attention, read_attention(config));
+  MORACLE_CHECK(limit_context(config, decoder));
+  MORACLE_TRY(SharedMoeSpec moe, read_shared_moe(config));
+  moe.correction_bias = false;
+  MORACLE_CHECK(require_keys(config, {"n_group", "topk_group", "routed_scaling_factor"}));
+  MORACLE_TRY(Description description,
+              describe_latent_decoder(checkpoint, decoder, attention, moe));
+  for (LayerDescription& layer : description.layers) {
+    if (!layer.router || layer.mlp.spec.routing.num_groups == 1) continue;
+    // A correction bias of 0 makes the two best experts rank a group.
+    layer.mlp.spec.routing.correction_bias = true;
+    layer.router->correction_bias.assign(static_cast<size_t>(layer.mlp.spec.num_experts), 0.0f);
+  }
+  return description;
+}
+
+}  // namespace
+}  // namespace mistral4
+
+constinit const Family kMistral4Family = {
+    .architecture = "Mistral4ForCausalLM",
+    .multimodal = "Mistral3ForConditionalGeneration",
+    .models = "Mistral-Small-4",
+    .notes =
+        "text only; contexts up to `original_max_position_embeddings`, longer ones are refused",
+    .describe = mistral4::describe,
+    .experts = {.defaults = mistral4::kDefaults, .score = Score::kSoftmax}};
+
+}  // namespace moracle
