@@ -65,6 +65,7 @@ CLASSES = {
     "SarvamMLAForCausalLM": transformers.SarvamMLAConfig,
     "SarvamMoEForCausalLM": transformers.SarvamMoEConfig,
     "SolarOpenForCausalLM": transformers.SolarOpenConfig,
+    "Step3p7ForConditionalGeneration": transformers.Step3p7TextConfig,
 }
 # transformers saves these under the classes that compute them.
 BY_TYPE = {"sarvam_mla": "SarvamMLAForCausalLM", "sarvam_moe": "SarvamMoEForCausalLM"}
@@ -170,6 +171,7 @@ def defaults_of(architecture: str) -> dict:
         if config_class is transformers.Mistral4Config:  # two settings follow from sizes
             defaults["rope_parameters"] = {key: rope[key] for key in rope if key not in (
                 "max_position_embeddings", "partial_rotary_factor")}
+            del defaults["rope_theta"]  # not read beside them
         elif "partial_rotary_factor" in rope:
             defaults["partial_rotary_factor"] = rope["partial_rotary_factor"]
     if getattr(whole, "mlp_layer_types", None) and "first_k_dense_replace" not in defaults:
@@ -253,6 +255,9 @@ def main() -> None:
             continue
         cases = {}
         for name, settings in (ROPE | (PARTIAL if folder.name in OF_PARTS else {})).items():
+            # Command-A+ ignores this key in silence, so that it is refused.
+            if config_class is transformers.Cohere2MoeConfig and settings.get("rope_scaling"):
+                continue
             try:
                 cases[name] = rope_of(config_class, config, settings)
             except Exception as error:  # this family cannot compute the case

@@ -142,6 +142,7 @@ TEST_P(ModelReload, BadFileChangesNothing) {
   bad = other_weights(GetParam());
   nlohmann::json& rope = bad.config["rope_parameters"];
   (rope.contains("full_attention") ? rope["full_attention"] : rope)["rope_theta"] = 77;
+  bad.config.erase("layer_rope_theta");  // would hide it
   refused(bad, "attention");
 }
 

@@ -19,7 +19,8 @@ struct ExpertNames {
   std::string_view experts;         ///< prefix of one layer's experts
   std::string_view gate, up, down;  ///< modules of one expert, below `experts`.{E}.
   /// One tensor per projection holds all experts: `experts`.gate_up_proj and .down_proj. gate, up
-  /// and down are empty; or `up` and `down` name the tensors, and others may lie beside them.
+  /// and down are empty; or `up` and `down` name the tensors, and others may lie beside them. With
+  /// `gate`, gate and up are two tensors.
   bool fused = false;
   bool transposed = false;   ///< plain fused tensors are [E, K, N]
   bool either_way = false;   ///< plain fused tensors are [E, K, N] where they do not fit [E, N, K]

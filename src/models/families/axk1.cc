@@ -1,5 +1,4 @@
-// A.X-K1: DeepSeek-V3's layers, with a norm of what the experts and the shared expert add to the
-// residual stream.
+// A.X-K1: DeepSeek-V3's layers, with a norm on the sum of the experts and the shared expert.
 #include "base/text.h"
 #include "base/try.h"
 #include "checkpoint/state.h"

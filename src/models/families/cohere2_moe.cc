@@ -21,7 +21,8 @@ constexpr std::string_view kDefaults = R"({
   "rope_theta": 10000.0, "attention_bias": false, "sliding_window": 4096,
   "num_experts_per_tok": 2, "num_experts": 8, "num_shared_experts": 0,
   "shared_expert_combination_strategy": "average", "expert_selection_fn": "softmax",
-  "prefix_dense_sliding_window_pattern": 1, "norm_topk_prob": true, "sliding_window_pattern": 4
+  "prefix_dense_sliding_window_pattern": 1, "norm_topk_prob": true, "sliding_window_pattern": 4,
+  "first_k_dense_replace": 0
 })";
 
 constexpr const char* kSize[] = {"intermediate_size"};
@@ -48,7 +49,7 @@ Result<DecoderSpec> read_decoder(const Config& config) {
 Status read_moe(const Config& config, int64_t num_layers, Spec& spec) {
   SharedMoeSpec& moe = spec.moe;
   moe.correction_bias = false;
-  MORACLE_TRY(moe.dense_layers, config.integer_or(0, {"first_k_dense_replace"}, 0));
+  MORACLE_TRY(moe.dense_layers, config.integer({"first_k_dense_replace"}, 0));
   MORACLE_TRY(const int64_t size, config.integer({"intermediate_size"}, 1, 1 << 24));
   MORACLE_TRY(moe.dense_intermediate,
               config.integer_or(size, {"prefix_dense_intermediate_size"}, 1, 1 << 24));
@@ -66,6 +67,9 @@ Status read_moe(const Config& config, int64_t num_layers, Spec& spec) {
 }
 
 Status read_attention(const Config& config, int64_t num_layers, Spec& spec) {
+  MORACLE_TRY(const auto scaling, config.object({"rope_scaling"}));
+  if (scaling && !scaling->value().empty())
+    return config.unsupported({"rope_scaling"}, "null, which transformers uses", "it is set");
   MORACLE_TRY(GroupedQuerySpec heads, read_grouped_query(config, spec.decoder, false));
   heads.rotary.interleaved = true;
   // Without layer_types, each so many layers have no window; the dense first layers count apart.

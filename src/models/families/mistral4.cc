@@ -23,7 +23,7 @@ constexpr std::string_view kDefaults = R"({
   "qk_nope_head_dim": 64, "n_group": 1, "topk_group": 1, "num_experts_per_tok": 4,
   "first_k_dense_replace": 0, "norm_topk_prob": true, "hidden_act": "silu",
   "max_position_embeddings": 1048576, "rms_norm_eps": 1e-06, "tie_word_embeddings": false,
-  "rope_interleave": true, "attention_bias": false, "rope_theta": 10000.0,
+  "rope_interleave": true, "attention_bias": false,
   "rope_parameters": {
     "type": "yarn", "rope_theta": 10000.0, "factor": 128.0,
     "original_max_position_embeddings": 8192, "beta_fast": 32.0, "beta_slow": 1.0,

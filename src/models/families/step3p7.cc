@@ -255,6 +255,7 @@ Result<Description> describe(const Checkpoint& checkpoint) {
 }  // namespace step3p7
 
 constinit const Family kStep3p7Family = {.architecture = "Step3p7ForConditionalGeneration",
+                                         .also = "Step3p7FlashForCausalLM",
                                          .multimodal = "Step3p7ForConditionalGeneration",
                                          .models = "Step-3.7-Flash",
                                          .notes = "text only, without multi-token prediction",

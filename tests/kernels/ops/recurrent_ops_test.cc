@@ -37,10 +37,18 @@ class RecurrentOps : public testing::DeviceOpsTest {
   }
 };
 
+constexpr Gate kGates[] = {Gate::kIdentity, Gate::kSigmoid, Gate::kSilu, Gate::kSoftplus};
+double factor_of(double gate, Gate function) {
+  const double sigmoid = 1 / (1 + std::exp(-gate));
+  if (function == Gate::kIdentity) return gate;
+  if (function == Gate::kSoftplus) return std::log1p(std::exp(gate));
+  return function == Gate::kSilu ? gate * sigmoid : sigmoid;
+}
+
 TEST_P(RecurrentOps, GateMultipliesHeadsByFunctionOfOtherColumns) {
   const int64_t rows = 5, heads = 3, count = 7;
   const std::vector<float> x = normal(rows * heads * count), by = normal(rows * heads * 9, 3);
-  for (const Gate function : {Gate::kIdentity, Gate::kSigmoid, Gate::kSilu}) {
+  for (const Gate function : kGates) {
     const Matrix to = matrix(x, rows, heads * count), from = matrix(by, rows, heads * 9);
     expect_done(
         ops().gate(to, count, columns(from, 2, heads * 9 - 2), 9, heads, count, function, {}));
@@ -48,16 +56,31 @@ TEST_P(RecurrentOps, GateMultipliesHeadsByFunctionOfOtherColumns) {
     for (int64_t r = 0; r < rows; ++r) {
       for (int64_t h = 0; h < heads; ++h) {
         for (int64_t c = 0; c < count; ++c) {
-          const double g = by[r * heads * 9 + h * 9 + 2 + c];
-          const double sigmoid = 1 / (1 + std::exp(-g));
-          const double factor = function == Gate::kIdentity ? g
-                                : function == Gate::kSilu   ? g * sigmoid
-                                                            : sigmoid;
+          const double factor = factor_of(by[r * heads * 9 + h * 9 + 2 + c], function);
           const int64_t i = r * heads * count + h * count + c;
           const double want = x[i] * factor;
           ASSERT_NEAR(got[i], want, bound(want, 1e-6 * (std::fabs(want) + 1e-3))) << i;
         }
       }
+    }
+  }
+}
+
+// One gate above 20, where the exponential of a softplus may overflow on its way.
+TEST_P(RecurrentOps, GateOfHeadMultipliesAllItsColumns) {
+  const int64_t rows = 5, heads = 3, dim = 7;
+  const std::vector<float> x = normal(rows * heads * dim);
+  std::vector<float> by = normal(rows * (heads + 2), 3);
+  by[3] = 120;
+  for (const Gate function : kGates) {
+    const Matrix to = matrix(x, rows, heads * dim), from = matrix(by, rows, heads + 2);
+    expect_done(ops().gate_heads(to, columns(from, 2, heads), dim, function, {}));
+    const std::vector<float> got = floats(to);
+    for (int64_t i = 0; i < rows * heads * dim; ++i) {
+      const int64_t r = i / (heads * dim), head = i % (heads * dim) / dim;
+      const double gate = by[r * (heads + 2) + 2 + head];
+      const double want = x[i] * factor_of(gate, function);
+      ASSERT_NEAR(got[i], want, bound(want, 1e-6 * (std::fabs(want) + 1e-3))) << i;
     }
   }
 }

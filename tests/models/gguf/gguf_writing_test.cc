@@ -9,8 +9,8 @@
 #include <nlohmann/json.hpp>
 
 #include "base/scalar.h"
-#include "checkpoint/experts/convention.h"
 #include "checkpoint/expect_error.h"
+#include "checkpoint/experts/convention.h"
 #include "checkpoint/gguf/gguf_file.h"
 #include "checkpoint/state.h"
 #include "models/golden_model.h"
