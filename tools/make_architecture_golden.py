@@ -241,7 +241,7 @@ MODELS = {
         DEEPSEEK, seed=7, q_lora_rank=None, n_group=1, topk_group=1,
         rope_parameters=dict(YARN, rope_theta=1e4, mscale=1.0, mscale_all_dim=1.0))),
     "sarvam_mla_groups": (transformers.SarvamMLAConfig, dict(
-        DEEPSEEK, seed=7, q_lora_rank=10, rope_interleave=False,
+        DEEPSEEK, seed=8, q_lora_rank=10, rope_interleave=False,
         rope_parameters=dict(rope_type="default", rope_theta=1e4))),
     "mellum": (transformers.MellumConfig, dict(
         HEADS, seed=7, num_experts=8, num_hidden_layers=3, sliding_window=5,
@@ -256,7 +256,7 @@ MODELS = {
         num_key_value_heads=2, intermediate_size=12, num_experts=7, num_experts_per_tok=5, seed=7,
         rope_theta=1e4)),
     "flex_olmo_biased": (transformers.FlexOlmoConfig, dict(
-        num_key_value_heads=4, intermediate_size=12, num_experts=4, num_experts_per_tok=2, seed=7,
+        num_key_value_heads=4, intermediate_size=12, num_experts=4, num_experts_per_tok=2, seed=8,
         attention_bias=True, norm_topk_prob=True, rope_theta=1e4)),
     # Sinks in every layer; the second one has no RoPE.
     "granite_moe_swa": (transformers.GraniteMoeSWAConfig, dict(
