@@ -241,7 +241,7 @@ MODELS = {
         DEEPSEEK, seed=7, q_lora_rank=None, n_group=1, topk_group=1,
         rope_parameters=dict(YARN, rope_theta=1e4, mscale=1.0, mscale_all_dim=1.0))),
     "sarvam_mla_groups": (transformers.SarvamMLAConfig, dict(
-        DEEPSEEK, seed=8, q_lora_rank=10, rope_interleave=False,
+        DEEPSEEK, seed=9, q_lora_rank=10, rope_interleave=False,
         rope_parameters=dict(rope_type="default", rope_theta=1e4))),
     "mellum": (transformers.MellumConfig, dict(
         HEADS, seed=7, num_experts=8, num_hidden_layers=3, sliding_window=5,
@@ -266,12 +266,12 @@ MODELS = {
         layer_types=["full_attention", "sliding_attention", "sliding_attention"],
         rope_parameters=dict(rope_type="default", rope_theta=1e4))),
     "granite_moe_swa_shared": (transformers.GraniteMoeSWAConfig, dict(
-        num_key_value_heads=4, intermediate_size=12, num_local_experts=4, num_experts_per_tok=2, seed=7,
+        num_key_value_heads=4, intermediate_size=12, num_local_experts=4, num_experts_per_tok=2, seed=9,
         shared_intermediate_size=14, attention_bias=True, attention_multiplier=0.3, sliding_window=5,
         layer_types=["sliding_attention", "full_attention"],
         rope_parameters=dict(rope_type="linear", rope_theta=1e4, factor=2.5))),
     "mimo_v2_flash": (transformers.MiMoV2FlashConfig, dict(
-        HEADS, seed=7, n_routed_experts=8, v_head_dim=6, sliding_window=5, num_hidden_layers=3,
+        HEADS, seed=9, n_routed_experts=8, v_head_dim=6, sliding_window=5, num_hidden_layers=3,
         num_key_value_heads=1, layer_types=["full_attention", "sliding_attention", "sliding_attention"],
         rope_parameters=dict(
             full_attention=dict(rope_type="default", rope_theta=1e4, partial_rotary_factor=0.5),
@@ -314,7 +314,7 @@ MODELS = {
         sliding_window_pattern=2, logit_scale=1.5)),
     # The prompt ends with the original context.
     "mistral4": (transformers.Mistral4Config, dict(
-        DEEPSEEK, seed=7, q_lora_rank=10, n_group=1, topk_group=1, first_k_dense_replace=0,
+        DEEPSEEK, seed=11, q_lora_rank=10, n_group=1, topk_group=1, first_k_dense_replace=0,
         rope_parameters=dict(YARN, rope_theta=1e4, mscale=1.0, mscale_all_dim=1.0,
                              llama_4_scaling_beta=0.1))),
     "mistral4_groups": (transformers.Mistral4Config, dict(

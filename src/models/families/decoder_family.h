@@ -36,8 +36,8 @@ Result<std::vector<int64_t>> read_windows(const Config& config, int64_t window, 
 Result<std::vector<GroupedQuerySpec>> read_windowed_layers(
     const Config& config, const DecoderSpec& decoder, int64_t num_layers,
     const std::function<bool(int64_t layer)>& is_windowed, const RotaryKinds& kinds = {});
-/// Errors (kUnsupported): the key is there and is not `value`, as which transformers computes the
-/// model.
+/// For keys that transformers does not read, because it always computes `value`. Errors
+/// (kUnsupported): the key is there with the other value.
 Status require_flag(const Config& config, const char* key, bool value);
 /// True for layers of the Qwen family with one dense MLP: in mlp_only_layers, or off
 /// decoder_sparse_step.

@@ -90,6 +90,14 @@ Result<Spec> read(const Config& config, int64_t num_layers) {
   MORACLE_TRY(moe.shared_intermediate,
               config.integer({"shared_expert_intermediate_size"}, 1, 1 << 24));
   MORACLE_CHECK(read_mlp_layer_types(config, num_layers, moe));
+  // Keys of Qwen2-MoE, whose configuration class transformers extends without them.
+  MORACLE_CHECK(require_flag(config, "norm_topk_prob", true));
+  MORACLE_TRY(const std::vector<int64_t> dense, config.integers({"mlp_only_layers"}));
+  for (const int64_t layer : dense) {
+    if (layer >= num_layers || moe.is_dense(layer)) continue;
+    return config.unsupported({"mlp_only_layers"}, "the dense layers of mlp_layer_types",
+                              str("it has ", layer));
+  }
   return spec;
 }
 

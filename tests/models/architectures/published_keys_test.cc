@@ -73,6 +73,8 @@ TEST(PublishedKeys, ValueThatTransformersIgnoresIsRefusedByName) {
       {"laguna", {{"attention_bias", true}}, "attention_bias: needs false; it is true"},
       {"laguna", {{"moe_router_logit_softcapping", 30.0}}, "softcapping: needs 0; it is 30"},
       {"laguna", {{"moe_apply_router_weight_on_input", true}}, "needs false; it is true"},
+      {"laguna", {{"norm_topk_prob", false}}, "norm_topk_prob: needs true; it is false"},
+      {"laguna", {{"mlp_only_layers", {0, 2}}}, "the dense layers of mlp_layer_types; it has 2"},
       {"flex_olmo", {{"clip_qkv", 8.0}}, "clip_qkv: needs null; it is set"},
       {"mistral4", {{"model_type", "mistral"}}, "model_type: needs mistral4; it is mistral"},
       {"cohere2_moe",
