@@ -364,9 +364,17 @@ void add_step3p7(Model& m) {
     m.forms.plain(moe + "gate", experts, m.hidden());
     m.forms.floats(moe + "router_bias", {experts}, DType::kF32);
     m.mlp(layer + "share_expert", shared);
-    m.forms.floats(moe + "gate_proj.weight", {experts, size, m.hidden()});
-    m.forms.floats(moe + "up_proj.weight", {experts, size, m.hidden()});
-    m.forms.floats(moe + "down_proj.weight", {experts, m.hidden(), size});
+    const bool fp8 = m.forms.quantizes(moe + "up_proj");
+    const auto all = [&](const char* name, int64_t n, int64_t k) {
+      const std::string weight = moe + name + ".weight";
+      m.forms.floats(weight, {experts, n, k}, fp8 ? DType::kF8E4M3 : DType::kBF16);
+      if (!fp8) return;
+      const int64_t rows = (n + 127) / 128, cols = (k + 127) / 128;
+      m.forms.floats(weight + "_scale_inv", {experts, rows, cols}, DType::kF32);
+    };
+    all("gate_proj", size, m.hidden());
+    all("up_proj", size, m.hidden());
+    all("down_proj", m.hidden(), size);
   }
 }
 

@@ -94,7 +94,7 @@ Result<Spec> read(const Config& config, int64_t num_layers) {
   MORACLE_CHECK(require_flag(config, "norm_topk_prob", true));
   MORACLE_TRY(const std::vector<int64_t> dense, config.integers({"mlp_only_layers"}));
   for (const int64_t layer : dense) {
-    if (layer >= num_layers || moe.is_dense(layer)) continue;
+    if (layer < 0 || layer >= num_layers || moe.is_dense(layer)) continue;
     return config.unsupported({"mlp_only_layers"}, "the dense layers of mlp_layer_types",
                               str("it has ", layer));
   }
