@@ -5,7 +5,7 @@ import pathlib
 import re
 import sys
 
-ROOMS = ["base", "quant", "checkpoint", "text", "layout", "oracle", "kernels", "moe", "timing", "parallel", "models",
+ROOMS = ["base", "quant", "checkpoint", "text", "layout", "oracle", "kernels", "moe", "placement", "timing", "parallel", "models",
          "c_api", "conformance", "bench", "serve", "cli", "python"]
 # Rooms outside src/.
 FOLDERS = {"python": "python/src"}
