@@ -1,6 +1,8 @@
 // A layer's experts for the library's own source folders: any ExpertsCall, and its forms of input.
 #pragma once
 
+#include <span>
+
 #include "kernels/fused_experts.h"
 #include "moracle/moe.h"
 
@@ -27,6 +29,25 @@ struct MoeAccess {
   /// FusedMoe::make; adapters.
   static Result<FusedMoe> make_moved(DescribedWeights&& weights, const Selection& selection,
                                      const FusedMoe& old);
+
+  // A layer whose local experts are slots: experts of another layer come and go, one at a time.
+
+  /// A layer with the plan of `selection`, for copies of experts of `all`. Its local experts are
+  /// slots without an expert. Errors: no plan; another layer; adapters; a layout for which experts
+  /// of `all` cannot be packed again; memory.
+  static Result<FusedMoe> make_slots(const FusedMoe& all, const Selection& selection,
+                                     std::shared_ptr<Workspace> workspace);
+  /// Bytes of one expert as `slots` packs it, both matrices.
+  static int64_t slot_bytes(const FusedMoe& slots);
+  /// Packs an expert of `all` for a slot, in host memory. Only reads; any thread may call it.
+  /// Errors: groups of columns that the layout cannot sort.
+  static Status pack_for_slot(const FusedMoe& all, int64_t expert, const FusedMoe& slots,
+                              std::byte* out);
+  /// Enqueues the bytes of pack_for_slot into a slot that no enqueued call reads.
+  static Status fill_slot(FusedMoe& slots, int64_t slot, const FusedMoe& all, int64_t expert,
+                          const std::byte* packed, Stream stream);
+  /// Enqueues another map of experts to slots, [num_experts]; -1: in no slot. Later calls use it.
+  static Status map_slots(FusedMoe& slots, std::span<const int32_t> local, Stream stream);
 };
 
 }  // namespace moracle

@@ -5,25 +5,10 @@
 #include <span>
 #include <vector>
 
+#include "moracle/placement.h"
 #include "placement/slots.h"
 
 namespace moracle {
-
-/// Measured costs of one expert, in microseconds, for the tokens of a decode step.
-struct ExpertCosts {
-  double host_us = 0;  ///< computed on the device that holds all experts
-  double slot_us = 0;  ///< computed in a slot
-  double move_us = 0;  ///< its way into a slot: reading, repacking, the bus
-  int64_t bytes = 0;   ///< of the packed expert in a slot
-};
-
-struct PolicyOptions {
-  ExpertCosts costs;
-  /// Steps after which the use of an expert counts half. Small: the policy is LRU; large: LFU. With
-  /// generated traces (trace.h), 128 of 512 experts in slots and a fast bus, 1 to 8 steps hit 82 %,
-  /// 16 steps 81 %, 64 steps 64 %.
-  double half_life = 8;
-};
 
 /// A move of an expert into a slot. The slot's expert, if any, is evicted.
 struct ExpertMove {

@@ -1,0 +1,111 @@
+// Experts of a layer on two devices: host memory holds all of them, and slots of a GPU hold those
+// that are used most. Both compute at the same time.
+#pragma once
+
+#include <memory>
+#include <vector>
+
+#include "moracle/moe.h"
+
+namespace moracle MORACLE_API {
+
+/// Measured costs of one expert, in microseconds, for the tokens of a decode step.
+struct ExpertCosts {
+  double host_us = 0;  ///< computed on the device that holds all experts
+  double slot_us = 0;  ///< computed in a slot
+  double move_us = 0;  ///< the host's time for a move into a slot: reading and packing
+  int64_t bytes = 0;   ///< of the packed expert in a slot
+};
+
+/// What decides whether an expert moves into a slot.
+struct PolicyOptions {
+  ExpertCosts costs;
+  /// Steps after which the use of an expert counts half. Small: the policy is LRU; large: LFU. With
+  /// generated traces, 128 of 512 experts in slots and a fast bus, 1 to 8 steps hit 82 %, 16 steps
+  /// 81 %, 64 steps 64 %.
+  double half_life = 8;
+};
+
+/// What the calls of a placed layer found.
+struct PlacementCounts {
+  int64_t hits = 0;    ///< choices of experts in slots
+  int64_t misses = 0;  ///< choices that the host computed
+  int64_t moves = 0;   ///< experts that moved into slots
+  int64_t bytes_moved = 0;
+};
+
+/// The devices of placed layers that run one after another, and the memory between them. `host`:
+/// workspace of the device that holds all experts, whose memory the host sees. `slots`: workspace
+/// of the device with the slots. Both may be workspaces of other layers, too. Two different
+/// devices, or two workspaces of one.
+class DevicePair {
+ public:
+  DevicePair(std::shared_ptr<Workspace> host, std::shared_ptr<Workspace> slots);
+  ~DevicePair();
+
+ private:
+  friend class PlacedMoe;
+  struct State;
+  std::unique_ptr<State> state_;
+};
+
+/// Request::parallel of a selection for `num_slots` slots of a layer. Errors: a number outside
+/// [0, num_experts].
+Result<Parallelism> slots_of(int64_t num_experts, int64_t num_slots);
+
+/// The experts of one layer on two devices. The output is the sum of both devices' parts, in fixed
+/// order: with the same experts in slots, equal calls give equal bits. Every expert computes in the
+/// arithmetic of the device that runs it, so a move may change bits, within the scheme's bounds.
+class PlacedMoe {
+ public:
+  /// Reads and packs all experts for the host. Slots are empty. `all`: the selection for the host.
+  /// `slots`: that of the other device, with the parallelism of slots_of. Errors: as
+  /// FusedMoe::make; adapters; batched activations; experts of several ranks; a backend on the host
+  /// whose layout cannot be packed again.
+  static Result<PlacedMoe> make(DescribedWeights&& weights, const Selection& all,
+                                const Selection& slots, std::shared_ptr<DevicePair> devices,
+                                const Progress& progress = {});
+  PlacedMoe(PlacedMoe&&) noexcept;
+  PlacedMoe& operator=(PlacedMoe&&) noexcept;
+  ~PlacedMoe();
+
+  /// FusedMoe::apply, all pointers in memory of the device with the slots. hidden and output:
+  /// [num_tokens, hidden_size] in the activation dtype of that device, without gaps. The host waits
+  /// for the ids and the activations, so Device::record cannot record the call. Errors: as
+  /// FusedMoe::apply.
+  Status apply(const ConstMatrix& hidden, TopkIds topk_ids, TopkWeights topk_weights,
+               const Matrix& output, Stream stream = {});
+
+  /// Moves an expert into a slot; the slot's expert is evicted. Later calls find it there. Errors:
+  /// an expert or a slot that does not exist; those of the device. The slot is then empty, and the
+  /// host computes its expert.
+  Status place(int64_t expert, int64_t slot, Stream stream = {});
+  /// Empties a slot.
+  Status evict(int64_t slot, Stream stream = {});
+  /// The expert in each slot; -1: none.
+  std::vector<int32_t> placed() const;
+
+  /// Costs and memory of the policy of move(). Forgets what calls have chosen.
+  void set_policy(const PolicyOptions& options);
+  /// Moves at most `most` of the last call's experts into slots, those that gain most, where this
+  /// pays. Returns the number of moves. Call it between steps. Errors: those of place.
+  Result<int64_t> move(int64_t most, Stream stream = {});
+  PlacementCounts counts() const;
+  /// Bytes of one expert in a slot.
+  int64_t slot_bytes() const;
+
+  /// As FusedMoe::pack and swap. Slots get their experts again from the new weights; after an error
+  /// there, the new weights serve, and slots may be empty.
+  Result<PackedWeights> pack(DescribedWeights&& weights, const Progress& progress = {}) const;
+  Status swap(PackedWeights&& weights, Stream stream = {});
+
+  const Plan& host_plan() const;
+  const Plan& slots_plan() const;
+
+ private:
+  struct State;
+  explicit PlacedMoe(std::unique_ptr<State> state);
+  std::unique_ptr<State> state_;
+};
+
+}  // namespace MORACLE_API
