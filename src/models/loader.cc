@@ -92,6 +92,19 @@ Status Loader::load(std::optional<FusedMoe>& to, DescribedWeights&& from) {
   return {};
 }
 
+bool Loader::next_is_placed() const {
+  return at_ < modules_.size() && modules_[at_].part == kHostExperts;
+}
+
+Status Loader::load(std::optional<PlacedMoe>& to, DescribedWeights&& from) {
+  if (reload_) return set_aside(*to, std::move(from));
+  MORACLE_TRY(const Selection* on_host, next(module_name(from)));
+  MORACLE_TRY(const Selection* slots, next(module_name(from)));
+  MORACLE_TRY(to, PlacedMoe::make(std::move(from), *on_host, *slots, devices_, step()));
+  weight_bytes_ += to->host_plan().weight_bytes + to->slots_plan().weight_bytes;
+  return {};
+}
+
 Status Loader::load(Buffer& to, const std::vector<float>& from) {
   const size_t bytes = from.size() * sizeof(float);
   if (!reload_) {

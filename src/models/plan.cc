@@ -9,6 +9,7 @@
 #include "models/decoder/activations.h"
 #include "models/divide.h"
 #include "models/modules.h"
+#include "models/place_experts.h"
 #include "models/routing_statistics.h"
 #include "moracle/moe.h"
 #include "oracle/rates/rates.h"
@@ -55,6 +56,7 @@ class Chooser {
     request.layer = weights.spec;
     if (place.part == "experts") {
       MORACLE_CHECK(add_wishes(place, request));
+      if (wishes_.num_slots) MORACLE_CHECK(add_slots(place, weights, request));
     } else {
       for (std::string& module : mlp_modules(weights)) adaptable_.insert(std::move(module));
       add_adapters(place, weights, request);
@@ -83,6 +85,23 @@ class Chooser {
   Chooser(const ModelOptions& options, const Machine& machine, AdapterSpan adapters,
           const ExpertWishes& wishes)
       : options_(options), machine_(machine), adapters_(adapters), wishes_(wishes) {}
+
+  // Adds the choice of all experts on the CPU, and makes `request` that of the slots.
+  Status add_slots(const ModulePlace& place, const DescribedWeights& weights, Request& request) {
+    const int64_t num_experts = request.layer.num_experts;
+    request.max_num_tokens = expert_tokens_per_step(options_);
+    request.deterministic = options_.deterministic;
+    request.bf16_activations = bf16_activations_;
+    // A name of --backend is that of the device; the CPU's row is the oracle's choice.
+    Request on_host = request;
+    on_host.platform = Platform::kCpu;
+    if (options_.device.platform == Platform::kCpu) {
+      MORACLE_TRY(on_host.backend, options_.backend.for_module(module_names(place, weights)));
+    }
+    modules_.push_back({kHostExperts, place.layer, select(on_host, machine_), {}});
+    MORACLE_TRY(request.parallel, slots_of(num_experts, std::min(*wishes_.num_slots, num_experts)));
+    return {};
+  }
 
   Status add(const ModulePlace& place, ModuleNames names, Request request) {
     request.max_num_tokens =
@@ -207,7 +226,10 @@ int64_t tokens_per_step(const ModelOptions& options) {
 Result<std::vector<ModuleChoice>> choose(const Description& description,
                                          const ModelOptions& options, const Machine& machine,
                                          AdapterSpan adapters) {
-  MORACLE_TRY(std::vector<ModuleChoice> modules, consider(description, options, machine, adapters));
+  MORACLE_TRY(const ExpertWishes wishes,
+              place_experts(description, options, machine, adapters, {}));
+  MORACLE_TRY(std::vector<ModuleChoice> modules,
+              consider(description, options, machine, adapters, wishes));
   for (const ModuleChoice& module : modules) MORACLE_CHECK(module.selection.chosen());
   return modules;
 }
@@ -250,6 +272,16 @@ Result<ModelPlan> plan_memory(const Description& description, std::span<const Mo
   plan.weight_bytes = description.embedding_bytes(device.platform);
   for (const ModuleChoice& module : modules) {
     const Plan& one = *module.selection.plan;
+    if (module.part == kHostExperts) {
+      plan.host_bytes += one.weight_bytes;
+      continue;
+    }
+    if (module.part == "experts" && plan.host_bytes > 0) {
+      plan.num_slots = std::max(plan.num_slots, one.experts.num_local());
+      // The host's part of a sum arrives in memory of its own.
+      plan.activation_bytes =
+          one.max_num_tokens * one.layer.hidden_size * bits(one.activation_dtype) / 8;
+    }
     plan.weight_bytes +=
         one.weight_bytes + one.adapter_bytes +
         adapter_bytes(module.adapted, options.num_adapters(), one.activation_dtype);
@@ -295,6 +327,14 @@ Result<ModelPlan> plan_memory(const Description& description, std::span<const Mo
     Bf16Choice choice = choose_bf16(machine.cpu);
     plan.bf16_attention = choice.bf16;
     plan.attention_reason = std::move(choice.reason);
+  }
+  const int64_t host_memory = options.host_memory > 0
+                                  ? std::min(options.host_memory, machine.cpu.memory_bytes)
+                                  : machine.cpu.memory_bytes;
+  if (plan.host_bytes > host_memory) {
+    return Error{ErrorKind::kOutOfMemory, "", "host_memory",
+                 str(plan.host_bytes, " bytes of host memory for all experts"),
+                 str("it is ", host_memory)};
   }
   if (plan.total_bytes() <= plan.memory_bytes) return plan;
   return Error{ErrorKind::kOutOfMemory, "", "plan",

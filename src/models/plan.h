@@ -23,11 +23,17 @@ struct ModuleChoice {
 LoraWeights adapter_of(const LoraAdapter& adapter, const std::string& part,
                        std::optional<int64_t> layer, const DescribedWeights& weights);
 
-/// Further requirements on the experts of a model, for explain only.
+/// Further requirements on the experts of a model.
 struct ExpertWishes {
   ActivationFormat format = ActivationFormat::kStandard;
-  int64_t lora_rank = 0;  ///< rank of assumed adapters
+  int64_t lora_rank = 0;  ///< rank of assumed adapters, for explain
+  /// Slots of each layer on the device (place_experts). Every layer with experts then has a second
+  /// choice before its own, kHostExperts: all of its experts on the CPU. None: all experts lie on
+  /// the device.
+  std::optional<int64_t> num_slots = {};
 };
+/// The part of such a choice.
+inline constexpr const char* kHostExperts = "experts in host memory";
 
 /// Opens options.adapters, and adds options.read_adapters. Errors: as LoraAdapter::open.
 Result<AdapterList> open_adapters(const Checkpoint& checkpoint, const ModelOptions& options);

@@ -75,6 +75,21 @@ Result<RoutingStatistics> Model::routing_statistics() const {
   return statistics;
 }
 
+PlacementCounts Model::placement_counts() const {
+  const Turn turn = state_->workspace->device().turn();
+  PlacementCounts all;
+  for (const Layer& layer : state_->layers) {
+    const PlacedMoe* const placed = layer.feed_forward.routed.placed();
+    if (placed == nullptr) continue;
+    const PlacementCounts one = placed->counts();
+    all.hits += one.hits;
+    all.misses += one.misses;
+    all.moves += one.moves;
+    all.bytes_moved += one.bytes_moved;
+  }
+  return all;
+}
+
 Result<KvCache> Model::make_cache(int64_t capacity) const {
   const DecoderSpec& spec = state_->spec;
   if (capacity < 1 || capacity > spec.max_context) {
@@ -155,6 +170,17 @@ Status enqueue_layers(Model::State& m, const Batch& batch, Stream stream) {
   return residual.final_norm();
 }
 
+// Lets experts move into slots after a step: at most one in each layer, because a move takes as
+// long as the host computes a few experts.
+Status move_experts(Model::State& m, Stream stream) {
+  if (m.batch_invariant) return {};  // a token's bits would depend on earlier steps
+  for (Layer& layer : m.layers) {
+    if (PlacedMoe* const placed = layer.feed_forward.routed.placed())
+      MORACLE_CHECK(placed->move(1, stream));
+  }
+  return {};
+}
+
 // Where ranks have their own tokens: waits until every rank begins this step.
 Status begin_step(Model::State& m, size_t num_tokens) {
   if (m.dispatch != nullptr)
@@ -228,6 +254,7 @@ Status Model::forward(std::span<const Step> steps) {
       MORACLE_CHECK(m.recorded.run(batch, device, stream, enqueue,
                                    m.dispatch ? m.dispatch->most_tokens() : 0));
     }
+    MORACLE_CHECK(move_experts(m, stream));
     // Appending keys detects values that f16 cannot hold. On a device that enqueues work, the error
     // appears only at synchronization.
     if (m.cache_dtype == DType::kF16 && !device.host_visible()) return device.synchronize(stream);
