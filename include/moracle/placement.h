@@ -37,10 +37,12 @@ struct PlacementCounts {
 /// The devices of placed layers that run one after another, and the memory between them. `host`:
 /// workspace of the device that holds all experts, whose memory the host sees. `slots`: workspace
 /// of the device with the slots. Both may be workspaces of other layers, too. Two different
-/// devices, or two workspaces of one.
+/// devices, or two workspaces of one. `bytes_in_flight`: of all experts that are on their way into
+/// slots at a time, at least one.
 class DevicePair {
  public:
-  DevicePair(std::shared_ptr<Workspace> host, std::shared_ptr<Workspace> slots);
+  DevicePair(std::shared_ptr<Workspace> host, std::shared_ptr<Workspace> slots,
+             int64_t bytes_in_flight = 16 << 20);
   ~DevicePair();
 
  private:
@@ -82,13 +84,16 @@ class PlacedMoe {
   Status place(int64_t expert, int64_t slot, Stream stream = {});
   /// Empties a slot.
   Status evict(int64_t slot, Stream stream = {});
-  /// The expert in each slot; -1: none.
+  /// The expert in each slot, or on its way there; -1: none.
   std::vector<int32_t> placed() const;
 
   /// Costs and memory of the policy of move(). Forgets what calls have chosen.
   void set_policy(const PolicyOptions& options);
-  /// Moves at most `most` of the last call's experts into slots, those that gain most, where this
-  /// pays. Returns the number of moves. Call it between steps. Errors: those of place.
+  /// Begins at most `most` moves of the last call's experts into slots, those that gain most, where
+  /// this pays. The slots are empty until the experts arrive: every later call of a layer of the
+  /// DevicePair packs a piece of one expert while the host waits for the device. Equal calls let
+  /// experts arrive in the same call. Returns the number of moves. Call it between steps. Errors:
+  /// those of the device.
   Result<int64_t> move(int64_t most, Stream stream = {});
   PlacementCounts counts() const;
   /// Bytes of one expert in a slot.

@@ -1,7 +1,9 @@
 #include "layout/unpack.h"
 
+#include <algorithm>
 #include <bit>
 #include <cstring>
+#include <numeric>
 
 #include "base/scalar.h"
 #include "base/try.h"
@@ -14,10 +16,10 @@ namespace {
 
 using namespace vnni16;
 
-// The matrix without its numbers.
-CanonicalMatrix outline(const MatrixShape& shape) {
+// The matrix of these rows, without its numbers.
+CanonicalMatrix outline(const MatrixShape& shape, int64_t rows) {
   CanonicalMatrix m;
-  m.n = shape.n;
+  m.n = rows;
   m.k = shape.k;
   m.key = shape.key;
   m.storage.resize(m.n * m.row_bytes());
@@ -38,16 +40,21 @@ void take(std::vector<Value>& values, size_t count, const std::byte* from) {
   if (count > 0) std::memcpy(values.data(), from, count * sizeof(Value));
 }
 
-CanonicalMatrix of_canonical(const MatrixShape& shape, const std::byte* expert) {
-  CanonicalMatrix m = outline(shape);
+CanonicalMatrix of_canonical(const PackedRows& rows) {
+  const MatrixShape& shape = *rows.shape;
+  const std::byte* const expert = rows.expert;
+  CanonicalMatrix m = outline(shape, rows.end - rows.begin);
   const Sections s = kCanonicalLayout.sections(shape);
   const size_t scales = shape.key.quantized() ? m.scale_rows() * m.scale_cols() : 0;
-  std::memcpy(m.storage.data(), expert, m.storage.size());
-  take(m.scales, scales, expert + s.scales);
-  take(m.zero_points, shape.key.symmetric ? 0 : scales, expert + s.zero_points);
-  take(m.minimums, shape.key.minimums ? scales : 0, expert + s.minimums);
+  // A scale of the whole matrix belongs to every range of rows.
+  const int64_t block = shape.key.group.rows == GroupShape::kAll ? shape.n : shape.key.group.rows;
+  const int64_t first = scales == 0 ? 0 : rows.begin / block * m.scale_cols();
+  std::memcpy(m.storage.data(), expert + rows.begin * m.row_bytes(), m.storage.size());
+  take(m.scales, scales, expert + s.scales + first * sizeof(float));
+  take(m.zero_points, shape.key.symmetric ? 0 : scales, expert + s.zero_points + first);
+  take(m.minimums, shape.key.minimums ? scales : 0, expert + s.minimums + first * sizeof(float));
   take(m.group_index, shape.group_index ? m.k : 0, expert + s.group_index);
-  take(m.bias, shape.bias ? m.n : 0, expert + s.bias);
+  take(m.bias, shape.bias ? m.n : 0, expert + s.bias + rows.begin * sizeof(float));
   return m;
 }
 
@@ -61,26 +68,34 @@ uint32_t columns_of(uint32_t word) {
 }
 
 // Row blocks of a panel: word w of row r is 16 w + r.
-void take_words(const MatrixShape& shape, const std::byte* codes, CanonicalMatrix& m) {
-  const int64_t row_bytes = m.row_bytes();
+void take_words(const MatrixShape& shape, const std::byte* codes, int64_t begin, int64_t end,
+                CanonicalMatrix& m) {
+  const int64_t row_bytes = m.row_bytes(), whole = row_bytes / 4;
   const bool nibbles = bits(shape.key.dtype) == 4;
-  for (int64_t r = 0; r < m.n; ++r) {
+  for (int64_t r = begin; r < end; ++r) {
     const std::byte* const row = codes + r / kRows * panel_bytes(shape) + r % kRows * 4;
     std::byte* const to = m.storage.data() + r * row_bytes;
-    for (int64_t at = 0; at < row_bytes; at += 4) {
-      auto word = value_at<uint32_t>(row + at / 4 * kRowBlockBytes);
-      if (nibbles) word = columns_of(word);
-      std::memcpy(to + at, &word, static_cast<size_t>(std::min<int64_t>(4, row_bytes - at)));
+    const auto word = [&](int64_t w) {
+      const auto stored = value_at<uint32_t>(row + w * kRowBlockBytes);
+      return nibbles ? columns_of(stored) : stored;
+    };
+    for (int64_t w = 0; w < whole; ++w) {
+      const uint32_t value = word(w);
+      std::memcpy(to + w * 4, &value, sizeof value);
     }
+    if (whole * 4 == row_bytes) continue;
+    const uint32_t value = word(whole);
+    std::memcpy(to + whole * 4, &value, static_cast<size_t>(row_bytes - whole * 4));
   }
 }
 
 // Sets of codes: numbers in units of a few columns (vnni16.h).
-void take_code_set(const MatrixShape& shape, const std::byte* codes, CanonicalMatrix& m) {
+void take_code_set(const MatrixShape& shape, const std::byte* codes, int64_t begin, int64_t end,
+                   CanonicalMatrix& m) {
   const CodeSet set = shape.key.codes;
   const Unit unit = unit_of(shape);
   const int high = code_bits(set) - 4;
-  for (int64_t r = 0; r < m.n; ++r) {
+  for (int64_t r = begin; r < end; ++r) {
     for (int64_t c = 0; c < m.k; ++c) {
       const int64_t in = c % unit.cols, block = in / 4;
       const std::byte* const at = codes + r / kRows * panel_bytes(shape) +
@@ -114,12 +129,12 @@ void take_by_group(const MatrixShape& shape, const std::byte* from, int64_t lane
 }
 
 // Reads integers and their factors: values [n, groups], factors [n, factors].
-void take_steps(const MatrixShape& shape, const std::byte* from, std::vector<float>& values,
-                std::vector<float>& factors) {
+void take_steps(const MatrixShape& shape, const std::byte* from, int64_t rows,
+                std::vector<float>& values, std::vector<float>& factors) {
   const int64_t groups = num_groups(shape), columns = num_factors(shape);
-  values.resize(shape.n * groups);
-  factors.resize(shape.n * columns);
-  for (int64_t r = 0; r < shape.n; ++r) {
+  values.resize(rows * groups);
+  factors.resize(rows * columns);
+  for (int64_t r = 0; r < rows; ++r) {
     const std::byte* const panel = from + r / kRows * step_bytes(shape);
     for (int64_t f = 0; f < columns; ++f)
       factors[r * columns + f] =
@@ -132,18 +147,20 @@ void take_steps(const MatrixShape& shape, const std::byte* from, std::vector<flo
   }
 }
 
+// Scales, zero points and minimums of rows that begin with panel `panel`.
 void take_scales(const MatrixShape& shape, const Sections& s, const std::byte* expert,
-                 CanonicalMatrix& m) {
+                 int64_t panel, CanonicalMatrix& m) {
   const QuantKey& key = shape.key;
   const auto same = [](auto value) { return value; };
+  const std::byte* const scales = expert + s.scales + panel * scale_bytes(shape);
+  const std::byte* const minimums = expert + s.minimums + panel * minimum_bytes(shape);
   if (scale_is_step(shape)) {
-    take_steps(shape, expert + s.scales, m.scales, m.scale_factors);
-    if (key.minimums) take_steps(shape, expert + s.minimums, m.minimums, m.minimum_factors);
+    take_steps(shape, scales, m.n, m.scales, m.scale_factors);
+    if (key.minimums) take_steps(shape, minimums, m.n, m.minimums, m.minimum_factors);
     if (!key.symmetric) m.zero_points.assign(m.scales.size(), kStepZeroPoint);
     return;
   }
   const int64_t lanes = scale_lanes(shape);
-  const std::byte* const scales = expert + s.scales;
   if (key.scale_dtype == DType::kF16)
     take_by_group<uint16_t>(shape, scales, lanes, f16_to_float, m, m.scales);
   else if (scale_is_exponent(shape))
@@ -154,9 +171,10 @@ void take_scales(const MatrixShape& shape, const Sections& s, const std::byte* e
   else
     take_by_group<float>(shape, scales, lanes, same, m, m.scales);
   if (key.minimums)
-    take_by_group<float>(shape, expert + s.minimums, kRows, same, m, m.minimums);
+    take_by_group<float>(shape, minimums, kRows, same, m, m.minimums);
   else if (!key.symmetric)
-    take_by_group<int8_t>(shape, expert + s.zero_points, kRows, same, m, m.zero_points);
+    take_by_group<int8_t>(shape, expert + s.zero_points + panel * num_groups(shape) * kRows, kRows,
+                          same, m, m.zero_points);
 }
 
 // Moves column j of a sorted matrix to column order[j]; the groups follow.
@@ -195,16 +213,19 @@ void unsort_columns(const MatrixShape& shape, const std::byte* from, CanonicalMa
   m.codes = m.storage;
 }
 
-CanonicalMatrix of_vnni16(const MatrixShape& shape, const std::byte* expert) {
-  CanonicalMatrix m = outline(shape);
+CanonicalMatrix of_vnni16(const PackedRows& rows, ThreadPool& pool) {
+  const MatrixShape& shape = *rows.shape;
+  CanonicalMatrix m = outline(shape, rows.end - rows.begin);
   const Sections s = kVnni16Layout.sections(shape);
-  if (shape.key.codes == CodeSet::kAny)
-    take_words(shape, expert, m);
-  else
-    take_code_set(shape, expert, m);
-  if (shape.key.quantized()) take_scales(shape, s, expert, m);
-  if (shape.group_index) unsort_columns(shape, expert + s.group_index, m);
-  take(m.bias, shape.bias ? m.n : 0, expert + s.bias);
+  const int64_t panel = rows.begin / kRows;
+  const std::byte* const codes = rows.expert + panel * panel_bytes(shape);
+  const bool words = shape.key.codes == CodeSet::kAny;
+  pool.split(m.n, [&](int64_t begin, int64_t end) {
+    words ? take_words(shape, codes, begin, end, m) : take_code_set(shape, codes, begin, end, m);
+  });
+  if (shape.key.quantized()) take_scales(shape, s, rows.expert, panel, m);
+  if (shape.group_index) unsort_columns(shape, rows.expert + s.group_index, m);
+  take(m.bias, shape.bias ? m.n : 0, rows.expert + s.bias + rows.begin * sizeof(float));
   return m;
 }
 
@@ -215,9 +236,14 @@ bool unpacks(const Layout& layout) {
   return &layout == &kCanonicalLayout || &layout == &kVnni16Layout;
 }
 
-CanonicalMatrix unpack(const Layout& layout, const MatrixShape& shape, const std::byte* expert) {
-  return &layout == &kCanonicalLayout ? unpack_layout::of_canonical(shape, expert)
-                                      : unpack_layout::of_vnni16(shape, expert);
+int64_t row_step(const MatrixShape& shape) {
+  const int64_t block = shape.key.quantized() ? shape.key.group.rows : 1;
+  return block <= 1 ? kRowStep : std::lcm(kRowStep, block);
+}
+
+CanonicalMatrix unpack(const PackedRows& rows, ThreadPool& pool) {
+  return rows.layout == &kCanonicalLayout ? unpack_layout::of_canonical(rows)
+                                          : unpack_layout::of_vnni16(rows, pool);
 }
 
 bool repacks(const Layout& from, const MatrixShape& from_shape, const Layout& to,
@@ -230,18 +256,18 @@ bool repacks(const Layout& from, const MatrixShape& from_shape, const Layout& to
   return unpacks(from) && !(wants_factors && &from == &kCanonicalLayout);
 }
 
-Status repack(const Layout& from, const MatrixShape& from_shape, const std::byte* expert,
-              const Layout& to, const MatrixShape& to_shape, std::byte* out) {
-  if (&from == &to && from_shape == to_shape) {
-    std::memcpy(out, expert, to.sections(to_shape).bytes);
+Status repack(const PackedRows& rows, const Layout& to, const MatrixShape& to_shape,
+              ThreadPool& pool, std::byte* out) {
+  if (rows.layout == &to && *rows.shape == to_shape) {
+    // The whole expert with its first rows: sections are not contiguous by rows.
+    if (rows.begin == 0) std::memcpy(out, rows.expert, to.sections(to_shape).bytes);
     return {};
   }
-  CanonicalMatrix m = unpack(from, from_shape, expert);
+  CanonicalMatrix m = unpack(rows, pool);
   if (to.sorts_columns && to_shape.group_index) {
     MORACLE_TRY(m, sort_columns(m));
   }
-  to.pack_codes(to_shape, m, 0, 0, m.n, out);
-  to.pack_beside(to_shape, m, 0, out);
+  pack(to, to_shape, m, rows.begin, pool, out);
   return {};
 }
 

@@ -2,6 +2,7 @@
 #include <sys/stat.h>
 
 #include <algorithm>
+#include <chrono>
 #include <cstring>
 #include <numeric>
 
@@ -153,9 +154,14 @@ Status fill_slots(Model::State& m, const ModelOptions& options) {
       std::stable_sort(order.begin(), order.end(),
                        [&](int32_t a, int32_t b) { return tokens[a] > tokens[b]; });
     }
-    for (size_t slot = 0; slot < placed->placed().size(); ++slot)
+    const auto start = std::chrono::steady_clock::now();
+    const size_t num_slots = placed->placed().size();
+    for (size_t slot = 0; slot < num_slots; ++slot)
       MORACLE_CHECK(placed->place(order[slot], static_cast<int64_t>(slot)));
-    placed->set_policy(assumed_policy(placed->slot_bytes()));
+    const std::chrono::duration<double, std::micro> taken =
+        std::chrono::steady_clock::now() - start;
+    placed->set_policy(policy_of(
+        placed->slot_bytes(), taken.count() / static_cast<double>(std::max<size_t>(num_slots, 1))));
   }
   return {};
 }

@@ -91,13 +91,13 @@ Result<ExpertWishes> place_experts(const Description& description, const ModelOp
   }
 }
 
-PolicyOptions assumed_policy(int64_t slot_bytes) {
+PolicyOptions policy_of(int64_t slot_bytes, double move_us) {
   constexpr double kHostBytesPerUs = 50'000, kSlotBytesPerUs = 1'000'000;
   const auto bytes = static_cast<double>(slot_bytes);
   PolicyOptions options;
   options.costs = {.host_us = bytes / kHostBytesPerUs,
                    .slot_us = bytes / kSlotBytesPerUs,
-                   .move_us = 2 * bytes / kHostBytesPerUs,
+                   .move_us = move_us,
                    .bytes = slot_bytes};
   return options;
 }

@@ -30,7 +30,7 @@ struct MoeAccess {
   static Result<FusedMoe> make_moved(DescribedWeights&& weights, const Selection& selection,
                                      const FusedMoe& old);
 
-  // A layer whose local experts are slots: experts of another layer come and go, one at a time.
+  // A layer whose local experts are slots: experts of another layer replace one another there.
 
   /// A layer with the plan of `selection`, for copies of experts of `all`. Its local experts are
   /// slots without an expert. Errors: no plan; another layer; adapters; a layout for which experts
@@ -39,11 +39,13 @@ struct MoeAccess {
                                      std::shared_ptr<Workspace> workspace);
   /// Bytes of one expert as `slots` packs it, both matrices.
   static int64_t slot_bytes(const FusedMoe& slots);
-  /// Packs an expert of `all` for a slot, in host memory. Only reads; any thread may call it.
-  /// Errors: groups of columns that the layout cannot sort.
-  static Status pack_for_slot(const FusedMoe& all, int64_t expert, const FusedMoe& slots,
-                              std::byte* out);
-  /// Enqueues the bytes of pack_for_slot into a slot that no enqueued call reads.
+  /// An expert is packed for a slot in so many pieces of about equal size.
+  static int64_t num_slot_pieces(const FusedMoe& all);
+  /// Packs one piece of an expert of `all` for a slot, in host memory, on the host threads of
+  /// `all`. Piece 0 must come first. Errors: groups of columns that the layout cannot sort.
+  static Status pack_for_slot(const FusedMoe& all, int64_t expert, int64_t piece,
+                              const FusedMoe& slots, std::byte* out);
+  /// Enqueues the bytes of all pieces into a slot that no enqueued call reads.
   static Status fill_slot(FusedMoe& slots, int64_t slot, const FusedMoe& all, int64_t expert,
                           const std::byte* packed, Stream stream);
   /// Enqueues another map of experts to slots, [num_experts]; -1: in no slot. Later calls use it.

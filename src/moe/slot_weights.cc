@@ -1,4 +1,6 @@
 // Layers whose local experts are slots (MoeAccess).
+#include <algorithm>
+
 #include "base/out_of_memory.h"
 #include "base/text.h"
 #include "base/try.h"
@@ -41,6 +43,16 @@ Result<KernelWeights> empty(const KernelWeights& from, const MatrixPlan& matrix,
     MORACLE_TRY(to.input_scales, device.allocate(num_slots * sizeof(float)));
   }
   return to;
+}
+
+// Rows of a piece of the matrix. A piece takes about as long as a GPU's attention of one layer.
+int64_t piece_rows(const KernelWeights& weights) {
+  constexpr int64_t kCodes = 1 << 18;
+  const int64_t step = row_step(weights.shape);
+  return std::max(kCodes / std::max<int64_t>(weights.shape.k, 1) / step * step, step);
+}
+int64_t pieces_of(const KernelWeights& weights) {
+  return (weights.shape.n + piece_rows(weights) - 1) / piece_rows(weights);
 }
 
 }  // namespace
@@ -86,19 +98,28 @@ int64_t MoeAccess::slot_bytes(const FusedMoe& slots) {
                               slots.state_->w2->weights().sections.bytes);
 }
 
-Status MoeAccess::pack_for_slot(const FusedMoe& all, int64_t expert, const FusedMoe& slots,
-                                std::byte* out) {
+int64_t MoeAccess::num_slot_pieces(const FusedMoe& all) {
+  return slot_weights::pieces_of(all.state_->w13->weights()) +
+         slot_weights::pieces_of(all.state_->w2->weights());
+}
+
+Status MoeAccess::pack_for_slot(const FusedMoe& all, int64_t expert, int64_t piece,
+                                const FusedMoe& slots, std::byte* out) {
   const FusedMoe::State &from = *all.state_, &to = *slots.state_;
-  const GroupedLinear* const sources[] = {from.w13.get(), from.w2.get()};
-  const int64_t local = from.plan.experts.local()[expert];
-  for (size_t i = 0; i < std::size(sources); ++i) {
-    const KernelWeights& weights = sources[i]->weights();
-    // The shape of the plan: kernels may change that of their weights when they prepare them.
-    MORACLE_CHECK(repack(*weights.layout, weights.shape, weights.expert(local),
-                         *to.plan.backend->layout, to.plan.matrices[i].shape, out));
+  const int64_t of_w13 = slot_weights::pieces_of(from.w13->weights());
+  const bool is_w13 = piece < of_w13;
+  const KernelWeights& weights = (is_w13 ? *from.w13 : *from.w2).weights();
+  if (!is_w13) {
+    piece -= of_w13;
     out += to.w13->weights().sections.bytes;
   }
-  return {};
+  const int64_t rows = slot_weights::piece_rows(weights), begin = piece * rows;
+  const PackedRows of_piece{weights.layout, &weights.shape,
+                            weights.expert(from.plan.experts.local()[expert]), begin,
+                            std::min(begin + rows, weights.shape.n)};
+  // The shape of the plan: kernels may change that of their weights when they prepare them.
+  return repack(of_piece, *to.plan.backend->layout, to.plan.matrices[is_w13 ? 0 : 1].shape,
+                kernel_device(all.state_->device()).host_threads(), out);
 }
 
 Status MoeAccess::fill_slot(FusedMoe& slots, int64_t slot, const FusedMoe& all, int64_t expert,

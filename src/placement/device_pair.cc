@@ -15,10 +15,12 @@ Status grow(Buffer& buffer, int64_t bytes, const Allocate& allocate) {
 
 }  // namespace
 
-DevicePair::DevicePair(std::shared_ptr<Workspace> host, std::shared_ptr<Workspace> slots)
+DevicePair::DevicePair(std::shared_ptr<Workspace> host, std::shared_ptr<Workspace> slots,
+                       int64_t bytes_in_flight)
     : state_(std::make_unique<State>()) {
   state_->host = std::move(host);
   state_->slots = std::move(slots);
+  state_->budget = MoveBudget(bytes_in_flight);
 }
 DevicePair::~DevicePair() = default;
 

@@ -5,7 +5,8 @@
 //   all others                   one apply of the host, meanwhile
 //   the host's part              to the device with the slots, and added there
 //
-// A slot's bytes change only while no map lists the slot, so that no call reads them.
+// While the host waits for the ids, it packs a piece of an expert that is on its way into a slot. A
+// slot's bytes change only while no map lists the slot, so that no call reads them.
 #include <algorithm>
 
 #include "base/out_of_memory.h"
@@ -21,6 +22,20 @@
 namespace moracle {
 
 struct PlacedMoe::State {
+  State(FusedMoe on_host, FusedMoe in_slots, std::shared_ptr<DevicePair> pair)
+      : all(std::move(on_host)),
+        slots(std::move(in_slots)),
+        devices(std::move(pair)),
+        table(all.plan().layer.num_experts, slots.plan().experts.num_local()),
+        policy(table.num_experts(), {}),
+        local(table.num_experts(), -1) {}
+  State(const State&) = delete;
+  State& operator=(const State&) = delete;
+  ~State() {
+    const Turn turn = shared().device().turn();
+    for (int64_t slot = 0; slot < table.num_slots(); ++slot) cancel(slot);
+  }
+
   FusedMoe all, slots;
   std::shared_ptr<DevicePair> devices;
   ExpertSlots table;
@@ -40,6 +55,15 @@ struct PlacedMoe::State {
   Split split(std::span<int32_t> ids);
   Status place(int64_t expert, int64_t slot, Stream stream);
   Status fill(int64_t expert, int64_t slot, Stream stream);
+  // Makes the packed bytes of an arriving expert those of its slot.
+  Status arrive(int64_t expert, int64_t slot, Stream stream);
+  Result<int64_t> move(int64_t most, Stream stream);
+  // Packs the next piece of the first pending move.
+  static Status pack_pending(DevicePair::State& shared);
+  // Lets the first pending move arrive if it is packed.
+  static Status arrive_pending(DevicePair::State& shared, Stream stream);
+  // Drops a pending move into the slot, if any.
+  void cancel(int64_t slot);
   Status evict(int64_t slot, Stream stream);
   Status set_local(int64_t expert, int32_t slot, Stream stream);
   Status swap(PackedWeights&& weights, Stream stream);
@@ -64,16 +88,8 @@ Result<PlacedMoe> PlacedMoe::make(DescribedWeights&& weights, const Selection& a
     MORACLE_TRY(FusedMoe on_host, FusedMoe::make(std::move(weights), all, shared.host, progress));
     MORACLE_TRY(FusedMoe in_slots, MoeAccess::make_slots(on_host, slots, shared.slots));
     MORACLE_CHECK(shared.reserve(in_slots.plan(), MoeAccess::slot_bytes(in_slots)));
-    const int64_t num_experts = plan.layer.num_experts;
-    const int64_t num_slots = in_slots.plan().experts.num_local();
-    return PlacedMoe(std::make_unique<State>(State{std::move(on_host),
-                                                   std::move(in_slots),
-                                                   std::move(devices),
-                                                   ExpertSlots(num_experts, num_slots),
-                                                   SlotPolicy(num_experts, {}),
-                                                   std::vector<int32_t>(num_experts, -1),
-                                                   {},
-                                                   {}}));
+    return PlacedMoe(
+        std::make_unique<State>(std::move(on_host), std::move(in_slots), std::move(devices)));
   });
 }
 
@@ -127,7 +143,9 @@ Status PlacedMoe::State::apply(const Matrix& hidden, TopkIds topk_ids, TopkWeigh
   MORACLE_CHECK(
       device.download(s.weights.data(), topk_weights.data, choices * sizeof(float), stream));
   MORACLE_CHECK(device.download(s.hidden.data(), hidden.data, bytes, stream));
+  MORACLE_CHECK(pack_pending(s));
   MORACLE_CHECK(device.synchronize(stream));
+  MORACLE_CHECK(arrive_pending(s, stream));
   const Split parts = split({ids, static_cast<size_t>(choices)});
   policy.observe(last);
 
@@ -166,37 +184,91 @@ Status PlacedMoe::State::set_local(int64_t expert, int32_t slot, Stream stream) 
   return MoeAccess::map_slots(slots, local, stream);
 }
 
+void PlacedMoe::State::cancel(int64_t slot) {
+  DevicePair::State& s = shared();
+  const auto found = std::find_if(s.pending.begin(), s.pending.end(), [&](const PendingMove& one) {
+    return one.layer == this && one.move.slot == slot;
+  });
+  if (found == s.pending.end()) return;
+  s.pending.erase(found);
+  s.budget.end(MoeAccess::slot_bytes(slots));
+}
+
 Status PlacedMoe::State::evict(int64_t slot, Stream stream) {
   const int32_t expert = table.expert_in(slot);
+  const bool is_ready = table.state(slot) == ExpertSlots::State::kReady;
+  cancel(slot);
   table.clear(slot);
-  return expert < 0 ? Status() : set_local(expert, -1, stream);
+  return is_ready ? set_local(expert, -1, stream) : Status();
 }
 
 Status PlacedMoe::State::fill(int64_t expert, int64_t slot, Stream stream) {
-  auto* const packed = shared().packed.as<std::byte>();
-  MORACLE_CHECK(MoeAccess::pack_for_slot(all, expert, slots, packed));
-  return MoeAccess::fill_slot(slots, slot, all, expert, packed, stream);
+  DevicePair::State& s = shared();
+  if (!s.pending.empty()) s.pending.front().next_piece = 0;  // its bytes are overwritten
+  for (int64_t piece = 0; piece < MoeAccess::num_slot_pieces(all); ++piece) {
+    MORACLE_CHECK(MoeAccess::pack_for_slot(all, expert, piece, slots, s.packed.as<std::byte>()));
+  }
+  return arrive(expert, slot, stream);
 }
 
-Status PlacedMoe::State::place(int64_t expert, int64_t slot, Stream stream) {
-  const Turn turn = shared().device().turn();
-  if (table.expert_in(slot) == expert) return {};
-  if (table.slot_of(expert) >= 0) MORACLE_CHECK(evict(table.slot_of(expert), stream));
-  MORACLE_CHECK(evict(slot, stream));
-  table.begin(expert, slot);
-  if (Status filled = fill(expert, slot, stream); !filled) {
-    table.clear(slot);
-    return filled;
-  }
-  if (Status found = set_local(expert, static_cast<int32_t>(slot), stream); !found) {
-    table.clear(slot);
-    local[expert] = -1;
-    return found;
-  }
+Status PlacedMoe::State::arrive(int64_t expert, int64_t slot, Stream stream) {
+  MORACLE_CHECK(
+      MoeAccess::fill_slot(slots, slot, all, expert, shared().packed.as<std::byte>(), stream));
+  MORACLE_CHECK(set_local(expert, static_cast<int32_t>(slot), stream));
   table.finish(slot);
   ++counts.moves;
   counts.bytes_moved += MoeAccess::slot_bytes(slots);
   return {};
+}
+
+Status PlacedMoe::State::place(int64_t expert, int64_t slot, Stream stream) {
+  const Turn turn = shared().device().turn();
+  if (table.ready_slot(expert) == slot) return {};
+  if (table.slot_of(expert) >= 0) MORACLE_CHECK(evict(table.slot_of(expert), stream));
+  MORACLE_CHECK(evict(slot, stream));
+  table.begin(expert, slot);
+  Status filled = fill(expert, slot, stream);
+  if (!filled) {
+    table.clear(slot);
+    local[expert] = -1;
+  }
+  return filled;
+}
+
+Result<int64_t> PlacedMoe::State::move(int64_t most, Stream stream) {
+  DevicePair::State& s = shared();
+  const Turn turn = s.device().turn();
+  const int64_t bytes = MoeAccess::slot_bytes(slots);
+  const int64_t fits =
+      s.pending.empty() ? std::max<int64_t>(s.budget.moves_of(bytes), 1) : s.budget.moves_of(bytes);
+  const std::vector<ExpertMove> moves = policy.decide(table, std::min(most, fits));
+  for (const ExpertMove& move : moves) {
+    MORACLE_CHECK(evict(move.slot, stream));
+    table.begin(move.expert, move.slot);
+    s.budget.begin(bytes);
+    s.pending.push_back({this, move});
+  }
+  return static_cast<int64_t>(moves.size());
+}
+
+Status PlacedMoe::State::pack_pending(DevicePair::State& shared) {
+  if (shared.pending.empty()) return {};
+  PendingMove& first = shared.pending.front();
+  const State& layer = *static_cast<const State*>(first.layer);
+  return MoeAccess::pack_for_slot(layer.all, first.move.expert, first.next_piece++, layer.slots,
+                                  shared.packed.as<std::byte>());
+}
+
+Status PlacedMoe::State::arrive_pending(DevicePair::State& shared, Stream stream) {
+  if (shared.pending.empty()) return {};
+  const PendingMove first = shared.pending.front();
+  State& layer = *static_cast<State*>(first.layer);
+  if (first.next_piece < MoeAccess::num_slot_pieces(layer.all)) return {};
+  shared.pending.pop_front();
+  shared.budget.end(MoeAccess::slot_bytes(layer.slots));
+  Status arrived = layer.arrive(first.move.expert, first.move.slot, stream);
+  if (!arrived) layer.table.clear(first.move.slot);
+  return arrived;
 }
 
 Status PlacedMoe::place(int64_t expert, int64_t slot, Stream stream) {
@@ -232,9 +304,7 @@ void PlacedMoe::set_policy(const PolicyOptions& options) {
 }
 
 Result<int64_t> PlacedMoe::move(int64_t most, Stream stream) {
-  const std::vector<ExpertMove> moves = state_->policy.decide(state_->table, most);
-  for (const ExpertMove& move : moves) MORACLE_CHECK(state_->place(move.expert, move.slot, stream));
-  return static_cast<int64_t>(moves.size());
+  return state_->move(most, stream);
 }
 
 PlacementCounts PlacedMoe::counts() const {
@@ -267,6 +337,7 @@ Status PlacedMoe::State::swap(PackedWeights&& weights, Stream stream) {
   std::vector<std::pair<int32_t, int64_t>> experts;
   for (int64_t slot = 0; slot < table.num_slots(); ++slot) {
     if (table.expert_in(slot) >= 0) experts.emplace_back(table.expert_in(slot), slot);
+    cancel(slot);
     table.clear(slot);
   }
   std::fill(local.begin(), local.end(), -1);

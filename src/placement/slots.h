@@ -7,7 +7,7 @@
 namespace moracle {
 
 /// Memory for `num_slots` of a layer's experts. An expert lies in one slot at most. A call reads
-/// ready slots only. Pure bookkeeping: whoever moves the bytes calls begin, then finish.
+/// ready slots only. Pure bookkeeping: the owner calls begin, moves the bytes, then calls finish.
 class ExpertSlots {
  public:
   enum class State : uint8_t {

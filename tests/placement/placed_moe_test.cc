@@ -36,10 +36,10 @@ std::shared_ptr<DevicePair> device_pair() {
 }
 
 Result<PlacedMoe> make(const LayerSpec& spec, const Rows& rows, int64_t num_slots,
-                       uint64_t seed = 3) {
+                       uint64_t seed = 3, std::shared_ptr<DevicePair> devices = device_pair()) {
   return PlacedMoe::make(conformance::random_weights(spec, seed),
                          select(request_of(spec, rows.host), Machine::here()),
-                         select_slots(spec, rows.slots, num_slots), device_pair());
+                         select_slots(spec, rows.slots, num_slots), std::move(devices));
 }
 
 std::vector<float> output_of(PlacedMoe& moe, TokenBatch batch) {
@@ -127,7 +127,7 @@ TEST(PlacedMoe, StaysWithinBoundsWhileExpertsMoveAtEveryStep) {
       for (std::vector<std::vector<float>>& run : runs) {
         PlacedMoe moe = must(make(spec, rows, 2));
         moe.set_policy({{.host_us = 10, .slot_us = 1, .move_us = 0, .bytes = 1}, 1});
-        for (uint32_t step = 0; step < 12; ++step) {
+        for (uint32_t step = 0; step < 24; ++step) {
           TokenBatch batch = random_batch(spec, 1 + step % 2, step);
           run.push_back(output_of(moe, batch));
           EXPECT_LE(share_of_bound(expected_of_both(weights, batch, rows), run.back()), 1)
@@ -142,6 +142,91 @@ TEST(PlacedMoe, StaysWithinBoundsWhileExpertsMoveAtEveryStep) {
       }
       EXPECT_EQ(runs[0], runs[1]) << "equal calls, equal moves, equal bits";
     }
+  }
+}
+
+/// A batch whose tokens choose these experts only.
+TokenBatch batch_for(const LayerSpec& spec, std::vector<int32_t> experts) {
+  TokenBatch batch = random_batch(spec, 2);
+  for (size_t i = 0; i < batch.ids.size(); ++i) batch.ids[i] = experts[i % experts.size()];
+  return batch;
+}
+constexpr PolicyOptions kEager{{.host_us = 10, .slot_us = 1, .move_us = 0, .bytes = 1}, 8};
+
+TEST(PlacedMoe, MovesArriveDuringLaterCallsOfAnyLayer) {
+  const LayerSpec spec = layer_of("int4-w4a16-g32");
+  const auto devices = device_pair();
+  PlacedMoe one = must(make(spec, {"cpu", "cpu"}, 1, 3, devices));
+  PlacedMoe other = must(make(spec, {"cpu", "cpu"}, 1, 4, devices));
+  one.set_policy(kEager);
+  const TokenBatch batch = batch_for(spec, {4});
+  (void)output_of(one, batch);
+  EXPECT_EQ(must(one.move(3)), 1) << "one slot";
+  EXPECT_EQ(must(one.move(3)), 0) << "it is on its way";
+  EXPECT_THAT(one.placed(), ElementsAre(4));
+  EXPECT_EQ(one.counts().moves, 0);
+  (void)output_of(other, batch);  // w13
+  EXPECT_EQ(one.counts().moves, 0);
+  (void)output_of(other, batch);  // w2
+  EXPECT_EQ(one.counts().moves, 1);
+  const int64_t misses = one.counts().misses;
+  (void)output_of(one, batch);
+  EXPECT_EQ(one.counts().misses, misses);
+}
+
+TEST(PlacedMoe, PlaceAndEvictReplacePendingMove) {
+  const LayerSpec spec = layer_of("int4-w4a16-g32");
+  const TokenBatch batch = batch_for(spec, {4}), all = batch_of(spec);
+  for (const bool evict : {false, true}) {
+    PlacedMoe moe = must(make(spec, {"cpu", "reference"}, 2)),
+              want = must(make(spec, {"cpu", "reference"}, 2));
+    moe.set_policy(kEager);
+    (void)output_of(moe, batch);
+    ASSERT_EQ(must(moe.move(1)), 1);
+    (void)output_of(moe, batch);  // half of it is packed
+    evict ? must(moe.evict(0)) : must(moe.place(2, 0));
+    if (!evict) must(want.place(2, 0));
+    EXPECT_EQ(moe.placed(), want.placed());
+    for (int call = 0; call < 3; ++call) EXPECT_EQ(output_of(moe, all), output_of(want, all));
+    EXPECT_EQ(moe.counts().moves, want.counts().moves);
+  }
+}
+
+TEST(PlacedMoe, PlaceDoesNotDisturbPendingMoveOfAnotherLayer) {
+  const LayerSpec spec = layer_of("int4-w4a16-g32");
+  const auto devices = device_pair();
+  PlacedMoe one = must(make(spec, {"cpu", "reference"}, 1, 3, devices));
+  PlacedMoe want = must(make(spec, {"cpu", "reference"}, 1, 3));
+  must(want.place(4, 0));
+  one.set_policy(kEager);
+  const TokenBatch batch = batch_for(spec, {4});
+  {
+    PlacedMoe other = must(make(spec, {"cpu", "reference"}, 1, 4, devices));
+    other.set_policy(kEager);
+    (void)output_of(one, batch);
+    ASSERT_EQ(must(one.move(1)), 1);
+    (void)output_of(one, batch);
+    must(other.place(2, 0));  // in the same memory
+    (void)output_of(other, batch);
+    ASSERT_EQ(must(other.move(1)), 1);
+  }  // ends with its move pending
+  for (int call = 0; call < 4; ++call) (void)output_of(one, batch);
+  EXPECT_EQ(one.counts().moves, 1);
+  EXPECT_EQ(output_of(one, batch_of(spec)), output_of(want, batch_of(spec)));
+}
+
+TEST(PlacedMoe, BytesInFlightLimitMoves) {
+  const LayerSpec spec = layer_of("bf16");
+  const int64_t bytes = must(make(spec, {"cpu", "cpu"}, 1)).slot_bytes();
+  for (const int64_t experts : {0, 1, 2}) {
+    const auto devices = std::make_shared<DevicePair>(
+        std::make_shared<Workspace>(must(open_device("cpu", 1))),
+        std::make_shared<Workspace>(must(open_device("cpu", 1))), experts * bytes + bytes / 2);
+    PlacedMoe moe = must(make(spec, {"cpu", "cpu"}, 4, 3, devices));
+    moe.set_policy(kEager);
+    (void)output_of(moe, batch_of(spec));
+    EXPECT_EQ(must(moe.move(4)), std::max<int64_t>(experts, 1));
+    EXPECT_EQ(must(moe.move(4)), 0);
   }
 }
 
