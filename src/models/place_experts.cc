@@ -67,9 +67,9 @@ Result<ExpertWishes> place_experts(const Description& description, const ModelOp
     const int64_t used =
         plan.total_bytes() + reserved_cache_bytes(plan, options, description.spec.max_context);
     if (*placed.num_slots == 0 && used > memory) {
-      return Error{ErrorKind::kOutOfMemory, "", "device_memory",
-                   str(used, " bytes on ", name(options.device),
-                       " for everything except experts, with caches"),
+      return Error{ErrorKind::kOutOfMemory, "", "plan",
+                   str(used, " bytes of memory on ", name(options.device),
+                       " for everything except experts, with caches (device_memory)"),
                    str("it is ", memory)};
     }
     if (most < 0) {

@@ -332,8 +332,8 @@ Result<ModelPlan> plan_memory(const Description& description, std::span<const Mo
                                   ? std::min(options.host_memory, machine.cpu.memory_bytes)
                                   : machine.cpu.memory_bytes;
   if (plan.host_bytes > host_memory) {
-    return Error{ErrorKind::kOutOfMemory, "", "host_memory",
-                 str(plan.host_bytes, " bytes of host memory for all experts"),
+    return Error{ErrorKind::kOutOfMemory, "", "plan",
+                 str(plan.host_bytes, " bytes of memory on the host for all experts (host_memory)"),
                  str("it is ", host_memory)};
   }
   if (plan.total_bytes() <= plan.memory_bytes) return plan;

@@ -160,11 +160,11 @@ TEST(PlacedModel, RejectsOptionsAndMemoryThatDoNotServe) {
   };
   EXPECT_EQ(error([](ModelOptions&) {}), "accepted");
   EXPECT_THAT(error([](ModelOptions& o) { o.device_memory = 1000; }),
-              HasSubstr("device_memory: needs "));
+              HasSubstr("for everything except experts, with caches (device_memory)"));
   EXPECT_THAT(error([](ModelOptions& o) { o.device_memory = -1; }),
               HasSubstr("device_memory: needs 0 or more bytes"));
   EXPECT_THAT(error([](ModelOptions& o) { o.host_memory = 1000; }),
-              HasSubstr("host_memory: needs "));
+              HasSubstr("on the host for all experts (host_memory)"));
   EXPECT_THAT(error([](ModelOptions& o) { o.parallel.ep_size = 2; }),
               HasSubstr("device_memory: needs one process; ranks share the experts"));
 }
