@@ -108,15 +108,15 @@ DescribedMatrix experts_of_blocks(std::shared_ptr<const CanonicalMatrix> pool,
                                   const MatrixShape& shape, const Scheme& scheme,
                                   int64_t num_experts, std::span<const int32_t> blocks) {
   const int64_t each = shape.n / kBlockRows;
-  std::vector<std::vector<DescribedMatrix::Part>> parts(num_experts);
+  std::vector<std::vector<DescribedMatrix::Source>> sources(num_experts);
   for (int64_t e = 0; e < num_experts; ++e) {
-    DescribedMatrix::Part part;
-    part.n = shape.n;
-    part.read = [pool, shape, mine = blocks.subspan(e * each, each)](
-                    ThreadPool&) -> Result<CanonicalMatrix> { return draw(*pool, shape, mine); };
-    parts[e].push_back(std::move(part));
+    DescribedMatrix::Source source;
+    source.n = shape.n;
+    source.read = [pool, shape, mine = blocks.subspan(e * each, each)](
+                      ThreadPool&) -> Result<CanonicalMatrix> { return draw(*pool, shape, mine); };
+    sources[e].push_back(std::move(source));
   }
-  return DescribedMatrix(shape, scheme, std::move(parts), pool);
+  return DescribedMatrix(shape, scheme, std::move(sources), pool);
 }
 
 }  // namespace moracle::peers

@@ -44,7 +44,7 @@ struct Experts {
   std::vector<Weight> w13, w2;  // [layer, expert]
 
   // One batch: pairs of token and expert, sorted by expert.
-  std::vector<int64_t> first, token, place;
+  std::vector<int64_t> first, token, position;
   std::vector<int8_t> x, gathered, active;
   std::vector<float> x_scale, active_scale, gate_up, result;
 
@@ -55,14 +55,14 @@ struct Experts {
     for (int64_t e = 0; e < num_experts; ++e) first[e + 1] += first[e];
     std::vector<int64_t> next(first.begin(), first.end() - 1);
     for (int64_t p = 0; p < pairs; ++p) {
-      place[p] = next[ids[p]]++;
-      token[place[p]] = p / top_k;
+      position[p] = next[ids[p]]++;
+      token[position[p]] = p / top_k;
     }
   }
 
   void reserve(int64_t tokens, const int32_t* ids) {
     const int64_t pairs = tokens * top_k;
-    token.resize(pairs), place.resize(pairs), active_scale.resize(pairs), x_scale.resize(tokens);
+    token.resize(pairs), position.resize(pairs), active_scale.resize(pairs), x_scale.resize(tokens);
     x.resize(tokens * hidden), gathered.resize(pairs * hidden), active.resize(pairs * inter);
     gate_up.resize(pairs * 2 * inter), result.resize(pairs * hidden);
     route(tokens, ids);
@@ -109,7 +109,7 @@ struct Experts {
       float* sum = &out[t * hidden];
       std::fill(sum, sum + hidden, 0.0f);
       for (int64_t j = 0; j < top_k; ++j) {
-        const int64_t p = place[t * top_k + j];
+        const int64_t p = position[t * top_k + j];
         const float weight = weights[t * top_k + j] * active_scale[p];
         for (int64_t c = 0; c < hidden; ++c) sum[c] += weight * result[p * hidden + c];
       }

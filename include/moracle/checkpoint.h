@@ -22,25 +22,25 @@ class ThreadPool;  // internal
 class DescribedMatrix {
  public:
   /// A block of rows of one expert, from one or more tensors (gate or up; q, k or v).
-  struct Part {
+  struct Source {
     int64_t n = 0;
     /// The file of the first tensor, for messages.
     std::string file;
     std::string module;  ///< "model.layers.0.self_attn.q_proj"
-    /// Names of the tensors that this part claims.
+    /// Names of the tensors that this source claims.
     std::vector<std::string> tensors;
-    /// Size of the part in the file(s), in bytes.
+    /// Size of the source in the file(s), in bytes.
     int64_t source_bytes = 0;
-    /// Reads the part. Several threads may call it at once. The threads of the pool may share long
-    /// work. The result does not depend on the number of threads.
+    /// Reads the source. Several threads may call it at once. The threads of the pool may share
+    /// long work. The result does not depend on the number of threads.
     std::function<Result<CanonicalMatrix>(ThreadPool& pool)> read;
-    /// Reads only rows [first, first + count). Empty: the part can only be read whole.
+    /// Reads only rows [first, first + count). Empty: the source can only be read whole.
     std::function<Result<CanonicalMatrix>(ThreadPool& pool, int64_t first, int64_t count)>
         read_rows;
   };
-  /// `parts[e]` are stacked row-wise into the matrix of expert e. `owner` keeps the memory of the
-  /// parts alive.
-  DescribedMatrix(MatrixShape shape, Scheme scheme, std::vector<std::vector<Part>> parts,
+  /// `sources[e]` are stacked row-wise into the matrix of expert e. `owner` keeps the memory of the
+  /// sources alive.
+  DescribedMatrix(MatrixShape shape, Scheme scheme, std::vector<std::vector<Source>> sources,
                   std::shared_ptr<const void> owner);
   /// From matrices in memory, one per expert, all of the same shape. Tests and benchmarks use it.
   static DescribedMatrix from(Scheme scheme, std::vector<CanonicalMatrix> experts);
@@ -55,12 +55,12 @@ class DescribedMatrix {
   /// Their common input is quantized once and must not saturate.
   const std::vector<float>& input_scales() const { return input_scales_; }
   void set_input_scales(std::vector<float> scales) { input_scales_ = std::move(scales); }
-  int64_t num_experts() const { return static_cast<int64_t>(parts_.size()); }
+  int64_t num_experts() const { return static_cast<int64_t>(sources_.size()); }
   std::vector<std::string> tensors() const;
   /// Names of the linear layers of this matrix, each once, in order. Empty for matrices in memory.
   std::vector<std::string> modules() const;
-  /// Rows of each part that is stacked into the matrix of one expert.
-  std::vector<int64_t> part_rows() const;
+  /// Rows of each source that is stacked into the matrix of one expert.
+  std::vector<int64_t> source_rows() const;
   /// Size in the file(s), in bytes.
   int64_t source_bytes() const;
 
@@ -68,11 +68,11 @@ class DescribedMatrix {
   /// tensor and element; a file that was cut short after it was opened; system errors.
   Result<CanonicalMatrix> expert(int64_t e) const;
   Result<CanonicalMatrix> expert(int64_t e, ThreadPool& pool) const;
-  /// Reads expert e in pieces, in order; memory holds one piece at a time. A piece is one stored
-  /// part. Large parts are split into pieces of kPieceRows rows or a multiple of kPieceRows.
-  static constexpr int64_t kPieceRows = 256;
-  using UsePiece = std::function<void(const CanonicalMatrix& piece, int64_t first_row)>;
-  Status read_pieces(int64_t e, ThreadPool& pool, const UsePiece& use) const;
+  /// Reads expert e in slices, in order; memory holds one slice at a time. A slice is one stored
+  /// source. Large sources are split into slices of kSliceRows rows or a multiple of kSliceRows.
+  static constexpr int64_t kSliceRows = 256;
+  using UseSlice = std::function<void(const CanonicalMatrix& slice, int64_t first_row)>;
+  Status read_slices(int64_t e, ThreadPool& pool, const UseSlice& use) const;
   /// Changes the activation key: activations quantized with `key` at run time, or float
   /// activations. Drops stored activation scales.
   void set_activation(const std::optional<QuantKey>& key) {
@@ -88,11 +88,11 @@ class DescribedMatrix {
  private:
   friend class OnlineQuantizer;  // internal
   friend struct MatrixShare;     // internal
-  Result<CanonicalMatrix> read(const Part& part, ThreadPool& pool) const;
+  Result<CanonicalMatrix> read(const Source& source, ThreadPool& pool) const;
 
   MatrixShape shape_;
   Scheme scheme_;
-  std::vector<std::vector<Part>> parts_;
+  std::vector<std::vector<Source>> sources_;
   std::vector<float> input_scales_;
   std::shared_ptr<const void> owner_;
 };
@@ -174,7 +174,7 @@ struct LoraWeights {
   std::vector<LoraPair> gate, up, down;
 };
 
-/// Quantizes the matrix to one of online_schemes(). Each part is quantized separately when
+/// Quantizes the matrix to one of online_schemes(). Each source is quantized separately when
 /// conversion reads it, so memory never holds a second model. Gate and up, or q, k and v, get
 /// separate scales per tensor or per block, as in quantized files. This also holds if one tensor
 /// stores gate and up. Errors (kUnsupported): weights that are already quantized; a scheme that is
@@ -240,8 +240,8 @@ class QuantizationMap {
 /// one Checkpoint at once.
 class Checkpoint {
  public:
-  /// Opens a folder, a GGUF file, any part of a split GGUF file, or a folder with one model in GGUF
-  /// and no config.json. Errors: nothing there; a missing or broken config.json; a missing or
+  /// Opens a folder, a GGUF file, any file of a split GGUF model, or a folder with one model in
+  /// GGUF and no config.json. Errors: nothing there; a missing or broken config.json; a missing or
   /// broken shard; a quant_method without a reader, or a GGUF architecture without a family, with
   /// the list of known ones; several models in GGUF, with their names.
   static Result<Checkpoint> open(const std::string& path);

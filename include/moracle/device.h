@@ -61,8 +61,8 @@ class Timeline {
   virtual Result<std::vector<double>> take() = 0;
 };
 
-/// A lock on a device, held by one thread; see Device::turn.
-using Turn = std::unique_lock<std::recursive_mutex>;
+/// A lock on a device, held by one thread; see Device::lock.
+using DeviceLock = std::unique_lock<std::recursive_mutex>;
 
 /// The host's access to a buffer of a device that shares its memory with the host (an integrated
 /// GPU, a CPU through OpenCL). Destroying the object ends the access, too.
@@ -76,7 +76,7 @@ class HostAccess {
 /// Several threads may use one device. A call of a Device, Graph, Workspace, FusedMoe, Linear or
 /// Model waits for calls of other threads that share resources on the same device. The results are
 /// the same as for sequential calls. The caller must still:
-/// - hold turn() over calls that belong together, such as an apply and the download of its output
+/// - hold lock() over calls that belong together, such as an apply and the download of its output
 ///   into shared memory, or an enqueue and the synchronize() that reports its errors;
 /// - not move, assign or destroy an object while another thread calls it;
 /// - not let two calls write to the same memory, or one call read memory that another call writes,
@@ -85,10 +85,10 @@ class Device {
  public:
   virtual ~Device() = default;
 
-  /// Locks the device for the calling thread. Calls of other threads wait until the Turn is
-  /// destroyed. A thread may hold several Turns at once. While a thread holds the device, it must
+  /// Locks the device for the calling thread. Calls of other threads wait until the lock is
+  /// destroyed. A thread may hold several locks at once. While a thread holds the device, it must
   /// not wait for a call of another thread, for example in a progress callback.
-  [[nodiscard]] Turn turn() { return Turn(turn_); }
+  [[nodiscard]] DeviceLock lock() { return DeviceLock(mutex_); }
 
   /// "cpu", "cuda:0" or "opencl:0".
   virtual std::string name() const = 0;
@@ -111,7 +111,7 @@ class Device {
   virtual Status download(void* to, const void* from, size_t bytes, Stream stream = {}) = 0;
   /// Copies `bytes` of this device's memory to the host and waits for the copy alone. The work that
   /// wrote them must be complete. Several threads may call it at once, also while another thread
-  /// holds turn(): a ReadMemory for tensors that lie on the device. Errors: those of the device.
+  /// holds lock(): a ReadMemory for tensors that lie on the device. Errors: those of the device.
   virtual Status read(void* to, const void* from, size_t bytes) = 0;
   /// An upload that does not wait. The source may be freed when the call returns. The bytes arrive
   /// in stream order.
@@ -139,7 +139,7 @@ class Device {
  private:
   friend class KernelDevice;  // which every device is
   Device() = default;
-  std::recursive_mutex turn_;
+  std::recursive_mutex mutex_;
 };
 
 /// A parsed device name.

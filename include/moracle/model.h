@@ -160,7 +160,7 @@ Result<ModelPlan> plan(const Checkpoint& checkpoint, const ModelOptions& options
 /// A checkpoint loaded on one device. The model opens the device itself. Several threads may call
 /// one model: calls run one after another (see Device). forward and logits are separate calls, and
 /// another thread's forward between them replaces the logits. Threads that use both must hold
-/// device().turn() over the two calls. generate() and perplexity() need no lock.
+/// device().lock() over the two calls. generate() and perplexity() need no lock.
 class Model {
  public:
   /// Describes every tensor, selects a backend for every layer (see plan), then reads, packs and
@@ -191,7 +191,7 @@ class Model {
   Result<RoutingStatistics> routing_statistics() const;
   /// What the steps since loading found in slots; none without device_memory.
   PlacementCounts placement_counts() const;
-  /// The device that runs the model. Hold its turn() over a forward and the logits that it gives.
+  /// The device that runs the model. Hold its lock() over a forward and the logits that it gives.
   Device& device() const;
 
   /// A cache for at most `capacity` tokens of one sequence. Memory is allocated as tokens arrive.

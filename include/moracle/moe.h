@@ -69,7 +69,7 @@ class Workspace {
   Device& device() const { return *device_; }
 
  private:
-  friend class LayerTurn;
+  friend class LayerLock;
   std::shared_ptr<Device> device_;
   std::shared_ptr<StreamOrder> order_;  // orders the device's streams; null if not needed
   Buffer buffer_;

@@ -332,7 +332,7 @@ struct Plan {
   int64_t scratch_bytes = 0;
   /// Number of rows that pass through both matrices before the next rows start, at most all rows. A
   /// token has one row per selected expert. This keeps the intermediate activations in the cache.
-  int64_t part_rows = 0;
+  int64_t chunk_rows = 0;
 
   /// max_slots(): maximum activation rows in one apply. top_k(): experts per row.
   int64_t max_slots() const;

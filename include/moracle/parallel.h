@@ -52,13 +52,13 @@ class Group {
   int64_t size() const { return options_.size; }
   const RankOptions& options() const { return options_; }
 
-  struct Part {
+  struct Block {
     std::byte* data = nullptr;
     size_t bytes = 0;
   };
-  /// Part r of `send` goes to rank r, which receives it as part `rank()` of its `receive`. The
-  /// sizes must agree. A part may be empty.
-  Status exchange(std::span<const Part> send, std::span<const Part> receive);
+  /// Block r of `send` goes to rank r, which receives it as block `rank()` of its `receive`. The
+  /// sizes must agree. A block may be empty.
+  Status exchange(std::span<const Block> send, std::span<const Block> receive);
   /// A message of a size that its receiver does not know. Use one again to keep its memory.
   struct Message {
     std::vector<std::byte> memory;  ///< at least `bytes`
@@ -66,7 +66,7 @@ class Group {
   };
   /// As exchange, without known sizes: message r of `received` comes from rank r. One message
   /// instead of two, where the receiver would wait for the size first.
-  Status exchange_messages(std::span<const Part> send, std::span<Message> received);
+  Status exchange_messages(std::span<const Block> send, std::span<Message> received);
   /// Copies the bytes of rank `from` to all ranks, which pass equally many. `patient`: the
   /// others wait for `from` without a limit of time, because it waits for a person.
   Status broadcast(std::span<std::byte> bytes, int64_t from, bool patient = false);
@@ -82,17 +82,17 @@ class Group {
 
  protected:
   explicit Group(RankOptions options) : options_(std::move(options)) {}
-  /// exchange, except the rank's own part. `seconds` 0: no limit of time.
-  virtual Status transfer(std::span<const Part> send, std::span<const Part> receive,
+  /// exchange, except the rank's own block. `seconds` 0: no limit of time.
+  virtual Status transfer(std::span<const Block> send, std::span<const Block> receive,
                           double seconds) = 0;
   /// exchange_messages, except the rank's own one.
-  virtual Status transfer_messages(std::span<const Part> send, std::span<Message> received,
+  virtual Status transfer_messages(std::span<const Block> send, std::span<Message> received,
                                    double seconds) = 0;
   /// Makes memory for a message of `bytes`. Errors: kOutOfMemory.
   static Status size_message(Message& message, size_t bytes);
 
  private:
-  Status move(std::span<const Part> send, std::span<const Part> receive, double seconds);
+  Status move(std::span<const Block> send, std::span<const Block> receive, double seconds);
   RankOptions options_;
 };
 
@@ -127,7 +127,7 @@ class Exchange {
 
   /// x becomes the sum of all ranks' x, in place. f32, bf16 or f16; equal shapes; stride = cols.
   virtual Status all_reduce(const Matrix& x, Stream stream) = 0;
-  /// all [size * bytes]: `mine` of each rank, by rank. `mine` may be its own part of `all`.
+  /// all [size * bytes]: `mine` of each rank, by rank. `mine` may be its own block of `all`.
   virtual Status all_gather(const void* mine, size_t bytes, void* all, Stream stream) = 0;
   /// Several gathers as one operation, which can take less time.
   struct Gathered {
@@ -135,12 +135,12 @@ class Exchange {
     size_t bytes = 0;
     void* all = nullptr;
   };
-  virtual Status all_gather(std::span<const Gathered> parts, Stream stream);
+  virtual Status all_gather(std::span<const Gathered> gathered, Stream stream);
   /// mine = the sum over ranks of rows [rank * mine.rows, …) of their `all`, which has size *
   /// mine.rows rows and keeps its values or not. stride = cols.
   virtual Status reduce_scatter(const Matrix& all, const Matrix& mine, Stream stream) = 0;
   /// As Group::exchange, on device memory. The host knows the sizes.
-  virtual Status exchange(std::span<const Group::Part> send, std::span<const Group::Part> receive,
+  virtual Status exchange(std::span<const Group::Block> send, std::span<const Group::Block> receive,
                           Stream stream) = 0;
 
   /// Scratch of combine_scatter: the rows of each token in the order of addition (internal).

@@ -91,7 +91,7 @@ class PlacedMoe {
   void set_policy(const PolicyOptions& options);
   /// Begins at most `most` moves of the last call's experts into slots, those that gain most, where
   /// this pays. The slots are empty until the experts arrive: every later call of a layer of the
-  /// DevicePair packs a piece of one expert while the host waits for the device. Equal calls let
+  /// DevicePair packs a slice of one expert while the host waits for the device. Equal calls let
   /// experts arrive in the same call. Returns the number of moves. Call it between steps. Errors:
   /// those of the device.
   Result<int64_t> move(int64_t most, Stream stream = {});

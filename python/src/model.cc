@@ -69,7 +69,8 @@ PyModel load_model(nb::handle source, const nb::str& backend, const nb::str& qua
 
 // Runs one step and copies its logits; returns the end of the copy.
 Result<float*> step_logits(Model& model, const Model::Step& step, float* to) {
-  const Turn turn = model.device().turn();  // another thread's forward would replace the logits
+  const DeviceLock lock =
+      model.device().lock();  // another thread's forward would replace the logits
   if (Status done = model.forward({&step, 1}); !done) return done.error();
   const auto count = static_cast<int64_t>(step.tokens.size());
   for (int64_t row = 0; row < count; row += Model::kMaxLogitRows) {

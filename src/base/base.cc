@@ -80,10 +80,10 @@ std::string to_string(const TensorView& view) {
 }
 
 Matrix Matrix::slice(int64_t first, int64_t count) const {
-  Matrix part = *this;
-  part.data = static_cast<std::byte*>(data) + first * stride * bits(dtype) / 8;
-  part.rows = count;
-  return part;
+  Matrix sliced = *this;
+  sliced.data = static_cast<std::byte*>(data) + first * stride * bits(dtype) / 8;
+  sliced.rows = count;
+  return sliced;
 }
 
 }  // namespace moracle

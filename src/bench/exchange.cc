@@ -29,11 +29,11 @@ class Timing {
     const int64_t size = group_.size(), count = bytes / 4;
     MORACLE_TRY(const Buffer own, device_.allocate(bytes));
     MORACLE_TRY(const Buffer all, device_.allocate(bytes * size));
-    MORACLE_TRY(const Buffer part, device_.allocate(bytes));
+    MORACLE_TRY(const Buffer received, device_.allocate(bytes));
     const Matrix x{own.data(), DType::kF32, 1, count, count};
     const Matrix rows{own.data(), DType::kF32, size, count / size, count / size};
-    const Matrix row{part.data(), DType::kF32, 1, count / size, count / size};
-    std::vector<Group::Part> send, receive;
+    const Matrix row{received.data(), DType::kF32, 1, count / size, count / size};
+    std::vector<Group::Block> send, receive;
     const auto each = static_cast<size_t>(bytes / size);
     for (int64_t r = 0; r < size; ++r) {
       send.push_back({own.as<std::byte>() + r * each, each});

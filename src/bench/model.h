@@ -41,7 +41,7 @@ struct ModelShape {
   int64_t shared_size = 0;        ///< rows of gate or up of a shared expert; 0: none
   bool shared_gate = false;       ///< the shared expert has a weight for each token
   DeltaShape delta = {};          ///< if interval is set
-  double rotary_part = 1;         ///< of a head's columns, those that RoPE rotates
+  double partial_rotary_factor = 1;  ///< of a head's columns, those that RoPE rotates
 };
 std::span<const ModelShape> known_models();
 /// Errors: an unknown shape, listing the known ones.

@@ -38,7 +38,7 @@ ModelShape hybrid(std::string name, int64_t num_layers, int64_t vocab_size, bool
                   const SamplingOptions& sampling) {
   ModelShape shape{std::move(name), num_layers, vocab_size, 262144, 16, 2, 256, 1e7, true, true};
   shape.sampling = sampling;
-  shape.rotary_part = 0.25;
+  shape.partial_rotary_factor = 0.25;
   shape.shared_size = 512;
   shape.shared_gate = true;
   shape.delta = {4, 16, 32, 128, 128, 4, by_key_head};
@@ -81,9 +81,9 @@ DescribedMatrix random_embedding(int64_t vocab_size, int64_t hidden_size) {
   const Scheme bf16{kBF16Weight, {}};
   const auto rows =
       std::make_shared<const DescribedMatrix>(random_linear(vocab_size, hidden_size, bf16, 1));
-  DescribedMatrix::Part part;
-  part.n = vocab_size;
-  part.read = [rows](ThreadPool& pool) -> Result<CanonicalMatrix> {
+  DescribedMatrix::Source source;
+  source.n = vocab_size;
+  source.read = [rows](ThreadPool& pool) -> Result<CanonicalMatrix> {
     MORACLE_TRY(CanonicalMatrix table, rows->expert(0, pool));
     auto* const values = reinterpret_cast<uint16_t*>(table.storage.data());
     const int64_t count = table.n * table.k;
@@ -95,9 +95,9 @@ DescribedMatrix random_embedding(int64_t vocab_size, int64_t hidden_size) {
     }
     return table;
   };
-  std::vector<std::vector<DescribedMatrix::Part>> parts(1);
-  parts[0].push_back(std::move(part));
-  return DescribedMatrix(rows->shape(), bf16, std::move(parts), rows);
+  std::vector<std::vector<DescribedMatrix::Source>> sources(1);
+  sources[0].push_back(std::move(source));
+  return DescribedMatrix(rows->shape(), bf16, std::move(sources), rows);
 }
 
 std::vector<float> ones(int64_t count) {
@@ -107,8 +107,8 @@ std::vector<float> ones(int64_t count) {
 Rotary rotary(int64_t dim, double theta) {
   Rotary rotary;
   for (int64_t i = 0; i < dim / 2; ++i) {
-    const double turn = -2.0 * static_cast<double>(i) / static_cast<double>(dim);
-    rotary.frequencies.push_back(static_cast<float>(std::pow(theta, turn)));
+    const double exponent = -2.0 * static_cast<double>(i) / static_cast<double>(dim);
+    rotary.frequencies.push_back(static_cast<float>(std::pow(theta, exponent)));
   }
   return rotary;
 }
@@ -120,9 +120,9 @@ AttentionDescription grouped_query(const ModelShape& shape, int64_t hidden_size,
   spec.num_kv_heads = shape.num_kv_heads;
   spec.head_dim = shape.head_dim;
   spec.window = layer % 2 == 0 ? shape.window : 0;
-  spec.rotary =
-      rotary(static_cast<int64_t>(shape.rotary_part * static_cast<double>(shape.head_dim)),
-             shape.rope_theta);
+  spec.rotary = rotary(
+      static_cast<int64_t>(shape.partial_rotary_factor * static_cast<double>(shape.head_dim)),
+      shape.rope_theta);
   if (shape.delta.interval > 0) spec.output_gate = OutputGate::kInQueries;
   const int64_t norms = shape.head_norms ? shape.head_dim : 0,
                 gates = shape.delta.interval > 0 ? shape.num_heads : 0,

@@ -44,16 +44,16 @@ const char* moracle_error_text(const moracle_error* error) {
   return error == nullptr ? nullptr : error->text.c_str();
 }
 const char* moracle_error_file(const moracle_error* error) {
-  return error == nullptr ? nullptr : error->parts.file.c_str();
+  return error == nullptr ? nullptr : error->value.file.c_str();
 }
 const char* moracle_error_place(const moracle_error* error) {
-  return error == nullptr ? nullptr : error->parts.place.c_str();
+  return error == nullptr ? nullptr : error->value.place.c_str();
 }
 const char* moracle_error_need(const moracle_error* error) {
-  return error == nullptr ? nullptr : error->parts.need.c_str();
+  return error == nullptr ? nullptr : error->value.need.c_str();
 }
 const char* moracle_error_fact(const moracle_error* error) {
-  return error == nullptr ? nullptr : error->parts.fact.c_str();
+  return error == nullptr ? nullptr : error->value.fact.c_str();
 }
 void moracle_error_free(moracle_error* error) {
   delete error;

@@ -11,7 +11,7 @@
 
 /// See moracle/c.h. Formats the text at once, because a getter cannot report an allocation failure.
 struct moracle_error {
-  moracle::Error parts;
+  moracle::Error value;
   std::string text;
 };
 

@@ -6,7 +6,7 @@
 #include "base/text.h"
 #include "base/try.h"
 #include "checkpoint/experts/stack.h"
-#include "checkpoint/gguf/gguf_parts.h"
+#include "checkpoint/gguf/gguf_splits.h"
 #include "checkpoint/gguf/open_gguf.h"
 #include "checkpoint/kv_scales.h"
 #include "checkpoint/producers/module_tensors.h"
@@ -214,9 +214,9 @@ std::vector<int64_t> Checkpoint::moe_layers() const {
 
 Result<DescribedMatrix> Checkpoint::linear(const std::vector<std::string>& modules) const {
   MORACLE_TRY(Stack stack, describe_stack(*state_, modules));
-  std::vector<std::vector<DescribedMatrix::Part>> parts;
-  parts.push_back(std::move(stack.parts));
-  DescribedMatrix matrix(stack.shape, stack.scheme, std::move(parts), state_);
+  std::vector<std::vector<DescribedMatrix::Source>> sources;
+  sources.push_back(std::move(stack.sources));
+  DescribedMatrix matrix(stack.shape, stack.scheme, std::move(sources), state_);
   const std::vector<std::string> names = matrix.tensors();
   claims_->add({names.begin(), names.end()});
   if (stack.input_scale > 0) matrix.set_input_scales({stack.input_scale});
@@ -231,9 +231,9 @@ Result<DescribedMatrix> Checkpoint::table(const std::string& module) const {
   const TensorView* const weight = state_->tensors.find(module + ".weight");
   if (weight == nullptr || !is_gguf_block(weight->dtype)) return linear({module});
   MORACLE_TRY(DescribedLinear rows, describe_plain_table(state_->tensors, module));
-  rows.part.module = module;
-  claims_->add({rows.part.tensors.begin(), rows.part.tensors.end()});
-  return DescribedMatrix(rows.shape, rows.scheme, {{std::move(rows.part)}}, state_);
+  rows.source.module = module;
+  claims_->add({rows.source.tensors.begin(), rows.source.tensors.end()});
+  return DescribedMatrix(rows.shape, rows.scheme, {{std::move(rows.source)}}, state_);
 }
 
 Result<TensorView> Checkpoint::tensor(const std::string& name) const {

@@ -25,11 +25,11 @@ std::string some_of(const std::vector<std::string>& names) {
 }
 
 void show(const NotRead& unread, bool gguf) {
-  for (const NotRead::Part& part : unread.tensors) {
+  for (const NotRead::Entry& part : unread.tensors) {
     std::cout << "\n  not used: " << part.num_tensors << " tensors, " << megabytes(part.bytes)
               << " (" << printable(part.why) << "): " << some_of(part.names) << "\n";
   }
-  for (const NotRead::Part& part : unread.keys) {
+  for (const NotRead::Entry& part : unread.keys) {
     std::cout << "\n  not used: keys of " << (gguf ? "the metadata" : "config.json") << " ("
               << part.why << "): " << some_of(part.names) << "\n";
   }
@@ -64,9 +64,9 @@ Json to_json(const std::vector<StoredTypes>& kinds) {
   return all;
 }
 
-Json to_json(const std::vector<NotRead::Part>& parts, bool tensors) {
+Json to_json(const std::vector<NotRead::Entry>& parts, bool tensors) {
   Json all = Json::array();
-  for (const NotRead::Part& part : parts) {
+  for (const NotRead::Entry& part : parts) {
     Json one = {{"why", part.why}, {"names", part.names}};
     if (tensors) one.update({{"tensors", part.num_tensors}, {"bytes", part.bytes}});
     all.push_back(std::move(one));

@@ -8,7 +8,7 @@ namespace moracle {
 namespace {
 
 Error error_of(DeviceErrorKind kind, const DeviceErrorCell& cell, const std::string& layer) {
-  const auto place = static_cast<int64_t>(cell.first >> 32);
+  const auto index = static_cast<int64_t>(cell.first >> 32);
   const auto value = static_cast<int32_t>(cell.first & 0xffffffffu);
   auto wrong = [&](const char* where, std::string need, std::string fact) {
     return Error{ErrorKind::kInvalidArgument, "", error_place(layer, where), std::move(need),
@@ -17,11 +17,11 @@ Error error_of(DeviceErrorKind kind, const DeviceErrorCell& cell, const std::str
   switch (kind) {
     case DeviceErrorKind::kIds:
       return wrong("topk_ids", str("-1, or an expert from 0 to ", cell.limit - 1),
-                   str("choice ", place % cell.per_token, " of token ", place / cell.per_token,
+                   str("choice ", index % cell.per_token, " of token ", index / cell.per_token,
                        " is ", value));
     case DeviceErrorKind::kCounts:
       return wrong("expert_num_tokens", str("0 to ", cell.limit, " tokens for each expert"),
-                   str("expert ", place, " has ", value));
+                   str("expert ", index, " has ", value));
     case DeviceErrorKind::kKvCache:
       return Error{ErrorKind::kUnsupported, "", "kv cache",
                    "keys and values below 65520 in magnitude with f16 (bf16 and f32 have no such "
@@ -31,7 +31,7 @@ Error error_of(DeviceErrorKind kind, const DeviceErrorCell& cell, const std::str
       break;
   }
   return wrong("lora_ids", str("-1, or an adapter from 0 to ", cell.limit - 1),
-               str("token ", place, " has ", value));
+               str("token ", index, " has ", value));
 }
 
 }  // namespace

@@ -14,12 +14,12 @@ inline constexpr int kDeviceErrorKinds = 4;
 /// The place of an error: "layer: topk_ids", or "topk_ids" without a layer.
 std::string error_place(const std::string& layer, const char* argument);
 
-/// One error of a kind, as kernels write it: the one with the lowest place.
+/// One error of a kind, as kernels write it: the one with the lowest index.
 struct DeviceErrorCell {
   static constexpr unsigned long long kNone = ~0ull;
-  unsigned long long first = kNone;  ///< place << 32 | value; kNone: no error
+  unsigned long long first = kNone;  ///< index << 32 | value; kNone: no error
   int64_t limit = 0;                 ///< bound of the value, exclusive or inclusive by kind
-  int64_t per_token = 1;             ///< places per token
+  int64_t per_token = 1;             ///< indices per token
 };
 
 /// Cells of a device: those of scope 0 by kind, then those of scope 1, and so on.

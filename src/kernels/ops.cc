@@ -35,15 +35,15 @@ Status Ops::norm_and_gate(const Matrix& x, const GatedNorm& norm, const Matrix& 
 }
 size_t top_k_scratch_bytes(int64_t rows, int64_t cols, int64_t k, DType activations) {
   if (activations == DType::kF32) return 0;
-  // Two rounds keep k numbers of each piece of a row (a GPU's blocks sort pieces of kTopKPiece
+  // Two rounds keep k numbers of each tile of a row (a GPU's blocks sort tiles of kTopKTile
   // numbers).
-  const int64_t pieces = (cols + kTopKPiece - 1) / kTopKPiece;
-  return static_cast<size_t>(2 * rows * pieces * k) * sizeof(uint64_t);
+  const int64_t tiles = (cols + kTopKTile - 1) / kTopKTile;
+  return static_cast<size_t>(2 * rows * tiles * k) * sizeof(uint64_t);
 }
 
 size_t gated_delta_scratch_bytes(const GatedDeltaShape& shape, int64_t num_tokens,
                                  DType activations) {
-  if (activations == DType::kF32 || num_tokens <= kFewDeltaTokens) return 0;
+  if (activations == DType::kF32 || num_tokens <= kRecurrentDeltaTokens) return 0;
   if (shape.key_dim != kDeltaChunkDim || shape.value_dim != kDeltaChunkDim) return 0;
   // Chunks that do not fit are processed in turn.
   constexpr int64_t kMost = int64_t{64} << 20;

@@ -20,7 +20,7 @@ struct GroupedRows {
   const int32_t* row_index = nullptr;       ///< [num_rows]: row of x to read; null: row r itself
   const int32_t* expert_offsets = nullptr;  ///< [E + 1], device memory; null: all rows, expert 0
   int64_t num_rows = 0;                     ///< an upper bound if there are offsets
-  /// Where the plan set `in_parts`: run only rows [first_row, first_row + num_rows). Rows of x
+  /// Where the plan set `in_chunks`: run only rows [first_row, first_row + num_rows). Rows of x
   /// without row_index, and rows of the output, are counted from first_row.
   int64_t first_row = 0;
 };
@@ -39,12 +39,12 @@ struct ColumnOrders {
 
 /// One matrix of all adapters of a layer, in device memory, in the activation dtype.
 /// Adapter a adds  Δ[r, n] = Σ_j B[a, e, n, j] · Σ_k A[a, e, p(n) · rank + j, k] · x[r, k]  to row
-/// r of expert e, where p(n) = n / (N / parts). Gate and up are stacked, but each has its own A
-/// (Hu et al., "LoRA", 2021; the factor alpha / r is part of B).
+/// r of expert e, where p(n) = n / (N / num_slices). Gate and up are stacked, but each has its own
+/// A (Hu et al., "LoRA", 2021; the factor alpha / r is part of B).
 struct LoraTable {
-  Matrix a;  ///< [adapters * experts * parts * rank, K]
+  Matrix a;  ///< [adapters * experts * num_slices * rank, K]
   Matrix b;  ///< [adapters * experts * N, rank]
-  int64_t num_experts = 0, parts = 1, rank = 0, n = 0;
+  int64_t num_experts = 0, num_slices = 1, rank = 0, n = 0;
 };
 
 struct AttentionShape {
@@ -133,30 +133,30 @@ struct GatedNorm {
 };
 
 /// Columns of a matrix that holds `num_heads` heads, `head_dim` columns apart, each with up to
-/// three pieces side by side. The same columns in another order: the first piece of all heads, then
-/// the second of all heads, and so on. Without heads, the order is the matrix's own.
-struct HeadPieces {
+/// three sections side by side. The same columns in another order: the first section of all heads,
+/// then the second of all heads, and so on. Without heads, the order is the matrix's own.
+struct HeadSplit {
   int64_t num_heads = 0, head_dim = 0;
   int64_t sizes[3] = {};
 
   /// The matrix's column that is column c of the other order.
   constexpr int64_t from(int64_t c) const {
     if (num_heads == 0) return c;
-    int64_t before = 0, piece = 0;
-    while (piece < 2 && c >= num_heads * sizes[piece]) {
-      c -= num_heads * sizes[piece];
-      before += sizes[piece++];
+    int64_t before = 0, section = 0;
+    while (section < 2 && c >= num_heads * sizes[section]) {
+      c -= num_heads * sizes[section];
+      before += sizes[section++];
     }
-    return c / sizes[piece] * head_dim + before + c % sizes[piece];
+    return c / sizes[section] * head_dim + before + c % sizes[section];
   }
 };
 
 /// A causal convolution of each column over the tokens of its sequence.
 struct ConvolutionShape {
-  int64_t kernel;  ///< taps; the last one multiplies the token itself
-  bool silu;       ///< apply x·σ(x) to the sums
-  int64_t state;   ///< byte offset in a sequence's state: the last kernel - 1 rows of x, f32
-  HeadPieces pieces = {};  ///< of x; weights, state and output have the other order
+  int64_t kernel;        ///< taps; the last one multiplies the token itself
+  bool silu;             ///< apply x·σ(x) to the sums
+  int64_t state;         ///< byte offset in a sequence's state: the last kernel - 1 rows of x, f32
+  HeadSplit split = {};  ///< of x; weights, state and output have the other order
 };
 
 /// Gated delta rule. Sizes as in GatedDeltaSpec.
@@ -172,7 +172,7 @@ struct GatedDeltaShape {
 size_t gated_delta_scratch_bytes(const GatedDeltaShape& shape, int64_t num_tokens,
                                  DType activations);
 /// Sequences with at most so many tokens in a step need no chunks.
-inline constexpr int64_t kFewDeltaTokens = 16;
+inline constexpr int64_t kRecurrentDeltaTokens = 16;
 /// Bytes of one chunk of a value head.
 inline constexpr int64_t kDeltaTileBytes = 17216;
 /// Columns of the heads that have chunks: of q and k, and of v.
@@ -314,7 +314,7 @@ class Ops {
   virtual Status norm_and_gate(const Matrix& x, const GatedNorm& norm, const Matrix& by,
                                int64_t by_dim, int64_t count, const Matrix& out, Stream);
   /// out[t, c] = Σ_j weight[j, c] · x[t - kernel + 1 + j, c], c in the order of the output (see
-  /// HeadPieces). Rows before the step's come from the sequence's state; the state after the step
+  /// HeadSplit). Rows before the step's come from the sequence's state; the state after the step
   /// is written. x and out must not overlap.
   virtual Status convolve(const Matrix& x, const float* weight, const ConvolutionShape& shape,
                           const Batch& batch, const Matrix& out, Stream) = 0;

@@ -17,25 +17,25 @@ std::vector<ByteRange> share_of_thread(const Layout& layout, const MatrixShape& 
   };
   if (blocks == 2) {
     const int64_t half = panels / 2;
-    const auto [first, last] = ThreadPool::piece(half, thread, threads);
+    const auto [first, last] = ThreadPool::range_of(half, thread, threads);
     return {range(first, last), range(half + first, half + last)};
   }
-  const auto [first, last] = ThreadPool::piece((panels + 1) / 2, thread, threads);
+  const auto [first, last] = ThreadPool::range_of((panels + 1) / 2, thread, threads);
   return {range(2 * first, 2 * last)};
 }
 
 bool touch_near_threads(const KernelWeights& weights, int blocks, ThreadPool& pool) {
-  const ThreadPlaces& places = pool.places();
-  if (places.num_nodes < 2 || weights.num_experts == 0) return false;
+  const ThreadAffinity& affinity = pool.affinity();
+  if (affinity.num_nodes < 2 || weights.num_experts == 0) return false;
   const auto page = static_cast<int64_t>(::sysconf(_SC_PAGESIZE));
   auto* const base = weights.buffer.as<volatile char>();
   // Avoid 2 MiB pages for small experts: one page would hold several threads' shares.
   constexpr int64_t kHugeShare = int64_t{8} << 20;
   const auto bytes = static_cast<int64_t>(weights.sections.bytes);
-  if (bytes / places.num_nodes < kHugeShare)
+  if (bytes / affinity.num_nodes < kHugeShare)
     ::madvise(weights.buffer.data(), weights.buffer.bytes(), MADV_NOHUGEPAGE);
   // The caller's thread is not pinned, so a thread on its node touches its share, too.
-  const int stand_in = places.nodes.size() > 1 && places.nodes[1] == places.nodes[0] ? 1 : 0;
+  const int stand_in = affinity.nodes.size() > 1 && affinity.nodes[1] == affinity.nodes[0] ? 1 : 0;
   const auto touch = [&](int of_thread) {
     for (const ByteRange& share :
          share_of_thread(*weights.layout, weights.shape, blocks, of_thread, pool.size())) {
@@ -46,7 +46,7 @@ bool touch_near_threads(const KernelWeights& weights, int blocks, ThreadPool& po
       }
     }
   };
-  pool.run_in_place([&](int thread) {
+  pool.run_on_each([&](int thread) {
     if (thread > 0 || stand_in == 0) touch(thread);
     if (thread > 0 && thread == stand_in) touch(0);
   });

@@ -61,7 +61,7 @@ void pack_codes(const MatrixShape& shape, const CanonicalMatrix& m, int64_t firs
     transpose<uint16_t>(shape, m, first_row, begin, end, out);
 }
 
-// Transposes values [n or blocks of n, groups] of a piece to [groups, n or blocks of n].
+// Transposes values [n or blocks of n, groups] of a slice to [groups, n or blocks of n].
 template <class Value>
 void put_columns(const std::vector<Value>& values, const MatrixShape& shape, int64_t first_row,
                  std::byte* out) {

@@ -43,15 +43,15 @@ struct Layout {
   int64_t (*read_cols)(const MatrixShape& shape);
   /// Bit offset of code (r, c) in the codes section; a bijection onto the codes without padding.
   int64_t (*code_bit)(const MatrixShape& shape, int64_t r, int64_t c);
-  /// Packs the codes of rows [begin, end) of a piece. The piece starts at row `first_row` of the
+  /// Packs the codes of rows [begin, end) of a slice. The slice starts at row `first_row` of the
   /// expert at `out`. first_row and begin are multiples of kRowStep; end is a multiple or the
-  /// piece's last row. Also writes the padding of these rows, so that packing over old bytes gives
+  /// slice's last row. Also writes the padding of these rows, so that packing over old bytes gives
   /// the same result.
-  void (*pack_codes)(const MatrixShape& shape, const CanonicalMatrix& piece, int64_t first_row,
+  void (*pack_codes)(const MatrixShape& shape, const CanonicalMatrix& slice, int64_t first_row,
                      int64_t begin, int64_t end, std::byte* out);
-  /// Packs everything else of the piece. The piece with the expert's row 0 must come first: it also
+  /// Packs everything else of the slice. The slice with the expert's row 0 must come first: it also
   /// writes the data that belongs to no row (column groups, padding between sections).
-  void (*pack_beside)(const MatrixShape& shape, const CanonicalMatrix& piece, int64_t first_row,
+  void (*pack_beside)(const MatrixShape& shape, const CanonicalMatrix& slice, int64_t first_row,
                       std::byte* out);
 };
 
@@ -61,8 +61,8 @@ bool holds(const Layout& layout, DType type);
 /// Row granularity of packing in every layout.
 inline constexpr int64_t kRowStep = 16;
 
-/// Packs one piece. The threads of `pool` share its rows; the bytes do not depend on the split.
-void pack(const Layout& layout, const MatrixShape& shape, const CanonicalMatrix& piece,
+/// Packs one slice. The threads of `pool` share its rows; the bytes do not depend on the split.
+void pack(const Layout& layout, const MatrixShape& shape, const CanonicalMatrix& slice,
           int64_t first_row, ThreadPool& pool, std::byte* out);
 /// Packs a whole expert on the caller's thread.
 void pack(const Layout& layout, const CanonicalMatrix& expert, std::byte* out);

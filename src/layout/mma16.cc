@@ -99,9 +99,7 @@ void pack_beside(const MatrixShape& shape, const CanonicalMatrix& m, int64_t fir
 
 const Layout kMma16Layout = {
     .name = "mma16",
-    .summary =
-        "blocks of 16 rows and 32 columns; each lane loads its part of a tensor-core operand at "
-        "once",
+    .summary = "blocks of 16 rows and 32 columns; each lane loads its tensor-core fragment at once",
     .holds = mma16_layout::kHolds,
     .sorts_columns = true,
     .holds_minimums = true,

@@ -52,7 +52,7 @@ void pack_codes(const MatrixShape& shape, const CanonicalMatrix& m, int64_t firs
   }
 }
 
-// Copies values [n or blocks of n, groups] of a piece, one row of values per matrix row.
+// Copies values [n or blocks of n, groups] of a slice, one row of values per matrix row.
 template <class Value>
 void put_rows(const std::vector<Value>& values, const CanonicalMatrix& m, int64_t first_row,
               int64_t groups, std::byte* out) {

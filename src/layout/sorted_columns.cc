@@ -9,12 +9,12 @@ namespace moracle {
 namespace {
 
 // The source column of each result column. A counting sort keeps the order within a group.
-Result<std::vector<int32_t>> sorted_order(const CanonicalMatrix& piece) {
-  const int64_t groups = piece.scale_cols(), cols = piece.group_cols();
-  std::vector<int32_t> next(groups + 1, 0), order(piece.k);
-  for (const int32_t group : piece.group_index) ++next[group + 1];
+Result<std::vector<int32_t>> sorted_order(const CanonicalMatrix& slice) {
+  const int64_t groups = slice.scale_cols(), cols = slice.group_cols();
+  std::vector<int32_t> next(groups + 1, 0), order(slice.k);
+  for (const int32_t group : slice.group_index) ++next[group + 1];
   for (int64_t g = 0; g < groups; ++g) {
-    const int64_t wanted = std::min(cols, piece.k - g * cols);
+    const int64_t wanted = std::min(cols, slice.k - g * cols);
     if (next[g + 1] != wanted) {
       return Error{ErrorKind::kUnsupported, "", "group index",
                    str(wanted, " columns in group ", g, " (backend reference reads any)"),
@@ -22,8 +22,8 @@ Result<std::vector<int32_t>> sorted_order(const CanonicalMatrix& piece) {
     }
     next[g + 1] += next[g];
   }
-  for (int64_t c = 0; c < piece.k; ++c)
-    order[next[piece.group_index[c]]++] = static_cast<int32_t>(c);
+  for (int64_t c = 0; c < slice.k; ++c)
+    order[next[slice.group_index[c]]++] = static_cast<int32_t>(c);
   return order;
 }
 
@@ -52,26 +52,26 @@ void gather_nibbles(const std::byte* from, const std::vector<int32_t>& order,
 
 }  // namespace
 
-Result<CanonicalMatrix> sort_columns(const CanonicalMatrix& piece) {
+Result<CanonicalMatrix> sort_columns(const CanonicalMatrix& slice) {
   CanonicalMatrix sorted;
-  sorted.n = piece.n;
-  sorted.k = piece.k;
-  sorted.key = piece.key;
-  sorted.scales = piece.scales;
-  sorted.zero_points = piece.zero_points;
-  sorted.minimums = piece.minimums;
-  sorted.scale_factors = piece.scale_factors;
-  sorted.minimum_factors = piece.minimum_factors;
-  sorted.bias = piece.bias;
-  MORACLE_TRY(sorted.group_index, sorted_order(piece));
-  const int64_t row_bytes = piece.row_bytes();
-  sorted.storage.resize(piece.n * row_bytes);
+  sorted.n = slice.n;
+  sorted.k = slice.k;
+  sorted.key = slice.key;
+  sorted.scales = slice.scales;
+  sorted.zero_points = slice.zero_points;
+  sorted.minimums = slice.minimums;
+  sorted.scale_factors = slice.scale_factors;
+  sorted.minimum_factors = slice.minimum_factors;
+  sorted.bias = slice.bias;
+  MORACLE_TRY(sorted.group_index, sorted_order(slice));
+  const int64_t row_bytes = slice.row_bytes();
+  sorted.storage.resize(slice.n * row_bytes);
   sorted.codes = sorted.storage;
   std::vector<uint8_t> codes;
-  for (int64_t r = 0; r < piece.n; ++r) {
-    const std::byte* const from = piece.codes.data() + r * row_bytes;
+  for (int64_t r = 0; r < slice.n; ++r) {
+    const std::byte* const from = slice.codes.data() + r * row_bytes;
     std::byte* const to = sorted.storage.data() + r * row_bytes;
-    if (bits(piece.key.dtype) == 4)
+    if (bits(slice.key.dtype) == 4)
       gather_nibbles(from, sorted.group_index, codes, to);
     else
       gather<uint8_t>(from, sorted.group_index, to);

@@ -59,11 +59,11 @@ Status AdaptedLinear::set_adapters(std::span<const AdaptedRows> rows, AdapterSpa
 Status AdaptedLinear::apply(const Matrix& x, const Matrix& y, Stream stream, int64_t first_token) {
   MORACLE_CHECK(linear_.apply(x, y, stream));
   for (const Table& table : tables_) {
-    Matrix part = y;
-    part.data = static_cast<std::byte*>(y.data) + table.first * bits(y.dtype) / 8;
-    part.cols = table.lora.n;
+    Matrix sliced = y;
+    sliced.data = static_cast<std::byte*>(y.data) + table.first * bits(y.dtype) / 8;
+    sliced.cols = table.lora.n;
     MORACLE_CHECK(ops_->add_lora(x, nullptr, {}, lora_ids_ + first_token, num_adapters_, table.lora,
-                                 part, stream));
+                                 sliced, stream));
   }
   return {};
 }

@@ -6,7 +6,7 @@ namespace moracle {
 
 std::vector<std::string> adaptable_modules(const DescribedMatrix& matrix) {
   std::vector<std::string> modules = matrix.modules();
-  if (modules.size() != matrix.part_rows().size()) modules.clear();
+  if (modules.size() != matrix.source_rows().size()) modules.clear();
   return modules;
 }
 
@@ -15,7 +15,7 @@ std::vector<AdaptedRows> adapted_rows(const DescribedMatrix& matrix, AdapterSpan
   const std::vector<std::string> modules = adaptable_modules(matrix);
   int64_t first = 0;
   for (size_t i = 0; i < modules.size(); ++i) {
-    AdaptedRows rows{modules[i], first, matrix.part_rows()[i], matrix.shape().k, 0};
+    AdaptedRows rows{modules[i], first, matrix.source_rows()[i], matrix.shape().k, 0};
     first += rows.n;
     for (const auto& adapter : adapters) {
       const auto own = adapter->modules.find(rows.module);

@@ -6,7 +6,7 @@
 #include "base/try.h"
 #include "checkpoint/kv_scales.h"
 #include "checkpoint/state.h"
-#include "models/families/decoder_parts.h"
+#include "models/families/decoder_family.h"
 #include "models/families/family.h"
 
 namespace moracle {
@@ -15,11 +15,11 @@ namespace {
 
 // Tensors of a multimodal model beside its language model.
 Status ignore_other_modalities(const Checkpoint& checkpoint, Description& description) {
-  return ignore_part(checkpoint, "vision and audio, not run",
-                     {"model.visual.", "visual.", "vision_model.", "model.vision_tower.",
-                      "model.embed_vision.", "model.audio_tower.", "model.embed_audio.",
-                      "multi_modal_projector.", "vision_tower.", "mm_projector."},
-                     description);
+  return ignore_tensors(checkpoint, "vision and audio, not run",
+                        {"model.visual.", "visual.", "vision_model.", "model.vision_tower.",
+                         "model.embed_vision.", "model.audio_tower.", "model.embed_audio.",
+                         "multi_modal_projector.", "vision_tower.", "mm_projector."},
+                        description);
 }
 
 Status describe_kv_scales(const Checkpoint& checkpoint, Description& description) {
@@ -47,7 +47,7 @@ Status ignore_next_tokens(const Checkpoint& checkpoint, Description& description
       break;
     prefixes.push_back(prefix);
   }
-  return ignore_part(checkpoint, "multi-token prediction, not run", prefixes, description);
+  return ignore_tensors(checkpoint, "multi-token prediction, not run", prefixes, description);
 }
 
 std::string routing_text(const Routing& routing) {

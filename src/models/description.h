@@ -193,7 +193,7 @@ struct LayerDescription {
 };
 
 /// Tensors that the architecture defines and this library does not use.
-struct IgnoredPart {
+struct IgnoredTensors {
   std::string what;
   int64_t num_tensors = 0;
   int64_t bytes = 0;
@@ -218,7 +218,7 @@ struct Description {
   std::vector<float> final_norm;  ///< as input_norm
   DescribedMatrix output;         ///< [vocab_size, hidden_size]; the embedding's own tensor if tied
   bool tied = false;
-  std::vector<IgnoredPart> ignored = {};
+  std::vector<IgnoredTensors> ignored = {};
   OutputShares output_shares = {};  ///< size 1: `output` is whole
 
   /// The type of the embedding in a device's memory: as stored, but blocks become f32 on GPUs.

@@ -111,7 +111,7 @@ Status ExpertMoves::move(int64_t layer, std::span<const ExpertMap> ranks) {
   if (!consumed_.insert(layer).second)
     return wrong_move(str("layer ", layer), "one move of its experts", "they have moved");
   Device& device = m.workspace->device();
-  const Turn turn = device.turn();
+  const DeviceLock lock = device.lock();
   std::optional<FusedMoe> fresh;
   const Status done = or_out_of_memory("moving experts", [&]() -> Status {
     MORACLE_TRY(FusedMoe read_here, read(layer, ranks[m.group->rank()]));

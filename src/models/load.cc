@@ -41,23 +41,23 @@ Result<Buffer> read_table(const Description& description, Device& device) {
   MORACLE_TRY(Buffer memory, device.allocate(table.shape().n * bytes));
   ThreadPool& pool = kernel_device(device).host_threads();
   Status sent;
-  const auto send = [&](const CanonicalMatrix& piece, int64_t first_row) {
+  const auto send = [&](const CanonicalMatrix& slice, int64_t first_row) {
     if (!sent) return;
     std::byte* const to = memory.as<std::byte>() + first_row * bytes;
     if (!device.host_visible()) {
       std::vector<float> values;
-      if (type != piece.key.dtype) values = decoded(piece, pool);
+      if (type != slice.key.dtype) values = decoded(slice, pool);
       const void* const from =
-          values.empty() ? static_cast<const void*>(piece.codes.data()) : values.data();
-      sent = device.upload(to, from, piece.n * bytes);
-      if (sent) sent = device.synchronize();  // before the piece is freed
+          values.empty() ? static_cast<const void*>(slice.codes.data()) : values.data();
+      sent = device.upload(to, from, slice.n * bytes);
+      if (sent) sent = device.synchronize();  // before the slice is freed
       return;
     }
-    pool.split(piece.n, [&](int64_t begin, int64_t end) {
-      std::memcpy(to + begin * bytes, piece.codes.data() + begin * bytes, (end - begin) * bytes);
+    pool.split(slice.n, [&](int64_t begin, int64_t end) {
+      std::memcpy(to + begin * bytes, slice.codes.data() + begin * bytes, (end - begin) * bytes);
     });
   };
-  MORACLE_CHECK(table.read_pieces(0, pool, send));
+  MORACLE_CHECK(table.read_slices(0, pool, send));
   MORACLE_CHECK(sent);
   return memory;
 }
@@ -108,14 +108,14 @@ Status load_steps(const Model::State& m, OutputSteps& to, const OutputStepsDescr
 // bytes.
 LayerCache layer_cache(const AttentionSizes& sizes, DType dtype, int64_t page, size_t& page_bytes,
                        size_t& state_bytes) {
-  const auto place = [&](int64_t bytes) {
+  const auto take = [&](int64_t bytes) {
     const auto at = static_cast<int64_t>(page_bytes);
     page_bytes += (static_cast<size_t>(page * bytes) + 255) / 256 * 256;
     return at;
   };
   const CachedBytes bytes = cached_bytes(sizes, dtype);
-  const int64_t keys = place(bytes.keys), values = place(bytes.values);
-  const int64_t key_scales = place(bytes.scales), value_scales = place(bytes.scales);
+  const int64_t keys = take(bytes.keys), values = take(bytes.values);
+  const int64_t key_scales = take(bytes.scales), value_scales = take(bytes.scales);
   const auto state = static_cast<int64_t>(state_bytes);
   state_bytes += sizes.state_bytes;
   return {dtype, keys, values, sizes.num_kv_heads, state, key_scales, value_scales};
@@ -325,7 +325,7 @@ Status Model::reload(const Checkpoint& checkpoint, const Progress& progress) {
 
 Status Model::State::reload(const Checkpoint& checkpoint, const Progress& progress) {
   State& m = *this;
-  const Turn turn = m.workspace->device().turn();
+  const DeviceLock lock = m.workspace->device().lock();
   ReadRecord& record = checkpoint.state().tensors.record();
   record.on = m.group != nullptr;
   Loader loader = Loader::reload(m.workspace, progress, checkpoint.total_bytes());

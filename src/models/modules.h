@@ -11,7 +11,7 @@
 
 namespace moracle {
 
-struct ModulePlace {
+struct ModuleLabel {
   std::string part;              ///< "attention", "router", "experts", "mlp", "output", …
   std::string detail;            ///< "qkv"; empty if the part is one module
   std::optional<int64_t> layer;  ///< empty outside the layers
@@ -30,10 +30,10 @@ inline std::string module_name(const DescribedWeights& weights) {
 }
 
 /// Names that patterns of `backend` match. The output is "lm_head", tied or not.
-inline ModuleNames module_names(const ModulePlace& place, const DescribedMatrix& matrix) {
-  return {place.part == "output" ? "lm_head" : module_name(matrix), matrix.modules()};
+inline ModuleNames module_names(const ModuleLabel& label, const DescribedMatrix& matrix) {
+  return {label.part == "output" ? "lm_head" : module_name(matrix), matrix.modules()};
 }
-inline ModuleNames module_names(const ModulePlace&, const DescribedWeights& weights) {
+inline ModuleNames module_names(const ModuleLabel&, const DescribedWeights& weights) {
   ModuleNames names{weights.spec.name, weights.w13.modules()};
   for (std::string& module : weights.w2.modules()) names.members.push_back(std::move(module));
   return names;
@@ -42,33 +42,33 @@ inline ModuleNames module_names(const ModulePlace&, const DescribedWeights& weig
 template <class T, class Visit>
 requires std::is_same_v<std::remove_const_t<T>, GroupedQueryDescription> Status
 visit_attention(T& attention, int64_t layer, Visit& visit) {
-  MORACLE_CHECK(visit(ModulePlace{"attention", "qkv", layer}, attention.qkv));
-  return visit(ModulePlace{"attention", "output", layer}, attention.o);
+  MORACLE_CHECK(visit(ModuleLabel{"attention", "qkv", layer}, attention.qkv));
+  return visit(ModuleLabel{"attention", "output", layer}, attention.o);
 }
 template <class T, class Visit>
 requires std::is_same_v<std::remove_const_t<T>, LatentDescription> Status
 visit_attention(T& attention, int64_t layer, Visit& visit) {
-  if (attention.q_a) MORACLE_CHECK(visit(ModulePlace{"attention", "q_a", layer}, *attention.q_a));
-  MORACLE_CHECK(visit(ModulePlace{"attention", attention.q_a ? "q_b" : "q", layer}, attention.q));
-  MORACLE_CHECK(visit(ModulePlace{"attention", "kv_a", layer}, attention.kv_a));
-  MORACLE_CHECK(visit(ModulePlace{"attention", "kv_b", layer}, attention.kv_b));
-  return visit(ModulePlace{"attention", "output", layer}, attention.o);
+  if (attention.q_a) MORACLE_CHECK(visit(ModuleLabel{"attention", "q_a", layer}, *attention.q_a));
+  MORACLE_CHECK(visit(ModuleLabel{"attention", attention.q_a ? "q_b" : "q", layer}, attention.q));
+  MORACLE_CHECK(visit(ModuleLabel{"attention", "kv_a", layer}, attention.kv_a));
+  MORACLE_CHECK(visit(ModuleLabel{"attention", "kv_b", layer}, attention.kv_b));
+  return visit(ModuleLabel{"attention", "output", layer}, attention.o);
 }
 template <class T, class Visit>
 requires std::is_same_v<std::remove_const_t<T>, GatedDeltaDescription> Status
 visit_attention(T& attention, int64_t layer, Visit& visit) {
-  MORACLE_CHECK(visit(ModulePlace{"linear attention", "qkvz", layer}, attention.qkvz));
-  MORACLE_CHECK(visit(ModulePlace{"linear attention", "ba", layer}, attention.ba));
-  return visit(ModulePlace{"linear attention", "output", layer}, attention.o);
+  MORACLE_CHECK(visit(ModuleLabel{"linear attention", "qkvz", layer}, attention.qkvz));
+  MORACLE_CHECK(visit(ModuleLabel{"linear attention", "ba", layer}, attention.ba));
+  return visit(ModuleLabel{"linear attention", "output", layer}, attention.o);
 }
 template <class T, class Visit>
 requires std::is_same_v<std::remove_const_t<T>, ShortConvolutionDescription> Status
 visit_attention(T& attention, int64_t layer, Visit& visit) {
-  MORACLE_CHECK(visit(ModulePlace{"short convolution", "input", layer}, attention.bcx));
-  return visit(ModulePlace{"short convolution", "output", layer}, attention.o);
+  MORACLE_CHECK(visit(ModuleLabel{"short convolution", "input", layer}, attention.bcx));
+  return visit(ModuleLabel{"short convolution", "output", layer}, attention.o);
 }
 
-/// Calls `visit(place, module)` for every DescribedMatrix and DescribedWeights of a Description,
+/// Calls `visit(label, module)` for every DescribedMatrix and DescribedWeights of a Description,
 /// const or not. The first error ends the walk.
 template <class D, class Visit>
 requires std::is_same_v<std::remove_const_t<D>, Description> Status visit_modules(D& description,
@@ -79,14 +79,14 @@ requires std::is_same_v<std::remove_const_t<D>, Description> Status visit_module
     MORACLE_CHECK(
         std::visit([&](auto& attention) { return visit_attention(attention, index, visit); },
                    layer.attention));
-    if (layer.router) MORACLE_CHECK(visit(ModulePlace{"router", "", index}, layer.router->weights));
-    MORACLE_CHECK(visit(ModulePlace{layer.router ? "experts" : "mlp", "", index}, layer.mlp));
+    if (layer.router) MORACLE_CHECK(visit(ModuleLabel{"router", "", index}, layer.router->weights));
+    MORACLE_CHECK(visit(ModuleLabel{layer.router ? "experts" : "mlp", "", index}, layer.mlp));
     if (!layer.shared) continue;
     if (layer.shared->gate)
-      MORACLE_CHECK(visit(ModulePlace{"shared expert", "gate", index}, *layer.shared->gate));
-    MORACLE_CHECK(visit(ModulePlace{"shared expert", "", index}, layer.shared->mlp));
+      MORACLE_CHECK(visit(ModuleLabel{"shared expert", "gate", index}, *layer.shared->gate));
+    MORACLE_CHECK(visit(ModuleLabel{"shared expert", "", index}, layer.shared->mlp));
   }
-  return visit(ModulePlace{"output", "", {}}, description.output);
+  return visit(ModuleLabel{"output", "", {}}, description.output);
 }
 
 }  // namespace moracle

@@ -116,12 +116,12 @@ std::string why(const std::string& place) {
   return "not read for this architecture";
 }
 
-std::vector<NotRead::Part> unread_keys(const Checkpoint::State& state) {
+std::vector<NotRead::Entry> unread_keys(const Checkpoint::State& state) {
   const Config& whole = state.wrapper ? *state.wrapper : state.config;
-  std::map<std::string, NotRead::Part> parts;
+  std::map<std::string, NotRead::Entry> entries;
   const auto add = [&](const std::string& place, const std::string& reason) {
-    parts[reason].why = reason;
-    parts[reason].names.push_back(place);
+    entries[reason].why = reason;
+    entries[reason].names.push_back(place);
   };
   // Those of GGUF were translated to keys of config.json, or not looked at.
   for (const std::string& place : whole.unread())
@@ -129,16 +129,16 @@ std::vector<NotRead::Part> unread_keys(const Checkpoint::State& state) {
   if (state.gguf) {
     for (const std::string& key : state.gguf->unread()) add(key, why_metadata(key));
   }
-  std::vector<NotRead::Part> all;
-  for (auto& [reason, part] : parts) all.push_back(std::move(part));
+  std::vector<NotRead::Entry> all;
+  for (auto& [reason, entry] : entries) all.push_back(std::move(entry));
   return all;
 }
 
 // Tensors that no module has, by their names with * for each number.
-NotRead::Part not_described(const Checkpoint& checkpoint) {
+NotRead::Entry not_described(const Checkpoint& checkpoint) {
   const Checkpoint own = checkpoint.unclaimed_copy();
   for (const int64_t layer : own.moe_layers()) (void)own.moe_layer(layer);  // claims its tensors
-  NotRead::Part part{"the architecture is unknown: only the experts can be used"};
+  NotRead::Entry entry{"the architecture is unknown: only the experts can be used"};
   for (const std::string& name : own.unclaimed()) {
     std::string pattern;
     for (const char c : name) {
@@ -149,12 +149,12 @@ NotRead::Part not_described(const Checkpoint& checkpoint) {
       else if (!pattern.ends_with('*'))
         pattern += '*';
     }
-    if (std::find(part.names.begin(), part.names.end(), pattern) == part.names.end())
-      part.names.push_back(pattern);
-    part.num_tensors += 1;
-    part.bytes += static_cast<int64_t>(checkpoint.state().tensors.find(name)->num_bytes());
+    if (std::find(entry.names.begin(), entry.names.end(), pattern) == entry.names.end())
+      entry.names.push_back(pattern);
+    entry.num_tensors += 1;
+    entry.bytes += static_cast<int64_t>(checkpoint.state().tensors.find(name)->num_bytes());
   }
-  return part;
+  return entry;
 }
 
 }  // namespace
@@ -165,18 +165,18 @@ NotRead not_read(const Checkpoint& checkpoint, const Description* description) {
   if (description == nullptr) {
     all.tensors.push_back(not_described(checkpoint));
   } else {
-    for (const IgnoredPart& part : description->ignored)
-      all.tensors.push_back({part.what, part.prefixes, part.num_tensors, part.bytes});
+    for (const IgnoredTensors& entry : description->ignored)
+      all.tensors.push_back({entry.what, entry.prefixes, entry.num_tensors, entry.bytes});
   }
-  NotRead::Part buffers{"rotary frequencies, which config.json determines",
-                        {"*rotary_emb.inv_freq"}};
+  NotRead::Entry buffers{"rotary frequencies, which config.json determines",
+                         {"*rotary_emb.inv_freq"}};
   for (const auto& [name, entry] : state.tensors.all()) {
     if (!name.ends_with("rotary_emb.inv_freq")) continue;
     buffers.num_tensors += 1;
     buffers.bytes += static_cast<int64_t>(entry.view.num_bytes());
   }
   if (buffers.num_tensors > 0) all.tensors.push_back(std::move(buffers));
-  std::erase_if(all.tensors, [](const NotRead::Part& part) { return part.num_tensors == 0; });
+  std::erase_if(all.tensors, [](const NotRead::Entry& entry) { return entry.num_tensors == 0; });
   return all;
 }
 

@@ -9,14 +9,14 @@
 namespace moracle {
 
 struct NotRead {
-  struct Part {
+  struct Entry {
     std::string why;
     std::vector<std::string> names;  ///< of keys; of tensors: prefixes, or names with * for numbers
     int64_t num_tensors = 0;
     int64_t bytes = 0;
   };
-  std::vector<Part> keys;  ///< of config.json, or of GGUF's metadata
-  std::vector<Part> tensors;
+  std::vector<Entry> keys;  ///< of config.json, or of GGUF's metadata
+  std::vector<Entry> tensors;
 };
 
 /// `description` is that of the checkpoint; null: only its experts can be used. The checkpoint must

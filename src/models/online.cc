@@ -12,7 +12,7 @@ Status quantize_online(const Checkpoint& checkpoint, QuantizationMap map,
   }
   if (!map.has_schemes()) return {};
   MORACLE_TRY(const OnlineChoice choice, OnlineChoice::make(checkpoint, map));
-  const auto apply = [&](const ModulePlace&, auto& weights) -> Status {
+  const auto apply = [&](const ModuleLabel&, auto& weights) -> Status {
     MORACLE_TRY(weights, choice.apply(std::move(weights)));
     return {};
   };
@@ -24,7 +24,7 @@ Status quantize_online(const Checkpoint& checkpoint, QuantizationMap map,
 Status change_schemes(const Checkpoint& checkpoint, const SchemeChanges& changes,
                       Description& description) {
   MORACLE_CHECK(quantize_online(checkpoint, changes.quantization, description));
-  return visit_modules(description, [&](const ModulePlace&, auto& weights) -> Status {
+  return visit_modules(description, [&](const ModuleLabel&, auto& weights) -> Status {
     set_activations(weights, changes.activations);
     return {};
   });

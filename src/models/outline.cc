@@ -58,15 +58,15 @@ struct Visitor {
   bool tied = false;
   int64_t accounted = 0;
 
-  Status operator()(const ModulePlace& place, const DescribedMatrix& matrix) {
-    if (place.part == "output" && tied) return {};  // the embedding
-    parts.add(place.part, place.layer, matrix);
+  Status operator()(const ModuleLabel& label, const DescribedMatrix& matrix) {
+    if (label.part == "output" && tied) return {};  // the embedding
+    parts.add(label.part, label.layer, matrix);
     accounted += matrix.source_bytes();
     return {};
   }
-  Status operator()(const ModulePlace& place, const DescribedWeights& experts) {
-    parts.add(place.part, place.layer, experts.w13);
-    parts.add(place.part, place.layer, experts.w2);
+  Status operator()(const ModuleLabel& label, const DescribedWeights& experts) {
+    parts.add(label.part, label.layer, experts.w13);
+    parts.add(label.part, label.layer, experts.w2);
     accounted += experts.w13.source_bytes() + experts.w2.source_bytes();
     if (experts.spec.num_experts == 1) return {};
     outline.num_experts = experts.spec.num_experts;
@@ -142,7 +142,7 @@ Result<Outline> outline(const Checkpoint& checkpoint, const Description& descrip
             std::string(name(table->dtype)), false, 1, table_bytes);
   Visitor visitor{parts, outline, description.tied, table_bytes};
   MORACLE_CHECK(visit_modules(description, visitor));
-  for (const IgnoredPart& ignored : description.ignored) {
+  for (const IgnoredTensors& ignored : description.ignored) {
     parts.add(ignored.what, {}, "not read", false, ignored.num_tensors, ignored.bytes);
     visitor.accounted += ignored.bytes;
   }

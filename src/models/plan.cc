@@ -43,25 +43,25 @@ class Chooser {
     return chooser;
   }
 
-  Status operator()(const ModulePlace& place, const DescribedMatrix& weights) {
+  Status operator()(const ModuleLabel& label, const DescribedMatrix& weights) {
     for (std::string& module : adaptable_modules(weights)) adaptable_.insert(std::move(module));
     Request request;
     request.layer = linear_spec(module_name(weights), weights);
-    MORACLE_CHECK(add(place, module_names(place, weights), std::move(request)));
+    MORACLE_CHECK(add(label, module_names(label, weights), std::move(request)));
     modules_.back().adapted = adapted_rows(weights, adapters_);
     return {};
   }
-  Status operator()(const ModulePlace& place, const DescribedWeights& weights) {
+  Status operator()(const ModuleLabel& label, const DescribedWeights& weights) {
     Request request;
     request.layer = weights.spec;
-    if (place.part == "experts") {
-      MORACLE_CHECK(add_wishes(place, request));
-      if (wishes_.num_slots) MORACLE_CHECK(add_slots(place, weights, request));
+    if (label.part == "experts") {
+      MORACLE_CHECK(add_wishes(label, request));
+      if (wishes_.num_slots) MORACLE_CHECK(add_slots(label, weights, request));
     } else {
       for (std::string& module : mlp_modules(weights)) adaptable_.insert(std::move(module));
-      add_adapters(place, weights, request);
+      add_adapters(label, weights, request);
     }
-    return add(place, module_names(place, weights), std::move(request));
+    return add(label, module_names(label, weights), std::move(request));
   }
   /// Errors: an adapter changes a module that no adapter can change.
   Status check_adapters() const {
@@ -87,7 +87,7 @@ class Chooser {
       : options_(options), machine_(machine), adapters_(adapters), wishes_(wishes) {}
 
   // Adds the choice of all experts on the CPU, and makes `request` that of the slots.
-  Status add_slots(const ModulePlace& place, const DescribedWeights& weights, Request& request) {
+  Status add_slots(const ModuleLabel& label, const DescribedWeights& weights, Request& request) {
     const int64_t num_experts = request.layer.num_experts;
     request.max_num_tokens = expert_tokens_per_step(options_);
     request.deterministic = options_.deterministic;
@@ -96,16 +96,16 @@ class Chooser {
     Request on_host = request;
     on_host.platform = Platform::kCpu;
     if (options_.device.platform == Platform::kCpu) {
-      MORACLE_TRY(on_host.backend, options_.backend.for_module(module_names(place, weights)));
+      MORACLE_TRY(on_host.backend, options_.backend.for_module(module_names(label, weights)));
     }
-    modules_.push_back({kHostExperts, place.layer, select(on_host, machine_), {}});
+    modules_.push_back({kHostExperts, label.layer, select(on_host, machine_), {}});
     MORACLE_TRY(request.parallel, slots_of(num_experts, std::min(*wishes_.num_slots, num_experts)));
     return {};
   }
 
-  Status add(const ModulePlace& place, ModuleNames names, Request request) {
+  Status add(const ModuleLabel& label, ModuleNames names, Request request) {
     request.max_num_tokens =
-        place.part == "experts" ? expert_tokens_per_step(options_) : tokens_per_step(options_);
+        label.part == "experts" ? expert_tokens_per_step(options_) : tokens_per_step(options_);
     request.deterministic = options_.deterministic;
     request.bf16_activations = bf16_activations_;
     MORACLE_TRY(request.backend, options_.backend.for_module(names));
@@ -113,22 +113,22 @@ class Chooser {
     request.platform = device.platform;
     if (device.platform != Platform::kCpu) request.device_index = device.index;
     names_.push_back(std::move(names));
-    modules_.push_back({place.name(), place.layer, select(request, machine_), {}});
+    modules_.push_back({label.name(), label.layer, select(request, machine_), {}});
     return {};
   }
 
-  Status add_wishes(const ModulePlace& place, Request& request) {
+  Status add_wishes(const ModuleLabel& label, Request& request) {
     request.parallel = options_.parallel;
     request.parallel.format = wishes_.format;
-    with_experts_.insert(*place.layer);
+    with_experts_.insert(*label.layer);
     if (options_.measured_load) {
       MORACLE_TRY(request.parallel.expert_map,
-                  map_by_load(*options_.measured_load, *place.layer, request.layer.num_experts,
+                  map_by_load(*options_.measured_load, *label.layer, request.layer.num_experts,
                               options_.parallel, options_.num_redundant_experts));
     }
     request.lora_rank = wishes_.lora_rank;
     for (const auto& adapter : adapters_) {
-      if (!adapter->layers.contains(*place.layer)) continue;
+      if (!adapter->layers.contains(*label.layer)) continue;
       request.lora_rank = std::max(request.lora_rank, adapter->rank);
       request.max_adapters = static_cast<int64_t>(adapters_.size());
     }
@@ -136,10 +136,10 @@ class Chooser {
   }
 
   // Dense MLPs and shared experts are experts that every token uses.
-  void add_adapters(const ModulePlace& place, const DescribedWeights& weights,
+  void add_adapters(const ModuleLabel& label, const DescribedWeights& weights,
                     Request& request) const {
     for (const auto& adapter : adapters_) {
-      const LoraWeights own = adapter_of(*adapter, place.part, place.layer, weights);
+      const LoraWeights own = adapter_of(*adapter, label.part, label.layer, weights);
       for (const std::vector<LoraPair>* pairs : {&own.gate, &own.up, &own.down})
         for (const LoraPair& pair : *pairs)
           request.lora_rank = std::max(request.lora_rank, pair.rank);
@@ -200,7 +200,7 @@ Result<std::vector<ModuleChoice>> consider(std::span<const LayerExperts> experts
                                            AdapterSpan adapters, const ExpertWishes& wishes) {
   MORACLE_TRY(Chooser chooser, Chooser::make(options, machine, adapters, wishes));
   for (const auto& [layer, weights] : experts)
-    MORACLE_CHECK(chooser(ModulePlace{"experts", "", layer}, weights));
+    MORACLE_CHECK(chooser(ModuleLabel{"experts", "", layer}, weights));
   return std::move(chooser).finish();
 }
 

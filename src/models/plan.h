@@ -19,7 +19,7 @@ struct ModuleChoice {
 };
 
 /// What an adapter changes of experts, or of a dense MLP or shared expert, as one expert. Empty if
-/// it changes nothing. `part` as in ModulePlace.
+/// it changes nothing. `part` as in ModuleLabel.
 LoraWeights adapter_of(const LoraAdapter& adapter, const std::string& part,
                        std::optional<int64_t> layer, const DescribedWeights& weights);
 

@@ -43,13 +43,13 @@ std::vector<StoredTypes> stored_types(const Checkpoint& checkpoint) {
 }
 
 std::string text(const StoredTypes& types) {
-  std::vector<std::string> parts;
+  std::vector<std::string> counts;
   int64_t total = 0;
   for (const auto& [type, count] : types.num_tensors) total += count;
   for (const auto& [type, count] : types.num_tensors) {
-    parts.push_back(count == total ? std::string(name(type)) : str(name(type), " ", count));
+    counts.push_back(count == total ? std::string(name(type)) : str(name(type), " ", count));
   }
-  return join(parts);
+  return join(counts);
 }
 
 }  // namespace moracle

@@ -6,7 +6,7 @@
 #include "base/text.h"
 #include "base/try.h"
 #include "moe/fused_moe_state.h"
-#include "moe/layer_turn.h"
+#include "moe/layer_lock.h"
 
 namespace moracle {
 namespace {
@@ -16,7 +16,7 @@ struct Target {
   const char* name;
   const std::vector<LoraPair>& pairs;
   bool is_w13;
-  int64_t part;  // within w13: gate comes before up
+  int64_t slice;  // within w13: gate comes before up
   int64_t rows, cols;
 };
 
@@ -72,8 +72,8 @@ class Staging {
       reinterpret_cast<uint16_t*>(bytes_.data())[at] = float_to_bf16(value);
   }
   Status upload(const Matrix& to, int64_t first_row, Device& device) const {
-    auto* place = static_cast<std::byte*>(to.data) + first_row * cols_ * bits(dtype_) / 8;
-    return device.upload(place, bytes_.data(), bytes_.size());
+    auto* to_rows = static_cast<std::byte*>(to.data) + first_row * cols_ * bits(dtype_) / 8;
+    return device.upload(to_rows, bytes_.data(), bytes_.size());
   }
 
  private:
@@ -95,18 +95,18 @@ Status FusedMoe::set_adapter(int32_t id, const LoraWeights& adapter) {
   for (const Target& target : all) MORACLE_CHECK(check_target(target, plan));
 
   // Uploads use the device's own stream.
-  MORACLE_TRY(const LayerTurn turn, LayerTurn::take(*state_->workspace, {}));
+  MORACLE_TRY(const LayerLock lock, LayerLock::take(*state_->workspace, {}));
   Device& device = state_->device();
   const AdapterScratch& scratch = state_->adapters;
   const int64_t rank = plan.lora_rank, here = plan.experts.num_local();
-  const int64_t parts = plan.layer.w13_rows() / plan.layer.intermediate_size;
+  const int64_t slices = plan.layer.w13_rows() / plan.layer.intermediate_size;
   for (int64_t local = 0; local < here; ++local) {
     const int64_t pair = id * here + local;
     const int32_t e = plan.experts.global()[local];
     for (const bool is_w13 : {true, false}) {
       const Matrix &a = is_w13 ? scratch.w13_a : scratch.w2_a,
                    &b = is_w13 ? scratch.w13_b : scratch.w2_b;
-      const int64_t a_rows = (is_w13 ? parts : 1) * rank;
+      const int64_t a_rows = (is_w13 ? slices : 1) * rank;
       const int64_t b_rows = is_w13 ? plan.layer.w13_rows() : plan.layer.hidden_size;
       Staging to_a(a_rows, a.cols, a.dtype), to_b(b_rows, b.cols, b.dtype);
       for (const Target& target : all) {
@@ -114,9 +114,9 @@ Status FusedMoe::set_adapter(int32_t id, const LoraWeights& adapter) {
         const LoraPair& from = target.pairs[e];
         for (int64_t j = 0; j < from.rank; ++j) {
           for (int64_t k = 0; k < target.cols; ++k)
-            to_a.set(target.part * rank + j, k, from.a[j * target.cols + k]);
+            to_a.set(target.slice * rank + j, k, from.a[j * target.cols + k]);
           for (int64_t n = 0; n < target.rows; ++n)
-            to_b.set(target.part * target.rows + n, j, from.b[n * from.rank + j] * from.scale);
+            to_b.set(target.slice * target.rows + n, j, from.b[n * from.rank + j] * from.scale);
         }
       }
       MORACLE_CHECK(to_a.upload(a, pair * a_rows, device));

@@ -13,7 +13,7 @@
 #include "base/try.h"
 #include "kernels/kernel_device.h"
 #include "moe/checks.h"
-#include "moe/layer_turn.h"
+#include "moe/layer_lock.h"
 #include "moe/stage.h"
 
 namespace moracle {
@@ -64,9 +64,9 @@ class FusedMoe::State::Pass {
   Status quantize_static(const Matrix& from, const int32_t* row_index, const GroupedLinear& linear,
                          const Rows& to);
   Status add_adapters(const Matrix& x, const int32_t* row_index, bool is_w13, const Matrix& y);
-  // Returns the number of rows in the part that begins at `first`: whole experts where these fit.
-  // If several parts are needed, `left` becomes the exact number of rows from `first` on.
-  int64_t next_part(int64_t first, int64_t& left) const;
+  // Returns the number of rows in the chunk that begins at `first`: whole experts where these fit.
+  // If several chunks are needed, `left` becomes the exact number of rows from `first` on.
+  int64_t next_chunk(int64_t first, int64_t& left) const;
 
   const State& layer_;
   const Plan& plan_;
@@ -167,7 +167,7 @@ Status FusedMoe::State::Pass::run_combined(GroupedRows input) {
   LinearCall::Combine combine{each_slot() ? scratch_.rows.row_slot : scratch_.rows.row_token,
                               scratch_.rows.row_slot, weights()};
   for (int64_t left = input.num_rows; left > 0 || !combine.add; left -= input.num_rows) {
-    input.num_rows = next_part(input.first_row, left);
+    input.num_rows = next_chunk(input.first_row, left);
     MORACLE_TRY(const GroupedRows intermediate, run_w13(input));
     MORACLE_CHECK(layer_.w2->run({intermediate, sum, combine}, stream_));
     combine.add = true;
@@ -176,15 +176,16 @@ Status FusedMoe::State::Pass::run_combined(GroupedRows input) {
   return in_place ? Status() : ops_.convert(sum, output, stream_);
 }
 
-int64_t FusedMoe::State::Pass::next_part(int64_t first, int64_t& left) const {
-  if (left <= plan_.part_rows) return left;
-  // Only host kernels split rows into parts, so the host may read the offsets here.
+int64_t FusedMoe::State::Pass::next_chunk(int64_t first, int64_t& left) const {
+  if (left <= plan_.chunk_rows) return left;
+  // Only host kernels split rows into chunks, so the host may read the offsets here.
   const int32_t* const offsets = scratch_.rows.expert_offsets;
   const int32_t* const end = offsets + plan_.experts.num_local() + 1;
   left = std::min(left, end[-1] - first);
-  if (left <= plan_.part_rows) return left;
-  const int64_t whole_experts = std::upper_bound(offsets, end, first + plan_.part_rows)[-1] - first;
-  return whole_experts > 0 ? whole_experts : plan_.part_rows;
+  if (left <= plan_.chunk_rows) return left;
+  const int64_t whole_experts =
+      std::upper_bound(offsets, end, first + plan_.chunk_rows)[-1] - first;
+  return whole_experts > 0 ? whole_experts : plan_.chunk_rows;
 }
 
 Status FusedMoe::State::Pass::quantize_static(const Matrix& from, const int32_t* row_index,
@@ -204,7 +205,7 @@ Status FusedMoe::State::Pass::add_adapters(const Matrix& x, const int32_t* row_i
                   1,
                   plan_.lora_rank,
                   y.cols};
-  if (is_w13) table.parts = plan_.layer.w13_rows() / plan_.layer.intermediate_size;
+  if (is_w13) table.num_slices = plan_.layer.w13_rows() / plan_.layer.intermediate_size;
   return ops_.add_lora(x, row_index, scratch_.rows, call_.lora_ids, plan_.max_adapters, table, y,
                        stream_);
 }
@@ -223,7 +224,7 @@ Status FusedMoe::State::run(ExpertsCall call, Stream stream) const {
   MORACLE_CHECK(check_call(call, plan));
   if (call.num_tokens() == 0) return {};
   MORACLE_CHECK(check_pointers(call, plan));
-  MORACLE_TRY(const LayerTurn turn, LayerTurn::take(*workspace, stream, error_scope));
+  MORACLE_TRY(const LayerLock lock, LayerLock::take(*workspace, stream, error_scope));
   MORACLE_CHECK(check_workspace(*workspace, plan));
   return Pass(*this, std::move(call), stream).run();
 }

@@ -3,14 +3,14 @@
 #include "base/try.h"
 #include "checkpoint/experts/matrix_share.h"
 #include "moe/checks.h"
-#include "moe/layer_turn.h"
+#include "moe/layer_lock.h"
 #include "moe/moe_access.h"
 
 namespace moracle {
 namespace {
 
 // Reports the progress of one part of the work, which begins at `before` of `total`.
-Progress part(const Progress& progress, int64_t before, int64_t total) {
+Progress partial_progress(const Progress& progress, int64_t before, int64_t total) {
   if (!progress) return {};
   return
       [&progress, before, total](int64_t done, int64_t) { return progress(before + done, total); };
@@ -43,11 +43,12 @@ Result<std::vector<KernelWeights>> pack_both(DescribedWeights&& weights, const P
   std::vector<KernelWeights> packed;
   const bool together =
       plan.matrices[0].kernel->activates && is_gated(plan.layer.activation.function);
-  MORACLE_TRY(KernelWeights w13, convert(std::move(weights.w13), layout, device,
-                                         part(progress, 0, total), together ? 2 : 1, old_w13));
+  MORACLE_TRY(KernelWeights w13,
+              convert(std::move(weights.w13), layout, device, partial_progress(progress, 0, total),
+                      together ? 2 : 1, old_w13));
   packed.push_back(std::move(w13));
   MORACLE_TRY(KernelWeights w2, convert(std::move(weights.w2), layout, device,
-                                        part(progress, first, total), 1, old_w2));
+                                        partial_progress(progress, first, total), 1, old_w2));
   packed.push_back(std::move(w2));
   return packed;
 }
@@ -179,7 +180,7 @@ Result<PackedWeights> FusedMoe::State::pack(DescribedWeights&& weights,
 Status FusedMoe::swap(PackedWeights&& weights, Stream stream) {
   Device& device = state_->device();
   MORACLE_CHECK(check_swap(weights.state_.get(), state_->plan, device));
-  MORACLE_TRY(const LayerTurn turn, LayerTurn::take(*state_->workspace, stream));
+  MORACLE_TRY(const LayerLock lock, LayerLock::take(*state_->workspace, stream));
   const std::vector<KernelWeights>& fresh = weights.state_->matrices;
   MORACLE_CHECK(replace(state_->w13->weights(), fresh[0], device, stream));
   MORACLE_CHECK(replace(state_->w2->weights(), fresh[1], device, stream));

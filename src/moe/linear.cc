@@ -4,7 +4,7 @@
 #include "checkpoint/experts/matrix_share.h"
 #include "kernels/kernel_device.h"
 #include "moe/checks.h"
-#include "moe/layer_turn.h"
+#include "moe/layer_lock.h"
 #include "moe/stage.h"
 
 namespace moracle {
@@ -100,7 +100,7 @@ Result<PackedWeights> Linear::State::pack(DescribedMatrix&& from, const Progress
 Status Linear::swap(PackedWeights&& weights, Stream stream) {
   Device& device = state_->workspace->device();
   MORACLE_CHECK(check_swap(weights.state_.get(), state_->plan, device));
-  MORACLE_TRY(const LayerTurn turn, LayerTurn::take(*state_->workspace, stream));
+  MORACLE_TRY(const LayerLock lock, LayerLock::take(*state_->workspace, stream));
   MORACLE_CHECK(replace(state_->weights->weights(), weights.state_->matrices[0], device, stream));
   MORACLE_CHECK(state_->weights->weights_replaced(stream));
   MORACLE_CHECK(device.synchronize(stream));
@@ -160,7 +160,7 @@ Status Linear::apply(const LinearCall& call, Stream stream) {
   State& state = *state_;
   MORACLE_CHECK(state.check_call(call.x(), call.out));
   if (call.x().rows == 0) return {};
-  MORACLE_TRY(const LayerTurn turn, LayerTurn::take(*state.workspace, stream));
+  MORACLE_TRY(const LayerLock lock, LayerLock::take(*state.workspace, stream));
   MORACLE_CHECK(check_workspace(*state.workspace, state.plan));
   const bool product_only = call.from<LinearCall::Raw>() && call.to<LinearCall::Store>();
   if (!product_only && serves(call)) return state.weights->run(call, stream);

@@ -39,13 +39,13 @@ struct MoeAccess {
                                      std::shared_ptr<Workspace> workspace);
   /// Bytes of one expert as `slots` packs it, both matrices.
   static int64_t slot_bytes(const FusedMoe& slots);
-  /// An expert is packed for a slot in so many pieces of about equal size.
-  static int64_t num_slot_pieces(const FusedMoe& all);
-  /// Packs one piece of an expert of `all` for a slot, in host memory, on the host threads of
-  /// `all`. Piece 0 must come first. Errors: groups of columns that the layout cannot sort.
-  static Status pack_for_slot(const FusedMoe& all, int64_t expert, int64_t piece,
+  /// An expert is packed for a slot in so many slices of about equal size.
+  static int64_t num_slot_slices(const FusedMoe& all);
+  /// Packs one slice of an expert of `all` for a slot, in host memory, on the host threads of
+  /// `all`. Slice 0 must come first. Errors: groups of columns that the layout cannot sort.
+  static Status pack_for_slot(const FusedMoe& all, int64_t expert, int64_t slice,
                               const FusedMoe& slots, std::byte* out);
-  /// Enqueues the bytes of all pieces into a slot that no enqueued call reads.
+  /// Enqueues the bytes of all slices into a slot that no enqueued call reads.
   static Status fill_slot(FusedMoe& slots, int64_t slot, const FusedMoe& all, int64_t expert,
                           const std::byte* packed, Stream stream);
   /// Enqueues another map of experts to slots, [num_experts]; -1: in no slot. Later calls use it.

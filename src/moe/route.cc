@@ -51,7 +51,7 @@ Status route(Device& device, const Matrix& logits, const Routing& routing, int64
   MORACLE_CHECK(check_aligned(logits.data, bits(logits.dtype) / 8, "logits"));
   MORACLE_CHECK(check_aligned(topk_ids, alignof(int32_t), "topk_ids"));
   MORACLE_CHECK(check_aligned(topk_weights, alignof(float), "topk_weights"));
-  const Turn turn = device.turn();
+  const DeviceLock lock = device.lock();
   Ops& ops = kernel_device(device).ops();
   MORACLE_CHECK(
       ops.route(logits, routing, vectors.correction_bias, top_k, topk_ids, topk_weights, stream));

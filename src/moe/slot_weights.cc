@@ -6,7 +6,7 @@
 #include "base/try.h"
 #include "layout/unpack.h"
 #include "moe/checks.h"
-#include "moe/layer_turn.h"
+#include "moe/layer_lock.h"
 #include "moe/moe_access.h"
 
 namespace moracle {
@@ -45,14 +45,14 @@ Result<KernelWeights> empty(const KernelWeights& from, const MatrixPlan& matrix,
   return to;
 }
 
-// Rows of a piece of the matrix. A piece takes about as long as a GPU's attention of one layer.
-int64_t piece_rows(const KernelWeights& weights) {
+// Rows of a slice of the matrix. A slice takes about as long as a GPU's attention of one layer.
+int64_t slice_rows(const KernelWeights& weights) {
   constexpr int64_t kCodes = 1 << 18;
   const int64_t step = row_step(weights.shape);
   return std::max(kCodes / std::max<int64_t>(weights.shape.k, 1) / step * step, step);
 }
-int64_t pieces_of(const KernelWeights& weights) {
-  return (weights.shape.n + piece_rows(weights) - 1) / piece_rows(weights);
+int64_t slices_of(const KernelWeights& weights) {
+  return (weights.shape.n + slice_rows(weights) - 1) / slice_rows(weights);
 }
 
 }  // namespace
@@ -98,27 +98,27 @@ int64_t MoeAccess::slot_bytes(const FusedMoe& slots) {
                               slots.state_->w2->weights().sections.bytes);
 }
 
-int64_t MoeAccess::num_slot_pieces(const FusedMoe& all) {
-  return slot_weights::pieces_of(all.state_->w13->weights()) +
-         slot_weights::pieces_of(all.state_->w2->weights());
+int64_t MoeAccess::num_slot_slices(const FusedMoe& all) {
+  return slot_weights::slices_of(all.state_->w13->weights()) +
+         slot_weights::slices_of(all.state_->w2->weights());
 }
 
-Status MoeAccess::pack_for_slot(const FusedMoe& all, int64_t expert, int64_t piece,
+Status MoeAccess::pack_for_slot(const FusedMoe& all, int64_t expert, int64_t slice,
                                 const FusedMoe& slots, std::byte* out) {
   const FusedMoe::State &from = *all.state_, &to = *slots.state_;
-  const int64_t of_w13 = slot_weights::pieces_of(from.w13->weights());
-  const bool is_w13 = piece < of_w13;
+  const int64_t of_w13 = slot_weights::slices_of(from.w13->weights());
+  const bool is_w13 = slice < of_w13;
   const KernelWeights& weights = (is_w13 ? *from.w13 : *from.w2).weights();
   if (!is_w13) {
-    piece -= of_w13;
+    slice -= of_w13;
     out += to.w13->weights().sections.bytes;
   }
-  const int64_t rows = slot_weights::piece_rows(weights), begin = piece * rows;
-  const PackedRows of_piece{weights.layout, &weights.shape,
+  const int64_t rows = slot_weights::slice_rows(weights), begin = slice * rows;
+  const PackedRows of_slice{weights.layout, &weights.shape,
                             weights.expert(from.plan.experts.local()[expert]), begin,
                             std::min(begin + rows, weights.shape.n)};
   // The shape of the plan: kernels may change that of their weights when they prepare them.
-  return repack(of_piece, *to.plan.backend->layout, to.plan.matrices[is_w13 ? 0 : 1].shape,
+  return repack(of_slice, *to.plan.backend->layout, to.plan.matrices[is_w13 ? 0 : 1].shape,
                 kernel_device(all.state_->device()).host_threads(), out);
 }
 
@@ -127,7 +127,7 @@ Status MoeAccess::fill_slot(FusedMoe& slots, int64_t slot, const FusedMoe& all, 
   FusedMoe::State& to = *slots.state_;
   const FusedMoe::State& from = *all.state_;
   const int64_t local = from.plan.experts.local()[expert];
-  MORACLE_TRY(const LayerTurn turn, LayerTurn::take(*to.workspace, stream));
+  MORACLE_TRY(const LayerLock lock, LayerLock::take(*to.workspace, stream));
   const std::pair<GroupedLinear*, const GroupedLinear*> matrices[] = {
       {to.w13.get(), from.w13.get()}, {to.w2.get(), from.w2.get()}};
   for (const auto& [linear, source] : matrices) {
@@ -148,7 +148,7 @@ Status MoeAccess::fill_slot(FusedMoe& slots, int64_t slot, const FusedMoe& all, 
 
 Status MoeAccess::map_slots(FusedMoe& slots, std::span<const int32_t> local, Stream stream) {
   FusedMoe::State& state = *slots.state_;
-  MORACLE_TRY(const LayerTurn turn, LayerTurn::take(*state.workspace, stream));
+  MORACLE_TRY(const LayerLock lock, LayerLock::take(*state.workspace, stream));
   return state.device().enqueue_upload(state.expert_map.data(), local.data(), local.size_bytes(),
                                        stream);
 }

@@ -8,7 +8,7 @@ Workspace::Workspace(std::shared_ptr<Device> device)
     : device_(std::move(device)), order_(kernel_device(*device_).stream_order()) {}
 
 Status Workspace::reserve(size_t bytes) {
-  const Turn turn = device_->turn();
+  const DeviceLock lock = device_->lock();
   if (bytes <= buffer_.bytes()) return {};
   const size_t before = buffer_.bytes();
   // Free before allocating, because both buffers need not fit at once. A graph's memory stays.

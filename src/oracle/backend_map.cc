@@ -23,8 +23,8 @@ Status check_name(std::string_view name) {
 
 // The names of the modules that must agree. For many modules, the common name.
 std::string all_of(const ModuleNames& module) {
-  constexpr size_t kFew = 4;
-  if (module.members.size() > kFew) return str("all of '", module.name, "'");
+  constexpr size_t kMostListed = 4;
+  if (module.members.size() > kMostListed) return str("all of '", module.name, "'");
   std::vector<std::string> names;
   for (const std::string& member : module.members) names.push_back(str("'", member, "'"));
   return join(names);

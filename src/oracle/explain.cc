@@ -26,14 +26,14 @@ std::string padded(std::string_view text, size_t width) {
 
 // "measured here: 1.1 ms at 1 token, 104 ms at 1024"
 std::string times(const std::vector<TunedTime>& tuned) {
-  std::vector<std::string> parts;
+  std::vector<std::string> shown;
   for (const TunedTime& time : tuned) {
     std::ostringstream ms;
     ms << std::setprecision(3) << time.us / 1e3;
-    const char* what = !parts.empty() ? "" : time.num_tokens == 1 ? " token" : " tokens";
-    parts.push_back(str(ms.str(), " ms at ", time.num_tokens, what));
+    const char* what = !shown.empty() ? "" : time.num_tokens == 1 ? " token" : " tokens";
+    shown.push_back(str(ms.str(), " ms at ", time.num_tokens, what));
   }
-  return "measured here: " + join(parts);
+  return "measured here: " + join(shown);
 }
 
 std::vector<std::string> notes_on(const Verdict& verdict, bool chosen) {

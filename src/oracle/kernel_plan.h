@@ -39,7 +39,7 @@ struct KernelPlan {
   bool quantizes = false;
   /// May add its weighted rows to the output rows of their tokens.
   bool combines = false;
-  bool in_parts = false;  ///< may run on a subset of the rows at a time
+  bool in_chunks = false;  ///< may run on a subset of the rows at a time
 
   /// True if fused kernels run so many tokens.
   bool fuses(int64_t num_tokens) const;

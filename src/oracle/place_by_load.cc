@@ -158,11 +158,11 @@ Result<std::vector<ExpertMap>> place_by_load(std::span<const int64_t> tokens, in
                  str("expert ", expert, " has ", tokens[expert])};
   }
   MORACLE_TRY(const auto linear, place_by_name(num_experts, ep_size, Placement::kLinear));
-  MORACLE_TRY(const auto turns, place_by_name(num_experts, ep_size, Placement::kRoundRobin));
+  MORACLE_TRY(const auto round_robin, place_by_name(num_experts, ep_size, Placement::kRoundRobin));
   if (linear.empty()) return ExpertMap::place(num_experts, ep_size, 0).error();
   MORACLE_TRY(std::vector<ExpertMap> best, maps_of(longest_first(tokens, ep_size), ep_size));
   // Longest first is not optimal: 2 2 2 3 3 on two ranks gives 7 and 5, linear 6 and 6.
-  for (const auto* other : {&linear, &turns})
+  for (const auto* other : {&linear, &round_robin})
     if (largest_load(tokens, *other) < largest_load(tokens, best)) best = *other;
   if (redundant == 0) return best;
   if (redundant < 0 || redundant > num_experts * (ep_size - 1)) {

@@ -31,12 +31,12 @@ std::string range_text(int64_t from, int64_t to, const char* unit) {
 
 // The intermediate activations of this many rows fit into the last-level cache of a server. Fewer
 // rows cost more in thread synchronization than they save.
-constexpr int64_t kPartRows = 32768;
+constexpr int64_t kChunkRows = 32768;
 
-bool takes_parts(const Plan& plan) {
+bool takes_chunks(const Plan& plan) {
   if (plan.layer.linear || is_static(plan.layer.scheme)) return false;
   const KernelPlan &w13 = *plan.matrices[0].kernel, &w2 = *plan.matrices[1].kernel;
-  return w13.in_parts && w13.activates && w2.in_parts && w2.combines;
+  return w13.in_chunks && w13.activates && w2.in_chunks && w2.combines;
 }
 
 // True if kernels may take the layer from its input to its output at once.
@@ -89,7 +89,7 @@ void plan_matrices(Plan& plan, const Request& request, const Machine& machine, b
   for (const MatrixShape& shape : shapes) {
     const Scheme scheme{shape.key, layer.scheme.activation};
     KernelRequest wanted{shape, scheme, request.deterministic, request.bf16_activations,
-                         plan.part_rows};
+                         plan.chunk_rows};
     wanted.max_num_tokens = plan.max_num_tokens;
     if (batched) wanted.min_num_tokens = plan.max_num_tokens;
     wanted.num_experts = plan.experts.num_local();
@@ -160,11 +160,11 @@ Plan make_plan(const Backend& backend, const Request& request, const Machine& ma
     plan.adapter_bytes = static_cast<int64_t>(carve_adapters(plan, nullptr).bytes);
   }
   const int64_t all_rows = plan.max_slots() * plan.top_k();
-  plan.part_rows = std::min(all_rows, kPartRows);
+  plan.chunk_rows = std::min(all_rows, kChunkRows);
   const bool may_fuse = fuses(plan, request);
   plan_matrices(plan, request, machine, may_fuse);
-  if (plan.part_rows < all_rows && !takes_parts(plan)) {
-    plan.part_rows = all_rows;
+  if (plan.chunk_rows < all_rows && !takes_chunks(plan)) {
+    plan.chunk_rows = all_rows;
     plan_matrices(plan, request, machine, may_fuse);
   }
   plan.workspace_bytes = static_cast<int64_t>(

@@ -9,9 +9,9 @@ namespace moracle {
 std::span<const Rule> rules() {
   static const std::vector<Rule> kAll = [] {
     std::vector<Rule> all;
-    for (std::span<const Rule> part :
+    for (std::span<const Rule> some :
          {layer_spec_rules(), machine_rules(), layer_rules(), request_rules()})
-      all.insert(all.end(), part.begin(), part.end());
+      all.insert(all.end(), some.begin(), some.end());
     return all;
   }();
   return kAll;

@@ -42,15 +42,15 @@ MoeScratch carve_moe(const Plan& plan, std::byte* base) {
   rooms.rows = {carver.take<int32_t>(plan.experts.num_local() + 1), carver.take<int32_t>(rows),
                 carver.take<int32_t>(rows), carver.take<int32_t>(rows)};
   rooms.gate_up =
-      carver.take_matrix(dtype, w13.kernel->activates ? 0 : plan.part_rows, layer.w13_rows());
+      carver.take_matrix(dtype, w13.kernel->activates ? 0 : plan.chunk_rows, layer.w13_rows());
   // With float activations GEMM 2 reads the activation's output in place, including padding.
   const bool in_place = !layer.scheme.activation;
   rooms.activated = carver.take_matrix(
-      dtype, plan.part_rows,
+      dtype, plan.chunk_rows,
       in_place ? plan.backend->layout->read_cols(w2.shape) : layer.intermediate_size);
-  if (!in_place) rooms.intermediate = take_rows(carver, plan, w2, plan.part_rows);
-  rooms.sorted_input = take_sorted(carver, plan, w13, plan.part_rows);
-  rooms.sorted_intermediate = take_sorted(carver, plan, w2, plan.part_rows);
+  if (!in_place) rooms.intermediate = take_rows(carver, plan, w2, plan.chunk_rows);
+  rooms.sorted_input = take_sorted(carver, plan, w13, plan.chunk_rows);
+  rooms.sorted_intermediate = take_sorted(carver, plan, w2, plan.chunk_rows);
   rooms.y = carver.take_matrix(dtype, w2.kernel->combines ? tokens : rows, layer.hidden_size);
   rooms.bytes = carver.bytes();
   return rooms;
@@ -59,13 +59,13 @@ MoeScratch carve_moe(const Plan& plan, std::byte* base) {
 AdapterScratch carve_adapters(const Plan& plan, std::byte* base) {
   const int64_t pairs = plan.max_adapters * plan.experts.num_local(), rank = plan.lora_rank;
   const int64_t hidden = plan.layer.hidden_size, intermediate = plan.layer.intermediate_size;
-  const int64_t w13_rows = plan.layer.w13_rows(), w13_parts = w13_rows / intermediate;
+  const int64_t w13_rows = plan.layer.w13_rows(), w13_slices = w13_rows / intermediate;
   Carver carver(base);
   auto take = [&](int64_t rows, int64_t cols) {
     return carver.take_matrix(plan.activation_dtype, pairs * rows, cols);
   };
   AdapterScratch rooms;
-  rooms.w13_a = take(w13_parts * rank, hidden);
+  rooms.w13_a = take(w13_slices * rank, hidden);
   rooms.w13_b = take(w13_rows, rank);
   rooms.w2_a = take(rank, intermediate);
   rooms.w2_b = take(hidden, rank);

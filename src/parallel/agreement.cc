@@ -15,10 +15,10 @@ constexpr size_t kLongestShown = 200;
 std::string packed(const std::vector<Fact>& facts) {
   std::string text;
   for (const Fact& fact : facts) {
-    for (const std::string* part : {&fact.what, &fact.value}) {
-      const uint64_t size = part->size();
+    for (const std::string* field : {&fact.what, &fact.value}) {
+      const uint64_t size = field->size();
       text.append(reinterpret_cast<const char*>(&size), sizeof size);
-      text += *part;
+      text += *field;
     }
   }
   return text;
@@ -54,13 +54,13 @@ Result<std::vector<std::vector<Fact>>> gather_facts(Group& group, const std::vec
   MORACLE_CHECK(group.all_gather(std::as_bytes(std::span(&size, 1)),
                                  std::as_writable_bytes(std::span(sizes))));
   std::vector<std::string> texts;
-  std::vector<Group::Part> receive;
+  std::vector<Group::Block> receive;
   for (const uint64_t one : sizes) texts.emplace_back(one, '\0');
   for (std::string& text : texts)
     receive.push_back({reinterpret_cast<std::byte*>(text.data()), text.size()});
   std::string sent = own;
-  const std::vector<Group::Part> send(
-      group.size(), Group::Part{reinterpret_cast<std::byte*>(sent.data()), sent.size()});
+  const std::vector<Group::Block> send(
+      group.size(), Group::Block{reinterpret_cast<std::byte*>(sent.data()), sent.size()});
   MORACLE_CHECK(group.exchange(send, receive));
   std::vector<std::vector<Fact>> all;
   for (int64_t r = 0; r < group.size(); ++r) {

@@ -1,4 +1,4 @@
-// Collectives on host memory, each as one all-to-all of parts. Opens a group over a transport.
+// Collectives on host memory, each as one all-to-all of blocks. Opens a group over a transport.
 #include <cstring>
 
 #include "base/out_of_memory.h"
@@ -13,7 +13,7 @@ Error bad_ranks(std::string place, std::string need, std::string fact) {
   return {ErrorKind::kInvalidArgument, "", std::move(place), std::move(need), std::move(fact)};
 }
 
-// A group of one: every transfer has only the rank's own part.
+// A group of one: every transfer has only the rank's own block.
 class OneProcess final : public Group {
  public:
   explicit OneProcess(const RankOptions& options) : Group(options) {}
@@ -21,8 +21,8 @@ class OneProcess final : public Group {
   void abort(const Error&) override {}
 
  private:
-  Status transfer(std::span<const Part>, std::span<const Part>, double) override { return {}; }
-  Status transfer_messages(std::span<const Part>, std::span<Message>, double) override {
+  Status transfer(std::span<const Block>, std::span<const Block>, double) override { return {}; }
+  Status transfer_messages(std::span<const Block>, std::span<Message>, double) override {
     return {};
   }
 };
@@ -33,7 +33,7 @@ constexpr Transport kTransports[] = {
 
 }  // namespace
 
-Status Group::move(std::span<const Part> send, std::span<const Part> receive, double seconds) {
+Status Group::move(std::span<const Block> send, std::span<const Block> receive, double seconds) {
   const auto own = static_cast<size_t>(rank());
   if (static_cast<int64_t>(send.size()) != size() || receive.size() != send.size() ||
       send[own].bytes != receive[own].bytes) {
@@ -41,12 +41,12 @@ Status Group::move(std::span<const Part> send, std::span<const Part> receive, do
         "exchange", str("one part for each of ", size(), " ranks"),
         str("there are ", send.size(), " to send and ", receive.size(), " to receive"));
   }
-  const Part &from = send[own], &to = receive[own];
+  const Block &from = send[own], &to = receive[own];
   if (from.bytes > 0 && from.data != to.data) std::memcpy(to.data, from.data, from.bytes);
   return size() == 1 ? Status() : transfer(send, receive, seconds);
 }
 
-Status Group::exchange(std::span<const Part> send, std::span<const Part> receive) {
+Status Group::exchange(std::span<const Block> send, std::span<const Block> receive) {
   return move(send, receive, options_.timeout_seconds);
 }
 
@@ -58,13 +58,13 @@ Status Group::size_message(Message& message, size_t bytes) {
   });
 }
 
-Status Group::exchange_messages(std::span<const Part> send, std::span<Message> received) {
+Status Group::exchange_messages(std::span<const Block> send, std::span<Message> received) {
   if (static_cast<int64_t>(send.size()) != size() || received.size() != send.size()) {
     return bad_ranks(
         "exchange", str("one message for each of ", size(), " ranks"),
         str("there are ", send.size(), " to send and ", received.size(), " to receive"));
   }
-  const Part& own = send[rank()];
+  const Block& own = send[rank()];
   MORACLE_CHECK(size_message(received[rank()], own.bytes));
   if (own.bytes > 0) std::memcpy(received[rank()].memory.data(), own.data, own.bytes);
   return transfer_messages(send, received, options_.timeout_seconds);
@@ -73,8 +73,8 @@ Status Group::exchange_messages(std::span<const Part> send, std::span<Message> r
 Status Group::broadcast(std::span<std::byte> bytes, int64_t from, bool patient) {
   if (from < 0 || from >= size())
     return bad_ranks("broadcast", str("a rank from 0 to ", size() - 1), str("it is ", from));
-  std::vector<Part> send(size()), receive(size());
-  const Part whole{bytes.data(), bytes.size()};
+  std::vector<Block> send(size()), receive(size());
+  const Block whole{bytes.data(), bytes.size()};
   if (rank() == from) {
     std::fill(send.begin(), send.end(), whole);
     receive[from] = whole;
@@ -89,9 +89,9 @@ Status Group::all_gather(std::span<const std::byte> mine, std::span<std::byte> a
   if (all.size() != mine.size() * size())
     return bad_ranks("all-gather", str(mine.size() * size(), " bytes"), str("it has ", all.size()));
   // Parts that are sent are only read.
-  const Part own{const_cast<std::byte*>(mine.data()), mine.size()};
-  const std::vector<Part> send(size(), own);
-  std::vector<Part> receive;
+  const Block own{const_cast<std::byte*>(mine.data()), mine.size()};
+  const std::vector<Block> send(size(), own);
+  std::vector<Block> receive;
   for (int64_t r = 0; r < size(); ++r)
     receive.push_back({all.data() + r * mine.size(), mine.size()});
   return move(send, receive, options_.timeout_seconds);

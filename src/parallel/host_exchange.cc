@@ -14,7 +14,7 @@ namespace moracle {
 namespace {
 
 using Bytes = std::vector<std::byte>;
-using Part = Group::Part;
+using Block = Group::Block;
 
 // Up to this size all-reduce is an all-gather and a local sum, which waits for one message instead
 // of two.
@@ -31,7 +31,7 @@ class HostExchange final : public Exchange {
   using Exchange::all_gather;
   Status all_gather(const void* mine, size_t bytes, void* all, Stream stream) override;
   Status reduce_scatter(const Matrix& all, const Matrix& mine, Stream stream) override;
-  Status exchange(std::span<const Part> send, std::span<const Part> receive,
+  Status exchange(std::span<const Block> send, std::span<const Block> receive,
                   Stream stream) override;
 
  private:
@@ -73,32 +73,32 @@ Status HostExchange::gather_and_sum(std::byte* values, const Matrix& x, int64_t 
   const size_t bytes = static_cast<size_t>(count * bits(x.dtype) / 8);
   arrived_.resize(std::max(arrived_.size(), bytes * group_->size()));
   MORACLE_CHECK(group_->all_gather({values, bytes}, {arrived_.data(), bytes * group_->size()}));
-  std::vector<const void*> parts;
-  for (int64_t r = 0; r < group_->size(); ++r) parts.push_back(arrived_.data() + r * bytes);
-  sum_parts(parts, x.dtype, count, values, kernel_device(*device_).host_threads());
+  std::vector<const void*> inputs;
+  for (int64_t r = 0; r < group_->size(); ++r) inputs.push_back(arrived_.data() + r * bytes);
+  sum_inputs(inputs, x.dtype, count, values, kernel_device(*device_).host_threads());
   return {};
 }
 
 Status HostExchange::scatter_and_gather(std::byte* values, const Matrix& x, int64_t count) {
   const int64_t size = group_->size(), rank = group_->rank(), element = bits(x.dtype) / 8;
   const auto slice = [&](int64_t r) {
-    const ThreadPool::Piece piece = ThreadPool::piece(count, static_cast<int>(r), size);
-    return Part{values + piece.begin * element,
-                static_cast<size_t>((piece.end - piece.begin) * element)};
+    const ThreadPool::Range range = ThreadPool::range_of(count, static_cast<int>(r), size);
+    return Block{values + range.begin * element,
+                 static_cast<size_t>((range.end - range.begin) * element)};
   };
-  const Part own = slice(rank);
+  const Block own = slice(rank);
   arrived_.resize(std::max(arrived_.size(), own.bytes * size));
-  std::vector<Part> send, receive;
-  std::vector<const void*> parts;
+  std::vector<Block> send, receive;
+  std::vector<const void*> inputs;
   for (int64_t r = 0; r < size; ++r) {
     send.push_back(slice(r));
     receive.push_back({r == rank ? own.data : arrived_.data() + r * own.bytes, own.bytes});
-    parts.push_back(receive.back().data);
+    inputs.push_back(receive.back().data);
   }
   MORACLE_CHECK(group_->exchange(send, receive));
-  sum_parts(parts, x.dtype, static_cast<int64_t>(own.bytes) / element, own.data,
-            kernel_device(*device_).host_threads());
-  const std::vector<Part> finished(size, own);
+  sum_inputs(inputs, x.dtype, static_cast<int64_t>(own.bytes) / element, own.data,
+             kernel_device(*device_).host_threads());
+  const std::vector<Block> finished(size, own);
   return group_->exchange(finished, send);
 }
 
@@ -134,37 +134,37 @@ Status HostExchange::reduce_scatter(const Matrix& all, const Matrix& mine, Strea
   if (own == 0) return {};
   MORACLE_TRY(std::byte* const values, on_host(all.data, own * size, staging_, stream));
   arrived_.resize(std::max(arrived_.size(), own * size));
-  std::vector<Part> send, receive;
-  std::vector<const void*> parts;
+  std::vector<Block> send, receive;
+  std::vector<const void*> inputs;
   for (int64_t r = 0; r < size; ++r) {
     send.push_back({values + r * own, own});
     receive.push_back({arrived_.data() + r * own, own});
-    parts.push_back(receive.back().data);
+    inputs.push_back(receive.back().data);
   }
   MORACLE_CHECK(group_->exchange(send, receive));
   const bool here = device_->host_visible();
   std::byte* const to = here ? static_cast<std::byte*>(mine.data) : arrived_.data();
-  sum_parts(parts, mine.dtype, mine.rows * mine.cols, to, kernel_device(*device_).host_threads());
+  sum_inputs(inputs, mine.dtype, mine.rows * mine.cols, to, kernel_device(*device_).host_threads());
   return to_device(mine.data, to, own, stream);
 }
 
-Status HostExchange::exchange(std::span<const Part> send, std::span<const Part> receive,
+Status HostExchange::exchange(std::span<const Block> send, std::span<const Block> receive,
                               Stream stream) {
   if (device_->host_visible()) return group_->exchange(send, receive);
-  // Packs all parts into host memory.
-  const auto place = [](std::span<const Part> parts, Bytes& memory) {
+  // Packs all blocks into host memory.
+  const auto lay_out = [](std::span<const Block> blocks, Bytes& memory) {
     size_t bytes = 0;
-    for (const Part& part : parts) bytes += part.bytes;
+    for (const Block& block : blocks) bytes += block.bytes;
     memory.resize(std::max(memory.size(), bytes));
-    std::vector<Part> placed;
+    std::vector<Block> placed;
     size_t at = 0;
-    for (const Part& part : parts) {
-      placed.push_back({memory.data() + at, part.bytes});
-      at += part.bytes;
+    for (const Block& block : blocks) {
+      placed.push_back({memory.data() + at, block.bytes});
+      at += block.bytes;
     }
     return placed;
   };
-  const std::vector<Part> out = place(send, staging_), in = place(receive, arrived_);
+  const std::vector<Block> out = lay_out(send, staging_), in = lay_out(receive, arrived_);
   for (size_t r = 0; r < send.size(); ++r) {
     if (send[r].bytes > 0)
       MORACLE_CHECK(device_->download(out[r].data, send[r].data, send[r].bytes, stream));

@@ -19,7 +19,7 @@ class OneExchange final : public Exchange {
     return copy(all.data, static_cast<size_t>(mine.rows * mine.cols * bits(mine.dtype) / 8),
                 mine.data, stream);
   }
-  Status exchange(std::span<const Group::Part> send, std::span<const Group::Part> receive,
+  Status exchange(std::span<const Group::Block> send, std::span<const Group::Block> receive,
                   Stream stream) override {
     return copy(send[0].data, send[0].bytes, receive[0].data, stream);
   }

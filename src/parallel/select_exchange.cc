@@ -43,9 +43,9 @@ std::vector<Reason> objections(const ExchangeRow& row, const ExchangeRequest& re
 
 }  // namespace
 
-Status Exchange::all_gather(std::span<const Gathered> parts, Stream stream) {
-  for (const Gathered& part : parts)
-    MORACLE_CHECK(all_gather(part.mine, part.bytes, part.all, stream));
+Status Exchange::all_gather(std::span<const Gathered> gathered, Stream stream) {
+  for (const Gathered& one : gathered)
+    MORACLE_CHECK(all_gather(one.mine, one.bytes, one.all, stream));
   return {};
 }
 

@@ -12,7 +12,7 @@ namespace moracle {
 struct PendingMove {
   void* layer;  ///< the PlacedMoe::State
   ExpertMove move;
-  int64_t next_piece = 0;
+  int64_t next_slice = 0;
 };
 
 struct DevicePair::State {

@@ -5,7 +5,7 @@
 //   all others                   one apply of the host, meanwhile
 //   the host's part              to the device with the slots, and added there
 //
-// While the host waits for the ids, it packs a piece of an expert that is on its way into a slot. A
+// While the host waits for the ids, it packs a slice of an expert that is on its way into a slot. A
 // slot's bytes change only while no map lists the slot, so that no call reads them.
 #include <algorithm>
 
@@ -86,7 +86,7 @@ Status PlacedMoe::State::apply(const Matrix& hidden, TopkIds topk_ids, TopkWeigh
   const size_t row_bytes = plan.layer.hidden_size * bits(hidden.dtype) / 8;
   const size_t bytes = hidden.rows * row_bytes;
   // The memory between the devices serves one layer at a time.
-  const Turn turn = device.turn();
+  const DeviceLock lock = device.lock();
   auto* const ids = s.ids.as<int32_t>();
   MORACLE_CHECK(device.download(ids, topk_ids.data, choices * sizeof(int32_t), stream));
   MORACLE_CHECK(

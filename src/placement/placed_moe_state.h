@@ -21,7 +21,7 @@ struct PlacedMoe::State {
   State(const State&) = delete;
   State& operator=(const State&) = delete;
   ~State() {
-    const Turn turn = shared().device().turn();
+    const DeviceLock lock = shared().device().lock();
     for (int64_t slot = 0; slot < table.num_slots(); ++slot) cancel(slot);
   }
 
@@ -47,7 +47,7 @@ struct PlacedMoe::State {
   // Makes the packed bytes of an arriving expert those of its slot.
   Status arrive(int64_t expert, int64_t slot, Stream stream);
   Result<int64_t> move(int64_t most, Stream stream);
-  // Packs the next piece of the first pending move.
+  // Packs the next slice of the first pending move.
   static Status pack_pending(DevicePair::State& shared);
   // Lets the first pending move arrive if it is packed.
   static Status arrive_pending(DevicePair::State& shared, Stream stream);

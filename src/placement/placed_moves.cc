@@ -1,4 +1,4 @@
-// How experts of a placed layer come into slots: at once, or piece by piece during later calls. A
+// How experts of a placed layer come into slots: at once, or slice by slice during later calls. A
 // slot that an expert leaves or enters is on no map, so no call reads it.
 #include <algorithm>
 
@@ -33,9 +33,9 @@ Status PlacedMoe::State::evict(int64_t slot, Stream stream) {
 
 Status PlacedMoe::State::fill(int64_t expert, int64_t slot, Stream stream) {
   DevicePair::State& s = shared();
-  if (!s.pending.empty()) s.pending.front().next_piece = 0;  // its bytes are overwritten
-  for (int64_t piece = 0; piece < MoeAccess::num_slot_pieces(all); ++piece) {
-    MORACLE_CHECK(MoeAccess::pack_for_slot(all, expert, piece, slots, s.packed.as<std::byte>()));
+  if (!s.pending.empty()) s.pending.front().next_slice = 0;  // its bytes are overwritten
+  for (int64_t slice = 0; slice < MoeAccess::num_slot_slices(all); ++slice) {
+    MORACLE_CHECK(MoeAccess::pack_for_slot(all, expert, slice, slots, s.packed.as<std::byte>()));
   }
   return arrive(expert, slot, stream);
 }
@@ -51,7 +51,7 @@ Status PlacedMoe::State::arrive(int64_t expert, int64_t slot, Stream stream) {
 }
 
 Status PlacedMoe::State::place(int64_t expert, int64_t slot, Stream stream) {
-  const Turn turn = shared().device().turn();
+  const DeviceLock lock = shared().device().lock();
   if (table.ready_slot(expert) == slot) return {};
   if (table.slot_of(expert) >= 0) MORACLE_CHECK(evict(table.slot_of(expert), stream));
   MORACLE_CHECK(evict(slot, stream));
@@ -66,7 +66,7 @@ Status PlacedMoe::State::place(int64_t expert, int64_t slot, Stream stream) {
 
 Result<int64_t> PlacedMoe::State::move(int64_t most, Stream stream) {
   DevicePair::State& s = shared();
-  const Turn turn = s.device().turn();
+  const DeviceLock lock = s.device().lock();
   const int64_t bytes = MoeAccess::slot_bytes(slots);
   const int64_t fits =
       s.pending.empty() ? std::max<int64_t>(s.budget.moves_of(bytes), 1) : s.budget.moves_of(bytes);
@@ -84,7 +84,7 @@ Status PlacedMoe::State::pack_pending(DevicePair::State& shared) {
   if (shared.pending.empty()) return {};
   PendingMove& first = shared.pending.front();
   const State& layer = *static_cast<const State*>(first.layer);
-  return MoeAccess::pack_for_slot(layer.all, first.move.expert, first.next_piece++, layer.slots,
+  return MoeAccess::pack_for_slot(layer.all, first.move.expert, first.next_slice++, layer.slots,
                                   shared.packed.as<std::byte>());
 }
 
@@ -92,7 +92,7 @@ Status PlacedMoe::State::arrive_pending(DevicePair::State& shared, Stream stream
   if (shared.pending.empty()) return {};
   const PendingMove first = shared.pending.front();
   State& layer = *static_cast<State*>(first.layer);
-  if (first.next_piece < MoeAccess::num_slot_pieces(layer.all)) return {};
+  if (first.next_slice < MoeAccess::num_slot_slices(layer.all)) return {};
   shared.pending.pop_front();
   shared.budget.end(MoeAccess::slot_bytes(layer.slots));
   Status arrived = layer.arrive(first.move.expert, first.move.slot, stream);
@@ -117,7 +117,7 @@ Status PlacedMoe::evict(int64_t slot, Stream stream) {
     return Error{ErrorKind::kInvalidArgument, "", slots_plan().layer.name,
                  str("a slot below ", table.num_slots()), str("it is slot ", slot)};
   }
-  const Turn turn = state_->shared().device().turn();
+  const DeviceLock lock = state_->shared().device().lock();
   return state_->evict(slot, stream);
 }
 
@@ -145,7 +145,7 @@ Status PlacedMoe::swap(PackedWeights&& weights, Stream stream) {
 }
 
 Status PlacedMoe::State::swap(PackedWeights&& weights, Stream stream) {
-  const Turn turn = shared().device().turn();
+  const DeviceLock lock = shared().device().lock();
   MORACLE_CHECK(all.swap(std::move(weights)));
   // Slots hold the old weights until each is filled: calls must not find them.
   std::vector<std::pair<int32_t, int64_t>> experts;

@@ -71,22 +71,22 @@ CanonicalMatrix float_rows(const CanonicalMatrix& floats, int64_t first, int64_t
 namespace {
 
 template <class T>
-void append(std::vector<T>& whole, const std::vector<T>& piece) {
-  whole.insert(whole.end(), piece.begin(), piece.end());
+void append(std::vector<T>& whole, const std::vector<T>& slice) {
+  whole.insert(whole.end(), slice.begin(), slice.end());
 }
 
 }  // namespace
 
-void stack_rows(CanonicalMatrix& whole, int64_t first_row, const CanonicalMatrix& piece) {
-  if (first_row == 0) whole.group_index = piece.group_index;
-  std::memcpy(whole.storage.data() + first_row * whole.row_bytes(), piece.codes.data(),
-              piece.codes.size());
-  append(whole.scales, piece.scales);
-  append(whole.zero_points, piece.zero_points);
-  append(whole.minimums, piece.minimums);
-  append(whole.scale_factors, piece.scale_factors);
-  append(whole.minimum_factors, piece.minimum_factors);
-  append(whole.bias, piece.bias);
+void stack_rows(CanonicalMatrix& whole, int64_t first_row, const CanonicalMatrix& slice) {
+  if (first_row == 0) whole.group_index = slice.group_index;
+  std::memcpy(whole.storage.data() + first_row * whole.row_bytes(), slice.codes.data(),
+              slice.codes.size());
+  append(whole.scales, slice.scales);
+  append(whole.zero_points, slice.zero_points);
+  append(whole.minimums, slice.minimums);
+  append(whole.scale_factors, slice.scale_factors);
+  append(whole.minimum_factors, slice.minimum_factors);
+  append(whole.bias, slice.bias);
 }
 
 }  // namespace moracle

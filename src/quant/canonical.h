@@ -15,9 +15,9 @@ void deinterleave_rows(CanonicalMatrix& matrix);
 /// A view of rows [first, first + count) of a float matrix, including biases.
 CanonicalMatrix float_rows(const CanonicalMatrix& floats, int64_t first, int64_t count);
 
-/// Appends `piece` below the first_row rows of `whole`. The storage of `whole` must have space for
+/// Appends `slice` below the first_row rows of `whole`. The storage of `whole` must have space for
 /// the codes. Both have the same k and key. If scale blocks span rows, first_row must be at the end
 /// of a block.
-void stack_rows(CanonicalMatrix& whole, int64_t first_row, const CanonicalMatrix& piece);
+void stack_rows(CanonicalMatrix& whole, int64_t first_row, const CanonicalMatrix& slice);
 
 }  // namespace moracle

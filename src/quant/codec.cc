@@ -2,7 +2,7 @@
 
 namespace moracle {
 
-void decode_row(const CanonicalMatrix& matrix, int64_t r, double* out) {
+void unpack_row(const CanonicalMatrix& matrix, int64_t r, double* out) {
   const std::byte* row = matrix.codes.data() + r * matrix.row_bytes();
   visit_codec(matrix.key.dtype, [&]<class Codec>() {
     for (int64_t c = 0; c < matrix.k; ++c) out[c] = Codec::decode(row, c);
@@ -10,7 +10,7 @@ void decode_row(const CanonicalMatrix& matrix, int64_t r, double* out) {
 }
 
 void dequantize_row(const CanonicalMatrix& matrix, int64_t r, double* out) {
-  decode_row(matrix, r, out);
+  unpack_row(matrix, r, out);
   if (matrix.scales.empty()) return;
   const int64_t rows = matrix.key.group.rows == GroupShape::kAll ? matrix.n : matrix.key.group.rows;
   const int64_t first = r / rows * matrix.scale_cols();

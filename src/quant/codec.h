@@ -52,6 +52,6 @@ inline constexpr auto kCodecTypes = [] {
 void dequantize_row(const CanonicalMatrix& matrix, int64_t r, double* out);
 
 /// The codes of row `r` as numbers, without scale, zero point or minimum.
-void decode_row(const CanonicalMatrix& matrix, int64_t r, double* out);
+void unpack_row(const CanonicalMatrix& matrix, int64_t r, double* out);
 
 }  // namespace moracle

@@ -36,10 +36,10 @@ class Activations {
     std::vector<uint16_t> some(count);
     size_t from = static_cast<size_t>(call) * 65'537 % values_.size();
     for (size_t at = 0; at < some.size();) {
-      const size_t piece = std::min(values_.size() - from, some.size() - at);
-      std::copy_n(values_.begin() + static_cast<int64_t>(from), piece,
+      const size_t copied = std::min(values_.size() - from, some.size() - at);
+      std::copy_n(values_.begin() + static_cast<int64_t>(from), copied,
                   some.begin() + static_cast<int64_t>(at));
-      at += piece;
+      at += copied;
       from = 0;
     }
     return some;

@@ -79,23 +79,23 @@ void make_normal(CanonicalMatrix& m, uint64_t seed) {
 
 DescribedMatrix random_experts(const MatrixShape& shape, const Scheme& scheme, int64_t num_experts,
                                uint64_t seed) {
-  MatrixShape few = shape;
-  few.n = std::min(shape.n, kRows);
-  CanonicalMatrix rows = random_matrix(few, seed);
+  MatrixShape sample = shape;
+  sample.n = std::min(shape.n, kRows);
+  CanonicalMatrix rows = random_matrix(sample, seed);
   if (shape.key.dtype == DType::kF8E4M3) make_normal(rows, seed);
   if (shape.key.dtype == DType::kI4) balance_nibbles(rows);
   const auto pool = std::make_shared<const CanonicalMatrix>(std::move(rows));
-  std::vector<std::vector<DescribedMatrix::Part>> parts(num_experts);
+  std::vector<std::vector<DescribedMatrix::Source>> sources(num_experts);
   for (int64_t e = 0; e < num_experts; ++e) {
-    DescribedMatrix::Part part;
-    part.n = shape.n;
-    part.read = [pool, shape, seed = (seed << 32) + static_cast<uint64_t>(e * shape.n)](
-                    ThreadPool&) -> Result<CanonicalMatrix> {
+    DescribedMatrix::Source source;
+    source.n = shape.n;
+    source.read = [pool, shape, seed = (seed << 32) + static_cast<uint64_t>(e * shape.n)](
+                      ThreadPool&) -> Result<CanonicalMatrix> {
       return draw_matrix(*pool, shape, seed);
     };
-    parts[e].push_back(std::move(part));
+    sources[e].push_back(std::move(source));
   }
-  DescribedMatrix matrix(shape, scheme, std::move(parts), pool);
+  DescribedMatrix matrix(shape, scheme, std::move(sources), pool);
   if (scheme.activation && !scheme.activation->dynamic)
     matrix.set_input_scales(std::vector<float>(num_experts, 0.01f));
   return matrix;

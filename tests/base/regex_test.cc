@@ -22,13 +22,13 @@ Regex compiled(std::string_view pattern, RegexSyntax syntax = RegexSyntax::kOnig
 
 /// The parts of `text`, with matches in brackets.
 std::string cut(const Regex& regex, const std::string& text) {
-  std::vector<RegexPart> parts;
-  const Status status = RegexScratch(regex).cut(text, parts);
+  std::vector<RegexSpan> spans;
+  const Status status = RegexScratch(regex).cut(text, spans);
   if (!status) return status.error().to_string();
   std::string marked;
-  for (const auto& [range, matched] : parts) {
-    const std::string part = text.substr(range.begin, range.end - range.begin);
-    marked += matched ? str('[', part, ']') : part;
+  for (const auto& [range, matched] : spans) {
+    const std::string span = text.substr(range.begin, range.end - range.begin);
+    marked += matched ? str('[', span, ']') : span;
   }
   return marked;
 }
@@ -44,7 +44,7 @@ TEST(Regex, ReadsOnigurumaSyntax) {
   const struct {
     const char* pattern;
     const char* text;
-    const char* parts;
+    const char* spans;
   } cases[] = {
       {"\\p{N}{1,3}+", "x12345", "x[12345]"},  // repeats the repeat
       {"a{2}?", "aab", "[aa]b[]"},             // optional
@@ -62,8 +62,8 @@ TEST(Regex, ReadsOnigurumaSyntax) {
       {"(a|b)\\1", "abba", "a[bb]a"},
       {"(?<=\u00e9)", "\u00e9\u00e9", "\u00e9[]\u00e9[]"},
   };
-  for (const auto& [pattern, text, parts] : cases) {
-    EXPECT_EQ(cut(compiled(pattern), text), parts) << pattern;
+  for (const auto& [pattern, text, spans] : cases) {
+    EXPECT_EQ(cut(compiled(pattern), text), spans) << pattern;
   }
 }
 

@@ -27,7 +27,7 @@ TEST_P(ThreadPoolOfSize, RunsWorkOnceForEveryThread) {
   std::vector<int> calls(pool.size());  // each thread has its own: no lock is needed
   for (int job = 1; job <= 200; ++job) {
     if (job % 3 == 0)
-      pool.run_in_place([&](int thread) { ++calls[thread]; });
+      pool.run_on_each([&](int thread) { ++calls[thread]; });
     else
       pool.run([&](int thread) { ++calls[thread]; });
     ASSERT_EQ(calls, std::vector<int>(pool.size(), job));
@@ -45,7 +45,7 @@ TEST_P(ThreadPoolOfSize, EngineRunsEveryTaskOnce) {
   ASSERT_EQ(pool.size(), GetParam());
   std::vector<int> calls(pool.size());
   pool.run([&](int thread) { ++calls[thread]; });
-  pool.run_in_place([&](int thread) { ++calls[thread]; });
+  pool.run_on_each([&](int thread) { ++calls[thread]; });
   EXPECT_EQ(calls, std::vector<int>(pool.size(), 2));
   EXPECT_EQ(jobs, pool.size() > 1 ? 2 : 0) << "one task runs on the calling thread";
   EXPECT_THROW(pool.run([](int) { throw std::bad_alloc(); }), std::bad_alloc);
@@ -53,10 +53,10 @@ TEST_P(ThreadPoolOfSize, EngineRunsEveryTaskOnce) {
   EXPECT_EQ(calls, std::vector<int>(pool.size(), 3));
 }
 
-TEST_P(ThreadPoolOfSize, EachThreadMakesItsOwnCallInPlace) {
+TEST_P(ThreadPoolOfSize, RunOnEachMakesOneCallPerThread) {
   ThreadPool pool(GetParam());
   std::vector<std::thread::id> ids(pool.size());
-  pool.run_in_place([&](int thread) { ids[thread] = std::this_thread::get_id(); });
+  pool.run_on_each([&](int thread) { ids[thread] = std::this_thread::get_id(); });
   EXPECT_EQ(ids[0], std::this_thread::get_id());
   for (size_t i = 1; i < ids.size(); ++i) {
     for (size_t j = 0; j < i; ++j) EXPECT_NE(ids[i], ids[j]);
@@ -67,14 +67,14 @@ TEST_P(ThreadPoolOfSize, SplitCoversEveryIndexOnce) {
   ThreadPool pool(GetParam());
   for (int64_t count : {0, 1, 2, 3, 7, 8, 9, 64, 1000}) {
     std::vector<int> seen(count);
-    std::atomic<int> pieces{0};
+    std::atomic<int> calls{0};
     pool.split(count, [&](int64_t begin, int64_t end) {
-      ++pieces;
+      ++calls;
       EXPECT_LT(begin, end) << "empty pieces are left out";
       for (int64_t i = begin; i < end; ++i) ++seen[i];
     });
     EXPECT_EQ(seen, std::vector<int>(count, 1));
-    EXPECT_EQ(pieces, std::min<int64_t>(count, pool.size()));
+    EXPECT_EQ(calls, std::min<int64_t>(count, pool.size()));
   }
 }
 
@@ -83,18 +83,18 @@ TEST_P(ThreadPoolOfSize, SplitsSmallWorkOverFewerThreads) {
   for (int64_t least : {1, 3, 10, 100}) {
     for (int64_t count : {0, 1, 2, 9, 10, 29, 30, 100, 199, 200}) {
       std::vector<int> seen(count);
-      std::atomic<int> pieces{0};
+      std::atomic<int> calls{0};
       pool.split(
           count,
           [&](int64_t begin, int64_t end) {
-            ++pieces;
+            ++calls;
             EXPECT_GE(end - begin, std::min(count, least));
             for (int64_t i = begin; i < end; ++i) ++seen[i];
           },
           least);
       EXPECT_EQ(seen, std::vector<int>(count, 1));
       const int64_t most = std::max<int64_t>(1, count / least);
-      EXPECT_EQ(pieces, count == 0 ? 0 : std::min<int64_t>(most, pool.size()));
+      EXPECT_EQ(calls, count == 0 ? 0 : std::min<int64_t>(most, pool.size()));
     }
   }
 }
@@ -236,7 +236,7 @@ class HeldThread {
 TEST_P(ThreadPoolOfSize, OtherThreadsTakeCallOfLateThread) {
   ThreadPool pool(GetParam());
   std::vector<pthread_t> threads(pool.size());
-  pool.run_in_place([&](int thread) { threads[thread] = ::pthread_self(); });
+  pool.run_on_each([&](int thread) { threads[thread] = ::pthread_self(); });
   std::vector<int> calls(pool.size());
   int jobs = 0;
   for (int late = 1; late < pool.size(); ++late) {
@@ -246,7 +246,7 @@ TEST_P(ThreadPoolOfSize, OtherThreadsTakeCallOfLateThread) {
     }
     // The thread then finds the jobs done, and works again.
     for (int i = 0; i < 50; ++i, ++jobs) pool.run([&](int thread) { ++calls[thread]; });
-    pool.run_in_place([&](int thread) { EXPECT_EQ(::pthread_self(), threads[thread]); });
+    pool.run_on_each([&](int thread) { EXPECT_EQ(::pthread_self(), threads[thread]); });
   }
   EXPECT_EQ(calls, std::vector<int>(pool.size(), jobs));
 }
@@ -287,7 +287,7 @@ TEST(ThreadPool, ReportsThreadCreationFailure) {
   EXPECT_EQ(calls, 1);
 }
 
-// Counts beyond 2^31 stay exact; the pieces are not walked.
+// Counts beyond 2^31 stay exact; the ranges are not walked.
 TEST(ThreadPool, SplitsCountsBeyond32Bits) {
   ThreadPool pool(3);
   const int64_t count = (int64_t{1} << 40) + 5;

@@ -87,26 +87,26 @@ TEST(NumaNodesHere, CoverTheCpusOfThisProcess) {
   }
 }
 
-TEST(ThreadPlaces, FillNodeAfterNodeEvenly) {
+TEST(ThreadAffinity, FillNodeAfterNodeEvenly) {
   const std::vector<NumaNode> nodes = {{0, {0, 1, 4, 5}}, {1, {2, 3, 6, 7}}};
   std::vector<int> all(8);
   std::iota(all.begin(), all.end(), 0);
-  const ThreadPlaces full = place_threads(8, all, nodes);
+  const ThreadAffinity full = assign_threads(8, all, nodes);
   EXPECT_THAT(full.cpus, ElementsAre(0, 1, 4, 5, 2, 3, 6, 7));
   EXPECT_THAT(full.nodes, ElementsAre(0, 0, 0, 0, 1, 1, 1, 1));
   EXPECT_EQ(full.num_nodes, 2);
   for (int threads = 2; threads <= 8; ++threads) {
-    const ThreadPlaces some = place_threads(threads, all, nodes);
+    const ThreadAffinity some = assign_threads(threads, all, nodes);
     const auto on_first = std::count(some.nodes.begin(), some.nodes.end(), 0);
     EXPECT_LE(std::abs(2 * on_first - threads), 1) << threads;
   }
   // The mask may exclude one node.
-  EXPECT_EQ(place_threads(2, {0, 4}, nodes).num_nodes, 1);
-  EXPECT_EQ(place_threads(2, {0, 1}, {}).num_nodes, 1);
+  EXPECT_EQ(assign_threads(2, {0, 4}, nodes).num_nodes, 1);
+  EXPECT_EQ(assign_threads(2, {0, 1}, {}).num_nodes, 1);
 }
 
-TEST(ThreadPlaces, EmptyForMoreThreadsThanCpus) {
-  EXPECT_THAT(place_threads(3, {0, 1}, {{0, {0, 1}}}).cpus, IsEmpty());
+TEST(ThreadAffinity, EmptyForMoreThreadsThanCpus) {
+  EXPECT_THAT(assign_threads(3, {0, 1}, {{0, {0, 1}}}).cpus, IsEmpty());
 }
 
 }  // namespace

@@ -105,7 +105,7 @@ TEST(BenchModel, TimesHybridDecoders) {
     ModelShape shape = small_shape();
     shape.num_layers = 8;
     shape.delta = {4, 2, 4, 16, 16, 4, by_key_head};
-    shape.rotary_part = 0.25;
+    shape.partial_rotary_factor = 0.25;
     shape.shared_size = 48;
     shape.shared_gate = true;
     RandomModelOptions random = weights("int4-w4a16-g32");

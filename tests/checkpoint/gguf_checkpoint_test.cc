@@ -47,10 +47,10 @@ class GgufCheckpoint : public ::testing::Test {
       const auto begin = model_.tensors.begin() + static_cast<std::ptrdiff_t>(first);
       part.tensors.assign(begin, begin + static_cast<std::ptrdiff_t>(sizes[i]));
       first += sizes[i];
-      part.write(part_path(i + 1, sizes.size()));
+      part.write(split_path(i + 1, sizes.size()));
     }
   }
-  std::string part_path(size_t number, size_t count) const {
+  std::string split_path(size_t number, size_t count) const {
     return file(str("m-0000", number, "-of-0000", count, ".gguf"));
   }
 
@@ -184,10 +184,10 @@ TEST_F(GgufCheckpoint, NamesTheModelsOfAFolderWithSeveral) {
              {"one model in GGUF", "it has b.gguf, m-00001-of-00002.gguf"});
 }
 
-TEST_F(GgufCheckpoint, OpensEveryPartOfASplit) {
+TEST_F(GgufCheckpoint, OpensAnyFileOfASplit) {
   write_split({10, 1, model_.tensors.size() - 11});
   for (const std::string& path :
-       {part_path(1, 3), part_path(2, 3), part_path(3, 3), folder_.path()}) {
+       {split_path(1, 3), split_path(2, 3), split_path(3, 3), folder_.path()}) {
     const Checkpoint checkpoint = testing::must(Checkpoint::open(path));
     EXPECT_TRUE(describe(checkpoint).ok());
     const std::string name = "lm_head.weight";
@@ -198,17 +198,17 @@ TEST_F(GgufCheckpoint, OpensEveryPartOfASplit) {
 TEST_F(GgufCheckpoint, RefusesSplitsThatDoNotFit) {
   const size_t rest = model_.tensors.size() - 10;
   write_split({10, rest});
-  std::filesystem::remove(part_path(2, 2));
-  expect_bad(Checkpoint::open(part_path(1, 2)), {"all of 2 parts", "m-00002-of-00002.gguf"});
-  std::filesystem::copy(part_path(1, 2), part_path(2, 2));
-  expect_bad(Checkpoint::open(part_path(1, 2)),
+  std::filesystem::remove(split_path(2, 2));
+  expect_bad(Checkpoint::open(split_path(1, 2)), {"all of 2 files", "m-00002-of-00002.gguf"});
+  std::filesystem::copy(split_path(1, 2), split_path(2, 2));
+  expect_bad(Checkpoint::open(split_path(1, 2)),
              {"m-00002-of-00002.gguf: metadata 'split.no'", "1 and 2", "they are 0 and 2"});
-  expect_bad(Checkpoint::open(part_path(2, 2)), {"metadata 'split.no'"});
-  std::filesystem::rename(part_path(1, 2), file("one.gguf"));
+  expect_bad(Checkpoint::open(split_path(2, 2)), {"metadata 'split.no'"});
+  std::filesystem::rename(split_path(1, 2), file("one.gguf"));
   expect_bad(Checkpoint::open(file("one.gguf")),
              {"metadata 'split.count'", "model-00001-of-00002.gguf", "it is 2"});
   write_split({10, rest - 1});
-  expect_bad(Checkpoint::open(part_path(1, 2)), {"metadata 'split.tensors.count'"});
+  expect_bad(Checkpoint::open(split_path(1, 2)), {"metadata 'split.tensors.count'"});
 }
 
 TEST_F(GgufCheckpoint, NamesEveryMissingRequiredKey) {

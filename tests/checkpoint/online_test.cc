@@ -40,13 +40,13 @@ CanonicalMatrix module_quantized(const Checkpoint& checkpoint, const std::string
 }
 
 // q, k and v keep separate scales: stacking changes no value.
-TEST(Online, QuantizesEachStackedPartSeparately) {
+TEST(Online, QuantizesEachStackedSourceSeparately) {
   const Checkpoint checkpoint = must(SyntheticCheckpoint::plain().open());
   for (const OnlineScheme& online : online_schemes()) {
     SCOPED_TRACE(online.name);
     const DescribedMatrix qkv = must(quantize(must(checkpoint.linear(kQkv)), online.scheme));
     EXPECT_EQ(qkv.scheme(), online.scheme);
-    EXPECT_EQ(qkv.part_rows(), (std::vector<int64_t>{32, 16, 16}));
+    EXPECT_EQ(qkv.source_rows(), (std::vector<int64_t>{32, 16, 16}));
     const CanonicalMatrix stacked = must(qkv.expert(0));
     EXPECT_EQ(stacked.key, qkv.shape().key);
     std::vector<double> got(32), want(32);
@@ -338,8 +338,8 @@ void add(Difference& sum, const Pair& pair, double divisor, const std::string& m
   std::vector<double> a(pair.ours.k), b(pair.ours.k), step_a(pair.ours.k), step_b(pair.ours.k);
   const int64_t rows = pair.theirs.key.group.rows, cols = pair.theirs.group_cols();
   for (int64_t r = 0; r < pair.ours.n; ++r) {
-    decode_row(pair.ours, r, a.data());
-    decode_row(pair.theirs, r, b.data());
+    unpack_row(pair.ours, r, a.data());
+    unpack_row(pair.theirs, r, b.data());
     for (int64_t c = 0; c < pair.ours.k; ++c) {
       const int64_t group = r / rows * pair.theirs.scale_cols() + c / cols;
       const double ours = pair.ours.scales[group], theirs = pair.theirs.scales[group];

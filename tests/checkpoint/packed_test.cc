@@ -95,7 +95,7 @@ class OnePackedMatrix : public ::testing::Test {
         unpack_zero_points(order, view(packed.zeros, packed.zeros_shape), matrix, less);
     std::vector<double> row(kK);
     for (int64_t n = 0; n < kN; ++n) {
-      decode_row(matrix, n, row.data());
+      unpack_row(matrix, n, row.data());
       for (int64_t k = 0; k < kK; ++k) EXPECT_EQ(row[k], code[n * kK + k] - 8) << n << " " << k;
       for (int64_t g = 0; g < kGroups; ++g) {
         EXPECT_EQ(zeros[n * kGroups + g], zero[n * kGroups + g] - 8) << n << " " << g;

@@ -43,7 +43,7 @@ using Value = std::function<double(const std::string& module, int64_t n, int64_t
 inline void expect_values(const DescribedMatrix& described, int64_t e,
                           const std::vector<std::string>& modules, const Value& value) {
   const CanonicalMatrix matrix = must(described.expert(e));
-  const std::vector<int64_t> rows = described.part_rows();
+  const std::vector<int64_t> rows = described.source_rows();
   ASSERT_EQ(rows.size(), modules.size());
   std::vector<double> row(matrix.k);
   int64_t first = 0;

@@ -323,9 +323,9 @@ class SafetensorsOnDisk : public ::testing::Test {
 TEST_F(SafetensorsOnDisk, OpensStreamedFile) {
   constexpr int64_t kRows = 3'000'001;  // more than one piece, and not a whole number of them
   const std::string path = folder_ + "/large.safetensors";
-  auto count_up = [](std::span<std::byte> piece, size_t first_byte) {
+  auto count_up = [](std::span<std::byte> slice, size_t first_byte) {
     auto value = static_cast<uint32_t>(first_byte / 4);
-    for (size_t i = 0; i < piece.size(); i += 4, ++value) std::memcpy(&piece[i], &value, 4);
+    for (size_t i = 0; i < slice.size(); i += 4, ++value) std::memcpy(&slice[i], &value, 4);
   };
   const auto written = testing::write_safetensors(
       path, std::vector<testing::TensorStream>{{"a", DType::kI32, {kRows}, count_up},

@@ -130,8 +130,8 @@ TEST_F(OpenClCommand, CompileErrorShowsCompilerLog) {
   if (model.empty()) GTEST_SKIP() << "the small model is not there";
   const struct {
     const char *backend, *file;
-  } cases[] = {{"opencl-vectors", "lines/vectors.cl"},
-               {"opencl-lines", "lines/few_rows.cl"},
+  } cases[] = {{"opencl-vectors", "simt/vectors.cl"},
+               {"opencl-simt", "simt/gemv.cl"},
                {"opencl-reference", "reference.cl"}};
   for (const auto& [backend, file] : cases) {
     const Ran ran = run_with(caches_ + " POCL_EXTRA_BUILD_FLAGS='-D kernel=no_such_word'",

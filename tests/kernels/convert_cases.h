@@ -1,4 +1,4 @@
-// Inputs for the conversion tests: matrices in pieces, small experts and large experts.
+// Inputs for the conversion tests: matrices in slices, small experts and large experts.
 #pragma once
 
 #include <algorithm>
@@ -9,25 +9,25 @@
 
 namespace moracle {
 
-// Experts of two pieces each, like gate and up. Each piece names its source.
-inline DescribedMatrix in_pieces(const MatrixShape& shape, std::vector<int64_t> rows,
-                                 int64_t num_experts, std::vector<int64_t> broken = {}) {
-  std::vector<std::vector<DescribedMatrix::Part>> parts(num_experts);
+// Experts of two sources each, like gate and up.
+inline DescribedMatrix stacked(const MatrixShape& shape, std::vector<int64_t> rows,
+                               int64_t num_experts, std::vector<int64_t> broken = {}) {
+  std::vector<std::vector<DescribedMatrix::Source>> sources(num_experts);
   for (int64_t e = 0; e < num_experts; ++e) {
     for (size_t i = 0; i < rows.size(); ++i) {
-      MatrixShape piece = shape;
-      piece.n = rows[i];
-      DescribedMatrix::Part part;
-      part.n = piece.n;
+      MatrixShape rows_of_source = shape;
+      rows_of_source.n = rows[i];
+      DescribedMatrix::Source source;
+      source.n = rows_of_source.n;
       const bool fails = std::find(broken.begin(), broken.end(), e) != broken.end();
-      part.read = [=](ThreadPool&) -> Result<CanonicalMatrix> {
+      source.read = [=](ThreadPool&) -> Result<CanonicalMatrix> {
         if (fails) return Error{ErrorKind::kBadFile, "file", str("expert ", e), "numbers", "none"};
-        return conformance::random_matrix(piece, 10 * e + i);
+        return conformance::random_matrix(rows_of_source, 10 * e + i);
       };
-      parts[e].push_back(std::move(part));
+      sources[e].push_back(std::move(source));
     }
   }
-  return DescribedMatrix(shape, {shape.key, {}}, std::move(parts), nullptr);
+  return DescribedMatrix(shape, {shape.key, {}}, std::move(sources), nullptr);
 }
 
 struct ConvertCase {
@@ -35,7 +35,7 @@ struct ConvertCase {
   std::vector<int64_t> rows;
   int64_t num_experts;
 };
-/// Small experts are distributed over threads; large ones are split by rows. Pieces that end inside
+/// Small experts are distributed over threads; large ones are split by rows. Slices that end inside
 /// a panel are stacked first.
 inline std::vector<ConvertCase> convert_cases() {
   const QuantKey int4 = int4_static_group(32);

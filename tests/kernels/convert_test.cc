@@ -56,14 +56,14 @@ std::vector<std::byte> packed(DescribedMatrix matrix, const Layout& layout, int 
   return {bytes, bytes + weights->buffer.bytes()};
 }
 
-// Small experts are distributed over threads; large ones are split by rows. Pieces that end inside
+// Small experts are distributed over threads; large ones are split by rows. Slices that end inside
 // a panel are stacked first.
 TEST(Convert, GivesSameBytesForAnyThreadCount) {
   for (const Layout* layout : layouts()) {
     for (const ConvertCase& c : convert_cases()) {
       if (!holds(*layout, c.shape.key.dtype)) continue;
       const auto once = [&](int threads) {
-        return packed(in_pieces(c.shape, c.rows, c.num_experts), *layout, threads);
+        return packed(stacked(c.shape, c.rows, c.num_experts), *layout, threads);
       };
       const std::vector<std::byte> alone = once(1);
       ASSERT_FALSE(alone.empty());
@@ -80,7 +80,7 @@ TEST(Convert, NamesFirstUnreadableExpert) {
     for (int again = 0; again < 20; ++again) {
       const auto device = *open_device("cpu", threads);
       const auto weights =
-          convert(in_pieces({32, 64, kBF16Weight}, {32}, 24, {5, 7, 20}), *layouts()[0], *device);
+          convert(stacked({32, 64, kBF16Weight}, {32}, 24, {5, 7, 20}), *layouts()[0], *device);
       ASSERT_FALSE(weights.ok());
       EXPECT_EQ(weights.error().place, "expert 5");
     }
@@ -92,14 +92,14 @@ TEST(Convert, ReportsOnCallerThreadAndStopsOnRequest) {
     const auto device = *open_device("cpu", threads);
     const auto caller = std::this_thread::get_id();
     int calls = 0;
-    const auto all = convert(in_pieces({32, 64, kBF16Weight}, {32}, 24), *layouts()[0], *device,
+    const auto all = convert(stacked({32, 64, kBF16Weight}, {32}, 24), *layouts()[0], *device,
                              [&](int64_t, int64_t) {
                                EXPECT_EQ(std::this_thread::get_id(), caller);
                                return ++calls > 0;
                              });
     EXPECT_TRUE(all.ok());
     EXPECT_GT(calls, 0);
-    const auto stopped = convert(in_pieces({32, 64, kBF16Weight}, {32}, 24), *layouts()[0], *device,
+    const auto stopped = convert(stacked({32, 64, kBF16Weight}, {32}, 24), *layouts()[0], *device,
                                  [](int64_t, int64_t) { return false; });
     ASSERT_FALSE(stopped.ok());
     EXPECT_EQ(stopped.error().kind, ErrorKind::kCancelled);

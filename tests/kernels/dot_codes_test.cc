@@ -1,4 +1,4 @@
-// Tests kernels that multiply a few rows by packed codes without a decode buffer.
+// Tests kernels that multiply a few rows by packed codes without a unpack buffer.
 #include <cmath>
 #include <random>
 
@@ -10,9 +10,9 @@ namespace moracle::cpu::dot_codes_test {
 namespace {
 
 // A few rows of codes give the bits of the int8 row block kernels.
-class FewInt8Rows : public DotKernels {};
+class SkinnyInt8 : public DotKernels {};
 
-TEST_P(FewInt8Rows, MatchInt8KernelsBitForBit) {
+TEST_P(SkinnyInt8, MatchInt8KernelsBitForBit) {
   const UkernelSet& kernels = *GetParam().kernels;
   std::mt19937 random(3);
   constexpr int64_t kSegments = 3, kBlocks = 16 * kSegments, kStride = kBlocks * 4 + 64;
@@ -78,9 +78,9 @@ TEST_P(FewInt8Rows, MatchInt8KernelsBitForBit) {
   }
 }
 
-// bf16 times codes of 4 and 8 bits gives the bits of decoded row blocks, for any number of rows.
+// bf16 times codes of 4 and 8 bits gives the bits of unpacked row blocks, for any number of rows.
 // Random e4m3 codes include zeros and subnormals.
-TEST(Bf16Codes, MatchDecodedCodesBitForBit) {
+TEST(Bf16Codes, MatchUnpackedCodesBitForBit) {
   constexpr Isa kNeeds = kVnni | Isa::kAvx512Bf16;
   if (!has(kNeeds)) GTEST_SKIP() << "needs " << names(kNeeds);
   std::mt19937 random(9);
@@ -99,12 +99,12 @@ TEST(Bf16Codes, MatchDecodedCodesBitForBit) {
   float scales[kSegments * 16];
   for (float& scale : scales) scale = normal(random);
   const struct {
-    void (*decode)(const DecodeArgs&);
+    void (*unpack)(const UnpackBlocksArgs&);
     void (*multiply)(const DotArgs&);
-    int64_t ratio;  // decoded row blocks for each row block of codes
-  } kinds[] = {{decode_i4_to_bf16_avx512vnni, dot_x_bf16_w_i4_r8_avx512bf16, 4},
-               {decode_e2m1_to_bf16_avx512vnni, dot_x_bf16_w_e2m1_r8_avx512bf16, 4},
-               {decode_e4m3_to_bf16_avx512vnni, dot_x_bf16_w_e4m3_r8_avx512bf16, 2}};
+    int64_t ratio;  // unpacked row blocks for each row block of codes
+  } kinds[] = {{unpack_i4_to_bf16_avx512vnni, dot_x_bf16_w_i4_r8_avx512bf16, 4},
+               {unpack_e2m1_to_bf16_avx512vnni, dot_x_bf16_w_e2m1_r8_avx512bf16, 4},
+               {unpack_e4m3_to_bf16_avx512vnni, dot_x_bf16_w_e4m3_r8_avx512bf16, 2}};
   for (const auto& kind : kinds) {
     const int64_t code_blocks = kBlocks / kind.ratio;
     RowBlocks codes[2] = {RowBlocks(code_blocks), RowBlocks(code_blocks)},
@@ -115,7 +115,7 @@ TEST(Bf16Codes, MatchDecodedCodesBitForBit) {
         const bool nan = kind.ratio == 2 && (byte & 0x7f) == 0x7f;
         codes[p].data()[i] = static_cast<std::byte>(nan ? 0 : byte);
       }
-      kind.decode({.codes = codes[p].data(), .blocks = code_blocks, .to = row_blocks[p].data()});
+      kind.unpack({.codes = codes[p].data(), .blocks = code_blocks, .to = row_blocks[p].data()});
     }
     for (int rows = 1; rows <= kMaxBlockRows; ++rows) {
       for (int panels = 1; panels <= 2; ++panels) {
@@ -164,11 +164,11 @@ TEST(Bf16Codes, NanCodeGivesNanInItsOutput) {
   }
 }
 
-class FewRows : public DotKernels {};
+class SkinnyFloats : public DotKernels {};
 
 // Compares a few f32 rows times codes of every kind with sums in double: groups, zero points,
 // scales, and the e4m3 codes that are not normal numbers.
-TEST_P(FewRows, FloatRowsMultiplyPackedCodes) {
+TEST_P(SkinnyFloats, FloatRowsMultiplyPackedCodes) {
   const UkernelSet& kernels = *GetParam().kernels;
   const struct {
     DType dtype;
@@ -262,7 +262,7 @@ TEST_P(FewRows, FloatRowsMultiplyPackedCodes) {
 }
 
 // The NaN code gets no special treatment.
-TEST_P(FewRows, FloatRowsKeepNanOfCode) {
+TEST_P(SkinnyFloats, FloatRowsKeepNanOfCode) {
   RowBlocks codes(1), x(1);
   const float one = 1;
   for (int c = 0; c < 4; ++c) std::memcpy(x.data() + 4 * c, &one, sizeof one);
@@ -280,8 +280,8 @@ TEST_P(FewRows, FloatRowsKeepNanOfCode) {
   for (int n = 0; n < 16; ++n) EXPECT_EQ(std::isnan(sums[n]), n == 3) << n;
 }
 
-INSTANTIATE_TEST_SUITE_P(Isa, FewInt8Rows, ::testing::ValuesIn(int8_cases()), case_name);
-INSTANTIATE_TEST_SUITE_P(Isa, FewRows, ::testing::ValuesIn(kCases), case_name);
+INSTANTIATE_TEST_SUITE_P(Isa, SkinnyInt8, ::testing::ValuesIn(int8_cases()), case_name);
+INSTANTIATE_TEST_SUITE_P(Isa, SkinnyFloats, ::testing::ValuesIn(kCases), case_name);
 
 }  // namespace
 }  // namespace moracle::cpu::dot_codes_test

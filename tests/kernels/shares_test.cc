@@ -50,14 +50,14 @@ TEST(Shares, CoverEveryExpertOnce) {
 TEST(Shares, EvenBetweenTwoNodes) {
   const MatrixShape shape{1536, 2048, int4_static_group(128)};
   const Layout& layout = *layouts().back();
-  const ThreadPlaces places = place_threads(4, {0, 1, 2, 3}, kTwoNodes);
-  ASSERT_EQ(places.num_nodes, 2);
+  const ThreadAffinity affinity = assign_threads(4, {0, 1, 2, 3}, kTwoNodes);
+  ASSERT_EQ(affinity.num_nodes, 2);
   for (const int blocks : {1, 2}) {
     std::vector<int64_t> bytes(2);
     for (int t = 0; t < 4; ++t) {
       const std::vector<ByteRange> ranges = share_of_thread(layout, shape, blocks, t, 4);
       ASSERT_EQ(static_cast<int>(ranges.size()), blocks);
-      for (const ByteRange& range : ranges) bytes[places.nodes[t]] += range.end - range.begin;
+      for (const ByteRange& range : ranges) bytes[affinity.nodes[t]] += range.end - range.begin;
     }
     EXPECT_EQ(bytes[0], bytes[1]) << blocks;
   }
@@ -65,7 +65,7 @@ TEST(Shares, EvenBetweenTwoNodes) {
 
 TEST(Shares, UntouchedOnOneNodeOrWithUnpinnedThreads) {
   const auto device = *open_device("cpu", 2);
-  EXPECT_EQ(kernel_device(*device).host_threads().places().num_nodes, 1);
+  EXPECT_EQ(kernel_device(*device).host_threads().affinity().num_nodes, 1);
   const MatrixShape shape{64, 64, kBF16Weight};
   std::vector<CanonicalMatrix> experts;
   experts.push_back(conformance::random_matrix(shape, 1));
@@ -77,7 +77,7 @@ TEST(Shares, UntouchedOnOneNodeOrWithUnpinnedThreads) {
 
 // The test pretends to have two nodes. It touches only fresh memory, so no content changes.
 TEST(Shares, TouchedMemoryKeepsWeights) {
-  ThreadPool two_nodes(4, place_threads(4, {0, 1, 2, 3}, kTwoNodes));
+  ThreadPool two_nodes(4, assign_threads(4, {0, 1, 2, 3}, kTwoNodes));
   const auto device = *open_device("cpu", 1);
   const MatrixShape shape{96, 2048, kBF16Weight};
   KernelWeights weights;

@@ -38,7 +38,7 @@ TEST(Uploads, MatchHostConversionBytes) {
   for (const Layout* layout : layouts()) {
     for (const ConvertCase& c : convert_cases()) {
       if (!holds(*layout, c.shape.key.dtype)) continue;
-      const auto matrix = [&] { return in_pieces(c.shape, c.rows, c.num_experts); };
+      const auto matrix = [&] { return stacked(c.shape, c.rows, c.num_experts); };
       const std::vector<std::byte> here =
           bytes_of(convert(matrix(), *layout, *open_device()->get()));
       ASSERT_FALSE(here.empty());
@@ -56,15 +56,15 @@ TEST(Uploads, ReportFirstUnreadableExpertAndDeviceErrors) {
   for (const int threads : {1, 4}) {
     FarDevice far(threads);
     const auto broken =
-        convert(in_pieces({32, 64, kBF16Weight}, {32}, 24, {5, 7, 20}), *layouts()[0], far);
+        convert(stacked({32, 64, kBF16Weight}, {32}, 24, {5, 7, 20}), *layouts()[0], far);
     ASSERT_FALSE(broken);
     EXPECT_EQ(broken.error().place, "expert 5");
     far.last_upload = far.uploads + 3;
-    const auto cut = convert(in_pieces({32, 64, kBF16Weight}, {32}, 24), *layouts()[0], far);
+    const auto cut = convert(stacked({32, 64, kBF16Weight}, {32}, 24), *layouts()[0], far);
     ASSERT_FALSE(cut);
     EXPECT_EQ(cut.error().kind, ErrorKind::kIo);
     EXPECT_EQ(cut.error().place, "far device");
-    const auto stopped = convert(in_pieces({32, 64, kBF16Weight}, {32}, 24), *layouts()[0], far,
+    const auto stopped = convert(stacked({32, 64, kBF16Weight}, {32}, 24), *layouts()[0], far,
                                  [](int64_t, int64_t) { return false; });
     ASSERT_FALSE(stopped);
   }
@@ -72,7 +72,7 @@ TEST(Uploads, ReportFirstUnreadableExpertAndDeviceErrors) {
 
 TEST(Uploads, StopOnRequest) {
   FarDevice far(2);
-  const auto stopped = convert(in_pieces({32, 64, kBF16Weight}, {32}, 24), *layouts()[0], far,
+  const auto stopped = convert(stacked({32, 64, kBF16Weight}, {32}, 24), *layouts()[0], far,
                                [](int64_t, int64_t) { return false; });
   ASSERT_FALSE(stopped);
   EXPECT_EQ(stopped.error().kind, ErrorKind::kCancelled);

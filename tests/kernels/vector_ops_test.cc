@@ -230,8 +230,8 @@ TEST_P(VectorOpsTest, CodesDecodeToTheirValues) {
   for (float scale : {1.0f, 0.37f}) {
     for (int count : {256, 255, 1}) {
       std::vector<float> e4m3(256, 5), int8(256, 5);
-      ops_.decode_e4m3(codes, count, scale, e4m3.data());
-      ops_.decode_int8(reinterpret_cast<int8_t*>(codes), count, scale, int8.data());
+      ops_.dequantize_e4m3(codes, count, scale, e4m3.data());
+      ops_.dequantize_int8(reinterpret_cast<int8_t*>(codes), count, scale, int8.data());
       for (int i = 0; i < 256; ++i) {
         const float want = i < count ? e4m3_to_float(codes[i]) * scale : 5;
         EXPECT_TRUE(e4m3[i] == want || (std::isnan(want) && std::isnan(e4m3[i]))) << i;
@@ -432,7 +432,7 @@ TEST_P(VectorOpsTest, RopeAnglesAreSinesAndCosinesOfFloatProduct) {
   for (float position : {0.0f, 1.0f, 2.0f, 77.0f, 4095.0f, 131071.0f, 1048575.0f}) {
     for (int64_t count : {64, 63, 1, 7}) {
       std::vector<float> cosines(65, 77), sines(65, 77);
-      ops_.turns(position, frequencies.data(), count, 1, cosines.data(), sines.data());
+      ops_.cos_sin(position, frequencies.data(), count, 1, cosines.data(), sines.data());
       EXPECT_EQ(cosines[count], 77);
       EXPECT_EQ(sines[count], 77);
       for (int64_t i = 0; i < count; ++i) {

@@ -182,39 +182,39 @@ TEST(Layouts, PackIgnoresOldBytes) {
   });
 }
 
-// Packing an expert in pieces, or shares of a piece's rows in any order, gives the bytes of the
+// Packing an expert in slices, or shares of a slice's rows in any order, gives the bytes of the
 // whole.
-TEST(Layouts, PackingInPartsMatchesPackingWhole) {
+TEST(Layouts, PackingInSlicesMatchesPackingWhole) {
   for_each_case([](const Case& c) {
     const CanonicalMatrix m = matrix_for(c.shape);
     const std::vector<std::byte> whole = packed(c, m, std::byte{0});
     const auto rows_of = [&](int64_t first, int64_t count) {
-      CanonicalMatrix piece;
-      piece.n = count;
-      piece.k = m.k;
-      piece.key = m.key;
-      piece.codes = m.codes.subspan(first * m.row_bytes(), count * m.row_bytes());
+      CanonicalMatrix slice;
+      slice.n = count;
+      slice.k = m.k;
+      slice.key = m.key;
+      slice.codes = m.codes.subspan(first * m.row_bytes(), count * m.row_bytes());
       const int64_t groups = m.scale_cols();
       const auto cut = [&](const auto& from, auto& to, int64_t width) {
         if (!from.empty())
           to.assign(from.begin() + first * width, from.begin() + (first + count) * width);
       };
-      cut(m.scales, piece.scales, groups);
-      cut(m.zero_points, piece.zero_points, groups);
-      cut(m.minimums, piece.minimums, groups);
-      cut(m.bias, piece.bias, 1);
-      piece.group_index = m.group_index;
-      return piece;
+      cut(m.scales, slice.scales, groups);
+      cut(m.zero_points, slice.zero_points, groups);
+      cut(m.minimums, slice.minimums, groups);
+      cut(m.bias, slice.bias, 1);
+      slice.group_index = m.group_index;
+      return slice;
     };
     const int64_t cut = std::min(m.n, kRowStep);
     std::vector<std::byte> bytes(whole.size(), std::byte{0x5a});
     for (const auto& [first, count] : {std::pair{int64_t{0}, cut}, std::pair{cut, m.n - cut}}) {
       if (count == 0) continue;
-      const CanonicalMatrix piece = rows_of(first, count);
+      const CanonicalMatrix slice = rows_of(first, count);
       const int64_t half = count / kRowStep / 2 * kRowStep;
-      c.layout->pack_codes(c.shape, piece, first, half, count, bytes.data());
-      c.layout->pack_codes(c.shape, piece, first, 0, half, bytes.data());
-      c.layout->pack_beside(c.shape, piece, first, bytes.data());
+      c.layout->pack_codes(c.shape, slice, first, half, count, bytes.data());
+      c.layout->pack_codes(c.shape, slice, first, 0, half, bytes.data());
+      c.layout->pack_beside(c.shape, slice, first, bytes.data());
     }
     ASSERT_TRUE(bytes == whole);
   });
@@ -400,7 +400,7 @@ TEST(Rows16Layout, StoresUnsignedNibblesAndPadsThemWithCodeZero) {
   EXPECT_EQ(s.scales, 256u);  // 16 rows of 32 columns
   for (int64_t r = 0; r < 16; ++r) {
     double row[5];
-    if (r < 3) decode_row(m, r, row);
+    if (r < 3) unpack_row(m, r, row);
     for (int64_t c = 0; c < 32; ++c) {
       const int stored = static_cast<int>(bits_at(bytes.data(), (r * 32 + c) * 4, 4));
       ASSERT_EQ(stored - 8, r < 3 && c < 5 ? row[c] : 0) << "row " << r << " column " << c;

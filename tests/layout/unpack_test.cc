@@ -121,7 +121,7 @@ TEST(Repack, GivesBytesOfDirectConversion) {
         }
         SCOPED_TRACE(c.name + ", " + std::string(from->name) + " to " + std::string(to->name));
         Bytes got(to->sections(shape).bytes, std::byte{0xa5});
-        // In pieces, as experts move while a device works.
+        // In slices, as experts move while a device works.
         const int64_t step = row_step(c.shape);
         for (int64_t row = 0; row < shape.n; row += step) {
           must(repack({from, &c.shape, source.data(), row, std::min(row + step, shape.n)}, *to,

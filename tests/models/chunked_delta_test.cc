@@ -28,7 +28,7 @@ bench::ModelShape shape(bool by_key_head) {
   shape.head_dim = 32;
   shape.head_norms = shape.renormalize = true;
   shape.delta = {2, 1, 2, 128, 128, 4, by_key_head};
-  shape.rotary_part = 0.25;
+  shape.partial_rotary_factor = 0.25;
   return shape;
 }
 

@@ -29,16 +29,16 @@ int64_t memory(const std::string& key) {
 }
 
 // Bytes that are valid in every dtype used here: small bf16 and f16 numbers, any code.
-void fill(std::span<std::byte> piece, size_t first) {
-  for (size_t i = 0; i < piece.size(); ++i) {
-    piece[i] = (first + i) % 2 == 0 ? static_cast<std::byte>((first + i) * 7) : std::byte{0x3c};
+void fill(std::span<std::byte> slice, size_t first) {
+  for (size_t i = 0; i < slice.size(); ++i) {
+    slice[i] = (first + i) % 2 == 0 ? static_cast<std::byte>((first + i) * 7) : std::byte{0x3c};
   }
 }
-void fill_zeros(std::span<std::byte> piece, size_t) {
-  std::memset(piece.data(), 0, piece.size());
+void fill_zeros(std::span<std::byte> slice, size_t) {
+  std::memset(slice.data(), 0, slice.size());
 }
-void fill_middle(std::span<std::byte> piece, size_t) {
-  std::memset(piece.data(), 0x77, piece.size());
+void fill_middle(std::span<std::byte> slice, size_t) {
+  std::memset(slice.data(), 0x77, slice.size());
 }
 
 struct Linear {

@@ -24,9 +24,9 @@ NotRead not_read_of(const SyntheticCheckpoint& synthetic) {
 }
 
 // "why: name, name", sorted.
-std::vector<std::string> lines(const std::vector<NotRead::Part>& parts) {
+std::vector<std::string> lines(const std::vector<NotRead::Entry>& parts) {
   std::vector<std::string> all;
-  for (const NotRead::Part& part : parts) {
+  for (const NotRead::Entry& part : parts) {
     const std::string count = part.num_tensors > 0 ? str(" (", part.num_tensors, ")") : "";
     all.push_back(str(part.why, ": ", join(part.names), count));
   }

@@ -113,12 +113,12 @@ TEST(LayoutOfRow, HoldsOnOtherOpenClRowsOfIntelGpu) {
   const auto opened = testing::open_test_device("opencl");
   if (!opened) GTEST_SKIP() << opened.error().to_string();
   const RecordingTable table;
-  for (const char* row : {"opencl-lines", "opencl-reference"}) {
+  for (const char* row : {"opencl-simt", "opencl-reference"}) {
     for (const Scheme& scheme : {kInt4, kFp8})
       EXPECT_TRUE(has_layout_of_row(request_for(scheme, Platform::kOpenCl, row), table, *opened));
   }
   const Request refused = request_for({kF32Weight, {}}, Platform::kOpenCl);
-  EXPECT_EQ(select(refused, with_intel_gpu(), table.rows()).plan->backend->name, "opencl-lines");
+  EXPECT_EQ(select(refused, with_intel_gpu(), table.rows()).plan->backend->name, "opencl-simt");
   EXPECT_TRUE(has_layout_of_row(refused, table, *opened));
 }
 

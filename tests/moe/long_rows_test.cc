@@ -9,7 +9,7 @@
 namespace moracle::long_rows_test {
 namespace {
 
-TEST(LongRows, HoldWhenDecodedInStretches) {
+TEST(LongRows, HoldWhenUnpackedInRuns) {
   const conformance::Shape shape{2, 1100, 48, 1};
   const auto device = open_device("cpu", 2);
   ASSERT_TRUE(device);
@@ -75,7 +75,7 @@ TEST(LongRows, HoldWithIntegerScales) {
 
 // A batch-invariant plan has one arithmetic. Otherwise few rows are multiplied with integer scales,
 // even if many rows of int8 are multiplied in bf16.
-TEST(LongRows, PlanIntegerScalesForFewRowsUnlessBatchInvariant) {
+TEST(LongRows, PlanIntegerScalesForSkinnyGemmUnlessBatchInvariant) {
   const auto machine = Machine::find("xeon-amx");
   ASSERT_TRUE(machine);
   for (const char* const text : {"int4-w4a16-g32-asym-min-s8", "int8-w8a8-g16-s8-6bit"}) {

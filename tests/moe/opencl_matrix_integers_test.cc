@@ -74,7 +74,7 @@ class OpenClMatrixIntegers : public OneDeviceTest {
   }
 };
 
-// Partial sums exceed 2^24, so f32 would round them. opencl-lines adds the same integers and scales
+// Partial sums exceed 2^24, so f32 would round them. opencl-simt adds the same integers and scales
 // them in the same order.
 TEST_F(OpenClMatrixIntegers, AddsWithoutRounding) {
   const Machine machine = testing::machine_with_engines();
@@ -85,7 +85,7 @@ TEST_F(OpenClMatrixIntegers, AddsWithoutRounding) {
   for (const auto& [weight, zero] :
        {std::pair<QuantKey, int8_t>{kInt8StaticChannelSym, 0}, {with_zeros, -7}}) {
     const Scheme scheme{weight, kInt8DynamicTokenSym};
-    const std::vector<float> want = output_on("opencl-lines", scheme, zero);
+    const std::vector<float> want = output_on("opencl-simt", scheme, zero);
     for (const int lanes : {8, 16}) {
       opencl::emulate_matrix_engines(lanes);
       EXPECT_EQ(output_on("opencl-matrix-wide", scheme, zero), want)

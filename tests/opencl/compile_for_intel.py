@@ -55,8 +55,8 @@ def matrix_variants(lanes):
             yield f"-D {product} -D LANES={lanes} -D TILES=2 -D SPLITS=4 -D ROWS={rows}"
 
 
-def lines_variants():
-    """As line_linear.cc."""
+def simt_variants():
+    """As simt_linear.cc."""
     products = [(weight, "X_BF16") for weight in ("I4", "E2M1", "I8", "E4M3", "BF16", "F16", "F32")]
     products += [("I8", "X_I8"), ("I8", "X_I8 -D WHOLE_ROWS"), ("I4", "X_I8"), ("E4M3", "X_E4M3")]
     for weight, x in products:
@@ -78,9 +78,9 @@ def jobs(folder):
             yield device, "matrix/matrix.cl", options
         if device != PLAIN:
             continue
-        for options in lines_variants():
-            yield device, "lines/few_rows.cl", f"{options} -D SPLITS=8 -D ROWS=4"
-            yield device, "lines/many_rows.cl", options
+        for options in simt_variants():
+            yield device, "simt/gemv.cl", f"{options} -D SPLITS=8 -D ROWS=4"
+            yield device, "simt/gemm.cl", options
         for options in reference_variants():
             yield device, "reference.cl", options
         for cache in (0, 1, 2):

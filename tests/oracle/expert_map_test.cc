@@ -40,10 +40,10 @@ TEST(ExpertMap, PlacesExpertsLinearlyOrRoundRobin) {
   EXPECT_THAT(linear[0].global(), ElementsAre(0, 1, 2));
   EXPECT_THAT(linear[1].global(), ElementsAre(3, 4));
   EXPECT_THAT(linear[2].global(), ElementsAre(5, 6));
-  const auto turns = all_ranks(7, 3, Placement::kRoundRobin);
-  EXPECT_THAT(turns[0].global(), ElementsAre(0, 3, 6));
-  EXPECT_THAT(turns[1].local(), ElementsAre(-1, 0, -1, -1, 1, -1, -1));
-  EXPECT_FALSE(turns[1].is_identity());
+  const auto round_robin = all_ranks(7, 3, Placement::kRoundRobin);
+  EXPECT_THAT(round_robin[0].global(), ElementsAre(0, 3, 6));
+  EXPECT_THAT(round_robin[1].local(), ElementsAre(-1, 0, -1, -1, 1, -1, -1));
+  EXPECT_FALSE(round_robin[1].is_identity());
   EXPECT_TRUE(ExpertMap::all(7).is_identity());
 }
 

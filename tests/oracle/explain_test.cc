@@ -153,7 +153,7 @@ TEST(Explain, ChoosesByArchitecture) {
   EXPECT_EQ(chosen("arc-b580", int4), "opencl-matrix");
   EXPECT_EQ(chosen("arc-b580", int8), "opencl-matrix-wide");
   EXPECT_EQ(chosen("arc-b580", fp8), "opencl-matrix-wide");
-  EXPECT_EQ(chosen("mi300x", int4), "opencl-lines");
+  EXPECT_EQ(chosen("mi300x", int4), "opencl-simt");
   EXPECT_EQ(chosen("xeon-amx", int8), "cpu-amx");
   EXPECT_EQ(chosen("xeon-avx512", int8), "cpu-avx512");
   EXPECT_EQ(chosen("desktop-avx2", int8), "cpu-avx2");

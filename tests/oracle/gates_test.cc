@@ -221,12 +221,12 @@ TEST(Gates, OpenClGatesFollowDeviceReport) {
     Names rows;
   } expected[] = {
       {GpuFeature::kNone, {}},
-      {every, {"opencl-lines", "opencl-reference"}},
-      {every | GpuFeature::kMatrix, {"opencl-lines", "opencl-reference"}},
-      {every | GpuFeature::kSubgroups, {"opencl-lines", "opencl-reference"}},
-      {every | GpuFeature::kCpuCores, {"opencl-vectors", "opencl-lines", "opencl-reference"}},
+      {every, {"opencl-simt", "opencl-reference"}},
+      {every | GpuFeature::kMatrix, {"opencl-simt", "opencl-reference"}},
+      {every | GpuFeature::kSubgroups, {"opencl-simt", "opencl-reference"}},
+      {every | GpuFeature::kCpuCores, {"opencl-vectors", "opencl-simt", "opencl-reference"}},
       {every | GpuFeature::kSubgroups | GpuFeature::kMatrix,
-       {"opencl-matrix", "opencl-lines", "opencl-reference"}},
+       {"opencl-matrix", "opencl-simt", "opencl-reference"}},
   };
   for (const auto& want : expected) {
     EXPECT_EQ(serving(with_opencl(want.features), Platform::kOpenCl, kInt4), want.rows)
@@ -240,7 +240,7 @@ TEST(Gates, LayersNeedTheirLargestAllocation) {
       with_opencl(GpuFeature::kSharedPointers | GpuFeature::kAtomics64 | GpuFeature::kCpuCores);
   const Request request{
       .layer = fake::layer(kInt8), .max_num_tokens = 16, .platform = Platform::kOpenCl};
-  for (const char* row : {"opencl-vectors", "opencl-lines", "opencl-reference"}) {
+  for (const char* row : {"opencl-vectors", "opencl-simt", "opencl-reference"}) {
     SCOPED_TRACE(row);
     Request named = request;
     named.backend = row;

@@ -205,7 +205,7 @@ TEST_P(CudaExchange, ReplayedAllGatherAndReduceScatterMatchHostExchange) {
   EXPECT_EQ(good, 2);
 }
 
-TEST_P(CudaExchange, ExchangesUnevenParts) {
+TEST_P(CudaExchange, ExchangesUnevenBlocks) {
   std::atomic<int> good{0};
   on_ranks(2, [&](const std::shared_ptr<Group>& group) {
     const Gpu gpu(group, GetParam());
@@ -214,7 +214,7 @@ TEST_P(CudaExchange, ExchangesUnevenParts) {
     const Buffer own = gpu.put(values_of(gpu.rank, 8)), other = gpu.put(values_of(9, 70'000));
     const Buffer kept = must(gpu.device->allocate(16)),
                  arrived = must(gpu.device->allocate(140'000));
-    std::vector<Group::Part> send(2), receive(2);
+    std::vector<Group::Block> send(2), receive(2);
     send[gpu.rank] = {own.as<std::byte>(), 16};
     receive[gpu.rank] = {kept.as<std::byte>(), 16};
     send[1 - gpu.rank] = {other.as<std::byte>(), static_cast<size_t>(out * 2)};

@@ -127,9 +127,9 @@ TEST_P(CudaPeers, BothProtocolsGatherTheValuesOfAllRanks) {
       }
       for (int r = 0; r < ranks(); ++r) {
         const auto part = [&](int64_t bytes, const Buffer& to) {
-          return cuda::PeerPart{mine[r].as<std::byte>(), bytes, to.as<std::byte>()};
+          return cuda::PeerGathered{mine[r].as<std::byte>(), bytes, to.as<std::byte>()};
         };
-        const cuda::PeerPart two[] = {part(count * 2, all[r]), part(16, few[r])};
+        const cuda::PeerGathered two[] = {part(count * 2, all[r]), part(16, few[r])};
         if (again % 3 == 2)
           must(cuda::peer_gather(queue_, low_latency(r), two, stream(r)));
         else

@@ -66,7 +66,7 @@ TEST(Group, BroadcastAndGatherReachEveryRank) {
 }
 
 // Parts of many sizes, empty ones too, larger than a socket's buffer.
-TEST(Group, ExchangesUnevenParts) {
+TEST(Group, ExchangesUnevenBlocks) {
   constexpr int64_t kSize = 3;
   std::atomic<int> good{0};
   on_ranks(kSize, [&](const std::shared_ptr<Group>& group) {
@@ -74,7 +74,7 @@ TEST(Group, ExchangesUnevenParts) {
       return from == to + 1 ? 0 : static_cast<size_t>(1 + 700'000 * from + 13 * to);
     };
     std::vector<std::vector<uint32_t>> out(kSize), in(kSize);
-    std::vector<Group::Part> send, receive;
+    std::vector<Group::Block> send, receive;
     for (int64_t r = 0; r < kSize; ++r) {
       out[r].assign(count(group->rank(), r), static_cast<uint32_t>(100 * group->rank() + r));
       in[r].resize(count(r, group->rank()));
@@ -104,7 +104,7 @@ TEST(Group, ExchangesMessagesOfUnknownSize) {
         return from == to + 1 ? 0 : unit * static_cast<size_t>(1 + from) + 13 * to;
       };
       std::vector<std::vector<std::byte>> out;
-      std::vector<Group::Part> send;
+      std::vector<Group::Block> send;
       for (int64_t r = 0; r < kSize; ++r) {
         out.emplace_back(count(group->rank(), r), std::byte(10 * group->rank() + r));
         send.push_back({out[r].data(), out[r].size()});
@@ -133,7 +133,7 @@ TEST(Group, RankThatIsSilentOrEndsIsNamedWhileMessagesAreAwaited) {
           return;
         }
         std::vector<Group::Message> in(2);
-        const std::vector<Group::Part> nothing(2);
+        const std::vector<Group::Block> nothing(2);
         const Status done = group->exchange_messages(nothing, in);
         silent = done ? "" : done.error().to_string();
         waits = false;
@@ -143,7 +143,7 @@ TEST(Group, RankThatIsSilentOrEndsIsNamedWhileMessagesAreAwaited) {
   on_ranks(2, [&](std::shared_ptr<Group> group) {
     if (group->rank() == 1) return;
     std::vector<Group::Message> in(2);
-    const Status done = group->exchange_messages(std::vector<Group::Part>(2), in);
+    const Status done = group->exchange_messages(std::vector<Group::Block>(2), in);
     ended = done ? "" : done.error().to_string();
   });
   EXPECT_THAT(ended, HasSubstr("rank 1: needs to take part until the end; it has ended"));

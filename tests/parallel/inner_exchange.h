@@ -20,7 +20,7 @@ class InnerExchange : public Exchange {
   Status reduce_scatter(const Matrix& all, const Matrix& mine, Stream stream) override {
     return inner_->reduce_scatter(all, mine, stream);
   }
-  Status exchange(std::span<const Group::Part> send, std::span<const Group::Part> receive,
+  Status exchange(std::span<const Group::Block> send, std::span<const Group::Block> receive,
                   Stream stream) override {
     return inner_->exchange(send, receive, stream);
   }

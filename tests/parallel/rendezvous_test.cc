@@ -377,7 +377,7 @@ TEST(Seal, TagsDependOnKeyNumberAndBytes) {
     EXPECT_NE(first, seal.of_header(header)) << "a repeated message has the same tag";
     if (!authenticates) continue;
     EXPECT_NE(first, other.of_header(header)) << "a stranger can compute the tag";
-    EXPECT_NE(seal.of_part().finish(), other.of_part().finish());
+    EXPECT_NE(seal.of_payload().finish(), other.of_payload().finish());
   }
 }
 

@@ -52,18 +52,18 @@ TEST(CanonicalMatrix, DeinterleavedRowsKeepTheirValues) {
 
 TEST(CanonicalMatrix, StackedRowsKeepTheirValues) {
   for (const char* scheme : kSchemes) {
-    const CanonicalMatrix pieces[] = {timing::random_matrix(shape_of(scheme, 2), 1),
+    const CanonicalMatrix slices[] = {timing::random_matrix(shape_of(scheme, 2), 1),
                                       timing::random_matrix(shape_of(scheme, 3), 2)};
     CanonicalMatrix whole;
     whole.n = 5;
     whole.k = 96;
-    whole.key = pieces[0].key;
+    whole.key = slices[0].key;
     whole.storage.resize(whole.n * whole.row_bytes());
     whole.codes = whole.storage;
-    stack_rows(whole, 0, pieces[0]);
-    stack_rows(whole, 2, pieces[1]);
+    stack_rows(whole, 0, slices[0]);
+    stack_rows(whole, 2, slices[1]);
     for (int64_t r = 0; r < 5; ++r)
-      EXPECT_EQ(row_of(whole, r), r < 2 ? row_of(pieces[0], r) : row_of(pieces[1], r - 2))
+      EXPECT_EQ(row_of(whole, r), r < 2 ? row_of(slices[0], r) : row_of(slices[1], r - 2))
           << scheme;
   }
 }

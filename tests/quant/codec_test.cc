@@ -158,7 +158,7 @@ TEST(DecodeRow, GivesCodesWithoutScaleOrZeroPoint) {
   const Plain plain(3, 37, QuantKey{DType::kI4, per_group(16), false, false}, true, 99);
   std::vector<double> row(37);
   for (int64_t r = 0; r < 3; ++r) {
-    decode_row(plain.matrix, r, row.data());
+    unpack_row(plain.matrix, r, row.data());
     for (int64_t c = 0; c < 37; ++c) EXPECT_EQ(row[c], plain.codes[r * 37 + c]);
   }
 }

@@ -33,7 +33,7 @@ std::vector<double> values_of(const CanonicalMatrix& matrix) {
   std::vector<double> values(matrix.n * matrix.k);
   for (int64_t r = 0; r < matrix.n; ++r) {
     double* const row = values.data() + r * matrix.k;
-    decode_row(matrix, r, row);
+    unpack_row(matrix, r, row);
     for (int64_t c = 0; c < matrix.k; ++c) {
       const int64_t at = r * matrix.scale_cols() + c / matrix.group_cols();
       if (!matrix.zero_points.empty()) row[c] -= matrix.zero_points[at];

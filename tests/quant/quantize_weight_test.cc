@@ -54,7 +54,7 @@ CanonicalMatrix quantized(const CanonicalMatrix& matrix, const QuantKey& key) {
 
 std::vector<double> codes_of(const CanonicalMatrix& matrix) {
   std::vector<double> codes(matrix.n * matrix.k);
-  for (int64_t r = 0; r < matrix.n; ++r) decode_row(matrix, r, codes.data() + r * matrix.k);
+  for (int64_t r = 0; r < matrix.n; ++r) unpack_row(matrix, r, codes.data() + r * matrix.k);
   return codes;
 }
 

@@ -25,7 +25,7 @@ struct TextRange {
 };
 
 /// A part of a text: a match of a regular expression, or the text between two matches.
-struct RegexPart {
+struct RegexSpan {
   TextRange range;
   bool matched = false;
 };
@@ -62,7 +62,7 @@ class RegexScratch {
   /// expression sees the text on both sides of a part, but nothing outside of `text`. Errors:
   /// kUnsupported if the expression backtracks too often or too deep, or if matches overlap;
   /// kCancelled.
-  Status cut(std::string_view text, std::vector<RegexPart>& parts, const Progress& progress = {});
+  Status cut(std::string_view text, std::vector<RegexSpan>& spans, const Progress& progress = {});
 
   /// Whether the expression matches at the start of `text`. Returns false if that takes more than
   /// `tries` backtracks, or if `text` is not UTF-8.

@@ -77,9 +77,9 @@ int RegexScratch::search(std::string_view text, size_t from, const std::function
   return found;
 }
 
-Status RegexScratch::cut(std::string_view text, std::vector<RegexPart>& parts,
+Status RegexScratch::cut(std::string_view text, std::vector<RegexSpan>& spans,
                          const Progress& progress) {
-  parts.clear();
+  spans.clear();
   if (text.size() > kLongestText) return beyond_limits("a text above 2 GiB");
   spare_tries_ += text.size() * kSpareTriesPerByte;
   std::optional<size_t> last_end;
@@ -110,12 +110,12 @@ Status RegexScratch::cut(std::string_view text, std::vector<RegexPart>& parts,
       while (from < text.size() && (static_cast<uint8_t>(text[from]) & 0xC0) == 0x80) ++from;
       continue;
     }
-    if (range.begin > done) parts.push_back({{done, range.begin}, false});
-    parts.push_back({range, true});
+    if (range.begin > done) spans.push_back({{done, range.begin}, false});
+    spans.push_back({range, true});
     done = from = range.end;
     last_end = range.end;
   }
-  if (done < text.size()) parts.push_back({{done, text.size()}, false});
+  if (done < text.size()) spans.push_back({{done, text.size()}, false});
   return {};
 }
 

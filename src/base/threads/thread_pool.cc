@@ -45,7 +45,7 @@ ThreadPool::ThreadPool(int threads, RunTasks run_tasks) : run_tasks_(std::move(r
   if (check_size(threads)) size_ = threads;
 }
 
-ThreadPool::ThreadPool(int threads, ThreadPlaces places) : places_(std::move(places)) {
+ThreadPool::ThreadPool(int threads, ThreadAffinity affinity) : affinity_(std::move(affinity)) {
   if (!check_size(threads) || threads == 1) return;  // there are no other threads to wait for
   // If threads outnumber CPUs, a spinning thread takes CPU time from the thread that it waits for.
   spins_ = threads <= usable_threads() ? kSpins : 0;
@@ -131,10 +131,10 @@ void ThreadPool::call(int thread) {
 }
 
 void ThreadPool::serve(int thread) {
-  if (thread < static_cast<int>(places_.cpus.size())) {
+  if (thread < static_cast<int>(affinity_.cpus.size())) {
     cpu_set_t set;
     CPU_ZERO(&set);
-    CPU_SET(places_.cpus[thread], &set);
+    CPU_SET(affinity_.cpus[thread], &set);
     ::sched_setaffinity(0, sizeof set, &set);
   }
   uint32_t seen = 0;

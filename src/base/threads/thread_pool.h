@@ -32,7 +32,7 @@ class ThreadPool {
   /// to its CPU, because the caller's thread does not belong to the pool. If the system refuses a
   /// CPU, the thread is not pinned. If the system starts fewer threads, the pool has these, and
   /// started() reports it. A number outside [0, kMaxThreads] starts none.
-  explicit ThreadPool(int threads = 0, ThreadPlaces places = {});
+  explicit ThreadPool(int threads = 0, ThreadAffinity affinity = {});
   /// Runs jobs as tasks of an engine and starts no thread. `threads`: the largest number of tasks.
   ThreadPool(int threads, RunTasks run_tasks);
   ~ThreadPool();
@@ -40,7 +40,7 @@ class ThreadPool {
   ThreadPool& operator=(const ThreadPool&) = delete;
 
   /// Empty, with one node, if the threads are not pinned.
-  const ThreadPlaces& places() const { return places_; }
+  const ThreadAffinity& affinity() const { return affinity_; }
 
   int size() const { return size_; }
 
@@ -48,14 +48,14 @@ class ThreadPool {
   /// their number and the system's reason; a number outside [0, kMaxThreads].
   const Status& started() const { return started_; }
 
-  struct Piece {
+  struct Range {
     int64_t begin = 0, end = 0;
   };
   /// The share of thread `thread` in [0, count). Shares are as even as possible.
-  static Piece piece(int64_t count, int thread, int64_t threads) {
+  static Range range_of(int64_t count, int thread, int64_t threads) {
     return {count * thread / threads, count * (thread + 1) / threads};
   }
-  Piece piece(int64_t count, int thread) const { return piece(count, thread, size()); }
+  Range range_of(int64_t count, int thread) const { return range_of(count, thread, size()); }
 
   /// Calls work(thread) once for each thread in [0, size()), and returns when all calls are done.
   /// Another thread may make the call of a late thread, so no call may wait for another. Calls of
@@ -71,13 +71,13 @@ class ThreadPool {
   /// As run(), but each thread makes its own call, however late it is. An engine's threads make
   /// calls as in run().
   template <class Work>
-  void run_in_place(const Work& work) {
+  void run_on_each(const Work& work) {
     run_job(job_of(work, false));
   }
 
-  /// Splits [0, count) into even pieces, one per thread, and calls work(begin, end) for each
-  /// non-empty piece. Uses fewer threads if a piece would be smaller than `least`. With a single
-  /// piece only the caller works, and no thread is woken.
+  /// Splits [0, count) into even ranges, one per thread, and calls work(begin, end) for each
+  /// non-empty range. Uses fewer threads if a range would be smaller than `least`. With a single
+  /// range only the caller works, and no thread is woken.
   template <class Work>
   void split(int64_t count, const Work& work, int64_t least = 1) {
     const int64_t threads = std::min<int64_t>(size(), count / std::max<int64_t>(least, 1));
@@ -87,7 +87,7 @@ class ThreadPool {
     }
     run([&](int thread) {
       if (thread >= threads) return;
-      const Piece own = piece(count, thread, threads);
+      const Range own = range_of(count, thread, threads);
       if (own.begin < own.end) work(own.begin, own.end);
     });
   }
@@ -115,7 +115,7 @@ class ThreadPool {
   void call(int thread);
   void serve(int thread);
 
-  ThreadPlaces places_;
+  ThreadAffinity affinity_;
   RunTasks run_tasks_;  // null: own threads
   int size_ = 1;
   Status started_;

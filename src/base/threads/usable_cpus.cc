@@ -121,10 +121,10 @@ std::vector<NumaNode> numa_nodes(const std::string& root) {
   return nodes;
 }
 
-ThreadPlaces place_threads(int threads, const std::vector<int>& cpus,
-                           const std::vector<NumaNode>& nodes) {
-  ThreadPlaces places;
-  if (threads < 1 || threads > static_cast<int>(cpus.size())) return places;
+ThreadAffinity assign_threads(int threads, const std::vector<int>& cpus,
+                              const std::vector<NumaNode>& nodes) {
+  ThreadAffinity affinity;
+  if (threads < 1 || threads > static_cast<int>(cpus.size())) return affinity;
   struct Cpu {
     int node, cpu;
   };
@@ -139,16 +139,16 @@ ThreadPlaces place_threads(int threads, const std::vector<int>& cpus,
   }
   std::stable_sort(all.begin(), all.end(),
                    [](const Cpu& a, const Cpu& b) { return a.node < b.node; });
-  places.num_nodes = 0;
+  affinity.num_nodes = 0;
   int last = -1;
   for (int t = 0; t < threads; ++t) {
     const Cpu& at = all[static_cast<size_t>(t) * all.size() / static_cast<size_t>(threads)];
-    places.cpus.push_back(at.cpu);
-    places.nodes.push_back(at.node);
-    places.num_nodes += at.node != last ? 1 : 0;
+    affinity.cpus.push_back(at.cpu);
+    affinity.nodes.push_back(at.node);
+    affinity.num_nodes += at.node != last ? 1 : 0;
     last = at.node;
   }
-  return places;
+  return affinity;
 }
 
 }  // namespace moracle

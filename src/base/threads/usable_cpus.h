@@ -26,7 +26,7 @@ struct NumaNode {
 std::vector<NumaNode> numa_nodes(const std::string& root = "/");
 
 /// The CPUs and nodes of pinned threads.
-struct ThreadPlaces {
+struct ThreadAffinity {
   std::vector<int> cpus;   ///< CPU of each thread
   std::vector<int> nodes;  ///< node index of each thread
   int num_nodes = 1;       ///< number of nodes with a thread
@@ -34,7 +34,7 @@ struct ThreadPlaces {
 /// Places threads on `cpus`, node after node, spread evenly. Neighbouring threads share a node.
 /// Half as many threads as CPUs leave every other CPU of each node free. Empty if there are more
 /// threads than CPUs: pinning would then make threads wait for others.
-ThreadPlaces place_threads(int threads, const std::vector<int>& cpus,
-                           const std::vector<NumaNode>& nodes);
+ThreadAffinity assign_threads(int threads, const std::vector<int>& cpus,
+                              const std::vector<NumaNode>& nodes);
 
 }  // namespace moracle

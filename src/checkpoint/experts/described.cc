@@ -11,9 +11,9 @@
 namespace moracle {
 
 DescribedMatrix::DescribedMatrix(MatrixShape shape, Scheme scheme,
-                                 std::vector<std::vector<Part>> parts,
+                                 std::vector<std::vector<Source>> sources,
                                  std::shared_ptr<const void> owner)
-    : shape_(shape), scheme_(scheme), parts_(std::move(parts)), owner_(std::move(owner)) {}
+    : shape_(shape), scheme_(scheme), sources_(std::move(sources)), owner_(std::move(owner)) {}
 
 namespace {
 
@@ -44,66 +44,67 @@ DescribedMatrix DescribedMatrix::from(Scheme scheme, std::vector<CanonicalMatrix
     shape = {.n = first.n, .k = first.k, .key = first.key, .bias = !first.bias.empty()};
     for (const CanonicalMatrix& matrix : *kept) shape.group_index |= !matrix.group_index.empty();
   }
-  std::vector<std::vector<Part>> parts;
+  std::vector<std::vector<Source>> sources;
   for (size_t e = 0; e < kept->size(); ++e) {
-    Part part;
-    part.n = shape.n;
-    part.read = [kept, e](ThreadPool&) -> Result<CanonicalMatrix> { return view_of((*kept)[e]); };
-    parts.emplace_back().push_back(std::move(part));
+    Source source;
+    source.n = shape.n;
+    source.read = [kept, e](ThreadPool&) -> Result<CanonicalMatrix> { return view_of((*kept)[e]); };
+    sources.emplace_back().push_back(std::move(source));
   }
-  return DescribedMatrix(shape, scheme, std::move(parts), kept);
+  return DescribedMatrix(shape, scheme, std::move(sources), kept);
 }
 
 std::vector<std::string> DescribedMatrix::tensors() const {
   std::vector<std::string> names;
-  for (const auto& expert : parts_) {
-    for (const Part& part : expert)
-      names.insert(names.end(), part.tensors.begin(), part.tensors.end());
+  for (const auto& expert : sources_) {
+    for (const Source& source : expert)
+      names.insert(names.end(), source.tensors.begin(), source.tensors.end());
   }
   return names;
 }
 
 std::vector<std::string> DescribedMatrix::modules() const {
   std::vector<std::string> names;
-  for (const std::vector<Part>& expert : parts_) {
-    for (const Part& part : expert) {
+  for (const std::vector<Source>& expert : sources_) {
+    for (const Source& source : expert) {
       // List a tensor once if it holds several experts.
-      const bool again = !names.empty() && names.back() == part.module;
-      if (!part.module.empty() && !again) names.push_back(part.module);
+      const bool again = !names.empty() && names.back() == source.module;
+      if (!source.module.empty() && !again) names.push_back(source.module);
     }
   }
   return names;
 }
 
-std::vector<int64_t> DescribedMatrix::part_rows() const {
+std::vector<int64_t> DescribedMatrix::source_rows() const {
   std::vector<int64_t> rows;
-  for (const Part& part : parts_.empty() ? std::vector<Part>() : parts_[0]) rows.push_back(part.n);
+  for (const Source& source : sources_.empty() ? std::vector<Source>() : sources_[0])
+    rows.push_back(source.n);
   return rows;
 }
 
 int64_t DescribedMatrix::source_bytes() const {
   int64_t total = 0;
-  for (const auto& expert : parts_) {
-    for (const Part& part : expert) total += part.source_bytes;
+  for (const auto& expert : sources_) {
+    for (const Source& source : expert) total += source.source_bytes;
   }
   return total;
 }
 
 namespace {
 
-// Reads the part, which starts at row `row` of a matrix of this shape, in pieces of about one MiB
-// per thread. A piece is still in the cache when it is packed, and the next piece reuses its
+// Reads the source, which starts at row `row` of a matrix of this shape, in slices of about one MiB
+// per thread. A slice is still in the cache when it is packed, and the next slice reuses its
 // memory.
-Status read_in_rows(const DescribedMatrix::Part& part, const MatrixShape& shape, ThreadPool& pool,
-                    int64_t row, const DescribedMatrix::UsePiece& use) {
-  constexpr int64_t kBytesPerThread = int64_t{1} << 20, kRows = DescribedMatrix::kPieceRows;
+Status read_in_rows(const DescribedMatrix::Source& source, const MatrixShape& shape,
+                    ThreadPool& pool, int64_t row, const DescribedMatrix::UseSlice& use) {
+  constexpr int64_t kBytesPerThread = int64_t{1} << 20, kRows = DescribedMatrix::kSliceRows;
   const int64_t row_bytes = std::max<int64_t>((shape.k * bits(shape.key.dtype) + 7) / 8, 1);
   const int64_t bytes = kBytesPerThread * pool.size();
   const int64_t step = std::max<int64_t>(bytes / row_bytes / kRows, 1) * kRows;
-  for (int64_t first = 0; first < part.n; first += step) {
-    const int64_t count = std::min(step, part.n - first);
-    MORACLE_TRY(const CanonicalMatrix piece, part.read_rows(pool, first, count));
-    use(piece, row + first);
+  for (int64_t first = 0; first < source.n; first += step) {
+    const int64_t count = std::min(step, source.n - first);
+    MORACLE_TRY(const CanonicalMatrix slice, source.read_rows(pool, first, count));
+    use(slice, row + first);
   }
   return {};
 }
@@ -111,8 +112,8 @@ Status read_in_rows(const DescribedMatrix::Part& part, const MatrixShape& shape,
 }  // namespace
 
 // If one expert's columns are out of order, experts with ordered columns get an index too.
-Result<CanonicalMatrix> DescribedMatrix::read(const Part& part, ThreadPool& pool) const {
-  MORACLE_TRY(CanonicalMatrix matrix, part.read(pool));
+Result<CanonicalMatrix> DescribedMatrix::read(const Source& source, ThreadPool& pool) const {
+  MORACLE_TRY(CanonicalMatrix matrix, source.read(pool));
   if (!shape_.group_index || !matrix.group_index.empty()) return matrix;
   matrix.group_index.resize(matrix.k);
   for (int64_t c = 0; c < matrix.k; ++c)
@@ -120,39 +121,39 @@ Result<CanonicalMatrix> DescribedMatrix::read(const Part& part, ThreadPool& pool
   return matrix;
 }
 
-Status DescribedMatrix::read_pieces(int64_t e, ThreadPool& pool, const UsePiece& use) const {
+Status DescribedMatrix::read_slices(int64_t e, ThreadPool& pool, const UseSlice& use) const {
   std::vector<int32_t> group_index;
   int64_t row = 0;
-  for (const Part& part : parts_[e]) {
-    if (part.read_rows) {
-      MORACLE_CHECK(read_in_rows(part, shape_, pool, row, use));
-      row += part.n;
+  for (const Source& source : sources_[e]) {
+    if (source.read_rows) {
+      MORACLE_CHECK(read_in_rows(source, shape_, pool, row, use));
+      row += source.n;
       continue;
     }
-    MORACLE_TRY(const CanonicalMatrix piece, read(part, pool));
-    if (row > 0 && piece.group_index != group_index) {
+    MORACLE_TRY(const CanonicalMatrix slice, read(source, pool));
+    if (row > 0 && slice.group_index != group_index) {
       return Error{ErrorKind::kUnsupported, "",
-                   part.tensors.empty() ? "g_idx" : part.tensors.front(),
+                   source.tensors.empty() ? "g_idx" : source.tensors.front(),
                    "one column order (g_idx) for all matrices that read the same input",
                    "the orders differ"};
     }
-    use(piece, row);
-    if (row == 0) group_index = piece.group_index;
-    row += part.n;
+    use(slice, row);
+    if (row == 0) group_index = slice.group_index;
+    row += source.n;
   }
   return {};
 }
 
 Result<CanonicalMatrix> DescribedMatrix::expert(int64_t e, ThreadPool& pool) const {
-  if (parts_[e].size() == 1) return read(parts_[e][0], pool);
+  if (sources_[e].size() == 1) return read(sources_[e][0], pool);
   CanonicalMatrix whole;
   whole.n = shape_.n;
   whole.k = shape_.k;
   whole.key = shape_.key;
   whole.storage.resize(whole.n * whole.row_bytes());
   whole.codes = whole.storage;
-  MORACLE_CHECK(read_pieces(e, pool, [&](const CanonicalMatrix& piece, int64_t first_row) {
-    stack_rows(whole, first_row, piece);
+  MORACLE_CHECK(read_slices(e, pool, [&](const CanonicalMatrix& slice, int64_t first_row) {
+    stack_rows(whole, first_row, slice);
   }));
   return whole;
 }
@@ -164,26 +165,27 @@ Result<CanonicalMatrix> DescribedMatrix::expert(int64_t e) const {
 
 void DescribedMatrix::widen(const Scheme& scheme) {
   if (scheme_ == scheme) return;
-  for (std::vector<Part>& parts : parts_) moracle::widen(parts, scheme.weight);
+  for (std::vector<Source>& sources : sources_) moracle::widen(sources, scheme.weight);
   scheme_ = scheme;
   shape_.key = scheme.weight;
 }
 
 void DescribedMatrix::keep(std::span<const int32_t> experts) {
-  std::vector<std::vector<Part>> parts;
+  std::vector<std::vector<Source>> sources;
   std::vector<float> scales;
   for (int32_t e : experts) {
-    parts.push_back(std::move(parts_[e]));
+    sources.push_back(std::move(sources_[e]));
     if (!input_scales_.empty()) scales.push_back(input_scales_[e]);
   }
-  parts_ = std::move(parts);
+  sources_ = std::move(sources);
   input_scales_ = std::move(scales);
 }
 
-void widen(std::vector<DescribedMatrix::Part>& parts, const QuantKey& key) {
-  for (DescribedMatrix::Part& part : parts) {
-    part.read_rows = {};
-    part.read = [read = std::move(part.read), key](ThreadPool& pool) -> Result<CanonicalMatrix> {
+void widen(std::vector<DescribedMatrix::Source>& sources, const QuantKey& key) {
+  for (DescribedMatrix::Source& source : sources) {
+    source.read_rows = {};
+    source.read = [read = std::move(source.read),
+                   key](ThreadPool& pool) -> Result<CanonicalMatrix> {
       MORACLE_TRY(CanonicalMatrix matrix, read(pool));
       widen(matrix, key);
       return matrix;
@@ -191,18 +193,19 @@ void widen(std::vector<DescribedMatrix::Part>& parts, const QuantKey& key) {
   }
 }
 
-void align_blocks(MatrixShape& shape, std::vector<DescribedMatrix::Part>& parts) {
+void align_blocks(MatrixShape& shape, std::vector<DescribedMatrix::Source>& sources) {
   const int64_t rows = shape.key.group.rows;
-  bool aligned = rows == 1 || parts.size() == 1;
+  bool aligned = rows == 1 || sources.size() == 1;
   if (!aligned && rows > 1) {
-    aligned = std::all_of(parts.begin(), parts.end() - 1,
-                          [&](const DescribedMatrix::Part& part) { return part.n % rows == 0; });
+    aligned =
+        std::all_of(sources.begin(), sources.end() - 1,
+                    [&](const DescribedMatrix::Source& source) { return source.n % rows == 0; });
   }
   if (aligned || !shape.key.quantized()) return;
   shape.key.group.rows = 1;
-  for (DescribedMatrix::Part& part : parts) {
-    part.read_rows = {};
-    part.read = [read = std::move(part.read)](ThreadPool& pool) -> Result<CanonicalMatrix> {
+  for (DescribedMatrix::Source& source : sources) {
+    source.read_rows = {};
+    source.read = [read = std::move(source.read)](ThreadPool& pool) -> Result<CanonicalMatrix> {
       MORACLE_TRY(CanonicalMatrix matrix, read(pool));
       expand_scale_rows(matrix);
       return matrix;

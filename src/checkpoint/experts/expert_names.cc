@@ -19,12 +19,12 @@ constexpr ExpertNames kSharedNames[] = {
 // is never assumed.
 constexpr ExpertConvention kGeneric = {.intermediate_size = kOnlySizeKeys};
 
-// True if a tensor's name starts with `prefix` and later contains `part`. The text between may be
+// True if a tensor's name starts with `prefix` and later contains `infix`. The text between may be
 // anything, so that a missing tensor does not hide the existing experts.
-bool has(const Tensors& tensors, const std::string& prefix, const std::string& part) {
+bool has(const Tensors& tensors, const std::string& prefix, const std::string& infix) {
   for (auto it = tensors.all().lower_bound(prefix); it != tensors.all().end(); ++it) {
     if (!it->first.starts_with(prefix)) return false;
-    if (it->first.find(part, prefix.size()) != std::string::npos) return true;
+    if (it->first.find(infix, prefix.size()) != std::string::npos) return true;
   }
   return false;
 }

@@ -9,7 +9,7 @@
 namespace moracle {
 namespace {
 
-using Part = DescribedMatrix::Part;
+using Source = DescribedMatrix::Source;
 
 Error not_divided(const DescribedMatrix& matrix, std::string need, std::string fact) {
   const std::vector<std::string> modules = matrix.modules();
@@ -17,36 +17,36 @@ Error not_divided(const DescribedMatrix& matrix, std::string need, std::string f
           std::move(need), std::move(fact)};
 }
 
-Part rows_of(const Part& part, int64_t first, int64_t count) {
-  Part some = part;
+Source rows_of(const Source& source, int64_t first, int64_t count) {
+  Source some = source;
   some.n = count;
-  some.source_bytes = part.source_bytes * count / part.n;
-  if (!part.read_rows) {
-    some.read = [read = part.read, first, count](ThreadPool& pool) -> Result<CanonicalMatrix> {
+  some.source_bytes = source.source_bytes * count / source.n;
+  if (!source.read_rows) {
+    some.read = [read = source.read, first, count](ThreadPool& pool) -> Result<CanonicalMatrix> {
       MORACLE_TRY(CanonicalMatrix whole, read(pool));
       return cut_rows(std::move(whole), first, count);
     };
     return some;
   }
-  some.read = [read = part.read_rows, first, count](ThreadPool& pool) {
+  some.read = [read = source.read_rows, first, count](ThreadPool& pool) {
     return read(pool, first, count);
   };
-  some.read_rows = [read = part.read_rows, first](ThreadPool& pool, int64_t at, int64_t rows) {
+  some.read_rows = [read = source.read_rows, first](ThreadPool& pool, int64_t at, int64_t rows) {
     return read(pool, first + at, rows);
   };
   return some;
 }
 
-Part columns_of(const Part& part, int64_t k, int64_t first, int64_t count, bool keeps_bias) {
-  Part some = part;
-  some.source_bytes = part.source_bytes * count / k;
+Source columns_of(const Source& source, int64_t k, int64_t first, int64_t count, bool keeps_bias) {
+  Source some = source;
+  some.source_bytes = source.source_bytes * count / k;
   const auto cut = [=](Result<CanonicalMatrix>&& whole) -> Result<CanonicalMatrix> {
     if (!whole) return std::move(whole);
     return cut_columns(*whole, first, count, keeps_bias);
   };
-  some.read = [read = part.read, cut](ThreadPool& pool) { return cut(read(pool)); };
-  if (part.read_rows) {
-    some.read_rows = [read = part.read_rows, cut](ThreadPool& pool, int64_t at, int64_t rows) {
+  some.read = [read = source.read, cut](ThreadPool& pool) { return cut(read(pool)); };
+  if (source.read_rows) {
+    some.read_rows = [read = source.read_rows, cut](ThreadPool& pool, int64_t at, int64_t rows) {
       return cut(read(pool, at, rows));
     };
   }
@@ -61,21 +61,21 @@ Result<DescribedMatrix> MatrixShare::rows(DescribedMatrix&& matrix,
   MatrixShape shape = matrix.shape();
   shape.n = 0;
   for (const RowRange& range : ranges) shape.n += range.end - range.begin;
-  std::vector<std::vector<Part>> experts;
-  for (const std::vector<Part>& parts : matrix.parts_) {
-    std::vector<Part>& own = experts.emplace_back();
+  std::vector<std::vector<Source>> experts;
+  for (const std::vector<Source>& sources : matrix.sources_) {
+    std::vector<Source>& own = experts.emplace_back();
     for (const RowRange& range : ranges) {
       int64_t row = 0;
-      for (const Part& part : parts) {
+      for (const Source& source : sources) {
         const int64_t begin = std::max(range.begin - row, int64_t{0});
-        const int64_t end = std::min(range.end - row, part.n);
-        row += part.n;
+        const int64_t end = std::min(range.end - row, source.n);
+        row += source.n;
         if (begin >= end) continue;
-        if (begin % block != 0 || (end % block != 0 && end != part.n))
+        if (begin % block != 0 || (end % block != 0 && end != source.n))
           return not_divided(matrix,
                              str("a share of whole blocks of ", block, " rows with a scale"),
                              str("the share is rows ", begin, " to ", end));
-        own.push_back(rows_of(part, begin, end - begin));
+        own.push_back(rows_of(source, begin, end - begin));
       }
     }
   }
@@ -96,11 +96,11 @@ Result<DescribedMatrix> MatrixShare::columns(DescribedMatrix&& matrix, int64_t b
   if (begin % group != 0 || (end % group != 0 && end != shape.k))
     return not_divided(matrix, str("a share of whole groups of ", group, " columns with a scale"),
                        str("the share is columns ", begin, " to ", end));
-  std::vector<std::vector<Part>> experts;
-  for (const std::vector<Part>& parts : matrix.parts_) {
-    std::vector<Part>& own = experts.emplace_back();
-    for (const Part& part : parts)
-      own.push_back(columns_of(part, shape.k, begin, end - begin, keeps_bias));
+  std::vector<std::vector<Source>> experts;
+  for (const std::vector<Source>& sources : matrix.sources_) {
+    std::vector<Source>& own = experts.emplace_back();
+    for (const Source& source : sources)
+      own.push_back(columns_of(source, shape.k, begin, end - begin, keeps_bias));
   }
   shape.key = cut_key(shape.key, shape.k, begin, end - begin);
   shape.k = end - begin;
@@ -111,27 +111,27 @@ Result<DescribedMatrix> MatrixShare::columns(DescribedMatrix&& matrix, int64_t b
   return share;
 }
 
-Result<DescribedMatrix> MatrixShare::columns_in_turns(DescribedMatrix&& matrix, int64_t size,
-                                                      int64_t turns) {
+Result<DescribedMatrix> MatrixShare::interleaved_columns(DescribedMatrix&& matrix, int64_t size,
+                                                         int64_t strides) {
   const MatrixShape& shape = matrix.shape();
   int64_t group = 8 / std::min(bits(shape.key.dtype), 8);
   if (shape.key.quantized()) group = std::max(group, shape.key.group.cols);
   const int64_t runs = shape.k / size;
-  if (shape.group_index || size % group != 0 || shape.k % size != 0 || runs % turns != 0)
-    return not_divided(matrix, str(turns, " turns of runs of ", size, " columns"),
+  if (shape.group_index || size % group != 0 || shape.k % size != 0 || runs % strides != 0)
+    return not_divided(matrix, str(strides, " interleaved runs of ", size, " columns"),
                        str("it has ", shape.k, " columns in groups of ", group));
   const auto reorder = [=](Result<CanonicalMatrix>&& stored) -> Result<CanonicalMatrix> {
     if (!stored) return std::move(stored);
-    const int64_t each = runs / turns;
+    const int64_t each = runs / strides;
     return reorder_columns(*stored, size,
-                           [=](int64_t run) { return run % each * turns + run / each; });
+                           [=](int64_t run) { return run % each * strides + run / each; });
   };
-  for (std::vector<Part>& parts : matrix.parts_) {
-    for (Part& part : parts) {
-      part.read = [read = part.read, reorder](ThreadPool& pool) { return reorder(read(pool)); };
-      if (!part.read_rows) continue;
-      part.read_rows = [read = part.read_rows, reorder](ThreadPool& pool, int64_t at,
-                                                        int64_t rows) {
+  for (std::vector<Source>& sources : matrix.sources_) {
+    for (Source& source : sources) {
+      source.read = [read = source.read, reorder](ThreadPool& pool) { return reorder(read(pool)); };
+      if (!source.read_rows) continue;
+      source.read_rows = [read = source.read_rows, reorder](ThreadPool& pool, int64_t at,
+                                                            int64_t rows) {
         return reorder(read(pool, at, rows));
       };
     }

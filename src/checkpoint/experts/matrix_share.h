@@ -24,11 +24,11 @@ struct MatrixShare {
   /// all shares has them once. Errors (kUnsupported): likewise for groups; act-order.
   static Result<DescribedMatrix> columns(DescribedMatrix&& matrix, int64_t begin, int64_t end,
                                          bool keeps_bias);
-  /// Columns that are stored in turns: of runs of `size` columns in the order that the result has,
-  /// the file holds first every (runs / `turns`)-th one, then their successors. Errors
+  /// Columns that are stored interleaved: of runs of `size` columns in the order that the result
+  /// has, the file holds first every (runs / `strides`)-th one, then their successors. Errors
   /// (kUnsupported): a run that is not whole groups; act-order.
-  static Result<DescribedMatrix> columns_in_turns(DescribedMatrix&& matrix, int64_t size,
-                                                  int64_t turns);
+  static Result<DescribedMatrix> interleaved_columns(DescribedMatrix&& matrix, int64_t size,
+                                                     int64_t strides);
 };
 
 }  // namespace moracle

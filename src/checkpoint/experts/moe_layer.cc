@@ -108,13 +108,13 @@ Result<LayerSpec> read_spec(const Checkpoint::State& state, const ExpertNames& n
   return spec;
 }
 
-// Checks each part separately: extra rows of gate must not hide missing rows of up.
+// Checks each source separately: extra rows of gate must not hide missing rows of up.
 Status check_sizes(const Tensors& tensors, const Stack& stack, int64_t n, int64_t k) {
-  for (const auto& part : stack.parts) {
-    if (part.n == n && stack.shape.k == k) continue;
+  for (const auto& source : stack.sources) {
+    if (source.n == n && stack.shape.k == k) continue;
     MatrixShape shape = stack.shape;
-    shape.n = part.n;
-    return tensors.wrong(part.tensors[0], str("[", n, ", ", k, "] (from config.json)"),
+    shape.n = source.n;
+    return tensors.wrong(source.tensors[0], str("[", n, ", ", k, "] (from config.json)"),
                          "it is " + show(shape, stack.scheme));
   }
   return {};
@@ -124,7 +124,7 @@ Status check_sizes(const Tensors& tensors, const Stack& stack, int64_t n, int64_
 struct Experts {
   std::optional<Stack> first;
   std::optional<Scheme> common;  // the scheme of all experts so far
-  std::vector<std::vector<DescribedMatrix::Part>> parts;
+  std::vector<std::vector<DescribedMatrix::Source>> sources;
   std::vector<float> input_scales;
   bool group_index = false;  // true if any expert has one
   bool differ = false;       // true if the experts have several schemes
@@ -138,14 +138,14 @@ struct Experts {
       common = common_scheme(*common, stack.scheme);
       if (!common || first->shape != same) {
         return state.tensors.wrong(
-            stack.parts[0].tensors[0],
+            stack.sources[0].tensors[0],
             str("the scheme of expert 0, ", show(first->shape, first->scheme),
                 ", because one kernel multiplies all experts"),
             "it is " + show(stack.shape, stack.scheme));
       }
       differ |= first->scheme != stack.scheme;
     }
-    parts.push_back(stack.parts);
+    sources.push_back(stack.sources);
     if (stack.input_scale > 0) input_scales.push_back(stack.input_scale);
     group_index |= stack.shape.group_index;
     if (!first) first = std::move(stack);
@@ -153,16 +153,16 @@ struct Experts {
     return {};
   }
   void add_tensors(std::unordered_set<std::string>& names) const {
-    for (const auto& expert : parts) {
-      for (const auto& part : expert) names.insert(part.tensors.begin(), part.tensors.end());
+    for (const auto& expert : sources) {
+      for (const auto& source : expert) names.insert(source.tensors.begin(), source.tensors.end());
     }
   }
   DescribedMatrix matrix(std::shared_ptr<const void> owner) && {
     if (differ) {
-      for (auto& expert : parts) widen(expert, common->weight);
+      for (auto& expert : sources) widen(expert, common->weight);
       first->shape.key = common->weight;
     }
-    DescribedMatrix all(first->shape, *common, std::move(parts), std::move(owner));
+    DescribedMatrix all(first->shape, *common, std::move(sources), std::move(owner));
     all.set_input_scales(std::move(input_scales));
     return all;
   }

@@ -65,15 +65,15 @@ Status push(const Checkpoint::State& state, Stack& stack, DescribedLinear linear
             const std::string& module) {
   // safetensors allows tensors without elements. If one size is 0, the other may have any value.
   if (linear.shape.n == 0 || linear.shape.k == 0) {
-    return state.tensors.wrong(linear.part.tensors[0], "at least one row and one column",
+    return state.tensors.wrong(linear.source.tensors[0], "at least one row and one column",
                                "the matrix is " + show(linear.shape, linear.scheme));
   }
-  const bool first = stack.parts.empty();
+  const bool first = stack.sources.empty();
   Stack own;
   own.shape = linear.shape;
   own.scheme = linear.scheme;
-  own.parts.push_back(std::move(linear.part));
-  own.parts[0].module = module;
+  own.sources.push_back(std::move(linear.source));
+  own.sources[0].module = module;
   MatrixShape same = own.shape;
   same.n = stack.shape.n;
   same.group_index = stack.shape.group_index;  // column by column, below
@@ -81,20 +81,20 @@ Status push(const Checkpoint::State& state, Stack& stack, DescribedLinear linear
     same.key = stack.shape.key;
     const std::optional<Scheme> scheme = common_scheme(stack.scheme, own.scheme);
     if (same != stack.shape || !scheme) {
-      return Error{ErrorKind::kBadFile, state.tensors.file_of(own.parts[0].tensors[0]),
+      return Error{ErrorKind::kBadFile, state.tensors.file_of(own.sources[0].tensors[0]),
                    "module '" + module + "'",
                    str("the same scheme and input size as '", stack.first_module, "', ",
                        show(stack.shape, stack.scheme), ", because both read the same input"),
                    "it is " + show(own.shape, own.scheme)};
     }
     for (Stack* one : {&stack, &own}) {
-      widen(one->parts, scheme->weight);
+      widen(one->sources, scheme->weight);
       one->scheme = *scheme;
       one->shape.key = scheme->weight;
     }
   }
   if (!first && !same_bytes(linear.column_groups.view, stack.column_groups.view)) {
-    return Error{ErrorKind::kUnsupported, state.tensors.file_of(own.parts[0].tensors[0]),
+    return Error{ErrorKind::kUnsupported, state.tensors.file_of(own.sources[0].tensors[0]),
                  "module '" + module + "'",
                  "columns in the same groups as '" + stack.first_module +
                      "', because both read the same input",
@@ -107,7 +107,7 @@ Status push(const Checkpoint::State& state, Stack& stack, DescribedLinear linear
   stack.scheme = own.scheme;
   stack.column_groups = std::move(linear.column_groups);
   stack.input_scale = std::max(stack.input_scale, linear.input_scale);
-  stack.parts.push_back(std::move(own.parts[0]));
+  stack.sources.push_back(std::move(own.sources[0]));
   return {};
 }
 
@@ -130,7 +130,7 @@ Result<Stack> describe_stack(const Checkpoint::State& state,
     MORACLE_TRY(DescribedLinear linear, describe(state, module));
     MORACLE_CHECK(push(state, stack, std::move(linear), module));
   }
-  align_blocks(stack.shape, stack.parts);
+  align_blocks(stack.shape, stack.sources);
   return stack;
 }
 
@@ -144,13 +144,13 @@ Result<CanonicalMatrix> of_expert(Result<CanonicalMatrix> matrix, int64_t e) {
 }
 
 // Adds the expert's index to read errors of a tensor that holds all experts.
-void name_expert(DescribedMatrix::Part& part, int64_t e) {
-  part.read = [read = std::move(part.read), e](ThreadPool& pool) {
+void name_expert(DescribedMatrix::Source& source, int64_t e) {
+  source.read = [read = std::move(source.read), e](ThreadPool& pool) {
     return of_expert(read(pool), e);
   };
-  if (!part.read_rows) return;
-  part.read_rows = [read = std::move(part.read_rows), e](ThreadPool& pool, int64_t first,
-                                                         int64_t count) {
+  if (!source.read_rows) return;
+  source.read_rows = [read = std::move(source.read_rows), e](ThreadPool& pool, int64_t first,
+                                                             int64_t count) {
     return of_expert(read(pool, first, count), e);
   };
 }
@@ -173,11 +173,11 @@ Result<Stack> describe_fused(const Checkpoint::State& state, const ExpertNames& 
   MORACLE_TRY(DescribedLinear linear,
               quantized ? state.reader->describe_expert(state.tensors, module, e, num_experts)
                         : describe_plain_expert(state.tensors, module, e, num_experts, transposed));
-  name_expert(linear.part, e);
+  name_expert(linear.source, e);
   if (is_gate_up && names.interleaved) {
-    linear.part.read_rows = {};
-    linear.part.read =
-        [read = std::move(linear.part.read)](ThreadPool& pool) -> Result<CanonicalMatrix> {
+    linear.source.read_rows = {};
+    linear.source.read =
+        [read = std::move(linear.source.read)](ThreadPool& pool) -> Result<CanonicalMatrix> {
       MORACLE_TRY(CanonicalMatrix matrix, read(pool));
       deinterleave_rows(matrix);
       return matrix;

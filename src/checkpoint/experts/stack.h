@@ -16,7 +16,7 @@ struct Stack {
   Scheme scheme;
   TensorData column_groups;
   float input_scale = 0;
-  std::vector<DescribedMatrix::Part> parts;
+  std::vector<DescribedMatrix::Source> sources;
 };
 
 /// The modules as the file stores them, checked for consistency. Integer weights that differ in
@@ -25,12 +25,12 @@ struct Stack {
 Result<Stack> describe_stack(const Checkpoint::State& state,
                              const std::vector<std::string>& modules);
 
-/// Converts each part to the weight key of a common scheme when it is read (quant/widen.h).
-void widen(std::vector<DescribedMatrix::Part>& parts, const QuantKey& key);
+/// Converts each source to the weight key of a common scheme when it is read (quant/widen.h).
+void widen(std::vector<DescribedMatrix::Source>& sources, const QuantKey& key);
 
-/// Blocks of rows cannot be stacked if one part ends inside a block. In this case every row gets
-/// its own scales with the same values. `shape` is the shape of the stacked parts.
-void align_blocks(MatrixShape& shape, std::vector<DescribedMatrix::Part>& parts);
+/// Blocks of rows cannot be stacked if one source ends inside a block. In this case every row gets
+/// its own scales with the same values. `shape` is the shape of the stacked sources.
+void align_blocks(MatrixShape& shape, std::vector<DescribedMatrix::Source>& sources);
 
 /// Expert e of `module`, a tensor that holds all experts: `shape` is [experts, rows, columns] as
 /// config.json has them.

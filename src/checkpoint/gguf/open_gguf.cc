@@ -4,7 +4,7 @@
 
 #include "base/text.h"
 #include "base/try.h"
-#include "checkpoint/gguf/gguf_parts.h"
+#include "checkpoint/gguf/gguf_splits.h"
 #include "checkpoint/gguf/translate_config.h"
 #include "checkpoint/gguf/translate_tensors.h"
 
@@ -50,10 +50,10 @@ void drop_vocabulary(nlohmann::json& metadata) {
 
 Result<GgufCheckpoint> open_gguf(const std::string& path) {
   using namespace open_gguf_model;
-  MORACLE_TRY(GgufParts parts, open_gguf_parts(path));
-  drop_vocabulary(parts.metadata);
-  Config metadata = Config::from(std::move(parts.metadata), parts.files[0].path());
-  MORACLE_TRY(Tensors stored, Tensors::from(std::move(parts.files)));
+  MORACLE_TRY(GgufSplits splits, open_gguf_splits(path));
+  drop_vocabulary(splits.metadata);
+  Config metadata = Config::from(std::move(splits.metadata), splits.files[0].path());
+  MORACLE_TRY(Tensors stored, Tensors::from(std::move(splits.files)));
   MORACLE_TRY(const Found found, find_family(metadata, stored));
   const GgufConvention& gguf = *found.gguf;
   MORACLE_TRY(TranslatedConfig config, translate_gguf_config(metadata, gguf, stored));
@@ -73,7 +73,7 @@ Result<GgufCheckpoint> open_gguf(const std::string& path) {
       Tensors::from(
           std::move(stored).take_files(), std::move(tensors),
           [table = found.gguf](const std::string& name) { return gguf_name_of(*table, name); }),
-      std::move(parts.left_out)};
+      std::move(splits.left_out)};
   for (const std::string_view defaults :
        {found.family.convention->defaults, std::string_view(left_out), gguf.constants})
     MORACLE_CHECK(checkpoint.config.set_defaults(defaults));
@@ -82,8 +82,8 @@ Result<GgufCheckpoint> open_gguf(const std::string& path) {
 
 Result<std::optional<Config>> gguf_metadata(const std::string& path) {
   if (!is_gguf_path(path)) return std::optional<Config>();
-  MORACLE_TRY(GgufParts parts, open_gguf_parts(path));
-  return std::optional(Config::from(std::move(parts.metadata), parts.files[0].path()));
+  MORACLE_TRY(GgufSplits splits, open_gguf_splits(path));
+  return std::optional(Config::from(std::move(splits.metadata), splits.files[0].path()));
 }
 
 }  // namespace moracle

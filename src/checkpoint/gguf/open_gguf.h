@@ -18,16 +18,16 @@ struct GgufCheckpoint {
   Config config;    ///< of config.json's keys, with the constants of the family's GGUF table
   Config metadata;  ///< without the vocabulary; the family's table marks the keys that it reads
   Tensors tensors;
-  std::vector<std::string> left_out;  ///< see GgufParts
+  std::vector<std::string> left_out;  ///< see GgufSplits
 };
 
-/// Errors: those of open_gguf_parts; an architecture that no family has, with the list of known
+/// Errors: those of open_gguf_splits; an architecture that no family has, with the list of known
 /// ones; a required key that is missing, or a value of another type; tensors whose shapes cannot be
 /// divided among experts.
 Result<GgufCheckpoint> open_gguf(const std::string& path);
 
 /// The metadata of the model at `path`, if it is one in GGUF: for readers of the tokenizer. Errors:
-/// those of open_gguf_parts.
+/// those of open_gguf_splits.
 Result<std::optional<Config>> gguf_metadata(const std::string& path);
 
 }  // namespace moracle

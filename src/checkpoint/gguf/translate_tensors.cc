@@ -205,7 +205,7 @@ Result<std::map<std::string, Tensors::Entry>> translate_gguf_tensors(const Tenso
   return translate_tensors::Translation(stored, family, num_layers).run();
 }
 
-std::optional<GgufPlace> find_gguf_place(const GgufConvention& family, const std::string& name) {
+std::optional<GgufName> find_gguf_name(const GgufConvention& family, const std::string& name) {
   using namespace translate_tensors;
   for (const std::span<const GgufTensor> tensors :
        {family.tensors, std::span<const GgufTensor>(kGgufDecoderTensors)}) {
@@ -215,7 +215,7 @@ std::optional<GgufPlace> find_gguf_place(const GgufConvention& family, const std
           if (to.empty()) continue;
           const std::optional<int64_t> layer =
               fit(to, std::string_view(name).substr(0, name.size() - ending.size()));
-          if (layer) return GgufPlace{&one, replaced(str(one.from, ending), "{L}", *layer)};
+          if (layer) return GgufName{&one, replaced(str(one.from, ending), "{L}", *layer)};
         }
       }
     }
@@ -224,7 +224,7 @@ std::optional<GgufPlace> find_gguf_place(const GgufConvention& family, const std
 }
 
 std::string gguf_name_of(const GgufConvention& family, const std::string& name) {
-  const std::optional<GgufPlace> place = find_gguf_place(family, name);
+  const std::optional<GgufName> place = find_gguf_name(family, name);
   return place ? place->stored : "";
 }
 

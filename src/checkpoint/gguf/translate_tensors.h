@@ -18,11 +18,11 @@ Result<std::map<std::string, Tensors::Entry>> translate_gguf_tensors(const Tenso
                                                                      int64_t num_layers);
 
 /// The table entry for a name that the family reads, and the name in files.
-struct GgufPlace {
-  const GgufTensor* line;
+struct GgufName {
+  const GgufTensor* table_entry;
   std::string stored;
 };
-std::optional<GgufPlace> find_gguf_place(const GgufConvention& family, const std::string& name);
+std::optional<GgufName> find_gguf_name(const GgufConvention& family, const std::string& name);
 /// Its `stored`; empty: no table has the name.
 std::string gguf_name_of(const GgufConvention& family, const std::string& name);
 

@@ -75,9 +75,9 @@ class Translation {
   Status add_module(const std::string& name, const Tensors::Entry& entry, const std::string& a_name,
                     const std::string& b_name, int64_t all_rows, int64_t rank) {
     const std::string module = name.substr(0, name.size() - kWeight.size());
-    const bool in_turns = config_.find({"linear_value_heads_in_turns"}) != nullptr &&
-                          module.ends_with(".linear_attn.out_proj");
-    if (!name.ends_with(kWeight) || entry.make || entry.change != nullptr || in_turns)
+    const bool interleaved = config_.find({"linear_value_heads_interleaved"}) != nullptr &&
+                             module.ends_with(".linear_attn.out_proj");
+    if (!name.ends_with(kWeight) || entry.make || entry.change != nullptr || interleaved)
       return unsupported(a_name, "a matrix that is read as stored", str("'", name, "' is not"));
     const int64_t k = entry.view.shape.back(), n = entry.view.num_elements() / k;
     const int64_t first_row = entry.first_byte / row_bytes(entry.view.dtype, k);

@@ -26,12 +26,12 @@ CanonicalMatrix gate_then_up(CanonicalMatrix matrix) {
   return matrix;
 }
 
-DescribedMatrix::Part stored_part(const std::shared_ptr<const MemoryMatrix>& matrix, int64_t local,
-                                  bool interleaved) {
-  DescribedMatrix::Part part;
-  part.n = matrix->shape().n;
-  part.source_bytes = matrix->expert_bytes();
-  part.read = [matrix, local, interleaved](ThreadPool& pool) -> Result<CanonicalMatrix> {
+DescribedMatrix::Source stored_source(const std::shared_ptr<const MemoryMatrix>& matrix,
+                                      int64_t local, bool interleaved) {
+  DescribedMatrix::Source source;
+  source.n = matrix->shape().n;
+  source.source_bytes = matrix->expert_bytes();
+  source.read = [matrix, local, interleaved](ThreadPool& pool) -> Result<CanonicalMatrix> {
     if (local < 0) {
       return Error{ErrorKind::kInvalidArgument, "", "expert_map", "an expert of this rank",
                    "another rank holds it"};
@@ -39,7 +39,7 @@ DescribedMatrix::Part stored_part(const std::shared_ptr<const MemoryMatrix>& mat
     MORACLE_TRY(CanonicalMatrix read, matrix->read(local, pool));
     return interleaved ? gate_then_up(std::move(read)) : std::move(read);
   };
-  return part;
+  return source;
 }
 
 Result<DescribedMatrix> stored_matrix(MemoryMatrix&& opened, const StoredExperts& stored,
@@ -48,13 +48,13 @@ Result<DescribedMatrix> stored_matrix(MemoryMatrix&& opened, const StoredExperts
   MatrixShape shape = matrix->shape();
   if (interleaved && shape.key.quantized()) shape.key.group.rows = 1;
   MORACLE_TRY(const std::vector<float> local_scales, matrix->input_scales());
-  std::vector<std::vector<DescribedMatrix::Part>> parts;
+  std::vector<std::vector<DescribedMatrix::Source>> sources;
   std::vector<float> scales;
   for (const int32_t local : stored.expert_map) {
-    parts.emplace_back().push_back(stored_part(matrix, local, interleaved));
+    sources.emplace_back().push_back(stored_source(matrix, local, interleaved));
     if (!local_scales.empty()) scales.push_back(local < 0 ? 1 : local_scales[local]);
   }
-  DescribedMatrix described(shape, scheme, std::move(parts), stored.owner);
+  DescribedMatrix described(shape, scheme, std::move(sources), stored.owner);
   described.set_input_scales(std::move(scales));
   return described;
 }

@@ -1,4 +1,4 @@
-// Quantization at load time: wraps the parts of a described matrix; reads nothing.
+// Quantization at load time: wraps the sources of a described matrix; reads nothing.
 #include "checkpoint/online/online.h"
 
 #include <algorithm>
@@ -57,13 +57,13 @@ Result<CanonicalMatrix> quantize_each(const CanonicalMatrix& floats, int64_t mat
   return whole;
 }
 
-// Wraps the part's read function to quantize its result. The part's weights are in its first
+// Wraps the source's read function to quantize its result. The source's weights are in its first
 // tensor.
-void quantize_part(DescribedMatrix::Part& part, int64_t matrices, const QuantKey& key) {
-  std::string tensor = part.tensors.empty() ? "weights" : "tensor '" + part.tensors[0] + "'";
-  part.read_rows = {};
-  part.read = [read = std::move(part.read), matrices, key, file = part.file,
-               tensor = std::move(tensor)](ThreadPool& pool) -> Result<CanonicalMatrix> {
+void quantize_source(DescribedMatrix::Source& source, int64_t matrices, const QuantKey& key) {
+  std::string tensor = source.tensors.empty() ? "weights" : "tensor '" + source.tensors[0] + "'";
+  source.read_rows = {};
+  source.read = [read = std::move(source.read), matrices, key, file = source.file,
+                 tensor = std::move(tensor)](ThreadPool& pool) -> Result<CanonicalMatrix> {
     MORACLE_TRY(const CanonicalMatrix floats, read(pool));
     Result<CanonicalMatrix> matrix = quantize_each(floats, matrices, key, pool);
     if (matrix) return matrix;
@@ -76,8 +76,8 @@ void quantize_part(DescribedMatrix::Part& part, int64_t matrices, const QuantKey
 
 }  // namespace
 
-// The rows of each expert are `matrices` matrices of equal height: gate and up, in two parts or in
-// one.
+// The rows of each expert are `matrices` matrices of equal height: gate and up, in two sources or
+// in one.
 class OnlineQuantizer {
  public:
   static Result<DescribedMatrix> apply(DescribedMatrix&& floats, int64_t matrices,
@@ -90,10 +90,10 @@ class OnlineQuantizer {
     shape.key = scheme.weight;
     if (shape.key.group == GroupShape{}) shape.key.group = kPerRow;  // as in canonical form
     matrix.shape_ = shape;
-    for (std::vector<DescribedMatrix::Part>& expert : matrix.parts_) {
+    for (std::vector<DescribedMatrix::Source>& expert : matrix.sources_) {
       const bool in_one = matrices > 1 && expert.size() == 1;
-      for (DescribedMatrix::Part& part : expert)
-        quantize_part(part, in_one ? matrices : 1, scheme.weight);
+      for (DescribedMatrix::Source& source : expert)
+        quantize_source(source, in_one ? matrices : 1, scheme.weight);
       matrix.shape_ = shape;
       if (in_one && ends_inside_block(shape.key, shape.n / matrices))
         matrix.shape_.key.group.rows = 1;
@@ -104,9 +104,9 @@ class OnlineQuantizer {
 
  private:
   static Error refuse(const DescribedMatrix& matrix) {
-    const bool named =
-        !matrix.parts_.empty() && !matrix.parts_[0].empty() && !matrix.parts_[0][0].tensors.empty();
-    const auto* first = named ? &matrix.parts_[0][0] : nullptr;
+    const bool named = !matrix.sources_.empty() && !matrix.sources_[0].empty() &&
+                       !matrix.sources_[0][0].tensors.empty();
+    const auto* first = named ? &matrix.sources_[0][0] : nullptr;
     return already_quantized(first ? first->file : "",
                              first ? "tensor '" + first->tensors[0] + "'" : "weights",
                              name(matrix.scheme_));

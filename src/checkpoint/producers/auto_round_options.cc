@@ -13,7 +13,7 @@ constexpr const char* kPacking = "packing_format";
 
 // The form of integers. Names of kernels may follow: "auto_round:gptq:exllamav2".
 std::optional<Form> parse_form(std::string_view text) {
-  const auto has = [&](std::string_view part) { return text.find(part) != text.npos; };
+  const auto has = [&](std::string_view word) { return text.find(word) != text.npos; };
   if (has("awq")) return Form::kAwq;
   if (has("gptqmodel") || has("gptq_v2")) return Form::kGptqV2;
   if (has("gptq") || text == "auto") return Form::kGptq;

@@ -112,8 +112,8 @@ Result<DescribedLinear> describe_awq(const Tensors& tensors, const std::string& 
     names.push_back(zeros);
   }
   MORACLE_TRY(shape.bias, add_bias(tensors, module, shape.n, names));
-  linear.part = part_of(tensors, shape.n, std::move(names));
-  linear.part.read = [&tensors, module, shape, symmetric](ThreadPool& pool) {
+  linear.source = source_of(tensors, shape.n, std::move(names));
+  linear.source.read = [&tensors, module, shape, symmetric](ThreadPool& pool) {
     return read(tensors, module, shape, symmetric, pool);
   };
   return linear;

@@ -97,8 +97,8 @@ Result<DescribedLinear> describe(const Tensors& tensors, const std::string& modu
   const int64_t n = linear.shape.n;
   MORACLE_CHECK(describe_int_groups(tensors, module, scheme, n, DType::kI8, linear, names));
   MORACLE_TRY(linear.shape.bias, add_bias(tensors, module, n, names));
-  linear.part = part_of(tensors, n, std::move(names));
-  linear.part.read = [&tensors, module, shape = linear.shape](ThreadPool& pool) {
+  linear.source = source_of(tensors, n, std::move(names));
+  linear.source.read = [&tensors, module, shape = linear.shape](ThreadPool& pool) {
     return read(tensors, module, shape, pool);
   };
   return linear;

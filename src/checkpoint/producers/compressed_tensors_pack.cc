@@ -90,8 +90,8 @@ Result<DescribedLinear> describe(const Tensors& tensors, const std::string& modu
   MORACLE_CHECK(
       describe_int_groups(tensors, module, scheme, zero_rows, DType::kI32, linear, names));
   MORACLE_TRY(shape.bias, add_bias(tensors, module, shape.n, names));
-  linear.part = part_of(tensors, shape.n, std::move(names));
-  linear.part.read = [&tensors, module, shape](ThreadPool& pool) {
+  linear.source = source_of(tensors, shape.n, std::move(names));
+  linear.source.read = [&tensors, module, shape](ThreadPool& pool) {
     return read(tensors, module, shape, pool);
   };
   return linear;

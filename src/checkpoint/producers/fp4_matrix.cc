@@ -69,8 +69,8 @@ Result<DescribedLinear> describe_fp4(const Tensors& tensors, const std::string& 
   linear.scheme.weight = format.weight;
   linear.shape = {.n = n, .k = k, .key = format.weight};
   MORACLE_TRY(linear.shape.bias, add_bias(tensors, module, n, names));
-  linear.part = part_of(tensors, n, std::move(names));
-  linear.part.read = [&tensors, module, format, shape = linear.shape](ThreadPool& pool) {
+  linear.source = source_of(tensors, n, std::move(names));
+  linear.source.read = [&tensors, module, format, shape = linear.shape](ThreadPool& pool) {
     return fp4_matrix::read(tensors, module, format, shape, pool);
   };
   return linear;

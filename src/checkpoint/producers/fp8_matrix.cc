@@ -174,8 +174,8 @@ Result<DescribedLinear> describe_fp8(const Tensors& tensors, const std::string& 
     names.push_back(input_scale);  // for activations that stay floats
   }
   MORACLE_TRY(linear.shape.bias, add_bias(tensors, module, n, names));
-  linear.part = part_of(tensors, n, std::move(names));
-  linear.part.read = [&tensors, module, format, shape = linear.shape](ThreadPool& pool) {
+  linear.source = source_of(tensors, n, std::move(names));
+  linear.source.read = [&tensors, module, format, shape = linear.shape](ThreadPool& pool) {
     return read(tensors, module, format, shape, pool);
   };
   return linear;

@@ -97,8 +97,8 @@ Result<DescribedLinear> describe_gptq(const Tensors& tensors, const std::string&
   }
   MORACLE_TRY(shape.bias, add_bias(tensors, module, shape.n, names));
   linear.scheme.weight = shape.key;
-  linear.part = part_of(tensors, shape.n, std::move(names));
-  linear.part.read = [&tensors, module, options, shape](ThreadPool& pool) {
+  linear.source = source_of(tensors, shape.n, std::move(names));
+  linear.source.read = [&tensors, module, options, shape](ThreadPool& pool) {
     return read(tensors, module, options, shape, pool);
   };
   return linear;

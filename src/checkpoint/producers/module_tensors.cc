@@ -50,14 +50,15 @@ void set_codes(CanonicalMatrix& matrix, TensorData&& data) {
   matrix.memory = std::move(data.memory);
 }
 
-DescribedMatrix::Part part_of(const Tensors& tensors, int64_t n, std::vector<std::string> names) {
-  DescribedMatrix::Part part;
-  part.n = n;
-  part.file = tensors.file_of(names.front());
+DescribedMatrix::Source source_of(const Tensors& tensors, int64_t n,
+                                  std::vector<std::string> names) {
+  DescribedMatrix::Source source;
+  source.n = n;
+  source.file = tensors.file_of(names.front());
   for (const std::string& name : names)
-    part.source_bytes += static_cast<int64_t>(tensors.find(name)->num_bytes());
-  part.tensors = std::move(names);
-  return part;
+    source.source_bytes += static_cast<int64_t>(tensors.find(name)->num_bytes());
+  source.tensors = std::move(names);
+  return source;
 }
 
 Result<float> read_input_scale(const Tensors& tensors, const std::string& name) {

@@ -32,7 +32,8 @@ Result<std::vector<float>> read_expert_bias(const Tensors& tensors, const std::s
 CanonicalMatrix matrix_of(const MatrixShape& shape);
 /// Sets codes that the file already stores in canonical form.
 void set_codes(CanonicalMatrix& matrix, TensorData&& data);
-/// The part that claims these tensors as a whole.
-DescribedMatrix::Part part_of(const Tensors& tensors, int64_t n, std::vector<std::string> names);
+/// The source that claims these tensors as a whole.
+DescribedMatrix::Source source_of(const Tensors& tensors, int64_t n,
+                                  std::vector<std::string> names);
 
 }  // namespace moracle

@@ -62,12 +62,12 @@ Result<DescribedLinear> Mxfp4Reader::describe_expert(const Tensors& tensors,
   linear.shape = {.n = n, .k = groups * kGroup, .key = kMxfp4Static};
   MORACLE_TRY(linear.shape.bias, add_expert_bias(tensors, module, num_experts, n, names));
   const int64_t per_expert = n * groups;
-  linear.part.n = n;
-  linear.part.file = tensors.file_of(names.front());
-  linear.part.tensors = std::move(names);
-  linear.part.source_bytes = per_expert * (kBytes + 1);
-  linear.part.read = [&tensors, module, e, per_expert,
-                      shape = linear.shape](ThreadPool& pool) -> Result<CanonicalMatrix> {
+  linear.source.n = n;
+  linear.source.file = tensors.file_of(names.front());
+  linear.source.tensors = std::move(names);
+  linear.source.source_bytes = per_expert * (kBytes + 1);
+  linear.source.read = [&tensors, module, e, per_expert,
+                        shape = linear.shape](ThreadPool& pool) -> Result<CanonicalMatrix> {
     CanonicalMatrix matrix = matrix_of(shape);
     const int64_t codes = per_expert * kBytes;
     MORACLE_TRY(TensorData stored, tensors.read(module + "_blocks", e * codes, codes, pool));

@@ -58,9 +58,9 @@ struct PlainRows {
   }
 };
 
-void read_rows_of(const PlainRows& rows, DescribedMatrix::Part& part) {
-  part.read = [rows](ThreadPool& pool) { return rows.read(pool, 0, rows.shape.n); };
-  part.read_rows = [rows](ThreadPool& pool, int64_t first, int64_t count) {
+void read_rows_of(const PlainRows& rows, DescribedMatrix::Source& source) {
+  source.read = [rows](ThreadPool& pool) { return rows.read(pool, 0, rows.shape.n); };
+  source.read_rows = [rows](ThreadPool& pool, int64_t first, int64_t count) {
     return rows.read(pool, first, count);
   };
 }
@@ -91,15 +91,15 @@ Result<DescribedLinear> describe_plain(const Tensors& tensors, const std::string
   std::vector<std::string> names = {name};
   MORACLE_TRY(linear.shape.bias, add_bias(tensors, module, linear.shape.n, names));
   MORACLE_TRY(const float factor, read_factor(tensors, module, view.dtype, names));
-  linear.part = part_of(tensors, linear.shape.n, std::move(names));
-  read_rows_of({tensors, name, module + ".bias", 0, linear.shape, factor}, linear.part);
+  linear.source = source_of(tensors, linear.shape.n, std::move(names));
+  read_rows_of({tensors, name, module + ".bias", 0, linear.shape, factor}, linear.source);
   return linear;
 }
 
 Result<DescribedLinear> describe_plain_table(const Tensors& tensors, const std::string& module) {
   MORACLE_TRY(DescribedLinear linear, describe_plain(tensors, module));
   linear.scheme.weight = linear.shape.key = QuantKey{tensors.find(module + ".weight")->dtype};
-  read_rows_of({tensors, module + ".weight", module + ".bias", 0, linear.shape}, linear.part);
+  read_rows_of({tensors, module + ".weight", module + ".bias", 0, linear.shape}, linear.source);
   return linear;
 }
 
@@ -148,18 +148,18 @@ Result<DescribedLinear> describe_plain_expert(const Tensors& tensors, const std:
                   .k = all.shape[transposed ? 1 : 2],
                   .key = linear.scheme.weight};
   const int64_t n = linear.shape.n;
-  linear.part.file = tensors.file_of(module);
-  linear.part.tensors = {module};
+  linear.source.file = tensors.file_of(module);
+  linear.source.tensors = {module};
   MORACLE_TRY(linear.shape.bias,
-              add_expert_bias(tensors, module, num_experts, n, linear.part.tensors));
-  linear.part.n = n;
-  linear.part.source_bytes = static_cast<int64_t>(all.num_bytes()) / num_experts;
+              add_expert_bias(tensors, module, num_experts, n, linear.source.tensors));
+  linear.source.n = n;
+  linear.source.source_bytes = static_cast<int64_t>(all.num_bytes()) / num_experts;
   if (!transposed) {
-    read_rows_of({tensors, module, module + "_bias", e, linear.shape}, linear.part);
+    read_rows_of({tensors, module, module + "_bias", e, linear.shape}, linear.source);
     return linear;
   }
-  linear.part.read = [&tensors, module, e,
-                      shape = linear.shape](ThreadPool& pool) -> Result<CanonicalMatrix> {
+  linear.source.read = [&tensors, module, e,
+                        shape = linear.shape](ThreadPool& pool) -> Result<CanonicalMatrix> {
     const int64_t size = shape.n * shape.k;
     MORACLE_TRY(const TensorData data, tensors.read(module, e * size, size, pool));
     CanonicalMatrix matrix = transposed_matrix(data.view.data, shape, pool);

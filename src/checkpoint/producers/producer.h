@@ -17,7 +17,7 @@ namespace moracle {
 struct DescribedLinear {
   MatrixShape shape;
   Scheme scheme;
-  DescribedMatrix::Part part;
+  DescribedMatrix::Source source;
   /// The tensor with the group of each column; no data: left to right. Matrices can be stacked only
   /// if these tensors are equal.
   TensorData column_groups;

@@ -128,9 +128,9 @@ Status Quantizer::copy(const PlannedTensor& planned, SafetensorsWriter& writer) 
   const int64_t size = bits(view.dtype) / 8, all = view.num_elements();
   const int64_t step = (int64_t{16} << 20) / size;
   for (int64_t first = 0; first < all; first += step) {
-    MORACLE_TRY(const TensorData piece,
+    MORACLE_TRY(const TensorData slice,
                 tensors_.read(planned.tensor, first, std::min(step, all - first), pool_));
-    const std::span<const std::byte> bytes{piece.view.data, piece.view.num_bytes()};
+    const std::span<const std::byte> bytes{slice.view.data, slice.view.num_bytes()};
     MORACLE_CHECK(writer.write(planned.tensor, bytes, first * size));
     MORACLE_CHECK(advance(static_cast<int64_t>(bytes.size())));
   }

@@ -1,6 +1,6 @@
 // Backend "cpu": layout vnni16 in portable code, for CPUs without AVX2 and for other architectures.
 // int8 by int8 is exact; everything else is multiplied in f32. Few rows multiply codes directly;
-// for more rows of floats, codes are first decoded to f32.
+// for more rows of floats, codes are first unpacked to f32.
 #include "kernels/cpu/gemm/plan.h"
 
 namespace moracle {

@@ -68,10 +68,10 @@ class GemvRouter : public LinearKernel {
 
 class DenseLinear : public LinearKernel {
  public:
-  DenseLinear(const KernelWeights& weights, int64_t few_rows, Buffer short_bias,
+  DenseLinear(const KernelWeights& weights, int64_t gemv_rows, Buffer short_bias,
               std::shared_ptr<CublasLt> library, const Queue& queue)
       : weights_(weights),
-        few_rows_(few_rows),
+        gemv_rows_(gemv_rows),
         short_bias_(std::move(short_bias)),
         library_(std::move(library)),
         queue_(queue) {}
@@ -87,10 +87,10 @@ class DenseLinear : public LinearKernel {
       return wrong("all rows of x, in order", "they are gathered, or grouped by expert");
     const int64_t count = rows.num_rows;
     if (count == 0) return {};
-    const bool few = count <= few_rows_;
-    if (kernels_are_watched()) report({name(few ? kSplitColumns : kLibrary), shape});
+    const bool gemv = count <= gemv_rows_;
+    if (kernels_are_watched()) report({name(gemv ? kSplitColumns : kLibrary), shape});
     const Matrix from = x.slice(0, count), to = y.slice(0, count);
-    if (few) return multiply_dense_bf16(queue_, dense_bf16_of(weights_, from, to), stream);
+    if (gemv) return multiply_dense_bf16(queue_, dense_bf16_of(weights_, from, to), stream);
     const void* added = nullptr;  // cuBLASLt adds a bias of y's dtype
     if (shape.bias) added = y.dtype == DType::kF32 ? bias_of(weights_) : short_bias_.data();
     return library_->multiply({weights_.buffer.data(), added, shape.n, shape.k, from, to}, stream);
@@ -98,7 +98,7 @@ class DenseLinear : public LinearKernel {
 
  private:
   const KernelWeights& weights_;
-  int64_t few_rows_;   // most rows of the GEMV; cuBLASLt multiplies more rows
+  int64_t gemv_rows_;  // most rows of the GEMV; cuBLASLt multiplies more rows
   Buffer short_bias_;  // [n] bf16, rounded from the stored bias
   std::shared_ptr<CublasLt> library_;
   const Queue& queue_;  // owned by the device, which outlives its layers
@@ -112,7 +112,7 @@ Result<std::unique_ptr<GroupedLinear>> make_cublaslt(KernelWeights&& weights,
   if (gpu == nullptr) return wrong("a cuda device", "it is " + device.name());
   if (weights.num_experts != 1)
     return wrong("one matrix", str("there are ", weights.num_experts, " experts"));
-  const Turn turn = device.turn();
+  const DeviceLock lock = device.lock();
   MORACLE_TRY(const CurrentDevice here, CurrentDevice::enter(gpu->queue().index));
   MORACLE_CHECK(load_dense_bf16());
   std::shared_ptr<CublasLt>& library = gpu->cublaslt();
@@ -137,8 +137,8 @@ Result<std::unique_ptr<GroupedLinear>> make_cublaslt(KernelWeights&& weights,
     MORACLE_CHECK(load_gemv_router());
     linear->add<GemvRouter>(std::move(arrived), *gpu);
   }
-  const auto few = planned_tokens(plan, CudaForm::Kernel::kSplitColumns, false);
-  linear->add<DenseLinear>(few ? std::min(few->last, kDenseGemvRows) : 0, std::move(short_bias),
+  const auto gemv = planned_tokens(plan, CudaForm::Kernel::kSplitColumns, false);
+  linear->add<DenseLinear>(gemv ? std::min(gemv->last, kDenseGemvRows) : 0, std::move(short_bias),
                            library, gpu->queue());
   MORACLE_CHECK(linear->weights_replaced({}));
   MORACLE_CHECK(device.synchronize());

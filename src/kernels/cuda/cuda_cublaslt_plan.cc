@@ -33,14 +33,14 @@ namespace {
 KernelPlan plan_cublaslt(const KernelRequest& request, const Machine&) {
   KernelPlan plan;
   plan.input_dtype = DType::kBF16;
-  const bool few = is_dense_gemv(1, request.shape.n);
-  if (few) {
+  const bool gemv = is_dense_gemv(1, request.shape.n);
+  if (gemv) {
     plan.kernels.push_back({CudaForm{CudaForm::Kernel::kSplitColumns}});
     if (request.max_num_tokens <= kDenseGemvRows) return plan;
     plan.kernels.back().range.to_tokens = kDenseGemvRows;
   }
   plan.kernels.push_back(
-      {CudaForm{CudaForm::Kernel::kCublasLt}, {.from_tokens = few ? kDenseGemvRows + 1 : 1}});
+      {CudaForm{CudaForm::Kernel::kCublasLt}, {.from_tokens = gemv ? kDenseGemvRows + 1 : 1}});
   plan.scratch_bytes = kCublasLtWorkspace;
   return plan;
 }

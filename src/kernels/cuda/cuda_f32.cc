@@ -20,7 +20,7 @@ class DenseF32Linear : public LinearKernel {
 
   DenseF32Linear(const KernelWeights& weights, const KernelPlan& plan, const Queue& queue)
       : weights_(weights),
-        few_rows_(plan.deterministic ? 0 : kFewDenseF32Rows),
+        gemv_rows_(plan.deterministic ? 0 : kDenseGemvF32Rows),
         first_(plan.kernels.front().form),
         last_(plan.kernels.back().form),
         queue_(queue) {}
@@ -35,19 +35,19 @@ class DenseF32Linear : public LinearKernel {
     const int64_t count = rows.num_rows;
     if (count == 0) return {};
     const MatrixShape& shape = weights_.shape;
-    const bool few = count <= few_rows_;
-    if (kernels_are_watched()) report({name(few ? first_ : last_), shape});
+    const bool gemv = count <= gemv_rows_;
+    if (kernels_are_watched()) report({name(gemv ? first_ : last_), shape});
     const auto* const bias =
         shape.bias ? reinterpret_cast<const float*>(weights_.expert(0) + weights_.sections.bias)
                    : nullptr;
     const DenseF32 args{
         weights_.buffer.as<float>(), bias, shape.n, shape.k, x.slice(0, count), y.slice(0, count)};
-    return few ? multiply_few_f32(queue_, args, stream) : multiply_many_f32(queue_, args, stream);
+    return gemv ? multiply_gemv_f32(queue_, args, stream) : multiply_gemm_f32(queue_, args, stream);
   }
 
  private:
   const KernelWeights& weights_;
-  int64_t few_rows_;  // most rows of the GEMV
+  int64_t gemv_rows_;  // most rows of the GEMV
   KernelForm first_, last_;
   const Queue& queue_;  // owned by the device, which outlives its layers
 };

@@ -14,12 +14,12 @@ KernelPlan plan_f32(const KernelRequest& request, const Machine&) {
   plan.deterministic = request.deterministic;
   if (!request.deterministic) {
     plan.kernels.push_back({NamedKernel{"GEMV, simt, f32 products and sums"}});
-    if (request.max_num_tokens <= kFewDenseF32Rows) return plan;
-    plan.kernels.back().range.to_tokens = kFewDenseF32Rows;
+    if (request.max_num_tokens <= kDenseGemvF32Rows) return plan;
+    plan.kernels.back().range.to_tokens = kDenseGemvF32Rows;
   }
   plan.kernels.push_back(
       {NamedKernel{"tiles of 16 rows and 32 outputs, simt, f32 products and sums"},
-       {.from_tokens = request.deterministic ? 1 : kFewDenseF32Rows + 1}});
+       {.from_tokens = request.deterministic ? 1 : kDenseGemvF32Rows + 1}});
   return plan;
 }
 

@@ -6,6 +6,6 @@
 namespace moracle::cuda {
 
 /// Most rows of the GEMV.
-inline constexpr int64_t kFewDenseF32Rows = 8;
+inline constexpr int64_t kDenseGemvF32Rows = 8;
 
 }  // namespace moracle::cuda

@@ -56,17 +56,17 @@ struct Expert {
     if (a.shape.group_index) return section<int32_t>(a.sections.group_index)[k];
     return static_cast<uint32_t>(k) / static_cast<uint32_t>(a.group_cols);
   }
-  __device__ int64_t place(int64_t n, int64_t g) const {
+  __device__ int64_t index(int64_t n, int64_t g) const {
     return n / a.group_rows * a.scale_cols + g;
   }
   __device__ float scale(int64_t n, int64_t g) const {
-    return section<float>(a.sections.scales)[place(n, g)];
+    return section<float>(a.sections.scales)[index(n, g)];
   }
   __device__ int32_t zero_point(int64_t n, int64_t g) const {
-    return a.shape.key.symmetric ? 0 : section<int8_t>(a.sections.zero_points)[place(n, g)];
+    return a.shape.key.symmetric ? 0 : section<int8_t>(a.sections.zero_points)[index(n, g)];
   }
   __device__ float minimum(int64_t n, int64_t g) const {
-    return a.shape.key.minimums ? section<float>(a.sections.minimums)[place(n, g)] : 0.0f;
+    return a.shape.key.minimums ? section<float>(a.sections.minimums)[index(n, g)] : 0.0f;
   }
 };
 

@@ -25,7 +25,7 @@ void extend(Planned& kernels, int64_t tokens, const CudaForm& form, bool fused) 
 }
 
 // GEMM 2 has no activation.
-void add_few(const KernelRequest& request, int64_t last, Planned& kernels) {
+void add_gemv(const KernelRequest& request, int64_t last, Planned& kernels) {
   for (int64_t tokens = 1; tokens <= last; ++tokens) {
     const bool adds = request.activation == nullptr &&
                       gemv_combines(tokens, request.rows_per_token, request.shape.n);
@@ -72,24 +72,24 @@ void add_rest(Planned& kernels, int64_t first, int64_t last, KernelPlan& plan) {
 KernelPlan plan_linear(const KernelRequest& request, const Machine& machine, KernelPlan plan) {
   if (request.deterministic || !gemv_serves(request.shape, request.scheme)) return plan;
   Planned kernels;
-  const int64_t few = std::min(kMostGemvLinearTokens, request.max_num_tokens);
-  for (int64_t tokens = 1; tokens <= few; ++tokens)
+  const int64_t most_gemv = std::min(kMostGemvLinearTokens, request.max_num_tokens);
+  for (int64_t tokens = 1; tokens <= most_gemv; ++tokens)
     extend(kernels, tokens, gemv_form(request.scheme, tokens <= 8 ? 8 : 16, false), false);
   const bool many = wgmma_tiles(request.shape, request.scheme) > 0 && !wgmma_rounds(request.scheme);
-  if (many && few < request.max_num_tokens) {
+  if (many && most_gemv < request.max_num_tokens) {
     int64_t last = request.max_num_tokens;
     const bool library = missing(kCublasLtBlocks, machine.libraries) == Library::kNone &&
                          last >= kLeastCublasLtBlockTokens &&
                          cublaslt_block_products(request.shape, request.scheme);
     if (library) last = kLeastCublasLtBlockTokens - 1;
-    add_wgmma(request, few + 1, last, plan, kernels);
+    add_wgmma(request, most_gemv + 1, last, plan, kernels);
     if (library) {
       kernels.push_back({kCublasLtBlocksForm, {.from_tokens = last + 1}});
       plan.scratch_bytes = std::max(
           plan.scratch_bytes, kCublasLtWorkspace + cublaslt_block_scratch(request.shape).bytes);
     }
   } else {
-    add_rest(kernels, few + 1, request.max_num_tokens, plan);
+    add_rest(kernels, most_gemv + 1, request.max_num_tokens, plan);
   }
   kernels.back().range.to_tokens = 0;
   plan.kernels = std::move(kernels);
@@ -100,17 +100,17 @@ KernelPlan plan_linear(const KernelRequest& request, const Machine& machine, Ker
 // Kernels for all stages of a layer of experts. `plan`: those of cuda-sm80.
 KernelPlan plan_fused(const KernelRequest& request, KernelPlan plan) {
   Planned kernels;
-  int64_t least = wgmma_least_tokens(request), few = 0;
+  int64_t least = wgmma_least_tokens(request), most_gemv = 0;
   const bool streams = gemv_serves(request.shape, request.scheme) &&
                        (request.other == nullptr || gemv_serves(*request.other, request.scheme));
   if (streams) {
     if (least > 0) least = std::max(least, gemv_before_wgmma(request) + 1);
-    few = gemv_most_tokens(request, least);
-    add_few(request, few, kernels);
+    most_gemv = gemv_most_tokens(request, least);
+    add_gemv(request, most_gemv, kernels);
   }
   const bool many = least > 0 && least <= request.max_num_tokens;
   // Token counts between GEMV and wgmma run as cuda-sm80 plans them.
-  add_rest(kernels, few + 1, many ? least - 1 : request.max_num_tokens, plan);
+  add_rest(kernels, most_gemv + 1, many ? least - 1 : request.max_num_tokens, plan);
   if (many) add_wgmma(request, least, request.max_num_tokens, plan, kernels);
   kernels.back().range.to_tokens = 0;
   plan.kernels = std::move(kernels);

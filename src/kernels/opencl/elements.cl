@@ -52,13 +52,13 @@ void store_element(global void *data, int dtype, long at, float value) {
 }
 
 // Work-groups step over the rows and column ranges of a matrix: for (r, c) of [rows, cols], c in this work-item's
-// columns. A work-group processes PIECE columns at a time.
-#define PIECE 1024
+// columns. A work-group processes TILE_COLS columns at a time.
+#define TILE_COLS 1024
 #define FOR_EACH_ELEMENT(r, c, rows, cols)                                                                \
-  for (long piece_ = get_group_id(0), pieces_ = ((cols) + PIECE - 1) / PIECE; piece_ < (rows) * pieces_; \
-       piece_ += get_num_groups(0))                                                                      \
-    for (long r = piece_ / pieces_, c = piece_ % pieces_ * PIECE + get_local_id(0),                      \
-              last_ = min((long)(cols), piece_ % pieces_ * PIECE + PIECE);                               \
+  for (long tile_ = get_group_id(0), tiles_ = ((cols) + TILE_COLS - 1) / TILE_COLS; tile_ < (rows) * tiles_; \
+       tile_ += get_num_groups(0))                                                                      \
+    for (long r = tile_ / tiles_, c = tile_ % tiles_ * TILE_COLS + get_local_id(0),                      \
+              last_ = min((long)(cols), tile_ % tiles_ * TILE_COLS + TILE_COLS);                               \
          c < last_; c += get_local_size(0))
 
 // Where kernels report errors: DeviceErrorCell of device_error.h.
@@ -67,9 +67,9 @@ typedef struct {
   long limit, per_token;
 } ErrorCell;
 
-// Keeps the error with the lowest place.
-void report(volatile global ErrorCell *cell, long place, int value, long limit, long per_token) {
-  atom_min(&cell->first, (ulong)place << 32 | (uint)value);
+// Keeps the error with the lowest index.
+void report(volatile global ErrorCell *cell, long index, int value, long limit, long per_token) {
+  atom_min(&cell->first, (ulong)index << 32 | (uint)value);
   cell->limit = limit;  // all work-items of a kernel write the same value
   cell->per_token = per_token;
 }

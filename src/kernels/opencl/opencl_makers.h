@@ -11,19 +11,19 @@ using MakeKernels = decltype(Kernels::make);
 #if defined(MORACLE_WITH_OPENCL)
 Result<std::unique_ptr<GroupedLinear>> make_reference(KernelWeights&& weights,
                                                       const KernelPlan& plan, Device& device);
-Result<std::unique_ptr<GroupedLinear>> make_lines(KernelWeights&& weights, const KernelPlan& plan,
-                                                  Device& device);
+Result<std::unique_ptr<GroupedLinear>> make_simt(KernelWeights&& weights, const KernelPlan& plan,
+                                                 Device& device);
 Result<std::unique_ptr<GroupedLinear>> make_vectors(KernelWeights&& weights, const KernelPlan& plan,
                                                     Device& device);
 Result<std::unique_ptr<GroupedLinear>> make_matrix(KernelWeights&& weights, const KernelPlan& plan,
                                                    Device& device);
 Result<std::unique_ptr<GroupedLinear>> make_matrix_wide(KernelWeights&& weights,
                                                         const KernelPlan& plan, Device& device);
-inline constexpr MakeKernels kMakeReference = make_reference, kMakeLines = make_lines,
+inline constexpr MakeKernels kMakeReference = make_reference, kMakeSimt = make_simt,
                              kMakeVectors = make_vectors, kMakeMatrix = make_matrix,
                              kMakeMatrixWide = make_matrix_wide;
 #else
-inline constexpr MakeKernels kMakeReference = nullptr, kMakeLines = nullptr, kMakeVectors = nullptr,
+inline constexpr MakeKernels kMakeReference = nullptr, kMakeSimt = nullptr, kMakeVectors = nullptr,
                              kMakeMatrix = nullptr, kMakeMatrixWide = nullptr;
 #endif
 

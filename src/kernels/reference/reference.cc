@@ -19,7 +19,7 @@ namespace moracle {
 namespace reference_row {
 namespace {
 
-constexpr const char* kName = "rows decoded and summed in double";
+constexpr const char* kName = "rows dequantized and summed in double";
 constexpr int64_t kRows = 8;                   // rows of activations that are summed together
 using Pair [[gnu::vector_size(16)]] = double;  // what every x86-64 and Arm CPU adds at once
 

@@ -32,9 +32,9 @@ class Conversion {
         progress_(progress),
         total_(source.source_bytes()),
         sorts_(to.sorts_columns && source.shape().group_index) {
-    // A piece must not end inside a panel: such rows must be stacked first.
-    const std::vector<int64_t> rows = source.part_rows();
-    for (size_t i = 0; i + 1 < rows.size(); ++i) in_pieces_ &= rows[i] % kRowStep == 0;
+    // A slice must not end inside a panel: such rows must be stacked first.
+    const std::vector<int64_t> rows = source.source_rows();
+    for (size_t i = 0; i + 1 < rows.size(); ++i) in_slices_ &= rows[i] % kRowStep == 0;
   }
 
   /// Maximum number of experts in memory at once.
@@ -45,22 +45,22 @@ class Conversion {
     return kMostAtOnce / std::max<int64_t>({bytes, stored, 1});
   }
 
-  /// Reads expert e in pieces, or whole if pieces are not possible.
-  Status read(int64_t e, ThreadPool& pool, const DescribedMatrix::UsePiece& use) const {
-    static_assert(DescribedMatrix::kPieceRows % kRowStep == 0);
+  /// Reads expert e in slices, or whole if slices are not possible.
+  Status read(int64_t e, ThreadPool& pool, const DescribedMatrix::UseSlice& use) const {
+    static_assert(DescribedMatrix::kSliceRows % kRowStep == 0);
     Status sorted;
-    const auto sort_and_use = [&](const CanonicalMatrix& piece, int64_t first_row) {
+    const auto sort_and_use = [&](const CanonicalMatrix& slice, int64_t first_row) {
       if (!sorted) return;
-      const Result<CanonicalMatrix> in_order = sort_columns(piece);
+      const Result<CanonicalMatrix> in_order = sort_columns(slice);
       if (in_order)
         use(*in_order, first_row);
       else
         sorted = in_order.error();
     };
-    const DescribedMatrix::UsePiece& wanted =
-        sorts_ ? DescribedMatrix::UsePiece(sort_and_use) : use;
-    if (in_pieces_) {
-      MORACLE_CHECK(source_.read_pieces(e, pool, wanted));
+    const DescribedMatrix::UseSlice& wanted =
+        sorts_ ? DescribedMatrix::UseSlice(sort_and_use) : use;
+    if (in_slices_) {
+      MORACLE_CHECK(source_.read_slices(e, pool, wanted));
     } else {
       MORACLE_TRY(const CanonicalMatrix expert, source_.expert(e, pool));
       wanted(expert, 0);
@@ -72,7 +72,7 @@ class Conversion {
   }
 
   template <class Work>
-  Status in_turn(ThreadPool& pool, const Work& work) const {
+  Status sequentially(ThreadPool& pool, const Work& work) const {
     for (int64_t e = 0; e < source_.num_experts(); ++e) {
       MORACLE_CHECK(work(e, pool));
       MORACLE_CHECK(report(e + 1));
@@ -120,7 +120,7 @@ class Conversion {
   const Progress& progress_;
   const int64_t total_;
   const bool sorts_;
-  bool in_pieces_ = true;
+  bool in_slices_ = true;
   std::atomic<int64_t> next_{0}, done_{0};
   std::atomic<bool> stop_{false};
   std::mutex mutex_;
@@ -139,29 +139,30 @@ Status pack_here(const DescribedMatrix& source, const KernelWeights& weights, De
       std::memcpy(out, there, weights.sections.bytes);
       return {};
     }
-    return conversion.read(e, pool, [&](const CanonicalMatrix& piece, int64_t first_row) {
-      pack(*weights.layout, weights.shape, piece, first_row, pool, out);
+    return conversion.read(e, pool, [&](const CanonicalMatrix& slice, int64_t first_row) {
+      pack(*weights.layout, weights.shape, slice, first_row, pool, out);
     });
   };
   ThreadPool& pool = kernel_device(device).host_threads();
   const bool at_once =
       source.num_experts() >= pool.size() && conversion.most_at_once() >= pool.size();
-  return at_once ? conversion.at_once(pool, pool.size(), work) : conversion.in_turn(pool, work);
+  return at_once ? conversion.at_once(pool, pool.size(), work)
+                 : conversion.sequentially(pool, work);
 }
 
 // Packs into memory that the host may not write to.
 Status pack_there(const DescribedMatrix& source, const KernelWeights& weights, Device& device,
                   const Progress& progress) {
   // Packing uses the device's own stream: keep other threads from recording it meanwhile.
-  const Turn turn = device.turn();
+  const DeviceLock lock = device.lock();
   Conversion conversion(source, *weights.layout, progress);
   const std::unique_ptr<Uploads> uploads = open_uploads(device);
   const ExpertSender sender(weights, *uploads);
   const auto work = [&](int64_t e, ThreadPool& pool) -> Status {
     ExpertSender::Scratch scratch = sender.scratch();
     Status sent;
-    MORACLE_CHECK(conversion.read(e, pool, [&](const CanonicalMatrix& piece, int64_t first_row) {
-      if (sent) sent = sender.send(e, piece, first_row, pool, scratch);
+    MORACLE_CHECK(conversion.read(e, pool, [&](const CanonicalMatrix& slice, int64_t first_row) {
+      if (sent) sent = sender.send(e, slice, first_row, pool, scratch);
     }));
     MORACLE_CHECK(sent);
     return sender.send_rest(e, pool, scratch);
@@ -172,7 +173,7 @@ Status pack_there(const DescribedMatrix& source, const KernelWeights& weights, D
       std::min<int64_t>({pool.size(), source.num_experts(), conversion.most_at_once()});
   const bool at_once = threads > 1 && 4 * threads >= pool.size();
   const Status packed = or_out_of_memory("packing", [&] {
-    return at_once ? conversion.at_once(pool, threads, work) : conversion.in_turn(pool, work);
+    return at_once ? conversion.at_once(pool, threads, work) : conversion.sequentially(pool, work);
   });
   const Status arrived = uploads->finish();  // always wait: the caller may free the memory next
   MORACLE_CHECK(packed);

@@ -31,20 +31,20 @@ Status split(ThreadPool& pool, int64_t count, int64_t least, const Work& work) {
 
 }  // namespace
 
-Status ExpertSender::send(int64_t e, const CanonicalMatrix& piece, int64_t first_row,
+Status ExpertSender::send(int64_t e, const CanonicalMatrix& slice, int64_t first_row,
                           ThreadPool& pool, const Scratch& scratch) const {
   const Layout& layout = *weights_.layout;
   const MatrixShape& shape = weights_.shape;
   if (!packs_) {
-    pack(layout, shape, piece, first_row, pool, scratch.get());
+    pack(layout, shape, slice, first_row, pool, scratch.get());
     return {};
   }
-  std::byte* const codes = place(e) + weights_.sections.codes;
-  const int64_t least = kLeastBytes / piece.row_bytes() + 1;
-  MORACLE_CHECK(split(pool, piece.n, least, [&](int64_t begin, int64_t end) {
-    return uploads_.send_rows(layout, shape, piece, first_row, begin, end, codes);
+  std::byte* const codes = base_of(e) + weights_.sections.codes;
+  const int64_t least = kLeastBytes / slice.row_bytes() + 1;
+  MORACLE_CHECK(split(pool, slice.n, least, [&](int64_t begin, int64_t end) {
+    return uploads_.send_rows(layout, shape, slice, first_row, begin, end, codes);
   }));
-  layout.pack_beside(shape, piece, first_row, scratch.get());
+  layout.pack_beside(shape, slice, first_row, scratch.get());
   return {};
 }
 
@@ -53,7 +53,7 @@ Status ExpertSender::send_rest(int64_t e, ThreadPool& pool, const Scratch& scrat
   const auto bytes = static_cast<int64_t>(weights_.sections.bytes - first);
   return split(pool, bytes, kLeastBytes, [&](int64_t begin, int64_t end) {
     const size_t at = first + static_cast<size_t>(begin);
-    return uploads_.send(place(e) + at, scratch.get() + at, end - begin);
+    return uploads_.send(base_of(e) + at, scratch.get() + at, end - begin);
   });
 }
 

@@ -1,4 +1,4 @@
-// Sends one expert's pieces to a device. The device packs the codes if it can; otherwise the host
+// Sends one expert's slices to a device. The device packs the codes if it can; otherwise the host
 // does. The host packs everything else.
 #pragma once
 
@@ -21,14 +21,14 @@ class ExpertSender {
   using Scratch = std::unique_ptr<std::byte[]>;
   Scratch scratch() const { return Scratch(new std::byte[weights_.sections.bytes]); }
 
-  /// Sends a piece of expert e: its rows from `first_row` on. Send the first piece first.
-  Status send(int64_t e, const CanonicalMatrix& piece, int64_t first_row, ThreadPool& pool,
+  /// Sends a slice of expert e: its rows from `first_row` on. Send the first slice first.
+  Status send(int64_t e, const CanonicalMatrix& slice, int64_t first_row, ThreadPool& pool,
               const Scratch& scratch) const;
-  /// Sends the rest of expert e, after its last piece.
+  /// Sends the rest of expert e, after its last slice.
   Status send_rest(int64_t e, ThreadPool& pool, const Scratch& scratch) const;
 
  private:
-  std::byte* place(int64_t e) const {
+  std::byte* base_of(int64_t e) const {
     return weights_.buffer.as<std::byte>() + e * static_cast<int64_t>(weights_.sections.bytes);
   }
 

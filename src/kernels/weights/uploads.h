@@ -16,11 +16,11 @@ class Uploads {
   virtual Status send(std::byte* to, const std::byte* from, size_t bytes) = 0;
   /// Whether the device itself packs the codes of such a matrix into this layout. Most do not.
   virtual bool packs(const Layout&, const MatrixShape&) const { return false; }
-  /// Enqueues rows [begin, end) of a piece, if packs() is true. The piece holds the rows from
+  /// Enqueues rows [begin, end) of a slice, if packs() is true. The slice holds the rows from
   /// `first_row` on of an expert. The expert's codes at `codes` must be 0 before. The caller may
-  /// free the piece on return.
+  /// free the slice on return.
   virtual Status send_rows(const Layout& layout, const MatrixShape& shape,
-                           const CanonicalMatrix& piece, int64_t first_row, int64_t begin,
+                           const CanonicalMatrix& slice, int64_t first_row, int64_t begin,
                            int64_t end, std::byte* codes);
   /// Waits for all uploads. Must always be called before the memory is freed. Errors: those of the
   /// uploads.
@@ -28,7 +28,7 @@ class Uploads {
 };
 
 /// For a GPU: uploads through pinned memory that is filled while other parts transfer. For any
-/// other device: calls its upload() for one piece after another, and packs nothing.
+/// other device: calls its upload() for one slice after another, and packs nothing.
 std::unique_ptr<Uploads> open_uploads(Device& device);
 
 }  // namespace moracle

@@ -68,7 +68,7 @@ class GatedDelta : public Attention {
     step.observer.done(StepPart::kAttentionLinears);
     const Matrix mixed = spec.by_key_head ? scratch.qkvz : columns(scratch.qkvz, 0, spec.mixed());
     const ConvolutionShape convolution{spec.kernel, true, step.cache.state + rule_bytes(spec),
-                                       pieces()};
+                                       head_split()};
     MORACLE_CHECK(step.ops.convolve(mixed, floats(convolution_), convolution, step.batch,
                                     scratch.convolved, step.stream));
     GatedDeltaShape rule = shape_of(spec);
@@ -90,7 +90,7 @@ class GatedDelta : public Attention {
   int64_t group_values() const { return spec_.value_heads_per_key() * spec_.value_dim; }
 
   // From heads side by side to all heads of q, then of k, then of v.
-  HeadPieces pieces() const {
+  HeadSplit head_split() const {
     if (!spec_.by_key_head) return {};
     return {spec_.num_key_heads, group_dim(), {spec_.key_dim, spec_.key_dim, group_values()}};
   }

@@ -22,10 +22,11 @@ double magnitude(double factor, double weight) {
   return factor <= 1 ? 1.0 : 0.1 * weight * std::log(factor) + 1.0;
 }
 
-// Index of the pair that makes `turns` full rotations within the original context.
-double pair_of(double turns, const Yarn& yarn, int64_t dim, double theta) {
+// Index of the pair that makes `rotations` full rotations within the original context.
+double pair_of(double rotations, const Yarn& yarn, int64_t dim, double theta) {
   return static_cast<double>(dim) *
-         std::log(yarn.original_context / (turns * 2 * std::numbers::pi)) / (2 * std::log(theta));
+         std::log(yarn.original_context / (rotations * 2 * std::numbers::pi)) /
+         (2 * std::log(theta));
 }
 
 // Fast pairs keep their frequency, slow pairs are stretched, and a ramp connects them.
@@ -54,9 +55,9 @@ struct Llama3 {
   double factor = 1, low = 1, high = 4, original_context = 0;
   float stretched(double frequency) const {
     const double wavelength = 2 * std::numbers::pi / frequency;
-    const double turns = original_context / wavelength;
-    const double kept = high > low ? std::clamp((turns - low) / (high - low), 0.0, 1.0)
-                                   : static_cast<double>(turns > high);
+    const double rotations = original_context / wavelength;
+    const double kept = high > low ? std::clamp((rotations - low) / (high - low), 0.0, 1.0)
+                                   : static_cast<double>(rotations > high);
     return static_cast<float>((1 - kept) * frequency / factor + kept * frequency);
   }
 };
@@ -156,9 +157,9 @@ Result<RotaryAndScale> read_longrope(const Config& config, const Config& rope, i
 
 // The first pairs have the frequencies of a whole head, the others none.
 Result<RotaryAndScale> read_proportional(const Config& rope, int64_t dim, double theta,
-                                         double part) {
+                                         double fraction) {
   MORACLE_TRY(const double factor, positive(rope, {"factor"}, 1));
-  const auto turned = static_cast<int64_t>(std::floor(part * static_cast<double>(dim) / 2));
+  const auto turned = static_cast<int64_t>(std::floor(fraction * static_cast<double>(dim) / 2));
   RotaryAndScale read;
   for (int64_t i = 0; i < dim / 2; ++i) {
     const double exponent = 2.0 * static_cast<double>(i) / static_cast<double>(dim);
@@ -216,21 +217,22 @@ Result<RotaryAndScale> read_rotary(const Config& config, int64_t dim, const Rota
 Result<RotaryAndScale> read_rotary(const Config& config, const std::optional<Config>& rope,
                                    int64_t dim, const RotaryKinds& kinds) {
   MORACLE_TRY(double theta, read_theta(config, rope));
-  const Config::Keys part_key = {"partial_rotary_factor"};
-  const Config& from = holder(config, rope, part_key[0]);
-  MORACLE_TRY(const double part, from.number_or(kinds.part, part_key));
-  if (!(part > 0 && part <= 1))
-    return from.wrong(part_key, "a number above 0, at most 1", str("it is ", part));
+  const Config::Keys fraction_key = {"partial_rotary_factor"};
+  const Config& from = holder(config, rope, fraction_key[0]);
+  MORACLE_TRY(const double fraction, from.number_or(kinds.fraction, fraction_key));
+  if (!(fraction > 0 && fraction <= 1))
+    return from.wrong(fraction_key, "a number above 0, at most 1", str("it is ", fraction));
   std::string type = "default";
   if (rope) {
     MORACLE_TRY(type, rope->text_or(type, {"rope_type", "type"}));
   }
-  if (type == "proportional") return read_proportional(*rope, dim, theta, part);
-  if (part != 1 && !kinds.partial) return from.unsupported(part_key, "1", str("it is ", part));
-  const double columns = std::trunc(static_cast<double>(dim) * part);
+  if (type == "proportional") return read_proportional(*rope, dim, theta, fraction);
+  if (fraction != 1 && !kinds.partial)
+    return from.unsupported(fraction_key, "1", str("it is ", fraction));
+  const double columns = std::trunc(static_cast<double>(dim) * fraction);
   if (columns < 2 || std::fmod(columns, 2) != 0) {
-    return from.wrong(part_key, str("the share of an even number of ", dim, " columns"),
-                      str("it is ", part));
+    return from.wrong(fraction_key, str("the share of an even number of ", dim, " columns"),
+                      str("it is ", fraction));
   }
   dim = static_cast<int64_t>(columns);
   if (type == "longrope" && kinds.longrope) return read_longrope(config, *rope, dim, theta);

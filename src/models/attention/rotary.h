@@ -20,7 +20,7 @@ struct RotaryAndScale {
 /// The kinds of RoPE that a family has beside the usual ones.
 struct RotaryKinds {
   bool partial = false;    ///< partial_rotary_factor: a part of each head rotates
-  double part = 1;         ///< the part, without such a key
+  double fraction = 1;     ///< the part, without such a key
   bool ntk_alpha = false;  ///< "dynamic" with an "alpha" is theta * alpha^(dim / (dim - 2))
   bool longrope = false;   ///< "longrope" has short_mscale and long_mscale
 };

@@ -65,7 +65,7 @@ Result<RoutingStatistics> Model::routing_statistics() const {
     return Error{ErrorKind::kInvalidArgument, "", "routing statistics",
                  "a model loaded with count_routing", "it was loaded without"};
   }
-  const Turn turn = m.workspace->device().turn();
+  const DeviceLock lock = m.workspace->device().lock();
   RoutingStatistics statistics{m.architecture, m.layers_of_checkpoint, {}, ""};
   for (size_t l = 0; l < m.layers.size(); ++l) {
     const MoeStage& routed = m.layers[l].feed_forward.routed;
@@ -76,7 +76,7 @@ Result<RoutingStatistics> Model::routing_statistics() const {
 }
 
 PlacementCounts Model::placement_counts() const {
-  const Turn turn = state_->workspace->device().turn();
+  const DeviceLock lock = state_->workspace->device().lock();
   PlacementCounts all;
   for (const Layer& layer : state_->layers) {
     const PlacedMoe* const placed = layer.feed_forward.routed.placed();
@@ -122,7 +122,7 @@ Result<KvCache> ModelAccess::make_cache(const Model& model, int64_t capacity,
 namespace {
 
 // Takes the pages that a step needs and uploads its tables to the device.
-Status place(Model::State& m, std::span<const Model::Step> steps, Stream stream) {
+Status fill_batch(Model::State& m, std::span<const Model::Step> steps, Stream stream) {
   std::vector<SequenceTokens> sequences;
   m.lora_ids.clear();
   for (const Model::Step& step : steps) {
@@ -215,9 +215,9 @@ Status fit_keys(Model::State& m, const Model::Step& step, Stream stream) {
   Status done;
   while (done && cache.length < length) {
     const int64_t count = std::min(m.max_num_tokens, length - cache.length);
-    const Model::Step part{all.subspan(cache.length, count), step.cache, step.adapter};
-    done = place(m, {&part, 1}, stream);
-    if (done) done = begin_step(m, part.tokens.size());
+    const Model::Step chunk{all.subspan(cache.length, count), step.cache, step.adapter};
+    done = fill_batch(m, {&chunk, 1}, stream);
+    if (done) done = begin_step(m, chunk.tokens.size());
     if (done) done = enqueue_layers(m, m.batch.batch(), stream);
     // The next chunk overwrites the tables that this one reads.
     if (done) done = m.workspace->device().synchronize(stream);
@@ -232,7 +232,7 @@ Status fit_keys(Model::State& m, const Model::Step& step, Stream stream) {
 
 Status Model::forward(std::span<const Step> steps) {
   State& m = *state_;
-  const Turn turn = m.workspace->device().turn();
+  const DeviceLock lock = m.workspace->device().lock();
   MORACLE_CHECK(check_steps(steps, m));
   const Stream stream;
   const auto run = [&]() -> Status {
@@ -240,7 +240,7 @@ Status Model::forward(std::span<const Step> steps) {
       if (m.spec.short_context == 0 || step.tokens.empty()) continue;
       MORACLE_CHECK(fit_keys(m, step, stream));
     }
-    MORACLE_CHECK(place(m, steps, stream));
+    MORACLE_CHECK(fill_batch(m, steps, stream));
     const Batch& batch = m.batch.batch();
     m.num_rows = batch.num_tokens;
     MORACLE_CHECK(begin_step(m, batch.num_tokens));
@@ -282,7 +282,7 @@ Status Model::forward(std::span<const Step> steps) {
 Status Model::rest() {
   State& m = *state_;
   if (m.dispatch == nullptr) return {};
-  const Turn turn = m.workspace->device().turn();
+  const DeviceLock lock = m.workspace->device().lock();
   for (;;) {
     MORACLE_TRY(const bool goes_on, m.dispatch->begin(0, true));
     if (!goes_on) return m.workspace->device().synchronize();

@@ -1,10 +1,10 @@
-// Reads the sizes of a decoder from config.json (declared in decoder_parts.h).
+// Reads the sizes of a decoder from config.json (declared in decoder_family.h).
 #include <algorithm>
 
 #include "base/text.h"
 #include "base/try.h"
 #include "models/attention/rotary.h"
-#include "models/families/decoder_parts.h"
+#include "models/families/decoder_family.h"
 
 namespace moracle {
 

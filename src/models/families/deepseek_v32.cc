@@ -63,17 +63,18 @@ bool has_indexer(const Checkpoint& checkpoint, const std::string& prefix) {
 Status check_indexer(const Checkpoint& checkpoint, const std::string& prefix,
                      const DecoderSpec& decoder, const LatentSpec& attention,
                      const IndexerSpec& spec) {
-  struct Part {
+  struct IndexerLinear {
     const char* name;
     int64_t rows, cols;
   };
-  for (const Part& part : {Part{"wq_b", spec.num_heads * spec.head_dim, attention.q_rank},
-                           Part{"wk", spec.head_dim, decoder.hidden_size},
-                           Part{"weights_proj", spec.num_heads, decoder.hidden_size}}) {
+  for (const IndexerLinear& linear :
+       {IndexerLinear{"wq_b", spec.num_heads * spec.head_dim, attention.q_rank},
+        IndexerLinear{"wk", spec.head_dim, decoder.hidden_size},
+        IndexerLinear{"weights_proj", spec.num_heads, decoder.hidden_size}}) {
     MORACLE_TRY(const DescribedMatrix matrix,
-                describe_linear(checkpoint, {prefix + part.name}, {part.rows}, part.cols));
+                describe_linear(checkpoint, {prefix + linear.name}, {linear.rows}, linear.cols));
     if (!matrix.shape().bias) continue;
-    return checkpoint.state().tensors.wrong(str(prefix, part.name, ".bias"), "not to be there",
+    return checkpoint.state().tensors.wrong(str(prefix, linear.name, ".bias"), "not to be there",
                                             "the architecture has no such bias");
   }
   for (const char* name : {"k_norm.weight", "k_norm.bias"})
@@ -104,8 +105,9 @@ Result<Description> describe(const Checkpoint& checkpoint) {
     MORACLE_CHECK(check_indexer(unclaimed, prefix, decoder, attention, indexer));
     prefixes.push_back(prefix);
   }
-  MORACLE_CHECK(ignore_part(checkpoint, str("indexer, not needed up to ", indexer.top_k, " tokens"),
-                            prefixes, description));
+  MORACLE_CHECK(ignore_tensors(checkpoint,
+                               str("indexer, not needed up to ", indexer.top_k, " tokens"),
+                               prefixes, description));
   return description;
 }
 

@@ -4,7 +4,7 @@
 #include "base/try.h"
 #include "checkpoint/producers/module_tensors.h"
 #include "checkpoint/state.h"
-#include "models/families/decoder_parts.h"
+#include "models/families/decoder_family.h"
 #include "models/families/family.h"
 #include "models/gguf/gguf_drafts.h"
 #include "models/gguf/gguf_families.h"

@@ -58,11 +58,11 @@ Result<AttentionDescription> describe_delta(const Checkpoint& checkpoint, const 
               describe_linear(checkpoint, prefixed(modules.ba), modules.ba_rows, hidden));
   MORACLE_TRY(DescribedMatrix o,
               describe_linear(checkpoint, {prefix + "out_proj"}, {hidden}, delta.values()));
-  MORACLE_TRY(const bool in_turns,
-              checkpoint.state().config.boolean_or(false, {"linear_value_heads_in_turns"}));
-  if (in_turns) {
-    MORACLE_TRY(o,
-                MatrixShare::columns_in_turns(std::move(o), delta.value_dim, delta.num_key_heads));
+  MORACLE_TRY(const bool interleaved,
+              checkpoint.state().config.boolean_or(false, {"linear_value_heads_interleaved"}));
+  if (interleaved) {
+    MORACLE_TRY(
+        o, MatrixShare::interleaved_columns(std::move(o), delta.value_dim, delta.num_key_heads));
   }
   MORACLE_TRY(auto convolution,
               checkpoint.floats(prefix + "conv1d.weight", {delta.mixed(), 1, delta.kernel}));
@@ -154,10 +154,10 @@ constexpr std::string_view kB = ".linear_attn.in_proj_b.weight",
 
 // Rows of ssm_ba: of each key head, the b of its value heads, then their a.
 void split_ba(GgufModel& model, int64_t per_key) {
-  for (const std::string_view part : {kB, kA}) {
-    const int64_t first = part == kA ? per_key : 0;
+  for (const std::string_view ending : {kB, kA}) {
+    const int64_t first = ending == kA ? per_key : 0;
     for (auto& [name, entry] : model.tensors) {
-      if (!name.ends_with(part)) continue;
+      if (!name.ends_with(ending)) continue;
       entry.first_byte = 0;
       entry.row = [per_key, first](int64_t row) {
         return row / per_key * 2 * per_key + first + row % per_key;

@@ -2,7 +2,7 @@
 // Experts beside a shared expert with a gate of its own.
 #pragma once
 
-#include "models/families/decoder_parts.h"
+#include "models/families/decoder_family.h"
 #include "models/gguf/gguf_drafts.h"
 #include "models/gguf/gguf_families.h"
 

@@ -3,7 +3,7 @@
 #include "base/text.h"
 #include "base/try.h"
 #include "checkpoint/state.h"
-#include "models/families/decoder_parts.h"
+#include "models/families/decoder_family.h"
 #include "models/families/family.h"
 #include "models/gguf/gguf_drafts.h"
 #include "models/gguf/gguf_families.h"
@@ -48,9 +48,9 @@ Result<Description> describe(const Checkpoint& checkpoint) {
   // Published files give the rotated columns, newer files of transformers their share.
   MORACLE_TRY(const int64_t head_dim, config.integer({"head_dim"}, 2, 1 << 16));
   MORACLE_TRY(const int64_t rotated, config.integer_or(head_dim, {"rotary_dim"}, 2, head_dim));
-  const double part = static_cast<double>(rotated) / static_cast<double>(head_dim);
+  const double fraction = static_cast<double>(rotated) / static_cast<double>(head_dim);
   MORACLE_TRY(const GroupedQuerySpec heads,
-              read_grouped_query(config, spec, true, {.partial = true, .part = part}));
+              read_grouped_query(config, spec, true, {.partial = true, .fraction = fraction}));
   MORACLE_TRY(const bool qk_norm, config.boolean_or(true, {"use_qk_norm"}));
   if (!qk_norm) return config.unsupported({"use_qk_norm"}, "true", "it is false");
   return describe_decoder(checkpoint, spec, [&](int64_t layer) {
@@ -71,8 +71,8 @@ Status finish_gguf(GgufModel& model) {
   return require_gating(model, GgufGating::kSigmoid);
 }
 Status write_gguf(GgufDraft& draft) {
-  const bool part = draft.rope && draft.rope->has({"partial_rotary_factor"});
-  if (part || !draft.config.has({"rotary_dim"})) MORACLE_CHECK(put_partial_rotary(draft));
+  const bool partial = draft.rope && draft.rope->has({"partial_rotary_factor"});
+  if (partial || !draft.config.has({"rotary_dim"})) MORACLE_CHECK(put_partial_rotary(draft));
   return put_sigmoid_gating(draft);
 }
 constexpr GgufConvention kGguf[] = {{.architecture = "minimax-m2",

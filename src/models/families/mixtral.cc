@@ -3,7 +3,7 @@
 #include "base/text.h"
 #include "base/try.h"
 #include "checkpoint/state.h"
-#include "models/families/decoder_parts.h"
+#include "models/families/decoder_family.h"
 #include "models/families/family.h"
 #include "models/gguf/gguf_drafts.h"
 #include "models/gguf/gguf_families.h"

@@ -68,7 +68,7 @@ Status finish_gguf(GgufModel& model) {
   reorder_rows(model, ".linear_attn.in_proj_z.weight", value_row);
   for (const char* name : {"in_proj_qkv.weight", "conv1d.weight"})
     reorder_rows(model, str(".linear_attn.", name), mixed_row);
-  model.config["linear_value_heads_in_turns"] = true;  // columns of out_proj
+  model.config["linear_value_heads_interleaved"] = true;  // columns of out_proj
   return {};
 }
 // The columns of out_proj belong to the value heads in turns.
@@ -79,8 +79,8 @@ Status write_gguf(GgufDraft& draft) {
   MORACLE_TRY(const int64_t dim, draft.config.integer({"linear_value_head_dim"}, 1, 1 << 16));
   if (heads % key_heads != 0 || heads == key_heads) return {};
   const auto column = [=](int64_t stored) {
-    const int64_t turn = stored / dim, per_key = heads / key_heads;
-    return (turn % key_heads * per_key + turn / key_heads) * dim + stored % dim;
+    const int64_t run = stored / dim, per_key = heads / key_heads;
+    return (run % key_heads * per_key + run / key_heads) * dim + stored % dim;
   };
   for (auto& [name, entry] : draft.tensors) {
     if (name.ends_with(".linear_attn.out_proj.weight")) entry = gguf_columns(entry, column);

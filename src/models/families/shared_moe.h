@@ -2,7 +2,7 @@
 // shared ones.
 #pragma once
 
-#include "models/families/decoder_parts.h"
+#include "models/families/decoder_family.h"
 #include "models/gguf/gguf_families.h"
 
 namespace moracle {

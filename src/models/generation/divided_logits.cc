@@ -26,17 +26,17 @@ bool comes_first(const Candidate& a, const Candidate& b) {
   return a.logit > b.logit;
 }
 
-// Every rank's part has the size of the largest one, as a gather needs it.
-int64_t values_of_part(const Model::State& m, int64_t count) {
+// Every rank's shard has the size of the largest one, as a gather needs it.
+int64_t values_of_shard(const Model::State& m, int64_t count) {
   return count * m.output_shares.most_rows();
 }
 
-// Merges the candidates of all ranks: `parts` has 2 * count * k values for each rank, first ids
+// Merges the candidates of all ranks: `shards` has 2 * count * k values for each rank, first ids
 // within the rank's rows, then logits.
-void merge(const std::byte* parts, int64_t count, int64_t k, Model::State& m) {
+void merge(const std::byte* shards, int64_t count, int64_t k, Model::State& m) {
   const OutputShares& shares = m.output_shares;
   const auto value = [&](int64_t rank, int64_t at) {
-    return parts + (rank * 2 * count * k + at) * static_cast<int64_t>(sizeof(float));
+    return shards + (rank * 2 * count * k + at) * static_cast<int64_t>(sizeof(float));
   };
   m.largest_ids.clear();
   m.largest_logits.clear();
@@ -64,18 +64,18 @@ void merge(const std::byte* parts, int64_t count, int64_t k, Model::State& m) {
 
 Matrix own_logits(const Model::State& m, int64_t count) {
   const OutputShares& shares = m.output_shares;
-  auto* const parts = static_cast<float*>(m.activations.logits.data);
+  auto* const shards = static_cast<float*>(m.activations.logits.data);
   const int64_t cols = shares.rows(shares.rank);
-  return {parts + shares.rank * values_of_part(m, count), DType::kF32, count, cols, cols};
+  return {shards + shares.rank * values_of_shard(m, count), DType::kF32, count, cols, cols};
 }
 
 Result<std::span<const float>> gather_logits(Model::State& m, int64_t count) {
   const OutputShares& shares = m.output_shares;
   Device& device = m.workspace->device();
-  auto* const parts = static_cast<float*>(m.activations.logits.data);
-  const int64_t part = values_of_part(m, count), vocab = shares.num_rows;
-  MORACLE_CHECK(
-      m.exchange->all_gather(parts + shares.rank * part, part * sizeof(float), parts, {}));
+  auto* const shards = static_cast<float*>(m.activations.logits.data);
+  const int64_t shard_values = values_of_shard(m, count), vocab = shares.num_rows;
+  MORACLE_CHECK(m.exchange->all_gather(shards + shares.rank * shard_values,
+                                       shard_values * sizeof(float), shards, {}));
   const auto bytes = static_cast<size_t>(count * vocab) * sizeof(float);
   if (m.host_logits.bytes() < bytes) {
     m.host_logits = Buffer();
@@ -84,7 +84,7 @@ Result<std::span<const float>> gather_logits(Model::State& m, int64_t count) {
   auto* const to = m.host_logits.as<float>();
   // Copies the shares of each token's logits side by side, in host memory.
   const auto copy = [&](int64_t row, int64_t r, const auto& how) {
-    return how(to + row * vocab + shares.first(r), parts + r * part + row * shares.rows(r),
+    return how(to + row * vocab + shares.first(r), shards + r * shard_values + row * shares.rows(r),
                static_cast<size_t>(shares.rows(r)) * sizeof(float));
   };
   if (device.host_visible()) {
@@ -111,22 +111,22 @@ Result<Model::TopKLogits> gather_top_k(Model::State& m, int64_t count, int64_t k
     return Error{ErrorKind::kInvalidArgument, "", "top-k logits",
                  str("1 to ", std::min(Model::kMaxTopK, shares.num_rows)), str("k is ", k)};
   }
-  int32_t* const parts = m.activations.largest;
-  int32_t* const own = parts + shares.rank * 2 * count * k;
+  int32_t* const shards = m.activations.largest;
+  int32_t* const own = shards + shares.rank * 2 * count * k;
   MORACLE_CHECK(or_out_of_memory("largest logits", [&] {
     return kernel_device(device).ops().find_top_k(
         own_logits(m, count), std::min(k, shares.rows(shares.rank)), own,
         reinterpret_cast<float*>(own + count * k), m.activations.top_k_scratch, Stream());
   }));
   const auto bytes = static_cast<size_t>(2 * count * k) * sizeof(float);
-  MORACLE_CHECK(m.exchange->all_gather(own, bytes, parts, {}));
-  const auto* host = reinterpret_cast<const std::byte*>(parts);
+  MORACLE_CHECK(m.exchange->all_gather(own, bytes, shards, {}));
+  const auto* host = reinterpret_cast<const std::byte*>(shards);
   if (!device.host_visible()) {
     if (m.host_logits.bytes() < bytes * shares.size) {
       m.host_logits = Buffer();
       MORACLE_TRY(m.host_logits, device.allocate_host(bytes * shares.size));
     }
-    MORACLE_CHECK(device.download(m.host_logits.data(), parts, bytes * shares.size));
+    MORACLE_CHECK(device.download(m.host_logits.data(), shards, bytes * shares.size));
     host = m.host_logits.as<std::byte>();
   }
   MORACLE_CHECK(device.synchronize());

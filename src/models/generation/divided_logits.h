@@ -5,7 +5,7 @@
 
 namespace moracle {
 
-/// The matrix of this rank's own logits of `count` tokens, within the memory of all ranks' parts.
+/// The matrix of this rank's own logits of `count` tokens, within the memory of all ranks' shards.
 Matrix own_logits(const Model::State& m, int64_t count);
 /// All logits of `count` tokens after every rank has computed its own. In m.host_logits.
 Result<std::span<const float>> gather_logits(Model::State& m, int64_t count);

@@ -95,7 +95,7 @@ class Continuation {
   /// Returns the token that follows `tokens`, or kNothingDrawn; without `draws` only runs them.
   /// Holds the device, so that no other thread's step comes between.
   Result<int32_t> next(std::span<const int32_t> tokens, bool draws) {
-    const Turn turn = ModelAccess::state(model_).workspace->device().turn();
+    const DeviceLock lock = ModelAccess::state(model_).workspace->device().lock();
     MORACLE_CHECK(run(tokens));
     int32_t id = kNothingDrawn;
     const auto last = static_cast<int64_t>(tokens.size()) - 1;
@@ -120,7 +120,7 @@ class Continuation {
                        "tokens at position ",
                        run_.size())};
     }
-    const Turn turn = model_.device().turn();
+    const DeviceLock lock = model_.device().lock();
     return explain_non_finite(model_, run_, cache_, adapter_);
   }
 
@@ -173,12 +173,12 @@ Result<Generation> run(Model& model, std::span<const int32_t> prompt,
   Decision now;
   for (int64_t done = generation.reused_tokens; done < prompt_size;) {
     const int64_t count = std::min(model.max_num_tokens(), prompt_size - done);
-    const std::span<const int32_t> part = prompt.subspan(done, count);
+    const std::span<const int32_t> chunk = prompt.subspan(done, count);
     done += count;
     if (done < prompt_size) {
-      MORACLE_CHECK(sequence.run(part));
+      MORACLE_CHECK(sequence.run(chunk));
     } else {
-      MORACLE_TRY(now.id, sequence.next(part, draws));
+      MORACLE_TRY(now.id, sequence.next(chunk, draws));
     }
     if (options.on_prompt && !options.on_prompt(done, prompt_size)) {
       generation.stop_reason = "cancelled";

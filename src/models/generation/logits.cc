@@ -49,7 +49,7 @@ Status make_host_scratch(Model::State& m, size_t bytes) {
 
 Result<std::span<const float>> Model::logits(int64_t first, int64_t count) {
   State& m = *state_;
-  const Turn turn = m.workspace->device().turn();
+  const DeviceLock lock = m.workspace->device().lock();
   MORACLE_TRY(const Matrix out, enqueue_logits(m, first, count));
   if (m.output_shares.size > 1) return gather_logits(m, count);
   const auto values = static_cast<size_t>(count * m.spec.vocab_size);
@@ -62,7 +62,7 @@ Result<std::span<const float>> Model::logits(int64_t first, int64_t count) {
 Result<Model::TopKLogits> Model::top_k_logits(int64_t first, int64_t count, int64_t k) {
   State& m = *state_;
   Device& device = m.workspace->device();
-  const Turn turn = device.turn();
+  const DeviceLock lock = device.lock();
   MORACLE_TRY(const Matrix out, enqueue_logits(m, first, count));
   if (m.output_shares.size > 1) return gather_top_k(m, count, k);
   // Side by side, so that one copy brings both to the host.

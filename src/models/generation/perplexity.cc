@@ -24,7 +24,7 @@ double negative_log_likelihood(std::span<const float> logits, int32_t id) {
 // step comes between.
 Result<double> score(Model& model, std::span<const int32_t> window, KvCache& cache,
                      int32_t adapter) {
-  const Turn turn = ModelAccess::state(model).workspace->device().turn();
+  const DeviceLock lock = ModelAccess::state(model).workspace->device().lock();
   MORACLE_CHECK(cache.truncate(0));
   double total = 0;
   const auto size = static_cast<int64_t>(window.size());

@@ -152,10 +152,10 @@ std::optional<int32_t> Sampler::draw(std::span<const float> all) {
     }
     logits = allowed_;
   }
-  const int64_t few = candidates(static_cast<int64_t>(logits.size()));
-  ids_.resize(std::max<int64_t>(few, 1));
+  const int64_t num_candidates = candidates(static_cast<int64_t>(logits.size()));
+  ids_.resize(std::max<int64_t>(num_candidates, 1));
   largest_.find(logits, ids_);
-  if (few > 0) {
+  if (num_candidates > 0) {
     logits_.clear();
     for (const int32_t id : ids_) logits_.push_back(logits[id]);
     return draw(ids_, logits_);
@@ -204,7 +204,7 @@ Status draw(Model& model, LogitsSource& source, int64_t first, std::span<Sampler
     k = std::max(k, needs);
   }
   Device& device = ModelAccess::state(model).workspace->device();
-  const Turn turn = device.turn();  // until the logits have been read
+  const DeviceLock lock = device.lock();  // until the logits have been read
   if (all) {
     ThreadPool& threads = kernel_device(device).host_threads();
     MORACLE_TRY(const std::span<const float> logits, source.logits(first, count));

@@ -68,9 +68,9 @@ Result<int64_t> head_dim_of(const GgufDraft& draft) {
 Status put_partial_rotary(GgufDraft& draft) {
   MORACLE_TRY(const int64_t dim, head_dim_of(draft));
   const bool inside = draft.rope && draft.rope->has({"partial_rotary_factor"});
-  MORACLE_TRY(const double part,
+  MORACLE_TRY(const double fraction,
               (inside ? *draft.rope : draft.config).number_or(1, {"partial_rotary_factor"}));
-  put_gguf(draft, "rope.dimension_count", std::llround(part * static_cast<double>(dim)));
+  put_gguf(draft, "rope.dimension_count", std::llround(fraction * static_cast<double>(dim)));
   return {};
 }
 

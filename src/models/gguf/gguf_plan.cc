@@ -25,11 +25,12 @@ std::string_view without_weight(std::string_view name) {
 
 // llama.cpp reads these only as f32: norms, biases, routers, gates of shared experts, convolutions.
 bool is_always_f32(const GgufEntry& entry) {
-  constexpr std::string_view kParts[] = {"_norm.", ".ffn_gate_inp", "conv1d.", ".shortconv.conv."};
+  constexpr std::string_view kPatterns[] = {"_norm.", ".ffn_gate_inp", "conv1d.",
+                                            ".shortconv.conv."};
   const std::string& name = entry.name;
   return entry.shape.size() == 1 || !name.ends_with(kWeight) ||
-         std::any_of(std::begin(kParts), std::end(kParts),
-                     [&](std::string_view part) { return name.find(part) != name.npos; });
+         std::any_of(std::begin(kPatterns), std::end(kPatterns),
+                     [&](std::string_view pattern) { return name.find(pattern) != name.npos; });
 }
 
 bool is_vocabulary(std::string_view stored) {
@@ -97,10 +98,10 @@ class Planner {
     std::map<std::string, int64_t> left_out;
     const auto ignored = [&](const std::string& name) {
       // Keep a tensor that GGUF has, even if this library does not use it: an indexer.
-      if (find_gguf_place(*plan_.gguf, table_name(name)) && !is_behind(name)) return false;
-      for (const IgnoredPart& part : description_.ignored) {
-        for (const std::string& prefix : part.prefixes) {
-          if (name.starts_with(prefix)) return ++left_out[part.what] > 0;
+      if (find_gguf_name(*plan_.gguf, table_name(name)) && !is_behind(name)) return false;
+      for (const IgnoredTensors& tensors : description_.ignored) {
+        for (const std::string& prefix : tensors.prefixes) {
+          if (name.starts_with(prefix)) return ++left_out[tensors.what] > 0;
         }
       }
       return name.ends_with("rotary_emb.inv_freq");
@@ -136,18 +137,18 @@ class Planner {
     GgufEntry entry{name, DType::kF32, view.shape};
     const bool stands_for_itself = name.starts_with("blk.") || name.starts_with("rope_");
     if (!stands_for_itself) {
-      const std::optional<GgufPlace> place = find_gguf_place(*plan_.gguf, name);
-      if (!place) {
+      const std::optional<GgufName> match = find_gguf_name(*plan_.gguf, name);
+      if (!match) {
         return Error{ErrorKind::kUnsupported, file_of(name), "tensor '" + name + "'",
                      str("a name in the GGUF table of ", plan_.gguf->architecture),
                      "no table has it"};
       }
-      entry.name = place->stored;
+      entry.name = match->stored;
       // GGUF drops dimensions of 1 inside a shape.
       auto& shape = entry.shape;
       shape.erase(std::remove(shape.begin(), shape.end(), 1), shape.end());
       if (shape.empty()) shape.push_back(1);
-      if (!place->line->second.empty()) shape[0] *= 2;
+      if (!match->table_entry->second.empty()) shape[0] *= 2;
     }
     for (GgufTensorPlan& tensor : plan_.tensors) {
       if (tensor.entry.name != entry.name) continue;
@@ -174,20 +175,20 @@ class Planner {
                    str("the activation function is ", name(spec.activation.function))};
     }
     const std::string block = str("blk.", layer, ".");
-    const auto put = [&](const char* name, ExpertPart part, const DescribedMatrix& matrix,
+    const auto put = [&](const char* name, ExpertRole role, const DescribedMatrix& matrix,
                          int64_t n) {
       const std::vector<int64_t> shape = {spec.num_experts, n, matrix.shape().k};
       plan_.tensors.push_back({{str(block, name, ".weight"), DType::kF32, shape},
                                {},
-                               GgufTensorPlan::Experts{layer, part, false}});
+                               GgufTensorPlan::Experts{layer, role, false}});
       if (!matrix.shape().bias) return;
       plan_.tensors.push_back({{str(block, name, ".bias"), DType::kF32, {spec.num_experts, n}},
                                {},
-                               GgufTensorPlan::Experts{layer, part, true}});
+                               GgufTensorPlan::Experts{layer, role, true}});
     };
-    put("ffn_gate_exps", ExpertPart::kGate, mlp.w13, spec.intermediate_size);
-    put("ffn_up_exps", ExpertPart::kUp, mlp.w13, spec.intermediate_size);
-    put("ffn_down_exps", ExpertPart::kDown, mlp.w2, mlp.w2.shape().n);
+    put("ffn_gate_exps", ExpertRole::kGate, mlp.w13, spec.intermediate_size);
+    put("ffn_up_exps", ExpertRole::kUp, mlp.w13, spec.intermediate_size);
+    put("ffn_down_exps", ExpertRole::kDown, mlp.w2, mlp.w2.shape().n);
     return {};
   }
 
@@ -208,9 +209,9 @@ class Planner {
     const std::string_view stored = without_weight(tensor.entry.name);
     for (const std::span<const GgufTensor> table :
          {plan_.gguf->tensors, std::span<const GgufTensor>(kGgufDecoderTensors)}) {
-      for (const GgufTensor& line : table) {
-        const std::string from = with_layer(line.from, layer);
-        if (from == stored) return with_layer(line.to, layer);
+      for (const GgufTensor& table_entry : table) {
+        const std::string from = with_layer(table_entry.from, layer);
+        if (from == stored) return with_layer(table_entry.to, layer);
       }
     }
     return "";
@@ -225,7 +226,7 @@ class Planner {
     if (!tensor.experts) return plan_.sources.at(tensor.sources[0]).view.dtype;
     const DescribedWeights& mlp =
         description_.layers[static_cast<size_t>(tensor.experts->layer)].mlp;
-    const bool down = tensor.experts->part == ExpertPart::kDown;
+    const bool down = tensor.experts->role == ExpertRole::kDown;
     return (down ? mlp.w2 : mlp.w13).shape().key.dtype;
   }
 

@@ -15,7 +15,7 @@
 namespace moracle {
 
 /// A matrix of a layer's experts.
-enum class ExpertPart : uint8_t { kGate, kUp, kDown };
+enum class ExpertRole : uint8_t { kGate, kUp, kDown };
 
 struct GgufTensorPlan {
   GgufEntry entry;
@@ -25,7 +25,7 @@ struct GgufTensorPlan {
   /// In place of `sources`: a matrix, or its bias, of every expert.
   struct Experts {
     int64_t layer;
-    ExpertPart part;
+    ExpertRole role;
     bool bias;
   };
   std::optional<Experts> experts = {};

@@ -25,7 +25,7 @@ namespace {
 
 namespace fs = std::filesystem;
 
-constexpr int64_t kPieceWeights = 1 << 22;
+constexpr int64_t kChunkWeights = 1 << 22;
 
 // llama.cpp's general.file_type: the type of most matrices. It is for display only.
 int64_t file_type(DType type) {
@@ -144,8 +144,8 @@ class Writer {
     const int64_t rows = vector ? (reordered ? all : 1) : source.view.shape[0];
     const int64_t columns = all / rows, bytes = row_bytes(type, columns);
     const int64_t first_byte = to == nullptr ? 0 : to->first_byte;
-    const auto place = to == nullptr ? std::nullopt : find_gguf_place(*plan_.gguf, name);
-    const int64_t step = std::max<int64_t>(1, kPieceWeights / columns);
+    const auto match = to == nullptr ? std::nullopt : find_gguf_name(*plan_.gguf, name);
+    const int64_t step = std::max<int64_t>(1, kChunkWeights / columns);
     for (int64_t row = 0; row < rows; row += step) {
       const int64_t count = std::min(step, rows - row);
       MORACLE_TRY(const TensorData data,
@@ -153,15 +153,15 @@ class Writer {
                                              count * columns, pool_));
       std::vector<float> values =
           widen_values(data.view.data, data.view.dtype, count * columns, pool_);
-      if (place && place->line->restore != nullptr) place->line->restore(values);
+      if (match && match->table_entry->restore != nullptr) match->table_entry->restore(values);
       MORACLE_TRY(const std::vector<std::byte> stored,
                   in_tensor(name, store_rows(values.data(), count, columns, type, pool_)));
-      const std::span<const std::byte> piece(stored);
+      const std::span<const std::byte> chunk(stored);
       if (!reordered) {
-        MORACLE_CHECK(file_->write(tensor.entry.name, piece, first_byte + row * bytes));
+        MORACLE_CHECK(file_->write(tensor.entry.name, chunk, first_byte + row * bytes));
       }
       for (int64_t r = 0; reordered && r < count; ++r) {
-        MORACLE_CHECK(file_->write(tensor.entry.name, piece.subspan(r * bytes, bytes),
+        MORACLE_CHECK(file_->write(tensor.entry.name, chunk.subspan(r * bytes, bytes),
                                    first_byte + to->row(row + r) * bytes));
       }
       MORACLE_CHECK(advance(static_cast<int64_t>(data.view.num_bytes())));
@@ -184,7 +184,7 @@ class Writer {
             widen_values(expert.codes.data(), expert.key.dtype, expert.n * expert.k, pool_);
         for (const GgufTensorPlan& tensor : plan_.tensors) {
           if (!tensor.experts || tensor.experts->layer != layer ||
-              (tensor.experts->part == ExpertPart::kDown) != down)
+              (tensor.experts->role == ExpertRole::kDown) != down)
             continue;
           MORACLE_CHECK(write_expert(tensor, e, expert, values));
         }
@@ -196,10 +196,10 @@ class Writer {
 
   Status write_expert(const GgufTensorPlan& tensor, int64_t e, const CanonicalMatrix& expert,
                       const std::vector<float>& values) {
-    const auto& [layer, part, bias] = *tensor.experts;
+    const auto& [layer, role, bias] = *tensor.experts;
     const std::vector<int64_t>& shape = tensor.entry.shape;
     const int64_t rows = shape[1], columns = bias ? 1 : shape[2];
-    const int64_t first = part == ExpertPart::kUp ? rows : 0;  // gate rows come first
+    const int64_t first = role == ExpertRole::kUp ? rows : 0;  // gate rows come first
     const float* const from = (bias ? expert.bias.data() : values.data()) + first * columns;
     const DType type = tensor.entry.dtype;
     MORACLE_TRY(const std::vector<std::byte> stored,

@@ -17,7 +17,7 @@ enum class Operand : uint8_t {
 /// How a kernel multiplies by row blocks.
 struct DotForm {
   Operand x = Operand::kF32;
-  bool by_codes = false;   ///< multiply by codes as stored, not by decoded row blocks
+  bool by_codes = false;   ///< multiply by codes as stored, not by unpacked row blocks
   bool in_limbs = false;   ///< floats as kLimbs rows of int8 (Operand::kInt8)
   bool two_terms = false;  ///< floats as two bf16 terms (Operand::kBf16)
   bool by_steps = false;   ///< multiply by integer scales (StepDotArgs), too

@@ -51,17 +51,17 @@ struct CudaForm {
 
 struct OpenClForm {
   enum class Kernel : uint8_t {
-    kFewRows,   ///< lines/few_rows.cl
-    kManyRows,  ///< lines/many_rows.cl
-    kVectors,   ///< lines/vectors.cl
-    kMatrix,    ///< matrix/matrix.cl
+    kGemv,     ///< simt/gemv.cl
+    kGemm,     ///< simt/gemm.cl
+    kVectors,  ///< simt/vectors.cl
+    kMatrix,   ///< matrix/matrix.cl
   };
   enum class Sums : uint8_t {
     kFloats,
     kIntegers,  ///< exact over whole rows
     kGroups,    ///< exact over 32 columns each
   };
-  Kernel kernel = Kernel::kFewRows;
+  Kernel kernel = Kernel::kGemv;
   Sums sums = Sums::kFloats;
 };
 

@@ -43,7 +43,7 @@ double seconds_of(const MultiplyLoop& loop, int64_t rounds) {
 // moment does not decide between two of them.
 std::vector<InstructionRate> measure_rates(Isa isa) {
   constexpr double kSeconds = 20e-6;
-  constexpr int kTurns = 6;
+  constexpr int kPasses = 6;
   struct One {
     const MultiplyLoop* loop;
     int64_t rounds = 64;
@@ -54,7 +54,7 @@ std::vector<InstructionRate> measure_rates(Isa isa) {
     if (missing(loop.isa, isa) == Isa::kNone) all.push_back({&loop});
   for (One& one : all)
     while (seconds_of(*one.loop, one.rounds) < kSeconds) one.rounds *= 2;
-  for (int turn = 0; turn < kTurns; ++turn) {
+  for (int pass = 0; pass < kPasses; ++pass) {
     for (One& one : all) {
       const double ops = one.loop->ops_per_round * static_cast<double>(one.rounds);
       one.rate = std::max(one.rate, ops / seconds_of(*one.loop, one.rounds));

@@ -74,7 +74,7 @@ NcclExchange::~NcclExchange() {
 
 template <class Enqueue>
 Status NcclExchange::enqueue(const char* name, size_t kind, Stream stream, const Enqueue& enqueue) {
-  const Turn turn = device_->turn();
+  const DeviceLock lock = device_->lock();
   MORACLE_TRY(const cuda::CurrentDevice here, cuda::CurrentDevice::enter(device_->queue().index));
   cudaStream_t const on = device_->queue().of(stream);
   return communicator_->enqueue(name, kind, [&] { return enqueue(on); });
@@ -90,18 +90,18 @@ Status NcclExchange::all_reduce(const Matrix& x, Stream stream) {
 }
 
 Status NcclExchange::all_gather(const void* mine, size_t bytes, void* all, Stream stream) {
-  const Gathered part{mine, bytes, all};
-  return all_gather({&part, 1}, stream);
+  const Gathered one{mine, bytes, all};
+  return all_gather({&one, 1}, stream);
 }
 
-Status NcclExchange::all_gather(std::span<const Gathered> parts, Stream stream) {
+Status NcclExchange::all_gather(std::span<const Gathered> gathered, Stream stream) {
   size_t bytes = 0;
-  for (const Gathered& part : parts) bytes += part.bytes;
+  for (const Gathered& one : gathered) bytes += one.bytes;
   return enqueue("ncclAllGather", kind_of(bytes), stream, [&](cudaStream_t on) {
     ncclResult_t first = api_.ncclGroupStart();
-    for (const Gathered& part : parts) {
-      if (part.bytes > 0)
-        keep_error(first, api_.ncclAllGather(part.mine, part.all, part.bytes, ncclUint8,
+    for (const Gathered& one : gathered) {
+      if (one.bytes > 0)
+        keep_error(first, api_.ncclAllGather(one.mine, one.all, one.bytes, ncclUint8,
                                              communicator_->get(), on));
     }
     keep_error(first, api_.ncclGroupEnd());
@@ -118,8 +118,8 @@ Status NcclExchange::reduce_scatter(const Matrix& all, const Matrix& mine, Strea
   });
 }
 
-Status NcclExchange::exchange(std::span<const Group::Part> send,
-                              std::span<const Group::Part> receive, Stream stream) {
+Status NcclExchange::exchange(std::span<const Group::Block> send,
+                              std::span<const Group::Block> receive, Stream stream) {
   const auto own = static_cast<size_t>(group_->rank());
   const auto size = static_cast<size_t>(group_->size());
   if (send.size() != size || receive.size() != size || send[own].bytes != receive[own].bytes) {

@@ -18,9 +18,9 @@ class NcclExchange final : public Exchange {
   bool in_graphs() const override { return true; }
   Status all_reduce(const Matrix& x, Stream stream) override;
   Status all_gather(const void* mine, size_t bytes, void* all, Stream stream) override;
-  Status all_gather(std::span<const Gathered> parts, Stream stream) override;
+  Status all_gather(std::span<const Gathered> gathered, Stream stream) override;
   Status reduce_scatter(const Matrix& all, const Matrix& mine, Stream stream) override;
-  Status exchange(std::span<const Group::Part> send, std::span<const Group::Part> receive,
+  Status exchange(std::span<const Group::Block> send, std::span<const Group::Block> receive,
                   Stream stream) override;
 
   const std::shared_ptr<Group>& group() const { return group_; }

@@ -61,16 +61,16 @@ struct Sum : Work {
     store_words(this->to + at, {a.x, a.y, b.x, b.y});
   }
 };
-struct Gather : GatheredParts {
+struct Gather : PeerGatherList {
   static constexpr int kThreads = kCopyThreads;
   __device__ uint4 value_for(int, int64_t at) const {
-    const PeerPart& part = find(at);
-    return load_words(part.mine + at);
+    const PeerGathered& one = find(at);
+    return load_words(one.mine + at);
   }
   __device__ void begin(int) const {}
   __device__ void take(int, int rank, int64_t at, uint4 value) const {
-    const PeerPart& part = find(at);
-    store_words(part.all + rank * part.bytes + at, value);
+    const PeerGathered& one = find(at);
+    store_words(one.all + rank * one.bytes + at, value);
   }
   __device__ void end(int, int64_t) const {}
 };
@@ -188,9 +188,9 @@ __global__ void __launch_bounds__(kOrderThreads)
     rows += row >= 0;
     before += own >= 0 ? row >= 0 && row < own : row < 0 && other < slot;
   }
-  const int place = first + before + (own >= 0 ? 0 : rows);
-  order.rows[place] = own;
-  order.weights[place] = weights != nullptr ? weights[slot] : 1.0f;
+  const int position = first + before + (own >= 0 ? 0 : rows);
+  order.rows[position] = own;
+  order.weights[position] = weights != nullptr ? weights[slot] : 1.0f;
 }
 
 }  // namespace
@@ -204,9 +204,9 @@ Status peer_sum_rows(const Queue& queue, const PeerChunks& chunks, const Matrix&
   return start_sum(queue, chunks, {SummedBytes::of_rows(all, mine)}, mine.dtype, stream);
 }
 
-Status peer_gather(const Queue& queue, const PeerChunks& chunks, std::span<const PeerPart> parts,
-                   Stream stream) {
-  return start(queue, chunks, Gather{GatheredParts::of(parts)}, stream);
+Status peer_gather(const Queue& queue, const PeerChunks& chunks,
+                   std::span<const PeerGathered> gathered, Stream stream) {
+  return start(queue, chunks, Gather{PeerGatherList::of(gathered)}, stream);
 }
 
 Status peer_combine_scatter(const Queue& queue, const PeerChunks& chunks, const ExpertRows& rows,

@@ -32,8 +32,8 @@ struct PeerChunks {
 Status peer_sum(const Queue& queue, const PeerChunks& chunks, const Matrix& x, Stream stream);
 Status peer_sum_rows(const Queue& queue, const PeerChunks& chunks, const Matrix& all,
                      const Matrix& mine, Stream stream);
-Status peer_gather(const Queue& queue, const PeerChunks& chunks, std::span<const PeerPart> parts,
-                   Stream stream);
+Status peer_gather(const Queue& queue, const PeerChunks& chunks,
+                   std::span<const PeerGathered> gathered, Stream stream);
 
 /// Exchange::combine_scatter: Ops::combine and peer_sum_rows in one kernel. Both matrices are bf16
 /// without gaps, with columns in multiples of 8. `order` has memory for all tokens.

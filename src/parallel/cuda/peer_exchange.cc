@@ -38,21 +38,21 @@ class PeerExchange final : public Exchange {
                protocol);
   }
   Status all_gather(const void* mine, size_t bytes, void* all, Stream stream) override {
-    const Gathered part{mine, bytes, all};
-    return all_gather({&part, 1}, stream);
+    const Gathered one{mine, bytes, all};
+    return all_gather({&one, 1}, stream);
   }
-  Status all_gather(std::span<const Gathered> parts, Stream stream) override {
-    std::vector<cuda::PeerPart> own;
+  Status all_gather(std::span<const Gathered> gathered, Stream stream) override {
+    std::vector<cuda::PeerGathered> own;
     int64_t bytes = 0, odd = 0;
-    for (const Gathered& part : parts) {
-      const auto here = static_cast<int64_t>(part.bytes);
+    for (const Gathered& one : gathered) {
+      const auto here = static_cast<int64_t>(one.bytes);
       own.push_back(
-          {static_cast<const std::byte*>(part.mine), here, static_cast<std::byte*>(part.all)});
-      bytes += here, odd |= here | address(part.mine) | address(part.all);
+          {static_cast<const std::byte*>(one.mine), here, static_cast<std::byte*>(one.all)});
+      bytes += here, odd |= here | address(one.mine) | address(one.all);
     }
     const Protocol protocol =
-        parts.size() <= cuda::kMostGathered ? protocol_for(bytes, odd) : Protocol::kNccl;
-    if (protocol == Protocol::kNccl) return nccl_->all_gather(parts, stream);
+        gathered.size() <= cuda::kMostGathered ? protocol_for(bytes, odd) : Protocol::kNccl;
+    if (protocol == Protocol::kNccl) return nccl_->all_gather(gathered, stream);
     return run([&](const auto& memory) { return peer_gather(gpu().queue(), memory, own, stream); },
                protocol);
   }
@@ -81,11 +81,11 @@ class PeerExchange final : public Exchange {
                    str("they are ", moracle::name(from.dtype), " [", from.rows, ", ", from.cols,
                        "] for ", rows.num_tokens)};
     }
-    const Turn turn = gpu().turn();
+    const DeviceLock lock = gpu().lock();
     MORACLE_CHECK(watch_->status());
     return cuda::peer_combine_scatter(gpu().queue(), chunks_, rows, order, mine, stream);
   }
-  Status exchange(std::span<const Group::Part> send, std::span<const Group::Part> receive,
+  Status exchange(std::span<const Group::Block> send, std::span<const Group::Block> receive,
                   Stream stream) override {
     return nccl_->exchange(send, receive, stream);
   }
@@ -109,7 +109,7 @@ class PeerExchange final : public Exchange {
   // Calls start(memory) with the memory of the protocol, if nothing has failed.
   template <class Start>
   Status run(const Start& start, Protocol protocol) {
-    const Turn turn = gpu().turn();
+    const DeviceLock lock = gpu().lock();
     MORACLE_CHECK(watch_->status());
     return protocol == Protocol::kLowLatency ? start(low_latency_) : start(chunks_);
   }

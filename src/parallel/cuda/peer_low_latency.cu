@@ -37,15 +37,15 @@ struct Sum : SumWork {
   __device__ void take(int, int64_t, uint2 value) { sum.add(value); }
   __device__ void end(int64_t at) { *reinterpret_cast<uint2*>(to + at) = sum.rounded(); }
 };
-struct Gather : GatheredParts {
+struct Gather : PeerGatherList {
   __device__ uint2 value_for(int, int64_t at) const {
-    const PeerPart& part = find(at);
-    return *reinterpret_cast<const uint2*>(part.mine + at);
+    const PeerGathered& one = find(at);
+    return *reinterpret_cast<const uint2*>(one.mine + at);
   }
   __device__ void begin(int64_t) {}
   __device__ void take(int rank, int64_t at, uint2 value) const {
-    const PeerPart& part = find(at);
-    *reinterpret_cast<uint2*>(part.all + rank * part.bytes + at) = value;
+    const PeerGathered& one = find(at);
+    *reinterpret_cast<uint2*>(one.all + rank * one.bytes + at) = value;
   }
   __device__ void end(int64_t) {}
 };
@@ -58,8 +58,8 @@ __global__ void __launch_bounds__(PeerLowLatency::kThreads)
   uint32_t round = s.rounds[blockIdx.x];
   // Packet `packet` of this thread block in round `round`, from rank `from`, in the memory of `at`.
   const auto slot = [&](int at, int from, int packet) {
-    const int64_t part = ((round % 2) * s.ranks + from) * PeerLowLatency::kBlocks + blockIdx.x;
-    return s.memory[at] + (part * PeerLowLatency::kPackets + packet) * 16;
+    const int64_t slot = ((round % 2) * s.ranks + from) * PeerLowLatency::kBlocks + blockIdx.x;
+    return s.memory[at] + (slot * PeerLowLatency::kPackets + packet) * 16;
   };
   for (int64_t first = blockIdx.x * kBlockBytes; first < given.bytes;
        first += gridDim.x * kBlockBytes) {
@@ -120,8 +120,8 @@ Status peer_sum_rows(const Queue& queue, const PeerLowLatency& low_latency, cons
 }
 
 Status peer_gather(const Queue& queue, const PeerLowLatency& low_latency,
-                   std::span<const PeerPart> parts, Stream stream) {
-  return start(queue, low_latency, Gather{GatheredParts::of(parts)}, stream);
+                   std::span<const PeerGathered> gathered, Stream stream) {
+  return start(queue, low_latency, Gather{PeerGatherList::of(gathered)}, stream);
 }
 
 }  // namespace moracle::cuda

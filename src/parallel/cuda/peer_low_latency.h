@@ -40,12 +40,12 @@ Status peer_sum_rows(const Queue& queue, const PeerLowLatency& low_latency, cons
 
 inline constexpr int kMostGathered = 4;
 /// All-gather: all [ranks * bytes] = `mine` of each rank.
-struct PeerPart {
+struct PeerGathered {
   const std::byte* mine;
   int64_t bytes;
   std::byte* all;
 };
 Status peer_gather(const Queue& queue, const PeerLowLatency& low_latency,
-                   std::span<const PeerPart> parts, Stream stream);
+                   std::span<const PeerGathered> gathered, Stream stream);
 
 }  // namespace moracle::cuda

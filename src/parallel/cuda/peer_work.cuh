@@ -89,23 +89,23 @@ struct RowsOfTokens {
   }
 };
 
-struct GatheredParts {
-  PeerPart parts[kMostGathered];
-  int64_t bytes;  ///< of all parts together
+struct PeerGatherList {
+  PeerGathered gathered[kMostGathered];
+  int64_t bytes;  ///< of all buffers together
 
-  static GatheredParts of(std::span<const PeerPart> parts) {
-    GatheredParts all{};
-    for (size_t i = 0; i < parts.size(); ++i) {
-      all.parts[i] = parts[i];
-      all.bytes += parts[i].bytes;
+  static PeerGatherList of(std::span<const PeerGathered> gathered) {
+    PeerGatherList all{};
+    for (size_t i = 0; i < gathered.size(); ++i) {
+      all.gathered[i] = gathered[i];
+      all.bytes += gathered[i].bytes;
     }
     return all;
   }
-  /// The part that holds byte `at`; `at` becomes the offset in it.
-  __device__ const PeerPart& find(int64_t& at) const {
+  /// The buffer that holds byte `at`; `at` becomes the offset in it.
+  __device__ const PeerGathered& find(int64_t& at) const {
     int i = 0;
-    for (; i < kMostGathered - 1 && at >= parts[i].bytes; ++i) at -= parts[i].bytes;
-    return parts[i];
+    for (; i < kMostGathered - 1 && at >= gathered[i].bytes; ++i) at -= gathered[i].bytes;
+    return gathered[i];
   }
 };
 

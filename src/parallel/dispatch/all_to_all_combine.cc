@@ -23,18 +23,18 @@ Result<std::byte*> AllToAllExperts::grow(Buffer& buffer, int64_t bytes) {
 Status AllToAllExperts::all_to_all(const std::byte* send, const std::vector<int64_t>& send_counts,
                                    std::byte* recv, const std::vector<int64_t>& recv_counts,
                                    int64_t row_bytes, Stream stream) {
-  const auto parts_of = [row_bytes](std::byte* data, const std::vector<int64_t>& counts) {
-    std::vector<Group::Part> parts;
+  const auto blocks_of = [row_bytes](std::byte* data, const std::vector<int64_t>& counts) {
+    std::vector<Group::Block> blocks;
     for (const int64_t count : counts) {
-      parts.push_back({data, static_cast<size_t>(count * row_bytes)});
+      blocks.push_back({data, static_cast<size_t>(count * row_bytes)});
       data += count * row_bytes;
     }
-    return parts;
+    return blocks;
   };
   for (int64_t r = 0; r < group_.size(); ++r)
     if (r != group_.rank()) sent_bytes_ += send_counts[r] * row_bytes;
-  return exchange_.exchange(parts_of(const_cast<std::byte*>(send), send_counts),
-                            parts_of(recv, recv_counts), stream);
+  return exchange_.exchange(blocks_of(const_cast<std::byte*>(send), send_counts),
+                            blocks_of(recv, recv_counts), stream);
 }
 
 Status AllToAllExperts::run_experts(FusedMoe& moe, const Received& received, const Matrix& results,

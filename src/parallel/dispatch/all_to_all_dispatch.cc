@@ -93,7 +93,7 @@ Result<AllToAllExperts::Received> AllToAllExperts::dispatch(FusedMoe& moe, const
          from.num_scales},
         stream);
   };
-  std::vector<Group::Part> send;
+  std::vector<Group::Block> send;
   std::byte* to = messages_.data();
   int64_t row = 0;
   for (int64_t r = 0; r < group_.size(); ++r) {
@@ -112,7 +112,7 @@ Result<AllToAllExperts::Received> AllToAllExperts::dispatch(FusedMoe& moe, const
   std::byte* const scales = rows + sent * row_bytes;
   if (!in_message) MORACLE_CHECK(gather(0, sent, rows, scales));
   // This rank's own message is not copied.
-  const Group::Part own = std::exchange(send[rank], {});
+  const Group::Block own = std::exchange(send[rank], {});
   received_messages_.resize(send.size());
   MORACLE_CHECK(group_.exchange_messages(send, received_messages_));
   std::vector<std::span<const std::byte>> messages;

@@ -53,9 +53,9 @@ Status GatheredExperts::run(FusedMoe& moe, const ExpertCopies& copies, const Mat
                             Stream stream) {
   const Plan& plan = moe.plan();
   const int64_t size = group_.size(), top_k = plan.layer.top_k;
-  const int64_t part = plan.max_num_tokens / size;
+  const int64_t chunk = plan.max_num_tokens / size;
   if (hidden.stride != hidden.cols || output.stride != output.cols ||
-      output.dtype != plan.activation_dtype || hidden.dtype != output.dtype || part == 0) {
+      output.dtype != plan.activation_dtype || hidden.dtype != output.dtype || chunk == 0) {
     return Error{
         ErrorKind::kInvalidArgument, "", plan.layer.name,
         str("a plan for at least ", size, " tokens, and tokens in ", name(plan.activation_dtype),
@@ -67,8 +67,8 @@ Status GatheredExperts::run(FusedMoe& moe, const ExpertCopies& copies, const Mat
     MORACLE_TRY(memory_, device_.allocate(bytes));
   }
   const GatheredRows to = GatheredRows::carve(plan, memory_.as<std::byte>());
-  for (int64_t first = 0; first < hidden.rows; first += part) {
-    const int64_t count = std::min(part, hidden.rows - first), all = count * size;
+  for (int64_t first = 0; first < hidden.rows; first += chunk) {
+    const int64_t count = std::min(chunk, hidden.rows - first), all = count * size;
     Rows own{hidden.slice(first, count), nullptr, 0};
     const Rows form = MoeAccess::prepared_form(moe, all);
     const bool codes = form.values.cols > 0;
@@ -79,12 +79,12 @@ Status GatheredExperts::run(FusedMoe& moe, const ExpertCopies& copies, const Mat
       MORACLE_CHECK(MoeAccess::prepare(moe, hidden.slice(first, count), all, own, stream));
     }
     const auto bytes = [count](int64_t of_token) { return static_cast<size_t>(count * of_token); };
-    std::vector<Exchange::Gathered> parts{
+    std::vector<Exchange::Gathered> gathered{
         {own.values.data, bytes(own.values.cols * bits(own.values.dtype) / 8), to.rows},
         {topk_ids.data + first * top_k, bytes(top_k * 4), to.ids},
         {topk_weights.data + first * top_k, bytes(top_k * 4), to.weights}};
-    if (codes) parts.push_back({own.scales, bytes(own.num_scales * 4), to.scales});
-    MORACLE_CHECK(exchange_.all_gather(parts, stream));
+    if (codes) gathered.push_back({own.scales, bytes(own.num_scales * 4), to.scales});
+    MORACLE_CHECK(exchange_.all_gather(gathered, stream));
     auto* const all_ids = reinterpret_cast<int32_t*>(to.ids);
     if (copies.has_several())
       MORACLE_CHECK(

@@ -46,12 +46,12 @@ class MpiGroup final : public Group {
     bool done;
     Message* message = nullptr;  // receives the bytes after the size of this request
   };
-  Status transfer(std::span<const Part> send, std::span<const Part> receive,
+  Status transfer(std::span<const Block> send, std::span<const Block> receive,
                   double seconds) override;
-  Status transfer_messages(std::span<const Part> send, std::span<Message> received,
+  Status transfer_messages(std::span<const Block> send, std::span<Message> received,
                            double seconds) override;
-  // Starts the transfer of a part, if it has bytes.
-  Status start(int64_t r, const Part& part, bool sends, std::vector<Flow>& flows);
+  // Starts the transfer of a block, if it has bytes.
+  Status start(int64_t r, const Block& block, bool sends, std::vector<Flow>& flows);
   // After the size has arrived: starts to receive the bytes. False: the message is empty.
   Result<bool> receive_sized(Flow& flow);
   Status wait(std::vector<Flow>& flows, double seconds);
@@ -77,8 +77,8 @@ Status MpiGroup::meet() {
   std::vector<Process> all(size());
   MORACLE_CHECK(
       all_gather(std::as_bytes(std::span(&own, 1)), std::as_writable_bytes(std::span(all))));
-  for (Process& place : all)
-    if (std::strcmp(place.host, own.host) != 0) place.pid = 0;
+  for (Process& process : all)
+    if (std::strcmp(process.host, own.host) != 0) process.pid = 0;
   processes_ = std::move(all);
   return {};
 }
@@ -114,7 +114,7 @@ Status MpiGroup::look() {
 Status MpiGroup::wait(std::vector<Flow>& flows, double seconds) {
   const Deadline deadline(seconds);
   size_t left = flows.size();
-  if (left == 0) return {};  // no part has bytes
+  if (left == 0) return {};  // no block has bytes
   for (int64_t round = 0;; ++round) {
     for (Flow& flow : flows) {
       if (flow.done) continue;
@@ -151,12 +151,12 @@ Status MpiGroup::wait(std::vector<Flow>& flows, double seconds) {
   return failed(silent_ranks(silent, seconds));
 }
 
-Status MpiGroup::start(int64_t r, const Part& part, bool sends, std::vector<Flow>& flows) {
-  if (part.bytes == 0) return {};
+Status MpiGroup::start(int64_t r, const Block& block, bool sends, std::vector<Flow>& flows) {
+  if (block.bytes == 0) return {};
   const int peer = static_cast<int>(r);
   int request = 0;
-  const int code = sends ? mpi_.start_send(part.data, part.bytes, peer, kDataTag, &request)
-                         : mpi_.start_receive(part.data, part.bytes, peer, kDataTag, &request);
+  const int code = sends ? mpi_.start_send(block.data, block.bytes, peer, kDataTag, &request)
+                         : mpi_.start_receive(block.data, block.bytes, peer, kDataTag, &request);
   if (code != 0) return failed(mpi_error(mpi_, code, str("rank ", r, " to take part")));
   flows.push_back({r, request, false});
   return {};
@@ -174,13 +174,13 @@ Result<bool> MpiGroup::receive_sized(Flow& flow) {
 
 // Sends the size, then the bytes. MPI keeps the order of messages, so the sender does not wait in
 // between.
-Status MpiGroup::transfer_messages(std::span<const Part> send, std::span<Message> received,
+Status MpiGroup::transfer_messages(std::span<const Block> send, std::span<Message> received,
                                    double seconds) {
   std::vector<Flow> flows;
   sent_sizes_.resize(size());
   received_sizes_.resize(size());
   const auto size_of = [](uint64_t& size) {
-    return Part{reinterpret_cast<std::byte*>(&size), sizeof size};
+    return Block{reinterpret_cast<std::byte*>(&size), sizeof size};
   };
   for (int64_t i = 1; i < size(); ++i) {
     const int64_t r = (rank() + size() - i) % size();
@@ -196,7 +196,7 @@ Status MpiGroup::transfer_messages(std::span<const Part> send, std::span<Message
   return wait(flows, seconds);
 }
 
-Status MpiGroup::transfer(std::span<const Part> send, std::span<const Part> receive,
+Status MpiGroup::transfer(std::span<const Block> send, std::span<const Block> receive,
                           double seconds) {
   std::vector<Flow> flows;
   for (int64_t i = 1; i < size(); ++i) {

@@ -24,15 +24,15 @@ std::string own_folder() {
 
 Result<const MpiApi*> load() {
   const std::string folder = own_folder();
-  const std::vector<std::string> places{folder + "/" + kModule, folder + "/../" + kModule,
-                                        folder + "/../lib/" + kModule, kModule};
+  const std::vector<std::string> paths{folder + "/" + kModule, folder + "/../" + kModule,
+                                       folder + "/../lib/" + kModule, kModule};
   std::string reason;
-  for (const std::string& place : places) {
+  for (const std::string& path : paths) {
     // MPI's own plugins need the symbols of MPI. Never closed: MPI ends with the process.
-    void* const module = ::dlopen(place.c_str(), RTLD_NOW | RTLD_GLOBAL);
+    void* const module = ::dlopen(path.c_str(), RTLD_NOW | RTLD_GLOBAL);
     if (module == nullptr) {
       const char* const said = ::dlerror();
-      const std::string text = said != nullptr ? said : place + " does not load";
+      const std::string text = said != nullptr ? said : path + " does not load";
       // Report the module that exists and does not load, before those that do not exist.
       if (reason.empty() || text.find("No such file") == std::string::npos) reason = text;
       continue;
@@ -40,7 +40,7 @@ Result<const MpiApi*> load() {
     using Entry = const MpiApi* (*)();
     const auto entry = reinterpret_cast<Entry>(::dlsym(module, "moracle_mpi_api"));
     if (entry != nullptr && entry()->version == MpiApi::kVersion) return entry();
-    reason = place + " is of another version";
+    reason = path + " is of another version";
   }
   return Error{ErrorKind::kUnsupported, "", "mpi",
                str("the module ", kModule,

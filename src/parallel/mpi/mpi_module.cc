@@ -10,7 +10,7 @@
 namespace {
 
 // A message is at most this long: MPI counts with int.
-constexpr size_t kPiece = size_t{1} << 30;
+constexpr size_t kMessageBytes = size_t{1} << 30;
 
 // The pieces of one message. Finished slots are reused.
 std::vector<std::vector<MPI_Request>> pending;
@@ -26,14 +26,15 @@ int take_slot() {
 }
 
 template <class Start>
-int start_pieces(size_t bytes, int* request, const Start& start_piece) {
+int start_messages(size_t bytes, int* request, const Start& start_message) {
   const int slot = take_slot();
   *request = slot;
-  for (size_t at = 0; at < bytes; at += kPiece) {
-    MPI_Request piece = MPI_REQUEST_NULL;
-    const int code = start_piece(at, static_cast<int>(std::min(kPiece, bytes - at)), &piece);
+  for (size_t at = 0; at < bytes; at += kMessageBytes) {
+    MPI_Request message = MPI_REQUEST_NULL;
+    const int code =
+        start_message(at, static_cast<int>(std::min(kMessageBytes, bytes - at)), &message);
     if (code != MPI_SUCCESS) return code;
-    pending[static_cast<size_t>(slot)].push_back(piece);
+    pending[static_cast<size_t>(slot)].push_back(message);
   }
   return MPI_SUCCESS;
 }
@@ -87,22 +88,22 @@ int leave() {
 }
 
 int start_send(const void* data, size_t bytes, int to, int tag, int* request) {
-  return start_pieces(bytes, request, [&](size_t at, int count, MPI_Request* piece) {
-    return MPI_Isend(static_cast<const char*>(data) + at, count, MPI_BYTE, to, tag, world, piece);
+  return start_messages(bytes, request, [&](size_t at, int count, MPI_Request* message) {
+    return MPI_Isend(static_cast<const char*>(data) + at, count, MPI_BYTE, to, tag, world, message);
   });
 }
 
 int start_receive(void* data, size_t bytes, int from, int tag, int* request) {
-  return start_pieces(bytes, request, [&](size_t at, int count, MPI_Request* piece) {
-    return MPI_Irecv(static_cast<char*>(data) + at, count, MPI_BYTE, from, tag, world, piece);
+  return start_messages(bytes, request, [&](size_t at, int count, MPI_Request* message) {
+    return MPI_Irecv(static_cast<char*>(data) + at, count, MPI_BYTE, from, tag, world, message);
   });
 }
 
 int test(int request, int* done) {
-  std::vector<MPI_Request>& pieces = pending[static_cast<size_t>(request)];
+  std::vector<MPI_Request>& messages = pending[static_cast<size_t>(request)];
   const int code =
-      MPI_Testall(static_cast<int>(pieces.size()), pieces.data(), done, MPI_STATUSES_IGNORE);
-  if (code == MPI_SUCCESS && *done != 0) pieces.clear();
+      MPI_Testall(static_cast<int>(messages.size()), messages.data(), done, MPI_STATUSES_IGNORE);
+  if (code == MPI_SUCCESS && *done != 0) messages.clear();
   return code;
 }
 

@@ -20,40 +20,40 @@ using tcp::Header;
 using tcp::Kind;
 constexpr uint64_t kLongestReason = 4096;
 
-// One message of a transfer in one direction: header, part, tag of the part.
+// One message of a transfer in one direction: header, payload, tag of the payload.
 struct Flow {
   int64_t rank = 0;
   bool sends = false;
-  Group::Part part;
+  Group::Block payload;
   Header header;
-  Group::Message* message = nullptr;  // receives a part of the size that the header gives
-  size_t done = 0;                    // bytes of header, part and tag together
+  Group::Message* message = nullptr;  // receives a payload of the size that the header gives
+  size_t done = 0;                    // bytes of header, payload and tag together
   bool begun = false;                 // the header is checked or made; `sum` is started
-  size_t summed = 0;                  // bytes of the part in `sum`
-  tcp::PartTag sum = {};
-  bool tagged = false;  // `tag` is that of the whole part
+  size_t summed = 0;                  // bytes of the payload in `sum`
+  tcp::PayloadTag sum = {};
+  bool tagged = false;  // `tag` is that of the whole payload
   tcp::Tag tag = {};
-  std::array<iovec, 3> pieces = {};
+  std::array<iovec, 3> buffers = {};
 
-  size_t part_end() const { return sizeof header + part.bytes; }
-  bool finished() const { return done == part_end() + sizeof tag; }
-  // The bytes of the next system call. Bytes of the part are sent once they are in `sum`.
+  size_t payload_end() const { return sizeof header + payload.bytes; }
+  bool finished() const { return done == payload_end() + sizeof tag; }
+  // The bytes of the next system call. Bytes of the payload are sent once they are in `sum`.
   std::span<iovec> rest() {
     size_t count = 0;
     const auto add = [&](void* data, size_t begin, size_t end) {
       const size_t first = std::max(begin, done);
-      if (first < end) pieces[count++] = {static_cast<char*>(data) + (first - begin), end - first};
+      if (first < end) buffers[count++] = {static_cast<char*>(data) + (first - begin), end - first};
     };
-    const size_t of_header = sizeof header, ready = of_header + (sends ? summed : part.bytes);
+    const size_t of_header = sizeof header, ready = of_header + (sends ? summed : payload.bytes);
     add(&header, 0, of_header);
-    if (!sends && count > 0) return {pieces.data(), count};  // the header gives the size
-    add(part.data, of_header, ready);
-    if (!sends || tagged) add(&tag, part_end(), part_end() + sizeof tag);
-    return {pieces.data(), count};
+    if (!sends && count > 0) return {buffers.data(), count};  // the header gives the size
+    add(payload.data, of_header, ready);
+    if (!sends || tagged) add(&tag, payload_end(), payload_end() + sizeof tag);
+    return {buffers.data(), count};
   }
   void sum_chunk() {
-    const size_t count = std::min(tcp::PartTag::kChunk, part.bytes - summed);
-    sum.add({part.data + summed, count});
+    const size_t count = std::min(tcp::PayloadTag::kChunk, payload.bytes - summed);
+    sum.add({payload.data + summed, count});
     summed += count;
   }
 };
@@ -76,9 +76,9 @@ class TcpGroup final : public Group {
   }
 
  private:
-  Status transfer(std::span<const Part> send, std::span<const Part> receive,
+  Status transfer(std::span<const Block> send, std::span<const Block> receive,
                   double seconds) override;
-  Status transfer_messages(std::span<const Part> send, std::span<Message> received,
+  Status transfer_messages(std::span<const Block> send, std::span<Message> received,
                            double seconds) override;
   Status finish(std::vector<Flow>& flows, double seconds);
   Status step(Flow& flow);
@@ -97,7 +97,7 @@ class TcpGroup final : public Group {
 
 Error TcpGroup::reason_of(int64_t rank, const Header& header) {
   std::string text(std::min(header.bytes, kLongestReason), '\0');
-  if (!tcp::receive_part(links_[rank], std::as_writable_bytes(std::span(text)), Deadline(0.2)))
+  if (!tcp::receive_payload(links_[rank], std::as_writable_bytes(std::span(text)), Deadline(0.2)))
     text = "its reason did not arrive";
   return aborted_rank(rank, text);
 }
@@ -146,11 +146,11 @@ void TcpGroup::prepare(Flow& flow) {
   if (!flow.begun) {
     flow.begun = true;
     flow.header.own = out.of_header(flow.header);
-    flow.sum = out.of_part();
+    flow.sum = out.of_payload();
   }
   const bool all_sent = flow.done == sizeof(Header) + flow.summed;
-  if (flow.summed < flow.part.bytes && (flow.summed == 0 || all_sent)) flow.sum_chunk();
-  if (flow.summed < flow.part.bytes || flow.tagged) return;
+  if (flow.summed < flow.payload.bytes && (flow.summed == 0 || all_sent)) flow.sum_chunk();
+  if (flow.summed < flow.payload.bytes || flow.tagged) return;
   flow.tag = flow.sum.finish();
   flow.tagged = true;
 }
@@ -187,11 +187,11 @@ Status TcpGroup::take(Flow& flow) {
   if (!flow.begun) {
     MORACLE_CHECK(take_header(flow));
     flow.begun = true;
-    flow.sum = in.of_part();
+    flow.sum = in.of_payload();
   }
-  const size_t there = std::min(flow.done - sizeof(Header), flow.part.bytes);
-  while (flow.summed < flow.part.bytes &&
-         (there == flow.part.bytes || there >= flow.summed + tcp::PartTag::kChunk)) {
+  const size_t there = std::min(flow.done - sizeof(Header), flow.payload.bytes);
+  while (flow.summed < flow.payload.bytes &&
+         (there == flow.payload.bytes || there >= flow.summed + tcp::PayloadTag::kChunk)) {
     flow.sum_chunk();
   }
   if (!flow.finished()) return {};
@@ -206,16 +206,16 @@ Status TcpGroup::take_header(Flow& flow) {
   if (header.kind == Kind::kAbort) return reason_of(flow.rank, header);
   if (header.kind == Kind::kData && flow.message != nullptr) {
     MORACLE_CHECK(size_message(*flow.message, header.bytes));
-    flow.part = {flow.message->memory.data(), header.bytes};
+    flow.payload = {flow.message->memory.data(), header.bytes};
     return {};
   }
-  if (header.kind == Kind::kData && header.bytes == flow.part.bytes) return {};
+  if (header.kind == Kind::kData && header.bytes == flow.payload.bytes) return {};
   return Error{ErrorKind::kIo, "", str("rank ", flow.rank),
-               str("a message of ", flow.part.bytes, " bytes"),
+               str("a message of ", flow.payload.bytes, " bytes"),
                str("it sent one of ", header.bytes, ": the ranks do not agree")};
 }
 
-Status TcpGroup::transfer(std::span<const Part> send, std::span<const Part> receive,
+Status TcpGroup::transfer(std::span<const Block> send, std::span<const Block> receive,
                           double seconds) {
   std::vector<Flow> flows;
   for (int64_t i = 1; i < size(); ++i) {
@@ -228,7 +228,7 @@ Status TcpGroup::transfer(std::span<const Part> send, std::span<const Part> rece
 }
 
 // An empty message still has a header: its receiver does not know the size.
-Status TcpGroup::transfer_messages(std::span<const Part> send, std::span<Message> received,
+Status TcpGroup::transfer_messages(std::span<const Block> send, std::span<Message> received,
                                    double seconds) {
   std::vector<Flow> flows;
   for (int64_t i = 1; i < size(); ++i) {

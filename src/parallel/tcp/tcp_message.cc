@@ -19,23 +19,23 @@ Error changed_bytes() {
           "the checksum of one is wrong"};
 }
 
-Tag tag_of(Seal& seal, std::span<const std::byte> part) {
-  PartTag tag = seal.of_part();
-  for (size_t at = 0; at < part.size(); at += PartTag::kChunk)
-    tag.add(part.subspan(at, std::min(PartTag::kChunk, part.size() - at)));
+Tag tag_of(Seal& seal, std::span<const std::byte> payload) {
+  PayloadTag tag = seal.of_payload();
+  for (size_t at = 0; at < payload.size(); at += PayloadTag::kChunk)
+    tag.add(payload.subspan(at, std::min(PayloadTag::kChunk, payload.size() - at)));
   return tag.finish();
 }
 
 }  // namespace
 
-void PartTag::add(std::span<const std::byte> chunk) {
+void PayloadTag::add(std::span<const std::byte> chunk) {
   if (authenticates_)
     crypto_onetimeauth_poly1305_update(&state_, raw(chunk), chunk.size());
   else
     sum_ = checksum(chunk, sum_);
 }
 
-Tag PartTag::finish() {
+Tag PayloadTag::finish() {
   static_assert(sizeof(Tag) == crypto_onetimeauth_poly1305_BYTES);
   Tag tag{sum_, 0};
   if (authenticates_)
@@ -53,8 +53,8 @@ std::array<Seal::Key, 2> Seal::keys() const {
   return keys;
 }
 
-PartTag Seal::of_part() const {
-  PartTag tag;
+PayloadTag Seal::of_payload() const {
+  PayloadTag tag;
   tag.authenticates_ = authenticates_;
   if (authenticates_) crypto_onetimeauth_poly1305_init(&tag.state_, keys()[1].data());
   return tag;
@@ -69,34 +69,35 @@ Tag Seal::of_header(const Header& header) const {
   return tag;
 }
 
-Status send_message(Link& link, Kind kind, std::span<const std::byte> part,
+Status send_message(Link& link, Kind kind, std::span<const std::byte> payload,
                     const Deadline& deadline) {
-  Header header{kind, part.size(), {}};
+  Header header{kind, payload.size(), {}};
   header.own = link.out.of_header(header);
-  const Tag tag = tag_of(link.out, part);
+  const Tag tag = tag_of(link.out, payload);
   link.out.next();
   MORACLE_CHECK(send_all(link.socket, std::as_bytes(std::span(&header, 1)), deadline));
-  MORACLE_CHECK(send_all(link.socket, part, deadline));
+  MORACLE_CHECK(send_all(link.socket, payload, deadline));
   return send_all(link.socket, std::as_bytes(std::span(tag)), deadline);
 }
 
-Status receive_part(Link& link, std::span<std::byte> part, const Deadline& deadline) {
+Status receive_payload(Link& link, std::span<std::byte> payload, const Deadline& deadline) {
   Tag tag;
-  MORACLE_CHECK(receive_all(link.socket, part, deadline));
+  MORACLE_CHECK(receive_all(link.socket, payload, deadline));
   MORACLE_CHECK(receive_all(link.socket, std::as_writable_bytes(std::span(tag)), deadline));
-  if (tag != tag_of(link.in, part)) return changed_bytes();
+  if (tag != tag_of(link.in, payload)) return changed_bytes();
   link.in.next();
   return {};
 }
 
-Status receive_message(Link& link, Kind kind, std::span<std::byte> part, const Deadline& deadline) {
+Status receive_message(Link& link, Kind kind, std::span<std::byte> payload,
+                       const Deadline& deadline) {
   Header header;
   MORACLE_CHECK(receive_all(link.socket, std::as_writable_bytes(std::span(&header, 1)), deadline));
   if (header.own != link.in.of_header(header) || header.kind != kind ||
-      header.bytes != part.size()) {
+      header.bytes != payload.size()) {
     return changed_bytes();
   }
-  return receive_part(link, part, deadline);
+  return receive_payload(link, payload, deadline);
 }
 
 }  // namespace moracle::tcp

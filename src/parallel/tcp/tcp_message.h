@@ -21,7 +21,7 @@ struct Header {
 };
 
 /// Computes the tag of the bytes of a message chunk by chunk, overlapped with their transfer.
-class PartTag {
+class PayloadTag {
  public:
   static constexpr size_t kChunk = size_t{64} << 10;
   void add(std::span<const std::byte> chunk);
@@ -46,7 +46,7 @@ class Seal {
   /// The tag of the next message's header, whose other fields are set.
   Tag of_header(const Header& header) const;
   /// Begins the tag of its bytes.
-  PartTag of_part() const;
+  PayloadTag of_payload() const;
   /// The message is complete: its keys are not used again.
   void next() { ++number_; }
 
@@ -64,12 +64,13 @@ struct Link {
   Seal out, in;
 };
 
-/// A whole message of `part`. Errors: the deadline; the end of the connection.
-Status send_message(Link& link, Kind kind, std::span<const std::byte> part,
+/// A whole message of `payload`. Errors: the deadline; the end of the connection.
+Status send_message(Link& link, Kind kind, std::span<const std::byte> payload,
                     const Deadline& deadline);
 /// The bytes of a message, after its header. Errors: likewise; changed bytes.
-Status receive_part(Link& link, std::span<std::byte> part, const Deadline& deadline);
-/// A message whose size is that of `part`. Further errors: another kind or size.
-Status receive_message(Link& link, Kind kind, std::span<std::byte> part, const Deadline& deadline);
+Status receive_payload(Link& link, std::span<std::byte> payload, const Deadline& deadline);
+/// A message whose size is that of `payload`. Further errors: another kind or size.
+Status receive_message(Link& link, Kind kind, std::span<std::byte> payload,
+                       const Deadline& deadline);
 
 }  // namespace moracle::tcp

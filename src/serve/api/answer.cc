@@ -85,7 +85,7 @@ void Answer::take(size_t index, Event&& event) {
   }
   if (choice.reader) take_calls(choice, event);
   if (stream_) {
-    send_piece(index, event);
+    send_chunk(index, event);
   } else {
     choice.text += event.text;
     for (TokenScore& score : event.of_prompt) choice.of_prompt.push_back(std::move(score));
@@ -193,7 +193,7 @@ void Answer::send_event(const Json& json) {
   exchange_->write("data: " + dump(json) + "\n\n");
 }
 
-void Answer::send_piece(size_t index, const Event& event) {
+void Answer::send_chunk(size_t index, const Event& event) {
   if (!started_) exchange_->start_stream({.type = "text/event-stream"});
   started_ = true;
   Choice& choice = choices_[index];

@@ -35,7 +35,7 @@ class Answer : public std::enable_shared_from_this<Answer> {
   void take_calls(Choice& choice, Event& event);
   Json message(const Choice& choice) const;
   Json delta(Choice& choice, const Event& event, bool is_first) const;
-  void send_piece(size_t index, const Event& event);
+  void send_chunk(size_t index, const Event& event);
   void send_whole();
   void finish_stream();
   void send_event(const Json& json);

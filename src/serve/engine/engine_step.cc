@@ -54,7 +54,7 @@ void Engine::apply(StepPlan& plan) {
 // Runs the chunks and samples. If the step fails, runs each chunk alone, so that one sequence's
 // error does not end the others.
 void Engine::compute(std::span<const Chunk> chunks) {
-  const Turn turn = model_.device().turn();  // hold the device until the logits are read
+  const DeviceLock lock = model_.device().lock();  // hold the device until the logits are read
   const auto work = [&]() -> Status { return forward(chunks); };
   Status done = or_out_of_memory("step", work);
   profiler_.enqueued();

@@ -64,7 +64,7 @@ Status SequenceRanks::collect(int64_t first, int64_t count, std::vector<float>& 
     own.insert(own.end(), logits.begin(), logits.end());
   }
   std::vector<std::vector<float>> arrived(num_sequences_.size());
-  std::vector<Group::Part> send(arrived.size()), receive(arrived.size());
+  std::vector<Group::Block> send(arrived.size()), receive(arrived.size());
   send[0] = {reinterpret_cast<std::byte*>(own.data()), own.size() * sizeof(float)};
   for (size_t r = 0; r < arrived.size() && group_.rank() == 0; ++r) {
     const auto is_there = [&](const Row& row) { return row.rank == static_cast<int64_t>(r); };

@@ -18,15 +18,16 @@ class StepBudget {
   /// Records a step of `tokens` tokens. Ignores small steps: their time is that of reading the
   /// weights, independent of the token count.
   void measured(int64_t tokens, double seconds) {
-    if (tokens < kFew || !(seconds > 0)) return;
+    if (tokens < kTokenStep || !(seconds > 0)) return;
     const double per_token = seconds / static_cast<double>(tokens);
     average_ = average_ > 0 ? 0.75 * average_ + 0.25 * per_token : per_token;
     const double fits = std::min(target_ / average_, static_cast<double>(most_));
-    tokens_ = std::clamp(static_cast<int64_t>(fits) / kFew * kFew, std::min(kFew, most_), most_);
+    tokens_ = std::clamp(static_cast<int64_t>(fits) / kTokenStep * kTokenStep,
+                         std::min(kTokenStep, most_), most_);
   }
 
  private:
-  static constexpr int64_t kFew = 32;
+  static constexpr int64_t kTokenStep = 32;
   const int64_t most_;
   const double target_;
   double average_ = 0;  // seconds per token

@@ -116,10 +116,10 @@ std::vector<AddedTokens::Segment> AddedTokens::cut(const TokenTrie& trie,
 /// True if a word character is directly before `begin` or at `end`.
 bool AddedTokens::touches_word(std::string_view text, size_t begin, size_t end) const {
   RegexScratch scratch(word_);
-  std::vector<RegexPart> parts;
+  std::vector<RegexSpan> spans;
   const auto is_word = [&](size_t at) {
     const std::string_view one = text.substr(at, first_char(text.substr(at)).length);
-    return scratch.cut(one, parts) && parts[0].matched;
+    return scratch.cut(one, spans) && spans[0].matched;
   };
   return (begin > 0 && is_word(last_char(text.substr(0, begin)))) ||
          (end < text.size() && is_word(end));

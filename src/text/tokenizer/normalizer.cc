@@ -21,18 +21,19 @@ constexpr size_t kMostGrowth = 64, kSmallText = 1 << 20;
 std::vector<utf8proc_int32_t> decompose(std::string_view text, utf8proc_option_t options) {
   std::vector<utf8proc_int32_t> codes;
   codes.reserve(text.size());
-  std::array<utf8proc_int32_t, 64> parts;  // the longest decomposition (U+FDFA) has 18 code points
+  std::array<utf8proc_int32_t, 64>
+      decomposed;  // the longest decomposition (U+FDFA) has 18 code points
   int boundary = 0;
   while (!text.empty()) {
     const Utf8Char next = first_char(text);
     text.remove_prefix(next.length);
     const auto code = static_cast<utf8proc_int32_t>(next.code);
     const auto count =
-        utf8proc_decompose_char(code, parts.data(), parts.size(), options, &boundary);
-    if (count < 0 || static_cast<size_t>(count) > parts.size()) {
+        utf8proc_decompose_char(code, decomposed.data(), decomposed.size(), options, &boundary);
+    if (count < 0 || static_cast<size_t>(count) > decomposed.size()) {
       codes.push_back(code);
     } else {
-      codes.insert(codes.end(), parts.begin(), parts.begin() + count);
+      codes.insert(codes.end(), decomposed.begin(), decomposed.begin() + count);
     }
   }
   return codes;
@@ -117,11 +118,11 @@ Result<std::string> Normalizer::step(const Prepend& prepend, std::string text) {
 
 Result<std::string> Normalizer::step(const Replace& replace, std::string text) {
   RegexScratch scratch(replace.pattern);
-  std::vector<RegexPart> parts;
-  MORACLE_CHECK(scratch.cut(text, parts));
+  std::vector<RegexSpan> spans;
+  MORACLE_CHECK(scratch.cut(text, spans));
   const size_t longest = std::max(kSmallText, text.size() * kMostGrowth);
   std::string out;
-  for (const auto& [range, matched] : parts) {
+  for (const auto& [range, matched] : spans) {
     if (out.size() > longest) {
       return Error{ErrorKind::kUnsupported, "", "text",
                    str("at most ", longest, " bytes after a Replace of the tokenizer"),

@@ -39,7 +39,7 @@ class Pretokenizer {
     Behavior behavior;
     bool invert;
     Status apply(Words& words, EncodeProgress& progress) const;
-    void keep(std::vector<RegexPart>& parts, size_t offset, std::vector<TextRange>& out) const;
+    void keep(std::vector<RegexSpan>& spans, size_t offset, std::vector<TextRange>& out) const;
   };
   /// Prepends a space to each word that lacks one.
   struct PrefixSpace {

@@ -10,15 +10,15 @@ namespace moracle {
 Status Pretokenizer::Split::apply(Words& words, EncodeProgress& progress) const {
   RegexScratch scratch(regex);
   std::vector<TextRange> ranges;
-  std::vector<RegexPart> parts;
+  std::vector<RegexSpan> spans;
   ranges.reserve(words.ranges.size() + words.text.size() / 4);
   const Progress while_cutting = [&](int64_t, int64_t) { return progress.call(); };
   for (const TextRange& word : words.ranges) {
     if (!progress.step()) return EncodeProgress::stopped();
     const std::string_view text = words.text;
     MORACLE_CHECK(
-        scratch.cut(text.substr(word.begin, word.end - word.begin), parts, while_cutting));
-    keep(parts, word.begin, ranges);
+        scratch.cut(text.substr(word.begin, word.end - word.begin), spans, while_cutting));
+    keep(spans, word.begin, ranges);
   }
   words.at_start = words.at_start && !ranges.empty() && !words.ranges.empty() &&
                    ranges[0].begin == words.ranges[0].begin;
@@ -28,17 +28,17 @@ Status Pretokenizer::Split::apply(Words& words, EncodeProgress& progress) const 
 
 /// Appends the words that `parts` (matches and gaps of one word at `offset`) make under `behavior`.
 /// Modifies `parts`.
-void Pretokenizer::Split::keep(std::vector<RegexPart>& parts, size_t offset,
+void Pretokenizer::Split::keep(std::vector<RegexSpan>& spans, size_t offset,
                                std::vector<TextRange>& out) const {
   if (invert) {
-    for (RegexPart& part : parts) part.matched = !part.matched;
+    for (RegexSpan& span : spans) span.matched = !span.matched;
   }
   // kMergedWithNext is kMergedWithPrevious in reverse order.
   const bool backwards = behavior == Behavior::kMergedWithNext;
-  if (backwards) std::reverse(parts.begin(), parts.end());
+  if (backwards) std::reverse(spans.begin(), spans.end());
   const size_t first = out.size();
   bool before = false;  // whether the previous part matched
-  for (const auto& [range, matched] : parts) {
+  for (const auto& [range, matched] : spans) {
     bool merge = false;
     switch (behavior) {
       case Behavior::kIsolated:

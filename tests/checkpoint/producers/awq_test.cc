@@ -58,7 +58,7 @@ TEST(Awq, UnpacksAwqColumnOrderOfWord) {
   const CanonicalMatrix w2 = must(weights.w2.expert(1));
   std::vector<double> row(16);
   for (int n = 0; n < 8; ++n) {
-    decode_row(w2, n, row.data());
+    unpack_row(w2, n, row.data());
     EXPECT_EQ(row[0], n - 8);
     EXPECT_EQ(w2.zero_points[2 * n], n - 8);  // stored as they are, not less 1
   }

@@ -34,7 +34,7 @@ TEST(CompressedTensors, LowestCodeIsMinus128) {
   checkpoint.add(kDown + ".weight", DType::kI8, {32, 16}, codes);
   const DescribedWeights weights = must(checkpoint.experts());
   std::vector<double> row(16);
-  decode_row(must(weights.w2.expert(1)), 3, row.data());
+  unpack_row(must(weights.w2.expert(1)), 3, row.data());
   EXPECT_EQ(row, std::vector<double>(16, -128.0));
 }
 

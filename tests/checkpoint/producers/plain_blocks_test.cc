@@ -85,8 +85,8 @@ TEST(PlainBlocks, AreDescribedInIntegerForm) {
     const DescribedLinear linear = must(describe_plain(file.tensors(), "one"));
     EXPECT_EQ(linear.scheme, Scheme{integer_form(type)});
     EXPECT_EQ(linear.shape, (MatrixShape{kRows, file.k(), integer_form(type), false, true}));
-    EXPECT_EQ(linear.part.tensors, (std::vector<std::string>{"one.weight", "one.bias"}));
-    EXPECT_EQ(linear.part.source_bytes, file.num_bytes() + kRows * 4);
+    EXPECT_EQ(linear.source.tensors, (std::vector<std::string>{"one.weight", "one.bias"}));
+    EXPECT_EQ(linear.source.source_bytes, file.num_bytes() + kRows * 4);
   }
 }
 
@@ -96,10 +96,10 @@ TEST(PlainBlocks, AreReadWholeAndByRows) {
     SCOPED_TRACE(name(type));
     const BlockFile file(type);
     const DescribedLinear linear = must(describe_plain(file.tensors(), "one"));
-    const CanonicalMatrix whole = must(linear.part.read(pool));
+    const CanonicalMatrix whole = must(linear.source.read(pool));
     expect_same(whole, file.rows(0, kRows));
     EXPECT_EQ(whole.bias.size(), static_cast<size_t>(kRows));
-    const CanonicalMatrix some = must(linear.part.read_rows(pool, 17, 9));
+    const CanonicalMatrix some = must(linear.source.read_rows(pool, 17, 9));
     expect_same(some, file.rows(17, 9));
     EXPECT_EQ(some.bias.front(), 17.5f);
   }
@@ -112,7 +112,7 @@ TEST(PlainBlocks, StayAsStoredInTables) {
     const BlockFile file(type);
     const DescribedLinear table = must(describe_plain_table(file.tensors(), "one"));
     EXPECT_EQ(table.scheme, Scheme{QuantKey{type}});
-    const CanonicalMatrix some = must(table.part.read_rows(pool, 3, 41));
+    const CanonicalMatrix some = must(table.source.read_rows(pool, 3, 41));
     EXPECT_EQ(some.key, QuantKey{type});
     ASSERT_EQ(some.codes.size(), static_cast<size_t>(41 * row_bytes(type, file.k())));
     EXPECT_EQ(std::memcmp(some.codes.data(), file.row(3), some.codes.size()), 0);
@@ -126,9 +126,9 @@ TEST(PlainBlocks, OfExpertsInOneTensorAreReadByExpert) {
     const BlockFile file(type);
     const DescribedLinear linear = must(describe_plain_expert(file.tensors(), "all", 2, 3, false));
     EXPECT_EQ(linear.scheme, Scheme{integer_form(type)});
-    EXPECT_EQ(linear.part.source_bytes, file.num_bytes() / 3);
-    expect_same(must(linear.part.read(pool)), file.rows(40, 20));
-    expect_same(must(linear.part.read_rows(pool, 5, 2)), file.rows(45, 2));
+    EXPECT_EQ(linear.source.source_bytes, file.num_bytes() / 3);
+    expect_same(must(linear.source.read(pool)), file.rows(40, 20));
+    expect_same(must(linear.source.read_rows(pool, 5, 2)), file.rows(45, 2));
   }
 }
 

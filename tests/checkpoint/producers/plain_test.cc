@@ -104,7 +104,7 @@ TEST(Plain, LinearLayerStacksItsModules) {
   EXPECT_EQ(qkv.source_bytes(), 64 * 32 * 2);
   const CanonicalMatrix matrix = must(qkv.expert(0));
   std::vector<double> row(32);
-  decode_row(matrix, 32 + 5, row.data());
+  unpack_row(matrix, 32 + 5, row.data());
   for (int k = 0; k < 32; ++k) {
     EXPECT_EQ(row[k],
               bf16_to_float(checkpoint.get<uint16_t>(kAttention + "k_proj.weight", 5 * 32 + k)));

@@ -47,7 +47,7 @@ TEST_F(CudaConvertTest, MatchesHostPackingInEveryLayoutAndScheme) {
         SCOPED_TRACE(std::string(layout->name) + " " + name(scheme) + " " + std::to_string(n));
         const std::vector<int64_t> rows =
             n == 64 && !blocks ? std::vector<int64_t>{32, 32} : std::vector<int64_t>{n};
-        const auto matrix = [&] { return in_pieces(shape, rows, 5); };
+        const auto matrix = [&] { return stacked(shape, rows, 5); };
         const std::vector<uint8_t> want = here(matrix(), *layout);
         ASSERT_FALSE(want.empty());
         EXPECT_TRUE(there(matrix(), *layout) == want);
@@ -63,7 +63,7 @@ TEST_F(CudaConvertTest, PacksLargeExpertsThroughSmallBuffers) {
     for (const ConvertCase& c : convert_cases()) {
       if (!holds(*layout, c.shape.key.dtype)) continue;
       SCOPED_TRACE(std::string(layout->name) + " " + std::to_string(c.shape.n));
-      const auto matrix = [&] { return in_pieces(c.shape, c.rows, c.num_experts); };
+      const auto matrix = [&] { return stacked(c.shape, c.rows, c.num_experts); };
       EXPECT_TRUE(there(matrix(), *layout) == here(matrix(), *layout));
     }
   }
@@ -72,16 +72,15 @@ TEST_F(CudaConvertTest, PacksLargeExpertsThroughSmallBuffers) {
 TEST_F(CudaConvertTest, NamesFirstUnreadableExpertAndStopsOnRequest) {
   const MatrixShape shape{256, 512, kBF16Weight};
   for (int again = 0; again < 5; ++again) {
-    const auto broken =
-        convert(in_pieces(shape, {256}, 24, {5, 7, 20}), kCanonicalLayout, *device_);
+    const auto broken = convert(stacked(shape, {256}, 24, {5, 7, 20}), kCanonicalLayout, *device_);
     ASSERT_FALSE(broken);
     EXPECT_EQ(broken.error().place, "expert 5");
-    const auto stopped = convert(in_pieces(shape, {256}, 24), kCanonicalLayout, *device_,
+    const auto stopped = convert(stacked(shape, {256}, 24), kCanonicalLayout, *device_,
                                  [](int64_t, int64_t) { return false; });
     ASSERT_FALSE(stopped);
     EXPECT_EQ(stopped.error().kind, ErrorKind::kCancelled);
   }
-  const auto matrix = [&] { return in_pieces(shape, {256}, 24); };
+  const auto matrix = [&] { return stacked(shape, {256}, 24); };
   EXPECT_TRUE(there(matrix(), kMma16Layout) == here(matrix(), kMma16Layout));
 }
 
@@ -89,12 +88,13 @@ TEST_F(CudaConvertTest, NamesFirstUnreadableExpertAndStopsOnRequest) {
 TEST_F(CudaConvertTest, RejectsExpertsThatDoNotFitAndServesALayerAfterwards) {
   int reads = 0;
   const MatrixShape shape{1 << 20, 1 << 20, kBF16Weight};
-  DescribedMatrix::Part part;
-  part.n = shape.n;
-  part.read = [&](ThreadPool&) -> Result<CanonicalMatrix> { return ++reads, CanonicalMatrix(); };
-  std::vector<std::vector<DescribedMatrix::Part>> parts(5, {part});
-  const auto refused = convert(DescribedMatrix(shape, {kBF16Weight, {}}, std::move(parts), nullptr),
-                               kCanonicalLayout, *device_);
+  DescribedMatrix::Source source;
+  source.n = shape.n;
+  source.read = [&](ThreadPool&) -> Result<CanonicalMatrix> { return ++reads, CanonicalMatrix(); };
+  std::vector<std::vector<DescribedMatrix::Source>> sources(5, {source});
+  const auto refused =
+      convert(DescribedMatrix(shape, {kBF16Weight, {}}, std::move(sources), nullptr),
+              kCanonicalLayout, *device_);
   ASSERT_FALSE(refused);
   EXPECT_EQ(refused.error().kind, ErrorKind::kOutOfMemory);
   EXPECT_THAT(refused.error().need, HasSubstr("10995116277760 bytes"));

@@ -128,7 +128,7 @@ TEST_F(CudaCublasLtTest, AcceptsAnyStrideAndAlignmentOfRows) {
   }
 }
 
-TEST_F(CudaCublasLtTest, FewRowsGiveSameBitsInAnyBatch) {
+TEST_F(CudaCublasLtTest, GemvGivesSameBitsInAnyBatch) {
   const MatrixShape& shape = kShapes[1];
   Linear linear = make("cuda-cublaslt", shape, 3);
   const std::vector<float> all = apply(linear, shape, {cuda::kDenseGemvRows});

@@ -99,13 +99,13 @@ TEST_F(CudaF32Test, RowHasSameBitsBesideOtherRows) {
     for (const bool deterministic : {false, true}) {
       Linear linear = make("cuda-f32", shape, deterministic);
       EXPECT_EQ(linear.plan().matrices[0].kernels.size(), deterministic ? 1u : 2u);
-      const int64_t few = deterministic ? 0 : cuda::kFewDenseF32Rows;
+      const int64_t gemv = deterministic ? 0 : cuda::kDenseGemvF32Rows;
       const std::vector<float> many = apply(linear, shape, kMostTokens),
-                               most_few = few > 0 ? apply(linear, shape, few) : many;
+                               most_gemv = gemv > 0 ? apply(linear, shape, gemv) : many;
       for (const int64_t tokens : {1, 2, 5, 8, 9, 33}) {
         SCOPED_TRACE(str(shape.n, " x ", shape.k, ", ", tokens, " tokens"));
         const std::vector<float> got = apply(linear, shape, tokens);
-        const std::vector<float>& want = tokens <= few ? most_few : many;
+        const std::vector<float>& want = tokens <= gemv ? most_gemv : many;
         EXPECT_TRUE(std::equal(got.begin(), got.end(), want.begin()));
       }
     }

@@ -64,7 +64,7 @@ TEST_F(OpenClDeviceTest, RejectsMoreThanMachineReportsAsLargestAllocation) {
   const auto refused = device_->allocate(static_cast<size_t>(most) + 1);
   ASSERT_FALSE(refused);
   EXPECT_THAT(refused.error().fact,
-              HasSubstr("the largest piece is " + std::to_string(most) + " bytes"));
+              HasSubstr("the largest allocation is " + std::to_string(most) + " bytes"));
 }
 
 TEST_F(OpenClDeviceTest, RejectsTooLargeAllocationAndStaysUsable) {
@@ -74,7 +74,7 @@ TEST_F(OpenClDeviceTest, RejectsTooLargeAllocationAndStaysUsable) {
     EXPECT_EQ(refused.error().kind, ErrorKind::kOutOfMemory);
     EXPECT_EQ(refused.error().place, "opencl:0");
     EXPECT_THAT(refused.error().need, StartsWith(std::to_string(bytes) + " bytes"));
-    EXPECT_THAT(refused.error().fact, HasSubstr("the largest piece is "));
+    EXPECT_THAT(refused.error().fact, HasSubstr("the largest allocation is "));
   }
   EXPECT_EQ(download<int32_t>(upload(std::vector<int32_t>{1, 2, 3})),
             (std::vector<int32_t>{1, 2, 3}));

@@ -114,13 +114,13 @@ TEST_P(LayerOps, ScaleRowsMultipliesEachRowByItsWeight) {
 // Token 0 has adapter 1, token 1 none, token 2 adapter 0. Token 3 names an adapter that does not
 // exist. Row 5 is past the last expert, so its token must not be read.
 TEST_P(LayerOps, AddLoraAddsAdapterOfRowAndReportsUnknownIds) {
-  const int64_t tokens = 4, k = 70, n = 22, experts = 3, parts = 2, adapters = 2, rows = 6;
+  const int64_t tokens = 4, k = 70, n = 22, experts = 3, slices = 2, adapters = 2, rows = 6;
   const std::vector<int32_t> offsets = {0, 2, 2, 5}, row_token = {0, 3, 1, 2, 3, 77},
                              lora_ids = {1, -1, 0, 9};
   const int64_t expert_of[] = {0, 0, 2, 2, 2, -1};
   for (const int64_t rank : {5, 600}) {
     SCOPED_TRACE(str("rank ", rank));
-    const int64_t a_rows = adapters * experts * parts * rank, b_rows = adapters * experts * n;
+    const int64_t a_rows = adapters * experts * slices * rank, b_rows = adapters * experts * n;
     const std::vector<float> x = normal(tokens * k), y = normal(rows * n),
                              a = normal(a_rows * k, 0.1f), b = normal(b_rows * rank, 0.1f);
     int32_t* const tokens_of_rows = upload(row_token);
@@ -128,7 +128,7 @@ TEST_P(LayerOps, AddLoraAddsAdapterOfRowAndReportsUnknownIds) {
     expect_done(ops().add_lora(
         matrix(x, tokens, k), tokens_of_rows, {upload(offsets), tokens_of_rows, nullptr, nullptr},
         upload(lora_ids), adapters,
-        {matrix(a, a_rows, k), matrix(b, b_rows, rank), experts, parts, rank, n}, sums, {}));
+        {matrix(a, a_rows, k), matrix(b, b_rows, rank), experts, slices, rank, n}, sums, {}));
     const Status told = device_->synchronize();
     ASSERT_FALSE(told);
     EXPECT_EQ(told.error().place, "lora_ids");
@@ -139,15 +139,15 @@ TEST_P(LayerOps, AddLoraAddsAdapterOfRowAndReportsUnknownIds) {
       const int64_t token = expert_of[r] < 0 ? 1 : row_token[r], id = lora_ids[token];
       const bool adds = id >= 0 && id < adapters;
       const int64_t pair = id * experts + expert_of[r];
-      std::vector<double> ax(parts * rank);
-      for (int64_t j = 0; adds && j < parts * rank; ++j) {
+      std::vector<double> ax(slices * rank);
+      for (int64_t j = 0; adds && j < slices * rank; ++j) {
         for (int64_t c = 0; c < k; ++c)
-          ax[j] += double{a[(pair * parts * rank + j) * k + c]} * x[token * k + c];
+          ax[j] += double{a[(pair * slices * rank + j) * k + c]} * x[token * k + c];
       }
       for (int64_t i = 0; i < n; ++i) {
         double want = y[r * n + i];
         for (int64_t j = 0; adds && j < rank; ++j)
-          want += double{b[(pair * n + i) * rank + j]} * ax[i / (n / parts) * rank + j];
+          want += double{b[(pair * n + i) * rank + j]} * ax[i / (n / slices) * rank + j];
         ASSERT_NEAR(got[r * n + i], want, adds ? 1e-3 : 0) << "row " << r << ", column " << i;
       }
     }

@@ -21,14 +21,14 @@ class PagedCaches {
       : key_row_(key_row), value_row_(value_row), page_(page) {
     // The bytes before the keys represent another layer.
     page_bytes_ = 256;
-    const auto place = [&](int64_t bytes_of_head) {
+    const auto offset = [&](int64_t bytes_of_head) {
       const int64_t at = page_bytes_;
       page_bytes_ += (page * heads * bytes_of_head + 255) / 256 * 256;
       return at;
     };
-    layer_ = {dtype, place(cached_bytes(dtype, key_row / heads)),
-              place(cached_bytes(dtype, value_row / heads)), heads};
-    if (dtype == DType::kI8) layer_.key_scales = place(4), layer_.value_scales = place(4);
+    layer_ = {dtype, offset(cached_bytes(dtype, key_row / heads)),
+              offset(cached_bytes(dtype, value_row / heads)), heads};
+    if (dtype == DType::kI8) layer_.key_scales = offset(4), layer_.value_scales = offset(4);
     int64_t pages = 0;
     for (const int64_t capacity : capacities) {
       std::vector<int64_t>& own = numbers_.emplace_back();
@@ -100,20 +100,20 @@ class PagedCaches {
     std::vector<std::byte> to = memory_;
     if (!kernel_device(device).ops().cache_by_head()) return to;
     for (size_t page = 0; page < memory_.size(); page += page_bytes_) {
-      for (const auto& [place, row] :
+      for (const auto& [offset, row] :
            {std::pair(layer_.keys, key_row_), std::pair(layer_.values, value_row_)}) {
         const int64_t bytes = row / layer_.num_heads * bits(layer_.dtype) / 8;
         for (int64_t o = 0; o < outer; ++o) {
           for (int64_t i = 0; i < inner; ++i)
-            std::memcpy(&to[page + place + (i * outer + o) * bytes],
-                        &memory_[page + place + (o * inner + i) * bytes], bytes);
+            std::memcpy(&to[page + offset + (i * outer + o) * bytes],
+                        &memory_[page + offset + (o * inner + i) * bytes], bytes);
         }
       }
     }
     return to;
   }
-  std::byte* row(size_t s, int64_t position, int64_t place, int64_t elements) {
-    return memory_.data() + numbers_[s][position / page_] * page_bytes_ + place +
+  std::byte* row(size_t s, int64_t position, int64_t offset, int64_t elements) {
+    return memory_.data() + numbers_[s][position / page_] * page_bytes_ + offset +
            position % page_ * elements * bits(layer_.dtype) / 8;
   }
   const Batch& batch(const std::vector<Tokens>& step, Device& device, std::byte* memory) {

@@ -112,20 +112,20 @@ TEST_P(RecurrentOps, ConvolutionReadsRowsOfEarlierSteps) {
 }
 
 // Heads whose pieces are whole vectors of columns, and heads whose pieces are not.
-TEST_P(RecurrentOps, ConvolutionPutsPiecesOfHeadsInOrder) {
-  for (const HeadPieces& pieces :
-       {HeadPieces{3, 40, {8, 16, 16}}, {2, 11, {3, 3, 4}}, {2, 7, {2, 1, 3}}}) {
+TEST_P(RecurrentOps, ConvolutionReordersSplitHeads) {
+  for (const HeadSplit& split :
+       {HeadSplit{3, 40, {8, 16, 16}}, {2, 11, {3, 3, 4}}, {2, 7, {2, 1, 3}}}) {
     const int64_t kernel = 4, past = kernel - 1, tokens = 6,
-                  x_cols = pieces.num_heads * pieces.head_dim;
-    const int64_t cols = pieces.num_heads * (pieces.sizes[0] + pieces.sizes[1] + pieces.sizes[2]);
+                  x_cols = split.num_heads * split.head_dim;
+    const int64_t cols = split.num_heads * (split.sizes[0] + split.sizes[1] + split.sizes[2]);
     const std::vector<float> x = normal(tokens * x_cols), earlier = normal(past * cols),
                              weight = normal(kernel * cols);
     std::vector<float> ordered;
     for (int64_t t = 0; t < tokens; ++t) {
-      for (int64_t first = 0, piece = 0; piece < 3; first += pieces.sizes[piece++]) {
-        for (int64_t head = 0; head < pieces.num_heads; ++head) {
-          const auto from = x.begin() + t * x_cols + head * pieces.head_dim + first;
-          ordered.insert(ordered.end(), from, from + pieces.sizes[piece]);
+      for (int64_t first = 0, section = 0; section < 3; first += split.sizes[section++]) {
+        for (int64_t head = 0; head < split.num_heads; ++head) {
+          const auto from = x.begin() + t * x_cols + head * split.head_dim + first;
+          ordered.insert(ordered.end(), from, from + split.sizes[section]);
         }
       }
     }
@@ -135,7 +135,7 @@ TEST_P(RecurrentOps, ConvolutionPutsPiecesOfHeadsInOrder) {
     const Batch step = batch({tokens}, {state(earlier), after}),
                 same_step = batch({tokens}, {state(earlier), same_after});
     const Matrix out = blank(tokens, cols), same = blank(tokens, cols);
-    expect_done(ops().convolve(matrix(x, tokens, x_cols), upload(weight), {kernel, true, 0, pieces},
+    expect_done(ops().convolve(matrix(x, tokens, x_cols), upload(weight), {kernel, true, 0, split},
                                step, out, {}));
     expect_done(ops().convolve(matrix(ordered, tokens, cols), upload(weight), {kernel, true, 0},
                                same_step, same, {}));

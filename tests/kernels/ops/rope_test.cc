@@ -10,7 +10,7 @@ constexpr double kU = 0x1p-24;
 
 struct Rotated {
   double value, size;  ///< `size`: the magnitude of the numbers that enter the value
-  bool turns = true;
+  bool rotates = true;
 };
 
 /// Column `column` of a head at `position` after RoPE.
@@ -47,7 +47,7 @@ class Rope : public testing::DeviceOpsTest {
         const int64_t column = i % shape.head_dim;
         const Rotated want =
             rotated(shape, frequencies, positions[i / cols], &heads_of_rows[i - column], column);
-        if (!want.turns) {
+        if (!want.rotates) {
           ASSERT_EQ(got[i], x[i]) << "column " << column << " does not turn";
           continue;
         }

@@ -15,7 +15,7 @@ namespace moracle::testing {
 struct TopKCase {
   int64_t rows, cols, k;
 };
-/// Column counts: fewer than a block, exactly one block, one more; more pieces than one round can
+/// Column counts: fewer than a block, exactly one block, one more; more tiles than one round can
 /// merge.
 inline constexpr TopKCase kTopKCases[] = {{1, 1, 1},        {3, 7, 7},      {2, 255, 1},
                                           {5, 256, 20},     {1, 2048, 256}, {4, 2049, 256},

@@ -39,13 +39,13 @@ MORACLE_ON_EVERY_DEVICE(TopK);
 TEST(TopKKey, HoldsValueAndIndex) {
   for (const float value : {0.0f, 1.0f, -1.0f, 3e38f, -3e38f, 1e-45f, -1e-45f}) {
     EXPECT_EQ(value_of_key(top_k_key(value, 151'935)), value);
-    EXPECT_EQ(place_of_key(top_k_key(value, 151'935)), 151'935);
+    EXPECT_EQ(index_of_key(top_k_key(value, 151'935)), 151'935);
     EXPECT_GT(top_k_key(value, 7), top_k_key(value, 8));
     EXPECT_GT(top_k_key(value, 0), kNoKey);
   }
   const uint64_t nan = top_k_key(std::nanf(""), 3);
   EXPECT_TRUE(std::isnan(value_of_key(nan)));
-  EXPECT_EQ(place_of_key(nan), 3);
+  EXPECT_EQ(index_of_key(nan), 3);
   EXPECT_GT(nan, top_k_key(std::numeric_limits<float>::infinity(), 0));
 }
 

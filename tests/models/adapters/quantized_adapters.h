@@ -84,7 +84,7 @@ inline SyntheticCheckpoint dequantized(const SyntheticCheckpoint& quantized) {
   const auto store = [&](const DescribedMatrix& described, int64_t e,
                          const std::vector<std::string>& modules) {
     const CanonicalMatrix matrix = must(described.expert(e));
-    const std::vector<int64_t> rows = described.part_rows();
+    const std::vector<int64_t> rows = described.source_rows();
     std::vector<double> row(matrix.k);
     int64_t from = 0;
     for (size_t i = 0; i < modules.size(); ++i) {

@@ -94,22 +94,22 @@ class SharedExpert : public ::testing::Test {
 
     // Backend choices for the feed-forward part only, in visiting order.
     std::vector<ModuleChoice> choices;
-    auto choose = [&](const ModulePlace& place, LayerSpec spec) -> Status {
-      if (place.part == "attention" || place.part == "output") return {};
+    auto choose = [&](const ModuleLabel& label, LayerSpec spec) -> Status {
+      if (label.part == "attention" || label.part == "output") return {};
       Request request;
       request.layer = std::move(spec);
       request.max_num_tokens = kTokens;
       request.platform = Platform::kCpu;
-      choices.push_back({place.name(), place.layer, select(request, Machine::here())});
+      choices.push_back({label.name(), label.layer, select(request, Machine::here())});
       return {};
     };
     struct Visitor {
       decltype(choose)& add;
-      Status operator()(const ModulePlace& place, const DescribedMatrix& m) {
-        return add(place, linear_spec(module_name(m), m));
+      Status operator()(const ModuleLabel& label, const DescribedMatrix& m) {
+        return add(label, linear_spec(module_name(m), m));
       }
-      Status operator()(const ModulePlace& place, const DescribedWeights& w) {
-        return add(place, w.spec);
+      Status operator()(const ModuleLabel& label, const DescribedWeights& w) {
+        return add(label, w.spec);
       }
     };
     ASSERT_TRUE(visit_modules(description, Visitor{choose}));

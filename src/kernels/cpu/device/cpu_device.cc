@@ -13,14 +13,14 @@
 namespace moracle {
 
 namespace {
-ThreadPlaces places_of(const DeviceOptions& options) {
+ThreadAffinity affinity_of(const DeviceOptions& options) {
   if (!options.pin) return {};
   const int threads = options.threads < 1 ? usable_threads() : options.threads;
-  return place_threads(threads, affinity_cpus(), numa_nodes());
+  return assign_threads(threads, affinity_cpus(), numa_nodes());
 }
 ThreadPool threads_of(const DeviceOptions& options) {
   if (options.run_tasks) return ThreadPool(options.threads, options.run_tasks);
-  return ThreadPool(options.threads, places_of(options));
+  return ThreadPool(options.threads, affinity_of(options));
 }
 }  // namespace
 
@@ -70,7 +70,7 @@ Result<Buffer> CpuDevice::allocate(size_t bytes) {
 }
 
 Status CpuDevice::reserve_scratch(size_t bytes) {
-  const Turn turn = this->turn();
+  const DeviceLock lock = this->lock();
   if (bytes <= scratch_.bytes()) return {};
   // Free the old scratch last: existing kernels still need it if the system refuses more memory.
   MORACLE_TRY(scratch_, allocate(bytes));

@@ -39,7 +39,7 @@ class CpuDevice : public KernelDevice {
   ThreadPool& host_threads() override { return pool_; }
   ThreadPool& pool() { return pool_; }
 
-  /// Scratch for one call of a kernel. Callers hold turn(), so that kernels of one device do not
+  /// Scratch for one call of a kernel. Callers hold lock(), so that kernels of one device do not
   /// overlap. Grows only while kernels are made. Errors: kOutOfMemory; the old scratch then
   /// remains.
   Status reserve_scratch(size_t bytes);

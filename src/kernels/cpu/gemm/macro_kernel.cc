@@ -12,7 +12,7 @@ int64_t column_bytes(Operand arithmetic) {
 
 int prefetch_distance(const UkernelSet& kernels, DotForm form, const QuantKey& key) {
   if (!key.quantized()) return kernels.prefetch_distance_16;
-  // Kernels that multiply f32 by codes are limited by decoding, not by memory, and have no
+  // Kernels that multiply f32 by codes are limited by unpacking, not by memory, and have no
   // instructions to spare.
   return form.by_codes && form.x == Operand::kF32 ? 0 : kernels.prefetch_distance;
 }
@@ -103,7 +103,7 @@ void MacroKernel::multiply(const PanelPair& pair, const RowTile& tile, TileScrat
   const int rows = tile.count * limbs();
   const int blocks = (rows + dot_->rows - 1) / dot_->rows;
   const bool ahead = blocks == 1 && prefetch_distance_ > 0 && rows <= kernels_.prefetch_rows;
-  // Each block decodes the codes once, so blocks are even, with no short one at the end.
+  // Each block unpacks the codes once, so blocks are even, with no short one at the end.
   const int step = form_.by_codes ? (rows + blocks - 1) / blocks : dot_->rows;
   // Every block of rows prefetches its share of the next codes. So prefetches overlap products, not
   // reads of codes.

@@ -8,8 +8,8 @@
 
 namespace moracle::cpu {
 
-/// Maximum rows per row tile: all of them are multiplied by a decoded k-block before the next
-/// k-block is decoded.
+/// Maximum rows per row tile: all of them are multiplied by an unpacked k-block before the next
+/// k-block is unpacked.
 inline constexpr int kTileRows = 320;
 
 /// Rows finished per call, so that keep_awake can run in between.

@@ -115,7 +115,7 @@ void RowPacker::sum_groups(const void* from, int64_t source, float* sums) const 
   const int64_t step = group < kMost ? kMost / group * group : kMost;
   const bool scaled = form_.num_scales > 1;
   const int64_t x_cols = scaled ? form_.scale_cols : form_.k;
-  alignas(64) float floats[kMost], parts[kMost];
+  alignas(64) float floats[kMost], of_groups[kMost];
   std::fill_n(sums, (form_.k + group - 1) / group, 0.0f);
   for (int64_t first = 0; first < form_.k;) {
     int64_t past = std::min(form_.k, first + step);
@@ -124,15 +124,15 @@ void RowPacker::sum_groups(const void* from, int64_t source, float* sums) const 
       const int64_t end = std::min(past, c - c % x_cols + x_cols);
       const float scale = scaled ? x.scales[source * form_.num_scales + c / x_cols] : 1.0f;
       if (x.values.dtype == DType::kI8)
-        vector_ops().decode_int8(static_cast<const int8_t*>(from) + c, end - c, scale,
-                                 floats + (c - first));
+        vector_ops().dequantize_int8(static_cast<const int8_t*>(from) + c, end - c, scale,
+                                     floats + (c - first));
       else
-        vector_ops().decode_e4m3(static_cast<const uint8_t*>(from) + c, end - c, scale,
-                                 floats + (c - first));
+        vector_ops().dequantize_e4m3(static_cast<const uint8_t*>(from) + c, end - c, scale,
+                                     floats + (c - first));
       c = end;
     }
-    vector_ops().group_sums(floats, past - first, group, parts);
-    for (int64_t g = 0; g * group < past - first; ++g) sums[first / group + g] += parts[g];
+    vector_ops().group_sums(floats, past - first, group, of_groups);
+    for (int64_t g = 0; g * group < past - first; ++g) sums[first / group + g] += of_groups[g];
     first = past;
   }
 }

@@ -10,17 +10,17 @@
 namespace moracle::cpu {
 namespace {
 
-// The form for many rows: the best kernel of the table that multiplies codes as stored, or decoded.
-// Rows of floats in bf16 have two terms, unless the request needs only one.
+// The form for many rows: the best kernel of the table that multiplies codes as stored, or
+// unpacked. Rows of floats in bf16 have two terms, unless the request needs only one.
 DotForm main_form(const KernelRequest& request, Operand arithmetic, const UkernelSet& kernels) {
   const DType dtype = request.shape.key.dtype;
-  const DotForm decoded{arithmetic}, by_codes{arithmetic, true};
-  DotForm form = decoded;
+  const DotForm unpacked{arithmetic}, by_codes{arithmetic, true};
+  DotForm form = unpacked;
   if (arithmetic == Operand::kInt16) return by_codes;
   if (MacroKernel::serves(request.shape, request.scheme, by_codes, kernels)) {
-    const DotKernel* const other = dot_of(kernels, decoded, dtype);
-    const bool decodes = other != nullptr && kernels.decode(dtype, arithmetic) != nullptr;
-    form.by_codes = !decodes || dot_of(kernels, by_codes, dtype) < other;
+    const DotKernel* const other = dot_of(kernels, unpacked, dtype);
+    const bool unpacks = other != nullptr && kernels.unpack(dtype, arithmetic) != nullptr;
+    form.by_codes = !unpacks || dot_of(kernels, by_codes, dtype) < other;
   }
   form.two_terms =
       arithmetic == Operand::kBf16 && !request.scheme.activation && !request.bf16_activations;
@@ -161,7 +161,7 @@ KernelPlan plan_gemm(const KernelRequest& request, Operand arithmetic, DotIsa is
       plan.scratch_bytes = std::max(plan.scratch_bytes, threads * Schedule::item_bytes(form));
   }
   plan.combines = true;
-  plan.in_parts = true;
+  plan.in_chunks = true;
   return plan;
 }
 

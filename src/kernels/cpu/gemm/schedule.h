@@ -76,7 +76,7 @@ class Schedule {
   /// True if by_rows costs less and has enough items for all threads. by_rows reads an expert's
   /// weights once per item; by_columns makes every thread read every row.
   bool rows_are_better(int64_t expert_bytes, const ThreadPool& pool) const {
-    if (pool.places().num_nodes > 1) return false;  // weights lie near their columns' threads
+    if (pool.affinity().num_nodes > 1) return false;  // weights lie near their columns' threads
     const RowItems items(rows_, item_rows(form_));
     int64_t experts = 0, all = 0;
     for (int64_t e = rows_.with_rows(0); e < rows_.num_experts(); e = rows_.with_rows(e + 1)) {
@@ -171,7 +171,7 @@ void Schedule::by_columns(const RowPacker& packer, std::byte* scratch, ThreadPoo
       return RowItem{e, std::max(rows_.first(e), begin), std::min(rows_.past(e), end)};
     };
     pool.run([&](int thread) {
-      const auto [first, last] = pool.piece(pairs_.count(), thread);
+      const auto [first, last] = pool.range_of(pairs_.count(), thread);
       if (first == last) return;
       if (kernels_.begin != nullptr) kernels_.begin();
       TileScratch own;

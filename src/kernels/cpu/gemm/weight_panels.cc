@@ -61,7 +61,7 @@ WeightPanels::WeightPanels(const KernelWeights& weights, DotForm form, int64_t x
                            const UkernelSet& kernels)
     : weights_(weights),
       kernels_(kernels),
-      decode_(kernels.decode(weights.shape.key.dtype, form.x)),
+      unpack_(kernels.unpack(weights.shape.key.dtype, form.x)),
       form_(form),
       num_panels_(vnni16::num_panels(weights.shape)),
       panel_bytes_(vnni16::panel_bytes(weights.shape)),
@@ -118,10 +118,10 @@ void WeightPanels::cut() {
     s.segments = static_cast<int>(std::max<int64_t>(1, segments));
     s.segment = column / segment_cols_;
     s.x_group = x_group_cols_ > 0 ? column / x_group_cols_ : 0;
-    s.first_call = decode_calls_.size();
+    s.first_call = unpack_calls_.size();
     const int64_t last = column + s.segments * cols;
     for (int64_t first = column; !direct_ && first < last;) {
-      DecodeCall call;
+      UnpackCall call;
       call.group = group_of(first);
       int64_t end = last;
       if (by_group_ && !whole_groups_ && call.group < num_groups_ - 1)
@@ -134,10 +134,10 @@ void WeightPanels::cut() {
       call.code_blocks = (end - first + code_cols - 1) / code_cols;
       call.group_blocks = whole_groups_ ? group_cols_ / code_cols : 0;
       call.to = (first - column) / cols_per_block_ * kRowBlockBytes;
-      decode_calls_.push_back(call);
+      unpack_calls_.push_back(call);
       first = end;
     }
-    s.past_call = decode_calls_.size();
+    s.past_call = unpack_calls_.size();
     k_blocks_.push_back(s);
     column = last;
   }
@@ -156,8 +156,8 @@ const std::byte* WeightPanels::row_blocks(int64_t expert, int64_t panel, const K
   }
   if (direct_) return from + s.first_block * kRowBlockBytes;
   for (size_t i = s.first_call; i < s.past_call; ++i) {
-    const DecodeCall& call = decode_calls_[i];
-    decode(expert, panel, call, from + (call.code_at - origin), scratch);
+    const UnpackCall& call = unpack_calls_[i];
+    unpack(expert, panel, call, from + (call.code_at - origin), scratch);
     if (kernels_.keep_awake != nullptr) kernels_.keep_awake();
   }
   return scratch;
@@ -175,12 +175,12 @@ void WeightPanels::unpack(int64_t expert, int64_t panel, const KBlock& s, std::b
   if (kernels_.keep_awake != nullptr) kernels_.keep_awake();
 }
 
-void WeightPanels::decode(int64_t expert, int64_t panel, const DecodeCall& call,
+void WeightPanels::unpack(int64_t expert, int64_t panel, const UnpackCall& call,
                           const std::byte* codes, std::byte* scratch) const {
   const MatrixShape& shape = weights_.shape;
   const int64_t index = panel * num_groups_ + call.group;
   const std::byte* const base = weights_.expert(expert);
-  DecodeArgs c;
+  UnpackBlocksArgs c;
   c.codes = codes;
   c.blocks = call.code_blocks;
   c.to = scratch + call.to;
@@ -198,7 +198,7 @@ void WeightPanels::decode(int64_t expert, int64_t panel, const DecodeCall& call,
     scales_of(expert, panel, call.group, scales);
     c.scale = scales;
   }
-  decode_->fn(c);
+  unpack_->fn(c);
 }
 
 // Every kFactorCols columns have their own factor.

@@ -1,5 +1,5 @@
 // The panels of one matrix in layout vnni16, as micro-kernels read them: directly from
-// memory, or decoded one k-block at a time.
+// memory, or unpacked one k-block at a time.
 #pragma once
 
 #include <span>
@@ -11,14 +11,14 @@
 
 namespace moracle::cpu {
 
-/// Maximum columns in one k-block of decoded row blocks. Two panels of a k-block and the activation
-/// rows stay in the first-level cache.
+/// Maximum columns in one k-block of unpacked row blocks. Two panels of a k-block and the
+/// activation rows stay in the first-level cache.
 inline constexpr int64_t max_k_block(Operand arithmetic) {
   return arithmetic == Operand::kF32 ? 128 : arithmetic == Operand::kInt8 ? 512 : 256;
 }
 
 /// Columns whose products are summed before they are scaled. A segment is a whole row if no scale
-/// applies before its end and codes need no decoding. `x_group_cols`: columns that share an
+/// applies before its end and codes need no unpacking. `x_group_cols`: columns that share an
 /// activation scale; 0: a whole row.
 int64_t segment_cols(const MatrixShape& shape, DotForm form, int64_t x_group_cols);
 
@@ -37,7 +37,7 @@ class WeightPanels {
   int64_t panel_blocks() const { return panel_bytes_ / kRowBlockBytes; }
 
   /// Columns that one call multiplies: whole segments, or the remainder of a segment at a row's
-  /// end. Row blocks are counted as multiplied, after decoding.
+  /// end. Row blocks are counted as multiplied, after unpacking.
   struct KBlock {
     int64_t first_column = 0;
     int64_t first_block = 0;
@@ -52,7 +52,7 @@ class WeightPanels {
   std::span<const KBlock> k_blocks() const { return k_blocks_; }
   int64_t segment_cols() const { return segment_cols_; }
 
-  /// Row blocks of a k-block: the codes themselves, or decoded into `scratch` (of kScratchBytes).
+  /// Row blocks of a k-block: the codes themselves, or unpacked into `scratch` (of kScratchBytes).
   /// `codes` is further scratch of kScratchBytes.
   const std::byte* row_blocks(int64_t expert, int64_t panel, const KBlock& s, std::byte* scratch,
                               std::byte* codes) const;
@@ -69,7 +69,7 @@ class WeightPanels {
   /// Prefetches the scales that segment_scales reads.
   void prefetch_scales(int64_t expert, int64_t panel, const KBlock& s) const;
   /// Zero points of a k-block, [segments][16]; `scratch` as above. Null: none, or part of the
-  /// decoded values.
+  /// unpacked values.
   const int8_t* segment_zeros(int64_t expert, int64_t panel, const KBlock& s,
                               int8_t* scratch) const;
   /// Scales of whole rows, [16], applied in the epilogue. Null: none.
@@ -97,8 +97,9 @@ class WeightPanels {
   void prefetch_minimums(int64_t expert, int64_t panel, const KBlock& s) const;
 
  private:
-  // Row blocks that one decoder call decodes: codes of one group, or of successive whole groups.
-  struct DecodeCall {
+  // Row blocks that one unpack kernel call unpacks: codes of one group, or of successive whole
+  // groups.
+  struct UnpackCall {
     int64_t code_at = 0, code_blocks = 0, group_blocks = 0, group = 0;
     int64_t to = 0;
   };
@@ -112,7 +113,7 @@ class WeightPanels {
            (form_.x == Operand::kInt8 || form_.x == Operand::kInt16);
   }
   void
-  cut();  // fills k_blocks_, decode_calls_ and segment_groups_, so that later calls do not divide
+  cut();  // fills k_blocks_, unpack_calls_ and segment_groups_, so that later calls do not divide
   int64_t segments_from(int64_t column) const;
   void scales_of(int64_t expert, int64_t panel, int64_t group, float* scratch) const;
   // Scales of `count` groups from `group` on, each row's own, [count][16].
@@ -129,29 +130,29 @@ class WeightPanels {
   const std::byte* minimums(int64_t expert, int64_t panel) const {
     return weights_.expert(expert) + weights_.sections.minimums + panel * minimum_bytes_;
   }
-  void decode(int64_t expert, int64_t panel, const DecodeCall& call, const std::byte* codes,
+  void unpack(int64_t expert, int64_t panel, const UnpackCall& call, const std::byte* codes,
               std::byte* scratch) const;
   // Row blocks of int8 codes of a k-block, from those of a code set.
   void unpack(int64_t expert, int64_t panel, const KBlock& s, std::byte* to) const;
 
   const KernelWeights& weights_;
   const UkernelSet& kernels_;
-  const DecodeKernel* decode_;  // null: codes are multiplied as stored
+  const UnpackKernel* unpack_;  // null: codes are multiplied as stored
   DotForm form_;
   int64_t num_panels_, panel_bytes_, num_groups_, group_cols_, x_group_cols_;
   int64_t scale_lanes_, scale_bytes_, minimum_bytes_;
   int64_t cols_per_block_, read_cols_, segment_cols_;  // of multiplied row blocks
   vnni16::Unit unit_;                                  // of stored codes
   bool set_;                                           // codes are numbers of a code set
-  bool direct_;                                        // codes are multiplied without decoding
+  bool direct_;                                        // codes are multiplied without unpacking
   bool exponents_;                                     // scales are bytes that hold powers of two
   bool steps_;                                         // scales and minimums are integers
   bool floats_;                                        // scales are f32
-  bool folded_;                                        // scales are part of the decoded values
-  bool whole_groups_;  // k-blocks consist of whole groups, which one call decodes
-  bool by_group_;      // codes of different groups are decoded differently
+  bool folded_;                                        // scales are part of the unpacked values
+  bool whole_groups_;  // k-blocks consist of whole groups, which one call unpacks
+  bool by_group_;      // codes of different groups are unpacked differently
   std::vector<KBlock> k_blocks_;
-  std::vector<DecodeCall> decode_calls_;
+  std::vector<UnpackCall> unpack_calls_;
   std::vector<int64_t> segment_groups_;  // the group of each segment of a row
 };
 

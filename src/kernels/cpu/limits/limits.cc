@@ -15,7 +15,7 @@
 namespace moracle::cpu {
 namespace {
 
-constexpr size_t kPiece = 1 << 12;  // unit in which threads share the buffer
+constexpr size_t kChunkBytes = 1 << 12;  // unit in which threads share the buffer
 // Minimum bytes per run: below it, waking the threads would dominate.
 constexpr size_t kLeastRead = 64 << 20;
 
@@ -100,7 +100,7 @@ size_t buffer_size() {
 
 Result<LimitsProbe> LimitsProbe::make(int threads, size_t buffer_bytes, const Progress& progress) {
   const size_t wanted = buffer_bytes > 0 ? buffer_bytes : buffer_size();
-  const size_t bytes = std::max(wanted / (4 * kPiece), size_t{1}) * 4 * kPiece;
+  const size_t bytes = std::max(wanted / (4 * kChunkBytes), size_t{1}) * 4 * kChunkBytes;
   // Allocate as for the layers' weights: on huge pages if possible.
   MORACLE_TRY(const std::shared_ptr<Device> device, open_device("cpu", 1));
   MORACLE_TRY(Buffer buffer, device->allocate(bytes));
@@ -111,10 +111,10 @@ Result<LimitsProbe> LimitsProbe::make(int threads, size_t buffer_bytes, const Pr
   constexpr size_t kAtOnce = size_t{256} << 20;
   for (size_t at = 0; at < bytes; at += kAtOnce) {
     MORACLE_CHECK(go_on_measuring(progress));
-    std::byte* const part = probe.buffer_.as<std::byte>() + at;
-    const auto pieces = static_cast<int64_t>(std::min(kAtOnce, bytes - at) / kPiece);
-    probe.pool_->split(pieces, [&](int64_t first, int64_t end) {
-      std::memset(part + first * kPiece, 1, (end - first) * kPiece);
+    std::byte* const base = probe.buffer_.as<std::byte>() + at;
+    const auto chunks = static_cast<int64_t>(std::min(kAtOnce, bytes - at) / kChunkBytes);
+    probe.pool_->split(chunks, [&](int64_t first, int64_t end) {
+      std::memset(base + first * kChunkBytes, 1, (end - first) * kChunkBytes);
     });
   }
   return probe;
@@ -124,8 +124,9 @@ double LimitsProbe::seconds_of_reading(size_t first, size_t bytes, size_t times)
   const Read read = widest_read();
   const std::byte* const from = buffer_.as<std::byte>() + first;
   return seconds_of([&] {
-    pool_->split(static_cast<int64_t>(bytes / kPiece), [&](int64_t begin, int64_t end) {
-      for (size_t i = 0; i < times; ++i) read(from + begin * kPiece, (end - begin) * kPiece);
+    pool_->split(static_cast<int64_t>(bytes / kChunkBytes), [&](int64_t begin, int64_t end) {
+      for (size_t i = 0; i < times; ++i)
+        read(from + begin * kChunkBytes, (end - begin) * kChunkBytes);
     });
   });
 }

@@ -37,12 +37,12 @@ class CpuOps : public Ops {
 
   /// Rows [0, rows) of `cols` elements each, split over the threads if the work is worth waking
   /// them.
-  template <class Piece>
-  void split_rows(int64_t rows, int64_t cols, const Piece& piece) {
+  template <class Work>
+  void split_rows(int64_t rows, int64_t cols, const Work& work) {
     // Work of a few microseconds on one thread: about the time that the other threads take to
     // start.
     constexpr int64_t kWorth = 16384;
-    pool_.split(rows, piece, (kWorth + cols - 1) / std::max<int64_t>(cols, 1));
+    pool_.split(rows, work, (kWorth + cols - 1) / std::max<int64_t>(cols, 1));
   }
 
   ThreadPool& pool_;

@@ -62,7 +62,7 @@ void prepare_chunk(const Args& args, int64_t first, int64_t count, int64_t first
 
 /// Calls copy(offset in S, offset in the strips) for each run of kDeltaStrip columns.
 template <class Copy>
-void each_piece(const GatedDeltaShape& shape, const Copy& copy) {
+void each_strip_row(const GatedDeltaShape& shape, const Copy& copy) {
   constexpr int64_t kStrip = cpu::kDeltaStrip;
   for (int64_t at = 0; at < shape.value_dim; at += kStrip) {
     for (int64_t d = 0; d < shape.key_dim; ++d)
@@ -87,7 +87,7 @@ void run_chunks(const Args& args, const RecurrentTokens& tokens, int64_t first_h
       std::fill_n(to, size, 0.0f);
       continue;
     }
-    each_piece(shape, [&](int64_t row, int64_t strip) {
+    each_strip_row(shape, [&](int64_t row, int64_t strip) {
       std::copy_n(tokens.before + head * size + row, cpu::kDeltaStrip, to + strip);
     });
   }
@@ -105,7 +105,7 @@ void run_chunks(const Args& args, const RecurrentTokens& tokens, int64_t first_h
   }
   for (int64_t head = first_head; head < last_head; ++head) {
     const float* const from = scratch.states + (head - first_head) * size;
-    each_piece(shape, [&](int64_t row, int64_t strip) {
+    each_strip_row(shape, [&](int64_t row, int64_t strip) {
       std::copy_n(from + strip, cpu::kDeltaStrip, tokens.after + head * size + row);
     });
   }

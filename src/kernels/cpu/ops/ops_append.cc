@@ -26,15 +26,15 @@ float beyond_f16(const float* row, const uint16_t* kept, int64_t count) {
 struct NewRows {
   const Matrix& rows;
   bool keys;
-  int64_t place, scales;  // byte offsets in a page
+  int64_t offset, scales;  // byte offsets in a page
   float e4m3_scale;
 };
 
 // Stores a head as int8 codes in the order of cached_codes.h, with its scale.
 void keep_codes(const cpu::VectorOps& vector, const float* from, int64_t count, bool keys,
                 int64_t position, int8_t* to, float* scale) {
-  constexpr int64_t kPiece = 256;
-  int8_t codes[kPiece];
+  constexpr int64_t kChunk = 256;
+  int8_t codes[kChunk];
   const int64_t columns = cached_columns(DType::kI8, count);
   const auto scatter = [&](const int8_t* some, int64_t first, int64_t last) {
     for (int64_t c = first; c < last; ++c) {
@@ -43,7 +43,7 @@ void keep_codes(const cpu::VectorOps& vector, const float* from, int64_t count, 
       to[at] = some[c - first];
     }
   };
-  if (count <= kPiece) {
+  if (count <= kChunk) {
     *scale = vector.quantize_int8(from, count, codes);
     scatter(codes, 0, count);
   } else {
@@ -64,28 +64,28 @@ float keep(const cpu::VectorOps& vector, const LayerCache& cache, const NewRows&
   for (int64_t head = 0; head < cache.num_heads; ++head) {
     const float* const from = f32_row(all.rows, row) + head * count;
     const int64_t at = (head * page + position) * count;
-    std::byte* const place = to + all.place;
+    std::byte* const base = to + all.offset;
     switch (cache.dtype) {
       case DType::kBF16:
-        vector.to_bf16(from, count, reinterpret_cast<uint16_t*>(place) + at);
+        vector.to_bf16(from, count, reinterpret_cast<uint16_t*>(base) + at);
         break;
       case DType::kF16: {
-        uint16_t* const kept = reinterpret_cast<uint16_t*>(place) + at;
+        uint16_t* const kept = reinterpret_cast<uint16_t*>(base) + at;
         vector.to_f16(from, count, kept);
         if (beyond == 0) beyond = beyond_f16(from, kept, count);
         break;
       }
       case DType::kF8E4M3:
-        vector.encode_e4m3(from, count, all.e4m3_scale, reinterpret_cast<uint8_t*>(place) + at);
+        vector.encode_e4m3(from, count, all.e4m3_scale, reinterpret_cast<uint8_t*>(base) + at);
         break;
       case DType::kI8:
         keep_codes(
             vector, from, count, all.keys, position,
-            reinterpret_cast<int8_t*>(place) + head * page * cached_columns(cache.dtype, count),
+            reinterpret_cast<int8_t*>(base) + head * page * cached_columns(cache.dtype, count),
             reinterpret_cast<float*>(to + all.scales) + head * page + position);
         break;
       default:
-        std::memcpy(reinterpret_cast<float*>(place) + at, from, count * sizeof(float));
+        std::memcpy(reinterpret_cast<float*>(base) + at, from, count * sizeof(float));
     }
   }
   return beyond;

@@ -288,7 +288,7 @@ void CpuOps::attend_by_kv_blocks(const Matrix& q, const Batch& batch, const Atte
   std::vector<float>& partials = attending_.partials;
   table.resize(std::max<size_t>(table.size(), blocks * (1 + round) * rows));
   partials.resize(std::max<size_t>(partials.size(), blocks * round * rows * shape.value_dim));
-  auto rows_of = [&](int64_t b, int64_t part) { return &table[(b * (1 + round) + part) * rows]; };
+  auto rows_of = [&](int64_t b, int64_t index) { return &table[(b * (1 + round) + index) * rows]; };
   int64_t begin = kv_blocks;
   for (int64_t b = 0; b < blocks; ++b) {
     RowBlock block;

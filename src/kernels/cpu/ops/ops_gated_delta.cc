@@ -85,7 +85,7 @@ Status CpuOps::gated_delta(const Matrix& qkv, const Matrix& ba, const float* a_l
   std::unique_lock lock(attending_.mutex, std::defer_lock);  // chunks need scratch
   if (chunks) lock.lock();
   pool_.run([&](int thread) {
-    const auto [begin, end] = pool_.piece(all, thread);
+    const auto [begin, end] = pool_.range_of(all, thread);
     for (int64_t i = begin; i < end;) {
       const RecurrentTokens tokens = recurrent_tokens(batch, i / heads, shape.state);
       const int64_t head = i % heads;

@@ -10,8 +10,8 @@ namespace {
 constexpr int64_t kChunk = 64;  // ranks summed at a time
 
 // y += B (A x) over `ranks` of the adapter's rank, from `first` on, for one part of y's columns.
-void add_part(const cpu::VectorOps& vector, const float* x, const LoraTable& table, int64_t a_row,
-              int64_t b_row, int64_t columns, int64_t first, int64_t ranks, float* y) {
+void add_slice(const cpu::VectorOps& vector, const float* x, const LoraTable& table, int64_t a_row,
+               int64_t b_row, int64_t columns, int64_t first, int64_t ranks, float* y) {
   float sums[kChunk];
   for (int64_t j = 0; j < ranks; ++j)
     sums[j] = vector.dot(f32_row(table.a, a_row + first + j), x, table.a.cols);
@@ -23,13 +23,13 @@ void add_part(const cpu::VectorOps& vector, const float* x, const LoraTable& tab
 
 void add_adapter(const cpu::VectorOps& vector, const float* x, const LoraTable& table,
                  int64_t adapter, int64_t expert, float* y) {
-  const int64_t pair = adapter * table.num_experts + expert, columns = table.n / table.parts;
-  for (int64_t part = 0; part < table.parts; ++part) {
-    const int64_t a_row = (pair * table.parts + part) * table.rank;
-    const int64_t b_row = pair * table.n + part * columns;
+  const int64_t pair = adapter * table.num_experts + expert, columns = table.n / table.num_slices;
+  for (int64_t slice = 0; slice < table.num_slices; ++slice) {
+    const int64_t a_row = (pair * table.num_slices + slice) * table.rank;
+    const int64_t b_row = pair * table.n + slice * columns;
     for (int64_t first = 0; first < table.rank; first += kChunk) {
       const int64_t ranks = std::min(kChunk, table.rank - first);
-      add_part(vector, x, table, a_row, b_row, columns, first, ranks, y + part * columns);
+      add_slice(vector, x, table, a_row, b_row, columns, first, ranks, y + slice * columns);
     }
   }
 }
@@ -51,7 +51,7 @@ Status CpuOps::add_lora(const Matrix& x, const int32_t* row_index, const RowPlan
       keep_error("lora_ids", str("-1, or an adapter from 0 to ", adapters - 1),
                  str("token ", token_of(r), " has ", id));
     }
-    const int64_t work = table.rank * (table.a.cols * table.parts + table.n);
+    const int64_t work = table.rank * (table.a.cols * table.num_slices + table.n);
     split_rows(offsets[e + 1] - offsets[e], work, [&](int64_t first, int64_t last) {
       for (int64_t r = offsets[e] + first; r < offsets[e] + last; ++r) {
         const int32_t id = lora_ids[token_of(r)];

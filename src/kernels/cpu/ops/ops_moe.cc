@@ -7,7 +7,7 @@ namespace moracle {
 namespace {
 
 // Rows of 16-bit floats are converted to f32 in blocks of columns that fit in L1.
-constexpr int64_t kStretch = 1024;
+constexpr int64_t kTileCols = 1024;
 
 // `count` elements of m from element `at` on: in place, or converted into `scratch`.
 const float* load(const cpu::VectorOps& vector, const Matrix& m, int64_t at, int64_t count,
@@ -38,7 +38,7 @@ void store(const cpu::VectorOps& vector, const float* values, int64_t count, con
   }
 }
 
-// Where a stretch of m accumulates sums before the store: m itself if it holds f32.
+// Where a tile of m accumulates sums before the store: m itself if it holds f32.
 float* sums_of(const Matrix& m, int64_t at, float* scratch) {
   return m.dtype == DType::kF32 ? static_cast<float*>(m.data) + at : scratch;
 }
@@ -57,10 +57,10 @@ int64_t next_slot(const int32_t* slot_row, int64_t t, int64_t top_k, int32_t row
 
 Status CpuOps::convert(const Matrix& from, const Matrix& to, Stream) {
   split_rows(from.rows, to.cols, [&](int64_t first, int64_t last) {
-    float scratch[kStretch];
+    float scratch[kTileCols];
     for (int64_t r = first; r < last; ++r) {
-      for (int64_t c = 0; c < to.cols; c += kStretch) {
-        const int64_t count = std::min(kStretch, to.cols - c);
+      for (int64_t c = 0; c < to.cols; c += kTileCols) {
+        const int64_t count = std::min(kTileCols, to.cols - c);
         const int64_t there = std::clamp<int64_t>(from.cols - c, 0, count);
         const float* values = load(vector_, from, r * from.stride + c, there, scratch);
         store(vector_, values, there, to, r * to.stride + c);
@@ -75,10 +75,10 @@ Status CpuOps::convert(const Matrix& from, const Matrix& to, Stream) {
 
 Status CpuOps::scale_rows(const Matrix& from, const float* weights, const Matrix& to, Stream) {
   split_rows(from.rows, from.cols, [&](int64_t first, int64_t last) {
-    float scratch[kStretch];
+    float scratch[kTileCols];
     for (int64_t r = first; r < last; ++r) {
-      for (int64_t c = 0; c < from.cols; c += kStretch) {
-        const int64_t count = std::min(kStretch, from.cols - c), at = r * to.stride + c;
+      for (int64_t c = 0; c < from.cols; c += kTileCols) {
+        const int64_t count = std::min(kTileCols, from.cols - c), at = r * to.stride + c;
         float* const scaled = sums_of(to, at, scratch);
         vector_.scale(load(vector_, from, r * from.stride + c, count, scratch), weights[r], count,
                       scaled);
@@ -93,14 +93,14 @@ Status CpuOps::combine(const Matrix& y, const int32_t* slot_row, const float* to
                        int64_t top_k, const Matrix& out, Stream) {
   // Sum one block of columns at a time, in f32 for any output type. Split the columns over threads:
   // one token of a wide model is too much work for one thread.
-  const int64_t stretches = (out.cols + kStretch - 1) / kStretch;
-  split_rows(out.rows * stretches, kStretch * top_k, [&](int64_t first, int64_t last) {
+  const int64_t tiles = (out.cols + kTileCols - 1) / kTileCols;
+  split_rows(out.rows * tiles, kTileCols * top_k, [&](int64_t first, int64_t last) {
     constexpr int64_t kRows = 32;
     const float* rows[kRows];
-    float weights[kRows], scratch[kStretch];
+    float weights[kRows], scratch[kTileCols];
     for (int64_t i = first; i < last; ++i) {
-      const int64_t t = i / stretches, begin = i % stretches * kStretch;
-      const int64_t count = std::min(kStretch, out.cols - begin), at = t * out.stride + begin;
+      const int64_t t = i / tiles, begin = i % tiles * kTileCols;
+      const int64_t count = std::min(kTileCols, out.cols - begin), at = t * out.stride + begin;
       float* const sums = sums_of(out, at, scratch);
       int64_t held = 0;
       bool onto = false;

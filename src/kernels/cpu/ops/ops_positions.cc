@@ -8,12 +8,12 @@ namespace moracle {
 namespace {
 
 // The vectorized cosines and sines cover angles up to 2^20.
-void turns(const cpu::VectorOps& vector, float position, const float* frequencies, int64_t count,
-           float factor, float* cosines, float* sines) {
+void cos_sin(const cpu::VectorOps& vector, float position, const float* frequencies, int64_t count,
+             float factor, float* cosines, float* sines) {
   float largest = 0;
   for (int64_t i = 0; i < count; ++i) largest = std::max(largest, std::fabs(frequencies[i]));
   if (std::fabs(position) * largest <= 0x1p20f)
-    return vector.turns(position, frequencies, count, factor, cosines, sines);
+    return vector.cos_sin(position, frequencies, count, factor, cosines, sines);
   for (int64_t i = 0; i < count; ++i) {
     const float angle = position * frequencies[i];
     cosines[i] = std::cos(angle) * factor, sines[i] = std::sin(angle) * factor;
@@ -31,8 +31,8 @@ Status CpuOps::rotate(const Matrix& x, const RotaryShape& shape, const float* fr
     for (int64_t r = begin; r < end; ++r) {
       for (int64_t i = 0; i < shape.num_pairs; i += kPairs) {
         const int64_t count = std::min(kPairs, shape.num_pairs - i);
-        turns(vector_, static_cast<float>(positions[r]), frequencies + i, count, shape.factor,
-              cosines, sines);
+        cos_sin(vector_, static_cast<float>(positions[r]), frequencies + i, count, shape.factor,
+                cosines, sines);
         for (int64_t head = 0; head < x.cols; head += shape.head_dim) {
           float* const first = f32_row(x, r) + shape.first + head;
           if (shape.interleaved)

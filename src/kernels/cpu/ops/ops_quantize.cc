@@ -16,16 +16,17 @@ Error unsupported(const QuantKey& key) {
 }
 
 // Dequantizes codes.
-void decode_row(const cpu::VectorOps& vector, const QuantKey& key, const uint8_t* codes,
-                const float* scales, int64_t cols, float* out) {
+void dequantize_row(const cpu::VectorOps& vector, const QuantKey& key, const uint8_t* codes,
+                    const float* scales, int64_t cols, float* out) {
   const int64_t group = group_cols(key, cols);
   for (int64_t begin = 0; begin < cols; begin += group) {
     const int64_t count = std::min(group, cols - begin);
     const float scale = scales[begin / group];
     if (key.dtype == DType::kI8)
-      vector.decode_int8(reinterpret_cast<const int8_t*>(codes) + begin, count, scale, out + begin);
+      vector.dequantize_int8(reinterpret_cast<const int8_t*>(codes) + begin, count, scale,
+                             out + begin);
     else
-      vector.decode_e4m3(codes + begin, count, scale, out + begin);
+      vector.dequantize_e4m3(codes + begin, count, scale, out + begin);
   }
 }
 
@@ -67,7 +68,7 @@ Status CpuOps::quantize(const Matrix& from, const QuantKey& key, const Rows& to,
                   to.scales + r * to.num_scales,
                   to.num_scales};
       cpu::quantize_row(vector_, key, from.slice(r, 1), 0, at_end);
-      decode_row(vector_, key, codes, at_end.scales, from.cols, out);
+      dequantize_row(vector_, key, codes, at_end.scales, from.cols, out);
       std::fill(out + from.cols, out + to.values.cols, 0.0f);
     }
   });
@@ -96,7 +97,7 @@ Status CpuOps::quantize_static(const Matrix& from, const int32_t* row_index,
         float* out = f32_row(to.values, r);
         codes = reinterpret_cast<uint8_t*>(out) + 3 * from.cols;
         to.scales[r] = encode_row(vector_, key, x, from.cols, scales[e], codes);
-        decode_row(vector_, key, codes, &to.scales[r], from.cols, out);
+        dequantize_row(vector_, key, codes, &to.scales[r], from.cols, out);
         std::fill(out + from.cols, out + to.values.cols, 0.0f);
       }
     });

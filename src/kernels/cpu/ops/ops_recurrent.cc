@@ -10,14 +10,14 @@ namespace {
 
 constexpr int64_t kMostTaps = 16;
 
-// Calls run(from, to, count) for columns that are adjacent in both orders of HeadPieces.
+// Calls run(from, to, count) for columns that are adjacent in both orders of HeadSplit.
 template <class Run>
-void each_run(const HeadPieces& pieces, int64_t cols, const Run& run) {
-  if (pieces.num_heads == 0) return run(0, 0, cols);
+void each_run(const HeadSplit& split, int64_t cols, const Run& run) {
+  if (split.num_heads == 0) return run(0, 0, cols);
   int64_t before = 0, to = 0;
-  for (const int64_t size : pieces.sizes) {
-    for (int64_t head = 0; head < pieces.num_heads; ++head, to += size)
-      run(head * pieces.head_dim + before, to, size);
+  for (const int64_t size : split.sizes) {
+    for (int64_t head = 0; head < split.num_heads; ++head, to += size)
+      run(head * split.head_dim + before, to, size);
     before += size;
   }
 }
@@ -57,7 +57,7 @@ Status CpuOps::convolve(const Matrix& x, const float* weight, const ConvolutionS
       const RecurrentTokens tokens = recurrent_tokens(batch, batch.sequences[r], shape.state);
       const int64_t t = r - tokens.first;
       const int64_t absent = tokens.before == nullptr ? std::max<int64_t>(0, past - t) : 0;
-      recurrent::each_run(shape.pieces, cols, [&](int64_t from, int64_t to, int64_t count) {
+      recurrent::each_run(shape.split, cols, [&](int64_t from, int64_t to, int64_t count) {
         // Row t of a sequence, counted from the step's first token; rows below 0 are in the state.
         const float* rows[recurrent::kMostTaps];
         for (int64_t j = absent; j < shape.kernel; ++j) {
@@ -77,7 +77,7 @@ Status CpuOps::convolve(const Matrix& x, const float* weight, const ConvolutionS
       const int64_t t = count - past + i;
       float* const kept = tokens.after + i * cols;
       if (t >= 0) {
-        recurrent::each_run(shape.pieces, cols, [&](int64_t from, int64_t to, int64_t run) {
+        recurrent::each_run(shape.split, cols, [&](int64_t from, int64_t to, int64_t run) {
           std::copy_n(f32_row(x, tokens.first + t) + from, run, kept + to);
         });
       } else if (tokens.before == nullptr) {

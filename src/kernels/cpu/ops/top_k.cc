@@ -42,7 +42,7 @@ void TopK::find(std::span<const float> numbers, std::span<int32_t> ids) {
   }
   const auto last = keys_.begin() + static_cast<int64_t>(ids.size());
   std::partial_sort(keys_.begin(), last, keys_.end(), std::greater<>());
-  std::transform(keys_.begin(), last, ids.begin(), place_of_key);
+  std::transform(keys_.begin(), last, ids.begin(), index_of_key);
 }
 
 }  // namespace moracle::cpu

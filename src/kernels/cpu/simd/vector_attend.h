@@ -248,13 +248,13 @@ void attend(const AttendArgs& args) {
   }
 }
 
-void attend_merge(const AttendRow& part, int64_t value_dim, AttendRow& whole) {
-  const float largest = part.largest > whole.largest ? part.largest : whole.largest;
+void attend_merge(const AttendRow& partial, int64_t value_dim, AttendRow& whole) {
+  const float largest = partial.largest > whole.largest ? partial.largest : whole.largest;
   const float shrink = exp(splat(whole.largest - largest))[0];
-  const float weight = exp(splat(part.largest - largest))[0];
+  const float weight = exp(splat(partial.largest - largest))[0];
   whole.largest = largest;
-  whole.sum = whole.sum * shrink + part.sum * weight;
-  each(whole.out, part.out, value_dim, whole.out,
+  whole.sum = whole.sum * shrink + partial.sum * weight;
+  each(whole.out, partial.out, value_dim, whole.out,
        [&](Vec a, Vec b) { return multiply_add(b, splat(weight), a * shrink); });
 }
 

@@ -20,14 +20,15 @@ template <int kRows>
 MORACLE_VECTOR_INLINE void subtract_from(const MinimumArgs& args, int first) {
   const float* minimum = args.minimum;
   const float* x_sum = args.x_sum + first * args.x_sum_stride;
-  Vec part[kRows][kPanelVectors][kMinimumChains] = {};
+  Vec partial[kRows][kPanelVectors][kMinimumChains] = {};
   const auto add_group = [&](int chain) {
     MORACLE_VECTOR_UNROLL
     for (int v = 0; v < kPanelVectors; ++v) {
       const Vec m = load(minimum + v * kLanes);
       MORACLE_VECTOR_UNROLL
       for (int r = 0; r < kRows; ++r)
-        part[r][v][chain] = multiply_add(m, splat(x_sum[r * args.x_sum_stride]), part[r][v][chain]);
+        partial[r][v][chain] =
+            multiply_add(m, splat(x_sum[r * args.x_sum_stride]), partial[r][v][chain]);
     }
     minimum += 16;
     ++x_sum;
@@ -43,8 +44,8 @@ MORACLE_VECTOR_INLINE void subtract_from(const MinimumArgs& args, int first) {
     const Vec scale = args.scale == nullptr ? splat(1) : load(args.scale + v * kLanes);
     MORACLE_VECTOR_UNROLL
     for (int r = 0; r < kRows; ++r) {
-      Vec all = part[r][v][0] + part[r][v][1];
-      if constexpr (kMinimumChains == 4) all += part[r][v][2] + part[r][v][3];
+      Vec all = partial[r][v][0] + partial[r][v][1];
+      if constexpr (kMinimumChains == 4) all += partial[r][v][2] + partial[r][v][3];
       float* const at = args.sum + (first + r) * 16 + v * kLanes;
       store(at, multiply_add(load(at), scale, -all));
     }

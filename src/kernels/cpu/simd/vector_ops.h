@@ -169,8 +169,8 @@ struct VectorOps {
   /// codes[i] = float_to_e4m3(x[i] / scale)
   void (*encode_e4m3)(const float* x, int64_t count, float scale, uint8_t* codes);
   /// out[i] = number(codes[i]) · scale
-  void (*decode_e4m3)(const uint8_t* codes, int64_t count, float scale, float* out);
-  void (*decode_int8)(const int8_t* codes, int64_t count, float scale, float* out);
+  void (*dequantize_e4m3)(const uint8_t* codes, int64_t count, float scale, float* out);
+  void (*dequantize_int8)(const int8_t* codes, int64_t count, float scale, float* out);
 
   /// The conversions of base/scalar.h, bit for bit.
   void (*to_bf16)(const float* x, int64_t count, uint16_t* out);
@@ -195,8 +195,8 @@ struct VectorOps {
   float (*largest)(const float* x, int64_t count);
 
   /// Cosines and sines of position · frequencies[i] (an f32 product of at most 2^20), times factor.
-  void (*turns)(float position, const float* frequencies, int64_t count, float factor,
-                float* cosines, float* sines);
+  void (*cos_sin)(float position, const float* frequencies, int64_t count, float factor,
+                  float* cosines, float* sines);
   /// Pairs (x, y) = (x·c - y·s, y·c + x·s): two runs of `count`, or `count` pairs of neighbours.
   void (*rotate_halves)(float* first, float* second, const float* cosines, const float* sines,
                         int64_t count);
@@ -209,7 +209,7 @@ struct VectorOps {
   /// more.
   void (*attend_int8)(const AttendArgs& args);
   /// Merges a row's partial result of one KV block into `whole`, which starts as -inf, 0, 0.
-  void (*attend_merge)(const AttendRow& part, int64_t value_dim, AttendRow& whole);
+  void (*attend_merge)(const AttendRow& partial, int64_t value_dim, AttendRow& whole);
 
   /// x[i] *= σ(by[i])
   void (*gate_sigmoid)(const float* by, int64_t count, float* x);

@@ -120,7 +120,7 @@ void quantize_e4m3(const float* x, int64_t count, int64_t group, bool e8m0, uint
   }
 }
 
-void decode_e4m3(const uint8_t* codes, int64_t count, float scale, float* out) {
+void dequantize_e4m3(const uint8_t* codes, int64_t count, float scale, float* out) {
   each_block(codes, count, out, [scale](Block b) {
     FloatBlock to;
     MORACLE_VECTOR_UNROLL
@@ -136,7 +136,7 @@ void decode_e4m3(const uint8_t* codes, int64_t count, float scale, float* out) {
     return to;
   });
 }
-void decode_int8(const int8_t* codes, int64_t count, float scale, float* out) {
+void dequantize_int8(const int8_t* codes, int64_t count, float scale, float* out) {
   each_block(reinterpret_cast<const uint8_t*>(codes), count, out, [scale](Block b) {
     FloatBlock to;
     MORACLE_VECTOR_UNROLL

@@ -8,8 +8,8 @@ namespace moracle::cpu {
 namespace {
 
 /// Cosines and sines of position · frequencies[i], times `factor`. Angles up to 2^20 radians.
-void turns(float position, const float* frequencies, int64_t count, float factor, float* cosines,
-           float* sines) {
+void cos_sin(float position, const float* frequencies, int64_t count, float factor, float* cosines,
+             float* sines) {
   using Longs = int64_t __attribute__((vector_size(4 * kLanes)));
   constexpr double kRound = 6755399441055744.0;  // 1.5 · 2^52
   // π/2 in two parts. The first has 33 bits, so its product with a number below 2^20 is exact.

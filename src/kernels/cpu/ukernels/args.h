@@ -107,9 +107,9 @@ struct StepDotArgs {
   int64_t codes_jump[2] = {}, steps_jump[2] = {};
 };
 
-/// Decodes `blocks` row blocks of codes. `zero` and `exponent` belong to the first
+/// Unpacks `blocks` row blocks of codes. `zero` and `exponent` belong to the first
 /// `group_blocks` row blocks. Those of the next group lie 16 (or exponent_lanes) further on.
-struct DecodeArgs {
+struct UnpackBlocksArgs {
   const std::byte* codes = nullptr;
   int64_t blocks = 0;
   int64_t group_blocks = 0;  ///< 0: all row blocks are one group
@@ -119,12 +119,12 @@ struct DecodeArgs {
   int exponent_lanes = 16;            ///< or 1
   const float* scale = nullptr;       ///< [16], multiplies (Operand::kF32); null: none
 };
-/// Maximum row blocks of codes that one call decodes to f32.
+/// Maximum row blocks of codes that one call unpacks to f32.
 inline constexpr int kMaxCodeBlocks = 16;
 
-/// Order of bf16 columns in row blocks and rows. kPlain: ascending. kDecoded: the order in which
+/// Order of bf16 columns in row blocks and rows. kPlain: ascending. kUnpacked: the order in which
 /// codes leave a register, for each eight columns: 0 and 2, 1 and 3, 4 and 6, 5 and 7.
-enum class ColumnOrder : uint8_t { kPlain, kDecoded };
+enum class ColumnOrder : uint8_t { kPlain, kUnpacked };
 
 /// Converts a row of `count` activations to operands at `to`. Pads with 0 to a multiple of eight
 /// columns where their order is not plain.
@@ -151,13 +151,13 @@ struct PackArgs {
 };
 
 #define DOT(x, w, rows, isa, instruction) void dot_x_##x##_w_##w##_r##rows##_##isa(const DotArgs&);
-#define DECODE(from, to, isa) void decode_##from##_to_##to##_##isa(const DecodeArgs&);
+#define UNPACK(from, to, isa) void unpack_##from##_to_##to##_##isa(const UnpackBlocksArgs&);
 #define PACK(from, to, isa) void pack_##from##_to_##to##_##isa(const PackArgs&);
 #define STEPS(w, isa, instruction) void dot_steps_##w##_##isa(const StepDotArgs&);
 #include "kernels/cpu/ukernels/ukernels.inc"
 #undef DOT
 #undef STEPS
-#undef DECODE
+#undef UNPACK
 #undef PACK
 
 /// 2^(e - 127), or half of it, for `count` exponents (a multiple of 16). Gives 0 below the normal

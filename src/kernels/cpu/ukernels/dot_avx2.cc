@@ -172,7 +172,7 @@ MORACLE_UKERNEL_INLINE void biases_of(const DotArgs& b, int panel, int segment, 
 
 /// One row multiplies whole row blocks. Several rows multiply half row blocks, since sixteen
 /// registers hold no more sums. Fewer than eight sums would expose the latency of the FMA, so two
-/// rows of 4-bit codes keep two partial sums of each. For bytes, decoding is the bottleneck.
+/// rows of 4-bit codes keep two partial sums of each. For bytes, unpacking is the bottleneck.
 template <class Codes, int kRows, bool kZeros>
 void rows_of_floats(const DotArgs& b) {
   constexpr int kHalves = kRows == 1 ? 2 : 1, kSets = kRows == 2 && Codes::kFours == 2 ? 2 : 1;

@@ -54,7 +54,7 @@ struct Int8Dot {
   using Weights = __m512i;
   static constexpr bool kIntegers = true;
   static constexpr int kCalls = 1;               ///< of add() per row block
-  static constexpr bool kHasRare = false;        ///< codes that weights() decodes wrongly
+  static constexpr bool kHasRare = false;        ///< codes that weights() unpacks wrongly
   static constexpr bool kShortSegments = false;  ///< of 16 or 32 columns
   /// The instruction takes unsigned bytes on one side. Weights enter as w + 128, and sums begin at
   /// -128 Σ x.

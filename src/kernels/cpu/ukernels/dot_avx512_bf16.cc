@@ -25,7 +25,7 @@ alignas(64) constexpr uint16_t kE4M3Small[32] = {0x0000, 0x3700, 0x3780, 0x37c0,
                                                  0x3800, 0x3820, 0x3840, 0x3860};
 
 /// e4m3 as bf16 times 2^-8: columns 0 and 2 of a row block, then 1 and 3. A shift and one operation
-/// decode normal numbers, because their exponents keep their lowest four bits. Zeros, subnormals
+/// unpack normal numbers, because their exponents keep their lowest four bits. Zeros, subnormals
 /// and NaN are rare.
 struct E4M3Bf16 : Bf16Dot {
   static constexpr int kCalls = 2;

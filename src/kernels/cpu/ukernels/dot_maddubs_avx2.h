@@ -1,4 +1,4 @@
-// Few or many rows of int8 times 4-bit codes, without decoded row blocks and without VNNI. Several
+// Few or many rows of int8 times 4-bit codes, without unpacked row blocks and without VNNI. Several
 // pairs of products of 4-bit codes fit into 16 bits: sum them as words over a run of row blocks,
 // then widen to i32. So the widening instruction runs once per run, not once per product.
 #pragma once

@@ -326,7 +326,7 @@ void dot_int8(const DotArgs& b) {
   multiply<IntegersBy<Code>::template Dot>(b);
 }
 
-// ---- decoding to f32 ----
+// ---- unpacking to f32 ----
 
 /// 2^(e - 127), also below the normal numbers; NaN for 255.
 MORACLE_VECTOR_INLINE Vec power_of_two(Ints e) {
@@ -335,7 +335,7 @@ MORACLE_VECTOR_INLINE Vec power_of_two(Ints e) {
 }
 
 template <class Code>
-void decode_to_f32(const DecodeArgs& c) {
+void unpack_to_f32(const UnpackBlocksArgs& c) {
   for (int vector = 0; vector < kVectors; ++vector) {
     Ints zero{};
     Vec scale = splat(Code::kScale);
@@ -358,7 +358,7 @@ void decode_to_f32(const DecodeArgs& c) {
 }
 
 template <class Code>
-void decode_to_int8(const DecodeArgs& c) {
+void unpack_to_int8(const UnpackBlocksArgs& c) {
   for (int64_t i = 0; i < c.blocks; ++i) {
     const std::byte* const from = c.codes + i * kRowBlockBytes;
     for (int half = 0; half < 2; ++half) {
@@ -406,20 +406,20 @@ void dot_x_f32_w_e2m1_r4_portable(const DotArgs& b) {
   dot_f32<E2M1Code>(b);
 }
 
-void decode_e2m1_to_i8_portable(const DecodeArgs& c) {
-  decode_to_int8<E2M1Words>(c);
+void unpack_e2m1_to_i8_portable(const UnpackBlocksArgs& c) {
+  unpack_to_int8<E2M1Words>(c);
 }
-void decode_i4_to_f32_portable(const DecodeArgs& c) {
-  decode_to_f32<IntCode<4>>(c);
+void unpack_i4_to_f32_portable(const UnpackBlocksArgs& c) {
+  unpack_to_f32<IntCode<4>>(c);
 }
-void decode_i8_to_f32_portable(const DecodeArgs& c) {
-  decode_to_f32<IntCode<8>>(c);
+void unpack_i8_to_f32_portable(const UnpackBlocksArgs& c) {
+  unpack_to_f32<IntCode<8>>(c);
 }
-void decode_e4m3_to_f32_portable(const DecodeArgs& c) {
-  decode_to_f32<E4M3Code>(c);
+void unpack_e4m3_to_f32_portable(const UnpackBlocksArgs& c) {
+  unpack_to_f32<E4M3Code>(c);
 }
-void decode_e2m1_to_f32_portable(const DecodeArgs& c) {
-  decode_to_f32<E2M1Code>(c);
+void unpack_e2m1_to_f32_portable(const UnpackBlocksArgs& c) {
+  unpack_to_f32<E2M1Code>(c);
 }
 
 void powers_of_two_portable(const uint8_t* exponents, int64_t count, bool half, float* to) {

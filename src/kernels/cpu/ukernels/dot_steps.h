@@ -113,7 +113,7 @@ MORACLE_VECTOR_INLINE const std::byte* codes_ahead(const StepDotArgs& b, int pan
 }
 
 /// A super-block of successive panels, and its first row of several.
-struct StepPlace {
+struct StepPosition {
   int64_t super_block;
   int panel, row, groups;
   bool prefetches;
@@ -234,7 +234,7 @@ struct Group {
 
 /// kTokens rows of kLimbRows limbs times kPanels panels, or half of one, over one super-block.
 template <class Codes, int kPanels, int kTokens, int kLimbRows, bool kPrefetches>
-MORACLE_VECTOR_INLINE void multiply_half(const StepDotArgs& b, const StepPlace& at, int half) {
+MORACLE_VECTOR_INLINE void multiply_half(const StepDotArgs& b, const StepPosition& at, int half) {
   constexpr int kRows = kTokens * kLimbRows;
   const int64_t first_group = at.super_block * (kFactorCols / b.group_cols);
   const int64_t code_at = at.super_block * Codes::kSuperBlock + half * kHalfBytes;
@@ -280,29 +280,29 @@ MORACLE_VECTOR_INLINE void multiply_half(const StepDotArgs& b, const StepPlace& 
         has_minimums ? widen_factors(b.minimums[at.panel + p].factor + factor_at) : Vec{};
     MORACLE_VECTOR_UNROLL
     for (int t = 0; t < kTokens; ++t) {
-      Vec part = to_floats(sum[p][t * kLimbRows + kLimbRows - 1]);
+      Vec partial = to_floats(sum[p][t * kLimbRows + kLimbRows - 1]);
       if constexpr (kLimbRows > 1) {
         // The smallest limb comes first.
         const float* const scale =
             b.x_scale + (x_row + t * kLimbRows) * b.x_scale_stride + at.super_block;
-        part = part * splat(scale[(kLimbRows - 1) * b.x_scale_stride]);
+        partial = partial * splat(scale[(kLimbRows - 1) * b.x_scale_stride]);
         MORACLE_VECTOR_UNROLL
         for (int l = kLimbRows - 2; l >= 0; --l)
-          part = multiply_add(to_floats(sum[p][t * kLimbRows + l]),
-                              splat(scale[l * b.x_scale_stride]), part);
+          partial = multiply_add(to_floats(sum[p][t * kLimbRows + l]),
+                                 splat(scale[l * b.x_scale_stride]), partial);
       }
       float* const to = b.sum[at.panel + p] + (at.row + t) * kPanelRows + half * kLanes;
-      Vec total = multiply_add(part, factor, at.super_block == 0 ? Vec{} : load(to));
+      Vec total = multiply_add(partial, factor, at.super_block == 0 ? Vec{} : load(to));
       if (has_minimums) total = multiply_add(-least[p][t], least_factor, total);
       store(to, total);
     }
   }
 }
 
-using MultiplyBlock = void(const StepDotArgs&, const StepPlace&);
+using MultiplyBlock = void(const StepDotArgs&, const StepPosition&);
 
 template <class Codes, int kPanels, int kTokens, int kLimbRows>
-void multiply_block(const StepDotArgs& b, const StepPlace& at) {
+void multiply_block(const StepDotArgs& b, const StepPosition& at) {
   if (at.prefetches)
     multiply_half<Codes, kPanels, kTokens, kLimbRows, true>(b, at, 0);
   else
@@ -351,7 +351,7 @@ MORACLE_VECTOR_INLINE void multiply_rows(const StepDotArgs& b) {
       if (b.minimums[p].step != nullptr) prefetch_steps(b, b.minimums[p], p, s);
     }
     const int64_t left = b.groups - s * per_factor;
-    StepPlace at{s, 0, 0, left < per_factor ? static_cast<int>(left) : per_factor, true};
+    StepPosition at{s, 0, 0, left < per_factor ? static_cast<int>(left) : per_factor, true};
     for (; at.row < b.rows; at.row += kMost, at.prefetches = false) {
       const int rows = b.rows - at.row < kMost ? b.rows - at.row : kMost;
       at.panel = 0;

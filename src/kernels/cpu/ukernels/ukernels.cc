@@ -24,21 +24,21 @@ constexpr CodeSet set_i4 = CodeSet::kAny, set_u5 = CodeSet::kUnsigned5, set_i6 =
 #define STEPS(w, isa, instruction)
 #define DOT(x, w, rows, isa, instruction) \
   {x_##x, w_##w, rows, isa_##isa, instruction, dot_x_##x##_w_##w##_r##rows##_##isa},
-#define DECODE(from, to, isa)
+#define UNPACK(from, to, isa)
 #define PACK(from, to, isa)
 constexpr DotKernel kDots[] = {
 #include "kernels/cpu/ukernels/ukernels.inc"
 };
 #undef DOT
-#undef DECODE
+#undef UNPACK
 #define DOT(x, w, rows, isa, instruction)
-#define DECODE(from, to, isa) {w_##from, x_##to, isa_##isa, decode_##from##_to_##to##_##isa},
-constexpr DecodeKernel kDecodes[] = {
+#define UNPACK(from, to, isa) {w_##from, x_##to, isa_##isa, unpack_##from##_to_##to##_##isa},
+constexpr UnpackKernel kUnpacks[] = {
 #include "kernels/cpu/ukernels/ukernels.inc"
 };
-#undef DECODE
+#undef UNPACK
 #undef PACK
-#define DECODE(from, to, isa)
+#define UNPACK(from, to, isa)
 #define PACK(from, to, isa) {w_##from, x_##to, isa_##isa, pack_##from##_to_##to##_##isa},
 constexpr PackKernel kPacks[] = {
 #include "kernels/cpu/ukernels/ukernels.inc"
@@ -55,7 +55,7 @@ constexpr StepKernel kSteps[] = {
 constexpr std::array<StepKernel, 0> kSteps;
 #endif
 #undef DOT
-#undef DECODE
+#undef UNPACK
 #undef PACK
 #undef STEPS
 
@@ -85,8 +85,8 @@ const StepKernel* UkernelSet::steps(const QuantKey& key) const {
   if (!stored) return nullptr;
   return find(kSteps, isas, [&](const StepKernel& k) { return k.codes == key.codes; });
 }
-const DecodeKernel* UkernelSet::decode(DType from, Operand to) const {
-  return find(kDecodes, isas, [&](const DecodeKernel& k) { return k.from == from && k.to == to; });
+const UnpackKernel* UkernelSet::unpack(DType from, Operand to) const {
+  return find(kUnpacks, isas, [&](const UnpackKernel& k) { return k.from == from && k.to == to; });
 }
 const PackKernel* UkernelSet::pack(DType from, Operand to) const {
   return find(kPacks, isas, [&](const PackKernel& k) { return k.from == from && k.to == to; });
@@ -128,19 +128,19 @@ const UkernelSet& ukernels([[maybe_unused]] DotIsa isa) {
   static const UkernelSet kAvx512 = {.isas = with(isa_avx512vnni, isa_avx512vnni),
                                      .needs = kVnni,
                                      .powers_of_two = powers_of_two_avx512vnni,
-                                     .order = ColumnOrder::kDecoded,
+                                     .order = ColumnOrder::kUnpacked,
                                      .prefetch_distance = 64,
                                      .floats_in_limbs = true};
   static const UkernelSet kAvx512Bf16 = {.isas = with(isa_avx512bf16, isa_avx512vnni),
                                          .needs = kVnni | Isa::kAvx512Bf16,
                                          .powers_of_two = powers_of_two_avx512vnni,
-                                         .order = ColumnOrder::kDecoded,
+                                         .order = ColumnOrder::kUnpacked,
                                          .prefetch_distance = 64,
                                          .floats_in_limbs = true};
   static const UkernelSet kAmx = {.isas = with(isa_amx, isa_avx512vnni),
                                   .needs = kVnni | Isa::kAmxInt8 | Isa::kAmxBf16,
                                   .powers_of_two = powers_of_two_avx512vnni,
-                                  .order = ColumnOrder::kDecoded,
+                                  .order = ColumnOrder::kUnpacked,
                                   .begin = begin_amx,
                                   .end = end_amx,
                                   .keep_awake = keep_amx_awake,

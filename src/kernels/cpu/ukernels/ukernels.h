@@ -36,11 +36,11 @@ struct StepKernel {
   const char* instruction;
   void (*fn)(const StepDotArgs&);
 };
-struct DecodeKernel {
+struct UnpackKernel {
   DType from;
   Operand to;
   UkernelIsa isa;
-  void (*fn)(const DecodeArgs&);
+  void (*fn)(const UnpackBlocksArgs&);
 };
 struct PackKernel {
   DType from;
@@ -54,11 +54,11 @@ struct UkernelSet {
   uint8_t isas;
   Isa needs;
   PowersOfTwo* powers_of_two;
-  ColumnOrder order = ColumnOrder::kPlain;  ///< of decoded bf16; activation rows follow it
+  ColumnOrder order = ColumnOrder::kPlain;  ///< of unpacked bf16; activation rows follow it
   void (*begin)() = nullptr;                ///< see begin_amx; null: not needed
   void (*end)() = nullptr;
   void (*keep_awake)() = nullptr;
-  /// Maximum rows of an expert that kernels of codes multiply, although decoding the weights is
+  /// Maximum rows of an expert that kernels of codes multiply, although unpacking the weights is
   /// faster for more rows.
   int skinny_rows = kSkinnyRows;
   /// Where one call takes all rows, it prefetches this many cache lines ahead, and continues with
@@ -72,14 +72,14 @@ struct UkernelSet {
   /// The best kernel of these instruction sets; null: none.
   const DotKernel* dot(Operand x, DType w) const;
   const StepKernel* steps(const QuantKey& key) const;
-  const DecodeKernel* decode(DType from, Operand to) const;
+  const UnpackKernel* unpack(DType from, Operand to) const;
   const PackKernel* pack(DType from, Operand to) const;
 };
 
 /// The set of a plan. Builds for other architectures have the portable one alone.
 const UkernelSet& ukernels(DotIsa isa);
 
-/// The stored type whose row blocks are operands of `x` without decoding; none for int16.
+/// The stored type whose row blocks are operands of `x` without unpacking; none for int16.
 std::optional<DType> operand_dtype(Operand x);
 
 }  // namespace moracle::cpu

@@ -80,7 +80,7 @@ class CublasLtBlocks : public LinearKernel {
 }  // namespace
 
 Status add_cublaslt_blocks(GroupedLinear& linear, int64_t tokens, CudaDevice& device) {
-  const Turn turn = device.turn();
+  const DeviceLock lock = device.lock();
   std::shared_ptr<CublasLt>& library = device.cublaslt();
   if (!library) {
     MORACLE_TRY(library, CublasLt::open(device, device.queue()));

@@ -59,7 +59,7 @@ __device__ const uint16_t* row_of(const DenseF32& a, int64_t row) {
 // A CTA computes one output of kRows rows. Few outputs then occupy every SM, and a thread has all
 // of its weights in flight at once: 2,048 columns are two loads.
 template <int kRows, bool kVectors>
-__global__ void __launch_bounds__(kDenseThreads) few_rows_f32(const DenseF32 a) {
+__global__ void __launch_bounds__(kDenseThreads) gemv_f32(const DenseF32 a) {
   constexpr int kAhead = 2;
   __shared__ float partial[kDenseWarps][kRows];
   const int thread = static_cast<int>(threadIdx.x), rows = static_cast<int>(a.x.rows);
@@ -122,7 +122,7 @@ struct ChunkRegisters {
 
 // A CTA computes a tile. Its warps take chunks of columns round-robin, each on its own.
 template <bool kVectors>
-__global__ void __launch_bounds__(kDenseThreads) many_rows_f32(const DenseF32 a) {
+__global__ void __launch_bounds__(kDenseThreads) gemm_f32(const DenseF32 a) {
   __shared__ TileMemory memory;
   const int warp = static_cast<int>(threadIdx.x) / 32, lane = static_cast<int>(threadIdx.x) % 32;
   const int64_t tiles = (a.n + kTileOutputs - 1) / kTileOutputs;
@@ -187,12 +187,12 @@ __global__ void __launch_bounds__(kDenseThreads) many_rows_f32(const DenseF32 a)
 
 using DenseKernel = void (*)(DenseF32);
 // By the logarithm of the rows. [vectors]
-constexpr DenseKernel kFewRows[][2] = {{few_rows_f32<1, false>, few_rows_f32<1, true>},
-                                       {few_rows_f32<2, false>, few_rows_f32<2, true>},
-                                       {few_rows_f32<4, false>, few_rows_f32<4, true>},
-                                       {few_rows_f32<8, false>, few_rows_f32<8, true>}};
-static_assert(kFewDenseF32Rows == 8);
-constexpr DenseKernel kManyRows[2] = {many_rows_f32<false>, many_rows_f32<true>};
+constexpr DenseKernel kGemvs[][2] = {{gemv_f32<1, false>, gemv_f32<1, true>},
+                                     {gemv_f32<2, false>, gemv_f32<2, true>},
+                                     {gemv_f32<4, false>, gemv_f32<4, true>},
+                                     {gemv_f32<8, false>, gemv_f32<8, true>}};
+static_assert(kDenseGemvF32Rows == 8);
+constexpr DenseKernel kGemms[2] = {gemm_f32<false>, gemm_f32<true>};
 
 bool in_vectors(const DenseF32& args) {
   return args.k % 8 == 0 && reinterpret_cast<uintptr_t>(args.x.data) % 16 == 0 &&
@@ -201,20 +201,20 @@ bool in_vectors(const DenseF32& args) {
 
 }  // namespace
 
-Status multiply_few_f32(const Queue& queue, const DenseF32& args, Stream stream) {
+Status multiply_gemv_f32(const Queue& queue, const DenseF32& args, Stream stream) {
   if (args.x.rows == 0) return {};
   int choice = 0;
   while (int64_t{1} << choice < args.x.rows) ++choice;
-  return launch_early(queue, stream, "few_rows_f32", kFewRows[choice][in_vectors(args)], args.n,
+  return launch_early(queue, stream, "gemv_f32", kGemvs[choice][in_vectors(args)], args.n,
                       kDenseThreads, 0, args);
 }
 
-Status multiply_many_f32(const Queue& queue, const DenseF32& args, Stream stream) {
+Status multiply_gemm_f32(const Queue& queue, const DenseF32& args, Stream stream) {
   if (args.x.rows == 0) return {};
   const int64_t tiles =
       (args.n + kTileOutputs - 1) / kTileOutputs * ((args.x.rows + kTileRows - 1) / kTileRows);
-  return launch_early(queue, stream, "many_rows_f32", kManyRows[in_vectors(args)], tiles,
-                      kDenseThreads, 0, args);
+  return launch_early(queue, stream, "gemm_f32", kGemms[in_vectors(args)], tiles, kDenseThreads, 0,
+                      args);
 }
 
 Status load_dense_f32() {
@@ -223,10 +223,10 @@ Status load_dense_f32() {
     return check(cudaFuncGetAttributes(&attributes, reinterpret_cast<const void*>(kernel)),
                  "cudaFuncGetAttributes");
   };
-  for (const auto& kernels : kFewRows) {
+  for (const auto& kernels : kGemvs) {
     for (const DenseKernel kernel : kernels) MORACLE_CHECK(load(kernel));
   }
-  for (const DenseKernel kernel : kManyRows) MORACLE_CHECK(load(kernel));
+  for (const DenseKernel kernel : kGemms) MORACLE_CHECK(load(kernel));
   return {};
 }
 

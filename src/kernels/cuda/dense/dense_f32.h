@@ -16,12 +16,12 @@ struct DenseF32 {
   Matrix y;  ///< [rows, n], f32, bf16 or f16
 };
 
-/// Enqueues the product by GEMV, a CTA for each output. Requires rows <= kFewDenseF32Rows. A row's
+/// Enqueues the product by GEMV, a CTA for each output. Requires rows <= kDenseGemvF32Rows. A row's
 /// bits do not depend on the other rows.
-Status multiply_few_f32(const Queue& queue, const DenseF32& args, Stream stream);
+Status multiply_gemv_f32(const Queue& queue, const DenseF32& args, Stream stream);
 /// Enqueues the product in tiles of 16 rows and 32 outputs, with sums in another order. A row's
 /// bits do not depend on the other rows.
-Status multiply_many_f32(const Queue& queue, const DenseF32& args, Stream stream);
+Status multiply_gemm_f32(const Queue& queue, const DenseF32& args, Stream stream);
 
 /// Loads the kernels, which graph capture could not do. The GPU of the queue is current.
 Status load_dense_f32();

@@ -8,11 +8,11 @@ namespace moracle::cuda {
 namespace {
 
 constexpr int kUnpackThreads = 256;
-constexpr int kPieceBytes = 16;  // contiguous bytes of a row: a k-block has two such pieces
+constexpr int kVectorBytes = 16;  // contiguous bytes of a row: a k-block has two such vectors
 constexpr int kBlockBytes = mma16::block_bytes(8);
-// A warp copies neighbouring pieces of neighbouring rows: it writes 128 bytes of each row, and
+// A warp copies neighbouring vectors of neighbouring rows: it writes 128 bytes of each row, and
 // reads 64 bytes at a time.
-constexpr int kWarpPieces = 8, kWarpRows = 4;
+constexpr int kWarpVectors = 8, kWarpRows = 4;
 constexpr int kGroup = 128;
 
 struct UnpackArgs {
@@ -21,24 +21,24 @@ struct UnpackArgs {
   uint8_t* rows;
   float* row_scales;
   int blocks, groups, scale_row, num_scales;
-  unsigned units;  // one unit: kWarpRows rows by kWarpPieces pieces
+  unsigned units;  // one unit: kWarpRows rows by kWarpVectors vectors
 };
 
-__global__ void __launch_bounds__(kUnpackThreads) unpack_pieces(const UnpackArgs a) {
+__global__ void __launch_bounds__(kUnpackThreads) unpack_vectors(const UnpackArgs a) {
   begin_kernel(Overlap::kNone);
   const unsigned lane = threadIdx.x % 32, warps = gridDim.x * (kUnpackThreads / 32);
-  const unsigned row_units = static_cast<unsigned>(a.blocks) * 2 / kWarpPieces;
+  const unsigned row_units = static_cast<unsigned>(a.blocks) * 2 / kWarpVectors;
   const int64_t row_bytes = int64_t{a.blocks} * mma16::kCols;
   for (unsigned unit = (blockIdx.x * kUnpackThreads + threadIdx.x) / 32; unit < a.units;
        unit += warps) {
-    const unsigned rows = unit / row_units, piece = unit % row_units * kWarpPieces + lane / 4;
+    const unsigned rows = unit / row_units, vector = unit % row_units * kWarpVectors + lane / 4;
     // A panel stores its even rows first, then its odd rows.
     const unsigned panel = rows / 4, odd = rows % 2, g = rows % 4 / 2 * kWarpRows + lane % 4;
-    const uint8_t* const block = a.codes + (int64_t{panel} * a.blocks + piece / 2) * kBlockBytes;
+    const uint8_t* const block = a.codes + (int64_t{panel} * a.blocks + vector / 2) * kBlockBytes;
     const uint4 sixteen = *reinterpret_cast<const uint4*>(
-        block + odd * (kBlockBytes / 2) + piece % 2 * (kBlockBytes / 4) + g * kPieceBytes);
+        block + odd * (kBlockBytes / 2) + vector % 2 * (kBlockBytes / 4) + g * kVectorBytes);
     const int64_t row = panel * mma16::kRows + 2 * g + odd;
-    *reinterpret_cast<uint4*>(a.rows + row * row_bytes + piece * kPieceBytes) = sixteen;
+    *reinterpret_cast<uint4*>(a.rows + row * row_bytes + vector * kVectorBytes) = sixteen;
   }
   for (int i = blockIdx.x * kUnpackThreads + threadIdx.x; i < a.num_scales;
        i += gridDim.x * kUnpackThreads) {
@@ -65,9 +65,10 @@ Status unpack_rows(const Queue& queue, const KernelWeights& weights, const Cubla
                         groups,
                         static_cast<int>(at.scale_row),
                         static_cast<int>(row_bands * groups),
-                        static_cast<unsigned>(shape.n / kWarpRows * (blocks * 2 / kWarpPieces))};
+                        static_cast<unsigned>(shape.n / kWarpRows * (blocks * 2 / kWarpVectors))};
   const int64_t wanted = (int64_t{args.units} * 32 + kUnpackThreads - 1) / kUnpackThreads;
-  return launch_early(queue, stream, "unpack_rows", unpack_pieces, wanted, kUnpackThreads, 0, args);
+  return launch_early(queue, stream, "unpack_rows", unpack_vectors, wanted, kUnpackThreads, 0,
+                      args);
 }
 
 }  // namespace moracle::cuda

@@ -88,32 +88,32 @@ Result<Buffer> CudaDevice::zeroed(Result<Buffer> buffer) {
 
 Result<Buffer> CudaDevice::allocate(size_t bytes) {
   if (bytes == 0) return Buffer();
-  const Turn turn = this->turn();
+  const DeviceLock lock = this->lock();
   return zeroed(memory_.take(bytes));
 }
 
 Result<Buffer> CudaDevice::allocate_to_share(size_t bytes) {
   if (bytes == 0) return Buffer();
-  const Turn turn = this->turn();
+  const DeviceLock lock = this->lock();
   return zeroed(memory_.take_of_its_own(bytes));
 }
 
 Status CudaDevice::upload(void* to, const void* from, size_t bytes, Stream stream) {
-  const Turn turn = this->turn();
+  const DeviceLock lock = this->lock();
   MORACLE_TRY(const cuda::CurrentDevice here, cuda::CurrentDevice::enter(queue_.index));
   MORACLE_CHECK(staging_.enqueue(to, from, bytes, queue_.of(stream), watches_));
   return watches_.wait(queue_.of(stream));
 }
 
 Status CudaDevice::enqueue_upload(void* to, const void* from, size_t bytes, Stream stream) {
-  const Turn turn = this->turn();
+  const DeviceLock lock = this->lock();
   MORACLE_TRY(const cuda::CurrentDevice here, cuda::CurrentDevice::enter(queue_.index));
   return staging_.enqueue(to, from, bytes, queue_.of(stream), watches_);
 }
 
 Status CudaDevice::download(void* to, const void* from, size_t bytes, Stream stream) {
   if (bytes == 0) return {};
-  const Turn turn = this->turn();
+  const DeviceLock lock = this->lock();
   MORACLE_TRY(const cuda::CurrentDevice here, cuda::CurrentDevice::enter(queue_.index));
   MORACLE_CUDA(cudaMemcpyAsync(to, from, bytes, cudaMemcpyDeviceToHost, queue_.of(stream)));
   return {};
@@ -130,7 +130,7 @@ Status CudaDevice::read(void* to, const void* from, size_t bytes) {
 
 Status CudaDevice::copy(void* to, const void* from, size_t bytes, Stream stream) {
   if (bytes == 0) return {};
-  const Turn turn = this->turn();
+  const DeviceLock lock = this->lock();
   MORACLE_TRY(const cuda::CurrentDevice here, cuda::CurrentDevice::enter(queue_.index));
   MORACLE_CUDA(cudaMemcpyAsync(to, from, bytes, cudaMemcpyDeviceToDevice, queue_.of(stream)));
   return {};
@@ -138,7 +138,7 @@ Status CudaDevice::copy(void* to, const void* from, size_t bytes, Stream stream)
 
 Result<std::unique_ptr<Graph>> CudaDevice::record(const std::function<Status()>& enqueue,
                                                   Stream stream) {
-  const Turn turn = this->turn();
+  const DeviceLock lock = this->lock();
   return cuda::record(enqueue, *this, queue_, stream);
 }
 
@@ -161,7 +161,7 @@ Result<Buffer> CudaDevice::allocate_host(size_t bytes) {
 }
 
 Status CudaDevice::synchronize(Stream stream) {
-  const Turn turn = this->turn();
+  const DeviceLock lock = this->lock();
   MORACLE_TRY(const cuda::CurrentDevice here, cuda::CurrentDevice::enter(queue_.index));
   MORACLE_CHECK(watches_.guard(queue_.of(stream)));
   return device_errors_.take(queue_.of(stream));

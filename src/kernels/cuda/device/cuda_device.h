@@ -18,7 +18,7 @@ namespace cuda {
 class CublasLt;
 }
 
-/// Every call that uses the device's own stream or its pinned memory holds turn(). That stream may
+/// Every call that uses the device's own stream or its pinned memory holds lock(). That stream may
 /// be under capture, and work that another thread enqueues meanwhile would become part of the
 /// graph.
 class CudaDevice : public KernelDevice {
@@ -58,7 +58,7 @@ class CudaDevice : public KernelDevice {
   cuda::Watches& watches() { return watches_; }
   /// Staging for weight conversion; the conversion threads share it.
   cuda::WeightStaging& weight_staging() { return weight_staging_; }
-  /// cuBLASLt on this device; null until a layer uses it. The caller holds the turn.
+  /// cuBLASLt on this device; null until a layer uses it. The caller holds the device's lock.
   std::shared_ptr<cuda::CublasLt>& cublaslt() { return cublaslt_; }
 
  private:

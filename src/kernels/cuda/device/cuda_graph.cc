@@ -13,7 +13,7 @@ class CudaGraph : public Graph {
   ~CudaGraph() override { static_cast<void>(cudaGraphExecDestroy(kernels_)); }
 
   Status replay(Stream stream) override {
-    const Turn turn = device_.turn();
+    const DeviceLock lock = device_.lock();
     MORACLE_TRY(const CurrentDevice here, CurrentDevice::enter(queue_.index));
     for (const auto& order : orders_.orders) MORACLE_CHECK(order->begin(stream));
     const Status launched = check(cudaGraphLaunch(kernels_, queue_.of(stream)), "cudaGraphLaunch");

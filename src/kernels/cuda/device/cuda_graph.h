@@ -6,7 +6,7 @@
 
 namespace moracle::cuda {
 
-/// Implements Device::record. `device` owns `queue`. The caller holds the device's turn. Errors:
+/// Implements Device::record. `device` owns `queue`. The caller holds the device's lock. Errors:
 /// those of `enqueue`; operations that CUDA does not capture, such as waiting or the first call of
 /// a kernel.
 Result<std::unique_ptr<Graph>> record(const std::function<Status()>& enqueue, Device& device,

@@ -108,19 +108,19 @@ class CudaUploads final : public Uploads {
            row_bytes <= static_cast<int64_t>(WeightStaging::kBytes);
   }
 
-  Status send_rows(const Layout& layout, const MatrixShape& shape, const CanonicalMatrix& piece,
+  Status send_rows(const Layout& layout, const MatrixShape& shape, const CanonicalMatrix& slice,
                    int64_t first_row, int64_t begin, int64_t end, std::byte* codes) override {
     const Packing& packing = *find(layout);
-    const int64_t row_bytes = piece.row_bytes();
+    const int64_t row_bytes = slice.row_bytes();
     if (packing.pack == nullptr) {
-      return send(codes + (first_row + begin) * row_bytes, piece.codes.data() + begin * row_bytes,
+      return send(codes + (first_row + begin) * row_bytes, slice.codes.data() + begin * row_bytes,
                   (end - begin) * row_bytes);
     }
     const int64_t most = static_cast<int64_t>(WeightStaging::kBytes) / row_bytes;
     for (int64_t r = begin; r < end; r += most) {
       const int64_t rows = std::min(most, end - r);
       MORACLE_CHECK(device_.weight_staging().send_to_pack(
-          piece.codes.data() + r * row_bytes, rows * row_bytes, [&](const std::byte* arrived) {
+          slice.codes.data() + r * row_bytes, rows * row_bytes, [&](const std::byte* arrived) {
             return packing.pack(device_.queue(),
                                 {reinterpret_cast<const uint8_t*>(arrived), row_bytes,
                                  first_row + r, rows, shape, reinterpret_cast<uint8_t*>(codes)});

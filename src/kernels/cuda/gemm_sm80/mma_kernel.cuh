@@ -17,15 +17,15 @@ __global__ void __launch_bounds__(Tile::kThreads, Tile::kBlocksPerSm) mma_linear
   pdl_launch_dependents();
   extern __shared__ __align__(16) uint8_t stages[];
   using Loader = MmaLoader<Operand, Tile>;
-  __shared__ TilePlace places[Loader::kPlaces];
-  Loader loader(a, stages, places);
+  __shared__ WorkTile tiles[Loader::kTileSlots];
+  Loader loader(a, stages, tiles);
   for (int s = 0; s < Tile::kStages - 1; ++s) loader.load();
   int slot = 0;
-  for (int at = 0;; at = at + 1 == Loader::kPlaces ? 0 : at + 1) {
+  for (int at = 0;; at = at + 1 == Loader::kTileSlots ? 0 : at + 1) {
     cp_async_wait<Tile::kStages - 2>();
     __syncthreads();  // a stage has arrived, and the previous stage has been read
-    const TilePlace place = places[at];
-    if (place.expert < 0) break;
+    const WorkTile tile = tiles[at];
+    if (tile.expert < 0) break;
     MmaSums<Operand, Tile> sums(a);
     const uint8_t* stage = nullptr;
     for (int first = 0; first < a.blocks; first += Tile::kBlocks) {
@@ -39,7 +39,7 @@ __global__ void __launch_bounds__(Tile::kThreads, Tile::kBlocksPerSm) mma_linear
       sums.add(stage, first);
       slot = slot + 1 == Tile::kStages ? 0 : slot + 1;
     }
-    sums.finish(stage, place);
+    sums.finish(stage, tile);
   }
 }
 

@@ -1,5 +1,5 @@
 // Fills the pipeline stages of a CTA's tiles without a gap between tiles. The loader never waits:
-// each stage is one cp.async group. A thread copies the same pieces (vectors of 16 bytes) of every
+// each stage is one cp.async group. A thread copies the same vectors of 16 bytes of every
 // stage, so within a tile it only advances its pointers.
 #pragma once
 
@@ -10,29 +10,29 @@
 
 namespace moracle::cuda {
 
-/// Swizzle: the position of a piece in row r of a k-block. It is its own inverse. Only operands
+/// Swizzle: the position of a vector in row r of a k-block. It is its own inverse. Only operands
 /// with groups of half k-blocks need it: a lane then reads half as many bytes at once, and
 /// unswizzled rows would conflict in their banks.
 template <class Operand>
-__device__ inline int stored_piece(int r, int piece) {
-  if constexpr (!Operand::kHalves) return piece;
-  return piece ^ (Operand::kXBytes == 2 ? r & 2 : r >> 2 & 1);
+__device__ inline int swizzled_vector(int r, int vector) {
+  if constexpr (!Operand::kHalves) return vector;
+  return vector ^ (Operand::kXBytes == 2 ? r & 2 : r >> 2 & 1);
 }
 
 template <class Operand, class Tile>
 class MmaLoader {
  public:
-  // Tile places, from the tile being computed to the tile being loaded.
-  static constexpr int kPlaces = Tile::kStages + 1;
+  // Tile slots, from the tile being computed to the tile being loaded.
+  static constexpr int kTileSlots = Tile::kStages + 1;
 
-  __device__ MmaLoader(const GemmArgs& args, uint8_t* stages, TilePlace* places)
-      : a_(args), stages_(stages), places_(places), number_(blockIdx.x) {
+  __device__ MmaLoader(const GemmArgs& args, uint8_t* stages, WorkTile* tiles)
+      : a_(args), stages_(stages), tiles_(tiles), number_(blockIdx.x) {
     enter_tile();
   }
 
   /// Loads the next stage, or commits an empty batch if no stage is left.
   __device__ void load() {
-    if (place_.expert >= 0) {
+    if (tile_.expert >= 0) {
       uint8_t* const stage = stages_ + slot_ * Tile::kStageBytes;
       const bool last = block_ + Tile::kBlocks >= a_.blocks;
       load_codes(stage);
@@ -62,46 +62,46 @@ class MmaLoader {
   static constexpr int kThreads = Tile::kThreads;
   __device__ static int thread() { return static_cast<int>(threadIdx.x); }
 
-  // A piece is 16 bytes. Codes: pieces of a panel, and panels that a thread copies from.
-  static constexpr int kPieces = Tile::kBlocks * Tile::kBlockBytes / 16;
-  static constexpr int kOwnPanels = Tile::kAllPanels * kPieces / kThreads;
-  static constexpr int kPanelStep = kThreads / kPieces;  // between a thread's panels
-  static_assert(kThreads % kPieces == 0 && (kOwnPanels == 1 || kOwnPanels % 2 == 0));
-  // x: pieces of a row in a k-block, and of all rows; rows that a thread copies from, and its step
+  // A vector is 16 bytes. Codes: vectors of a panel, and panels that a thread copies from.
+  static constexpr int kVectors = Tile::kBlocks * Tile::kBlockBytes / 16;
+  static constexpr int kOwnPanels = Tile::kAllPanels * kVectors / kThreads;
+  static constexpr int kPanelStep = kThreads / kVectors;  // between a thread's panels
+  static_assert(kThreads % kVectors == 0 && (kOwnPanels == 1 || kOwnPanels % 2 == 0));
+  // x: vectors of a row in a k-block, and of all rows; rows that a thread copies from, and its step
   // in k-blocks.
-  static constexpr int kRowPieces = Tile::kXBlockBytes / 16;
-  static constexpr int kXPieces = Tile::kRows * kRowPieces;
-  static constexpr int kOwnRows = kXPieces > kThreads ? kXPieces / kThreads : 1;
-  static constexpr int kBlockStep = kXPieces > kThreads ? 1 : kThreads / kXPieces;
-  static_assert(kXPieces % kThreads == 0 || kThreads % kXPieces == 0);
-  // Scales: 4 pieces for each group of a panel; groups that a thread copies from.
+  static constexpr int kRowVectors = Tile::kXBlockBytes / 16;
+  static constexpr int kXVectors = Tile::kRows * kRowVectors;
+  static constexpr int kOwnRows = kXVectors > kThreads ? kXVectors / kThreads : 1;
+  static constexpr int kBlockStep = kXVectors > kThreads ? 1 : kThreads / kXVectors;
+  static_assert(kXVectors % kThreads == 0 || kThreads % kXVectors == 0);
+  // Scales: 4 vectors for each group of a panel; groups that a thread copies from.
   static constexpr int kScaleRuns = Tile::kAllPanels * Tile::kGroups;
   static constexpr int kOwnRuns = (kScaleRuns * 4 + kThreads - 1) / kThreads;
   static_assert(Tile::kAllPanels * 4 <= kThreads);
   static_assert(kThreads % Tile::kRows == 0);
 
   __device__ void enter_tile() {
-    place_ = finder_.find(a_, number_, Tile::kRows, Tile::kAllPanels);
-    if (thread() == 0) places_[at_] = place_;
-    at_ = at_ + 1 == kPlaces ? 0 : at_ + 1;
-    if (place_.expert < 0) return;
+    tile_ = finder_.find(a_, number_, Tile::kRows, Tile::kAllPanels);
+    if (thread() == 0) tiles_[at_] = tile_;
+    at_ = at_ + 1 == kTileSlots ? 0 : at_ + 1;
+    if (tile_.expert < 0) return;
     block_ = 0;
-    expert_ = a_.base + place_.expert * a_.expert_bytes;
-    const TilePanels<Tile> panels(a_, place_);
-    const int first = thread() / kPieces;
-    codes_ = expert_ + panels[first] * panel_bytes() + thread() % kPieces * 16;
+    expert_ = a_.base + tile_.expert * a_.expert_bytes;
+    const TilePanels<Tile> panels(a_, tile_);
+    const int first = thread() / kVectors;
+    codes_ = expert_ + panels[first] * panel_bytes() + thread() % kVectors * 16;
     skipped_ = kOwnPanels > 1 ? panels.skipped * panel_bytes() : 0;
     own_panels_ = 0;
 #pragma unroll
     for (int j = 0; j < kOwnPanels; ++j)
       own_panels_ |= panels.there(first + j * kPanelStep) ? 1u << j : 0u;
-    const int piece =
-        stored_piece<Operand>(thread() % kXPieces / kRowPieces, thread() % kRowPieces);
-    x_at_ = thread() / kXPieces * Tile::kXBlockBytes + piece * 16;
+    const int vector =
+        swizzled_vector<Operand>(thread() % kXVectors / kRowVectors, thread() % kRowVectors);
+    x_at_ = thread() / kXVectors * Tile::kXBlockBytes + vector * 16;
 #pragma unroll
     for (int i = 0; i < kOwnRows; ++i) {
-      const int r = (thread() + i * kThreads) % kXPieces / kRowPieces;
-      const bool there = r < place_.rows;
+      const int r = (thread() + i * kThreads) % kXVectors / kRowVectors;
+      const bool there = r < tile_.rows;
       row_[i] = a_.x + (there ? source_of(r) * a_.x_stride : 0);
       row_bytes_[i] = there ? a_.x_bytes : 0;
     }
@@ -111,16 +111,16 @@ class MmaLoader {
       for (int i = 0; i < kOwnRuns; ++i) {
         const int run = (thread() + i * kThreads) / 4;
         const int panel = panels[min(run / Tile::kGroups, Tile::kAllPanels - 1)];
-        scale_place_[i] = int64_t{min(panel, a_.panels - 1)} * a_.weight_groups.count;
+        scale_at_[i] = int64_t{min(panel, a_.panels - 1)} * a_.weight_groups.count;
       }
     }
     if constexpr (Operand::kXScales != XScales::kNone) {
       const int r = thread() % Tile::kRows;
-      x_scales_ = r < place_.rows ? a_.x_scales + source_of(r) * a_.x_groups.count : nullptr;
+      x_scales_ = r < tile_.rows ? a_.x_scales + source_of(r) * a_.x_groups.count : nullptr;
     }
   }
   __device__ int64_t source_of(int r) const {
-    const int row = place_.first_row + r;
+    const int row = tile_.first_row + r;
     return a_.row_index != nullptr ? a_.row_index[row] : row;
   }
   __device__ int64_t panel_bytes() const {
@@ -128,7 +128,7 @@ class MmaLoader {
   }
 
   __device__ void load_codes(uint8_t* to) {
-    const bool there = block_ + thread() % kPieces * 16 / Tile::kBlockBytes < a_.blocks;
+    const bool there = block_ + thread() % kVectors * 16 / Tile::kBlockBytes < a_.blocks;
     const int64_t step = kPanelStep * panel_bytes();
     const uint8_t* from = codes_;
 #pragma unroll
@@ -143,12 +143,12 @@ class MmaLoader {
     to += thread() * 16;
 #pragma unroll
     for (int b = 0; b < Tile::kBlocks; b += kBlockStep) {
-      // More threads than pieces: the last threads copy nothing.
-      if (kBlockStep > Tile::kBlocks && thread() / kXPieces >= Tile::kBlocks) break;
+      // More threads than vectors: the last threads copy nothing.
+      if (kBlockStep > Tile::kBlocks && thread() / kXVectors >= Tile::kBlocks) break;
 #pragma unroll
       for (int i = 0; i < kOwnRows; ++i) {
         const int at = x_at_ + b * Tile::kXBlockBytes;
-        cp_async_16(to + (b * kXPieces + i * kThreads) * 16, row_[i] + at, at < row_bytes_[i]);
+        cp_async_16(to + (b * kXVectors + i * kThreads) * 16, row_[i] + at, at < row_bytes_[i]);
       }
     }
     x_at_ += Tile::kBlocks * Tile::kXBlockBytes;
@@ -156,11 +156,11 @@ class MmaLoader {
   __device__ void load_unaligned_x(uint8_t* to) {
     using Element = std::conditional_t<Operand::kXBytes == 2, uint16_t, uint8_t>;
     constexpr int kElements = 16 / Operand::kXBytes;
-    for (int i = thread(); i < Tile::kBlocks * kXPieces; i += kThreads) {
-      const int r = i % kXPieces / kRowPieces;
-      const int at = (block_ + i / kXPieces) * Tile::kXBlockBytes +
-                     stored_piece<Operand>(r, i % kRowPieces) * 16;
-      const bool there = r < place_.rows && at < a_.x_bytes;
+    for (int i = thread(); i < Tile::kBlocks * kXVectors; i += kThreads) {
+      const int r = i % kXVectors / kRowVectors;
+      const int at = (block_ + i / kXVectors) * Tile::kXBlockBytes +
+                     swizzled_vector<Operand>(r, i % kRowVectors) * 16;
+      const bool there = r < tile_.rows && at < a_.x_bytes;
       const auto* const from =
           reinterpret_cast<const Element*>(a_.x + (there ? source_of(r) * a_.x_stride + at : 0));
       for (int e = 0; e < kElements; ++e)
@@ -173,35 +173,36 @@ class MmaLoader {
     int first = 0, last = 0;
     if constexpr (Operand::kGroups) {
       const int end = min(block_ + Tile::kBlocks, a_.blocks);
-      first = group_of(a_.weight_groups, block_ * Tile::kParts);
+      first = group_of(a_.weight_groups, block_ * Tile::kSubBlocks);
       // The last half of a row may have no columns.
-      last = min(group_of(a_.weight_groups, end * Tile::kParts - 1), a_.weight_groups.count - 1);
+      last =
+          min(group_of(a_.weight_groups, end * Tile::kSubBlocks - 1), a_.weight_groups.count - 1);
     }
 #pragma unroll
     for (int i = 0; i < kOwnRuns; ++i) {
-      const int run = (thread() + i * kThreads) / 4, part = thread() % 4;
+      const int run = (thread() + i * kThreads) / 4, quarter = thread() % 4;
       const int group = first + run % Tile::kGroups;
       if (run >= kScaleRuns || group > last) continue;
-      const int64_t at = (scale_place_[i] + group) * 16;
-      const int to = run * 64 + part * 16;
+      const int64_t at = (scale_at_[i] + group) * 16;
+      const int to = run * 64 + quarter * 16;
       const uint8_t* const scales = expert_ + a_.scales_at;
       if (!a_.scale_is_exponent)
-        cp_async_16(stage + Tile::kScales + to, scales + at * 4 + part * 16, true);
-      else if (part == 0)
+        cp_async_16(stage + Tile::kScales + to, scales + at * 4 + quarter * 16, true);
+      else if (quarter == 0)
         cp_async_16(stage + Tile::kScales + to, scales + at, true);
       if constexpr (Operand::kZeros) {
-        if (a_.has_zeros && part == 0)
+        if (a_.has_zeros && quarter == 0)
           cp_async_16(stage + Tile::kZeros + run * 16, expert_ + a_.zeros_at + at, true);
       }
       if constexpr (Operand::kMinimums)
-        cp_async_16(stage + Tile::kMinimums + to, expert_ + a_.minimums_at + at * 4 + part * 16,
+        cp_async_16(stage + Tile::kMinimums + to, expert_ + a_.minimums_at + at * 4 + quarter * 16,
                     true);
     }
   }
 
   __device__ void load_bias(uint8_t* to) {
     const int q = thread() / 4;
-    const TilePanels<Tile> panels(a_, place_);
+    const TilePanels<Tile> panels(a_, tile_);
     if (q >= Tile::kAllPanels || !panels.there(q)) return;
     const int64_t at = panels[q] * 64 + thread() % 4 * 16;
     cp_async_16(to + thread() * 16, expert_ + a_.bias_at + at, true);
@@ -221,13 +222,13 @@ class MmaLoader {
 
   const GemmArgs& a_;
   uint8_t* const stages_;
-  TilePlace* const places_;
+  WorkTile* const tiles_;
   TileFinder finder_;
-  TilePlace place_{};
+  WorkTile tile_{};
   int64_t number_;
   int block_ = 0, slot_ = 0, at_ = 0;
   const uint8_t* expert_ = nullptr;
-  // State of the copies of this thread. Codes: its first piece, a mask of its existing panels, and
+  // State of the copies of this thread. Codes: its first vector, a mask of its existing panels, and
   // the distance between the halves. x: its rows, the bytes of each row, and the current offset.
   // Scales: the offsets of a panel's scales, and the scales of x.
   const uint8_t* codes_ = nullptr;
@@ -236,7 +237,7 @@ class MmaLoader {
   const uint8_t* row_[kOwnRows] = {};
   int row_bytes_[kOwnRows] = {};
   int x_at_ = 0;
-  int64_t scale_place_[kOwnRuns] = {};
+  int64_t scale_at_[kOwnRuns] = {};
   const float* x_scales_ = nullptr;
 };
 

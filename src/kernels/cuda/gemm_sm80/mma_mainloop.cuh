@@ -44,14 +44,14 @@ class MmaSums {
   }
 
   /// Epilogue: scales, adds the bias, activates and stores. `stage` is the tile's last stage.
-  __device__ void finish(const uint8_t* stage, const TilePlace& place) {
-    const TilePanels<Tile> panels(a_, place);
+  __device__ void finish(const uint8_t* stage, const WorkTile& tile) {
+    const TilePanels<Tile> panels(a_, tile);
     if (!a_.gated) {
 #pragma unroll
       for (int p = 0; p < Tile::kPanels; ++p) {
         if (!panels.there(panel(p))) continue;
         const Factors factors(*this, stage, p);
-        store_panel(stage, place, panels[panel(p)],
+        store_panel(stage, tile, panels[panel(p)],
                     [&](int o, int i, float x_scale) { return total(factors, p, o, i, x_scale); });
       }
       return;
@@ -60,7 +60,7 @@ class MmaSums {
     for (int p = 0; p < Tile::kWarpHalf; ++p) {
       if (!panels.there(panel(p))) continue;
       const Factors of_gate(*this, stage, p), of_up(*this, stage, p + Tile::kWarpHalf);
-      store_panel(stage, place, panels[panel(p)], [&](int o, int i, float x_scale) {
+      store_panel(stage, tile, panels[panel(p)], [&](int o, int i, float x_scale) {
         const float2 gate = total(of_gate, p, o, i, x_scale);
         const float2 up = total(of_up, p + Tile::kWarpHalf, o, i, x_scale);
         return float2{activated(a_, gate.x, up.x), activated(a_, gate.y, up.y)};
@@ -117,11 +117,11 @@ class MmaSums {
 #pragma unroll
       for (int s = 0; s < 2; ++s) {
         const int half = 2 * (first + b) + s;
-        if (half >= parts()) break;
+        if (half >= sub_blocks()) break;
         if (begins_group()) open(stage, first, half);
 #pragma unroll
         for (int p = 0; p < Tile::kPanels; ++p) {
-          uint32_t w[Operand::kParts][Operand::kSteps][4];
+          uint32_t w[Operand::kTerms][Operand::kSteps][4];
           Operand::weights(codes[p], zeros_[p], w);  // of the other half: not used
 #pragma unroll
           for (int o = 0; o < Tile::kOctets; ++o) Operand::multiply_half(sum_[p][o], w, x[o], s);
@@ -139,15 +139,15 @@ class MmaSums {
   __device__ bool begins_group() const {
     return Operand::kZeros && !kInteger && a_.has_zeros && left_ == a_.close_blocks;
   }
-  // Parts of a row that may end a group: k-blocks, or halves of these.
-  __device__ int parts() const {
+  // Sub-blocks of a row that may end a group: k-blocks, or halves of these.
+  __device__ int sub_blocks() const {
     return Operand::kHalves ? a_.x_bytes / (16 * Operand::kXBytes) : a_.blocks;
   }
-  // Returns true if a group ends after `count` more parts, the last of which is `part`.
-  __device__ bool ends_group(int part, int count) {
+  // Returns true if a group ends after `count` more sub-blocks, the last of which is `sub_block`.
+  __device__ bool ends_group(int sub_block, int count) {
     if (!Operand::kGroups) return false;
     left_ -= count;
-    return left_ == 0 || part >= parts() - 1;
+    return left_ == 0 || sub_block >= sub_blocks() - 1;
   }
 
   __device__ static const uint8_t* codes_of(const uint8_t* stage, int p, int b) {
@@ -165,7 +165,7 @@ class MmaSums {
         for (int s = 0; s < 2; ++s) {
           uint32_t four[Operand::kXBytes];
           const int at = (s * 4 + lane_col()) * 4 * Operand::kXBytes;
-          read_words(row + stored_piece<Operand>(r, at / 16) * 16 + at % 16, four);
+          read_words(row + swizzled_vector<Operand>(r, at / 16) * 16 + at % 16, four);
 #pragma unroll
           for (int i = 0; i < Operand::kXBytes; ++i) eight[s * Operand::kXBytes + i] = four[i];
         }
@@ -181,17 +181,17 @@ class MmaSums {
     read_x(stage, b, x);
 #pragma unroll
     for (int p = 0; p < Tile::kPanels; ++p) {
-      uint32_t w[Operand::kParts][Operand::kSteps][4];
+      uint32_t w[Operand::kTerms][Operand::kSteps][4];
       uint32_t codes[Operand::kCodeBits / 2];
       read_codes<Operand::kCodeBits>(codes_of(stage, p, b), codes);
       Operand::weights(codes, zeros_[p], w);
 #pragma unroll
       for (int s = 0; s < Operand::kSteps; ++s) {
 #pragma unroll
-        for (int part = 0; part < Operand::kParts; ++part) {
+        for (int term = 0; term < Operand::kTerms; ++term) {
 #pragma unroll
           for (int o = 0; o < Tile::kOctets; ++o)
-            Operand::multiply(sum_[p][o], w[part][s], x[o][2 * s], x[o][2 * s + 1]);
+            Operand::multiply(sum_[p][o], w[term][s], x[o][2 * s], x[o][2 * s + 1]);
         }
       }
     }
@@ -213,14 +213,15 @@ class MmaSums {
     return reinterpret_cast<const int8_t*>(stage + Tile::kZeros) +
            (panel * Tile::kGroups + group) * 16 + 2 * lane_row();
   }
-  // Returns the group of `part` among those of the stage from k-block `first` on.
-  __device__ int group_in_stage(int first, int part) const {
-    return group_of(a_.weight_groups, part) - group_of(a_.weight_groups, first * Tile::kParts);
+  // Returns the group of `sub_block` among those of the stage from k-block `first` on.
+  __device__ int group_in_stage(int first, int sub_block) const {
+    return group_of(a_.weight_groups, sub_block) -
+           group_of(a_.weight_groups, first * Tile::kSubBlocks);
   }
-  // Begins a group at `part`: loads its zero points as the operand expects them.
-  __device__ void open(const uint8_t* stage, int first, int part) {
+  // Begins a group at `sub_block`: loads its zero points as the operand expects them.
+  __device__ void open(const uint8_t* stage, int first, int sub_block) {
     if constexpr (Operand::kZeros && !kInteger) {
-      const int group = group_in_stage(first, part);
+      const int group = group_in_stage(first, sub_block);
 #pragma unroll
       for (int p = 0; p < Tile::kPanels; ++p) {
         const int8_t* const two = zero_points(stage, panel(p), group);
@@ -237,12 +238,13 @@ class MmaSums {
     return {e8m0_to_float(run[2 * lane_row()]), e8m0_to_float(run[2 * lane_row() + 1])};
   }
 
-  // Ends a group at `part`: scales its sums and adds them to the result.
-  __device__ void close(const uint8_t* stage, int first, int part) {
-    const int group = group_in_stage(first, part);
+  // Ends a group at `sub_block`: scales its sums and adds them to the result.
+  __device__ void close(const uint8_t* stage, int first, int sub_block) {
+    const int group = group_in_stage(first, sub_block);
     float x_scales[Tile::kOctets][2];
     if constexpr (Operand::kXScales == XScales::kGroup) {
-      const int x_group = group_of(a_.x_groups, part / Tile::kParts) - group_of(a_.x_groups, first);
+      const int x_group =
+          group_of(a_.x_groups, sub_block / Tile::kSubBlocks) - group_of(a_.x_groups, first);
 #pragma unroll
       for (int o = 0; o < Tile::kOctets; ++o) {
         const int r = warp_row() * Tile::kWarpRows + o * 8 + lane_col() * 2;
@@ -327,39 +329,39 @@ class MmaSums {
   /// Stores `value` for each of a lane's rows of a panel. Outputs other than pairs of bf16 have
   /// separate code.
   template <class ValueOf>
-  __device__ void store_panel(const uint8_t* stage, const TilePlace& place, int panel,
+  __device__ void store_panel(const uint8_t* stage, const WorkTile& tile, int panel,
                               ValueOf value) {
     const int column = panel * 16 + 2 * lane_row();
     if (a_.y_in_pairs && column + 1 < a_.columns) {
       auto* const y = static_cast<Bf16x2*>(a_.y.data) + column / 2;
-      each_row(stage, place, value,
+      each_row(stage, tile, value,
                [&](int row, float2 two) { y[row * a_.y.stride / 2] = __float22bfloat162_rn(two); });
     } else {
-      each_row(stage, place, value, [&](int row, float2 two) {
+      each_row(stage, tile, value, [&](int row, float2 two) {
         if (column < a_.columns) store(a_.y, row, column, two.x);
         if (column + 1 < a_.columns) store(a_.y, row, column + 1, two.y);
       });
     }
   }
   template <class ValueOf, class Store>
-  __device__ static void each_row(const uint8_t* stage, const TilePlace& place, ValueOf value,
+  __device__ static void each_row(const uint8_t* stage, const WorkTile& tile, ValueOf value,
                                   Store store_row) {
 #pragma unroll
     for (int o = 0; o < Tile::kOctets; ++o) {
 #pragma unroll
       for (int i = 0; i < 2; ++i) {
         const int r = warp_row() * Tile::kWarpRows + o * 8 + lane_col() * 2 + i;
-        if (r >= place.rows) continue;
+        if (r >= tile.rows) continue;
         float x_scale = 1;
         if constexpr (Operand::kXScales == XScales::kToken)
           x_scale = reinterpret_cast<const float*>(stage + Tile::kXScales)[r];
-        store_row(place.first_row + r, value(o, i, x_scale));
+        store_row(tile.first_row + r, value(o, i, x_scale));
       }
     }
   }
 
   const GemmArgs& a_;
-  int left_;  // parts until the group ends
+  int left_;  // sub-blocks until the group ends
   Sum sum_[Tile::kPanels][Tile::kOctets][4] = {};
   float result_[Operand::kGroups ? Tile::kPanels : 1][Operand::kGroups ? Tile::kOctets : 1][4] = {};
   Sum x_sum_[kXSums ? Tile::kOctets : 1][4] = {};

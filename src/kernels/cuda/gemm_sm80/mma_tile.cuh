@@ -24,9 +24,9 @@ struct MmaTile {
   // Bytes of a k-block: codes of a panel, and columns of one activation row.
   static constexpr int kBlockBytes = mma16::block_bytes(Operand::kCodeBits);
   static constexpr int kXBlockBytes = mma16::kCols * Operand::kXBytes;
-  // Parts of a k-block that may end a group, and scales of a row that a stage may need.
-  static constexpr int kParts = Operand::kHalves ? 2 : 1;
-  static constexpr int kGroups = Operand::kGroups ? kBlocks * kParts : 1;
+  // Sub-blocks of a k-block that may end a group, and scales of a row that a stage may need.
+  static constexpr int kSubBlocks = Operand::kHalves ? 2 : 1;
+  static constexpr int kGroups = Operand::kGroups ? kBlocks * kSubBlocks : 1;
   static constexpr int kXGroups = Operand::kXScales == XScales::kGroup ? kBlocks : 1;
 
   // Layout of a stage: codes [panel][block], x [block][row], scales [panel][group][16], zero points

@@ -27,10 +27,10 @@ struct ExponentArgs {
 };
 
 // 16 bytes of a block are codes of one row.
-__device__ int row_of_piece(int piece) {
-  return 2 * (piece % 8) + piece / 16;
+__device__ int row_of_vector(int vector) {
+  return 2 * (vector % 8) + vector / 16;
 }
-constexpr int kPieces = mma16::block_bytes(8) / 16;
+constexpr int kVectors = mma16::block_bytes(8) / 16;
 
 // Multiplies four codes by a power of two.
 __device__ uint32_t scaled_codes(uint32_t four, float factor) {
@@ -52,8 +52,8 @@ __global__ void __launch_bounds__(kThreads) scale_codes(const ExponentArgs a, in
     for (int i = static_cast<int>(threadIdx.x); i < a.groups * mma16::kRows; i += kThreads)
       atomicMax(&largest[i % mma16::kRows], exponents[i]);
     __syncthreads();
-    for (int i = static_cast<int>(threadIdx.x); i < a.blocks * kPieces; i += kThreads) {
-      const int row = row_of_piece(i % kPieces), group = i / kPieces / a.group_blocks;
+    for (int i = static_cast<int>(threadIdx.x); i < a.blocks * kVectors; i += kThreads) {
+      const int row = row_of_vector(i % kVectors), group = i / kVectors / a.group_blocks;
       const int down = static_cast<int>(largest[row]) - exponents[group * mma16::kRows + row];
       if (down == 0) continue;
       const float factor = ldexpf(1.0f, -down);
@@ -93,10 +93,10 @@ __device__ bool has_nan(uint32_t four) {
 __global__ void __launch_bounds__(kThreads) mark_nan(const ExponentArgs a, int64_t count) {
   for (int64_t panel = blockIdx.x; panel < count; panel += gridDim.x) {
     const auto* const codes = reinterpret_cast<const uint4*>(a.codes(panel));
-    for (int i = static_cast<int>(threadIdx.x); i < a.blocks * kPieces; i += kThreads) {
+    for (int i = static_cast<int>(threadIdx.x); i < a.blocks * kVectors; i += kThreads) {
       const uint4 four = codes[i];
       if (!has_nan(four.x) && !has_nan(four.y) && !has_nan(four.z) && !has_nan(four.w)) continue;
-      const int row = row_of_piece(i % kPieces), group = i / kPieces / a.group_blocks;
+      const int row = row_of_vector(i % kVectors), group = i / kVectors / a.group_blocks;
       a.exponents(panel)[group * mma16::kRows + row] = kNan;
     }
   }

@@ -8,11 +8,11 @@ namespace moracle::cuda {
 namespace {
 
 int most_groups(const GemmArgs& args, int stage_blocks) {
-  const int group = args.weight_groups.blocks, parts = args.group_parts;
+  const int group = args.weight_groups.blocks, sub_blocks = args.sub_blocks;
   int most = 1;
   for (int first = 0; first < args.blocks; first += stage_blocks) {
     const int end = std::min(first + stage_blocks, args.blocks);
-    most = std::max(most, (end * parts - 1) / group - first * parts / group + 1);
+    most = std::max(most, (end * sub_blocks - 1) / group - first * sub_blocks / group + 1);
   }
   return most;
 }

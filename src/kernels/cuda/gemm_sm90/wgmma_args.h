@@ -34,7 +34,7 @@ struct WgmmaArgs : GemmArgs {
   float* y_scales;
   // Dense and shared kernels: CTAs of a cluster split K of a tile, this many k-blocks
   // each, whole stages.
-  int cluster, part_blocks;
+  int cluster, split_blocks;
   WeightTiles tma;
 };
 

@@ -19,7 +19,7 @@ class WgmmaConsumer {
   using Sum = typename Operand::Sum;
   static constexpr int kN = kN_, kM = Tile::kM, kBlocks = Tile::kBlocks;
   /// First operand of an m64 and a unit of K.
-  using Weights = uint32_t[Operand::kParts][Operand::kSteps][4];
+  using Weights = uint32_t[Operand::kTerms][Operand::kSteps][4];
 
   __device__ WgmmaConsumer(const WgmmaArgs& args, const WgmmaShared<Tile>& shared,
                            RingSlot<Tile>& ring)
@@ -88,17 +88,18 @@ class WgmmaConsumer {
       const int at = (b * Operand::kSteps + s) * 32;  // bytes of a row
       const uint64_t step = (at / 128 * Tile::kAtomBytes + at % 128) / 16;
 #pragma unroll
-      for (int part = 0; part < Operand::kParts; ++part)
-        wgmma<Operand::kProducts, 2 * kCount>(sum, w[part][s], x + step, add || s > 0 || part > 0);
+      for (int term = 0; term < Operand::kTerms; ++term)
+        wgmma<Operand::kProducts, 2 * kCount>(sum, w[term][s], x + step, add || s > 0 || term > 0);
     }
   }
   /// Index in the stage of the group of a lane's columns of unit b, where scales are folded.
   __device__ int folded_group(int first, int b) const {
     if constexpr (Operand::kValues) {
       // Past the end of a row any group will do: codes and x are zero.
-      const int part = min(first + b, a_.blocks - 1) * a_.group_parts +
-                       (a_.group_parts > 1 ? lane_col() / 2 : 0);
-      return group_of(a_.weight_groups, part) - group_of(a_.weight_groups, first * a_.group_parts);
+      const int sub_block =
+          min(first + b, a_.blocks - 1) * a_.sub_blocks + (a_.sub_blocks > 1 ? lane_col() / 2 : 0);
+      return group_of(a_.weight_groups, sub_block) -
+             group_of(a_.weight_groups, first * a_.sub_blocks);
     }
     if constexpr (!Operand::kFolded) return 0;
     if (a_.weight_groups.blocks == 1) return b;
@@ -134,7 +135,7 @@ class WgmmaConsumer {
   }
   /// Adds scaled sums of the rows from `begin` on to the totals.
   template <int kCount>
-  __device__ __forceinline__ void promote(int m, int begin, const Sum (&part)[kCount],
+  __device__ __forceinline__ void promote(int m, int begin, const Sum (&partial)[kCount],
                                           const uint8_t* stage, float2 scale) {
     Sum(&to)[kN / 2] = total[m];
     if constexpr (Operand::kXScales == XScales::kGroup) {
@@ -146,15 +147,15 @@ class WgmmaConsumer {
 #pragma unroll
         for (int i = 0; i < 4; ++i)
           to[begin / 2 + o * 4 + i] +=
-              part[o * 4 + i] * (i % 2 == 0 ? two.x : two.y) * (i < 2 ? scale.x : scale.y);
+              partial[o * 4 + i] * (i % 2 == 0 ? two.x : two.y) * (i < 2 ? scale.x : scale.y);
       }
     } else {
 #pragma unroll
       for (int i = 0; i < kCount; ++i) {
         if constexpr (Operand::kGroups)
-          to[begin / 2 + i] += part[i] * (i % 4 < 2 ? scale.x : scale.y);
+          to[begin / 2 + i] += partial[i] * (i % 4 < 2 ? scale.x : scale.y);
         else
-          to[begin / 2 + i] += part[i];
+          to[begin / 2 + i] += partial[i];
       }
     }
   }

@@ -24,8 +24,8 @@ class WgmmaEpilogue {
 
   /// Loads factors: call it before the mainloop to hide their latency.
   __device__ WgmmaEpilogue(const WgmmaArgs& args, const Info& info)
-      : a_(args), info_(info), panels_(args, info.place) {
-    const uint8_t* const expert = a_.base + info.place.expert * a_.expert_bytes;
+      : a_(args), info_(info), panels_(args, info.tile) {
+    const uint8_t* const expert = a_.base + info.tile.expert * a_.expert_bytes;
 #pragma unroll
     for (int m = 0; m < Tile::kM; ++m) {
       const int64_t at = int64_t{min(panels_[panel(m)], a_.panels - 1)} * 16 + 2 * lane_row();
@@ -78,7 +78,7 @@ class WgmmaEpilogue {
         a_.y_fragments ? static_cast<int>(fragment_order::position(2, column / 2)) : column / 2;
     const int64_t stride = a_.y.stride / 2;
     auto* const y =
-        static_cast<Bf16x2*>(a_.y.data) + (info_.place.first_row + 2 * lane_col()) * stride + word;
+        static_cast<Bf16x2*>(a_.y.data) + (info_.tile.first_row + 2 * lane_col()) * stride + word;
     each_row(value, [&](int o, int i, float2 two) {
       y[(o * 8 + i) * stride] = __float22bfloat162_rn(two);
     });
@@ -87,7 +87,7 @@ class WgmmaEpilogue {
   // overlap.
   template <class ValueOf, class Store>
   __device__ __forceinline__ void each_row(ValueOf value, Store store_row) const {
-    const int rows = info_.place.rows - 2 * lane_col();
+    const int rows = info_.tile.rows - 2 * lane_col();
 #pragma unroll
     for (int o = 0; o < kN / 8; ++o) {
       float2 x_scale{1, 1}, two[2];
@@ -125,7 +125,7 @@ class SplitKEpilogue {
   __device__ SplitKEpilogue(const WgmmaArgs& a, const WgmmaShared<Tile>& shared, const Info& info)
       : a_(a),
         info_(info),
-        panels_(a, info.place),
+        panels_(a, info.tile),
         base_(shared_address(shared.base) + threadIdx.x * 16) {}
 
   __device__ __forceinline__ void run(const WgmmaConsumer<Operand, Tile, kN>& sums) const {
@@ -141,18 +141,18 @@ class SplitKEpilogue {
     Outputs outputs;
 #pragma unroll 1
     for (int unit = static_cast<int>(cluster_rank()); unit < kUnits; unit += a_.cluster) {
-      uint4 parts[kMostWgmmaCluster];
+      uint4 partials[kMostWgmmaCluster];
 #pragma unroll
       for (int block = 0; block < kMostWgmmaCluster; ++block)
-        if (block < a_.cluster) parts[block] = load_cluster_16(base_ + unit * kUnitBytes, block);
+        if (block < a_.cluster) partials[block] = load_cluster_16(base_ + unit * kUnitBytes, block);
       if (unit / kOctets != outputs.m) enter(unit / kOctets, outputs);
       Sum all[4] = {};
 #pragma unroll
       for (int block = 0; block < kMostWgmmaCluster; ++block) {
         if (block >= a_.cluster) break;
-        const uint4& part = parts[block];
-        all[0] += std::bit_cast<Sum>(part.x), all[1] += std::bit_cast<Sum>(part.y);
-        all[2] += std::bit_cast<Sum>(part.z), all[3] += std::bit_cast<Sum>(part.w);
+        const uint4& partial = partials[block];
+        all[0] += std::bit_cast<Sum>(partial.x), all[1] += std::bit_cast<Sum>(partial.y);
+        all[2] += std::bit_cast<Sum>(partial.z), all[3] += std::bit_cast<Sum>(partial.w);
       }
       store(outputs, unit % kOctets, all);
     }
@@ -180,7 +180,7 @@ class SplitKEpilogue {
     to.m = m, to.column = panels_[q] * 16 + 2 * lane_row();
     to.there = panels_.there(q) && to.column < a_.columns;
     if (!to.there) return;
-    const uint8_t* const expert = a_.base + info_.place.expert * a_.expert_bytes;
+    const uint8_t* const expert = a_.base + info_.tile.expert * a_.expert_bytes;
     if constexpr (Operand::kScaled && !Operand::kGroups) {
       const uint8_t* const scales = expert + a_.scales_at;
       to.scale =
@@ -197,14 +197,14 @@ class SplitKEpilogue {
     const int row = o * 8 + 2 * lane_col();
 #pragma unroll
     for (int i = 0; i < 2; ++i) {
-      if (row + i >= info_.place.rows) return;
+      if (row + i >= info_.tile.rows) return;
       float2 value{static_cast<float>(all[i]), static_cast<float>(all[2 + i])};
       if constexpr (Operand::kFolded) value.x *= Operand::kUnit, value.y *= Operand::kUnit;
       if constexpr (Operand::kXScales == XScales::kToken)
         value.x *= info_.x_scales[row + i], value.y *= info_.x_scales[row + i];
       value.x = value.x * outputs.scale.x + outputs.bias.x;
       value.y = value.y * outputs.scale.y + outputs.bias.y;
-      const int64_t at = (info_.place.first_row + row + i) * a_.y.stride + outputs.column;
+      const int64_t at = (info_.tile.first_row + row + i) * a_.y.stride + outputs.column;
       if (a_.y.dtype == DType::kF32)
         *reinterpret_cast<float2*>(static_cast<float*>(a_.y.data) + at) = value;
       else

@@ -21,9 +21,9 @@ struct TileWork {
   __device__ __forceinline__ static void run(const WgmmaArgs& a, const WgmmaShared<Tile>& shared,
                                              RingSlot<Tile>& ring,
                                              const typename Tile::Info& info) {
-    if (Tile::kHalfRows < Tile::kRows && info.place.rows <= Tile::kHalfRows)
+    if (Tile::kHalfRows < Tile::kRows && info.tile.rows <= Tile::kHalfRows)
       run_width<Tile::kHalfRows>(a, shared, ring, info);
-    else if (Tile::kMostRows < Tile::kRows && info.place.rows <= Tile::kMostRows)
+    else if (Tile::kMostRows < Tile::kRows && info.tile.rows <= Tile::kMostRows)
       run_width<Tile::kMostRows>(a, shared, ring, info);
     else
       run_width<Tile::kRows>(a, shared, ring, info);
@@ -73,7 +73,7 @@ __global__ void __launch_bounds__(Tile::kThreads, Tile::kPerSm)
     for (int at = 0;; at = at + 1 == Tile::kInfos ? 0 : at + 1) {
       mbarrier_wait(shared.full(ring.slot), ring.parity);
       const typename Tile::Info& info = shared.info(at);
-      if (info.place.expert < 0) break;
+      if (info.tile.expert < 0) break;
       TileWork<Operand, Tile>::run(a, shared, ring, info);
     }
   }

@@ -119,7 +119,7 @@ Status WgmmaLaunch::run(const KernelWeights& weights, const GroupedRows& rows, c
   const auto share = [&](const WgmmaKernel& with, int cluster) {
     kernel = &with;
     args.cluster = cluster;
-    args.part_blocks = (stages(with) + cluster - 1) / cluster * with.stage_blocks;
+    args.split_blocks = (stages(with) + cluster - 1) / cluster * with.stage_blocks;
     blocks = tiles * cluster;
   };
   // Persistent CTAs load the next tile while they store one, but they write bf16.

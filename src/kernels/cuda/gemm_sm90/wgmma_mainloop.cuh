@@ -10,7 +10,7 @@ namespace moracle::cuda {
 /// Sums stay in the instruction's registers. A batch is a unit (a k-block, or half of one) of as
 /// many m64 as registers allow.
 template <class Consumer>
-__device__ __forceinline__ void mainloop_in_place(Consumer& c) {
+__device__ __forceinline__ void mainloop_unpromoted(Consumer& c) {
   using Tile = typename Consumer::Tile;
   constexpr int kM = Consumer::kM, kBlocks = Consumer::kBlocks;
   using Operand = typename Consumer::Operand;
@@ -71,13 +71,13 @@ __device__ __forceinline__ void mainloop_promoted(Consumer& c) {
     const int slot = c.slot();
 #pragma unroll
     for (int m = 0; m < kM; ++m) {
-      typename Consumer::Sum part[Consumer::kN / 2];
+      typename Consumer::Sum partial[Consumer::kN / 2];
 #pragma unroll
       for (int b = 0; b < kBlocks; ++b) {
         const int i = m * kBlocks + b, next = i + 1;
         const bool ends = b % kChunk == kChunk - 1;
         wgmma_fence();
-        c.multiply(part, w[i % 2], x, b, b % kChunk > 0);
+        c.multiply(partial, w[i % 2], x, b, b % kChunk > 0);
         wgmma_commit();
         float2 scale{1, 1};
         if (ends && Consumer::Operand::kGroups)
@@ -92,8 +92,8 @@ __device__ __forceinline__ void mainloop_promoted(Consumer& c) {
         }
         if (ends) {
           wgmma_wait<0>();
-          pin(part);
-          c.promote(m, 0, part, stage, scale);
+          pin(partial);
+          c.promote(m, 0, partial, stage, scale);
         }
       }
     }
@@ -120,20 +120,20 @@ __device__ float2 chunk_scale(const Consumer& c, const uint8_t* stage, int m) {
 }
 template <class Consumer, class Sum, int kCount>
 __device__ __forceinline__ void multiply_chunk(
-    Consumer& c, Sum (&part)[kCount], const typename Consumer::Weights (&w)[Consumer::kBlocks],
+    Consumer& c, Sum (&partial)[kCount], const typename Consumer::Weights (&w)[Consumer::kBlocks],
     uint64_t x) {
 #pragma unroll
-  for (int b = 0; b < Consumer::kBlocks; ++b) c.multiply(part, w[b], x, b, b > 0);
+  for (int b = 0; b < Consumer::kBlocks; ++b) c.multiply(partial, w[b], x, b, b > 0);
   wgmma_commit();
 }
 /// Waits for a chunk's products when the next chunk is unpacked. The fence that the next products
 /// need stands before the wait, and no branch follows: else ptxas unpacks after the wait. Where two
 /// CTAs share an SM, registers do not suffice for that.
 template <class Tile, class Sum, int kCount>
-__device__ __forceinline__ void wait_unpacked(Sum (&part)[kCount]) {
+__device__ __forceinline__ void wait_unpacked(Sum (&partial)[kCount]) {
   if constexpr (Tile::kPerSm == 1) wgmma_fence();
   wgmma_wait<0>();
-  pin(part);
+  pin(partial);
   if constexpr (Tile::kPerSm > 1) wgmma_fence();
 }
 
@@ -144,29 +144,29 @@ template <class Consumer>
 __device__ __forceinline__ void mainloop_chunks(Consumer& c) {
   using Tile = typename Consumer::Tile;
   typename Consumer::Weights w[2][Consumer::kBlocks];
-  typename Consumer::Sum part[2][Consumer::kN / 2];
+  typename Consumer::Sum partial[2][Consumer::kN / 2];
   unpack_chunk(c, c.stage(), 0, w[0]);
   wgmma_fence();
-  multiply_chunk(c, part[0], w[0], c.descriptor());
+  multiply_chunk(c, partial[0], w[0], c.descriptor());
   int used = -1;
   for (int first = c.own.begin(); first < c.own.end(); first += Consumer::kBlocks) {
     const uint64_t x = c.descriptor();
     const uint8_t* const stage = c.stage();
     unpack_chunk(c, stage, 1, w[1]);
     const float2 scales[2] = {chunk_scale(c, stage, 0), chunk_scale(c, stage, 1)};
-    wait_unpacked<Tile>(part[0]);
-    multiply_chunk(c, part[1], w[1], x);
+    wait_unpacked<Tile>(partial[0]);
+    multiply_chunk(c, partial[1], w[1], x);
     if (used >= 0) c.release(used);
-    c.promote(0, 0, part[0], stage, scales[0]);
+    c.promote(0, 0, partial[0], stage, scales[0]);
     used = c.slot();
     c.next_stage(first);
     unpack_chunk(c, c.stage(), 0, w[0]);
-    wait_unpacked<Tile>(part[1]);
-    multiply_chunk(c, part[0], w[0], c.descriptor());
-    c.promote(1, 0, part[1], stage, scales[1]);
+    wait_unpacked<Tile>(partial[1]);
+    multiply_chunk(c, partial[0], w[0], c.descriptor());
+    c.promote(1, 0, partial[1], stage, scales[1]);
   }
   wgmma_wait<0>();
-  pin(part[0]);
+  pin(partial[0]);
   c.release(c.slot());
   c.leave();
 }
@@ -178,10 +178,10 @@ __device__ __forceinline__ void mainloop_halves(Consumer& c) {
   constexpr int kN = Consumer::kN, kM = Consumer::kM;
   constexpr uint64_t kHalf = kN / 2 * 128 / 16;  // to the second half of x
   typename Consumer::Weights w[Consumer::kBlocks];
-  typename Consumer::Sum part[2][kN / 4];
+  typename Consumer::Sum partial[2][kN / 4];
   unpack_chunk(c, c.stage(), 0, w);
   wgmma_fence();
-  multiply_chunk(c, part[0], w, c.descriptor());
+  multiply_chunk(c, partial[0], w, c.descriptor());
   int used = -1;
   for (int first = c.own.begin(); first < c.own.end(); first += Consumer::kBlocks) {
     const uint8_t* const stage = c.stage();
@@ -190,25 +190,25 @@ __device__ __forceinline__ void mainloop_halves(Consumer& c) {
     for (int m = 0; m < kM; ++m) {
       const float2 scale = chunk_scale(c, stage, m);
       wgmma_wait<0>();
-      pin(part[0]);
+      pin(partial[0]);
       if (m == 0 && used >= 0) c.release(used);
       wgmma_fence();
-      multiply_chunk(c, part[1], w, x + kHalf);
-      c.promote(m, 0, part[0], stage, scale);
+      multiply_chunk(c, partial[1], w, x + kHalf);
+      c.promote(m, 0, partial[0], stage, scale);
       if (m == kM - 1) {
         used = c.slot();
         c.next_stage(first);
       }
       wgmma_wait<0>();
-      pin(part[1]);
+      pin(partial[1]);
       unpack_chunk(c, c.stage(), (m + 1) % kM, w);
       wgmma_fence();
-      multiply_chunk(c, part[0], w, c.descriptor());
-      c.promote(m, kN / 2, part[1], stage, scale);
+      multiply_chunk(c, partial[0], w, c.descriptor());
+      c.promote(m, kN / 2, partial[1], stage, scale);
     }
   }
   wgmma_wait<0>();
-  pin(part[0]);
+  pin(partial[0]);
   c.release(c.slot());
   c.leave();
 }
@@ -223,17 +223,17 @@ __device__ __forceinline__ void run_mainloop(Consumer& c) {
 #pragma unroll
     for (int i = 0; i < Consumer::kN / 2; ++i) c.total[m][i] = 0;
   }
-  constexpr bool kFew = Consumer::Tile::kRows <= 64 && kM == 2;
+  constexpr bool kSkinny = Consumer::Tile::kRows <= 64 && kM == 2;
   if constexpr (!Operand::kPromoted)
-    mainloop_in_place(c);
-  else if constexpr (!Operand::kSmallGroups && kFew)
+    mainloop_unpromoted(c);
+  else if constexpr (!Operand::kSmallGroups && kSkinny)
     mainloop_chunks(c);
   else if constexpr (!Operand::kSmallGroups)
     mainloop_halves(c);
   else if (c.args().close_blocks % Consumer::kBlocks != 0 &&
            c.args().close_blocks < c.args().blocks)  // a group may end within a stage
     mainloop_promoted<1>(c);
-  else if constexpr (kFew)
+  else if constexpr (kSkinny)
     mainloop_chunks(c);
   else
     mainloop_promoted<Consumer::kBlocks>(c);

@@ -1,5 +1,5 @@
 // Producer warpgroup: fills the pipeline stages, tile after tile without a gap. TMA loads the
-// weights, cp.async gathers the rows of x in pieces of 16 bytes.
+// weights, cp.async gathers the rows of x in vectors of 16 bytes.
 #pragma once
 
 #include "kernels/cuda/gemm_sm90/wgmma_args.h"
@@ -26,16 +26,16 @@ class WgmmaProducer {
     const unsigned cluster = Tile::kDense ? static_cast<unsigned>(a_.cluster) : 1;
     if constexpr (!Tile::kAhead) begin_after_earlier();
     for (int64_t number = blockIdx.x / cluster;; number += gridDim.x / cluster) {
-      const TilePlace place = balanced(finder.find(a_, number, Tile::kRows, Tile::kAllPanels));
+      const WorkTile tile = balanced(finder.find(a_, number, Tile::kRows, Tile::kAllPanels));
       wait_until_empty();
-      if (thread() == 0) shared_.info(at).place = place;
-      if (place.expert >= 0) enter(place);
+      if (thread() == 0) shared_.info(at).tile = tile;
+      if (tile.expert >= 0) enter(tile);
       if (Tile::kAhead && number == blockIdx.x / cluster) {
-        if (place.expert >= 0) load_ahead();
+        if (tile.expert >= 0) load_ahead();
         begin_after_earlier();
       }
-      if (place.expert < 0) break;
-      enter_rows(place, shared_.info(at));
+      if (tile.expert < 0) break;
+      enter_rows(tile, shared_.info(at));
       for (int first = own_.begin(); first < own_.end(); first += Tile::kBlocks) {
         if (first > own_.begin()) wait_until_empty();
         if constexpr (Tile::kArriving < Tile::kStages) limit_arriving();
@@ -61,27 +61,27 @@ class WgmmaProducer {
 
   // Spreads the rows of an expert evenly over its tiles, in multiples of 8: narrower products cost
   // less. Where tokens are rows, a warpgroup multiplies 64 or none.
-  __device__ TilePlace balanced(TilePlace place) const {
-    if (Operand::kTokenRows || place.expert < 0) return place;
+  __device__ WorkTile balanced(WorkTile tile) const {
+    if (Operand::kTokenRows || tile.expert < 0) return tile;
     int begin = 0, end = a_.num_rows;
     if (a_.offsets != nullptr) {
-      begin = min(a_.offsets[place.expert], a_.num_rows);
-      end = min(a_.offsets[place.expert + 1], a_.num_rows);
+      begin = min(a_.offsets[tile.expert], a_.num_rows);
+      end = min(a_.offsets[tile.expert + 1], a_.num_rows);
     }
-    const int rows = end - begin, part = (place.first_row - begin) / Tile::kRows;
-    const int parts = (rows + Tile::kRows - 1) / Tile::kRows;
-    const int first = part_begin(rows, part, parts);
-    place.first_row = begin + first;
-    place.rows = part_begin(rows, part + 1, parts) - first;
-    return place;
+    const int rows = end - begin, index = (tile.first_row - begin) / Tile::kRows;
+    const int tiles = (rows + Tile::kRows - 1) / Tile::kRows;
+    const int first = tile_begin(rows, index, tiles);
+    tile.first_row = begin + first;
+    tile.rows = tile_begin(rows, index + 1, tiles) - first;
+    return tile;
   }
-  __device__ static int part_begin(int rows, int part, int parts) {
-    const int64_t at = int64_t{rows} * part + parts - 1;
-    return min(rows, (static_cast<int>(at / parts) + 7) / 8 * 8);
+  __device__ static int tile_begin(int rows, int index, int tiles) {
+    const int64_t at = int64_t{rows} * index + tiles - 1;
+    return min(rows, (static_cast<int>(at / tiles) + 7) / 8 * 8);
   }
 
-  __device__ int source_of(const TilePlace& place, int r) const {
-    const int row = place.first_row + r;
+  __device__ int source_of(const WorkTile& tile, int r) const {
+    const int row = tile.first_row + r;
     return a_.row_index != nullptr ? a_.row_index[row] : row;
   }
 
@@ -108,36 +108,36 @@ class WgmmaProducer {
                   ring_.parity ^ (lap_ago ? 1 : 0));
   }
 
-  __device__ void enter(const TilePlace& place) {
-    expert_ = place.expert;
-    const TilePanels<Tile> panels(a_, place);
+  __device__ void enter(const WorkTile& tile) {
+    expert_ = tile.expert;
+    const TilePanels<Tile> panels(a_, tile);
 #pragma unroll
     for (int i = 0; i < kTmaTiles; ++i) panel_[i] = panels[i * kTmaPanels];
   }
 
   // Rows past the tile's last are not copied: their products are not stored.
-  __device__ void enter_rows(const TilePlace& place, typename Tile::Info& info) {
+  __device__ void enter_rows(const WorkTile& tile, typename Tile::Info& info) {
     const int row = thread() / 8;
-    own_rows_ = (place.rows - row + 15) / 16;
+    own_rows_ = (tile.rows - row + 15) / 16;
     const auto step = static_cast<unsigned>(a_.x_stride / 16);
 #pragma unroll
     for (int i = 0; i < kOwnRows; ++i)
-      x_[i] = i < own_rows_ ? source_of(place, row + i * 16) * step + thread() % 8 : 0;
+      x_[i] = i < own_rows_ ? source_of(tile, row + i * 16) * step + thread() % 8 : 0;
     if constexpr (Operand::kXScales == XScales::kToken) {
-      for (int r = thread(); r < place.rows; r += kThreads)
-        cp_async_4(shared_address(&info.x_scales[r]), a_.x_scales + source_of(place, r), true);
+      for (int r = thread(); r < tile.rows; r += kThreads)
+        cp_async_4(shared_address(&info.x_scales[r]), a_.x_scales + source_of(tile, r), true);
     } else if constexpr (Operand::kXScales == XScales::kGroup) {
       static_assert(Tile::kRows <= kThreads);
       if constexpr (Operand::kTokenRows) {
-        const TilePanels<Tile> panels(a_, place);
+        const TilePanels<Tile> panels(a_, tile);
         const auto* const scales =
-            reinterpret_cast<const float*>(a_.base + place.expert * a_.expert_bytes + a_.scales_at);
+            reinterpret_cast<const float*>(a_.base + tile.expert * a_.expert_bytes + a_.scales_at);
         if (scaled_tile() >= 0)
           w_scales_ = scales + int64_t{min(panels[scaled_tile() * kTmaPanels], a_.panels - 1)} *
                                    a_.weight_groups.count * 16;
       }
-      x_scales_ = thread() < place.rows
-                      ? a_.x_scales + int64_t{source_of(place, thread())} * a_.x_groups.count
+      x_scales_ = thread() < tile.rows
+                      ? a_.x_scales + int64_t{source_of(tile, thread())} * a_.x_groups.count
                       : nullptr;
     }
   }
@@ -174,7 +174,7 @@ class WgmmaProducer {
         Operand::kGroups ? Tile::kScaleBytes + (zeros ? 16 : 0) + (minimums ? 64 : 0) : 0;
     mbarrier_arrive_expect_tx(full,
                               Tile::kAllPanels * (Tile::kPanelBytes + a_.tma.groups * group_bytes));
-    const int group = Operand::kGroups ? group_of(a_.weight_groups, first * a_.group_parts) : 0;
+    const int group = Operand::kGroups ? group_of(a_.weight_groups, first * a_.sub_blocks) : 0;
 #pragma unroll
     for (int i = 0; i < kTmaTiles; ++i) {
       const int before = i * kTmaPanels;  // panels of earlier tiles
@@ -197,7 +197,7 @@ class WgmmaProducer {
     }
   }
 
-  // Piece c of row r of an atom lies at r · 128 + (c ^ r % 8) · 16.
+  // Vector c of row r of an atom lies at r · 128 + (c ^ r % 8) · 16.
   __device__ void load_x(uint32_t stage, int first) {
     const int c = thread() % 8, row = thread() / 8;
     const uint32_t to = stage + row * 128 + ((c ^ row % 8) << 4);

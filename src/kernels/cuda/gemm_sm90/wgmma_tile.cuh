@@ -34,10 +34,10 @@ struct WgmmaTile {
   static constexpr int kAllPanels = 8 * kM, kOutputs = 16 * kAllPanels, kHalf = kAllPanels / 2;
   // Registers of a thread, by warpgroup. Their sum is at most the CTA's share at launch: 168 or 80
   // a thread.
-  static constexpr bool kFewSums =
+  static constexpr bool kSmallTile =
       Operand::kPromoted ? kRows <= 32 : kM * kRows <= (Operand::kWide ? 256 : 128);
-  static constexpr int kProducerRegisters = kPerSm > 1 ? 24 : kFewSums ? 72 : 40;
-  static constexpr int kConsumerRegisters = kPerSm > 1 ? 104 : kFewSums ? 216 : 232;
+  static constexpr int kProducerRegisters = kPerSm > 1 ? 24 : kSmallTile ? 72 : 40;
+  static constexpr int kConsumerRegisters = kPerSm > 1 ? 104 : kSmallTile ? 216 : 232;
   static_assert(kProducers * kProducerRegisters + kConsumers * kConsumerRegisters <=
                 kThreads * (65536 / kThreads / kPerSm / 8 * 8));
 
@@ -67,7 +67,7 @@ struct WgmmaTile {
 
   // After the stages: the epilogue's inputs for a tile, [tile]; barriers.
   struct Info {
-    TilePlace place;
+    WorkTile tile;
     alignas(8) float x_scales[Operand::kXScales == XScales::kToken ? kRows : 4];
   };
   static constexpr int kInfos = kStages + 1;
@@ -110,11 +110,11 @@ struct OwnBlocks {
   const WgmmaArgs& a;
   __device__ int begin() const {
     if constexpr (!Tile::kDense) return 0;
-    return static_cast<int>(cluster_rank()) * a.part_blocks;
+    return static_cast<int>(cluster_rank()) * a.split_blocks;
   }
   __device__ int end() const {
     if constexpr (!Tile::kDense) return a.blocks;
-    return min(begin() + a.part_blocks, a.blocks);
+    return min(begin() + a.split_blocks, a.blocks);
   }
 };
 

@@ -18,13 +18,13 @@ class TokenEpilogue {
   using Info = typename Tile::Info;
 
   __device__ TokenEpilogue(const WgmmaArgs& args, const Info& info)
-      : a_(args), info_(info), panels_(args, info.place) {}
+      : a_(args), info_(info), panels_(args, info.tile) {}
 
   __device__ __forceinline__ void store_all(const Sums& sums) const {
     const int first = static_cast<int>(threadIdx.x / 32) * 16 + lane_row();
 #pragma unroll
     for (int i = 0; i < 2; ++i) {
-      const bool there = first + 8 * i < info_.place.rows;
+      const bool there = first + 8 * i < info_.tile.rows;
       if (a_.gated && a_.y_scales != nullptr)
         store_codes(sums, i, first + 8 * i, there);  // lanes exchange values: all lanes call
       else if (there)
@@ -34,7 +34,7 @@ class TokenEpilogue {
 
  private:
   __device__ __forceinline__ void store_token(const Sums& sums, int i, int row) const {
-    auto* const y = static_cast<uint16_t*>(a_.y.data) + (info_.place.first_row + row) * a_.y.stride;
+    auto* const y = static_cast<uint16_t*>(a_.y.data) + (info_.tile.first_row + row) * a_.y.stride;
     if (!a_.gated) {
 #pragma unroll
       for (int q = 0; q < Tile::kAllPanels; ++q) {
@@ -69,7 +69,7 @@ class TokenEpilogue {
     const float scale = scale_of_bits(kKey, largest);
     const bool finite = largest < kInfinityBits;
     const Divisor divide(scale);
-    const int64_t at = info_.place.first_row + row;
+    const int64_t at = info_.tile.first_row + row;
     const int group = panels_.first / Tile::kHalf, lane = lane_col();
     // Two panels are a block of fragment order: words t and 4 + t of lane t. Lanes t and t + 2
     // exchange one, so that each stores two neighbours.
@@ -105,11 +105,11 @@ class TokenEpilogue {
   // odd ones the next eight.
   __device__ __forceinline__ float4 value(const Sums& sums, int q, int i) const {
     constexpr int kPanels = Sums::kWidth / 16;  // of a part
-    const float(&part)[Sums::kWidth / 2] = sums.total[q / kPanels];
+    const float(&chunk)[Sums::kWidth / 2] = sums.total[q / kPanels];
     const int even = q % kPanels * 8 + 2 * i, odd = even + 4;
-    float4 four{part[even], part[odd], part[even + 1], part[odd + 1]};
+    float4 four{chunk[even], chunk[odd], chunk[even + 1], chunk[odd + 1]};
     if (a_.has_bias) {
-      const uint8_t* const expert = a_.base + info_.place.expert * a_.expert_bytes;
+      const uint8_t* const expert = a_.base + info_.tile.expert * a_.expert_bytes;
       const float4 bias =
           reinterpret_cast<const float4*>(expert + a_.bias_at)[panels_[q] * 4 + lane_col()];
       four.x += bias.x, four.y += bias.y, four.z += bias.z, four.w += bias.w;
@@ -140,7 +140,7 @@ struct TileWork<Operand, Tile, true> {
                                              RingSlot<Tile>& ring,
                                              const typename Tile::Info& info) {
     TokenMainloop<Operand, Tile> sums(a, shared, ring);
-    if (info.place.rows <= static_cast<int>(threadIdx.x / 128) * 64) {
+    if (info.tile.rows <= static_cast<int>(threadIdx.x / 128) * 64) {
       sums.skip();
     } else {
       sums.run();

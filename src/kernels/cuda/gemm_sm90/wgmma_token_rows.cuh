@@ -17,39 +17,39 @@ namespace moracle::cuda {
 template <class Operand, class Tile>
 class TokenMainloop {
  public:
-  static constexpr int kWidth = 128, kParts = Tile::kOutputs / kWidth;
+  static constexpr int kWidth = 128, kChunks = Tile::kOutputs / kWidth;
 
   __device__ TokenMainloop(const WgmmaArgs& args, const WgmmaShared<Tile>& shared,
                            RingSlot<Tile>& ring)
       : a_(args), shared_(shared), ring_(ring) {}
 
-  float total[kParts][kWidth / 2];
+  float total[kChunks][kWidth / 2];
 
   /// Multiplies all stages of a tile. The first one is full. While this warpgroup scales sums and
   /// adds them to totals, the other one multiplies.
   __device__ __forceinline__ void run() {
 #pragma unroll
-    for (auto& part : total) {
+    for (auto& chunk : total) {
 #pragma unroll
-      for (float& sum : part) sum = 0;
+      for (float& sum : chunk) sum = 0;
     }
-    float part[kWidth / 2];
+    float partial[kWidth / 2];
     uint32_t x[kSteps][4];
     for (int first = 0; first < a_.blocks; first += Tile::kBlocks) {
       if (first > 0) mbarrier_wait(shared_.full(ring_.slot), ring_.parity);
       read_tokens(x);
-      multiply(part, x, 0);
+      multiply(partial, x, 0);
       const Factors factors(shared_.stage(ring_.slot));
 #pragma unroll
-      for (int p = 0; p < kParts; ++p) {
+      for (int p = 0; p < kChunks; ++p) {
         wgmma_wait<0>();
-        pin(part);
-        if (p == kParts - 1) {
+        pin(partial);
+        if (p == kChunks - 1) {
           release(ring_.slot);
           ring_.advance();
         }
-        promote(total[p], part, factors.of[p]);
-        if (p < kParts - 1) multiply(part, x, p + 1);
+        promote(total[p], partial, factors.of[p]);
+        if (p < kChunks - 1) multiply(partial, x, p + 1);
       }
     }
   }
@@ -70,11 +70,11 @@ class TokenMainloop {
 
   // The factors of the sums of the lane's two tokens and each TMA tile.
   struct Factors {
-    float of[kParts][2];
+    float of[kChunks][2];
     __device__ explicit Factors(const uint8_t* stage) {
       const auto* const x = reinterpret_cast<const float*>(stage + Tile::kXScales);
 #pragma unroll
-      for (int p = 0; p < kParts; ++p) {
+      for (int p = 0; p < kChunks; ++p) {
         const float w = x[Tile::kRows + p];
         of[p][0] = x[token()] * w, of[p][1] = x[token() + 8] * w;
       }

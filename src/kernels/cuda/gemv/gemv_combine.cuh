@@ -46,7 +46,7 @@ __device__ void clear_tables(int num_slots, CombineTables<kOctets>& tables) {
 
 /// The position of a thread's slot in the tables. Group -1: no expert, or a later slot of the token
 /// names the same expert.
-struct SlotPlace {
+struct SlotPosition {
   int group = -1, token = 0, slot = 0;
 };
 
@@ -54,19 +54,20 @@ struct SlotPlace {
 /// values, so the last one counts for both. Needs cleared tables and a plan with one group for each
 /// expert.
 template <int kOctets>
-__device__ SlotPlace enter_slots(const GemvSlots& slots, const SlotPlan& plan,
-                                 CombineTables<kOctets>& tables) {
-  SlotPlace at;
-  const int place = static_cast<int>(threadIdx.x);
-  if (place < slots.num_slots && plan.expert_at(place) >= 0) {
-    at.slot = plan.order[place], at.token = at.slot / slots.top_k;
-    const int group = plan.group[place], end = (at.token + 1) * slots.top_k;
+__device__ SlotPosition enter_slots(const GemvSlots& slots, const SlotPlan& plan,
+                                    CombineTables<kOctets>& tables) {
+  SlotPosition at;
+  const int position = static_cast<int>(threadIdx.x);
+  if (position < slots.num_slots && plan.expert_at(position) >= 0) {
+    at.slot = plan.order[position], at.token = at.slot / slots.top_k;
+    const int group = plan.group[position], end = (at.token + 1) * slots.top_k;
     const bool last =
-        place + 1 == slots.num_slots || plan.expert_at(place + 1) != plan.expert_at(place);
-    if (last || plan.order[place + 1] >= end) {
+        position + 1 == slots.num_slots || plan.expert_at(position + 1) != plan.expert_at(position);
+    if (last || plan.order[position + 1] >= end) {
       at.group = group;
       float factor = 0;
-      for (int p = place; p >= plan.groups[group].first && plan.order[p] >= end - slots.top_k; --p)
+      for (int p = position; p >= plan.groups[group].first && plan.order[p] >= end - slots.top_k;
+           --p)
         factor += slots.weights != nullptr ? slots.weights[plan.order[p]] : 1.0f;
       tables.slot[group][at.token] = static_cast<int16_t>(at.slot);
       reinterpret_cast<float*>(tables.factor[group])[at.token] = factor;
@@ -78,7 +79,7 @@ __device__ SlotPlace enter_slots(const GemvSlots& slots, const SlotPlan& plan,
 
 /// Multiplies a factor by the activation scale of its row.
 template <class Operand, int kOctets>
-__device__ void scale_factors(const GemvArgs& args, const SlotPlace& at,
+__device__ void scale_factors(const GemvArgs& args, const SlotPosition& at,
                               CombineTables<kOctets>& tables) {
   if constexpr (Operand::kXScales == XScales::kToken) {
     if (at.group >= 0)
@@ -152,12 +153,12 @@ class CombineGemv {
     StageSums<Operand, 1, kOctets, kClose> sums;
     for (int u = 0; u < count_; ++u) {
       sums.clear();
-      Place at = begin_;
+      HitStage at = begin_;
       for (int left = own_; left > 0; --left) {
         const uint8_t* const stage = ring_.next();
         fill();
         if (at.step >= full) x.reload(a_);
-        const Place next = left == 1 ? begin_ : after(at);
+        const HitStage next = left == 1 ? begin_ : after(at);
         if (next.hit != at.hit) enter_x(next.hit);
         x.go(next.step);
         float2 factors[kOctets];
@@ -203,7 +204,7 @@ class CombineGemv {
 
  private:
   /// A stage of one of the chosen experts: `hit` is the expert's number among them.
-  struct Place {
+  struct HitStage {
     int hit, step;
   };
   __device__ void finish(int u, int token, float sum) {
@@ -212,7 +213,7 @@ class CombineGemv {
     if (a_.has_bias) sum += combined_bias(args_, plan_, token, column);
     store(a_.y, token, column, sum);
   }
-  __device__ Place after(const Place& at) const {
+  __device__ HitStage after(const HitStage& at) const {
     const int step = at.step + apart_steps_;
     const bool over = step >= steps_;
     return {at.hit + apart_hits_ + (over ? 1 : 0), over ? step - steps_ : step};
@@ -240,7 +241,7 @@ class CombineGemv {
   const SlotPlan& plan_;
   WeightRing<Operand, 1> ring_;
   int rank_, first_, count_, steps_, own_, apart_hits_, apart_steps_;
-  Place begin_, filled_;
+  HitStage begin_, filled_;
   int fill_left_, units_left_, panel_;
 };
 
@@ -257,11 +258,11 @@ __global__ void __launch_bounds__(kGemvThreads<kOctets>, 1)
   make_slot_plan(args.slots, false, kMostGemvSlots, shared.plan, shared.keys);
   CombineGemv<Operand, kOctets, kClose> tokens(args, shared, memory + sizeof(shared));
   tokens.start();
-  const SlotPlace place = enter_slots(args.slots, shared.plan, shared.tables);
+  const SlotPosition position = enter_slots(args.slots, shared.plan, shared.tables);
   if (args.cluster > 1) cluster_wait();
   pdl_wait();
   pdl_launch_dependents();
-  scale_factors<Operand>(args, place, shared.tables);
+  scale_factors<Operand>(args, position, shared.tables);
   tokens.run(shared.tables, shared.partials, shared.halves);
 #endif
 }

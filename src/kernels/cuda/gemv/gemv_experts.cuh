@@ -65,9 +65,9 @@ __device__ void finish_group_row(const GemvArgs& args, const SlotPlan& plan, con
                                  int output, int r, float (&sum)[2]) {
   const SlotGroup group = plan.groups[unit.group];
   if (r >= group.rows) return;
-  const int place = group.first + r;
-  finish_row<Operand>(args.matrix, group.expert, unit.pair, output, plan.order[place],
-                      plan.source[place], sum);
+  const int position = group.first + r;
+  finish_row<Operand>(args.matrix, group.expert, unit.pair, output, plan.order[position],
+                      plan.source[position], sum);
 }
 
 /// Runs a CTA's share. `rings`: of all warps. Calls await() when the first

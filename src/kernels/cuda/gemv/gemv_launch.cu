@@ -66,8 +66,9 @@ bool in_stage(const ScaleGroups& groups, int blocks) {
 void describe_stage(const KernelWeights& weights, int panels, GemvArgs& args) {
   const GemmArgs& a = args.matrix;
   const int blocks = gemv_stage_blocks(weights.shape);
-  const int parts = mma16::groups_in_halves(weights.shape) ? 2 * blocks : blocks;
-  const int groups = in_stage(a.weight_groups, parts) ? parts / a.weight_groups.blocks : 1;
+  const int sub_blocks = mma16::groups_in_halves(weights.shape) ? 2 * blocks : blocks;
+  const int groups =
+      in_stage(a.weight_groups, sub_blocks) ? sub_blocks / a.weight_groups.blocks : 1;
   if (weights.shape.key.quantized()) {
     args.scale_bytes = groups * 16 * (a.scale_is_exponent ? 1 : 4);
     args.zero_bytes = weights.shape.key.minimums ? groups * 64 : a.has_zeros ? groups * 16 : 0;

@@ -61,9 +61,9 @@ __device__ void run_gemv_linear(const GemvArgs& args, RingBarriers<kGemvWarps<1>
   const GemmArgs& a = args.matrix;
   const int warp = static_cast<int>(threadIdx.x / 32), rows = args.slots.num_tokens;
   const UnitShare share(a.panels);
-  const RoundRobin<kWarps> turns((a.blocks + kStageBlocks<Operand> - 1) / kStageBlocks<Operand>);
-  const UnitStage first = turns.first(warp);
-  const int own = turns.count(warp, share.count);
+  const RoundRobin<kWarps> schedule((a.blocks + kStageBlocks<Operand> - 1) / kStageBlocks<Operand>);
+  const UnitStage first = schedule.first(warp);
+  const int own = schedule.count(warp, share.count);
 
   WeightRing<Operand, 1> ring(args, rings, barriers, kWarps);
   UnitStage filled = first;
@@ -72,7 +72,7 @@ __device__ void run_gemv_linear(const GemvArgs& args, RingBarriers<kGemvWarps<1>
   if (fill_left > 0) enter_ring();
   const auto fill = [&] {
     const bool there = fill_left > 0;
-    const UnitStage next = turns.after(filled);
+    const UnitStage next = schedule.after(filled);
     ring.fill(there, Operand::kGroups || fill_left == 1 || next.unit != filled.unit);
     if (!there || --fill_left == 0) return;
     const bool enters = next.unit != filled.unit;
@@ -102,7 +102,7 @@ __device__ void run_gemv_linear(const GemvArgs& args, RingBarriers<kGemvWarps<1>
       const uint8_t* const stage = ring.next();
       fill();
       if (at.step >= full) x.reload(a);
-      const UnitStage next = left == 1 ? at : turns.after(at);
+      const UnitStage next = left == 1 ? at : schedule.after(at);
       const bool ends = left == 1 || next.unit != at.unit;
       x.go(next.step);
       sums.add(
@@ -118,8 +118,8 @@ __device__ void run_gemv_linear(const GemvArgs& args, RingBarriers<kGemvWarps<1>
       const int output = i % 16, row = i / 16 % rows, number = i / 16 / rows;
       const int column = (share.first + begin + number) * 16 + output;
       float sum = 0;
-      for (int step = 0; step < turns.sharers(); ++step)
-        sum += kept.get(number, turns.warp_of(begin + number, step), row, output);
+      for (int step = 0; step < schedule.sharers(); ++step)
+        sum += kept.get(number, schedule.warp_of(begin + number, step), row, output);
       if constexpr (Operand::kXScales == XScales::kToken) sum *= a.x_scales[row];
       if (a.has_bias) sum += reinterpret_cast<const float*>(a.base + a.bias_at)[column];
       if (column < a.columns) store(a.y, row, column, sum);

@@ -21,9 +21,9 @@ struct alignas(16) TokenShared {
 /// The slots with an expert. A lane holds one of them. Each warp finds them by itself, which takes
 /// no barrier.
 struct TokenSlots {
-  int own;         ///< expert of this lane's slot; -1: none
-  int count;       ///< of those with an expert
-  uint32_t place;  ///< expert << 16 | slot, of the lane's place among those
+  int own;                   ///< expert of this lane's slot; -1: none
+  int count;                 ///< of those with an expert
+  uint32_t expert_and_slot;  ///< expert << 16 | slot, of the lane's position among those
 
   __device__ explicit TokenSlots(const GemvSlots& s) {
     const int lane = static_cast<int>(threadIdx.x % 32);
@@ -31,15 +31,17 @@ struct TokenSlots {
     const unsigned there = __ballot_sync(kAllLanes, own >= 0);
     count = __popc(there);
     const int before = own >= 0 ? __popc(there & ((1u << lane) - 1)) : -1;
-    place = 0;
+    expert_and_slot = 0;
     for (int slot = 0; slot < s.num_slots; ++slot) {
       const int expert = __shfl_sync(kAllLanes, own, slot);
       if (__shfl_sync(kAllLanes, before, slot) == lane)
-        place = static_cast<uint32_t>(expert) << 16 | static_cast<uint32_t>(slot);
+        expert_and_slot = static_cast<uint32_t>(expert) << 16 | static_cast<uint32_t>(slot);
     }
   }
-  /// Returns `place` of lane `number`: the number-th slot with an expert. All lanes call.
-  __device__ uint32_t at(int number) const { return __shfl_sync(kAllLanes, place, number); }
+  /// Returns `expert_and_slot` of lane `number`: the number-th slot with an expert. All lanes call.
+  __device__ uint32_t at(int number) const {
+    return __shfl_sync(kAllLanes, expert_and_slot, number);
+  }
 };
 
 template <class Operand, int kClose>
@@ -64,9 +66,9 @@ __global__ void __launch_bounds__(kGemvThreads<1>, 1)
   const TokenSlots slots(args.slots);
   const UnitShare share(slots.count * pairs);
   const GroupUnit begin{share.first / pairs, share.first % pairs};
-  const RoundRobin<kWarps> turns(steps);
-  const UnitStage first = turns.first(warp);
-  const int own = turns.count(warp, share.count);
+  const RoundRobin<kWarps> schedule(steps);
+  const UnitStage first = schedule.first(warp);
+  const int own = schedule.count(warp, share.count);
 
   UnitStage filled = first;
   GroupUnit fills = begin;
@@ -83,7 +85,7 @@ __global__ void __launch_bounds__(kGemvThreads<1>, 1)
   if (fill_left > 0) enter_ring();
   const auto fill = [&] {
     const bool there = fill_left > 0;
-    const UnitStage next = turns.after(filled);
+    const UnitStage next = schedule.after(filled);
     ring.fill(there, Operand::kGroups || fill_left == 1 || next.unit != filled.unit);
     if (!there) return;
     if (--fill_left == 0) return;
@@ -113,7 +115,7 @@ __global__ void __launch_bounds__(kGemvThreads<1>, 1)
       const uint8_t* const stage = ring.next();
       fill();
       if (at.step >= full) x.reload(a);
-      const UnitStage next = left == 1 ? at : turns.after(at);
+      const UnitStage next = left == 1 ? at : schedule.after(at);
       const bool ends = left == 1 || next.unit != at.unit;
       x.go(next.step);
       sums.add(
@@ -143,8 +145,8 @@ __global__ void __launch_bounds__(kGemvThreads<1>, 1)
     const uint32_t slot = slots.at(unit.group);
     if (i >= outputs) continue;
     float sum[2] = {};
-    for (int step = 0; step < turns.sharers(); ++step) {
-      const auto& of_warp = of_units[number][turns.warp_of(number, step)];
+    for (int step = 0; step < schedule.sharers(); ++step) {
+      const auto& of_warp = of_units[number][schedule.warp_of(number, step)];
       sum[0] += of_warp[0][output], sum[1] += of_warp[1][output];
     }
     finish_row<Operand>(a, static_cast<int>(slot >> 16), unit.pair, output,

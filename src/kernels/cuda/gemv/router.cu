@@ -134,12 +134,12 @@ __global__ void __launch_bounds__(32 * kWarps)
 using Kernel = void (*)(RouterArgs);
 // [many warps][many experts][norms]
 constexpr Kernel kRouters[2][2][2] = {
-    {{gemv_router<kDenseBf16Warps, kFewExpertsPerLane, false>,
-      gemv_router<kDenseBf16Warps, kFewExpertsPerLane, true>},
+    {{gemv_router<kDenseBf16Warps, kNarrowExpertsPerLane, false>,
+      gemv_router<kDenseBf16Warps, kNarrowExpertsPerLane, true>},
      {gemv_router<kDenseBf16Warps, kMostExpertsPerLane, false>,
       gemv_router<kDenseBf16Warps, kMostExpertsPerLane, true>}},
-    {{gemv_router<kDenseBf16ManyWarps, kFewExpertsPerLane, false>,
-      gemv_router<kDenseBf16ManyWarps, kFewExpertsPerLane, true>},
+    {{gemv_router<kDenseBf16ManyWarps, kNarrowExpertsPerLane, false>,
+      gemv_router<kDenseBf16ManyWarps, kNarrowExpertsPerLane, true>},
      {gemv_router<kDenseBf16ManyWarps, kMostExpertsPerLane, false>,
       gemv_router<kDenseBf16ManyWarps, kMostExpertsPerLane, true>}}};
 
@@ -174,7 +174,7 @@ Status route_gemv(const Queue& queue, const DenseBf16& product, const LinearCall
       arrived,
       has_aligned_rows(product.x),
       cluster};
-  const bool many = takes_many_warps(product.k), wide = product.n > 32 * kFewExpertsPerLane;
+  const bool many = takes_many_warps(product.k), wide = product.n > 32 * kNarrowExpertsPerLane;
   return launch_clusters(
       queue, stream, "gemv_router", kRouters[many][wide][norm != nullptr], blocks,
       cluster ? static_cast<int>(blocks) : 1, 32 * (many ? kDenseBf16ManyWarps : kDenseBf16Warps),

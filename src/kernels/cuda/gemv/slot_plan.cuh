@@ -17,11 +17,11 @@ struct SlotPlan {
   int num_groups;
   int16_t expert[kMostGemvSlots];  ///< of each slot; -1: none
   int16_t order[kMostGemvSlots];   ///< slots sorted by expert, stably; those without one come last
-  int16_t source[kMostGemvSlots];  ///< row of x of each place in `order`
-  int16_t group[kMostGemvSlots];   ///< of each place in `order`
+  int16_t source[kMostGemvSlots];  ///< row of x of each position in `order`
+  int16_t group[kMostGemvSlots];   ///< of each position in `order`
   SlotGroup groups[kMostGemvSlots];
   /// The expert of a position in `order`.
-  __device__ int expert_at(int place) const { return expert[order[place]]; }
+  __device__ int expert_at(int position) const { return expert[order[position]]; }
 };
 /// Memory that only make_slot_plan uses: expert and slot, by slot, padded to four.
 using SlotPlanKeys = uint32_t[kMostGemvSlots];
@@ -39,26 +39,27 @@ __device__ inline int expert_of_slot(const GemvSlots& s, int slot) {
 __device__ inline void group_slots(int num_slots, int most_rows, SlotPlan& plan) {
   const int lane = static_cast<int>(threadIdx.x);
   const unsigned upto = 0xffffffffu >> (31 - lane);  // lanes up to this one
-  int groups = 0, begin = 0, places = 0;             // `begin`: first place of the expert so far
+  int groups = 0, begin = 0, positions = 0;          // `begin`: first position of the expert so far
   for (int first = 0; first < num_slots; first += 32) {
-    const int place = first + lane;
-    const int expert = place < num_slots ? plan.expert_at(place) : -1;
+    const int position = first + lane;
+    const int expert = position < num_slots ? plan.expert_at(position) : -1;
     const bool there = expert >= 0;
-    const bool opens = there && (place == 0 || plan.expert_at(place - 1) != expert);
+    const bool opens = there && (position == 0 || plan.expert_at(position - 1) != expert);
     const unsigned openers = __ballot_sync(kAllLanes, opens) & upto;
     if (openers != 0) begin = first + 31 - __clz(openers);
-    const bool leads = there && (place - begin) % most_rows == 0;
+    const bool leads = there && (position - begin) % most_rows == 0;
     const unsigned leaders = __ballot_sync(kAllLanes, leads);
     const int group = groups + __popc(leaders & upto) - 1;
-    if (there) plan.group[place] = static_cast<int16_t>(group);
-    if (leads) plan.groups[group] = {static_cast<int16_t>(expert), static_cast<int16_t>(place), 0};
+    if (there) plan.group[position] = static_cast<int16_t>(group);
+    if (leads)
+      plan.groups[group] = {static_cast<int16_t>(expert), static_cast<int16_t>(position), 0};
     groups += __popc(leaders);
-    places += __popc(__ballot_sync(kAllLanes, there));
+    positions += __popc(__ballot_sync(kAllLanes, there));
     begin = __shfl_sync(kAllLanes, begin, 31);
   }
   __syncwarp();
   for (int group = lane; group < groups; group += 32) {
-    const int end = group + 1 < groups ? plan.groups[group + 1].first : places;
+    const int end = group + 1 < groups ? plan.groups[group + 1].first : positions;
     plan.groups[group].rows = static_cast<int16_t>(end - plan.groups[group].first);
   }
   if (lane == 0) plan.num_groups = groups;
@@ -78,14 +79,14 @@ __device__ inline void make_slot_plan(const GemvSlots& s, bool x_of_tokens, int 
   if (slot < (s.num_slots + 3) / 4 * 4) keys[slot] = key;
   __syncthreads();
   if (slot < s.num_slots) {
-    int place = 0;  // slots of earlier experts, and earlier slots of this one
+    int position = 0;  // slots of earlier experts, and earlier slots of this one
 #pragma unroll 2
     for (int other = 0; other < s.num_slots; other += 4) {
       const uint4 four = *reinterpret_cast<const uint4*>(keys + other);
-      place += (four.x < key) + (four.y < key) + (four.z < key) + (four.w < key);
+      position += (four.x < key) + (four.y < key) + (four.z < key) + (four.w < key);
     }
-    plan.order[place] = static_cast<int16_t>(slot);
-    plan.source[place] = static_cast<int16_t>(x_of_tokens ? slot / s.top_k : slot);
+    plan.order[position] = static_cast<int16_t>(slot);
+    plan.source[position] = static_cast<int16_t>(x_of_tokens ? slot / s.top_k : slot);
   }
   __syncthreads();
   if (slot < 32) group_slots(s.num_slots, most_rows, plan);

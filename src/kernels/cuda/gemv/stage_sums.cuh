@@ -109,7 +109,7 @@ class StageSums {
         if (Operand::kZeros && !kInteger && args.matrix.has_zeros) open(args, stage, group);
 #pragma unroll
         for (int p = 0; p < kPanels; ++p) {
-          uint32_t w[Operand::kParts][Operand::kSteps][4];
+          uint32_t w[Operand::kTerms][Operand::kSteps][4];
           Operand::weights(codes[p], zeros_[p], w);  // of the other half: not used
 #pragma unroll
           for (int o = 0; o < kOctets; ++o) Operand::multiply_half(sum_[p][o], w, w_x[o], s);
@@ -129,16 +129,16 @@ class StageSums {
     for (int o = 0; o < kOctets; ++o) Operand::activations(x.words[b][o], w_x[o]);
 #pragma unroll
     for (int p = 0; p < kPanels; ++p) {
-      uint32_t codes[Operand::kCodeBits / 2], w[Operand::kParts][Operand::kSteps][4];
+      uint32_t codes[Operand::kCodeBits / 2], w[Operand::kTerms][Operand::kSteps][4];
       read_codes<Operand::kCodeBits>(codes_of(stage, p, b), codes);
       Operand::weights(codes, zeros_[p], w);
 #pragma unroll
       for (int s = 0; s < Operand::kSteps; ++s) {
 #pragma unroll
-        for (int part = 0; part < Operand::kParts; ++part) {
+        for (int term = 0; term < Operand::kTerms; ++term) {
 #pragma unroll
           for (int o = 0; o < kOctets; ++o)
-            Operand::multiply(sum_[p][o], w[part][s], w_x[o][2 * s], w_x[o][2 * s + 1]);
+            Operand::multiply(sum_[p][o], w[term][s], w_x[o][2 * s], w_x[o][2 * s + 1]);
         }
       }
     }

@@ -47,17 +47,17 @@ class WeightRing {
         apart_(apart),
         memory_(ring_of_warp(args, rings, static_cast<int>(threadIdx.x / 32))),
         barriers_(shared_address(barriers.of_warp[threadIdx.x / 32])),
-        part_(lane() / kPanels) {
-    const int parts = 1 + (args.scale_bytes > 0) + (args.zero_bytes > 0);
-    copies_ = lane() < kPanels * parts;
+        section_(lane() / kPanels) {
+    const int sections = 1 + (args.scale_bytes > 0) + (args.zero_bytes > 0);
+    copies_ = lane() < kPanels * sections;
     at_ = lane() % kPanels * kPanelBytes;
-    if (part_ > 0)
+    if (section_ > 0)
       at_ = kPanels * kPanelBytes + lane() % kPanels * (args.scale_bytes + args.zero_bytes) +
-            (part_ > 1 ? args.scale_bytes : 0);
+            (section_ > 1 ? args.scale_bytes : 0);
     constexpr int kZeroSize = Operand::kMinimums ? 64 : 16;
-    scale_size_ = part_ > 1 ? kZeroSize : a_.scale_is_exponent ? 16 : 64;
-    most_bytes_ = part_ == 0 ? kPanelBytes : part_ == 1 ? args.scale_bytes : args.zero_bytes;
-    if (lane() < args.stages) mbarrier_init(barriers_ + lane() * 8, kPanels * parts);
+    scale_size_ = section_ > 1 ? kZeroSize : a_.scale_is_exponent ? 16 : 64;
+    most_bytes_ = section_ == 0 ? kPanelBytes : section_ == 1 ? args.scale_bytes : args.zero_bytes;
+    if (lane() < args.stages) mbarrier_init(barriers_ + lane() * 8, kPanels * sections);
     mbarrier_init_fence();
     __syncwarp();
   }
@@ -68,9 +68,9 @@ class WeightRing {
     const int row_bytes = a_.blocks * mma16::block_bytes(Operand::kCodeBits);
     step_ = step;
     from_ = expert + int64_t{panel} * row_bytes;
-    if (Operand::kScaled && part_ > 0)
+    if (Operand::kScaled && section_ > 0)
       from_ = expert +
-              (part_ < 2            ? a_.scales_at
+              (section_ < 2         ? a_.scales_at
                : Operand::kMinimums ? a_.minimums_at
                                     : a_.zeros_at) +
               int64_t{panel} * a_.weight_groups.count * scale_size_;
@@ -83,7 +83,7 @@ class WeightRing {
     int first = step_ * kPanelBytes, left = row_bytes - first;
     if (left < kPanelBytes) clear_rest(left);
     if (copies_) {
-      if (Operand::kScaled && part_ > 0) {
+      if (Operand::kScaled && section_ > 0) {
         // The last stage of a row may have fewer groups; no warp reads the others.
         const int group =
             group_of(a_.weight_groups, step_ * kStageBlocks<Operand> * (Operand::kHalves ? 2 : 1));
@@ -136,7 +136,7 @@ class WeightRing {
   const int apart_;
   uint8_t* const memory_;
   const uint32_t barriers_;
-  const int part_;  // of this lane: codes, scales, or zero points or minimums
+  const int section_;  // of this lane: codes, scales, or zero points or minimums
   bool copies_;
   int at_, scale_size_, most_bytes_;  // in a stage; of a group; in a stage at most
   int fill_ = 0, read_ = 0, step_ = 0;

@@ -69,11 +69,11 @@ class GpuLimits final : public LimitsProbe {
   Result<double> read_bytes_per_second() override {
     // A small buffer lies in a cache, and its time includes that of the launch.
     const auto count = static_cast<int64_t>(buffer_.bytes() / sizeof(uint4));
-    constexpr int64_t kPiece = kReadThreads * kReadAtOnce;
+    constexpr int64_t kBlockVectors = kReadThreads * kReadAtOnce;
     const auto enqueue = [&] {
-      return launch(queue_, {}, "limits: read", read_loop(), (count + kPiece - 1) / kPiece,
-                    kReadThreads, 0, static_cast<const uint4*>(buffer_.as<uint4>()), count,
-                    out_.as<uint32_t>());
+      return launch(queue_, {}, "limits: read", read_loop(),
+                    (count + kBlockVectors - 1) / kBlockVectors, kReadThreads, 0,
+                    static_cast<const uint4*>(buffer_.as<uint4>()), count, out_.as<uint32_t>());
     };
     MORACLE_TRY(const double seconds, median_of(7, enqueue));
     return static_cast<double>(buffer_.bytes()) / seconds;
@@ -125,8 +125,9 @@ class GpuLimits final : public LimitsProbe {
       return launch(queue_, {}, "limits: multiply", loop.run, blocks, loop.threads, 0, rounds,
                     out_.as<uint32_t>());
     };
-    MORACLE_TRY(const double few, median_of(1, enqueue));
-    rounds = std::max(rounds, static_cast<int64_t>(kSeconds / few * static_cast<double>(rounds)));
+    MORACLE_TRY(const double one_run, median_of(1, enqueue));
+    rounds =
+        std::max(rounds, static_cast<int64_t>(kSeconds / one_run * static_cast<double>(rounds)));
     MORACLE_TRY(const double seconds, median_of(3, enqueue));
     return loop.ops_per_round * static_cast<double>(rounds) * static_cast<double>(blocks) / seconds;
   }

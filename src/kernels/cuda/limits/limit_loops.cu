@@ -27,16 +27,17 @@ __global__ void write_needs(uint32_t* out) {
 // A CTA reads one contiguous chunk and ends. The grid has more CTAs than the GPU runs at once.
 __global__ void __launch_bounds__(kReadThreads)
     read(const uint4* from, int64_t count, uint32_t* out) {
-  uint4 line[kReadAtOnce];
+  uint4 loaded[kReadAtOnce];
   const int64_t first = blockIdx.x * int64_t{kReadAtOnce * kReadThreads} + threadIdx.x;
 #pragma unroll
   for (int i = 0; i < kReadAtOnce; ++i) {
     const int64_t mine = first + i * kReadThreads;
-    line[i] = mine < count ? __ldcs(from + mine) : uint4{};
+    loaded[i] = mine < count ? __ldcs(from + mine) : uint4{};
   }
   uint32_t sum = 0;
 #pragma unroll
-  for (int i = 0; i < kReadAtOnce; ++i) sum ^= line[i].x ^ line[i].y ^ line[i].z ^ line[i].w;
+  for (int i = 0; i < kReadAtOnce; ++i)
+    sum ^= loaded[i].x ^ loaded[i].y ^ loaded[i].z ^ loaded[i].w;
   if (sum == 0x9e3779b9u) *out = sum;  // keeps the compiler from removing the loads
 }
 

@@ -1,5 +1,5 @@
 // Operands of each scheme. A lane's share of a k-block of 16 rows and 32 columns becomes the first
-// operand of kSteps instructions, kParts times if a weight is a sum. Eight columns of a token
+// operand of kSteps instructions, kTerms times if a weight is a sum. Eight columns of a token
 // become the second operand.
 #pragma once
 
@@ -14,7 +14,7 @@ enum class XScales { kNone, kToken, kGroup };
 // bf16 products with unchanged activations.
 struct Bf16Products {
   using Sum = float;
-  static constexpr int kXBytes = 2, kSteps = 2, kParts = 1;
+  static constexpr int kXBytes = 2, kSteps = 2, kTerms = 1;
   static constexpr float kUnit = 1;  ///< value of a sum of 1
   static constexpr XScales kXScales = XScales::kNone;
   static constexpr bool kMinimums = false, kHalves = false;
@@ -32,7 +32,7 @@ struct Bf16Products {
 template <XScales kScales>
 struct Fp8Products {
   using Sum = float;
-  static constexpr int kXBytes = 1, kSteps = 2, kParts = 1;
+  static constexpr int kXBytes = 1, kSteps = 2, kTerms = 1;
   static constexpr float kUnit = 1;
   static constexpr XScales kXScales = kScales;
   static constexpr bool kMinimums = false, kHalves = false;
@@ -50,7 +50,7 @@ struct Fp8Products {
 // int8 products, accumulated exactly.
 struct IntegerProducts {
   using Sum = int32_t;
-  static constexpr int kXBytes = 1, kSteps = 1, kParts = 1;
+  static constexpr int kXBytes = 1, kSteps = 1, kTerms = 1;
   static constexpr XScales kXScales = XScales::kToken;
   static constexpr bool kMinimums = false, kHalves = false;
   static constexpr uint32_t kOnes = 0x01010101u;
@@ -80,7 +80,7 @@ struct Bf16Operand : Bf16Products {
 };
 
 struct F16Operand : Bf16Products {
-  static constexpr int kCodeBits = 16, kParts = 2;
+  static constexpr int kCodeBits = 16, kTerms = 2;
   static constexpr bool kGroups = false, kScaled = false, kZeros = false;
   __device__ static void weights(const uint32_t (&codes)[8], const uint32_t (&)[2],
                                  uint32_t (&a)[2][2][4]) {
@@ -220,14 +220,14 @@ struct InHalves : Operand {
   static constexpr bool kGroups = true, kHalves = true;
   /// Adds the products of half `s`.
   __device__ static void multiply_half(typename Operand::Sum (&d)[4],
-                                       const uint32_t (&w)[Operand::kParts][Operand::kSteps][4],
+                                       const uint32_t (&w)[Operand::kTerms][Operand::kSteps][4],
                                        const uint32_t (&x)[2 * Operand::kSteps], int s) {
     if constexpr (Operand::kSteps == 1) {
       mma_i8_half(d, w[0][0][2 * s], w[0][0][2 * s + 1], x[s]);
     } else {
 #pragma unroll
-      for (int part = 0; part < Operand::kParts; ++part)
-        Operand::multiply(d, w[part][s], x[2 * s], x[2 * s + 1]);
+      for (int term = 0; term < Operand::kTerms; ++term)
+        Operand::multiply(d, w[term][s], x[2 * s], x[2 * s + 1]);
     }
   }
   /// Adds the sums of x in half `s`.

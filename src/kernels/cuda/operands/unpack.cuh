@@ -104,11 +104,11 @@ __device__ inline void unpack_e2m1(uint32_t nibbles, uint32_t (&pairs)[4]) {
 __device__ inline void split_f16(uint32_t halves, uint32_t& high, uint32_t& low) {
   const float2 two = __half22float2(*reinterpret_cast<const __half2*>(&halves));
   const Bf16x2 nearest = __float22bfloat162_rn(two);
-  const float2 part = __bfloat1622float2(nearest);
+  const float2 rounded = __bfloat1622float2(nearest);
   high = as_bits(nearest);
   // Avoid infinity minus infinity, which would be NaN.
-  low = as_bits(__float22bfloat162_rn(
-      {part.x == two.x ? 0.0f : two.x - part.x, part.y == two.y ? 0.0f : two.y - part.y}));
+  low = as_bits(__float22bfloat162_rn({rounded.x == two.x ? 0.0f : two.x - rounded.x,
+                                       rounded.y == two.y ? 0.0f : two.y - rounded.y}));
 }
 
 /// Splits two finite f32 into sums of two bf16, with 16 significant bits: `high` has their first 8

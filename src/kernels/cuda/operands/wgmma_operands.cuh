@@ -31,7 +31,7 @@ struct Wgmma : Operand {
 template <class Operand>
 struct ValuesWgmma : Operand {
   static constexpr WgmmaTypes kProducts = WgmmaTypes::kBf16;
-  static constexpr int kUnits = 1, kParts = 2;
+  static constexpr int kUnits = 1, kTerms = 2;
   static constexpr bool kGroups = true, kZeros = false;
   static constexpr bool kPromoted = false, kSmallGroups = true, kFolded = false;
   static constexpr bool kTokenRows = false, kWide = false, kValues = true;
@@ -73,7 +73,7 @@ struct Bf16Wgmma : HalfProducts {
 };
 /// f16 weights as sums of two bf16.
 struct F16Wgmma : HalfProducts {
-  static constexpr int kParts = 2;
+  static constexpr int kTerms = 2;
   static constexpr bool kWide = false;
   __device__ static void weights(const uint32_t (&codes)[4], const uint32_t (&)[2],
                                  uint32_t (&a)[2][1][4]) {
@@ -88,7 +88,7 @@ template <bool kInGroups>
 struct Fp8Wgmma {
   using Sum = float;
   static constexpr WgmmaTypes kProducts = WgmmaTypes::kFp8;
-  static constexpr int kXBytes = 1, kSteps = 1, kParts = 1, kCodeBits = 8, kUnits = 1;
+  static constexpr int kXBytes = 1, kSteps = 1, kTerms = 1, kCodeBits = 8, kUnits = 1;
   static constexpr float kUnit = 1;
   static constexpr XScales kXScales = kInGroups ? XScales::kGroup : XScales::kToken;
   static constexpr bool kGroups = kInGroups, kScaled = true;

@@ -13,14 +13,14 @@ struct Append {
   Matrix from;
   Batch batch;
   DType dtype;
-  int64_t place, dim;
+  int64_t offset, dim;
   float factor;
   DeviceErrorCell* device_error;
   __device__ void operator()(int64_t t, int64_t c) const {
     const int32_t position = batch.positions[t];
     std::byte* const page = page_of(batch, batch.sequences[t], position);
     const int64_t at = row_in_page(batch, c / dim, position) * dim + c % dim;
-    keep(page + place, dtype, at, load(from, t, c) * factor, t, device_error);
+    keep(page + offset, dtype, at, load(from, t, c) * factor, t, device_error);
   }
 };
 

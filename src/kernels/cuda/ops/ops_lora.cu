@@ -38,7 +38,7 @@ __device__ void multiply_a(const LoraArgs& a, int64_t source, int64_t a_row, int
 __global__ void add_lora(LoraArgs a) {
   __shared__ float sums[kChunk];
   const LoraTable& table = a.table;
-  const int64_t columns = table.n / table.parts;
+  const int64_t columns = table.n / table.num_slices;
   for (int64_t r = blockIdx.x; r < a.y.rows; r += gridDim.x) {
     const int64_t expert = a.offsets != nullptr ? expert_of(a.offsets, table.num_experts, r) : 0;
     if (expert >= table.num_experts) return;
@@ -50,13 +50,13 @@ __global__ void add_lora(LoraArgs a) {
     }
     const int64_t source = a.row_index != nullptr ? a.row_index[r] : r;
     const int64_t pair = id * table.num_experts + expert;
-    for (int64_t part = 0; part < table.parts; ++part) {
+    for (int64_t slice = 0; slice < table.num_slices; ++slice) {
       for (int64_t first = 0; first < table.rank; first += kChunk) {
         const int64_t ranks = min(kChunk, table.rank - first);
         __syncthreads();  // wait until the previous sums have been used
-        multiply_a(a, source, (pair * table.parts + part) * table.rank + first, ranks, sums);
+        multiply_a(a, source, (pair * table.num_slices + slice) * table.rank + first, ranks, sums);
         __syncthreads();
-        for (int64_t n = part * columns + threadIdx.x; n < (part + 1) * columns;
+        for (int64_t n = slice * columns + threadIdx.x; n < (slice + 1) * columns;
              n += kLoraThreads) {
           float delta = 0;
           for (int64_t j = 0; j < ranks; ++j)

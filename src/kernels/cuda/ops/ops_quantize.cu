@@ -11,7 +11,7 @@ namespace moracle {
 namespace cuda {
 namespace {
 
-constexpr int kFewColumns = 256;  // up to this many columns, a block is one warp
+constexpr int kWarpColumns = 256;  // up to this many columns, a block is one warp
 
 Error unsupported(const QuantKey& key) {
   return {ErrorKind::kUnsupported, "", "activations", "int8 or fp8 per token, fp8 per group, mxfp8",
@@ -81,7 +81,7 @@ __global__ void quantize_static(StaticArgs a) {
 }
 
 int threads_for(int64_t columns) {
-  return columns <= kFewColumns ? 32 : 256;
+  return columns <= kWarpColumns ? 32 : 256;
 }
 
 Status check_types(const Matrix& from, const QuantKey& key, const Matrix& to) {

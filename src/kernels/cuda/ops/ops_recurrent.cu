@@ -159,8 +159,8 @@ Status CudaOps::gated_delta(const Matrix& qkv, const Matrix& ba, const float* a_
   }
   cuda::DeltaArgs args{qkv, ba, out, a_log, dt_bias, shape, batch, batch.num_tokens};
   if (!cuda::chunks_delta_rule(args, queue_)) return cuda::step_delta_rule(args, queue_, stream);
-  args.few_tokens = kFewDeltaTokens;
-  if (batch.fewest_tokens <= kFewDeltaTokens)
+  args.recurrent_tokens = kRecurrentDeltaTokens;
+  if (batch.fewest_tokens <= kRecurrentDeltaTokens)
     MORACLE_CHECK(cuda::step_delta_rule(args, queue_, stream));
   return cuda::chunk_delta_rule(args, scratch, queue_, stream);
 }

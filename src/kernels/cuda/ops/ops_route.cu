@@ -168,8 +168,8 @@ Status CudaOps::route(const Matrix& logits, const Routing& routing, const float*
   if (cuda::routes_in_warps(logits.cols, routing, top_k))
     return cuda::launch_early(
         queue_, stream, "route",
-        logits.cols <= 32 * cuda::kFewExpertsPerLane
-            ? cuda::route_by_warps<cuda::kFewExpertsPerLane>
+        logits.cols <= 32 * cuda::kNarrowExpertsPerLane
+            ? cuda::route_by_warps<cuda::kNarrowExpertsPerLane>
             : cuda::route_by_warps<cuda::kMostExpertsPerLane>,
         (logits.rows + cuda::kRouteThreads / 32 - 1) / (cuda::kRouteThreads / 32),
         cuda::kRouteThreads, 0, args);

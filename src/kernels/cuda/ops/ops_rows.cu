@@ -109,9 +109,9 @@ struct EarlierExperts {
   }
 };
 
-// `parts`: 2 if two blocks number the slots of an expert, each half of every warp's.
+// `splits`: 2 if two blocks number the slots of an expert, each half of every warp's.
 template <bool kMapped>
-__global__ void __launch_bounds__(kMostRowThreads) plan_rows(const RowArgs a, const int parts) {
+__global__ void __launch_bounds__(kMostRowThreads) plan_rows(const RowArgs a, const int splits) {
   pdl_wait();
   pdl_launch_dependents();
   settle_missing_of_warp(a);
@@ -120,11 +120,11 @@ __global__ void __launch_bounds__(kMostRowThreads) plan_rows(const RowArgs a, co
   const int64_t run = (a.slots + step - 1) / step * kWarpSlots;
   const int64_t begin = threadIdx.x / 32 * run, end = min(a.slots, begin + run);
   const int64_t middle =
-      parts == 1 ? end : min(end, begin + (run / kWarpSlots + 1) / 2 * kWarpSlots);
-  const int part = static_cast<int>(blockIdx.x) % parts;
+      splits == 1 ? end : min(end, begin + (run / kWarpSlots + 1) / 2 * kWarpSlots);
+  const int split = static_cast<int>(blockIdx.x) % splits;
   // A rank without experts runs one iteration, too, for the offset of no expert.
-  for (int e = static_cast<int>(blockIdx.x) / parts; e < max(a.num_local, 1);
-       e += static_cast<int>(gridDim.x) / parts) {
+  for (int e = static_cast<int>(blockIdx.x) / splits; e < max(a.num_local, 1);
+       e += static_cast<int>(gridDim.x) / splits) {
     const EarlierExperts earlier(a, e);
     const int32_t id = earlier.id;
     int32_t before = 0, own = 0, own_early = 0;  // early: before `middle`
@@ -143,22 +143,22 @@ __global__ void __launch_bounds__(kMostRowThreads) plan_rows(const RowArgs a, co
     if (id < 0) own = own_early = 0;  // ids of -1 are of no expert
     const int32_t first = block_sum(before);
     const Rank rank = block_scan(own);
-    if (threadIdx.x == 0 && part == 0) {
+    if (threadIdx.x == 0 && split == 0) {
       a.plan.expert_offsets[e] = first;
       if (e >= a.num_local - 1) a.plan.expert_offsets[a.num_local] = first + rank.total;
     }
-    const int32_t numbered = part == 0 ? own_early : own - own_early;
+    const int32_t numbered = split == 0 ? own_early : own - own_early;
     if (__ballot_sync(kAllLanes, numbered != 0) == 0) continue;
     int32_t row = first + __shfl_sync(kAllLanes, rank.before, 0);
-    if (part == 1) {
+    if (split == 1) {
       int32_t of_warp = own_early;
       for (int lanes = 16; lanes > 0; lanes /= 2)
         of_warp += __shfl_xor_sync(kAllLanes, of_warp, lanes);
       row += of_warp;
     }
-    const int64_t last = part == 0 ? middle : end;
+    const int64_t last = split == 0 ? middle : end;
 #pragma unroll 2
-    for (int64_t slot = part == 0 ? begin : middle; slot < last; slot += kWarpSlots) {
+    for (int64_t slot = split == 0 ? begin : middle; slot < last; slot += kWarpSlots) {
       const int64_t mine = slot + lane * kLaneSlots;
       const SlotIds four(a, mine);
       int at = row;
@@ -224,13 +224,13 @@ Status CudaOps::plan_rows(const int32_t* topk_ids, int64_t num_tokens, int64_t t
   const bool many = args.slots > 4096;
   const int threads = many ? cuda::kMostRowThreads : cuda::kRowThreads;
   // Two blocks for each expert where all of them run at once.
-  const int parts = many && 2 * experts <= queue_.num_sms ? 2 : 1;
+  const int splits = many && 2 * experts <= queue_.num_sms ? 2 : 1;
   if (expert_map == nullptr)
-    return cuda::launch_early(queue_, stream, "plan_rows", cuda::plan_rows<false>, experts * parts,
-                              threads, 0, args, parts);
+    return cuda::launch_early(queue_, stream, "plan_rows", cuda::plan_rows<false>, experts * splits,
+                              threads, 0, args, splits);
   const size_t bits = cuda::EarlierExperts::words_of(args.num_experts) * sizeof(uint32_t);
-  return cuda::launch_early(queue_, stream, "plan_rows", cuda::plan_rows<true>, experts * parts,
-                            threads, bits, args, parts);
+  return cuda::launch_early(queue_, stream, "plan_rows", cuda::plan_rows<true>, experts * splits,
+                            threads, bits, args, splits);
 }
 
 Status CudaOps::plan_batched_rows(const int32_t* counts, int64_t num_experts, int64_t max_tokens,

@@ -63,9 +63,9 @@ __global__ void __launch_bounds__(kMostVectorThreads)
   const int thread = static_cast<int>(threadIdx.x) % threads;
   const int lane = static_cast<int>(threadIdx.x % 32), own = warp / shape.warps,
             vectors = a.cols / 8, lanes = a.group / 8;
-  int turn = 0;
+  int buffer = 0;
   for (int64_t first = blockIdx.x * int64_t{shape.block_rows}; first < a.rows;
-       first += gridDim.x * int64_t{shape.block_rows}, turn ^= 1) {
+       first += gridDim.x * int64_t{shape.block_rows}, buffer ^= 1) {
     const int64_t r = first + own;
     const bool row_there = r < a.rows;
     const uint16_t* const from = a.from + (row_there ? r : 0) * a.from_stride;
@@ -83,10 +83,10 @@ __global__ void __launch_bounds__(kMostVectorThreads)
         for (const uint4& vector : loaded) largest = max(largest, EightValues(vector).largest());
         largest = __reduce_max_sync(kAllLanes, largest);
         if (shape.warps > 1) {  // two buffers: the next row's maxima do not overwrite this one's
-          if (lane == 0) of_warp[turn][warp] = largest;
+          if (lane == 0) of_warp[buffer][warp] = largest;
           __syncthreads();
           for (int w = 0; w < shape.warps; ++w)
-            largest = max(largest, of_warp[turn][own * shape.warps + w]);
+            largest = max(largest, of_warp[buffer][own * shape.warps + w]);
         }
       }
 #pragma unroll
@@ -114,11 +114,11 @@ __global__ void __launch_bounds__(kMostVectorThreads)
 // A thread copies 16 of the 64 bytes of a block: four words that lie apart in the natural order.
 __global__ void __launch_bounds__(kVectorThreads)
     copy_to_fragments(const uint32_t* from, int64_t from_words, uint32_t* to, int64_t to_words,
-                      unsigned count, unsigned pieces, Overlap overlap) {
+                      unsigned count, unsigned vectors, Overlap overlap) {
   begin_kernel(overlap);
   for (unsigned i = blockIdx.x * kVectorThreads + threadIdx.x; i < count;
        i += gridDim.x * kVectorThreads) {
-    const int64_t r = i / pieces, first = i % pieces * 4;
+    const int64_t r = i / vectors, first = i % vectors * 4;
     const uint32_t* const row = from + r * from_words;
     uint32_t words[4];
 #pragma unroll
@@ -211,8 +211,8 @@ Status quantize_vectors(const Queue& queue, const Matrix& from, const QuantKey& 
     shape.warps *= 2;
   const int threads = std::max(shape.warps * 32, kVectorThreads);
   shape.block_rows = threads / (shape.warps * 32);
-  const auto start = [&](auto few, auto few_wide, auto several, auto several_wide) {
-    const auto kernel = many ? (wide ? several_wide : several) : (wide ? few_wide : few);
+  const auto start = [&](auto one, auto two, auto four, auto eight) {
+    const auto kernel = many ? (wide ? eight : four) : (wide ? two : one);
     return launch_early(queue, stream, "quantize", kernel,
                         (from.rows + shape.block_rows - 1) / shape.block_rows, threads, 0, args,
                         shape, overlap);
@@ -235,12 +235,12 @@ Status round_to_codes(const Queue& queue, const Matrix& from, const QuantKey& ke
 
 Status to_fragments(const Queue& queue, const Matrix& from, const Matrix& to, Stream stream,
                     Overlap overlap) {
-  const int64_t pieces = from.cols / 8;
+  const int64_t vectors = from.cols / 8;
   return launch_early(
-      queue, stream, "to_fragments", copy_to_fragments, vector_blocks(from.rows * pieces),
+      queue, stream, "to_fragments", copy_to_fragments, vector_blocks(from.rows * vectors),
       kVectorThreads, 0, static_cast<const uint32_t*>(from.data), from.stride / 2,
-      static_cast<uint32_t*>(to.data), to.stride / 2, static_cast<unsigned>(from.rows * pieces),
-      static_cast<unsigned>(pieces), overlap);
+      static_cast<uint32_t*>(to.data), to.stride / 2, static_cast<unsigned>(from.rows * vectors),
+      static_cast<unsigned>(vectors), overlap);
 }
 
 }  // namespace moracle::cuda

@@ -132,9 +132,9 @@ __global__ void __launch_bounds__(32 * kHeadWarps) rope_heads(const RopeArgs a) 
   const int q_heads = static_cast<int>(a.q.cols / kDim),
             kv_heads = static_cast<int>(a.k.cols / kDim);
   const int heads = q_heads + 2 * kv_heads;
-  const int parts = kMany ? 1 : (heads + kTogether - 1) / kTogether;  // of a token
+  const int tiles = kMany ? 1 : (heads + kTogether - 1) / kTogether;  // of a token
   const int own = static_cast<int>(threadIdx.x) % 32 / Head::kLanes;
-  const auto all = static_cast<unsigned>(a.q.rows) * parts;
+  const auto all = static_cast<unsigned>(a.q.rows) * tiles;
   float frequencies[4];
 #pragma unroll
   for (int i = 0; i < 4; ++i) frequencies[i] = a.rope.frequencies[Head::first() + i];
@@ -148,7 +148,7 @@ __global__ void __launch_bounds__(32 * kHeadWarps) rope_heads(const RopeArgs a) 
   bool waits = true;
   for (unsigned b = blockIdx.x * kHeadWarps + threadIdx.x / 32; b < all;
        b += gridDim.x * kHeadWarps) {
-    const int t = static_cast<int>(b / parts), start = static_cast<int>(b) % parts * kTogether;
+    const int t = static_cast<int>(b / tiles), start = static_cast<int>(b) % tiles * kTogether;
     const int end = kMany ? heads : start + 1;
     // Of one of k and v, if it is not of q.
     const auto number_of = [&](int at) {

@@ -18,7 +18,7 @@ struct RouteArgs {
 };
 
 /// Experts per lane of the two variants of route_in_warp.
-inline constexpr int kFewExpertsPerLane = 4, kMostExpertsPerLane = 16;
+inline constexpr int kNarrowExpertsPerLane = 4, kMostExpertsPerLane = 16;
 inline bool routes_in_warps(int64_t num_experts, const Routing& routing, int64_t top_k) {
   return num_experts <= 32 * kMostExpertsPerLane && top_k <= 32 &&
          routing.num_groups <= routing.top_groups && routing.score != Score::kSparseMixer;

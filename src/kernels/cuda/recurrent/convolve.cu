@@ -23,7 +23,7 @@ struct ConvolveElement {
     const int32_t sequence = a.batch.sequences[r];
     const int64_t first = a.batch.first_token[sequence], t = r - first;
     const int64_t count = a.batch.first_token[sequence + 1] - first;
-    const int64_t past = a.shape.kernel - 1, from = a.shape.pieces.from(c), cols = a.out.cols;
+    const int64_t past = a.shape.kernel - 1, from = a.shape.split.from(c), cols = a.out.cols;
     const float* const before = a.state_before(sequence);
     const auto row = [&](int64_t at) {
       if (at >= 0) return load(a.x, first + at, from);
@@ -119,7 +119,7 @@ __global__ void __launch_bounds__(kThreads) convolve_rows(const ConvolveArgs a, 
     const int64_t c = (b % blocks * kThreads + threadIdx.x) * 8;
     if (c >= cols) continue;
     const int64_t begin = int64_t{b / blocks} * tile, end = min(a.x.rows, begin + tile);
-    const auto* const x = static_cast<const uint16_t*>(a.x.data) + a.shape.pieces.from(c);
+    const auto* const x = static_cast<const uint16_t*>(a.x.data) + a.shape.split.from(c);
     EightFloats weight[kTaps];
 #pragma unroll
     for (int j = 0; j < kTaps; ++j) weight[j] = EightFloats::of(a.weight + j * cols + c);
@@ -160,11 +160,11 @@ bool convolves_eights(const ConvolveArgs& a) {
     return m.dtype == DType::kBF16 && m.stride % 8 == 0 &&
            reinterpret_cast<uintptr_t>(m.data) % 16 == 0;
   };
-  const HeadPieces& pieces = a.shape.pieces;
+  const HeadSplit& split = a.shape.split;
   return fits(a.x) && fits(a.out) && a.out.cols % 8 == 0 && a.shape.state % 16 == 0 &&
          reinterpret_cast<uintptr_t>(a.weight) % 16 == 0 && a.shape.kernel >= 2 &&
-         a.shape.kernel <= 4 && pieces.head_dim % 8 == 0 &&
-         std::all_of(pieces.sizes, pieces.sizes + 3, [](int64_t size) { return size % 8 == 0; });
+         a.shape.kernel <= 4 && split.head_dim % 8 == 0 &&
+         std::all_of(split.sizes, split.sizes + 3, [](int64_t size) { return size % 8 == 0; });
 }
 
 Status convolve_eights(const ConvolveArgs& args, const Queue& queue, Stream stream) {

@@ -46,8 +46,8 @@ __device__ inline int64_t sequence_of_chunk(const Batch& batch, int64_t chunk) {
   return low;
 }
 
-/// [kRows, 8 · kEights] of bf16 in shared memory. The 16-byte pieces of a row are permuted by the
-/// row, so that the same piece of eight consecutive rows lies in different banks.
+/// [kRows, 8 · kEights] of bf16 in shared memory. The 16-byte vectors of a row are permuted by the
+/// row, so that the same vector of eight consecutive rows lies in different banks.
 template <int kRows, int kEights>
 struct Swizzled {
   uint4 eights[kRows * kEights];

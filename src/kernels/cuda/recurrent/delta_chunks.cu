@@ -248,7 +248,7 @@ __global__ void __launch_bounds__(kThreads) delta_chunks(const DeltaArgs a, Delt
     const int64_t sequence = b / (heads * kSlices), head = b / kSlices % heads;
     const int slice = static_cast<int>(b % kSlices) * kColumns;
     const int64_t begin = a.batch.first_token[sequence], end = a.batch.first_token[sequence + 1];
-    if (end - begin <= a.few_tokens) continue;
+    if (end - begin <= a.recurrent_tokens) continue;
     const int64_t first_chunk = first_chunk_of(a.batch, sequence);
     const auto first = static_cast<int>(max(int64_t{0}, tiles.first - first_chunk));
     const auto last = static_cast<int>(

@@ -181,7 +181,7 @@ __global__ void __launch_bounds__(kThreads, 4) delta_prepare(const DeltaArgs a, 
     const int64_t sequence = sequence_of_chunk(a.batch, chunk);
     const int64_t begin = a.batch.first_token[sequence], end = a.batch.first_token[sequence + 1];
     const int64_t first = begin + (chunk - first_chunk_of(a.batch, sequence)) * kChunk;
-    if (first >= end || end - begin <= a.few_tokens) continue;
+    if (first >= end || end - begin <= a.recurrent_tokens) continue;
     const auto count = static_cast<int>(min(end - first, int64_t{kChunk}));
     __syncthreads();  // wait until the previous iteration's inverse has been read
     const auto fetch = [&](Swizzled<kChunk, kEights>& to, int64_t column) {

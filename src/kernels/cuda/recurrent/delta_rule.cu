@@ -12,7 +12,7 @@ bool chunks_delta_rule(const DeltaArgs& args, const Queue& queue) {
     return m.dtype == DType::kBF16 && reinterpret_cast<uintptr_t>(m.data) % 16 == 0 &&
            m.stride % 8 == 0;
   };
-  return !shape.batch_invariant && args.batch.most_tokens > kFewDeltaTokens &&
+  return !shape.batch_invariant && args.batch.most_tokens > kRecurrentDeltaTokens &&
          shape.key_dim == kDeltaChunkDim && shape.value_dim == kDeltaChunkDim && fits(args.qkv) &&
          fits(args.out) && has_room_for_chunks(queue);
 }
@@ -26,10 +26,10 @@ Status chunk_delta_rule(const DeltaArgs& args, std::byte* scratch, const Queue& 
                         (args.shape.num_value_heads * kDeltaTileBytes);
   const int64_t chunks = batch.num_tokens / kChunk + batch.num_sequences;
   for (int64_t first = 0; first < chunks; first += tiles) {
-    const DeltaTiles part{reinterpret_cast<DeltaTile*>(scratch), first,
-                          std::min(tiles, chunks - first)};
-    MORACLE_CHECK(prepare_chunks(args, part, queue, stream));
-    MORACLE_CHECK(run_chunks(args, part, queue, stream));
+    const DeltaTiles buffered{reinterpret_cast<DeltaTile*>(scratch), first,
+                              std::min(tiles, chunks - first)};
+    MORACLE_CHECK(prepare_chunks(args, buffered, queue, stream));
+    MORACLE_CHECK(run_chunks(args, buffered, queue, stream));
   }
   return {};
 }

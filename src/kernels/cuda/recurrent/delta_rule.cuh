@@ -19,7 +19,7 @@ struct DeltaArgs {
   const float *a_log, *dt_bias;
   GatedDeltaShape shape;
   Batch batch;
-  int64_t few_tokens;  // sequences with at most this many tokens do not use chunks
+  int64_t recurrent_tokens;  // sequences with at most this many tokens do not use chunks
 
   __device__ int64_t key_head(int64_t head) const {
     return head / (shape.num_value_heads / shape.num_key_heads);
@@ -68,7 +68,7 @@ Status step_delta_rule(const DeltaArgs& args, const Queue& queue, Stream stream)
 
 /// True if the chunk kernels support these sizes and types.
 bool chunks_delta_rule(const DeltaArgs& args, const Queue& queue);
-/// Sequences of more than few_tokens. `scratch`: gated_delta_scratch_bytes.
+/// Sequences of more than recurrent_tokens. `scratch`: gated_delta_scratch_bytes.
 Status chunk_delta_rule(const DeltaArgs& args, std::byte* scratch, const Queue& queue,
                         Stream stream);
 

@@ -42,9 +42,9 @@ __device__ void add_product(float4& sum, float factor, const float4& x) {
 // stored. Load them one token ahead to hide the latency.
 template <int kRows, bool kBf16>
 struct DeltaToken {
-  static constexpr int kParts = kRows * kRowsAtOnce / kThreads;
+  static constexpr int kLoads = kRows * kRowsAtOnce / kThreads;
   using Stored = std::conditional_t<kBf16, uint16_t, float>;
-  Stored q[kParts], k[kParts], value[4], a, b;
+  Stored q[kLoads], k[kLoads], value[4], a, b;
 
   __device__ static Stored get(const Matrix& m, int64_t row, int64_t column) {
     if constexpr (kBf16)
@@ -61,7 +61,7 @@ struct DeltaToken {
 
   __device__ void fetch(const DeltaArgs& args, int64_t token, int64_t head, int column) {
 #pragma unroll
-    for (int i = 0; i < kParts; ++i) {
+    for (int i = 0; i < kLoads; ++i) {
       const int at = threadIdx.x + i * kThreads;
       const bool there = at < args.shape.key_dim;
       q[i] = there ? get(args.qkv, token, args.q_at(head) + at) : Stored{};
@@ -75,20 +75,20 @@ struct DeltaToken {
     a = get(args.ba, token, args.a_at(head)), b = get(args.ba, token, args.b_at(head));
   }
   // Puts q and k into shared memory, and the sums of their squares, warp by warp.
-  __device__ void put(DeltaShared& shared, int turn) const {
+  __device__ void put(DeltaShared& shared, int stage) const {
     float squares[2] = {};
 #pragma unroll
-    for (int i = 0; i < kParts; ++i) {
+    for (int i = 0; i < kLoads; ++i) {
       const int at = threadIdx.x + i * kThreads;
       const float own_q = wide(q[i]), own_k = wide(k[i]);
-      shared.rows[turn].q[at] = own_q, shared.rows[turn].k[at] = own_k;
+      shared.rows[stage].q[at] = own_q, shared.rows[stage].k[at] = own_k;
       squares[0] = fmaf(own_q, own_q, squares[0]), squares[1] = fmaf(own_k, own_k, squares[1]);
     }
 #pragma unroll
     for (int which = 0; which < 2; ++which) {
       for (int step = 16; step > 0; step /= 2)
         squares[which] += __shfl_xor_sync(kAllLanes, squares[which], step);
-      if (threadIdx.x % 32 == 0) shared.squares[turn][threadIdx.x / 32][which] = squares[which];
+      if (threadIdx.x % 32 == 0) shared.squares[stage][threadIdx.x / 32][which] = squares[which];
     }
   }
 };
@@ -151,7 +151,7 @@ __global__ void __launch_bounds__(kThreads, kRows > 8 ? 2
     const unsigned sequence = b / (heads * slices), head = b / slices % heads;
     const int64_t begin = kSingle ? sequence : a.batch.first_token[sequence],
                   end = kSingle ? sequence + 1 : a.batch.first_token[sequence + 1];
-    if (begin == end || end - begin > a.few_tokens) continue;
+    if (begin == end || end - begin > a.recurrent_tokens) continue;
     const int slice = static_cast<int>(b % slices) * kColumns, column = slice + own;
     DeltaToken<kRows, kBf16> now, next;
     now.fetch(a, begin, head, column);
@@ -161,10 +161,10 @@ __global__ void __launch_bounds__(kThreads, kRows > 8 ? 2
     now.put(shared, 0);
     __syncthreads();
     for (int64_t t = begin; t < end; ++t) {
-      const int turn = kSingle ? 0 : static_cast<int>((t - begin) % 2);
+      const int stage = kSingle ? 0 : static_cast<int>((t - begin) % 2);
       const bool is_last = kSingle || t + 1 == end;
       if (!is_last) next.fetch(a, t + 1, head, column);
-      const DeltaTokenRow& row = shared.rows[turn];
+      const DeltaTokenRow& row = shared.rows[stage];
       float4 known{};
 #pragma unroll
       for (int i = 0; i < kRows; ++i)
@@ -174,13 +174,13 @@ __global__ void __launch_bounds__(kThreads, kRows > 8 ? 2
       float squares[2] = {};
 #pragma unroll
       for (int w = 0; w < kWarps; ++w)
-        squares[0] += shared.squares[turn][w][0], squares[1] += shared.squares[turn][w][1];
+        squares[0] += shared.squares[stage][w][0], squares[1] += shared.squares[stage][w][1];
       const float q_scale = 1.0f / (sqrtf(squares[0] + kDeltaEpsilon) * root),
                   k_scale = 1.0f / sqrtf(squares[1] + kDeltaEpsilon);
       const DeltaGates gates = a.gates(head, now.wide(now.a), now.wide(now.b));
       const float decay = expf(gates.log_decay), strength = gates.strength * k_scale,
                   forget = -(decay * k_scale);
-      if (!is_last) next.put(shared, 1 - turn);
+      if (!is_last) next.put(shared, 1 - stage);
       __syncthreads();
       float4 change{};
 #pragma unroll

@@ -39,9 +39,9 @@ GemmArgs gemm_args(const KernelWeights& weights, const GroupedRows& rows, const 
   a.num_experts = static_cast<int>(weights.num_experts);
   a.panels = static_cast<int>(mma16::num_panels(shape.n));
   a.blocks = static_cast<int>(mma16::num_blocks(shape.k));
-  const int parts = a.group_parts = mma16::groups_in_halves(shape) ? 2 : 1;
-  a.weight_groups = groups_of(shape.key.group.cols, a.blocks * parts, mma16::num_groups(shape),
-                              mma16::kCols / parts);
+  const int sub_blocks = a.sub_blocks = mma16::groups_in_halves(shape) ? 2 : 1;
+  a.weight_groups = groups_of(shape.key.group.cols, a.blocks * sub_blocks, mma16::num_groups(shape),
+                              mma16::kCols / sub_blocks);
   a.x_groups = groups_of(key && rows.x.num_scales > 1 ? key->group.cols : GroupShape::kAll,
                          a.blocks, rows.x.num_scales);
   a.scale_is_exponent = mma16::scale_is_exponent(shape);
@@ -53,9 +53,9 @@ GemmArgs gemm_args(const KernelWeights& weights, const GroupedRows& rows, const 
   const auto size = [](const ScaleGroups& groups, int blocks) {
     return groups.blocks >= blocks ? 0 : groups.blocks;
   };
-  a.close_blocks =
-      std::gcd(size(a.weight_groups, a.blocks * parts), size(a.x_groups, a.blocks) * parts);
-  if (a.close_blocks == 0) a.close_blocks = std::max(a.blocks * parts, 1);
+  a.close_blocks = std::gcd(size(a.weight_groups, a.blocks * sub_blocks),
+                            size(a.x_groups, a.blocks) * sub_blocks);
+  if (a.close_blocks == 0) a.close_blocks = std::max(a.blocks * sub_blocks, 1);
   a.x = static_cast<const uint8_t*>(x.data);
   a.x_stride = x.stride * x_bytes;
   a.x_bytes = static_cast<int>((shape.k + 15) / 16 * 16 * x_bytes);

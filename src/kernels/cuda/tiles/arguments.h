@@ -31,7 +31,7 @@ struct GemmArgs {
   bool gated;
   float sharpness, limit, offset;
   ScaleGroups weight_groups, x_groups;
-  int group_parts;  // parts of a k-block that weight_groups count: 1, or 2 halves
+  int sub_blocks;  // of a k-block, as weight_groups count them: 1, or 2 halves
   bool scale_is_exponent, has_zeros, has_minimums, has_bias;
   int close_blocks;  // k-blocks after which a sum is scaled; counted as in weight_groups
   // Activations: bytes from one row to the next, and bytes of a row that are read.

@@ -6,9 +6,9 @@
 
 namespace moracle::cuda {
 
-/// Place of a tile: its expert, its rows, and its first panel of outputs. A negative expert means
+/// A tile of work: its expert, its rows, and its first panel of outputs. A negative expert means
 /// that no tile is left.
-struct TilePlace {
+struct WorkTile {
   int expert, first_row, rows, first_panel;
 };
 
@@ -18,8 +18,8 @@ struct TilePanels {
   int first, skipped;  // panels before the first half, and between the halves
   int first_end, end;  // ends of the expert's panels for each half
 
-  __device__ TilePanels(const GemmArgs& a, const TilePlace& place)
-      : first(place.first_panel),
+  __device__ TilePanels(const GemmArgs& a, const WorkTile& tile)
+      : first(tile.first_panel),
         skipped(a.gated ? a.panels / 2 - Tile::kHalf : 0),
         first_end(a.gated ? a.panels / 2 : a.panels),
         end(a.panels) {}
@@ -32,7 +32,7 @@ struct TilePanels {
 /// warps must call; every lane gets the result.
 class TileFinder {
  public:
-  __device__ TilePlace find(const GemmArgs& a, int64_t number, int tile_rows, int tile_panels) {
+  __device__ WorkTile find(const GemmArgs& a, int64_t number, int tile_rows, int tile_panels) {
     const int panels = a.gated ? a.panels / 2 : a.panels;
     if (a.gated) tile_panels /= 2;
     const int out_tiles = (panels + tile_panels - 1) / tile_panels;

@@ -89,7 +89,7 @@ Ops& OpenClDevice::ops() {
 
 Result<Buffer> OpenClDevice::allocate(size_t bytes) {
   if (bytes == 0) return Buffer();
-  const Turn turn = this->turn();
+  const DeviceLock lock = this->lock();
   MORACLE_TRY(Buffer buffer, memory_->allocate(bytes));
   constexpr size_t kPattern = opencl::Memory::kUnit;
   const std::byte zeros[kPattern] = {};
@@ -110,7 +110,7 @@ class Mapped : public HostAccess {
   ~Mapped() override { static_cast<void>(end()); }
   Status end() override {
     if (data_ == nullptr) return {};
-    const Turn turn = device_.turn();
+    const DeviceLock lock = device_.lock();
     const opencl::Queue& queue = device_.queue();
     void* const data = std::exchange(data_, nullptr);
     MORACLE_OPENCL(queue.cl->clEnqueueSVMUnmap(queue.own, data, 0, nullptr, nullptr));
@@ -126,7 +126,7 @@ class Mapped : public HostAccess {
 
 Result<std::unique_ptr<HostAccess>> OpenClDevice::host_access(const Buffer& buffer) {
   if (!queue_.unified || buffer.bytes() == 0) return std::unique_ptr<HostAccess>();
-  const Turn turn = this->turn();
+  const DeviceLock lock = this->lock();
   MORACLE_OPENCL(queue_.cl->clEnqueueSVMMap(queue_.own, CL_TRUE, CL_MAP_READ | CL_MAP_WRITE,
                                             buffer.data(), buffer.bytes(), 0, nullptr, nullptr));
   return std::unique_ptr<HostAccess>(std::make_unique<Mapped>(*this, buffer.data()));
@@ -134,14 +134,14 @@ Result<std::unique_ptr<HostAccess>> OpenClDevice::host_access(const Buffer& buff
 
 Status OpenClDevice::upload(void* to, const void* from, size_t bytes, Stream stream) {
   if (bytes == 0) return {};
-  const Turn turn = this->turn();
+  const DeviceLock lock = this->lock();
   MORACLE_CHECK(staging_.enqueue(to, from, bytes, stream));
   return opencl::check(queue_.cl->clFinish(queue_.of(stream)), "clFinish");
 }
 
 Status OpenClDevice::enqueue_upload(void* to, const void* from, size_t bytes, Stream stream) {
   if (bytes == 0) return {};
-  const Turn turn = this->turn();
+  const DeviceLock lock = this->lock();
   return staging_.enqueue(to, from, bytes, stream);
 }
 
@@ -158,7 +158,7 @@ Status OpenClDevice::read(void* to, const void* from, size_t bytes) {
 
 Status OpenClDevice::copy(void* to, const void* from, size_t bytes, Stream stream) {
   if (bytes == 0) return {};
-  const Turn turn = this->turn();
+  const DeviceLock lock = this->lock();
   return opencl::check(queue_.cl->clEnqueueSVMMemcpy(queue_.of(stream), CL_FALSE, to, from, bytes,
                                                      0, nullptr, nullptr),
                        "clEnqueueSVMMemcpy");
@@ -186,7 +186,7 @@ std::shared_ptr<StreamOrder> OpenClDevice::stream_order() {
 }
 
 Status OpenClDevice::synchronize(Stream stream) {
-  const Turn turn = this->turn();
+  const DeviceLock lock = this->lock();
   return device_errors_.take(queue_, stream);
 }
 

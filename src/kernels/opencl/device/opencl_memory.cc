@@ -29,8 +29,8 @@ Result<Buffer> Memory::allocate(size_t bytes) {
       fits ? cl.clSVMAlloc(queue_.context, CL_MEM_READ_WRITE, whole, cl_uint{kUnit}) : nullptr;
   if (data == nullptr) {
     return Error{ErrorKind::kOutOfMemory, "", str("opencl:", queue_.index),
-                 str(bytes, " bytes of memory in one piece"),
-                 str("the largest piece is ", largest, " bytes; ", taken, " of ", memory,
+                 str(bytes, " bytes of memory in one allocation"),
+                 str("the largest allocation is ", largest, " bytes; ", taken, " of ", memory,
                      " bytes are taken")};
   }
   live_.emplace(data, whole);

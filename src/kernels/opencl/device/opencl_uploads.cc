@@ -8,7 +8,7 @@
 namespace moracle::opencl {
 namespace {
 
-// Copies on its own queue. The thread that converts weights holds the device's turn() meanwhile, so
+// Copies on its own queue. The thread that converts weights holds the device's lock() meanwhile, so
 // the threads that read and pack must not take it.
 class OpenClUploads : public Uploads {
  public:

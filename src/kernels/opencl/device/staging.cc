@@ -23,11 +23,12 @@ Status Staging::open() {
   cl_int code = CL_SUCCESS;
   if (pinned_ == nullptr) {
     pinned_ = queue_.cl->clCreateBuffer(queue_.context, CL_MEM_READ_WRITE | CL_MEM_ALLOC_HOST_PTR,
-                                        kParts * kPart, nullptr, &code);
+                                        kSlots * kSlotBytes, nullptr, &code);
     MORACLE_CHECK(check(code, "clCreateBuffer"));
   }
-  host_ = static_cast<std::byte*>(queue_.cl->clEnqueueMapBuffer(
-      queue_.own, pinned_, CL_TRUE, CL_MAP_WRITE, 0, kParts * kPart, 0, nullptr, nullptr, &code));
+  host_ = static_cast<std::byte*>(
+      queue_.cl->clEnqueueMapBuffer(queue_.own, pinned_, CL_TRUE, CL_MAP_WRITE, 0,
+                                    kSlots * kSlotBytes, 0, nullptr, nullptr, &code));
   return check(code, "clEnqueueMapBuffer");
 }
 
@@ -35,20 +36,20 @@ Status Staging::enqueue(void* to, const void* from, size_t bytes, Stream stream)
   if (host_ == nullptr) MORACLE_CHECK(open());
   const Api& cl = *queue_.cl;
   for (size_t done = 0; done < bytes;) {
-    const size_t count = std::min(kPart, bytes - done);
+    const size_t count = std::min(kSlotBytes, bytes - done);
     cl_event& copied = copied_[next_];
-    std::byte* const part = host_ + static_cast<size_t>(next_) * kPart;
+    std::byte* const slot = host_ + static_cast<size_t>(next_) * kSlotBytes;
     if (copied != nullptr) {
       MORACLE_OPENCL(cl.clWaitForEvents(1, &copied));
       MORACLE_OPENCL(cl.clReleaseEvent(copied));
       copied = nullptr;
     }
-    std::memcpy(part, static_cast<const std::byte*>(from) + done, count);
+    std::memcpy(slot, static_cast<const std::byte*>(from) + done, count);
     MORACLE_OPENCL(cl.clEnqueueSVMMemcpy(queue_.of(stream), CL_FALSE,
-                                         static_cast<std::byte*>(to) + done, part, count, 0,
+                                         static_cast<std::byte*>(to) + done, slot, count, 0,
                                          nullptr, &copied));
     MORACLE_OPENCL(cl.clFlush(queue_.of(stream)));
-    next_ = (next_ + 1) % kParts;
+    next_ = (next_ + 1) % kSlots;
     done += count;
   }
   return {};

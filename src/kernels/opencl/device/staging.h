@@ -18,14 +18,14 @@ class Staging {
 
  private:
   Status open();
-  static constexpr size_t kPart = size_t{4} << 20;
-  static constexpr int kParts = 4;  // some are filled while others are copied
+  static constexpr size_t kSlotBytes = size_t{4} << 20;
+  static constexpr int kSlots = 4;  // some are filled while others are copied
 
   const Queue& queue_;
   cl_mem pinned_ = nullptr;
   std::byte* host_ = nullptr;
   int next_ = 0;
-  cl_event copied_[kParts] = {};
+  cl_event copied_[kSlots] = {};
 };
 
 }  // namespace moracle::opencl

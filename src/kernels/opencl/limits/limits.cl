@@ -3,9 +3,9 @@
 #define AT_ONCE 8  // vectors of 16 bytes that a work-item reads
 
 // A work-group reads one contiguous chunk.
-kernel void read_lines(global const uint4 *from, const long count, global uint *out) {
-  const long piece = AT_ONCE * get_local_size(0);
-  for (long first = get_group_id(0) * piece; first < count; first += get_num_groups(0) * piece) {
+kernel void read_vectors(global const uint4 *from, const long count, global uint *out) {
+  const long per_group = AT_ONCE * get_local_size(0);
+  for (long first = get_group_id(0) * per_group; first < count; first += get_num_groups(0) * per_group) {
     uint4 sum = 0;
 #pragma unroll
     for (int i = 0; i < AT_ONCE; ++i) {
@@ -16,7 +16,7 @@ kernel void read_lines(global const uint4 *from, const long count, global uint *
   }
 }
 
-kernel void fill_lines(global uint4 *to, const long count) {
+kernel void fill_vectors(global uint4 *to, const long count) {
   for (long i = get_global_id(0); i < count; i += get_global_size(0)) {
     const uint seed = (uint)i * 2654435761u;
     to[i] = (uint4)(seed, seed ^ 0x5bd1e995u, seed * 31u, ~seed);

@@ -22,8 +22,8 @@ class OpenClLimits final : public LimitsProbe {
     // One work-item of a CPU holds a vector; a GPU has many work-items.
     const char* const types =
         queue_.is_cpu ? "-D REAL=float8 -D FIRST(x)=x.s0" : "-D REAL=float -D FIRST(x)=x";
-    read_ = {"limits/limits.cl", "read_lines", types};
-    fill_ = {"limits/limits.cl", "fill_lines", types};
+    read_ = {"limits/limits.cl", "read_vectors", types};
+    fill_ = {"limits/limits.cl", "fill_vectors", types};
     multiply_ = {"limits/limits.cl", "multiply", types};
   }
 
@@ -61,10 +61,10 @@ class OpenClLimits final : public LimitsProbe {
   }
 
   Result<double> read_bytes_per_second() override {
-    const int64_t piece = threads() * kReadAtOnce;
+    const int64_t per_group = threads() * kReadAtOnce;
     MORACLE_TRY(const double seconds, median_of(7, [&] {
                   return launch_kernel(queue_, {}, read_, read_kernel_,
-                                       (count() + piece - 1) / piece, threads(),
+                                       (count() + per_group - 1) / per_group, threads(),
                                        buffer_.as<std::byte>(), count(), out_.as<std::byte>());
                 }));
     return static_cast<double>(buffer_.bytes()) / seconds;
@@ -80,8 +80,9 @@ class OpenClLimits final : public LimitsProbe {
       return launch_kernel(queue_, {}, multiply_, multiply_kernel_, groups, items, rounds,
                            out_.as<std::byte>());
     };
-    MORACLE_TRY(const double few, median_of(1, enqueue));
-    rounds = std::max(rounds, static_cast<int64_t>(kSeconds / few * static_cast<double>(rounds)));
+    MORACLE_TRY(const double one_run, median_of(1, enqueue));
+    rounds =
+        std::max(rounds, static_cast<int64_t>(kSeconds / one_run * static_cast<double>(rounds)));
     MORACLE_TRY(const double seconds, median_of(3, enqueue));
     const double per_round = 2.0 * 16 * (queue_.is_cpu ? 8 : 1);  // operations of a work-item
     return per_round * static_cast<double>(rounds * groups * items) / seconds;

@@ -16,10 +16,10 @@ typedef float8 Sums;
 
 #define SUBGROUP __attribute__((intel_reqd_sub_group_size(LANES)))
 #if LANES == 16
-typedef short Part;   // the columns of a row of A that a lane holds
+typedef short Fragment;   // the columns of a row of A that a lane holds
 typedef short8 Left;  // of 8 rows
 #else
-typedef int Part;
+typedef int Fragment;
 typedef int8 Left;
 #endif
 
@@ -38,7 +38,7 @@ float product_of(uint a, uint b) {
 }
 #endif
 Sums multiply_add(Left a, int8 b, Sums acc) {
-  const Part *const left = (const Part *)&a;
+  const Fragment *const left = (const Fragment *)&a;
   const uint *const right = (const uint *)&b;
   Product *const sums = (Product *)&acc;
   for (int m = 0; m < 8; ++m) {

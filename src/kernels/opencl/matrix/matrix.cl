@@ -52,19 +52,19 @@ typedef float Sum;
 // The group of the current block, where a group has `blocks` blocks. These GPUs divide in software, so divide once.
 typedef struct {
   int group, in_group, blocks;
-} Place;
-Place place_of(int block, int blocks) { return (Place){block / blocks, block % blocks, blocks}; }
-void advance(Place *place) {
-  place->in_group += SPLITS;
-  for (; place->in_group >= place->blocks; place->in_group -= place->blocks) ++place->group;
+} GroupCursor;
+GroupCursor cursor_at(int block, int blocks) { return (GroupCursor){block / blocks, block % blocks, blocks}; }
+void advance(GroupCursor *cursor) {
+  cursor->in_group += SPLITS;
+  for (; cursor->in_group >= cursor->blocks; cursor->in_group -= cursor->blocks) ++cursor->group;
 }
 
 // The products of a block of 8 rows of activations with one tile, added to `sums`.
-Sums add_products(const Left left[PRODUCTS], int8 right[PRODUCTS][PARTS][TILES], int t, float zero, Sums sums) {
+Sums add_products(const Left left[PRODUCTS], int8 right[PRODUCTS][TERMS][TILES], int t, float zero, Sums sums) {
 #pragma unroll
   for (int p = 0; p < PRODUCTS; ++p) {
 #pragma unroll
-    for (int part = 0; part < PARTS; ++part) sums = multiply_add(left[p], right[p][part][t], sums);
+    for (int term = 0; term < TERMS; ++term) sums = multiply_add(left[p], right[p][term][t], sums);
 #if defined(ZERO_POINTS)
     sums -= multiply_add(left[p], (int8)(0x01010101), (Sums)(0)) * (int)zero;
 #endif
@@ -73,9 +73,9 @@ Sums add_products(const Left left[PRODUCTS], int8 right[PRODUCTS][PARTS][TILES],
 }
 
 // Sums of this subgroup's rows of weights with ROWS rows of activations, over every SPLITS-th block from `split` on.
-// scale_places: for each strip, the index in x_scales of the row whose scales this lane loads for scales_of.
+// x_scale_rows: for each strip, the index in x_scales of the row whose scales this lane loads for scales_of.
 void multiply(global const uchar *base, const Shape *s, const long *rows, int split, global const X *const *x,
-              global const float *x_scales, const long *scale_places, int aligned, RowSums sums[STRIPS][TILES]) {
+              global const float *x_scales, const long *x_scale_rows, int aligned, RowSums sums[STRIPS][TILES]) {
 #pragma unroll
   for (int m = 0; m < STRIPS; ++m) {
 #pragma unroll
@@ -85,16 +85,16 @@ void multiply(global const uchar *base, const Shape *s, const long *rows, int sp
   int scale_rows[TILES];
 #pragma unroll
   for (int t = 0; t < TILES; ++t) scale_rows[t] = scale_row_of(s, rows[t]);
-  Place place = place_of(split, s->group_blocks);
+  GroupCursor cursor = cursor_at(split, s->group_blocks);
 #if defined(X_GROUPS)
-  Place x_place = place_of(split, s->x_group_blocks);
+  GroupCursor x_cursor = cursor_at(split, s->x_group_blocks);
 #endif
   for (int b = split; b < blocks; b += SPLITS) {
-    const long g = place.group * s->scale_group;
+    const long g = cursor.group * s->scale_group;
     float zeros[TILES];
 #pragma unroll
     for (int t = 0; t < TILES; ++t) zeros[t] = zero_at(base, s, scale_rows[t] + g);
-    int8 right[PRODUCTS][PARTS][TILES];
+    int8 right[PRODUCTS][TERMS][TILES];
 #pragma unroll
     for (int p = 0; p < PRODUCTS; ++p) load_right(base, s, rows, b, p, zeros, right[p]);
 #if !defined(ONE_GROUP)
@@ -108,7 +108,7 @@ void multiply(global const uchar *base, const Shape *s, const long *rows, int sp
 #pragma unroll
       for (int p = 0; p < PRODUCTS; ++p) left[p] = load_left(x + 8 * m, (long)b * BLOCK + p * DEPTH, s->k, aligned);
 #if defined(X_GROUPS)
-      const float8 x_scale = scales_of(x_scales[scale_places[m] + x_place.group]);
+      const float8 x_scale = scales_of(x_scales[x_scale_rows[m] + x_cursor.group]);
 #endif
 #pragma unroll
       for (int t = 0; t < TILES; ++t) {
@@ -119,9 +119,9 @@ void multiply(global const uchar *base, const Shape *s, const long *rows, int sp
 #endif
       }
     }
-    advance(&place);
+    advance(&cursor);
 #if defined(X_GROUPS)
-    advance(&x_place);
+    advance(&x_cursor);
 #endif
   }
 }
@@ -136,13 +136,13 @@ SUBGROUP kernel void matrix_linear(global const uchar *weights, const Shape s, M
   const int lane = get_sub_group_local_id(), split = get_sub_group_id();
   const int aligned = x_stride * sizeof(X) % sizeof(Codes) == 0 && (ulong)x % sizeof(Codes) == 0;
   const long tiles = (s.n + WIDTH - 1) / WIDTH;
-  const long places = by_row ? num_rows : s.num_experts * strips;
-  for (long group = get_group_id(0); group < places * tiles; group += get_num_groups(0)) {
-    const long place = group / tiles, first_row = group % tiles * WIDTH;
-    const long e = !offsets ? 0 : by_row ? expert_of(offsets, s.num_experts, place) : place / strips;
+  const long row_tiles = by_row ? num_rows : s.num_experts * strips;
+  for (long group = get_group_id(0); group < row_tiles * tiles; group += get_num_groups(0)) {
+    const long row_tile = group / tiles, first_row = group % tiles * WIDTH;
+    const long e = !offsets ? 0 : by_row ? expert_of(offsets, s.num_experts, row_tile) : row_tile / strips;
     if (e == s.num_experts) continue;
     const long begin = offsets ? offsets[e] : 0, end = offsets ? min((long)offsets[e + 1], num_rows) : num_rows;
-    if (by_row && (place - begin) % ROWS != 0) continue;
+    if (by_row && (row_tile - begin) % ROWS != 0) continue;
     global const uchar *const base = weights + e * s.expert_bytes;
     long rows[TILES];
 #if defined(WEIGHT_I4) || defined(WEIGHT_E2M1)
@@ -153,8 +153,8 @@ SUBGROUP kernel void matrix_linear(global const uchar *weights, const Shape s, M
 #pragma unroll
     for (int t = 0; t < TILES; ++t) rows[t] = own + t;
 #endif
-    const long from = by_row ? place : begin + place % strips * ROWS;
-    const long to = by_row ? min(place + ROWS, end) : end;
+    const long from = by_row ? row_tile : begin + row_tile % strips * ROWS;
+    const long to = by_row ? min(row_tile + ROWS, end) : end;
     for (long first = from; first < to; first += by_row ? ROWS : strips * ROWS) {
       global const X *sources[ROWS];
 #pragma unroll
@@ -162,14 +162,14 @@ SUBGROUP kernel void matrix_linear(global const uchar *weights, const Shape s, M
         const long row = min(first + r, end - 1), source = row_index ? row_index[row] : row;
         sources[r] = (global const X *)x + source * x_stride;
       }
-      long scale_places[STRIPS];
+      long x_scale_rows[STRIPS];
 #pragma unroll
       for (int m = 0; m < STRIPS; ++m) {
         const long row = min(first + 8 * m + lane % 8, end - 1);
-        scale_places[m] = (row_index ? row_index[row] : row) * x_num_scales;
+        x_scale_rows[m] = (row_index ? row_index[row] : row) * x_num_scales;
       }
       RowSums sums[STRIPS][TILES];
-      multiply(base, &s, rows, split, sources, x_scales, scale_places, aligned, sums);
+      multiply(base, &s, rows, split, sources, x_scales, x_scale_rows, aligned, sums);
       barrier(CLK_LOCAL_MEM_FENCE);  // the sums of the previous rows have been read
 #pragma unroll
       for (int m = 0; m < STRIPS; ++m) {

@@ -33,13 +33,13 @@ typedef uint Codes;
 #elif defined(X_I8)
 #define X_REAL(code) ((float)(char)(code))
 #endif
-Part operand_of(Codes codes) {
+Fragment operand_of(Codes codes) {
 #if defined(X_BF16) || defined(INTEGERS)
-  return (Part)codes;
+  return (Fragment)codes;
 #elif COLS == 1
-  return (Part)(as_uint(X_REAL(codes)) >> 16);
+  return (Fragment)(as_uint(X_REAL(codes)) >> 16);
 #else
-  return (Part)((as_uint(X_REAL(codes >> 8)) & 0xffff0000u) | as_uint(X_REAL(codes)) >> 16);
+  return (Fragment)((as_uint(X_REAL(codes >> 8)) & 0xffff0000u) | as_uint(X_REAL(codes)) >> 16);
 #endif
 }
 
@@ -48,7 +48,7 @@ Left load_left(global const X *const *x, long k, long end, int aligned) {
   const int whole = IS_WHOLE(k, end);
   const long own = k + COLS * get_sub_group_local_id();
   Left left;
-  Part *const parts = (Part *)&left;
+  Fragment *const fragments = (Fragment *)&left;
 #pragma unroll
   for (int m = 0; m < 8; ++m) {
     global const X *const at = x[m] + own;
@@ -60,7 +60,7 @@ Left load_left(global const X *const *x, long k, long end, int aligned) {
       for (int c = 0; c < COLS; ++c)
         codes |= (Codes)(whole || own + c < end ? at[c] : 0) << (c * 8 * (int)sizeof(X));
     }
-    parts[m] = operand_of(codes);
+    fragments[m] = operand_of(codes);
   }
   return left;
 }

@@ -15,11 +15,11 @@ typedef struct {
 #define BLOCK 32  // columns
 #define PRODUCTS (BLOCK / DEPTH)
 
-// PARTS bf16 hold a weight, as their sum.
+// TERMS bf16 hold a weight, as their sum.
 #if defined(WEIGHT_F16)
-#define PARTS 2
+#define TERMS 2
 #else
-#define PARTS 1
+#define TERMS 1
 #endif
 
 // Floats whose high halves are the bf16 of two codes, as one word.
@@ -52,7 +52,7 @@ int four_of(uint codes, uint offset) {
 }
 
 void load_right(global const uchar *base, const Shape *s, const long *rows, long block, int p, const float *zeros,
-                int8 right[PARTS][TILES]) {
+                int8 right[TERMS][TILES]) {
 #pragma unroll
   for (int t = 0; t < TILES; ++t) {
     const uint4 loaded = ((global const uint4 *)(base + rows[t] * (s->padded_cols / 2)))[block];
@@ -65,7 +65,7 @@ void load_right(global const uchar *base, const Shape *s, const long *rows, long
 }
 #else
 void load_right(global const uchar *base, const Shape *s, const long *rows, long block, int p, const float *zeros,
-                int8 right[PARTS][TILES]) {
+                int8 right[TERMS][TILES]) {
 #pragma unroll
   for (int t = 0; t < TILES; ++t) {
     const uint2 words = ((global const uint2 *)(base + rows[t] * (s->padded_cols / 2)))[PRODUCTS * block + p];
@@ -92,7 +92,7 @@ typedef ushort Neighbours;
 #endif
 
 void load_right(global const uchar *base, const Shape *s, const long *rows, long block, int p, const float *zeros,
-                int8 right[PARTS][TILES]) {
+                int8 right[TERMS][TILES]) {
   const long step = s->padded_rows * (long)sizeof(Neighbours) / 2;
   global const uchar *at = base + (block * BLOCK + p * DEPTH) * step + rows[0] * (long)sizeof(Neighbours) / 2;
 #pragma unroll
@@ -113,7 +113,7 @@ void load_right(global const uchar *base, const Shape *s, const long *rows, long
       const float first_rest = first - as_float(as_uint(first) & 0xffff0000u);
       const float second_rest = second - as_float(as_uint(second) & 0xffff0000u);
       ((int *)&right[0][t])[j] = TO_PAIR(first, second);
-      ((int *)&right[PARTS - 1][t])[j] = TO_PAIR(first_rest, second_rest);
+      ((int *)&right[TERMS - 1][t])[j] = TO_PAIR(first_rest, second_rest);
     }
 #else
     ((int *)&right[0][0])[j] = TO_PAIR(CODE(low & 255u, zeros[0]), CODE(high & 255u, zeros[0]));
@@ -128,9 +128,9 @@ void load_right(global const uchar *base, const Shape *s, const long *rows, long
 int scale_row_of(const Shape *s, long row) {
   return (int)min(row, s->n - 1) / s->block_rows * (int)s->scale_row;
 }
-float scale_at(global const uchar *base, const Shape *s, long place) {
-  return ((global const float *)(base + s->scales))[place];
+float scale_at(global const uchar *base, const Shape *s, long index) {
+  return ((global const float *)(base + s->scales))[index];
 }
-float zero_at(global const uchar *base, const Shape *s, long place) {
-  return s->has_zero_points ? (float)((global const char *)(base + s->zero_points))[place] : 0.0f;
+float zero_at(global const uchar *base, const Shape *s, long index) {
+  return s->has_zero_points ? (float)((global const char *)(base + s->zero_points))[index] : 0.0f;
 }

@@ -65,20 +65,20 @@ PerHead score_of(ulong row, local const PerHead *query, int head_dim) {
   return sum;
 }
 
-#define PIECES 16  // results of the first step of a reduction, which the second step reduces
+#define PARTIALS 16  // results of the first step of a reduction, which the second step reduces
 
 // `query` and `found` are local memory for head_dim and value_dim numbers of each head. `splits_stride` is the number
 // of splits launched for each view. Tokens are [first_slot, first_slot + slots) of the batch.
 kernel void attend(MATRIX(q), MATRIX(out), global const int *positions, global const int *sequences,
                    global const int *first_token, global const int *first_page, global const ulong *pages,
-                   const int page, const long key_place, const long value_place, const int num_heads,
+                   const int page, const long key_offset, const long value_offset, const int num_heads,
                    const int num_kv_heads, const int head_dim, const int value_dim, const float scale,
                    const int window, const int chunk, global const float *sinks, const int batch_invariant,
                    const long first_slot, const long slots, const int splits_stride, global float *scratch, local PerHead *query,
                    local PerHead *found) {
-  local PerHead scores[TILE], of_piece[PIECES];
+  local PerHead scores[TILE], partial[PARTIALS];
   local ulong value_rows[TILE];
-  const int lid = get_local_id(0), threads = get_local_size(0), pieces = min(PIECES, threads);
+  const int lid = get_local_id(0), threads = get_local_size(0), partials = min(PARTIALS, threads);
   const int of_kv = num_heads / num_kv_heads, head_tiles = (of_kv + HEADS - 1) / HEADS;
   const long key_row = (long)num_kv_heads * head_dim * CACHE_BYTES;
   const long value_row = (long)num_kv_heads * value_dim * CACHE_BYTES;
@@ -111,21 +111,21 @@ kernel void attend(MATRIX(q), MATRIX(out), global const int *positions, global c
         if (j < count) {
           const int position = from + j, in_page = position % page;
           const ulong base = page_of(pages, first_page, page, sequence, position);
-          value_rows[j] = base + value_place + in_page * value_row + (long)kv * value_dim * CACHE_BYTES;
-          score = score_of(base + key_place + in_page * key_row + (long)kv * head_dim * CACHE_BYTES, query, head_dim) *
+          value_rows[j] = base + value_offset + in_page * value_row + (long)kv * value_dim * CACHE_BYTES;
+          score = score_of(base + key_offset + in_page * key_row + (long)kv * head_dim * CACHE_BYTES, query, head_dim) *
                   (scale * LOG2E);
         }
         scores[j] = score;
       }
       barrier(CLK_LOCAL_MEM_FENCE);
-      if (lid < pieces) {
+      if (lid < partials) {
         PerHead most = scores[lid];
-        for (int j = lid + pieces; j < TILE; j += pieces) most = fmax(most, scores[j]);
-        of_piece[lid] = most;
+        for (int j = lid + partials; j < TILE; j += partials) most = fmax(most, scores[j]);
+        partial[lid] = most;
       }
       barrier(CLK_LOCAL_MEM_FENCE);
       PerHead most = largest;
-      for (int i = 0; i < pieces; ++i) most = fmax(most, of_piece[i]);
+      for (int i = 0; i < partials; ++i) most = fmax(most, partial[i]);
       const PerHead shrink = exp2(largest - most);
       largest = most;
       sum *= shrink;
@@ -147,14 +147,14 @@ kernel void attend(MATRIX(q), MATRIX(out), global const int *positions, global c
     barrier(CLK_LOCAL_MEM_FENCE);
     scores[lid] = sum;
     barrier(CLK_LOCAL_MEM_FENCE);
-    if (lid < pieces) {
-      PerHead piece = scores[lid];
-      for (int i = lid + pieces; i < threads; i += pieces) piece += scores[i];
-      of_piece[lid] = piece;
+    if (lid < partials) {
+      PerHead own = scores[lid];
+      for (int i = lid + partials; i < threads; i += partials) own += scores[i];
+      partial[lid] = own;
     }
     barrier(CLK_LOCAL_MEM_FENCE);
-    sum = of_piece[0];
-    for (int i = 1; i < pieces; ++i) sum += of_piece[i];
+    sum = partial[0];
+    for (int i = 1; i < partials; ++i) sum += partial[i];
     if (begin < end) {
       // Each work-item reads only the columns that it computed.
       local const float *values = (local const float *)found;

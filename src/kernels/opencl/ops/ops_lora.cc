@@ -20,7 +20,7 @@ Status OpenClOps::add_lora(const Matrix& x, const int32_t* row_index, const RowP
   const int64_t threads = std::min(opencl::ops_lora::kThreads, queue_.max_group);
   return opencl::launch(queue_, stream, opencl::ops_lora::kAddLora, y.rows, threads, x, row_index,
                         rows.expert_offsets, rows.row_token, lora_ids, adapters, table.a, table.b,
-                        table.num_experts, table.parts, table.rank, table.n, table.a.cols, y,
+                        table.num_experts, table.num_slices, table.rank, table.n, table.a.cols, y,
                         y.rows, device_errors_.cell(DeviceErrorKind::kLoraIds));
 }
 

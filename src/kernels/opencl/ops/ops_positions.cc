@@ -33,11 +33,11 @@ Status OpenClOps::temper(const Matrix& x, const int32_t* positions, float scale,
 Status OpenClOps::append(const Matrix& k, const Matrix& v, const Batch& batch,
                          const LayerCache& cache, Stream stream) {
   MORACLE_CHECK(opencl::check_floats({&k, &v}));
-  const auto append = [&](const Matrix& from, int64_t place) {
+  const auto append = [&](const Matrix& from, int64_t offset) {
     return opencl::launch_elements(
         queue_, stream, opencl::ops_positions::kAppend, batch.num_tokens, from.cols, from,
         batch.positions, batch.sequences, batch.first_page, batch.pages,
-        static_cast<int32_t>(batch.page), cache.dtype, place,
+        static_cast<int32_t>(batch.page), cache.dtype, offset,
         device_errors_.cell(DeviceErrorKind::kKvCache), batch.num_tokens, from.cols);
   };
   MORACLE_CHECK(append(k, cache.keys));

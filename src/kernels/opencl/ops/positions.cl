@@ -26,14 +26,14 @@ kernel void temper(MATRIX(x), global const int *positions, const float scale, co
   }
 }
 
-// Stores keys or values from `place` in their page on. Reports a finite value that f16 would turn into infinity.
+// Stores keys or values from `offset` in their page on. Reports a finite value that f16 would turn into infinity.
 kernel void append_rows(MATRIX(from), global const int *positions, global const int *sequences,
                         global const int *first_page, global const ulong *pages, const int page,
-                        const int cache_dtype, const long place, volatile global ErrorCell *errors, const long rows,
+                        const int cache_dtype, const long offset, volatile global ErrorCell *errors, const long rows,
                         const long cols) {
   FOR_EACH_ELEMENT(t, c, rows, cols) {
     const int position = positions[t];
-    global void *to = (global void *)(page_of(pages, first_page, page, sequences[t], position) + place);
+    global void *to = (global void *)(page_of(pages, first_page, page, sequences[t], position) + offset);
     const float value = LOAD(from, t, c);
     store_element(to, cache_dtype, position % page * cols + c, value);
     if (cache_dtype == F16 && (float_to_f16(value) & 0x7fffu) == 0x7c00u && isfinite(value))

@@ -9,9 +9,9 @@
 
 // Marks an expert that is excluded. Scores are never negative.
 #define OUT -1.0f
-// Most work-items of a group: kThreads in ops_route.cc. Results of work-items are first merged to FEW.
+// Most work-items of a group: kThreads in ops_route.cc. Results of work-items are first merged to PARTIALS.
 #define MOST_ITEMS 64
-#define FEW 8
+#define PARTIALS 8
 
 float merge(float a, float b, bool adds) { return adds ? a + b : fmax(a, b); }
 
@@ -20,13 +20,13 @@ float merge_group(local float *scratch, float value, bool adds) {
   const int item = get_local_id(0), items = get_local_size(0);
   scratch[item] = value;
   barrier(CLK_LOCAL_MEM_FENCE);
-  if (item < FEW) {
-    for (int i = item + FEW; i < items; i += FEW) value = merge(value, scratch[i], adds);
+  if (item < PARTIALS) {
+    for (int i = item + PARTIALS; i < items; i += PARTIALS) value = merge(value, scratch[i], adds);
     scratch[item] = value;
   }
   barrier(CLK_LOCAL_MEM_FENCE);
   float all = scratch[0];
-  for (int i = 1; i < min(FEW, items); ++i) all = merge(all, scratch[i], adds);
+  for (int i = 1; i < min(PARTIALS, items); ++i) all = merge(all, scratch[i], adds);
   barrier(CLK_LOCAL_MEM_FENCE);  // wait until all have read, so that the next call may write
   return all;
 }
@@ -122,23 +122,23 @@ kernel void route(MATRIX(logits), const long tokens, const int num_experts, cons
                   const int num_groups, const int top_groups, const float scaling_factor, global const float *bias,
                   const int top_k, global int *ids, global float *weights, local float *scores, local float *picked,
                   local float *ranks) {
-  // The best expert of each work-item, then of a FEW'th of them.
-  local float best_rank[MOST_ITEMS], few_rank[FEW];
-  local int best_id[MOST_ITEMS], few_id[FEW];
-  const int item = get_local_id(0), items = get_local_size(0), few = min(FEW, items);
+  // The best expert of each work-item, then of a PARTIALS'th of them.
+  local float best_rank[MOST_ITEMS], partial_rank[PARTIALS];
+  local int best_id[MOST_ITEMS], partial_id[PARTIALS];
+  const int item = get_local_id(0), items = get_local_size(0), partials = min(PARTIALS, items);
   for (long t = get_group_id(0); t < tokens; t += get_num_groups(0)) {
     const float divisor = score_token(logits, logits_stride, logits_dtype, t, num_experts, kind, scores, best_rank);
     drop_groups(scores, num_experts, divisor, bias, num_groups, top_groups, ranks);
     keep_best(scores, num_experts, divisor, bias, best_rank, best_id);
     barrier(CLK_LOCAL_MEM_FENCE);
     for (int j = 0; j < top_k; ++j) {
-      if (item < FEW) {
-        const int best = best_of(best_rank, best_id, item, items, FEW);
-        few_rank[item] = best_rank[best];
-        few_id[item] = best_id[best];
+      if (item < PARTIALS) {
+        const int best = best_of(best_rank, best_id, item, items, PARTIALS);
+        partial_rank[item] = best_rank[best];
+        partial_id[item] = best_id[best];
       }
       barrier(CLK_LOCAL_MEM_FENCE);
-      const int id = few_id[best_of(few_rank, few_id, 0, few, 1)];
+      const int id = partial_id[best_of(partial_rank, partial_id, 0, partials, 1)];
       if (item == id % items) {
         ids[t * top_k + j] = id;
         picked[j] = scores[id] / divisor;

@@ -1,22 +1,22 @@
-// Top-k of long rows. Each work-group finds the candidates of a piece of a row. Rounds repeat until one piece is left.
+// Top-k of long rows. Each work-group finds the candidates of a tile of a row. Rounds repeat until one tile is left.
 //
-// A piece is sorted in runs of at least k keys, every other run in ascending order. Two neighbouring runs are compared
+// A tile is sorted in runs of at least k keys, every other run in ascending order. Two neighbouring runs are compared
 // key by key, and the smaller key of each pair is dropped. The remaining keys are the largest of both runs, and one
 // bitonic merge sorts them. This halves the number of runs until one is left (Shanbhag, Pirk and Madden, "Efficient
 // Top-K Query Processing on Massively Parallel Hardware", 2018).
 #include "elements.cl"
 
-#define PIECE_KEYS 2048  // kTopKPiece in top_k_key.h
+#define TILE_KEYS 2048  // kTopKTile in top_k_key.h
 
 // The key of top_k_key.h. It compares integers, because not every device keeps denormal floats.
-ulong top_k_key(uint bits, uint place) {
+ulong top_k_key(uint bits, uint index) {
   if ((bits & 0x7fffffffu) > 0x7f800000u)
     bits = 0xffffffffu;
   else if (bits >> 31 && bits != 0x80000000u)
     bits = ~bits;
   else
     bits |= 0x80000000u;  // -0 is as large as 0
-  return (ulong)bits << 32 | (uint)~place;
+  return (ulong)bits << 32 | (uint)~index;
 }
 
 // Puts the keys at `low` and `high` into descending order, or ascending.
@@ -28,17 +28,17 @@ void put_in_order(local ulong *keys, uint low, uint high, bool descending) {
   }
 }
 
-// One round. Reads `numbers`, or [rows, count] `keys` if there are any. Writes [rows, pieces, k] keys to `to`; in the
+// One round. Reads `numbers`, or [rows, count] `keys` if there are any. Writes [rows, tiles, k] keys to `to`; in the
 // last round, without `to`, ids and values. `run`: a power of two, at least k. `span`: another one, at least `run`,
-// which no piece exceeds.
-kernel void top_k_of_pieces(global const uint *numbers, const long stride, global const ulong *keys, const long count,
+// which no tile exceeds.
+kernel void top_k_of_tiles(global const uint *numbers, const long stride, global const ulong *keys, const long count,
                             const long k, const long rows, const uint run, const uint span, global ulong *to,
                             global int *ids, global uint *values) {
-  local ulong best[PIECE_KEYS];
+  local ulong best[TILE_KEYS];
   const uint item = get_local_id(0), items = get_local_size(0);
-  const long pieces = (count + PIECE_KEYS - 1) / PIECE_KEYS;
-  for (long b = get_group_id(0); b < rows * pieces; b += get_num_groups(0)) {
-    const long row = b / pieces, first = b % pieces * PIECE_KEYS;
+  const long tiles = (count + TILE_KEYS - 1) / TILE_KEYS;
+  for (long b = get_group_id(0); b < rows * tiles; b += get_num_groups(0)) {
+    const long row = b / tiles, first = b % tiles * TILE_KEYS;
     for (uint i = item; i < span; i += items) {
       const long at = first + i;
       ulong key = 0;  // below every other key
@@ -81,6 +81,6 @@ kernel void top_k_of_pieces(global const uint *numbers, const long stride, globa
         values[row * k + rank] = bits >> 31 ? bits & 0x7fffffffu : ~bits;
       }
     }
-    barrier(CLK_LOCAL_MEM_FENCE);  // wait until the keys are read, because the next piece overwrites them
+    barrier(CLK_LOCAL_MEM_FENCE);  // wait until the keys are read, because the next tile overwrites them
   }
 }

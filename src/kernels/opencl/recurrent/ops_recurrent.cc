@@ -38,8 +38,8 @@ Status OpenClOps::convolve(const Matrix& x, const float* weight, const Convoluti
   MORACLE_CHECK(opencl::check_floats({&x, &out}));
   return opencl::launch_elements(queue_, stream, opencl::ops_recurrent::kConvolve, out.rows,
                                  out.cols, x, weight, shape.kernel, shape.silu, shape.state,
-                                 shape.pieces, batch.sequences, batch.first_token, batch.states,
-                                 out, out.rows, out.cols);
+                                 shape.split, batch.sequences, batch.first_token, batch.states, out,
+                                 out.rows, out.cols);
 }
 
 }  // namespace moracle

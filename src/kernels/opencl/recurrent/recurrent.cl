@@ -43,32 +43,32 @@ kernel void norm_and_gate(MATRIX(x), global const float *weight, const long size
   }
 }
 
-// As HeadPieces in ops.h.
+// As HeadSplit in ops.h.
 typedef struct {
   long num_heads, head_dim, sizes[3];
-} HeadPieces;
+} HeadSplit;
 
 // The column of x that is column c of the output.
-long column_from(const HeadPieces *pieces, long c) {
-  if (pieces->num_heads == 0) return c;
+long column_from(const HeadSplit *split, long c) {
+  if (split->num_heads == 0) return c;
   long before = 0;
-  int piece = 0;
-  while (piece < 2 && c >= pieces->num_heads * pieces->sizes[piece]) {
-    c -= pieces->num_heads * pieces->sizes[piece];
-    before += pieces->sizes[piece++];
+  int section = 0;
+  while (section < 2 && c >= split->num_heads * split->sizes[section]) {
+    c -= split->num_heads * split->sizes[section];
+    before += split->sizes[section++];
   }
-  return c / pieces->sizes[piece] * pieces->head_dim + before + c % pieces->sizes[piece];
+  return c / split->sizes[section] * split->head_dim + before + c % split->sizes[section];
 }
 
 // `states` are addresses: of each sequence's state before the step, 0 for zeros, and after it.
 kernel void convolve(MATRIX(x), global const float *weight, const long taps, const int with_silu, const long state,
-                     const HeadPieces pieces, global const int *sequences, global const int *first_token,
+                     const HeadSplit split, global const int *sequences, global const int *first_token,
                      global const ulong *states, MATRIX(out), const long rows, const long cols) {
   const long past = taps - 1;
   FOR_EACH_ELEMENT(r, c, rows, cols) {
     const int sequence = sequences[r];
     const long first = first_token[sequence], t = r - first, count = first_token[sequence + 1] - first;
-    const long from = column_from(&pieces, c);
+    const long from = column_from(&split, c);
     const ulong before = states[2 * sequence];
     global const float *const old = (global const float *)(before + state) + c;
     global float *const new = (global float *)(states[2 * sequence + 1] + state) + c;

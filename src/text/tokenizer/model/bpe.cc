@@ -90,11 +90,11 @@ Status Bpe::read_merges(const JsonField& field) {
     const nlohmann::json& value = field.value()[i];
     if (value.is_string() && value.get_ref<const std::string&>().rfind("#version", 0) == 0)
       continue;
-    auto parts = read_pair(JsonField(value, field.file()));
-    if (!parts) return entry().bad(parts.error().need);
-    const auto left = vocabulary_.id(parts->first);
-    const auto right = vocabulary_.id(parts->second);
-    const auto merged = vocabulary_.id(parts->first + parts->second);
+    auto two = read_pair(JsonField(value, field.file()));
+    if (!two) return entry().bad(two.error().need);
+    const auto left = vocabulary_.id(two->first);
+    const auto right = vocabulary_.id(two->second);
+    const auto merged = vocabulary_.id(two->first + two->second);
     if (!left || !right || !merged)
       return entry().bad("a pair whose tokens and result are in the vocabulary");
     merges_[pair(*left, *right)] = {rank++, *merged};  // the last of two equal merges wins

@@ -107,21 +107,21 @@ Status Unigram::encode(std::string_view word, EncodeProgress& progress, Scratch&
                        std::vector<int32_t>& ids) const {
   MORACLE_CHECK(find_best(word, progress, scratch));
   // Viterbi backward pass. Adjacent unknown tokens become one.
-  scratch.parts.clear();
+  scratch.ranges.clear();
   bool open = false;
   for (size_t end = word.size(); end > 0;) {
     const Scratch::Ending& last = scratch.endings[end];
     const bool is_unknown = unknown_ && last.id == *unknown_;
     if (is_unknown && open) {
-      scratch.parts.back().begin = last.begin;
+      scratch.ranges.back().begin = last.begin;
     } else {
-      scratch.parts.push_back({last.begin, end});
+      scratch.ranges.push_back({last.begin, end});
     }
     open = is_unknown;
     end = last.begin;
   }
-  for (auto part = scratch.parts.rbegin(); part != scratch.parts.rend(); ++part) {
-    const std::string_view text = word.substr(part->begin, part->end - part->begin);
+  for (auto range = scratch.ranges.rbegin(); range != scratch.ranges.rend(); ++range) {
+    const std::string_view text = word.substr(range->begin, range->end - range->begin);
     if (const auto id = vocabulary_.id(text)) {
       ids.push_back(*id);
     } else if (!byte_fallback_ || !bytes_.append(text, ids)) {

@@ -33,7 +33,7 @@ class Unigram {
     };
     std::vector<Ending> endings;
     std::vector<TokenTrie::Match> matches;
-    std::vector<TextRange> parts;
+    std::vector<TextRange> ranges;
   };
 
   /// Encodes one word. Adjacent characters without a token form one unknown run: it becomes its

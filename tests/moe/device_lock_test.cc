@@ -10,7 +10,7 @@
 #include "layer_on_rows.h"
 #include "support/must.h"
 
-namespace moracle::turns_test {
+namespace moracle::device_lock_test {
 namespace {
 
 using testing::odd_layer;
@@ -171,15 +171,15 @@ TEST(ConcurrentSwap, ShowsOldOrNewWeightsNeverMixed) {
   EXPECT_EQ(mixed, 0);
 }
 
-TEST(Turn, BlocksOtherThreadsUntilItEnds) {
+TEST(DeviceLock, BlocksOtherThreadsUntilItEnds) {
   const std::shared_ptr<Device> device = cpu();
   auto one = subject(*parse_scheme("bf16"), "cpu", 1, std::make_shared<Workspace>(device));
   ASSERT_TRUE(one);
   std::atomic<bool> called{false};
   std::thread thread;
   {
-    const Turn outer = device->turn();
-    const Turn inner = device->turn();
+    const DeviceLock outer = device->lock();
+    const DeviceLock inner = device->lock();
     EXPECT_EQ(one->apply(), one->alone) << "the thread that holds it goes on";
     thread = std::thread([&] {
       one->apply();
@@ -193,7 +193,7 @@ TEST(Turn, BlocksOtherThreadsUntilItEnds) {
 }
 
 // Kernel errors of one thread stay pending until a synchronize() of any thread.
-TEST(Turn, SeparatesErrorsWhenHeldOverApplyAndSynchronize) {
+TEST(DeviceLock, SeparatesErrorsWhenHeldOverApplyAndSynchronize) {
   const std::shared_ptr<Device> device = cpu();
   std::vector<Subject> two;
   for (uint64_t seed : {1, 2}) {
@@ -205,7 +205,7 @@ TEST(Turn, SeparatesErrorsWhenHeldOverApplyAndSynchronize) {
   int errors[2] = {};
   const auto work = [&](int which) {
     for (int round = 0; round < kRounds; ++round) {
-      const Turn turn = device->turn();
+      const DeviceLock lock = device->lock();
       two[which].apply();
       errors[which] += device->synchronize() ? 0 : 1;
     }
@@ -218,4 +218,4 @@ TEST(Turn, SeparatesErrorsWhenHeldOverApplyAndSynchronize) {
 }
 
 }  // namespace
-}  // namespace moracle::turns_test
+}  // namespace moracle::device_lock_test

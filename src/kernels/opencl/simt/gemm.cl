@@ -1,15 +1,15 @@
-// Backend opencl-lines, many rows of each expert. A work-group of 128 computes tiles of 64 rows of activations by eight
+// Backend opencl-simt, many rows of each expert. A work-group of 128 computes tiles of 64 rows of activations by eight
 // panels, 128 rows of weights. It converts blocks of 32 columns of both to f32 in local memory. For each column, each
 // work-item adds 8 by 8 products.
 //
 // Compiled with the options of codes.cl.
-#include "lines/arguments.cl"
+#include "simt/arguments.cl"
 
 #define PANELS 8
 #define TILE_N (16 * PANELS)
 #define TILE_ROWS 64
 #define ITEMS 128
-#define WORDS (TILE_N * LINES / ITEMS)                 // that a work-item converts
+#define WORDS (TILE_N * ROW_BLOCKS / ITEMS)                 // that a work-item converts
 #define EIGHTS (TILE_ROWS * BLOCK / ITEMS / 8)         // of activations that a work-item converts
 #define EIGHTS_APART (ITEMS / TILE_ROWS * 8)           // columns
 
@@ -38,10 +38,10 @@ void load_block(global const uchar *base, const Shape *s, const Epilogue *epilog
   const int last = (int)((s->k - (long)b * BLOCK + COLS - 1) / COLS) - 1;  // f32 row blocks may end within the block
 #pragma unroll
   for (int i = 0; i < WORDS; ++i) {
-    const int at = item + i * ITEMS, lane = at % 16, l = at / 16 % LINES;
-    const long panel = min(panel_of(epilogue, tile, at / 16 / LINES, PANELS), s->panels - 1);
-    global const uint *const lines = (global const uint *)(base + panel * s->panel_bytes);
-    to->words[i] = lines[(b * LINES + min(l, last)) * 16 + lane];
+    const int at = item + i * ITEMS, lane = at % 16, l = at / 16 % ROW_BLOCKS;
+    const long panel = min(panel_of(epilogue, tile, at / 16 / ROW_BLOCKS, PANELS), s->panels - 1);
+    global const uint *const row_blocks = (global const uint *)(base + panel * s->panel_bytes);
+    to->words[i] = row_blocks[(b * ROW_BLOCKS + min(l, last)) * 16 + lane];
     to->scale[i] = scale_of(base, s, panel, g, lane);
     to->zero[i] = zero_of(base, s, panel, g, lane);
 #if defined(MINIMUMS)
@@ -64,9 +64,9 @@ void load_block(global const uchar *base, const Shape *s, const Epilogue *epilog
 void keep_block(const Loaded *from, int item, local Value (*weights)[TILE_N], local Value (*x)[TILE_ROWS]) {
 #pragma unroll
   for (int i = 0; i < WORDS; ++i) {
-    const int at = item + i * ITEMS, lane = at % 16, l = at / 16 % LINES, p = at / 16 / LINES;
+    const int at = item + i * ITEMS, lane = at % 16, l = at / 16 % ROW_BLOCKS, p = at / 16 / ROW_BLOCKS;
     float w[COLS];
-    decode(from->words[i], from->zero[i], w);
+    unpack(from->words[i], from->zero[i], w);
 #if defined(MINIMUMS)
 #pragma unroll
     for (int j = 0; j < COLS; ++j) weights[l * COLS + j][p * 16 + lane] = w[j] * from->scale[i] - from->minimum[i];
@@ -113,13 +113,13 @@ void store_rows(local const Value (*sums)[TILE_N], global const uchar *base, con
   }
 }
 
-kernel __attribute__((reqd_work_group_size(ITEMS, 1, 1))) void many_rows(LINE_ARGUMENTS) {
+kernel __attribute__((reqd_work_group_size(ITEMS, 1, 1))) void gemm(SIMT_ARGUMENTS) {
   local Value w_block[BLOCK][TILE_N], x_block[BLOCK][TILE_ROWS];
   // A work-item adds rows 8 * down ... of the tile, and columns 4 * across ... of the first and of the last four
   // panels. So it has gates together with the outputs that they multiply.
   const int item = get_local_id(0), across = item % 16, down = item / 16;
   const long tiles = panel_groups(&s, &epilogue, PANELS);
-  for (long group = get_group_id(0); group < NUM_PLACES * tiles; group += get_num_groups(0)) {
+  for (long group = get_group_id(0); group < NUM_ROW_TILES * tiles; group += get_num_groups(0)) {
     const Rows rows = rows_of(offsets, s.num_experts, num_rows, group / tiles, by_row, strips, TILE_ROWS);
     const long tile = group % tiles;
     global const uchar *const base = weights + rows.expert * s.expert_bytes;

@@ -4,21 +4,21 @@
 
 #include "moe/layer_on_rows.h"
 
-namespace moracle::parts_test {
+namespace moracle::chunks_test {
 namespace {
 
 using testing::TokenBatch;
 
-constexpr int64_t kTokens = 12'000, kFewTokens = 500, kTopK = 3;
+constexpr int64_t kTokens = 12'000, kSmallBatch = 500, kTopK = 3;
 
 /// Tokens [first, first + count) of a batch.
 TokenBatch cut(const LayerSpec& spec, const TokenBatch& all, int64_t first, int64_t count) {
-  auto piece = [&](const auto& from, int64_t each) {
+  auto cut_of = [&](const auto& from, int64_t each) {
     return std::decay_t<decltype(from)>(from.begin() + first * each,
                                         from.begin() + (first + count) * each);
   };
-  return {count, piece(all.hidden, spec.hidden_size), piece(all.ids, spec.top_k),
-          piece(all.weights, spec.top_k)};
+  return {count, cut_of(all.hidden, spec.hidden_size), cut_of(all.ids, spec.top_k),
+          cut_of(all.weights, spec.top_k)};
 }
 
 struct Routing {
@@ -37,18 +37,18 @@ const Routing kRoutings[] = {
     {"nothing at all", [](TokenBatch& b) { std::fill(b.ids.begin(), b.ids.end(), -1); }},
 };
 
-// The output of the same tokens in batches of kFewTokens.
-std::vector<float> in_few_tokens(FusedMoe& moe, const TokenBatch& all) {
+// The output of the same tokens in batches of kSmallBatch.
+std::vector<float> in_small_batches(FusedMoe& moe, const TokenBatch& all) {
   std::vector<float> output;
-  for (int64_t t = 0; t < all.tokens; t += kFewTokens) {
+  for (int64_t t = 0; t < all.tokens; t += kSmallBatch) {
     const std::vector<float> some =
-        testing::output_of(moe, cut(moe.plan().layer, all, t, kFewTokens));
+        testing::output_of(moe, cut(moe.plan().layer, all, t, kSmallBatch));
     output.insert(output.end(), some.begin(), some.end());
   }
   return output;
 }
 
-TEST(Parts, MatchFewTokensBitForBit) {
+TEST(Chunks, MatchSmallBatchesBitForBit) {
   int compared = 0;
   for (const char* text :
        {"int8-w8a8", "int4-w4a8-g128", "int4-w4a16-g32-asym", "fp8-w8a8-block128x128", "bf16"}) {
@@ -64,8 +64,8 @@ TEST(Parts, MatchFewTokensBitForBit) {
       request.max_num_tokens = kTokens;
       request.deterministic = true;
       const Selection selection = select(request, Machine::here());
-      if (!selection.plan || selection.plan->part_rows == kTokens * kTopK) continue;
-      EXPECT_LT(selection.plan->part_rows, kTokens * kTopK) << row;
+      if (!selection.plan || selection.plan->chunk_rows == kTokens * kTopK) continue;
+      EXPECT_LT(selection.plan->chunk_rows, kTokens * kTopK) << row;
       auto moe =
           FusedMoe::make(conformance::random_weights(spec, 3), selection, *open_device("cpu", 2));
       ASSERT_TRUE(moe) << moe.error().to_string();
@@ -73,7 +73,7 @@ TEST(Parts, MatchFewTokensBitForBit) {
         TokenBatch all = testing::random_batch(spec, kTokens);
         routing.change(all);
         ++compared;
-        EXPECT_EQ(testing::output_of(*moe, all), in_few_tokens(*moe, all))
+        EXPECT_EQ(testing::output_of(*moe, all), in_small_batches(*moe, all))
             << row << ", " << text << ", " << routing.name;
       }
     }
@@ -83,7 +83,7 @@ TEST(Parts, MatchFewTokensBitForBit) {
 }
 
 // The buffer between the two GEMMs holds one part.
-TEST(Parts, TakeLessMemoryThanAllRowsAtOnce) {
+TEST(Chunks, TakeLessMemoryThanAllRowsAtOnce) {
   const auto scheme = parse_scheme("int8-w8a8");
   LayerSpec spec = testing::odd_layer(*scheme, 9, kTopK);
   spec.intermediate_size = 512;
@@ -97,7 +97,7 @@ TEST(Parts, TakeLessMemoryThanAllRowsAtOnce) {
       const Selection selection = select(request, Machine::here());
       ASSERT_TRUE(selection.plan);
       bytes[i] = selection.plan->workspace_bytes;
-      if (selection.plan->part_rows == request.max_num_tokens * kTopK) bytes[i] = -1;
+      if (selection.plan->chunk_rows == request.max_num_tokens * kTopK) bytes[i] = -1;
     }
     if (bytes[0] < 0) continue;
     // Only per-token arrays grow, not [rows, intermediate_size].
@@ -108,4 +108,4 @@ TEST(Parts, TakeLessMemoryThanAllRowsAtOnce) {
 }
 
 }  // namespace
-}  // namespace moracle::parts_test
+}  // namespace moracle::chunks_test

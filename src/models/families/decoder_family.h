@@ -98,8 +98,8 @@ Result<Description> describe_decoder(const Checkpoint& checkpoint, const Decoder
 
 /// Claims the tensors whose names begin with one of `prefixes`, so that they count as known. Adds
 /// them to the description as `what`, if there are any.
-Status ignore_part(const Checkpoint& checkpoint, const std::string& what,
-                   const std::vector<std::string>& prefixes, Description& description);
+Status ignore_tensors(const Checkpoint& checkpoint, const std::string& what,
+                      const std::vector<std::string>& prefixes, Description& description);
 
 /// Describes the token embedding table: floats [vocab_size, hidden_size].
 Result<DescribedMatrix> describe_embedding(const Checkpoint& checkpoint, const std::string& name,

@@ -9,13 +9,13 @@
 #include "kernels/cuda/cuda_test.h"
 #include "moracle/moe.h"
 
-namespace moracle::cuda_turns_test {
+namespace moracle::cuda_lock_test {
 namespace {
 
 constexpr int64_t kTokens = 64, kHidden = 1024, kTopK = 4;
 constexpr int kRounds = 40;
 
-class CudaTurns : public CudaTest {
+class CudaLock : public CudaTest {
  protected:
   struct Subject {
     FusedMoe moe;
@@ -83,7 +83,7 @@ class CudaTurns : public CudaTest {
   cudaStream_t streams_[2] = {};
 };
 
-TEST_F(CudaTurns, LayersSharingWorkspaceKeepBitsOnTwoStreamsAndThreads) {
+TEST_F(CudaLock, LayersSharingWorkspaceKeepBitsOnTwoStreamsAndThreads) {
   ASSERT_EQ(two_.size(), 2u);
   for (const Stream first : {Stream{streams_[0]}, Stream{}}) {
     int of_other = 0;
@@ -95,7 +95,7 @@ TEST_F(CudaTurns, LayersSharingWorkspaceKeepBitsOnTwoStreamsAndThreads) {
 }
 
 // The host does not wait: one thread alternates between streams without synchronizing.
-TEST_F(CudaTurns, OneThreadMayAlternateBetweenStreams) {
+TEST_F(CudaLock, OneThreadMayAlternateBetweenStreams) {
   ASSERT_EQ(two_.size(), 2u);
   for (int round = 0; round < kRounds; ++round) {
     apply(two_[0], {streams_[0]});
@@ -107,7 +107,7 @@ TEST_F(CudaTurns, OneThreadMayAlternateBetweenStreams) {
   EXPECT_EQ(output_of(two_[1], {streams_[0]}), two_[1].alone);
 }
 
-TEST_F(CudaTurns, ReplaysAreSerializedWithCallsOnOtherStreams) {
+TEST_F(CudaLock, ReplaysAreSerializedWithCallsOnOtherStreams) {
   ASSERT_EQ(two_.size(), 2u);
   auto graph = device_->record([&]() -> Status {
     apply(two_[0], {});
@@ -126,7 +126,7 @@ TEST_F(CudaTurns, ReplaysAreSerializedWithCallsOnOtherStreams) {
   EXPECT_EQ(of_other, 0);
 }
 
-TEST_F(CudaTurns, ReplaysKeepTheirMemoryWhenTheWorkspaceGrows) {
+TEST_F(CudaLock, ReplaysKeepTheirMemoryWhenTheWorkspaceGrows) {
   ASSERT_EQ(two_.size(), 2u);
   auto graph = device_->record([&]() -> Status {
     apply(two_[0], {});
@@ -142,14 +142,14 @@ TEST_F(CudaTurns, ReplaysKeepTheirMemoryWhenTheWorkspaceGrows) {
   EXPECT_EQ(output_of(two_[1], {}), two_[1].alone);
 }
 
-TEST_F(CudaTurns, LegacyStreamIsAStreamOfTheCaller) {
+TEST_F(CudaLock, LegacyStreamIsAStreamOfTheCaller) {
   ASSERT_EQ(two_.size(), 2u);
   apply(two_[0], {cudaStreamLegacy});
   apply(two_[1], {streams_[0]});
   EXPECT_EQ(output_of(two_[0], {cudaStreamLegacy}), two_[0].alone);
 }
 
-TEST_F(CudaTurns, DestroyedStreamDoesNotBlockNextCall) {
+TEST_F(CudaLock, DestroyedStreamDoesNotBlockNextCall) {
   ASSERT_EQ(two_.size(), 2u);
   apply(two_[0], {streams_[0]});
   ASSERT_EQ(cudaStreamDestroy(streams_[0]), cudaSuccess);
@@ -160,7 +160,7 @@ TEST_F(CudaTurns, DestroyedStreamDoesNotBlockNextCall) {
 }
 
 // One thread records. Work of other threads must not enter the graph.
-TEST_F(CudaTurns, RecordingBlocksOtherThreads) {
+TEST_F(CudaLock, RecordingBlocksOtherThreads) {
   ASSERT_EQ(two_.size(), 2u);
   std::atomic<bool> stop{false};
   std::thread thread([&] {
@@ -184,4 +184,4 @@ TEST_F(CudaTurns, RecordingBlocksOtherThreads) {
 }
 
 }  // namespace
-}  // namespace moracle::cuda_turns_test
+}  // namespace moracle::cuda_lock_test

@@ -1,4 +1,4 @@
-// The loop over groups of codes, shared by the decoders of every instruction set. It is
+// The loop over groups of codes, shared by the unpack kernels of every instruction set. It is
 // in an anonymous namespace, for the reason given in simd/vector.h.
 #pragma once
 
@@ -7,11 +7,11 @@
 namespace moracle::cpu {
 namespace {
 
-/// Calls body for one group after another; each code row block decodes to kBlocks row blocks.
+/// Calls body for one group after another; each code row block unpacks to kBlocks row blocks.
 template <int kBlocks, class Body>
-[[gnu::always_inline]] inline void each_group(const DecodeArgs& c, const Body& body) {
+[[gnu::always_inline]] inline void each_group(const UnpackBlocksArgs& c, const Body& body) {
   const int64_t step = c.group_blocks == 0 ? c.blocks : c.group_blocks;
-  DecodeArgs group = c;
+  UnpackBlocksArgs group = c;
   for (int64_t first = 0; first < c.blocks; first += step) {
     group.blocks = c.blocks - first < step ? c.blocks - first : step;
     body(group);
@@ -22,12 +22,13 @@ template <int kBlocks, class Body>
   }
 }
 
-/// Decodes to f32 through bf16, which holds every code exactly; each code row block gives kBlocks
+/// Unpacks to f32 through bf16, which holds every code exactly; each code row block gives kBlocks
 /// row blocks of bf16. `kWiden` widens them and applies the scales.
-template <int kBlocks, void (*kToBf16)(const DecodeArgs&), void (*kWiden)(const DecodeArgs&)>
-void to_f32(const DecodeArgs& c) {
+template <int kBlocks, void (*kToBf16)(const UnpackBlocksArgs&),
+          void (*kWiden)(const UnpackBlocksArgs&)>
+void to_f32(const UnpackBlocksArgs& c) {
   alignas(64) std::byte exact[kMaxCodeBlocks * kBlocks * kRowBlockBytes];
-  DecodeArgs codes = c;
+  UnpackBlocksArgs codes = c;
   codes.to = exact;
   kToBf16(codes);
   kWiden({.codes = exact, .blocks = c.blocks * kBlocks, .to = c.to, .scale = c.scale});

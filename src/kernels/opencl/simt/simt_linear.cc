@@ -1,4 +1,4 @@
-#include "kernels/opencl/lines/line_linear.h"
+#include "kernels/opencl/simt/simt_linear.h"
 
 #include <algorithm>
 
@@ -12,7 +12,7 @@
 #include "quant/activation.h"
 
 namespace moracle::opencl {
-namespace line_linear {
+namespace simt_linear {
 namespace {
 
 constexpr int64_t kBlock = 32;  // columns
@@ -123,9 +123,9 @@ Epilogue epilogue_of(const ActivationSpec* activation, const Shape& shape, const
   return epilogue;
 }
 
-class LineLinear : public LinearKernel {
+class SimtLinear : public LinearKernel {
  public:
-  LineLinear(const KernelWeights& weights, const Queue& queue, LineKernel kernel)
+  SimtLinear(const KernelWeights& weights, const Queue& queue, SimtKernel kernel)
       : weights_(weights),
         queue_(queue),
         shape_(shape_of(weights)),
@@ -158,8 +158,8 @@ class LineLinear : public LinearKernel {
     const int64_t at_once = gated ? how_.panels / how_.panels_per_gate : how_.panels;
     const int64_t mean = (rows.num_rows + experts - 1) / experts;
     const int64_t strips = how_.by_row ? 1 : (mean + how_.rows - 1) / how_.rows;
-    const int64_t places = how_.by_row ? rows.num_rows : experts * strips;
-    const int64_t groups = places * ((results + at_once - 1) / at_once);
+    const int64_t row_tiles = how_.by_row ? rows.num_rows : experts * strips;
+    const int64_t groups = row_tiles * ((results + at_once - 1) / at_once);
     return launch_kernel(queue_, stream, name_, kernel_, groups, how_.items,
                          weights_.buffer.as<std::byte>(), shape_, rows.x.values, rows.x.scales,
                          rows.x.num_scales, rows.row_index, rows.expert_offsets, call.out, epilogue,
@@ -170,25 +170,25 @@ class LineLinear : public LinearKernel {
   const KernelWeights& weights_;
   const Queue& queue_;  // owned by the device, which outlives its layers
   Shape shape_;
-  LineKernel how_;
+  SimtKernel how_;
   KernelName name_;
   cl_kernel kernel_ = nullptr;  // owned by the device's programs
 };
 
 }  // namespace
-}  // namespace line_linear
+}  // namespace simt_linear
 
-Result<std::unique_ptr<GroupedLinear>> make_line_linear(const char* backend,
+Result<std::unique_ptr<GroupedLinear>> make_simt_linear(const char* backend,
                                                         KernelWeights&& weights, Device& device,
-                                                        std::vector<LineKernel> kernels) {
+                                                        std::vector<SimtKernel> kernels) {
   auto* const there = dynamic_cast<OpenClDevice*>(&device);
   if (there == nullptr) {
     return Error{ErrorKind::kInvalidArgument, "", str("backend ", backend), "an opencl device",
                  "it is " + device.name()};
   }
   auto linear = std::make_unique<GroupedLinear>(std::move(weights));
-  for (LineKernel& how : kernels)
-    MORACLE_CHECK(linear->add<line_linear::LineLinear>(there->queue(), std::move(how)).compile());
+  for (SimtKernel& how : kernels)
+    MORACLE_CHECK(linear->add<simt_linear::SimtLinear>(there->queue(), std::move(how)).compile());
   return linear;
 }
 

@@ -1,4 +1,4 @@
-#include "models/families/decoder_parts.h"
+#include "models/families/decoder_family.h"
 
 #include <algorithm>
 #include <set>
@@ -13,11 +13,11 @@ namespace {
 
 Status check_size(const Checkpoint& checkpoint, const DescribedMatrix& matrix,
                   const std::vector<int64_t>& rows, int64_t k) {
-  if (matrix.part_rows() == rows && matrix.shape().k == k) return {};
+  if (matrix.source_rows() == rows && matrix.shape().k == k) return {};
   const std::string first = matrix.tensors()[0];
   return checkpoint.state().tensors.wrong(
       first, str(join(rows, " + "), " rows of ", k, " columns (from config.json)"),
-      str("it has ", join(matrix.part_rows(), " + "), " rows of ", matrix.shape().k));
+      str("it has ", join(matrix.source_rows(), " + "), " rows of ", matrix.shape().k));
 }
 
 }  // namespace
@@ -189,9 +189,9 @@ Result<Description> describe_decoder(const Checkpoint& checkpoint, const Decoder
       !own_output};
 }
 
-Status ignore_part(const Checkpoint& checkpoint, const std::string& what,
-                   const std::vector<std::string>& prefixes, Description& description) {
-  IgnoredPart part{what};
+Status ignore_tensors(const Checkpoint& checkpoint, const std::string& what,
+                      const std::vector<std::string>& prefixes, Description& description) {
+  IgnoredTensors ignored{what};
   std::set<std::string> used;
   for (const std::string& name : checkpoint.unclaimed()) {
     const auto prefix =
@@ -200,11 +200,11 @@ Status ignore_part(const Checkpoint& checkpoint, const std::string& what,
     if (prefix == prefixes.end()) continue;
     used.insert(*prefix);
     MORACLE_TRY(const TensorView tensor, checkpoint.tensor(name));
-    part.num_tensors += 1;
-    part.bytes += static_cast<int64_t>(tensor.num_bytes());
+    ignored.num_tensors += 1;
+    ignored.bytes += static_cast<int64_t>(tensor.num_bytes());
   }
-  part.prefixes.assign(used.begin(), used.end());
-  if (part.num_tensors > 0) description.ignored.push_back(std::move(part));
+  ignored.prefixes.assign(used.begin(), used.end());
+  if (ignored.num_tensors > 0) description.ignored.push_back(std::move(ignored));
   return {};
 }
 

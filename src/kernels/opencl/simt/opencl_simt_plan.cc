@@ -1,4 +1,4 @@
-#include "kernels/opencl/lines/opencl_lines_plan.h"
+#include "kernels/opencl/simt/opencl_simt_plan.h"
 
 #include <algorithm>
 
@@ -22,7 +22,7 @@ bool sums_whole_rows(const MatrixShape& shape, const Scheme& scheme) {
 }
 
 // True if gates and the outputs that they multiply fill separate panels.
-bool lines_activate(const MatrixShape& shape, const ActivationSpec& activation) {
+bool simt_activates(const MatrixShape& shape, const ActivationSpec& activation) {
   return !is_gated(activation.function) || shape.n % (2 * vnni16::kRows) == 0;
 }
 
@@ -38,24 +38,24 @@ KernelPlan plan_common(const KernelRequest& request) {
   plan.input_dtype = activation ? activation->dtype : DType::kBF16;
   plan.deterministic = true;
   plan.activates =
-      request.activation != nullptr && lines_activate(request.shape, *request.activation);
+      request.activation != nullptr && simt_activates(request.shape, *request.activation);
   return plan;
 }
 
-// The two kernels of opencl-lines add a row's products in different orders.
-KernelPlan plan_lines(const KernelRequest& request, const Machine&) {
+// The two kernels of opencl-simt add a row's products in different orders.
+KernelPlan plan_simt(const KernelRequest& request, const Machine&) {
   KernelPlan plan = plan_common(request);
   const int64_t experts = std::max<int64_t>(request.num_experts, 1);
-  const int64_t last = kFewRows * experts / std::max<int64_t>(request.rows_per_token, 1);
+  const int64_t last = kGemvRows * experts / std::max<int64_t>(request.rows_per_token, 1);
   const bool exact = sums_whole_rows(request.shape, request.scheme);
   const bool one = last >= request.max_num_tokens || (request.deterministic && !exact);
   if (one || last >= request.min_num_tokens) {
-    plan.kernels.push_back({form_of(OpenClForm::Kernel::kFewRows, request)});
+    plan.kernels.push_back({form_of(OpenClForm::Kernel::kGemv, request)});
     if (!one) plan.kernels.back().range.to_tokens = last;
   }
   if (!one) {
     const KernelRange rest{.from_tokens = plan.kernels.empty() ? 1 : last + 1};
-    plan.kernels.push_back({form_of(OpenClForm::Kernel::kManyRows, request), rest});
+    plan.kernels.push_back({form_of(OpenClForm::Kernel::kGemm, request), rest});
   }
   plan.deterministic = exact || plan.kernels.size() == 1;
   return plan;
@@ -70,7 +70,7 @@ KernelPlan plan_vectors(const KernelRequest& request, const Machine&) {
 }  // namespace
 }  // namespace opencl
 
-const Kernels kOpenClLinesKernels = {opencl::plan_lines, opencl::kMakeLines};
+const Kernels kOpenClSimtKernels = {opencl::plan_simt, opencl::kMakeSimt};
 const Kernels kOpenClVectorsKernels = {opencl::plan_vectors, opencl::kMakeVectors};
 
 }  // namespace moracle

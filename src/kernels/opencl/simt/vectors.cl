@@ -2,7 +2,7 @@
 // and computes PANELS neighbouring panels one after another. ROWS rows of activations share each converted row block.
 //
 // Compiled with the options of codes.cl, -D WIDE, -D ROWS=n and -D PANELS=n.
-#include "lines/arguments.cl"
+#include "simt/arguments.cl"
 
 // Rows of activations that a work-item reads, and their scales.
 typedef struct {
@@ -12,7 +12,7 @@ typedef struct {
 
 // Outputs of one panel for ROWS rows of activations.
 void multiply(global const uchar *base, const Shape *s, long panel, const Sources *x, int aligned, Real *outputs) {
-  global const uint *const lines = (global const uint *)(base + panel * s->panel_bytes);
+  global const uint *const row_blocks = (global const uint *)(base + panel * s->panel_bytes);
 #if defined(WHOLE_ROWS)
   int16 whole[ROWS];  // a block's sum of integer codes is below 2^24, so a float holds it
   for (int r = 0; r < ROWS; ++r) whole[r] = (int16)(0);
@@ -22,8 +22,8 @@ void multiply(global const uchar *base, const Shape *s, long panel, const Source
     const int g = s->quantized ? b / s->group_blocks : 0;
     const int last = (int)((s->k - (long)b * BLOCK + COLS - 1) / COLS) - 1;  // f32 row blocks may end within the block
     const Real zero = zero_of(base, s, panel, g, 0);
-    Real part[ROWS];
-    for (int r = 0; r < ROWS; ++r) part[r] = (Real)(0.0f);
+    Real partial[ROWS];
+    for (int r = 0; r < ROWS; ++r) partial[r] = (Real)(0.0f);
 #if defined(MINIMUMS)
     const Real minimum = minimum_of(base, s, panel, g, 0);
     float x_sum[ROWS];
@@ -41,19 +41,19 @@ void multiply(global const uchar *base, const Shape *s, long panel, const Source
 #pragma unroll
       for (int l = 0; l < 8 / COLS; ++l) {
         Real w[COLS];
-        decode(vload16(b * LINES + min(c * (8 / COLS) + l, last), lines), zero, w);
+        unpack(vload16(b * ROW_BLOCKS + min(c * (8 / COLS) + l, last), row_blocks), zero, w);
 #pragma unroll
         for (int r = 0; r < ROWS; ++r)
 #pragma unroll
-          for (int j = 0; j < COLS; ++j) part[r] += w[j] * a[r][l * COLS + j];
+          for (int j = 0; j < COLS; ++j) partial[r] += w[j] * a[r][l * COLS + j];
       }
     }
 #if defined(WHOLE_ROWS)
-    for (int r = 0; r < ROWS; ++r) whole[r] += convert_int16_rte(part[r]);
+    for (int r = 0; r < ROWS; ++r) whole[r] += convert_int16_rte(partial[r]);
 #else
     const Real scale = scale_of(base, s, panel, g, 0);
     for (int r = 0; r < ROWS; ++r) {
-      Real scaled = part[r] * scale;
+      Real scaled = partial[r] * scale;
 #if defined(MINIMUMS)
       scaled -= x_sum[r] * minimum;
 #endif
@@ -73,10 +73,10 @@ void multiply(global const uchar *base, const Shape *s, long panel, const Source
   }
 }
 
-kernel void vectors(LINE_ARGUMENTS) {
+kernel void vectors(SIMT_ARGUMENTS) {
   const long results = epilogue.gates == 0 ? s.panels : epilogue.gates;
   const long across = (results + PANELS - 1) / PANELS;
-  for (long group = get_group_id(0); group < NUM_PLACES * across; group += get_num_groups(0)) {
+  for (long group = get_group_id(0); group < NUM_ROW_TILES * across; group += get_num_groups(0)) {
     const Rows rows = rows_of(offsets, s.num_experts, num_rows, group / across, by_row, strips, ROWS);
     global const uchar *const base = weights + rows.expert * s.expert_bytes;
     const long first_panel = group % across * PANELS;

@@ -1,4 +1,4 @@
-// Kernels on layout vnni16, for opencl-lines and opencl-vectors.
+// Kernels on layout vnni16, for opencl-simt and opencl-vectors.
 #pragma once
 
 #include <string>
@@ -11,7 +11,7 @@
 namespace moracle::opencl {
 
 /// A kernel with the arguments of arguments.cl, and how its work-groups divide the work.
-struct LineKernel {
+struct SimtKernel {
   OpenClForm form;
   const char* file = "";
   const char* function = "";
@@ -26,8 +26,8 @@ struct LineKernel {
 
 /// Compiles `kernels`. A run uses the first kernel that serves its number of rows. `backend` is
 /// named in errors. Errors: not an OpenCL device; a kernel that does not compile.
-Result<std::unique_ptr<GroupedLinear>> make_line_linear(const char* backend,
+Result<std::unique_ptr<GroupedLinear>> make_simt_linear(const char* backend,
                                                         KernelWeights&& weights, Device& device,
-                                                        std::vector<LineKernel> kernels);
+                                                        std::vector<SimtKernel> kernels);
 
 }  // namespace moracle::opencl

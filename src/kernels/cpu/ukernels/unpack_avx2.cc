@@ -1,12 +1,12 @@
-// Decodes codes to row blocks of int8, bf16 and f32 for AVX2, half a row block at a time. Results
-// are those of decode_avx512_vnni.cc. No AVX2 kernel multiplies bf16; it is an intermediate
+// Unpacks codes to row blocks of int8, bf16 and f32 for AVX2, half a row block at a time. Results
+// are those of unpack_avx512_vnni.cc. No AVX2 kernel multiplies bf16; it is an intermediate
 // step to f32.
 
 #if defined(__x86_64__)
 
-#include "kernels/cpu/ukernels/decode_groups.h"
 #include "kernels/cpu/ukernels/dot_avx2.h"
 #include "kernels/cpu/ukernels/float_limbs.h"
+#include "kernels/cpu/ukernels/unpack_groups.h"
 
 namespace moracle::cpu {
 namespace {
@@ -24,7 +24,7 @@ MORACLE_UKERNEL_INLINE __m256i select(__m256i where, __m256i a, __m256i b) {
 
 /// Calls body for each half row block with its index, its codes and the destination.
 template <class Body>
-MORACLE_UKERNEL_INLINE void each_half(const DecodeArgs& c, const Body& body) {
+MORACLE_UKERNEL_INLINE void each_half(const UnpackBlocksArgs& c, const Body& body) {
   const std::byte* const from = c.codes;
   std::byte* const to = c.to;
   for (int64_t i = 0, row_blocks = c.blocks; i < row_blocks; ++i) {
@@ -41,7 +41,7 @@ MORACLE_UKERNEL_INLINE void each_half(const DecodeArgs& c, const Body& body) {
 struct Exponents {
   __m256i half[2];
 };
-MORACLE_UKERNEL_INLINE Exponents exponents(const DecodeArgs& c) {
+MORACLE_UKERNEL_INLINE Exponents exponents(const UnpackBlocksArgs& c) {
   Exponents all;
   for (int half = 0; half < 2; ++half) {
     const __m256i e = c.exponent_lanes == 1
@@ -103,7 +103,7 @@ MORACLE_UKERNEL_INLINE Pairs pairs_of(__m256i lower, __m256i upper) {
 enum class Power : uint8_t { kNone, kSmall, kAny };
 
 template <Power kPower>
-MORACLE_UKERNEL_INLINE void nibbles_to_bf16(const DecodeArgs& c, const int8_t* upper_bytes,
+MORACLE_UKERNEL_INLINE void nibbles_to_bf16(const UnpackBlocksArgs& c, const int8_t* upper_bytes,
                                             const int8_t* lower_bytes, Exponents e = {}) {
   const __m256i upper = table(upper_bytes), lower = table(lower_bytes);
   const __m256i nibble = _mm256_set1_epi8(15);
@@ -137,7 +137,7 @@ MORACLE_UKERNEL_INLINE __m256i two_integers(__m256i even, __m256i odd) {
 }
 
 // With zero points, values are integers of up to 5 bits.
-MORACLE_UKERNEL_INLINE void integers_to_bf16(const DecodeArgs& c) {
+MORACLE_UKERNEL_INLINE void integers_to_bf16(const UnpackBlocksArgs& c) {
   const __m256i zero[] = {widen_bytes(c.zero), widen_bytes(c.zero + kHalfRows)};
   each_half(c, [&](int64_t i, int half, __m256i codes, std::byte* to) {
     for (int four = 0; four < 2; ++four) {
@@ -153,14 +153,14 @@ MORACLE_UKERNEL_INLINE void integers_to_bf16(const DecodeArgs& c) {
   });
 }
 
-void i4_to_bf16(const DecodeArgs& c) {
+void i4_to_bf16(const UnpackBlocksArgs& c) {
   if (c.zero == nullptr) return nibbles_to_bf16<Power::kNone>(c, kI4Upper, kI4Lower);
-  each_group<4>(c, [](const DecodeArgs& group) { integers_to_bf16(group); });
+  each_group<4>(c, [](const UnpackBlocksArgs& group) { integers_to_bf16(group); });
 }
 
-void e2m1_to_bf16(const DecodeArgs& c) {
+void e2m1_to_bf16(const UnpackBlocksArgs& c) {
   if (c.exponent == nullptr) return nibbles_to_bf16<Power::kNone>(c, kE2M1Upper, kE2M1Lower);
-  each_group<4>(c, [&](const DecodeArgs& group) {
+  each_group<4>(c, [&](const UnpackBlocksArgs& group) {
     const Exponents e = exponents(group);
     // 0.5 to 6 times 2^-125 to 2^125.
     const __m256i most = _mm256_max_epi16(_mm256_abs_epi16(e.half[0]), _mm256_abs_epi16(e.half[1]));
@@ -171,7 +171,7 @@ void e2m1_to_bf16(const DecodeArgs& c) {
   });
 }
 
-MORACLE_UKERNEL_INLINE void nibbles_to_int8(const DecodeArgs& c, const int8_t* bytes) {
+MORACLE_UKERNEL_INLINE void nibbles_to_int8(const UnpackBlocksArgs& c, const int8_t* bytes) {
   const __m256i values = table(bytes), nibble = _mm256_set1_epi8(15);
   each_half(c, [&](int64_t i, int half, __m256i codes, std::byte* to) {
     const __m256i high = _mm256_srli_epi16(codes, 4);
@@ -182,7 +182,7 @@ MORACLE_UKERNEL_INLINE void nibbles_to_int8(const DecodeArgs& c, const int8_t* b
 
 // ---- 8 bits ----
 
-MORACLE_UKERNEL_INLINE void bytes_to_bf16(const DecodeArgs& c) {
+MORACLE_UKERNEL_INLINE void bytes_to_bf16(const UnpackBlocksArgs& c) {
   __m256i zero[] = {_mm256_setzero_si256(), _mm256_setzero_si256()};
   if (c.zero != nullptr) {
     zero[0] = widen_bytes(c.zero);
@@ -198,8 +198,8 @@ MORACLE_UKERNEL_INLINE void bytes_to_bf16(const DecodeArgs& c) {
     }
   });
 }
-void i8_to_bf16(const DecodeArgs& c) {
-  each_group<2>(c, [](const DecodeArgs& group) { bytes_to_bf16(group); });
+void i8_to_bf16(const UnpackBlocksArgs& c) {
+  each_group<2>(c, [](const UnpackBlocksArgs& group) { bytes_to_bf16(group); });
 }
 
 /// Codes in the low bytes of words. The exponent's bias differs by 120, and 2^-9 is the step below
@@ -240,7 +240,7 @@ MORACLE_UKERNEL_INLINE bool all_normal(__m256i codes) {
 }
 
 template <bool kScaled>
-MORACLE_UKERNEL_INLINE void e4m3_row_blocks(const DecodeArgs& c) {
+MORACLE_UKERNEL_INLINE void e4m3_row_blocks(const UnpackBlocksArgs& c) {
   const Exponents e = kScaled ? exponents(c) : Exponents{};
   each_half(c, [&](int64_t i, int half, __m256i codes, std::byte* to) {
     Pairs pairs = normal_e4m3(codes);
@@ -257,9 +257,9 @@ MORACLE_UKERNEL_INLINE void e4m3_row_blocks(const DecodeArgs& c) {
     store_half(to, 2 * i + 1, half, second);
   });
 }
-void e4m3_to_bf16(const DecodeArgs& c) {
+void e4m3_to_bf16(const UnpackBlocksArgs& c) {
   if (c.exponent == nullptr) return e4m3_row_blocks<false>(c);
-  each_group<2>(c, [](const DecodeArgs& group) { e4m3_row_blocks<true>(group); });
+  each_group<2>(c, [](const UnpackBlocksArgs& group) { e4m3_row_blocks<true>(group); });
 }
 
 // ---- to f32 ----
@@ -267,7 +267,7 @@ void e4m3_to_bf16(const DecodeArgs& c) {
 // Without scales nothing is multiplied, not even by 1, which would change the bits of signaling
 // NaNs.
 template <bool kScaled>
-void bf16_row_blocks(const DecodeArgs& c) {
+void bf16_row_blocks(const UnpackBlocksArgs& c) {
   __m256 scale[2] = {};
   if (kScaled) {
     scale[0] = _mm256_loadu_ps(c.scale);
@@ -285,7 +285,7 @@ void bf16_row_blocks(const DecodeArgs& c) {
   });
 }
 
-void bf16_to_f32(const DecodeArgs& c) {
+void bf16_to_f32(const UnpackBlocksArgs& c) {
   c.scale != nullptr ? bf16_row_blocks<true>(c) : bf16_row_blocks<false>(c);
 }
 
@@ -359,22 +359,22 @@ void pack_f32_to_i8_avx2(const PackArgs& a) {
   f32_to_limbs(a);
 }
 
-void decode_i4_to_i8_avx2(const DecodeArgs& c) {
+void unpack_i4_to_i8_avx2(const UnpackBlocksArgs& c) {
   nibbles_to_int8(c, kI4Bytes);
 }
-void decode_e2m1_to_i8_avx2(const DecodeArgs& c) {
+void unpack_e2m1_to_i8_avx2(const UnpackBlocksArgs& c) {
   nibbles_to_int8(c, kE2M1Bytes);
 }
-void decode_i4_to_f32_avx2(const DecodeArgs& c) {
+void unpack_i4_to_f32_avx2(const UnpackBlocksArgs& c) {
   to_f32<4, i4_to_bf16, bf16_to_f32>(c);
 }
-void decode_i8_to_f32_avx2(const DecodeArgs& c) {
+void unpack_i8_to_f32_avx2(const UnpackBlocksArgs& c) {
   to_f32<2, i8_to_bf16, bf16_to_f32>(c);
 }
-void decode_e4m3_to_f32_avx2(const DecodeArgs& c) {
+void unpack_e4m3_to_f32_avx2(const UnpackBlocksArgs& c) {
   to_f32<2, e4m3_to_bf16, bf16_to_f32>(c);
 }
-void decode_e2m1_to_f32_avx2(const DecodeArgs& c) {
+void unpack_e2m1_to_f32_avx2(const UnpackBlocksArgs& c) {
   to_f32<4, e2m1_to_bf16, bf16_to_f32>(c);
 }
 

@@ -1,4 +1,5 @@
-// Tests decoders on all codes and exponents, and the conversion of activation rows for a kernel.
+// Tests unpack kernels on all codes and exponents, and the conversion of activation rows for a
+// kernel.
 #include <algorithm>
 #include <bit>
 #include <cmath>
@@ -8,58 +9,58 @@
 
 #if defined(__x86_64__)
 
-namespace moracle::cpu::decode_test {
+namespace moracle::cpu::unpack_test {
 namespace {
 
 float bf16_at(RowBlocks& row_blocks, int64_t i) {
   return bf16_to_float(row_blocks.at<uint16_t>(i));
 }
 
-// The order of each eight columns in decoded bf16, and the position of one column.
-constexpr int kDecoded[8] = {0, 2, 1, 3, 4, 6, 5, 7};
-int64_t place_of(int64_t column, ColumnOrder order) {
+// The order of each eight columns in unpacked bf16, and the position of one column.
+constexpr int kUnpacked[8] = {0, 2, 1, 3, 4, 6, 5, 7};
+int64_t index_of(int64_t column, ColumnOrder order) {
   if (order == ColumnOrder::kPlain) return column;
-  return column / 8 * 8 + std::find(kDecoded, kDecoded + 8, column % 8) - kDecoded;
+  return column / 8 * 8 + std::find(kUnpacked, kUnpacked + 8, column % 8) - kUnpacked;
 }
 
-// Decoding of codes and packing of activation rows.
-class Decoding : public ::testing::TestWithParam<KernelCase> {
+// Unpacking of codes and packing of activation rows.
+class Unpacking : public ::testing::TestWithParam<KernelCase> {
  protected:
   void SetUp() override {
     if (!has(GetParam().needs)) GTEST_SKIP() << "needs " << names(GetParam().needs);
   }
-  void decode(DType from, Operand to, const DecodeArgs& args) const {
-    kernels_.decode(from, to)->fn(args);
+  void unpack(DType from, Operand to, const UnpackBlocksArgs& args) const {
+    kernels_.unpack(from, to)->fn(args);
   }
   void pack(DType from, Operand to, const PackArgs& args) const {
     kernels_.pack(from, to)->fn(args);
   }
   const UkernelSet& kernels_ = *GetParam().kernels;
 };
-class DecodingToBf16 : public Decoding {};
-class DecodingToF32 : public Decoding {};
+class UnpackingToBf16 : public Unpacking {};
+class UnpackingToF32 : public Unpacking {};
 const KernelCase kAvx2Case = {&ukernels(DotIsa::kAvx2), Operand::kF32, Isa::kAvx2, "avx2"};
 const KernelCase kAvx512Case = {&ukernels(DotIsa::kAvx512), Operand::kF32, kVnni, "avx512"};
 
 // One code byte per row and column: every code appears at every position of a row block.
-TEST_P(DecodingToBf16, DecodesEveryByte) {
+TEST_P(UnpackingToBf16, UnpacksEveryByte) {
   for (int shift = 0; shift < 256; ++shift) {
     RowBlocks codes(1), wide(2);
     for (int i = 0; i < 64; ++i) codes.data()[i] = static_cast<std::byte>(i + shift);
-    const DecodeArgs c{.codes = codes.data(), .blocks = 1, .to = wide.data()};
+    const UnpackBlocksArgs c{.codes = codes.data(), .blocks = 1, .to = wide.data()};
     // Row r's columns 0 to 3 are bytes 4r to 4r + 3; two columns of each row make a row block of
     // bf16.
-    auto place = [&](int r, int column) {
-      return place_of(column, kernels_.order) / 2 * 32 + 2 * r +
-             place_of(column, kernels_.order) % 2;
+    auto index = [&](int r, int column) {
+      return index_of(column, kernels_.order) / 2 * 32 + 2 * r +
+             index_of(column, kernels_.order) % 2;
     };
-    decode(DType::kI8, Operand::kBf16, c);
+    unpack(DType::kI8, Operand::kBf16, c);
     for (int i = 0; i < 64; ++i)
-      ASSERT_EQ(bf16_at(wide, place(i / 4, i % 4)), static_cast<int8_t>(i + shift));
-    decode(DType::kF8E4M3, Operand::kBf16, c);
+      ASSERT_EQ(bf16_at(wide, index(i / 4, i % 4)), static_cast<int8_t>(i + shift));
+    unpack(DType::kF8E4M3, Operand::kBf16, c);
     for (int i = 0; i < 64; ++i) {
       const float want = e4m3_to_float(static_cast<uint8_t>(i + shift));
-      const float got = bf16_at(wide, place(i / 4, i % 4));
+      const float got = bf16_at(wide, index(i / 4, i % 4));
       ASSERT_TRUE(got == want || (std::isnan(got) && std::isnan(want))) << got << " " << want;
       ASSERT_EQ(std::signbit(got), std::signbit(want));
     }
@@ -67,20 +68,20 @@ TEST_P(DecodingToBf16, DecodesEveryByte) {
 }
 
 // Row blocks of normal numbers take another code path than row blocks with zeros.
-TEST_P(DecodingToBf16, DecodesNormalNumbersTimesPowerOfTwo) {
+TEST_P(UnpackingToBf16, UnpacksNormalNumbersTimesPowerOfTwo) {
   for (int first = 8; first < 0x7f; ++first) {
     RowBlocks codes(1), wide(2);
     for (int i = 0; i < 64; ++i)
       codes.data()[i] = static_cast<std::byte>((8 + (first - 8 + i) % 0x77) | (i % 2 * 0x80));
     for (int power : {0, 1, 17, 126, 127, 128, 237, 238}) {
       const auto exponent = static_cast<uint8_t>(power);
-      DecodeArgs c{.codes = codes.data(), .blocks = 1, .to = wide.data()};
+      UnpackBlocksArgs c{.codes = codes.data(), .blocks = 1, .to = wide.data()};
       c.exponent = &exponent;
       c.exponent_lanes = 1;
-      decode(DType::kF8E4M3, Operand::kBf16, c);
+      unpack(DType::kF8E4M3, Operand::kBf16, c);
       for (int i = 0; i < 64; ++i) {
-        const int64_t at = place_of(i % 4, kernels_.order) / 2 * 32 + 2 * (i / 4) +
-                           place_of(i % 4, kernels_.order) % 2;
+        const int64_t at = index_of(i % 4, kernels_.order) / 2 * 32 + 2 * (i / 4) +
+                           index_of(i % 4, kernels_.order) % 2;
         const float want =
             std::ldexp(e4m3_to_float(static_cast<uint8_t>(codes.data()[i])), power - 127);
         ASSERT_EQ(bf16_at(wide, at), std::fabs(want) < 0x1p-126f ? 0 : want) << power;
@@ -89,11 +90,11 @@ TEST_P(DecodingToBf16, DecodesNormalNumbersTimesPowerOfTwo) {
   }
 }
 
-TEST_P(DecodingToBf16, DecodesEveryNibblePair) {
+TEST_P(UnpackingToBf16, UnpacksEveryNibblePair) {
   for (int shift = 0; shift < 256; shift += 64) {
     RowBlocks codes(1), wide(4), bytes(2);
     for (int i = 0; i < 64; ++i) codes.data()[i] = static_cast<std::byte>(i + shift);
-    DecodeArgs c{.codes = codes.data(), .blocks = 1, .to = wide.data()};
+    UnpackBlocksArgs c{.codes = codes.data(), .blocks = 1, .to = wide.data()};
     auto nibble = [&](int r, int column) {
       return (4 * r + column % 4 + shift) >> (column / 4 * 4) & 15;
     };
@@ -102,58 +103,58 @@ TEST_P(DecodingToBf16, DecodesEveryNibblePair) {
         for (int column = 0; column < 8; ++column) check(r, column);
       }
     };
-    auto place = [&](int r, int column) {
-      return place_of(column, kernels_.order) / 2 * 32 + 2 * r +
-             place_of(column, kernels_.order) % 2;
+    auto index = [&](int r, int column) {
+      return index_of(column, kernels_.order) / 2 * 32 + 2 * r +
+             index_of(column, kernels_.order) % 2;
     };
     auto integer = [&](int r, int column) { return (nibble(r, column) ^ 8) - 8; };
-    decode(DType::kI4, Operand::kBf16, c);
+    unpack(DType::kI4, Operand::kBf16, c);
     each(
-        [&](int r, int column) { ASSERT_EQ(bf16_at(wide, place(r, column)), integer(r, column)); });
+        [&](int r, int column) { ASSERT_EQ(bf16_at(wide, index(r, column)), integer(r, column)); });
     int8_t zeros[16];
     for (int r = 0; r < 16; ++r) zeros[r] = static_cast<int8_t>(r - 8);
     c.zero = zeros;
-    decode(DType::kI4, Operand::kBf16, c);
+    unpack(DType::kI4, Operand::kBf16, c);
     each([&](int r, int column) {
-      ASSERT_EQ(bf16_at(wide, place(r, column)), integer(r, column) - zeros[r]);
+      ASSERT_EQ(bf16_at(wide, index(r, column)), integer(r, column) - zeros[r]);
     });
     c.zero = nullptr;
     uint8_t exponents[16];
     for (int r = 0; r < 16; ++r) exponents[r] = static_cast<uint8_t>(120 + r);
     c.exponent = exponents;
-    decode(DType::kF4E2M1, Operand::kBf16, c);
+    unpack(DType::kF4E2M1, Operand::kBf16, c);
     each([&](int r, int column) {
       const float value = e2m1_to_float(static_cast<uint8_t>(nibble(r, column)));
-      ASSERT_EQ(bf16_at(wide, place(r, column)), std::ldexp(value, r - 7));
+      ASSERT_EQ(bf16_at(wide, index(r, column)), std::ldexp(value, r - 7));
     });
     c.exponent = nullptr;
     c.to = bytes.data();
-    decode(DType::kI4, Operand::kInt8, c);
-    auto byte_place = [](int r, int column) { return column / 4 * 64 + 4 * r + column % 4; };
+    unpack(DType::kI4, Operand::kInt8, c);
+    auto byte_index = [](int r, int column) { return column / 4 * 64 + 4 * r + column % 4; };
     each([&](int r, int column) {
-      ASSERT_EQ(bytes.at<int8_t>(byte_place(r, column)), integer(r, column));
+      ASSERT_EQ(bytes.at<int8_t>(byte_index(r, column)), integer(r, column));
     });
-    decode(DType::kF4E2M1, Operand::kInt8, c);
+    unpack(DType::kF4E2M1, Operand::kInt8, c);
     each([&](int r, int column) {
-      ASSERT_EQ(bytes.at<int8_t>(byte_place(r, column)),
+      ASSERT_EQ(bytes.at<int8_t>(byte_index(r, column)),
                 2 * e2m1_to_float(static_cast<uint8_t>(nibble(r, column))));
     });
   }
 }
 
-TEST_P(DecodingToBf16, PowersOfTwoBelowBf16RangeBecomeZero) {
+TEST_P(UnpackingToBf16, PowersOfTwoBelowBf16RangeBecomeZero) {
   RowBlocks codes(1), wide(2);
   std::memset(codes.data(), 1, 64);  // 2^-9
   uint8_t exponents[16] = {};        // 2^-127
   exponents[1] = 9 + 127 - 126;      // the smallest normal number
-  decode(DType::kF8E4M3, Operand::kBf16,
+  unpack(DType::kF8E4M3, Operand::kBf16,
          {.codes = codes.data(), .blocks = 1, .to = wide.data(), .exponent = exponents});
   EXPECT_EQ(bf16_at(wide, 0), 0.0f);
   EXPECT_EQ(bf16_at(wide, 2), std::ldexp(1.0f, -126));
-  // NaN codes decode to NaN.
+  // NaN codes unpack to NaN.
   std::memset(codes.data(), 0x7f, 64);
   for (int r = 0; r < 16; ++r) exponents[r] = static_cast<uint8_t>(17 * r);
-  decode(DType::kF8E4M3, Operand::kBf16,
+  unpack(DType::kF8E4M3, Operand::kBf16,
          {.codes = codes.data(), .blocks = 1, .to = wide.data(), .exponent = exponents});
   for (int i = 0; i < 64; ++i) EXPECT_TRUE(std::isnan(bf16_at(wide, i)));
   // One power for all fp4 rows: far and near.
@@ -161,7 +162,7 @@ TEST_P(DecodingToBf16, PowersOfTwoBelowBf16RangeBecomeZero) {
   std::memset(codes.data(), 0x52, 64);  // 1 and 3
   for (int e : {1, 2, 100, 252, 253}) {
     const auto power = static_cast<uint8_t>(e);
-    decode(DType::kF4E2M1, Operand::kBf16,
+    unpack(DType::kF4E2M1, Operand::kBf16,
            {.codes = codes.data(),
             .blocks = 1,
             .to = more.data(),
@@ -172,7 +173,7 @@ TEST_P(DecodingToBf16, PowersOfTwoBelowBf16RangeBecomeZero) {
   }
 }
 
-TEST_P(Decoding, DecodesExponentsToPowersOfTwo) {
+TEST_P(Unpacking, UnpacksExponentsToPowersOfTwo) {
   std::vector<uint8_t> exponents(256);
   for (int e = 0; e < 256; ++e) exponents[e] = static_cast<uint8_t>(e);
   std::vector<float> to(256);
@@ -186,7 +187,7 @@ TEST_P(Decoding, DecodesExponentsToPowersOfTwo) {
   }
 }
 
-TEST_P(Decoding, ActivationRowsMatchScalarConversion) {
+TEST_P(Unpacking, ActivationRowsMatchScalarConversion) {
   std::mt19937 random(1);
   for (int64_t count : {0, 1, 15, 16, 17, 31, 32, 33, 100}) {
     std::vector<float> x(count);
@@ -194,32 +195,32 @@ TEST_P(Decoding, ActivationRowsMatchScalarConversion) {
     for (float& v : x) v = std::bit_cast<float>(static_cast<uint32_t>(random()));
     for (uint8_t& c : codes) c = static_cast<uint8_t>(random());
     const auto* integers = reinterpret_cast<const int8_t*>(codes.data());
-    for (ColumnOrder order : {ColumnOrder::kPlain, ColumnOrder::kDecoded}) {
+    for (ColumnOrder order : {ColumnOrder::kPlain, ColumnOrder::kUnpacked}) {
       if (kernels_.pack(DType::kF32, Operand::kBf16) == nullptr) break;  // no bf16 products
       const bool plain = order == ColumnOrder::kPlain;
       const int64_t stored = plain ? count : (count + 7) / 8 * 8;
       std::vector<uint16_t> to(stored + 1, 0xabcd), rest(stored + 1, 0xabcd);
       auto* bytes = reinterpret_cast<std::byte*>(to.data());
-      auto place = [&](int64_t i) { return place_of(i, order); };
+      auto index = [&](int64_t i) { return index_of(i, order); };
       pack(DType::kF32, Operand::kBf16,
            {x.data(), count, bytes, order, reinterpret_cast<std::byte*>(rest.data())});
       for (int64_t i = 0; i < count; ++i) {
-        const float got = bf16_to_float(to[place(i)]), want = bf16_to_float(float_to_bf16(x[i]));
+        const float got = bf16_to_float(to[index(i)]), want = bf16_to_float(float_to_bf16(x[i]));
         EXPECT_TRUE(got == want || (std::isnan(got) && std::isnan(want))) << x[i];
         if (std::isfinite(got) && std::fabs(x[i]) > 1e-30f) {
-          EXPECT_LE(std::fabs(x[i] - got - bf16_to_float(rest[place(i)])),
+          EXPECT_LE(std::fabs(x[i] - got - bf16_to_float(rest[index(i)])),
                     0x1p-16f * std::fabs(x[i]));
         }
       }
-      for (int64_t i = count; i < stored; ++i) EXPECT_EQ(to[place(i)] | rest[place(i)], 0);
+      for (int64_t i = count; i < stored; ++i) EXPECT_EQ(to[index(i)] | rest[index(i)], 0);
       EXPECT_EQ(rest[stored], 0xabcd);
       pack(DType::kF8E4M3, Operand::kBf16, {codes.data(), count, bytes, order});
       for (int64_t i = 0; i < count; ++i) {
-        const float got = bf16_to_float(to[place(i)]), want = e4m3_to_float(codes[i]);
+        const float got = bf16_to_float(to[index(i)]), want = e4m3_to_float(codes[i]);
         EXPECT_TRUE(got == want || (std::isnan(got) && std::isnan(want)));
       }
       pack(DType::kI8, Operand::kBf16, {integers, count, bytes, order});
-      for (int64_t i = 0; i < count; ++i) EXPECT_EQ(bf16_to_float(to[place(i)]), integers[i]);
+      for (int64_t i = 0; i < count; ++i) EXPECT_EQ(bf16_to_float(to[index(i)]), integers[i]);
       EXPECT_EQ(to[stored], 0xabcd);
     }
     std::vector<float> wide(count + 1, 7);
@@ -245,7 +246,7 @@ TEST_P(Decoding, ActivationRowsMatchScalarConversion) {
   }
 }
 
-TEST_P(Decoding, FloatsAreSumsOfInt8Limbs) {
+TEST_P(Unpacking, FloatsAreSumsOfInt8Limbs) {
   constexpr int64_t kRun = 64, kStride = 256;
   std::mt19937 random(2);
   std::normal_distribution<float> normal;
@@ -306,9 +307,9 @@ TEST_P(Decoding, FloatsAreSumsOfInt8Limbs) {
   }
 }
 
-// Every code at every place of a row block, with zero points, exponents or scales, against the
+// Every code at every index of a row block, with zero points, exponents or scales, against the
 // value in double, rounded once.
-TEST_P(DecodingToF32, GivesScaledValueOfEveryCode) {
+TEST_P(UnpackingToF32, GivesScaledValueOfEveryCode) {
   int8_t zeros[16];
   uint8_t exponents[16];
   float scales[16];
@@ -318,17 +319,17 @@ TEST_P(DecodingToF32, GivesScaledValueOfEveryCode) {
     scales[r] = 0.3f * static_cast<float>(r + 1);
   }
   const struct {
-    void (*decode)(const DecodeArgs&);
+    void (*unpack)(const UnpackBlocksArgs&);
     int bits;
     bool integers;
     double (*value)(uint8_t code);
-  } kinds[] = {{kernels_.decode(DType::kI4, Operand::kF32)->fn, 4, true,
+  } kinds[] = {{kernels_.unpack(DType::kI4, Operand::kF32)->fn, 4, true,
                 [](uint8_t c) { return double((c ^ 8) - 8); }},
-               {kernels_.decode(DType::kI8, Operand::kF32)->fn, 8, true,
+               {kernels_.unpack(DType::kI8, Operand::kF32)->fn, 8, true,
                 [](uint8_t c) { return static_cast<double>(static_cast<int8_t>(c)); }},
-               {kernels_.decode(DType::kF8E4M3, Operand::kF32)->fn, 8, false,
+               {kernels_.unpack(DType::kF8E4M3, Operand::kF32)->fn, 8, false,
                 [](uint8_t c) { return double{e4m3_to_float(c)}; }},
-               {kernels_.decode(DType::kF4E2M1, Operand::kF32)->fn, 4, false,
+               {kernels_.unpack(DType::kF4E2M1, Operand::kF32)->fn, 4, false,
                 [](uint8_t c) { return double{e2m1_to_float(c)}; }}};
   for (const auto& kind : kinds) {
     for (int shift = 0; shift < 256; ++shift) {
@@ -336,11 +337,11 @@ TEST_P(DecodingToF32, GivesScaledValueOfEveryCode) {
       for (int i = 0; i < 2 * kRowBlockBytes; ++i)
         codes.data()[i] = static_cast<std::byte>(i * 3 + shift);
       for (const bool scaled : {false, true}) {
-        DecodeArgs c{.codes = codes.data(), .blocks = 2, .to = made.data()};
+        UnpackBlocksArgs c{.codes = codes.data(), .blocks = 2, .to = made.data()};
         if (kind.integers && scaled) c.zero = zeros;
         if (!kind.integers && !scaled) c.exponent = exponents;
         if (scaled) c.scale = scales;
-        kind.decode(c);
+        kind.unpack(c);
         const int columns = 32 / kind.bits;
         for (int i = 0; i < 2 * columns * 16; ++i) {
           const int column = i / 16, r = i % 16, in = column % columns;
@@ -359,16 +360,16 @@ TEST_P(DecodingToF32, GivesScaledValueOfEveryCode) {
   }
 }
 
-INSTANTIATE_TEST_SUITE_P(Isa, DecodingToF32,
+INSTANTIATE_TEST_SUITE_P(Isa, UnpackingToF32,
                          ::testing::Values(KernelCase{&ukernels(DotIsa::kPortable), Operand::kF32,
                                                       Isa::kNone, "portable"},
                                            kAvx2Case, kAvx512Case),
                          case_name);
-INSTANTIATE_TEST_SUITE_P(Isa, DecodingToBf16, ::testing::Values(kAvx512Case), case_name);
-INSTANTIATE_TEST_SUITE_P(Isa, Decoding, ::testing::Values(kAvx2Case, kAvx512Case), case_name);
+INSTANTIATE_TEST_SUITE_P(Isa, UnpackingToBf16, ::testing::Values(kAvx512Case), case_name);
+INSTANTIATE_TEST_SUITE_P(Isa, Unpacking, ::testing::Values(kAvx2Case, kAvx512Case), case_name);
 
-// Compares every decoder bit for bit on codes, exponents and zero points of every kind.
-TEST(DecodeKernels, BothInstructionSetsGiveSameRowBlocks) {
+// Compares every unpack kernel bit for bit on codes, exponents and zero points of every kind.
+TEST(UnpackKernels, BothInstructionSetsGiveSameRowBlocks) {
   if (!has(kVnni | Isa::kAvx2)) GTEST_SKIP() << "needs both";
   const UkernelSet* const sets[] = {&ukernels(DotIsa::kAvx2), &ukernels(DotIsa::kAvx512)};
   std::mt19937 random(11);
@@ -387,14 +388,14 @@ TEST(DecodeKernels, BothInstructionSetsGiveSameRowBlocks) {
                                              : random());
     for (float& s : scales)
       s = std::bit_cast<float>(0x3f800000u + (static_cast<uint32_t>(random()) >> 9));
-    auto compare = [&](DType from, Operand to, int64_t to_lines, const DecodeArgs& like) {
+    auto compare = [&](DType from, Operand to, int64_t to_lines, const UnpackBlocksArgs& like) {
       for (int i = 0; i < 2; ++i) {
         std::memset(made[i].data(), 0x5a, 8 * kBlocks * kRowBlockBytes);
-        DecodeArgs c = like;
+        UnpackBlocksArgs c = like;
         c.codes = codes.data();
         c.blocks = kBlocks;
         c.to = made[i].data();
-        sets[i]->decode(from, to)->fn(c);
+        sets[i]->unpack(from, to)->fn(c);
       }
       ASSERT_EQ(std::memcmp(made[0].data(), made[1].data(), 8 * kBlocks * kRowBlockBytes), 0)
           << round;
@@ -402,7 +403,7 @@ TEST(DecodeKernels, BothInstructionSetsGiveSameRowBlocks) {
         ASSERT_EQ(made[0].at<uint8_t>(to_lines * kBlocks * kRowBlockBytes), 0x5a);
       }
     };
-    DecodeArgs plain, integers, powers, one_power, scaled;
+    UnpackBlocksArgs plain, integers, powers, one_power, scaled;
     integers.zero = zeros;
     powers.exponent = one_power.exponent = exponents;
     one_power.exponent_lanes = 1;
@@ -410,13 +411,13 @@ TEST(DecodeKernels, BothInstructionSetsGiveSameRowBlocks) {
     integers.group_blocks = powers.group_blocks = one_power.group_blocks = kGroup;
     compare(DType::kI4, Operand::kInt8, 2, plain);
     compare(DType::kF4E2M1, Operand::kInt8, 2, plain);
-    // bf16 columns may have another order; f32 columns may not. f32 is decoded group by group.
+    // bf16 columns may have another order; f32 columns may not. f32 is unpacked group by group.
     integers.group_blocks = powers.group_blocks = one_power.group_blocks = 0;
-    for (const DecodeArgs& c : {plain, integers, scaled}) {
+    for (const UnpackBlocksArgs& c : {plain, integers, scaled}) {
       compare(DType::kI4, Operand::kF32, 8, c);
       compare(DType::kI8, Operand::kF32, 4, c);
     }
-    for (const DecodeArgs& c : {plain, powers, one_power, scaled}) {
+    for (const UnpackBlocksArgs& c : {plain, powers, one_power, scaled}) {
       compare(DType::kF8E4M3, Operand::kF32, 4, c);
       compare(DType::kF4E2M1, Operand::kF32, 8, c);
     }
@@ -430,6 +431,6 @@ TEST(DecodeKernels, BothInstructionSetsGiveSameRowBlocks) {
 }
 
 }  // namespace
-}  // namespace moracle::cpu::decode_test
+}  // namespace moracle::cpu::unpack_test
 
 #endif

@@ -7,7 +7,7 @@
 #include "models/golden_model.h"
 #include "support/must.h"
 
-namespace moracle::turns_test {
+namespace moracle::model_lock_test {
 namespace {
 
 using testing::golden_folder;
@@ -69,4 +69,4 @@ TEST(ConcurrentModelCalls, MatchSingleLogitsUnderCallerLock) {
 }
 
 }  // namespace
-}  // namespace moracle::turns_test
+}  // namespace moracle::model_lock_test

@@ -10,19 +10,19 @@
 namespace moracle {
 
 /// The opened files of one model.
-struct GgufParts {
+struct GgufSplits {
   nlohmann::json metadata;  ///< of the first file, without split.*
   std::vector<TensorFile> files;
   std::vector<std::string> left_out;  ///< names of files beside it that hold image encoders
 };
 
-/// True if open_gguf_parts() concerns this path: a GGUF file by name or content, or a folder with
+/// True if open_gguf_splits() concerns this path: a GGUF file by name or content, or a folder with
 /// such files and no config.json.
 bool is_gguf_path(const std::string& path);
 
-/// Opens the model at `path`: a file, any part of a split (model-00001-of-00003.gguf), or a folder
+/// Opens the model at `path`: a file, any file of a split (model-00001-of-00003.gguf), or a folder
 /// that holds one model. Errors: those of GgufFile::open; a folder with several models, with their
-/// names; a missing part; parts whose split.no, split.count or split.tensors.count are wrong.
-Result<GgufParts> open_gguf_parts(const std::string& path);
+/// names; a missing file; files whose split.no, split.count or split.tensors.count are wrong.
+Result<GgufSplits> open_gguf_splits(const std::string& path);
 
 }  // namespace moracle

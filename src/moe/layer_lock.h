@@ -10,37 +10,37 @@
 
 namespace moracle {
 
-class LayerTurn {
+class LayerLock {
  public:
   /// `scope`: the layer's, if its kernels report errors. Errors: those of the device if one stream
   /// has to wait for another.
-  static Result<LayerTurn> take(Workspace& workspace, Stream stream, int scope = 0) {
-    LayerTurn turn(workspace.device(), stream, scope);
+  static Result<LayerLock> take(Workspace& workspace, Stream stream, int scope = 0) {
+    LayerLock lock(workspace.device(), stream, scope);
     if (StreamOrder* const order = workspace.order_.get()) {
       if (Status begun = order->begin(stream); !begun) return std::move(begun).error();
-      turn.order_ = order;
+      lock.order_ = order;
     }
-    return turn;
+    return lock;
   }
-  LayerTurn(LayerTurn&& other) noexcept
-      : turn_(std::move(other.turn_)),
+  LayerLock(LayerLock&& other) noexcept
+      : lock_(std::move(other.lock_)),
         scopes_(std::exchange(other.scopes_, nullptr)),
         before_(other.before_),
         stream_(other.stream_),
         order_(std::exchange(other.order_, nullptr)) {}
-  LayerTurn& operator=(LayerTurn&&) = delete;
-  ~LayerTurn() {
+  LayerLock& operator=(LayerLock&&) = delete;
+  ~LayerLock() {
     if (order_ != nullptr) order_->end(stream_);
     if (scopes_ != nullptr) scopes_->enter(before_);
   }
 
  private:
-  LayerTurn(Device& device, Stream stream, int scope)
-      : turn_(device.turn()),
+  LayerLock(Device& device, Stream stream, int scope)
+      : lock_(device.lock()),
         scopes_(&kernel_device(device).ops().error_scopes()),
         before_(scopes_->enter(scope)),
         stream_(stream) {}
-  Turn turn_;
+  DeviceLock lock_;
   ErrorScopes* scopes_;  // owned by the device; null: moved from
   int before_;
   Stream stream_;

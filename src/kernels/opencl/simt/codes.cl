@@ -1,4 +1,4 @@
-// Layout vnni16 and rows of activations, converted to f32: shared by the kernels of opencl-lines and opencl-vectors. A
+// Layout vnni16 and rows of activations, converted to f32: shared by the kernels of opencl-simt and opencl-vectors. A
 // row block (a line) holds 4 bytes of columns for each of 16 rows of weights. The row blocks of 16 rows are a panel.
 //
 // Compiled once for each kind of product:
@@ -20,7 +20,7 @@ typedef uint Word;
 #define AS_REAL as_float
 #endif
 
-// The sections of layout vnni16, in bytes. As Shape in line_linear.cc.
+// The sections of layout vnni16, in bytes. As Shape in simt_linear.cc.
 typedef struct {
   long num_experts, expert_bytes, panel_bytes;
   long scales, zero_points, minimums, bias;
@@ -33,7 +33,7 @@ typedef struct {
   int factor_groups, step_zero;     // likewise: groups that share a factor; the zero point of all codes
 } Shape;
 
-// COLS: columns of a row block. decode(word, zero, out): these columns of a row, exactly, minus the zero point.
+// COLS: columns of a row block. unpack(word, zero, out): these columns of a row, exactly, minus the zero point.
 //
 // Integers: a float whose exponent is that of 2^23 holds an integer in its lowest 23 bits. A code at bit 0, 4, 8 or 12
 // is not shifted: one multiplication and one subtraction, both exact, scale it down and remove the offset.
@@ -42,7 +42,7 @@ typedef struct {
    ((float)(8388608 >> (bit)) + (offset)))
 #if defined(WEIGHT_I4)
 #define COLS 8
-void decode(Word word, Real zero, Real *out) {
+void unpack(Word word, Real zero, Real *out) {
   const Word low = word ^ 0x88888888u, high = low >> 16u;
   const Real offset = zero + 8.0f;
   out[0] = INTEGER(low, 0, 15, offset);
@@ -56,7 +56,7 @@ void decode(Word word, Real zero, Real *out) {
 }
 #elif defined(WEIGHT_I8)
 #define COLS 4
-void decode(Word word, Real zero, Real *out) {
+void unpack(Word word, Real zero, Real *out) {
   const Word low = word ^ 0x80808080u, high = low >> 16u;
   const Real offset = zero + 128.0f;
   out[0] = INTEGER(low, 0, 255, offset);
@@ -68,14 +68,14 @@ void decode(Word word, Real zero, Real *out) {
 #elif defined(WEIGHT_E2M1)
 #define COLS 8
 #define E2M1(top) (AS_REAL(((top) & 0x80000000u) | (((top) >> 6u) & 0x01c00000u)) * 0x1p126f)
-void decode(Word word, Real zero, Real *out) {
+void unpack(Word word, Real zero, Real *out) {
 #pragma unroll
   for (int j = 0; j < 8; ++j) out[j] = E2M1(word << (uint)(j < 4 ? 28 - 8 * j : 56 - 8 * j)) - zero;
 }
 #elif defined(WEIGHT_E4M3)
 #define COLS 4
 #define E4M3(sign, rest) (AS_REAL(((sign) & 0x80000000u) | ((rest) & 0x07f00000u)) * 0x1p120f)
-void decode(Word word, Real zero, Real *out) {
+void unpack(Word word, Real zero, Real *out) {
   out[0] = E4M3(word << 24u, word << 20u) - zero;
   out[1] = E4M3(word << 16u, word << 12u) - zero;
   out[2] = E4M3(word << 8u, word << 4u) - zero;
@@ -83,23 +83,23 @@ void decode(Word word, Real zero, Real *out) {
 }
 #elif defined(WEIGHT_BF16)
 #define COLS 2
-void decode(Word word, Real zero, Real *out) {
+void unpack(Word word, Real zero, Real *out) {
   out[0] = AS_REAL(word << 16u) - zero;
   out[1] = AS_REAL(word & 0xffff0000u) - zero;
 }
 #elif defined(WEIGHT_F16)
 #define COLS 2
 #define HALF(sign, rest) (AS_REAL(((sign) & 0x80000000u) | ((rest) & 0x0fffe000u)) * 0x1p112f)
-void decode(Word word, Real zero, Real *out) {
+void unpack(Word word, Real zero, Real *out) {
   out[0] = HALF(word << 16u, word << 13u) - zero;
   out[1] = HALF(word, word >> 3u) - zero;
 }
 #else
 #define COLS 1
-void decode(Word word, Real zero, Real *out) { out[0] = AS_REAL(word) - zero; }
+void unpack(Word word, Real zero, Real *out) { out[0] = AS_REAL(word) - zero; }
 #endif
 #define BLOCK 32  // columns
-#define LINES (BLOCK / COLS)
+#define ROW_BLOCKS (BLOCK / COLS)
 
 #if defined(X_BF16)
 typedef ushort X;

@@ -1,4 +1,4 @@
-#include "checkpoint/gguf/gguf_parts.h"
+#include "checkpoint/gguf/gguf_splits.h"
 
 #include <algorithm>
 #include <cinttypes>
@@ -12,7 +12,7 @@
 #include "checkpoint/config.h"
 
 namespace moracle {
-namespace gguf_parts {
+namespace gguf_splits {
 namespace {
 
 constexpr std::string_view kEnding = ".gguf";
@@ -23,7 +23,7 @@ struct SplitName {
   int64_t number = 0, count = 0;
 };
 
-std::string part_name(const std::string& stem, int64_t number, int64_t count) {
+std::string split_name(const std::string& stem, int64_t number, int64_t count) {
   char text[64];
   std::snprintf(text, sizeof text, "-%05" PRId64 "-of-%05" PRId64 ".gguf", number, count);
   return stem + text;
@@ -37,7 +37,7 @@ SplitName parse_name(const std::string& name) {
   const bool found =
       std::sscanf(rest.c_str(), "-%5" SCNd64 "-of-%5" SCNd64, &split.number, &split.count) == 2;
   if (found && split.number >= 1 && split.number <= split.count &&
-      part_name(split.stem, split.number, split.count) == name)
+      split_name(split.stem, split.number, split.count) == name)
     return split;
   return {};
 }
@@ -60,14 +60,14 @@ std::vector<std::string> gguf_names(const std::string& folder) {
 
 // Finds the only model in a folder and returns one of its files.
 Result<std::string> find_model(const std::string& folder, std::vector<std::string>& left_out) {
-  std::map<std::string, std::string> models;  // by the name without the part's number
+  std::map<std::string, std::string> models;  // by the name without the file's number
   for (const std::string& name : gguf_names(folder)) {
     if (is_projector(name)) {
       left_out.push_back(name);
       continue;
     }
     const SplitName split = parse_name(name);
-    models.try_emplace(split.count == 0 ? name : part_name(split.stem, 1, split.count), name);
+    models.try_emplace(split.count == 0 ? name : split_name(split.stem, 1, split.count), name);
   }
   if (models.size() == 1) return folder + "/" + models.begin()->second;
   std::vector<std::string> names;
@@ -82,14 +82,14 @@ Result<std::string> find_model(const std::string& folder, std::vector<std::strin
 }
 
 // All files of the model that `path` belongs to.
-Result<std::vector<std::string>> part_paths(const std::string& path) {
+Result<std::vector<std::string>> split_paths(const std::string& path) {
   const size_t slash = path.find_last_of('/');
   const std::string folder = slash == std::string::npos ? "" : path.substr(0, slash + 1);
   const SplitName split = parse_name(path.substr(folder.size()));
   if (split.count == 0) return std::vector<std::string>{path};
   std::vector<std::string> paths, missing;
   for (int64_t i = 1; i <= split.count; ++i) {
-    const std::string name = part_name(split.stem, i, split.count);
+    const std::string name = split_name(split.stem, i, split.count);
     paths.push_back(folder + name);
     if (is_absent(paths.back())) missing.push_back(name);
   }
@@ -97,12 +97,12 @@ Result<std::vector<std::string>> part_paths(const std::string& path) {
   const size_t num_missing = missing.size();
   if (num_missing > 4) missing.resize(4);
   return Error{ErrorKind::kBadFile, path, "",
-               str("all of ", split.count, " parts; download ", join(missing),
+               str("all of ", split.count, " files; download ", join(missing),
                    num_missing > 4 ? str(" and ", num_missing - 4, " more") : ""),
                str(num_missing, num_missing == 1 ? " is" : " are", " not beside it")};
 }
 
-// Removes a number of the split from a part's metadata and returns it.
+// Removes a number of the split from a file's metadata and returns it.
 Result<int64_t> take_number(nlohmann::json& metadata, const std::string& path, const char* key,
                             int64_t absent) {
   const auto found = metadata.find(key);
@@ -113,53 +113,54 @@ Result<int64_t> take_number(nlohmann::json& metadata, const std::string& path, c
 }
 
 }  // namespace
-}  // namespace gguf_parts
+}  // namespace gguf_splits
 
 bool is_gguf_path(const std::string& path) {
   std::error_code ignored;
   if (std::filesystem::is_directory(path, ignored))
-    return is_absent(path + "/config.json") && !gguf_parts::gguf_names(path).empty();
-  return !is_absent(path) && (path.ends_with(gguf_parts::kEnding) || is_gguf(path));
+    return is_absent(path + "/config.json") && !gguf_splits::gguf_names(path).empty();
+  return !is_absent(path) && (path.ends_with(gguf_splits::kEnding) || is_gguf(path));
 }
 
-Result<GgufParts> open_gguf_parts(const std::string& path) {
-  using namespace gguf_parts;
-  GgufParts parts;
+Result<GgufSplits> open_gguf_splits(const std::string& path) {
+  using namespace gguf_splits;
+  GgufSplits splits;
   std::error_code ignored;
   std::string file_path = path;
   if (std::filesystem::is_directory(path, ignored)) {
-    MORACLE_TRY(file_path, find_model(path, parts.left_out));
+    MORACLE_TRY(file_path, find_model(path, splits.left_out));
   }
-  MORACLE_TRY(const std::vector<std::string> paths, part_paths(file_path));
-  const auto num_parts = static_cast<int64_t>(paths.size());
+  MORACLE_TRY(const std::vector<std::string> paths, split_paths(file_path));
+  const auto num_splits = static_cast<int64_t>(paths.size());
   int64_t num_tensors = 0, declared = -1;
-  for (int64_t i = 0; i < num_parts; ++i) {
+  for (int64_t i = 0; i < num_splits; ++i) {
     MORACLE_TRY(GgufFile file, GgufFile::open(paths[i]));
-    const std::string& part = paths[i];
-    MORACLE_TRY(const int64_t count, take_number(file.metadata, part, "split.count", 0));
-    MORACLE_TRY(const int64_t number, take_number(file.metadata, part, "split.no", 0));
-    MORACLE_TRY(const int64_t tensors, take_number(file.metadata, part, "split.tensors.count", -1));
-    if (count > 1 && num_parts == 1) {
-      return Error{ErrorKind::kBadFile, part, "metadata 'split.count'",
-                   str("a name such as ", part_name("model", number + 1, count),
+    const std::string& split = paths[i];
+    MORACLE_TRY(const int64_t count, take_number(file.metadata, split, "split.count", 0));
+    MORACLE_TRY(const int64_t number, take_number(file.metadata, split, "split.no", 0));
+    MORACLE_TRY(const int64_t tensors,
+                take_number(file.metadata, split, "split.tensors.count", -1));
+    if (count > 1 && num_splits == 1) {
+      return Error{ErrorKind::kBadFile, split, "metadata 'split.count'",
+                   str("a name such as ", split_name("model", number + 1, count),
                        ", because the file is one part"),
                    str("it is ", count)};
     }
-    if (num_parts > 1 && (count != num_parts || number != i)) {
-      return Error{ErrorKind::kBadFile, part, "metadata 'split.no' and 'split.count'",
-                   str(i, " and ", num_parts, ", as the name of the file says"),
+    if (num_splits > 1 && (count != num_splits || number != i)) {
+      return Error{ErrorKind::kBadFile, split, "metadata 'split.no' and 'split.count'",
+                   str(i, " and ", num_splits, ", as the name of the file says"),
                    str("they are ", number, " and ", count)};
     }
-    if (num_parts > 1 && tensors >= 0) declared = tensors;
+    if (num_splits > 1 && tensors >= 0) declared = tensors;
     num_tensors += static_cast<int64_t>(file.file.tensors().size());
-    if (i == 0) parts.metadata = std::move(file.metadata);
-    parts.files.push_back(std::move(file.file));
+    if (i == 0) splits.metadata = std::move(file.metadata);
+    splits.files.push_back(std::move(file.file));
   }
   if (declared >= 0 && declared != num_tensors) {
     return Error{ErrorKind::kBadFile, paths[0], "metadata 'split.tensors.count'",
                  str(num_tensors, ", the tensors in all parts"), str("it is ", declared)};
   }
-  return parts;
+  return splits;
 }
 
 }  // namespace moracle

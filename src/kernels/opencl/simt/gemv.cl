@@ -1,9 +1,9 @@
-// Backend opencl-lines, few rows of each expert. Each work-item holds one row of four panels: 16 neighbours read row
+// Backend opencl-simt, few rows of each expert. Each work-item holds one row of four panels: 16 neighbours read row
 // blocks of 64 bytes, and the panels share the converted activations. Split-K: SPLITS groups of 16 work-items split the
 // columns and add their sums in local memory. ROWS rows of activations share each converted row block.
 //
 // Compiled with the options of codes.cl, -D ROWS=n and -D SPLITS=n.
-#include "lines/arguments.cl"
+#include "simt/arguments.cl"
 
 #define PANELS 4
 #define SUMS (PANELS * ROWS)
@@ -27,17 +27,17 @@ void add_block(global const uchar *base, const Shape *s, const int *panels, cons
   const int g = s->quantized ? b / s->group_blocks : 0;
   // f32 row blocks may end within the block. Blocks that are read twice are multiplied by zeros.
   const int last = (int)((s->k - (long)b * BLOCK + COLS - 1) / COLS) - 1;
-  uint words[PANELS][LINES];
-  float zero[PANELS], scale[PANELS], part[PANELS][ROWS];
+  uint words[PANELS][ROW_BLOCKS];
+  float zero[PANELS], scale[PANELS], partial[PANELS][ROWS];
 #pragma unroll
   for (int p = 0; p < PANELS; ++p) {
 #pragma unroll
-    for (int l = 0; l < LINES; ++l)
-      words[p][l] = ((global const uint *)base)[begins[p] + (uint)(b * LINES + min(l, last)) * 16];
+    for (int l = 0; l < ROW_BLOCKS; ++l)
+      words[p][l] = ((global const uint *)base)[begins[p] + (uint)(b * ROW_BLOCKS + min(l, last)) * 16];
     zero[p] = zero_of(base, s, panels[p], g, lane);
     scale[p] = scale_of(base, s, panels[p], g, lane);  // load the scale here: it arrives with the codes
 #pragma unroll
-    for (int r = 0; r < ROWS; ++r) part[p][r] = 0;
+    for (int r = 0; r < ROWS; ++r) partial[p][r] = 0;
   }
 #if defined(MINIMUMS)
   float minimum[PANELS], x_sum[ROWS];
@@ -52,7 +52,7 @@ void add_block(global const uchar *base, const Shape *s, const int *panels, cons
 #pragma unroll
     for (int p = 0; p < PANELS; ++p)
 #pragma unroll
-      for (int l = 0; l < 8 / COLS; ++l) decode(words[p][c * (8 / COLS) + l], zero[p], w[p] + l * COLS);
+      for (int l = 0; l < 8 / COLS; ++l) unpack(words[p][c * (8 / COLS) + l], zero[p], w[p] + l * COLS);
 #pragma unroll
     for (int r = 0; r < ROWS; ++r) {
       float a[8];
@@ -64,18 +64,18 @@ void add_block(global const uchar *base, const Shape *s, const int *panels, cons
 #pragma unroll
       for (int p = 0; p < PANELS; ++p)
 #pragma unroll
-        for (int j = 0; j < 8; ++j) part[p][r] += w[p][j] * a[j];
+        for (int j = 0; j < 8; ++j) partial[p][r] += w[p][j] * a[j];
     }
   }
 #pragma unroll
   for (int p = 0; p < PANELS; ++p) {
 #if defined(WHOLE_ROWS)
 #pragma unroll
-    for (int r = 0; r < ROWS; ++r) sums[p][r] += convert_int_rte(part[p][r]);
+    for (int r = 0; r < ROWS; ++r) sums[p][r] += convert_int_rte(partial[p][r]);
 #else
 #pragma unroll
     for (int r = 0; r < ROWS; ++r) {
-      float scaled = part[p][r] * scale[p];
+      float scaled = partial[p][r] * scale[p];
 #if defined(MINIMUMS)
       scaled -= x_sum[r] * minimum[p];
 #endif
@@ -101,11 +101,11 @@ float output_of(local const Sum *sums, global const uchar *base, const Shape *s,
   return s->has_bias ? out + ((global const float *)(base + s->bias))[panel * 16 + lane] : out;
 }
 
-kernel __attribute__((reqd_work_group_size(SPLITS * 16, 1, 1))) void few_rows(LINE_ARGUMENTS) {
+kernel __attribute__((reqd_work_group_size(SPLITS * 16, 1, 1))) void gemv(SIMT_ARGUMENTS) {
   local Sum shared[SUMS * SPLITS * 16];
   const int lane = get_local_id(0) % 16, split = get_local_id(0) / 16;
   const long across = panel_groups(&s, &epilogue, PANELS);
-  for (long group = get_group_id(0); group < NUM_PLACES * across; group += get_num_groups(0)) {
+  for (long group = get_group_id(0); group < NUM_ROW_TILES * across; group += get_num_groups(0)) {
     const Rows rows = rows_of(offsets, s.num_experts, num_rows, group / across, by_row, strips, ROWS);
     global const uchar *const base = weights + rows.expert * s.expert_bytes;
     int panels[PANELS];

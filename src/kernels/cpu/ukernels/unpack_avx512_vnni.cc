@@ -1,14 +1,14 @@
-// Decodes codes to row blocks of int8, bf16 and f32, 64 bytes at a time.
+// Unpacks codes to row blocks of int8, bf16 and f32, 64 bytes at a time.
 //
 // bf16 has 8 significant bits and holds every code of up to 8 bits exactly (integers up to 255 in
 // size). It also holds e4m3 or e2m1 times a power of two exactly, if the result is a normal number.
 
 #if defined(__x86_64__)
 
-#include "kernels/cpu/ukernels/decode_groups.h"
 #include "kernels/cpu/ukernels/dot_avx512.h"
 #include "kernels/cpu/ukernels/float_limbs.h"
 #include "kernels/cpu/ukernels/nibbles_bf16.h"
+#include "kernels/cpu/ukernels/unpack_groups.h"
 
 namespace moracle::cpu {
 namespace {
@@ -45,7 +45,7 @@ MORACLE_UKERNEL_INLINE __m512i times_small_power(__m512i bf16, __m512i shifted_e
 }
 
 /// The exponents of a call, for all its row blocks: e - 127 in both words of a row's dword.
-MORACLE_UKERNEL_INLINE __m512i exponents(const DecodeArgs& c) {
+MORACLE_UKERNEL_INLINE __m512i exponents(const UnpackBlocksArgs& c) {
   const __m512i e =
       c.exponent_lanes == 1
           ? _mm512_set1_epi32(c.exponent[0])
@@ -57,7 +57,7 @@ MORACLE_UKERNEL_INLINE __m512i exponents(const DecodeArgs& c) {
 /// Calls body for each row block with its index, its codes and the destination. The local copies
 /// stay in registers; the compiler cannot prove that stores leave memory unchanged.
 template <class Body>
-MORACLE_UKERNEL_INLINE void each_row_block(const DecodeArgs& c, const Body& body) {
+MORACLE_UKERNEL_INLINE void each_row_block(const UnpackBlocksArgs& c, const Body& body) {
   const std::byte* const from = c.codes;
   std::byte* const to = c.to;
   for (int64_t i = 0, row_blocks = c.blocks; i < row_blocks; ++i) {
@@ -71,7 +71,7 @@ MORACLE_UKERNEL_INLINE void each_row_block(const DecodeArgs& c, const Body& body
 enum class Power : uint8_t { kNone, kSmall, kAny };
 
 template <Power kPower>
-MORACLE_UKERNEL_INLINE void nibbles_to_bf16(const DecodeArgs& c, __m512i values,
+MORACLE_UKERNEL_INLINE void nibbles_to_bf16(const UnpackBlocksArgs& c, __m512i values,
                                             __m512i e = _mm512_setzero_si512()) {
   if constexpr (kPower == Power::kSmall) e = _mm512_slli_epi16(e, 7);
   each_row_block(c, [&](int64_t i, __m512i codes, std::byte* to) {
@@ -95,7 +95,7 @@ MORACLE_UKERNEL_INLINE __m512i bf16_pair(const Value& value, int first) {
 }
 
 // With zero points, values are integers of up to 5 bits.
-MORACLE_UKERNEL_INLINE void integers_to_bf16(const DecodeArgs& c) {
+MORACLE_UKERNEL_INLINE void integers_to_bf16(const UnpackBlocksArgs& c) {
   const __m512i zero = bytes16(c.zero);
   each_row_block(c, [&](int64_t i, __m512i codes, std::byte* to) {
     for (int pair = 0; pair < 4; ++pair) {
@@ -110,15 +110,15 @@ MORACLE_UKERNEL_INLINE void integers_to_bf16(const DecodeArgs& c) {
   });
 }
 
-void i4_to_bf16(const DecodeArgs& c) {
+void i4_to_bf16(const UnpackBlocksArgs& c) {
   if (c.zero == nullptr) return nibbles_to_bf16<Power::kNone>(c, _mm512_load_si512(kI4AsBf16));
-  each_group<4>(c, [](const DecodeArgs& group) { integers_to_bf16(group); });
+  each_group<4>(c, [](const UnpackBlocksArgs& group) { integers_to_bf16(group); });
 }
 
-void e2m1_to_bf16(const DecodeArgs& c) {
+void e2m1_to_bf16(const UnpackBlocksArgs& c) {
   const __m512i values = _mm512_load_si512(kE2M1AsBf16);
   if (c.exponent == nullptr) return nibbles_to_bf16<Power::kNone>(c, values);
-  each_group<4>(c, [&](const DecodeArgs& group) {
+  each_group<4>(c, [&](const UnpackBlocksArgs& group) {
     const __m512i e = exponents(group);
     // 0.5 to 6 times 2^-125 to 2^125.
     if (_mm512_cmple_epi16_mask(_mm512_abs_epi16(e), _mm512_set1_epi16(125)) == ~__mmask32{0})
@@ -128,7 +128,7 @@ void e2m1_to_bf16(const DecodeArgs& c) {
   });
 }
 
-MORACLE_UKERNEL_INLINE void nibbles_to_int8(const DecodeArgs& c, const int8_t* table) {
+MORACLE_UKERNEL_INLINE void nibbles_to_int8(const UnpackBlocksArgs& c, const int8_t* table) {
   const __m512i values =
       _mm512_broadcast_i32x4(_mm_load_si128(reinterpret_cast<const __m128i*>(table)));
   const __m512i nibble = _mm512_set1_epi8(15);
@@ -142,7 +142,7 @@ MORACLE_UKERNEL_INLINE void nibbles_to_int8(const DecodeArgs& c, const int8_t* t
 
 // ---- 8 bits ----
 
-MORACLE_UKERNEL_INLINE void bytes_to_bf16(const DecodeArgs& c) {
+MORACLE_UKERNEL_INLINE void bytes_to_bf16(const UnpackBlocksArgs& c) {
   const __m512i zero = c.zero == nullptr ? _mm512_setzero_si512() : bytes16(c.zero);
   each_row_block(c, [&](int64_t i, __m512i codes, std::byte* to) {
     auto value = [&](int column) {
@@ -155,8 +155,8 @@ MORACLE_UKERNEL_INLINE void bytes_to_bf16(const DecodeArgs& c) {
   });
 }
 
-void i8_to_bf16(const DecodeArgs& c) {
-  each_group<2>(c, [](const DecodeArgs& group) { bytes_to_bf16(group); });
+void i8_to_bf16(const UnpackBlocksArgs& c) {
+  each_group<2>(c, [](const UnpackBlocksArgs& group) { bytes_to_bf16(group); });
 }
 
 /// Codes in the low bytes of words. The exponent's bias differs by 120; NaN stays NaN.
@@ -180,7 +180,7 @@ MORACLE_UKERNEL_INLINE __m512i normal_e4m3_as_bf16(__m512i top, __m512i bias) {
 }
 
 template <bool kScaled>
-MORACLE_UKERNEL_INLINE void e4m3_row_blocks(const DecodeArgs& c) {
+MORACLE_UKERNEL_INLINE void e4m3_row_blocks(const UnpackBlocksArgs& c) {
   const __m512i e = kScaled ? exponents(c) : _mm512_setzero_si512();
   const __m512i bias = _mm512_add_epi16(_mm512_slli_epi16(e, 7), _mm512_set1_epi16(120 << 7));
   // 2^-6 to 448 times 2^-110 to 2^110.
@@ -202,14 +202,14 @@ MORACLE_UKERNEL_INLINE void e4m3_row_blocks(const DecodeArgs& c) {
     store_row_block(to, 2 * i + 1, kScaled ? times_power(high, e) : high);
   });
 }
-void e4m3_to_bf16(const DecodeArgs& c) {
+void e4m3_to_bf16(const UnpackBlocksArgs& c) {
   if (c.exponent == nullptr) return e4m3_row_blocks<false>(c);
-  each_group<2>(c, [](const DecodeArgs& group) { e4m3_row_blocks<true>(group); });
+  each_group<2>(c, [](const UnpackBlocksArgs& group) { e4m3_row_blocks<true>(group); });
 }
 
 // ---- to f32 ----
 
-MORACLE_UKERNEL_INLINE __m512i scaled(__m512i value, const DecodeArgs& c) {
+MORACLE_UKERNEL_INLINE __m512i scaled(__m512i value, const UnpackBlocksArgs& c) {
   if (c.scale == nullptr) return value;
   return _mm512_castps_si512(_mm512_mul_ps(_mm512_castsi512_ps(value), _mm512_loadu_ps(c.scale)));
 }
@@ -221,7 +221,7 @@ MORACLE_UKERNEL_INLINE __m512i odd_as_f32(__m512i pair) {
   return _mm512_and_si512(pair, _mm512_set1_epi32(-65536));
 }
 
-void decoded_to_f32(const DecodeArgs& c) {
+void unpacked_to_f32(const UnpackBlocksArgs& c) {
   each_row_block(c, [&](int64_t i, __m512i pair, std::byte* to) {
     const int64_t first = i / 2 * 4 + i % 2;  // columns 0 and 2, or 1 and 3
     store_row_block(to, first, scaled(even_as_f32(pair), c));
@@ -242,20 +242,20 @@ MORACLE_UKERNEL_INLINE __m256i round_to_bf16(__m512 value) {
 }
 
 // Order of eight columns in the destination, for a register of 16 or of 32.
-alignas(64) constexpr int32_t kDecoded16[16] = {0, 2,  1, 3,  4,  6,  5,  7,
-                                                8, 10, 9, 11, 12, 14, 13, 15};
+alignas(64) constexpr int32_t kUnpacked16[16] = {0, 2,  1, 3,  4,  6,  5,  7,
+                                                 8, 10, 9, 11, 12, 14, 13, 15};
 
 MORACLE_UKERNEL_INLINE __mmask16 first16(int64_t count) {
   return static_cast<__mmask16>(count >= 16 ? 0xffff : (1u << count) - 1);
 }
-/// Stored columns of a row: in decoded order, rounded up to a multiple of eight.
+/// Stored columns of a row: in unpacked order, rounded up to a multiple of eight.
 MORACLE_UKERNEL_INLINE int64_t stored_columns(int64_t count, ColumnOrder order) {
   return order == ColumnOrder::kPlain ? count : (count + 7) / 8 * 8;
 }
 MORACLE_UKERNEL_INLINE __m512i ordered(__m512i columns, ColumnOrder order) {
   return order == ColumnOrder::kPlain
              ? columns
-             : _mm512_permutexvar_epi32(_mm512_load_si512(kDecoded16), columns);
+             : _mm512_permutexvar_epi32(_mm512_load_si512(kUnpacked16), columns);
 }
 /// 16 values that bf16 holds exactly.
 MORACLE_UKERNEL_INLINE void store_exact(__m512i f32, ColumnOrder order, int64_t left,
@@ -347,35 +347,35 @@ void pack_f32_to_i8_avx512vnni(const PackArgs& a) {
   f32_to_limbs(a);
 }
 
-void decode_i4_to_i8_avx512vnni(const DecodeArgs& c) {
+void unpack_i4_to_i8_avx512vnni(const UnpackBlocksArgs& c) {
   nibbles_to_int8(c, kI4Bytes);
 }
-void decode_e2m1_to_i8_avx512vnni(const DecodeArgs& c) {
+void unpack_e2m1_to_i8_avx512vnni(const UnpackBlocksArgs& c) {
   nibbles_to_int8(c, kE2M1Bytes);
 }
-void decode_i4_to_bf16_avx512vnni(const DecodeArgs& c) {
+void unpack_i4_to_bf16_avx512vnni(const UnpackBlocksArgs& c) {
   i4_to_bf16(c);
 }
-void decode_i8_to_bf16_avx512vnni(const DecodeArgs& c) {
+void unpack_i8_to_bf16_avx512vnni(const UnpackBlocksArgs& c) {
   i8_to_bf16(c);
 }
-void decode_e4m3_to_bf16_avx512vnni(const DecodeArgs& c) {
+void unpack_e4m3_to_bf16_avx512vnni(const UnpackBlocksArgs& c) {
   e4m3_to_bf16(c);
 }
-void decode_e2m1_to_bf16_avx512vnni(const DecodeArgs& c) {
+void unpack_e2m1_to_bf16_avx512vnni(const UnpackBlocksArgs& c) {
   e2m1_to_bf16(c);
 }
-void decode_i4_to_f32_avx512vnni(const DecodeArgs& c) {
-  to_f32<4, i4_to_bf16, decoded_to_f32>(c);
+void unpack_i4_to_f32_avx512vnni(const UnpackBlocksArgs& c) {
+  to_f32<4, i4_to_bf16, unpacked_to_f32>(c);
 }
-void decode_i8_to_f32_avx512vnni(const DecodeArgs& c) {
-  to_f32<2, i8_to_bf16, decoded_to_f32>(c);
+void unpack_i8_to_f32_avx512vnni(const UnpackBlocksArgs& c) {
+  to_f32<2, i8_to_bf16, unpacked_to_f32>(c);
 }
-void decode_e4m3_to_f32_avx512vnni(const DecodeArgs& c) {
-  to_f32<2, e4m3_to_bf16, decoded_to_f32>(c);
+void unpack_e4m3_to_f32_avx512vnni(const UnpackBlocksArgs& c) {
+  to_f32<2, e4m3_to_bf16, unpacked_to_f32>(c);
 }
-void decode_e2m1_to_f32_avx512vnni(const DecodeArgs& c) {
-  to_f32<4, e2m1_to_bf16, decoded_to_f32>(c);
+void unpack_e2m1_to_f32_avx512vnni(const UnpackBlocksArgs& c) {
+  to_f32<4, e2m1_to_bf16, unpacked_to_f32>(c);
 }
 
 }  // namespace moracle::cpu
