@@ -4,8 +4,8 @@
 #include "base/try.h"
 #include "bench/random_model.h"
 #include "models/decoder/model_state.h"
-#include "text/tokenizer/byte_level.h"
 #include "text/tokenizer/parse.h"
+#include "text/tokenizer/pre_tokenizer/byte_level.h"
 
 namespace moracle::bench {
 

@@ -12,7 +12,7 @@
 #include "checkpoint/producers/module_tensors.h"
 #include "checkpoint/safetensors/safetensors_folder.h"
 #include "checkpoint/state.h"
-#include "quant/gguf_blocks.h"
+#include "quant/blocks/gguf_blocks.h"
 
 namespace moracle {
 

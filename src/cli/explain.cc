@@ -7,12 +7,12 @@
 
 #include "base/text.h"
 #include "command.h"
-#include "model_options.h"
 #include "numbers.h"
+#include "options/model_options.h"
+#include "options/tokenizer_fact.h"
 #include "plan_text.h"
 #include "ranks/ranks_text.h"
 #include "terminal.h"
-#include "tokenizer_fact.h"
 
 namespace moracle::cli {
 namespace explain_verb {

@@ -7,9 +7,9 @@
 #include "models/explain.h"
 #include "models/not_read.h"
 #include "models/stored_types.h"
+#include "options/tokenizer_fact.h"
 #include "plan_text.h"
 #include "terminal.h"
-#include "tokenizer_fact.h"
 
 namespace moracle::cli {
 namespace inspect_verb {

@@ -2,8 +2,8 @@
 #include <iostream>
 
 #include "command.h"
-#include "model_options.h"
 #include "numbers.h"
+#include "options/model_options.h"
 #include "ranks/routing_file.h"
 #include "terminal.h"
 #include "text_file.h"

@@ -3,8 +3,8 @@
 
 #include "base/text.h"
 #include "command.h"
-#include "model_options.h"
 #include "numbers.h"
+#include "options/model_options.h"
 #include "terminal.h"
 
 namespace moracle::cli {

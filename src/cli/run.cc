@@ -8,13 +8,13 @@
 #include "chat/chat_history.h"
 #include "command.h"
 #include "numbers.h"
+#include "options/run_options.h"
+#include "options/tokenizer_fact.h"
 #include "plan_text.h"
 #include "ranks/routing_file.h"
 #include "ranks/run_prompts.h"
-#include "run_options.h"
 #include "terminal.h"
 #include "text_file.h"
-#include "tokenizer_fact.h"
 
 namespace moracle::cli {
 namespace run_verb {

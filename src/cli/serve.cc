@@ -8,7 +8,7 @@
 #include "base/small_file.h"
 #include "command.h"
 #include "ranks/ranks.h"
-#include "serve/engine/follow.h"
+#include "serve/engine/ranks/follow.h"
 #include "serve_model.h"
 #include "terminal.h"
 

@@ -1,7 +1,7 @@
 // The model of `moracle serve`: a checkpoint, or random weights.
 #pragma once
 
-#include "model_options.h"
+#include "options/model_options.h"
 #include "ranks/routing_file.h"
 #include "serve/server.h"
 

@@ -7,8 +7,8 @@
 #include "base/text.h"
 #include "base/threads/thread_pool.h"
 #include "command.h"
-#include "model_options.h"
 #include "numbers.h"
+#include "options/model_options.h"
 #include "terminal.h"
 
 namespace moracle::cli {

@@ -5,7 +5,7 @@
 #pragma once
 
 #include "kernels/batch.h"
-#include "kernels/error_scopes.h"
+#include "kernels/device/error_scopes.h"
 #include "kernels/kernel_device.h"
 #include "moracle/base.h"
 #include "moracle/layer.h"

@@ -17,7 +17,7 @@
 #include "models/place_experts.h"
 #include "models/ranks.h"
 #include "models/routing_statistics.h"
-#include "quant/gguf_blocks.h"
+#include "quant/blocks/gguf_blocks.h"
 
 namespace moracle {
 namespace {
@@ -157,7 +157,7 @@ Status fill_slots(Model::State& m, const ModelOptions& options) {
     const auto start = std::chrono::steady_clock::now();
     const size_t num_slots = placed->placed().size();
     for (size_t slot = 0; slot < num_slots; ++slot)
-      MORACLE_CHECK(placed->place(order[slot], static_cast<int64_t>(slot)));
+      MORACLE_CHECK(placed->take(order[slot], static_cast<int64_t>(slot)));
     const std::chrono::duration<double, std::micro> taken =
         std::chrono::steady_clock::now() - start;
     placed->set_policy(policy_of(

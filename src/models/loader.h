@@ -5,7 +5,7 @@
 #include <vector>
 
 #include "checkpoint/tensors/read_record.h"
-#include "models/adapted_linear.h"
+#include "models/adapters/adapted_linear.h"
 #include "models/plan.h"
 #include "moracle/moe.h"
 #include "moracle/placement.h"

@@ -4,7 +4,7 @@
 
 #include "base/text.h"
 #include "base/try.h"
-#include "kernels/device_memory.h"
+#include "kernels/device/device_memory.h"
 #include "layout/layout.h"
 #include "oracle/backend.h"
 

@@ -4,7 +4,7 @@
 #include <optional>
 #include <vector>
 
-#include "models/adapted_rows.h"
+#include "models/adapters/adapted_rows.h"
 #include "models/description.h"
 #include "moracle/model.h"
 

@@ -3,7 +3,7 @@
 #include "base/text.h"
 #include "oracle/plan.h"
 #include "oracle/preferences.h"
-#include "oracle/rules.h"
+#include "oracle/rules/rules.h"
 #include "oracle/tuned.h"
 
 namespace moracle {

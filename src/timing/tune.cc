@@ -6,7 +6,7 @@
 #include "base/median.h"
 #include "base/text.h"
 #include "base/try.h"
-#include "kernels/device_memory.h"
+#include "kernels/device/device_memory.h"
 #include "oracle/tuned.h"
 #include "timing/layer_ring.h"
 

@@ -20,7 +20,7 @@
 #include "conformance/conformance.h"
 #include "conformance/machine_refuses.h"
 #include "oracle/backend.h"
-#include "oracle/rules.h"
+#include "oracle/rules/rules.h"
 #include "support/device.h"
 #include "support/floats.h"
 #include "support/must.h"

@@ -5,7 +5,7 @@
 
 #include "conformance/conformance.h"
 #include "oracle/backend.h"
-#include "oracle/rules.h"
+#include "oracle/rules/rules.h"
 
 namespace moracle::conformance {
 

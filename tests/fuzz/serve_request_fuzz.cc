@@ -7,8 +7,8 @@
 #include <string>
 
 #include "serve/api/generation_request.h"
-#include "text/tokenizer/byte_level.h"
 #include "text/tokenizer/parse.h"
+#include "text/tokenizer/pre_tokenizer/byte_level.h"
 
 namespace {
 

@@ -10,8 +10,8 @@
 
 #include "base/json/json_text.h"
 #include "text/gguf/gguf_text.h"
-#include "text/tokenizer/byte_level.h"
 #include "text/tokenizer/parse.h"
+#include "text/tokenizer/pre_tokenizer/byte_level.h"
 
 namespace {
 

@@ -1,5 +1,5 @@
 // Tests layers that share a device's error cells.
-#include "kernels/error_scopes.h"
+#include "kernels/device/error_scopes.h"
 
 #include <gtest/gtest.h>
 

@@ -1,5 +1,5 @@
 // Tests which thread reads which bytes of the weights, and on which node the bytes lie.
-#include "kernels/shares.h"
+#include "kernels/weights/shares.h"
 
 #include <gtest/gtest.h>
 

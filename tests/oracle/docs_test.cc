@@ -6,7 +6,7 @@
 #include <string>
 #include <vector>
 
-#include "oracle/rules.h"
+#include "oracle/rules/rules.h"
 #include "paths.h"
 
 namespace moracle::docs_test {

@@ -1,5 +1,5 @@
 // Tests that each rule rejects its own case and nothing else.
-#include "oracle/rules.h"
+#include "oracle/rules/rules.h"
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>

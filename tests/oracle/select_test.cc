@@ -14,7 +14,7 @@
 #include "moracle/oracle.h"
 #include "oracle/fake_rows.h"
 #include "oracle/preferences.h"
-#include "oracle/rules.h"
+#include "oracle/rules/rules.h"
 #include "paths.h"
 #include "quant/codec.h"
 

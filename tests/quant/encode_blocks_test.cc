@@ -1,5 +1,5 @@
 // Tests floats quantized to block types of GGUF: values of a type's own grid, errors, extremes.
-#include "quant/encode_blocks.h"
+#include "quant/blocks/encode_blocks.h"
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
@@ -9,7 +9,7 @@
 #include <random>
 #include <vector>
 
-#include "quant/gguf_blocks.h"
+#include "quant/blocks/gguf_blocks.h"
 
 namespace moracle::encode_blocks_test {
 namespace {

@@ -1,5 +1,5 @@
 // Tests block types of GGUF against blocks that PyPI's gguf dequantized (tests/golden/gguf).
-#include "quant/gguf_blocks.h"
+#include "quant/blocks/gguf_blocks.h"
 
 #include <gtest/gtest.h>
 
@@ -11,8 +11,8 @@
 #include <vector>
 
 #include "base/threads/thread_pool.h"
+#include "quant/blocks/visit_block.h"
 #include "quant/codec.h"
-#include "quant/visit_block.h"
 #include "support/golden_blocks.h"
 
 namespace moracle::gguf_blocks_test {

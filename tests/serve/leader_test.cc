@@ -1,5 +1,5 @@
 // Threads as ranks: tests rank 0's orders and the other ranks' reactions.
-#include "serve/engine/leader.h"
+#include "serve/engine/ranks/leader.h"
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
@@ -7,7 +7,7 @@
 #include <algorithm>
 
 #include "parallel/ranks_of_threads.h"
-#include "serve/engine/follow.h"
+#include "serve/engine/ranks/follow.h"
 #include "serve/served_ranks.h"
 #include "support/must.h"
 

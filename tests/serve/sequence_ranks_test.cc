@@ -1,12 +1,12 @@
 // Dispatched ranks as threads: each sequence runs on its owner, and rank 0 reads all logits.
-#include "serve/engine/sequence_ranks.h"
+#include "serve/engine/ranks/sequence_ranks.h"
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
 #include "parallel/ranks_of_threads.h"
-#include "serve/engine/follow.h"
-#include "serve/engine/leader.h"
+#include "serve/engine/ranks/follow.h"
+#include "serve/engine/ranks/leader.h"
 #include "serve/served_ranks.h"
 #include "support/must.h"
 

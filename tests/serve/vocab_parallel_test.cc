@@ -3,8 +3,8 @@
 #include <gtest/gtest.h>
 
 #include "parallel/ranks_of_threads.h"
-#include "serve/engine/follow.h"
-#include "serve/engine/leader.h"
+#include "serve/engine/ranks/follow.h"
+#include "serve/engine/ranks/leader.h"
 #include "serve/served_ranks.h"
 #include "support/must.h"
 

@@ -13,8 +13,8 @@
 #include <vector>
 
 #include "paths.h"
-#include "text/tokenizer/byte_level.h"
 #include "text/tokenizer/parse.h"
+#include "text/tokenizer/pre_tokenizer/byte_level.h"
 
 namespace moracle::tokenizer_test {
 namespace {

@@ -7,7 +7,7 @@
 #include "checkpoint/module_names.h"
 #include "checkpoint/producers/module_tensors.h"
 #include "checkpoint/state.h"
-#include "quant/gguf_blocks.h"
+#include "quant/blocks/gguf_blocks.h"
 
 namespace moracle {
 namespace {

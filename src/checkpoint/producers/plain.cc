@@ -8,7 +8,7 @@
 #include "base/try.h"
 #include "checkpoint/producers/module_tensors.h"
 #include "checkpoint/producers/producer.h"
-#include "quant/gguf_blocks.h"
+#include "quant/blocks/gguf_blocks.h"
 
 namespace moracle {
 namespace {

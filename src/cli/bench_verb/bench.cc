@@ -9,8 +9,8 @@
 #include "base/text.h"
 #include "base/threads/thread_pool.h"
 #include "base/try.h"
-#include "model_options.h"
 #include "numbers.h"
+#include "options/model_options.h"
 #include "oracle/machine/masked_isa.h"
 #include "terminal.h"
 

@@ -7,7 +7,7 @@
 #include "base/printable.h"
 #include "base/text.h"
 #include "bench_verb/bench.h"
-#include "model_options.h"
+#include "options/model_options.h"
 #include "terminal.h"
 
 namespace moracle::cli {

@@ -10,7 +10,7 @@
 #include "bench_verb/bench.h"
 #include "caches/kernel_cache.h"
 #include "caches/tuning_cache.h"
-#include "model_options.h"
+#include "options/model_options.h"
 #include "terminal.h"
 
 namespace moracle::cli {

@@ -9,7 +9,7 @@
 #include "bench/dispatched.h"
 #include "bench/exchange.h"
 #include "bench_verb/bench.h"
-#include "model_options.h"
+#include "options/model_options.h"
 #include "terminal.h"
 
 namespace moracle::cli {

@@ -9,10 +9,10 @@
 #include "chat/answer_text.h"
 #include "chat/chat_history.h"
 #include "chat/line_reader.h"
+#include "options/run_options.h"
 #include "plan_text.h"
 #include "process.h"
 #include "ranks/routing_file.h"
-#include "run_options.h"
 #include "terminal.h"
 
 namespace moracle::cli {

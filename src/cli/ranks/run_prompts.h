@@ -1,7 +1,7 @@
 // moracle run with several prompts (-p A -p B …). With mode=dispatched the ranks share them.
 #pragma once
 
-#include "run_options.h"
+#include "options/run_options.h"
 
 namespace moracle::cli {
 

@@ -12,9 +12,9 @@
 #include "base/text.h"
 #include "base/try.h"
 #include "kernels/kernel_device.h"
-#include "kernels/shares.h"
 #include "kernels/weights/expert_sender.h"
 #include "kernels/weights/kernel_weights.h"
+#include "kernels/weights/shares.h"
 #include "layout/sorted_columns.h"
 
 namespace moracle {

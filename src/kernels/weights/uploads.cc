@@ -4,10 +4,10 @@
 
 #include "base/try.h"
 #if defined(MORACLE_WITH_CUDA)
-#include "kernels/cuda/device/cuda_uploads.h"
+#include "kernels/cuda/staging/cuda_uploads.h"
 #endif
 #if defined(MORACLE_WITH_OPENCL)
-#include "kernels/opencl/device/opencl_uploads.h"
+#include "kernels/opencl/staging/opencl_uploads.h"
 #endif
 
 namespace moracle {

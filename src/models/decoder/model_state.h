@@ -5,7 +5,7 @@
 #include <vector>
 
 #include "kernels/batch.h"
-#include "models/adapted_rows.h"
+#include "models/adapters/adapted_rows.h"
 #include "models/decoder/activations.h"
 #include "models/decoder/non_finite.h"
 #include "models/decoder/recorded_steps.h"

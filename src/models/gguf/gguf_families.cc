@@ -7,8 +7,8 @@
 #include "base/threads/thread_pool.h"
 #include "base/try.h"
 #include "checkpoint/config.h"
+#include "quant/blocks/gguf_blocks.h"
 #include "quant/codec.h"
-#include "quant/gguf_blocks.h"
 
 namespace moracle {
 

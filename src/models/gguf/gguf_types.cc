@@ -6,7 +6,7 @@
 #include "base/named_patterns.h"
 #include "base/text.h"
 #include "base/try.h"
-#include "quant/encode_blocks.h"
+#include "quant/blocks/encode_blocks.h"
 
 namespace moracle {
 

@@ -8,8 +8,8 @@
 #include "base/scalar.h"
 #include "base/text.h"
 #include "base/try.h"
+#include "quant/blocks/encode_blocks.h"
 #include "quant/codec.h"
-#include "quant/encode_blocks.h"
 
 namespace moracle {
 namespace {

@@ -11,8 +11,8 @@
 #include <thread>
 #include <unordered_map>
 
-#include "serve/engine/leader.h"
 #include "serve/engine/metrics.h"
+#include "serve/engine/ranks/leader.h"
 #include "serve/engine/rebalancing.h"
 #include "serve/engine/sequence.h"
 #include "serve/engine/token_score.h"

@@ -9,8 +9,8 @@
 #include <vector>
 
 #include "moracle/routing.h"
-#include "serve/engine/leader.h"
 #include "serve/engine/metrics.h"
+#include "serve/engine/ranks/leader.h"
 
 namespace moracle::serve {
 

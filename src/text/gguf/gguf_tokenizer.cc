@@ -8,7 +8,7 @@
 #include "text/gguf/gguf_text.h"
 #include "text/gguf/gguf_tokens.h"
 #include "text/gguf/pre_tokenizers.h"
-#include "text/tokenizer/byte_level.h"
+#include "text/tokenizer/pre_tokenizer/byte_level.h"
 
 namespace moracle {
 namespace gguf_tokenizer {

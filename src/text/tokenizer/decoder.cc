@@ -4,9 +4,9 @@
 
 #include "base/text.h"
 #include "base/try.h"
-#include "text/tokenizer/byte_level.h"
-#include "text/tokenizer/metaspace.h"
 #include "text/tokenizer/model/byte_fallback.h"
+#include "text/tokenizer/pre_tokenizer/byte_level.h"
+#include "text/tokenizer/pre_tokenizer/metaspace.h"
 #include "text/tokenizer/utf8.h"
 
 namespace moracle {

@@ -15,7 +15,7 @@
 #include "text/tokenizer/model/unigram.h"
 #include "text/tokenizer/normalizer.h"
 #include "text/tokenizer/post_processor.h"
-#include "text/tokenizer/pretokenizer.h"
+#include "text/tokenizer/pre_tokenizer/pretokenizer.h"
 #include "text/tokenizer/token_table.h"
 
 namespace moracle {

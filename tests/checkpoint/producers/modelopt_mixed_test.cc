@@ -1,5 +1,5 @@
 // Tests ModelOpt files with an algorithm for each module.
-#include "checkpoint/producers/modelopt_layers.h"
+#include "checkpoint/producers/modelopt/modelopt_layers.h"
 #include "checkpoint/reader_fixture.h"
 #include "fp4_synthetic.h"
 #include "modelopt_synthetic.h"

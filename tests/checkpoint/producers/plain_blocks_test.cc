@@ -8,7 +8,7 @@
 #include "base/threads/thread_pool.h"
 #include "checkpoint/expect_error.h"
 #include "checkpoint/producers/producer.h"
-#include "quant/gguf_blocks.h"
+#include "quant/blocks/gguf_blocks.h"
 #include "support/golden_blocks.h"
 #include "support/must.h"
 #include "support/temporary_folder.h"

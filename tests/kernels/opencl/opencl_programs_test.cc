@@ -19,7 +19,7 @@ using ::testing::HasSubstr;
 using ::testing::StartsWith;
 using testing::TemporaryFolder;
 
-const KernelName kRotate{"ops/positions.cl", "rotate_pairs"};
+const KernelName kRotate{"attention/positions.cl", "rotate_pairs"};
 
 std::string content_of(const fs::path& path) {
   std::ifstream file(path, std::ios::binary);
@@ -63,8 +63,8 @@ class OpenClProgramsTest : public OpenClTest {
 
 TEST_F(OpenClProgramsTest, CompilesEachVariantOnceAndNamesFiles) {
   const auto made = programs();
-  const KernelName other{"ops/positions.cl", "rotate_pairs", "-D SOMETHING"},
-      beside{"ops/positions.cl", "append_rows"};
+  const KernelName other{"attention/positions.cl", "rotate_pairs", "-D SOMETHING"},
+      beside{"attention/positions.cl", "append_rows"};
   cl_kernel first = nullptr;
   for (int i = 0; i < 2; ++i) {
     const auto kernel = made->make(kRotate);
@@ -77,17 +77,18 @@ TEST_F(OpenClProgramsTest, CompilesEachVariantOnceAndNamesFiles) {
   }
   EXPECT_EQ(made->compiled(), 2);
   EXPECT_EQ(made->loaded(), 0);
-  EXPECT_THAT(compiling_, ElementsAre("ops/positions.cl", "ops/positions.cl"));
+  EXPECT_THAT(compiling_, ElementsAre("attention/positions.cl", "attention/positions.cl"));
 }
 
 TEST_F(OpenClProgramsTest, CompilerErrorHasFileOptionsAndLog) {
   const auto made = programs(folder_.path());
   for (int i = 0; i < 2; ++i) {  // an error is not cached
-    const auto refused = made->make({"ops/positions.cl", "rotate_pairs", "-D kernel=no_such_word"});
+    const auto refused =
+        made->make({"attention/positions.cl", "rotate_pairs", "-D kernel=no_such_word"});
     ASSERT_FALSE(refused);
     const Error& error = refused.error();
     EXPECT_EQ(error.kind, ErrorKind::kIo);
-    EXPECT_EQ(error.file, "ops/positions.cl");
+    EXPECT_EQ(error.file, "attention/positions.cl");
     EXPECT_THAT(error.place, HasSubstr("-D kernel=no_such_word'"));
     EXPECT_THAT(error.fact, StartsWith("CL_BUILD_PROGRAM_FAILURE: "));
     EXPECT_THAT(error.fact, HasSubstr("no_such_word"));
@@ -102,9 +103,9 @@ TEST_F(OpenClProgramsTest, RejectsUnknownFileAndKernel) {
   const auto no_file = made->make({"ops/nosuch.cl", "rotate_pairs"});
   ASSERT_FALSE(no_file);
   EXPECT_EQ(no_file.error().file, "ops/nosuch.cl");
-  const auto no_kernel = made->make({"ops/positions.cl", "nosuch"});
+  const auto no_kernel = made->make({"attention/positions.cl", "nosuch"});
   ASSERT_FALSE(no_kernel);
-  EXPECT_EQ(no_kernel.error().file, "ops/positions.cl");
+  EXPECT_EQ(no_kernel.error().file, "attention/positions.cl");
   EXPECT_EQ(no_kernel.error().place, "kernel 'nosuch'");
   EXPECT_EQ(no_kernel.error().fact, "CL_INVALID_KERNEL_NAME");
 }
@@ -125,7 +126,7 @@ TEST_F(OpenClProgramsTest, NextProcessLoadsKeptKernels) {
   const std::string folder = folder_.path() + "/new/opencl";  // created when first needed
   EXPECT_FALSE(loads(folder));
   EXPECT_TRUE(loads(folder));
-  EXPECT_THAT(compiling_, ElementsAre("ops/positions.cl"));
+  EXPECT_THAT(compiling_, ElementsAre("attention/positions.cl"));
 }
 
 TEST_F(OpenClProgramsTest, DamagedFileIsCompiledAgain) {

@@ -15,7 +15,7 @@
 #include "models/golden_model.h"
 #include "models/logit_bounds.h"
 #include "moracle/gguf.h"
-#include "quant/encode_blocks.h"
+#include "quant/blocks/encode_blocks.h"
 #include "support/must.h"
 #include "support/temporary_folder.h"
 

@@ -3,7 +3,7 @@
 #pragma once
 
 #include "base/threads/thread_pool.h"
-#include "kernels/engine_memory.h"
+#include "kernels/device/engine_memory.h"
 #include "kernels/kernel_device.h"
 #include "kernels/ops.h"
 

@@ -7,8 +7,8 @@
 #include "kernels/check_ops.h"
 #include "kernels/cpu/ops/cpu_ops.h"
 #include "kernels/cpu/ops/top_k.h"
+#include "quant/blocks/gguf_blocks.h"
 #include "quant/codec.h"
-#include "quant/gguf_blocks.h"
 
 namespace moracle {
 

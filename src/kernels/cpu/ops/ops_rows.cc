@@ -3,7 +3,7 @@
 
 #include "base/text.h"
 #include "kernels/cpu/ops/cpu_ops.h"
-#include "kernels/device_error.h"
+#include "kernels/device/device_error.h"
 
 namespace moracle {
 

@@ -7,8 +7,8 @@
 #include "kernels/cuda/device/cuda_queue.h"
 #include "kernels/cuda/device/cuda_watches.h"
 #include "kernels/cuda/device/device_error.h"
-#include "kernels/cuda/device/pinned_staging.h"
-#include "kernels/cuda/device/weight_staging.h"
+#include "kernels/cuda/staging/pinned_staging.h"
+#include "kernels/cuda/staging/weight_staging.h"
 #include "kernels/kernel_device.h"
 
 namespace moracle {

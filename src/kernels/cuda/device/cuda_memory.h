@@ -1,7 +1,7 @@
 // Memory of one GPU: from the engine's allocator, or from CUDA.
 #pragma once
 
-#include "kernels/engine_memory.h"
+#include "kernels/device/engine_memory.h"
 
 namespace moracle::cuda {
 

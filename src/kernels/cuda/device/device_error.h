@@ -3,7 +3,7 @@
 
 #include <cuda_runtime_api.h>
 
-#include "kernels/device_error.h"
+#include "kernels/device/device_error.h"
 #include "moracle/device.h"
 
 namespace moracle::cuda {

@@ -5,8 +5,8 @@
 
 #include "base/text.h"
 #include "kernels/cuda/device/cuda_device.h"
-#include "kernels/cuda/device/cuda_timer.h"
 #include "kernels/cuda/device/launch.cuh"
+#include "kernels/cuda/limits/cuda_timer.h"
 #include "kernels/cuda/limits/limit_loops.cuh"
 
 namespace moracle::cuda {

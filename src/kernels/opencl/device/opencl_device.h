@@ -7,7 +7,7 @@
 #include "kernels/opencl/device/opencl_errors.h"
 #include "kernels/opencl/device/opencl_memory.h"
 #include "kernels/opencl/device/programs.h"
-#include "kernels/opencl/device/staging.h"
+#include "kernels/opencl/staging/staging.h"
 
 namespace moracle {
 

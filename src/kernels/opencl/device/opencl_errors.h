@@ -1,7 +1,7 @@
 // The cells of an OpenCL device in which its kernels report errors.
 #pragma once
 
-#include "kernels/device_error.h"
+#include "kernels/device/device_error.h"
 #include "kernels/opencl/device/opencl_queue.h"
 
 namespace moracle::opencl {

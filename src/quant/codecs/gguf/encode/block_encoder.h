@@ -6,7 +6,7 @@
 #include <cstring>
 
 #include "base/scalar.h"
-#include "quant/block_of.h"
+#include "quant/blocks/block_of.h"
 #include "quant/codecs/gguf/encode/group_fit.h"
 
 namespace moracle {
