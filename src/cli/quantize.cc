@@ -85,6 +85,16 @@ void show(const Options& options, const GgufReport& report) {
   for (const std::string& one : report.left_out) std::cout << "left out: " << one << "\n";
 }
 
+template <class Report>
+int finish(const Options& options, const Result<Report>& report) {
+  if (!report) return fail(report.error());
+  if (options.json)
+    print(to_json(options, *report));
+  else
+    show(options, *report);
+  return kDone;
+}
+
 int run_gguf(const Options& options) {
   if (options.writing.max_shard_bytes != QuantizeOptions().max_shard_bytes) {
     return fail({ErrorKind::kInvalidArgument, "", "max_shard_bytes",
@@ -95,12 +105,7 @@ int run_gguf(const Options& options) {
   ProgressBar bar("quantizing");
   const Result<GgufReport> report = write_gguf(checkpoint, types, options.output, bar.callback());
   bar.clear();
-  if (!report) return fail(report.error());
-  if (options.json)
-    print(to_json(options, *report));
-  else
-    show(options, *report);
-  return kDone;
+  return finish(options, report);
 }
 
 int run(Options options) {
@@ -111,12 +116,7 @@ int run(Options options) {
   options.writing.progress = bar.callback();
   const Result<QuantizeReport> report = quantize(checkpoint, map, options.output, options.writing);
   bar.clear();
-  if (!report) return fail(report.error());
-  if (options.json)
-    print(to_json(options, *report));
-  else
-    show(options, *report);
-  return kDone;
+  return finish(options, report);
 }
 
 }  // namespace

@@ -1,7 +1,7 @@
 // libFuzzer: mutated checkpoints of AutoRound.
 #include "fuzz/checkpoint_fuzz.h"
 
-using namespace moracle::testing;
+namespace moracle::testing::auto_round_fuzz {
 
 namespace {
 
@@ -21,10 +21,12 @@ SyntheticCheckpoint auto_round(const SyntheticGptq& format, const char* form) {
 
 }  // namespace
 
-extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
+int run(const uint8_t* data, size_t size) {
   static const std::vector<SyntheticCheckpoint> bases = {
       auto_round({}, "auto_round:auto_gptq"),
       auto_round({.bits = 8, .symmetric = false, .v2 = true}, "auto_round:gptqmodel")};
   fuzz_checkpoint(bases, data, size);
   return 0;
 }
+
+}  // namespace moracle::testing::auto_round_fuzz

@@ -2,11 +2,13 @@
 #include "checkpoint/producers/awq_synthetic.h"
 #include "fuzz/checkpoint_fuzz.h"
 
-using namespace moracle::testing;
+namespace moracle::testing::awq_fuzz {
 
-extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
+int run(const uint8_t* data, size_t size) {
   static const std::vector<SyntheticCheckpoint> bases = {
       awq_checkpoint(), awq_checkpoint({.zero_point = false}), awq_checkpoint({.group_size = -1})};
   fuzz_checkpoint(bases, data, size);
   return 0;
 }
+
+}  // namespace moracle::testing::awq_fuzz

@@ -2,9 +2,9 @@
 #include "checkpoint/producers/ct_synthetic.h"
 #include "fuzz/checkpoint_fuzz.h"
 
-using namespace moracle::testing;
+namespace moracle::testing::compressed_tensors_fuzz {
 
-extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
+int run(const uint8_t* data, size_t size) {
   static const std::vector<SyntheticCheckpoint> bases = {
       SyntheticCheckpoint::int8(kTiny),
       ct_checkpoint({}),
@@ -27,3 +27,5 @@ extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
   fuzz_checkpoint(bases, data, size);
   return 0;
 }
+
+}  // namespace moracle::testing::compressed_tensors_fuzz

@@ -14,13 +14,9 @@
 #include "moracle/checkpoint.h"
 #include "moracle/model.h"
 
-namespace {
+namespace moracle::testing::config_fuzz {
 
-using moracle::testing::kTiny;
-using moracle::testing::passes;
-using moracle::testing::require;
-using moracle::testing::SyntheticCheckpoint;
-using moracle::testing::TemporaryFolder;
+namespace {
 
 struct Base {
   SyntheticCheckpoint checkpoint;
@@ -36,7 +32,7 @@ struct Base {
 
 /// Opens the folder, describes everything and reads it.
 void open(const std::string& folder) {
-  const auto checkpoint = moracle::Checkpoint::open(folder);
+  const auto checkpoint = Checkpoint::open(folder);
   if (!passes(checkpoint)) return;
   const auto weights = checkpoint->moe_layer(0);
   if (passes(weights)) {
@@ -47,10 +43,10 @@ void open(const std::string& folder) {
   }
   passes(checkpoint->router("model.layers.0.mlp.gate"));
   passes(moracle::outline(*checkpoint));
-  const auto tokenizer = moracle::Tokenizer::open(folder);
+  const auto tokenizer = Tokenizer::open(folder);
   if (passes(tokenizer)) passes(tokenizer->encode("a<e> b"));
-  passes(moracle::GenerationConfig::open(*checkpoint, tokenizer ? &*tokenizer : nullptr));
-  const auto chat = moracle::ChatTemplate::open(folder);
+  passes(GenerationConfig::open(*checkpoint, tokenizer ? &*tokenizer : nullptr));
+  const auto chat = ChatTemplate::open(folder);
   if (passes(chat)) passes(chat->render({{{"user", "1+1?"}}}));
 }
 
@@ -64,7 +60,7 @@ const Base& base(size_t index) {
 
 }  // namespace
 
-extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
+int run(const uint8_t* data, size_t size) {
   if (size == 0) return 0;
   const std::string text(reinterpret_cast<const char*>(data) + 1, size - 1);
   const Base& tensors = base(data[0]);
@@ -76,7 +72,7 @@ extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
     return 0;
   }
   if (kind == 1) {  // changes to a valid config, which reach further
-    const auto changes = moracle::Config::parse(text, "changes");
+    const auto changes = Config::parse(text, "changes");
     if (!passes(changes)) return 0;
     config.merge_patch(changes->value());
     tensors.folder.write("config.json", config.dump());
@@ -94,3 +90,5 @@ extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
   tensors.remove(kFiles[kind - 2]);
   return 0;
 }
+
+}  // namespace moracle::testing::config_fuzz

@@ -3,7 +3,7 @@
 #include "checkpoint/producers/modelopt_synthetic.h"
 #include "fuzz/checkpoint_fuzz.h"
 
-using namespace moracle::testing;
+namespace moracle::testing::fp8_fuzz {
 
 static SyntheticCheckpoint mxfp8() {
   SyntheticCheckpoint checkpoint = modelopt("MXFP8", 32);
@@ -11,9 +11,11 @@ static SyntheticCheckpoint mxfp8() {
   return checkpoint;
 }
 
-extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
-  static const std::vector<SyntheticCheckpoint> bases = {
-      fp8(moracle::GroupShape{}), fp8(moracle::kPerRow), fp8({8, 16}), fp8({12, 20}), mxfp8()};
+int run(const uint8_t* data, size_t size) {
+  static const std::vector<SyntheticCheckpoint> bases = {fp8(GroupShape{}), fp8(moracle::kPerRow),
+                                                         fp8({8, 16}), fp8({12, 20}), mxfp8()};
   fuzz_checkpoint(bases, data, size);
   return 0;
 }
+
+}  // namespace moracle::testing::fp8_fuzz

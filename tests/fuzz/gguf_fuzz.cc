@@ -8,10 +8,12 @@
 
 #include "checkpoint/gguf/gguf_file.h"
 
+namespace moracle::testing::gguf_fuzz {
+
 namespace {
 
 void check(std::span<const std::byte> image) {
-  const auto header = moracle::GgufFile::parse(image, "fuzz");
+  const auto header = GgufFile::parse(image, "fuzz");
   if (!header) {
     if (header.error().to_string().size() > 4096) std::abort();
     return;
@@ -27,7 +29,7 @@ void check(std::span<const std::byte> image) {
 
 }  // namespace
 
-extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
+int run(const uint8_t* data, size_t size) {
   const auto bytes = std::as_bytes(std::span(data, size));
   check(bytes);
 
@@ -43,3 +45,5 @@ extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
   check(whole);
   return 0;
 }
+
+}  // namespace moracle::testing::gguf_fuzz

@@ -13,9 +13,10 @@
 #include "fuzz/read_all.h"
 #include "moracle/text.h"
 
+namespace moracle::testing::gguf_model_fuzz {
+
 namespace {
 
-using namespace moracle::testing;
 namespace fs = std::filesystem;
 
 std::vector<std::string> golden_files() {
@@ -63,7 +64,7 @@ void edit(std::string& file, Bytes& bytes) {
 
 }  // namespace
 
-extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
+int run(const uint8_t* data, size_t size) {
   static const std::vector<std::string> files = golden_files();
   static const std::string path =
       (fs::temp_directory_path() / ("gguf_model_fuzz_" + std::to_string(::getpid()) + ".gguf"))
@@ -72,8 +73,10 @@ extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
   std::string file = files[bytes.below(files.size())];
   while (!bytes.empty()) edit(file, bytes);
   std::ofstream(path, std::ios::binary) << file;
-  passes(moracle::Tokenizer::open(path));
+  passes(Tokenizer::open(path));
   read_all(path);
   fs::remove(path);
   return 0;
 }
+
+}  // namespace moracle::testing::gguf_model_fuzz

@@ -1,9 +1,9 @@
 // libFuzzer: mutated checkpoints of GPTQ.
 #include "fuzz/checkpoint_fuzz.h"
 
-using namespace moracle::testing;
+namespace moracle::testing::gptq_fuzz {
 
-extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
+int run(const uint8_t* data, size_t size) {
   static const std::vector<SyntheticCheckpoint> bases = {
       SyntheticCheckpoint::gptq({}, kTiny),
       SyntheticCheckpoint::gptq({.bits = 8, .symmetric = false}, kTiny),
@@ -12,3 +12,5 @@ extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
   fuzz_checkpoint(bases, data, size);
   return 0;
 }
+
+}  // namespace moracle::testing::gptq_fuzz

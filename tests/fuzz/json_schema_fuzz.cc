@@ -8,7 +8,9 @@
 #include "base/json/json_text.h"
 #include "serve/grammar/schema.h"
 
-extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
+namespace moracle::testing::json_schema_fuzz {
+
+int run(const uint8_t* data, size_t size) {
   using Json = nlohmann::ordered_json;
   const std::string text(reinterpret_cast<const char*>(data), size);
   if (!moracle::check_json_text(text, "")) return 0;
@@ -25,3 +27,5 @@ extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
   }
   return 0;
 }
+
+}  // namespace moracle::testing::json_schema_fuzz

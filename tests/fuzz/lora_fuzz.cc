@@ -8,8 +8,7 @@
 #include "fuzz/checkpoint_fuzz.h"
 #include "moracle/model.h"
 
-using namespace moracle;
-using namespace moracle::testing;
+namespace moracle::testing::lora_fuzz {
 
 namespace {
 
@@ -75,7 +74,7 @@ void require_whole(const LoraAdapter& adapter, const Checkpoint& checkpoint) {
 }
 
 // Runs two tokens through the model with the adapter; true on success.
-bool run(const Checkpoint& checkpoint, const std::string& folder) {
+bool apply(const Checkpoint& checkpoint, const std::string& folder) {
   ModelOptions options;
   options.threads = 1;
   options.max_num_tokens = 2;
@@ -90,12 +89,12 @@ bool run(const Checkpoint& checkpoint, const std::string& folder) {
 
 }  // namespace
 
-extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
+int run(const uint8_t* data, size_t size) {
   static const TemporaryFolder folder;
   static const Base bases[] = {Base(SyntheticCheckpoint::plain(kTiny)), Base(fused_plain(false))};
   static const bool open = std::all_of(std::begin(bases), std::end(bases), [](const Base& base) {
     write(base.adapter, folder.path());
-    return run(base.checkpoint, folder.path());
+    return apply(base.checkpoint, folder.path());
   });
   require(open);
   Bytes bytes({data, size});
@@ -108,6 +107,8 @@ extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
   const auto read = LoraAdapter::open(folder.path(), base.checkpoint);
   if (!passes(read)) return 0;
   require_whole(*read, base.checkpoint);
-  run(base.checkpoint, folder.path());
+  apply(base.checkpoint, folder.path());
   return 0;
 }
+
+}  // namespace moracle::testing::lora_fuzz

@@ -2,10 +2,12 @@
 #include "checkpoint/producers/mxfp4_synthetic.h"
 #include "fuzz/checkpoint_fuzz.h"
 
-using namespace moracle::testing;
+namespace moracle::testing::mxfp4_fuzz {
 
-extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
+int run(const uint8_t* data, size_t size) {
   static const std::vector<SyntheticCheckpoint> bases = {mxfp4(), mxfp4(false)};
   fuzz_checkpoint(bases, data, size);
   return 0;
 }
+
+}  // namespace moracle::testing::mxfp4_fuzz

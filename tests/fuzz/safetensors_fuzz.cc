@@ -7,10 +7,12 @@
 
 #include "checkpoint/safetensors/safetensors.h"
 
+namespace moracle::testing::safetensors_fuzz {
+
 namespace {
 
 void check(std::span<const std::byte> image) {
-  const auto tensors = moracle::SafetensorsFile::parse(image, "fuzz");
+  const auto tensors = SafetensorsFile::parse(image, "fuzz");
   if (!tensors) {
     if (tensors.error().to_string().size() > 4096) std::abort();
     return;
@@ -30,7 +32,7 @@ void check(std::span<const std::byte> image) {
 
 }  // namespace
 
-extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
+int run(const uint8_t* data, size_t size) {
   const auto image = std::as_bytes(std::span(data, size));
   check(image);
 
@@ -43,3 +45,5 @@ extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
   check(whole);
   return 0;
 }
+
+}  // namespace moracle::testing::safetensors_fuzz

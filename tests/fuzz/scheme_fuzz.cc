@@ -8,11 +8,9 @@
 #include "layout/layout.h"
 #include "moracle/oracle.h"
 
-namespace {
+namespace moracle::testing::scheme_fuzz {
 
-using namespace moracle;
-using testing::passes;
-using testing::require;
+namespace {
 
 void use(const Scheme& scheme) {
   const auto again = parse_scheme(name(scheme));
@@ -51,8 +49,10 @@ void parse(std::string_view text) {
 
 }  // namespace
 
-extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
+int run(const uint8_t* data, size_t size) {
   parse({reinterpret_cast<const char*>(data), size});
   if (size < 16) parse(in_words(testing::Bytes({data, size})));
   return 0;
 }
+
+}  // namespace moracle::testing::scheme_fuzz

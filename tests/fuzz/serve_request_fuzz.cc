@@ -10,10 +10,11 @@
 #include "text/tokenizer/parse.h"
 #include "text/tokenizer/pre_tokenizer/byte_level.h"
 
+namespace moracle::testing::serve_request_fuzz {
+
 namespace {
 
 using nlohmann::json;
-using namespace moracle;
 
 serve::ServedModel make_model() {
   json vocab = json::object();
@@ -63,7 +64,7 @@ void check(const Result<serve::GenerationRequest>& request) {
 
 }  // namespace
 
-extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
+int run(const uint8_t* data, size_t size) {
   static const serve::ServedModel model = make_model();
   const std::string text(reinterpret_cast<const char*>(data), size);
   const auto body = serve::parse_body(text);
@@ -72,3 +73,5 @@ extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
   check(serve::read_chat(*body, text, model));
   return 0;
 }
+
+}  // namespace moracle::testing::serve_request_fuzz

@@ -13,12 +13,14 @@
 #include "text/tokenizer/parse.h"
 #include "text/tokenizer/pre_tokenizer/byte_level.h"
 
+namespace moracle::testing::tokenizer_fuzz {
+
 namespace {
 
 using nlohmann::json;
 
 /// A tokenizer with all bytes, some merges, an added token and a published expression.
-moracle::Tokenizer make_tokenizer() {
+Tokenizer make_tokenizer() {
   json vocab = json::object();
   const auto add = [&](const std::string& token) {
     const auto id = vocab.size();
@@ -83,12 +85,12 @@ void require(bool holds) {
 }
 
 /// Encoding then decoding returns the text, whole and in pieces.
-void go_round(const moracle::Tokenizer& tokenizer, std::string_view text) {
+void go_round(const Tokenizer& tokenizer, std::string_view text) {
   const auto ids = tokenizer.encode(text);
   if (!ids) return;
   const auto decoded = tokenizer.decode(*ids);
   require(decoded && *decoded == text);
-  moracle::TokenStream stream(tokenizer);
+  TokenStream stream(tokenizer);
   std::string streamed;
   for (const int32_t id : *ids) {
     const auto piece = stream.push(id, false);
@@ -99,8 +101,8 @@ void go_round(const moracle::Tokenizer& tokenizer, std::string_view text) {
 }
 
 /// Decodes the bytes as ids: the stream returns only valid text.
-void stream_bytes(const moracle::Tokenizer& tokenizer, std::string_view bytes) {
-  moracle::TokenStream stream(tokenizer);
+void stream_bytes(const Tokenizer& tokenizer, std::string_view bytes) {
+  TokenStream stream(tokenizer);
   std::string text;
   for (const char byte : bytes) text += *stream.push(static_cast<uint8_t>(byte));
   text += stream.finish();
@@ -129,7 +131,7 @@ void change_metadata(std::string_view bytes) {
   (void)moracle::read_gguf_chat(metadata, "fuzz");
   auto parts = moracle::read_gguf_tokenizer(metadata, "fuzz");
   if (!parts) return;
-  const moracle::Tokenizer tokenizer = moracle::make_tokenizer(*std::move(parts));
+  const Tokenizer tokenizer = moracle::make_tokenizer(*std::move(parts));
   const auto ids = tokenizer.encode_prompt("It's  12 \u00e9\u0301 aaaab<w> <s>\n");
   require(ids.ok() && tokenizer.decode(*ids).ok());
   for (const int32_t id : tokenizer.end_ids()) require(id >= 0 && id < tokenizer.vocab_size());
@@ -137,8 +139,8 @@ void change_metadata(std::string_view bytes) {
 
 }  // namespace
 
-extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
-  static const moracle::Tokenizer tokenizer = make_tokenizer();
+int run(const uint8_t* data, size_t size) {
+  static const Tokenizer tokenizer = make_tokenizer();
   if (size == 0) return 0;
   const std::string_view rest(reinterpret_cast<const char*>(data) + 1, size - 1);
   if (data[0] % 4 == 2) {
@@ -155,3 +157,5 @@ extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
   stream_bytes(tokenizer, rest);
   return 0;
 }
+
+}  // namespace moracle::testing::tokenizer_fuzz

@@ -173,21 +173,7 @@ TEST_P(UnpackingToBf16, PowersOfTwoBelowBf16RangeBecomeZero) {
   }
 }
 
-TEST_P(Unpacking, UnpacksExponentsToPowersOfTwo) {
-  std::vector<uint8_t> exponents(256);
-  for (int e = 0; e < 256; ++e) exponents[e] = static_cast<uint8_t>(e);
-  std::vector<float> to(256);
-  for (bool half : {false, true}) {
-    kernels_.powers_of_two(exponents.data(), 256, half, to.data());
-    for (int e = 0; e < 255; ++e) {
-      const float power = std::ldexp(1.0f, e - 127 - half);
-      EXPECT_EQ(to[e], power < 0x1p-126f ? 0 : power) << e;
-    }
-    EXPECT_TRUE(std::isnan(to[255]));
-  }
-}
-
-TEST_P(Unpacking, ActivationRowsMatchScalarConversion) {
+TEST_P(UnpackingToBf16, ActivationRowsMatchScalarConversion) {
   std::mt19937 random(1);
   for (int64_t count : {0, 1, 15, 16, 17, 31, 32, 33, 100}) {
     std::vector<float> x(count);
@@ -196,7 +182,6 @@ TEST_P(Unpacking, ActivationRowsMatchScalarConversion) {
     for (uint8_t& c : codes) c = static_cast<uint8_t>(random());
     const auto* integers = reinterpret_cast<const int8_t*>(codes.data());
     for (ColumnOrder order : {ColumnOrder::kPlain, ColumnOrder::kUnpacked}) {
-      if (kernels_.pack(DType::kF32, Operand::kBf16) == nullptr) break;  // no bf16 products
       const bool plain = order == ColumnOrder::kPlain;
       const int64_t stored = plain ? count : (count + 7) / 8 * 8;
       std::vector<uint16_t> to(stored + 1, 0xabcd), rest(stored + 1, 0xabcd);
@@ -223,26 +208,6 @@ TEST_P(Unpacking, ActivationRowsMatchScalarConversion) {
       for (int64_t i = 0; i < count; ++i) EXPECT_EQ(bf16_to_float(to[index(i)]), integers[i]);
       EXPECT_EQ(to[stored], 0xabcd);
     }
-    std::vector<float> wide(count + 1, 7);
-    auto* wide_bytes = reinterpret_cast<std::byte*>(wide.data());
-    pack(DType::kI8, Operand::kF32, {integers, count, wide_bytes});
-    for (int64_t i = 0; i < count; ++i) EXPECT_EQ(wide[i], integers[i]);
-    pack(DType::kF8E4M3, Operand::kF32, {codes.data(), count, wide_bytes});
-    for (int64_t i = 0; i < count; ++i) {
-      const float want = e4m3_to_float(codes[i]);
-      EXPECT_TRUE(wide[i] == want || (std::isnan(wide[i]) && std::isnan(want)));
-    }
-    EXPECT_EQ(wide[count], 7);
-    std::vector<std::byte> copy(count + 1, std::byte{7});
-    std::vector<int32_t> sums(count / 24 + 1), want(count / 24 + 1);
-    pack(DType::kI8, Operand::kInt8,
-         {.from = integers, .count = count, .to = copy.data(), .segment = 24, .sums = sums.data()});
-    for (int64_t i = 0; i < count; ++i) {
-      EXPECT_EQ(copy[i], static_cast<std::byte>(codes[i]));
-      want[i / 24] += integers[i];
-    }
-    EXPECT_EQ(sums, want);
-    EXPECT_EQ(copy[count], std::byte{7});
   }
 }
 
@@ -397,8 +362,12 @@ TEST(UnpackKernels, BothInstructionSetsGiveSameRowBlocks) {
         c.to = made[i].data();
         sets[i]->unpack(from, to)->fn(c);
       }
-      ASSERT_EQ(std::memcmp(made[0].data(), made[1].data(), 8 * kBlocks * kRowBlockBytes), 0)
-          << round;
+      for (int64_t i = 0; i < 8 * kBlocks * kRowBlockBytes / 4; ++i) {
+        const bool nan = std::isnan(made[0].at<float>(i)) && std::isnan(made[1].at<float>(i));
+        ASSERT_TRUE((to == Operand::kF32 && nan) ||
+                    made[0].at<uint32_t>(i) == made[1].at<uint32_t>(i))
+            << "round " << round << ", dword " << i;
+      }
       if (to_lines < 8) {
         ASSERT_EQ(made[0].at<uint8_t>(to_lines * kBlocks * kRowBlockBytes), 0x5a);
       }
@@ -420,12 +389,6 @@ TEST(UnpackKernels, BothInstructionSetsGiveSameRowBlocks) {
     for (const UnpackBlocksArgs& c : {plain, powers, one_power, scaled}) {
       compare(DType::kF8E4M3, Operand::kF32, 4, c);
       compare(DType::kF4E2M1, Operand::kF32, 8, c);
-    }
-    float powers_made[2][kGroups * 16];
-    for (bool half : {false, true}) {
-      for (int i = 0; i < 2; ++i)
-        sets[i]->powers_of_two(exponents, kGroups * 16, half, powers_made[i]);
-      ASSERT_EQ(std::memcmp(powers_made[0], powers_made[1], sizeof powers_made[0]), 0);
     }
   }
 }

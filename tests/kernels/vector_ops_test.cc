@@ -358,6 +358,35 @@ TEST_P(VectorOpsTest, GroupSumsAddColumnsOfEachGroup) {
   }
 }
 
+TEST_P(VectorOpsTest, CodeSumsAddColumnsOfEachGroup) {
+  for (const int64_t count : kCounts) {
+    std::vector<int8_t> codes(count);
+    for (int8_t& code : codes) code = static_cast<int8_t>(random_());
+    for (const int64_t group : {8, 16, 24, 64, 300}) {
+      std::vector<int32_t> want((count + group - 1) / group), sums(want.size() + 1, 7);
+      for (int64_t i = 0; i < count; ++i) want[i / group] += codes[i];
+      ops_.code_sums(codes.data(), count, group, sums.data());
+      EXPECT_EQ(sums.back(), 7) << count;
+      sums.pop_back();
+      EXPECT_EQ(sums, want) << count << " codes in groups of " << group;
+    }
+  }
+}
+
+TEST_P(VectorOpsTest, PowersOfTwoOfEveryExponent) {
+  std::vector<uint8_t> exponents(256);
+  for (int e = 0; e < 256; ++e) exponents[e] = static_cast<uint8_t>(e);
+  std::vector<float> to(256);
+  for (const bool half : {false, true}) {
+    ops_.powers_of_two(exponents.data(), 256, half, to.data());
+    for (int e = 0; e < 255; ++e) {
+      const float power = std::ldexp(1.0f, e - 127 - half);
+      EXPECT_EQ(to[e], power < 0x1p-126f ? 0 : power) << e;
+    }
+    EXPECT_TRUE(std::isnan(to[255]));
+  }
+}
+
 TEST_P(VectorOpsTest, SubtractsMinimumsTimesSumsOfTheirColumns) {
   for (const int64_t groups : {1, 2, 5, 64}) {
     const std::vector<float> minimum = normal(groups * 16), x_sum = normal(groups * 7),

@@ -7,6 +7,7 @@
 #include "base/text.h"
 #include "golden_model.h"
 #include "support/model_words.h"
+#include "support/sample.h"
 
 namespace moracle::reload_test {
 namespace {
@@ -144,7 +145,9 @@ TEST_P(ModelReload, BadFileChangesNothing) {
   refused(bad, "attention");
 }
 
-INSTANTIATE_TEST_SUITE_P(Golden, ModelReload, ::testing::ValuesIn(testing::golden_models()),
+INSTANTIATE_TEST_SUITE_P(Golden, ModelReload,
+                         ::testing::ValuesIn(testing::sample_of(testing::golden_models(),
+                                                                "ModelReload")),
                          [](const auto& param) { return param.param; });
 
 TEST(ModelReloadRefuses, EmbeddingsOfOtherFloatType) {

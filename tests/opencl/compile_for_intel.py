@@ -84,10 +84,10 @@ def jobs(folder):
         for options in reference_variants():
             yield device, "reference.cl", options
         for cache in (0, 1, 2):
-            yield device, "ops/attend.cl", f"-D HEADS=4 -D CACHE={cache}"
-        for file in sorted((folder / "ops").glob("*.cl")):
+            yield device, "attention/attend.cl", f"-D HEADS=4 -D CACHE={cache}"
+        for file in sorted([*folder.glob("ops/*.cl"), *folder.glob("attention/*.cl")]):
             if file.name != "attend.cl":
-                yield device, f"ops/{file.name}", ""
+                yield device, f"{file.parent.name}/{file.name}", ""
         yield device, "recurrent/recurrent.cl", ""
         yield device, "recurrent/gated_delta.cl", "-D KEYS=128 -D SLICES=8"
         yield device, "limits/limits.cl", "-D REAL=float -D FIRST(x)=x"

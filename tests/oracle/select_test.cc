@@ -17,6 +17,7 @@
 #include "oracle/rules/rules.h"
 #include "paths.h"
 #include "quant/codec.h"
+#include "support/sample.h"
 
 namespace moracle::select_test {
 namespace {
@@ -143,7 +144,9 @@ TEST(Select, NamedRowHasSamePlanAndReasonsAsAuto) {
   for_each_machine_and_scheme([&](const Machine& machine, const Scheme& scheme) {
     const Selection automatic = select({.layer = fake::layer(scheme)}, machine, table);
     ASSERT_TRUE(automatic.plan);
+    testing::Sample sample(machine.name + name(scheme));
     for (const Verdict& verdict : automatic.considered) {
+      if (!sample.takes()) continue;
       const Selection named =
           select({.layer = fake::layer(scheme), .backend = std::string(verdict.backend->name)},
                  machine, table);

@@ -8,6 +8,7 @@
 #include "models/expert_moves.h"
 #include "ranks_of_threads.h"
 #include "support/must.h"
+#include "support/sample.h"
 
 namespace moracle::dispatched_models_test {
 namespace {
@@ -39,7 +40,9 @@ class DispatchedModels : public ::testing::TestWithParam<std::string> {};
 TEST_P(DispatchedModels, ThreeRanksMatchOneProcess) {
   EXPECT_EQ(errors_on(3, GetParam(), Placement::kRoundRobin), "");
 }
-INSTANTIATE_TEST_SUITE_P(All, DispatchedModels, ::testing::ValuesIn(golden_models()),
+INSTANTIATE_TEST_SUITE_P(All, DispatchedModels,
+                         ::testing::ValuesIn(testing::sample_of(golden_models(),
+                                                                "DispatchedModels")),
                          [](const auto& one) { return one.param; });
 
 TEST(DispatchedModels, EachNumberOfRanksMatchesOneProcess) {

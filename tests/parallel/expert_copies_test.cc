@@ -7,6 +7,7 @@
 
 #include "dispatched_on_ranks.h"
 #include "ranks_of_threads.h"
+#include "support/sample.h"
 
 namespace moracle::expert_copies_test {
 namespace {
@@ -104,7 +105,8 @@ TEST_P(ExpertCopies, ReplicatedRanksHaveTheBitsOfOneProcess) {
 TEST_P(ExpertCopies, DispatchedRanksHaveTheBitsOfOneProcess) {
   EXPECT_EQ(dispatched_differs(GetParam(), 3, 3), "");
 }
-INSTANTIATE_TEST_SUITE_P(All, ExpertCopies, ::testing::ValuesIn(golden_models()),
+INSTANTIATE_TEST_SUITE_P(All, ExpertCopies,
+                         ::testing::ValuesIn(testing::sample_of(golden_models(), "ExpertCopies")),
                          [](const auto& one) { return one.param; });
 
 TEST(ExpertCopies, TwoAndFourRanksHaveTheBitsOfOneProcess) {

@@ -12,6 +12,7 @@
 #include "same_bits.h"
 #include "support/model_words.h"
 #include "support/must.h"
+#include "support/sample.h"
 
 namespace moracle::expert_moves_test {
 namespace {
@@ -62,7 +63,9 @@ std::string error_of(const Status& status) {
 }
 
 class MovedExperts : public ::testing::TestWithParam<std::string> {};
-INSTANTIATE_TEST_SUITE_P(All, MovedExperts, ::testing::ValuesIn(testing::golden_models()),
+INSTANTIATE_TEST_SUITE_P(All, MovedExperts,
+                         ::testing::ValuesIn(testing::sample_of(testing::golden_models(),
+                                                                "MovedExperts")),
                          [](const auto& one) { return one.param; });
 
 // Every expert of a sequence's layers moves in the middle of it. Dispatched ranks have the same

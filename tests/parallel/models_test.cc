@@ -9,6 +9,7 @@
 #include "models/ranks.h"
 #include "oracle/kernel_plan.h"
 #include "ranks_of_threads.h"
+#include "support/sample.h"
 
 namespace moracle::models_on_ranks_test {
 namespace {
@@ -42,7 +43,8 @@ class ModelsOnRanks : public ::testing::TestWithParam<std::string> {};
 TEST_P(ModelsOnRanks, ThreeRanksMatchOneProcess) {
   EXPECT_EQ(errors_on(3, GetParam(), Placement::kRoundRobin), "");
 }
-INSTANTIATE_TEST_SUITE_P(All, ModelsOnRanks, ::testing::ValuesIn(golden_models()),
+INSTANTIATE_TEST_SUITE_P(All, ModelsOnRanks,
+                         ::testing::ValuesIn(testing::sample_of(golden_models(), "ModelsOnRanks")),
                          [](const auto& one) { return one.param; });
 
 TEST(ModelsOnRanks, RanksWithoutExpertsTakePart) {

@@ -22,7 +22,7 @@ TEST(Backend, ChosenOnlyByName) {
   const Ran named = run_command({"explain", folder.path(), "--backend", "twin"});
   EXPECT_EQ(named.code, 0) << named.err;
   EXPECT_THAT(named.out, HasSubstr("> twin "));
-  EXPECT_THAT(named.out, HasSubstr("  twin of rows decoded"));
+  EXPECT_THAT(named.out, HasSubstr("  twin of rows dequantized"));
   const Ran automatic = run_command({"explain", folder.path()});
   EXPECT_EQ(automatic.code, 0) << automatic.err;
   EXPECT_THAT(automatic.out, HasSubstr("> cpu"));

@@ -1,5 +1,5 @@
 // Backend "cuda-f32": linear layers with f32 weights, in canonical form. Routers of GGUF files have
-// such weights. Products and sums are f32.
+// such weights. Sums are f32.
 #include "base/text.h"
 #include "kernels/check_ops.h"
 #include "kernels/cuda/cuda_f32_plan.h"

@@ -18,7 +18,7 @@ KernelPlan plan_f32(const KernelRequest& request, const Machine&) {
     plan.kernels.back().range.to_tokens = kDenseGemvF32Rows;
   }
   plan.kernels.push_back(
-      {NamedKernel{"tiles of 16 rows and 32 outputs, simt, f32 products and sums"},
+      {NamedKernel{"mma.sync, tiles of 64 rows and 32 outputs, three bf16 of a weight"},
        {.from_tokens = request.deterministic ? 1 : kDenseGemvF32Rows + 1}});
   return plan;
 }

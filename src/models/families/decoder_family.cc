@@ -162,6 +162,47 @@ Result<SharedExpertDescription> describe_shared_expert(const Checkpoint& checkpo
   return shared;
 }
 
+Result<LayerDescription> describe_decoder_layer(const Checkpoint& checkpoint,
+                                                const DecoderSpec& spec, int64_t layer,
+                                                AttentionDescription attention,
+                                                DescribedWeights mlp,
+                                                std::optional<RouterDescription> router,
+                                                std::optional<SharedExpertDescription> shared) {
+  const auto norm = [&](const char* name) {
+    return describe_norm(checkpoint, layer_prefix(checkpoint, layer) + name, spec.hidden_size,
+                         spec);
+  };
+  MORACLE_TRY(auto input_norm, norm("input_layernorm"));
+  MORACLE_TRY(auto post_norm, norm("post_attention_layernorm"));
+  return LayerDescription{std::move(input_norm), std::move(post_norm), std::move(attention),
+                          std::move(router),     std::move(mlp),       std::move(shared)};
+}
+
+Result<LayerDescription> describe_qwen_layer(const Checkpoint& checkpoint, const DecoderSpec& spec,
+                                             int64_t layer, AttentionDescription attention,
+                                             bool with_shared) {
+  const Config& config = checkpoint.state().config;
+  const std::string mlp = layer_prefix(checkpoint, layer) + "mlp";
+  MORACLE_TRY(const bool dense, is_dense_layer(config, layer));
+  if (dense) {
+    MORACLE_TRY(const int64_t intermediate, config.integer({"intermediate_size"}, 1, 1 << 24));
+    MORACLE_TRY(DescribedWeights weights, describe_dense_mlp(checkpoint, mlp, spec, intermediate));
+    return describe_decoder_layer(checkpoint, spec, layer, std::move(attention),
+                                  std::move(weights));
+  }
+  MORACLE_TRY(DescribedWeights experts, checkpoint.moe_layer(layer));
+  MORACLE_TRY(RouterDescription router, describe_router(checkpoint, mlp + ".gate", experts.spec));
+  std::optional<SharedExpertDescription> shared;
+  if (with_shared) {
+    MORACLE_TRY(const int64_t intermediate,
+                config.integer({"shared_expert_intermediate_size"}, 1, 1 << 24));
+    MORACLE_TRY(shared, describe_shared_expert(checkpoint, mlp + ".shared_expert",
+                                               mlp + ".shared_expert_gate", spec, intermediate));
+  }
+  return describe_decoder_layer(checkpoint, spec, layer, std::move(attention), std::move(experts),
+                                std::move(router), std::move(shared));
+}
+
 Result<Description> describe_decoder(const Checkpoint& checkpoint, const DecoderSpec& spec,
                                      const DescribeLayer& describe_layer,
                                      const char* final_norm_name) {

@@ -89,6 +89,20 @@ Result<SharedExpertDescription> describe_shared_expert(const Checkpoint& checkpo
                                                        const DecoderSpec& spec,
                                                        int64_t intermediate);
 
+/// Describes a layer of its parts and the norms input_layernorm and post_attention_layernorm.
+/// Without a router, `mlp` is one dense MLP.
+Result<LayerDescription> describe_decoder_layer(const Checkpoint& checkpoint,
+                                                const DecoderSpec& spec, int64_t layer,
+                                                AttentionDescription attention,
+                                                DescribedWeights mlp,
+                                                std::optional<RouterDescription> router = {},
+                                                std::optional<SharedExpertDescription> shared = {});
+/// describe_decoder_layer under Qwen's names: one MLP where is_dense_layer says so, else experts
+/// and, if the family has one, a gated shared expert.
+Result<LayerDescription> describe_qwen_layer(const Checkpoint& checkpoint, const DecoderSpec& spec,
+                                             int64_t layer, AttentionDescription attention,
+                                             bool with_shared);
+
 /// Describes a whole decoder with the names model.embed_tokens, model.norm (or another) and
 /// lm_head. Calls `describe_layer` for each layer, from 0 up.
 using DescribeLayer = std::function<Result<LayerDescription>(int64_t layer)>;

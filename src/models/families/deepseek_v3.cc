@@ -5,7 +5,6 @@
 #include "checkpoint/state.h"
 #include "models/families/family.h"
 #include "models/families/latent_decoder.h"
-#include "models/gguf/gguf_drafts.h"
 #include "models/gguf/gguf_families.h"
 
 namespace moracle {
@@ -55,10 +54,6 @@ Status finish_gguf(GgufModel& model) {
     model.config.update({{"n_group", v3 ? 8 : 1}, {"topk_group", v3 ? 4 : 1}});
   return finish_deepseek(model);
 }
-Status write_gguf(GgufDraft& draft) {
-  MORACLE_CHECK(put_sigmoid_gating(draft));
-  return put_latent(draft);
-}
 constexpr GgufConvention kGguf[] = {{.architecture = "deepseek2",
                                      .keys = kLatentGgufKeys,
                                      .tensors = kLatentGgufTensors,
@@ -67,7 +62,7 @@ constexpr GgufConvention kGguf[] = {{.architecture = "deepseek2",
   "first_k_dense_replace": 0, "routed_scaling_factor": 1.0, "norm_topk_prob": false})",
                                      .applies = is_sigmoid,
                                      .finish = finish_gguf,
-                                     .write = write_gguf}};
+                                     .write = write_latent_gguf}};
 
 }  // namespace
 }  // namespace deepseek_v3

@@ -9,7 +9,6 @@
 #include "checkpoint/state.h"
 #include "models/families/family.h"
 #include "models/families/latent_decoder.h"
-#include "models/gguf/gguf_drafts.h"
 #include "models/gguf/gguf_families.h"
 
 namespace moracle {
@@ -128,24 +127,17 @@ Status finish_gguf(GgufModel& model) {
   MORACLE_CHECK(require_gating(model, GgufGating::kSigmoid));
   return finish_deepseek(model);
 }
-Status write_gguf(GgufDraft& draft) {
-  MORACLE_CHECK(put_sigmoid_gating(draft));
-  return put_latent(draft);
+constexpr GgufConvention gguf_of(std::string_view architecture) {
+  return {.architecture = architecture,
+          .keys = kGgufKeys,
+          .tensors = kGgufTensors,
+          .usual_heads = false,
+          .constants = kSharedMoeGgufConstants,
+          .finish = finish_gguf,
+          .write = write_latent_gguf};
 }
-constexpr GgufConvention kGguf[] = {{.architecture = "deepseek32",
-                                     .keys = kGgufKeys,
-                                     .tensors = kGgufTensors,
-                                     .usual_heads = false,
-                                     .constants = kSharedMoeGgufConstants,
-                                     .finish = finish_gguf,
-                                     .write = write_gguf}};
-constexpr GgufConvention kGlmGguf[] = {{.architecture = "glm-dsa",
-                                        .keys = kGgufKeys,
-                                        .tensors = kGgufTensors,
-                                        .usual_heads = false,
-                                        .constants = kSharedMoeGgufConstants,
-                                        .finish = finish_gguf,
-                                        .write = write_gguf}};
+constexpr GgufConvention kGguf[] = {gguf_of("deepseek32")};
+constexpr GgufConvention kGlmGguf[] = {gguf_of("glm-dsa")};
 
 }  // namespace
 }  // namespace deepseek_v32

@@ -75,28 +75,24 @@ Result<LayerDescription> describe_layer(const Checkpoint& checkpoint, const Deco
                                         const GroupedQuerySpec& heads, const Sizes& sizes,
                                         int64_t layer) {
   const std::string prefix = layer_prefix(checkpoint, layer), mlp = prefix + "mlp";
-  MORACLE_TRY(auto input_norm,
-              checkpoint.vector(prefix + "input_layernorm.weight", spec.hidden_size));
-  MORACLE_TRY(auto post_norm,
-              checkpoint.vector(prefix + "post_attention_layernorm.weight", spec.hidden_size));
   MORACLE_TRY(GroupedQueryDescription attention,
               describe_grouped_query(checkpoint, prefix + "self_attn.", spec, heads));
   if (sizes.is_dense(layer)) {
     MORACLE_TRY(DescribedWeights weights,
                 describe_dense_mlp(checkpoint, mlp, spec, sizes.dense_intermediate));
-    return LayerDescription{
-        std::move(input_norm), std::move(post_norm), std::move(attention), {}, std::move(weights)};
+    return describe_decoder_layer(checkpoint, spec, layer, std::move(attention),
+                                  std::move(weights));
   }
   MORACLE_TRY(DescribedWeights experts, checkpoint.moe_layer(layer));
   MORACLE_TRY(RouterDescription router,
               describe_biased_router(checkpoint, mlp, layer, experts.spec));
-  LayerDescription described{std::move(input_norm), std::move(post_norm), std::move(attention),
-                             std::move(router), std::move(experts)};
+  std::optional<SharedExpertDescription> shared;
   if (sizes.shared_intermediate > 0) {
-    MORACLE_TRY(described.shared, describe_shared_expert(checkpoint, mlp + ".shared_experts", "",
-                                                         spec, sizes.shared_intermediate));
+    MORACLE_TRY(shared, describe_shared_expert(checkpoint, mlp + ".shared_experts", "", spec,
+                                               sizes.shared_intermediate));
   }
-  return described;
+  return describe_decoder_layer(checkpoint, spec, layer, std::move(attention), std::move(experts),
+                                std::move(router), std::move(shared));
 }
 
 Result<Description> describe(const Checkpoint& checkpoint) {

@@ -36,8 +36,7 @@ Result<Description> describe(const Checkpoint& checkpoint) {
     MORACLE_TRY(GroupedQueryDescription attention,
                 describe_grouped_query(checkpoint, self_attn, decoder, heads, {biased}));
     if (qk_norm) {
-      MORACLE_TRY(attention.q_norm, checkpoint.vector(self_attn + "q_norm.weight", heads.head_dim));
-      MORACLE_TRY(attention.k_norm, checkpoint.vector(self_attn + "k_norm.weight", heads.head_dim));
+      MORACLE_CHECK(describe_head_norms(checkpoint, self_attn, decoder, attention));
     }
     return describe_shared_moe_layer(checkpoint, decoder, moe, layer, std::move(attention));
   };

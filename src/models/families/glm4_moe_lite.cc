@@ -4,7 +4,6 @@
 #include "checkpoint/state.h"
 #include "models/families/family.h"
 #include "models/families/latent_decoder.h"
-#include "models/gguf/gguf_drafts.h"
 
 namespace moracle {
 namespace glm4_moe_lite {
@@ -42,16 +41,12 @@ Result<Description> describe(const Checkpoint& checkpoint) {
 bool never(const Config&, const Tensors&) {
   return false;
 }
-Status write_gguf(GgufDraft& draft) {
-  MORACLE_CHECK(put_sigmoid_gating(draft));
-  return put_latent(draft);
-}
 constexpr GgufConvention kGguf[] = {{.architecture = "deepseek2",
                                      .keys = kLatentGgufKeys,
                                      .tensors = kLatentGgufTensors,
                                      .usual_heads = false,
                                      .applies = never,
-                                     .write = write_gguf}};
+                                     .write = write_latent_gguf}};
 
 }  // namespace
 }  // namespace glm4_moe_lite

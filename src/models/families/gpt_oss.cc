@@ -28,10 +28,6 @@ Result<LayerDescription> describe_layer(const Checkpoint& checkpoint, const Deco
                                         const GroupedQuerySpec& heads, int64_t layer, bool biased) {
   const std::string prefix = layer_prefix(checkpoint, layer);
   const std::string self_attn = prefix + "self_attn.", router_module = prefix + "mlp.router";
-  MORACLE_TRY(auto input_norm,
-              checkpoint.vector(prefix + "input_layernorm.weight", spec.hidden_size));
-  MORACLE_TRY(auto post_norm,
-              checkpoint.vector(prefix + "post_attention_layernorm.weight", spec.hidden_size));
   MORACLE_TRY(GroupedQueryDescription attention,
               describe_grouped_query(checkpoint, self_attn, spec, heads, {biased, biased}));
   MORACLE_TRY(attention.sinks, checkpoint.vector(self_attn + "sinks", heads.num_heads));
@@ -50,8 +46,8 @@ Result<LayerDescription> describe_layer(const Checkpoint& checkpoint, const Deco
                                             "it is missing");
   }
   MORACLE_TRY(RouterDescription router, describe_router(checkpoint, router_module, experts.spec));
-  return LayerDescription{std::move(input_norm), std::move(post_norm), std::move(attention),
-                          std::move(router), std::move(experts)};
+  return describe_decoder_layer(checkpoint, spec, layer, std::move(attention), std::move(experts),
+                                std::move(router));
 }
 
 constexpr ExpertNames kNames[] = {{.experts = "model.layers.{L}.mlp.experts",

@@ -66,18 +66,15 @@ Result<LayerDescription> describe_layer(const Checkpoint& checkpoint, const Spec
                                         int64_t layer) {
   const DecoderSpec& spec = all.decoder;
   const std::string prefix = layer_prefix(checkpoint, layer);
-  const int64_t hidden = spec.hidden_size;
-  MORACLE_TRY(auto input_norm, describe_norm(checkpoint, prefix + "input_layernorm", hidden, spec));
-  MORACLE_TRY(auto post_norm,
-              describe_norm(checkpoint, prefix + "post_attention_layernorm", hidden, spec));
   MORACLE_TRY(GroupedQueryDescription attention,
               describe_grouped_query(checkpoint, prefix + "self_attn.", spec, all.heads,
                                      {all.biased, all.biased}));
   MORACLE_TRY(DescribedWeights experts, checkpoint.moe_layer(layer));
   MORACLE_TRY(RouterDescription router,
               describe_router(checkpoint, prefix + "block_sparse_moe.router.layer", experts.spec));
-  LayerDescription described{std::move(input_norm), std::move(post_norm), std::move(attention),
-                             std::move(router), std::move(experts)};
+  MORACLE_TRY(LayerDescription described,
+              describe_decoder_layer(checkpoint, spec, layer, std::move(attention),
+                                     std::move(experts), std::move(router)));
   described.attention_output.scale = described.mlp_output.scale = all.residual_scale;
   if (all.shared_intermediate == 0) return described;
   // GGUF files have gate and up apart.

@@ -40,10 +40,6 @@ Result<LayerDescription> describe_layer(const Checkpoint& checkpoint, const Deco
                                         int64_t intermediate) {
   const std::string prefix = layer_prefix(checkpoint, layer), mlp = prefix + "mlp.";
   const std::string self_attn = prefix + "self_attn.";
-  MORACLE_TRY(auto input_norm,
-              checkpoint.vector(prefix + "input_layernorm.weight", spec.hidden_size));
-  MORACLE_TRY(auto post_norm,
-              checkpoint.vector(prefix + "post_attention_layernorm.weight", spec.hidden_size));
   MORACLE_TRY(GroupedQueryDescription attention,
               describe_grouped_query(checkpoint, self_attn, spec, heads, {biased, biased}));
   MORACLE_TRY(attention.q_norm,
@@ -54,8 +50,8 @@ Result<LayerDescription> describe_layer(const Checkpoint& checkpoint, const Deco
   MORACLE_TRY(RouterDescription router, describe_router(checkpoint, mlp + "gate.wg", experts.spec));
   MORACLE_TRY(SharedExpertDescription shared,
               describe_shared_expert(checkpoint, mlp + "shared_mlp", "", spec, intermediate));
-  return LayerDescription{std::move(input_norm), std::move(post_norm), std::move(attention),
-                          std::move(router),     std::move(experts),   std::move(shared)};
+  return describe_decoder_layer(checkpoint, spec, layer, std::move(attention), std::move(experts),
+                                std::move(router), std::move(shared));
 }
 
 Result<Description> describe(const Checkpoint& checkpoint) {

@@ -103,35 +103,12 @@ Result<HybridMoe> read_hybrid_moe(const Config& config, int64_t num_layers) {
 
 Result<LayerDescription> describe_hybrid_layer(const Checkpoint& checkpoint, const HybridMoe& spec,
                                                int64_t layer, const DeltaModules& modules) {
-  const Config& config = checkpoint.state().config;
-  const DecoderSpec& decoder = spec.decoder;
-  const int64_t hidden = decoder.hidden_size;
-  const std::string prefix = layer_prefix(checkpoint, layer), mlp = prefix + "mlp";
-  MORACLE_TRY(auto input_norm,
-              describe_norm(checkpoint, prefix + "input_layernorm", hidden, decoder));
-  MORACLE_TRY(auto post_norm,
-              describe_norm(checkpoint, prefix + "post_attention_layernorm", hidden, decoder));
+  const std::string prefix = layer_prefix(checkpoint, layer);
   const bool is_delta = spec.is_delta[static_cast<size_t>(layer)];
   MORACLE_TRY(AttentionDescription attention,
               is_delta ? describe_delta(checkpoint, prefix + "linear_attn.", spec, modules)
                        : describe_attention(checkpoint, prefix + "self_attn.", spec));
-  MORACLE_TRY(const bool dense, is_dense_layer(config, layer));
-  if (dense) {
-    MORACLE_TRY(const int64_t intermediate, config.integer({"intermediate_size"}, 1, 1 << 24));
-    MORACLE_TRY(DescribedWeights weights,
-                describe_dense_mlp(checkpoint, mlp, decoder, intermediate));
-    return LayerDescription{
-        std::move(input_norm), std::move(post_norm), std::move(attention), {}, std::move(weights)};
-  }
-  MORACLE_TRY(DescribedWeights experts, checkpoint.moe_layer(layer));
-  MORACLE_TRY(RouterDescription router, describe_router(checkpoint, mlp + ".gate", experts.spec));
-  MORACLE_TRY(const int64_t intermediate,
-              config.integer({"shared_expert_intermediate_size"}, 1, 1 << 24));
-  MORACLE_TRY(SharedExpertDescription shared,
-              describe_shared_expert(checkpoint, mlp + ".shared_expert",
-                                     mlp + ".shared_expert_gate", decoder, intermediate));
-  return LayerDescription{std::move(input_norm), std::move(post_norm), std::move(attention),
-                          std::move(router),     std::move(experts),   std::move(shared)};
+  return describe_qwen_layer(checkpoint, spec.decoder, layer, std::move(attention), true);
 }
 
 void subtract_one(std::span<float> values) {

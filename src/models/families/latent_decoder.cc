@@ -6,6 +6,7 @@
 #include "base/try.h"
 #include "checkpoint/state.h"
 #include "models/attention/rotary.h"
+#include "models/gguf/gguf_drafts.h"
 
 namespace moracle {
 
@@ -79,6 +80,11 @@ Result<Description> describe_latent_decoder(const Checkpoint& checkpoint,
     return describe_shared_moe_layer(checkpoint, decoder, moe, layer, std::move(described));
   };
   return describe_decoder(checkpoint, decoder, describe_layer);
+}
+
+Status write_latent_gguf(GgufDraft& draft) {
+  MORACLE_CHECK(put_sigmoid_gating(draft));
+  return put_latent(draft);
 }
 
 }  // namespace moracle

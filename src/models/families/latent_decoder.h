@@ -36,4 +36,7 @@ inline constexpr GgufTensor kLatentGgufOwnTensors[] = {
 };
 inline constexpr auto kLatentGgufTensors = joined(kSharedMoeGgufTensors, kLatentGgufOwnTensors);
 
+/// The keys of sigmoid routing, and those of MLA that the tables do not express.
+Status write_latent_gguf(GgufDraft& draft);
+
 }  // namespace moracle

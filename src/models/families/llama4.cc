@@ -149,26 +149,21 @@ Result<LayerDescription> describe_layer(const Checkpoint& checkpoint, const Spec
   const Layer& layer = spec.layers[static_cast<size_t>(number)];
   const DecoderSpec& decoder = spec.decoder;
   const std::string prefix = layer_prefix(checkpoint, number), mlp = prefix + "feed_forward";
-  const auto norm = [&](const char* name) {
-    return describe_norm(checkpoint, prefix + name, decoder.hidden_size, decoder);
-  };
-  MORACLE_TRY(auto input_norm, norm("input_layernorm"));
-  MORACLE_TRY(auto post_norm, norm("post_attention_layernorm"));
   MORACLE_TRY(GroupedQueryDescription attention,
               describe_attention(checkpoint, prefix + "self_attn.", spec, layer));
   if (!layer.sparse) {
     MORACLE_TRY(DescribedWeights weights,
                 describe_dense_mlp(checkpoint, mlp, decoder, spec.dense_intermediate));
-    return LayerDescription{
-        std::move(input_norm), std::move(post_norm), std::move(attention), {}, std::move(weights)};
+    return describe_decoder_layer(checkpoint, decoder, number, std::move(attention),
+                                  std::move(weights));
   }
   MORACLE_TRY(DescribedWeights experts, checkpoint.moe_layer(number));
   MORACLE_TRY(RouterDescription router, describe_router(checkpoint, mlp + ".router", experts.spec));
   MORACLE_TRY(SharedExpertDescription shared,
               describe_shared_expert(checkpoint, mlp + ".shared_expert", "", decoder,
                                      spec.expert_intermediate));
-  return LayerDescription{std::move(input_norm), std::move(post_norm), std::move(attention),
-                          std::move(router),     std::move(experts),   std::move(shared)};
+  return describe_decoder_layer(checkpoint, decoder, number, std::move(attention),
+                                std::move(experts), std::move(router), std::move(shared));
 }
 
 Result<Description> describe(const Checkpoint& checkpoint) {

@@ -26,10 +26,6 @@ Result<LayerDescription> describe_layer(const Checkpoint& checkpoint, const Deco
                                         const GroupedQuerySpec& heads, int64_t layer) {
   const std::string prefix = layer_prefix(checkpoint, layer);
   const std::string self_attn = prefix + "self_attn.";
-  MORACLE_TRY(auto input_norm,
-              checkpoint.vector(prefix + "input_layernorm.weight", spec.hidden_size));
-  MORACLE_TRY(auto post_norm,
-              checkpoint.vector(prefix + "post_attention_layernorm.weight", spec.hidden_size));
   MORACLE_TRY(GroupedQueryDescription attention,
               describe_grouped_query(checkpoint, self_attn, spec, heads));
   MORACLE_CHECK(describe_norms_over_heads(checkpoint, self_attn, attention));
@@ -38,8 +34,8 @@ Result<LayerDescription> describe_layer(const Checkpoint& checkpoint, const Deco
   MORACLE_TRY(RouterDescription router,
               describe_router(checkpoint, prefix + "block_sparse_moe.gate", experts.spec,
                               of_layer(checkpoint.state(), kBias, layer)));
-  return LayerDescription{std::move(input_norm), std::move(post_norm), std::move(attention),
-                          std::move(router), std::move(experts)};
+  return describe_decoder_layer(checkpoint, spec, layer, std::move(attention), std::move(experts),
+                                std::move(router));
 }
 
 Result<Description> describe(const Checkpoint& checkpoint) {

@@ -23,10 +23,6 @@ constexpr std::string_view kDefaults = R"({
 Result<LayerDescription> describe_layer(const Checkpoint& checkpoint, const DecoderSpec& spec,
                                         const GroupedQuerySpec& heads, int64_t layer) {
   const std::string prefix = layer_prefix(checkpoint, layer);
-  MORACLE_TRY(auto input_norm,
-              checkpoint.vector(prefix + "input_layernorm.weight", spec.hidden_size));
-  MORACLE_TRY(auto post_norm,
-              checkpoint.vector(prefix + "post_attention_layernorm.weight", spec.hidden_size));
   MORACLE_TRY(GroupedQueryDescription attention,
               describe_grouped_query(checkpoint, prefix + "self_attn.", spec, heads));
   MORACLE_TRY(DescribedWeights experts, checkpoint.moe_layer(layer));
@@ -34,8 +30,8 @@ Result<LayerDescription> describe_layer(const Checkpoint& checkpoint, const Deco
   const std::string& name = experts.spec.name;
   const std::string block = name.substr(0, name.rfind('.'));
   MORACLE_TRY(RouterDescription router, describe_router(checkpoint, block + ".gate", experts.spec));
-  return LayerDescription{std::move(input_norm), std::move(post_norm), std::move(attention),
-                          std::move(router), std::move(experts)};
+  return describe_decoder_layer(checkpoint, spec, layer, std::move(attention), std::move(experts),
+                                std::move(router));
 }
 
 Result<Description> describe(const Checkpoint& checkpoint) {

@@ -48,11 +48,6 @@ Result<Spec> read(const Config& config) {
 Result<LayerDescription> describe_layer(const Checkpoint& checkpoint, const Spec& spec,
                                         int64_t layer) {
   const std::string prefix = layer_prefix(checkpoint, layer);
-  const auto norm = [&](const char* name) {
-    return describe_norm(checkpoint, prefix + name, spec.decoder.hidden_size, spec.decoder);
-  };
-  MORACLE_TRY(auto input_norm, norm("input_layernorm"));
-  MORACLE_TRY(auto post_norm, norm("post_attention_layernorm"));
   MORACLE_TRY(GroupedQueryDescription attention,
               describe_grouped_query(checkpoint, prefix + "self_attn.", spec.decoder, spec.heads,
                                      {spec.biased, spec.biased}));
@@ -63,8 +58,8 @@ Result<LayerDescription> describe_layer(const Checkpoint& checkpoint, const Spec
   const bool published = block.ends_with("block_sparse_moe");
   MORACLE_TRY(RouterDescription router,
               describe_router(checkpoint, block + (published ? ".gate" : ".router"), experts.spec));
-  return LayerDescription{std::move(input_norm), std::move(post_norm), std::move(attention),
-                          std::move(router), std::move(experts)};
+  return describe_decoder_layer(checkpoint, spec.decoder, layer, std::move(attention),
+                                std::move(experts), std::move(router));
 }
 
 Result<Description> describe(const Checkpoint& checkpoint) {

@@ -24,31 +24,11 @@ constexpr std::string_view kDefaults = R"({
 
 Result<LayerDescription> describe_layer(const Checkpoint& checkpoint, const DecoderSpec& spec,
                                         const GroupedQuerySpec& heads, int64_t layer) {
-  const Config& config = checkpoint.state().config;
-  const std::string prefix = layer_prefix(checkpoint, layer), mlp = prefix + "mlp";
-  MORACLE_TRY(auto input_norm,
-              checkpoint.vector(prefix + "input_layernorm.weight", spec.hidden_size));
-  MORACLE_TRY(auto post_norm,
-              checkpoint.vector(prefix + "post_attention_layernorm.weight", spec.hidden_size));
-  MORACLE_TRY(const bool biased, config.boolean_or(false, {"qkv_bias"}));
+  const std::string self_attn = layer_prefix(checkpoint, layer) + "self_attn.";
+  MORACLE_TRY(const bool biased, checkpoint.state().config.boolean_or(false, {"qkv_bias"}));
   MORACLE_TRY(GroupedQueryDescription attention,
-              describe_grouped_query(checkpoint, prefix + "self_attn.", spec, heads, {biased}));
-  MORACLE_TRY(const bool dense, is_dense_layer(config, layer));
-  if (dense) {
-    MORACLE_TRY(const int64_t intermediate, config.integer({"intermediate_size"}, 1, 1 << 24));
-    MORACLE_TRY(DescribedWeights weights, describe_dense_mlp(checkpoint, mlp, spec, intermediate));
-    return LayerDescription{
-        std::move(input_norm), std::move(post_norm), std::move(attention), {}, std::move(weights)};
-  }
-  MORACLE_TRY(DescribedWeights experts, checkpoint.moe_layer(layer));
-  MORACLE_TRY(RouterDescription router, describe_router(checkpoint, mlp + ".gate", experts.spec));
-  MORACLE_TRY(const int64_t intermediate,
-              config.integer({"shared_expert_intermediate_size"}, 1, 1 << 24));
-  MORACLE_TRY(SharedExpertDescription shared,
-              describe_shared_expert(checkpoint, mlp + ".shared_expert",
-                                     mlp + ".shared_expert_gate", spec, intermediate));
-  return LayerDescription{std::move(input_norm), std::move(post_norm), std::move(attention),
-                          std::move(router),     std::move(experts),   std::move(shared)};
+              describe_grouped_query(checkpoint, self_attn, spec, heads, {biased}));
+  return describe_qwen_layer(checkpoint, spec, layer, std::move(attention), true);
 }
 
 Result<Description> describe(const Checkpoint& checkpoint) {

@@ -32,29 +32,12 @@ constexpr std::string_view kWrappedDefaults = R"({
 
 Result<LayerDescription> describe_layer(const Checkpoint& checkpoint, const DecoderSpec& spec,
                                         const GroupedQuerySpec& heads, int64_t layer) {
-  const Config& config = checkpoint.state().config;
-  const std::string prefix = layer_prefix(checkpoint, layer);
-  const std::string self_attn = prefix + "self_attn.", mlp = prefix + "mlp";
-  MORACLE_TRY(auto input_norm,
-              checkpoint.vector(prefix + "input_layernorm.weight", spec.hidden_size));
-  MORACLE_TRY(auto post_norm,
-              checkpoint.vector(prefix + "post_attention_layernorm.weight", spec.hidden_size));
-  MORACLE_TRY(const bool biased, config.boolean_or(false, {"attention_bias"}));
+  const std::string self_attn = layer_prefix(checkpoint, layer) + "self_attn.";
+  MORACLE_TRY(const bool biased, checkpoint.state().config.boolean_or(false, {"attention_bias"}));
   MORACLE_TRY(GroupedQueryDescription attention,
               describe_grouped_query(checkpoint, self_attn, spec, heads, {biased, biased}));
-  MORACLE_TRY(attention.q_norm, checkpoint.vector(self_attn + "q_norm.weight", heads.head_dim));
-  MORACLE_TRY(attention.k_norm, checkpoint.vector(self_attn + "k_norm.weight", heads.head_dim));
-  MORACLE_TRY(const bool dense, is_dense_layer(config, layer));
-  if (dense) {
-    MORACLE_TRY(const int64_t intermediate, config.integer({"intermediate_size"}, 1, 1 << 24));
-    MORACLE_TRY(DescribedWeights weights, describe_dense_mlp(checkpoint, mlp, spec, intermediate));
-    return LayerDescription{
-        std::move(input_norm), std::move(post_norm), std::move(attention), {}, std::move(weights)};
-  }
-  MORACLE_TRY(DescribedWeights experts, checkpoint.moe_layer(layer));
-  MORACLE_TRY(RouterDescription router, describe_router(checkpoint, mlp + ".gate", experts.spec));
-  return LayerDescription{std::move(input_norm), std::move(post_norm), std::move(attention),
-                          std::move(router), std::move(experts)};
+  MORACLE_CHECK(describe_head_norms(checkpoint, self_attn, spec, attention));
+  return describe_qwen_layer(checkpoint, spec, layer, std::move(attention), false);
 }
 
 Result<Description> describe(const Checkpoint& checkpoint) {

@@ -52,16 +52,12 @@ Result<LayerDescription> describe_shared_moe_layer(const Checkpoint& checkpoint,
                                                    const DecoderSpec& decoder,
                                                    const SharedMoeSpec& spec, int64_t layer,
                                                    AttentionDescription&& attention) {
-  const std::string prefix = layer_prefix(checkpoint, layer), mlp = prefix + "mlp";
-  MORACLE_TRY(auto input_norm,
-              checkpoint.vector(prefix + "input_layernorm.weight", decoder.hidden_size));
-  MORACLE_TRY(auto post_norm,
-              checkpoint.vector(prefix + "post_attention_layernorm.weight", decoder.hidden_size));
+  const std::string mlp = layer_prefix(checkpoint, layer) + "mlp";
   if (spec.is_dense(layer)) {
     MORACLE_TRY(DescribedWeights weights,
                 describe_dense_mlp(checkpoint, mlp, decoder, spec.dense_intermediate));
-    return LayerDescription{
-        std::move(input_norm), std::move(post_norm), std::move(attention), {}, std::move(weights)};
+    return describe_decoder_layer(checkpoint, decoder, layer, std::move(attention),
+                                  std::move(weights));
   }
   MORACLE_TRY(DescribedWeights experts, checkpoint.moe_layer(layer));
   // A file without a bias that the architecture has is incomplete.
@@ -70,13 +66,13 @@ Result<LayerDescription> describe_shared_moe_layer(const Checkpoint& checkpoint,
       spec.bias_name.empty() ? "" : of_layer(checkpoint.state(), spec.bias_name, layer);
   MORACLE_TRY(RouterDescription router,
               describe_router(checkpoint, mlp + ".gate", experts.spec, bias));
-  LayerDescription described{std::move(input_norm), std::move(post_norm), std::move(attention),
-                             std::move(router), std::move(experts)};
+  std::optional<SharedExpertDescription> shared;
   if (spec.shared_intermediate > 0) {
-    MORACLE_TRY(described.shared, describe_shared_expert(checkpoint, mlp + ".shared_experts", "",
-                                                         decoder, spec.shared_intermediate));
+    MORACLE_TRY(shared, describe_shared_expert(checkpoint, mlp + ".shared_experts", "", decoder,
+                                               spec.shared_intermediate));
   }
-  return described;
+  return describe_decoder_layer(checkpoint, decoder, layer, std::move(attention),
+                                std::move(experts), std::move(router), std::move(shared));
 }
 
 Status write_glm_moe_gguf(GgufDraft& draft) {

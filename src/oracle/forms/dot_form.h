@@ -14,13 +14,21 @@ enum class Operand : uint8_t {
   kInt16,  ///< two int16, sums in i32: floats as steps of the largest of a segment
 };
 
+/// Scales that a kernel of codes reads as stored (StepDotArgs).
+enum class StoredScales : uint8_t {
+  kNone,
+  kHalves,  ///< f16
+  kSteps,   ///< integers times f16 factors of 256 columns
+};
+
 /// How a kernel multiplies by row blocks.
 struct DotForm {
   Operand x = Operand::kF32;
   bool by_codes = false;   ///< multiply by codes as stored, not by unpacked row blocks
   bool in_limbs = false;   ///< floats as kLimbs rows of int8 (Operand::kInt8)
   bool two_terms = false;  ///< floats as two bf16 terms (Operand::kBf16)
-  bool by_steps = false;   ///< multiply by integer scales (StepDotArgs), too
+  StoredScales scales = StoredScales::kNone;
+  constexpr bool by_stored_scales() const { return scales != StoredScales::kNone; }
 };
 
 /// The instruction sets of a CPU row's micro-kernels.

@@ -16,7 +16,8 @@ std::string name_of(const CpuDotForm& form) {
       dot.two_terms ? "products of two bf16 terms, f32 sums" : "bf16 products, f32 sums",
       "f32 products and sums", "floats as i16, exact sums"};
   return str(name(form.weights), dot.by_codes ? " codes, " : " row blocks, ",
-             products[static_cast<size_t>(dot.x)], dot.by_steps ? " of 256 columns, " : ", ",
+             products[static_cast<size_t>(dot.x)],
+             dot.scales == cpu::StoredScales::kSteps ? " of 256 columns, " : ", ",
              form.instruction);
 }
 

@@ -99,7 +99,8 @@ TEST_F(CudaHopperTest, EveryNumberOfTokensGivesResultsOfReferenceAndReplaysThem)
        {"bf16", "int4-w4a16-g128", "int4-w4a16-g32-asym", "int8-w8a8", "int8-w8a16-channel",
         "fp8-w8a8-channel", "fp8-w8a8-block128x128", "mxfp4-w4a16", "mxfp8-w8a16", "mxfp8-w8a8",
         "nvfp4-w4a16", "int8-w8a16-g16-s8-6bit", "int4-w4a16-g16-min-s8", "int8-w8a16-g16-min",
-        "int4-w4a16-g32-asym-min-s8", "int4-w4a8-g16-min-s8", "int8-w8a8-g32-min"}) {
+        "int4-w4a16-g32-asym-min-s8", "int4-w4a8-g16-min-s8", "int8-w8a8-g32-min", "int4-w4a16-g32",
+        "int8-w8a16-g32-s16"}) {
     const Scheme scheme = *parse_scheme(name);
     FusedMoe moe = make(request_of(scheme, "cuda-sm90"));
     FusedMoe reference = make(request_of(scheme, "cuda-reference"));
@@ -177,13 +178,14 @@ TEST_F(CudaHopperTest, TokensPreparedBeforeAndRowsAddedAfterGiveBitsOfApply) {
 TEST_F(CudaHopperTest, RowsThatEndWithinStageGiveResultsOfReference) {
   if (!serves("cuda-sm90")) GTEST_SKIP() << "cuda-sm90 does not serve this GPU";
   constexpr Sizes kSizes{544, 288};  // one k-block more than whole stages, for 4, 8 and 16 bits
-  for (const char* name : {"bf16", "int4-w4a16-g32-asym", "int8-w8a8", "fp8-w8a8-channel",
-                           "mxfp4-w4a16", "mxfp8-w8a16", "mxfp8-w8a8", "int8-w8a16-g16-s8-6bit",
-                           "int4-w4a16-g16-min-s8", "int4-w4a8-g16-min-s8"}) {
+  for (const char* name :
+       {"bf16", "int4-w4a16-g32-asym", "int8-w8a8", "fp8-w8a8-channel", "mxfp4-w4a16",
+        "mxfp8-w8a16", "mxfp8-w8a8", "int8-w8a16-g16-s8-6bit", "int4-w4a16-g16-min-s8",
+        "int4-w4a8-g16-min-s8", "int4-w4a16-g32", "int8-w8a16-g32-s16"}) {
     const Scheme scheme = *parse_scheme(name);
     FusedMoe moe = make(request_of(scheme, "cuda-sm90", kSizes));
     FusedMoe reference = make(request_of(scheme, "cuda-reference", kSizes));
-    for (const int64_t tokens : {1, 8, 12}) {
+    for (const int64_t tokens : {1, 8, 12, 300, 2000}) {
       SCOPED_TRACE(str(name, ", ", tokens, " tokens"));
       const Batch b = batch(request_of(scheme, "cuda-sm90", kSizes), tokens);
       const std::vector<float> got = apply(moe, b);

@@ -25,12 +25,20 @@ int scale_rows(const MatrixShape& shape) {
   return vnni16::scale_is_exponent(shape) ? kTileRows : kF32Rows;
 }
 
+// Kernels for few rows multiply codes as stored, those for many rows unpack them.
+const StepKernel* steps_of(const UkernelSet& kernels, DotForm form, const QuantKey& key) {
+  return kernels.steps(key, form.by_codes ? kSkinnyRows : kTileRows);
+}
+
 // Groups consist of units of codes, and padding completes the last one.
-bool serves_steps(const MatrixShape& shape, const UkernelSet& kernels) {
+bool serves_stored_scales(const MatrixShape& shape, const UkernelSet& kernels, DotForm form) {
   constexpr int64_t kPaddedCols = 64;
-  return shape.key.quantized() && vnni16::scale_is_step(shape) && vnni16::num_groups(shape) > 1 &&
-         kernels.steps(shape.key) != nullptr && kPaddedCols % vnni16::group_cols(shape) == 0 &&
-         vnni16::group_cols(shape) % (shape.key.codes == CodeSet::kUnsigned5 ? 32 : 16) == 0;
+  return shape.key.quantized() && vnni16::num_groups(shape) > 1 &&
+         vnni16::scale_lanes(shape) == kPanelRows &&
+         steps_of(kernels, form, shape.key) != nullptr &&
+         kPaddedCols % vnni16::group_cols(shape) == 0 &&
+         vnni16::group_cols(shape) % (shape.key.codes == CodeSet::kUnsigned5 ? 32 : 16) == 0 &&
+         (vnni16::scale_is_step(shape) || (shape.key.symmetric && !shape.key.minimums));
 }
 
 }  // namespace
@@ -42,6 +50,12 @@ int64_t x_group_cols(const Scheme& scheme) {
   return grouped ? key->group.cols : 0;
 }
 
+StoredScales stored_scales(const QuantKey& key) {
+  return key.scale_dtype == DType::kI8    ? StoredScales::kSteps
+         : key.scale_dtype == DType::kF16 ? StoredScales::kHalves
+                                          : StoredScales::kNone;
+}
+
 const DotKernel* dot_of(const UkernelSet& kernels, DotForm form, DType codes) {
   const std::optional<DType> operand = operand_dtype(form.x);
   if (form.by_codes) return operand == codes ? nullptr : kernels.dot(form.x, codes);
@@ -50,8 +64,8 @@ const DotKernel* dot_of(const UkernelSet& kernels, DotForm form, DType codes) {
 
 std::string_view instruction_of(const UkernelSet& kernels, const DotForm& form,
                                 const QuantKey& key) {
-  if (form.by_steps) {
-    const StepKernel* const steps = kernels.steps(key);
+  if (form.by_stored_scales()) {
+    const StepKernel* const steps = steps_of(kernels, form, key);
     return steps == nullptr ? "none" : steps->instruction;
   }
   const DotKernel* const dot = dot_of(kernels, form, key.dtype);
@@ -60,7 +74,8 @@ std::string_view instruction_of(const UkernelSet& kernels, const DotForm& form,
 
 bool MacroKernel::serves(const MatrixShape& shape, const Scheme& scheme, DotForm form,
                          const UkernelSet& kernels) {
-  if (form.by_steps) return serves_steps(shape, kernels);
+  if (form.by_stored_scales())
+    return form.scales == stored_scales(shape.key) && serves_stored_scales(shape, kernels, form);
   if (dot_of(kernels, form, shape.key.dtype) == nullptr) return false;
   const bool zeros = panels_have_zero_points(shape);
   if (form.by_codes && form.x == Operand::kBf16 && zeros) return false;
@@ -75,8 +90,8 @@ MacroKernel::MacroKernel(const KernelWeights& weights, const CpuDotForm& form,
       planned_(form),
       form_(form.dot),
       kernels_(kernels),
-      dot_(form_.by_steps ? nullptr : dot_of(kernels, form_, weights.shape.key.dtype)),
-      steps_(form_.by_steps ? kernels.steps(weights.shape.key) : nullptr),
+      dot_(form_.by_stored_scales() ? nullptr : dot_of(kernels, form_, weights.shape.key.dtype)),
+      steps_(form_.by_stored_scales() ? steps_of(kernels, form_, weights.shape.key) : nullptr),
       prefetch_distance_(prefetch_distance(kernels, form_, weights.shape.key)),
       panels_(weights, form_, x_group_cols(weights.scheme), kernels),
       x_group_is_segment_(x_group_cols(weights.scheme) == panels_.segment_cols()),
@@ -195,7 +210,9 @@ void MacroKernel::multiply_steps(const PanelPair& pair, const RowTile& tile,
     if (!tile.prefetch) continue;
     const int64_t next = tile.next.panel + p * tile.next.distance;
     block.codes_jump[p] = panels_.codes(tile.next.expert, next) - block.w[p];
-    block.steps_jump[p] = panels_.scale_steps(tile.next.expert, next).step - block.steps[p].step;
+    block.steps_jump[p] =
+        (panels_.scale_steps(tile.next.expert, next).factor - block.steps[p].factor) *
+        static_cast<int64_t>(sizeof(uint16_t));
   }
   steps_->fn(block);
 }

@@ -40,6 +40,9 @@ struct TileScratch {
   alignas(64) float scales[2][kPanelRows];
 };
 
+/// How the panels of such weights store scales, where kernels may read them as stored.
+StoredScales stored_scales(const QuantKey& key);
+
 /// The micro-kernel that multiplies codes of this type in this form; null: none.
 const DotKernel* dot_of(const UkernelSet& kernels, DotForm form, DType codes);
 

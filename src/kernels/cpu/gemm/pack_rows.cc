@@ -39,6 +39,22 @@ PackedRows carve(const RowForm& form, int64_t rows, std::byte* memory, size_t* b
   return packed;
 }
 
+// Rows of f32 or int8 codes as they are, or codes as f32.
+void copy_values(const PackArgs& a, DType from, Operand to) {
+  const auto* const int8 = static_cast<const int8_t*>(a.from);
+  auto* const floats = reinterpret_cast<float*>(a.to);
+  if (from == DType::kF32) {
+    std::memcpy(a.to, a.from, a.count * sizeof(float));
+  } else if (to == Operand::kInt8) {
+    std::memcpy(a.to, a.from, a.count);
+    vector_ops().code_sums(int8, a.count, a.segment, a.sums);
+  } else if (from == DType::kI8) {
+    vector_ops().dequantize_int8(int8, a.count, 1.0f, floats);
+  } else {
+    vector_ops().dequantize_e4m3(static_cast<const uint8_t*>(a.from), a.count, 1.0f, floats);
+  }
+}
+
 }  // namespace
 
 int64_t read_cols(Operand arithmetic, int64_t k) {
@@ -165,7 +181,7 @@ void RowPacker::pack_row(const PackedRows& packed, int64_t at, int64_t r, bool s
   a.segments = packed.num_sums;
   if (packed.num_minimums > 0)
     sum_groups(a.from, source, packed.minimum_sums + at * packed.num_minimums);
-  if (skinny && form_.skinny_in_limbs) {
+  if (skinny ? form_.skinny_in_limbs : form_.in_limbs) {
     a.sums = packed.sums + at * kLimbs * packed.num_sums;
     a.scales = packed.segment_scales + at * kLimbs * packed.num_segment_scales;
     a.scale_segments = form_.scale_segments;
@@ -181,10 +197,10 @@ void RowPacker::pack_row(const PackedRows& packed, int64_t at, int64_t r, bool s
   if (packed.sums != nullptr) a.sums = packed.sums + at * packed.num_sums;
   if (packed.segment_scales != nullptr)
     a.scales = packed.segment_scales + at * packed.num_segment_scales;
-  if (const PackKernel* const pack = skinny ? skinny_ : main_)
-    pack->fn(a);
+  if (const PackKernel* const kernel = skinny ? skinny_ : main_)
+    kernel->fn(a);
   else
-    std::memcpy(a.to, a.from, form_.k * sizeof(float));  // f32 to f32
+    copy_values(a, x.values.dtype, arithmetic);
   const bool eights = arithmetic == Operand::kInt16 ||
                       (arithmetic == Operand::kBf16 && form_.order != ColumnOrder::kPlain);
   const int64_t columns = eights ? (form_.k + 7) / 8 * 8 : form_.k;

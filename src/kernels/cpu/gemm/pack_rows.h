@@ -15,6 +15,7 @@ struct RowForm {
   /// Arithmetic for experts with few rows; its elements are at most as wide as f32.
   Operand skinny = Operand::kF32;
   bool skinny_in_limbs = false;  ///< floats as kLimbs rows of int8 for experts with few rows
+  bool in_limbs = false;         ///< for the others, too
   int skinny_rows = kSkinnyRows;
   ColumnOrder order = ColumnOrder::kPlain;  ///< Operand::kBf16
   int64_t k = 0;

@@ -10,10 +10,25 @@
 namespace moracle::cpu {
 namespace {
 
+// Whether many rows are faster by stored scales. A row of int8 then needs two tile products for 64
+// columns, and floats in limbs need six. Two bf16 terms need four, but eight where groups of 16
+// columns fill half a tile; one term needs half as many.
+bool gains_for_many_rows(const KernelRequest& request) {
+  constexpr int64_t kTileCols = 32;  // of bf16
+  if (has_int8_rows(request.scheme)) return true;
+  return !request.scheme.activation && !request.bf16_activations &&
+         vnni16::group_cols(request.shape) < kTileCols;
+}
+
 // The form for many rows: the best kernel of the table that multiplies codes as stored, or
 // unpacked. Rows of floats in bf16 have two terms, unless the request needs only one.
 DotForm main_form(const KernelRequest& request, Operand arithmetic, const UkernelSet& kernels) {
   const DType dtype = request.shape.key.dtype;
+  const DotForm stored{Operand::kInt8, false, !has_int8_rows(request.scheme), false,
+                       stored_scales(request.shape.key)};
+  if (stored.by_stored_scales() && gains_for_many_rows(request) &&
+      MacroKernel::serves(request.shape, request.scheme, stored, kernels))
+    return stored;
   const DotForm unpacked{arithmetic}, by_codes{arithmetic, true};
   DotForm form = unpacked;
   if (arithmetic == Operand::kInt16) return by_codes;
@@ -25,6 +40,14 @@ DotForm main_form(const KernelRequest& request, Operand arithmetic, const Ukerne
   form.two_terms =
       arithmetic == Operand::kBf16 && !request.scheme.activation && !request.bf16_activations;
   return form;
+}
+
+// Whether few rows are faster by stored scales. Codes of 8 bits beside rows of int8 need no
+// unpacking: in registers of 256 bits the kernel for many rows then takes a tenth less time.
+bool gains_by_stored_scales(const QuantKey& key, const DotForm& form, const UkernelSet& kernels) {
+  if (form.in_limbs || key.dtype != DType::kI8 || key.codes != CodeSet::kAny) return true;
+  const StepKernel* const kernel = kernels.steps(key, kSkinnyRows);
+  return kernel != nullptr && kernel->isa == UkernelIsa::kAvx512Vnni;
 }
 
 // The form for few rows by codes, if it differs from `main`. Rows that arrive as integers stay
@@ -39,11 +62,17 @@ std::optional<DotForm> skinny_form(const KernelRequest& request, const DotForm& 
   if (main.x == Operand::kInt16 || !shape.key.quantized()) return {};
   // A deterministic plan uses one arithmetic, so that a token's bits depend on the token alone.
   if (request.deterministic && !integers) return {};
-  // Integer scales round once for kFactorCols columns, so their bits differ from those of `main`.
-  const DotForm steps{Operand::kInt8, true, !has_int8_rows(scheme), false, true};
+  // Integer scales round once for kFactorCols columns, so their bits differ from those of `main`
+  // without them. With f16 scales rows of int8 have the bits of `main`.
+  const DotForm stored{Operand::kInt8, true, !has_int8_rows(scheme), false,
+                       stored_scales(shape.key)};
   const bool taken = has_int8_rows(scheme) ? main.x != Operand::kF32 : !scheme.activation;
-  if (!request.deterministic && taken && MacroKernel::serves(shape, scheme, steps, kernels))
-    return steps;
+  const bool allowed =
+      !request.deterministic || stored.scales == StoredScales::kHalves || main.by_stored_scales();
+  if (stored.by_stored_scales() && allowed && taken &&
+      gains_by_stored_scales(shape.key, stored, kernels) &&
+      MacroKernel::serves(shape, scheme, stored, kernels))
+    return stored;
   DotForm skinny{Operand::kF32, true};
   if (has_int8_rows(scheme) && main.x != Operand::kF32) {
     skinny.x = Operand::kInt8;
@@ -63,7 +92,7 @@ std::optional<DotForm> skinny_form(const KernelRequest& request, const DotForm& 
 // instructions than three limbs of int8: one thread of a Zen 4 takes 1,030 and 843 µs with one row.
 int skinny_rows_of(const DotForm& main, const DotForm& skinny, const UkernelSet& kernels) {
   constexpr int kRowsInLimbs = 2;
-  if (skinny.by_steps) return kSkinnyRows;
+  if (skinny.by_stored_scales()) return kSkinnyRows;
   return main.by_codes && skinny.in_limbs ? kRowsInLimbs : kernels.skinny_rows;
 }
 
@@ -96,6 +125,7 @@ RowForm row_form(const MatrixShape& shape, const Scheme& scheme,
   form.two_terms = main.two_terms;
   form.skinny = skinny.x;
   form.skinny_in_limbs = skinny.in_limbs;
+  form.in_limbs = main.in_limbs;
   if (has_skinny) form.skinny_rows = static_cast<int>(planned.front().range.to_rows);
   form.order = shape.key.dtype == DType::kBF16 ? ColumnOrder::kPlain : kernels.order;
   form.k = shape.k;
@@ -103,7 +133,8 @@ RowForm row_form(const MatrixShape& shape, const Scheme& scheme,
   if (skinny.in_limbs) by_segment = skinny;
   if (main.x == Operand::kInt16) by_segment = {main.x, true};
   form.segment = segment_cols(shape, by_segment, x_group_cols(scheme));
-  if (skinny.by_steps && skinny.in_limbs) form.scale_segments = kFactorCols / form.segment;
+  if (skinny.by_stored_scales() && skinny.in_limbs)
+    form.scale_segments = kFactorCols / form.segment;
   if (as_codes(scheme, main.x)) {
     form.num_scales = num_groups(*scheme.activation, shape.k);
     form.scale_cols = group_cols(*scheme.activation, shape.k);
@@ -146,7 +177,8 @@ KernelPlan plan_gemm(const KernelRequest& request, Operand arithmetic, DotIsa is
   }
   add(main, {.from_tokens = (from_rows + request.expert_rows - 1) / request.expert_rows,
              .from_rows = from_rows});
-  plan.deterministic = !skinny || (arithmetic == Operand::kInt8 && !skinny->by_steps);
+  plan.deterministic = !skinny || main.by_stored_scales() ||
+                       (arithmetic == Operand::kInt8 && skinny->scales != StoredScales::kSteps);
   plan.input_dtype = as_codes(request.scheme, arithmetic) ? key->dtype : DType::kF32;
   const RowForm form = row_form(shape, request.scheme, plan.kernels, kernels);
   plan.product_bits = product_bits(main, request.scheme);

@@ -229,8 +229,8 @@ void WeightPanels::read_scales(int64_t expert, int64_t panel, int64_t group, int
   const int64_t first = group * kPanelRows, numbers = count * kPanelRows;
   if (steps_) return read_steps(all, group, count, nullptr, to);
   if (exponents_)
-    return kernels_.powers_of_two(reinterpret_cast<const uint8_t*>(all) + first, numbers,
-                                  fp4_counts_twice(), to);
+    return vector_ops().powers_of_two(reinterpret_cast<const uint8_t*>(all) + first, numbers,
+                                      fp4_counts_twice(), to);
   if (floats_)
     std::memcpy(to, reinterpret_cast<const float*>(all) + first, numbers * sizeof(float));
   else
@@ -243,7 +243,7 @@ void WeightPanels::scales_of(int64_t expert, int64_t panel, int64_t group, float
   if (exponents_) {
     std::array<uint8_t, kPanelRows> lanes;
     lanes.fill(reinterpret_cast<const uint8_t*>(all)[group]);
-    return kernels_.powers_of_two(lanes.data(), kPanelRows, fp4_counts_twice(), scratch);
+    return vector_ops().powers_of_two(lanes.data(), kPanelRows, fp4_counts_twice(), scratch);
   }
   std::fill_n(scratch, kPanelRows,
               floats_ ? reinterpret_cast<const float*>(all)[group]

@@ -75,7 +75,7 @@ class WeightPanels {
   /// Scales of whole rows, [16], applied in the epilogue. Null: none.
   const float* row_scales(int64_t expert, int64_t panel, float* scratch) const;
   const float* bias(int64_t expert, int64_t panel) const;
-  /// Scales and minimums of a panel, stored as integers. Null minimums: none.
+  /// Scales and minimums of a panel, stored as integers or f16. Null minimums: none.
   PanelSteps scale_steps(int64_t expert, int64_t panel) const {
     return steps_of(scales(expert, panel));
   }
@@ -121,8 +121,9 @@ class WeightPanels {
   void read_steps(const std::byte* panel, int64_t group, int64_t count, const float* plus,
                   float* to) const;
   PanelSteps steps_of(const std::byte* panel) const {
-    return {reinterpret_cast<const uint16_t*>(panel),
-            reinterpret_cast<const int8_t*>(panel + vnni16::factor_bytes(weights_.shape))};
+    const auto* const factors = reinterpret_cast<const uint16_t*>(panel);
+    if (!steps_) return {factors};
+    return {factors, reinterpret_cast<const int8_t*>(panel + vnni16::factor_bytes(weights_.shape))};
   }
   const std::byte* scales(int64_t expert, int64_t panel) const {
     return weights_.expert(expert) + weights_.sections.scales + panel * scale_bytes_;

@@ -5,12 +5,6 @@
 #error "attend_int8_avx512_vnni.cc needs -mavx512vnni"
 #endif
 
-// g++ 12 warns about the deliberately undefined operands in its own avx512 headers.
-#if defined(__GNUC__) && !defined(__clang__)
-#pragma GCC diagnostic ignored "-Wmaybe-uninitialized"
-#pragma GCC diagnostic ignored "-Wuninitialized"
-#endif
-
 #include "kernels/cpu/simd/vector_attend_int8.h"
 
 namespace moracle::cpu {

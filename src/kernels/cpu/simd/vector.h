@@ -66,6 +66,9 @@ MORACLE_VECTOR_INLINE Vec splat(float x) {
 MORACLE_VECTOR_INLINE Bits splat_bits(uint32_t x) {
   return x + Bits{};
 }
+MORACLE_VECTOR_INLINE Vec to_float(Ints v) {
+  return __builtin_convertvector(v, Vec);
+}
 
 #if defined(MORACLE_VECTOR_AVX2)
 MORACLE_VECTOR_INLINE __m256i first_lanes(int64_t count) {
@@ -115,6 +118,40 @@ MORACLE_VECTOR_INLINE Ints larger(Ints a, Ints b) {
   return as<Ints>(_mm256_max_epi32(as<__m256i>(a), as<__m256i>(b)));
 #else
   return a > b ? a : b;
+#endif
+}
+
+/// The bytes of a table of 16 under numbers of 4 bits, four in a lane.
+MORACLE_VECTOR_INLINE Bits lookup_bytes(const int8_t* table, Bits numbers) {
+#if defined(MORACLE_VECTOR_AVX512)
+  const __m512i values = _mm512_broadcast_i32x4(load_as<__m128i>(table));
+  return as<Bits>(_mm512_shuffle_epi8(values, as<__m512i>(numbers)));
+#elif defined(MORACLE_VECTOR_AVX2)
+  const __m256i values = _mm256_broadcastsi128_si256(load_as<__m128i>(table));
+  return as<Bits>(_mm256_shuffle_epi8(values, as<__m256i>(numbers)));
+#else
+  Bits bytes{};
+  for (unsigned shift = 0; shift < 32; shift += 8) {
+    for (int lane = 0; lane < kLanes; ++lane) {
+      const int8_t byte = table[numbers[lane] >> shift & 15];
+      bytes[lane] |= static_cast<uint32_t>(static_cast<uint8_t>(byte)) << shift;
+    }
+  }
+  return bytes;
+#endif
+}
+/// Whether any byte has its highest bit.
+MORACLE_VECTOR_INLINE bool any_high_bit(Bits bytes) {
+#if defined(MORACLE_VECTOR_AVX512)
+  return _mm512_movepi8_mask(as<__m512i>(bytes)) != 0;
+#elif defined(MORACLE_VECTOR_AVX2)
+  return _mm256_movemask_epi8(as<__m256i>(bytes)) != 0;
+#elif defined(__SSE2__)
+  return _mm_movemask_epi8(as<__m128i>(bytes)) != 0;
+#else
+  uint32_t all = 0;
+  for (int lane = 0; lane < kLanes; ++lane) all |= bytes[lane];
+  return (all & 0x80808080u) != 0;
 #endif
 }
 

@@ -56,9 +56,6 @@ MORACLE_VECTOR_INLINE Ints add_products(Ints sum, Ints a, Ints b) {
   return sum + (a << 16 >> 16) * (b << 16 >> 16) + (a >> 16) * (b >> 16);
 #endif
 }
-MORACLE_VECTOR_INLINE Vec to_floats(Ints v) {
-  return __builtin_convertvector(v, Vec);
-}
 
 /// codes = round(x · factor), 16 bits. `count` is a multiple of 16. `codes` may alias x: each block
 /// is loaded before its half of the memory is written.
@@ -128,7 +125,7 @@ MORACLE_VECTOR_INLINE void score_codes(const uint16_t* queries, int64_t padded, 
     const Vec scale = load(scales + position);
     MORACLE_VECTOR_UNROLL
     for (int r = 0; r < kRows; ++r)
-      store(scores + r * kKvBlock + position, to_floats(sum[r][v]) * scale);
+      store(scores + r * kKvBlock + position, to_float(sum[r][v]) * scale);
   }
 }
 
@@ -158,7 +155,7 @@ MORACLE_VECTOR_INLINE void sum_codes(const float* const* weights, const float* f
     MORACLE_VECTOR_UNROLL
     for (int v = 0; v < kVectors; ++v) {
       const int64_t c = at + v * kLanes;
-      const Vec value = to_floats(sum[r][v]) * factors[r];
+      const Vec value = to_float(sum[r][v]) * factors[r];
       if (c + kLanes <= value_dim)
         store(out[r] + c, value);
       else if (c < value_dim)

@@ -15,22 +15,7 @@ constexpr int kRowBlockVecs = kRowBlock / (4 * kLanes);
 template <CodeSet set>
 MORACLE_VECTOR_INLINE Bits codes_of(Bits numbers) {
   if constexpr (set == CodeSet::kIq4) {
-#if defined(MORACLE_VECTOR_AVX512)
-    const __m512i values = _mm512_broadcast_i32x4(load_as<__m128i>(kIq4Values));
-    return as<Bits>(_mm512_shuffle_epi8(values, as<__m512i>(numbers)));
-#elif defined(MORACLE_VECTOR_AVX2)
-    const __m256i values = _mm256_broadcastsi128_si256(load_as<__m128i>(kIq4Values));
-    return as<Bits>(_mm256_shuffle_epi8(values, as<__m256i>(numbers)));
-#else
-    Bits codes{};
-    for (unsigned byte = 0; byte < 32; byte += 8) {
-      for (int lane = 0; lane < kLanes; ++lane) {
-        const int8_t code = kIq4Values[numbers[lane] >> byte & 15];
-        codes[lane] |= static_cast<uint32_t>(static_cast<uint8_t>(code)) << byte;
-      }
-    }
-    return codes;
-#endif
+    return lookup_bytes(kIq4Values, numbers);
   } else if constexpr (set == CodeSet::kUnsigned5) {
     return numbers;
   } else {

@@ -51,7 +51,7 @@ void to_f16(const float* x, int64_t count, uint16_t* out) {
 MORACLE_VECTOR_INLINE Vec float_of_f16(Bits half) {
   const Bits magnitude = half & 0x7fffu;
   const Ints m = as<Ints>(magnitude);
-  const Vec small = __builtin_convertvector(m, Vec) * 0x1p-24f;
+  const Vec small = to_float(m) * 0x1p-24f;
   // The exponent is rebased from 15 to 127. The exponent of infinity and NaN is rebased to 255.
   const Bits base = select(m > 0x7bff, splat_bits(224u << 23), splat_bits(112u << 23));
   const Bits bits = select(m < 0x400, as<Bits>(small), (magnitude << 13) + base);

@@ -158,6 +158,9 @@ struct VectorOps {
   void (*scale_steps)(const StepArgs& args);
   /// Finite f16 scales [groups][16] to floats.
   void (*widen_scales)(const uint16_t* scales, int64_t groups, float* to);
+  /// 2^(e - 127), or half of it, for `count` exponents (a multiple of 16). Gives 0 below the normal
+  /// numbers, where a product underflows, and NaN for 255.
+  void (*powers_of_two)(const uint8_t* exponents, int64_t count, bool half, float* to);
   void (*unpack_codes)(const UnpackArgs& args);
 
   /// quantize_int8_token of quant/activation.h, bit for bit. Returns the scale.
@@ -190,6 +193,7 @@ struct VectorOps {
   float (*dot)(const float* a, const float* b, int64_t count);
   /// sums[g] = Σ x over group g, for groups of `group` columns; the last one may be shorter.
   void (*group_sums)(const float* x, int64_t count, int64_t group, float* sums);
+  void (*code_sums)(const int8_t* codes, int64_t count, int64_t group, int32_t* sums);
   double (*sum_of_squares)(const float* x, int64_t count);
   /// The largest element: NaN if any element is NaN, -inf if count is 0.
   float (*largest)(const float* x, int64_t count);

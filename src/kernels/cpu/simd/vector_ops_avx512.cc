@@ -7,12 +7,6 @@
 #error "vector_ops_avx512.cc needs -mavx512f -mavx512bw -mavx512vl -mavx512dq"
 #endif
 
-// g++ 12 warns about the deliberately undefined operands in its own avx512 headers.
-#if defined(__GNUC__) && !defined(__clang__)
-#pragma GCC diagnostic ignored "-Wmaybe-uninitialized"
-#pragma GCC diagnostic ignored "-Wuninitialized"
-#endif
-
 #include "kernels/cpu/simd/vector_ops_table.h"
 
 namespace moracle::cpu {

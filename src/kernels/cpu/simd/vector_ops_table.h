@@ -4,16 +4,14 @@
 #include "kernels/cpu/simd/vector_activate.h"
 #include "kernels/cpu/simd/vector_attend.h"
 #include "kernels/cpu/simd/vector_attend_int8.h"
-#include "kernels/cpu/simd/vector_cache.h"
 #include "kernels/cpu/simd/vector_codes.h"
 #include "kernels/cpu/simd/vector_convert.h"
 #include "kernels/cpu/simd/vector_delta.h"
-#include "kernels/cpu/simd/vector_minimums.h"
+#include "kernels/cpu/simd/vector_epilogue.h"
 #include "kernels/cpu/simd/vector_ops.h"
 #include "kernels/cpu/simd/vector_quantize.h"
 #include "kernels/cpu/simd/vector_recurrent.h"
 #include "kernels/cpu/simd/vector_rotate.h"
-#include "kernels/cpu/simd/vector_store.h"
 #include "kernels/cpu/simd/vector_sums.h"
 
 namespace moracle::cpu {
@@ -26,6 +24,7 @@ constexpr VectorOps table(const char* isa) {
           subtract_minimums,
           scale_steps,
           widen_scales,
+          powers_of_two,
           unpack_codes,
           quantize_int8,
           quantize_e4m3,
@@ -42,6 +41,7 @@ constexpr VectorOps table(const char* isa) {
           scale_by,
           dot,
           group_sums,
+          code_sums,
           sum_of_squares,
           largest,
           cos_sin,

@@ -128,7 +128,7 @@ void dequantize_e4m3(const uint8_t* codes, int64_t count, float scale, float* ou
       const Bits magnitude = b.v[i] & 0x7fu;
       const Ints m = as<Ints>(magnitude);
       // Subnormal codes are small integers, so no operand is ever a float subnormal.
-      const Vec small = __builtin_convertvector(m, Vec) * 0x1p-9f;
+      const Vec small = to_float(m) * 0x1p-9f;
       Bits bits = select(m < 8, as<Bits>(small), (magnitude << 20) + (120u << 23));
       bits = select(m == 0x7f, splat_bits(0x7fc00000u), bits);
       to.v[i] = as<Vec>(bits | ((b.v[i] & 0x80u) << 24)) * scale;
@@ -140,8 +140,7 @@ void dequantize_int8(const int8_t* codes, int64_t count, float scale, float* out
   each_block(reinterpret_cast<const uint8_t*>(codes), count, out, [scale](Block b) {
     FloatBlock to;
     MORACLE_VECTOR_UNROLL
-    for (int i = 0; i < kVecs; ++i)
-      to.v[i] = __builtin_convertvector(as<Ints>(b.v[i] << 24) >> 24, Vec) * scale;
+    for (int i = 0; i < kVecs; ++i) to.v[i] = to_float(as<Ints>(b.v[i] << 24) >> 24) * scale;
     return to;
   });
 }

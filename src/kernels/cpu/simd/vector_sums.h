@@ -72,6 +72,26 @@ void group_sums(const float* x, int64_t count, int64_t group, float* sums) {
   }
 }
 
+void code_sums(const int8_t* codes, int64_t count, int64_t group, int32_t* sums) {
+  for (int64_t i = 0; i < count;) {
+    const int64_t end = i + group < count ? i + group : count;
+    int32_t sum = 0;
+#if defined(__SSE2__)
+    // Σ |code + 128| of 8 bytes is one instruction.
+    const int64_t begin = i;
+    __m128i eights = _mm_setzero_si128();
+    for (; i + 16 <= end; i += 16) {
+      const __m128i some = _mm_xor_si128(load_as<__m128i>(codes + i), _mm_set1_epi8(-128));
+      eights = _mm_add_epi32(eights, _mm_sad_epu8(some, _mm_setzero_si128()));
+    }
+    sum = _mm_cvtsi128_si32(_mm_add_epi32(eights, _mm_srli_si128(eights, 8))) -
+          128 * static_cast<int32_t>(i - begin);
+#endif
+    for (; i < end; ++i) sum += codes[i];
+    *sums++ = sum;
+  }
+}
+
 // Squares are summed in double: the square of an f32 value may overflow or underflow in f32.
 double sum_of_squares(const float* x, int64_t count) {
   Doubles sum[4] = {};

@@ -67,14 +67,14 @@ struct DotArgs {
 };
 
 /// Scales or minimums of a panel as layout vnni16 stores them: f16 factors of kFactorCols columns
-/// each, [factors][16], and an integer of each group, [groups][16].
+/// each, [factors][16], and an integer of each group, [groups][16]. Or f16 scales alone,
+/// [groups][16].
 struct PanelSteps {
   const uint16_t* factor = nullptr;
   const int8_t* step = nullptr;
 };
 
-/// A few activation rows times one or two panels whose scales are integers times factors. Codes are
-/// multiplied as stored:
+/// Activation rows times one or two panels whose scales are integers times factors, or f16:
 ///
 ///   sum[p][16 r + n] = Σ_s factor[p][s][n] · Σ_l x_scale[r, l][s] · Σ_g step[p][g][n]
 ///                      · Σ_k x[r, l][k] · (w[p][n][k] - zero)
@@ -82,7 +82,11 @@ struct PanelSteps {
 ///                        · minimum_sum[r][g]
 ///
 /// s counts the super-blocks of kFactorCols columns, g the groups of super-block s, l the limbs of
-/// a row. Integer sums over a super-block are exact: 256 · 128 · 127 · 128 is below 2^31.
+/// a row. Integer sums over a super-block are exact: 256 · 128 · 127 · 128 is below 2^31. With f16
+/// scales there are no steps and no minimums, and sums over a group are exact:
+///
+///   sum[p][16 r + n] = Σ_g factor[p][g][n] · Σ_l x_scale[r, l][s of g] · Σ_k x[r, l][k]
+///                      · (w[p][n][k] - zero)
 struct StepDotArgs {
   /// Limb l of row r at x + (r · limbs + l) · x_stride. Codes are -127 to 127.
   const std::byte* x = nullptr;
@@ -153,25 +157,24 @@ struct PackArgs {
 #define DOT(x, w, rows, isa, instruction) void dot_x_##x##_w_##w##_r##rows##_##isa(const DotArgs&);
 #define UNPACK(from, to, isa) void unpack_##from##_to_##to##_##isa(const UnpackBlocksArgs&);
 #define PACK(from, to, isa) void pack_##from##_to_##to##_##isa(const PackArgs&);
-#define STEPS(w, isa, instruction) void dot_steps_##w##_##isa(const StepDotArgs&);
+#define STEPS(w, scales, rows, isa, instruction) \
+  void dot_steps_##w##_##scales##_r##rows##_##isa(const StepDotArgs&);
 #include "kernels/cpu/ukernels/ukernels.inc"
 #undef DOT
 #undef STEPS
 #undef UNPACK
 #undef PACK
 
-/// 2^(e - 127), or half of it, for `count` exponents (a multiple of 16). Gives 0 below the normal
-/// numbers, where a product underflows, and NaN for 255.
-using PowersOfTwo = void(const uint8_t* exponents, int64_t count, bool half, float* to);
-PowersOfTwo powers_of_two_portable;
 #if defined(__x86_64__)
-PowersOfTwo powers_of_two_avx2, powers_of_two_avx512vnni;
-
 /// Called before and after a run on each thread, and between other work about every 100 ns: the AMX
 /// unit powers down after 150 ns without a product, and takes 0.25 µs, later 3 µs, to wake up.
 void begin_amx();
 void end_amx();
 void keep_amx_awake();
+/// Configures tiles 0 to 3 as sums (half · 2 + panel, or half · 2 + byte), 4 and 5 as activations
+/// of each half, 6 and 7 as weights. The halves have `first` and `second` rows: a product's time
+/// grows with its rows. `depth`: row blocks per product, 16 or 8.
+void configure_tiles(int first, int second, int depth);
 #endif
 
 }  // namespace moracle::cpu

@@ -5,12 +5,11 @@
 
 #if defined(__x86_64__)
 
-#include "kernels/cpu/ukernels/dot_avx512.h"
+#include "kernels/cpu/ukernels/dot.h"
 
 namespace moracle::cpu {
 namespace {
 
-// Tiles 0 to 3 hold sums (half · 2 + panel), 4 and 5 activations of each half, 6 and 7 weights.
 struct alignas(64) TileConfig {
   uint8_t palette = 1, start_row = 0, reserved[14] = {};
   uint16_t row_bytes[16] = {};
@@ -19,42 +18,25 @@ struct alignas(64) TileConfig {
 
 thread_local int configured_first = 0, configured_second = 0, configured_depth = 0;
 
-// Configures `first` and `second` rows for the halves: a product's time grows with its rows.
-// `depth`: row blocks per product, 16 or 8.
-void configure(int first, int second, int depth) {
-  if (first == configured_first && second == configured_second && depth == configured_depth) return;
-  TileConfig config;
-  for (int t = 0; t < 8; ++t) {
-    const bool is_second = t == 2 || t == 3 || t == 5, is_x = t == 4 || t == 5;
-    config.row_bytes[t] = static_cast<uint16_t>(is_x ? 4 * depth : 64);
-    config.rows[t] = static_cast<uint8_t>(t >= 6 ? depth : is_second ? second : first);
-  }
-  // With the built-in intrinsic, the compiler may drop the stores to all but the first bytes.
-  asm volatile("ldtilecfg %0" ::"m"(config));
-  configured_first = first;
-  configured_second = second;
-  configured_depth = depth;
-}
-
 // Tile numbers are part of the instruction, so they must be literals.
-#define MORACLE_TILE_PRODUCTS(product)        \
-  MORACLE_UKERNEL_INLINE static void add0() { \
-    product(0, 4, 6);                         \
-  }                                           \
-  MORACLE_UKERNEL_INLINE static void add1() { \
-    product(1, 4, 7);                         \
-  }                                           \
-  MORACLE_UKERNEL_INLINE static void add2() { \
-    product(2, 5, 6);                         \
-  }                                           \
-  MORACLE_UKERNEL_INLINE static void add3() { \
-    product(3, 5, 7);                         \
+#define MORACLE_TILE_PRODUCTS(product)       \
+  MORACLE_VECTOR_INLINE static void add0() { \
+    product(0, 4, 6);                        \
+  }                                          \
+  MORACLE_VECTOR_INLINE static void add1() { \
+    product(1, 4, 7);                        \
+  }                                          \
+  MORACLE_VECTOR_INLINE static void add2() { \
+    product(2, 5, 6);                        \
+  }                                          \
+  MORACLE_VECTOR_INLINE static void add3() { \
+    product(3, 5, 7);                        \
   }
 
 /// Both panels (or one) of the first or the second half.
 #define MORACLE_TILE_ADD                          \
   template <bool kTwoPanels, bool kSecond>        \
-  MORACLE_UKERNEL_INLINE static void add() {      \
+  MORACLE_VECTOR_INLINE static void add() {       \
     if constexpr (kSecond)                        \
       add2();                                     \
     else                                          \
@@ -67,18 +49,18 @@ struct Int8Tiles {
   static constexpr bool kExact = true;  // sums may be split anywhere
   MORACLE_TILE_PRODUCTS(_tile_dpbssd)
   MORACLE_TILE_ADD
-  MORACLE_UKERNEL_INLINE static __m512 value(const std::byte* sum) {
-    return _mm512_cvtepi32_ps(load_row_block(sum));
+  MORACLE_VECTOR_INLINE static __m512 value(const std::byte* sum) {
+    return _mm512_cvtepi32_ps(_mm512_load_si512(sum));
   }
-  MORACLE_UKERNEL_INLINE static __m512 without(const std::byte* sum, __m512i zero, int32_t x_sum) {
-    return _mm512_cvtepi32_ps(
-        _mm512_sub_epi32(load_row_block(sum), _mm512_mullo_epi32(zero, _mm512_set1_epi32(x_sum))));
+  MORACLE_VECTOR_INLINE static __m512 without(const std::byte* sum, __m512i zero, int32_t x_sum) {
+    return _mm512_cvtepi32_ps(_mm512_sub_epi32(_mm512_load_si512(sum),
+                                               _mm512_mullo_epi32(zero, _mm512_set1_epi32(x_sum))));
   }
-  MORACLE_UKERNEL_INLINE static void add_tile(std::byte* to, const std::byte* from, int rows) {
+  MORACLE_VECTOR_INLINE static void add_tile(std::byte* to, const std::byte* from, int rows) {
     for (int r = 0; r < rows; ++r) {
       const int64_t at = r * kRowBlockBytes;
-      _mm512_store_si512(to + at,
-                         _mm512_add_epi32(load_row_block(to + at), load_row_block(from + at)));
+      _mm512_store_si512(
+          to + at, _mm512_add_epi32(_mm512_load_si512(to + at), _mm512_load_si512(from + at)));
     }
   }
 };
@@ -87,17 +69,17 @@ struct Bf16Tiles {
   static constexpr bool kExact = false;
   MORACLE_TILE_PRODUCTS(_tile_dpbf16ps)
   MORACLE_TILE_ADD
-  MORACLE_UKERNEL_INLINE static __m512 value(const std::byte* sum) { return _mm512_load_ps(sum); }
+  MORACLE_VECTOR_INLINE static __m512 value(const std::byte* sum) { return _mm512_load_ps(sum); }
 };
 
 // Adds the sums of one segment to b.sum, scaled as in add_scaled. Loop invariants are hoisted by
 // hand: the compiler cannot prove that no store changes them.
 template <class Tiles>
-MORACLE_UKERNEL_INLINE void add_sums(const std::byte* sums, const DotArgs& b, int first, int panel,
-                                     int segment) {
+MORACLE_VECTOR_INLINE void add_sums(const std::byte* sums, const DotArgs& b, int first, int panel,
+                                    int segment) {
   const int count = b.rows - first < 16 ? b.rows - first : 16;
   float* const to = b.sum[panel] + first * kPanelRows;
-  const __m512 scale = segment_scale(b, panel, segment);
+  const __m512 scale = segment_scale(b, panel, segment, 0);
   const bool begins = b.overwrite && segment == 0;
   if (b.x_scale == nullptr && b.w_zero[panel] == nullptr) {
     for (int r = 0; r < count; ++r) {
@@ -138,7 +120,7 @@ MORACLE_UKERNEL_INLINE void add_sums(const std::byte* sums, const DotArgs& b, in
 
 // Issues a quarter of a step's prefetches between two products, so that loads overlap products.
 template <bool kTwoPanels>
-MORACLE_UKERNEL_INLINE void prefetch_quarter(const DotArgs& b, int64_t i, int quarter, int depth) {
+MORACLE_VECTOR_INLINE void prefetch_quarter(const DotArgs& b, int64_t i, int quarter, int depth) {
   if (b.prefetch_every == 0) return;
   const int count = depth / b.prefetch_every;
   const int64_t at = i / b.prefetch_every;
@@ -152,7 +134,7 @@ MORACLE_UKERNEL_INLINE void prefetch_quarter(const DotArgs& b, int64_t i, int qu
 
 // The products of one half of the rows: with each value, or with both of its terms.
 template <class Tiles, bool kTwoPanels, bool kTwoTerms, bool kSecond>
-MORACLE_UKERNEL_INLINE void half_of(const DotArgs& b, const std::byte* x, int64_t i, int depth) {
+MORACLE_VECTOR_INLINE void half_of(const DotArgs& b, const std::byte* x, int64_t i, int depth) {
   if constexpr (kSecond)
     _tile_loadd(5, x, b.x_stride);
   else
@@ -170,7 +152,7 @@ MORACLE_UKERNEL_INLINE void half_of(const DotArgs& b, const std::byte* x, int64_
 }
 
 template <class Tiles, bool kTwoPanels, bool kTwoTerms>
-MORACLE_UKERNEL_INLINE void segment_of_halves(const DotArgs& b, int segment, int depth) {
+MORACLE_VECTOR_INLINE void segment_of_halves(const DotArgs& b, int segment, int depth) {
   _tile_zero(0);
   _tile_zero(1);
   _tile_zero(2);
@@ -200,7 +182,7 @@ MORACLE_UKERNEL_INLINE void segment_of_halves(const DotArgs& b, int segment, int
 
 // The row blocks of one product from row block `i` on, into the first or the second pair of sums.
 template <class Tiles, bool kTwoPanels, bool kTwoTerms, bool kSecond>
-MORACLE_UKERNEL_INLINE void step(const DotArgs& b, int64_t i, int depth) {
+MORACLE_VECTOR_INLINE void step(const DotArgs& b, int64_t i, int depth) {
   _tile_loadd(6, b.w[0] + i * kRowBlockBytes, kRowBlockBytes);
   if constexpr (kTwoPanels) _tile_loadd(7, b.w[1] + i * kRowBlockBytes, kRowBlockBytes);
   // half_of prefetches the other two quarters.
@@ -211,8 +193,8 @@ MORACLE_UKERNEL_INLINE void step(const DotArgs& b, int64_t i, int depth) {
 
 // Row blocks [first, first_end), interleaved with as many or fewer row blocks [second, second_end).
 template <class Tiles, bool kTwoPanels, bool kTwoTerms>
-MORACLE_UKERNEL_INLINE void two_ranges(const DotArgs& b, int64_t first, int64_t first_end,
-                                       int64_t second, int64_t second_end, int depth) {
+MORACLE_VECTOR_INLINE void two_ranges(const DotArgs& b, int64_t first, int64_t first_end,
+                                      int64_t second, int64_t second_end, int depth) {
   _tile_zero(0);
   _tile_zero(1);
   _tile_zero(2);
@@ -226,7 +208,7 @@ MORACLE_UKERNEL_INLINE void two_ranges(const DotArgs& b, int64_t first, int64_t 
 }
 
 template <class Tiles, bool kTwoPanels, bool kTwoTerms>
-MORACLE_UKERNEL_INLINE void skinny_rows(const DotArgs& b, int depth) {
+MORACLE_VECTOR_INLINE void skinny_rows(const DotArgs& b, int depth) {
   alignas(64) std::byte sums[2][16 * kRowBlockBytes];
   const int64_t row_blocks = b.segment_blocks;
   for (int segment = 0; segment < b.segments; segment += 2) {
@@ -259,7 +241,7 @@ void block_of_tiles(const DotArgs& b) {
   // Use whole tiles if any block needs them: reconfiguring tiles costs more than computing padding
   // rows.
   const int rows = b.most_rows > 16 || b.rows > 16 ? 16 : b.rows;
-  configure(rows, rows, depth);
+  configure_tiles(rows, rows, depth);
   if (b.rows <= 16) return skinny_rows<Tiles, kTwoPanels, kTwoTerms>(b, depth);
   for (int segment = 0; segment < b.segments; ++segment)
     segment_of_halves<Tiles, kTwoPanels, kTwoTerms>(b, segment, depth);
@@ -278,6 +260,21 @@ void dot_x_i8_w_i8_r32_amx(const DotArgs& b) {
 }
 void dot_x_bf16_w_bf16_r32_amx(const DotArgs& b) {
   b.x_low > 0 ? multiply_tiles<Bf16Tiles, true>(b) : multiply_tiles<Bf16Tiles, false>(b);
+}
+
+void configure_tiles(int first, int second, int depth) {
+  if (first == configured_first && second == configured_second && depth == configured_depth) return;
+  TileConfig config;
+  for (int t = 0; t < 8; ++t) {
+    const bool is_second = t == 2 || t == 3 || t == 5, is_x = t == 4 || t == 5;
+    config.row_bytes[t] = static_cast<uint16_t>(is_x ? 4 * depth : 64);
+    config.rows[t] = static_cast<uint8_t>(t >= 6 ? depth : is_second ? second : first);
+  }
+  // With the built-in intrinsic, the compiler may drop the stores to all but the first bytes.
+  asm volatile("ldtilecfg %0" ::"m"(config));
+  configured_first = first;
+  configured_second = second;
+  configured_depth = depth;
 }
 
 void begin_amx() {

@@ -2,20 +2,31 @@
 
 #if defined(__x86_64__)
 
-#include "kernels/cpu/ukernels/dot_avx512.h"
-#include "kernels/cpu/ukernels/nibbles_bf16.h"
+#include "kernels/cpu/ukernels/dot.h"
 
 namespace moracle::cpu {
 namespace {
+
+struct Bf16Dot : F32Dot {
+  using Weights = __m512i;
+  MORACLE_VECTOR_INLINE static __m512i weights(const std::byte* p, int) {
+    return _mm512_load_si512(p);
+  }
+  MORACLE_VECTOR_INLINE static Bits activations(const std::byte* p) { return broadcast_bytes(p); }
+  template <int>
+  MORACLE_VECTOR_INLINE static void add(Vec& sum, Bits x, __m512i w) {
+    sum = _mm512_dpbf16_ps(sum, as<__m512bh>(x), as<__m512bh>(w));
+  }
+};
 
 /// 4-bit codes as bf16, two columns of a row in each dword: 0 and 2, 1 and 3, 4 and 6, 5 and 7. An
 /// index is five bits, of which the highest belongs to another code, so tables hold values twice.
 template <const uint16_t (&kValues)[32]>
 struct NibblesBf16 : Bf16Dot {
   static constexpr int kCalls = 4;
-  MORACLE_UKERNEL_INLINE static __m512i weights(const std::byte* p, int pair) {
+  MORACLE_VECTOR_INLINE static __m512i weights(const std::byte* p, int pair) {
     const auto shift = static_cast<unsigned>(pair % 2 * 8 + pair / 2 * 4);
-    return _mm512_permutexvar_epi16(_mm512_srli_epi16(load_row_block(p), shift),
+    return _mm512_permutexvar_epi16(_mm512_srli_epi16(_mm512_load_si512(p), shift),
                                     _mm512_load_si512(kValues));
   }
 };
@@ -30,24 +41,17 @@ alignas(64) constexpr uint16_t kE4M3Small[32] = {0x0000, 0x3700, 0x3780, 0x37c0,
 struct E4M3Bf16 : Bf16Dot {
   static constexpr int kCalls = 2;
   static constexpr bool kHasRare = true;
-  MORACLE_UKERNEL_INLINE static __m512i weights(const std::byte* p, int odd) {
-    const __m512i codes = load_row_block(p), top = odd == 0 ? _mm512_slli_epi16(codes, 8) : codes;
+  MORACLE_VECTOR_INLINE static __m512i weights(const std::byte* p, int odd) {
+    const __m512i codes = _mm512_load_si512(p),
+                  top = odd == 0 ? _mm512_slli_epi16(codes, 8) : codes;
     // (top >> 4 & sign, exponent and mantissa) | 112 in the exponent
     return _mm512_ternarylogic_epi32(_mm512_srai_epi16(top, 4),
                                      _mm512_set1_epi16(static_cast<short>(0x87f0)),
                                      _mm512_set1_epi16(0x3800), 0xea);
   }
-  /// Bytes from kNormal on: the code is no normal number.
-  static constexpr int kNormal = 0x77;
-  MORACLE_UKERNEL_INLINE static __m512i rarity(const std::byte* p) {
-    return _mm512_sub_epi8(_mm512_and_si512(load_row_block(p), _mm512_set1_epi8(0x7f)),
-                           _mm512_set1_epi8(8));
-  }
-  MORACLE_UKERNEL_INLINE static bool is_rare(__m512i rarity) {
-    return _mm512_cmpge_epu8_mask(rarity, _mm512_set1_epi8(kNormal)) != 0;
-  }
-  MORACLE_UKERNEL_INLINE static __m512i rare_weights(const std::byte* p, int odd) {
-    const __m512i codes = load_row_block(p), top = odd == 0 ? _mm512_slli_epi16(codes, 8) : codes;
+  MORACLE_VECTOR_INLINE static __m512i rare_weights(const std::byte* p, int odd) {
+    const __m512i codes = _mm512_load_si512(p),
+                  top = odd == 0 ? _mm512_slli_epi16(codes, 8) : codes;
     const __m512i size = _mm512_and_si512(_mm512_srli_epi16(top, 8), _mm512_set1_epi16(0x7f));
     const __mmask32 small = _mm512_cmplt_epu16_mask(size, _mm512_set1_epi16(8));
     const __mmask32 nan = _mm512_cmpeq_epi16_mask(size, _mm512_set1_epi16(0x7f));
@@ -57,9 +61,7 @@ struct E4M3Bf16 : Bf16Dot {
     const __m512i value = _mm512_mask_mov_epi16(weights(p, odd), small, below);
     return _mm512_mask_mov_epi16(value, nan, _mm512_set1_epi16(0x7fc0));
   }
-  MORACLE_UKERNEL_INLINE static __m512 finish(Sum sum) {
-    return _mm512_mul_ps(sum, _mm512_set1_ps(256));
-  }
+  MORACLE_VECTOR_INLINE static Vec finish(Vec sum) { return sum * 256; }
 };
 
 }  // namespace

@@ -3,8 +3,7 @@
 // then widen to i32. So the widening instruction runs once per run, not once per product.
 #pragma once
 
-#include "kernels/cpu/ukernels/nibbles_avx2.h"
-#include "kernels/cpu/ukernels/scale_sums_avx2.h"
+#include "kernels/cpu/ukernels/halves_avx2.h"
 
 namespace moracle::cpu {
 namespace {
@@ -13,16 +12,16 @@ namespace {
 /// one set of sums adds, or two sets.
 template <class Codes, int kSets>
 constexpr int64_t kRunLines = kSets*(32767 / (2 * 2 * Codes::kMost * 127));
-static_assert(kRunLines<I4Codes, 1> == 4 && kRunLines<E2M1Codes, 1> == 2);
+static_assert(kRunLines<I4Bytes, 1> == 4 && kRunLines<E2M1Bytes, 1> == 2);
 
-MORACLE_UKERNEL_INLINE void add_words(__m256i& sum, __m256i w, __m256i x) {
+MORACLE_VECTOR_INLINE void add_words(__m256i& sum, __m256i w, __m256i x) {
   // Assembly keeps the order and the register: g++ 12 would add products first and spill sums.
   __asm__("vpaddw %1, %0, %0" : "+x"(sum) : "x"(_mm256_maddubs_epi16(w, x)));
 }
 
 /// The sums of one segment of one panel: more would need more registers than exist.
 template <class Codes, int kRows, bool kPrefetches>
-MORACLE_UKERNEL_INLINE void segment_of_codes(const DotArgs& b, int first, int panel, int segment) {
+MORACLE_VECTOR_INLINE void segment_of_codes(const DotArgs& b, int first, int panel, int segment) {
   // Few rows have registers for two sets: fp4's run is then a segment of 32 columns.
   constexpr int kSets = kRows <= 2 && kRunLines<Codes, 1> < 4 ? 2 : 1;
   constexpr int64_t kBlocks = kRunLines<Codes, kSets>;
@@ -52,11 +51,11 @@ MORACLE_UKERNEL_INLINE void segment_of_codes(const DotArgs& b, int first, int pa
         prefetch_line(prefetch + (i >> every) * kRowBlockBytes);
 #pragma GCC unroll 2
       for (int nibble = 0; nibble < 2; ++nibble) {
-        const __m256i w[] = {Codes::values(load_half(row_block), nibble),
-                             Codes::values(load_half(row_block + kHalfBytes), nibble)};
+        const __m256i w[] = {nibbles<Codes>(load_half(row_block), nibble),
+                             nibbles<Codes>(load_half(row_block + kVectorBytes), nibble)};
 #pragma GCC unroll 4
         for (int r = 0; r < kRows; ++r) {
-          const __m256i a = broadcast_bytes(x + r * stride + i * 8 + nibble * 4);
+          const __m256i a = broadcast(x + r * stride + i * 8 + nibble * 4);
           add_words(sum[nibble % kSets][r][0], w[0], a);
           add_words(sum[nibble % kSets][r][1], w[1], a);
         }

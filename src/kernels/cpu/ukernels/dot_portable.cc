@@ -1,110 +1,19 @@
 // Micro-kernels for any CPU, in the vectors of simd/vector.h: 128 bits on baseline x86-64 and NEON.
-//
-// A dword of a row block holds the columns of one weight row, so shifts bring each column to its
-// place in a register and no code is moved between lanes. Every kernel has one order of summation
-// for any number of rows.
-#include "kernels/cpu/simd/vector.h"
-#include "kernels/cpu/ukernels/args.h"
+// Every kernel has one order of summation for any number of rows.
+#include "kernels/cpu/ukernels/unpack.h"
 
 namespace moracle::cpu {
 namespace {
 
-constexpr int kVectors = kPanelRows / kLanes;  // of f32 sums in a panel
-constexpr int kMostRows = 4;                   // 4 rows x 2 vectors of sums: half of 16 registers
+constexpr int kMostRows = 4;  // 4 rows x 2 vectors of sums: half of 16 registers
 
-MORACLE_VECTOR_INLINE Vec to_float(Ints v) {
-  return __builtin_convertvector(v, Vec);
-}
 MORACLE_VECTOR_INLINE Ints splat_ints(int32_t x) {
   return x + Ints{};
 }
 
-// ---- codes as f32 ----
-//
-// kColumns: columns in a dword. value: column c of each row; `zero` is the rows' zero points.
-// kScale: factor of all values, applied to sums.
-
-struct F32Code {
-  static constexpr int kColumns = 1;
-  static constexpr float kScale = 1;
-  MORACLE_VECTOR_INLINE static Vec value(Bits codes, int, Ints) { return as<Vec>(codes); }
-};
-
-template <int kBits>
-struct IntCode {
-  static constexpr int kColumns = 32 / kBits;
-  static constexpr float kScale = 1;
-  /// Bits to shift column c to the top. 4-bit columns 4 to 7 lie in the high halves of the bytes.
-  static constexpr int shift(int c) {
-    return kBits == 8 ? 24 - 8 * c : c < 4 ? 28 - 8 * c : 24 - 8 * (c - 4);
-  }
-  MORACLE_VECTOR_INLINE static Vec value(Bits codes, int c, Ints zero) {
-    return to_float((as<Ints>(codes << shift(c)) >> (32 - kBits)) - zero);
-  }
-};
-
-/// Twice the value of e2m1 codes in the low three bits: 0, 1, 2, 3, 4, 6, 8, 12.
-template <class Lanes>
-MORACLE_VECTOR_INLINE Lanes twice_e2m1(Lanes size) {
-  return size + ((size - 4) & (size > 4)) + 2 * ((size - 6) & (size > 6));
-}
-
-struct E2M1Code {
-  static constexpr int kColumns = 8;
-  static constexpr float kScale = 0.5f;
-  MORACLE_VECTOR_INLINE static Vec value(Bits codes, int c, Ints) {
-    const Ints top = as<Ints>(codes << IntCode<4>::shift(c)), sign = top >> 31;
-    const Ints size = as<Ints>(as<Bits>(top) << 1 >> 29);
-    return to_float((twice_e2m1(size) ^ sign) - sign);
-  }
-};
-
-struct E4M3Code {
-  static constexpr int kColumns = 4;
-  static constexpr float kScale = 1;
-  MORACLE_VECTOR_INLINE static Vec value(Bits codes, int c, Ints) {
-    const Bits top = codes << IntCode<8>::shift(c);
-    const Ints size = as<Ints>(top << 1 >> 25);
-    const Ints normal = (size << 20) + (120 << 23);
-    const Ints small = as<Ints>(to_float(size) * 0x1p-9f);
-    const Ints nan = size > 126;  // all bits
-    return as<Vec>(as<Bits>(size < 8 ? small : normal) | as<Bits>(nan) | (top & 0x80000000u));
-  }
-};
-
-struct Bf16Code {
-  static constexpr int kColumns = 2;
-  static constexpr float kScale = 1;
-  MORACLE_VECTOR_INLINE static Vec value(Bits codes, int c, Ints) {
-    return as<Vec>(c == 0 ? codes << 16 : codes & 0xffff0000u);
-  }
-};
-
-/// No operand is ever a subnormal f32, so a caller's denormals-are-zero mode changes nothing.
-struct F16Code {
-  static constexpr int kColumns = 2;
-  static constexpr float kScale = 1;
-  MORACLE_VECTOR_INLINE static Vec value(Bits codes, int c, Ints) {
-    const Bits code = c == 0 ? codes << 16 : codes;
-    const Ints size = as<Ints>(code << 1 >> 17);
-    const Ints small = as<Ints>(to_float(size) * 0x1p-24f);
-    // The exponent's bias changes from 15 to 127; that of infinity and NaN becomes 255.
-    const Ints special = (size > 0x7bff) & (112 << 23);
-    const Ints normal = (size << 13) + (112 << 23) + special;
-    return as<Vec>(as<Bits>(size < 0x400 ? small : normal) | (code & 0x80000000u));
-  }
-};
-
-MORACLE_VECTOR_INLINE Bits load_codes(const std::byte* row_block, int vector) {
-  return load_as<Bits>(row_block + vector * kLanes * 4);
-}
-
-/// The panel's zero points of a segment as integers; 0 without zero points.
+/// The panel's zero points of a segment.
 MORACLE_VECTOR_INLINE Ints zero_points(const DotArgs& b, int panel, int segment, int vector) {
-  Ints zero{};
-  const int8_t* const from = b.w_zero[panel] + segment * kPanelRows + vector * kLanes;
-  for (int n = 0; n < kLanes; ++n) zero[n] = from[n];
-  return zero;
+  return widen_bytes(b.w_zero[panel] + segment * kPanelRows + vector * kLanes);
 }
 
 MORACLE_VECTOR_INLINE void prefetch(const DotArgs& b, int panel, int64_t i) {
@@ -137,9 +46,9 @@ struct F32Dot {
     const bool prefetches = b.prefetch_every > 0 && first == 0 && vector == 0;
     for (int segment = 0; segment < b.segments; ++segment) {
       Vec sum[kRows][kVecs] = {};
-      Ints zero[kVecs] = {};
+      Vec zero[kVecs] = {};
       for (int v = 0; kZeros && v < kVecs; ++v)
-        zero[v] = zero_points(b, panel, segment, vector + v);
+        zero[v] = to_float(zero_points(b, panel, segment, vector + v));
       for (int64_t i = segment * b.segment_blocks, end = i + b.segment_blocks; i < end; ++i) {
         MORACLE_VECTOR_UNROLL
         for (int c = 0; c < Code::kColumns; ++c) {
@@ -326,53 +235,6 @@ void dot_int8(const DotArgs& b) {
   multiply<IntegersBy<Code>::template Dot>(b);
 }
 
-// ---- unpacking to f32 ----
-
-/// 2^(e - 127), also below the normal numbers; NaN for 255.
-MORACLE_VECTOR_INLINE Vec power_of_two(Ints e) {
-  const Ints power = e == 0 ? splat_ints(0x400000) : e << 23;
-  return as<Vec>(e == 255 ? splat_ints(0x7fc00000) : power);
-}
-
-template <class Code>
-void unpack_to_f32(const UnpackBlocksArgs& c) {
-  for (int vector = 0; vector < kVectors; ++vector) {
-    Ints zero{};
-    Vec scale = splat(Code::kScale);
-    for (int n = 0; c.zero != nullptr && n < kLanes; ++n) zero[n] = c.zero[vector * kLanes + n];
-    if (c.exponent != nullptr) {
-      Ints e{};
-      for (int n = 0; n < kLanes; ++n)
-        e[n] = c.exponent[c.exponent_lanes == 1 ? 0 : vector * kLanes + n];
-      scale = scale * power_of_two(e);
-    }
-    if (c.scale != nullptr) scale = scale * load(c.scale + vector * kLanes);
-    for (int64_t i = 0; i < c.blocks; ++i) {
-      const Bits codes = load_codes(c.codes + i * kRowBlockBytes, vector);
-      std::byte* const to = c.to + i * Code::kColumns * kRowBlockBytes + vector * kLanes * 4;
-      MORACLE_VECTOR_UNROLL
-      for (int column = 0; column < Code::kColumns; ++column)
-        store(to + column * kRowBlockBytes, Code::value(codes, column, zero) * scale);
-    }
-  }
-}
-
-template <class Code>
-void unpack_to_int8(const UnpackBlocksArgs& c) {
-  for (int64_t i = 0; i < c.blocks; ++i) {
-    const std::byte* const from = c.codes + i * kRowBlockBytes;
-    for (int half = 0; half < 2; ++half) {
-      std::byte* const to = c.to + (2 * i + half) * kRowBlockBytes;
-      for (int vector = 0; vector < kVectors; ++vector) {
-        const Bits codes = load_codes(from, vector);
-        const WordBits even = as<WordBits>(Code::words(codes, half, false)) & 255;
-        const WordBits odd = as<WordBits>(Code::words(codes, half, true)) << 8;
-        store(to + vector * kLanes * 4, even | odd);
-      }
-    }
-  }
-}
-
 }  // namespace
 
 void dot_x_i8_w_i4_r32_portable(const DotArgs& b) {
@@ -407,7 +269,7 @@ void dot_x_f32_w_e2m1_r4_portable(const DotArgs& b) {
 }
 
 void unpack_e2m1_to_i8_portable(const UnpackBlocksArgs& c) {
-  unpack_to_int8<E2M1Words>(c);
+  unpack_to_int8<e2m1_bytes>(c);
 }
 void unpack_i4_to_f32_portable(const UnpackBlocksArgs& c) {
   unpack_to_f32<IntCode<4>>(c);
@@ -420,25 +282,6 @@ void unpack_e4m3_to_f32_portable(const UnpackBlocksArgs& c) {
 }
 void unpack_e2m1_to_f32_portable(const UnpackBlocksArgs& c) {
   unpack_to_f32<E2M1Code>(c);
-}
-
-void powers_of_two_portable(const uint8_t* exponents, int64_t count, bool half, float* to) {
-  for (int64_t i = 0; i < count; ++i) {
-    const int e = exponents[i], less = half && e > 0 ? e - 1 : e;
-    to[i] = __builtin_bit_cast(float, e == 255 ? 0x7fc00000 : less << 23);
-  }
-}
-
-void pack_i8_to_i8_portable(const PackArgs& a) {
-  const auto* const from = static_cast<const int8_t*>(a.from);
-  __builtin_memcpy(a.to, from, static_cast<size_t>(a.count));
-  int32_t* sums = a.sums;
-  for (int64_t begin = 0; begin < a.count; begin += a.segment) {
-    const int64_t end = begin + a.segment < a.count ? begin + a.segment : a.count;
-    int32_t sum = 0;
-    for (int64_t i = begin; i < end; ++i) sum += from[i];
-    *sums++ = sum;
-  }
 }
 
 }  // namespace moracle::cpu

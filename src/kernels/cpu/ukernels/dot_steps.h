@@ -1,6 +1,7 @@
-// Rows of int8 times panels whose scales are integers (StepDotArgs), written once and included by
-// the files built for one instruction set. A super-block is the kFactorCols columns that share the
-// factors of their scales. Sums of products times steps are exact over a super-block.
+// Rows of int8 times panels whose scales are integers or f16 (StepDotArgs), written once and
+// included by the files built for one instruction set. A super-block is the kFactorCols columns
+// that share the factors of integer scales, and the scales of limbs. Sums of products times steps
+// are exact over a super-block. With f16 scales sums of products are exact over a group.
 //
 // Everything is in an anonymous namespace, for the reason given in simd/vector.h.
 #pragma once
@@ -77,6 +78,29 @@ struct StoredCodes {
   }
 };
 
+#if defined(__AVX512VNNI__) || defined(__AVXVNNI__)
+/// Codes of 8 bits, four columns of each row in a row block. With sums of 16 bits f32 products take
+/// three quarters of the time.
+struct Int8Codes {
+  static constexpr int kCols = 16, kBlocks = 4;
+  static constexpr int64_t kSuperBlock = kFactorCols / kCols * kBlocks * kRowBlockBytes;
+  static constexpr int kOffset = 128;
+  MORACLE_VECTOR_INLINE static Bits at(const std::byte* unit, int c) {
+    return load_as<Bits>(unit + c * kRowBlockBytes) ^ splat_bits(0x80808080u);
+  }
+};
+#endif
+
+/// Codes beside integer scales, and beside f16 scales.
+template <class Codes>
+struct WithSteps : Codes {
+  static constexpr bool kSteps = true;
+};
+template <class Codes>
+struct WithHalves : Codes {
+  static constexpr bool kSteps = false;
+};
+
 MORACLE_VECTOR_INLINE Ints widen_bytes(const int8_t* p) {
 #if defined(MORACLE_VECTOR_AVX512)
   return as<Ints>(_mm512_cvtepi8_epi32(load_as<__m128i>(p)));
@@ -84,7 +108,7 @@ MORACLE_VECTOR_INLINE Ints widen_bytes(const int8_t* p) {
   return as<Ints>(_mm256_cvtepi8_epi32(_mm_loadl_epi64(reinterpret_cast<const __m128i*>(p))));
 #endif
 }
-MORACLE_VECTOR_INLINE Vec widen_factors(const uint16_t* p) {
+MORACLE_VECTOR_INLINE Vec widen_halves(const uint16_t* p) {
 #if defined(MORACLE_VECTOR_AVX512)
   return as<Vec>(_mm512_cvtph_ps(load_as<__m256i>(p)));
 #else
@@ -120,14 +144,14 @@ struct StepPosition {
 };
 
 #if defined(__AVX512VNNI__) || defined(__AVXVNNI__)
-/// Sums of a group in 32 bits, times the step at its end.
+/// Sums of a group in 32 bits, times the step, if there is one, at its end.
 template <class Codes, int kRows>
 struct Products {
   static constexpr int kQuads = Codes::kCols / 4;  ///< column quads between calls of flush()
   Ints of[kRows], steps;
   MORACLE_VECTOR_INLINE void begin(const Ints (&from)[kRows], const int8_t* step, int,
                                    Ints (&)[kRows]) {
-    steps = widen_bytes(step);
+    if constexpr (Codes::kSteps) steps = widen_bytes(step);
     MORACLE_VECTOR_UNROLL
     for (int r = 0; r < kRows; ++r) of[r] = from[r];
   }
@@ -137,17 +161,29 @@ struct Products {
   MORACLE_VECTOR_INLINE void flush(Ints (&)[kRows]) {}
   MORACLE_VECTOR_INLINE void end(Ints (&sum)[kRows]) {
     MORACLE_VECTOR_UNROLL
-    for (int r = 0; r < kRows; ++r) sum[r] += of[r] * steps;
+    for (int r = 0; r < kRows; ++r) {
+      if constexpr (Codes::kSteps)
+        sum[r] += of[r] * steps;
+      else
+        sum[r] = of[r];
+    }
   }
 };
 #else
-/// Sums of a few products in 16 bits, which the addition of neighbours multiplies by the step.
+/// Sums of a few products in 16 bits, which the addition of neighbours multiplies by the step, or
+/// by 1.
 template <class Codes, int kRows>
 struct Products {
   static constexpr int kQuads = Codes::kPairs;  ///< column quads between calls of flush()
   __m256i pairs[kRows], words;
   MORACLE_VECTOR_INLINE void begin(const Ints (&from)[kRows], const int8_t* step, int offset,
                                    Ints (&sum)[kRows]) {
+    if constexpr (!Codes::kSteps) {
+      words = _mm256_set1_epi16(1);
+      MORACLE_VECTOR_UNROLL
+      for (int r = 0; r < kRows; ++r) sum[r] = from[r];
+      return;
+    }
     const __m128i steps = _mm_loadl_epi64(reinterpret_cast<const __m128i*>(step));
     words = _mm256_cvtepi8_epi16(_mm_unpacklo_epi8(steps, steps));
     if (offset == 0) return;
@@ -180,7 +216,8 @@ struct Group {
   int64_t x_stride, x_sum_stride;
   int units, offset;
 
-  /// sum[p][r] += step · Σ code · x. The units of this group are then behind w, ahead and x.
+  /// sum[p][r] += step · Σ code · x, or without steps = Σ code · x. The units of this group are
+  /// then behind w, ahead and x.
   template <bool kPrefetches>
   MORACLE_VECTOR_INLINE void add_to(Ints (&sum)[kPanels][kRows]) {
     using Product = Products<Codes, kRows>;
@@ -226,11 +263,32 @@ struct Group {
     MORACLE_VECTOR_UNROLL
     for (int p = 0; p < kPanels; ++p) {
       products[p].end(sum[p]);
-      step[p] += kPanelRows;
+      if constexpr (Codes::kSteps) step[p] += kPanelRows;
     }
     ++x_sum;
   }
 };
+
+/// total[t] += factor · Σ_l x_scale · sum: the scales of a token's limbs at `x_scale`, `stride`
+/// apart.
+template <int kTokens, int kLimbRows>
+MORACLE_VECTOR_INLINE void add_scaled(const Ints (&sum)[kTokens * kLimbRows], Vec factor,
+                                      const float* x_scale, int64_t stride, Vec (&total)[kTokens]) {
+  MORACLE_VECTOR_UNROLL
+  for (int t = 0; t < kTokens; ++t) {
+    // The smallest limb comes first.
+    Vec partial = to_floats(sum[t * kLimbRows + kLimbRows - 1]);
+    if constexpr (kLimbRows > 1) {
+      const float* const scale = x_scale + t * kLimbRows * stride;
+      partial = partial * splat(scale[(kLimbRows - 1) * stride]);
+      MORACLE_VECTOR_UNROLL
+      for (int l = kLimbRows - 2; l >= 0; --l)
+        partial =
+            multiply_add(to_floats(sum[t * kLimbRows + l]), splat(scale[l * stride]), partial);
+    }
+    total[t] = multiply_add(partial, factor, total[t]);
+  }
+}
 
 /// kTokens rows of kLimbRows limbs times kPanels panels, or half of one, over one super-block.
 template <class Codes, int kPanels, int kTokens, int kLimbRows, bool kPrefetches>
@@ -239,14 +297,20 @@ MORACLE_VECTOR_INLINE void multiply_half(const StepDotArgs& b, const StepPositio
   const int64_t first_group = at.super_block * (kFactorCols / b.group_cols);
   const int64_t code_at = at.super_block * Codes::kSuperBlock + half * kHalfBytes;
   const int64_t lane = first_group * kPanelRows + half * kLanes;
+  const int64_t factor_at = at.super_block * kPanelRows + half * kLanes;
   const int64_t x_row = int64_t{at.row} * kLimbRows;
-  const bool has_minimums = b.minimums[0].step != nullptr;
+  const bool has_minimums = Codes::kSteps && b.minimums[0].step != nullptr;
   Group<Codes, kPanels, kRows> group;
   const int8_t* minimum[kPanels];
+  const uint16_t* factor[kPanels];
+  float* to[kPanels];
   MORACLE_VECTOR_UNROLL
   for (int p = 0; p < kPanels; ++p) {
     group.w[p] = b.w[at.panel + p] + code_at;
-    group.step[p] = b.steps[at.panel + p].step + lane;
+    const PanelSteps& scales = b.steps[at.panel + p];
+    if constexpr (Codes::kSteps) group.step[p] = scales.step + lane;
+    factor[p] = scales.factor + (Codes::kSteps ? factor_at : lane);
+    to[p] = b.sum[at.panel + p] + at.row * kPanelRows + half * kLanes;
     minimum[p] = has_minimums ? b.minimums[at.panel + p].step + lane : nullptr;
     if constexpr (kPrefetches) group.ahead[p] = codes_ahead<Codes>(b, at.panel + p, at.super_block);
   }
@@ -257,10 +321,29 @@ MORACLE_VECTOR_INLINE void multiply_half(const StepDotArgs& b, const StepPositio
   group.units = static_cast<int>(static_cast<unsigned>(b.group_cols) / Codes::kCols);
   group.offset = Codes::kOffset + b.zero;
   const float* minimum_sum = b.minimum_sum + at.row * b.minimum_sum_stride + first_group;
+  const float* const x_scale =
+      kLimbRows == 1 ? nullptr : b.x_scale + x_row * b.x_scale_stride + at.super_block;
   Ints sum[kPanels][kRows] = {};
-  Vec least[kPanels][kTokens] = {};
+  Vec least[kPanels][kTokens] = {}, total[kPanels][kTokens];
+  const auto load_totals = [&] {
+    MORACLE_VECTOR_UNROLL
+    for (int p = 0; p < kPanels; ++p) {
+      MORACLE_VECTOR_UNROLL
+      for (int t = 0; t < kTokens; ++t)
+        total[p][t] = at.super_block == 0 ? Vec{} : load(to[p] + t * kPanelRows);
+    }
+  };
+  if constexpr (!Codes::kSteps) load_totals();
   for (int g = 0; g < at.groups; ++g) {
     group.template add_to<kPrefetches>(sum);
+    if constexpr (!Codes::kSteps) {
+      MORACLE_VECTOR_UNROLL
+      for (int p = 0; p < kPanels; ++p) {
+        add_scaled<kTokens, kLimbRows>(sum[p], widen_halves(factor[p]), x_scale, b.x_scale_stride,
+                                       total[p]);
+        factor[p] += kPanelRows;
+      }
+    }
     if (!has_minimums) continue;
     MORACLE_VECTOR_UNROLL
     for (int p = 0; p < kPanels; ++p) {
@@ -272,29 +355,18 @@ MORACLE_VECTOR_INLINE void multiply_half(const StepDotArgs& b, const StepPositio
     }
     ++minimum_sum;
   }
-  const int64_t factor_at = at.super_block * kPanelRows + half * kLanes;
+  if constexpr (Codes::kSteps) load_totals();
   MORACLE_VECTOR_UNROLL
   for (int p = 0; p < kPanels; ++p) {
-    const Vec factor = widen_factors(b.steps[at.panel + p].factor + factor_at);
+    if constexpr (Codes::kSteps)
+      add_scaled<kTokens, kLimbRows>(sum[p], widen_halves(factor[p]), x_scale, b.x_scale_stride,
+                                     total[p]);
     const Vec least_factor =
-        has_minimums ? widen_factors(b.minimums[at.panel + p].factor + factor_at) : Vec{};
+        has_minimums ? widen_halves(b.minimums[at.panel + p].factor + factor_at) : Vec{};
     MORACLE_VECTOR_UNROLL
     for (int t = 0; t < kTokens; ++t) {
-      Vec partial = to_floats(sum[p][t * kLimbRows + kLimbRows - 1]);
-      if constexpr (kLimbRows > 1) {
-        // The smallest limb comes first.
-        const float* const scale =
-            b.x_scale + (x_row + t * kLimbRows) * b.x_scale_stride + at.super_block;
-        partial = partial * splat(scale[(kLimbRows - 1) * b.x_scale_stride]);
-        MORACLE_VECTOR_UNROLL
-        for (int l = kLimbRows - 2; l >= 0; --l)
-          partial = multiply_add(to_floats(sum[p][t * kLimbRows + l]),
-                                 splat(scale[l * b.x_scale_stride]), partial);
-      }
-      float* const to = b.sum[at.panel + p] + (at.row + t) * kPanelRows + half * kLanes;
-      Vec total = multiply_add(partial, factor, at.super_block == 0 ? Vec{} : load(to));
-      if (has_minimums) total = multiply_add(-least[p][t], least_factor, total);
-      store(to, total);
+      if (has_minimums) total[p][t] = multiply_add(-least[p][t], least_factor, total[p][t]);
+      store(to[p] + t * kPanelRows, total[p][t]);
     }
   }
 }
@@ -311,16 +383,21 @@ void multiply_block(const StepDotArgs& b, const StepPosition& at) {
     multiply_half<Codes, kPanels, kTokens, kLimbRows, false>(b, at, half);
 }
 
-/// Prefetches the steps of a later super-block.
-MORACLE_VECTOR_INLINE void prefetch_steps(const StepDotArgs& b, const PanelSteps& steps, int panel,
-                                          int64_t super_block) {
+/// Prefetches the scales of a later super-block.
+template <bool kSteps>
+MORACLE_VECTOR_INLINE void prefetch_scales(const StepDotArgs& b, const PanelSteps& scales,
+                                           int panel, int64_t super_block) {
   const int64_t all = super_blocks(b), later = super_block + kSuperBlocksAhead;
   const int64_t jump = later < all ? 0 : b.steps_jump[panel], s = later < all ? later : later - all;
-  const int64_t bytes = kFactorCols / b.group_cols * kPanelRows;
-  const auto* const step = reinterpret_cast<const std::byte*>(steps.step) + s * bytes + jump;
-  for (int64_t i = 0; i < bytes; i += kRowBlockBytes) __builtin_prefetch(step + i, 0, 2);
-  __builtin_prefetch(reinterpret_cast<const std::byte*>(steps.factor + s * kPanelRows) + jump, 0,
-                     2);
+  const int64_t lanes = kFactorCols / b.group_cols * kPanelRows;
+  const auto prefetch = [jump](const auto* from, int64_t count) {
+    const auto* const line = reinterpret_cast<const std::byte*>(from) + jump;
+    const int64_t bytes = count * static_cast<int64_t>(sizeof *from);
+    for (int64_t i = 0; i < bytes; i += kRowBlockBytes) __builtin_prefetch(line + i, 0, 2);
+  };
+  if constexpr (kSteps) prefetch(scales.step + s * lanes, lanes);
+  const int64_t factors = kSteps ? int64_t{kPanelRows} : lanes;
+  prefetch(scales.factor + s * factors, factors);
 }
 
 /// Two panels share the activations' registers, as far as there are enough for both: memory then
@@ -347,8 +424,8 @@ MORACLE_VECTOR_INLINE void multiply_rows(const StepDotArgs& b) {
   const auto per_factor = static_cast<int>(kFactorCols / b.group_cols);
   for (int64_t s = 0; s < all; ++s) {
     for (int p = 0; p < b.panels; ++p) {
-      prefetch_steps(b, b.steps[p], p, s);
-      if (b.minimums[p].step != nullptr) prefetch_steps(b, b.minimums[p], p, s);
+      prefetch_scales<Codes::kSteps>(b, b.steps[p], p, s);
+      if (b.minimums[p].step != nullptr) prefetch_scales<true>(b, b.minimums[p], p, s);
     }
     const int64_t left = b.groups - s * per_factor;
     StepPosition at{s, 0, 0, left < per_factor ? static_cast<int>(left) : per_factor, true};
@@ -364,12 +441,12 @@ MORACLE_VECTOR_INLINE void multiply_rows(const StepDotArgs& b) {
   }
 }
 
-template <CodeSet set>
+template <class Codes>
 void multiply_steps(const StepDotArgs& b) {
   if (b.limbs == 1)
-    multiply_rows<StoredCodes<set>, 1>(b);
+    multiply_rows<Codes, 1>(b);
   else
-    multiply_rows<StoredCodes<set>, kLimbs>(b);
+    multiply_rows<Codes, kLimbs>(b);
 }
 
 }  // namespace

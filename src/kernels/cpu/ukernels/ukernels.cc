@@ -18,10 +18,12 @@ constexpr DType w_i4 = DType::kI4, w_i8 = DType::kI8, w_e2m1 = DType::kF4E2M1,
                                       isa_avx512bf16 = UkernelIsa::kAvx512Bf16,
                                       isa_amx = UkernelIsa::kAmx;
 
-constexpr CodeSet set_i4 = CodeSet::kAny, set_u5 = CodeSet::kUnsigned5, set_i6 = CodeSet::kSigned6,
-                  set_iq4 = CodeSet::kIq4;
+constexpr DType w_u5 = DType::kI8, w_i6 = DType::kI8, w_iq4 = DType::kI8;
+constexpr CodeSet set_i4 = CodeSet::kAny, set_i8 = CodeSet::kAny, set_u5 = CodeSet::kUnsigned5,
+                  set_i6 = CodeSet::kSigned6, set_iq4 = CodeSet::kIq4;
+constexpr DType scales_s8 = DType::kI8, scales_s16 = DType::kF16;
 
-#define STEPS(w, isa, instruction)
+#define STEPS(w, scales, rows, isa, instruction)
 #define DOT(x, w, rows, isa, instruction) \
   {x_##x, w_##w, rows, isa_##isa, instruction, dot_x_##x##_w_##w##_r##rows##_##isa},
 #define UNPACK(from, to, isa)
@@ -46,7 +48,14 @@ constexpr PackKernel kPacks[] = {
 #undef PACK
 #undef STEPS
 #define PACK(from, to, isa)
-#define STEPS(w, isa, instruction) {set_##w, isa_##isa, instruction, dot_steps_##w##_##isa},
+#define STEPS(w, scales, rows, isa, instruction) \
+  {w_##w,                                        \
+   set_##w,                                      \
+   scales_##scales,                              \
+   rows,                                         \
+   isa_##isa,                                    \
+   instruction,                                  \
+   dot_steps_##w##_##scales##_r##rows##_##isa},
 #if defined(__x86_64__)
 constexpr StepKernel kSteps[] = {
 #include "kernels/cpu/ukernels/ukernels.inc"
@@ -79,11 +88,11 @@ using namespace ukernel_table;
 const DotKernel* UkernelSet::dot(Operand x, DType w) const {
   return find(kDots, isas, [&](const DotKernel& k) { return k.x == x && k.w == w; });
 }
-const StepKernel* UkernelSet::steps(const QuantKey& key) const {
-  const bool stored =
-      key.dtype == DType::kI4 || (key.dtype == DType::kI8 && key.codes != CodeSet::kAny);
-  if (!stored) return nullptr;
-  return find(kSteps, isas, [&](const StepKernel& k) { return k.codes == key.codes; });
+const StepKernel* UkernelSet::steps(const QuantKey& key, int rows) const {
+  return find(kSteps, isas, [&](const StepKernel& k) {
+    return k.dtype == key.dtype && k.codes == key.codes && k.scales == key.scale_dtype &&
+           k.rows >= rows;
+  });
 }
 const UnpackKernel* UkernelSet::unpack(DType from, Operand to) const {
   return find(kUnpacks, isas, [&](const UnpackKernel& k) { return k.from == from && k.to == to; });
@@ -106,40 +115,33 @@ std::optional<DType> operand_dtype(Operand x) {
 }
 
 const UkernelSet& ukernels([[maybe_unused]] DotIsa isa) {
-  static const UkernelSet kPortable = {.isas = with(isa_portable, isa_portable),
-                                       .needs = Isa::kNone,
-                                       .powers_of_two = powers_of_two_portable,
-                                       .prefetch_rows = 4};
+  static const UkernelSet kPortable = {
+      .isas = with(isa_portable, isa_portable), .needs = Isa::kNone, .prefetch_rows = 4};
 #if defined(__x86_64__)
   constexpr Isa kVnni = Isa::kAvx512 | Isa::kAvx512Vnni;
   // More than two rows are multiplied by one panel after the other.
   static const UkernelSet kAvx2 = {.isas = with(isa_avx2, isa_avx2),
                                    .needs = Isa::kAvx2,
-                                   .powers_of_two = powers_of_two_avx2,
                                    .skinny_rows = 12,
                                    .prefetch_rows = 2,
                                    .floats_in_limbs = true};
   static const UkernelSet kAvxVnni = {.isas = with(isa_avxvnni, isa_avx2),
                                       .needs = Isa::kAvx2 | Isa::kAvxVnni,
-                                      .powers_of_two = powers_of_two_avx2,
                                       .skinny_rows = 12,
                                       .prefetch_rows = 2,
                                       .floats_in_limbs = true};
   static const UkernelSet kAvx512 = {.isas = with(isa_avx512vnni, isa_avx512vnni),
                                      .needs = kVnni,
-                                     .powers_of_two = powers_of_two_avx512vnni,
                                      .order = ColumnOrder::kUnpacked,
                                      .prefetch_distance = 64,
                                      .floats_in_limbs = true};
   static const UkernelSet kAvx512Bf16 = {.isas = with(isa_avx512bf16, isa_avx512vnni),
                                          .needs = kVnni | Isa::kAvx512Bf16,
-                                         .powers_of_two = powers_of_two_avx512vnni,
                                          .order = ColumnOrder::kUnpacked,
                                          .prefetch_distance = 64,
                                          .floats_in_limbs = true};
   static const UkernelSet kAmx = {.isas = with(isa_amx, isa_avx512vnni),
                                   .needs = kVnni | Isa::kAmxInt8 | Isa::kAmxBf16,
-                                  .powers_of_two = powers_of_two_avx512vnni,
                                   .order = ColumnOrder::kUnpacked,
                                   .begin = begin_amx,
                                   .end = end_amx,

@@ -29,9 +29,12 @@ struct DotKernel {
   const char* instruction;  ///< as in the measured limits
   void (*fn)(const DotArgs&);
 };
-/// Multiplies rows of int8 by stored codes with integer scales: `codes` of kI8, or those of kI4.
+/// Multiplies rows of int8 by codes with scales of type `scales`, kI8 or kF16.
 struct StepKernel {
+  DType dtype;
   CodeSet codes;
+  DType scales;
+  int rows;  ///< maximum of an expert
   UkernelIsa isa;
   const char* instruction;
   void (*fn)(const StepDotArgs&);
@@ -53,7 +56,6 @@ struct PackKernel {
 struct UkernelSet {
   uint8_t isas;
   Isa needs;
-  PowersOfTwo* powers_of_two;
   ColumnOrder order = ColumnOrder::kPlain;  ///< of unpacked bf16; activation rows follow it
   void (*begin)() = nullptr;                ///< see begin_amx; null: not needed
   void (*end)() = nullptr;
@@ -71,7 +73,8 @@ struct UkernelSet {
 
   /// The best kernel of these instruction sets; null: none.
   const DotKernel* dot(Operand x, DType w) const;
-  const StepKernel* steps(const QuantKey& key) const;
+  /// For experts with up to `rows` rows.
+  const StepKernel* steps(const QuantKey& key, int rows) const;
   const UnpackKernel* unpack(DType from, Operand to) const;
   const PackKernel* pack(DType from, Operand to) const;
 };

@@ -5,31 +5,22 @@
 
 #if defined(__x86_64__)
 
-#include "kernels/cpu/ukernels/dot_avx512.h"
 #include "kernels/cpu/ukernels/float_limbs.h"
-#include "kernels/cpu/ukernels/nibbles_bf16.h"
-#include "kernels/cpu/ukernels/unpack_groups.h"
+#include "kernels/cpu/ukernels/unpack.h"
 
 namespace moracle::cpu {
 namespace {
 
-MORACLE_UKERNEL_INLINE void store_row_block(std::byte* to, int64_t row_block, __m512i value) {
+MORACLE_VECTOR_INLINE void store_row_block(std::byte* to, int64_t row_block, __m512i value) {
   _mm512_store_si512(to + row_block * kRowBlockBytes, value);
-}
-MORACLE_UKERNEL_INLINE __m512i bytes16(const void* p) {
-  return _mm512_cvtepi8_epi32(_mm_loadu_si128(static_cast<const __m128i*>(p)));
 }
 
 // e4m3 below 2^-6: m · 2^-9.
 alignas(64) constexpr uint16_t kE4M3Small[32] = {0x0000, 0x3b00, 0x3b80, 0x3bc0,
                                                  0x3c00, 0x3c20, 0x3c40, 0x3c60};
-alignas(16) constexpr int8_t kI4Bytes[16] = {0,  1,  2,  3,  4,  5,  6,  7,
-                                             -8, -7, -6, -5, -4, -3, -2, -1};
-alignas(16) constexpr int8_t kE2M1Bytes[16] = {0, 1,  2,  3,  4,  6,  8,  12,
-                                               0, -1, -2, -3, -4, -6, -8, -12};
 
 /// bf16 times 2^e. Zeros and NaN stay; results below the normal numbers become 0.
-MORACLE_UKERNEL_INLINE __m512i times_power(__m512i bf16, __m512i e) {
+MORACLE_VECTOR_INLINE __m512i times_power(__m512i bf16, __m512i e) {
   const __m512i before = _mm512_and_si512(_mm512_srli_epi16(bf16, 7), _mm512_set1_epi16(255));
   const __mmask32 nan = _mm512_cmpeq_epi16_mask(before, _mm512_set1_epi16(255));
   const __mmask32 stays =
@@ -39,13 +30,13 @@ MORACLE_UKERNEL_INLINE __m512i times_power(__m512i bf16, __m512i e) {
   return _mm512_mask_mov_epi16(moved, nan, bf16);
 }
 /// times_power for finite values whose results are normal numbers or 0.
-MORACLE_UKERNEL_INLINE __m512i times_small_power(__m512i bf16, __m512i shifted_e) {
+MORACLE_VECTOR_INLINE __m512i times_small_power(__m512i bf16, __m512i shifted_e) {
   const __mmask32 not_zero = _mm512_test_epi16_mask(bf16, _mm512_set1_epi16(0x7fff));
   return _mm512_mask_add_epi16(bf16, not_zero, bf16, shifted_e);
 }
 
 /// The exponents of a call, for all its row blocks: e - 127 in both words of a row's dword.
-MORACLE_UKERNEL_INLINE __m512i exponents(const UnpackBlocksArgs& c) {
+MORACLE_VECTOR_INLINE __m512i exponents(const UnpackBlocksArgs& c) {
   const __m512i e =
       c.exponent_lanes == 1
           ? _mm512_set1_epi32(c.exponent[0])
@@ -57,12 +48,27 @@ MORACLE_UKERNEL_INLINE __m512i exponents(const UnpackBlocksArgs& c) {
 /// Calls body for each row block with its index, its codes and the destination. The local copies
 /// stay in registers; the compiler cannot prove that stores leave memory unchanged.
 template <class Body>
-MORACLE_UKERNEL_INLINE void each_row_block(const UnpackBlocksArgs& c, const Body& body) {
+MORACLE_VECTOR_INLINE void each_row_block(const UnpackBlocksArgs& c, const Body& body) {
   const std::byte* const from = c.codes;
   std::byte* const to = c.to;
   for (int64_t i = 0, row_blocks = c.blocks; i < row_blocks; ++i) {
-    const __m512i row_block = load_row_block(from + i * kRowBlockBytes);
+    const __m512i row_block = _mm512_load_si512(from + i * kRowBlockBytes);
     body(i, row_block, to);
+  }
+}
+
+/// Calls body for one group after another; each code row block unpacks to kBlocks row blocks.
+template <int kBlocks, class Body>
+MORACLE_VECTOR_INLINE void each_group(const UnpackBlocksArgs& c, const Body& body) {
+  const int64_t step = c.group_blocks == 0 ? c.blocks : c.group_blocks;
+  UnpackBlocksArgs group = c;
+  for (int64_t first = 0; first < c.blocks; first += step) {
+    group.blocks = c.blocks - first < step ? c.blocks - first : step;
+    body(group);
+    group.codes += step * kRowBlockBytes;
+    group.to += step * kBlocks * kRowBlockBytes;
+    if (c.zero != nullptr) group.zero += kPanelRows;
+    if (c.exponent != nullptr) group.exponent += c.exponent_lanes;
   }
 }
 
@@ -71,8 +77,8 @@ MORACLE_UKERNEL_INLINE void each_row_block(const UnpackBlocksArgs& c, const Body
 enum class Power : uint8_t { kNone, kSmall, kAny };
 
 template <Power kPower>
-MORACLE_UKERNEL_INLINE void nibbles_to_bf16(const UnpackBlocksArgs& c, __m512i values,
-                                            __m512i e = _mm512_setzero_si512()) {
+MORACLE_VECTOR_INLINE void nibbles_to_bf16(const UnpackBlocksArgs& c, __m512i values,
+                                           __m512i e = _mm512_setzero_si512()) {
   if constexpr (kPower == Power::kSmall) e = _mm512_slli_epi16(e, 7);
   each_row_block(c, [&](int64_t i, __m512i codes, std::byte* to) {
     // Words hold columns 0, 4, 1 and 5 of each eight, or 2, 6, 3 and 7, from the lowest bits up.
@@ -87,80 +93,36 @@ MORACLE_UKERNEL_INLINE void nibbles_to_bf16(const UnpackBlocksArgs& c, __m512i v
   });
 }
 
-/// Columns `first` and first + 2 of value(), in f32 that bf16 holds exactly.
-template <class Value>
-MORACLE_UKERNEL_INLINE __m512i bf16_pair(const Value& value, int first) {
-  const __m512i low = _mm512_srli_epi32(value(first), 16), high = value(first + 2);
-  return _mm512_mask_mov_epi16(high, 0x55555555u, low);
+/// Columns `first` and first + 2, less zero points: bf16 holds them exactly.
+template <class Code>
+MORACLE_VECTOR_INLINE __m512i bf16_pair(__m512i codes, int first, Vec zero) {
+  const auto low = as<__m512i>(Code::value(as<Bits>(codes), first, zero)),
+             high = as<__m512i>(Code::value(as<Bits>(codes), first + 2, zero));
+  return _mm512_mask_mov_epi16(high, 0x55555555u, _mm512_srli_epi32(low, 16));
 }
 
 // With zero points, values are integers of up to 5 bits.
-MORACLE_UKERNEL_INLINE void integers_to_bf16(const UnpackBlocksArgs& c) {
-  const __m512i zero = bytes16(c.zero);
+MORACLE_VECTOR_INLINE void integers_to_bf16(const UnpackBlocksArgs& c) {
+  const Vec zero = to_float(widen_bytes(c.zero));
   each_row_block(c, [&](int64_t i, __m512i codes, std::byte* to) {
-    for (int pair = 0; pair < 4; ++pair) {
-      auto value = [&](int column) {
-        const __m512i top =
-            _mm512_slli_epi32(codes, static_cast<unsigned>(28 - 8 * column - 4 * (pair / 2)));
-        return _mm512_castps_si512(
-            _mm512_cvtepi32_ps(_mm512_sub_epi32(_mm512_srai_epi32(top, 28), zero)));
-      };
-      store_row_block(to, 4 * i + pair, bf16_pair(value, pair % 2));
-    }
-  });
-}
-
-void i4_to_bf16(const UnpackBlocksArgs& c) {
-  if (c.zero == nullptr) return nibbles_to_bf16<Power::kNone>(c, _mm512_load_si512(kI4AsBf16));
-  each_group<4>(c, [](const UnpackBlocksArgs& group) { integers_to_bf16(group); });
-}
-
-void e2m1_to_bf16(const UnpackBlocksArgs& c) {
-  const __m512i values = _mm512_load_si512(kE2M1AsBf16);
-  if (c.exponent == nullptr) return nibbles_to_bf16<Power::kNone>(c, values);
-  each_group<4>(c, [&](const UnpackBlocksArgs& group) {
-    const __m512i e = exponents(group);
-    // 0.5 to 6 times 2^-125 to 2^125.
-    if (_mm512_cmple_epi16_mask(_mm512_abs_epi16(e), _mm512_set1_epi16(125)) == ~__mmask32{0})
-      nibbles_to_bf16<Power::kSmall>(group, values, e);
-    else
-      nibbles_to_bf16<Power::kAny>(group, values, e);
-  });
-}
-
-MORACLE_UKERNEL_INLINE void nibbles_to_int8(const UnpackBlocksArgs& c, const int8_t* table) {
-  const __m512i values =
-      _mm512_broadcast_i32x4(_mm_load_si128(reinterpret_cast<const __m128i*>(table)));
-  const __m512i nibble = _mm512_set1_epi8(15);
-  each_row_block(c, [&](int64_t i, __m512i codes, std::byte* to) {
-    store_row_block(to, 2 * i, _mm512_shuffle_epi8(values, _mm512_and_si512(codes, nibble)));
-    store_row_block(
-        to, 2 * i + 1,
-        _mm512_shuffle_epi8(values, _mm512_and_si512(_mm512_srli_epi16(codes, 4), nibble)));
+    for (int pair = 0; pair < 4; ++pair)
+      store_row_block(to, 4 * i + pair,
+                      bf16_pair<IntCode<4>>(codes, pair / 2 * 4 + pair % 2, zero));
   });
 }
 
 // ---- 8 bits ----
 
-MORACLE_UKERNEL_INLINE void bytes_to_bf16(const UnpackBlocksArgs& c) {
-  const __m512i zero = c.zero == nullptr ? _mm512_setzero_si512() : bytes16(c.zero);
+MORACLE_VECTOR_INLINE void bytes_to_bf16(const UnpackBlocksArgs& c) {
+  const Vec zero = c.zero == nullptr ? Vec{} : to_float(widen_bytes(c.zero));
   each_row_block(c, [&](int64_t i, __m512i codes, std::byte* to) {
-    auto value = [&](int column) {
-      const __m512i top = _mm512_slli_epi32(codes, static_cast<unsigned>(24 - 8 * column));
-      return _mm512_castps_si512(
-          _mm512_cvtepi32_ps(_mm512_sub_epi32(_mm512_srai_epi32(top, 24), zero)));
-    };
-    store_row_block(to, 2 * i, bf16_pair(value, 0));
-    store_row_block(to, 2 * i + 1, bf16_pair(value, 1));
+    for (int pair = 0; pair < 2; ++pair)
+      store_row_block(to, 2 * i + pair, bf16_pair<IntCode<8>>(codes, pair, zero));
   });
 }
 
-void i8_to_bf16(const UnpackBlocksArgs& c) {
-  each_group<2>(c, [](const UnpackBlocksArgs& group) { bytes_to_bf16(group); });
-}
-
 /// Codes in the low bytes of words. The exponent's bias differs by 120; NaN stays NaN.
-MORACLE_UKERNEL_INLINE __m512i e4m3_as_bf16(__m512i code) {
+MORACLE_VECTOR_INLINE __m512i e4m3_as_bf16(__m512i code) {
   const __m512i size = _mm512_and_si512(code, _mm512_set1_epi16(0x7f));
   __m512i value = _mm512_add_epi16(_mm512_slli_epi16(size, 4), _mm512_set1_epi16(0x3c00));
   const __mmask32 small = _mm512_cmplt_epu16_mask(size, _mm512_set1_epi16(8));
@@ -173,14 +135,14 @@ MORACLE_UKERNEL_INLINE __m512i e4m3_as_bf16(__m512i code) {
 }
 
 // Sign, exponent and mantissa in the upper bytes of words, as bf16: only for normal numbers.
-MORACLE_UKERNEL_INLINE __m512i normal_e4m3_as_bf16(__m512i top, __m512i bias) {
+MORACLE_VECTOR_INLINE __m512i normal_e4m3_as_bf16(__m512i top, __m512i bias) {
   return _mm512_add_epi16(
       _mm512_and_si512(_mm512_srai_epi16(top, 4), _mm512_set1_epi16(static_cast<short>(0x87f0))),
       bias);
 }
 
 template <bool kScaled>
-MORACLE_UKERNEL_INLINE void e4m3_row_blocks(const UnpackBlocksArgs& c) {
+MORACLE_VECTOR_INLINE void e4m3_row_blocks(const UnpackBlocksArgs& c) {
   const __m512i e = kScaled ? exponents(c) : _mm512_setzero_si512();
   const __m512i bias = _mm512_add_epi16(_mm512_slli_epi16(e, 7), _mm512_set1_epi16(120 << 7));
   // 2^-6 to 448 times 2^-110 to 2^110.
@@ -202,37 +164,10 @@ MORACLE_UKERNEL_INLINE void e4m3_row_blocks(const UnpackBlocksArgs& c) {
     store_row_block(to, 2 * i + 1, kScaled ? times_power(high, e) : high);
   });
 }
-void e4m3_to_bf16(const UnpackBlocksArgs& c) {
-  if (c.exponent == nullptr) return e4m3_row_blocks<false>(c);
-  each_group<2>(c, [](const UnpackBlocksArgs& group) { e4m3_row_blocks<true>(group); });
-}
-
-// ---- to f32 ----
-
-MORACLE_UKERNEL_INLINE __m512i scaled(__m512i value, const UnpackBlocksArgs& c) {
-  if (c.scale == nullptr) return value;
-  return _mm512_castps_si512(_mm512_mul_ps(_mm512_castsi512_ps(value), _mm512_loadu_ps(c.scale)));
-}
-
-MORACLE_UKERNEL_INLINE __m512i even_as_f32(__m512i pair) {
-  return _mm512_slli_epi32(pair, 16);
-}
-MORACLE_UKERNEL_INLINE __m512i odd_as_f32(__m512i pair) {
-  return _mm512_and_si512(pair, _mm512_set1_epi32(-65536));
-}
-
-void unpacked_to_f32(const UnpackBlocksArgs& c) {
-  each_row_block(c, [&](int64_t i, __m512i pair, std::byte* to) {
-    const int64_t first = i / 2 * 4 + i % 2;  // columns 0 and 2, or 1 and 3
-    store_row_block(to, first, scaled(even_as_f32(pair), c));
-    store_row_block(to, first + 2, scaled(odd_as_f32(pair), c));
-  });
-}
-
 // ---- rows ----
 
 // To nearest, ties to even; NaN keeps its sign and becomes quiet.
-MORACLE_UKERNEL_INLINE __m256i round_to_bf16(__m512 value) {
+MORACLE_VECTOR_INLINE __m256i round_to_bf16(__m512 value) {
   const __m512i bits = _mm512_castps_si512(value);
   const __m512i odd = _mm512_and_si512(_mm512_srli_epi32(bits, 16), _mm512_set1_epi32(1));
   const __m512i rounded = _mm512_add_epi32(bits, _mm512_add_epi32(odd, _mm512_set1_epi32(0x7fff)));
@@ -245,47 +180,35 @@ MORACLE_UKERNEL_INLINE __m256i round_to_bf16(__m512 value) {
 alignas(64) constexpr int32_t kUnpacked16[16] = {0, 2,  1, 3,  4,  6,  5,  7,
                                                  8, 10, 9, 11, 12, 14, 13, 15};
 
-MORACLE_UKERNEL_INLINE __mmask16 first16(int64_t count) {
+MORACLE_VECTOR_INLINE __mmask16 first16(int64_t count) {
   return static_cast<__mmask16>(count >= 16 ? 0xffff : (1u << count) - 1);
 }
 /// Stored columns of a row: in unpacked order, rounded up to a multiple of eight.
-MORACLE_UKERNEL_INLINE int64_t stored_columns(int64_t count, ColumnOrder order) {
+MORACLE_VECTOR_INLINE int64_t stored_columns(int64_t count, ColumnOrder order) {
   return order == ColumnOrder::kPlain ? count : (count + 7) / 8 * 8;
 }
-MORACLE_UKERNEL_INLINE __m512i ordered(__m512i columns, ColumnOrder order) {
+MORACLE_VECTOR_INLINE __m512i ordered(__m512i columns, ColumnOrder order) {
   return order == ColumnOrder::kPlain
              ? columns
              : _mm512_permutexvar_epi32(_mm512_load_si512(kUnpacked16), columns);
 }
 /// 16 values that bf16 holds exactly.
-MORACLE_UKERNEL_INLINE void store_exact(__m512i f32, ColumnOrder order, int64_t left,
-                                        std::byte* to) {
+MORACLE_VECTOR_INLINE void store_exact(__m512i f32, ColumnOrder order, int64_t left,
+                                       std::byte* to) {
   const __m256i bf16 = _mm512_cvtepi32_epi16(_mm512_srli_epi32(ordered(f32, order), 16));
   _mm256_mask_storeu_epi16(to, first16(stored_columns(left, order)), bf16);
 }
 
-MORACLE_UKERNEL_INLINE __m512i e4m3_values(const uint8_t* from, int64_t left) {
+MORACLE_VECTOR_INLINE __m512i e4m3_values(const uint8_t* from, int64_t left) {
   const __m512i codes = _mm512_cvtepu8_epi32(_mm_maskz_loadu_epi8(first16(left), from));
   return _mm512_slli_epi32(e4m3_as_bf16(codes), 16);
 }
-MORACLE_UKERNEL_INLINE __m512i int8_values(const int8_t* from, int64_t left) {
+MORACLE_VECTOR_INLINE __m512i int8_values(const int8_t* from, int64_t left) {
   const __m512i codes = _mm512_cvtepi8_epi32(_mm_maskz_loadu_epi8(first16(left), from));
   return _mm512_castps_si512(_mm512_cvtepi32_ps(codes));
 }
 
 }  // namespace
-
-void powers_of_two_avx512vnni(const uint8_t* exponents, int64_t count, bool half, float* to) {
-  const __m512i less = _mm512_set1_epi32(half ? 1 : 0);
-  for (int64_t i = 0; i < count; i += 16) {
-    const __m512i e =
-        _mm512_cvtepu8_epi32(_mm_loadu_si128(reinterpret_cast<const __m128i*>(exponents + i)));
-    const __m512i power =
-        _mm512_slli_epi32(_mm512_max_epi32(_mm512_sub_epi32(e, less), _mm512_setzero_si512()), 23);
-    const __mmask16 nan = _mm512_cmpeq_epi32_mask(e, _mm512_set1_epi32(255));
-    _mm512_storeu_si512(to + i, _mm512_mask_mov_epi32(power, nan, _mm512_set1_epi32(0x7fc00000)));
-  }
-}
 
 void pack_f32_to_bf16_avx512vnni(const PackArgs& a) {
   const auto* const from = static_cast<const float*>(a.from);
@@ -311,71 +234,50 @@ void pack_i8_to_bf16_avx512vnni(const PackArgs& a) {
   for (int64_t i = 0; i < a.count; i += 16)
     store_exact(int8_values(from + i, a.count - i), a.order, a.count - i, a.to + 2 * i);
 }
-void pack_e4m3_to_f32_avx512vnni(const PackArgs& a) {
-  const auto* const from = static_cast<const uint8_t*>(a.from);
-  for (int64_t i = 0; i < a.count; i += 16) {
-    _mm512_mask_storeu_epi32(a.to + 4 * i, first16(a.count - i),
-                             e4m3_values(from + i, a.count - i));
-  }
-}
-void pack_i8_to_f32_avx512vnni(const PackArgs& a) {
-  const auto* const from = static_cast<const int8_t*>(a.from);
-  for (int64_t i = 0; i < a.count; i += 16) {
-    _mm512_mask_storeu_epi32(a.to + 4 * i, first16(a.count - i),
-                             int8_values(from + i, a.count - i));
-  }
-}
-
-void pack_i8_to_i8_avx512vnni(const PackArgs& a) {
-  const auto* const from = static_cast<const int8_t*>(a.from);
-  int32_t* sums = a.sums;
-  for (int64_t begin = 0; begin < a.count; begin += a.segment) {
-    const int64_t end = begin + a.segment < a.count ? begin + a.segment : a.count;
-    __m512i sum = _mm512_setzero_si512();
-    for (int64_t i = begin; i < end; i += 64) {
-      const int64_t left = end - i;
-      const __mmask64 some = left >= 64 ? ~__mmask64{0} : (__mmask64{1} << left) - 1;
-      const __m512i codes = _mm512_maskz_loadu_epi8(some, from + i);
-      _mm512_mask_storeu_epi8(a.to + i, some, codes);
-      sum = _mm512_dpbusd_epi32(sum, _mm512_set1_epi8(1), codes);
-    }
-    *sums++ = _mm512_reduce_add_epi32(sum);
-  }
-}
-
 void pack_f32_to_i8_avx512vnni(const PackArgs& a) {
   f32_to_limbs(a);
 }
 
 void unpack_i4_to_i8_avx512vnni(const UnpackBlocksArgs& c) {
-  nibbles_to_int8(c, kI4Bytes);
+  unpack_to_int8<i4_bytes>(c);
 }
 void unpack_e2m1_to_i8_avx512vnni(const UnpackBlocksArgs& c) {
-  nibbles_to_int8(c, kE2M1Bytes);
+  unpack_to_int8<e2m1_bytes>(c);
 }
 void unpack_i4_to_bf16_avx512vnni(const UnpackBlocksArgs& c) {
-  i4_to_bf16(c);
-}
-void unpack_i8_to_bf16_avx512vnni(const UnpackBlocksArgs& c) {
-  i8_to_bf16(c);
-}
-void unpack_e4m3_to_bf16_avx512vnni(const UnpackBlocksArgs& c) {
-  e4m3_to_bf16(c);
+  if (c.zero == nullptr) return nibbles_to_bf16<Power::kNone>(c, _mm512_load_si512(kI4AsBf16));
+  each_group<4>(c, [](const UnpackBlocksArgs& group) { integers_to_bf16(group); });
 }
 void unpack_e2m1_to_bf16_avx512vnni(const UnpackBlocksArgs& c) {
-  e2m1_to_bf16(c);
+  const __m512i values = _mm512_load_si512(kE2M1AsBf16);
+  if (c.exponent == nullptr) return nibbles_to_bf16<Power::kNone>(c, values);
+  each_group<4>(c, [&](const UnpackBlocksArgs& group) {
+    const __m512i e = exponents(group);
+    // 0.5 to 6 times 2^-125 to 2^125.
+    if (_mm512_cmple_epi16_mask(_mm512_abs_epi16(e), _mm512_set1_epi16(125)) == ~__mmask32{0})
+      nibbles_to_bf16<Power::kSmall>(group, values, e);
+    else
+      nibbles_to_bf16<Power::kAny>(group, values, e);
+  });
+}
+void unpack_i8_to_bf16_avx512vnni(const UnpackBlocksArgs& c) {
+  each_group<2>(c, [](const UnpackBlocksArgs& group) { bytes_to_bf16(group); });
+}
+void unpack_e4m3_to_bf16_avx512vnni(const UnpackBlocksArgs& c) {
+  if (c.exponent == nullptr) return e4m3_row_blocks<false>(c);
+  each_group<2>(c, [](const UnpackBlocksArgs& group) { e4m3_row_blocks<true>(group); });
 }
 void unpack_i4_to_f32_avx512vnni(const UnpackBlocksArgs& c) {
-  to_f32<4, i4_to_bf16, unpacked_to_f32>(c);
+  unpack_to_f32<IntCode<4>>(c);
 }
 void unpack_i8_to_f32_avx512vnni(const UnpackBlocksArgs& c) {
-  to_f32<2, i8_to_bf16, unpacked_to_f32>(c);
+  unpack_to_f32<IntCode<8>>(c);
 }
 void unpack_e4m3_to_f32_avx512vnni(const UnpackBlocksArgs& c) {
-  to_f32<2, e4m3_to_bf16, unpacked_to_f32>(c);
+  unpack_to_f32<E4M3Code>(c);
 }
 void unpack_e2m1_to_f32_avx512vnni(const UnpackBlocksArgs& c) {
-  to_f32<4, e2m1_to_bf16, unpacked_to_f32>(c);
+  unpack_to_f32<E2M1Code>(c);
 }
 
 }  // namespace moracle::cpu

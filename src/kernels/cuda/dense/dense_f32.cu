@@ -1,10 +1,13 @@
 #include "kernels/cuda/dense/dense_f32.h"
 
+#include <type_traits>
+
 #include "kernels/cuda/block.cuh"
 #include "kernels/cuda/cuda_f32_plan.h"
 #include "kernels/cuda/device/cuda_check.h"
 #include "kernels/cuda/device/launch.cuh"
 #include "kernels/cuda/elements.cuh"
+#include "kernels/cuda/ptx/mma.cuh"
 #include "kernels/cuda/ptx/pdl.cuh"
 
 namespace moracle::cuda {
@@ -12,33 +15,34 @@ namespace {
 
 constexpr int kDenseThreads = 256, kDenseWarps = kDenseThreads / 32;
 
-// kVectors: rows are 16-byte aligned, and have whole vectors of eight columns.
-struct RowOfX {
-  const uint16_t* x;
-  template <bool kVectors, int kCount>
-  __device__ void get(int64_t column, int64_t k, float (&to)[kCount]) const {
-    static_assert(kCount % 4 == 0);
-    if constexpr (kVectors) {
-      alignas(16) uint2 words[kCount / 4] = {};
-      if (column < k) {
-        if constexpr (kCount == 8)
-          *reinterpret_cast<uint4*>(words) = *reinterpret_cast<const uint4*>(x + column);
-        else
-          words[0] = *reinterpret_cast<const uint2*>(x + column);
-      }
+// kCount columns of a row of x in bf16, in pairs, or zeros past the end. kVectors: rows are 16-byte
+// aligned, and have whole vectors of eight columns.
+template <bool kVectors, int kCount>
+__device__ void load_x(const uint16_t* row, int64_t column, int64_t k,
+                       uint32_t (&pairs)[kCount / 2]) {
+  if constexpr (kVectors) {
+    static_assert(kCount == 4 || kCount == 8);
+    using Vector = std::conditional_t<kCount == 8, uint4, uint2>;
+    alignas(16) Vector vector{};
+    if (column < k) vector = *reinterpret_cast<const Vector*>(row + column);
 #pragma unroll
-      for (int i = 0; i < kCount; i += 4) {
-        const uint2 four = words[i / 4];
-        to[i] = __uint_as_float(four.x << 16), to[i + 1] = __uint_as_float(four.x & 0xffff0000u);
-        to[i + 2] = __uint_as_float(four.y << 16),
-               to[i + 3] = __uint_as_float(four.y & 0xffff0000u);
-      }
-    } else {
+    for (int i = 0; i < kCount / 2; ++i) pairs[i] = reinterpret_cast<const uint32_t*>(&vector)[i];
+  } else {
+    const auto at = [&](int i) -> uint32_t { return column + i < k ? row[column + i] : 0; };
 #pragma unroll
-      for (int i = 0; i < kCount; ++i) to[i] = column + i < k ? bf16_to_float(x[column + i]) : 0.0f;
-    }
+    for (int i = 0; i < kCount / 2; ++i) pairs[i] = at(2 * i) | at(2 * i + 1) << 16;
   }
-};
+}
+
+// Four bf16.
+__device__ float4 four_floats(const uint32_t (&pairs)[2]) {
+  return {__uint_as_float(pairs[0] << 16), __uint_as_float(pairs[0] & 0xffff0000u),
+          __uint_as_float(pairs[1] << 16), __uint_as_float(pairs[1] & 0xffff0000u)};
+}
+// sum + w · x, in the order of the columns.
+__device__ float add_products(const float4& w, const float4& x, float sum) {
+  return fmaf(w.w, x.w, fmaf(w.z, x.z, fmaf(w.y, x.y, fmaf(w.x, x.x, sum))));
+}
 
 // Four columns of a weight row, or zeros past the end.
 template <bool kVectors>
@@ -80,9 +84,9 @@ __global__ void __launch_bounds__(kDenseThreads) gemv_f32(const DenseF32 a) {
 #pragma unroll
       for (int r = 0; r < kRows; ++r) {
         if (r >= rows) break;
-        float x[4];
-        RowOfX{row_of(a, r)}.get<kVectors>(first + (i * kDenseThreads + thread) * 4, a.k, x);
-        sums[r] += w[i].x * x[0] + w[i].y * x[1] + w[i].z * x[2] + w[i].w * x[3];
+        uint32_t x[2];
+        load_x<kVectors, 4>(row_of(a, r), first + (i * kDenseThreads + thread) * 4, a.k, x);
+        sums[r] = add_products(w[i], four_floats(x), sums[r]);
       }
     }
   }
@@ -100,87 +104,91 @@ __global__ void __launch_bounds__(kDenseThreads) gemv_f32(const DenseF32 a) {
   store(a.y, thread, output, sum);
 }
 
-constexpr int kTileRows = 16, kTileOutputs = 32,
-              kChunkColumns = 16;  // a chunk: columns of a warp's step
+constexpr int kTileRows = 64, kTileOutputs = 32;
+constexpr int kStepColumns = 32;  // of a warp's step: a lane has eight of each row
 
-// A chunk of a warp, transposed: a lane multiplies four rows by four outputs, and reads four
-// numbers at once. Rows are padded against bank conflicts.
-struct Chunk {
-  alignas(16) float w[kChunkColumns][kTileOutputs + 4];
-  alignas(16) float x[kChunkColumns][kTileRows + 4];
-};
-union TileMemory {
-  Chunk chunks[kDenseWarps];
-  float sums[kDenseWarps][kTileRows][kTileOutputs];
-};
+// Two f32 as sums of three bf16 each: their first 8 bits, the next 8 and the last 8. Exact unless
+// the last ones are below the smallest bf16.
+__device__ void split_in_three(float2 two, uint32_t (&pairs)[3]) {
+#pragma unroll
+  for (uint32_t& pair : pairs) {
+    const uint32_t x = __float_as_uint(two.x), y = __float_as_uint(two.y);
+    pair = __byte_perm(x, y, 0x7632);
+    two.x -= __uint_as_float(x & 0xffff0000u), two.y -= __uint_as_float(y & 0xffff0000u);
+  }
+}
 
-// A lane's share of a chunk, on its way from memory.
-struct ChunkRegisters {
-  float4 w[4];  // of outputs lane / 4 + 8 i, columns 4 (lane % 4) to 4 (lane % 4) + 3
-  float x[8];   // of row lane / 2, columns 8 (lane % 2) to 8 (lane % 2) + 7
-};
-
-// A CTA computes a tile. Its warps take chunks of columns round-robin, each on its own.
+// A CTA computes a tile on tensor cores. Its warps take steps of columns round-robin. The tensor
+// core sums over columns in any order, so a lane has neighbouring columns of both operands.
 template <bool kVectors>
 __global__ void __launch_bounds__(kDenseThreads) gemm_f32(const DenseF32 a) {
-  __shared__ TileMemory memory;
+  constexpr int kHalfWarps = kDenseWarps / 2, kPad = 4;  // padded against bank conflicts
+  __shared__ float sums[kHalfWarps][kTileRows][kTileOutputs + kPad];
   const int warp = static_cast<int>(threadIdx.x) / 32, lane = static_cast<int>(threadIdx.x) % 32;
+  const int g = lane / 4, t = lane % 4;
   const int64_t tiles = (a.n + kTileOutputs - 1) / kTileOutputs;
   const int64_t output = blockIdx.x % tiles * kTileOutputs, row = blockIdx.x / tiles * kTileRows;
   pdl_wait();
   pdl_launch_dependents();
-  const auto load_chunk = [&](int64_t first, ChunkRegisters& to) {
+  float acc[kTileOutputs / 16][kTileRows / 8][4] = {};
+  for (int64_t first = warp * kStepColumns; first < a.k; first += kStepColumns * kDenseWarps) {
+    const int64_t column = first + 8 * t;
+    uint32_t x[kTileRows / 8][4];
 #pragma unroll
-    for (int i = 0; i < 4; ++i) {
-      const int64_t n = output + lane / 4 + 8 * i;
-      to.w[i] =
-          n < a.n ? four_of<kVectors>(a.weights + n * a.k, first + lane % 4 * 4, a.k) : float4{};
-    }
-    const int64_t r = min(row + lane / 2, a.x.rows - 1);  // further rows are not stored
-    RowOfX{row_of(a, r)}.get<kVectors>(first + lane % 2 * 8, a.k, to.x);
-  };
-  Chunk& chunk = memory.chunks[warp];
-  const int own_row = lane / 8 * 4, own_output = lane % 8 * 4;
-  float sums[4][4] = {};
-  ChunkRegisters next;
-  constexpr int kStep = kChunkColumns * kDenseWarps;
-  load_chunk(warp * kChunkColumns, next);
-  for (int64_t first = warp * kChunkColumns; first < a.k; first += kStep) {
-    __syncwarp();  // the previous chunk has been read
-#pragma unroll
-    for (int i = 0; i < 4; ++i) {
-      const float w[4] = {next.w[i].x, next.w[i].y, next.w[i].z, next.w[i].w};
-#pragma unroll
-      for (int c = 0; c < 4; ++c) chunk.w[lane % 4 * 4 + c][lane / 4 + 8 * i] = w[c];
+    for (int i = 0; i < kTileRows / 8; ++i) {
+      const int64_t r = min(row + 8 * i + g, a.x.rows - 1);  // further rows are not stored
+      load_x<kVectors, 8>(row_of(a, r), column, a.k, x[i]);
     }
 #pragma unroll
-    for (int c = 0; c < 8; ++c) chunk.x[lane % 2 * 8 + c][lane / 2] = next.x[c];
-    __syncwarp();
-    load_chunk(first + kStep, next);  // zeros past the end
+    for (int m = 0; m < kTileOutputs / 16; ++m) {
 #pragma unroll
-    for (int c = 0; c < kChunkColumns; ++c) {
-      const float4 w = *reinterpret_cast<const float4*>(&chunk.w[c][own_output]);
-      const float4 x = *reinterpret_cast<const float4*>(&chunk.x[c][own_row]);
-      const float of_w[4] = {w.x, w.y, w.z, w.w}, of_x[4] = {x.x, x.y, x.z, x.w};
+      for (int s = 0; s < 2; ++s) {
+        uint32_t terms[3][4];
 #pragma unroll
-      for (int i = 0; i < 4; ++i) {
+        for (int h = 0; h < 2; ++h) {
+          const int64_t n = output + 16 * m + 8 * h + g;
+          const float4 w =
+              n < a.n ? four_of<kVectors>(a.weights + n * a.k, column + 4 * s, a.k) : float4{};
+          uint32_t low[3], high[3];
+          split_in_three({w.x, w.y}, low);
+          split_in_three({w.z, w.w}, high);
 #pragma unroll
-        for (int j = 0; j < 4; ++j) sums[i][j] += of_x[i] * of_w[j];
+          for (int p = 0; p < 3; ++p) terms[p][h] = low[p], terms[p][2 + h] = high[p];
+        }
+#pragma unroll
+        for (int p = 2; p >= 0; --p) {
+#pragma unroll
+          for (int i = 0; i < kTileRows / 8; ++i)
+            mma_bf16(acc[m][i], terms[p], x[i][2 * s], x[i][2 * s + 1]);
+        }
       }
     }
   }
-  __syncthreads();  // wait until all chunks have been read
+  // Lanes have outputs g and g + 8 of rows 2 t and 2 t + 1. The second half of the warps leaves its
+  // sums for the first, which leaves the sums of both.
+  const auto each_sum = [&](auto use) {
+    float(*const of_warp)[kTileOutputs + kPad] = sums[warp % kHalfWarps];
 #pragma unroll
-  for (int i = 0; i < 4; ++i)
-    *reinterpret_cast<float4*>(&memory.sums[warp][own_row + i][own_output]) = {
-        sums[i][0], sums[i][1], sums[i][2], sums[i][3]};
+    for (int m = 0; m < kTileOutputs / 16; ++m) {
+#pragma unroll
+      for (int i = 0; i < kTileRows / 8; ++i) {
+#pragma unroll
+        for (int j = 0; j < 4; ++j)
+          use(of_warp[8 * i + 2 * t + j % 2][16 * m + 8 * (j / 2) + g], acc[m][i][j]);
+      }
+    }
+  };
+  if (warp >= kHalfWarps) each_sum([](float& at, float sum) { at = sum; });
+  __syncthreads();
+  if (warp < kHalfWarps) each_sum([](float& at, float sum) { at += sum; });
   __syncthreads();
   for (int i = static_cast<int>(threadIdx.x); i < kTileRows * kTileOutputs; i += kDenseThreads) {
-    const int64_t r = row + i / kTileOutputs, n = output + i % kTileOutputs;
+    const int of_row = i / kTileOutputs, of_output = i % kTileOutputs;
+    const int64_t r = row + of_row, n = output + of_output;
     if (r >= a.x.rows || n >= a.n) continue;
     float sum = a.bias != nullptr ? a.bias[n] : 0;
 #pragma unroll
-    for (int w = 0; w < kDenseWarps; ++w) sum += memory.sums[w][i / kTileOutputs][i % kTileOutputs];
+    for (int w = 0; w < kHalfWarps; ++w) sum += sums[w][of_row][of_output];
     store(a.y, r, n, sum);
   }
 }

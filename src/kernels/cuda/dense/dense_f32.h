@@ -1,5 +1,5 @@
-// Products of f32 weights in rows and bf16 activations, without tensor cores: every product and sum
-// is f32.
+// Products of f32 weights in rows and bf16 activations, with sums in f32. A GEMV for few rows; for
+// more rows tensor cores, where a weight is the sum of three bf16.
 #pragma once
 
 #include "kernels/cuda/device/cuda_queue.h"
@@ -19,7 +19,7 @@ struct DenseF32 {
 /// Enqueues the product by GEMV, a CTA for each output. Requires rows <= kDenseGemvF32Rows. A row's
 /// bits do not depend on the other rows.
 Status multiply_gemv_f32(const Queue& queue, const DenseF32& args, Stream stream);
-/// Enqueues the product in tiles of 16 rows and 32 outputs, with sums in another order. A row's
+/// Enqueues the product in tiles of 64 rows and 32 outputs, with sums in another order. A row's
 /// bits do not depend on the other rows.
 Status multiply_gemm_f32(const Queue& queue, const DenseF32& args, Stream stream);
 

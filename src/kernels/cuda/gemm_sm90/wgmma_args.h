@@ -69,9 +69,11 @@ WgmmaKernels wgmma_bf16();
 WgmmaKernels wgmma_f16();
 WgmmaKernels wgmma_int8();
 WgmmaKernels wgmma_int8_groups();
+WgmmaKernels wgmma_int8_blocks();  ///< each k-block is a group; without zero points
 WgmmaKernels wgmma_int8_values();  ///< with minimums, or in groups of half k-blocks
 WgmmaKernels wgmma_int4();
-WgmmaKernels wgmma_int4_values();  ///< likewise
+WgmmaKernels wgmma_int4_blocks();  ///< like wgmma_int8_blocks
+WgmmaKernels wgmma_int4_values();  ///< like wgmma_int8_values
 WgmmaKernels wgmma_fp8();
 WgmmaKernels wgmma_fp8_groups();
 WgmmaKernels wgmma_int8_int8();  ///< scales per row and token, without zero points

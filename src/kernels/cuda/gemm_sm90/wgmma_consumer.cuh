@@ -108,6 +108,7 @@ class WgmmaConsumer {
 
   /// Index in the stage of the group of k-block b, where `chunk` k-blocks share one.
   __device__ __forceinline__ int group_at(int first, int b, int chunk) const {
+    if (Operand::kBlockGroups) return b;
     if (chunk == kBlocks || !Operand::kGroups) return 0;
     return group_of(a_.weight_groups, min(first + b, a_.blocks - 1)) -
            group_of(a_.weight_groups, first);
@@ -166,7 +167,7 @@ class WgmmaConsumer {
   }
   // Offset in the stage of the 16 scales of a panel's group.
   __device__ int run(int m, int group) const {
-    return panel(m) * a_.tma.groups + group;
+    return panel(m) * (Operand::kBlockGroups ? kBlocks : a_.tma.groups) + group;
   }
 
   const WgmmaArgs& a_;

@@ -39,6 +39,9 @@ struct TileWork {
     if constexpr (Tile::kDense) {
       run_mainloop(consumer);
       SplitKEpilogue<Operand, Tile, kN>(a, shared, info).run(consumer);
+    } else if constexpr (Operand::kBlockGroups && kN > 96) {
+      run_mainloop(consumer);  // leaves no registers for the epilogue's factors
+      WgmmaEpilogue<Operand, Tile, kN>(a, info).store_all(consumer);
     } else {
       const WgmmaEpilogue<Operand, Tile, kN> epilogue(a, info);
       run_mainloop(consumer);

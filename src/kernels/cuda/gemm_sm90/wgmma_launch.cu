@@ -20,6 +20,12 @@ WgmmaKernels fp8_kernels(const MatrixShape& shape, bool in_groups) {
   return blocks ? wgmma_fp8_fp8_blocks() : wgmma_fp8_fp8_groups();
 }
 
+// Each k-block is a group, and a stage of four k-blocks has four scales.
+bool has_block_groups(const MatrixShape& shape) {
+  return mma16::num_groups(shape) > 1 && mma16::group_cols(shape) == mma16::kCols &&
+         mma16::num_blocks(shape.k) >= 4 && !panels_have_zero_points(shape);
+}
+
 WgmmaKernels wgmma_kernels_for(const MatrixShape& shape, const Scheme& scheme) {
   const bool in_groups = scales_in_groups(shape, scheme);
   if (const auto& key = scheme.activation; key && !wgmma_rounds(scheme))
@@ -28,13 +34,15 @@ WgmmaKernels wgmma_kernels_for(const MatrixShape& shape, const Scheme& scheme) {
     if (shape.key.dtype == DType::kF4E2M1) return wgmma_fp4_values();
     return shape.key.dtype == DType::kI4 ? wgmma_int4_values() : wgmma_int8_values();
   }
+  const bool block_groups = has_block_groups(shape);
   switch (shape.key.dtype) {
     case DType::kF16:
       return wgmma_f16();
     case DType::kI8:
+      if (block_groups) return wgmma_int8_blocks();
       return in_groups ? wgmma_int8_groups() : wgmma_int8();
     case DType::kI4:
-      return wgmma_int4();
+      return block_groups ? wgmma_int4_blocks() : wgmma_int4();
     case DType::kF8E4M3:
       if (mma16::scale_is_exponent(shape)) return wgmma_mxfp8();
       return in_groups ? wgmma_fp8_groups() : wgmma_fp8();

@@ -11,7 +11,7 @@ bool in_pairs(const Matrix& y) {
   const uintptr_t pair = 2 * bits(y.dtype) / 8;
   return reinterpret_cast<uintptr_t>(y.data) % pair == 0 && y.stride % 2 == 0;
 }
-bool in_vectors(const Matrix& x) {
+bool has_vector_rows(const Matrix& x) {
   return x.dtype == DType::kBF16 && reinterpret_cast<uintptr_t>(x.data) % 16 == 0 &&
          x.stride % 8 == 0;
 }
@@ -24,7 +24,7 @@ class WgmmaDense : public LinearKernel {
   bool serves(const LinearCall& call) const override {
     const auto* const raw = call.from<LinearCall::Raw>();
     return raw != nullptr && call.to<LinearCall::Store>() != nullptr && raw->x.rows >= tokens_ &&
-           in_vectors(raw->x) && in_pairs(call.out);
+           has_vector_rows(raw->x) && in_pairs(call.out);
   }
   Status run(const LinearCall& call, Stream stream) override {
     const LinearCall::Raw& raw = *call.from<LinearCall::Raw>();

@@ -14,7 +14,7 @@ struct FoldedProducts : Bf16Products {
   static constexpr int kUnits = 1;
   static constexpr bool kGroups = true, kScaled = true, kZeros = false;
   static constexpr bool kPromoted = false, kFolded = true, kWide = false, kTokenRows = false;
-  static constexpr bool kValues = false;
+  static constexpr bool kValues = false, kBlockGroups = false;
 };
 /// Returns a pair of 2^(exponent + kUp - 167) in bf16. kUp is the difference of the biases of bf16
 /// and of the codes. Scales above 2^41, and the exponent of NaN, give infinity: the outputs are

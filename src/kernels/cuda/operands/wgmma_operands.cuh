@@ -4,10 +4,10 @@
 // Traits beyond those of cuda-sm80: kProducts is the instruction. kValues: `weights` gets scales
 // and minimums of the lane's two rows, and returns values instead of codes. kPromoted: sums of a
 // chunk of columns are added to f32 totals, with the chunk's scales if kGroups. kSmallGroups:
-// groups may be smaller than a stage. kUnits: parts of a k-block that are unpacked one by one.
-// kWide: no unpacking, registers for 192 rows. kFolded: `weights` gets factors of the lane's two
-// rows instead of zero points. kTokenRows: tokens are the rows of the product
-// (wgmma_token_rows.cuh).
+// groups may be smaller than a stage. kBlockGroups: each k-block is a group. kUnits: parts of a
+// k-block that are unpacked one by one. kWide: no unpacking, registers for 192 rows. kFolded:
+// `weights` gets factors of the lane's two rows instead of zero points. kTokenRows: tokens are the
+// rows of the product (wgmma_token_rows.cuh).
 #pragma once
 
 #include "kernels/cuda/operands/mma_operands.cuh"
@@ -21,8 +21,21 @@ struct Wgmma : Operand {
   static constexpr WgmmaTypes kProducts = kProducts_;
   static constexpr int kUnits = 1;
   static constexpr bool kPromoted = Operand::kGroups, kSmallGroups = true, kFolded = false;
-  static constexpr bool kTokenRows = false, kValues = false;
+  static constexpr bool kTokenRows = false, kValues = false, kBlockGroups = false;
   static constexpr bool kWide = kProducts == WgmmaTypes::kInt8;
+};
+
+/// Groups of one k-block without zero points.
+template <class Operand>
+struct BlocksWgmma : Wgmma<Operand> {
+  static constexpr bool kGroups = true, kZeros = false, kPromoted = true, kBlockGroups = true;
+  template <int kWords>
+  __device__ static void weights(const uint32_t (&codes)[kWords], const uint32_t (&)[2],
+                                 uint32_t (&a)[1][2][4]) {
+    uint32_t zeros[2] = {};
+    if constexpr (Operand::kZeros) zeros[0] = zeros[1] = both_bf16(Operand::kZeroBase);
+    Operand::weights(codes, zeros, a);
+  }
 };
 
 /// Weights in groups with minimums, or of half k-blocks: code · scale - minimum in f32, as the sum
@@ -34,7 +47,7 @@ struct ValuesWgmma : Operand {
   static constexpr int kUnits = 1, kTerms = 2;
   static constexpr bool kGroups = true, kZeros = false;
   static constexpr bool kPromoted = false, kSmallGroups = true, kFolded = false;
-  static constexpr bool kTokenRows = false, kWide = false, kValues = true;
+  static constexpr bool kTokenRows = false, kWide = false, kValues = true, kBlockGroups = false;
   template <int kWords>
   __device__ static void weights(const uint32_t (&codes)[kWords], float2 scales, float2 minimums,
                                  uint32_t (&a)[2][2][4]) {
@@ -61,7 +74,7 @@ struct HalfProducts : Bf16Products {
   static constexpr int kSteps = 1, kUnits = 2, kCodeBits = 16;
   static constexpr bool kGroups = false, kScaled = false, kZeros = false;
   static constexpr bool kPromoted = false, kSmallGroups = false, kFolded = false;
-  static constexpr bool kTokenRows = false, kValues = false;
+  static constexpr bool kTokenRows = false, kValues = false, kBlockGroups = false;
 };
 struct Bf16Wgmma : HalfProducts {
   static constexpr bool kWide = true;
@@ -94,7 +107,7 @@ struct Fp8Wgmma {
   static constexpr bool kGroups = kInGroups, kScaled = true;
   static constexpr bool kZeros = false;
   static constexpr bool kPromoted = true, kSmallGroups = false, kFolded = false;
-  static constexpr bool kWide = false, kTokenRows = false, kValues = false;
+  static constexpr bool kWide = false, kTokenRows = false, kValues = false, kBlockGroups = false;
   __device__ static void weights(const uint32_t (&codes)[4], const uint32_t (&)[2],
                                  uint32_t (&a)[1][1][4]) {
 #pragma unroll
@@ -108,7 +121,7 @@ struct Fp8Tokens {
   static constexpr int kXBytes = 1, kCodeBits = 8;
   static constexpr XScales kXScales = XScales::kGroup;
   static constexpr bool kGroups = false, kZeros = false, kPromoted = true, kFolded = false;
-  static constexpr bool kWide = false, kTokenRows = true, kValues = false;
+  static constexpr bool kWide = false, kTokenRows = true, kValues = false, kBlockGroups = false;
 };
 
 }  // namespace moracle::cuda

@@ -1,22 +1,22 @@
-// Rows of floats as int16, in the order of columns of dot_int16_avx2.h.
+// Rows of floats as limbs of int8, and as int16 in the order of columns of dot_int16_avx2.h.
 
 #if defined(__x86_64__)
 
-#include "kernels/cpu/ukernels/dot_avx2.h"
+#include "kernels/cpu/simd/vector.h"
 #include "kernels/cpu/ukernels/float_limbs.h"
 
 namespace moracle::cpu {
 namespace {
 
 /// Eight floats as words, columns 0, 2, 1, 3, 4, 6, 5, 7.
-MORACLE_UKERNEL_INLINE __m128i eight_words(__m256i codes) {
+MORACLE_VECTOR_INLINE __m128i eight_words(__m256i codes) {
   const __m256i words = _mm256_packs_epi32(codes, codes);
   const __m256i order =
       _mm256_broadcastsi128_si256(_mm_setr_epi8(0, 1, 4, 5, 2, 3, 6, 7, 0, 1, 4, 5, 2, 3, 6, 7));
   return _mm256_castsi256_si128(_mm256_permute4x64_epi64(_mm256_shuffle_epi8(words, order), 0x08));
 }
 
-MORACLE_UKERNEL_INLINE int32_t sum_of(__m256i lanes) {
+MORACLE_VECTOR_INLINE int32_t sum_of(__m256i lanes) {
   const __m128i four =
       _mm_add_epi32(_mm256_castsi256_si128(lanes), _mm256_extracti128_si256(lanes, 1));
   const __m128i two = _mm_add_epi32(four, _mm_shuffle_epi32(four, 0x4e));
@@ -43,6 +43,9 @@ int32_t run_to_int16(const float* from, int64_t count, float steps, std::byte* t
 
 }  // namespace
 
+void pack_f32_to_i8_avx2(const PackArgs& a) {
+  f32_to_limbs(a);
+}
 void pack_f32_to_i16_avx2(const PackArgs& a) {
   const auto* const from = static_cast<const float*>(a.from);
   int32_t* sums = a.sums;

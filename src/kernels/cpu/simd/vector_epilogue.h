@@ -1,5 +1,5 @@
-// The scales and minimums of groups that a panel stores as integers, and the subtraction of
-// minimums from a GEMM's sums.
+// The epilogue of a GEMM: minimums of groups, scales, bias, and the weighted sum of a token's rows.
+// Scales and minimums that a panel stores as integers, exponents or f16.
 #pragma once
 
 #include "kernels/cpu/simd/vector.h"
@@ -9,6 +9,29 @@
 
 namespace moracle::cpu {
 namespace {
+
+void store_rows(const StoreArgs& args) {
+  const StoreArgs f = args;  // a local copy: no store below can alias it
+  constexpr int kColumns = 16;
+  for (int at = 0; at < f.columns; at += kLanes) {
+    const int columns = f.columns - at;
+    const bool whole = columns >= kLanes;
+    const Vec scale = f.w_scale == nullptr ? splat(1) : load(f.w_scale + at);
+    const Vec bias = f.bias == nullptr ? Vec{} : load(f.bias + at);
+    for (int r = 0; r < f.rows; ++r) {
+      Vec v = load(f.sum + r * kColumns + at);
+      if (f.x_scale != nullptr) v = v * splat(f.x_scale[r * f.x_scale_stride]);
+      if (f.w_scale != nullptr) v = v * scale;
+      if (f.bias != nullptr) v = v + bias;
+      float* const to = f.to + (f.to_row == nullptr ? r : f.to_row[r]) * f.to_stride + at;
+      if (f.add) {
+        const Vec weight = splat(f.weight == nullptr ? 1.0f : f.weight[r]);
+        v = multiply_add(weight, v, whole ? load(to) : load_first(to, columns));
+      }
+      whole ? store(to, v) : store_first(to, v, columns);
+    }
+  }
+}
 
 // Several chains of additions hide their latency. Every row adds in the same order, so its bits do
 // not depend on the other rows.
@@ -77,13 +100,25 @@ void widen_scales(const uint16_t* scales, int64_t groups, float* to) {
     store_block(to + g * kBlock, load_scales(scales + g * kBlock));
 }
 
+void powers_of_two(const uint8_t* exponents, int64_t count, bool half, float* to) {
+  for (int64_t i = 0; i < count; i += kBlock) {
+    const Block e = load_block(exponents + i);
+    MORACLE_VECTOR_UNROLL
+    for (int v = 0; v < kVecs; ++v) {
+      const Ints power = larger(as<Ints>(e.v[v]) - (half ? 1 : 0), Ints{}) << 23;
+      store(to + i + v * kLanes,
+            select(as<Ints>(e.v[v]) == 255, splat_bits(0x7fc00000u), as<Bits>(power)));
+    }
+  }
+}
+
 void scale_steps(const StepArgs& args) {
   const FloatBlock factor = load_scales(args.factor);
   for (int64_t g = 0; g < args.groups; ++g) {
     const Block steps = load_block(reinterpret_cast<const uint8_t*>(args.steps + g * 16));
     MORACLE_VECTOR_UNROLL
     for (int v = 0; v < kVecs; ++v) {
-      Vec to = __builtin_convertvector(as<Ints>(steps.v[v] << 24) >> 24, Vec) * factor.v[v];
+      Vec to = to_float(as<Ints>(steps.v[v] << 24) >> 24) * factor.v[v];
       if (args.plus != nullptr)
         to = multiply_add(load(args.plus + g * 16 + v * kLanes), splat(args.times), to);
       store(args.to + g * 16 + v * kLanes, to);
