@@ -146,8 +146,9 @@ struct ModelPlan {
   /// With device_memory: slots of each layer, and packed experts in host memory. -1, 0: no slots.
   int64_t num_slots = -1;
   int64_t host_bytes = 0;
+  int64_t transfer_bytes = 0;  ///< for experts on their way to the device
   int64_t total_bytes() const {
-    return weight_bytes + workspace_bytes + scratch_bytes + activation_bytes;
+    return weight_bytes + workspace_bytes + scratch_bytes + activation_bytes + transfer_bytes;
   }
 };
 

@@ -26,12 +26,23 @@ struct PolicyOptions {
   double half_life = 8;
 };
 
+/// What a layer takes on this machine.
+struct PlacedTimes {
+  ExpertCosts costs;
+  double stream_us = 0;  ///< until all experts are on the device with the slots
+  /// The number of tokens from which the host computes longer than that; more than a call has:
+  /// none.
+  int64_t stream_from = 0;
+};
+
 /// What the calls of a placed layer found.
 struct PlacementCounts {
   int64_t hits = 0;    ///< choices of experts in slots
   int64_t misses = 0;  ///< choices that the host computed
   int64_t moves = 0;   ///< experts that moved into slots
   int64_t bytes_moved = 0;
+  int64_t streamed_calls = 0;  ///< calls whose experts all ran on the device with the slots
+  int64_t bytes_streamed = 0;
 };
 
 /// The devices of placed layers that run one after another, and the memory between them. `host`:
@@ -42,8 +53,13 @@ struct PlacementCounts {
 class DevicePair {
  public:
   DevicePair(std::shared_ptr<Workspace> host, std::shared_ptr<Workspace> slots,
-             int64_t bytes_in_flight = 16 << 20);
+             int64_t bytes_in_flight = 256 << 20);
   ~DevicePair();
+
+  /// Device::record of the device with the slots, for work with calls of placed layers. A replay
+  /// also runs the host's parts of these calls, so it returns when the last one is done. Null where
+  /// the device cannot wait for the host. Errors: as Device::record.
+  Result<std::unique_ptr<Graph>> record(const std::function<Status()>& enqueue, Stream stream = {});
 
  private:
   friend class PlacedMoe;
@@ -73,7 +89,7 @@ class PlacedMoe {
 
   /// FusedMoe::apply, all pointers in memory of the device with the slots. hidden and output:
   /// [num_tokens, hidden_size] in the activation dtype of that device, without gaps. The host waits
-  /// for the ids and the activations, so Device::record cannot record the call. Errors: as
+  /// for the ids and the activations: record the call with DevicePair::record. Errors: as
   /// FusedMoe::apply.
   Status apply(const ConstMatrix& hidden, TopkIds topk_ids, TopkWeights topk_weights,
                const Matrix& output, Stream stream = {});
@@ -89,12 +105,20 @@ class PlacedMoe {
 
   /// Costs and memory of the policy of move(). Forgets what calls have chosen.
   void set_policy(const PolicyOptions& options);
-  /// Begins at most `most` moves of the last call's experts into slots, those that gain most, where
-  /// this pays. The slots are empty until the experts arrive: every later call of a layer of the
-  /// DevicePair packs a slice of one expert while the host waits for the device. Equal calls let
-  /// experts arrive in the same call. Returns the number of moves. Call it between steps. Errors:
-  /// those of the device.
+  /// Lets experts that have arrived serve later calls. Then begins at most `most` moves of the last
+  /// call's experts into slots, those that gain most, where this pays. The slots are empty until
+  /// the experts arrive, beside other work where the device can. Returns the number of moves. Call
+  /// it between steps. Errors: those of the device.
   Result<int64_t> move(int64_t most, Stream stream = {});
+  /// Makes memory in which calls with many tokens get all experts, in shares of as many as
+  /// `selection` has (the parallelism of slots_of), while the device computes with the share
+  /// before. Layers that are alike share the memory, which is taken twice. Errors: as make; memory.
+  Status stream(const Selection& selection);
+  /// Calls of at least so many tokens do so. Without stream(), and before this, none does.
+  void set_stream_from(int64_t num_tokens);
+  /// Measures this layer: tenths of a second. Slots and weights stay as they are. Errors: those of
+  /// the devices.
+  Result<PlacedTimes> measure();
   PlacementCounts counts() const;
   /// Bytes of one expert in a slot.
   int64_t slot_bytes() const;
@@ -108,6 +132,7 @@ class PlacedMoe {
   const Plan& slots_plan() const;
 
  private:
+  friend class DevicePair;
   struct State;
   explicit PlacedMoe(std::unique_ptr<State> state);
   std::unique_ptr<State> state_;

@@ -86,6 +86,9 @@ void show(const ModelPlan& plan) {
   sums.row({"workspace", megabytes(plan.workspace_bytes), "shared by all layers"});
   sums.row({"kernel scratch", megabytes(plan.scratch_bytes), "allocated once"});
   sums.row({"activations", megabytes(plan.activation_bytes), "between layers"});
+  if (plan.transfer_bytes > 0)
+    sums.row(
+        {"transfers", megabytes(plan.transfer_bytes), "experts on their way from host memory"});
   sums.row({"total", megabytes(plan.total_bytes()),
             "of " + megabytes(plan.memory_bytes) + " on the device"});
   if (plan.num_slots >= 0) {
@@ -121,6 +124,7 @@ Json to_json(const ModelPlan& plan) {
       {"activation_bytes", plan.activation_bytes},
       {"num_slots", plan.num_slots >= 0 ? Json(plan.num_slots) : Json()},
       {"host_bytes", plan.host_bytes},
+      {"transfer_bytes", plan.transfer_bytes},
       {"cache_bytes_per_token", plan.cache_bytes_per_token},
       {"state_bytes", plan.state_bytes},
       {"cache_dtype", kv_cache_name(plan.cache_dtype)},

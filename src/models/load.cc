@@ -2,7 +2,6 @@
 #include <sys/stat.h>
 
 #include <algorithm>
-#include <chrono>
 #include <cstring>
 #include <numeric>
 
@@ -141,8 +140,9 @@ Status load_weights(Model::State& m, Description&& from, Loader& loader) {
 }
 
 // Fills the slots of each layer: with the experts that options.measured_load says are used most,
-// or with the first ones.
+// or with the first ones. Measures what the policy needs.
 Status fill_slots(Model::State& m, const ModelOptions& options) {
+  std::optional<PlacedTimes> times;  // of the first layer, for all
   for (size_t l = 0; l < m.layers.size(); ++l) {
     PlacedMoe* const placed = m.layers[l].feed_forward.routed.placed();
     if (placed == nullptr) continue;
@@ -154,14 +154,14 @@ Status fill_slots(Model::State& m, const ModelOptions& options) {
       std::stable_sort(order.begin(), order.end(),
                        [&](int32_t a, int32_t b) { return tokens[a] > tokens[b]; });
     }
-    const auto start = std::chrono::steady_clock::now();
-    const size_t num_slots = placed->placed().size();
-    for (size_t slot = 0; slot < num_slots; ++slot)
-      MORACLE_CHECK(placed->take(order[slot], static_cast<int64_t>(slot)));
-    const std::chrono::duration<double, std::micro> taken =
-        std::chrono::steady_clock::now() - start;
-    placed->set_policy(policy_of(
-        placed->slot_bytes(), taken.count() / static_cast<double>(std::max<size_t>(num_slots, 1))));
+    for (size_t slot = 0, end = placed->placed().size(); slot < end; ++slot)
+      MORACLE_CHECK(placed->place(order[slot], static_cast<int64_t>(slot)));
+    if (!times) {
+      MORACLE_TRY(times, placed->measure());
+      if (!options.deterministic) m.stream_from = times->stream_from;
+    }
+    placed->set_policy({times->costs});
+    placed->set_stream_from(m.stream_from);
   }
   return {};
 }
@@ -260,8 +260,7 @@ Result<Model> ModelAccess::load(Description&& description, const ModelOptions& o
   m.workspace = std::make_shared<Workspace>(device);
   m.batch_invariant = options.deterministic;
   m.bf16_attention = planned.bf16_attention;
-  // The host reads the ids of each layer, which a graph cannot wait for.
-  m.recorded.on = options.graphs && planned.num_slots < 0;
+  m.recorded.on = options.graphs;
   m.spec = description.spec;
   m.max_num_tokens = tokens_per_step(options);
   m.changes = {options.quantization, options.activations};
@@ -278,8 +277,9 @@ Result<Model> ModelAccess::load(Description&& description, const ModelOptions& o
   if (planned.num_slots >= 0) {
     DeviceOptions host = device_options(options);
     MORACLE_TRY(std::shared_ptr<Device> cpu, open_device("cpu", host));
-    loader.set_devices(
-        std::make_shared<DevicePair>(std::make_shared<Workspace>(std::move(cpu)), m.workspace));
+    m.recorded.devices =
+        std::make_shared<DevicePair>(std::make_shared<Workspace>(std::move(cpu)), m.workspace);
+    loader.set_devices(m.recorded.devices);
   }
   MORACLE_CHECK(load_embedding(m, description));
   MORACLE_CHECK(allocate_activations(m, description));

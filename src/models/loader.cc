@@ -98,9 +98,15 @@ bool Loader::next_is_placed() const {
 
 Status Loader::load(std::optional<PlacedMoe>& to, DescribedWeights&& from) {
   if (reload_) return set_aside(*to, std::move(from));
-  MORACLE_TRY(const Selection* on_host, next(module_name(from)));
-  MORACLE_TRY(const Selection* slots, next(module_name(from)));
+  const std::string module = module_name(from);
+  MORACLE_TRY(const Selection* on_host, next(module));
+  const Selection* streamed = nullptr;
+  if (at_ < modules_.size() && modules_[at_].part == kStreamedExperts) {
+    MORACLE_TRY(streamed, next(module));
+  }
+  MORACLE_TRY(const Selection* slots, next(module));
   MORACLE_TRY(to, PlacedMoe::make(std::move(from), *on_host, *slots, devices_, step()));
+  if (streamed != nullptr) MORACLE_CHECK(to->stream(*streamed));
   weight_bytes_ += to->host_plan().weight_bytes + to->slots_plan().weight_bytes;
   return {};
 }

@@ -41,6 +41,33 @@ int64_t slot_bytes(const Plan& plan) {
   return bytes;
 }
 
+struct Experts {
+  int64_t num_experts = 0;  // of the layer with the fewest
+  int64_t bytes = 0;        // one slot of each layer
+  int64_t largest = 0;      // one slot of the layer whose slots are largest
+};
+
+Experts experts_of(const std::vector<ModuleChoice>& modules) {
+  Experts experts;
+  for (const ModuleChoice& module : modules) {
+    if (module.part != "experts") continue;
+    const Plan& plan = *module.selection.plan;
+    const int64_t bytes = slot_bytes(plan), count = plan.layer.num_experts;
+    experts.bytes += bytes;
+    experts.largest = std::max(experts.largest, bytes);
+    experts.num_experts = experts.num_experts == 0 ? count : std::min(experts.num_experts, count);
+  }
+  return experts;
+}
+
+// Experts that memory for streaming holds, twice: a third of the memory at most. Fewer than a few
+// are not worth it, because each share is a call.
+int64_t streamed_in(int64_t memory, const Experts& experts) {
+  constexpr int64_t kFewest = 8;
+  const int64_t fit = memory / 3 / (2 * std::max<int64_t>(experts.largest, 1));
+  return fit < std::min(kFewest, experts.num_experts) ? 0 : std::min(fit, experts.num_experts);
+}
+
 }  // namespace
 
 int64_t reserved_cache_bytes(const ModelPlan& plan, const ModelOptions& options,
@@ -56,9 +83,11 @@ Result<ExpertWishes> place_experts(const Description& description, const ModelOp
   if (options.device_memory == 0) return wishes;
   MORACLE_CHECK(check_options(options, adapters, wishes));
   ExpertWishes placed = wishes;
+  placed.num_slots = 0;
   int64_t most = -1, of_all_layers = 0;
+  bool filled = false;
   // Workspaces depend on the number of slots, so that a guess may be too large.
-  for (placed.num_slots = 0;;) {
+  for (;;) {
     MORACLE_TRY(auto modules, consider(description, options, machine, adapters, placed));
     const auto served = [](const ModuleChoice& one) { return one.selection.plan.has_value(); };
     if (!std::all_of(modules.begin(), modules.end(), served)) return placed;  // the caller reports
@@ -66,40 +95,42 @@ Result<ExpertWishes> place_experts(const Description& description, const ModelOp
     const int64_t memory = std::min(options.device_memory, plan.memory_bytes);
     const int64_t used =
         plan.total_bytes() + reserved_cache_bytes(plan, options, description.spec.max_context);
-    if (*placed.num_slots == 0 && used > memory) {
+    if (*placed.num_slots == 0 && placed.num_streamed == 0 && used > memory) {
       return Error{ErrorKind::kOutOfMemory, "", "plan",
                    str(used, " bytes of memory on ", name(options.device),
                        " for everything except experts, with caches (device_memory)"),
                    str("it is ", memory)};
     }
     if (most < 0) {
-      int64_t num_experts = kMaxLayerSize;
-      for (const ModuleChoice& module : modules) {
-        if (module.part != "experts") continue;
-        of_all_layers += slot_bytes(*module.selection.plan);
-        num_experts = std::min(num_experts, module.selection.plan->layer.num_experts);
+      const Experts experts = experts_of(modules);
+      if (experts.num_experts == 0) return wishes;  // no layer has experts
+      of_all_layers = experts.bytes;
+      most = std::min(experts.num_experts, (memory - used) / of_all_layers);
+      if (most == experts.num_experts) {
+        placed.num_slots = most;
+        continue;
       }
-      if (of_all_layers == 0) return wishes;  // no layer has experts
-      most = std::min(num_experts, (memory - used) / of_all_layers);
-      if (most == 0) return placed;
-      placed.num_slots = most;
+      // Not all of them: steps of many tokens get memory of their own.
+      placed.num_streamed = options.deterministic ? 0 : streamed_in(memory - used, experts);
+      if (placed.num_streamed == 0) placed.num_slots = most;
+      if (most == 0 && placed.num_streamed == 0) return placed;
       continue;
     }
-    if (used <= memory || *placed.num_slots == 0) return placed;
-    const int64_t over = (used - memory + of_all_layers - 1) / of_all_layers;
-    placed.num_slots = std::max<int64_t>(*placed.num_slots - over, 0);
+    const int64_t over = used - memory;
+    if (over > 0 && *placed.num_slots == 0) {
+      placed.num_streamed = 0;  // even that is too much
+      return placed;
+    }
+    if (over > 0) {
+      placed.num_slots =
+          std::max<int64_t>(*placed.num_slots - (over + of_all_layers - 1) / of_all_layers, 0);
+      continue;
+    }
+    const int64_t more = -over / of_all_layers;
+    if (filled || more == 0 || *placed.num_slots == most) return placed;
+    filled = true;
+    placed.num_slots = std::min(*placed.num_slots + more, most);
   }
-}
-
-PolicyOptions policy_of(int64_t slot_bytes, double move_us) {
-  constexpr double kHostBytesPerUs = 50'000, kSlotBytesPerUs = 1'000'000;
-  const auto bytes = static_cast<double>(slot_bytes);
-  PolicyOptions options;
-  options.costs = {.host_us = bytes / kHostBytesPerUs,
-                   .slot_us = bytes / kSlotBytesPerUs,
-                   .move_us = move_us,
-                   .bytes = slot_bytes};
-  return options;
 }
 
 }  // namespace moracle

@@ -19,8 +19,4 @@ Result<ExpertWishes> place_experts(const Description& description, const ModelOp
 int64_t reserved_cache_bytes(const ModelPlan& plan, const ModelOptions& options,
                              int64_t max_context);
 
-/// The policy of a layer's moves. `move_us` is measured. The other costs are assumed: the time in
-/// which a server's memory and a GPU's read the bytes of an expert.
-PolicyOptions policy_of(int64_t slot_bytes, double move_us);
-
 }  // namespace moracle

@@ -99,6 +99,11 @@ class Chooser {
       MORACLE_TRY(on_host.backend, options_.backend.for_module(module_names(label, weights)));
     }
     modules_.push_back({kHostExperts, label.layer, select(on_host, machine_), {}});
+    if (wishes_.num_streamed > 0) {
+      MORACLE_TRY(request.parallel,
+                  slots_of(num_experts, std::min(wishes_.num_streamed, num_experts)));
+      modules_.push_back({kStreamedExperts, label.layer, select(request, machine_), {}});
+    }
     MORACLE_TRY(request.parallel, slots_of(num_experts, std::min(*wishes_.num_slots, num_experts)));
     return {};
   }
@@ -219,8 +224,11 @@ int64_t expert_tokens_per_step(const ModelOptions& options) {
 
 int64_t tokens_per_step(const ModelOptions& options) {
   if (options.max_num_tokens > 0) return options.max_num_tokens;
-  // Long steps fill a GPU's tensor cores; the activations of short steps fit a CPU's caches.
-  return options.device.platform == Platform::kCuda ? 4096 : 512;
+  // Long steps fill a GPU's tensor cores; the activations of short steps fit a CPU's caches. Steps
+  // to which experts stream are as long as memory allows.
+  constexpr int64_t kLarge = int64_t{12} << 30;
+  if (options.device.platform != Platform::kCuda) return 512;
+  return options.device_memory >= kLarge ? 8192 : 4096;
 }
 
 Result<std::vector<ModuleChoice>> choose(const Description& description,
@@ -270,24 +278,37 @@ Result<ModelPlan> plan_memory(const Description& description, std::span<const Mo
   ModelPlan plan;
   plan.memory_bytes = memory_of(machine, device);
   plan.weight_bytes = description.embedding_bytes(device.platform);
+  std::vector<const LayerSpec*> streamed;  // one of each kind
+  int64_t largest_host_expert = 0;
   for (const ModuleChoice& module : modules) {
     const Plan& one = *module.selection.plan;
     if (module.part == kHostExperts) {
       plan.host_bytes += one.weight_bytes;
+      largest_host_expert = std::max(
+          largest_host_expert, one.weight_bytes / std::max<int64_t>(one.layer.num_experts, 1));
       continue;
+    }
+    if (module.part == kStreamedExperts) {
+      const auto alike = [&](const LayerSpec* other) { return other->same_but_name(one.layer); };
+      if (std::none_of(streamed.begin(), streamed.end(), alike)) {
+        streamed.push_back(&one.layer);
+        plan.transfer_bytes += 2 * one.weight_bytes;
+      }
     }
     if (module.part == "experts" && plan.host_bytes > 0) {
       plan.num_slots = std::max(plan.num_slots, one.experts.num_local());
-      // The host's part of a sum arrives in memory of its own.
+      // The host's part of a sum, or a share's, has memory of its own.
       plan.activation_bytes =
           one.max_num_tokens * one.layer.hidden_size * bits(one.activation_dtype) / 8;
     }
+    plan.scratch_bytes = std::max(plan.scratch_bytes, one.scratch_bytes);
+    plan.workspace_bytes = std::max(plan.workspace_bytes, one.workspace_bytes);
+    if (module.part == kStreamedExperts) continue;
     plan.weight_bytes +=
         one.weight_bytes + one.adapter_bytes +
         adapter_bytes(module.adapted, options.num_adapters(), one.activation_dtype);
-    plan.scratch_bytes = std::max(plan.scratch_bytes, one.scratch_bytes);
-    plan.workspace_bytes = std::max(plan.workspace_bytes, one.workspace_bytes);
   }
+  plan.transfer_bytes += kTransferBuffers * largest_host_expert;
   const DType dtype = modules.front().selection.plan->activation_dtype;
   for (const ModuleChoice& module : modules) {
     if (module.part != "experts" || !needs_slots(options)) continue;

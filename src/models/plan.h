@@ -31,9 +31,13 @@ struct ExpertWishes {
   /// choice before its own, kHostExperts: all of its experts on the CPU. None: all experts lie on
   /// the device.
   std::optional<int64_t> num_slots = {};
+  /// With slots: experts of a layer whose memory calls with many tokens fill (PlacedMoe::stream).
+  /// If not 0, every layer has a third choice, kStreamedExperts, between the two.
+  int64_t num_streamed = 0;
 };
-/// The part of such a choice.
+/// The parts of such choices.
 inline constexpr const char* kHostExperts = "experts in host memory";
+inline constexpr const char* kStreamedExperts = "experts of long steps";
 
 /// Opens options.adapters, and adds options.read_adapters. Errors: as LoraAdapter::open.
 Result<AdapterList> open_adapters(const Checkpoint& checkpoint, const ModelOptions& options);

@@ -1,9 +1,11 @@
 // A layer's experts for the library's own source folders: any ExpertsCall, and its forms of input.
 #pragma once
 
+#include <array>
 #include <span>
 
 #include "kernels/fused_experts.h"
+#include "kernels/weights/expert_transfers.h"
 #include "moracle/moe.h"
 
 namespace moracle {
@@ -37,17 +39,19 @@ struct MoeAccess {
   /// of `all` cannot be packed again; memory.
   static Result<FusedMoe> make_slots(const FusedMoe& all, const Selection& selection,
                                      std::shared_ptr<Workspace> workspace);
-  /// Bytes of one expert as `slots` packs it, both matrices.
-  static int64_t slot_bytes(const FusedMoe& slots);
-  /// An expert is packed for a slot in so many slices of about equal size.
-  static int64_t num_slot_slices(const FusedMoe& all);
-  /// Packs one slice of an expert of `all` for a slot, in host memory, on the host threads of
-  /// `all`. Slice 0 must come first. Errors: groups of columns that the layout cannot sort.
-  static Status pack_for_slot(const FusedMoe& all, int64_t expert, int64_t slice,
-                              const FusedMoe& slots, std::byte* out);
-  /// Enqueues the bytes of all slices into a slot that no enqueued call reads.
-  static Status fill_slot(FusedMoe& slots, int64_t slot, const FusedMoe& all, int64_t expert,
-                          const std::byte* packed, Stream stream);
+  /// Bytes of one packed expert, both matrices.
+  static int64_t expert_bytes(const FusedMoe& layer);
+  /// What a transfer of an expert of `all` into a slot reads and writes: w13 and w2.
+  static std::array<ExpertMatrix, 2> matrices_of(const FusedMoe& all, int64_t expert,
+                                                 const FusedMoe& slots, int64_t slot);
+  /// The same for a slot of another layer with the same plan, whose bytes are copied.
+  static Status copy_slot(const FusedMoe& from, int64_t from_slot, FusedMoe& to, int64_t to_slot,
+                          Stream stream);
+  /// Enqueues what kernels derive from a slot's bytes, which were enqueued before.
+  static Status slot_filled(FusedMoe& slots, int64_t slot, const FusedMoe& all, int64_t expert,
+                            Stream stream);
+  /// Pins the packed weights for transfers to `device`. Empty where that is not needed or refused.
+  static std::vector<std::shared_ptr<void>> pin(const FusedMoe& all, Device& device);
   /// Enqueues another map of experts to slots, [num_experts]; -1: in no slot. Later calls use it.
   static Status map_slots(FusedMoe& slots, std::span<const int32_t> local, Stream stream);
 };

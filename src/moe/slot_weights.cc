@@ -45,16 +45,6 @@ Result<KernelWeights> empty(const KernelWeights& from, const MatrixPlan& matrix,
   return to;
 }
 
-// Rows of a slice of the matrix. A slice takes about as long as a GPU's attention of one layer.
-int64_t slice_rows(const KernelWeights& weights) {
-  constexpr int64_t kCodes = 1 << 18;
-  const int64_t step = row_step(weights.shape);
-  return std::max(kCodes / std::max<int64_t>(weights.shape.k, 1) / step * step, step);
-}
-int64_t slices_of(const KernelWeights& weights) {
-  return (weights.shape.n + slice_rows(weights) - 1) / slice_rows(weights);
-}
-
 }  // namespace
 }  // namespace slot_weights
 
@@ -93,37 +83,42 @@ Result<FusedMoe> MoeAccess::make_slots(const FusedMoe& all, const Selection& sel
   });
 }
 
-int64_t MoeAccess::slot_bytes(const FusedMoe& slots) {
-  return static_cast<int64_t>(slots.state_->w13->weights().sections.bytes +
-                              slots.state_->w2->weights().sections.bytes);
+int64_t MoeAccess::expert_bytes(const FusedMoe& layer) {
+  return static_cast<int64_t>(layer.state_->w13->weights().sections.bytes +
+                              layer.state_->w2->weights().sections.bytes);
 }
 
-int64_t MoeAccess::num_slot_slices(const FusedMoe& all) {
-  return slot_weights::slices_of(all.state_->w13->weights()) +
-         slot_weights::slices_of(all.state_->w2->weights());
-}
-
-Status MoeAccess::pack_for_slot(const FusedMoe& all, int64_t expert, int64_t slice,
-                                const FusedMoe& slots, std::byte* out) {
+std::array<ExpertMatrix, 2> MoeAccess::matrices_of(const FusedMoe& all, int64_t expert,
+                                                   const FusedMoe& slots, int64_t slot) {
   const FusedMoe::State &from = *all.state_, &to = *slots.state_;
-  const int64_t of_w13 = slot_weights::slices_of(from.w13->weights());
-  const bool is_w13 = slice < of_w13;
-  const KernelWeights& weights = (is_w13 ? *from.w13 : *from.w2).weights();
-  if (!is_w13) {
-    slice -= of_w13;
-    out += to.w13->weights().sections.bytes;
-  }
-  const int64_t rows = slot_weights::slice_rows(weights), begin = slice * rows;
-  const PackedRows of_slice{weights.layout, &weights.shape,
-                            weights.expert(from.plan.experts.local()[expert]), begin,
-                            std::min(begin + rows, weights.shape.n)};
-  // The shape of the plan: kernels may change that of their weights when they prepare them.
-  return repack(of_slice, *to.plan.backend->layout, to.plan.matrices[is_w13 ? 0 : 1].shape,
-                kernel_device(all.state_->device()).host_threads(), out);
+  const int64_t local = from.plan.experts.local()[expert];
+  const auto matrix = [&](const GroupedLinear& source, const GroupedLinear& target,
+                          const MatrixPlan& plan) {
+    const KernelWeights &packed = source.weights(), &out = target.weights();
+    // The shape of the plan: kernels may change that of their weights when they prepare them.
+    return ExpertMatrix{packed.layout,        &packed.shape,
+                        packed.expert(local), to.plan.backend->layout,
+                        &plan.shape,          const_cast<std::byte*>(out.expert(slot))};
+  };
+  return {matrix(*from.w13, *to.w13, to.plan.matrices[0]),
+          matrix(*from.w2, *to.w2, to.plan.matrices[1])};
 }
 
-Status MoeAccess::fill_slot(FusedMoe& slots, int64_t slot, const FusedMoe& all, int64_t expert,
-                            const std::byte* packed, Stream stream) {
+Status MoeAccess::copy_slot(const FusedMoe& from, int64_t from_slot, FusedMoe& to, int64_t to_slot,
+                            Stream stream) {
+  const std::pair<const GroupedLinear*, const GroupedLinear*> matrices[] = {
+      {from.state_->w13.get(), to.state_->w13.get()}, {from.state_->w2.get(), to.state_->w2.get()}};
+  for (const auto& [source, target] : matrices) {
+    const KernelWeights &packed = source->weights(), &out = target->weights();
+    MORACLE_CHECK(to.state_->device().copy(const_cast<std::byte*>(out.expert(to_slot)),
+                                           packed.expert(from_slot), packed.sections.bytes,
+                                           stream));
+  }
+  return {};
+}
+
+Status MoeAccess::slot_filled(FusedMoe& slots, int64_t slot, const FusedMoe& all, int64_t expert,
+                              Stream stream) {
   FusedMoe::State& to = *slots.state_;
   const FusedMoe::State& from = *all.state_;
   const int64_t local = from.plan.experts.local()[expert];
@@ -132,10 +127,6 @@ Status MoeAccess::fill_slot(FusedMoe& slots, int64_t slot, const FusedMoe& all, 
       {to.w13.get(), from.w13.get()}, {to.w2.get(), from.w2.get()}};
   for (const auto& [linear, source] : matrices) {
     const KernelWeights& weights = linear->weights();
-    const size_t bytes = weights.sections.bytes;
-    MORACLE_CHECK(
-        to.device().upload(const_cast<std::byte*>(weights.expert(slot)), packed, bytes, stream));
-    packed += bytes;
     if (weights.input_scales.bytes() > 0) {
       const float* const scale = source->weights().input_scales.as<float>() + local;
       MORACLE_CHECK(to.device().enqueue_upload(weights.input_scales.as<float>() + slot, scale,
@@ -144,6 +135,15 @@ Status MoeAccess::fill_slot(FusedMoe& slots, int64_t slot, const FusedMoe& all, 
     MORACLE_CHECK(linear->expert_replaced(slot, stream));
   }
   return {};
+}
+
+std::vector<std::shared_ptr<void>> MoeAccess::pin(const FusedMoe& all, Device& device) {
+  std::vector<std::shared_ptr<void>> pinned;
+  for (const GroupedLinear* linear : {all.state_->w13.get(), all.state_->w2.get()}) {
+    const Buffer& buffer = linear->weights().buffer;
+    pinned.push_back(kernel_device(device).pin(buffer.data(), buffer.bytes()));
+  }
+  return pinned;
 }
 
 Status MoeAccess::map_slots(FusedMoe& slots, std::span<const int32_t> local, Stream stream) {

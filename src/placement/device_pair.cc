@@ -1,17 +1,30 @@
 #include "placement/device_pair.h"
 
+#include <algorithm>
+
 #include "base/text.h"
 #include "base/try.h"
+#include "placement/placed_moe_state.h"
 
 namespace moracle {
 namespace {
 
-template <class Allocate>
-Status grow(Buffer& buffer, int64_t bytes, const Allocate& allocate) {
-  if (static_cast<int64_t>(buffer.bytes()) >= bytes) return {};
-  MORACLE_TRY(buffer, allocate(static_cast<size_t>(bytes)));
-  return {};
-}
+// A step of which the device's part is recorded. The host's parts follow each replay.
+class PlacedGraph final : public Graph {
+ public:
+  PlacedGraph(std::unique_ptr<Graph> graph, std::vector<HostPart> parts,
+              std::function<Status(std::span<const HostPart>, Stream)> run)
+      : graph_(std::move(graph)), parts_(std::move(parts)), run_(std::move(run)) {}
+  Status replay(Stream stream) override {
+    MORACLE_CHECK(graph_->replay(stream));
+    return run_(parts_, stream);
+  }
+
+ private:
+  std::unique_ptr<Graph> graph_;
+  std::vector<HostPart> parts_;
+  std::function<Status(std::span<const HostPart>, Stream)> run_;
+};
 
 }  // namespace
 
@@ -24,16 +37,70 @@ DevicePair::DevicePair(std::shared_ptr<Workspace> host, std::shared_ptr<Workspac
 }
 DevicePair::~DevicePair() = default;
 
-Status DevicePair::State::reserve(const Plan& plan, int64_t slot_bytes) {
-  const auto on_host = [this](size_t bytes) { return device().allocate_host(bytes); };
-  const int64_t tokens = plan.max_num_tokens, choices = tokens * plan.layer.top_k;
-  const int64_t rows = tokens * plan.layer.hidden_size * bits(plan.activation_dtype) / 8;
-  MORACLE_CHECK(grow(hidden, rows, on_host));
-  MORACLE_CHECK(grow(sum, rows, on_host));
-  MORACLE_CHECK(grow(ids, choices * static_cast<int64_t>(sizeof(int32_t)), on_host));
-  MORACLE_CHECK(grow(weights, choices * static_cast<int64_t>(sizeof(float)), on_host));
-  MORACLE_CHECK(grow(packed, slot_bytes, on_host));
-  return grow(sum_arrived, rows, [this](size_t bytes) { return device().allocate(bytes); });
+Status DevicePair::State::reserve(const Plan& plan, int64_t host_expert_bytes, int64_t slot_bytes) {
+  KernelDevice& on = kernel_device(device());
+  const HostLinkSize most{std::max(link_size.num_tokens, plan.max_num_tokens),
+                          std::max(link_size.hidden_size, plan.layer.hidden_size),
+                          std::max(link_size.top_k, plan.layer.top_k), plan.activation_dtype};
+  if (!link || most.bytes() > link_size.bytes() || most.choices() > link_size.choices()) {
+    MORACLE_TRY(link, on.host_link(most));
+    link_size = most;
+  }
+  if (!transfers || host_expert_bytes > from_bytes || slot_bytes > to_bytes) {
+    if (transfers) MORACLE_CHECK(transfers->finish());
+    from_bytes = std::max(from_bytes, host_expert_bytes);
+    to_bytes = std::max(to_bytes, slot_bytes);
+    MORACLE_TRY(transfers, on.transfers(from_bytes, to_bytes));
+  }
+  return {};
+}
+
+Status DevicePair::State::arrive(Stream stream) {
+  while (!pending.empty()) {
+    const PendingMove first = pending.front();
+    MORACLE_TRY(const bool there, transfers->arrived(first.transfer));
+    if (!there) return {};
+    pending.pop_front();
+    PlacedMoe::State& layer = *static_cast<PlacedMoe::State*>(first.layer);
+    budget.end(MoeAccess::expert_bytes(layer.slots));
+    MORACLE_CHECK(transfers->wait(first.transfer, stream));
+    if (Status arrived = layer.arrive(first.move.expert, first.move.slot, stream); !arrived) {
+      layer.table.clear(first.move.slot);
+      return arrived;
+    }
+  }
+  return {};
+}
+
+// The device waits for every answer, so an error does not end the loop.
+Status DevicePair::State::run(std::span<const HostPart> parts, Stream stream) {
+  Status first;
+  for (const HostPart& part : parts) {
+    Status done = link->arrived(stream);
+    if (done) {
+      done = static_cast<PlacedMoe::State*>(part.layer)->run_host_part(part.num_tokens, first.ok());
+    }
+    if (first.ok()) first = std::move(done);
+  }
+  return first;
+}
+
+Result<std::unique_ptr<Graph>> DevicePair::record(const std::function<Status()>& enqueue,
+                                                  Stream stream) {
+  State& s = *state_;
+  const DeviceLock lock = s.device().lock();
+  if (!s.link || !s.link->device_waits()) return std::unique_ptr<Graph>();
+  std::vector<HostPart> parts;
+  s.recording = &parts;
+  Result<std::unique_ptr<Graph>> graph = s.device().record(enqueue, stream);
+  s.recording = nullptr;
+  if (!graph || !*graph) return graph;
+  const auto run = [&s](std::span<const HostPart> of_step, Stream on) {
+    const DeviceLock held = s.device().lock();
+    return s.run(of_step, on);
+  };
+  return std::unique_ptr<Graph>(
+      std::make_unique<PlacedGraph>(*std::move(graph), std::move(parts), run));
 }
 
 Result<Parallelism> slots_of(int64_t num_experts, int64_t num_slots) {

@@ -2,7 +2,9 @@
 #pragma once
 
 #include <deque>
+#include <list>
 
+#include "kernels/kernel_device.h"
 #include "moracle/placement.h"
 #include "placement/policy.h"
 
@@ -12,22 +14,50 @@ namespace moracle {
 struct PendingMove {
   void* layer;  ///< the PlacedMoe::State
   ExpertMove move;
-  int64_t next_slice = 0;
+  int64_t transfer = 0;
+};
+
+/// Memory for experts of one layer after another, in calls with many tokens.
+struct StreamBuffer {
+  FusedMoe experts;
+  const void* layer = nullptr;  ///< whose experts are there or on their way
+  int64_t pass = -1;            ///< which of them, in shares of the memory's size
+  int64_t mapped = -1;          ///< the pass that the expert map is for
+  int64_t transfer = 0;
+  ExpertTransfers::Mark used = nullptr;  ///< the last call that read it
+};
+/// Two of them for layers that are alike: one is filled while the other is read.
+struct StreamBuffers {
+  StreamBuffer two[2];
+  int next = 0;
+};
+
+/// The host's part of a recorded call.
+struct HostPart {
+  void* layer;
+  int64_t num_tokens;
 };
 
 struct DevicePair::State {
   std::shared_ptr<Workspace> host, slots;
-  // Of the largest layer. The first four are host memory that the device with the slots accesses at
-  // full speed.
-  Buffer hidden, ids, weights, sum;
-  Buffer packed;  // the expert of the first pending move; likewise
+  std::unique_ptr<HostLink> link;
+  HostLinkSize link_size;
+  std::unique_ptr<ExpertTransfers> transfers;
+  int64_t from_bytes = 0, to_bytes = 0;  // of the largest expert
   std::deque<PendingMove> pending;
   MoveBudget budget{0};
-  Buffer sum_arrived;  // the host's part of a sum, in memory of the device with the slots
+  std::vector<void*> layers;  // in the order of calls
+  std::list<StreamBuffers> streams;
+  Buffer partial;  // a pass's part of the output
+  std::vector<HostPart>* recording = nullptr;
 
   Device& device() const { return slots->device(); }
   /// Makes the memory large enough for a layer. Errors: memory.
-  Status reserve(const Plan& slots_plan, int64_t slot_bytes);
+  Status reserve(const Plan& slots_plan, int64_t host_expert_bytes, int64_t slot_bytes);
+  /// Ends moves whose experts have arrived.
+  Status arrive(Stream stream);
+  /// The host's parts of calls whose device work is enqueued.
+  Status run(std::span<const HostPart> parts, Stream stream);
 };
 
 }  // namespace moracle

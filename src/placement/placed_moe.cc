@@ -1,18 +1,16 @@
 // One layer's experts on two devices. A call goes this way:
 //
-//   ids, weights, activations    to the host, which waits for them
+//   ids, weights, activations    to the host
 //   choices of experts in slots  one apply of the device with the slots, enqueued
 //   all others                   one apply of the host, meanwhile
 //   the host's part              to the device with the slots, and added there
 //
-// While the host waits for the ids, it packs a slice of an expert that is on its way into a slot. A
-// slot's bytes change only while no map lists the slot, so that no call reads them.
+// A slot's bytes change only while no map lists the slot, so that no call reads them.
 #include <algorithm>
 
 #include "base/out_of_memory.h"
 #include "base/text.h"
 #include "base/try.h"
-#include "kernels/ops.h"
 #include "moe/checks.h"
 #include "placement/placed_moe_state.h"
 
@@ -22,6 +20,30 @@ PlacedMoe::PlacedMoe(std::unique_ptr<State> state) : state_(std::move(state)) {}
 PlacedMoe::PlacedMoe(PlacedMoe&&) noexcept = default;
 PlacedMoe& PlacedMoe::operator=(PlacedMoe&&) noexcept = default;
 PlacedMoe::~PlacedMoe() = default;
+
+PlacedMoe::State::State(FusedMoe on_host, FusedMoe in_slots, std::shared_ptr<DevicePair> pair)
+    : all(std::move(on_host)),
+      slots(std::move(in_slots)),
+      devices(std::move(pair)),
+      table(all.plan().layer.num_experts, slots.plan().experts.num_local()),
+      policy(table.num_experts(), {}),
+      local(table.num_experts(), -1) {
+  shared().layers.push_back(this);
+}
+
+PlacedMoe::State::~State() {
+  DevicePair::State& s = shared();
+  const DeviceLock lock = s.device().lock();
+  // Transfers write to this layer's slots. Destructor: an error is that of the device's next call.
+  static_cast<void>(s.transfers->finish());
+  for (int64_t slot = 0; slot < table.num_slots(); ++slot) cancel(slot);
+  std::erase(s.layers, this);
+  for (StreamBuffers& shared_by : s.streams) {
+    for (StreamBuffer& buffer : shared_by.two) {
+      if (buffer.layer == this) buffer.layer = nullptr;
+    }
+  }
+}
 
 Result<PlacedMoe> PlacedMoe::make(DescribedWeights&& weights, const Selection& all,
                                   const Selection& slots, std::shared_ptr<DevicePair> devices,
@@ -36,9 +58,12 @@ Result<PlacedMoe> PlacedMoe::make(DescribedWeights&& weights, const Selection& a
     }
     MORACLE_TRY(FusedMoe on_host, FusedMoe::make(std::move(weights), all, shared.host, progress));
     MORACLE_TRY(FusedMoe in_slots, MoeAccess::make_slots(on_host, slots, shared.slots));
-    MORACLE_CHECK(shared.reserve(in_slots.plan(), MoeAccess::slot_bytes(in_slots)));
-    return PlacedMoe(
-        std::make_unique<State>(std::move(on_host), std::move(in_slots), std::move(devices)));
+    MORACLE_CHECK(shared.reserve(in_slots.plan(), MoeAccess::expert_bytes(on_host),
+                                 MoeAccess::expert_bytes(in_slots)));
+    auto state =
+        std::make_unique<State>(std::move(on_host), std::move(in_slots), std::move(devices));
+    state->pinned = MoeAccess::pin(state->all, shared.device());
+    return PlacedMoe(std::move(state));
   });
 }
 
@@ -59,57 +84,70 @@ Status PlacedMoe::State::check(const Matrix& hidden, const Matrix& output) const
                    hidden.stride, " and ", output.stride)};
 }
 
-PlacedMoe::State::Split PlacedMoe::State::split(std::span<int32_t> ids) {
-  Split split;
+int64_t PlacedMoe::State::split(std::span<int32_t> ids) {
+  int64_t in_slots = 0, on_host = 0;
   last.assign(ids.begin(), ids.end());
   for (int32_t& id : ids) {
     if (id < 0 || id >= table.num_experts()) {
       id = -1;  // the device with the slots reports those that are not -1
     } else if (local[id] >= 0) {
       id = -1;
-      ++split.in_slots;
+      ++in_slots;
     } else {
-      ++split.on_host;
+      ++on_host;
     }
   }
-  counts.hits += split.in_slots;
-  counts.misses += split.on_host;
-  return split;
+  counts.hits += in_slots;
+  counts.misses += on_host;
+  policy.observe(last);
+  return on_host;
+}
+
+Status PlacedMoe::State::run_host_part(int64_t num_tokens, bool computes) {
+  HostLink& link = *shared().link;
+  const Plan& plan = slots.plan();
+  const int64_t choices = num_tokens * plan.layer.top_k;
+  if (!computes || split({link.ids(), static_cast<size_t>(choices)}) == 0) {
+    link.answer(HostLink::Part::kNone);
+    return {};
+  }
+  const auto rows_at = [&](void* data) {
+    const int64_t cols = plan.layer.hidden_size;
+    return Matrix{data, plan.activation_dtype, num_tokens, cols, cols};
+  };
+  Status computed =
+      all.apply(rows_at(link.hidden()), {link.ids()}, {link.weights()}, rows_at(link.sum()), {});
+  link.answer(computed ? HostLink::Part::kSum : HostLink::Part::kNone);
+  return computed;
 }
 
 Status PlacedMoe::State::apply(const Matrix& hidden, TopkIds topk_ids, TopkWeights topk_weights,
-                               const Matrix& output, Stream stream) {
+                               const Matrix& output, Stream on) {
   DevicePair::State& s = shared();
-  Device& device = s.device();
-  const Plan& plan = slots.plan();
-  const int64_t choices = hidden.rows * plan.layer.top_k;
-  const size_t row_bytes = plan.layer.hidden_size * bits(hidden.dtype) / 8;
-  const size_t bytes = hidden.rows * row_bytes;
   // The memory between the devices serves one layer at a time.
-  const DeviceLock lock = device.lock();
-  auto* const ids = s.ids.as<int32_t>();
-  MORACLE_CHECK(device.download(ids, topk_ids.data, choices * sizeof(int32_t), stream));
-  MORACLE_CHECK(
-      device.download(s.weights.data(), topk_weights.data, choices * sizeof(float), stream));
-  MORACLE_CHECK(device.download(s.hidden.data(), hidden.data, bytes, stream));
-  MORACLE_CHECK(pack_pending(s));
-  MORACLE_CHECK(device.synchronize(stream));
-  MORACLE_CHECK(arrive_pending(s, stream));
-  const Split parts = split({ids, static_cast<size_t>(choices)});
-  policy.observe(last);
-
-  // Enqueue first: the device works while the host computes. Without its part, it still reports
-  // wrong ids and writes zeros.
-  MORACLE_CHECK(slots.apply(hidden, topk_ids, topk_weights, output, stream));
-  if (parts.on_host == 0) return {};
-  const auto rows_at = [&](void* data) {
-    return Matrix{data, hidden.dtype, hidden.rows, hidden.cols, hidden.cols};
-  };
-  MORACLE_CHECK(all.apply(rows_at(s.hidden.data()), {ids}, {s.weights.as<float>()},
-                          rows_at(s.sum.data()), {}));
-  if (parts.in_slots == 0) return device.enqueue_upload(output.data, s.sum.data(), bytes, stream);
-  MORACLE_CHECK(device.enqueue_upload(s.sum_arrived.data(), s.sum.data(), bytes, stream));
-  return kernel_device(device).ops().add(output, rows_at(s.sum_arrived.data()), stream);
+  const DeviceLock lock = s.device().lock();
+  if (buffers != nullptr && hidden.rows >= stream_from)
+    return apply_streamed(hidden, topk_ids, topk_weights, output, on);
+  HostLink& link = *s.link;
+  MORACLE_CHECK(link.send(hidden, topk_ids.data, topk_weights.data,
+                          hidden.rows * slots.plan().layer.top_k, on));
+  const bool waits = link.device_waits();
+  // Before more work is enqueued that synchronizing would wait for.
+  if (!waits) MORACLE_CHECK(link.arrived(on));
+  // The device works while the host computes. Without its part, it still reports wrong ids and
+  // writes zeros.
+  Status enqueued = slots.apply(hidden, topk_ids, topk_weights, output, on);
+  if (enqueued && waits) enqueued = link.add(output, on);
+  if (s.recording != nullptr) {
+    s.recording->push_back({this, hidden.rows});
+    return enqueued;
+  }
+  // After an error, too: the device waits for an answer to what was sent.
+  Status computed = waits ? link.arrived(on) : Status();
+  if (computed) computed = run_host_part(hidden.rows, enqueued.ok());
+  if (!enqueued) return enqueued;
+  if (!computed || waits) return computed;
+  return link.add(output, on);
 }
 
 Status PlacedMoe::apply(const ConstMatrix& input, TopkIds topk_ids, TopkWeights topk_weights,
@@ -130,7 +168,7 @@ PlacementCounts PlacedMoe::counts() const {
   return state_->counts;
 }
 int64_t PlacedMoe::slot_bytes() const {
-  return MoeAccess::slot_bytes(state_->slots);
+  return MoeAccess::expert_bytes(state_->slots);
 }
 const Plan& PlacedMoe::host_plan() const {
   return state_->all.plan();

@@ -1,6 +1,7 @@
 // State of one layer's experts on two devices.
 #pragma once
 
+#include <limits>
 #include <span>
 #include <vector>
 
@@ -11,46 +12,45 @@
 namespace moracle {
 
 struct PlacedMoe::State {
-  State(FusedMoe on_host, FusedMoe in_slots, std::shared_ptr<DevicePair> pair)
-      : all(std::move(on_host)),
-        slots(std::move(in_slots)),
-        devices(std::move(pair)),
-        table(all.plan().layer.num_experts, slots.plan().experts.num_local()),
-        policy(table.num_experts(), {}),
-        local(table.num_experts(), -1) {}
+  State(FusedMoe on_host, FusedMoe in_slots, std::shared_ptr<DevicePair> pair);
   State(const State&) = delete;
   State& operator=(const State&) = delete;
-  ~State() {
-    const DeviceLock lock = shared().device().lock();
-    for (int64_t slot = 0; slot < table.num_slots(); ++slot) cancel(slot);
-  }
+  ~State();
 
   FusedMoe all, slots;
+  std::vector<std::shared_ptr<void>> pinned;  // the weights of `all`
   std::shared_ptr<DevicePair> devices;
   ExpertSlots table;
   SlotPolicy policy;
   std::vector<int32_t> local;  // [num_experts]: the slot of each expert that calls find there
   std::vector<int32_t> last;   // ids of the last call
   PlacementCounts counts;
+  StreamBuffers* buffers = nullptr;  // null: no call streams
+  int64_t stream_from = std::numeric_limits<int64_t>::max();
 
   DevicePair::State& shared() const { return *devices->state_; }
   Status check(const Matrix& hidden, const Matrix& output) const;
   Status apply(const Matrix& hidden, TopkIds ids, TopkWeights weights, const Matrix& output,
                Stream stream);
-  // Takes the choices of experts in slots out of the host's ids. Returns the numbers of both.
-  struct Split {
-    int64_t in_slots = 0, on_host = 0;
-  };
-  Split split(std::span<int32_t> ids);
+  /// The host's part of a call of `num_tokens` that has arrived. Without `computes` it has none.
+  Status run_host_part(int64_t num_tokens, bool computes);
+  // Takes the choices of experts in slots out of the host's ids. Returns the number of the others.
+  int64_t split(std::span<int32_t> ids);
+
+  /// A call whose experts all run on the device with the slots.
+  Status apply_streamed(const Matrix& hidden, TopkIds ids, TopkWeights weights,
+                        const Matrix& output, Stream stream);
+  int64_t num_passes() const;
+  // The buffer that holds the experts of a pass, or gets them.
+  Result<StreamBuffer*> stage(int64_t pass, Stream stream);
+  // Begins to fill a buffer with what is called after this pass.
+  Status stage_next(int64_t pass, Stream stream);
+
   Status place(int64_t expert, int64_t slot, Stream stream);
-  Status fill(int64_t expert, int64_t slot, Stream stream);
-  // Makes the packed bytes of an arriving expert those of its slot.
+  // Lets calls find an expert in a slot whose bytes are enqueued.
   Status arrive(int64_t expert, int64_t slot, Stream stream);
   Result<int64_t> move(int64_t most, Stream stream);
-  // Packs the next slice of the first pending move.
-  static Status pack_pending(DevicePair::State& shared);
-  // Lets the first pending move arrive if it is packed.
-  static Status arrive_pending(DevicePair::State& shared, Stream stream);
+  Result<int64_t> begin_transfer(int64_t expert, int64_t slot, Stream stream);
   // Drops a pending move into the slot, if any.
   void cancel(int64_t slot);
   Status evict(int64_t slot, Stream stream);

@@ -1,5 +1,5 @@
-// How experts of a placed layer come into slots: at once, or slice by slice during later calls. A
-// slot that an expert leaves or enters is on no map, so no call reads it.
+// How experts of a placed layer come into slots: in stream order, or beside later calls. A slot
+// that an expert leaves or enters is on no map, so no call reads it.
 #include <algorithm>
 
 #include "base/text.h"
@@ -20,7 +20,7 @@ void PlacedMoe::State::cancel(int64_t slot) {
   });
   if (found == s.pending.end()) return;
   s.pending.erase(found);
-  s.budget.end(MoeAccess::slot_bytes(slots));
+  s.budget.end(MoeAccess::expert_bytes(slots));
 }
 
 Status PlacedMoe::State::evict(int64_t slot, Stream stream) {
@@ -31,22 +31,18 @@ Status PlacedMoe::State::evict(int64_t slot, Stream stream) {
   return is_ready ? set_local(expert, -1, stream) : Status();
 }
 
-Status PlacedMoe::State::fill(int64_t expert, int64_t slot, Stream stream) {
-  DevicePair::State& s = shared();
-  if (!s.pending.empty()) s.pending.front().next_slice = 0;  // its bytes are overwritten
-  for (int64_t slice = 0; slice < MoeAccess::num_slot_slices(all); ++slice) {
-    MORACLE_CHECK(MoeAccess::pack_for_slot(all, expert, slice, slots, s.packed.as<std::byte>()));
-  }
-  return arrive(expert, slot, stream);
+Result<int64_t> PlacedMoe::State::begin_transfer(int64_t expert, int64_t slot, Stream stream) {
+  ExpertTransfers& transfers = *shared().transfers;
+  MORACLE_TRY(const ExpertTransfers::Mark mark, transfers.mark(stream));
+  return transfers.begin(MoeAccess::matrices_of(all, expert, slots, slot), mark, stream);
 }
 
 Status PlacedMoe::State::arrive(int64_t expert, int64_t slot, Stream stream) {
-  MORACLE_CHECK(
-      MoeAccess::fill_slot(slots, slot, all, expert, shared().packed.as<std::byte>(), stream));
+  MORACLE_CHECK(MoeAccess::slot_filled(slots, slot, all, expert, stream));
   MORACLE_CHECK(set_local(expert, static_cast<int32_t>(slot), stream));
   table.finish(slot);
   ++counts.moves;
-  counts.bytes_moved += MoeAccess::slot_bytes(slots);
+  counts.bytes_moved += MoeAccess::expert_bytes(slots);
   return {};
 }
 
@@ -56,7 +52,12 @@ Status PlacedMoe::State::place(int64_t expert, int64_t slot, Stream stream) {
   if (table.slot_of(expert) >= 0) MORACLE_CHECK(evict(table.slot_of(expert), stream));
   MORACLE_CHECK(evict(slot, stream));
   table.begin(expert, slot);
-  Status filled = fill(expert, slot, stream);
+  const auto fill = [&]() -> Status {
+    MORACLE_TRY(const int64_t transfer, begin_transfer(expert, slot, stream));
+    MORACLE_CHECK(shared().transfers->wait(transfer, stream));
+    return arrive(expert, slot, stream);
+  };
+  Status filled = fill();
   if (!filled) {
     table.clear(slot);
     local[expert] = -1;
@@ -67,37 +68,23 @@ Status PlacedMoe::State::place(int64_t expert, int64_t slot, Stream stream) {
 Result<int64_t> PlacedMoe::State::move(int64_t most, Stream stream) {
   DevicePair::State& s = shared();
   const DeviceLock lock = s.device().lock();
-  const int64_t bytes = MoeAccess::slot_bytes(slots);
+  MORACLE_CHECK(s.arrive(stream));
+  const int64_t bytes = MoeAccess::expert_bytes(slots);
   const int64_t fits =
       s.pending.empty() ? std::max<int64_t>(s.budget.moves_of(bytes), 1) : s.budget.moves_of(bytes);
   const std::vector<ExpertMove> moves = policy.decide(table, std::min(most, fits));
   for (const ExpertMove& move : moves) {
     MORACLE_CHECK(evict(move.slot, stream));
     table.begin(move.expert, move.slot);
+    const Result<int64_t> transfer = begin_transfer(move.expert, move.slot, stream);
+    if (!transfer) {
+      table.clear(move.slot);
+      return transfer.error();
+    }
     s.budget.begin(bytes);
-    s.pending.push_back({this, move});
+    s.pending.push_back({this, move, *transfer});
   }
   return static_cast<int64_t>(moves.size());
-}
-
-Status PlacedMoe::State::pack_pending(DevicePair::State& shared) {
-  if (shared.pending.empty()) return {};
-  PendingMove& first = shared.pending.front();
-  const State& layer = *static_cast<const State*>(first.layer);
-  return MoeAccess::pack_for_slot(layer.all, first.move.expert, first.next_slice++, layer.slots,
-                                  shared.packed.as<std::byte>());
-}
-
-Status PlacedMoe::State::arrive_pending(DevicePair::State& shared, Stream stream) {
-  if (shared.pending.empty()) return {};
-  const PendingMove first = shared.pending.front();
-  State& layer = *static_cast<State*>(first.layer);
-  if (first.next_slice < MoeAccess::num_slot_slices(layer.all)) return {};
-  shared.pending.pop_front();
-  shared.budget.end(MoeAccess::slot_bytes(layer.slots));
-  Status arrived = layer.arrive(first.move.expert, first.move.slot, stream);
-  if (!arrived) layer.table.clear(first.move.slot);
-  return arrived;
 }
 
 Status PlacedMoe::place(int64_t expert, int64_t slot, Stream stream) {
@@ -145,8 +132,15 @@ Status PlacedMoe::swap(PackedWeights&& weights, Stream stream) {
 }
 
 Status PlacedMoe::State::swap(PackedWeights&& weights, Stream stream) {
-  const DeviceLock lock = shared().device().lock();
+  DevicePair::State& s = shared();
+  const DeviceLock lock = s.device().lock();
+  MORACLE_CHECK(s.transfers->finish());  // they read the old weights
   MORACLE_CHECK(all.swap(std::move(weights)));
+  for (StreamBuffers& shared_by : s.streams) {
+    for (StreamBuffer& buffer : shared_by.two) {
+      if (buffer.layer == this) buffer.layer = nullptr;
+    }
+  }
   // Slots hold the old weights until each is filled: calls must not find them.
   std::vector<std::pair<int32_t, int64_t>> experts;
   for (int64_t slot = 0; slot < table.num_slots(); ++slot) {

@@ -153,7 +153,7 @@ TokenBatch batch_for(const LayerSpec& spec, std::vector<int32_t> experts) {
 }
 constexpr PolicyOptions kEager{{.host_us = 10, .slot_us = 1, .move_us = 0, .bytes = 1}, 8};
 
-TEST(PlacedMoe, MovesArriveDuringLaterCallsOfAnyLayer) {
+TEST(PlacedMoe, MovesServeCallsAfterNextMoveOfAnyLayer) {
   const LayerSpec spec = layer_of("int4-w4a16-g32");
   const auto devices = device_pair();
   PlacedMoe one = must(make(spec, {"cpu", "cpu"}, 1, 3, devices));
@@ -162,12 +162,11 @@ TEST(PlacedMoe, MovesArriveDuringLaterCallsOfAnyLayer) {
   const TokenBatch batch = batch_for(spec, {4});
   (void)output_of(one, batch);
   EXPECT_EQ(must(one.move(3)), 1) << "one slot";
-  EXPECT_EQ(must(one.move(3)), 0) << "it is on its way";
   EXPECT_THAT(one.placed(), ElementsAre(4));
   EXPECT_EQ(one.counts().moves, 0);
-  (void)output_of(other, batch);  // w13
-  EXPECT_EQ(one.counts().moves, 0);
-  (void)output_of(other, batch);  // w2
+  (void)output_of(one, batch);
+  EXPECT_EQ(one.counts().hits, 0) << "calls of one step find the same experts";
+  EXPECT_EQ(must(other.move(0)), 0);
   EXPECT_EQ(one.counts().moves, 1);
   const int64_t misses = one.counts().misses;
   (void)output_of(one, batch);
@@ -183,7 +182,7 @@ TEST(PlacedMoe, PlaceAndEvictReplacePendingMove) {
     moe.set_policy(kEager);
     (void)output_of(moe, batch);
     ASSERT_EQ(must(moe.move(1)), 1);
-    (void)output_of(moe, batch);  // half of it is packed
+    (void)output_of(moe, batch);
     evict ? must(moe.evict(0)) : must(moe.place(2, 0));
     if (!evict) must(want.place(2, 0));
     EXPECT_EQ(moe.placed(), want.placed());
@@ -206,11 +205,11 @@ TEST(PlacedMoe, PlaceDoesNotDisturbPendingMoveOfAnotherLayer) {
     (void)output_of(one, batch);
     ASSERT_EQ(must(one.move(1)), 1);
     (void)output_of(one, batch);
-    must(other.place(2, 0));  // in the same memory
+    must(other.place(2, 0));
     (void)output_of(other, batch);
     ASSERT_EQ(must(other.move(1)), 1);
   }  // ends with its move pending
-  for (int call = 0; call < 4; ++call) (void)output_of(one, batch);
+  EXPECT_EQ(must(one.move(0)), 0);
   EXPECT_EQ(one.counts().moves, 1);
   EXPECT_EQ(output_of(one, batch_of(spec)), output_of(want, batch_of(spec)));
 }
@@ -226,8 +225,76 @@ TEST(PlacedMoe, BytesInFlightLimitMoves) {
     moe.set_policy(kEager);
     (void)output_of(moe, batch_of(spec));
     EXPECT_EQ(must(moe.move(4)), std::max<int64_t>(experts, 1));
-    EXPECT_EQ(must(moe.move(4)), 0);
   }
+}
+
+/// Calls whose experts come in shares of `share` experts, for every size of the share.
+TEST(PlacedMoe, StreamedCallsHaveBitsOfDeviceWithSlots) {
+  for (const Scheme& scheme : {*parse_scheme("int4-w4a16-g32"), *parse_scheme("int8-w8a8"), kStatic,
+                               *parse_scheme("bf16")}) {
+    const LayerSpec spec = layer_of(scheme);
+    const TokenBatch batch = batch_of(spec), few = random_batch(spec, 2);
+    for (const int64_t share : {int64_t{1}, int64_t{2}, int64_t{4}, kExperts}) {
+      SCOPED_TRACE(name(scheme) + ", shares of " + std::to_string(share));
+      const auto devices = device_pair();
+      std::vector<PlacedMoe> layers;
+      for (const uint64_t seed : {3, 4}) {
+        layers.push_back(must(make(spec, {"cpu", "reference"}, 2, seed, devices)));
+        must(layers.back().stream(select_slots(spec, "reference", share)));
+        layers.back().set_stream_from(batch.tokens);
+        must(layers.back().place(4, 1));
+      }
+      for (int step = 0; step < 2; ++step) {
+        for (size_t l = 0; l < layers.size(); ++l) {
+          const std::vector<float> got = output_of(layers[l], batch);
+          const DescribedWeights weights = conformance::random_weights(spec, 3 + l);
+          if (share == kExperts) {
+            EXPECT_EQ(got, output_on("reference", conformance::random_weights(spec, 3 + l), batch));
+          }
+          EXPECT_LE(share_of_bound(expected_of(weights, batch, "reference"), got), 1);
+          (void)output_of(layers[l], few);
+        }
+      }
+      for (const PlacedMoe& layer : layers) {
+        const PlacementCounts counts = layer.counts();
+        EXPECT_EQ(counts.streamed_calls, 2);
+        EXPECT_GT(counts.misses, 0) << "short calls stay on the host";
+        // The expert in a slot does not cross again; a share that is still there does not either.
+        EXPECT_LE(counts.bytes_streamed, 2 * (kExperts - 1) * layer.slot_bytes());
+        EXPECT_GE(counts.bytes_streamed, (kExperts - 1) * layer.slot_bytes());
+      }
+    }
+  }
+}
+
+TEST(PlacedMoe, StreamedCallsUseNewWeightsAfterSwap) {
+  const LayerSpec spec = layer_of("int4-w4a16-g32");
+  PlacedMoe moe = must(make(spec, {"cpu", "reference"}, 1));
+  must(moe.stream(select_slots(spec, "reference", kExperts)));
+  moe.set_stream_from(1);
+  const TokenBatch batch = batch_of(spec);
+  (void)output_of(moe, batch);
+  must(moe.swap(must(moe.pack(conformance::random_weights(spec, 77)))));
+  EXPECT_EQ(output_of(moe, batch),
+            output_on("reference", conformance::random_weights(spec, 77), batch));
+}
+
+TEST(PlacedMoe, MeasuresTimesWithoutChangingResults) {
+  const LayerSpec spec = layer_of("int4-w4a16-g32");
+  PlacedMoe moe = must(make(spec, {"cpu", "reference"}, 2));
+  must(moe.stream(select_slots(spec, "reference", 4)));
+  must(moe.place(3, 0));
+  const TokenBatch batch = batch_of(spec);
+  const std::vector<float> before = output_of(moe, batch);
+  const PlacedTimes times = must(moe.measure());
+  EXPECT_GT(times.costs.host_us, 0);
+  EXPECT_GT(times.costs.move_us, 0);
+  EXPECT_GT(times.stream_us, 0);
+  EXPECT_GE(times.stream_from, 2);
+  EXPECT_LE(times.stream_from, kTokens + 1);
+  EXPECT_EQ(times.costs.bytes, moe.slot_bytes());
+  EXPECT_EQ(output_of(moe, batch), before);
+  EXPECT_THAT(moe.placed(), ElementsAre(3, -1));
 }
 
 TEST(PlacedMoe, BitsDependOnPlacementAlone) {

@@ -86,6 +86,8 @@ PlacementCounts Model::placement_counts() const {
     all.misses += one.misses;
     all.moves += one.moves;
     all.bytes_moved += one.bytes_moved;
+    all.streamed_calls += one.streamed_calls;
+    all.bytes_streamed += one.bytes_streamed;
   }
   return all;
 }
@@ -247,8 +249,9 @@ Status Model::forward(std::span<const Step> steps) {
     if (batch.num_tokens == 0) return m.dispatch ? enqueue_experts(m, stream) : Status();
     const auto enqueue = [&] { return enqueue_layers(m, batch, stream); };
     Device& device = m.workspace->device();
-    // Timing or inspecting parts requires enqueueing them one by one.
-    if (m.observer.watches()) {
+    // Timing or inspecting parts requires enqueueing them one by one. Transfers of experts are no
+    // part of a graph.
+    if (m.observer.watches() || batch.num_tokens >= m.stream_from) {
       MORACLE_CHECK(enqueue());
     } else {
       MORACLE_CHECK(m.recorded.run(batch, device, stream, enqueue,
