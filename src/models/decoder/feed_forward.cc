@@ -77,6 +77,9 @@ Status MoeStage::route(LayerInput input, const FeedForwardScratch& scratch, Ops&
   call.output =
       LinearCall::Route{layer.routing, bias, layer.top_k, scratch.topk_ids, scratch.topk_weights};
   MORACLE_CHECK(router_->apply(call, stream));
+  const size_t id_bytes = x.rows * layer.top_k * sizeof(int32_t);
+  if (id_bytes <= forced_.bytes())
+    MORACLE_CHECK(forced_on_->copy(scratch.topk_ids, forced_.data(), id_bytes, stream));
   if (expert_scales_.bytes() > 0) {
     MORACLE_CHECK(ops.scale_by_expert(scratch.topk_ids, x.rows * layer.top_k,
                                       expert_scales_.as<float>(), scratch.topk_weights, stream));
@@ -84,6 +87,14 @@ Status MoeStage::route(LayerInput input, const FeedForwardScratch& scratch, Ops&
   if (scratch.count_tokens) count(scratch.topk_ids, x.rows * layer.top_k);
   observer.done(StepPart::kRouter);
   return {};
+}
+
+Status MoeStage::force(std::span<const int32_t> topk_ids, Device& device) {
+  if (forced_.bytes() < topk_ids.size_bytes()) {
+    MORACLE_TRY(forced_, device.allocate(topk_ids.size_bytes()));
+    forced_on_ = &device;
+  }
+  return device.enqueue_upload(forced_.data(), topk_ids.data(), topk_ids.size_bytes());
 }
 
 void MoeStage::count(const int32_t* topk_ids, int64_t slots) {

@@ -51,6 +51,9 @@ class MoeStage {
   /// The ranks of each expert, for FeedForwardScratch::ranks and ::dispatch. Every rank calls it.
   /// Errors: as ExpertCopies::gather.
   Status find_copies(Group& group, bool one_each, Device& device);
+  /// For benchmarks: calls with at most these choices take them instead of the router's, [tokens,
+  /// top_k], in stream order. A recorded call reads those of its replay.
+  Status force(std::span<const int32_t> topk_ids, Device& device);
   /// The experts, which all lie on the device.
   const FusedMoe& experts() const { return *experts_; }
   /// Those in host memory and in slots; null: all lie on the device.
@@ -77,7 +80,9 @@ class MoeStage {
   ExpertCopies copies_;          // empty: this process has all experts
   std::optional<AdaptedLinear> router_;
   Buffer correction_bias_, expert_scales_;  // empty: none
-  std::optional<FusedMoe> experts_;         // or
+  Buffer forced_;                           // ids; empty: the router chooses
+  Device* forced_on_ = nullptr;
+  std::optional<FusedMoe> experts_;  // or
   std::optional<PlacedMoe> placed_;
 };
 
