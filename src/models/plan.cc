@@ -226,7 +226,7 @@ int64_t tokens_per_step(const ModelOptions& options) {
   if (options.max_num_tokens > 0) return options.max_num_tokens;
   // Long steps fill a GPU's tensor cores; the activations of short steps fit a CPU's caches. Steps
   // to which experts stream are as long as memory allows.
-  constexpr int64_t kLarge = int64_t{12} << 30;
+  constexpr int64_t kLarge = int64_t{4} << 30;
   if (options.device.platform != Platform::kCuda) return 512;
   return options.device_memory >= kLarge ? 8192 : 4096;
 }

@@ -25,7 +25,7 @@ class CudaPlacedMoe : public CudaTest {
   }
   Selection in_slots(const LayerSpec& spec, int64_t num_slots, const char* row = "") {
     Request request = request_of(spec, Platform::kCuda);
-    request.backend = std::string(row);
+    if (*row != 0) request.backend = std::string(row);
     request.parallel = must(slots_of(spec.num_experts, num_slots));
     return select(request, Machine::here());
   }
