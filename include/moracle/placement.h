@@ -56,6 +56,11 @@ class DevicePair {
              int64_t bytes_in_flight = 256 << 20);
   ~DevicePair();
 
+  /// Lets experts that have arrived serve later calls. Then begins moves of the last call's experts
+  /// into slots, at most `most` in each layer, those that gain most, where this pays. The slots are
+  /// empty until the experts arrive, beside other work where the device can. Returns the number of
+  /// moves. Call it between steps. Errors: those of the device.
+  Result<int64_t> move(int64_t most, Stream stream = {});
   /// Device::record of the device with the slots, for work with calls of placed layers. A replay
   /// also runs the host's parts of these calls, so it returns when the last one is done. Null where
   /// the device cannot wait for the host. Errors: as Device::record.
@@ -103,13 +108,8 @@ class PlacedMoe {
   /// The expert in each slot, or on its way there; -1: none.
   std::vector<int32_t> placed() const;
 
-  /// Costs and memory of the policy of move(). Forgets what calls have chosen.
+  /// Costs of the policy of DevicePair::move. Forgets what calls have chosen.
   void set_policy(const PolicyOptions& options);
-  /// Lets experts that have arrived serve later calls. Then begins at most `most` moves of the last
-  /// call's experts into slots, those that gain most, where this pays. The slots are empty until
-  /// the experts arrive, beside other work where the device can. Returns the number of moves. Call
-  /// it between steps. Errors: those of the device.
-  Result<int64_t> move(int64_t most, Stream stream = {});
   /// Makes memory in which calls with many tokens get all experts, in shares of as many as
   /// `selection` has (the parallelism of slots_of), while the device computes with the share
   /// before. Layers that are alike share the memory, which is taken twice. Errors: as make; memory.

@@ -44,7 +44,7 @@ Status add_served_adapters(const std::vector<std::string>& pairs, const Checkpoi
 // experts: what these leave.
 int64_t default_cache_bytes(const ModelPlan& plan, int64_t max_context, int64_t max_running,
                             int64_t device_memory) {
-  if (plan.num_slots >= 0) return std::max<int64_t>(device_memory - plan.total_bytes(), 1);
+  if (device_memory > 0) return std::max<int64_t>(device_memory - plan.total_bytes(), 1);
   constexpr int64_t kLongestPage = 512;  // the last page of a sequence is partly used
   const int64_t all = (max_context + kLongestPage) * max_running * plan.cache_bytes_per_token;
   return std::min(all, std::max<int64_t>((plan.memory_bytes - plan.total_bytes()) / 2, 0));

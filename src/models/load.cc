@@ -301,7 +301,7 @@ Result<Model> ModelAccess::load(Description&& description, const ModelOptions& o
   }
   if (state_bytes > 0) m.state_pool = std::make_shared<KvPool>(device, 1, state_bytes, 0);
   int64_t cache_bytes = options.cache_bytes;
-  if (cache_bytes == 0 && planned.num_slots >= 0)
+  if (cache_bytes == 0 && options.device_memory > 0)
     cache_bytes = std::max<int64_t>(options.device_memory - planned.total_bytes(), 1);
   m.cache_pool = std::make_shared<KvPool>(std::move(device), page, page_bytes, cache_bytes);
   MORACLE_CHECK(load_weights(m, std::move(description), loader));

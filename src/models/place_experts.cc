@@ -68,13 +68,28 @@ int64_t streamed_in(int64_t memory, const Experts& experts) {
   return fit < std::min(kFewest, experts.num_experts) ? 0 : std::min(fit, experts.num_experts);
 }
 
+// True if device_memory holds the whole model with its caches.
+Result<bool> holds_all(const Description& description, const ModelOptions& options,
+                       const Machine& machine, AdapterSpan adapters, const ExpertWishes& wishes) {
+  MORACLE_TRY(auto modules, consider(description, options, machine, adapters, wishes));
+  const auto served = [](const ModuleChoice& one) { return one.selection.plan.has_value(); };
+  if (!std::all_of(modules.begin(), modules.end(), served)) return true;  // the caller reports
+  const Result<ModelPlan> plan = plan_memory(description, modules, options, machine);
+  return plan.ok() &&
+         plan->total_bytes() + reserved_cache_bytes(*plan, options, description.spec.max_context) <=
+             std::min(options.device_memory, plan->memory_bytes);
+}
+
 }  // namespace
 
 int64_t reserved_cache_bytes(const ModelPlan& plan, const ModelOptions& options,
                              int64_t max_context) {
-  constexpr int64_t kTokens = 4096;
+  constexpr int64_t kTokens = 4096, kShare = 8;
   if (options.cache_bytes > 0) return options.cache_bytes;
-  return std::min(max_context, kTokens) * plan.cache_bytes_per_token;
+  if (plan.cache_bytes_per_token == 0) return 0;
+  const int64_t tokens =
+      std::max(kTokens, options.device_memory / kShare / plan.cache_bytes_per_token);
+  return std::min(max_context, tokens) * plan.cache_bytes_per_token;
 }
 
 Result<ExpertWishes> place_experts(const Description& description, const ModelOptions& options,
@@ -82,6 +97,8 @@ Result<ExpertWishes> place_experts(const Description& description, const ModelOp
                                    const ExpertWishes& wishes) {
   if (options.device_memory == 0) return wishes;
   MORACLE_CHECK(check_options(options, adapters, wishes));
+  MORACLE_TRY(const bool whole, holds_all(description, options, machine, adapters, wishes));
+  if (whole) return wishes;
   ExpertWishes placed = wishes;
   placed.num_slots = 0;
   int64_t most = -1, of_all_layers = 0;

@@ -14,8 +14,8 @@ Result<ExpertWishes> place_experts(const Description& description, const ModelOp
                                    const Machine& machine, AdapterSpan adapters,
                                    const ExpertWishes& wishes);
 
-/// Bytes of the caches that a plan with slots leaves room for: options.cache_bytes, or those of one
-/// sequence of at most 4,096 tokens.
+/// Bytes of the caches that a plan within device_memory leaves room for: options.cache_bytes, or an
+/// eighth of it, but at least those of 4,096 tokens and at most those of one whole context.
 int64_t reserved_cache_bytes(const ModelPlan& plan, const ModelOptions& options,
                              int64_t max_context);
 

@@ -308,7 +308,9 @@ Result<ModelPlan> plan_memory(const Description& description, std::span<const Mo
         one.weight_bytes + one.adapter_bytes +
         adapter_bytes(module.adapted, options.num_adapters(), one.activation_dtype);
   }
-  plan.transfer_bytes += kTransferBuffers * largest_host_expert;
+  // Other devices get experts through host memory alone.
+  if (device.platform == Platform::kCuda)
+    plan.transfer_bytes += kTransferBuffers * largest_host_expert;
   const DType dtype = modules.front().selection.plan->activation_dtype;
   for (const ModuleChoice& module : modules) {
     if (module.part != "experts" || !needs_slots(options)) continue;

@@ -52,6 +52,8 @@ struct MoeAccess {
                             Stream stream);
   /// Pins the packed weights for transfers to `device`. Empty where that is not needed or refused.
   static std::vector<std::shared_ptr<void>> pin(const FusedMoe& all, Device& device);
+  /// Lets the layer read its map of experts to slots from memory of the caller's, [num_experts].
+  static void share_map(FusedMoe& slots, const Buffer& map);
   /// Enqueues another map of experts to slots, [num_experts]; -1: in no slot. Later calls use it.
   static Status map_slots(FusedMoe& slots, std::span<const int32_t> local, Stream stream);
 };

@@ -146,6 +146,10 @@ std::vector<std::shared_ptr<void>> MoeAccess::pin(const FusedMoe& all, Device& d
   return pinned;
 }
 
+void MoeAccess::share_map(FusedMoe& slots, const Buffer& map) {
+  slots.state_->expert_map = Buffer(map.data(), map.bytes(), nullptr);
+}
+
 Status MoeAccess::map_slots(FusedMoe& slots, std::span<const int32_t> local, Stream stream) {
   FusedMoe::State& state = *slots.state_;
   MORACLE_TRY(const LayerLock lock, LayerLock::take(*state.workspace, stream));

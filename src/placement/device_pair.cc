@@ -55,8 +55,57 @@ Status DevicePair::State::reserve(const Plan& plan, int64_t host_expert_bytes, i
   return {};
 }
 
+Result<MapRange> DevicePair::State::take_map(int64_t num_experts) {
+  constexpr size_t kEntries = 4096;
+  const auto count = static_cast<size_t>(num_experts);
+  if (maps.empty() || maps.back().used + count > maps.back().on_host.size()) {
+    const size_t entries = std::max(kEntries, count);
+    MORACLE_TRY(Buffer on_device, device().allocate(entries * sizeof(int32_t)));
+    maps.push_back({std::move(on_device), std::vector<int32_t>(entries, -1)});
+  }
+  MapBlock& block = maps.back();
+  MapRange range{&block, std::span(block.on_host).subspan(block.used, count),
+                 Buffer(block.on_device.as<int32_t>() + block.used, count * sizeof(int32_t), {})};
+  std::fill(range.on_host.begin(), range.on_host.end(), -1);
+  block.used += count;
+  block.changed = true;
+  return range;
+}
+
+Status DevicePair::State::flush_maps(Stream stream) {
+  for (MapBlock& block : maps) {
+    if (!block.changed) continue;
+    MORACLE_CHECK(device().enqueue_upload(block.on_device.data(), block.on_host.data(),
+                                          block.used * sizeof(int32_t), stream));
+    block.changed = false;
+  }
+  return {};
+}
+
+Status DevicePair::State::begin_next(bool device_waits, Stream stream) {
+  const auto next = std::find_if(pending.begin(), pending.end(),
+                                 [](const PendingMove& one) { return one.transfer == 0; });
+  if (next == pending.end()) return {};
+  PlacedMoe::State& layer = *static_cast<PlacedMoe::State*>(next->layer);
+  const auto matrices =
+      MoeAccess::matrices_of(layer.all, next->move.expert, layer.slots, next->move.slot);
+  if (device_waits && !transfers->in_background(matrices)) return {};
+  MORACLE_TRY(next->transfer, transfers->begin(matrices, evicted, stream));
+  return {};
+}
+
+Status DevicePair::State::use_wait(Stream stream) {
+  if (moves && undecided != nullptr) {
+    static_cast<PlacedMoe::State*>(undecided)->decide();
+    undecided = nullptr;
+  }
+  return begin_next(true, stream);
+}
+
 Status DevicePair::State::arrive(Stream stream) {
   while (!pending.empty()) {
+    // Steps without a wait, and devices whose transfers run in stream order, begin them here.
+    if (pending.front().transfer == 0) MORACLE_CHECK(begin_next(false, stream));
     const PendingMove first = pending.front();
     MORACLE_TRY(const bool there, transfers->arrived(first.transfer));
     if (!there) return {};
@@ -76,6 +125,7 @@ Status DevicePair::State::arrive(Stream stream) {
 Status DevicePair::State::run(std::span<const HostPart> parts, Stream stream) {
   Status first;
   for (const HostPart& part : parts) {
+    if (first.ok()) first = use_wait(stream);
     Status done = link->arrived(stream);
     if (done) {
       done = static_cast<PlacedMoe::State*>(part.layer)->run_host_part(part.num_tokens, first.ok());
@@ -83,6 +133,21 @@ Status DevicePair::State::run(std::span<const HostPart> parts, Stream stream) {
     if (first.ok()) first = std::move(done);
   }
   return first;
+}
+
+Result<int64_t> DevicePair::move(int64_t most, Stream stream) {
+  State& s = *state_;
+  const DeviceLock lock = s.device().lock();
+  MORACLE_CHECK(s.arrive(stream));
+  s.moves = most > 0;
+  int64_t count = 0;
+  for (void* const layer : s.layers)
+    count += static_cast<PlacedMoe::State*>(layer)->begin_moves(most);
+  MORACLE_CHECK(s.flush_maps(stream));
+  if (count > 0) {
+    MORACLE_TRY(s.evicted, s.transfers->mark(stream));
+  }
+  return count;
 }
 
 Result<std::unique_ptr<Graph>> DevicePair::record(const std::function<Status()>& enqueue,

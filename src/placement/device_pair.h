@@ -4,6 +4,9 @@
 #include <deque>
 #include <list>
 
+#include <span>
+#include <vector>
+
 #include "kernels/kernel_device.h"
 #include "moracle/placement.h"
 #include "placement/policy.h"
@@ -14,7 +17,20 @@ namespace moracle {
 struct PendingMove {
   void* layer;  ///< the PlacedMoe::State
   ExpertMove move;
-  int64_t transfer = 0;
+  int64_t transfer = 0;  ///< 0: not begun
+};
+
+/// Expert maps of some layers, [num_experts] each: one upload changes all of them.
+struct MapBlock {
+  Buffer on_device;
+  std::vector<int32_t> on_host;
+  size_t used = 0;
+  bool changed = false;
+};
+struct MapRange {
+  MapBlock* block = nullptr;
+  std::span<int32_t> on_host;  ///< experts to slots; -1: in none
+  Buffer on_device;
 };
 
 /// Memory for experts of one layer after another, in calls with many tokens.
@@ -48,14 +64,27 @@ struct DevicePair::State {
   MoveBudget budget{0};
   std::vector<void*> layers;  // in the order of calls
   std::list<StreamBuffers> streams;
-  Buffer partial;  // a pass's part of the output
+  std::list<MapBlock> maps;
+  ExpertTransfers::Mark evicted;  // since then no map lists the slots that are filled next
+  bool moves = false;             // move() is in use
+  void* undecided = nullptr;      // the layer whose host part ran last
+  Buffer partial;                 // a pass's part of the output
   std::vector<HostPart>* recording = nullptr;
 
   Device& device() const { return slots->device(); }
   /// Makes the memory large enough for a layer. Errors: memory.
   Status reserve(const Plan& slots_plan, int64_t host_expert_bytes, int64_t slot_bytes);
+  /// A map of no experts in slots. Errors: memory.
+  Result<MapRange> take_map(int64_t num_experts);
+  /// Enqueues maps that have changed.
+  Status flush_maps(Stream stream);
   /// Ends moves whose experts have arrived.
   Status arrive(Stream stream);
+  /// Begins the transfer of the first move that has none. While the device waits for the host, only
+  /// one that does not wait for the device.
+  Status begin_next(bool device_waits, Stream stream);
+  /// What the host does while it waits for the device.
+  Status use_wait(Stream stream);
   /// The host's parts of calls whose device work is enqueued.
   Status run(std::span<const HostPart> parts, Stream stream);
 };

@@ -21,13 +21,15 @@ PlacedMoe::PlacedMoe(PlacedMoe&&) noexcept = default;
 PlacedMoe& PlacedMoe::operator=(PlacedMoe&&) noexcept = default;
 PlacedMoe::~PlacedMoe() = default;
 
-PlacedMoe::State::State(FusedMoe on_host, FusedMoe in_slots, std::shared_ptr<DevicePair> pair)
+PlacedMoe::State::State(FusedMoe on_host, FusedMoe in_slots, MapRange range,
+                        std::shared_ptr<DevicePair> pair)
     : all(std::move(on_host)),
       slots(std::move(in_slots)),
       devices(std::move(pair)),
       table(all.plan().layer.num_experts, slots.plan().experts.num_local()),
       policy(table.num_experts(), {}),
-      local(table.num_experts(), -1) {
+      map(std::move(range)),
+      local(map.on_host) {
   shared().layers.push_back(this);
 }
 
@@ -38,6 +40,7 @@ PlacedMoe::State::~State() {
   static_cast<void>(s.transfers->finish());
   for (int64_t slot = 0; slot < table.num_slots(); ++slot) cancel(slot);
   std::erase(s.layers, this);
+  if (s.undecided == this) s.undecided = nullptr;
   for (StreamBuffers& shared_by : s.streams) {
     for (StreamBuffer& buffer : shared_by.two) {
       if (buffer.layer == this) buffer.layer = nullptr;
@@ -60,8 +63,11 @@ Result<PlacedMoe> PlacedMoe::make(DescribedWeights&& weights, const Selection& a
     MORACLE_TRY(FusedMoe in_slots, MoeAccess::make_slots(on_host, slots, shared.slots));
     MORACLE_CHECK(shared.reserve(in_slots.plan(), MoeAccess::expert_bytes(on_host),
                                  MoeAccess::expert_bytes(in_slots)));
-    auto state =
-        std::make_unique<State>(std::move(on_host), std::move(in_slots), std::move(devices));
+    MORACLE_TRY(MapRange map, shared.take_map(plan.layer.num_experts));
+    MoeAccess::share_map(in_slots, map.on_device);
+    MORACLE_CHECK(shared.flush_maps({}));
+    auto state = std::make_unique<State>(std::move(on_host), std::move(in_slots), std::move(map),
+                                         std::move(devices));
     state->pinned = MoeAccess::pin(state->all, shared.device());
     return PlacedMoe(std::move(state));
   });
@@ -100,6 +106,8 @@ int64_t PlacedMoe::State::split(std::span<int32_t> ids) {
   counts.hits += in_slots;
   counts.misses += on_host;
   policy.observe(last);
+  decided.reset();
+  shared().undecided = this;
   return on_host;
 }
 
@@ -143,6 +151,7 @@ Status PlacedMoe::State::apply(const Matrix& hidden, TopkIds topk_ids, TopkWeigh
     return enqueued;
   }
   // After an error, too: the device waits for an answer to what was sent.
+  if (waits && enqueued) enqueued = s.use_wait(on);
   Status computed = waits ? link.arrived(on) : Status();
   if (computed) computed = run_host_part(hidden.rows, enqueued.ok());
   if (!enqueued) return enqueued;

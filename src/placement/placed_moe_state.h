@@ -2,6 +2,7 @@
 #pragma once
 
 #include <limits>
+#include <optional>
 #include <span>
 #include <vector>
 
@@ -12,7 +13,7 @@
 namespace moracle {
 
 struct PlacedMoe::State {
-  State(FusedMoe on_host, FusedMoe in_slots, std::shared_ptr<DevicePair> pair);
+  State(FusedMoe on_host, FusedMoe in_slots, MapRange range, std::shared_ptr<DevicePair> pair);
   State(const State&) = delete;
   State& operator=(const State&) = delete;
   ~State();
@@ -22,10 +23,12 @@ struct PlacedMoe::State {
   std::shared_ptr<DevicePair> devices;
   ExpertSlots table;
   SlotPolicy policy;
-  std::vector<int32_t> local;  // [num_experts]: the slot of each expert that calls find there
-  std::vector<int32_t> last;   // ids of the last call
+  MapRange map;
+  std::span<int32_t> local;   // of `map`: the slot of each expert that calls find there
+  std::vector<int32_t> last;  // ids of the last call
   PlacementCounts counts;
-  StreamBuffers* buffers = nullptr;  // null: no call streams
+  std::optional<std::vector<ExpertMove>> decided;  // since the last call; none: not yet
+  StreamBuffers* buffers = nullptr;                // null: no call streams
   int64_t stream_from = std::numeric_limits<int64_t>::max();
 
   DevicePair::State& shared() const { return *devices->state_; }
@@ -49,12 +52,14 @@ struct PlacedMoe::State {
   Status place(int64_t expert, int64_t slot, Stream stream);
   // Lets calls find an expert in a slot whose bytes are enqueued.
   Status arrive(int64_t expert, int64_t slot, Stream stream);
-  Result<int64_t> move(int64_t most, Stream stream);
-  Result<int64_t> begin_transfer(int64_t expert, int64_t slot, Stream stream);
+  /// Decides moves after a call, for begin_moves.
+  void decide();
+  /// Evicts experts for at most `most` moves, which are pending then. Returns their number.
+  int64_t begin_moves(int64_t most);
   // Drops a pending move into the slot, if any.
   void cancel(int64_t slot);
-  Status evict(int64_t slot, Stream stream);
-  Status set_local(int64_t expert, int32_t slot, Stream stream);
+  void evict(int64_t slot);
+  void set_local(int64_t expert, int32_t slot);
   Status swap(PackedWeights&& weights, Stream stream);
 };
 

@@ -8,9 +8,9 @@
 
 namespace moracle {
 
-Status PlacedMoe::State::set_local(int64_t expert, int32_t slot, Stream stream) {
+void PlacedMoe::State::set_local(int64_t expert, int32_t slot) {
   local[expert] = slot;
-  return MoeAccess::map_slots(slots, local, stream);
+  map.block->changed = true;
 }
 
 void PlacedMoe::State::cancel(int64_t slot) {
@@ -23,23 +23,17 @@ void PlacedMoe::State::cancel(int64_t slot) {
   s.budget.end(MoeAccess::expert_bytes(slots));
 }
 
-Status PlacedMoe::State::evict(int64_t slot, Stream stream) {
+void PlacedMoe::State::evict(int64_t slot) {
   const int32_t expert = table.expert_in(slot);
   const bool is_ready = table.state(slot) == ExpertSlots::State::kReady;
   cancel(slot);
   table.clear(slot);
-  return is_ready ? set_local(expert, -1, stream) : Status();
-}
-
-Result<int64_t> PlacedMoe::State::begin_transfer(int64_t expert, int64_t slot, Stream stream) {
-  ExpertTransfers& transfers = *shared().transfers;
-  MORACLE_TRY(const ExpertTransfers::Mark mark, transfers.mark(stream));
-  return transfers.begin(MoeAccess::matrices_of(all, expert, slots, slot), mark, stream);
+  if (is_ready) set_local(expert, -1);
 }
 
 Status PlacedMoe::State::arrive(int64_t expert, int64_t slot, Stream stream) {
   MORACLE_CHECK(MoeAccess::slot_filled(slots, slot, all, expert, stream));
-  MORACLE_CHECK(set_local(expert, static_cast<int32_t>(slot), stream));
+  set_local(expert, static_cast<int32_t>(slot));
   table.finish(slot);
   ++counts.moves;
   counts.bytes_moved += MoeAccess::expert_bytes(slots);
@@ -47,42 +41,50 @@ Status PlacedMoe::State::arrive(int64_t expert, int64_t slot, Stream stream) {
 }
 
 Status PlacedMoe::State::place(int64_t expert, int64_t slot, Stream stream) {
-  const DeviceLock lock = shared().device().lock();
+  DevicePair::State& s = shared();
+  const DeviceLock lock = s.device().lock();
   if (table.ready_slot(expert) == slot) return {};
-  if (table.slot_of(expert) >= 0) MORACLE_CHECK(evict(table.slot_of(expert), stream));
-  MORACLE_CHECK(evict(slot, stream));
+  if (table.slot_of(expert) >= 0) evict(table.slot_of(expert));
+  evict(slot);
+  MORACLE_CHECK(s.flush_maps(stream));
   table.begin(expert, slot);
   const auto fill = [&]() -> Status {
-    MORACLE_TRY(const int64_t transfer, begin_transfer(expert, slot, stream));
-    MORACLE_CHECK(shared().transfers->wait(transfer, stream));
-    return arrive(expert, slot, stream);
+    MORACLE_TRY(const ExpertTransfers::Mark mark, s.transfers->mark(stream));
+    const auto matrices = MoeAccess::matrices_of(all, expert, slots, slot);
+    MORACLE_TRY(const int64_t transfer, s.transfers->begin(matrices, mark, stream));
+    MORACLE_CHECK(s.transfers->wait(transfer, stream));
+    MORACLE_CHECK(arrive(expert, slot, stream));
+    return s.flush_maps(stream);
   };
   Status filled = fill();
   if (!filled) {
     table.clear(slot);
-    local[expert] = -1;
+    set_local(expert, -1);
   }
   return filled;
 }
 
-Result<int64_t> PlacedMoe::State::move(int64_t most, Stream stream) {
+void PlacedMoe::State::decide() {
+  constexpr int64_t kMost = 4;  // a step of one sequence rarely gains more
+  decided = policy.decide(table, kMost);
+}
+
+int64_t PlacedMoe::State::begin_moves(int64_t most) {
   DevicePair::State& s = shared();
-  const DeviceLock lock = s.device().lock();
-  MORACLE_CHECK(s.arrive(stream));
   const int64_t bytes = MoeAccess::expert_bytes(slots);
   const int64_t fits =
       s.pending.empty() ? std::max<int64_t>(s.budget.moves_of(bytes), 1) : s.budget.moves_of(bytes);
-  const std::vector<ExpertMove> moves = policy.decide(table, std::min(most, fits));
+  most = std::min(most, fits);
+  if (s.undecided == this) s.undecided = nullptr;
+  if (most <= 0) return 0;
+  std::vector<ExpertMove> moves =
+      decided ? *std::exchange(decided, std::nullopt) : policy.decide(table, most);
+  if (static_cast<int64_t>(moves.size()) > most) moves.resize(static_cast<size_t>(most));
   for (const ExpertMove& move : moves) {
-    MORACLE_CHECK(evict(move.slot, stream));
+    evict(move.slot);
     table.begin(move.expert, move.slot);
-    const Result<int64_t> transfer = begin_transfer(move.expert, move.slot, stream);
-    if (!transfer) {
-      table.clear(move.slot);
-      return transfer.error();
-    }
     s.budget.begin(bytes);
-    s.pending.push_back({this, move, *transfer});
+    s.pending.push_back({this, move});
   }
   return static_cast<int64_t>(moves.size());
 }
@@ -104,8 +106,11 @@ Status PlacedMoe::evict(int64_t slot, Stream stream) {
     return Error{ErrorKind::kInvalidArgument, "", slots_plan().layer.name,
                  str("a slot below ", table.num_slots()), str("it is slot ", slot)};
   }
-  const DeviceLock lock = state_->shared().device().lock();
-  return state_->evict(slot, stream);
+  DevicePair::State& s = state_->shared();
+  const DeviceLock lock = s.device().lock();
+  state_->decided.reset();
+  state_->evict(slot);
+  return s.flush_maps(stream);
 }
 
 std::vector<int32_t> PlacedMoe::placed() const {
@@ -117,10 +122,7 @@ std::vector<int32_t> PlacedMoe::placed() const {
 
 void PlacedMoe::set_policy(const PolicyOptions& options) {
   state_->policy = SlotPolicy(state_->table.num_experts(), options);
-}
-
-Result<int64_t> PlacedMoe::move(int64_t most, Stream stream) {
-  return state_->move(most, stream);
+  state_->decided.reset();
 }
 
 Result<PackedWeights> PlacedMoe::pack(DescribedWeights&& weights, const Progress& progress) const {
@@ -149,7 +151,9 @@ Status PlacedMoe::State::swap(PackedWeights&& weights, Stream stream) {
     table.clear(slot);
   }
   std::fill(local.begin(), local.end(), -1);
-  MORACLE_CHECK(MoeAccess::map_slots(slots, local, stream));
+  map.block->changed = true;
+  decided.reset();
+  MORACLE_CHECK(s.flush_maps(stream));
   for (const auto& [expert, slot] : experts) MORACLE_CHECK(place(expert, slot, stream));
   return shared().device().synchronize(stream);
 }

@@ -10,11 +10,14 @@ namespace moracle {
 SlotPolicy::SlotPolicy(int64_t num_experts, const PolicyOptions& options)
     : options_(options), decay_(std::exp2(-1 / std::max(options.half_life, 1e-3))) {
   uses_.resize(num_experts);
+  for (size_t n = 0; n < powers_.size(); ++n) powers_[n] = std::pow(decay_, static_cast<double>(n));
 }
 
 double SlotPolicy::score(int64_t expert) const {
   const Uses& uses = uses_[expert];
-  return uses.score * std::pow(decay_, static_cast<double>(step_ - uses.step));
+  const auto steps = static_cast<size_t>(step_ - uses.step);
+  return uses.score *
+         (steps < powers_.size() ? powers_[steps] : std::pow(decay_, static_cast<double>(steps)));
 }
 
 void SlotPolicy::observe(std::span<const int32_t> ids) {

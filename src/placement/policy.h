@@ -1,6 +1,7 @@
 // Which experts of one layer to move into slots, and which to evict: pure logic.
 #pragma once
 
+#include <array>
 #include <cstdint>
 #include <span>
 #include <vector>
@@ -39,6 +40,7 @@ class SlotPolicy {
  private:
   PolicyOptions options_;
   double decay_;
+  std::array<double, 256> powers_{};  // of decay_
   int64_t step_ = 0;
   struct Uses {
     double score = 0;  // at `step`

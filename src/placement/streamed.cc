@@ -71,9 +71,9 @@ Status PlacedMoe::State::apply_streamed(const Matrix& hidden, TopkIds topk_ids,
     for (int64_t i = 0; i < count; ++i)
       MORACLE_CHECK(MoeAccess::slot_filled(buffer->experts, i, all, first + i, on));
     if (buffer->mapped != pass) {
-      std::vector<int32_t> map(table.num_experts(), -1);
-      for (int64_t i = 0; i < count; ++i) map[first + i] = static_cast<int32_t>(i);
-      MORACLE_CHECK(MoeAccess::map_slots(buffer->experts, map, on));
+      std::vector<int32_t> share(table.num_experts(), -1);
+      for (int64_t i = 0; i < count; ++i) share[first + i] = static_cast<int32_t>(i);
+      MORACLE_CHECK(MoeAccess::map_slots(buffer->experts, share, on));
       buffer->mapped = pass;
     }
     MORACLE_CHECK(

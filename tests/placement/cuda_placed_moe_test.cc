@@ -167,13 +167,14 @@ TEST_F(CudaPlacedMoe, StaysWithinBoundsForEverySchemeAndNumberOfSlots) {
 TEST_F(CudaPlacedMoe, MovesBesideCallsKeepBounds) {
   const LayerSpec spec = layer_of_scheme(*parse_scheme("int4-w4a16-g32"));
   const DescribedWeights weights = conformance::random_weights(spec, 3);
-  PlacedMoe moe = make(spec, 2);
+  const auto devices = device_pair();
+  PlacedMoe moe = make(spec, 2, 3, devices);
   moe.set_policy({{.host_us = 10, .slot_us = 1, .move_us = 0, .bytes = 1}, 1});
   for (uint32_t step = 0; step < 200; ++step) {
     const TokenBatch batch = batch_of(spec, 1 + step % 2, step);
     EXPECT_LE(share_of_bound(expected_of_both(moe, weights, batch), output_of(moe, batch)), 1)
         << "step " << step;
-    must(moe.move(2));
+    must(devices->move(2));
   }
   EXPECT_GT(moe.counts().moves, 20);
   EXPECT_GT(moe.counts().hits, 20);

@@ -11,7 +11,7 @@ class PlainTransfers final : public ExpertTransfers {
  public:
   PlainTransfers(Device& device, Buffer packed) : device_(device), packed_(std::move(packed)) {}
 
-  bool in_background() const override { return false; }
+  bool in_background(std::span<const ExpertMatrix>) const override { return false; }
   Result<int64_t> begin(std::span<const ExpertMatrix> matrices, const Mark&,
                         Stream stream) override {
     for (const ExpertMatrix& m : matrices) {

@@ -29,9 +29,9 @@ class ExpertTransfers {
   using Mark = std::shared_ptr<void>;
 
   virtual ~ExpertTransfers() = default;
-  /// Transfers run beside other work of the device. Otherwise begin() returns when the bytes are
-  /// enqueued.
-  virtual bool in_background() const = 0;
+  /// A transfer of these matrices runs beside other work of the device. Otherwise begin() enqueues
+  /// it in the stream.
+  virtual bool in_background(std::span<const ExpertMatrix> matrices) const = 0;
   /// Enqueues a transfer of an expert, which writes `out` after `mark`'s work. Requires repacks()
   /// for each matrix. Returns its number. Errors: those of repack() and of the device.
   virtual Result<int64_t> begin(std::span<const ExpertMatrix> matrices, const Mark& mark,

@@ -66,11 +66,13 @@ class CudaTransfers final : public ExpertTransfers {
     return {};
   }
 
-  bool in_background() const override { return true; }
+  bool in_background(std::span<const ExpertMatrix> matrices) const override {
+    return std::all_of(matrices.begin(), matrices.end(), repacks_here);
+  }
 
   Result<int64_t> begin(std::span<const ExpertMatrix> matrices, const Mark& mark,
                         Stream stream) override {
-    if (!std::all_of(matrices.begin(), matrices.end(), repacks_here)) {
+    if (!in_background(matrices)) {
       MORACLE_TRY(const int64_t packed, plain_->begin(matrices, {}, stream));
       static_cast<void>(packed);  // in stream order: complete for all later work
       return begun_;
