@@ -310,7 +310,7 @@ Result<ModelPlan> plan_memory(const Description& description, std::span<const Mo
   }
   // Other devices get experts through host memory alone.
   if (device.platform == Platform::kCuda)
-    plan.transfer_bytes += kTransferBuffers * largest_host_expert;
+    plan.transfer_bytes += kTransferBuffers * kTransferExperts * largest_host_expert;
   const DType dtype = modules.front().selection.plan->activation_dtype;
   for (const ModuleChoice& module : modules) {
     if (module.part != "experts" || !needs_slots(options)) continue;

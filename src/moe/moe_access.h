@@ -1,8 +1,8 @@
 // A layer's experts for the library's own source folders: any ExpertsCall, and its forms of input.
 #pragma once
 
-#include <array>
 #include <span>
+#include <vector>
 
 #include "kernels/fused_experts.h"
 #include "kernels/weights/expert_transfers.h"
@@ -41,9 +41,13 @@ struct MoeAccess {
                                      std::shared_ptr<Workspace> workspace);
   /// Bytes of one packed expert, both matrices.
   static int64_t expert_bytes(const FusedMoe& layer);
-  /// What a transfer of an expert of `all` into a slot reads and writes: w13 and w2.
-  static std::array<ExpertMatrix, 2> matrices_of(const FusedMoe& all, int64_t expert,
-                                                 const FusedMoe& slots, int64_t slot);
+  /// An expert of a layer and a slot.
+  struct ExpertInSlot {
+    int64_t expert, slot;
+  };
+  /// What a transfer of experts of `all` into slots reads and writes: w13 of each, then w2 of each.
+  static std::vector<ExpertMatrix> matrices_of(const FusedMoe& all, const FusedMoe& slots,
+                                               std::span<const ExpertInSlot> experts);
   /// The same for a slot of another layer with the same plan, whose bytes are copied.
   static Status copy_slot(const FusedMoe& from, int64_t from_slot, FusedMoe& to, int64_t to_slot,
                           Stream stream);

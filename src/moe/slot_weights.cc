@@ -88,20 +88,23 @@ int64_t MoeAccess::expert_bytes(const FusedMoe& layer) {
                               layer.state_->w2->weights().sections.bytes);
 }
 
-std::array<ExpertMatrix, 2> MoeAccess::matrices_of(const FusedMoe& all, int64_t expert,
-                                                   const FusedMoe& slots, int64_t slot) {
+std::vector<ExpertMatrix> MoeAccess::matrices_of(const FusedMoe& all, const FusedMoe& slots,
+                                                 std::span<const ExpertInSlot> experts) {
   const FusedMoe::State &from = *all.state_, &to = *slots.state_;
-  const int64_t local = from.plan.experts.local()[expert];
-  const auto matrix = [&](const GroupedLinear& source, const GroupedLinear& target,
-                          const MatrixPlan& plan) {
+  std::vector<ExpertMatrix> matrices;
+  const auto add = [&](const GroupedLinear& source, const GroupedLinear& target,
+                       const MatrixPlan& plan) {
     const KernelWeights &packed = source.weights(), &out = target.weights();
-    // The shape of the plan: kernels may change that of their weights when they prepare them.
-    return ExpertMatrix{packed.layout,        &packed.shape,
-                        packed.expert(local), to.plan.backend->layout,
-                        &plan.shape,          const_cast<std::byte*>(out.expert(slot))};
+    for (const auto& [expert, slot] : experts) {
+      // The shape of the plan: kernels may change that of their weights when they prepare them.
+      matrices.push_back({packed.layout, &packed.shape,
+                          packed.expert(from.plan.experts.local()[expert]), to.plan.backend->layout,
+                          &plan.shape, const_cast<std::byte*>(out.expert(slot))});
+    }
   };
-  return {matrix(*from.w13, *to.w13, to.plan.matrices[0]),
-          matrix(*from.w2, *to.w2, to.plan.matrices[1])};
+  add(*from.w13, *to.w13, to.plan.matrices[0]);
+  add(*from.w2, *to.w2, to.plan.matrices[1]);
+  return matrices;
 }
 
 Status MoeAccess::copy_slot(const FusedMoe& from, int64_t from_slot, FusedMoe& to, int64_t to_slot,

@@ -87,8 +87,8 @@ Status DevicePair::State::begin_next(bool device_waits, Stream stream) {
                                  [](const PendingMove& one) { return one.transfer == 0; });
   if (next == pending.end()) return {};
   PlacedMoe::State& layer = *static_cast<PlacedMoe::State*>(next->layer);
-  const auto matrices =
-      MoeAccess::matrices_of(layer.all, next->move.expert, layer.slots, next->move.slot);
+  const MoeAccess::ExpertInSlot one{next->move.expert, next->move.slot};
+  const auto matrices = MoeAccess::matrices_of(layer.all, layer.slots, {&one, 1});
   if (device_waits && !transfers->in_background(matrices)) return {};
   MORACLE_TRY(next->transfer, transfers->begin(matrices, evicted, stream));
   return {};

@@ -50,7 +50,8 @@ Status PlacedMoe::State::place(int64_t expert, int64_t slot, Stream stream) {
   table.begin(expert, slot);
   const auto fill = [&]() -> Status {
     MORACLE_TRY(const ExpertTransfers::Mark mark, s.transfers->mark(stream));
-    const auto matrices = MoeAccess::matrices_of(all, expert, slots, slot);
+    const MoeAccess::ExpertInSlot one{expert, slot};
+    const auto matrices = MoeAccess::matrices_of(all, slots, {&one, 1});
     MORACLE_TRY(const int64_t transfer, s.transfers->begin(matrices, mark, stream));
     MORACLE_CHECK(s.transfers->wait(transfer, stream));
     MORACLE_CHECK(arrive(expert, slot, stream));

@@ -29,15 +29,24 @@ Result<StreamBuffer*> PlacedMoe::State::stage(int64_t pass, Stream on) {
   ExpertTransfers& transfers = *shared().transfers;
   const int64_t capacity = capacity_of(*buffers), first = pass * capacity;
   const int64_t end = std::min(first + capacity, table.num_experts());
+  std::vector<MoeAccess::ExpertInSlot> together;
+  const auto send = [&]() -> Status {
+    if (together.empty()) return {};
+    const auto matrices = MoeAccess::matrices_of(all, buffer.experts, together);
+    MORACLE_TRY(buffer.transfer, transfers.begin(matrices, buffer.used, on));
+    counts.bytes_streamed += static_cast<int64_t>(together.size()) * MoeAccess::expert_bytes(slots);
+    together.clear();
+    return {};
+  };
   for (int64_t expert = first; expert < end; ++expert) {
     if (const int32_t slot = local[expert]; slot >= 0) {
       MORACLE_CHECK(MoeAccess::copy_slot(slots, slot, buffer.experts, expert - first, on));
       continue;
     }
-    const auto matrices = MoeAccess::matrices_of(all, expert, buffer.experts, expert - first);
-    MORACLE_TRY(buffer.transfer, transfers.begin(matrices, buffer.used, on));
-    counts.bytes_streamed += MoeAccess::expert_bytes(slots);
+    together.push_back({expert, expert - first});
+    if (together.size() == kTransferExperts) MORACLE_CHECK(send());
   }
+  MORACLE_CHECK(send());
   buffer.layer = this;
   buffer.pass = pass;
   return &buffer;

@@ -111,14 +111,15 @@ TEST_F(CudaPlacedMoe, GpuPacksExpertsAsHostThreadsDo) {
       FusedMoe all = must(FusedMoe::make(conformance::random_weights(spec, 3), on_host(spec),
                                          must(open_device("cpu", 2))));
       auto made =
-          MoeAccess::make_slots(all, in_slots(spec, 1), std::make_shared<Workspace>(device_));
+          MoeAccess::make_slots(all, in_slots(spec, 3), std::make_shared<Workspace>(device_));
       if (!made) continue;  // a layout that cannot be packed again
       FusedMoe slots = *std::move(made);
       const int64_t bytes = MoeAccess::expert_bytes(slots);
       const auto transfers =
           must(kernel_device(*device_).transfers(MoeAccess::expert_bytes(all), bytes));
-      for (const int64_t expert : {4, 1}) {
-        const auto matrices = MoeAccess::matrices_of(all, expert, slots, 0);
+      const std::vector<MoeAccess::ExpertInSlot> calls[] = {{{4, 0}}, {{1, 2}, {2, 0}, {5, 1}}};
+      for (const auto& experts : calls) {
+        const auto matrices = MoeAccess::matrices_of(all, slots, experts);
         const int64_t number = must(transfers->begin(matrices, must(transfers->mark({})), {}));
         must(transfers->wait(number, {}));
         for (const ExpertMatrix& m : matrices) {
@@ -129,7 +130,7 @@ TEST_F(CudaPlacedMoe, GpuPacksExpertsAsHostThreadsDo) {
                       pool, want.data()));
           must(device_->download(got.data(), m.out, size));
           must(device_->synchronize());
-          EXPECT_EQ(got, want) << "expert " << expert << " of " << m.from->name;
+          EXPECT_EQ(got, want) << experts.size() << " experts of " << m.from->name;
           ++compared;
         }
       }

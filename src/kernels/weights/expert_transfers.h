@@ -19,8 +19,10 @@ struct ExpertMatrix {
   std::byte* out = nullptr;  ///< the device's memory
 };
 
-/// Experts that a device may have on their way in memory of its own.
-inline constexpr int64_t kTransferBuffers = 8;
+/// Experts that one transfer moves at most, and transfers that a device may have on their way in
+/// memory of its own.
+inline constexpr int64_t kTransferExperts = 4;
+inline constexpr int64_t kTransferBuffers = 4;
 
 /// All calls hold the device's lock.
 class ExpertTransfers {
@@ -32,7 +34,8 @@ class ExpertTransfers {
   /// A transfer of these matrices runs beside other work of the device. Otherwise begin() enqueues
   /// it in the stream.
   virtual bool in_background(std::span<const ExpertMatrix> matrices) const = 0;
-  /// Enqueues a transfer of an expert, which writes `out` after `mark`'s work. Requires repacks()
+  /// Enqueues a transfer of at most kTransferExperts experts of one layer, which writes `out` after
+  /// `mark`'s work: the first matrices of all experts, then their second ones. Requires repacks()
   /// for each matrix. Returns its number. Errors: those of repack() and of the device.
   virtual Result<int64_t> begin(std::span<const ExpertMatrix> matrices, const Mark& mark,
                                 Stream stream) = 0;

@@ -58,7 +58,7 @@ class CudaTransfers final : public ExpertTransfers {
     MORACLE_CUDA(cudaStreamCreateWithFlags(&copies_, cudaStreamNonBlocking));
     MORACLE_CUDA(cudaStreamCreateWithFlags(&packs_, cudaStreamNonBlocking));
     for (Slot& slot : slots_) {
-      MORACLE_TRY(slot.bytes, device_.allocate(static_cast<size_t>(from_bytes)));
+      MORACLE_TRY(slot.bytes, device_.allocate(static_cast<size_t>(from_bytes * kTransferExperts)));
       MORACLE_CHECK(slot.arrived.open());
       MORACLE_CHECK(slot.packed.open());
     }
@@ -80,20 +80,16 @@ class CudaTransfers final : public ExpertTransfers {
     MORACLE_TRY(const CurrentDevice here, CurrentDevice::enter(queue_.index));
     Slot& slot = slots_[begun_ % kTransferBuffers];
     if (begun_ >= kTransferBuffers) MORACLE_CHECK(slot.packed.wait_on(copies_));
-    std::byte* to = slot.bytes.as<std::byte>();
-    for (const ExpertMatrix& m : matrices) {
-      const size_t bytes = m.from->sections(*m.from_shape).bytes;
-      MORACLE_CUDA(cudaMemcpyAsync(to, m.packed, bytes, cudaMemcpyHostToDevice, copies_));
-      to += bytes;
-    }
+    MORACLE_CHECK(copy(matrices, slot.bytes.as<std::byte>()));
     MORACLE_CHECK(slot.arrived.record(copies_));
     MORACLE_CHECK(slot.arrived.wait_on(packs_));
     if (mark) MORACLE_CHECK(static_cast<const Event*>(mark.get())->wait_on(packs_));
-    const std::byte* from = slot.bytes.as<std::byte>();
-    for (const ExpertMatrix& m : matrices) {
-      MORACLE_CHECK(repack_here(queue_, m, from, Stream{packs_}));
-      from += m.from->sections(*m.from_shape).bytes;
-    }
+    const size_t count = matrices.size() / 2;
+    const size_t first_bytes = matrices.front().from->sections(*matrices.front().from_shape).bytes;
+    const std::byte* const from = slot.bytes.as<std::byte>();
+    MORACLE_CHECK(repack_here(queue_, matrices.first(count), from, Stream{packs_}));
+    MORACLE_CHECK(
+        repack_here(queue_, matrices.last(count), from + count * first_bytes, Stream{packs_}));
     MORACLE_CHECK(slot.packed.record(packs_));
     return ++begun_;
   }
@@ -126,6 +122,21 @@ class CudaTransfers final : public ExpertTransfers {
   }
 
  private:
+  // Experts that follow one another in host memory go as one copy.
+  Status copy(std::span<const ExpertMatrix> matrices, std::byte* to) {
+    for (size_t i = 0; i < matrices.size();) {
+      const auto bytes = matrices[i].from->sections(*matrices[i].from_shape).bytes;
+      const std::byte* const begin = matrices[i].packed;
+      size_t all = 0;
+      while (i < matrices.size() && matrices[i].packed == begin + all &&
+             matrices[i].from->sections(*matrices[i].from_shape).bytes == bytes)
+        all += bytes, ++i;
+      MORACLE_CUDA(cudaMemcpyAsync(to, begin, all, cudaMemcpyHostToDevice, copies_));
+      to += all;
+    }
+    return {};
+  }
+
   struct Slot {
     Buffer bytes;
     Event arrived, packed;

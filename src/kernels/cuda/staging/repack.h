@@ -8,9 +8,9 @@ namespace moracle::cuda {
 
 /// True if the GPU packs this matrix again; else host threads do.
 bool repacks_here(const ExpertMatrix& matrix);
-/// Enqueues it on `stream`. `arrived`: the packed bytes, in this GPU's memory. Requires
-/// repacks_here.
-Status repack_here(const Queue& queue, const ExpertMatrix& matrix, const std::byte* arrived,
-                   Stream stream);
+/// Enqueues it on `stream`, for at most kTransferExperts experts of one layer. `arrived`: their
+/// packed bytes one after another, in this GPU's memory. Requires repacks_here.
+Status repack_here(const Queue& queue, std::span<const ExpertMatrix> experts,
+                   const std::byte* arrived, Stream stream);
 
 }  // namespace moracle::cuda
