@@ -12,18 +12,16 @@ namespace {
 // A step of which the device's part is recorded. The host's parts follow each replay.
 class PlacedGraph final : public Graph {
  public:
-  PlacedGraph(std::unique_ptr<Graph> graph, std::vector<HostPart> parts,
-              std::function<Status(std::span<const HostPart>, Stream)> run)
-      : graph_(std::move(graph)), parts_(std::move(parts)), run_(std::move(run)) {}
+  PlacedGraph(std::unique_ptr<Graph> graph, std::function<Status(Stream)> host_parts)
+      : graph_(std::move(graph)), host_parts_(std::move(host_parts)) {}
   Status replay(Stream stream) override {
     MORACLE_CHECK(graph_->replay(stream));
-    return run_(parts_, stream);
+    return host_parts_(stream);
   }
 
  private:
   std::unique_ptr<Graph> graph_;
-  std::vector<HostPart> parts_;
-  std::function<Status(std::span<const HostPart>, Stream)> run_;
+  std::function<Status(Stream)> host_parts_;
 };
 
 }  // namespace
@@ -82,11 +80,19 @@ Status DevicePair::State::flush_maps(Stream stream) {
   return {};
 }
 
+void DevicePair::State::forget(const Layer* layer) {
+  for (StreamBuffers& buffers : streams) {
+    for (StreamBuffer& buffer : buffers.two) {
+      if (buffer.layer == layer) buffer.layer = nullptr;
+    }
+  }
+}
+
 Status DevicePair::State::begin_next(bool device_waits, Stream stream) {
   const auto next = std::find_if(pending.begin(), pending.end(),
                                  [](const PendingMove& one) { return one.transfer == 0; });
   if (next == pending.end()) return {};
-  PlacedMoe::State& layer = *static_cast<PlacedMoe::State*>(next->layer);
+  PlacedMoe::State& layer = *next->layer;
   const MoeAccess::ExpertInSlot one{next->move.expert, next->move.slot};
   const auto matrices = MoeAccess::matrices_of(layer.all, layer.slots, {&one, 1});
   if (device_waits && !transfers->in_background(matrices)) return {};
@@ -96,7 +102,7 @@ Status DevicePair::State::begin_next(bool device_waits, Stream stream) {
 
 Status DevicePair::State::use_wait(Stream stream) {
   if (moves && undecided != nullptr) {
-    static_cast<PlacedMoe::State*>(undecided)->decide();
+    undecided->decide();
     undecided = nullptr;
   }
   return begin_next(true, stream);
@@ -110,7 +116,7 @@ Status DevicePair::State::arrive(Stream stream) {
     MORACLE_TRY(const bool there, transfers->arrived(first.transfer));
     if (!there) return {};
     pending.pop_front();
-    PlacedMoe::State& layer = *static_cast<PlacedMoe::State*>(first.layer);
+    PlacedMoe::State& layer = *first.layer;
     budget.end(MoeAccess::expert_bytes(layer.slots));
     MORACLE_CHECK(transfers->wait(first.transfer, stream));
     if (Status arrived = layer.arrive(first.move.expert, first.move.slot, stream); !arrived) {
@@ -141,8 +147,7 @@ Result<int64_t> DevicePair::move(int64_t most, Stream stream) {
   MORACLE_CHECK(s.arrive(stream));
   s.moves = most > 0;
   int64_t count = 0;
-  for (void* const layer : s.layers)
-    count += static_cast<PlacedMoe::State*>(layer)->begin_moves(most);
+  for (PlacedMoe::State* const layer : s.layers) count += layer->begin_moves(most);
   MORACLE_CHECK(s.flush_maps(stream));
   if (count > 0) {
     MORACLE_TRY(s.evicted, s.transfers->mark(stream));
@@ -155,17 +160,16 @@ Result<std::unique_ptr<Graph>> DevicePair::record(const std::function<Status()>&
   State& s = *state_;
   const DeviceLock lock = s.device().lock();
   if (!s.link || !s.link->device_waits()) return std::unique_ptr<Graph>();
-  std::vector<HostPart> parts;
+  std::vector<State::HostPart> parts;
   s.recording = &parts;
   Result<std::unique_ptr<Graph>> graph = s.device().record(enqueue, stream);
   s.recording = nullptr;
   if (!graph || !*graph) return graph;
-  const auto run = [&s](std::span<const HostPart> of_step, Stream on) {
+  const auto run = [&s, parts](Stream on) {
     const DeviceLock held = s.device().lock();
-    return s.run(of_step, on);
+    return s.run(parts, on);
   };
-  return std::unique_ptr<Graph>(
-      std::make_unique<PlacedGraph>(*std::move(graph), std::move(parts), run));
+  return std::unique_ptr<Graph>(std::make_unique<PlacedGraph>(*std::move(graph), run));
 }
 
 Result<Parallelism> slots_of(int64_t num_experts, int64_t num_slots) {

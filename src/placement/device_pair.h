@@ -3,7 +3,6 @@
 
 #include <deque>
 #include <list>
-
 #include <span>
 #include <vector>
 
@@ -12,13 +11,6 @@
 #include "placement/policy.h"
 
 namespace moracle {
-
-/// An expert on its way into a slot that is empty meanwhile.
-struct PendingMove {
-  void* layer;  ///< the PlacedMoe::State
-  ExpertMove move;
-  int64_t transfer = 0;  ///< 0: not begun
-};
 
 /// Expert maps of some layers, [num_experts] each: one upload changes all of them.
 struct MapBlock {
@@ -33,28 +25,35 @@ struct MapRange {
   Buffer on_device;
 };
 
-/// Memory for experts of one layer after another, in calls with many tokens.
-struct StreamBuffer {
-  FusedMoe experts;
-  const void* layer = nullptr;  ///< whose experts are there or on their way
-  int64_t pass = -1;            ///< which of them, in shares of the memory's size
-  int64_t mapped = -1;          ///< the pass that the expert map is for
-  int64_t transfer = 0;
-  ExpertTransfers::Mark used = nullptr;  ///< the last call that read it
-};
-/// Two of them for layers that are alike: one is filled while the other is read.
-struct StreamBuffers {
-  StreamBuffer two[2];
-  int next = 0;
-};
-
-/// The host's part of a recorded call.
-struct HostPart {
-  void* layer;
-  int64_t num_tokens;
-};
-
 struct DevicePair::State {
+  using Layer = PlacedMoe::State;
+  /// An expert on its way into a slot that is empty meanwhile.
+  struct PendingMove {
+    Layer* layer;
+    ExpertMove move;
+    int64_t transfer = 0;  ///< 0: not begun
+  };
+  /// Memory for experts of one layer after another, in calls with many tokens.
+  struct StreamBuffer {
+    FusedMoe experts;
+    const Layer* layer = nullptr;  ///< whose experts are there or on their way; null: none
+    int64_t pass = -1;             ///< which of them, in shares of the memory's size
+    int64_t mapped = -1;           ///< the pass that the expert map is for
+    int64_t transfer = 0;
+    ExpertTransfers::Mark used = nullptr;  ///< the last call that read it
+  };
+  /// Two of them for layers that are alike: one is filled while the other is read.
+  struct StreamBuffers {
+    StreamBuffer two[2];
+    int next = 0;
+    int64_t capacity() const { return two[0].experts.plan().experts.num_local(); }
+  };
+  /// The host's part of a recorded call.
+  struct HostPart {
+    Layer* layer;
+    int64_t num_tokens;
+  };
+
   std::shared_ptr<Workspace> host, slots;
   std::unique_ptr<HostLink> link;
   HostLinkSize link_size;
@@ -62,12 +61,12 @@ struct DevicePair::State {
   int64_t from_bytes = 0, to_bytes = 0;  // of the largest expert
   std::deque<PendingMove> pending;
   MoveBudget budget{0};
-  std::vector<void*> layers;  // in the order of calls
+  std::vector<Layer*> layers;  // in the order of calls
   std::list<StreamBuffers> streams;
   std::list<MapBlock> maps;
   ExpertTransfers::Mark evicted;  // since then no map lists the slots that are filled next
   bool moves = false;             // move() is in use
-  void* undecided = nullptr;      // the layer whose host part ran last
+  Layer* undecided = nullptr;     // the layer whose host part ran last
   Buffer partial;                 // a pass's part of the output
   std::vector<HostPart>* recording = nullptr;
 
@@ -78,6 +77,8 @@ struct DevicePair::State {
   Result<MapRange> take_map(int64_t num_experts);
   /// Enqueues maps that have changed.
   Status flush_maps(Stream stream);
+  /// Forgets what stream buffers hold of a layer.
+  void forget(const Layer* layer);
   /// Ends moves whose experts have arrived.
   Status arrive(Stream stream);
   /// Begins the transfer of the first move that has none. While the device waits for the host, only

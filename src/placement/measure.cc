@@ -60,8 +60,8 @@ Result<PlacedTimes> PlacedMoe::measure() {
   const int64_t passes = state.num_passes();
   for (int run = 0; run < 2; ++run) {  // the first one may touch memory for the first time
     const auto start = Clock::now();
-    for (StreamBuffer& buffer : state.buffers->two) buffer.layer = nullptr;
-    MORACLE_TRY(StreamBuffer* const staged, state.stage(0, {}));
+    s.forget(&state);
+    MORACLE_TRY(State::StreamBuffer* const staged, state.stage(0, {}));
     static_cast<void>(staged);
     MORACLE_CHECK(s.transfers->finish());
     times.stream_us = us_since(start) * static_cast<double>(passes);

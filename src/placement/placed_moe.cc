@@ -41,11 +41,7 @@ PlacedMoe::State::~State() {
   for (int64_t slot = 0; slot < table.num_slots(); ++slot) cancel(slot);
   std::erase(s.layers, this);
   if (s.undecided == this) s.undecided = nullptr;
-  for (StreamBuffers& shared_by : s.streams) {
-    for (StreamBuffer& buffer : shared_by.two) {
-      if (buffer.layer == this) buffer.layer = nullptr;
-    }
-  }
+  s.forget(this);
 }
 
 Result<PlacedMoe> PlacedMoe::make(DescribedWeights&& weights, const Selection& all,

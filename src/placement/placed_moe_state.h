@@ -13,6 +13,7 @@
 namespace moracle {
 
 struct PlacedMoe::State {
+  using StreamBuffer = DevicePair::State::StreamBuffer;
   State(FusedMoe on_host, FusedMoe in_slots, MapRange range, std::shared_ptr<DevicePair> pair);
   State(const State&) = delete;
   State& operator=(const State&) = delete;
@@ -27,8 +28,8 @@ struct PlacedMoe::State {
   std::span<int32_t> local;   // of `map`: the slot of each expert that calls find there
   std::vector<int32_t> last;  // ids of the last call
   PlacementCounts counts;
-  std::optional<std::vector<ExpertMove>> decided;  // since the last call; none: not yet
-  StreamBuffers* buffers = nullptr;                // null: no call streams
+  std::optional<std::vector<ExpertMove>> decided;       // since the last call; none: not yet
+  DevicePair::State::StreamBuffers* buffers = nullptr;  // null: no call streams
   int64_t stream_from = std::numeric_limits<int64_t>::max();
 
   DevicePair::State& shared() const { return *devices->state_; }

@@ -15,9 +15,10 @@ void PlacedMoe::State::set_local(int64_t expert, int32_t slot) {
 
 void PlacedMoe::State::cancel(int64_t slot) {
   DevicePair::State& s = shared();
-  const auto found = std::find_if(s.pending.begin(), s.pending.end(), [&](const PendingMove& one) {
-    return one.layer == this && one.move.slot == slot;
-  });
+  const auto found = std::find_if(s.pending.begin(), s.pending.end(),
+                                  [&](const DevicePair::State::PendingMove& one) {
+                                    return one.layer == this && one.move.slot == slot;
+                                  });
   if (found == s.pending.end()) return;
   s.pending.erase(found);
   s.budget.end(MoeAccess::expert_bytes(slots));
@@ -139,11 +140,7 @@ Status PlacedMoe::State::swap(PackedWeights&& weights, Stream stream) {
   const DeviceLock lock = s.device().lock();
   MORACLE_CHECK(s.transfers->finish());  // they read the old weights
   MORACLE_CHECK(all.swap(std::move(weights)));
-  for (StreamBuffers& shared_by : s.streams) {
-    for (StreamBuffer& buffer : shared_by.two) {
-      if (buffer.layer == this) buffer.layer = nullptr;
-    }
-  }
+  s.forget(this);
   // Slots hold the old weights until each is filled: calls must not find them.
   std::vector<std::pair<int32_t, int64_t>> experts;
   for (int64_t slot = 0; slot < table.num_slots(); ++slot) {

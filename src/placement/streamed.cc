@@ -6,20 +6,12 @@
 #include "placement/placed_moe_state.h"
 
 namespace moracle {
-namespace {
-
-int64_t capacity_of(const StreamBuffers& buffers) {
-  return buffers.two[0].experts.plan().experts.num_local();
-}
-
-}  // namespace
-
 int64_t PlacedMoe::State::num_passes() const {
-  const int64_t capacity = capacity_of(*buffers);
+  const int64_t capacity = buffers->capacity();
   return (table.num_experts() + capacity - 1) / capacity;
 }
 
-Result<StreamBuffer*> PlacedMoe::State::stage(int64_t pass, Stream on) {
+Result<PlacedMoe::State::StreamBuffer*> PlacedMoe::State::stage(int64_t pass, Stream on) {
   for (StreamBuffer& buffer : buffers->two) {
     if (buffer.layer == this && buffer.pass == pass) return &buffer;
   }
@@ -27,7 +19,7 @@ Result<StreamBuffer*> PlacedMoe::State::stage(int64_t pass, Stream on) {
   buffers->next = 1 - buffers->next;
   buffer.layer = nullptr;  // until all of it is enqueued
   ExpertTransfers& transfers = *shared().transfers;
-  const int64_t capacity = capacity_of(*buffers), first = pass * capacity;
+  const int64_t capacity = buffers->capacity(), first = pass * capacity;
   const int64_t end = std::min(first + capacity, table.num_experts());
   std::vector<MoeAccess::ExpertInSlot> together;
   const auto send = [&]() -> Status {
@@ -55,10 +47,10 @@ Result<StreamBuffer*> PlacedMoe::State::stage(int64_t pass, Stream on) {
 Status PlacedMoe::State::stage_next(int64_t pass, Stream on) {
   State* layer = this;
   if (++pass == num_passes()) {
-    const std::vector<void*>& layers = shared().layers;
+    const std::vector<State*>& layers = shared().layers;
     const auto own = std::find(layers.begin(), layers.end(), this);
     if (own + 1 == layers.end()) return {};  // the step's last layer
-    layer = static_cast<State*>(own[1]);
+    layer = own[1];
     pass = 0;
     if (layer->buffers == nullptr) return {};
   }
@@ -70,7 +62,7 @@ Status PlacedMoe::State::stage_next(int64_t pass, Stream on) {
 Status PlacedMoe::State::apply_streamed(const Matrix& hidden, TopkIds topk_ids,
                                         TopkWeights topk_weights, const Matrix& output, Stream on) {
   DevicePair::State& s = shared();
-  const int64_t capacity = capacity_of(*buffers), passes = num_passes();
+  const int64_t capacity = buffers->capacity(), passes = num_passes();
   const Matrix partial{s.partial.data(), output.dtype, output.rows, output.cols, output.cols};
   for (int64_t pass = 0; pass < passes; ++pass) {
     MORACLE_TRY(StreamBuffer* const buffer, stage(pass, on));
@@ -105,7 +97,7 @@ Status PlacedMoe::stream(const Selection& selection) {
     return Error{ErrorKind::kInvalidArgument, "", layer.name, "memory for at least one expert",
                  "it is for none"};
   }
-  const auto same = [&](const StreamBuffers& buffers) {
+  const auto same = [&](const DevicePair::State::StreamBuffers& buffers) {
     const Plan& has = buffers.two[0].experts.plan();
     return has.layer.same_but_name(layer) && has.backend == plan.backend &&
            has.experts == plan.experts && has.max_num_tokens == plan.max_num_tokens;
