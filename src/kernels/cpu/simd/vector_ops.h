@@ -68,6 +68,18 @@ constexpr int64_t int8_scratch(int64_t head_dim) {
   return kAttendRows * ((head_dim + 15) / 16 * 16) / 2;
 }
 
+/// The scores of one token's index queries with `count` index keys, which are adjacent.
+struct IndexScoreArgs {
+  const float* queries;  ///< [num_heads, head_dim]
+  const float* weights;  ///< [num_heads]
+  int64_t num_heads, head_dim;
+  const void* keys;
+  CacheType cache;
+  int64_t count;
+  float scale;
+  float* scores;  ///< `count`, rounded up to a multiple of 4
+};
+
 /// One token of one head: S ← decay · S, S ← S + k ⊗ strength · (v - Sᵀ k), out = Sᵀ q.
 struct DeltaStep {
   const float *q, *k;   ///< [key_dim]
@@ -214,6 +226,9 @@ struct VectorOps {
   void (*attend_int8)(const AttendArgs& args);
   /// Merges a row's partial result of one KV block into `whole`, which starts as -inf, 0, 0.
   void (*attend_merge)(const AttendRow& partial, int64_t value_dim, AttendRow& whole);
+
+  /// scores[j] = scale · Σ_h weights[h] · max(0, q_h · k_j)
+  void (*index_scores)(const IndexScoreArgs& args);
 
   /// x[i] *= σ(by[i])
   void (*gate_sigmoid)(const float* by, int64_t count, float* x);

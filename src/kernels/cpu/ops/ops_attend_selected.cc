@@ -1,0 +1,119 @@
+// Sparse attention on host memory: tokens that see only selected positions. The keys and values of
+// kKvBlock positions of a head are gathered, then multiplied as a KV block of their own. Blocks and
+// their order depend on the selection alone, so threads and the rest of the batch change no bit.
+#include <algorithm>
+#include <cmath>
+#include <cstring>
+
+#include "kernels/cpu/ops/attend_items.h"
+#include "kernels/cpu/ops/cpu_ops.h"
+#include "kernels/cpu/simd/cached_codes.h"
+
+namespace moracle {
+namespace {
+
+using cpu::AttendArgs;
+using cpu::AttendRow;
+using cpu::kAttendRows;
+using cpu::kKvBlock;
+
+// The cached keys, or values, of one head of a sequence.
+struct CachedRows {
+  const Batch& batch;
+  std::byte* const* pages;  // of the sequence
+  DType dtype;
+  int64_t head, dim, offset, scales;
+  bool keys;
+
+  // Gathers rows, adjacent to each other; int8 becomes f32.
+  void gather(const int32_t* positions, int64_t count, std::byte* to) const {
+    const int64_t bytes = cached_bytes(dtype, dim), first = head * batch.page;
+    for (int64_t i = 0; i < count; ++i) {
+      const std::byte* const page = pages[positions[i] / batch.page];
+      const int64_t at = positions[i] % batch.page;
+      if (dtype == DType::kI8) {
+        const float scale = reinterpret_cast<const float*>(page + scales)[first + at];
+        decode(reinterpret_cast<const int8_t*>(page + offset + first * bytes), at, scale,
+               reinterpret_cast<float*>(to) + i * dim);
+      } else {
+        std::memcpy(to + i * bytes, page + offset + (first + at) * bytes, bytes);
+      }
+    }
+  }
+  void decode(const int8_t* codes, int64_t at, float scale, float* to) const {
+    const int64_t columns = cached_columns(dtype, dim);
+    for (int64_t c = 0; c < dim; ++c) {
+      const int64_t code = keys ? cpu::key_code(at, c, columns) : cpu::value_code(at, c, columns);
+      to[c] = static_cast<float>(codes[code]) * scale;
+    }
+  }
+};
+
+}  // namespace
+
+void CpuOps::attend_selected(const Matrix& q, const Batch& batch, const AttentionShape& shape,
+                             const Matrix& out) {
+  const LayerCache& cache = shape.cache;
+  const int64_t heads = shape.num_heads / shape.num_kv_heads, dim = shape.value_dim;
+  const int64_t floats =
+      cpu::kAttendScratch + kAttendRows * dim + kKvBlock * (shape.head_dim + dim);
+  const auto attend_item = [&](int thread, int64_t kv, int64_t t) {
+    float* const scratch = attend_scratch(thread, floats);
+    float* const partial_outs = scratch + cpu::kAttendScratch;
+    float* const gathered = partial_outs + kAttendRows * dim;
+    auto* const keys = reinterpret_cast<std::byte*>(gathered);
+    auto* const values = reinterpret_cast<std::byte*>(gathered + kKvBlock * shape.head_dim);
+    std::byte* const* const pages = batch.pages + batch.first_page[batch.sequences[t]];
+    const CachedRows cached_keys{batch,          pages,      cache.dtype,      kv,
+                                 shape.head_dim, cache.keys, cache.key_scales, true},
+        cached_values{batch, pages, cache.dtype, kv, dim, cache.values, cache.value_scales, false};
+    AttendArgs args{};
+    args.keys = keys, args.values = values;
+    args.key_stride = args.head_dim = shape.head_dim;
+    args.value_stride = args.value_dim = dim;
+    args.scale = shape.scale * cache.key_scale;
+    args.scratch = scratch;
+    args.cache = cpu::cache_type(cache.dtype);
+    for (int64_t first = 0; first < heads; first += kAttendRows) {
+      const int count = static_cast<int>(std::min<int64_t>(kAttendRows, heads - first));
+      AttendRow rows[kAttendRows], partials[kAttendRows];
+      for (int r = 0; r < count; ++r) {
+        const int64_t head = kv * heads + first + r;
+        rows[r] = {f32_row(q, t) + head * shape.head_dim, 0,         0,
+                   f32_row(out, t) + head * dim,          -INFINITY, 0};
+        // A sink is a score without a value.
+        if (shape.sinks != nullptr) rows[r].largest = shape.sinks[head], rows[r].sum = 1;
+        std::fill_n(rows[r].out, dim, 0.0f);
+      }
+      for (int64_t begin = 0; begin < shape.top_k; begin += kKvBlock) {
+        const int64_t positions = std::min(kKvBlock, shape.top_k - begin);
+        const int32_t* const selected = shape.selected + t * shape.top_k + begin;
+        cached_keys.gather(selected, positions, keys);
+        cached_values.gather(selected, positions, values);
+        for (int r = 0; r < count; ++r)
+          partials[r] = {rows[r].query, 0, positions, partial_outs + r * dim, 0, 0};
+        args.rows = partials, args.num_rows = count;
+        args.from = 0, args.to = kKvBlock;
+        vector_.attend(args);
+        for (int r = 0; r < count; ++r) vector_.attend_merge(partials[r], dim, rows[r]);
+      }
+      for (int r = 0; r < count; ++r)
+        vector_.scale(rows[r].out, cache.value_scale / rows[r].sum, dim, rows[r].out);
+    }
+  };
+  int64_t tokens = 0;
+  for (int64_t t = 0; t < batch.num_tokens; ++t) tokens += batch.positions[t] >= shape.top_k;
+  if (tokens == 0) return;
+  std::atomic<int64_t> next{0};
+  // The tokens of a head follow one another: they often select the same positions.
+  const auto items = cpu::dynamic_schedule(next, shape.num_kv_heads * batch.num_tokens,
+                                           [&](int thread, int64_t i) {
+                                             const int64_t t = i % batch.num_tokens;
+                                             if (batch.positions[t] >= shape.top_k)
+                                               attend_item(thread, i / batch.num_tokens, t);
+                                           });
+  const int64_t work = tokens * shape.num_heads * shape.top_k * (shape.head_dim + dim);
+  work < cpu::kWorthThreads ? items(0) : pool_.run(items);
+}
+
+}  // namespace moracle
