@@ -178,7 +178,7 @@ AttentionDescription latent(const ModelShape& shape, int64_t hidden_size, int64_
   spec.indexer = sizes.indexer;
   spec.indexer.shared = spec.indexer.top_k > 0 && layer % sizes.indexer_every != 0;
   std::optional<IndexerDescription> own;
-  if (spec.indexer.top_k > 0 && !spec.indexer.shared) own = indexer(spec, hidden_size, seed + 5);
+  if (spec.indexer.top_k > 0 && !spec.indexer.shared) own = indexer(spec, hidden_size, seed + 11);
   const int64_t q_rows = shape.num_heads * spec.head_dim(),
                 kv_rows = shape.num_heads * (sizes.nope_dim + sizes.value_dim);
   return LatentDescription{
