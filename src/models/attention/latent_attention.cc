@@ -72,6 +72,8 @@ class LatentAttention : public Attention {
     const LatentScratch scratch = carve(spec, x.rows, x.dtype, step.scratch);
     MORACLE_CHECK(queries(x, scratch, step));
     MORACLE_CHECK(keys_and_values(x, scratch, step));
+    // This part includes norms, RoPE and the copies of heads.
+    step.observer.done(StepPart::kAttentionLinears);
     if (indexer_) {
       MORACLE_CHECK(
           indexer_->apply(x, scratch.q_latent, frequencies_.as<float>(), scratch.indexer, step));
@@ -87,8 +89,6 @@ class LatentAttention : public Attention {
       shape.selected = step.selected;
       shape.top_k = top_k;
     }
-    // This part includes norms, RoPE and the copies of heads.
-    step.observer.done(StepPart::kAttentionLinears);
     MORACLE_CHECK(step.ops.append(scratch.k, scratch.v, step.batch, step.cache, step.stream));
     MORACLE_CHECK(step.ops.attend(scratch.q, step.batch, shape, scratch.attended, scratch.attend,
                                   step.stream));

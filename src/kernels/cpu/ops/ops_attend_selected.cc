@@ -1,9 +1,8 @@
-// Sparse attention on host memory: tokens that see only selected positions. The keys and values of
-// kKvBlock positions of a head are gathered, then multiplied as a KV block of their own. Blocks and
-// their order depend on the selection alone, so threads and the rest of the batch change no bit.
+// Sparse attention on host memory: tokens that see only selected positions. kKvBlock selected
+// positions of a head are multiplied as a KV block whose rows lie anywhere. Blocks and their order
+// depend on the selection alone, so threads and the rest of the batch change no bit.
 #include <algorithm>
 #include <cmath>
-#include <cstring>
 
 #include "kernels/cpu/ops/attend_items.h"
 #include "kernels/cpu/ops/cpu_ops.h"
@@ -25,27 +24,28 @@ struct CachedRows {
   int64_t head, dim, offset, scales;
   bool keys;
 
-  // Gathers rows, adjacent to each other; int8 becomes f32.
-  void gather(const int32_t* positions, int64_t count, std::byte* to) const {
+  // Finds the rows of some positions. int8 becomes f32, in `decoded`.
+  void find(const int32_t* positions, int64_t count, const void** rows, float* decoded) const {
     const int64_t bytes = cached_bytes(dtype, dim), first = head * batch.page;
     for (int64_t i = 0; i < count; ++i) {
       const std::byte* const page = pages[positions[i] / batch.page];
       const int64_t at = positions[i] % batch.page;
       if (dtype == DType::kI8) {
         const float scale = reinterpret_cast<const float*>(page + scales)[first + at];
-        decode(reinterpret_cast<const int8_t*>(page + offset + first * bytes), at, scale,
-               reinterpret_cast<float*>(to) + i * dim);
+        rows[i] = decode(reinterpret_cast<const int8_t*>(page + offset + first * bytes), at, scale,
+                         decoded + i * dim);
       } else {
-        std::memcpy(to + i * bytes, page + offset + (first + at) * bytes, bytes);
+        rows[i] = page + offset + (first + at) * bytes;
       }
     }
   }
-  void decode(const int8_t* codes, int64_t at, float scale, float* to) const {
+  const float* decode(const int8_t* codes, int64_t at, float scale, float* to) const {
     const int64_t columns = cached_columns(dtype, dim);
     for (int64_t c = 0; c < dim; ++c) {
       const int64_t code = keys ? cpu::key_code(at, c, columns) : cpu::value_code(at, c, columns);
       to[c] = static_cast<float>(codes[code]) * scale;
     }
+    return to;
   }
 };
 
@@ -55,22 +55,21 @@ void CpuOps::attend_selected(const Matrix& q, const Batch& batch, const Attentio
                              const Matrix& out) {
   const LayerCache& cache = shape.cache;
   const int64_t heads = shape.num_heads / shape.num_kv_heads, dim = shape.value_dim;
+  const bool codes = cache.dtype == DType::kI8;
   const int64_t floats =
-      cpu::kAttendScratch + kAttendRows * dim + kKvBlock * (shape.head_dim + dim);
+      cpu::kAttendScratch + kAttendRows * dim + (codes ? kKvBlock * (shape.head_dim + dim) : 0);
   const auto attend_item = [&](int thread, int64_t kv, int64_t t) {
     float* const scratch = attend_scratch(thread, floats);
     float* const partial_outs = scratch + cpu::kAttendScratch;
-    float* const gathered = partial_outs + kAttendRows * dim;
-    auto* const keys = reinterpret_cast<std::byte*>(gathered);
-    auto* const values = reinterpret_cast<std::byte*>(gathered + kKvBlock * shape.head_dim);
+    float* const decoded = partial_outs + kAttendRows * dim;
+    const void *key_rows[kKvBlock], *value_rows[kKvBlock];
     std::byte* const* const pages = batch.pages + batch.first_page[batch.sequences[t]];
-    const CachedRows cached_keys{batch,          pages,      cache.dtype,      kv,
-                                 shape.head_dim, cache.keys, cache.key_scales, true},
-        cached_values{batch, pages, cache.dtype, kv, dim, cache.values, cache.value_scales, false};
+    const CachedRows keys{batch,          pages,      cache.dtype,      kv,
+                          shape.head_dim, cache.keys, cache.key_scales, true},
+        values{batch, pages, cache.dtype, kv, dim, cache.values, cache.value_scales, false};
     AttendArgs args{};
-    args.keys = keys, args.values = values;
-    args.key_stride = args.head_dim = shape.head_dim;
-    args.value_stride = args.value_dim = dim;
+    args.key_rows = key_rows, args.value_rows = value_rows;
+    args.head_dim = shape.head_dim, args.value_dim = dim;
     args.scale = shape.scale * cache.key_scale;
     args.scratch = scratch;
     args.cache = cpu::cache_type(cache.dtype);
@@ -88,8 +87,8 @@ void CpuOps::attend_selected(const Matrix& q, const Batch& batch, const Attentio
       for (int64_t begin = 0; begin < shape.top_k; begin += kKvBlock) {
         const int64_t positions = std::min(kKvBlock, shape.top_k - begin);
         const int32_t* const selected = shape.selected + t * shape.top_k + begin;
-        cached_keys.gather(selected, positions, keys);
-        cached_values.gather(selected, positions, values);
+        keys.find(selected, positions, key_rows, decoded);
+        values.find(selected, positions, value_rows, decoded + kKvBlock * shape.head_dim);
         for (int r = 0; r < count; ++r)
           partials[r] = {rows[r].query, 0, positions, partial_outs + r * dim, 0, 0};
         args.rows = partials, args.num_rows = count;

@@ -39,6 +39,10 @@ struct AttendArgs {
   CacheType cache = CacheType::kF32;
   const float* key_scales = nullptr;  ///< of position 0; only attend_int8 reads them
   const float* value_scales = nullptr;
+  /// Of one KV block of selected positions, in place of `keys`, `values` and their strides: the
+  /// rows of positions [0, to). Only `attend` reads them.
+  const void* const* key_rows = nullptr;
+  const void* const* value_rows = nullptr;
   const void* next_keys = nullptr;  ///< keys that are probably read next; they are prefetched
   int64_t next_bytes = 0;
   /// Of attend_bf16: pairs of bf16, aligned to 64 bytes. keys [kKvBlock / kPackedPanel,
