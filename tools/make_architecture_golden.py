@@ -270,7 +270,8 @@ def draw(name: str, shape: torch.Size, random: torch.Generator, centre: float) -
 
 @contextlib.contextmanager
 def far_from_ties(least: float):
-    """Asserts that indexers choose by at least so much: the only three-dimensional rows whose top-k is taken."""
+    """Asserts that indexers, and the groups of routers, choose by at least so much: both take the top-k of
+    three-dimensional tensors."""
     topk = torch.Tensor.topk
 
     def checked(self, k, *args, **kwargs):

@@ -95,6 +95,9 @@ struct IndexShape {
   int64_t top_k;     ///< positions that a token sees
   float scale;       ///< multiplies the scores
   LayerCache cache;  ///< of this layer in the batch's pages
+  /// Among equal scores the lower position comes first on every device. Otherwise a CPU chooses as
+  /// transformers in a step of the same tokens.
+  bool batch_invariant = false;
 };
 /// Bytes of device scratch that select_positions needs: a GPU keeps the scores of some tokens
 /// there. `activations`: the device's activation dtype.
@@ -309,8 +312,8 @@ class Ops {
   /// For each token at a position p >= top_k: the top_k positions j in [0, p] with the largest
   ///   scale · Σ_h weights[h] · max(0, q_h · k_j)
   /// q [tokens, heads * head_dim], weights [tokens, heads], selected [tokens, top_k] ascending.
-  /// Among equal scores the lower position comes first, NaN before all numbers. Rows of earlier
-  /// tokens are not written. `scratch`: select_scratch_bytes.
+  /// NaN comes before all numbers; IndexShape says which of equal scores. Rows of earlier tokens
+  /// are not written. `scratch`: select_scratch_bytes.
   virtual Status select_positions(const Matrix& q, const Matrix& weights, const Batch& batch,
                                   const IndexShape& shape, int32_t* selected, std::byte* scratch,
                                   Stream) = 0;

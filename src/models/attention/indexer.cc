@@ -41,7 +41,8 @@ Status Indexer::apply(const Matrix& x, const Matrix& q_latent, const float* freq
   MORACLE_CHECK(rotate(scratch.q));
   MORACLE_CHECK(weights_->apply(x, scratch.weights, step.stream));
   const float scale = 1.0f / std::sqrt(static_cast<float>(spec_.head_dim * spec_.num_heads));
-  const IndexShape shape{spec_.num_heads, spec_.head_dim, spec_.top_k, scale, step.cache};
+  const IndexShape shape{spec_.num_heads, spec_.head_dim, spec_.top_k,
+                         scale,           step.cache,     step.batch_invariant};
   return step.ops.select_positions(scratch.q, scratch.weights, step.batch, shape, step.selected,
                                    scratch.select, step.stream);
 }

@@ -136,7 +136,8 @@ TEST_P(SelectPositions, FindsTopKOfScoresInOrder) {
 
 // Weights of 0 make all scores equal.
 TEST_P(SelectPositions, LowerPositionsComeFirstAmongEqualScores) {
-  const IndexShape shape = shape_of(16, 128, 32);
+  IndexShape shape = shape_of(16, 128, 32);
+  shape.batch_invariant = true;
   const Tokens step = {{0, 290, 2}, {1, 33, 1}};
   IndexRows rows = draw(shape, step);
   std::fill(rows.weights.begin(), rows.weights.end(), 0.0f);
@@ -148,6 +149,19 @@ TEST_P(SelectPositions, LowerPositionsComeFirstAmongEqualScores) {
                                    selected.begin() + (t + 1) * shape.top_k),
               first);
   }
+}
+
+// torch.topk(torch.zeros(n), k), with -inf past the token: n is the length of the sequence after the
+// step.
+constexpr int32_t kTorchChoice[] = {1, 5, 6, 7, 5, 6, 7, 8, 0, 1, 2, 3};
+TEST_P(SelectPositions, CpuChoosesAmongEqualScoresAsTorch) {
+  if (!is_cpu()) GTEST_SKIP() << "other devices take the lower positions";
+  const IndexShape shape = shape_of(16, 128, 4);
+  const Tokens step = {{0, 8, 2}, {1, 299, 1}};
+  IndexRows rows = draw(shape, step);
+  std::fill(rows.weights.begin(), rows.weights.end(), 0.0f);
+  const std::vector<int32_t> selected = run(shape, step, rows);
+  EXPECT_EQ(selected, std::vector<int32_t>(std::begin(kTorchChoice), std::end(kTorchChoice)));
 }
 
 // A key with a NaN has a score of NaN, which comes before all numbers.

@@ -56,7 +56,9 @@ Status CpuOps::select_positions(const Matrix& q, const Matrix& weights, const Ba
     const auto select_items = cpu::dynamic_schedule(next_token, tokens, [&](int thread, int64_t i) {
       const int64_t position = batch.positions[first + i];
       if (position < shape.top_k) return;
-      attending_.largest[thread].find(scores.data() + i * stride, position + 1, shape.top_k,
+      const int32_t last = batch.first_token[batch.sequences[first + i] + 1] - 1;
+      const int64_t row = shape.batch_invariant ? 0 : batch.positions[last] + 1;
+      attending_.largest[thread].find(scores.data() + i * stride, position + 1, shape.top_k, row,
                                       selected + (first + i) * shape.top_k);
     });
     const bool few = tokens * longest * shape.num_heads * shape.head_dim < cpu::kWorthThreads;
