@@ -151,8 +151,8 @@ TEST_P(SelectPositions, LowerPositionsComeFirstAmongEqualScores) {
   }
 }
 
-// torch.topk(torch.zeros(n), k), with -inf past the token: n is the length of the sequence after the
-// step.
+// torch.topk(torch.zeros(n), k), with -inf past the token: n is the length of the sequence after
+// the step.
 constexpr int32_t kTorchChoice[] = {1, 5, 6, 7, 5, 6, 7, 8, 0, 1, 2, 3};
 TEST_P(SelectPositions, CpuChoosesAmongEqualScoresAsTorch) {
   if (!is_cpu()) GTEST_SKIP() << "other devices take the lower positions";
