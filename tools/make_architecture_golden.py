@@ -8,11 +8,13 @@ with them in float32 on a CPU.
 The numbers are drawn so that everything an architecture has matters: norms are not 1, biases, sinks
 and correction biases not 0, windows shorter than the prompt, YaRN with a factor and, for DeepSeek-V3,
 its mscale. Routers are far enough from ties, and logits change little with the last bit of the
-embedding: another seed where 7 gives neither. Stored as bf16 (transformers reads them back before it
+embedding: another seed where 7 gives neither. Indexers of sparse attention, too, choose far from ties: a
+score of 0 is frequent with few index heads, and torch leaves the order of equal scores open. Stored as bf16 (transformers reads them back before it
 computes), except what published files keep in f32. reference.safetensors: "ids" i32 [tokens] and
 "logits" f32 [tokens, vocabulary] of one prompt.
 """
 
+import contextlib
 import functools
 import json
 import pathlib
@@ -132,6 +134,14 @@ MODELS = {
     "glm_moe_dsa": (transformers.GlmMoeDsaConfig, dict(
         DEEPSEEK, seed=9, q_lora_rank=10, n_group=1, topk_group=1, index_topk=24, index_head_dim=6,
         index_n_heads=2, indexer_types=["full", "shared"],
+        rope_parameters=dict(rope_type="default", rope_theta=1e4))),
+    # The same beyond the top-k of the indexer.
+    "deepseek_v32_sparse": (transformers.DeepseekV32Config, dict(
+        DEEPSEEK, seed=17, q_lora_rank=10, index_topk=8, index_head_dim=6, index_n_heads=8,
+        rope_parameters=dict(YARN, rope_theta=1e4, mscale=1.0, mscale_all_dim=1.0))),
+    "glm_moe_dsa_sparse": (transformers.GlmMoeDsaConfig, dict(
+        DEEPSEEK, seed=33, q_lora_rank=10, n_group=1, topk_group=1, index_topk=8, index_head_dim=6,
+        index_n_heads=8, num_hidden_layers=4, indexer_types=["full", "shared", "full", "shared"],
         rope_parameters=dict(rope_type="default", rope_theta=1e4))),
     "afmoe": (transformers.AfmoeConfig, dict(
         num_key_value_heads=2, head_dim=8, intermediate_size=28, moe_intermediate_size=8,
@@ -386,6 +396,26 @@ def draw(name: str, shape: torch.Size, random: torch.Generator, centre: float) -
     return noise * (2.0 / shape[-1] ** 0.5)
 
 
+@contextlib.contextmanager
+def far_from_ties(least: float):
+    """Asserts that indexers, and the groups of routers, choose by at least so much: both take the top-k of
+    three-dimensional tensors."""
+    topk = torch.Tensor.topk
+
+    def checked(self, k, *args, **kwargs):
+        if self.ndim == 3 and self.shape[-1] > k:
+            scores = self.sort(dim=-1, descending=True).values
+            gaps = (scores[..., k - 1] - scores[..., k])[scores[..., k] > -1e30]
+            assert gaps.numel() == 0 or gaps.min() > least, gaps.min()
+        return topk(self, k, *args, **kwargs)
+
+    torch.Tensor.topk = checked
+    try:
+        yield
+    finally:
+        torch.Tensor.topk = topk
+
+
 def configure(config_class, settings: dict, vision: dict | None):
     settings = {**COMMON, **settings}
     if vision is None:
@@ -423,7 +453,7 @@ def write(folder: pathlib.Path, config_class, settings: dict, model_class=AutoMo
         rope = read.model.rotary_emb
         rope.rope_init_fn = functools.partial(rope.rope_init_fn, seq_len=TOKENS)
     ids = torch.randint(0, VOCABULARY, (1, TOKENS), generator=random)
-    with torch.no_grad():
+    with torch.no_grad(), far_from_ties(0.01):
         logits = read(ids).logits[0].float().contiguous()
     spread = logits.std().item()
     assert torch.isfinite(logits).all() and spread > 0.1, (folder, spread)

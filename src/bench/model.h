@@ -6,6 +6,7 @@
 #include <string>
 #include <vector>
 
+#include "models/description.h"
 #include "moracle/checkpoint.h"
 #include "moracle/model.h"
 
@@ -14,6 +15,8 @@ namespace moracle::bench {
 /// MLA sizes (see LatentSpec); no head gets RoPE on all its columns.
 struct LatentShape {
   int64_t q_rank = 0, kv_rank = 0, nope_dim = 0, rope_dim = 0, value_dim = 0;
+  IndexerSpec indexer = {};   ///< if top_k is set
+  int64_t indexer_every = 1;  ///< one layer of so many has an indexer, the next ones share
 };
 
 /// Gated DeltaNet (see GatedDeltaSpec) in all layers but the last of every `interval`, whose

@@ -33,6 +33,20 @@ ModelShape deepseek_v3_ep8() {
   return shape;
 }
 
+// The work of one of eight expert-parallel ranks, as deepseek_v3_ep8, by config.json of GLM-5.2.
+ModelShape glm_5_2_ep8() {
+  ModelShape shape{"glm-5.2-ep8", 78, 154880, 1048576, 64};
+  shape.rope_theta = 8e6;
+  shape.score = Score::kSigmoid;
+  shape.renormalize = true;
+  shape.latent = {2048, 512, 192, 64, 256};
+  shape.latent.indexer = {2048, 32, 128, true};
+  shape.latent.indexer_every = 4;
+  shape.shared_size = 2048;
+  shape.sampling = {1, 0, 0.95f};
+  return shape;
+}
+
 // Qwen3-Next and Qwen3.5-MoE, by config.json of Qwen3-Next-80B-A3B-Instruct and Qwen3.6-35B-A3B.
 ModelShape hybrid(std::string name, int64_t num_layers, int64_t vocab_size, bool by_key_head,
                   const SamplingOptions& sampling) {
@@ -50,6 +64,7 @@ const ModelShape kModels[] = {
     {"mixtral-8x7b", 32, 32000, 32768, 32, 8, 128, 1e6, false, true, {}},
     gpt_oss_120b(),
     deepseek_v3_ep8(),
+    glm_5_2_ep8(),
     hybrid("qwen3-next-80b-a3b", 48, 151936, true, {0.7f, 20, 0.8f}),
     hybrid("qwen3.6-35b-a3b", 40, 248320, false, {1, 20, 0.95f}),
 };
@@ -136,8 +151,19 @@ AttentionDescription grouped_query(const ModelShape& shape, int64_t hidden_size,
       random_linear(hidden_size, shape.num_heads * shape.head_dim, scheme, seed + 1, shape.biases)};
 }
 
-AttentionDescription latent(const ModelShape& shape, int64_t hidden_size, const Scheme& scheme,
-                            uint64_t seed) {
+// In 16 bits, as in published quantized files.
+IndexerDescription indexer(const LatentSpec& spec, int64_t hidden_size, uint64_t seed) {
+  const IndexerSpec& sizes = spec.indexer;
+  const Scheme bf16{kBF16Weight, {}};
+  std::vector<float> norm = ones(sizes.head_dim);
+  norm.resize(static_cast<size_t>(2 * sizes.head_dim));  // no bias
+  return {std::move(norm), random_linear(sizes.num_heads * sizes.head_dim, spec.q_rank, bf16, seed),
+          random_linear(sizes.head_dim, hidden_size, bf16, seed + 1),
+          random_linear(sizes.num_heads, hidden_size, bf16, seed + 2)};
+}
+
+AttentionDescription latent(const ModelShape& shape, int64_t hidden_size, int64_t layer,
+                            const Scheme& scheme, uint64_t seed) {
   const LatentShape& sizes = shape.latent;
   LatentSpec spec;
   spec.num_heads = shape.num_heads;
@@ -149,6 +175,10 @@ AttentionDescription latent(const ModelShape& shape, int64_t hidden_size, const 
   spec.scale = 1.0f / std::sqrt(static_cast<float>(spec.head_dim()));
   spec.rotary = rotary(sizes.rope_dim, shape.rope_theta);
   spec.rotary.interleaved = true;
+  spec.indexer = sizes.indexer;
+  spec.indexer.shared = spec.indexer.top_k > 0 && layer % sizes.indexer_every != 0;
+  std::optional<IndexerDescription> own;
+  if (spec.indexer.top_k > 0 && !spec.indexer.shared) own = indexer(spec, hidden_size, seed + 11);
   const int64_t q_rows = shape.num_heads * spec.head_dim(),
                 kv_rows = shape.num_heads * (sizes.nope_dim + sizes.value_dim);
   return LatentDescription{
@@ -159,7 +189,8 @@ AttentionDescription latent(const ModelShape& shape, int64_t hidden_size, const 
       random_linear(q_rows, sizes.q_rank, scheme, seed + 1),
       random_linear(sizes.kv_rank + sizes.rope_dim, hidden_size, scheme, seed + 2),
       random_linear(kv_rows, sizes.kv_rank, scheme, seed + 3),
-      random_linear(hidden_size, shape.num_heads * sizes.value_dim, scheme, seed + 4)};
+      random_linear(hidden_size, shape.num_heads * sizes.value_dim, scheme, seed + 4),
+      std::move(own)};
 }
 
 // The rows of b and a stay in 16 bits, as in published quantized files.
@@ -186,7 +217,7 @@ AttentionDescription gated_delta(const DeltaShape& shape, int64_t hidden_size, c
 
 AttentionDescription attention(const ModelShape& shape, int64_t hidden_size, int64_t layer,
                                const Scheme& scheme, uint64_t seed) {
-  if (shape.latent.kv_rank > 0) return latent(shape, hidden_size, scheme, seed);
+  if (shape.latent.kv_rank > 0) return latent(shape, hidden_size, layer, scheme, seed);
   if (shape.delta.interval > 0 && (layer + 1) % shape.delta.interval != 0)
     return gated_delta(shape.delta, hidden_size, scheme, seed);
   return grouped_query(shape, hidden_size, layer, scheme, seed);

@@ -13,6 +13,7 @@ const LayerShape kShapes[] = {
     {"mixtral-8x7b", 8, 4096, 14336, 2, {}, false},
     // The 32 experts of one of eight ranks. Each token that arrives goes to eight of them.
     {"deepseek-v3-ep8", 32, 7168, 2048, 8, {}, false},
+    {"glm-5.2-ep8", 32, 6144, 2048, 8, {}, false},
     {"gpt-oss-120b", 128, 2880, 2880, 4, kSwigluOai, true},
     {"qwen3-next-80b-a3b", 512, 2048, 512, 10, {}, false},
     {"qwen3.6-35b-a3b", 256, 2048, 512, 8, {}, false},

@@ -40,6 +40,9 @@ struct LayerCache {
   int64_t key_scales = 0, value_scales = 0;
   /// A key or value is its e4m3 code times this; 1 for every other type.
   float key_scale = 1, value_scale = 1;
+  /// Byte offset and type of the index keys [page, index head_dim] of sparse attention.
+  int64_t index_keys = 0;
+  DType index_dtype = DType::kF32;
 };
 
 /// Columns of a head as the cache stores them: rows of int8 codes fill whole vectors.

@@ -28,6 +28,14 @@ Status Ops::rope_and_append(const Matrix& q, const Matrix& k, const Matrix& v,
   return append(k, v, batch, cache, stream);
 }
 
+Status Ops::append_index(const Matrix& k, const Batch& batch, const LayerCache& cache,
+                         Stream stream) {
+  // One head of keys without values.
+  Matrix none = k;
+  none.cols = 0;
+  return append(k, none, batch, {.dtype = cache.index_dtype, .keys = cache.index_keys}, stream);
+}
+
 Status Ops::norm_and_gate(const Matrix& x, const GatedNorm& norm, const Matrix& by, int64_t by_dim,
                           int64_t count, const Matrix& out, Stream stream) {
   MORACLE_CHECK(rms_norm(x, norm.weight, norm.size, norm.epsilon, out, stream));
@@ -49,6 +57,11 @@ size_t gated_delta_scratch_bytes(const GatedDeltaShape& shape, int64_t num_token
   constexpr int64_t kMost = int64_t{64} << 20;
   const int64_t of_heads = shape.num_value_heads * kDeltaTileBytes;
   return static_cast<size_t>(of_heads * std::clamp<int64_t>(kMost / of_heads, 1, num_tokens));
+}
+
+size_t select_scratch_bytes(DType activations) {
+  // The scores of 512 tokens at 32,768 positions. Tokens that do not fit are processed in turn.
+  return activations == DType::kF32 ? 0 : size_t{64} << 20;
 }
 
 size_t attend_scratch_bytes(const AttentionShape& shape, int64_t num_tokens, DType activations) {

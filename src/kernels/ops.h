@@ -57,6 +57,11 @@ struct AttentionShape {
   int64_t chunk = 0;   ///< a token sees only positions of its own chunk of so many; 0: all
   const float* sinks = nullptr;  ///< [num_heads]: a logit without a value that enters each
                                  ///< softmax's denominator; null: none
+  /// Sparse attention, without window and chunk: a token at position top_k or later sees only the
+  /// positions in its row of `selected` [tokens, top_k], ascending. Earlier tokens see all
+  /// positions up to their own. Null: all tokens do.
+  const int32_t* selected = nullptr;
+  int64_t top_k = 0;
   LayerCache cache = {};         ///< of this layer in the batch's pages
   bool batch_invariant = false;  ///< a token's bits depend on its sequence alone, not on how
                                  ///< many of its tokens one step takes (a CPU's do so without
@@ -73,6 +78,7 @@ struct AttentionShape {
   }
   /// The most positions that a token sees, in contexts of up to `longest`.
   constexpr int64_t most_seen(int64_t longest) const {
+    if (selected != nullptr && top_k < longest) longest = top_k;
     if (window > 0 && window < longest) longest = window;
     return chunk > 0 && chunk < longest ? chunk : longest;
   }
@@ -82,6 +88,20 @@ inline constexpr int64_t kMaxSplits = 64;
 /// Bytes of device scratch that attention needs for `num_tokens` tokens: a GPU keeps the partial
 /// result of each split there. `activations`: the device's activation dtype.
 size_t attend_scratch_bytes(const AttentionShape& shape, int64_t num_tokens, DType activations);
+
+/// The indexer of sparse attention (DeepSeek-AI, "DeepSeek-V3.2", 2025). Its heads share one key.
+struct IndexShape {
+  int64_t num_heads, head_dim;
+  int64_t top_k;     ///< positions that a token sees
+  float scale;       ///< multiplies the scores
+  LayerCache cache;  ///< of this layer in the batch's pages
+  /// Among equal scores the lower position comes first on every device. Otherwise a CPU chooses as
+  /// transformers in a step of the same tokens.
+  bool batch_invariant = false;
+};
+/// Bytes of device scratch that select_positions needs: a GPU keeps the scores of some tokens
+/// there. `activations`: the device's activation dtype.
+size_t select_scratch_bytes(DType activations);
 
 /// Maximum k of find_top_k.
 inline constexpr int64_t kMostTopK = 256;
@@ -287,6 +307,16 @@ class Ops {
   /// synchronize()).
   virtual Status append(const Matrix& k, const Matrix& v, const Batch& batch,
                         const LayerCache& cache, Stream) = 0;
+  /// Appends index keys k [tokens, head_dim] to their cache. Errors: those of append.
+  Status append_index(const Matrix& k, const Batch& batch, const LayerCache& cache, Stream);
+  /// For each token at a position p >= top_k: the top_k positions j in [0, p] with the largest
+  ///   scale · Σ_h weights[h] · max(0, q_h · k_j)
+  /// q [tokens, heads * head_dim], weights [tokens, heads], selected [tokens, top_k] ascending.
+  /// NaN comes before all numbers; IndexShape says which of equal scores. Rows of earlier tokens
+  /// are not written. `scratch`: select_scratch_bytes.
+  virtual Status select_positions(const Matrix& q, const Matrix& weights, const Batch& batch,
+                                  const IndexShape& shape, int32_t* selected, std::byte* scratch,
+                                  Stream) = 0;
   /// Applies QkNormRope to the heads of q and k in place, then appends k and v.
   virtual Status rope_and_append(const Matrix& q, const Matrix& k, const Matrix& v,
                                  const QkNormRope& rope, const Batch& batch,

@@ -94,6 +94,21 @@ struct GroupedQueryDescription {
   DescribedMatrix o;
 };
 
+/// The indexer of sparse attention (DSA): it chooses the positions that a token sees.
+struct IndexerSpec {
+  int64_t top_k = 0;  ///< positions that a token sees; 0: all, there is no indexer
+  int64_t num_heads = 0, head_dim = 0;
+  bool interleaved = false;  ///< RoPE of the first columns of each head, see Rotary
+  bool shared = false;       ///< the layer sees what the last layer with an indexer chose
+  bool operator==(const IndexerSpec&) const = default;
+};
+struct IndexerDescription {
+  std::vector<float> k_norm;  ///< LayerNorm of keys: the weights, then the biases
+  DescribedMatrix q;          ///< [num_heads * head_dim, q_rank]
+  DescribedMatrix k;          ///< [head_dim, hidden_size]
+  DescribedMatrix weights;    ///< [num_heads, hidden_size]
+};
+
 /// Multi-head latent attention (MLA): queries, keys and values come from vectors of low rank. RoPE
 /// applies to a part of each key, which is the same for all heads.
 struct LatentSpec {
@@ -106,6 +121,7 @@ struct LatentSpec {
   float scale = 1;             ///< multiplies the scores
   float norm_epsilon = 1e-6f;  ///< of the latent vectors
   Rotary rotary;
+  IndexerSpec indexer = {};
   int64_t head_dim() const { return nope_dim + rope_dim; }
   bool operator==(const LatentSpec&) const = default;
 };
@@ -118,6 +134,7 @@ struct LatentDescription {
   DescribedMatrix kv_a;                ///< [kv_rank + rope_dim, hidden_size]
   DescribedMatrix kv_b;                ///< [num_heads * (nope_dim + value_dim), kv_rank]
   DescribedMatrix o;
+  std::optional<IndexerDescription> indexer = {};  ///< of a layer that chooses positions itself
 };
 
 /// Gated DeltaNet: linear attention with a recurrent state (Yang et al., "Gated Delta Networks:

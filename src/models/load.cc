@@ -115,9 +115,18 @@ LayerCache layer_cache(const AttentionSizes& sizes, DType dtype, int64_t page, s
   const CachedBytes bytes = cached_bytes(sizes, dtype);
   const int64_t keys = take(bytes.keys), values = take(bytes.values);
   const int64_t key_scales = take(bytes.scales), value_scales = take(bytes.scales);
+  const int64_t index_keys = take(bytes.index_keys);
   const auto state = static_cast<int64_t>(state_bytes);
   state_bytes += sizes.state_bytes;
-  return {dtype, keys, values, sizes.num_kv_heads, state, key_scales, value_scales};
+  return {.dtype = dtype,
+          .keys = keys,
+          .values = values,
+          .num_heads = sizes.num_kv_heads,
+          .state = state,
+          .key_scales = key_scales,
+          .value_scales = value_scales,
+          .index_keys = index_keys,
+          .index_dtype = index_dtype(dtype)};
 }
 
 Status load_layer(Model::State& m, Layer& to, LayerDescription&& from, Loader& loader) {

@@ -52,6 +52,11 @@ visit_attention(T& attention, int64_t layer, Visit& visit) {
   MORACLE_CHECK(visit(ModuleLabel{"attention", attention.q_a ? "q_b" : "q", layer}, attention.q));
   MORACLE_CHECK(visit(ModuleLabel{"attention", "kv_a", layer}, attention.kv_a));
   MORACLE_CHECK(visit(ModuleLabel{"attention", "kv_b", layer}, attention.kv_b));
+  if (attention.indexer) {
+    MORACLE_CHECK(visit(ModuleLabel{"indexer", "q", layer}, attention.indexer->q));
+    MORACLE_CHECK(visit(ModuleLabel{"indexer", "k", layer}, attention.indexer->k));
+    MORACLE_CHECK(visit(ModuleLabel{"indexer", "weights", layer}, attention.indexer->weights));
+  }
   return visit(ModuleLabel{"attention", "output", layer}, attention.o);
 }
 template <class T, class Visit>

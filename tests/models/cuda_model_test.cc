@@ -182,13 +182,14 @@ TEST_F(CudaModel, EveryGpuGivesSameResult) {
   }
 }
 
-// Also of models with recurrent layers, whose sequences have states.
+// Also of models with recurrent layers, whose sequences have states, and with sparse attention.
 TEST_F(CudaModel, BatchedSequencesMatchSingleSequences) {
   for (const auto& [folder, graphs] : {std::pair{kBox, false},
                                        {kBox, true},
                                        {golden_folder("qwen3_next"), true},
                                        {golden_folder("qwen3_5_moe"), false},
-                                       {golden_folder("lfm2_moe"), true}}) {
+                                       {golden_folder("lfm2_moe"), true},
+                                       {golden_folder("glm_moe_dsa_sparse"), true}}) {
     SCOPED_TRACE(folder);
     Model model = load(folder, on("cuda", graphs, true));
     std::vector<int32_t> ids = ids_of(kText);

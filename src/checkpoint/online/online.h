@@ -18,8 +18,8 @@ struct LinearModule {
   std::string name;    ///< "model.layers.0.mlp.experts.3.up_proj"
   std::string tensor;  ///< its weights: `name`.weight, or `name` itself for fused experts
   bool fused = false;  ///< one three-dimensional tensor holds all experts
-  /// A router, the gate of shared experts, embedding or output. It is never quantized, as in the
-  /// files of the producers.
+  /// A router, the gate of shared experts, an indexer, embedding or output. It is never quantized,
+  /// as in the files of the producers.
   bool untouched = false;
 };
 std::vector<LinearModule> linear_modules(const Checkpoint& checkpoint);

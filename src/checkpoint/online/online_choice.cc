@@ -20,13 +20,14 @@ std::string_view last_name(std::string_view module) {
 }
 
 // Modules that producers do not quantize: those outside the layers (embeddings, outputs), the
-// routers, and the outside modules that DeepSeek's extra layer repeats.
+// routers, the indexers of sparse attention, and the outside modules that DeepSeek's extra layer
+// repeats.
 bool is_untouched(std::string_view module) {
   const std::string_view last = last_name(module);
   constexpr std::string_view kNames[] = {"gate",         "wg",  "router", "shared_expert_gate",
                                          "embed_tokens", "head"};
   return module.find(".layers.") == module.npos || module.ends_with(".router.layer") ||
-         module.ends_with(".router.proj") ||
+         module.ends_with(".router.proj") || module.find(".indexer.") != module.npos ||
          std::find(std::begin(kNames), std::end(kNames), last) != std::end(kNames);
 }
 

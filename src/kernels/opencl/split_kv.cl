@@ -15,6 +15,12 @@ View view_of(int position, int window, int chunk) {
   return view;
 }
 
+// With selected positions, the view of a token at position top_k or later is a range of its selection.
+View view_of_selected(int position, int window, int chunk, int top_k) {
+  const View selection = {0, top_k};
+  return top_k > 0 && position >= top_k ? selection : view_of(position, window, chunk);
+}
+
 // Splits begin where the view begins, and their number depends on its length alone. So a token's bits do not depend on
 // the rest of the step. most_splits() in ops_attend.cc is the upper bound on the host.
 #define TILE 128         // positions of a step of a work-group

@@ -35,7 +35,12 @@ CachedBytes cached_bytes(const AttentionSizes& sizes, DType dtype) {
     return sizes.num_kv_heads * cached_bytes(dtype, size / sizes.num_kv_heads);
   };
   const int64_t scale = dtype == DType::kI8 ? static_cast<int64_t>(sizeof(float)) : 0;
-  return {of(sizes.key_size), of(sizes.value_size), sizes.num_kv_heads * scale};
+  return {of(sizes.key_size), of(sizes.value_size), sizes.num_kv_heads * scale,
+          cached_bytes(index_dtype(dtype), sizes.index_size)};
+}
+
+DType index_dtype(DType cache) {
+  return bits(cache) == 8 ? DType::kBF16 : cache;
 }
 
 constexpr DType kCacheTypes[] = {DType::kF32, DType::kBF16, DType::kF16, DType::kI8,

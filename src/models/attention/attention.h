@@ -17,6 +17,8 @@ struct AttentionSizes {
   int64_t value_size = 0;    ///< likewise
   size_t scratch_bytes = 0;  ///< activations between its modules, for max_num_tokens
   size_t state_bytes = 0;    ///< recurrent state of one sequence, a multiple of 64
+  int64_t index_size = 0;    ///< elements of an index key per token in the cache
+  int64_t top_k = 0;         ///< selected positions of a token; 0: no sparse attention
 };
 AttentionSizes attention_sizes(const AttentionDescription& attention, int64_t max_num_tokens,
                                DType dtype);
@@ -25,9 +27,13 @@ AttentionSizes attention_sizes(const AttentionDescription& attention, int64_t ma
 struct CachedBytes {
   int64_t keys = 0, values = 0;
   int64_t scales = 0;  ///< of keys, and as many of values; 0: the type has none
-  int64_t total() const { return keys + values + 2 * scales; }
+  int64_t index_keys = 0;
+  int64_t total() const { return keys + values + 2 * scales + index_keys; }
 };
 CachedBytes cached_bytes(const AttentionSizes& sizes, DType dtype);
+/// The type of index keys in a cache of this type: bf16 where it has 8 bits, because a rounding to
+/// 8 bits would choose other positions.
+DType index_dtype(DType cache);
 
 /// The type of ModelOptions::kv_cache on a device of this kind with such activations. Errors: a
 /// type that no cache has, or that the device has no kernels for.
@@ -53,6 +59,8 @@ struct AttentionStep {
   bool batch_invariant;     ///< see AttentionShape
   bool bf16_products;       ///< likewise
   std::byte* scratch;       ///< scratch_bytes
+  /// [max_num_tokens, top_k] of all layers: what the last indexer chose, see AttentionShape.
+  int32_t* selected;
   Stream stream;
   const StepObserver& observer;
 };

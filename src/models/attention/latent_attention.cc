@@ -6,10 +6,13 @@
 //   k_nope ‖ v = W_kvb norm(c)               per head
 //   k = k_nope ‖ RoPE(k_rope)
 //
+// With an indexer (indexer.h), a token beyond the top-k sees only the positions that it chose.
+//
 // W_kvb is not absorbed into q and the output. Its input is quantized like every other layer's;
 // after absorption there would be no input to quantize.
 #include "base/try.h"
 #include "models/attention/attention.h"
+#include "models/attention/indexer.h"
 #include "oracle/carve.h"
 
 namespace moracle {
@@ -21,6 +24,7 @@ AttentionShape shape_of(const LatentSpec& spec) {
 
 struct LatentScratch {
   Matrix q_latent, q, kv_a, kv_latent, kv, k, v, attended;
+  IndexerScratch indexer;
   std::byte* attend = nullptr;
   size_t bytes = 0;
 };
@@ -38,13 +42,16 @@ LatentScratch carve(const LatentSpec& spec, int64_t tokens, DType dtype, std::by
   scratch.attended = take(spec.num_heads * spec.value_dim);
   scratch.attend = carver.take<std::byte>(
       static_cast<int64_t>(attend_scratch_bytes(shape_of(spec), tokens, dtype)));
+  scratch.indexer = carve_indexer(spec.indexer, tokens, dtype, carver);
   scratch.bytes = carver.bytes();
   return scratch;
 }
 
 class LatentAttention : public Attention {
  public:
-  explicit LatentAttention(const LatentSpec& spec) : spec_(spec) {}
+  explicit LatentAttention(const LatentSpec& spec) : spec_(spec) {
+    if (spec.indexer.top_k > 0 && !spec.indexer.shared) indexer_.emplace(spec.indexer, spec.rotary);
+  }
 
   Status load(AttentionDescription&& description, Loader& loader) override {
     MORACLE_TRY(auto* from, same_attention<LatentDescription>(description, spec_));
@@ -55,6 +62,7 @@ class LatentAttention : public Attention {
     MORACLE_CHECK(loader.load(q_, std::move(from->q)));
     MORACLE_CHECK(loader.load(kv_a_, std::move(from->kv_a)));
     MORACLE_CHECK(loader.load(kv_b_, std::move(from->kv_b)));
+    if (indexer_) MORACLE_CHECK(indexer_->load(std::move(*from->indexer), loader));
     return loader.load(o_, std::move(from->o));
   }
 
@@ -64,12 +72,23 @@ class LatentAttention : public Attention {
     const LatentScratch scratch = carve(spec, x.rows, x.dtype, step.scratch);
     MORACLE_CHECK(queries(x, scratch, step));
     MORACLE_CHECK(keys_and_values(x, scratch, step));
+    // This part includes norms, RoPE and the copies of heads.
+    step.observer.done(StepPart::kAttentionLinears);
+    if (indexer_) {
+      MORACLE_CHECK(
+          indexer_->apply(x, scratch.q_latent, frequencies_.as<float>(), scratch.indexer, step));
+    }
     AttentionShape shape = shape_of(spec);
     shape.cache = step.cache;
     shape.batch_invariant = step.batch_invariant;
     shape.bf16_products = step.bf16_products;
-    // This part includes norms, RoPE and the copies of heads.
-    step.observer.done(StepPart::kAttentionLinears);
+    // A GPU has a kernel of its own for selected positions. With batch_invariant it serves shorter
+    // contexts, too, because the bits of a token may not depend on the rest of the batch.
+    const int64_t top_k = spec.indexer.top_k;
+    if (top_k > 0 && (step.batch_invariant || step.batch.longest > top_k)) {
+      shape.selected = step.selected;
+      shape.top_k = top_k;
+    }
     MORACLE_CHECK(step.ops.append(scratch.k, scratch.v, step.batch, step.cache, step.stream));
     MORACLE_CHECK(step.ops.attend(scratch.q, step.batch, shape, scratch.attended, scratch.attend,
                                   step.stream));
@@ -118,13 +137,19 @@ class LatentAttention : public Attention {
   Buffer frequencies_, q_norm_, kv_norm_;
   std::optional<AdaptedLinear> q_a_;  // present if queries come from a vector of low rank
   std::optional<AdaptedLinear> q_, kv_a_, kv_b_, o_;
+  std::optional<Indexer> indexer_;  // of a layer that chooses positions itself
 };
 
 }  // namespace
 
 AttentionSizes attention_sizes(const LatentSpec& spec, int64_t max_num_tokens, DType dtype) {
-  return {spec.num_heads, spec.num_heads * spec.head_dim(), spec.num_heads * spec.value_dim,
-          carve(spec, max_num_tokens, dtype, nullptr).bytes};
+  const IndexerSpec& indexer = spec.indexer;
+  return {.num_kv_heads = spec.num_heads,
+          .key_size = spec.num_heads * spec.head_dim(),
+          .value_size = spec.num_heads * spec.value_dim,
+          .scratch_bytes = carve(spec, max_num_tokens, dtype, nullptr).bytes,
+          .index_size = indexer.shared ? 0 : indexer.head_dim,
+          .top_k = indexer.top_k};
 }
 
 std::unique_ptr<Attention> make_attention(const LatentSpec& spec) {

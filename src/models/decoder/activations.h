@@ -13,6 +13,7 @@ struct Activations {
   Matrix other_hidden;
   FeedForwardScratch feed_forward;
   std::byte* attention = nullptr;  ///< the largest scratch of any layer's attention
+  int32_t* selected = nullptr;     ///< see AttentionStep
   /// [kMaxLogitRows, vocab_size] f32; of a divided output the ranks' parts, one after another.
   Matrix logits;
   int32_t* largest = nullptr;  ///< top-k token ids of all rows, then their logits; likewise

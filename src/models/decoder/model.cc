@@ -155,10 +155,10 @@ Status enqueue_layers(Model::State& m, const Batch& batch, Stream stream) {
     Layer& layer = m.layers[l];
     const auto index = static_cast<int64_t>(l);
     MORACLE_TRY(const LayerInput input, residual.attention_input(layer, index));
-    MORACLE_CHECK(
-        layer.attention->apply(input, residual.branch(),
-                               {ops, batch, layer.cache, m.batch_invariant, m.bf16_attention,
-                                m.activations.attention, stream, m.observer}));
+    MORACLE_CHECK(layer.attention->apply(
+        input, residual.branch(),
+        {ops, batch, layer.cache, m.batch_invariant, m.bf16_attention, m.activations.attention,
+         m.activations.selected, stream, m.observer}));
     if (m.tp_size > 1) MORACLE_CHECK(m.exchange->all_reduce(residual.branch(), stream));
     m.observer.done(StepPart::kAttention);
     MORACLE_CHECK(residual.finish_branch(layer.attention_output, StepOutput::kAttention, index));

@@ -1,7 +1,8 @@
-// DeepSeek-V3.2 and GLM-5: MLA as DeepSeek-V3 has it, with an indexer that chooses index_topk
-// earlier tokens for each token. Up to a context of index_topk it chooses all of them, so the
-// indexer is not run and longer contexts are refused. Layers for multi-token prediction are not run
-// either.
+// DeepSeek-V3.2 and GLM-5: MLA as DeepSeek-V3 has it, with sparse attention. An indexer chooses
+// index_topk positions for each token; layers of GLM-5.2 share what an earlier one chose. The
+// publishers' code also rotates index queries and keys by a Hadamard matrix, which changes no
+// product, and rounds them to FP8. transformers does neither, and neither does this library. Layers
+// for multi-token prediction are not run.
 #include <algorithm>
 
 #include "base/text.h"
@@ -39,75 +40,145 @@ constexpr std::string_view kGlmDefaults = R"({
   "index_head_dim": 128, "index_n_heads": 32, "first_k_dense_replace": 3, "rope_theta": 10000.0
 })";
 
-struct IndexerSpec {
-  int64_t top_k = 0, num_heads = 0, head_dim = 0;
+// What a family decides about its indexers. Config keys that contradict it are refused.
+struct Indexers {
+  bool interleaved;  // RoPE of index heads
+  bool may_share;    // transformers reads indexer_types
 };
 
-Result<IndexerSpec> read_indexer(const Config& config) {
+Result<IndexerSpec> read_indexer(const Config& config, const LatentSpec& attention,
+                                 const Indexers& family) {
   IndexerSpec spec;
   MORACLE_TRY(spec.top_k, config.integer({"index_topk"}, 1));
   MORACLE_TRY(spec.num_heads, config.integer({"index_n_heads"}, 1, 1 << 12));
-  MORACLE_TRY(spec.head_dim, config.integer({"index_head_dim"}, 1, 1 << 14));
-  return spec;
+  MORACLE_TRY(spec.head_dim, config.integer({"index_head_dim"}, attention.rope_dim, 1 << 14));
+  // transformers ignores the key.
+  const char* const key = "indexer_rope_interleave";
+  MORACLE_TRY(spec.interleaved, config.boolean_or(family.interleaved, {key}));
+  if (spec.interleaved == family.interleaved) return spec;
+  return config.unsupported({key}, family.interleaved ? "true" : "false",
+                            family.interleaved ? "it is false" : "it is true");
 }
 
-// GLM-5 may share one layer's choice with the next ones, which then have no indexer.
-bool has_indexer(const Checkpoint& checkpoint, const std::string& prefix) {
-  const auto& all = checkpoint.state().tensors.all();
-  const auto at = all.lower_bound(prefix);
-  return at != all.end() && at->first.starts_with(prefix);
-}
-
-// Checks the indexer of a layer without claiming its tensors: they are not read.
-Status check_indexer(const Checkpoint& checkpoint, const std::string& prefix,
-                     const DecoderSpec& decoder, const LatentSpec& attention,
-                     const IndexerSpec& spec) {
-  struct IndexerLinear {
-    const char* name;
-    int64_t rows, cols;
-  };
-  for (const IndexerLinear& linear :
-       {IndexerLinear{"wq_b", spec.num_heads * spec.head_dim, attention.q_rank},
-        IndexerLinear{"wk", spec.head_dim, decoder.hidden_size},
-        IndexerLinear{"weights_proj", spec.num_heads, decoder.hidden_size}}) {
-    MORACLE_TRY(const DescribedMatrix matrix,
-                describe_linear(checkpoint, {prefix + linear.name}, {linear.rows}, linear.cols));
-    if (!matrix.shape().bias) continue;
-    return checkpoint.state().tensors.wrong(str(prefix, linear.name, ".bias"), "not to be there",
-                                            "the architecture has no such bias");
+// One letter a layer: F for "full", S for "shared".
+Result<std::vector<std::string>> spelled_out(const Config& config, const std::string& pattern) {
+  std::vector<std::string> types;
+  for (const char letter : pattern) {
+    if (letter != 'F' && letter != 'S')
+      return config.wrong({"index_topk_pattern"}, "letters F and S", "it is " + pattern);
+    types.emplace_back(letter == 'F' ? "full" : "shared");
   }
-  for (const char* name : {"k_norm.weight", "k_norm.bias"})
-    MORACLE_CHECK(checkpoint.vector(prefix + name, spec.head_dim));
-  return {};
+  return types;
 }
 
-Result<Description> describe(const Checkpoint& checkpoint) {
+// indexer_types, else index_topk_pattern; empty: neither is there.
+Result<std::vector<std::string>> named_types(const Config& config) {
+  for (const char* key : {"indexer_types", "index_topk_pattern"}) {
+    const nlohmann::json* const types = config.find({key});
+    if (types == nullptr) continue;
+    if (types->is_string() && std::string_view(key) == "index_topk_pattern")
+      return spelled_out(config, types->get<std::string>());
+    return config.texts({key});
+  }
+  return std::vector<std::string>();
+}
+
+// True for each layer that sees what an earlier layer chose.
+Result<std::vector<bool>> read_shared(const Config& config, int64_t num_layers) {
+  std::vector<bool> shared(static_cast<size_t>(num_layers));
+  MORACLE_TRY(const std::vector<std::string> types, named_types(config));
+  if (types.empty()) {
+    // Every `every`-th layer from `first` on has an indexer, and all layers before.
+    MORACLE_TRY(const int64_t every, config.integer_or(1, {"index_topk_freq"}));
+    MORACLE_TRY(const int64_t first, config.integer_or(2, {"index_skip_topk_offset"}));
+    for (int64_t layer = 0; layer < num_layers; ++layer) {
+      shared[static_cast<size_t>(layer)] =
+          std::max<int64_t>(layer - first + 1, 0) % std::max<int64_t>(every, 1) != 0;
+    }
+  } else {
+    const Config::Keys key = {config.has({"indexer_types"}) ? "indexer_types"
+                                                            : "index_topk_pattern"};
+    if (static_cast<int64_t>(types.size()) != num_layers)
+      return config.wrong(key, str("one for each of ", num_layers, " layers"),
+                          str("it has ", types.size()));
+    for (size_t layer = 0; layer < types.size(); ++layer) {
+      if (types[layer] != "full" && types[layer] != "shared")
+        return config.unsupported(key, "full and shared", "it has " + types[layer]);
+      shared[layer] = types[layer] == "shared";
+    }
+  }
+  if (!shared[0]) return shared;
+  return config.wrong({"indexer_types"}, "full in the first layer, which has no earlier one",
+                      "it is shared");
+}
+
+Result<DescribedMatrix> describe_unbiased(const Checkpoint& checkpoint, const std::string& name,
+                                          int64_t rows, int64_t cols) {
+  MORACLE_TRY(DescribedMatrix matrix, describe_linear(checkpoint, {name}, {rows}, cols));
+  if (!matrix.shape().bias) return matrix;
+  return checkpoint.state().tensors.wrong(name + ".bias", "not to be there",
+                                          "the architecture has no such bias");
+}
+
+Result<IndexerDescription> describe_indexer(const Checkpoint& checkpoint, const std::string& prefix,
+                                            int64_t hidden_size, const LatentSpec& attention) {
+  const IndexerSpec& spec = attention.indexer;
+  MORACLE_TRY(DescribedMatrix q,
+              describe_unbiased(checkpoint, prefix + "wq_b", spec.num_heads * spec.head_dim,
+                                attention.q_rank));
+  MORACLE_TRY(DescribedMatrix k,
+              describe_unbiased(checkpoint, prefix + "wk", spec.head_dim, hidden_size));
+  MORACLE_TRY(DescribedMatrix weights,
+              describe_unbiased(checkpoint, prefix + "weights_proj", spec.num_heads, hidden_size));
+  MORACLE_TRY(std::vector<float> norm, checkpoint.vector(prefix + "k_norm.weight", spec.head_dim));
+  MORACLE_TRY(const std::vector<float> bias,
+              checkpoint.vector(prefix + "k_norm.bias", spec.head_dim));
+  norm.insert(norm.end(), bias.begin(), bias.end());
+  return IndexerDescription{std::move(norm), std::move(q), std::move(k), std::move(weights)};
+}
+
+Result<Description> describe_sparse(const Checkpoint& checkpoint, const Indexers& family) {
   const Config& config = checkpoint.state().config;
-  MORACLE_TRY(DecoderSpec decoder, read_decoder_spec(config));
-  MORACLE_TRY(const LatentSpec attention, read_latent(config));
+  MORACLE_TRY(const DecoderSpec decoder, read_decoder_spec(config));
+  MORACLE_TRY(LatentSpec attention, read_latent(config));
   // transformers rotates neighbouring columns, whatever the key says.
   if (!attention.rotary.interleaved)
     return config.unsupported({"rope_interleave"}, "true", "it is false");
-  MORACLE_TRY(const IndexerSpec indexer, read_indexer(config));
-  decoder.max_context = std::min(decoder.max_context, indexer.top_k);
+  // Index queries come from the vector of low rank.
+  if (attention.q_rank == 0)
+    return config.wrong({"q_lora_rank"}, "a whole number above 0", "it is missing");
+  MORACLE_TRY(attention.indexer, read_indexer(config, attention, family));
   const int64_t num_layers = checkpoint.num_layers();
+  std::vector<bool> shared(static_cast<size_t>(num_layers));
+  if (family.may_share) {
+    MORACLE_TRY(shared, read_shared(config, num_layers));
+  }
   MORACLE_TRY(SharedMoeSpec moe, read_shared_moe(config));
   MORACLE_CHECK(read_mlp_layer_types(config, num_layers, moe));
   MORACLE_CHECK(require_keys(config, {"n_group", "topk_group", "routed_scaling_factor"}));
   MORACLE_TRY(Description description,
               describe_latent_decoder(checkpoint, decoder, attention, moe));
-  const Checkpoint unclaimed = checkpoint.unclaimed_copy();
-  std::vector<std::string> prefixes;
+  std::vector<std::string> unused;
   for (int64_t layer = 0; layer < num_layers; ++layer) {
     const std::string prefix = layer_prefix(checkpoint, layer) + "self_attn.indexer.";
-    if (layer > 0 && !has_indexer(checkpoint, prefix)) continue;
-    MORACLE_CHECK(check_indexer(unclaimed, prefix, decoder, attention, indexer));
-    prefixes.push_back(prefix);
+    auto& latent = std::get<LatentDescription>(description.layers[layer].attention);
+    latent.spec.indexer.shared = shared[static_cast<size_t>(layer)];
+    if (latent.spec.indexer.shared) {
+      unused.push_back(prefix);
+      continue;
+    }
+    MORACLE_TRY(latent.indexer,
+                describe_indexer(checkpoint, prefix, decoder.hidden_size, attention));
   }
-  MORACLE_CHECK(ignore_tensors(checkpoint,
-                               str("indexer, not needed up to ", indexer.top_k, " tokens"),
-                               prefixes, description));
+  MORACLE_CHECK(ignore_tensors(checkpoint, "indexer of a layer that shares a selection, not run",
+                               unused, description));
   return description;
+}
+Result<Description> describe(const Checkpoint& checkpoint) {
+  return describe_sparse(checkpoint, {.interleaved = false, .may_share = false});
+}
+Result<Description> describe_glm(const Checkpoint& checkpoint) {
+  return describe_sparse(checkpoint, {.interleaved = true, .may_share = true});
 }
 
 constexpr GgufKey kOwnGgufKeys[] = {
@@ -127,17 +198,29 @@ Status finish_gguf(GgufModel& model) {
   MORACLE_CHECK(require_gating(model, GgufGating::kSigmoid));
   return finish_deepseek(model);
 }
-constexpr GgufConvention gguf_of(std::string_view architecture) {
+// GGUF has no key for shared selections: a layer that shares one has no indexer.
+Status finish_glm_gguf(GgufModel& model) {
+  const auto num_layers = model.config["num_hidden_layers"].get<int64_t>();
+  nlohmann::json types = nlohmann::json::array();
+  for (int64_t layer = 0; layer < num_layers; ++layer) {
+    const std::string key = str("model.layers.", layer, ".self_attn.indexer.wk.weight");
+    types.push_back(layer == 0 || model.tensors.contains(key) ? "full" : "shared");
+  }
+  model.config["indexer_types"] = std::move(types);
+  return finish_gguf(model);
+}
+constexpr GgufConvention gguf_of(std::string_view architecture,
+                                 Status (*finish)(GgufModel& model)) {
   return {.architecture = architecture,
           .keys = kGgufKeys,
           .tensors = kGgufTensors,
           .usual_heads = false,
           .constants = kSharedMoeGgufConstants,
-          .finish = finish_gguf,
+          .finish = finish,
           .write = write_latent_gguf};
 }
-constexpr GgufConvention kGguf[] = {gguf_of("deepseek32")};
-constexpr GgufConvention kGlmGguf[] = {gguf_of("glm-dsa")};
+constexpr GgufConvention kGguf[] = {gguf_of("deepseek32", finish_gguf)};
+constexpr GgufConvention kGlmGguf[] = {gguf_of("glm-dsa", finish_glm_gguf)};
 
 }  // namespace
 }  // namespace deepseek_v32
@@ -145,16 +228,20 @@ constexpr GgufConvention kGlmGguf[] = {gguf_of("glm-dsa")};
 constinit const Family kDeepseekV32Family = {
     .architecture = "DeepseekV32ForCausalLM",
     .models = "DeepSeek-V3.2",
-    .notes = "contexts up to `index_topk`, longer ones are refused; without multi-token prediction",
+    .notes =
+        "the indexer without the Hadamard rotation and FP8 rounding of the publisher's code, "
+        "as in transformers; without multi-token prediction",
     .describe = deepseek_v32::describe,
     .experts = {.defaults = deepseek_v32::kDefaults,
                 .score = Score::kSigmoid,
                 .gguf = deepseek_v32::kGguf}};
 constinit const Family kGlmMoeDsaFamily = {
     .architecture = "GlmMoeDsaForCausalLM",
-    .models = "GLM-5",
-    .notes = "contexts up to `index_topk`, longer ones are refused; without multi-token prediction",
-    .describe = deepseek_v32::describe,
+    .models = "GLM-5, GLM-5.1, GLM-5.2",
+    .notes =
+        "the indexer without the Hadamard rotation and FP8 rounding of the publisher's code, "
+        "as in transformers; without multi-token prediction",
+    .describe = deepseek_v32::describe_glm,
     .experts = {.defaults = deepseek_v32::kGlmDefaults,
                 .score = Score::kSigmoid,
                 .gguf = deepseek_v32::kGlmGguf}};

@@ -144,6 +144,15 @@ Status compare(const Comparison& check, const LatentDescription& a, const Latent
   MORACLE_CHECK(check.matrix("queries", a.q, b.q));
   MORACLE_CHECK(check.matrix("kv_a", a.kv_a, b.kv_a));
   MORACLE_CHECK(check.matrix("kv_b", a.kv_b, b.kv_b));
+  MORACLE_CHECK(check("positions that a token sees", a.spec.indexer.top_k, b.spec.indexer.top_k));
+  MORACLE_CHECK(check("heads of the indexer", a.spec.indexer.num_heads, b.spec.indexer.num_heads));
+  MORACLE_CHECK(check("layer with an indexer", a.indexer.has_value(), b.indexer.has_value()));
+  if (a.indexer) {
+    MORACLE_CHECK(check.size("norm of index keys", a.indexer->k_norm, b.indexer->k_norm));
+    MORACLE_CHECK(check.matrix("index queries", a.indexer->q, b.indexer->q));
+    MORACLE_CHECK(check.matrix("index keys", a.indexer->k, b.indexer->k));
+    MORACLE_CHECK(check.matrix("weights of index heads", a.indexer->weights, b.indexer->weights));
+  }
   return check.matrix("output of attention", a.o, b.o);
 }
 

@@ -398,24 +398,5 @@ TEST(Llama4, ReadsExpertsOfOneTensorEach) {
   EXPECT_LT(relative_difference(*got, want.logits), kCloseInF32);
 }
 
-// The indexer chooses all tokens of a short context; a longer one is refused.
-TEST(DeepseekV32, ContextEndsAtTopKOfIndexer) {
-  for (const char* name : {"deepseek_v32", "glm_moe_dsa"}) {
-    const Checkpoint checkpoint = *Checkpoint::open(golden_folder(name));
-    const auto model = Model::load(checkpoint, {.threads = 2});
-    ASSERT_TRUE(model) << model.error().to_string();
-    EXPECT_EQ(model->max_context(), 24);
-    const auto longer = model->make_cache(25);
-    ASSERT_FALSE(longer);
-    EXPECT_THAT(longer.error().to_string(), ::testing::HasSubstr("needs 1 to 24 tokens"));
-    const auto what = outline(checkpoint);
-    ASSERT_TRUE(what) << what.error().to_string();
-    const bool listed = std::any_of(what->parts.begin(), what->parts.end(), [](const auto& part) {
-      return part.what == "indexer, not needed up to 24 tokens" && part.scheme == "not read";
-    });
-    EXPECT_TRUE(listed) << name;
-  }
-}
-
 }  // namespace
 }  // namespace moracle::architectures_test

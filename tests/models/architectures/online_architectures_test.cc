@@ -58,7 +58,8 @@ class OnlineArchitectures : public ::testing::TestWithParam<std::string> {
 TEST_P(OnlineArchitectures, PlanMatchesLoadWithEveryLinearLayerQuantized) {
   const auto checkpoint = floats_.open();
   ASSERT_TRUE(checkpoint) << checkpoint.error().to_string();
-  const std::set<std::string> left = {"router", "output", "shared expert gate"};
+  const std::set<std::string> left = {"router",    "output",    "shared expert gate",
+                                      "indexer q", "indexer k", "indexer weights"};
   testing::Sample sample(GetParam());
   for (const OnlineScheme& online : online_schemes()) {
     if (!sample.takes()) continue;
@@ -82,7 +83,8 @@ TEST_P(OnlineArchitectures, PlanMatchesLoadWithEveryLinearLayerQuantized) {
 }
 
 // The weights of these tiny models are random, so every value matters. After rounding a router
-// often chooses other experts. Logits of an unrelated model would be √2 away.
+// often chooses other experts, and an indexer other positions. Logits of an unrelated model would
+// be √2 away.
 TEST_P(OnlineArchitectures, EverySchemeStaysNearUnquantized) {
   testing::Sample sample(GetParam());
   for (const OnlineScheme& online : online_schemes()) {
@@ -97,7 +99,8 @@ TEST_P(OnlineArchitectures, EverySchemeStaysNearUnquantized) {
                 std::string(online.name).c_str(), apart, cost);
     EXPECT_LT(apart, online.scheme.activation ? 0.05 : 5e-6) << online.name;
     const bool int8 = online.scheme.weight.dtype == DType::kI8;
-    EXPECT_LT(cost, int8 ? 0.1 : 0.6) << online.name;
+    const bool sparse = GetParam().ends_with("_sparse");
+    EXPECT_LT(cost, sparse ? 0.8 : int8 ? 0.1 : 0.6) << online.name;
     EXPECT_GT(cost, 1e-4) << online.name << ": nothing was quantized";
   }
 }

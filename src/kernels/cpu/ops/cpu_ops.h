@@ -5,6 +5,7 @@
 #include <vector>
 
 #include "base/threads/thread_pool.h"
+#include "kernels/cpu/ops/largest_scores.h"
 #include "kernels/cpu/simd/vector_ops.h"
 #include "kernels/ops.h"
 
@@ -15,6 +16,7 @@ class CpuOps : public Ops {
  public:
   explicit CpuOps(ThreadPool& pool) : pool_(pool), vector_(cpu::vector_ops()) {
     attending_.own.resize(pool.size());
+    attending_.largest.resize(pool.size());
   }
 
   ErrorScopes& error_scopes() override { return error_scopes_; }
@@ -31,6 +33,9 @@ class CpuOps : public Ops {
  private:
   void keep_error(const char* place, std::string need, std::string fact);
 
+  // The tokens that see only selected positions.
+  void attend_selected(const Matrix& q, const Batch& batch, const AttentionShape& shape,
+                       const Matrix& out);
   void attend_by_kv_blocks(const Matrix& q, const Batch& batch, const AttentionShape& shape,
                            const Matrix& out);
   float* attend_scratch(int thread, int64_t floats);
@@ -53,6 +58,8 @@ class CpuOps : public Ops {
     std::vector<std::vector<float>> own;  // one per thread
     std::vector<cpu::AttendRow> rows;
     std::vector<float> partials;
+    std::vector<float> scores;                // of the indexer
+    std::vector<cpu::LargestScores> largest;  // one per thread
   } attending_;
   std::mutex error_mutex_;  // synchronize() does not wait for other threads' calls
   std::optional<Error> error_;

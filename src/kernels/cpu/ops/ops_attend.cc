@@ -10,6 +10,7 @@
 
 #include "base/text.h"
 #include "base/try.h"
+#include "kernels/cpu/ops/attend_items.h"
 #include "kernels/cpu/ops/cpu_ops.h"
 
 namespace moracle {
@@ -36,7 +37,12 @@ struct RowBlocks {
   int64_t threads;
 
   int64_t heads_per_kv() const { return shape.num_heads / shape.num_kv_heads; }
-  int64_t tokens(int64_t s) const { return batch.first_token[s + 1] - batch.first_token[s]; }
+  // Of a sequence with selections: the first tokens, which see all positions up to their own.
+  int64_t tokens(int64_t s) const {
+    const int64_t first = batch.first_token[s], all = batch.first_token[s + 1] - first;
+    if (shape.selected == nullptr || all == 0) return all;
+    return std::clamp<int64_t>(shape.top_k - batch.positions[first], 0, all);
+  }
   int64_t rows(int64_t s) const { return tokens(s) * heads_per_kv(); }
   // Packing keys and values for bf16 products costs as much as multiplying a few rows.
   bool may_pack() const {
@@ -67,7 +73,7 @@ struct RowBlocks {
     int64_t end = 0;
     for (int64_t s = 0; s < batch.num_sequences; ++s)
       if (tokens(s) > 0)
-        end = std::max<int64_t>(end, batch.positions[batch.first_token[s + 1] - 1] + 1);
+        end = std::max<int64_t>(end, batch.positions[batch.first_token[s] + tokens(s) - 1] + 1);
     return end;
   }
 };
@@ -82,19 +88,6 @@ struct RowBlock {
   float value_scale;                      // multiplies every value
   bool packed;                            // multiplied by attend_bf16
 };
-
-cpu::CacheType cache_type(DType dtype) {
-  switch (dtype) {
-    case DType::kBF16:
-      return cpu::CacheType::kBF16;
-    case DType::kF16:
-      return cpu::CacheType::kF16;
-    case DType::kF8E4M3:
-      return cpu::CacheType::kE4M3;
-    default:
-      return cpu::CacheType::kF32;
-  }
-}
 
 // Finds block i of all. Its rows write to the output and start empty.
 void find(const RowBlocks& all, int64_t i, RowBlock& block) {
@@ -128,7 +121,7 @@ void find(const RowBlocks& all, int64_t i, RowBlock& block) {
   block.values = cache.values + positions * cached_bytes(cache.dtype, shape.value_dim);
   block.key_scales = cache.key_scales + positions * static_cast<int64_t>(sizeof(float));
   block.value_scales = cache.value_scales + positions * static_cast<int64_t>(sizeof(float));
-  block.args.cache = cache_type(cache.dtype);
+  block.args.cache = cpu::cache_type(cache.dtype);
   block.args.key_stride = cached_columns(cache.dtype, shape.head_dim);
   block.args.value_stride = cached_columns(cache.dtype, shape.value_dim);
   block.args.head_dim = shape.head_dim;
@@ -220,14 +213,6 @@ int64_t block_scratch(const RowBlocks& all) {
   return cpu::kAttendScratch + codes + packed;
 }
 
-// Dynamic schedule: the cost of an item varies with its visible context.
-template <class Work>
-auto dynamic_schedule(std::atomic<int64_t>& next, int64_t count, Work work) {
-  return [&next, count, work](int thread) {
-    for (int64_t i = next++; i < count; i = next++) work(thread, i);
-  };
-}
-
 }  // namespace
 
 float* CpuOps::attend_scratch(int thread, int64_t floats) {
@@ -244,12 +229,13 @@ Status CpuOps::attend(const Matrix& q, const Batch& batch, const AttentionShape&
                  str("they have ", batch.page)};
   }
   const std::lock_guard lock(attending_.mutex);
+  if (shape.selected != nullptr) attend_selected(q, batch, shape, out);
   const RowBlocks all{q, out, batch, shape, vector_, pool_.size()};
   const int64_t blocks = all.total(), kv_blocks = all.kv_blocks();
   if (blocks == 0) return {};
   const int64_t dim = shape.value_dim, scratch = block_scratch(all);
   std::atomic<int64_t> next{0};
-  const auto whole = dynamic_schedule(next, blocks, [&](int thread, int64_t i) {
+  const auto whole = cpu::dynamic_schedule(next, blocks, [&](int thread, int64_t i) {
     float* const own = attend_scratch(thread, scratch + all.largest_block() * dim);
     AttendRow partials[kPackedRows];
     for (int r = 0; r < all.largest_block(); ++r) partials[r].out = own + scratch + r * dim;
@@ -265,10 +251,9 @@ Status CpuOps::attend(const Matrix& q, const Batch& batch, const AttentionShape&
     }
     finish(vector_, block);
   });
-  // Waking threads does not pay below some ten microseconds of work.
-  constexpr int64_t kWorth = 200'000;
   const int64_t threads = pool_.size();
-  if (threads == 1 || blocks * all.most_rows() * all.longest() * (shape.head_dim + dim) < kWorth)
+  const int64_t work = blocks * all.most_rows() * all.longest() * (shape.head_dim + dim);
+  if (threads == 1 || work < cpu::kWorthThreads)
     whole(0);
   else if (blocks >= 4 * threads || kv_blocks == 1)
     pool_.run(whole);
@@ -305,7 +290,7 @@ void CpuOps::attend_by_kv_blocks(const Matrix& q, const Batch& batch, const Atte
     const int64_t end = std::min(begin + round, kv_blocks);
     std::atomic<int64_t> next{0};
     // Heads that are adjacent in memory are processed one after another.
-    pool_.run(dynamic_schedule(next, blocks * (end - begin), [&](int thread, int64_t i) {
+    pool_.run(cpu::dynamic_schedule(next, blocks * (end - begin), [&](int thread, int64_t i) {
       RowBlock block;
       find(all, i % blocks, block);
       const int64_t s = begin + i / blocks;

@@ -141,8 +141,36 @@ inline Range visible_to_any(const AttendArgs& args) {
   return all;
 }
 
+/// Prefetches a row of memory.
+template <class Element>
+MORACLE_VECTOR_INLINE void prefetch_row(const void* row, int64_t columns) {
+  const auto* const elements = static_cast<const Element*>(row);
+  constexpr auto kLine = static_cast<int64_t>(64 / sizeof(Element));
+  for (int64_t d = 0; d < columns; d += kLine) __builtin_prefetch(elements + d, 0, 2);
+}
+
+/// attend_scores of selected positions, which lie anywhere: also prefetches their values.
+template <class Element>
+void selected_scores(const AttendArgs& args, int64_t last, float* scores) {
+  for (int64_t at = 0; at < last; at += 4) {
+    const Element* keys[4];
+    for (int64_t j = 0; j < 4; ++j) {
+      // Past the end, repeat the last key: that score is not used.
+      keys[j] = static_cast<const Element*>(args.key_rows[least(at + j, last - 1)]);
+      prefetch_row<Element>(args.key_rows[least(at + j + kKeysAhead, last - 1)], args.head_dim);
+      prefetch_row<Element>(args.value_rows[least(at + j, last - 1)], args.value_dim);
+    }
+    for (int r = 0; r < args.num_rows; ++r) {
+      const float* const q[] = {args.rows[r].query};
+      float* const to[] = {scores + r * kKvBlock + at};
+      dots<1>(q, keys, args.head_dim, to);
+    }
+  }
+}
+
 template <class Element>
 void attend_scores(const AttendArgs& args, int64_t first, int64_t last, float* scores) {
+  if (args.key_rows != nullptr) return selected_scores<Element>(args, last, scores);
   constexpr int64_t kSize = sizeof(Element), kLine = 64 / kSize;
   const int64_t dim = args.head_dim, stride = args.key_stride;
   const Element* const all_keys = static_cast<const Element*>(args.keys);
@@ -183,8 +211,47 @@ MORACLE_VECTOR_INLINE Prefetcher prefetch_next_keys(const AttendArgs& args) {
           args.next_keys != nullptr ? 1 : 0};
 }
 
+/// out = Σ_k weights[k] · rows[k], k ascending, for kWide vectors of columns.
+template <int kWide, class Element>
+MORACLE_VECTOR_INLINE void add_selected(const float* weights, const void* const* rows,
+                                        int64_t count, int64_t column, float* out) {
+  Vec sum[kWide] = {};
+  for (int64_t k = 0; k < count; ++k) {
+    const Vec weight = splat(weights[k]);
+    const Element* const row = static_cast<const Element*>(rows[k]) + column;
+    MORACLE_VECTOR_UNROLL
+    for (int i = 0; i < kWide; ++i) sum[i] = multiply_add(weight, load(row + i * kLanes), sum[i]);
+  }
+  MORACLE_VECTOR_UNROLL
+  for (int i = 0; i < kWide; ++i) store(out + column + i * kLanes, sum[i]);
+}
+template <class Element>
+void selected_values(const AttendArgs& args, const float* scores) {
+  constexpr int kWide = kLanes == 16 ? 16 : 8;
+  for (int r = 0; r < args.num_rows; ++r) {
+    const float* const weights = scores + r * kKvBlock;
+    float* const out = args.rows[r].out;
+    const int64_t count = visible(args, r).end, cols = args.value_dim;
+    int64_t at = 0;
+    for (; at + kWide * kLanes <= cols; at += kWide * kLanes)
+      add_selected<kWide, Element>(weights, args.value_rows, count, at, out);
+    for (; at + 4 * kLanes <= cols; at += 4 * kLanes)
+      add_selected<4, Element>(weights, args.value_rows, count, at, out);
+    for (; at + kLanes <= cols; at += kLanes)
+      add_selected<1, Element>(weights, args.value_rows, count, at, out);
+    if (at == cols) continue;
+    Vec sum{};
+    for (int64_t k = 0; k < count; ++k) {
+      const Element* const row = static_cast<const Element*>(args.value_rows[k]) + at;
+      sum = multiply_add(splat(weights[k]), load_first(row, cols - at), sum);
+    }
+    store_first(out + at, sum, cols - at);
+  }
+}
+
 template <class Element>
 void attend_values(const AttendArgs& args, const float* scores) {
+  if (args.value_rows != nullptr) return selected_values<Element>(args, scores);
   const Element* const values = static_cast<const Element*>(args.values);
   Prefetcher next_keys = prefetch_next_keys(args);
   for (int r = 0; r < args.num_rows; r += kTileRows) {

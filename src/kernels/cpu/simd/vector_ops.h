@@ -39,6 +39,10 @@ struct AttendArgs {
   CacheType cache = CacheType::kF32;
   const float* key_scales = nullptr;  ///< of position 0; only attend_int8 reads them
   const float* value_scales = nullptr;
+  /// Of one KV block of selected positions, in place of `keys`, `values` and their strides: the
+  /// rows of positions [0, to). Only `attend` reads them.
+  const void* const* key_rows = nullptr;
+  const void* const* value_rows = nullptr;
   const void* next_keys = nullptr;  ///< keys that are probably read next; they are prefetched
   int64_t next_bytes = 0;
   /// Of attend_bf16: pairs of bf16, aligned to 64 bytes. keys [kKvBlock / kPackedPanel,
@@ -67,6 +71,18 @@ constexpr bool packs(int64_t head_dim, int64_t value_dim) {
 constexpr int64_t int8_scratch(int64_t head_dim) {
   return kAttendRows * ((head_dim + 15) / 16 * 16) / 2;
 }
+
+/// The scores of one token's index queries with `count` index keys, which are adjacent.
+struct IndexScoreArgs {
+  const float* queries;  ///< [num_heads, head_dim]
+  const float* weights;  ///< [num_heads]
+  int64_t num_heads, head_dim;
+  const void* keys;
+  CacheType cache;
+  int64_t count;
+  float scale;
+  float* scores;  ///< `count`, rounded up to a multiple of 4
+};
 
 /// One token of one head: S ← decay · S, S ← S + k ⊗ strength · (v - Sᵀ k), out = Sᵀ q.
 struct DeltaStep {
@@ -214,6 +230,9 @@ struct VectorOps {
   void (*attend_int8)(const AttendArgs& args);
   /// Merges a row's partial result of one KV block into `whole`, which starts as -inf, 0, 0.
   void (*attend_merge)(const AttendRow& partial, int64_t value_dim, AttendRow& whole);
+
+  /// scores[j] = scale · Σ_h weights[h] · max(0, q_h · k_j)
+  void (*index_scores)(const IndexScoreArgs& args);
 
   /// x[i] *= σ(by[i])
   void (*gate_sigmoid)(const float* by, int64_t count, float* x);

@@ -8,6 +8,7 @@
 #include "kernels/cpu/simd/vector_convert.h"
 #include "kernels/cpu/simd/vector_delta.h"
 #include "kernels/cpu/simd/vector_epilogue.h"
+#include "kernels/cpu/simd/vector_index.h"
 #include "kernels/cpu/simd/vector_ops.h"
 #include "kernels/cpu/simd/vector_quantize.h"
 #include "kernels/cpu/simd/vector_recurrent.h"
@@ -50,6 +51,7 @@ constexpr VectorOps table(const char* isa) {
           attend,
           attend_int8,
           attend_merge,
+          index_scores,
           gate_sigmoid,
           convolve,
           delta_step,

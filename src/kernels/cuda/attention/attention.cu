@@ -32,6 +32,7 @@ bool uses_tensor_cores(const AttendArgs& args, const Queue& queue) {
 }  // namespace
 
 Status attend(const AttendArgs& args, const Queue& queue, Stream stream) {
+  if (args.shape.selected != nullptr) return launch_selected(args, queue, stream);
   if (!uses_tensor_cores(args, queue)) return launch_generic(args, queue, stream);
   const Batch& batch = args.batch;
   const bool sm90 = has_sm90(queue), batch_invariant = args.shape.batch_invariant;

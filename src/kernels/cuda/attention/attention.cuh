@@ -25,6 +25,9 @@ Status launch_prefill_sm80(const AttendArgs& args, const Queue& queue, Stream st
 /// Needs a positive scale.
 Status launch_prefill_sm90(const AttendArgs& args, const Queue& queue, Stream stream);
 
+/// Tokens that see only selected positions, of any head sizes and dtypes.
+Status launch_selected(const AttendArgs& args, const Queue& queue, Stream stream);
+
 /// Any head sizes and dtypes.
 Status launch_generic(const AttendArgs& args, const Queue& queue, Stream stream);
 

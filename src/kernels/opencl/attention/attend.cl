@@ -68,14 +68,15 @@ PerHead score_of(ulong row, local const PerHead *query, int head_dim) {
 #define PARTIALS 16  // results of the first step of a reduction, which the second step reduces
 
 // `query` and `found` are local memory for head_dim and value_dim numbers of each head. `splits_stride` is the number
-// of splits launched for each view. Tokens are [first_slot, first_slot + slots) of the batch.
+// of splits launched for each view. `selected` [tokens, top_k]: see AttentionShape. Tokens are [first_slot,
+// first_slot + slots) of the batch.
 kernel void attend(MATRIX(q), MATRIX(out), global const int *positions, global const int *sequences,
                    global const int *first_token, global const int *first_page, global const ulong *pages,
                    const int page, const long key_offset, const long value_offset, const int num_heads,
                    const int num_kv_heads, const int head_dim, const int value_dim, const float scale,
-                   const int window, const int chunk, global const float *sinks, const int batch_invariant,
-                   const long first_slot, const long slots, const int splits_stride, global float *scratch, local PerHead *query,
-                   local PerHead *found) {
+                   const int window, const int chunk, global const int *selected, const int top_k,
+                   global const float *sinks, const int batch_invariant, const long first_slot, const long slots,
+                   const int splits_stride, global float *scratch, local PerHead *query, local PerHead *found) {
   local PerHead scores[TILE], partial[PARTIALS];
   local ulong value_rows[TILE];
   const int lid = get_local_id(0), threads = get_local_size(0), partials = min(PARTIALS, threads);
@@ -90,7 +91,8 @@ kernel void attend(MATRIX(q), MATRIX(out), global const int *positions, global c
     const int split = b / of_split % splits_stride;
     const long slot = b / of_split / splits_stride, token = first_slot + slot;
     const int sequence = sequences[token];
-    const View view = view_of(positions[token], window, chunk);
+    const View view = view_of_selected(positions[token], window, chunk, top_k);
+    const bool is_selected = top_k > 0 && positions[token] >= top_k;
     const Splits splits = splits_of(view, splits_views(first_token, sequence, batch_invariant));
     // A split past the last one has no positions and stores nothing.
     const int begin = split < splits.count ? view.begin + split * splits.size : view.end;
@@ -109,7 +111,8 @@ kernel void attend(MATRIX(q), MATRIX(out), global const int *positions, global c
       for (int j = lid; j < TILE; j += threads) {
         PerHead score = (PerHead)(-INFINITY);
         if (j < count) {
-          const int position = from + j, in_page = position % page;
+          const int position = is_selected ? selected[token * top_k + from + j] : from + j;
+          const int in_page = position % page;
           const ulong base = page_of(pages, first_page, page, sequence, position);
           value_rows[j] = base + value_offset + in_page * value_row + (long)kv * value_dim * CACHE_BYTES;
           score = score_of(base + key_offset + in_page * key_row + (long)kv * head_dim * CACHE_BYTES, query, head_dim) *

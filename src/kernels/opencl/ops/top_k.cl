@@ -5,19 +5,9 @@
 // bitonic merge sorts them. This halves the number of runs until one is left (Shanbhag, Pirk and Madden, "Efficient
 // Top-K Query Processing on Massively Parallel Hardware", 2018).
 #include "elements.cl"
+#include "top_k_key.cl"
 
 #define TILE_KEYS 2048  // kTopKTile in top_k_key.h
-
-// The key of top_k_key.h. It compares integers, because not every device keeps denormal floats.
-ulong top_k_key(uint bits, uint index) {
-  if ((bits & 0x7fffffffu) > 0x7f800000u)
-    bits = 0xffffffffu;
-  else if (bits >> 31 && bits != 0x80000000u)
-    bits = ~bits;
-  else
-    bits |= 0x80000000u;  // -0 is as large as 0
-  return (ulong)bits << 32 | (uint)~index;
-}
 
 // Puts the keys at `low` and `high` into descending order, or ascending.
 void put_in_order(local ulong *keys, uint low, uint high, bool descending) {
