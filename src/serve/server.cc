@@ -39,7 +39,10 @@ Result<std::unique_ptr<Server>> Server::start(Model& model, ServedModel served,
       HttpServer::start(
           http, {.at_header = [api](const auto& request) { return api->at_header(request); },
                  .answer = [api](const auto& request,
-                                 const auto& exchange) { api->answer(request, exchange); }}));
+                                 const auto& exchange) { api->answer(request, exchange); },
+                 .refuse = [api](const auto& request, int status, const auto& message) {
+                   return api->refuse(request, status, message);
+                 }}));
   return server;
 }
 

@@ -1,5 +1,5 @@
 // Tests parsing of request bodies into jobs, and rejections.
-#include "serve/api/generation_request.h"
+#include "serve/dialects/dialects.h"
 #include "paths.h"
 
 #include <gmock/gmock.h>
@@ -185,7 +185,7 @@ TEST_F(Requests, RejectsInvalidMessagesByName) {
       {R"({"messages": [{"role": "user"}], "tools": [{"type": "function"}]})",
        "tools: needs a model whose chat template supports tools"},
       {R"({"messages": [{"role": "user"}], "tool_choice": "required"})", "tool_choice: needs auto"},
-      {R"({"messages": [{"role": "user"}], "parallel_tool_calls": false})", "parallel_tool_calls:"},
+      {R"({"messages": [{"role": "user"}], "parallel_tool_calls": 5})", "parallel_tool_calls:"},
       {R"({"messages": [{"role": "user"}], "chat_template_kwargs": {"tools": 1}})",
        "chat_template_kwargs.tools: needs"},
       {R"({"messages": [{"role": "a", "function_call": {}}]})", "messages[0].function_call: needs"},

@@ -34,7 +34,7 @@ WRONG_IN_CHATS = {
                      [{"function": {"name": "f", "arguments": "[" * 100000}}]))],
     "tool_choice": ["required", {"type": "function", "function": {"name": "f"}}, 5], "logprobs": [1, "x"],
     "top_logprobs": [5, -1, 21], "max_completion_tokens": [0, -1], "chat_template_kwargs": [5, {"messages": []}],
-    "parallel_tool_calls": [False], "functions": [[{"name": "f"}]],
+    "parallel_tool_calls": [5, "x"], "functions": [[{"name": "f"}]],
 }
 WRONG_JSON = [b"", b"{", b"[]", b"5", b"[" * 100000, b'{"a":' * 100000, b'{"prompt":"\xff\xfe"}', b'{"prompt":"\xc0\xaf"}',
               b'{"prompt":"\xed\xa0\x80"}', b'{"prompt":"\\ud800"}', b'{"prompt":"a"} x', b'{"prompt":"a","seed":NaN}',

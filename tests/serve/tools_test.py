@@ -112,6 +112,11 @@ class ToolCalls(unittest.TestCase):
             self.assertIn("<tool_call>", choice["message"]["content"])
             self.assertEqual(choice["finish_reason"], "stop")
 
+    def test_single_call_ends_the_answer(self):
+        choice = self.chat(self.hermes, "<|two|>", parallel_tool_calls=False)
+        self.assertEqual([call["function"]["arguments"] for call in choice["message"]["tool_calls"]], ["{\"town\":\"Köln\"}"])
+        self.assertEqual((choice["message"]["content"], choice["finish_reason"]), ("I will look.", "tool_calls"))
+
     def test_results_of_tools_reach_the_prompt(self):
         call = self.chat(self.hermes, "<|two|>")["message"]["tool_calls"][0]
         messages = [{"role": "user", "content": "Weather?"}, {"role": "assistant", "content": None, "tool_calls": [call]},
@@ -126,7 +131,7 @@ class ToolCalls(unittest.TestCase):
         self.assertEqual((status, reply["choices"][0]["message"]["content"]), (200, "Only text <tool_call> here"))
 
     def test_forced_tool_choices_are_refused(self):
-        for fields in ({"tool_choice": "required"}, {"parallel_tool_calls": False},
+        for fields in ({"tool_choice": "required"},
                        {"tool_choice": {"type": "function", "function": {"name": "get_weather"}}}):
             status, reply = self.hermes.post("/v1/chat/completions", {
                 "messages": [{"role": "user", "content": "<|text|>"}], "tools": TOOLS, **fields})

@@ -39,6 +39,7 @@ struct Event {
   std::vector<TokenScore> of_prompt;  ///< scores of prompt tokens from the second on; sent once
   Finish finish = Finish::kNone;
   std::string message;
+  std::string stop_string;  ///< the stop string that ended the text; empty: none
   int64_t prompt_tokens = 0, new_tokens = 0, reused_tokens = 0;  ///< totals so far
 };
 

@@ -47,7 +47,10 @@ Result<Event> Sequence::answer() {
   else if (num_new() >= job.max_tokens)
     event.finish = Finish::kLength;
   if (event.finish != Finish::kNone) event.text += stream.finish();
-  if (stream.stopped()) event.finish = Finish::kStop;
+  if (stream.stopped()) {
+    event.finish = Finish::kStop;
+    event.stop_string = stream.stop_string();
+  }
   return event;
 }
 

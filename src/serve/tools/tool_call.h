@@ -21,6 +21,8 @@ class OfferedTools {
  public:
   /// Errors: not an array of functions with names.
   static Result<OfferedTools> read(const JsonField& tools);
+  /// Adds a function with "name" and a schema of its parameters. Errors: no name.
+  Status add(const JsonField& function, const char* parameters = "parameters");
   bool has(const std::string& name) const { return texts_.contains(name); }
   /// True if the tool's schema declares the parameter a string. Formats without quotes need this to
   /// tell the text 5 from the number 5.
