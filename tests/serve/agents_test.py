@@ -20,6 +20,9 @@ AGAIN = {"<|again|>": ["Next.\n<tool_call>{\"name\": \"get_weather\", \"argu", "
 CHAT_TOOLS = [{"type": "function", "function": {key: value for key, value in FLAT_TOOLS[0].items() if key != "type"}}]
 
 
+FORCED = {"type": "object", "properties": {"town": {"enum": ["Ulm", "Bonn"]}}, "required": ["town"], "additionalProperties": False}
+
+
 def result_of(turn):
     """What the stubbed tool returns."""
     return "cold<|again|>" if turn + 1 < TURNS else "cold<|done|>"
@@ -111,6 +114,23 @@ class OpenAi(Agents):
                          {"role": "tool", "tool_call_id": message.tool_calls[0].id, "content": result_of(turn)}]
         self.assertEqual((turn, message.content), (TURNS, "All towns are cold."))
 
+    def test_forced_calls_of_many_turns(self):
+        tools = [{**FLAT_TOOLS[0], "parameters": FORCED, "strict": True}]
+        fields = {**self.model, "tools": tools, "max_output_tokens": 200, "parallel_tool_calls": False}
+        given, previous = "Go on", None
+        for turn in range(TURNS):
+            choice = "required" if turn % 2 else {"type": "function", "name": "get_weather"}
+            try:
+                reply = self.client.responses.create(input=given, previous_response_id=previous, tool_choice=choice, **fields)
+            except self.openai.BadRequestError as error:
+                if "MORACLE_XGRAMMAR" in str(error):
+                    self.skipTest(str(error))
+                raise
+            [call] = reply.output
+            self.assertEqual((call.name, json.loads(call.arguments)["town"] in ("Ulm", "Bonn")), ("get_weather", True))
+            given, previous = [{"type": "function_call_output", "call_id": call.call_id, "output": "cold"}], reply.id
+        self.assertGreater(reply.usage.input_tokens, 200)
+
     def test_asynchronous_responses(self):
         async def all_of_them():
             async with self.openai.AsyncOpenAI(**self.options) as client:
@@ -193,6 +213,26 @@ class Anthropic(Agents):
             messages += [{"role": "assistant", "content": reply.content},
                          {"role": "user", "content": [{"type": "tool_result", "tool_use_id": call.id, "content": result_of(turn)}]}]
         self.assertEqual((turn, reply.content[0].text), (TURNS, "All towns are cold."))
+
+    def test_forced_calls_of_many_turns(self):
+        tools = [{**CUSTOM_TOOLS[0], "input_schema": FORCED}]
+        messages = [{"role": "user", "content": "Go on"}]
+        for turn in range(TURNS):
+            choice = {"type": "any" if turn % 2 else "tool", "disable_parallel_tool_use": True}
+            if choice["type"] == "tool":
+                choice["name"] = "get_weather"
+            try:
+                with self.client.messages.stream(**{**self.model, "max_tokens": 300}, messages=messages, tools=tools,
+                                                 tool_choice=choice) as stream:
+                    reply = stream.get_final_message()
+            except self.anthropic.BadRequestError as error:
+                if "MORACLE_XGRAMMAR" in str(error):
+                    self.skipTest(str(error))
+                raise
+            [call] = reply.content
+            self.assertEqual((call.name, call.input["town"] in ("Ulm", "Bonn"), reply.stop_reason), ("get_weather", True, "tool_use"))
+            messages += [{"role": "assistant", "content": reply.content},
+                         {"role": "user", "content": [{"type": "tool_result", "tool_use_id": call.id, "content": "cold"}]}]
 
     def test_asynchronous_messages(self):
         async def all_of_them():

@@ -119,7 +119,7 @@ class Responses(Dialect):
     def test_single_call_ends_the_answer(self):
         reply = self.whole("<|two|>", tools=FLAT_TOOLS, parallel_tool_calls=False)
         self.assertEqual([item["type"] for item in reply["output"]], ["message", "function_call"])
-        self.assertEqual((reply["status"], reply["usage"]["output_tokens"]), ("completed", 7))
+        self.assertEqual((reply["status"], reply["usage"]["output_tokens"]), ("completed", 6))
 
     def test_token_limit_makes_the_response_incomplete(self):
         reply = self.whole("<|text|>", max_output_tokens=2)

@@ -34,7 +34,7 @@ class Examples(unittest.TestCase):
                     elif '"stream": true' in command:
                         self.assertTrue(ran.stdout.endswith("data: [DONE]\n\n"))
                     else:
-                        self.assertNotIn("error", json.loads(ran.stdout))
+                        self.assertIsNone(json.loads(ran.stdout).get("error"))
 
 
 if __name__ == "__main__":

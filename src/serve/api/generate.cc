@@ -96,20 +96,22 @@ void Api::generate(const HttpRequest& http, const std::shared_ptr<Exchange>& exc
   if (!body) return;
   Result<GenerationRequest> request = read(dialect, *body, http.body, while_wanted(*exchange));
   if (!request) return exchange->reply(refused(request.error(), *exchange, form));
-  if (request->schema.empty()) return submit(*request, exchange);
+  if (request->grammar.empty()) return submit(*request, exchange);
   // Compile on another thread: it can take a second, and other requests must not wait.
   const auto waiting = std::make_shared<GenerationRequest>(*std::move(request));
   const auto compiled = [this, waiting, exchange, form](const CompiledGrammar& grammar) {
     if (!grammar) {
       ApiError error = api_error(grammar.error());
-      error.param = waiting->dialect == Dialect::kResponses ? "text.format" : "response_format";
+      error.param = waiting->grammar.kind == GrammarText::Kind::kStructuralTag ? "tools"
+                    : waiting->dialect == Dialect::kResponses                  ? "text.format"
+                                                                               : "response_format";
       if (grammar.error().kind == ErrorKind::kCancelled) error.status = 503;
       return exchange->reply(to_reply(error, form));
     }
     for (Job& job : waiting->jobs) job.grammar = *grammar;
     submit(*waiting, exchange);
   };
-  if (grammars_.add(waiting->schema, compiled)) return;
+  if (grammars_.add(waiting->grammar, compiled)) return;
   exchange->reply(to_reply({.status = 429,
                             .message = "too many schemas wait to be compiled; try again later",
                             .code = "queue_full"},

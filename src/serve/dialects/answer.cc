@@ -58,7 +58,7 @@ int64_t seconds_now() {
 }
 
 Answer::Answer(const GenerationRequest& request, std::shared_ptr<Exchange> exchange)
-    : choices_(request.jobs.size(), Choice(request.tools)),
+    : choices_(request.jobs.size(), Choice(request.form)),
       stream_(request.stream),
       created_(seconds_now()),
       exchange_(std::move(exchange)) {}

@@ -28,7 +28,7 @@ class Answer : public std::enable_shared_from_this<Answer> {
 
  protected:
   struct Choice {
-    explicit Choice(const std::shared_ptr<const ToolUse>& tools) : reader(tools) {}
+    explicit Choice(const AnswerForm& form) : reader(form) {}
     AnswerReader reader;
     std::vector<AnswerPart> parts;
     Finish finish = Finish::kNone;

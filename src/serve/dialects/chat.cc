@@ -124,9 +124,10 @@ Result<GenerationRequest> read_chat(const nlohmann::json& value, const std::stri
   const char* const key =
       body["max_completion_tokens"].is_null() ? "max_tokens" : "max_completion_tokens";
   MORACLE_TRY(const auto max_tokens, read_max_tokens(body[key], 1));
+  MORACLE_TRY(const auto budget, read_reasoning_budget(body["thinking_token_budget"], model));
   MORACLE_TRY(ChatPrompt prompt, read_chat_prompt(body, text, model));
-  MORACLE_CHECK(
-      add_chat_jobs("messages", model, fields, std::move(prompt), max_tokens, progress, request));
+  MORACLE_CHECK(add_chat_jobs("messages", model, fields, std::move(prompt), max_tokens, budget,
+                              progress, request));
   return request;
 }
 

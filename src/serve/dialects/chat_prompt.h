@@ -34,13 +34,21 @@ struct ChatRequest {
   bool add_generation_prompt = true;
 };
 
-struct ChatPrompt {
-  std::string text;
-  std::shared_ptr<const ToolUse> tools;  ///< null: tool calls are not parsed
+/// What the text of an answer may hold beside text.
+struct AnswerForm {
+  std::shared_ptr<const ToolUse> tools;        ///< null: tool calls are not parsed
+  const ReasoningFormat* reasoning = nullptr;  ///< null: reasoning is not parsed
+  bool is_reasoning = false;                   ///< the prompt has opened the reasoning
 };
 
-/// Errors: template errors; tools that the template ignores; a tool_choice that needs constrained
-/// decoding.
+struct ChatPrompt {
+  std::string text;
+  AnswerForm form;
+  GrammarText grammar;  ///< of the calls; empty: unconstrained
+};
+
+/// Errors: template errors; tools that the template ignores; calls that must be constrained where
+/// the server has no grammar of them.
 Result<ChatPrompt> make_prompt(const ChatRequest& request, const ServedModel& model);
 
 /// Template variables of a reasoning effort. Errors: an unknown effort.

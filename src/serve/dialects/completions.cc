@@ -33,7 +33,7 @@ Result<GenerationRequest> read_completion(const nlohmann::json& value, const std
                                           const ServedModel& model, const Progress& progress) {
   const JsonField body(value, kCompletionFile);
   GenerationRequest request;
-  for (const char* key : {"tools", "reasoning_effort"}) {
+  for (const char* key : {"tools", "reasoning_effort", "thinking_token_budget"}) {
     if (!body[key].value().empty()) return body[key].unsupported("a chat request");
   }
   MORACLE_TRY(Job fields, read_openai_fields(body, text, model, request));

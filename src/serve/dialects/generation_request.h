@@ -26,8 +26,8 @@ struct GenerationRequest {
   std::string model;                 ///< "model" of the request
   bool stream = false, include_usage = false;
   bool echo = false;
-  std::shared_ptr<const ToolUse> tools;  ///< null: tool calls are not parsed
-  std::string schema;          ///< result of lower_schema(), not yet compiled; empty: unconstrained
+  AnswerForm form;
+  GrammarText grammar;         ///< not yet compiled; empty: unconstrained
   bool fills_context = false;  ///< the context limits the answer, not the request
   Json reply_fields;           ///< responses: fields that the reply repeats
   Json items;                  ///< responses: all input items, to store; null: not stored

@@ -140,6 +140,15 @@ Result<std::optional<int64_t>> read_max_tokens(const JsonField& field, int64_t m
   return std::optional(count);
 }
 
+Result<std::optional<int64_t>> read_reasoning_budget(const JsonField& field,
+                                                     const ServedModel& model) {
+  if (field.is_null()) return std::optional<int64_t>();
+  MORACLE_TRY(const int64_t budget, field.integer(0, int64_t{1} << 30));
+  if (!model.reasoning)
+    return field.unsupported("no value: the server finds no reasoning in this model's template");
+  return std::optional(budget);
+}
+
 Status refuse_fields(const JsonField& body, std::span<const char* const> keys) {
   for (const char* key : keys) {
     const JsonField field = body[key];
@@ -243,14 +252,35 @@ Status add_jobs(const char* place, const ServedModel& model, const Job& fields,
 }
 
 Status add_chat_jobs(const char* place, const ServedModel& model, Job fields, ChatPrompt prompt,
-                     std::optional<int64_t> max_tokens, const Progress& progress,
-                     GenerationRequest& request) {
+                     std::optional<int64_t> max_tokens, std::optional<int64_t> budget,
+                     const Progress& progress, GenerationRequest& request) {
   fields.continues_prompt = false;
-  if (prompt.tools) fields.shown_ids = special_tags(prompt.tools->format, model.tokenizer);
+  const AnswerForm& form = prompt.form;
+  if (form.tools) fields.shown_ids = special_tags(form.tools->format, model.tokenizer);
+  if (form.reasoning) {
+    for (const int32_t id : special_ids(form.reasoning->tags, model.tokenizer))
+      fields.shown_ids.push_back(id);
+    // The grammar constrains the text after the reasoning. A grammar of calls has the channels.
+    const bool has_calls = !prompt.grammar.empty();
+    if (has_calls && form.reasoning->has_channels)
+      fields.grammar_after.clear();
+    else if (form.reasoning->has_channels)
+      fields.grammar_after =
+          form.reasoning->forced.substr(form.reasoning->forced.rfind("<|channel|>"));
+    else if (form.is_reasoning)
+      fields.grammar_after = form.reasoning->close;
+  }
+  if (form.reasoning && budget) {
+    MORACLE_TRY(std::vector<int32_t> ids, model.tokenizer.encode(form.reasoning->forced));
+    fields.reasoning =
+        ReasoningLimit{std::string(form.reasoning->open), std::string(form.reasoning->close),
+                       std::move(ids), form.is_reasoning, *budget};
+  }
   MORACLE_TRY(std::vector<int32_t> ids, model.tokenizer.encode(prompt.text, progress));
   MORACLE_CHECK(add_jobs(place, model, fields, std::move(ids), max_tokens, request));
   request.prompts.push_back(std::move(prompt.text));
-  request.tools = std::move(prompt.tools);
+  request.form = std::move(prompt.form);
+  if (!prompt.grammar.empty()) request.grammar = std::move(prompt.grammar);
   return {};
 }
 

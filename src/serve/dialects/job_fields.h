@@ -36,9 +36,12 @@ Result<std::string> read_format(const FormatField& field, const JsonField& body,
 Status add_jobs(const char* place, const ServedModel& model, const Job& fields,
                 std::vector<int32_t> prompt, std::optional<int64_t> max_tokens,
                 GenerationRequest& request);
-/// As add_jobs, for a rendered chat prompt.
+/// Largest number of tokens of an answer's reasoning. Empty: the field is missing.
+Result<std::optional<int64_t>> read_reasoning_budget(const JsonField& field,
+                                                     const ServedModel& model);
+/// As add_jobs, for a rendered chat prompt. `budget`: of the reasoning.
 Status add_chat_jobs(const char* place, const ServedModel& model, Job fields, ChatPrompt prompt,
-                     std::optional<int64_t> max_tokens, const Progress& progress,
-                     GenerationRequest& request);
+                     std::optional<int64_t> max_tokens, std::optional<int64_t> budget,
+                     const Progress& progress, GenerationRequest& request);
 
 }  // namespace moracle::serve

@@ -103,6 +103,7 @@ Status read_custom_tools(const JsonField& tools, const Json& ordered, ChatReques
     if (given.contains("description")) function["description"] = given["description"];
     function["parameters"] =
         given.contains("input_schema") ? given["input_schema"] : Json::object();
+    if (given.contains("strict")) function["strict"] = given["strict"];
     request.tools.push_back({{"type", "function"}, {"function", std::move(function)}});
   }
   return {};
@@ -196,15 +197,20 @@ Result<GenerationRequest> read_messages(const nlohmann::json& value, const std::
   MORACLE_TRY(const auto max_tokens, read_max_tokens(body["max_tokens"], 1));
   if (const JsonField format = body["output_config"]["format"]; !format.is_null()) {
     MORACLE_TRY(const Json ordered, parse_ordered_json(text));
-    MORACLE_TRY(request.schema, read_format({.format = format,
-                                             .holder = format,
-                                             .ordered = ordered["output_config"]["format"],
-                                             .has_tools = !body["tools"].value().empty()},
-                                            body, model));
+    MORACLE_TRY(request.grammar.text, read_format({.format = format,
+                                                   .holder = format,
+                                                   .ordered = ordered["output_config"]["format"],
+                                                   .has_tools = !body["tools"].value().empty()},
+                                                  body, model));
   }
+  const JsonField given = body["thinking"]["budget_tokens"];
+  if (body["thinking"]["type"].value() == "enabled" && given.is_null())
+    return given.bad("a whole number");
+  // A model that does not reason keeps every budget.
+  MORACLE_TRY(const auto budget, read_max_tokens(given, 1));
   MORACLE_TRY(ChatPrompt prompt, read_messages_prompt(body, text, model));
-  MORACLE_CHECK(
-      add_chat_jobs("messages", model, fields, std::move(prompt), max_tokens, progress, request));
+  MORACLE_CHECK(add_chat_jobs("messages", model, fields, std::move(prompt), max_tokens, budget,
+                              progress, request));
   return request;
 }
 

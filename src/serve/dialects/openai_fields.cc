@@ -29,7 +29,6 @@ Status refuse_unsupported(const JsonField& body) {
                                      "documents",
                                      "reasoning",
                                      "thinking_budget",
-                                     "thinking_token_budget",
                                      "web_search_options"};
   MORACLE_CHECK(refuse_fields(body, kFields));
   for (const char* key : {"enable_thinking", "thinking", "verbosity"}) {
@@ -69,7 +68,7 @@ Result<Job> read_openai_fields(const JsonField& body, const std::string& text,
   MORACLE_CHECK(refuse_unsupported(body));
   MORACLE_TRY(Job job, read_job_fields(body, model, request));
   MORACLE_CHECK(read_stop_strings(body["stop"], job.stop_strings));
-  MORACLE_TRY(request.schema, read_response_format(body, text, model));
+  MORACLE_TRY(request.grammar.text, read_response_format(body, text, model));
   if (!body["n"].is_null()) {
     MORACLE_TRY(request.choices, body["n"].integer(1, kMaxChoices));
   }

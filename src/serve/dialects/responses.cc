@@ -224,7 +224,7 @@ Result<GenerationRequest> read_responses(const nlohmann::json& value, const std:
   MORACLE_CHECK(refuse_in_responses(body));
   MORACLE_TRY(const Job fields, read_job_fields(body, model, request));
   MORACLE_TRY(Json ordered, parse_ordered_json(text));
-  MORACLE_TRY(request.schema, read_text_format(body, ordered, model));
+  MORACLE_TRY(request.grammar.text, read_text_format(body, ordered, model));
   MORACLE_TRY(const auto max_tokens, read_max_tokens(body["max_output_tokens"], 1));
   MORACLE_TRY(const bool stores, body["store"].flag_or(true));
   request.reply_fields = make_reply_fields(ordered, fields);
@@ -238,9 +238,10 @@ Result<GenerationRequest> read_responses(const nlohmann::json& value, const std:
   ChatMessages messages(model.dialect);
   MORACLE_CHECK(read_input(body, items, messages));
   chat.messages = messages.take();
+  MORACLE_TRY(const auto budget, read_reasoning_budget(body["thinking_token_budget"], model));
   MORACLE_TRY(ChatPrompt prompt, make_prompt(chat, model));
-  MORACLE_CHECK(
-      add_chat_jobs("input", model, fields, std::move(prompt), max_tokens, progress, request));
+  MORACLE_CHECK(add_chat_jobs("input", model, fields, std::move(prompt), max_tokens, budget,
+                              progress, request));
   if (stores) request.items = std::move(items);
   return request;
 }

@@ -30,8 +30,9 @@ ResponsesAnswer::ResponsesAnswer(GenerationRequest& request, std::shared_ptr<Exc
 
 Json ResponsesAnswer::item(size_t index, bool is_open) const {
   const AnswerPart& part = choices_[0].parts[index];
-  const bool is_cut = choices_[0].finish == Finish::kLength &&
-                      index + 1 == choices_[0].parts.size() && part.kind != PartKind::kCall;
+  const bool is_last = index + 1 == choices_[0].parts.size();
+  const bool is_cut = choices_[0].finish == Finish::kLength && is_last &&
+                      (part.kind != PartKind::kCall || !Json::accept(part.text));
   const char* const status = is_open ? "in_progress" : is_cut ? "incomplete" : "completed";
   Json item = {{"id", item_ids_[index]}, {"status", status}};
   if (part.kind == PartKind::kCall) {

@@ -27,6 +27,8 @@ Result<OfferedTools> OfferedTools::read(const JsonField& tools) {
 Status OfferedTools::add(const JsonField& function, const char* parameters) {
   MORACLE_TRY(const std::string name, function["name"].text());
   if (name.empty()) return function["name"].bad("a name");
+  MORACLE_TRY(const bool is_strict, function["strict"].flag_or(false));
+  if (is_strict) strict_.insert(name);
   const JsonField properties = function[parameters]["properties"];
   std::set<std::string>& texts = texts_[name];
   if (!properties.is_object()) return {};
