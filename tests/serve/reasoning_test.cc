@@ -1,7 +1,7 @@
 // Tests the detection of reasoning from templates, and its parsers.
 #include <gtest/gtest.h>
 
-#include "serve/dialects/answer_reader.h"
+#include "serve/answers/answer_reader.h"
 #include "serve/reasoning/reasoning_budget.h"
 #include "support/must.h"
 

@@ -278,7 +278,8 @@ TEST(ToolCallParser, ParsesDsmlGemmaAndChannels) {
     for (const size_t size : {size_t{1}, size_t{5}, text.size()}) {
       const ToolCallParser::Delta delta = read(format(name), text, size);
       ASSERT_EQ(delta.calls.size(), 1u) << name;
-      EXPECT_EQ(Json::parse(delta.calls[0].arguments), Json::parse(R"({"town":"5","days":5})"))
+      EXPECT_EQ(nlohmann::json::parse(delta.calls[0].arguments),
+                nlohmann::json::parse(R"({"town":"5","days":5})"))
           << name;
     }
   }

@@ -3,8 +3,8 @@
 
 #include "base/text.h"
 #include "base/try.h"
+#include "serve/answers/answer.h"
 #include "serve/api/api.h"
-#include "serve/dialects/answer.h"
 #include "serve/dialects/dialects.h"
 
 namespace moracle::serve {

@@ -36,6 +36,13 @@ TagJson literal(std::string_view text) {
   return sequence(std::move(elements));
 }
 
+// The text after arguments. Templates print the line break only after arguments between tags, and
+// some calls have none.
+TagJson after_arguments(const CallGrammar& grammar, std::string_view text) {
+  if (grammar.format.style == "json" || !text.starts_with('\n')) return literal(text);
+  return sequence(TagJson::array({regex("\\n{0,1}"), literal(text.substr(1))}));
+}
+
 // The text between name and arguments. Kimi numbers its calls there.
 TagJson middle_of(const std::string& middle) {
   constexpr std::string_view kNumber = ":0";
@@ -66,9 +73,10 @@ std::string structural_tag(const CallGrammar& grammar) {
   TagJson calls = TagJson::array({one});
   if (syntax.repeats && !grammar.is_single) {
     calls.push_back(
-        {{"type", "star"}, {"content", sequence(TagJson::array({literal(syntax.between), one}))}});
+        {{"type", "star"},
+         {"content", sequence(TagJson::array({after_arguments(grammar, syntax.between), one}))}});
   }
-  calls.push_back(literal(syntax.tail));
+  calls.push_back(after_arguments(grammar, syntax.tail));
   const TagJson blank = regex("[ \\n]{0,4}");
   TagJson whole;
   if (grammar.is_required) {

@@ -1,4 +1,4 @@
-#include "serve/dialects/answer_reader.h"
+#include "serve/answers/answer_reader.h"
 
 #include <utility>
 

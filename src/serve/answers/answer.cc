@@ -1,4 +1,4 @@
-#include "serve/dialects/answer.h"
+#include "serve/answers/answer.h"
 
 #include <chrono>
 #include <iomanip>

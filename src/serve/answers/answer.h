@@ -4,7 +4,7 @@
 
 #include <memory>
 
-#include "serve/dialects/answer_reader.h"
+#include "serve/answers/answer_reader.h"
 #include "serve/dialects/generation_request.h"
 #include "serve/dialects/response_store.h"
 #include "serve/http/http.h"

@@ -1,6 +1,6 @@
-#include "serve/dialects/messages_answer.h"
-#include "serve/dialects/openai_answer.h"
-#include "serve/dialects/responses_answer.h"
+#include "serve/answers/messages_answer.h"
+#include "serve/answers/openai_answer.h"
+#include "serve/answers/responses_answer.h"
 
 namespace moracle::serve {
 

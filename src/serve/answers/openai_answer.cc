@@ -1,4 +1,4 @@
-#include "serve/dialects/openai_answer.h"
+#include "serve/answers/openai_answer.h"
 
 #include <algorithm>
 

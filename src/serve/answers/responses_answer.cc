@@ -1,4 +1,4 @@
-#include "serve/dialects/responses_answer.h"
+#include "serve/answers/responses_answer.h"
 
 namespace moracle::serve {
 namespace {

@@ -1,7 +1,7 @@
 // Replies of /v1/completions and /v1/chat/completions.
 #pragma once
 
-#include "serve/dialects/answer.h"
+#include "serve/answers/answer.h"
 
 namespace moracle::serve {
 

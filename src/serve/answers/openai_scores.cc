@@ -5,7 +5,7 @@
 
 #include "base/text.h"
 #include "base/utf8.h"
-#include "serve/dialects/openai_answer.h"
+#include "serve/answers/openai_answer.h"
 
 namespace moracle::serve {
 namespace {

@@ -1,4 +1,4 @@
-#include "serve/dialects/messages_answer.h"
+#include "serve/answers/messages_answer.h"
 
 namespace moracle::serve {
 namespace {

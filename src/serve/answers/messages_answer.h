@@ -1,7 +1,7 @@
 // Replies of /v1/messages, Anthropic's API.
 #pragma once
 
-#include "serve/dialects/answer.h"
+#include "serve/answers/answer.h"
 
 namespace moracle::serve {
 
