@@ -83,6 +83,12 @@ TEST(ReasoningFormat, IsDetectedFromTemplate) {
             "mistral");
 }
 
+TEST(ReasoningFormat, IsDetectedFromInstructions) {
+  EXPECT_EQ(name_in("Think first: [THINK]thoughts[/THINK]. {% for m in messages %}{{ m.content }}"
+                    "{% endfor %}"),
+            "mistral");
+}
+
 TEST(ReasoningFormat, PromptOpensReasoning) {
   const ReasoningFormat& think = *format_named("think");
   EXPECT_TRUE(opens_reasoning(think, "assistant\n<think>\n"));

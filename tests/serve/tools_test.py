@@ -22,6 +22,11 @@ MISTRAL = """{% if tools %}Tools: {{ tools | tojson }}{% endif %}{% for m in mes
 {"name": "{{ c.function.name }}", "arguments": {{ c.function.arguments | tojson }}, "id": "{{ c.id }}"}
 {{- ", " if not loop.last }}{% endfor %}]{% endif %}{% endfor %}"""
 
+CHANNELS = """{% if tools %}Tools: {{ tools | tojson }}{% endif %}{% for m in messages %}{% if m.tool_calls %}
+{%- if m.thinking %}<|start|>assistant<|channel|>analysis<|message|>{{ m.thinking }}<|end|>{% endif %}
+{%- set f = m.tool_calls[0].function %}{{ '<|start|>assistant to=functions.' + f.name + '<|channel|>commentary json<|message|>' }}
+{{- f.arguments | tojson }}{{ '<|call|>' }}{% else %}{{ '<|start|>' + m.role + '<|message|>' + m.content }}{% endif %}{% endfor %}"""
+
 
 class ToolCalls(unittest.TestCase):
     @classmethod
@@ -37,6 +42,10 @@ class ToolCalls(unittest.TestCase):
         scripted_model.write(f"{cls.folder.name}/mistral", MISTRAL, {
             "<|call|>": ["[TOOL_CALLS]", "[{\"name\": \"get_weather\", ", "\"arguments\": {\"town\": \"Ulm\"}", "}]"]},
             special=("[TOOL_CALLS]",))
+        scripted_model.write(f"{cls.folder.name}/channels", CHANNELS, {
+            "<|ask|>": ["<|channel|>", "commentary to=functions.get_weather ", "<|constrain|>", "json", "<|message|>",
+                        "{\"town\": ", "\"Ulm\"}"]}, special=("<|channel|>", "<|constrain|>", "<|message|>"))
+        cls.channels = Server(COMMAND, f"{cls.folder.name}/channels")
         cls.hermes = Server(COMMAND, f"{cls.folder.name}/hermes")
         cls.mistral = Server(COMMAND, f"{cls.folder.name}/mistral")
 
@@ -44,6 +53,7 @@ class ToolCalls(unittest.TestCase):
     def tearDownClass(cls):
         cls.hermes.end()
         cls.mistral.end()
+        cls.channels.end()
         cls.folder.cleanup()
 
     def chat(self, server, content, **fields):
@@ -100,6 +110,13 @@ class ToolCalls(unittest.TestCase):
                   for call in event["choices"][0]["delta"].get("tool_calls", [])]
         self.assertEqual([piece for piece in pieces if piece], ["{\"town\": \"Köln\"}", "{\"town\": \"", "Bonn\"}"])
 
+    def test_channels_hold_calls(self):
+        choice = self.chat(self.channels, "<|ask|>")
+        self.assertEqual(choice["message"]["tool_calls"][0]["function"], {"name": "get_weather", "arguments": "{\"town\": \"Ulm\"}"})
+        self.assertEqual((choice["message"]["content"], choice["finish_reason"]), (None, "tool_calls"))
+        plain = self.chat(self.channels, "<|ask|>", tools=None)
+        self.assertEqual(plain["message"]["content"], "{\"town\": \"Ulm\"}")
+
     def test_text_without_a_valid_call_stays_text(self):
         for content, text in (("<|text|>", "Only text <tool_call> here"),
                               ("<|unknown|>", "<tool_call>{\"name\": \"other\", \"arguments\": {}}</tool_call> ")):
@@ -152,7 +169,7 @@ class ToolCalls(unittest.TestCase):
         return reply["choices"][0]
 
     def test_tool_choice_forces_a_call(self):
-        for server, content in ((self.hermes, "<|text|>"), (self.mistral, "Hi")):
+        for server, content in ((self.hermes, "<|text|>"), (self.mistral, "Hi"), (self.channels, "Hi")):
             for choice, names in (("required", {"look", "leave"}),
                                   ({"type": "function", "function": {"name": "leave"}}, {"leave"})):
                 whole = self.forced(server, content, tool_choice=choice, parallel_tool_calls=False)

@@ -30,6 +30,7 @@ const ReasoningFormat* format_around_probe(const ChatTemplate& chat) {
   return nullptr;
 }
 
+// A prompt opens or closes the reasoning, or its instructions name both tags.
 const ReasoningFormat* format_of_prompts(const ChatTemplate& chat) {
   for (const char* is_on : {"true", "false"}) {
     const auto text =
@@ -38,7 +39,10 @@ const ReasoningFormat* format_of_prompts(const ChatTemplate& chat) {
     for (const ReasoningFormat& format : reasoning_formats()) {
       if (!text) continue;
       const std::string_view end = trimmed(*text);
-      if (end.ends_with(trimmed(format.open)) || end.ends_with(format.close)) return &format;
+      const bool names_both = text->find(format.open) != std::string::npos &&
+                              text->find(format.close) != std::string::npos;
+      if (end.ends_with(trimmed(format.open)) || end.ends_with(format.close) || names_both)
+        return &format;
     }
   }
   return nullptr;
