@@ -197,6 +197,20 @@ class ToolCalls(unittest.TestCase):
         self.assertEqual((call["function"]["name"], set(json.loads(call["function"]["arguments"]))), ("get_weather", {"town"}))
         self.assertNotIn("Köln", json.dumps(whole))
 
+    def test_many_tools_are_limited(self):
+        def tools(count, **fields):
+            return [{"type": "function", "function": {"name": f"tool{i}", "parameters": {
+                "type": "object", "properties": {f"p{k}": {"type": "string"} for k in range(5)}}, **fields}} for i in range(count)]
+
+        # The prompt holds only the number of tools.
+        scripted_model.write(f"{self.folder.name}/many", HERMES.replace("tools | tojson", "tools | length"), {"<|text|>": []})
+        with Server(COMMAND, f"{self.folder.name}/many") as server:
+            self.forced(server, "Hi", tools=tools(512), tool_choice="required", max_tokens=20)
+            for offered, param in ((tools(513), "tools"), (tools(200, strict=True), "tools[")):
+                status, reply = server.post("/v1/chat/completions", {
+                    "messages": [{"role": "user", "content": "Hi"}], "tools": offered, "tool_choice": "required"})
+                self.assertEqual((status, reply["error"]["param"][:6]), (400, param), reply)
+
     def test_wrong_choices_are_refused_by_name(self):
         strict = json.loads(json.dumps(TOOLS))
         strict[0]["function"].update(strict=True, parameters={"type": "object", "properties": {"a": {"not": {}}}})

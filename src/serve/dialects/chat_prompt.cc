@@ -11,6 +11,8 @@
 namespace moracle::serve {
 namespace {
 
+constexpr size_t kMaxGrammarTools = 512;
+
 using ChoiceKind = ToolChoice::Kind;
 
 bool is_forced(const ToolChoice& choice) {
@@ -41,6 +43,13 @@ Result<bool> offers_tools(const ChatRequest& request, const ServedModel& model) 
 Result<std::vector<GrammarTool>> grammar_tools(const ChatRequest& request,
                                                const ServedModel& model) {
   std::vector<GrammarTool> tools;
+  if (request.tools.size() > kMaxGrammarTools) {
+    return Error{ErrorKind::kUnsupported, "", "tools",
+                 str("at most ", kMaxGrammarTools, " tools with tool_choice or strict"),
+                 str("it has ", request.tools.size())};
+  }
+  // Limits of all schemas together bound the time to compile the grammar.
+  SchemaLimits left = SchemaLimits::of_vocabulary(model.vocab_size);
   for (size_t i = 0; i < request.tools.size(); ++i) {
     const Json& function = request.tools[i].at("function");
     const std::string name = function.at("name");
@@ -50,8 +59,7 @@ Result<std::vector<GrammarTool>> grammar_tools(const ChatRequest& request,
     GrammarTool tool{name, R"({"type":"object"})"};
     if (given != function.end() && given->is_object() && !given->empty()) {
       auto lowered =
-          lower_schema(*given, /*strict=*/true, SchemaLimits::of_vocabulary(model.vocab_size),
-                       str("tools[", i, "].parameters"));
+          lower_schema_within(*given, /*strict=*/true, left, str("tools[", i, "].parameters"));
       if (!lowered && is_strict) return lowered.error();
       if (lowered) tool.schema = *std::move(lowered);
     }
