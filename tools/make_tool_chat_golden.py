@@ -95,6 +95,17 @@ TEMPLATES = {
         "{{ '<｜tool▁call▁begin｜>' + f.name + '<｜tool▁sep｜>' }}{{ f.arguments if f.arguments is string else "
         "f.arguments | tojson }}{{ '<｜tool▁call▁end｜>' }}",
         before="{{ '<｜tool▁calls▁begin｜>' }}", after="{{ '<｜tool▁calls▁end｜>' }}"),
+    "deepseek-dsml": style(
+        "Tools:",
+        "{{ '<｜DSML｜invoke name=\"' + f.name + '\">\\n' }}{% for k, v in f.arguments.items() %}"
+        "{{ '<｜DSML｜parameter name=\"' + k + '\" string=\"' + ('true' if v is string else 'false') + '\">' }}"
+        "{{ v if v is string else v | tojson }}{{ '</｜DSML｜parameter>\\n' }}{% endfor %}{{ '</｜DSML｜invoke>\\n' }}",
+        before="{{ '\\n\\n<｜DSML｜function_calls>\\n' }}", after="{{ '</｜DSML｜function_calls>' }}"),
+    "gemma": style(
+        "Tools:",
+        "{{ '<|tool_call>call:' + f.name + '{' }}{% for k, v in f.arguments.items() %}{{ k + ':' }}"
+        "{{ '<|\"|>' + v + '<|\"|>' if v is string else v | tojson }}{{ ',' if not loop.last }}{% endfor %}"
+        "{{ '}<tool_call|>' }}"),
     "kimi": style(
         "Tools:",
         "{{ '<|tool_call_begin|>' + c.id + '<|tool_call_argument_begin|>' }}{{ f.arguments | tojson }}"

@@ -1,4 +1,4 @@
-// moracle serve: an HTTP server with OpenAI's API.
+// moracle serve: an HTTP server with the APIs of OpenAI and Anthropic.
 #include "serve/server.h"
 
 #include <chrono>
@@ -174,7 +174,7 @@ void add_model_options(CLI::App& verb, ServeArguments& options) {
 
 void add_serve(CLI::App& app, Work& chosen) {
   add_verb(
-      app, "serve", "Answer requests over HTTP, with OpenAI's interface",
+      app, "serve", "Answer requests over HTTP, with the APIs of OpenAI and Anthropic",
       [](CLI::App& verb) -> Work {
         auto options = std::make_shared<serve_verb::Options>();
         serve_verb::add_model_options(verb, options->model);

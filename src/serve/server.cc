@@ -1,5 +1,7 @@
 #include "serve/server.h"
 
+#include <algorithm>
+
 #include "base/try.h"
 
 namespace moracle::serve {
@@ -10,8 +12,17 @@ Result<std::unique_ptr<Server>> Server::start(Model& model, ServedModel served,
   served.vocab_size = model.vocab_size();
   served.max_context = model.max_context();
   served.excluded_ids = served.tokenizer.ids_without_token(model.vocab_size());
+  std::vector<int32_t> tag_ids;
+  const auto add_tags = [&](const std::vector<int32_t>& ids) {
+    const std::vector<int32_t>& stops = served.generation.eos_ids;
+    for (const int32_t id : ids) {
+      if (std::find(stops.begin(), stops.end(), id) == stops.end()) tag_ids.push_back(id);
+    }
+  };
+  if (served.dialect.format) add_tags(special_tags(*served.dialect.format, served.tokenizer));
+  if (served.reasoning) add_tags(special_ids(served.reasoning->tags, served.tokenizer));
   auto grammars = GrammarEngine::start(served.tokenizer, served.vocab_size,
-                                       served.generation.eos_ids, options.grammar_folder);
+                                       served.generation.eos_ids, options.grammar_folder, tag_ids);
   if (!grammars && !options.grammar_folder.empty()) return grammars.error();
   if (grammars)
     served.grammars = *std::move(grammars);
@@ -39,7 +50,11 @@ Result<std::unique_ptr<Server>> Server::start(Model& model, ServedModel served,
       HttpServer::start(
           http, {.at_header = [api](const auto& request) { return api->at_header(request); },
                  .answer = [api](const auto& request,
-                                 const auto& exchange) { api->answer(request, exchange); }}));
+                                 const auto& exchange) { api->answer(request, exchange); },
+                 .refuse =
+                     [api](const auto& request, int status, const auto& message) {
+                       return api->refuse(request, status, message);
+                     }}));
   return server;
 }
 

@@ -11,7 +11,12 @@ std::string StopStrings::push(std::string_view piece, bool hidden) {
   held_ += piece;
   hidden_.resize(held_.size(), hidden);
   size_t end = std::string::npos;
-  for (const std::string& stop : stops_) end = std::min(end, held_.find(stop));
+  for (const std::string& stop : stops_) {
+    const size_t at = held_.find(stop);
+    if (at >= end) continue;
+    end = at;
+    match_ = stop;
+  }
   found_ = end != std::string::npos;
   if (!found_) {
     // Hold back the longest suffix that is a prefix of a stop string.

@@ -22,6 +22,8 @@ class StopStrings {
   /// Returns the text held back, at the end of the stream.
   std::string finish();
   bool found() const { return found_; }
+  /// The stop string that was found; empty: none.
+  const std::string& match() const { return match_; }
 
  private:
   const std::vector<std::string> stops_;
@@ -29,6 +31,7 @@ class StopStrings {
 
   std::string held_;
   std::vector<bool> hidden_;  // one flag per byte of held_
+  std::string match_;
   bool found_ = false;
 };
 
@@ -46,6 +49,8 @@ class StoppingTokenStream {
   Result<std::string> push(int32_t id, bool skip_special = true);
   /// True after a stop string.
   bool stopped() const { return stops_.found(); }
+  /// The stop string that ended the text; empty: none.
+  const std::string& stop_string() const { return stops_.match(); }
   /// Returns the text held back, at the end of the stream.
   std::string finish();
 

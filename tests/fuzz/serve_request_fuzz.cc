@@ -1,4 +1,4 @@
-// libFuzzer: the bytes are the body of a completion request. The result is jobs within the limits,
+// libFuzzer: the bytes are the body of a request in each dialect. The result is jobs within the limits,
 // or an Error that names the place.
 #include <cstddef>
 #include <cstdint>
@@ -6,7 +6,7 @@
 #include <nlohmann/json.hpp>
 #include <string>
 
-#include "serve/api/generation_request.h"
+#include "serve/dialects/dialects.h"
 #include "text/tokenizer/parse.h"
 #include "text/tokenizer/pre_tokenizer/byte_level.h"
 
@@ -71,6 +71,10 @@ int run(const uint8_t* data, size_t size) {
   if (!body) return 0;
   check(serve::read_completion(*body, text, model));
   check(serve::read_chat(*body, text, model));
+  check(serve::read_messages(*body, text, model));
+  static serve::ResponseStore store;
+  store.add("stored", {.items = R"([{"role": "user", "content": "a"}])", .reply = "{}"});
+  check(serve::read_responses(*body, text, model, store));
   return 0;
 }
 

@@ -97,6 +97,19 @@ class Server:
                     yield json.loads(line[6:])
         raise AssertionError("the stream ends without [DONE]")
 
+    def events(self, path, body, headers=()):
+        """The JSON of each event of a dialect that names its events."""
+        with self.connect() as connection:
+            connection.request("POST", path, json.dumps({**body, "stream": True}), dict(headers))
+            reply = connection.getresponse()
+            assert reply.status == 200, reply.read()
+            assert reply.headers["Content-Type"] == "text/event-stream"
+            for event in reply.read().decode().split("\n\n")[:-1]:
+                name, data = event.split("\n")
+                parsed = json.loads(data.removeprefix("data: "))
+                assert name == f"event: {parsed['type']}", event
+                yield parsed
+
     def metric(self, name):
         for line in self.request("GET", "/metrics")[2].splitlines():
             if line.split(" ")[0] == name:

@@ -1,4 +1,4 @@
-"""Runs the curl examples of docs/serving.md: docs_test.py COMMAND MODEL PAGE."""
+"""Runs the curl examples of the pages: docs_test.py COMMAND MODEL PAGE…"""
 import json
 import pathlib
 import re
@@ -9,7 +9,7 @@ import unittest
 
 from client import Server, skip_without_server
 
-COMMAND, MODEL, PAGE = "", "", ""
+COMMAND, MODEL, PAGES = "", "", []
 
 
 def examples(page):
@@ -20,7 +20,7 @@ def examples(page):
 
 class Examples(unittest.TestCase):
     def test_curl_examples_are_answered(self):
-        commands = examples(PAGE)
+        commands = [command for page in PAGES for command in examples(page)]
         self.assertGreaterEqual(len(commands), 5)
         with Server(COMMAND, MODEL) as server:
             for command in commands:
@@ -34,12 +34,12 @@ class Examples(unittest.TestCase):
                     elif '"stream": true' in command:
                         self.assertTrue(ran.stdout.endswith("data: [DONE]\n\n"))
                     else:
-                        self.assertNotIn("error", json.loads(ran.stdout))
+                        self.assertIsNone(json.loads(ran.stdout).get("error"))
 
 
 if __name__ == "__main__":
-    COMMAND, MODEL, PAGE = sys.argv[1:4]
-    del sys.argv[1:4]
+    COMMAND, MODEL, *PAGES = sys.argv[1:]
+    del sys.argv[1:]
     if not shutil.which("curl"):
         print("skipped: curl is missing")
         sys.exit(77)

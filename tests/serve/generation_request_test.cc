@@ -1,6 +1,6 @@
 // Tests parsing of request bodies into jobs, and rejections.
-#include "serve/api/generation_request.h"
 #include "paths.h"
+#include "serve/dialects/dialects.h"
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
@@ -184,8 +184,9 @@ TEST_F(Requests, RejectsInvalidMessagesByName) {
       {R"({"messages": [{"role": "user", "content": "a"}], "top_logprobs": 2})", "logprobs: needs"},
       {R"({"messages": [{"role": "user"}], "tools": [{"type": "function"}]})",
        "tools: needs a model whose chat template supports tools"},
-      {R"({"messages": [{"role": "user"}], "tool_choice": "required"})", "tool_choice: needs auto"},
-      {R"({"messages": [{"role": "user"}], "parallel_tool_calls": false})", "parallel_tool_calls:"},
+      {R"({"messages": [{"role": "user"}], "tool_choice": "required"})", "tools: needs tools"},
+      {R"({"messages": [{"role": "user"}], "tool_choice": "some"})", "tool_choice: needs auto"},
+      {R"({"messages": [{"role": "user"}], "parallel_tool_calls": 5})", "parallel_tool_calls:"},
       {R"({"messages": [{"role": "user"}], "chat_template_kwargs": {"tools": 1}})",
        "chat_template_kwargs.tools: needs"},
       {R"({"messages": [{"role": "a", "function_call": {}}]})", "messages[0].function_call: needs"},
@@ -233,12 +234,12 @@ TEST(ToolRequests, PromptKeepsMemberOrderOfToolsAndCalls) {
       R"(Hi<tool_call>{"name": "f", "arguments": {"y": 1, "x": 2}}</tool_call>done)";
   const GenerationRequest request = read(R"(, "chat_template_kwargs": {"mode": "!"})");
   EXPECT_EQ(request.prompts[0], tools + conversation + "!");
-  ASSERT_TRUE(request.tools);
-  EXPECT_EQ(request.tools->format.name, "hermes");
-  EXPECT_TRUE(request.tools->tools.has("f"));
+  ASSERT_TRUE(request.form.tools);
+  EXPECT_EQ(request.form.tools->format.name, "hermes");
+  EXPECT_TRUE(request.form.tools->tools.has("f"));
   const GenerationRequest without = read(R"(, "tool_choice": "none")");
   EXPECT_EQ(without.prompts[0], "null" + conversation);
-  EXPECT_FALSE(without.tools);
+  EXPECT_FALSE(without.form.tools);
 }
 
 TEST(ChatRequests, ReasoningEffortBecomesTemplateVariable) {

@@ -6,11 +6,14 @@
 
 #include <chrono>
 #include <cmath>
+#include <fstream>
 #include <nlohmann/json.hpp>
 #include <random>
 
 #include "serve/grammar/schema.h"
 #include "serve/grammar/token_bytes.h"
+#include "serve/tools/call_grammar.h"
+#include "serve/tools/tool_dialect.h"
 #include "support/must.h"
 
 namespace moracle::serve::grammar_test {
@@ -28,8 +31,8 @@ class Grammars : public ::testing::Test {
   }
 
   std::shared_ptr<const Grammar> compile(const std::string& schema, bool strict = true) const {
-    return must(engine_->json_schema(must(
-        lower_schema(nlohmann::ordered_json::parse(schema), strict, SchemaLimits(), "schema"))));
+    return must(engine_->compile({.text = must(lower_schema(nlohmann::ordered_json::parse(schema),
+                                                            strict, SchemaLimits(), "schema"))}));
   }
 
   // True if the grammar accepts a complete text.
@@ -88,7 +91,7 @@ TEST_F(Grammars, RandomTokensProduceTextsOfSchema) {
 }
 
 TEST_F(Grammars, RejectsTokensOutsideGrammar) {
-  const auto grammar = must(engine_->json_schema(R"({"type": "object"})"));
+  const auto grammar = must(engine_->compile({.text = R"({"type": "object"})"}));
   const std::unique_ptr<GrammarMatcher> matcher = must(grammar->start());
   std::vector<float> logits(tokenizer_.vocab_size(), 0);
   must(matcher->mask(logits));
@@ -100,7 +103,7 @@ TEST_F(Grammars, RejectsTokensOutsideGrammar) {
 
 TEST_F(Grammars, ReportsReasonOfSchemaRejectedByEngine) {
   for (const char* schema : {R"({"type": 5})", R"({"$ref": "#/missing"})", "not JSON"}) {
-    const auto grammar = engine_->json_schema(schema);
+    const auto grammar = engine_->compile({.text = schema});
     ASSERT_FALSE(grammar.ok()) << schema;
     EXPECT_EQ(grammar.error().kind, ErrorKind::kInvalidArgument);
     EXPECT_FALSE(grammar.error().fact.empty());
@@ -252,6 +255,80 @@ TEST(TokenBytes, ContainMidTextBytesAndSkipSpecialTokens) {
   std::string joined;
   for (const int32_t id : must(tokenizer.encode(text))) joined += texts[id];
   EXPECT_EQ(joined, text);
+}
+
+// The calls that transformers rendered with each template of tests/golden/chat/tools.json.
+TEST_F(Grammars, CallGrammarAcceptsCallsOfEveryTemplate) {
+  std::ifstream file(testing::golden_dir() + "/chat/tools.json");
+  const auto golden = nlohmann::ordered_json::parse(file, nullptr, false);
+  const std::string begin = "<|turn|>assistant\n";
+  int num_read = 0;
+  for (const auto& test : golden["cases"]) {
+    const auto name = test["template"].get<std::string>();
+    const ToolDialect dialect =
+        find_dialect(must(ChatTemplate::parse(golden["templates"][name]["text"], name)));
+    if (!dialect.format || !dialect.syntax) continue;
+    SCOPED_TRACE(name);
+    const auto whole = test["expected"].get<std::string>();
+    const size_t at = whole.find(begin) + begin.size();
+    const std::string turn = whole.substr(at, whole.find("<|end|>", at) - at);
+    const std::string calls =
+        dialect.format->open.empty() ? turn : turn.substr(turn.find(dialect.format->open));
+    CallGrammar grammar{
+        .format = *dialect.format,
+        .syntax = *dialect.syntax,
+        .tools = {{"get_weather", R"({"type": "object"})"}, {"now", R"({"type": "object"})"}}};
+    for (const bool is_required : {true, false}) {
+      if (!is_required && dialect.format->open.empty()) continue;
+      grammar.is_required = is_required;
+      grammar.is_single = false;
+      const auto compile_tag = [&] {
+        return must(engine_->compile({GrammarText::Kind::kStructuralTag, structural_tag(grammar)}));
+      };
+      const auto many = compile_tag();
+      EXPECT_TRUE(accepts(*many, calls)) << calls << structural_tag(grammar);
+      EXPECT_EQ(accepts(*many, "I look. " + calls), !is_required);
+      EXPECT_EQ(accepts(*many, "I look."), !is_required);
+      EXPECT_FALSE(accepts(*many, calls.substr(0, calls.size() - 1)));
+      grammar.is_single = true;
+      EXPECT_FALSE(accepts(*compile_tag(), calls));
+      grammar.is_single = false;
+      grammar.tools.pop_back();
+      const bool uses_both = calls.find("now") != std::string::npos;
+      EXPECT_EQ(accepts(*compile_tag(), calls), !uses_both);
+      grammar.tools.push_back({"now", R"({"type": "object"})"});
+    }
+    ++num_read;
+  }
+  EXPECT_GE(num_read, 10);
+}
+
+TEST_F(Grammars, CallGrammarAcceptsReasoningBeforeRequiredCall) {
+  const ToolFormat& hermes = tool_formats()[0];
+  const CallSyntax syntax{.head = "<tool_call>\n{\"name\": \"",
+                          .middle = "\", \"arguments\": ",
+                          .between = {},
+                          .tail = "}\n</tool_call>"};
+  const CallGrammar grammar{
+      .format = hermes,
+      .syntax = syntax,
+      .tools = {{"f", R"({"type": "object", "properties": {"n": {"type": "integer"}}, "required":
+                     ["n"], "additionalProperties": false})"}},
+      .is_required = true,
+      .is_single = true,
+      .reasoning_open = "<think>",
+      .reasoning_close = "</think>"};
+  const auto compiled =
+      must(engine_->compile({GrammarText::Kind::kStructuralTag, structural_tag(grammar)}));
+  const std::string call =
+      "<tool_call>\n{\"name\": \"f\", \"arguments\": {\"n\": 5}}\n</tool_call>";
+  EXPECT_TRUE(accepts(*compiled, call));
+  EXPECT_TRUE(accepts(*compiled, "<think>\nhm\n</think>\n\n" + call));
+  EXPECT_FALSE(accepts(*compiled, "<think>\nhm" + call));
+  EXPECT_FALSE(accepts(*compiled, "hm" + call));
+  EXPECT_FALSE(accepts(*compiled, call + call));
+  EXPECT_FALSE(
+      accepts(*compiled, "<tool_call>\n{\"name\": \"f\", \"arguments\": {}}\n</tool_call>"));
 }
 
 }  // namespace

@@ -32,9 +32,9 @@ WRONG_IN_CHATS = {
                      "x", [1], [{"function": {"name": 5, "arguments": "{}"}}],
                      [{"function": {"name": "f", "arguments": "{"}}],
                      [{"function": {"name": "f", "arguments": "[" * 100000}}]))],
-    "tool_choice": ["required", {"type": "function", "function": {"name": "f"}}, 5], "logprobs": [1, "x"],
+    "tool_choice": ["some", {"type": "function"}, {"type": "custom"}, 5], "logprobs": [1, "x"],
     "top_logprobs": [5, -1, 21], "max_completion_tokens": [0, -1], "chat_template_kwargs": [5, {"messages": []}],
-    "parallel_tool_calls": [False], "functions": [[{"name": "f"}]],
+    "parallel_tool_calls": [5, "x"], "functions": [[{"name": "f"}]],
 }
 WRONG_JSON = [b"", b"{", b"[]", b"5", b"[" * 100000, b'{"a":' * 100000, b'{"prompt":"\xff\xfe"}', b'{"prompt":"\xc0\xaf"}',
               b'{"prompt":"\xed\xa0\x80"}', b'{"prompt":"\\ud800"}', b'{"prompt":"a"} x', b'{"prompt":"a","seed":NaN}',
@@ -77,10 +77,11 @@ class Hostile(unittest.TestCase):
         self.refused_by_name("/v1/chat/completions", CHAT, WRONG_IN_CHATS)
 
     def test_only_valid_json_is_accepted(self):
-        for body in WRONG_JSON:
-            with self.subTest(body[:40]):
-                status, reply = self.server.post("/v1/completions", body)
-                self.assertEqual((status, reply["error"]["type"]), (400, "invalid_request_error"))
+        for path in ("/v1/completions", "/v1/responses", "/v1/messages", "/v1/messages/count_tokens"):
+            for body in WRONG_JSON:
+                with self.subTest(path, body=body[:40]):
+                    status, reply = self.server.post(path, body)
+                    self.assertEqual((status, reply["error"]["type"]), (400, "invalid_request_error"))
         status, reply = self.server.post("/v1/completions", b'{"prompt": x}')
         self.assertIn("byte 12", reply["error"]["message"])
         self.assertIsNone(reply["error"]["param"])

@@ -62,6 +62,19 @@ class ServedPage(unittest.TestCase):
         expected = self.server.post("/v1/chat/completions", body)[1]["choices"][0]["message"]["content"]
         self.assertEqual(self.answer(), expected)
 
+    def test_reasoning_folds_and_calls_are_shown(self):
+        shown = self.page.evaluate("""(() => {
+            const bubble = show('', 'assistant');
+            for (const delta of [{reasoning_content: 'h'}, {reasoning_content: 'm'}, {content: 'Fi'}, {content: 'ne'},
+                                 {tool_calls: [{id: 'a', function: {name: 'f', arguments: '{'}}]},
+                                 {tool_calls: [{function: {arguments: '}'}}]}]) add(bubble, delta);
+            const fold = bubble.querySelector('details');
+            const found = [fold.open, fold.lastChild.textContent, answer(bubble), bubble.querySelector('code').textContent];
+            bubble.remove();
+            return found;
+        })()""")
+        self.assertEqual(shown, [False, "hm", "Fine", "f {}"])
+
     def test_stop_ends_the_text(self):
         self.send("And the LORD spake", "text", 1900)
         self.page.wait("document.querySelector('.message.assistant').textContent.length > 20")

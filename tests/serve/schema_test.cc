@@ -166,5 +166,19 @@ TEST(SchemaPatterns, ExcludesCharactersThatJsonMustEscape) {
   EXPECT_FALSE(lower_pattern("\\t+").ok());
 }
 
+TEST(Schema, SeveralSchemasShareLimits) {
+  SchemaLimits left;
+  left.schemas = 5;
+  const auto schema = nlohmann::ordered_json::parse(
+      R"({"type": "object", "properties": {"a": {"type": "string", "maxLength": 64}}})");
+  const int64_t positions = left.positions;
+  EXPECT_TRUE(lower_schema_within(schema, true, left, "one").ok());
+  EXPECT_EQ(left.schemas, 3);
+  EXPECT_EQ(left.positions, positions - 64 - 64);
+  EXPECT_TRUE(lower_schema_within(schema, true, left, "two").ok());
+  EXPECT_FALSE(lower_schema_within(schema, true, left, "three").ok());
+  EXPECT_EQ(left.schemas, 1);
+}
+
 }  // namespace
 }  // namespace moracle::serve::schema_test

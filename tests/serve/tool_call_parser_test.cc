@@ -105,7 +105,7 @@ TEST(ToolCallParser, ParsesCallsOfEveryTemplateForAnyChunkSize) {
     }
     ++num_read;
   }
-  EXPECT_EQ(num_read, 20);
+  EXPECT_EQ(num_read, 24);
 }
 
 TEST(ToolCallParser, KeepsTextAroundCalls) {
@@ -170,9 +170,136 @@ TEST(ToolCallParser, SchemaDeterminesArgumentTypes) {
   EXPECT_EQ(delta.calls[0].arguments, R"({"town":"5","days":5,"other":"five"})");
 }
 
+// Reads a text in chunks with a parser that streams. Returns "name:arguments" of each call.
+std::vector<std::string> stream(const ToolFormat& of, std::string_view text, size_t size,
+                                bool is_whole = true) {
+  const OfferedTools tools = offered();
+  ToolCallParser reader(of, tools, true);
+  std::vector<std::string> calls;
+  std::string shown;
+  const auto add = [&](const ToolCallParser::Delta& delta) {
+    for (const AnswerPiece& piece : delta.pieces) {
+      if (piece.kind == AnswerPart::Kind::kText) {
+        shown += piece.text;
+        continue;
+      }
+      EXPECT_EQ(piece.begins, !piece.id.empty());
+      if (piece.begins) calls.push_back(piece.name + ":");
+      calls.back() += piece.text;
+    }
+  };
+  for (size_t at = 0; at < text.size(); at += size) add(reader.push(text.substr(at, size)));
+  add(reader.finish(is_whole));
+  EXPECT_EQ(reader.has_calls(), !calls.empty());
+  if (calls.empty()) {
+    EXPECT_EQ(shown, text);
+  }
+  return calls;
+}
+
+TEST(ToolCallParser, StreamsCallsOfEveryTemplateForAnyChunkSize) {
+  const Json golden = read_golden();
+  int num_read = 0;
+  for (const Json& test : golden["cases"]) {
+    const auto name = test["template"].get<std::string>();
+    const auto of = golden["templates"][name]["format"].get<std::string>();
+    if (of.empty()) continue;
+    SCOPED_TRACE(name);
+    const auto whole = test["expected"].get<std::string>();
+    const std::string begin = "<|turn|>assistant\n";
+    const size_t at = whole.find(begin) + begin.size();
+    const std::string turn = whole.substr(at, whole.find("<|end|>", at) - at);
+    const ToolCallParser::Delta expected = read(format(of), turn, turn.size());
+    for (size_t size = 1; size <= turn.size(); ++size) {
+      const std::vector<std::string> calls = stream(format(of), turn, size);
+      ASSERT_EQ(calls.size(), expected.calls.size()) << size;
+      for (size_t i = 0; i < calls.size(); ++i) {
+        const ToolCall& call = expected.calls[i];
+        ASSERT_EQ(calls[i].substr(0, call.name.size() + 1), call.name + ":");
+        EXPECT_EQ(Json::parse(calls[i].substr(call.name.size() + 1)), Json::parse(call.arguments));
+      }
+    }
+    ++num_read;
+  }
+  EXPECT_EQ(num_read, 24);
+}
+
+TEST(ToolCallParser, StreamsArgumentsBeforeTheirEnd) {
+  using Calls = std::vector<std::string>;
+  const std::pair<const char*, std::string> cases[] = {
+      {"hermes", "<tool_call>{\"name\": \"now\", \"arguments\": {\"a\": \"}{\\\"\", \"b\": ["},
+      {"kimi",
+       "<|tool_calls_section_begin|><|tool_call_begin|>functions.now:0<|tool_call_argument_begin|>"
+       "{\"a\": \"}{\\\"\", \"b\": ["},
+      {"mistral", "[TOOL_CALLS]now[ARGS]{\"a\": \"}{\\\"\", \"b\": ["},
+  };
+  for (const auto& [name, text] : cases) {
+    for (const size_t size : {size_t{1}, size_t{7}, text.size()})
+      EXPECT_EQ(stream(format(name), text, size, false), Calls{"now:{\"a\": \"}{\\\"\", \"b\": ["})
+          << name;
+  }
+  EXPECT_EQ(
+      stream(format("qwen-coder"),
+             "<tool_call>\n<function=get_weather>\n<parameter=town>\nUlm\n</parameter>\n<para", 3,
+             false),
+      Calls{"get_weather:{\"town\":\"Ulm\"}"});
+  EXPECT_EQ(stream(format("glm"), "<tool_call>now</tool_call>", 3), Calls{"now:{}"});
+  EXPECT_EQ(stream(format("hermes"),
+                   "<tool_call>{\"arguments\": {\"a\": 1}, \"name\": \"now\"}"
+                   "</tool_call>",
+                   3),
+            Calls{"now:{\"a\":1}"});
+  EXPECT_EQ(stream(format("hermes"),
+                   "<tool_call>{\"name\": \"other\", \"arguments\": {}}</tool_call>", 3),
+            Calls{});
+}
+
+TEST(ToolCallParser, LlamaCallsNeedNoSeparator) {
+  for (const char* between : {"", ";", " ; "}) {
+    const std::string call = R"({"name": "now", "parameters": {"a": 1}})";
+    EXPECT_EQ(read(format("llama"), call + between + call, 3).calls.size(), 2u) << between;
+    EXPECT_EQ(stream(format("llama"), call + between + call, 3).size(), 2u) << between;
+  }
+}
+
+TEST(ToolCallParser, ParsesDsmlGemmaAndChannels) {
+  const std::pair<const char*, std::string> cases[] = {
+      {"deepseek-dsml",
+       "<｜DSML｜function_calls>\n<｜DSML｜invoke name=\"get_weather\">\n<｜DSML｜parameter "
+       "name=\"town\" "
+       "string=\"true\">5</｜DSML｜parameter>\n<｜DSML｜parameter name=\"days\" string=\"false\">"
+       "5</｜DSML｜parameter>\n</｜DSML｜invoke>\n</｜DSML｜function_calls>"},
+      {"gemma", "<|tool_call>call:get_weather{days:5,town:<|\"|>5<|\"|>}<tool_call|>"},
+      {"gpt-oss",
+       " to=functions.get_weather<|channel|>commentary json<|message|>{\"town\": \"5\", \"days\": "
+       "5}<|call|>"},
+  };
+  for (const auto& [name, text] : cases) {
+    for (const size_t size : {size_t{1}, size_t{5}, text.size()}) {
+      const ToolCallParser::Delta delta = read(format(name), text, size);
+      ASSERT_EQ(delta.calls.size(), 1u) << name;
+      EXPECT_EQ(nlohmann::json::parse(delta.calls[0].arguments),
+                nlohmann::json::parse(R"({"town":"5","days":5})"))
+          << name;
+    }
+  }
+  const ToolCallParser::Delta nested =
+      read(format("gemma"),
+           "<|tool_call>call:now{a:{b:[1,<|\"|>x, }]<|\"|>,true],c:null},d:{}}<tool_call|>", 4);
+  ASSERT_EQ(nested.calls.size(), 1u);
+  EXPECT_EQ(nested.calls[0].arguments, R"({"a":{"b":[1,"x, }]",true],"c":null},"d":{}})");
+  std::string deep = "<|tool_call>call:now{a:";
+  for (int i = 0; i < 5000; ++i) deep += '[';
+  EXPECT_TRUE(read(format("gemma"), deep + "<tool_call|>", deep.size()).calls.empty());
+}
+
 TEST(ToolCallParser, LongBlocksTakeLinearTime) {
   const std::string text = "<tool_call>" + std::string(2'000'000, 'a');
   EXPECT_EQ(read(format("hermes"), text, 2, false).text, text);
+  const std::string value(1'000'000, 'a');
+  EXPECT_EQ(
+      stream(format("qwen-coder"), "<tool_call><function=now><parameter=a>" + value, 3, false),
+      std::vector<std::string>{"now:{}"});
 }
 
 }  // namespace

@@ -44,6 +44,10 @@ std::span<const Api::Route> Api::routes() {
       {"/v1/models/", &Api::one_model, nullptr, false},
       {"/v1/completions", nullptr, &Api::completions, false},
       {"/v1/chat/completions", nullptr, &Api::chat_completions, false},
+      {"/v1/responses", nullptr, &Api::responses, false},
+      {"/v1/responses/", &Api::one_response, nullptr, false},
+      {"/v1/messages", nullptr, &Api::messages, false},
+      {"/v1/messages/count_tokens", nullptr, &Api::count_tokens, false},
       {"/tokenize", nullptr, &Api::tokenize, false},
       {"/detokenize", nullptr, &Api::detokenize, false},
       {"/reload", nullptr, &Api::reload, false},
@@ -73,11 +77,14 @@ std::optional<ApiError> Api::refusal(const HttpRequest& request, const Route& ro
         .message = "requests from foreign web pages are blocked (--allow-origin allows one)",
         .code = "origin_not_allowed"};
   }
-  const bool has_key = equal_in_constant_time(request.authorization, "Bearer " + options_.api_key);
+  const bool has_bearer =
+      equal_in_constant_time(request.authorization, "Bearer " + options_.api_key);
+  const bool has_key = equal_in_constant_time(request.api_key, options_.api_key) || has_bearer;
   if (!route.is_public && !options_.api_key.empty() && !has_key) {
-    return ApiError{.status = 401,
-                    .message = "needs the header Authorization: Bearer with the server's key",
-                    .code = "invalid_api_key"};
+    return ApiError{
+        .status = 401,
+        .message = "needs the header Authorization: Bearer, or x-api-key, with the server's key",
+        .code = "invalid_api_key"};
   }
   if (!request.encoding.empty() && request.encoding != "identity") {
     return ApiError{.status = 415,
@@ -105,11 +112,17 @@ std::optional<HttpReply> Api::at_header(const HttpRequest& request) {
     return to_reply(
         {.status = knows_path ? 405 : 404,
          .message = knows_path ? "this path does not support this method" : "no such path",
-         .code = knows_path ? "method_not_allowed" : "unknown_url"});
+         .code = knows_path ? "method_not_allowed" : "unknown_url"},
+        error_form(request.path));
   }
-  if (const auto refused = refusal(request, *route)) return to_reply(*refused);
+  if (const auto refused = refusal(request, *route))
+    return to_reply(*refused, error_form(request.path));
   if (!route->read) return {};
   return (this->*route->read)(request);
+}
+
+HttpReply Api::refuse(const HttpRequest& request, int status, const std::string& message) const {
+  return to_reply({.status = status, .message = message}, error_form(request.path));
 }
 
 void Api::answer(const HttpRequest& request, const std::shared_ptr<Exchange>& exchange) {
@@ -160,6 +173,16 @@ HttpReply Api::one_model(const HttpRequest& request) {
   if (name != model_.name && !model_.adapters->find(name))
     return to_reply(unknown_model(model_.name));
   return {.body = dump(model_json(name))};
+}
+
+HttpReply Api::one_response(const HttpRequest& request) {
+  const auto found =
+      responses_.find(request.path.substr(std::string_view("/v1/responses/").size()));
+  if (found) return {.body = found->reply};
+  return to_reply({.status = 404,
+                   .message = "no stored response has this id; they expire, and the oldest are "
+                              "evicted",
+                   .code = "not_found"});
 }
 
 void Api::reload(const HttpRequest&, const std::shared_ptr<Exchange>& exchange) {

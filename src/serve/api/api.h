@@ -7,6 +7,8 @@
 #include "serve/api/event_queue.h"
 #include "serve/api/origin_policy.h"
 #include "serve/api/served_model.h"
+#include "serve/dialects/generation_request.h"
+#include "serve/dialects/response_store.h"
 #include "serve/engine/engine.h"
 #include "serve/grammar/grammar_queue.h"
 
@@ -18,8 +20,6 @@ struct ApiOptions {
   std::string allowed_origin;      ///< CORS: web origin that may use the API; empty: none
   double request_seconds = 0;      ///< time limit of a request; 0: none
 };
-
-struct GenerationRequest;
 
 class Api {
  public:
@@ -37,6 +37,8 @@ class Api {
   std::optional<HttpReply> at_header(const HttpRequest& request);
   /// Replies to one request. Thread-safe.
   void answer(const HttpRequest& request, const std::shared_ptr<Exchange>& exchange);
+  /// An error of the HTTP layer in the format of the request's path.
+  HttpReply refuse(const HttpRequest& request, int status, const std::string& message) const;
   /// Makes /health report "not ready" from now on.
   void stop_accepting() { ready_ = false; }
   /// Cancels requests whose schemas wait to be compiled. Call before the engine stops.
@@ -58,10 +60,14 @@ class Api {
   HttpReply metrics(const HttpRequest& request);
   HttpReply explain(const HttpRequest& request);
   HttpReply models(const HttpRequest& request);
+  HttpReply one_response(const HttpRequest& request);
   HttpReply one_model(const HttpRequest& request);
   Json model_json(const std::string& name) const;
   void completions(const HttpRequest& request, const std::shared_ptr<Exchange>& exchange);
   void chat_completions(const HttpRequest& request, const std::shared_ptr<Exchange>& exchange);
+  void responses(const HttpRequest& request, const std::shared_ptr<Exchange>& exchange);
+  void messages(const HttpRequest& request, const std::shared_ptr<Exchange>& exchange);
+  void count_tokens(const HttpRequest& request, const std::shared_ptr<Exchange>& exchange);
   void tokenize(const HttpRequest& request, const std::shared_ptr<Exchange>& exchange);
   void detokenize(const HttpRequest& request, const std::shared_ptr<Exchange>& exchange);
   void reload(const HttpRequest& request, const std::shared_ptr<Exchange>& exchange);
@@ -69,7 +75,12 @@ class Api {
   void load_adapter(const HttpRequest& request, const std::shared_ptr<Exchange>& exchange);
   void unload_adapter(const HttpRequest& request, const std::shared_ptr<Exchange>& exchange);
   void generate(const HttpRequest& request, const std::shared_ptr<Exchange>& exchange,
-                bool is_chat);
+                Dialect dialect);
+  // Parses the body. Empty: it is rejected, or names an unknown model.
+  std::optional<nlohmann::json> read_body(const HttpRequest& request,
+                                          const std::shared_ptr<Exchange>& exchange);
+  Result<GenerationRequest> read(Dialect dialect, const nlohmann::json& body,
+                                 const std::string& text, const Progress& progress) const;
   void submit(GenerationRequest& request, const std::shared_ptr<Exchange>& exchange);
 
   const ServedModel& model_;
@@ -79,6 +90,7 @@ class Api {
   const OriginPolicy origin_policy_;
   std::atomic<bool> ready_{true};
   GrammarQueue grammars_;
+  ResponseStore responses_;
 };
 
 /// Constant-time comparison: the time depends only on the length of `given`.

@@ -1,8 +1,9 @@
-// Errors in OpenAI's format.
+// Errors in the formats of OpenAI and Anthropic.
 #pragma once
 
 #include <nlohmann/json.hpp>
 #include <string>
+#include <string_view>
 
 #include "serve/http/http.h"
 
@@ -20,10 +21,16 @@ struct ApiError {
   const char* type() const;
 };
 
-/// {"error": {"message", "type", "param", "code"}}
-nlohmann::ordered_json to_json(const ApiError& error);
+/// Format of a path's errors.
+enum class ErrorForm {
+  kOpenAi,     ///< {"error": {"message", "type", "param", "code"}}
+  kAnthropic,  ///< {"type": "error", "error": {"type", "message"}}
+};
+ErrorForm error_form(std::string_view path);
+
+nlohmann::ordered_json to_json(const ApiError& error, ErrorForm form = ErrorForm::kOpenAi);
 /// The error as an HTTP reply. Status 429 and 503 carry Retry-After.
-HttpReply to_reply(const ApiError& error);
+HttpReply to_reply(const ApiError& error, ErrorForm form = ErrorForm::kOpenAi);
 /// Converts a library error: status 400 if the request is wrong, else 500.
 ApiError api_error(const Error& error);
 

@@ -1,6 +1,6 @@
 #include "serve/api/event_queue.h"
 
-#include "serve/api/answer.h"
+#include "serve/answers/answer.h"
 
 namespace moracle::serve {
 

@@ -1,10 +1,11 @@
-// POST handlers: completions, chat completions, tokenize.
+// POST handlers: the dialects of generation, tokenize, adapters.
 #include <chrono>
 
 #include "base/text.h"
 #include "base/try.h"
-#include "serve/api/answer.h"
+#include "serve/answers/answer.h"
 #include "serve/api/api.h"
+#include "serve/dialects/dialects.h"
 
 namespace moracle::serve {
 namespace {
@@ -22,13 +23,15 @@ Progress while_wanted(const Exchange& exchange) {
   };
 }
 
-HttpReply refused(const Error& error, const Exchange& exchange) {
-  if (error.kind != ErrorKind::kCancelled) return to_reply(api_error(error));
+HttpReply refused(const Error& error, const Exchange& exchange,
+                  ErrorForm form = ErrorForm::kOpenAi) {
+  if (error.kind != ErrorKind::kCancelled) return to_reply(api_error(error), form);
   if (exchange.left())
-    return to_reply({.status = 503, .message = "the server is stopping", .code = "stopping"});
+    return to_reply({.status = 503, .message = "the server is stopping", .code = "stopping"}, form);
   return to_reply(
       {.message = str("needs a text that is tokenized within ", kMaxTokenizing.count(), " s"),
-       .code = "text_too_long"});
+       .code = "text_too_long"},
+      form);
 }
 
 std::function<void(const Status&)> answer_to(std::shared_ptr<Exchange> exchange) {
@@ -41,47 +44,94 @@ std::function<void(const Status&)> answer_to(std::shared_ptr<Exchange> exchange)
 }  // namespace
 
 void Api::completions(const HttpRequest& request, const std::shared_ptr<Exchange>& exchange) {
-  generate(request, exchange, false);
+  generate(request, exchange, Dialect::kCompletions);
 }
 
 void Api::chat_completions(const HttpRequest& request, const std::shared_ptr<Exchange>& exchange) {
-  generate(request, exchange, true);
+  generate(request, exchange, Dialect::kChat);
 }
 
-void Api::generate(const HttpRequest& http, const std::shared_ptr<Exchange>& exchange,
-                   bool is_chat) {
-  const Result<Value> body = parse_body(http.body);
-  if (!body) return exchange->reply(to_reply(api_error(body.error())));
+void Api::responses(const HttpRequest& request, const std::shared_ptr<Exchange>& exchange) {
+  generate(request, exchange, Dialect::kResponses);
+}
+
+void Api::messages(const HttpRequest& request, const std::shared_ptr<Exchange>& exchange) {
+  generate(request, exchange, Dialect::kMessages);
+}
+
+std::optional<Value> Api::read_body(const HttpRequest& http,
+                                    const std::shared_ptr<Exchange>& exchange) {
+  const auto reject = [&](const ApiError& error) {
+    exchange->reply(to_reply(error, error_form(http.path)));
+    return std::optional<Value>();
+  };
+  Result<Value> body = parse_body(http.body);
+  if (!body) return reject(api_error(body.error()));
   if (const auto named = body->find("model"); named != body->end() && named->is_string()) {
     const auto& name = named->get_ref<const std::string&>();
     if (name != model_.name && !model_.adapters->find(name))
-      return exchange->reply(to_reply(unknown_model(model_.name)));
+      return reject(unknown_model(model_.name));
   }
-  const Progress progress = while_wanted(*exchange);
-  Result<GenerationRequest> request = is_chat ? read_chat(*body, http.body, model_, progress)
-                                              : read_completion(*body, http.body, model_, progress);
-  if (!request) return exchange->reply(refused(request.error(), *exchange));
-  if (request->schema.empty()) return submit(*request, exchange);
+  return *std::move(body);
+}
+
+Result<GenerationRequest> Api::read(Dialect dialect, const Value& body, const std::string& text,
+                                    const Progress& progress) const {
+  switch (dialect) {
+    case Dialect::kCompletions:
+      return read_completion(body, text, model_, progress);
+    case Dialect::kChat:
+      return read_chat(body, text, model_, progress);
+    case Dialect::kResponses:
+      return read_responses(body, text, model_, responses_, progress);
+    default:
+      return read_messages(body, text, model_, progress);
+  }
+}
+
+void Api::generate(const HttpRequest& http, const std::shared_ptr<Exchange>& exchange,
+                   Dialect dialect) {
+  const ErrorForm form = error_form(http.path);
+  const std::optional<Value> body = read_body(http, exchange);
+  if (!body) return;
+  Result<GenerationRequest> request = read(dialect, *body, http.body, while_wanted(*exchange));
+  if (!request) return exchange->reply(refused(request.error(), *exchange, form));
+  if (request->grammar.empty()) return submit(*request, exchange);
   // Compile on another thread: it can take a second, and other requests must not wait.
   const auto waiting = std::make_shared<GenerationRequest>(*std::move(request));
-  const auto compiled = [this, waiting, exchange](const CompiledGrammar& grammar) {
+  const auto compiled = [this, waiting, exchange, form](const CompiledGrammar& grammar) {
     if (!grammar) {
       ApiError error = api_error(grammar.error());
-      error.param = "response_format";
+      error.param = waiting->grammar.kind == GrammarText::Kind::kStructuralTag ? "tools"
+                    : waiting->dialect == Dialect::kResponses                  ? "text.format"
+                                                                               : "response_format";
       if (grammar.error().kind == ErrorKind::kCancelled) error.status = 503;
-      return exchange->reply(to_reply(error));
+      return exchange->reply(to_reply(error, form));
     }
     for (Job& job : waiting->jobs) job.grammar = *grammar;
     submit(*waiting, exchange);
   };
-  if (grammars_.add(waiting->schema, compiled)) return;
+  if (grammars_.add(waiting->grammar, compiled)) return;
   exchange->reply(to_reply({.status = 429,
                             .message = "too many schemas wait to be compiled; try again later",
-                            .code = "queue_full"}));
+                            .code = "queue_full"},
+                           form));
+}
+
+void Api::count_tokens(const HttpRequest& http, const std::shared_ptr<Exchange>& exchange) {
+  const std::optional<Value> value = read_body(http, exchange);
+  if (!value) return;
+  const auto ids = [&]() -> Result<std::vector<int32_t>> {
+    const JsonField body(*value, kBody);
+    MORACLE_TRY(const ChatPrompt prompt, read_messages_prompt(body, http.body, model_));
+    return model_.tokenizer.encode(prompt.text, while_wanted(*exchange));
+  }();
+  if (!ids) return exchange->reply(refused(ids.error(), *exchange, ErrorForm::kAnthropic));
+  exchange->reply({.body = dump({{"input_tokens", ids->size()}})});
 }
 
 void Api::submit(GenerationRequest& request, const std::shared_ptr<Exchange>& exchange) {
-  const auto answer = std::make_shared<Answer>(request, model_.tokenizer, exchange);
+  const auto answer = Answer::make(request, model_.tokenizer, exchange, responses_);
   std::vector<std::vector<Job>> prompts;  // jobs of each prompt, one per choice
   for (size_t i = 0; i < request.jobs.size(); ++i) {
     Job& job = request.jobs[i];
@@ -98,11 +148,10 @@ void Api::submit(GenerationRequest& request, const std::shared_ptr<Exchange>& ex
   }
   events_.flush();  // rejections of a stopped engine
   exchange->post([answer, exchange, ids = std::move(ids), &engine = engine_] {
-    const auto cancel = [ids, &engine] {
+    answer->set_cancel([ids, &engine](size_t index) { engine.cancel(ids[index]); });
+    exchange->on_leave([ids, &engine] {
       for (const SequenceId id : ids) engine.cancel(id);
-    };
-    answer->set_cancel(cancel);
-    exchange->on_leave(cancel);
+    });
   });
 }
 

@@ -16,6 +16,7 @@ Result<ServedModel> ServedModel::open(const Checkpoint& checkpoint) {
     return model;
   }
   model.dialect = find_dialect(*chat);
+  model.reasoning = find_reasoning(*chat);
   model.chat = *std::move(chat);
   return model;
 }

@@ -7,6 +7,7 @@
 #include <vector>
 
 #include "serve/api/adapters.h"
+#include "serve/reasoning/reasoning_format.h"
 #include "serve/tools/tool_dialect.h"
 
 namespace moracle::serve {
@@ -17,6 +18,7 @@ struct ServedModel {
   Tokenizer tokenizer;
   std::optional<ChatTemplate> chat;
   ToolDialect dialect;                            ///< tool format of the chat template
+  const ReasoningFormat* reasoning = nullptr;     ///< of the chat template; null: none
   std::string no_chat;                            ///< why chat is unavailable
   std::shared_ptr<const GrammarEngine> grammars;  ///< null: unavailable, see no_grammars
   std::string no_grammars = "the grammar engine is not started";

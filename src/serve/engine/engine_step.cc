@@ -203,7 +203,7 @@ Status Engine::sample_row(int64_t row, SequenceId id) {
   Sequence& sequence = sequences_.at(id);
   MORACLE_TRY(const std::span<const float> logits, leader_.logits(row, 1));
   std::span<const float> all = logits;
-  if (sequence.matcher || !sequence.editor.changes_nothing()) {
+  if (sequence.edits()) {
     edited_.assign(logits.begin(), logits.end());
     if (const Status edited = sequence.edit(edited_); !edited) {
       end(id, {.finish = Finish::kFailed, .message = edited.error().to_string()});

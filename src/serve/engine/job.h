@@ -10,6 +10,7 @@
 
 #include "moracle/model.h"
 #include "serve/grammar/grammar.h"
+#include "serve/reasoning/reasoning_budget.h"
 
 namespace moracle::serve {
 
@@ -39,6 +40,7 @@ struct Event {
   std::vector<TokenScore> of_prompt;  ///< scores of prompt tokens from the second on; sent once
   Finish finish = Finish::kNone;
   std::string message;
+  std::string stop_string;  ///< the stop string that ended the text; empty: none
   int64_t prompt_tokens = 0, new_tokens = 0, reused_tokens = 0;  ///< totals so far
 };
 
@@ -53,7 +55,9 @@ struct Job {
   /// Stop strings: the text ends before the first match. They also match special tokens, which the
   /// text omits.
   std::vector<std::string> stop_strings;
-  std::shared_ptr<const Grammar> grammar;  ///< constrains the text; null: unconstrained
+  std::shared_ptr<const Grammar> grammar;   ///< constrains the text; null: unconstrained
+  std::string grammar_after;                ///< the grammar begins after this text; empty: at once
+  std::optional<ReasoningLimit> reasoning;  ///< empty: unlimited
   int32_t adapter = -1;
   std::string cache_salt;          ///< prefix cache scope: jobs share pages only with equal salts
   std::optional<int64_t> num_top;  ///< top alternatives per scored token; empty: no scores

@@ -1,6 +1,7 @@
 #include "serve/engine/sequence.h"
 
 #include <algorithm>
+#include <limits>
 
 #include "base/try.h"
 
@@ -16,13 +17,31 @@ Result<Sequence> Sequence::make(Job job, const Tokenizer& tokenizer) {
   if (job.grammar) {
     MORACLE_TRY(matcher, job.grammar->start());
   }
-  return Sequence{std::move(job),    std::move(tokens), std::move(sampler),
-                  std::move(editor), std::move(stream), std::move(matcher)};
+  std::optional<ReasoningBudget> budget;
+  if (job.reasoning) budget.emplace(*job.reasoning);
+  const bool is_constrained = job.grammar_after.empty();
+  Sequence sequence{std::move(job),    std::move(tokens), std::move(sampler),
+                    std::move(editor), std::move(stream), std::move(matcher)};
+  sequence.budget = std::move(budget);
+  sequence.is_constrained = is_constrained;
+  sequence.tokenizer = &tokenizer;
+  return sequence;
 }
 
 Status Sequence::edit(std::span<float> logits) {
   editor.apply(logits);
-  return matcher ? matcher->mask(logits) : Status();
+  if (budget && budget->forces()) {
+    budget->force(logits);
+    return {};
+  }
+  if (!matcher) return {};
+  if (is_constrained) return matcher->mask(logits);
+  // The text must not end before the grammar begins.
+  for (const int32_t id : job.stop_ids) {
+    if (id >= 0 && static_cast<size_t>(id) < logits.size())
+      logits[id] = -std::numeric_limits<float>::infinity();
+  }
+  return {};
 }
 
 bool Sequence::ends_with_last_token() const {
@@ -33,10 +52,22 @@ bool Sequence::is_stop_id(int32_t id) const {
   return std::find(job.stop_ids.begin(), job.stop_ids.end(), id) != job.stop_ids.end();
 }
 
+Status Sequence::follow_reasoning(int32_t id) {
+  MORACLE_TRY(const std::string text, tokenizer->decode({&id, 1}));
+  if (budget) budget->add(id, text);
+  if (is_constrained) return {};
+  before_grammar += text;
+  is_constrained = before_grammar.find(job.grammar_after) != std::string::npos;
+  if (before_grammar.size() > job.grammar_after.size())
+    before_grammar.erase(0, before_grammar.size() - job.grammar_after.size());
+  return {};
+}
+
 Result<Event> Sequence::answer() {
   const int32_t id = tokens.back();
   editor.add(id);
-  if (matcher) MORACLE_CHECK(matcher->accept(id));
+  if (matcher && is_constrained) MORACLE_CHECK(matcher->accept(id));
+  if (budget || !is_constrained) MORACLE_CHECK(follow_reasoning(id));
   Event event;
   event.scores = std::move(scores);
   const bool is_shown =
@@ -47,7 +78,10 @@ Result<Event> Sequence::answer() {
   else if (num_new() >= job.max_tokens)
     event.finish = Finish::kLength;
   if (event.finish != Finish::kNone) event.text += stream.finish();
-  if (stream.stopped()) event.finish = Finish::kStop;
+  if (stream.stopped()) {
+    event.finish = Finish::kStop;
+    event.stop_string = stream.stop_string();
+  }
   return event;
 }
 

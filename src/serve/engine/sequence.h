@@ -22,8 +22,14 @@ struct Sequence {
   /// Edits logits [vocab_size] before sampling. Errors: those of the grammar.
   Status edit(std::span<float> logits);
   bool is_stop_id(int32_t id) const;
+  /// Counts the reasoning, and looks for the text before the grammar. Errors: ids without a token.
+  Status follow_reasoning(int32_t id);
   /// True if a grammar or scores need the logits row on its own.
-  bool needs_own_row() const { return matcher || job.num_top; }
+  bool needs_own_row() const { return matcher || job.num_top || (budget && budget->forces()); }
+  /// True if edit() changes the logits.
+  bool edits() const {
+    return matcher || (budget && budget->forces()) || !editor.changes_nothing();
+  }
 
   Job job;
   std::vector<int32_t> tokens;  // prompt and new tokens
@@ -31,10 +37,15 @@ struct Sequence {
   LogitEditor editor;
   StoppingTokenStream stream;
   std::unique_ptr<GrammarMatcher> matcher;  // null: unconstrained
+  std::optional<ReasoningBudget> budget;    // empty: unlimited
+  std::string before_grammar;               // end of the text before the grammar begins
+  bool is_constrained = true;               // the grammar has begun
   std::vector<TokenScore> prompt_scores;    // scores of the prompt from its second token on
   int64_t reused_tokens = 0;
   double submitted = 0, last_token = 0;  // seconds on the engine's clock; 0: none yet
   std::vector<TokenScore> scores;        // scores of the last token, until answer()
+
+  const Tokenizer* tokenizer = nullptr;
 
   int64_t prompt_size() const { return static_cast<int64_t>(job.prompt.size()); }
   int64_t num_new() const { return static_cast<int64_t>(tokens.size()) - prompt_size(); }

@@ -26,20 +26,30 @@ class Grammar {
   virtual Result<std::unique_ptr<GrammarMatcher>> start() const = 0;
 };
 
+/// The source of a grammar.
+struct GrammarText {
+  enum class Kind { kSchema, kStructuralTag };
+  Kind kind = Kind::kSchema;
+  std::string text;  ///< a schema of lower_schema(), or the engine's structural tag; empty: none
+  bool empty() const { return text.empty(); }
+};
+
 /// Compiles grammars for one tokenizer. Thread-safe; threads compile concurrently.
 class GrammarEngine {
  public:
   virtual ~GrammarEngine() = default;
-  /// Compiles a schema of lower_schema(). Errors: kInvalidArgument if the engine rejects it.
-  virtual Result<std::shared_ptr<const Grammar>> json_schema(const std::string& schema) const = 0;
+  /// Errors: kInvalidArgument if the engine rejects the source.
+  virtual Result<std::shared_ptr<const Grammar>> compile(const GrammarText& source) const = 0;
 
   /// Loads the engine from `folder` with its Python packages; empty: the folder that the build
-  /// found. `stop_ids` are allowed at the end of a complete text. Errors: kUnsupported in a build
+  /// found. `stop_ids` are allowed at the end of a complete text. `tag_ids` are special tokens that
+  /// grammars may hold as text. Errors: kUnsupported in a build
   /// without the engine, or if it does not load.
   static Result<std::unique_ptr<GrammarEngine>> start(const Tokenizer& tokenizer,
                                                       int64_t vocab_size,
                                                       std::span<const int32_t> stop_ids,
-                                                      const std::string& folder = {});
+                                                      const std::string& folder = {},
+                                                      std::span<const int32_t> tag_ids = {});
 };
 
 }  // namespace moracle::serve

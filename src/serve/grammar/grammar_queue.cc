@@ -7,11 +7,11 @@ GrammarQueue::GrammarQueue(std::shared_ptr<const GrammarEngine> engine)
   for (size_t i = 0; engine_ && i < kThreads; ++i) threads_.emplace_back([this] { run(); });
 }
 
-bool GrammarQueue::add(std::string schema, std::function<void(const CompiledGrammar&)> done) {
+bool GrammarQueue::add(GrammarText source, std::function<void(const CompiledGrammar&)> done) {
   {
     const std::lock_guard lock(mutex_);
     if (stopped_ || threads_.empty() || waiting_.size() >= kMaxWaiting) return false;
-    waiting_.push_back({std::move(schema), std::move(done)});
+    waiting_.push_back({std::move(source), std::move(done)});
   }
   changed_.notify_one();
   return true;
@@ -40,7 +40,7 @@ void GrammarQueue::run() {
       work = std::move(waiting_.front());
       waiting_.pop_front();
     }
-    work.done(engine_->json_schema(work.schema));
+    work.done(engine_->compile(work.source));
   }
 }
 

@@ -22,15 +22,15 @@ class GrammarQueue {
   explicit GrammarQueue(std::shared_ptr<const GrammarEngine> engine);
   ~GrammarQueue() { stop(); }
 
-  /// Queues a schema. Calls `done` on another thread, with kCancelled after stop(). False: the
+  /// Queues a source. Calls `done` on another thread, with kCancelled after stop(). False: the
   /// queue is full, and `done` is not called.
-  bool add(std::string schema, std::function<void(const CompiledGrammar&)> done);
+  bool add(GrammarText source, std::function<void(const CompiledGrammar&)> done);
   /// Waits for running compilations, and cancels the queued ones.
   void stop();
 
  private:
   struct Work {
-    std::string schema;
+    GrammarText source;
     std::function<void(const CompiledGrammar&)> done;
   };
   void run();

@@ -128,6 +128,15 @@ Result<std::string> SchemaLowering::run() {
   return dumped(whole);
 }
 
+SchemaLimits SchemaLowering::left() const {
+  SchemaLimits left = limits_;
+  left.schemas -= num_schemas_;
+  left.values -= num_values_;
+  left.bytes -= num_bytes_;
+  left.positions -= num_positions_;
+  return left;
+}
+
 Result<SchemaJson> SchemaLowering::lower(const Subschema& schema) {
   MORACLE_CHECK(
       count(num_schemas_, 1, limits_.schemas, "schemas with those of $ref", schema.place));

@@ -17,6 +17,8 @@ class SchemaLowering {
                  const std::string& place)
       : root_(root), strict_(strict), limits_(limits), place_(place) {}
   Result<std::string> run();
+  /// The limits less what the schema has used.
+  SchemaLimits left() const;
 
  private:
   // A schema that a $ref names; the first is the root.

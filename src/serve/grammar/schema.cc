@@ -21,4 +21,12 @@ Result<std::string> lower_schema(const nlohmann::ordered_json& schema, bool stri
   return SchemaLowering(schema, strict, limits, place).run();
 }
 
+Result<std::string> lower_schema_within(const nlohmann::ordered_json& schema, bool strict,
+                                        SchemaLimits& left, const std::string& place) {
+  SchemaLowering lowering(schema, strict, left, place);
+  MORACLE_TRY(std::string lowered, lowering.run());
+  left = lowering.left();
+  return lowered;
+}
+
 }  // namespace moracle::serve

@@ -30,5 +30,8 @@ struct SchemaLimits {
 /// engine ignores; a value of a wrong type; a schema that accepts nothing; an exceeded limit.
 Result<std::string> lower_schema(const nlohmann::ordered_json& schema, bool strict,
                                  const SchemaLimits& limits, const std::string& place);
+/// The same for one of several schemas that share limits: reduces `left` after a success.
+Result<std::string> lower_schema_within(const nlohmann::ordered_json& schema, bool strict,
+                                        SchemaLimits& left, const std::string& place);
 
 }  // namespace moracle::serve

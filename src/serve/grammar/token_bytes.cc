@@ -6,7 +6,8 @@
 
 namespace moracle::serve {
 
-Result<std::vector<std::string>> token_bytes(const Tokenizer& tokenizer, int64_t vocab_size) {
+Result<std::vector<std::string>> token_bytes(const Tokenizer& tokenizer, int64_t vocab_size,
+                                             std::span<const int32_t> tag_ids) {
   // Decode each token after a letter: some tokenizers drop the space at the start of a text.
   MORACLE_TRY(const std::vector<int32_t> letter, tokenizer.encode("a"));
   MORACLE_TRY(const std::string before, tokenizer.decode(letter));
@@ -15,7 +16,9 @@ Result<std::vector<std::string>> token_bytes(const Tokenizer& tokenizer, int64_t
   std::vector<int32_t> ids = letter;
   ids.push_back(0);
   for (int32_t id = 0; id < vocab_size; ++id) {
-    if (tokenizer.is_special(id) || std::binary_search(missing.begin(), missing.end(), id))
+    const bool is_tag = std::find(tag_ids.begin(), tag_ids.end(), id) != tag_ids.end();
+    if ((tokenizer.is_special(id) && !is_tag) ||
+        std::binary_search(missing.begin(), missing.end(), id))
       continue;
     ids.back() = id;
     MORACLE_TRY(const std::string both, tokenizer.decode(ids));

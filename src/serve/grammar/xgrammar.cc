@@ -17,7 +17,7 @@ constexpr int64_t kAnyRollback = -1;
 
 struct Functions {
   std::shared_ptr<const Ffi> ffi;
-  FfiValue make_tokenizer, make_compiler, compile_schema, make_matcher, fill, accept;
+  FfiValue make_tokenizer, make_compiler, compile_schema, compile_tag, make_matcher, fill, accept;
 
   static Result<std::shared_ptr<const Functions>> load(const std::string& folder) {
     auto found = std::make_shared<Functions>();
@@ -26,6 +26,7 @@ struct Functions {
     MORACLE_TRY(found->make_tokenizer, ffi.method("TokenizerInfo", "__ffi_init__"));
     MORACLE_TRY(found->make_compiler, ffi.method("GrammarCompiler", "__ffi_init__"));
     MORACLE_TRY(found->compile_schema, ffi.method("GrammarCompiler", "compile_json_schema"));
+    MORACLE_TRY(found->compile_tag, ffi.method("GrammarCompiler", "compile_structural_tag"));
     MORACLE_TRY(found->make_matcher, ffi.method("GrammarMatcher", "__ffi_init__"));
     MORACLE_TRY(found->fill, ffi.method("GrammarMatcher", "fill_next_token_bitmask"));
     MORACLE_TRY(found->accept, ffi.method("GrammarMatcher", "accept_token"));
@@ -98,23 +99,29 @@ class XgrammarEngine : public GrammarEngine {
       : functions_(std::move(functions)), compiler_(std::move(compiler)), vocab_size_(vocab_size) {}
 
   // Needs no lock: the compiler and its cache are thread-safe.
-  Result<std::shared_ptr<const Grammar>> json_schema(const std::string& schema) const override {
-    const TVMFFIAny arguments[] = {compiler_.any(),     ffi_text(schema),
+  Result<std::shared_ptr<const Grammar>> compile(const GrammarText& source) const override {
+    if (source.kind == GrammarText::Kind::kStructuralTag) {
+      const TVMFFIAny arguments[] = {compiler_.any(), ffi_text(source.text)};
+      return made(functions_->ffi->call(functions_->compile_tag, arguments),
+                  "tools that xgrammar supports");
+    }
+    const TVMFFIAny arguments[] = {compiler_.any(),     ffi_text(source.text),
                                    ffi_bool(true),                         // any whitespace
                                    ffi_none(),                             // indent
                                    ffi_none(),                             // separators
                                    ffi_bool(true),                         // strict
                                    ffi_int(kMaxSpaces), ffi_bool(false)};  // any order
-    auto grammar = functions_->ffi->call(functions_->compile_schema, arguments);
-    if (!grammar) {
-      return Error{ErrorKind::kInvalidArgument, "", "", "a JSON schema that xgrammar supports",
-                   grammar.error().fact};
-    }
+    return made(functions_->ffi->call(functions_->compile_schema, arguments),
+                "a JSON schema that xgrammar supports");
+  }
+
+ private:
+  Result<std::shared_ptr<const Grammar>> made(Result<FfiValue> grammar, const char* need) const {
+    if (!grammar) return Error{ErrorKind::kInvalidArgument, "", "", need, grammar.error().fact};
     return std::shared_ptr<const Grammar>(
         std::make_shared<const XgrammarGrammar>(functions_, *std::move(grammar), vocab_size_));
   }
 
- private:
   const SharedFunctions functions_;
   const FfiValue compiler_;
   const int64_t vocab_size_;
@@ -137,11 +144,12 @@ Result<FfiValue> vocabulary(const Ffi& ffi, std::span<const std::string> texts) 
 Result<std::unique_ptr<GrammarEngine>> GrammarEngine::start(const Tokenizer& tokenizer,
                                                             int64_t vocab_size,
                                                             std::span<const int32_t> stop_ids,
-                                                            const std::string& folder) {
+                                                            const std::string& folder,
+                                                            std::span<const int32_t> tag_ids) {
   MORACLE_TRY(const SharedFunctions functions,
               Functions::load(folder.empty() ? MORACLE_GRAMMAR_FOLDER : folder));
   const Ffi& ffi = *functions->ffi;
-  MORACLE_TRY(const std::vector<std::string> texts, token_bytes(tokenizer, vocab_size));
+  MORACLE_TRY(const std::vector<std::string> texts, token_bytes(tokenizer, vocab_size, tag_ids));
   MORACLE_TRY(const FfiValue tokens, vocabulary(ffi, texts));
   std::vector<TVMFFIAny> stops;
   for (const int32_t id : stop_ids) stops.push_back(ffi_int(id));

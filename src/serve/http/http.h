@@ -17,7 +17,7 @@ using HttpHeaders = std::vector<std::pair<std::string, std::string>>;
 
 struct HttpRequest {
   std::string method, path;  ///< "POST", "/v1/completions"; without the query
-  std::string host, origin, authorization, encoding;  ///< headers; empty: absent
+  std::string host, origin, authorization, api_key, encoding;  ///< headers; empty: absent
   std::string body;
 };
 
@@ -53,6 +53,8 @@ struct HttpHandler {
   std::function<std::optional<HttpReply>(const HttpRequest&)> at_header;
   /// Called on a worker thread with the complete request.
   std::function<void(HttpRequest, std::shared_ptr<Exchange>)> answer;
+  /// Makes the reply to a request whose body is too large or that the server has no memory for.
+  std::function<HttpReply(const HttpRequest&, int status, const std::string& message)> refuse;
 };
 
 struct HttpOptions {

@@ -39,6 +39,7 @@ HttpRequest read_head(const BeastRequest& message) {
   split_absolute_form(request);
   request.origin = text(message[http::field::origin]);
   request.authorization = text(message[http::field::authorization]);
+  request.api_key = text(message["x-api-key"]);
   request.encoding = text(message[http::field::content_encoding]);
   return request;
 }

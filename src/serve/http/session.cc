@@ -69,11 +69,13 @@ class SessionExchange : public Exchange {
 
 void run_handler(const HttpHandler& handler, HttpRequest&& request,
                  const std::shared_ptr<Exchange>& exchange) {
-  if (exchange->left()) return exchange->reply(refusal(503, "the server is stopping"));
+  if (exchange->left())
+    return exchange->reply(handler.refuse(request, 503, "the server is stopping"));
+  const HttpRequest head{.method = request.method, .path = request.path};
   try {
     handler.answer(std::move(request), exchange);
   } catch (const std::exception&) {  // out of memory
-    exchange->reply(refusal(500, "the server is out of memory"));
+    exchange->reply(handler.refuse(head, 500, "the server is out of memory"));
   }
 }
 
@@ -149,7 +151,8 @@ void Session::continue_body() {
         if (failure) return self->refuse(failure);
         const auto size = static_cast<int64_t>(self->parser_->get().body().size());
         if (!self->body_bytes_->grow_to(size))
-          return self->refuse(refusal(503, "too many request bytes in flight; try again later"));
+          return self->refuse(self->context_.handler.refuse(
+              self->head_, 503, "too many request bytes in flight; try again later"));
         self->parser_->is_done() ? self->handle() : self->continue_body();
       });
 }
@@ -180,10 +183,11 @@ void Session::refuse(const Failure& failure) {
     return close();
   const bool is_long_header =
       failure == http::error::header_limit || failure == http::error::buffer_overflow;
-  refuse(refusal(failure == http::error::body_limit ? 413
-                 : is_long_header                   ? 431
-                                                    : 400,
-                 str("not a request that this server reads: ", failure.message())));
+  const int status = failure == http::error::body_limit ? 413 : is_long_header ? 431 : 400;
+  const std::string message = str("not a request that this server reads: ", failure.message());
+  if (status != 413) return refuse(refusal(status, message));
+  // The header is complete, so the path is known.
+  refuse(context_.handler.refuse(read_head(parser_->get()), status, message));
 }
 
 // Replies, then closes the connection.

@@ -1,5 +1,7 @@
 #include "serve/tools/call_cursor.h"
 
+#include <random>
+
 #include "base/json/ordered_json.h"
 
 namespace moracle::serve {
@@ -20,6 +22,24 @@ std::optional<ToolCall> make_call(std::string id, std::string name, const CallJs
   if (!tools.has(name) || !arguments.is_object()) return {};
   return ToolCall{std::move(id), std::move(name),
                   arguments.dump(-1, ' ', false, CallJson::error_handler_t::replace)};
+}
+
+std::string new_call_id() {
+  static thread_local std::mt19937_64 random(std::random_device{}());
+  constexpr std::string_view kDigits =
+      "0123456789abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ";
+  std::uniform_int_distribution<size_t> digit(0, kDigits.size() - 1);
+  std::string id;
+  while (id.size() < 9) id += kDigits[digit(random)];
+  return id;
+}
+
+size_t open_end(std::string_view text, std::string_view tag) {
+  if (tag.empty()) return 0;
+  for (size_t size = std::min(text.size(), tag.size() - 1); size > 0; --size) {
+    if (text.ends_with(tag.substr(0, size))) return size;
+  }
+  return 0;
 }
 
 std::string_view trimmed(std::string_view text) {

@@ -17,6 +17,10 @@ std::optional<CallJson> parse_json(std::string_view text);
 /// Makes a call. Empty: the tool is not offered, or `arguments` is not an object.
 std::optional<ToolCall> make_call(std::string id, std::string name, const CallJson& arguments,
                                   const OfferedTools& tools);
+/// A call id of nine letters and digits, as Mistral's templates require.
+std::string new_call_id();
+/// Length of the longest suffix of `text` that is a prefix of `tag`, but not all of it.
+size_t open_end(std::string_view text, std::string_view tag);
 /// Strips white space at both ends.
 std::string_view trimmed(std::string_view text);
 

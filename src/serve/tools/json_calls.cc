@@ -46,8 +46,9 @@ Calls parse_parameters(std::string_view block, const OfferedTools& tools) {
     if (length == 0 || !json || !add(named_call(*json, "parameters", tools), calls)) return {};
     rest = trimmed(rest.substr(length));
     if (rest.empty()) break;
-    if (rest[0] != ';') return {};
-    rest = trimmed(rest.substr(1));
+    // Llama 4 separates calls by nothing.
+    if (rest[0] != ';' && rest[0] != '{') return {};
+    if (rest[0] == ';') rest = trimmed(rest.substr(1));
   }
   return some(std::move(calls));
 }
@@ -122,6 +123,17 @@ Calls parse_kimi(std::string_view block, const OfferedTools& tools) {
       return {};
   }
   return cursor.at_end() ? some(std::move(calls)) : Calls();
+}
+
+Calls parse_channel_call(std::string_view block, const OfferedTools& tools) {
+  CallCursor cursor(block);
+  const auto header = cursor.until("<|message|>");
+  if (!header) return {};
+  const std::string_view name = header->substr(0, header->find_first_of(" <"));
+  const auto arguments = parse_json(cursor.rest());
+  std::vector<ToolCall> calls;
+  if (!arguments || !add(make_call({}, std::string(name), *arguments, tools), calls)) return {};
+  return calls;
 }
 
 }  // namespace moracle::serve

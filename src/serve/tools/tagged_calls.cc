@@ -11,14 +11,6 @@ struct Argument {
   std::string_view begin, between, end;  // tags around the key and the value
 };
 
-// Strings are unquoted; all other values are JSON.
-CallJson value_of(std::string_view text, bool is_text) {
-  if (!is_text) {
-    if (auto json = parse_json(text)) return *std::move(json);
-  }
-  return std::string(text);
-}
-
 // Reads all arguments. Empty: an argument lacks its closing tag.
 std::optional<CallJson> read_arguments(CallCursor& cursor, const Argument& tags,
                                        const std::string& name, const OfferedTools& tools) {
@@ -28,11 +20,7 @@ std::optional<CallJson> read_arguments(CallCursor& cursor, const Argument& tags,
     const auto value = key ? cursor.until(tags.end) : key;
     if (!value) return {};
     const std::string parameter(trimmed(*key));
-    std::string_view text = *value;
-    // Strip one line break on each side: it belongs to the tags.
-    if (text.starts_with('\n')) text.remove_prefix(1);
-    if (text.ends_with('\n')) text.remove_suffix(1);
-    arguments[parameter] = value_of(text, tools.is_text(name, parameter));
+    arguments[parameter] = tagged_value(*value, tools.is_text(name, parameter), /*has_lines=*/true);
   }
   return arguments;
 }
@@ -58,6 +46,15 @@ Calls read_calls(std::string_view block, std::string_view begin, std::string_vie
 
 }  // namespace
 
+CallJson tagged_value(std::string_view text, bool is_text, bool has_lines) {
+  if (has_lines && text.starts_with('\n')) text.remove_prefix(1);
+  if (has_lines && text.ends_with('\n')) text.remove_suffix(1);
+  if (!is_text) {
+    if (auto json = parse_json(text)) return *std::move(json);
+  }
+  return std::string(text);
+}
+
 Calls parse_qwen_coder(std::string_view block, const OfferedTools& tools) {
   return read_calls(block, "<function=", ">", "</function>", {"<parameter=", ">", "</parameter>"},
                     tools);
@@ -80,11 +77,35 @@ Calls parse_glm(std::string_view block, const OfferedTools& tools) {
     const auto value = cursor.until("</arg_value>");
     if (!value) return {};
     const std::string parameter(trimmed(*key));
-    arguments[parameter] = value_of(*value, tools.is_text(name, parameter));
+    arguments[parameter] = tagged_value(*value, tools.is_text(name, parameter), false);
   }
   auto call = make_call({}, name, arguments, tools);
   if (!call || !cursor.at_end()) return {};
   return std::vector<ToolCall>{*std::move(call)};
+}
+
+// The tag tells strings from JSON.
+Calls parse_dsml(std::string_view block, const OfferedTools& tools) {
+  std::vector<ToolCall> calls;
+  CallCursor cursor(block);
+  while (cursor.take("<｜DSML｜invoke name=\"")) {
+    const auto name = cursor.until("\">");
+    if (!name) return {};
+    CallJson arguments = CallJson::object();
+    while (cursor.take("<｜DSML｜parameter name=\"")) {
+      const auto key = cursor.until("\" string=\"");
+      const auto type = key ? cursor.until("\">") : key;
+      const auto value = type ? cursor.until("</｜DSML｜parameter>") : type;
+      if (!value) return {};
+      arguments[std::string(*key)] = tagged_value(*value, *type == "true", false);
+    }
+    if (!cursor.take("</｜DSML｜invoke>")) return {};
+    auto call = make_call({}, std::string(*name), arguments, tools);
+    if (!call) return {};
+    calls.push_back(*std::move(call));
+  }
+  if (calls.empty() || !cursor.at_end()) return {};
+  return calls;
 }
 
 }  // namespace moracle::serve

@@ -1,52 +1,74 @@
 #include "serve/tools/tool_call_parser.h"
 
-#include <random>
-
 #include "serve/tools/call_cursor.h"
 
 namespace moracle::serve {
-namespace {
-
-// Call id of nine letters and digits, as Mistral's templates require.
-std::string new_call_id() {
-  static thread_local std::mt19937_64 random(std::random_device{}());
-  constexpr std::string_view kDigits =
-      "0123456789abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ";
-  std::uniform_int_distribution<size_t> digit(0, kDigits.size() - 1);
-  std::string id;
-  while (id.size() < 9) id += kDigits[digit(random)];
-  return id;
-}
-
-// Length of the longest suffix of `text` that is a prefix of `tag`.
-size_t open_end(std::string_view text, std::string_view tag) {
-  for (size_t size = std::min(text.size(), tag.size() - 1); size > 0; --size) {
-    if (text.ends_with(tag.substr(0, size))) return size;
-  }
-  return 0;
-}
-
-}  // namespace
-
 void ToolCallParser::add_text(std::string_view text, Delta& delta) {
   if (text.empty()) return;
   const std::string_view shown = text.substr(0, text.find_last_not_of(" \t\r\n") + 1);
   if (!shown.empty()) {
-    delta.text += space_;
-    delta.text += shown;
+    emit(space_ + std::string(shown), delta);
     space_.clear();
   }
   space_ += text.substr(shown.size());
 }
 
+void ToolCallParser::emit(std::string text, Delta& delta) {
+  if (text.empty()) return;
+  if (streams_)
+    delta.pieces.push_back({.kind = AnswerPart::Kind::kText, .text = std::move(text)});
+  else
+    delta.text += text;
+}
+
+// Emits new arguments of the incomplete block.
+void ToolCallParser::follow_block(Delta& delta) {
+  if (!streams_) return;
+  const size_t begin = std::max(followed_, format_.open.size());
+  // The end of the text may begin the closing tag.
+  const size_t end = held_.size() - open_end(held_, format_.close);
+  if (end <= begin) return;
+  const size_t num_complete = progress_.num_complete();
+  progress_.push(std::string_view(held_).substr(begin, end - begin), delta.pieces);
+  followed_ = end;
+  if (progress_.num_begun() > 0) {
+    has_calls_ = true;
+    space_.clear();
+  }
+  num_complete_ += progress_.num_complete() - num_complete;
+}
+
 void ToolCallParser::take_block(std::string_view block, std::string_view raw, Delta& delta) {
+  size_t num_begun = 0;
+  if (streams_) {
+    const size_t done =
+        std::min(std::max(followed_, format_.open.size()) - format_.open.size(), block.size());
+    const size_t num_complete = progress_.num_complete();
+    progress_.push(block.substr(done), delta.pieces);
+    progress_.finish(delta.pieces);
+    num_complete_ += progress_.num_complete() - num_complete;
+    num_begun = progress_.num_begun();
+    progress_ = CallProgress(format_, tools_);
+    followed_ = 0;
+  }
   auto calls = format_.parse(block, tools_);
-  if (!calls) return add_text(raw, delta);
+  if (!calls && num_begun == 0) return add_text(raw, delta);
   space_.clear();
   has_calls_ = true;
-  for (ToolCall& call : *calls) {
+  if (!calls) return;
+  for (size_t i = num_begun; i < calls->size(); ++i) {
+    ToolCall& call = (*calls)[i];
     if (call.id.empty()) call.id = new_call_id();
-    delta.calls.push_back(std::move(call));
+    ++num_complete_;
+    if (!streams_) {
+      delta.calls.push_back(std::move(call));
+      continue;
+    }
+    delta.pieces.push_back({.kind = AnswerPart::Kind::kCall,
+                            .text = std::move(call.arguments),
+                            .id = std::move(call.id),
+                            .name = std::move(call.name),
+                            .begins = true});
   }
 }
 
@@ -73,12 +95,16 @@ bool ToolCallParser::read_text(Delta& delta) {
 
 // Parses the block at the start of `held_`. False: its closing tag is missing.
 bool ToolCallParser::read_block(Delta& delta) {
-  if (format_.close.empty()) return false;
+  if (format_.close.empty()) {
+    follow_block(delta);
+    return false;
+  }
   const size_t begin = format_.open.size();
   const size_t end = held_.find(format_.close, searched_);
   if (end == std::string::npos) {
     const size_t may_begin = std::min(held_.size(), format_.close.size() - 1);
     searched_ = std::max(begin, held_.size() - may_begin);
+    follow_block(delta);
     return false;
   }
   const std::string_view whole = std::string_view(held_).substr(0, end + format_.close.size());
@@ -98,11 +124,11 @@ ToolCallParser::Delta ToolCallParser::push(std::string_view text) {
 
 ToolCallParser::Delta ToolCallParser::finish(bool is_whole) {
   Delta delta = push({});
-  if (in_block_ && is_whole)
+  if (in_block_ && (is_whole || progress_.num_begun() > 0))
     take_block(std::string_view(held_).substr(format_.open.size()), held_, delta);
   else
     add_text(held_, delta);
-  if (!has_calls_) delta.text += space_;
+  if (!has_calls_) emit(space_, delta);
   held_.clear();
   space_.clear();
   return delta;

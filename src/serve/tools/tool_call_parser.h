@@ -1,7 +1,7 @@
 // Streaming parser: separates tool calls from the text of an answer.
 #pragma once
 
-#include "serve/tools/tool_format.h"
+#include "serve/tools/call_progress.h"
 
 namespace moracle::serve {
 
@@ -10,11 +10,14 @@ class ToolCallParser {
   struct Delta {
     std::string text;
     std::vector<ToolCall> calls;  ///< calls, with ids
+    /// Of a parser that streams: all text and calls, in order. Texts have no `begins`.
+    std::vector<AnswerPiece> pieces;
   };
 
-  /// Both must outlive this object.
-  ToolCallParser(const ToolFormat& format, const OfferedTools& tools)
-      : format_(format), tools_(tools) {}
+  /// Both must outlive this object. `streams`: emits arguments before their block is complete. Such
+  /// a call stays a call, even if its block turns out to be invalid.
+  ToolCallParser(const ToolFormat& format, const OfferedTools& tools, bool streams = false)
+      : format_(format), tools_(tools), progress_(format, tools), streams_(streams) {}
 
   /// Adds text, and returns what is decided. A block without a valid call stays text. Drops white
   /// space around calls.
@@ -23,11 +26,15 @@ class ToolCallParser {
   /// tag counts.
   Delta finish(bool is_whole);
   bool has_calls() const { return has_calls_; }
+  /// Calls with all arguments.
+  size_t num_complete() const { return num_complete_; }
 
  private:
   bool read_text(Delta& delta);
   bool read_block(Delta& delta);
   void add_text(std::string_view text, Delta& delta);
+  void emit(std::string text, Delta& delta);
+  void follow_block(Delta& delta);
   void take_block(std::string_view block, std::string_view raw, Delta& delta);
 
   const ToolFormat& format_;
@@ -35,6 +42,10 @@ class ToolCallParser {
   std::string held_;   // undecided text
   std::string space_;  // white space after the emitted text
   size_t searched_ = 0;
+  CallProgress progress_;  // of the current block
+  size_t followed_ = 0;    // bytes of held_ that progress_ has
+  size_t num_complete_ = 0;
+  const bool streams_;
   bool in_block_ = false, has_begun_ = false, has_calls_ = false;
 };
 

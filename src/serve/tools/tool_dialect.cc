@@ -68,6 +68,35 @@ bool shows_call(std::string_view text, bool as_text) {
          text.find("{'key': 'probed_value'}") == text.npos;
 }
 
+// Finds the exact text of calls: with two calls, else with one.
+std::optional<CallSyntax> syntax_of(const ChatTemplate& chat, const ToolDialect& dialect,
+                                    std::string_view id, const std::string& tools,
+                                    const std::string& end) {
+  const auto call = [&](int number) {
+    std::string own(id);
+    own.back() = static_cast<char>(own.back() + number);
+    return str(R"({"id":")", own, R"(","type":"function","function":{"name":")", kName,
+               R"(","arguments":)", dialect.arguments_as_text ? kArgumentsAsText : kArguments,
+               "}}");
+  };
+  for (const bool is_pair : {true, false}) {
+    const auto text =
+        chat.render_json({str("[", question(), R"(,{"role":"assistant","content":)",
+                              dialect.empty_content ? "\"\"" : "null", R"(,"tool_calls":[)",
+                              call(0), is_pair ? "," + call(1) : std::string(), "]}]"),
+                          tools, ""},
+                         false);
+    if (!text) continue;
+    const auto without = chat.render_json({"[" + question() + "]", tools, ""}, false);
+    std::string_view turn = *text;
+    if (turn.ends_with(end)) turn.remove_suffix(end.size());
+    if (without && turn.starts_with(*without)) turn.remove_prefix(without->size());
+    auto syntax = find_call_syntax(*dialect.format, turn, kName);
+    if (syntax && syntax->repeats == is_pair) return syntax;
+  }
+  return {};
+}
+
 }  // namespace
 
 ToolDialect find_dialect(const ChatTemplate& chat) {
@@ -102,7 +131,9 @@ ToolDialect find_dialect(const ChatTemplate& chat) {
         dialect.format = format;
         dialect.arguments_as_text = as_text;
         dialect.empty_content = content[0] == '"';
-        if (format) return dialect;
+        if (!format) continue;
+        dialect.syntax = syntax_of(chat, dialect, id, tools, end);
+        return dialect;
       }
     }
   }

@@ -2,13 +2,14 @@
 #pragma once
 
 #include "moracle/text.h"
-#include "serve/tools/tool_format.h"
+#include "serve/tools/call_syntax.h"
 
 namespace moracle::serve {
 
 struct ToolDialect {
   bool takes_tools = false;            ///< the prompt lists offered tools
   const ToolFormat* format = nullptr;  ///< null: the template writes calls in an unknown format
+  std::optional<CallSyntax> syntax;    ///< of `format`; empty: calls cannot be constrained
   bool arguments_as_text = false;      ///< arguments are JSON text, not an object
   bool empty_content = true;           ///< a call without text has content "" instead of null
 };

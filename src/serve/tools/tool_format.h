@@ -22,8 +22,18 @@ struct ToolFormat {
   ParseCalls parse;  ///< parses the text between both tags
   /// Other tags of the format. The tokenizer may have them as special tokens, which decoding skips.
   std::span<const std::string_view> tags;
+  /// The grammar engine's style of arguments, and what they begin and end with. Empty: none, so
+  /// calls cannot be constrained.
+  std::string_view style{}, arguments_open{}, arguments_close{};
+  /// Tags before the name and before JSON arguments. No `arguments_tag`: a member "arguments" or
+  /// "parameters" has them.
+  std::string_view name_tag{}, arguments_tag{};
+  bool close_ends_answer = false;  ///< `close` is a stop token
 };
 
+/// The tags that are special tokens of the tokenizer.
+std::vector<int32_t> special_ids(std::span<const std::string_view> tags,
+                                 const Tokenizer& tokenizer);
 /// Tags of a format that are special tokens of the tokenizer. An answer with tools must decode
 /// them.
 std::vector<int32_t> special_tags(const ToolFormat& format, const Tokenizer& tokenizer);

@@ -1,21 +1,18 @@
-#include "serve/api/job_fields.h"
+#include "serve/dialects/job_fields.h"
 
 #include <algorithm>
 #include <charconv>
 #include <cmath>
 #include <random>
 
-#include "base/json/ordered_json.h"
 #include "base/text.h"
 #include "base/try.h"
 #include "models/generation/logit_edits.h"
-#include "serve/api/api_error.h"
 #include "serve/grammar/schema.h"
 
 namespace moracle::serve {
 namespace {
 
-constexpr int64_t kMaxChoices = 64;
 constexpr size_t kMaxStops = 16, kMaxStopBytes = 1024, kMaxIds = 4096, kMaxSaltBytes = 256;
 constexpr size_t kMaxBadWords = 256;
 
@@ -131,76 +128,57 @@ bool is_off(const nlohmann::json& value) {
   return value.empty() || value == false || value == 0 || value == "" || value == "none";
 }
 
-// Rejects unsupported fields that would change the answer.
-Status refuse_unsupported(const JsonField& body) {
-  for (const char* key : {"suffix",
-                          "functions",
-                          "guided_json",
-                          "guided_regex",
-                          "guided_choice",
-                          "guided_grammar",
-                          "structured_outputs",
-                          "prompt_logprobs",
-                          "audio",
-                          "use_beam_search",
-                          "logits_processors",
-                          "prompt_embeds",
-                          "allowed_token_ids",
-                          "include_stop_str_in_output",
-                          "truncate_prompt_tokens",
-                          "continue_final_message",
-                          "chat_template",
-                          "documents",
-                          "reasoning",
-                          "thinking_budget",
-                          "thinking_token_budget",
-                          "web_search_options"}) {
+}  // namespace
+
+Status read_stop_strings(const JsonField& field, std::vector<std::string>& stops) {
+  return read_texts(field, kMaxStops, stops);
+}
+
+Result<std::optional<int64_t>> read_max_tokens(const JsonField& field, int64_t min) {
+  if (field.is_null()) return std::optional<int64_t>();
+  MORACLE_TRY(const int64_t count, field.integer(min, int64_t{1} << 30));
+  return std::optional(count);
+}
+
+Result<std::optional<int64_t>> read_reasoning_budget(const JsonField& field,
+                                                     const ServedModel& model) {
+  if (field.is_null()) return std::optional<int64_t>();
+  MORACLE_TRY(const int64_t budget, field.integer(0, int64_t{1} << 30));
+  if (!model.reasoning)
+    return field.unsupported("no value: the server finds no reasoning in this model's template");
+  return std::optional(budget);
+}
+
+Status refuse_fields(const JsonField& body, std::span<const char* const> keys) {
+  for (const char* key : keys) {
     const JsonField field = body[key];
     if (!is_off(field.value()))
       return field.unsupported("no value: this server does not support it");
   }
-  for (const char* key : {"enable_thinking", "thinking", "verbosity"}) {
-    if (!body[key].is_null())
-      return body[key].unsupported(
-          "no value; chat_template_kwargs takes the variables of the chat template");
-  }
-  if (body["skip_special_tokens"].value() == false)
-    return body["skip_special_tokens"].unsupported("true: texts contain no special tokens");
-  const JsonField best = body["best_of"];
-  if (!best.is_null() && best.value() != 1 && best.value() != body["n"].value())
-    return best.unsupported("the value of n");
   return {};
 }
 
-// Reads "response_format": absent, text, json_object or json_schema. Returns the lowered schema;
-// empty: unconstrained.
-Result<std::string> read_format(const JsonField& body, const std::string& text,
+Result<std::string> read_format(const FormatField& field, const JsonField& body,
                                 const ServedModel& model) {
-  const JsonField format = body["response_format"];
-  if (format.is_null() || format["type"].value() == "text") return std::string();
-  const bool has_schema = format["type"].value() == "json_schema";
-  if (!has_schema && format["type"].value() != "json_object")
-    return format["type"].unsupported("text, json_object or json_schema");
-  if (!model.grammars) return format.unsupported("the type text: " + model.no_grammars);
+  const JsonField type = field.format["type"];
+  if (field.format.is_null() || type.value() == "text") return std::string();
+  const bool has_schema = type.value() == "json_schema";
+  if (!has_schema && type.value() != "json_object")
+    return type.unsupported("text, json_object or json_schema");
+  if (!model.grammars) return field.format.unsupported("the type text: " + model.no_grammars);
   if (body["ignore_eos"].value() == true)
-    return body["ignore_eos"].bad("false with response_format");
-  if (!body["tools"].value().empty() && body["tool_choice"].value() != "none")
-    return format.unsupported("a request without tools");
+    return body["ignore_eos"].bad("false with " + field.format.place());
+  if (field.has_tools) return field.format.unsupported("a request without tools");
   if (!has_schema) return std::string(R"({"type":"object"})");
-  const JsonField given = format["json_schema"];
-  if (!given["schema"].is_object()) return given["schema"].bad("an object");
-  MORACLE_TRY(const bool strict, given["strict"].flag_or(true));
-  // The answer's members follow the schema's order, which parsing into `body` has lost.
-  MORACLE_TRY(const Json ordered, parse_ordered_json(text));
-  return lower_schema(ordered["response_format"]["json_schema"]["schema"], strict,
-                      SchemaLimits::of_vocabulary(model.vocab_size), given["schema"].place());
+  const JsonField schema = field.holder["schema"];
+  if (!schema.is_object()) return schema.bad("an object");
+  MORACLE_TRY(const bool strict, field.holder["strict"].flag_or(true));
+  return lower_schema(field.ordered["schema"], strict,
+                      SchemaLimits::of_vocabulary(model.vocab_size), schema.place());
 }
 
-}  // namespace
-
-Result<Job> read_job_fields(const JsonField& body, const std::string& text,
-                            const ServedModel& model, GenerationRequest& request) {
-  MORACLE_CHECK(refuse_unsupported(body));
+Result<Job> read_job_fields(const JsonField& body, const ServedModel& model,
+                            GenerationRequest& request) {
   Job job;
   job.sampling = model.generation.sampling;
   job.sampling.excluded_ids = model.excluded_ids;
@@ -208,8 +186,6 @@ Result<Job> read_job_fields(const JsonField& body, const std::string& text,
   job.edits = model.generation.edits;
   MORACLE_CHECK(read_edits(body, model, job.edits));
   job.stop_strings = model.generation.stop_strings;
-  MORACLE_CHECK(read_texts(body["stop"], kMaxStops, job.stop_strings));
-  MORACLE_TRY(request.schema, read_format(body, text, model));
   MORACLE_TRY(const bool ignore_eos, body["ignore_eos"].flag_or(false));
   MORACLE_CHECK(read_ids(body["stop_token_ids"], model.vocab_size, job.stop_ids));
   if (!ignore_eos) {
@@ -221,14 +197,7 @@ Result<Job> read_job_fields(const JsonField& body, const std::string& text,
     if (job.cache_salt.empty() || job.cache_salt.size() > kMaxSaltBytes)
       return salt.bad(str("a text of 1 to ", kMaxSaltBytes, " bytes"));
   }
-  if (!body["n"].is_null()) {
-    MORACLE_TRY(request.choices, body["n"].integer(1, kMaxChoices));
-  }
   MORACLE_TRY(request.stream, body["stream"].flag_or(false));
-  const JsonField stream_options = body["stream_options"];
-  if (!stream_options.is_null() && !stream_options.is_object())
-    return stream_options.bad("an object");
-  MORACLE_TRY(request.include_usage, stream_options["include_usage"].flag_or(false));
   request.model = model.name;
   if (!body["model"].is_null()) {
     MORACLE_TRY(request.model, body["model"].text());
@@ -241,10 +210,9 @@ Result<Job> read_job_fields(const JsonField& body, const std::string& text,
   return job;
 }
 
-Status add_jobs(const JsonField& body, const ServedModel& model, const Job& fields,
+Status add_jobs(const char* place, const ServedModel& model, const Job& fields,
                 std::vector<int32_t> prompt, std::optional<int64_t> max_tokens,
                 GenerationRequest& request) {
-  const char* const place = request.is_chat ? "messages" : "prompt";
   const auto size = static_cast<int64_t>(prompt.size());
   const auto wrong = [&](std::string need, std::string fact) {
     return Error{ErrorKind::kInvalidArgument, "", place, std::move(need), std::move(fact)};
@@ -257,6 +225,13 @@ Status add_jobs(const JsonField& body, const ServedModel& model, const Job& fiel
     return wrong(str("ids of tokens, from 0 to ", model.vocab_size - 1), str("it has ", id));
   }
   const int64_t left = model.max_context - size;
+  // Agents ask for more tokens than small contexts have.
+  const bool is_agent =
+      request.dialect == Dialect::kResponses || request.dialect == Dialect::kMessages;
+  if (is_agent && left >= 1 && max_tokens.value_or(left) >= left) {
+    max_tokens = left;
+    request.fills_context = true;
+  }
   if (left < 1 || (max_tokens && *max_tokens > left)) {
     return wrong(str("together with the new tokens at most the model's context of ",
                      model.max_context, " tokens"),
@@ -264,7 +239,7 @@ Status add_jobs(const JsonField& body, const ServedModel& model, const Job& fiel
                      max_tokens ? str(", the new tokens are ", *max_tokens) : std::string()));
   }
   if (request.jobs.size() + request.choices > 1024)
-    return body[place].bad("at most 1024 choices in total");
+    return wrong("at most 1024 choices in total", str("it has more"));
   for (int64_t choice = 0; choice < request.choices; ++choice) {
     Job job = fields;
     job.prompt = prompt;
@@ -273,6 +248,39 @@ Status add_jobs(const JsonField& body, const ServedModel& model, const Job& fiel
     job.sampling.seed += static_cast<uint64_t>(choice);
     request.jobs.push_back(std::move(job));
   }
+  return {};
+}
+
+Status add_chat_jobs(const char* place, const ServedModel& model, Job fields, ChatPrompt prompt,
+                     std::optional<int64_t> max_tokens, std::optional<int64_t> budget,
+                     const Progress& progress, GenerationRequest& request) {
+  fields.continues_prompt = false;
+  const AnswerForm& form = prompt.form;
+  if (form.tools) fields.shown_ids = special_tags(form.tools->format, model.tokenizer);
+  if (form.reasoning) {
+    for (const int32_t id : special_ids(form.reasoning->tags, model.tokenizer))
+      fields.shown_ids.push_back(id);
+    // The grammar constrains the text after the reasoning. A grammar of calls has the channels.
+    const bool has_calls = !prompt.grammar.empty();
+    if (has_calls && form.reasoning->has_channels)
+      fields.grammar_after.clear();
+    else if (form.reasoning->has_channels)
+      fields.grammar_after =
+          form.reasoning->forced.substr(form.reasoning->forced.rfind("<|channel|>"));
+    else if (form.is_reasoning)
+      fields.grammar_after = form.reasoning->close;
+  }
+  if (form.reasoning && budget) {
+    MORACLE_TRY(std::vector<int32_t> ids, model.tokenizer.encode(form.reasoning->forced));
+    fields.reasoning =
+        ReasoningLimit{std::string(form.reasoning->open), std::string(form.reasoning->close),
+                       std::move(ids), form.is_reasoning, *budget};
+  }
+  MORACLE_TRY(std::vector<int32_t> ids, model.tokenizer.encode(prompt.text, progress));
+  MORACLE_CHECK(add_jobs(place, model, fields, std::move(ids), max_tokens, request));
+  request.prompts.push_back(std::move(prompt.text));
+  request.form = std::move(prompt.form);
+  if (!prompt.grammar.empty()) request.grammar = std::move(prompt.grammar);
   return {};
 }
 

@@ -5,7 +5,7 @@
 
 #include "base/text.h"
 #include "base/utf8.h"
-#include "serve/api/answer.h"
+#include "serve/answers/openai_answer.h"
 
 namespace moracle::serve {
 namespace {
@@ -17,7 +17,7 @@ int64_t num_characters(std::string_view text) {
 
 }  // namespace
 
-std::string Answer::token_key(int32_t id) const {
+std::string OpenAiAnswer::token_key(int32_t id) const {
   std::string text = token_text(id);
   if (!first_invalid_utf8(text)) return text;
   std::ostringstream bytes;
@@ -26,15 +26,15 @@ std::string Answer::token_key(int32_t id) const {
   return std::move(bytes).str();
 }
 
-Json Answer::completion_scores(Choice& choice, std::span<const TokenScore> of_prompt,
-                               std::span<const TokenScore> scores, bool shows_prompt,
-                               size_t index) const {
+Json OpenAiAnswer::completion_scores(Extra& extra, std::span<const TokenScore> of_prompt,
+                                     std::span<const TokenScore> scores, bool shows_prompt,
+                                     size_t index) const {
   Json tokens = Json::array(), values = Json::array(), tops = Json::array(),
        offsets = Json::array();
   const auto add_token = [&](int32_t id) {
     tokens.push_back(token_key(id));
-    offsets.push_back(choice.text_offset);
-    choice.text_offset += num_characters(token_text(id));
+    offsets.push_back(extra.text_offset);
+    extra.text_offset += num_characters(token_text(id));
   };
   const auto add = [&](const TokenScore& score) {
     add_token(score.id);
@@ -64,7 +64,7 @@ Json Answer::completion_scores(Choice& choice, std::span<const TokenScore> of_pr
           {"top_logprobs", std::move(tops)}};
 }
 
-Json Answer::chat_scores(std::span<const TokenScore> scores) const {
+Json OpenAiAnswer::chat_scores(std::span<const TokenScore> scores) const {
   const auto entry = [&](int32_t id, float value) -> Json {
     const std::string text = token_text(id);
     Json bytes = Json::array();

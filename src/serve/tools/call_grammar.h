@@ -1,0 +1,28 @@
+// A grammar of answers with tool calls, as a structural tag of the grammar engine.
+#pragma once
+
+#include <nlohmann/json.hpp>
+#include <vector>
+
+#include "serve/tools/call_syntax.h"
+
+namespace moracle::serve {
+
+struct GrammarTool {
+  std::string name, schema;  ///< schema: of lower_schema()
+};
+
+struct CallGrammar {
+  const ToolFormat& format;
+  const CallSyntax& syntax;
+  std::vector<GrammarTool> tools;  ///< those that the answer may call
+  bool is_required = false;        ///< the answer is calls; else text with calls in it
+  bool is_single = false;          ///< at most one call
+  /// Tags of reasoning that may come first; empty: none.
+  std::string reasoning_open, reasoning_close;
+};
+
+/// JSON of the structural tag.
+std::string structural_tag(const CallGrammar& grammar);
+
+}  // namespace moracle::serve
