@@ -24,15 +24,14 @@ class Lines(logging.Handler):
 
 
 def methods_of(llm):
-    """Names of the classes that serve the MoE layers, and of the modules of their apply functions."""
-    found = []
-    model = llm.llm_engine.engine_core.engine_core.model_executor.driver_worker.worker.model_runner.model
-    for module in model.modules():
-        if type(module).__name__.endswith("RoutedExperts"):
-            method = module.quant_method
-            found.append([type(method).__name__, type(method).apply.__module__,
-                          sum(p.numel() for n, p in module.named_parameters() if n.startswith(("w13_w", "w2_w", "w13_q")))])
-    return found
+    """For each MoE layer: the method's class, the module of its apply function, the number of original weights. Empty if
+    the layers are in other processes."""
+    worker = getattr(llm.llm_engine.engine_core.engine_core.model_executor, "driver_worker", None)
+    if worker is None:
+        return []
+    return [[type(layer.quant_method).__name__, type(layer.quant_method).apply.__module__,
+             sum(p.numel() for name, p in layer.named_parameters() if name.startswith(("w13_w", "w2_w", "w13_q")))]
+            for layer in worker.worker.model_runner.model.modules() if type(layer).__name__.endswith("RoutedExperts")]
 
 
 def run(case, lines):
@@ -63,7 +62,7 @@ def run(case, lines):
 def main():
     cases = json.loads(open(sys.argv[1], encoding="utf-8").read())
     lines = Lines()
-    import vllm  # noqa: F401 creates its loggers
+    import vllm.logger  # noqa: F401 configures the loggers, which drops handlers
     logging.getLogger("vllm.moracle").addHandler(lines)
     results = {}
     for case in cases:

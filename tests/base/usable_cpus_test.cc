@@ -39,6 +39,7 @@ TEST(UsableCpus, AcceptsOwnAffinityMaskAndKeepsIt) {
 TEST(UsableCpus, NamesTheCpuThatTheSystemRefuses) {
   const std::vector<int> mask = affinity_cpus();
   for (const int absent : {-1, 1023, 1 << 20}) {
+    if (std::find(mask.begin(), mask.end(), absent) != mask.end()) continue;
     std::vector<int> cpus = mask;
     cpus.push_back(absent);
     const Status checked = check_cpus(cpus);

@@ -61,12 +61,12 @@ def _selection(method, moe):
     if recipe is None:
         raise Declined(f"needs a scheme of the plugin's table; vLLM's method is {type(method).__name__}")
     _decline_unserved(moe)
-    activation, limit = activation_of(moe)
+    activation = activation_of(moe)
+    activation["activation"] = activation["activation"].removesuffix("_uninterleave")
     try:
         spec = LayerSpec(num_experts=moe.num_experts, hidden_size=moe.hidden_dim,
                          intermediate_size=moe.intermediate_size_per_partition, top_k=moe.experts_per_token,
-                         scheme=recipe.scheme(method, moe), activation=activation.removesuffix("_uninterleave"),
-                         limit=limit or 0.0, bias=moe.has_bias)
+                         scheme=recipe.scheme(method, moe), bias=moe.has_bias, **activation)
         selection = select(spec, device=_device_name(moe))
         selection.check()
     except Error as error:
@@ -90,13 +90,15 @@ class _Group:
         if self.packed < len(self.layers):
             return
         span = self.layers[0] if len(self.layers) == 1 else f"{self.layers[0]} to {self.layers[-1]}"
-        logger.info("moracle serves %s (%d layers): %s, %s; %.1f MiB packed", span, len(self.layers),
+        count = f"{len(self.layers)} layer{'s' if len(self.layers) > 1 else ''}"
+        logger.info("moracle serves %s (%s): %s, %s; %.1f MiB packed", span, count,
                     packed.moe.spec.scheme.name, explain(packed.selection, False).splitlines()[0].removeprefix("→ "),
                     len(self.layers) * packed.moe.weight_bytes / 2**20)
         self.layers, self.packed = [], 0
 
 
 _groups = {}  # text of a choice: _Group
+_declined = set()  # reasons, each logged once
 
 
 class _Served:
@@ -126,19 +128,13 @@ class _Served:
         if self._packed is not None and layer.w13_weight.numel() == 0:
             need, fact = "a new engine for new weights", "the layer freed its weights after packing"
             raise Unsupported(f"{layer.layer_name}: needs {need}; {fact}", "", layer.layer_name, need, fact)
-        activation, limit = activation_of(self.moe)
-        arguments = {"activation": activation, "limit": limit}
-        if self.moe.swiglu_alpha is not None:
-            arguments["alpha"] = self.moe.swiglu_alpha
-        if self.moe.swiglu_beta is not None:
-            arguments["beta"] = self.moe.swiglu_beta
         device = _device_name(self.moe)
         self._packed = pack(
             top_k=self.moe.experts_per_token, scheme=recipe.scheme(self, self.moe), expert_map=layer._expert_map,
             apply_router_weight_on_input=layer.apply_router_weight_on_input,
             device=cpu_device() if device == "cpu" else device,
             max_num_tokens=min(self.moe.max_num_tokens, MAX_NUM_TOKENS[device.partition(":")[0]]),
-            **arguments, **recipe.tensors(self, layer))
+            **activation_of(self.moe), **recipe.tensors(self, layer))
         self._free(layer)
         self._name = name_of(self._packed, layer.layer_name)
         self._group.log(self._packed)
@@ -165,7 +161,9 @@ def _decline(name, reason):
     if mode() == "require":
         need, fact = "experts that Moracle serves, because MORACLE_VLLM is require", str(reason)
         raise Unsupported(f"{name}: needs {need}; {fact}", "", name, need, fact)
-    logger.warning_once("moracle declines %s: %s; vLLM's own method serves such layers", name, str(reason))
+    if str(reason) not in _declined:
+        _declined.add(str(reason))
+        logger.warning("moracle declines %s: %s; vLLM's own method serves such layers", name, reason)
 
 
 def method_of(make, layer):

@@ -4,9 +4,6 @@ from collections.abc import Callable
 
 import torch
 
-from ...errors import Error
-from ..._moracle import Scheme
-
 _LAYERS = "vllm.model_executor.layers."
 _QUANTIZATION = _LAYERS + "quantization."
 _COMPRESSED = _QUANTIZATION + "compressed_tensors.compressed_tensors_moe.compressed_tensors_moe_"
@@ -28,11 +25,14 @@ class Recipe:
 
 
 def activation_of(moe):
-    """pack()'s arguments activation and limit. Raises Declined."""
+    """pack()'s arguments for the activation function. Raises Declined."""
     activation = moe.activation.value
-    if moe.swiglu_limit is not None and activation not in ("silu", "swigluoai", "swigluoai_uninterleave", "swiglustep"):
+    clamps = ("swigluoai", "swigluoai_uninterleave", "swiglustep")
+    if moe.swiglu_limit is not None and activation not in ("silu", *clamps):
         raise Declined(f"needs no swiglu_limit with {activation}; it is {moe.swiglu_limit}")
-    return activation, moe.swiglu_limit
+    limit = moe.swiglu_limit if moe.swiglu_limit is not None else 7.0 if activation in clamps else 0.0
+    others = {"alpha": moe.swiglu_alpha, "beta": moe.swiglu_beta}
+    return {"activation": activation, "limit": limit} | {name: value for name, value in others.items() if value is not None}
 
 
 def _both(layer, weight="weight", scale=None, zero_points=None, bias=True):
@@ -90,11 +90,18 @@ def _awq_tensors(method, layer):
     return _both(layer, "qweight", "scales", zero_points) | {"packing": "awq"}
 
 
+def _fp8(moe, form, is_static=False):
+    """On a CPU the activations stay floats, as in vLLM's own methods there: it has no instructions for fp8."""
+    if torch.device(moe.device).type == "cpu":
+        return f"fp8-w8a16-{form}"
+    return f"fp8-w8a8-{form}{'-static' if is_static else ''}"
+
+
 def _block_scheme(shape, moe):
     rows, columns = shape
     if moe.intermediate_size_per_partition % rows:
         raise Declined(f"needs an intermediate size in blocks of {rows}; it is {moe.intermediate_size_per_partition}")
-    return f"fp8-w8a8-block{rows}x{columns}"
+    return _fp8(moe, f"block{rows}x{columns}")
 
 
 def _fp8_scheme(method, moe):
@@ -104,7 +111,7 @@ def _fp8_scheme(method, moe):
         return _block_scheme(method.weight_block_size, moe)
     if not method.quant_config.is_checkpoint_fp8_serialized:
         raise Declined("needs a checkpoint in fp8; vLLM would quantize it while loading")
-    return "fp8-w8a8-channel" + ("-static" if method.quant_config.activation_scheme == "static" else "")
+    return _fp8(moe, "channel", method.quant_config.activation_scheme == "static")
 
 
 def _per_row(layer, scale="weight_scale"):
@@ -115,7 +122,9 @@ def _per_row(layer, scale="weight_scale"):
             "w2_scale": w2.float().reshape(-1, 1).repeat(1, layer.w2_weight.shape[1])}
 
 
-def _inputs(layer):
+def _inputs(method, layer):
+    if torch.device(method.moe.device).type == "cpu":
+        return {}  # see _fp8
     scales = {"a1_scale": layer.w13_input_scale, "a2_scale": layer.w2_input_scale}
     return {name: scale.data for name, scale in scales.items() if scale is not None}
 
@@ -123,19 +132,19 @@ def _inputs(layer):
 def _fp8_tensors(method, layer):
     if method.block_quant:
         return _both(layer, scale=method.weight_scale_name)
-    return _both(layer) | _per_row(layer) | _inputs(layer)
+    return _both(layer) | _per_row(layer) | _inputs(method, layer)
 
 
 def _compressed_fp8_scheme(method, moe):
     if method.block_quant:
         return _block_scheme(method.weight_block_size, moe)
-    return "fp8-w8a8-channel" + ("-static" if method.static_input_scales else "")
+    return _fp8(moe, "channel", method.static_input_scales)
 
 
 def _compressed_fp8_tensors(method, layer):
     if method.block_quant or layer.w13_weight_scale.ndim == 3:  # per block, per row
         return _both(layer, scale="weight_scale")
-    return _both(layer) | _per_row(layer) | _inputs(layer)
+    return _both(layer) | _per_row(layer) | _inputs(method, layer)
 
 
 def _nvfp4_scales(layer, global_scale, inverted):
@@ -151,6 +160,10 @@ def _nvfp4_scales(layer, global_scale, inverted):
 
 def _always(name):
     return lambda method, moe: name
+
+
+def _mxfp8_scheme(method, moe):
+    return "mxfp8-w8a16" if torch.device(moe.device).type == "cpu" else "mxfp8-w8a8"
 
 
 def _with_scale(method, layer):
@@ -177,7 +190,7 @@ SCHEMES = {
         _COMPRESSED + "w8a8_fp8", "select_fp8_moe_backend", _compressed_fp8_scheme, _compressed_fp8_tensors,
         "compressed-tensors FP8", "fp8-w8a8-channel, fp8-w8a8-block*"),
     "CompressedTensorsW8A8Mxfp8MoEMethod": Recipe(
-        _COMPRESSED + "w8a8_mxfp8", "select_mxfp8_moe_backend", _always("mxfp8-w8a8"), _with_scale,
+        _COMPRESSED + "w8a8_mxfp8", "select_mxfp8_moe_backend", _mxfp8_scheme, _with_scale,
         "compressed-tensors MXFP8", "mxfp8-w8a8"),
     "CompressedTensorsW4A4Mxfp4MoEMethod": Recipe(
         _COMPRESSED + "w4a4_mxfp4", "select_mxfp4_moe_backend", _always("mxfp4-w4a16"),
@@ -190,10 +203,10 @@ SCHEMES = {
         _QUANTIZATION + "fp8", "select_fp8_moe_backend", _fp8_scheme, _fp8_tensors, "FP8",
         "fp8-w8a8-block*, fp8-w8a8-channel"),
     "ModelOptFp8MoEMethod": Recipe(
-        _QUANTIZATION + "modelopt", "select_fp8_moe_backend", _always("fp8-w8a8-channel-static"),
-        lambda method, layer: _both(layer) | _per_row(layer) | _inputs(layer), "ModelOpt FP8", "fp8-w8a8-channel-static"),
+        _QUANTIZATION + "modelopt", "select_fp8_moe_backend", lambda method, moe: _fp8(moe, "channel", True),
+        lambda method, layer: _both(layer) | _per_row(layer) | _inputs(method, layer), "ModelOpt FP8", "fp8-w8a8-channel-static"),
     "ModelOptMxFp8FusedMoE": Recipe(
-        _QUANTIZATION + "modelopt", "select_mxfp8_moe_backend", _always("mxfp8-w8a8"), _with_scale, "ModelOpt MXFP8",
+        _QUANTIZATION + "modelopt", "select_mxfp8_moe_backend", _mxfp8_scheme, _with_scale, "ModelOpt MXFP8",
         "mxfp8-w8a8"),
     "ModelOptNvFp4FusedMoE": Recipe(
         _QUANTIZATION + "modelopt", "select_nvfp4_moe_backend", _always("nvfp4-w4a16"),
@@ -203,3 +216,12 @@ SCHEMES = {
         _QUANTIZATION + "mxfp4", "select_mxfp4_moe_backend", _always("mxfp4-w4a16"), _with_scale, "GPT-OSS MXFP4",
         "mxfp4-w4a16"),
 }
+
+
+def table():
+    """Rows of docs/python/vllm.md: python -m moracle.integrations.vllm.schemes prints them."""
+    return [f"| `{name}` | {recipe.source} | {recipe.schemes} |" for name, recipe in SCHEMES.items()]
+
+
+if __name__ == "__main__":
+    print("\n".join(table()))
