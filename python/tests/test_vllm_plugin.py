@@ -31,7 +31,7 @@ SERVED = {"qwen3moe-bf16": "bf16", "qwen3moe-gptq-int4-g128": "int4-w4a16-g128",
 # vLLM's CPU kernels read the zero points of this format as those of its first version, and answer nonsense.
 NOT_IN_VLLM = "qwen3moe-gptqv2-int4-g128"
 FAMILIES = ("qwen3moe", "qwen2moe", "mixtral", "olmoe", "gptoss", "glm4moe")
-PROMPTS = [list(range(3, 40)), [7, 9, 11], list(range(500, 440, -7))]
+PROMPTS = [list(range(3, 40)), [7, 9, 11], list(range(500, 440, -7))]  # token ids
 
 
 def without_references(folder, to):
@@ -92,11 +92,12 @@ def shared(run, tmp_path_factory):
 
 
 @pytest.fixture(scope="session")
-def families(run, tmp_path_factory):
+def families(run, tmp_path_factory, model_folder):
     from vllm_models import make
     folders = make(tmp_path_factory.mktemp("models"))
     cases = [{"name": f"{family} {mode}", "folder": folders[family], "mode": mode, "prompts": PROMPTS}
              for family in FAMILIES for mode in ("off", "auto")]
+    int4 = without_references(model_folder, tmp_path_factory.mktemp("int4") / "links")
     moe, others = folders["qwen3moe"], {"mode": "off", "prompts": PROMPTS, "folder": folders["qwen3moe"]}
     cases += [
         {"name": "by option", **others, "arguments": {"quantization": "moracle"}},
@@ -104,7 +105,9 @@ def families(run, tmp_path_factory):
         {"name": "declined auto", **others, "mode": "auto", "arguments": {"moe_backend": "humming"}},
         {"name": "required", "folder": moe, "mode": "require", "prompts": PROMPTS, "arguments": {"moe_backend": "humming"}},
         {"name": "compiled", **others, "mode": "auto", "arguments": {"enforce_eager": False}},
-        {"name": "unknown mode", **others, "mode": "yes"}]
+        {"name": "unknown mode", **others, "mode": "yes"},
+        {"name": "without AMX off", "folder": int4, "mode": "off", "prompts": PROMPTS, "without_amx": True},
+        {"name": "without AMX auto", "folder": int4, "mode": "auto", "prompts": PROMPTS, "without_amx": True}]
     return run(cases)
 
 
@@ -215,6 +218,12 @@ def test_two_ranks_have_logits_of_vllm(ranks):
     assert "error" not in ours, ours
     assert ranks["stderr"].count("moracle serves model.layers.0.mlp.experts to model.layers.1.mlp.experts") == 2
     assert distance(ours, first_logprobs(theirs)) < BOUND
+
+
+def test_int4_experts_run_on_a_cpu_without_amx(families):
+    assert "error" in families["without AMX off"]
+    assert "error" not in families["without AMX auto"], families["without AMX auto"]
+    assert families["without AMX auto"]["log"][0].startswith("moracle serves model.layers.0.mlp.experts")
 
 
 def test_unknown_mode_is_refused(families):

@@ -1,6 +1,6 @@
 """Runs vLLM with and without the plugin in one process: python vllm_runs.py CASES.json > results.json
 
-A case: {"name", "folder", "mode": off, auto or require, "prompts": token ids, "arguments": of vllm.LLM}. Results, by
+A case: {"name", "folder", "mode": off, auto or require, "prompts": token ids, "arguments": of vllm.LLM, "without_amx": hide AMX from vLLM from here on}. Results, by
 name: {"tokens", "logprobs": per prompt and step the 20 most likely ids, "log", "methods"} or {"error"}.
 """
 import gc
@@ -46,6 +46,9 @@ def run(case, lines):
     arguments = {"enforce_eager": True, "max_model_len": 512, "max_num_seqs": 8, "dtype": "bfloat16",
                  "skip_tokenizer_init": True, "distributed_executor_backend": "uni", "enable_prefix_caching": False,
                  **case.get("arguments", {})}
+    if case.get("without_amx"):
+        import torch
+        torch.cpu._is_amx_tile_supported = lambda: False
     llm = LLM(model=case["folder"], **arguments)
     sampling = SamplingParams(max_tokens=case.get("max_tokens", 8), temperature=0, logprobs=20, detokenize=False,
                               ignore_eos=True)
