@@ -99,7 +99,13 @@ def families(run, tmp_path_factory, model_folder):
              for family in FAMILIES for mode in ("off", "auto")]
     int4 = without_references(model_folder, tmp_path_factory.mktemp("int4") / "links")
     moe, others = folders["qwen3moe"], {"mode": "off", "prompts": PROMPTS, "folder": folders["qwen3moe"]}
+    quark = pathlib.Path(folders["qwen3moe"]) / ".." / "quark"
+    quark.mkdir()
+    config = json.loads((pathlib.Path(moe) / "config.json").read_text(encoding="utf-8"))
+    (quark / "config.json").write_text(json.dumps(config | {"quantization_config": {"quant_method": "quark"}}),
+                                       encoding="utf-8")
     cases += [
+        {"name": "unclaimed producer", **others, "folder": str(quark), "arguments": {"quantization": "moracle"}},
         {"name": "by option", **others, "arguments": {"quantization": "moracle"}},
         {"name": "declined off", **others, "arguments": {"moe_backend": "humming"}},
         {"name": "declined auto", **others, "mode": "auto", "arguments": {"moe_backend": "humming"}},
@@ -202,8 +208,13 @@ def test_declined_layers_are_bit_equal_to_vllm_and_give_one_reason(families):
 
 
 def test_required_layer_that_is_declined_is_an_error(families):
-    assert "needs experts that Moracle serves, because MORACLE_VLLM is require; needs moe_backend auto; it is humming" in \
-        families["required"]["error"]
+    wanted = "needs experts that Moracle serves, because MORACLE_VLLM is require; needs moe_backend auto; it is humming"
+    assert wanted in families["required"]["error"]
+
+
+def test_producer_outside_the_table_is_refused_by_name(families):
+    assert "quantization: needs a checkpoint quantized by auto_gptq, " in families["unclaimed producer"]["error"]
+    assert "it is quark" in families["unclaimed producer"]["error"]
 
 
 def test_compiled_model_has_logits_of_the_eager_one(families):

@@ -1,4 +1,4 @@
-"""The tensors of vLLM's method classes as arguments of pack(): against the same weights as floats. Needs torch, not vLLM."""
+"""The tensors of vLLM's method classes as arguments of pack(), beside the same weights as floats. Needs torch, not vLLM."""
 import types
 
 import numpy as np
@@ -16,7 +16,8 @@ E, H, I, TOP_K, TOKENS = 4, 128, 64, 2, 7
 
 def moe(**changes):
     """The fields of vLLM's FusedMoEConfig that recipes read."""
-    return types.SimpleNamespace(**{"device": "cpu", "in_dtype": torch.float32, "intermediate_size_per_partition": I} | changes)
+    fields = {"device": "cpu", "in_dtype": torch.float32, "intermediate_size_per_partition": I}
+    return types.SimpleNamespace(**fields | changes)
 
 
 def method(**fields):
@@ -41,7 +42,8 @@ def outputs(rng, recipe, its_method, its_layer, values):
     hidden = rng.standard_normal((TOKENS, H)).astype(np.float32)
     ids = np.stack([rng.permutation(E)[:TOP_K] for _ in range(TOKENS)]).astype(np.int32)
     gates = rng.random((TOKENS, TOP_K)).astype(np.float32)
-    packed = moracle.pack(top_k=TOP_K, scheme=recipe.scheme(its_method, its_method.moe), **recipe.tensors(its_method, its_layer))
+    scheme = recipe.scheme(its_method, its_method.moe)
+    packed = moracle.pack(top_k=TOP_K, scheme=scheme, **recipe.tensors(its_method, its_layer))
     floats = moracle.pack(*(value.astype(np.float32) for value in values), top_k=TOP_K)
     return packed(hidden, gates, ids), floats(hidden, gates, ids)
 
@@ -66,7 +68,8 @@ def test_gate_and_up_keep_their_own_fp8_scales(name, rng):
     assert_near(*outputs(rng, SCHEMES[name], its, stored, (np.concatenate([gate_values, up_values], 1), down_values)))
 
 
-@pytest.mark.parametrize("name, is_inverse", [("ModelOptNvFp4FusedMoE", False), ("CompressedTensorsW4A4Nvfp4MoEMethod", True)])
+@pytest.mark.parametrize("name, is_inverse", [
+    ("ModelOptNvFp4FusedMoE", False), ("CompressedTensorsW4A4Nvfp4MoEMethod", True)])
 def test_nvfp4_multiplies_group_scales_by_those_of_tensors(name, is_inverse, rng):
     tensors, values = {}, []
     for prefix, w, parts in (("w13_", weights(rng)[0], 2), ("w2_", weights(rng)[1], 1)):
@@ -99,7 +102,8 @@ def test_mx_formats_are_used_as_stored(name, weight, make, scheme, rng):
 
 @pytest.mark.parametrize("name, fields, change, text", [
     ("Fp8MoEMethod", {"block_quant": True, "weight_scale_refine": (2, 2)}, {}, "vLLM splits them"),
-    ("Fp8MoEMethod", {"block_quant": True, "weight_scale_refine": None, "weight_block_size": [128, 128]}, {}, "blocks of 128"),
+    ("Fp8MoEMethod", {"block_quant": True, "weight_scale_refine": None, "weight_block_size": [128, 128]}, {},
+     "blocks of 128"),
     ("Fp8MoEMethod", {"block_quant": False, "quant_config": types.SimpleNamespace(is_checkpoint_fp8_serialized=False)}, {},
      "a checkpoint in fp8"),
     ("UnquantizedFusedMoEMethod", {}, {"in_dtype": torch.float64}, "bf16, f16 or f32")])

@@ -1,7 +1,8 @@
 """Runs vLLM with and without the plugin in one process: python vllm_runs.py CASES.json > results.json
 
-A case: {"name", "folder", "mode": off, auto or require, "prompts": token ids, "arguments": of vllm.LLM, "without_amx": hide AMX from vLLM from here on}. Results, by
-name: {"tokens", "logprobs": per prompt and step the 20 most likely ids, "log", "methods"} or {"error"}.
+A case: {"name", "folder", "mode": off, auto or require, "prompts": token ids, "arguments": of vllm.LLM, "without_amx":
+hide AMX from vLLM from here on}. Results, by name: {"tokens", "logprobs": per prompt and step the 20 most likely ids,
+"log", "methods"} or {"error"}.
 """
 import gc
 import json
@@ -65,8 +66,8 @@ def run(case, lines):
 def main():
     cases = json.loads(open(sys.argv[1], encoding="utf-8").read())
     lines = Lines()
-    import vllm.logger  # noqa: F401 configures the loggers, which drops handlers
-    logging.getLogger("vllm.moracle").addHandler(lines)
+    from vllm.logger import init_logger  # configures the loggers, which drops handlers
+    init_logger("vllm.moracle").addHandler(lines)
     results = {}
     for case in cases:
         try:

@@ -9,12 +9,16 @@ from vllm.model_executor.layers.quantization import (QUANTIZATION_METHODS, get_q
 from vllm.model_executor.layers.quantization.base_config import QuantizationConfig
 
 from ..._moracle import __version__
+from ...errors import Unsupported
 from . import NAME, VARIABLE, mode
 from .front import in_front
 from .methods import Unquantized, method_of
 
 # Methods of vLLM that claim a checkpoint only when the user names them.
 _NEVER_INNER = (NAME, "moe_wna16", "humming")
+# Configs of vLLM whose experts have rows in SCHEMES. vLLM reads others by the name of their method, so they keep it.
+_CLAIMED = ("auto_gptq", "auto_awq", "compressed-tensors", "fp8", "modelopt", "modelopt_fp4", "modelopt_mxfp8", "mxfp8",
+            "gpt_oss_mxfp4")
 # How checkpoints name their number of experts.
 _EXPERTS = ("num_experts", "num_local_experts", "n_routed_experts", "moe_num_experts", "num_experts_per_tok")
 
@@ -24,17 +28,19 @@ def _has_experts(hf_config):
     return any(getattr(config, name, None) for config in configs for name in _EXPERTS)
 
 
-def _inner_class(config, hf_config):
-    """The class of vLLM that reads this checkpoint's quantization config."""
-    chosen = config["quant_method"]
+def _inner_name(config, hf_config):
+    """vLLM's own choice of a method for this checkpoint's quantization config."""
     for name in QUANTIZATION_METHODS:
         if name in _NEVER_INNER:
             continue
         override = get_quantization_config(name).override_quantization_method(config, None, hf_config=hf_config)
         if override is not None:
-            chosen = override
-            break
-    return get_quantization_config(chosen)
+            return override
+    return config["quant_method"]
+
+
+def _inner_class(config, hf_config):
+    return get_quantization_config(_inner_name(config, hf_config))
 
 
 class _Serving:
@@ -91,8 +97,15 @@ class MoracleConfig(QuantizationConfig):
 
     @classmethod
     def override_quantization_method(cls, hf_quant_cfg, user_quant, hf_config=None):
-        wanted = user_quant == NAME or (user_quant is None and mode() != "off")
-        return NAME if wanted and _has_experts(hf_config) else None
+        if user_quant != NAME and (user_quant is not None or mode() == "off" or not _has_experts(hf_config)):
+            return None
+        name = _inner_name(hf_quant_cfg, hf_config)
+        if name in _CLAIMED:
+            return NAME
+        if user_quant != NAME and mode() != "require":
+            return None
+        need, fact = "a checkpoint quantized by " + ", ".join(_CLAIMED), f"it is {name}"
+        raise Unsupported(f"quantization: needs {need}; {fact}", "", "quantization", need, fact)
 
     @classmethod
     def from_config(cls, config):

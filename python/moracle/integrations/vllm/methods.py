@@ -1,6 +1,6 @@
 """The method of a MoE layer that Moracle serves: vLLM's own class creates and loads the weights, Moracle runs them."""
 import contextlib
-import sys
+import importlib
 
 import torch
 from vllm.logger import init_logger
@@ -24,7 +24,7 @@ def _kernels_left_out():
     """Within it vLLM's methods choose no kernels: on a CPU without AMX the choice would fail."""
     kept = []
     for recipe in SCHEMES.values():
-        module = sys.modules.get(recipe.module) or __import__(recipe.module, fromlist=["x"])
+        module = importlib.import_module(recipe.module)
         kept.append((module, recipe.select, getattr(module, recipe.select)))
     try:
         for module, name, _ in kept:
@@ -125,7 +125,7 @@ class _Served:
 
     def process_weights_after_loading(self, layer):
         recipe = SCHEMES[type(self).__name__]
-        if self._packed is not None and layer.w13_weight.numel() == 0:
+        if not any(weight.numel() for weight in self._weights(layer)):
             need, fact = "a new engine for new weights", "the layer freed its weights after packing"
             raise Unsupported(f"{layer.layer_name}: needs {need}; {fact}", "", layer.layer_name, need, fact)
         device = _device_name(self.moe)
@@ -135,16 +135,14 @@ class _Served:
             device=cpu_device() if device == "cpu" else device,
             max_num_tokens=min(self.moe.max_num_tokens, MAX_NUM_TOKENS[device.partition(":")[0]]),
             **activation_of(self.moe), **recipe.tensors(self, layer))
-        self._free(layer)
+        for weight in self._weights(layer):  # the parameters stay, without elements
+            weight.data = torch.empty(0, dtype=weight.dtype, device=weight.device)
         self._name = name_of(self._packed, layer.layer_name)
         self._group.log(self._packed)
 
     @staticmethod
-    def _free(layer):
-        """Frees the original weights. The parameters stay, without elements."""
-        for name, parameter in list(layer.named_parameters(recurse=False)):
-            if name.startswith(("w13_", "w2_")):
-                parameter.data = torch.empty(0, dtype=parameter.dtype, device=parameter.device)
+    def _weights(layer):
+        return [weight for name, weight in layer.named_parameters(recurse=False) if name.startswith(("w13_", "w2_"))]
 
     def apply(self, layer, x, topk_weights, topk_ids, shared_experts, shared_experts_input):
         return experts(x, topk_weights, topk_ids, self._name)

@@ -204,7 +204,8 @@ SCHEMES = {
         "fp8-w8a8-block*, fp8-w8a8-channel"),
     "ModelOptFp8MoEMethod": Recipe(
         _QUANTIZATION + "modelopt", "select_fp8_moe_backend", lambda method, moe: _fp8(moe, "channel", True),
-        lambda method, layer: _both(layer) | _per_row(layer) | _inputs(method, layer), "ModelOpt FP8", "fp8-w8a8-channel-static"),
+        lambda method, layer: _both(layer) | _per_row(layer) | _inputs(method, layer), "ModelOpt FP8",
+        "fp8-w8a8-channel-static"),
     "ModelOptMxFp8FusedMoE": Recipe(
         _QUANTIZATION + "modelopt", "select_mxfp8_moe_backend", _mxfp8_scheme, _with_scale, "ModelOpt MXFP8",
         "mxfp8-w8a8"),
