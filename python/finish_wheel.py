@@ -8,6 +8,7 @@ import base64
 import hashlib
 import importlib.metadata
 import pathlib
+import stat
 import subprocess
 import sys
 import zipfile
@@ -85,8 +86,8 @@ def main():
     with zipfile.ZipFile(path, "w", zipfile.ZIP_DEFLATED, compresslevel=9) as archive:
         for info, content in files:
             info.compress_type = zipfile.ZIP_DEFLATED
-            if info.external_attr == 0:
-                info.external_attr = 0o644 << 16
+            mode = info.external_attr >> 16 or 0o644
+            info.external_attr = (mode | stat.S_IFREG) << 16  # pip keeps the command executable only in regular files
             archive.writestr(info, content, compresslevel=9)
     size = path.stat().st_size / 1e6
     print(f"{path}: {size:.1f} MB")
