@@ -26,7 +26,7 @@ function(moracle_public_headers library)
   target_compile_features(${library} PUBLIC cxx_std_20)
 endfunction()
 
-moracle_component(experts OBJECTS base quant checkpoint_described layout oracle kernels moe timing
+moracle_component(experts OBJECTS base quant checkpoint_described layout oracle kernels moe placement timing
                   LINKS Threads::Threads ${CMAKE_DL_LIBS} $<$<BOOL:${MORACLE_CUDA}>:CUDA::cudart_static>)
 moracle_component(parallel OBJECTS parallel USES experts LINKS PkgConfig::SODIUM)
 moracle_component(model OBJECTS base_regex checkpoint text models USES parallel

@@ -5,13 +5,13 @@ import pathlib
 import re
 import sys
 
-ROOMS = ["base", "quant", "checkpoint", "text", "layout", "oracle", "kernels", "moe", "timing", "parallel", "models",
+ROOMS = ["base", "quant", "checkpoint", "text", "layout", "oracle", "kernels", "moe", "placement", "timing", "parallel", "models",
          "c_api", "conformance", "bench", "serve", "cli", "python"]
 # Rooms outside src/.
 FOLDERS = {"python": "python/src"}
 # Public headers belong to rooms too.
 PUBLIC = {"base.h": "base", "quant.h": "quant", "layer.h": "quant", "checkpoint.h": "checkpoint", "oracle.h": "oracle",
-          "routing.h": "oracle", "text.h": "text", "device.h": "kernels", "moe.h": "moe", "parallel.h": "parallel", "model.h": "models", "gguf.h": "models",
+          "routing.h": "oracle", "text.h": "text", "device.h": "kernels", "moe.h": "moe", "placement.h": "placement", "parallel.h": "parallel", "model.h": "models", "gguf.h": "models",
           "moracle.h": "serve", "serve.h": "serve", "version.h": "base", "export.h": "base", "c.h": "c_api"}
 INCLUDE = re.compile(r'^\s*#include\s+"([^"]+)"', re.M)
 

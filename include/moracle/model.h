@@ -15,6 +15,7 @@
 #include "moracle/device.h"
 #include "moracle/oracle.h"
 #include "moracle/parallel.h"
+#include "moracle/placement.h"
 #include "moracle/routing.h"
 #include "moracle/text.h"
 
@@ -40,6 +41,13 @@ struct ModelOptions {
   /// Maximum memory in bytes for the keys and values of all sequences; 0: all memory of the device.
   /// Memory is allocated as sequences grow. The state of recurrent layers does not count.
   int64_t cache_bytes = 0;
+  /// Memory in bytes of `device` that the model may take. The experts that do not fit lie in host
+  /// memory, where the CPU computes them; the device keeps as many of each layer in slots as fit
+  /// (see PlacedMoe). Between steps, experts in use move into slots; with `deterministic` they do
+  /// not. Caches get what is left, unless cache_bytes limits them. 0: the device holds all experts.
+  int64_t device_memory = 0;
+  /// Host memory in bytes that experts may take then. 0: all.
+  int64_t host_memory = 0;
   /// On a GPU, record steps with one token per sequence as a graph and replay it for later tokens.
   bool graphs = true;
   DeviceName device;
@@ -135,8 +143,12 @@ struct ModelPlan {
   bool bf16_attention = false;        ///< prompts' attention may multiply in bf16 on this CPU
   std::string attention_reason = {};  ///< why, if the CPU's measured rates decided
   int64_t memory_bytes = 0;           ///< total memory of the device
+  /// With device_memory: slots of each layer, and packed experts in host memory. -1, 0: no slots.
+  int64_t num_slots = -1;
+  int64_t host_bytes = 0;
+  int64_t transfer_bytes = 0;  ///< for experts on their way to the device
   int64_t total_bytes() const {
-    return weight_bytes + workspace_bytes + scratch_bytes + activation_bytes;
+    return weight_bytes + workspace_bytes + scratch_bytes + activation_bytes + transfer_bytes;
   }
 };
 
@@ -178,6 +190,8 @@ class Model {
   /// The tokens that chose each expert since loading or the last reload; with ranks, those of all,
   /// but with kDispatched those of this rank. Errors: it was loaded without count_routing.
   Result<RoutingStatistics> routing_statistics() const;
+  /// What the steps since loading found in slots; none without device_memory.
+  PlacementCounts placement_counts() const;
   /// The device that runs the model. Hold its lock() over a forward and the logits that it gives.
   Device& device() const;
 

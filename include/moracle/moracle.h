@@ -10,6 +10,7 @@
 #include "moracle/moe.h"         // FusedMoe: prepare, experts, finalize; tune
 #include "moracle/oracle.h"      // Machine, Request, Backend, select: backend choice
 #include "moracle/parallel.h"    // Group, Exchange: ranks that hold one model together
+#include "moracle/placement.h"   // PlacedMoe: experts in host memory, and in slots of a GPU
 #include "moracle/quant.h"       // QuantKey, Scheme: number formats
 #include "moracle/routing.h"     // RoutingStatistics: measured load of experts, placement by it
 #include "moracle/serve.h"       // ModelServer: a model behind HTTP

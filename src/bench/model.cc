@@ -16,6 +16,7 @@
 #include "bench/random_model.h"
 #include "models/decoder/model_state.h"
 #include "models/generation/sampler.h"
+#include "placement/trace.h"
 
 namespace moracle::bench {
 namespace {
@@ -155,11 +156,13 @@ int64_t own_sequences(const ModelOptions& options) {
 class Decoder {
  public:
   Decoder(Model& model, std::vector<KvCache> caches, const DecodeOptions& options,
-          const SamplingOptions& sampling, int64_t top_k, std::unique_ptr<Timeline> timeline)
+          const SamplingOptions& sampling, const RoutingTrace& trace, int64_t top_k,
+          std::unique_ptr<Timeline> timeline)
       : model_(model),
         device_(ModelAccess::state(model).workspace->device()),
         caches_(std::move(caches)),
         options_(options),
+        trace_(trace),
         top_k_(top_k),
         samplers_(caches_.size(), Sampler(sampling)),
         drawn_(caches_.size()),
@@ -191,12 +194,15 @@ class Decoder {
     }
     decode.steps = static_cast<int64_t>(total_.size());
     decode.us_median = median(total_);
+    decode.placed = placed_since();
     decode.us_min = *std::min_element(total_.begin(), total_.end());
     if (device_.host_visible() || !records) return {};
     MORACLE_CHECK(steps([](double) {}));  // the first step is recorded
     total_.clear();
+    static_cast<void>(placed_since());
     MORACLE_CHECK(steps([](double) {}));
     decode.us_replayed = median(total_);
+    decode.placed = placed_since();
     return {};
   }
 
@@ -218,6 +224,38 @@ class Decoder {
   }
 
  private:
+  // What steps found in slots since the last call.
+  PlacementCounts placed_since() {
+    const PlacementCounts now = model_.placement_counts();
+    PlacementCounts since = now;
+    since.hits -= counted_.hits, since.misses -= counted_.misses, since.moves -= counted_.moves;
+    since.bytes_moved -= counted_.bytes_moved;
+    counted_ = now;
+    return since;
+  }
+
+  // Lets the tokens of the next step choose the experts of the trace.
+  Status force_experts() {
+    if (trace_.num_steps() == 0) return {};
+    const auto batch = static_cast<int64_t>(caches_.size());
+    int64_t routed = 0;
+    for (Layer& layer : ModelAccess::state(model_).layers) {
+      MoeStage& stage = layer.feed_forward.routed;
+      if (!stage.has_router()) continue;
+      forced_.clear();
+      for (int64_t s = 0; s < batch; ++s) {
+        // Sequences are far apart in the trace.
+        const int64_t at = traced_ + s * (trace_.num_steps() / batch);
+        const auto chosen = trace_.chosen(at % trace_.num_steps(), routed % trace_.num_layers);
+        forced_.insert(forced_.end(), chosen.begin(), chosen.end());
+      }
+      MORACLE_CHECK(stage.force(forced_, device_));
+      ++routed;
+    }
+    ++traced_;
+    return {};
+  }
+
   // The time of a step. All ranks take rank 0's, so that all run equally many steps.
   Result<double> finish() {
     MORACLE_TRY(double us, clock_.finish());
@@ -290,6 +328,7 @@ class Decoder {
       MORACLE_CHECK(caches_[s].truncate(options_.context));
       step.push_back({{&tokens[s], 1}, &caches_[s], -1});
     }
+    MORACLE_CHECK(force_experts());
     clock_.start();
     MORACLE_CHECK(model_.forward(step));
     MORACLE_CHECK(draw(model_, 0, samplers_, drawn_));
@@ -303,12 +342,16 @@ class Decoder {
   Device& device_;
   std::vector<KvCache> caches_;
   const DecodeOptions& options_;
+  const RoutingTrace& trace_;
   const int64_t top_k_;
   std::vector<Sampler> samplers_;  // one for each sequence
   std::vector<int32_t> drawn_;
   RandomTokens random_;
   PartClock clock_;
   std::vector<double> total_;
+  PlacementCounts counted_;
+  int64_t traced_ = 0;  // steps
+  std::vector<int32_t> forced_;
 };
 
 }  // namespace
@@ -364,10 +407,28 @@ LayerSpec last_experts(const std::vector<Choice>& choices) {
   return experts;
 }
 
+// The trace of the options, or one that is generated. Errors: a trace of other sizes.
+Result<RoutingTrace> trace_of(const DecodeOptions& options, const Model::State& state,
+                              const LayerSpec& experts) {
+  if (options.routing_trace.empty()) return RoutingTrace();
+  if (options.routing_trace == kGeneratedTrace) {
+    return generate_trace({.num_steps = 4096,
+                           .num_layers = static_cast<int64_t>(state.layers.size()),
+                           .num_experts = experts.num_experts,
+                           .top_k = experts.top_k});
+  }
+  MORACLE_TRY(RoutingTrace trace, RoutingTrace::open(options.routing_trace));
+  if (trace.num_experts == experts.num_experts && trace.top_k == experts.top_k) return trace;
+  return Error{ErrorKind::kInvalidArgument, "", "routing trace",
+               str(experts.num_experts, " experts, top-", experts.top_k, ", as the model"),
+               str("it has ", trace.num_experts, " experts, top-", trace.top_k)};
+}
+
 Result<std::vector<Decode>> decode(Model& model, int64_t all_layers,
                                    const SamplingOptions& sampling, const DecodeOptions& options) {
   const Model::State& state = ModelAccess::state(model);
   const LayerSpec experts = last_experts(model.choices());
+  MORACLE_TRY(const RoutingTrace trace, trace_of(options, state, experts));
   const int64_t length = std::max(options.context + 1, options.prompt);
   // A recurrent state starts as zeros. Run one token first, so that timed steps read a real state.
   const bool recurrent = state.state_pool != nullptr;
@@ -394,8 +455,12 @@ Result<std::vector<Decode>> decode(Model& model, int64_t all_layers,
     result.weight_bytes = model.weight_bytes();
     result.choices = model.choices();
     result.cache_dtype = state.cache_dtype;
+    for (const Layer& layer : state.layers) {
+      const PlacedMoe* const placed = layer.feed_forward.routed.placed();
+      if (placed != nullptr) result.num_slots = placed->slots_plan().experts.num_local();
+    }
     MORACLE_TRY(std::unique_ptr<Timeline> timeline, state.workspace->device().timeline());
-    Decoder decoder(model, std::move(caches), options, sampling, experts.top_k,
+    Decoder decoder(model, std::move(caches), options, sampling, trace, experts.top_k,
                     std::move(timeline));
     MORACLE_CHECK(decoder.run(result));
     if (options.prompt > 0) MORACLE_CHECK(decoder.prefill(result));

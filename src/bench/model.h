@@ -47,12 +47,18 @@ std::span<const ModelShape> known_models();
 /// Errors: an unknown shape, listing the known ones.
 Result<ModelShape> find_model(std::string_view name);
 
+/// A trace for the model's layers and experts, as persistent as published ones.
+inline constexpr const char* kGeneratedTrace = "generated";
+
 struct DecodeOptions {
   int64_t context = 4096;              ///< tokens in the cache
   std::vector<int64_t> batches = {1};  ///< sequences that decode side by side, at most 64
   int64_t prompt = 0;  ///< prompt tokens of each sequence for prefill; 0: no prefill is timed
   double seconds = 1;  ///< time to decode
   ModelOptions model;  ///< backend, device, threads; `progress` is also called while decoding
+  /// The experts that tokens of decode steps choose, one step of the trace each, from the start
+  /// again after its end; layers likewise: a file, or kGeneratedTrace. Empty: the router chooses.
+  std::string routing_trace;
 };
 
 /// Random weights.
@@ -82,6 +88,8 @@ struct Decode {
   int64_t prompt_tokens = 0;         ///< prefilled tokens, in steps of max_num_tokens
   double us_prompt = 0;              ///< for all of them
   std::vector<DecodePart> parts;     ///< in the order of a step
+  PlacementCounts placed = {};  ///< in the steps of us_replayed, or of us_median without graphs
+  int64_t num_slots = -1;       ///< of each layer; -1: all experts lie on the device
   std::vector<DecodePart> prompt_parts;  ///< likewise, of all prefill steps
   std::vector<Choice> choices;
   /// Time of a step with all layers of the model, from the parts.

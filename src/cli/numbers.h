@@ -2,6 +2,7 @@
 // overflowed.
 #pragma once
 
+#include <algorithm>
 #include <charconv>
 #include <limits>
 #include <string>
@@ -42,6 +43,18 @@ inline CLI::Validator number(double min, double max) {
     return str("needs a number from ", min, " to ", max, "; it is ", quote(text));
   };
   return CLI::Validator(check, str("in [", min, " - ", max, "]"));
+}
+
+/// Accepts a number of bytes with an optional unit, such as `example`. Apply it before
+/// CLI::AsSizeValue, which accepts signs and too many digits: transforms run last to first.
+inline CLI::Validator size_in_bytes(const char* example) {
+  const auto check = [example](std::string& text) -> std::string {
+    constexpr size_t kMostDigits = 18;
+    const size_t digits = std::min(text.find_first_not_of("0123456789"), text.size());
+    if (digits > 0 && digits <= kMostDigits) return {};
+    return str("needs a whole number of bytes, such as ", example, "; it is ", quote(text));
+  };
+  return CLI::Validator(check, "");
 }
 
 }  // namespace moracle::cli

@@ -86,8 +86,15 @@ void show(const ModelPlan& plan) {
   sums.row({"workspace", megabytes(plan.workspace_bytes), "shared by all layers"});
   sums.row({"kernel scratch", megabytes(plan.scratch_bytes), "allocated once"});
   sums.row({"activations", megabytes(plan.activation_bytes), "between layers"});
+  if (plan.transfer_bytes > 0)
+    sums.row(
+        {"transfers", megabytes(plan.transfer_bytes), "experts on their way from host memory"});
   sums.row({"total", megabytes(plan.total_bytes()),
             "of " + megabytes(plan.memory_bytes) + " on the device"});
+  if (plan.num_slots >= 0) {
+    sums.row({"experts in host memory", megabytes(plan.host_bytes),
+              str("and ", plan.num_slots, " of each layer in slots of the device")});
+  }
   sums.row({"KV cache", megabytes(plan.cache_bytes_per_token * 1000),
             str("in addition for every 1,000 tokens, as ", kv_cache_name(plan.cache_dtype))});
   if (plan.state_bytes > 0) {
@@ -115,6 +122,9 @@ Json to_json(const ModelPlan& plan) {
       {"workspace_bytes", plan.workspace_bytes},
       {"scratch_bytes", plan.scratch_bytes},
       {"activation_bytes", plan.activation_bytes},
+      {"num_slots", plan.num_slots >= 0 ? Json(plan.num_slots) : Json()},
+      {"host_bytes", plan.host_bytes},
+      {"transfer_bytes", plan.transfer_bytes},
       {"cache_bytes_per_token", plan.cache_bytes_per_token},
       {"state_bytes", plan.state_bytes},
       {"cache_dtype", kv_cache_name(plan.cache_dtype)},

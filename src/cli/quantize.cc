@@ -119,17 +119,6 @@ int run(Options options) {
   return finish(options, report);
 }
 
-// Check before CLI::AsSizeValue, which accepts signs and too many digits.
-CLI::Validator size_in_bytes() {
-  const auto check = [](std::string& text) -> std::string {
-    constexpr size_t kMostDigits = 18;
-    const size_t digits = std::min(text.find_first_not_of("0123456789"), text.size());
-    if (digits > 0 && digits <= kMostDigits) return {};
-    return "needs a whole number of bytes, such as 5GB; it is " + quote(text);
-  };
-  return CLI::Validator(check, "");
-}
-
 }  // namespace
 }  // namespace quantize_verb
 
@@ -155,7 +144,7 @@ void add_quantize(CLI::App& app, Work& chosen) {
         verb.add_option("--max-shard-size", options->writing.max_shard_bytes,
                         "Maximum size of the tensors in one file, such as 5GB")
             ->transform(CLI::AsSizeValue(true))
-            ->transform(quantize_verb::size_in_bytes())
+            ->transform(size_in_bytes("5GB"))
             ->check(whole<int64_t>(1))
             ->capture_default_str();
         verb.add_flag("--json", options->json, "Print one JSON document on stdout");

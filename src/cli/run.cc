@@ -53,6 +53,15 @@ Json timing(const Generation& generation, int64_t prompt_tokens, double load_sec
       {"peak_memory_bytes", peak_memory_bytes()}};
 }
 
+// What the experts in slots of a GPU served; empty if there are no slots.
+std::string slots_text(const PlacementCounts& counts) {
+  const int64_t choices = counts.hits + counts.misses;
+  if (choices == 0) return "";
+  const double share = static_cast<double>(counts.hits) / static_cast<double>(choices);
+  return str("  experts     ", rounded(100 * share, 1), " % of the choices in slots, ",
+             counts.moves, " moves of together ", megabytes(counts.bytes_moved), "\n");
+}
+
 // --dry-run: makes all decisions before weights are read, and stops.
 int dry_run(const Options& options) {
   CLI_TRY(const Checkpoint checkpoint, Checkpoint::open(options.model.folder));
@@ -159,6 +168,7 @@ int run(const Options& options) {
       std::cout << "\n" << calls.back().dump(-1, ' ', false, Json::error_handler_t::replace);
   }
 
+  const PlacementCounts placed = model.placement_counts();
   const auto prompt_tokens = static_cast<int64_t>(prompt.size());
   const auto generated = static_cast<int64_t>(generation.ids.size());
   if (people) {
@@ -171,7 +181,7 @@ int run(const Options& options) {
               << (stopped ? "request" : generation.stop_reason) << "\n"
               << "  memory      " << megabytes(peak_memory_bytes()) << " peak, "
               << megabytes(model.weight_bytes()) << " of packed weights\n"
-              << "  load        " << rounded(load_seconds, 2) << " s\n";
+              << slots_text(placed) << "  load        " << rounded(load_seconds, 2) << " s\n";
   } else {
     Json json = {{"prompt_ids", prompt},
                  {"ids", generation.ids},
@@ -181,6 +191,12 @@ int run(const Options& options) {
                  {"not_used", checkpoint.not_used()},
                  {"not_followed", config.not_followed},
                  {"timing", timing(generation, prompt_tokens, load_seconds)}};
+    if (placed.hits + placed.misses > 0) {
+      json["experts"] = {{"hits", placed.hits},
+                         {"misses", placed.misses},
+                         {"moves", placed.moves},
+                         {"bytes_moved", placed.bytes_moved}};
+    }
     if (!options.tools.empty()) json["tool_calls"] = calls;
     print(json);
   }

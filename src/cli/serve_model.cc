@@ -40,8 +40,11 @@ Status add_served_adapters(const std::vector<std::string>& pairs, const Checkpoi
   return {};
 }
 
-// KV cache for all sequences at full context, at most half of the free memory.
-int64_t default_cache_bytes(const ModelPlan& plan, int64_t max_context, int64_t max_running) {
+// KV cache for all sequences at full context, at most half of the free memory. With slots for
+// experts: what these leave.
+int64_t default_cache_bytes(const ModelPlan& plan, int64_t max_context, int64_t max_running,
+                            int64_t device_memory) {
+  if (device_memory > 0) return std::max<int64_t>(device_memory - plan.total_bytes(), 1);
   constexpr int64_t kLongestPage = 512;  // the last page of a sequence is partly used
   const int64_t all = (max_context + kLongestPage) * max_running * plan.cache_bytes_per_token;
   return std::min(all, std::max<int64_t>((plan.memory_bytes - plan.total_bytes()) / 2, 0));
@@ -83,7 +86,8 @@ Result<ServedWeights> load_checkpoint(const ServeArguments& arguments, ModelOpti
   served.explanation = one_line(considered(whole));
   MORACLE_TRY(const Outline outlined, outline(checkpoint));
   if (engine.cache_bytes == 0)
-    engine.cache_bytes = default_cache_bytes(whole, outlined.max_context, engine.max_running);
+    engine.cache_bytes =
+        default_cache_bytes(whole, outlined.max_context, engine.max_running, options.device_memory);
   MORACLE_CHECK(take_smallest(options.group, engine.cache_bytes));
   options.cache_bytes = engine.cache_bytes;
   served.options = options;

@@ -35,4 +35,18 @@ Status GroupedLinear::run(const LinearCall& call, Stream stream) {
                "a call that a planned kernel serves", describe(call)};
 }
 
+Status GroupedLinear::expert_replaced(int64_t e, Stream stream) {
+  if (!refresh_) return {};
+  const auto bytes = weights_.sections.bytes;
+  const KernelWeights one{
+      weights_.layout,
+      weights_.scheme,
+      weights_.shape,
+      1,
+      weights_.sections,
+      Buffer(weights_.buffer.as<std::byte>() + e * static_cast<int64_t>(bytes), bytes, nullptr),
+      {}};
+  return refresh_(one, stream);
+}
+
 }  // namespace moracle

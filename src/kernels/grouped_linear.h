@@ -41,6 +41,8 @@ class GroupedLinear {
   Status weights_replaced(Stream stream) {
     return refresh_ ? refresh_(weights_, stream) : Status();
   }
+  /// The same for the bytes of expert e alone.
+  Status expert_replaced(int64_t e, Stream stream);
   /// Stays at one place, so kernels may refer to it.
   const KernelWeights& weights() const { return weights_; }
   std::vector<std::unique_ptr<LinearKernel>>& kernels() { return kernels_; }

@@ -4,6 +4,7 @@
 
 #include "base/try.h"
 #include "models/divide.h"
+#include "models/place_experts.h"
 #include "models/routing_statistics.h"
 
 namespace moracle {
@@ -27,7 +28,10 @@ Result<ModelExplanation> explain(const Description& description, const ModelOpti
                                  const Machine& machine, AdapterSpan adapters,
                                  const ExpertWishes& wishes) {
   ModelExplanation explanation;
-  MORACLE_TRY(auto modules, consider(description, options, machine, adapters, wishes));
+  Result<ExpertWishes> placed = place_experts(description, options, machine, adapters, wishes);
+  if (!placed && placed.error().kind != ErrorKind::kOutOfMemory) return placed.error();
+  MORACLE_TRY(auto modules,
+              consider(description, options, machine, adapters, placed ? *placed : wishes));
   const auto unserved = std::find_if(modules.begin(), modules.end(),
                                      [](const ModuleChoice& one) { return !one.selection.plan; });
   if (unserved != modules.end()) {
@@ -36,6 +40,7 @@ Result<ModelExplanation> explain(const Description& description, const ModelOpti
     if (sizes.error().kind != ErrorKind::kOutOfMemory) return sizes.error();
     explanation.not_runnable = sizes.error().to_string();
   }
+  if (!placed) explanation.not_runnable = placed.error().to_string();
   explanation.choices = grouped(std::move(modules));
   return explanation;
 }

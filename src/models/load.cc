@@ -1,7 +1,9 @@
 // Builds a Model from a Description: selects backends, then reads, packs and releases.
 #include <sys/stat.h>
 
+#include <algorithm>
 #include <cstring>
+#include <numeric>
 
 #include "base/out_of_memory.h"
 #include "base/text.h"
@@ -11,6 +13,7 @@
 #include "kernels/kernel_device.h"
 #include "models/decoder/model_state.h"
 #include "models/divide.h"
+#include "models/place_experts.h"
 #include "models/ranks.h"
 #include "models/routing_statistics.h"
 #include "quant/blocks/gguf_blocks.h"
@@ -136,6 +139,33 @@ Status load_weights(Model::State& m, Description&& from, Loader& loader) {
   return loader.load(m.output, std::move(from.output));
 }
 
+// Fills the slots of each layer: with the experts that options.measured_load says are used most,
+// or with the first ones. Measures what the policy needs.
+Status fill_slots(Model::State& m, const ModelOptions& options) {
+  std::optional<PlacedTimes> times;  // of the first layer, for all
+  for (size_t l = 0; l < m.layers.size(); ++l) {
+    PlacedMoe* const placed = m.layers[l].feed_forward.routed.placed();
+    if (placed == nullptr) continue;
+    std::vector<int32_t> order(placed->host_plan().layer.num_experts);
+    std::iota(order.begin(), order.end(), 0);
+    if (options.measured_load) {
+      const std::vector<int64_t>& tokens =
+          options.measured_load->tokens.at(static_cast<int64_t>(l));
+      std::stable_sort(order.begin(), order.end(),
+                       [&](int32_t a, int32_t b) { return tokens[a] > tokens[b]; });
+    }
+    for (size_t slot = 0, end = placed->placed().size(); slot < end; ++slot)
+      MORACLE_CHECK(placed->place(order[slot], static_cast<int64_t>(slot)));
+    if (!times) {
+      MORACLE_TRY(times, placed->measure());
+      if (!options.deterministic) m.stream_from = times->stream_from;
+    }
+    placed->set_policy({times->costs});
+    placed->set_stream_from(m.stream_from);
+  }
+  return {};
+}
+
 Status check_same_model(const Model::State& m, const Description& description,
                         const std::string& folder) {
   const auto differs = [&](std::string need, std::string fact) {
@@ -244,6 +274,13 @@ Result<Model> ModelAccess::load(Description&& description, const ModelOptions& o
   }
   Loader loader(m.workspace, std::move(modules), adapters, options.progress, total_bytes);
   loader.set_record(record, options.tp_size > 1);
+  if (planned.num_slots >= 0) {
+    DeviceOptions host = device_options(options);
+    MORACLE_TRY(std::shared_ptr<Device> cpu, open_device("cpu", host));
+    m.recorded.devices =
+        std::make_shared<DevicePair>(std::make_shared<Workspace>(std::move(cpu)), m.workspace);
+    loader.set_devices(m.recorded.devices);
+  }
   MORACLE_CHECK(load_embedding(m, description));
   MORACLE_CHECK(allocate_activations(m, description));
   m.activations.feed_forward.divided = m.tp_size > 1 ? m.exchange.get() : nullptr;
@@ -263,9 +300,13 @@ Result<Model> ModelAccess::load(Description&& description, const ModelOptions& o
     layer.attention = make_attention(from.attention);
   }
   if (state_bytes > 0) m.state_pool = std::make_shared<KvPool>(device, 1, state_bytes, 0);
-  m.cache_pool = std::make_shared<KvPool>(std::move(device), page, page_bytes, options.cache_bytes);
+  int64_t cache_bytes = options.cache_bytes;
+  if (cache_bytes == 0 && options.device_memory > 0)
+    cache_bytes = std::max<int64_t>(options.device_memory - planned.total_bytes(), 1);
+  m.cache_pool = std::make_shared<KvPool>(std::move(device), page, page_bytes, cache_bytes);
   MORACLE_CHECK(load_weights(m, std::move(description), loader));
   m.weight_bytes += loader.weight_bytes();
+  MORACLE_CHECK(fill_slots(m, options));
   for (Layer& layer : m.layers) {
     MoeStage& routed = layer.feed_forward.routed;
     if (!m.group || !routed.has_router()) continue;

@@ -92,6 +92,25 @@ Status Loader::load(std::optional<FusedMoe>& to, DescribedWeights&& from) {
   return {};
 }
 
+bool Loader::next_is_placed() const {
+  return at_ < modules_.size() && modules_[at_].part == kHostExperts;
+}
+
+Status Loader::load(std::optional<PlacedMoe>& to, DescribedWeights&& from) {
+  if (reload_) return set_aside(*to, std::move(from));
+  const std::string module = module_name(from);
+  MORACLE_TRY(const Selection* on_host, next(module));
+  const Selection* streamed = nullptr;
+  if (at_ < modules_.size() && modules_[at_].part == kStreamedExperts) {
+    MORACLE_TRY(streamed, next(module));
+  }
+  MORACLE_TRY(const Selection* slots, next(module));
+  MORACLE_TRY(to, PlacedMoe::make(std::move(from), *on_host, *slots, devices_, step()));
+  if (streamed != nullptr) MORACLE_CHECK(to->stream(*streamed));
+  weight_bytes_ += to->host_plan().weight_bytes + to->slots_plan().weight_bytes;
+  return {};
+}
+
 Status Loader::load(Buffer& to, const std::vector<float>& from) {
   const size_t bytes = from.size() * sizeof(float);
   if (!reload_) {

@@ -8,6 +8,7 @@
 #include "models/adapters/adapted_linear.h"
 #include "models/plan.h"
 #include "moracle/moe.h"
+#include "moracle/placement.h"
 
 namespace moracle {
 
@@ -48,6 +49,12 @@ class Loader {
   /// reload, weights of another layer or another number of values than loaded.
   Status load(std::optional<AdaptedLinear>& to, DescribedMatrix&& from);
   Status load(std::optional<FusedMoe>& to, DescribedWeights&& from);
+  /// Experts in host memory and in slots of the device.
+  Status load(std::optional<PlacedMoe>& to, DescribedWeights&& from);
+  /// True if the next experts of a load() are placed like that.
+  bool next_is_placed() const;
+  /// The devices of such layers: needed before the first is loaded.
+  void set_devices(std::shared_ptr<DevicePair> devices) { devices_ = std::move(devices); }
   Status load(Buffer& to, const std::vector<float>& from);  ///< f32; empty if `from` is empty
   /// Ends a reload: puts the weights that were kept aside in place. Errors: kCancelled by
   /// `progress`, before anything changes; of the device.
@@ -72,6 +79,7 @@ class Loader {
   std::vector<ModuleChoice> modules_;
   AdapterSpan adapters_;
   const int32_t* lora_ids_ = nullptr;
+  std::shared_ptr<DevicePair> devices_;
   const Progress& progress_;
   ReadRecord* record_ = nullptr;
   bool divided_ = false;

@@ -9,6 +9,7 @@
 #include "models/decoder/activations.h"
 #include "models/divide.h"
 #include "models/modules.h"
+#include "models/place_experts.h"
 #include "models/routing_statistics.h"
 #include "moracle/moe.h"
 #include "oracle/rates/rates.h"
@@ -55,6 +56,7 @@ class Chooser {
     request.layer = weights.spec;
     if (label.part == "experts") {
       MORACLE_CHECK(add_wishes(label, request));
+      if (wishes_.num_slots) MORACLE_CHECK(add_slots(label, weights, request));
     } else {
       for (std::string& module : mlp_modules(weights)) adaptable_.insert(std::move(module));
       add_adapters(label, weights, request);
@@ -83,6 +85,28 @@ class Chooser {
   Chooser(const ModelOptions& options, const Machine& machine, AdapterSpan adapters,
           const ExpertWishes& wishes)
       : options_(options), machine_(machine), adapters_(adapters), wishes_(wishes) {}
+
+  // Adds the choice of all experts on the CPU, and makes `request` that of the slots.
+  Status add_slots(const ModuleLabel& label, const DescribedWeights& weights, Request& request) {
+    const int64_t num_experts = request.layer.num_experts;
+    request.max_num_tokens = expert_tokens_per_step(options_);
+    request.deterministic = options_.deterministic;
+    request.bf16_activations = bf16_activations_;
+    // A name of --backend is that of the device; the CPU's row is the oracle's choice.
+    Request on_host = request;
+    on_host.platform = Platform::kCpu;
+    if (options_.device.platform == Platform::kCpu) {
+      MORACLE_TRY(on_host.backend, options_.backend.for_module(module_names(label, weights)));
+    }
+    modules_.push_back({kHostExperts, label.layer, select(on_host, machine_), {}});
+    if (wishes_.num_streamed > 0) {
+      MORACLE_TRY(request.parallel,
+                  slots_of(num_experts, std::min(wishes_.num_streamed, num_experts)));
+      modules_.push_back({kStreamedExperts, label.layer, select(request, machine_), {}});
+    }
+    MORACLE_TRY(request.parallel, slots_of(num_experts, std::min(*wishes_.num_slots, num_experts)));
+    return {};
+  }
 
   Status add(const ModuleLabel& label, ModuleNames names, Request request) {
     request.max_num_tokens =
@@ -200,14 +224,20 @@ int64_t expert_tokens_per_step(const ModelOptions& options) {
 
 int64_t tokens_per_step(const ModelOptions& options) {
   if (options.max_num_tokens > 0) return options.max_num_tokens;
-  // Long steps fill a GPU's tensor cores; the activations of short steps fit a CPU's caches.
-  return options.device.platform == Platform::kCuda ? 4096 : 512;
+  // Long steps fill a GPU's tensor cores; the activations of short steps fit a CPU's caches. Steps
+  // to which experts stream are as long as memory allows.
+  constexpr int64_t kLarge = int64_t{4} << 30;
+  if (options.device.platform != Platform::kCuda) return 512;
+  return options.device_memory >= kLarge ? 8192 : 4096;
 }
 
 Result<std::vector<ModuleChoice>> choose(const Description& description,
                                          const ModelOptions& options, const Machine& machine,
                                          AdapterSpan adapters) {
-  MORACLE_TRY(std::vector<ModuleChoice> modules, consider(description, options, machine, adapters));
+  MORACLE_TRY(const ExpertWishes wishes,
+              place_experts(description, options, machine, adapters, {}));
+  MORACLE_TRY(std::vector<ModuleChoice> modules,
+              consider(description, options, machine, adapters, wishes));
   for (const ModuleChoice& module : modules) MORACLE_CHECK(module.selection.chosen());
   return modules;
 }
@@ -248,14 +278,39 @@ Result<ModelPlan> plan_memory(const Description& description, std::span<const Mo
   ModelPlan plan;
   plan.memory_bytes = memory_of(machine, device);
   plan.weight_bytes = description.embedding_bytes(device.platform);
+  std::vector<const LayerSpec*> streamed;  // one of each kind
+  int64_t largest_host_expert = 0;
   for (const ModuleChoice& module : modules) {
     const Plan& one = *module.selection.plan;
+    if (module.part == kHostExperts) {
+      plan.host_bytes += one.weight_bytes;
+      largest_host_expert = std::max(
+          largest_host_expert, one.weight_bytes / std::max<int64_t>(one.layer.num_experts, 1));
+      continue;
+    }
+    if (module.part == kStreamedExperts) {
+      const auto alike = [&](const LayerSpec* other) { return other->same_but_name(one.layer); };
+      if (std::none_of(streamed.begin(), streamed.end(), alike)) {
+        streamed.push_back(&one.layer);
+        plan.transfer_bytes += 2 * one.weight_bytes;
+      }
+    }
+    if (module.part == "experts" && plan.host_bytes > 0) {
+      plan.num_slots = std::max(plan.num_slots, one.experts.num_local());
+      // The host's part of a sum, or a share's, has memory of its own.
+      plan.activation_bytes =
+          one.max_num_tokens * one.layer.hidden_size * bits(one.activation_dtype) / 8;
+    }
+    plan.scratch_bytes = std::max(plan.scratch_bytes, one.scratch_bytes);
+    plan.workspace_bytes = std::max(plan.workspace_bytes, one.workspace_bytes);
+    if (module.part == kStreamedExperts) continue;
     plan.weight_bytes +=
         one.weight_bytes + one.adapter_bytes +
         adapter_bytes(module.adapted, options.num_adapters(), one.activation_dtype);
-    plan.scratch_bytes = std::max(plan.scratch_bytes, one.scratch_bytes);
-    plan.workspace_bytes = std::max(plan.workspace_bytes, one.workspace_bytes);
   }
+  // Other devices get experts through host memory alone.
+  if (device.platform == Platform::kCuda)
+    plan.transfer_bytes += kTransferBuffers * kTransferExperts * largest_host_expert;
   const DType dtype = modules.front().selection.plan->activation_dtype;
   for (const ModuleChoice& module : modules) {
     if (module.part != "experts" || !needs_slots(options)) continue;
@@ -295,6 +350,14 @@ Result<ModelPlan> plan_memory(const Description& description, std::span<const Mo
     Bf16Choice choice = choose_bf16(machine.cpu);
     plan.bf16_attention = choice.bf16;
     plan.attention_reason = std::move(choice.reason);
+  }
+  const int64_t host_memory = options.host_memory > 0
+                                  ? std::min(options.host_memory, machine.cpu.memory_bytes)
+                                  : machine.cpu.memory_bytes;
+  if (plan.host_bytes > host_memory) {
+    return Error{ErrorKind::kOutOfMemory, "", "plan",
+                 str(plan.host_bytes, " bytes of memory on the host for all experts (host_memory)"),
+                 str("it is ", host_memory)};
   }
   if (plan.total_bytes() <= plan.memory_bytes) return plan;
   return Error{ErrorKind::kOutOfMemory, "", "plan",

@@ -23,11 +23,21 @@ struct ModuleChoice {
 LoraWeights adapter_of(const LoraAdapter& adapter, const std::string& part,
                        std::optional<int64_t> layer, const DescribedWeights& weights);
 
-/// Further requirements on the experts of a model, for explain only.
+/// Further requirements on the experts of a model.
 struct ExpertWishes {
   ActivationFormat format = ActivationFormat::kStandard;
-  int64_t lora_rank = 0;  ///< rank of assumed adapters
+  int64_t lora_rank = 0;  ///< rank of assumed adapters, for explain
+  /// Slots of each layer on the device (place_experts). Every layer with experts then has a second
+  /// choice before its own, kHostExperts: all of its experts on the CPU. None: all experts lie on
+  /// the device.
+  std::optional<int64_t> num_slots = {};
+  /// With slots: experts of a layer whose memory calls with many tokens fill (PlacedMoe::stream).
+  /// If not 0, every layer has a third choice, kStreamedExperts, between the two.
+  int64_t num_streamed = 0;
 };
+/// The parts of such choices.
+inline constexpr const char* kHostExperts = "experts in host memory";
+inline constexpr const char* kStreamedExperts = "experts of long steps";
 
 /// Opens options.adapters, and adds options.read_adapters. Errors: as LoraAdapter::open.
 Result<AdapterList> open_adapters(const Checkpoint& checkpoint, const ModelOptions& options);

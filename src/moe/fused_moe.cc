@@ -122,6 +122,13 @@ Result<FusedMoe> FusedMoe::State::make(DescribedWeights&& weights, const Selecti
   }
   MORACLE_TRY(std::vector<KernelWeights> packed,
               pack_both(std::move(weights), plan, device, progress, old_w13, old_w2));
+  return finish(std::move(state), std::move(packed));
+}
+
+Result<FusedMoe> FusedMoe::State::finish(std::unique_ptr<State> state,
+                                         std::vector<KernelWeights> packed) {
+  const Plan& plan = state->plan;
+  Device& device = state->device();
   const Kernels& kernels = *plan.backend->kernels;
   MORACLE_TRY(state->w13, kernels.make(std::move(packed[0]), *plan.matrices[0].kernel, device));
   MORACLE_TRY(state->w2, kernels.make(std::move(packed[1]), *plan.matrices[1].kernel, device));

@@ -32,6 +32,9 @@ struct FusedMoe::State {
   static Result<FusedMoe> make(DescribedWeights&& weights, const Selection& selection,
                                std::shared_ptr<Workspace> workspace, const Progress& progress,
                                const State* old = nullptr);
+  /// Makes the kernels of `packed`, w13 and w2, and the rest of a layer that has a plan and a
+  /// workspace.
+  static Result<FusedMoe> finish(std::unique_ptr<State> state, std::vector<KernelWeights> packed);
   Result<PackedWeights> pack(DescribedWeights&& weights, const Progress& progress) const;
   /// Enqueues a call. Errors: see FusedMoe::apply.
   Status run(ExpertsCall call, Stream stream) const;

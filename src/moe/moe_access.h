@@ -1,7 +1,11 @@
 // A layer's experts for the library's own source folders: any ExpertsCall, and its forms of input.
 #pragma once
 
+#include <span>
+#include <vector>
+
 #include "kernels/fused_experts.h"
+#include "kernels/weights/expert_transfers.h"
 #include "moracle/moe.h"
 
 namespace moracle {
@@ -27,6 +31,35 @@ struct MoeAccess {
   /// FusedMoe::make; adapters.
   static Result<FusedMoe> make_moved(DescribedWeights&& weights, const Selection& selection,
                                      const FusedMoe& old);
+
+  // A layer whose local experts are slots: experts of another layer replace one another there.
+
+  /// A layer with the plan of `selection`, for copies of experts of `all`. Its local experts are
+  /// slots without an expert. Errors: no plan; another layer; adapters; a layout for which experts
+  /// of `all` cannot be packed again; memory.
+  static Result<FusedMoe> make_slots(const FusedMoe& all, const Selection& selection,
+                                     std::shared_ptr<Workspace> workspace);
+  /// Bytes of one packed expert, both matrices.
+  static int64_t expert_bytes(const FusedMoe& layer);
+  /// An expert of a layer and a slot.
+  struct ExpertInSlot {
+    int64_t expert, slot;
+  };
+  /// What a transfer of experts of `all` into slots reads and writes: w13 of each, then w2 of each.
+  static std::vector<ExpertMatrix> matrices_of(const FusedMoe& all, const FusedMoe& slots,
+                                               std::span<const ExpertInSlot> experts);
+  /// The same for a slot of another layer with the same plan, whose bytes are copied.
+  static Status copy_slot(const FusedMoe& from, int64_t from_slot, FusedMoe& to, int64_t to_slot,
+                          Stream stream);
+  /// Enqueues what kernels derive from a slot's bytes, which were enqueued before.
+  static Status slot_filled(FusedMoe& slots, int64_t slot, const FusedMoe& all, int64_t expert,
+                            Stream stream);
+  /// Pins the packed weights for transfers to `device`. Empty where that is not needed or refused.
+  static std::vector<std::shared_ptr<void>> pin(const FusedMoe& all, Device& device);
+  /// Lets the layer read its map of experts to slots from memory of the caller's, [num_experts].
+  static void share_map(FusedMoe& slots, const Buffer& map);
+  /// Enqueues another map of experts to slots, [num_experts]; -1: in no slot. Later calls use it.
+  static Status map_slots(FusedMoe& slots, std::span<const int32_t> local, Stream stream);
 };
 
 }  // namespace moracle

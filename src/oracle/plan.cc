@@ -202,7 +202,7 @@ std::string describe(const Plan& plan) {
   text += "\n";
   if (!plan.experts.is_identity())
     text += str("      ", plan.experts.num_local(), " of ", plan.experts.num_experts(),
-                " experts are on this rank\n");
+                " experts lie on this device\n");
   for (size_t i = 0; i < plan.matrices.size(); ++i) {
     const MatrixPlan& matrix = plan.matrices[i];
     const char* const label = plan.layer.linear ? "" : (i == 0 ? "w13 " : "w2  ");

@@ -342,7 +342,17 @@ void add_bench(CLI::App& app, Work& chosen) {
                             "Also time a prompt of this many tokens per sequence; 0: no prompt")
                 ->transform(whole())
                 ->capture_default_str(),
-            verb.add_flag("--no-graphs", options->no_graphs, kNoGraphsHelp)};
+            verb.add_flag("--no-graphs", options->no_graphs, kNoGraphsHelp),
+            verb.add_option("--gpu-memory", options->gpu_memory, kGpuMemoryHelp)
+                ->transform(CLI::AsSizeValue(true))
+                ->transform(size_in_bytes("20GB")),
+            verb.add_option("--cpu-memory", options->cpu_memory, kCpuMemoryHelp)
+                ->transform(CLI::AsSizeValue(true))
+                ->transform(size_in_bytes("64GB")),
+            verb.add_option(
+                "--routing-trace", options->routing_trace,
+                "Experts that decode steps choose instead of the router's: a JSON file, "
+                "or generated, for choices as persistent as published ones")};
         verb.add_option("--output-scheme", options->output_scheme,
                         "With --model-shape: scheme of the output layer")
             ->needs(model)

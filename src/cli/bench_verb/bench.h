@@ -19,6 +19,8 @@ struct BenchOptions {
   int64_t layers = 2, context = 4096, prompt = 0;
   std::vector<int64_t> batches = {1};
   bool no_graphs = false;
+  int64_t gpu_memory = 0, cpu_memory = 0;
+  std::string routing_trace;
   int threads = 0;
   int64_t probe_megabytes = 0;
   double seconds = 1, zipf = 0;

@@ -71,6 +71,13 @@ Json document(const bench::Decode& decode) {
     json["us_replayed_all_layers"] = replayed;
     json["tokens_per_second_replayed_all_layers"] = per_second(replayed, decode.batch);
   }
+  if (decode.num_slots >= 0) {
+    json["experts"] = {{"num_slots", decode.num_slots},
+                       {"hits", decode.placed.hits},
+                       {"misses", decode.placed.misses},
+                       {"moves", decode.placed.moves},
+                       {"bytes_moved", decode.placed.bytes_moved}};
+  }
   if (decode.prompt_tokens > 0) {
     json["prompt_tokens"] = decode.prompt_tokens;
     json["us_prompt"] = decode.us_prompt;
@@ -119,6 +126,13 @@ std::string to_text(const bench::Decode& decode) {
                 " tokens per second (", rounded(decode.us_replayed / 1e3, 3), " ms per step); ",
                 rounded(per_second(replayed, decode.batch)), " estimated for all ",
                 decode.all_layers, "\n");
+  }
+  if (const int64_t choices = decode.placed.hits + decode.placed.misses; choices > 0) {
+    const double share = static_cast<double>(decode.placed.hits) / static_cast<double>(choices);
+    text +=
+        str("  ", decode.num_slots, " of ", decode.num_experts,
+            " experts of each layer in slots: ", rounded(share * 100, 1), " % of the choices, ",
+            decode.placed.moves, " moves of together ", megabytes(decode.placed.bytes_moved), "\n");
   }
   if (decode.prompt_tokens > 0) {
     const double us_all = decode.us_all_layers(decode.prompt_parts);
@@ -201,6 +215,9 @@ int run_model_bench(const BenchOptions& options) {
   decoding.batches = options.batches;
   decoding.prompt = options.prompt;
   decoding.model.graphs = !options.no_graphs;
+  decoding.model.device_memory = options.gpu_memory;
+  decoding.model.host_memory = options.cpu_memory;
+  decoding.routing_trace = options.routing_trace;
   CLI_TRY(const std::vector<bench::Decode> decodes,
           decode(options, bench_memory(*probe), decoding));
   CLI_TRY(const Limits limits, probe->measure(bar.callback()));

@@ -32,6 +32,11 @@ inline constexpr const char* kKvCacheHelp =
     "a scale per token and head; CPU), fp8 (e4m3, a quarter; the file's scales; CPU and CUDA); "
     "auto: the device's type "
     "of activations";
+inline constexpr const char* kGpuMemoryHelp =
+    "Memory of the GPU that the model may take, such as 20GB: experts that do not fit lie in host "
+    "memory, and the CPU computes them; 0: the GPU holds all experts";
+inline constexpr const char* kCpuMemoryHelp =
+    "With --gpu-memory: host memory that experts may take; 0: all";
 inline constexpr const char* kNoGraphsHelp =
     "On a GPU: launch each kernel of a step by itself instead of replaying a graph";
 inline constexpr const char* kPinHelp =
@@ -71,6 +76,7 @@ struct ModelArguments {
   std::string device;  // empty: default_device()
   std::string lora;    // a LoRA adapter
   std::string cache;
+  int64_t gpu_memory = 0, cpu_memory = 0;
   int threads = 0;
   bool pin = false;
   bool deterministic = false;
@@ -93,6 +99,12 @@ struct ModelArguments {
     MORACLE_TRY(options.quantization, parse_quantization(quantization));
     MORACLE_TRY(options.activations, parse_activations(activations));
     MORACLE_TRY(options.kv_cache, parse_kv_cache(kv_cache));
+    if (gpu_memory > 0 && options.device.platform == Platform::kCpu) {
+      return Error{ErrorKind::kInvalidArgument, "", "device_memory", "a GPU (device)",
+                   "the device is the CPU"};
+    }
+    options.device_memory = gpu_memory;
+    options.host_memory = cpu_memory;
     options.threads = threads;
     options.pin = pin;
     options.deterministic = deterministic;
@@ -118,6 +130,13 @@ struct ModelArguments {
     app.add_option("--lora", lora,
                    "LoRA adapter: a folder as PEFT writes it, or for a model in GGUF a GGUF file");
     app.add_option("--device", device, kDeviceHelp);
+    auto* const gpu = app.add_option("--gpu-memory", gpu_memory, kGpuMemoryHelp)
+                          ->transform(CLI::AsSizeValue(true))
+                          ->transform(size_in_bytes("20GB"));
+    app.add_option("--cpu-memory", cpu_memory, kCpuMemoryHelp)
+        ->transform(CLI::AsSizeValue(true))
+        ->transform(size_in_bytes("64GB"))
+        ->needs(gpu);
     app.add_option("--threads", threads, "CPU threads; 0: all CPUs that the process may use")
         ->transform(whole(0, kMaxThreads))
         ->capture_default_str();

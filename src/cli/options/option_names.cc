@@ -15,6 +15,8 @@ struct OtherName {
 constexpr OtherName kOtherNames[] = {
     {"bad_words_ids", "--bad-words"},
     {"batches", "--batch"},
+    {"device_memory", "--gpu-memory"},
+    {"host_memory", "--cpu-memory"},
     {"max_num_tokens", "--num-tokens"},
     {"max_running", "--max-sequences"},
     {"max_shard_bytes", "--max-shard-size"},

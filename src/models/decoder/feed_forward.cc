@@ -48,12 +48,13 @@ Status same_presence(const char* what, bool loaded, const auto& now, const auto&
 
 Status MoeStage::load(std::optional<RouterDescription>&& router, DescribedWeights&& experts,
                       Loader& loader) {
-  MORACLE_CHECK(same_presence("router", experts_.has_value(), router_, router));
+  MORACLE_CHECK(same_presence("router", loaded(), router_, router));
   if (router) {
     MORACLE_CHECK(loader.load(router_, std::move(router->weights)));
     MORACLE_CHECK(loader.load(correction_bias_, router->correction_bias));
     MORACLE_CHECK(loader.load(expert_scales_, router->expert_scales));
   }
+  if (placed_ || loader.next_is_placed()) return loader.load(placed_, std::move(experts));
   return loader.load(experts_, std::move(experts));
 }
 
@@ -68,7 +69,7 @@ Status MoeStage::route(LayerInput input, const FeedForwardScratch& scratch, Ops&
                        const StepObserver& observer) {
   if (!router_) return input.compute(ops, stream, observer);
   const Matrix& x = input.x;
-  const LayerSpec& layer = experts_->plan().layer;
+  const LayerSpec& layer = this->layer();
   const Matrix logits{scratch.logits.data, scratch.logits.dtype, x.rows, layer.num_experts,
                       scratch.logits.stride};
   const float* bias = correction_bias_.bytes() > 0 ? correction_bias_.as<float>() : nullptr;
@@ -76,6 +77,9 @@ Status MoeStage::route(LayerInput input, const FeedForwardScratch& scratch, Ops&
   call.output =
       LinearCall::Route{layer.routing, bias, layer.top_k, scratch.topk_ids, scratch.topk_weights};
   MORACLE_CHECK(router_->apply(call, stream));
+  const size_t id_bytes = x.rows * layer.top_k * sizeof(int32_t);
+  if (id_bytes <= forced_.bytes())
+    MORACLE_CHECK(forced_on_->copy(scratch.topk_ids, forced_.data(), id_bytes, stream));
   if (expert_scales_.bytes() > 0) {
     MORACLE_CHECK(ops.scale_by_expert(scratch.topk_ids, x.rows * layer.top_k,
                                       expert_scales_.as<float>(), scratch.topk_weights, stream));
@@ -85,8 +89,16 @@ Status MoeStage::route(LayerInput input, const FeedForwardScratch& scratch, Ops&
   return {};
 }
 
+Status MoeStage::force(std::span<const int32_t> topk_ids, Device& device) {
+  if (forced_.bytes() < topk_ids.size_bytes()) {
+    MORACLE_TRY(forced_, device.allocate(topk_ids.size_bytes()));
+    forced_on_ = &device;
+  }
+  return device.enqueue_upload(forced_.data(), topk_ids.data(), topk_ids.size_bytes());
+}
+
 void MoeStage::count(const int32_t* topk_ids, int64_t slots) {
-  tokens_.resize(experts_->plan().layer.num_experts);
+  tokens_.resize(layer().num_experts);
   for (int64_t slot = 0; slot < slots; ++slot) {
     const int32_t expert = topk_ids[slot];
     if (expert >= 0 && expert < static_cast<int32_t>(tokens_.size())) ++tokens_[expert];
@@ -94,11 +106,12 @@ void MoeStage::count(const int32_t* topk_ids, int64_t slots) {
 }
 
 std::vector<int64_t> MoeStage::tokens_per_expert() const {
-  return tokens_.empty() ? std::vector<int64_t>(experts_->plan().layer.num_experts) : tokens_;
+  return tokens_.empty() ? std::vector<int64_t>(layer().num_experts) : tokens_;
 }
 
 Status MoeStage::run_experts(const Matrix& x, const Matrix& out, const FeedForwardScratch& scratch,
                              Stream stream) {
+  if (placed_) return placed_->apply(x, {scratch.topk_ids}, {scratch.topk_weights}, out, stream);
   if (router_ && scratch.dispatch != nullptr)
     return scratch.dispatch->run_experts(*experts_, copies_, x, scratch.topk_ids,
                                          scratch.topk_weights, out, stream);

@@ -36,7 +36,7 @@ class MoeStage {
   /// Call at first and whenever the weights change.
   Status load(std::optional<RouterDescription>&& router, DescribedWeights&& experts,
               Loader& loader);
-  bool loaded() const { return experts_.has_value(); }
+  bool loaded() const { return experts_.has_value() || placed_.has_value(); }
   bool has_router() const { return router_.has_value(); }
   /// out [tokens, hidden_size]. Input and out must not overlap; `out` may be the y of the input's
   /// norm.
@@ -51,7 +51,14 @@ class MoeStage {
   /// The ranks of each expert, for FeedForwardScratch::ranks and ::dispatch. Every rank calls it.
   /// Errors: as ExpertCopies::gather.
   Status find_copies(Group& group, bool one_each, Device& device);
+  /// For benchmarks: calls with at most these choices take them instead of the router's, [tokens,
+  /// top_k], in stream order. A recorded call reads those of its replay.
+  Status force(std::span<const int32_t> topk_ids, Device& device);
+  /// The experts, which all lie on the device.
   const FusedMoe& experts() const { return *experts_; }
+  /// Those in host memory and in slots; null: all lie on the device.
+  PlacedMoe* placed() { return placed_ ? &*placed_ : nullptr; }
+  const PlacedMoe* placed() const { return placed_ ? &*placed_ : nullptr; }
   /// The ranks of each expert; empty before find_copies().
   const ExpertCopies& copies() const { return copies_; }
   /// Replaces the experts by those of another map.
@@ -65,12 +72,18 @@ class MoeStage {
 
  private:
   void count(const int32_t* topk_ids, int64_t slots);
+  const LayerSpec& layer() const {
+    return placed_ ? placed_->host_plan().layer : experts_->plan().layer;
+  }
 
   std::vector<int64_t> tokens_;  // by expert; empty: none yet
   ExpertCopies copies_;          // empty: this process has all experts
   std::optional<AdaptedLinear> router_;
   Buffer correction_bias_, expert_scales_;  // empty: none
-  std::optional<FusedMoe> experts_;
+  Buffer forced_;                           // ids; empty: the router chooses
+  Device* forced_on_ = nullptr;
+  std::optional<FusedMoe> experts_;  // or
+  std::optional<PlacedMoe> placed_;
 };
 
 /// Norms of experts that are added to a dense MLP.

@@ -75,6 +75,23 @@ Result<RoutingStatistics> Model::routing_statistics() const {
   return statistics;
 }
 
+PlacementCounts Model::placement_counts() const {
+  const DeviceLock lock = state_->workspace->device().lock();
+  PlacementCounts all;
+  for (const Layer& layer : state_->layers) {
+    const PlacedMoe* const placed = layer.feed_forward.routed.placed();
+    if (placed == nullptr) continue;
+    const PlacementCounts one = placed->counts();
+    all.hits += one.hits;
+    all.misses += one.misses;
+    all.moves += one.moves;
+    all.bytes_moved += one.bytes_moved;
+    all.streamed_calls += one.streamed_calls;
+    all.bytes_streamed += one.bytes_streamed;
+  }
+  return all;
+}
+
 Result<KvCache> Model::make_cache(int64_t capacity) const {
   const DecoderSpec& spec = state_->spec;
   if (capacity < 1 || capacity > spec.max_context) {
@@ -155,6 +172,16 @@ Status enqueue_layers(Model::State& m, const Batch& batch, Stream stream) {
   return residual.final_norm();
 }
 
+// Lets experts move into slots after a step: at most one in each layer, because a move takes as
+// long as the host computes an expert.
+Status move_experts(Model::State& m, Stream stream) {
+  // With moves, a token's bits would depend on earlier steps.
+  if (m.batch_invariant || m.recorded.devices == nullptr) return {};
+  MORACLE_TRY(const int64_t moves, m.recorded.devices->move(1, stream));
+  static_cast<void>(moves);
+  return {};
+}
+
 // Where ranks have their own tokens: waits until every rank begins this step.
 Status begin_step(Model::State& m, size_t num_tokens) {
   if (m.dispatch != nullptr)
@@ -221,13 +248,15 @@ Status Model::forward(std::span<const Step> steps) {
     if (batch.num_tokens == 0) return m.dispatch ? enqueue_experts(m, stream) : Status();
     const auto enqueue = [&] { return enqueue_layers(m, batch, stream); };
     Device& device = m.workspace->device();
-    // Timing or inspecting parts requires enqueueing them one by one.
-    if (m.observer.watches()) {
+    // Timing or inspecting parts requires enqueueing them one by one. Transfers of experts are no
+    // part of a graph.
+    if (m.observer.watches() || batch.num_tokens >= m.stream_from) {
       MORACLE_CHECK(enqueue());
     } else {
       MORACLE_CHECK(m.recorded.run(batch, device, stream, enqueue,
                                    m.dispatch ? m.dispatch->most_tokens() : 0));
     }
+    MORACLE_CHECK(move_experts(m, stream));
     // Appending keys detects values that f16 cannot hold. On a device that enqueues work, the error
     // appears only at synchronization.
     if (m.cache_dtype == DType::kF16 && !device.host_visible()) return device.synchronize(stream);

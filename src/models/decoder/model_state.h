@@ -93,6 +93,7 @@ struct Model::State {
   uint64_t num_calls = 0;  // of forward
   BatchTable batch;
   RecordedSteps recorded;
+  int64_t stream_from = std::numeric_limits<int64_t>::max();  // tokens; see PlacedMoe
 };
 
 /// Access for the library's own source folders.

@@ -5,12 +5,15 @@
 #include <map>
 
 #include "kernels/batch.h"
+#include "moracle/placement.h"
 
 namespace moracle {
 
 class RecordedSteps {
  public:
   bool on = true;
+  /// Of placed experts, whose host parts follow each replay; null: all experts lie on the device.
+  std::shared_ptr<DevicePair> devices;
   /// Enqueues a step. The first step of a shape runs directly; later steps replay a recorded graph.
   /// Devices without graphs always run directly, and so do steps with more than one token of a
   /// sequence, or with none. `most_tokens`: DispatchStep::most_tokens(); 0: no dispatch. Errors: of

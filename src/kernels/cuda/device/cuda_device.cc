@@ -8,6 +8,8 @@
 #include "kernels/cuda/device/cuda_stream_order.h"
 #include "kernels/cuda/device/cuda_timeline.h"
 #include "kernels/cuda/ops/cuda_ops.h"
+#include "kernels/cuda/staging/cuda_host_link.h"
+#include "kernels/cuda/staging/cuda_transfers.h"
 
 namespace moracle {
 namespace {
@@ -144,6 +146,19 @@ Result<std::unique_ptr<Graph>> CudaDevice::record(const std::function<Status()>&
 
 std::shared_ptr<StreamOrder> CudaDevice::stream_order() {
   return std::make_shared<cuda::CudaStreamOrder>(queue_);
+}
+
+Result<std::unique_ptr<HostLink>> CudaDevice::host_link(const HostLinkSize& size) {
+  return cuda::open_host_link(*this, size);
+}
+
+Result<std::unique_ptr<ExpertTransfers>> CudaDevice::transfers(int64_t from_bytes,
+                                                               int64_t to_bytes) {
+  return cuda::open_transfers(*this, from_bytes, to_bytes);
+}
+
+std::shared_ptr<void> CudaDevice::pin(void* data, size_t bytes) {
+  return cuda::pin(queue_.index, data, bytes);
 }
 
 Result<std::unique_ptr<Timeline>> CudaDevice::timeline(Stream stream) {

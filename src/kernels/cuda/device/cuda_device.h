@@ -51,6 +51,9 @@ class CudaDevice : public KernelDevice {
   Ops& ops() override;
   ThreadPool& host_threads() override { return host_threads_; }
   std::shared_ptr<StreamOrder> stream_order() override;
+  Result<std::unique_ptr<HostLink>> host_link(const HostLinkSize& size) override;
+  Result<std::unique_ptr<ExpertTransfers>> transfers(int64_t from_bytes, int64_t to_bytes) override;
+  std::shared_ptr<void> pin(void* data, size_t bytes) override;
 
   const cuda::Queue& queue() const { return queue_; }
   const cuda::DeviceErrors& device_errors() const { return device_errors_; }

@@ -1,0 +1,141 @@
+// Experts of a layer on two devices: host memory holds all of them, and slots of a GPU hold those
+// that are used most. Both compute at the same time.
+#pragma once
+
+#include <memory>
+#include <vector>
+
+#include "moracle/moe.h"
+
+namespace moracle MORACLE_API {
+
+/// Measured costs of one expert, in microseconds, for the tokens of a decode step.
+struct ExpertCosts {
+  double host_us = 0;  ///< computed on the device that holds all experts
+  double slot_us = 0;  ///< computed in a slot
+  double move_us = 0;  ///< the host's time for a move into a slot: reading and packing
+  int64_t bytes = 0;   ///< of the packed expert in a slot
+};
+
+/// What decides whether an expert moves into a slot.
+struct PolicyOptions {
+  ExpertCosts costs;
+  /// Steps after which the use of an expert counts half. Small: the policy is LRU; large: LFU. With
+  /// generated traces, 128 of 512 experts in slots and a fast bus, 1 to 8 steps hit 82 %, 16 steps
+  /// 81 %, 64 steps 64 %.
+  double half_life = 8;
+};
+
+/// What a layer takes on this machine.
+struct PlacedTimes {
+  ExpertCosts costs;
+  double stream_us = 0;  ///< until all experts are on the device with the slots
+  /// The number of tokens from which the host computes longer than that; more than a call has:
+  /// none.
+  int64_t stream_from = 0;
+};
+
+/// What the calls of a placed layer found.
+struct PlacementCounts {
+  int64_t hits = 0;    ///< choices of experts in slots
+  int64_t misses = 0;  ///< choices that the host computed
+  int64_t moves = 0;   ///< experts that moved into slots
+  int64_t bytes_moved = 0;
+  int64_t streamed_calls = 0;  ///< calls whose experts all ran on the device with the slots
+  int64_t bytes_streamed = 0;
+};
+
+/// The devices of placed layers that run one after another, and the memory between them. `host`:
+/// workspace of the device that holds all experts, whose memory the host sees. `slots`: workspace
+/// of the device with the slots. Both may be workspaces of other layers, too. Two different
+/// devices, or two workspaces of one. `bytes_in_flight`: of all experts that are on their way into
+/// slots at a time, at least one.
+class DevicePair {
+ public:
+  DevicePair(std::shared_ptr<Workspace> host, std::shared_ptr<Workspace> slots,
+             int64_t bytes_in_flight = 256 << 20);
+  ~DevicePair();
+
+  /// Lets experts that have arrived serve later calls. Then begins moves of the last call's experts
+  /// into slots, at most `most` in each layer, those that gain most, where this pays. The slots are
+  /// empty until the experts arrive, beside other work where the device can. Returns the number of
+  /// moves. Call it between steps. Errors: those of the device.
+  Result<int64_t> move(int64_t most, Stream stream = {});
+  /// Device::record of the device with the slots, for work with calls of placed layers. A replay
+  /// also runs the host's parts of these calls, so it returns when the last one is done. Null where
+  /// the device cannot wait for the host. Errors: as Device::record.
+  Result<std::unique_ptr<Graph>> record(const std::function<Status()>& enqueue, Stream stream = {});
+
+ private:
+  friend class PlacedMoe;
+  struct State;
+  std::unique_ptr<State> state_;
+};
+
+/// Request::parallel of a selection for `num_slots` slots of a layer. Errors: a number outside
+/// [0, num_experts].
+Result<Parallelism> slots_of(int64_t num_experts, int64_t num_slots);
+
+/// The experts of one layer on two devices. The output is the sum of both devices' parts, in fixed
+/// order: with the same experts in slots, equal calls give equal bits. Every expert computes in the
+/// arithmetic of the device that runs it, so a move may change bits, within the scheme's bounds.
+class PlacedMoe {
+ public:
+  /// Reads and packs all experts for the host. Slots are empty. `all`: the selection for the host.
+  /// `slots`: that of the other device, with the parallelism of slots_of. Errors: as
+  /// FusedMoe::make; adapters; batched activations; experts of several ranks; a backend on the host
+  /// whose layout cannot be packed again.
+  static Result<PlacedMoe> make(DescribedWeights&& weights, const Selection& all,
+                                const Selection& slots, std::shared_ptr<DevicePair> devices,
+                                const Progress& progress = {});
+  PlacedMoe(PlacedMoe&&) noexcept;
+  PlacedMoe& operator=(PlacedMoe&&) noexcept;
+  ~PlacedMoe();
+
+  /// FusedMoe::apply, all pointers in memory of the device with the slots. hidden and output:
+  /// [num_tokens, hidden_size] in the activation dtype of that device, without gaps. The host waits
+  /// for the ids and the activations: record the call with DevicePair::record. Errors: as
+  /// FusedMoe::apply.
+  Status apply(const ConstMatrix& hidden, TopkIds topk_ids, TopkWeights topk_weights,
+               const Matrix& output, Stream stream = {});
+
+  /// Moves an expert into a slot; the slot's expert is evicted. Later calls find it there. Errors:
+  /// an expert or a slot that does not exist; those of the device. The slot is then empty, and the
+  /// host computes its expert.
+  Status place(int64_t expert, int64_t slot, Stream stream = {});
+  /// Empties a slot.
+  Status evict(int64_t slot, Stream stream = {});
+  /// The expert in each slot, or on its way there; -1: none.
+  std::vector<int32_t> placed() const;
+
+  /// Costs of the policy of DevicePair::move. Forgets what calls have chosen.
+  void set_policy(const PolicyOptions& options);
+  /// Makes memory in which calls with many tokens get all experts, in shares of as many as
+  /// `selection` has (the parallelism of slots_of), while the device computes with the share
+  /// before. Layers that are alike share the memory, which is taken twice. Errors: as make; memory.
+  Status stream(const Selection& selection);
+  /// Calls of at least so many tokens do so. Without stream(), and before this, none does.
+  void set_stream_from(int64_t num_tokens);
+  /// Measures this layer: tenths of a second. Slots and weights stay as they are. Errors: those of
+  /// the devices.
+  Result<PlacedTimes> measure();
+  PlacementCounts counts() const;
+  /// Bytes of one expert in a slot.
+  int64_t slot_bytes() const;
+
+  /// As FusedMoe::pack and swap. Slots get their experts again from the new weights; after an error
+  /// there, the new weights serve, and slots may be empty.
+  Result<PackedWeights> pack(DescribedWeights&& weights, const Progress& progress = {}) const;
+  Status swap(PackedWeights&& weights, Stream stream = {});
+
+  const Plan& host_plan() const;
+  const Plan& slots_plan() const;
+
+ private:
+  friend class DevicePair;
+  struct State;
+  explicit PlacedMoe(std::unique_ptr<State> state);
+  std::unique_ptr<State> state_;
+};
+
+}  // namespace MORACLE_API

@@ -1,0 +1,153 @@
+#include "models/place_experts.h"
+
+#include <algorithm>
+
+#include "base/text.h"
+#include "base/try.h"
+#include "kernels/device/device_memory.h"
+#include "layout/layout.h"
+#include "oracle/backend.h"
+
+namespace moracle {
+namespace {
+
+Status check_options(const ModelOptions& options, AdapterSpan adapters,
+                     const ExpertWishes& wishes) {
+  const auto refused = [](std::string need, std::string fact) {
+    return Error{ErrorKind::kUnsupported, "", "device_memory", std::move(need), std::move(fact)};
+  };
+  if (options.device_memory < 0 || options.host_memory < 0) {
+    return Error{ErrorKind::kInvalidArgument, "",
+                 options.device_memory < 0 ? "device_memory" : "host_memory", "0 or more bytes",
+                 "it is negative"};
+  }
+  if (options.group || options.parallel.ep_size > 1)
+    return refused("one process", "ranks share the experts");
+  if (wishes.lora_rank > 0) return refused("experts without adapters", "an adapter is assumed");
+  for (const auto& adapter : adapters) {
+    if (adapter->layers.empty()) continue;
+    return refused("experts without adapters", "an adapter changes some");
+  }
+  if (wishes.format == ActivationFormat::kBatched)
+    return refused("tokens with ids", "activations are batched");
+  return {};
+}
+
+// Bytes of one expert in a slot of this layer.
+int64_t slot_bytes(const Plan& plan) {
+  int64_t bytes = 0;
+  for (const MatrixPlan& matrix : plan.matrices)
+    bytes += static_cast<int64_t>(plan.backend->layout->sections(matrix.shape).bytes);
+  return bytes;
+}
+
+struct Experts {
+  int64_t num_experts = 0;  // of the layer with the fewest
+  int64_t bytes = 0;        // one slot of each layer
+  int64_t largest = 0;      // one slot of the layer whose slots are largest
+};
+
+Experts experts_of(const std::vector<ModuleChoice>& modules) {
+  Experts experts;
+  for (const ModuleChoice& module : modules) {
+    if (module.part != "experts") continue;
+    const Plan& plan = *module.selection.plan;
+    const int64_t bytes = slot_bytes(plan), count = plan.layer.num_experts;
+    experts.bytes += bytes;
+    experts.largest = std::max(experts.largest, bytes);
+    experts.num_experts = experts.num_experts == 0 ? count : std::min(experts.num_experts, count);
+  }
+  return experts;
+}
+
+// Experts that memory for streaming holds, twice: a third of the memory at most. Fewer than a few
+// are not worth it, because each share is a call.
+int64_t streamed_in(int64_t memory, const Experts& experts) {
+  constexpr int64_t kFewest = 8;
+  const int64_t fit = memory / 3 / (2 * std::max<int64_t>(experts.largest, 1));
+  return fit < std::min(kFewest, experts.num_experts) ? 0 : std::min(fit, experts.num_experts);
+}
+
+// True if device_memory holds the whole model with its caches.
+Result<bool> holds_all(const Description& description, const ModelOptions& options,
+                       const Machine& machine, AdapterSpan adapters, const ExpertWishes& wishes) {
+  MORACLE_TRY(auto modules, consider(description, options, machine, adapters, wishes));
+  const auto served = [](const ModuleChoice& one) { return one.selection.plan.has_value(); };
+  if (!std::all_of(modules.begin(), modules.end(), served)) return true;  // the caller reports
+  const Result<ModelPlan> plan = plan_memory(description, modules, options, machine);
+  return plan.ok() &&
+         plan->total_bytes() + reserved_cache_bytes(*plan, options, description.spec.max_context) <=
+             std::min(options.device_memory, plan->memory_bytes);
+}
+
+}  // namespace
+
+int64_t reserved_cache_bytes(const ModelPlan& plan, const ModelOptions& options,
+                             int64_t max_context) {
+  constexpr int64_t kTokens = 4096, kShare = 8;
+  if (options.cache_bytes > 0) return options.cache_bytes;
+  if (plan.cache_bytes_per_token == 0) return 0;
+  const int64_t tokens =
+      std::max(kTokens, options.device_memory / kShare / plan.cache_bytes_per_token);
+  return std::min(max_context, tokens) * plan.cache_bytes_per_token;
+}
+
+Result<ExpertWishes> place_experts(const Description& description, const ModelOptions& options,
+                                   const Machine& machine, AdapterSpan adapters,
+                                   const ExpertWishes& wishes) {
+  if (options.device_memory == 0) return wishes;
+  MORACLE_CHECK(check_options(options, adapters, wishes));
+  MORACLE_TRY(const bool whole, holds_all(description, options, machine, adapters, wishes));
+  if (whole) return wishes;
+  ExpertWishes placed = wishes;
+  placed.num_slots = 0;
+  int64_t most = -1, of_all_layers = 0;
+  bool filled = false;
+  // Workspaces depend on the number of slots, so that a guess may be too large.
+  for (;;) {
+    MORACLE_TRY(auto modules, consider(description, options, machine, adapters, placed));
+    const auto served = [](const ModuleChoice& one) { return one.selection.plan.has_value(); };
+    if (!std::all_of(modules.begin(), modules.end(), served)) return placed;  // the caller reports
+    MORACLE_TRY(const ModelPlan plan, plan_memory(description, modules, options, machine));
+    const int64_t memory = std::min(options.device_memory, plan.memory_bytes);
+    const int64_t used =
+        plan.total_bytes() + reserved_cache_bytes(plan, options, description.spec.max_context);
+    if (*placed.num_slots == 0 && placed.num_streamed == 0 && used > memory) {
+      return Error{ErrorKind::kOutOfMemory, "", "plan",
+                   str(used, " bytes of memory on ", name(options.device),
+                       " for everything except experts, with caches (device_memory)"),
+                   str("it is ", memory)};
+    }
+    if (most < 0) {
+      const Experts experts = experts_of(modules);
+      if (experts.num_experts == 0) return wishes;  // no layer has experts
+      of_all_layers = experts.bytes;
+      most = std::min(experts.num_experts, (memory - used) / of_all_layers);
+      if (most == experts.num_experts) {
+        placed.num_slots = most;
+        continue;
+      }
+      // Not all of them: steps of many tokens get memory of their own.
+      placed.num_streamed = options.deterministic ? 0 : streamed_in(memory - used, experts);
+      if (placed.num_streamed == 0) placed.num_slots = most;
+      if (most == 0 && placed.num_streamed == 0) return placed;
+      continue;
+    }
+    const int64_t over = used - memory;
+    if (over > 0 && *placed.num_slots == 0) {
+      placed.num_streamed = 0;  // even that is too much
+      return placed;
+    }
+    if (over > 0) {
+      placed.num_slots =
+          std::max<int64_t>(*placed.num_slots - (over + of_all_layers - 1) / of_all_layers, 0);
+      continue;
+    }
+    const int64_t more = -over / of_all_layers;
+    if (filled || more == 0 || *placed.num_slots == most) return placed;
+    filled = true;
+    placed.num_slots = std::min(*placed.num_slots + more, most);
+  }
+}
+
+}  // namespace moracle

@@ -1,0 +1,187 @@
+#include "placement/device_pair.h"
+
+#include <algorithm>
+
+#include "base/text.h"
+#include "base/try.h"
+#include "placement/placed_moe_state.h"
+
+namespace moracle {
+namespace {
+
+// A step of which the device's part is recorded. The host's parts follow each replay.
+class PlacedGraph final : public Graph {
+ public:
+  PlacedGraph(std::unique_ptr<Graph> graph, std::function<Status(Stream)> host_parts)
+      : graph_(std::move(graph)), host_parts_(std::move(host_parts)) {}
+  Status replay(Stream stream) override {
+    MORACLE_CHECK(graph_->replay(stream));
+    return host_parts_(stream);
+  }
+
+ private:
+  std::unique_ptr<Graph> graph_;
+  std::function<Status(Stream)> host_parts_;
+};
+
+}  // namespace
+
+DevicePair::DevicePair(std::shared_ptr<Workspace> host, std::shared_ptr<Workspace> slots,
+                       int64_t bytes_in_flight)
+    : state_(std::make_unique<State>()) {
+  state_->host = std::move(host);
+  state_->slots = std::move(slots);
+  state_->budget = MoveBudget(bytes_in_flight);
+}
+DevicePair::~DevicePair() = default;
+
+Status DevicePair::State::reserve(const Plan& plan, int64_t host_expert_bytes, int64_t slot_bytes) {
+  KernelDevice& on = kernel_device(device());
+  const HostLinkSize most{std::max(link_size.num_tokens, plan.max_num_tokens),
+                          std::max(link_size.hidden_size, plan.layer.hidden_size),
+                          std::max(link_size.top_k, plan.layer.top_k), plan.activation_dtype};
+  if (!link || most.bytes() > link_size.bytes() || most.choices() > link_size.choices()) {
+    MORACLE_TRY(link, on.host_link(most));
+    link_size = most;
+  }
+  if (!transfers || host_expert_bytes > from_bytes || slot_bytes > to_bytes) {
+    if (transfers) MORACLE_CHECK(transfers->finish());
+    from_bytes = std::max(from_bytes, host_expert_bytes);
+    to_bytes = std::max(to_bytes, slot_bytes);
+    MORACLE_TRY(transfers, on.transfers(from_bytes, to_bytes));
+  }
+  return {};
+}
+
+Result<MapRange> DevicePair::State::take_map(int64_t num_experts) {
+  constexpr size_t kEntries = 4096;
+  const auto count = static_cast<size_t>(num_experts);
+  if (maps.empty() || maps.back().used + count > maps.back().on_host.size()) {
+    const size_t entries = std::max(kEntries, count);
+    MORACLE_TRY(Buffer on_device, device().allocate(entries * sizeof(int32_t)));
+    maps.push_back({std::move(on_device), std::vector<int32_t>(entries, -1)});
+  }
+  MapBlock& block = maps.back();
+  MapRange range{&block, std::span(block.on_host).subspan(block.used, count),
+                 Buffer(block.on_device.as<int32_t>() + block.used, count * sizeof(int32_t), {})};
+  std::fill(range.on_host.begin(), range.on_host.end(), -1);
+  block.used += count;
+  block.changed = true;
+  return range;
+}
+
+Status DevicePair::State::flush_maps(Stream stream) {
+  for (MapBlock& block : maps) {
+    if (!block.changed) continue;
+    MORACLE_CHECK(device().enqueue_upload(block.on_device.data(), block.on_host.data(),
+                                          block.used * sizeof(int32_t), stream));
+    block.changed = false;
+  }
+  return {};
+}
+
+void DevicePair::State::forget(const Layer* layer) {
+  for (StreamBuffers& buffers : streams) {
+    for (StreamBuffer& buffer : buffers.two) {
+      if (buffer.layer == layer) buffer.layer = nullptr;
+    }
+  }
+}
+
+Status DevicePair::State::begin_next(bool device_waits, Stream stream) {
+  const auto next = std::find_if(pending.begin(), pending.end(),
+                                 [](const PendingMove& one) { return one.transfer == 0; });
+  if (next == pending.end()) return {};
+  PlacedMoe::State& layer = *next->layer;
+  const MoeAccess::ExpertInSlot one{next->move.expert, next->move.slot};
+  const auto matrices = MoeAccess::matrices_of(layer.all, layer.slots, {&one, 1});
+  if (device_waits && !transfers->in_background(matrices)) return {};
+  MORACLE_TRY(next->transfer, transfers->begin(matrices, evicted, stream));
+  return {};
+}
+
+Status DevicePair::State::use_wait(Stream stream) {
+  if (moves && undecided != nullptr) {
+    undecided->decide();
+    undecided = nullptr;
+  }
+  return begin_next(true, stream);
+}
+
+Status DevicePair::State::arrive(Stream stream) {
+  while (!pending.empty()) {
+    // Steps without a wait, and devices whose transfers run in stream order, begin them here.
+    if (pending.front().transfer == 0) MORACLE_CHECK(begin_next(false, stream));
+    const PendingMove first = pending.front();
+    MORACLE_TRY(const bool there, transfers->arrived(first.transfer));
+    if (!there) return {};
+    pending.pop_front();
+    PlacedMoe::State& layer = *first.layer;
+    budget.end(MoeAccess::expert_bytes(layer.slots));
+    MORACLE_CHECK(transfers->wait(first.transfer, stream));
+    if (Status arrived = layer.arrive(first.move.expert, first.move.slot, stream); !arrived) {
+      layer.table.clear(first.move.slot);
+      return arrived;
+    }
+  }
+  return {};
+}
+
+// The device waits for every answer, so an error does not end the loop.
+Status DevicePair::State::run(std::span<const HostPart> parts, Stream stream) {
+  Status first;
+  for (const HostPart& part : parts) {
+    if (first.ok()) first = use_wait(stream);
+    Status done = link->arrived(stream);
+    if (done) {
+      done = static_cast<PlacedMoe::State*>(part.layer)->run_host_part(part.num_tokens, first.ok());
+    }
+    if (first.ok()) first = std::move(done);
+  }
+  return first;
+}
+
+Result<int64_t> DevicePair::move(int64_t most, Stream stream) {
+  State& s = *state_;
+  const DeviceLock lock = s.device().lock();
+  MORACLE_CHECK(s.arrive(stream));
+  s.moves = most > 0;
+  int64_t count = 0;
+  for (PlacedMoe::State* const layer : s.layers) count += layer->begin_moves(most);
+  MORACLE_CHECK(s.flush_maps(stream));
+  if (count > 0) {
+    MORACLE_TRY(s.evicted, s.transfers->mark(stream));
+  }
+  return count;
+}
+
+Result<std::unique_ptr<Graph>> DevicePair::record(const std::function<Status()>& enqueue,
+                                                  Stream stream) {
+  State& s = *state_;
+  const DeviceLock lock = s.device().lock();
+  if (!s.link || !s.link->device_waits()) return std::unique_ptr<Graph>();
+  std::vector<State::HostPart> parts;
+  s.recording = &parts;
+  Result<std::unique_ptr<Graph>> graph = s.device().record(enqueue, stream);
+  s.recording = nullptr;
+  if (!graph || !*graph) return graph;
+  const auto run = [&s, parts](Stream on) {
+    const DeviceLock held = s.device().lock();
+    return s.run(parts, on);
+  };
+  return std::unique_ptr<Graph>(std::make_unique<PlacedGraph>(*std::move(graph), run));
+}
+
+Result<Parallelism> slots_of(int64_t num_experts, int64_t num_slots) {
+  if (num_experts < 0 || num_experts > kMaxLayerSize || num_slots < 0 || num_slots > num_experts) {
+    return Error{ErrorKind::kInvalidArgument, "", "slots",
+                 str("0 to ", num_experts, ", the number of experts"), str("it is ", num_slots)};
+  }
+  std::vector<int32_t> local(num_experts, -1);
+  for (int64_t slot = 0; slot < num_slots; ++slot) local[slot] = static_cast<int32_t>(slot);
+  Parallelism parallel;
+  MORACLE_TRY(parallel.expert_map, ExpertMap::from(std::move(local)));
+  return parallel;
+}
+
+}  // namespace moracle

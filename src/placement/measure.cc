@@ -1,0 +1,87 @@
+// The times that placement depends on, measured on a loaded layer.
+#include <algorithm>
+#include <chrono>
+
+#include "base/try.h"
+#include "placement/placed_moe_state.h"
+
+namespace moracle {
+namespace {
+
+using Clock = std::chrono::steady_clock;
+
+double us_since(Clock::time_point start) {
+  return std::chrono::duration<double, std::micro>(Clock::now() - start).count();
+}
+
+// The host's time for so many tokens of zeros, whose choices are spread over all experts.
+Result<double> host_us(FusedMoe& all, HostLink& link, int64_t num_tokens) {
+  const Plan& plan = all.plan();
+  const int64_t cols = plan.layer.hidden_size, choices = num_tokens * plan.layer.top_k;
+  for (int64_t i = 0; i < choices; ++i) {
+    link.ids()[i] = static_cast<int32_t>(i % plan.layer.num_experts);
+    link.weights()[i] = 0;
+  }
+  const auto rows_at = [&](void* data) {
+    return Matrix{data, plan.activation_dtype, num_tokens, cols, cols};
+  };
+  std::fill_n(link.hidden(), num_tokens * cols * bits(plan.activation_dtype) / 8, std::byte{});
+  double least = 0;
+  for (int run = 0; run < 3; ++run) {
+    const auto start = Clock::now();
+    MORACLE_CHECK(
+        all.apply(rows_at(link.hidden()), {link.ids()}, {link.weights()}, rows_at(link.sum()), {}));
+    const double us = us_since(start);
+    least = run == 0 ? us : std::min(least, us);
+  }
+  return least;
+}
+
+}  // namespace
+
+Result<PlacedTimes> PlacedMoe::measure() {
+  State& state = *state_;
+  DevicePair::State& s = state.shared();
+  const DeviceLock lock = s.device().lock();
+  MORACLE_CHECK(s.device().synchronize());
+  const Plan& plan = state.all.plan();
+  const int64_t most = std::min(plan.max_num_tokens, slots_plan().max_num_tokens);
+  PlacedTimes times;
+  times.stream_from = most + 1;
+  MORACLE_TRY(const double one, host_us(state.all, *s.link, 1));
+  constexpr double kSlotBytesPerUs = 1e6;  // assumed: what a GPU's memory gives
+  times.costs.bytes = slot_bytes();
+  times.costs.host_us = one / static_cast<double>(std::max<int64_t>(plan.layer.top_k, 1));
+  times.costs.slot_us = static_cast<double>(slot_bytes()) / kSlotBytesPerUs;
+  // A transfer reads the expert from host memory once, as computing it does.
+  times.costs.move_us = times.costs.host_us;
+  if (state.buffers == nullptr) return times;
+
+  const int64_t passes = state.num_passes();
+  for (int run = 0; run < 2; ++run) {  // the first one may touch memory for the first time
+    const auto start = Clock::now();
+    s.forget(&state);
+    MORACLE_TRY(State::StreamBuffer* const staged, state.stage(0, {}));
+    static_cast<void>(staged);
+    MORACLE_CHECK(s.transfers->finish());
+    times.stream_us = us_since(start) * static_cast<double>(passes);
+  }
+  double before = one;
+  for (int64_t tokens = 16, last = 1; last < most; last = tokens, tokens *= 2) {
+    tokens = std::min(tokens, most);
+    MORACLE_TRY(const double us, host_us(state.all, *s.link, tokens));
+    if (us > times.stream_us) {
+      const double share = us > before ? (times.stream_us - before) / (us - before) : 0;
+      times.stream_from =
+          last +
+          std::max<int64_t>(
+              static_cast<int64_t>(std::max(share, 0.0) * static_cast<double>(tokens - last)), 1);
+      break;
+    }
+    before = us;
+  }
+  state.counts = {};
+  return times;
+}
+
+}  // namespace moracle

@@ -1,0 +1,185 @@
+// One layer's experts on two devices. A call goes this way:
+//
+//   ids, weights, activations    to the host
+//   choices of experts in slots  one apply of the device with the slots, enqueued
+//   all others                   one apply of the host, meanwhile
+//   the host's part              to the device with the slots, and added there
+//
+// A slot's bytes change only while no map lists the slot, so that no call reads them.
+#include <algorithm>
+
+#include "base/out_of_memory.h"
+#include "base/text.h"
+#include "base/try.h"
+#include "moe/checks.h"
+#include "placement/placed_moe_state.h"
+
+namespace moracle {
+
+PlacedMoe::PlacedMoe(std::unique_ptr<State> state) : state_(std::move(state)) {}
+PlacedMoe::PlacedMoe(PlacedMoe&&) noexcept = default;
+PlacedMoe& PlacedMoe::operator=(PlacedMoe&&) noexcept = default;
+PlacedMoe::~PlacedMoe() = default;
+
+PlacedMoe::State::State(FusedMoe on_host, FusedMoe in_slots, MapRange range,
+                        std::shared_ptr<DevicePair> pair)
+    : all(std::move(on_host)),
+      slots(std::move(in_slots)),
+      devices(std::move(pair)),
+      table(all.plan().layer.num_experts, slots.plan().experts.num_local()),
+      policy(table.num_experts(), {}),
+      map(std::move(range)),
+      local(map.on_host) {
+  shared().layers.push_back(this);
+}
+
+PlacedMoe::State::~State() {
+  DevicePair::State& s = shared();
+  const DeviceLock lock = s.device().lock();
+  // Transfers write to this layer's slots. Destructor: an error is that of the device's next call.
+  static_cast<void>(s.transfers->finish());
+  for (int64_t slot = 0; slot < table.num_slots(); ++slot) cancel(slot);
+  std::erase(s.layers, this);
+  if (s.undecided == this) s.undecided = nullptr;
+  s.forget(this);
+}
+
+Result<PlacedMoe> PlacedMoe::make(DescribedWeights&& weights, const Selection& all,
+                                  const Selection& slots, std::shared_ptr<DevicePair> devices,
+                                  const Progress& progress) {
+  const std::string layer = weights.spec.name;
+  return or_out_of_memory(layer, [&]() -> Result<PlacedMoe> {
+    DevicePair::State& shared = *devices->state_;
+    MORACLE_TRY(const Plan plan, all.chosen());
+    if (!plan.experts.is_identity()) {
+      return Error{ErrorKind::kUnsupported, "", layer, "all experts of the layer on the host",
+                   str("it has ", plan.experts.num_local(), " of ", plan.experts.num_experts())};
+    }
+    MORACLE_TRY(FusedMoe on_host, FusedMoe::make(std::move(weights), all, shared.host, progress));
+    MORACLE_TRY(FusedMoe in_slots, MoeAccess::make_slots(on_host, slots, shared.slots));
+    MORACLE_CHECK(shared.reserve(in_slots.plan(), MoeAccess::expert_bytes(on_host),
+                                 MoeAccess::expert_bytes(in_slots)));
+    MORACLE_TRY(MapRange map, shared.take_map(plan.layer.num_experts));
+    MoeAccess::share_map(in_slots, map.on_device);
+    MORACLE_CHECK(shared.flush_maps({}));
+    auto state = std::make_unique<State>(std::move(on_host), std::move(in_slots), std::move(map),
+                                         std::move(devices));
+    state->pinned = MoeAccess::pin(state->all, shared.device());
+    return PlacedMoe(std::move(state));
+  });
+}
+
+// The host's part crosses as whole rows. FusedMoe checks the rest.
+Status PlacedMoe::State::check(const Matrix& hidden, const Matrix& output) const {
+  const Plan& plan = slots.plan();
+  const int64_t most = std::min(plan.max_num_tokens, all.plan().max_num_tokens);
+  const auto fits = [&](const Matrix& m) {
+    return m.dtype == plan.activation_dtype && m.cols == plan.layer.hidden_size &&
+           m.stride == m.cols && m.rows == hidden.rows && m.rows <= most;
+  };
+  if (fits(hidden) && fits(output)) return {};
+  return Error{ErrorKind::kInvalidArgument, "", plan.layer.name,
+               str("hidden and output in ", name(plan.activation_dtype), " [at most ", most, ", ",
+                   plan.layer.hidden_size, "] without gaps"),
+               str("they are ", name(hidden.dtype), " [", hidden.rows, ", ", hidden.cols, "] and ",
+                   name(output.dtype), " [", output.rows, ", ", output.cols, "] with strides ",
+                   hidden.stride, " and ", output.stride)};
+}
+
+int64_t PlacedMoe::State::split(std::span<int32_t> ids) {
+  int64_t in_slots = 0, on_host = 0;
+  last.assign(ids.begin(), ids.end());
+  for (int32_t& id : ids) {
+    if (id < 0 || id >= table.num_experts()) {
+      id = -1;  // the device with the slots reports those that are not -1
+    } else if (local[id] >= 0) {
+      id = -1;
+      ++in_slots;
+    } else {
+      ++on_host;
+    }
+  }
+  counts.hits += in_slots;
+  counts.misses += on_host;
+  policy.observe(last);
+  decided.reset();
+  shared().undecided = this;
+  return on_host;
+}
+
+Status PlacedMoe::State::run_host_part(int64_t num_tokens, bool computes) {
+  HostLink& link = *shared().link;
+  const Plan& plan = slots.plan();
+  const int64_t choices = num_tokens * plan.layer.top_k;
+  if (!computes || split({link.ids(), static_cast<size_t>(choices)}) == 0) {
+    link.answer(HostLink::Part::kNone);
+    return {};
+  }
+  const auto rows_at = [&](void* data) {
+    const int64_t cols = plan.layer.hidden_size;
+    return Matrix{data, plan.activation_dtype, num_tokens, cols, cols};
+  };
+  Status computed =
+      all.apply(rows_at(link.hidden()), {link.ids()}, {link.weights()}, rows_at(link.sum()), {});
+  link.answer(computed ? HostLink::Part::kSum : HostLink::Part::kNone);
+  return computed;
+}
+
+Status PlacedMoe::State::apply(const Matrix& hidden, TopkIds topk_ids, TopkWeights topk_weights,
+                               const Matrix& output, Stream on) {
+  DevicePair::State& s = shared();
+  // The memory between the devices serves one layer at a time.
+  const DeviceLock lock = s.device().lock();
+  if (buffers != nullptr && hidden.rows >= stream_from)
+    return apply_streamed(hidden, topk_ids, topk_weights, output, on);
+  HostLink& link = *s.link;
+  MORACLE_CHECK(link.send(hidden, topk_ids.data, topk_weights.data,
+                          hidden.rows * slots.plan().layer.top_k, on));
+  const bool waits = link.device_waits();
+  // Before more work is enqueued that synchronizing would wait for.
+  if (!waits) MORACLE_CHECK(link.arrived(on));
+  // The device works while the host computes. Without its part, it still reports wrong ids and
+  // writes zeros.
+  Status enqueued = slots.apply(hidden, topk_ids, topk_weights, output, on);
+  if (enqueued && waits) enqueued = link.add(output, on);
+  if (s.recording != nullptr) {
+    s.recording->push_back({this, hidden.rows});
+    return enqueued;
+  }
+  // After an error, too: the device waits for an answer to what was sent.
+  if (waits && enqueued) enqueued = s.use_wait(on);
+  Status computed = waits ? link.arrived(on) : Status();
+  if (computed) computed = run_host_part(hidden.rows, enqueued.ok());
+  if (!enqueued) return enqueued;
+  if (!computed || waits) return computed;
+  return link.add(output, on);
+}
+
+Status PlacedMoe::apply(const ConstMatrix& input, TopkIds topk_ids, TopkWeights topk_weights,
+                        const Matrix& output, Stream stream) {
+  const Matrix hidden = as_operand(input);
+  const Plan& plan = slots_plan();
+  MORACLE_CHECK(state_->check(hidden, output));
+  if (hidden.rows == 0) return {};
+  // The host reads what FusedMoe would check.
+  MORACLE_CHECK(check_pointer(topk_ids.data, alignof(int32_t), plan, "topk_ids"));
+  MORACLE_CHECK(check_pointer(topk_weights.data, alignof(float), plan, "topk_weights"));
+  MORACLE_CHECK(check_pointer(hidden, plan, "hidden"));
+  MORACLE_CHECK(check_pointer(output, plan, "output"));
+  return state_->apply(hidden, topk_ids, topk_weights, output, stream);
+}
+
+PlacementCounts PlacedMoe::counts() const {
+  return state_->counts;
+}
+int64_t PlacedMoe::slot_bytes() const {
+  return MoeAccess::expert_bytes(state_->slots);
+}
+const Plan& PlacedMoe::host_plan() const {
+  return state_->all.plan();
+}
+const Plan& PlacedMoe::slots_plan() const {
+  return state_->slots.plan();
+}
+
+}  // namespace moracle

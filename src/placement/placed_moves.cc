@@ -1,0 +1,159 @@
+// How experts of a placed layer come into slots: in stream order, or beside later calls. A slot
+// that an expert leaves or enters is on no map, so no call reads it.
+#include <algorithm>
+
+#include "base/text.h"
+#include "base/try.h"
+#include "placement/placed_moe_state.h"
+
+namespace moracle {
+
+void PlacedMoe::State::set_local(int64_t expert, int32_t slot) {
+  local[expert] = slot;
+  map.block->changed = true;
+}
+
+void PlacedMoe::State::cancel(int64_t slot) {
+  DevicePair::State& s = shared();
+  const auto found = std::find_if(s.pending.begin(), s.pending.end(),
+                                  [&](const DevicePair::State::PendingMove& one) {
+                                    return one.layer == this && one.move.slot == slot;
+                                  });
+  if (found == s.pending.end()) return;
+  s.pending.erase(found);
+  s.budget.end(MoeAccess::expert_bytes(slots));
+}
+
+void PlacedMoe::State::evict(int64_t slot) {
+  const int32_t expert = table.expert_in(slot);
+  const bool is_ready = table.state(slot) == ExpertSlots::State::kReady;
+  cancel(slot);
+  table.clear(slot);
+  if (is_ready) set_local(expert, -1);
+}
+
+Status PlacedMoe::State::arrive(int64_t expert, int64_t slot, Stream stream) {
+  MORACLE_CHECK(MoeAccess::slot_filled(slots, slot, all, expert, stream));
+  set_local(expert, static_cast<int32_t>(slot));
+  table.finish(slot);
+  ++counts.moves;
+  counts.bytes_moved += MoeAccess::expert_bytes(slots);
+  return {};
+}
+
+Status PlacedMoe::State::place(int64_t expert, int64_t slot, Stream stream) {
+  DevicePair::State& s = shared();
+  const DeviceLock lock = s.device().lock();
+  if (table.ready_slot(expert) == slot) return {};
+  if (table.slot_of(expert) >= 0) evict(table.slot_of(expert));
+  evict(slot);
+  MORACLE_CHECK(s.flush_maps(stream));
+  table.begin(expert, slot);
+  const auto fill = [&]() -> Status {
+    MORACLE_TRY(const ExpertTransfers::Mark mark, s.transfers->mark(stream));
+    const MoeAccess::ExpertInSlot one{expert, slot};
+    const auto matrices = MoeAccess::matrices_of(all, slots, {&one, 1});
+    MORACLE_TRY(const int64_t transfer, s.transfers->begin(matrices, mark, stream));
+    MORACLE_CHECK(s.transfers->wait(transfer, stream));
+    MORACLE_CHECK(arrive(expert, slot, stream));
+    return s.flush_maps(stream);
+  };
+  Status filled = fill();
+  if (!filled) {
+    table.clear(slot);
+    set_local(expert, -1);
+  }
+  return filled;
+}
+
+void PlacedMoe::State::decide() {
+  constexpr int64_t kMost = 4;  // a step of one sequence rarely gains more
+  decided = policy.decide(table, kMost);
+}
+
+int64_t PlacedMoe::State::begin_moves(int64_t most) {
+  DevicePair::State& s = shared();
+  const int64_t bytes = MoeAccess::expert_bytes(slots);
+  const int64_t fits =
+      s.pending.empty() ? std::max<int64_t>(s.budget.moves_of(bytes), 1) : s.budget.moves_of(bytes);
+  most = std::min(most, fits);
+  if (s.undecided == this) s.undecided = nullptr;
+  if (most <= 0) return 0;
+  std::vector<ExpertMove> moves =
+      decided ? *std::exchange(decided, std::nullopt) : policy.decide(table, most);
+  if (static_cast<int64_t>(moves.size()) > most) moves.resize(static_cast<size_t>(most));
+  for (const ExpertMove& move : moves) {
+    evict(move.slot);
+    table.begin(move.expert, move.slot);
+    s.budget.begin(bytes);
+    s.pending.push_back({this, move});
+  }
+  return static_cast<int64_t>(moves.size());
+}
+
+Status PlacedMoe::place(int64_t expert, int64_t slot, Stream stream) {
+  const ExpertSlots& table = state_->table;
+  if (expert < 0 || expert >= table.num_experts() || slot < 0 || slot >= table.num_slots()) {
+    return Error{
+        ErrorKind::kInvalidArgument, "", slots_plan().layer.name,
+        str("an expert below ", table.num_experts(), " and a slot below ", table.num_slots()),
+        str("it is expert ", expert, " in slot ", slot)};
+  }
+  return state_->place(expert, slot, stream);
+}
+
+Status PlacedMoe::evict(int64_t slot, Stream stream) {
+  const ExpertSlots& table = state_->table;
+  if (slot < 0 || slot >= table.num_slots()) {
+    return Error{ErrorKind::kInvalidArgument, "", slots_plan().layer.name,
+                 str("a slot below ", table.num_slots()), str("it is slot ", slot)};
+  }
+  DevicePair::State& s = state_->shared();
+  const DeviceLock lock = s.device().lock();
+  state_->decided.reset();
+  state_->evict(slot);
+  return s.flush_maps(stream);
+}
+
+std::vector<int32_t> PlacedMoe::placed() const {
+  std::vector<int32_t> experts;
+  for (int64_t slot = 0; slot < state_->table.num_slots(); ++slot)
+    experts.push_back(state_->table.expert_in(slot));
+  return experts;
+}
+
+void PlacedMoe::set_policy(const PolicyOptions& options) {
+  state_->policy = SlotPolicy(state_->table.num_experts(), options);
+  state_->decided.reset();
+}
+
+Result<PackedWeights> PlacedMoe::pack(DescribedWeights&& weights, const Progress& progress) const {
+  return state_->all.pack(std::move(weights), progress);
+}
+
+Status PlacedMoe::swap(PackedWeights&& weights, Stream stream) {
+  return state_->swap(std::move(weights), stream);
+}
+
+Status PlacedMoe::State::swap(PackedWeights&& weights, Stream stream) {
+  DevicePair::State& s = shared();
+  const DeviceLock lock = s.device().lock();
+  MORACLE_CHECK(s.transfers->finish());  // they read the old weights
+  MORACLE_CHECK(all.swap(std::move(weights)));
+  s.forget(this);
+  // Slots hold the old weights until each is filled: calls must not find them.
+  std::vector<std::pair<int32_t, int64_t>> experts;
+  for (int64_t slot = 0; slot < table.num_slots(); ++slot) {
+    if (table.expert_in(slot) >= 0) experts.emplace_back(table.expert_in(slot), slot);
+    cancel(slot);
+    table.clear(slot);
+  }
+  std::fill(local.begin(), local.end(), -1);
+  map.block->changed = true;
+  decided.reset();
+  MORACLE_CHECK(s.flush_maps(stream));
+  for (const auto& [expert, slot] : experts) MORACLE_CHECK(place(expert, slot, stream));
+  return shared().device().synchronize(stream);
+}
+
+}  // namespace moracle

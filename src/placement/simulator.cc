@@ -1,0 +1,140 @@
+#include "placement/simulator.h"
+
+#include <algorithm>
+#include <deque>
+#include <numeric>
+
+namespace moracle {
+namespace {
+
+struct SimulatedLayer {
+  ExpertSlots slots;
+  SlotPolicy policy;
+};
+
+struct OnBus {
+  int64_t layer;
+  ExpertMove move;
+  double arrives_us;
+};
+
+class Simulation {
+ public:
+  Simulation(const RoutingTrace& trace, const SimulationOptions& options, const WatchSlots& watch)
+      : trace_(trace),
+        options_(options),
+        costs_(options.machine.costs),
+        watch_(watch),
+        budget_(options.bytes_in_flight) {
+    for (int64_t layer = 0; layer < trace.num_layers; ++layer) {
+      layers_.push_back({ExpertSlots(trace.num_experts, options.num_slots),
+                         SlotPolicy(trace.num_experts, {costs_, options.half_life})});
+      if (!options.start.empty()) start(layers_.back(), options.start[layer]);
+    }
+  }
+
+  Simulated run() {
+    for (int64_t step = 0; step < trace_.num_steps(); ++step) {
+      for (int64_t layer = 0; layer < trace_.num_layers; ++layer) {
+        arrive(step);
+        at_ = {.step = step, .layer = layer};
+        compute(layers_[layer], trace_.chosen(step, layer));
+      }
+    }
+    result_.steps = trace_.num_steps();
+    result_.bytes_moved = result_.moves * costs_.bytes;
+    result_.us = now_us_;
+    return result_;
+  }
+
+ private:
+  void tell(SlotEvent::Kind kind, int32_t expert, int32_t slot, int32_t evicted = -1) {
+    if (!watch_) return;
+    SlotEvent event = at_;
+    event.kind = kind, event.expert = expert, event.slot = slot, event.evicted = evicted;
+    event.us = now_us_;
+    watch_(event);
+  }
+
+  void start(SimulatedLayer& layer, const std::vector<int64_t>& uses) {
+    std::vector<int32_t> order(uses.size());
+    std::iota(order.begin(), order.end(), 0);
+    std::stable_sort(order.begin(), order.end(),
+                     [&](int32_t a, int32_t b) { return uses[a] > uses[b]; });
+    for (int64_t slot = 0; slot < std::min(options_.num_slots, trace_.num_experts); ++slot) {
+      layer.slots.begin(order[slot], slot);
+      layer.slots.finish(slot);
+    }
+    const int64_t choices = std::accumulate(uses.begin(), uses.end(), int64_t{0});
+    layer.policy.start_from(uses, choices / std::max<int64_t>(trace_.top_k, 1));
+  }
+
+  // Completes what the bus has delivered by now, in all layers.
+  void arrive(int64_t step) {
+    for (; !on_bus_.empty() && on_bus_.front().arrives_us <= now_us_; on_bus_.pop_front()) {
+      const OnBus& arrived = on_bus_.front();
+      layers_[arrived.layer].slots.finish(arrived.move.slot);
+      budget_.end(costs_.bytes);
+      at_ = {.step = step, .layer = arrived.layer};
+      tell(SlotEvent::kReady, arrived.move.expert, arrived.move.slot);
+    }
+  }
+
+  // Computes a layer, then begins moves.
+  void compute(SimulatedLayer& layer, std::span<const int32_t> chosen) {
+    int64_t hits = 0;
+    for (const int32_t expert : chosen) {
+      const int32_t slot = layer.slots.ready_slot(expert);
+      tell(slot >= 0 ? SlotEvent::kHit : SlotEvent::kMiss, expert, slot);
+      hits += slot >= 0;
+    }
+    const auto misses = static_cast<int64_t>(chosen.size()) - hits;
+    result_.hits += hits;
+    result_.misses += misses;
+
+    layer.policy.observe(chosen);
+    const std::vector<ExpertMove> moves =
+        layer.policy.decide(layer.slots, budget_.moves_of(costs_.bytes));
+    const SimulatedMachine& machine = options_.machine;
+    const double host_us = static_cast<double>(misses) * costs_.host_us +
+                           static_cast<double>(moves.size()) * costs_.move_us;
+    const double slots_us = static_cast<double>(hits) * costs_.slot_us;
+    const double experts_us = std::max(host_us, slots_us);
+    const double others_us = machine.layer_us + machine.crossing_us;
+    result_.host_waits_us += others_us + experts_us - host_us;
+    result_.slots_wait_us += experts_us - slots_us;
+    now_us_ += others_us + experts_us;
+    for (const ExpertMove& move : moves) begin(layer, move);
+  }
+
+  void begin(SimulatedLayer& layer, const ExpertMove& move) {
+    const int32_t evicted = layer.slots.expert_in(move.slot);
+    layer.slots.begin(move.expert, move.slot);
+    budget_.begin(costs_.bytes);
+    bus_free_us_ = std::max(bus_free_us_, now_us_) +
+                   static_cast<double>(costs_.bytes) / options_.machine.bus_bytes_per_us;
+    on_bus_.push_back({at_.layer, move, bus_free_us_});
+    ++result_.moves;
+    tell(SlotEvent::kBegin, move.expert, move.slot, evicted);
+  }
+
+  const RoutingTrace& trace_;
+  const SimulationOptions& options_;
+  const ExpertCosts& costs_;
+  const WatchSlots& watch_;
+  MoveBudget budget_;
+  std::vector<SimulatedLayer> layers_;
+  std::deque<OnBus> on_bus_;  // in the order of arrival
+  double now_us_ = 0, bus_free_us_ = 0;
+  SlotEvent at_;
+  Simulated result_;
+};
+
+}  // namespace
+
+Simulated simulate(const RoutingTrace& trace, const SimulationOptions& options,
+                   const WatchSlots& watch) {
+  return Simulation(trace, options, watch).run();
+}
+
+}  // namespace moracle
