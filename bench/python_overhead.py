@@ -17,6 +17,7 @@ from transformers.models.qwen3_moe.modeling_qwen3_moe import Qwen3MoeExperts
 import moracle
 from moracle.integrations import transformers as door
 from moracle.integrations.torch import Experts
+from moracle.integrations.vllm import operator as of_vllm
 
 E, H, I, TOP_K = 4, 128, 128, 2
 
@@ -37,11 +38,14 @@ def calls_on(device):
     ids, weights = hidden.new_empty(0, TOP_K, dtype=torch.int32), hidden.new_empty(0, TOP_K, dtype=torch.float32)
     output = torch.empty_like(hidden)
     operator = torch.ops.moracle.experts
+    layer = of_vllm.name_of(packed, "layer")
     return {"FusedMoe.apply": lambda: packed.moe.apply(hidden, ids, weights, output),
             "PackedExperts, new output": lambda: packed(hidden, weights, ids),
             "fused_experts": lambda: moracle.fused_experts(hidden, w1, w2, weights, ids),
             "integrations.torch.Experts": lambda: module(hidden, weights, ids),
             "torch.ops.moracle.experts": lambda: operator(hidden, weights, ids, module.handle),
+            "a layer of the vLLM plugin, eager": lambda: of_vllm.experts(hidden, weights, ids, layer),
+            "torch.ops.moracle.layer_experts": lambda: torch.ops.moracle.layer_experts(hidden, weights, ids, layer),
             "experts module of transformers": lambda: of_transformers(hidden, ids, weights)}
 
 

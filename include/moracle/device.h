@@ -166,6 +166,11 @@ struct DeviceOptions {
   /// node. Each weight then lies on the NUMA node whose threads read it. If there are more threads
   /// than CPUs, no thread is pinned.
   bool pin = false;
+  /// CPU devices only: the CPUs of every thread except the calling one, in place of the affinity
+  /// mask of the caller. For an engine whose calling thread is bound to fewer CPUs than the engine
+  /// has. Empty: that mask. `threads` 0 then means as many threads as CPUs here, within the control
+  /// groups. Refused together with `run_tasks`.
+  std::vector<int> cpus;
   /// The engine's threads instead of own ones: the device then starts none. Each job is `threads`
   /// tasks at most (0: as above); the calling thread runs a job of one task itself. Results have
   /// the bits of own threads, of the same number. Calls of several threads still run one after
@@ -193,7 +198,8 @@ struct DeviceOptions {
 
 /// Opens "cpu", "cuda[:n]" in builds with CUDA, or "opencl[:n]" in builds with OpenCL.
 /// Errors: a device that this build or machine does not have, with the list of available ones; a
-/// number of threads outside [0, 4096]; options that do not go together;
+/// number of threads outside [0, 4096]; options that do not go together; a CPU that the system
+/// refuses;
 /// kOutOfMemory if the system starts fewer threads, with their number and the system's reason.
 Result<std::shared_ptr<Device>> open_device(std::string_view name, const DeviceOptions& options);
 Result<std::shared_ptr<Device>> open_device(const DeviceName& device, const DeviceOptions& options);

@@ -4,6 +4,7 @@
 #include <map>
 #include <utility>
 
+#include "base/threads/usable_cpus.h"
 #include "bindings.h"
 #include "frameworks.h"
 
@@ -14,10 +15,25 @@ const pid_t importer = getpid();
 
 using Handle = Owned<std::shared_ptr<Device>>;
 
-std::shared_ptr<Device> open(const std::string& name, int threads, bool pin) {
+// A mask of one CPU is rarely wanted: engines bind their main thread, and torch's OpenMP does.
+void warn_of_narrow_mask(const std::string& name, const DeviceOptions& options) {
+  const long online = sysconf(_SC_NPROCESSORS_ONLN);
+  const std::vector<int> mask = affinity_cpus();
+  if (name != "cpu" || options.threads != 0 || !options.cpus.empty() || mask.size() != 1 ||
+      online < 2)
+    return;
+  const std::string text =
+      "device cpu has one thread, because the calling thread is bound to CPU " +
+      std::to_string(mask[0]) + " of " + std::to_string(online) +
+      "; Device(cpus=[...]) opens it on others";
+  if (PyErr_WarnEx(PyExc_RuntimeWarning, text.c_str(), 1) != 0) throw nb::python_error();
+}
+
+std::shared_ptr<Device> open(const std::string& name, const DeviceOptions& options) {
   check_not_forked();
+  warn_of_narrow_mask(name, options);
   const nb::gil_scoped_release released;
-  return value_of(open_device(name, {.threads = threads, .pin = pin}));
+  return value_of(open_device(name, options));
 }
 
 void synchronize(const Handle& self, nb::handle stream) {
@@ -52,7 +68,7 @@ std::shared_ptr<Device> device_of(nb::handle device) {
   const DeviceName parsed = value_of(parse_device(name));
   std::weak_ptr<Device>& kept = opened[{parsed.platform, parsed.index}];
   std::shared_ptr<Device> shared = kept.lock();
-  if (!shared) kept = shared = open(name, 0, false);
+  if (!shared) kept = shared = open(name, {});
   return shared;
 }
 
@@ -77,12 +93,18 @@ void bind_device(nb::module_& m) {
   nb::class_<Handle>(m, "Device", "Memory and an ordered queue of work: the CPU, or one GPU.")
       .def(
           "__init__",
-          [](Handle* self, const nb::str& name, int threads, bool pin) {
-            new (self) Handle(open(utf8_of(name, "name"), threads, pin));
+          [](Handle* self, const nb::str& name, int threads, bool pin, std::vector<int> cpus) {
+            DeviceOptions options{.threads = threads, .pin = pin};
+            options.cpus = std::move(cpus);
+            new (self) Handle(open(utf8_of(name, "name"), options));
           },
           nb::arg("name") = "cpu", nb::kw_only(), nb::arg("threads") = 0, nb::arg("pin") = false,
+          nb::arg("cpus") = std::vector<int>(),
+          nb::sig("def __init__(self, name: str = 'cpu', *, threads: int = 0, pin: bool = False, "
+                  "cpus: collections.abc.Sequence[int] = ()) -> None"),
           "Opens \"cpu\", \"cuda[:n]\" or \"opencl[:n]\". `threads`: host threads; 0: all CPUs "
-          "that the process may use. `pin`: one CPU for each thread.")
+          "that the process may use. `pin`: one CPU for each thread. `cpus`: the CPUs of all "
+          "threads except the calling one, which may be bound to fewer.")
       .def_prop_ro("name", [](const Handle& self) { return (*self)->name(); })
       .def_prop_ro(
           "platform",

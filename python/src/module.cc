@@ -4,6 +4,8 @@
 NB_MODULE(_moracle, m) {
   using namespace moracle::python;
   m.doc() = "Quantized fused Mixture-of-Experts.";
+  // At exit torch and engines still hold objects of the module; the system frees them.
+  nb::set_leak_warnings(false);
   m.attr("__version__") = MORACLE_VERSION;
   bind_errors();
   bind_schemes(m);

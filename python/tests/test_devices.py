@@ -1,4 +1,7 @@
 """Devices and streams, without a GPU: shared devices, errors that are equal on every machine."""
+import os
+import subprocess
+import sys
 import types
 
 import numpy as np
@@ -59,3 +62,41 @@ def test_threads_outside_their_bounds_are_refused(threads, model_folder):
                     lambda: moracle.Model.load(model_folder, threads=threads)):
         with pytest.raises(moracle.InvalidArgument, match=f"threads: needs 1 to 4096, or 0 for all CPUs.* it is {threads}"):
             open_it()
+
+
+def in_a_process(code):
+    """(exit status, output) of a process whose main thread is bound to its first CPU."""
+    first = min(os.sched_getaffinity(0))
+    code = f"import os; usable = sorted(os.sched_getaffinity(0)); os.sched_setaffinity(0, {{{first}}})\nimport moracle\n{code}"
+    run = subprocess.run([sys.executable, "-W", "always", "-c", code], capture_output=True, text=True, timeout=60)
+    return run.returncode, run.stdout + run.stderr
+
+
+several_cpus = pytest.mark.skipif(len(os.sched_getaffinity(0)) < 2, reason="this process has one CPU")
+
+
+@several_cpus
+def test_narrow_mask_of_the_caller_is_warned_of():
+    status, text = in_a_process("moracle.Device('cpu')")
+    assert status == 0
+    assert "RuntimeWarning: device cpu has one thread, because the calling thread is bound to CPU" in text
+    assert in_a_process("moracle.Device('cpu', threads=1); moracle.Device('cpu', cpus=usable)") == (0, "")
+
+
+@several_cpus
+def test_cpus_open_a_team_outside_the_mask_of_the_caller():
+    code = """import time
+before = set(os.listdir('/proc/self/task'))
+device = moracle.Device('cpu', cpus=usable)
+threads = set(os.listdir('/proc/self/task')) - before
+until = time.monotonic() + 30  # each thread binds itself when it starts
+while any(os.sched_getaffinity(int(thread)) != set(usable) for thread in threads):
+    assert time.monotonic() < until, threads
+    time.sleep(0.01)
+assert os.sched_getaffinity(0) == {usable[0]} and len(threads) < len(usable)"""
+    assert in_a_process(code) == (0, "")
+
+
+def test_cpu_that_the_system_refuses_is_named():
+    with pytest.raises(moracle.InvalidArgument, match="cpus: needs CPUs that this process may use; the system refuses CPU 100000"):
+        moracle.Device("cpu", cpus=[min(os.sched_getaffinity(0)), 100000])

@@ -6,6 +6,8 @@ import re
 import subprocess
 import sys
 
+import pytest
+
 import moracle
 
 PACKAGE = pathlib.Path(moracle.__file__).parent
@@ -44,6 +46,22 @@ def test_import_loads_neither_torch_nor_transformers():
 def test_every_object_has_a_docstring():
     without = [name for name in moracle.__all__ if name != "__version__" and not getattr(moracle, name).__doc__]
     assert without == []
+
+
+def test_command_of_the_package_is_of_its_version():
+    if not (PACKAGE / "bin" / "moracle").exists():
+        pytest.skip("the package was built without the command")
+    run = subprocess.run([sys.executable, "-m", "moracle", "--version"], capture_output=True, text=True, timeout=60)
+    assert (run.returncode, run.stdout.split()[-1]) == (0, moracle.__version__)
+
+
+def test_command_keeps_arguments_and_exit_status():
+    if not (PACKAGE / "bin" / "moracle").exists():
+        pytest.skip("the package was built without the command")
+    run = subprocess.run([sys.executable, "-m", "moracle", "explain", "a folder that is absent"], capture_output=True, text=True,
+                         timeout=60)
+    assert run.returncode != 0
+    assert "a folder that is absent" in run.stderr
 
 
 def test_reference_page_matches_the_stubs():

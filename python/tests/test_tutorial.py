@@ -26,3 +26,11 @@ def test_code_of_the_page_runs(page, monkeypatch, capsys):
 
 def test_every_integration_has_a_page():
     assert {page.stem for page in PAGES} == {"python", "fused_experts", "torch", "transformers"}
+    assert (ROOT / "docs" / "python" / "vllm.md").exists()
+
+
+def test_page_of_vllm_lists_the_served_methods():
+    pytest.importorskip("torch", reason="torch is not installed")
+    from moracle.integrations.vllm.schemes import table
+    # To update: python -m moracle.integrations.vllm.schemes
+    assert "\n".join(table()) in (ROOT / "docs" / "python" / "vllm.md").read_text(encoding="utf-8")

@@ -63,6 +63,28 @@ TEST_P(ThreadPoolOfSize, RunOnEachMakesOneCallPerThread) {
   }
 }
 
+// An engine binds its main thread to one CPU: the other threads then take the CPUs of the team.
+TEST(ThreadPool, BindsOtherThreadsToCpusOfItsTeam) {
+  const std::vector<int> mask = affinity_cpus();
+  std::vector<std::vector<int>> masks;
+  std::thread bound([&] {
+    cpu_set_t one;
+    CPU_ZERO(&one);
+    CPU_SET(mask.front(), &one);
+    ASSERT_EQ(pthread_setaffinity_np(pthread_self(), sizeof one, &one), 0);
+    ThreadAffinity affinity;
+    affinity.team = mask;
+    ThreadPool pool(0, affinity);
+    EXPECT_EQ(pool.size(), usable_threads(mask));
+    masks.resize(pool.size());
+    pool.run_on_each([&](int thread) { masks[thread] = affinity_cpus(); });
+  });
+  bound.join();
+  ASSERT_FALSE(masks.empty());
+  EXPECT_EQ(masks[0], std::vector<int>{mask.front()}) << "the caller's mask stays";
+  for (size_t i = 1; i < masks.size(); ++i) EXPECT_EQ(masks[i], mask);
+}
+
 TEST_P(ThreadPoolOfSize, SplitCoversEveryIndexOnce) {
   ThreadPool pool(GetParam());
   for (int64_t count : {0, 1, 2, 3, 7, 8, 9, 64, 1000}) {

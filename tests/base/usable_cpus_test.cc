@@ -29,6 +29,27 @@ class FakeRoot : public ::testing::Test {
 using CgroupCpus = FakeRoot;
 using NumaNodes = FakeRoot;
 
+TEST(UsableCpus, AcceptsOwnAffinityMaskAndKeepsIt) {
+  const std::vector<int> mask = affinity_cpus();
+  EXPECT_TRUE(check_cpus(mask).ok());
+  EXPECT_TRUE(check_cpus({}).ok());
+  EXPECT_EQ(affinity_cpus(), mask);
+}
+
+TEST(UsableCpus, NamesTheCpuThatTheSystemRefuses) {
+  const std::vector<int> mask = affinity_cpus();
+  for (const int absent : {-1, 1023, 1 << 20}) {
+    if (std::find(mask.begin(), mask.end(), absent) != mask.end()) continue;
+    std::vector<int> cpus = mask;
+    cpus.push_back(absent);
+    const Status checked = check_cpus(cpus);
+    ASSERT_FALSE(checked.ok());
+    EXPECT_EQ(checked.error().place, "cpus");
+    EXPECT_EQ(checked.error().fact, "the system refuses CPU " + std::to_string(absent));
+  }
+  EXPECT_EQ(affinity_cpus(), mask);
+}
+
 TEST_F(CgroupCpus, UnlimitedWithoutQuota) {
   EXPECT_EQ(cgroup_cpus(root_), 0);
   write("proc/self/cgroup", "0::/user.slice\n");

@@ -26,7 +26,8 @@ def _refuse_gradient(**tensors):
             raise Unsupported(f"{place}: needs {need}; it has requires_grad", "", place, need, "it has requires_grad")
 
 
-def _call(packed, hidden_states, topk_weights, topk_ids):
+def call_packed(packed, hidden_states, topk_weights, topk_ids):
+    """Runs packed experts on tensors of torch, without an operator."""
     if torch.is_grad_enabled():
         _refuse_gradient(hidden_states=hidden_states, topk_weights=topk_weights)
     return packed.apply(hidden_states.contiguous(), topk_weights.contiguous(), topk_ids.contiguous())
@@ -38,23 +39,28 @@ def _kernel(hidden_states, topk_weights, topk_ids, handle):
     if packed is None:
         need, fact = "the handle of live packed experts", f"it is {handle}"
         raise InvalidArgument(f"handle: needs {need}; {fact}", "", "handle", need, fact)
-    return _call(packed, hidden_states, topk_weights, topk_ids)
+    return call_packed(packed, hidden_states, topk_weights, topk_ids)
 
 
-def _fake(hidden_states, topk_weights, topk_ids, handle):
+def fake_output(hidden_states, topk_weights):
+    """The output of a traced call: its shape without its numbers."""
     if torch.is_grad_enabled():
         _refuse_gradient(hidden_states=hidden_states, topk_weights=topk_weights)
     return torch.empty_like(hidden_states, memory_format=torch.contiguous_format)
 
 
+def _fake(hidden_states, topk_weights, topk_ids, handle):
+    return fake_output(hidden_states, topk_weights)
+
+
 # Use torch.library.Library: one switch from C++ to Python per call, 9 µs. torch.library.custom_op adds two for autograd
 # and its checks, 19 µs. Autograd's fallback keeps requires_grad, so kernels can reject it.
-_library = torch.library.Library("moracle", "DEF")
-_library.define("experts(Tensor hidden_states, Tensor topk_weights, Tensor topk_ids, int handle) -> Tensor",
+library = torch.library.Library("moracle", "DEF")
+library.define("experts(Tensor hidden_states, Tensor topk_weights, Tensor topk_ids, int handle) -> Tensor",
                 tags=(torch.Tag.pt2_compliant_tag,))
 for _key in ("CPU", "CUDA"):
-    _library.impl("experts", _kernel, _key)
-torch.library.register_fake("moracle::experts", _fake, lib=_library)
+    library.impl("experts", _kernel, _key)
+torch.library.register_fake("moracle::experts", _fake, lib=library)
 
 
 def experts(hidden_states: torch.Tensor, topk_weights: torch.Tensor, topk_ids: torch.Tensor, handle: int) -> torch.Tensor:
@@ -66,7 +72,7 @@ def run(packed, handle, hidden_states, topk_weights, topk_ids):
     """Calls the operator while torch traces, else the experts directly, without torch's dispatcher."""
     if torch.compiler.is_compiling() or type(hidden_states) is not torch.Tensor:
         return experts(hidden_states, topk_weights, topk_ids, handle)
-    return _call(packed, hidden_states, topk_weights, topk_ids)
+    return call_packed(packed, hidden_states, topk_weights, topk_ids)
 
 
 class Experts(torch.nn.Module):

@@ -14,7 +14,11 @@
 namespace moracle {
 
 int usable_threads() {
-  int threads = static_cast<int>(affinity_cpus().size());
+  return usable_threads(affinity_cpus());
+}
+
+int usable_threads(const std::vector<int>& cpus) {
+  int threads = static_cast<int>(cpus.size());
   if (threads == 0) threads = static_cast<int>(std::thread::hardware_concurrency());
   if (const double granted = cgroup_cpus(); granted > 0)
     threads = std::min(threads, static_cast<int>(granted + 0.5));
@@ -37,8 +41,12 @@ bool ThreadPool::check_size(int& threads) {
                      str("it is ", threads)};
     return false;
   }
-  if (threads == 0) threads = usable_threads();
+  if (threads == 0) threads = usable();
   return true;
+}
+
+int ThreadPool::usable() const {
+  return affinity_.team.empty() ? usable_threads() : usable_threads(affinity_.team);
 }
 
 ThreadPool::ThreadPool(int threads, RunTasks run_tasks) : run_tasks_(std::move(run_tasks)) {
@@ -48,7 +56,7 @@ ThreadPool::ThreadPool(int threads, RunTasks run_tasks) : run_tasks_(std::move(r
 ThreadPool::ThreadPool(int threads, ThreadAffinity affinity) : affinity_(std::move(affinity)) {
   if (!check_size(threads) || threads == 1) return;  // there are no other threads to wait for
   // If threads outnumber CPUs, a spinning thread takes CPU time from the thread that it waits for.
-  spins_ = threads <= usable_threads() ? kSpins : 0;
+  spins_ = threads <= usable() ? kSpins : 0;
   const auto fewer = [&](const std::string& reason) {
     return Error{ErrorKind::kOutOfMemory, "", "threads",
                  str("at most ", workers_.size() + 1, " because the system starts no more"),
@@ -130,13 +138,18 @@ void ThreadPool::call(int thread) {
   if (unfinished_.fetch_sub(1, std::memory_order_acq_rel) == 1) unfinished_.notify_all();
 }
 
+void ThreadPool::bind(int thread) const {
+  const bool pinned = thread < static_cast<int>(affinity_.cpus.size());
+  if (!pinned && affinity_.team.empty()) return;
+  cpu_set_t set;
+  CPU_ZERO(&set);
+  if (pinned) CPU_SET(affinity_.cpus[thread], &set);
+  for (size_t i = 0; !pinned && i < affinity_.team.size(); ++i) CPU_SET(affinity_.team[i], &set);
+  ::sched_setaffinity(0, sizeof set, &set);
+}
+
 void ThreadPool::serve(int thread) {
-  if (thread < static_cast<int>(affinity_.cpus.size())) {
-    cpu_set_t set;
-    CPU_ZERO(&set);
-    CPU_SET(affinity_.cpus[thread], &set);
-    ::sched_setaffinity(0, sizeof set, &set);
-  }
+  bind(thread);
   uint32_t seen = 0;
   for (;;) {
     const auto has_job = [&] { return job_.load(std::memory_order_acquire) != seen; };

@@ -18,6 +18,8 @@ namespace moracle {
 /// CPUs that this process may use: the affinity mask, limited by its control groups (version 1 or
 /// 2); at least 1.
 int usable_threads();
+/// The same for these CPUs in place of the affinity mask.
+int usable_threads(const std::vector<int>& cpus);
 
 /// The largest team of threads: more than any machine has CPUs.
 inline constexpr int kMaxThreads = 4096;
@@ -28,10 +30,11 @@ inline constexpr int kMaxThreads = 4096;
 /// thread.
 class ThreadPool {
  public:
-  /// `threads` 0 means usable_threads(). With `places`, each thread except the caller is pinned
-  /// to its CPU, because the caller's thread does not belong to the pool. If the system refuses a
-  /// CPU, the thread is not pinned. If the system starts fewer threads, the pool has these, and
-  /// started() reports it. A number outside [0, kMaxThreads] starts none.
+  /// `threads` 0 means usable_threads(). With `affinity`, each thread except the caller is pinned
+  /// to its CPU, or else bound to the CPUs of the team. The caller's thread does not belong to the
+  /// pool. If the system refuses a CPU, the thread is not pinned. If the system starts fewer
+  /// threads, the pool has these, and started() reports it. A number outside [0, kMaxThreads]
+  /// starts none.
   explicit ThreadPool(int threads = 0, ThreadAffinity affinity = {});
   /// Runs jobs as tasks of an engine and starts no thread. `threads`: the largest number of tasks.
   ThreadPool(int threads, RunTasks run_tasks);
@@ -108,6 +111,8 @@ class ThreadPool {
             moves};
   }
   bool check_size(int& threads);
+  int usable() const;
+  void bind(int thread) const;
   void run_job(Job job);
   void run_as_tasks(Job job);
   bool take(uint32_t number, int thread);

@@ -8,6 +8,8 @@
 #include <fstream>
 #include <sstream>
 
+#include "base/text.h"
+
 namespace moracle {
 namespace {
 
@@ -63,6 +65,27 @@ std::vector<int> affinity_cpus() {
     if (CPU_ISSET(cpu, &set)) cpus.push_back(cpu);
   }
   return cpus;
+}
+
+// The system keeps only the CPUs that the process may use, so set the mask and read it back.
+Status check_cpus(const std::vector<int>& cpus) {
+  cpu_set_t before, wanted, set;
+  CPU_ZERO(&wanted);
+  CPU_ZERO(&set);
+  for (const int cpu : cpus) {
+    if (cpu >= 0 && cpu < CPU_SETSIZE) CPU_SET(cpu, &wanted);
+  }
+  if (::sched_getaffinity(0, sizeof before, &before) != 0) return {};  // the system has no masks
+  if (::sched_setaffinity(0, sizeof wanted, &wanted) == 0) {
+    ::sched_getaffinity(0, sizeof set, &set);
+    ::sched_setaffinity(0, sizeof before, &before);
+  }
+  for (const int cpu : cpus) {
+    if (cpu >= 0 && cpu < CPU_SETSIZE && CPU_ISSET(cpu, &set)) continue;
+    return Error{ErrorKind::kInvalidArgument, "", "cpus", "CPUs that this process may use",
+                 str("the system refuses CPU ", cpu)};
+  }
+  return {};
 }
 
 double cgroup_cpus(const std::string& root) {

@@ -15,6 +15,8 @@ Status check_engine_options(const DeviceOptions& options) {
   if (options.run_tasks != nullptr && options.pin)
     return refused("pin", "threads of the library; without run_tasks it pins them",
                    "the threads are the engine's");
+  if (options.run_tasks != nullptr && !options.cpus.empty())
+    return refused("cpus", "threads of the library", "the threads are the engine's");
   return {};
 }
 

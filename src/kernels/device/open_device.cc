@@ -51,6 +51,10 @@ Result<std::shared_ptr<Device>> open(std::string_view name, const DeviceName& de
                                      const DeviceOptions& options) {
   MORACLE_CHECK(check_engine_options(options));
   if (device.platform == Platform::kCpu) return CpuDevice::open(options);
+  if (!options.cpus.empty()) {
+    return Error{ErrorKind::kInvalidArgument, "", "cpus", "the device cpu",
+                 str("the device is ", name)};
+  }
 #if defined(MORACLE_WITH_CUDA)
   if (device.platform == Platform::kCuda) return CudaDevice::open(device.index, options);
 #endif

@@ -14,9 +14,14 @@ namespace moracle {
 
 namespace {
 ThreadAffinity affinity_of(const DeviceOptions& options) {
-  if (!options.pin) return {};
-  const int threads = options.threads < 1 ? usable_threads() : options.threads;
-  return assign_threads(threads, affinity_cpus(), numa_nodes());
+  ThreadAffinity affinity;
+  if (options.pin) {
+    const std::vector<int> cpus = options.cpus.empty() ? affinity_cpus() : options.cpus;
+    const int threads = options.threads < 1 ? usable_threads(cpus) : options.threads;
+    affinity = assign_threads(threads, cpus, numa_nodes());
+  }
+  affinity.team = options.cpus;
+  return affinity;
 }
 ThreadPool threads_of(const DeviceOptions& options) {
   if (options.run_tasks) return ThreadPool(options.threads, options.run_tasks);
@@ -37,6 +42,7 @@ CpuDevice::CpuDevice(const DeviceOptions& options)
 CpuDevice::~CpuDevice() = default;
 
 Result<std::shared_ptr<Device>> CpuDevice::open(const DeviceOptions& options) {
+  MORACLE_CHECK(check_cpus(options.cpus));
   auto device = std::make_shared<CpuDevice>(options);
   MORACLE_CHECK(device->pool_.started());
   return std::shared_ptr<Device>(std::move(device));
