@@ -17,8 +17,8 @@ from .methods import Unquantized, method_of
 # Methods of vLLM that claim a checkpoint only when the user names them.
 _NEVER_INNER = (NAME, "moe_wna16", "humming")
 # Configs of vLLM whose experts have rows in SCHEMES. vLLM reads others by the name of their method, so they keep it.
-_CLAIMED = ("auto_gptq", "auto_awq", "compressed-tensors", "fp8", "modelopt", "modelopt_fp4", "modelopt_mxfp8", "mxfp8",
-            "gpt_oss_mxfp4")
+_CLAIMED = ("auto_gptq", "auto_awq", "awq", "compressed-tensors", "fp8", "modelopt", "modelopt_fp4", "modelopt_mxfp8",
+            "mxfp8", "gpt_oss_mxfp4")
 # How checkpoints name their number of experts.
 _EXPERTS = ("num_experts", "num_local_experts", "n_routed_experts", "moe_num_experts", "num_experts_per_tok")
 
