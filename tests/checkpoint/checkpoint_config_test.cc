@@ -89,7 +89,7 @@ TEST(Checkpoint, NamesKeyOfInvalidConfig) {
       {{{"hidden_act", 1}}, "hidden_act: needs a string; it is 1"},
       {{{"num_attention_heads", nullptr}}, "num_attention_heads: needs a whole number"},
       {{{"num_key_value_heads", 3}},
-       "num_key_value_heads: needs a whole number from 1 to 2; it is 3"},
+       "num_key_value_heads or num_attention_groups: needs a whole number from 1 to 2; it is 3"},
       {{{"head_dim", 15}}, "head_dim: needs an even number; it is 15"},
       {{{"vocab_size", 0}}, "vocab_size: needs a whole number"},
       {{{"mlp_only_layers", {0.5}}}, "mlp_only_layers: needs whole numbers; it has 0.5"},
@@ -115,7 +115,7 @@ TEST(Checkpoint, NamesKeyOfInvalidConfig) {
 TEST(Checkpoint, RejectsUnsupportedFeatureByName) {
   const std::pair<json, const char*> cases[] = {
       {{{"architectures", {"LlamaForCausalLM"}}},
-       "Qwen3VLMoeForConditionalGeneration, SolarOpenForCausalLM; it is 'LlamaForCausalLM'; its "
+       "Step3p7ForConditionalGeneration, Step3p7FlashForCausalLM; it is 'LlamaForCausalLM'; its "
        "experts can be "
        "used: "
        "2 layers of 4 experts, top-2, hidden size 32, intermediate size 16, bf16, "},
