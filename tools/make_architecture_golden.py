@@ -20,11 +20,13 @@ import json
 import pathlib
 import shutil
 import sys
+import tempfile
 
 import safetensors.torch
 import torch
 import transformers
 from transformers import AutoModelForCausalLM
+from transformers.integrations.finegrained_fp8 import Fp8Dequantize
 
 VOCABULARY, TOKENS = 40, 19
 COMMON = dict(hidden_size=24, num_hidden_layers=2, num_attention_heads=4, vocab_size=VOCABULARY,
@@ -327,6 +329,11 @@ MODELS = {
         DEEPSEEK, seed=11, q_lora_rank=10, n_group=1, topk_group=1, first_k_dense_replace=0,
         rope_parameters=dict(YARN, rope_theta=1e4, mscale=1.0, mscale_all_dim=1.0,
                              llama_4_scaling_beta=0.1))),
+    # The prompt exceeds the original context twice: queries grow there.
+    "mistral4_long": (transformers.Mistral4Config, dict(
+        DEEPSEEK, seed=152, q_lora_rank=10, n_group=1, topk_group=1, first_k_dense_replace=0,
+        rope_parameters=dict(YARN, rope_theta=1e4, original_max_position_embeddings=8,
+                             mscale=1.0, mscale_all_dim=1.0, llama_4_scaling_beta=0.9))),
     "mistral4_groups": (transformers.Mistral4Config, dict(
         DEEPSEEK, seed=7, q_lora_rank=None, norm_topk_prob=False, rope_interleave=False,
         attention_bias=True, rope_parameters=dict(YARN, rope_theta=1e4, llama_4_scaling_beta=0.0))),
@@ -364,6 +371,14 @@ WRAPPED = {
                          sliding_attention=dict(rope_type="default", rope_theta=1e3))),
                 dict(hidden_size=8, mlp_ratio=1.0, num_hidden_layers=1, num_attention_heads=2,
                      image_size=4, patch_size=2)),
+    "step3p7_fp8": (transformers.Step3p7ForConditionalGeneration, transformers.Step3p7Config,
+                    dict(HEADS, seed=7, pad_token_id=0, hidden_size=32, moe_intermediate_size=16,
+                         n_routed_experts=8, share_expert_dim=14,
+                         num_sliding_attention_heads=6, sliding_window=5,
+                         mlp_layer_types=["dense", "sparse"],
+                         layer_types=["full_attention", "sliding_attention"]),
+                    dict(hidden_size=8, mlp_ratio=1.0, num_hidden_layers=1, num_attention_heads=2,
+                         image_size=4, patch_size=2)),
     "gemma4": (transformers.Gemma4ForConditionalGeneration, transformers.Gemma4Config,
                dict(MODELS["gemma4"][1], pad_token_id=0),
                dict(hidden_size=8, intermediate_size=8, num_hidden_layers=1, num_attention_heads=2,
@@ -394,6 +409,35 @@ def draw(name: str, shape: torch.Size, random: torch.Generator, centre: float) -
     if "embed_tokens" in name:
         return noise
     return noise * (2.0 / shape[-1] ** 0.5)
+
+
+def store_experts_as_fp8(folder: pathlib.Path, floats: pathlib.Path) -> None:
+    """Replaces the experts by E4M3 codes and scales of blocks of 4 x 16, stacked by expert. `floats` gets the values
+    that transformers dequantizes them to: it loads down_proj of such a file without its scales."""
+    shutil.copytree(folder, floats)
+    file, config_file = folder / "model.safetensors", folder / "config.json"
+    tensors = safetensors.torch.load_file(file)
+    dequantized = dict(tensors)
+    for name, tensor in list(tensors.items()):
+        if ".moe." not in name or tensor.ndim != 3:
+            continue
+        experts, rows, columns = tensor.shape
+        blocks = tensor.float().reshape(experts, rows // 4, 4, columns // 16, 16)
+        scales = blocks.abs().amax(dim=(2, 4)) / 448
+        codes = (blocks / scales[:, :, None, :, None]).to(torch.float8_e4m3fn)
+        tensors[name] = codes.reshape(tensor.shape)
+        tensors[name + "_scale_inv"] = scales
+        dequantized[name] = Fp8Dequantize(None)._dequantize_one(tensors[name], scales, torch.float32)
+    safetensors.torch.save_file(dequantized, floats / file.name, {"format": "pt"})
+    safetensors.torch.save_file(tensors, file, {"format": "pt"})
+    config = json.loads(config_file.read_text())
+    config["quantization_config"] = dict(quant_method="fp8", activation_scheme="dynamic",
+                                         weight_block_size=[4, 16], dequantize=True)
+    config_file.write_text(json.dumps(config))
+
+
+# What changes the files of a model. transformers reads the other folder.
+CHANGES = {"step3p7_fp8": store_experts_as_fp8}
 
 
 @contextlib.contextmanager
@@ -443,10 +487,13 @@ def write(folder: pathlib.Path, config_class, settings: dict, model_class=AutoMo
     folder.mkdir(parents=True)
     model.bfloat16().save_pretrained(folder)
     (folder / "generation_config.json").unlink(missing_ok=True)
-
-    read = model_class.from_pretrained(folder, dtype=torch.float32,
-                                                attn_implementation="eager",
-                                                experts_implementation="eager").eval()
+    source = folder
+    with contextlib.ExitStack() as stack:
+        if folder.name in CHANGES:
+            source = pathlib.Path(stack.enter_context(tempfile.TemporaryDirectory())) / folder.name
+            CHANGES[folder.name](folder, source)
+        read = model_class.from_pretrained(source, dtype=torch.float32, attn_implementation="eager",
+                                           experts_implementation="eager").eval()
     if config.model_type == "phimoe" and config.rope_parameters["rope_type"] == "longrope":
         # transformers 5.23 forgets to tell this function the length, so it never gives the long
         # factors, only long_mscale. transformers 4.56 and the code that Phi-3.5-MoE came with do.

@@ -295,9 +295,9 @@ class Ops {
   /// Rotates each head by its row's position, positions[r].
   virtual Status rotate(const Matrix& x, const RotaryShape& shape, const float* frequencies,
                         const int32_t* positions, Stream) = 0;
-  /// Multiplies each row by 1 + strength · log(1 + floor((positions[r] + 1) / scale)).
-  virtual Status temper(const Matrix& x, const int32_t* positions, float scale, float strength,
-                        Stream) = 0;
+  /// Multiplies each row by 1 + strength · log(1 + floor((positions[r] + offset) / scale)).
+  virtual Status temper(const Matrix& x, const int32_t* positions, int32_t offset, float scale,
+                        float strength, Stream) = 0;
   /// For each of `num_heads` heads, copies `count` columns: from head · from_dim of `from` to
   /// head · to_dim of `to`. A from_dim of 0 copies the same columns to every head.
   virtual Status copy_heads(const Matrix& from, int64_t from_dim, const Matrix& to, int64_t to_dim,

@@ -65,7 +65,7 @@ struct GroupedQuerySpec {
   int64_t chunk = 0;      ///< a token sees only its own chunk of so many positions; 0: all
   float norm_epsilon = 1e-6f;
   float scale = 0;         ///< multiplies the scores; 0: 1 / sqrt(head_dim)
-  float temper_scale = 0;  ///< with temper_strength: arguments of Ops::temper on queries; 0: none
+  float temper_scale = 0;  ///< with temper_strength: Ops::temper of queries, offset 1; 0: none
   float temper_strength = 0;
   QkNorm qk_norm = QkNorm::kPerHead;
   bool value_norm = false;       ///< RMSNorm without weights, of each head of values
@@ -120,6 +120,8 @@ struct LatentSpec {
   int64_t value_dim = 0;
   float scale = 1;             ///< multiplies the scores
   float norm_epsilon = 1e-6f;  ///< of the latent vectors
+  float temper_scale = 0;      ///< with temper_strength: Ops::temper of queries, offset 0; 0: none
+  float temper_strength = 0;
   Rotary rotary;
   IndexerSpec indexer = {};
   int64_t head_dim() const { return nope_dim + rope_dim; }

@@ -115,7 +115,8 @@ TEST(Checkpoint, NamesKeyOfInvalidConfig) {
 TEST(Checkpoint, RejectsUnsupportedFeatureByName) {
   const std::pair<json, const char*> cases[] = {
       {{{"architectures", {"LlamaForCausalLM"}}},
-       "Step3p7ForConditionalGeneration, Step3p7FlashForCausalLM; it is 'LlamaForCausalLM'; its "
+       "SolarOpenForCausalLM, Step3p7ForConditionalGeneration, Step3p7FlashForCausalLM; it is "
+       "'LlamaForCausalLM'; its "
        "experts can be "
        "used: "
        "2 layers of 4 experts, top-2, hidden size 32, intermediate size 16, bf16, "},

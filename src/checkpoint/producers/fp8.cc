@@ -5,7 +5,8 @@
 //   input_scale       f32 [] or [1]                  with activation_scheme static
 // value = code · scale, in spite of the name "inv". Either name of the weights' scales occurs with
 // either shape; input_scale is activation_scale in files of transformers. quant_method "mxfp8", or
-// blocks [1, 32] with scales u8, are MXFP8.
+// blocks [1, 32] with scales u8, are MXFP8. Tensors of all experts have e as first index; the names
+// of their scales are the tensor's name with _scale_inv or _scale.
 #include <algorithm>
 #include <cctype>
 #include <set>
@@ -39,7 +40,7 @@ class Fp8Reader : public Reader {
     return std::any_of(of_experts_.begin(), of_experts_.end(), is_of_layer);
   }
   bool stores(const Tensors& tensors, const std::string& module) const override {
-    return stores_fp8(tensors, module);
+    return stores_fp8(tensors, module) || stores_fp8_experts(tensors, module);
   }
   std::string expected(const std::string& module) const override {
     return module + ".{weight," + format_.scale + "}";
@@ -47,6 +48,10 @@ class Fp8Reader : public Reader {
   Result<DescribedLinear> describe(const Tensors& tensors,
                                    const std::string& module) const override {
     return describe_fp8(tensors, module, format_);
+  }
+  Result<DescribedLinear> describe_expert(const Tensors& tensors, const std::string& module,
+                                          int64_t e, int64_t num_experts) const override {
+    return describe_fp8_expert(tensors, module, format_, e, num_experts);
   }
 
  private:

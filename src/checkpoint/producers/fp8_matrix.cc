@@ -30,6 +30,13 @@ bool stores_fp8(const Tensors& tensors, const std::string& module) {
          (weight != nullptr && weight->dtype == DType::kF8E4M3);
 }
 
+bool stores_fp8_experts(const Tensors& tensors, const std::string& module) {
+  const TensorView* const weight = tensors.find(module);
+  return tensors.find(module + "_scale") != nullptr ||
+         tensors.find(module + "_scale_inv") != nullptr ||
+         (weight != nullptr && weight->dtype == DType::kF8E4M3);
+}
+
 DType exponents_of(const Tensors& tensors, const std::string& name) {
   const TensorView* found = tensors.find(name);
   return found != nullptr && found->dtype == DType::kF8E8M0 ? DType::kF8E8M0 : DType::kU8;
@@ -44,20 +51,36 @@ bool names_e4m3(std::string_view text) {
 
 namespace {
 
-// The first of the names that the file has, or else the first one.
-std::string stored_name(const Tensors& tensors, const std::string& module,
+// The first of the names that the file has, or else the first one. `prefix` precedes each.
+std::string stored_name(const Tensors& tensors, const std::string& prefix,
                         std::initializer_list<std::string> names) {
   for (const std::string& name : names) {
-    if (tensors.find(module + "." + name) != nullptr) return name;
+    if (tensors.find(prefix + name) != nullptr) return prefix + name;
   }
-  return *names.begin();
+  return prefix + *names.begin();
 }
 
 using Shape = std::vector<int64_t>;
 
+// The tensors of codes and scales. With num_experts above 0 they hold all experts; the matrix is
+// that of expert e.
+struct Fp8Tensors {
+  std::string codes, scales;
+  int64_t e = 0, num_experts = 0;
+
+  Shape shape(Shape of_matrix) const {
+    if (num_experts > 0) of_matrix.insert(of_matrix.begin(), num_experts);
+    return of_matrix;
+  }
+  // The elements of the matrix in a tensor of so many.
+  int64_t count(const TensorView& view) const {
+    return view.num_elements() / std::max<int64_t>(num_experts, 1);
+  }
+};
+
 // The possible shapes of the scales for one granularity, the most common one first.
 std::vector<Shape> scale_shapes(GroupShape group, int64_t n, int64_t k) {
-  if (group == GroupShape{}) return {{}, {1}};
+  if (group == GroupShape{}) return {{}, {1}, {1, 1}};
   if (group == kPerRow) return {{n, 1}, {n}};
   const int64_t rows = (n + group.rows - 1) / group.rows;
   const int64_t cols = (k + group.cols - 1) / group.cols;
@@ -68,10 +91,6 @@ std::vector<Shape> scale_shapes(GroupShape group, int64_t n, int64_t k) {
   // possible.
   if (rows == 1 || cols == 1) shapes.push_back({rows * cols});
   return shapes;
-}
-
-bool is_among(const Shape& shape, const std::vector<Shape>& shapes) {
-  return std::find(shapes.begin(), shapes.end(), shape) != shapes.end();
 }
 
 std::string granularity(GroupShape group, int64_t n, int64_t k) {
@@ -97,88 +116,126 @@ Status check_dtype(const Tensors& tensors, const std::string& name, const Fp8For
 }
 
 // The granularity of the stored scales. Errors: it differs from the config.
-Result<GroupShape> find_group(const Tensors& tensors, const std::string& name,
+Result<GroupShape> find_group(const Tensors& tensors, const Fp8Tensors& stored,
                               const Fp8Format& format, int64_t n, int64_t k) {
-  const Shape& shape = tensors.find(name)->shape;
+  const TensorView& found = *tensors.find(stored.scales);
   const GroupShape declared = format.scheme.weight.group;
   std::vector<GroupShape> groups = {declared};
   if (format.tensor_or_channel) groups = {GroupShape{}, kPerRow};
   std::string need;
   for (const GroupShape group : groups) {
     const std::vector<Shape> shapes = scale_shapes(group, n, k);
-    if (is_among(shape, shapes)) return group;
-    need += str(need.empty() ? "" : ", or ", "shape [", join(shapes.front()), "] (",
-                granularity(group, n, k), ")");
+    for (const Shape& shape : shapes) {
+      if (found.shape == stored.shape(shape)) return group;
+    }
+    need += str(need.empty() ? "" : ", or ", "shape [", join(stored.shape(shapes.front())), "] (",
+                granularity(group, n, k), stored.num_experts > 0 ? ", for each expert)" : ")");
   }
-  return tensors.wrong(name, need, "it is " + to_string(*tensors.find(name)));
+  return tensors.wrong(stored.scales, need, "it is " + to_string(found));
 }
 
-Result<CanonicalMatrix> read(const Tensors& tensors, const std::string& module,
+Result<CanonicalMatrix> read(const Tensors& tensors, const Fp8Tensors& stored,
                              const Fp8Format& format, const MatrixShape& shape, ThreadPool& pool) {
-  const std::string name = module + "." + format.scale;
+  const std::string& name = stored.scales;
   const TensorView& view = *tensors.find(name);
   CanonicalMatrix matrix = matrix_of(shape);
-  MORACLE_TRY(TensorData codes, tensors.read(module + ".weight", pool));
+  const int64_t size = shape.n * shape.k, count = stored.count(view), first = stored.e * count;
+  MORACLE_TRY(TensorData codes, tensors.read(stored.codes, stored.e * size, size, pool));
   set_codes(matrix, std::move(codes));
   if (is_exponents(view)) {
-    MORACLE_TRY(matrix.scales, read_exponents(tensors, name, 0, view.num_elements()));
+    MORACLE_TRY(matrix.scales, read_exponents(tensors, name, first, count));
   } else {
-    MORACLE_TRY(matrix.scales, read_scales(tensors, name));
+    MORACLE_TRY(matrix.scales, read_scales(tensors, name, first, count));
   }
   for (size_t i = 0; format.powers_of_two && i < matrix.scales.size(); ++i) {
     int exponent;
     if (std::frexp(matrix.scales[i], &exponent) == 0.5f) continue;
-    return tensors.wrong(name, "powers of two, because the config says scale_fmt ue8m0",
-                         str("element ", i, " is ", matrix.scales[i]));
+    return tensors.wrong(
+        name, "powers of two, because the config says scale_fmt ue8m0",
+        str("element ", first + static_cast<int64_t>(i), " is ", matrix.scales[i]));
   }
   if (format.scheme.weight.group == GroupShape{}) matrix.scales.resize(shape.n, matrix.scales[0]);
-  if (shape.bias) {
-    MORACLE_TRY(matrix.bias, read_scales(tensors, module + ".bias"));
-  }
   return matrix;
 }
 
-}  // namespace
-
-Result<DescribedLinear> describe_fp8(const Tensors& tensors, const std::string& module,
-                                     const Fp8Format& declared) {
-  Fp8Format format = declared;
-  format.scale = stored_name(tensors, module, {declared.scale, "weight_scale", "weight_scale_inv"});
-  std::vector<std::string> names = {module + ".weight", module + "." + format.scale};
-  MORACLE_TRY(const TensorView codes, tensors.get(names[0]));
-  const TensorView* const scales = tensors.find(names[1]);
+// Sets the format to that of the stored scales. The source holds no bias and no input scale.
+Result<DescribedLinear> describe_stored(const Tensors& tensors, const Fp8Tensors& stored,
+                                        Fp8Format format) {
+  MORACLE_TRY(const TensorView codes, tensors.get(stored.codes));
+  const TensorView* const scales = tensors.find(stored.scales);
   if (format.scheme.weight.group == kMxfp8Static.group && scales && is_exponents(*scales)) {
     format.scheme.weight = kMxfp8Static;
     if (format.scheme.activation) format.scheme.activation = kMxfp8Dynamic;
   }
   const bool in_groups = format.scheme.weight.scale_dtype == DType::kF8E8M0;
   const int64_t multiple = in_groups ? format.scheme.weight.group.cols : 1;
-  if (codes.dtype != DType::kF8E4M3 || codes.shape.size() != 2 || codes.shape[1] % multiple != 0) {
+  const size_t axes = stored.num_experts > 0 ? 3 : 2;
+  if (codes.dtype != DType::kF8E4M3 || codes.shape.size() != axes ||
+      codes.shape.back() % multiple != 0 || (axes == 3 && codes.shape[0] != stored.num_experts)) {
     const std::string of = in_groups ? str(" with K a multiple of ", multiple) : "";
-    return tensors.wrong(names[0], "f8_e4m3 [N, K]" + of, "it is " + to_string(codes));
+    const std::string experts = axes == 3 ? str(stored.num_experts, ", ") : "";
+    return tensors.wrong(stored.codes, str("f8_e4m3 [", experts, "N, K]", of),
+                         "it is " + to_string(codes));
   }
-  const int64_t n = codes.shape[0], k = codes.shape[1];
-  MORACLE_CHECK(check_dtype(tensors, names[1], format));
-  MORACLE_TRY(format.scheme.weight.group, find_group(tensors, names[1], format, n, k));
+  const int64_t n = codes.shape[axes - 2], k = codes.shape.back();
+  MORACLE_CHECK(check_dtype(tensors, stored.scales, format));
+  MORACLE_TRY(format.scheme.weight.group, find_group(tensors, stored, format, n, k));
 
   DescribedLinear linear;
   linear.scheme = format.scheme;
   linear.shape = {.n = n, .k = k, .key = format.scheme.weight};
   if (linear.shape.key.group == GroupShape{}) linear.shape.key.group = kPerRow;
-  const std::string input_scale =
-      module + "." + stored_name(tensors, module, {"input_scale", "activation_scale"});
-  if (format.scheme.activation && !format.scheme.activation->dynamic) {
-    names.push_back(input_scale);
-    MORACLE_TRY(linear.input_scale, read_input_scale(tensors, input_scale));
-  } else if (!format.scheme.activation && tensors.find(input_scale) != nullptr) {
-    names.push_back(input_scale);  // for activations that stay floats
-  }
-  MORACLE_TRY(linear.shape.bias, add_bias(tensors, module, n, names));
-  linear.source = source_of(tensors, n, std::move(names));
-  linear.source.read = [&tensors, module, format, shape = linear.shape](ThreadPool& pool) {
-    return read(tensors, module, format, shape, pool);
+  linear.source = source_of(tensors, n, {stored.codes, stored.scales});
+  linear.source.source_bytes /= std::max<int64_t>(stored.num_experts, 1);
+  linear.source.read = [&tensors, stored, format, shape = linear.shape](ThreadPool& pool) {
+    return read(tensors, stored, format, shape, pool);
   };
   return linear;
+}
+
+}  // namespace
+
+Result<DescribedLinear> describe_fp8(const Tensors& tensors, const std::string& module,
+                                     const Fp8Format& format) {
+  const std::string prefix = module + ".";
+  const Fp8Tensors stored{
+      prefix + "weight",
+      stored_name(tensors, prefix, {format.scale, "weight_scale", "weight_scale_inv"})};
+  MORACLE_TRY(DescribedLinear linear, describe_stored(tensors, stored, format));
+  std::vector<std::string> names = linear.source.tensors;
+  const std::string input_scale = stored_name(tensors, prefix, {"input_scale", "activation_scale"});
+  const std::optional<QuantKey>& activation = linear.scheme.activation;
+  if (activation && !activation->dynamic) {
+    names.push_back(input_scale);
+    MORACLE_TRY(linear.input_scale, read_input_scale(tensors, input_scale));
+  } else if (!activation && tensors.find(input_scale) != nullptr) {
+    names.push_back(input_scale);  // for activations that stay floats
+  }
+  MORACLE_TRY(linear.shape.bias, add_bias(tensors, module, linear.shape.n, names));
+  auto read_matrix = std::move(linear.source.read);
+  linear.source = source_of(tensors, linear.shape.n, std::move(names));
+  linear.source.read = [&tensors, module, biased = linear.shape.bias,
+                        read_matrix =
+                            std::move(read_matrix)](ThreadPool& pool) -> Result<CanonicalMatrix> {
+    MORACLE_TRY(CanonicalMatrix matrix, read_matrix(pool));
+    if (biased) {
+      MORACLE_TRY(matrix.bias, read_scales(tensors, module + ".bias"));
+    }
+    return matrix;
+  };
+  return linear;
+}
+
+Result<DescribedLinear> describe_fp8_expert(const Tensors& tensors, const std::string& module,
+                                            const Fp8Format& format, int64_t e,
+                                            int64_t num_experts) {
+  if (format.scheme.activation && !format.scheme.activation->dynamic) {
+    return Error{ErrorKind::kUnsupported, tensors.file_of(module), "module '" + module + "'",
+                 "dynamic activations, because all experts are in one tensor", "they are static"};
+  }
+  const Fp8Tensors stored{module, stored_name(tensors, module, {"_scale_inv", "_scale"}), e,
+                          num_experts};
+  return describe_stored(tensors, stored, format);
 }
 
 }  // namespace moracle

@@ -33,6 +33,15 @@ bool stores_fp8(const Tensors& tensors, const std::string& module);
 Result<DescribedLinear> describe_fp8(const Tensors& tensors, const std::string& module,
                                      const Fp8Format& format);
 
+/// The same for tensors that hold all experts, with e as first index: `module` e4m3 [E, N, K] and
+/// `module`_scale_inv or `module`_scale.
+bool stores_fp8_experts(const Tensors& tensors, const std::string& module);
+
+/// Describes expert e of such tensors. Errors: those of describe_fp8; static activations.
+Result<DescribedLinear> describe_fp8_expert(const Tensors& tensors, const std::string& module,
+                                            const Fp8Format& format, int64_t e,
+                                            int64_t num_experts);
+
 /// The type of a tensor of exponents: most files say u8, some e8m0.
 DType exponents_of(const Tensors& tensors, const std::string& name);
 

@@ -79,7 +79,7 @@ class GroupedQueryAttention : public Attention {
     MORACLE_CHECK(prepare_values(k, v, step));
     MORACLE_CHECK(norm_rope_and_append(q, k, v, step));
     if (spec.temper_scale > 0) {
-      MORACLE_CHECK(step.ops.temper(q, step.batch.positions, spec.temper_scale,
+      MORACLE_CHECK(step.ops.temper(q, step.batch.positions, 1, spec.temper_scale,
                                     spec.temper_strength, step.stream));
     }
     AttentionShape shape = shape_of(spec);

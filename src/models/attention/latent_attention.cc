@@ -107,8 +107,12 @@ class LatentAttention : public Attention {
                                       spec.norm_epsilon, scratch.q_latent, step.stream));
     }
     MORACLE_CHECK(q_->apply(q_a_ ? scratch.q_latent : x, scratch.q, step.stream));
-    return step.ops.rotate(scratch.q, rotary_shape(spec.rotary, spec.head_dim(), spec.nope_dim),
-                           frequencies_.as<float>(), step.batch.positions, step.stream);
+    MORACLE_CHECK(step.ops.rotate(scratch.q,
+                                  rotary_shape(spec.rotary, spec.head_dim(), spec.nope_dim),
+                                  frequencies_.as<float>(), step.batch.positions, step.stream));
+    if (spec.temper_scale == 0) return {};
+    return step.ops.temper(scratch.q, step.batch.positions, 0, spec.temper_scale,
+                           spec.temper_strength, step.stream);
   }
 
   Status keys_and_values(const Matrix& x, const LatentScratch& scratch, const AttentionStep& step) {

@@ -1,9 +1,6 @@
 // Mistral-Small-4: MLA whose RoPE settings count for whole heads. Softmax routing, by groups that
-// their two best experts rank; shared experts. Queries beyond the original context are multiplied
-// by a factor that this library does not compute, so contexts end there.
-#include <algorithm>
-#include <cmath>
-
+// their two best experts rank; shared experts. Queries are multiplied by a factor that grows with
+// each original context before them.
 #include "base/text.h"
 #include "base/try.h"
 #include "checkpoint/state.h"
@@ -31,6 +28,20 @@ constexpr std::string_view kDefaults = R"({
   }
 })";
 
+Status read_tempering(const Config& config, LatentSpec& spec) {
+  MORACLE_TRY(const auto rope, rotary_settings(config));
+  if (!rope || !rope->has({"llama_4_scaling_beta"})) return {};
+  MORACLE_TRY(const double beta, rope->number({"llama_4_scaling_beta"}));
+  if (!(beta >= 0 && beta <= 1e3)) {
+    return rope->wrong({"llama_4_scaling_beta"}, "a number from 0 to 1000", str("it is ", beta));
+  }
+  if (beta == 0) return {};
+  MORACLE_TRY(const int64_t original, rope->integer({"original_max_position_embeddings"}, 1));
+  spec.temper_scale = static_cast<float>(original);
+  spec.temper_strength = static_cast<float>(beta);
+  return {};
+}
+
 Result<LatentSpec> read_attention(const Config& config) {
   MORACLE_TRY(LatentSpec spec, read_latent_sizes(config));
   const double part = static_cast<double>(spec.rope_dim) / static_cast<double>(spec.head_dim());
@@ -42,18 +53,8 @@ Result<LatentSpec> read_attention(const Config& config) {
                         str("it rotates ", read.rotary.frequencies.size() * 2, " columns"));
   }
   MORACLE_CHECK(set_rotary(config, std::move(read), spec));
+  MORACLE_CHECK(read_tempering(config, spec));
   return spec;
-}
-
-// The factor on queries is 1 before the original context ends.
-Status limit_context(const Config& config, DecoderSpec& decoder) {
-  MORACLE_TRY(const auto rope, rotary_settings(config));
-  if (!rope || !rope->has({"llama_4_scaling_beta"})) return {};
-  MORACLE_TRY(const double beta, rope->number({"llama_4_scaling_beta"}));
-  if (beta == 0) return {};
-  MORACLE_TRY(const int64_t original, rope->integer({"original_max_position_embeddings"}, 1));
-  decoder.max_context = std::min(decoder.max_context, original);
-  return {};
 }
 
 Result<Description> describe(const Checkpoint& checkpoint) {
@@ -61,9 +62,8 @@ Result<Description> describe(const Checkpoint& checkpoint) {
   // Older models have the same wrapper for images.
   MORACLE_TRY(const std::string type, config.text({"model_type"}));
   if (type != "mistral4") return config.unsupported({"model_type"}, "mistral4", "it is " + type);
-  MORACLE_TRY(DecoderSpec decoder, read_decoder_spec(config));
+  MORACLE_TRY(const DecoderSpec decoder, read_decoder_spec(config));
   MORACLE_TRY(const LatentSpec attention, read_attention(config));
-  MORACLE_CHECK(limit_context(config, decoder));
   MORACLE_TRY(SharedMoeSpec moe, read_shared_moe(config));
   moe.correction_bias = false;
   MORACLE_CHECK(require_keys(config, {"n_group", "topk_group", "routed_scaling_factor"}));
@@ -85,8 +85,7 @@ constinit const Family kMistral4Family = {
     .architecture = "Mistral4ForCausalLM",
     .multimodal = "Mistral3ForConditionalGeneration",
     .models = "Mistral-Small-4",
-    .notes =
-        "text only; contexts up to `original_max_position_embeddings`, longer ones are refused",
+    .notes = "text only",
     .describe = mistral4::describe,
     .experts = {.defaults = mistral4::kDefaults, .score = Score::kSoftmax}};
 

@@ -133,6 +133,9 @@ Status compare(const Comparison& check, const LatentDescription& a, const Latent
   MORACLE_CHECK(check("rank of keys and values", a.spec.kv_rank, b.spec.kv_rank));
   MORACLE_CHECK(check("columns without RoPE", a.spec.nope_dim, b.spec.nope_dim));
   MORACLE_CHECK(check("columns with RoPE", a.spec.rope_dim, b.spec.rope_dim));
+  MORACLE_CHECK(check("scale of tempered queries", a.spec.temper_scale, b.spec.temper_scale));
+  MORACLE_CHECK(
+      check("strength of tempered queries", a.spec.temper_strength, b.spec.temper_strength));
   MORACLE_CHECK(check("columns of values", a.spec.value_dim, b.spec.value_dim));
   MORACLE_CHECK(check("scale of scores", a.spec.scale, b.spec.scale));
   MORACLE_CHECK(check("epsilon", a.spec.norm_epsilon, b.spec.norm_epsilon));

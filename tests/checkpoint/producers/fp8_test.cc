@@ -1,5 +1,6 @@
 // Compares quant_method "fp8" with the formula, element by element: e4m3 with scales per block,
 // channel and tensor.
+#include <algorithm>
 #include <limits>
 
 #include "checkpoint/read_stored.h"
@@ -279,6 +280,84 @@ TEST(Fp8, RejectsOtherVariantByKey) {
     expect_bad_config(fp8({8, 16}), {{{"weight_block_size", block}},
                                      "weight_block_size: needs two positive sizes"});
   }
+}
+
+// ---- Experts in one tensor ----
+
+const std::string kStackedGateUp = "model.layers.0.mlp.experts.gate_up_proj",
+                  kStackedDown = "model.layers.0.mlp.experts.down_proj";
+
+void expect_same(const CanonicalMatrix& a, const CanonicalMatrix& b) {
+  EXPECT_EQ(a.key, b.key);
+  EXPECT_TRUE(std::ranges::equal(a.codes, b.codes));
+  EXPECT_EQ(a.scales, b.scales);
+}
+
+TEST(Fp8, ReadsExpertsOfOneTensor) {
+  for (const GroupShape group : {GroupShape{}, kPerRow, GroupShape{8, 16}, GroupShape{1, 8}}) {
+    const DescribedWeights want = must(fp8(group).experts()),
+                           got = must(fp8_stacked(group).experts());
+    EXPECT_EQ(got.spec.scheme, want.spec.scheme);
+    for (int64_t e = 0; e < 4; ++e) {
+      expect_same(must(got.w2.expert(e)), must(want.w2.expert(e)));
+      CanonicalMatrix w13 = must(want.w13.expert(e));
+      if (group == GroupShape{}) w13.scales.assign(w13.scales.size(), w13.scales[0]);
+      expect_same(must(got.w13.expert(e)), w13);
+    }
+  }
+}
+
+TEST(Fp8, ReadsEveryScaleShapeOfExpertsInOneTensor) {
+  auto tensor = fp8_stacked(GroupShape{});
+  const std::vector<float> want = must(must(tensor.experts()).w2.expert(2)).scales;
+  for (const std::vector<int64_t>& shape :
+       {std::vector<int64_t>{4}, std::vector<int64_t>{4, 1, 1}}) {
+    tensor.reshape(kStackedDown + "_scale", shape);
+    EXPECT_EQ(must(must(tensor.experts()).w2.expert(2)).scales, want);
+  }
+  tensor.rename(kStackedDown + "_scale", kStackedDown + "_scale_inv");
+  EXPECT_EQ(must(must(tensor.experts()).w2.expert(2)).scales, want);
+}
+
+TEST(Fp8, ReadsMxfp8ExpertsOfOneTensor) {
+  auto checkpoint = fp8_stacked({1, 32}, {.layers = 1, .intermediate = 32});
+  for (const auto& [name, bytes] : std::map(checkpoint.tensors)) {
+    if (!name.ends_with("_scale_inv")) continue;
+    std::vector<uint8_t> exponents(bytes.bytes.size() / sizeof(float));
+    for (size_t i = 0; i < exponents.size(); ++i) exponents[i] = static_cast<uint8_t>(100 + i % 50);
+    checkpoint.add(name, DType::kU8, bytes.shape, exponents);
+  }
+  const DescribedWeights weights = must(checkpoint.experts());
+  EXPECT_EQ(name(weights.spec.scheme), "mxfp8-w8a8");
+  EXPECT_EQ(must(weights.w13.expert(2)).scales[3], std::ldexp(1.0f, 100 + (2 * 64 + 3) % 50 - 127));
+}
+
+TEST(Fp8, NamesWrongTensorOfAllExperts) {
+  const auto bad = [](const std::string& tensor, DType dtype, const std::vector<int64_t>& shape,
+                      const std::string& line) {
+    auto checkpoint = fp8_stacked({8, 16});
+    checkpoint.retype(tensor, dtype);
+    checkpoint.reshape(tensor, shape);
+    expect_bad(checkpoint.experts(), {"model.safetensors", "tensor '" + tensor + "'", line});
+  };
+  const std::string codes = "needs f8_e4m3 [4, N, K]; it is ";
+  bad(kStackedDown, DType::kF8E4M3, {3, 32, 16}, codes + "f8_e4m3 [3, 32, 16]");
+  bad(kStackedDown, DType::kF8E4M3, {128, 16}, codes + "f8_e4m3 [128, 16]");
+  bad(kStackedDown, DType::kI8, {4, 32, 16}, codes + "i8 [4, 32, 16]");
+  bad(kStackedDown + "_scale_inv", DType::kF32, {4, 1},
+      "needs shape [4, 4, 1] (blocks of 8 x 16 of [32, 16], for each expert); it is f32 [4, 1]");
+  bad(kStackedDown + "_scale_inv", DType::kI32, {4, 4, 1}, "needs f32, f16 or bf16");
+  for (const char* part : {"", "_scale_inv"})
+    expect_missing(fp8_stacked({8, 16}), kStackedDown + part);
+  auto checkpoint = fp8_stacked({8, 16});
+  checkpoint.set(kStackedDown + "_scale_inv", 9, std::numeric_limits<float>::quiet_NaN());
+  const DescribedWeights weights = must(checkpoint.experts());
+  EXPECT_TRUE(weights.w2.expert(1).ok());
+  expect_bad(weights.w2.expert(2),
+             {"tensor '" + kStackedDown + "_scale_inv', expert 2", "element [2, 1, 0] is nan"});
+  auto fixed = fp8_stacked(GroupShape{});
+  fixed.quantization()["activation_scheme"] = "static";
+  expect_unsupported(fixed.experts(), {"needs dynamic activations", "they are static"});
 }
 
 TEST(Fp8, ReadsRealFiles) {

@@ -71,14 +71,16 @@ TEST_P(Rope, TemperGrowsRowsByStepsOfTheirPositions) {
   const std::vector<int32_t> positions = {0, 6, 7, 8, 20, 8191, 1'000'000};
   const auto rows = static_cast<int64_t>(positions.size()), cols = int64_t{70};
   const std::vector<float> x = normal(rows * cols);
-  const Matrix got_matrix = matrix(x, rows, cols);
-  expect_done(ops().temper(got_matrix, upload(positions), 8, 0.3f, {}));
-  const std::vector<float> got = floats(got_matrix);
-  for (int64_t i = 0; i < rows * cols; ++i) {
-    const double factor = 1 + 0.3f * std::log1p((positions[i / cols] + 1) / 8);
-    ASSERT_NEAR(got[i], x[i] * factor, bound(x[i] * factor, 8 * kU * std::fabs(x[i] * factor)));
-    if (positions[i / cols] < 7) {
-      ASSERT_EQ(got[i], x[i]);
+  for (const int32_t offset : {0, 1}) {
+    const Matrix got_matrix = matrix(x, rows, cols);
+    expect_done(ops().temper(got_matrix, upload(positions), offset, 8, 0.3f, {}));
+    const std::vector<float> got = floats(got_matrix);
+    for (int64_t i = 0; i < rows * cols; ++i) {
+      const double factor = 1 + 0.3f * std::log1p((positions[i / cols] + offset) / 8);
+      ASSERT_NEAR(got[i], x[i] * factor, bound(x[i] * factor, 8 * kU * std::fabs(x[i] * factor)));
+      if (positions[i / cols] + offset < 8) {
+        ASSERT_EQ(got[i], x[i]);
+      }
     }
   }
 }

@@ -227,15 +227,19 @@ TEST(Cohere2Moe, EpsilonOfRmsNormReplacesLayerNorm) {
   EXPECT_GT(difference(other, "cohere2_moe"), 1e-3);
 }
 
-TEST(Mistral4, ContextEndsWithOriginalContext) {
-  const auto model = must(Model::load(must(golden_model("mistral4").open()), {.threads = 2}));
-  EXPECT_EQ(model.max_context(), 32);
-  const auto longer = model.make_cache(33);
-  ASSERT_FALSE(longer);
-  EXPECT_THAT(longer.error().to_string(), HasSubstr("1 to 32 tokens"));
-  SyntheticCheckpoint plain = golden_model("mistral4");
-  plain.config["rope_parameters"].erase("llama_4_scaling_beta");
-  EXPECT_EQ(must(Model::load(must(plain.open()), {.threads = 2})).max_context(), 256);
+TEST(Mistral4, QueriesGrowBeyondOriginalContext) {
+  SyntheticCheckpoint other = golden_model("mistral4_long");
+  json& rope = other.config["rope_parameters"];
+  rope["llama_4_scaling_beta"] = 0.0;
+  const double without = difference(other, "mistral4_long");
+  EXPECT_GT(without, 1e-3);
+  rope.erase("llama_4_scaling_beta");
+  EXPECT_EQ(difference(other, "mistral4_long"), without);
+  rope["llama_4_scaling_beta"] = -0.1;
+  const auto refused = plan(must(other.open()));
+  ASSERT_FALSE(refused);
+  EXPECT_THAT(refused.error().to_string(),
+              HasSubstr("llama_4_scaling_beta: needs a number from 0 to 1000; it is -0.1"));
 }
 
 // ---- Step-3.7, whose files wrap the language model for images ----

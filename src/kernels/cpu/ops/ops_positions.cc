@@ -46,11 +46,11 @@ Status CpuOps::rotate(const Matrix& x, const RotaryShape& shape, const float* fr
   return {};
 }
 
-Status CpuOps::temper(const Matrix& x, const int32_t* positions, float scale, float strength,
-                      Stream) {
+Status CpuOps::temper(const Matrix& x, const int32_t* positions, int32_t offset, float scale,
+                      float strength, Stream) {
   split_rows(x.rows, x.cols, [&](int64_t begin, int64_t end) {
     for (int64_t r = begin; r < end; ++r) {
-      const float steps = std::floor(static_cast<float>(positions[r] + 1) / scale);
+      const float steps = std::floor(static_cast<float>(positions[r] + offset) / scale);
       const float factor = std::log1p(steps) * strength + 1;
       for (int64_t c = 0; c < x.cols; ++c) f32_row(x, r)[c] *= factor;
     }

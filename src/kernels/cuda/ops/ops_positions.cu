@@ -36,9 +36,10 @@ struct Rotate {
 struct Temper {
   Matrix x;
   const int32_t* positions;
+  int32_t offset;
   float scale, strength;
   __device__ void operator()(int64_t r, int64_t c) const {
-    const float steps = floorf(static_cast<float>(positions[r] + 1) / scale);
+    const float steps = floorf(static_cast<float>(positions[r] + offset) / scale);
     store(x, r, c, load(x, r, c) * (log1pf(steps) * strength + 1));
   }
 };
@@ -63,11 +64,11 @@ Status CudaOps::rotate(const Matrix& x, const RotaryShape& shape, const float* f
                                cuda::Rotate{x, shape, frequencies, positions});
 }
 
-Status CudaOps::temper(const Matrix& x, const int32_t* positions, float scale, float strength,
-                       Stream stream) {
+Status CudaOps::temper(const Matrix& x, const int32_t* positions, int32_t offset, float scale,
+                       float strength, Stream stream) {
   MORACLE_CHECK(cuda::check_floats({&x}));
   return cuda::launch_elements(queue_, stream, "temper", x.rows, x.cols,
-                               cuda::Temper{x, positions, scale, strength});
+                               cuda::Temper{x, positions, offset, scale, strength});
 }
 
 }  // namespace moracle

@@ -23,11 +23,11 @@ Status OpenClOps::rotate(const Matrix& x, const RotaryShape& shape, const float*
                                  shape.factor, frequencies, positions, x.rows, pairs);
 }
 
-Status OpenClOps::temper(const Matrix& x, const int32_t* positions, float scale, float strength,
-                         Stream stream) {
+Status OpenClOps::temper(const Matrix& x, const int32_t* positions, int32_t offset, float scale,
+                         float strength, Stream stream) {
   MORACLE_CHECK(opencl::check_floats({&x}));
   return opencl::launch_elements(queue_, stream, opencl::ops_positions::kTemper, x.rows, x.cols, x,
-                                 positions, scale, strength, x.rows, x.cols);
+                                 positions, offset, scale, strength, x.rows, x.cols);
 }
 
 Status OpenClOps::append(const Matrix& k, const Matrix& v, const Batch& batch,

@@ -18,10 +18,10 @@ kernel void rotate_pairs(MATRIX(x), const long head_dim, const long num_pairs, c
 }
 
 // Multiplies rows by a factor that grows with their positions.
-kernel void temper(MATRIX(x), global const int *positions, const float scale, const float strength, const long rows,
-                   const long cols) {
+kernel void temper(MATRIX(x), global const int *positions, const int offset, const float scale, const float strength,
+                   const long rows, const long cols) {
   FOR_EACH_ELEMENT(r, c, rows, cols) {
-    const float steps = floor((float)(positions[r] + 1) / scale);
+    const float steps = floor((float)(positions[r] + offset) / scale);
     STORE(x, r, c, LOAD(x, r, c) * (log1p(steps) * strength + 1));
   }
 }
