@@ -44,9 +44,9 @@ std::shared_ptr<LoadedModel> load(const Checkpoint& checkpoint, ModelOptions opt
 
 PyModel load_model(nb::handle source, const nb::str& backend, const nb::str& quantization,
                    const nb::str& activations, const nb::str& kv_cache, const nb::str& device,
-                   int threads, bool pin, int64_t max_num_tokens, bool deterministic,
-                   const std::vector<nb::object>& adapters, const std::vector<TunedLayer>& tuned,
-                   nb::object progress) {
+                   int threads, bool pin, int64_t max_num_tokens, int64_t gpu_memory,
+                   int64_t cpu_memory, bool deterministic, const std::vector<nb::object>& adapters,
+                   const std::vector<TunedLayer>& tuned, nb::object progress) {
   ModelOptions options;
   options.backend = value_of(BackendMap::parse(utf8_of(backend, "backend")));
   if (const std::string schemes = utf8_of(quantization, "quantization"); !schemes.empty())
@@ -57,6 +57,8 @@ PyModel load_model(nb::handle source, const nb::str& backend, const nb::str& qua
   options.threads = threads;
   options.pin = pin;
   options.max_num_tokens = max_num_tokens;
+  options.device_memory = gpu_memory;
+  options.host_memory = cpu_memory;
   options.deterministic = deterministic;
   for (const nb::object& adapter : adapters)
     options.adapters.push_back(path_of(adapter, "adapters").string());
@@ -132,7 +134,8 @@ constexpr const char* kLoadSig =
     "= "
     "'', activations: str = '', kv_cache: str = 'auto', device: str = 'cpu', threads: int = 0, "
     "pin: "
-    "bool = False, max_num_tokens: int = 0, deterministic: bool = False, adapters: "
+    "bool = False, max_num_tokens: int = 0, gpu_memory: int = 0, cpu_memory: int = 0, "
+    "deterministic: bool = False, adapters: "
     "collections.abc.Sequence[str] "
     "= (), tuned: collections.abc.Sequence[TunedLayer] = (), progress: "
     "collections.abc.Callable[[int, int], bool | None] | None = "
@@ -148,11 +151,12 @@ void bind_model(nb::module_& m) {
           "load", &load_model, nb::arg("source"), nb::kw_only(), nb::arg("backend") = "auto",
           nb::arg("quantization") = "", nb::arg("activations") = "", nb::arg("kv_cache") = "auto",
           nb::arg("device") = "cpu", nb::arg("threads") = 0, nb::arg("pin") = false,
-          nb::arg("max_num_tokens") = 0, nb::arg("deterministic") = false,
-          nb::arg("adapters") = nb::make_tuple(), nb::arg("tuned") = nb::make_tuple(),
-          nb::arg("progress") = nb::none(), nb::sig(kLoadSig),
+          nb::arg("max_num_tokens") = 0, nb::arg("gpu_memory") = 0, nb::arg("cpu_memory") = 0,
+          nb::arg("deterministic") = false, nb::arg("adapters") = nb::make_tuple(),
+          nb::arg("tuned") = nb::make_tuple(), nb::arg("progress") = nb::none(), nb::sig(kLoadSig),
           "Describes every tensor, selects a backend for every layer, then reads and packs. The "
-          "options are those of `moracle run`. `progress(done, total)` counts bytes; False stops.")
+          "options are those of `moracle run`; `gpu_memory` and `cpu_memory` are bytes. "
+          "`progress(done, total)` counts bytes; False stops.")
       .def_prop_ro("vocab_size",
                    [](const PyModel& self) { return self.loaded->model->vocab_size(); })
       .def_prop_ro("max_context",

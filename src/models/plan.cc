@@ -280,6 +280,7 @@ Result<ModelPlan> plan_memory(const Description& description, std::span<const Mo
   plan.weight_bytes = description.embedding_bytes(device.platform);
   std::vector<const LayerSpec*> streamed;  // one of each kind
   int64_t largest_host_expert = 0;
+  bool in_shares = false;
   for (const ModuleChoice& module : modules) {
     const Plan& one = *module.selection.plan;
     if (module.part == kHostExperts) {
@@ -289,6 +290,7 @@ Result<ModelPlan> plan_memory(const Description& description, std::span<const Mo
       continue;
     }
     if (module.part == kStreamedExperts) {
+      in_shares = in_shares || one.experts.num_local() < one.layer.num_experts;
       const auto alike = [&](const LayerSpec* other) { return other->same_but_name(one.layer); };
       if (std::none_of(streamed.begin(), streamed.end(), alike)) {
         streamed.push_back(&one.layer);
@@ -297,9 +299,11 @@ Result<ModelPlan> plan_memory(const Description& description, std::span<const Mo
     }
     if (module.part == "experts" && plan.host_bytes > 0) {
       plan.num_slots = std::max(plan.num_slots, one.experts.num_local());
-      // The host's part of a sum, or a share's, has memory of its own.
-      plan.activation_bytes =
-          one.max_num_tokens * one.layer.hidden_size * bits(one.activation_dtype) / 8;
+      // A share's part of a sum has memory of its own, and the host's where the device copies it.
+      if (in_shares || device.platform != Platform::kCuda) {
+        plan.activation_bytes =
+            one.max_num_tokens * one.layer.hidden_size * bits(one.activation_dtype) / 8;
+      }
     }
     plan.scratch_bytes = std::max(plan.scratch_bytes, one.scratch_bytes);
     plan.workspace_bytes = std::max(plan.workspace_bytes, one.workspace_bytes);

@@ -120,7 +120,7 @@ TEST(CommandLine, RejectsBrokenModel) {
   ASSERT_TRUE(broken.write(folder.path()).ok());
   const std::string why = "/config.json: architectures: needs one of AfmoeForCausalLM, ";
   const std::string is =
-      "Qwen3VLMoeForConditionalGeneration, SolarOpenForCausalLM; it is 'NoSuchModel'; ";
+      "Step3p7ForConditionalGeneration, Step3p7FlashForCausalLM; it is 'NoSuchModel'; ";
   expect_refused({"run", folder.path(), "--json", "--dry-run"},
                  {why, is, "tensor '" + scales + "'", "it is missing"});
   // inspect and explain still show complete experts.

@@ -180,6 +180,17 @@ class Responses(Dialect):
         self.assertEqual(self.post("/v1/responses", {"input": "a", "model": "b"})[1]["error"]["code"], "model_not_found")
 
 
+    def test_repeated_fields_are_limited(self):
+        # A stream repeats them three times, and a client that reads slowly must not lose the reply.
+        with Server(COMMAND, f"{self.folder.name}/model") as server:
+            body = {"input": "<|text|>", "temperature": 0, "stream": True}
+            for field, value in {"metadata": {"a": "b" * 1048576}, "tools": FLAT_TOOLS * 10000, "user": ["a" * 9] * 100000}.items():
+                status, reply = server.post("/v1/responses", {**body, "tool_choice": "none", field: value})
+                self.assertEqual((status, reply["error"]["param"]), (400, field))
+            events = list(server.events("/v1/responses", {**body, "metadata": {"a": "b" * 1047000}}))
+            self.assertEqual(events[-1]["type"], "response.completed")
+
+
 class Messages(Dialect):
     def whole(self, content, **fields):
         """The reply, after a check that the events of a stream build the same one."""
@@ -236,6 +247,15 @@ class Messages(Dialect):
         self.assertEqual(self.whole("<|empty|>")["content"], [])
         self.assertEqual(self.whole("<|text|>", max_tokens=2**30)["stop_reason"], "end_turn")
 
+    def test_format_applies_beside_tools_that_are_off(self):
+        body = {"messages": [{"role": "user", "content": "<|text|>"}], "max_tokens": 20, "temperature": 0, "tools": CUSTOM_TOOLS,
+                "output_config": {"format": {"type": "json_schema", "schema": {"enum": ["Ulm"]}}}}
+        status, reply = self.post("/v1/messages", {**body, "tool_choice": {"type": "none"}})
+        if status == 400 and "MORACLE_XGRAMMAR" in reply["error"]["message"]:
+            self.skipTest(reply["error"]["message"])
+        self.assertEqual((status, reply["content"]), (200, [{"type": "text", "text": "\"Ulm\""}]))
+        self.assertEqual(self.post("/v1/messages", body)[0], 400)
+
     def test_results_of_tools_reach_the_prompt(self):
         first = self.whole("<|two|>", tools=CUSTOM_TOOLS)
         results = [{"type": "tool_result", "tool_use_id": block["id"], "content": [{"type": "text", "text": "cold"}]}
@@ -263,6 +283,7 @@ class Messages(Dialect):
             refused(400, "invalid_request_error", "POST", path, b'{"messages":"\xff"}', self.KEY)
             refused(400, "invalid_request_error", "POST", path, b"[" * 100000, self.KEY)
             refused(405, "invalid_request_error", "GET", path, None, self.KEY)
+            refused(403, "permission_error", "POST", path, good, {**self.KEY, "Host": "evil.example"})
             refused(415, "invalid_request_error", "POST", path, good, {**self.KEY, "Content-Encoding": "gzip"})
             refused(413, "request_too_large", "POST", path, {**good, "system": "a" * 300000}, self.KEY)
         self.assertEqual(self.post("/v1/messages?beta=true", good)[0], 200)

@@ -37,9 +37,9 @@ def tensors(successors, size):
         yield f"{layer}mlp.experts.{expert}.down_proj.weight", *zeros(HIDDEN, INTERMEDIATE)
 
 
-def write(folder, template, scripts, special=()):
+def write(folder, template, scripts, special=(), end_text=END):
     """`scripts`: the last token of a prompt, and the tokens of its answer. `special`: tokens that are special.
-    Each token may occur only once."""
+    `end_text`: the token that ends an answer. Each token may occur only once."""
     vocab = {character: byte for byte, character in byte_level().items()}
     added, successors = [], {}
 
@@ -48,7 +48,7 @@ def write(folder, template, scripts, special=()):
                       "lstrip": False, "rstrip": False, "normalized": False})
         return added[-1]["id"]
 
-    end = token(END, True)
+    end = token(end_text, True)
     for start, pieces in scripts.items():
         last = token(start, True)
         for piece in pieces:

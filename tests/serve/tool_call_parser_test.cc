@@ -242,7 +242,7 @@ TEST(ToolCallParser, StreamsArgumentsBeforeTheirEnd) {
       stream(format("qwen-coder"),
              "<tool_call>\n<function=get_weather>\n<parameter=town>\nUlm\n</parameter>\n<para", 3,
              false),
-      Calls{"get_weather:{\"town\":\"Ulm\"}"});
+      Calls{"get_weather:{\"town\":\"Ulm\""});
   EXPECT_EQ(stream(format("glm"), "<tool_call>now</tool_call>", 3), Calls{"now:{}"});
   EXPECT_EQ(stream(format("hermes"),
                    "<tool_call>{\"arguments\": {\"a\": 1}, \"name\": \"now\"}"
@@ -299,7 +299,7 @@ TEST(ToolCallParser, LongBlocksTakeLinearTime) {
   const std::string value(1'000'000, 'a');
   EXPECT_EQ(
       stream(format("qwen-coder"), "<tool_call><function=now><parameter=a>" + value, 3, false),
-      std::vector<std::string>{"now:{}"});
+      std::vector<std::string>{"now:{"});
 }
 
 }  // namespace

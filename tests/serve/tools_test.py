@@ -45,6 +45,9 @@ class ToolCalls(unittest.TestCase):
         scripted_model.write(f"{cls.folder.name}/channels", CHANNELS, {
             "<|ask|>": ["<|channel|>", "commentary to=functions.get_weather ", "<|constrain|>", "json", "<|message|>",
                         "{\"town\": ", "\"Ulm\"}"]}, special=("<|channel|>", "<|constrain|>", "<|message|>"))
+        # The prompt holds only the number of tools.
+        scripted_model.write(f"{cls.folder.name}/many", HERMES.replace("tools | tojson", "tools | length"), {"<|text|>": []})
+        cls.many = Server(COMMAND, f"{cls.folder.name}/many")
         cls.channels = Server(COMMAND, f"{cls.folder.name}/channels")
         cls.hermes = Server(COMMAND, f"{cls.folder.name}/hermes")
         cls.mistral = Server(COMMAND, f"{cls.folder.name}/mistral")
@@ -54,6 +57,7 @@ class ToolCalls(unittest.TestCase):
         cls.hermes.end()
         cls.mistral.end()
         cls.channels.end()
+        cls.many.end()
         cls.folder.cleanup()
 
     def chat(self, server, content, **fields):
@@ -197,19 +201,39 @@ class ToolCalls(unittest.TestCase):
         self.assertEqual((call["function"]["name"], set(json.loads(call["function"]["arguments"]))), ("get_weather", {"town"}))
         self.assertNotIn("Köln", json.dumps(whole))
 
+    def test_budget_leads_to_the_forced_call_of_channels(self):
+        scripted_model.write(f"{self.folder.name}/thinks", CHANNELS, {
+            "<|ask|>": ["<|channel|>", "analysis", "<|message|>", "one", " two", " three"],
+            "<|tags|>": ["<|end|>", "<|start|>", "assistant"]},
+            special=("<|channel|>", "<|message|>", "<|end|>", "<|start|>"), end_text="<|return|>")
+        with Server(COMMAND, f"{self.folder.name}/thinks") as server:
+            whole = self.forced(server, "<|ask|>", tool_choice="required", thinking_token_budget=2)
+            self.assertEqual(whole["message"]["reasoning_content"], "one two")
+            [call] = whole["message"]["tool_calls"]
+            self.assertIn(json.loads(call["function"]["arguments"])["town"], ("Ulm", "Bonn"))
+
+    def test_names_in_grammars_are_limited(self):
+        def tools(names):
+            return [{"type": "function", "function": {"name": name, "parameters": {"type": "object"}}} for name in names]
+
+        self.forced(self.hermes, "<|text|>", tools=tools(["mcp__server__look-up.it", "天気"]), tool_choice="required")
+        for names, index in ((["a" * 257], 0), (["a", 'a"b'], 1), (["a b"], 0), (["a</tool_call>"], 0), (["a\n"], 0),
+                             ([f"{i:03}" + "a" * 253 for i in range(129)], 128)):
+            body = {"messages": [{"role": "user", "content": "<|text|>"}], "tools": tools(names), "temperature": 0}
+            status, reply = self.many.post("/v1/chat/completions", {**body, "tool_choice": "required"})
+            self.assertEqual((status, reply["error"]["param"]), (400, f"tools[{index}].name"), reply)
+            self.assertEqual(self.many.post("/v1/chat/completions", body)[0], 200)
+
     def test_many_tools_are_limited(self):
         def tools(count, **fields):
             return [{"type": "function", "function": {"name": f"tool{i}", "parameters": {
                 "type": "object", "properties": {f"p{k}": {"type": "string"} for k in range(5)}}, **fields}} for i in range(count)]
 
-        # The prompt holds only the number of tools.
-        scripted_model.write(f"{self.folder.name}/many", HERMES.replace("tools | tojson", "tools | length"), {"<|text|>": []})
-        with Server(COMMAND, f"{self.folder.name}/many") as server:
-            self.forced(server, "Hi", tools=tools(512), tool_choice="required", max_tokens=20)
-            for offered, param in ((tools(513), "tools"), (tools(200, strict=True), "tools[")):
-                status, reply = server.post("/v1/chat/completions", {
-                    "messages": [{"role": "user", "content": "Hi"}], "tools": offered, "tool_choice": "required"})
-                self.assertEqual((status, reply["error"]["param"][:6]), (400, param), reply)
+        self.forced(self.many, "Hi", tools=tools(512), tool_choice="required", max_tokens=20)
+        for offered, param in ((tools(513), "tools"), (tools(200, strict=True), "tools[")):
+            status, reply = self.many.post("/v1/chat/completions", {
+                "messages": [{"role": "user", "content": "Hi"}], "tools": offered, "tool_choice": "required"})
+            self.assertEqual((status, reply["error"]["param"][:6]), (400, param), reply)
 
     def test_wrong_choices_are_refused_by_name(self):
         strict = json.loads(json.dumps(TOOLS))

@@ -44,10 +44,11 @@ void add_pieces(std::span<const AnswerPiece> pieces, std::vector<AnswerPart>& pa
 }  // namespace
 
 std::string new_id(const char* prefix) {
-  static thread_local std::mt19937_64 random(std::random_device{}());
+  // The id of a stored response grants access to it, so ids must not predict each other.
+  static thread_local std::random_device random;
   std::ostringstream out;
-  out << prefix << std::hex << std::setfill('0') << std::setw(16) << random() << std::setw(16)
-      << random();
+  out << prefix << std::hex << std::setfill('0');
+  for (int i = 0; i < 4; ++i) out << std::setw(8) << random();
   return std::move(out).str();
 }
 

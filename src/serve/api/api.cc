@@ -99,7 +99,8 @@ std::optional<HttpReply> Api::at_header(const HttpRequest& request) {
     return to_reply({.status = 403,
                      .message = "needs a Host header that names this server: localhost, 127.0.0.1, "
                                 "[::1], the address of --host or the host of --allow-origin",
-                     .code = "host_not_allowed"});
+                     .code = "host_not_allowed"},
+                    error_form(request.path));
   }
   if (request.method == "OPTIONS" && !options_.allowed_origin.empty()) {
     return HttpReply{.status = 204,

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 
+#include "base/printable.h"
 #include "base/text.h"
 #include "base/try.h"
 #include "serve/grammar/schema.h"
@@ -38,6 +39,31 @@ Result<bool> offers_tools(const ChatRequest& request, const ServedModel& model) 
   return true;
 }
 
+// Counts a name against `left`. The grammar forces names as they are, so they must not contain what
+// a format puts around them.
+Status check_grammar_name(const std::string& name, SchemaLimits& left, const std::string& place) {
+  const auto size = static_cast<int64_t>(name.size());
+  const auto wrong = [&](std::string need, std::string fact) {
+    return Error{ErrorKind::kInvalidArgument, "", place, std::move(need), std::move(fact)};
+  };
+  if (size > left.value_bytes) {
+    return wrong(str("a name of at most ", left.value_bytes, " bytes with tool_choice or strict"),
+                 str("it has ", size));
+  }
+  const auto is_tag = [](char c) {
+    return static_cast<unsigned char>(c) <= ' ' ||
+           std::string_view("\"\\<>[]{}").find(c) != std::string_view::npos;
+  };
+  if (std::any_of(name.begin(), name.end(), is_tag)) {
+    return wrong("a name without space, quote, backslash or bracket with tool_choice or strict",
+                 "it is " + printable(name, 60));
+  }
+  if (size > left.bytes)
+    return wrong("fewer bytes of names and values in all tools", "no more are left");
+  left.bytes -= size;
+  return {};
+}
+
 // The grammar's tools, with lowered schemas. A tool that is not strict may have keywords that the
 // grammar engine does not know: then its arguments are any object.
 Result<std::vector<GrammarTool>> grammar_tools(const ChatRequest& request,
@@ -54,6 +80,7 @@ Result<std::vector<GrammarTool>> grammar_tools(const ChatRequest& request,
     const Json& function = request.tools[i].at("function");
     const std::string name = function.at("name");
     if (request.choice.kind == ChoiceKind::kNamed && name != request.choice.name) continue;
+    MORACLE_CHECK(check_grammar_name(name, left, str("tools[", i, "].name")));
     const auto given = function.find("parameters");
     const bool is_strict = request.offered.is_strict(name);
     GrammarTool tool{name, R"({"type":"object"})"};

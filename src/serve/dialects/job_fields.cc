@@ -271,7 +271,11 @@ Status add_chat_jobs(const char* place, const ServedModel& model, Job fields, Ch
       fields.grammar_after = form.reasoning->close;
   }
   if (form.reasoning && budget) {
-    MORACLE_TRY(std::vector<int32_t> ids, model.tokenizer.encode(form.reasoning->forced));
+    std::string_view forced = form.reasoning->forced;
+    // A grammar of calls continues after the closed channel, and its answers have no final one.
+    if (form.reasoning->has_channels && !prompt.grammar.empty())
+      forced.remove_suffix(forced.size() - forced.rfind("<|channel|>"));
+    MORACLE_TRY(std::vector<int32_t> ids, model.tokenizer.encode(std::string(forced)));
     fields.reasoning =
         ReasoningLimit{std::string(form.reasoning->open), std::string(form.reasoning->close),
                        std::move(ids), form.is_reasoning, *budget};

@@ -197,10 +197,12 @@ Result<GenerationRequest> read_messages(const nlohmann::json& value, const std::
   MORACLE_TRY(const auto max_tokens, read_max_tokens(body["max_tokens"], 1));
   if (const JsonField format = body["output_config"]["format"]; !format.is_null()) {
     MORACLE_TRY(const Json ordered, parse_ordered_json(text));
+    const bool has_tools =
+        !body["tools"].value().empty() && body["tool_choice"]["type"].value() != "none";
     MORACLE_TRY(request.grammar.text, read_format({.format = format,
                                                    .holder = format,
                                                    .ordered = ordered["output_config"]["format"],
-                                                   .has_tools = !body["tools"].value().empty()},
+                                                   .has_tools = has_tools},
                                                   body, model));
   }
   const JsonField given = body["thinking"]["budget_tokens"];

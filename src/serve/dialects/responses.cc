@@ -213,6 +213,24 @@ Json make_reply_fields(const Json& ordered, const Job& job) {
           {"user", given("user", nullptr)}};
 }
 
+// A stream repeats these fields three times.
+Status check_reply_fields(const Json& fields) {
+  constexpr size_t kMaxBytes = 1 << 20;
+  size_t total = 0, largest = 0;
+  std::string place;
+  for (const auto& [key, value] : fields.items()) {
+    const size_t bytes = dump(value).size();
+    total += bytes;
+    if (bytes < largest) continue;
+    largest = bytes;
+    place = key;
+  }
+  if (total <= kMaxBytes) return {};
+  return Error{ErrorKind::kInvalidArgument, "", place,
+               str("at most ", kMaxBytes, " bytes in the fields that a response repeats"),
+               str("they have ", total)};
+}
+
 }  // namespace
 
 Result<GenerationRequest> read_responses(const nlohmann::json& value, const std::string& text,
@@ -228,6 +246,7 @@ Result<GenerationRequest> read_responses(const nlohmann::json& value, const std:
   MORACLE_TRY(const auto max_tokens, read_max_tokens(body["max_output_tokens"], 1));
   MORACLE_TRY(const bool stores, body["store"].flag_or(true));
   request.reply_fields = make_reply_fields(ordered, fields);
+  MORACLE_CHECK(check_reply_fields(request.reply_fields));
 
   ChatRequest chat;
   MORACLE_TRY(chat.choice, read_flat_choice(body["tool_choice"]));

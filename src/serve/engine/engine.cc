@@ -336,7 +336,8 @@ void Engine::publish() {
                 .pages_cached = cached,
                 .preemptions = scheduler_.num_preemptions(),
                 .reused_tokens = scheduler_.num_reused_tokens(),
-                .step_budget = budget_.tokens()});
+                .step_budget = budget_.tokens(),
+                .placed = model_.placement_counts()});
 }
 
 }  // namespace moracle::serve

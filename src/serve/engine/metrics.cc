@@ -107,6 +107,17 @@ std::string Metrics::text() const {
   write_value("moracle_preemptions_total", "counter", "Preempted sequences", g.preemptions, out);
   write_value("moracle_prefix_cache_tokens_total", "counter",
               "Prompt tokens reused from the prefix cache", g.reused_tokens, out);
+  if (g.placed.hits + g.placed.misses + g.placed.streamed_calls > 0) {
+    write_value("moracle_expert_slot_hits_total", "counter",
+                "Choices of experts that lay in slots of the GPU", g.placed.hits, out);
+    write_value("moracle_expert_slot_misses_total", "counter",
+                "Choices of experts that the CPU computed", g.placed.misses, out);
+    write_value("moracle_expert_moves_total", "counter", "Experts that moved into slots",
+                g.placed.moves, out);
+    write_value("moracle_expert_bytes_moved_total", "counter",
+                "Bytes of experts that crossed to the GPU, into slots or for long steps",
+                g.placed.bytes_moved + g.placed.bytes_streamed, out);
+  }
   write_value("moracle_prompt_tokens_total", "counter", "Prompt tokens computed", prompt_tokens_,
               out);
   write_value("moracle_generated_tokens_total", "counter", "New tokens", new_tokens_, out);

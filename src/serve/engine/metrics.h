@@ -9,6 +9,7 @@
 #include <string>
 #include <vector>
 
+#include "moracle/placement.h"
 #include "serve/engine/step_profiler.h"
 
 namespace moracle::serve {
@@ -33,6 +34,7 @@ struct Gauges {
   int64_t pages = 0, pages_in_use = 0, pages_cached = 0;  ///< cached: no running sequence uses them
   int64_t preemptions = 0, reused_tokens = 0;             ///< totals
   int64_t step_budget = 0;                                ///< token limit of a step
+  PlacementCounts placed = {};                            ///< totals of experts in slots
 };
 
 /// Thread-safe.

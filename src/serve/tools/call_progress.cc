@@ -101,8 +101,8 @@ void CallProgress::push(std::string_view text, std::vector<AnswerPiece>& pieces)
   }
 }
 
-void CallProgress::finish(std::vector<AnswerPiece>& pieces) {
-  if (state_ == State::kTagged) {
+void CallProgress::finish(bool is_whole, std::vector<AnswerPiece>& pieces) {
+  if (state_ == State::kTagged && is_whole) {
     add("}", pieces);
     ++num_complete_;
   }

@@ -19,8 +19,8 @@ class CallProgress {
 
   /// Adds the next text of the block.
   void push(std::string_view text, std::vector<AnswerPiece>& pieces);
-  /// Ends the block, and closes a tagged call.
-  void finish(std::vector<AnswerPiece>& pieces);
+  /// Ends the block. `is_whole`: closes a tagged call; a cut one stays open, as cut JSON does.
+  void finish(bool is_whole, std::vector<AnswerPiece>& pieces);
   /// Number of calls with all arguments.
   size_t num_complete() const { return num_complete_; }
   /// Number of calls that have begun.

@@ -38,14 +38,15 @@ void ToolCallParser::follow_block(Delta& delta) {
   num_complete_ += progress_.num_complete() - num_complete;
 }
 
-void ToolCallParser::take_block(std::string_view block, std::string_view raw, Delta& delta) {
+void ToolCallParser::take_block(std::string_view block, std::string_view raw, bool is_whole,
+                                Delta& delta) {
   size_t num_begun = 0;
   if (streams_) {
     const size_t done =
         std::min(std::max(followed_, format_.open.size()) - format_.open.size(), block.size());
     const size_t num_complete = progress_.num_complete();
     progress_.push(block.substr(done), delta.pieces);
-    progress_.finish(delta.pieces);
+    progress_.finish(is_whole, delta.pieces);
     num_complete_ += progress_.num_complete() - num_complete;
     num_begun = progress_.num_begun();
     progress_ = CallProgress(format_, tools_);
@@ -108,7 +109,7 @@ bool ToolCallParser::read_block(Delta& delta) {
     return false;
   }
   const std::string_view whole = std::string_view(held_).substr(0, end + format_.close.size());
-  take_block(whole.substr(begin, end - begin), whole, delta);
+  take_block(whole.substr(begin, end - begin), whole, /*is_whole=*/true, delta);
   held_.erase(0, whole.size());
   in_block_ = false;
   return true;
@@ -125,7 +126,7 @@ ToolCallParser::Delta ToolCallParser::push(std::string_view text) {
 ToolCallParser::Delta ToolCallParser::finish(bool is_whole) {
   Delta delta = push({});
   if (in_block_ && (is_whole || progress_.num_begun() > 0))
-    take_block(std::string_view(held_).substr(format_.open.size()), held_, delta);
+    take_block(std::string_view(held_).substr(format_.open.size()), held_, is_whole, delta);
   else
     add_text(held_, delta);
   if (!has_calls_) emit(space_, delta);

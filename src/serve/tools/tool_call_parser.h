@@ -35,7 +35,7 @@ class ToolCallParser {
   void add_text(std::string_view text, Delta& delta);
   void emit(std::string text, Delta& delta);
   void follow_block(Delta& delta);
-  void take_block(std::string_view block, std::string_view raw, Delta& delta);
+  void take_block(std::string_view block, std::string_view raw, bool is_whole, Delta& delta);
 
   const ToolFormat& format_;
   const OfferedTools& tools_;
