@@ -361,7 +361,7 @@ TEST(PlacedMoe, ReportsUnknownExpertsOfDeviceWithSlots) {
                                        select_slots(spec, "cpu", 2), pair));
   TokenBatch batch = batch_of(spec), without = batch;
   batch.ids[4] = kExperts, without.ids[4] = -1;
-  // In this order: the device reports to whoever waits for it next.
+  // In this order: the next call that waits for the device gets its error.
   const std::vector<float> want = output_of(moe, without);
   EXPECT_EQ(output_of(moe, batch), want);
   const Status reported = device->synchronize();
