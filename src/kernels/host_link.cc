@@ -1,6 +1,7 @@
 #include "kernels/host_link.h"
 
 #include "base/try.h"
+#include "kernels/kernel_device.h"
 #include "kernels/ops.h"
 
 namespace moracle {

@@ -3,12 +3,13 @@
 
 #include <memory>
 
-#include "kernels/host_link.h"
-#include "kernels/weights/expert_transfers.h"
 #include "moracle/device.h"
 
 namespace moracle {
 
+class ExpertTransfers;
+class HostLink;
+struct HostLinkSize;
 class Ops;
 class ThreadPool;
 
@@ -33,16 +34,11 @@ class KernelDevice : public Device {
   virtual ThreadPool& host_threads() = 0;
   /// Null if streams run one after another, as on a CPU.
   virtual std::shared_ptr<StreamOrder> stream_order() { return nullptr; }
-  /// A link to the host for calls of at most this size. Errors: memory.
-  virtual Result<std::unique_ptr<HostLink>> host_link(const HostLinkSize& size) {
-    return plain_host_link(*this, size);
-  }
-  /// Transfers of experts of at most `from_bytes` in host memory and `to_bytes` on this device.
-  /// Errors: memory.
-  virtual Result<std::unique_ptr<ExpertTransfers>> transfers(int64_t from_bytes, int64_t to_bytes) {
-    static_cast<void>(from_bytes);
-    return plain_transfers(*this, to_bytes);
-  }
+  /// A link to the host for calls of at most this size: plain_host_link(). Errors: memory.
+  virtual Result<std::unique_ptr<HostLink>> host_link(const HostLinkSize& size);
+  /// Transfers of experts of at most `from_bytes` in host memory and `to_bytes` on this device:
+  /// plain_transfers(). Errors: memory.
+  virtual Result<std::unique_ptr<ExpertTransfers>> transfers(int64_t from_bytes, int64_t to_bytes);
   /// Pins host memory until the result ends, so that this device reads it at full speed. Null:
   /// not needed, or refused, which only costs speed.
   virtual std::shared_ptr<void> pin(void* data, size_t bytes) {

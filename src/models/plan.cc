@@ -6,6 +6,7 @@
 #include "base/text.h"
 #include "base/try.h"
 #include "kernels/device/device_memory.h"
+#include "kernels/weights/expert_transfers.h"
 #include "models/decoder/activations.h"
 #include "models/divide.h"
 #include "models/modules.h"

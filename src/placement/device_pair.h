@@ -6,7 +6,9 @@
 #include <span>
 #include <vector>
 
+#include "kernels/host_link.h"
 #include "kernels/kernel_device.h"
+#include "kernels/weights/expert_transfers.h"
 #include "moracle/placement.h"
 #include "placement/policy.h"
 

@@ -1,7 +1,7 @@
 // Transfers of experts over the bus, beside other work of the GPU.
 #pragma once
 
-#include "kernels/kernel_device.h"
+#include "kernels/weights/expert_transfers.h"
 
 namespace moracle {
 class CudaDevice;
