@@ -1,5 +1,5 @@
-// libFuzzer: the bytes are the body of a request in each dialect. The result is jobs within the limits,
-// or an Error that names the place.
+// libFuzzer: the bytes are the body of a request in each dialect. The result is jobs within the
+// limits, or an Error that names the place.
 #include <cstddef>
 #include <cstdint>
 #include <cstdlib>
