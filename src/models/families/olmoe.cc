@@ -1,5 +1,5 @@
 // OLMoE: GQA with a norm over all heads of q, and of k; experts with softmax routing in every
-// layer.
+// layer. FlexOlmo: the same on the residual stream itself, with norms of the outputs instead.
 #include "base/text.h"
 #include "base/try.h"
 #include "checkpoint/state.h"
@@ -18,8 +18,19 @@ constexpr std::string_view kDefaults = R"({
   "num_experts_per_tok": 8, "num_experts": 64, "norm_topk_prob": false, "rope_theta": 10000.0
 })";
 
+// The defaults of transformers' FlexOlmoConfig.
+constexpr std::string_view kFlexDefaults = R"({
+  "vocab_size": 100352, "hidden_size": 4096, "intermediate_size": 11008, "num_hidden_layers": 32,
+  "num_attention_heads": 32, "hidden_act": "silu", "max_position_embeddings": 4096,
+  "rms_norm_eps": 1e-06, "tie_word_embeddings": false, "attention_bias": false,
+  "num_experts_per_tok": 5, "num_experts": 7, "norm_topk_prob": false, "rope_theta": 500000.0
+})";
+
+enum class Norms { kOfInputs, kOfOutputs };
+
 Result<LayerDescription> describe_layer(const Checkpoint& checkpoint, const DecoderSpec& spec,
-                                        const GroupedQuerySpec& heads, int64_t layer, bool biased) {
+                                        const GroupedQuerySpec& heads, int64_t layer, bool biased,
+                                        Norms norms) {
   const std::string prefix = layer_prefix(checkpoint, layer);
   const std::string self_attn = prefix + "self_attn.";
   MORACLE_TRY(GroupedQueryDescription attention,
@@ -28,19 +39,34 @@ Result<LayerDescription> describe_layer(const Checkpoint& checkpoint, const Deco
   MORACLE_TRY(DescribedWeights experts, checkpoint.moe_layer(layer));
   MORACLE_TRY(RouterDescription router,
               describe_router(checkpoint, prefix + "mlp.gate", experts.spec));
-  return describe_decoder_layer(checkpoint, spec, layer, std::move(attention), std::move(experts),
-                                std::move(router));
+  if (norms == Norms::kOfInputs) {
+    return describe_decoder_layer(checkpoint, spec, layer, std::move(attention), std::move(experts),
+                                  std::move(router));
+  }
+  const auto norm = [&](const char* name) {
+    return describe_norm(checkpoint, prefix + name, spec.hidden_size, spec);
+  };
+  LayerDescription described{{}, {}, std::move(attention), std::move(router), std::move(experts)};
+  MORACLE_TRY(described.attention_output.norm, norm("post_attention_layernorm"));
+  MORACLE_TRY(described.mlp_output.norm, norm("post_feedforward_layernorm"));
+  return described;
 }
 
-Result<Description> describe(const Checkpoint& checkpoint) {
+Result<Description> describe_with(const Checkpoint& checkpoint, Norms norms) {
   const Config& config = checkpoint.state().config;
   MORACLE_TRY(const DecoderSpec spec, read_decoder_spec(config));
   MORACLE_TRY(const GroupedQuerySpec heads, read_grouped_query(config, spec));
   if (config.has({"clip_qkv"})) return config.unsupported({"clip_qkv"}, "null", "it is set");
   MORACLE_TRY(const bool biased, config.boolean_or(false, {"attention_bias"}));
   return describe_decoder(checkpoint, spec, [&](int64_t layer) {
-    return describe_layer(checkpoint, spec, heads, layer, biased);
+    return describe_layer(checkpoint, spec, heads, layer, biased, norms);
   });
+}
+Result<Description> describe(const Checkpoint& checkpoint) {
+  return describe_with(checkpoint, Norms::kOfInputs);
+}
+Result<Description> describe_flex(const Checkpoint& checkpoint) {
+  return describe_with(checkpoint, Norms::kOfOutputs);
 }
 
 constexpr GgufKey kGgufKeys[] = {{"feed_forward_length", "intermediate_size"}};
@@ -59,5 +85,12 @@ constinit const Family kOlmoeFamily = {.architecture = "OlmoeForCausalLM",
                                                    .intermediate_size = kOnlySizeKeys,
                                                    .score = Score::kSoftmax,
                                                    .gguf = olmoe::kGguf}};
+
+constinit const Family kFlexOlmoFamily = {.architecture = "FlexOlmoForCausalLM",
+                                          .models = "FlexOlmo",
+                                          .describe = olmoe::describe_flex,
+                                          .experts = {.defaults = olmoe::kFlexDefaults,
+                                                      .intermediate_size = kOnlySizeKeys,
+                                                      .score = Score::kSoftmax}};
 
 }  // namespace moracle

@@ -10,7 +10,8 @@ class ToolCallParser {
   struct Delta {
     std::string text;
     std::vector<ToolCall> calls;  ///< calls, with ids
-    /// Of a parser that streams: all text and calls, in order. Texts have no `begins`.
+    /// All text and calls, in order; filled only by a parser that streams. `begins` marks the first
+    /// piece of a call.
     std::vector<AnswerPiece> pieces;
   };
 

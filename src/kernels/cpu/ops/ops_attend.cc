@@ -37,7 +37,8 @@ struct RowBlocks {
   int64_t threads;
 
   int64_t heads_per_kv() const { return shape.num_heads / shape.num_kv_heads; }
-  // Of a sequence with selections: the first tokens, which see all positions up to their own.
+  // The number of tokens of sequence s that attend to all positions up to their own. Without
+  // selections: all of its tokens.
   int64_t tokens(int64_t s) const {
     const int64_t first = batch.first_token[s], all = batch.first_token[s + 1] - first;
     if (shape.selected == nullptr || all == 0) return all;
