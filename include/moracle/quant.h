@@ -31,6 +31,10 @@ enum class CodeSet : uint8_t {
   kSigned5,    ///< -16 to 15: Q5_0
   kUnsigned5,  ///< 0 to 31: Q5_K, Q5_1
   kIq4,        ///< 16 values from -127 to 113: IQ4_NL, IQ4_XS
+  kIq3S,       ///< odd numbers from -15 to 15: IQ3_S
+  kIq3Xxs,     ///< 8 values from 4 to 62, and their negatives: IQ3_XXS
+  kIq2,        ///< 8, 25, 43, and their negatives: IQ2_XXS, IQ2_XS, IQ2_S
+  kIq1,        ///< 1, 7, 9, and their negatives: IQ1_S, IQ1_M
 };
 
 /// The number format of one operand. A float dtype means: not quantized.

@@ -98,8 +98,8 @@ std::vector<Scheme> schemes() {
       with_zero_points({int4_static_group(64), kInt8DynamicTokenSym}),
       {kMxfp4Static, kInt8DynamicTokenSym},
       {kNvfp4Static, kInt8DynamicTokenSym},
-      // As GGUF stores Q8_0, Q4_1, Q4_K, Q5_K, Q6_K, Q5_0, IQ4_XS, Q3_K and Q2_K; Q4_K stacked with
-      // Q6_K.
+      // As GGUF stores Q8_0, Q4_1, Q4_K, Q5_K, Q6_K, Q5_0, IQ4_XS, IQ3_XXS, IQ2_S, Q3_K and Q2_K;
+      // Q4_K stacked with Q6_K.
       weight_only(with_scales(int8_static_group(32), DType::kF16)),
       with_minimums(with_zero_points({with_scales(int4_static_group(32), DType::kF16), {}})),
       with_minimums(with_zero_points({with_scales(int4_static_group(32), DType::kI8), {}})),
@@ -108,6 +108,9 @@ std::vector<Scheme> schemes() {
       weight_only(with_codes(with_scales(int8_static_group(16), DType::kI8), CodeSet::kSigned6)),
       weight_only(with_codes(with_scales(int8_static_group(32), DType::kF16), CodeSet::kSigned5)),
       weight_only(with_codes(with_scales(int8_static_group(32), DType::kI8), CodeSet::kIq4)),
+      weight_only(with_codes(with_scales(int8_static_group(32), DType::kI8), CodeSet::kIq3Xxs)),
+      {with_codes(with_scales(int8_static_group(16), DType::kI8), CodeSet::kIq2),
+       kInt8DynamicTokenSym},
       {with_codes(with_scales(int8_static_group(16), DType::kI8), CodeSet::kSigned6),
        kInt8DynamicTokenSym},
       weight_only(with_scales(int4_static_group(16), DType::kI8)),

@@ -138,6 +138,7 @@ void take_steps(const MatrixShape& shape, const std::byte* from, int64_t rows,
     const std::byte* const panel = from + r / kRows * step_bytes(shape);
     for (int64_t f = 0; f < columns; ++f)
       factors[r * columns + f] =
+          factor_unit(shape.key.codes) *
           f16_to_float(value_at<uint16_t>(panel + (f * kRows + r % kRows) * 2));
     for (int64_t g = 0; g < groups; ++g) {
       const auto step = value_at<int8_t>(panel + factor_bytes(shape) + g * kRows + r % kRows);

@@ -51,7 +51,7 @@ uint32_t halves(uint32_t columns) {
 uint32_t numbers_of(CodeSet set, uint32_t codes) {
   const uint32_t mask = 0x01010101u * ((1u << code_bits(set)) - 1);
   if (set == CodeSet::kUnsigned5) return codes & mask;
-  if (set != CodeSet::kIq4)  // flips the sign, which moves the least code to 0
+  if (!has_code_book(set))  // flips the sign, which moves the least code to 0
     return (codes ^ 0x01010101u << (code_bits(set) - 1)) & mask;
   uint32_t numbers = 0;
   for (unsigned i = 0; i < 32; i += 8)
@@ -115,7 +115,7 @@ void pack_steps(const MatrixShape& shape, const std::vector<float>& values,
     const int64_t panel = (first_row + r) / kRows, lane = (first_row + r) % kRows;
     std::byte* const to = out + panel * step_bytes(shape);
     for (int64_t f = 0; f < columns; ++f) {
-      const uint16_t half = float_to_f16(factors[r * columns + f]);
+      const uint16_t half = float_to_f16(factors[r * columns + f] / factor_unit(shape.key.codes));
       std::memcpy(to + (f * kRows + lane) * sizeof half, &half, sizeof half);
     }
     for (int64_t g = 0; g < groups; ++g) {

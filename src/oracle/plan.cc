@@ -5,6 +5,7 @@
 #include "base/text.h"
 #include "layout/layout.h"
 #include "oracle/workspace.h"
+#include "quant/code_set.h"
 
 namespace moracle {
 namespace {
@@ -79,7 +80,7 @@ void plan_matrices(Plan& plan, const Request& request, const Machine& machine, b
   std::vector<MatrixShape> shapes = layer.matrices();
   // Only kernels of the CPU read codes in fewer bits than their type has.
   for (MatrixShape& shape : shapes) {
-    if (backend.platform != Platform::kCpu) shape.key.codes = CodeSet::kAny;
+    if (backend.platform != Platform::kCpu) shape.key = with_any_codes(shape.key);
   }
   const QuantKey &first = shapes.front().key, &last = shapes.back().key;
   // Quantized activations may depend on the scheme of the weights.

@@ -61,7 +61,11 @@ constexpr CodeSetName kCodeSets[] = {{"", ""},
                                      {"-6bit", ", codes of 6 bits"},
                                      {"-5bit", ", codes of 5 bits"},
                                      {"-u5bit", ", codes of 5 bits without sign"},
-                                     {"-iq4", ", codes of 4 bits in a code book"}};
+                                     {"-iq4", ", codes of 4 bits in a code book"},
+                                     {"-iq3s", ", odd codes of 4 bits"},
+                                     {"-iq3xxs", ", codes of 3 bits and a sign in a code book"},
+                                     {"-iq2", ", 3 codes and a sign"},
+                                     {"-iq1", ", 3 small codes and a sign"}};
 
 // The properties that a format and its widths determine, without the granularity.
 struct Family {

@@ -3,6 +3,8 @@
 #include <algorithm>
 #include <numeric>
 
+#include "quant/code_set.h"
+
 namespace moracle {
 namespace {
 
@@ -61,8 +63,12 @@ std::optional<Scheme> common_scheme(const Scheme& a, const Scheme& b) {
   common.weight.group.cols = common_group(a.weight.group.cols, b.weight.group.cols);
   common.weight.symmetric = a.weight.symmetric && b.weight.symmetric;
   common.weight.minimums = a.weight.minimums || b.weight.minimums;
-  if (a.weight.codes != b.weight.codes) common.weight.codes = CodeSet::kAny;
   if (!same_scales(a.weight, b.weight)) common.weight.scale_dtype = DType::kF32;
+  if (a.weight.codes != b.weight.codes) {
+    common.weight.codes = CodeSet::kAny;
+    if (factor_unit(a.weight.codes) != factor_unit(b.weight.codes))
+      common.weight.scale_dtype = DType::kF32;
+  }
   return common;
 }
 

@@ -57,7 +57,8 @@ std::vector<float> make_steps(const CanonicalMatrix& m, std::vector<float>& valu
                            static_cast<size_t>(std::min(per_factor, groups - first)));
       float largest = 0;
       for (const float value : some) largest = std::max(largest, std::fabs(value));
-      const float factor = f16_to_float(float_to_f16(largest / kLargest));
+      const float unit = factor_unit(m.key.codes);
+      const float factor = unit * f16_to_float(float_to_f16(largest / kLargest / unit));
       for (float& value : some)
         value = std::clamp(std::round(value / factor), -64.0f, 64.0f) * factor;
       factors.push_back(factor);

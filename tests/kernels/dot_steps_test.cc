@@ -42,7 +42,12 @@ class Panel {
   int most_number() const { return (1 << bits_) - 1; }
   /// The number of the code with the largest magnitude.
   int extreme() const {
-    return set_ == CodeSet::kAny ? 1 << (bits_ - 1) : set_ == CodeSet::kUnsigned5 ? 31 : 0;
+    if (set_ == CodeSet::kAny) return 1 << (bits_ - 1);
+    int most = 0;
+    for (int number = 1; number <= most_number(); ++number) {
+      if (std::abs(code(number)) > std::abs(code(most))) most = number;
+    }
+    return most;
   }
 
  private:
@@ -66,6 +71,8 @@ constexpr Kind kKinds[] = {
     {CodeSet::kUnsigned5, 32, true, false},
     {CodeSet::kSigned6, 16, false, false},
     {CodeSet::kIq4, 32, false, false},
+    {CodeSet::kIq3Xxs, 32, false, false},
+    {CodeSet::kIq2, 16, false, false},
     {CodeSet::kSigned6, 64, true, false},
     {CodeSet::kAny, 32, false, false, DType::kF16},
     {CodeSet::kAny, 32, false, false, DType::kF16, DType::kI8},
@@ -134,6 +141,10 @@ struct StepRows {
     b.minimum_sum = minimum_sum.data();
     b.minimum_sum_stride = groups;
     b.panels = panels;
+    if (has_code_book(kind.set)) {
+      b.code_book = code_book(kind.set).data();
+      b.factor_unit = factor_unit(kind.set);
+    }
     b.zero = kind.zero ? kStepZeroPoint : 0;
     b.group_cols = kind.group_cols;
     b.groups = groups;
@@ -266,7 +277,7 @@ TEST_P(StepKernels, MatchExactSumsForRandomAndExtremeValues) {
                         (limbs > 1 ? double{x.x_scale[row * x.super_blocks +
                                                       s * factor_cols / kFactorCols]}
                                    : 1.0) *
-                        double{f16_to_float(factor[p][s * kPanelRows + n])};
+                        double{f16_to_float(factor[p][s * kPanelRows + n]) * b.factor_unit};
                     all += part;
                     size += std::abs(part);
                   }

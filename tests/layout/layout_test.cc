@@ -329,8 +329,9 @@ TEST(Vnni16Layout, StoresStepsOfScalesAndMinimumsWithTheirFactors) {
 
 // The number of a code: its low 4 bits as of int4, the others in the last row block of the unit.
 TEST(Vnni16Layout, StoresCodesOfSetsInTheirBits) {
-  for (const char* scheme : {"int8-w8a16-g16-s8-6bit", "int8-w8a16-g32-s16-5bit",
-                             "int8-w8a16-g32-min-s8-u5bit", "int8-w8a16-g32-s8-iq4"}) {
+  for (const char* scheme :
+       {"int8-w8a16-g16-s8-6bit", "int8-w8a16-g32-s16-5bit", "int8-w8a16-g32-min-s8-u5bit",
+        "int8-w8a16-g32-s8-iq4", "int8-w8a16-g32-s8-iq3xxs", "int8-w8a16-g16-s8-iq2"}) {
     const MatrixShape shape{17, 96, parse_scheme(scheme)->weight};
     const CanonicalMatrix m = matrix_for(shape);
     const std::vector<std::byte> bytes = packed({&kVnni16Layout, shape}, m, std::byte{0xff});

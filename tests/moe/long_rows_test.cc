@@ -58,8 +58,9 @@ TEST(LongRows, HoldWithStoredScales) {
        {"int4-w4a16-g32-asym-min-s8", "int4-w4a8-g32-asym-min-s8", "int4-w4a16-g16-s8",
         "int4-w4a8-g16-min-s8", "int8-w8a16-g32-min-s8-u5bit", "int8-w8a8-g32-min-s8-u5bit",
         "int8-w8a16-g16-s8-6bit", "int8-w8a8-g16-s8-6bit", "int8-w8a16-g32-s8-iq4",
-        "int8-w8a8-g32-s8-iq4", "int8-w8a16-g32-s16", "int8-w8a8-g32-s16", "int4-w4a16-g32-s16",
-        "int4-w4a8-g32-s16", "int8-w8a16-g32-s16-iq4", "int8-w8a8-g32-s16-iq4"}) {
+        "int8-w8a8-g32-s8-iq4", "int8-w8a16-g32-s8-iq3xxs", "int8-w8a8-g16-s8-iq2",
+        "int8-w8a16-g32-s16", "int8-w8a8-g32-s16", "int4-w4a16-g32-s16", "int4-w4a8-g32-s16",
+        "int8-w8a16-g32-s16-iq4", "int8-w8a8-g32-s16-iq4"}) {
     SCOPED_TRACE(text);
     const auto scheme = parse_scheme(text);
     ASSERT_TRUE(scheme);

@@ -130,7 +130,8 @@ TEST(GgufBlocks, IntegerFormHasTheGroupsOfTheType) {
   // Scales in f16 where a block has one group, 8-bit integers times f16 in k-quants.
   using enum DType;
   const std::set halves = {kQ4_0, kQ4_1, kQ5_0, kQ5_1, kQ8_0, kIQ4NL};
-  const std::set steps = {kQ2K, kQ3K, kQ4K, kQ5K, kQ6K, kIQ4XS};
+  const std::set steps = {kQ2K,    kQ3K,    kQ4K,   kQ5K,  kQ6K,  kIQ4XS, kIQ3S,
+                          kIQ3XXS, kIQ2XXS, kIQ2XS, kIQ2S, kIQ1S, kIQ1M};
   for (const auto& want : kWant) {
     const DType scales = halves.contains(want.type) ? kF16 : steps.contains(want.type) ? kI8 : kF32;
     QuantKey key{want.codes, per_group(want.group), false, !want.zero_points,
@@ -139,6 +140,11 @@ TEST(GgufBlocks, IntegerFormHasTheGroupsOfTheType) {
     if (want.type == kQ5_0) key.codes = CodeSet::kSigned5;
     if (want.type == kQ5_1 || want.type == kQ5K) key.codes = CodeSet::kUnsigned5;
     if (want.type == kIQ4NL || want.type == kIQ4XS) key.codes = CodeSet::kIq4;
+    if (want.type == kIQ3S) key.codes = CodeSet::kIq3S;
+    if (want.type == kIQ3XXS) key.codes = CodeSet::kIq3Xxs;
+    if (want.type == kIQ2XXS || want.type == kIQ2XS || want.type == kIQ2S)
+      key.codes = CodeSet::kIq2;
+    if (want.type == kIQ1S || want.type == kIQ1M) key.codes = CodeSet::kIq1;
     EXPECT_EQ(integer_form(want.type), key) << name(want.type);
   }
   EXPECT_EQ(integer_form(DType::kMxfp4Block), kMxfp4Static);

@@ -3,6 +3,8 @@
 #include <algorithm>
 #include <bit>
 
+#include "quant/code_set.h"
+
 namespace moracle::cpu {
 namespace {
 
@@ -198,6 +200,10 @@ void MacroKernel::multiply_steps(const PanelPair& pair, const RowTile& tile,
   }
   block.minimum_sum = tile.x.minimum_sums + tile.first * tile.x.num_minimums;
   block.minimum_sum_stride = tile.x.num_minimums;
+  if (const CodeSet set = weights_.shape.key.codes; has_code_book(set)) {
+    block.code_book = code_book(set).data();
+    block.factor_unit = factor_unit(set);
+  }
   block.zero = weights_.shape.key.symmetric ? 0 : kStepZeroPoint;
   block.group_cols = static_cast<int>(panels_.group_cols());
   block.groups = panels_.num_groups();

@@ -8,6 +8,7 @@
 #include "base/scalar.h"
 #include "kernels/cpu/gemm/pack_rows.h"
 #include "kernels/cpu/simd/vector_ops.h"
+#include "quant/code_set.h"
 
 namespace moracle::cpu {
 namespace {
@@ -212,6 +213,7 @@ void WeightPanels::read_steps(const std::byte* panel, int64_t group, int64_t cou
     StepArgs args;
     args.steps = steps + group * kPanelRows;
     args.factor = factors + group / per_factor * kPanelRows;
+    args.unit = factor_unit(weights_.shape.key.codes);
     args.groups = std::min(past - group, per_factor - group % per_factor);
     args.plus = plus;
     args.times = kStepZeroPoint;

@@ -13,9 +13,9 @@ constexpr int kRowBlockVecs = kRowBlock / (4 * kLanes);
 
 /// The codes of numbers, four in a lane. Integers: the least one is `set`'s code of 0.
 template <CodeSet set>
-MORACLE_VECTOR_INLINE Bits codes_of(Bits numbers) {
-  if constexpr (set == CodeSet::kIq4) {
-    return lookup_bytes(kIq4Values, numbers);
+MORACLE_VECTOR_INLINE Bits codes_of(Bits numbers, const int8_t* book) {
+  if constexpr (has_code_book(set)) {
+    return lookup_bytes(book, numbers);
   } else if constexpr (set == CodeSet::kUnsigned5) {
     return numbers;
   } else {
@@ -32,6 +32,7 @@ void unpack_set(const UnpackArgs& args) {
   constexpr int kLow = kHigh == 0 ? 1 : 4 / kHigh;  // row blocks of low bits
   constexpr int kBlocks = kLow + (kHigh > 0 ? 1 : 0);
   const Bits four = splat_bits(0x0f0f0f0fu), upper = splat_bits(0x01010101u * ((1u << kHigh) - 1));
+  const int8_t* const book = has_code_book(set) ? code_book(args.set).data() : nullptr;
   const std::byte* from = args.from;
   std::byte* to = args.to;
   for (int64_t unit = 0; unit < args.units; ++unit) {
@@ -48,7 +49,7 @@ void unpack_set(const UnpackArgs& args) {
           const int block = 2 * low + half;
           Bits numbers = (half == 0 ? both : both >> 4) & four;
           if constexpr (kHigh > 0) numbers |= (high >> (block * kHigh) & upper) << 4;
-          store(to + block * kRowBlock + v * 4 * kLanes, codes_of<set>(numbers));
+          store(to + block * kRowBlock + v * 4 * kLanes, codes_of<set>(numbers, book));
         }
       }
     }
@@ -65,10 +66,10 @@ void unpack_codes(const UnpackArgs& args) {
       return unpack_set<CodeSet::kSigned5>(args);
     case CodeSet::kUnsigned5:
       return unpack_set<CodeSet::kUnsigned5>(args);
-    case CodeSet::kIq4:
-      return unpack_set<CodeSet::kIq4>(args);
     case CodeSet::kAny:
       return;
+    default:
+      return unpack_set<CodeSet::kIq4>(args);
   }
 }
 

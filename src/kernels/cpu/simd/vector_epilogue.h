@@ -113,7 +113,9 @@ void powers_of_two(const uint8_t* exponents, int64_t count, bool half, float* to
 }
 
 void scale_steps(const StepArgs& args) {
-  const FloatBlock factor = load_scales(args.factor);
+  FloatBlock factor = load_scales(args.factor);
+  MORACLE_VECTOR_UNROLL
+  for (int v = 0; v < kVecs; ++v) factor.v[v] = factor.v[v] * splat(args.unit);
   for (int64_t g = 0; g < args.groups; ++g) {
     const Block steps = load_block(reinterpret_cast<const uint8_t*>(args.steps + g * 16));
     MORACLE_VECTOR_UNROLL

@@ -141,10 +141,11 @@ struct MinimumArgs {
 };
 
 /// Integers of 8 bits to floats, a panel's groups one after another:
-///   to[g][n] = steps[g][n] · factor[n] + times · plus[g][n]
+///   to[g][n] = steps[g][n] · factor[n] · unit + times · plus[g][n]
 struct StepArgs {
   const int8_t* steps = nullptr;     ///< [groups][16]
   const uint16_t* factor = nullptr;  ///< [16] f16
+  float unit = 1;                    ///< a power of two
   int64_t groups = 0;
   const float* plus = nullptr;  ///< [groups][16]; null: none
   float times = 0;

@@ -101,7 +101,9 @@ struct StepDotArgs {
   int64_t minimum_sum_stride = 0;
   int panels = 2;
   const std::byte* w[2] = {};
-  PanelSteps steps[2], minimums[2];  ///< minimums: null if there are none
+  PanelSteps steps[2], minimums[2];   ///< minimums: null if there are none
+  const int8_t* code_book = nullptr;  ///< 16 codes by number; null: codes are integers
+  float factor_unit = 1;              ///< times the factors of codes in a code book
   int zero = 0;
   int group_cols = 0;  ///< 16, 32 or 64, a multiple of the columns that are packed together
   int64_t groups = 0;

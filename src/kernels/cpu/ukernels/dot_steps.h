@@ -33,28 +33,40 @@ constexpr bool kByFours = false;
 /// The codes of row blocks of one kind. Products take unsigned bytes: the code plus kOffset.
 template <CodeSet set>
 struct StoredCodes {
+  static constexpr bool kBook = has_code_book(set);
   static constexpr int kHigh = set == CodeSet::kAny ? 0 : code_bits(set) - 4;  // beside four bits
   static constexpr int kCols = kHigh == 1 ? 32 : 16;                           // of a unit
   static constexpr int kLowBlocks = kCols / 8, kBlocks = kLowBlocks + (kHigh > 0 ? 1 : 0);
   static constexpr int64_t kSuperBlock = kFactorCols / kCols * kBlocks * kRowBlockBytes;
   static constexpr int kOffset = set == CodeSet::kAny       ? 8
                                  : set == CodeSet::kSigned6 ? 32
-                                 : set != CodeSet::kIq4     ? 0
+                                 : !kBook                   ? 0
                                  : kByFours                 ? 128
                                                             : 0;
   /// Two products of bytes fit into 16 bits, and so do sums of kPairs of them with AVX2: 2 · 127
-  /// times 15, 31 or 63 is at most 32,767 / kPairs. Codes of kIq4 stay signed there, and their
-  /// signs go to the activations: 2 · 127 · 127.
-  static constexpr bool kSigned = set == CodeSet::kIq4 && !kByFours;
-  static constexpr int kPairs = set == CodeSet::kIq4 ? 1 : kHigh == 2 ? 2 : 4;
+  /// times 15, 31 or 63 is at most 32,767 / kPairs. Codes in a code book stay signed there, and
+  /// their signs go to the activations: 2 · 127 · 127.
+  static constexpr bool kSigned = kBook && !kByFours;
+  static constexpr int kPairs = kBook ? 1 : kHigh == 2 ? 2 : 4;
+
+  /// What `at` looks codes up in.
+  MORACLE_VECTOR_INLINE static Bits book_of(const StepDotArgs& b) {
+    if constexpr (!kBook) return Bits{};
+    const auto book = load_as<__m128i>(b.code_book);
+#if defined(MORACLE_VECTOR_AVX512)
+    return as<Bits>(_mm512_broadcast_i32x4(book));
+#else
+    return as<Bits>(_mm256_broadcastsi128_si256(book));
+#endif
+  }
 
   /// Columns 4c to 4c + 3 of a unit.
-  MORACLE_VECTOR_INLINE static Bits at(const std::byte* unit, int c) {
+  MORACLE_VECTOR_INLINE static Bits at(const std::byte* unit, int c, Bits book) {
     constexpr uint32_t kBytes = 0x01010101u;
     const Bits both = load_as<Bits>(unit + c / 2 * kRowBlockBytes);
     Bits code = (c % 2 == 0 ? both : both >> 4) & splat_bits(15 * kBytes);
     if constexpr (set == CodeSet::kAny) code ^= splat_bits(8 * kBytes);
-    if constexpr (set == CodeSet::kIq4) code = value_of(code);
+    if constexpr (kBook) code = value_of(code, book);
     if constexpr (kHigh > 0) {
       const Bits high = load_as<Bits>(unit + kLowBlocks * kRowBlockBytes);
       const int shift = c * kHigh - 4;
@@ -65,14 +77,11 @@ struct StoredCodes {
   }
 
  private:
-  MORACLE_VECTOR_INLINE static Bits value_of(Bits numbers) {
-    const auto table = load_as<__m128i>(kIq4Values);
+  MORACLE_VECTOR_INLINE static Bits value_of(Bits numbers, Bits book) {
 #if defined(MORACLE_VECTOR_AVX512)
-    const __m512i values = _mm512_broadcast_i32x4(table);
-    const auto value = as<Bits>(_mm512_shuffle_epi8(values, as<__m512i>(numbers)));
+    const auto value = as<Bits>(_mm512_shuffle_epi8(as<__m512i>(book), as<__m512i>(numbers)));
 #else
-    const __m256i values = _mm256_broadcastsi128_si256(table);
-    const auto value = as<Bits>(_mm256_shuffle_epi8(values, as<__m256i>(numbers)));
+    const auto value = as<Bits>(_mm256_shuffle_epi8(as<__m256i>(book), as<__m256i>(numbers)));
 #endif
     return kByFours ? value ^ splat_bits(0x80808080u) : value;
   }
@@ -84,8 +93,10 @@ struct StoredCodes {
 struct Int8Codes {
   static constexpr int kCols = 16, kBlocks = 4;
   static constexpr int64_t kSuperBlock = kFactorCols / kCols * kBlocks * kRowBlockBytes;
+  static constexpr bool kBook = false;
   static constexpr int kOffset = 128;
-  MORACLE_VECTOR_INLINE static Bits at(const std::byte* unit, int c) {
+  MORACLE_VECTOR_INLINE static Bits book_of(const StepDotArgs&) { return Bits{}; }
+  MORACLE_VECTOR_INLINE static Bits at(const std::byte* unit, int c, Bits) {
     return load_as<Bits>(unit + c * kRowBlockBytes) ^ splat_bits(0x80808080u);
   }
 };
@@ -117,6 +128,13 @@ MORACLE_VECTOR_INLINE Vec widen_halves(const uint16_t* p) {
 }
 MORACLE_VECTOR_INLINE Vec to_floats(Ints v) {
   return __builtin_convertvector(v, Vec);
+}
+
+/// The factors, or f16 scales, of 16 rows or half of them.
+template <class Codes>
+MORACLE_VECTOR_INLINE Vec factors_at(const StepDotArgs& b, const uint16_t* p) {
+  const Vec factors = widen_halves(p);
+  return Codes::kBook ? factors * splat(b.factor_unit) : factors;
 }
 
 /// How far codes and steps are prefetched: 4 to 6 KiB of codes of a panel.
@@ -215,6 +233,7 @@ struct Group {
   const int32_t* x_sum;
   int64_t x_stride, x_sum_stride;
   int units, offset;
+  Bits book;
 
   /// sum[p][r] += step · Σ code · x, or without steps = Σ code · x. The units of this group are
   /// then behind w, ahead and x.
@@ -245,7 +264,7 @@ struct Group {
         for (int i = 0; i < Product::kQuads; ++i) {
           Bits code[kPanels];
           MORACLE_VECTOR_UNROLL
-          for (int p = 0; p < kPanels; ++p) code[p] = Codes::at(w[p], c + i);
+          for (int p = 0; p < kPanels; ++p) code[p] = Codes::at(w[p], c + i, book);
           MORACLE_VECTOR_UNROLL
           for (int r = 0; r < kRows; ++r) {
             const Bits bytes = splat_bits(load_as<uint32_t>(x + r * x_stride + (c + i) * 4));
@@ -320,6 +339,7 @@ MORACLE_VECTOR_INLINE void multiply_half(const StepDotArgs& b, const StepPositio
   group.x_sum_stride = b.x_sum_stride;
   group.units = static_cast<int>(static_cast<unsigned>(b.group_cols) / Codes::kCols);
   group.offset = Codes::kOffset + b.zero;
+  group.book = Codes::book_of(b);
   const float* minimum_sum = b.minimum_sum + at.row * b.minimum_sum_stride + first_group;
   const float* const x_scale =
       kLimbRows == 1 ? nullptr : b.x_scale + x_row * b.x_scale_stride + at.super_block;
@@ -339,8 +359,8 @@ MORACLE_VECTOR_INLINE void multiply_half(const StepDotArgs& b, const StepPositio
     if constexpr (!Codes::kSteps) {
       MORACLE_VECTOR_UNROLL
       for (int p = 0; p < kPanels; ++p) {
-        add_scaled<kTokens, kLimbRows>(sum[p], widen_halves(factor[p]), x_scale, b.x_scale_stride,
-                                       total[p]);
+        add_scaled<kTokens, kLimbRows>(sum[p], factors_at<Codes>(b, factor[p]), x_scale,
+                                       b.x_scale_stride, total[p]);
         factor[p] += kPanelRows;
       }
     }
@@ -359,8 +379,8 @@ MORACLE_VECTOR_INLINE void multiply_half(const StepDotArgs& b, const StepPositio
   MORACLE_VECTOR_UNROLL
   for (int p = 0; p < kPanels; ++p) {
     if constexpr (Codes::kSteps)
-      add_scaled<kTokens, kLimbRows>(sum[p], widen_halves(factor[p]), x_scale, b.x_scale_stride,
-                                     total[p]);
+      add_scaled<kTokens, kLimbRows>(sum[p], factors_at<Codes>(b, factor[p]), x_scale,
+                                     b.x_scale_stride, total[p]);
     const Vec least_factor =
         has_minimums ? widen_halves(b.minimums[at.panel + p].factor + factor_at) : Vec{};
     MORACLE_VECTOR_UNROLL

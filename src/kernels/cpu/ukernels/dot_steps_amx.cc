@@ -59,6 +59,7 @@ MORACLE_VECTOR_INLINE void unpack_tile(const StepDotArgs& b, const PanelBlock& a
   const int8_t* const steps =
       b.steps[at.panel].step + at.super_block * per_factor * int64_t{kPanelRows};
   const __m512i offset = _mm512_set1_epi16(static_cast<int16_t>(Codes::kOffset + b.zero));
+  const Bits book = Codes::book_of(b);
   std::byte *high = to.high[tile], *low = to.low[tile];
   for (int u = 0; u < kUnits; ++u, unit += kUnitBytes, ahead += kUnitBytes) {
     const int group = (tile * kTileCols + u * Codes::kCols) >> shift;
@@ -74,7 +75,7 @@ MORACLE_VECTOR_INLINE void unpack_tile(const StepDotArgs& b, const PanelBlock& a
     for (int i = 0; i < Codes::kBlocks; ++i) __builtin_prefetch(ahead + i * kRowBlockBytes, 0, 2);
     MORACLE_VECTOR_UNROLL
     for (int c = 0; c < Codes::kCols / 4; ++c) {
-      const auto code = as<__m512i>(Codes::at(unit, c));
+      const auto code = as<__m512i>(Codes::at(unit, c, book));
       __m512i a = _mm512_maddubs_epi16(code, even), z = _mm512_maddubs_epi16(code, odd);
       if constexpr (kSubtracts) {
         a = _mm512_sub_epi16(a, less);
@@ -133,7 +134,7 @@ MORACLE_VECTOR_INLINE void multiply_tiles(const TwoBytes& w, int tiles, int64_t 
 
 /// Adds the sums of a super-block to the results of kTokens tokens from `token` on, which begin at
 /// row `row` of the sums. Adds in the order of multiply_half, so that bits are equal.
-template <int kTokens, int kLimbRows>
+template <class Codes, int kTokens, int kLimbRows>
 MORACLE_VECTOR_INLINE void add_tokens(const StepDotArgs& b, const PanelBlock& at,
                                       const TileSums& sums, int row, int64_t token) {
   const int64_t s = at.super_block;
@@ -153,8 +154,9 @@ MORACLE_VECTOR_INLINE void add_tokens(const StepDotArgs& b, const PanelBlock& at
   }
   const float* const x_scale =
       kLimbRows == 1 ? nullptr : b.x_scale + token * kLimbRows * b.x_scale_stride + s;
-  add_scaled<kTokens, kLimbRows>(sum, widen_halves(b.steps[at.panel].factor + s * kPanelRows),
-                                 x_scale, b.x_scale_stride, total);
+  const uint16_t* const factors = b.steps[at.panel].factor + s * kPanelRows;
+  add_scaled<kTokens, kLimbRows>(sum, factors_at<Codes>(b, factors), x_scale, b.x_scale_stride,
+                                 total);
   if (const PanelSteps& minimums = b.minimums[at.panel]; minimums.step != nullptr) {
     const int64_t first_group = s * (kFactorCols / b.group_cols);
     const float* const minimum_sum = b.minimum_sum + token * b.minimum_sum_stride + first_group;
@@ -174,7 +176,7 @@ MORACLE_VECTOR_INLINE void add_tokens(const StepDotArgs& b, const PanelBlock& at
 }
 
 /// Multiplies `count` tokens from `token` on by a super-block of one panel.
-template <int kLimbRows, class Between>
+template <class Codes, int kLimbRows, class Between>
 MORACLE_VECTOR_INLINE void multiply_tokens(const StepDotArgs& b, const PanelBlock& at,
                                            const TwoBytes& w, TileSums& sums, int64_t token,
                                            int count, const Between& between) {
@@ -201,12 +203,12 @@ MORACLE_VECTOR_INLINE void multiply_tokens(const StepDotArgs& b, const PanelBloc
   // More tokens at a time hide the latency of the sums over minimums.
   int t = 0;
   if (kLimbRows == 1 && b.minimums[0].step != nullptr) {
-    for (; t + 8 <= count; t += 8) add_tokens<8, kLimbRows>(b, at, sums, t, token + t);
+    for (; t + 8 <= count; t += 8) add_tokens<Codes, 8, kLimbRows>(b, at, sums, t, token + t);
   }
   constexpr int kTokens = 4;
   for (; t + kTokens <= count; t += kTokens)
-    add_tokens<kTokens, kLimbRows>(b, at, sums, t, token + t);
-  for (; t < count; ++t) add_tokens<1, kLimbRows>(b, at, sums, t, token + t);
+    add_tokens<Codes, kTokens, kLimbRows>(b, at, sums, t, token + t);
+  for (; t < count; ++t) add_tokens<Codes, 1, kLimbRows>(b, at, sums, t, token + t);
 }
 
 /// While a super-block of a panel is multiplied, the next one is unpacked.
@@ -234,10 +236,10 @@ void multiply_many(const StepDotArgs& b) {
       const int count =
           b.rows - token < kBlockTokens ? static_cast<int>(b.rows - token) : kBlockTokens;
       if (token == 0 && i + 1 < all) {
-        multiply_tokens<kLimbRows>(b, at, w[i % 2], sums, 0, count,
-                                   [&](int t) { unpack(i + 1, t); });
+        multiply_tokens<Codes, kLimbRows>(b, at, w[i % 2], sums, 0, count,
+                                          [&](int t) { unpack(i + 1, t); });
       } else {
-        multiply_tokens<kLimbRows>(b, at, w[i % 2], sums, token, count, [](int) {});
+        multiply_tokens<Codes, kLimbRows>(b, at, w[i % 2], sums, token, count, [](int) {});
       }
     }
   }

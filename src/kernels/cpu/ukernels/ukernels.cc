@@ -2,6 +2,8 @@
 
 #include <array>
 
+#include "quant/code_set.h"
+
 namespace moracle::cpu {
 namespace ukernel_table {
 namespace {
@@ -89,9 +91,10 @@ const DotKernel* UkernelSet::dot(Operand x, DType w) const {
   return find(kDots, isas, [&](const DotKernel& k) { return k.x == x && k.w == w; });
 }
 const StepKernel* UkernelSet::steps(const QuantKey& key, int rows) const {
+  // One kernel serves all code books.
+  const CodeSet set = has_code_book(key.codes) ? CodeSet::kIq4 : key.codes;
   return find(kSteps, isas, [&](const StepKernel& k) {
-    return k.dtype == key.dtype && k.codes == key.codes && k.scales == key.scale_dtype &&
-           k.rows >= rows;
+    return k.dtype == key.dtype && k.codes == set && k.scales == key.scale_dtype && k.rows >= rows;
   });
 }
 const UnpackKernel* UkernelSet::unpack(DType from, Operand to) const {

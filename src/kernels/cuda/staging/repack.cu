@@ -19,14 +19,10 @@ struct Packed {
   int64_t panels, panel_bytes;
   int64_t groups, group_cols;
   int64_t step_bytes, factor_bytes;  // vnni16: of a panel
-  int lanes;                         // of scales in vnni16
+  float factor_unit;
+  int lanes;  // of scales in vnni16
   bool quantized, exponents, steps, zero_points;
 };
-
-__constant__ int8_t kIq4[16] = {kIq4Values[0],  kIq4Values[1],  kIq4Values[2],  kIq4Values[3],
-                                kIq4Values[4],  kIq4Values[5],  kIq4Values[6],  kIq4Values[7],
-                                kIq4Values[8],  kIq4Values[9],  kIq4Values[10], kIq4Values[11],
-                                kIq4Values[12], kIq4Values[13], kIq4Values[14], kIq4Values[15]};
 
 // The expert of a block of threads.
 struct Expert {
@@ -72,7 +68,8 @@ __global__ void repack_words(Packed p) {
 }
 
 // Numbers of 4 to 6 bits (vnni16.h) to codes of 8 bits. Each thread makes the words of 4 columns.
-__global__ void repack_code_set(Packed p, CodeSet set, int unit_cols, int unit_blocks) {
+__global__ void repack_code_set(Packed p, CodeSet set, CodeBook book, int unit_cols,
+                                int unit_blocks) {
   const int high = code_bits(set) - 4;
   const int64_t cols = mma16::num_blocks(p.shape.k) * mma16::kCols, words = cols / 4 * 16;
   const Expert expert = expert_of_block(p);
@@ -92,7 +89,7 @@ __global__ void repack_code_set(Packed p, CodeSet set, int unit_cols, int unit_b
     // Padding has the code 0, which need not be the number 0.
     for (int j = 0; j < 4 && panel * 16 + r < p.shape.n && c + j < p.shape.k; ++j) {
       const int number = static_cast<int>(numbers >> (8 * j) & 255u);
-      const int8_t code = set == CodeSet::kIq4 ? kIq4[number] : code_of(set, number);
+      const int8_t code = has_code_book(set) ? book[number] : integer_code(set, number);
       codes |= static_cast<uint32_t>(static_cast<uint8_t>(code)) << (8 * j);
     }
     store_code_word(p, expert.to, 8, panel * 16 + r, c, codes);
@@ -106,7 +103,7 @@ __device__ float step_value(const Packed& p, const std::byte* values, int64_t pa
   const int64_t f = g * p.group_cols / kFactorCols;
   const uint16_t factor = reinterpret_cast<const uint16_t*>(at)[f * 16 + r];
   const auto* const steps = reinterpret_cast<const int8_t*>(at + p.factor_bytes);
-  return static_cast<float>(steps[g * 16 + r]) * f16_to_float(factor);
+  return static_cast<float>(steps[g * 16 + r]) * f16_to_float(factor) * p.factor_unit;
 }
 
 // Everything except the codes. Element (panel, g, r) of the groups, then biases and column orders.
@@ -194,6 +191,7 @@ Status repack_here(const Queue& queue, std::span<const ExpertMatrix> experts,
            .group_cols = group_cols(shape),
            .step_bytes = steps ? vnni16::step_bytes(shape) : 0,
            .factor_bytes = steps ? vnni16::factor_bytes(shape) : 0,
+           .factor_unit = factor_unit(shape.key.codes),
            .lanes = static_cast<int>(vnni16::scale_lanes(shape)),
            .quantized = quantized,
            .exponents = scale_is_exponent(shape),
@@ -212,7 +210,8 @@ Status repack_here(const Queue& queue, std::span<const ExpertMatrix> experts,
   const CodeSet set = shape.key.codes;
   if (set != CodeSet::kAny) {
     const vnni16::Unit unit = vnni16::unit_of(shape);
-    MORACLE_CHECK(start("repack_code_set", repack_code_set, p.panels * shape.k * 4, set,
+    const CodeBook book = has_code_book(set) ? code_book(set) : CodeBook{};
+    MORACLE_CHECK(start("repack_code_set", repack_code_set, p.panels * shape.k * 4, set, book,
                         static_cast<int>(unit.cols), static_cast<int>(unit.blocks)));
   } else if (bits(shape.key.dtype) == 4) {
     MORACLE_CHECK(start("repack_words", repack_words<4>, words));

@@ -1,5 +1,6 @@
 #pragma once
 
+#include "quant/code_set.h"
 #include "quant/codecs/gguf/block_bytes.h"
 #include "quant/codecs/gguf/grids/iq1.h"
 
@@ -19,11 +20,13 @@ namespace moracle {
 template <>
 struct BlockOf<DType::kIQ1M> {
   static constexpr Block kBlock = {256, 56};
-  static constexpr QuantKey kForm = int8_static_group(16);
+  static constexpr QuantKey kForm =
+      with_codes(with_scales(int8_static_group(16), DType::kI8), CodeSet::kIq1);
   static constexpr int kZeroPoint = 0;
 
   static void unpack(const std::byte* block, BlockNumbers& to) {
     const float d = f16_to_float(scale_bits(block));
+    to.scale_factor = d * factor_unit(CodeSet::kIq1);
     for (int g = 0; g < 16; ++g) {
       const int s = number_at<uint16_t>(block + 48 + g / 4 * 2) >> (3 * (g % 4)) & 7;
       to.scales[g] = d * static_cast<float>(2 * s + 1) * 0.125f;

@@ -1,5 +1,6 @@
 #pragma once
 
+#include "quant/code_set.h"
 #include "quant/codecs/gguf/block_bytes.h"
 #include "quant/codecs/gguf/grids/iq1.h"
 
@@ -18,11 +19,13 @@ namespace moracle {
 template <>
 struct BlockOf<DType::kIQ1S> {
   static constexpr Block kBlock = {256, 50};
-  static constexpr QuantKey kForm = int8_static_group(32);
+  static constexpr QuantKey kForm =
+      with_codes(with_scales(int8_static_group(32), DType::kI8), CodeSet::kIq1);
   static constexpr int kZeroPoint = 0;
 
   static void unpack(const std::byte* block, BlockNumbers& to) {
     const float d = f16_at(block);
+    to.scale_factor = d * factor_unit(CodeSet::kIq1);
     for (int g = 0; g < 8; ++g) {
       const int high = number_at<uint16_t>(block + 34 + 2 * g);
       to.scales[g] = d * static_cast<float>(2 * (high >> 12 & 7) + 1) * 0.125f;

@@ -1,5 +1,6 @@
 #pragma once
 
+#include "quant/code_set.h"
 #include "quant/codecs/gguf/block_bytes.h"
 #include "quant/codecs/gguf/grids/iq2_xs.h"
 #include "quant/codecs/gguf/signs.h"
@@ -17,11 +18,13 @@ namespace moracle {
 template <>
 struct BlockOf<DType::kIQ2XS> {
   static constexpr Block kBlock = {256, 74};
-  static constexpr QuantKey kForm = int8_static_group(16);
+  static constexpr QuantKey kForm =
+      with_codes(with_scales(int8_static_group(16), DType::kI8), CodeSet::kIq2);
   static constexpr int kZeroPoint = 0;
 
   static void unpack(const std::byte* block, BlockNumbers& to) {
     const float d = f16_at(block);
+    to.scale_factor = d * factor_unit(CodeSet::kIq2);
     for (int g = 0; g < 16; ++g)
       to.scales[g] = d * (0.5f + static_cast<float>(nibble_at(block + 66, g))) * 0.25f;
     for (int t = 0; t < 32; ++t) {

@@ -1,5 +1,6 @@
 #pragma once
 
+#include "quant/code_set.h"
 #include "quant/codecs/gguf/block_bytes.h"
 #include "quant/codecs/gguf/grids/iq3_s.h"
 #include "quant/codecs/gguf/signs.h"
@@ -18,11 +19,13 @@ namespace moracle {
 template <>
 struct BlockOf<DType::kIQ3S> {
   static constexpr Block kBlock = {256, 110};
-  static constexpr QuantKey kForm = int8_static_group(32);
+  static constexpr QuantKey kForm =
+      with_codes(with_scales(int8_static_group(32), DType::kI8), CodeSet::kIq3S);
   static constexpr int kZeroPoint = 0;
 
   static void unpack(const std::byte* block, BlockNumbers& to) {
     const float d = f16_at(block);
+    to.scale_factor = d;
     for (int g = 0; g < 8; ++g) {
       to.scales[g] = d * static_cast<float>(1 + 2 * nibble_at(block + 106, g));
       const int high = byte_at(block + 66, g);

@@ -1,5 +1,6 @@
 #pragma once
 
+#include "quant/code_set.h"
 #include "quant/codecs/gguf/block_bytes.h"
 #include "quant/codecs/gguf/grids/iq3_xxs.h"
 #include "quant/codecs/gguf/signs.h"
@@ -17,11 +18,13 @@ namespace moracle {
 template <>
 struct BlockOf<DType::kIQ3XXS> {
   static constexpr Block kBlock = {256, 98};
-  static constexpr QuantKey kForm = int8_static_group(32);
+  static constexpr QuantKey kForm =
+      with_codes(with_scales(int8_static_group(32), DType::kI8), CodeSet::kIq3Xxs);
   static constexpr int kZeroPoint = 0;
 
   static void unpack(const std::byte* block, BlockNumbers& to) {
     const float d = f16_at(block);
+    to.scale_factor = d * factor_unit(CodeSet::kIq3Xxs);
     for (int g = 0; g < 8; ++g) {
       const auto word = number_at<uint32_t>(block + 66 + 4 * g);
       to.scales[g] = d * (0.5f + static_cast<float>(word >> 28)) * 0.5f;
