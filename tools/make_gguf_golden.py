@@ -84,10 +84,28 @@ MODELS = {
     "gemma4": (base("gemma4"), {}),
     "gemma4-plain": (base("gemma4_plain", "attention_bias", num_global_key_value_heads=2), {}),
     "exaone-moe": (base("exaone_moe"), dict(scoring_func="sigmoid")),
+    "hy_v3": (base("hy_v3"), {}),
+    "mellum": (base("mellum"), {}),
+    "laguna": (base("laguna", layer_types=["full_attention", "sliding_attention", "sliding_attention"],
+                    num_attention_heads_per_layer=[4, 6, 2]), {}),
+    "cohere2moe": (base("cohere2_moe", layer_types=["full_attention", "sliding_attention", "full_attention"]), {}),
+    "mimo2": (base("mimo_v2_flash"),
+              dict(sliding_window=4, sliding_window_size=4, hybrid_layer_pattern=[0, 1, 1], moe_layer_freq=[0, 1, 1],
+                   swa_num_attention_heads=4, swa_num_key_value_heads=2, swa_head_dim=8, swa_v_head_dim=6,
+                   topk_method="noaux_tc", scoring_func="sigmoid", layernorm_epsilon=1e-5, swa_rope_theta=1e3,
+                   num_nextn_predict_layers=0, rope_parameters=dict(rope_theta=1e4, partial_rotary_factor=0.5))),
     "afmoe": (base("afmoe", num_hidden_layers=4, global_attn_every_n_layers=4),
               dict(score_func="sigmoid", route_norm=True)),
 }
-WRAPPED = {"qwen3vlmoe": "qwen3_vl_moe"}
+# Multimodal models by file, changed settings, and keys of the text's configuration.
+WRAPPED = {
+    "qwen3vlmoe": ("qwen3_vl_moe", {}, {}),
+    "mistral4": ("mistral4", dict(seed=84), {}),
+    "step35": ("step3p7", {}, dict(
+        num_attention_groups=2, attention_other_setting=dict(num_attention_heads=6, num_attention_groups=2),
+        moe_num_experts=8, moe_top_k=3, moe_layers_enum="1,2,3", partial_rotary_factors=[0.5, 1.0, 1.0, 0.5],
+        norm_expert_weight=True)),
+}
 
 # Block types by layer of two Qwen3-MoE models: of gate and up, down, q and k, v, o. Their files hold random blocks.
 # transformers computes with the values of these blocks.
@@ -159,17 +177,21 @@ def convert(name: str, folder: pathlib.Path, output: pathlib.Path) -> None:
     import conversion
     import gguf
     hparams = conversion.ModelBase.load_hparams(folder, False)
+    if name == "step35":  # transformers drops the published keys, which the converter needs
+        hparams = json.loads((folder / "config.json").read_text())
     architecture = conversion.get_model_architecture(hparams, conversion.ModelType.TEXT)
     # transformers' name of the class differs from the published one.
     architecture = {"PhimoeForCausalLM": "PhiMoEForCausalLM"}.get(architecture, architecture)
     parent = conversion.get_model_class(architecture)
+    if name == "mistral4":
+        parent = parent.Mistral4Model
     parents = (MergedLatent, parent) if name == "deepseek2-merged" else (parent,)
     members = {"set_vocab": stub_vocabulary, "model_arch": parent.model_arch}
-    if name.startswith("qwen3"):
+    if name.startswith(("qwen3", "mimo2", "step35", "hy_v3")):
         members["no_mtp"] = True
     model_class = type(parent.__name__, parents, members)
     with torch.inference_mode():
-        model_class(folder, gguf.LlamaFileType.MOSTLY_BF16, output, eager=True, model_name=name,
+        model_class(folder, gguf.LlamaFileType.MOSTLY_BF16, output, eager=True, model_name=name, hparams=hparams,
                     fuse_gate_up_exps=name == "qwen3next").write()
 
 
@@ -177,14 +199,18 @@ def write(name: str, model: tuple, keys: dict, output: pathlib.Path) -> None:
     with tempfile.TemporaryDirectory() as scratch:
         folder = pathlib.Path(scratch) / name
         if name in WRAPPED:
-            model_class, config_class, settings, vision = tiny.WRAPPED[WRAPPED[name]]
-            settings = without(settings, "mlp_only_layers")
+            source, changes, text_keys = WRAPPED[name]
+            model_class, config_class, settings, vision = tiny.WRAPPED[source]
+            settings = {**without(settings, "mlp_only_layers"), **changes}
             tiny.write(folder, config_class, settings, model_class, vision)
-            transpose_experts(folder)
+            if name == "qwen3vlmoe":
+                transpose_experts(folder)
         else:
             tiny.write(folder, *model)
         config = json.loads((folder / "config.json").read_text())
         config.update(keys)
+        if name in WRAPPED:
+            config["text_config"].update(text_keys)
         (folder / "config.json").write_text(json.dumps(config))
         if name == "glm4moe":
             add_mtp_layer(folder, config["num_hidden_layers"])

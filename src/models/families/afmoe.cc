@@ -145,9 +145,7 @@ constexpr GgufTensor kGgufTensors[] = {
 };
 Status finish_gguf(GgufModel& model) {
   MORACLE_CHECK(require_gating(model, GgufGating::kSigmoid));
-  const std::string norm = gguf_key(model, "expert_weights_norm");
-  MORACLE_TRY(const bool renormalized, model.metadata.boolean_or(false, {norm.c_str()}));
-  if (!renormalized) return model.metadata.unsupported({norm.c_str()}, "true", "it is not");
+  MORACLE_CHECK(require_renormalized(model));
   return set_layer_types(model, 4);
 }
 Status write_gguf(GgufDraft& draft) {

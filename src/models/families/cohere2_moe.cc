@@ -8,6 +8,8 @@
 #include "checkpoint/state.h"
 #include "models/families/family.h"
 #include "models/families/shared_moe.h"
+#include "models/gguf/gguf_drafts.h"
+#include "models/gguf/gguf_families.h"
 
 namespace moracle {
 namespace cohere2_moe {
@@ -159,6 +161,51 @@ Result<Description> describe(const Checkpoint& checkpoint) {
   return description;
 }
 
+constexpr GgufKey kGgufKeys[] = {
+    {"attention.layer_norm_epsilon", "layer_norm_eps", false},
+    {"attention.layer_norm_rms_epsilon", "rms_norm_eps", false},
+    {"feed_forward_length", "prefix_dense_intermediate_size", false},
+    {"expert_feed_forward_length", "intermediate_size"},
+    {"expert_shared_count", "num_shared_experts", false},
+    {"expert_weights_norm", "norm_topk_prob", false},
+    {"leading_dense_block_count", "first_k_dense_replace"},
+    {"attention.sliding_window", "sliding_window"},
+    {"logit_scale", "logit_scale"},
+};
+constexpr GgufTensor kGgufTensors[] = {
+    {"blk.{L}.ffn_gate_shexp", "model.layers.{L}.mlp.shared_experts.gate_proj"},
+    {"blk.{L}.ffn_up_shexp", "model.layers.{L}.mlp.shared_experts.up_proj"},
+    {"blk.{L}.ffn_down_shexp", "model.layers.{L}.mlp.shared_experts.down_proj"},
+};
+Status finish_gguf(GgufModel& model) {
+  MORACLE_TRY(const auto gating, gguf_optional(model, "expert_gating_func", 0));
+  const bool softmax = gating.value_or(0) == static_cast<int64_t>(GgufGating::kSoftmax);
+  if (!softmax) MORACLE_CHECK(require_gating(model, GgufGating::kSigmoid));
+  model.config["expert_selection_fn"] = softmax ? "softmax" : "sigmoid";
+  const std::string scale = gguf_key(model, "expert_weights_scale");
+  MORACLE_TRY(const double factor, model.metadata.number_or(1, {scale.c_str()}));
+  if (factor != 1) return model.metadata.unsupported({scale.c_str()}, "1", str("it is ", factor));
+  model.config.erase("rope_scaling");  // "none"
+  set_attention_bias(model);
+  return set_layer_types(model, 4, GgufUnwindowed::kFirst);
+}
+Status write_gguf(GgufDraft& draft) {
+  MORACLE_TRY(const std::string score, draft.config.text_or("softmax", {"expert_selection_fn"}));
+  MORACLE_CHECK(score == "softmax" ? put_softmax_gating(draft) : put_sigmoid_gating(draft));
+  MORACLE_CHECK(put_leading_dense(draft));
+  return put_window_pattern(draft);
+}
+// llama.cpp rotates dense first layers, and averages experts and shared experts.
+constexpr GgufConvention kGguf[] = {
+    {.architecture = "cohere2moe",
+     .keys = kGgufKeys,
+     .tensors = kGgufTensors,
+     .constants = R"({"num_shared_experts": 0, "norm_topk_prob": false,
+                      "shared_expert_combination_strategy": "average",
+                      "prefix_dense_sliding_window_pattern": 1})",
+     .finish = finish_gguf,
+     .write = write_gguf}};
+
 }  // namespace
 }  // namespace cohere2_moe
 
@@ -168,6 +215,7 @@ constinit const Family kCohere2MoeFamily = {.architecture = "Cohere2MoeForCausal
                                             .experts = {.defaults = cohere2_moe::kDefaults,
                                                         .intermediate_size = cohere2_moe::kSize,
                                                         .score_keys = cohere2_moe::kScore,
-                                                        .softmax = Score::kTopkThenSoftmax}};
+                                                        .softmax = Score::kTopkThenSoftmax,
+                                                        .gguf = cohere2_moe::kGguf}};
 
 }  // namespace moracle

@@ -5,6 +5,8 @@
 #include "checkpoint/state.h"
 #include "models/families/family.h"
 #include "models/families/shared_moe.h"
+#include "models/gguf/gguf_drafts.h"
+#include "models/gguf/gguf_families.h"
 
 namespace moracle {
 namespace hy_v3 {
@@ -55,6 +57,49 @@ Result<Description> describe(const Checkpoint& checkpoint) {
   });
 }
 
+constexpr GgufKey kGgufKeys[] = {
+    {"feed_forward_length", "intermediate_size", false},
+    {"expert_feed_forward_length", "moe_intermediate_size"},
+    {"expert_shared_feed_forward_length", "num_shared_experts",
+     false},  // until finish_gguf divides
+    {"expert_weights_scale", "router_scaling_factor", false},
+};
+constexpr GgufTensor kGgufTensors[] = {
+    {"blk.{L}.ffn_gate_inp", "model.layers.{L}.mlp.router.gate"},
+    {"blk.{L}.exp_probs_b", "model.layers.{L}.mlp.expert_bias"},
+    {"blk.{L}.ffn_gate_shexp", "model.layers.{L}.mlp.shared_mlp.gate_proj"},
+    {"blk.{L}.ffn_up_shexp", "model.layers.{L}.mlp.shared_mlp.up_proj"},
+    {"blk.{L}.ffn_down_shexp", "model.layers.{L}.mlp.shared_mlp.down_proj"},
+};
+Status finish_gguf(GgufModel& model) {
+  MORACLE_CHECK(require_gating(model, GgufGating::kSigmoid));
+  MORACLE_CHECK(require_renormalized(model));
+  MORACLE_TRY(const int64_t size, gguf_integer(model, "expert_feed_forward_length"));
+  const char* const key = "expert_shared_feed_forward_length";
+  MORACLE_TRY(const auto shared, gguf_optional(model, key));
+  if (shared && *shared % size != 0)
+    return model.metadata.wrong({gguf_key(model, key).c_str()}, str("a multiple of ", size),
+                                str("it is ", *shared));
+  model.config["num_shared_experts"] = shared.value_or(size) / size;
+  set_layers_without_experts(model);
+  set_attention_bias(model);
+  return {};
+}
+Status write_gguf(GgufDraft& draft) {
+  MORACLE_CHECK(put_sigmoid_gating(draft));
+  put_gguf(draft, "expert_weights_norm", true);
+  MORACLE_TRY(const int64_t size, draft.config.integer({"moe_intermediate_size"}, 1, 1 << 24));
+  MORACLE_TRY(const int64_t shared, draft.config.integer({"num_shared_experts"}, 1, 1 << 10));
+  put_gguf(draft, "expert_shared_feed_forward_length", shared * size);
+  return {};
+}
+constexpr GgufConvention kGguf[] = {{.architecture = "hy_v3",
+                                     .keys = kGgufKeys,
+                                     .tensors = kGgufTensors,
+                                     .constants = R"({"router_scaling_factor": 1.0})",
+                                     .finish = finish_gguf,
+                                     .write = write_gguf}};
+
 }  // namespace
 }  // namespace hy_v3
 
@@ -67,6 +112,7 @@ constinit const Family kHyV3Family = {.architecture = "HYV3ForCausalLM",
                                                   .renormalize = true,
                                                   .renormalize_keys = {},
                                                   .scaling_factor = hy_v3::kScale,
-                                                  .correction_bias = hy_v3::kBias}};
+                                                  .correction_bias = hy_v3::kBias,
+                                                  .gguf = hy_v3::kGguf}};
 
 }  // namespace moracle

@@ -111,12 +111,6 @@ Result<LayerDescription> describe_hybrid_layer(const Checkpoint& checkpoint, con
   return describe_qwen_layer(checkpoint, spec.decoder, layer, std::move(attention), true);
 }
 
-void subtract_one(std::span<float> values) {
-  for (float& value : values) value -= 1;
-}
-void add_one(std::span<float> values) {
-  for (float& value : values) value += 1;
-}
 void decay_logarithm(std::span<float> values) {
   for (float& value : values) value = std::log(-value);
 }

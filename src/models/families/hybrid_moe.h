@@ -40,9 +40,7 @@ inline constexpr GgufKey kHybridGgufKeys[] = {
     {"ssm.inner_size", "linear_value_head_dim"},  // likewise
     {"full_attention_interval", "full_attention_interval", false},
 };
-/// GGUF stores norms as they multiply, and decay as -exp(A_log).
-void subtract_one(std::span<float> values);
-void add_one(std::span<float> values);
+/// GGUF stores decay as -exp(A_log).
 void decay_logarithm(std::span<float> values);
 void negative_decay(std::span<float> values);
 inline constexpr GgufTensor kHybridGgufTensors[] = {

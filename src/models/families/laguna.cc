@@ -6,6 +6,8 @@
 #include "checkpoint/state.h"
 #include "models/families/family.h"
 #include "models/families/shared_moe.h"
+#include "models/gguf/gguf_drafts.h"
+#include "models/gguf/gguf_families.h"
 
 namespace moracle {
 namespace laguna {
@@ -116,6 +118,57 @@ Result<Description> describe(const Checkpoint& checkpoint) {
   return describe_decoder(checkpoint, spec.decoder, describe_layer);
 }
 
+constexpr GgufKey kOwnGgufKeys[] = {
+    {"attention.head_count", "num_attention_heads_per_layer"},
+    {"feed_forward_length", "intermediate_size"},
+    {"expert_feed_forward_length", "moe_intermediate_size"},
+    {"expert_shared_feed_forward_length", "shared_expert_intermediate_size"},
+    {"expert_weights_scale", "moe_routed_scaling_factor", false},
+};
+constexpr auto kGgufKeys = joined(kOwnGgufKeys, kWindowedGgufKeys);
+constexpr GgufTensor kGgufTensors[] = {
+    {"blk.{L}.attn_gate", "model.layers.{L}.self_attn.g_proj"},
+    {"blk.{L}.exp_probs_b.bias", "model.layers.{L}.mlp.experts.e_score_correction_bias"},
+    {"blk.{L}.ffn_gate_shexp", "model.layers.{L}.mlp.shared_expert.gate_proj"},
+    {"blk.{L}.ffn_up_shexp", "model.layers.{L}.mlp.shared_expert.up_proj"},
+    {"blk.{L}.ffn_down_shexp", "model.layers.{L}.mlp.shared_expert.down_proj"},
+};
+// Heads by layer, and the kind of gate: it has as many rows as heads, or as columns.
+void set_heads(GgufModel& model) {
+  nlohmann::json& heads = model.config["num_attention_heads_per_layer"];
+  nlohmann::json first = heads.is_array() && !heads.empty() ? heads[0] : heads;
+  if (!heads.is_array()) model.config.erase("num_attention_heads_per_layer");
+  const TensorView* const gate = model.stored.find("blk.0.attn_gate.weight");
+  const bool per_head = gate != nullptr && !gate->shape.empty() && first == gate->shape[0];
+  model.config["gating"] = per_head ? "per-head" : "per-element";
+  model.config["num_attention_heads"] = std::move(first);
+}
+Status finish_gguf(GgufModel& model) {
+  MORACLE_CHECK(require_gating(model, GgufGating::kSigmoid));
+  MORACLE_CHECK(require_renormalized(model));
+  set_heads(model);
+  MORACLE_CHECK(set_layer_types(model, 4, GgufUnwindowed::kFirst));
+  MORACLE_CHECK(set_leading_dense(model));
+  return set_windowed_rotary(model);
+}
+Status write_gguf(GgufDraft& draft) {
+  MORACLE_CHECK(put_sigmoid_gating(draft));
+  put_gguf(draft, "expert_weights_norm", true);
+  if (!draft.config.has({"num_attention_heads_per_layer"})) {
+    MORACLE_TRY(const int64_t heads, draft.config.integer({"num_attention_heads"}, 1, 1 << 16));
+    put_gguf(draft, "attention.head_count", heads);
+  }
+  MORACLE_CHECK(put_leading_dense(draft));
+  return put_windowed(draft);
+}
+constexpr GgufConvention kGguf[] = {{.architecture = "laguna",
+                                     .keys = kGgufKeys,
+                                     .tensors = kGgufTensors,
+                                     .usual_heads = false,
+                                     .constants = R"({"moe_routed_scaling_factor": 1.0})",
+                                     .finish = finish_gguf,
+                                     .write = write_gguf}};
+
 }  // namespace
 }  // namespace laguna
 
@@ -127,6 +180,7 @@ constinit const Family kLagunaFamily = {.architecture = "LagunaForCausalLM",
                                                     .renormalize = true,
                                                     .renormalize_keys = {},
                                                     .scaling_factor = laguna::kScale,
-                                                    .correction_bias = laguna::kBias}};
+                                                    .correction_bias = laguna::kBias,
+                                                    .gguf = laguna::kGguf}};
 
 }  // namespace moracle

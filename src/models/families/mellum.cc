@@ -5,6 +5,8 @@
 #include "checkpoint/state.h"
 #include "models/families/family.h"
 #include "models/families/shared_moe.h"
+#include "models/gguf/gguf_drafts.h"
+#include "models/gguf/gguf_families.h"
 
 namespace moracle {
 namespace mellum {
@@ -45,6 +47,25 @@ Result<Description> describe(const Checkpoint& checkpoint) {
   });
 }
 
+constexpr GgufKey kOwnGgufKeys[] = {
+    {"feed_forward_length", "intermediate_size", false},
+    {"expert_feed_forward_length", "moe_intermediate_size"},
+};
+constexpr auto kGgufKeys = joined(kOwnGgufKeys, kWindowedGgufKeys);
+Status finish_gguf(GgufModel& model) {
+  MORACLE_CHECK(require_gating(model, GgufGating::kSoftmax));
+  set_attention_bias(model);
+  MORACLE_CHECK(set_layer_types(model, 4));
+  return set_windowed_rotary(model);
+}
+// llama.cpp renormalizes weights of this architecture, and has no dense layers.
+constexpr GgufConvention kGguf[] = {{.architecture = "mellum",
+                                     .keys = kGgufKeys,
+                                     .usual_heads = false,
+                                     .constants = R"({"norm_topk_prob": true})",
+                                     .finish = finish_gguf,
+                                     .write = put_windowed}};
+
 }  // namespace
 }  // namespace mellum
 
@@ -53,6 +74,6 @@ constinit const Family kMellumFamily = {
     .models = "Mellum-2",
     .notes = "without multi-token prediction",
     .describe = mellum::describe,
-    .experts = {.defaults = mellum::kDefaults, .score = Score::kSoftmax}};
+    .experts = {.defaults = mellum::kDefaults, .score = Score::kSoftmax, .gguf = mellum::kGguf}};
 
 }  // namespace moracle

@@ -8,6 +8,8 @@
 #include "checkpoint/state.h"
 #include "models/families/family.h"
 #include "models/families/shared_moe.h"
+#include "models/gguf/gguf_drafts.h"
+#include "models/gguf/gguf_families.h"
 
 namespace moracle {
 namespace mimo_v2_flash {
@@ -85,11 +87,15 @@ Status check_published_keys(const Config& config, const Spec& spec) {
   return require_score(config, "sigmoid");
 }
 
+// Layers with a window, in a configuration without layer_types.
+bool is_windowed(int64_t layer) {
+  return layer != 0 && (layer + 1) % 6 != 0;
+}
+
 Result<std::vector<GroupedQuerySpec>> read_layers(const Config& config, const DecoderSpec& decoder,
                                                   int64_t num_layers) {
   // The published window counts only the tokens before, and its key comes first.
   MORACLE_TRY(const int64_t before, config.integer_or(0, {"sliding_window_size"}, 1, 1 << 30));
-  const auto is_windowed = [](int64_t layer) { return layer != 0 && (layer + 1) % 6 != 0; };
   MORACLE_TRY(std::vector<GroupedQuerySpec> layers,
               read_windowed_layers(config, decoder, num_layers, is_windowed,
                                    {.partial = true, .fraction = 0.334}));
@@ -145,14 +151,94 @@ Result<Description> describe(const Checkpoint& checkpoint) {
   return describe_decoder(checkpoint, spec.decoder, describe_layer);
 }
 
+constexpr GgufKey kOwnGgufKeys[] = {
+    {"attention.head_count_kv", "num_key_value_heads"},  // until finish_gguf takes one
+    {"attention.value_length", "v_head_dim"},
+    {"attention.value_scale", "attention_value_scale", false},
+    {"feed_forward_length", "intermediate_size", false},
+    {"expert_feed_forward_length", "moe_intermediate_size"},
+    {"expert_weights_scale", "routed_scaling_factor", false},
+    {"expert_group_count", "n_group", false},
+    {"expert_group_used_count", "topk_group", false},
+};
+constexpr auto kGgufKeys = joined(kOwnGgufKeys, kWindowedGgufKeys);
+constexpr GgufTensor kGgufTensors[] = {
+    {"blk.{L}.attn_sinks.weight", "model.layers.{L}.self_attn.attention_sink_bias"},
+    {"blk.{L}.exp_probs_b.bias", "model.layers.{L}.mlp.gate.e_score_correction_bias"},
+};
+// One number for each layer: twice as many where there is a window.
+Status set_kv_heads(GgufModel& model) {
+  nlohmann::json& heads = model.config["num_key_value_heads"];
+  const std::string key = gguf_key(model, "attention.head_count_kv");
+  const nlohmann::json types = model.config["layer_types"];
+  const auto count = [&](size_t layer) { return heads.is_array() ? heads[layer] : heads; };
+  const auto wrong = [&] {
+    return model.metadata.wrong({key.c_str()}, "twice the heads in layers with a window",
+                                "it has others");
+  };
+  if (heads.is_array() && heads.size() < types.size()) return wrong();
+  int64_t without = 0;
+  for (size_t layer = 0; layer < types.size(); ++layer) {
+    if (!count(layer).is_number_integer()) return wrong();
+    const auto own = count(layer).get<int64_t>();
+    const bool window = types[layer] == "sliding_attention";
+    if (window && own % 2 != 0) return wrong();
+    const int64_t one = window ? own / 2 : own;
+    if (without != 0 && one != without) return wrong();
+    without = one;
+  }
+  heads = without;
+  return {};
+}
+Status finish_gguf(GgufModel& model) {
+  MORACLE_CHECK(require_gating(model, GgufGating::kSigmoid));
+  MORACLE_CHECK(set_layer_types(model, 6));
+  MORACLE_CHECK(set_kv_heads(model));
+  set_layers_without_experts(model);
+  set_attention_bias(model);
+  return set_windowed_rotary(model);
+}
+Status write_gguf(GgufDraft& draft) {
+  MORACLE_CHECK(put_sigmoid_gating(draft));
+  MORACLE_CHECK(put_windowed(draft));
+  const Config& config = draft.config;
+  MORACLE_TRY(const int64_t value_dim, config.integer({"v_head_dim"}, 1, 1 << 16));
+  put_gguf(draft, "attention.value_length", value_dim);
+  MORACLE_TRY(const int64_t before, config.integer_or(0, {"sliding_window_size"}, 1, 1 << 30));
+  if (before > 0) put_gguf(draft, "attention.sliding_window", before + 1);
+  MORACLE_TRY(const int64_t heads, config.integer({"num_key_value_heads"}, 1, 1 << 15));
+  MORACLE_TRY(const std::vector<std::string> types, config.texts({"layer_types"}));
+  nlohmann::json counts = nlohmann::json::array(), pattern = nlohmann::json::array();
+  for (int64_t layer = 0; layer < draft.num_layers; ++layer) {
+    const auto l = static_cast<size_t>(layer);
+    const bool window = l < types.size() ? types[l] == "sliding_attention" : is_windowed(layer);
+    counts.push_back(window ? 2 * heads : heads);
+    pattern.push_back(window);
+  }
+  put_gguf(draft, "attention.head_count_kv", std::move(counts));
+  put_gguf(draft, "attention.sliding_window_pattern", std::move(pattern));
+  return {};
+}
+// llama.cpp renormalizes weights of this architecture.
+constexpr GgufConvention kGguf[] = {
+    {.architecture = "mimo2",
+     .keys = kGgufKeys,
+     .tensors = kGgufTensors,
+     .usual_heads = false,
+     .constants = R"({"attention_value_scale": 1.0, "norm_topk_prob": true,
+                      "routed_scaling_factor": 1.0, "n_group": 1, "topk_group": 1})",
+     .finish = finish_gguf,
+     .write = write_gguf}};
+
 }  // namespace
 }  // namespace mimo_v2_flash
 
-constinit const Family kMimoV2FlashFamily = {
-    .architecture = "MiMoV2FlashForCausalLM",
-    .models = "MiMo-V2-Flash",
-    .notes = "without multi-token prediction",
-    .describe = mimo_v2_flash::describe,
-    .experts = {.defaults = mimo_v2_flash::kDefaults, .score = Score::kSigmoid}};
+constinit const Family kMimoV2FlashFamily = {.architecture = "MiMoV2FlashForCausalLM",
+                                             .models = "MiMo-V2-Flash",
+                                             .notes = "without multi-token prediction",
+                                             .describe = mimo_v2_flash::describe,
+                                             .experts = {.defaults = mimo_v2_flash::kDefaults,
+                                                         .score = Score::kSigmoid,
+                                                         .gguf = mimo_v2_flash::kGguf}};
 
 }  // namespace moracle

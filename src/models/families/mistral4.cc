@@ -6,6 +6,8 @@
 #include "checkpoint/state.h"
 #include "models/families/family.h"
 #include "models/families/latent_decoder.h"
+#include "models/gguf/gguf_drafts.h"
+#include "models/gguf/gguf_families.h"
 
 namespace moracle {
 namespace mistral4 {
@@ -78,6 +80,44 @@ Result<Description> describe(const Checkpoint& checkpoint) {
   return description;
 }
 
+constexpr GgufKey kGgufKeys[] = {
+    {"attention.kv_lora_rank", "kv_lora_rank"},
+    {"attention.q_lora_rank", "q_lora_rank", false},
+    {"attention.temperature_scale", "rope_parameters.llama_4_scaling_beta", false},
+    {"rope.dimension_count", "qk_rope_head_dim"},
+    {"rope.freq_base", "rope_parameters.rope_theta"},
+    {"rope.scaling.type", "rope_parameters.rope_type", false},
+    {"rope.scaling.factor", "rope_parameters.factor", false},
+    {"rope.scaling.original_context_length", "rope_parameters.original_max_position_embeddings",
+     false},
+    {"rope.scaling.yarn_beta_fast", "rope_parameters.beta_fast", false},
+    {"rope.scaling.yarn_beta_slow", "rope_parameters.beta_slow", false},
+};
+constexpr auto kAllGgufKeys = joined(kSharedMoeGgufKeys, kGgufKeys);
+Status finish_gguf(GgufModel& model) {
+  MORACLE_CHECK(require_gating(model, GgufGating::kSoftmax));
+  nlohmann::json& rope = model.config["rope_parameters"];
+  if (!rope.contains("rope_type")) rope["rope_type"] = "default";
+  // As in finish_deepseek.
+  const std::string key = gguf_key(model, "rope.scaling.yarn_log_multiplier");
+  MORACLE_TRY(const double multiplier, model.metadata.number_or(0, {key.c_str()}));
+  if (multiplier != 0) rope["mscale"] = rope["mscale_all_dim"] = 10 * multiplier;
+  return finish_deepseek(model);
+}
+Status write_gguf(GgufDraft& draft) {
+  MORACLE_CHECK(put_softmax_gating(draft));
+  return put_latent(draft);
+}
+constexpr GgufConvention kGguf[] = {{.architecture = "mistral4",
+                                     .keys = kAllGgufKeys,
+                                     .tensors = kLatentGgufTensors,
+                                     .usual_heads = false,
+                                     .constants = R"({"model_type": "mistral4",
+  "first_k_dense_replace": 0, "routed_scaling_factor": 1.0, "norm_topk_prob": false, "n_group": 1,
+  "topk_group": 1})",
+                                     .finish = finish_gguf,
+                                     .write = write_gguf}};
+
 }  // namespace
 }  // namespace mistral4
 
@@ -87,6 +127,7 @@ constinit const Family kMistral4Family = {
     .models = "Mistral-Small-4",
     .notes = "text only",
     .describe = mistral4::describe,
-    .experts = {.defaults = mistral4::kDefaults, .score = Score::kSoftmax}};
+    .experts = {
+        .defaults = mistral4::kDefaults, .score = Score::kSoftmax, .gguf = mistral4::kGguf}};
 
 }  // namespace moracle

@@ -10,6 +10,8 @@
 #include "checkpoint/state.h"
 #include "models/families/family.h"
 #include "models/families/shared_moe.h"
+#include "models/gguf/gguf_drafts.h"
+#include "models/gguf/gguf_families.h"
 
 namespace moracle {
 namespace step3p7 {
@@ -251,6 +253,89 @@ Result<Description> describe(const Checkpoint& checkpoint) {
                           [&](int64_t layer) { return describe_layer(checkpoint, spec, layer); });
 }
 
+constexpr GgufKey kOwnGgufKeys[] = {
+    {"attention.head_count", "num_attention_heads"},  // until finish_gguf takes one
+    {"feed_forward_length", "intermediate_size"},
+    {"expert_feed_forward_length", "moe_intermediate_size"},
+    {"expert_shared_feed_forward_length", "share_expert_dim"},
+    {"expert_weights_scale", "moe_router_scaling_factor", false},
+    {"swiglu_clamp_exp", "swiglu_limits", false},
+    {"swiglu_clamp_shexp", "swiglu_limits_shared", false},
+};
+constexpr auto kGgufKeys = joined(kOwnGgufKeys, kWindowedGgufKeys);
+constexpr GgufTensor kGgufTensors[] = {
+    {"output_norm", "model.norm", {}, subtract_one, add_one},
+    {"blk.{L}.attn_norm", "model.layers.{L}.input_layernorm", {}, subtract_one, add_one},
+    {"blk.{L}.ffn_norm", "model.layers.{L}.post_attention_layernorm", {}, subtract_one, add_one},
+    {"blk.{L}.attn_q_norm", "model.layers.{L}.self_attn.q_norm", {}, subtract_one, add_one},
+    {"blk.{L}.attn_k_norm", "model.layers.{L}.self_attn.k_norm", {}, subtract_one, add_one},
+    {"blk.{L}.attn_gate", "model.layers.{L}.self_attn.g_proj"},
+    {"blk.{L}.ffn_gate_inp", "model.layers.{L}.moe.gate"},
+    {"blk.{L}.exp_probs_b.bias", "model.layers.{L}.moe.router_bias"},
+    {"blk.{L}.ffn_gate_shexp", "model.layers.{L}.share_expert.gate_proj"},
+    {"blk.{L}.ffn_up_shexp", "model.layers.{L}.share_expert.up_proj"},
+    {"blk.{L}.ffn_down_shexp", "model.layers.{L}.share_expert.down_proj"},
+};
+// One number of heads for each layer, or one for all.
+Status set_heads(GgufModel& model) {
+  nlohmann::json& config = model.config;
+  const nlohmann::json heads = config["num_attention_heads"], types = config["layer_types"];
+  if (!heads.is_array()) return {};
+  const std::string key = gguf_key(model, "attention.head_count");
+  if (heads.size() < types.size())
+    return model.metadata.wrong({key.c_str()},
+                                str("a number for each of ", types.size(), " layers"),
+                                str("it has ", heads.size()));
+  config["num_attention_heads"] = heads[0];
+  nlohmann::json own = nlohmann::json::object();
+  for (size_t layer = 0; layer < types.size(); ++layer)
+    own[str(layer)] = {{"num_attention_heads", heads[layer]}};
+  config["per_layer_config"] = std::move(own);
+  return {};
+}
+Status finish_gguf(GgufModel& model) {
+  MORACLE_CHECK(require_gating(model, GgufGating::kSigmoid));
+  MORACLE_CHECK(require_renormalized(model));
+  MORACLE_CHECK(set_layer_types(model, 4, GgufUnwindowed::kFirst));
+  MORACLE_CHECK(set_heads(model));
+  MORACLE_CHECK(set_leading_dense(model));
+  MORACLE_CHECK(set_windowed_rotary(model));
+  // llama.cpp rotates half of the columns in layers without a window.
+  nlohmann::json& full = model.config["rope_parameters"]["full_attention"];
+  full["partial_rotary_factor"] = full["partial_rotary_factor"].get<double>() / 2;
+  return {};
+}
+Status write_gguf(GgufDraft& draft) {
+  MORACLE_CHECK(put_sigmoid_gating(draft));
+  put_gguf(draft, "expert_weights_norm", true);
+  const Config& config = draft.config;
+  GroupedQuerySpec heads;
+  MORACLE_TRY(heads.num_heads, config.integer({"num_attention_heads"}, 1, 1 << 16));
+  MORACLE_TRY(heads.num_kv_heads,
+              config.integer({"num_key_value_heads", "num_attention_groups"}, 1, 1 << 16));
+  std::vector<GroupedQuerySpec> layers(static_cast<size_t>(draft.num_layers), heads);
+  MORACLE_TRY(const auto types, read_types(config, "layer_types", draft.num_layers));
+  for (size_t l = 0; l < types.size(); ++l) layers[l].window = types[l] == "sliding_attention";
+  MORACLE_CHECK(read_windowed_heads(config, layers));
+  nlohmann::json counts = nlohmann::json::array();
+  for (const GroupedQuerySpec& layer : layers) counts.push_back(layer.num_heads);
+  put_gguf(draft, "attention.head_count", std::move(counts));
+  MORACLE_TRY(const std::vector<bool> dense, read_dense(config, draft.num_layers));
+  put_gguf(draft, "leading_dense_block_count",
+           std::find(dense.begin(), dense.end(), false) - dense.begin());
+  MORACLE_CHECK(put_windowed(draft));
+  nlohmann::json& rotated = draft.metadata["step35.rope.dimension_count"];
+  rotated = 2 * rotated.get<int64_t>();
+  return {};
+}
+constexpr GgufConvention kGguf[] = {{.architecture = "step35",
+                                     .keys = kGgufKeys,
+                                     .tensors = kGgufTensors,
+                                     .usual_heads = false,
+                                     .constants = R"({"moe_router_scaling_factor": 1.0})",
+                                     .finish = finish_gguf,
+                                     .write = write_gguf}};
+
 }  // namespace
 }  // namespace step3p7
 
@@ -268,6 +353,7 @@ constinit const Family kStep3p7Family = {.architecture = "Step3p7ForConditionalG
                                                      .renormalize = true,
                                                      .renormalize_keys = {},
                                                      .scaling_factor = step3p7::kScale,
-                                                     .correction_bias = step3p7::kBias}};
+                                                     .correction_bias = step3p7::kBias,
+                                                     .gguf = step3p7::kGguf}};
 
 }  // namespace moracle

@@ -102,6 +102,32 @@ Status put_window_pattern(GgufDraft& draft) {
   return {};
 }
 
+Status put_windowed(GgufDraft& draft) {
+  MORACLE_TRY(const int64_t dim, head_dim_of(draft));
+  const auto put = [&](const char* type, const char* key) -> Status {
+    const std::optional<Config> own =
+        draft.rope ? *draft.rope->object({type}) : std::optional<Config>();
+    MORACLE_TRY(const double fraction,
+                own ? own->number_or(1, {"partial_rotary_factor"}) : Result<double>(1.0));
+    put_gguf(draft, key, std::llround(fraction * static_cast<double>(dim)));
+    return {};
+  };
+  put_gguf(draft, "attention.key_length", dim);
+  put_gguf(draft, "attention.value_length", dim);
+  MORACLE_CHECK(put("full_attention", "rope.dimension_count"));
+  MORACLE_CHECK(put("sliding_attention", "rope.dimension_count_swa"));
+  return put_window_pattern(draft);
+}
+
+Status put_leading_dense(GgufDraft& draft) {
+  MORACLE_TRY(const std::vector<std::string> types, draft.config.texts({"mlp_layer_types"}));
+  if (types.empty()) return {};
+  const auto sparse = std::find_if(types.begin(), types.end(),
+                                   [](const std::string& type) { return type != "dense"; });
+  put_gguf(draft, "leading_dense_block_count", sparse - types.begin());
+  return {};
+}
+
 void put_rotary_sections(GgufDraft& draft) {
   const nlohmann::json* const sections = draft.rope ? draft.rope->find({"mrope_section"}) : nullptr;
   if (sections == nullptr || !sections->is_array()) return;

@@ -31,6 +31,10 @@ Status put_rotary_divisors(GgufDraft& draft, int64_t dim, const RotaryKinds& kin
 Result<int64_t> head_dim_of(const GgufDraft& draft);
 /// attention.sliding_window_pattern from layer_types, where config.json has it.
 Status put_window_pattern(GgufDraft& draft);
+/// The inverse of set_windowed_rotary, and the window pattern.
+Status put_windowed(GgufDraft& draft);
+/// leading_dense_block_count from mlp_layer_types, where config.json has it.
+Status put_leading_dense(GgufDraft& draft);
 /// rope.dimension_sections: parts of a head for time, height and width.
 void put_rotary_sections(GgufDraft& draft);
 /// Replaces each tensor whose name ends so with its halves of rows.

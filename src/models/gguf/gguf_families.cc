@@ -81,7 +81,63 @@ void set_attention_bias(GgufModel& model) {
                                    has(".attn_q_a.bias") || has(".attn_kv_a_mqa.bias");
 }
 
-Status set_layer_types(GgufModel& model, int64_t period) {
+Status require_renormalized(const GgufModel& model) {
+  const std::string norm = gguf_key(model, "expert_weights_norm");
+  MORACLE_TRY(const bool renormalized, model.metadata.boolean_or(false, {norm.c_str()}));
+  if (!renormalized) return model.metadata.unsupported({norm.c_str()}, "true", "it is not");
+  return {};
+}
+
+Status set_windowed_rotary(GgufModel& model) {
+  nlohmann::json& rope = model.config["rope_parameters"];
+  MORACLE_TRY(const int64_t dim, gguf_integer(model, "attention.key_length"));
+  MORACLE_TRY(const auto stored, gguf_optional(model, "rope.dimension_count"));
+  MORACLE_TRY(const auto windowed, gguf_optional(model, "rope.dimension_count_swa"));
+  const auto part = [&](int64_t rotated) {
+    return static_cast<double>(rotated) / static_cast<double>(dim);
+  };
+  rope["full_attention"]["partial_rotary_factor"] = part(stored.value_or(dim));
+  rope["sliding_attention"]["partial_rotary_factor"] =
+      part(windowed.value_or(stored.value_or(dim)));
+  nlohmann::json &full = rope["full_attention"], &sliding = rope["sliding_attention"];
+  if (!full.contains("rope_type") || full["rope_type"] == "none") full["rope_type"] = "default";
+  if (!sliding.contains("rope_theta")) sliding["rope_theta"] = full["rope_theta"];
+  sliding["rope_type"] = "default";
+  return {};
+}
+
+void subtract_one(std::span<float> values) {
+  for (float& value : values) value -= 1;
+}
+void add_one(std::span<float> values) {
+  for (float& value : values) value += 1;
+}
+void set_layers_without_experts(GgufModel& model) {
+  nlohmann::json types = nlohmann::json::array();
+  const auto layers = model.config["num_hidden_layers"].get<int64_t>();
+  for (int64_t layer = 0; layer < layers; ++layer) {
+    const auto has = [&](const char* tensor) {
+      return model.stored.find(str("blk.", layer, ".ffn_", tensor, ".weight")) != nullptr;
+    };
+    const bool sparse = has("gate_inp") || has("gate_exps") || has("down_exps");
+    types.push_back(sparse ? "sparse" : "dense");
+  }
+  model.config["first_k_dense_replace"] =
+      std::find(types.begin(), types.end(), "sparse") - types.begin();
+  model.config["mlp_layer_types"] = std::move(types);
+}
+
+Status set_leading_dense(GgufModel& model) {
+  MORACLE_TRY(const auto dense, gguf_optional(model, "leading_dense_block_count", 0));
+  nlohmann::json types = nlohmann::json::array();
+  const auto layers = model.config["num_hidden_layers"].get<int64_t>();
+  for (int64_t layer = 0; layer < layers; ++layer)
+    types.push_back(layer < dense.value_or(0) ? "dense" : "sparse");
+  model.config["mlp_layer_types"] = std::move(types);
+  return {};
+}
+
+Status set_layer_types(GgufModel& model, int64_t period, GgufUnwindowed which) {
   const std::string key = gguf_key(model, "attention.sliding_window_pattern");
   const auto layers = model.config["num_hidden_layers"].get<size_t>();
   const nlohmann::json* const pattern = model.metadata.find({key.c_str()});
@@ -90,17 +146,24 @@ Status set_layer_types(GgufModel& model, int64_t period) {
     types.push_back(window ? "sliding_attention" : "full_attention");
   };
   if (pattern != nullptr && pattern->is_array()) {
-    const bool booleans = std::all_of(pattern->begin(), pattern->end(),
-                                      [](const nlohmann::json& one) { return one.is_boolean(); });
+    const bool booleans = std::all_of(
+        pattern->begin(), pattern->end(),
+        [](const nlohmann::json& one) { return one.is_boolean() || one == 0 || one == 1; });
     if (!booleans || pattern->size() < layers) {
       return model.metadata.wrong({key.c_str()}, str("a boolean for each of ", layers, " layers"),
                                   str("it has ", pattern->size(), " values"));
     }
-    for (size_t layer = 0; layer < layers; ++layer) push((*pattern)[layer].get<bool>());
+    for (size_t layer = 0; layer < layers; ++layer) {
+      const nlohmann::json& one = (*pattern)[layer];
+      push(one == true || one == 1);
+    }
   } else {
     MORACLE_TRY(const auto stored, gguf_optional(model, "attention.sliding_window_pattern", 0));
+    MORACLE_TRY(const auto window, gguf_optional(model, "attention.sliding_window", 0));
     const auto every = static_cast<size_t>(stored.value_or(period));
-    for (size_t layer = 0; layer < layers; ++layer) push(every == 0 || (layer + 1) % every != 0);
+    const size_t from = which == GgufUnwindowed::kFirst ? 0 : 1;
+    for (size_t layer = 0; layer < layers; ++layer)
+      push(window.value_or(0) > 0 && (every == 0 || (layer + from) % every != 0));
   }
   model.config["layer_types"] = std::move(types);
   return {};

@@ -52,6 +52,37 @@ Result<std::vector<float>> gguf_values(const GgufModel& model, const std::string
 enum class GgufGating : uint8_t { kSoftmax = 1, kSigmoid = 2 };
 Status require_gating(const GgufModel& model, GgufGating gating);
 
+/// Errors (kUnsupported): expert_weights_norm is not true.
+Status require_renormalized(const GgufModel& model);
+
+/// Keys of families whose layers with a window have a RoPE of their own, without YaRN.
+inline constexpr GgufKey kWindowedGgufKeys[] = {
+    {"attention.key_length", "head_dim"},
+    {"attention.value_length", "head_dim", false, true},
+    {"attention.sliding_window", "sliding_window", false},
+    {"rope.freq_base", "rope_parameters.full_attention.rope_theta"},
+    {"rope.freq_base_swa", "rope_parameters.sliding_attention.rope_theta", false},
+    {"rope.scaling.type", "rope_parameters.full_attention.rope_type", false},
+    {"rope.scaling.factor", "rope_parameters.full_attention.factor", false},
+    {"rope.scaling.original_context_length",
+     "rope_parameters.full_attention.original_max_position_embeddings", false},
+    {"rope.scaling.yarn_attn_factor", "rope_parameters.full_attention.attention_factor", false},
+    {"rope.scaling.yarn_beta_fast", "rope_parameters.full_attention.beta_fast", false},
+    {"rope.scaling.yarn_beta_slow", "rope_parameters.full_attention.beta_slow", false},
+};
+/// What no table can express of them: a missing base and the rotated parts of heads, from
+/// rope.dimension_count and rope.dimension_count_swa.
+Status set_windowed_rotary(GgufModel& model);
+/// mlp_layer_types: dense up to leading_dense_block_count.
+Status set_leading_dense(GgufModel& model);
+
+/// mlp_layer_types and first_k_dense_replace: layers without tensors of experts are dense.
+void set_layers_without_experts(GgufModel& model);
+
+/// GGUF stores norms as they multiply: 1 added to what the family reads.
+void subtract_one(std::span<float> values);
+void add_one(std::span<float> values);
+
 /// partial_rotary_factor from rope.dimension_count and the size of heads.
 Status set_partial_rotary(GgufModel& model);
 /// Divisors of the rotary frequencies from rope_freqs.weight, if the file has it.
@@ -60,8 +91,11 @@ Status set_rotary_divisors(GgufModel& model);
 void set_attention_bias(GgufModel& model);
 /// Windows from attention.sliding_window_pattern: one boolean for each layer, or a number n: every
 /// n-th layer has none. Sets layer_types. `period` counts where the file has no such key; 0: all
-/// layers have a window.
-Status set_layer_types(GgufModel& model, int64_t period);
+/// layers have a window. kFirst: of every n layers, the first one has none. Without
+/// attention.sliding_window no layer has one.
+enum class GgufUnwindowed : uint8_t { kLast, kFirst };
+Status set_layer_types(GgufModel& model, int64_t period,
+                       GgufUnwindowed which = GgufUnwindowed::kLast);
 
 /// Gives every tensor whose name ends so another shape of as many elements.
 void reshape(GgufModel& model, std::string_view ending,
