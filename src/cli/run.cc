@@ -173,6 +173,7 @@ int run(const Options& options) {
   const auto generated = static_cast<int64_t>(generation.ids.size());
   if (people) {
     std::cout << "\n" << std::flush;
+    const std::string drafts = drafts_text(generation.speculation, generation.generation_seconds);
     std::cerr << "\n"
               << "  prompt      " << prompt_tokens << " tokens, "
               << rate(prompt_tokens, generation.prompt_seconds) << " tokens/s\n"
@@ -181,7 +182,8 @@ int run(const Options& options) {
               << (stopped ? "request" : generation.stop_reason) << "\n"
               << "  memory      " << megabytes(peak_memory_bytes()) << " peak, "
               << megabytes(model.weight_bytes()) << " of packed weights\n"
-              << slots_text(placed) << "  load        " << rounded(load_seconds, 2) << " s\n";
+              << slots_text(placed) << "  load        " << rounded(load_seconds, 2) << " s\n"
+              << (drafts.empty() ? "" : "  speculation " + drafts + "\n");
   } else {
     Json json = {{"prompt_ids", prompt},
                  {"ids", generation.ids},
@@ -191,6 +193,12 @@ int run(const Options& options) {
                  {"not_used", checkpoint.not_used()},
                  {"not_followed", config.not_followed},
                  {"timing", timing(generation, prompt_tokens, load_seconds)}};
+    if (const SpeculationCounts& drafts = generation.speculation; drafts.steps > 0) {
+      json["speculation"] = {{"steps", drafts.steps},
+                             {"drafted", drafts.drafted},
+                             {"accepted", drafts.accepted},
+                             {"saved_seconds", drafts.saved_seconds}};
+    }
     if (placed.hits + placed.misses > 0) {
       json["experts"] = {{"hits", placed.hits},
                          {"misses", placed.misses},

@@ -112,6 +112,14 @@ struct ModelAccess {
   static bool can_share_pages(const Model& model) {
     return model.state_->state_pool == nullptr && model.state_->spec.short_context == 0;
   }
+  /// True if a sequence has a recurrent state: see KvCache::truncate.
+  static bool is_recurrent(const Model& model) { return model.state_->state_pool != nullptr; }
+  /// Number of drafts after `length` tokens that leave the keys of these as they are. With LongRoPE
+  /// the keys depend on the length of the sequence.
+  static int64_t most_drafts(const Model& model, int64_t length) {
+    const int64_t border = model.state_->spec.short_context;
+    return border > 0 && length <= border ? border - length : Speculation::kMaxDrafts;
+  }
   /// A cache whose first positions are in these full pages. It becomes an owner of each (see
   /// KvPool::share). Truncate it only to whole pages: the next token would change a shared page.
   /// Errors: those of Model::make_cache; a model whose pages cannot be shared.

@@ -21,6 +21,7 @@ Result<std::unique_ptr<Engine>> Engine::start(Model& model, const Tokenizer& tok
                  str("at most the tokens of a step, ", model.max_num_tokens()),
                  str("it is ", options.max_running)};
   }
+  MORACLE_CHECK(check(options.speculation));
   std::unique_ptr<Engine> engine(
       new Engine(model, tokenizer, options, options.cache_bytes / page_bytes));
   MORACLE_CHECK(engine->rebalancing_.check());
@@ -42,6 +43,7 @@ Engine::Engine(Model& model, const Tokenizer& tokenizer, const EngineOptions& op
                   .page = leader_.page(),
                   .prefix_cache = options.prefix_cache && leader_.can_share()}),
       budget_(model.max_num_tokens(), options.step_seconds > 0 ? options.step_seconds : 1e9),
+      speculation_(options.speculation),
       rebalancing_(model, leader_, metrics_, options.rebalance),
       overlaps_answers_(options.overlaps_answers) {
   for (int32_t i = 0; i < options.num_adapters; ++i) slots_[i] = i;
