@@ -92,7 +92,14 @@ struct ModelOptions {
   bool count_routing = false;
   std::vector<TunedLayer> tuned;  ///< measured times for the oracle, as Machine::tuned
   Progress progress;              ///< progress of loading, in bytes of the checkpoint
+  /// Also loads the layer for multi-token prediction, for Drafter::kMtp: in the schemes and types
+  /// of the options, with its own caches. Errors: has_next_tokens() is false; ranks; experts in
+  /// host memory. A model with it cannot be reloaded.
+  bool next_tokens = false;
 };
+
+/// Whether the files have a layer for multi-token prediction that this library runs.
+bool has_next_tokens(const Checkpoint& checkpoint);
 
 /// The options with which a model opens its device.
 DeviceOptions device_options(const ModelOptions& options);
@@ -301,6 +308,8 @@ struct GenerationConfig {
 enum class Drafter : uint8_t {
   kNone,
   kNgram,  ///< the tokens that followed the text's last tokens where they occurred before
+  kMtp,    ///< the model's layer for multi-token prediction; needs ModelOptions::next_tokens
+  kAuto,   ///< kMtp if the model was loaded with the layer, else kNgram
 };
 struct Speculation {
   Drafter drafter = Drafter::kNone;
@@ -309,7 +318,7 @@ struct Speculation {
   bool adaptive = true;
   static constexpr int64_t kMaxDrafts = 32;
 };
-/// Parses "off" or "ngram". Errors: any other word.
+/// Parses "off", "ngram", "mtp" or "auto". Errors: any other word.
 Result<Drafter> parse_drafter(std::string_view text);
 /// Errors: values out of range.
 Status check(const Speculation& speculation);

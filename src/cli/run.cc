@@ -66,7 +66,9 @@ std::string slots_text(const PlacementCounts& counts) {
 int dry_run(const Options& options) {
   CLI_TRY(const Checkpoint checkpoint, Checkpoint::open(options.model.folder));
   CLI_TRY(const Machine machine, Machine::find(options.machine));
-  CLI_TRY(const ModelOptions model_options, options.model.options(machine));
+  CLI_TRY(ModelOptions model_options, options.model.options(machine));
+  if (Status added = options.speculation.add_to(model_options, checkpoint); !added)
+    return fail(added.error());
   CLI_TRY(const ModelPlan whole, plan(checkpoint, model_options, machine));
   const TokenizerFact tokenizer = TokenizerFact::of(options.model.folder);
   if (options.model.json) {
@@ -110,6 +112,8 @@ int run(const Options& options) {
     CLI_TRY(prompt, options.chat ? tokenizer.encode(text) : tokenizer.encode_prompt(text));
   }
   if (Status shared = share_ids(model_options.group, prompt); !shared) return fail(shared.error());
+  if (Status added = options.speculation.add_to(model_options, checkpoint); !added)
+    return fail(added.error());
   // Report invalid options before loading.
   CLI_TRY(GenerateOptions generate_options, options.generating(config, tokenizer));
   if (prompt.empty()) {

@@ -7,7 +7,6 @@
 
 #include "base/small_file.h"
 #include "command.h"
-#include "options/speculation_options.h"
 #include "ranks/ranks.h"
 #include "serve/engine/ranks/follow.h"
 #include "serve_model.h"
@@ -23,7 +22,6 @@ struct Options {
   std::string api_key_file, routing_statistics;
   double drain_seconds = 30;
   bool no_prefix_cache = false;
-  SpeculationArguments speculation;
 };
 
 Result<std::string> read_key(const std::string& file) {
@@ -52,7 +50,7 @@ int run(const Options& given) {
     CLI_TRY(options.server.api.api_key, read_key(options.api_key_file));
   }
   options.server.engine.prefix_cache = !options.no_prefix_cache;
-  CLI_TRY(options.server.engine.speculation, options.speculation.parsed());
+  CLI_TRY(options.server.engine.speculation, options.model.speculation.parsed());
   options.model.model.ranks.moves_experts = options.server.engine.rebalance.interval > 0;
   RoutingFile routing(options.routing_statistics);
   CLI_TRY(ServedWeights loaded, load_served(options.model, options.server.engine, routing));
@@ -141,7 +139,7 @@ void add_engine_options(CLI::App& verb, Options& options) {
   verb.add_option("--grammar-engine", options.server.grammar_folder,
                   "Folder with the Python packages xgrammar and tvm_ffi, for response_format; "
                   "default: where the build found them");
-  options.speculation.add_to(verb);
+  options.model.speculation.add_to(verb);
   verb.add_flag("--no-prefix-cache", options.no_prefix_cache,
                 "Disable the prefix cache: compute every prompt from its start");
 }

@@ -57,19 +57,19 @@ TEST(Scheduler, ChunksPrefillBesideDecode) {
   EXPECT_THAT(chunks, ElementsAre(15, 15, 10));
 }
 
-TEST(Scheduler, DraftsTakeWhatDecodingLeavesOfTheBudget) {
+TEST(Scheduler, DraftsTakeWhatPromptsLeaveOfTheBudget) {
   Scheduler scheduler({.max_running = 4, .num_pages = 100, .page = 4});
   for (const SequenceId id : {1, 2}) scheduler.submit(submission(id, 3, 100));
   run(scheduler, scheduler.next(0, 16));
-  scheduler.submit(submission(3, 40));
+  scheduler.submit(submission(3, 4));
   scheduler.request_drafts(1, 8);
   scheduler.request_drafts(2, 8);
   const StepPlan plan = scheduler.next(0, 16);
   ASSERT_EQ(plan.chunks.size(), 3u);
   EXPECT_EQ(plan.chunks[0].drafts, 8);
-  EXPECT_EQ(plan.chunks[1].drafts, 6);
+  EXPECT_EQ(plan.chunks[1].drafts, 2);
+  EXPECT_EQ(plan.chunks[2].count, 4);
   EXPECT_EQ(plan.num_tokens, 16);
-  EXPECT_FALSE(scheduler.decodes(3));
 }
 
 TEST(Scheduler, RejectedDraftsReturnTheirPages) {

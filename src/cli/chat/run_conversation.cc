@@ -210,6 +210,8 @@ int run_conversation(const RunOptions& options) {
   CLI_TRY(GenerateOptions generating, options.generating(config, tokenizer));
   ProgressBar loading("loading");
   CLI_TRY(ModelOptions model_options, options.model.options());
+  if (Status added = options.speculation.add_to(model_options, checkpoint); !added)
+    return fail(added.error());
   RoutingFile routing(options.routing_statistics);
   if (Status good = routing.begin(model_options); !good) return fail(good.error());
   model_options.progress = loading.callback();

@@ -18,7 +18,8 @@ struct SpeculationArguments {
   void add_to(CLI::App& verb) {
     verb.add_option("--speculate", drafter,
                     "Draft tokens and verify several in one step, which changes no text; ngram: "
-                    "what followed the last tokens before; off")
+                    "what followed the last tokens before; mtp: the model's layer for multi-token "
+                    "prediction; auto: mtp if the files have it, else ngram; off")
         ->capture_default_str();
     verb.add_option("--max-drafts", speculation.max_drafts,
                     "With --speculate: drafts per step; fewer or none where they gain nothing")
@@ -30,6 +31,14 @@ struct SpeculationArguments {
     Speculation parsed = speculation;
     MORACLE_TRY(parsed.drafter, parse_drafter(drafter));
     return parsed;
+  }
+  /// Loads the layer for multi-token prediction if it drafts.
+  Status add_to(ModelOptions& options, const Checkpoint& checkpoint) const {
+    MORACLE_TRY(const Drafter wanted, parse_drafter(drafter));
+    options.next_tokens =
+        wanted == Drafter::kMtp || (wanted == Drafter::kAuto && !options.group &&
+                                    options.device_memory == 0 && has_next_tokens(checkpoint));
+    return {};
   }
 };
 

@@ -24,6 +24,36 @@ Continuation::Continuation(Model& model, KeptSequence& sequence, std::span<const
       speculation_(options.speculation),
       replays_(ModelAccess::is_recurrent(model)) {}
 
+Status Continuation::begin() {
+  MORACLE_TRY(speculation_.drafter, ModelAccess::drafter(model_, speculation_.drafter));
+  if (speculation_.drafter != Drafter::kMtp) return {};
+  MORACLE_TRY(next_cache_, make_next_token_cache(model_, cache_.capacity()));
+  return {};
+}
+
+Status Continuation::run_prompt(std::span<const int32_t> tokens) {
+  last_ = {static_cast<int64_t>(tokens.size()), 0, cache_.length()};
+  MORACLE_CHECK(run(tokens));
+  if (next_cache_) MORACLE_CHECK(draft_next(0));
+  return {};
+}
+
+// The layer reads the hidden states of the last step. Steps without drafts may have left a gap: it
+// then begins anew.
+Result<std::vector<int32_t>> Continuation::draft_next(int64_t most) {
+  if (followed_ < last_.before) {
+    MORACLE_CHECK(next_cache_->truncate(0));
+    followed_ = last_.before;
+  }
+  const int64_t end = std::min(last_.before + last_.tokens, static_cast<int64_t>(text_.size()) - 1);
+  if (end <= followed_) return std::vector<int32_t>();
+  const NextTokenRows rows{&*next_cache_, followed_ - last_.before,
+                           std::span(text_).subspan(followed_ + 1, end - followed_), most};
+  MORACLE_TRY(std::vector<std::vector<int32_t>> drafts, draft_next_tokens(model_, {&rows, 1}));
+  followed_ = end;
+  return std::move(drafts[0]);
+}
+
 Status Continuation::run(std::span<const int32_t> tokens) {
   const Model::Step step{tokens, &cache_, adapter_};
   MORACLE_CHECK(model_.forward({&step, 1}));
@@ -109,7 +139,7 @@ Status Continuation::take(std::span<const int32_t> ids) {
   return {};
 }
 
-std::vector<int32_t> Continuation::drafts(int64_t left) {
+Result<std::vector<int32_t>> Continuation::drafts(int64_t left) {
   std::vector<int32_t> ids;
   if (speculation_.drafter == Drafter::kNone) return ids;
   const auto text = static_cast<int64_t>(text_.size());
@@ -124,6 +154,7 @@ std::vector<int32_t> Continuation::drafts(int64_t left) {
         costs_, {.tokens = known, .sequences = 1, .known = known, .replays = replays_}, most);
   }
   if (most < 1) return ids;
+  if (next_cache_) return draft_next(most);
   ngrams_.follow(text_);
   ngrams_.draft(most, ids);
   return ids;

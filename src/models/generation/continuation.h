@@ -4,6 +4,7 @@
 #include "models/generation/logit_edits.h"
 #include "models/generation/sampler.h"
 #include "models/speculation/draft_control.h"
+#include "models/speculation/next_tokens.h"
 #include "models/speculation/ngram_drafter.h"
 #include "models/speculation/row_logits.h"
 
@@ -20,8 +21,10 @@ class Continuation {
     return prompt_size_ + num_generated > cache_.capacity();
   }
 
-  /// Runs the next part of a prompt.
-  Status run(std::span<const int32_t> tokens);
+  /// Finds the drafter. Errors: the model does not have it.
+  Status begin();
+  /// Runs the next part of a prompt, but not the last.
+  Status run_prompt(std::span<const int32_t> tokens);
   /// Runs the text's tokens that are not in the cache, then the drafts, and reads the logits of
   /// each position from the text's end on if `reads`. With `draws` returns the tokens that follow:
   /// the accepted drafts and one more, which is kNothingDrawn if nothing may follow. A stop id is
@@ -35,12 +38,14 @@ class Continuation {
     return std::span(text_).subspan(static_cast<size_t>(cache_.length()));
   }
   /// Drafts of what follows the text, where `left` more tokens may be generated.
-  std::vector<int32_t> drafts(int64_t left);
+  Result<std::vector<int32_t>> drafts(int64_t left);
   const SpeculationCounts& counts() const { return counts_; }
   /// The error for a draw without a result, after `ids` of this step.
   Error explain_nothing(std::span<const int32_t> ids);
 
  private:
+  Status run(std::span<const int32_t> tokens);
+  Result<std::vector<int32_t>> draft_next(int64_t most);
   Result<std::vector<int32_t>> draw(std::span<const int32_t> drafts, int64_t first, bool draws);
   Result<int32_t> draw_row(const RowLogits& rows, int64_t row);
 
@@ -56,9 +61,11 @@ class Continuation {
   std::vector<int32_t>& in_cache_;  // the ids of the tokens in the cache
   std::vector<int32_t> text_;       // the prompt and all taken tokens
 
-  const Speculation speculation_;
+  Speculation speculation_;
   const bool replays_;  // dropping drafts drops other tokens, too
   NgramDrafter ngrams_;
+  std::optional<KvCache> next_cache_;  // of the layer for multi-token prediction
+  int64_t followed_ = 0;               // positions of the text up to which the layer has run
   StepCosts costs_;
   DraftControl control_;
   SpeculationCounts counts_;

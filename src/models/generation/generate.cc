@@ -112,6 +112,7 @@ Result<Generation> run(Model& model, std::span<const int32_t> prompt,
   Generation generation;
   MORACLE_TRY(generation.reused_tokens, keep_beginning(kept, prompt));
   Continuation sequence(model, kept, prompt, options);
+  MORACLE_CHECK(sequence.begin());
   const bool decides =
       model.group() == nullptr || model.group()->rank() == 0 || ModelAccess::state(model).dispatch;
   // Logits of a divided output need every rank.
@@ -124,7 +125,7 @@ Result<Generation> run(Model& model, std::span<const int32_t> prompt,
     const std::span<const int32_t> chunk = prompt.subspan(done, count);
     done += count;
     if (done < prompt_size) {
-      MORACLE_CHECK(sequence.run(chunk));
+      MORACLE_CHECK(sequence.run_prompt(chunk));
     } else {
       MORACLE_TRY(drawn, sequence.next(chunk, {}, decides, reads));
     }
@@ -163,7 +164,10 @@ Result<Generation> run(Model& model, std::span<const int32_t> prompt,
       now.fails = now.fails && now.end == End::kNo;
       if (!now.fails) MORACLE_CHECK(sequence.take(now.taken()));
       const int64_t left = options.max_tokens - static_cast<int64_t>(ids.size());
-      if (!now.fails && now.end == End::kNo) now.set_drafts(sequence.drafts(left));
+      if (!now.fails && now.end == End::kNo) {
+        MORACLE_TRY(const std::vector<int32_t> drafts, sequence.drafts(left));
+        now.set_drafts(drafts);
+      }
     }
     MORACLE_CHECK(follow_rank_0(model, now));
     if (now.fails) return sequence.explain_nothing(now.taken());

@@ -1,13 +1,24 @@
 #include "base/text.h"
-#include "moracle/model.h"
+#include "models/decoder/model_state.h"
 
 namespace moracle {
 
 Result<Drafter> parse_drafter(std::string_view text) {
   if (text == "off") return Drafter::kNone;
   if (text == "ngram") return Drafter::kNgram;
-  return Error{ErrorKind::kInvalidArgument, "", "speculate", "off or ngram",
+  if (text == "mtp") return Drafter::kMtp;
+  if (text == "auto") return Drafter::kAuto;
+  return Error{ErrorKind::kInvalidArgument, "", "speculate", "off, ngram, mtp or auto",
                str("it is '", text, "'")};
+}
+
+Result<Drafter> ModelAccess::drafter(const Model& model, Drafter wanted) {
+  const bool has_layer = model.state_->next_tokens != nullptr;
+  if (wanted == Drafter::kAuto) return has_layer ? Drafter::kMtp : Drafter::kNgram;
+  if (wanted != Drafter::kMtp || has_layer) return wanted;
+  return Error{ErrorKind::kUnsupported, "", "speculate",
+               "a model that was loaded with its layer for multi-token prediction (next_tokens)",
+               "it was loaded without"};
 }
 
 Status check(const Speculation& speculation) {

@@ -5,6 +5,7 @@
 #include <condition_variable>
 #include <deque>
 #include <functional>
+#include <map>
 #include <memory>
 #include <mutex>
 #include <set>
@@ -88,6 +89,11 @@ class Engine {
     int64_t drafts;  // behind `row`
     int64_t accepted = 0;
   };
+  // A sequence's rows of the last step: `count` tokens from `position` on.
+  struct StepRows {
+    SequenceId id;
+    int64_t position, row, count;
+  };
   // The decoding part of a step.
   struct DecodeLoad {
     int64_t sequences = 0, tokens = 0;  // tokens: drafts included
@@ -119,7 +125,10 @@ class Engine {
                                std::vector<TokenScore>& scores);
   bool take_drawn(SequenceRows& at, int32_t token, std::vector<TokenScore> scores);
   void take_token(SequenceId id, int32_t token, std::vector<TokenScore> scores, bool is_draft);
-  void request_drafts();
+  int64_t wanted_drafts(SequenceId id, const Sequence& sequence, int64_t sequences) const;
+  Status request_drafts();
+  Status draft_by_layer(const std::map<SequenceId, int64_t>& wanted);
+  void keep_rows(std::span<const Chunk> chunks);
   DecodeLoad decode_load(const StepPlan& plan);
   Status settle_drafts(std::span<const Chunk> chunks);
   void note_drafts(const StepPlan& plan, const DecodeLoad& load, double seconds);
@@ -153,6 +162,7 @@ class Engine {
   std::vector<float> edited_;  // one row of logits, edited
   const Speculation speculation_;
   StepCosts costs_;
+  std::vector<StepRows> last_rows_;  // while the model keeps their hidden states
   std::deque<ChangeRequest> changes_;
   AdapterSlots slots_;
   std::set<int32_t> retired_;  // adapters in slots_ that are closed to new jobs

@@ -13,7 +13,8 @@ namespace moracle::serve {
 
 void Engine::step() {
   const double start = now();
-  request_drafts();
+  if (const Status drafted = or_out_of_memory("drafts", [&] { return request_drafts(); }); !drafted)
+    for (auto& [id, sequence] : sequences_) sequence.drafts.clear();
   StepPlan plan = scheduler_.next(start, std::max(budget_.tokens(), scheduler_.num_running()));
   apply(plan);
   if (plan.chunks.empty()) return answer_sampled();
@@ -72,6 +73,7 @@ void Engine::compute(std::span<const Chunk> chunks) {
     }
     return;
   }
+  keep_rows(chunks);
   StepPlan computed;
   computed.chunks.assign(chunks.begin(), chunks.end());
   for (const Adoption& adoption : scheduler_.advance(computed)) leader_.adopt(adoption);

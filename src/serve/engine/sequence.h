@@ -47,6 +47,8 @@ struct Sequence {
   double submitted = 0, last_token = 0;  // seconds on the engine's clock; 0: none yet
   std::vector<TokenScore> scores;        // scores of the last token, until answer()
   NgramDrafter ngrams;
+  std::optional<KvCache> next_cache;  // of the layer for multi-token prediction
+  int64_t followed = 0;               // positions up to which that layer has run
   DraftControl drafting;
   std::vector<int32_t> drafts;  // for the next step
   int64_t accepted = 0;         // of the last step's drafts

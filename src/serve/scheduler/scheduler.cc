@@ -34,9 +34,9 @@ StepPlan Scheduler::next(double now, int64_t budget) {
   StepPlan plan;
   expire(now, plan);
   plan_decoding(budget, plan);
-  plan_drafts(budget, plan);
   start_waiting(plan);
   plan_prompts(budget, plan);
+  plan_drafts(budget, plan);
   return plan;
 }
 
@@ -81,15 +81,14 @@ void Scheduler::plan_decoding(int64_t budget, StepPlan& plan) {
   }
 }
 
-// Shares what the decoding sequences leave, oldest first. A token of each other running sequence
-// stays in the budget, so that prompts proceed.
+// Shares what decoding sequences and prompts leave of the budget, oldest first.
 void Scheduler::plan_drafts(int64_t budget, StepPlan& plan) {
-  const auto without_chunk = num_running() - static_cast<int64_t>(plan.chunks.size());
   for (Chunk& chunk : plan.chunks) {
     Sequence& sequence = sequences_.at(chunk.id);
     const int64_t end = chunk.first + chunk.count;
-    int64_t drafts = std::min(std::exchange(sequence.wanted_drafts, 0),
-                              budget - without_chunk - plan.num_tokens);
+    int64_t drafts = std::exchange(sequence.wanted_drafts, 0);
+    if (!chunk.samples) continue;
+    drafts = std::min(drafts, budget - plan.num_tokens);
     while (drafts > 0 && sequence.pages() < pages_of(end + drafts)) {
       if (free_a_page(plan)) {
         --free_;

@@ -78,10 +78,9 @@ struct Adoption {
 
 /// Scheduling rules:
 /// - Decode comes first: one token of each running sequence with a complete prompt.
-/// - Drafts follow, as many as were requested, in pages that need no preemption. One token of each
-///   running sequence stays in the budget.
 /// - The oldest prompt gets at least half of the remaining token budget, shorter prompts get the
 ///   rest, shortest first. A long prompt delays a short one by one step, and always proceeds.
+/// - Drafts take what decoding and prompts leave of the budget, in pages that need no preemption.
 /// - Sequences start in order of arrival, when the KV cache has pages for all their tokens. At most
 ///   kMaxPassed later sequences may overtake one that lacks pages.
 /// - If a sequence lacks a page, unused cached pages are evicted first. Then the youngest sequence
