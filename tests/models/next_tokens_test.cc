@@ -62,6 +62,17 @@ TEST_P(NextTokensOf, LogitsMatchTheReference) {
       got.insert(got.end(), some.begin(), some.end());
     }
     EXPECT_LT(testing::relative_difference(got, wanted), 1e-5) << part;
+    // The first draft follows the last known token.
+    must(next.truncate(0));
+    must(cache.truncate(0));
+    const Model::Step all{reference.ids, &cache};
+    must(model.forward({&all, 1}));
+    const NextTokenRows rows{&next, 0, std::span(reference.ids).subspan(1), 3};
+    const std::vector<int32_t> drafts = must(draft_next_tokens(model, {&rows, 1}))[0];
+    ASSERT_EQ(drafts.size(), 3u);
+    const auto last = wanted.end() - model.vocab_size();
+    EXPECT_EQ(drafts[0], std::max_element(last, wanted.end()) - last);
+    EXPECT_EQ(next.length(), count - 1);
   }
 }
 

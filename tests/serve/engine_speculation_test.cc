@@ -1,6 +1,7 @@
 // Tests drafts in the engine: sequences of one step verify different numbers of them.
 #include <gmock/gmock.h>
 
+#include "models/decoder/model_state.h"
 #include "models/golden_model.h"
 #include "parallel/ranks_of_threads.h"
 #include "serve/engine/ranks/follow.h"
@@ -171,6 +172,49 @@ TEST(EngineSpeculationOnGoldenModels, TextsEqualGenerate) {
     accepted += metric(*engine, "moracle_draft_tokens_accepted_total");
   }
   EXPECT_GT(accepted, 0);
+}
+
+// The layer for multi-token prediction, beside prompts in parts and sequences of other lengths.
+TEST(EngineSpeculationByLayer, TextsEqualGenerate) {
+  for (const char* name : {"glm4_moe", "qwen3_next"}) {
+    const Checkpoint checkpoint =
+        must(Checkpoint::open(testing::golden_dir() + "/next_tokens/" + name));
+    Model model = must(Model::load(
+        checkpoint,
+        {.threads = 2, .max_num_tokens = 8, .deterministic = true, .next_tokens = true}));
+    const Tokenizer tokenizer = must(Tokenizer::open(kFolder));
+    for (const bool adaptive : {false, true}) {
+      const auto engine = must(Engine::start(
+          model, tokenizer,
+          {.max_running = 3,
+           .cache_bytes = 12 * (PageStore(model).page_bytes() +
+                                PageStore(*ModelAccess::next_tokens(model)).page_bytes()),
+           .speculation = {.drafter = Drafter::kAuto, .max_drafts = 3, .adaptive = adaptive}}));
+      std::vector<std::vector<int32_t>> wanted, got(5);
+      std::vector<std::promise<void>> ends(got.size());
+      for (size_t i = 0; i < got.size(); ++i) {
+        Job job;
+        for (size_t t = 0; t < 5 + 4 * i; ++t)
+          job.prompt.push_back(static_cast<int32_t>((t * t + i) % 40));
+        job.max_tokens = 30;
+        if (i % 2 == 1) job.sampling = {.temperature = 0.4F, .seed = i};
+        wanted.push_back(must(generate(model, job.prompt,
+                                       {.max_tokens = job.max_tokens, .sampling = job.sampling}))
+                             .ids);
+        job.num_top = 0;
+        job.sink = [&got, &ends, i](Event&& event) {
+          for (const TokenScore& score : event.scores) got[i].push_back(score.id);
+          if (event.finish != Finish::kNone) ends[i].set_value();
+        };
+        engine->submit({std::move(job)});
+      }
+      for (auto& end : ends) end.get_future().get();
+      EXPECT_EQ(got, wanted) << name;
+      EXPECT_GT(metric(*engine, "moracle_draft_tokens_total"), 0) << name;
+      EXPECT_TRUE(engine->drain(60));
+      EXPECT_EQ(engine->metrics().gauges().pages_in_use, 0);
+    }
+  }
 }
 
 TEST(EngineSpeculationOnRanks, TextsEqualOneProcess) {

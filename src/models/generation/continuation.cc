@@ -3,12 +3,22 @@
 #include <algorithm>
 #include <chrono>
 #include <cmath>
+#include <utility>
 
 #include "base/text.h"
 #include "base/try.h"
 #include "models/decoder/model_state.h"
 
 namespace moracle {
+namespace continuation {
+namespace {
+
+double seconds_since(std::chrono::steady_clock::time_point start) {
+  return std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
+}
+
+}  // namespace
+}  // namespace continuation
 
 Continuation::Continuation(Model& model, KeptSequence& sequence, std::span<const int32_t> prompt,
                            const GenerateOptions& options)
@@ -77,14 +87,14 @@ Result<std::vector<int32_t>> Continuation::next(std::span<const int32_t> tokens,
   MORACLE_CHECK(run(tokens));
   if (!draws && !reads) return std::vector<int32_t>();
   MORACLE_TRY(std::vector<int32_t> ids, draw(drafts, last_.tokens - last_.drafted - 1, draws));
-  last_.seconds = std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
+  last_.seconds = continuation::seconds_since(start) + std::exchange(draft_seconds_, 0);
   return ids;
 }
 
 Result<std::vector<int32_t>> Continuation::draw(std::span<const int32_t> drafts, int64_t first,
                                                 bool draws) {
   const int64_t vocab_size = model_.vocab_size();
-  // Edits change any logit. Of a divided output every rank takes part in each read, so all are read
+  // Edits change any logit. Every rank takes part in each read of a divided output, so read all
   // at once where an excluded id may need them.
   const bool all = !editor_.changes_nothing() ||
                    (ModelAccess::state(model_).output_shares.size > 1 && sampler_.has_exclusions());
@@ -154,9 +164,14 @@ Result<std::vector<int32_t>> Continuation::drafts(int64_t left) {
         costs_, {.tokens = known, .sequences = 1, .known = known, .replays = replays_}, most);
   }
   if (most < 1) return ids;
-  if (next_cache_) return draft_next(most);
-  ngrams_.follow(text_);
-  ngrams_.draft(most, ids);
+  const auto start = std::chrono::steady_clock::now();
+  if (next_cache_) {
+    MORACLE_TRY(ids, draft_next(most));
+  } else {
+    ngrams_.follow(text_);
+    ngrams_.draft(most, ids);
+  }
+  draft_seconds_ = continuation::seconds_since(start);
   return ids;
 }
 

@@ -37,7 +37,7 @@ class Continuation {
   std::span<const int32_t> waiting() const {
     return std::span(text_).subspan(static_cast<size_t>(cache_.length()));
   }
-  /// Drafts of what follows the text, where `left` more tokens may be generated.
+  /// Drafts the next tokens, where `left` more may be generated.
   Result<std::vector<int32_t>> drafts(int64_t left);
   const SpeculationCounts& counts() const { return counts_; }
   /// The error for a draw without a result, after `ids` of this step.
@@ -65,6 +65,7 @@ class Continuation {
   const bool replays_;  // dropping drafts drops other tokens, too
   NgramDrafter ngrams_;
   std::optional<KvCache> next_cache_;  // of the layer for multi-token prediction
+  double draft_seconds_ = 0;           // of the drafts for the next step
   int64_t followed_ = 0;               // positions of the text up to which the layer has run
   StepCosts costs_;
   DraftControl control_;

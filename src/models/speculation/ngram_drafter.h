@@ -17,8 +17,8 @@ class NgramDrafter {
 
   /// Continues the text, of which `tokens` is all. Its beginning must not have changed.
   void follow(std::span<const int32_t> tokens);
-  /// Appends at most `most` drafts of what follows the text. Where they reach its end they go on
-  /// with themselves, as a text does that repeats itself.
+  /// Appends at most `most` drafts. Where they reach the text's end they go on with themselves, as
+  /// a text does that repeats itself.
   void draft(int64_t most, std::vector<int32_t>& to) const;
 
  private:

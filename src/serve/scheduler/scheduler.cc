@@ -86,9 +86,8 @@ void Scheduler::plan_drafts(int64_t budget, StepPlan& plan) {
   for (Chunk& chunk : plan.chunks) {
     Sequence& sequence = sequences_.at(chunk.id);
     const int64_t end = chunk.first + chunk.count;
-    int64_t drafts = std::exchange(sequence.wanted_drafts, 0);
     if (!chunk.samples) continue;
-    drafts = std::min(drafts, budget - plan.num_tokens);
+    int64_t drafts = std::min(sequence.wanted_drafts, budget - plan.num_tokens);
     while (drafts > 0 && sequence.pages() < pages_of(end + drafts)) {
       if (free_a_page(plan)) {
         --free_;
@@ -100,6 +99,7 @@ void Scheduler::plan_drafts(int64_t budget, StepPlan& plan) {
     chunk.drafts = std::max<int64_t>(drafts, 0);
     plan.num_tokens += chunk.drafts;
   }
+  for (const auto& [order, sequence] : running_) sequence->wanted_drafts = 0;
 }
 
 // Frees a page if necessary, by eviction from the prefix cache. False: no page is evictable.
