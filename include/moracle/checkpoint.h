@@ -301,6 +301,9 @@ class Checkpoint {
   /// Internal to the library: the parsed config and the tensors.
   struct State;
   const State& state() const { return *state_; }
+  /// Internal: an unclaimed copy that families describe as the layer for multi-token prediction.
+  Checkpoint next_tokens_copy() const;
+  bool describes_next_tokens() const;
 
  private:
   struct Claims;

@@ -92,7 +92,14 @@ struct ModelOptions {
   bool count_routing = false;
   std::vector<TunedLayer> tuned;  ///< measured times for the oracle, as Machine::tuned
   Progress progress;              ///< progress of loading, in bytes of the checkpoint
+  /// Also loads the layer for multi-token prediction, for Drafter::kMtp: in the schemes and types
+  /// of the options, with its own caches. Errors: has_next_tokens() is false; ranks; experts in
+  /// host memory. A model with it cannot be reloaded.
+  bool next_tokens = false;
 };
+
+/// Whether the files have a layer for multi-token prediction that this library runs.
+bool has_next_tokens(const Checkpoint& checkpoint);
 
 /// The options with which a model opens its device.
 DeviceOptions device_options(const ModelOptions& options);
@@ -295,6 +302,35 @@ struct GenerationConfig {
                                        const Tokenizer* tokenizer = nullptr);
 };
 
+/// Speculative decoding: drafted tokens are verified in one step and accepted where the sampler
+/// draws the same. Seeds, edits and filters act as without drafts, so the distribution of the text
+/// is the same. With ModelOptions::deterministic the text is the same, bit for bit.
+enum class Drafter : uint8_t {
+  kNone,
+  kNgram,  ///< the tokens that followed the text's last tokens where they occurred before
+  kMtp,    ///< the model's layer for multi-token prediction; needs ModelOptions::next_tokens
+  kAuto,   ///< kMtp if the model was loaded with the layer, else kNgram
+};
+struct Speculation {
+  Drafter drafter = Drafter::kNone;
+  int64_t max_drafts = 8;  ///< per step, at most kMaxDrafts
+  /// Drafts only where the measured acceptance and step times gain. False: always max_drafts.
+  bool adaptive = true;
+  static constexpr int64_t kMaxDrafts = 32;
+};
+/// Parses "off", "ngram", "mtp" or "auto". Errors: any other word.
+Result<Drafter> parse_drafter(std::string_view text);
+/// Errors: values out of range.
+Status check(const Speculation& speculation);
+
+/// What drafts did.
+struct SpeculationCounts {
+  int64_t steps = 0;  ///< with drafts
+  int64_t drafted = 0, accepted = 0;
+  /// Time that accepted drafts saved minus the time that drafts took, by measured step times.
+  double saved_seconds = 0;
+};
+
 /// A sequence that stays between calls of generate(). A prompt that begins with the same ids takes
 /// less time.
 struct KeptSequence {
@@ -312,8 +348,10 @@ struct GenerateOptions {
   /// Called with each new id. Return false to stop.
   std::function<bool(int32_t id)> on_token;
   Progress on_prompt;  ///< in tokens of the prompt
+  Speculation speculation;
   /// Continue this sequence: tokens of the prompt that it begins with are not computed again,
-  /// except the last. Later it holds the prompt and the generated tokens except the last. Use one
+  /// except the last. Later it holds the prompt and the generated tokens except the last, or fewer
+  /// of them after drafts of a model with recurrent layers. Use one
   /// only with one adapter, and start it again after Model::reload. Null: a new sequence.
   KeptSequence* kept = nullptr;
 };
@@ -324,6 +362,7 @@ struct Generation {
   int64_t reused_tokens = 0;  ///< of the prompt, from GenerateOptions::kept
   double prompt_seconds = 0;
   double generation_seconds = 0;  ///< all tokens except the first, which the prompt's step produces
+  SpeculationCounts speculation;
 };
 
 /// Continues `prompt`. With Spread::kDispatched each rank continues a prompt of its own, and calls

@@ -67,6 +67,7 @@ class Workspace {
   std::byte* data() const { return buffer_.as<std::byte>(); }
   size_t bytes() const { return buffer_.bytes(); }
   Device& device() const { return *device_; }
+  const std::shared_ptr<Device>& shared_device() const { return device_; }
 
  private:
   friend class LayerLock;

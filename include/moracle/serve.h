@@ -20,6 +20,7 @@ struct ServeOptions {
   int64_t max_running = 64;        ///< sequences in one step
   int64_t max_waiting = 256;       ///< sequences in the queue; more get status 429
   double request_seconds = 0;      ///< time limit of a request; 0: none
+  Speculation speculation = {};    ///< of every sequence
 };
 
 /// A model and the server that answers requests with it, on threads of its own.

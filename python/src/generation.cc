@@ -20,6 +20,7 @@ class GenerateArguments {
     SamplingOptions& sampling = options.sampling;
     LogitEdits& edits = options.edits;
     bool ignore_eos = false;
+    std::string speculate = "off";
     std::vector<std::string> words;
     take("max_tokens", "an int", options.max_tokens);
     take("temperature", "a float", sampling.temperature);
@@ -38,9 +39,13 @@ class GenerateArguments {
     take("stop_token_ids", "a list of ints", options.stop_ids);
     take("ignore_eos", "a bool", ignore_eos);
     take("adapter", "an int", options.adapter);
+    take("speculate", "a str", speculate);
+    take("max_drafts", "an int", options.speculation.max_drafts);
     if (num_taken_ != given.size()) throw nb::type_error("an argument has an unknown name");
     if (!ignore_eos)
       options.stop_ids.insert(options.stop_ids.end(), config.eos_ids.begin(), config.eos_ids.end());
+    options.speculation.drafter = value_of(parse_drafter(speculate));
+    value_of(check(options.speculation));
     value_of(check(sampling));
     value_of(check(edits));
   }
@@ -93,6 +98,12 @@ void def_generation(nb::class_<PyGeneration>& bound) {
                    [](const PyGeneration& self) { return self.generation.prompt_seconds; })
       .def_prop_ro("generation_seconds",
                    [](const PyGeneration& self) { return self.generation.generation_seconds; })
+      .def_prop_ro(
+          "drafted", [](const PyGeneration& self) { return self.generation.speculation.drafted; },
+          "Tokens that were drafted (speculate=).")
+      .def_prop_ro(
+          "accepted", [](const PyGeneration& self) { return self.generation.speculation.accepted; },
+          "Drafts that became part of the text.")
       .def("__str__", [](const PyGeneration& self) { return nb::str(self.text); })
       .def("__repr__", [](const PyGeneration& self) {
         return "<Generation: " + std::to_string(self.generation.ids.size()) +
@@ -148,7 +159,8 @@ std::string signature(const char* name, const char* result) {
          "min_tokens: int | None = None, suppress_tokens: list[int] | None = None, "
          "begin_suppress_tokens: list[int] | None = None, bad_words: list[str] | None = None, "
          "stop: list[str] | None = None, stop_token_ids: list[int] | None = None, "
-         "ignore_eos: bool = False, adapter: int = -1) -> " +
+         "ignore_eos: bool = False, adapter: int = -1, speculate: str = 'off', "
+         "max_drafts: int = 8) -> " +
          result;
 }
 

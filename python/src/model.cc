@@ -46,7 +46,7 @@ PyModel load_model(nb::handle source, const nb::str& backend, const nb::str& qua
                    const nb::str& activations, const nb::str& kv_cache, const nb::str& device,
                    int threads, bool pin, int64_t max_num_tokens, int64_t gpu_memory,
                    int64_t cpu_memory, bool deterministic, const std::vector<nb::object>& adapters,
-                   const std::vector<TunedLayer>& tuned, nb::object progress) {
+                   const std::vector<TunedLayer>& tuned, nb::object progress, bool next_tokens) {
   ModelOptions options;
   options.backend = value_of(BackendMap::parse(utf8_of(backend, "backend")));
   if (const std::string schemes = utf8_of(quantization, "quantization"); !schemes.empty())
@@ -63,6 +63,7 @@ PyModel load_model(nb::handle source, const nb::str& backend, const nb::str& qua
   for (const nb::object& adapter : adapters)
     options.adapters.push_back(path_of(adapter, "adapters").string());
   options.tuned = tuned;
+  options.next_tokens = next_tokens;
   if (nb::isinstance<Checkpoint>(source))
     return {load(nb::cast<const Checkpoint&>(source), options, std::move(progress))};
   const Checkpoint opened = value_of(Checkpoint::open(path_of(source, "source").string()));
@@ -139,7 +140,7 @@ constexpr const char* kLoadSig =
     "collections.abc.Sequence[str] "
     "= (), tuned: collections.abc.Sequence[TunedLayer] = (), progress: "
     "collections.abc.Callable[[int, int], bool | None] | None = "
-    "None) -> Model";
+    "None, next_tokens: bool = False) -> Model";
 
 }  // namespace
 
@@ -153,10 +154,12 @@ void bind_model(nb::module_& m) {
           nb::arg("device") = "cpu", nb::arg("threads") = 0, nb::arg("pin") = false,
           nb::arg("max_num_tokens") = 0, nb::arg("gpu_memory") = 0, nb::arg("cpu_memory") = 0,
           nb::arg("deterministic") = false, nb::arg("adapters") = nb::make_tuple(),
-          nb::arg("tuned") = nb::make_tuple(), nb::arg("progress") = nb::none(), nb::sig(kLoadSig),
+          nb::arg("tuned") = nb::make_tuple(), nb::arg("progress") = nb::none(),
+          nb::arg("next_tokens") = false, nb::sig(kLoadSig),
           "Describes every tensor, selects a backend for every layer, then reads and packs. The "
           "options are those of `moracle run`; `gpu_memory` and `cpu_memory` are bytes. "
-          "`progress(done, total)` counts bytes; False stops.")
+          "`progress(done, total)` counts bytes; False stops. `next_tokens` also loads the layer "
+          "for multi-token prediction, for `speculate='mtp'`.")
       .def_prop_ro("vocab_size",
                    [](const PyModel& self) { return self.loaded->model->vocab_size(); })
       .def_prop_ro("max_context",

@@ -378,6 +378,20 @@ Status check(const DecodeOptions& options, int64_t max_context) {
     return Error{ErrorKind::kInvalidArgument, "", "context",
                  str("1 to ", max_context - 1, " tokens"), str("it is ", options.context)};
   }
+  const SpeculateOptions& speculate = options.speculate;
+  if (speculate.drafts < 0 || speculate.drafts > Speculation::kMaxDrafts) {
+    return Error{ErrorKind::kInvalidArgument, "", "speculate",
+                 str("0 to ", Speculation::kMaxDrafts, " drafts"), str("it is ", speculate.drafts)};
+  }
+  if (!(speculate.acceptance >= 0 && speculate.acceptance <= 1)) {
+    return Error{ErrorKind::kInvalidArgument, "", "acceptance", "0 to 1",
+                 str("it is ", speculate.acceptance)};
+  }
+  if (speculate.drafts > 0 && options.context + kSpeculatedTokens > max_context) {
+    return Error{ErrorKind::kInvalidArgument, "", "context",
+                 str("at most ", max_context - kSpeculatedTokens, " tokens with --speculate"),
+                 str("it is ", options.context)};
+  }
   if (options.prompt < 0 || options.prompt > max_context) {
     return Error{ErrorKind::kInvalidArgument, "", "prompt", str("0 to ", max_context, " tokens"),
                  str("it is ", options.prompt)};
@@ -396,6 +410,9 @@ ModelOptions model_options(const DecodeOptions& options) {
   model.max_num_tokens = 1;
   for (const int64_t batch : options.batches)
     model.max_num_tokens = std::max(model.max_num_tokens, batch);
+  // Recurrent layers run accepted drafts again.
+  if (options.speculate.drafts > 0)
+    model.max_num_tokens = std::max(model.max_num_tokens, 3 * Speculation::kMaxDrafts);
   return model;
 }
 
@@ -432,13 +449,12 @@ Result<std::vector<Decode>> decode(Model& model, int64_t all_layers,
   const int64_t length = std::max(options.context + 1, options.prompt);
   // A recurrent state starts as zeros. Run one token first, so that timed steps read a real state.
   const bool recurrent = state.state_pool != nullptr;
-  std::vector<Decode> results;
-  for (const int64_t batch : options.batches) {
+  const auto make_caches = [&](int64_t count, int64_t capacity) -> Result<std::vector<KvCache>> {
     std::vector<KvCache> caches;
-    for (int64_t s = 0; s < batch; ++s) {
-      MORACLE_TRY(KvCache cache, model.make_cache(length));
+    for (int64_t s = 0; s < count; ++s) {
+      MORACLE_TRY(KvCache cache, model.make_cache(capacity));
       MORACLE_CHECK(fill(ModelAccess::state(cache), state, options.context - (recurrent ? 1 : 0),
-                         static_cast<uint64_t>(own_sequences(options.model) * batch + s + 1),
+                         static_cast<uint64_t>(own_sequences(options.model) * count + s + 1),
                          state.workspace->device(), options.model.progress));
       if (recurrent) {
         const int32_t token = static_cast<int32_t>(s);
@@ -447,6 +463,11 @@ Result<std::vector<Decode>> decode(Model& model, int64_t all_layers,
       }
       caches.push_back(std::move(cache));
     }
+    return caches;
+  };
+  std::vector<Decode> results;
+  for (const int64_t batch : options.batches) {
+    MORACLE_TRY(std::vector<KvCache> caches, make_caches(batch, length));
     Decode result;
     result.num_experts = experts.num_experts;
     result.num_layers = static_cast<int64_t>(state.layers.size());
@@ -464,6 +485,11 @@ Result<std::vector<Decode>> decode(Model& model, int64_t all_layers,
                     std::move(timeline));
     MORACLE_CHECK(decoder.run(result));
     if (options.prompt > 0) MORACLE_CHECK(decoder.prefill(result));
+    if (options.speculate.drafts > 0 && results.empty()) {
+      MORACLE_TRY(std::vector<KvCache> texts,
+                  make_caches(1 + options.speculate.drafts, options.context + kSpeculatedTokens));
+      MORACLE_TRY(result.speculated, speculate(model, texts, options.speculate, options.seconds));
+    }
     results.push_back(std::move(result));
   }
   return results;

@@ -2,10 +2,12 @@
 // published shape, a few layers and random weights.
 #pragma once
 
+#include <optional>
 #include <span>
 #include <string>
 #include <vector>
 
+#include "bench/speculate.h"
 #include "models/description.h"
 #include "moracle/checkpoint.h"
 #include "moracle/model.h"
@@ -62,6 +64,7 @@ struct DecodeOptions {
   /// The experts that tokens of decode steps choose, one step of the trace each, from the start
   /// again after its end; layers likewise: a file, or kGeneratedTrace. Empty: the router chooses.
   std::string routing_trace;
+  SpeculateOptions speculate;
 };
 
 /// Random weights.
@@ -95,6 +98,7 @@ struct Decode {
   int64_t num_slots = -1;       ///< of each layer; -1: all experts lie on the device
   std::vector<DecodePart> prompt_parts;  ///< likewise, of all prefill steps
   std::vector<Choice> choices;
+  std::optional<Speculated> speculated;  ///< with DecodeOptions::speculate, of one sequence
   /// Time of a step with all layers of the model, from the parts.
   double us_all_layers() const;
   double us_all_layers(const std::vector<DecodePart>& of) const;

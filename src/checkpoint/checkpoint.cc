@@ -138,6 +138,16 @@ Checkpoint Checkpoint::unclaimed_copy() const {
   return Checkpoint(state_);
 }
 
+Checkpoint Checkpoint::next_tokens_copy() const {
+  Checkpoint copy(state_);
+  copy.claims_->next_tokens = true;
+  return copy;
+}
+
+bool Checkpoint::describes_next_tokens() const {
+  return claims_->next_tokens;
+}
+
 Result<Checkpoint> Checkpoint::open(const std::string& folder) {
   if (is_gguf_path(folder)) {
     MORACLE_TRY(std::shared_ptr<State> state, open_gguf_state(folder));

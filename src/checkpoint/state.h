@@ -40,6 +40,8 @@ struct Checkpoint::Claims {
   }
   std::mutex mutex;
   std::unordered_set<std::string> claimed;
+  /// Families describe the layer for multi-token prediction as a model of its own.
+  bool next_tokens = false;
 };
 
 /// The names whose tensors exist for this layer: first the family's, then those that several
@@ -47,7 +49,14 @@ struct Checkpoint::Claims {
 const ExpertNames* expert_names(const Checkpoint::State& state, int64_t layer);
 /// The family's convention, or the generic one.
 const ExpertConvention& convention_of(const Checkpoint::State& state);
-/// The name with {L} replaced by the layer, and "model." by the root.
+/// Where files have a layer. A layer for multi-token prediction comes after the last one of the
+/// model: "model.layers.61.", or in Qwen's files "mtp.layers.0.".
+struct LayerPlace {
+  std::string root;
+  int64_t number;
+};
+LayerPlace place_of(const Checkpoint::State& state, int64_t layer);
+/// The name with {L} replaced by the layer's number, and "model." by its root.
 std::string of_layer(const Checkpoint::State& state, std::string_view name, int64_t layer);
 /// "model.layers.3.mlp.experts"
 std::string experts_prefix(const Checkpoint::State& state, const ExpertNames& names, int64_t layer);

@@ -66,7 +66,9 @@ std::string slots_text(const PlacementCounts& counts) {
 int dry_run(const Options& options) {
   CLI_TRY(const Checkpoint checkpoint, Checkpoint::open(options.model.folder));
   CLI_TRY(const Machine machine, Machine::find(options.machine));
-  CLI_TRY(const ModelOptions model_options, options.model.options(machine));
+  CLI_TRY(ModelOptions model_options, options.model.options(machine));
+  if (Status added = options.speculation.add_to(model_options, checkpoint); !added)
+    return fail(added.error());
   CLI_TRY(const ModelPlan whole, plan(checkpoint, model_options, machine));
   const TokenizerFact tokenizer = TokenizerFact::of(options.model.folder);
   if (options.model.json) {
@@ -110,6 +112,8 @@ int run(const Options& options) {
     CLI_TRY(prompt, options.chat ? tokenizer.encode(text) : tokenizer.encode_prompt(text));
   }
   if (Status shared = share_ids(model_options.group, prompt); !shared) return fail(shared.error());
+  if (Status added = options.speculation.add_to(model_options, checkpoint); !added)
+    return fail(added.error());
   // Report invalid options before loading.
   CLI_TRY(GenerateOptions generate_options, options.generating(config, tokenizer));
   if (prompt.empty()) {
@@ -173,6 +177,7 @@ int run(const Options& options) {
   const auto generated = static_cast<int64_t>(generation.ids.size());
   if (people) {
     std::cout << "\n" << std::flush;
+    const std::string drafts = drafts_text(generation.speculation, generation.generation_seconds);
     std::cerr << "\n"
               << "  prompt      " << prompt_tokens << " tokens, "
               << rate(prompt_tokens, generation.prompt_seconds) << " tokens/s\n"
@@ -181,7 +186,8 @@ int run(const Options& options) {
               << (stopped ? "request" : generation.stop_reason) << "\n"
               << "  memory      " << megabytes(peak_memory_bytes()) << " peak, "
               << megabytes(model.weight_bytes()) << " of packed weights\n"
-              << slots_text(placed) << "  load        " << rounded(load_seconds, 2) << " s\n";
+              << slots_text(placed) << "  load        " << rounded(load_seconds, 2) << " s\n"
+              << (drafts.empty() ? "" : "  speculation " + drafts + "\n");
   } else {
     Json json = {{"prompt_ids", prompt},
                  {"ids", generation.ids},
@@ -191,6 +197,12 @@ int run(const Options& options) {
                  {"not_used", checkpoint.not_used()},
                  {"not_followed", config.not_followed},
                  {"timing", timing(generation, prompt_tokens, load_seconds)}};
+    if (const SpeculationCounts& drafts = generation.speculation; drafts.steps > 0) {
+      json["speculation"] = {{"steps", drafts.steps},
+                             {"drafted", drafts.drafted},
+                             {"accepted", drafts.accepted},
+                             {"saved_seconds", drafts.saved_seconds}};
+    }
     if (placed.hits + placed.misses > 0) {
       json["experts"] = {{"hits", placed.hits},
                          {"misses", placed.misses},

@@ -50,6 +50,7 @@ int run(const Options& given) {
     CLI_TRY(options.server.api.api_key, read_key(options.api_key_file));
   }
   options.server.engine.prefix_cache = !options.no_prefix_cache;
+  CLI_TRY(options.server.engine.speculation, options.model.speculation.parsed());
   options.model.model.ranks.moves_experts = options.server.engine.rebalance.interval > 0;
   RoutingFile routing(options.routing_statistics);
   CLI_TRY(ServedWeights loaded, load_served(options.model, options.server.engine, routing));
@@ -138,6 +139,7 @@ void add_engine_options(CLI::App& verb, Options& options) {
   verb.add_option("--grammar-engine", options.server.grammar_folder,
                   "Folder with the Python packages xgrammar and tvm_ffi, for response_format; "
                   "default: where the build found them");
+  options.model.speculation.add_to(verb);
   verb.add_flag("--no-prefix-cache", options.no_prefix_cache,
                 "Disable the prefix cache: compute every prompt from its start");
 }

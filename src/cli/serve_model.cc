@@ -76,6 +76,7 @@ Result<ServedWeights> load_checkpoint(const ServeArguments& arguments, ModelOpti
                                       serve::EngineOptions& engine) {
   const std::string& folder = arguments.model.folder;
   MORACLE_TRY(const Checkpoint checkpoint, Checkpoint::open(folder));
+  MORACLE_CHECK(arguments.speculation.add_to(options, checkpoint));
   MORACLE_TRY(serve::ServedModel served, serve::ServedModel::open(checkpoint));
   served.name = arguments.name;
   if (served.name.empty())

@@ -2,6 +2,7 @@
 #pragma once
 
 #include "options/model_options.h"
+#include "options/speculation_options.h"
 #include "ranks/routing_file.h"
 #include "serve/server.h"
 
@@ -14,6 +15,7 @@ struct ServeArguments {
   int64_t step_tokens = 0;
   std::string shape, scheme = "int4-w4a16-g128";  ///< not empty: random weights of this shape
   int64_t layers = 2;
+  SpeculationArguments speculation;
 };
 
 struct ServedWeights {

@@ -105,6 +105,44 @@ Result<Description> describe(const Checkpoint& checkpoint) {
                "one of " + join(known), unknown(checkpoint)};
 }
 
+namespace {
+
+// Families whose layer for multi-token prediction describe_decoder() describes. Others have further
+// steps in it, or names of their own.
+constexpr std::string_view kWithNextTokens[] = {"Glm4MoeForCausalLM", "DeepseekV3ForCausalLM",
+                                                "Qwen3NextForCausalLM", "Qwen3_5MoeForCausalLM"};
+
+const Family* family_with_next_tokens(const Checkpoint& checkpoint) {
+  for (const Family* family : families()) {
+    if (!family->is(checkpoint.architecture())) continue;
+    const bool known = std::find(std::begin(kWithNextTokens), std::end(kWithNextTokens),
+                                 family->architecture) != std::end(kWithNextTokens);
+    return known ? family : nullptr;
+  }
+  return nullptr;
+}
+
+}  // namespace
+
+bool has_next_tokens(const Checkpoint& checkpoint) {
+  const Checkpoint::State& state = checkpoint.state();
+  if (family_with_next_tokens(checkpoint) == nullptr) return false;
+  return checkpoint.has_tensor("mtp.fc.weight") ||
+         checkpoint.has_tensor(layer_prefix(checkpoint, state.num_layers) + "enorm.weight");
+}
+
+Result<Description> describe_next_tokens(const Checkpoint& checkpoint) {
+  if (!has_next_tokens(checkpoint)) {
+    return Error{ErrorKind::kUnsupported, checkpoint.folder(), "speculate",
+                 str("a layer for multi-token prediction of ", join(kWithNextTokens),
+                     "; or ngram, which needs no layer"),
+                 family_with_next_tokens(checkpoint) == nullptr
+                     ? str("the architecture is ", checkpoint.architecture())
+                     : std::string("the files have none")};
+  }
+  return family_with_next_tokens(checkpoint)->describe(checkpoint.next_tokens_copy());
+}
+
 int64_t OutputShares::first(int64_t of_rank) const {
   const int64_t blocks = (num_rows + of_block - 1) / of_block;
   const int64_t least = blocks / size, more = blocks % size;

@@ -247,6 +247,14 @@ struct OutputShares {
   int64_t most_rows() const { return rows(0); }
 };
 
+/// The input of a layer for multi-token prediction: matrix · (norm(embedding) ‖ norm(hidden
+/// state)), of a token and of the model's last hidden state before it (DeepSeek-AI, "DeepSeek-V3
+/// Technical Report", 2024).
+struct JoinDescription {
+  std::vector<float> embedding_norm, hidden_norm;  ///< [hidden_size]
+  DescribedMatrix matrix;                          ///< [hidden_size, 2 * hidden_size]
+};
+
 struct Description {
   DecoderSpec spec;
   DescribedMatrix embedding;  ///< [vocab_size, hidden_size], of floats or blocks of GGUF
@@ -255,7 +263,8 @@ struct Description {
   DescribedMatrix output;         ///< [vocab_size, hidden_size]; the embedding's own tensor if tied
   bool tied = false;
   std::vector<IgnoredTensors> ignored = {};
-  OutputShares output_shares = {};  ///< size 1: `output` is whole
+  OutputShares output_shares = {};           ///< size 1: `output` is whole
+  std::optional<JoinDescription> join = {};  ///< the only layer is one for multi-token prediction
 
   /// The type of the embedding in a device's memory: as stored, but blocks become f32 on GPUs.
   DType embedding_type(Platform platform) const {
@@ -271,6 +280,10 @@ struct Description {
 /// ones and this checkpoint's experts; a tensor that nothing claims.
 Result<Description> describe(const Checkpoint& checkpoint);
 
+/// Describes the checkpoint's layer for multi-token prediction as a model of its own. Errors
+/// (kUnsupported): has_next_tokens() is false.
+Result<Description> describe_next_tokens(const Checkpoint& checkpoint);
+
 /// Schemes that the user requests in place of those of the checkpoint; see ModelOptions.
 struct SchemeChanges {
   QuantizationMap quantization;
@@ -282,5 +295,7 @@ Status change_schemes(const Checkpoint& checkpoint, const SchemeChanges& changes
                       Description& description);
 /// describe, then change_schemes.
 Result<Description> describe(const Checkpoint& checkpoint, const SchemeChanges& changes);
+Result<Description> describe_next_tokens(const Checkpoint& checkpoint,
+                                         const SchemeChanges& changes);
 
 }  // namespace moracle

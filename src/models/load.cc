@@ -4,6 +4,7 @@
 #include <algorithm>
 #include <cstring>
 #include <numeric>
+#include <tuple>
 
 #include "base/out_of_memory.h"
 #include "base/text.h"
@@ -16,6 +17,7 @@
 #include "models/place_experts.h"
 #include "models/ranks.h"
 #include "models/routing_statistics.h"
+#include "oracle/carve.h"
 #include "quant/blocks/gguf_blocks.h"
 
 namespace moracle {
@@ -88,6 +90,21 @@ Status allocate_activations(Model::State& m, const Description& description) {
   return device.synchronize();  // before `ones` is destroyed
 }
 
+Status allocate_join(Model::State& m) {
+  Device& device = m.workspace->device();
+  const DType dtype = device.activation_dtype();
+  const auto carve = [&](std::byte* base) {
+    Carver carver(base);
+    Matrix given = carver.take_matrix(dtype, m.max_num_tokens, m.spec.hidden_size);
+    Matrix joined = carver.take_matrix(dtype, m.max_num_tokens, 2 * m.spec.hidden_size);
+    return std::tuple(given, joined, carver.bytes());
+  };
+  m.join.emplace();
+  MORACLE_TRY(m.join->memory, device.allocate(std::get<2>(carve(nullptr))));
+  std::tie(m.join->given, m.join->joined, std::ignore) = carve(m.join->memory.as<std::byte>());
+  return {};
+}
+
 // For Ops::scale_rows: the same scale for every token. Nothing for a scale of 1.
 Status load_scales(const Model::State& m, Buffer& to, float scale, Loader& loader) {
   const auto count = static_cast<size_t>(scale == 1 ? 0 : m.max_num_tokens);
@@ -143,6 +160,11 @@ Status load_layer(Model::State& m, Layer& to, LayerDescription&& from, Loader& l
 Status load_weights(Model::State& m, Description&& from, Loader& loader) {
   MORACLE_CHECK(loader.load(m.final_norm, from.final_norm));
   MORACLE_CHECK(load_scales(m, m.embedding_scales, from.spec.embedding_scale, loader));
+  if (from.join) {
+    MORACLE_CHECK(loader.load(m.join->embedding_norm, from.join->embedding_norm));
+    MORACLE_CHECK(loader.load(m.join->hidden_norm, from.join->hidden_norm));
+    MORACLE_CHECK(loader.load(m.join->matrix, std::move(from.join->matrix)));
+  }
   for (size_t l = 0; l < m.layers.size(); ++l)
     MORACLE_CHECK(load_layer(m, m.layers[l], std::move(from.layers[l]), loader));
   if (m.output_shares.size > 1) loader.next_is_own();
@@ -223,6 +245,38 @@ Result<Model> Model::load(const Checkpoint& checkpoint, const ModelOptions& opti
   return or_out_of_memory(checkpoint.folder(), [&] { return State::load(checkpoint, options); });
 }
 
+namespace {
+
+// The layer for multi-token prediction is a model of its own on the same device.
+Status load_next_tokens(const Checkpoint& checkpoint, const ModelOptions& options,
+                        Model::State& m) {
+  if (options.group || options.device_memory > 0) {
+    return Error{ErrorKind::kUnsupported, "", "speculate",
+                 "one process that holds all experts on its device for mtp, or ngram",
+                 options.group ? "several ranks share the model" : "experts lie in host memory"};
+  }
+  MORACLE_TRY(Description description,
+              describe_next_tokens(checkpoint, {options.quantization, options.activations}));
+  MORACLE_TRY(Model loaded,
+              ModelAccess::load(std::move(description), next_token_options(options), {},
+                                checkpoint.total_bytes(), nullptr, m.workspace->shared_device()));
+  m.weight_bytes += loaded.weight_bytes();
+  m.next_tokens = std::make_unique<Model>(std::move(loaded));
+  return {};
+}
+
+}  // namespace
+
+ModelOptions next_token_options(const ModelOptions& options) {
+  ModelOptions own = options;
+  own.adapters.clear();
+  own.read_adapters.clear();
+  own.cache_bytes = 0;  // its caches are smaller than the model's
+  own.count_routing = false;
+  own.progress = {};
+  return own;
+}
+
 Result<Model> Model::State::load(const Checkpoint& checkpoint, const ModelOptions& options) {
   ReadRecord& record = checkpoint.state().tensors.record();
   record.on = options.group != nullptr;
@@ -247,14 +301,18 @@ Result<Model> Model::State::load(const Checkpoint& checkpoint, const ModelOption
   if (options.group)
     MORACLE_CHECK(agree(*options.group, facts_after_loading(*model.state_, record)));
   record.on = false;
+  if (options.next_tokens) MORACLE_CHECK(load_next_tokens(checkpoint, options, *model.state_));
   return model;
 }
 
 Result<Model> ModelAccess::load(Description&& description, const ModelOptions& options,
-                                AdapterSpan adapters, int64_t total_bytes, ReadRecord* record) {
+                                AdapterSpan adapters, int64_t total_bytes, ReadRecord* record,
+                                std::shared_ptr<Device> device) {
   MORACLE_CHECK(check_ranks(options));
   MORACLE_CHECK(divide(description, options));
-  MORACLE_TRY(std::shared_ptr<Device> device, open_device(options.device, device_options(options)));
+  if (device == nullptr) {
+    MORACLE_TRY(device, open_device(options.device, device_options(options)));
+  }
   if (options.count_routing && device->platform() != Platform::kCpu) {
     return Error{ErrorKind::kUnsupported, "", "routing statistics",
                  "device cpu: the host counts after each router",
@@ -293,6 +351,7 @@ Result<Model> ModelAccess::load(Description&& description, const ModelOptions& o
   }
   MORACLE_CHECK(load_embedding(m, description));
   MORACLE_CHECK(allocate_activations(m, description));
+  if (description.join) MORACLE_CHECK(allocate_join(m));
   m.activations.feed_forward.divided = m.tp_size > 1 ? m.exchange.get() : nullptr;
   m.activations.feed_forward.dispatch = m.dispatch.get();
   m.activations.feed_forward.ranks =
@@ -335,6 +394,11 @@ Status Model::reload(const Checkpoint& checkpoint, const Progress& progress) {
 
 Status Model::State::reload(const Checkpoint& checkpoint, const Progress& progress) {
   State& m = *this;
+  if (m.next_tokens) {
+    return Error{ErrorKind::kUnsupported, checkpoint.folder(), "reload",
+                 "a model without a layer for multi-token prediction",
+                 "this one was loaded with it; start a new process to load other weights"};
+  }
   const DeviceLock lock = m.workspace->device().lock();
   ReadRecord& record = checkpoint.state().tensors.record();
   record.on = m.group != nullptr;

@@ -78,6 +78,7 @@ visit_attention(T& attention, int64_t layer, Visit& visit) {
 template <class D, class Visit>
 requires std::is_same_v<std::remove_const_t<D>, Description> Status visit_modules(D& description,
                                                                                   Visit&& visit) {
+  if (description.join) MORACLE_CHECK(visit(ModuleLabel{"join", "", {}}, description.join->matrix));
   for (size_t l = 0; l < description.layers.size(); ++l) {
     auto& layer = description.layers[l];
     const auto index = static_cast<int64_t>(l);

@@ -36,4 +36,11 @@ Result<Description> describe(const Checkpoint& checkpoint, const SchemeChanges& 
   return description;
 }
 
+Result<Description> describe_next_tokens(const Checkpoint& checkpoint,
+                                         const SchemeChanges& changes) {
+  MORACLE_TRY(Description description, describe_next_tokens(checkpoint));
+  MORACLE_CHECK(change_schemes(checkpoint, changes, description));
+  return description;
+}
+
 }  // namespace moracle

@@ -386,6 +386,16 @@ Result<ModelPlan> plan(const Checkpoint& checkpoint, const ModelOptions& options
   MORACLE_TRY(const AdapterList adapters, open_adapters(checkpoint, options));
   MORACLE_CHECK(check_measured_load(options, checkpoint));
   Result<ModelPlan> planned = plan(description, options, machine, adapters);
+  if (planned && options.next_tokens) {
+    MORACLE_TRY(const Description next,
+                describe_next_tokens(checkpoint, {options.quantization, options.activations}));
+    MORACLE_TRY(const ModelPlan own, plan(next, next_token_options(options), machine));
+    planned->weight_bytes += own.weight_bytes;
+    planned->workspace_bytes += own.workspace_bytes;
+    planned->scratch_bytes += own.scratch_bytes;
+    planned->activation_bytes += own.activation_bytes;
+    planned->cache_bytes_per_token += own.cache_bytes_per_token;
+  }
   if (planned || planned.error().kind != ErrorKind::kOutOfMemory) return planned;
   Error error = planned.error();
   if (error.file.empty()) error.file = checkpoint.folder();

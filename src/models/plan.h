@@ -77,6 +77,8 @@ Result<ModelPlan> plan_memory(const Description& description, std::span<const Mo
 /// Chooses for every module and plans the memory. Errors: those of choose and plan_memory.
 Result<ModelPlan> plan(const Description& description, const ModelOptions& options,
                        const Machine& machine, AdapterSpan adapters = {});
+/// The options with which the layer for multi-token prediction is loaded.
+ModelOptions next_token_options(const ModelOptions& options);
 /// Groups the choices of equal layers with equal requests.
 std::vector<Choice> grouped(std::vector<ModuleChoice> modules);
 

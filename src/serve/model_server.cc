@@ -37,6 +37,7 @@ Result<ModelServer> ModelServer::start(const Checkpoint& checkpoint, ModelOption
   server.engine.max_running = options.max_running;
   server.engine.max_waiting = options.max_waiting;
   server.engine.cache_bytes = model.cache_bytes;
+  server.engine.speculation = options.speculation;
   MORACLE_TRY(state->server, serve::Server::start(state->model, std::move(served), server));
   return ModelServer(std::move(state));
 }

@@ -54,7 +54,8 @@ class EngineOnSmallModel : public ::testing::Test {
                               {.max_running = max_running,
                                .cache_bytes = num_pages * page_bytes,
                                .num_adapters = static_cast<int32_t>(options_.adapters.size()),
-                               .overlaps_answers = overlaps_answers_}));
+                               .overlaps_answers = overlaps_answers_,
+                               .speculation = speculation_}));
   }
   Job job(const std::string& prompt, int64_t max_tokens, uint64_t seed = 0) const {
     Job job;
@@ -81,12 +82,25 @@ class EngineOnSmallModel : public ::testing::Test {
   const Tokenizer tokenizer_ = must(Tokenizer::open(kFolder));
   ModelOptions options_;
   bool overlaps_answers_ = false;
+  Speculation speculation_;
 };
 
-/// Parameter: detokenization and replies overlap the next step.
-class EngineWithOverlap : public EngineOnSmallModel, public ::testing::WithParamInterface<bool> {
+/// Always verifies as many drafts as there are.
+inline Speculation always_drafting(int64_t max_drafts) {
+  return {.drafter = Drafter::kNgram, .max_drafts = max_drafts, .adaptive = false};
+}
+
+struct EngineMode {
+  bool overlaps = false;  ///< detokenization and replies overlap the next step
+  int64_t drafts = 0;
+};
+class EngineWithOverlap : public EngineOnSmallModel,
+                          public ::testing::WithParamInterface<EngineMode> {
  protected:
-  EngineWithOverlap() { overlaps_answers_ = GetParam(); }
+  EngineWithOverlap() {
+    overlaps_answers_ = GetParam().overlaps;
+    if (GetParam().drafts > 0) speculation_ = always_drafting(GetParam().drafts);
+  }
 };
 inline std::string long_prompt(int sentences, int first = 0) {
   std::string text;

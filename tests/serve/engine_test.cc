@@ -6,9 +6,14 @@
 namespace moracle::serve::engine_test {
 namespace {
 
-INSTANTIATE_TEST_SUITE_P(When, EngineWithOverlap, ::testing::Bool(), [](const auto& later) {
-  return later.param ? "DuringTheNextStep" : "BeforeTheNextStep";
-});
+INSTANTIATE_TEST_SUITE_P(When, EngineWithOverlap,
+                         ::testing::Values(EngineMode{false, 0}, EngineMode{true, 0},
+                                           EngineMode{false, 4}, EngineMode{true, 3}),
+                         [](const auto& mode) {
+                           return std::string(mode.param.overlaps ? "DuringTheNextStep"
+                                                                  : "BeforeTheNextStep") +
+                                  (mode.param.drafts > 0 ? "WithDrafts" : "");
+                         });
 
 // With few pages, sequences share prefixes and are preempted. Texts must not change.
 TEST_P(EngineWithOverlap, TextsMatchGenerateUnderCachePressure) {

@@ -57,6 +57,80 @@ TEST(Scheduler, ChunksPrefillBesideDecode) {
   EXPECT_THAT(chunks, ElementsAre(15, 15, 10));
 }
 
+TEST(Scheduler, DraftsTakeWhatPromptsLeaveOfTheBudget) {
+  Scheduler scheduler({.max_running = 4, .num_pages = 100, .page = 4});
+  for (const SequenceId id : {1, 2}) scheduler.submit(submission(id, 3, 100));
+  run(scheduler, scheduler.next(0, 16));
+  scheduler.submit(submission(3, 4));
+  scheduler.request_drafts(1, 8);
+  scheduler.request_drafts(2, 8);
+  const StepPlan plan = scheduler.next(0, 16);
+  ASSERT_EQ(plan.chunks.size(), 3u);
+  EXPECT_EQ(plan.chunks[0].drafts, 8);
+  EXPECT_EQ(plan.chunks[1].drafts, 2);
+  EXPECT_EQ(plan.chunks[2].count, 4);
+  EXPECT_EQ(plan.num_tokens, 16);
+}
+
+TEST(Scheduler, RejectedDraftsReturnTheirPages) {
+  Scheduler scheduler({.max_running = 4, .num_pages = 10, .page = 4});
+  scheduler.submit(submission(1, 3, 30));
+  run(scheduler, scheduler.next(0, 16));
+  scheduler.request_drafts(1, 9);
+  StepPlan plan = scheduler.next(0, 16);
+  ASSERT_EQ(plan.chunks[0].drafts, 9);
+  EXPECT_EQ(scheduler.free_pages(), 6);  // 13 positions
+  scheduler.advance(plan);
+  for (int i = 0; i < 3; ++i) scheduler.append(1, 7);  // two drafts were accepted
+  scheduler.settle_drafts(1, 6);
+  EXPECT_EQ(scheduler.free_pages(), 8);
+  plan = scheduler.next(0, 16);
+  EXPECT_EQ(plan.chunks[0].first, 6);
+  EXPECT_EQ(plan.chunks[0].count, 1);
+  EXPECT_EQ(plan.chunks[0].drafts, 0);
+}
+
+TEST(Scheduler, ReplayedTokensRunBesidePromptsAndCountAsDecoding) {
+  Scheduler scheduler({.max_running = 4, .num_pages = 20, .page = 4, .prefix_cache = false});
+  scheduler.submit(submission(1, 3, 30));
+  run(scheduler, scheduler.next(0, 16));
+  scheduler.request_drafts(1, 4);
+  StepPlan plan = scheduler.next(0, 16);
+  scheduler.advance(plan);
+  for (int i = 0; i < 3; ++i) scheduler.append(1, 7);
+  scheduler.settle_drafts(1, 3);  // the state from before the step
+  EXPECT_TRUE(scheduler.decodes(1));
+  EXPECT_EQ(scheduler.known_tokens(1), 4);
+  scheduler.submit(submission(2, 40));
+  plan = scheduler.next(0, 16);
+  EXPECT_EQ(count_of(plan, 1), 4);
+  EXPECT_EQ(count_of(plan, 2), 12);
+  EXPECT_TRUE(plan.chunks[0].samples);
+  run(scheduler, plan);
+  EXPECT_EQ(scheduler.known_tokens(1), 1);
+  // Without space for all of them they run in several steps.
+  scheduler.request_drafts(1, 4);
+  plan = scheduler.next(0, 16);
+  scheduler.advance(plan);
+  for (int i = 0; i < 3; ++i) scheduler.append(1, 7);
+  scheduler.settle_drafts(1, plan.chunks[0].first);
+  plan = scheduler.next(0, 4);
+  EXPECT_LE(plan.num_tokens, 4);
+  EXPECT_FALSE(plan.chunks[0].samples && plan.chunks[0].id == 1);
+}
+
+TEST(Scheduler, DraftsCauseNoPreemption) {
+  Scheduler scheduler({.max_running = 4, .num_pages = 3, .page = 4, .prefix_cache = false});
+  for (const SequenceId id : {1, 2}) scheduler.submit(submission(id, 3, 6));
+  run(scheduler, scheduler.next(0, 16));
+  scheduler.request_drafts(1, 5);
+  scheduler.request_drafts(2, 5);
+  const StepPlan plan = scheduler.next(0, 16);
+  EXPECT_THAT(plan.preempted, IsEmpty());
+  EXPECT_EQ(plan.chunks[0].drafts, 4);  // to the end of a free page
+  EXPECT_EQ(plan.chunks[1].drafts, 0);
+}
+
 TEST(Scheduler, ShortPromptRunsInNextStepBehindLongPrefill) {
   Scheduler scheduler({.max_running = 4, .num_pages = 1000, .page = 16});
   scheduler.submit(submission(1, 4096));

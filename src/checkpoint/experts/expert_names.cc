@@ -31,11 +31,18 @@ bool has(const Tensors& tensors, const std::string& prefix, const std::string& i
 
 }  // namespace
 
+LayerPlace place_of(const Checkpoint::State& state, int64_t layer) {
+  if (layer >= state.num_layers && state.tensors.find("mtp.fc.weight") != nullptr)
+    return {"mtp.", layer - state.num_layers};
+  return {state.root, layer};
+}
+
 std::string of_layer(const Checkpoint::State& state, std::string_view name, int64_t layer) {
   constexpr std::string_view kRoot = "model.";
+  const LayerPlace place = place_of(state, layer);
   std::string text(name);
-  text.replace(text.find("{L}"), 3, std::to_string(layer));
-  return text.starts_with(kRoot) ? text.replace(0, kRoot.size(), state.root) : text;
+  text.replace(text.find("{L}"), 3, std::to_string(place.number));
+  return text.starts_with(kRoot) ? text.replace(0, kRoot.size(), place.root) : text;
 }
 
 std::string experts_prefix(const Checkpoint::State& state, const ExpertNames& names,

@@ -342,6 +342,15 @@ void add_bench(CLI::App& app, Work& chosen) {
                             "Also time a prompt of this many tokens per sequence; 0: no prompt")
                 ->transform(whole())
                 ->capture_default_str(),
+            verb.add_option("--speculate", options->speculate,
+                            "Also time one sequence with this many drafts per step, accepted at "
+                            "random; 0: off")
+                ->transform(whole(int64_t{0}, Speculation::kMaxDrafts))
+                ->capture_default_str(),
+            verb.add_option("--acceptance", options->acceptance,
+                            "With --speculate: probability that a draft is accepted")
+                ->check(number(0, 1))
+                ->capture_default_str(),
             verb.add_flag("--no-graphs", options->no_graphs, kNoGraphsHelp),
             verb.add_option("--gpu-memory", options->gpu_memory, kGpuMemoryHelp)
                 ->transform(CLI::AsSizeValue(true))

@@ -21,6 +21,8 @@ struct BenchOptions {
   bool no_graphs = false;
   int64_t gpu_memory = 0, cpu_memory = 0;
   std::string routing_trace;
+  int64_t speculate = 0;  ///< drafts per step
+  double acceptance = 0.7;
   int threads = 0;
   int64_t probe_megabytes = 0;
   double seconds = 1, zipf = 0;

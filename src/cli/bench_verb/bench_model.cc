@@ -53,6 +53,31 @@ std::string parts_text(const bench::Decode& decode, const std::vector<bench::Dec
   return table.text({1, 2, 3});
 }
 
+Json document(const bench::Speculated& speculated) {
+  return {{"drafts", speculated.options.drafts},
+          {"acceptance", speculated.options.acceptance},
+          {"us_plain", speculated.us_plain},
+          {"us_verify", speculated.us_verify},
+          {"us_batch", speculated.us_batch},
+          {"us_per_token", speculated.us_fixed},
+          {"us_per_token_adaptive", speculated.us_adaptive},
+          {"tokens", speculated.tokens},
+          {"last_draft", speculated.last_draft}};
+}
+
+std::string to_text(const bench::Speculated& speculated) {
+  const auto times = [&](double us) { return rounded(speculated.us_plain / us, 2) + " times"; };
+  const std::string sizes = str(1 + speculated.options.drafts);
+  return str("\n  speculation with ", speculated.options.drafts, " drafts, ",
+             rounded(100 * speculated.options.acceptance, 0), " % accepted\n  a step of ", sizes,
+             " tokens takes ", rounded(speculated.us_verify / 1e3, 2), " ms, of ", sizes,
+             " sequences ", rounded(speculated.us_batch / 1e3, 2), " ms, of one token ",
+             rounded(speculated.us_plain / 1e3, 2), " ms\n  one sequence decodes ",
+             times(speculated.us_fixed), " as fast, ", times(speculated.us_adaptive),
+             " with as many drafts as gain; the last draft was before token ",
+             speculated.last_draft, " of ", speculated.tokens, "\n");
+}
+
 Json document(const bench::Decode& decode) {
   const double all = decode.us_all_layers();
   Json json = {{"batch", decode.batch},
@@ -71,6 +96,7 @@ Json document(const bench::Decode& decode) {
     json["us_replayed_all_layers"] = replayed;
     json["tokens_per_second_replayed_all_layers"] = per_second(replayed, decode.batch);
   }
+  if (decode.speculated) json["speculation"] = document(*decode.speculated);
   if (decode.num_slots >= 0) {
     json["experts"] = {{"num_slots", decode.num_slots},
                        {"hits", decode.placed.hits},
@@ -218,6 +244,7 @@ int run_model_bench(const BenchOptions& options) {
   decoding.model.device_memory = options.gpu_memory;
   decoding.model.host_memory = options.cpu_memory;
   decoding.routing_trace = options.routing_trace;
+  decoding.speculate = {options.speculate, options.acceptance};
   CLI_TRY(const std::vector<bench::Decode> decodes,
           decode(options, bench_memory(*probe), decoding));
   CLI_TRY(const Limits limits, probe->measure(bar.callback()));

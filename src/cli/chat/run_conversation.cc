@@ -178,12 +178,14 @@ Result<std::vector<serve::ToolCall>> Conversation::answer() {
 void Conversation::show_figures(int64_t prompt_tokens, const Generation& generation) const {
   const auto generated = static_cast<int64_t>(generation.ids.size());
   const bool stopped = generation.stop_reason == "cancelled";
+  const std::string drafts = drafts_text(generation.speculation, generation.generation_seconds);
   std::cerr << "  prompt " << prompt_tokens << " tokens (" << generation.reused_tokens
             << " in the cache), "
             << rate(prompt_tokens - generation.reused_tokens, generation.prompt_seconds)
             << " tokens/s; answer " << generated << " tokens, "
             << rate(generated - 1, generation.generation_seconds) << " tokens/s, stopped by "
-            << (stopped ? "request" : generation.stop_reason) << "\n";
+            << (stopped ? "request" : generation.stop_reason)
+            << (drafts.empty() ? "" : "; " + drafts) << "\n";
 }
 
 Status check(const RunOptions& options) {
@@ -208,6 +210,8 @@ int run_conversation(const RunOptions& options) {
   CLI_TRY(GenerateOptions generating, options.generating(config, tokenizer));
   ProgressBar loading("loading");
   CLI_TRY(ModelOptions model_options, options.model.options());
+  if (Status added = options.speculation.add_to(model_options, checkpoint); !added)
+    return fail(added.error());
   RoutingFile routing(options.routing_statistics);
   if (Status good = routing.begin(model_options); !good) return fail(good.error());
   model_options.progress = loading.callback();

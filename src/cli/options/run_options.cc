@@ -48,6 +48,7 @@ void RunOptions::add_sampling_to(CLI::App& verb) {
       ->delimiter(',')
       ->transform(id());
   verb.add_flag("--ignore-eos", ignore_eos, "Continue after an end-of-text token");
+  speculation.add_to(verb);
 }
 
 Result<GenerateOptions> RunOptions::generating(const GenerationConfig& config,
@@ -57,6 +58,7 @@ Result<GenerateOptions> RunOptions::generating(const GenerationConfig& config,
                            .edits = config.edits,
                            .adapter = model.adapter(),
                            .stop_ids = stop_token_ids};
+  MORACLE_TRY(generate.speculation, speculation.parsed());
   SamplingOptions& sampling = generate.sampling;
   sampling.temperature = temperature.value_or(sampling.temperature);
   sampling.top_k = top_k.value_or(sampling.top_k);

@@ -6,6 +6,7 @@
 #include <vector>
 
 #include "options/model_options.h"
+#include "options/speculation_options.h"
 #include "terminal.h"
 
 namespace moracle::cli {
@@ -28,6 +29,7 @@ struct RunOptions {
   std::optional<std::vector<std::string>> bad_words, stop;
   std::vector<int32_t> stop_token_ids;
   uint64_t seed = 0;
+  SpeculationArguments speculation;
 
   void add_sampling_to(CLI::App& verb);
   bool has_prompt() const { return !prompts.empty() || !prompt_file.empty(); }

@@ -131,6 +131,8 @@ int run_prompts(const RunOptions& options) {
   CLI_TRY(ModelOptions model_options, options.model.options());
   CLI_TRY(GenerateOptions generating, options.generating(config, tokenizer));
   if (Status joined = options.model.join(model_options); !joined) return fail(joined.error());
+  if (Status added = options.speculation.add_to(model_options, checkpoint); !added)
+    return fail(added.error());
   CLI_TRY(std::vector<Answer> answers, encoded(options, tokenizer, model_options.group));
   RoutingFile routing(options.routing_statistics);
   if (Status good = routing.begin(model_options); !good) return fail(good.error());

@@ -151,6 +151,7 @@ Status enqueue_layers(Model::State& m, const Batch& batch, Stream stream) {
   Ops& ops = kernel_device(m.workspace->device()).ops();
   ResidualStream residual(m, batch.num_tokens, stream);
   MORACLE_CHECK(residual.embed(batch.ids));
+  if (m.join) MORACLE_CHECK(residual.join());
   for (size_t l = 0; l < m.layers.size(); ++l) {
     Layer& layer = m.layers[l];
     const auto index = static_cast<int64_t>(l);

@@ -95,14 +95,25 @@ struct Model::State {
   BatchTable batch;
   RecordedSteps recorded;
   int64_t stream_from = std::numeric_limits<int64_t>::max();  // tokens; see PlacedMoe
+  // Of a layer for multi-token prediction: see JoinDescription.
+  struct Join {
+    Buffer embedding_norm, hidden_norm;
+    std::optional<AdaptedLinear> matrix;
+    Buffer memory;
+    Matrix given;   // [max_num_tokens, hidden_size]: hidden states, written before forward()
+    Matrix joined;  // [max_num_tokens, 2 * hidden_size]
+  };
+  std::optional<Join> join;
+  std::unique_ptr<Model> next_tokens;  // null: none is loaded
 };
 
 /// Access for the library's own source folders.
 struct ModelAccess {
   /// The rest of Model::load, after the Description. options.progress counts up to `total_bytes`.
+  /// `device`: null to open that of the options.
   static Result<Model> load(Description&& description, const ModelOptions& options,
-                            AdapterSpan adapters, int64_t total_bytes,
-                            ReadRecord* record = nullptr);
+                            AdapterSpan adapters, int64_t total_bytes, ReadRecord* record = nullptr,
+                            std::shared_ptr<Device> device = nullptr);
   /// Errors: the checkpoint's files were written or replaced after the model had read them.
   static Status check_unchanged(const Model& model, const Checkpoint& checkpoint);
   static Model::State& state(Model& model) { return *model.state_; }
@@ -111,6 +122,18 @@ struct ModelAccess {
   /// depends on the length of its sequence.
   static bool can_share_pages(const Model& model) {
     return model.state_->state_pool == nullptr && model.state_->spec.short_context == 0;
+  }
+  /// The layer for multi-token prediction; null: none is loaded.
+  static Model* next_tokens(const Model& model) { return model.state_->next_tokens.get(); }
+  /// The drafter that is meant. Errors: the model does not have it.
+  static Result<Drafter> drafter(const Model& model, Drafter wanted);
+  /// True if a sequence has a recurrent state: see KvCache::truncate.
+  static bool is_recurrent(const Model& model) { return model.state_->state_pool != nullptr; }
+  /// Number of drafts after `length` tokens that leave the keys of these as they are. With LongRoPE
+  /// the keys depend on the length of the sequence.
+  static int64_t most_drafts(const Model& model, int64_t length) {
+    const int64_t border = model.state_->spec.short_context;
+    return border > 0 && length <= border ? border - length : Speculation::kMaxDrafts;
   }
   /// A cache whose first positions are in these full pages. It becomes an owner of each (see
   /// KvPool::share). Truncate it only to whole pages: the next token would change a shared page.

@@ -4,6 +4,7 @@
 
 #include "base/try.h"
 #include "kernels/kernel_device.h"
+#include "models/attention/attention.h"
 
 namespace moracle {
 
@@ -48,6 +49,15 @@ Status ResidualStream::embed(const int32_t* ids) {
   }
   m_.observer.done(StepPart::kEmbedding);
   return m_.observer.show(StepOutput::kEmbedding, -1, hidden_);
+}
+
+Status ResidualStream::join() {
+  const Model::State::Join& join = *m_.join;
+  const int64_t tokens = hidden_.rows, size = hidden_.cols;
+  const Matrix joined = join.joined.slice(0, tokens);
+  MORACLE_CHECK(norm(hidden_, join.embedding_norm, columns(joined, 0, size)));
+  MORACLE_CHECK(norm(join.given.slice(0, tokens), join.hidden_norm, columns(joined, size, size)));
+  return m_.join->matrix->apply(joined, hidden_, stream_);
 }
 
 Result<LayerInput> ResidualStream::sum(StepOutput output, int64_t layer) {

@@ -13,6 +13,8 @@ class ResidualStream {
 
   /// The stream becomes the embeddings of the tokens, scaled if the model says so.
   Status embed(const int32_t* ids);
+  /// Joins the embeddings with the hidden states that were given: see JoinDescription.
+  Status join();
   /// Adds the last branch's output and normalizes the sum: the input of attention. Both run in the
   /// kernel of its first linear layer where one serves.
   Result<LayerInput> attention_input(const Layer& layer, int64_t index);

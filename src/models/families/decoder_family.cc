@@ -23,7 +23,8 @@ Status check_size(const Checkpoint& checkpoint, const DescribedMatrix& matrix,
 }  // namespace
 
 std::string layer_prefix(const Checkpoint& checkpoint, int64_t layer) {
-  return str(checkpoint.state().root, "layers.", layer, ".");
+  const LayerPlace place = place_of(checkpoint.state(), layer);
+  return str(place.root, "layers.", place.number, ".");
 }
 
 Result<std::vector<float>> describe_norm(const Checkpoint& checkpoint, const std::string& module,
@@ -202,6 +203,51 @@ Result<LayerDescription> describe_qwen_layer(const Checkpoint& checkpoint, const
                                 std::move(router), std::move(shared));
 }
 
+namespace {
+
+// The layer has names of its own for its norms. Its embedding and its output are those of the model
+// unless the file repeats them.
+Result<Description> describe_next_token_layer(const Checkpoint& checkpoint, const DecoderSpec& spec,
+                                              const DescribeLayer& describe_layer, bool tied,
+                                              const char* embedding_name) {
+  const Checkpoint::State& state = checkpoint.state();
+  const int64_t number = state.num_layers, hidden = spec.hidden_size;
+  const bool is_qwen = place_of(state, number).root != state.root;
+  const std::string prefix = is_qwen ? "mtp." : layer_prefix(checkpoint, number);
+  const auto name = [&](const char* usual, const char* of_qwen) {
+    return prefix + (is_qwen ? of_qwen : usual);
+  };
+  const auto own_or = [&](const std::string& own, const std::string& of_model) {
+    return !is_qwen && checkpoint.has_tensor(prefix + own + ".weight") ? prefix + own : of_model;
+  };
+  MORACLE_TRY(auto embedding_norm,
+              describe_norm(checkpoint, name("enorm", "pre_fc_norm_embedding"), hidden, spec));
+  MORACLE_TRY(auto hidden_norm,
+              describe_norm(checkpoint, name("hnorm", "pre_fc_norm_hidden"), hidden, spec));
+  MORACLE_TRY(DescribedMatrix matrix,
+              describe_linear(checkpoint, {name("eh_proj", "fc")}, {hidden}, 2 * hidden));
+  MORACLE_TRY(LayerDescription layer, describe_layer(number));
+  MORACLE_TRY(auto norm, describe_norm(checkpoint, name("shared_head.norm", "norm"), hidden, spec));
+  const std::string table = state.root + embedding_name;
+  const bool own_output = !tied || checkpoint.has_tensor(state.output + ".weight");
+  MORACLE_TRY(DescribedMatrix embedding,
+              describe_embedding(checkpoint, own_or("embed_tokens", table) + ".weight", spec));
+  MORACLE_TRY(
+      DescribedMatrix output,
+      describe_linear(checkpoint, {own_or("shared_head.head", own_output ? state.output : table)},
+                      {spec.vocab_size}, hidden));
+  std::vector<LayerDescription> layers;
+  layers.push_back(std::move(layer));
+  Description description{
+      spec,       std::move(embedding), std::move(layers), std::move(norm), std::move(output),
+      !own_output};
+  description.join.emplace(
+      JoinDescription{std::move(embedding_norm), std::move(hidden_norm), std::move(matrix)});
+  return description;
+}
+
+}  // namespace
+
 Result<Description> describe_decoder(const Checkpoint& checkpoint, const DecoderSpec& spec,
                                      const DescribeLayer& describe_layer,
                                      const char* final_norm_name, const char* embedding_name) {
@@ -210,6 +256,8 @@ Result<Description> describe_decoder(const Checkpoint& checkpoint, const Decoder
   if (state.wrapper) {
     MORACLE_TRY(tied, state.wrapper->boolean_or(tied, {"tie_word_embeddings"}));
   }
+  if (checkpoint.describes_next_tokens())
+    return describe_next_token_layer(checkpoint, spec, describe_layer, tied, embedding_name);
   const std::string table = state.root + embedding_name, head = state.output;
   MORACLE_TRY(DescribedMatrix embedding, describe_embedding(checkpoint, table + ".weight", spec));
   std::vector<LayerDescription> layers;

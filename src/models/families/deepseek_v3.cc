@@ -1,5 +1,5 @@
 // DeepSeek-V3 (and R1), Kimi-K2 and its successors: MLA, dense first layers, sigmoid routing by
-// groups with a correction bias, shared experts. The layers for multi-token prediction are not run.
+// groups with a correction bias, shared experts. The layer for multi-token prediction only drafts.
 #include "base/text.h"
 #include "base/try.h"
 #include "checkpoint/state.h"
@@ -70,7 +70,7 @@ constexpr GgufConvention kGguf[] = {{.architecture = "deepseek2",
 constinit const Family kDeepseekV3Family = {.architecture = "DeepseekV3ForCausalLM",
                                             .multimodal = "KimiK25ForConditionalGeneration",
                                             .models = "DeepSeek-V3, R1, Kimi-K2, K2.5, K2.6, K2.7",
-                                            .notes = "text only; without multi-token prediction",
+                                            .notes = "text only; multi-token prediction drafts",
                                             .describe = deepseek_v3::describe,
                                             .experts = {.defaults = deepseek_v3::kDefaults,
                                                         .default_score = Score::kSigmoid,

@@ -1,6 +1,6 @@
 // GLM-4.5, 4.6 and 4.7: GQA with RoPE on a part of each head and, if config.json says so, norms on
-// q and k. Dense first layers, sigmoid routing with a correction bias, shared experts. The layers
-// for multi-token prediction are not run.
+// q and k. Dense first layers, sigmoid routing with a correction bias, shared experts. The layer for
+// multi-token prediction only drafts.
 #include "base/text.h"
 #include "base/try.h"
 #include "checkpoint/state.h"
@@ -65,7 +65,7 @@ constexpr GgufConvention kGguf[] = {{.architecture = "glm4moe",
 constinit const Family kGlm4MoeFamily = {
     .architecture = "Glm4MoeForCausalLM",
     .models = "GLM-4.5, 4.6, 4.7",
-    .notes = "without multi-token prediction",
+    .notes = "multi-token prediction drafts",
     .describe = glm4_moe::describe,
     .experts = {
         .defaults = glm4_moe::kDefaults, .score = Score::kSigmoid, .gguf = glm4_moe::kGguf}};

@@ -104,7 +104,9 @@ Result<HybridMoe> read_hybrid_moe(const Config& config, int64_t num_layers) {
 Result<LayerDescription> describe_hybrid_layer(const Checkpoint& checkpoint, const HybridMoe& spec,
                                                int64_t layer, const DeltaModules& modules) {
   const std::string prefix = layer_prefix(checkpoint, layer);
-  const bool is_delta = spec.is_delta[static_cast<size_t>(layer)];
+  // A layer for multi-token prediction has attention.
+  const auto index = static_cast<size_t>(layer);
+  const bool is_delta = index < spec.is_delta.size() && spec.is_delta[index];
   MORACLE_TRY(AttentionDescription attention,
               is_delta ? describe_delta(checkpoint, prefix + "linear_attn.", spec, modules)
                        : describe_attention(checkpoint, prefix + "self_attn.", spec));

@@ -1,6 +1,6 @@
 // Qwen3.5-MoE and 3.6: as Qwen3-Next with projections of their own for q, k and v, z, b, and a. The
-// weights of the chosen experts always sum to one. Layers for multi-token prediction and the vision
-// part are not run.
+// weights of the chosen experts always sum to one. The layer for multi-token prediction only drafts.
+// The vision part is not run.
 #include "base/text.h"
 #include "base/try.h"
 #include "checkpoint/state.h"
@@ -99,7 +99,7 @@ constexpr GgufConvention kGguf[] = {{.architecture = "qwen35moe",
 constinit const Family kQwen35MoeFamily = {.architecture = "Qwen3_5MoeForCausalLM",
                                            .multimodal = "Qwen3_5MoeForConditionalGeneration",
                                            .models = "Qwen3.5-MoE, Qwen3.6-MoE",
-                                           .notes = "text only, without multi-token prediction",
+                                           .notes = "text only, multi-token prediction drafts",
                                            .describe = qwen3_5_moe::describe,
                                            .experts = {.defaults = qwen3_5_moe::kDefaults,
                                                        .score = Score::kSoftmax,

@@ -1,5 +1,5 @@
 // Qwen3-Next: gated DeltaNet and gated attention. The projections of gated DeltaNet are stored key
-// head by key head. The layers for multi-token prediction are not run.
+// head by key head. The layer for multi-token prediction only drafts.
 #include <algorithm>
 
 #include "base/try.h"
@@ -68,7 +68,7 @@ constexpr GgufConvention kGguf[] = {{.architecture = "qwen3next",
 constinit const Family kQwen3NextFamily = {
     .architecture = "Qwen3NextForCausalLM",
     .models = "Qwen3-Next",
-    .notes = "without multi-token prediction",
+    .notes = "multi-token prediction drafts",
     .describe = qwen3_next::describe,
     .experts = {
         .defaults = qwen3_next::kDefaults, .score = Score::kSoftmax, .gguf = qwen3_next::kGguf}};

@@ -18,7 +18,9 @@ struct SharedMoeSpec {
   const char *router = "gate", *shared = "shared_experts";  ///< below mlp.
   std::vector<bool> dense = {};  ///< by layer; empty: as the numbers above say
   bool is_dense(int64_t layer) const {
-    if (!dense.empty()) return dense[static_cast<size_t>(layer)];
+    // A layer for multi-token prediction comes behind those of the list.
+    if (!dense.empty())
+      return static_cast<size_t>(layer) < dense.size() && dense[static_cast<size_t>(layer)];
     return layer < dense_layers || layer % sparse_step != 0;
   }
 };

@@ -1,14 +1,13 @@
 #include <algorithm>
+#include <array>
 #include <chrono>
-#include <cmath>
 #include <optional>
 
 #include "base/out_of_memory.h"
 #include "base/text.h"
 #include "base/try.h"
 #include "models/decoder/model_state.h"
-#include "models/generation/logit_edits.h"
-#include "models/generation/sampler.h"
+#include "models/generation/continuation.h"
 
 namespace moracle {
 namespace {
@@ -21,6 +20,7 @@ Status check_generation(const Model& model, std::span<const int32_t> prompt,
                         const GenerateOptions& options) {
   MORACLE_CHECK(check(options.sampling));
   MORACLE_CHECK(check(options.edits));
+  MORACLE_CHECK(check(options.speculation));
   const auto prompt_size = static_cast<int64_t>(prompt.size());
   if (prompt.empty()) {
     return Error{ErrorKind::kInvalidArgument, "", "prompt", "at least one token", "it is empty"};
@@ -69,81 +69,29 @@ Result<int64_t> keep_beginning(KeptSequence& kept, std::span<const int32_t> prom
   return shared;
 }
 
-// One sequence during generation.
-class Continuation {
- public:
-  Continuation(Model& model, KeptSequence& sequence, std::span<const int32_t> prompt,
-               const GenerateOptions& options)
-      : model_(model),
-        cache_(sequence.cache),
-        sampler_(options.sampling),
-        editor_(options.edits, prompt, options.stop_ids),
-        adapter_(options.adapter),
-        run_(sequence.ids) {}
-
-  bool is_full() const { return cache_.length() == cache_.capacity(); }
-
-  /// Runs the next part of a prompt.
-  Status run(std::span<const int32_t> tokens) {
-    const Model::Step step{tokens, &cache_, adapter_};
-    MORACLE_CHECK(model_.forward({&step, 1}));
-    run_.insert(run_.end(), tokens.begin(), tokens.end());
-    return {};
-  }
-  /// Appends a drawn token.
-  void take(int32_t id) { editor_.add(id); }
-  /// Returns the token that follows `tokens`, or kNothingDrawn; without `draws` only runs them.
-  /// Holds the device, so that no other thread's step comes between.
-  Result<int32_t> next(std::span<const int32_t> tokens, bool draws) {
-    const DeviceLock lock = ModelAccess::state(model_).workspace->device().lock();
-    MORACLE_CHECK(run(tokens));
-    int32_t id = kNothingDrawn;
-    const auto last = static_cast<int64_t>(tokens.size()) - 1;
-    if (!draws) return id;
-    if (editor_.changes_nothing()) {
-      MORACLE_CHECK(draw(model_, last, {&sampler_, 1}, {&id, 1}));
-      return id;
-    }
-    MORACLE_TRY(const std::span<const float> logits, model_.logits(last, 1));
-    const auto is_finite = [](float logit) { return std::isfinite(logit); };
-    were_finite_ = std::all_of(logits.begin(), logits.end(), is_finite);
-    edited_.assign(logits.begin(), logits.end());
-    if (were_finite_) editor_.apply(edited_);
-    return sampler_.draw(edited_).value_or(kNothingDrawn);
-  }
-  /// The error for a draw without a result.
-  Error explain_nothing() {
-    if (were_finite_) {
-      return Error{ErrorKind::kInvalidArgument, "", "suppress_tokens",
-                   "at least one token that may follow",
-                   str("this list, bad_words_ids, no_repeat_ngram_size and min_tokens forbid all "
-                       "tokens at position ",
-                       run_.size())};
-    }
-    const DeviceLock lock = model_.device().lock();
-    return explain_non_finite(model_, run_, cache_, adapter_);
-  }
-
- private:
-  Model& model_;
-  KvCache& cache_;
-  Sampler sampler_;
-  LogitEditor editor_;
-  std::vector<float> edited_;
-  bool were_finite_ = false;  // all logits, before edits
-  const int32_t adapter_;
-  std::vector<int32_t>& run_;  // all tokens so far
-};
-
-// Rank 0's decision after a token, for all ranks.
+// Rank 0's decision after a step, for all ranks.
 enum class End : int32_t { kNo, kEos, kLength, kCancelled };
 struct Decision {
-  int32_t id = kNothingDrawn;
+  int32_t num_ids = 0, num_drafts = 0;  // drafts for the next step
   End end = End::kNo;
+  bool fails = false;  // nothing may follow the ids
+  std::array<int32_t, Speculation::kMaxDrafts + 1> ids{};
+  std::array<int32_t, Speculation::kMaxDrafts> drafts{};
+
+  void set_ids(std::span<const int32_t> from) {
+    num_ids = static_cast<int32_t>(from.size());
+    std::copy(from.begin(), from.end(), ids.begin());
+  }
+  void set_drafts(std::span<const int32_t> from) {
+    num_drafts = static_cast<int32_t>(from.size());
+    std::copy(from.begin(), from.end(), drafts.begin());
+  }
+  std::span<const int32_t> taken() const { return std::span(ids).first(num_ids); }
+  std::span<const int32_t> next_drafts() const { return std::span(drafts).first(num_drafts); }
 };
 constexpr const char* kReasons[] = {"", "eos", "length", "cancelled"};
 
-// Only rank 0 draws: ranks whose logits differ in bits must generate the same tokens.
+// Only rank 0 draws and drafts: ranks whose logits differ in bits must generate the same tokens.
 Status follow_rank_0(Model& model, Decision& decision) {
   if (model.group() == nullptr || ModelAccess::state(model).dispatch) return {};
   return model.group()->broadcast(std::as_writable_bytes(std::span(&decision, 1)), 0);
@@ -164,21 +112,22 @@ Result<Generation> run(Model& model, std::span<const int32_t> prompt,
   Generation generation;
   MORACLE_TRY(generation.reused_tokens, keep_beginning(kept, prompt));
   Continuation sequence(model, kept, prompt, options);
+  MORACLE_CHECK(sequence.begin());
   const bool decides =
       model.group() == nullptr || model.group()->rank() == 0 || ModelAccess::state(model).dispatch;
   // Logits of a divided output need every rank.
-  const bool draws = decides || ModelAccess::state(model).output_shares.size > 1;
+  const bool reads = decides || ModelAccess::state(model).output_shares.size > 1;
 
   auto start = std::chrono::steady_clock::now();
-  Decision now;
+  std::vector<int32_t> drawn;
   for (int64_t done = generation.reused_tokens; done < prompt_size;) {
     const int64_t count = std::min(model.max_num_tokens(), prompt_size - done);
     const std::span<const int32_t> chunk = prompt.subspan(done, count);
     done += count;
     if (done < prompt_size) {
-      MORACLE_CHECK(sequence.run(chunk));
+      MORACLE_CHECK(sequence.run_prompt(chunk));
     } else {
-      MORACLE_TRY(now.id, sequence.next(chunk, draws));
+      MORACLE_TRY(drawn, sequence.next(chunk, {}, decides, reads));
     }
     if (options.on_prompt && !options.on_prompt(done, prompt_size)) {
       generation.stop_reason = "cancelled";
@@ -196,26 +145,45 @@ Result<Generation> run(Model& model, std::span<const int32_t> prompt,
     const bool goes_on = !options.on_token || options.on_token(id);
     if (is_stop) return End::kEos;
     if (!goes_on) return End::kCancelled;
-    const bool full = sequence.is_full();  // the end of the context
-    return full || static_cast<int64_t>(ids.size()) >= options.max_tokens ? End::kLength : End::kNo;
+    const auto generated = static_cast<int64_t>(ids.size());
+    const bool full = sequence.is_full(generated);  // the end of the context
+    return full || generated >= options.max_tokens ? End::kLength : End::kNo;
   };
+  Decision now;
   for (;;) {
-    if (decides && now.id != kNothingDrawn) {
-      ids.push_back(now.id);
-      now.end = end_after(now.id);
+    if (decides) {
+      now.fails = drawn.back() == kNothingDrawn;
+      if (now.fails) drawn.pop_back();
+      const size_t before = ids.size();
+      now.end = End::kNo;
+      for (size_t i = 0; i < drawn.size() && now.end == End::kNo; ++i) {
+        ids.push_back(drawn[i]);
+        now.end = end_after(drawn[i]);
+      }
+      now.set_ids(std::span(ids).subspan(before));
+      now.fails = now.fails && now.end == End::kNo;
+      if (!now.fails) MORACLE_CHECK(sequence.take(now.taken()));
+      const int64_t left = options.max_tokens - static_cast<int64_t>(ids.size());
+      if (!now.fails && now.end == End::kNo) {
+        MORACLE_TRY(const std::vector<int32_t> drafts, sequence.drafts(left));
+        now.set_drafts(drafts);
+      }
     }
     MORACLE_CHECK(follow_rank_0(model, now));
-    if (now.id == kNothingDrawn) return sequence.explain_nothing();
+    if (now.fails) return sequence.explain_nothing(now.taken());
     if (!decides) {
-      ids.push_back(now.id);
-      if (options.on_token) (void)options.on_token(now.id);
+      for (const int32_t id : now.taken()) {
+        ids.push_back(id);
+        if (options.on_token) (void)options.on_token(id);
+      }
+      MORACLE_CHECK(sequence.take(now.taken()));
     }
     if (now.end != End::kNo) break;
-    sequence.take(now.id);
-    MORACLE_TRY(now.id, sequence.next({&ids.back(), 1}, draws));
+    MORACLE_TRY(drawn, sequence.next(sequence.waiting(), now.next_drafts(), decides, reads));
   }
   generation.stop_reason = kReasons[static_cast<int>(now.end)];
   generation.generation_seconds = seconds_since(start);
+  generation.speculation = sequence.counts();
   return generation;
 }
 

@@ -24,6 +24,7 @@ class Sampler {
   std::optional<int32_t> draw(std::span<const int32_t> ids, std::span<const float> logits);
   /// Whether one of `ids` is excluded: a draw then depends on all logits.
   bool has_excluded(std::span<const int32_t> ids) const;
+  bool has_exclusions() const { return !options_.excluded_ids.empty(); }
   /// Draws from all logits, indexed by id, except those of excluded ids; otherwise as above.
   std::optional<int32_t> draw(std::span<const float> logits);
 

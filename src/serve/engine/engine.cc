@@ -5,12 +5,16 @@
 #include "base/out_of_memory.h"
 #include "base/text.h"
 #include "base/try.h"
+#include "models/decoder/model_state.h"
 
 namespace moracle::serve {
 
 Result<std::unique_ptr<Engine>> Engine::start(Model& model, const Tokenizer& tokenizer,
                                               const EngineOptions& options) {
-  const int64_t page_bytes = PageStore(model).page_bytes();
+  // The caches of a layer for multi-token prediction grow with those of the model.
+  Model* const next_tokens = ModelAccess::next_tokens(model);
+  const int64_t page_bytes = PageStore(model).page_bytes() +
+                             (next_tokens == nullptr ? 0 : PageStore(*next_tokens).page_bytes());
   if (options.cache_bytes < page_bytes) {
     return Error{ErrorKind::kInvalidArgument, "", "cache_bytes",
                  str("at least one page, ", page_bytes, " bytes"),
@@ -21,8 +25,11 @@ Result<std::unique_ptr<Engine>> Engine::start(Model& model, const Tokenizer& tok
                  str("at most the tokens of a step, ", model.max_num_tokens()),
                  str("it is ", options.max_running)};
   }
+  MORACLE_CHECK(check(options.speculation));
+  EngineOptions found = options;
+  MORACLE_TRY(found.speculation.drafter, ModelAccess::drafter(model, options.speculation.drafter));
   std::unique_ptr<Engine> engine(
-      new Engine(model, tokenizer, options, options.cache_bytes / page_bytes));
+      new Engine(model, tokenizer, found, options.cache_bytes / page_bytes));
   MORACLE_CHECK(engine->rebalancing_.check());
   engine->profiler_.watch(model);
   engine->thread_ = std::thread([e = engine.get()] { e->run(); });
@@ -43,6 +50,7 @@ Engine::Engine(Model& model, const Tokenizer& tokenizer, const EngineOptions& op
                   .prefix_cache = options.prefix_cache && leader_.can_share()}),
       budget_(model.max_num_tokens(), options.step_seconds > 0 ? options.step_seconds : 1e9),
       rebalancing_(model, leader_, metrics_, options.rebalance),
+      speculation_(options.speculation),
       overlaps_answers_(options.overlaps_answers) {
   for (int32_t i = 0; i < options.num_adapters; ++i) slots_[i] = i;
   publish();

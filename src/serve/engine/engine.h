@@ -5,12 +5,14 @@
 #include <condition_variable>
 #include <deque>
 #include <functional>
+#include <map>
 #include <memory>
 #include <mutex>
 #include <set>
 #include <thread>
 #include <unordered_map>
 
+#include "models/speculation/row_logits.h"
 #include "serve/engine/metrics.h"
 #include "serve/engine/ranks/leader.h"
 #include "serve/engine/rebalancing.h"
@@ -34,6 +36,7 @@ struct EngineOptions {
   bool overlaps_answers = false;
   RebalanceOptions rebalance{};
   double step_seconds = 0;        ///< target time of a step with prefill; 0: always max_num_tokens
+  Speculation speculation{};      ///< of every sequence
   std::function<void()> flush{};  ///< called on the engine's thread after a batch of sink calls
 };
 
@@ -79,6 +82,24 @@ class Engine {
   int64_t page() const { return leader_.page(); }
 
  private:
+  // Rows of one sequence's logits: behind its last token, then behind each draft.
+  struct SequenceRows {
+    SequenceId id;
+    int64_t row;     // within the rows that were read
+    int64_t drafts;  // behind `row`
+    int64_t accepted = 0;
+  };
+  // A sequence's rows of the last step: `count` tokens from `position` on.
+  struct StepRows {
+    SequenceId id;
+    int64_t position, row, count;
+  };
+  // The decoding part of a step.
+  struct DecodeLoad {
+    int64_t sequences = 0, tokens = 0;  // tokens: drafts included
+    bool is_all = true;                 // no prompt is computed
+  };
+
   Engine(Model& model, const Tokenizer& tokenizer, const EngineOptions& options, int64_t num_pages);
   double now() const;
   void run();
@@ -99,10 +120,18 @@ class Engine {
   Status forward(std::span<const Chunk> chunks);
   Status score_prompts(std::span<const Chunk> chunks);
   Status sample_next(std::span<const Chunk> chunks);
-  Status sample_row(int64_t row, SequenceId id);
-  Status sample_rows(int64_t row, std::span<const SequenceId> ids);
-  Status sample_from_all_logits(int64_t row, std::span<const SequenceId> ids);
-  void take_token(SequenceId id, int32_t token, std::vector<TokenScore> scores);
+  Status sample_rows(int64_t first, std::vector<SequenceRows> sequences);
+  Result<int32_t> draw_own_row(const RowLogits& rows, int64_t first, const SequenceRows& at,
+                               std::vector<TokenScore>& scores);
+  bool take_drawn(SequenceRows& at, int32_t token, std::vector<TokenScore> scores);
+  void take_token(SequenceId id, int32_t token, std::vector<TokenScore> scores, bool is_draft);
+  int64_t wanted_drafts(SequenceId id, const Sequence& sequence, int64_t sequences) const;
+  Status request_drafts();
+  Status draft_by_layer(const std::map<SequenceId, int64_t>& wanted);
+  void keep_rows(std::span<const Chunk> chunks);
+  DecodeLoad decode_load(const StepPlan& plan);
+  Status settle_drafts(std::span<const Chunk> chunks);
+  void note_drafts(const StepPlan& plan, const DecodeLoad& load, double seconds);
   void answer(SequenceId id);
   void answer_sampled();
   void end(SequenceId id, Event&& event);
@@ -131,6 +160,9 @@ class Engine {
   StepProfiler profiler_;
   std::unordered_map<SequenceId, Sequence> sequences_;
   std::vector<float> edited_;  // one row of logits, edited
+  const Speculation speculation_;
+  StepCosts costs_;
+  std::vector<StepRows> last_rows_;  // while the model keeps their hidden states
   std::deque<ChangeRequest> changes_;
   AdapterSlots slots_;
   std::set<int32_t> retired_;  // adapters in slots_ that are closed to new jobs

@@ -13,6 +13,8 @@ namespace moracle::serve {
 
 void Engine::step() {
   const double start = now();
+  if (const Status drafted = or_out_of_memory("drafts", [&] { return request_drafts(); }); !drafted)
+    for (auto& [id, sequence] : sequences_) sequence.drafts.clear();
   StepPlan plan = scheduler_.next(start, std::max(budget_.tokens(), scheduler_.num_running()));
   apply(plan);
   if (plan.chunks.empty()) return answer_sampled();
@@ -23,6 +25,7 @@ void Engine::step() {
     of_prompts += std::clamp<int64_t>(at->second.prompt_size() - chunk.first, 0, chunk.count);
   }
   sampled_in_step_ = 0;
+  const DecodeLoad load = decode_load(plan);
   profiler_.end("scheduling");
   profiler_.begin_step();
   compute(plan.chunks);
@@ -30,6 +33,7 @@ void Engine::step() {
   const double seconds = now() - start;
   budget_.measured(plan.num_tokens, seconds);
   metrics_.step(of_prompts, sampled_in_step_, seconds);
+  note_drafts(plan, load, seconds);
   metrics_.parts(profiler_.take());
   if (!leader_.lost()) rebalancing_.step_done();
 }
@@ -63,11 +67,13 @@ void Engine::compute(std::span<const Chunk> chunks) {
   if (!done) {
     if (chunks.size() == 1)
       return end(chunks[0].id, {.finish = Finish::kFailed, .message = done.error().to_string()});
-    for (size_t i = 0; i < chunks.size(); ++i) {
-      if (sequences_.contains(chunks[i].id)) compute(chunks.subspan(i, 1));
+    for (Chunk chunk : chunks) {
+      chunk.drafts = 0;
+      if (sequences_.contains(chunk.id)) compute({&chunk, 1});
     }
     return;
   }
+  keep_rows(chunks);
   StepPlan computed;
   computed.chunks.assign(chunks.begin(), chunks.end());
   for (const Adoption& adoption : scheduler_.advance(computed)) leader_.adopt(adoption);
@@ -85,10 +91,17 @@ void Engine::compute(std::span<const Chunk> chunks) {
 
 Status Engine::forward(std::span<const Chunk> chunks) {
   std::vector<SequenceStep> steps;
+  std::deque<std::vector<int32_t>> with_drafts;
   for (const Chunk& chunk : chunks) {
     const Sequence& sequence = sequences_.at(chunk.id);
-    steps.push_back({chunk.id, std::span(sequence.tokens).subspan(chunk.first, chunk.count),
-                     sequence.job.adapter < 0 ? -1 : slots_.at(sequence.job.adapter)});
+    std::span<const int32_t> tokens = std::span(sequence.tokens).subspan(chunk.first, chunk.count);
+    if (chunk.drafts > 0) {
+      std::vector<int32_t>& all = with_drafts.emplace_back(tokens.begin(), tokens.end());
+      all.insert(all.end(), sequence.drafts.begin(), sequence.drafts.begin() + chunk.drafts);
+      tokens = all;
+    }
+    steps.push_back(
+        {chunk.id, tokens, sequence.job.adapter < 0 ? -1 : slots_.at(sequence.job.adapter)});
   }
   return leader_.forward(steps);
 }
@@ -97,7 +110,8 @@ Status Engine::score_prompts(std::span<const Chunk> chunks) {
   int64_t row = 0;
   for (const Chunk& chunk : chunks) {
     const auto at = sequences_.find(chunk.id);
-    row += chunk.count;
+    const int64_t first_row = row;
+    row += chunk.num_rows();
     if (at == sequences_.end()) continue;  // its last token ended it
     Sequence& sequence = at->second;
     // The logits at position p score token p + 1. Scores are kept over a preemption, so skip
@@ -108,7 +122,7 @@ Status Engine::score_prompts(std::span<const Chunk> chunks) {
     while (sequence.job.scores_prompt && position < last) {
       const int64_t count = std::min(Model::kMaxLogitRows, last - position);
       MORACLE_TRY(const std::span<const float> logits,
-                  leader_.logits(row - chunk.count + position - chunk.first, count));
+                  leader_.logits(first_row + position - chunk.first, count));
       const auto vocab = static_cast<size_t>(model_.vocab_size());
       const size_t old_size = scores.size();
       scores.resize(old_size + count);
@@ -127,102 +141,10 @@ Status Engine::score_prompts(std::span<const Chunk> chunks) {
   return {};
 }
 
-Status Engine::sample_next(std::span<const Chunk> chunks) {
-  std::vector<SequenceId> pending;  // consecutive rows, from `first` on
-  int64_t row = 0, first = 0;
-  bool edited = false;  // whether the pending sequences edit their logits
-  const auto sample_pending = [&]() -> Status {
-    if (pending.empty()) return {};
-    const std::vector<SequenceId> ids = std::exchange(pending, {});
-    return edited ? sample_from_all_logits(first, ids) : sample_rows(first, ids);
-  };
-  for (const Chunk& chunk : chunks) {
-    row += chunk.count;
-    const auto at = sequences_.find(chunk.id);
-    if (!chunk.samples || at == sequences_.end()) continue;
-    const Sequence& sequence = at->second;
-    if (sequence.job.max_tokens == 0) {
-      end(chunk.id, {.finish = Finish::kLength});
-      continue;
-    }
-    if (sequence.needs_own_row()) {
-      MORACLE_CHECK(sample_row(row - 1, chunk.id));
-      continue;
-    }
-    const auto count = static_cast<int64_t>(pending.size());
-    const bool is_edited = !sequence.editor.changes_nothing();
-    if (count == Model::kMaxLogitRows || first + count != row - 1 || edited != is_edited)
-      MORACLE_CHECK(sample_pending());
-    if (pending.empty()) first = row - 1;
-    edited = is_edited;
-    pending.push_back(chunk.id);
-  }
-  return sample_pending();
-}
-
-// Samples from full logits rows, with edits. Other ranks send the rows that they computed.
-Status Engine::sample_from_all_logits(int64_t row, std::span<const SequenceId> ids) {
-  const auto count = static_cast<int64_t>(ids.size());
-  MORACLE_TRY(const std::span<const float> logits, leader_.logits(row, count));
-  const auto vocab = static_cast<size_t>(model_.vocab_size());
-  std::vector<int32_t> tokens(ids.size());
-  kernel_device(model_.device()).host_threads().split(count, [&](int64_t begin, int64_t end) {
-    std::vector<float> edited;
-    for (int64_t i = begin; i < end; ++i) {
-      Sequence& sequence = sequences_.at(ids[i]);
-      std::span<const float> one = logits.subspan(i * vocab, vocab);
-      if (!sequence.editor.changes_nothing()) {
-        edited.assign(one.begin(), one.end());
-        sequence.editor.apply(edited);
-        one = edited;
-      }
-      tokens[i] = sequence.sampler.draw(one).value_or(kNothingDrawn);
-    }
-  });
-  profiler_.end_on_device("sampling");
-  for (size_t i = 0; i < ids.size(); ++i) take_token(ids[i], tokens[i], {});
-  profiler_.end("scheduling");
-  return {};
-}
-
-Status Engine::sample_rows(int64_t row, std::span<const SequenceId> ids) {
-  if (leader_.is_spread()) return sample_from_all_logits(row, ids);
-  std::vector<Sampler> samplers;
-  for (const SequenceId id : ids) samplers.push_back(std::move(sequences_.at(id).sampler));
-  std::vector<int32_t> tokens(ids.size());
-  const Status drawn = draw(model_, leader_, row, samplers, tokens);
-  for (size_t i = 0; i < ids.size(); ++i) sequences_.at(ids[i]).sampler = std::move(samplers[i]);
-  MORACLE_CHECK(drawn);
-  profiler_.end_on_device("sampling");
-  for (size_t i = 0; i < ids.size(); ++i) take_token(ids[i], tokens[i], {});
-  profiler_.end("scheduling");
-  return {};
-}
-
-Status Engine::sample_row(int64_t row, SequenceId id) {
-  Sequence& sequence = sequences_.at(id);
-  MORACLE_TRY(const std::span<const float> logits, leader_.logits(row, 1));
-  std::span<const float> all = logits;
-  if (sequence.edits()) {
-    edited_.assign(logits.begin(), logits.end());
-    if (const Status edited = sequence.edit(edited_); !edited) {
-      end(id, {.finish = Finish::kFailed, .message = edited.error().to_string()});
-      return {};
-    }
-    all = edited_;
-  }
-  const int32_t token = sequence.sampler.draw(all).value_or(kNothingDrawn);
-  std::vector<TokenScore> scores;
-  if (sequence.job.num_top && token != kNothingDrawn)
-    scores.push_back(scorer_.score(logits, token, *sequence.job.num_top));
-  profiler_.end_on_device("sampling");
-  take_token(id, token, std::move(scores));
-  profiler_.end("scheduling");
-  return {};
-}
-
 // Defers the answer unless the token ends the sequence, so that the next step starts first.
-void Engine::take_token(SequenceId id, int32_t token, std::vector<TokenScore> scores) {
+// Answers an accepted draft at once: the next draw depends on its edits.
+void Engine::take_token(SequenceId id, int32_t token, std::vector<TokenScore> scores,
+                        bool is_draft) {
   Sequence& sequence = sequences_.at(id);
   if (token == kNothingDrawn) {
     return end(id, {.finish = Finish::kFailed,
@@ -243,6 +165,7 @@ void Engine::take_token(SequenceId id, int32_t token, std::vector<TokenScore> sc
   sequence.scores = std::move(scores);
   if (sequence.ends_with_last_token()) return answer(id);
   scheduler_.append(id, token);
+  if (is_draft) return answer(id);
   sampled_.push_back(id);
 }
 

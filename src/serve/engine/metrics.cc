@@ -54,6 +54,14 @@ void Metrics::step(int64_t prompt_tokens, int64_t new_tokens, double seconds) {
   step_.add(seconds);
 }
 
+void Metrics::drafts(int64_t drafted, int64_t accepted, double saved_seconds) {
+  const std::lock_guard lock(mutex_);
+  speculation_.steps += drafted > 0;
+  speculation_.drafted += drafted;
+  speculation_.accepted += accepted;
+  speculation_.saved_seconds += saved_seconds;
+}
+
 void Metrics::parts(const PartSeconds& seconds) {
   const std::lock_guard lock(mutex_);
   for (const auto& [labels, value] : seconds) parts_[labels] += value;
@@ -121,6 +129,17 @@ std::string Metrics::text() const {
   write_value("moracle_prompt_tokens_total", "counter", "Prompt tokens computed", prompt_tokens_,
               out);
   write_value("moracle_generated_tokens_total", "counter", "New tokens", new_tokens_, out);
+  if (speculation_.steps > 0) {
+    write_value("moracle_draft_steps_total", "counter", "Steps that verified drafts",
+                speculation_.steps, out);
+    write_value("moracle_draft_tokens_total", "counter", "Drafted tokens", speculation_.drafted,
+                out);
+    write_value("moracle_draft_tokens_accepted_total", "counter", "Accepted drafts",
+                speculation_.accepted, out);
+    write_value("moracle_draft_saved_seconds", "gauge",
+                "Time that accepted drafts saved minus the time of all drafts",
+                speculation_.saved_seconds, out);
+  }
   write_value("moracle_reloads_total", "counter", "Reloads of the weights", reloads_, out);
   write_value("moracle_failed_reloads_total", "counter", "Reloads that kept the old weights",
               failed_reloads_, out);

@@ -9,6 +9,7 @@
 #include <string>
 #include <vector>
 
+#include "moracle/model.h"
 #include "moracle/placement.h"
 #include "serve/engine/step_profiler.h"
 
@@ -43,6 +44,8 @@ class Metrics {
   void set(const Gauges& gauges);
   Gauges gauges() const;
   void step(int64_t prompt_tokens, int64_t new_tokens, double seconds);
+  /// Drafts of a step, and the time that they saved; negative: that they cost.
+  void drafts(int64_t drafted, int64_t accepted, double saved_seconds);
   void parts(const PartSeconds& seconds);
   void first_token(double seconds);
   void next_token(double seconds);
@@ -58,6 +61,7 @@ class Metrics {
  private:
   mutable std::mutex mutex_;
   Gauges gauges_;
+  SpeculationCounts speculation_;
   int64_t prompt_tokens_ = 0, new_tokens_ = 0, reloads_ = 0, failed_reloads_ = 0;
   std::optional<double> imbalance_;  // empty: not measured
   int64_t rebalances_ = 0, failed_rebalances_ = 0, moved_layers_ = 0, moved_experts_ = 0;

@@ -18,6 +18,15 @@ bool PageStore::can_share() const {
   return ModelAccess::can_share_pages(model_);
 }
 
+bool PageStore::is_recurrent() const {
+  return ModelAccess::is_recurrent(model_);
+}
+
+Status PageStore::truncate(SequenceId id, int64_t length) {
+  const auto at = caches_.find(id);
+  return at == caches_.end() ? Status() : at->second.truncate(length);
+}
+
 Status PageStore::start(SequenceId id, int64_t capacity, std::span<const PageId> pages) {
   std::vector<std::byte*> memory;
   for (const PageId page : pages) memory.push_back(cached_.at(page));

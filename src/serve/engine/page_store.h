@@ -27,11 +27,16 @@ class PageStore {
   int64_t page_bytes() const;
   /// See ModelAccess::can_share_pages.
   bool can_share() const;
+  /// See ModelAccess::is_recurrent.
+  bool is_recurrent() const;
 
   /// Creates a sequence's KV cache, with cached pages as its prefix. Errors: of Model::make_cache.
   Status start(SequenceId id, int64_t capacity, std::span<const PageId> pages);
   /// Ignores unknown ids.
   void drop(SequenceId id) { caches_.erase(id); }
+  /// Drops the positions after the first `length`. Ignores unknown ids. Errors: of
+  /// KvCache::truncate.
+  Status truncate(SequenceId id, int64_t length);
   void adopt(const Adoption& adoption);
   void drop_pages(std::span<const PageId> pages);
   /// Runs the model. Errors: of Model::forward; an unknown sequence.

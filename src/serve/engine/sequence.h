@@ -3,6 +3,8 @@
 
 #include "models/generation/logit_edits.h"
 #include "models/generation/sampler.h"
+#include "models/speculation/draft_control.h"
+#include "models/speculation/ngram_drafter.h"
 #include "moracle/text.h"
 #include "serve/engine/job.h"
 #include "text/stop_strings.h"
@@ -44,6 +46,13 @@ struct Sequence {
   int64_t reused_tokens = 0;
   double submitted = 0, last_token = 0;  // seconds on the engine's clock; 0: none yet
   std::vector<TokenScore> scores;        // scores of the last token, until answer()
+  NgramDrafter ngrams;
+  std::optional<KvCache> next_cache;  // of the layer for multi-token prediction
+  int64_t followed = 0;               // positions up to which that layer has run
+  DraftControl drafting;
+  std::vector<int32_t> drafts;  // for the next step
+  int64_t accepted = 0;         // of the last step's drafts
+  bool decoded = false;         // in the last step, instead of computing its prompt
 
   const Tokenizer* tokenizer = nullptr;
 

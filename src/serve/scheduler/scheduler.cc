@@ -33,9 +33,10 @@ Admission Scheduler::submit(Submission submission) {
 StepPlan Scheduler::next(double now, int64_t budget) {
   StepPlan plan;
   expire(now, plan);
-  plan_decoding(plan);
+  plan_decoding(budget, plan);
   start_waiting(plan);
   plan_prompts(budget, plan);
+  plan_drafts(budget, plan);
   return plan;
 }
 
@@ -53,12 +54,16 @@ void Scheduler::add_chunk(const Sequence& sequence, int64_t count, StepPlan& pla
 }
 
 // Oldest first: preemption takes the youngest, which has no chunk yet.
-void Scheduler::plan_decoding(StepPlan& plan) {
+void Scheduler::plan_decoding(int64_t budget, StepPlan& plan) {
+  int64_t later = num_running();  // each gets at least one token of the budget
   for (auto at = running_.begin(); at != running_.end();) {
     Sequence& sequence = *at->second;
     bool preempted_itself = false;
-    if (sequence.remaining() == 1) {
-      while (sequence.pages() < pages_of(sequence.computed + 1)) {
+    --later;
+    // Tokens that do not fit are computed like a prompt, in several steps.
+    if (sequence.decodes() && plan.num_tokens + sequence.remaining() + later <= budget) {
+      const int64_t count = sequence.remaining();
+      while (sequence.pages() < pages_of(sequence.computed + count)) {
         if (free_a_page(plan)) {
           --free_;
           ++sequence.own;
@@ -69,11 +74,32 @@ void Scheduler::plan_decoding(StepPlan& plan) {
         if (preempted_itself) break;
         preempt(youngest, plan);
       }
-      if (!preempted_itself) add_chunk(sequence, 1, plan);
+      if (!preempted_itself) add_chunk(sequence, count, plan);
     }
     ++at;
     if (preempted_itself) preempt(sequence, plan);
   }
+}
+
+// Shares what decoding sequences and prompts leave of the budget, oldest first.
+void Scheduler::plan_drafts(int64_t budget, StepPlan& plan) {
+  for (Chunk& chunk : plan.chunks) {
+    Sequence& sequence = sequences_.at(chunk.id);
+    const int64_t end = chunk.first + chunk.count;
+    if (!chunk.samples) continue;
+    int64_t drafts = std::min(sequence.wanted_drafts, budget - plan.num_tokens);
+    while (drafts > 0 && sequence.pages() < pages_of(end + drafts)) {
+      if (free_a_page(plan)) {
+        --free_;
+        ++sequence.own;
+      } else {
+        drafts = sequence.pages() * limits_.page - end;
+      }
+    }
+    chunk.drafts = std::max<int64_t>(drafts, 0);
+    plan.num_tokens += chunk.drafts;
+  }
+  for (const auto& [order, sequence] : running_) sequence->wanted_drafts = 0;
 }
 
 // Frees a page if necessary, by eviction from the prefix cache. False: no page is evictable.
@@ -90,7 +116,7 @@ void Scheduler::give_back(Sequence& sequence) {
   prefixes_.release(sequence.path);
   sequence.path.clear();
   free_ += sequence.own;
-  sequence.own = sequence.computed = 0;
+  sequence.own = sequence.computed = sequence.again = sequence.wanted_drafts = 0;
 }
 
 void Scheduler::preempt(Sequence& sequence, StepPlan& plan) {
@@ -193,6 +219,7 @@ std::vector<Adoption> Scheduler::advance(const StepPlan& plan) {
     const auto at = sequences_.find(chunk.id);
     if (at == sequences_.end()) continue;  // failed in this step
     at->second.computed += chunk.count;
+    at->second.again = std::max<int64_t>(at->second.again - chunk.count, 0);
     if (limits_.prefix_cache) adopt_full_pages(at->second, adoptions);
   }
   return adoptions;
@@ -214,6 +241,32 @@ void Scheduler::adopt_full_pages(Sequence& sequence, std::vector<Adoption>& adop
 
 void Scheduler::append(SequenceId id, int32_t token) {
   sequences_.at(id).tokens.push_back(token);
+}
+
+void Scheduler::request_drafts(SequenceId id, int64_t count) {
+  Sequence& sequence = sequences_.at(id);
+  if (sequence.decodes()) sequence.wanted_drafts = count;
+}
+
+void Scheduler::settle_drafts(SequenceId id, int64_t computed) {
+  Sequence& sequence = sequences_.at(id);
+  sequence.computed = computed;
+  sequence.again = sequence.remaining() - 1;
+  // Pages that only rejected drafts needed.
+  const int64_t unused = sequence.pages() - pages_of(static_cast<int64_t>(sequence.tokens.size()));
+  if (unused <= 0) return;
+  sequence.own -= unused;
+  free_ += unused;
+}
+
+bool Scheduler::decodes(SequenceId id) const {
+  const auto at = sequences_.find(id);
+  return at != sequences_.end() && running_.contains(at->second.order) && at->second.decodes();
+}
+
+int64_t Scheduler::num_decoding() const {
+  return std::count_if(running_.begin(), running_.end(),
+                       [](const auto& one) { return one.second->decodes(); });
 }
 
 void Scheduler::finish(SequenceId id) {

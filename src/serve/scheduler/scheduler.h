@@ -44,11 +44,13 @@ enum class Admission {
   kTooLong,    ///< rejected: needs more pages than the KV cache has
 };
 
-/// Tokens [first, first + count) of a sequence.
+/// Tokens [first, first + count) of a sequence, then drafts.
 struct Chunk {
   SequenceId id = 0;
   int64_t first = 0, count = 0;
   bool samples = false;  ///< the chunk reaches the last token: sample from its logits
+  int64_t drafts = 0;    ///< tokens to verify after the last one
+  int64_t num_rows() const { return count + drafts; }
 };
 
 /// Plan of one step. Apply the members in this order.
@@ -78,6 +80,7 @@ struct Adoption {
 /// - Decode comes first: one token of each running sequence with a complete prompt.
 /// - The oldest prompt gets at least half of the remaining token budget, shorter prompts get the
 ///   rest, shortest first. A long prompt delays a short one by one step, and always proceeds.
+/// - Drafts take what decoding and prompts leave of the budget, in pages that need no preemption.
 /// - Sequences start in order of arrival, when the KV cache has pages for all their tokens. At most
 ///   kMaxPassed later sequences may overtake one that lacks pages.
 /// - If a sequence lacks a page, unused cached pages are evicted first. Then the youngest sequence
@@ -96,11 +99,21 @@ class Scheduler {
   std::vector<Adoption> advance(const StepPlan& plan);
   /// Appends the token sampled after a chunk with `samples`.
   void append(SequenceId id, int32_t token);
+  /// Requests drafts for the next plan. Ignores sequences that do not decode.
+  void request_drafts(SequenceId id, int64_t count);
+  /// After a chunk with drafts, whose accepted drafts were appended: `computed` tokens of the
+  /// sequence are in its KV cache. Fewer than the chunk's known tokens are computed again.
+  void settle_drafts(SequenceId id, int64_t computed);
   /// Removes a complete, cancelled or failed sequence and frees its pages. Ignores unknown ids.
   void finish(SequenceId id);
 
   /// While paused, no new sequence starts.
   void pause(bool paused) { paused_ = paused; }
+  /// True if the next step samples a token of the sequence.
+  bool decodes(SequenceId id) const;
+  /// Tokens that the next step of a decoding sequence computes, without drafts.
+  int64_t known_tokens(SequenceId id) const { return sequences_.at(id).remaining(); }
+  int64_t num_decoding() const;
   /// True if a sequence has started. False for unknown ids.
   bool has_started(SequenceId id) const;
   /// Evicts all unused cached pages, for example after a change of weights.
@@ -129,16 +142,20 @@ class Scheduler {
     int64_t own = 0;              // private pages, some still empty
     std::vector<PageId> path;     // cached pages that hold its first tokens
     int64_t passed = 0;           // younger sequences that overtook this one
+    int64_t again = 0;            // tokens that are computed again after rejected drafts
+    int64_t wanted_drafts = 0;    // for the next plan
     uint64_t order = 0;           // order of arrival
     bool has_run = false;
     int64_t pages() const { return own + static_cast<int64_t>(path.size()); }
     int64_t remaining() const { return static_cast<int64_t>(tokens.size()) - computed; }
+    bool decodes() const { return remaining() == 1 + again; }
   };
   using Queue = std::map<uint64_t, Sequence*>;  // by arrival
 
   int64_t pages_of(int64_t tokens) const { return (tokens + limits_.page - 1) / limits_.page; }
   void expire(double now, StepPlan& plan);
-  void plan_decoding(StepPlan& plan);
+  void plan_decoding(int64_t budget, StepPlan& plan);
+  void plan_drafts(int64_t budget, StepPlan& plan);
   void start_waiting(StepPlan& plan);
   void plan_prompts(int64_t budget, StepPlan& plan);
   bool must_wait(const Sequence& sequence) const;

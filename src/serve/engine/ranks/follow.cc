@@ -56,6 +56,12 @@ class Follower {
         pages_.drop(id);
         return whole(message);
       }
+      case Order::kTruncate: {
+        const auto id = static_cast<SequenceId>(message.word());
+        const int64_t length = message.word();
+        MORACLE_CHECK(whole(message));
+        return work([&] { return pages_.truncate(id, length); });
+      }
       case Order::kAdopt: {
         Adoption adoption;
         adoption.id = static_cast<SequenceId>(message.word());

@@ -34,6 +34,15 @@ void Leader::drop(SequenceId id) {
   pages_.drop(id);
 }
 
+Status Leader::truncate(SequenceId id, int64_t length) {
+  if (group_) {
+    orders_.put(Order::kTruncate);
+    orders_.put(static_cast<int64_t>(id));
+    orders_.put(length);
+  }
+  return pages_.truncate(id, length);
+}
+
 void Leader::adopt(const Adoption& adoption) {
   if (group_) {
     orders_.put(Order::kAdopt);

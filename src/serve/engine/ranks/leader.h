@@ -22,12 +22,14 @@ class Leader final : public LogitsSource {
   int64_t page() const { return pages_.page(); }
   /// False for dispatched ranks: a page exists only on its sequence's rank.
   bool can_share() const { return !sequence_ranks_ && pages_.can_share(); }
+  bool is_recurrent() const { return pages_.is_recurrent(); }
   /// True if sequences are spread over the ranks. logits() then gathers the rows.
   bool is_spread() const { return sequence_ranks_.has_value(); }
 
   /// As in PageStore. The orders reach the other ranks before their next step.
   Status start(SequenceId id, int64_t capacity, std::span<const PageId> pages);
   void drop(SequenceId id);
+  Status truncate(SequenceId id, int64_t length);
   void adopt(const Adoption& adoption);
   void drop_pages(std::span<const PageId> pages);
 

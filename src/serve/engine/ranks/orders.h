@@ -15,6 +15,7 @@ namespace moracle::serve {
 enum class Order : int64_t {
   kStart,       ///< sequence, capacity, cached pages
   kDrop,        ///< sequence
+  kTruncate,    ///< sequence, length
   kAdopt,       ///< sequence, page index, cached page, 1 if it is new
   kDropPages,   ///< cached pages
   kForward,     ///< number of steps; per step: sequence, adapter, token ids
