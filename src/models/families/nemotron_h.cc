@@ -45,8 +45,7 @@ struct Spec {
   GroupedQuerySpec heads;
   Mamba2Spec mamba;
   std::vector<Kind> layers;
-  bool biased_attention = false, biased_mlp = false, biased_mamba = false,
-       biased_convolution = true;
+  bool biased_mlp = false, biased_mamba = false, biased_convolution = true;
 };
 
 // transformers 5.24 renamed two kinds. Letters are those of hybrid_override_pattern.
@@ -100,7 +99,8 @@ Result<Spec> read(const Config& config) {
   MORACLE_TRY(const std::string function, config.text_or("silu", {"mamba_hidden_act"}));
   if (function != "silu" && function != "swish")
     return config.unsupported({"mamba_hidden_act"}, "silu", "it is " + function);
-  MORACLE_TRY(spec.biased_attention, config.boolean_or(false, {"attention_bias"}));
+  // transformers ignores it.
+  MORACLE_CHECK(require_flag(config, "attention_bias", false));
   MORACLE_TRY(spec.biased_mlp, config.boolean_or(false, {"mlp_bias"}));
   MORACLE_TRY(spec.biased_mamba, config.boolean_or(false, {"use_bias"}));
   MORACLE_TRY(spec.biased_convolution, config.boolean_or(true, {"use_conv_bias"}));
@@ -156,8 +156,7 @@ Result<LayerDescription> describe_layer(const Checkpoint& checkpoint, const Spec
                                 {spec.biased_convolution, spec.biased_mamba}));
   } else if (kind == Kind::kAttention) {
     MORACLE_TRY(described.attention,
-                describe_grouped_query(checkpoint, mixer + ".", spec.decoder, spec.heads,
-                                       {spec.biased_attention, spec.biased_attention}));
+                describe_grouped_query(checkpoint, mixer + ".", spec.decoder, spec.heads));
   } else if (kind == Kind::kMlp) {
     MORACLE_TRY(const int64_t intermediate,
                 checkpoint.state().config.integer({"intermediate_size"}, 1, 1 << 24));

@@ -118,6 +118,7 @@ TEST(GraniteMoeHybrid, SizeOfHeadsMayBeAuto) {
 TEST(Mamba2Families, UnsupportedValueIsRefusedByName) {
   const std::tuple<const char*, json, const char*> cases[] = {
       {"nemotron_h", {{"sliding_window", 5}}, "sliding_window: needs null; it is set"},
+      {"nemotron_h", {{"attention_bias", true}}, "attention_bias: needs false; it is true"},
       {"nemotron_h", {{"mamba_hidden_act", "gelu"}}, "mamba_hidden_act: needs silu; it is gelu"},
       {"nemotron_h", {{"mlp_hidden_act", "swigluoai"}}, "mlp_hidden_act: needs silu, gelu"},
       {"nemotron_h", {{"attention_head_dim", 4}}, "attention_head_dim: needs head_dim, 8; it is 4"},

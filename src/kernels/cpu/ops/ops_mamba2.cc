@@ -14,6 +14,9 @@ namespace {
 
 // With fewer tokens, a chunk takes longer than the tokens one by one (bench/lab/mamba2.md).
 constexpr int64_t kChunkFrom = 8;
+// States of a layer's sequences from which on they leave the caches before they are read again: the
+// stores of one token then bypass them, which saves reading the memory that they overwrite.
+constexpr int64_t kStreamedBytes = int64_t{4} << 20;
 // Heads of a group that go through a chunk together. Their states fit into a core's L2 cache, and
 // the products of b and c, which they share, take little time beside theirs.
 constexpr int64_t kHeadsAtOnce = 8;
@@ -47,9 +50,11 @@ struct Args {
   }
 };
 
-void run_tokens(const Args& args, const RecurrentTokens& tokens, int64_t head) {
+void run_tokens(const Args& args, const RecurrentTokens& tokens, int64_t head, bool streams) {
   const int64_t size = args.state_size();
   float* const after = tokens.after + head * size;
+  streams = streams && tokens.last - tokens.first == 1 && tokens.before != nullptr &&
+            args.shape.head_dim % 16 == 0 && reinterpret_cast<uintptr_t>(after) % 64 == 0;
   const float* before = tokens.before == nullptr ? after : tokens.before + head * size;
   if (tokens.before == nullptr) std::memset(after, 0, static_cast<size_t>(size) * sizeof(float));
   for (int64_t t = tokens.first; t < tokens.last; ++t) {
@@ -57,7 +62,7 @@ void run_tokens(const Args& args, const RecurrentTokens& tokens, int64_t head) {
     args.step(t, head, decay, step);
     args.vector.mamba2_step({args.b(t, head), args.c(t, head), args.x(t, head), before, after,
                              args.out_of(t, head), decay, step, args.d[head], args.shape.state_dim,
-                             args.shape.head_dim});
+                             args.shape.head_dim, streams});
     before = after;
   }
 }
@@ -162,6 +167,7 @@ Status CpuOps::mamba2(const Matrix& xbc, const Matrix& dt, const float* a_log, c
   const own::Args args{vector_, xbc, dt, out, a_log, dt_bias, d, shape};
   const int64_t heads = shape.num_heads, all = batch.num_sequences * heads;
   const bool chunks = own::takes_chunks(shape, batch.most_tokens);
+  const bool streams = all * args.state_size() * 4 >= own::kStreamedBytes;
   std::unique_lock lock(attending_.mutex, std::defer_lock);  // chunks need scratch
   if (chunks) lock.lock();
   pool_.run([&](int thread) {
@@ -176,7 +182,7 @@ Status CpuOps::mamba2(const Matrix& xbc, const Matrix& dt, const float* a_log, c
         own::run_chunks(args, tokens, head, last,
                         attend_scratch(thread, own::Scratch::floats(args)));
       } else if (tokens.first < tokens.last) {
-        own::run_tokens(args, tokens, head);
+        own::run_tokens(args, tokens, head, streams);
       }
       i += last - head;
     }

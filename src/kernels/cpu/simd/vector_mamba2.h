@@ -15,7 +15,7 @@ namespace moracle::cpu {
 namespace {
 
 /// Columns [at, at + kWide vectors) of mamba2_step; `left` > 0: only `left` columns of one vector.
-template <int kWide>
+template <int kWide, bool kStreams>
 MORACLE_VECTOR_INLINE void mamba2_columns(const Mamba2Step& step, int64_t at, int64_t left) {
   const auto get = [left](const float* p) { return left > 0 ? load_first(p, left) : load(p); };
   const Vec decay = splat(step.decay);
@@ -35,6 +35,8 @@ MORACLE_VECTOR_INLINE void mamba2_columns(const Mamba2Step& step, int64_t at, in
       sum[v] = multiply_add(c, next, sum[v]);
       if (left > 0)
         store_first(step.after + row, next, left);
+      else if (kStreams)
+        stream(step.after + row + v * kLanes, next);
       else
         store(step.after + row + v * kLanes, next);
     }
@@ -47,13 +49,19 @@ MORACLE_VECTOR_INLINE void mamba2_columns(const Mamba2Step& step, int64_t at, in
       store(step.out + at + v * kLanes, sum[v]);
   }
 }
-void mamba2_step(const Mamba2Step& step) {
+template <bool kStreams>
+MORACLE_VECTOR_INLINE void mamba2_all_columns(const Mamba2Step& step) {
   constexpr int kWide = 4;
   int64_t at = 0;
   for (; at + kWide * kLanes <= step.head_dim; at += kWide * kLanes)
-    mamba2_columns<kWide>(step, at, 0);
-  for (; at + kLanes <= step.head_dim; at += kLanes) mamba2_columns<1>(step, at, 0);
-  if (at < step.head_dim) mamba2_columns<1>(step, at, step.head_dim - at);
+    mamba2_columns<kWide, kStreams>(step, at, 0);
+  for (; at + kLanes <= step.head_dim; at += kLanes) mamba2_columns<1, kStreams>(step, at, 0);
+  if (at < step.head_dim) mamba2_columns<1, kStreams>(step, at, step.head_dim - at);
+}
+void mamba2_step(const Mamba2Step& step) {
+  if (!step.streams) return mamba2_all_columns<false>(step);
+  mamba2_all_columns<true>(step);
+  stream_fence();
 }
 
 /// The decays and a chunk's products combined.

@@ -119,6 +119,8 @@ struct Mamba2Step {
   float* out;           ///< [head_dim]
   float decay, step, skip;
   int64_t state_dim, head_dim;
+  /// Store S past the caches. `after` is aligned to 64 bytes, and head_dim a multiple of 16.
+  bool streams = false;
 };
 
 /// Up to kDeltaChunk tokens of one head: Mamba2Step for each of them in order. Rows past the last
