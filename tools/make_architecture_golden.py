@@ -349,7 +349,7 @@ MODELS = {
     "nemotron_h_latent": (transformers.NemotronHConfig, dict(
         NEMOTRON, seed=7, n_group=4, topk_group=2, norm_topk_prob=False, moe_latent_size=10,
         mlp_hidden_act="silu", mlp_bias=True, use_bias=True, use_conv_bias=False,
-        n_groups=1, conv_kernel=3, tie_word_embeddings=True,
+        n_groups=1, conv_kernel=3, time_step_min=0.2,
         layers_block_type=["mlp", "moe", "full_attention", "linear_attention"])),
     # The prompt ends with the original context.
     "mistral4": (transformers.Mistral4Config, dict(

@@ -95,9 +95,9 @@ requires std::is_same_v<std::remove_const_t<D>, Description> Status visit_module
     MORACLE_CHECK(
         std::visit([&](auto& attention) { return visit_attention(attention, index, visit); },
                    layer.attention));
-    if (layer.router) MORACLE_CHECK(visit(ModuleLabel{"router", "", index}, layer.router->weights));
     if (layer.latent)
       MORACLE_CHECK(visit(ModuleLabel{"latent", "down", index}, layer.latent->down));
+    if (layer.router) MORACLE_CHECK(visit(ModuleLabel{"router", "", index}, layer.router->weights));
     if (layer.mlp)
       MORACLE_CHECK(visit(ModuleLabel{layer.router ? "experts" : "mlp", "", index}, *layer.mlp));
     if (layer.latent) MORACLE_CHECK(visit(ModuleLabel{"latent", "up", index}, layer.latent->up));

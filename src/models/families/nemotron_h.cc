@@ -2,6 +2,8 @@
 // experts. MLPs and experts have no gate. Routing as DeepSeek-V3's; one shared expert. The experts
 // of Nemotron-3 Super and Ultra read a latent vector. Layers for multi-token prediction are not
 // run. Mamba-2 has heads × columns of a head, whatever `expand` says.
+#include <limits>
+
 #include "base/text.h"
 #include "base/try.h"
 #include "checkpoint/state.h"
@@ -25,7 +27,7 @@ constexpr std::string_view kDefaults = R"({
   "moe_shared_expert_intermediate_size": 7688, "num_experts_per_tok": 2,
   "routed_scaling_factor": 1.0, "n_group": 1, "topk_group": 1, "norm_topk_prob": true,
   "use_bias": false, "layer_norm_epsilon": 1e-05, "num_nextn_predict_layers": 0,
-  "time_step_limit": [0.0, {"__float__": "Infinity"}]
+  "time_step_limit": [0.0, {"__float__": "Infinity"}], "time_step_min": 0.001
 })";
 
 constexpr ExpertNames kNames[] = {{"model.layers.{L}.mixer.experts", "", "up_proj", "down_proj"},
@@ -77,6 +79,20 @@ Result<std::vector<Kind>> read_layers(const Config& config) {
   return layers;
 }
 
+// As transformers has it in prompts, for every token. Its code for single tokens does not clamp,
+// and the authors' code clamps to time_step_limit.
+Status read_least_step(const Config& config, Mamba2Spec& mamba) {
+  MORACLE_CHECK(read_step_limits(config, mamba));
+  if (mamba.least_step > 0 || mamba.most_step < std::numeric_limits<float>::infinity())
+    return config.unsupported({"time_step_limit"}, "0 and infinity, which transformers uses",
+                              "it has others");
+  MORACLE_TRY(const double least, config.number({"time_step_min"}));
+  if (!(least >= 0 && least <= 1e6))
+    return config.wrong({"time_step_min"}, "a number from 0", str("it is ", least));
+  mamba.least_step = static_cast<float>(least);
+  return {};
+}
+
 Result<Spec> read(const Config& config) {
   Spec spec;
   MORACLE_TRY(spec.decoder, read_decoder_spec(config, "layer_norm_epsilon"));
@@ -95,7 +111,7 @@ Result<Spec> read(const Config& config) {
   MORACLE_TRY(spec.mamba,
               read_mamba2(config, spec.decoder, head_dim,
                           {"mamba_num_heads", "n_groups", "ssm_state_size", "conv_kernel"}));
-  MORACLE_CHECK(read_step_limits(config, spec.mamba));
+  MORACLE_CHECK(read_least_step(config, spec.mamba));
   MORACLE_TRY(const std::string function, config.text_or("silu", {"mamba_hidden_act"}));
   if (function != "silu" && function != "swish")
     return config.unsupported({"mamba_hidden_act"}, "silu", "it is " + function);
@@ -181,7 +197,7 @@ Result<Description> describe(const Checkpoint& checkpoint) {
 constinit const Family kNemotronHFamily = {
     .architecture = "NemotronHForCausalLM",
     .models = "Nemotron-H, Nemotron-3",
-    .notes = "`time_step_limit` as in the authors' code; without multi-token prediction",
+    .notes = "without multi-token prediction",
     .describe = nemotron_h::describe,
     .experts = {.defaults = nemotron_h::kDefaults,
                 .names = nemotron_h::kNames,

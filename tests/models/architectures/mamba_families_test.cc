@@ -5,6 +5,7 @@
 
 #include "base/text.h"
 #include "checkpoint/expect_error.h"
+#include "models/description.h"
 #include "models/golden_model.h"
 #include "models/logit_bounds.h"
 #include "support/must.h"
@@ -91,6 +92,41 @@ TEST(NemotronH, ReadsInfiniteStepLimitInBothForms) {
   }
 }
 
+// As NVIDIA publishes them: experts, MLPs and the linear layers of Mamba-2 in FP8, beside scales of
+// keys and values.
+TEST(NemotronH, ReadsModelOptFp8InEveryKindOfLayer) {
+  SyntheticCheckpoint model = golden_model("nemotron_h");
+  model.files["hf_quant_config.json"] =
+      R"({"quantization": {"quant_algo": "FP8", "kv_cache_quant_algo": "FP8",
+          "exclude_modules": ["lm_head", "backbone.layers.3.mixer.q_proj",
+                              "backbone.layers.3.mixer.k_proj", "backbone.layers.3.mixer.v_proj"]}})";
+  std::vector<std::string> modules;
+  for (const auto& [name, tensor] : model.tensors) {
+    const bool linear = tensor.shape.size() == 2 && name.find(".mixer.") != name.npos;
+    const bool plain = name.find("gate.") != name.npos || name.find("q_proj") != name.npos ||
+                       name.find("k_proj") != name.npos || name.find("v_proj") != name.npos;
+    if (linear && !plain) modules.push_back(name.substr(0, name.rfind('.')));
+  }
+  for (const std::string& module : modules) {
+    const std::vector<int64_t> shape = model.at(module + ".weight").shape;
+    model.add(module + ".weight", DType::kF8E4M3, shape,
+              std::vector<uint8_t>(static_cast<size_t>(shape[0] * shape[1]), 0x30));
+    for (const char* const scale : {".weight_scale", ".input_scale"})
+      model.add(module + scale, DType::kF32, {}, std::vector<float>{0.25f});
+  }
+  for (const char* const scale : {"k_proj.k_scale", "v_proj.v_scale"})
+    model.add(str("backbone.layers.3.mixer.", scale), DType::kF32, {}, std::vector<float>{2});
+  const Checkpoint opened = must(model.open());
+  const Description described = must(describe(opened));
+  EXPECT_EQ(described.layers[3].key_scales, std::vector<float>{2});
+  const auto& mamba = std::get<Mamba2Description>(described.layers[0].attention);
+  EXPECT_TRUE(mamba.in.scheme().weight.quantized() && mamba.o.scheme().weight.quantized());
+  EXPECT_TRUE(described.layers[1].mlp->w13.scheme().weight.quantized());
+  EXPECT_TRUE(described.layers[5].mlp->w2.scheme().weight.quantized());
+  const auto logits = testing::all_logits(model, golden_reference("nemotron_h").ids);
+  EXPECT_TRUE(logits) << logits.error().to_string();
+}
+
 TEST(NemotronH, LayersForMoreTokensAreLeftOut) {
   SyntheticCheckpoint more = golden_model("nemotron_h");
   more.config["num_nextn_predict_layers"] = 1;
@@ -99,10 +135,13 @@ TEST(NemotronH, LayersForMoreTokensAreLeftOut) {
 }
 
 // A clamped step changes the logits: the goldens' own limits matter.
-TEST(GraniteMoeHybrid, StepLimitsMatter) {
-  SyntheticCheckpoint model = golden_model("granite_moe_hybrid_dense");
-  model.config.erase("time_step_limit");
-  EXPECT_GT(difference(model, "granite_moe_hybrid_dense"), 1e-3);
+TEST(Mamba2Families, StepLimitsMatter) {
+  SyntheticCheckpoint granite = golden_model("granite_moe_hybrid_dense"),
+                      nemotron = golden_model("nemotron_h_latent");
+  granite.config.erase("time_step_limit");
+  EXPECT_GT(difference(granite, "granite_moe_hybrid_dense"), 1e-3);
+  nemotron.config["time_step_min"] = 0.0;
+  EXPECT_GT(difference(nemotron, "nemotron_h_latent"), 1e-4);
 }
 
 TEST(GraniteMoeHybrid, SizeOfHeadsMayBeAuto) {
@@ -118,6 +157,7 @@ TEST(GraniteMoeHybrid, SizeOfHeadsMayBeAuto) {
 TEST(Mamba2Families, UnsupportedValueIsRefusedByName) {
   const std::tuple<const char*, json, const char*> cases[] = {
       {"nemotron_h", {{"sliding_window", 5}}, "sliding_window: needs null; it is set"},
+      {"nemotron_h", {{"time_step_limit", {0, 1}}}, "time_step_limit: needs 0 and infinity"},
       {"nemotron_h", {{"attention_bias", true}}, "attention_bias: needs false; it is true"},
       {"nemotron_h", {{"mamba_hidden_act", "gelu"}}, "mamba_hidden_act: needs silu; it is gelu"},
       {"nemotron_h", {{"mlp_hidden_act", "swigluoai"}}, "mlp_hidden_act: needs silu, gelu"},
