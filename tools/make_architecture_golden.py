@@ -62,6 +62,11 @@ HYBRID = dict(QWEN, head_dim=8, num_hidden_layers=3, shared_expert_intermediate_
               linear_num_key_heads=2, linear_num_value_heads=4,
               layer_types=["linear_attention", "full_attention", "linear_attention"],
               rope_parameters=dict(rope_type="default", rope_theta=1e4, partial_rotary_factor=0.5))
+# Heads of Mamba-2 whose columns are not hidden_size times `expand`.
+NEMOTRON = dict(num_key_value_heads=2, head_dim=8, intermediate_size=28, moe_intermediate_size=8,
+                moe_shared_expert_intermediate_size=14, n_routed_experts=8, num_experts_per_tok=3,
+                routed_scaling_factor=1.7, mamba_num_heads=6, mamba_head_dim=5, n_groups=2,
+                ssm_state_size=10, layer_norm_epsilon=1e-3)
 
 MODELS = {
     "mixtral": (transformers.MixtralConfig, dict(
@@ -324,6 +329,28 @@ MODELS = {
         num_key_value_heads=2, head_dim=8, intermediate_size=12, num_experts=4, num_experts_per_tok=2,
         seed=7, expert_selection_fn="sigmoid", norm_topk_prob=False, sliding_window=5,
         sliding_window_pattern=2, logit_scale=1.5)),
+    "granite_moe_hybrid": (transformers.GraniteMoeHybridConfig, dict(
+        num_key_value_heads=2, intermediate_size=12, num_local_experts=8, num_experts_per_tok=3, seed=7,
+        shared_intermediate_size=14, num_hidden_layers=3, embedding_multiplier=3.0, residual_multiplier=0.6,
+        logits_scaling=1.7, attention_multiplier=0.3, mamba_n_heads=6, mamba_n_groups=2, mamba_d_state=10,
+        layer_types=["linear_attention", "full_attention", "linear_attention"])),
+    # Without experts, with RoPE; steps of Mamba-2 are clamped on both sides. Heads have the sizes of chunks.
+    "granite_moe_hybrid_dense": (transformers.GraniteMoeHybridConfig, dict(
+        num_key_value_heads=4, num_local_experts=0, seed=7, shared_intermediate_size=14, hidden_size=32,
+        attention_bias=True, attention_multiplier=0.3, tie_word_embeddings=True, mamba_n_heads=2,
+        mamba_n_groups=1, mamba_d_state=8, mamba_d_conv=3, mamba_conv_bias=False,
+        mamba_proj_bias=True, time_step_limit=(0.4, 0.9), position_embedding_type="rope",
+        layer_types=["linear_attention", "full_attention"],
+        rope_parameters=dict(rope_type="default", rope_theta=1e4))),
+    "nemotron_h": (transformers.NemotronHConfig, dict(
+        NEMOTRON, seed=15, n_group=1, topk_group=1,
+        layers_block_type=["linear_attention", "moe", "linear_attention", "full_attention", "moe", "mlp"])),
+    # The experts read a latent vector. Feed-forwards follow each other, and come first.
+    "nemotron_h_latent": (transformers.NemotronHConfig, dict(
+        NEMOTRON, seed=7, n_group=4, topk_group=2, norm_topk_prob=False, moe_latent_size=10,
+        mlp_hidden_act="silu", mlp_bias=True, use_bias=True, use_conv_bias=False,
+        n_groups=1, conv_kernel=3, time_step_min=0.2,
+        layers_block_type=["mlp", "moe", "full_attention", "linear_attention"])),
     # The prompt ends with the original context.
     "mistral4": (transformers.Mistral4Config, dict(
         DEEPSEEK, seed=11, q_lora_rank=10, n_group=1, topk_group=1, first_k_dense_replace=0,

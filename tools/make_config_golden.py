@@ -55,6 +55,7 @@ CLASSES = {
     "MiniMaxM2ForCausalLM": transformers.MiniMaxM2Config,
     "Mistral4ForCausalLM": transformers.Mistral4Config,
     "MixtralForCausalLM": transformers.MixtralConfig,
+    "NemotronHForCausalLM": transformers.NemotronHConfig,
     "OlmoeForCausalLM": transformers.OlmoeConfig,
     "PhimoeForCausalLM": transformers.PhimoeConfig,
     "Qwen2MoeForCausalLM": transformers.Qwen2MoeConfig,
@@ -76,7 +77,7 @@ WRAPPERS = {"Qwen3VLMoeForConditionalGeneration": transformers.Qwen3VLMoeConfig}
 NOT_OF_THE_MODEL = {
     "architectures", "attention_dropout", "bos_token_id", "dtype", "eod_token_id", "eos_token_id", "initializer_range",
     "input_jitter_noise", "model_type", "output_router_logits", "pad_token_id", "pretraining_tp",
-    "router_aux_loss_coef", "sep_token_id", "time_step_limit", "transformers_version", "use_cache"}
+    "router_aux_loss_coef", "sep_token_id", "transformers_version", "use_cache"}
 
 YARN = dict(rope_type="yarn", factor=8.0, beta_fast=4.0)
 LLAMA3 = dict(rope_type="llama3", factor=4.0, low_freq_factor=1.0, high_freq_factor=4.0)
@@ -157,6 +158,8 @@ def defaults_of(architecture: str) -> dict:
         defaults["tie_word_embeddings"] = declared(WRAPPERS[architecture])["tie_word_embeddings"]
     # Keys that the class reads without declaring them.
     whole = config_class()
+    if config_class is transformers.NemotronHConfig:  # no RoPE
+        return defaults | {"layers_block_type": whole.layers_block_type}
     rope = whole.rope_parameters
     if config_class is transformers.Gemma4TextConfig:
         defaults["rope_parameters"] = rope
@@ -224,11 +227,25 @@ def rope_of(config_class, config: dict, settings: dict) -> dict:
     return found
 
 
+def finite(value):
+    """Infinity as transformers writes it: JSON has none."""
+    if isinstance(value, float) and value == float("inf"):
+        return {"__float__": "Infinity"}
+    if isinstance(value, dict):
+        return {key: finite(one) for key, one in value.items()}
+    return [finite(one) for one in value] if isinstance(value, (list, tuple)) else value
+
+
+def unwrapped(value: dict):
+    """The inverse of finite()."""
+    return float(value["__float__"]) if set(value) == {"__float__"} else value
+
+
 def lines(value: dict) -> str:
     """One line for each entry of the second level."""
     parts = []
     for name, entries in value.items():
-        inner = ",\n".join(f"  {json.dumps(key)}: {json.dumps(entry)}" for key, entry in entries.items())
+        inner = ",\n".join(f"  {json.dumps(key)}: {json.dumps(finite(entry))}" for key, entry in entries.items())
         parts.append(f" {json.dumps(name)}: {{\n{inner}\n }}")
     return "{\n" + ",\n".join(parts) + "\n}\n"
 
@@ -243,14 +260,14 @@ def main() -> None:
     rope = {"cases": ROPE | PARTIAL, "models": {}}
     folders = sorted((ROOT / "architectures").iterdir()) + [ROOT / "multimodal/qwen3_vl_moe"]
     for folder in folders:
-        config = json.loads((folder / "config.json").read_text())
+        config = json.loads((folder / "config.json").read_text(), object_hook=unwrapped)
         architecture = BY_TYPE.get(config["model_type"], config["architectures"][0])
         entry, config_class = defaults[architecture], CLASSES[architecture]
         config = config.get("text_config", config)
         print(folder.name)
         entry["left_out"][folder.name] = left_out(config_class, config, entry["defaults"])
         # Some have settings by kind of layer or by layer, Phi-3.5-MoE no other settings than LongRoPE's.
-        if len(entry["left_out"]) > 1 or folder.name in (
+        if config_class is transformers.NemotronHConfig or len(entry["left_out"]) > 1 or folder.name in (
                 "gemma4", "granite_moe_swa", "laguna", "mellum", "mimo_v2_flash", "phimoe", "qwen3_vl_moe"):
             continue
         cases = {}
@@ -262,7 +279,8 @@ def main() -> None:
                 cases[name] = rope_of(config_class, config, settings)
             except Exception as error:  # this family cannot compute the case
                 print(f"  {name}: {type(error).__name__} {str(error)[:90]}")
-        rope["models"][folder.name] = cases
+        if cases:
+            rope["models"][folder.name] = cases
     (output / "defaults.json").write_text(lines(defaults))
     (output / "rope.json").write_text(lines(rope))
 

@@ -104,7 +104,21 @@ void find_root(Checkpoint::State& state) {
   } else if (has_prefix(state.tensors, "language_model.model.")) {
     state.root = "language_model.model.";
     state.output = "language_model.lm_head";
+  } else if (has_prefix(state.tensors, "backbone.")) {
+    state.root = "backbone.";
   }
+}
+
+Result<int64_t> count_layers(const Config& config, const ExpertConvention* convention) {
+  const ConfigKeys lists = convention == nullptr ? ConfigKeys() : convention->layer_lists;
+  const Config::Keys keys(lists.begin(), lists.end());
+  const nlohmann::json* const list = lists.empty() ? nullptr : config.find(keys);
+  if (list == nullptr) return config.integer({"num_hidden_layers"}, 1, 10'000);
+  const size_t layers = list->is_string()  ? list->get_ref<const std::string&>().size()
+                        : list->is_array() ? list->size()
+                                           : 0;
+  if (layers >= 1 && layers <= 10'000) return static_cast<int64_t>(layers);
+  return config.wrong(keys, "1 to 10,000 layers", "it is " + JsonField::shown(*list));
 }
 
 // No reader: the types of the tensors tell their numbers.
@@ -190,7 +204,7 @@ Result<Checkpoint> Checkpoint::open(const std::string& folder) {
         {"architectures"}, "a known architecture, or num_hidden_layers",
         str("it is '", architectures[0], "', and num_hidden_layers is missing"));
   }
-  MORACLE_TRY(const int64_t num_layers, config.integer({"num_hidden_layers"}, 1, 10'000));
+  MORACLE_TRY(const int64_t num_layers, count_layers(config, convention));
   MORACLE_TRY(Tensors tensors, open_safetensors(folder));
   auto state = std::make_shared<State>(State{.folder = folder,
                                              .config = std::move(config),

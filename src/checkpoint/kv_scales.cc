@@ -45,12 +45,13 @@ bool is_fp8(const nlohmann::json& value) {
 
 // The first scale of keys or values in the file; empty: there is none.
 std::string first_scale(const Tensors& tensors) {
-  constexpr std::string_view kAttention = ".self_attn.";
   for (const auto& [name, entry] : tensors.all()) {
-    const size_t at = name.find(kAttention);
-    if (at == name.npos) continue;
-    const Role role = role_of(std::string_view(name).substr(at + kAttention.size()));
-    if (role != Role::kNone && role != Role::kUnused) return name;
+    for (const std::string_view attention : {".self_attn.", ".mixer."}) {
+      const size_t at = name.find(attention);
+      if (at == name.npos) continue;
+      const Role role = role_of(std::string_view(name).substr(at + attention.size()));
+      if (role != Role::kNone && role != Role::kUnused) return name;
+    }
   }
   return "";
 }

@@ -8,8 +8,8 @@ namespace moracle {
 
 std::vector<std::string> module_names(const std::string& name) {
   // Test the text-only class last: the wrappers' prefixes begin with its prefix, too.
-  constexpr std::string_view kRoots[] = {"model.language_model.", "language_model.model.",
-                                         "model."};
+  constexpr std::string_view kRoots[] = {"model.language_model.", "language_model.model.", "model.",
+                                         "backbone."};
   constexpr std::string_view kOutputs[] = {"language_model.lm_head", "lm_head"};
   std::vector<std::string> names = {name};
   for (const std::span<const std::string_view> classes :

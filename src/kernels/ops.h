@@ -177,6 +177,7 @@ struct ConvolutionShape {
   bool silu;             ///< apply x·σ(x) to the sums
   int64_t state;         ///< byte offset in a sequence's state: the last kernel - 1 rows of x, f32
   HeadSplit split = {};  ///< of x; weights, state and output have the other order
+  const float* bias = nullptr;  ///< [columns], added to the sums; null: none
 };
 
 /// Gated delta rule. Sizes as in GatedDeltaSpec.
@@ -197,6 +198,16 @@ inline constexpr int64_t kRecurrentDeltaTokens = 16;
 inline constexpr int64_t kDeltaTileBytes = 17216;
 /// Columns of the heads that have chunks: of q and k, and of v.
 inline constexpr int64_t kDeltaChunkDim = 128;
+
+/// Mamba-2. Sizes as in Mamba2Spec.
+struct Mamba2Shape {
+  int64_t num_heads, num_groups, head_dim, state_dim;
+  float least_step, most_step;  ///< the step size is clamped to them
+  int64_t state;  ///< byte offset in a sequence's state: f32 [num_heads, state_dim, head_dim]
+  bool batch_invariant = false;  ///< see AttentionShape
+};
+/// Sequences with at most so many tokens in a step need no chunks on a GPU.
+inline constexpr int64_t kRecurrentMambaTokens = 16;
 
 class Ops {
  public:
@@ -363,6 +374,20 @@ class Ops {
   virtual Status gated_delta(const Matrix& qkv, const Matrix& ba, const float* a_log,
                              const float* dt_bias, const GatedDeltaShape& shape, const Batch& batch,
                              const Matrix& out, std::byte* scratch, Stream) = 0;
+  /// Per head, from the state S [state_dim, head_dim] before the step, token by token:
+  ///   Δ ← clamp(softplus(dt + dt_bias), least_step, most_step)
+  ///   S ← exp(-exp(a_log) · Δ) · S + b ⊗ Δ x
+  ///   out = Sᵀ c + d · x
+  /// xbc [tokens, num_heads · head_dim + 2 · num_groups · state_dim]: x of all heads, then b and
+  /// c of all groups, each of which serves num_heads / num_groups heads. dt [tokens, num_heads],
+  /// a_log, dt_bias, d [num_heads], out [tokens, num_heads · head_dim].
+  virtual Status mamba2(const Matrix& xbc, const Matrix& dt, const float* a_log,
+                        const float* dt_bias, const float* d, const Mamba2Shape& shape,
+                        const Batch& batch, const Matrix& out, Stream) = 0;
+  /// x ← x · silu(by), then RMSNorm of each run of `size` columns, with a weight for each column
+  /// of x. `by` has the columns of x.
+  virtual Status gate_and_norm(const Matrix& x, const Matrix& by, const float* weight, int64_t size,
+                               float epsilon, Stream) = 0;
 };
 
 }  // namespace moracle

@@ -27,7 +27,11 @@ Status describe_kv_scales(const Checkpoint& checkpoint, Description& description
   int64_t number = 0;
   for (LayerDescription& layer : description.layers) {
     MORACLE_TRY(KvScales scales,
-                read_kv_scales(checkpoint, layer_prefix(checkpoint, number++) + "self_attn."));
+                read_kv_scales(checkpoint, layer_prefix(checkpoint, number) + "self_attn."));
+    if (scales.keys.empty() && scales.values.empty()) {
+      MORACLE_TRY(scales, read_kv_scales(checkpoint, layer_prefix(checkpoint, number) + "mixer."));
+    }
+    ++number;
     layer.key_scales = std::move(scales.keys);
     layer.value_scales = std::move(scales.values);
   }

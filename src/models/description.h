@@ -1,6 +1,7 @@
 // A model described from its checkpoint: every tensor is named, checked and claimed, none is read.
 #pragma once
 
+#include <limits>
 #include <optional>
 #include <string>
 #include <variant>
@@ -182,8 +183,44 @@ struct ShortConvolutionDescription {
   DescribedMatrix o;
 };
 
-using AttentionDescription = std::variant<GroupedQueryDescription, LatentDescription,
-                                          GatedDeltaDescription, ShortConvolutionDescription>;
+/// Mamba-2: a state space with one decay for each head (Dao and Gu, "Transformers are SSMs",
+/// 2024). Group g serves heads [g * num_heads / num_groups, (g + 1) * num_heads / num_groups).
+struct Mamba2Spec {
+  int64_t num_heads = 0;
+  int64_t num_groups = 0;  ///< of b, c and the norm
+  int64_t head_dim = 0;
+  int64_t state_dim = 0;  ///< columns of b and of c of one group
+  int64_t kernel = 0;     ///< taps of the short convolution
+  int64_t norm_size = 0;  ///< columns that are normalized together
+  float least_step = 0;   ///< step sizes are clamped
+  float most_step = std::numeric_limits<float>::infinity();
+  float norm_epsilon = 1e-6f;
+  int64_t inner() const { return num_heads * head_dim; }
+  int64_t mixed() const { return inner() + 2 * num_groups * state_dim; }  ///< columns of x, b, c
+  int64_t projected() const { return inner() + mixed() + num_heads; }
+  bool operator==(const Mamba2Spec&) const = default;
+};
+struct Mamba2Description {
+  Mamba2Spec spec;
+  std::vector<float> convolution;        ///< [x, b and c columns, kernel]
+  std::vector<float> convolution_bias;   ///< of these columns; empty: none
+  std::vector<float> a_log, dt_bias, d;  ///< [num_heads]
+  std::vector<float> norm;               ///< [inner], after the gate z
+  DescribedMatrix in;                    ///< rows of z, x, b, c and the step sizes dt
+  DescribedMatrix o;
+};
+
+/// A layer without attention, which is only a feed-forward.
+struct NoAttentionSpec {
+  bool operator==(const NoAttentionSpec&) const = default;
+};
+struct NoAttentionDescription {
+  NoAttentionSpec spec = {};
+};
+
+using AttentionDescription =
+    std::variant<GroupedQueryDescription, LatentDescription, GatedDeltaDescription,
+                 ShortConvolutionDescription, Mamba2Description, NoAttentionDescription>;
 
 struct RouterDescription {
   DescribedMatrix weights;
@@ -205,6 +242,13 @@ struct SharedExpertDescription {
   std::optional<DescribedMatrix> gate;  ///< [1, hidden_size]: its sigmoid weights; empty: 1
 };
 
+/// Experts that read a shorter vector (latent MoE, Nemotron-3): `down` computes it from the layer's
+/// input, `up` the output from the experts' sum. The router and the shared expert read the input.
+struct LatentExpertsDescription {
+  DescribedMatrix down;  ///< [size, hidden_size]
+  DescribedMatrix up;    ///< [hidden_size, size]
+};
+
 /// The steps after attention or the feed-forward, in this order, before its output is added to the
 /// residual stream.
 struct OutputStepsDescription {
@@ -219,10 +263,13 @@ struct LayerDescription {
   std::vector<float> post_norm;  ///< likewise, before the experts
   AttentionDescription attention;
   std::optional<RouterDescription> router;  ///< empty in a dense layer
-  DescribedWeights mlp;  ///< the experts; a dense MLP is one expert that every token uses
+  /// The experts; a dense MLP is one expert that every token uses. Empty: the layer is only
+  /// attention.
+  std::optional<DescribedWeights> mlp;
   std::optional<SharedExpertDescription> shared = {};
   OutputStepsDescription attention_output = {}, mlp_output = {};
   std::optional<BesideMlp> beside_mlp = {};
+  std::optional<LatentExpertsDescription> latent = {};
   bool parallel = false;  ///< the feed-forward reads the input of attention; post_norm is empty
   /// Of an FP8 cache: one, or one for each head of keys; empty: the file has none.
   std::vector<float> key_scales = {}, value_scales = {};

@@ -78,6 +78,12 @@ Status divide_attention(GatedDeltaDescription&, const Share& share) {
 Status divide_attention(ShortConvolutionDescription&, const Share& share) {
   return share.refuse("attention over keys and values", "a short convolution is not divided");
 }
+Status divide_attention(Mamba2Description&, const Share& share) {
+  return share.refuse("attention over keys and values", "Mamba-2 is not divided");
+}
+Status divide_attention(NoAttentionDescription&, const Share&) {
+  return {};
+}
 
 // A dense MLP, or a shared expert.
 Status divide_mlp(DescribedWeights& mlp, const Share& share) {
@@ -123,7 +129,7 @@ Status divide(Description& description, const ModelOptions& options) {
     const Share share{options.tp_size, options.parallel.ep_rank, str("layer ", l)};
     MORACLE_CHECK(std::visit([&](auto& attention) { return divide_attention(attention, share); },
                              layer.attention));
-    if (!layer.router) MORACLE_CHECK(divide_mlp(layer.mlp, share));
+    if (layer.mlp && !layer.router) MORACLE_CHECK(divide_mlp(*layer.mlp, share));
     if (layer.shared) MORACLE_CHECK(divide_mlp(layer.shared->mlp, share));
   }
   return {};

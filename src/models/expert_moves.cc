@@ -100,7 +100,7 @@ Result<FusedMoe> ExpertMoves::read(int64_t layer, const ExpertMap& own) {
   Request request = m.expert_requests.at(layer);
   request.parallel.expert_map = own;
   request.backend = name(*old.plan().backend);  // as all ranks have it
-  DescribedWeights weights = std::move(description_.layers[layer].mlp);
+  DescribedWeights weights = std::move(*description_.layers[layer].mlp);
   return MoeAccess::make_moved(std::move(weights), select(request, machine_), old);
 }
 

@@ -152,7 +152,7 @@ Status load_layer(Model::State& m, Layer& to, LayerDescription&& from, Loader& l
   to.parallel = from.parallel;
   MORACLE_CHECK(load_steps(m, to.attention_output, from.attention_output, loader));
   MORACLE_CHECK(load_steps(m, to.mlp_output, from.mlp_output, loader));
-  MORACLE_CHECK(to.attention->load(std::move(from.attention), loader));
+  if (to.attention != nullptr) MORACLE_CHECK(to.attention->load(std::move(from.attention), loader));
   return to.feed_forward.load(std::move(from), m.spec.norm_epsilon, loader);
 }
 

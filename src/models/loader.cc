@@ -34,8 +34,8 @@ class Loader::OwnReads {
 };
 
 bool Loader::is_own(const std::string& part) const {
-  return part == "experts" ||
-         (divided_ && part != "router" && part != "output" && part != "shared expert gate");
+  return part == "experts" || (divided_ && part != "router" && part != "latent" &&
+                               part != "output" && part != "shared expert gate");
 }
 
 Progress Loader::step() {

@@ -72,6 +72,17 @@ visit_attention(T& attention, int64_t layer, Visit& visit) {
   MORACLE_CHECK(visit(ModuleLabel{"short convolution", "input", layer}, attention.bcx));
   return visit(ModuleLabel{"short convolution", "output", layer}, attention.o);
 }
+template <class T, class Visit>
+requires std::is_same_v<std::remove_const_t<T>, Mamba2Description> Status
+visit_attention(T& attention, int64_t layer, Visit& visit) {
+  MORACLE_CHECK(visit(ModuleLabel{"mamba", "input", layer}, attention.in));
+  return visit(ModuleLabel{"mamba", "output", layer}, attention.o);
+}
+template <class T, class Visit>
+requires std::is_same_v<std::remove_const_t<T>, NoAttentionDescription> Status
+visit_attention(T&, int64_t, Visit&) {
+  return {};
+}
 
 /// Calls `visit(label, module)` for every DescribedMatrix and DescribedWeights of a Description,
 /// const or not. The first error ends the walk.
@@ -85,8 +96,12 @@ requires std::is_same_v<std::remove_const_t<D>, Description> Status visit_module
     MORACLE_CHECK(
         std::visit([&](auto& attention) { return visit_attention(attention, index, visit); },
                    layer.attention));
+    if (layer.latent)
+      MORACLE_CHECK(visit(ModuleLabel{"latent", "down", index}, layer.latent->down));
     if (layer.router) MORACLE_CHECK(visit(ModuleLabel{"router", "", index}, layer.router->weights));
-    MORACLE_CHECK(visit(ModuleLabel{layer.router ? "experts" : "mlp", "", index}, layer.mlp));
+    if (layer.mlp)
+      MORACLE_CHECK(visit(ModuleLabel{layer.router ? "experts" : "mlp", "", index}, *layer.mlp));
+    if (layer.latent) MORACLE_CHECK(visit(ModuleLabel{"latent", "up", index}, layer.latent->up));
     if (!layer.shared) continue;
     if (layer.shared->gate)
       MORACLE_CHECK(visit(ModuleLabel{"shared expert", "gate", index}, *layer.shared->gate));

@@ -94,6 +94,8 @@ std::string vectors(const Description& description) {
       also.insert("convolutions, decays");
     if (std::holds_alternative<ShortConvolutionDescription>(layer.attention))
       also.insert("convolutions");
+    if (std::holds_alternative<Mamba2Description>(layer.attention))
+      also.insert("convolutions, decays");
     if (layer.router && !layer.router->correction_bias.empty()) also.insert("correction biases");
   }
   return also.empty() ? "norms" : "norms, " + join(also);

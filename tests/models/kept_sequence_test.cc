@@ -74,7 +74,8 @@ TEST_P(KeptSequenceOf, RefusesPromptBeyondItsCapacityAndForeignIds) {
 }
 
 INSTANTIATE_TEST_SUITE_P(Models, KeptSequenceOf,
-                         ::testing::Values("qwen3_moe", "qwen3_next", "deepseek_v2"),
+                         ::testing::Values("qwen3_moe", "qwen3_next", "granite_moe_hybrid",
+                                           "deepseek_v2"),
                          [](const auto& test) { return std::string(test.param); });
 
 }  // namespace

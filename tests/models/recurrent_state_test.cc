@@ -155,11 +155,20 @@ TEST(RecurrentModels, PlanCountsTheState) {
   EXPECT_EQ(planned->cache_bytes_per_token, 2 * 2 * 8 * 4);
 }
 
+TEST(RecurrentModels, PlanCountsTheStateOfMamba2) {
+  const auto planned = plan(must(Checkpoint::open(golden_folder("nemotron_h"))), {});
+  ASSERT_TRUE(planned) << planned.error().to_string();
+  // Two layers: 6 heads of [10, 5], and 3 rows of 30 + 2 · 20 columns, in multiples of 64 bytes.
+  EXPECT_EQ(planned->state_bytes, 2 * (1216 + 896));
+  EXPECT_EQ(planned->cache_bytes_per_token, 2 * 2 * 8 * 4);
+}
+
 TEST(RecurrentModels, GpusOfEveryPlatformArePlanned) {
   for (const auto& [device, machine] : {std::pair{"cuda", "h200"}, {"opencl", "arc-b580"}}) {
     ModelOptions options;
     options.device = testing::device(device);
-    for (const char* const model : {"qwen3_next", "qwen3_5_moe", "lfm2_moe"}) {
+    for (const char* const model : {"qwen3_next", "qwen3_5_moe", "lfm2_moe", "granite_moe_hybrid",
+                                    "nemotron_h", "nemotron_h_latent"}) {
       const auto explained = explain(must(Checkpoint::open(golden_folder(model))), options,
                                      must(Machine::find(machine)));
       ASSERT_TRUE(explained) << explained.error().to_string();

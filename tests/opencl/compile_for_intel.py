@@ -90,6 +90,7 @@ def jobs(folder):
                 yield device, f"{file.parent.name}/{file.name}", ""
         yield device, "recurrent/recurrent.cl", ""
         yield device, "recurrent/gated_delta.cl", "-D KEYS=128 -D SLICES=8"
+        yield device, "recurrent/mamba2.cl", "-D STATES=128 -D SLICES=8"
         yield device, "limits/limits.cl", "-D REAL=float -D FIRST(x)=x"
 
 

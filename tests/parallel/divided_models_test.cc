@@ -70,8 +70,10 @@ std::string refusal(const std::string& name) {
   if (name == "lfm2_moe") return "a short convolution is not divided";
   if (name.starts_with("qwen3_next") || name.starts_with("qwen3_5"))
     return "gated DeltaNet is not divided";
+  if (name.starts_with("granite_moe_hybrid")) return "Mamba-2 is not divided";
   if (name.starts_with("olmoe") || name.starts_with("flex_olmo") || name.starts_with("minimax_m2"))
     return "a norm spans the heads of all ranks";
+  if (name.starts_with("nemotron_h")) return "Mamba-2 is not divided";
   if (name == "gemma4" || name == "mimo_v2_flash")
     return "heads of keys and values that 2 ranks divide; there are 1";
   return "";

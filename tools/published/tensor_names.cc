@@ -378,6 +378,63 @@ void add_step3p7(Model& m) {
   }
 }
 
+// M, * (attention), - (MLP) and E (experts) of each layer.
+std::string nemotron_layers(const Json& config) {
+  if (config.contains("hybrid_override_pattern"))
+    return config["hybrid_override_pattern"].get<std::string>();
+  std::string letters;
+  for (const Json& type : config.at("layers_block_type"))
+    letters += type == "mamba" ? 'M' : type == "attention" ? '*' : type == "mlp" ? '-' : 'E';
+  return letters;
+}
+
+void add_nemotron_mamba(Model& m, const std::string& mixer) {
+  const int64_t heads = m.size("mamba_num_heads"), inner = heads * m.size("mamba_head_dim");
+  const int64_t mixed = inner + 2 * m.size("n_groups") * m.size("ssm_state_size");
+  m.forms.linear(mixer + "in_proj", inner + mixed + heads, m.hidden());
+  m.forms.linear(mixer + "out_proj", m.hidden(), inner);
+  m.forms.floats(mixer + "conv1d.weight", {mixed, 1, m.size("conv_kernel")});
+  m.forms.floats(mixer + "conv1d.bias", {mixed});
+  for (const char* name : {"A_log", "D", "dt_bias"}) m.forms.floats(mixer + name, {heads});
+  m.norm(mixer + "norm", inner);
+}
+
+void add_nemotron_h(Model& m) {
+  m.root = "backbone.";
+  m.forms.plain("backbone.embeddings", m.size("vocab_size"), m.hidden());
+  m.norm("backbone.norm_f", m.hidden());
+  m.forms.plain("lm_head", m.size("vocab_size"), m.hidden());
+  const auto mlp = [&](const std::string& module, int64_t intermediate) {
+    m.forms.linear(module + ".up_proj", intermediate, m.hidden());
+    m.forms.linear(module + ".down_proj", m.hidden(), intermediate);
+  };
+  const auto experts = [&](const std::string& mixer) {
+    const int64_t count = m.size("n_routed_experts"), size = m.size("moe_intermediate_size");
+    const int64_t latent = m.size_or("moe_latent_size", 0), cols = latent > 0 ? latent : m.hidden();
+    m.forms.plain(mixer + "gate", count, m.hidden());
+    m.forms.floats(mixer + "gate.e_score_correction_bias", {count}, DType::kF32);
+    for (int64_t e = 0; e < count; ++e) {
+      m.forms.linear(str(mixer, "experts.", e, ".up_proj"), size, cols);
+      m.forms.linear(str(mixer, "experts.", e, ".down_proj"), cols, size);
+    }
+    mlp(mixer + "shared_experts", m.size("moe_shared_expert_intermediate_size"));
+    if (latent == 0) return;
+    m.forms.linear(mixer + "fc1_latent_proj", latent, m.hidden());
+    m.forms.linear(mixer + "fc2_latent_proj", m.hidden(), latent);
+  };
+  const std::string layers = nemotron_layers(m.config);
+  for (size_t l = 0; l < layers.size(); ++l) {
+    const std::string layer = m.layer(static_cast<int64_t>(l)), mixer = layer + "mixer.";
+    m.norm(layer + "norm", m.hidden());
+    if (layers[l] == 'M') add_nemotron_mamba(m, mixer);
+    if (layers[l] == '*') m.grouped_query(mixer);
+    if (layers[l] == '-') mlp(layer + "mixer", m.size("intermediate_size"));
+    if (layers[l] == 'E') experts(mixer);
+  }
+  if (m.size_or("num_nextn_predict_layers", 0) > 0)
+    m.forms.floats("mtp.layers.0.eh_proj.weight", {m.hidden(), 2 * m.hidden()});
+}
+
 // Families without a description: only their experts are used, so other tensors are left out.
 struct ExpertsOnly {
   const char *model_type, *root, *experts;  // {L} is the layer
@@ -400,15 +457,11 @@ constexpr ExpertsOnly kExpertsOnly[] = {
      "routed_expert_hidden_size"},
     {"deepseek_v4", "", "ffn.experts", {"w1", "w3", "w2"}},
     {"deepseek_ref", "", "ffn.experts", {"w1", "w3", "w2"}},
-    {"nemotron_h", "backbone.", "mixer.experts", {nullptr, "up_proj", "down_proj"}},
 };
 
 bool has_experts(const Json& config, int64_t layer) {
   if (config.contains("moe_layer_freq") && config["moe_layer_freq"].is_array())
     return config["moe_layer_freq"].at(static_cast<size_t>(layer)) == 1;
-  if (config.contains("hybrid_override_pattern"))
-    return config["hybrid_override_pattern"].get<std::string>().at(static_cast<size_t>(layer)) ==
-           'E';
   return layer >= config.value("first_k_dense_replace", 0);
 }
 
@@ -458,6 +511,7 @@ void add_tensors(const Json& config, ModuleForms& forms) {
   if (type == "gpt_oss") return add_gpt_oss(m);
   if (type == "mimo_v2_flash") return add_mimo_v2_flash(m);
   if (type == "step3p7") return add_step3p7(m);
+  if (type == "nemotron_h") return add_nemotron_h(m);
   for (const ExpertsOnly& family : kExpertsOnly) {
     if (type == family.model_type) return add_experts_only(m, family);
   }

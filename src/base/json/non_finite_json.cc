@@ -17,6 +17,13 @@ constexpr Word kWords[] = {
     {"-Infinity", R"("\u0000-Infinity")", -kInfinity},
 };
 
+// transformers 5 writes {"__float__": "Infinity"}.
+const nlohmann::json* wrapped_float(const nlohmann::json& value) {
+  if (!value.is_object() || value.size() != 1) return nullptr;
+  const auto inside = value.find("__float__");
+  return inside != value.end() && inside->is_string() ? &*inside : nullptr;
+}
+
 const Word* word_at(std::string_view text, size_t at) {
   for (const Word& word : kWords) {
     if (text.substr(at).starts_with(word.text)) return &word;
@@ -46,6 +53,13 @@ std::string quote_non_finite(std::string_view text) {
 
 // check_json_text limits the depth of the recursion.
 void restore_non_finite(nlohmann::json& value) {
+  if (const nlohmann::json* const inside = wrapped_float(value)) {
+    for (const Word& word : kWords) {
+      if (*inside != word.text) continue;
+      value = word.value;
+      return;
+    }
+  }
   if (value.is_structured()) {
     for (nlohmann::json& item : value) restore_non_finite(item);
     return;

@@ -20,7 +20,7 @@ struct ExpertNames {
   std::string_view gate, up, down;  ///< modules of one expert, below `experts`.{E}.
   /// One tensor per projection holds all experts: `experts`.gate_up_proj and .down_proj. gate, up
   /// and down are empty; or `up` and `down` name the tensors, and others may lie beside them. With
-  /// `gate`, gate and up are two tensors.
+  /// `gate`, gate and up are two tensors. Experts without a gate have no rows of one in `up`.
   bool fused = false;
   bool transposed = false;   ///< plain fused tensors are [E, K, N]
   bool either_way = false;   ///< plain fused tensors are [E, K, N] where they do not fit [E, N, K]
@@ -33,6 +33,8 @@ using ConfigKeys = std::span<const char* const>;
 inline constexpr const char* kNumExpertsKeys[] = {"num_experts", "num_local_experts",
                                                   "n_routed_experts"};
 inline constexpr const char* kTopKKeys[] = {"num_experts_per_tok", "experts_per_token"};
+inline constexpr const char* kHiddenSizeKeys[] = {"hidden_size"};
+inline constexpr const char* kActivationKeys[] = {"hidden_act"};
 inline constexpr const char* kExpertSizeKeys[] = {"moe_intermediate_size"};
 /// For families without dense layers, whose config may have only one of the sizes.
 inline constexpr const char* kOnlySizeKeys[] = {"moe_intermediate_size", "intermediate_size"};
@@ -49,6 +51,7 @@ struct ExpertConvention {
   ConfigKeys num_experts = kNumExpertsKeys;
   ConfigKeys top_k = kTopKKeys;
   ConfigKeys intermediate_size = kExpertSizeKeys;
+  ConfigKeys hidden_size = kHiddenSizeKeys;  ///< of the vectors that experts read
   ConfigKeys score_keys = kScoreKeys;
   Score softmax = Score::kSoftmax;        ///< the score that the config calls softmax
   Score default_score = Score::kSoftmax;  ///< used if the config has none of score_keys
@@ -60,7 +63,12 @@ struct ExpertConvention {
   bool expert_scales = false;    ///< each weight is multiplied by a number of its expert
   /// The tensor whose presence means that a bias affects the choice of experts.
   std::string_view correction_bias = "model.layers.{L}.mlp.gate.e_score_correction_bias";
-  std::optional<Activation> activation;       ///< fixed: hidden_act is ignored
+  ConfigKeys activation_keys = kActivationKeys;
+  std::optional<Activation> activation;  ///< fixed: activation_keys are ignored
+  bool gated = true;                     ///< false: `gate` of the names is empty
+  /// The number of layers is that of the first present key's list, or of its letters. Without one
+  /// of these keys: num_hidden_layers.
+  ConfigKeys layer_lists = {};
   std::span<const GgufConvention> gguf = {};  ///< how the family appears in GGUF files
 };
 
@@ -69,6 +77,10 @@ struct ExpertConvention {
 std::string model_class_of(const std::string& architecture, std::string_view model_type);
 /// The convention of a model class; nullptr for an unknown family.
 const ExpertConvention* find_convention(std::string_view architecture);
+
+/// The function of the up projection alone that has the name of `function`: relu2_no_mul for relu2.
+/// Empty if there is none.
+std::optional<Activation> without_gate(Activation function);
 
 struct NamedConvention {
   std::string_view model_class;  ///< config.json's architectures[0]

@@ -29,6 +29,11 @@ bool has(const Tensors& tensors, const std::string& prefix, const std::string& i
   return false;
 }
 
+// The first module of one expert.
+std::string_view first_module(const ExpertNames& names) {
+  return names.gate.empty() ? names.up : names.gate;
+}
+
 }  // namespace
 
 LayerPlace place_of(const Checkpoint::State& state, int64_t layer) {
@@ -61,7 +66,7 @@ const ExpertNames* expert_names(const Checkpoint::State& state, int64_t layer) {
   auto exist = [&](const ExpertNames& names) {
     const std::string experts = experts_prefix(state, names, layer);
     return names.fused ? has(state.tensors, fused_gate_up(names, experts), "")
-                       : has(state.tensors, experts + ".", str(".", names.gate, "."));
+                       : has(state.tensors, experts + ".", str(".", first_module(names), "."));
   };
   for (const std::span<const ExpertNames> names :
        {convention_of(state).names, std::span<const ExpertNames>(kSharedNames)}) {
@@ -78,7 +83,7 @@ std::vector<std::string> known_expert_names(const Checkpoint::State& state, int6
     for (const ExpertNames& one : names) {
       const std::string experts = experts_prefix(state, one, layer);
       const std::string name =
-          one.fused ? fused_gate_up(one, experts) : str(experts, ".0.", one.gate);
+          one.fused ? fused_gate_up(one, experts) : str(experts, ".0.", first_module(one));
       const std::string tensor = one.fused ? name : name + ".weight";
       const std::string shown = state.tensors.shown(tensor);
       if (!state.gguf) known.push_back(name);

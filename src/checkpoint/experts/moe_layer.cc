@@ -87,18 +87,23 @@ Result<double> limit_of_layer(const Config& config, int64_t layer) {
                       str("it has another one for layer ", layer));
 }
 
-// The experts that files hold today all have a gate: "silu" there means silu(gate) · up.
+// Configs name the function alone: of experts with a gate, "silu" means silu(gate) · up.
 Result<ActivationSpec> read_activation(const Checkpoint::State& state, int64_t layer) {
   const Config& config = state.config;
   MORACLE_TRY(const double own_limit, limit_of_layer(config, layer));
   if (own_limit > 0)
     return ActivationSpec{.function = Activation::kSwigluStep,
                           .limit = static_cast<float>(own_limit)};
-  MORACLE_TRY(const std::string text, config.text_or("silu", {"hidden_act"}));
+  const Config::Keys names = keys(convention_of(state).activation_keys);
+  MORACLE_TRY(const std::string text, config.text_or("silu", names));
   const Result<Activation> function = parse_activation(text);
   if (!function || !is_gated(*function))
-    return config.unsupported({"hidden_act"}, "an activation function with a gate",
-                              "it is " + text);
+    return config.unsupported(names, "an activation function with a gate", "it is " + text);
+  if (!convention_of(state).gated) {
+    const std::optional<Activation> own = without_gate(*function);
+    if (own) return ActivationSpec{*own};
+    return config.unsupported(names, "silu, gelu, gelu_tanh or relu2", "it is " + text);
+  }
   ActivationSpec activation{convention_of(state).activation.value_or(*function)};
   const bool clamped = activation.function == Activation::kSwigluOai ||
                        activation.function == Activation::kSwigluStep;
@@ -121,7 +126,7 @@ Result<LayerSpec> read_spec(const Checkpoint::State& state, const ExpertNames& n
   spec.name = experts_prefix(state, names, layer);
   MORACLE_TRY(spec.num_experts, config.integer(keys(family.num_experts), 1, 1 << 20));
   MORACLE_TRY(spec.top_k, integer_of_layer(state, family.top_k, layer, spec.num_experts));
-  MORACLE_TRY(spec.hidden_size, config.integer({"hidden_size"}, 1, 1 << 24));
+  MORACLE_TRY(spec.hidden_size, config.integer(keys(family.hidden_size), 1, 1 << 24));
   MORACLE_TRY(spec.intermediate_size, config.integer(keys(family.intermediate_size), 1, 1 << 24));
   MORACLE_TRY(spec.routing, read_routing(state, layer));
   MORACLE_TRY(spec.activation, read_activation(state, layer));
@@ -221,19 +226,20 @@ Status describe_expert(const Checkpoint::State& state, const ExpertNames& names,
     return w2.push(state, std::move(down));
   }
   if (names.fused) {
-    const int64_t experts = spec.num_experts;
+    const int64_t experts = spec.num_experts, rows = spec.w13_rows();
     MORACLE_TRY(Stack gate_up, describe_fused(state, names, fused_gate_up(names, spec.name), true,
-                                              e, {experts, 2 * intermediate, hidden}));
+                                              e, {experts, rows, hidden}));
     MORACLE_TRY(Stack down, describe_fused(state, names, fused_down(names, spec.name), false, e,
                                            {experts, hidden, intermediate}));
-    MORACLE_CHECK(check_sizes(state.tensors, gate_up, 2 * intermediate, hidden));
+    MORACLE_CHECK(check_sizes(state.tensors, gate_up, rows, hidden));
     MORACLE_CHECK(check_sizes(state.tensors, down, hidden, intermediate));
     MORACLE_CHECK(w13.push(state, std::move(gate_up)));
     return w2.push(state, std::move(down));
   }
   const std::string expert = str(spec.name, ".", e, ".");
-  MORACLE_TRY(Stack gate_up,
-              describe_stack(state, {str(expert, names.gate), str(expert, names.up)}));
+  std::vector<std::string> modules = {str(expert, names.up)};
+  if (!names.gate.empty()) modules.insert(modules.begin(), str(expert, names.gate));
+  MORACLE_TRY(Stack gate_up, describe_stack(state, modules));
   MORACLE_TRY(Stack down, describe_stack(state, {str(expert, names.down)}));
   MORACLE_CHECK(check_sizes(state.tensors, gate_up, intermediate, hidden));
   MORACLE_CHECK(check_sizes(state.tensors, down, hidden, intermediate));
@@ -258,6 +264,14 @@ Status check_coverage(const Checkpoint::State& state, const LayerSpec& spec, int
 }
 
 }  // namespace
+
+std::optional<Activation> without_gate(Activation function) {
+  if (function == Activation::kSilu) return Activation::kSiluNoMul;
+  if (function == Activation::kGelu) return Activation::kGeluNoMul;
+  if (function == Activation::kGeluTanh) return Activation::kGeluTanhNoMul;
+  if (function == Activation::kRelu2) return Activation::kRelu2NoMul;
+  return {};
+}
 
 std::string assumptions(const Checkpoint::State& state) {
   if (state.convention != nullptr) return "";

@@ -78,6 +78,7 @@ class Attention {
   virtual Status apply(const LayerInput& input, const Matrix& out, const AttentionStep& step) = 0;
 };
 
+/// Null for NoAttentionDescription.
 std::unique_ptr<Attention> make_attention(const AttentionDescription& attention);
 
 // One overload of each name per kind; the functions above dispatch on the kind.
@@ -90,6 +91,14 @@ std::unique_ptr<Attention> make_attention(const GatedDeltaSpec& spec);
 AttentionSizes attention_sizes(const ShortConvolutionSpec& spec, int64_t max_num_tokens,
                                DType dtype);
 std::unique_ptr<Attention> make_attention(const ShortConvolutionSpec& spec);
+AttentionSizes attention_sizes(const Mamba2Spec& spec, int64_t max_num_tokens, DType dtype);
+std::unique_ptr<Attention> make_attention(const Mamba2Spec& spec);
+inline AttentionSizes attention_sizes(const NoAttentionSpec&, int64_t, DType) {
+  return {};
+}
+inline std::unique_ptr<Attention> make_attention(const NoAttentionSpec&) {
+  return nullptr;
+}
 
 /// Returns the description of the expected kind. Errors: another kind, another spec.
 template <class Kind>

@@ -10,10 +10,13 @@ namespace moracle {
 FeedForwardScratch carve_feed_forward(const Description& description, int64_t max_num_tokens,
                                       DType dtype, std::byte* base) {
   int64_t num_experts = 1, top_k = 1;
+  int64_t latent = 0;
   bool shared = false, beside = false;
   for (const LayerDescription& layer : description.layers) {
-    num_experts = std::max(num_experts, layer.mlp.spec.num_experts);
-    top_k = std::max(top_k, layer.mlp.spec.top_k);
+    if (!layer.mlp) continue;
+    num_experts = std::max(num_experts, layer.mlp->spec.num_experts);
+    top_k = std::max(top_k, layer.mlp->spec.top_k);
+    if (layer.latent) latent = std::max(latent, layer.mlp->spec.hidden_size);
     shared = shared || layer.shared.has_value();
     beside = beside || layer.beside_mlp.has_value();
   }
@@ -24,6 +27,8 @@ FeedForwardScratch carve_feed_forward(const Description& description, int64_t ma
       carver.take_matrix(dtype, max_num_tokens, shared ? description.spec.hidden_size : 0);
   scratch.normed =
       carver.take_matrix(dtype, max_num_tokens, beside ? description.spec.hidden_size : 0);
+  scratch.latent = carver.take_matrix(dtype, max_num_tokens, latent);
+  scratch.latent_out = carver.take_matrix(dtype, max_num_tokens, latent);
   scratch.topk_ids = carver.take<int32_t>(max_num_tokens * top_k);
   scratch.topk_weights = carver.take<float>(max_num_tokens * top_k);
   scratch.own_ids = carver.take<int32_t>(max_num_tokens * top_k);
@@ -130,6 +135,11 @@ Status MoeStage::find_copies(Group& group, bool one_each, Device& device) {
 }
 
 Status FeedForward::load(LayerDescription&& layer, float norm_epsilon, Loader& loader) {
+  if (!layer.mlp) {
+    if (!routed.loaded()) return {};
+    return Error{ErrorKind::kInvalidArgument, "", "feed-forward", "one, as in the loaded layer",
+                 "the new layer has none"};
+  }
   MORACLE_CHECK(same_presence("shared expert", routed.loaded(), shared, layer.shared));
   if (layer.beside_mlp) {
     if (!beside_mlp) beside_mlp.emplace();
@@ -140,7 +150,13 @@ Status FeedForward::load(LayerDescription&& layer, float norm_epsilon, Loader& l
     MORACLE_CHECK(loader.load(beside_mlp->experts_output, from.experts_output_norm));
     MORACLE_CHECK(loader.load(beside_mlp->mlp_output, from.mlp_output_norm));
   }
-  MORACLE_CHECK(routed.load(std::move(layer.router), std::move(layer.mlp), loader));
+  MORACLE_CHECK(same_presence("latent experts", routed.loaded(), latent_down, layer.latent));
+  if (layer.latent) {
+    latent_size = layer.mlp->spec.hidden_size;
+    MORACLE_CHECK(loader.load(latent_down, std::move(layer.latent->down)));
+  }
+  MORACLE_CHECK(routed.load(std::move(layer.router), std::move(*layer.mlp), loader));
+  if (layer.latent) MORACLE_CHECK(loader.load(latent_up, std::move(layer.latent->up)));
   if (!layer.shared) return {};
   if (!shared) shared.emplace();
   std::optional<RouterDescription> gate;
@@ -163,18 +179,45 @@ Status FeedForward::apply_beside_mlp(const Matrix& residual, const Matrix& out,
   return norm(out, norms.experts_output, out);
 }
 
+Status FeedForward::apply_latent(LayerInput input, const Matrix& out,
+                                 const FeedForwardScratch& scratch, Ops& ops, Stream stream,
+                                 const StepObserver& observer) {
+  const Matrix x = input.x;
+  const auto [in, sum] = latent_rows(scratch, x.rows);
+  MORACLE_CHECK(routed.route(std::move(input), scratch, ops, stream, observer));
+  MORACLE_CHECK(latent_down->apply(x, in, stream));
+  MORACLE_CHECK(routed.run_experts(in, sum, scratch, stream));
+  return latent_up->apply(sum, out, stream);
+}
+
+std::pair<Matrix, Matrix> FeedForward::latent_rows(const FeedForwardScratch& scratch,
+                                                   int64_t rows) const {
+  Matrix in = scratch.latent.slice(0, rows), sum = scratch.latent_out.slice(0, rows);
+  in.cols = sum.cols = latent_size;
+  return {in, sum};
+}
+
+Status FeedForward::run_experts_of_others(const Matrix& x, const Matrix& out,
+                                          const FeedForwardScratch& scratch, Stream stream) {
+  if (!latent_down) return routed.run_experts(x.slice(0, 0), out.slice(0, 0), scratch, stream);
+  const auto [in, sum] = latent_rows(scratch, 0);
+  return routed.run_experts(in, sum, scratch, stream);
+}
+
 Status FeedForward::apply(LayerInput input, const Matrix& residual, const Matrix& out,
                           const FeedForwardScratch& scratch, Ops& ops, Stream stream,
                           const StepObserver& observer) {
   const Matrix x = input.x;
   // One all-reduce of routed and shared experts together, where nothing but a sum follows.
-  const bool one_sum = scratch.divided != nullptr && shared && !beside_mlp &&
+  const bool one_sum = scratch.divided != nullptr && shared && !beside_mlp && !latent_down &&
                        scratch.ranks != nullptr && !scratch.ranks->same_bits;
   FeedForwardScratch summed = scratch;
   if (one_sum) summed.ranks = nullptr;
   if (beside_mlp) {
     MORACLE_CHECK(input.compute(ops, stream, observer));
     MORACLE_CHECK(apply_beside_mlp(residual, out, scratch, ops, stream, observer));
+  } else if (latent_down) {
+    MORACLE_CHECK(apply_latent(std::move(input), out, summed, ops, stream, observer));
   } else {
     MORACLE_CHECK(routed.apply(std::move(input), out, summed, ops, stream, observer));
   }

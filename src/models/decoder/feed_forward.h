@@ -12,9 +12,10 @@ namespace moracle {
 
 /// Activations that the layers share, for max_num_tokens.
 struct FeedForwardScratch {
-  Matrix logits;  ///< [tokens, largest num_experts of any layer]
-  Matrix shared;  ///< [tokens, hidden_size]; no columns if no layer has a shared expert
-  Matrix normed;  ///< likewise, if no layer has experts beside an MLP
+  Matrix logits;              ///< [tokens, largest num_experts of any layer]
+  Matrix shared;              ///< [tokens, hidden_size]; no columns if no layer has a shared expert
+  Matrix normed;              ///< likewise, if no layer has experts beside an MLP
+  Matrix latent, latent_out;  ///< [tokens, largest latent size]: input and output of experts
   int32_t* topk_ids = nullptr;           ///< [tokens, largest top_k]
   float* topk_weights = nullptr;         ///< likewise
   int32_t* own_ids = nullptr;            ///< likewise; see ReplicatedMoe
@@ -96,6 +97,8 @@ struct FeedForward {
   MoeStage routed;
   std::optional<MoeStage> shared;
   std::optional<BesideMlpNorms> beside_mlp;
+  std::optional<AdaptedLinear> latent_down, latent_up;  ///< see LatentExpertsDescription
+  int64_t latent_size = 0;
 
   /// As in MoeStage. Errors: a reload adds or removes a shared expert or a router.
   Status load(LayerDescription&& layer, float norm_epsilon, Loader& loader);
@@ -104,8 +107,16 @@ struct FeedForward {
   Status apply(LayerInput input, const Matrix& residual, const Matrix& out,
                const FeedForwardScratch& scratch, Ops& ops, Stream stream,
                const StepObserver& observer);
+  /// A step of a rank without tokens: its experts run for the other ranks' tokens. `x` and `out`
+  /// are the rows of apply.
+  Status run_experts_of_others(const Matrix& x, const Matrix& out,
+                               const FeedForwardScratch& scratch, Stream stream);
 
  private:
+  // Input and output of latent experts.
+  std::pair<Matrix, Matrix> latent_rows(const FeedForwardScratch& scratch, int64_t rows) const;
+  Status apply_latent(LayerInput input, const Matrix& out, const FeedForwardScratch& scratch,
+                      Ops& ops, Stream stream, const StepObserver& observer);
   Status apply_beside_mlp(const Matrix& residual, const Matrix& out,
                           const FeedForwardScratch& scratch, Ops& ops, Stream stream,
                           const StepObserver& observer);

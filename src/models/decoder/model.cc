@@ -155,14 +155,17 @@ Status enqueue_layers(Model::State& m, const Batch& batch, Stream stream) {
   for (size_t l = 0; l < m.layers.size(); ++l) {
     Layer& layer = m.layers[l];
     const auto index = static_cast<int64_t>(l);
-    MORACLE_TRY(const LayerInput input, residual.attention_input(layer, index));
-    MORACLE_CHECK(layer.attention->apply(
-        input, residual.branch(),
-        {ops, batch, layer.cache, m.batch_invariant, m.bf16_attention, m.activations.attention,
-         m.activations.selected, stream, m.observer}));
-    if (m.tp_size > 1) MORACLE_CHECK(m.exchange->all_reduce(residual.branch(), stream));
-    m.observer.done(StepPart::kAttention);
-    MORACLE_CHECK(residual.finish_branch(layer.attention_output, StepOutput::kAttention, index));
+    if (layer.attention != nullptr) {
+      MORACLE_TRY(const LayerInput input, residual.attention_input(layer, index));
+      MORACLE_CHECK(layer.attention->apply(
+          input, residual.branch(),
+          {ops, batch, layer.cache, m.batch_invariant, m.bf16_attention, m.activations.attention,
+           m.activations.selected, stream, m.observer}));
+      if (m.tp_size > 1) MORACLE_CHECK(m.exchange->all_reduce(residual.branch(), stream));
+      m.observer.done(StepPart::kAttention);
+      MORACLE_CHECK(residual.finish_branch(layer.attention_output, StepOutput::kAttention, index));
+    }
+    if (!layer.feed_forward.routed.loaded()) continue;
     MORACLE_TRY(LayerInput post, residual.feed_forward_input(layer, index));
     MORACLE_CHECK(layer.feed_forward.apply(std::move(post), residual.hidden(), residual.branch(),
                                            m.activations.feed_forward, ops, stream, m.observer));
@@ -192,11 +195,11 @@ Status begin_step(Model::State& m, size_t num_tokens) {
 
 // A step of a rank without tokens: its experts run for the other ranks' tokens.
 Status enqueue_experts(Model::State& m, Stream stream) {
-  const Matrix x = m.activations.normed.slice(0, 0), out = m.activations.branch.slice(0, 0);
+  const Activations& a = m.activations;
   for (Layer& layer : m.layers) {
-    MoeStage& routed = layer.feed_forward.routed;
-    if (routed.has_router())
-      MORACLE_CHECK(routed.run_experts(x, out, m.activations.feed_forward, stream));
+    if (layer.feed_forward.routed.has_router())
+      MORACLE_CHECK(
+          layer.feed_forward.run_experts_of_others(a.normed, a.branch, a.feed_forward, stream));
   }
   return {};
 }

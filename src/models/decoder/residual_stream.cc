@@ -91,7 +91,7 @@ Result<LayerInput> ResidualStream::feed_forward_input(const Layer& layer, int64_
     return LayerInput{normed_};
   }
   if (layer.post_norm.bytes() == 0) return sum(StepOutput::kPostNorm, index);
-  if (fuses_) return LayerInput{normed_, add_norm(layer.post_norm)};
+  if (fuses_ && branch_layer_ >= 0) return LayerInput{normed_, add_norm(layer.post_norm)};
   MORACLE_CHECK(normalize(layer.post_norm, StepOutput::kPostNorm, index));
   return LayerInput{normed_};
 }

@@ -66,8 +66,8 @@ Result<Description> describe(const Checkpoint& checkpoint) {
                 describe_norm(checkpoint, norm, decoder.hidden_size, decoder));
     if (moe.correction_bias) continue;
     // Without one, groups rank by their two best experts all the same.
-    layer.mlp.spec.routing.correction_bias = true;
-    layer.router->correction_bias.assign(static_cast<size_t>(layer.mlp.spec.num_experts), 0.0f);
+    layer.mlp->spec.routing.correction_bias = true;
+    layer.router->correction_bias.assign(static_cast<size_t>(layer.mlp->spec.num_experts), 0.0f);
   }
   MORACLE_CHECK(ignore_tensors(checkpoint, "norms of dense layers, not used", unused, description));
   return description;

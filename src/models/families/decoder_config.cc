@@ -3,6 +3,7 @@
 
 #include "base/text.h"
 #include "base/try.h"
+#include "checkpoint/experts/convention.h"
 #include "models/attention/rotary.h"
 #include "models/families/decoder_family.h"
 
@@ -26,6 +27,14 @@ Result<DecoderSpec> read_decoder_spec(const Config& config, const char* epsilon_
   }
   spec.activation = *activation;
   return spec;
+}
+
+Result<Activation> read_ungated(const Config& config, const char* key) {
+  MORACLE_TRY(const std::string text, config.text({key}));
+  const Result<Activation> function = parse_activation(text);
+  const std::optional<Activation> own = function ? without_gate(*function) : std::nullopt;
+  if (own) return *own;
+  return config.unsupported({key}, "silu, gelu, gelu_tanh or relu2", "it is " + text);
 }
 
 Result<GroupedQuerySpec> read_heads(const Config& config, const DecoderSpec& decoder) {

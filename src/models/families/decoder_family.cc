@@ -132,6 +132,8 @@ Result<DescribedWeights> describe_dense_mlp(const Checkpoint& checkpoint, const 
   if (names.up != nullptr) {
     gate_up.push_back(module(names.up));
     rows = {intermediate, intermediate};
+  } else if (!is_gated(spec.activation)) {
+    rows = {intermediate};
   }
   MORACLE_TRY(DescribedMatrix w13, describe_linear(checkpoint, gate_up, rows, spec.hidden_size));
   MORACLE_TRY(DescribedMatrix w2,

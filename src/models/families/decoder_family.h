@@ -87,8 +87,12 @@ Status describe_norms_over_heads(const Checkpoint& checkpoint, const std::string
 Result<RouterDescription> describe_router(const Checkpoint& checkpoint, const std::string& module,
                                           const LayerSpec& experts, const std::string& bias = "");
 
+/// The function without a gate that config.json names: "relu2" is Activation::kRelu2NoMul. Errors:
+/// other functions than silu, gelu, gelu_tanh and relu2.
+Result<Activation> read_ungated(const Config& config, const char* key);
 /// Describes an ordinary MLP, `mlp`.{gate,up,down}_proj or with other names, as one expert. Without
-/// `up`, the rows of `gate` are those of gate, then those of up.
+/// `up`, the rows of `gate` are those of gate, then those of up, or up alone if the activation has
+/// no gate.
 struct MlpNames {
   const char *gate = "gate_proj", *up = "up_proj", *down = "down_proj";
 };

@@ -1,19 +1,53 @@
 // Granite-MoE: GQA with a scale of its own. Factors on the embedding, on what layers add to the
 // residual, and on the logits. Softmax over the logits of the chosen experts. GraniteMoeShared adds
-// a shared expert. The experts of Granite-4.0-H, whose other layers are Mamba-2, have the same
-// form. Granite-MoE with windows adds a window, a RoPE base and sinks for each layer.
+// a shared expert. Granite-MoE with windows adds a window, a RoPE base and sinks for each layer.
 #include <algorithm>
-#include <cmath>
 
 #include "base/text.h"
 #include "base/try.h"
 #include "checkpoint/state.h"
 #include "models/families/decoder_family.h"
 #include "models/families/family.h"
+#include "models/families/granite_moe.h"
 #include "models/gguf/gguf_drafts.h"
 #include "models/gguf/gguf_families.h"
 
 namespace moracle {
+
+namespace {
+Result<float> read_factor(const Config& config, const char* key) {
+  MORACLE_TRY(const double factor, config.number({key}));
+  if (factor > 0 && factor <= 1e6) return static_cast<float>(factor);
+  return config.wrong({key}, "a number above 0", str("it is ", factor));
+}
+}  // namespace
+
+Result<GraniteFactors> read_granite_factors(const Config& config, DecoderSpec& decoder) {
+  GraniteFactors factors;
+  MORACLE_TRY(decoder.embedding_scale, read_factor(config, "embedding_multiplier"));
+  MORACLE_TRY(factors.residual, read_factor(config, "residual_multiplier"));
+  MORACLE_TRY(factors.logits_divisor, read_factor(config, "logits_scaling"));
+  MORACLE_TRY(factors.attention, read_factor(config, "attention_multiplier"));
+  return factors;
+}
+
+void divide_granite_logits(Description& description, const GraniteFactors& factors) {
+  // The output layer is linear: its input may be divided instead of the logits.
+  for (float& weight : description.final_norm) weight /= factors.logits_divisor;
+}
+
+Result<DescribedWeights> describe_granite_shared_mlp(const Checkpoint& checkpoint,
+                                                     const std::string& layer,
+                                                     const DecoderSpec& spec,
+                                                     int64_t intermediate) {
+  // GGUF files have gate and up apart.
+  const std::string mlp = layer + "shared_mlp";
+  const bool apart = checkpoint.has_tensor(mlp + ".gate_proj.weight") ||
+                     checkpoint.has_tensor(mlp + ".up_proj.weight");
+  const MlpNames names = apart ? MlpNames{} : MlpNames{"input_linear", nullptr, "output_linear"};
+  return describe_dense_mlp(checkpoint, mlp, spec, intermediate, names);
+}
+
 namespace granite_moe {
 namespace {
 
@@ -47,32 +81,15 @@ constexpr std::string_view kWindowedDefaults = R"({
   "shared_intermediate_size": 0, "sliding_window": 128, "rope_theta": 10000.0
 })";
 
-// The defaults of transformers' GraniteMoeHybridConfig.
-constexpr std::string_view kHybridDefaults = R"({
-  "hidden_size": 4096, "intermediate_size": 11008, "num_hidden_layers": 32, "hidden_act": "silu",
-  "num_local_experts": 8, "num_experts_per_tok": 2
-})";
-
-constexpr ExpertNames kNames[] = {{.experts = "model.layers.{L}.block_sparse_moe",
-                                   .up = "input_linear.weight",
-                                   .down = "output_linear.weight",
-                                   .fused = true}};
 // transformers' form in memory.
 constexpr ExpertNames kWindowedNames[] = {
     {.experts = "model.layers.{L}.block_sparse_moe.experts", .fused = true}};
-constexpr const char* kSize[] = {"intermediate_size"};
-
-Result<float> read_factor(const Config& config, const char* key) {
-  MORACLE_TRY(const double factor, config.number({key}));
-  if (factor > 0 && factor <= 1e6) return static_cast<float>(factor);
-  return config.wrong({key}, "a number above 0", str("it is ", factor));
-}
 
 struct Spec {
   DecoderSpec decoder;
   GroupedQuerySpec heads;
   std::vector<GroupedQuerySpec> layers;  // with windows: in place of `heads`
-  float residual_scale = 1;              // of the outputs of attention and experts
+  GraniteFactors factors;
   bool biased = false;
   int64_t shared_intermediate = 0;  // 0: no shared expert
 };
@@ -97,15 +114,10 @@ Result<LayerDescription> describe_layer(const Checkpoint& checkpoint, const Spec
   MORACLE_TRY(LayerDescription described,
               describe_decoder_layer(checkpoint, spec, layer, std::move(attention),
                                      std::move(experts), std::move(router)));
-  described.attention_output.scale = described.mlp_output.scale = all.residual_scale;
+  described.attention_output.scale = described.mlp_output.scale = all.factors.residual;
   if (all.shared_intermediate == 0) return described;
-  // GGUF files have gate and up apart.
-  const std::string mlp = prefix + "shared_mlp";
-  const bool apart = checkpoint.has_tensor(mlp + ".gate_proj.weight") ||
-                     checkpoint.has_tensor(mlp + ".up_proj.weight");
-  const MlpNames names = apart ? MlpNames{} : MlpNames{"input_linear", nullptr, "output_linear"};
   MORACLE_TRY(DescribedWeights shared,
-              describe_dense_mlp(checkpoint, mlp, spec, all.shared_intermediate, names));
+              describe_granite_shared_mlp(checkpoint, prefix, spec, all.shared_intermediate));
   described.shared.emplace(SharedExpertDescription{std::move(shared), {}});
   return described;
 }
@@ -151,15 +163,13 @@ Result<Description> describe_with(const Checkpoint& checkpoint, Kind kind) {
   const Config& config = checkpoint.state().config;
   Spec spec;
   MORACLE_TRY(spec.decoder, read_decoder_spec(config));
-  MORACLE_TRY(spec.decoder.embedding_scale, read_factor(config, "embedding_multiplier"));
-  MORACLE_TRY(spec.residual_scale, read_factor(config, "residual_multiplier"));
-  MORACLE_TRY(const float divisor, read_factor(config, "logits_scaling"));
+  MORACLE_TRY(spec.factors, read_granite_factors(config, spec.decoder));
   if (kind == Kind::kWindowed) {
     MORACLE_TRY(spec.layers, read_windowed(config, spec.decoder, checkpoint.num_layers()));
   } else {
     MORACLE_TRY(spec.heads, read_grouped_query(config, spec.decoder));
   }
-  MORACLE_TRY(spec.heads.scale, read_factor(config, "attention_multiplier"));
+  spec.heads.scale = spec.factors.attention;
   for (GroupedQuerySpec& heads : spec.layers) heads.scale = spec.heads.scale;
   MORACLE_TRY(spec.biased, config.boolean_or(false, {"attention_bias"}));
   if (kind != Kind::kPlain) {
@@ -170,8 +180,7 @@ Result<Description> describe_with(const Checkpoint& checkpoint, Kind kind) {
               describe_decoder(checkpoint, spec.decoder, [&](int64_t layer) {
                 return describe_layer(checkpoint, spec, layer);
               }));
-  // The output layer is linear: its input may be divided instead of the logits.
-  for (float& weight : description.final_norm) weight /= divisor;
+  divide_granite_logits(description, spec.factors);
   return description;
 }
 
@@ -187,10 +196,10 @@ Result<Description> describe_windowed(const Checkpoint& checkpoint) {
 
 constexpr ExpertConvention convention(std::string_view defaults,
                                       std::span<const GgufConvention> gguf = {},
-                                      std::span<const ExpertNames> names = kNames) {
+                                      std::span<const ExpertNames> names = kGraniteExperts) {
   return {.defaults = defaults,
           .names = names,
-          .intermediate_size = kSize,
+          .intermediate_size = kGraniteSizeKeys,
           .score = Score::kTopkThenSoftmax,
           .gguf = gguf};
 }
@@ -269,10 +278,5 @@ constinit const Family kGraniteMoeSwaFamily = {
     .describe = granite_moe::describe_windowed,
     .experts =
         granite_moe::convention(granite_moe::kWindowedDefaults, {}, granite_moe::kWindowedNames)};
-constinit const Family kGraniteMoeHybridFamily = {
-    .architecture = "GraniteMoeHybridForCausalLM",
-    .models = "Granite-4.0-H",
-    .notes = "lacks Mamba-2 layers",
-    .experts = granite_moe::convention(granite_moe::kHybridDefaults)};
 
 }  // namespace moracle

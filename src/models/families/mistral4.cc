@@ -72,10 +72,10 @@ Result<Description> describe(const Checkpoint& checkpoint) {
   MORACLE_TRY(Description description,
               describe_latent_decoder(checkpoint, decoder, attention, moe));
   for (LayerDescription& layer : description.layers) {
-    if (!layer.router || layer.mlp.spec.routing.num_groups == 1) continue;
+    if (!layer.router || layer.mlp->spec.routing.num_groups == 1) continue;
     // A correction bias of 0 makes the two best experts rank a group.
-    layer.mlp.spec.routing.correction_bias = true;
-    layer.router->correction_bias.assign(static_cast<size_t>(layer.mlp.spec.num_experts), 0.0f);
+    layer.mlp->spec.routing.correction_bias = true;
+    layer.router->correction_bias.assign(static_cast<size_t>(layer.mlp->spec.num_experts), 0.0f);
   }
   return description;
 }

@@ -85,7 +85,7 @@ class Planner {
     std::set<std::string> experts;
     for (const LayerDescription& layer : description_.layers) {
       if (!layer.router) continue;
-      for (const DescribedMatrix* matrix : {&layer.mlp.w13, &layer.mlp.w2}) {
+      for (const DescribedMatrix* matrix : {&layer.mlp->w13, &layer.mlp->w2}) {
         for (std::string& tensor : matrix->tensors()) {
           plan_.report.bytes_before +=
               experts.contains(tensor)
@@ -168,7 +168,7 @@ class Planner {
   Status add_experts(int64_t layer) {
     const LayerDescription& described = description_.layers[static_cast<size_t>(layer)];
     if (!described.router) return {};
-    const DescribedWeights& mlp = described.mlp;
+    const DescribedWeights& mlp = *described.mlp;
     const LayerSpec& spec = mlp.spec;
     if (!is_gated(spec.activation.function)) {
       return Error{ErrorKind::kUnsupported, state_.folder, spec.name, "experts with a gate",
@@ -225,7 +225,7 @@ class Planner {
   DType source_type(const GgufTensorPlan& tensor) const {
     if (!tensor.experts) return plan_.sources.at(tensor.sources[0]).view.dtype;
     const DescribedWeights& mlp =
-        description_.layers[static_cast<size_t>(tensor.experts->layer)].mlp;
+        *description_.layers[static_cast<size_t>(tensor.experts->layer)].mlp;
     const bool down = tensor.experts->role == ExpertRole::kDown;
     return (down ? mlp.w2 : mlp.w13).shape().key.dtype;
   }

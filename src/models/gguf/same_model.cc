@@ -177,6 +177,25 @@ Status compare(const Comparison& check, const ShortConvolutionDescription& a,
   return check.matrix("output of the convolution", a.o, b.o);
 }
 
+Status compare(const Comparison& check, const Mamba2Description& a, const Mamba2Description& b) {
+  MORACLE_CHECK(check("heads", a.spec.num_heads, b.spec.num_heads));
+  MORACLE_CHECK(check("groups", a.spec.num_groups, b.spec.num_groups));
+  MORACLE_CHECK(check("columns of a head", a.spec.head_dim, b.spec.head_dim));
+  MORACLE_CHECK(check("columns of a state", a.spec.state_dim, b.spec.state_dim));
+  MORACLE_CHECK(check("taps of the convolution", a.spec.kernel, b.spec.kernel));
+  MORACLE_CHECK(check("columns of a norm", a.spec.norm_size, b.spec.norm_size));
+  MORACLE_CHECK(check("least step size", a.spec.least_step, b.spec.least_step));
+  MORACLE_CHECK(check("largest step size", a.spec.most_step, b.spec.most_step));
+  MORACLE_CHECK(check("epsilon", a.spec.norm_epsilon, b.spec.norm_epsilon));
+  MORACLE_CHECK(check.size("bias of the convolution", a.convolution_bias, b.convolution_bias));
+  MORACLE_CHECK(check.matrix("input of Mamba-2", a.in, b.in));
+  return check.matrix("output of Mamba-2", a.o, b.o);
+}
+
+Status compare(const Comparison&, const NoAttentionDescription&, const NoAttentionDescription&) {
+  return {};
+}
+
 Status compare(const Comparison& check, const OutputStepsDescription& a,
                const OutputStepsDescription& b) {
   MORACLE_CHECK(check.size("norm of outputs", a.norm, b.norm));
@@ -202,7 +221,13 @@ Status compare(const Comparison& check, const LayerDescription& a, const LayerDe
     MORACLE_CHECK(
         check.size("scales of experts", a.router->expert_scales, b.router->expert_scales));
   }
-  MORACLE_CHECK(check.weights("feed-forward", a.mlp, b.mlp));
+  MORACLE_CHECK(check("feed-forward", a.mlp.has_value(), b.mlp.has_value()));
+  if (a.mlp) MORACLE_CHECK(check.weights("feed-forward", *a.mlp, *b.mlp));
+  MORACLE_CHECK(check("latent experts", a.latent.has_value(), b.latent.has_value()));
+  if (a.latent) {
+    MORACLE_CHECK(check.matrix("input of latent experts", a.latent->down, b.latent->down));
+    MORACLE_CHECK(check.matrix("output of latent experts", a.latent->up, b.latent->up));
+  }
   MORACLE_CHECK(check("shared expert", a.shared.has_value(), b.shared.has_value()));
   if (a.shared) {
     MORACLE_CHECK(check.weights("shared expert", a.shared->mlp, b.shared->mlp));

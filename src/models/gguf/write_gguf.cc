@@ -177,7 +177,7 @@ class Writer {
     const LayerDescription& described = description_.layers[static_cast<size_t>(layer)];
     if (!described.router) return {};
     for (const bool down : {false, true}) {
-      const DescribedMatrix& matrix = down ? described.mlp.w2 : described.mlp.w13;
+      const DescribedMatrix& matrix = down ? described.mlp->w2 : described.mlp->w13;
       for (int64_t e = 0; e < matrix.num_experts(); ++e) {
         MORACLE_TRY(const CanonicalMatrix expert, matrix.expert(e, pool_));
         const std::vector<float> values =

@@ -31,13 +31,14 @@ bool same(const AttentionDescription& a, const AttentionDescription& b) {
     const auto& other = std::get<std::decay_t<decltype(one)>>(b);
     bool norms = true;
     if constexpr (requires { one.q_norm; }) norms = one.q_norm == other.q_norm;
-    return norms && one.spec == other.spec && one.o.tensors() == other.o.tensors();
+    if constexpr (requires { one.o; }) norms = norms && one.o.tensors() == other.o.tensors();
+    return norms && one.spec == other.spec;
   };
   return std::visit(same_kind, a);
 }
 bool same(const LayerDescription& a, const LayerDescription& b) {
-  return same(a.attention, b.attention) && same(a.mlp, b.mlp) &&
-         a.router.has_value() == b.router.has_value() &&
+  return same(a.attention, b.attention) && a.mlp.has_value() == b.mlp.has_value() &&
+         (!a.mlp || same(*a.mlp, *b.mlp)) && a.router.has_value() == b.router.has_value() &&
          (!a.router || a.router->correction_bias == b.router->correction_bias) &&
          a.shared.has_value() == b.shared.has_value() &&
          (!a.shared || same(a.shared->mlp, b.shared->mlp)) && a.input_norm == b.input_norm &&

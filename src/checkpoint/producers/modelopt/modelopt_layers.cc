@@ -10,8 +10,8 @@ namespace {
 
 // The name without the prefix of the language model.
 std::string relative(const std::string& name) {
-  for (const std::string_view prefix :
-       {"model.language_model.", "language_model.model.", "language_model.", "model."}) {
+  for (const std::string_view prefix : {"model.language_model.", "language_model.model.",
+                                        "language_model.", "model.", "backbone."}) {
     if (name.starts_with(prefix)) return name.substr(prefix.size());
   }
   return name;

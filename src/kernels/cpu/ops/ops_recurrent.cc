@@ -72,6 +72,24 @@ Status CpuOps::gate_heads(const Matrix& x, const Matrix& by, int64_t head_dim, G
   return {};
 }
 
+Status CpuOps::gate_and_norm(const Matrix& x, const Matrix& by, const float* weight, int64_t size,
+                             float epsilon, Stream) {
+  const ActivationSpec silu{Activation::kSilu};
+  split_rows(x.rows, x.cols, [&](int64_t begin, int64_t end) {
+    for (int64_t r = begin; r < end; ++r) {
+      float* const to = f32_row(x, r);
+      vector_.activate(silu, f32_row(by, r), to, x.cols, to);
+      for (int64_t at = 0; at < x.cols; at += size) {
+        const double squares = vector_.sum_of_squares(to + at, size);
+        const auto scale =
+            static_cast<float>(1 / std::sqrt(squares / static_cast<double>(size) + epsilon));
+        vector_.scale_by(to + at, scale, weight + at, size, to + at);
+      }
+    }
+  });
+  return {};
+}
+
 Status CpuOps::convolve(const Matrix& x, const float* weight, const ConvolutionShape& shape,
                         const Batch& batch, const Matrix& out, Stream) {
   const int64_t past = shape.kernel - 1, cols = out.cols;
@@ -93,7 +111,8 @@ Status CpuOps::convolve(const Matrix& x, const float* weight, const ConvolutionS
                             : tokens.before + (past + at) * cols + to;
         }
         vector_.convolve(rows + absent, weight + absent * cols + to, cols, shape.kernel - absent,
-                         count, shape.silu, f32_row(out, r) + to);
+                         count, shape.bias == nullptr ? nullptr : shape.bias + to, shape.silu,
+                         f32_row(out, r) + to);
       });
     }
   });

@@ -60,6 +60,22 @@ template <class T>
 MORACLE_VECTOR_INLINE void store(void* p, T v) {
   __builtin_memcpy(p, &v, sizeof v);
 }
+/// Stores past the caches, to an aligned address. Call stream_fence() after the last one.
+MORACLE_VECTOR_INLINE void stream(float* p, Vec v) {
+#if defined(MORACLE_VECTOR_AVX512)
+  _mm512_stream_ps(p, as<__m512>(v));
+#elif defined(MORACLE_VECTOR_AVX2)
+  _mm256_stream_ps(p, as<__m256>(v));
+#else
+  store(p, v);
+#endif
+}
+/// Orders streamed stores before later ones, which tell other threads that they are done.
+MORACLE_VECTOR_INLINE void stream_fence() {
+#if defined(MORACLE_VECTOR_AVX512) || defined(MORACLE_VECTOR_AVX2)
+  _mm_sfence();
+#endif
+}
 MORACLE_VECTOR_INLINE Vec splat(float x) {
   return x - Vec{};  // minus, since 0 + -0 is 0
 }

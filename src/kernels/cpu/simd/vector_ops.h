@@ -110,6 +110,33 @@ struct DeltaChunk {
   int64_t num_tokens, key_dim, value_dim;
 };
 
+/// One token of one head of Mamba-2: S ← decay · S + b ⊗ step · x, out = Sᵀ c + skip · x.
+struct Mamba2Step {
+  const float *b, *c;   ///< [state_dim]
+  const float* x;       ///< [head_dim]
+  const float* before;  ///< S [state_dim, head_dim]
+  float* after;         ///< may be `before`
+  float* out;           ///< [head_dim]
+  float decay, step, skip;
+  int64_t state_dim, head_dim;
+  /// Store S past the caches. `after` is aligned to 64 bytes, and head_dim a multiple of 16.
+  bool streams = false;
+};
+
+/// Up to kDeltaChunk tokens of one head: Mamba2Step for each of them in order. Rows past the last
+/// token may hold any values. state_dim is a multiple of 8, head_dim of kDeltaStrip.
+struct Mamba2Chunk {
+  const float *b, *c;         ///< [kDeltaChunk, state_dim]
+  const float* c_by_b;        ///< delta_products of their rows
+  const float *decay, *step;  ///< [kDeltaChunk]
+  const float* x;             ///< [num_tokens, head_dim], rows x_stride apart
+  float* out;                 ///< likewise
+  float* state;               ///< S: [head_dim / kDeltaStrip, state_dim, kDeltaStrip]
+  float skip;
+  int64_t x_stride, out_stride;
+  int64_t num_tokens, state_dim, head_dim;
+};
+
 /// Epilogue of one panel's sums:  v = (sum · x_scale[r]) · w_scale[n] + bias[n].  The result is
 /// stored, or added to a row of `to` with the row's weight. Null factors and biases are left out.
 struct StoreArgs {
@@ -237,15 +264,18 @@ struct VectorOps {
 
   /// x[i] *= σ(by[i])
   void (*gate_sigmoid)(const float* by, int64_t count, float* x);
-  /// out[i] = Σ_j weight[j · weight_stride + i] · rows[j][i], then x·σ(x) if `with_silu`.
+  /// out[i] = bias[i] + Σ_j weight[j · weight_stride + i] · rows[j][i], then x·σ(x) if `with_silu`.
+  /// A null bias is 0.
   void (*convolve)(const float* const* rows, const float* weight, int64_t weight_stride,
-                   int64_t taps, int64_t count, bool with_silu, float* out);
+                   int64_t taps, int64_t count, const float* bias, bool with_silu, float* out);
   void (*delta_step)(const DeltaStep& step);
   /// out[i · kDeltaChunk + j] = Σ_d a[i · count + d] · b[d · kDeltaChunk + j], j <= i < num_rows;
   /// out's other elements up to a multiple of 8 rows may be written. `a` has these rows, too.
   void (*delta_products)(const float* a, const float* b, int64_t count, int64_t num_rows,
                          float* out);
   void (*delta_chunk)(const DeltaChunk& chunk);
+  void (*mamba2_step)(const Mamba2Step& step);
+  void (*mamba2_chunk)(const Mamba2Chunk& chunk);
 
   /// Packs for attend_bf16 the keys and values of the positions that any row sees. Requires
   /// packs(head_dim, value_dim). False: a value is not finite, and 0 times that value would be NaN.

@@ -9,6 +9,7 @@
 #include "kernels/cpu/simd/vector_delta.h"
 #include "kernels/cpu/simd/vector_epilogue.h"
 #include "kernels/cpu/simd/vector_index.h"
+#include "kernels/cpu/simd/vector_mamba2.h"
 #include "kernels/cpu/simd/vector_ops.h"
 #include "kernels/cpu/simd/vector_quantize.h"
 #include "kernels/cpu/simd/vector_recurrent.h"
@@ -56,7 +57,9 @@ constexpr VectorOps table(const char* isa) {
           convolve,
           delta_step,
           delta_products,
-          delta_chunk};
+          delta_chunk,
+          mamba2_step,
+          mamba2_chunk};
 }
 
 }  // namespace

@@ -11,13 +11,14 @@ void gate_sigmoid(const float* by, int64_t count, float* x) {
   each(by, x, count, x, [](Vec g, Vec y) { return y / (exp(-g) + 1.0f); });
 }
 
-/// out = Σ_j weight[j] · rows[j], elementwise, j ascending; then x·σ(x) if `with_silu`.
+/// out = bias + Σ_j weight[j] · rows[j], elementwise, j ascending; then x·σ(x) if `with_silu`.
 void convolve(const float* const* rows, const float* weight, int64_t weight_stride, int64_t taps,
-              int64_t count, bool with_silu, float* out) {
+              int64_t count, const float* bias, bool with_silu, float* out) {
   for (int64_t i = 0; i < count; i += kLanes) {
     const int64_t left = count - i;
     const bool whole = left >= kLanes;
     Vec sum{};
+    if (bias != nullptr) sum = whole ? load(bias + i) : load_first(bias + i, left);
     for (int64_t j = 0; j < taps; ++j) {
       const float *const row = rows[j] + i, *const factor = weight + j * weight_stride + i;
       sum = whole ? multiply_add(load(factor), load(row), sum)

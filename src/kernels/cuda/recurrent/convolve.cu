@@ -29,7 +29,7 @@ struct ConvolveElement {
       if (at >= 0) return load(a.x, first + at, from);
       return before != nullptr ? before[(past + at) * cols + c] : 0.0f;
     };
-    float sum = 0;
+    float sum = a.shape.bias != nullptr ? a.shape.bias[c] : 0.0f;
     for (int64_t j = 0; j <= past; ++j) sum += a.weight[j * cols + c] * row(t - past + j);
     store(a.out, r, c, a.shape.silu ? silu(sum) : sum);
     float* const after = a.state_after(sequence);
@@ -87,8 +87,11 @@ struct ConvolveWindow {
     for (int j = 0; j < kTaps - 1; ++j) rows[j] = rows[j + 1];
     rows[kTaps - 1] = EightFloats::of(row);
   }
-  __device__ Eight sums(const EightFloats (&weight)[kTaps], bool with_silu) const {
-    float sums[8] = {};
+  __device__ Eight sums(const EightFloats (&weight)[kTaps], const EightFloats& bias,
+                        bool with_silu) const {
+    float sums[8];
+#pragma unroll
+    for (int i = 0; i < 8; ++i) sums[i] = bias.values[i];
 #pragma unroll
     for (int j = 0; j < kTaps; ++j) {
 #pragma unroll
@@ -123,6 +126,8 @@ __global__ void __launch_bounds__(kThreads) convolve_rows(const ConvolveArgs a, 
     EightFloats weight[kTaps];
 #pragma unroll
     for (int j = 0; j < kTaps; ++j) weight[j] = EightFloats::of(a.weight + j * cols + c);
+    EightFloats bias{};
+    if (a.shape.bias != nullptr) bias = EightFloats::of(a.shape.bias + c);
     ConvolveWindow<kTaps> window;
     int32_t sequence = -1;
     int64_t first = 0, last = 0;
@@ -145,7 +150,7 @@ __global__ void __launch_bounds__(kThreads) convolve_rows(const ConvolveArgs a, 
           window.start(a, x, c, sequence, first, r);
         }
         window.add(bits[i]);
-        eights(a.out, r)[c / 8] = window.sums(weight, a.shape.silu);
+        eights(a.out, r)[c / 8] = window.sums(weight, bias, a.shape.silu);
         // The window holds the last rows of the step, and older ones if the step has fewer.
         if (r + 1 == last) window.keep(a.state_after(sequence) + c, cols);
       }
@@ -162,7 +167,8 @@ bool convolves_eights(const ConvolveArgs& a) {
   };
   const HeadSplit& split = a.shape.split;
   return fits(a.x) && fits(a.out) && a.out.cols % 8 == 0 && a.shape.state % 16 == 0 &&
-         reinterpret_cast<uintptr_t>(a.weight) % 16 == 0 && a.shape.kernel >= 2 &&
+         reinterpret_cast<uintptr_t>(a.weight) % 16 == 0 &&
+         reinterpret_cast<uintptr_t>(a.shape.bias) % 16 == 0 && a.shape.kernel >= 2 &&
          a.shape.kernel <= 4 && split.head_dim % 8 == 0 &&
          std::all_of(split.sizes, split.sizes + 3, [](int64_t size) { return size % 8 == 0; });
 }

@@ -8,11 +8,12 @@
 // All exponents are at most 0. q and k are not normalized: the sums are divided by their lengths.
 #pragma once
 
+#include "kernels/cuda/recurrent/chunk_products.cuh"
 #include "kernels/cuda/recurrent/delta_rule.cuh"
 
 namespace moracle::cuda {
 
-constexpr int kChunk = 64, kHeadDim = 128;  // tokens of a chunk; columns of q, k and v of a head
+constexpr int kHeadDim = 128;  // columns of q, k and v of a head
 
 /// The inputs of one chunk and value head that do not depend on the state.
 struct DeltaTile {
@@ -45,17 +46,6 @@ __device__ inline int64_t sequence_of_chunk(const Batch& batch, int64_t chunk) {
   }
   return low;
 }
-
-/// [kRows, 8 · kEights] of bf16 in shared memory. The 16-byte vectors of a row are permuted by the
-/// row, so that the same vector of eight consecutive rows lies in different banks.
-template <int kRows, int kEights>
-struct Swizzled {
-  uint4 eights[kRows * kEights];
-  __device__ uint4* at(int row, int eight) {
-    constexpr int kRowsOfLine = kEights < 8 ? 8 / kEights : 1;  // rows in 128 bytes
-    return eights + row * kEights + (eight ^ (row / kRowsOfLine & (kEights < 8 ? kEights - 1 : 7)));
-  }
-};
 
 /// True if a block's shared memory holds the inputs of two chunks, as on compute capability 8.0 and
 /// 9.0, and the GPU multiplies bf16.

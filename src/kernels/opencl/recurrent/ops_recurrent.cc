@@ -11,6 +11,7 @@ namespace {
 const KernelName kGate{"recurrent/recurrent.cl", "gate"};
 const KernelName kGateHeads{"recurrent/recurrent.cl", "gate_heads"};
 const KernelName kNormAndGate{"recurrent/recurrent.cl", "norm_and_gate"};
+const KernelName kGateAndNorm{"recurrent/recurrent.cl", "gate_and_norm"};
 const KernelName kConvolve{
     .file = "recurrent/recurrent.cl", .kernel = "convolve", .follows_pointers = true};
 
@@ -41,13 +42,23 @@ Status OpenClOps::norm_and_gate(const Matrix& x, const GatedNorm& norm, const Ma
                         norm.epsilon, norm.function, by, by_dim, count, out, x.rows, runs);
 }
 
+Status OpenClOps::gate_and_norm(const Matrix& x, const Matrix& by, const float* weight,
+                                int64_t size, float epsilon, Stream stream) {
+  MORACLE_CHECK(opencl::check_floats({&x, &by}));
+  const int64_t runs = x.cols / size;
+  return opencl::launch(queue_, stream, opencl::ops_recurrent::kGateAndNorm, x.rows * runs,
+                        opencl::run_threads(size, queue_), x, by, weight, size, epsilon, x.rows,
+                        runs);
+}
+
 Status OpenClOps::convolve(const Matrix& x, const float* weight, const ConvolutionShape& shape,
                            const Batch& batch, const Matrix& out, Stream stream) {
   MORACLE_CHECK(opencl::check_floats({&x, &out}));
-  return opencl::launch_elements(queue_, stream, opencl::ops_recurrent::kConvolve, out.rows,
-                                 out.cols, x, weight, shape.kernel, shape.silu, shape.state,
-                                 shape.split, batch.sequences, batch.first_token, batch.states, out,
-                                 out.rows, out.cols);
+  const bool has_bias = shape.bias != nullptr;
+  return opencl::launch_elements(
+      queue_, stream, opencl::ops_recurrent::kConvolve, out.rows, out.cols, x, weight,
+      has_bias ? shape.bias : weight, has_bias, shape.kernel, shape.silu, shape.state, shape.split,
+      batch.sequences, batch.first_token, batch.states, out, out.rows, out.cols);
 }
 
 }  // namespace moracle

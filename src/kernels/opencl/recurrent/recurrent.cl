@@ -53,6 +53,24 @@ kernel void norm_and_gate(MATRIX(x), global const float *weight, const long size
   }
 }
 
+// A work-group gates and normalizes each run of `size` columns of x.
+kernel void gate_and_norm(MATRIX(x), MATRIX(by), global const float *weight, const long size, const float epsilon,
+                          const long rows, const long runs) {
+  local float sums[MOST_SUMMED];
+  const int lid = get_local_id(0), threads = get_local_size(0);
+  for (long b = get_group_id(0); b < rows * runs; b += get_num_groups(0)) {
+    const long r = b / runs, first = b % runs * size;
+    float squares = 0;
+    for (long c = first + lid; c < first + size; c += threads) {
+      const float value = gated(LOAD(x, r, c), LOAD(by, r, c), SILU);
+      squares += value * value;
+    }
+    const float scale = 1.0f / sqrt(sum_group(sums, squares) / (float)size + epsilon);
+    for (long c = first + lid; c < first + size; c += threads)
+      STORE(x, r, c, gated(LOAD(x, r, c), LOAD(by, r, c), SILU) * scale * weight[c]);
+  }
+}
+
 // As HeadSplit in ops.h.
 typedef struct {
   long num_heads, head_dim, sizes[3];
@@ -71,8 +89,10 @@ long column_from(const HeadSplit *split, long c) {
 }
 
 // `states` are addresses: of each sequence's state before the step, 0 for zeros, and after it.
-kernel void convolve(MATRIX(x), global const float *weight, const long taps, const int with_silu, const long state,
-                     const HeadSplit split, global const int *sequences, global const int *first_token,
+// Without has_bias, `bias` is any memory.
+kernel void convolve(MATRIX(x), global const float *weight, global const float *bias, const int has_bias,
+                     const long taps, const int with_silu, const long state, const HeadSplit split,
+                     global const int *sequences, global const int *first_token,
                      global const ulong *states, MATRIX(out), const long rows, const long cols) {
   const long past = taps - 1;
   FOR_EACH_ELEMENT(r, c, rows, cols) {
@@ -83,7 +103,7 @@ kernel void convolve(MATRIX(x), global const float *weight, const long taps, con
     global const float *const old = (global const float *)(before + state) + c;
     global float *const new = (global float *)(states[2 * sequence + 1] + state) + c;
 #define INPUT(at) ((at) >= 0 ? LOAD(x, first + (at), from) : before != 0 ? old[(past + (at)) * cols] : 0.0f)
-    float sum = 0;
+    float sum = has_bias ? bias[c] : 0.0f;
     for (long j = 0; j < taps; ++j) sum += weight[j * cols + c] * INPUT(t - past + j);
     STORE(out, r, c, with_silu ? gated(sum, sum, SIGMOID) : sum);
     // Row i of the new state is the step's row count - past + i. The first token keeps older rows.
