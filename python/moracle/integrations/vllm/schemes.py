@@ -5,8 +5,9 @@ from collections.abc import Callable
 import torch
 
 _LAYERS = "vllm.model_executor.layers."
-_QUANTIZATION = _LAYERS + "quantization."
-_COMPRESSED = _QUANTIZATION + "compressed_tensors.compressed_tensors_moe.compressed_tensors_moe_"
+QUANTIZATION = _LAYERS + "quantization."
+_COMPRESSED = QUANTIZATION + "compressed_tensors.compressed_tensors_moe.compressed_tensors_moe_"
+COMPRESSED_SCHEMES = QUANTIZATION + "compressed_tensors.schemes.compressed_tensors_"
 
 
 class Declined(Exception):
@@ -50,7 +51,7 @@ def _both(layer, weight="weight", scale=None, zero_points=None, bias=True):
     return arguments
 
 
-def _group(size):
+def group_name(size):
     return "channel" if size in (-1, None) else f"g{size}"
 
 
@@ -62,7 +63,7 @@ def _plain_scheme(method, moe):
 
 
 def _packed_scheme(method, moe):
-    return f"int{method.num_bits}-w{method.num_bits}a16-{_group(method.group_size)}{'' if method.symmetric else '-asym'}"
+    return f"int{method.num_bits}-w{method.num_bits}a16-{group_name(method.group_size)}{'' if method.symmetric else '-asym'}"
 
 
 def _packed_tensors(method, layer):
@@ -71,7 +72,7 @@ def _packed_tensors(method, layer):
 
 def _gptq_scheme(method, moe):
     config = method.quant_config
-    return f"int{config.weight_bits}-w{config.weight_bits}a16-{_group(config.group_size)}"
+    return f"int{config.weight_bits}-w{config.weight_bits}a16-{group_name(config.group_size)}"
 
 
 def _gptq_tensors(method, layer):
@@ -82,7 +83,7 @@ def _gptq_tensors(method, layer):
 
 def _awq_scheme(method, moe):
     config = method.quant_config
-    return f"int4-w4a16-{_group(config.group_size)}{'-asym' if config.zero_point else ''}"
+    return f"int4-w4a16-{group_name(config.group_size)}{'-asym' if config.zero_point else ''}"
 
 
 def _awq_tensors(method, layer):
@@ -176,10 +177,10 @@ SCHEMES = {
         _LAYERS + "fused_moe.unquantized_fused_moe_method", "select_unquantized_moe_backend", _plain_scheme,
         lambda method, layer: _both(layer), "no quantization", "bf16, f16, f32"),
     "AutoGPTQMoEMethod": Recipe(
-        _QUANTIZATION + "auto_gptq", "select_wna16_moe_backend", _gptq_scheme, _gptq_tensors, "GPTQ, symmetric",
+        QUANTIZATION + "auto_gptq", "select_wna16_moe_backend", _gptq_scheme, _gptq_tensors, "GPTQ, symmetric",
         "int4-w4a16-g*, int8-w8a16-g*"),
     "AutoAWQMoEMethod": Recipe(
-        _QUANTIZATION + "auto_awq", "select_wna16_moe_backend", _awq_scheme, _awq_tensors, "AWQ", "int4-w4a16-g*-asym"),
+        QUANTIZATION + "auto_awq", "select_wna16_moe_backend", _awq_scheme, _awq_tensors, "AWQ", "int4-w4a16-g*-asym"),
     "CompressedTensorsW8A8Int8MoEMethod": Recipe(
         _COMPRESSED + "w8a8_int8", "select_int8_moe_backend", _always("int8-w8a8"), _with_scale,
         "compressed-tensors INT8", "int8-w8a8"),
@@ -200,21 +201,21 @@ SCHEMES = {
         lambda method, layer: _both(layer, "weight_packed") | _nvfp4_scales(layer, "weight_global_scale", True),
         "compressed-tensors NVFP4", "nvfp4-w4a16"),
     "Fp8MoEMethod": Recipe(
-        _QUANTIZATION + "fp8", "select_fp8_moe_backend", _fp8_scheme, _fp8_tensors, "FP8",
+        QUANTIZATION + "fp8", "select_fp8_moe_backend", _fp8_scheme, _fp8_tensors, "FP8",
         "fp8-w8a8-block*, fp8-w8a8-channel"),
     "ModelOptFp8MoEMethod": Recipe(
-        _QUANTIZATION + "modelopt", "select_fp8_moe_backend", lambda method, moe: _fp8(moe, "channel", True),
+        QUANTIZATION + "modelopt", "select_fp8_moe_backend", lambda method, moe: _fp8(moe, "channel", True),
         lambda method, layer: _both(layer) | _per_row(layer) | _inputs(method, layer), "ModelOpt FP8",
         "fp8-w8a8-channel-static"),
     "ModelOptMxFp8FusedMoE": Recipe(
-        _QUANTIZATION + "modelopt", "select_mxfp8_moe_backend", _mxfp8_scheme, _with_scale, "ModelOpt MXFP8",
+        QUANTIZATION + "modelopt", "select_mxfp8_moe_backend", _mxfp8_scheme, _with_scale, "ModelOpt MXFP8",
         "mxfp8-w8a8"),
     "ModelOptNvFp4FusedMoE": Recipe(
-        _QUANTIZATION + "modelopt", "select_nvfp4_moe_backend", _always("nvfp4-w4a16"),
+        QUANTIZATION + "modelopt", "select_nvfp4_moe_backend", _always("nvfp4-w4a16"),
         lambda method, layer: _both(layer) | _nvfp4_scales(layer, "weight_scale_2", False), "ModelOpt NVFP4",
         "nvfp4-w4a16"),
     "GptOssMxfp4MoEMethod": Recipe(
-        _QUANTIZATION + "mxfp4", "select_mxfp4_moe_backend", _always("mxfp4-w4a16"), _with_scale, "GPT-OSS MXFP4",
+        QUANTIZATION + "mxfp4", "select_mxfp4_moe_backend", _always("mxfp4-w4a16"), _with_scale, "GPT-OSS MXFP4",
         "mxfp4-w4a16"),
 }
 
