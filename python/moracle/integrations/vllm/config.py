@@ -11,7 +11,7 @@ from vllm.model_executor.layers.quantization.base_config import QuantizationConf
 from ..._moracle import __version__
 from ...errors import Unsupported
 from . import NAME, VARIABLE, mode
-from .front import in_front
+from ..front import in_front
 from .linears import linear_method_of
 from .methods import Unquantized, method_of
 

@@ -7,7 +7,8 @@ from collections.abc import Callable
 
 import torch
 
-from .schemes import COMPRESSED_SCHEMES, QUANTIZATION, Declined, group_name
+from ..stored import Declined, group_name
+from .schemes import COMPRESSED_SCHEMES, QUANTIZATION
 
 
 class NoKernel:

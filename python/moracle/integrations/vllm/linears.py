@@ -7,12 +7,12 @@ from ..._moracle import LayerSpec, select
 from ...errors import Error, Unsupported
 from ...linears import pack_linear
 from ...packed import MAX_NUM_TOKENS
+from ..stored import Declined
 from .cpus import cpu_device
-from .front import in_front, left_out
+from ..front import in_front, left_out
 from .layers import free, group_of, log_declined
 from .linear_schemes import LINEARS
 from .operator import linear, name_of
-from .schemes import Declined
 
 # The method of compressed-tensors; the layer's scheme is its form.
 _COMPRESSED = "CompressedTensorsLinearMethod"

@@ -7,11 +7,12 @@ from ..._moracle import LayerSpec, select
 from ...errors import Error, Unsupported
 from ...packed import MAX_NUM_TOKENS, pack
 from . import mode
+from ..stored import Declined
 from .cpus import cpu_device
-from .front import in_front, left_out
+from ..front import in_front, left_out
 from .layers import free, group_of, log_declined
 from .operator import experts, name_of
-from .schemes import SCHEMES, Declined, activation_of
+from .schemes import SCHEMES, activation_of
 
 
 def _kernels_left_out():

@@ -1,4 +1,4 @@
-"""Puts functions in front of those of a class or a module of vLLM."""
+"""Puts functions in front of those of a class or a module of an engine."""
 import contextlib
 import functools
 import importlib
@@ -18,7 +18,7 @@ def in_front(functions, own):
 
 @contextlib.contextmanager
 def left_out(functions):
-    """Within it functions of vLLM's modules are others. `functions`: (module, name, the other function)."""
+    """Within it functions of modules are others. `functions`: (module, name, the other function)."""
     kept = []
     for module, name, other in functions:
         module = importlib.import_module(module)
