@@ -23,8 +23,9 @@ void bind_layers(nb::module_& m);      ///< LayerSpec, DescribedWeights, Describ
 void bind_oracle(nb::module_& m);      ///< Machine, Selection, select
 void bind_checkpoint(nb::module_& m);  ///< Checkpoint, quantize
 void bind_device(nb::module_& m);      ///< Device
-void bind_moe(nb::module_& m);         ///< FusedMoe, Linear
-void bind_experts(nb::module_& m);     ///< experts from tensors
+void bind_moe(nb::module_& m);         ///< FusedMoe
+void bind_linear(nb::module_& m);      ///< Linear
+void bind_experts(nb::module_& m);     ///< experts and linear layers from tensors
 void bind_model(nb::module_& m);       ///< Model, Generation
 void bind_measuring(nb::module_& m);   ///< tune, bench_layer
 

@@ -1,6 +1,7 @@
-// Describes experts from tensors in host memory, for fused_experts and pack().
+// Describes experts and linear layers from tensors in host memory, for pack() and pack_linear().
 #include "arrays.h"
 #include "bindings.h"
+#include "checkpoint/memory/stored_linear.h"
 
 namespace moracle::python {
 namespace {
@@ -57,6 +58,16 @@ Consumable<DescribedWeights> describe_tensors(const nb::dict& w1, const nb::dict
   return Consumable(value_of(describe(std::move(stored), std::move(spec))));
 }
 
+Consumable<DescribedMatrix> describe_linear(const nb::dict& parts, nb::handle scheme,
+                                            const nb::str& packing) {
+  auto kept = std::make_shared<Kept>();
+  StoredLinear stored;
+  stored.matrix = stored_of(parts, "weight", "input_scale", *kept);
+  stored.packing = value_of(parse_packing(utf8_of(packing, "packing")));
+  stored.owner = kept;
+  return Consumable(value_of(describe(std::move(stored), scheme_of(scheme))));
+}
+
 }  // namespace
 
 void bind_experts(nb::module_& m) {
@@ -76,6 +87,13 @@ void bind_experts(nb::module_& m) {
       "\"scale\", \"zp\", \"g_idx\", \"bias\" and \"input_scale\". `packing`: \"rows\", \"gptq\", "
       "\"gptq_v2\" or \"awq\". `interleaved`: rows of gate and up alternate in w1. "
       "`expert_map[e]`: the index in the tensors of expert e, or -1.");
+  m.def(
+      "describe_linear", &describe_linear, nb::arg("parts"), nb::kw_only(), nb::arg("scheme"),
+      nb::arg("packing") = "rows",
+      nb::sig("def describe_linear(parts: dict[str, typing.Any], *, scheme: Scheme | str, packing: "
+              "str = 'rows') -> DescribedMatrix"),
+      "One linear layer, from contiguous tensors in host memory that stay where they are until "
+      "Linear has read them. `parts` as w1 of describe_tensors, without the dimension of experts.");
 }
 
 }  // namespace moracle::python

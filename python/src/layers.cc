@@ -31,6 +31,21 @@ void bind_spec(nb::module_& m) {
                   "int, top_k: int, scheme: Scheme | str = 'bf16', activation: str = 'silu', "
                   "alpha: float = 1.702, beta: float = 1.0, limit: float = 0.0, bias: bool = "
                   "False, weight_on_input: bool = False) -> None"))
+      .def_static(
+          "linear",
+          [](int64_t input_size, int64_t output_size, nb::handle scheme, bool bias) {
+            return LayerSpec{.name = "linear",
+                             .linear = true,
+                             .hidden_size = input_size,
+                             .intermediate_size = output_size,
+                             .scheme = scheme_of(scheme),
+                             .bias = bias};
+          },
+          nb::kw_only(), nb::arg("input_size"), nb::arg("output_size"), nb::arg("scheme") = "bf16",
+          nb::arg("bias") = false,
+          nb::sig("def linear(*, input_size: int, output_size: int, scheme: Scheme | str = 'bf16', "
+                  "bias: bool = False) -> LayerSpec"),
+          "The shape of one linear layer.")
       .def_ro("name", &LayerSpec::name)
       .def_ro("is_linear", &LayerSpec::linear, "True for one linear layer instead of experts.")
       .def_ro("num_experts", &LayerSpec::num_experts)

@@ -14,6 +14,7 @@ NB_MODULE(_moracle, m) {
   bind_checkpoint(m);
   bind_device(m);
   bind_moe(m);
+  bind_linear(m);
   bind_experts(m);
   bind_model(m);
   bind_measuring(m);

