@@ -180,7 +180,9 @@ Result<Checkpoint> Checkpoint::open(const std::string& folder) {
         {"architectures"}, "a known architecture, or num_hidden_layers",
         str("it is '", architectures[0], "', and num_hidden_layers is missing"));
   }
-  MORACLE_TRY(const int64_t num_layers, config.integer({"num_hidden_layers"}, 1, 10'000));
+  const ConfigKeys keys =
+      convention == nullptr ? ConfigKeys(kNumLayersKeys) : convention->num_layers;
+  MORACLE_TRY(const int64_t num_layers, config.integer({keys.begin(), keys.end()}, 1, 10'000));
   MORACLE_TRY(Tensors tensors, open_safetensors(folder));
   auto state = std::make_shared<State>(State{.folder = folder,
                                              .config = std::move(config),

@@ -56,7 +56,10 @@ constexpr VectorOps table(const char* isa) {
           convolve,
           delta_step,
           delta_products,
-          delta_chunk};
+          delta_chunk,
+          delta_decays,
+          delta_channels,
+          silu_of};
 }
 
 }  // namespace
