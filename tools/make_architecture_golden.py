@@ -347,7 +347,7 @@ MINIMAX = dict(num_key_value_heads=2, head_dim=8, intermediate_size=12, num_expe
                block_size=8, full_attn_alpha_factor=1.3, full_attn_beta_factor=0.7, linear_attn_alpha_factor=0.8,
                linear_attn_beta_factor=1.2, mlp_alpha_factor=0.6, mlp_beta_factor=1.4,
                rope_parameters=dict(rope_type="default", rope_theta=1e4))
-LONGCAT = dict(num_layers=2, ffn_hidden_size=28, expert_ffn_hidden_size=8, q_lora_rank=10, kv_lora_rank=12,
+LONGCAT = dict(num_hidden_layers=4, ffn_hidden_size=28, expert_ffn_hidden_size=8, q_lora_rank=10, kv_lora_rank=12,
                qk_nope_head_dim=6, qk_rope_head_dim=4, head_dim=4, v_head_dim=8, moe_topk=3, n_routed_experts=6,
                zero_expert_num=4, routed_scaling_factor=1.7)
 MODELS |= {
@@ -383,7 +383,7 @@ MODELS |= {
     "longcat_flash": (transformers.LongcatFlashConfig, dict(
         LONGCAT, seed=7, rope_parameters=dict(rope_type="default", rope_theta=1e4))),
     "longcat_flash_biased": (transformers.LongcatFlashConfig, dict(
-        LONGCAT, seed=8, num_layers=1, zero_expert_num=0, attention_bias=True, tie_word_embeddings=True,
+        LONGCAT, seed=8, num_hidden_layers=2, zero_expert_num=0, attention_bias=True, tie_word_embeddings=True,
         rope_parameters=dict(YARN, rope_theta=1e4, mscale=1.0, mscale_all_dim=1.0))),
 }
 

@@ -60,8 +60,9 @@ INSTANTIATE_TEST_SUITE_P(
     ::testing::Combine(::testing::Values("cpu", "cuda", "opencl"),
                        ::testing::Values("qwen3_5_moe", "kimi_linear", "minimax")),
     [](const auto& tested) {
-      const auto& [device, model] = tested.param;
-      return str(device == "cpu" ? "Cpu" : device == "cuda" ? "Cuda" : "OpenCl", "_", model);
+      const std::string& device = std::get<0>(tested.param);
+      const char* const label = device == "cpu" ? "Cpu" : device == "cuda" ? "Cuda" : "OpenCl";
+      return str(label, "_", std::get<1>(tested.param));
     });
 
 TEST_P(RecurrentState, TruncatingToCheckpointRepeatsTheStep) {

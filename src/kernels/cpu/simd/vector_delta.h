@@ -214,38 +214,46 @@ void delta_chunk(const DeltaChunk& chunk) {
   }
 }
 
-/// Row i of both products, columns [at, at + kWide vectors), and these columns of kept_keys.
-template <int kWide>
+/// Row i of both products, columns [at, at + 16), and these columns of kept_keys. Four rows of
+/// kept_keys at a time have sums of their own, so that the sums do not wait for each other.
 MORACLE_VECTOR_INLINE void channel_products(const DeltaChannels& args, int64_t i, int64_t at) {
+  constexpr int kWide = 16 / kLanes, kApart = kWide == 1 ? 4 : 2;
   const int64_t dim = args.key_dim;
   const float *const q = args.q + i * dim, *const k = args.k + i * dim,
                      *const decays = args.decays + i * dim;
-  Vec q_sums[kWide] = {}, k_sums[kWide] = {};
-  for (int64_t d = 0; d < dim; ++d) {
-    float* const kept = args.kept_keys + d * kDeltaChunk + at;
+  Vec q_sums[kApart][kWide] = {}, k_sums[kApart][kWide] = {};
+  for (int64_t d = 0; d < dim; d += kApart) {
     MORACLE_VECTOR_UNROLL
-    for (int v = 0; v < kWide; ++v) {
-      const Vec key = load(kept + v * kLanes) * decays[d];
-      store(kept + v * kLanes, key);
-      q_sums[v] = multiply_add(splat(q[d]), key, q_sums[v]);
-      k_sums[v] = multiply_add(splat(k[d]), key, k_sums[v]);
+    for (int r = 0; r < kApart; ++r) {
+      float* const kept = args.kept_keys + (d + r) * kDeltaChunk + at;
+      MORACLE_VECTOR_UNROLL
+      for (int v = 0; v < kWide; ++v) {
+        const Vec key = load(kept + v * kLanes) * decays[d + r];
+        store(kept + v * kLanes, key);
+        q_sums[r][v] = multiply_add(splat(q[d + r]), key, q_sums[r][v]);
+        k_sums[r][v] = multiply_add(splat(k[d + r]), key, k_sums[r][v]);
+      }
     }
   }
   MORACLE_VECTOR_UNROLL
   for (int v = 0; v < kWide; ++v) {
-    store(args.q_by_k + i * kDeltaChunk + at + v * kLanes, q_sums[v]);
-    store(args.k_by_k + i * kDeltaChunk + at + v * kLanes, k_sums[v]);
+    MORACLE_VECTOR_UNROLL
+    for (int r = 1; r < kApart; ++r) {
+      q_sums[0][v] += q_sums[r][v];
+      k_sums[0][v] += k_sums[r][v];
+    }
+    store(args.q_by_k + i * kDeltaChunk + at + v * kLanes, q_sums[0][v]);
+    store(args.k_by_k + i * kDeltaChunk + at + v * kLanes, k_sums[0][v]);
   }
 }
 void delta_channels(const DeltaChannels& args) {
-  constexpr int kWide = 16 / kLanes;
   const int64_t dim = args.key_dim;
   for (int64_t d = 0; d < dim; ++d) {
     args.kept_state[d] = 1;
     for (int64_t j = 0; j < kDeltaChunk; ++j) args.kept_keys[d * kDeltaChunk + j] = 0;
   }
   for (int64_t i = 0; i < args.num_tokens; ++i) {
-    for (int64_t at = 0; at < i; at += 16) channel_products<kWide>(args, i, at);
+    for (int64_t at = 0; at < i; at += 16) channel_products(args, i, at);
     float *const q = args.q + i * dim, *const k = args.k + i * dim;
     const float* const decays = args.decays + i * dim;
     Vec own{};

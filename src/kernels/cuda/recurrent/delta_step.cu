@@ -145,8 +145,9 @@ struct DeltaState {
 // kSingle: every sequence has one token. All variants give the same bits: every sum of products is
 // an explicit fmaf.
 template <int kRows, bool kBf16, bool kSingle, bool kByChannel>
-__global__ void __launch_bounds__(kThreads, kRows > 8 ? 2
-                                            : kSingle ? 7
+__global__ void __launch_bounds__(kThreads, kRows > 8                ? 2
+                                            : kSingle && !kByChannel ? 7
+                                            : kSingle                ? 6
                                                       : 4) delta_step(const DeltaArgs a) {
   pdl_wait();
   pdl_launch_dependents();
