@@ -366,6 +366,54 @@ MODELS = {
         attention_bias=True, rope_parameters=dict(YARN, rope_theta=1e4, llama_4_scaling_beta=0.0))),
 }
 
+# Rings of KDA layers and MLA; the first layer is dense.
+KIMI = dict(intermediate_size=28, moe_intermediate_size=8, kv_lora_rank=12, qk_rope_head_dim=4, v_head_dim=8,
+            qk_nope_head_dim=6, num_key_value_heads=4, num_experts_per_tok=3, num_local_experts=8,
+            routed_scaling_factor=1.7, num_hidden_layers=3, rms_norm_eps=0.02)
+MINIMAX = dict(num_key_value_heads=2, head_dim=8, intermediate_size=12, num_experts_per_tok=2, num_hidden_layers=3,
+               block_size=8, full_attn_alpha_factor=1.3, full_attn_beta_factor=0.7, linear_attn_alpha_factor=0.8,
+               linear_attn_beta_factor=1.2, mlp_alpha_factor=0.6, mlp_beta_factor=1.4,
+               rope_parameters=dict(rope_type="default", rope_theta=1e4))
+LONGCAT = dict(num_hidden_layers=4, ffn_hidden_size=28, expert_ffn_hidden_size=8, q_lora_rank=10, kv_lora_rank=12,
+               qk_nope_head_dim=6, qk_rope_head_dim=4, head_dim=4, v_head_dim=8, moe_topk=3, n_routed_experts=6,
+               zero_expert_num=4, routed_scaling_factor=1.7)
+MODELS |= {
+    "kimi_linear": (transformers.KimiLinearConfig, dict(
+        KIMI, seed=13, n_group=1, topk_group=1,
+        linear_attn_config=dict(head_dim=6, num_heads=3, short_conv_kernel_size=4, full_attn_layers=[2],
+                                kda_layers=[1, 3]))),
+    # The first layer has experts and MLA with queries of low rank.
+    "kimi_linear_order": (transformers.KimiLinearConfig, dict(
+        KIMI, seed=8, n_group=4, topk_group=2, q_lora_rank=10, attention_bias=True, norm_topk_prob=False,
+        n_shared_experts=2, linear_head_dim=16, linear_num_heads=2, linear_conv_kernel_dim=3,
+        layer_types=["full_attention", "linear_attention", "linear_attention"],
+        mlp_layer_types=["sparse", "dense", "sparse"])),
+    "bailing_hybrid": (transformers.BailingHybridConfig, dict(
+        KIMI, seed=7, n_group=4, topk_group=2, first_k_dense_replace=1, head_dim=4, layer_group_size=2,
+        num_mtp_layers=0, rope_parameters=dict(rope_type="default", rope_theta=1e4))),
+    "bailing_hybrid_plain": (transformers.BailingHybridConfig, dict(
+        KIMI, seed=21, n_group=1, topk_group=1, q_lora_rank=10, qk_rope_head_dim=16, head_dim=16, kda_safe_gate=False,
+        attention_bias=True, norm_topk_prob=False, short_conv_kernel_size=3, num_mtp_layers=0,
+        layer_types=["full_attention", "linear_attention", "linear_attention"],
+        mlp_layer_types=["sparse", "dense", "sparse"],
+        rope_parameters=dict(YARN, rope_theta=1e4, mscale=1.0, mscale_all_dim=1.0))),
+    "minimax": (transformers.MiniMaxConfig, dict(
+        MINIMAX, seed=16, num_local_experts=4,
+        layer_types=["linear_attention", "full_attention", "linear_attention"])),
+    "minimax_window": (transformers.MiniMaxConfig, dict(
+        MINIMAX, seed=10, num_local_experts=8, num_experts_per_tok=3, sliding_window=5, head_dim=6,
+        num_key_value_heads=4)),
+    # As in the publisher's code, the first columns of each head rotate.
+    "minimax_rotary_dim": (transformers.MiniMaxConfig, dict(
+        MINIMAX, seed=7, num_local_experts=4, rotary_dim=4,
+        layer_types=["full_attention", "linear_attention", "full_attention"])),
+    "longcat_flash": (transformers.LongcatFlashConfig, dict(
+        LONGCAT, seed=7, rope_parameters=dict(rope_type="default", rope_theta=1e4))),
+    "longcat_flash_biased": (transformers.LongcatFlashConfig, dict(
+        LONGCAT, seed=8, num_hidden_layers=2, zero_expert_num=0, attention_bias=True, tie_word_embeddings=True,
+        rope_parameters=dict(YARN, rope_theta=1e4, mscale=1.0, mscale_all_dim=1.0))),
+}
+
 # AutoModelForCausalLM does not know these.
 CLASSES = {transformers.Mistral4Config: transformers.Mistral4ForCausalLM}
 
@@ -435,6 +483,8 @@ def draw(name: str, shape: torch.Size, random: torch.Generator, centre: float) -
         return 0.5 * noise
     if "embed_tokens" in name:
         return noise
+    if name.endswith("A_log"):
+        return noise * (2.0 / noise.numel() ** 0.5)
     return noise * (2.0 / shape[-1] ** 0.5)
 
 
@@ -463,8 +513,40 @@ def store_experts_as_fp8(folder: pathlib.Path, floats: pathlib.Path) -> None:
     config_file.write_text(json.dumps(config))
 
 
+def rewrite(folder: pathlib.Path, is_stored, drops=()) -> None:
+    """Keeps the tensors whose names `is_stored` accepts, and config.json without the keys `drops`."""
+    file, config_file = folder / "model.safetensors", folder / "config.json"
+    tensors = safetensors.torch.load_file(file)
+    safetensors.torch.save_file({name: tensor for name, tensor in tensors.items() if is_stored(name)}, file,
+                                {"format": "pt"})
+    config = json.loads(config_file.read_text())
+    config_file.write_text(json.dumps({key: value for key, value in config.items() if key not in drops}))
+
+
+def drop_zero_experts(folder: pathlib.Path, source: pathlib.Path) -> None:
+    """Published files have no tensors of zero experts; transformers cannot read a file without them."""
+    shutil.copytree(folder, source)
+    experts = json.loads((folder / "config.json").read_text())["n_routed_experts"]
+    rewrite(folder, lambda name: not any(f"mlp.experts.{e}." in name for e in range(experts, experts + 16)))
+
+
+def drop_decay_tables(folder: pathlib.Path, source: pathlib.Path) -> None:
+    """transformers computes them anew, not rounded to bf16."""
+    rewrite(folder, lambda name: not name.endswith(("slope_rate", "_decay")))
+    shutil.copytree(folder, source)
+
+
+def drop_derived_sizes(folder: pathlib.Path, source: pathlib.Path) -> None:
+    """Published files do not have these keys, which transformers computes from others."""
+    rewrite(folder, lambda name: True, ("linear_head_dim", "linear_num_heads", "linear_conv_kernel_dim", "qk_head_dim"))
+    shutil.copytree(folder, source)
+
+
 # What changes the files of a model. transformers reads the other folder.
-CHANGES = {"step3p7_fp8": store_experts_as_fp8}
+CHANGES = {"step3p7_fp8": store_experts_as_fp8, "longcat_flash": drop_zero_experts,
+           "minimax": drop_decay_tables, "minimax_window": drop_decay_tables,
+           "minimax_rotary_dim": drop_decay_tables,
+           "bailing_hybrid": drop_derived_sizes, "bailing_hybrid_plain": drop_derived_sizes}
 
 
 @contextlib.contextmanager
@@ -485,6 +567,20 @@ def far_from_ties(least: float):
         yield
     finally:
         torch.Tensor.topk = topk
+
+
+def rotate_first_columns(model, columns: int) -> None:
+    """transformers' MiniMax rotates whole heads, whatever rotary_dim says."""
+    module = sys.modules[type(model).__module__]
+    rotate = module.apply_rotary_pos_emb
+    base = model.config.rope_parameters["rope_theta"]
+    model.model.rotary_emb.inv_freq = base ** (-torch.arange(0, columns, 2).float() / columns)
+
+    def rotate_part(q, k, cos, sin):
+        parts = rotate(q[..., :columns], k[..., :columns], cos, sin)
+        return tuple(torch.cat([part, whole[..., columns:]], -1) for part, whole in zip(parts, (q, k)))
+
+    module.apply_rotary_pos_emb = rotate_part
 
 
 def configure(config_class, settings: dict, vision: dict | None):
@@ -526,6 +622,8 @@ def write(folder: pathlib.Path, config_class, settings: dict, model_class=AutoMo
         # factors, only long_mscale. transformers 4.56 and the code that Phi-3.5-MoE came with do.
         rope = read.model.rotary_emb
         rope.rope_init_fn = functools.partial(rope.rope_init_fn, seq_len=TOKENS)
+    if config.model_type == "minimax" and hasattr(config, "rotary_dim"):
+        rotate_first_columns(read, config.rotary_dim)
     ids = torch.randint(0, VOCABULARY, (1, TOKENS), generator=random)
     with torch.no_grad(), far_from_ties(0.01):
         logits = read(ids).logits[0].float().contiguous()

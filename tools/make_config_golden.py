@@ -27,6 +27,7 @@ ROOT = pathlib.Path(__file__).resolve().parent.parent / "tests/golden"
 CLASSES = {
     "AfmoeForCausalLM": transformers.AfmoeConfig,
     "AXK1ForCausalLM": transformers.AXK1Config,
+    "BailingHybridForCausalLM": transformers.BailingHybridConfig,
     "Cohere2MoeForCausalLM": transformers.Cohere2MoeConfig,
     "DeepseekV2ForCausalLM": transformers.DeepseekV2Config,
     "DeepseekV3ForCausalLM": transformers.DeepseekV3Config,
@@ -46,13 +47,17 @@ CLASSES = {
     "GraniteMoeSWAForCausalLM": transformers.GraniteMoeSWAConfig,
     "HunYuanMoEV1ForCausalLM": transformers.HunYuanMoEV1Config,
     "HYV3ForCausalLM": transformers.HYV3Config,
+    "KimiLinearForCausalLM": transformers.KimiLinearConfig,
     "LagunaForCausalLM": transformers.LagunaConfig,
     "Lfm2MoeForCausalLM": transformers.Lfm2MoeConfig,
     "Llama4ForCausalLM": transformers.Llama4TextConfig,
+    "LongcatFlashForCausalLM": transformers.LongcatFlashConfig,
     "MellumForCausalLM": transformers.MellumConfig,
     "MiMoV2FlashForCausalLM": transformers.MiMoV2FlashConfig,
     "MiniMaxForCausalLM": transformers.MiniMaxConfig,
     "MiniMaxM2ForCausalLM": transformers.MiniMaxM2Config,
+    "MiniMaxM3ForCausalLM": transformers.MiniMaxM3VLTextConfig,
+    "MiniMaxText01ForCausalLM": transformers.MiniMaxConfig,
     "Mistral4ForCausalLM": transformers.Mistral4Config,
     "MixtralForCausalLM": transformers.MixtralConfig,
     "NemotronHForCausalLM": transformers.NemotronHConfig,
@@ -72,6 +77,8 @@ CLASSES = {
 BY_TYPE = {"sarvam_mla": "SarvamMLAForCausalLM", "sarvam_moe": "SarvamMoEForCausalLM"}
 # AutoModelForCausalLM does not know these.
 MODEL_CLASSES = {transformers.Mistral4Config: transformers.Mistral4ForCausalLM}
+# Their files have the names of attribute_map.
+RENAMED = (transformers.BailingHybridConfig, transformers.KimiLinearConfig)
 WRAPPERS = {"Qwen3VLMoeForConditionalGeneration": transformers.Qwen3VLMoeConfig}
 # Keys that only training, generation, the file's bookkeeping or Mamba-2 layers use.
 NOT_OF_THE_MODEL = {
@@ -156,19 +163,26 @@ def defaults_of(architecture: str) -> dict:
     defaults.pop("rope_parameters", None)
     if architecture in WRAPPERS:
         defaults["tie_word_embeddings"] = declared(WRAPPERS[architecture])["tie_word_embeddings"]
+    # Files have the names that the class gives to these keys.
+    for key, name in getattr(config_class, "attribute_map", {}).items():
+        if key in defaults and config_class in RENAMED:
+            defaults[name] = defaults.pop(key)
     # Keys that the class reads without declaring them.
     whole = config_class()
     if config_class is transformers.NemotronHConfig:  # no RoPE
         return defaults | {"layers_block_type": whole.layers_block_type}
-    rope = whole.rope_parameters
-    if config_class is transformers.Gemma4TextConfig:
+    rope = getattr(whole, "rope_parameters", None)
+    if rope is None:  # never rotates
+        rope = {"rope_type": "none"}
+    elif config_class is transformers.Gemma4TextConfig:
         defaults["rope_parameters"] = rope
         full = whole.layer_types.index("full_attention")
         defaults["global_head_dim"] = whole.per_layer_config[full].head_dim
     elif any(isinstance(value, dict) for value in rope.values()):
         defaults["rope_parameters"] = rope
     else:
-        defaults["rope_theta"] = config_class.default_theta
+        if config_class is not transformers.BailingHybridConfig:  # it declares its own
+            defaults["rope_theta"] = config_class.default_theta
         if rope["rope_type"] != "default":
             defaults["rope_parameters"] = {key: rope[key] for key in rope if key != "rope_theta"}
         if config_class is transformers.Mistral4Config:  # two settings follow from sizes
@@ -268,7 +282,7 @@ def main() -> None:
         entry["left_out"][folder.name] = left_out(config_class, config, entry["defaults"])
         # Some have settings by kind of layer or by layer, Phi-3.5-MoE no other settings than LongRoPE's.
         if config_class is transformers.NemotronHConfig or len(entry["left_out"]) > 1 or folder.name in (
-                "gemma4", "granite_moe_swa", "laguna", "mellum", "mimo_v2_flash", "phimoe", "qwen3_vl_moe"):
+                "gemma4", "granite_moe_swa", "kimi_linear", "laguna", "mellum", "mimo_v2_flash", "phimoe", "qwen3_vl_moe"):
             continue
         cases = {}
         for name, settings in (ROPE | (PARTIAL if folder.name in OF_PARTS else {})).items():

@@ -113,7 +113,11 @@ Result<int64_t> count_layers(const Config& config, const ExpertConvention* conve
   const ConfigKeys lists = convention == nullptr ? ConfigKeys() : convention->layer_lists;
   const Config::Keys keys(lists.begin(), lists.end());
   const nlohmann::json* const list = lists.empty() ? nullptr : config.find(keys);
-  if (list == nullptr) return config.integer({"num_hidden_layers"}, 1, 10'000);
+  if (list == nullptr) {
+    const ConfigKeys numbers =
+        convention == nullptr ? ConfigKeys(kNumLayersKeys) : convention->num_layers;
+    return config.integer({numbers.begin(), numbers.end()}, 1, 10'000);
+  }
   const size_t layers = list->is_string()  ? list->get_ref<const std::string&>().size()
                         : list->is_array() ? list->size()
                                            : 0;

@@ -53,6 +53,7 @@ size_t gated_delta_scratch_bytes(const GatedDeltaShape& shape, int64_t num_token
                                  DType activations) {
   if (activations == DType::kF32 || num_tokens <= kRecurrentDeltaTokens) return 0;
   if (shape.key_dim != kDeltaChunkDim || shape.value_dim != kDeltaChunkDim) return 0;
+  if (shape.by_channel) return 0;  // no device has chunks for it that need scratch
   // Chunks that do not fit are processed in turn.
   constexpr int64_t kMost = int64_t{64} << 20;
   const int64_t of_heads = shape.num_value_heads * kDeltaTileBytes;

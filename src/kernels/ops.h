@@ -187,6 +187,12 @@ struct GatedDeltaShape {
   int64_t ba_group;
   int64_t state;  ///< byte offset in a sequence's state: f32 [num_value_heads, key_dim, value_dim]
   bool batch_invariant = false;  ///< see AttentionShape
+  /// Kimi Delta Attention: each channel of a key has a decay of its own. Column ba_group + head ·
+  /// key_dim + i of `ba` is a of channel i, and dt_bias is [num_value_heads, key_dim]. Every value
+  /// head has a key head.
+  bool by_channel = false;
+  /// If not 0, the decay is exp(lower_bound · σ(exp(a_log) · (a + dt_bias))). With by_channel.
+  float lower_bound = 0;
 };
 /// Bytes of device scratch that the gated delta rule needs for `num_tokens` tokens. A GPU keeps the
 /// matrices of chunks there. `activations`: the device's activation dtype.
@@ -208,6 +214,12 @@ struct Mamba2Shape {
 };
 /// Sequences with at most so many tokens in a step need no chunks on a GPU.
 inline constexpr int64_t kRecurrentMambaTokens = 16;
+/// Lightning attention. Sizes as in LightningSpec.
+struct LightningShape {
+  int64_t num_heads, head_dim;
+  int64_t state;  ///< byte offset in a sequence's state: f32 [num_heads, head_dim, head_dim]
+  bool batch_invariant = false;  ///< see AttentionShape
+};
 
 class Ops {
  public:
@@ -276,6 +288,10 @@ class Ops {
   virtual Status combine(const Matrix& y, const int32_t* slot_row, const float* topk_weights,
                          int64_t top_k, const Matrix& out, Stream) = 0;
 
+  /// Takes the choices of experts that return their input, those from num_experts on: their ids
+  /// become -1, and sums[t] is the sum of their weights. ids, weights [num_tokens, top_k].
+  virtual Status take_identity(int32_t* ids, const float* weights, int64_t num_tokens,
+                               int64_t top_k, int64_t num_experts, float* sums, Stream) = 0;
   /// weights[i] *= scales[ids[i]], i < count; ids of -1 change nothing.
   virtual Status scale_by_expert(const int32_t* ids, int64_t count, const float* scales,
                                  float* weights, Stream) = 0;
@@ -388,6 +404,14 @@ class Ops {
   /// of x. `by` has the columns of x.
   virtual Status gate_and_norm(const Matrix& x, const Matrix& by, const float* weight, int64_t size,
                                float epsilon, Stream) = 0;
+  /// Per head, from the state S [head_dim, head_dim] before the step, token by token, with q, k and
+  /// v after x·σ(x):
+  ///   S ← decays[head] · S + k ⊗ v
+  ///   out = Sᵀ q
+  /// qkv [tokens, 3 · num_heads · head_dim]: q, k and v of one head, then those of the next; out
+  /// [tokens, num_heads · head_dim].
+  virtual Status lightning(const Matrix& qkv, const float* decays, const LightningShape& shape,
+                           const Batch& batch, const Matrix& out, Stream) = 0;
 };
 
 }  // namespace moracle

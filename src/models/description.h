@@ -28,6 +28,8 @@ struct DecoderSpec {
   int64_t short_context = 0;  ///< 0: no LongRoPE
   float short_factor = 1, long_factor = 1;
   float logit_cap = 0;  ///< logits become cap · tanh(logit / cap); 0: they stay
+  /// The residual stream goes on from the output of each layer's norms, not from their input.
+  bool post_norm_residual = false;
   bool operator==(const DecoderSpec&) const = default;
 };
 
@@ -123,6 +125,7 @@ struct LatentSpec {
   float norm_epsilon = 1e-6f;  ///< of the latent vectors
   float temper_scale = 0;      ///< with temper_strength: Ops::temper of queries, offset 0; 0: none
   float temper_strength = 0;
+  bool head_gate = false;  ///< a sigmoid of each head multiplies its output
   Rotary rotary;
   IndexerSpec indexer = {};
   int64_t head_dim() const { return nope_dim + rope_dim; }
@@ -138,6 +141,7 @@ struct LatentDescription {
   DescribedMatrix kv_b;                ///< [num_heads * (nope_dim + value_dim), kv_rank]
   DescribedMatrix o;
   std::optional<IndexerDescription> indexer = {};  ///< of a layer that chooses positions itself
+  std::optional<DescribedMatrix> gate = {};        ///< [num_heads, hidden_size], with head_gate
 };
 
 /// Gated DeltaNet: linear attention with a recurrent state (Yang et al., "Gated Delta Networks:
@@ -218,14 +222,63 @@ struct NoAttentionDescription {
   NoAttentionSpec spec = {};
 };
 
+/// Kimi Delta Attention (KDA; Kimi Team, "Kimi Linear", 2025): the gated delta rule where each
+/// channel of a key has a decay of its own.
+struct KimiDeltaSpec {
+  int64_t num_heads = 0;
+  int64_t head_dim = 0;   ///< of a query, a key and a value
+  int64_t kernel = 0;     ///< taps of the short convolution
+  int64_t rank = 0;       ///< of decays and output gates; 0: they come from the hidden state itself
+  float lower_bound = 0;  ///< see GatedDeltaShape
+  float norm_epsilon = 1e-6f;
+  int64_t channels() const { return num_heads * head_dim; }
+  bool operator==(const KimiDeltaSpec&) const = default;
+};
+struct KimiDeltaDescription {
+  KimiDeltaSpec spec;
+  std::vector<float> convolution;  ///< [channels of q, of k and of v, kernel]
+  std::vector<float> a_log;        ///< [num_heads]
+  std::vector<float> dt_bias;      ///< [channels]
+  std::vector<float> norm;         ///< [head_dim], before the output gate
+  DescribedMatrix qkv;
+  DescribedMatrix strength;                  ///< [num_heads, hidden_size]: of the update
+  std::optional<DescribedMatrix> decay_a{};  ///< [rank, hidden_size]
+  DescribedMatrix decay;                     ///< [channels, rank or hidden_size]
+  std::optional<DescribedMatrix> gate_a{};   ///< [rank, hidden_size]
+  DescribedMatrix gate;                      ///< [channels, rank or hidden_size]
+  DescribedMatrix o;
+};
+
+/// Lightning attention (Qin et al., "Lightning Attention-2", 2024): linear attention whose state
+/// decays by a constant of each head.
+struct LightningSpec {
+  int64_t num_heads = 0;
+  int64_t head_dim = 0;  ///< of a query, a key and a value
+  float norm_epsilon = 1e-6f;
+  int64_t channels() const { return num_heads * head_dim; }
+  bool operator==(const LightningSpec&) const = default;
+};
+struct LightningDescription {
+  LightningSpec spec;
+  std::vector<float> decays;  ///< [num_heads], each below 1
+  std::vector<float> norm;    ///< [channels], before the output gate
+  DescribedMatrix qkv;        ///< rows of q, k and v of one head, then those of the next
+  DescribedMatrix gate;       ///< [channels, hidden_size]
+  DescribedMatrix o;
+};
+
 using AttentionDescription =
     std::variant<GroupedQueryDescription, LatentDescription, GatedDeltaDescription,
-                 ShortConvolutionDescription, Mamba2Description, NoAttentionDescription>;
+                 ShortConvolutionDescription, Mamba2Description, KimiDeltaDescription,
+                 LightningDescription, NoAttentionDescription>;
 
 struct RouterDescription {
   DescribedMatrix weights;
   std::vector<float> correction_bias;     ///< [num_experts], as the routing says; empty: none
   std::vector<float> expert_scales = {};  ///< likewise
+  /// Experts behind the layer's own that return their input (LongCat's zero experts): further rows
+  /// of weights and numbers of correction_bias.
+  int64_t num_identity = 0;
 };
 
 /// Experts that are added to a dense MLP, which is the layer's `shared` (Gemma-4). The MLP reads
@@ -257,6 +310,10 @@ struct OutputStepsDescription {
   float sum_scale = 1;           ///< multiplies the output and the residual stream
 };
 
+/// Shortcut-connected experts (LongCat-Flash): those of one layer join the residual stream with the
+/// output of the next layer's MLP. The first layer adds only its shared expert.
+enum class Shortcut : uint8_t { kNone, kBegins, kEnds };
+
 struct LayerDescription {
   /// [hidden_size]; of LayerNorm: the weights, then the biases. Empty: no norm.
   std::vector<float> input_norm;
@@ -271,6 +328,7 @@ struct LayerDescription {
   std::optional<BesideMlp> beside_mlp = {};
   std::optional<LatentExpertsDescription> latent = {};
   bool parallel = false;  ///< the feed-forward reads the input of attention; post_norm is empty
+  Shortcut shortcut = Shortcut::kNone;
   /// Of an FP8 cache: one, or one for each head of keys; empty: the file has none.
   std::vector<float> key_scales = {}, value_scales = {};
 };

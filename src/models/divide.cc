@@ -68,6 +68,8 @@ Status divide_attention(LatentDescription& attention, const Share& share) {
   const int64_t keys = spec.num_heads * (spec.nope_dim + spec.value_dim);
   MORACLE_CHECK(share.take_rows(attention.q, {share.of(0, spec.num_heads * spec.head_dim())}));
   MORACLE_CHECK(share.take_rows(attention.kv_b, {share.of(0, keys)}));
+  if (attention.gate)
+    MORACLE_CHECK(share.take_rows(*attention.gate, {share.of(0, spec.num_heads)}));
   spec.num_heads /= share.size;
   return share.take_columns(attention.o);
 }
@@ -83,6 +85,13 @@ Status divide_attention(Mamba2Description&, const Share& share) {
 }
 Status divide_attention(NoAttentionDescription&, const Share&) {
   return {};
+}
+
+Status divide_attention(KimiDeltaDescription&, const Share& share) {
+  return share.refuse("attention over keys and values", "Kimi Delta Attention is not divided");
+}
+Status divide_attention(LightningDescription&, const Share& share) {
+  return share.refuse("attention over keys and values", "lightning attention is not divided");
 }
 
 // A dense MLP, or a shared expert.

@@ -295,7 +295,7 @@ Result<Model> Model::State::load(const Checkpoint& checkpoint, const ModelOption
   MORACLE_TRY(Model model, ModelAccess::load(std::move(description), options, adapters,
                                              checkpoint.total_bytes(), &record));
   model.state_->architecture = checkpoint.architecture();
-  model.state_->layers_of_checkpoint = checkpoint.num_layers();
+  model.state_->num_layers = static_cast<int64_t>(model.state_->layers.size());
   model.state_->weights_text = identity_of(facts);
   model.state_->file_versions = std::move(versions);
   if (options.group)

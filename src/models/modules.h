@@ -57,6 +57,8 @@ visit_attention(T& attention, int64_t layer, Visit& visit) {
     MORACLE_CHECK(visit(ModuleLabel{"indexer", "k", layer}, attention.indexer->k));
     MORACLE_CHECK(visit(ModuleLabel{"indexer", "weights", layer}, attention.indexer->weights));
   }
+  if (attention.gate)
+    MORACLE_CHECK(visit(ModuleLabel{"attention", "gate", layer}, *attention.gate));
   return visit(ModuleLabel{"attention", "output", layer}, attention.o);
 }
 template <class T, class Visit>
@@ -82,6 +84,28 @@ template <class T, class Visit>
 requires std::is_same_v<std::remove_const_t<T>, NoAttentionDescription> Status
 visit_attention(T&, int64_t, Visit&) {
   return {};
+}
+
+template <class T, class Visit>
+requires std::is_same_v<std::remove_const_t<T>, KimiDeltaDescription> Status
+visit_attention(T& attention, int64_t layer, Visit& visit) {
+  const auto label = [layer](const char* detail) {
+    return ModuleLabel{"linear attention", detail, layer};
+  };
+  MORACLE_CHECK(visit(label("qkv"), attention.qkv));
+  MORACLE_CHECK(visit(label("strength"), attention.strength));
+  if (attention.decay_a) MORACLE_CHECK(visit(label("decay_a"), *attention.decay_a));
+  MORACLE_CHECK(visit(label(attention.decay_a ? "decay_b" : "decay"), attention.decay));
+  if (attention.gate_a) MORACLE_CHECK(visit(label("gate_a"), *attention.gate_a));
+  MORACLE_CHECK(visit(label(attention.gate_a ? "gate_b" : "gate"), attention.gate));
+  return visit(label("output"), attention.o);
+}
+template <class T, class Visit>
+requires std::is_same_v<std::remove_const_t<T>, LightningDescription> Status
+visit_attention(T& attention, int64_t layer, Visit& visit) {
+  MORACLE_CHECK(visit(ModuleLabel{"linear attention", "qkv", layer}, attention.qkv));
+  MORACLE_CHECK(visit(ModuleLabel{"linear attention", "gate", layer}, attention.gate));
+  return visit(ModuleLabel{"linear attention", "output", layer}, attention.o);
 }
 
 /// Calls `visit(label, module)` for every DescribedMatrix and DescribedWeights of a Description,

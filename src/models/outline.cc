@@ -90,7 +90,8 @@ std::string vectors(const Description& description) {
   for (const LayerDescription& layer : description.layers) {
     const auto* grouped = std::get_if<GroupedQueryDescription>(&layer.attention);
     if (grouped != nullptr && !grouped->sinks.empty()) also.insert("sinks");
-    if (std::holds_alternative<GatedDeltaDescription>(layer.attention))
+    if (std::holds_alternative<GatedDeltaDescription>(layer.attention) ||
+        std::holds_alternative<KimiDeltaDescription>(layer.attention))
       also.insert("convolutions, decays");
     if (std::holds_alternative<ShortConvolutionDescription>(layer.attention))
       also.insert("convolutions");

@@ -6,6 +6,7 @@
 #include "base/small_file.h"
 #include "base/text.h"
 #include "base/try.h"
+#include "checkpoint/state.h"
 
 namespace moracle {
 namespace {
@@ -80,9 +81,10 @@ Status check_measured_load(const ModelOptions& options, const Checkpoint& checkp
     return of_another_model(statistics, "architecture", checkpoint.architecture(),
                             str("it is ", quote(statistics.architecture)));
   }
-  if (statistics.num_layers != checkpoint.num_layers()) {
-    return of_another_model(statistics, "num_layers",
-                            str(checkpoint.num_layers(), ", as in the model"),
+  const int64_t num_layers =
+      checkpoint.num_layers() * convention_of(checkpoint.state()).layers_of_each;
+  if (statistics.num_layers != num_layers) {
+    return of_another_model(statistics, "num_layers", str(num_layers, ", as in the model"),
                             str("it is ", statistics.num_layers));
   }
   return {};

@@ -24,10 +24,12 @@ using ::testing::HasSubstr;
 using testing::must;
 
 /// On a CPU, and on the other devices of this machine.
-class RecurrentState : public ::testing::TestWithParam<std::string> {
+class RecurrentState
+    : public ::testing::TestWithParam<std::tuple<std::string, std::string>> {  // device, model
  protected:
   void SetUp() override {
-    const std::string name = GetParam() == "opencl" ? testing::opencl_name() : GetParam();
+    const std::string& kind = std::get<0>(GetParam());
+    const std::string name = kind == "opencl" ? testing::opencl_name() : kind;
     if (const auto device = open_device(name); !device) GTEST_SKIP() << device.error().to_string();
     ModelOptions options;
     options.device = testing::device(name);
@@ -46,18 +48,22 @@ class RecurrentState : public ::testing::TestWithParam<std::string> {
     return {logits->begin(), logits->end()};
   }
 
-  const Checkpoint checkpoint_ = must(Checkpoint::open(golden_folder("qwen3_5_moe")));
-  const std::vector<int32_t> ids_ = golden_reference("qwen3_5_moe").ids;
+  const std::string golden_ = std::get<1>(GetParam());
+  const Checkpoint checkpoint_ = must(Checkpoint::open(golden_folder(golden_)));
+  const std::vector<int32_t> ids_ = golden_reference(golden_).ids;
   std::optional<Model> loaded_;
   Model* model_ = nullptr;
   std::optional<KvCache> cache_;
 };
-INSTANTIATE_TEST_SUITE_P(Devices, RecurrentState, ::testing::Values("cpu", "cuda", "opencl"),
-                         [](const auto& tested) {
-                           return tested.param == "cpu"    ? "Cpu"
-                                  : tested.param == "cuda" ? "Cuda"
-                                                           : "OpenCl";
-                         });
+INSTANTIATE_TEST_SUITE_P(
+    Devices, RecurrentState,
+    ::testing::Combine(::testing::Values("cpu", "cuda", "opencl"),
+                       ::testing::Values("qwen3_5_moe", "kimi_linear", "minimax")),
+    [](const auto& tested) {
+      const std::string& device = std::get<0>(tested.param);
+      const char* const label = device == "cpu" ? "Cpu" : device == "cuda" ? "Cuda" : "OpenCl";
+      return str(label, "_", std::get<1>(tested.param));
+    });
 
 TEST_P(RecurrentState, TruncatingToCheckpointRepeatsTheStep) {
   ASSERT_TRUE(run(*cache_, 0, 7));
@@ -163,12 +169,21 @@ TEST(RecurrentModels, PlanCountsTheStateOfMamba2) {
   EXPECT_EQ(planned->cache_bytes_per_token, 2 * 2 * 8 * 4);
 }
 
+TEST(RecurrentModels, PlanCountsTheStateOfLinearAttention) {
+  // Two layers: 3 heads of [6, 6], and 3 rows of 3 · 18 columns, in multiples of 64 bytes.
+  EXPECT_EQ(must(plan(must(Checkpoint::open(golden_folder("kimi_linear"))), {})).state_bytes,
+            2 * (448 + 704));
+  // Two layers: 4 heads of [8, 8].
+  EXPECT_EQ(must(plan(must(Checkpoint::open(golden_folder("minimax"))), {})).state_bytes, 2 * 1024);
+}
+
 TEST(RecurrentModels, GpusOfEveryPlatformArePlanned) {
   for (const auto& [device, machine] : {std::pair{"cuda", "h200"}, {"opencl", "arc-b580"}}) {
     ModelOptions options;
     options.device = testing::device(device);
-    for (const char* const model : {"qwen3_next", "qwen3_5_moe", "lfm2_moe", "granite_moe_hybrid",
-                                    "nemotron_h", "nemotron_h_latent"}) {
+    for (const char* const model :
+         {"qwen3_next", "qwen3_5_moe", "lfm2_moe", "granite_moe_hybrid", "nemotron_h",
+          "nemotron_h_latent", "kimi_linear", "bailing_hybrid", "minimax", "longcat_flash"}) {
       const auto explained = explain(must(Checkpoint::open(golden_folder(model))), options,
                                      must(Machine::find(machine)));
       ASSERT_TRUE(explained) << explained.error().to_string();

@@ -13,11 +13,14 @@
 namespace moracle::routing_statistics_test {
 namespace {
 
+using ::testing::AllOf;
 using ::testing::Each;
 using testing::golden_folder;
 using testing::golden_model;
 using testing::golden_reference;
+using ::testing::Gt;
 using ::testing::HasSubstr;
+using ::testing::Lt;
 using testing::SafetensorsImage;
 using testing::SyntheticCheckpoint;
 using testing::TemporaryFolder;
@@ -94,12 +97,20 @@ TEST(RoutingStatistics, HoldLayersWithExpertsOfEveryModel) {
     const std::vector<int32_t> ids = golden_reference(name).ids;
     ASSERT_TRUE(testing::all_logits(model, ids));
     const RoutingStatistics statistics = *model.routing_statistics();
-    ASSERT_EQ(statistics.tokens.size(), checkpoint.moe_layers().size());
+    const std::vector<int64_t> stored = checkpoint.moe_layers();
+    ASSERT_EQ(statistics.tokens.size(), stored.size());
+    size_t number = 0;  // LongCat-Flash has two layers of the model in one of the files
     for (const auto& [layer, tokens] : statistics.tokens) {
-      const LayerSpec spec = checkpoint.moe_layer(layer)->spec;
+      EXPECT_LT(layer, statistics.num_layers);
+      const LayerSpec spec = checkpoint.moe_layer(stored[number++])->spec;
       EXPECT_EQ(static_cast<int64_t>(tokens.size()), spec.num_experts);
-      EXPECT_EQ(std::accumulate(tokens.begin(), tokens.end(), int64_t{0}),
-                spec.top_k * static_cast<int64_t>(ids.size()));
+      const int64_t all = std::accumulate(tokens.begin(), tokens.end(), int64_t{0}),
+                    choices = spec.top_k * static_cast<int64_t>(ids.size());
+      // Its experts that return their input are not counted.
+      if (name == "longcat_flash")
+        EXPECT_THAT(all, AllOf(Gt(0), Lt(choices)));
+      else
+        EXPECT_EQ(all, choices);
     }
   }
 }

@@ -42,13 +42,20 @@ inline constexpr const char* kRenormalizeKeys[] = {"norm_topk_prob"};
 inline constexpr const char* kScoreKeys[] = {"scoring_func"};
 inline constexpr const char* kScalingFactorKeys[] = {"routed_scaling_factor"};
 
+inline constexpr const char* kNumLayersKeys[] = {"num_hidden_layers"};
+
 struct ExpertConvention {
   /// Values of keys that config.json lacks, as a JSON object: the defaults of the family's
   /// configuration class in transformers, for the keys that are read.
   std::string_view defaults = "{}";
   /// Tried in this order, before the names that several families share (see expert_names).
   std::span<const ExpertNames> names = {};
+  ConfigKeys num_layers = kNumLayersKeys;
+  /// Layers of the model for each of these (LongCat-Flash: 2).
+  int64_t layers_of_each = 1;
   ConfigKeys num_experts = kNumExpertsKeys;
+  /// The number of experts behind these that return their input. Their tensors mean nothing.
+  ConfigKeys num_identity = {};
   ConfigKeys top_k = kTopKKeys;
   ConfigKeys intermediate_size = kExpertSizeKeys;
   ConfigKeys hidden_size = kHiddenSizeKeys;  ///< of the vectors that experts read

@@ -55,7 +55,7 @@ Result<Routing> read_routing(const Checkpoint::State& state, int64_t layer) {
   // Files of DeepSeek-V2 may name groups and a method that does not use them.
   MORACLE_TRY(const std::string method, config.text_or("", {"topk_method"}));
   if (method != "greedy") {
-    MORACLE_TRY(routing.num_groups, config.integer_or(1, {"n_group"}, 1));
+    MORACLE_TRY(routing.num_groups, config.integer_or(1, {"n_group", "num_expert_group"}, 1));
     MORACLE_TRY(routing.top_groups, config.integer_or(1, {"topk_group"}, 1, routing.num_groups));
   }
   MORACLE_TRY(const double factor, config.number_or(1, keys(family.scaling_factor)));
@@ -247,6 +247,15 @@ Status describe_expert(const Checkpoint::State& state, const ExpertNames& names,
   return w2.push(state, std::move(down));
 }
 
+// True for tensors of the experts that return their input.
+bool is_identity(const Checkpoint::State& state, const LayerSpec& spec, const std::string& name) {
+  const ConfigKeys names = convention_of(state).num_identity;
+  const Result<int64_t> count = state.config.integer_or(0, keys(names), 0);
+  for (int64_t e = 0; !names.empty() && count && e < *count; ++e)
+    if (name.starts_with(str(spec.name, ".", spec.num_experts + e, "."))) return true;
+  return false;
+}
+
 // An unread tensor of this layer's experts would be a forgotten expert or bias.
 Status check_coverage(const Checkpoint::State& state, const LayerSpec& spec, int64_t layer,
                       const std::unordered_set<std::string>& claimed) {
@@ -255,7 +264,8 @@ Status check_coverage(const Checkpoint::State& state, const LayerSpec& spec, int
   const std::string bias = of_layer(state, convention_of(state).correction_bias, layer);
   const auto& all = state.tensors.all();
   for (auto it = all.lower_bound(prefix); it != all.end() && it->first.starts_with(prefix); ++it) {
-    if (claimed.contains(it->first) || it->first == bias) continue;
+    if (claimed.contains(it->first) || it->first == bias || is_identity(state, spec, it->first))
+      continue;
     return state.tensors.wrong(
         it->first, str("to belong to one of ", spec.num_experts, " experts of this scheme"),
         "the model does not use it");

@@ -99,6 +99,10 @@ inline AttentionSizes attention_sizes(const NoAttentionSpec&, int64_t, DType) {
 inline std::unique_ptr<Attention> make_attention(const NoAttentionSpec&) {
   return nullptr;
 }
+AttentionSizes attention_sizes(const KimiDeltaSpec& spec, int64_t max_num_tokens, DType dtype);
+std::unique_ptr<Attention> make_attention(const KimiDeltaSpec& spec);
+AttentionSizes attention_sizes(const LightningSpec& spec, int64_t max_num_tokens, DType dtype);
+std::unique_ptr<Attention> make_attention(const LightningSpec& spec);
 
 /// Returns the description of the expected kind. Errors: another kind, another spec.
 template <class Kind>

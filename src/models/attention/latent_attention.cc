@@ -23,7 +23,7 @@ AttentionShape shape_of(const LatentSpec& spec) {
 }
 
 struct LatentScratch {
-  Matrix q_latent, q, kv_a, kv_latent, kv, k, v, attended;
+  Matrix q_latent, q, kv_a, kv_latent, kv, k, v, attended, gate;
   IndexerScratch indexer;
   std::byte* attend = nullptr;
   size_t bytes = 0;
@@ -40,6 +40,7 @@ LatentScratch carve(const LatentSpec& spec, int64_t tokens, DType dtype, std::by
   scratch.k = take(spec.num_heads * spec.head_dim());
   scratch.v = take(spec.num_heads * spec.value_dim);
   scratch.attended = take(spec.num_heads * spec.value_dim);
+  scratch.gate = take(spec.head_gate ? spec.num_heads : 0);
   scratch.attend = carver.take<std::byte>(
       static_cast<int64_t>(attend_scratch_bytes(shape_of(spec), tokens, dtype)));
   scratch.indexer = carve_indexer(spec.indexer, tokens, dtype, carver);
@@ -63,6 +64,7 @@ class LatentAttention : public Attention {
     MORACLE_CHECK(loader.load(kv_a_, std::move(from->kv_a)));
     MORACLE_CHECK(loader.load(kv_b_, std::move(from->kv_b)));
     if (indexer_) MORACLE_CHECK(indexer_->load(std::move(*from->indexer), loader));
+    if (spec_.head_gate) MORACLE_CHECK(loader.load(gate_, std::move(*from->gate)));
     return loader.load(o_, std::move(from->o));
   }
 
@@ -72,6 +74,7 @@ class LatentAttention : public Attention {
     const LatentScratch scratch = carve(spec, x.rows, x.dtype, step.scratch);
     MORACLE_CHECK(queries(x, scratch, step));
     MORACLE_CHECK(keys_and_values(x, scratch, step));
+    if (gate_) MORACLE_CHECK(gate_->apply(x, scratch.gate, step.stream));
     // This part includes norms, RoPE and the copies of heads.
     step.observer.done(StepPart::kAttentionLinears);
     if (indexer_) {
@@ -92,6 +95,10 @@ class LatentAttention : public Attention {
     MORACLE_CHECK(step.ops.append(scratch.k, scratch.v, step.batch, step.cache, step.stream));
     MORACLE_CHECK(step.ops.attend(scratch.q, step.batch, shape, scratch.attended, scratch.attend,
                                   step.stream));
+    if (gate_) {
+      MORACLE_CHECK(step.ops.gate_heads(scratch.attended, scratch.gate, spec.value_dim,
+                                        Gate::kSigmoid, step.stream));
+    }
     step.observer.done(StepPart::kAttention);
     MORACLE_CHECK(o_->apply(scratch.attended, out, step.stream));
     step.observer.done(StepPart::kAttentionLinears);
@@ -141,7 +148,8 @@ class LatentAttention : public Attention {
   Buffer frequencies_, q_norm_, kv_norm_;
   std::optional<AdaptedLinear> q_a_;  // present if queries come from a vector of low rank
   std::optional<AdaptedLinear> q_, kv_a_, kv_b_, o_;
-  std::optional<Indexer> indexer_;  // of a layer that chooses positions itself
+  std::optional<AdaptedLinear> gate_;  // present with a gate for each head
+  std::optional<Indexer> indexer_;     // of a layer that chooses positions itself
 };
 
 }  // namespace

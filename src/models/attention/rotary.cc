@@ -11,6 +11,8 @@
 namespace moracle {
 namespace {
 
+const Config::Keys kContextKeys = {"max_position_embeddings", "model_max_length"};
+
 struct Yarn {
   double factor = 1;
   double original_context = 0;
@@ -73,7 +75,7 @@ Result<double> positive(const Config& config, Config::Keys keys, double fallback
 // context.
 Result<double> original_context(const Config& config, const Config& rope) {
   const Config::Keys original = {"original_max_position_embeddings"};
-  MORACLE_TRY(const double context, positive(config, {"max_position_embeddings"}, 0));
+  MORACLE_TRY(const double context, positive(config, kContextKeys, 0));
   MORACLE_TRY(const double among, positive(rope, original, context));
   return positive(config, original, among);
 }
@@ -91,7 +93,7 @@ Result<RotaryAndScale> read_yarn(const Config& config, const Config& rope, int64
   MORACLE_TRY(yarn.original_context, original_context(config, rope));
   // A null factor follows from the contexts.
   const bool follows = rope.value().contains("factor") && !rope.has({"factor"});
-  MORACLE_TRY(const double context, positive(config, {"max_position_embeddings"}, 0));
+  MORACLE_TRY(const double context, positive(config, kContextKeys, 0));
   MORACLE_TRY(yarn.factor,
               positive(rope, {"factor"}, follows ? context / yarn.original_context : 0));
   MORACLE_TRY(yarn.beta_fast, positive(rope, {"beta_fast"}, yarn.beta_fast));

@@ -11,22 +11,27 @@ FeedForwardScratch carve_feed_forward(const Description& description, int64_t ma
                                       DType dtype, std::byte* base) {
   int64_t num_experts = 1, top_k = 1;
   int64_t latent = 0;
-  bool shared = false, beside = false;
+  bool shared = false, beside = false, shortcut = false, identity = false;
   for (const LayerDescription& layer : description.layers) {
     if (!layer.mlp) continue;
-    num_experts = std::max(num_experts, layer.mlp->spec.num_experts);
+    const int64_t own_identity = layer.router ? layer.router->num_identity : 0;
+    num_experts = std::max(num_experts, layer.mlp->spec.num_experts + own_identity);
     top_k = std::max(top_k, layer.mlp->spec.top_k);
     if (layer.latent) latent = std::max(latent, layer.mlp->spec.hidden_size);
     shared = shared || layer.shared.has_value();
     beside = beside || layer.beside_mlp.has_value();
+    shortcut = shortcut || layer.shortcut == Shortcut::kBegins;
+    identity = identity || own_identity > 0;
   }
   Carver carver(base);
   FeedForwardScratch scratch;
   scratch.logits = carver.take_matrix(dtype, max_num_tokens, num_experts);
-  scratch.shared =
-      carver.take_matrix(dtype, max_num_tokens, shared ? description.spec.hidden_size : 0);
-  scratch.normed =
-      carver.take_matrix(dtype, max_num_tokens, beside ? description.spec.hidden_size : 0);
+  const auto take = [&](bool needed) {
+    return carver.take_matrix(dtype, max_num_tokens, needed ? description.spec.hidden_size : 0);
+  };
+  scratch.shared = take(shared);
+  scratch.normed = take(beside || identity);
+  scratch.shortcut = take(shortcut);
   scratch.latent = carver.take_matrix(dtype, max_num_tokens, latent);
   scratch.latent_out = carver.take_matrix(dtype, max_num_tokens, latent);
   scratch.topk_ids = carver.take<int32_t>(max_num_tokens * top_k);
@@ -34,6 +39,7 @@ FeedForwardScratch carve_feed_forward(const Description& description, int64_t ma
   scratch.own_ids = carver.take<int32_t>(max_num_tokens * top_k);
   scratch.first_expert = carver.take<int32_t>(max_num_tokens);
   scratch.weight_one = carver.take<float>(max_num_tokens);
+  scratch.identity = carver.take<float>(identity ? max_num_tokens : 0);
   scratch.lora_ids = carver.take<int32_t>(max_num_tokens);
   scratch.bytes = carver.bytes();
   return scratch;
@@ -58,6 +64,7 @@ Status MoeStage::load(std::optional<RouterDescription>&& router, DescribedWeight
     MORACLE_CHECK(loader.load(router_, std::move(router->weights)));
     MORACLE_CHECK(loader.load(correction_bias_, router->correction_bias));
     MORACLE_CHECK(loader.load(expert_scales_, router->expert_scales));
+    num_identity_ = router->num_identity;
   }
   if (placed_ || loader.next_is_placed()) return loader.load(placed_, std::move(experts));
   return loader.load(experts_, std::move(experts));
@@ -67,7 +74,15 @@ Status MoeStage::apply(LayerInput input, const Matrix& out, const FeedForwardScr
                        Ops& ops, Stream stream, const StepObserver& observer) {
   const Matrix x = input.x;
   MORACLE_CHECK(route(std::move(input), scratch, ops, stream, observer));
-  return run_experts(x, out, scratch, stream);
+  MORACLE_CHECK(run_experts(x, out, scratch, stream));
+  return num_identity_ > 0 ? add_identity(x, out, scratch, ops, stream) : Status();
+}
+
+Status MoeStage::add_identity(const Matrix& x, const Matrix& out, const FeedForwardScratch& scratch,
+                              Ops& ops, Stream stream) {
+  const Matrix scaled = scratch.normed.slice(0, x.rows);
+  MORACLE_CHECK(ops.scale_rows(x, scratch.identity, scaled, stream));
+  return ops.add(out, scaled, stream);
 }
 
 Status MoeStage::route(LayerInput input, const FeedForwardScratch& scratch, Ops& ops, Stream stream,
@@ -75,8 +90,8 @@ Status MoeStage::route(LayerInput input, const FeedForwardScratch& scratch, Ops&
   if (!router_) return input.compute(ops, stream, observer);
   const Matrix& x = input.x;
   const LayerSpec& layer = this->layer();
-  const Matrix logits{scratch.logits.data, scratch.logits.dtype, x.rows, layer.num_experts,
-                      scratch.logits.stride};
+  const Matrix logits{scratch.logits.data, scratch.logits.dtype, x.rows,
+                      layer.num_experts + num_identity_, scratch.logits.stride};
   const float* bias = correction_bias_.bytes() > 0 ? correction_bias_.as<float>() : nullptr;
   LinearCall call = input.call(logits);
   call.output =
@@ -88,6 +103,10 @@ Status MoeStage::route(LayerInput input, const FeedForwardScratch& scratch, Ops&
   if (expert_scales_.bytes() > 0) {
     MORACLE_CHECK(ops.scale_by_expert(scratch.topk_ids, x.rows * layer.top_k,
                                       expert_scales_.as<float>(), scratch.topk_weights, stream));
+  }
+  if (num_identity_ > 0) {
+    MORACLE_CHECK(ops.take_identity(scratch.topk_ids, scratch.topk_weights, x.rows, layer.top_k,
+                                    layer.num_experts, scratch.identity, stream));
   }
   if (scratch.count_tokens) count(scratch.topk_ids, x.rows * layer.top_k);
   observer.done(StepPart::kRouter);
@@ -141,6 +160,7 @@ Status FeedForward::load(LayerDescription&& layer, float norm_epsilon, Loader& l
                  "the new layer has none"};
   }
   MORACLE_CHECK(same_presence("shared expert", routed.loaded(), shared, layer.shared));
+  shortcut = layer.shortcut;
   if (layer.beside_mlp) {
     if (!beside_mlp) beside_mlp.emplace();
     const BesideMlp& from = *layer.beside_mlp;
@@ -210,7 +230,8 @@ Status FeedForward::apply(LayerInput input, const Matrix& residual, const Matrix
   const Matrix x = input.x;
   // One all-reduce of routed and shared experts together, where nothing but a sum follows.
   const bool one_sum = scratch.divided != nullptr && shared && !beside_mlp && !latent_down &&
-                       scratch.ranks != nullptr && !scratch.ranks->same_bits;
+                       shortcut == Shortcut::kNone && scratch.ranks != nullptr &&
+                       !scratch.ranks->same_bits;
   FeedForwardScratch summed = scratch;
   if (one_sum) summed.ranks = nullptr;
   if (beside_mlp) {
@@ -219,13 +240,16 @@ Status FeedForward::apply(LayerInput input, const Matrix& residual, const Matrix
   } else if (latent_down) {
     MORACLE_CHECK(apply_latent(std::move(input), out, summed, ops, stream, observer));
   } else {
-    MORACLE_CHECK(routed.apply(std::move(input), out, summed, ops, stream, observer));
+    const Matrix later = shortcut == Shortcut::kBegins ? scratch.shortcut.slice(0, x.rows) : out;
+    MORACLE_CHECK(routed.apply(std::move(input), later, summed, ops, stream, observer));
   }
   if (scratch.divided != nullptr && !routed.has_router())
     MORACLE_CHECK(scratch.divided->all_reduce(out, stream));
+  if (shortcut == Shortcut::kEnds)
+    MORACLE_CHECK(ops.add(out, scratch.shortcut.slice(0, x.rows), stream));
   observer.done(StepPart::kExperts);
   if (!shared) return {};
-  const Matrix also = scratch.shared.slice(0, x.rows);
+  const Matrix also = shortcut == Shortcut::kBegins ? out : scratch.shared.slice(0, x.rows);
   FeedForwardScratch here = scratch;  // every rank has the shared expert
   here.ranks = nullptr;
   here.dispatch = nullptr;
@@ -237,7 +261,7 @@ Status FeedForward::apply(LayerInput input, const Matrix& residual, const Matrix
     MORACLE_CHECK(ops.rms_norm(also, beside_mlp->mlp_output.as<float>(), also.cols,
                                beside_mlp->epsilon, also, stream));
   }
-  MORACLE_CHECK(ops.add(out, also, stream));
+  if (shortcut != Shortcut::kBegins) MORACLE_CHECK(ops.add(out, also, stream));
   if (one_sum) MORACLE_CHECK(scratch.divided->all_reduce(out, stream));
   observer.done(StepPart::kSharedExpert);
   return {};

@@ -12,15 +12,17 @@ namespace moracle {
 
 /// Activations that the layers share, for max_num_tokens.
 struct FeedForwardScratch {
-  Matrix logits;              ///< [tokens, largest num_experts of any layer]
-  Matrix shared;              ///< [tokens, hidden_size]; no columns if no layer has a shared expert
-  Matrix normed;              ///< likewise, if no layer has experts beside an MLP
+  Matrix logits;    ///< [tokens, largest num_experts of any layer]
+  Matrix shared;    ///< [tokens, hidden_size]; no columns if no layer has a shared expert
+  Matrix normed;    ///< likewise, if no layer has experts beside an MLP or identity experts
+  Matrix shortcut;  ///< likewise, if no layer begins a shortcut: its experts' output
   Matrix latent, latent_out;  ///< [tokens, largest latent size]: input and output of experts
   int32_t* topk_ids = nullptr;           ///< [tokens, largest top_k]
   float* topk_weights = nullptr;         ///< likewise
   int32_t* own_ids = nullptr;            ///< likewise; see ReplicatedMoe
   int32_t* first_expert = nullptr;       ///< [tokens], all 0
   float* weight_one = nullptr;           ///< [tokens], all 1
+  float* identity = nullptr;             ///< [tokens]: the weight of a token's identity experts
   int32_t* lora_ids = nullptr;           ///< [tokens], read if a layer has adapters
   const ReplicatedMoe* ranks = nullptr;  ///< sums routed experts over ranks; null: one process
   DispatchStep* dispatch = nullptr;      ///< of ranks with their own tokens; null: there are none
@@ -73,6 +75,9 @@ class MoeStage {
 
  private:
   void count(const int32_t* topk_ids, int64_t slots);
+  /// out += the weight of identity experts · x, of the tokens that route() has routed.
+  Status add_identity(const Matrix& x, const Matrix& out, const FeedForwardScratch& scratch,
+                      Ops& ops, Stream stream);
   const LayerSpec& layer() const {
     return placed_ ? placed_->host_plan().layer : experts_->plan().layer;
   }
@@ -81,6 +86,7 @@ class MoeStage {
   ExpertCopies copies_;          // empty: this process has all experts
   std::optional<AdaptedLinear> router_;
   Buffer correction_bias_, expert_scales_;  // empty: none
+  int64_t num_identity_ = 0;                // see RouterDescription
   Buffer forced_;                           // ids; empty: the router chooses
   Device* forced_on_ = nullptr;
   std::optional<FusedMoe> experts_;  // or
@@ -99,6 +105,7 @@ struct FeedForward {
   std::optional<BesideMlpNorms> beside_mlp;
   std::optional<AdaptedLinear> latent_down, latent_up;  ///< see LatentExpertsDescription
   int64_t latent_size = 0;
+  Shortcut shortcut = Shortcut::kNone;
 
   /// As in MoeStage. Errors: a reload adds or removes a shared expert or a router.
   Status load(LayerDescription&& layer, float norm_epsilon, Loader& loader);

@@ -66,7 +66,7 @@ Result<RoutingStatistics> Model::routing_statistics() const {
                  "a model loaded with count_routing", "it was loaded without"};
   }
   const DeviceLock lock = m.workspace->device().lock();
-  RoutingStatistics statistics{m.architecture, m.layers_of_checkpoint, {}, ""};
+  RoutingStatistics statistics{m.architecture, m.num_layers, {}, ""};
   for (size_t l = 0; l < m.layers.size(); ++l) {
     const MoeStage& routed = m.layers[l].feed_forward.routed;
     if (routed.has_router())

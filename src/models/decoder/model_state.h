@@ -54,12 +54,12 @@ struct Model::State {
   int64_t max_num_tokens = 0;
   int64_t weight_bytes = 0;
   int64_t num_adapters = 0;
-  int64_t tp_size = 1;               // ranks that divide attention and dense layers
-  SchemeChanges changes;             // as requested
-  std::string architecture;          // of the checkpoint; empty: random weights
-  int64_t layers_of_checkpoint = 0;  // likewise
-  std::string file_versions;         // of the checkpoint's files, when the weights were read
-  std::string weights_text;          // identity_of() the loaded weights; empty: this process alone
+  int64_t tp_size = 1;        // ranks that divide attention and dense layers
+  SchemeChanges changes;      // as requested
+  std::string architecture;   // of the checkpoint; empty: random weights
+  int64_t num_layers = 0;     // 0: likewise
+  std::string file_versions;  // of the checkpoint's files, when the weights were read
+  std::string weights_text;   // identity_of() the loaded weights; empty: this process alone
   std::map<int64_t, Request> expert_requests;  // of each layer with experts, if there are ranks
   DType cache_dtype = DType::kF32;
   std::vector<Choice> choices;

@@ -12,7 +12,7 @@ ResidualStream::ResidualStream(Model::State& m, int64_t num_tokens, Stream strea
     : m_(m),
       ops_(kernel_device(m.workspace->device()).ops()),
       stream_(stream),
-      fuses_(!m.observer.on_output && !m.spec.layer_norm),
+      fuses_(!m.observer.on_output && !m.spec.layer_norm && !m.spec.post_norm_residual),
       hidden_(m.activations.hidden.slice(0, num_tokens)),
       normed_(m.activations.normed.slice(0, num_tokens)),
       branch_(m.activations.branch.slice(0, num_tokens)) {
@@ -70,6 +70,11 @@ Result<LayerInput> ResidualStream::sum(StepOutput output, int64_t layer) {
   return LayerInput{hidden_};
 }
 
+LayerInput ResidualStream::continue_from_norm() {
+  if (m_.spec.post_norm_residual) std::swap(hidden_, normed_);
+  return LayerInput{m_.spec.post_norm_residual ? hidden_ : normed_};
+}
+
 Result<LayerInput> ResidualStream::attention_input(const Layer& layer, int64_t index) {
   if (layer.input_norm.bytes() == 0) return sum(StepOutput::kInputNorm, index);
   if (fuses_ && !layer.parallel && branch_layer_ >= 0 && other_.data != nullptr) {
@@ -82,7 +87,7 @@ Result<LayerInput> ResidualStream::attention_input(const Layer& layer, int64_t i
     }
   }
   MORACLE_CHECK(normalize(layer.input_norm, StepOutput::kInputNorm, index));
-  return LayerInput{normed_};
+  return continue_from_norm();
 }
 
 Result<LayerInput> ResidualStream::feed_forward_input(const Layer& layer, int64_t index) {
@@ -93,7 +98,7 @@ Result<LayerInput> ResidualStream::feed_forward_input(const Layer& layer, int64_
   if (layer.post_norm.bytes() == 0) return sum(StepOutput::kPostNorm, index);
   if (fuses_ && branch_layer_ >= 0) return LayerInput{normed_, add_norm(layer.post_norm)};
   MORACLE_CHECK(normalize(layer.post_norm, StepOutput::kPostNorm, index));
-  return LayerInput{normed_};
+  return continue_from_norm();
 }
 
 Status ResidualStream::finish_branch(const OutputSteps& steps, StepOutput output, int64_t layer) {

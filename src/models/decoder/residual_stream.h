@@ -33,6 +33,8 @@ class ResidualStream {
  private:
   Status norm(const Matrix& x, const Buffer& weight, const Matrix& out);
   Status normalize(const Buffer& weight, StepOutput output, int64_t layer);
+  /// The input of a branch behind its norm. With post_norm_residual it is the stream, too.
+  LayerInput continue_from_norm();
   /// For layers without a norm: adds the last branch's output; the input is the stream itself.
   Result<LayerInput> sum(StepOutput output, int64_t layer);
   NormedInput add_norm(const Buffer& weight) const {

@@ -13,7 +13,7 @@ Result<DecoderSpec> read_decoder_spec(const Config& config, const char* epsilon_
   DecoderSpec spec;
   MORACLE_TRY(spec.hidden_size, config.integer({"hidden_size"}, 1, 1 << 20));
   MORACLE_TRY(spec.vocab_size, config.integer({"vocab_size"}, 1));
-  MORACLE_TRY(spec.max_context, config.integer({"max_position_embeddings"}, 1));
+  MORACLE_TRY(spec.max_context, config.integer({"max_position_embeddings", "model_max_length"}, 1));
   MORACLE_TRY(const double epsilon, config.number({epsilon_key}));
   if (!(epsilon >= 0 && epsilon < 1))
     return config.wrong({epsilon_key}, "a number from 0 to 1", str("it is ", epsilon));

@@ -40,12 +40,9 @@ Result<LatentSpec> read_latent(const Config& config) {
   return spec;
 }
 
-namespace latent_decoder {
-namespace {
-
-Result<LatentDescription> describe_attention(const Checkpoint& checkpoint,
-                                             const std::string& prefix, const DecoderSpec& spec,
-                                             const LatentSpec& a, bool biased) {
+Result<LatentDescription> describe_latent(const Checkpoint& checkpoint, const std::string& prefix,
+                                          const DecoderSpec& spec, const LatentSpec& a, bool biased,
+                                          const char* o_name) {
   const int64_t q_rows = a.num_heads * a.head_dim();
   // The biases of config.json apply to layers that read or write the hidden state.
   const auto outer = biased ? describe_biased_linear : describe_linear;
@@ -64,8 +61,13 @@ Result<LatentDescription> describe_attention(const Checkpoint& checkpoint,
   MORACLE_TRY(DescribedMatrix kv_b,
               describe_linear(checkpoint, {prefix + "kv_b_proj"},
                               {a.num_heads * (a.nope_dim + a.value_dim)}, a.kv_rank));
-  MORACLE_TRY(DescribedMatrix o, outer(checkpoint, {prefix + "o_proj"}, {spec.hidden_size},
-                                       a.num_heads * a.value_dim));
+  MORACLE_TRY(DescribedMatrix o,
+              outer(checkpoint, {prefix + o_name}, {spec.hidden_size}, a.num_heads * a.value_dim));
+  std::optional<DescribedMatrix> gate;
+  if (a.head_gate) {
+    MORACLE_TRY(gate,
+                describe_linear(checkpoint, {prefix + "g_proj"}, {a.num_heads}, spec.hidden_size));
+  }
   return LatentDescription{a,
                            std::move(q_norm),
                            std::move(kv_norm),
@@ -73,11 +75,10 @@ Result<LatentDescription> describe_attention(const Checkpoint& checkpoint,
                            std::move(q),
                            std::move(kv_a),
                            std::move(kv_b),
-                           std::move(o)};
+                           std::move(o),
+                           {},
+                           std::move(gate)};
 }
-
-}  // namespace
-}  // namespace latent_decoder
 
 Result<Description> describe_latent_decoder(const Checkpoint& checkpoint,
                                             const DecoderSpec& decoder, const LatentSpec& attention,
@@ -86,7 +87,7 @@ Result<Description> describe_latent_decoder(const Checkpoint& checkpoint,
   const auto describe_layer = [&](int64_t layer) -> Result<LayerDescription> {
     const std::string prefix = layer_prefix(checkpoint, layer) + "self_attn.";
     MORACLE_TRY(LatentDescription described,
-                latent_decoder::describe_attention(checkpoint, prefix, decoder, attention, biased));
+                describe_latent(checkpoint, prefix, decoder, attention, biased));
     return describe_shared_moe_layer(checkpoint, decoder, moe, layer, std::move(described));
   };
   return describe_decoder(checkpoint, decoder, describe_layer);

@@ -137,6 +137,7 @@ Status compare(const Comparison& check, const LatentDescription& a, const Latent
   MORACLE_CHECK(
       check("strength of tempered queries", a.spec.temper_strength, b.spec.temper_strength));
   MORACLE_CHECK(check("columns of values", a.spec.value_dim, b.spec.value_dim));
+  MORACLE_CHECK(check("gate of each head", a.spec.head_gate, b.spec.head_gate));
   MORACLE_CHECK(check("scale of scores", a.spec.scale, b.spec.scale));
   MORACLE_CHECK(check("epsilon", a.spec.norm_epsilon, b.spec.norm_epsilon));
   MORACLE_CHECK(compare(check, a.spec.rotary, b.spec.rotary));
@@ -196,6 +197,25 @@ Status compare(const Comparison&, const NoAttentionDescription&, const NoAttenti
   return {};
 }
 
+Status compare(const Comparison& check, const KimiDeltaDescription& a,
+               const KimiDeltaDescription& b) {
+  MORACLE_CHECK(check("heads", a.spec.num_heads, b.spec.num_heads));
+  MORACLE_CHECK(check("head_dim", a.spec.head_dim, b.spec.head_dim));
+  MORACLE_CHECK(check("taps of the convolution", a.spec.kernel, b.spec.kernel));
+  MORACLE_CHECK(check("rank of decays", a.spec.rank, b.spec.rank));
+  MORACLE_CHECK(check("lower bound of decays", a.spec.lower_bound, b.spec.lower_bound));
+  MORACLE_CHECK(check("epsilon", a.spec.norm_epsilon, b.spec.norm_epsilon));
+  return check.matrix("output of attention", a.o, b.o);
+}
+
+Status compare(const Comparison& check, const LightningDescription& a,
+               const LightningDescription& b) {
+  MORACLE_CHECK(check("heads", a.spec.num_heads, b.spec.num_heads));
+  MORACLE_CHECK(check("head_dim", a.spec.head_dim, b.spec.head_dim));
+  MORACLE_CHECK(check("epsilon", a.spec.norm_epsilon, b.spec.norm_epsilon));
+  return check.matrix("output of attention", a.o, b.o);
+}
+
 Status compare(const Comparison& check, const OutputStepsDescription& a,
                const OutputStepsDescription& b) {
   MORACLE_CHECK(check.size("norm of outputs", a.norm, b.norm));
@@ -207,6 +227,7 @@ Status compare(const Comparison& check, const LayerDescription& a, const LayerDe
   MORACLE_CHECK(check.size("norm before attention", a.input_norm, b.input_norm));
   MORACLE_CHECK(check.size("norm before the feed-forward", a.post_norm, b.post_norm));
   MORACLE_CHECK(check("parallel branches", a.parallel, b.parallel));
+  MORACLE_CHECK(check("shortcut", a.shortcut, b.shortcut));
   MORACLE_CHECK(check("kind of attention", a.attention.index(), b.attention.index()));
   MORACLE_CHECK(std::visit(
       [&]<class T>(const T& attention) {
@@ -220,6 +241,7 @@ Status compare(const Comparison& check, const LayerDescription& a, const LayerDe
         check.size("correction bias", a.router->correction_bias, b.router->correction_bias));
     MORACLE_CHECK(
         check.size("scales of experts", a.router->expert_scales, b.router->expert_scales));
+    MORACLE_CHECK(check("identity experts", a.router->num_identity, b.router->num_identity));
   }
   MORACLE_CHECK(check("feed-forward", a.mlp.has_value(), b.mlp.has_value()));
   if (a.mlp) MORACLE_CHECK(check.weights("feed-forward", *a.mlp, *b.mlp));
@@ -248,6 +270,7 @@ Status compare(const Comparison& check, const DecoderSpec& a, const DecoderSpec&
     return check.differ("activation function", name(a.activation), name(b.activation));
   MORACLE_CHECK(check("offset of norms", a.norm_offset, b.norm_offset));
   MORACLE_CHECK(check("LayerNorm", a.layer_norm, b.layer_norm));
+  MORACLE_CHECK(check("residual stream behind norms", a.post_norm_residual, b.post_norm_residual));
   MORACLE_CHECK(check("scale of the embedding", a.embedding_scale, b.embedding_scale));
   MORACLE_CHECK(check("short context", a.short_context, b.short_context));
   MORACLE_CHECK(check("factor of short contexts", a.short_factor, b.short_factor));

@@ -10,12 +10,7 @@
 namespace moracle::recurrent_ops_test {
 namespace {
 
-class RecurrentOps : public testing::RecurrentOpsTest {
- protected:
-  std::vector<float> row(const std::vector<float>& all, int64_t cols, int64_t r) {
-    return {all.begin() + r * cols, all.begin() + (r + 1) * cols};
-  }
-};
+class RecurrentOps : public testing::RecurrentOpsTest {};
 
 constexpr Gate kGates[] = {Gate::kIdentity, Gate::kSigmoid, Gate::kSilu, Gate::kSoftplus};
 double factor_of(double gate, Gate function) {

@@ -29,6 +29,9 @@ class RecurrentOpsTest : public DeviceOpsTest {
   std::byte* state(const std::vector<float>& values) {
     return reinterpret_cast<std::byte*>(upload(values));
   }
+  std::vector<float> row(const std::vector<float>& all, int64_t cols, int64_t r) {
+    return {all.begin() + r * cols, all.begin() + (r + 1) * cols};
+  }
 };
 
 }  // namespace moracle::testing

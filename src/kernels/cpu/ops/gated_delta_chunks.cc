@@ -4,6 +4,7 @@
 #include <utility>
 
 #include "kernels/cpu/ops/gated_delta_rule.h"
+#include "kernels/cpu/ops/state_strips.h"
 
 namespace moracle::gated_delta_rule {
 namespace {
@@ -12,11 +13,14 @@ namespace {
 /// in two.
 struct Scratch {
   float *q, *k, *columns, *q_by_k, *k_by_k, *states;
+  float *decays, *kept_state;  // with by_channel; `columns` are then the kept keys
 
   static constexpr int64_t kLine = 64;
   static int64_t floats(const Args& args) {
+    const int64_t channels = args.shape.by_channel ? args.shape.key_dim : 0;
     return kLine / 4 + 3 * cpu::kDeltaChunk * args.shape.key_dim +
-           2 * cpu::kDeltaChunk * cpu::kDeltaChunk + args.per_key() * args.state_size();
+           2 * cpu::kDeltaChunk * cpu::kDeltaChunk + args.per_key() * args.state_size() +
+           (cpu::kDeltaChunk + 1) * channels;
   }
   Scratch(const Args& args, float* memory) {
     memory += -reinterpret_cast<uintptr_t>(memory) % kLine / sizeof(float);
@@ -27,6 +31,8 @@ struct Scratch {
     q_by_k = take(cpu::kDeltaChunk * cpu::kDeltaChunk);
     k_by_k = take(cpu::kDeltaChunk * cpu::kDeltaChunk);
     states = take(args.per_key() * args.state_size());
+    decays = take(args.shape.by_channel ? cpu::kDeltaChunk * args.shape.key_dim : 0);
+    kept_state = take(args.shape.by_channel ? args.shape.key_dim : 0);
   }
 };
 
@@ -53,6 +59,7 @@ void prepare_chunk(const Args& args, int64_t first, int64_t count, int64_t first
   }
   std::fill(scratch.q + count * dim, scratch.q + kRows * dim, 0.0f);
   std::fill(scratch.k + count * dim, scratch.k + kRows * dim, 0.0f);
+  if (args.shape.by_channel) return;
   for (int64_t d = 0; d < dim; ++d) {
     for (int64_t i = 0; i < kRows; ++i) scratch.columns[d * kRows + i] = scratch.k[i * dim + d];
   }
@@ -60,14 +67,28 @@ void prepare_chunk(const Args& args, int64_t first, int64_t count, int64_t first
   args.vector.delta_products(scratch.k, scratch.columns, dim, count, scratch.k_by_k);
 }
 
-/// Calls copy(offset in S, offset in the strips) for each run of kDeltaStrip columns.
-template <class Copy>
-void each_strip_row(const GatedDeltaShape& shape, const Copy& copy) {
-  constexpr int64_t kStrip = cpu::kDeltaStrip;
-  for (int64_t at = 0; at < shape.value_dim; at += kStrip) {
-    for (int64_t d = 0; d < shape.key_dim; ++d)
-      copy(d * shape.value_dim + at, (at / kStrip * shape.key_dim + d) * kStrip);
+/// Tokens [first, first + count) of a value head. `state`: its strips.
+void run_chunk(const Args& args, int64_t first, int64_t count, int64_t head, const Scratch& scratch,
+               float* state) {
+  const GatedDeltaShape& shape = args.shape;
+  float decay[cpu::kDeltaChunk] = {}, strength[cpu::kDeltaChunk] = {};
+  cpu::DeltaChunk chunk{
+      scratch.q,     scratch.k,       scratch.q_by_k,      scratch.k_by_k,
+      decay,         strength,        args.v(first, head), args.out_of(first, head),
+      state,         args.qkv.stride, args.out.stride,     count,
+      shape.key_dim, shape.value_dim};
+  if (shape.by_channel) {
+    for (int64_t i = 0; i < count; ++i)
+      args.channel_gates(first + i, head, scratch.decays + i * shape.key_dim, strength[i]);
+    args.vector.delta_channels({scratch.decays, scratch.q, scratch.k, scratch.q_by_k,
+                                scratch.k_by_k, scratch.columns, scratch.kept_state, count,
+                                shape.key_dim});
+    chunk.rule = cpu::DeltaStep::Rule::kByChannel;
+    chunk.kept_keys = scratch.columns, chunk.kept_state = scratch.kept_state;
+  } else {
+    for (int64_t i = 0; i < count; ++i) args.gates(first + i, head, decay[i], strength[i]);
   }
+  args.vector.delta_chunk(chunk);
 }
 
 }  // namespace
@@ -82,32 +103,18 @@ void run_chunks(const Args& args, const RecurrentTokens& tokens, int64_t first_h
   const Scratch scratch(args, memory);
   const int64_t size = args.state_size();
   for (int64_t head = first_head; head < last_head; ++head) {
-    float* const to = scratch.states + (head - first_head) * size;
-    if (tokens.before == nullptr) {
-      std::fill_n(to, size, 0.0f);
-      continue;
-    }
-    each_strip_row(shape, [&](int64_t row, int64_t strip) {
-      std::copy_n(tokens.before + head * size + row, cpu::kDeltaStrip, to + strip);
-    });
+    load_strips(tokens.before == nullptr ? nullptr : tokens.before + head * size, shape.key_dim,
+                shape.value_dim, scratch.states + (head - first_head) * size);
   }
   for (int64_t t = tokens.first; t < tokens.last; t += cpu::kDeltaChunk) {
     const int64_t count = std::min(cpu::kDeltaChunk, tokens.last - t);
     prepare_chunk(args, t, count, first_head, last_head, scratch);
-    for (int64_t head = first_head; head < last_head; ++head) {
-      float decay[cpu::kDeltaChunk] = {}, strength[cpu::kDeltaChunk] = {};
-      for (int64_t i = 0; i < count; ++i) args.gates(t + i, head, decay[i], strength[i]);
-      args.vector.delta_chunk({scratch.q, scratch.k, scratch.q_by_k, scratch.k_by_k, decay,
-                               strength, args.v(t, head), args.out_of(t, head),
-                               scratch.states + (head - first_head) * size, args.qkv.stride,
-                               args.out.stride, count, shape.key_dim, shape.value_dim});
-    }
+    for (int64_t head = first_head; head < last_head; ++head)
+      run_chunk(args, t, count, head, scratch, scratch.states + (head - first_head) * size);
   }
   for (int64_t head = first_head; head < last_head; ++head) {
-    const float* const from = scratch.states + (head - first_head) * size;
-    each_strip_row(shape, [&](int64_t row, int64_t strip) {
-      std::copy_n(from + strip, cpu::kDeltaStrip, tokens.after + head * size + row);
-    });
+    store_strips(scratch.states + (head - first_head) * size, shape.key_dim, shape.value_dim,
+                 tokens.after + head * size);
   }
 }
 

@@ -24,13 +24,15 @@ struct Args {
   /// q / |q| / √key_dim and k / |k|
   void unit_rows(int64_t token, int64_t key_head, float* q, float* k) const;
   void gates(int64_t token, int64_t head, float& decay, float& strength) const;
+  /// With by_channel: the decays of the head's channels, and the strength.
+  void channel_gates(int64_t token, int64_t head, float* decays, float& strength) const;
 };
 
 /// Floats of scratch that run_chunks needs.
 int64_t chunk_scratch(const Args& args);
 /// The tokens of one sequence in chunks of cpu::kDeltaChunk, which count from the first token. The
-/// value heads [first_head, last_head) share a key head. key_dim is a multiple of 8, value_dim of
-/// cpu::kDeltaStrip.
+/// value heads [first_head, last_head) share a key head. key_dim is a multiple of 8, with
+/// by_channel of 16, value_dim of cpu::kDeltaStrip.
 void run_chunks(const Args& args, const RecurrentTokens& tokens, int64_t first_head,
                 int64_t last_head, float* memory);
 

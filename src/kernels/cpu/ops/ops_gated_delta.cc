@@ -35,13 +35,18 @@ void run_tokens(const Args& args, const RecurrentTokens& tokens, int64_t head) {
   float* const after = tokens.after + head * size;
   const float* before = tokens.before == nullptr ? after : tokens.before + head * size;
   if (tokens.before == nullptr) std::memset(after, 0, static_cast<size_t>(size) * sizeof(float));
-  float q[kMostKeyDim], k[kMostKeyDim];
+  using Rule = cpu::DeltaStep::Rule;
+  float q[kMostKeyDim], k[kMostKeyDim], decays[kMostKeyDim];
   for (int64_t t = tokens.first; t < tokens.last; ++t) {
-    float decay, strength;
+    float decay = 1, strength;
     args.unit_rows(t, head / args.per_key(), q, k);
-    args.gates(t, head, decay, strength);
+    if (shape.by_channel)
+      args.channel_gates(t, head, decays, strength);
+    else
+      args.gates(t, head, decay, strength);
     args.vector.delta_step({q, k, args.v(t, head), before, after, args.out_of(t, head), decay,
-                            strength, shape.key_dim, shape.value_dim});
+                            strength, shape.key_dim, shape.value_dim,
+                            shape.by_channel ? Rule::kByChannel : Rule::kDelta, decays});
     before = after;
   }
 }
@@ -49,7 +54,8 @@ void run_tokens(const Args& args, const RecurrentTokens& tokens, int64_t head) {
 /// True if a sequence of `tokens` tokens runs in chunks. Never with batch_invariant: a token's sums
 /// would depend on the tokens of its step.
 bool takes_chunks(const GatedDeltaShape& shape, int64_t tokens) {
-  return !shape.batch_invariant && tokens >= kChunkFrom && shape.key_dim % 8 == 0 &&
+  return !shape.batch_invariant && tokens >= kChunkFrom &&
+         shape.key_dim % (shape.by_channel ? 16 : 8) == 0 &&
          shape.value_dim % cpu::kDeltaStrip == 0;
 }
 
@@ -66,6 +72,14 @@ void Args::gates(int64_t token, int64_t head, float& decay, float& strength) con
   const int64_t at = head / shape.ba_group * 2 * shape.ba_group + head % shape.ba_group;
   decay = decay_of(row[at + shape.ba_group], a_log[head], dt_bias[head]);
   strength = 1.0f / (1.0f + std::exp(-row[at]));
+}
+
+void Args::channel_gates(int64_t token, int64_t head, float* decays, float& strength) const {
+  const float* const row = f32_row(ba, token);
+  const int64_t first = head * shape.key_dim;
+  vector.delta_decays({row + shape.ba_group + first, dt_bias + first, std::exp(a_log[head]),
+                       shape.lower_bound, shape.key_dim, decays});
+  strength = 1.0f / (1.0f + std::exp(-row[head]));
 }
 
 }  // namespace gated_delta_rule

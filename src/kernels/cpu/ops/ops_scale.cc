@@ -5,6 +5,19 @@
 
 namespace moracle {
 
+Status CpuOps::take_identity(int32_t* ids, const float* weights, int64_t num_tokens, int64_t top_k,
+                             int64_t num_experts, float* sums, Stream) {
+  for (int64_t t = 0; t < num_tokens; ++t) {
+    sums[t] = 0;
+    for (int64_t j = t * top_k; j < (t + 1) * top_k; ++j) {
+      if (ids[j] < num_experts) continue;
+      ids[j] = -1;
+      sums[t] += weights[j];
+    }
+  }
+  return {};
+}
+
 Status CpuOps::scale_by_expert(const int32_t* ids, int64_t count, const float* scales,
                                float* weights, Stream) {
   for (int64_t i = 0; i < count; ++i) {

@@ -86,6 +86,11 @@ struct IndexScoreArgs {
 
 /// One token of one head: S ← decay · S, S ← S + k ⊗ strength · (v - Sᵀ k), out = Sᵀ q.
 struct DeltaStep {
+  enum class Rule : uint8_t {
+    kDelta,
+    kByChannel,  ///< each row of S has a decay of its own, in `decays`
+    kSum,        ///< S ← S + k ⊗ v
+  };
   const float *q, *k;   ///< [key_dim]
   const float* v;       ///< [value_dim]
   const float* before;  ///< S [key_dim, value_dim]
@@ -93,6 +98,17 @@ struct DeltaStep {
   float* out;           ///< [value_dim]
   float decay, strength;
   int64_t key_dim, value_dim;
+  Rule rule = Rule::kDelta;
+  const float* decays = nullptr;  ///< [key_dim]
+};
+
+/// The decays of one head's channels: exp(-rate · log(1 + exp(x))), x = a + dt_bias; if lower_bound
+/// is not 0, exp(lower_bound · σ(rate · x)).
+struct DeltaDecays {
+  const float *a, *dt_bias;  ///< [count]
+  float rate, lower_bound;
+  int64_t count;
+  float* decays;
 };
 
 /// Tokens of a chunk, and columns of the state that lie together in DeltaChunk.
@@ -108,6 +124,20 @@ struct DeltaChunk {
   float* state;                   ///< S: [value_dim / kDeltaStrip, key_dim, kDeltaStrip]
   int64_t v_stride, out_stride;
   int64_t num_tokens, key_dim, value_dim;
+  /// kByChannel: q, k and the products are those of DeltaChannels, and decay is not read. kSum:
+  /// k_by_k and strength are not read.
+  DeltaStep::Rule rule = DeltaStep::Rule::kDelta;
+  const float *kept_keys = nullptr, *kept_state = nullptr;  ///< those of DeltaChannels
+};
+/// What the channels' decays change in a chunk. a_i are the decays of token i, and products of
+/// vectors are by element. key_dim is a multiple of 16.
+struct DeltaChannels {
+  const float* decays;  ///< [num_tokens, key_dim]
+  float *q, *k;         ///< [kDeltaChunk, key_dim]; row i is multiplied by a_0 ⋯ a_i
+  float *q_by_k, *k_by_k;  ///< [i · kDeltaChunk + j], j <= i: q_i · (k_j a_{j+1} ⋯ a_i), k_i · …
+  float* kept_keys;        ///< [key_dim, kDeltaChunk]: column j is k_j a_{j+1} ⋯ a_last
+  float* kept_state;       ///< [key_dim]: a_0 ⋯ a_last
+  int64_t num_tokens, key_dim;
 };
 
 /// One token of one head of Mamba-2: S ← decay · S + b ⊗ step · x, out = Sᵀ c + skip · x.
@@ -276,6 +306,10 @@ struct VectorOps {
   void (*delta_chunk)(const DeltaChunk& chunk);
   void (*mamba2_step)(const Mamba2Step& step);
   void (*mamba2_chunk)(const Mamba2Chunk& chunk);
+  void (*delta_decays)(const DeltaDecays& args);
+  void (*delta_channels)(const DeltaChannels& args);
+  /// out = x·σ(x)
+  void (*silu_of)(const float* x, int64_t count, float* out);
 
   /// Packs for attend_bf16 the keys and values of the positions that any row sees. Requires
   /// packs(head_dim, value_dim). False: a value is not finite, and 0 times that value would be NaN.

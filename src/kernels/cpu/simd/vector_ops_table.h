@@ -59,7 +59,10 @@ constexpr VectorOps table(const char* isa) {
           delta_products,
           delta_chunk,
           mamba2_step,
-          mamba2_chunk};
+          mamba2_chunk,
+          delta_decays,
+          delta_channels,
+          silu_of};
 }
 
 }  // namespace

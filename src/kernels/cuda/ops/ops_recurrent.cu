@@ -6,6 +6,7 @@
 #include "kernels/cuda/ptx/pdl.cuh"
 #include "kernels/cuda/recurrent/convolve.cuh"
 #include "kernels/cuda/recurrent/delta_rule.cuh"
+#include "kernels/cuda/recurrent/lightning.cuh"
 
 namespace moracle {
 namespace cuda {
@@ -181,6 +182,17 @@ Status CudaOps::gated_delta(const Matrix& qkv, const Matrix& ba, const float* a_
   if (batch.fewest_tokens <= kRecurrentDeltaTokens)
     MORACLE_CHECK(cuda::step_delta_rule(args, queue_, stream));
   return cuda::chunk_delta_rule(args, scratch, queue_, stream);
+}
+
+Status CudaOps::lightning(const Matrix& qkv, const float* decays, const LightningShape& shape,
+                          const Batch& batch, const Matrix& out, Stream stream) {
+  MORACLE_CHECK(cuda::check_floats({&qkv, &out}));
+  if (shape.head_dim > cuda::kMostLightningDim) {
+    return Error{ErrorKind::kUnsupported, "", "lightning attention",
+                 str("heads of at most ", cuda::kMostLightningDim, " columns on cuda"),
+                 str("they have ", shape.head_dim)};
+  }
+  return cuda::step_lightning({qkv, out, decays, shape, batch}, queue_, stream);
 }
 
 }  // namespace moracle

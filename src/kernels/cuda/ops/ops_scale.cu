@@ -6,6 +6,22 @@ namespace moracle {
 namespace cuda {
 namespace {
 
+struct TakeIdentity {
+  int32_t* ids;
+  const float* weights;
+  int32_t top_k, num_experts;
+  float* sums;
+  __device__ void operator()(int64_t, int64_t t) const {
+    float sum = 0;
+    for (int64_t j = t * top_k; j < (t + 1) * top_k; ++j) {
+      if (ids[j] < num_experts) continue;
+      ids[j] = -1;
+      sum += weights[j];
+    }
+    sums[t] = sum;
+  }
+};
+
 struct ScaleByExpert {
   const int32_t* ids;
   const float* scales;
@@ -40,6 +56,13 @@ struct Cap {
 
 }  // namespace
 }  // namespace cuda
+
+Status CudaOps::take_identity(int32_t* ids, const float* weights, int64_t num_tokens, int64_t top_k,
+                              int64_t num_experts, float* sums, Stream stream) {
+  return cuda::launch_elements(queue_, stream, "take_identity", 1, num_tokens,
+                               cuda::TakeIdentity{ids, weights, static_cast<int32_t>(top_k),
+                                                  static_cast<int32_t>(num_experts), sums});
+}
 
 Status CudaOps::scale_by_expert(const int32_t* ids, int64_t count, const float* scales,
                                 float* weights, Stream stream) {

@@ -12,9 +12,10 @@ bool chunks_delta_rule(const DeltaArgs& args, const Queue& queue) {
     return m.dtype == DType::kBF16 && reinterpret_cast<uintptr_t>(m.data) % 16 == 0 &&
            m.stride % 8 == 0;
   };
-  return !shape.batch_invariant && args.batch.most_tokens > kRecurrentDeltaTokens &&
-         shape.key_dim == kDeltaChunkDim && shape.value_dim == kDeltaChunkDim && fits(args.qkv) &&
-         fits(args.out) && has_room_for_chunks(queue);
+  return !shape.batch_invariant && !shape.by_channel &&
+         args.batch.most_tokens > kRecurrentDeltaTokens && shape.key_dim == kDeltaChunkDim &&
+         shape.value_dim == kDeltaChunkDim && fits(args.qkv) && fits(args.out) &&
+         has_room_for_chunks(queue);
 }
 
 Status chunk_delta_rule(const DeltaArgs& args, std::byte* scratch, const Queue& queue,

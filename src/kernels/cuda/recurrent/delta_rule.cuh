@@ -32,16 +32,26 @@ struct DeltaArgs {
   __device__ int64_t v_at(int64_t head) const {
     return 2 * shape.num_key_heads * shape.key_dim + head * shape.value_dim;
   }
-  // Columns of its a and b.
+  // Columns of its a and b; with by_channel, the first of a.
   __device__ int64_t b_at(int64_t head) const {
+    if (shape.by_channel) return head;
     return head / shape.ba_group * 2 * shape.ba_group + head % shape.ba_group;
   }
-  __device__ int64_t a_at(int64_t head) const { return b_at(head) + shape.ba_group; }
+  __device__ int64_t a_at(int64_t head) const {
+    if (shape.by_channel) return shape.ba_group + head * shape.key_dim;
+    return b_at(head) + shape.ba_group;
+  }
   __device__ DeltaGates gates(int64_t head, float a, float b) const {
     const float x = a + dt_bias[head], softplus = x > 20 ? x : log1pf(expf(x));
     const float log_decay = -expf(a_log[head]) * softplus;
     // exp(-100) is 0 beside every other number, and sums of such logarithms stay exact and finite.
     return {log_decay < -100 ? -100 : log_decay, 1.0f / (1.0f + expf(-b))};
+  }
+  /// With by_channel: the decay of a channel of the head's key.
+  __device__ float channel_decay(int64_t head, int64_t channel, float a) const {
+    const float x = a + dt_bias[head * shape.key_dim + channel], rate = expf(a_log[head]);
+    if (shape.lower_bound != 0) return expf(shape.lower_bound / (1.0f + expf(-rate * x)));
+    return expf(-rate * (x > 20 ? x : log1pf(expf(x))));
   }
   /// A head's matrix in a sequence's state; null: zeros.
   __device__ float* state_before(int64_t sequence, int64_t head) const {

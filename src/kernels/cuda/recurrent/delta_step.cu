@@ -13,11 +13,14 @@ namespace {
 constexpr int kColumns = 32, kWarps = 4, kThreads = 32 * kWarps;
 constexpr int kLanesOfRow = kColumns / 4, kRowsAtOnce = kThreads / kLanesOfRow;
 
+template <bool kByChannel>
 struct DeltaTokenRow {
   float q[kMostDeltaKeys], k[kMostDeltaKeys];
+  float decays[kByChannel ? kMostDeltaKeys : 1];  // of the channels
 };
+template <bool kByChannel>
 struct DeltaShared {
-  DeltaTokenRow rows[2];  // of this token and the next
+  DeltaTokenRow<kByChannel> rows[2];  // of this token and the next
   float squares[2][kWarps][2];
   float known[kWarps][kColumns], sums[kWarps][kColumns];
 };
@@ -40,11 +43,11 @@ __device__ void add_product(float4& sum, float factor, const float4& x) {
 
 // A thread's inputs of one token: its part of q and k, its columns of v, and its gates, as they are
 // stored. Load them one token ahead to hide the latency.
-template <int kRows, bool kBf16>
+template <int kRows, bool kBf16, bool kByChannel>
 struct DeltaToken {
   static constexpr int kLoads = kRows * kRowsAtOnce / kThreads;
   using Stored = std::conditional_t<kBf16, uint16_t, float>;
-  Stored q[kLoads], k[kLoads], value[4], a, b;
+  Stored q[kLoads], k[kLoads], value[4], a[kByChannel ? kLoads : 1], b;
 
   __device__ static Stored get(const Matrix& m, int64_t row, int64_t column) {
     if constexpr (kBf16)
@@ -66,22 +69,30 @@ struct DeltaToken {
       const bool there = at < args.shape.key_dim;
       q[i] = there ? get(args.qkv, token, args.q_at(head) + at) : Stored{};
       k[i] = there ? get(args.qkv, token, args.k_at(head) + at) : Stored{};
+      if constexpr (kByChannel) a[i] = there ? get(args.ba, token, args.a_at(head) + at) : Stored{};
     }
 #pragma unroll
     for (int c = 0; c < 4; ++c)
       value[c] = column + c < args.shape.value_dim
                      ? get(args.qkv, token, args.v_at(head) + column + c)
                      : Stored{};
-    a = get(args.ba, token, args.a_at(head)), b = get(args.ba, token, args.b_at(head));
+    if constexpr (!kByChannel) a[0] = get(args.ba, token, args.a_at(head));
+    b = get(args.ba, token, args.b_at(head));
   }
-  // Puts q and k into shared memory, and the sums of their squares, warp by warp.
-  __device__ void put(DeltaShared& shared, int stage) const {
+  // Puts q, k and decays of channels into shared memory, and the sums of the squares of q and k,
+  // warp by warp.
+  __device__ void put(const DeltaArgs& args, int64_t head, DeltaShared<kByChannel>& shared,
+                      int stage) const {
     float squares[2] = {};
 #pragma unroll
     for (int i = 0; i < kLoads; ++i) {
       const int at = threadIdx.x + i * kThreads;
       const float own_q = wide(q[i]), own_k = wide(k[i]);
       shared.rows[stage].q[at] = own_q, shared.rows[stage].k[at] = own_k;
+      if constexpr (kByChannel) {
+        shared.rows[stage].decays[at] =
+            at < args.shape.key_dim ? args.channel_decay(head, at, wide(a[i])) : 0.0f;
+      }
       squares[0] = fmaf(own_q, own_q, squares[0]), squares[1] = fmaf(own_k, own_k, squares[1]);
     }
 #pragma unroll
@@ -133,13 +144,14 @@ struct DeltaState {
 
 // kSingle: every sequence has one token. All variants give the same bits: every sum of products is
 // an explicit fmaf.
-template <int kRows, bool kBf16, bool kSingle>
-__global__ void __launch_bounds__(kThreads, kRows > 8 ? 2
-                                            : kSingle ? 7
+template <int kRows, bool kBf16, bool kSingle, bool kByChannel>
+__global__ void __launch_bounds__(kThreads, kRows > 8                ? 2
+                                            : kSingle && !kByChannel ? 7
+                                            : kSingle                ? 6
                                                       : 4) delta_step(const DeltaArgs a) {
   pdl_wait();
   pdl_launch_dependents();
-  __shared__ DeltaShared shared;
+  __shared__ DeltaShared<kByChannel> shared;
   const auto value_dim = static_cast<int>(a.shape.value_dim);
   const auto slices = static_cast<unsigned>((value_dim + kColumns - 1) / kColumns),
              heads = static_cast<unsigned>(a.shape.num_value_heads);
@@ -153,22 +165,29 @@ __global__ void __launch_bounds__(kThreads, kRows > 8 ? 2
                   end = kSingle ? sequence + 1 : a.batch.first_token[sequence + 1];
     if (begin == end || end - begin > a.recurrent_tokens) continue;
     const int slice = static_cast<int>(b % slices) * kColumns, column = slice + own;
-    DeltaToken<kRows, kBf16> now, next;
+    DeltaToken<kRows, kBf16, kByChannel> now, next;
     now.fetch(a, begin, head, column);
     DeltaState<kRows> state;
     state.load(a, a.state_before(sequence, head), column);
     __syncthreads();  // wait until the previous iteration's rows have been read
-    now.put(shared, 0);
+    now.put(a, head, shared, 0);
     __syncthreads();
     for (int64_t t = begin; t < end; ++t) {
       const int stage = kSingle ? 0 : static_cast<int>((t - begin) % 2);
       const bool is_last = kSingle || t + 1 == end;
       if (!is_last) next.fetch(a, t + 1, head, column);
-      const DeltaTokenRow& row = shared.rows[stage];
+      const DeltaTokenRow<kByChannel>& row = shared.rows[stage];
       float4 known{};
 #pragma unroll
-      for (int i = 0; i < kRows; ++i)
-        add_product(known, row.k[first_row + i * kRowsAtOnce], state.rows[i]);
+      for (int i = 0; i < kRows; ++i) {
+        const int at = first_row + i * kRowsAtOnce;
+        float4& kept = state.rows[i];
+        if constexpr (kByChannel) {
+          const float decay = row.decays[at];
+          kept = {decay * kept.x, decay * kept.y, decay * kept.z, decay * kept.w};
+        }
+        add_product(known, row.k[at], kept);
+      }
       known = sum_of_rows(known);
       if (lane < kLanesOfRow) *reinterpret_cast<float4*>(&shared.known[warp][own]) = known;
       float squares[2] = {};
@@ -177,10 +196,15 @@ __global__ void __launch_bounds__(kThreads, kRows > 8 ? 2
         squares[0] += shared.squares[stage][w][0], squares[1] += shared.squares[stage][w][1];
       const float q_scale = 1.0f / (sqrtf(squares[0] + kDeltaEpsilon) * root),
                   k_scale = 1.0f / sqrtf(squares[1] + kDeltaEpsilon);
-      const DeltaGates gates = a.gates(head, now.wide(now.a), now.wide(now.b));
-      const float decay = expf(gates.log_decay), strength = gates.strength * k_scale,
-                  forget = -(decay * k_scale);
-      if (!is_last) next.put(shared, 1 - stage);
+      float decay = 1, strength;  // with kByChannel the state has decayed
+      if constexpr (kByChannel) {
+        strength = 1.0f / (1.0f + expf(-now.wide(now.b))) * k_scale;
+      } else {
+        const DeltaGates gates = a.gates(head, now.wide(now.a[0]), now.wide(now.b));
+        decay = expf(gates.log_decay), strength = gates.strength * k_scale;
+      }
+      const float forget = -(decay * k_scale);
+      if (!is_last) next.put(a, head, shared, 1 - stage);
       __syncthreads();
       float4 change{};
 #pragma unroll
@@ -195,7 +219,8 @@ __global__ void __launch_bounds__(kThreads, kRows > 8 ? 2
       for (int i = 0; i < kRows; ++i) {
         const int at = first_row + i * kRowsAtOnce;
         float4& kept = state.rows[i];
-        kept = {decay * kept.x, decay * kept.y, decay * kept.z, decay * kept.w};
+        if constexpr (!kByChannel)
+          kept = {decay * kept.x, decay * kept.y, decay * kept.z, decay * kept.w};
         add_product(kept, row.k[at], change);
         add_product(sums, row.q[at], kept);
       }
@@ -214,13 +239,13 @@ __global__ void __launch_bounds__(kThreads, kRows > 8 ? 2
   }
 }
 
-template <int kRows>
+template <int kRows, bool kByChannel>
 Status launch_step(const DeltaArgs& a, const Queue& queue, Stream stream) {
   const bool is_bf16 = a.qkv.dtype == DType::kBF16 && a.ba.dtype == DType::kBF16;
   const bool single = a.batch.most_tokens == 1 && a.batch.fewest_tokens == 1;
-  const auto kernel = !is_bf16 ? delta_step<kRows, false, false>
-                      : single ? delta_step<kRows, true, true>
-                               : delta_step<kRows, true, false>;
+  const auto kernel = !is_bf16 ? delta_step<kRows, false, false, kByChannel>
+                      : single ? delta_step<kRows, true, true, kByChannel>
+                               : delta_step<kRows, true, false, kByChannel>;
   const int64_t slices = (a.shape.value_dim + kColumns - 1) / kColumns;
   return launch_early(queue, stream, "delta_step", kernel,
                       a.batch.num_sequences * a.shape.num_value_heads * slices, kThreads, 0, a);
@@ -229,8 +254,14 @@ Status launch_step(const DeltaArgs& a, const Queue& queue, Stream stream) {
 }  // namespace
 
 Status step_delta_rule(const DeltaArgs& args, const Queue& queue, Stream stream) {
-  if (args.shape.key_dim <= 8 * kRowsAtOnce) return launch_step<8>(args, queue, stream);
-  return launch_step<kMostDeltaKeys / kRowsAtOnce>(args, queue, stream);
+  constexpr int kMostRows = kMostDeltaKeys / kRowsAtOnce;
+  const bool few = args.shape.key_dim <= 8 * kRowsAtOnce;
+  if (args.shape.by_channel) {
+    return few ? launch_step<8, true>(args, queue, stream)
+               : launch_step<kMostRows, true>(args, queue, stream);
+  }
+  return few ? launch_step<8, false>(args, queue, stream)
+             : launch_step<kMostRows, false>(args, queue, stream);
 }
 
 }  // namespace moracle::cuda

@@ -7,12 +7,19 @@ namespace moracle {
 namespace opencl::ops_scale {
 namespace {
 
+const KernelName kTakeIdentity{"ops/scale.cl", "take_identity"};
 const KernelName kScaleByExpert{"ops/scale.cl", "scale_by_expert"};
 const KernelName kKeepOwn{"ops/scale.cl", "keep_own"};
 const KernelName kCap{"ops/scale.cl", "cap_elements"};
 
 }  // namespace
 }  // namespace opencl::ops_scale
+
+Status OpenClOps::take_identity(int32_t* ids, const float* weights, int64_t num_tokens,
+                                int64_t top_k, int64_t num_experts, float* sums, Stream stream) {
+  return opencl::launch_elements(queue_, stream, opencl::ops_scale::kTakeIdentity, 1, num_tokens,
+                                 ids, weights, num_tokens, top_k, num_experts, sums);
+}
 
 Status OpenClOps::scale_by_expert(const int32_t* ids, int64_t count, const float* scales,
                                   float* weights, Stream stream) {

@@ -1,6 +1,19 @@
 // Scales and copies of experts, and capped logits.
 #include "elements.cl"
 
+kernel void take_identity(global int *ids, global const float *weights, const long num_tokens,
+                          const long top_k, const long num_experts, global float *sums) {
+  FOR_EACH_ELEMENT(r, t, 1, num_tokens) {
+    float sum = 0;
+    for (long j = t * top_k; j < (t + 1) * top_k; ++j) {
+      if (ids[j] < num_experts) continue;
+      ids[j] = -1;
+      sum += weights[j];
+    }
+    sums[t] = sum;
+  }
+}
+
 kernel void scale_by_expert(global const int *ids, const long count, global const float *scales,
                             global float *weights) {
   FOR_EACH_ELEMENT(r, i, 1, count) {

@@ -13,6 +13,7 @@ namespace {
 // As Sizes in gated_delta.cl.
 struct Sizes {
   cl_long num_key_heads, num_value_heads, value_dim, ba_group, state;
+  cl_float lower_bound;
 };
 
 constexpr int64_t kColumns = 32;    // COLUMNS in gated_delta.cl
@@ -30,11 +31,12 @@ Status OpenClOps::gated_delta(const Matrix& qkv, const Matrix& ba, const float* 
   const int64_t threads = slices * kColumns;
   const opencl::KernelName name{.file = "recurrent/gated_delta.cl",
                                 .kernel = "gated_delta",
-                                .options = str("-D KEYS=", shape.key_dim, " -D SLICES=", slices),
+                                .options = str("-D KEYS=", shape.key_dim, " -D SLICES=", slices,
+                                               shape.by_channel ? " -D BY_CHANNEL" : ""),
                                 .follows_pointers = true};
   MORACLE_TRY(const cl_kernel kernel, queue_.programs->make(name));
-  const Sizes sizes{shape.num_key_heads, shape.num_value_heads, shape.value_dim, shape.ba_group,
-                    shape.state};
+  const Sizes sizes{shape.num_key_heads, shape.num_value_heads, shape.value_dim,
+                    shape.ba_group,      shape.state,           shape.lower_bound};
   const int64_t tiles = (shape.value_dim + kColumns - 1) / kColumns;
   return opencl::launch_kernel(
       queue_, stream, name, kernel, batch.num_sequences * shape.num_value_heads * tiles, threads,
