@@ -76,7 +76,9 @@ TEST(DraftControl, RejectedDraftsCostLittleAndEndSoon) {
     const Simulated first = simulate(slope, 0, 64, control, costs);
     const Simulated all = simulate(slope, 0, 448, control, costs);
     EXPECT_LE(first.seconds + all.seconds, 1.03 * 512) << slope;
-    if (slope >= 0.3) EXPECT_LE(all.drafted, 24) << slope;  // probes
+    if (slope >= 0.3) {
+      EXPECT_LE(all.drafted, 24) << slope;  // probes
+    }
   }
 }
 
@@ -207,17 +209,17 @@ TEST(Speculation, SampledTokensHaveThePlainDistribution) {
   SpeculationCounts drafts;
   // Counts the runs of the last three tokens.
   const auto counts = [&](uint64_t first_seed) {
-    std::vector<double> counts(kIds * kIds * kIds);
+    std::vector<double> runs(kIds * kIds * kIds);
     for (uint64_t seed = first_seed; seed < first_seed + kTexts; ++seed) {
       options.sampling.seed = seed;
       const Generation got = must(generate(model, prompt, options));
       int32_t run = 0;
       for (int i = 1; i < 4; ++i) run = run * kIds + got.ids[i] - kFirst;
-      ++counts[static_cast<size_t>(run)];
+      ++runs[static_cast<size_t>(run)];
       drafts.drafted += got.speculation.drafted;
       drafts.accepted += got.speculation.accepted;
     }
-    return counts;
+    return runs;
   };
   const std::vector<double> plain = counts(1);
   options.speculation = {.drafter = Drafter::kNgram, .max_drafts = 3, .adaptive = false};

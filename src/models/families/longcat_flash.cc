@@ -95,10 +95,10 @@ Result<LayerDescription> describe_half(const Checkpoint& checkpoint, const Spec&
 // The experts, beside the dense MLP of the first layer.
 Status add_experts(const Checkpoint& checkpoint, const Spec& spec, int64_t layer,
                    LayerDescription& first) {
-  first.shared = SharedExpertDescription{std::move(first.mlp), {}};
+  first.shared = SharedExpertDescription{std::move(*first.mlp), {}};
   MORACLE_TRY(first.mlp, checkpoint.moe_layer(layer));
-  first.mlp.spec.routing.correction_bias = true;  // a file without it is incomplete
-  LayerSpec routed = first.mlp.spec;
+  first.mlp->spec.routing.correction_bias = true;  // a file without it is incomplete
+  LayerSpec routed = first.mlp->spec;
   routed.num_experts += spec.num_identity;
   MORACLE_TRY(first.router,
               describe_router(checkpoint, layer_prefix(checkpoint, layer) + "mlp.router.classifier",
@@ -129,7 +129,7 @@ Result<Description> describe(const Checkpoint& checkpoint) {
   for (int64_t layer = 0; layer < checkpoint.num_layers(); ++layer) {
     const LayerDescription& first = description.layers[static_cast<size_t>(2 * layer)];
     for (int64_t e = 0; e < spec.num_identity; ++e)
-      unused.push_back(str(first.mlp.spec.name, ".", first.mlp.spec.num_experts + e, "."));
+      unused.push_back(str(first.mlp->spec.name, ".", first.mlp->spec.num_experts + e, "."));
   }
   MORACLE_CHECK(
       ignore_tensors(checkpoint, "tensors of identity experts, not used", unused, description));
