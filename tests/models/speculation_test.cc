@@ -240,7 +240,7 @@ TEST(Speculation, SampledTokensHaveThePlainDistribution) {
 
 TEST(Speculation, RefusesUnknownDraftersAndCounts) {
   EXPECT_EQ(parse_drafter("draft").error().to_string(),
-            "speculate: needs off or ngram; it is 'draft'");
+            "speculate: needs off, ngram, mtp or auto; it is 'draft'");
   EXPECT_EQ(check(Speculation{.max_drafts = 33}).error().to_string(),
             "max_drafts: needs 1 to 32 tokens; it is 33");
 }

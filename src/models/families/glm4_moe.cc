@@ -1,6 +1,6 @@
 // GLM-4.5, 4.6 and 4.7: GQA with RoPE on a part of each head and, if config.json says so, norms on
-// q and k. Dense first layers, sigmoid routing with a correction bias, shared experts. The layer for
-// multi-token prediction only drafts.
+// q and k. Dense first layers, sigmoid routing with a correction bias, shared experts. The layer
+// for multi-token prediction only drafts.
 #include "base/text.h"
 #include "base/try.h"
 #include "checkpoint/state.h"

@@ -1,6 +1,6 @@
 // Qwen3.5-MoE and 3.6: as Qwen3-Next with projections of their own for q, k and v, z, b, and a. The
-// weights of the chosen experts always sum to one. The layer for multi-token prediction only drafts.
-// The vision part is not run.
+// weights of the chosen experts always sum to one. The layer for multi-token prediction only
+// drafts. The vision part is not run.
 #include "base/text.h"
 #include "base/try.h"
 #include "checkpoint/state.h"
