@@ -190,7 +190,8 @@ std::string table_row(const Answer& answer) {
     }
     const Answer::Row& row = answer.rows[i];
     const bool too_large = answer.support == Support::kRuns && !row.fits;
-    text += str(" ", row.backends, too_large ? ", too large |" : " |");
+    const char* const comma = row.backends.empty() ? "" : ", ";  // without experts there is no row
+    text += str(" ", row.backends, too_large ? str(comma, "too large") : "", " |");
   }
   return text + "\n";
 }
