@@ -27,7 +27,8 @@ bool is_untouched(std::string_view module) {
   constexpr std::string_view kNames[] = {"gate",         "wg",  "router", "shared_expert_gate",
                                          "embed_tokens", "head"};
   return module.find(".layers.") == module.npos || module.ends_with(".router.layer") ||
-         module.ends_with(".router.proj") || module.find(".indexer.") != module.npos ||
+         module.ends_with(".router.proj") || module.ends_with(".router.classifier") ||
+         module.find(".indexer.") != module.npos ||
          std::find(std::begin(kNames), std::end(kNames), last) != std::end(kNames);
 }
 

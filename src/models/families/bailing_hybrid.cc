@@ -56,6 +56,16 @@ Result<KimiDeltaSpec> read_delta(const Config& config, const DecoderSpec& decode
   return spec;
 }
 
+// Without the key, transformers takes the context of its class, not that of the file.
+Status require_original_context(const Config& config) {
+  MORACLE_TRY(const std::optional<Config> rope, rotary_settings(config));
+  const Config::Keys key = {"original_max_position_embeddings"};
+  if (!rope || rope->has(key) || config.has(key)) return {};
+  MORACLE_TRY(const std::string type, rope->text_or("default", {"rope_type", "type"}));
+  if (type != "yarn" && type != "llama3") return {};
+  return rope->unsupported(key, "a number for " + type, "it is missing");
+}
+
 Result<Spec> read(const Config& config, int64_t num_layers) {
   Spec spec;
   MORACLE_TRY(spec.decoder, read_decoder_spec(config));
@@ -67,6 +77,7 @@ Result<Spec> read(const Config& config, int64_t num_layers) {
   std::vector<bool> grouped;
   for (int64_t layer = 1; layer <= num_layers; ++layer) grouped.push_back(layer % group != 0);
   MORACLE_TRY(spec.is_delta, read_delta_layers(config, std::move(grouped)));
+  MORACLE_CHECK(require_original_context(config));
   MORACLE_TRY(spec.latent, read_latent(config));
   spec.latent.head_gate = true;
   MORACLE_TRY(spec.moe, read_shared_moe(config));
