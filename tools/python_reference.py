@@ -17,7 +17,8 @@ Written by `tools/python_reference.py` from the stubs of the built package; a te
 """
 # Title, and the file whose public objects it holds.
 PARTS = (("Functions and classes", "_moracle.pyi"), ("Experts from tensors", "experts.py"), ("Packed experts", "packed.py"),
-         ("Errors", "errors.py"), ("moracle.integrations.torch", "integrations/torch.py"),
+         ("Packed linear layers", "linears.py"), ("Errors", "errors.py"),
+         ("moracle.integrations.torch", "integrations/torch.py"),
          ("moracle.integrations.transformers", "integrations/transformers.py"))
 
 

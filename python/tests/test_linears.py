@@ -83,11 +83,11 @@ def test_output_has_the_type_of_the_input(layer):
 
 
 @pytest.mark.parametrize("change, message", [
-    ({"weight": np.zeros((2, 2, 64), np.uint8)}, r"weight: needs \[rows, columns\]"),
-    ({"scale": None}, r"weight_scale: needs f32, f16 or bf16 \[192, 8\]; it is missing"),
-    ({"scale": np.zeros((N, 3), np.float32)}, r"weight_scale: needs f32, f16 or bf16 \[192, 8\]; it is f32 \[192, 3\]"),
+    ({"weight": np.zeros((2, 2, 64), np.int8)}, r"weight: needs \[rows, columns\]"),
+    ({"scale": None}, r"weight_scale: needs f32, f16 or bf16 \[256, 12\]; it is missing"),
+    ({"scale": np.zeros((N, 3), np.float32)}, r"weight_scale: needs f32, f16 or bf16 \[256, 12\]; it is f32 \[256, 3\]"),
     ({"scale": np.full((N, 12), np.nan, np.float32)}, "weight_scale: needs finite numbers; element 0 is NaN"),
-    ({"bias": np.zeros(3, np.float32)}, r"weight_bias: needs f32, f16 or bf16 \[192\]; it is f32 \[3\]"),
+    ({"bias": np.zeros(3, np.float32)}, r"weight_bias: needs f32, f16 or bf16 \[256\]; it is f32 \[3\]"),
     ({"zp": np.zeros((N, 4), np.uint8)}, "weight_zp: needs no tensor")])
 def test_wrong_tensor_is_named(change, message, layer):
     parts, _ = int_rows(layer[0], 4, 32, False)

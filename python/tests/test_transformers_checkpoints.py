@@ -85,3 +85,44 @@ def test_mxfp4_codes_stay_as_stored(shared_checkpoint, registered):
 def test_other_implementations_load_mxfp4_as_before(shared_checkpoint):
     model = loaded(shared_checkpoint("gptoss-mxfp4"), "eager", dtype=torch.bfloat16)
     assert model.model.layers[0].mlp.experts.gate_up_proj.dtype == torch.bfloat16
+
+
+PROMPT = [[3724, 267, 1105, 17, 9]]
+
+
+def scheme_of(model):
+    return model.model.layers[-1].mlp.experts._moracle_state.packed.moe.spec.scheme.name
+
+
+def test_experts_of_the_checkpoint_equal_those_that_transformers_loaded(shared_checkpoint, registered):
+    folder = shared_checkpoint("qwen3moe-bf16")
+    model = loaded(folder, "moracle", dtype=torch.bfloat16)
+    with torch.no_grad():
+        expected = model(torch.tensor(PROMPT)).logits
+        assert registered.pack(model, drop=True, checkpoint=folder) == 3
+        assert torch.equal(model(torch.tensor(PROMPT)).logits, expected)
+
+
+@pytest.mark.parametrize("name, scheme", [("qwen3moe-ct-w4a16-g128", "int4-w4a16-g128"),
+                                          ("qwen3moe-ct-fp8-dynamic", "fp8-w8a8-channel")])
+def test_codes_of_the_checkpoint_replace_dequantized_experts(shared_checkpoint, registered, name, scheme):
+    pytest.importorskip("compressed_tensors", reason="compressed-tensors is not installed")
+    folder = shared_checkpoint(name)
+    model = loaded(folder, "eager", dtype=torch.bfloat16)
+    with torch.no_grad():
+        expected = model(torch.tensor(PROMPT)).logits
+        model.set_experts_implementation("moracle")
+        registered.pack(model)
+        dequantized = model.model.layers[-1].mlp.experts._moracle_state.packed.moe
+        assert dequantized.spec.scheme.name == "bf16"
+        registered.pack(model, drop=True, checkpoint=folder)
+        assert scheme_of(model) == scheme
+        assert model.model.layers[-1].mlp.experts._moracle_state.packed.moe.weight_bytes < 0.6 * dequantized.weight_bytes
+        # Attention in bf16, and activations in fp8 where the scheme has them.
+        assert (model(torch.tensor(PROMPT)).logits - expected).norm() < 0.05 * expected.norm()
+
+
+def test_checkpoint_of_another_model_is_refused(shared_checkpoint, registered):
+    model = loaded(shared_checkpoint("qwen3moe-bf16"), "moracle", dtype=torch.bfloat16)
+    with pytest.raises(moracle.InvalidArgument, match="checkpoint: needs 3 layers with experts, as the model; it has 2"):
+        registered.pack(model, checkpoint=shared_checkpoint("gptoss-bf16"))

@@ -6,7 +6,9 @@ import weakref
 
 import torch
 
-from ..errors import Unsupported
+from .._moracle import Checkpoint, FusedMoe, select
+from ..errors import InvalidArgument, Unsupported
+from ..packed import MAX_NUM_TOKENS, PackedExperts, _open_device
 from ..packed import pack as pack_tensors
 from .torch import experts, handle_of, run
 
@@ -86,8 +88,8 @@ def _weights(module):
 class _State:
     """State of a module: its packed experts, and the weights that they were packed from."""
 
-    def __init__(self, module, top_k):
-        self.packed = _pack(module, top_k)
+    def __init__(self, module, top_k, packed=None):
+        self.packed = packed or _pack(module, top_k)
         self.handle = handle_of(self.packed)
         self.top_k = top_k
         self.remember(module)
@@ -145,20 +147,40 @@ def register():
     auto.AUTO_QUANTIZER_MAPPING["mxfp4"] = quantizer(experts_forward)
 
 
-def pack(model, drop=False):
+def _from_checkpoint(modules, checkpoint, hidden_size):
+    """Packs the experts of all layers from the codes that a checkpoint stores. Yields one PackedExperts a layer."""
+    opened = checkpoint if isinstance(checkpoint, Checkpoint) else Checkpoint(checkpoint)
+    layers = opened.moe_layers
+    if len(layers) != len(modules):
+        need, fact = f"{len(modules)} layers with experts, as the model", f"it has {len(layers)}"
+        raise InvalidArgument(f"checkpoint: needs {need}; {fact}", "", "checkpoint", need, fact)
+    for layer, module in zip(layers, modules):
+        weights, first = opened.moe_layer(layer), _weights(module)[0]
+        if (weights.spec.num_experts, weights.spec.hidden_size) != (first.shape[0], hidden_size):
+            need, fact = f"{first.shape[0]} experts of {hidden_size} columns, as the model", f"layer {layer} has {weights.spec}"
+            raise InvalidArgument(f"checkpoint: needs {need}; {fact}", "", "checkpoint", need, fact)
+        device = _open_device(None, first)
+        selection = select(weights, device=device.name, max_num_tokens=MAX_NUM_TOKENS[device.platform])
+        yield PackedExperts(FusedMoe(weights, selection, device), selection)
+
+
+def pack(model, drop=False, checkpoint=None):
     """Packs the experts of all layers now instead of in the first forward.
 
     drop=True frees the original weights, so that memory holds one copy. The model then can neither be saved nor use
-    another experts implementation. Returns the number of layers.
+    another experts implementation. `checkpoint`: a folder or a Checkpoint; packs its experts as they are stored, where
+    transformers' loader has dequantized them. Returns the number of layers.
     """
     config = model.config.get_text_config()
     top_k = getattr(config, "num_experts_per_tok", None) or config.top_k_experts
-    layers = 0
-    for module in list(model.modules()):
-        if not _weights(module):
-            continue
-        state = _ensure_packed(module, top_k)
-        layers += 1
+    modules = [module for module in model.modules() if _weights(module)]
+    stored = _from_checkpoint(modules, checkpoint, config.hidden_size) if checkpoint is not None else None
+    for module in modules:
+        if stored is None:
+            state = _ensure_packed(module, top_k)
+        else:
+            module.__dict__["_moracle_state"] = state = _State(module, top_k, next(stored))
+            module.__dict__["_moracle_handle"] = state.handle
         if drop:
             for weight in _weights(module):
                 device = weight.device
@@ -166,4 +188,4 @@ def pack(model, drop=False):
             state.remember(module)
             if device.type == "cuda":
                 torch.cuda.empty_cache()  # return torch's cached memory: packed weights are not allocated by torch
-    return layers
+    return len(modules)
