@@ -1,5 +1,7 @@
 // One step of the engine: apply the scheduler's plan, run the model, sample.
 #include <algorithm>
+#include <cmath>
+#include <limits>
 #include <utility>
 
 #include "base/out_of_memory.h"
@@ -10,6 +12,24 @@
 #include "serve/engine/engine.h"
 
 namespace moracle::serve {
+namespace {
+
+// A draw gave nothing although the model's logits are finite: the request forbids every token.
+constexpr int32_t kAllForbidden = -2;
+static_assert(kAllForbidden != kNothingDrawn);
+
+// `logits`: of the model, before edits.
+int32_t why_nothing(std::span<const float> logits) {
+  const auto is_bad = [](float logit) {
+    return std::isnan(logit) || logit == std::numeric_limits<float>::infinity();
+  };
+  const bool is_finite =
+      std::none_of(logits.begin(), logits.end(), is_bad) &&
+      std::any_of(logits.begin(), logits.end(), [](float logit) { return std::isfinite(logit); });
+  return is_finite ? kAllForbidden : kNothingDrawn;
+}
+
+}  // namespace
 
 void Engine::step() {
   const double start = now();
@@ -177,6 +197,7 @@ Status Engine::sample_from_all_logits(int64_t row, std::span<const SequenceId> i
         one = edited;
       }
       tokens[i] = sequence.sampler.draw(one).value_or(kNothingDrawn);
+      if (tokens[i] == kNothingDrawn) tokens[i] = why_nothing(logits.subspan(i * vocab, vocab));
     }
   });
   profiler_.end_on_device("sampling");
@@ -206,14 +227,18 @@ Status Engine::sample_row(int64_t row, SequenceId id) {
   if (sequence.edits()) {
     edited_.assign(logits.begin(), logits.end());
     if (const Status edited = sequence.edit(edited_); !edited) {
-      end(id, {.finish = Finish::kFailed, .message = edited.error().to_string()});
+      // The vocabulary has no token that the grammar allows.
+      const bool is_forbidden = edited.error().kind == ErrorKind::kUnsupported;
+      end(id, {.finish = is_forbidden ? Finish::kForbidden : Finish::kFailed,
+               .message = edited.error().to_string()});
       return {};
     }
     all = edited_;
   }
-  const int32_t token = sequence.sampler.draw(all).value_or(kNothingDrawn);
+  int32_t token = sequence.sampler.draw(all).value_or(kNothingDrawn);
+  if (token == kNothingDrawn) token = why_nothing(logits);
   std::vector<TokenScore> scores;
-  if (sequence.job.num_top && token != kNothingDrawn)
+  if (sequence.job.num_top && token >= 0)
     scores.push_back(scorer_.score(logits, token, *sequence.job.num_top));
   profiler_.end_on_device("sampling");
   take_token(id, token, std::move(scores));
@@ -224,13 +249,12 @@ Status Engine::sample_row(int64_t row, SequenceId id) {
 // Defers the answer unless the token ends the sequence, so that the next step starts first.
 void Engine::take_token(SequenceId id, int32_t token, std::vector<TokenScore> scores) {
   Sequence& sequence = sequences_.at(id);
-  if (token == kNothingDrawn) {
-    return end(id, {.finish = Finish::kFailed,
+  if (token == kNothingDrawn || token == kAllForbidden) {
+    const bool is_forbidden = token == kAllForbidden;
+    return end(id, {.finish = is_forbidden ? Finish::kForbidden : Finish::kFailed,
                     .message = str("no token may follow position ", sequence.tokens.size() - 1,
-                                   sequence.editor.changes_nothing()
-                                       ? ": the logits are not finite"
-                                       : ": suppress_tokens, bad_words, no_repeat_ngram_size and "
-                                         "min_tokens forbid all, or the logits are not finite")});
+                                   is_forbidden ? sequence.forbidding_fields()
+                                                : ": the logits are not finite")});
   }
   const double time = now();
   if (sequence.num_new() == 0)
@@ -281,12 +305,13 @@ void Engine::end(SequenceId id, Event&& event) {
   event.prompt_tokens = sequence.prompt_size();
   event.new_tokens = sequence.num_new();
   event.reused_tokens = sequence.reused_tokens;
-  const char* const outcome = event.finish == Finish::kStop       ? "stop"
-                              : event.finish == Finish::kLength   ? "length"
-                              : event.finish == Finish::kTimeout  ? "timeout"
-                              : event.finish == Finish::kStopping ? "stopping"
-                              : event.finish == Finish::kUnloaded ? "unloaded"
-                                                                  : "failed";
+  const char* const outcome = event.finish == Finish::kStop        ? "stop"
+                              : event.finish == Finish::kLength    ? "length"
+                              : event.finish == Finish::kTimeout   ? "timeout"
+                              : event.finish == Finish::kStopping  ? "stopping"
+                              : event.finish == Finish::kUnloaded  ? "unloaded"
+                              : event.finish == Finish::kForbidden ? "forbidden"
+                                                                   : "failed";
   metrics_.request_ended(outcome, now() - sequence.submitted);
   const auto sink = std::move(sequence.job.sink);
   scheduler_.finish(id);
