@@ -3,6 +3,7 @@
 #include <charconv>
 
 #include "base/json/ordered_json.h"
+#include "base/printable.h"
 #include "base/text.h"
 #include "serve/api/api.h"
 #include "serve/api/query.h"
