@@ -2,7 +2,7 @@
 #   experts   weights in memory, the oracle, kernels, FusedMoe, Linear: needs no other library
 #   parallel  experts over ranks: libsodium
 #   model     checkpoints, tokenizers, whole models: oniguruma, utf8proc
-#   serve     a model behind HTTP
+#   serve     a model behind HTTP: OpenSSL, if the build has it
 # Each is an archive, which the command and the tests link, too. `moracle` is all of them.
 set(components "")
 set(component_objects "")
@@ -33,7 +33,7 @@ moracle_component(model OBJECTS base_regex checkpoint text models USES parallel
                   LINKS PkgConfig::ONIGURUMA PkgConfig::UTF8PROC)
 set(last model)
 if(MORACLE_COMMAND)
-  moracle_component(serve OBJECTS serve USES model)
+  moracle_component(serve OBJECTS serve USES model LINKS $<$<BOOL:${OPENSSL_FOUND}>:OpenSSL::SSL>)
   set(last serve)
 endif()
 add_library(moracle INTERFACE)

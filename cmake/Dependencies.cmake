@@ -3,6 +3,7 @@ find_package(Threads REQUIRED)
 find_package(nlohmann_json 3.11 QUIET)
 if(MORACLE_COMMAND)
   find_package(CLI11 2.1 QUIET)
+  find_package(OpenSSL QUIET)  # optional: HTTPS of `moracle serve`
 endif()
 find_package(PkgConfig QUIET)
 if(PkgConfig_FOUND)

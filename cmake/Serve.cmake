@@ -4,6 +4,13 @@ if(Boost_FOUND)
   target_include_directories(moracle_serve SYSTEM PRIVATE ${Boost_INCLUDE_DIRS})
   target_compile_definitions(moracle_serve PRIVATE MORACLE_WITH_HTTP BOOST_ASIO_SEPARATE_COMPILATION
     BOOST_BEAST_SEPARATE_COMPILATION)
+  # HTTPS (--tls-cert) needs OpenSSL. Without it the option names the package.
+  if(OPENSSL_FOUND)
+    target_compile_definitions(moracle_serve PRIVATE MORACLE_WITH_TLS)
+    target_include_directories(moracle_serve SYSTEM PRIVATE ${OPENSSL_INCLUDE_DIR})
+  else()
+    message(STATUS "OpenSSL not found (libssl-dev): `moracle serve` refuses --tls-cert")
+  endif()
   # The headers are large: each of these files is compiled once, by itself.
   set_source_files_properties(${PROJECT_SOURCE_DIR}/src/serve/http/beast.cc PROPERTIES SKIP_UNITY_BUILD_INCLUSION ON)
 else()

@@ -83,6 +83,12 @@ TEMPLATES = {
         "{{ '<parameter name=\"' + k + '\">' }}{{ v | tojson if v is not string else v }}{{ '</parameter>\\n' }}"
         "{% endfor %}{{ '</invoke>\\n' }}",
         before="{{ '\\n<minimax:tool_call>\\n' }}", after="{{ '</minimax:tool_call>' }}"),
+    "minimax-m3": style(
+        "]<]minimax[>[<tool_call>",
+        "{{ ']<]minimax[>[<invoke name=\"' + f.name + '\">' }}{% for k, v in f.arguments.items() %}"
+        "{{ ']<]minimax[>[<' + k + '>' }}{{ v | tojson if v is not string else v }}{{ ']<]minimax[>[</' + k + '>' }}"
+        "{% endfor %}{{ ']<]minimax[>[</invoke>\\n' }}",
+        before="{{ '\\n]<]minimax[>[<tool_call>\\n' }}", after="{{ ']<]minimax[>[</tool_call>' }}"),
     # Needs the arguments as text, and no content beside calls.
     "deepseek": style(
         "Tools:",

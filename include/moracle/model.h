@@ -256,6 +256,10 @@ struct SamplingOptions {
   float top_p = 1;        ///< 1: off
   float min_p = 0;        ///< 0: off
   float typical_p = 1;    ///< 1: off; locally typical sampling
+  /// XTC, after the others: with this probability, of all tokens whose probability reaches
+  /// xtc_threshold only the least likely one stays. 0: off.
+  float xtc_probability = 0;
+  float xtc_threshold = 0.1F;
   uint64_t seed = 0;
   /// Ids that are never drawn, in ascending order: see Tokenizer::ids_without_token.
   std::vector<int32_t> excluded_ids;
@@ -263,6 +267,17 @@ struct SamplingOptions {
 
 /// Errors: values out of range, under their command-line names; excluded_ids out of order.
 Status check(const SamplingOptions& options);
+
+/// DRY: tokens that would continue a repetition of n tokens get logits lower by
+/// multiplier * base^(n - allowed_length).
+struct DryOptions {
+  float multiplier = 0;  ///< 0: off
+  float base = 1.75F;
+  int64_t allowed_length = 2;   ///< shorter repetitions cost nothing
+  int64_t penalty_last_n = -1;  ///< tokens that are searched, the latest ones; -1: all; 0: off
+  /// A repetition ends before these ids, in ascending order, and they are never lowered.
+  std::vector<int32_t> breaker_ids{};
+};
 
 /// Changes of the logits before sampling, in this order: that of transformers' processors, with
 /// vLLM's penalties after the first. Greedy draws follow them, too. Ids that a model does not have
@@ -272,6 +287,7 @@ struct LogitEdits {
   float repetition_penalty = 1;   ///< above 1: less likely if in the prompt or generated
   float frequency_penalty = 0;    ///< subtracted per occurrence in the generated tokens
   float presence_penalty = 0;     ///< subtracted once if among the generated tokens
+  DryOptions dry{};               ///< repetitions in the prompt and the generated tokens
   /// No run of this many tokens occurs twice, in the prompt and the generated tokens; 0: off.
   int64_t no_repeat_ngram_size = 0;
   /// Runs of tokens whose last token never follows the others.

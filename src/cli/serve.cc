@@ -3,9 +3,11 @@
 
 #include <chrono>
 #include <iostream>
+#include <mutex>
 #include <thread>
 
 #include "base/small_file.h"
+#include "base/text.h"
 #include "command.h"
 #include "ranks/ranks.h"
 #include "serve/engine/ranks/follow.h"
@@ -20,6 +22,7 @@ struct Options {
   ServeArguments model;
   serve::ServerOptions server;
   std::string api_key_file, routing_statistics;
+  std::string log;  // empty: none
   double drain_seconds = 30;
   bool no_prefix_cache = false;
 };
@@ -39,9 +42,34 @@ int end_without_rank(std::unique_ptr<serve::Server> server, const Error& lost) {
   return fail(lost);
 }
 
+// Lines of the log on stdout, behind the address.
+void write_line(const std::string& line) {
+  static std::mutex mutex;
+  const std::lock_guard lock(mutex);
+  std::cout << line << std::endl;
+}
+
+int serve_until_signal(std::unique_ptr<serve::Server> server, const Options& options) {
+  const serve::HttpOptions& http = options.server.http;
+  const std::string& host = http.host;
+  write_line(str("listening on ", http.tls_cert.empty() ? "http" : "https", "://",
+                 host.find(':') == host.npos ? host : "[" + host + "]", ":", server->port()));
+  if (!std::cout) return fail_output();
+  while (!interrupted() && !server->failure())
+    std::this_thread::sleep_for(std::chrono::milliseconds(50));
+  if (const auto lost = server->failure()) return end_without_rank(std::move(server), *lost);
+  std::cerr << "finishing the running requests (at most " << rounded(options.drain_seconds)
+            << " s; again: stop at once)\n";
+  const bool drained = server->drain(options.drain_seconds);
+  if (const auto lost = server->failure()) return end_without_rank(std::move(server), *lost);
+  return drained ? kDone : kFailed;
+}
+
 int run(const Options& given) {
   // Report invalid options before loading.
   if (Status there = serve::HttpServer::available(); !there) return fail(there.error());
+  if (Status files = serve::HttpServer::check_tls(given.server.http); !files)
+    return fail(files.error());
   if (const std::string& origin = given.server.api.allowed_origin; !origin.empty()) {
     if (Status checked = serve::check_origin(origin); !checked) return fail(checked.error());
   }
@@ -52,7 +80,18 @@ int run(const Options& given) {
   options.server.engine.prefix_cache = !options.no_prefix_cache;
   CLI_TRY(options.server.engine.speculation, options.model.speculation.parsed());
   options.model.model.ranks.moves_experts = options.server.engine.rebalance.interval > 0;
+  if (!options.log.empty()) {
+    options.server.api.log = {.write = write_line, .has_contents = options.log == "contents"};
+  }
+  options.server.model_memory = options.model.model_memory;
   RoutingFile routing(options.routing_statistics);
+  if (!options.model.models.empty()) {
+    CLI_TRY(std::vector<serve::ModelSource> sources,
+            model_sources(options.model, {options.server.grammar_folder, options.server.engine}));
+    CLI_TRY(std::unique_ptr<serve::Server> server,
+            serve::Server::start(std::move(sources), options.server));
+    return serve_until_signal(std::move(server), options);
+  }
   CLI_TRY(ServedWeights loaded, load_served(options.model, options.server.engine, routing));
   if (!is_first_rank()) {  // ignore Ctrl-C and SIGTERM, which launchers send to all: rank 0 stops
                            // this rank
@@ -62,20 +101,9 @@ int run(const Options& given) {
   }
   CLI_TRY(std::unique_ptr<serve::Server> server,
           serve::Server::start(loaded.model, std::move(loaded.served), options.server));
-  const std::string& host = options.server.http.host;
-  std::cout << "listening on http://" << (host.find(':') == host.npos ? host : "[" + host + "]")
-            << ":" << server->port() << std::endl;
-  if (!std::cout) return fail_output();
-  while (!interrupted() && !server->failure())
-    std::this_thread::sleep_for(std::chrono::milliseconds(50));
-  if (const auto lost = server->failure()) return end_without_rank(std::move(server), *lost);
-  std::cerr << "finishing the running requests (at most " << rounded(options.drain_seconds)
-            << " s; again: stop at once)\n";
-  const bool drained = server->drain(options.drain_seconds);
-  if (const auto lost = server->failure()) return end_without_rank(std::move(server), *lost);
-  server.reset();
+  const int code = serve_until_signal(std::move(server), options);
   if (Status written = routing.write(loaded.model); !written) return fail(written.error());
-  return drained ? kDone : kFailed;
+  return code;
 }
 
 void add_server_options(CLI::App& verb, Options& options) {
@@ -92,6 +120,13 @@ void add_server_options(CLI::App& verb, Options& options) {
                   "File with the key that requests must send (Authorization: Bearer)");
   verb.add_option("--allow-origin", api.allowed_origin,
                   "Origin of another web page whose scripts may use this server");
+  verb.add_option("--tls-cert", http.tls_cert,
+                  "File with the certificate chain in PEM: serve HTTPS instead of HTTP");
+  verb.add_option("--tls-key", http.tls_key, "File with the key of --tls-cert in PEM");
+  verb.add_flag("--log-requests{fields}", options.log,
+                "Write a line of JSON to stdout for each request; =contents: with the texts of "
+                "requests and replies")
+      ->check(CLI::IsMember({"fields", "contents"}));
   verb.add_option("--request-seconds", api.request_seconds, "Time limit of a request; 0: none")
       ->transform(number(0, 1e9))
       ->capture_default_str();
@@ -156,12 +191,28 @@ void add_model_options(CLI::App& verb, ServeArguments& options) {
   CLI::Option* const adapters =
       verb.add_option("--adapter-folder", options.adapter_folder,
                       "Folder from which requests may load adapters (/v1/load_lora_adapter)");
+  CLI::Option* const models =
+      verb.add_option("--model", options.models,
+                      "Instead of MODEL, NAME=DIR: a model that is loaded at its first use; may be "
+                      "repeated, and requests without a name get the first")
+          ->allow_extra_args(false)
+          ->excludes(folder)
+          ->excludes(lora)
+          ->excludes(adapters)
+          ->excludes(verb.get_option("--parallel"));
+  verb.add_option("--model-memory", options.model_memory,
+                  "With --model: bytes of the loaded models together, with their caches; beyond "
+                  "it the least recently used ones are unloaded; 0: no limit")
+      ->needs(models)
+      ->transform(whole(int64_t{0}, int64_t{1} << 50))
+      ->capture_default_str();
   CLI::Option* const shape =
       verb.add_option("--model-shape", options.shape,
                       "Instead of MODEL: random weights of this shape, for load tests")
           ->excludes(folder)
           ->excludes(lora)
-          ->excludes(adapters);
+          ->excludes(adapters)
+          ->excludes(models);
   verb.add_option("--scheme", options.scheme, "With --model-shape: scheme of the weights")
       ->needs(shape)
       ->capture_default_str();
@@ -183,7 +234,8 @@ void add_serve(CLI::App& app, Work& chosen) {
         serve_verb::add_server_options(verb, *options);
         serve_verb::add_engine_options(verb, *options);
         verb.add_option("--routing-statistics", options->routing_statistics, kRoutingHelp)
-            ->excludes(verb.get_option("--model-shape"));
+            ->excludes(verb.get_option("--model-shape"))
+            ->excludes(verb.get_option("--model"));
         return [options] { return serve_verb::run(*options); };
       },
       chosen);

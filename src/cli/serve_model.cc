@@ -41,13 +41,14 @@ Status add_served_adapters(const std::vector<std::string>& pairs, const Checkpoi
 }
 
 // KV cache for all sequences at full context, at most half of the free memory. With slots for
-// experts: what these leave.
+// experts: what these leave. `limit`: of the model's memory; 0: that of the device.
 int64_t default_cache_bytes(const ModelPlan& plan, int64_t max_context, int64_t max_running,
-                            int64_t device_memory) {
+                            int64_t device_memory, int64_t limit) {
   if (device_memory > 0) return std::max<int64_t>(device_memory - plan.total_bytes(), 1);
   constexpr int64_t kLongestPage = 512;  // the last page of a sequence is partly used
   const int64_t all = (max_context + kLongestPage) * max_running * plan.cache_bytes_per_token;
-  return std::min(all, std::max<int64_t>((plan.memory_bytes - plan.total_bytes()) / 2, 0));
+  const int64_t memory = limit > 0 ? std::min(limit, plan.memory_bytes) : plan.memory_bytes;
+  return std::min(all, std::max<int64_t>((memory - plan.total_bytes()) / 2, 0));
 }
 
 // Minimum over all ranks: each rank has memory for this much.
@@ -73,7 +74,8 @@ std::string one_line(const Json& json) {
 }
 
 Result<ServedWeights> load_checkpoint(const ServeArguments& arguments, ModelOptions options,
-                                      serve::EngineOptions& engine) {
+                                      serve::EngineOptions& engine,
+                                      const std::function<bool()>& is_cancelled = {}) {
   const std::string& folder = arguments.model.folder;
   MORACLE_TRY(const Checkpoint checkpoint, Checkpoint::open(folder));
   MORACLE_CHECK(arguments.speculation.add_to(options, checkpoint));
@@ -87,16 +89,18 @@ Result<ServedWeights> load_checkpoint(const ServeArguments& arguments, ModelOpti
   served.explanation = one_line(considered(whole));
   MORACLE_TRY(const Outline outlined, outline(checkpoint));
   if (engine.cache_bytes == 0)
-    engine.cache_bytes =
-        default_cache_bytes(whole, outlined.max_context, engine.max_running, options.device_memory);
+    engine.cache_bytes = default_cache_bytes(whole, outlined.max_context, engine.max_running,
+                                             options.device_memory, arguments.model_memory);
   MORACLE_CHECK(take_smallest(options.group, engine.cache_bytes));
   options.cache_bytes = engine.cache_bytes;
   served.options = options;
   ProgressBar loading("loading");
-  options.progress = loading.callback();
+  options.progress = [&, draw = loading.callback()](int64_t done, int64_t total) {
+    return draw(done, total) && !(is_cancelled && is_cancelled());
+  };
   MORACLE_TRY(Model model, Model::load(checkpoint, options));
   loading.clear();
-  std::cerr << not_followed_text(served.generation);
+  errors() << not_followed_text(served.generation);
   return ServedWeights{std::move(served), std::move(model)};
 }
 
@@ -161,6 +165,55 @@ Result<ServedWeights> load_served(const ServeArguments& arguments, serve::Engine
   return arguments.shape.empty()
              ? serve_verb::load_checkpoint(arguments, std::move(options), engine)
              : serve_verb::load_shape(arguments, std::move(options), engine);
+}
+
+namespace serve_verb {
+namespace {
+
+// Memory of a model with its KV cache, from its plan.
+Result<int64_t> bytes_of(const ServeArguments& arguments, const ModelOptions& options,
+                         const serve::EngineOptions& engine) {
+  MORACLE_TRY(const Checkpoint checkpoint, Checkpoint::open(arguments.model.folder));
+  MORACLE_TRY(const ModelPlan whole, plan(checkpoint, options));
+  MORACLE_TRY(const Outline outlined, outline(checkpoint));
+  const int64_t cache = engine.cache_bytes > 0
+                            ? engine.cache_bytes
+                            : default_cache_bytes(whole, outlined.max_context, engine.max_running,
+                                                  options.device_memory, arguments.model_memory);
+  return whole.total_bytes() + cache;
+}
+
+}  // namespace
+}  // namespace serve_verb
+
+Result<std::vector<serve::ModelSource>> model_sources(const ServeArguments& arguments,
+                                                      const serve::RunningOptions& running) {
+  MORACLE_TRY(ModelOptions options, arguments.model.options());
+  options.max_num_tokens = arguments.step_tokens;
+  std::vector<serve::ModelSource> sources;
+  for (const std::string& pair : arguments.models) {
+    const size_t at = pair.find('=');
+    if (at == 0 || at == std::string::npos || at + 1 == pair.size()) {
+      return Error{ErrorKind::kInvalidArgument, "", "--model", "NAME=DIR", "it is " + quote(pair)};
+    }
+    ServeArguments one = arguments;
+    one.name = pair.substr(0, at);
+    one.model.folder = pair.substr(at + 1);
+    // Report wrong folders at the start.
+    MORACLE_CHECK(Checkpoint::open(one.model.folder));
+    sources.push_back(
+        {.name = one.name,
+         .bytes = [one, options,
+                   engine = running.engine] { return serve_verb::bytes_of(one, options, engine); },
+         .load = [one, options, running](
+                     const std::function<bool()>& is_cancelled) -> Result<serve::LoadedWeights> {
+           serve::RunningOptions own = running;
+           MORACLE_TRY(ServedWeights loaded,
+                       serve_verb::load_checkpoint(one, options, own.engine, is_cancelled));
+           return serve::LoadedWeights{std::move(loaded.served), std::move(loaded.model), own};
+         }});
+  }
+  return sources;
 }
 
 }  // namespace moracle::cli

@@ -2,72 +2,70 @@
 
 #include <algorithm>
 
+#include "base/printable.h"
 #include "base/try.h"
 
 namespace moracle::serve {
 
 Result<std::unique_ptr<Server>> Server::start(Model& model, ServedModel served,
                                               const ServerOptions& options) {
-  served.options.read_adapters.clear();  // `adapters` owns them until they are unloaded
-  served.vocab_size = model.vocab_size();
-  served.max_context = model.max_context();
-  served.excluded_ids = served.tokenizer.ids_without_token(model.vocab_size());
-  std::vector<int32_t> tag_ids;
-  const auto add_tags = [&](const std::vector<int32_t>& ids) {
-    const std::vector<int32_t>& stops = served.generation.eos_ids;
-    for (const int32_t id : ids) {
-      if (std::find(stops.begin(), stops.end(), id) == stops.end()) tag_ids.push_back(id);
+  std::unique_ptr<Server> server(new Server(options));
+  MORACLE_TRY(auto running,
+              RunningModel::start(model, std::move(served),
+                                  {options.grammar_folder, options.engine}, server->shared_));
+  server->models_.keep(std::move(running));
+  MORACLE_CHECK(server->listen(options));
+  return server;
+}
+
+Result<std::unique_ptr<Server>> Server::start(std::vector<ModelSource> sources,
+                                              const ServerOptions& options) {
+  for (auto one = sources.begin(); one != sources.end(); ++one) {
+    const bool is_twice = std::any_of(
+        sources.begin(), one, [&](const ModelSource& other) { return other.name == one->name; });
+    if (is_twice) {
+      return Error{ErrorKind::kInvalidArgument, "", "model", "a name of its own for each model",
+                   "two are " + quote(one->name)};
     }
-  };
-  if (served.dialect.format) add_tags(special_tags(*served.dialect.format, served.tokenizer));
-  if (served.reasoning) add_tags(special_ids(served.reasoning->tags, served.tokenizer));
-  auto grammars = GrammarEngine::start(served.tokenizer, served.vocab_size,
-                                       served.generation.eos_ids, options.grammar_folder, tag_ids);
-  if (!grammars && !options.grammar_folder.empty()) return grammars.error();
-  if (grammars)
-    served.grammars = *std::move(grammars);
-  else
-    served.no_grammars = grammars.error().to_string();
-  std::unique_ptr<Server> server(new Server(std::move(served)));
-  EngineOptions engine = options.engine;
-  engine.num_adapters = static_cast<int32_t>(server->served_.adapters->names().size());
-  engine.overlaps_answers = model.device().platform() != Platform::kCpu;
-  engine.rebalance.folder = server->served_.folder;
-  engine.flush = [events = &server->events_] { events->flush(); };
-  MORACLE_TRY(server->engine_, Engine::start(model, server->served_.tokenizer, engine));
+  }
+  std::unique_ptr<Server> server(new Server(options));
+  server->models_.add(std::move(sources));
+  MORACLE_CHECK(server->listen(options));
+  return server;
+}
+
+Status Server::listen(const ServerOptions& options) {
   ApiOptions api_options = options.api;
   api_options.host = options.http.host;
-  server->api_ = std::make_unique<Api>(server->served_, *server->engine_, server->events_,
-                                       std::move(api_options));
+  api_ = std::make_unique<Api>(models_, shared_.responses, std::move(api_options));
   HttpOptions http = options.http;
   if (const std::string& origin = options.api.allowed_origin; !origin.empty()) {
     // CORS: a browser shows replies only to pages that these headers name.
     http.headers = {{"Access-Control-Allow-Origin", origin}, {"Vary", "Origin"}};
   }
-  Api* const api = server->api_.get();
+  Api* const api = api_.get();
   MORACLE_TRY(
-      server->http_,
+      http_,
       HttpServer::start(
-          http, {.at_header = [api](const auto& request) { return api->at_header(request); },
-                 .answer = [api](const auto& request,
-                                 const auto& exchange) { api->answer(request, exchange); },
-                 .refuse =
-                     [api](const auto& request, int status, const auto& message) {
-                       return api->refuse(request, status, message);
-                     }}));
-  return server;
+          http,
+          {.at_header = [api](const auto& request) { return api->at_header(request); },
+           .answer = [api](HttpRequest request,
+                           const auto& exchange) { api->answer(std::move(request), exchange); },
+           .refuse = [api](
+                         const auto& request, int status,
+                         const auto& message) { return api->refuse(request, status, message); }}));
+  return {};
 }
 
 Server::~Server() {
-  if (api_) api_->stop_compiling();
-  if (engine_) engine_->stop();  // its last replies are still being sent
+  models_.stop();  // its last replies are still being sent
   if (http_) http_->stop();
-  engine_.reset();
+  models_.clear();
 }
 
 bool Server::drain(double seconds) {
   api_->stop_accepting();
-  return engine_->drain(seconds);
+  return models_.drain(seconds);
 }
 
 }  // namespace moracle::serve

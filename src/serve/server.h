@@ -1,4 +1,4 @@
-// The server: engine, API and HTTP.
+// The server: models, API and HTTP.
 #pragma once
 
 #include "serve/api/api.h"
@@ -12,13 +12,18 @@ struct ServerOptions {
   EngineOptions engine;
   ApiOptions api;
   HttpOptions http;
+  int64_t model_memory = 0;  ///< of models that are loaded at first use, together; 0: no limit
 };
 
 class Server {
  public:
   /// Starts listening. `model` must outlive the server, which is its only user. Errors: those of
-  /// Engine::start and HttpServer::start; of GrammarEngine::start if a folder is given.
+  /// RunningModel::start and HttpServer::start.
   static Result<std::unique_ptr<Server>> start(Model& model, ServedModel served,
+                                               const ServerOptions& options);
+  /// The same with models that are loaded when a request names them. Errors: those of
+  /// HttpServer::start; two equal names.
+  static Result<std::unique_ptr<Server>> start(std::vector<ModelSource> sources,
                                                const ServerOptions& options);
   /// Stops; unfinished requests get status 503.
   ~Server();
@@ -28,15 +33,17 @@ class Server {
   /// unfinished.
   bool drain(double seconds);
   /// See Engine::failure.
-  std::optional<Error> failure() const { return engine_->failure(); }
+  std::optional<Error> failure() const { return models_.failure(); }
 
  private:
-  explicit Server(ServedModel served) : served_(std::move(served)) {}
+  explicit Server(const ServerOptions& options) : models_(shared_, options.model_memory) {
+    shared_.request_seconds = options.api.request_seconds;
+  }
+  Status listen(const ServerOptions& options);
 
-  const ServedModel served_;
-  EventQueue events_;
-  std::unique_ptr<HttpServer> http_;  // declared before the engine, whose jobs hold connections
-  std::unique_ptr<Engine> engine_;
+  SharedState shared_;
+  ModelSet models_;                   // outlives the connections, which may hold a model
+  std::unique_ptr<HttpServer> http_;  // outlives the engines, whose jobs hold connections
   std::unique_ptr<Api> api_;
 };
 

@@ -238,12 +238,15 @@ TEST(GenerationConfig, ReadsSamplingKeysOfGguf) {
   writer.set("general.sampling.top_p", 0.75);
   writer.set("general.sampling.min_p", 0.125);
   writer.set("general.sampling.mirostat", 2);
-  writer.set("general.sampling.xtc_probability", 0.0);
+  writer.set("general.sampling.xtc_probability", 0.5);
+  writer.set("general.sampling.xtc_threshold", 0.25);
   const GenerationConfig config = must(open());
   EXPECT_EQ(config.sampling.temperature, 0.5F);
   EXPECT_EQ(config.sampling.top_k, 3);
   EXPECT_EQ(config.sampling.top_p, 0.75F);
   EXPECT_EQ(config.sampling.min_p, 0.125F);
+  EXPECT_EQ(config.sampling.xtc_probability, 0.5F);
+  EXPECT_EQ(config.sampling.xtc_threshold, 0.25F);
   EXPECT_THAT(config.not_followed,
               ElementsAre("metadata: general.sampling.mirostat 2 is not followed"));
   writer.set("general.sampling.temp", "warm");

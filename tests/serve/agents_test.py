@@ -77,6 +77,43 @@ class OpenAi(Agents):
             calls = [event.item for event in stream if event.type == "response.output_item.done"][1:]
         self.assertEqual([json.loads(call.arguments)["town"] for call in calls], ["Köln", "Bonn"])
 
+    def test_stored_response_is_listed_and_deleted(self):
+        from openai.types.responses import ResponseItem
+        from pydantic import TypeAdapter
+        first = self.client.responses.create(input="<|two|>", tools=FLAT_TOOLS, **self.model)
+        results = [{"type": "function_call_output", "call_id": item.call_id, "output": "cold<|text|>"}
+                   for item in first.output if item.type == "function_call"]
+        reply = self.client.responses.create(input=results, previous_response_id=first.id, tools=FLAT_TOOLS, **self.model)
+        items = list(self.client.responses.input_items.list(reply.id, order="asc", limit=2))  # pages of two
+        self.assertEqual([item.type for item in items], ["message", *(item.type for item in first.output), *["function_call_output"] * 2])
+        for item in items:
+            TypeAdapter(ResponseItem).validate_python(item.model_dump(exclude_unset=True))
+        self.assertIsNone(self.client.responses.delete(reply.id))
+        with self.assertRaises(self.openai.NotFoundError):
+            self.client.responses.retrieve(reply.id)
+        self.assertEqual(self.client.responses.retrieve(first.id), first)
+        with self.assertRaisesRegex(self.openai.BadRequestError, "stream"), self.client.responses.retrieve(first.id, stream=True):
+            pass
+
+    def test_structured_outputs_of_vllm(self):
+        if not self.client.models.retrieve("model").capabilities["structured_outputs"]:
+            self.skipTest("a build without xgrammar")
+        for outputs, pattern in (({"choice": ["yes", "no"]}, "yes|no"), ({"regex": "[a-c]{3}"}, "[a-c]{3}"),
+                                 ({"grammar": 'root ::= "x" [0-9] [0-9]'}, "x[0-9]{2}")):
+            reply = self.client.chat.completions.create(messages=[{"role": "user", "content": "Go"}], max_tokens=20,
+                                                        extra_body={"structured_outputs": outputs}, **self.model)
+            self.assertRegex(reply.choices[0].message.content, f"^(?:{pattern})$")
+
+    def test_special_tokens_have_log_probabilities(self):
+        scores = self.client.chat.completions.create(messages=[{"role": "user", "content": "<|text|>"}], logprobs=True,
+                                                     top_logprobs=2, **self.model).choices[0].logprobs.content
+        self.assertEqual([score.token for score in scores], ["Only", " plain", " text", " here", "<|end|>"])
+        self.assertEqual(bytes(scores[-1].bytes).decode(), "<|end|>")
+
+    def test_embeddings_are_refused_with_the_reason(self):
+        with self.assertRaisesRegex(self.openai.BadRequestError, "this server generates text"):
+            self.client.embeddings.create(input="a", model="model")
+
     def test_stored_conversation_of_many_turns(self):
         reply = self.client.responses.create(input="<|again|>", tools=FLAT_TOOLS, **self.model)
         for turn in range(TURNS):

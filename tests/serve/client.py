@@ -30,9 +30,13 @@ def wait_until(condition, seconds=60):
 
 
 class Server:
-    """`moracle serve` on a free port, as a context manager. `code`: the exit code after the end."""
+    """`moracle serve` on a free port, as a context manager. `code`: the exit code after the end. `tls`: for HTTPS, the
+    SSLContext of the client."""
 
-    def __init__(self, command, model, *options):
+    tls = None
+
+    def __init__(self, command, model, *options, tls=None):
+        self.tls = tls
         self.errors = tempfile.TemporaryFile("w+")
         defaults = [each for name, value in (("--port", "0"), ("--threads", "2")) if name not in options
                     for each in (name, value)]
@@ -40,7 +44,7 @@ class Server:
                                         stdout=subprocess.PIPE, stderr=self.errors, text=True)
         self.code = None
         line = self.process.stdout.readline()
-        if not line.startswith("listening on http://127.0.0.1:"):
+        if not line.startswith(f"listening on {'https' if tls else 'http'}://127.0.0.1:"):
             self.process.wait()
             self.errors.seek(0)
             raise RuntimeError(f"the server does not start: {line}{self.errors.read()}")
@@ -61,6 +65,9 @@ class Server:
         return self.code
 
     def connect(self):
+        if self.tls:
+            return contextlib.closing(
+                http.client.HTTPSConnection("127.0.0.1", self.port, timeout=300, context=self.tls))
         return contextlib.closing(http.client.HTTPConnection("127.0.0.1", self.port, timeout=300))
 
     def request(self, method, path, body=None, headers=()):

@@ -150,6 +150,37 @@ class Responses(Dialect):
             self.assertEqual((status, reply["error"]["param"]), (400, "previous_response_id"))
             self.assertEqual(self.server.request("GET", f"/v1/responses/{missing}", headers=self.KEY)[0], 404)
 
+    def test_stored_response_is_listed_and_deleted(self):
+        given = ["<|text|>", "second"]
+        first = self.post("/v1/responses", {"input": [{"role": "user", "content": text} for text in given], "temperature": 0})[1]
+        path = f"/v1/responses/{first['id']}"
+
+        def get(query=""):
+            status, _, text = self.server.request("GET", path + query, headers=self.KEY)
+            return status, json.loads(text)
+
+        status, items = get("/input_items?order=asc")
+        self.assertEqual((status, items["object"], items["has_more"]), (200, "list", False))
+        self.assertEqual([item["content"] for item in items["data"]], [[{"type": "input_text", "text": text}] for text in given])
+        ids = [item["id"] for item in items["data"]]
+        self.assertEqual((items["first_id"], items["last_id"], len(set(ids))), (ids[0], ids[1], 2))
+        self.assertEqual([item["id"] for item in get("/input_items")[1]["data"]], ids[::-1])
+        page = get("/input_items?limit=1&order=asc")[1]
+        self.assertEqual(([item["id"] for item in page["data"]], page["has_more"]), (ids[:1], True))
+        page = get(f"/input_items?limit=1&order=asc&after={ids[0]}")[1]
+        self.assertEqual(([item["id"] for item in page["data"]], page["has_more"]), (ids[1:], False))
+        for query, field in (("/input_items?limit=0", "limit"), ("/input_items?limit=x", "limit"), ("/input_items?order=up", "order"),
+                             ("/input_items?after=msg_1", "after"), ("?stream=true", "stream")):
+            status, reply = get(query)
+            self.assertEqual((status, reply["error"]["param"]), (400, field))
+        self.assertEqual(get("?stream=false"), (200, first))
+        self.assertEqual(self.server.request("DELETE", path)[0], 401)
+        status, _, text = self.server.request("DELETE", path, headers=self.KEY)
+        self.assertEqual((status, json.loads(text)), (200, {"id": first["id"], "object": "response", "deleted": True}))
+        for method, suffix in (("DELETE", ""), ("GET", ""), ("GET", "/input_items")):
+            self.assertEqual(self.server.request(method, path + suffix, headers=self.KEY)[0], 404)
+        self.assertEqual(self.post("/v1/responses", {"input": "a", "previous_response_id": first["id"]})[0], 400)
+
     def test_wrong_fields_are_refused_by_name(self):
         item = {"type": "function_call", "call_id": "1", "name": "f", "arguments": "{}"}
         deep = json.loads("[" * 60 + "]" * 60)

@@ -1,6 +1,7 @@
 """Tests the request fields that server_test.py does not cover: features_test.py COMMAND MODEL."""
 import json
 import math
+import subprocess
 import sys
 import unittest
 
@@ -160,16 +161,71 @@ class Features(unittest.TestCase):
 
     def test_fields_that_would_change_the_answer_are_refused_by_name(self):
         for field, value in (("suffix", "x"), ("best_of", 3), ("stop_token_ids", [-5]), ("min_tokens", -3),
-                             ("enable_thinking", False), ("guided_json", {}), ("guided_regex", "a+"), ("prompt_logprobs", 1), ("n", 0), ("n", 65),
+                             ("enable_thinking", False), ("prompt_logprobs", 1), ("n", 0), ("n", 65),
                              ("max_tokens", 0), ("logprobs", 21), ("stop", [""]), ("stop", ["x"] * 17), ("top_p", 0),
                              ("min_p", 2), ("top_k", -2), ("presence_penalty", 3), ("logit_bias", {"x": 1}),
                              ("logit_bias", {"999999": 1}), ("seed", 0.5), ("response_format", {"type": "other"})):
-            if value == {}:
-                value = {"type": "object"}
             status, reply = self.server.post("/v1/completions", {"prompt": PROMPT, field: value})
             self.assertEqual(status, 400, field)
             self.assertIn(field, reply["error"]["param"], reply)
             self.assertTrue(reply["error"]["message"])
+
+    def test_fields_that_forbid_every_token_are_the_clients_fault(self):
+        with open(f"{MODEL}/config.json") as file:
+            size = json.load(file)["vocab_size"]
+        cases = [({"suppress_tokens": list(range(min(size, 4096))), "logit_bias": {str(i): -100 for i in range(4096, size)}},
+                  "suppress_tokens")] if size <= 4096 else []
+        if json.loads(self.server.request("GET", "/v1/models")[2])["data"][0]["capabilities"]["structured_outputs"]:
+            cases += [({"structured_outputs": {"choice": ["yes"]}, "min_tokens": 20}, "min_tokens"),
+                      ({"guided_choice": ["a"], "bad_words": ["a"]}, "bad_words"),
+                      ({"guided_choice": ["qzqzqz"], "no_repeat_ngram_size": 1}, "no_repeat_ngram_size")]
+        self.assertTrue(cases)
+        failed = self.server.metric('moracle_requests_total{outcome="failed"}')
+        for fields, name in cases:
+            body = {"prompt": PROMPT, "max_tokens": 40, "temperature": 0, **fields}
+            status, reply = self.server.post("/v1/completions", body)
+            self.assertEqual((status, reply["error"]["code"], reply["error"]["type"]), (400, "no_token_allowed", "invalid_request_error"), reply)
+            self.assertIn(name, reply["error"]["message"])
+            with self.server.connect() as connection:
+                connection.request("POST", "/v1/completions", json.dumps({**body, "stream": True}))
+                reply = connection.getresponse()
+                text = reply.read().decode()
+                self.assertIn("no_token_allowed", text)
+                if reply.status != 200:
+                    self.assertEqual(reply.status, 400)
+        self.assertEqual(self.server.metric('moracle_requests_total{outcome="failed"}'), failed)
+        self.assertEqual(self.server.metric('moracle_requests_total{outcome="forbidden"}'), 2 * len(cases))
+
+    def test_dry_and_xtc_equal_those_of_run(self):
+        for fields, options in (({"dry_multiplier": 3, "dry_base": 2, "dry_allowed_length": 1, "dry_sequence_breakers": ["."]},
+                                 ["--dry-multiplier", "3", "--dry-base", "2", "--dry-allowed-length", "1", "--dry-sequence-breaker", "."]),
+                                ({"dry_multiplier": 1.5, "dry_penalty_last_n": 20}, ["--dry-multiplier", "1.5", "--dry-penalty-last-n", "20"]),
+                                ({"temperature": 1, "xtc_probability": 0.5, "xtc_threshold": 0.05, "seed": 3},
+                                 ["--temperature", "1", "--xtc-probability", "0.5", "--xtc-threshold", "0.05", "--seed", "3"])):
+            ran = subprocess.run([COMMAND, "run", MODEL, "-p", PROMPT, "-n", "40", "--json", "--threads", "2", "--deterministic",
+                                  *(["--temperature", "0"] if "temperature" not in fields else []), *options],
+                                 capture_output=True, text=True, check=True)
+            reply = self.server.complete(PROMPT, max_tokens=40, **{"temperature": 0, **fields})
+            plain = self.server.complete(PROMPT, max_tokens=40, temperature=fields.get("temperature", 0), seed=3)
+            self.assertEqual(reply["choices"][0]["text"], json.loads(ran.stdout)["text"])
+            self.assertNotEqual(reply["choices"][0]["text"], plain["choices"][0]["text"])
+
+    def test_paths_of_other_servers_are_refused_with_the_reason(self):
+        for path in ("/v1/embeddings", "/v1/rerank", "/rerank", "/score", "/v1/audio/transcriptions", "/v1/audio/speech",
+                     "/v1/images/generations", "/v1/moderations", "/v1/files", "/v1/batches", "/v1/messages/batches"):
+            status, reply = self.server.post(path, {"input": "a"})
+            self.assertEqual(status, 400)
+            self.assertIn("this server", reply["error"]["message"])
+            self.assertIn(path, reply["error"]["message"])
+        self.assertEqual(self.server.post("/v1/embedding", {})[0], 404)
+        self.assertEqual(self.server.post("/v1/messages/count_tokens", {"model": 5, **CHAT})[0], 400)
+
+    def test_models_name_what_they_can_do(self):
+        entry = json.loads(self.server.request("GET", "/v1/models")[2])["data"][0]
+        self.assertGreater(entry["max_model_len"], 0)
+        can = entry["capabilities"]
+        self.assertEqual((can["chat"], can["adapters"], entry["loaded"]), (True, False, True))
+        self.assertEqual(set(can), {"chat", "tools", "tool_choice", "reasoning", "structured_outputs", "adapters"})
 
     def test_plan_names_every_backend_with_a_verdict(self):
         plan = json.loads(self.server.request("GET", "/explain")[2])

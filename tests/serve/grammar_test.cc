@@ -10,9 +10,12 @@
 #include <nlohmann/json.hpp>
 #include <random>
 
+#include "serve/dialects/dialects.h"
 #include "serve/grammar/schema.h"
 #include "serve/grammar/token_bytes.h"
 #include "serve/tools/call_grammar.h"
+#include "serve/tools/gemma/gemma_grammar.h"
+#include "serve/tools/minimax_m3/minimax_m3_schema.h"
 #include "serve/tools/tool_dialect.h"
 #include "support/must.h"
 
@@ -257,6 +260,13 @@ TEST(TokenBytes, ContainMidTextBytesAndSkipSpecialTokens) {
   EXPECT_EQ(joined, text);
 }
 
+// The schema of any object, in the form of a format.
+std::string any_arguments(const ToolFormat& format) {
+  if (format.style == kMiniMaxM3Style) return {};
+  if (format.style != kGemmaStyle) return R"({"type": "object"})";
+  return must(gemma_grammar(R"({"type": "object", "additionalProperties": {}})", "tools"));
+}
+
 // The calls that transformers rendered with each template of tests/golden/chat/tools.json.
 TEST_F(Grammars, CallGrammarAcceptsCallsOfEveryTemplate) {
   std::ifstream file(testing::golden_dir() + "/chat/tools.json");
@@ -274,10 +284,10 @@ TEST_F(Grammars, CallGrammarAcceptsCallsOfEveryTemplate) {
     const std::string turn = whole.substr(at, whole.find("<|end|>", at) - at);
     const std::string calls =
         dialect.format->open.empty() ? turn : turn.substr(turn.find(dialect.format->open));
-    CallGrammar grammar{
-        .format = *dialect.format,
-        .syntax = *dialect.syntax,
-        .tools = {{"get_weather", R"({"type": "object"})"}, {"now", R"({"type": "object"})"}}};
+    CallGrammar grammar{.format = *dialect.format,
+                        .syntax = *dialect.syntax,
+                        .tools = {{"get_weather", any_arguments(*dialect.format)},
+                                  {"now", any_arguments(*dialect.format)}}};
     for (const bool is_required : {true, false}) {
       if (!is_required && dialect.format->open.empty()) continue;
       grammar.is_required = is_required;
@@ -296,11 +306,171 @@ TEST_F(Grammars, CallGrammarAcceptsCallsOfEveryTemplate) {
       grammar.tools.pop_back();
       const bool uses_both = calls.find("now") != std::string::npos;
       EXPECT_EQ(accepts(*compile_tag(), calls), !uses_both);
-      grammar.tools.push_back({"now", R"({"type": "object"})"});
+      grammar.tools.push_back({"now", any_arguments(*dialect.format)});
     }
     ++num_read;
   }
-  EXPECT_GE(num_read, 10);
+  EXPECT_GE(num_read, 20);
+}
+
+TEST_F(Grammars, GemmaGrammarHoldsToSchema) {
+  const Honoured all[] = {
+      {R"({"properties": {"b": {"type": "string"}, "A": {"type": "integer"},
+           "c": {"enum": ["x", 5, null, {"k": [true]}]}}, "required": ["b"]})",
+       {R"({A:5,b:<|"|>hi, {"x"}<|"|>,c:<|"|>x<|"|>})", R"({b:<|"|><|"|>})",
+        R"({b:<|"|>a<b<|c<|"|>,c:5})", R"({b:<|"|>k<|"|>,c:{k:[true]}})"},
+       {R"({A:5})", R"({b:<|"|>a<|"|>,A:5})", R"({b:5})", R"({b:<|"|>a<|"|>,d:5})", "{}",
+        R"({A:<|"|>5<|"|>,b:<|"|>a<|"|>})", R"({b:<|"|>a<|"|>,})"}},
+      {R"({"properties": {"l": {"type": "array", "items": {"type": "boolean"}, "minItems": 1,
+           "maxItems": 2}}, "required": ["l"]})",
+       {"{l:[true]}", "{l:[true,false]}"},
+       {"{l:[]}", "{l:[true,true,true]}", "{l:[5]}"}},
+      {R"({"properties": {"s": {"type": "string", "pattern": "^a+b$"}}})",
+       {"{}", R"({s:<|"|>aab<|"|>})"},
+       {R"({s:<|"|>b<|"|>})", R"({s:<|"|>aabb<|"|>})"}},
+      {R"({"properties": {"next": {"anyOf": [{"type": "null"}, {"$ref": "#"}]}}})",
+       {"{next:{next:null}}", "{}"},
+       {"{next:5}"}},
+      {R"({"type": "object", "additionalProperties": {"type": "number"}})",
+       {"{}", "{a:1.5,b:-2}"},
+       {R"({a:<|"|>x<|"|>})"}},
+      {R"({"properties": {"any": {}}})",
+       {R"({any:{a:[1,<|"|>x<|"|>,null],b:{}}})", "{any:-1.5e3}"},
+       {"{any:x}", "{any:[1,]}"}},
+  };
+  for (const Honoured& each : all) {
+    const std::string lowered = must(
+        lower_schema(nlohmann::ordered_json::parse(each.schema), true, SchemaLimits(), "schema"));
+    const std::string grammar = must(gemma_grammar(lowered, "schema"));
+    const nlohmann::ordered_json tag = {{"type", "structural_tag"},
+                                        {"format", {{"type", "grammar"}, {"grammar", grammar}}}};
+    const auto compiled =
+        must(engine_->compile({GrammarText::Kind::kStructuralTag, tag.dump(), "tools"}));
+    for (const char* text : each.follow)
+      EXPECT_TRUE(accepts(*compiled, text)) << each.schema << text;
+    for (const char* text : each.violate)
+      EXPECT_FALSE(accepts(*compiled, text)) << each.schema << text;
+  }
+}
+
+// The grammar engine must take every schema that check_minimax_m3() accepts.
+TEST_F(Grammars, MiniMaxM3HoldsToCheckedSchemas) {
+  const auto lowered = [](const char* schema) {
+    return must(
+        lower_schema(nlohmann::ordered_json::parse(schema), true, SchemaLimits(), "schema"));
+  };
+  const auto element = [](const std::string& name, const std::string& value) {
+    return "]<]minimax[>[<" + name + ">" + value + "]<]minimax[>[</" + name + ">";
+  };
+  const std::string schema = lowered(
+      R"({"type": "object", "properties": {"town": {"type": "string"}, "days": {"type": "integer",
+          "minimum": 1}, "unit": {"enum": ["C", "F", null]}, "tags": {"type": "array", "items":
+          {"type": "string"}}, "inner": {"type": "object", "properties": {"on": {"type":
+          ["boolean", "null"]}}}}, "required": ["town"]})");
+  must(check_minimax_m3(schema, "schema"));
+  const nlohmann::ordered_json tag = {{"type", "structural_tag"},
+                                      {"format",
+                                       {{"type", "json_schema"},
+                                        {"json_schema", nlohmann::ordered_json::parse(schema)},
+                                        {"style", std::string(kMiniMaxM3Style)}}}};
+  const auto grammar =
+      must(engine_->compile({GrammarText::Kind::kStructuralTag, tag.dump(), "tools"}));
+  const std::string town = element("town", "K < \"5\"\n");
+  EXPECT_TRUE(accepts(*grammar, town));
+  EXPECT_TRUE(accepts(*grammar, town + element("days", "2") + element("unit", "C")));
+  EXPECT_TRUE(accepts(*grammar, town +
+                                    element("tags", element("item", "a") + element("item", "b")) +
+                                    element("inner", element("on", "true"))));
+  EXPECT_FALSE(accepts(*grammar, element("days", "2")));
+  EXPECT_FALSE(accepts(*grammar, town + element("days", "0")));
+  EXPECT_FALSE(accepts(*grammar, town + element("unit", "K")));
+  EXPECT_FALSE(accepts(*grammar, town + element("other", "a")));
+  for (const char* wrong :
+       {R"({"type": "object"})", R"({"properties": {"a": {}}})",
+        R"({"properties": {"a b": {"type": "string"}}})",
+        R"({"properties": {"a": {"enum": [[1]]}}})", R"({"properties": {"a": {"type": "array"}}})"})
+    EXPECT_FALSE(check_minimax_m3(lowered(wrong), "schema").ok()) << wrong;
+}
+
+TEST(GemmaGrammar, RejectsKeywordsThatItDoesNotExpress) {
+  for (const char* schema :
+       {R"({"type":"object","properties":{"a":{"type":"integer","minimum":1}}})",
+        R"({"type":"object","properties":{"a":{"type":"string","format":"date"}}})",
+        R"({"type":"object","properties":{"a b":{"type":"string"}}})"}) {
+    const auto grammar = gemma_grammar(schema, "tools[0].parameters");
+    ASSERT_FALSE(grammar.ok()) << schema;
+    EXPECT_EQ(grammar.error().place, "tools[0].parameters");
+  }
+}
+
+// The fields of vLLM, through the same path as a request.
+TEST_F(Grammars, StructuredOutputsConstrainText) {
+  ServedModel model{.tokenizer =
+                        must(Tokenizer::open(testing::models_dir() + "/qwen3moe-gptq-int4-g128"))};
+  model.vocab_size = model.tokenizer.vocab_size();
+  model.max_context = 64;
+  model.grammars = std::move(engine_);
+  const auto read = [&](const std::string& fields) {
+    const std::string body = R"({"prompt": "a", )" + fields + "}";
+    return read_completion(must(parse_body(body)), body, model);
+  };
+  struct Constrained {
+    const char* fields;
+    std::vector<const char*> follow, violate;
+  };
+  const Constrained all[] = {
+      {R"("structured_outputs": {"choice": ["yes", "no", "yes, so"]})",
+       {"yes", "no", "yes, so"},
+       {"", "maybe", "yes,"}},
+      {R"("guided_choice": ["a\"b"])", {"a\"b"}, {"a"}},
+      {R"("structured_outputs": {"regex": "[a-c]{2}\\n\"x?"})",
+       {"ab\n\"", "cc\n\"x"},
+       {"ab", "ad\n\""}},
+      {R"("guided_regex": "^\\d+ (?:ok|bad)$")", {"12 ok", "3 bad"}, {"ok", "1 okay"}},
+      {R"("structured_outputs": {"grammar": "root ::= \"a\" root \"b\" | \"c\""})",
+       {"c", "aacbb"},
+       {"acbb", "ac"}},
+      {R"("guided_json": {"type": "object", "properties": {"k": {"type": "integer"}},
+          "required": ["k"]})",
+       {R"({"k": 5})"},
+       {"{}", R"({"k": 5, "l": 6})"}},
+      {R"("structured_outputs": {"json": "{\"type\": \"boolean\"}"})", {"true"}, {"1"}},
+      {R"("structured_outputs": {"json_object": true})", {R"({"a": [1]})"}, {"[]"}},
+  };
+  for (const Constrained& each : all) {
+    const auto grammar = must(model.grammars->compile(must(read(each.fields)).grammar));
+    for (const char* text : each.follow)
+      EXPECT_TRUE(accepts(*grammar, text)) << each.fields << text;
+    for (const char* text : each.violate)
+      EXPECT_FALSE(accepts(*grammar, text)) << each.fields << text;
+  }
+  const std::pair<const char*, const char*> wrong[] = {
+      {R"("structured_outputs": 5)", "structured_outputs: needs an object"},
+      {R"_("structured_outputs": {"regex": "a(?=b)"})_", "structured_outputs.regex: needs no look"},
+      {R"("structured_outputs": {"regex": "(a{128}){128}"})", "structured_outputs.regex: needs"},
+      {R"("structured_outputs": {"choice": []})", "structured_outputs.choice: needs 1 to"},
+      {R"("structured_outputs": {"choice": ["a", 5]})", "structured_outputs.choice[1]: needs"},
+      {R"("structured_outputs": {"grammar": "start: \"a\""})", "structured_outputs.grammar: needs"},
+      {R"("structured_outputs": {"structural_tag": "{}"})", "structured_outputs.structural_tag:"},
+      {R"("structured_outputs": {"json": {"type": "x"}})", "structured_outputs.json.type: needs"},
+      {R"("structured_outputs": {"json": "{"})", "structured_outputs.json: needs a JSON schema"},
+      {R"("guided_json": {}, "guided_regex": "a")", "guided_regex: needs no value beside"},
+      {R"("guided_regex": "a", "response_format": {"type": "json_object"})", "guided_regex: needs"},
+      {R"("guided_regex": "a", "ignore_eos": true)", "ignore_eos: needs false"},
+  };
+  for (const auto& [fields, message] : wrong) {
+    const auto refused = read(fields);
+    ASSERT_FALSE(refused.ok()) << fields;
+    EXPECT_NE(refused.error().to_string().find(message), std::string::npos)
+        << refused.error().to_string();
+  }
+  for (const char* grammar : {"root ::= x", "x ::= \"a\"", "root ::= \"a"}) {
+    const nlohmann::json body = {{"structured_outputs", {{"grammar", grammar}}}};
+    const std::string fields = body.dump();
+    EXPECT_FALSE(
+        model.grammars->compile(must(read(fields.substr(1, fields.size() - 2))).grammar).ok())
+        << grammar;
+  }
 }
 
 TEST_F(Grammars, CallGrammarAcceptsReasoningBeforeRequiredCall) {

@@ -22,7 +22,12 @@ WRONG_FIELDS = {
     "typical_p": [0, 2, "1"], "no_repeat_ngram_size": [-1, 0.5], "min_tokens": [-1, "2"], "bad_words": ["", [5], ["a"] * 257],
     "suppress_tokens": [5, [-1], [99999999], [1] * 4097], "stop_token_ids": [[2**31], ["a"]], "begin_suppress_tokens": [{}],
     "enable_thinking": [False, True], "thinking": [{"type": "disabled"}], "verbosity": ["low"],
-    "include_stop_str_in_output": [True], "response_format": ["a", {"type": "x"}, {}, 5],
+    "dry_multiplier": [-1, 101, "1"], "dry_base": [0.5, "2"], "dry_allowed_length": [0, 1.5], "dry_penalty_last_n": [-2, "5"],
+    "dry_sequence_breakers": [5, [""], ["a"] * 17, [5]], "xtc_probability": [-1, 1.5], "xtc_threshold": [2, "a"],
+    "structured_outputs": [5, "a", {"regex": 5}, {"choice": []}, {"choice": "a"}, {"grammar": ""}, {"structural_tag": "{}"},
+                           {"regex": "a", "choice": ["a"]}, {"json": 5}],
+    "guided_regex": ["(", "a(?=b)", 5], "guided_choice": [5, [], [""], [5]], "guided_grammar": [5, "a", "x" * 20000],
+    "guided_json": [5, "a", {"type": 5}], "include_stop_str_in_output": [True], "response_format": ["a", {"type": "x"}, {}, 5],
 }
 WRONG_IN_CHATS = {
     "messages": [[], None, "a", [1], [{}], {"0": {}}, [{"role": 5, "content": "a"}], [{"role": "user", "content": 5}],

@@ -8,6 +8,7 @@
 #include <fstream>
 #include <nlohmann/json.hpp>
 
+#include "serve/tools/channel_parser.h"
 #include "serve/tools/tool_dialect.h"
 #include "support/must.h"
 
@@ -105,7 +106,7 @@ TEST(ToolCallParser, ParsesCallsOfEveryTemplateForAnyChunkSize) {
     }
     ++num_read;
   }
-  EXPECT_EQ(num_read, 24);
+  EXPECT_EQ(num_read, 26);
 }
 
 TEST(ToolCallParser, KeepsTextAroundCalls) {
@@ -221,7 +222,7 @@ TEST(ToolCallParser, StreamsCallsOfEveryTemplateForAnyChunkSize) {
     }
     ++num_read;
   }
-  EXPECT_EQ(num_read, 24);
+  EXPECT_EQ(num_read, 26);
 }
 
 TEST(ToolCallParser, StreamsArgumentsBeforeTheirEnd) {
@@ -252,6 +253,29 @@ TEST(ToolCallParser, StreamsArgumentsBeforeTheirEnd) {
   EXPECT_EQ(stream(format("hermes"),
                    "<tool_call>{\"name\": \"other\", \"arguments\": {}}</tool_call>", 3),
             Calls{});
+}
+
+// Text that looks like a call of another format is no head.
+TEST(ToolCallParser, TextInsideArgumentsIsNoCall) {
+  const std::string inner = R"({"name": "now", "arguments": {}})";
+  const std::string tag = "]<]minimax[>[<";
+  for (const size_t size : {size_t{1}, size_t{9}}) {
+    EXPECT_EQ(
+        stream(format("gemma"),
+               "<|tool_call>call:get_weather{town:<|\"|>" + inner + "<|\"|>}<tool_call|>", size)
+            .size(),
+        1u);
+    const std::vector<std::string> calls =
+        stream(format("minimax-m3"),
+               tag + "tool_call>\n" + tag + "invoke name=\"get_weather\">" + tag + "town>" + inner +
+                   tag + "/town>" + tag + "other>" + tag + "item>5" + tag + "/item>" + tag +
+                   "item>" + tag + "a>x" + tag + "/a>" + tag + "/item>" + tag + "/other>" + tag +
+                   "/invoke>\n" + tag + "/tool_call>",
+               size);
+    ASSERT_EQ(calls.size(), 1u);
+    EXPECT_EQ(Json::parse(calls[0].substr(calls[0].find(':') + 1)),
+              Json({{"town", inner}, {"other", {5, {{"a", "x"}}}}}));
+  }
 }
 
 TEST(ToolCallParser, LlamaCallsNeedNoSeparator) {
@@ -296,6 +320,15 @@ TEST(ToolCallParser, ParsesDsmlGemmaAndChannels) {
 TEST(ToolCallParser, LongBlocksTakeLinearTime) {
   const std::string text = "<tool_call>" + std::string(2'000'000, 'a');
   EXPECT_EQ(read(format("hermes"), text, 2, false).text, text);
+  // Heads that never end, and JSON that looks like heads.
+  const std::string long_name(1'000'000, 'a');
+  EXPECT_TRUE(stream(format("qwen-coder"), "<tool_call><function=" + long_name, 3, false).empty());
+  EXPECT_TRUE(stream(format("glm"), "<tool_call>" + long_name, 3, false).empty());
+  std::string heads = "<tool_call>";
+  for (int i = 0; i < 60'000; ++i) heads += "\"arguments\":{";
+  EXPECT_TRUE(stream(format("hermes"), heads, 5, false).empty());
+  ChannelParser channels(nullptr);
+  for (int i = 0; i < 1'000'000; ++i) EXPECT_TRUE(channels.push("aa").empty());
   const std::string value(1'000'000, 'a');
   EXPECT_EQ(
       stream(format("qwen-coder"), "<tool_call><function=now><parameter=a>" + value, 3, false),

@@ -182,6 +182,31 @@ class ToolCalls(unittest.TestCase):
                 self.assertIn(json.loads(call["function"]["arguments"])["town"], ("Ulm", "Bonn"))
                 self.assertEqual((whole["finish_reason"], whole["message"]["content"]), ("tool_calls", None))
 
+    def test_formats_with_grammars_of_their_own_are_forced(self):
+        begin = ("{% if tools %}Tools: {{ tools | tojson }}{% endif %}{% for m in messages %}{{ m.role }}: {{ m.content or '' }}"
+                 "{% if m.tool_calls %}")
+        one = "{% for c in m.tool_calls %}{% set f = c.function %}"
+        end = "{% endif %}{% endfor %}"
+        gemma = (begin + one + "{{ '<|tool_call>call:' + f.name + '{' }}{% for k, v in f.arguments.items() %}{{ k + ':' }}"
+                 "{{ '<|\"|>' + v + '<|\"|>' if v is string else v | tojson }}{{ ',' if not loop.last }}{% endfor %}"
+                 "{{ '}<tool_call|>' }}{% endfor %}" + end)
+        minimax = (begin + "{{ ']<]minimax[>[<tool_call>\\n' }}" + one + "{{ ']<]minimax[>[<invoke name=\"' + f.name + '\">' }}"
+                   "{% for k, v in f.arguments.items() %}{{ ']<]minimax[>[<' + k + '>' }}{{ v if v is string else v | tojson }}"
+                   "{{ ']<]minimax[>[</' + k + '>' }}{% endfor %}{{ ']<]minimax[>[</invoke>\\n' }}{% endfor %}"
+                   "{{ ']<]minimax[>[</tool_call>' }}" + end)
+        for name, template, tags in (("gemma", gemma, ["<|tool_call>", "<tool_call|>", "<|\"|>"]),
+                                     ("minimax", minimax, ["]<]minimax[>[", "<tool_call>", "</tool_call>"])):
+            scripted_model.write(f"{self.folder.name}/{name}", template, {"<|tags|>": tags}, special=tags)
+            with self.subTest(name), Server(COMMAND, f"{self.folder.name}/{name}") as server:
+                for choice, names in (("required", {"look", "leave"}),
+                                      ({"type": "function", "function": {"name": "leave"}}, {"leave"})):
+                    for temperature in (0, 1):
+                        whole = self.forced(server, "Hi", tool_choice=choice, parallel_tool_calls=False, temperature=temperature, seed=2)
+                        [call] = whole["message"]["tool_calls"]
+                        self.assertIn(call["function"]["name"], names)
+                        self.assertIn(json.loads(call["function"]["arguments"])["town"], ("Ulm", "Bonn"))
+                        self.assertEqual((whole["finish_reason"], whole["message"]["content"]), ("tool_calls", None))
+
     def test_random_texts_hold_to_the_choice(self):
         for seed in range(20):
             whole = self.forced(self.hermes, "Hi", tool_choice="required", temperature=1, seed=seed, parallel_tool_calls=False)

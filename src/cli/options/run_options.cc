@@ -1,6 +1,7 @@
 #include "options/run_options.h"
 
 #include "base/try.h"
+#include "models/generation/dry.h"
 #include "models/generation/logit_edits.h"
 #include "numbers.h"
 
@@ -20,6 +21,25 @@ void RunOptions::add_sampling_to(CLI::App& verb) {
   verb.add_option("--typical-p", typical_p,
                   "Sample from the tokens whose surprise is closest to the entropy and whose "
                   "probabilities reach this sum; 1: off");
+  verb.add_option("--xtc-probability", xtc_probability,
+                  "XTC: with this probability, drop all tokens that reach --xtc-threshold except "
+                  "the least likely one of them; 0: off");
+  verb.add_option("--xtc-threshold", xtc_threshold,
+                  "XTC: probability from which a token counts; default: 0.1");
+  verb.add_option("--dry-multiplier", dry_multiplier,
+                  "DRY: lower a token that would continue a repetition of n tokens by this times "
+                  "base^(n - allowed length); 0: off");
+  verb.add_option("--dry-base", dry_base, "DRY: base of the power; default: 1.75");
+  verb.add_option("--dry-allowed-length", dry_allowed_length,
+                  "DRY: shorter repetitions cost nothing; default: 2")
+      ->transform(whole());
+  verb.add_option("--dry-penalty-last-n", dry_penalty_last_n,
+                  "DRY: number of the latest tokens that are searched; -1: all")
+      ->transform(whole(int64_t{-1}, int64_t{INT32_MAX}));
+  verb.add_option("--dry-sequence-breaker", dry_breakers,
+                  "DRY: a text that ends repetitions; may be repeated; default: line break, "
+                  "colon, double quote, asterisk")
+      ->allow_extra_args(false);
   verb.add_option("--seed", seed, "Random seed of the sampling")
       ->transform(whole<uint64_t>())
       ->capture_default_str();
@@ -65,10 +85,20 @@ Result<GenerateOptions> RunOptions::generating(const GenerationConfig& config,
   sampling.top_p = top_p.value_or(sampling.top_p);
   sampling.min_p = min_p.value_or(sampling.min_p);
   sampling.typical_p = typical_p.value_or(sampling.typical_p);
+  sampling.xtc_probability = xtc_probability.value_or(sampling.xtc_probability);
+  sampling.xtc_threshold = xtc_threshold.value_or(sampling.xtc_threshold);
   sampling.seed = seed;
   LogitEdits& edits = generate.edits;
   edits.repetition_penalty = repetition_penalty.value_or(edits.repetition_penalty);
   edits.no_repeat_ngram_size = no_repeat_ngram_size.value_or(edits.no_repeat_ngram_size);
+  DryOptions& dry = edits.dry;
+  dry.multiplier = dry_multiplier.value_or(dry.multiplier);
+  dry.base = dry_base.value_or(dry.base);
+  dry.allowed_length = dry_allowed_length.value_or(dry.allowed_length);
+  dry.penalty_last_n = dry_penalty_last_n.value_or(dry.penalty_last_n);
+  if (dry.multiplier > 0) {
+    MORACLE_TRY(dry.breaker_ids, ids_of_breakers(tokenizer, dry_breakers));
+  }
   edits.suppress_tokens = suppress_tokens.value_or(edits.suppress_tokens);
   edits.begin_suppress_tokens = begin_suppress_tokens.value_or(edits.begin_suppress_tokens);
   if (min_tokens) edits.min_length = 0;

@@ -24,7 +24,10 @@ struct RunOptions {
   std::string machine = "here";
   // Unset: the value of generation_config.json.
   std::optional<float> temperature, top_p, min_p, typical_p, repetition_penalty;
+  std::optional<float> xtc_probability, xtc_threshold, dry_multiplier, dry_base;
   std::optional<int64_t> top_k, no_repeat_ngram_size, min_tokens;
+  std::optional<int64_t> dry_allowed_length, dry_penalty_last_n;
+  std::vector<std::string> dry_breakers = {"\n", ":", "\"", "*"};
   std::optional<std::vector<int32_t>> suppress_tokens, begin_suppress_tokens;
   std::optional<std::vector<std::string>> bad_words, stop;
   std::vector<int32_t> stop_token_ids;

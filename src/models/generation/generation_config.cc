@@ -51,6 +51,8 @@ Status read_sampling(const Config& config, SamplingOptions& sampling) {
   MORACLE_TRY(sampling.min_p, read_number(config, 0, "min_p"));
   MORACLE_TRY(sampling.typical_p, read_number(config, 1, "typical_p"));
   MORACLE_TRY(sampling.top_k, config.integer_or(50, {"top_k"}));
+  MORACLE_TRY(sampling.xtc_probability, read_number(config, 0, "xtc_probability"));
+  MORACLE_TRY(sampling.xtc_threshold, read_number(config, 0.1F, "xtc_threshold"));
   return {};
 }
 
@@ -139,10 +141,11 @@ constexpr GgufName kGgufNames[] = {{"temp", "temperature"},
                                    {"top_k", "top_k"},
                                    {"top_p", "top_p"},
                                    {"min_p", "min_p"},
+                                   {"xtc_probability", "xtc_probability"},
+                                   {"xtc_threshold", "xtc_threshold"},
                                    {"penalty_repeat", "repetition_penalty"}};
 // Others, and the number that has no effect.
-constexpr Unfollowed kGgufUnfollowed[] = {
-    {"sequence"}, {"xtc_probability"}, {"penalty_last_n", -1}, {"mirostat"}};
+constexpr Unfollowed kGgufUnfollowed[] = {{"sequence"}, {"penalty_last_n", -1}, {"mirostat"}};
 
 Status read_gguf(const Config& metadata, GenerationConfig& generation) {
   const auto full = [](const char* name) { return str("general.sampling.", name); };
@@ -155,7 +158,9 @@ Status read_gguf(const Config& metadata, GenerationConfig& generation) {
     values[name.to] = *value;
     origins[name.to] = key;
   }
-  values["do_sample"] = values.size() > values.count("repetition_penalty");
+  const char* const draws[] = {"temperature", "top_k", "top_p", "min_p"};
+  values["do_sample"] = std::any_of(std::begin(draws), std::end(draws),
+                                    [&](const char* key) { return values.contains(key); });
   const Config config = Config::from(std::move(values), metadata.path(), std::move(origins));
   MORACLE_CHECK(read_sampling(config, generation.sampling));
   MORACLE_CHECK(read_edits(config, generation.edits));

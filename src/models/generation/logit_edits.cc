@@ -7,6 +7,7 @@
 #include "base/printable.h"
 #include "base/text.h"
 #include "base/try.h"
+#include "models/generation/dry.h"
 
 namespace moracle {
 namespace {
@@ -27,8 +28,8 @@ bool ends_with(std::span<const int32_t> tokens, std::span<const int32_t> run) {
 
 bool LogitEdits::changes_nothing() const {
   return bias.empty() && repetition_penalty == 1 && frequency_penalty == 0 &&
-         presence_penalty == 0 && no_repeat_ngram_size == 0 && bad_words_ids.empty() &&
-         min_tokens == 0 && min_length == 0 && suppress_tokens.empty() &&
+         presence_penalty == 0 && dry.multiplier == 0 && no_repeat_ngram_size == 0 &&
+         bad_words_ids.empty() && min_tokens == 0 && min_length == 0 && suppress_tokens.empty() &&
          begin_suppress_tokens.empty();
 }
 
@@ -38,6 +39,7 @@ Status check(const LogitEdits& edits) {
   };
   if (!(edits.repetition_penalty > 0) || !std::isfinite(edits.repetition_penalty))
     return wrong("repetition_penalty", "a number above 0", str(edits.repetition_penalty));
+  MORACLE_CHECK(check(edits.dry));
   const std::pair<const char*, int64_t> sizes[] = {
       {"no_repeat_ngram_size", edits.no_repeat_ngram_size},
       {"min_tokens", edits.min_tokens},
@@ -81,13 +83,15 @@ bool LogitEditor::forbids_stops() const {
 
 bool LogitEditor::changes_nothing() const {
   return edits_.bias.empty() && edits_.repetition_penalty == 1 && edits_.frequency_penalty == 0 &&
-         edits_.presence_penalty == 0 && edits_.no_repeat_ngram_size == 0 &&
-         edits_.bad_words_ids.empty() && edits_.suppress_tokens.empty() &&
-         (edits_.begin_suppress_tokens.empty() || !is_first()) && !forbids_stops();
+         edits_.presence_penalty == 0 && edits_.dry.multiplier == 0 &&
+         edits_.no_repeat_ngram_size == 0 && edits_.bad_words_ids.empty() &&
+         edits_.suppress_tokens.empty() && (edits_.begin_suppress_tokens.empty() || !is_first()) &&
+         !forbids_stops();
 }
 
 void LogitEditor::apply(std::span<float> logits) const {
   penalize(logits);
+  apply_dry(edits_.dry, tokens_, logits);
   if (edits_.no_repeat_ngram_size > 0) forbid_repeats(logits);
   forbid_words(logits);
   if (forbids_stops()) forbid(logits, stop_ids_);

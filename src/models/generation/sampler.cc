@@ -28,6 +28,10 @@ Status check(const SamplingOptions& options) {
     return wrong("min_p", "a number from 0 to 1", options.min_p);
   if (!(options.typical_p > 0 && options.typical_p <= 1))
     return wrong("typical_p", "a number above 0, up to 1", options.typical_p);
+  if (!(options.xtc_probability >= 0 && options.xtc_probability <= 1))
+    return wrong("xtc_probability", "a number from 0 to 1", options.xtc_probability);
+  if (!(options.xtc_threshold >= 0 && options.xtc_threshold <= 1))
+    return wrong("xtc_threshold", "a number from 0 to 1", options.xtc_threshold);
   const std::vector<int32_t>& excluded = options.excluded_ids;
   const auto next = std::adjacent_find(excluded.begin(), excluded.end(), std::greater_equal<>());
   if (next == excluded.end() && (excluded.empty() || excluded[0] >= 0)) return {};
@@ -91,8 +95,10 @@ int32_t Sampler::pick(std::span<const int32_t> ids, double sum, double uniform) 
   }
   while (kept > 1 && weights_[kept - 1] < options_.min_p * weights_[0]) --kept;
   if (options_.typical_p < 1) keep_typical(kept);
-  const bool cut =
-      kept < ids.size() || options_.top_p < 1 || options_.min_p > 0 || options_.typical_p < 1;
+  const bool excludes_top = options_.xtc_probability > 0;
+  if (excludes_top) exclude_top(kept);
+  const bool cut = kept < ids.size() || options_.top_p < 1 || options_.min_p > 0 ||
+                   options_.typical_p < 1 || excludes_top;
   if (cut) sum = std::accumulate(weights_.begin(), weights_.begin() + kept, 0.0);
   double at = uniform * sum;
   while (weights_[kept - 1] == 0 && kept > 1) --kept;
@@ -122,6 +128,19 @@ void Sampler::keep_typical(size_t count) {
     reached += weights_[surprises_[++last].second];
   for (size_t i = last + 1; i < count; ++i) {
     if (surprises_[i].first > surprises_[last].first) weights_[surprises_[i].second] = 0;
+  }
+}
+
+// XTC: all candidates that reach the threshold get the weight 0, except the least likely one of
+// them.
+void Sampler::exclude_top(size_t count) {
+  if (uniform() >= options_.xtc_probability) return;
+  const double sum = std::accumulate(weights_.begin(), weights_.begin() + count, 0.0);
+  double* last = nullptr;
+  for (size_t i = 0; i < count; ++i) {
+    if (weights_[i] == 0 || weights_[i] < options_.xtc_threshold * sum) continue;
+    if (last) *last = 0;
+    last = &weights_[i];
   }
 }
 
@@ -163,7 +182,8 @@ std::optional<int32_t> Sampler::draw(std::span<const float> all) {
   const float best = logits[ids_[0]];
   if (!std::isfinite(best)) return {};
   const double at = uniform();
-  const bool uncut = options_.top_p == 1 && options_.min_p == 0 && options_.typical_p == 1;
+  const bool uncut = options_.top_p == 1 && options_.min_p == 0 && options_.typical_p == 1 &&
+                     options_.xtc_probability == 0;
   const double sum = keep_likely(logits, best, uncut ? at : options_.top_p);
   weights_.clear();
   for (const int32_t id : ids_) weights_.push_back(weight_of(logits[id], best));

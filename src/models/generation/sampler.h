@@ -34,6 +34,7 @@ class Sampler {
   double keep_likely(std::span<const float> logits, float best, double reach);
   int32_t pick(std::span<const int32_t> ids, double sum, double uniform);
   void keep_typical(size_t count);
+  void exclude_top(size_t count);
 
   SamplingOptions options_;
   std::mt19937_64 engine_;

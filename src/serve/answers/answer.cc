@@ -29,6 +29,8 @@ ApiError error_of(const Event& event) {
               .message = "the adapter was unloaded before the request started",
               .param = "model",
               .code = "model_not_found"};
+    case Finish::kForbidden:
+      return {.status = 400, .message = event.message, .code = "no_token_allowed"};
     default:
       return {.status = 500, .message = event.message};
   }
@@ -61,6 +63,7 @@ int64_t seconds_now() {
 Answer::Answer(const GenerationRequest& request, std::shared_ptr<Exchange> exchange)
     : choices_(request.jobs.size(), Choice(request.form)),
       stream_(request.stream),
+      log_model_(request.model),
       created_(seconds_now()),
       exchange_(std::move(exchange)) {}
 
@@ -91,7 +94,27 @@ void Answer::take(size_t index, Event&& event) {
   else
     keep(index, std::move(event));
   if (num_finished_ < choices_.size()) return;
+  log_usage();
   stream_ ? finish_stream() : send_whole();
+}
+
+void Answer::log_usage() {
+  int64_t new_tokens = 0, reasoning = 0;
+  Json reasons = Json::array();
+  for (const Choice& choice : choices_) {
+    new_tokens += choice.new_tokens;
+    reasoning += choice.reasoning_tokens;
+    reasons.push_back(choice.finish == Finish::kLength ? "length"
+                      : choice.has_calls               ? "tool_calls"
+                                                       : "stop");
+  }
+  exchange_->log("model", dump(log_model_));
+  exchange_->log("stream", stream_ ? "true" : "false");
+  exchange_->log("prompt_tokens", std::to_string(choices_[0].prompt_tokens));
+  exchange_->log("cached_tokens", std::to_string(choices_[0].reused_tokens));
+  exchange_->log("completion_tokens", std::to_string(new_tokens));
+  exchange_->log("reasoning_tokens", std::to_string(reasoning));
+  exchange_->log("finish_reasons", dump(reasons));
 }
 
 bool Answer::start_stream() {
@@ -101,6 +124,8 @@ bool Answer::start_stream() {
 
 void Answer::fail(const ApiError& error) {
   failed_ = true;
+  exchange_->log("model", dump(log_model_));
+  if (started_) exchange_->log("error_code", dump(error.code));
   if (started_) {
     send_failure(error);
     exchange_->end();

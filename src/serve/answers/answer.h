@@ -58,8 +58,10 @@ class Answer : public std::enable_shared_from_this<Answer> {
  private:
   void fail(const ApiError& error);
   void cancel(size_t index);
+  void log_usage();
 
   const bool stream_;
+  const std::string log_model_;
   const int64_t created_;
   const std::shared_ptr<Exchange> exchange_;
   std::function<void(size_t)> cancel_;

@@ -34,7 +34,8 @@ Json OpenAiAnswer::completion_scores(Extra& extra, std::span<const TokenScore> o
   const auto add_token = [&](int32_t id) {
     tokens.push_back(token_key(id));
     offsets.push_back(extra.text_offset);
-    extra.text_offset += num_characters(token_text(id));
+    // The text leaves special tokens out.
+    if (!tokenizer_.is_special(id)) extra.text_offset += num_characters(token_text(id));
   };
   const auto add = [&](const TokenScore& score) {
     add_token(score.id);

@@ -102,8 +102,9 @@ Json ResponsesAnswer::final_reply() const {
 
 void ResponsesAnswer::store(const Json& reply) {
   if (items_.is_null()) return;
+  const size_t num_inputs = items_.size();
   for (const Json& item : reply["output"]) items_.push_back(item);
-  store_.add(id_, {.items = dump(items_), .reply = dump(reply)});
+  store_.add(id_, {.items = dump(items_), .reply = dump(reply), .num_inputs = num_inputs});
 }
 
 void ResponsesAnswer::send_whole() {
@@ -196,7 +197,8 @@ void ResponsesAnswer::finish_stream() {
 
 void ResponsesAnswer::send_failure(const ApiError& error) {
   Json json = reply("failed", output());
-  json["error"] = {{"code", "server_error"}, {"message", error.message}};
+  json["error"] = {{"code", error.status < 500 ? "invalid_prompt" : "server_error"},
+                   {"message", error.message}};
   send_event("response.failed", {{"response", std::move(json)}});
 }
 

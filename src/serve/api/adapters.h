@@ -20,6 +20,8 @@ class Adapters {
   /// The adapter number for a Job. Numbers are never reused.
   std::optional<int32_t> find(const std::string& name) const;
   std::vector<std::string> names() const;
+  /// True if requests may load adapters.
+  bool may_load() const { return !folder_.empty(); }
 
   /// Loads a second copy of the model with one more adapter and swaps it in between two steps. Both
   /// copies are in memory until then. The other adapters are not read again. `path` is relative to

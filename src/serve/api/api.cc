@@ -1,9 +1,10 @@
 #include "serve/api/api.h"
 
-#include <charconv>
-
 #include "base/text.h"
+#include "base/try.h"
 #include "serve/api/page.h"
+#include "serve/api/query.h"
+#include "serve/api/unsupported_paths.h"
 
 namespace moracle::serve {
 
@@ -16,24 +17,6 @@ bool equal_in_constant_time(std::string_view given, std::string_view secret) {
   return difference == 0;
 }
 
-namespace {
-
-// Decodes percent escapes: "a%2Fb" becomes "a/b". Keeps a '%' without two hexadecimal digits.
-std::string without_percent(std::string_view text) {
-  std::string plain;
-  for (size_t i = 0; i < text.size(); ++i) {
-    unsigned code = 0;
-    const char* const digits = text.data() + i + 1;
-    const bool is_code = text[i] == '%' && i + 2 < text.size() &&
-                         std::from_chars(digits, digits + 2, code, 16).ptr == digits + 2;
-    plain += is_code ? static_cast<char>(code) : text[i];
-    if (is_code) i += 2;
-  }
-  return plain;
-}
-
-}  // namespace
-
 std::span<const Api::Route> Api::routes() {
   static constexpr Route kRoutes[] = {
       {"/", &Api::page, nullptr, true},
@@ -42,18 +25,18 @@ std::span<const Api::Route> Api::routes() {
       {"/explain", &Api::explain, nullptr, false},
       {"/v1/models", &Api::models, nullptr, false},
       {"/v1/models/", &Api::one_model, nullptr, false},
-      {"/v1/completions", nullptr, &Api::completions, false},
-      {"/v1/chat/completions", nullptr, &Api::chat_completions, false},
-      {"/v1/responses", nullptr, &Api::responses, false},
-      {"/v1/responses/", &Api::one_response, nullptr, false},
-      {"/v1/messages", nullptr, &Api::messages, false},
-      {"/v1/messages/count_tokens", nullptr, &Api::count_tokens, false},
-      {"/tokenize", nullptr, &Api::tokenize, false},
-      {"/detokenize", nullptr, &Api::detokenize, false},
-      {"/reload", nullptr, &Api::reload, false},
-      {"/rebalance", nullptr, &Api::rebalance, false},
-      {"/v1/load_lora_adapter", nullptr, &Api::load_adapter, false},
-      {"/v1/unload_lora_adapter", nullptr, &Api::unload_adapter, false},
+      {"/v1/completions", nullptr, &ModelApi::completions, false},
+      {"/v1/chat/completions", nullptr, &ModelApi::chat_completions, false},
+      {"/v1/responses", nullptr, &ModelApi::responses, false},
+      {"/v1/responses/", &Api::one_response, nullptr, false, &Api::delete_response},
+      {"/v1/messages", nullptr, &ModelApi::messages, false},
+      {"/v1/messages/count_tokens", nullptr, &ModelApi::count_tokens, false},
+      {"/tokenize", nullptr, &ModelApi::tokenize, false},
+      {"/detokenize", nullptr, &ModelApi::detokenize, false},
+      {"/reload", nullptr, &ModelApi::reload, false},
+      {"/rebalance", nullptr, &ModelApi::rebalance, false},
+      {"/v1/load_lora_adapter", nullptr, &ModelApi::load_adapter, false},
+      {"/v1/unload_lora_adapter", nullptr, &ModelApi::unload_adapter, false},
   };
   return kRoutes;
 }
@@ -65,7 +48,8 @@ const Api::Route* Api::find(const HttpRequest& request, bool& knows_path) {
     const bool is_prefix = path.size() > 1 && path.ends_with('/');
     if (is_prefix ? !request.path.starts_with(path) : request.path != path) continue;
     knows_path = true;
-    if (route.read ? reads : request.method == "POST") return &route;
+    const bool removes = request.method == "DELETE" && route.remove;
+    if (removes || (route.read ? reads : request.method == "POST")) return &route;
   }
   return nullptr;
 }
@@ -95,6 +79,12 @@ std::optional<ApiError> Api::refusal(const HttpRequest& request, const Route& ro
 }
 
 std::optional<HttpReply> Api::at_header(const HttpRequest& request) {
+  auto reply = reply_to_header(request);
+  if (reply) log_request(options_.log, request, *reply);
+  return reply;
+}
+
+std::optional<HttpReply> Api::reply_to_header(const HttpRequest& request) {
   if (!origin_policy_.may_use(request.host)) {
     return to_reply({.status = 403,
                      .message = "needs a Host header that names this server: localhost, 127.0.0.1, "
@@ -104,11 +94,15 @@ std::optional<HttpReply> Api::at_header(const HttpRequest& request) {
   }
   if (request.method == "OPTIONS" && !options_.allowed_origin.empty()) {
     return HttpReply{.status = 204,
-                     .headers = {{"Access-Control-Allow-Methods", "GET, POST"},
+                     .headers = {{"Access-Control-Allow-Methods", "GET, POST, DELETE"},
                                  {"Access-Control-Allow-Headers", "*, Authorization"}}};
   }
   bool knows_path = false;
   const Route* const route = find(request, knows_path);
+  if (const char* const why = route ? nullptr : why_unsupported(request.path)) {
+    return to_reply({.message = request.path + ": " + why, .code = "not_supported"},
+                    error_form(request.path));
+  }
   if (!route) {
     return to_reply(
         {.status = knows_path ? 405 : 404,
@@ -118,17 +112,48 @@ std::optional<HttpReply> Api::at_header(const HttpRequest& request) {
   }
   if (const auto refused = refusal(request, *route))
     return to_reply(*refused, error_form(request.path));
+  if (request.method == "DELETE") return (this->*route->remove)(request);
   if (!route->read) return {};
   return (this->*route->read)(request);
 }
 
 HttpReply Api::refuse(const HttpRequest& request, int status, const std::string& message) const {
-  return to_reply({.status = status, .message = message}, error_form(request.path));
+  HttpReply reply = to_reply({.status = status, .message = message}, error_form(request.path));
+  log_request(options_.log, request, reply);
+  return reply;
 }
 
-void Api::answer(const HttpRequest& request, const std::shared_ptr<Exchange>& exchange) {
+namespace {
+
+// The model of a request among several. Errors: a body that is no JSON object, or a name that is no
+// text.
+Result<std::string> named_model(const std::string& body) {
+  static const std::string kNoFile;
+  if (body.empty()) return std::string();
+  MORACLE_TRY(const nlohmann::json json, parse_body(body));
+  const JsonField name = JsonField(json, kNoFile)["model"];
+  if (name.is_null()) return std::string();
+  return name.text();
+}
+
+}  // namespace
+
+void Api::answer(HttpRequest request, const std::shared_ptr<Exchange>& exchange) {
   bool knows_path = false;
-  (this->*find(request, knows_path)->answer)(request, exchange);
+  const Route& route = *find(request, knows_path);
+  const ErrorForm form = error_form(request.path);
+  const std::shared_ptr<Exchange> logged = make_logged(options_.log, request, exchange);
+  std::string name;
+  if (!models_.keeps_one()) {
+    auto named = named_model(request.body);
+    if (!named) return logged->reply(to_reply(api_error(named.error()), form));
+    name = *std::move(named);
+  }
+  models_.use(name, logged, form,
+              [&route, request = std::make_shared<const HttpRequest>(std::move(request))](
+                  ModelApi& api, const std::shared_ptr<Exchange>& leased) {
+                (api.*route.answer)(*request, leased);
+              });
 }
 
 HttpReply Api::page(const HttpRequest&) {
@@ -141,76 +166,28 @@ HttpReply Api::page(const HttpRequest&) {
 }
 
 HttpReply Api::health(const HttpRequest&) {
-  const bool ready = ready_ && !engine_.failure();
+  const bool ready = ready_ && !models_.failure();
   return {.status = ready ? 200 : 503, .body = dump({{"live", true}, {"ready", ready}})};
 }
 
 HttpReply Api::metrics(const HttpRequest&) {
-  return {.body = engine_.metrics().text(), .type = "text/plain; version=0.0.4; charset=utf-8"};
+  return {.body = models_.metrics(), .type = "text/plain; version=0.0.4; charset=utf-8"};
 }
 
 HttpReply Api::explain(const HttpRequest&) {
-  return {.body = model_.explanation};
-}
-
-Json Api::model_json(const std::string& name) const {
-  return {{"id", name},
-          {"object", "model"},
-          {"created", 0},
-          {"owned_by", "moracle"},
-          {"parent", name == model_.name ? Json() : Json(model_.name)},
-          {"max_model_len", model_.max_context}};
+  return {.body = models_.explanation()};
 }
 
 HttpReply Api::models(const HttpRequest&) {
-  Json data = Json::array({model_json(model_.name)});
-  for (const std::string& name : model_.adapters->names()) data.push_back(model_json(name));
-  return {.body = dump({{"object", "list"}, {"data", data}})};
+  return {.body = dump({{"object", "list"}, {"data", models_.describe()}})};
 }
 
 HttpReply Api::one_model(const HttpRequest& request) {
   const std::string name = without_percent(
       std::string_view(request.path).substr(std::string_view("/v1/models/").size()));
-  if (name != model_.name && !model_.adapters->find(name))
-    return to_reply(unknown_model(model_.name));
-  return {.body = dump(model_json(name))};
-}
-
-HttpReply Api::one_response(const HttpRequest& request) {
-  const auto found =
-      responses_.find(request.path.substr(std::string_view("/v1/responses/").size()));
-  if (found) return {.body = found->reply};
-  return to_reply({.status = 404,
-                   .message = "no stored response has this id; they expire, and the oldest are "
-                              "evicted",
-                   .code = "not_found"});
-}
-
-void Api::reload(const HttpRequest&, const std::shared_ptr<Exchange>& exchange) {
-  engine_.reload(model_.folder, [this, exchange](const Status& done) {
-    if (done) return exchange->reply({.body = R"({"reloaded":true})"});
-    ApiError error = api_error(done.error());
-    const bool is_lost = engine_.failure().has_value();
-    error.status = is_lost ? 503 : 500;
-    if (!is_lost) error.message = "the old weights stay in use: " + error.message;
-    exchange->reply(to_reply(error));
-  });
-}
-
-void Api::rebalance(const HttpRequest&, const std::shared_ptr<Exchange>& exchange) {
-  engine_.rebalance([this, exchange](const Result<RebalanceReport>& done) {
-    if (done) {
-      return exchange->reply({.body = dump({{"moved_layers", done->layers},
-                                            {"moved_experts", done->experts},
-                                            {"imbalance_before", done->before},
-                                            {"imbalance_after", done->after}})});
-    }
-    const bool is_off = done.error().kind == ErrorKind::kUnsupported;
-    ApiError error = api_error(done.error());
-    error.status = engine_.failure() ? 503 : is_off ? 400 : 500;
-    if (error.status == 500) error.message = "the expert placement is unchanged: " + error.message;
-    exchange->reply(to_reply(error));
-  });
+  const Json found = name.empty() ? Json() : models_.describe(name);
+  return found.is_null() ? to_reply(unknown_model(models_.names()))
+                         : HttpReply{.body = dump(found)};
 }
 
 }  // namespace moracle::serve

@@ -1,10 +1,10 @@
-// POST handlers: the dialects of generation, tokenize, adapters.
+// Handlers of the dialects of generation, and of tokenization.
 #include <chrono>
 
 #include "base/text.h"
 #include "base/try.h"
 #include "serve/answers/answer.h"
-#include "serve/api/api.h"
+#include "serve/api/model_api.h"
 #include "serve/dialects/dialects.h"
 
 namespace moracle::serve {
@@ -34,63 +34,78 @@ HttpReply refused(const Error& error, const Exchange& exchange,
       form);
 }
 
-std::function<void(const Status&)> answer_to(std::shared_ptr<Exchange> exchange) {
-  return [exchange = std::move(exchange)](const Status& done) {
-    if (done) return exchange->reply({.body = R"({"done":true})"});
-    exchange->reply(to_reply(api_error(done.error())));
-  };
-}
-
 }  // namespace
 
-void Api::completions(const HttpRequest& request, const std::shared_ptr<Exchange>& exchange) {
+Json ModelApi::describe(const std::string& name) const {
+  const ToolDialect& dialect = model_.dialect;
+  const bool has_chat = model_.chat.has_value();
+  const bool has_grammars = model_.grammars != nullptr;
+  return {{"id", name},
+          {"object", "model"},
+          {"created", 0},
+          {"owned_by", "moracle"},
+          {"parent", name == model_.name ? Json() : Json(model_.name)},
+          {"max_model_len", model_.max_context},
+          {"loaded", true},
+          {"capabilities",
+           {{"chat", has_chat},
+            {"tools", dialect.takes_tools && dialect.format},
+            {"tool_choice", dialect.takes_tools && dialect.syntax && has_grammars},
+            {"reasoning", model_.reasoning != nullptr},
+            {"structured_outputs", has_grammars},
+            {"adapters", model_.adapters->may_load()}}}};
+}
+
+void ModelApi::completions(const HttpRequest& request, const std::shared_ptr<Exchange>& exchange) {
   generate(request, exchange, Dialect::kCompletions);
 }
 
-void Api::chat_completions(const HttpRequest& request, const std::shared_ptr<Exchange>& exchange) {
+void ModelApi::chat_completions(const HttpRequest& request,
+                                const std::shared_ptr<Exchange>& exchange) {
   generate(request, exchange, Dialect::kChat);
 }
 
-void Api::responses(const HttpRequest& request, const std::shared_ptr<Exchange>& exchange) {
+void ModelApi::responses(const HttpRequest& request, const std::shared_ptr<Exchange>& exchange) {
   generate(request, exchange, Dialect::kResponses);
 }
 
-void Api::messages(const HttpRequest& request, const std::shared_ptr<Exchange>& exchange) {
+void ModelApi::messages(const HttpRequest& request, const std::shared_ptr<Exchange>& exchange) {
   generate(request, exchange, Dialect::kMessages);
 }
 
-std::optional<Value> Api::read_body(const HttpRequest& http,
-                                    const std::shared_ptr<Exchange>& exchange) {
+std::optional<Value> ModelApi::read_body(const HttpRequest& http,
+                                         const std::shared_ptr<Exchange>& exchange) {
   const auto reject = [&](const ApiError& error) {
     exchange->reply(to_reply(error, error_form(http.path)));
     return std::optional<Value>();
   };
   Result<Value> body = parse_body(http.body);
   if (!body) return reject(api_error(body.error()));
-  if (const auto named = body->find("model"); named != body->end() && named->is_string()) {
-    const auto& name = named->get_ref<const std::string&>();
-    if (name != model_.name && !model_.adapters->find(name))
-      return reject(unknown_model(model_.name));
+  if (const auto named = body->find("model"); named != body->end() && !named->is_null()) {
+    const auto name_or = JsonField(*body, kBody)["model"].text();
+    if (!name_or) return reject(api_error(name_or.error()));
+    const std::string& name = *name_or;
+    if (!has(name)) return reject(unknown_model(model_.name));
   }
   return *std::move(body);
 }
 
-Result<GenerationRequest> Api::read(Dialect dialect, const Value& body, const std::string& text,
-                                    const Progress& progress) const {
+Result<GenerationRequest> ModelApi::read(Dialect dialect, const Value& body,
+                                         const std::string& text, const Progress& progress) const {
   switch (dialect) {
     case Dialect::kCompletions:
       return read_completion(body, text, model_, progress);
     case Dialect::kChat:
       return read_chat(body, text, model_, progress);
     case Dialect::kResponses:
-      return read_responses(body, text, model_, responses_, progress);
+      return read_responses(body, text, model_, shared_.responses, progress);
     default:
       return read_messages(body, text, model_, progress);
   }
 }
 
-void Api::generate(const HttpRequest& http, const std::shared_ptr<Exchange>& exchange,
-                   Dialect dialect) {
+void ModelApi::generate(const HttpRequest& http, const std::shared_ptr<Exchange>& exchange,
+                        Dialect dialect) {
   const ErrorForm form = error_form(http.path);
   const std::optional<Value> body = read_body(http, exchange);
   if (!body) return;
@@ -102,9 +117,7 @@ void Api::generate(const HttpRequest& http, const std::shared_ptr<Exchange>& exc
   const auto compiled = [this, waiting, exchange, form](const CompiledGrammar& grammar) {
     if (!grammar) {
       ApiError error = api_error(grammar.error());
-      error.param = waiting->grammar.kind == GrammarText::Kind::kStructuralTag ? "tools"
-                    : waiting->dialect == Dialect::kResponses                  ? "text.format"
-                                                                               : "response_format";
+      error.param = waiting->grammar.place;
       if (grammar.error().kind == ErrorKind::kCancelled) error.status = 503;
       return exchange->reply(to_reply(error, form));
     }
@@ -118,7 +131,7 @@ void Api::generate(const HttpRequest& http, const std::shared_ptr<Exchange>& exc
                            form));
 }
 
-void Api::count_tokens(const HttpRequest& http, const std::shared_ptr<Exchange>& exchange) {
+void ModelApi::count_tokens(const HttpRequest& http, const std::shared_ptr<Exchange>& exchange) {
   const std::optional<Value> value = read_body(http, exchange);
   if (!value) return;
   const auto ids = [&]() -> Result<std::vector<int32_t>> {
@@ -130,13 +143,13 @@ void Api::count_tokens(const HttpRequest& http, const std::shared_ptr<Exchange>&
   exchange->reply({.body = dump({{"input_tokens", ids->size()}})});
 }
 
-void Api::submit(GenerationRequest& request, const std::shared_ptr<Exchange>& exchange) {
-  const auto answer = Answer::make(request, model_.tokenizer, exchange, responses_);
+void ModelApi::submit(GenerationRequest& request, const std::shared_ptr<Exchange>& exchange) {
+  const auto answer = Answer::make(request, model_.tokenizer, exchange, shared_.responses);
   std::vector<std::vector<Job>> prompts;  // jobs of each prompt, one per choice
   for (size_t i = 0; i < request.jobs.size(); ++i) {
     Job& job = request.jobs[i];
-    job.time_limit = options_.request_seconds;
-    job.sink = [answer, exchange, i, &events = events_](Event&& event) {
+    job.time_limit = shared_.request_seconds;
+    job.sink = [answer, exchange, i, &events = shared_.events](Event&& event) {
       events.add(answer, exchange, i, std::move(event));
     };
     if (i % request.choices == 0) prompts.emplace_back();
@@ -146,7 +159,7 @@ void Api::submit(GenerationRequest& request, const std::shared_ptr<Exchange>& ex
   for (std::vector<Job>& choices : prompts) {
     for (const SequenceId id : engine_.submit(std::move(choices))) ids.push_back(id);
   }
-  events_.flush();  // rejections of a stopped engine
+  shared_.events.flush();  // rejections of a stopped engine
   exchange->post([answer, exchange, ids = std::move(ids), &engine = engine_] {
     answer->set_cancel([ids, &engine](size_t index) { engine.cancel(ids[index]); });
     exchange->on_leave([ids, &engine] {
@@ -155,7 +168,7 @@ void Api::submit(GenerationRequest& request, const std::shared_ptr<Exchange>& ex
   });
 }
 
-void Api::tokenize(const HttpRequest& http, const std::shared_ptr<Exchange>& exchange) {
+void ModelApi::tokenize(const HttpRequest& http, const std::shared_ptr<Exchange>& exchange) {
   const Progress progress = while_wanted(*exchange);
   const auto ids = [&]() -> Result<std::vector<int32_t>> {
     MORACLE_TRY(const Value value, parse_body(http.body));
@@ -175,7 +188,7 @@ void Api::tokenize(const HttpRequest& http, const std::shared_ptr<Exchange>& exc
            {{"count", ids->size()}, {"max_model_len", model_.max_context}, {"tokens", *ids}})});
 }
 
-void Api::detokenize(const HttpRequest& http, const std::shared_ptr<Exchange>& exchange) {
+void ModelApi::detokenize(const HttpRequest& http, const std::shared_ptr<Exchange>& exchange) {
   const auto text = [&]() -> Result<std::string> {
     MORACLE_TRY(const Value value, parse_body(http.body));
     MORACLE_TRY(const auto ids, read_token_ids(JsonField(value, kBody)["tokens"]));
@@ -183,28 +196,6 @@ void Api::detokenize(const HttpRequest& http, const std::shared_ptr<Exchange>& e
   }();
   if (!text) return exchange->reply(to_reply(api_error(text.error())));
   exchange->reply({.body = dump({{"prompt", *text}})});
-}
-
-void Api::load_adapter(const HttpRequest& http, const std::shared_ptr<Exchange>& exchange) {
-  const auto read = [&]() -> Status {
-    MORACLE_TRY(const Value value, parse_body(http.body));
-    const JsonField body(value, kBody);
-    MORACLE_TRY(const std::string name, body["lora_name"].text());
-    MORACLE_TRY(const std::string path, body["lora_path"].text());
-    if (name == model_.name) return body["lora_name"].bad("a name other than the model's");
-    model_.adapters->load(name, path, model_.options, model_.folder, engine_, answer_to(exchange));
-    return {};
-  };
-  if (const Status done = read(); !done) exchange->reply(to_reply(api_error(done.error())));
-}
-
-void Api::unload_adapter(const HttpRequest& http, const std::shared_ptr<Exchange>& exchange) {
-  const auto read = [&]() -> Status {
-    MORACLE_TRY(const Value value, parse_body(http.body));
-    MORACLE_TRY(const std::string name, JsonField(value, kBody)["lora_name"].text());
-    return model_.adapters->unload(name, engine_);
-  };
-  answer_to(exchange)(read());
 }
 
 }  // namespace moracle::serve

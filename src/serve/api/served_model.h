@@ -7,6 +7,7 @@
 #include <vector>
 
 #include "serve/api/adapters.h"
+#include "serve/api/breaker_cache.h"
 #include "serve/reasoning/reasoning_format.h"
 #include "serve/tools/tool_dialect.h"
 
@@ -24,6 +25,7 @@ struct ServedModel {
   std::string no_grammars = "the grammar engine is not started";
   GenerationConfig generation;
   std::vector<int32_t> excluded_ids;  ///< see Tokenizer::ids_without_token
+  std::shared_ptr<BreakerCache> breakers = std::make_shared<BreakerCache>();
   std::shared_ptr<Adapters> adapters = std::make_shared<Adapters>();
   ModelOptions options;  ///< options for loading the model again with other adapters
   int64_t vocab_size = 0, max_context = 0;

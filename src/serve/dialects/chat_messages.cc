@@ -5,7 +5,7 @@
 namespace moracle::serve {
 namespace {
 
-void join(Json& text, const std::string& more, const char* separator) {
+void append_text(Json& text, const std::string& more, const char* separator) {
   auto& joined = text.get_ref<std::string&>();
   if (!joined.empty() && !more.empty()) joined += separator;
   joined += more;
@@ -27,9 +27,9 @@ std::optional<Json> template_arguments(const Json& given, const ToolDialect& dia
 }
 
 void ChatMessages::add_text(const std::string& role, const std::string& text) {
-  if (role == "assistant") return join(assistant()["content"], text, "");
+  if (role == "assistant") return append_text(assistant()["content"], text, "");
   if (role == "system" && messages_.size() == 1 && messages_[0]["role"] == "system")
-    return join(messages_[0]["content"], text, "\n\n");
+    return append_text(messages_[0]["content"], text, "\n\n");
   messages_.push_back({{"role", role}, {"content", text}});
 }
 
@@ -42,7 +42,7 @@ void ChatMessages::add_reasoning(const std::string& text) {
   }
   Json& message = assistant();
   if (!message.contains("reasoning_content")) message["reasoning_content"] = "";
-  join(message["reasoning_content"], text, "\n");
+  append_text(message["reasoning_content"], text, "\n");
 }
 
 bool ChatMessages::add_call(const std::string& id, const std::string& name, const Json& arguments) {

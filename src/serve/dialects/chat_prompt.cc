@@ -8,6 +8,8 @@
 #include "serve/grammar/schema.h"
 #include "serve/tools/call_cursor.h"
 #include "serve/tools/call_grammar.h"
+#include "serve/tools/gemma/gemma_grammar.h"
+#include "serve/tools/minimax_m3/minimax_m3_schema.h"
 
 namespace moracle::serve {
 namespace {
@@ -84,9 +86,20 @@ Result<std::vector<GrammarTool>> grammar_tools(const ChatRequest& request,
     const auto given = function.find("parameters");
     const bool is_strict = request.offered.is_strict(name);
     GrammarTool tool{name, R"({"type":"object"})"};
+    const std::string_view style = model.dialect.format->style;
+    const bool is_gemma = style == kGemmaStyle, is_m3 = style == kMiniMaxM3Style;
+    if (is_m3) tool.schema.clear();
+    const std::string place = str("tools[", i, "].parameters");
+    if (is_gemma) {
+      MORACLE_TRY(tool.schema,
+                  gemma_grammar(R"({"type":"object","additionalProperties":{}})", place));
+    }
     if (given != function.end() && given->is_object() && !given->empty()) {
-      auto lowered =
-          lower_schema_within(*given, /*strict=*/true, left, str("tools[", i, "].parameters"));
+      auto lowered = lower_schema_within(*given, /*strict=*/true, left, place);
+      if (lowered && is_gemma) lowered = gemma_grammar(*lowered, place);
+      if (const Status fits = lowered && is_m3 ? check_minimax_m3(*lowered, place) : Status();
+          !fits)
+        lowered = fits.error();
       if (!lowered && is_strict) return lowered.error();
       if (lowered) tool.schema = *std::move(lowered);
     }
@@ -122,7 +135,7 @@ Result<GrammarText> calls_grammar(const ChatRequest& request, const ServedModel&
             ? form.reasoning->forced.substr(0, form.reasoning->forced.rfind("<|channel|>"))
             : form.reasoning->close;
   }
-  return GrammarText{GrammarText::Kind::kStructuralTag, structural_tag(grammar)};
+  return GrammarText{GrammarText::Kind::kStructuralTag, structural_tag(grammar), "tools"};
 }
 
 }  // namespace

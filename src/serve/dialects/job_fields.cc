@@ -33,6 +33,8 @@ Status read_sampling(const JsonField& body, SamplingOptions& sampling) {
   if (sampling.top_p == 0) return body["top_p"].bad("a number above 0, up to 1");
   MORACLE_CHECK(read_number(body, "typical_p", 0, 1, sampling.typical_p));
   if (sampling.typical_p == 0) return body["typical_p"].bad("a number above 0, up to 1");
+  MORACLE_CHECK(read_number(body, "xtc_probability", 0, 1, sampling.xtc_probability));
+  MORACLE_CHECK(read_number(body, "xtc_threshold", 0, 1, sampling.xtc_threshold));
   if (!body["top_k"].is_null()) {
     MORACLE_TRY(const int64_t top_k, body["top_k"].integer(-1, INT32_MAX));
     sampling.top_k = std::max<int64_t>(top_k, 0);
@@ -96,6 +98,24 @@ Status read_bad_words(const JsonField& field, const Tokenizer& tokenizer, LogitE
   return {};
 }
 
+// DRY, in the names of llama.cpp. Without dry_multiplier it is off.
+Status read_dry(const JsonField& body, const ServedModel& model, DryOptions& dry) {
+  MORACLE_CHECK(read_number(body, "dry_multiplier", 0, 100, dry.multiplier));
+  MORACLE_CHECK(read_number(body, "dry_base", 1, 100, dry.base));
+  const auto read = [&](const char* key, int64_t min, int64_t& value) -> Status {
+    if (body[key].is_null()) return {};
+    MORACLE_TRY(value, body[key].integer(min, INT32_MAX));
+    return {};
+  };
+  MORACLE_CHECK(read("dry_allowed_length", 1, dry.allowed_length));
+  MORACLE_CHECK(read("dry_penalty_last_n", -1, dry.penalty_last_n));
+  std::vector<std::string> breakers = {"\n", ":", "\"", "*"};
+  MORACLE_CHECK(read_texts(body["dry_sequence_breakers"], kMaxStops, breakers));
+  if (dry.multiplier == 0) return {};
+  MORACLE_TRY(dry.breaker_ids, model.breakers->find(model.tokenizer, breakers));
+  return {};
+}
+
 Status read_bias(const JsonField& bias, int64_t vocab_size, std::map<int32_t, float>& biases) {
   if (bias.is_null()) return {};
   if (!bias.is_object() || bias.value().size() > kMaxIds)
@@ -121,6 +141,7 @@ Status read_edits(const JsonField& body, const ServedModel& model, LogitEdits& e
   MORACLE_CHECK(read_ids(body["suppress_tokens"], vocab_size, edits.suppress_tokens));
   MORACLE_CHECK(read_ids(body["begin_suppress_tokens"], vocab_size, edits.begin_suppress_tokens));
   MORACLE_CHECK(read_bad_words(body["bad_words"], model.tokenizer, edits));
+  MORACLE_CHECK(read_dry(body, model, edits.dry));
   return read_bias(body["logit_bias"], vocab_size, edits.bias);
 }
 

@@ -204,6 +204,7 @@ Result<GenerationRequest> read_messages(const nlohmann::json& value, const std::
                                                    .ordered = ordered["output_config"]["format"],
                                                    .has_tools = has_tools},
                                                   body, model));
+    request.grammar.place = "output_config.format";
   }
   const JsonField given = body["thinking"]["budget_tokens"];
   if (body["thinking"]["type"].value() == "enabled" && given.is_null())

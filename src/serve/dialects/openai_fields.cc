@@ -2,6 +2,7 @@
 
 #include "base/json/ordered_json.h"
 #include "base/try.h"
+#include "serve/dialects/structured_outputs.h"
 
 namespace moracle::serve {
 namespace {
@@ -11,11 +12,8 @@ constexpr int64_t kMaxChoices = 64;
 Status refuse_unsupported(const JsonField& body) {
   constexpr const char* kFields[] = {"suffix",
                                      "functions",
-                                     "guided_json",
-                                     "guided_regex",
-                                     "guided_choice",
-                                     "guided_grammar",
-                                     "structured_outputs",
+                                     "guided_whitespace_pattern",
+                                     "structural_tag",
                                      "prompt_logprobs",
                                      "audio",
                                      "use_beam_search",
@@ -45,13 +43,11 @@ Status refuse_unsupported(const JsonField& body) {
 }
 
 // Reads "response_format": absent, text, json_object or json_schema.
-Result<std::string> read_response_format(const JsonField& body, const std::string& text,
+Result<std::string> read_response_format(const JsonField& body, const Json& ordered,
                                          const ServedModel& model) {
   const JsonField format = body["response_format"];
   if (format.is_null() || format["type"].value() == "text") return std::string();
   const bool has_tools = !body["tools"].value().empty() && body["tool_choice"].value() != "none";
-  // The answer's members follow the schema's order, which parsing into `body` has lost.
-  MORACLE_TRY(const Json ordered, parse_ordered_json(text));
   const Json& given = ordered["response_format"];
   const bool has_schema = given.contains("json_schema") && given["json_schema"].is_object();
   return read_format({.format = format,
@@ -68,7 +64,13 @@ Result<Job> read_openai_fields(const JsonField& body, const std::string& text,
   MORACLE_CHECK(refuse_unsupported(body));
   MORACLE_TRY(Job job, read_job_fields(body, model, request));
   MORACLE_CHECK(read_stop_strings(body["stop"], job.stop_strings));
-  MORACLE_TRY(request.grammar.text, read_response_format(body, text, model));
+  if (!body["response_format"].is_null() || has_structured_outputs(body)) {
+    // The answer's members follow the schema's order, which parsing into `body` has lost.
+    MORACLE_TRY(const Json ordered, parse_ordered_json(text));
+    MORACLE_TRY(request.grammar.text, read_response_format(body, ordered, model));
+    request.grammar.place = "response_format";
+    MORACLE_CHECK(add_structured_outputs(body, ordered, model, request.grammar));
+  }
   if (!body["n"].is_null()) {
     MORACLE_TRY(request.choices, body["n"].integer(1, kMaxChoices));
   }

@@ -42,6 +42,15 @@ std::shared_ptr<const StoredResponse> ResponseStore::find(const std::string& id,
   return found->second->response;
 }
 
+bool ResponseStore::remove(const std::string& id, Clock::time_point now) {
+  const std::lock_guard lock(mutex_);
+  const auto found = by_id_.find(id);
+  if (found == by_id_.end()) return false;
+  const bool is_alive = now - found->second->used <= lifetime_;
+  erase(found->second);
+  return is_alive;
+}
+
 size_t ResponseStore::num_bytes() const {
   const std::lock_guard lock(mutex_);
   return num_bytes_;

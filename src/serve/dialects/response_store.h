@@ -13,8 +13,9 @@ namespace moracle::serve {
 
 /// A response and its conversation, as JSON texts.
 struct StoredResponse {
-  std::string items;  ///< all input and output items, an array
-  std::string reply;  ///< the response
+  std::string items;      ///< all input and output items, an array
+  std::string reply;      ///< the response
+  size_t num_inputs = 0;  ///< the first items, which are input
 };
 
 /// Thread-safe.
@@ -30,6 +31,8 @@ class ResponseStore {
   /// Adds a response, and evicts the least recently used ones beyond the limit. A response above
   /// the limit is not kept.
   void add(const std::string& id, StoredResponse response, Clock::time_point now = Clock::now());
+  /// False: unknown, expired or evicted.
+  bool remove(const std::string& id, Clock::time_point now = Clock::now());
   /// Null: unknown, expired or evicted.
   std::shared_ptr<const StoredResponse> find(const std::string& id,
                                              Clock::time_point now = Clock::now()) const;

@@ -5,6 +5,7 @@
 #include "serve/dialects/chat_messages.h"
 #include "serve/dialects/dialects.h"
 #include "serve/dialects/job_fields.h"
+#include "serve/dialects/structured_outputs.h"
 
 namespace moracle::serve {
 namespace {
@@ -243,6 +244,8 @@ Result<GenerationRequest> read_responses(const nlohmann::json& value, const std:
   MORACLE_TRY(const Job fields, read_job_fields(body, model, request));
   MORACLE_TRY(Json ordered, parse_ordered_json(text));
   MORACLE_TRY(request.grammar.text, read_text_format(body, ordered, model));
+  request.grammar.place = "text.format";
+  MORACLE_CHECK(add_structured_outputs(body, ordered, model, request.grammar));
   MORACLE_TRY(const auto max_tokens, read_max_tokens(body["max_output_tokens"], 1));
   MORACLE_TRY(const bool stores, body["store"].flag_or(true));
   request.reply_fields = make_reply_fields(ordered, fields);

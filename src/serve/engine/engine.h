@@ -40,6 +40,10 @@ struct EngineOptions {
   std::function<void()> flush{};  ///< called on the engine's thread after a batch of sink calls
 };
 
+/// A draw without a result although the logits are finite: the request forbids every token.
+inline constexpr int32_t kAllForbidden = -2;
+static_assert(kAllForbidden != kNothingDrawn);
+
 class Engine {
  public:
   /// Starts the thread. `model` and `tokenizer` must outlive the engine. No other thread may run

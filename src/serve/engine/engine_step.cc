@@ -146,13 +146,12 @@ Status Engine::score_prompts(std::span<const Chunk> chunks) {
 void Engine::take_token(SequenceId id, int32_t token, std::vector<TokenScore> scores,
                         bool is_draft) {
   Sequence& sequence = sequences_.at(id);
-  if (token == kNothingDrawn) {
-    return end(id, {.finish = Finish::kFailed,
+  if (token == kNothingDrawn || token == kAllForbidden) {
+    const bool is_forbidden = token == kAllForbidden;
+    return end(id, {.finish = is_forbidden ? Finish::kForbidden : Finish::kFailed,
                     .message = str("no token may follow position ", sequence.tokens.size() - 1,
-                                   sequence.editor.changes_nothing()
-                                       ? ": the logits are not finite"
-                                       : ": suppress_tokens, bad_words, no_repeat_ngram_size and "
-                                         "min_tokens forbid all, or the logits are not finite")});
+                                   is_forbidden ? sequence.forbidding_fields()
+                                                : ": the logits are not finite")});
   }
   const double time = now();
   if (sequence.num_new() == 0)
@@ -204,12 +203,13 @@ void Engine::end(SequenceId id, Event&& event) {
   event.prompt_tokens = sequence.prompt_size();
   event.new_tokens = sequence.num_new();
   event.reused_tokens = sequence.reused_tokens;
-  const char* const outcome = event.finish == Finish::kStop       ? "stop"
-                              : event.finish == Finish::kLength   ? "length"
-                              : event.finish == Finish::kTimeout  ? "timeout"
-                              : event.finish == Finish::kStopping ? "stopping"
-                              : event.finish == Finish::kUnloaded ? "unloaded"
-                                                                  : "failed";
+  const char* const outcome = event.finish == Finish::kStop        ? "stop"
+                              : event.finish == Finish::kLength    ? "length"
+                              : event.finish == Finish::kTimeout   ? "timeout"
+                              : event.finish == Finish::kStopping  ? "stopping"
+                              : event.finish == Finish::kUnloaded  ? "unloaded"
+                              : event.finish == Finish::kForbidden ? "forbidden"
+                                                                   : "failed";
   metrics_.request_ended(outcome, now() - sequence.submitted);
   const auto sink = std::move(sequence.job.sink);
   scheduler_.finish(id);

@@ -30,6 +30,7 @@ enum class Finish {
   kTooLong,    ///< rejected: needs more pages than the cache has
   kStopping,   ///< the server is stopping
   kUnloaded,   ///< the adapter was unloaded before the start
+  kForbidden,  ///< the request's fields together forbid every token, see Event::message
   kFailed,     ///< an error, see Event::message
 };
 

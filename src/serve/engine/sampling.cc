@@ -1,6 +1,8 @@
 // Draws the tokens that follow a step. A sequence with drafts takes several: its rows are drawn one
 // after another while each drawn token is the draft.
 #include <algorithm>
+#include <cmath>
+#include <limits>
 #include <utility>
 
 #include "base/threads/thread_pool.h"
@@ -9,6 +11,20 @@
 #include "serve/engine/engine.h"
 
 namespace moracle::serve {
+namespace {
+
+// Why nothing was drawn. `logits`: of the model, before edits.
+int32_t why_nothing(std::span<const float> logits) {
+  const auto is_bad = [](float logit) {
+    return std::isnan(logit) || logit == std::numeric_limits<float>::infinity();
+  };
+  const bool is_finite =
+      std::none_of(logits.begin(), logits.end(), is_bad) &&
+      std::any_of(logits.begin(), logits.end(), [](float logit) { return std::isfinite(logit); });
+  return is_finite ? kAllForbidden : kNothingDrawn;
+}
+
+}  // namespace
 
 Status Engine::sample_next(std::span<const Chunk> chunks) {
   std::vector<SequenceRows> pending;  // their rows follow one another from `first` on
@@ -79,6 +95,7 @@ Status Engine::sample_rows(int64_t first, std::vector<SequenceRows> sequences) {
           one = edited;
         }
         tokens[i] = sequence.sampler.draw(one).value_or(kNothingDrawn);
+        if (tokens[i] == kNothingDrawn) tokens[i] = why_nothing(rows.all(sequences[i].row));
       }
     };
     if (rows.has_all()) threads.split(count, draw_all);
@@ -116,13 +133,17 @@ Result<int32_t> Engine::draw_own_row(const RowLogits& rows, int64_t first, const
   if (sequence.edits()) {
     edited_.assign(logits.begin(), logits.end());
     if (const Status edited = sequence.edit(edited_); !edited) {
-      end(at.id, {.finish = Finish::kFailed, .message = edited.error().to_string()});
+      // The vocabulary has no token that the grammar allows.
+      const bool is_forbidden = edited.error().kind == ErrorKind::kUnsupported;
+      end(at.id, {.finish = is_forbidden ? Finish::kForbidden : Finish::kFailed,
+                  .message = edited.error().to_string()});
       return kNothingDrawn;
     }
     all = edited_;
   }
-  const int32_t token = sequence.sampler.draw(all).value_or(kNothingDrawn);
-  if (sequence.job.num_top && token != kNothingDrawn)
+  int32_t token = sequence.sampler.draw(all).value_or(kNothingDrawn);
+  if (token == kNothingDrawn) token = why_nothing(logits);
+  if (sequence.job.num_top && token >= 0)
     scores.push_back(scorer_.score(logits, token, *sequence.job.num_top));
   return token;
 }

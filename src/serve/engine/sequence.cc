@@ -52,6 +52,23 @@ bool Sequence::is_stop_id(int32_t id) const {
   return std::find(job.stop_ids.begin(), job.stop_ids.end(), id) != job.stop_ids.end();
 }
 
+std::string Sequence::forbidding_fields() const {
+  const LogitEdits& edits = job.edits;
+  std::string fields;
+  const auto add = [&](bool is_set, const char* name) {
+    if (is_set) fields += (fields.empty() ? "" : ", ") + std::string(name);
+  };
+  add(matcher && is_constrained, "the grammar (response_format, structured_outputs or tools)");
+  add(matcher && !is_constrained, "the grammar after the reasoning");
+  add(budget && budget->forces(), "the budget of reasoning");
+  add(!edits.bad_words_ids.empty(), "bad_words");
+  add(edits.min_tokens > 0 || edits.min_length > 0, "min_tokens");
+  add(edits.no_repeat_ngram_size > 0, "no_repeat_ngram_size");
+  add(!edits.suppress_tokens.empty(), "suppress_tokens");
+  add(!edits.begin_suppress_tokens.empty(), "begin_suppress_tokens");
+  return ": together these forbid all tokens: " + fields + "; leave one out";
+}
+
 Status Sequence::follow_reasoning(int32_t id) {
   MORACLE_TRY(const std::string text, tokenizer->decode({&id, 1}));
   if (budget) budget->add(id, text);

@@ -24,6 +24,8 @@ struct Sequence {
   /// Edits logits [vocab_size] before sampling. Errors: those of the grammar.
   Status edit(std::span<float> logits);
   bool is_stop_id(int32_t id) const;
+  /// The fields of the request that forbid tokens, for the message of Finish::kForbidden.
+  std::string forbidding_fields() const;
   /// Counts the reasoning, and looks for the text before the grammar. Errors: ids without a token.
   Status follow_reasoning(int32_t id);
   /// True if a grammar or scores need the logits row on its own.

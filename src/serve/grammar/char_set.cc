@@ -47,6 +47,12 @@ CharRanges in_json_string(CharRanges ranges) {
   return complement(std::move(others));
 }
 
+CharRanges in_text(CharRanges ranges) {
+  CharRanges others = complement(std::move(ranges));
+  others.emplace_back(0xD800, 0xDFFF);
+  return complement(std::move(others));
+}
+
 std::string class_text(const CharRanges& ranges) {
   std::string text = "[";
   for (const auto& [first, last] : ranges) {

@@ -14,6 +14,8 @@ using CharRanges = std::vector<std::pair<uint32_t, uint32_t>>;
 CharRanges complement(CharRanges ranges);
 /// Removes characters that a JSON string must escape.
 CharRanges in_json_string(CharRanges ranges);
+/// Removes surrogates, which UTF-8 cannot encode.
+CharRanges in_text(CharRanges ranges);
 /// Writes a character class for the grammar engine, in ASCII. The set must not be empty.
 std::string class_text(const CharRanges& ranges);
 

@@ -30,7 +30,8 @@ class Grammar {
 struct GrammarText {
   enum class Kind { kSchema, kStructuralTag };
   Kind kind = Kind::kSchema;
-  std::string text;  ///< a schema of lower_schema(), or the engine's structural tag; empty: none
+  std::string text;   ///< a schema of lower_schema(), or the engine's structural tag; empty: none
+  std::string place;  ///< the field of the request that has it
   bool empty() const { return text.empty(); }
 };
 

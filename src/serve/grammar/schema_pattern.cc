@@ -30,15 +30,10 @@ struct PatternNode {
   bool can_be_empty = false, repeats = false;
 };
 
-PatternNode pattern_node(CharRanges ranges) {
-  ranges = in_json_string(std::move(ranges));
-  if (ranges.empty()) return {};
-  return {class_text(ranges), 1};
-}
-
 class PatternParser {
  public:
-  explicit PatternParser(const std::string& pattern) : rest_(pattern), size_(pattern.size()) {}
+  PatternParser(const std::string& pattern, bool in_json)
+      : rest_(pattern), size_(pattern.size()), in_json_(in_json) {}
 
   Result<PatternNode> parse() {
     MORACLE_TRY(PatternNode whole, alternatives(true));
@@ -47,6 +42,11 @@ class PatternParser {
   }
 
  private:
+  PatternNode pattern_node(CharRanges ranges) const {
+    ranges = in_json_ ? in_json_string(std::move(ranges)) : in_text(std::move(ranges));
+    if (ranges.empty()) return {};
+    return {class_text(ranges), 1};
+  }
   Error wrong(std::string need) const {
     return {ErrorKind::kInvalidArgument, "", "", std::move(need),
             str("byte ", size_ - rest_.size(), " is \"", rest_.substr(0, 12), "\"")};
@@ -273,20 +273,29 @@ class PatternParser {
 
   std::string_view rest_;
   const size_t size_;
+  const bool in_json_;  // matches contain no character that JSON must escape
   int64_t depth_ = 0;
 };
 
-}  // namespace
-
-Result<SchemaPattern> lower_pattern(const std::string& pattern) {
+Result<SchemaPattern> lowered_pattern(const std::string& pattern, bool in_json) {
   if (pattern.size() > kMaxPatternBytes) {
     return Error{ErrorKind::kInvalidArgument, "", "", str("at most ", kMaxPatternBytes, " bytes"),
                  str("it has ", pattern.size())};
   }
-  MORACLE_TRY(PatternNode whole, PatternParser(pattern).parse());
+  MORACLE_TRY(PatternNode whole, PatternParser(pattern, in_json).parse());
   if (whole.text) return SchemaPattern{*std::move(whole.text), whole.num_positions};
-  return Error{ErrorKind::kInvalidArgument, "", "", "a match that JSON can hold without escapes",
-               "there is none"};
+  return Error{ErrorKind::kInvalidArgument, "", "",
+               in_json ? "a match that JSON can hold without escapes" : "a match", "there is none"};
+}
+
+}  // namespace
+
+Result<SchemaPattern> lower_pattern(const std::string& pattern) {
+  return lowered_pattern(pattern, /*in_json=*/true);
+}
+
+Result<SchemaPattern> lower_text_pattern(const std::string& pattern) {
+  return lowered_pattern(pattern, /*in_json=*/false);
 }
 
 SchemaPattern length_pattern(int64_t min, int64_t max) {

@@ -18,6 +18,9 @@ struct SchemaPattern {
 /// ignores or interprets differently, such as lookahead; no JSON string matches.
 Result<SchemaPattern> lower_pattern(const std::string& pattern);
 
+/// The same for texts outside JSON, which may contain every character.
+Result<SchemaPattern> lower_text_pattern(const std::string& pattern);
+
 /// Any string of `min` to `max` characters; `max` -1: unbounded.
 SchemaPattern length_pattern(int64_t min, int64_t max);
 

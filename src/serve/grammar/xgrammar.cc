@@ -103,7 +103,7 @@ class XgrammarEngine : public GrammarEngine {
     if (source.kind == GrammarText::Kind::kStructuralTag) {
       const TVMFFIAny arguments[] = {compiler_.any(), ffi_text(source.text)};
       return made(functions_->ffi->call(functions_->compile_tag, arguments),
-                  "tools that xgrammar supports");
+                  "tools or a grammar that xgrammar supports");
     }
     const TVMFFIAny arguments[] = {compiler_.any(),     ffi_text(source.text),
                                    ffi_bool(true),                         // any whitespace

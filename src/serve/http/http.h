@@ -17,6 +17,7 @@ using HttpHeaders = std::vector<std::pair<std::string, std::string>>;
 
 struct HttpRequest {
   std::string method, path;  ///< "POST", "/v1/completions"; without the query
+  std::string query;         ///< after the '?'; empty: none
   std::string host, origin, authorization, api_key, encoding;  ///< headers; empty: absent
   std::string body;
 };
@@ -45,6 +46,8 @@ class Exchange {
   virtual bool left() const = 0;
   /// Runs `work` on the I/O thread, in call order.
   virtual void post(std::function<void()> work) = 0;
+  /// Adds a field to the request's line in the log: its value as JSON. Nothing without a log.
+  virtual void log(const std::string&, std::string) {}
 };
 
 struct HttpHandler {
@@ -67,6 +70,7 @@ struct HttpOptions {
   double idle_seconds = 120;        ///< timeout for a header, also between two requests
   double transfer_seconds = 30;     ///< timeout for a body, and for each write of a reply
   HttpHeaders headers;              ///< added to every reply
+  std::string tls_cert, tls_key;    ///< files in PEM: HTTPS instead of HTTP; empty: none
 };
 
 /// An HTTP/1.1 server: one I/O thread for all connections, two worker threads for the handler.
@@ -81,10 +85,12 @@ class HttpServer {
   virtual uint16_t port() const = 0;
   virtual int64_t num_connections() const = 0;
 
+  /// Checks the files of TLS. Errors: those of start() about them.
+  static Status check_tls(const HttpOptions& options);
   /// Errors: kUnsupported in a build without Boost.
   static Status available();
   /// Listens and starts the threads. Errors: kIo for an address that is in use or does not exist;
-  /// those of available().
+  /// those of available(); files of TLS that do not fit.
   static Result<std::unique_ptr<HttpServer>> start(const HttpOptions& options, HttpHandler handler);
 };
 

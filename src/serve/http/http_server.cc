@@ -20,8 +20,8 @@ using Failure = boost::beast::error_code;
 
 class BeastServer : public HttpServer {
  public:
-  BeastServer(const HttpOptions& options, HttpHandler handler)
-      : context_{options, std::move(handler), workers_} {}
+  BeastServer(const HttpOptions& options, HttpHandler handler, std::unique_ptr<TlsContext> tls)
+      : tls_(std::move(tls)), context_{options, std::move(handler), workers_, tls_.get()} {}
 
   ~BeastServer() override { BeastServer::stop(); }
 
@@ -87,7 +87,9 @@ class BeastServer : public HttpServer {
       Failure ignored;
       if (context_.num_connections < context_.options.max_connections) {
         socket.set_option(tcp::no_delay(true), ignored);
-        std::make_shared<Session>(std::move(socket), context_)->read_header();
+        std::make_shared<Session>(std::move(socket), context_)->start();
+      } else if (tls_) {
+        socket.close(ignored);  // a reply needs a handshake
       } else {
         std::string full = "HTTP/1.1 503 Service Unavailable\r\nRetry-After: 1\r\n";
         for (const auto& [name, value] : context_.options.headers)
@@ -99,6 +101,7 @@ class BeastServer : public HttpServer {
     });
   }
 
+  const std::unique_ptr<TlsContext> tls_;
   asio::thread_pool workers_{2};
   SessionContext context_;
   asio::io_context io_{1};
@@ -110,13 +113,19 @@ class BeastServer : public HttpServer {
 
 }  // namespace
 
+Status HttpServer::check_tls(const HttpOptions& options) {
+  const auto tls = TlsContext::open(options);
+  return tls ? Status() : Status(tls.error());
+}
+
 Status HttpServer::available() {
   return {};
 }
 
 Result<std::unique_ptr<HttpServer>> HttpServer::start(const HttpOptions& options,
                                                       HttpHandler handler) {
-  auto server = std::make_unique<BeastServer>(options, std::move(handler));
+  MORACLE_TRY(std::unique_ptr<TlsContext> tls, TlsContext::open(options));
+  auto server = std::make_unique<BeastServer>(options, std::move(handler), std::move(tls));
   MORACLE_CHECK(server->listen());
   return Result<std::unique_ptr<HttpServer>>(std::move(server));
 }

@@ -4,6 +4,10 @@
 
 namespace moracle::serve {
 
+Status HttpServer::check_tls(const HttpOptions&) {
+  return available();
+}
+
 Status HttpServer::available() {
   return Error{ErrorKind::kUnsupported, "", "serve",
                "a build with Boost.Beast: install libboost-dev and build again",

@@ -34,7 +34,10 @@ HttpRequest read_head(const BeastRequest& message) {
   HttpRequest request;
   request.method = text(message.method_string());
   request.path = text(message.target());
-  request.path.resize(std::min(request.path.find('?'), request.path.size()));
+  if (const size_t query = request.path.find('?'); query != std::string::npos) {
+    request.query = request.path.substr(query + 1);
+    request.path.resize(query);
+  }
   request.host = text(message[http::field::host]);
   split_absolute_form(request);
   request.origin = text(message[http::field::origin]);

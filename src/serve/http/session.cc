@@ -1,6 +1,7 @@
 #ifdef MORACLE_WITH_HTTP
 #include "serve/http/session.h"
 
+#include <poll.h>
 #include <sys/socket.h>
 
 #include <boost/asio/dispatch.hpp>
@@ -82,13 +83,22 @@ void run_handler(const HttpHandler& handler, HttpRequest&& request,
 }  // namespace
 
 Session::Session(asio::ip::tcp::socket socket, SessionContext& context)
-    : context_(context), stream_(std::move(socket)), buffer_(context.options.max_header) {
+    : context_(context),
+      stream_(std::move(socket), context.tls),
+      buffer_(context.options.max_header) {
   ++context_.num_connections;
 }
 
 Session::~Session() {
   answered();
   --context_.num_connections;
+}
+
+void Session::start() {
+  stream_.expires_after(milliseconds(context_.options.transfer_seconds));
+  stream_.async_handshake([self = shared_from_this()](const Failure& failure) {
+    failure ? self->close() : self->read_header();
+  });
 }
 
 void Session::read_header() {
@@ -202,6 +212,7 @@ void Session::refuse(HttpReply&& reply) {
 // Detects a disconnect while a request is being answered. Stops watching a client that pipelines
 // more data.
 void Session::watch() {
+  if (stream_.is_tls()) return watch_tls();
   stream_.socket().async_wait(
       asio::ip::tcp::socket::wait_read,
       [self = shared_from_this(), request = request_](const Failure& failure) {
@@ -212,6 +223,19 @@ void Session::watch() {
         if (size > 0 || (size < 0 && (errno == EAGAIN || errno == EINTR))) return;
         self->close();
       });
+}
+
+// Bytes of TLS may be a message that ends it, so look for the end of the connection behind them.
+void Session::watch_tls() {
+  if (!watching_) watching_.emplace(stream_.get_executor());
+  watching_->expires_after(std::chrono::milliseconds(250));
+  watching_->async_wait([self = shared_from_this(), request = request_](const Failure& failure) {
+    if (failure || !self->is_open(request) || self->ended_) return;
+    pollfd state{self->stream_.socket().native_handle(), POLLRDHUP, 0};
+    if (::poll(&state, 1, 0) > 0 && (state.revents & (POLLRDHUP | POLLHUP | POLLERR)) != 0)
+      return self->close();
+    self->watch_tls();
+  });
 }
 
 void Session::on_leave(uint64_t request, std::function<void()> left) {
@@ -305,18 +329,22 @@ void Session::next_request() {
     // Lingering close: closing now would reset the connection while the client still sends, and
     // lose the reply.
     Failure ignored;
-    stream_.socket().shutdown(asio::ip::tcp::socket::shutdown_send, ignored);
+    if (!stream_.is_tls()) stream_.socket().shutdown(asio::ip::tcp::socket::shutdown_send, ignored);
     stream_.expires_after(milliseconds(context_.options.transfer_seconds));
     buffer_.clear();
     return discard(context_.options.max_body);
   }
-  if (!keep_alive_) return close();
+  if (!keep_alive_) return close_cleanly();
   // Free buffers, so that an idle connection uses little memory.
   unsent_ = std::string();
   sending_ = std::string();
   if (buffer_.size() == 0) buffer_.shrink_to_fit();
-  Failure ignored;
-  stream_.socket().cancel(ignored);  // cancels watch()
+  if (stream_.is_tls()) {
+    if (watching_) watching_->cancel();
+  } else {
+    Failure ignored;
+    stream_.socket().cancel(ignored);  // cancels watch()
+  }
   read_header();
 }
 
@@ -326,6 +354,12 @@ void Session::discard(uint64_t left) {
                           [self = shared_from_this(), left](const Failure& failure, size_t size) {
                             failure || size >= left ? self->close() : self->discard(left - size);
                           });
+}
+
+void Session::close_cleanly() {
+  if (!stream_.is_tls()) return close();
+  stream_.expires_after(milliseconds(context_.options.transfer_seconds));
+  stream_.async_shutdown([self = shared_from_this()](const Failure&) { self->close(); });
 }
 
 void Session::close() {

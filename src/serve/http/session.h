@@ -3,14 +3,15 @@
 
 #include <atomic>
 #include <boost/asio/ip/tcp.hpp>
+#include <boost/asio/steady_timer.hpp>
 #include <boost/asio/strand.hpp>
 #include <boost/asio/thread_pool.hpp>
 #include <boost/beast/core/flat_buffer.hpp>
-#include <boost/beast/core/tcp_stream.hpp>
 #include <boost/beast/http/parser.hpp>
 #include <optional>
 
 #include "serve/http/body_bytes.h"
+#include "serve/http/http_stream.h"
 #include "serve/http/request_head.h"
 
 namespace moracle::serve {
@@ -20,6 +21,7 @@ struct SessionContext {
   HttpOptions options;
   HttpHandler handler;
   boost::asio::thread_pool& workers;
+  TlsContext* tls = nullptr;  // null: HTTP
   /// Serves the requests of one connection in order.
   boost::asio::strand<boost::asio::thread_pool::executor_type> large_bodies{workers.get_executor()};
   std::atomic<int64_t> num_connections{0}, num_answering{0}, body_bytes{0};
@@ -31,7 +33,7 @@ class Session : public std::enable_shared_from_this<Session> {
  public:
   Session(boost::asio::ip::tcp::socket socket, SessionContext& context);
   ~Session();
-  void read_header();
+  void start();
 
   /// The functions of Exchange, for request number `request` of this connection.
   void reply(uint64_t request, HttpReply&& reply);
@@ -39,12 +41,13 @@ class Session : public std::enable_shared_from_this<Session> {
   void write(uint64_t request, const std::string& text);
   void end(uint64_t request);
   void on_leave(uint64_t request, std::function<void()> left);
-  boost::beast::tcp_stream& stream() { return stream_; }
+  HttpStream& stream() { return stream_; }
   /// See Exchange::left. Thread-safe.
   bool left() const { return closed_ || context_.stopping; }
 
  private:
   using Failure = boost::beast::error_code;
+  void read_header();
   void take_header();
   void read_body();
   void continue_body();
@@ -52,17 +55,20 @@ class Session : public std::enable_shared_from_this<Session> {
   void refuse(const Failure& failure);
   void refuse(HttpReply&& reply);
   void watch();
+  void watch_tls();
   bool is_open(uint64_t request) const { return request == request_ && !closed_; }
   void send_head(const HttpReply& head, bool chunked);
   void flush();
   void next_request();
   void discard(uint64_t left);
   void close();
+  void close_cleanly();
   void begin_answer();
   void answered();
 
   SessionContext& context_;
-  boost::beast::tcp_stream stream_;
+  HttpStream stream_;
+  std::optional<boost::asio::steady_timer> watching_;  // of watch_tls()
   boost::beast::flat_buffer buffer_;
   std::optional<boost::beast::http::request_parser<boost::beast::http::string_body>> parser_;
   std::function<void(uint64_t, boost::beast::string_view, Failure&)> on_chunk_;  // of parser_

@@ -1,5 +1,7 @@
 #include "serve/tools/call_grammar.h"
 
+#include "serve/tools/minimax_m3/minimax_m3_calls.h"
+
 namespace moracle::serve {
 namespace {
 
@@ -51,15 +53,26 @@ TagJson middle_of(const std::string& middle) {
       {constant(":"), regex("[0-9]{1,4}"), constant(middle.substr(kNumber.size()))}));
 }
 
+TagJson arguments_of(const GrammarTool& tool, std::string_view style) {
+  if (style == kGemmaStyle) return {{"type", "grammar"}, {"grammar", tool.schema}};
+  if (tool.schema.empty()) {
+    // The engine has no grammar of any value in this style. Keep the arguments inside their call.
+    const std::string tag(kMiniMaxM3Tag);
+    return {{"type", "any_text"},
+            {"excludes", {tag + "/invoke>", tag + "invoke", tag + "/tool_call>"}}};
+  }
+  return {{"type", "json_schema"},
+          {"json_schema", TagJson::parse(tool.schema, nullptr, false)},
+          {"style", std::string(style)},
+          {"max_whitespace_cnt", kMaxCallSpaces}};
+}
+
 TagJson call(const CallGrammar& grammar) {
   TagJson options = TagJson::array();
   for (const GrammarTool& tool : grammar.tools) {
-    options.push_back(sequence(
-        TagJson::array({constant(tool.name), middle_of(grammar.syntax.middle),
-                        TagJson{{"type", "json_schema"},
-                                {"json_schema", TagJson::parse(tool.schema, nullptr, false)},
-                                {"style", std::string(grammar.format.style)},
-                                {"max_whitespace_cnt", kMaxCallSpaces}}})));
+    options.push_back(
+        sequence(TagJson::array({constant(tool.name), middle_of(grammar.syntax.middle),
+                                 arguments_of(tool, grammar.format.style)})));
   }
   if (options.size() == 1) return options[0];
   return {{"type", "or"}, {"elements", std::move(options)}};

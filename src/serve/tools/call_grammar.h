@@ -9,7 +9,9 @@
 namespace moracle::serve {
 
 struct GrammarTool {
-  std::string name, schema;  ///< schema: of lower_schema()
+  /// `schema`: of lower_schema(); with kGemmaStyle: EBNF; empty with kMiniMaxM3Style: any
+  /// arguments.
+  std::string name, schema;
 };
 
 struct CallGrammar {

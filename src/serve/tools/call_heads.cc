@@ -8,6 +8,8 @@
 namespace moracle::serve {
 namespace {
 
+constexpr size_t kMaxHeadBytes = 4096;  // of name, id and tags before JSON arguments
+
 // Tags of a format with parameters between tags.
 struct TagTable {
   std::string_view style;
@@ -31,11 +33,24 @@ const TagTable* tags_of(const ToolFormat& format) {
   return nullptr;
 }
 
-std::optional<CallHead> tagged_head(const TagTable& tags, std::string_view text) {
-  const size_t open = text.find(tags.name_open);
-  if (open == text.npos) return {};
-  const size_t begin = open + tags.name_open.size();
-  const size_t end = text.find(tags.name_close, begin);
+// Finds a tag. Otherwise marks what need not be searched again: the tag may be split.
+size_t find_tag(std::string_view tag, std::string_view text, HeadSearch& search) {
+  const size_t at = text.find(tag, search.searched);
+  if (at == text.npos)
+    search.searched =
+        std::max(search.searched, text.size() - std::min(text.size(), tag.size() - 1));
+  return at;
+}
+
+std::optional<CallHead> tagged_head(const TagTable& tags, std::string_view text,
+                                    HeadSearch& search) {
+  if (!search.name) {
+    const size_t open = tags.name_open.empty() ? 0 : find_tag(tags.name_open, text, search);
+    if (open == text.npos) return {};
+    search.name = search.searched = open + tags.name_open.size();
+  }
+  const size_t begin = *search.name;
+  const size_t end = find_tag(tags.name_close, text, search);
   if (end == text.npos) return {};
   // GLM's name ends where the first key begins.
   const bool is_key = tags.name_close == tags.key_open;
@@ -82,17 +97,21 @@ std::optional<CallHead> head_before_tag(const ToolFormat& format, std::string_vi
 }  // namespace
 
 std::optional<CallHead> find_call_head(const ToolFormat& format, std::string_view text,
-                                       size_t from) {
-  if (format.style.empty()) return {};
-  if (const TagTable* const tags = tags_of(format)) return tagged_head(*tags, text);
-  for (size_t at = text.find('{', from); at != text.npos; at = text.find('{', at + 1)) {
-    const std::string_view before = trimmed(text.substr(0, at));
+                                       HeadSearch& search) {
+  if (format.style.empty() || format.is_sent_whole) return {};
+  if (const TagTable* const tags = tags_of(format)) return tagged_head(*tags, text, search);
+  for (size_t at = text.find('{', search.searched); at != text.npos; at = text.find('{', at + 1)) {
+    search.searched = at + 1;
+    // A bounded window keeps the search linear. A longer head does not stream.
+    const size_t window = std::min(at, kMaxHeadBytes);
+    const std::string_view before = trimmed(text.substr(at - window, window));
     auto head = keyed_head(before);
     if (!head) head = head_before_tag(format, before);
     if (!head) continue;
     head->size = at;
     return head;
   }
+  search.searched = text.size();
   return {};
 }
 

@@ -14,9 +14,16 @@ struct CallHead {
   size_t size = 0;       ///< bytes before the arguments
 };
 
-/// Finds the first call in `text`. `from`: earlier arguments begin before it. Empty: none yet.
+/// How far a search for a call has come in a growing text.
+struct HeadSearch {
+  size_t searched = 0;         ///< bytes without the next tag
+  std::optional<size_t> name;  ///< where the name of a tagged call begins
+};
+
+/// Finds the first call in `text`. `search` begins empty, and goes on where the last one ended.
+/// Empty: none yet.
 std::optional<CallHead> find_call_head(const ToolFormat& format, std::string_view text,
-                                       size_t from);
+                                       HeadSearch& search);
 
 /// A parameter between tags, or the end of the call.
 struct TaggedStep {

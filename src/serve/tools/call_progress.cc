@@ -3,7 +3,6 @@
 #include <algorithm>
 
 #include "serve/tools/call_cursor.h"
-#include "serve/tools/call_heads.h"
 
 namespace moracle::serve {
 
@@ -23,11 +22,9 @@ void CallProgress::add(std::string text, std::vector<AnswerPiece>& pieces) {
 
 // Looks for the start of arguments. False: more text is needed.
 bool CallProgress::read_head(std::vector<AnswerPiece>& pieces) {
-  const std::optional<CallHead> head = find_call_head(*format_, held_, searched_);
-  if (!head) {
-    searched_ = held_.size();
-    return false;
-  }
+  const std::optional<CallHead> head = find_call_head(*format_, held_, head_);
+  if (!head) return false;
+  head_ = {};
   if (!tools_->has(head->name)) {
     state_ = State::kLost;
     return false;
@@ -108,6 +105,7 @@ void CallProgress::finish(bool is_whole, std::vector<AnswerPiece>& pieces) {
   }
   state_ = State::kHead;
   held_.clear();
+  head_ = {};
 }
 
 }  // namespace moracle::serve

@@ -5,6 +5,7 @@
 #include <vector>
 
 #include "serve/tools/answer_piece.h"
+#include "serve/tools/call_heads.h"
 #include "serve/tools/tool_format.h"
 
 namespace moracle::serve {
@@ -38,7 +39,8 @@ class CallProgress {
   const OfferedTools* tools_;
   State state_ = State::kHead;
   std::string held_;     // text that is not consumed
-  size_t searched_ = 0;  // bytes of held_ without the start of arguments
+  HeadSearch head_;      // of the next call
+  size_t searched_ = 0;  // bytes of held_ without the end of a parameter
   std::string name_;     // of the current call
   int depth_ = 0;        // of JSON
   bool in_string_ = false, is_escaped_ = false;

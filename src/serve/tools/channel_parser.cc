@@ -45,8 +45,13 @@ void ChannelParser::add(std::string_view text, std::vector<AnswerPiece>& pieces)
 
 // Reads up to the end of a header. False: more text is needed.
 bool ChannelParser::read_header(std::vector<AnswerPiece>& pieces) {
-  const size_t at = held_.find(kMessage);
-  if (at == std::string::npos) return false;
+  const size_t at = held_.find(kMessage, searched_);
+  if (at == std::string::npos) {
+    // The tag may be split, so search its start again.
+    searched_ = held_.size() - std::min(held_.size(), kMessage.size() - 1);
+    return false;
+  }
+  searched_ = 0;
   begin(std::string_view(held_).substr(0, at), pieces);
   held_.erase(0, at + kMessage.size());
   return true;

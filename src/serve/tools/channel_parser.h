@@ -27,7 +27,8 @@ class ChannelParser {
   void add(std::string_view text, std::vector<AnswerPiece>& pieces);
 
   const OfferedTools* tools_;
-  std::string held_;  // undecided text
+  std::string held_;     // undecided text
+  size_t searched_ = 0;  // bytes of an incomplete header without its end
   AnswerPart::Kind kind_ = AnswerPart::Kind::kText;
   bool in_body_ = false, begins_ = true, has_calls_ = false;
 };

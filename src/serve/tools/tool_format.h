@@ -14,6 +14,9 @@ namespace moracle::serve {
 using ParseCalls = std::optional<std::vector<ToolCall>> (*)(std::string_view block,
                                                             const OfferedTools& tools);
 
+/// Style of arguments whose grammar is gemma_grammar().
+inline constexpr std::string_view kGemmaStyle = "gemma";
+
 struct ToolFormat {
   std::string_view name;
   /// Tags around a block of calls. No `open`: the whole text is a call if it begins with '{'. No
@@ -22,13 +25,14 @@ struct ToolFormat {
   ParseCalls parse;  ///< parses the text between both tags
   /// Other tags of the format. The tokenizer may have them as special tokens, which decoding skips.
   std::span<const std::string_view> tags;
-  /// The grammar engine's style of arguments, and what they begin and end with. Empty: none, so
-  /// calls cannot be constrained.
+  /// The grammar engine's style of arguments, or kGemmaStyle, and what they begin and end with.
+  /// Empty: none, so calls cannot be constrained.
   std::string_view style{}, arguments_open{}, arguments_close{};
   /// Tags before the name and before JSON arguments. No `arguments_tag`: a member "arguments" or
   /// "parameters" has them.
   std::string_view name_tag{}, arguments_tag{};
   bool close_ends_answer = false;  ///< `close` is a stop token
+  bool is_sent_whole = false;      ///< arguments are sent at the end of a call
 };
 
 /// The tags that are special tokens of the tokenizer.

@@ -1,5 +1,7 @@
-#include "serve/tools/gemma_calls.h"
+#include "serve/tools/gemma/gemma_calls.h"
 #include "serve/tools/json_calls.h"
+#include "serve/tools/minimax_m3/minimax_m3_calls.h"
+#include "serve/tools/minimax_m3/minimax_m3_schema.h"
 #include "serve/tools/tagged_calls.h"
 
 namespace moracle::serve {
@@ -28,6 +30,8 @@ std::span<const ToolFormat> tool_formats() {
                                         "<｜tool▁call▁end｜>"};
   static constexpr Marks kKimi[] = {"<|tool_call_begin|>", "<|tool_call_argument_begin|>",
                                     "<|tool_call_end|>"};
+  // The text before the tags is a token of its own, and so is the tag without it.
+  static constexpr Marks kMiniMaxM3[] = {"]<]minimax[>[", "<tool_call>", "</tool_call>"};
   static constexpr Marks kGemma[] = {"<|\"|>"};
   static constexpr Marks kGlm[] = {"<arg_key>", "</arg_key>", "<arg_value>", "</arg_value>"};
   static constexpr ToolFormat kFormats[] = {
@@ -60,6 +64,15 @@ std::span<const ToolFormat> tool_formats() {
        .style = "minimax_xml",
        .arguments_open = "<parameter name=",
        .arguments_close = "</parameter>"},
+      {.name = "minimax-m3",
+       .open = "]<]minimax[>[<tool_call>",
+       .close = "]<]minimax[>[</tool_call>",
+       .parse = &parse_minimax_m3,
+       .tags = kMiniMaxM3,
+       .style = kMiniMaxM3Style,
+       .arguments_open = kMiniMaxM3Tag,
+       .arguments_close = "]<]minimax[>[</key>",
+       .is_sent_whole = true},
       {.name = "deepseek",
        .open = "<｜tool▁calls▁begin｜>",
        .close = "<｜tool▁calls▁end｜>",
@@ -106,7 +119,11 @@ std::span<const ToolFormat> tool_formats() {
        .open = "<|tool_call>",
        .close = "<tool_call|>",
        .parse = &parse_gemma,
-       .tags = kGemma},
+       .tags = kGemma,
+       .style = kGemmaStyle,
+       .arguments_open = "{",
+       .arguments_close = "}",
+       .is_sent_whole = true},
       {.name = "gpt-oss",
        .open = " to=functions.",
        .close = "<|call|>",

@@ -1,4 +1,4 @@
-#include "serve/tools/gemma_calls.h"
+#include "serve/tools/gemma/gemma_calls.h"
 
 #include "serve/tools/call_cursor.h"
 
