@@ -40,7 +40,8 @@ Status DevicePair::State::reserve(const Plan& plan, int64_t host_expert_bytes, i
   const HostLinkSize most{std::max(link_size.num_tokens, plan.max_num_tokens),
                           std::max(link_size.hidden_size, plan.layer.hidden_size),
                           std::max(link_size.top_k, plan.layer.top_k), plan.activation_dtype};
-  if (!link || most.bytes() > link_size.bytes() || most.choices() > link_size.choices()) {
+  if (!link || most.bytes() > link_size.bytes() || most.choices() > link_size.choices() ||
+      most.num_tokens > link_size.num_tokens) {
     MORACLE_TRY(link, on.host_link(most));
     link_size = most;
   }
@@ -93,7 +94,9 @@ Status DevicePair::State::begin_next(bool device_waits, Stream stream) {
                                  [](const PendingMove& one) { return one.transfer == 0; });
   if (next == pending.end()) return {};
   PlacedMoe::State& layer = *next->layer;
-  const MoeAccess::ExpertInSlot one{next->move.expert, next->move.slot};
+  // Since the decision another one may have taken its place in the host's memory.
+  if (layer.pool) MORACLE_CHECK(layer.hold({&next->move.expert, 1}));
+  const MoeAccess::ExpertInSlot one{layer.on_host(next->move.expert), next->move.slot};
   const auto matrices = MoeAccess::matrices_of(layer.all, layer.slots, {&one, 1});
   if (device_waits && !transfers->in_background(matrices)) return {};
   MORACLE_TRY(next->transfer, transfers->begin(matrices, evicted, stream));
@@ -133,9 +136,7 @@ Status DevicePair::State::run(std::span<const HostPart> parts, Stream stream) {
   for (const HostPart& part : parts) {
     if (first.ok()) first = use_wait(stream);
     Status done = link->arrived(stream);
-    if (done) {
-      done = static_cast<PlacedMoe::State*>(part.layer)->run_host_part(part.num_tokens, first.ok());
-    }
+    if (done) done = static_cast<PlacedMoe::State*>(part.layer)->run_host_part(part, first.ok());
     if (first.ok()) first = std::move(done);
   }
   return first;
