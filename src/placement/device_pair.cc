@@ -12,16 +12,20 @@ namespace {
 // A step of which the device's part is recorded. The host's parts follow each replay.
 class PlacedGraph final : public Graph {
  public:
-  PlacedGraph(std::unique_ptr<Graph> graph, std::function<Status(Stream)> host_parts)
-      : graph_(std::move(graph)), host_parts_(std::move(host_parts)) {}
+  using Part = std::function<Status(Stream)>;
+  PlacedGraph(std::unique_ptr<Graph> graph, Part flush_maps, Part host_parts)
+      : graph_(std::move(graph)),
+        flush_maps_(std::move(flush_maps)),
+        host_parts_(std::move(host_parts)) {}
   Status replay(Stream stream) override {
+    MORACLE_CHECK(flush_maps_(stream));
     MORACLE_CHECK(graph_->replay(stream));
     return host_parts_(stream);
   }
 
  private:
   std::unique_ptr<Graph> graph_;
-  std::function<Status(Stream)> host_parts_;
+  Part flush_maps_, host_parts_;
 };
 
 }  // namespace
@@ -170,7 +174,11 @@ Result<std::unique_ptr<Graph>> DevicePair::record(const std::function<Status()>&
     const DeviceLock held = s.device().lock();
     return s.run(parts, on);
   };
-  return std::unique_ptr<Graph>(std::make_unique<PlacedGraph>(*std::move(graph), run));
+  const auto flush = [&s](Stream on) {
+    const DeviceLock held = s.device().lock();
+    return s.flush_maps(on);
+  };
+  return std::unique_ptr<Graph>(std::make_unique<PlacedGraph>(*std::move(graph), flush, run));
 }
 
 Result<Parallelism> slots_of(int64_t num_experts, int64_t num_slots) {

@@ -157,6 +157,8 @@ Status PlacedMoe::State::apply(const Matrix& hidden, TopkIds topk_ids, TopkWeigh
   DevicePair::State& s = shared();
   // The memory between the devices serves one layer at a time.
   const DeviceLock lock = s.device().lock();
+  // Both devices follow one map, also after a call that failed.
+  if (s.recording == nullptr) MORACLE_CHECK(s.flush_maps(on));
   if (buffers != nullptr && hidden.rows >= stream_from)
     return apply_streamed(hidden, topk_ids, topk_weights, output, on, lora_ids);
   HostLink& link = *s.link;

@@ -14,7 +14,7 @@ using namespace testing::placed;
 using ::testing::ElementsAre;
 using ::testing::HasSubstr;
 
-Result<PlacedMoe> make_from_files(const LayerSpec& spec, const Rows& rows, int64_t on_host,
+Result<PlacedMoe> make_from_files(const LayerSpec& spec, const RowNames& rows, int64_t on_host,
                                   int64_t num_slots, bool deterministic = false,
                                   std::shared_ptr<DevicePair> devices = device_pair(),
                                   uint64_t seed = 3) {
@@ -31,7 +31,7 @@ TEST(ExpertsInFiles, MatchOneDeviceForEverySchemeRowAndNumberInMemory) {
     const DescribedWeights weights = conformance::random_weights(spec, 3);
     spec = weights.spec;
     for (const std::string& row : cpu_rows(spec)) {
-      const Rows rows{row, "reference"};
+      const RowNames rows{row, "reference"};
       const conformance::Expected want = expected_of_both(weights, batch, rows);
       for (const int64_t on_host : {int64_t{1}, int64_t{2}, kExperts - 1}) {
         SCOPED_TRACE(name(scheme) + ", " + row + ", " + std::to_string(on_host));
@@ -56,7 +56,7 @@ TEST(ExpertsInFiles, StayWithinBoundsWhileExpertsMoveAtEveryStep) {
     const DescribedWeights weights = conformance::random_weights(spec, 3);
     for (const int64_t on_host : {1, 2, 5}) {
       SCOPED_TRACE(name(scheme) + ", " + std::to_string(on_host));
-      const Rows rows{"cpu", "reference"};
+      const RowNames rows{"cpu", "reference"};
       const auto devices = device_pair();
       PlacedMoe one = must(make_from_files(spec, rows, on_host, 2, false, devices)),
                 other = must(make_from_files(spec, rows, on_host, 3, false, devices));
@@ -102,7 +102,7 @@ TEST(ExpertsInFiles, RepeatedChoicesReadNothing) {
 
 TEST(ExpertsInFiles, SwapUsesNewFiles) {
   const LayerSpec spec = layer_of("int4-w4a16-g32");
-  const Rows rows{"cpu", "reference"};
+  const RowNames rows{"cpu", "reference"};
   PlacedMoe moe = must(make_from_files(spec, rows, 2, 2, true)),
             cold = must(make_from_files(spec, rows, 2, 2, true, device_pair(), 77));
   for (PlacedMoe* one : {&moe, &cold}) must(one->place(3, 0));

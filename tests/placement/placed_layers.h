@@ -10,7 +10,7 @@ namespace moracle::testing::placed {
 
 inline constexpr int64_t kTokens = 9, kExperts = 6;
 
-struct Rows {
+struct RowNames {
   std::string host, slots;
 };
 
@@ -29,7 +29,7 @@ inline std::shared_ptr<DevicePair> device_pair() {
                                       std::make_shared<Workspace>(must(open_device("cpu", 1))));
 }
 
-inline Result<PlacedMoe> make(const LayerSpec& spec, const Rows& rows, int64_t num_slots,
+inline Result<PlacedMoe> make(const LayerSpec& spec, const RowNames& rows, int64_t num_slots,
                               uint64_t seed = 3,
                               std::shared_ptr<DevicePair> devices = device_pair()) {
   return PlacedMoe::make(conformance::random_weights(spec, seed),
@@ -53,7 +53,7 @@ inline TokenBatch batch_of(const LayerSpec& spec, uint32_t seed = 5) {
 
 /// Every part of the sum is within the bound of the row that computes it.
 inline conformance::Expected expected_of_both(const DescribedWeights& weights,
-                                              const TokenBatch& batch, const Rows& rows) {
+                                              const TokenBatch& batch, const RowNames& rows) {
   conformance::Expected want = expected_of(weights, batch, rows.host);
   const conformance::Expected other = expected_of(weights, batch, rows.slots);
   for (size_t i = 0; i < want.bound.size(); ++i)
@@ -62,11 +62,11 @@ inline conformance::Expected expected_of_both(const DescribedWeights& weights,
 }
 
 /// The row that the oracle chooses and the portable one, each beside every row.
-inline std::vector<Rows> pairs_of_rows(const LayerSpec& spec) {
+inline std::vector<RowNames> pairs_of_rows(const LayerSpec& spec) {
   const std::vector<std::string> rows = cpu_rows(spec);
   std::set<std::string> hosts = {rows.front()};
   if (rows.size() > 1) hosts.insert("cpu");
-  std::vector<Rows> pairs;
+  std::vector<RowNames> pairs;
   for (const std::string& host : hosts)
     for (const std::string& slots : rows) pairs.push_back({host, slots});
   return pairs;

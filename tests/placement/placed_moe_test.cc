@@ -19,7 +19,7 @@ TEST(PlacedMoe, MatchesOneDeviceForEverySchemeRowsAndNumberOfSlots) {
     const TokenBatch batch = batch_of(spec);
     const DescribedWeights weights = conformance::random_weights(spec, 3);
     spec = weights.spec;
-    for (const Rows& rows : pairs_of_rows(spec)) {
+    for (const RowNames& rows : pairs_of_rows(spec)) {
       SCOPED_TRACE(name(scheme) + ", " + rows.host + " and " + rows.slots);
       const conformance::Expected want = expected_of_both(weights, batch, rows);
       for (const int64_t num_slots : {int64_t{0}, int64_t{1}, kExperts / 2, kExperts}) {
@@ -48,7 +48,7 @@ TEST(PlacedMoe, StaysWithinBoundsWhileExpertsMoveAtEveryStep) {
                                *parse_scheme("bf16")}) {
     const LayerSpec spec = layer_of(scheme);
     const DescribedWeights weights = conformance::random_weights(spec, 3);
-    for (const Rows& rows : pairs_of_rows(spec)) {
+    for (const RowNames& rows : pairs_of_rows(spec)) {
       SCOPED_TRACE(name(scheme) + ", " + rows.host + " and " + rows.slots);
       std::vector<std::vector<float>> runs[2];
       for (std::vector<std::vector<float>>& run : runs) {
@@ -228,7 +228,7 @@ TEST(PlacedMoe, MeasuresTimesWithoutChangingResults) {
 
 TEST(PlacedMoe, BitsDependOnPlacementAlone) {
   const LayerSpec spec = layer_of("int4-w4a8-g32");
-  const Rows rows{"cpu", "cpu"};
+  const RowNames rows{"cpu", "cpu"};
   PlacedMoe a = must(make(spec, rows, 3)), b = must(make(spec, rows, 3));
   for (const auto& [expert, slot] : {std::pair{4, 0}, {1, 1}, {5, 2}}) must(a.place(expert, slot));
   // The same experts after a detour.
@@ -243,7 +243,7 @@ TEST(PlacedMoe, BitsDependOnPlacementAlone) {
 
 TEST(PlacedMoe, EvictedExpertReturnsToHost) {
   const LayerSpec spec = layer_of("bf16");
-  const Rows rows{"cpu", "reference"};
+  const RowNames rows{"cpu", "reference"};
   PlacedMoe moe = must(make(spec, rows, 2));
   const TokenBatch batch = batch_of(spec);
   const std::vector<float> on_host = output_of(moe, batch);
@@ -260,7 +260,7 @@ TEST(PlacedMoe, EvictedExpertReturnsToHost) {
 TEST(PlacedMoe, SwapFillsSlotsFromNewWeights) {
   for (const Scheme& scheme : {*parse_scheme("int4-w4a16-g32"), kStatic}) {
     const LayerSpec spec = layer_of(scheme);
-    const Rows rows{"cpu", "reference"};
+    const RowNames rows{"cpu", "reference"};
     PlacedMoe moe = must(make(spec, rows, 2)), cold = must(make(spec, rows, 2, 77));
     for (PlacedMoe* one : {&moe, &cold}) {
       must(one->place(3, 0));

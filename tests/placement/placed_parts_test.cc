@@ -94,7 +94,7 @@ TEST(PlacedAdapters, FollowExpertsThatMoveAndStream) {
   moe.set_policy({{.host_us = 10, .slot_us = 1, .move_us = 0, .bytes = 1}, 1});
   for (uint32_t step = 0; step < 24; ++step) {
     moe.set_stream_from(step % 3 == 2 ? 1 : kTokens + 1);
-    const TokenBatch batch = batch_of(spec, step);
+    const TokenBatch batch = step % 3 == 2 ? batch_of(spec, step) : random_batch(spec, 2, step);
     const std::vector<float> want = output_with(whole, batch, adapter_ids()),
                              got = output_with(moe, batch, adapter_ids());
     for (size_t i = 0; i < got.size(); ++i)
@@ -118,7 +118,7 @@ TEST(PlacedAdapters, RejectsIdsWithoutPlanForThem) {
 }
 
 /// The layer of one of `size` ranks, with slots for some of its experts.
-PlacedMoe of_rank(const LayerSpec& spec, const Rows& rows, int64_t size, int64_t rank,
+PlacedMoe of_rank(const LayerSpec& spec, const RowNames& rows, int64_t size, int64_t rank,
                   int64_t num_slots, std::shared_ptr<DevicePair> devices = device_pair()) {
   Request host = request_of(spec, rows.host);
   host.parallel.ep_size = size;
@@ -134,7 +134,7 @@ TEST(PlacedRanks, SumOfRanksIsLayer) {
                                *parse_scheme("bf16")}) {
     const LayerSpec spec = layer_of(scheme);
     const DescribedWeights weights = conformance::random_weights(spec, 3);
-    for (const Rows& rows : pairs_of_rows(spec)) {
+    for (const RowNames& rows : pairs_of_rows(spec)) {
       for (const int64_t size : {2, 4}) {
         SCOPED_TRACE(name(scheme) + ", " + rows.host + " and " + rows.slots);
         std::vector<std::shared_ptr<DevicePair>> devices;
