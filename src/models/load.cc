@@ -156,7 +156,11 @@ Status fill_slots(Model::State& m, const ModelOptions& options) {
   for (size_t l = 0; l < m.layers.size(); ++l) {
     PlacedMoe* const placed = m.layers[l].feed_forward.routed.placed();
     if (placed == nullptr) continue;
-    std::vector<int32_t> order = placed->host_plan().experts.global();
+    // Of several ranks each has its own; one process has all, in memory or in files.
+    const Plan& on_host = placed->host_plan();
+    std::vector<int32_t> order = options.parallel.ep_size > 1
+                                     ? on_host.experts.global()
+                                     : ExpertMap::all(on_host.layer.num_experts).global();
     if (options.measured_load) {
       const std::vector<int64_t>& tokens =
           options.measured_load->tokens.at(static_cast<int64_t>(l));

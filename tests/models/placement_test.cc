@@ -129,7 +129,8 @@ TEST(PlacedModel, RejectsOptionsAndMemoryThatDoNotServe) {
                 o.deterministic = true;
               }),
               HasSubstr("device_memory: needs no --deterministic on several ranks"));
-  EXPECT_THAT(error([](ModelOptions& o) {
+  EXPECT_THAT(error([&](ModelOptions& o) {
+                o.device_memory = options_for(checkpoint, 0).device_memory;
                 o.parallel.ep_size = 2;
                 o.host_memory = 1000;
               }),

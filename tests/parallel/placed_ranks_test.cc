@@ -15,13 +15,13 @@ using namespace testing;
 using namespace testing::placed;
 using ::testing::HasSubstr;
 
-/// Options of a rank with memory for about half of its experts.
+/// Options of a rank with memory for nearly all of its experts.
 ModelOptions placed_on(const std::shared_ptr<Group>& group, const Checkpoint& checkpoint) {
   ModelOptions options = options_on(group, false, Placement::kRoundRobin);
   options.max_num_tokens = 4;
   options.cache_bytes = 1 << 20;
   const ModelPlan whole = must(plan(checkpoint, options));
-  options.device_memory = whole.total_bytes() + options.cache_bytes - expert_bytes(whole) / 2;
+  options.device_memory = whole.total_bytes() + options.cache_bytes - 1;
   return options;
 }
 
