@@ -19,14 +19,14 @@ namespace moracle::cli {
 namespace memory_rates {
 namespace {
 
-struct Name {
+struct RateName {
   std::string_view text;
   double MemoryRates::*rate;
 };
-constexpr Name kNames[] = {{"host", &MemoryRates::host},
-                           {"gpu", &MemoryRates::device},
-                           {"bus", &MemoryRates::bus},
-                           {"files", &MemoryRates::files}};
+constexpr RateName kRateNames[] = {{"host", &MemoryRates::host},
+                                   {"gpu", &MemoryRates::device},
+                                   {"bus", &MemoryRates::bus},
+                                   {"files", &MemoryRates::files}};
 
 Error wrong(const std::string& text) {
   return {ErrorKind::kInvalidArgument, "", "--rates",
@@ -84,11 +84,11 @@ Result<MemoryRates> parse_rates(const std::string& text) {
     const size_t end = std::min(text.find(',', at), text.size());
     const std::string_view item = std::string_view(text).substr(at, end - at);
     const size_t equal = std::min(item.find('='), item.size());
-    const auto found = std::find_if(std::begin(kNames), std::end(kNames), [&](const Name& name) {
-      return name.text == item.substr(0, equal);
-    });
+    const auto found =
+        std::find_if(std::begin(kRateNames), std::end(kRateNames),
+                     [&](const RateName& name) { return name.text == item.substr(0, equal); });
     double value = 0;
-    if (found == std::end(kNames) || equal + 1 >= item.size()) return wrong(text);
+    if (found == std::end(kRateNames) || equal + 1 >= item.size()) return wrong(text);
     const char* const last = item.data() + item.size();
     const auto [stop, error] = std::from_chars(item.data() + equal + 1, last, value);
     if (error != std::errc() || stop != last || !(value > 0) || value > 1e6 ||
