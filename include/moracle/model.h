@@ -174,7 +174,7 @@ struct ModelPlan {
   int64_t host_bytes = 0;
   int64_t transfer_bytes = 0;  ///< for experts on their way to the device
   int64_t num_on_host = -1;    ///< experts of each layer in host memory; fewer than all: files have
-                             ///< the others
+                               ///< the others
   /// None without slots, or without the rates that it needs.
   std::optional<DecodeEstimate> estimate = {};
   int64_t total_bytes() const {

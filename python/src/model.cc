@@ -155,7 +155,8 @@ void bind_model(nb::module_& m) {
           nb::arg("deterministic") = false, nb::arg("adapters") = nb::make_tuple(),
           nb::arg("tuned") = nb::make_tuple(), nb::arg("progress") = nb::none(), nb::sig(kLoadSig),
           "Describes every tensor, selects a backend for every layer, then reads and packs. The "
-          "options are those of `moracle run`; `gpu_memory` and `cpu_memory` are bytes, -1: what is free. "
+          "options are those of `moracle run`; `gpu_memory` and `cpu_memory` are bytes, -1: what "
+          "is free. "
           "`progress(done, total)` counts bytes; False stops.")
       .def_prop_ro("vocab_size",
                    [](const PyModel& self) { return self.loaded->model->vocab_size(); })
