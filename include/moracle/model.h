@@ -25,6 +25,17 @@ namespace moracle MORACLE_API {
 /// word.
 Result<std::optional<DType>> parse_kv_cache(std::string_view text);
 
+/// Measured rates of reading, in bytes per second; 0: unknown.
+struct MemoryRates {
+  double host = 0;    ///< host memory, all threads
+  double device = 0;  ///< the device's memory
+  double bus = 0;     ///< from host memory to the device
+  double files = 0;   ///< the checkpoint's files, where host memory does not hold all experts
+};
+
+/// ModelOptions::device_memory and host_memory: what free_memory() says.
+inline constexpr int64_t kFreeMemory = -1;
+
 struct ModelOptions {
   BackendMap backend;            ///< empty: auto for every module
   QuantizationMap quantization;  ///< empty: as in the file
@@ -46,8 +57,12 @@ struct ModelOptions {
   /// (see PlacedMoe). Between steps, experts in use move into slots; with `deterministic` they do
   /// not. Caches get what is left, unless cache_bytes limits them. 0: the device holds all experts.
   int64_t device_memory = 0;
-  /// Host memory in bytes that experts may take then. 0: all.
+  /// Host memory in bytes that experts may take then. 0: all. If that is not enough for all
+  /// experts, it holds as many of each layer as fit. The others stay in the checkpoint's mapped
+  /// files and are read and packed when a step needs them, in place of the one used longest ago.
   int64_t host_memory = 0;
+  /// For ModelPlan::estimate.
+  MemoryRates rates;
   /// On a GPU, record steps with one token per sequence as a graph and replay it for later tokens.
   bool graphs = true;
   DeviceName device;
@@ -137,6 +152,17 @@ struct Choice {
 /// name.
 std::string_view kv_cache_name(DType dtype);
 
+/// What a decode step of one sequence with an empty cache takes by MemoryRates alone: bytes over
+/// rate, both devices at once. Its experts are those of a generated trace whose hit rates are those
+/// of published models (placement.md); the rates and the plan's sizes are all other inputs.
+struct DecodeEstimate {
+  double tokens_per_second = 0;
+  double without_slots = 0;    ///< likewise, if the CPU computed all experts
+  double hit_rate = 0;         ///< choices of experts in slots
+  double read_rate = 0;        ///< choices of experts that are read from files
+  int64_t crossing_bytes = 0;  ///< for each token: activations both ways, experts that move
+};
+
 /// All decisions about a model that are made before a weight is read. Sizes are in bytes.
 struct ModelPlan {
   std::vector<Choice> choices;        ///< each with a plan
@@ -154,10 +180,20 @@ struct ModelPlan {
   int64_t num_slots = -1;
   int64_t host_bytes = 0;
   int64_t transfer_bytes = 0;  ///< for experts on their way to the device
+  int64_t num_on_host = -1;    ///< experts of each layer in host memory; fewer than all: files have
+                               ///< the others
+  /// None without slots, or without the rates that it needs.
+  std::optional<DecodeEstimate> estimate = {};
   int64_t total_bytes() const {
     return weight_bytes + workspace_bytes + scratch_bytes + activation_bytes + transfer_bytes;
   }
 };
+
+/// Bytes of a device's memory that a model may take now: those that are free, less a reserve for
+/// the driver, graphs and other programs of 1/32, at least 512 MiB; on a CPU 1/16, at least 1 GiB.
+/// Drivers of OpenCL do not tell what is free: then, and on a machine other than here, all memory
+/// counts as free. Errors: those of the driver; a machine without the device.
+Result<int64_t> free_memory(const DeviceName& device, const Machine& machine = Machine::here());
 
 /// Describes every tensor and selects a backend for every layer, as Model::load does. Errors: those
 /// of Model::load at this stage; the model needs more memory than the device has; a pattern of

@@ -29,7 +29,8 @@ struct PolicyOptions {
 /// What a layer takes on this machine.
 struct PlacedTimes {
   ExpertCosts costs;
-  double stream_us = 0;  ///< until all experts are on the device with the slots
+  double transfer_us = 0;  ///< until an expert is in a slot; 0: there are no slots
+  double stream_us = 0;    ///< until all experts are on the device with the slots
   /// The number of tokens from which the host computes longer than that; more than a call has:
   /// none.
   int64_t stream_from = 0;
@@ -43,7 +44,12 @@ struct PlacementCounts {
   int64_t bytes_moved = 0;
   int64_t streamed_calls = 0;  ///< calls whose experts all ran on the device with the slots
   int64_t bytes_streamed = 0;
+  int64_t reads = 0;  ///< experts that were read from files, because host memory did not hold them
+  int64_t bytes_read = 0;  ///< as packed
 };
+
+/// Bytes of experts on their way into slots, unless DevicePair is told another number.
+inline constexpr int64_t kBytesInFlight = 256 << 20;
 
 /// The devices of placed layers that run one after another, and the memory between them. `host`:
 /// workspace of the device that holds all experts, whose memory the host sees. `slots`: workspace
@@ -53,7 +59,7 @@ struct PlacementCounts {
 class DevicePair {
  public:
   DevicePair(std::shared_ptr<Workspace> host, std::shared_ptr<Workspace> slots,
-             int64_t bytes_in_flight = 256 << 20);
+             int64_t bytes_in_flight = kBytesInFlight);
   ~DevicePair();
 
   /// Lets experts that have arrived serve later calls. Then begins moves of the last call's experts
@@ -83,11 +89,22 @@ class PlacedMoe {
  public:
   /// Reads and packs all experts for the host. Slots are empty. `all`: the selection for the host.
   /// `slots`: that of the other device, with the parallelism of slots_of. Errors: as
-  /// FusedMoe::make; adapters; batched activations; experts of several ranks; a backend on the host
-  /// whose layout cannot be packed again.
+  /// FusedMoe::make; batched activations; slots for other adapters than the host's; a backend on
+  /// the host whose layout cannot be packed again. With the experts of one rank on the host, slots
+  /// hold these alone, and the sum of all ranks' outputs is the layer's.
   static Result<PlacedMoe> make(DescribedWeights&& weights, const Selection& all,
                                 const Selection& slots, std::shared_ptr<DevicePair> devices,
                                 const Progress& progress = {});
+  /// Likewise with memory of the host for some of the experts: `some` is the selection for the
+  /// host, with the parallelism of slots_of. The others are read from the checkpoint's mapped files
+  /// when a call needs them, in place of those used longest ago; calls that need more experts than
+  /// there is memory run share after share. The description stays open. `deterministic`: the order
+  /// of the sum depends on the ids of the call alone. Errors: also adapters; those of reading,
+  /// which later calls have, too.
+  static Result<PlacedMoe> make_from_files(DescribedWeights&& weights, const Selection& some,
+                                           const Selection& slots,
+                                           std::shared_ptr<DevicePair> devices, bool deterministic,
+                                           const Progress& progress = {});
   PlacedMoe(PlacedMoe&&) noexcept;
   PlacedMoe& operator=(PlacedMoe&&) noexcept;
   ~PlacedMoe();
@@ -97,11 +114,15 @@ class PlacedMoe {
   /// for the ids and the activations: record the call with DevicePair::record. Errors: as
   /// FusedMoe::apply.
   Status apply(const ConstMatrix& hidden, TopkIds topk_ids, TopkWeights topk_weights,
-               const Matrix& output, Stream stream = {});
+               const Matrix& output, Stream stream = {}, LoraIds lora_ids = {});
+
+  /// FusedMoe::set_adapter and clear_adapter, on both devices.
+  Status set_adapter(int32_t id, const LoraWeights& adapter);
+  Status clear_adapter(int32_t id);
 
   /// Moves an expert into a slot; the slot's expert is evicted. Later calls find it there. Errors:
-  /// an expert or a slot that does not exist; those of the device. The slot is then empty, and the
-  /// host computes its expert.
+  /// an expert that the host does not have, or a slot that does not exist; those of the device. The
+  /// slot is then empty, and the host computes its expert.
   Status place(int64_t expert, int64_t slot, Stream stream = {});
   /// Empties a slot.
   Status evict(int64_t slot, Stream stream = {});

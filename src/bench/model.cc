@@ -13,6 +13,7 @@
 #include "base/threads/thread_pool.h"
 #include "base/try.h"
 #include "bench/bench.h"
+#include "bench/predict.h"
 #include "bench/random_model.h"
 #include "models/decoder/model_state.h"
 #include "models/generation/sampler.h"
@@ -230,6 +231,7 @@ class Decoder {
     PlacementCounts since = now;
     since.hits -= counted_.hits, since.misses -= counted_.misses, since.moves -= counted_.moves;
     since.bytes_moved -= counted_.bytes_moved;
+    since.reads -= counted_.reads, since.bytes_read -= counted_.bytes_read;
     counted_ = now;
     return since;
   }
@@ -484,6 +486,7 @@ Result<std::vector<Decode>> decode(Model& model, int64_t all_layers,
     Decoder decoder(model, std::move(caches), options, sampling, trace, experts.top_k,
                     std::move(timeline));
     MORACLE_CHECK(decoder.run(result));
+    result.predicted = predict(state, trace, result);
     if (options.prompt > 0) MORACLE_CHECK(decoder.prefill(result));
     if (options.speculate.drafts > 0 && results.empty()) {
       MORACLE_TRY(std::vector<KvCache> texts,

@@ -83,6 +83,12 @@ struct DecodePart {
   bool per_layer = false;  ///< its time grows with the number of layers
 };
 
+/// What the simulator says about steps with experts in slots.
+struct PredictedSlots {
+  double hit_rate = 0;
+  double us = 0;  ///< of a step
+};
+
 struct Decode {
   int64_t num_layers = 0, all_layers = 0, context = 0, steps = 0;
   int64_t batch = 1;                             ///< tokens of a step, one of each sequence
@@ -96,7 +102,8 @@ struct Decode {
   std::vector<DecodePart> parts;     ///< in the order of a step
   PlacementCounts placed = {};  ///< in the steps of us_replayed, or of us_median without graphs
   int64_t num_slots = -1;       ///< of each layer; -1: all experts lie on the device
-  std::vector<DecodePart> prompt_parts;  ///< likewise, of all prefill steps
+  std::optional<PredictedSlots> predicted = {};  ///< with a trace and one sequence
+  std::vector<DecodePart> prompt_parts;          ///< likewise, of all prefill steps
   std::vector<Choice> choices;
   std::optional<Speculated> speculated;  ///< with DecodeOptions::speculate, of one sequence
   /// Time of a step with all layers of the model, from the parts.

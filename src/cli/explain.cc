@@ -60,6 +60,7 @@ Json to_json(const ModelExplanation& model, const Checkpoint& checkpoint,
           {"parallel", many ? ranks_json(model.choices, machine, options) : Json(nullptr)},
           {"groups", groups},
           {"others", others},
+          {"placement", model.plan ? placement_json(*model.plan) : Json(nullptr)},
           {"tokenizer", tokenizer.json()},
           {"not_used", checkpoint.not_used()},
           {"not_runnable", model.not_runnable.empty() ? Json(nullptr) : Json(model.not_runnable)}};
@@ -86,6 +87,8 @@ void show(const ModelExplanation& model, const Checkpoint& checkpoint, const Mac
     if (selection.plan) std::cout << printable_lines(describe(*selection.plan));
   }
   std::cout << others.text();
+  if (model.plan && model.plan->num_slots >= 0)
+    std::cout << "\n" << placement_text(*model.plan, model.choices, options.rates);
   if (options.parallel.ep_size > 1) std::cout << ranks_text(model.choices, machine, options);
   std::cout << not_used_text(checkpoint);
   if (!all) std::cout << "\n  --all shows every reason\n";

@@ -57,4 +57,18 @@ inline CLI::Validator size_in_bytes(const char* example) {
   return CLI::Validator(check, "");
 }
 
+/// The same, or auto or no value for what is free: -1. `example` as above; alone, without
+/// CLI::AsSizeValue.
+inline CLI::Validator size_or_free(const char* example) {
+  const auto convert = [example](std::string& text) -> std::string {
+    if (text.empty() || text == "{}" || text == "auto") {
+      text = "-1";
+      return {};
+    }
+    const std::string wrong = size_in_bytes(example)(text);
+    return wrong.empty() ? CLI::AsSizeValue(true)(text) : wrong + ", or auto for what is free";
+  };
+  return CLI::Validator(convert, "");
+}
+
 }  // namespace moracle::cli

@@ -6,6 +6,7 @@
 
 #include "base/printable.h"
 #include "base/text.h"
+#include "caches/memory_rates.h"
 #include "terminal.h"
 
 namespace moracle::cli {
@@ -61,7 +62,61 @@ void show_choices(const Model& model, const Checkpoint& checkpoint) {
   std::cerr << table.text() << not_used_text(checkpoint);
 }
 
-void show(const ModelPlan& plan) {
+std::string placement_text(const ModelPlan& plan, const std::vector<Choice>& choices,
+                           const MemoryRates& rates) {
+  if (plan.num_slots < 0) return "";
+  const auto experts = std::find_if(choices.begin(), choices.end(),
+                                    [](const Choice& one) { return one.part == "experts"; });
+  const int64_t all =
+      experts == choices.end() ? plan.num_on_host : experts->selection.plan->layer.num_experts;
+  std::string text = str("  ", plan.num_slots, " of ", all,
+                         " experts of each layer in slots of the "
+                         "device, ",
+                         megabytes(plan.total_bytes()),
+                         " there; the CPU computes the "
+                         "others: ",
+                         plan.num_on_host, " in host memory, ", megabytes(plan.host_bytes), "\n");
+  if (plan.num_on_host < all)
+    text += str("  the files have the other ", all - plan.num_on_host,
+                ": each is read and packed when a step needs it\n");
+  if (!plan.estimate) {
+    return text +
+           "  no estimate of tokens per second: it needs rates (moracle tune MODEL --device "
+           "… measures them, or --rates)\n";
+  }
+  const DecodeEstimate& of = *plan.estimate;
+  text += str("  estimate, one sequence with an empty cache: ", rounded(of.tokens_per_second),
+              " tokens per second, ", rounded(of.without_slots), " without slots; ",
+              megabytes(of.crossing_bytes), " cross per token\n  from ", describe(rates),
+              ", and choices as persistent as published ones: ", rounded(100 * of.hit_rate),
+              " % in slots");
+  if (of.read_rate > 0) text += str(", ", rounded(100 * of.read_rate), " % read from files");
+  return text + "\n";
+}
+
+namespace {
+
+Json to_json(const std::optional<DecodeEstimate>& estimate) {
+  if (!estimate) return nullptr;
+  return {{"tokens_per_second", estimate->tokens_per_second},
+          {"tokens_per_second_without_slots", estimate->without_slots},
+          {"hit_rate", estimate->hit_rate},
+          {"read_rate", estimate->read_rate},
+          {"crossing_bytes", estimate->crossing_bytes}};
+}
+
+}  // namespace
+
+Json placement_json(const ModelPlan& plan) {
+  if (plan.num_slots < 0) return nullptr;
+  return {{"num_slots", plan.num_slots},
+          {"num_on_host", plan.num_on_host},
+          {"host_bytes", plan.host_bytes},
+          {"device_bytes", plan.total_bytes()},
+          {"estimate", to_json(plan.estimate)}};
+}
+
+void show(const ModelPlan& plan, const MemoryRates& rates) {
   Table parts;
   parts.row({"part", "layers", "scheme", "backend", "layout", "weights", "workspace"});
   for (const Choice& choice : plan.choices) {
@@ -91,10 +146,8 @@ void show(const ModelPlan& plan) {
         {"transfers", megabytes(plan.transfer_bytes), "experts on their way from host memory"});
   sums.row({"total", megabytes(plan.total_bytes()),
             "of " + megabytes(plan.memory_bytes) + " on the device"});
-  if (plan.num_slots >= 0) {
-    sums.row({"experts in host memory", megabytes(plan.host_bytes),
-              str("and ", plan.num_slots, " of each layer in slots of the device")});
-  }
+  if (plan.num_slots >= 0)
+    sums.row({"host memory", megabytes(plan.host_bytes), "experts, beside the total"});
   sums.row({"KV cache", megabytes(plan.cache_bytes_per_token * 1000),
             str("in addition for every 1,000 tokens, as ", kv_cache_name(plan.cache_dtype))});
   if (plan.state_bytes > 0) {
@@ -106,6 +159,7 @@ void show(const ModelPlan& plan) {
   for (const std::string& reason : reasons) std::cout << "  " << reason << "\n";
   if (!reasons.empty()) std::cout << "\n";
   std::cout << sums.text({1});
+  if (plan.num_slots >= 0) std::cout << "\n" << placement_text(plan, plan.choices, rates);
 }
 
 Json to_json(const ModelPlan& plan) {
@@ -123,7 +177,9 @@ Json to_json(const ModelPlan& plan) {
       {"scratch_bytes", plan.scratch_bytes},
       {"activation_bytes", plan.activation_bytes},
       {"num_slots", plan.num_slots >= 0 ? Json(plan.num_slots) : Json()},
+      {"num_on_host", plan.num_on_host >= 0 ? Json(plan.num_on_host) : Json()},
       {"host_bytes", plan.host_bytes},
+      {"estimate", to_json(plan.estimate)},
       {"transfer_bytes", plan.transfer_bytes},
       {"cache_bytes_per_token", plan.cache_bytes_per_token},
       {"state_bytes", plan.state_bytes},

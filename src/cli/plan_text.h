@@ -18,7 +18,13 @@ std::string not_followed_text(const GenerationConfig& config);
 /// unused parts of its checkpoint.
 void show_choices(const Model& model, const Checkpoint& checkpoint);
 /// Prints a model's plan: one line per group of equal layers, then the sums.
-void show(const ModelPlan& plan);
+void show(const ModelPlan& plan, const MemoryRates& rates = {});
+/// Where experts of `choices` lie if not all are on the device, and the estimate; else empty.
+/// `rates` are those of the plan.
+std::string placement_text(const ModelPlan& plan, const std::vector<Choice>& choices,
+                           const MemoryRates& rates);
+/// {"num_slots", "num_on_host", "host_bytes", "device_bytes", "estimate"}; null without slots.
+Json placement_json(const ModelPlan& plan);
 Json to_json(const ModelPlan& plan);
 
 }  // namespace moracle::cli

@@ -78,7 +78,7 @@ int dry_run(const Options& options) {
     print(json);
     return kDone;
   }
-  show(whole);
+  show(whole, model_options.rates);
   std::cout << not_used_text(checkpoint);
   if (!tokenizer.error.empty())
     std::cout << "\n  the tokenizer " << printable(tokenizer.text()) << "\n";
@@ -207,7 +207,8 @@ int run(const Options& options) {
       json["experts"] = {{"hits", placed.hits},
                          {"misses", placed.misses},
                          {"moves", placed.moves},
-                         {"bytes_moved", placed.bytes_moved}};
+                         {"bytes_moved", placed.bytes_moved},
+                         {"reads", placed.reads}};
     }
     if (!options.tools.empty()) json["tool_calls"] = calls;
     print(json);

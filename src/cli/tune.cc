@@ -6,6 +6,7 @@
 #include "base/printable.h"
 #include "base/text.h"
 #include "base/threads/thread_pool.h"
+#include "caches/memory_rates.h"
 #include "command.h"
 #include "numbers.h"
 #include "options/model_options.h"
@@ -83,9 +84,19 @@ int run(const Options& options) {
     CLI_TRY(TunedLayer tuned, moracle::tune(kind, machine, device, tuning, bar.callback()));
     machine.tuned.push_back(std::move(tuned));
   }
+  // Plans of models that are larger than a GPU estimate by them.
+  const bool measures = tuning.device.platform != Platform::kCpu;
+  MemoryRates rates;
+  if (measures) {
+    CLI_TRY(rates, measure_rates(device, options.threads, checkpoint, bar.callback()));
+  }
   bar.clear();
   if (Status written = write_tuning(path, options.threads, tuning.device, machine.tuned); !written)
     return fail(written.error());
+  if (measures) {
+    if (Status written = write_rates(path, options.threads, tuning.device, rates); !written)
+      return fail(written.error());
+  }
   std::vector<Selection> selections;
   for (const LayerSpec& kind : kinds) {
     Request request;
@@ -100,6 +111,7 @@ int run(const Options& options) {
   }
   for (const Selection& selection : selections)
     std::cout << "experts " << printable_lines(explain(selection, false)) << "\n";
+  if (measures) std::cout << "memory " << describe(rates) << "\n";
   std::cout << "saved in " << printable(path) << "; other verbs on this machine read it\n";
   return kDone;
 }

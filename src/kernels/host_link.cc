@@ -17,11 +17,15 @@ class PlainHostLink final : public HostLink {
   }
 
   bool device_waits() const override { return false; }
-  Status send(const Matrix& rows, const int32_t* from_ids, const float* from_weights,
-              int64_t choices, Stream stream) override {
+  Status send(const Call& call, Stream stream) override {
+    const Matrix& rows = call.hidden;
     const auto bytes = static_cast<size_t>(rows.rows * rows.cols * bits(rows.dtype) / 8);
-    MORACLE_CHECK(device_.download(ids(), from_ids, choices * sizeof(int32_t), stream));
-    MORACLE_CHECK(device_.download(weights(), from_weights, choices * sizeof(float), stream));
+    MORACLE_CHECK(device_.download(ids(), call.ids, call.choices * sizeof(int32_t), stream));
+    MORACLE_CHECK(device_.download(weights(), call.weights, call.choices * sizeof(float), stream));
+    if (call.lora_ids != nullptr) {
+      MORACLE_CHECK(
+          device_.download(lora_ids(), call.lora_ids, rows.rows * sizeof(int32_t), stream));
+    }
     return device_.download(hidden(), rows.data, bytes, stream);
   }
   Status arrived(Stream stream) override { return device_.synchronize(stream); }
@@ -49,6 +53,8 @@ Status HostLink::open(Device& device, const HostLinkSize& size) {
   MORACLE_TRY(sum_, device.allocate_host(bytes));
   MORACLE_TRY(ids_, device.allocate_host(choices * sizeof(int32_t)));
   MORACLE_TRY(weights_, device.allocate_host(choices * sizeof(float)));
+  MORACLE_TRY(lora_ids_,
+              device.allocate_host(static_cast<size_t>(size.num_tokens) * sizeof(int32_t)));
   return {};
 }
 

@@ -28,10 +28,16 @@ class HostLink {
 
   virtual ~HostLink() = default;
   virtual bool device_waits() const = 0;
-  /// Enqueues copies to hidden(), ids() and weights(). hidden: [num_tokens, hidden_size] without
-  /// gaps; ids and weights: [choices].
-  virtual Status send(const Matrix& hidden, const int32_t* ids, const float* weights,
-                      int64_t choices, Stream stream) = 0;
+  /// Memory of the device that send() copies.
+  struct Call {
+    Matrix hidden;  ///< [num_tokens, hidden_size] without gaps
+    const int32_t* ids = nullptr;
+    const float* weights = nullptr;
+    int64_t choices = 0;                ///< of ids and weights
+    const int32_t* lora_ids = nullptr;  ///< [num_tokens]; null: no adapters
+  };
+  /// Enqueues copies to hidden(), ids(), weights() and lora_ids().
+  virtual Status send(const Call& call, Stream stream) = 0;
   /// Waits until the copies of one send() have arrived. Errors: those of the device.
   virtual Status arrived(Stream stream) = 0;
   /// Ends the host's part of that call. kSum: it lies in sum().
@@ -42,6 +48,7 @@ class HostLink {
   std::byte* hidden() const { return hidden_.as<std::byte>(); }
   int32_t* ids() const { return ids_.as<int32_t>(); }
   float* weights() const { return weights_.as<float>(); }
+  int32_t* lora_ids() const { return lora_ids_.as<int32_t>(); }
   std::byte* sum() const { return sum_.as<std::byte>(); }
 
  protected:
@@ -49,7 +56,7 @@ class HostLink {
   Status open(Device& device, const HostLinkSize& size);
 
  private:
-  Buffer hidden_, ids_, weights_, sum_;
+  Buffer hidden_, ids_, weights_, lora_ids_, sum_;
 };
 
 /// The link of a device that copies and synchronizes. Errors: memory.

@@ -76,6 +76,11 @@ Result<ExpertMoves> ExpertMoves::open(Model& model, const std::string& folder) {
                  "several ranks, and a model without adapters",
                  m.num_adapters > 0 ? "it has adapters" : "this process is alone"};
   }
+  if (m.recorded.devices != nullptr) {
+    return Error{ErrorKind::kUnsupported, "", "moving experts",
+                 "experts that lie on the device (device_memory 0)",
+                 "they lie in host memory, and slots follow what tokens use"};
+  }
   std::optional<Checkpoint> checkpoint;
   std::optional<Description> description;
   const Status opened = or_out_of_memory(folder, [&]() -> Status {

@@ -3,6 +3,7 @@
 #include <algorithm>
 
 #include "base/try.h"
+#include "models/decode_estimate.h"
 #include "models/divide.h"
 #include "models/place_experts.h"
 #include "models/routing_statistics.h"
@@ -36,17 +37,22 @@ Result<ModelExplanation> explain(const Description& description, const ModelOpti
                                      [](const ModuleChoice& one) { return !one.selection.plan; });
   if (unserved != modules.end()) {
     explanation.not_runnable = unserved->selection.chosen().error().to_string();
-  } else if (const auto sizes = plan_memory(description, modules, options, machine); !sizes) {
+  } else if (auto sizes = plan_memory(description, modules, options, machine); !sizes) {
     if (sizes.error().kind != ErrorKind::kOutOfMemory) return sizes.error();
     explanation.not_runnable = sizes.error().to_string();
+  } else {
+    explanation.plan = *std::move(sizes);
+    explanation.plan->estimate = estimate_decode(modules, *explanation.plan, options);
   }
   if (!placed) explanation.not_runnable = placed.error().to_string();
   explanation.choices = grouped(std::move(modules));
   return explanation;
 }
 
-Result<ModelExplanation> explain(const Checkpoint& checkpoint, const ModelOptions& options,
+Result<ModelExplanation> explain(const Checkpoint& checkpoint, const ModelOptions& wanted,
                                  const Machine& machine, const ExpertWishes& wishes) {
+  ModelOptions options = wanted;
+  MORACLE_CHECK(set_free_memory(options, machine));
   MORACLE_TRY(const AdapterList adapters, open_adapters(checkpoint, options));
   MORACLE_CHECK(check_measured_load(options, checkpoint));
   auto known = describe(checkpoint);

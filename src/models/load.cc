@@ -178,8 +178,11 @@ Status fill_slots(Model::State& m, const ModelOptions& options) {
   for (size_t l = 0; l < m.layers.size(); ++l) {
     PlacedMoe* const placed = m.layers[l].feed_forward.routed.placed();
     if (placed == nullptr) continue;
-    std::vector<int32_t> order(placed->host_plan().layer.num_experts);
-    std::iota(order.begin(), order.end(), 0);
+    // Of several ranks each has its own; one process has all, in memory or in files.
+    const Plan& on_host = placed->host_plan();
+    std::vector<int32_t> order = options.parallel.ep_size > 1
+                                     ? on_host.experts.global()
+                                     : ExpertMap::all(on_host.layer.num_experts).global();
     if (options.measured_load) {
       const std::vector<int64_t>& tokens =
           options.measured_load->tokens.at(static_cast<int64_t>(l));
@@ -190,6 +193,7 @@ Status fill_slots(Model::State& m, const ModelOptions& options) {
       MORACLE_CHECK(placed->place(order[slot], static_cast<int64_t>(slot)));
     if (!times) {
       MORACLE_TRY(times, placed->measure());
+      m.placed_times = *times;
       if (!options.deterministic) m.stream_from = times->stream_from;
     }
     placed->set_policy({times->costs});
@@ -305,9 +309,12 @@ Result<Model> Model::State::load(const Checkpoint& checkpoint, const ModelOption
   return model;
 }
 
-Result<Model> ModelAccess::load(Description&& description, const ModelOptions& options,
+Result<Model> ModelAccess::load(Description&& description, const ModelOptions& wanted,
                                 AdapterSpan adapters, int64_t total_bytes, ReadRecord* record,
                                 std::shared_ptr<Device> device) {
+  ModelOptions options = wanted;
+  const Machine machine = Machine::here();
+  MORACLE_CHECK(set_free_memory(options, machine));
   MORACLE_CHECK(check_ranks(options));
   MORACLE_CHECK(divide(description, options));
   if (device == nullptr) {
@@ -318,7 +325,6 @@ Result<Model> ModelAccess::load(Description&& description, const ModelOptions& o
                  "device cpu: the host counts after each router",
                  str(device->name(), " computes a step without the host")};
   }
-  const Machine machine = Machine::here();
   MORACLE_TRY(std::vector<ModuleChoice> modules, choose(description, options, machine, adapters));
   MORACLE_TRY(const ModelPlan planned, plan_memory(description, modules, options, machine));
   auto state = std::make_unique<Model::State>();
@@ -347,7 +353,7 @@ Result<Model> ModelAccess::load(Description&& description, const ModelOptions& o
     MORACLE_TRY(std::shared_ptr<Device> cpu, open_device("cpu", host));
     m.recorded.devices =
         std::make_shared<DevicePair>(std::make_shared<Workspace>(std::move(cpu)), m.workspace);
-    loader.set_devices(m.recorded.devices);
+    loader.set_devices(m.recorded.devices, options.deterministic);
   }
   MORACLE_CHECK(load_embedding(m, description));
   MORACLE_CHECK(allocate_activations(m, description));

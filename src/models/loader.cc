@@ -97,6 +97,7 @@ bool Loader::next_is_placed() const {
 }
 
 Status Loader::load(std::optional<PlacedMoe>& to, DescribedWeights&& from) {
+  const OwnReads own(record_, true);
   if (reload_) return set_aside(*to, std::move(from));
   const std::string module = module_name(from);
   MORACLE_TRY(const Selection* on_host, next(module));
@@ -105,9 +106,21 @@ Status Loader::load(std::optional<PlacedMoe>& to, DescribedWeights&& from) {
     MORACLE_TRY(streamed, next(module));
   }
   MORACLE_TRY(const Selection* slots, next(module));
-  MORACLE_TRY(to, PlacedMoe::make(std::move(from), *on_host, *slots, devices_, step()));
+  const ModuleChoice& choice = modules_[at_ - 1];
+  std::vector<LoraWeights> adapters;
+  for (const auto& adapter : adapters_)
+    adapters.push_back(adapter_of(*adapter, choice.part, choice.layer, from));
+  if (reads_files(*on_host)) {
+    MORACLE_TRY(to, PlacedMoe::make_from_files(std::move(from), *on_host, *slots, devices_,
+                                               deterministic_, step()));
+  } else {
+    MORACLE_TRY(to, PlacedMoe::make(std::move(from), *on_host, *slots, devices_, step()));
+  }
   if (streamed != nullptr) MORACLE_CHECK(to->stream(*streamed));
-  weight_bytes_ += to->host_plan().weight_bytes + to->slots_plan().weight_bytes;
+  for (const Plan* plan : {&to->host_plan(), &to->slots_plan()})
+    weight_bytes_ += plan->weight_bytes + plan->adapter_bytes;
+  for (size_t i = 0; to->host_plan().lora_rank > 0 && i < adapters.size(); ++i)
+    MORACLE_CHECK(to->set_adapter(static_cast<int32_t>(i), adapters[i]));
   return {};
 }
 

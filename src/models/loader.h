@@ -54,7 +54,10 @@ class Loader {
   /// True if the next experts of a load() are placed like that.
   bool next_is_placed() const;
   /// The devices of such layers: needed before the first is loaded.
-  void set_devices(std::shared_ptr<DevicePair> devices) { devices_ = std::move(devices); }
+  void set_devices(std::shared_ptr<DevicePair> devices, bool deterministic) {
+    devices_ = std::move(devices);
+    deterministic_ = deterministic;
+  }
   Status load(Buffer& to, const std::vector<float>& from);  ///< f32; empty if `from` is empty
   /// Ends a reload: puts the weights that were kept aside in place. Errors: kCancelled by
   /// `progress`, before anything changes; of the device.
@@ -80,6 +83,7 @@ class Loader {
   AdapterSpan adapters_;
   const int32_t* lora_ids_ = nullptr;
   std::shared_ptr<DevicePair> devices_;
+  bool deterministic_ = false;
   const Progress& progress_;
   ReadRecord* record_ = nullptr;
   bool divided_ = false;

@@ -7,52 +7,61 @@
 #include "kernels/device/device_memory.h"
 #include "layout/layout.h"
 #include "oracle/backend.h"
+#include "oracle/workspace.h"
 
 namespace moracle {
 namespace {
 
-Status check_options(const ModelOptions& options, AdapterSpan adapters,
-                     const ExpertWishes& wishes) {
+Status check_options(const ModelOptions& options, const ExpertWishes& wishes) {
   const auto refused = [](std::string need, std::string fact) {
     return Error{ErrorKind::kUnsupported, "", "device_memory", std::move(need), std::move(fact)};
   };
   if (options.device_memory < 0 || options.host_memory < 0) {
     return Error{ErrorKind::kInvalidArgument, "",
-                 options.device_memory < 0 ? "device_memory" : "host_memory", "0 or more bytes",
-                 "it is negative"};
+                 options.device_memory < 0 ? "device_memory" : "host_memory",
+                 str("0 or more bytes, or ", kFreeMemory, " for what is free"), "it is negative"};
   }
-  if (options.group || options.parallel.ep_size > 1)
-    return refused("one process", "ranks share the experts");
-  if (wishes.lora_rank > 0) return refused("experts without adapters", "an adapter is assumed");
-  for (const auto& adapter : adapters) {
-    if (adapter->layers.empty()) continue;
-    return refused("experts without adapters", "an adapter changes some");
-  }
+  if (options.parallel.ep_size > 1 && options.spread == Spread::kDispatched)
+    return refused("mode=replicated: experts in host memory take no rows of other ranks",
+                   "it is mode=dispatched");
+  if (needs_slots(options))
+    return refused(
+        "no --deterministic on several ranks: it sums the rows of each expert in one "
+        "order, but the CPU's experts come as a sum",
+        str("there are ", options.parallel.ep_size, " ranks"));
   if (wishes.format == ActivationFormat::kBatched)
     return refused("tokens with ids", "activations are batched");
   return {};
 }
 
-// Bytes of one expert in a slot of this layer.
+// Bytes of one expert in a slot of this layer, with its adapters.
 int64_t slot_bytes(const Plan& plan) {
   int64_t bytes = 0;
+  if (plan.lora_rank > 0) {
+    Plan one = plan;
+    one.experts = ExpertMap::all(1);
+    bytes = static_cast<int64_t>(carve_adapters(one, nullptr).bytes);
+  }
   for (const MatrixPlan& matrix : plan.matrices)
     bytes += static_cast<int64_t>(plan.backend->layout->sections(matrix.shape).bytes);
   return bytes;
 }
 
 struct Experts {
-  int64_t num_experts = 0;  // of the layer with the fewest
+  int64_t num_experts = 0;  // of this process, of the layer with the fewest
   int64_t bytes = 0;        // one slot of each layer
   int64_t largest = 0;      // one slot of the layer whose slots are largest
 };
 
 Experts experts_of(const std::vector<ModuleChoice>& modules) {
   Experts experts;
+  int64_t count = 0;
   for (const ModuleChoice& module : modules) {
-    if (module.part != "experts") continue;
     const Plan& plan = *module.selection.plan;
-    const int64_t bytes = slot_bytes(plan), count = plan.layer.num_experts;
+    if (module.part == kHostExperts)  // comes before the slots
+      count = reads_files(module.selection) ? plan.layer.num_experts : plan.experts.num_local();
+    if (module.part != "experts") continue;
+    const int64_t bytes = slot_bytes(plan);
     experts.bytes += bytes;
     experts.largest = std::max(experts.largest, bytes);
     experts.num_experts = experts.num_experts == 0 ? count : std::min(experts.num_experts, count);
@@ -80,7 +89,46 @@ Result<bool> holds_all(const Description& description, const ModelOptions& optio
              std::min(options.device_memory, plan->memory_bytes);
 }
 
+// Sets the number of experts in host memory where it does not hold all. Errors: memory that does
+// not hold one of each layer; options that need all.
+Status limit_host(ExpertWishes& placed, std::span<const ModuleChoice> modules,
+                  const ModelOptions& options, const Machine& machine) {
+  int64_t all = 0, one_of_each = 0, most = 0;
+  bool adapts = false;
+  for (const ModuleChoice& module : modules) {
+    if (module.part != kHostExperts) continue;
+    const Plan& plan = *module.selection.plan;
+    const int64_t count = std::max<int64_t>(plan.experts.num_local(), 1);
+    all += plan.weight_bytes + plan.adapter_bytes;
+    one_of_each += plan.weight_bytes / count;
+    most = std::max(most, count);
+    adapts = adapts || plan.lora_rank > 0;
+  }
+  const int64_t memory = host_memory_of(options, machine);
+  if (all <= memory) return {};
+  const auto short_of = [&](std::string_view why) {
+    return Error{ErrorKind::kOutOfMemory, "", "plan",
+                 str(all, " bytes of memory on the host for all experts (host_memory)", why),
+                 str("it is ", memory)};
+  };
+  if (adapts) return short_of(", because adapters change some");
+  if (options.parallel.ep_size > 1) return short_of(", because ranks read no experts from files");
+  if (memory < one_of_each) {
+    return Error{
+        ErrorKind::kOutOfMemory, "", "plan",
+        str(one_of_each, " bytes of memory on the host for one expert of each layer (host_memory)"),
+        str("it is ", memory)};
+  }
+  placed.num_on_host = std::min(memory / one_of_each, most - 1);
+  return {};
+}
+
 }  // namespace
+
+int64_t host_memory_of(const ModelOptions& options, const Machine& machine) {
+  const int64_t memory = machine.cpu.memory_bytes;
+  return options.host_memory > 0 ? std::min(options.host_memory, memory) : memory;
+}
 
 int64_t reserved_cache_bytes(const ModelPlan& plan, const ModelOptions& options,
                              int64_t max_context) {
@@ -96,7 +144,7 @@ Result<ExpertWishes> place_experts(const Description& description, const ModelOp
                                    const Machine& machine, AdapterSpan adapters,
                                    const ExpertWishes& wishes) {
   if (options.device_memory == 0) return wishes;
-  MORACLE_CHECK(check_options(options, adapters, wishes));
+  MORACLE_CHECK(check_options(options, wishes));
   MORACLE_TRY(const bool whole, holds_all(description, options, machine, adapters, wishes));
   if (whole) return wishes;
   ExpertWishes placed = wishes;
@@ -108,6 +156,10 @@ Result<ExpertWishes> place_experts(const Description& description, const ModelOp
     MORACLE_TRY(auto modules, consider(description, options, machine, adapters, placed));
     const auto served = [](const ModuleChoice& one) { return one.selection.plan.has_value(); };
     if (!std::all_of(modules.begin(), modules.end(), served)) return placed;  // the caller reports
+    if (most < 0 && !placed.num_on_host) {
+      MORACLE_CHECK(limit_host(placed, modules, options, machine));
+      if (placed.num_on_host) continue;
+    }
     MORACLE_TRY(const ModelPlan plan, plan_memory(description, modules, options, machine));
     const int64_t memory = std::min(options.device_memory, plan.memory_bytes);
     const int64_t used =
@@ -120,6 +172,7 @@ Result<ExpertWishes> place_experts(const Description& description, const ModelOp
     }
     if (most < 0) {
       const Experts experts = experts_of(modules);
+      const bool streams = !options.deterministic && !placed.num_on_host;
       if (experts.num_experts == 0) return wishes;  // no layer has experts
       of_all_layers = experts.bytes;
       most = std::min(experts.num_experts, (memory - used) / of_all_layers);
@@ -128,7 +181,7 @@ Result<ExpertWishes> place_experts(const Description& description, const ModelOp
         continue;
       }
       // Not all of them: steps of many tokens get memory of their own.
-      placed.num_streamed = options.deterministic ? 0 : streamed_in(memory - used, experts);
+      placed.num_streamed = streams ? streamed_in(memory - used, experts) : 0;
       if (placed.num_streamed == 0) placed.num_slots = most;
       if (most == 0 && placed.num_streamed == 0) return placed;
       continue;

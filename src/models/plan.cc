@@ -7,6 +7,7 @@
 #include "base/try.h"
 #include "kernels/device/device_memory.h"
 #include "kernels/weights/expert_transfers.h"
+#include "models/decode_estimate.h"
 #include "models/decoder/activations.h"
 #include "models/divide.h"
 #include "models/modules.h"
@@ -90,6 +91,7 @@ class Chooser {
   // Adds the choice of all experts on the CPU, and makes `request` that of the slots.
   Status add_slots(const ModuleLabel& label, const DescribedWeights& weights, Request& request) {
     const int64_t num_experts = request.layer.num_experts;
+    MORACLE_TRY(const ExpertMap here, request.parallel.map(num_experts));
     request.max_num_tokens = expert_tokens_per_step(options_);
     request.deterministic = options_.deterministic;
     request.bf16_activations = bf16_activations_;
@@ -99,13 +101,17 @@ class Chooser {
     if (options_.device.platform == Platform::kCpu) {
       MORACLE_TRY(on_host.backend, options_.backend.for_module(module_names(label, weights)));
     }
+    if (wishes_.num_on_host && *wishes_.num_on_host < num_experts) {
+      MORACLE_TRY(on_host.parallel, slots_of(num_experts, *wishes_.num_on_host));
+    }
     modules_.push_back({kHostExperts, label.layer, select(on_host, machine_), {}});
     if (wishes_.num_streamed > 0) {
       MORACLE_TRY(request.parallel,
-                  slots_of(num_experts, std::min(wishes_.num_streamed, num_experts)));
+                  slots_of(num_experts, std::min(wishes_.num_streamed, here.num_local())));
       modules_.push_back({kStreamedExperts, label.layer, select(request, machine_), {}});
     }
-    MORACLE_TRY(request.parallel, slots_of(num_experts, std::min(*wishes_.num_slots, num_experts)));
+    MORACLE_TRY(request.parallel,
+                slots_of(num_experts, std::min(*wishes_.num_slots, here.num_local())));
     return {};
   }
 
@@ -210,6 +216,12 @@ Result<std::vector<ModuleChoice>> consider(std::span<const LayerExperts> experts
   return std::move(chooser).finish();
 }
 
+bool reads_files(const Selection& on_host) {
+  const Parallelism& parallel = on_host.request.parallel;
+  return parallel.ep_size == 1 && on_host.plan && parallel.expert_map &&
+         on_host.plan->experts.num_local() < on_host.plan->layer.num_experts;
+}
+
 bool needs_slots(const ModelOptions& options) {
   return options.deterministic && options.parallel.ep_size > 1 &&
          options.spread == Spread::kReplicated;
@@ -285,9 +297,10 @@ Result<ModelPlan> plan_memory(const Description& description, std::span<const Mo
   for (const ModuleChoice& module : modules) {
     const Plan& one = *module.selection.plan;
     if (module.part == kHostExperts) {
-      plan.host_bytes += one.weight_bytes;
+      plan.host_bytes += one.weight_bytes + one.adapter_bytes;
+      plan.num_on_host = std::max(plan.num_on_host, one.experts.num_local());
       largest_host_expert = std::max(
-          largest_host_expert, one.weight_bytes / std::max<int64_t>(one.layer.num_experts, 1));
+          largest_host_expert, one.weight_bytes / std::max<int64_t>(one.experts.num_local(), 1));
       continue;
     }
     if (module.part == kStreamedExperts) {
@@ -295,7 +308,7 @@ Result<ModelPlan> plan_memory(const Description& description, std::span<const Mo
       const auto alike = [&](const LayerSpec* other) { return other->same_but_name(one.layer); };
       if (std::none_of(streamed.begin(), streamed.end(), alike)) {
         streamed.push_back(&one.layer);
-        plan.transfer_bytes += 2 * one.weight_bytes;
+        plan.transfer_bytes += 2 * (one.weight_bytes + one.adapter_bytes);
       }
     }
     if (module.part == "experts" && plan.host_bytes > 0) {
@@ -356,12 +369,9 @@ Result<ModelPlan> plan_memory(const Description& description, std::span<const Mo
     plan.bf16_attention = choice.bf16;
     plan.attention_reason = std::move(choice.reason);
   }
-  const int64_t host_memory = options.host_memory > 0
-                                  ? std::min(options.host_memory, machine.cpu.memory_bytes)
-                                  : machine.cpu.memory_bytes;
-  if (plan.host_bytes > host_memory) {
+  if (const int64_t host_memory = host_memory_of(options, machine); plan.host_bytes > host_memory) {
     return Error{ErrorKind::kOutOfMemory, "", "plan",
-                 str(plan.host_bytes, " bytes of memory on the host for all experts (host_memory)"),
+                 str(plan.host_bytes, " bytes of memory on the host for experts (host_memory)"),
                  str("it is ", host_memory)};
   }
   if (plan.total_bytes() <= plan.memory_bytes) return plan;
@@ -374,12 +384,15 @@ Result<ModelPlan> plan(const Description& description, const ModelOptions& optio
                        const Machine& machine, AdapterSpan adapters) {
   MORACLE_TRY(std::vector<ModuleChoice> modules, choose(description, options, machine, adapters));
   MORACLE_TRY(ModelPlan plan, plan_memory(description, modules, options, machine));
+  plan.estimate = estimate_decode(modules, plan, options);
   plan.choices = grouped(std::move(modules));
   return plan;
 }
 
-Result<ModelPlan> plan(const Checkpoint& checkpoint, const ModelOptions& options,
+Result<ModelPlan> plan(const Checkpoint& checkpoint, const ModelOptions& wanted,
                        const Machine& machine) {
+  ModelOptions options = wanted;
+  MORACLE_CHECK(set_free_memory(options, machine));
   MORACLE_TRY(Description description,
               describe(checkpoint, {options.quantization, options.activations}));
   MORACLE_CHECK(divide(description, options));

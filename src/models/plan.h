@@ -34,10 +34,16 @@ struct ExpertWishes {
   /// With slots: experts of a layer whose memory calls with many tokens fill (PlacedMoe::stream).
   /// If not 0, every layer has a third choice, kStreamedExperts, between the two.
   int64_t num_streamed = 0;
+  /// With slots: experts of each layer that host memory holds; files have the others
+  /// (PlacedMoe::make_from_files). None: all of them.
+  std::optional<int64_t> num_on_host = {};
 };
 /// The parts of such choices.
 inline constexpr const char* kHostExperts = "experts in host memory";
 inline constexpr const char* kStreamedExperts = "experts of long steps";
+
+/// True for a choice kHostExperts of fewer experts than this process has.
+bool reads_files(const Selection& on_host);
 
 /// Opens options.adapters, and adds options.read_adapters. Errors: as LoraAdapter::open.
 Result<AdapterList> open_adapters(const Checkpoint& checkpoint, const ModelOptions& options);

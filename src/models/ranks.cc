@@ -156,6 +156,8 @@ std::vector<Fact> facts_after_loading(const Model::State& state, const ReadRecor
   // Each pair once: how choices are grouped depends on how many experts a rank has of each layer.
   std::vector<std::string> plan;
   for (const Choice& choice : state.choices) {
+    // Each rank's memory decides whether some of its experts lie in host memory.
+    if (choice.part == kHostExperts || choice.part == kStreamedExperts) continue;
     const Plan& chosen = *choice.selection.plan;
     const bool bf16 = std::any_of(chosen.matrices.begin(), chosen.matrices.end(), in_bf16);
     std::string one = str(choice.part, " ", name(*chosen.backend), bf16 ? " in bf16" : "");

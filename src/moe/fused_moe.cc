@@ -177,6 +177,14 @@ Result<PackedWeights> FusedMoe::State::pack(DescribedWeights&& weights,
   return PackedWeights(std::move(packed));
 }
 
+PackedWeights FusedMoe::State::packed(std::unique_ptr<PackedWeights::State> state) {
+  return PackedWeights(std::move(state));
+}
+
+PackedWeights::State* FusedMoe::State::state_of(const PackedWeights& weights) {
+  return weights.state_.get();
+}
+
 Status FusedMoe::swap(PackedWeights&& weights, Stream stream) {
   Device& device = state_->device();
   MORACLE_CHECK(check_swap(weights.state_.get(), state_->plan, device));

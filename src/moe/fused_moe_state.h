@@ -36,6 +36,8 @@ struct FusedMoe::State {
   /// workspace.
   static Result<FusedMoe> finish(std::unique_ptr<State> state, std::vector<KernelWeights> packed);
   Result<PackedWeights> pack(DescribedWeights&& weights, const Progress& progress) const;
+  static PackedWeights packed(std::unique_ptr<PackedWeights::State> state);
+  static PackedWeights::State* state_of(const PackedWeights& weights);  // null: consumed
   /// Enqueues a call. Errors: see FusedMoe::apply.
   Status run(ExpertsCall call, Stream stream) const;
 
@@ -47,8 +49,9 @@ struct PackedWeights::State {
   LayerSpec layer;
   ExpertMap experts;
   const Backend* backend = nullptr;
-  std::string device;                   // device name
-  std::vector<KernelWeights> matrices;  // w13 and w2, or a linear layer's only one
+  std::string device;                           // device name
+  std::vector<KernelWeights> matrices;          // w13 and w2, or a linear layer's only one
+  std::unique_ptr<DescribedWeights> described;  // experts that are read later; then no matrices
 };
 
 }  // namespace moracle

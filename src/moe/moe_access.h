@@ -32,6 +32,26 @@ struct MoeAccess {
   static Result<FusedMoe> make_moved(DescribedWeights&& weights, const Selection& selection,
                                      const FusedMoe& old);
 
+  // A layer whose local experts are read from files one by one.
+
+  /// A layer with the plan of `selection`, which has fewer experts than the layer, in memory of the
+  /// host. Its local experts are those that read_expert reads. Sets the keys of `weights` as
+  /// planned. Errors: no plan; another layer; adapters; memory.
+  static Result<FusedMoe> make_pool(DescribedWeights& weights, const Selection& selection,
+                                    std::shared_ptr<Workspace> workspace);
+  static Device& device_of(const FusedMoe& layer);
+  /// Packs a matrix of an expert as local expert `at`, then expert_read completes both. Several
+  /// threads may read different ones. Errors: reading.
+  static Status read_expert(FusedMoe& pool, const DescribedWeights& weights, bool is_w13,
+                            int64_t expert, int64_t at, ThreadPool& threads);
+  static Status expert_read(FusedMoe& pool, const DescribedWeights& weights, int64_t expert,
+                            int64_t at);
+  /// Weights of all experts, of which each is read once and dropped. Errors: as FusedMoe::pack.
+  static Result<PackedWeights> check_all(const FusedMoe& pool, DescribedWeights&& weights,
+                                         const Progress& progress);
+  /// The weights of check_all. Errors: others; consumed ones.
+  static Result<DescribedWeights> take_described(const FusedMoe& pool, PackedWeights&& weights);
+
   // A layer whose local experts are slots: experts of another layer replace one another there.
 
   /// A layer with the plan of `selection`, for copies of experts of `all`. Its local experts are
@@ -41,9 +61,9 @@ struct MoeAccess {
                                      std::shared_ptr<Workspace> workspace);
   /// Bytes of one packed expert, both matrices.
   static int64_t expert_bytes(const FusedMoe& layer);
-  /// An expert of a layer and a slot.
+  /// A local expert of a layer and a slot.
   struct ExpertInSlot {
-    int64_t expert, slot;
+    int64_t local, slot;
   };
   /// What a transfer of experts of `all` into slots reads and writes: w13 of each, then w2 of each.
   static std::vector<ExpertMatrix> matrices_of(const FusedMoe& all, const FusedMoe& slots,
@@ -51,9 +71,13 @@ struct MoeAccess {
   /// The same for a slot of another layer with the same plan, whose bytes are copied.
   static Status copy_slot(const FusedMoe& from, int64_t from_slot, FusedMoe& to, int64_t to_slot,
                           Stream stream);
-  /// Enqueues what kernels derive from a slot's bytes, which were enqueued before.
-  static Status slot_filled(FusedMoe& slots, int64_t slot, const FusedMoe& all, int64_t expert,
+  /// Enqueues what kernels derive from a slot's bytes, which were enqueued before, and the adapters
+  /// of the local expert of `all` in it.
+  static Status slot_filled(FusedMoe& slots, int64_t slot, const FusedMoe& all, int64_t local,
                             Stream stream);
+  /// Enqueues the adapters alone.
+  static Status copy_adapters(FusedMoe& slots, int64_t slot, const FusedMoe& all, int64_t local,
+                              Stream stream);
   /// Pins the packed weights for transfers to `device`. Empty where that is not needed or refused.
   static std::vector<std::shared_ptr<void>> pin(const FusedMoe& all, Device& device);
   /// Lets the layer read its map of experts to slots from memory of the caller's, [num_experts].

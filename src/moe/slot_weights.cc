@@ -2,6 +2,7 @@
 #include <algorithm>
 
 #include "base/out_of_memory.h"
+#include "base/scalar.h"
 #include "base/text.h"
 #include "base/try.h"
 #include "layout/unpack.h"
@@ -24,8 +25,11 @@ Status check(const FusedMoe& all, const Plan& slots) {
                  "slots planned for this layer, " + describe(plan.layer),
                  "they were planned for " + describe(slots.layer)};
   }
-  if (plan.adapter_bytes > 0 || slots.adapter_bytes > 0)
-    return refused(all, "a layer without adapters, because slots hold none", "it has some");
+  if (plan.lora_rank != slots.lora_rank || plan.max_adapters != slots.max_adapters) {
+    return refused(all, "slots planned for the adapters of the layer",
+                   str("they are for ", slots.max_adapters, " of rank ", slots.lora_rank,
+                       ", the layer is for ", plan.max_adapters, " of rank ", plan.lora_rank));
+  }
   if (plan.format == ActivationFormat::kBatched || slots.format == ActivationFormat::kBatched)
     return refused(all, "a plan for tokens with ids", "it is for batched activations");
   return {};
@@ -43,6 +47,19 @@ Result<KernelWeights> empty(const KernelWeights& from, const MatrixPlan& matrix,
     MORACLE_TRY(to.input_scales, device.allocate(num_slots * sizeof(float)));
   }
   return to;
+}
+
+// Uploads rows of the host's, which are f32, in the dtype of the device.
+Status copy_rows(const Matrix& from, const Matrix& to, Device& device, Stream stream) {
+  const auto count = static_cast<size_t>(from.rows * from.cols);
+  if (from.dtype == to.dtype)
+    return device.enqueue_upload(to.data, from.data, count * bits(to.dtype) / 8, stream);
+  std::vector<uint16_t> rounded(count);
+  const auto* const values = static_cast<const float*>(from.data);
+  std::transform(values, values + count, rounded.begin(), [&](float value) {
+    return to.dtype == DType::kF16 ? float_to_f16(value) : float_to_bf16(value);
+  });
+  return device.enqueue_upload(to.data, rounded.data(), count * sizeof(uint16_t), stream);
 }
 
 }  // namespace
@@ -95,11 +112,11 @@ std::vector<ExpertMatrix> MoeAccess::matrices_of(const FusedMoe& all, const Fuse
   const auto add = [&](const GroupedLinear& source, const GroupedLinear& target,
                        const MatrixPlan& plan) {
     const KernelWeights &packed = source.weights(), &out = target.weights();
-    for (const auto& [expert, slot] : experts) {
+    for (const auto& [local, slot] : experts) {
       // The shape of the plan: kernels may change that of their weights when they prepare them.
-      matrices.push_back({packed.layout, &packed.shape,
-                          packed.expert(from.plan.experts.local()[expert]), to.plan.backend->layout,
-                          &plan.shape, const_cast<std::byte*>(out.expert(slot))});
+      matrices.push_back({packed.layout, &packed.shape, packed.expert(local),
+                          to.plan.backend->layout, &plan.shape,
+                          const_cast<std::byte*>(out.expert(slot))});
     }
   };
   add(*from.w13, *to.w13, to.plan.matrices[0]);
@@ -120,11 +137,34 @@ Status MoeAccess::copy_slot(const FusedMoe& from, int64_t from_slot, FusedMoe& t
   return {};
 }
 
-Status MoeAccess::slot_filled(FusedMoe& slots, int64_t slot, const FusedMoe& all, int64_t expert,
-                              Stream stream) {
+Status MoeAccess::copy_adapters(FusedMoe& slots, int64_t slot, const FusedMoe& all, int64_t local,
+                                Stream stream) {
+  using namespace slot_weights;
   FusedMoe::State& to = *slots.state_;
   const FusedMoe::State& from = *all.state_;
-  const int64_t local = from.plan.experts.local()[expert];
+  if (to.plan.adapter_bytes == 0) return {};
+  MORACLE_TRY(const LayerLock lock, LayerLock::take(*to.workspace, stream));
+  const int64_t in_slots = to.plan.experts.num_local(), here = from.plan.experts.num_local();
+  const AdapterScratch &target = to.adapters, &source = from.adapters;
+  const std::pair<const Matrix*, const Matrix*> stacked[] = {{&source.w13_a, &target.w13_a},
+                                                             {&source.w13_b, &target.w13_b},
+                                                             {&source.w2_a, &target.w2_a},
+                                                             {&source.w2_b, &target.w2_b}};
+  for (int64_t id = 0; id < to.plan.max_adapters; ++id) {
+    for (const auto& [a, b] : stacked) {
+      const int64_t rows = b->rows / (to.plan.max_adapters * in_slots);
+      MORACLE_CHECK(copy_rows(a->slice((id * here + local) * rows, rows),
+                              b->slice((id * in_slots + slot) * rows, rows), to.device(), stream));
+    }
+  }
+  return {};
+}
+
+Status MoeAccess::slot_filled(FusedMoe& slots, int64_t slot, const FusedMoe& all, int64_t local,
+                              Stream stream) {
+  MORACLE_CHECK(copy_adapters(slots, slot, all, local, stream));
+  FusedMoe::State& to = *slots.state_;
+  const FusedMoe::State& from = *all.state_;
   MORACLE_TRY(const LayerLock lock, LayerLock::take(*to.workspace, stream));
   const std::pair<GroupedLinear*, const GroupedLinear*> matrices[] = {
       {to.w13.get(), from.w13.get()}, {to.w2.get(), from.w2.get()}};

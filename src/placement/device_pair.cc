@@ -12,16 +12,20 @@ namespace {
 // A step of which the device's part is recorded. The host's parts follow each replay.
 class PlacedGraph final : public Graph {
  public:
-  PlacedGraph(std::unique_ptr<Graph> graph, std::function<Status(Stream)> host_parts)
-      : graph_(std::move(graph)), host_parts_(std::move(host_parts)) {}
+  using Part = std::function<Status(Stream)>;
+  PlacedGraph(std::unique_ptr<Graph> graph, Part flush_maps, Part host_parts)
+      : graph_(std::move(graph)),
+        flush_maps_(std::move(flush_maps)),
+        host_parts_(std::move(host_parts)) {}
   Status replay(Stream stream) override {
+    MORACLE_CHECK(flush_maps_(stream));
     MORACLE_CHECK(graph_->replay(stream));
     return host_parts_(stream);
   }
 
  private:
   std::unique_ptr<Graph> graph_;
-  std::function<Status(Stream)> host_parts_;
+  Part flush_maps_, host_parts_;
 };
 
 }  // namespace
@@ -40,7 +44,8 @@ Status DevicePair::State::reserve(const Plan& plan, int64_t host_expert_bytes, i
   const HostLinkSize most{std::max(link_size.num_tokens, plan.max_num_tokens),
                           std::max(link_size.hidden_size, plan.layer.hidden_size),
                           std::max(link_size.top_k, plan.layer.top_k), plan.activation_dtype};
-  if (!link || most.bytes() > link_size.bytes() || most.choices() > link_size.choices()) {
+  if (!link || most.bytes() > link_size.bytes() || most.choices() > link_size.choices() ||
+      most.num_tokens > link_size.num_tokens) {
     MORACLE_TRY(link, on.host_link(most));
     link_size = most;
   }
@@ -93,7 +98,9 @@ Status DevicePair::State::begin_next(bool device_waits, Stream stream) {
                                  [](const PendingMove& one) { return one.transfer == 0; });
   if (next == pending.end()) return {};
   PlacedMoe::State& layer = *next->layer;
-  const MoeAccess::ExpertInSlot one{next->move.expert, next->move.slot};
+  // Since the decision another one may have taken its place in the host's memory.
+  if (layer.pool) MORACLE_CHECK(layer.hold({&next->move.expert, 1}));
+  const MoeAccess::ExpertInSlot one{layer.on_host(next->move.expert), next->move.slot};
   const auto matrices = MoeAccess::matrices_of(layer.all, layer.slots, {&one, 1});
   if (device_waits && !transfers->in_background(matrices)) return {};
   MORACLE_TRY(next->transfer, transfers->begin(matrices, evicted, stream));
@@ -133,9 +140,7 @@ Status DevicePair::State::run(std::span<const HostPart> parts, Stream stream) {
   for (const HostPart& part : parts) {
     if (first.ok()) first = use_wait(stream);
     Status done = link->arrived(stream);
-    if (done) {
-      done = static_cast<PlacedMoe::State*>(part.layer)->run_host_part(part.num_tokens, first.ok());
-    }
+    if (done) done = static_cast<PlacedMoe::State*>(part.layer)->run_host_part(part, first.ok());
     if (first.ok()) first = std::move(done);
   }
   return first;
@@ -169,7 +174,11 @@ Result<std::unique_ptr<Graph>> DevicePair::record(const std::function<Status()>&
     const DeviceLock held = s.device().lock();
     return s.run(parts, on);
   };
-  return std::unique_ptr<Graph>(std::make_unique<PlacedGraph>(*std::move(graph), run));
+  const auto flush = [&s](Stream on) {
+    const DeviceLock held = s.device().lock();
+    return s.flush_maps(on);
+  };
+  return std::unique_ptr<Graph>(std::make_unique<PlacedGraph>(*std::move(graph), flush, run));
 }
 
 Result<Parallelism> slots_of(int64_t num_experts, int64_t num_slots) {

@@ -54,6 +54,7 @@ struct DevicePair::State {
   struct HostPart {
     Layer* layer;
     int64_t num_tokens;
+    bool adapts;  ///< tokens have adapter ids
   };
 
   std::shared_ptr<Workspace> host, slots;
@@ -70,6 +71,7 @@ struct DevicePair::State {
   bool moves = false;             // move() is in use
   Layer* undecided = nullptr;     // the layer whose host part ran last
   Buffer partial;                 // a pass's part of the output
+  Buffer host_sums;               // f32, two of them: shares of a call that files have
   std::vector<HostPart>* recording = nullptr;
 
   Device& device() const { return slots->device(); }

@@ -44,27 +44,50 @@ PlacedMoe::State::~State() {
   s.forget(this);
 }
 
+Result<std::unique_ptr<PlacedMoe::State>> PlacedMoe::State::make(
+    FusedMoe on_host, const Selection& slots, std::shared_ptr<DevicePair> devices) {
+  DevicePair::State& shared = *devices->state_;
+  MORACLE_TRY(FusedMoe in_slots, MoeAccess::make_slots(on_host, slots, shared.slots));
+  MORACLE_CHECK(shared.reserve(in_slots.plan(), MoeAccess::expert_bytes(on_host),
+                               MoeAccess::expert_bytes(in_slots)));
+  MORACLE_TRY(MapRange map, shared.take_map(on_host.plan().layer.num_experts));
+  MoeAccess::share_map(in_slots, map.on_device);
+  MORACLE_CHECK(shared.flush_maps({}));
+  auto state = std::make_unique<State>(std::move(on_host), std::move(in_slots), std::move(map),
+                                       std::move(devices));
+  state->pinned = MoeAccess::pin(state->all, shared.device());
+  return state;
+}
+
 Result<PlacedMoe> PlacedMoe::make(DescribedWeights&& weights, const Selection& all,
                                   const Selection& slots, std::shared_ptr<DevicePair> devices,
                                   const Progress& progress) {
   const std::string layer = weights.spec.name;
   return or_out_of_memory(layer, [&]() -> Result<PlacedMoe> {
+    const std::shared_ptr<Workspace>& host = devices->state_->host;
+    MORACLE_TRY(FusedMoe on_host, FusedMoe::make(std::move(weights), all, host, progress));
+    MORACLE_TRY(auto state, State::make(std::move(on_host), slots, std::move(devices)));
+    return PlacedMoe(std::move(state));
+  });
+}
+
+Result<PlacedMoe> PlacedMoe::make_from_files(DescribedWeights&& weights, const Selection& some,
+                                             const Selection& slots,
+                                             std::shared_ptr<DevicePair> devices,
+                                             bool deterministic, const Progress& progress) {
+  const std::string layer = weights.spec.name;
+  return or_out_of_memory(layer, [&]() -> Result<PlacedMoe> {
     DevicePair::State& shared = *devices->state_;
-    MORACLE_TRY(const Plan plan, all.chosen());
-    if (!plan.experts.is_identity()) {
-      return Error{ErrorKind::kUnsupported, "", layer, "all experts of the layer on the host",
-                   str("it has ", plan.experts.num_local(), " of ", plan.experts.num_experts())};
+    MORACLE_TRY(FusedMoe on_host, MoeAccess::make_pool(weights, some, shared.host));
+    MORACLE_TRY(auto state, State::make(std::move(on_host), slots, std::move(devices)));
+    const Plan& plan = state->all.plan();
+    const auto bytes =
+        static_cast<size_t>(plan.max_num_tokens * plan.layer.hidden_size) * sizeof(float) * 2;
+    if (shared.host_sums.bytes() < bytes) {
+      MORACLE_TRY(shared.host_sums, shared.host->device().allocate(bytes));
     }
-    MORACLE_TRY(FusedMoe on_host, FusedMoe::make(std::move(weights), all, shared.host, progress));
-    MORACLE_TRY(FusedMoe in_slots, MoeAccess::make_slots(on_host, slots, shared.slots));
-    MORACLE_CHECK(shared.reserve(in_slots.plan(), MoeAccess::expert_bytes(on_host),
-                                 MoeAccess::expert_bytes(in_slots)));
-    MORACLE_TRY(MapRange map, shared.take_map(plan.layer.num_experts));
-    MoeAccess::share_map(in_slots, map.on_device);
-    MORACLE_CHECK(shared.flush_maps({}));
-    auto state = std::make_unique<State>(std::move(on_host), std::move(in_slots), std::move(map),
-                                         std::move(devices));
-    state->pinned = MoeAccess::pin(state->all, shared.device());
+    state->pool.emplace(std::move(weights), plan.experts.num_local(), deterministic);
+    MORACLE_CHECK(state->pool->fill(state->all, progress));
     return PlacedMoe(std::move(state));
   });
 }
@@ -87,76 +110,84 @@ Status PlacedMoe::State::check(const Matrix& hidden, const Matrix& output) const
 }
 
 int64_t PlacedMoe::State::split(std::span<int32_t> ids) {
-  int64_t in_slots = 0, on_host = 0;
+  int64_t in_slots = 0, others = 0;
   last.assign(ids.begin(), ids.end());
   for (int32_t& id : ids) {
     if (id < 0 || id >= table.num_experts()) {
       id = -1;  // the device with the slots reports those that are not -1
+    } else if (!is_here(id)) {
+      last[&id - ids.data()] = id = -1;  // another rank's
     } else if (local[id] >= 0) {
       id = -1;
       ++in_slots;
     } else {
-      ++on_host;
+      ++others;
     }
   }
   counts.hits += in_slots;
-  counts.misses += on_host;
+  counts.misses += others;
   policy.observe(last);
   decided.reset();
   shared().undecided = this;
-  return on_host;
+  return others;
 }
 
-Status PlacedMoe::State::run_host_part(int64_t num_tokens, bool computes) {
+Status PlacedMoe::State::run_host_part(const DevicePair::State::HostPart& part, bool computes) {
   HostLink& link = *shared().link;
   const Plan& plan = slots.plan();
-  const int64_t choices = num_tokens * plan.layer.top_k;
+  const int64_t choices = part.num_tokens * plan.layer.top_k;
   if (!computes || split({link.ids(), static_cast<size_t>(choices)}) == 0) {
     link.answer(HostLink::Part::kNone);
     return {};
   }
   const auto rows_at = [&](void* data) {
     const int64_t cols = plan.layer.hidden_size;
-    return Matrix{data, plan.activation_dtype, num_tokens, cols, cols};
+    return Matrix{data, plan.activation_dtype, part.num_tokens, cols, cols};
   };
-  Status computed =
-      all.apply(rows_at(link.hidden()), {link.ids()}, {link.weights()}, rows_at(link.sum()), {});
+  const LoraIds lora_ids{part.adapts ? link.lora_ids() : nullptr};
+  const Matrix hidden = rows_at(link.hidden()), sum = rows_at(link.sum());
+  Status computed = pool ? compute_from_pool(hidden, sum, choices)
+                         : all.apply(hidden, {link.ids()}, {link.weights()}, sum, {}, lora_ids);
   link.answer(computed ? HostLink::Part::kSum : HostLink::Part::kNone);
   return computed;
 }
 
 Status PlacedMoe::State::apply(const Matrix& hidden, TopkIds topk_ids, TopkWeights topk_weights,
-                               const Matrix& output, Stream on) {
+                               const Matrix& output, Stream on, LoraIds lora_ids) {
   DevicePair::State& s = shared();
   // The memory between the devices serves one layer at a time.
   const DeviceLock lock = s.device().lock();
+  // Both devices follow one map, also after a call that failed.
+  if (s.recording == nullptr) MORACLE_CHECK(s.flush_maps(on));
   if (buffers != nullptr && hidden.rows >= stream_from)
-    return apply_streamed(hidden, topk_ids, topk_weights, output, on);
+    return apply_streamed(hidden, topk_ids, topk_weights, output, on, lora_ids);
   HostLink& link = *s.link;
-  MORACLE_CHECK(link.send(hidden, topk_ids.data, topk_weights.data,
-                          hidden.rows * slots.plan().layer.top_k, on));
+  MORACLE_CHECK(link.send({hidden, topk_ids.data, topk_weights.data,
+                           hidden.rows * slots.plan().layer.top_k, lora_ids.data},
+                          on));
   const bool waits = link.device_waits();
   // Before more work is enqueued that synchronizing would wait for.
   if (!waits) MORACLE_CHECK(link.arrived(on));
   // The device works while the host computes. Without its part, it still reports wrong ids and
   // writes zeros.
-  Status enqueued = slots.apply(hidden, topk_ids, topk_weights, output, on);
+  Status enqueued = slots.apply(hidden, topk_ids, topk_weights, output, on, lora_ids);
   if (enqueued && waits) enqueued = link.add(output, on);
+  const DevicePair::State::HostPart part{this, hidden.rows, lora_ids.data != nullptr};
   if (s.recording != nullptr) {
-    s.recording->push_back({this, hidden.rows});
+    s.recording->push_back(part);
     return enqueued;
   }
   // After an error, too: the device waits for an answer to what was sent.
   if (waits && enqueued) enqueued = s.use_wait(on);
   Status computed = waits ? link.arrived(on) : Status();
-  if (computed) computed = run_host_part(hidden.rows, enqueued.ok());
+  if (computed) computed = run_host_part(part, enqueued.ok());
   if (!enqueued) return enqueued;
   if (!computed || waits) return computed;
   return link.add(output, on);
 }
 
 Status PlacedMoe::apply(const ConstMatrix& input, TopkIds topk_ids, TopkWeights topk_weights,
-                        const Matrix& output, Stream stream) {
+                        const Matrix& output, Stream stream, LoraIds lora_ids) {
   const Matrix hidden = as_operand(input);
   const Plan& plan = slots_plan();
   MORACLE_CHECK(state_->check(hidden, output));
@@ -166,7 +197,14 @@ Status PlacedMoe::apply(const ConstMatrix& input, TopkIds topk_ids, TopkWeights 
   MORACLE_CHECK(check_pointer(topk_weights.data, alignof(float), plan, "topk_weights"));
   MORACLE_CHECK(check_pointer(hidden, plan, "hidden"));
   MORACLE_CHECK(check_pointer(output, plan, "output"));
-  return state_->apply(hidden, topk_ids, topk_weights, output, stream);
+  if (lora_ids.data != nullptr) {
+    MORACLE_CHECK(check_pointer(lora_ids.data, alignof(int32_t), plan, "lora_ids"));
+    if (plan.lora_rank == 0) {
+      return Error{ErrorKind::kInvalidArgument, "", plan.layer.name, "a plan with adapters",
+                   "the plan has none"};
+    }
+  }
+  return state_->apply(hidden, topk_ids, topk_weights, output, stream, lora_ids);
 }
 
 PlacementCounts PlacedMoe::counts() const {

@@ -8,18 +8,22 @@
 
 #include "moe/moe_access.h"
 #include "placement/device_pair.h"
+#include "placement/host_pool.h"
 #include "placement/slots.h"
 
 namespace moracle {
 
 struct PlacedMoe::State {
   using StreamBuffer = DevicePair::State::StreamBuffer;
+  static Result<std::unique_ptr<State>> make(FusedMoe on_host, const Selection& slots,
+                                             std::shared_ptr<DevicePair> devices);
   State(FusedMoe on_host, FusedMoe in_slots, MapRange range, std::shared_ptr<DevicePair> pair);
   State(const State&) = delete;
   State& operator=(const State&) = delete;
   ~State();
 
   FusedMoe all, slots;
+  std::optional<HostPool> pool;               // of `all`; none: it has all experts
   std::vector<std::shared_ptr<void>> pinned;  // the weights of `all`
   std::shared_ptr<DevicePair> devices;
   ExpertSlots table;
@@ -33,17 +37,32 @@ struct PlacedMoe::State {
   int64_t stream_from = std::numeric_limits<int64_t>::max();
 
   DevicePair::State& shared() const { return *devices->state_; }
+  /// The host's local number of an expert; -1: another rank has it, or only files.
+  int64_t on_host(int64_t expert) const {
+    return pool ? pool->slot_of(expert) : all.plan().experts.local()[expert];
+  }
+  /// The experts that calls compute here, ascending by their number on the host.
+  std::vector<int32_t> experts_here() const;
+  bool is_here(int64_t expert) const { return pool || on_host(expert) >= 0; }
+  /// Lets the host's memory have these experts. Nothing else may use the memory then.
+  Status hold(std::span<const int32_t> experts);
+  /// The host's part where files have some experts.
+  // Measured on the loaded layer, in microseconds: the host's part of so many tokens of zeros,
+  // whose choices are spread over all experts; and the time until an expert is in a slot.
+  Result<double> host_us(int64_t num_tokens);
+  Result<double> transfer_us(bool& in_background);
+  Status compute_from_pool(const Matrix& hidden, const Matrix& sum, int64_t choices);
   Status check(const Matrix& hidden, const Matrix& output) const;
   Status apply(const Matrix& hidden, TopkIds ids, TopkWeights weights, const Matrix& output,
-               Stream stream);
-  /// The host's part of a call of `num_tokens` that has arrived. Without `computes` it has none.
-  Status run_host_part(int64_t num_tokens, bool computes);
+               Stream stream, LoraIds lora_ids);
+  /// The host's part of a call that has arrived. Without `computes` it has none.
+  Status run_host_part(const DevicePair::State::HostPart& part, bool computes);
   // Takes the choices of experts in slots out of the host's ids. Returns the number of the others.
   int64_t split(std::span<int32_t> ids);
 
   /// A call whose experts all run on the device with the slots.
   Status apply_streamed(const Matrix& hidden, TopkIds ids, TopkWeights weights,
-                        const Matrix& output, Stream stream);
+                        const Matrix& output, Stream stream, LoraIds lora_ids);
   int64_t num_passes() const;
   // The buffer that holds the experts of a pass, or gets them.
   Result<StreamBuffer*> stage(int64_t pass, Stream stream);

@@ -33,7 +33,10 @@ void PlacedMoe::State::evict(int64_t slot) {
 }
 
 Status PlacedMoe::State::arrive(int64_t expert, int64_t slot, Stream stream) {
-  MORACLE_CHECK(MoeAccess::slot_filled(slots, slot, all, expert, stream));
+  // The static scales are those of the host's expert.
+  const auto arrived = static_cast<int32_t>(expert);
+  if (pool && pool->slot_of(expert) < 0) MORACLE_CHECK(hold({&arrived, 1}));
+  MORACLE_CHECK(MoeAccess::slot_filled(slots, slot, all, on_host(expert), stream));
   set_local(expert, static_cast<int32_t>(slot));
   table.finish(slot);
   ++counts.moves;
@@ -50,8 +53,10 @@ Status PlacedMoe::State::place(int64_t expert, int64_t slot, Stream stream) {
   MORACLE_CHECK(s.flush_maps(stream));
   table.begin(expert, slot);
   const auto fill = [&]() -> Status {
+    const auto one_expert = static_cast<int32_t>(expert);
+    MORACLE_CHECK(hold({&one_expert, 1}));
     MORACLE_TRY(const ExpertTransfers::Mark mark, s.transfers->mark(stream));
-    const MoeAccess::ExpertInSlot one{expert, slot};
+    const MoeAccess::ExpertInSlot one{on_host(expert), slot};
     const auto matrices = MoeAccess::matrices_of(all, slots, {&one, 1});
     MORACLE_TRY(const int64_t transfer, s.transfers->begin(matrices, mark, stream));
     MORACLE_CHECK(s.transfers->wait(transfer, stream));
@@ -99,6 +104,11 @@ Status PlacedMoe::place(int64_t expert, int64_t slot, Stream stream) {
         str("an expert below ", table.num_experts(), " and a slot below ", table.num_slots()),
         str("it is expert ", expert, " in slot ", slot)};
   }
+  if (!state_->is_here(expert)) {
+    return Error{ErrorKind::kInvalidArgument, "", slots_plan().layer.name,
+                 str("one of the ", host_plan().experts.num_local(), " experts of this rank"),
+                 str("expert ", expert, " is another rank's")};
+  }
   return state_->place(expert, slot, stream);
 }
 
@@ -122,12 +132,30 @@ std::vector<int32_t> PlacedMoe::placed() const {
   return experts;
 }
 
+Status PlacedMoe::set_adapter(int32_t id, const LoraWeights& adapter) {
+  State& state = *state_;  // one that reads from files has a plan without adapters, which refuses
+  const DeviceLock lock = state.shared().device().lock();
+  MORACLE_CHECK(state.all.set_adapter(id, adapter));
+  // An expert on its way gets its adapters when it arrives.
+  for (int64_t slot = 0; slot < state.table.num_slots(); ++slot) {
+    if (state.table.state(slot) != ExpertSlots::State::kReady) continue;
+    const int64_t local = state.on_host(state.table.expert_in(slot));
+    MORACLE_CHECK(MoeAccess::copy_adapters(state.slots, slot, state.all, local, {}));
+  }
+  return state.shared().device().synchronize();
+}
+
+Status PlacedMoe::clear_adapter(int32_t id) {
+  return set_adapter(id, LoraWeights());
+}
+
 void PlacedMoe::set_policy(const PolicyOptions& options) {
   state_->policy = SlotPolicy(state_->table.num_experts(), options);
   state_->decided.reset();
 }
 
 Result<PackedWeights> PlacedMoe::pack(DescribedWeights&& weights, const Progress& progress) const {
+  if (state_->pool) return MoeAccess::check_all(state_->all, std::move(weights), progress);
   return state_->all.pack(std::move(weights), progress);
 }
 
@@ -139,7 +167,12 @@ Status PlacedMoe::State::swap(PackedWeights&& weights, Stream stream) {
   DevicePair::State& s = shared();
   const DeviceLock lock = s.device().lock();
   MORACLE_CHECK(s.transfers->finish());  // they read the old weights
-  MORACLE_CHECK(all.swap(std::move(weights)));
+  if (pool) {
+    MORACLE_TRY(DescribedWeights fresh, MoeAccess::take_described(all, std::move(weights)));
+    pool->replace(std::move(fresh));
+  } else {
+    MORACLE_CHECK(all.swap(std::move(weights)));
+  }
   s.forget(this);
   // Slots hold the old weights until each is filled: calls must not find them.
   std::vector<std::pair<int32_t, int64_t>> experts;

@@ -3,6 +3,9 @@
 #include <algorithm>
 #include <deque>
 #include <numeric>
+#include <optional>
+
+#include "placement/prefetch.h"
 
 namespace moracle {
 namespace {
@@ -10,6 +13,7 @@ namespace {
 struct SimulatedLayer {
   ExpertSlots slots;
   SlotPolicy policy;
+  std::optional<NextLayerPolicy> from_before;  // prefetches
 };
 
 struct OnBus {
@@ -28,7 +32,10 @@ class Simulation {
         budget_(options.bytes_in_flight) {
     for (int64_t layer = 0; layer < trace.num_layers; ++layer) {
       layers_.push_back({ExpertSlots(trace.num_experts, options.num_slots),
-                         SlotPolicy(trace.num_experts, {costs_, options.half_life})});
+                         SlotPolicy(trace.num_experts, {costs_, options.half_life}),
+                         {}});
+      if (options.prefetches && layer > 0)
+        layers_.back().from_before.emplace(trace.num_experts, costs_);
       if (!options.start.empty()) start(layers_.back(), options.start[layer]);
     }
   }
@@ -38,6 +45,7 @@ class Simulation {
       for (int64_t layer = 0; layer < trace_.num_layers; ++layer) {
         arrive(step);
         at_ = {.step = step, .layer = layer};
+        if (layer + 1 < trace_.num_layers && layers_[layer + 1].from_before) prefetch(step, layer);
         compute(layers_[layer], trace_.chosen(step, layer));
       }
     }
@@ -80,6 +88,20 @@ class Simulation {
     }
   }
 
+  // Begins moves for the layer after this one. The host reads these experts while it computes.
+  void prefetch(int64_t step, int64_t layer) {
+    SimulatedLayer& next = layers_[layer + 1];
+    const auto chosen = trace_.chosen(step, layer);
+    const auto moves =
+        next.from_before->decide(chosen, next.slots, next.policy, budget_.moves_of(costs_.bytes));
+    at_.layer = layer + 1;
+    for (const ExpertMove& move : moves) begin(next, move);
+    at_.layer = layer;
+    prefetched_us_ = static_cast<double>(moves.size()) * costs_.move_us;
+    result_.prefetches += static_cast<int64_t>(moves.size());
+    next.from_before->observe(chosen, trace_.chosen(step, layer + 1));
+  }
+
   // Computes a layer, then begins moves.
   void compute(SimulatedLayer& layer, std::span<const int32_t> chosen) {
     int64_t hits = 0;
@@ -93,11 +115,12 @@ class Simulation {
     result_.misses += misses;
 
     layer.policy.observe(chosen);
-    const std::vector<ExpertMove> moves =
-        layer.policy.decide(layer.slots, budget_.moves_of(costs_.bytes));
+    const std::vector<ExpertMove> moves = layer.policy.decide(
+        layer.slots, std::min(options_.most_moves, budget_.moves_of(costs_.bytes)));
     const SimulatedMachine& machine = options_.machine;
     const double host_us = static_cast<double>(misses) * costs_.host_us +
-                           static_cast<double>(moves.size()) * costs_.move_us;
+                           static_cast<double>(moves.size()) * costs_.move_us + prefetched_us_;
+    prefetched_us_ = 0;
     const double slots_us = static_cast<double>(hits) * costs_.slot_us;
     const double experts_us = std::max(host_us, slots_us);
     const double others_us = machine.layer_us + machine.crossing_us;
@@ -126,6 +149,7 @@ class Simulation {
   std::vector<SimulatedLayer> layers_;
   std::deque<OnBus> on_bus_;  // in the order of arrival
   double now_us_ = 0, bus_free_us_ = 0;
+  double prefetched_us_ = 0;  // the host's time for moves to the next layer
   SlotEvent at_;
   Simulated result_;
 };

@@ -2,6 +2,7 @@
 #pragma once
 
 #include <functional>
+#include <limits>
 #include <vector>
 
 #include "placement/policy.h"
@@ -23,6 +24,11 @@ struct SimulationOptions {
   double half_life = 8;   ///< see PolicyOptions
   /// Bytes that may be on the bus at a time. 0: experts do not move.
   int64_t bytes_in_flight = 0;
+  /// Begin moves for the next layer when a layer's experts are known, where they pay
+  /// (NextLayerPolicy).
+  bool prefetches = false;
+  /// Moves that a layer begins after a step at most.
+  int64_t most_moves = std::numeric_limits<int64_t>::max();
   /// [num_layers][num_experts]: the most used experts lie in slots at the start. Empty: slots are
   /// empty.
   std::vector<std::vector<int64_t>> start;
@@ -48,6 +54,7 @@ struct Simulated {
   int64_t steps = 0;
   int64_t hits = 0, misses = 0;
   int64_t moves = 0, bytes_moved = 0;
+  int64_t prefetches = 0;  ///< of the moves
   double us = 0;
   double host_waits_us = 0;  ///< the host had no work, while slots or the rest of a layer ran
   double slots_wait_us = 0;  ///< the device with the slots waited for the host's part of a sum

@@ -8,7 +8,7 @@
 namespace moracle {
 int64_t PlacedMoe::State::num_passes() const {
   const int64_t capacity = buffers->capacity();
-  return (table.num_experts() + capacity - 1) / capacity;
+  return (all.plan().experts.num_local() + capacity - 1) / capacity;
 }
 
 Result<PlacedMoe::State::StreamBuffer*> PlacedMoe::State::stage(int64_t pass, Stream on) {
@@ -20,7 +20,8 @@ Result<PlacedMoe::State::StreamBuffer*> PlacedMoe::State::stage(int64_t pass, St
   buffer.layer = nullptr;  // until all of it is enqueued
   ExpertTransfers& transfers = *shared().transfers;
   const int64_t capacity = buffers->capacity(), first = pass * capacity;
-  const int64_t end = std::min(first + capacity, table.num_experts());
+  const std::vector<int32_t>& experts = all.plan().experts.global();
+  const int64_t end = std::min(first + capacity, all.plan().experts.num_local());
   std::vector<MoeAccess::ExpertInSlot> together;
   const auto send = [&]() -> Status {
     if (together.empty()) return {};
@@ -30,12 +31,12 @@ Result<PlacedMoe::State::StreamBuffer*> PlacedMoe::State::stage(int64_t pass, St
     together.clear();
     return {};
   };
-  for (int64_t expert = first; expert < end; ++expert) {
-    if (const int32_t slot = local[expert]; slot >= 0) {
-      MORACLE_CHECK(MoeAccess::copy_slot(slots, slot, buffer.experts, expert - first, on));
+  for (int64_t i = first; i < end; ++i) {
+    if (const int32_t slot = local[experts[i]]; slot >= 0) {
+      MORACLE_CHECK(MoeAccess::copy_slot(slots, slot, buffer.experts, i - first, on));
       continue;
     }
-    together.push_back({expert, expert - first});
+    together.push_back({i, i - first});
     if (together.size() == kTransferExperts) MORACLE_CHECK(send());
   }
   MORACLE_CHECK(send());
@@ -60,7 +61,8 @@ Status PlacedMoe::State::stage_next(int64_t pass, Stream on) {
 }
 
 Status PlacedMoe::State::apply_streamed(const Matrix& hidden, TopkIds topk_ids,
-                                        TopkWeights topk_weights, const Matrix& output, Stream on) {
+                                        TopkWeights topk_weights, const Matrix& output, Stream on,
+                                        LoraIds lora_ids) {
   DevicePair::State& s = shared();
   const int64_t capacity = buffers->capacity(), passes = num_passes();
   const Matrix partial{s.partial.data(), output.dtype, output.rows, output.cols, output.cols};
@@ -68,17 +70,18 @@ Status PlacedMoe::State::apply_streamed(const Matrix& hidden, TopkIds topk_ids,
     MORACLE_TRY(StreamBuffer* const buffer, stage(pass, on));
     MORACLE_CHECK(s.transfers->wait(buffer->transfer, on));
     const int64_t first = pass * capacity;
-    const int64_t count = std::min(capacity, table.num_experts() - first);
+    const std::vector<int32_t>& experts = all.plan().experts.global();
+    const int64_t count = std::min(capacity, all.plan().experts.num_local() - first);
     for (int64_t i = 0; i < count; ++i)
       MORACLE_CHECK(MoeAccess::slot_filled(buffer->experts, i, all, first + i, on));
     if (buffer->mapped != pass) {
       std::vector<int32_t> share(table.num_experts(), -1);
-      for (int64_t i = 0; i < count; ++i) share[first + i] = static_cast<int32_t>(i);
+      for (int64_t i = 0; i < count; ++i) share[experts[first + i]] = static_cast<int32_t>(i);
       MORACLE_CHECK(MoeAccess::map_slots(buffer->experts, share, on));
       buffer->mapped = pass;
     }
-    MORACLE_CHECK(
-        buffer->experts.apply(hidden, topk_ids, topk_weights, pass == 0 ? output : partial, on));
+    MORACLE_CHECK(buffer->experts.apply(hidden, topk_ids, topk_weights,
+                                        pass == 0 ? output : partial, on, lora_ids));
     if (pass > 0) MORACLE_CHECK(kernel_device(s.device()).ops().add(output, partial, on));
     MORACLE_TRY(buffer->used, s.transfers->mark(on));
     MORACLE_CHECK(stage_next(pass, on));
@@ -93,6 +96,10 @@ Status PlacedMoe::stream(const Selection& selection) {
   const DeviceLock lock = s.device().lock();
   const LayerSpec& layer = slots_plan().layer;
   MORACLE_TRY(const Plan plan, selection.chosen());
+  if (state.pool) {
+    return Error{ErrorKind::kUnsupported, "", layer.name, "all experts in host memory",
+                 "files have some"};
+  }
   if (plan.experts.num_local() == 0) {
     return Error{ErrorKind::kInvalidArgument, "", layer.name, "memory for at least one expert",
                  "it is for none"};

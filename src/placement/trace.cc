@@ -46,13 +46,19 @@ class LayerTrace {
     for (size_t r = 0; r < popular.size(); ++r)
       weights[popular[r]] = std::pow(static_cast<double>(r + 1), -options.zipf);
     by_popularity_ = std::discrete_distribution<int32_t>(weights.begin(), weights.end());
+    following_ = popular;
   }
 
-  void step(std::vector<int32_t>& chosen) {
+  /// `before`: the choices of the layer before; empty: it is the first.
+  void step(std::span<const int32_t> before, std::vector<int32_t>& chosen) {
     chosen.clear();
     for (int64_t j = 0; j < options_.top_k; ++j) {
+      const bool follows =
+          options_.coupling > 0 && !before.empty() && unit_(engine_) < options_.coupling;
       const bool again = unit_(engine_) < options_.persistence;
-      const int32_t expert = again ? lately_chosen() : by_popularity_(engine_);
+      const int32_t expert = follows ? following_[before[j]]
+                             : again ? lately_chosen()
+                                     : by_popularity_(engine_);
       // A token has an expert once: take the one used next longest ago instead.
       auto at = std::find(recent_.begin(), recent_.end(), expert);
       while (std::find(chosen.begin(), chosen.end(), *at) != chosen.end())
@@ -77,7 +83,8 @@ class LayerTrace {
   std::mt19937_64 engine_;
   std::uniform_real_distribution<double> unit_;
   std::discrete_distribution<int32_t> by_popularity_;
-  std::vector<int32_t> recent_;  // the last chosen first
+  std::vector<int32_t> recent_;     // the last chosen first
+  std::vector<int32_t> following_;  // by expert of the layer before
 };
 
 }  // namespace
@@ -122,7 +129,7 @@ RoutingTrace generate_trace(const TraceOptions& options) {
   for (int64_t layer = 0; layer < options.num_layers; ++layer) {
     LayerTrace draw(options, options.seed * kMostTraced + static_cast<uint64_t>(layer));
     for (int64_t step = 0; step < options.num_steps; ++step) {
-      draw.step(chosen);
+      draw.step(layer > 0 ? trace.chosen(step, layer - 1) : std::span<const int32_t>(), chosen);
       std::copy(chosen.begin(), chosen.end(),
                 trace.ids.begin() + (step * options.num_layers + layer) * options.top_k);
     }

@@ -43,6 +43,8 @@ struct TraceOptions {
   /// Such a choice takes the d-th last chosen expert with probability ~ exp(-d / recency), where
   /// recency is this share of the experts.
   double recency = 0.072;
+  /// The share of choices that the choice of the layer before determines. Not calibrated: 0.
+  double coupling = 0;
   uint64_t seed = 0;
 };
 /// Requires top_k <= num_experts.

@@ -239,7 +239,8 @@ TEST_F(ModelJson, ExplainGivesEveryReasonOfEveryBackend) {
   for (const char* machine : {"here", "x86-64", "h200"}) {
     const Json json = answer({"explain", model_, "--json", "--machine", machine});
     EXPECT_THAT(keys(json), ElementsAre("machine", "device", "parallel", "groups", "others",
-                                        "tokenizer", "not_used", "not_runnable"));
+                                        "placement", "tokenizer", "not_used", "not_runnable"));
+    EXPECT_TRUE(json["placement"].is_null());
     EXPECT_TRUE(json["not_runnable"].is_null());
     EXPECT_TRUE(json["parallel"].is_null());
     EXPECT_EQ(json["others"].size(), 4u);
@@ -329,15 +330,60 @@ TEST_F(ModelJson, DryRunGivesSlotsThatFitGpuMemory) {
   EXPECT_LE(half["total_bytes"], others + experts / 2);
   EXPECT_EQ(answer(words(std::to_string(others)))["num_slots"], 0);
   EXPECT_TRUE(answer({"run", model_, "--dry-run", "--json"})["num_slots"].is_null());
+
+  // With rates an estimate, and with little host memory experts in files.
+  EXPECT_TRUE(half["estimate"].is_null());
+  std::vector<std::string> rated = words(std::to_string(others + experts / 2));
+  for (const char* word : {"--rates", "host=80,gpu=3000,bus=50,files=2"}) rated.emplace_back(word);
+  const Json with_rates = answer(rated);
+  EXPECT_GT(with_rates["estimate"]["tokens_per_second"], 0);
+  EXPECT_EQ(with_rates["estimate"]["read_rate"], 0);
+  for (const std::string& word :
+       {std::string("--cpu-memory"), std::to_string(half["host_bytes"].get<int64_t>() / 2)})
+    rated.push_back(word);
+  const Json in_files = answer(rated);
+  EXPECT_LT(in_files["num_on_host"], half["num_on_host"]);
+  EXPECT_LE(in_files["host_bytes"], half["host_bytes"].get<int64_t>() / 2);
+  EXPECT_GT(in_files["estimate"]["read_rate"], 0);
+  rated.erase(rated.begin() + 2);  // --dry-run
+  rated.front() = "explain";
+  EXPECT_EQ(answer(rated)["placement"]["num_on_host"], in_files["num_on_host"]);
+}
+
+TEST_F(ModelJson, FreeGpuMemoryHoldsSmallModel) {
+  for (const std::vector<std::string>& memory :
+       {std::vector<std::string>{"--gpu-memory"},
+        {"--gpu-memory", "auto", "--cpu-memory", "auto"}}) {
+    std::vector<std::string> words = {"run",       model_, "--dry-run", "--json",
+                                      "--machine", "h200", "--device",  "cuda"};
+    words.insert(words.end(), memory.begin(), memory.end());
+    EXPECT_TRUE(answer(words)["num_slots"].is_null());
+  }
+  const Ran wrong = run_command({"run", model_, "--dry-run", "--machine", "h200", "--device",
+                                 "cuda", "--gpu-memory", "much"});
+  EXPECT_EQ(wrong.code, 2);
+  EXPECT_THAT(wrong.err, HasSubstr("or auto for what is free"));
+}
+
+TEST_F(ModelJson, RatesAndPlacementFileNeedGpuMemory) {
+  const Ran rates = run_command({"run", model_, "--dry-run", "--machine", "h200", "--device",
+                                 "cuda", "--gpu-memory", "1GB", "--rates", "gpu=1,gpu=2"});
+  EXPECT_EQ(rates.code, 2);
+  EXPECT_THAT(rates.err,
+              HasSubstr("--rates: needs rates in GB/s, such as host=80,gpu=3000,bus=50"));
+  const Ran placed = run_command({"run", model_, "--dry-run", "--placement", "round-robin"});
+  EXPECT_EQ(placed.code, 2);
+  EXPECT_THAT(placed.err, HasSubstr("--placement: needs --parallel, or a file together with "
+                                    "--gpu-memory"));
 }
 
 TEST_F(ModelJson, DryRunGivesWholePlan) {
   const Json json = answer({"run", model_, "--dry-run", "--json"});
-  EXPECT_THAT(keys(json),
-              ElementsAre("choices", "weight_bytes", "workspace_bytes", "scratch_bytes",
-                          "activation_bytes", "num_slots", "host_bytes", "transfer_bytes",
-                          "cache_bytes_per_token", "state_bytes", "cache_dtype", "attention_reason",
-                          "total_bytes", "memory_bytes", "tokenizer", "not_used"));
+  EXPECT_THAT(keys(json), ElementsAre("choices", "weight_bytes", "workspace_bytes", "scratch_bytes",
+                                      "activation_bytes", "num_slots", "num_on_host", "host_bytes",
+                                      "estimate", "transfer_bytes", "cache_bytes_per_token",
+                                      "state_bytes", "cache_dtype", "attention_reason",
+                                      "total_bytes", "memory_bytes", "tokenizer", "not_used"));
   EXPECT_EQ(json["cache_dtype"], "f32");
   const Json half = answer({"run", model_, "--dry-run", "--kv-cache", "bf16", "--json"});
   EXPECT_EQ(half["cache_dtype"], "bf16");

@@ -1,44 +1,16 @@
-// Models whose experts lie in host memory and in slots. The device and the host are two CPU
-// devices.
+// Models whose experts lie in host memory and in slots.
 #include <gmock/gmock.h>
 
-#include "golden_model.h"
 #include "logit_bounds.h"
-#include "models/decoder/model_state.h"
+#include "models/placed_models.h"
 #include "support/temporary_folder.h"
 
 namespace moracle::placement_test {
 namespace {
 
 using namespace testing;
+using namespace testing::placed;
 using ::testing::HasSubstr;
-
-int64_t expert_bytes(const ModelPlan& planned) {
-  int64_t bytes = 0;
-  for (const Choice& choice : planned.choices) {
-    if (choice.part == "experts")
-      bytes += choice.selection.plan->weight_bytes * static_cast<int64_t>(choice.layers.size());
-  }
-  return bytes;
-}
-
-/// Options with the memory for about this share of the experts, but never for the whole model.
-ModelOptions options_for(const Checkpoint& checkpoint, double share, bool deterministic = false) {
-  ModelOptions options;
-  options.threads = 2;
-  options.max_num_tokens = 4;
-  options.deterministic = true;  // no memory for long steps
-  options.cache_bytes = 1 << 20;
-  const ModelPlan whole = must(plan(checkpoint, options));
-  const int64_t most = whole.total_bytes() + options.cache_bytes - 1;
-  options.device_memory = most;
-  const ModelPlan some = must(plan(checkpoint, options));
-  const int64_t least = some.total_bytes() - expert_bytes(some) + options.cache_bytes + 64;
-  options.device_memory = std::min(
-      most, least + static_cast<int64_t>(static_cast<double>(expert_bytes(whole)) * share));
-  options.deterministic = deterministic;
-  return options;
-}
 
 TEST(PlacedModel, MemoryForWholeModelNeedsNoSlots) {
   const Checkpoint checkpoint = must(Checkpoint::open(golden_folder("qwen3_moe")));
@@ -46,32 +18,6 @@ TEST(PlacedModel, MemoryForWholeModelNeedsNoSlots) {
   options.cache_bytes = 1 << 20;
   options.device_memory = must(plan(checkpoint, options)).total_bytes() + options.cache_bytes;
   EXPECT_EQ(must(plan(checkpoint, options)).num_slots, -1);
-}
-
-bool has_experts(const std::string& name) {
-  return !must(Checkpoint::open(golden_folder(name))).moe_layers().empty();
-}
-
-/// Runs the tokens one by one, so that experts move between them.
-std::vector<float> logits_of_steps(Model& model, const std::vector<int32_t>& ids) {
-  KvCache cache = must(model.make_cache(static_cast<int64_t>(ids.size())));
-  std::vector<float> all;
-  for (const int32_t& id : ids) {
-    const Model::Step step{{&id, 1}, &cache};
-    must(model.forward({&step, 1}));
-    const std::span<const float> logits = must(model.logits(0, 1));
-    all.insert(all.end(), logits.begin(), logits.end());
-  }
-  return all;
-}
-
-double share_of_error(const std::vector<float>& got, const std::vector<float>& want) {
-  double difference = 0, norm = 0;
-  for (size_t i = 0; i < want.size(); ++i) {
-    difference += std::pow(static_cast<double>(got[i]) - want[i], 2);
-    norm += std::pow(static_cast<double>(want[i]), 2);
-  }
-  return got.size() == want.size() ? std::sqrt(difference / norm) : INFINITY;
 }
 
 TEST(PlacedModel, MatchesModelOnOneDeviceForEveryArchitecture) {
@@ -100,14 +46,6 @@ TEST(PlacedModel, MatchesModelOnOneDeviceForEveryArchitecture) {
     ++compared;
   }
   EXPECT_GE(compared, 25);
-}
-
-/// Lets every move pay, whatever was measured.
-void set_eager_policy(Model& model) {
-  for (Layer& layer : ModelAccess::state(model).layers) {
-    if (PlacedMoe* const placed = layer.feed_forward.routed.placed())
-      placed->set_policy({{.host_us = 10, .slot_us = 1, .move_us = 0, .bytes = 1}});
-  }
 }
 
 TEST(PlacedModel, MovesExpertsBetweenStepsUnlessDeterministic) {
@@ -177,12 +115,26 @@ TEST(PlacedModel, RejectsOptionsAndMemoryThatDoNotServe) {
   EXPECT_EQ(error([](ModelOptions&) {}), "accepted");
   EXPECT_THAT(error([](ModelOptions& o) { o.device_memory = 1000; }),
               HasSubstr("for everything except experts, with caches (device_memory)"));
-  EXPECT_THAT(error([](ModelOptions& o) { o.device_memory = -1; }),
-              HasSubstr("device_memory: needs 0 or more bytes"));
+  EXPECT_THAT(error([](ModelOptions& o) { o.device_memory = -2; }),
+              HasSubstr("device_memory: needs 0 or more bytes, or -1 for what is free"));
   EXPECT_THAT(error([](ModelOptions& o) { o.host_memory = 1000; }),
-              HasSubstr("on the host for all experts (host_memory)"));
-  EXPECT_THAT(error([](ModelOptions& o) { o.parallel.ep_size = 2; }),
-              HasSubstr("device_memory: needs one process; ranks share the experts"));
+              HasSubstr("on the host for one expert of each layer (host_memory)"));
+  EXPECT_THAT(error([](ModelOptions& o) {
+                o.parallel.ep_size = 2;
+                o.spread = Spread::kDispatched;
+              }),
+              HasSubstr("device_memory: needs mode=replicated"));
+  EXPECT_THAT(error([](ModelOptions& o) {
+                o.parallel.ep_size = 2;
+                o.deterministic = true;
+              }),
+              HasSubstr("device_memory: needs no --deterministic on several ranks"));
+  EXPECT_THAT(error([&](ModelOptions& o) {
+                o.device_memory = options_for(checkpoint, 0).device_memory;
+                o.parallel.ep_size = 2;
+                o.host_memory = 1000;
+              }),
+              HasSubstr("because ranks read no experts from files"));
 }
 
 }  // namespace

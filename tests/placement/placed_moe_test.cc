@@ -1,89 +1,16 @@
-// Layers on two devices. The second device is another CPU device, with a row of its own.
+// Layers on two devices.
 #include <gmock/gmock.h>
 
-#include <set>
-
-#include "moe/layer_on_rows.h"
-#include "moracle/placement.h"
+#include "placement/placed_layers.h"
 
 namespace moracle::placed_moe_test {
 namespace {
 
 using namespace testing;
+using namespace testing::placed;
 using ::testing::Each;
 using ::testing::ElementsAre;
 using ::testing::HasSubstr;
-
-constexpr int64_t kTokens = 9, kExperts = 6;
-
-struct Rows {
-  std::string host, slots;
-};
-
-Request request_of(const LayerSpec& spec, const std::string& row) {
-  return {.layer = spec, .max_num_tokens = kTokens, .backend = row, .platform = Platform::kCpu};
-}
-
-Selection select_slots(const LayerSpec& spec, const std::string& row, int64_t num_slots) {
-  Request request = request_of(spec, row);
-  request.parallel = must(slots_of(spec.num_experts, num_slots));
-  return select(request, Machine::here());
-}
-
-std::shared_ptr<DevicePair> device_pair() {
-  return std::make_shared<DevicePair>(std::make_shared<Workspace>(must(open_device("cpu", 2))),
-                                      std::make_shared<Workspace>(must(open_device("cpu", 1))));
-}
-
-Result<PlacedMoe> make(const LayerSpec& spec, const Rows& rows, int64_t num_slots,
-                       uint64_t seed = 3, std::shared_ptr<DevicePair> devices = device_pair()) {
-  return PlacedMoe::make(conformance::random_weights(spec, seed),
-                         select(request_of(spec, rows.host), Machine::here()),
-                         select_slots(spec, rows.slots, num_slots), std::move(devices));
-}
-
-std::vector<float> output_of(PlacedMoe& moe, TokenBatch batch) {
-  const int64_t hidden = moe.host_plan().layer.hidden_size;
-  std::vector<float> output(batch.hidden.size(), NAN);
-  must(moe.apply(Matrix::f32(batch.hidden.data(), batch.tokens, hidden), {batch.ids.data()},
-                 {batch.weights.data()}, Matrix::f32(output.data(), batch.tokens, hidden)));
-  return output;
-}
-
-TokenBatch batch_of(const LayerSpec& spec, uint32_t seed = 5) {
-  TokenBatch batch = random_batch(spec, kTokens, seed);
-  for (size_t i = 0; i < batch.ids.size(); i += 7) batch.ids[i] = -1;
-  return batch;
-}
-
-/// Every part of the sum is within the bound of the row that computes it.
-conformance::Expected expected_of_both(const DescribedWeights& weights, const TokenBatch& batch,
-                                       const Rows& rows) {
-  conformance::Expected want = expected_of(weights, batch, rows.host);
-  const conformance::Expected other = expected_of(weights, batch, rows.slots);
-  for (size_t i = 0; i < want.bound.size(); ++i)
-    want.bound[i] += other.bound[i] + std::fabs(want.output[i] - other.output[i]);
-  return want;
-}
-
-/// The row that the oracle chooses and the portable one, each beside every row.
-std::vector<Rows> pairs_of_rows(const LayerSpec& spec) {
-  const std::vector<std::string> rows = cpu_rows(spec);
-  std::set<std::string> hosts = {rows.front()};
-  if (rows.size() > 1) hosts.insert("cpu");
-  std::vector<Rows> pairs;
-  for (const std::string& host : hosts)
-    for (const std::string& slots : rows) pairs.push_back({host, slots});
-  return pairs;
-}
-
-LayerSpec layer_of(const Scheme& scheme) {
-  return odd_layer(scheme, kExperts, 3);
-}
-LayerSpec layer_of(const char* scheme) {
-  return layer_of(*parse_scheme(scheme));
-}
-const Scheme kStatic{kFp8StaticTensorSym, kFp8StaticTensorSym};
 
 TEST(PlacedMoe, MatchesOneDeviceForEverySchemeRowsAndNumberOfSlots) {
   int compared = 0;
@@ -92,7 +19,7 @@ TEST(PlacedMoe, MatchesOneDeviceForEverySchemeRowsAndNumberOfSlots) {
     const TokenBatch batch = batch_of(spec);
     const DescribedWeights weights = conformance::random_weights(spec, 3);
     spec = weights.spec;
-    for (const Rows& rows : pairs_of_rows(spec)) {
+    for (const RowNames& rows : pairs_of_rows(spec)) {
       SCOPED_TRACE(name(scheme) + ", " + rows.host + " and " + rows.slots);
       const conformance::Expected want = expected_of_both(weights, batch, rows);
       for (const int64_t num_slots : {int64_t{0}, int64_t{1}, kExperts / 2, kExperts}) {
@@ -121,7 +48,7 @@ TEST(PlacedMoe, StaysWithinBoundsWhileExpertsMoveAtEveryStep) {
                                *parse_scheme("bf16")}) {
     const LayerSpec spec = layer_of(scheme);
     const DescribedWeights weights = conformance::random_weights(spec, 3);
-    for (const Rows& rows : pairs_of_rows(spec)) {
+    for (const RowNames& rows : pairs_of_rows(spec)) {
       SCOPED_TRACE(name(scheme) + ", " + rows.host + " and " + rows.slots);
       std::vector<std::vector<float>> runs[2];
       for (std::vector<std::vector<float>>& run : runs) {
@@ -152,7 +79,6 @@ TokenBatch batch_for(const LayerSpec& spec, std::vector<int32_t> experts) {
   for (size_t i = 0; i < batch.ids.size(); ++i) batch.ids[i] = experts[i % experts.size()];
   return batch;
 }
-constexpr PolicyOptions kEager{{.host_us = 10, .slot_us = 1, .move_us = 0, .bytes = 1}, 8};
 
 TEST(PlacedMoe, MovesServeCallsAfterNextMoves) {
   const LayerSpec spec = layer_of("int4-w4a16-g32");
@@ -302,7 +228,7 @@ TEST(PlacedMoe, MeasuresTimesWithoutChangingResults) {
 
 TEST(PlacedMoe, BitsDependOnPlacementAlone) {
   const LayerSpec spec = layer_of("int4-w4a8-g32");
-  const Rows rows{"cpu", "cpu"};
+  const RowNames rows{"cpu", "cpu"};
   PlacedMoe a = must(make(spec, rows, 3)), b = must(make(spec, rows, 3));
   for (const auto& [expert, slot] : {std::pair{4, 0}, {1, 1}, {5, 2}}) must(a.place(expert, slot));
   // The same experts after a detour.
@@ -317,7 +243,7 @@ TEST(PlacedMoe, BitsDependOnPlacementAlone) {
 
 TEST(PlacedMoe, EvictedExpertReturnsToHost) {
   const LayerSpec spec = layer_of("bf16");
-  const Rows rows{"cpu", "reference"};
+  const RowNames rows{"cpu", "reference"};
   PlacedMoe moe = must(make(spec, rows, 2));
   const TokenBatch batch = batch_of(spec);
   const std::vector<float> on_host = output_of(moe, batch);
@@ -334,7 +260,7 @@ TEST(PlacedMoe, EvictedExpertReturnsToHost) {
 TEST(PlacedMoe, SwapFillsSlotsFromNewWeights) {
   for (const Scheme& scheme : {*parse_scheme("int4-w4a16-g32"), kStatic}) {
     const LayerSpec spec = layer_of(scheme);
-    const Rows rows{"cpu", "reference"};
+    const RowNames rows{"cpu", "reference"};
     PlacedMoe moe = must(make(spec, rows, 2)), cold = must(make(spec, rows, 2, 77));
     for (PlacedMoe* one : {&moe, &cold}) {
       must(one->place(3, 0));
@@ -389,9 +315,9 @@ TEST(PlacedMoe, RejectsLayersThatItCannotPlace) {
   EXPECT_EQ(made(same, same, spec), "accepted");
   EXPECT_THAT(
       made([](Request& r) { r.lora_rank = 4; }, same, spec),
-      HasSubstr("layers.3.experts: needs a layer without adapters, because slots hold none"));
-  EXPECT_THAT(made([](Request& r) { r.parallel.ep_size = 2; }, same, spec),
-              HasSubstr("needs all experts of the layer on the host; it has 3 of 6"));
+      HasSubstr(
+          "layers.3.experts: needs slots planned for the adapters of the layer; they are for 0 "
+          "of rank 0"));
   EXPECT_THAT(made(
                   same, [](Request& r) { r.parallel.format = ActivationFormat::kBatched; }, spec),
               HasSubstr("needs a plan for tokens with ids"));

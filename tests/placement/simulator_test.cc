@@ -108,6 +108,7 @@ Trial random_trial(uint64_t seed) {
       .num_steps = pick(0, 12), .num_layers = pick(1, 3), .num_experts = pick(1, 9)};
   of_trace.top_k = pick(1, std::min<int64_t>(of_trace.num_experts, 3));
   of_trace.zipf = real(2), of_trace.persistence = real(1), of_trace.recency = real(1);
+  of_trace.coupling = pick(0, 1) == 0 ? 0 : real(1);
   of_trace.seed = seed;
   Trial trial{generate_trace(of_trace), {}};
   SimulationOptions& options = trial.options;
@@ -118,6 +119,8 @@ Trial random_trial(uint64_t seed) {
   options.num_slots = pick(0, of_trace.num_experts);
   options.half_life = 0.1 + real(20);
   options.bytes_in_flight = pick(0, 4) * pick(0, 1000);
+  options.prefetches = pick(0, 1) == 0;
+  if (pick(0, 2) == 0) options.most_moves = pick(0, 2);
   if (pick(0, 1) == 0) {
     options.start.resize(of_trace.num_layers);
     for (std::vector<int64_t>& uses : options.start)
@@ -181,6 +184,32 @@ TEST(Simulator, ExpertServesAfterBusDeliversIt) {
   EXPECT_EQ(run.misses, 3) << "ends of steps: 120, 240, 360; the expert arrives at 280";
   EXPECT_EQ(run.hits, 1);
   EXPECT_DOUBLE_EQ(run.us, 3 * 120 + 60);
+}
+
+// Layers that determine one another, experts that cross faster than the host computes them.
+TEST(Simulator, PrefetchPaysWhereLayersAreCoupledAndMovesAreCheap) {
+  const auto run = [](double coupling, double move_us, bool prefetches) {
+    const RoutingTrace trace = generate_trace({.num_steps = 800,
+                                               .num_layers = 4,
+                                               .num_experts = 128,
+                                               .top_k = 8,
+                                               .coupling = coupling,
+                                               .seed = 3});
+    SimulationOptions options = fast_slots(32);
+    options.machine.costs.move_us = move_us;
+    options.machine.bus_bytes_per_us = 400'000;
+    options.prefetches = prefetches;
+    return simulate(trace, options);
+  };
+  const Simulated coupled = run(0.9, 20, true), waits = run(0.9, 20, false);
+  EXPECT_GT(coupled.prefetches, 1000);
+  EXPECT_GT(coupled.hit_rate(), waits.hit_rate() + 0.03);
+  EXPECT_LT(coupled.us, 0.95 * waits.us);
+  // Reading an expert for the bus takes the host's memory as long as computing it there.
+  EXPECT_EQ(run(0.9, 100, true).prefetches, 0);
+  EXPECT_EQ(run(0.9, 100, true), run(0.9, 100, false));
+  // Layers that say nothing about one another.
+  EXPECT_LE(run(0, 20, true).us, 1.02 * run(0, 20, false).us);
 }
 
 // A quarter of the experts in slots: a cache gains what a list cannot.

@@ -353,11 +353,11 @@ void add_bench(CLI::App& app, Work& chosen) {
                 ->capture_default_str(),
             verb.add_flag("--no-graphs", options->no_graphs, kNoGraphsHelp),
             verb.add_option("--gpu-memory", options->gpu_memory, kGpuMemoryHelp)
-                ->transform(CLI::AsSizeValue(true))
-                ->transform(size_in_bytes("20GB")),
+                ->expected(0, 1)
+                ->transform(size_or_free("20GB")),
             verb.add_option("--cpu-memory", options->cpu_memory, kCpuMemoryHelp)
-                ->transform(CLI::AsSizeValue(true))
-                ->transform(size_in_bytes("64GB")),
+                ->expected(0, 1)
+                ->transform(size_or_free("64GB")),
             verb.add_option(
                 "--routing-trace", options->routing_trace,
                 "Experts that decode steps choose instead of the router's: a JSON file, "

@@ -102,7 +102,12 @@ Json document(const bench::Decode& decode) {
                        {"hits", decode.placed.hits},
                        {"misses", decode.placed.misses},
                        {"moves", decode.placed.moves},
-                       {"bytes_moved", decode.placed.bytes_moved}};
+                       {"bytes_moved", decode.placed.bytes_moved},
+                       {"predicted", nullptr}};
+    if (decode.predicted) {
+      json["experts"]["predicted"] = {{"hit_rate", decode.predicted->hit_rate},
+                                      {"us", decode.predicted->us}};
+    }
   }
   if (decode.prompt_tokens > 0) {
     json["prompt_tokens"] = decode.prompt_tokens;
@@ -159,6 +164,14 @@ std::string to_text(const bench::Decode& decode) {
         str("  ", decode.num_slots, " of ", decode.num_experts,
             " experts of each layer in slots: ", rounded(share * 100, 1), " % of the choices, ",
             decode.placed.moves, " moves of together ", megabytes(decode.placed.bytes_moved), "\n");
+    if (decode.placed.reads > 0)
+      text += str("  ", decode.placed.reads, " experts read from files, ",
+                  megabytes(decode.placed.bytes_read), "\n");
+  }
+  if (decode.predicted) {
+    text += str("  the simulator, from the parts above and costs measured at loading: ",
+                rounded(decode.predicted->hit_rate * 100, 1), " % of the choices, ",
+                rounded(per_second(decode.predicted->us, 1)), " tokens per second\n");
   }
   if (decode.prompt_tokens > 0) {
     const double us_all = decode.us_all_layers(decode.prompt_parts);

@@ -69,6 +69,38 @@ bool parse_entry(const Json& entry, TunedLayer& layer) {
   return true;
 }
 
+struct Rate {
+  const char* name;
+  double MemoryRates::*rate;
+};
+constexpr Rate kRates[] = {{"host", &MemoryRates::host},
+                           {"device", &MemoryRates::device},
+                           {"bus", &MemoryRates::bus},
+                           {"files", &MemoryRates::files}};
+
+// Rates depend on the CPU and the device.
+Json rates_key(int threads, const DeviceName& device) {
+  return {machine_key(threads, {}), machine_key(threads, device)};
+}
+
+// Every entry of "rates". Errors: other content.
+Result<std::vector<std::pair<Json, MemoryRates>>> rates_in(const Json& file,
+                                                           const std::string& path) {
+  std::vector<std::pair<Json, MemoryRates>> all;
+  if (!file.contains("rates")) return all;
+  if (!file["rates"].is_array()) return not_ours(path);
+  for (const Json& entry : file["rates"]) {
+    if (!entry.is_object() || !entry.contains("machine")) return not_ours(path);
+    auto& [machine, rates] = all.emplace_back(entry["machine"], MemoryRates());
+    for (const auto& [name, rate] : kRates) {
+      if (!entry.contains(name) || !entry[name].is_number()) return not_ours(path);
+      rates.*rate = entry[name];
+      if (!(rates.*rate >= 0) || !std::isfinite(rates.*rate)) return not_ours(path);
+    }
+  }
+  return all;
+}
+
 }  // namespace
 
 std::string cache_folder() {
@@ -128,6 +160,33 @@ Status write_tuning(const std::string& path, int threads, const DeviceName& devi
     kept.push_back({{"machine", here}, {"layer", layer.layer}, {"times", times}});
   }
   json["layers"] = kept;
+  return file.replace(json.dump(1, ' ', false, Json::error_handler_t::replace) + "\n");
+}
+
+Result<MemoryRates> read_rates(const std::string& named, int threads, const DeviceName& device) {
+  const std::string path = named.empty() ? default_tuning_cache() : named;
+  MORACLE_TRY(const Json json, read_file(path));
+  MORACLE_TRY(const auto all, rates_in(json, path));
+  const Json here = rates_key(threads, device);
+  for (const auto& [machine, rates] : all)
+    if (machine == here) return rates;
+  return MemoryRates();
+}
+
+Status write_rates(const std::string& path, int threads, const DeviceName& device,
+                   const MemoryRates& rates) {
+  MORACLE_TRY(LockedFile file, LockedFile::open(path, interrupted));
+  MORACLE_TRY(Json json, read_file(path));
+  MORACLE_TRY(auto all, rates_in(json, path));
+  const Json here = rates_key(threads, device);
+  std::erase_if(all, [&](const auto& one) { return one.first == here; });
+  all.emplace_back(here, rates);
+  json["rates"] = Json::array();
+  for (const auto& [machine, of] : all) {
+    Json entry = {{"machine", machine}};
+    for (const auto& [name, rate] : kRates) entry[name] = of.*rate;
+    json["rates"].push_back(std::move(entry));
+  }
   return file.replace(json.dump(1, ' ', false, Json::error_handler_t::replace) + "\n");
 }
 

@@ -5,6 +5,7 @@
 #include <vector>
 
 #include "moracle/device.h"
+#include "moracle/model.h"
 #include "moracle/oracle.h"
 
 namespace moracle::cli {
@@ -26,5 +27,12 @@ Status check_tuning_writable(const std::string& path);
 /// atomically, under a lock. Errors: as read_tuning; system errors.
 Status write_tuning(const std::string& path, int threads, const DeviceName& device,
                     const std::vector<TunedLayer>& layers);
+
+/// The measured rates of this machine and device in the same file; zeros: none. Errors: as
+/// read_tuning.
+Result<MemoryRates> read_rates(const std::string& path, int threads, const DeviceName& device);
+/// Errors: as write_tuning.
+Status write_rates(const std::string& path, int threads, const DeviceName& device,
+                   const MemoryRates& rates);
 
 }  // namespace moracle::cli

@@ -5,6 +5,7 @@
 #include "base/threads/thread_pool.h"
 #include "base/try.h"
 #include "caches/kernel_cache.h"
+#include "caches/memory_rates.h"
 #include "caches/tuning_cache.h"
 #include "command.h"
 #include "numbers.h"
@@ -34,9 +35,11 @@ inline constexpr const char* kKvCacheHelp =
     "of activations";
 inline constexpr const char* kGpuMemoryHelp =
     "Memory of the GPU that the model may take, such as 20GB: experts that do not fit lie in host "
-    "memory, and the CPU computes them; 0: the GPU holds all experts";
+    "memory, and the CPU computes them; auto or no number: what is free; 0: the GPU holds all "
+    "experts";
 inline constexpr const char* kCpuMemoryHelp =
-    "With --gpu-memory: host memory that experts may take; 0: all";
+    "With --gpu-memory: host memory that experts may take; those that do not fit are read from the "
+    "mapped files when they are used; auto or no number: what is free; 0: all";
 inline constexpr const char* kNoGraphsHelp =
     "On a GPU: launch each kernel of a step by itself instead of replaying a graph";
 inline constexpr const char* kPinHelp =
@@ -76,6 +79,7 @@ struct ModelArguments {
   std::string device;  // empty: default_device()
   std::string lora;    // a LoRA adapter
   std::string cache;
+  std::string rates;
   int64_t gpu_memory = 0, cpu_memory = 0;
   int threads = 0;
   bool pin = false;
@@ -99,9 +103,14 @@ struct ModelArguments {
     MORACLE_TRY(options.quantization, parse_quantization(quantization));
     MORACLE_TRY(options.activations, parse_activations(activations));
     MORACLE_TRY(options.kv_cache, parse_kv_cache(kv_cache));
-    if (gpu_memory > 0 && options.device.platform == Platform::kCpu) {
+    if (gpu_memory != 0 && options.device.platform == Platform::kCpu) {
       return Error{ErrorKind::kInvalidArgument, "", "device_memory", "a GPU (device)",
                    "the device is the CPU"};
+    }
+    if (!rates.empty()) {
+      MORACLE_TRY(options.rates, parse_rates(rates));
+    } else if (machine.name == "here" && gpu_memory != 0) {
+      MORACLE_TRY(options.rates, read_rates(cache, threads, options.device));
     }
     options.device_memory = gpu_memory;
     options.host_memory = cpu_memory;
@@ -112,13 +121,23 @@ struct ModelArguments {
     if (!lora.empty()) options.adapters = {lora};
     MORACLE_TRY(options.parallel, ranks.planned());
     MORACLE_CHECK(ranks.set_spread(options));
-    MORACLE_TRY(options.measured_load, ranks.measured_load());
+    MORACLE_TRY(options.measured_load, ranks.measured_load(gpu_memory != 0));
     keep_kernels(options, json);
     return options;
   }
   Result<ModelOptions> options() const { return options(Machine::here()); }
   /// RankArguments::join with the device as it was typed.
-  Status join(ModelOptions& options) const { return ranks.join(options, device); }
+  /// Then the memory that is free on that device is a number.
+  Status join(ModelOptions& options) const {
+    MORACLE_CHECK(ranks.join(options, device));
+    if (options.device_memory == kFreeMemory) {
+      MORACLE_TRY(options.device_memory, free_memory(options.device));
+    }
+    if (options.host_memory == kFreeMemory) {
+      MORACLE_TRY(options.host_memory, free_memory({}));
+    }
+    return {};
+  }
   /// Adapter index for all requests; -1: none.
   int32_t adapter() const { return lora.empty() ? -1 : 0; }
   void add_to(CLI::App& app) {
@@ -131,12 +150,13 @@ struct ModelArguments {
                    "LoRA adapter: a folder as PEFT writes it, or for a model in GGUF a GGUF file");
     app.add_option("--device", device, kDeviceHelp);
     auto* const gpu = app.add_option("--gpu-memory", gpu_memory, kGpuMemoryHelp)
-                          ->transform(CLI::AsSizeValue(true))
-                          ->transform(size_in_bytes("20GB"));
+                          ->expected(0, 1)
+                          ->transform(size_or_free("20GB"));
     app.add_option("--cpu-memory", cpu_memory, kCpuMemoryHelp)
-        ->transform(CLI::AsSizeValue(true))
-        ->transform(size_in_bytes("64GB"))
+        ->expected(0, 1)
+        ->transform(size_or_free("64GB"))
         ->needs(gpu);
+    app.add_option("--rates", rates, kRatesHelp)->needs(gpu);
     app.add_option("--threads", threads, "CPU threads; 0: all CPUs that the process may use")
         ->transform(whole(0, kMaxThreads))
         ->capture_default_str();

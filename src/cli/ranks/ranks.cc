@@ -79,10 +79,11 @@ void RankArguments::add_to(CLI::App& app) {
       "ep=N: N ranks share the experts; start them with mpirun -n N, srun or torchrun. "
       "mode=dispatched behind a comma: each rank has its own sequences; tp=N: the ranks also "
       "divide attention, dense layers and lm_head; lm_head=N: they divide lm_head alone");
-  app.add_option("--placement", placement,
-                 "linear: each rank holds consecutive experts; round-robin: expert e is on rank e "
-                 "mod N; or a file of --routing-statistics: balanced by measured load")
-      ->needs(ranks)
+  app.add_option(
+         "--placement", placement,
+         "With --parallel: linear: each rank holds consecutive experts; round-robin: expert "
+         "e is on rank e mod N; or a file of --routing-statistics: balanced by measured "
+         "load, and with --gpu-memory slots start with the experts that are used most")
       ->capture_default_str();
   app.add_option("--redundant-experts", redundant_experts,
                  "Redundant experts: copies of hot experts in each layer, with --placement FILE or "
@@ -130,9 +131,15 @@ bool RankArguments::by_load() const {
   return !parse_placement(placement);
 }
 
-Result<std::shared_ptr<const RoutingStatistics>> RankArguments::measured_load() const {
+Result<std::shared_ptr<const RoutingStatistics>> RankArguments::measured_load(
+    bool has_slots) const {
   std::shared_ptr<const RoutingStatistics> none;
-  if (!given() || !by_load()) return none;
+  if (!given() && placement != "linear" && !(has_slots && by_load())) {
+    return Error{ErrorKind::kInvalidArgument, "", "--placement",
+                 "--parallel, or a file together with --gpu-memory",
+                 str("it is ", quote(placement), " for one process")};
+  }
+  if (!by_load()) return none;
   auto statistics = RoutingStatistics::open(placement);
   if (statistics) return std::make_shared<const RoutingStatistics>(*std::move(statistics));
   if (statistics.error().kind != ErrorKind::kIo) return statistics.error();

@@ -27,7 +27,7 @@ struct RankArguments {
   bool by_load() const;
   /// Reads that file; null without one, or without --parallel. Errors: neither a placement's name
   /// nor a file; invalid content.
-  Result<std::shared_ptr<const RoutingStatistics>> measured_load() const;
+  Result<std::shared_ptr<const RoutingStatistics>> measured_load(bool has_slots = false) const;
   /// Connects to the other ranks if the command line or the launcher has several. Sets the options
   /// of this rank: experts, threads, and the GPU where `device` names none ("cuda"). From then on
   /// only rank 0 prints, and fail() notifies the others. Errors: a launcher that started another

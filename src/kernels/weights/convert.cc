@@ -12,6 +12,7 @@
 #include "base/text.h"
 #include "base/try.h"
 #include "kernels/kernel_device.h"
+#include "kernels/weights/convert_expert.h"
 #include "kernels/weights/expert_sender.h"
 #include "kernels/weights/kernel_weights.h"
 #include "kernels/weights/shares.h"
@@ -181,6 +182,15 @@ Status pack_there(const DescribedMatrix& source, const KernelWeights& weights, D
 }
 
 }  // namespace
+
+Status convert_expert(const DescribedMatrix& from, int64_t e, const KernelWeights& to, int64_t at,
+                      ThreadPool& pool) {
+  const Conversion conversion(from, *to.layout, {});
+  auto* const out = const_cast<std::byte*>(to.expert(at));
+  return conversion.read(e, pool, [&](const CanonicalMatrix& slice, int64_t first_row) {
+    pack(*to.layout, to.shape, slice, first_row, pool, out);
+  });
+}
 
 Result<KernelWeights> convert(DescribedMatrix&& from, const Layout& to, Device& device,
                               const Progress& progress, int blocks, const PackedExperts& packed) {

@@ -135,7 +135,15 @@ std::vector<int64_t> MoeStage::tokens_per_expert() const {
 
 Status MoeStage::run_experts(const Matrix& x, const Matrix& out, const FeedForwardScratch& scratch,
                              Stream stream) {
-  if (placed_) return placed_->apply(x, {scratch.topk_ids}, {scratch.topk_weights}, out, stream);
+  if (placed_) {
+    const LoraIds adapters{placed_->host_plan().lora_rank > 0 ? scratch.lora_ids : nullptr};
+    const TopkIds topk_ids{scratch.topk_ids};
+    const TopkWeights topk_weights{scratch.topk_weights};
+    if (scratch.ranks == nullptr)
+      return placed_->apply(x, topk_ids, topk_weights, out, stream, adapters);
+    return scratch.ranks->apply(*placed_, copies_, scratch.own_ids, x, topk_ids, topk_weights, out,
+                                stream, adapters);
+  }
   if (router_ && scratch.dispatch != nullptr)
     return scratch.dispatch->run_experts(*experts_, copies_, x, scratch.topk_ids,
                                          scratch.topk_weights, out, stream);
@@ -149,7 +157,8 @@ Status MoeStage::run_experts(const Matrix& x, const Matrix& out, const FeedForwa
 }
 
 Status MoeStage::find_copies(Group& group, bool one_each, Device& device) {
-  MORACLE_TRY(copies_, ExpertCopies::gather(group, experts_->plan().experts, one_each));
+  const ExpertMap& experts = placed_ ? placed_->host_plan().experts : experts_->plan().experts;
+  MORACLE_TRY(copies_, ExpertCopies::gather(group, experts, one_each));
   return copies_.upload(group.rank(), device);
 }
 

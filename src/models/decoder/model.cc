@@ -88,6 +88,8 @@ PlacementCounts Model::placement_counts() const {
     all.bytes_moved += one.bytes_moved;
     all.streamed_calls += one.streamed_calls;
     all.bytes_streamed += one.bytes_streamed;
+    all.reads += one.reads;
+    all.bytes_read += one.bytes_read;
   }
   return all;
 }

@@ -9,10 +9,15 @@ namespace moracle {
 
 /// The CPU of Machine::here(), without loading drivers of GPUs.
 CpuInfo detect_cpu();
+/// Bytes of host memory that this process can take now: what the kernel says is available, within
+/// the control group's limit. Caches of files count, because the kernel drops them.
+int64_t free_host_memory();
 
 #if defined(MORACLE_WITH_CUDA)
 /// NVIDIA GPUs that the CUDA driver exposes to this process; empty without a driver.
 std::vector<GpuInfo> detect_cuda();
+/// Bytes of a GPU's memory that no process has. Errors: those of the driver.
+Result<int64_t> free_cuda_memory(int index);
 /// NVIDIA's libraries that the loader finds. Loads them: call it only if there is a GPU.
 Library detect_libraries();
 #endif

@@ -1,6 +1,7 @@
 #if defined(MORACLE_WITH_CUDA)
 #include <cuda_runtime_api.h>
 
+#include "base/text.h"
 #include "oracle/machine/detect.h"
 #include "oracle/machine/libraries.h"
 #if defined(MORACLE_WITH_CUBLASLT)
@@ -21,6 +22,19 @@ std::vector<GpuInfo> detect_cuda() {
                     static_cast<int64_t>(properties.sharedMemPerBlockOptin)});
   }
   return gpus;
+}
+
+Result<int64_t> free_cuda_memory(int index) {
+  int before = 0;
+  size_t free = 0, total = 0;
+  cudaError_t code = cudaGetDevice(&before);
+  if (code == cudaSuccess) code = cudaSetDevice(index);
+  if (code == cudaSuccess) code = cudaMemGetInfo(&free, &total);
+  static_cast<void>(cudaSetDevice(before));
+  if (code == cudaSuccess) return static_cast<int64_t>(free);
+  static_cast<void>(cudaGetLastError());  // the error is this call's alone
+  return Error{ErrorKind::kIo, "", str("cuda:", index), "the bytes of free memory",
+               cudaGetErrorString(code)};
 }
 
 Library detect_libraries() {

@@ -81,7 +81,25 @@ int64_t memory_bytes() {
   return installed;
 }
 
+// The number after `key` in a file of lines "key number"; 0: none.
+int64_t number_in(const char* path, std::string_view key) {
+  std::ifstream file(path);
+  int64_t value = 0;
+  for (std::string word; file >> word;)
+    if (word == key && file >> value) return value;
+  return 0;
+}
+
 }  // namespace
+
+int64_t free_host_memory() {
+  const int64_t available = number_in("/proc/meminfo", "MemAvailable:") * 1024;
+  int64_t limit = 0, used = 0;
+  std::ifstream most("/sys/fs/cgroup/memory.max"), current("/sys/fs/cgroup/memory.current");
+  if (!(most >> limit) || !(current >> used)) return available;
+  used -= number_in("/sys/fs/cgroup/memory.stat", "inactive_file");
+  return std::min(available, std::max<int64_t>(limit - used, 0));
+}
 
 void mask_isa(Isa without) {
   masked = with_dependents(without);

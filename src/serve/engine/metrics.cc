@@ -125,6 +125,9 @@ std::string Metrics::text() const {
     write_value("moracle_expert_bytes_moved_total", "counter",
                 "Bytes of experts that crossed to the GPU, into slots or for long steps",
                 g.placed.bytes_moved + g.placed.bytes_streamed, out);
+    write_value("moracle_expert_reads_total", "counter",
+                "Experts that were read from files, because host memory did not hold them",
+                g.placed.reads, out);
   }
   write_value("moracle_prompt_tokens_total", "counter", "Prompt tokens computed", prompt_tokens_,
               out);

@@ -30,6 +30,9 @@ struct Sending {
   int32_t* to_ids;
   float* to_weights;
   int64_t choices;
+  const int32_t* lora_ids;  // null: none
+  int32_t* to_lora_ids;
+  int64_t num_tokens;
   uint64_t* number;  // of the last send, in the GPU's memory
   unsigned* blocks_done;
   uint64_t* sent;
@@ -51,6 +54,9 @@ __global__ void send_to_host(Sending s) {
                       reinterpret_cast<std::byte*>(s.to_ids), s.choices * 4);
   copy_words<float>(reinterpret_cast<const std::byte*>(s.weights),
                     reinterpret_cast<std::byte*>(s.to_weights), s.choices * 4);
+  if (s.lora_ids != nullptr)
+    copy_words<int32_t>(reinterpret_cast<const std::byte*>(s.lora_ids),
+                        reinterpret_cast<std::byte*>(s.to_lora_ids), s.num_tokens * 4);
   __threadfence_system();
   __syncthreads();
   if (threadIdx.x != 0) return;
@@ -129,17 +135,20 @@ class CudaHostLink final : public HostLink {
 
   bool device_waits() const override { return true; }
 
-  Status send(const Matrix& rows, const int32_t* from_ids, const float* from_weights,
-              int64_t choices, Stream stream) override {
+  Status send(const Call& call, Stream stream) override {
+    const Matrix& rows = call.hidden;
     const auto bytes = rows.rows * rows.cols * static_cast<int64_t>(bits(rows.dtype)) / 8;
     const Sending sending{.hidden = static_cast<const std::byte*>(rows.data),
                           .to_hidden = hidden(),
                           .hidden_bytes = bytes,
-                          .ids = from_ids,
-                          .weights = from_weights,
+                          .ids = call.ids,
+                          .weights = call.weights,
                           .to_ids = ids(),
                           .to_weights = weights(),
-                          .choices = choices,
+                          .choices = call.choices,
+                          .lora_ids = call.lora_ids,
+                          .to_lora_ids = lora_ids(),
+                          .num_tokens = rows.rows,
                           .number = numbers_.as<uint64_t>(),
                           .blocks_done = reinterpret_cast<unsigned*>(numbers_.as<uint64_t>() + 1),
                           .sent = &counters().sent};
