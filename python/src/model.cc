@@ -158,7 +158,8 @@ void bind_model(nb::module_& m) {
           nb::arg("next_tokens") = false, nb::sig(kLoadSig),
           "Describes every tensor, selects a backend for every layer, then reads and packs. The "
           "options are those of `moracle run`; `gpu_memory` and `cpu_memory` are bytes, -1: what "
-          "is free. `progress(done, total)` counts bytes; False stops. `next_tokens` also loads the layer "
+          "is free. `progress(done, total)` counts bytes; False stops. `next_tokens` also loads "
+          "the layer "
           "for multi-token prediction, for `speculate='mtp'`.")
       .def_prop_ro("vocab_size",
                    [](const PyModel& self) { return self.loaded->model->vocab_size(); })

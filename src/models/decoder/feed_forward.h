@@ -16,14 +16,14 @@ struct FeedForwardScratch {
   Matrix shared;    ///< [tokens, hidden_size]; no columns if no layer has a shared expert
   Matrix normed;    ///< likewise, if no layer has experts beside an MLP or identity experts
   Matrix shortcut;  ///< likewise, if no layer begins a shortcut: its experts' output
-  Matrix latent, latent_out;  ///< [tokens, largest latent size]: input and output of experts
-  int32_t* topk_ids = nullptr;           ///< [tokens, largest top_k]
-  float* topk_weights = nullptr;         ///< likewise
-  int32_t* own_ids = nullptr;            ///< likewise; see ReplicatedMoe
-  int32_t* first_expert = nullptr;       ///< [tokens], all 0
-  float* weight_one = nullptr;           ///< [tokens], all 1
-  float* identity = nullptr;             ///< [tokens]: the weight of a token's identity experts
-  int32_t* lora_ids = nullptr;           ///< [tokens], read if a layer has adapters
+  Matrix latent, latent_out;        ///< [tokens, largest latent size]: input and output of experts
+  int32_t* topk_ids = nullptr;      ///< [tokens, largest top_k]
+  float* topk_weights = nullptr;    ///< likewise
+  int32_t* own_ids = nullptr;       ///< likewise; see ReplicatedMoe
+  int32_t* first_expert = nullptr;  ///< [tokens], all 0
+  float* weight_one = nullptr;      ///< [tokens], all 1
+  float* identity = nullptr;        ///< [tokens]: the weight of a token's identity experts
+  int32_t* lora_ids = nullptr;      ///< [tokens], read if a layer has adapters
   const ReplicatedMoe* ranks = nullptr;  ///< sums routed experts over ranks; null: one process
   DispatchStep* dispatch = nullptr;      ///< of ranks with their own tokens; null: there are none
   Exchange* divided = nullptr;           ///< tensor parallelism of dense MLPs; null: they are whole
