@@ -206,6 +206,7 @@ std::string to_text(const BenchOptions& options, const Limits& limits,
                                      decode.batch == 1 ? " sequence" : " sequences", "\n\n")
                                : "\n";
     text += to_text(decode);
+    if (decode.speculated) text += to_text(*decode.speculated);
   }
   return text;
 }
