@@ -22,7 +22,7 @@ template <bool kByChannel>
 struct DeltaShared {
   DeltaTokenRow<kByChannel> rows[2];  // of this token and the next
   float squares[2][kWarps][2];
-  float known[kWarps][kColumns], sums[kWarps][kColumns];
+  alignas(16) float known[kWarps][kColumns], sums[kWarps][kColumns];
 };
 
 // Adds the values of the four lanes that have the same columns.
