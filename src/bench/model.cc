@@ -391,7 +391,7 @@ Status check(const DecodeOptions& options, int64_t max_context) {
   }
   if (speculate.drafts > 0 && options.context + kSpeculatedTokens > max_context) {
     return Error{ErrorKind::kInvalidArgument, "", "context",
-                 str("at most ", max_context - kSpeculatedTokens, " tokens with --speculate"),
+                 str("at most ", max_context - kSpeculatedTokens, " tokens with drafts"),
                  str("it is ", options.context)};
   }
   if (options.prompt < 0 || options.prompt > max_context) {

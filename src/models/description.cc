@@ -47,7 +47,7 @@ Status ignore_next_tokens(const Checkpoint& checkpoint, Description& description
               state.config.integer_or(0, {"num_nextn_predict_layers"}, 0, 1000));
   std::vector<std::string> prefixes = {"mtp.", state.root + "mtp.", state.root + "mtp_"};
   for (int64_t layer = state.num_layers;; ++layer) {
-    const std::string prefix = layer_prefix(checkpoint, layer);
+    const std::string prefix = str(state.root, "layers.", layer, ".");
     if (layer >= state.num_layers + listed && !checkpoint.has_tensor(prefix + "enorm.weight"))
       break;
     prefixes.push_back(prefix);

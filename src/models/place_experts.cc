@@ -26,7 +26,7 @@ Status check_options(const ModelOptions& options, const ExpertWishes& wishes) {
                    "it is mode=dispatched");
   if (needs_slots(options))
     return refused(
-        "no --deterministic on several ranks: it sums the rows of each expert in one "
+        "deterministic to be off on several ranks: it sums the rows of each expert in one "
         "order, but the CPU's experts come as a sum",
         str("there are ", options.parallel.ep_size, " ranks"));
   if (wishes.format == ActivationFormat::kBatched)

@@ -25,6 +25,9 @@ inline std::vector<std::string> golden_models() {
   std::sort(names.begin(), names.end());
   return names;
 }
+inline bool has_experts(const std::string& name) {
+  return name != "granite_moe_hybrid_dense";
+}
 inline std::string golden_folder(const std::string& name) {
   return testing::golden_dir() + "/architectures/" + name;
 }

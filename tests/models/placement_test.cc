@@ -128,7 +128,7 @@ TEST(PlacedModel, RejectsOptionsAndMemoryThatDoNotServe) {
                 o.parallel.ep_size = 2;
                 o.deterministic = true;
               }),
-              HasSubstr("device_memory: needs no --deterministic on several ranks"));
+              HasSubstr("device_memory: needs deterministic to be off on several ranks"));
   EXPECT_THAT(error([&](ModelOptions& o) {
                 o.device_memory = options_for(checkpoint, 0).device_memory;
                 o.parallel.ep_size = 2;

@@ -133,9 +133,12 @@ struct Routed {
 TEST(UnknownFamily, ExpertsOfFamiliesThatCannotRunHaveTheirRouting) {
   const nlohmann::json none = nlohmann::json::object();
   for (const Routed& one : {
-           Routed{"MiniMaxForCausalLM", none, nullptr, "softmax, renormalised"},
-           Routed{
-               "MiniMaxForCausalLM", {{"norm_topk_prob", false}}, nullptr, "softmax, renormalised"},
+           Routed{"MiniMaxM3ForCausalLM", none, "block_sparse_moe.e_score_correction_bias",
+                  "sigmoid, biased choice, renormalised, times 2"},
+           Routed{"MiniMaxM3ForCausalLM",
+                  {{"norm_topk_prob", false}},
+                  "block_sparse_moe.e_score_correction_bias",
+                  "sigmoid, biased choice, renormalised, times 2"},
        }) {
     SCOPED_TRACE(one.architecture);
     SyntheticCheckpoint written = SyntheticCheckpoint::plain();
