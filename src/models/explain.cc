@@ -3,9 +3,9 @@
 #include <algorithm>
 
 #include "base/try.h"
-#include "models/decode_estimate.h"
 #include "models/divide.h"
-#include "models/place_experts.h"
+#include "models/host_experts/decode_estimate.h"
+#include "models/host_experts/place_experts.h"
 #include "models/routing_statistics.h"
 
 namespace moracle {

@@ -14,7 +14,7 @@
 #include "kernels/kernel_device.h"
 #include "models/decoder/model_state.h"
 #include "models/divide.h"
-#include "models/place_experts.h"
+#include "models/host_experts/place_experts.h"
 #include "models/ranks.h"
 #include "models/routing_statistics.h"
 #include "oracle/carve.h"

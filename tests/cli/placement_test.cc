@@ -152,7 +152,7 @@ TEST(PlacementCommand, RejectsInvalidPlacementFiles) {
   const std::string file = folder.path() + "/load.json";
   expect_refused({"explain", model, "--parallel", "ep=2", "--placement", "striped"},
                  {"linear, round-robin, or a file of --routing-statistics", "'striped'"});
-  expect_refused({"explain", model, "--placement", "linear"}, {"--parallel"});
+  expect_refused({"explain", model, "--placement", "round-robin"}, {"--parallel"});
   expect_refused({"explain", model, "--parallel", "ep=2", "--redundant-experts", "1"},
                  {"--placement FILE with routing statistics", "the placement is linear"});
   std::ofstream(file) << R"({"format": "moracle routing statistics 1", "architecture": "Other",

@@ -3,9 +3,9 @@
 
 #include <atomic>
 
-#include "serve/api/model_set.h"
 #include "serve/api/origin_policy.h"
 #include "serve/api/request_log.h"
+#include "serve/model_set/model_set.h"
 
 namespace moracle::serve {
 

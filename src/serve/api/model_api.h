@@ -3,11 +3,11 @@
 
 #include "serve/api/api_error.h"
 #include "serve/api/event_queue.h"
-#include "serve/api/served_model.h"
 #include "serve/dialects/generation_request.h"
 #include "serve/dialects/response_store.h"
 #include "serve/engine/engine.h"
 #include "serve/grammar/grammar_queue.h"
+#include "serve/model_set/served_model.h"
 
 namespace moracle::serve {
 

@@ -4,7 +4,7 @@
 #include <memory>
 
 #include "serve/api/api_error.h"
-#include "serve/api/served_model.h"
+#include "serve/model_set/served_model.h"
 
 namespace moracle::serve {
 

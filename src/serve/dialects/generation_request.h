@@ -4,9 +4,9 @@
 #include <nlohmann/json.hpp>
 
 #include "base/json/json_field.h"
-#include "serve/api/served_model.h"
 #include "serve/dialects/chat_prompt.h"
 #include "serve/engine/job.h"
+#include "serve/model_set/served_model.h"
 
 namespace moracle::serve {
 

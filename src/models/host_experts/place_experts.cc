@@ -1,4 +1,4 @@
-#include "models/place_experts.h"
+#include "models/host_experts/place_experts.h"
 
 #include <algorithm>
 

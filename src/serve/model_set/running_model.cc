@@ -1,4 +1,4 @@
-#include "serve/api/running_model.h"
+#include "serve/model_set/running_model.h"
 
 #include <algorithm>
 

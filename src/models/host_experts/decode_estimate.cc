@@ -1,4 +1,4 @@
-#include "models/decode_estimate.h"
+#include "models/host_experts/decode_estimate.h"
 
 #include <algorithm>
 

@@ -1,4 +1,4 @@
-#include "serve/api/breaker_cache.h"
+#include "serve/model_set/breaker_cache.h"
 
 #include "base/try.h"
 #include "models/generation/dry.h"

@@ -1,4 +1,4 @@
-#include "serve/api/served_model.h"
+#include "serve/model_set/served_model.h"
 
 #include "base/try.h"
 

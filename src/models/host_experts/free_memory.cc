@@ -4,7 +4,7 @@
 #include "base/text.h"
 #include "base/try.h"
 #include "kernels/device/device_memory.h"
-#include "models/place_experts.h"
+#include "models/host_experts/place_experts.h"
 #include "oracle/machine/detect.h"
 
 namespace moracle {

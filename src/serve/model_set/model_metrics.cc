@@ -1,4 +1,4 @@
-#include "serve/api/model_metrics.h"
+#include "serve/model_set/model_metrics.h"
 
 #include <algorithm>
 

@@ -1,4 +1,4 @@
-#include "serve/api/model_set.h"
+#include "serve/model_set/model_set.h"
 
 #include <algorithm>
 #include <chrono>
@@ -6,7 +6,7 @@
 #include "base/out_of_memory.h"
 #include "base/text.h"
 #include "base/try.h"
-#include "serve/api/model_metrics.h"
+#include "serve/model_set/model_metrics.h"
 
 namespace moracle::serve {
 

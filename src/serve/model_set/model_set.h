@@ -6,7 +6,7 @@
 #include <deque>
 #include <thread>
 
-#include "serve/api/running_model.h"
+#include "serve/model_set/running_model.h"
 
 namespace moracle::serve {
 

@@ -7,7 +7,7 @@
 #include <vector>
 
 #include "serve/api/adapters.h"
-#include "serve/api/breaker_cache.h"
+#include "serve/model_set/breaker_cache.h"
 #include "serve/reasoning/reasoning_format.h"
 #include "serve/tools/tool_dialect.h"
 
