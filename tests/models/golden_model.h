@@ -13,6 +13,7 @@
 #include "moracle/moracle.h"
 #include "paths.h"
 #include "support/model_words.h"
+#include "support/must.h"
 
 namespace moracle::testing {
 
@@ -25,11 +26,11 @@ inline std::vector<std::string> golden_models() {
   std::sort(names.begin(), names.end());
   return names;
 }
-inline bool has_experts(const std::string& name) {
-  return name != "granite_moe_hybrid_dense";
-}
 inline std::string golden_folder(const std::string& name) {
   return testing::golden_dir() + "/architectures/" + name;
+}
+inline bool has_experts(const std::string& name) {
+  return !must(Checkpoint::open(golden_folder(name))).moe_layers().empty();
 }
 
 /// A model whose files may be changed.

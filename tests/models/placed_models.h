@@ -39,10 +39,6 @@ inline ModelOptions options_for(const Checkpoint& checkpoint, double share,
   return options;
 }
 
-inline bool has_experts(const std::string& name) {
-  return !must(Checkpoint::open(golden_folder(name))).moe_layers().empty();
-}
-
 /// Runs the tokens one by one, so that experts move between them.
 inline std::vector<float> logits_of_steps(Model& model, const std::vector<int32_t>& ids) {
   KvCache cache = must(model.make_cache(static_cast<int64_t>(ids.size())));
