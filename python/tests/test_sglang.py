@@ -137,7 +137,7 @@ def test_quantized_tokens_and_unknown_forms_are_refused(engine, floats, tokens):
     packed = engine.runner.PackedInfo(moracle.pack(*map(torch.from_numpy, floats), top_k=TOP_K))
     core = engine.runner.MoracleRunnerCore(config())
     sent = standard(*tokens)
-    with pytest.raises(moracle.Unsupported, match="hidden_states: needs tokens in bf16: --deepep-dispatcher-output-dtype bf16"):
+    with pytest.raises(moracle.Unsupported, match="hidden_states: needs tokens in bf16: deepep_dispatcher_output_dtype bf16"):
         core.run_from_dispatch(sent._replace(hidden_states_scale=torch.ones(1)), packed, config())
     from sglang.srt.layers.moe.token_dispatcher.base import DispatchOutputFormat
     other = types.SimpleNamespace(format=DispatchOutputFormat.FLASHINFER, hidden_states=tokens[0])

@@ -27,7 +27,7 @@ def _form(method, layer):
 
 def _refuse(layer, reason):
     place = f"layer {layer.layer_id}"
-    need = "experts that Moracle serves, because --moe-runner-backend is moracle"
+    need = "experts that Moracle serves, because moe_runner_backend is moracle"
     raise Unsupported(f"{place}: needs {need}; {reason}", "", place, need, str(reason))
 
 

@@ -50,7 +50,7 @@ class MoracleRunnerCore(DispatchMoeRunnerCore):
             _refuse("lora", "experts without LoRA", "LoRA is enabled")
         form = dispatch_output.format
         if getattr(dispatch_output, "hidden_states_scale", None) is not None:
-            _refuse("hidden_states", "tokens in bf16: --deepep-dispatcher-output-dtype bf16", "they are quantized")
+            _refuse("hidden_states", "tokens in bf16: deepep_dispatcher_output_dtype bf16", "they are quantized")
         packed, hidden_states = quant_info.packed, dispatch_output.hidden_states
         if form.is_standard():
             topk = dispatch_output.topk_output
