@@ -171,9 +171,10 @@ namespace serve_verb {
 namespace {
 
 // Memory of a model with its KV cache, from its plan.
-Result<int64_t> bytes_of(const ServeArguments& arguments, const ModelOptions& options,
+Result<int64_t> bytes_of(const ServeArguments& arguments, ModelOptions options,
                          const serve::EngineOptions& engine) {
   MORACLE_TRY(const Checkpoint checkpoint, Checkpoint::open(arguments.model.folder));
+  MORACLE_CHECK(arguments.speculation.add_to(options, checkpoint));
   MORACLE_TRY(const ModelPlan whole, plan(checkpoint, options));
   MORACLE_TRY(const Outline outlined, outline(checkpoint));
   const int64_t cache = engine.cache_bytes > 0

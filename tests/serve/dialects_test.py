@@ -181,6 +181,15 @@ class Responses(Dialect):
             self.assertEqual(self.server.request(method, path + suffix, headers=self.KEY)[0], 404)
         self.assertEqual(self.post("/v1/responses", {"input": "a", "previous_response_id": first["id"]})[0], 400)
 
+    def test_listed_items_have_types_and_ids_as_texts(self):
+        given = [{"role": "user", "content": "<|text|>", "type": None}, {"role": "user", "content": "second", "id": 5, "status": {}}]
+        first = self.post("/v1/responses", {"input": given, "temperature": 0})[1]
+        text = self.server.request("GET", f"/v1/responses/{first['id']}/input_items?order=asc", headers=self.KEY)[2]
+        for item, content in zip(json.loads(text)["data"], ("<|text|>", "second"), strict=True):
+            self.assertEqual((item["type"], item["status"]), ("message", "completed"))
+            self.assertTrue(item["id"].startswith("msg_"), item)
+            self.assertEqual(item["content"], [{"type": "input_text", "text": content}])
+
     def test_wrong_fields_are_refused_by_name(self):
         item = {"type": "function_call", "call_id": "1", "name": "f", "arguments": "{}"}
         deep = json.loads("[" * 60 + "]" * 60)

@@ -1,6 +1,7 @@
 """Tests models that are loaded at their first use: several_models_test.py COMMAND."""
 import concurrent.futures
 import json
+import os
 import subprocess
 import sys
 import tempfile
@@ -88,6 +89,18 @@ class SeveralModels(unittest.TestCase):
                                  [(200, f"I am model {name}") for name in names])
             self.assertLessEqual(len(loaded(server)), 2)
         self.assertEqual(server.code, 0)
+
+    def test_memory_counts_the_layer_for_multi_token_prediction(self):
+        folder = os.path.join(os.path.dirname(os.path.abspath(__file__)), "../golden/next_tokens/glm4_moe")
+
+        def size(*options):
+            with Server(COMMAND, f"--model=a={folder}", "--model-memory", "1", "--cache-bytes", "100000", *options) as server:
+                status, reply = server.post("/tokenize", {"prompt": "a"})
+                self.assertEqual((status, reply["error"]["code"]), (500, "model_not_loaded"))
+                return int(reply["error"]["message"].split("it takes ")[1].split(" ")[0])
+
+        self.assertGreater(size("--speculate", "mtp"), size())
+        self.assertEqual(size("--speculate", "ngram"), size())
 
     def test_stored_responses_outlive_their_model(self):
         with self.server() as server:

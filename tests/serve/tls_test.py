@@ -124,6 +124,13 @@ class Log(unittest.TestCase):
         self.assertEqual((health["method"], health["path"], health["status"]), ("GET", "/health", 200))
         self.assertEqual((unsupported["status"], unsupported["error_code"]), (400, "not_supported"))
 
+    def test_names_of_a_schema_are_contents(self):
+        with Server(COMMAND, MODEL, "--log-requests") as server:
+            server.post("/v1/completions", {"prompt": "a", "guided_json": {"properties": {"LORD": {"type": 5}}}})
+            line = server.process.stdout.readline()
+        self.assertNotIn("LORD", line)
+        self.assertEqual(json.loads(line)["error_param"], "guided_json")
+
     def test_contents_are_written_on_request(self):
         whole, stream, wrong, _, _ = self.lines("--log-requests=contents")
         self.assertEqual(whole["request"], TEXT)

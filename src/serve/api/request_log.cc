@@ -32,14 +32,21 @@ Json line_head(const HttpRequest& request) {
   return {{"time", time_now()}, {"method", request.method}, {"path", request.path}};
 }
 
+// "response_format" for "response_format.json_schema.schema.properties.name": the names that follow
+// the body's field may come from the client.
+std::string field_of_body(const std::string& place) {
+  return place.substr(0, place.find_first_of(".["));
+}
+
 // Messages of errors may quote the request, so a log without contents has only their code.
 void add_error(const HttpReply& reply, Json& line) {
   if (reply.status < 400) return;
   const Json body = Json::parse(reply.body, nullptr, /*allow_exceptions=*/false);
   if (!body.is_object() || !body.contains("error") || !body["error"].is_object()) return;
+  const Json& error = body["error"];
   for (const char* key : {"type", "code", "param"}) {
-    if (body["error"].contains(key) && body["error"][key].is_string())
-      line[std::string("error_") + key] = body["error"][key];
+    if (error.contains(key) && error[key].is_string())
+      line[std::string("error_") + key] = field_of_body(error[key].get<std::string>());
   }
 }
 

@@ -27,9 +27,12 @@ HttpReply wrong_query(std::string field, const std::string& need, const std::str
 
 // Clients send items without ids and states, and texts as plain strings. The list has all in full.
 Json listed_item(Json item, const std::string& response, size_t index) {
-  if (!item.contains("type")) item["type"] = "message";
-  if (!item.contains("status") && item["type"] != "reasoning") item["status"] = "completed";
-  if (!item.contains("id")) {
+  const auto has_text = [&](const char* key) {
+    return item.contains(key) && item[key].is_string();
+  };
+  if (!has_text("type")) item["type"] = "message";
+  if (!has_text("status") && item["type"] != "reasoning") item["status"] = "completed";
+  if (!has_text("id")) {
     const bool is_message = item["type"] == "message";
     item["id"] =
         str(is_message ? "msg_" : "item_", response.substr(response.find('_') + 1), "_", index);

@@ -158,7 +158,14 @@ void ModelSet::load(Entry& entry) {
     for (Waiting& each : waiting) each.exchange = lease(entry, std::move(each.exchange));
   }
   for (const Waiting& each : waiting) {
-    if (!each.exchange->left()) each.work(entry.running->api(), each.exchange);
+    if (each.exchange->left()) continue;
+    const Status done = or_out_of_memory("request", [&]() -> Status {
+      each.work(entry.running->api(), each.exchange);
+      return {};
+    });
+    if (!done)
+      each.exchange->reply(
+          to_reply({.status = 500, .message = "the server is out of memory"}, each.form));
   }
 }
 
