@@ -1,6 +1,9 @@
 // Tests drafts in the engine: sequences of one step verify different numbers of them.
 #include <gmock/gmock.h>
 
+#include <chrono>
+#include <thread>
+
 #include "models/decoder/model_state.h"
 #include "models/golden_model.h"
 #include "parallel/ranks_of_threads.h"
@@ -33,6 +36,23 @@ class ThirdIds final : public Grammar {
    private:
     int32_t next_ = 0;
   };
+  Result<std::unique_ptr<GrammarMatcher>> start() const override {
+    return std::unique_ptr<GrammarMatcher>(std::make_unique<Matcher>());
+  }
+};
+
+// A grammar whose matcher takes longer with every token, as ambiguous ones do.
+class SlowGrammar final : public Grammar {
+  class Matcher final : public GrammarMatcher {
+   public:
+    Status mask(std::span<float>) override {
+      std::this_thread::sleep_for(std::chrono::milliseconds(400));
+      return {};
+    }
+    Status accept(int32_t) override { return {}; }
+  };
+
+ public:
   Result<std::unique_ptr<GrammarMatcher>> start() const override {
     return std::unique_ptr<GrammarMatcher>(std::make_unique<Matcher>());
   }
@@ -87,6 +107,21 @@ class EngineSpeculation : public EngineOnSmallModel {
     return made;
   }
 };
+
+TEST_F(EngineSpeculation, GrammarThatTakesTooLongEndsItsSequenceAlone) {
+  Model model = load();
+  std::vector<Job> jobs;
+  for (int i = 0; i < 2; ++i) {
+    jobs.push_back(job("And the LORD spake unto Moses, saying,", 40, i));
+    jobs.back().sampling.temperature = 0;
+    jobs.back().stop_ids = {};
+  }
+  jobs[0].grammar = std::make_shared<SlowGrammar>();
+  const std::vector<Made> made = run(*start(model, 60), std::move(jobs));
+  EXPECT_EQ(made[0].finish, Finish::kForbidden);
+  EXPECT_LT(made[0].new_tokens, 40);
+  EXPECT_EQ(made[1].new_tokens, 40);
+}
 
 TEST_F(EngineSpeculation, MixedSequencesEqualPlainDecoding) {
   Model model = load();

@@ -14,7 +14,10 @@ namespace moracle::serve {
 void Engine::step() {
   const double start = now();
   if (const Status drafted = or_out_of_memory("drafts", [&] { return request_drafts(); }); !drafted)
-    for (auto& [id, sequence] : sequences_) sequence.drafts.clear();
+    for (auto& [id, sequence] : sequences_) {
+      sequence.drafts.clear();
+      scheduler_.request_drafts(id, 0);
+    }
   StepPlan plan = scheduler_.next(start, std::max(budget_.tokens(), scheduler_.num_running()));
   apply(plan);
   if (plan.chunks.empty()) return answer_sampled();

@@ -1,11 +1,21 @@
 #include "serve/engine/sequence.h"
 
 #include <algorithm>
+#include <chrono>
 #include <limits>
 
+#include "base/text.h"
 #include "base/try.h"
 
 namespace moracle::serve {
+namespace {
+
+using SteadyTime = std::chrono::steady_clock::time_point;
+double seconds_since(SteadyTime start) {
+  return std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
+}
+
+}  // namespace
 
 Result<Sequence> Sequence::make(Job job, const Tokenizer& tokenizer) {
   StoppingTokenStream stream(tokenizer, job.stop_strings);
@@ -35,13 +45,29 @@ Status Sequence::edit(std::span<float> logits) {
     return {};
   }
   if (!matcher) return {};
-  if (is_constrained) return matcher->mask(logits);
+  if (is_constrained) {
+    MORACLE_CHECK(check_grammar_time());
+    const SteadyTime start = std::chrono::steady_clock::now();
+    const Status masked = matcher->mask(logits);
+    grammar_seconds += seconds_since(start);
+    return masked;
+  }
   // The text must not end before the grammar begins.
   for (const int32_t id : job.stop_ids) {
     if (id >= 0 && static_cast<size_t>(id) < logits.size())
       logits[id] = -std::numeric_limits<float>::infinity();
   }
   return {};
+}
+
+// Ambiguous grammars (root ::= root root | "a") have derivations that grow with every token. The
+// matcher runs on the engine's thread, so that all other sequences would wait.
+Status Sequence::check_grammar_time() const {
+  constexpr double kSeconds = 2, kSecondsPerToken = 0.02;
+  if (grammar_seconds < kSeconds + kSecondsPerToken * static_cast<double>(num_new())) return {};
+  return Error{ErrorKind::kUnsupported, "", "grammar",
+               "rules that match a text in one way; ambiguous ones grow with every token",
+               str("it took ", grammar_seconds, " s for ", num_new(), " tokens")};
 }
 
 bool Sequence::ends_with_last_token() const {
@@ -83,7 +109,11 @@ Status Sequence::follow_reasoning(int32_t id) {
 Result<Event> Sequence::answer() {
   const int32_t id = tokens.back();
   editor.add(id);
-  if (matcher && is_constrained) MORACLE_CHECK(matcher->accept(id));
+  if (matcher && is_constrained) {
+    const SteadyTime start = std::chrono::steady_clock::now();
+    MORACLE_CHECK(matcher->accept(id));
+    grammar_seconds += seconds_since(start);
+  }
   if (budget || !is_constrained) MORACLE_CHECK(follow_reasoning(id));
   Event event;
   event.scores = std::move(scores);

@@ -23,6 +23,8 @@ struct Sequence {
   Result<Event> answer();
   /// Edits logits [vocab_size] before sampling. Errors: those of the grammar.
   Status edit(std::span<float> logits);
+  /// Errors (kUnsupported): the grammar takes too long.
+  Status check_grammar_time() const;
   bool is_stop_id(int32_t id) const;
   /// The fields of the request that forbid tokens, for the message of Finish::kForbidden.
   std::string forbidding_fields() const;
@@ -44,6 +46,7 @@ struct Sequence {
   std::optional<ReasoningBudget> budget;    // empty: unlimited
   std::string before_grammar;               // end of the text before the grammar begins
   bool is_constrained = true;               // the grammar has begun
+  double grammar_seconds = 0;               // of all calls of the matcher
   std::vector<TokenScore> prompt_scores;    // scores of the prompt from its second token on
   int64_t reused_tokens = 0;
   double submitted = 0, last_token = 0;  // seconds on the engine's clock; 0: none yet

@@ -69,6 +69,7 @@ class BeastServer : public HttpServer {
       try {
         io_.run();
       } catch (const std::bad_alloc&) {  // out of memory: close the connection of this handler
+      } catch (const boost::system::system_error&) {  // likewise: OpenSSL could not begin a session
       }
     }
   }
