@@ -180,10 +180,7 @@ TEST(EngineSpeculationOnGoldenModels, TextsEqualGenerate) {
     Model model =
         must(Model::load(checkpoint, {.threads = 2, .max_num_tokens = 24, .deterministic = true}));
     const Tokenizer tokenizer = must(Tokenizer::open(kFolder));  // its ids go beyond the model's
-    const auto engine = must(Engine::start(model, tokenizer,
-                                           {.max_running = 4,
-                                            .cache_bytes = 12 * PageStore(model).page_bytes(),
-                                            .speculation = always_drafting(5)}));
+    std::vector<Job> jobs;  // no other thread may run the model once an engine does
     std::vector<std::vector<int32_t>> wanted, got(6);
     std::vector<std::promise<void>> ends(got.size());
     for (size_t i = 0; i < got.size(); ++i) {
@@ -199,8 +196,13 @@ TEST(EngineSpeculationOnGoldenModels, TextsEqualGenerate) {
         for (const TokenScore& score : event.scores) got[i].push_back(score.id);
         if (event.finish != Finish::kNone) ends[i].set_value();
       };
-      engine->submit({std::move(job)});
+      jobs.push_back(std::move(job));
     }
+    const auto engine = must(Engine::start(model, tokenizer,
+                                           {.max_running = 4,
+                                            .cache_bytes = 12 * PageStore(model).page_bytes(),
+                                            .speculation = always_drafting(5)}));
+    for (Job& one : jobs) engine->submit({std::move(one)});
     for (auto& end : ends) end.get_future().get();
     EXPECT_EQ(got, wanted) << name;
     EXPECT_GT(metric(*engine, "moracle_draft_tokens_total"), 0) << name;
@@ -219,12 +221,7 @@ TEST(EngineSpeculationByLayer, TextsEqualGenerate) {
         {.threads = 2, .max_num_tokens = 8, .deterministic = true, .next_tokens = true}));
     const Tokenizer tokenizer = must(Tokenizer::open(kFolder));
     for (const bool adaptive : {false, true}) {
-      const auto engine = must(Engine::start(
-          model, tokenizer,
-          {.max_running = 3,
-           .cache_bytes = 12 * (PageStore(model).page_bytes() +
-                                PageStore(*ModelAccess::next_tokens(model)).page_bytes()),
-           .speculation = {.drafter = Drafter::kAuto, .max_drafts = 3, .adaptive = adaptive}}));
+      std::vector<Job> jobs;  // no other thread may run the model once an engine does
       std::vector<std::vector<int32_t>> wanted, got(5);
       std::vector<std::promise<void>> ends(got.size());
       for (size_t i = 0; i < got.size(); ++i) {
@@ -241,8 +238,15 @@ TEST(EngineSpeculationByLayer, TextsEqualGenerate) {
           for (const TokenScore& score : event.scores) got[i].push_back(score.id);
           if (event.finish != Finish::kNone) ends[i].set_value();
         };
-        engine->submit({std::move(job)});
+        jobs.push_back(std::move(job));
       }
+      const auto engine = must(Engine::start(
+          model, tokenizer,
+          {.max_running = 3,
+           .cache_bytes = 12 * (PageStore(model).page_bytes() +
+                                PageStore(*ModelAccess::next_tokens(model)).page_bytes()),
+           .speculation = {.drafter = Drafter::kAuto, .max_drafts = 3, .adaptive = adaptive}}));
+      for (Job& one : jobs) engine->submit({std::move(one)});
       for (auto& end : ends) end.get_future().get();
       EXPECT_EQ(got, wanted) << name;
       EXPECT_GT(metric(*engine, "moracle_draft_tokens_total"), 0) << name;
