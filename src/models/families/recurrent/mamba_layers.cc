@@ -1,4 +1,4 @@
-#include "models/families/mamba_layers.h"
+#include "models/families/recurrent/mamba_layers.h"
 
 #include <algorithm>
 #include <limits>

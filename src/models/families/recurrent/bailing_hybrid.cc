@@ -7,7 +7,7 @@
 #include "base/try.h"
 #include "checkpoint/state.h"
 #include "models/families/family.h"
-#include "models/families/kimi_delta.h"
+#include "models/families/recurrent/kimi_delta.h"
 
 namespace moracle {
 namespace bailing_hybrid {

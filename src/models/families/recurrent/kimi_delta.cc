@@ -1,4 +1,4 @@
-#include "models/families/kimi_delta.h"
+#include "models/families/recurrent/kimi_delta.h"
 
 #include "base/text.h"
 #include "base/try.h"

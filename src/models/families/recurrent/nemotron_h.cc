@@ -9,7 +9,7 @@
 #include "checkpoint/state.h"
 #include "models/families/decoder_family.h"
 #include "models/families/family.h"
-#include "models/families/mamba_layers.h"
+#include "models/families/recurrent/mamba_layers.h"
 
 namespace moracle {
 namespace nemotron_h {

@@ -5,7 +5,7 @@
 #include "base/try.h"
 #include "checkpoint/state.h"
 #include "models/families/family.h"
-#include "models/families/hybrid_moe.h"
+#include "models/families/recurrent/hybrid_moe.h"
 #include "models/gguf/gguf_families.h"
 
 namespace moracle {

@@ -3,7 +3,7 @@
 #include "base/try.h"
 #include "checkpoint/state.h"
 #include "models/families/family.h"
-#include "models/families/latent_decoder.h"
+#include "models/families/latent/latent_decoder.h"
 
 namespace moracle {
 namespace glm4_moe_lite {

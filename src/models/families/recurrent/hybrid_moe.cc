@@ -1,4 +1,4 @@
-#include "models/families/hybrid_moe.h"
+#include "models/families/recurrent/hybrid_moe.h"
 
 #include <algorithm>
 #include <cmath>

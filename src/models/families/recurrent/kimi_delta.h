@@ -1,7 +1,7 @@
 // Decoders with Kimi Delta Attention, and MLA in some layers.
 #pragma once
 
-#include "models/families/latent_decoder.h"
+#include "models/families/latent/latent_decoder.h"
 
 namespace moracle {
 

@@ -4,7 +4,7 @@
 #include "base/try.h"
 #include "checkpoint/state.h"
 #include "models/families/granite_moe.h"
-#include "models/families/mamba_layers.h"
+#include "models/families/recurrent/mamba_layers.h"
 
 namespace moracle {
 namespace granite_moe_hybrid {

@@ -5,7 +5,7 @@
 #include "base/try.h"
 #include "checkpoint/state.h"
 #include "models/families/family.h"
-#include "models/families/latent_decoder.h"
+#include "models/families/latent/latent_decoder.h"
 #include "models/gguf/gguf_drafts.h"
 #include "models/gguf/gguf_families.h"
 

@@ -1,4 +1,4 @@
-#include "models/families/latent_decoder.h"
+#include "models/families/latent/latent_decoder.h"
 
 #include <cmath>
 
