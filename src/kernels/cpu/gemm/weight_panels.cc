@@ -171,6 +171,7 @@ void WeightPanels::unpack(int64_t expert, int64_t panel, const KBlock& s, std::b
   args.from = codes(expert, panel) + s.first_code_block * kRowBlockBytes;
   args.units = (std::min(cols, left) + unit_.cols - 1) / unit_.cols;
   args.set = weights_.shape.key.codes;
+  if (has_code_book(args.set)) args.code_book = code_book(args.set).data();
   args.to = to;
   vector_ops().unpack_codes(args);
   if (kernels_.keep_awake != nullptr) kernels_.keep_awake();

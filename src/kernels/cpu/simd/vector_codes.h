@@ -32,7 +32,6 @@ void unpack_set(const UnpackArgs& args) {
   constexpr int kLow = kHigh == 0 ? 1 : 4 / kHigh;  // row blocks of low bits
   constexpr int kBlocks = kLow + (kHigh > 0 ? 1 : 0);
   const Bits four = splat_bits(0x0f0f0f0fu), upper = splat_bits(0x01010101u * ((1u << kHigh) - 1));
-  const int8_t* const book = has_code_book(set) ? code_book(args.set).data() : nullptr;
   const std::byte* from = args.from;
   std::byte* to = args.to;
   for (int64_t unit = 0; unit < args.units; ++unit) {
@@ -49,7 +48,7 @@ void unpack_set(const UnpackArgs& args) {
           const int block = 2 * low + half;
           Bits numbers = (half == 0 ? both : both >> 4) & four;
           if constexpr (kHigh > 0) numbers |= (high >> (block * kHigh) & upper) << 4;
-          store(to + block * kRowBlock + v * 4 * kLanes, codes_of<set>(numbers, book));
+          store(to + block * kRowBlock + v * 4 * kLanes, codes_of<set>(numbers, args.code_book));
         }
       }
     }

@@ -215,6 +215,7 @@ struct UnpackArgs {
   const std::byte* from = nullptr;
   int64_t units = 0;
   CodeSet set = CodeSet::kSigned6;
+  const int8_t* code_book = nullptr;  ///< 16 codes by number; null: codes are integers
   std::byte* to = nullptr;
 };
 
