@@ -1,4 +1,5 @@
 """Quantized fused Mixture-of-Experts: one oracle, every format, every reason."""
+from . import integrations
 from ._moracle import (Checkpoint, DescribedMatrix, DescribedWeights, Device, FusedMoe, Generation, LayerSpec, Linear,
                        Machine, Model, Scheme, Selection, TokenIterator, TunedLayer, TunedTime, __version__, bench_layer,
                        describe_linear, describe_tensors, explain, has_cuda, online_schemes, quantize, select, tune)

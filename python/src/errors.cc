@@ -55,13 +55,18 @@ std::filesystem::path path_of(nb::handle path, const char* argument) {
   return found;
 }
 
-void bind_errors() {
+void bind_errors(const nb::module_& m) {
+  // The package may have another name than moracle.
+  static std::string errors_module;
+  errors_module = nb::cast<std::string>(m.attr("__name__"));
+  errors_module = errors_module.substr(0, errors_module.rfind('.')) + ".errors";
   nb::register_exception_translator([](const std::exception_ptr& thrown, void*) {
     try {
       std::rethrow_exception(thrown);
     } catch (const Failure& failure) {
       const Error& error = failure.error();
-      const nb::object type = nb::module_::import_("moracle.errors").attr(class_of(error.kind));
+      const nb::object type =
+          nb::module_::import_(errors_module.c_str()).attr(class_of(error.kind));
       const nb::object value =
           type(failure.what(), error.file, error.place, error.need, error.fact);
       PyErr_SetObject(type.ptr(), value.ptr());

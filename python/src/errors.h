@@ -44,7 +44,7 @@ T value_of(Result<T> result) {
   if constexpr (!std::is_void_v<T>) return *std::move(result);
 }
 
-/// Translates Failure into the exception class of its kind, from moracle.errors.
-void bind_errors();
+/// Translates Failure into the exception class of its kind, from the package's module errors.
+void bind_errors(const nb::module_& m);
 
 }  // namespace moracle::python

@@ -7,7 +7,7 @@ NB_MODULE(_moracle, m) {
   // At exit torch and engines still hold objects of the module; the system frees them.
   nb::set_leak_warnings(false);
   m.attr("__version__") = MORACLE_VERSION;
-  bind_errors();
+  bind_errors(m);
   bind_schemes(m);
   bind_layers(m);
   bind_oracle(m);

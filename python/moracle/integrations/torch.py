@@ -6,6 +6,9 @@ import torch
 
 from ..errors import InvalidArgument, Unsupported
 
+# The package's own name: two copies of it in a process, such as one of the package kernels, have operators of their own.
+NAMESPACE = __name__.split(".", maxsplit=1)[0]
+
 _handles = {}  # handle: weak reference to the PackedExperts
 _next = itertools.count()
 
@@ -64,17 +67,18 @@ def _fake(hidden_states, topk_weights, topk_ids, handle):
 
 # Use torch.library.Library: one switch from C++ to Python per call, 9 µs. torch.library.custom_op adds two for autograd
 # and its checks, 19 µs. Autograd's fallback keeps requires_grad, so kernels can reject it.
-library = torch.library.Library("moracle", "DEF")
+library = torch.library.Library(NAMESPACE, "DEF")
 library.define("experts(Tensor hidden_states, Tensor topk_weights, Tensor topk_ids, int handle) -> Tensor",
                 tags=(torch.Tag.pt2_compliant_tag,))
 for _key in ("CPU", "CUDA"):
     library.impl("experts", _kernel, _key)
-torch.library.register_fake("moracle::experts", _fake, lib=library)
+torch.library.register_fake(f"{NAMESPACE}::experts", _fake, lib=library)
+_experts = getattr(torch.ops, NAMESPACE).experts.default
 
 
 def experts(hidden_states: torch.Tensor, topk_weights: torch.Tensor, topk_ids: torch.Tensor, handle: int) -> torch.Tensor:
     """The output of the packed experts: hidden_states [num_tokens, hidden_size], the rest [num_tokens, top_k]."""
-    return torch.ops.moracle.experts.default(hidden_states, topk_weights, topk_ids, handle)
+    return _experts(hidden_states, topk_weights, topk_ids, handle)
 
 
 def run(packed, handle, hidden_states, topk_weights, topk_ids):
