@@ -34,7 +34,7 @@ def methods_of(llm, of_layer, weights):
     if worker is None:
         return []
     return [[type(layer.quant_method).__name__, type(layer.quant_method).apply.__module__,
-             sum(p.numel() for name, p in layer.named_parameters() if name.startswith(weights))]
+             sum(p.numel() for name, p in layer.named_parameters() if name.startswith(weights) and not name.endswith("_shape"))]
             for layer in worker.worker.model_runner.model.modules() if of_layer(layer)]
 
 

@@ -98,6 +98,8 @@ std::vector<Scheme> schemes() {
       with_zero_points({int4_static_group(64), kInt8DynamicTokenSym}),
       {kMxfp4Static, kInt8DynamicTokenSym},
       {kNvfp4Static, kInt8DynamicTokenSym},
+      {kMxfp4Static, kFp8DynamicTokenSym},
+      {kNvfp4Static, kFp8DynamicTokenSym},
       // As GGUF stores Q8_0, Q4_1, Q4_K, Q5_K, Q6_K, Q5_0, IQ4_XS, IQ3_XXS, IQ2_S, Q3_K and Q2_K;
       // Q4_K stacked with Q6_K.
       weight_only(with_scales(int8_static_group(32), DType::kF16)),

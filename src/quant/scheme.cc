@@ -35,7 +35,7 @@ Error unknown(std::string_view text) {
   return {
       ErrorKind::kInvalidArgument, "", str("scheme '", text, "'"),
       "bf16, f16, f32, int8-w8a8, mxfp8-w8a8, mxfp8-w8a16, mxfp4-w4a16, mxfp4-w4a8, "
-      "nvfp4-w4a16, nvfp4-w4a8, or "
+      "mxfp4-w4afp8, nvfp4-w4a16, nvfp4-w4a8, nvfp4-w4afp8, or "
       "int4-w4a16-, int4-w4a8-, int4-w4afp8-, int8-w8a16-, int8-w8a8-, int8-w8afp8-, fp8-w8a8- "
       "or fp8-w8a16- with channel, g<size>, tensor or block<rows>x<cols>, then of integers -asym "
       "for zero points, -min for minimums, -s16 or -s8 for scales in f16 or in 8-bit integers and "
@@ -48,8 +48,8 @@ Error unknown(std::string_view text) {
 // int8 is the default.
 std::string activation_name(const Scheme& scheme) {
   if (!scheme.activation) return "16";
-  const bool unlike = scheme.activation->dtype == DType::kF8E4M3 &&
-                      (scheme.weight.dtype == DType::kI4 || scheme.weight.dtype == DType::kI8);
+  const bool unlike =
+      scheme.activation->dtype == DType::kF8E4M3 && scheme.weight.dtype != DType::kF8E4M3;
   return unlike ? "fp8" : std::to_string(bits(scheme.activation->dtype));
 }
 
@@ -81,8 +81,10 @@ constexpr Family kFamilies[] = {
     {"mxfp8-w8a16", kMxfp8Static, {}, false},
     {"mxfp4-w4a16", kMxfp4Static, {}, false},
     {"mxfp4-w4a8", kMxfp4Static, kInt8DynamicTokenSym, false},
+    {"mxfp4-w4afp8", kMxfp4Static, kFp8DynamicTokenSym, false},
     {"nvfp4-w4a16", kNvfp4Static, {}, false},
     {"nvfp4-w4a8", kNvfp4Static, kInt8DynamicTokenSym, false},
+    {"nvfp4-w4afp8", kNvfp4Static, kFp8DynamicTokenSym, false},
     {"int4-w4a8", kInt4StaticGroupScale, kInt8DynamicTokenSym, true},
     {"int4-w4afp8", kInt4StaticGroupScale, kFp8DynamicTokenSym, true},
     {"int8-w8afp8", kInt8StaticGroupScale, kFp8DynamicTokenSym, true},

@@ -51,6 +51,14 @@ TEST(Activations, Int8NeedsIntegerWeightsWithFloatActivations) {
       "int4-w4afp8-g8");
 }
 
+TEST(Activations, Fp8NeedsIntegerWeightsWithFloatActivations) {
+  const auto fp8 = ActivationPrecision::kFp8;
+  EXPECT_EQ(name(scheme_after(ct_checkpoint(ct_packed()), fp8)), "int4-w4afp8-g8");
+  EXPECT_EQ(name(scheme_after(ct_checkpoint(ct_fp8("channel", "")), fp8)), "fp8-w8a16-channel");
+  EXPECT_EQ(name(scheme_after(ct_checkpoint({.activations = "token"}), fp8)), "int4-w4a8-g8");
+  EXPECT_EQ(name(scheme_after(SyntheticCheckpoint::plain(), fp8)), "bf16");
+}
+
 TEST(Activations, StoredAndBf16KeepScheme) {
   for (const auto same : {ActivationPrecision::kStored, ActivationPrecision::kBf16}) {
     EXPECT_EQ(name(scheme_after(ct_checkpoint(ct_packed()), same)), "int4-w4a16-g8");
@@ -63,11 +71,12 @@ TEST(Activations, ParsesNamesAndListsThemOnError) {
   EXPECT_EQ(must(parse_activations("")), ActivationPrecision::kStored);
   EXPECT_EQ(must(parse_activations("bf16")), ActivationPrecision::kBf16);
   EXPECT_EQ(must(parse_activations("int8")), ActivationPrecision::kInt8);
+  EXPECT_EQ(must(parse_activations("fp8")), ActivationPrecision::kFp8);
   EXPECT_EQ(must(parse_activations("16bit")), ActivationPrecision::k16Bit);
   for (const char* text : {"16", "f16", "fp8", " 16bit"}) {
     const auto refused = parse_activations(text);
     ASSERT_FALSE(refused) << text;
-    EXPECT_EQ(refused.error().need, "bf16, int8 or 16bit");
+    EXPECT_EQ(refused.error().need, "bf16, int8, fp8 or 16bit");
   }
 }
 

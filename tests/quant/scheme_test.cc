@@ -65,6 +65,8 @@ TEST(Scheme, UsesCommonNamesOfTheField) {
   EXPECT_EQ(name(Scheme{with_scales(int8_static_group(16), DType::kI8), {}}), "int8-w8a16-g16-s8");
   EXPECT_EQ(name(Scheme{int4_static_group(128), kInt8DynamicTokenSym}), "int4-w4a8-g128");
   EXPECT_EQ(name(Scheme{kMxfp4Static, kInt8DynamicTokenSym}), "mxfp4-w4a8");
+  EXPECT_EQ(name(Scheme{kMxfp4Static, kFp8DynamicTokenSym}), "mxfp4-w4afp8");
+  EXPECT_EQ(name(Scheme{kNvfp4Static, kFp8DynamicTokenSym}), "nvfp4-w4afp8");
   EXPECT_EQ(name(Scheme{kNvfp4Static, {}}), "nvfp4-w4a16");
   EXPECT_EQ(name(Scheme{kInt8StaticChannelSym, kInt8StaticTensorSym}), "int8-w8a8-channel-static");
   EXPECT_EQ(*parse_scheme("int8-w8a8-channel-static"),

@@ -22,13 +22,22 @@ int64_t bench_memory(const LimitsProbe& probe) {
 
 Result<bool> rounds_to_bf16(const BenchOptions& options) {
   MORACLE_TRY(const ActivationPrecision activations, parse_activations(options.activations));
-  const bool int8 = activations == ActivationPrecision::kInt8;
-  if (!int8 && activations != ActivationPrecision::k16Bit)
-    return activations == ActivationPrecision::kBf16;
+  const char* scheme = nullptr;
+  switch (activations) {
+    case ActivationPrecision::kInt8:
+      scheme = "int8 activations, such as int4-w4a8-g128";
+      break;
+    case ActivationPrecision::kFp8:
+      scheme = "fp8 activations, such as int4-w4afp8-g128";
+      break;
+    case ActivationPrecision::k16Bit:
+      scheme = "float activations, such as fp8-w8a16-channel";
+      break;
+    default:
+      return activations == ActivationPrecision::kBf16;
+  }
   return Error{ErrorKind::kInvalidArgument, "", "--activations",
-               int8 ? "bf16, or a --scheme with int8 activations, such as int4-w4a8-g128"
-                    : "bf16, or a --scheme with float activations, such as fp8-w8a16-channel",
-               "it is " + quote(options.activations)};
+               str("bf16, or a --scheme with ", scheme), "it is " + quote(options.activations)};
 }
 
 int64_t device_memory(const DeviceName& device) {

@@ -26,7 +26,7 @@ inline constexpr const char* kQuantizationHelp =
 
 inline constexpr const char* kActivationsHelp =
     "16bit: keep activations as floats where the scheme quantizes them (W8A16; stored activation "
-    "scales are not used); int8: quantize float activations if weights are int4, int8 or fp4; "
+    "scales are not used); int8, fp8: quantize float activations if weights are int4, int8 or fp4; "
     "bf16: kernels may round float activations to bf16";
 inline constexpr const char* kKvCacheHelp =
     "Type of keys and values in the cache: f32, bf16, f16 (half of f32's memory), int8 (a quarter; "
