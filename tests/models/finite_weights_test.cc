@@ -69,7 +69,9 @@ void expect_each_named(const SyntheticCheckpoint& good, testing::Sample sample,
 }
 
 class FiniteModelWeights : public ::testing::TestWithParam<std::string> {};
-INSTANTIATE_TEST_SUITE_P(Golden, FiniteModelWeights, ::testing::ValuesIn(testing::golden_models()),
+INSTANTIATE_TEST_SUITE_P(Golden, FiniteModelWeights,
+                         ::testing::ValuesIn(testing::sample_of(testing::golden_models(),
+                                                                "FiniteModelWeights")),
                          [](const auto& instance) { return instance.param; });
 
 TEST_P(FiniteModelWeights, NamesTensorWithNan) {

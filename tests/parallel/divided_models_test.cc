@@ -8,6 +8,7 @@
 #include "model_on_ranks.h"
 #include "ranks_of_threads.h"
 #include "support/model_words.h"
+#include "support/sample.h"
 
 namespace moracle::divided_models_test {
 namespace {
@@ -96,7 +97,8 @@ TEST_P(DividedModels, TwoRanksMatchOneProcessOrRefuseWithTheReason) {
     EXPECT_EQ(got.checksums[rank], got.checksums[0]) << "ranks have different bits";
   }
 }
-INSTANTIATE_TEST_SUITE_P(All, DividedModels, ::testing::ValuesIn(golden_models()),
+INSTANTIATE_TEST_SUITE_P(All, DividedModels,
+                         ::testing::ValuesIn(testing::sample_of(golden_models(), "DividedModels")),
                          [](const auto& one) { return one.param; });
 
 // Each rank packs half of attention, dense MLPs, shared experts and experts.

@@ -7,6 +7,7 @@
 #include "models/description.h"
 #include "same_bits.h"
 #include "support/model_words.h"
+#include "support/sample.h"
 
 namespace moracle::divided_output_test {
 namespace {
@@ -39,7 +40,8 @@ class DividedOutput : public ::testing::TestWithParam<std::string> {};
 TEST_P(DividedOutput, ThreeRanksHaveTheBitsOfOneProcess) {
   expect_bits_of_one_process(GetParam(), 3);
 }
-INSTANTIATE_TEST_SUITE_P(All, DividedOutput, ::testing::ValuesIn(golden_models()),
+INSTANTIATE_TEST_SUITE_P(All, DividedOutput,
+                         ::testing::ValuesIn(testing::sample_of(golden_models(), "DividedOutput")),
                          [](const auto& one) { return one.param; });
 
 TEST(DividedOutput, TwoAndFourRanksHaveTheBitsOfOneProcess) {

@@ -110,7 +110,9 @@ TEST_P(BadTensors, ExtraBiasIsAddedOrRejected) {
   RecordProperty("refused", refused);
 }
 
-INSTANTIATE_TEST_SUITE_P(Golden, BadTensors, ::testing::ValuesIn(testing::golden_models()),
+INSTANTIATE_TEST_SUITE_P(Golden, BadTensors,
+                         ::testing::ValuesIn(testing::sample_of(testing::golden_models(),
+                                                                "BadTensors")),
                          [](const auto& param) { return param.param; });
 
 struct Change {

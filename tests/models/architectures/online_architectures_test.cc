@@ -178,7 +178,9 @@ TEST_P(OnlineArchitectures, MatchWrittenCheckpoint) {
   }
 }
 
-INSTANTIATE_TEST_SUITE_P(Golden, OnlineArchitectures, ::testing::ValuesIn(testing::golden_models()),
+INSTANTIATE_TEST_SUITE_P(Golden, OnlineArchitectures,
+                         ::testing::ValuesIn(testing::sample_of(testing::golden_models(),
+                                                                "OnlineArchitectures")),
                          [](const auto& param) { return param.param; });
 
 // Only the pattern lm_head quantizes the output layer: alone, and tied to the embedding, too.

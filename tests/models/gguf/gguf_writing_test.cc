@@ -18,6 +18,7 @@
 #include "moracle/gguf.h"
 #include "quant/blocks/encode_blocks.h"
 #include "support/must.h"
+#include "support/sample.h"
 #include "support/temporary_folder.h"
 
 namespace moracle::gguf_writing_test {
@@ -95,7 +96,9 @@ TEST_P(GgufWriting, KeepsLogitsOrNamesTheSettingThatGgufLacks) {
   EXPECT_LT(testing::relative_difference(got, want), 1e-5);
 }
 
-INSTANTIATE_TEST_SUITE_P(Golden, GgufWriting, ::testing::ValuesIn(testing::golden_models()),
+INSTANTIATE_TEST_SUITE_P(Golden, GgufWriting,
+                         ::testing::ValuesIn(testing::sample_of(testing::golden_models(),
+                                                                "GgufWriting")),
                          [](const auto& param) { return param.param; });
 
 class GgufWriter : public ::testing::Test {
