@@ -15,18 +15,16 @@ Result<int64_t> unused(const DeviceName& device, const Machine& machine) {
   const bool here = machine.name == "here";
   if (device.platform == Platform::kCpu)
     return here ? free_host_memory() : machine.cpu.memory_bytes;
-  const bool there = std::any_of(machine.gpus.begin(), machine.gpus.end(), [&](const GpuInfo& gpu) {
-    return gpu.platform == device.platform && gpu.index == device.index;
-  });
-  if (!there) {
+  const auto gpu =
+      std::find_if(machine.gpus.begin(), machine.gpus.end(), [&](const GpuInfo& other) {
+        return other.platform == device.platform && other.index == device.index;
+      });
+  if (gpu == machine.gpus.end()) {
     return Error{ErrorKind::kInvalidArgument, "", "device_memory",
                  str("a number of bytes, because machine ", machine.name, " has no ", name(device)),
                  "it is what is free there"};
   }
-#if defined(MORACLE_WITH_CUDA)
-  if (here && device.platform == Platform::kCuda) return free_cuda_memory(device.index);
-#endif
-  return memory_of(machine, device);
+  return here ? free_gpu_memory(*gpu) : gpu->memory_bytes;
 }
 
 }  // namespace

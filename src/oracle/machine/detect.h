@@ -12,6 +12,9 @@ CpuInfo detect_cpu();
 /// Bytes of host memory that this process can take now: what the kernel says is available, within
 /// the control group's limit. Caches of files count, because the kernel drops them.
 int64_t free_host_memory();
+/// Bytes of the memory of a GPU of this machine that no process has; all where the platform does
+/// not tell. Errors: those of the driver.
+Result<int64_t> free_gpu_memory(const GpuInfo& gpu);
 
 #if defined(MORACLE_WITH_CUDA)
 /// NVIDIA GPUs that the CUDA driver exposes to this process; empty without a driver.

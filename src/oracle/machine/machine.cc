@@ -101,6 +101,13 @@ int64_t free_host_memory() {
   return std::min(available, std::max<int64_t>(limit - used, 0));
 }
 
+Result<int64_t> free_gpu_memory(const GpuInfo& gpu) {
+#if defined(MORACLE_WITH_CUDA)
+  if (gpu.platform == Platform::kCuda) return free_cuda_memory(gpu.index);
+#endif
+  return gpu.memory_bytes;
+}
+
 void mask_isa(Isa without) {
   masked = with_dependents(without);
 }
