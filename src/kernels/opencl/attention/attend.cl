@@ -92,10 +92,10 @@ kernel void attend(MATRIX(q), MATRIX(out), global const int *positions, global c
     const int split = b / of_split % splits_stride;
     const long slot = b / of_split / splits_stride, token = first_slot + slot;
     const int sequence = sequences[token];
-    const Selected all = {selected, top_k, block, selections, num_kv_heads};
-    const View view = view_of_selected(positions[token], window, chunk, &all, token, kv);
-    const bool is_selected = selects(&all, positions[token]);
-    global const int *entries = is_selected ? selection_of(&all, token, kv) : selected;
+    const Selected selection = {selected, top_k, block, selections, num_kv_heads};
+    const View view = view_of_selected(positions[token], window, chunk, &selection, token, kv);
+    const bool is_selected = selects(&selection, positions[token]);
+    global const int *entries = is_selected ? selection_of(&selection, token, kv) : selected;
     const Splits splits = splits_of(view, splits_views(first_token, sequence, batch_invariant));
     // A split past the last one has no positions and stores nothing.
     const int begin = split < splits.count ? view.begin + split * splits.size : view.end;
@@ -114,7 +114,7 @@ kernel void attend(MATRIX(q), MATRIX(out), global const int *positions, global c
       for (int j = lid; j < TILE; j += threads) {
         PerHead score = (PerHead)(-INFINITY);
         if (j < count) {
-          const int position = is_selected ? selected_position(&all, entries, from + j) : from + j;
+          const int position = is_selected ? selected_position(&selection, entries, from + j) : from + j;
           const int in_page = position % page;
           const ulong base = page_of(pages, first_page, page, sequence, position);
           value_rows[j] = base + value_offset + in_page * value_row + (long)kv * value_dim * CACHE_BYTES;

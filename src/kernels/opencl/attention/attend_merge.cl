@@ -12,8 +12,8 @@ kernel void attend_merge(MATRIX(out), global const int *positions, global const 
   const int lid = get_local_id(0), threads = get_local_size(0);
   for (long b = get_group_id(0); b < slots * num_heads; b += get_num_groups(0)) {
     const long token = first_slot + b / num_heads, head = b % num_heads;
-    const Selected all = {selected, top_k, block, selections, num_kv_heads};
-    const View view = view_of_selected(positions[token], window, chunk, &all, token,
+    const Selected selection = {selected, top_k, block, selections, num_kv_heads};
+    const View view = view_of_selected(positions[token], window, chunk, &selection, token,
                                        (int)(head / (num_heads / num_kv_heads)));
     const Splits splits = splits_of(view, splits_views(first_token, sequences[token], batch_invariant));
     const int count = splits.count > 1 ? splits.count : 0;  // a single split has stored its result
