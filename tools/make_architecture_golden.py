@@ -56,6 +56,14 @@ GEMMA4 = dict(num_key_value_heads=2, head_dim=8, global_head_dim=12, num_global_
                   sliding_attention=dict(rope_type="default", rope_theta=1e3),
                   full_attention=dict(rope_type="proportional", rope_theta=1e4,
                                       partial_rotary_factor=0.5)))
+# Dense layers with full attention, then experts and attention to selected blocks of keys.
+MINIMAX_M3 = dict(num_key_value_heads=2, head_dim=8, rotary_dim=4, intermediate_size=8,
+                  dense_intermediate_size=28, shared_intermediate_size=14, num_local_experts=8,
+                  num_experts_per_tok=3, num_hidden_layers=3, swiglu_limit=0.9, index_n_heads=2,
+                  index_head_dim=12, index_block_size=3, index_topk_blocks=3,
+                  mlp_layer_types=["dense", "sparse", "sparse"],
+                  layer_types=["full_attention", "minimax_m3_sparse", "minimax_m3_sparse"],
+                  rope_parameters=dict(rope_type="default", rope_theta=1e3, partial_rotary_factor=0.5))
 HYBRID = dict(QWEN, head_dim=8, num_hidden_layers=3, shared_expert_intermediate_size=14,
               linear_conv_kernel_dim=4, linear_key_head_dim=12, linear_value_head_dim=10,
               rms_norm_eps=0.02,
@@ -132,6 +140,11 @@ MODELS = {
         num_key_value_heads=2, head_dim=8, intermediate_size=12, num_local_experts=8,
         num_experts_per_tok=3,
         rope_parameters=dict(rope_type="default", rope_theta=1e4, partial_rotary_factor=0.5))),
+    # Several blocks around a token are always chosen; all layers have experts.
+    "minimax_m3": (transformers.MiniMaxM3VLTextConfig, dict(
+        MINIMAX_M3, seed=8, rms_norm_eps=1e-5, swiglu_alpha=1.2, index_block_size=2,
+        index_topk_blocks=4, index_local_blocks=2, index_head_dim=8, mlp_layer_types=["sparse"] * 3,
+        layer_types=["minimax_m3_sparse", "full_attention", "minimax_m3_sparse"])),
     "olmoe": (transformers.OlmoeConfig, dict(
         num_key_value_heads=2, intermediate_size=12, num_experts=4, num_experts_per_tok=2,
         norm_topk_prob=False, rope_theta=1e4)),
@@ -418,7 +431,8 @@ MODELS |= {
 }
 
 # AutoModelForCausalLM does not know these.
-CLASSES = {transformers.Mistral4Config: transformers.Mistral4ForCausalLM}
+CLASSES = {transformers.Mistral4Config: transformers.Mistral4ForCausalLM,
+           transformers.MiniMaxM3VLTextConfig: transformers.models.minimax_m3_vl.MiniMaxM3VLForCausalLM}
 
 # Models whose config wraps that of the language model; their files also hold a vision part.
 WRAPPED = {
@@ -457,6 +471,11 @@ WRAPPED = {
                          layer_types=["full_attention", "sliding_attention"]),
                     dict(hidden_size=8, mlp_ratio=1.0, num_hidden_layers=1, num_attention_heads=2,
                          image_size=4, patch_size=2)),
+    # One selection for all heads.
+    "minimax_m3": (transformers.MiniMaxM3SparseForConditionalGeneration, transformers.MiniMaxM3VLConfig,
+                   dict(MINIMAX_M3, index_n_heads=1),
+                   dict(hidden_size=8, intermediate_size=8, num_hidden_layers=1, num_attention_heads=2,
+                        image_size=4, patch_size=2)),
     "gemma4": (transformers.Gemma4ForConditionalGeneration, transformers.Gemma4Config,
                dict(MODELS["gemma4"][1], pad_token_id=0),
                dict(hidden_size=8, intermediate_size=8, num_hidden_layers=1, num_attention_heads=2,
@@ -554,12 +573,12 @@ CHANGES = {"step3p7_fp8": store_experts_as_fp8, "longcat_flash": drop_zero_exper
 
 @contextlib.contextmanager
 def far_from_ties(least: float):
-    """Asserts that indexers, and the groups of routers, choose by at least so much: both take the top-k of
-    three-dimensional tensors."""
+    """Asserts that indexers of positions or blocks, and the groups of routers, choose by at least so much: all take the top-k of
+    tensors with at least three dimensions."""
     topk = torch.Tensor.topk
 
     def checked(self, k, *args, **kwargs):
-        if self.ndim == 3 and self.shape[-1] > k:
+        if self.ndim >= 3 and self.shape[-1] > k:
             scores = self.sort(dim=-1, descending=True).values
             gaps = (scores[..., k - 1] - scores[..., k])[scores[..., k] > -1e30]
             assert gaps.numel() == 0 or gaps.min() > least, gaps.min()
@@ -590,7 +609,8 @@ def configure(config_class, settings: dict, vision: dict | None):
     settings = {**COMMON, **settings}
     if vision is None:
         return config_class(**settings)
-    return config_class(text_config=settings, vision_config=vision,
+    wide = {"projector_hidden_size": 8} if config_class is transformers.MiniMaxM3VLConfig else {}
+    return config_class(text_config=settings, vision_config=vision, **wide,
                         tie_word_embeddings=settings["tie_word_embeddings"])
 
 
@@ -604,7 +624,8 @@ def write(folder: pathlib.Path, config_class, settings: dict, model_class=AutoMo
     model = make(config, dtype=torch.float32)
     state = model.state_dict()
     # These norms multiply by 1 + weight.
-    centre = 0 if config.model_type in ("qwen3_next", "qwen3_5_moe_text", "qwen3_5_moe", "step3p7") else 1
+    centre = 0 if config.model_type in ("qwen3_next", "qwen3_5_moe_text", "qwen3_5_moe", "step3p7", "minimax_m3_vl",
+                                    "minimax_m3_vl_text") else 1
     for name, tensor in state.items():
         if name == "lm_head.weight" and config.tie_word_embeddings:
             continue

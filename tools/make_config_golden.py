@@ -68,15 +68,18 @@ CLASSES = {
     "Qwen3MoeForCausalLM": transformers.Qwen3MoeConfig,
     "Qwen3NextForCausalLM": transformers.Qwen3NextConfig,
     "Qwen3VLMoeForConditionalGeneration": transformers.Qwen3VLMoeTextConfig,
+    "Qwen4ExpForCausalLM": transformers.Qwen4ExpTextConfig,
     "SarvamMLAForCausalLM": transformers.SarvamMLAConfig,
     "SarvamMoEForCausalLM": transformers.SarvamMoEConfig,
     "SolarOpenForCausalLM": transformers.SolarOpenConfig,
     "Step3p7ForConditionalGeneration": transformers.Step3p7TextConfig,
 }
-# transformers saves these under the classes that compute them.
-BY_TYPE = {"sarvam_mla": "SarvamMLAForCausalLM", "sarvam_moe": "SarvamMoEForCausalLM"}
+# transformers saves these under the classes that compute them, or under other names of the architecture.
+BY_TYPE = {"sarvam_mla": "SarvamMLAForCausalLM", "sarvam_moe": "SarvamMoEForCausalLM",
+           "minimax_m3_vl_text": "MiniMaxM3ForCausalLM"}
 # AutoModelForCausalLM does not know these.
-MODEL_CLASSES = {transformers.Mistral4Config: transformers.Mistral4ForCausalLM}
+MODEL_CLASSES = {transformers.Mistral4Config: transformers.Mistral4ForCausalLM,
+                 transformers.MiniMaxM3VLTextConfig: transformers.models.minimax_m3_vl.MiniMaxM3VLForCausalLM}
 # Their files have the names of attribute_map.
 RENAMED = (transformers.BailingHybridConfig, transformers.KimiLinearConfig)
 WRAPPERS = {"Qwen3VLMoeForConditionalGeneration": transformers.Qwen3VLMoeConfig}
@@ -145,7 +148,7 @@ PARTIAL = {
         partial_rotary_factor=0.75,
         rope_scaling=dict(type="linear", factor=2.0, partial_rotary_factor=1.0)),
 }
-OF_PARTS = ("glm4_moe", "minimax_m2", "qwen3_5_moe", "qwen3_next")
+OF_PARTS = ("glm4_moe", "minimax_m2", "minimax_m3", "qwen3_5_moe", "qwen3_next")
 ROTARY_KEYS = ("rope_parameters", "rope_scaling", "rope_theta", "partial_rotary_factor", "rotary_dim",
                "original_max_position_embeddings")
 

@@ -157,9 +157,10 @@ IndexerDescription indexer(const LatentSpec& spec, int64_t hidden_size, uint64_t
   const Scheme bf16{kBF16Weight, {}};
   std::vector<float> norm = ones(sizes.head_dim);
   norm.resize(static_cast<size_t>(2 * sizes.head_dim));  // no bias
-  return {std::move(norm), random_linear(sizes.num_heads * sizes.head_dim, spec.q_rank, bf16, seed),
-          random_linear(sizes.head_dim, hidden_size, bf16, seed + 1),
-          random_linear(sizes.num_heads, hidden_size, bf16, seed + 2)};
+  return {.k_norm = std::move(norm),
+          .q = random_linear(sizes.num_heads * sizes.head_dim, spec.q_rank, bf16, seed),
+          .k = random_linear(sizes.head_dim, hidden_size, bf16, seed + 1),
+          .weights = random_linear(sizes.num_heads, hidden_size, bf16, seed + 2)};
 }
 
 AttentionDescription latent(const ModelShape& shape, int64_t hidden_size, int64_t layer,

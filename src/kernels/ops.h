@@ -62,6 +62,9 @@ struct AttentionShape {
   /// positions up to their own. Null: all tokens do.
   const int32_t* selected = nullptr;
   int64_t top_k = 0;
+  /// With blocks, `selected` [tokens, selections, top_k / block] holds numbers of blocks of so many
+  /// positions. A selection serves num_kv_heads / selections heads of keys.
+  int64_t block = 1, selections = 1;
   LayerCache cache = {};         ///< of this layer in the batch's pages
   bool batch_invariant = false;  ///< a token's bits depend on its sequence alone, not on how
                                  ///< many of its tokens one step takes (a CPU's do so without
@@ -75,6 +78,15 @@ struct AttentionShape {
     const int64_t of_window = window > 0 && position >= window ? position - window + 1 : 0;
     const int64_t of_chunk = chunk > 0 ? position - position % chunk : 0;
     return of_window > of_chunk ? of_window : of_chunk;
+  }
+  /// Where the selection of a token for a head of keys begins in `selected`.
+  constexpr int64_t selection_at(int64_t token, int64_t kv_head) const {
+    return (token * selections + kv_head * selections / num_kv_heads) * (top_k / block);
+  }
+  /// Positions that a token sees of a selection whose last entry is `last`: the token's own block
+  /// ends with the token.
+  constexpr int64_t seen_of_selection(int64_t position, int64_t last) const {
+    return last == position / block ? top_k - block + position % block + 1 : top_k;
   }
   /// The most positions that a token sees, in contexts of up to `longest`.
   constexpr int64_t most_seen(int64_t longest) const {
@@ -98,9 +110,11 @@ struct IndexShape {
   /// Among equal scores the lower position comes first on every device. Otherwise a CPU chooses as
   /// transformers in a step of the same tokens.
   bool batch_invariant = false;
+  int64_t block = 1;         ///< of select_blocks: positions of a block
+  int64_t local_blocks = 0;  ///< likewise: the last blocks up to the token's own always count
 };
-/// Bytes of device scratch that select_positions needs: a GPU keeps the scores of some tokens
-/// there. `activations`: the device's activation dtype.
+/// Bytes of device scratch that select_positions and select_blocks need: a GPU keeps the scores of
+/// some tokens there. `activations`: the device's activation dtype.
 size_t select_scratch_bytes(DType activations);
 
 /// Maximum k of find_top_k.
@@ -344,6 +358,12 @@ class Ops {
   virtual Status select_positions(const Matrix& q, const Matrix& weights, const Batch& batch,
                                   const IndexShape& shape, int32_t* selected, std::byte* scratch,
                                   Stream) = 0;
+  /// Block-sparse attention (MiniMax-M3): for each token at a position p >= top_k and each head h,
+  /// the top_k / block blocks b <= p / block with the largest max of q_h · k_j over positions j <=
+  /// p of the block. The scores of the last local_blocks blocks are infinite. selected [tokens,
+  /// heads, top_k / block] ascending. Otherwise as select_positions.
+  virtual Status select_blocks(const Matrix& q, const Batch& batch, const IndexShape& shape,
+                               int32_t* selected, std::byte* scratch, Stream) = 0;
   /// Applies QkNormRope to the heads of q and k in place, then appends k and v.
   virtual Status rope_and_append(const Matrix& q, const Matrix& k, const Matrix& v,
                                  const QkNormRope& rope, const Batch& batch,

@@ -19,7 +19,7 @@ Status ignore_other_modalities(const Checkpoint& checkpoint, Description& descri
       checkpoint, "vision and audio, not run",
       {"model.visual.", "visual.", "vision_model.", "model.vision_tower.", "model.embed_vision.",
        "model.audio_tower.", "model.embed_audio.", "multi_modal_projector.", "vision_tower.",
-       "mm_projector.", "vit_large_projector."},
+       "mm_projector.", "vit_large_projector.", "patch_merge_mlp."},
       description);
 }
 
@@ -45,7 +45,8 @@ Status ignore_next_tokens(const Checkpoint& checkpoint, Description& description
   const Checkpoint::State& state = checkpoint.state();
   MORACLE_TRY(const int64_t listed,
               state.config.integer_or(0, {"num_nextn_predict_layers"}, 0, 1000));
-  std::vector<std::string> prefixes = {"mtp.", state.root + "mtp.", state.root + "mtp_"};
+  std::vector<std::string> prefixes = {"mtp.", "language_model.mtp.", state.root + "mtp.",
+                                       state.root + "mtp_"};
   for (int64_t layer = state.num_layers;; ++layer) {
     const std::string prefix = str(state.root, "layers.", layer, ".");
     if (layer >= state.num_layers + listed && !checkpoint.has_tensor(prefix + "enorm.weight"))

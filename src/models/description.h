@@ -58,6 +58,29 @@ enum class OutputGate : uint8_t {
   kPerHead,      ///< one further row behind v for each head
 };
 
+/// The indexer of sparse attention: it chooses the positions that a token sees (DSA), or each of
+/// its heads chooses blocks of positions for num_kv_heads / num_heads heads of keys (MiniMax-M3).
+struct IndexerSpec {
+  int64_t top_k = 0;  ///< positions that a token sees; 0: all, there is no indexer
+  int64_t num_heads = 0, head_dim = 0;
+  bool interleaved = false;    ///< RoPE of the first columns of each head, see Rotary
+  bool shared = false;         ///< the layer sees what the last layer with an indexer chose
+  int64_t block = 0;           ///< positions of a block, which divide top_k; 0: it has none
+  int64_t local_blocks = 0;    ///< the last blocks up to the token's own are always chosen
+  float norm_epsilon = 1e-6f;  ///< of the norms of q and k
+  int64_t num_selections() const { return block > 0 ? num_heads : 1; }    ///< of a token
+  int64_t selected() const { return block > 0 ? top_k / block : top_k; }  ///< entries of one
+  bool operator==(const IndexerSpec&) const = default;
+};
+struct IndexerDescription {
+  /// [head_dim]: with blocks, RMSNorm of queries and of keys. Else LayerNorm of keys: the weights,
+  /// then the biases.
+  std::vector<float> q_norm = {}, k_norm;
+  DescribedMatrix q;  ///< [num_heads * head_dim, q_rank]; with blocks it reads the hidden state
+  DescribedMatrix k;  ///< [head_dim, hidden_size]
+  std::optional<DescribedMatrix> weights = {};  ///< [num_heads, hidden_size]; none with blocks
+};
+
 /// GQA: several query heads share one head of keys and values.
 struct GroupedQuerySpec {
   int64_t num_heads = 0;
@@ -75,7 +98,8 @@ struct GroupedQuerySpec {
   bool values_are_keys = false;  ///< qkv has no rows of v: values are the keys before norm and RoPE
   OutputGate output_gate = OutputGate::kNone;
   bool softplus_gate = false;
-  Rotary rotary;  ///< of the first columns of each head
+  Rotary rotary;             ///< of the first columns of each head
+  IndexerSpec indexer = {};  ///< of blocks
   int64_t value_cols() const { return value_dim > 0 ? value_dim : head_dim; }
   int64_t queries() const { return num_heads * head_dim; }
   int64_t keys() const { return num_kv_heads * head_dim; }
@@ -95,21 +119,7 @@ struct GroupedQueryDescription {
   std::vector<float> sinks;   ///< [num_heads]; empty: none
   DescribedMatrix qkv;        ///< q, k, v stacked: they read one input; then the gate if it follows
   DescribedMatrix o;
-};
-
-/// The indexer of sparse attention (DSA): it chooses the positions that a token sees.
-struct IndexerSpec {
-  int64_t top_k = 0;  ///< positions that a token sees; 0: all, there is no indexer
-  int64_t num_heads = 0, head_dim = 0;
-  bool interleaved = false;  ///< RoPE of the first columns of each head, see Rotary
-  bool shared = false;       ///< the layer sees what the last layer with an indexer chose
-  bool operator==(const IndexerSpec&) const = default;
-};
-struct IndexerDescription {
-  std::vector<float> k_norm;  ///< LayerNorm of keys: the weights, then the biases
-  DescribedMatrix q;          ///< [num_heads * head_dim, q_rank]
-  DescribedMatrix k;          ///< [head_dim, hidden_size]
-  DescribedMatrix weights;    ///< [num_heads, hidden_size]
+  std::optional<IndexerDescription> indexer = {};
 };
 
 /// Multi-head latent attention (MLA): queries, keys and values come from vectors of low rank. RoPE

@@ -57,6 +57,16 @@ Status divide_attention(GroupedQueryDescription& attention, const Share& share) 
     const RowRange own = share.of(0, spec.num_heads);
     attention.sinks = {attention.sinks.begin() + own.begin, attention.sinks.begin() + own.end};
   }
+  if (attention.indexer) {
+    // A rank keeps the index heads that choose for its heads of keys, and all index keys.
+    IndexerSpec& indexer = spec.indexer;
+    if (share.size % indexer.num_heads != 0)
+      MORACLE_CHECK(share.divides("index heads", indexer.num_heads));
+    const int64_t first = share.rank * indexer.num_heads / share.size;
+    indexer.num_heads = std::max<int64_t>(indexer.num_heads / share.size, 1);
+    const RowRange own{first * indexer.head_dim, (first + indexer.num_heads) * indexer.head_dim};
+    MORACLE_CHECK(share.take_rows(attention.indexer->q, {own}));
+  }
   spec.num_heads /= share.size;
   spec.num_kv_heads /= share.size;
   return share.take_columns(attention.o);

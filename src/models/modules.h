@@ -40,9 +40,18 @@ inline ModuleNames module_names(const ModuleLabel&, const DescribedWeights& weig
 }
 
 template <class T, class Visit>
+Status visit_indexer(T& indexer, int64_t layer, Visit& visit) {
+  MORACLE_CHECK(visit(ModuleLabel{"indexer", "q", layer}, indexer.q));
+  MORACLE_CHECK(visit(ModuleLabel{"indexer", "k", layer}, indexer.k));
+  if (!indexer.weights) return {};
+  return visit(ModuleLabel{"indexer", "weights", layer}, *indexer.weights);
+}
+
+template <class T, class Visit>
 requires std::is_same_v<std::remove_const_t<T>, GroupedQueryDescription> Status
 visit_attention(T& attention, int64_t layer, Visit& visit) {
   MORACLE_CHECK(visit(ModuleLabel{"attention", "qkv", layer}, attention.qkv));
+  if (attention.indexer) MORACLE_CHECK(visit_indexer(*attention.indexer, layer, visit));
   return visit(ModuleLabel{"attention", "output", layer}, attention.o);
 }
 template <class T, class Visit>
@@ -52,11 +61,7 @@ visit_attention(T& attention, int64_t layer, Visit& visit) {
   MORACLE_CHECK(visit(ModuleLabel{"attention", attention.q_a ? "q_b" : "q", layer}, attention.q));
   MORACLE_CHECK(visit(ModuleLabel{"attention", "kv_a", layer}, attention.kv_a));
   MORACLE_CHECK(visit(ModuleLabel{"attention", "kv_b", layer}, attention.kv_b));
-  if (attention.indexer) {
-    MORACLE_CHECK(visit(ModuleLabel{"indexer", "q", layer}, attention.indexer->q));
-    MORACLE_CHECK(visit(ModuleLabel{"indexer", "k", layer}, attention.indexer->k));
-    MORACLE_CHECK(visit(ModuleLabel{"indexer", "weights", layer}, attention.indexer->weights));
-  }
+  if (attention.indexer) MORACLE_CHECK(visit_indexer(*attention.indexer, layer, visit));
   if (attention.gate)
     MORACLE_CHECK(visit(ModuleLabel{"attention", "gate", layer}, *attention.gate));
   return visit(ModuleLabel{"attention", "output", layer}, attention.o);

@@ -81,7 +81,8 @@ const std::vector<Reason>& reasons() {
         "prefix"}},
       {"for images, video and sound, which are not run",
        {"vision*", "image*", "video*", "audio*", "boi_*", "eoi_*", "boa_*", "eoa_*", "*mm_*",
-        "projector*", "multi_modal*", "mrope_*", "media_*", "*_placeholder", "ignore_index"}},
+        "projector*", "multi_modal*", "multimodal*", "img_*", "process_image*", "mrope_*",
+        "media_*", "*_placeholder", "ignore_index"}},
       {"for multi-token prediction, which is not run", {"num_nextn_predict_layers", "*mtp*"}},
   };
   return kAll;

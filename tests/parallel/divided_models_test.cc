@@ -97,6 +97,15 @@ TEST_P(DividedModels, TwoRanksMatchOneProcessOrRefuseWithTheReason) {
     EXPECT_EQ(got.checksums[rank], got.checksums[0]) << "ranks have different bits";
   }
 }
+// Both ranks keep the only index head, which chooses blocks for the heads of keys of each.
+TEST(DividedIndexer, RanksKeepTheHeadsThatServeTheirKeys) {
+  const Divided got = run_divided(2, "../multimodal/minimax_m3");
+  for (int64_t rank = 0; rank < 2; ++rank) {
+    EXPECT_EQ(got.errors[rank], "");
+    EXPECT_LT(got.differences[rank], got.bounds[rank]);
+  }
+}
+
 INSTANTIATE_TEST_SUITE_P(All, DividedModels,
                          ::testing::ValuesIn(testing::sample_of(golden_models(), "DividedModels")),
                          [](const auto& one) { return one.param; });

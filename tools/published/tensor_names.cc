@@ -172,6 +172,38 @@ void add_minimax_m2(Model& m) {
   }
 }
 
+// Layers with an indexer choose blocks of keys.
+void add_minimax_m3(Model& m) {
+  m.ends();
+  const int64_t dim = m.size("head_dim"), experts = m.size("num_local_experts");
+  const Json& sparse = m.config["sparse_attention_config"];
+  const auto count = [&](const char* key) { return sparse.at(key).get<int64_t>(); };
+  for (int64_t l = 0; l < m.layers(); ++l) {
+    const std::string layer = m.layer(l), self_attn = layer + "self_attn.";
+    m.norms(layer, {"input_layernorm", "post_attention_layernorm"});
+    m.grouped_query(self_attn);
+    m.norm(self_attn + "q_norm", dim);
+    m.norm(self_attn + "k_norm", dim);
+    if (sparse.at("sparse_attention_freq").at(static_cast<size_t>(l)) == 1) {
+      const int64_t columns = count("sparse_index_dim");
+      m.forms.linear(self_attn + "index_q_proj", count("sparse_num_index_heads") * columns,
+                     m.hidden());
+      m.forms.linear(self_attn + "index_k_proj", columns, m.hidden());
+      m.norm(self_attn + "index_q_norm", columns);
+      m.norm(self_attn + "index_k_norm", columns);
+    }
+    if (m.config["moe_layer_freq"].at(static_cast<size_t>(l)) != 1) {
+      m.mlp(layer + "mlp", m.size("dense_intermediate_size"));
+      continue;
+    }
+    const std::string moe = layer + "block_sparse_moe.";
+    m.forms.plain(moe + "gate", experts, m.hidden());
+    m.forms.floats(moe + "e_score_correction_bias", {experts}, DType::kF32);
+    m.mlp(moe + "shared_experts", m.size("shared_intermediate_size"));
+    m.experts(moe + "experts", experts, m.size("intermediate_size"), {"w1", "w3", "w2"});
+  }
+}
+
 void add_mixtral(Model& m) {
   m.ends();
   for (int64_t l = 0; l < m.layers(); ++l) {
@@ -443,12 +475,6 @@ struct ExpertsOnly {
   const char* hidden = "hidden_size";  // columns of the experts
 };
 constexpr ExpertsOnly kExpertsOnly[] = {
-    {"minimax_m3", "model.", "block_sparse_moe.experts", {"w1", "w3", "w2"}, "intermediate_size"},
-    {"minimax_m3_vl",
-     "language_model.model.",
-     "block_sparse_moe.experts",
-     {"w1", "w3", "w2"},
-     "intermediate_size"},
     {"kimi_linear",
      "language_model.model.",
      "block_sparse_moe.experts",
@@ -493,7 +519,7 @@ void add_tensors(const Json& config, ModuleForms& forms) {
   Model m{wrapped ? config["text_config"] : config, forms};
   const std::string whole = config.value("model_type", "");
   const std::string type = m.config.value("model_type", whole);
-  if (whole == "kimi_k25" || whole == "llama4") {
+  if (whole == "kimi_k25" || whole == "llama4" || whole == "minimax_m3_vl") {
     m.root = "language_model.model.";
     m.output = "language_model.lm_head";
   } else if (wrapped) {
@@ -503,6 +529,11 @@ void add_tensors(const Json& config, ModuleForms& forms) {
   if (type == "qwen3_vl_moe_text") return add_qwen3_moe(m, true);
   if (type == "qwen3_5_moe_text" || type == "qwen3_5_text") return add_qwen3_5(m);
   if (type == "minimax_m2") return add_minimax_m2(m);
+  if (type == "minimax_m3") return add_minimax_m3(m);
+  if (type == "minimax_m3_vl") {
+    m.vision({"vision_tower.vision_model.encoder.layers.0.self_attn.out_proj.weight"});
+    return add_minimax_m3(m);
+  }
   if (type == "mixtral") return add_mixtral(m);
   if (type == "deepseek_v3" || type == "deepseek_v32" || type == "kimi_k2" || type == "glm_moe_dsa")
     return add_deepseek(m);

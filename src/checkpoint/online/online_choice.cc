@@ -28,7 +28,7 @@ bool is_untouched(std::string_view module) {
                                          "embed_tokens", "head"};
   return module.find(".layers.") == module.npos || module.ends_with(".router.layer") ||
          module.ends_with(".router.proj") || module.ends_with(".router.classifier") ||
-         module.find(".indexer.") != module.npos ||
+         module.find(".indexer.") != module.npos || module.find(".index_") != module.npos ||
          std::find(std::begin(kNames), std::end(kNames), last) != std::end(kNames);
 }
 

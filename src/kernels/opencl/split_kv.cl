@@ -15,10 +15,30 @@ View view_of(int position, int window, int chunk) {
   return view;
 }
 
-// With selected positions, the view of a token at position top_k or later is a range of its selection.
-View view_of_selected(int position, int window, int chunk, int top_k) {
-  const View selection = {0, top_k};
-  return top_k > 0 && position >= top_k ? selection : view_of(position, window, chunk);
+// What some tokens select: top_k positions, or top_k / block blocks of them. See AttentionShape.
+typedef struct {
+  global const int *entries;  // [tokens, selections, top_k / block]
+  int top_k, block, selections, num_kv_heads;
+} Selected;
+bool selects(const Selected *all, int position) { return all->top_k > 0 && position >= all->top_k; }
+// The selection of a token for a head of keys.
+global const int *selection_of(const Selected *all, long token, int kv_head) {
+  const int row = kv_head * all->selections / all->num_kv_heads;
+  return all->entries + (token * all->selections + row) * (all->top_k / all->block);
+}
+int selected_position(const Selected *all, global const int *entries, int i) {
+  return all->block == 1 ? entries[i] : entries[i / all->block] * all->block + i % all->block;
+}
+
+// With selected positions, the view of a token at position top_k or later is a range of its selection, which ends with
+// the token if it has the token's own block.
+View view_of_selected(int position, int window, int chunk, const Selected *all, long token, int kv_head) {
+  if (!selects(all, position)) return view_of(position, window, chunk);
+  View view = {0, all->top_k};
+  if (all->block == 1) return view;
+  const int last = selection_of(all, token, kv_head)[all->top_k / all->block - 1];
+  if (last == position / all->block) view.end += position % all->block + 1 - all->block;
+  return view;
 }
 
 // Splits begin where the view begins, and their number depends on its length alone. So a token's bits do not depend on

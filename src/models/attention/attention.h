@@ -18,7 +18,7 @@ struct AttentionSizes {
   size_t scratch_bytes = 0;  ///< activations between its modules, for max_num_tokens
   size_t state_bytes = 0;    ///< recurrent state of one sequence, a multiple of 64
   int64_t index_size = 0;    ///< elements of an index key per token in the cache
-  int64_t top_k = 0;         ///< selected positions of a token; 0: no sparse attention
+  int64_t selected = 0;      ///< entries of a token's selections; 0: no sparse attention
 };
 AttentionSizes attention_sizes(const AttentionDescription& attention, int64_t max_num_tokens,
                                DType dtype);
@@ -59,7 +59,8 @@ struct AttentionStep {
   bool batch_invariant;     ///< see AttentionShape
   bool bf16_products;       ///< likewise
   std::byte* scratch;       ///< scratch_bytes
-  /// [max_num_tokens, top_k] of all layers: what the last indexer chose, see AttentionShape.
+  /// The selections of max_num_tokens tokens, of all layers: what the last indexer chose, see
+  /// AttentionShape.
   int32_t* selected;
   Stream stream;
   const StepObserver& observer;

@@ -1,10 +1,12 @@
 // GQA: one GEMM computes q, k and v. Optional RMSNorm on q and k before or after RoPE.
 // Optional sinks, sliding window, chunks, temperature of queries by position, output gate, norm on
-// values, keys as values.
+// values, keys as values. With an indexer (indexer.h), a token beyond its top-k sees only the
+// blocks of positions that it chose.
 #include <cmath>
 
 #include "base/try.h"
 #include "models/attention/attention.h"
+#include "models/attention/indexer.h"
 #include "oracle/carve.h"
 
 namespace moracle {
@@ -21,6 +23,7 @@ AttentionShape shape_of(const GroupedQuerySpec& spec) {
 
 struct GroupedQueryScratch {
   Matrix qkv, q, attended;  // q: only if gates lie between the queries of qkv
+  IndexerScratch indexer;
   std::byte* attend = nullptr;
   size_t bytes = 0;
 };
@@ -35,13 +38,16 @@ GroupedQueryScratch carve(const GroupedQuerySpec& spec, int64_t tokens, DType dt
   scratch.attended = carver.take_matrix(dtype, tokens, spec.outputs());
   scratch.attend = carver.take<std::byte>(
       static_cast<int64_t>(attend_scratch_bytes(shape_of(spec), tokens, dtype)));
+  scratch.indexer = carve_indexer(spec.indexer, tokens, dtype, carver);
   scratch.bytes = carver.bytes();
   return scratch;
 }
 
 class GroupedQueryAttention : public Attention {
  public:
-  explicit GroupedQueryAttention(const GroupedQuerySpec& spec) : spec_(spec) {}
+  explicit GroupedQueryAttention(const GroupedQuerySpec& spec) : spec_(spec) {
+    if (spec.indexer.top_k > 0) indexer_.emplace(spec.indexer, spec.rotary);
+  }
 
   Status load(AttentionDescription&& description, Loader& loader) override {
     MORACLE_TRY(auto* from, same_attention<GroupedQueryDescription>(description, spec_));
@@ -55,10 +61,14 @@ class GroupedQueryAttention : public Attention {
       MORACLE_CHECK(loader.load(value_norm_, ones));
     }
     MORACLE_CHECK(loader.load(qkv_, std::move(from->qkv)));
+    if (indexer_) MORACLE_CHECK(indexer_->load(std::move(*from->indexer), loader));
     return loader.load(o_, std::move(from->o));
   }
 
-  bool starts_with_norm(const NormedInput& x) const override { return qkv_->serves({x}); }
+  // An indexer reads the normed input, too.
+  bool starts_with_norm(const NormedInput& x) const override {
+    return !indexer_ && qkv_->serves({x});
+  }
 
   Status apply(const LayerInput& input, const Matrix& out, const AttentionStep& step) override {
     const GroupedQuerySpec& spec = spec_;
@@ -82,7 +92,12 @@ class GroupedQueryAttention : public Attention {
       MORACLE_CHECK(step.ops.temper(q, step.batch.positions, 1, spec.temper_scale,
                                     spec.temper_strength, step.stream));
     }
+    if (indexer_) {
+      MORACLE_CHECK(
+          indexer_->apply(input.x, input.x, frequencies_.as<float>(), scratch.indexer, step));
+    }
     AttentionShape shape = shape_of(spec);
+    set_selection(spec.indexer, step, shape);
     shape.sinks = floats(sinks_);
     shape.cache = step.cache;
     shape.batch_invariant = step.batch_invariant;
@@ -176,13 +191,19 @@ class GroupedQueryAttention : public Attention {
   Buffer frequencies_, q_norm_, k_norm_, sinks_;  // the last three are empty if the model has none
   Buffer value_norm_;                             // ones; empty: none
   std::optional<AdaptedLinear> qkv_, o_;
+  std::optional<Indexer> indexer_;  // of a layer whose tokens see selected blocks
 };
 
 }  // namespace
 
 AttentionSizes attention_sizes(const GroupedQuerySpec& spec, int64_t max_num_tokens, DType dtype) {
-  return {spec.num_kv_heads, spec.keys(), spec.values(),
-          carve(spec, max_num_tokens, dtype, nullptr).bytes};
+  const IndexerSpec& indexer = spec.indexer;
+  return {.num_kv_heads = spec.num_kv_heads,
+          .key_size = spec.keys(),
+          .value_size = spec.values(),
+          .scratch_bytes = carve(spec, max_num_tokens, dtype, nullptr).bytes,
+          .index_size = indexer.head_dim,
+          .selected = indexer.num_selections() * indexer.selected()};
 }
 
 std::unique_ptr<Attention> make_attention(const GroupedQuerySpec& spec) {

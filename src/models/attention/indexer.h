@@ -4,6 +4,12 @@
 //   q = RoPE(W_q norm(W_qa x))            per index head
 //   k = RoPE(LayerNorm(W_k x))            once for all heads, cached
 //   score(j) = Σ_h w_h · max(0, q_h · k_j) / √(head_dim · num_heads)      w = W_w x
+//
+// With blocks (MiniMax-M3), each head chooses blocks of positions by their largest product:
+//
+//   q = RoPE(norm(W_q x))                    per index head
+//   k = RoPE(norm(W_k x))                    once for all heads, cached
+//   score(h, b) = max over j in block b of q_h · k_j
 #pragma once
 
 #include "models/attention/attention.h"
@@ -25,15 +31,22 @@ class Indexer {
 
   Status load(IndexerDescription&& from, Loader& loader);
   /// Appends the index keys of the layer's input x. Fills step.selected for tokens that do not see
-  /// all positions. `q_latent`: the normed vector of low rank that queries come from.
-  Status apply(const Matrix& x, const Matrix& q_latent, const float* frequencies,
+  /// all positions. `q_input`: what queries come from, a normed vector of low rank or x.
+  Status apply(const Matrix& x, const Matrix& q_input, const float* frequencies,
                const IndexerScratch& scratch, const AttentionStep& step);
 
  private:
   IndexerSpec spec_;
   Rotary rotary_;
-  Buffer k_norm_;
+  Status norm_keys(const Matrix& k, const AttentionStep& step) const;
+
+  Buffer q_norm_, k_norm_;  // q_norm_ is empty without blocks
   std::optional<AdaptedLinear> q_, k_, weights_;
 };
+
+/// Lets tokens see what the step's last indexer chose. A GPU has a kernel of its own for
+/// selections. With batch_invariant it serves shorter contexts, too, because the bits of a token
+/// may not depend on the rest of the batch.
+void set_selection(const IndexerSpec& spec, const AttentionStep& step, AttentionShape& shape);
 
 }  // namespace moracle

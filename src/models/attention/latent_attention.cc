@@ -85,13 +85,7 @@ class LatentAttention : public Attention {
     shape.cache = step.cache;
     shape.batch_invariant = step.batch_invariant;
     shape.bf16_products = step.bf16_products;
-    // A GPU has a kernel of its own for selected positions. With batch_invariant it serves shorter
-    // contexts, too, because the bits of a token may not depend on the rest of the batch.
-    const int64_t top_k = spec.indexer.top_k;
-    if (top_k > 0 && (step.batch_invariant || step.batch.longest > top_k)) {
-      shape.selected = step.selected;
-      shape.top_k = top_k;
-    }
+    set_selection(spec.indexer, step, shape);
     MORACLE_CHECK(step.ops.append(scratch.k, scratch.v, step.batch, step.cache, step.stream));
     MORACLE_CHECK(step.ops.attend(scratch.q, step.batch, shape, scratch.attended, scratch.attend,
                                   step.stream));
@@ -161,7 +155,7 @@ AttentionSizes attention_sizes(const LatentSpec& spec, int64_t max_num_tokens, D
           .value_size = spec.num_heads * spec.value_dim,
           .scratch_bytes = carve(spec, max_num_tokens, dtype, nullptr).bytes,
           .index_size = indexer.shared ? 0 : indexer.head_dim,
-          .top_k = indexer.top_k};
+          .selected = indexer.num_selections() * indexer.selected()};
 }
 
 std::unique_ptr<Attention> make_attention(const LatentSpec& spec) {

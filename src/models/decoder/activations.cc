@@ -11,11 +11,11 @@ Activations carve_activations(const Description& description, int64_t max_num_to
                               std::byte* base) {
   const DecoderSpec& spec = description.spec;
   size_t attention = 0;
-  int64_t top_k = 0;
+  int64_t selected = 0;
   for (const LayerDescription& layer : description.layers) {
     const AttentionSizes sizes = attention_sizes(layer.attention, max_num_tokens, dtype);
     attention = std::max(attention, sizes.scratch_bytes);
-    top_k = std::max(top_k, sizes.top_k);
+    selected = std::max(selected, sizes.selected);
   }
   const size_t feed_forward = carve_feed_forward(description, max_num_tokens, dtype, nullptr).bytes;
   Carver carver(base);
@@ -26,7 +26,7 @@ Activations carve_activations(const Description& description, int64_t max_num_to
   a.other_hidden =
       carver.take_matrix(dtype, std::min(max_num_tokens, kMostNormedTokens), spec.hidden_size);
   a.attention = carver.take<std::byte>(static_cast<int64_t>(attention));
-  a.selected = carver.take<int32_t>(max_num_tokens * top_k);
+  a.selected = carver.take<int32_t>(max_num_tokens * selected);
   std::byte* scratch = carver.take<std::byte>(static_cast<int64_t>(feed_forward));
   a.feed_forward = carve_feed_forward(description, max_num_tokens, dtype, scratch);
   const OutputShares& shares = description.output_shares;

@@ -9,7 +9,8 @@
 
 namespace moracle {
 
-Result<DecoderSpec> read_decoder_spec(const Config& config, const char* epsilon_key) {
+Result<DecoderSpec> read_decoder_spec(const Config& config, const char* epsilon_key,
+                                      std::optional<Activation> fixed) {
   DecoderSpec spec;
   MORACLE_TRY(spec.hidden_size, config.integer({"hidden_size"}, 1, 1 << 20));
   MORACLE_TRY(spec.vocab_size, config.integer({"vocab_size"}, 1));
@@ -18,6 +19,10 @@ Result<DecoderSpec> read_decoder_spec(const Config& config, const char* epsilon_
   if (!(epsilon >= 0 && epsilon < 1))
     return config.wrong({epsilon_key}, "a number from 0 to 1", str("it is ", epsilon));
   spec.norm_epsilon = static_cast<float>(epsilon);
+  if (fixed) {
+    spec.activation = *fixed;
+    return spec;
+  }
   MORACLE_TRY(const std::string text, config.text_or("silu", {"hidden_act"}));
   const Result<Activation> activation = parse_activation(text);
   if (!activation || !is_gated(*activation) || *activation == Activation::kSwigluOai ||

@@ -13,8 +13,10 @@
 
 namespace moracle {
 
-/// Reads sizes, the epsilon of the norms and the activation. Errors: invalid values (kBadFile).
-Result<DecoderSpec> read_decoder_spec(const Config& config, const char* epsilon = "rms_norm_eps");
+/// Reads sizes, the epsilon of the norms and the activation, unless the family has a fixed one.
+/// Errors: invalid values (kBadFile).
+Result<DecoderSpec> read_decoder_spec(const Config& config, const char* epsilon = "rms_norm_eps",
+                                      std::optional<Activation> fixed = {});
 /// Reads heads; no RoPE and no window. Errors: invalid values (kBadFile).
 Result<GroupedQuerySpec> read_heads(const Config& config, const DecoderSpec& decoder);
 /// Reads heads and RoPE; no window. Errors: as above; use_sliding_window, layers of other types

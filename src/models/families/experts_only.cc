@@ -6,30 +6,23 @@ namespace moracle {
 namespace experts_only {
 namespace {
 
-// The defaults of transformers' MiniMaxM3VLTextConfig.
-constexpr std::string_view kMinimaxM3Defaults = R"({
-  "hidden_size": 6144, "intermediate_size": 3072, "num_hidden_layers": 60,
-  "num_experts_per_tok": 4, "num_local_experts": 128, "routed_scaling_factor": 2.0,
-  "swiglu_alpha": 1.702, "swiglu_limit": 7.0
+// The defaults of transformers' Qwen4ExpTextConfig.
+constexpr std::string_view kQwen4ExpDefaults = R"({
+  "hidden_size": 2048, "num_hidden_layers": 40, "hidden_act": "silu",
+  "moe_intermediate_size": 512, "num_experts_per_tok": 10, "num_experts": 512,
+  "norm_topk_prob": true
 })";
-constexpr std::string_view kMinimaxM3Bias =
-    "model.layers.{L}.block_sparse_moe.e_score_correction_bias";
 
 }  // namespace
 }  // namespace experts_only
 
-// The weights of the chosen experts always sum to one before the scaling factor.
-constinit const Family kMinimaxM3Family = {
-    .architecture = "MiniMaxM3ForCausalLM",
-    .multimodal = "MiniMaxM3SparseForConditionalGeneration",
-    .models = "MiniMax-M3",
-    .notes = "lacks attention to selected blocks of keys",
-    .experts = {.defaults = experts_only::kMinimaxM3Defaults,
-                .intermediate_size = kOnlySizeKeys,
-                .score = Score::kSigmoid,
-                .renormalize = true,
-                .renormalize_keys = {},
-                .correction_bias = experts_only::kMinimaxM3Bias,
-                .activation = Activation::kSwigluOai}};
+constinit const Family kQwen4ExpFamily = {
+    .architecture = "Qwen4ExpForCausalLM",
+    .multimodal = "Qwen4ExpForConditionalGeneration",
+    .models = "Qwen3.8-Flash-Next",
+    .notes =
+        "lacks several gated residual streams, an indexer of averaged keys and embeddings of "
+        "n-grams",
+    .experts = {.defaults = experts_only::kQwen4ExpDefaults, .score = Score::kSoftmax}};
 
 }  // namespace moracle

@@ -155,7 +155,7 @@ Status compare(const Comparison& check, const LatentDescription& a, const Latent
     MORACLE_CHECK(check.size("norm of index keys", a.indexer->k_norm, b.indexer->k_norm));
     MORACLE_CHECK(check.matrix("index queries", a.indexer->q, b.indexer->q));
     MORACLE_CHECK(check.matrix("index keys", a.indexer->k, b.indexer->k));
-    MORACLE_CHECK(check.matrix("weights of index heads", a.indexer->weights, b.indexer->weights));
+    MORACLE_CHECK(check.matrix("weights of index heads", *a.indexer->weights, *b.indexer->weights));
   }
   return check.matrix("output of attention", a.o, b.o);
 }

@@ -1,5 +1,5 @@
-// Sparse attention on every device: the indexer's top-k follows its formula, and tokens attend to
-// the selected positions only.
+// Sparse attention on every device: the indexer's top-k follows its formula, for positions and for
+// blocks of them, and tokens attend to the selected ones only.
 #include <algorithm>
 #include <numeric>
 
@@ -56,7 +56,8 @@ class SelectPositions : public SparseOps {
     return rows;
   }
   /// Appends the step's keys, then selects. Rows that are not written hold -1.
-  std::vector<int32_t> run(IndexShape shape, const Tokens& step, const IndexRows& rows) {
+  std::vector<int32_t> run(IndexShape shape, const Tokens& step, const IndexRows& rows,
+                           bool by_block = false) {
     const int64_t count = count_of(step), dim = shape.head_dim;
     PagedCaches caches(capacities_of(step), dim, 0, dtype(), page());
     for (const auto& one : step)
@@ -67,10 +68,18 @@ class SelectPositions : public SparseOps {
     shape.cache.index_keys = caches.layer().keys;
     shape.cache.index_dtype = dtype();
     expect_done(ops().append_index(matrix(rows.k, count, dim), batch, shape.cache, {}));
+    std::byte* const scratch = allocate(select_scratch_bytes(dtype()));
+    if (by_block) {
+      const int64_t entries = count * shape.num_heads * (shape.top_k / shape.block);
+      int32_t* const blocks = upload(std::vector<int32_t>(entries, -1));
+      expect_done(ops().select_blocks(matrix(rows.q, count, shape.num_heads * dim), batch, shape,
+                                      blocks, scratch, {}));
+      return download(blocks, entries);
+    }
     int32_t* const selected = upload(std::vector<int32_t>(count * shape.top_k, -1));
     expect_done(ops().select_positions(matrix(rows.q, count, shape.num_heads * dim),
                                        matrix(rows.weights, count, shape.num_heads), batch, shape,
-                                       selected, allocate(select_scratch_bytes(dtype())), {}));
+                                       selected, scratch, {}));
     return download(selected, count * shape.top_k);
   }
   static std::vector<double> scores(const IndexShape& shape, const float* q, const float* weights,
@@ -189,6 +198,92 @@ TEST_P(SelectPositions, DependOnlyOnTheirSequence) {
 
 MORACLE_ON_EVERY_DEVICE(SelectPositions);
 
+// ---- the indexer of blocks ----
+
+class SelectBlocks : public SelectPositions {
+ protected:
+  static IndexShape shape_of(int64_t heads, int64_t dim, int64_t top_k, int64_t block,
+                             int64_t local_blocks) {
+    IndexShape shape{heads, dim, top_k, 1, {}};
+    shape.block = block, shape.local_blocks = local_blocks;
+    return shape;
+  }
+  /// The largest product of each block up to the token's own.
+  static std::vector<double> block_scores(const IndexShape& shape, const float* query,
+                                          const std::vector<float>& keys, int64_t position) {
+    std::vector<double> all(position / shape.block + 1, -INFINITY);
+    for (int64_t j = 0; j <= position; ++j) {
+      double& most = all[j / shape.block];
+      most = std::max(
+          most, std::inner_product(query, query + shape.head_dim, &keys[j * shape.head_dim], 0.0));
+    }
+    const auto count = static_cast<int64_t>(all.size());
+    for (int64_t b = std::max<int64_t>(0, count - shape.local_blocks); b < count; ++b)
+      all[b] = INFINITY;
+    return all;
+  }
+  void check(const IndexShape& shape, const Tokens& step) {
+    const IndexRows rows = draw(shape, step);
+    const std::vector<int32_t> selected = run(shape, step, rows, true);
+    const auto places = places_of(step);
+    const int64_t k = shape.top_k / shape.block;
+    for (size_t row = 0; row < places.size() * shape.num_heads; ++row) {
+      const auto& [sequence, position] = places[row / shape.num_heads];
+      const auto own = selected.begin() + static_cast<int64_t>(row) * k;
+      const std::vector<int32_t> got(own, own + k);
+      if (position < shape.top_k) {
+        EXPECT_EQ(got, std::vector<int32_t>(k, -1)) << "sees all positions";
+        continue;
+      }
+      const std::vector<double> all =
+          block_scores(shape, &rows.q[row * shape.head_dim], rows.keys[sequence], position);
+      ASSERT_TRUE(std::is_sorted(got.begin(), got.end(), std::less_equal<>())) << position;
+      ASSERT_GE(got.front(), 0);
+      ASSERT_LT(got.back(), std::ssize(all));
+      double chosen = INFINITY, left = -INFINITY;
+      for (int32_t b = 0; b < std::ssize(all); ++b) {
+        const bool is_chosen = std::binary_search(got.begin(), got.end(), b);
+        (is_chosen ? chosen : left) = is_chosen ? std::min(chosen, all[b]) : std::max(left, all[b]);
+      }
+      EXPECT_GE(chosen, left - 1e-4) << "row " << row << ", position " << position;
+    }
+  }
+};
+
+TEST_P(SelectBlocks, FindsTopKOfEachHeadInOrder) {
+  for (const Tokens& step : kSteps) {
+    check(shape_of(1, 6, 32, 8, 1), step);
+    check(shape_of(2, 20, 32, 16, 0), step);
+    check(shape_of(3, 8, 33, 11, 2), step);
+    check(shape_of(4, 128, 256, 128, 1), step);
+    check(shape_of(2, 16, 30, 1, 3), step);
+  }
+}
+
+// Queries of 0 make all scores equal.
+TEST_P(SelectBlocks, LowerBlocksComeFirstAmongEqualScores) {
+  IndexShape shape = shape_of(2, 16, 32, 8, 1);
+  shape.batch_invariant = true;
+  const Tokens step = {{0, 290, 2}, {1, 33, 1}};
+  IndexRows rows = draw(shape, step);
+  std::fill(rows.q.begin(), rows.q.end(), 0.0f);
+  std::vector<int32_t> want;
+  for (const int32_t own : {290 / 8, 291 / 8, 33 / 8})
+    for (int head = 0; head < 2; ++head) want.insert(want.end(), {0, 1, 2, own});
+  EXPECT_EQ(run(shape, step, rows, true), want);
+}
+
+TEST_P(SelectBlocks, NanIsSelected) {
+  const IndexShape shape = shape_of(1, 16, 32, 8, 1);
+  const Tokens step = {{0, 290, 1}};
+  IndexRows rows = draw(shape, step);
+  rows.keys[0][77 * shape.head_dim + 3] = NAN;
+  const std::vector<int32_t> selected = run(shape, step, rows, true);
+  EXPECT_TRUE(std::binary_search(selected.begin(), selected.end(), 77 / 8));
+}
+
+MORACLE_ON_EVERY_DEVICE(SelectBlocks);
+
 // ---- attention ----
 
 struct Rows {
@@ -207,14 +302,17 @@ class AttendSelected : public SparseOps {
       rows.keys.push_back(normal(count * shape.num_kv_heads * shape.head_dim));
       rows.values.push_back(normal(count * shape.num_kv_heads * shape.value_dim));
     }
+    const int64_t k = shape.top_k / shape.block;
     for (const auto& [sequence, position] : places_of(step)) {
-      std::vector<int32_t> all(std::max(position + 1, shape.top_k), -1);
-      if (position >= shape.top_k) {
-        std::iota(all.begin(), all.end(), 0);
-        std::shuffle(all.begin(), all.end(), random_);
-        std::sort(all.begin(), all.begin() + shape.top_k);
+      for (int64_t s = 0; s < shape.selections; ++s) {
+        std::vector<int32_t> all(std::max(position / shape.block + 1, k), -1);
+        if (position >= shape.top_k) {
+          std::iota(all.begin(), all.end(), 0);
+          std::shuffle(all.begin(), all.end(), random_);
+          std::sort(all.begin(), all.begin() + k);
+        }
+        rows.selected.insert(rows.selected.end(), all.begin(), all.begin() + k);
       }
-      rows.selected.insert(rows.selected.end(), all.begin(), all.begin() + shape.top_k);
     }
     return rows;
   }
@@ -255,8 +353,12 @@ class AttendSelected : public SparseOps {
     double sum = shape.sinks == nullptr ? 0 : std::exp(double{sinks_[head]});
     std::vector<double> out(shape.value_dim);
     const bool all = position < shape.top_k;
+    const int64_t selection =
+        static_cast<int64_t>(t) * shape.selections + kv * shape.selections / shape.num_kv_heads;
     for (int64_t i = 0; i < (all ? position + 1 : shape.top_k); ++i) {
-      const int64_t j = all ? i : rows.selected[t * shape.top_k + i];
+      const int64_t entry = selection * (shape.top_k / shape.block) + i / shape.block;
+      const int64_t j = all ? i : rows.selected[entry] * shape.block + i % shape.block;
+      if (j > position) continue;  // the end of the token's own block
       const int64_t row = j * shape.num_kv_heads + kv;
       const double weight = std::exp(
           shape.scale * std::inner_product(q, q + shape.head_dim,
@@ -306,6 +408,22 @@ TEST_P(AttendSelected, MatchesSoftmaxOverLongSelection) {
   const Tokens step = {{0, 1500, 3}, {1, 590, 30}, {2, 20, 2}};
   check(shape_of(2, 2, 192, 128, 600), step, dtype(), error());
   check(shape_of(2, 2, 64, 40, 1300), step, dtype(), error());
+}
+
+// Each half of the heads of keys, or all of them, have a selection. The last block of some tokens
+// is their own, which ends with them.
+TEST_P(AttendSelected, MatchesSoftmaxOverSelectedBlocks) {
+  for (const Tokens& step : kSteps) {
+    for (const int64_t selections : {1, 2, 4}) {
+      AttentionShape shape = shape_of(8, 4, 16, 24, 32);
+      shape.block = 8, shape.selections = selections;
+      check(shape, step, dtype(), error());
+    }
+  }
+  const Tokens step = {{0, 1500, 3}, {1, 590, 80}, {2, 20, 2}};
+  AttentionShape shape = shape_of(4, 2, 64, 40, 600);
+  shape.block = 100, shape.selections = 2;
+  check(shape, step, dtype(), error());
 }
 
 TEST_P(AttendSelected, SinksEnterTheSum) {

@@ -206,23 +206,6 @@ TEST(BailingHybrid, IgnoresMultiTokenPredictionLayers) {
 
 // ---- MiniMax ----
 
-// Only the experts of MiniMax-M3 can be used. They are stored as those of MiniMax-M2.
-TEST(MiniMaxM3, RoutesAsTransformersDoes) {
-  SyntheticCheckpoint m3 = golden_model("minimax_m2");
-  m3.config["architectures"] = {"MiniMaxM3ForCausalLM"};
-  m3.config.update({{"hidden_act", "swigluoai"}, {"swiglu_limit", 5.0}});
-  const Checkpoint opened = must(m3.open());
-  const LayerSpec experts = must(opened.moe_layer(0)).spec;
-  EXPECT_EQ(experts.routing.score, Score::kSigmoid);
-  EXPECT_TRUE(experts.routing.renormalize);
-  EXPECT_TRUE(experts.routing.correction_bias);
-  EXPECT_EQ(experts.routing.scaling_factor, 2.0f);
-  EXPECT_EQ(experts.activation.function, Activation::kSwigluOai);
-  EXPECT_EQ(experts.activation.limit, 5.0f);
-  EXPECT_EQ(experts.activation.alpha, 1.702f);
-  testing::expect_unsupported(plan_of(m3), {"it is 'MiniMaxM3ForCausalLM'", "routed by"});
-}
-
 TEST(MiniMax, ReadsPublishedKeysAndArchitectures) {
   for (const char* const architecture : {"MiniMaxText01ForCausalLM", "MiniMaxM1ForCausalLM"}) {
     SyntheticCheckpoint published = golden_model("minimax");

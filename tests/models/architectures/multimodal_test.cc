@@ -31,7 +31,8 @@ std::vector<std::string> wrapped_models() {
 
 bool is_vision(const std::string& name) {
   return name.find("visual") != name.npos || name.find("vision") != name.npos ||
-         name.find("multi_modal") != name.npos || name.starts_with("vit_");
+         name.find("multi_modal") != name.npos || name.starts_with("vit_") ||
+         name.starts_with("patch_merge_mlp.");
 }
 
 class Multimodal : public ::testing::TestWithParam<std::string> {

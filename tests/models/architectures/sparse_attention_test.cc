@@ -1,5 +1,5 @@
-// DeepSeek-V3.2 and GLM-5 beyond the top-k of their indexers. architectures_test.cc compares the
-// same models with transformers.
+// DeepSeek-V3.2, GLM-5 and MiniMax-M3 beyond the top-k of their indexers. architectures_test.cc
+// compares the same models with transformers.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
@@ -28,8 +28,19 @@ using testing::must;
 using testing::relative_difference;
 using testing::SyntheticCheckpoint;
 
-const char* const kModels[] = {"deepseek_v32_sparse", "glm_moe_dsa_sparse"};
+const char* const kModels[] = {"deepseek_v32_sparse", "glm_moe_dsa_sparse", "minimax_m3"};
 constexpr int64_t kTopK = 8;
+
+void set_top_k(SyntheticCheckpoint& checkpoint, int64_t top_k) {
+  nlohmann::json& config = checkpoint.config;
+  if (!config.contains("index_block_size")) {
+    config["index_topk"] = top_k;
+    return;
+  }
+  const auto block = config["index_block_size"].get<int64_t>();
+  ASSERT_EQ(top_k % block, 0);
+  config["index_topk_blocks"] = top_k / block;
+}
 
 Result<ModelPlan> plan_of(const SyntheticCheckpoint& checkpoint) {
   MORACLE_TRY(const Checkpoint opened, checkpoint.open());
@@ -41,7 +52,7 @@ constexpr int64_t kLong = 700;
 SyntheticCheckpoint long_model(const std::string& name, int64_t top_k) {
   SyntheticCheckpoint checkpoint = golden_model(name);
   checkpoint.config["max_position_embeddings"] = 1024;
-  checkpoint.config["index_topk"] = top_k;
+  set_top_k(checkpoint, top_k);
   return checkpoint;
 }
 std::vector<int32_t> long_prompt(uint32_t seed) {
@@ -80,7 +91,7 @@ TEST(SparseAttention, OnlyTokensBeyondTopKSeeLess) {
     SCOPED_TRACE(name);
     const GoldenReference want = golden_reference(name);
     SyntheticCheckpoint dense = golden_model(name);
-    dense.config["index_topk"] = 64;
+    set_top_k(dense, 64);
     const std::vector<float> all = must(all_logits(dense, want.ids));
     const auto vocabulary = all.size() / want.ids.size(), seen = vocabulary * kTopK;
     const std::span<const float> sparse(want.logits);
@@ -111,7 +122,8 @@ TEST(SparseAttention, EveryTensorOfIndexerMatters) {
       EXPECT_GT(relative_difference(*got, want.logits), 1e-3);
       ++changed;
     }
-    EXPECT_EQ(changed, 2 * 5) << "layers with an indexer";
+    const int of_layer = whole.config.contains("index_block_size") ? 4 : 5;
+    EXPECT_EQ(changed, 2 * of_layer) << "layers with an indexer";
   }
 }
 
@@ -196,18 +208,24 @@ TEST(SparseAttention, ForkedSequenceReadsIndexKeysOfSharedPages) {
 }
 
 TEST(SparseAttention, CacheHoldsOneIndexKeyPerLayerWithIndexer) {
-  // Heads of keys of 6 + 4 and values of 8; index keys of 6. Two layers of four have an indexer.
-  const int64_t heads = 4 * (10 + 8), index = 6;
-  for (const auto& [name, layers] :
-       {std::pair("deepseek_v32_sparse", 2), {"glm_moe_dsa_sparse", 4}}) {
-    const Checkpoint checkpoint = must(golden_model(name).open());
+  // Heads of keys of 6 + 4 and values of 8, index keys of 6; MiniMax-M3: all of 8. Two layers of
+  // each model have an indexer.
+  struct Case {
+    const char* name;
+    int64_t layers, heads, index;
+  };
+  for (const Case& one : {Case{"deepseek_v32_sparse", 2, 4 * (10 + 8), 6},
+                          {"glm_moe_dsa_sparse", 4, 4 * (10 + 8), 6},
+                          {"minimax_m3", 3, 2 * (8 + 8), 8}}) {
+    const Checkpoint checkpoint = must(golden_model(one.name).open());
     ModelOptions options{.device = testing::device("cpu")};
     EXPECT_EQ(must(plan(checkpoint, options)).cache_bytes_per_token,
-              (layers * heads + 2 * index) * 4)
-        << name;
+              (one.layers * one.heads + 2 * one.index) * 4)
+        << one.name;
     options.kv_cache = DType::kF8E4M3;
-    EXPECT_EQ(must(plan(checkpoint, options)).cache_bytes_per_token, layers * heads + 2 * index * 2)
-        << name;
+    EXPECT_EQ(must(plan(checkpoint, options)).cache_bytes_per_token,
+              one.layers * one.heads + 2 * one.index * 2)
+        << one.name;
   }
 }
 

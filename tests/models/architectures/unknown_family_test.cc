@@ -133,12 +133,8 @@ struct Routed {
 TEST(UnknownFamily, ExpertsOfFamiliesThatCannotRunHaveTheirRouting) {
   const nlohmann::json none = nlohmann::json::object();
   for (const Routed& one : {
-           Routed{"MiniMaxM3ForCausalLM", none, "block_sparse_moe.e_score_correction_bias",
-                  "sigmoid, biased choice, renormalised, times 2"},
-           Routed{"MiniMaxM3ForCausalLM",
-                  {{"norm_topk_prob", false}},
-                  "block_sparse_moe.e_score_correction_bias",
-                  "sigmoid, biased choice, renormalised, times 2"},
+           Routed{"Qwen4ExpForCausalLM", none, nullptr, "softmax, renormalised"},
+           Routed{"Qwen4ExpForCausalLM", {{"norm_topk_prob", false}}, nullptr, "softmax"},
        }) {
     SCOPED_TRACE(one.architecture);
     SyntheticCheckpoint written = SyntheticCheckpoint::plain();

@@ -33,6 +33,9 @@ class CpuOps : public Ops {
  private:
   void keep_error(const char* place, std::string need, std::string fact);
 
+  // select_positions; without weights, select_blocks.
+  void select(const Matrix& q, const Matrix* weights, const Batch& batch, const IndexShape& shape,
+              int32_t* selected);
   // The tokens that see only selected positions.
   void attend_selected(const Matrix& q, const Batch& batch, const AttentionShape& shape,
                        const Matrix& out);

@@ -1,6 +1,6 @@
 // Sparse attention on host memory: tokens that see only selected positions. kKvBlock selected
-// positions of a head are multiplied as a KV block whose rows lie anywhere. Blocks and their order
-// depend on the selection alone, so threads and the rest of the batch change no bit.
+// positions of a head are multiplied as a KV block whose rows lie anywhere. KV blocks and their
+// order depend on the selection alone, so threads and the rest of the batch change no bit.
 #include <algorithm>
 #include <cmath>
 
@@ -49,6 +49,25 @@ struct CachedRows {
   }
 };
 
+// Writes up to kKvBlock positions that a token sees, those from the `begin`-th of its selection on.
+int64_t selected_positions(const AttentionShape& shape, int64_t position, int64_t token,
+                           int64_t kv_head, int64_t begin, int32_t* to) {
+  const int32_t* const entries = shape.selected + shape.selection_at(token, kv_head);
+  const int64_t block = shape.block;
+  if (block == 1) {
+    const int64_t count = std::min(kKvBlock, shape.top_k - begin);
+    std::copy_n(entries + begin, count, to);
+    return count;
+  }
+  const int64_t seen = shape.seen_of_selection(position, entries[shape.top_k / block - 1]);
+  const int64_t count = std::clamp<int64_t>(seen - begin, 0, kKvBlock);
+  for (int64_t i = 0; i < count; ++i) {
+    const int64_t at = begin + i;
+    to[i] = static_cast<int32_t>(entries[at / block] * block + at % block);
+  }
+  return count;
+}
+
 }  // namespace
 
 void CpuOps::attend_selected(const Matrix& q, const Batch& batch, const AttentionShape& shape,
@@ -68,6 +87,7 @@ void CpuOps::attend_selected(const Matrix& q, const Batch& batch, const Attentio
     float* const partial_outs = scratch + cpu::kAttendScratch;
     float* const decoded = partial_outs + kAttendRows * dim;
     const void *key_rows[kKvBlock], *value_rows[kKvBlock];
+    int32_t own_positions[kKvBlock];
     AttendArgs args{};
     args.key_rows = key_rows, args.value_rows = value_rows;
     args.head_dim = shape.head_dim, args.value_dim = dim;
@@ -96,15 +116,16 @@ void CpuOps::attend_selected(const Matrix& q, const Batch& batch, const Attentio
       for (int r = 0; r < count; ++r) std::fill_n(own[r].out, dim, 0.0f);
     });
     for (int64_t begin = 0; begin < shape.top_k; begin += kKvBlock) {
-      const int64_t positions = std::min(kKvBlock, shape.top_k - begin);
       each_token([&](int64_t t, AttendRow* own) {
+        const int64_t positions =
+            selected_positions(shape, batch.positions[t], t, kv, begin, own_positions);
+        if (positions == 0) return;
         std::byte* const* const pages = batch.pages + batch.first_page[batch.sequences[t]];
         const CachedRows keys{batch,          pages,      cache.dtype,      kv,
                               shape.head_dim, cache.keys, cache.key_scales, true},
             values{batch, pages, cache.dtype, kv, dim, cache.values, cache.value_scales, false};
-        const int32_t* const selected = shape.selected + t * shape.top_k + begin;
-        keys.find(selected, positions, key_rows, decoded);
-        values.find(selected, positions, value_rows, decoded + kKvBlock * shape.head_dim);
+        keys.find(own_positions, positions, key_rows, decoded);
+        values.find(own_positions, positions, value_rows, decoded + kKvBlock * shape.head_dim);
         for (int r = 0; r < count; ++r)
           partials[r] = {own[r].query, 0, positions, partial_outs + r * dim, 0, 0};
         args.rows = partials, args.num_rows = count;

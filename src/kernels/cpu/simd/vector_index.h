@@ -42,6 +42,12 @@ void index_scores_as(const IndexScoreArgs& args) {
       keys[j] = all + key * args.head_dim;
       __builtin_prefetch(keys[j] + kKeysAhead * args.head_dim, 0, 2);
     }
+    if (args.weights == nullptr) {
+      const float* const q[] = {args.queries};
+      float* const to[] = {args.scores + at};
+      dots<1>(q, keys, args.head_dim, to);
+      continue;
+    }
     Four sums{};
     int64_t head = 0;
     for (; head + kQueries <= args.num_heads; head += kQueries)

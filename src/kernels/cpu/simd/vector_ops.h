@@ -75,7 +75,7 @@ constexpr int64_t int8_scratch(int64_t head_dim) {
 /// The scores of one token's index queries with `count` index keys, which are adjacent.
 struct IndexScoreArgs {
   const float* queries;  ///< [num_heads, head_dim]
-  const float* weights;  ///< [num_heads]
+  const float* weights;  ///< [num_heads]; null: one head, whose products are the scores
   int64_t num_heads, head_dim;
   const void* keys;
   CacheType cache;

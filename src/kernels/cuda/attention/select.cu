@@ -3,6 +3,9 @@
 // Heads and positions of bf16 are multiplied by tensor cores. A warp keeps the keys of its
 // positions in registers for several tokens of a sequence. A CTA finds the k-th largest score by
 // its bits, 11 at a time, and then writes the positions in order.
+//
+// With blocks, each head has scores of its own: the largest product of each block of positions.
+#include "base/try.h"
 #include "kernels/cuda/attention/pages.cuh"
 #include "kernels/cuda/block.cuh"
 #include "kernels/cuda/each_element.cuh"
@@ -19,9 +22,10 @@ struct SelectArgs {
   Batch batch;
   IndexShape shape;
   int32_t* selected;
-  float* scores;   // [tokens, stride], of tokens [first_token, first_token + tokens)
-  int64_t stride;  // a multiple of kScoreTile, at least the longest context
+  float* scores;   // [tokens, rows, stride], of tokens [first_token, first_token + tokens)
+  int64_t stride;  // at least the longest context in blocks; of positions a multiple of kScoreTile
   int64_t first_token, tokens;
+  int64_t rows = 1;  // selections of a token
 };
 
 constexpr int kScoreThreads = 256, kScoreWarps = kScoreThreads / 32;
@@ -172,6 +176,62 @@ __global__ void __launch_bounds__(kScoreThreads) score_positions_mma(SelectArgs 
   }
 }
 
+// ---- scores of blocks ----
+
+constexpr int kBlockThreads = 128;
+constexpr int kTokensOfBlock = 8;  // tokens that a CTA multiplies by the same positions
+
+__device__ float larger(float a, float b) {
+  return isnan(a) || a > b ? a : b;  // a NaN stays
+}
+
+// Any sizes and dtypes: a CTA takes a block of positions and some tokens, a thread a position.
+__global__ void __launch_bounds__(kBlockThreads) score_blocks(SelectArgs a) {
+  extern __shared__ float numbers[];  // queries of a token
+  float* const queries = numbers;
+  __shared__ float most[kBlockThreads / 32];
+  const int64_t heads = a.shape.num_heads, dim = a.shape.head_dim;
+  const int64_t groups = (a.tokens + kTokensOfBlock - 1) / kTokensOfBlock;
+  for (int64_t b = blockIdx.x; b < groups * a.stride; b += gridDim.x) {
+    const int64_t block = b % a.stride, first = b / a.stride * kTokensOfBlock;
+    const int64_t end = min(a.tokens, first + kTokensOfBlock);
+    for (int64_t slot = first; slot < end; ++slot) {
+      const int64_t token = a.first_token + slot;
+      const int32_t last = a.batch.positions[token];
+      const int64_t own = last / a.shape.block;
+      if (last < a.shape.top_k || block > own) continue;  // the same for all threads of a CTA
+      float* const to = a.scores + slot * heads * a.stride + block;
+      if (block > own - a.shape.local_blocks) {
+        for (int64_t h = threadIdx.x; h < heads; h += kBlockThreads) to[h * a.stride] = INFINITY;
+        continue;
+      }
+      __syncthreads();  // wait until the previous token's queries have been read
+      for (int64_t i = threadIdx.x; i < heads * dim; i += kBlockThreads)
+        queries[i] = load(a.q, token, i);
+      const int32_t begin = static_cast<int32_t>(block * a.shape.block);
+      const int32_t until = min(begin + static_cast<int32_t>(a.shape.block), last + 1);
+      for (int64_t h = 0; h < heads; ++h) {
+        __syncthreads();  // wait for the queries, and until the previous head has been reduced
+        float best = -INFINITY;
+        for (int32_t p = begin + static_cast<int32_t>(threadIdx.x); p < until; p += kBlockThreads) {
+          const Matrix key = index_key(a, a.batch.sequences[token], p);
+          float product = 0;
+          for (int64_t d = 0; d < dim; ++d) product += queries[h * dim + d] * load(key, 0, d);
+          best = larger(best, product);
+        }
+        for (int lanes = 16; lanes > 0; lanes /= 2)
+          best = larger(best, __shfl_xor_sync(kAllLanes, best, lanes));
+        if (threadIdx.x % 32 == 0) most[threadIdx.x / 32] = best;
+        __syncthreads();
+        if (threadIdx.x == 0) {
+          for (int warp = 1; warp < kBlockThreads / 32; ++warp) best = larger(best, most[warp]);
+          to[h * a.stride] = best;
+        }
+      }
+    }
+  }
+}
+
 // ---- top-k ----
 
 constexpr int kSelectThreads = 1024, kBins = 2048, kScoresEach = 4;
@@ -220,16 +280,17 @@ __device__ Threshold find_threshold(const float* scores, int32_t count, int32_t 
   return found;
 }
 
-// A CTA per token.
+// A CTA per row of scores. Positions are blocks of one position.
 __global__ void __launch_bounds__(kSelectThreads) select_positions(SelectArgs a) {
-  const auto k = static_cast<int32_t>(a.shape.top_k);
-  for (int64_t slot = blockIdx.x; slot < a.tokens; slot += gridDim.x) {
-    const int64_t token = a.first_token + slot;
-    const int32_t count = a.batch.positions[token] + 1;
+  const auto block = static_cast<int32_t>(a.shape.block);
+  const int32_t k = static_cast<int32_t>(a.shape.top_k) / block;
+  for (int64_t slot = blockIdx.x; slot < a.tokens * a.rows; slot += gridDim.x) {
+    const int64_t token = a.first_token + slot / a.rows;
+    const int32_t count = a.batch.positions[token] / block + 1;
     if (count <= k) continue;
     const float* const scores = a.scores + slot * a.stride;
     const Threshold least = find_threshold(scores, count, k);
-    int32_t* const to = a.selected + token * k;
+    int32_t* const to = a.selected + (token * a.rows + slot % a.rows) * k;
     int32_t above = 0, equal = 0;  // before this round
     for (int32_t from = 0; from < count; from += kSelectThreads * kScoresEach) {
       const int32_t first = from + static_cast<int32_t>(threadIdx.x) * kScoresEach;
@@ -261,6 +322,14 @@ __global__ void __launch_bounds__(kSelectThreads) select_positions(SelectArgs a)
   }
 }
 
+constexpr int64_t kMostShared = 12'000;  // floats of shared memory that every GPU has
+
+Status refuse_heads(int64_t floats) {
+  return Error{ErrorKind::kUnsupported, "", "indexer",
+               str("heads of at most ", kMostShared, " columns together on cuda"),
+               str("they have ", floats)};
+}
+
 constexpr int kMmaDim = 128;
 
 bool uses_mma(const SelectArgs& a, const Queue& queue) {
@@ -278,14 +347,19 @@ Status score(const SelectArgs& a, const Queue& queue, Stream stream) {
     return launch(queue, stream, "score_positions_mma", score_positions_mma<kMmaDim>, tiles,
                   kScoreThreads, bytes, a);
   }
-  constexpr int64_t kMost = 12'000;  // floats of shared memory that every GPU has
   const int64_t floats = a.shape.num_heads * (a.shape.head_dim + 1);
-  if (floats > kMost)
-    return Error{ErrorKind::kUnsupported, "", "indexer",
-                 str("heads of at most ", kMost, " columns together on cuda"),
-                 str("they have ", floats)};
+  if (floats > kMostShared) return refuse_heads(floats);
   return launch(queue, stream, "score_positions_generic", score_positions_generic, tiles,
                 kScoreThreads, static_cast<size_t>(floats) * sizeof(float), a);
+}
+
+// The tokens whose scores, so many of each, fit the scratch.
+Result<int64_t> tokens_together(int64_t scores, int64_t longest) {
+  const auto all = static_cast<int64_t>(select_scratch_bytes(DType::kBF16) / sizeof(float));
+  if (scores <= all) return all / scores;
+  return Error{ErrorKind::kUnsupported, "", "indexer",
+               str("contexts of at most ", all, " scores of a token"),
+               str("one has up to ", longest, " tokens")};
 }
 
 }  // namespace
@@ -297,11 +371,7 @@ Status CudaOps::select_positions(const Matrix& q, const Matrix& weights, const B
   MORACLE_CHECK(cuda::check_floats({&q, &weights}));
   const int64_t stride =
       (batch.longest + cuda::kScoreTile - 1) / cuda::kScoreTile * cuda::kScoreTile;
-  const int64_t most =
-      static_cast<int64_t>(select_scratch_bytes(DType::kBF16) / sizeof(float)) / stride;
-  if (most == 0)
-    return Error{ErrorKind::kUnsupported, "", "indexer", "contexts of at most 16777216 tokens",
-                 str("one has up to ", batch.longest)};
+  MORACLE_TRY(const int64_t most, cuda::tokens_together(stride, batch.longest));
   for (int64_t first = 0; first < q.rows; first += most) {
     const cuda::SelectArgs args{q,      weights,  batch,
                                 shape,  selected, reinterpret_cast<float*>(scratch),
@@ -309,6 +379,28 @@ Status CudaOps::select_positions(const Matrix& q, const Matrix& weights, const B
     MORACLE_CHECK(cuda::score(args, queue_, stream));
     MORACLE_CHECK(cuda::launch(queue_, stream, "select_positions", cuda::select_positions,
                                args.tokens, cuda::kSelectThreads, 0, args));
+  }
+  return {};
+}
+
+Status CudaOps::select_blocks(const Matrix& q, const Batch& batch, const IndexShape& shape,
+                              int32_t* selected, std::byte* scratch, Stream stream) {
+  MORACLE_CHECK(cuda::check_floats({&q}));
+  const int64_t heads = shape.num_heads, floats = heads * shape.head_dim;
+  if (floats > cuda::kMostShared) return cuda::refuse_heads(floats);
+  const int64_t stride = (batch.longest + shape.block - 1) / shape.block;
+  MORACLE_TRY(const int64_t most, cuda::tokens_together(heads * stride, batch.longest));
+  for (int64_t first = 0; first < q.rows; first += most) {
+    const cuda::SelectArgs args{q,      {},       batch,
+                                shape,  selected, reinterpret_cast<float*>(scratch),
+                                stride, first,    std::min(most, q.rows - first),
+                                heads};
+    const int64_t groups = (args.tokens + cuda::kTokensOfBlock - 1) / cuda::kTokensOfBlock;
+    MORACLE_CHECK(cuda::launch(queue_, stream, "score_blocks", cuda::score_blocks, groups * stride,
+                               cuda::kBlockThreads, static_cast<size_t>(floats) * sizeof(float),
+                               args));
+    MORACLE_CHECK(cuda::launch(queue_, stream, "select_positions", cuda::select_positions,
+                               args.tokens * heads, cuda::kSelectThreads, 0, args));
   }
   return {};
 }

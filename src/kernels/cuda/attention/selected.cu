@@ -18,9 +18,20 @@ __host__ __device__ inline int32_t split_size(int64_t top_k) {
   const int32_t steps = (size + kSelectedStep - 1) / kSelectedStep * kSelectedStep;
   return steps > kSelectedSplit ? steps : kSelectedSplit;
 }
-// Positions that a token sees.
-__device__ inline int32_t seen_by(const AttendArgs& a, int64_t token) {
-  return min(a.batch.positions[token] + 1, static_cast<int32_t>(a.shape.top_k));
+// Positions that a token sees with a head of keys.
+__device__ inline int32_t seen_by(const AttendArgs& a, int64_t token, int64_t kv_head) {
+  const AttentionShape& shape = a.shape;
+  const int32_t position = a.batch.positions[token];
+  if (position < shape.top_k) return position + 1;
+  if (shape.block == 1) return static_cast<int32_t>(shape.top_k);
+  const int64_t last = shape.selection_at(token, kv_head) + shape.top_k / shape.block - 1;
+  return static_cast<int32_t>(shape.seen_of_selection(position, shape.selected[last]));
+}
+// One of these positions, of a token that selects. Divides 32-bit numbers.
+__device__ inline int32_t selected_position(const AttentionShape& shape, const int32_t* entries,
+                                            int32_t at) {
+  const auto block = static_cast<int32_t>(shape.block);
+  return block == 1 ? entries[at] : entries[at / block] * block + at % block;
 }
 
 template <DType kCache>
@@ -105,12 +116,13 @@ __global__ void __launch_bounds__(kThreads) attend_selected(SplitArgs f) {
   for (int64_t b = blockIdx.x; b < f.tokens * shape.num_heads * f.splits; b += gridDim.x) {
     const int64_t split = b % f.splits, head = b / f.splits % shape.num_heads;
     const int64_t slot = b / f.splits / shape.num_heads, token = f.first_token + slot;
-    const int32_t seen = seen_by(a, token), begin = static_cast<int32_t>(split) * size;
+    const int64_t kv = head / heads_per_kv(shape);
+    const int32_t seen = seen_by(a, token, kv), begin = static_cast<int32_t>(split) * size;
     if (begin >= seen) continue;
     const int32_t end = min(begin + size, seen), sequence = a.batch.sequences[token];
     // A token before the top-k sees all positions up to its own.
     const bool chosen = a.batch.positions[token] >= shape.top_k;
-    const int64_t kv = head / heads_per_kv(shape);
+    const int32_t* const entries = shape.selected + shape.selection_at(token, kv);
     __syncthreads();  // wait until the previous head's query has been read
     for (int64_t d = thread; d < shape.head_dim; d += kThreads)
       query[d] = load(a.q, token, head * shape.head_dim + d) * (shape.scale * kLog2E);
@@ -121,7 +133,7 @@ __global__ void __launch_bounds__(kThreads) attend_selected(SplitArgs f) {
       __syncthreads();  // wait until the previous scores have been used
       if (thread < count) {
         const int32_t at = from + thread;
-        const int32_t position = chosen ? shape.selected[token * shape.top_k + at] : at;
+        const int32_t position = chosen ? selected_position(shape, entries, at) : at;
         const std::byte* const page = page_of(a.batch, sequence, position);
         const int64_t row = row_in_page(a.batch, kv, position) * cache_element(kCache);
         rows.keys[thread] = page + cache.keys + row * shape.head_dim;
@@ -162,7 +174,7 @@ __global__ void __launch_bounds__(kThreads) merge_selected(SplitArgs f) {
   for (int64_t b = blockIdx.x; b < f.tokens * shape.num_heads; b += gridDim.x) {
     const int64_t slot = b / shape.num_heads, head = b % shape.num_heads;
     const int64_t token = f.first_token + slot;
-    const int count = (seen_by(a, token) + size - 1) / size;
+    const int count = (seen_by(a, token, head / heads_per_kv(shape)) + size - 1) / size;
     const SplitResults results = results_of(f, slot, head, 0);
     __syncthreads();  // wait until the previous iteration has been used
     if (threadIdx.x < 32) {

@@ -68,13 +68,14 @@ PerHead score_of(ulong row, local const PerHead *query, int head_dim) {
 #define PARTIALS 16  // results of the first step of a reduction, which the second step reduces
 
 // `query` and `found` are local memory for head_dim and value_dim numbers of each head. `splits_stride` is the number
-// of splits launched for each view. `selected` [tokens, top_k]: see AttentionShape. Tokens are [first_slot,
-// first_slot + slots) of the batch.
+// of splits launched for each view. `selected`, `top_k`, `block`, `selections`: see AttentionShape. Tokens are
+// [first_slot, first_slot + slots) of the batch.
 kernel void attend(MATRIX(q), MATRIX(out), global const int *positions, global const int *sequences,
                    global const int *first_token, global const int *first_page, global const ulong *pages,
                    const int page, const long key_offset, const long value_offset, const int num_heads,
                    const int num_kv_heads, const int head_dim, const int value_dim, const float scale,
                    const int window, const int chunk, global const int *selected, const int top_k,
+                   const int block, const int selections,
                    global const float *sinks, const int batch_invariant, const long first_slot, const long slots,
                    const int splits_stride, global float *scratch, local PerHead *query, local PerHead *found) {
   local PerHead scores[TILE], partial[PARTIALS];
@@ -91,8 +92,10 @@ kernel void attend(MATRIX(q), MATRIX(out), global const int *positions, global c
     const int split = b / of_split % splits_stride;
     const long slot = b / of_split / splits_stride, token = first_slot + slot;
     const int sequence = sequences[token];
-    const View view = view_of_selected(positions[token], window, chunk, top_k);
-    const bool is_selected = top_k > 0 && positions[token] >= top_k;
+    const Selected selection = {selected, top_k, block, selections, num_kv_heads};
+    const View view = view_of_selected(positions[token], window, chunk, &selection, token, kv);
+    const bool is_selected = selects(&selection, positions[token]);
+    global const int *entries = is_selected ? selection_of(&selection, token, kv) : selected;
     const Splits splits = splits_of(view, splits_views(first_token, sequence, batch_invariant));
     // A split past the last one has no positions and stores nothing.
     const int begin = split < splits.count ? view.begin + split * splits.size : view.end;
@@ -111,7 +114,7 @@ kernel void attend(MATRIX(q), MATRIX(out), global const int *positions, global c
       for (int j = lid; j < TILE; j += threads) {
         PerHead score = (PerHead)(-INFINITY);
         if (j < count) {
-          const int position = is_selected ? selected[token * top_k + from + j] : from + j;
+          const int position = is_selected ? selected_position(&selection, entries, from + j) : from + j;
           const int in_page = position % page;
           const ulong base = page_of(pages, first_page, page, sequence, position);
           value_rows[j] = base + value_offset + in_page * value_row + (long)kv * value_dim * CACHE_BYTES;

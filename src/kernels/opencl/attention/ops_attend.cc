@@ -99,15 +99,16 @@ Status OpenClOps::attend(const Matrix& q, const Batch& batch, const AttentionSha
         out, batch.positions, batch.sequences, batch.first_token, batch.first_page, batch.pages,
         number(batch.page), shape.cache.keys, shape.cache.values, number(shape.num_heads),
         number(shape.num_kv_heads), number(shape.head_dim), number(shape.value_dim), shape.scale,
-        number(shape.window), number(shape.chunk), shape.selected, number(shape.top_k), shape.sinks,
-        shape.batch_invariant, first, tokens, number(splits), scratch, local(shape.head_dim),
-        local(shape.value_dim)));
+        number(shape.window), number(shape.chunk), shape.selected, number(shape.top_k),
+        number(shape.block), number(shape.selections), shape.sinks, shape.batch_invariant, first,
+        tokens, number(splits), scratch, local(shape.head_dim), local(shape.value_dim)));
     if (splits == 1) continue;
-    MORACLE_CHECK(opencl::launch(queue_, stream, kMerge, tokens * shape.num_heads, threads, out,
-                                 batch.positions, batch.sequences, batch.first_token,
-                                 number(shape.num_heads), number(shape.value_dim),
-                                 number(shape.window), number(shape.chunk), number(shape.top_k),
-                                 shape.sinks, shape.batch_invariant, first, tokens, scratch));
+    MORACLE_CHECK(opencl::launch(
+        queue_, stream, kMerge, tokens * shape.num_heads, threads, out, batch.positions,
+        batch.sequences, batch.first_token, number(shape.num_heads), number(shape.value_dim),
+        number(shape.window), number(shape.chunk), shape.selected, number(shape.top_k),
+        number(shape.block), number(shape.selections), number(shape.num_kv_heads), shape.sinks,
+        shape.batch_invariant, first, tokens, scratch));
   }
   return {};
 }

@@ -1,4 +1,5 @@
-// The indexer of sparse attention: scores of all visible positions, then the top-k of each token.
+// The indexer of sparse attention: scores of all visible positions, then the top-k of each token. With blocks, each
+// head chooses the top-k of the blocks' largest scores.
 #include "elements.cl"
 #include "scan.cl"
 #include "split_kv.cl"
@@ -28,27 +29,55 @@ kernel void score_positions(MATRIX(q), MATRIX(weights), global const int *positi
   }
 }
 
+// The scores of blocks of positions, for each head of tokens [first_token, first_token + tokens): [tokens, num_heads,
+// stride]. A work-item takes a block of a head. A NaN comes before all numbers. The last local_blocks are infinite.
+kernel void score_blocks(MATRIX(q), global const int *positions, global const int *sequences,
+                         global const int *first_page, global const ulong *pages, const int page,
+                         const long key_offset, const int key_dtype, const int num_heads, const int head_dim,
+                         const int top_k, const int block, const int local_blocks, const long first_token,
+                         const long tokens, const long stride, global float *scores) {
+  FOR_EACH_ELEMENT(row, b, tokens * num_heads, stride) {
+    const long token = first_token + row / num_heads, head = row % num_heads;
+    const int last = positions[token], own = last / block;
+    if (last < top_k || b > own) continue;
+    const int begin = (int)b * block, end = min(begin + block, last + 1);
+    float most = -INFINITY;
+    for (int position = begin; position < end; ++position) {
+      global const void *keys =
+          (global const void *)(page_of(pages, first_page, page, sequences[token], position) + key_offset);
+      const long key = (long)(position % page) * head_dim;
+      float product = 0;
+      for (int d = 0; d < head_dim; ++d)
+        product += LOAD(q, token, head * head_dim + d) * load_element(keys, key_dtype, key + d);
+      most = isnan(most) || most > product ? most : product;
+    }
+    scores[row * stride + b] = b > own - local_blocks ? INFINITY : most;
+  }
+}
+
 #define BINS 256
 #define MOST_ITEMS 256
 
 uint order_of(uint bits) { return (uint)(top_k_key(bits, 0) >> 32); }
 
-// A work-group takes a token. It finds the k-th largest score by its bits, 8 at a time, and then writes the positions
-// in order. `scores` are read as their bits.
+// A work-group takes a row of scores: of a token, or of one of its `heads`. It finds the k-th largest score by its
+// bits, 8 at a time, and then writes the positions, or blocks, in order. `scores` are read as their bits.
 kernel void select_positions(global const uint *scores, const long stride, global const int *positions,
-                             const int top_k, const long first_token, const long tokens, global int *selected) {
+                             const int top_k, const int block, const int heads, const long first_token,
+                             const long tokens, global int *selected) {
   local int bins[BINS];
   local uint scratch[MOST_ITEMS];
   local uint least;
   local int ties;
   const uint item = get_local_id(0), items = get_local_size(0);
-  for (long slot = get_group_id(0); slot < tokens; slot += get_num_groups(0)) {
-    const long token = first_token + slot;
-    const int count = positions[token] + 1;
-    if (count <= top_k) continue;  // the same in all work-items
+  const int k = top_k / block;
+  for (long slot = get_group_id(0); slot < tokens * heads; slot += get_num_groups(0)) {
+    const long token = first_token + slot / heads;
+    const int count = positions[token] / block + 1;
+    if (count <= k) continue;  // the same in all work-items
     global const uint *row = scores + slot * stride;
     barrier(CLK_LOCAL_MEM_FENCE);  // wait until the previous token's threshold has been read
-    if (item == 0) least = 0, ties = top_k;
+    if (item == 0) least = 0, ties = k;
     for (int shift = 24; shift >= 0; shift -= 8) {
       for (uint i = item; i < BINS; i += items) bins[i] = 0;
       barrier(CLK_LOCAL_MEM_FENCE);
@@ -68,7 +97,7 @@ kernel void select_positions(global const uint *scores, const long stride, globa
       barrier(CLK_LOCAL_MEM_FENCE);
     }
     const uint bound = least, wanted = (uint)ties;
-    global int *to = selected + token * top_k;
+    global int *to = selected + (token * heads + slot % heads) * k;
     uint above = 0, equal = 0;  // before this round
     for (int from = 0; from < count; from += items) {
       const int i = from + (int)item;

@@ -134,7 +134,10 @@ Result<IndexerDescription> describe_indexer(const Checkpoint& checkpoint, const 
   MORACLE_TRY(const std::vector<float> bias,
               checkpoint.vector(prefix + "k_norm.bias", spec.head_dim));
   norm.insert(norm.end(), bias.begin(), bias.end());
-  return IndexerDescription{std::move(norm), std::move(q), std::move(k), std::move(weights)};
+  return IndexerDescription{.k_norm = std::move(norm),
+                            .q = std::move(q),
+                            .k = std::move(k),
+                            .weights = std::move(weights)};
 }
 
 Result<Description> describe_sparse(const Checkpoint& checkpoint, const Indexers& family) {
