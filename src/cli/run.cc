@@ -1,5 +1,6 @@
 // moracle run: generates text from a prompt.
 #include <chrono>
+#include <filesystem>
 #include <iostream>
 
 #include "base/printable.h"
@@ -7,6 +8,7 @@
 #include "chat/answer_text.h"
 #include "chat/chat_history.h"
 #include "command.h"
+#include "models/state/sequence_file.h"
 #include "numbers.h"
 #include "options/run_options.h"
 #include "options/tokenizer_fact.h"
@@ -85,8 +87,32 @@ int dry_run(const Options& options) {
   return kDone;
 }
 
+// --prompt-cache: computes the prompt but its last token, or takes it from the file. Returns the
+// number of tokens that came from the file.
+Result<int64_t> read_cached_prompt(Model& model, const SequenceSource& source,
+                                   std::span<const int32_t> prompt, const Options& options,
+                                   std::optional<KeptSequence>& kept, const Progress& progress) {
+  const auto size = static_cast<int64_t>(prompt.size());
+  if (size >= model.max_context()) return int64_t{0};  // generate() reports it
+  const int64_t capacity =
+      std::min(size + options.max_tokens.value_or(model.max_context()), model.max_context());
+  if (std::error_code ignored; std::filesystem::exists(options.prompt_cache, ignored)) {
+    MORACLE_TRY(kept, load_sequence(model, source, options.prompt_cache, capacity));
+  } else {
+    MORACLE_TRY(KvCache cache, model.make_cache(capacity));
+    kept.emplace(KeptSequence{std::move(cache)});
+  }
+  MORACLE_TRY(const int64_t reused, read_prompt(model, prompt, *kept, source.adapter, progress));
+  if (reused + 1 < size) MORACLE_CHECK(save_sequence(model, source, *kept, options.prompt_cache));
+  return reused;
+}
+
 int run(const Options& options) {
   if (options.dry_run) return dry_run(options);
+  if (!options.prompt_cache.empty() && options.prompt_file.empty() && options.prompts.size() != 1) {
+    return fail({ErrorKind::kUnsupported, "", "--prompt-cache", "one prompt (-p or --prompt-file)",
+                 str("there are ", options.prompts.size())});
+  }
   if (!options.has_prompt() && !options.model.ranks.given()) return run_conversation(options);
   if (!options.has_prompt()) {
     return fail({ErrorKind::kUnsupported, "", "--parallel", "a prompt (-p or --prompt-file)",
@@ -156,7 +182,19 @@ int run(const Options& options) {
       decoded = piece.error();
     return decoded.ok() && !interrupted() && std::cout.good() && !answer.stopped();
   };
+  std::optional<KeptSequence> kept;
+  int64_t cached_tokens = 0;
+  double cache_seconds = 0;
+  if (!options.prompt_cache.empty()) {
+    const auto begin = std::chrono::steady_clock::now();
+    const SequenceSource source{checkpoint, model_options, generate_options.adapter};
+    CLI_TRY(cached_tokens,
+            read_cached_prompt(model, source, prompt, options, kept, generate_options.on_prompt));
+    if (kept) generate_options.kept = &*kept;
+    cache_seconds = seconds_since(begin);
+  }
   CLI_TRY(Generation generation, generate(model, prompt, generate_options));
+  generation.prompt_seconds += cache_seconds;
   if (answer.stopped()) generation.stop_reason = "stop";
   if (!decoded) return fail(decoded.error());
   if (Status written = routing.write(model); !written) return fail(written.error());
@@ -180,7 +218,8 @@ int run(const Options& options) {
     const std::string drafts = drafts_text(generation.speculation, generation.generation_seconds);
     std::cerr << "\n"
               << "  prompt      " << prompt_tokens << " tokens, "
-              << rate(prompt_tokens, generation.prompt_seconds) << " tokens/s\n"
+              << rate(prompt_tokens, generation.prompt_seconds) << " tokens/s"
+              << (cached_tokens > 0 ? str(", ", cached_tokens, " from the file") : "") << "\n"
               << "  generation  " << generated << " tokens, "
               << rate(generated - 1, generation.generation_seconds) << " tokens/s, stopped by "
               << (stopped ? "request" : generation.stop_reason) << "\n"
@@ -197,6 +236,7 @@ int run(const Options& options) {
                  {"not_used", checkpoint.not_used()},
                  {"not_followed", config.not_followed},
                  {"timing", timing(generation, prompt_tokens, load_seconds)}};
+    if (!options.prompt_cache.empty()) json["cached_tokens"] = cached_tokens;
     if (const SpeculationCounts& drafts = generation.speculation; drafts.steps > 0) {
       json["speculation"] = {{"steps", drafts.steps},
                              {"drafted", drafts.drafted},
@@ -257,6 +297,11 @@ void add_run(CLI::App& app, Work& chosen) {
         options->add_sampling_to(verb);
         verb.add_option("--routing-statistics", options->routing_statistics, kRoutingHelp)
             ->excludes(dry);
+        verb.add_option("--prompt-cache", options->prompt_cache,
+                        "File with the state of a prompt: read if it exists, and written for a "
+                        "prompt that it does not hold")
+            ->excludes(dry)
+            ->excludes(verb.get_option("--parallel"));
         return [options] { return run_verb::run(*options); };
       },
       chosen);

@@ -156,6 +156,11 @@ void add_engine_options(CLI::App& verb, Options& options) {
                   "the memory that the model leaves")
       ->transform(whole(int64_t{0}, int64_t{1} << 50))
       ->capture_default_str();
+  verb.add_option("--cache-ram", engine.cache_ram,
+                  "Bytes of host memory for prefixes that leave the KV cache; they return when a "
+                  "prompt begins with them; 0: none")
+      ->transform(whole(int64_t{0}, int64_t{1} << 50))
+      ->capture_default_str();
   verb.add_option("--step-tokens", options.model.step_tokens,
                   "Token limit of a step; 0: 4096 on an NVIDIA GPU, else 512")
       ->transform(whole(int64_t{0}, int64_t{1} << 20))
@@ -176,7 +181,8 @@ void add_engine_options(CLI::App& verb, Options& options) {
                   "default: where the build found them");
   options.model.speculation.add_to(verb);
   verb.add_flag("--no-prefix-cache", options.no_prefix_cache,
-                "Disable the prefix cache: compute every prompt from its start");
+                "Disable the prefix cache: compute every prompt from its start")
+      ->excludes(verb.get_option("--cache-ram"));
 }
 
 void add_model_options(CLI::App& verb, ServeArguments& options) {

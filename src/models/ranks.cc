@@ -181,6 +181,17 @@ std::vector<Fact> facts_of_files(const Checkpoint& checkpoint, ThreadPool& pool)
           {kSamples, samples_text(checkpoint, pool)}};
 }
 
+std::vector<Fact> facts_of_sequences(const Checkpoint& checkpoint, const ModelOptions& options,
+                                     const Result<AdapterList>& adapters) {
+  ThreadPool pool(options.threads);
+  std::vector<Fact> facts = facts_of_files(checkpoint, pool);
+  facts.push_back({"a Moracle version", MORACLE_LIBRARY_VERSION});
+  facts.push_back({"options", str("quantization '", quantization_text(options.quantization),
+                                  "', activations '", name(options.activations), "'")});
+  facts.push_back({"adapters", adapters ? adapters_text(*adapters) : adapters.error().to_string()});
+  return facts;
+}
+
 std::string identity_of(std::span<const Fact> facts) {
   std::string text;
   for (const Fact& fact : facts) {

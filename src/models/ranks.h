@@ -22,6 +22,9 @@ std::vector<Fact> facts_of_reload(const Checkpoint& checkpoint, const Status& do
                                   const ReadRecord& record, ThreadPool& pool);
 /// The files of a checkpoint and samples of its weights.
 std::vector<Fact> facts_of_files(const Checkpoint& checkpoint, ThreadPool& pool);
+/// What keys, values and states of a sequence depend on, besides the device.
+std::vector<Fact> facts_of_sequences(const Checkpoint& checkpoint, const ModelOptions& options,
+                                     const Result<AdapterList>& adapters);
 /// The facts of facts_of_weights in `facts`, as one text.
 std::string identity_of(std::span<const Fact> facts);
 /// Makes the exchange, and the memory that layers share for it. Errors: none serves; memory.

@@ -26,7 +26,7 @@ Submission submission(SequenceId id, int64_t prompt, int64_t max_tokens = 4) {
 
 // Runs a step. Every sampled token is 7.
 std::vector<Adoption> run(Scheduler& scheduler, const StepPlan& plan) {
-  std::vector<Adoption> adoptions = scheduler.advance(plan);
+  std::vector<Adoption> adoptions = scheduler.advance(plan).adoptions;
   for (const Chunk& chunk : plan.chunks) {
     if (chunk.samples) scheduler.append(chunk.id, 7);
   }
@@ -275,7 +275,10 @@ TEST(Scheduler, EvictsLeastRecentlyUsedPagesFirst) {
   ASSERT_EQ(pages.size(), 4u);
   scheduler.submit(submission(3, 9, 1));
   // The last page of the oldest sequence is evicted first.
-  EXPECT_THAT(scheduler.next(0, 64).dropped, ElementsAre(pages[1], pages[0], pages[3]));
+  using Kind = CacheMove::Kind;
+  EXPECT_THAT(scheduler.next(0, 64).moves,
+              ElementsAre(CacheMove{Kind::kDrop, pages[1]}, CacheMove{Kind::kDrop, pages[0]},
+                          CacheMove{Kind::kDrop, pages[3]}));
 }
 
 TEST(Scheduler, DeadlinesEndWaitingAndRunningSequences) {

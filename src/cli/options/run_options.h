@@ -20,6 +20,7 @@ struct RunOptions {
   std::string tools;                  // file
   std::optional<int64_t> max_tokens;  // unset: 128, or the rest of the context in a conversation
   std::string routing_statistics;     // file
+  std::string prompt_cache;           // file; empty: none
   bool ignore_eos = false, dry_run = false;
   std::string machine = "here";
   // Unset: the value of generation_config.json.

@@ -111,9 +111,8 @@ Result<KvCache> ModelAccess::make_cache(const Model& model, int64_t capacity,
   MORACLE_TRY(KvCache cache, model.make_cache(capacity));
   KvCache::State& state = *cache.state_;
   if (!pages.empty() && !can_share_pages(model)) {
-    return Error{ErrorKind::kUnsupported, "", "shared pages",
-                 "a model without recurrent layers and LongRoPE",
-                 "its pages do not hold all of a sequence, or depend on its length"};
+    return Error{ErrorKind::kUnsupported, "", "shared pages", "a model without LongRoPE",
+                 "its pages depend on the length of the sequence"};
   }
   for (std::byte* const page : pages) {
     state.pages.push_back(page);

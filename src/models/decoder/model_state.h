@@ -119,11 +119,9 @@ struct ModelAccess {
   static Status check_unchanged(const Model& model, const Checkpoint& checkpoint);
   static Model::State& state(Model& model) { return *model.state_; }
   static KvCache::State& state(KvCache& cache) { return *cache.state_; }
-  /// False with recurrent layers, whose state pages do not hold, and with LongRoPE, where a page
-  /// depends on the length of its sequence.
-  static bool can_share_pages(const Model& model) {
-    return model.state_->state_pool == nullptr && model.state_->spec.short_context == 0;
-  }
+  /// False with LongRoPE, where a page depends on the length of its sequence. With recurrent layers
+  /// a sequence also needs the state at the end of the pages.
+  static bool can_share_pages(const Model& model) { return model.state_->spec.short_context == 0; }
   /// The layer for multi-token prediction; null: none is loaded.
   static Model* next_tokens(const Model& model) { return model.state_->next_tokens.get(); }
   /// The drafter that is meant. Errors: the model does not have it.
@@ -138,6 +136,7 @@ struct ModelAccess {
   }
   /// A cache whose first positions are in these full pages. It becomes an owner of each (see
   /// KvPool::share). Truncate it only to whole pages: the next token would change a shared page.
+  /// With recurrent layers the caller then restores the state (see SequenceState::restore).
   /// Errors: those of Model::make_cache; a model whose pages cannot be shared.
   static Result<KvCache> make_cache(const Model& model, int64_t capacity,
                                     std::span<std::byte* const> pages);

@@ -8,6 +8,7 @@
 #include "base/try.h"
 #include "models/decoder/model_state.h"
 #include "models/generation/continuation.h"
+#include "models/state/sequence_file.h"
 
 namespace moracle {
 namespace {
@@ -47,26 +48,6 @@ Status check_generation(const Model& model, std::span<const int32_t> prompt,
                  str("it is ", options.max_tokens)};
   }
   return {};
-}
-
-// Leaves in the sequence what it shares with the prompt, and returns the number of these tokens.
-// The prompt's last token is computed again for its logits.
-Result<int64_t> keep_beginning(KeptSequence& kept, std::span<const int32_t> prompt) {
-  if (static_cast<int64_t>(kept.ids.size()) != kept.cache.length()) {
-    return Error{ErrorKind::kInvalidArgument, "", "kept sequence",
-                 str("the ids of the ", kept.cache.length(), " tokens in its cache"),
-                 str("it has ", kept.ids.size())};
-  }
-  const std::span<const int32_t> before_last = prompt.first(prompt.size() - 1);
-  const auto end =
-      std::mismatch(kept.ids.begin(), kept.ids.end(), before_last.begin(), before_last.end());
-  int64_t shared = end.first - kept.ids.begin();
-  if (!kept.cache.truncate(shared)) {  // recurrent layers keep the state of few lengths
-    shared = 0;
-    MORACLE_CHECK(kept.cache.truncate(shared));
-  }
-  kept.ids.resize(static_cast<size_t>(shared));
-  return shared;
 }
 
 // Rank 0's decision after a step, for all ranks.

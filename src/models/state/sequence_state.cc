@@ -8,8 +8,41 @@ namespace moracle {
 Status SequenceState::begin_step() {
   if (!pool_) return {};
   MORACLE_CHECK(pool_->grow(copies_, 2));
+  const size_t written = now_ == 0 ? 1 : 0;
+  if (is_shared_[written]) {
+    std::vector<std::byte*> fresh;
+    MORACLE_CHECK(pool_->grow(fresh, 1));
+    pool_->release(copies_[written]);
+    copies_[written] = fresh[0];
+    is_shared_[written] = false;
+  }
   checkpoint_ = {};
   return {};
+}
+
+std::byte* SequenceState::share() {
+  std::byte* const state = before();
+  if (state == nullptr) return nullptr;
+  pool_->share(state);
+  is_shared_[now_] = true;
+  return state;
+}
+
+void SequenceState::restore(std::byte* state) {
+  pool_->shrink(copies_, 0);
+  copies_.push_back(state);
+  pool_->share(state);
+  is_shared_[0] = true;
+  is_shared_[1] = false;
+  now_ = 0;
+  checkpoint_ = {};
+}
+
+Result<std::byte*> SequenceState::restore_new() {
+  MORACLE_CHECK(pool_->grow(copies_, 1));
+  now_ = 0;
+  checkpoint_ = {};
+  return copies_[0];
 }
 
 void SequenceState::end_step(int64_t length) {

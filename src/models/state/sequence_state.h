@@ -7,7 +7,8 @@
 namespace moracle {
 
 /// A step reads one copy of the state and writes the other. If the step fails, the first copy is
-/// unchanged; if it succeeds, the first copy is the checkpoint from before the step.
+/// unchanged; if it succeeds, the first copy is the checkpoint from before the step. Sequences may
+/// share a copy: a step then writes a fresh one, so that no copy operation is needed.
 class SequenceState {
  public:
   SequenceState() = default;
@@ -19,8 +20,8 @@ class SequenceState {
     if (pool_) pool_->shrink(copies_, 0);
   }
 
-  /// Takes memory and drops the checkpoint, whose copy the step writes. Errors: kOutOfMemory; the
-  /// state is then unchanged.
+  /// Takes memory and drops the checkpoint, whose copy the step writes unless it is shared. Errors:
+  /// kOutOfMemory; the state is then unchanged.
   Status begin_step();
   /// The step has added tokens to a sequence of `length` tokens.
   void end_step(int64_t length);
@@ -32,13 +33,22 @@ class SequenceState {
     return copies_.empty() ? nullptr : copies_[static_cast<size_t>(now_ == 0 ? 1 : 0)];
   }
 
+  /// The state at the end of the sequence, for one more owner (see KvPool::share). Null: zeros.
+  std::byte* share();
+  /// Begins an empty sequence with a shared state, of which it becomes an owner.
+  void restore(std::byte* state);
+  /// Begins an empty sequence with memory for a state, which the caller fills. Errors:
+  /// kOutOfMemory.
+  Result<std::byte*> restore_new();
+
   /// Goes back from `length` tokens to `to`. Errors: KvCache::truncate's; the state is unchanged.
   Status truncate(int64_t length, int64_t to);
 
  private:
   std::shared_ptr<KvPool> pool_;  // null: the model has no recurrent layer
   std::vector<std::byte*> copies_;
-  int now_ = -1;  // index of the copy; -1: zeros
+  bool is_shared_[2] = {false, false};  // of each copy
+  int now_ = -1;                        // index of the copy; -1: zeros
   struct Checkpoint {
     int64_t length = -1;  // -1: none
     int now = -1;

@@ -1,5 +1,6 @@
 #include "serve/engine/engine.h"
 
+#include <algorithm>
 #include <chrono>
 
 #include "base/out_of_memory.h"
@@ -8,6 +9,31 @@
 #include "models/decoder/model_state.h"
 
 namespace moracle::serve {
+namespace {
+
+// Divides the KV cache into pages and states.
+SchedulerLimits limits_of(Model& model, const EngineOptions& options, int64_t page_bytes) {
+  const PageStore store(model);
+  SchedulerLimits limits{.max_running = options.max_running,
+                         .max_waiting = options.max_waiting,
+                         .num_pages = options.cache_bytes / page_bytes,
+                         .page = store.page(),
+                         .prefix_cache = options.prefix_cache && store.can_share() &&
+                                         (!model.group() || !spreads_sequences(model)),
+                         .needs_states = store.is_recurrent()};
+  if (!limits.prefix_cache) return limits;
+  if (limits.needs_states) {
+    constexpr int64_t kShare = 4, kMost = 1024;
+    limits.num_states = std::min(options.cache_bytes / kShare / store.state_bytes(), kMost);
+    limits.num_pages = (options.cache_bytes - limits.num_states * store.state_bytes()) / page_bytes;
+    limits.state_slots = store.state_slots();
+    if (limits.num_states == 0) limits.prefix_cache = false;
+  }
+  if (limits.prefix_cache) limits.ram_slots = options.cache_ram / store.page_bytes();
+  return limits;
+}
+
+}  // namespace
 
 Result<std::unique_ptr<Engine>> Engine::start(Model& model, const Tokenizer& tokenizer,
                                               const EngineOptions& options) {
@@ -28,8 +54,12 @@ Result<std::unique_ptr<Engine>> Engine::start(Model& model, const Tokenizer& tok
   MORACLE_CHECK(check(options.speculation));
   EngineOptions found = options;
   MORACLE_TRY(found.speculation.drafter, ModelAccess::drafter(model, options.speculation.drafter));
-  std::unique_ptr<Engine> engine(
-      new Engine(model, tokenizer, found, options.cache_bytes / page_bytes));
+  const SchedulerLimits limits = limits_of(model, options, page_bytes);
+  std::unique_ptr<Engine> engine(new Engine(model, tokenizer, found, limits));
+  if (limits.ram_slots > 0) {
+    MORACLE_CHECK(or_out_of_memory("cache_ram",
+                                   [&] { return engine->leader_.reserve_ram(limits.ram_slots); }));
+  }
   MORACLE_CHECK(engine->rebalancing_.check());
   engine->profiler_.watch(model);
   engine->thread_ = std::thread([e = engine.get()] { e->run(); });
@@ -37,17 +67,15 @@ Result<std::unique_ptr<Engine>> Engine::start(Model& model, const Tokenizer& tok
 }
 
 Engine::Engine(Model& model, const Tokenizer& tokenizer, const EngineOptions& options,
-               int64_t num_pages)
+               const SchedulerLimits& limits)
     : model_(model),
       tokenizer_(tokenizer),
-      num_pages_(num_pages),
+      num_pages_(limits.num_pages),
+      num_states_(limits.num_states),
+      ram_slots_(limits.ram_slots),
       flush_(options.flush),
       leader_(model),
-      scheduler_({.max_running = options.max_running,
-                  .max_waiting = options.max_waiting,
-                  .num_pages = num_pages,
-                  .page = leader_.page(),
-                  .prefix_cache = options.prefix_cache && leader_.can_share()}),
+      scheduler_(limits),
       budget_(model.max_num_tokens(), options.step_seconds > 0 ? options.step_seconds : 1e9),
       rebalancing_(model, leader_, metrics_, options.rebalance),
       speculation_(options.speculation),
@@ -311,7 +339,7 @@ void Engine::change_if_idle() {
   const ChangeRequest request = std::move(changes_.front());
   changes_.pop_front();
   // Invalidate the prefix cache: it holds keys and values of the old weights.
-  leader_.drop_pages(scheduler_.drop_cached());
+  move(scheduler_.drop_cached());
   const Status done = or_out_of_memory("change", [&] { return request.change(leader_, slots_); });
   std::erase_if(retired_, [&](int32_t adapter) { return !slots_.contains(adapter); });
   rebalancing_.model_changed();
@@ -337,15 +365,21 @@ void Engine::end_without_adapter() {
 
 void Engine::publish() {
   const int64_t cached = scheduler_.prefixes().num_unused();
-  metrics_.set({.running = scheduler_.num_running(),
-                .waiting = scheduler_.num_waiting(),
-                .pages = num_pages_,
-                .pages_in_use = num_pages_ - scheduler_.free_pages() - cached,
-                .pages_cached = cached,
-                .preemptions = scheduler_.num_preemptions(),
-                .reused_tokens = scheduler_.num_reused_tokens(),
-                .step_budget = budget_.tokens(),
-                .placed = model_.placement_counts()});
+  metrics_.set(
+      {.running = scheduler_.num_running(),
+       .waiting = scheduler_.num_waiting(),
+       .pages = num_pages_,
+       .pages_in_use = num_pages_ - scheduler_.free_pages() - cached,
+       .pages_cached = cached,
+       .preemptions = scheduler_.num_preemptions(),
+       .reused_tokens = scheduler_.num_reused_tokens(),
+       .step_budget = budget_.tokens(),
+       .states = scheduler_.prefixes().num_states(),
+       .most_states = num_states_,
+       .ram_bytes = scheduler_.prefixes().ram_slots_in_use() * leader_.pages().page_bytes(),
+       .most_ram_bytes = ram_slots_ * leader_.pages().page_bytes(),
+       .traffic = traffic_,
+       .placed = model_.placement_counts()});
 }
 
 }  // namespace moracle::serve

@@ -28,8 +28,12 @@ using AdapterSlots = std::map<int32_t, int32_t>;
 struct EngineOptions {
   int64_t max_running = 64;   ///< batch size limit: sequences per step
   int64_t max_waiting = 256;  ///< queue limit
-  int64_t cache_bytes = 0;    ///< KV cache size, as ModelOptions::cache_bytes; above 0
+  /// KV cache size, as ModelOptions::cache_bytes; above 0. With recurrent layers and a prefix cache
+  /// a quarter of it holds states at the ends of pages.
+  int64_t cache_bytes = 0;
   bool prefix_cache = true;
+  /// Host memory in bytes for pages and states that leave the KV cache; 0: they are dropped.
+  int64_t cache_ram = 0;
   int32_t num_adapters = 0;  ///< adapters of the model; jobs use numbers 0, 1, …
   /// Overlap detokenization and replies of one step with the model's next step. For asynchronous
   /// devices; on a CPU it would only delay the replies.
@@ -104,7 +108,8 @@ class Engine {
     bool is_all = true;                 // no prompt is computed
   };
 
-  Engine(Model& model, const Tokenizer& tokenizer, const EngineOptions& options, int64_t num_pages);
+  Engine(Model& model, const Tokenizer& tokenizer, const EngineOptions& options,
+         const SchedulerLimits& limits);
   double now() const;
   void run();
   void refuse_unfinished();
@@ -120,6 +125,7 @@ class Engine {
   void end_without_adapter();
   void step();
   void apply(StepPlan& plan);
+  void move(std::span<const CacheMove> moves);
   void compute(std::span<const Chunk> chunks);
   Status forward(std::span<const Chunk> chunks);
   Status score_prompts(std::span<const Chunk> chunks);
@@ -153,7 +159,8 @@ class Engine {
 
   Model& model_;
   const Tokenizer& tokenizer_;
-  const int64_t num_pages_;
+  const int64_t num_pages_, num_states_, ram_slots_;
+  CacheTraffic traffic_;
   const std::function<void()> flush_;
   Leader leader_;  // the only access for calls that change the model or its caches
   Scheduler scheduler_;

@@ -44,7 +44,7 @@ void Engine::step() {
 void Engine::apply(StepPlan& plan) {
   for (const SequenceId id : plan.expired) end(id, {.finish = Finish::kTimeout});
   for (const SequenceId id : plan.preempted) leader_.drop(id);
-  leader_.drop_pages(plan.dropped);
+  move(plan.moves);
   for (const StepPlan::Start& start : plan.starts) {
     Sequence& sequence = sequences_.at(start.id);
     const int64_t capacity = sequence.prompt_size() + std::max<int64_t>(sequence.job.max_tokens, 1);
@@ -52,10 +52,30 @@ void Engine::apply(StepPlan& plan) {
     if (sequence.num_new() == 0) sequence.reused_tokens = shared * leader_.page();
     const Status made =
         leader_.start(start.id, std::min(capacity, model_.max_context()), start.pages);
-    if (made) continue;
+    if (made) {
+      if (shared > 0 && leader_.is_recurrent()) ++traffic_.states_restored;
+      continue;
+    }
     end(start.id, {.finish = Finish::kFailed, .message = made.error().to_string()});
     std::erase_if(plan.chunks, [&](const Chunk& chunk) { return chunk.id == start.id; });
   }
+}
+
+// After an error the scheduler counts pages or states that are lost: forget all that no sequence
+// uses. A sequence that was to begin with a lost page fails.
+void Engine::move(std::span<const CacheMove> moves) {
+  const int64_t page = leader_.pages().page_bytes(), state = leader_.pages().state_bytes();
+  for (const CacheMove& one : moves) {
+    using Kind = CacheMove::Kind;
+    if (one.kind == Kind::kPageToRam) traffic_.bytes_saved += page;
+    if (one.kind == Kind::kStateToRam) traffic_.bytes_saved += state;
+  }
+  const Status moved = leader_.move(moves);
+  traffic_.ram_hits = leader_.pages().num_restored();
+  traffic_.bytes_back = leader_.pages().bytes_restored();
+  if (moved) return;
+  ++traffic_.errors;
+  (void)leader_.move(scheduler_.drop_cached()).ok();
 }
 
 // Runs the chunks and samples. If the step fails, runs each chunk alone, so that one sequence's
@@ -79,7 +99,9 @@ void Engine::compute(std::span<const Chunk> chunks) {
   keep_rows(chunks);
   StepPlan computed;
   computed.chunks.assign(chunks.begin(), chunks.end());
-  for (const Adoption& adoption : scheduler_.advance(computed)) leader_.adopt(adoption);
+  const Advance advance = scheduler_.advance(computed);
+  for (const Adoption& adoption : advance.adoptions) leader_.adopt(adoption);
+  move(advance.moves);
   profiler_.end("scheduling");
   done = score_prompts(chunks);
   if (done) done = sample_next(chunks);

@@ -115,6 +115,25 @@ std::string Metrics::text() const {
   write_value("moracle_preemptions_total", "counter", "Preempted sequences", g.preemptions, out);
   write_value("moracle_prefix_cache_tokens_total", "counter",
               "Prompt tokens reused from the prefix cache", g.reused_tokens, out);
+  if (g.most_states > 0) {
+    write_value("moracle_cache_states", "gauge", "Kept states of recurrent layers", g.states, out);
+    write_value("moracle_cache_states_restored_total", "counter",
+                "Sequences that began with a kept state", g.traffic.states_restored, out);
+  }
+  if (g.most_ram_bytes > 0) {
+    write_value("moracle_cache_ram_bytes", "gauge", "Host memory for pages that left the cache",
+                g.most_ram_bytes, out);
+    write_value("moracle_cache_ram_bytes_in_use", "gauge", "Host memory that holds such pages",
+                g.ram_bytes, out);
+    write_value("moracle_cache_ram_hits_total", "counter",
+                "Pages and states that came back from host memory", g.traffic.ram_hits, out);
+    write_value("moracle_cache_ram_bytes_restored_total", "counter",
+                "Bytes that came back from host memory", g.traffic.bytes_back, out);
+    write_value("moracle_cache_ram_bytes_saved_total", "counter", "Bytes that moved to host memory",
+                g.traffic.bytes_saved, out);
+    write_value("moracle_cache_ram_errors_total", "counter",
+                "Failed moves, after which the prefix cache was emptied", g.traffic.errors, out);
+  }
   if (g.placed.hits + g.placed.misses + g.placed.streamed_calls > 0) {
     write_value("moracle_expert_slot_hits_total", "counter",
                 "Choices of experts that lay in slots of the GPU", g.placed.hits, out);

@@ -29,13 +29,23 @@ class Histogram {
   double sum_ = 0;
 };
 
+/// Totals of what prefixes took from host memory (--cache-ram), and of restored states.
+struct CacheTraffic {
+  int64_t ram_hits = 0, bytes_back = 0, bytes_saved = 0;  ///< hits: pages and states
+  int64_t states_restored = 0;
+  int64_t errors = 0;  ///< after which the prefix cache was emptied
+};
+
 /// State of the scheduler after a step.
 struct Gauges {
   int64_t running = 0, waiting = 0;
   int64_t pages = 0, pages_in_use = 0, pages_cached = 0;  ///< cached: no running sequence uses them
   int64_t preemptions = 0, reused_tokens = 0;             ///< totals
   int64_t step_budget = 0;                                ///< token limit of a step
-  PlacementCounts placed = {};                            ///< totals of experts in slots
+  int64_t states = 0, most_states = 0;        ///< of recurrent layers, in the prefix cache
+  int64_t ram_bytes = 0, most_ram_bytes = 0;  ///< of host memory for pages and states
+  CacheTraffic traffic = {};
+  PlacementCounts placed = {};  ///< totals of experts in slots
 };
 
 /// Thread-safe.

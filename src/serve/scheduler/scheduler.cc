@@ -13,7 +13,13 @@ PrefixScope scope_of(const Submission& submission) {
 }  // namespace
 
 Scheduler::Scheduler(const SchedulerLimits& limits)
-    : limits_(limits), prefixes_(limits.page), free_(limits.num_pages) {}
+    : limits_(limits),
+      prefixes_({.page = limits.page,
+                 .needs_states = limits.needs_states,
+                 .num_states = limits.num_states,
+                 .ram_slots = limits.ram_slots,
+                 .state_slots = limits.state_slots}),
+      free_(limits.num_pages) {}
 
 Admission Scheduler::submit(Submission submission) {
   const auto prompt = static_cast<int64_t>(submission.prompt.size());
@@ -105,9 +111,7 @@ void Scheduler::plan_drafts(int64_t budget, StepPlan& plan) {
 // Frees a page if necessary, by eviction from the prefix cache. False: no page is evictable.
 bool Scheduler::free_a_page(StepPlan& plan) {
   if (free_ > 0) return true;
-  const auto evicted = prefixes_.evict();
-  if (!evicted) return false;
-  plan.dropped.push_back(*evicted);
+  if (!prefixes_.evict(plan.moves)) return false;
   ++free_;
   return true;
 }
@@ -115,6 +119,7 @@ bool Scheduler::free_a_page(StepPlan& plan) {
 void Scheduler::give_back(Sequence& sequence) {
   prefixes_.release(sequence.path);
   sequence.path.clear();
+  sequence.thinned.clear();
   free_ += sequence.own;
   sequence.own = sequence.computed = sequence.again = sequence.wanted_drafts = 0;
 }
@@ -160,21 +165,25 @@ bool Scheduler::start(Sequence& sequence, StepPlan& plan) {
   const auto known = static_cast<int64_t>(sequence.tokens.size());
   // Compute at least one token: its logits give the next one.
   const bool reuse = limits_.prefix_cache && !sequence.submission.scores_prompt;
-  std::vector<PageId> pages;
+  PrefixCache::Taken taken;
   if (reuse)
-    pages =
+    taken =
         prefixes_.take(scope_of(sequence.submission), sequence.tokens, (known - 1) / limits_.page);
+  std::vector<PageId>& pages = taken.pages;
   const auto shared = static_cast<int64_t>(pages.size());
   const int64_t own = pages_of(known) - shared;
+  const int64_t needed = own + prefixes_.num_in_ram(pages);
   // Leave one page per running sequence, so that admission does not cause a preemption soon.
-  if (own > free_ + prefixes_.num_unused() - num_running()) {
+  if (needed > free_ + prefixes_.num_unused() - num_running()) {
     prefixes_.release(pages);
     return false;
   }
-  for (int64_t i = 0; i < own; ++i) {
+  for (int64_t i = 0; i < needed; ++i) {
     free_a_page(plan);
     --free_;
   }
+  prefixes_.bring(pages, plan.moves);
+  sequence.branch = taken.num_matching > shared ? taken.num_matching * limits_.page : 0;
   sequence.own = own;
   sequence.path = pages;
   sequence.computed = shared * limits_.page;
@@ -209,20 +218,60 @@ void Scheduler::plan_prompts(int64_t budget, StepPlan& plan) {
   for (const size_t i : shortest_first) give(prompts[i], left);
   give(prompts.front(), left);
   for (const auto& [sequence, count] : prompts) {
-    if (count > 0) add_chunk(*sequence, count, plan);
+    if (count == 0) continue;
+    const int64_t first = sequence->computed;
+    add_chunk(*sequence, chunk_end(*sequence, first + count) - first, plan);
   }
 }
 
-std::vector<Adoption> Scheduler::advance(const StepPlan& plan) {
-  std::vector<Adoption> adoptions;
+// Ends a chunk of a prompt where a state is worth keeping: where cached pages without a state end,
+// else at the last page border from which an equal prompt could go on.
+int64_t Scheduler::chunk_end(const Sequence& sequence, int64_t end) const {
+  if (!needs_states()) return end;
+  if (sequence.branch > sequence.computed && sequence.branch < end) return sequence.branch;
+  const auto before_last = static_cast<int64_t>(sequence.tokens.size()) - 1;
+  const int64_t border = std::min(end, before_last) / limits_.page * limits_.page;
+  return border > sequence.computed ? border : end;
+}
+
+// Keeps the state at the end of `sequence`, which is a page border. States at branches and at the
+// end of a prompt stay until others need their memory. The others are candidates: a sequence keeps
+// few of them, evenly spread.
+void Scheduler::keep_state(Sequence& sequence, std::vector<CacheMove>& moves) {
+  const SequenceId id = sequence.submission.id;
+  const auto prompt = static_cast<int64_t>(sequence.submission.prompt.size());
+  const int64_t page = limits_.page, length = sequence.computed;
+  const bool lasts = length == sequence.branch || length == (prompt - 1) / page * page;
+  if (!prefixes_.add_state(sequence.path.back(), id, lasts, moves) || lasts) return;
+  std::vector<int64_t>& kept = sequence.thinned;
+  kept.push_back(length / page);
+  if (static_cast<int64_t>(kept.size()) <= std::clamp<int64_t>(limits_.num_states / 4, 1, 8))
+    return;
+  size_t closest = 0;
+  int64_t least = std::numeric_limits<int64_t>::max();
+  for (size_t i = 0; i + 1 < kept.size(); ++i) {
+    const int64_t gap = kept[i + 1] - (i == 0 ? 0 : kept[i - 1]);
+    if (gap < least) least = gap, closest = i;
+  }
+  prefixes_.drop_state_if_unused(sequence.path[static_cast<size_t>(kept[closest] - 1)], moves);
+  kept.erase(kept.begin() + static_cast<std::ptrdiff_t>(closest));
+}
+
+Advance Scheduler::advance(const StepPlan& plan) {
+  Advance advance;
   for (const Chunk& chunk : plan.chunks) {
     const auto at = sequences_.find(chunk.id);
     if (at == sequences_.end()) continue;  // failed in this step
     at->second.computed += chunk.count;
     at->second.again = std::max<int64_t>(at->second.again - chunk.count, 0);
-    if (limits_.prefix_cache) adopt_full_pages(at->second, adoptions);
+    if (!limits_.prefix_cache) continue;
+    Sequence& sequence = at->second;
+    adopt_full_pages(sequence, advance.adoptions);
+    // Drafts are part of the state.
+    if (needs_states() && chunk.drafts == 0 && sequence.computed % limits_.page == 0)
+      keep_state(sequence, advance.moves);
   }
-  return adoptions;
+  return advance;
 }
 
 void Scheduler::adopt_full_pages(Sequence& sequence, std::vector<Adoption>& adoptions) {
@@ -285,11 +334,12 @@ bool Scheduler::has_started(SequenceId id) const {
   return at != sequences_.end() && at->second.has_run;
 }
 
-std::vector<PageId> Scheduler::drop_cached() {
-  std::vector<PageId> dropped;
-  while (const auto page = prefixes_.evict()) dropped.push_back(*page);
-  free_ += static_cast<int64_t>(dropped.size());
-  return dropped;
+std::vector<CacheMove> Scheduler::drop_cached() {
+  std::vector<CacheMove> moves;
+  const int64_t before = prefixes_.num_pages();
+  prefixes_.drop_all(moves);
+  free_ += before - prefixes_.num_pages();
+  return moves;
 }
 
 int64_t Scheduler::own_pages() const {

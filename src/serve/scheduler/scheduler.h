@@ -13,14 +13,15 @@
 
 namespace moracle::serve {
 
-using SequenceId = uint64_t;
-
 struct SchedulerLimits {
   int64_t max_running = 64;   ///< running sequences, which hold pages
   int64_t max_waiting = 256;  ///< queued sequences beyond max_running
   int64_t num_pages = 0;      ///< pages of the KV cache
   int64_t page = 1;           ///< tokens per page
   bool prefix_cache = true;   ///< sequences share pages of equal prefixes
+  /// Of the prefix cache, as in PrefixLimits. Chunks of prompts then end where states are kept.
+  bool needs_states = false;
+  int64_t num_states = 0, ram_slots = 0, state_slots = 1;
 };
 
 /// A sequence to generate.
@@ -57,10 +58,10 @@ struct Chunk {
 struct StepPlan {
   std::vector<SequenceId> expired;    ///< past their deadline; removed from the scheduler
   std::vector<SequenceId> preempted;  ///< lost their pages; recomputed later
-  std::vector<PageId> dropped;        ///< evicted from the prefix cache
+  std::vector<CacheMove> moves;       ///< of the prefix cache, in order
   struct Start {
     SequenceId id;
-    std::vector<PageId> pages;  ///< cached pages that hold its first tokens
+    std::vector<PageId> pages;  ///< cached pages that hold its first tokens, on the device
   };
   std::vector<Start> starts;
   std::vector<Chunk> chunks;
@@ -74,6 +75,12 @@ struct Adoption {
   int64_t index = 0;
   PageId page = 0;
   bool is_new = true;  ///< false: an equal page is cached; use it and free the sequence's own
+};
+
+/// Changes of the prefix cache after a step. Apply the adoptions first, then the moves in order.
+struct Advance {
+  std::vector<Adoption> adoptions;
+  std::vector<CacheMove> moves;
 };
 
 /// Scheduling rules:
@@ -95,8 +102,9 @@ class Scheduler {
   /// max_running. A plan without chunks means that no sequence can proceed. Call advance() before
   /// the next plan.
   StepPlan next(double now, int64_t budget);
-  /// Marks the chunks of the last plan as computed. Returns the pages that are full now.
-  std::vector<Adoption> advance(const StepPlan& plan);
+  /// Marks the chunks of the last plan as computed. Returns the pages that are full now, and the
+  /// states to keep.
+  Advance advance(const StepPlan& plan);
   /// Appends the token sampled after a chunk with `samples`.
   void append(SequenceId id, int32_t token);
   /// Requests drafts for the next plan. Ignores sequences that do not decode.
@@ -116,8 +124,8 @@ class Scheduler {
   int64_t num_decoding() const;
   /// True if a sequence has started. False for unknown ids.
   bool has_started(SequenceId id) const;
-  /// Evicts all unused cached pages, for example after a change of weights.
-  std::vector<PageId> drop_cached();
+  /// Drops all unused cached pages and all states, for example after a change of weights.
+  std::vector<CacheMove> drop_cached();
 
   int64_t num_waiting() const { return static_cast<int64_t>(waiting_.size()); }
   int64_t num_running() const { return static_cast<int64_t>(running_.size()); }
@@ -137,14 +145,16 @@ class Scheduler {
  private:
   struct Sequence {
     Submission submission;
-    std::vector<int32_t> tokens;  // prompt and new tokens
-    int64_t computed = 0;         // tokens with keys and values in pages
-    int64_t own = 0;              // private pages, some still empty
-    std::vector<PageId> path;     // cached pages that hold its first tokens
-    int64_t passed = 0;           // younger sequences that overtook this one
-    int64_t again = 0;            // tokens that are computed again after rejected drafts
-    int64_t wanted_drafts = 0;    // for the next plan
-    uint64_t order = 0;           // order of arrival
+    std::vector<int32_t> tokens;   // prompt and new tokens
+    int64_t computed = 0;          // tokens with keys and values in pages
+    int64_t own = 0;               // private pages, some still empty
+    std::vector<PageId> path;      // cached pages that hold its first tokens
+    int64_t branch = 0;            // tokens in cached pages at whose end no state is kept
+    std::vector<int64_t> thinned;  // numbers of its pages whose states are kept for the time being
+    int64_t passed = 0;            // younger sequences that overtook this one
+    int64_t again = 0;             // tokens that are computed again after rejected drafts
+    int64_t wanted_drafts = 0;     // for the next plan
+    uint64_t order = 0;            // order of arrival
     bool has_run = false;
     int64_t pages() const { return own + static_cast<int64_t>(path.size()); }
     int64_t remaining() const { return static_cast<int64_t>(tokens.size()) - computed; }
@@ -165,6 +175,9 @@ class Scheduler {
   void give_back(Sequence& sequence);
   void add_chunk(const Sequence& sequence, int64_t count, StepPlan& plan);
   void adopt_full_pages(Sequence& sequence, std::vector<Adoption>& adoptions);
+  int64_t chunk_end(const Sequence& sequence, int64_t end) const;
+  void keep_state(Sequence& sequence, std::vector<CacheMove>& moves);
+  bool needs_states() const { return limits_.prefix_cache && limits_.needs_states; }
 
   const SchedulerLimits limits_;
   PrefixCache prefixes_;

@@ -109,7 +109,7 @@ TEST_F(LongRope, PagesAreNotShared) {
   step(model, cache, 0, 3);
   const auto shared = ModelAccess::make_cache(model, 19, ModelAccess::state(cache).pages);
   ASSERT_FALSE(shared);
-  EXPECT_THAT(shared.error().to_string(), HasSubstr("without recurrent layers and LongRoPE"));
+  EXPECT_THAT(shared.error().to_string(), HasSubstr("without LongRoPE"));
 }
 
 }  // namespace

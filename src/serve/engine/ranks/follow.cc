@@ -72,9 +72,21 @@ class Follower {
         pages_.adopt(adoption);
         return {};
       }
-      case Order::kDropPages:
-        pages_.drop_pages(message.list());
-        return whole(message);
+      case Order::kMove: {
+        const int64_t kind = message.word();
+        const CacheMove move{static_cast<CacheMove::Kind>(kind), message.word(),
+                             static_cast<SequenceId>(message.word())};
+        MORACLE_CHECK(
+            whole(message, kind >= 0 && kind <= static_cast<int64_t>(CacheMove::Kind::kDropState)));
+        // Ignore failure here: a sequence that needs the page then fails, as in kStart.
+        (void)or_out_of_memory("prefix cache", [&] { return pages_.move(move); }).ok();
+        return {};
+      }
+      case Order::kReserveRam: {
+        const int64_t slots = message.word();
+        MORACLE_CHECK(whole(message));
+        return work([&] { return pages_.reserve_ram(slots); });
+      }
       case Order::kForward:
         MORACLE_CHECK(work([&] { return forward(message); }));
         return sequence_ranks_ ? work_ : Status();  // the other ranks wait in this step

@@ -1,5 +1,6 @@
 #include "serve/engine/ranks/leader.h"
 
+#include "base/out_of_memory.h"
 #include "base/text.h"
 #include "base/try.h"
 #include "models/decoder/model_state.h"
@@ -54,12 +55,28 @@ void Leader::adopt(const Adoption& adoption) {
   pages_.adopt(adoption);
 }
 
-void Leader::drop_pages(std::span<const PageId> pages) {
-  if (group_ && !pages.empty()) {
-    orders_.put(Order::kDropPages);
-    orders_.put(pages);
+// Applies all moves, also after an error. Returns the first error.
+Status Leader::move(std::span<const CacheMove> moves) {
+  Status done;
+  for (const CacheMove& move : moves) {
+    if (group_) {
+      orders_.put(Order::kMove);
+      orders_.put(static_cast<int64_t>(move.kind));
+      orders_.put(move.page);
+      orders_.put(static_cast<int64_t>(move.sequence));
+    }
+    const Status moved = or_out_of_memory("prefix cache", [&] { return pages_.move(move); });
+    if (done) done = moved;
   }
-  pages_.drop_pages(pages);
+  return done;
+}
+
+Status Leader::reserve_ram(int64_t slots) {
+  if (group_) {
+    orders_.put(Order::kReserveRam);
+    orders_.put(slots);
+  }
+  return pages_.reserve_ram(slots);
 }
 
 Status Leader::forward(std::span<const SequenceStep> steps) {

@@ -31,7 +31,9 @@ class Leader final : public LogitsSource {
   void drop(SequenceId id);
   Status truncate(SequenceId id, int64_t length);
   void adopt(const Adoption& adoption);
-  void drop_pages(std::span<const PageId> pages);
+  Status move(std::span<const CacheMove> moves);
+  Status reserve_ram(int64_t slots);
+  const PageStore& pages() const { return pages_; }
 
   /// Runs a step on all ranks. Errors: those of Model::forward; see lost().
   Status forward(std::span<const SequenceStep> steps);

@@ -17,7 +17,8 @@ enum class Order : int64_t {
   kDrop,        ///< sequence
   kTruncate,    ///< sequence, length
   kAdopt,       ///< sequence, page index, cached page, 1 if it is new
-  kDropPages,   ///< cached pages
+  kMove,        ///< kind, cached page, sequence: see CacheMove
+  kReserveRam,  ///< slots of host memory for cached pages and states
   kForward,     ///< number of steps; per step: sequence, adapter, token ids
   kLogits,      ///< first row, number of rows: gathers them on rank 0
   kTopKLogits,  ///< first row, number of rows, k: tensor-parallel lm_head
