@@ -50,7 +50,7 @@ const ExpertNames* expert_names(const Checkpoint::State& state, int64_t layer);
 /// The family's convention, or the generic one.
 const ExpertConvention& convention_of(const Checkpoint::State& state);
 /// Where files have a layer. A layer for multi-token prediction comes after the last one of the
-/// model: "model.layers.61.", or in Qwen's files "mtp.layers.0.".
+/// model: "model.layers.61.", in Qwen's files "mtp.layers.0.", in MiMo's "model.mtp.layers.0.".
 struct LayerPlace {
   std::string root;
   int64_t number;

@@ -114,8 +114,10 @@ namespace {
 
 // Families whose layer for multi-token prediction describe_decoder() describes. Others have further
 // steps in it, or names of their own.
-constexpr std::string_view kWithNextTokens[] = {"Glm4MoeForCausalLM", "DeepseekV3ForCausalLM",
-                                                "Qwen3NextForCausalLM", "Qwen3_5MoeForCausalLM"};
+constexpr std::string_view kWithNextTokens[] = {"Glm4MoeForCausalLM",     "DeepseekV3ForCausalLM",
+                                                "Qwen3NextForCausalLM",   "Qwen3_5MoeForCausalLM",
+                                                "MiMoV2FlashForCausalLM", "DeepseekV32ForCausalLM",
+                                                "GlmMoeDsaForCausalLM",   "Glm4MoeLiteForCausalLM"};
 
 const Family* family_with_next_tokens(const Checkpoint& checkpoint) {
   for (const Family* family : families()) {

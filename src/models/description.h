@@ -368,6 +368,8 @@ struct OutputShares {
 struct JoinDescription {
   std::vector<float> embedding_norm, hidden_norm;  ///< [hidden_size]
   DescribedMatrix matrix;                          ///< [hidden_size, 2 * hidden_size]
+  /// The hidden states are those before the last norm, of the model and of the layer.
+  bool before_norm = false;
 };
 
 struct Description {

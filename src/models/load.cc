@@ -90,7 +90,7 @@ Status allocate_activations(Model::State& m, const Description& description) {
   return device.synchronize();  // before `ones` is destroyed
 }
 
-Status allocate_join(Model::State& m) {
+Status allocate_join(Model::State& m, const JoinDescription& join) {
   Device& device = m.workspace->device();
   const DType dtype = device.activation_dtype();
   const auto carve = [&](std::byte* base) {
@@ -100,6 +100,7 @@ Status allocate_join(Model::State& m) {
     return std::tuple(given, joined, carver.bytes());
   };
   m.join.emplace();
+  m.join->before_norm = m.keeps_hidden = join.before_norm;
   MORACLE_TRY(m.join->memory, device.allocate(std::get<2>(carve(nullptr))));
   std::tie(m.join->given, m.join->joined, std::ignore) = carve(m.join->memory.as<std::byte>());
   return {};
@@ -266,6 +267,7 @@ Status load_next_tokens(const Checkpoint& checkpoint, const ModelOptions& option
                                 checkpoint.total_bytes(), nullptr, m.workspace->shared_device()));
   m.weight_bytes += loaded.weight_bytes();
   m.next_tokens = std::make_unique<Model>(std::move(loaded));
+  m.keeps_hidden = ModelAccess::state(*m.next_tokens).join->before_norm;
   return {};
 }
 
@@ -357,7 +359,7 @@ Result<Model> ModelAccess::load(Description&& description, const ModelOptions& w
   }
   MORACLE_CHECK(load_embedding(m, description));
   MORACLE_CHECK(allocate_activations(m, description));
-  if (description.join) MORACLE_CHECK(allocate_join(m));
+  if (description.join) MORACLE_CHECK(allocate_join(m, *description.join));
   m.activations.feed_forward.divided = m.tp_size > 1 ? m.exchange.get() : nullptr;
   m.activations.feed_forward.dispatch = m.dispatch.get();
   m.activations.feed_forward.ranks =

@@ -5,9 +5,12 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <cmath>
 #include <random>
 
+#include "base/text.h"
 #include "golden_model.h"
+#include "logit_bounds.h"
 #include "models/decoder/model_state.h"
 #include "support/must.h"
 
@@ -21,7 +24,31 @@ std::string folder_of(const std::string& name) {
   return testing::golden_dir() + "/next_tokens/" + name;
 }
 
-class NextTokensOf : public ::testing::TestWithParam<const char*> {
+// The models, and those of the files that llama.cpp's converter writes of them.
+struct Files {
+  const char* name;
+  const char* gguf = "";
+  std::string path() const {
+    return *gguf == 0 ? folder_of(name) : str(testing::golden_dir(), "/gguf/next_tokens/", gguf);
+  }
+};
+constexpr Files kFiles[] = {{"glm4_moe"},
+                            {"deepseek_v3"},
+                            {"qwen3_next"},
+                            {"qwen3_5_moe"},
+                            {"mimo_v2_flash"},
+                            {"deepseek_v32_sparse"},
+                            {"glm_moe_dsa_sparse"},
+                            {"glm4_moe_lite"},
+                            {"glm4_moe", "glm4moe.gguf"},
+                            {"deepseek_v32_sparse", "deepseek32.gguf"},
+                            {"glm_moe_dsa_sparse", "glm-dsa.gguf"},
+                            {"glm4_moe_lite", "deepseek2.gguf"},
+                            {"qwen3_next", "qwen3next.gguf"},
+                            {"qwen3_5_moe", "qwen35moe.gguf"},
+                            {"mimo_v2_flash", "mimo2.gguf"}};
+
+class NextTokensOf : public ::testing::TestWithParam<Files> {
  protected:
   ModelOptions options() const {
     return {.backend = testing::backend("cpu"),
@@ -29,12 +56,15 @@ class NextTokensOf : public ::testing::TestWithParam<const char*> {
             .deterministic = true,
             .next_tokens = true};
   }
-  const std::string folder_ = folder_of(GetParam());
-  const Checkpoint checkpoint_ = must(Checkpoint::open(folder_));
+  const std::string folder_ = folder_of(GetParam().name);
+  const Checkpoint checkpoint_ = must(Checkpoint::open(GetParam().path()));
 };
-INSTANTIATE_TEST_SUITE_P(Models, NextTokensOf,
-                         ::testing::Values("glm4_moe", "deepseek_v3", "qwen3_next", "qwen3_5_moe"),
-                         [](const auto& test) { return std::string(test.param); });
+INSTANTIATE_TEST_SUITE_P(Models, NextTokensOf, ::testing::ValuesIn(kFiles), [](const auto& test) {
+  std::string name = str(test.param.name, "_", test.param.gguf);
+  std::replace_if(
+      name.begin(), name.end(), [](char one) { return one == '.' || one == '-'; }, '_');
+  return name;
+});
 
 // In one step, then with the sequence in parts.
 TEST_P(NextTokensOf, LogitsMatchTheReference) {
@@ -48,8 +78,12 @@ TEST_P(NextTokensOf, LogitsMatchTheReference) {
   const auto file = testing::SafetensorsImage::open(folder_ + "/reference.safetensors");
   const TensorView& stored = file->tensors().at("next_logits");
   const std::vector<float> wanted(stored.as<float>(), stored.as<float>() + stored.num_elements());
-  // The layer reads the model's hidden states, so that it has the errors of both.
-  const double both = bound + testing::logit_bound(layer.choices(), count);
+  // The layer reads the model's hidden states, so that it has the errors of both, and those of the
+  // matrix that joins them with embeddings, which is no choice: sums of 2 · hidden_size products in
+  // f32 (logit_bounds.h), on both sides.
+  const auto joined = static_cast<double>(2 * ModelAccess::state(layer).spec.hidden_size);
+  const double join = 3 * 2 * 0.42 * std::ldexp(1, -24) * std::sqrt(1 + joined);
+  const double both = bound + testing::logit_bound(layer.choices(), count) + join;
   for (const int64_t part : {count, int64_t{5}, int64_t{1}}) {
     KvCache cache = must(model.make_cache(count));
     KvCache next = must(make_next_token_cache(model, count + 3));  // with space for drafts
@@ -103,6 +137,25 @@ TEST_P(NextTokensOf, TextsEqualPlainDecoding) {
   EXPECT_LT(all.accepted, all.drafted);
 }
 
+// Penalties and a scheme that loading chooses.
+TEST_P(NextTokensOf, EditedTextsOfQuantizedModelsEqualPlainDecoding) {
+  for (const char* scheme : {"", "int8-per-channel"}) {
+    if (*scheme != 0 && *GetParam().gguf != 0) continue;
+    ModelOptions quantized = options();
+    quantized.quantization = testing::quantization(scheme);
+    Model model = must(Model::load(checkpoint_, quantized));
+    GenerateOptions wanted{
+        .max_tokens = 20,
+        .edits = {.repetition_penalty = 1.1F, .frequency_penalty = 0.2F, .presence_penalty = 0.4F}};
+    const std::vector<int32_t> prompt = {5, 9, 3, 5, 9, 3, 7};
+    const Generation plain = must(generate(model, prompt, wanted));
+    wanted.speculation = {.drafter = Drafter::kMtp, .max_drafts = 4, .adaptive = false};
+    const Generation got = must(generate(model, prompt, wanted));
+    EXPECT_EQ(got.ids, plain.ids);
+    EXPECT_GT(got.speculation.drafted, 0);
+  }
+}
+
 // Its memory is part of the plan.
 TEST_P(NextTokensOf, PlanCountsTheLayer) {
   ModelOptions without = options();
@@ -128,10 +181,53 @@ TEST(NextTokens, RefusesFilesWithoutTheLayer) {
 }
 
 TEST(NextTokens, RefusesOtherFamiliesByName) {
-  const Checkpoint checkpoint = must(Checkpoint::open(testing::golden_folder("mimo_v2_flash")));
+  const Checkpoint checkpoint = must(Checkpoint::open(testing::golden_folder("minimax_m2")));
   const auto refused = Model::load(checkpoint, {.threads = 1, .next_tokens = true});
   ASSERT_FALSE(refused);
-  EXPECT_THAT(refused.error().to_string(), HasSubstr("the architecture is MiMoV2FlashForCausalLM"));
+  EXPECT_THAT(refused.error().to_string(), HasSubstr("the architecture is MiniMaxM2ForCausalLM"));
+}
+
+TEST(NextTokens, RefusesGgufFilesWithoutTheLayer) {
+  const std::string models = testing::golden_dir() + "/gguf/models/";
+  const auto error_of = [&](const char* file) {
+    const Checkpoint checkpoint = must(Checkpoint::open(models + file));
+    EXPECT_FALSE(has_next_tokens(checkpoint));
+    const auto refused = Model::load(checkpoint, {.threads = 1, .next_tokens = true});
+    return refused ? "accepted" : refused.error().to_string();
+  };
+  EXPECT_THAT(error_of("glm4moe-plain.gguf"), HasSubstr("the files have none"));
+  EXPECT_THAT(error_of("minimax-m2.gguf"), HasSubstr("the architecture is MiniMaxM2"));
+  EXPECT_TRUE(has_next_tokens(must(Checkpoint::open(models + "glm4moe.gguf"))));
+}
+
+// Drafts of the layer, which has no adapter, in texts of an adapter.
+TEST(NextTokens, TextsOfAnAdapterEqualPlainDecoding) {
+  const std::pair<const char*, const char*> pairs[] = {{"deepseek_v3", "latent_attention"},
+                                                       {"qwen3_5_moe", "linear_attention"}};
+  for (const auto& [name, adapter] : pairs) {
+    const Checkpoint checkpoint = must(Checkpoint::open(folder_of(name)));
+    Model model = must(
+        Model::load(checkpoint, {.backend = testing::backend("cpu"),
+                                 .threads = 2,
+                                 .deterministic = true,
+                                 .adapters = {str(testing::golden_dir(), "/adapters/", adapter)},
+                                 .next_tokens = true}));
+    int differ = 0, drafted = 0;
+    for (int32_t first = 0; first < 5; ++first) {
+      const std::vector<int32_t> prompt = {first, 4, 8, 2};
+      GenerateOptions wanted{.max_tokens = 24};
+      const Generation without = must(generate(model, prompt, wanted));
+      wanted.adapter = 0;
+      const Generation plain = must(generate(model, prompt, wanted));
+      wanted.speculation = {.drafter = Drafter::kMtp, .max_drafts = 3, .adaptive = false};
+      const Generation got = must(generate(model, prompt, wanted));
+      EXPECT_EQ(got.ids, plain.ids) << name;
+      differ += plain.ids != without.ids;
+      drafted += static_cast<int>(got.speculation.drafted);
+    }
+    EXPECT_GT(differ, 0) << name;
+    EXPECT_GT(drafted, 0) << name;
+  }
 }
 
 TEST(NextTokens, RefusesReload) {

@@ -211,9 +211,67 @@ TEST(EngineSpeculationOnGoldenModels, TextsEqualGenerate) {
   EXPECT_GT(accepted, 0);
 }
 
+// Grammars, penalties, scores and adapters, with drafts of the layer.
+TEST(EngineSpeculationByLayer, MixedSequencesEqualPlainDecoding) {
+  struct Case {
+    const char *name, *adapter;
+  };
+  for (const Case& each : {Case{"glm4_moe", ""}, Case{"deepseek_v3", "latent_attention"},
+                           Case{"qwen3_5_moe", "linear_attention"}, Case{"mimo_v2_flash", ""},
+                           Case{"deepseek_v32_sparse", ""}, Case{"glm_moe_dsa_sparse", ""}}) {
+    const std::string golden = testing::golden_dir();
+    const Checkpoint checkpoint = must(Checkpoint::open(golden + "/next_tokens/" + each.name));
+    ModelOptions options{
+        .threads = 2, .max_num_tokens = 8, .deterministic = true, .next_tokens = true};
+    if (*each.adapter != 0) options.adapters = {golden + "/adapters/" + each.adapter};
+    Model model = must(Model::load(checkpoint, options));
+    const Tokenizer tokenizer = must(Tokenizer::open(kFolder));
+    constexpr size_t kJobs = 8;
+    double drafted = 0;
+    const auto ids_with = [&](const Speculation& speculation) {
+      std::vector<std::vector<int32_t>> got(kJobs);
+      std::vector<std::promise<void>> ends(kJobs);
+      const auto engine = must(Engine::start(
+          model, tokenizer,
+          {.max_running = 3,
+           .cache_bytes = 12 * (PageStore(model).page_bytes() +
+                                PageStore(*ModelAccess::next_tokens(model)).page_bytes()),
+           .num_adapters = static_cast<int32_t>(options.adapters.size()),
+           .speculation = speculation}));
+      for (size_t i = 0; i < kJobs; ++i) {
+        Job job;
+        for (size_t t = 0; t < 4 + 3 * i; ++t)
+          job.prompt.push_back(static_cast<int32_t>((t * t + 3 * i) % 40));
+        job.max_tokens = 24;
+        if (i % 2 == 1) job.sampling = {.temperature = 0.5F, .seed = i};
+        if (i % 3 == 1) job.grammar = std::make_shared<ThirdIds>();
+        if (i % 3 == 2)
+          job.edits = {
+              .repetition_penalty = 1.1F, .presence_penalty = 0.5F, .no_repeat_ngram_size = 3};
+        if (i % 4 == 3 && !options.adapters.empty()) job.adapter = 0;
+        job.num_top = 2;
+        job.sink = [&got, &ends, i](Event&& event) {
+          for (const TokenScore& score : event.scores) got[i].push_back(score.id);
+          if (event.finish != Finish::kNone) ends[i].set_value();
+        };
+        engine->submit({std::move(job)});
+      }
+      for (auto& end : ends) end.get_future().get();
+      drafted = metric(*engine, "moracle_draft_tokens_total");
+      EXPECT_TRUE(engine->drain(60));
+      return got;
+    };
+    const auto plain = ids_with({});
+    const auto got = ids_with({.drafter = Drafter::kMtp, .max_drafts = 3, .adaptive = false});
+    EXPECT_EQ(got, plain) << each.name;
+    EXPECT_GT(drafted, 0) << each.name;
+  }
+}
+
 // The layer for multi-token prediction, beside prompts in parts and sequences of other lengths.
 TEST(EngineSpeculationByLayer, TextsEqualGenerate) {
-  for (const char* name : {"glm4_moe", "qwen3_next"}) {
+  for (const char* name :
+       {"glm4_moe", "qwen3_next", "mimo_v2_flash", "deepseek_v32_sparse", "glm_moe_dsa_sparse"}) {
     const Checkpoint checkpoint =
         must(Checkpoint::open(testing::golden_dir() + "/next_tokens/" + name));
     Model model = must(Model::load(

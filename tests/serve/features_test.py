@@ -178,6 +178,9 @@ class Features(unittest.TestCase):
         if json.loads(self.server.request("GET", "/v1/models")[2])["data"][0]["capabilities"]["structured_outputs"]:
             cases += [({"structured_outputs": {"choice": ["yes"]}, "min_tokens": 20}, "min_tokens"),
                       ({"guided_choice": ["a"], "bad_words": ["a"]}, "bad_words"),
+                      ({"guided_grammar": 'root ::= root "a"'}, "guided_grammar: needs a token that the grammar allows"),
+                      ({"guided_grammar": 'root ::= "a"', "bad_words": ["a"]}, "guided_grammar"),
+                      ({"structured_outputs": {"grammar": 'root ::= root "a"'}}, "structured_outputs.grammar: needs"),
                       ({"guided_choice": ["qzqzqz"], "no_repeat_ngram_size": 1}, "no_repeat_ngram_size")]
         self.assertTrue(cases)
         failed = self.server.metric('moracle_requests_total{outcome="failed"}')

@@ -89,7 +89,8 @@ class Https(unittest.TestCase):
 
     def test_wrong_files_are_refused_by_name(self):
         for options, message in ((["--tls-cert", CERT], "tls_key: needs both"), (["--tls-key", KEY], "tls_cert: needs both"),
-                                 (["--tls-cert", f"{FILES.name}/none", "--tls-key", KEY], "none: tls_cert: needs a cert"),
+                                 (["--tls-cert", f"{FILES.name}/none", "--tls-key", KEY], "none: tls_cert: needs a readable file; No such"),
+                                 (["--tls-cert", CERT, "--tls-key", f"{FILES.name}/none"], "none: tls_key: needs a readable file; No such"),
                                  (["--tls-cert", KEY, "--tls-key", KEY], "tls_cert: needs a certificate"),
                                  (["--tls-cert", CERT, "--tls-key", CERT], "tls_key: needs the key"),
                                  (["--tls-cert", CERT, "--tls-key", OTHER], "tls_key: needs the key")):

@@ -37,8 +37,12 @@ std::string_view first_module(const ExpertNames& names) {
 }  // namespace
 
 LayerPlace place_of(const Checkpoint::State& state, int64_t layer) {
-  if (layer >= state.num_layers && state.tensors.find("mtp.fc.weight") != nullptr)
-    return {"mtp.", layer - state.num_layers};
+  if (layer >= state.num_layers) {
+    if (state.tensors.find("mtp.fc.weight") != nullptr) return {"mtp.", layer - state.num_layers};
+    const std::string own = state.root + "mtp.";
+    if (state.tensors.find(own + "layers.0.enorm.weight") != nullptr)
+      return {own, layer - state.num_layers};
+  }
   return {state.root, layer};
 }
 

@@ -73,6 +73,20 @@ Result<Routing> read_routing(const Checkpoint::State& state, int64_t layer) {
   return routing;
 }
 
+// The same rule as the router's, but with the key in the message.
+Status check_groups(const Config& config, const LayerSpec& spec) {
+  const Config::Keys of_all = {"n_group", "num_expert_group"}, of_best = {"topk_group"};
+  const int64_t groups = spec.routing.num_groups;
+  if (spec.num_experts % groups != 0) {
+    return config.wrong(of_all, str("a divisor of ", spec.num_experts, " experts"),
+                        str("it is ", groups));
+  }
+  const int64_t most = spec.num_experts / groups * spec.routing.top_groups;
+  if (spec.top_k <= most) return {};
+  return config.wrong(of_best, str("groups with at least ", spec.top_k, " experts together"),
+                      str(spec.routing.top_groups, " of ", groups, " groups have ", most));
+}
+
 // Step-3.7's limits, one for each layer, and perhaps more; 0 or null: none.
 Result<double> limit_of_layer(const Config& config, int64_t layer) {
   const nlohmann::json* const limits = config.find({"swiglu_limits"});
@@ -129,6 +143,7 @@ Result<LayerSpec> read_spec(const Checkpoint::State& state, const ExpertNames& n
   MORACLE_TRY(spec.hidden_size, config.integer(keys(family.hidden_size), 1, 1 << 24));
   MORACLE_TRY(spec.intermediate_size, config.integer(keys(family.intermediate_size), 1, 1 << 24));
   MORACLE_TRY(spec.routing, read_routing(state, layer));
+  MORACLE_CHECK(check_groups(config, spec));
   MORACLE_TRY(spec.activation, read_activation(state, layer));
   return spec;
 }

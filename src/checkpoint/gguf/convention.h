@@ -134,6 +134,13 @@ inline constexpr GgufTensor kGgufDecoderTensors[] = {
     {"blk.{L}.ffn_gate_up_exps", "model.layers.{L}.mlp.experts.{E}.gate_proj",
      "model.layers.{L}.mlp.experts.{E}.up_proj"},
     {"blk.{L}.ffn_down_exps", "model.layers.{L}.mlp.experts.{E}.down_proj"},
+    // The layer for multi-token prediction, behind the last one.
+    {"blk.{L}.nextn.eh_proj", "model.layers.{L}.eh_proj"},
+    {"blk.{L}.nextn.enorm", "model.layers.{L}.enorm"},
+    {"blk.{L}.nextn.hnorm", "model.layers.{L}.hnorm"},
+    {"blk.{L}.nextn.embed_tokens", "model.layers.{L}.embed_tokens"},
+    {"blk.{L}.nextn.shared_head_head", "model.layers.{L}.shared_head.head"},
+    {"blk.{L}.nextn.shared_head_norm", "model.layers.{L}.shared_head.norm"},
 };
 
 }  // namespace moracle

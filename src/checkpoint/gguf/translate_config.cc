@@ -85,8 +85,13 @@ class Translation {
     }
     // llama.cpp's word for RoPE without scaling.
     if (key.from != "rope.scaling.type" || *value != "none")
-      put(key.to, of_all_layers(*value), from);
+      put(key.to, is_of_model(key) ? *value : of_all_layers(*value), from);
     return {};
+  }
+
+  // Layers do not differ in these numbers, so that an array of them is an error.
+  static bool is_of_model(const GgufKey& key) {
+    return key.from == "context_length" || key.from == "embedding_length";
   }
 
   // The number that an array repeats for each layer, or the value itself.

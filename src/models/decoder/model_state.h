@@ -103,9 +103,11 @@ struct Model::State {
     Buffer memory;
     Matrix given;   // [max_num_tokens, hidden_size]: hidden states, written before forward()
     Matrix joined;  // [max_num_tokens, 2 * hidden_size]
+    bool before_norm = false;
   };
   std::optional<Join> join;
   std::unique_ptr<Model> next_tokens;  // null: none is loaded
+  bool keeps_hidden = false;           // Activations::hidden has the last residual sum after a step
 };
 
 /// Access for the library's own source folders.

@@ -113,4 +113,12 @@ Status ResidualStream::finish_branch(const OutputSteps& steps, StepOutput output
   return m_.observer.show(output, layer, branch_);
 }
 
+Status ResidualStream::final_norm() {
+  MORACLE_CHECK(normalize(m_.final_norm, StepOutput::kFinalNorm, -1));
+  const Matrix to = m_.activations.hidden.slice(0, hidden_.rows);
+  // The sum lies in the other buffer after an odd number of fused norms.
+  if (!m_.keeps_hidden || hidden_.data == to.data) return {};
+  return ops_.copy_heads(hidden_, hidden_.cols, to, to.cols, 1, hidden_.cols, stream_);
+}
+
 }  // namespace moracle

@@ -22,8 +22,9 @@ class ResidualStream {
   Result<LayerInput> feed_forward_input(const Layer& layer, int64_t index);
   /// Runs the steps after a branch on its output.
   Status finish_branch(const OutputSteps& steps, StepOutput output, int64_t layer);
-  /// Adds the last branch's output and writes the model's final norm to Activations::normed.
-  Status final_norm() { return normalize(m_.final_norm, StepOutput::kFinalNorm, -1); }
+  /// Adds the last branch's output and writes the model's final norm to Activations::normed. With
+  /// State::keeps_hidden, Activations::hidden holds the sum.
+  Status final_norm();
 
   /// Where a branch writes its output.
   const Matrix& branch() const { return branch_; }

@@ -174,8 +174,12 @@ Result<LayerDescription> describe_decoder_layer(const Checkpoint& checkpoint,
     return describe_norm(checkpoint, layer_prefix(checkpoint, layer) + name, spec.hidden_size,
                          spec);
   };
+  // MiMo's layers for multi-token prediction have a name of their own for it.
+  const bool own_name =
+      checkpoint.describes_next_tokens() &&
+      checkpoint.has_tensor(layer_prefix(checkpoint, layer) + "pre_mlp_layernorm.weight");
   MORACLE_TRY(auto input_norm, norm("input_layernorm"));
-  MORACLE_TRY(auto post_norm, norm("post_attention_layernorm"));
+  MORACLE_TRY(auto post_norm, norm(own_name ? "pre_mlp_layernorm" : "post_attention_layernorm"));
   return LayerDescription{std::move(input_norm), std::move(post_norm), std::move(attention),
                           std::move(router),     std::move(mlp),       std::move(shared)};
 }
@@ -214,7 +218,7 @@ Result<Description> describe_next_token_layer(const Checkpoint& checkpoint, cons
                                               const char* embedding_name) {
   const Checkpoint::State& state = checkpoint.state();
   const int64_t number = state.num_layers, hidden = spec.hidden_size;
-  const bool is_qwen = place_of(state, number).root != state.root;
+  const bool is_qwen = place_of(state, number).root == "mtp.";
   const std::string prefix = is_qwen ? "mtp." : layer_prefix(checkpoint, number);
   const auto name = [&](const char* usual, const char* of_qwen) {
     return prefix + (is_qwen ? of_qwen : usual);
@@ -229,7 +233,11 @@ Result<Description> describe_next_token_layer(const Checkpoint& checkpoint, cons
   MORACLE_TRY(DescribedMatrix matrix,
               describe_linear(checkpoint, {name("eh_proj", "fc")}, {hidden}, 2 * hidden));
   MORACLE_TRY(LayerDescription layer, describe_layer(number));
-  MORACLE_TRY(auto norm, describe_norm(checkpoint, name("shared_head.norm", "norm"), hidden, spec));
+  const bool is_mimo = checkpoint.has_tensor(prefix + "final_layernorm.weight");
+  MORACLE_TRY(
+      auto norm,
+      describe_norm(checkpoint, name(is_mimo ? "final_layernorm" : "shared_head.norm", "norm"),
+                    hidden, spec));
   const std::string table = state.root + embedding_name;
   const bool own_output = !tied || checkpoint.has_tensor(state.output + ".weight");
   MORACLE_TRY(DescribedMatrix embedding,

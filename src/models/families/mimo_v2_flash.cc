@@ -1,6 +1,8 @@
 // MiMo-V2-Flash: GQA with values narrower than keys, and a factor on them. Layers with a window
 // have twice the heads of keys, one sink per head and a RoPE of their own. Dense first layer,
-// sigmoid routing with a correction bias. The layers for multi-token prediction are not run.
+// sigmoid routing with a correction bias. The layers for multi-token prediction have a window and
+// no experts.
+#include <algorithm>
 #include <cmath>
 
 #include "base/text.h"
@@ -130,8 +132,26 @@ Result<Spec> read(const Config& config, int64_t num_layers) {
   return spec;
 }
 
+// The layer behind the last one: windowed attention and a dense MLP.
+Status add_next_tokens(const Config& config, Spec& spec) {
+  const auto windowed =
+      std::find_if(spec.heads.begin(), spec.heads.end(),
+                   [](const GroupedQuerySpec& heads) { return heads.window > 0; });
+  if (windowed == spec.heads.end()) {
+    return config.unsupported({"layer_types"},
+                              "a layer with a window, as layers for multi-token prediction have",
+                              "it has none");
+  }
+  const GroupedQuerySpec heads = *windowed;
+  spec.moe.dense.assign(spec.heads.size() + 1, true);
+  spec.heads.push_back(heads);
+  return {};
+}
+
 Result<Description> describe(const Checkpoint& checkpoint) {
-  MORACLE_TRY(const Spec spec, read(checkpoint.state().config, checkpoint.num_layers()));
+  MORACLE_TRY(Spec spec, read(checkpoint.state().config, checkpoint.num_layers()));
+  if (checkpoint.describes_next_tokens())
+    MORACLE_CHECK(add_next_tokens(checkpoint.state().config, spec));
   const auto describe_layer = [&](int64_t layer) -> Result<LayerDescription> {
     const std::string self_attn = layer_prefix(checkpoint, layer) + "self_attn.";
     const GroupedQuerySpec& heads = spec.heads[static_cast<size_t>(layer)];
@@ -148,7 +168,10 @@ Result<Description> describe(const Checkpoint& checkpoint) {
     described.attention_output.scale = spec.value_scale;
     return described;
   };
-  return describe_decoder(checkpoint, spec.decoder, describe_layer);
+  MORACLE_TRY(Description description, describe_decoder(checkpoint, spec.decoder, describe_layer));
+  // The publisher's server hands over the hidden state before the last norm.
+  if (description.join) description.join->before_norm = true;
+  return description;
 }
 
 constexpr GgufKey kOwnGgufKeys[] = {
@@ -165,6 +188,8 @@ constexpr auto kGgufKeys = joined(kOwnGgufKeys, kWindowedGgufKeys);
 constexpr GgufTensor kGgufTensors[] = {
     {"blk.{L}.attn_sinks.weight", "model.layers.{L}.self_attn.attention_sink_bias"},
     {"blk.{L}.exp_probs_b.bias", "model.layers.{L}.mlp.gate.e_score_correction_bias"},
+    // The converter's name for the last norm of a layer for multi-token prediction.
+    {"blk.{L}.layer_output_norm", "model.layers.{L}.shared_head.norm"},
 };
 // One number for each layer: twice as many where there is a window.
 Status set_kv_heads(GgufModel& model) {
@@ -235,7 +260,7 @@ constexpr GgufConvention kGguf[] = {
 
 constinit const Family kMimoV2FlashFamily = {.architecture = "MiMoV2FlashForCausalLM",
                                              .models = "MiMo-V2-Flash",
-                                             .notes = "without multi-token prediction",
+                                             .notes = "multi-token prediction drafts",
                                              .describe = mimo_v2_flash::describe,
                                              .experts = {.defaults = mimo_v2_flash::kDefaults,
                                                          .score = Score::kSigmoid,

@@ -274,7 +274,8 @@ Status merge_kv_b(GgufModel& model) {
   MORACLE_TRY(const int64_t rank, gguf_integer(model, "attention.kv_lora_rank"));
   const auto nope = model.config["qk_nope_head_dim"].get<int64_t>();
   const auto value = model.config["v_head_dim"].get<int64_t>();
-  const auto layers = model.config["num_hidden_layers"].get<int64_t>();
+  const auto layers = model.config["num_hidden_layers"].get<int64_t>() +
+                      model.config.value("num_nextn_predict_layers", int64_t{0});
   const auto take = [&](const std::string& name,
                         std::vector<int64_t> shape) -> Result<Tensors::Entry> {
     MORACLE_TRY(const TensorView view, model.stored.get(name));

@@ -27,6 +27,11 @@ Status draw(Model& layer, int64_t count, std::vector<int32_t>& ids) {
   return {};
 }
 
+// The hidden states that the layer reads, of the model or of the layer itself.
+const Matrix& states_of(const Model::State& m, const Model::State& layer) {
+  return layer.join->before_norm ? m.activations.hidden : m.activations.normed;
+}
+
 struct Drafting {
   size_t index;  // in the rows of the call
   int64_t row;   // of the layer's last step
@@ -36,13 +41,16 @@ struct Drafting {
 Status draft(Model& layer, std::span<const NextTokenRows> rows, std::vector<Drafting> sequences,
              std::vector<std::vector<int32_t>>& drafts) {
   Model::State& m = ModelAccess::state(layer);
-  const Matrix& states = m.activations.normed;
+  const Matrix &normed = m.activations.normed, &states = states_of(m, m);
   std::vector<int32_t> ids;
   while (!sequences.empty()) {
-    // Rows only move to smaller numbers.
-    for (size_t i = 0; i < sequences.size(); ++i)
-      MORACLE_CHECK(copy_rows(m, states.slice(sequences[i].row, 1),
-                              states.slice(static_cast<int64_t>(i), 1)));
+    // Rows only move to smaller numbers. The output reads `normed`.
+    for (size_t i = 0; i < sequences.size(); ++i) {
+      const int64_t from = sequences[i].row, to = static_cast<int64_t>(i);
+      MORACLE_CHECK(copy_rows(m, normed.slice(from, 1), normed.slice(to, 1)));
+      if (states.data != normed.data)
+        MORACLE_CHECK(copy_rows(m, states.slice(from, 1), states.slice(to, 1)));
+    }
     const auto count = static_cast<int64_t>(sequences.size());
     MORACLE_CHECK(draw(layer, count, ids));
     std::vector<Drafting> next;
@@ -88,7 +96,8 @@ Result<std::vector<std::vector<int32_t>>> draft_next_tokens(Model& model,
     const NextTokenRows& one = rows[i];
     const auto count = static_cast<int64_t>(one.tokens.size());
     if (one.cache == nullptr || count == 0) continue;
-    MORACLE_CHECK(next_tokens::copy_rows(own, m.activations.normed.slice(one.first_row, count),
+    MORACLE_CHECK(next_tokens::copy_rows(own,
+                                         next_tokens::states_of(m, own).slice(one.first_row, count),
                                          own.join->given.slice(row, count)));
     steps.push_back({one.tokens, one.cache});
     row += count;

@@ -121,7 +121,10 @@ void ModelApi::generate(const HttpRequest& http, const std::shared_ptr<Exchange>
       if (grammar.error().kind == ErrorKind::kCancelled) error.status = 503;
       return exchange->reply(to_reply(error, form));
     }
-    for (Job& job : waiting->jobs) job.grammar = *grammar;
+    for (Job& job : waiting->jobs) {
+      job.grammar = *grammar;
+      job.grammar_place = waiting->grammar.place;
+    }
     submit(*waiting, exchange);
   };
   if (grammars_.add(waiting->grammar, compiled)) return;

@@ -57,6 +57,7 @@ struct Job {
   /// text omits.
   std::vector<std::string> stop_strings;
   std::shared_ptr<const Grammar> grammar;   ///< constrains the text; null: unconstrained
+  std::string grammar_place = "grammar";    ///< the request's field that has it, for messages
   std::string grammar_after;                ///< the grammar begins after this text; empty: at once
   std::optional<ReasoningLimit> reasoning;  ///< empty: unlimited
   int32_t adapter = -1;

@@ -50,7 +50,10 @@ Status Sequence::edit(std::span<float> logits) {
     const SteadyTime start = std::chrono::steady_clock::now();
     const Status masked = matcher->mask(logits);
     grammar_seconds += seconds_since(start);
-    return masked;
+    if (masked) return {};
+    Error error = masked.error();
+    error.place = job.grammar_place;
+    return error;
   }
   // The text must not end before the grammar begins.
   for (const int32_t id : job.stop_ids) {
@@ -65,7 +68,7 @@ Status Sequence::edit(std::span<float> logits) {
 Status Sequence::check_grammar_time() const {
   constexpr double kSeconds = 2, kSecondsPerToken = 0.02;
   if (grammar_seconds < kSeconds + kSecondsPerToken * static_cast<double>(num_new())) return {};
-  return Error{ErrorKind::kUnsupported, "", "grammar",
+  return Error{ErrorKind::kUnsupported, "", job.grammar_place,
                "rules that match a text in one way; ambiguous ones grow with every token",
                str("it took ", grammar_seconds, " s for ", num_new(), " tokens")};
 }
@@ -81,11 +84,12 @@ bool Sequence::is_stop_id(int32_t id) const {
 std::string Sequence::forbidding_fields() const {
   const LogitEdits& edits = job.edits;
   std::string fields;
-  const auto add = [&](bool is_set, const char* name) {
-    if (is_set) fields += (fields.empty() ? "" : ", ") + std::string(name);
+  const auto add = [&](bool is_set, const std::string& name) {
+    if (is_set) fields += (fields.empty() ? "" : ", ") + name;
   };
-  add(matcher && is_constrained, "the grammar (response_format, structured_outputs or tools)");
-  add(matcher && !is_constrained, "the grammar after the reasoning");
+  const std::string& grammar = job.grammar_place;
+  add(matcher && is_constrained, grammar);
+  add(matcher && !is_constrained, grammar + " (after the reasoning)");
   add(budget && budget->forces(), "the budget of reasoning");
   add(!edits.bad_words_ids.empty(), "bad_words");
   add(edits.min_tokens > 0 || edits.min_length > 0, "min_tokens");

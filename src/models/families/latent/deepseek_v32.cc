@@ -1,8 +1,7 @@
 // DeepSeek-V3.2 and GLM-5: MLA as DeepSeek-V3 has it, with sparse attention. An indexer chooses
 // index_topk positions for each token; layers of GLM-5.2 share what an earlier one chose. The
 // publishers' code also rotates index queries and keys by a Hadamard matrix, which changes no
-// product, and rounds them to FP8. transformers does neither, and neither does this library. Layers
-// for multi-token prediction are not run.
+// product, and rounds them to FP8. transformers does neither, and neither does this library.
 #include <algorithm>
 
 #include "base/text.h"
@@ -153,7 +152,7 @@ Result<Description> describe_sparse(const Checkpoint& checkpoint, const Indexers
   MORACLE_TRY(attention.indexer, read_indexer(config, attention, family));
   const int64_t num_layers = checkpoint.num_layers();
   std::vector<bool> shared(static_cast<size_t>(num_layers));
-  if (family.may_share) {
+  if (family.may_share && !checkpoint.describes_next_tokens()) {
     MORACLE_TRY(shared, read_shared(config, num_layers));
   }
   MORACLE_TRY(SharedMoeSpec moe, read_shared_moe(config));
@@ -162,10 +161,13 @@ Result<Description> describe_sparse(const Checkpoint& checkpoint, const Indexers
   MORACLE_TRY(Description description,
               describe_latent_decoder(checkpoint, decoder, attention, moe));
   std::vector<std::string> unused;
-  for (int64_t layer = 0; layer < num_layers; ++layer) {
-    const std::string prefix = layer_prefix(checkpoint, layer) + "self_attn.indexer.";
+  // A layer for multi-token prediction has an indexer of its own.
+  const int64_t first = checkpoint.describes_next_tokens() ? num_layers : 0;
+  for (size_t layer = 0; layer < description.layers.size(); ++layer) {
+    const std::string prefix =
+        layer_prefix(checkpoint, first + static_cast<int64_t>(layer)) + "self_attn.indexer.";
     auto& latent = std::get<LatentDescription>(description.layers[layer].attention);
-    latent.spec.indexer.shared = shared[static_cast<size_t>(layer)];
+    latent.spec.indexer.shared = shared[layer];
     if (latent.spec.indexer.shared) {
       unused.push_back(prefix);
       continue;
@@ -233,7 +235,7 @@ constinit const Family kDeepseekV32Family = {
     .models = "DeepSeek-V3.2",
     .notes =
         "the indexer without the Hadamard rotation and FP8 rounding of the publisher's code, "
-        "as in transformers; without multi-token prediction",
+        "as in transformers; multi-token prediction drafts",
     .describe = deepseek_v32::describe,
     .experts = {.defaults = deepseek_v32::kDefaults,
                 .score = Score::kSigmoid,
@@ -243,7 +245,7 @@ constinit const Family kGlmMoeDsaFamily = {
     .models = "GLM-5, GLM-5.1, GLM-5.2",
     .notes =
         "the indexer without the Hadamard rotation and FP8 rounding of the publisher's code, "
-        "as in transformers; without multi-token prediction",
+        "as in transformers; multi-token prediction drafts",
     .describe = deepseek_v32::describe_glm,
     .experts = {.defaults = deepseek_v32::kGlmDefaults,
                 .score = Score::kSigmoid,

@@ -48,7 +48,7 @@ constexpr GgufConvention kGguf[] = {{.architecture = "deepseek2",
 
 constinit const Family kGlm4MoeLiteFamily = {.architecture = "Glm4MoeLiteForCausalLM",
                                              .models = "GLM-4.7-Flash",
-                                             .notes = "without multi-token prediction",
+                                             .notes = "multi-token prediction drafts",
                                              .describe = glm4_moe_lite::describe,
                                              .experts = {.defaults = glm4_moe_lite::kDefaults,
                                                          .score = Score::kSigmoid,
