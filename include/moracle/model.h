@@ -66,6 +66,9 @@ struct ModelOptions {
   /// On a GPU, record steps with one token per sequence as a graph and replay it for later tokens.
   bool graphs = true;
   DeviceName device;
+  /// With device_memory, which then holds for each of them: further devices with slots for experts,
+  /// of the same platform. `device` computes everything else. Not on several ranks.
+  std::vector<DeviceName> slot_devices = {};
   int threads = 0;   ///< CPU threads; 0: all CPUs that the process may use
   bool pin = false;  ///< pins each thread to a CPU (see open_device)
   /// OpenCL: folder for compiled kernels, and the callback before one is compiled (see
@@ -113,6 +116,10 @@ struct ModelOptions {
   bool next_tokens = false;
 };
 
+/// Sets device and slot_devices from names with commas between them: "cuda:0,cuda:1". Errors: as
+/// parse_device.
+Status set_devices(ModelOptions& options, std::string_view names);
+
 /// Whether the files have a layer for multi-token prediction that this library runs.
 bool has_next_tokens(const Checkpoint& checkpoint);
 
@@ -152,6 +159,13 @@ struct Choice {
 /// name.
 std::string_view kv_cache_name(DType dtype);
 
+/// Another way to divide a model's experts among the same devices, and what the estimate says.
+struct SplitEstimate {
+  std::string split;   ///< "all on the CPU"
+  std::string reason;  ///< what takes longer; empty: it is faster
+  double tokens_per_second = 0;
+};
+
 /// What a decode step of one sequence with an empty cache takes by MemoryRates alone: bytes over
 /// rate, both devices at once. Its experts are those of a generated trace whose hit rates are those
 /// of published models (placement.md); the rates and the plan's sizes are all other inputs.
@@ -161,6 +175,15 @@ struct DecodeEstimate {
   double hit_rate = 0;         ///< choices of experts in slots
   double read_rate = 0;        ///< choices of experts that are read from files
   int64_t crossing_bytes = 0;  ///< for each token: activations both ways, experts that move
+  std::vector<SplitEstimate> others = {};
+};
+
+/// Slots of a device of ModelOptions::slot_devices.
+struct SlotDevicePlan {
+  DeviceName device;
+  int64_t num_slots = 0;     ///< of each layer
+  int64_t bytes = 0;         ///< that the model takes there
+  int64_t memory_bytes = 0;  ///< of the device
 };
 
 /// All decisions about a model that are made before a weight is read. Sizes are in bytes.
@@ -182,6 +205,7 @@ struct ModelPlan {
   int64_t transfer_bytes = 0;  ///< for experts on their way to the device
   int64_t num_on_host = -1;    ///< experts of each layer in host memory; fewer than all: files have
                                ///< the others
+  std::vector<SlotDevicePlan> slot_devices = {};
   /// None without slots, or without the rates that it needs.
   std::optional<DecodeEstimate> estimate = {};
   int64_t total_bytes() const {

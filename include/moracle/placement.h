@@ -3,6 +3,7 @@
 #pragma once
 
 #include <memory>
+#include <span>
 #include <vector>
 
 #include "moracle/moe.h"
@@ -45,7 +46,13 @@ struct PlacementCounts {
   int64_t streamed_calls = 0;  ///< calls whose experts all ran on the device with the slots
   int64_t bytes_streamed = 0;
   int64_t reads = 0;  ///< experts that were read from files, because host memory did not hold them
-  int64_t bytes_read = 0;  ///< as packed
+  int64_t bytes_read = 0;                     ///< as packed
+  std::vector<int64_t> hits_of_devices = {};  ///< `hits` of each device with slots
+  /// Of a model: the time of its steps on the host's clock, and the waits in it. Microseconds.
+  double steps_us = 0;
+  double host_waits_us = 0;  ///< the host waited for a device
+  /// The first device with slots waited for the host. Negative: this device does not tell.
+  double slots_wait_us = 0;
 };
 
 /// Bytes of experts on their way into slots, unless DevicePair is told another number.
@@ -61,6 +68,10 @@ class DevicePair {
   DevicePair(std::shared_ptr<Workspace> host, std::shared_ptr<Workspace> slots,
              int64_t bytes_in_flight = kBytesInFlight);
   ~DevicePair();
+  /// A further device with slots. Each layer then has slots on all of them, and the first one
+  /// computes everything else. Call it before the first layer is made. The devices pack experts
+  /// alike; each has a workspace of its own.
+  void add(std::shared_ptr<Workspace> slots);
 
   /// Lets experts that have arrived serve later calls. Then begins moves of the last call's experts
   /// into slots, at most `most` in each layer, those that gain most, where this pays. The slots are
@@ -71,6 +82,9 @@ class DevicePair {
   /// also runs the host's parts of these calls, so it returns when the last one is done. Null where
   /// the device cannot wait for the host. Errors: as Device::record.
   Result<std::unique_ptr<Graph>> record(const std::function<Status()>& enqueue, Stream stream = {});
+  /// Adds the waits of all calls so far to host_waits_us and slots_wait_us. The clocks run around
+  /// waits that calls have anyway.
+  void add_waits(PlacementCounts& to) const;
 
  private:
   friend class PlacedMoe;
@@ -88,13 +102,18 @@ Result<Parallelism> slots_of(int64_t num_experts, int64_t num_slots);
 class PlacedMoe {
  public:
   /// Reads and packs all experts for the host. Slots are empty. `all`: the selection for the host.
-  /// `slots`: that of the other device, with the parallelism of slots_of. Errors: as
+  /// `slots`: those of the devices with slots, with the parallelism of slots_of. Errors: as
   /// FusedMoe::make; batched activations; slots for other adapters than the host's; a backend on
   /// the host whose layout cannot be packed again. With the experts of one rank on the host, slots
   /// hold these alone, and the sum of all ranks' outputs is the layer's.
   static Result<PlacedMoe> make(DescribedWeights&& weights, const Selection& all,
+                                std::span<const Selection> slots,
+                                std::shared_ptr<DevicePair> devices, const Progress& progress = {});
+  static Result<PlacedMoe> make(DescribedWeights&& weights, const Selection& all,
                                 const Selection& slots, std::shared_ptr<DevicePair> devices,
-                                const Progress& progress = {});
+                                const Progress& progress = {}) {
+    return make(std::move(weights), all, std::span(&slots, 1), std::move(devices), progress);
+  }
   /// Likewise with memory of the host for some of the experts: `some` is the selection for the
   /// host, with the parallelism of slots_of. The others are read from the checkpoint's mapped files
   /// when a call needs them, in place of those used longest ago; calls that need more experts than
@@ -102,9 +121,16 @@ class PlacedMoe {
   /// of the sum depends on the ids of the call alone. Errors: also adapters; those of reading,
   /// which later calls have, too.
   static Result<PlacedMoe> make_from_files(DescribedWeights&& weights, const Selection& some,
-                                           const Selection& slots,
+                                           std::span<const Selection> slots,
                                            std::shared_ptr<DevicePair> devices, bool deterministic,
                                            const Progress& progress = {});
+  static Result<PlacedMoe> make_from_files(DescribedWeights&& weights, const Selection& some,
+                                           const Selection& slots,
+                                           std::shared_ptr<DevicePair> devices, bool deterministic,
+                                           const Progress& progress = {}) {
+    return make_from_files(std::move(weights), some, std::span(&slots, 1), std::move(devices),
+                           deterministic, progress);
+  }
   PlacedMoe(PlacedMoe&&) noexcept;
   PlacedMoe& operator=(PlacedMoe&&) noexcept;
   ~PlacedMoe();
@@ -126,7 +152,7 @@ class PlacedMoe {
   Status place(int64_t expert, int64_t slot, Stream stream = {});
   /// Empties a slot.
   Status evict(int64_t slot, Stream stream = {});
-  /// The expert in each slot, or on its way there; -1: none.
+  /// The expert in each slot, or on its way there; -1: none. Slots of the first device come first.
   std::vector<int32_t> placed() const;
 
   /// Costs of the policy of DevicePair::move. Forgets what calls have chosen.
@@ -143,6 +169,8 @@ class PlacedMoe {
   PlacementCounts counts() const;
   /// Bytes of one expert in a slot.
   int64_t slot_bytes() const;
+  /// The number of slots of each device.
+  std::vector<int64_t> slots_of_devices() const;
 
   /// As FusedMoe::pack and swap. Slots get their experts again from the new weights; after an error
   /// there, the new weights serve, and slots may be empty.

@@ -53,7 +53,7 @@ PyModel load_model(nb::handle source, const nb::str& backend, const nb::str& qua
     options.quantization = value_of(QuantizationMap::parse(schemes));
   options.activations = value_of(parse_activations(utf8_of(activations, "activations")));
   options.kv_cache = value_of(parse_kv_cache(utf8_of(kv_cache, "kv_cache")));
-  options.device = value_of(parse_device(utf8_of(device, "device")));
+  value_of(set_devices(options, utf8_of(device, "device")));
   options.threads = threads;
   options.pin = pin;
   options.max_num_tokens = max_num_tokens;

@@ -232,6 +232,10 @@ class Decoder {
     since.hits -= counted_.hits, since.misses -= counted_.misses, since.moves -= counted_.moves;
     since.bytes_moved -= counted_.bytes_moved;
     since.reads -= counted_.reads, since.bytes_read -= counted_.bytes_read;
+    since.steps_us -= counted_.steps_us, since.host_waits_us -= counted_.host_waits_us;
+    if (now.slots_wait_us >= 0) since.slots_wait_us -= counted_.slots_wait_us;
+    for (size_t d = 0; d < counted_.hits_of_devices.size(); ++d)
+      since.hits_of_devices[d] -= counted_.hits_of_devices[d];
     counted_ = now;
     return since;
   }

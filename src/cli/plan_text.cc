@@ -76,6 +76,9 @@ std::string placement_text(const ModelPlan& plan, const std::vector<Choice>& cho
                          " there; the CPU computes the "
                          "others: ",
                          plan.num_on_host, " in host memory, ", megabytes(plan.host_bytes), "\n");
+  for (const SlotDevicePlan& other : plan.slot_devices)
+    text += str("  ", other.num_slots, " more on ", name(other.device), ", ",
+                megabytes(other.bytes), " there\n");
   if (plan.num_on_host < all)
     text += str("  the files have the other ", all - plan.num_on_host,
                 ": each is read and packed when a step needs it\n");
@@ -91,18 +94,40 @@ std::string placement_text(const ModelPlan& plan, const std::vector<Choice>& cho
               ", and choices as persistent as published ones: ", rounded(100 * of.hit_rate),
               " % in slots");
   if (of.read_rate > 0) text += str(", ", rounded(100 * of.read_rate), " % read from files");
-  return text + "\n";
+  Table others;
+  for (const SplitEstimate& other : of.others)
+    others.row({other.split, str(rounded(other.tokens_per_second), " tokens per second"),
+                other.reason.empty() ? "faster by this estimate" : other.reason});
+  return text + "\n  otherwise:\n" + others.text();
 }
 
 namespace {
 
+Json slot_devices_json(const ModelPlan& plan) {
+  Json all = Json::array();
+  for (const SlotDevicePlan& other : plan.slot_devices) {
+    all.push_back({{"device", name(other.device)},
+                   {"num_slots", other.num_slots},
+                   {"bytes", other.bytes},
+                   {"memory_bytes", other.memory_bytes}});
+  }
+  return all;
+}
+
 Json to_json(const std::optional<DecodeEstimate>& estimate) {
   if (!estimate) return nullptr;
+  Json others = Json::array();
+  for (const SplitEstimate& other : estimate->others) {
+    others.push_back({{"split", other.split},
+                      {"tokens_per_second", other.tokens_per_second},
+                      {"reason", other.reason.empty() ? Json() : Json(other.reason)}});
+  }
   return {{"tokens_per_second", estimate->tokens_per_second},
           {"tokens_per_second_without_slots", estimate->without_slots},
           {"hit_rate", estimate->hit_rate},
           {"read_rate", estimate->read_rate},
-          {"crossing_bytes", estimate->crossing_bytes}};
+          {"crossing_bytes", estimate->crossing_bytes},
+          {"others", others}};
 }
 
 }  // namespace
@@ -113,6 +138,7 @@ Json placement_json(const ModelPlan& plan) {
           {"num_on_host", plan.num_on_host},
           {"host_bytes", plan.host_bytes},
           {"device_bytes", plan.total_bytes()},
+          {"slot_devices", slot_devices_json(plan)},
           {"estimate", to_json(plan.estimate)}};
 }
 
@@ -179,6 +205,7 @@ Json to_json(const ModelPlan& plan) {
       {"num_slots", plan.num_slots >= 0 ? Json(plan.num_slots) : Json()},
       {"num_on_host", plan.num_on_host >= 0 ? Json(plan.num_on_host) : Json()},
       {"host_bytes", plan.host_bytes},
+      {"slot_devices", slot_devices_json(plan)},
       {"estimate", to_json(plan.estimate)},
       {"transfer_bytes", plan.transfer_bytes},
       {"cache_bytes_per_token", plan.cache_bytes_per_token},

@@ -60,8 +60,19 @@ std::string slots_text(const PlacementCounts& counts) {
   const int64_t choices = counts.hits + counts.misses;
   if (choices == 0) return "";
   const double share = static_cast<double>(counts.hits) / static_cast<double>(choices);
-  return str("  experts     ", rounded(100 * share, 1), " % of the choices in slots, ",
-             counts.moves, " moves of together ", megabytes(counts.bytes_moved), "\n");
+  std::string text = str("  experts     ", rounded(100 * share, 1), " % of the choices in slots, ",
+                         counts.moves, " moves of together ", megabytes(counts.bytes_moved), "\n");
+  if (counts.hits_of_devices.size() > 1) {
+    text += "              in slots of the devices: ";
+    for (size_t d = 0; d < counts.hits_of_devices.size(); ++d)
+      text += str(d > 0 ? ", " : "", counts.hits_of_devices[d]);
+    text += " choices\n";
+  }
+  if (counts.steps_us <= 0) return text;
+  const auto percent = [&](double us) { return rounded(100 * us / counts.steps_us, 1); };
+  text += str("  waits       the host ", percent(counts.host_waits_us), " % of the steps' time");
+  if (counts.slots_wait_us >= 0) text += str(", the device ", percent(counts.slots_wait_us), " %");
+  return text + "\n";
 }
 
 // --dry-run: makes all decisions before weights are read, and stops.
@@ -244,11 +255,16 @@ int run(const Options& options) {
                              {"saved_seconds", drafts.saved_seconds}};
     }
     if (placed.hits + placed.misses > 0) {
-      json["experts"] = {{"hits", placed.hits},
-                         {"misses", placed.misses},
-                         {"moves", placed.moves},
-                         {"bytes_moved", placed.bytes_moved},
-                         {"reads", placed.reads}};
+      json["experts"] = {
+          {"hits", placed.hits},
+          {"misses", placed.misses},
+          {"moves", placed.moves},
+          {"bytes_moved", placed.bytes_moved},
+          {"reads", placed.reads},
+          {"hits_of_devices", placed.hits_of_devices},
+          {"steps_us", placed.steps_us},
+          {"host_waits_us", placed.host_waits_us},
+          {"slots_wait_us", placed.slots_wait_us < 0 ? Json() : Json(placed.slots_wait_us)}};
     }
     if (!options.tools.empty()) json["tool_calls"] = calls;
     print(json);

@@ -172,6 +172,23 @@ Status load_weights(Model::State& m, Description&& from, Loader& loader) {
   return loader.load(m.output, std::move(from.output));
 }
 
+// The slots in the order in which devices take experts, those used most first: one each in turn,
+// and backwards in every second round, so that their work is equal.
+std::vector<int64_t> dealt_slots(const std::vector<int64_t>& of_devices) {
+  const auto count = static_cast<int64_t>(of_devices.size());
+  const int64_t rounds = *std::max_element(of_devices.begin(), of_devices.end());
+  std::vector<int64_t> firsts(of_devices.size());
+  std::exclusive_scan(of_devices.begin(), of_devices.end(), firsts.begin(), int64_t{0});
+  std::vector<int64_t> slots;
+  for (int64_t round = 0; round < rounds; ++round) {
+    for (int64_t i = 0; i < count; ++i) {
+      const int64_t d = round % 2 == 0 ? i : count - 1 - i;
+      if (round < of_devices[d]) slots.push_back(firsts[d] + round);
+    }
+  }
+  return slots;
+}
+
 // Fills the slots of each layer: with the experts that options.measured_load says are used most,
 // or with the first ones. Measures what the policy needs.
 Status fill_slots(Model::State& m, const ModelOptions& options) {
@@ -190,8 +207,8 @@ Status fill_slots(Model::State& m, const ModelOptions& options) {
       std::stable_sort(order.begin(), order.end(),
                        [&](int32_t a, int32_t b) { return tokens[a] > tokens[b]; });
     }
-    for (size_t slot = 0, end = placed->placed().size(); slot < end; ++slot)
-      MORACLE_CHECK(placed->place(order[slot], static_cast<int64_t>(slot)));
+    const std::vector<int64_t> slots = dealt_slots(placed->slots_of_devices());
+    for (size_t i = 0; i < slots.size(); ++i) MORACLE_CHECK(placed->place(order[i], slots[i]));
     if (!times) {
       MORACLE_TRY(times, placed->measure());
       m.placed_times = *times;
@@ -355,6 +372,10 @@ Result<Model> ModelAccess::load(Description&& description, const ModelOptions& w
     MORACLE_TRY(std::shared_ptr<Device> cpu, open_device("cpu", host));
     m.recorded.devices =
         std::make_shared<DevicePair>(std::make_shared<Workspace>(std::move(cpu)), m.workspace);
+    for (const DeviceName& name : options.slot_devices) {
+      MORACLE_TRY(std::shared_ptr<Device> other, open_device(name, host));
+      m.recorded.devices->add(std::make_shared<Workspace>(std::move(other)));
+    }
     loader.set_devices(m.recorded.devices, options.deterministic);
   }
   MORACLE_CHECK(load_embedding(m, description));

@@ -105,20 +105,27 @@ Status Loader::load(std::optional<PlacedMoe>& to, DescribedWeights&& from) {
   if (at_ < modules_.size() && modules_[at_].part == kStreamedExperts) {
     MORACLE_TRY(streamed, next(module));
   }
-  MORACLE_TRY(const Selection* slots, next(module));
+  std::vector<Selection> slots(1);
+  while (at_ < modules_.size() && is_on_other(modules_[at_])) {
+    MORACLE_TRY(const Selection* other, next(module));
+    slots.push_back(*other);
+  }
+  MORACLE_TRY(const Selection* first, next(module));
+  slots.front() = *first;
   const ModuleChoice& choice = modules_[at_ - 1];
   std::vector<LoraWeights> adapters;
   for (const auto& adapter : adapters_)
     adapters.push_back(adapter_of(*adapter, choice.part, choice.layer, from));
   if (reads_files(*on_host)) {
-    MORACLE_TRY(to, PlacedMoe::make_from_files(std::move(from), *on_host, *slots, devices_,
+    MORACLE_TRY(to, PlacedMoe::make_from_files(std::move(from), *on_host, slots, devices_,
                                                deterministic_, step()));
   } else {
-    MORACLE_TRY(to, PlacedMoe::make(std::move(from), *on_host, *slots, devices_, step()));
+    MORACLE_TRY(to, PlacedMoe::make(std::move(from), *on_host, slots, devices_, step()));
   }
   if (streamed != nullptr) MORACLE_CHECK(to->stream(*streamed));
-  for (const Plan* plan : {&to->host_plan(), &to->slots_plan()})
-    weight_bytes_ += plan->weight_bytes + plan->adapter_bytes;
+  weight_bytes_ += to->host_plan().weight_bytes + to->host_plan().adapter_bytes;
+  for (const Selection& one : slots)
+    weight_bytes_ += one.plan->weight_bytes + one.plan->adapter_bytes;
   for (size_t i = 0; to->host_plan().lora_rank > 0 && i < adapters.size(); ++i)
     MORACLE_CHECK(to->set_adapter(static_cast<int32_t>(i), adapters[i]));
   return {};

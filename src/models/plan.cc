@@ -105,14 +105,28 @@ class Chooser {
       MORACLE_TRY(on_host.parallel, slots_of(num_experts, *wishes_.num_on_host));
     }
     modules_.push_back({kHostExperts, label.layer, select(on_host, machine_), {}});
+    MORACLE_TRY(request.backend, options_.backend.for_module(module_names(label, weights)));
+    set_device(request, options_.device);
     if (wishes_.num_streamed > 0) {
       MORACLE_TRY(request.parallel,
                   slots_of(num_experts, std::min(wishes_.num_streamed, here.num_local())));
       modules_.push_back({kStreamedExperts, label.layer, select(request, machine_), {}});
     }
+    for (size_t d = 0; d < wishes_.other_slots.size(); ++d) {
+      const DeviceName& device = options_.slot_devices[d];
+      Request other = request;
+      set_device(other, device);
+      MORACLE_TRY(other.parallel, slots_of(num_experts, wishes_.other_slots[d]));
+      modules_.push_back({kOtherExperts + name(device), label.layer, select(other, machine_), {}});
+    }
     MORACLE_TRY(request.parallel,
                 slots_of(num_experts, std::min(*wishes_.num_slots, here.num_local())));
     return {};
+  }
+
+  static void set_device(Request& request, const DeviceName& device) {
+    request.platform = device.platform;
+    if (device.platform != Platform::kCpu) request.device_index = device.index;
   }
 
   Status add(const ModuleLabel& label, ModuleNames names, Request request) {
@@ -121,9 +135,7 @@ class Chooser {
     request.deterministic = options_.deterministic;
     request.bf16_activations = bf16_activations_;
     MORACLE_TRY(request.backend, options_.backend.for_module(names));
-    const DeviceName& device = options_.device;
-    request.platform = device.platform;
-    if (device.platform != Platform::kCpu) request.device_index = device.index;
+    set_device(request, options_.device);
     names_.push_back(std::move(names));
     modules_.push_back({label.name(), label.layer, select(request, machine_), {}});
     return {};
@@ -285,6 +297,31 @@ std::vector<Choice> grouped(std::vector<ModuleChoice> modules) {
   return choices;
 }
 
+namespace {
+
+// What a device of options.slot_devices holds.
+struct OtherDevice {
+  int64_t num_slots = 0;
+  int64_t weights = 0, scratch = 0, workspace = 0, calls = 0;
+  bool on_cuda = false;
+
+  void add(const Plan& one) {
+    num_slots = std::max(num_slots, one.experts.num_local());
+    weights += one.weight_bytes + one.adapter_bytes;
+    scratch = std::max(scratch, one.scratch_bytes);
+    workspace = std::max(workspace, one.workspace_bytes);
+    const int64_t row = one.layer.hidden_size * bits(one.activation_dtype) / 8;
+    calls = std::max(calls, one.max_num_tokens * (2 * row + 8 * one.layer.top_k + 4));
+    on_cuda = platform(*one.backend) == Platform::kCuda;
+  }
+  int64_t bytes(int64_t host_expert) const {
+    const int64_t transfers = on_cuda ? kTransferBuffers * kTransferExperts * host_expert : 0;
+    return weights + scratch + workspace + calls + transfers;
+  }
+};
+
+}  // namespace
+
 Result<ModelPlan> plan_memory(const Description& description, std::span<const ModuleChoice> modules,
                               const ModelOptions& options, const Machine& machine) {
   const DeviceName& device = options.device;
@@ -294,8 +331,15 @@ Result<ModelPlan> plan_memory(const Description& description, std::span<const Mo
   std::vector<const LayerSpec*> streamed;  // one of each kind
   int64_t largest_host_expert = 0;
   bool in_shares = false;
+  std::vector<OtherDevice> others(options.slot_devices.size());
+  size_t at = 0;  // of the layer's other devices
   for (const ModuleChoice& module : modules) {
     const Plan& one = *module.selection.plan;
+    if (is_on_other(module)) {
+      others[at++].add(one);
+      continue;
+    }
+    at = 0;
     if (module.part == kHostExperts) {
       plan.host_bytes += one.weight_bytes + one.adapter_bytes;
       plan.num_on_host = std::max(plan.num_on_host, one.experts.num_local());
@@ -329,6 +373,17 @@ Result<ModelPlan> plan_memory(const Description& description, std::span<const Mo
   // Other devices get experts through host memory alone.
   if (device.platform == Platform::kCuda)
     plan.transfer_bytes += kTransferBuffers * kTransferExperts * largest_host_expert;
+  for (size_t d = 0; plan.num_slots >= 0 && d < others.size(); ++d) {
+    const DeviceName& on = options.slot_devices[d];
+    plan.slot_devices.push_back(
+        {on, others[d].num_slots, others[d].bytes(largest_host_expert), memory_of(machine, on)});
+    const SlotDevicePlan& there = plan.slot_devices.back();
+    if (there.bytes > there.memory_bytes) {
+      return Error{ErrorKind::kOutOfMemory, "", "plan",
+                   str(there.bytes, " bytes of memory on ", name(on)),
+                   str("it has ", there.memory_bytes)};
+    }
+  }
   const DType dtype = modules.front().selection.plan->activation_dtype;
   for (const ModuleChoice& module : modules) {
     if (module.part != "experts" || !needs_slots(options)) continue;

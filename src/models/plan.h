@@ -37,10 +37,17 @@ struct ExpertWishes {
   /// With slots: experts of each layer that host memory holds; files have the others
   /// (PlacedMoe::make_from_files). None: all of them.
   std::optional<int64_t> num_on_host = {};
+  /// With slots: those of each layer on each of options.slot_devices; empty: none there. Every layer
+  /// has a choice for each of these devices, kOtherExperts and its name, before its own.
+  std::vector<int64_t> other_slots = {};
 };
 /// The parts of such choices.
 inline constexpr const char* kHostExperts = "experts in host memory";
 inline constexpr const char* kStreamedExperts = "experts of long steps";
+inline constexpr const char* kOtherExperts = "experts on ";
+inline bool is_on_other(const ModuleChoice& choice) {
+  return choice.part.starts_with(kOtherExperts);
+}
 
 /// True for a choice kHostExperts of fewer experts than this process has.
 bool reads_files(const Selection& on_host);

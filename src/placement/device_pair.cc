@@ -34,31 +34,62 @@ DevicePair::DevicePair(std::shared_ptr<Workspace> host, std::shared_ptr<Workspac
                        int64_t bytes_in_flight)
     : state_(std::make_unique<State>()) {
   state_->host = std::move(host);
-  state_->slots = std::move(slots);
+  state_->slot_devices.emplace_back(std::move(slots));
   state_->budget = MoveBudget(bytes_in_flight);
 }
 DevicePair::~DevicePair() = default;
 
-Status DevicePair::State::reserve(const Plan& plan, int64_t host_expert_bytes, int64_t slot_bytes) {
-  KernelDevice& on = kernel_device(device());
+void DevicePair::add(std::shared_ptr<Workspace> slots) {
+  state_->slot_devices.emplace_back(std::move(slots));
+}
+
+Status DevicePair::State::reserve(const Plan& plan) {
   const HostLinkSize most{std::max(link_size.num_tokens, plan.max_num_tokens),
                           std::max(link_size.hidden_size, plan.layer.hidden_size),
                           std::max(link_size.top_k, plan.layer.top_k), plan.activation_dtype};
   if (!link || most.bytes() > link_size.bytes() || most.choices() > link_size.choices() ||
       most.num_tokens > link_size.num_tokens) {
-    MORACLE_TRY(link, on.host_link(most));
+    MORACLE_TRY(link, kernel_device(device()).host_link(most));
     link_size = most;
-  }
-  if (!transfers || host_expert_bytes > from_bytes || slot_bytes > to_bytes) {
-    if (transfers) MORACLE_CHECK(transfers->finish());
-    from_bytes = std::max(from_bytes, host_expert_bytes);
-    to_bytes = std::max(to_bytes, slot_bytes);
-    MORACLE_TRY(transfers, on.transfers(from_bytes, to_bytes));
   }
   return {};
 }
 
-Result<MapRange> DevicePair::State::take_map(int64_t num_experts) {
+Status DevicePair::State::reserve_sums(const Plan& plan) {
+  const auto bytes =
+      static_cast<size_t>(plan.max_num_tokens * plan.layer.hidden_size) * sizeof(float) * 4;
+  if (host_sums.bytes() >= bytes) return {};
+  MORACLE_TRY(host_sums, host->device().allocate(bytes));
+  return {};
+}
+
+std::vector<DeviceLock> DevicePair::State::lock_others() const {
+  std::vector<DeviceLock> locks;
+  for (size_t d = 1; d < slot_devices.size(); ++d) locks.push_back(slot_devices[d].device().lock());
+  return locks;
+}
+
+Status DevicePair::State::flush_maps(Stream stream) {
+  for (SlotDevice& one : slot_devices) MORACLE_CHECK(one.flush_maps(stream_of(one, stream)));
+  return {};
+}
+
+Status DevicePair::State::finish_transfers() {
+  for (SlotDevice& one : slot_devices)
+    if (one.transfers) MORACLE_CHECK(one.transfers->finish());
+  return {};
+}
+
+Status DevicePair::State::SlotDevice::reserve(int64_t host_expert_bytes, int64_t slot_bytes) {
+  if (transfers && host_expert_bytes <= from_bytes && slot_bytes <= to_bytes) return {};
+  if (transfers) MORACLE_CHECK(transfers->finish());
+  from_bytes = std::max(from_bytes, host_expert_bytes);
+  to_bytes = std::max(to_bytes, slot_bytes);
+  MORACLE_TRY(transfers, kernel_device(device()).transfers(from_bytes, to_bytes));
+  return {};
+}
+
+Result<MapRange> DevicePair::State::SlotDevice::take_map(int64_t num_experts) {
   constexpr size_t kEntries = 4096;
   const auto count = static_cast<size_t>(num_experts);
   if (maps.empty() || maps.back().used + count > maps.back().on_host.size()) {
@@ -75,7 +106,7 @@ Result<MapRange> DevicePair::State::take_map(int64_t num_experts) {
   return range;
 }
 
-Status DevicePair::State::flush_maps(Stream stream) {
+Status DevicePair::State::SlotDevice::flush_maps(Stream stream) {
   for (MapBlock& block : maps) {
     if (!block.changed) continue;
     MORACLE_CHECK(device().enqueue_upload(block.on_device.data(), block.on_host.data(),
@@ -100,10 +131,10 @@ Status DevicePair::State::begin_next(bool device_waits, Stream stream) {
   PlacedMoe::State& layer = *next->layer;
   // Since the decision another one may have taken its place in the host's memory.
   if (layer.pool) MORACLE_CHECK(layer.hold({&next->move.expert, 1}));
-  const MoeAccess::ExpertInSlot one{layer.on_host(next->move.expert), next->move.slot};
-  const auto matrices = MoeAccess::matrices_of(layer.all, layer.slots, {&one, 1});
-  if (device_waits && !transfers->in_background(matrices)) return {};
-  MORACLE_TRY(next->transfer, transfers->begin(matrices, evicted, stream));
+  SlotDevice& to = *next->to;
+  const auto matrices = layer.matrices_of(next->move.expert, next->move.slot);
+  if (device_waits && !to.transfers->in_background(matrices)) return {};
+  MORACLE_TRY(next->transfer, to.transfers->begin(matrices, to.evicted, stream_of(to, stream)));
   return {};
 }
 
@@ -120,12 +151,13 @@ Status DevicePair::State::arrive(Stream stream) {
     // Steps without a wait, and devices whose transfers run in stream order, begin them here.
     if (pending.front().transfer == 0) MORACLE_CHECK(begin_next(false, stream));
     const PendingMove first = pending.front();
-    MORACLE_TRY(const bool there, transfers->arrived(first.transfer));
+    ExpertTransfers& transfers = *first.to->transfers;
+    MORACLE_TRY(const bool there, transfers.arrived(first.transfer));
     if (!there) return {};
     pending.pop_front();
     PlacedMoe::State& layer = *first.layer;
-    budget.end(MoeAccess::expert_bytes(layer.slots));
-    MORACLE_CHECK(transfers->wait(first.transfer, stream));
+    budget.end(layer.slot_bytes());
+    MORACLE_CHECK(transfers.wait(first.transfer, stream_of(*first.to, stream)));
     if (Status arrived = layer.arrive(first.move.expert, first.move.slot, stream); !arrived) {
       layer.table.clear(first.move.slot);
       return arrived;
@@ -134,12 +166,31 @@ Status DevicePair::State::arrive(Stream stream) {
   return {};
 }
 
+Status DevicePair::State::wait_for_call(Stream stream) {
+  const auto start = Clock::now();
+  Status arrived = link->arrived(stream);
+  host_waits_us += us_since(start);
+  return arrived;
+}
+
+void DevicePair::add_waits(PlacementCounts& to) const {
+  const State& s = *state_;
+  if (!s.link) return;
+  to.host_waits_us += s.host_waits_us;
+  // A device that waits by itself does not tell for how long, and one that only enqueues does not
+  // tell when its part is complete.
+  if (!s.link->device_waits() && s.device().host_visible())
+    to.slots_wait_us += s.slots_wait_us;
+  else
+    to.slots_wait_us = -1;
+}
+
 // The device waits for every answer, so an error does not end the loop.
 Status DevicePair::State::run(std::span<const HostPart> parts, Stream stream) {
   Status first;
   for (const HostPart& part : parts) {
     if (first.ok()) first = use_wait(stream);
-    Status done = link->arrived(stream);
+    Status done = wait_for_call(stream);
     if (done) done = static_cast<PlacedMoe::State*>(part.layer)->run_host_part(part, first.ok());
     if (first.ok()) first = std::move(done);
   }
@@ -149,13 +200,15 @@ Status DevicePair::State::run(std::span<const HostPart> parts, Stream stream) {
 Result<int64_t> DevicePair::move(int64_t most, Stream stream) {
   State& s = *state_;
   const DeviceLock lock = s.device().lock();
+  const std::vector<DeviceLock> others = s.lock_others();
   MORACLE_CHECK(s.arrive(stream));
   s.moves = most > 0;
   int64_t count = 0;
   for (PlacedMoe::State* const layer : s.layers) count += layer->begin_moves(most);
   MORACLE_CHECK(s.flush_maps(stream));
-  if (count > 0) {
-    MORACLE_TRY(s.evicted, s.transfers->mark(stream));
+  for (State::SlotDevice& one : s.slot_devices) {
+    if (count == 0 || !one.transfers) continue;
+    MORACLE_TRY(one.evicted, one.transfers->mark(s.stream_of(one, stream)));
   }
   return count;
 }
@@ -172,10 +225,12 @@ Result<std::unique_ptr<Graph>> DevicePair::record(const std::function<Status()>&
   if (!graph || !*graph) return graph;
   const auto run = [&s, parts](Stream on) {
     const DeviceLock held = s.device().lock();
+    const std::vector<DeviceLock> others = s.lock_others();
     return s.run(parts, on);
   };
   const auto flush = [&s](Stream on) {
     const DeviceLock held = s.device().lock();
+    const std::vector<DeviceLock> others = s.lock_others();
     return s.flush_maps(on);
   };
   return std::unique_ptr<Graph>(std::make_unique<PlacedGraph>(*std::move(graph), flush, run));

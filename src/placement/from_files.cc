@@ -19,7 +19,7 @@ Status PlacedMoe::State::hold(std::span<const int32_t> experts) {
   if (!pool) return {};
   const auto there = [&](int32_t expert) { return pool->slot_of(expert) >= 0; };
   if (!std::all_of(experts.begin(), experts.end(), there))
-    MORACLE_CHECK(shared().transfers->finish());  // they read the host's memory
+    MORACLE_CHECK(shared().finish_transfers());  // they read the host's memory
   const int64_t before = pool->reads();
   Status held = pool->hold(all, experts);
   counts.reads += pool->reads() - before;

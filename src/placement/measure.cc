@@ -1,21 +1,10 @@
 // The times that placement depends on, measured on a loaded layer.
 #include <algorithm>
-#include <chrono>
 
 #include "base/try.h"
 #include "placement/placed_moe_state.h"
 
 namespace moracle {
-namespace {
-
-using Clock = std::chrono::steady_clock;
-
-double us_since(Clock::time_point start) {
-  return std::chrono::duration<double, std::micro>(Clock::now() - start).count();
-}
-
-}  // namespace
-
 Result<double> PlacedMoe::State::host_us(int64_t num_tokens) {
   HostLink& link = *shared().link;
   const Plan& plan = all.plan();
@@ -48,12 +37,11 @@ Result<double> PlacedMoe::State::transfer_us(bool& in_background) {
   const int32_t there = table.expert_in(0);
   const int32_t expert = there >= 0 ? there : experts_here().front();
   MORACLE_CHECK(hold({&expert, 1}));
-  const MoeAccess::ExpertInSlot one{on_host(expert), 0};
-  ExpertTransfers& transfers = *shared().transfers;
+  ExpertTransfers& transfers = *slots_with(0).on->transfers;
   double least = 0;
   for (int run = 0; run < 3; ++run) {
     const auto start = Clock::now();
-    const auto matrices = MoeAccess::matrices_of(all, slots, {&one, 1});
+    const auto matrices = matrices_of(expert, 0);
     in_background = transfers.in_background(matrices);
     MORACLE_TRY(const int64_t number, transfers.begin(matrices, {}, {}));
     static_cast<void>(number);
@@ -68,6 +56,7 @@ Result<PlacedTimes> PlacedMoe::measure() {
   State& state = *state_;
   DevicePair::State& s = state.shared();
   const DeviceLock lock = s.device().lock();
+  const std::vector<DeviceLock> others = s.lock_others();
   MORACLE_CHECK(s.device().synchronize());
   const Plan& plan = state.all.plan();
   const int64_t most = std::min(plan.max_num_tokens, slots_plan().max_num_tokens);
@@ -95,7 +84,7 @@ Result<PlacedTimes> PlacedMoe::measure() {
     s.forget(&state);
     MORACLE_TRY(State::StreamBuffer* const staged, state.stage(0, {}));
     static_cast<void>(staged);
-    MORACLE_CHECK(s.transfers->finish());
+    MORACLE_CHECK(s.first().transfers->finish());
     times.stream_us = us_since(start) * static_cast<double>(passes);
   }
   double before = one;

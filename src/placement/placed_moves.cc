@@ -8,9 +8,22 @@
 
 namespace moracle {
 
-void PlacedMoe::State::set_local(int64_t expert, int32_t slot) {
-  local[expert] = slot;
-  map.block->changed = true;
+PlacedMoe::State::Slots& PlacedMoe::State::slots_with(int64_t slot) {
+  size_t d = slots.size() - 1;
+  while (slots[d].first > slot) --d;
+  return slots[d];
+}
+
+std::vector<ExpertMatrix> PlacedMoe::State::matrices_of(int64_t expert, int64_t slot) {
+  const Slots& to = slots_with(slot);
+  const MoeAccess::ExpertInSlot one{on_host(expert), slot - to.first};
+  return MoeAccess::matrices_of(all, to.moe, {&one, 1});
+}
+
+void PlacedMoe::State::set_map(int64_t expert, int64_t slot, bool there) {
+  Slots& with = slots_with(slot);
+  with.map.on_host[expert] = there ? static_cast<int32_t>(slot - with.first) : -1;
+  with.map.block->changed = true;
 }
 
 void PlacedMoe::State::cancel(int64_t slot) {
@@ -21,7 +34,7 @@ void PlacedMoe::State::cancel(int64_t slot) {
                                   });
   if (found == s.pending.end()) return;
   s.pending.erase(found);
-  s.budget.end(MoeAccess::expert_bytes(slots));
+  s.budget.end(slot_bytes());
 }
 
 void PlacedMoe::State::evict(int64_t slot) {
@@ -29,24 +42,27 @@ void PlacedMoe::State::evict(int64_t slot) {
   const bool is_ready = table.state(slot) == ExpertSlots::State::kReady;
   cancel(slot);
   table.clear(slot);
-  if (is_ready) set_local(expert, -1);
+  if (is_ready) set_map(expert, slot, false);
 }
 
 Status PlacedMoe::State::arrive(int64_t expert, int64_t slot, Stream stream) {
   // The static scales are those of the host's expert.
   const auto arrived = static_cast<int32_t>(expert);
   if (pool && pool->slot_of(expert) < 0) MORACLE_CHECK(hold({&arrived, 1}));
-  MORACLE_CHECK(MoeAccess::slot_filled(slots, slot, all, on_host(expert), stream));
-  set_local(expert, static_cast<int32_t>(slot));
+  Slots& to = slots_with(slot);
+  MORACLE_CHECK(MoeAccess::slot_filled(to.moe, slot - to.first, all, on_host(expert),
+                                       shared().stream_of(*to.on, stream)));
+  set_map(expert, slot, true);
   table.finish(slot);
   ++counts.moves;
-  counts.bytes_moved += MoeAccess::expert_bytes(slots);
+  counts.bytes_moved += slot_bytes();
   return {};
 }
 
 Status PlacedMoe::State::place(int64_t expert, int64_t slot, Stream stream) {
   DevicePair::State& s = shared();
   const DeviceLock lock = s.device().lock();
+  const std::vector<DeviceLock> others = s.lock_others();
   if (table.ready_slot(expert) == slot) return {};
   if (table.slot_of(expert) >= 0) evict(table.slot_of(expert));
   evict(slot);
@@ -55,43 +71,43 @@ Status PlacedMoe::State::place(int64_t expert, int64_t slot, Stream stream) {
   const auto fill = [&]() -> Status {
     const auto one_expert = static_cast<int32_t>(expert);
     MORACLE_CHECK(hold({&one_expert, 1}));
-    MORACLE_TRY(const ExpertTransfers::Mark mark, s.transfers->mark(stream));
-    const MoeAccess::ExpertInSlot one{on_host(expert), slot};
-    const auto matrices = MoeAccess::matrices_of(all, slots, {&one, 1});
-    MORACLE_TRY(const int64_t transfer, s.transfers->begin(matrices, mark, stream));
-    MORACLE_CHECK(s.transfers->wait(transfer, stream));
+    SlotDevice& to = *slots_with(slot).on;
+    const Stream on = s.stream_of(to, stream);
+    MORACLE_TRY(const ExpertTransfers::Mark mark, to.transfers->mark(on));
+    MORACLE_TRY(const int64_t transfer, to.transfers->begin(matrices_of(expert, slot), mark, on));
+    MORACLE_CHECK(to.transfers->wait(transfer, on));
     MORACLE_CHECK(arrive(expert, slot, stream));
     return s.flush_maps(stream);
   };
   Status filled = fill();
   if (!filled) {
     table.clear(slot);
-    set_local(expert, -1);
+    set_map(expert, slot, false);
   }
   return filled;
 }
 
 void PlacedMoe::State::decide() {
   constexpr int64_t kMost = 4;  // a step of one sequence rarely gains more
-  decided = policy.decide(table, kMost);
+  decided = policy.decide(table, kMost, first_slots);
 }
 
 int64_t PlacedMoe::State::begin_moves(int64_t most) {
   DevicePair::State& s = shared();
-  const int64_t bytes = MoeAccess::expert_bytes(slots);
+  const int64_t bytes = slot_bytes();
   const int64_t fits =
       s.pending.empty() ? std::max<int64_t>(s.budget.moves_of(bytes), 1) : s.budget.moves_of(bytes);
   most = std::min(most, fits);
   if (s.undecided == this) s.undecided = nullptr;
   if (most <= 0) return 0;
   std::vector<ExpertMove> moves =
-      decided ? *std::exchange(decided, std::nullopt) : policy.decide(table, most);
+      decided ? *std::exchange(decided, std::nullopt) : policy.decide(table, most, first_slots);
   if (static_cast<int64_t>(moves.size()) > most) moves.resize(static_cast<size_t>(most));
   for (const ExpertMove& move : moves) {
     evict(move.slot);
     table.begin(move.expert, move.slot);
     s.budget.begin(bytes);
-    s.pending.push_back({this, move});
+    s.pending.push_back({this, move, slots_with(move.slot).on});
   }
   return static_cast<int64_t>(moves.size());
 }
@@ -120,6 +136,7 @@ Status PlacedMoe::evict(int64_t slot, Stream stream) {
   }
   DevicePair::State& s = state_->shared();
   const DeviceLock lock = s.device().lock();
+  const std::vector<DeviceLock> others = s.lock_others();
   state_->decided.reset();
   state_->evict(slot);
   return s.flush_maps(stream);
@@ -135,14 +152,17 @@ std::vector<int32_t> PlacedMoe::placed() const {
 Status PlacedMoe::set_adapter(int32_t id, const LoraWeights& adapter) {
   State& state = *state_;  // one that reads from files has a plan without adapters, which refuses
   const DeviceLock lock = state.shared().device().lock();
+  const std::vector<DeviceLock> others = state.shared().lock_others();
   MORACLE_CHECK(state.all.set_adapter(id, adapter));
   // An expert on its way gets its adapters when it arrives.
   for (int64_t slot = 0; slot < state.table.num_slots(); ++slot) {
     if (state.table.state(slot) != ExpertSlots::State::kReady) continue;
     const int64_t local = state.on_host(state.table.expert_in(slot));
-    MORACLE_CHECK(MoeAccess::copy_adapters(state.slots, slot, state.all, local, {}));
+    State::Slots& to = state.slots_with(slot);
+    MORACLE_CHECK(MoeAccess::copy_adapters(to.moe, slot - to.first, state.all, local, {}));
   }
-  return state.shared().device().synchronize();
+  for (const State::Slots& one : state.slots) MORACLE_CHECK(one.on->device().synchronize());
+  return {};
 }
 
 Status PlacedMoe::clear_adapter(int32_t id) {
@@ -166,7 +186,8 @@ Status PlacedMoe::swap(PackedWeights&& weights, Stream stream) {
 Status PlacedMoe::State::swap(PackedWeights&& weights, Stream stream) {
   DevicePair::State& s = shared();
   const DeviceLock lock = s.device().lock();
-  MORACLE_CHECK(s.transfers->finish());  // they read the old weights
+  const std::vector<DeviceLock> others = s.lock_others();
+  MORACLE_CHECK(s.finish_transfers());  // they read the old weights
   if (pool) {
     MORACLE_TRY(DescribedWeights fresh, MoeAccess::take_described(all, std::move(weights)));
     pool->replace(std::move(fresh));
@@ -181,12 +202,16 @@ Status PlacedMoe::State::swap(PackedWeights&& weights, Stream stream) {
     cancel(slot);
     table.clear(slot);
   }
-  std::fill(local.begin(), local.end(), -1);
-  map.block->changed = true;
+  for (Slots& one : slots) {
+    std::fill(one.map.on_host.begin(), one.map.on_host.end(), -1);
+    one.map.block->changed = true;
+  }
   decided.reset();
   MORACLE_CHECK(s.flush_maps(stream));
   for (const auto& [expert, slot] : experts) MORACLE_CHECK(place(expert, slot, stream));
-  return shared().device().synchronize(stream);
+  for (const Slots& one : slots)
+    MORACLE_CHECK(one.on->device().synchronize(s.stream_of(*one.on, stream)));
+  return {};
 }
 
 }  // namespace moracle

@@ -33,37 +33,66 @@ void SlotPolicy::observe(std::span<const int32_t> ids) {
   for (const int32_t id : last_) uses_[id] = {score(id) + 1, step_};
 }
 
-std::vector<ExpertMove> SlotPolicy::decide(const ExpertSlots& slots, int64_t most) const {
+namespace {
+
+struct Scored {
+  double score;
+  int32_t index;
+  bool operator<(const Scored& b) const {
+    return std::tuple(score, index) < std::tuple(b.score, b.index);
+  }
+};
+
+// The slots of one device, those that lose least first.
+struct Victims {
+  std::vector<Scored> slots;
+  size_t next = 0;
+  double sum = 0;  // of the scores of its experts, those that arrive too
+
+  double lost() const { return std::max(slots[next].score, 0.0); }
+};
+
+}  // namespace
+
+std::vector<ExpertMove> SlotPolicy::decide(const ExpertSlots& slots, int64_t most,
+                                           std::span<const int64_t> first_slots) const {
   std::vector<ExpertMove> moves;
   const double saved = options_.costs.host_us - options_.costs.slot_us;
   if (most <= 0 || saved <= 0 || slots.num_slots() == 0) return moves;
 
-  struct Scored {
-    double score;
-    int32_t index;
-  };
-  std::vector<Scored> missed, victims;
+  std::vector<Scored> missed;
   for (const int32_t expert : last_)
-    if (slots.slot_of(expert) < 0) missed.push_back({score(expert), expert});
+    if (slots.slot_of(expert) < 0) missed.push_back({-score(expert), expert});
   if (missed.empty()) return moves;
-  for (int32_t slot = 0; slot < slots.num_slots(); ++slot) {
-    if (slots.state(slot) == ExpertSlots::State::kArriving) continue;
-    const int32_t expert = slots.expert_in(slot);
-    victims.push_back({expert < 0 ? -1 : score(expert), slot});
+  std::sort(missed.begin(), missed.end());
+  const size_t count = std::min(missed.size(), static_cast<size_t>(most));
+  std::vector<Victims> devices(std::max<size_t>(first_slots.size(), 1));
+  for (size_t d = 0; d < devices.size(); ++d) {
+    Victims& device = devices[d];
+    const int64_t first = d < first_slots.size() ? first_slots[d] : 0;
+    const int64_t end = d + 1 < first_slots.size() ? first_slots[d + 1] : slots.num_slots();
+    for (auto slot = static_cast<int32_t>(first); slot < end; ++slot) {
+      const int32_t expert = slots.expert_in(slot);
+      const double lost = expert < 0 ? -1 : score(expert);
+      device.sum += std::max(lost, 0.0);
+      if (slots.state(slot) != ExpertSlots::State::kArriving) device.slots.push_back({lost, slot});
+    }
+    const size_t sorted = std::min(count, device.slots.size());
+    std::partial_sort(device.slots.begin(), device.slots.begin() + static_cast<ptrdiff_t>(sorted),
+                      device.slots.end());
+    device.slots.resize(sorted);
   }
-  std::sort(missed.begin(), missed.end(), [](const Scored& a, const Scored& b) {
-    return std::tuple(-a.score, a.index) < std::tuple(-b.score, b.index);
-  });
-  const auto by_score = [](const Scored& a, const Scored& b) {
-    return std::tuple(a.score, a.index) < std::tuple(b.score, b.index);
-  };
-  const size_t count = std::min({missed.size(), victims.size(), static_cast<size_t>(most)});
-  std::partial_sort(victims.begin(), victims.begin() + static_cast<ptrdiff_t>(count), victims.end(),
-                    by_score);
   for (size_t i = 0; i < count; ++i) {
-    const double gained = missed[i].score - std::max(victims[i].score, 0.0);
-    if (gained * saved <= options_.costs.move_us) break;  // later ones gain less
-    moves.push_back({missed[i].index, victims[i].index});
+    const double gained = -missed[i].score;
+    Victims* best = nullptr;
+    for (Victims& device : devices) {
+      if (device.next == device.slots.size()) continue;
+      if ((gained - device.lost()) * saved <= options_.costs.move_us) continue;
+      if (best == nullptr || device.sum - device.lost() < best->sum - best->lost()) best = &device;
+    }
+    if (best == nullptr) break;  // later ones gain less
+    best->sum += gained - best->lost();
+    moves.push_back({missed[i].index, best->slots[best->next++].index});
   }
   return moves;
 }

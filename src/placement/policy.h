@@ -31,7 +31,10 @@ class SlotPolicy {
   void observe(std::span<const int32_t> ids);
   /// At most `most` moves, those that gain most first. Only experts of the last step move: others
   /// were not worth it when they were used.
-  std::vector<ExpertMove> decide(const ExpertSlots& slots, int64_t most) const;
+  /// `first_slots`: of each device with slots, ascending from 0. Several devices: of those where a
+  /// move pays, it goes where the sum of scores is least then, so that they get equal work.
+  std::vector<ExpertMove> decide(const ExpertSlots& slots, int64_t most,
+                                 std::span<const int64_t> first_slots = {}) const;
   /// Scores as after steps with these uses: a start from RoutingStatistics.
   void start_from(std::span<const int64_t> uses, int64_t num_tokens);
 

@@ -18,7 +18,7 @@ Result<PlacedMoe::State::StreamBuffer*> PlacedMoe::State::stage(int64_t pass, St
   StreamBuffer& buffer = buffers->two[buffers->next];
   buffers->next = 1 - buffers->next;
   buffer.layer = nullptr;  // until all of it is enqueued
-  ExpertTransfers& transfers = *shared().transfers;
+  ExpertTransfers& transfers = *shared().first().transfers;
   const int64_t capacity = buffers->capacity(), first = pass * capacity;
   const std::vector<int32_t>& experts = all.plan().experts.global();
   const int64_t end = std::min(first + capacity, all.plan().experts.num_local());
@@ -27,13 +27,13 @@ Result<PlacedMoe::State::StreamBuffer*> PlacedMoe::State::stage(int64_t pass, St
     if (together.empty()) return {};
     const auto matrices = MoeAccess::matrices_of(all, buffer.experts, together);
     MORACLE_TRY(buffer.transfer, transfers.begin(matrices, buffer.used, on));
-    counts.bytes_streamed += static_cast<int64_t>(together.size()) * MoeAccess::expert_bytes(slots);
+    counts.bytes_streamed += static_cast<int64_t>(together.size()) * slot_bytes();
     together.clear();
     return {};
   };
   for (int64_t i = first; i < end; ++i) {
-    if (const int32_t slot = local[experts[i]]; slot >= 0) {
-      MORACLE_CHECK(MoeAccess::copy_slot(slots, slot, buffer.experts, i - first, on));
+    if (const int32_t slot = slot_on_first(experts[i]); slot >= 0) {
+      MORACLE_CHECK(MoeAccess::copy_slot(this->first(), slot, buffer.experts, i - first, on));
       continue;
     }
     together.push_back({i, i - first});
@@ -68,7 +68,7 @@ Status PlacedMoe::State::apply_streamed(const Matrix& hidden, TopkIds topk_ids,
   const Matrix partial{s.partial.data(), output.dtype, output.rows, output.cols, output.cols};
   for (int64_t pass = 0; pass < passes; ++pass) {
     MORACLE_TRY(StreamBuffer* const buffer, stage(pass, on));
-    MORACLE_CHECK(s.transfers->wait(buffer->transfer, on));
+    MORACLE_CHECK(s.first().transfers->wait(buffer->transfer, on));
     const int64_t first = pass * capacity;
     const std::vector<int32_t>& experts = all.plan().experts.global();
     const int64_t count = std::min(capacity, all.plan().experts.num_local() - first);
@@ -83,7 +83,7 @@ Status PlacedMoe::State::apply_streamed(const Matrix& hidden, TopkIds topk_ids,
     MORACLE_CHECK(buffer->experts.apply(hidden, topk_ids, topk_weights,
                                         pass == 0 ? output : partial, on, lora_ids));
     if (pass > 0) MORACLE_CHECK(kernel_device(s.device()).ops().add(output, partial, on));
-    MORACLE_TRY(buffer->used, s.transfers->mark(on));
+    MORACLE_TRY(buffer->used, s.first().transfers->mark(on));
     MORACLE_CHECK(stage_next(pass, on));
   }
   ++counts.streamed_calls;
@@ -114,8 +114,8 @@ Status PlacedMoe::stream(const Selection& selection) {
     state.buffers = &*found;
     return {};
   }
-  MORACLE_TRY(FusedMoe one, MoeAccess::make_slots(state.all, selection, s.slots));
-  MORACLE_TRY(FusedMoe other, MoeAccess::make_slots(state.all, selection, s.slots));
+  MORACLE_TRY(FusedMoe one, MoeAccess::make_slots(state.all, selection, s.first().workspace));
+  MORACLE_TRY(FusedMoe other, MoeAccess::make_slots(state.all, selection, s.first().workspace));
   const auto bytes = static_cast<size_t>(plan.max_num_tokens * layer.hidden_size *
                                          bits(plan.activation_dtype) / 8);
   if (plan.experts.num_local() < layer.num_experts && s.partial.bytes() < bytes) {

@@ -103,6 +103,9 @@ Json document(const bench::Decode& decode) {
                        {"misses", decode.placed.misses},
                        {"moves", decode.placed.moves},
                        {"bytes_moved", decode.placed.bytes_moved},
+                       {"hits_of_devices", decode.placed.hits_of_devices},
+                       {"steps_us", decode.placed.steps_us},
+                       {"host_waits_us", decode.placed.host_waits_us},
                        {"predicted", nullptr}};
     if (decode.predicted) {
       json["experts"]["predicted"] = {{"hit_rate", decode.predicted->hit_rate},
@@ -232,7 +235,7 @@ int run_model_bench(const BenchOptions& options) {
   if (options.model.empty()) {
     if (const auto known = rounds_to_bf16(options); !known) return fail(known.error());
   }
-  CLI_TRY(decoding.model.device, parse_device(options.device));
+  if (Status set = set_devices(decoding.model, options.device); !set) return fail(set.error());
   decoding.model.threads = options.threads;
   if (Status joined = options.ranks.join(decoding.model, options.device); !joined)
     return fail(joined.error());

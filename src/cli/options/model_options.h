@@ -51,7 +51,8 @@ inline constexpr const char* kCacheHelp =
     "folder";
 
 inline constexpr const char* kDeviceHelp =
-    "cpu, cuda[:n] or opencl[:n]; default: cpu, or with --machine its first GPU that has kernels";
+    "cpu, cuda[:n] or opencl[:n]; default: cpu, or with --machine its first GPU that has kernels; "
+    "cuda:0,cuda:1 with --gpu-memory: both have slots for experts";
 
 /// Default device: the CPU, or on a known machine its first GPU with kernels.
 inline DeviceName default_device(const Machine& machine) {
@@ -94,7 +95,7 @@ struct ModelArguments {
     ModelOptions options;
     options.device = default_device(machine);
     if (!device.empty()) {
-      MORACLE_TRY(options.device, parse_device(device));
+      MORACLE_CHECK(set_devices(options, device));
     }
     if (machine.name == "here") {  // measurements of this machine are valid for no other
       MORACLE_TRY(options.tuned, read_tuning(cache, threads, options.device));
@@ -132,6 +133,10 @@ struct ModelArguments {
     MORACLE_CHECK(ranks.join(options, device));
     if (options.device_memory == kFreeMemory) {
       MORACLE_TRY(options.device_memory, free_memory(options.device));
+      for (const DeviceName& other : options.slot_devices) {
+        MORACLE_TRY(const int64_t there, free_memory(other));
+        options.device_memory = std::min(options.device_memory, there);
+      }
     }
     if (options.host_memory == kFreeMemory) {
       MORACLE_TRY(options.host_memory, free_memory({}));

@@ -2,6 +2,7 @@
 #include "moracle/model.h"
 
 #include <algorithm>
+#include <chrono>
 #include <utility>
 
 #include "base/out_of_memory.h"
@@ -90,7 +91,12 @@ PlacementCounts Model::placement_counts() const {
     all.bytes_streamed += one.bytes_streamed;
     all.reads += one.reads;
     all.bytes_read += one.bytes_read;
+    all.hits_of_devices.resize(one.hits_of_devices.size());
+    for (size_t d = 0; d < one.hits_of_devices.size(); ++d)
+      all.hits_of_devices[d] += one.hits_of_devices[d];
   }
+  all.steps_us = state_->placed_steps_us;
+  if (state_->recorded.devices) state_->recorded.devices->add_waits(all);
   return all;
 }
 
@@ -241,6 +247,7 @@ Status Model::forward(std::span<const Step> steps) {
   const DeviceLock lock = m.workspace->device().lock();
   MORACLE_CHECK(check_steps(steps, m));
   const Stream stream;
+  const auto start = std::chrono::steady_clock::now();
   const auto run = [&]() -> Status {
     for (const Step& step : steps) {
       if (m.spec.short_context == 0 || step.tokens.empty()) continue;
@@ -275,6 +282,8 @@ Status Model::forward(std::span<const Step> steps) {
     }
     return done;
   }
+  m.placed_steps_us +=
+      std::chrono::duration<double, std::micro>(std::chrono::steady_clock::now() - start).count();
   for (const Step& step : steps) {
     if (step.tokens.empty()) continue;
     KvCache::State& cache = *step.cache->state_;

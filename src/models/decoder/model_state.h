@@ -94,6 +94,7 @@ struct Model::State {
   uint64_t num_calls = 0;  // of forward
   BatchTable batch;
   RecordedSteps recorded;
+  double placed_steps_us = 0;     // of all steps so far, for PlacementCounts
   PlacedTimes placed_times = {};  // of a layer with slots, measured at loading
   int64_t stream_from = std::numeric_limits<int64_t>::max();  // tokens; see PlacedMoe
   // Of a layer for multi-token prediction: see JoinDescription.

@@ -41,6 +41,10 @@ Result<int64_t> free_memory(const DeviceName& device, const Machine& machine) {
 Status set_free_memory(ModelOptions& options, const Machine& machine) {
   if (options.device_memory == kFreeMemory) {
     MORACLE_TRY(options.device_memory, free_memory(options.device, machine));
+    for (const DeviceName& device : options.slot_devices) {
+      MORACLE_TRY(const int64_t there, free_memory(device, machine));
+      options.device_memory = std::min(options.device_memory, there);
+    }
   }
   if (options.host_memory == kFreeMemory) {
     MORACLE_TRY(options.host_memory, free_memory({}, machine));

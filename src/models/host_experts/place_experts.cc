@@ -21,6 +21,21 @@ Status check_options(const ModelOptions& options, const ExpertWishes& wishes) {
                  options.device_memory < 0 ? "device_memory" : "host_memory",
                  str("0 or more bytes, or ", kFreeMemory, " for what is free"), "it is negative"};
   }
+  for (const DeviceName& device : options.slot_devices) {
+    const bool again =
+        device.platform != Platform::kCpu &&
+        (device.index == options.device.index ||
+         std::count_if(options.slot_devices.begin(), options.slot_devices.end(),
+                       [&](const DeviceName& other) { return other.index == device.index; }) > 1);
+    if (again || device.platform != options.device.platform) {
+      return Error{ErrorKind::kInvalidArgument, "", "device",
+                   "several devices of one platform, each once",
+                   str("there are ", name(options.device), " and ", name(device))};
+    }
+  }
+  if (options.parallel.ep_size > 1 && !options.slot_devices.empty())
+    return Error{ErrorKind::kUnsupported, "", "device", "one device for each of several ranks",
+                 str("there are ", 1 + options.slot_devices.size())};
   if (options.parallel.ep_size > 1 && options.spread == Spread::kDispatched)
     return refused("mode=replicated: experts in host memory take no rows of other ranks",
                    "it is mode=dispatched");
@@ -123,6 +138,39 @@ Status limit_host(ExpertWishes& placed, std::span<const ModuleChoice> modules,
   return {};
 }
 
+// Adds the slots of options.slot_devices. Together the devices have at most one for each expert.
+// Then those with the most give some back, so that the work is divided evenly.
+Status place_on_others(ExpertWishes& placed, const Description& description,
+                       const ModelOptions& options, const Machine& machine, AdapterSpan adapters) {
+  std::vector<int64_t>& slots = placed.other_slots;
+  slots.assign(options.slot_devices.size(), 0);
+  for (bool filled = false;; filled = true) {
+    MORACLE_TRY(const auto modules, consider(description, options, machine, adapters, placed));
+    const auto served = [](const ModuleChoice& one) { return one.selection.plan.has_value(); };
+    if (!std::all_of(modules.begin(), modules.end(), served)) return {};  // the caller reports
+    const Experts experts = experts_of(modules);
+    const int64_t one_of_each = std::max<int64_t>(experts.bytes, 1);
+    MORACLE_TRY(const ModelPlan plan, plan_memory(description, modules, options, machine));
+    bool over = false;
+    for (size_t d = 0; d < slots.size(); ++d) {
+      const SlotDevicePlan& there = plan.slot_devices[d];
+      const int64_t left = std::min(options.device_memory, there.memory_bytes) - there.bytes;
+      if (!filled) slots[d] = std::clamp<int64_t>(left / one_of_each, 0, experts.num_experts);
+      if (!filled || left >= 0 || slots[d] == 0) continue;
+      over = true;  // workspaces depend on the number of slots
+      slots[d] = std::max<int64_t>(slots[d] - (-left + one_of_each - 1) / one_of_each, 0);
+    }
+    if (filled && !over) return {};
+    int64_t all = *placed.num_slots;
+    for (const int64_t count : slots) all += count;
+    for (; all > experts.num_experts; --all) {
+      int64_t* most = &*placed.num_slots;
+      for (int64_t& count : slots) most = count > *most ? &count : most;
+      --*most;
+    }
+  }
+}
+
 }  // namespace
 
 int64_t host_memory_of(const ModelOptions& options, const Machine& machine) {
@@ -140,10 +188,11 @@ int64_t reserved_cache_bytes(const ModelPlan& plan, const ModelOptions& options,
   return std::min(max_context, tokens) * plan.cache_bytes_per_token;
 }
 
-Result<ExpertWishes> place_experts(const Description& description, const ModelOptions& options,
-                                   const Machine& machine, AdapterSpan adapters,
-                                   const ExpertWishes& wishes) {
-  if (options.device_memory == 0) return wishes;
+namespace {
+
+Result<ExpertWishes> place_on_first(const Description& description, const ModelOptions& options,
+                                    const Machine& machine, AdapterSpan adapters,
+                                    const ExpertWishes& wishes) {
   MORACLE_CHECK(check_options(options, wishes));
   MORACLE_TRY(const bool whole, holds_all(description, options, machine, adapters, wishes));
   if (whole) return wishes;
@@ -200,6 +249,37 @@ Result<ExpertWishes> place_experts(const Description& description, const ModelOp
     if (filled || more == 0 || *placed.num_slots == most) return placed;
     filled = true;
     placed.num_slots = std::min(*placed.num_slots + more, most);
+  }
+}
+
+}  // namespace
+
+Result<ExpertWishes> place_experts(const Description& description, const ModelOptions& options,
+                                   const Machine& machine, AdapterSpan adapters,
+                                   const ExpertWishes& wishes) {
+  if (options.device_memory == 0) {
+    if (options.slot_devices.empty()) return wishes;
+    return Error{ErrorKind::kInvalidArgument, "", "device_memory",
+                 "a number of bytes or what is free: further devices have slots for experts",
+                 "it is 0, so that the first device holds the whole model"};
+  }
+  MORACLE_TRY(ExpertWishes placed, place_on_first(description, options, machine, adapters, wishes));
+  if (placed.num_slots && !options.slot_devices.empty())
+    MORACLE_CHECK(place_on_others(placed, description, options, machine, adapters));
+  return placed;
+}
+
+Status set_devices(ModelOptions& options, std::string_view names) {
+  options.slot_devices.clear();
+  for (bool first = true;; first = false) {
+    const size_t comma = names.find(',');
+    MORACLE_TRY(const DeviceName device, parse_device(names.substr(0, comma)));
+    if (first)
+      options.device = device;
+    else
+      options.slot_devices.push_back(device);
+    if (comma == names.npos) return {};
+    names.remove_prefix(comma + 1);
   }
 }
 

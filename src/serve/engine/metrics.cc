@@ -17,6 +17,22 @@ void write_value(const char* name, const char* type, const char* help, auto valu
   out += str(name, " ", value, "\n");
 }
 
+void write_placed_devices(const PlacementCounts& placed, std::string& out) {
+  write_head("moracle_expert_slot_device_hits_total", "counter",
+             "Choices of experts in slots of each GPU; 0 computes the rest of the model, too", out);
+  for (size_t d = 0; d < placed.hits_of_devices.size(); ++d)
+    out += str("moracle_expert_slot_device_hits_total{device=\"", d, "\"} ",
+               placed.hits_of_devices[d], "\n");
+  write_value("moracle_placed_step_seconds_total", "counter",
+              "Time of steps of a model with experts in slots", placed.steps_us / 1e6, out);
+  write_value("moracle_host_wait_seconds_total", "counter",
+              "Of it, the time that the host waited for GPUs", placed.host_waits_us / 1e6, out);
+  if (placed.slots_wait_us < 0) return;  // the device does not tell
+  write_value("moracle_gpu_wait_seconds_total", "counter",
+              "Of it, the time that the GPU waited for the host's experts",
+              placed.slots_wait_us / 1e6, out);
+}
+
 }  // namespace
 
 void Histogram::add(double value) {
@@ -147,6 +163,7 @@ std::string Metrics::text() const {
     write_value("moracle_expert_reads_total", "counter",
                 "Experts that were read from files, because host memory did not hold them",
                 g.placed.reads, out);
+    write_placed_devices(g.placed, out);
   }
   write_value("moracle_prompt_tokens_total", "counter", "Prompt tokens computed", prompt_tokens_,
               out);
