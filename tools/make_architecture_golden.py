@@ -342,6 +342,12 @@ MODELS = {
         mamba_proj_bias=True, time_step_limit=(0.4, 0.9), position_embedding_type="rope",
         layer_types=["linear_attention", "full_attention"],
         rope_parameters=dict(rope_type="default", rope_theta=1e4))),
+    # As GGUF can express it: plain steps and biases, no RoPE. Published models have no experts per token.
+    "granite_moe_hybrid_mlp": (transformers.GraniteMoeHybridConfig, dict(
+        num_key_value_heads=4, num_local_experts=0, num_experts_per_tok=0, seed=7, intermediate_size=14,
+        shared_intermediate_size=14, attention_bias=True, attention_multiplier=0.3, tie_word_embeddings=True,
+        mamba_n_heads=6, mamba_n_groups=1, mamba_d_state=8, mamba_d_conv=3,
+        layer_types=["linear_attention", "full_attention"])),
     "nemotron_h": (transformers.NemotronHConfig, dict(
         NEMOTRON, seed=15, n_group=1, topk_group=1,
         layers_block_type=["linear_attention", "moe", "linear_attention", "full_attention", "moe", "mlp"])),

@@ -97,9 +97,7 @@ MODELS = {
     "afmoe": (base("afmoe", num_hidden_layers=4, global_attn_every_n_layers=4),
               dict(score_func="sigmoid", route_norm=True)),
     "granitehybrid": (base("granite_moe_hybrid"), dict(layer_types=["mamba", "attention", "mamba"])),
-    "granitehybrid-dense": (base("granite_moe_hybrid_dense", "time_step_limit", "mamba_proj_bias", "mamba_conv_bias",
-                                 "position_embedding_type", intermediate_size=14),
-                            dict(layer_types=["mamba", "attention"])),
+    "granitehybrid-dense": (base("granite_moe_hybrid_mlp"), dict(layer_types=["mamba", "attention"])),
     "granite_swa": (base("granite_moe_swa", layer_rope_theta=[1e4, 0, 1e4]), dict(no_rope_layers=[1, 0, 1])),
     "granite_swa-shared": (base("granite_moe_swa_shared"), {}),
     "nemotron_h_moe": (base("nemotron_h", mamba_head_dim=8, seed=30, layers_block_type=[

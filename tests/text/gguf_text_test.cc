@@ -98,7 +98,7 @@ TEST(GgufTokenizer, NumbersOfSeveralScriptsSplitAtGroupsOfAsciiDigits) {
     }
     return ids;
   };
-  EXPECT_EQ(must(tokenizer.encode("１２3456７777")), ids_of({"１２3", "456７7", "777"}));
+  EXPECT_EQ(must(tokenizer.encode("１２3456７777")), ids_of({"１２3", "456７", "777"}));
   EXPECT_EQ(must(tokenizer.encode("1234５")), ids_of({"1", "234５"}));
 }
 

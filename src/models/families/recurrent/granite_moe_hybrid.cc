@@ -198,6 +198,7 @@ Status write_gguf(GgufDraft& draft) {
   if (spec.num_experts > 0) return {};
   draft.metadata.erase("granitehybrid.expert_shared_feed_forward_length");
   put_gguf(draft, "feed_forward_length", spec.shared_intermediate);
+  put_gguf(draft, "expert_used_count", 0);
   for (int64_t layer = 0; layer < draft.num_layers; ++layer) {
     for (const char* const part : {"gate", "up", "down"}) {
       auto tensor =
