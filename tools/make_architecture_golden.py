@@ -355,6 +355,12 @@ MODELS = {
         mamba_proj_bias=True, time_step_limit=(0.4, 0.9), position_embedding_type="rope",
         layer_types=["linear_attention", "full_attention"],
         rope_parameters=dict(rope_type="default", rope_theta=1e4))),
+    # As GGUF can express it: plain steps and biases, no RoPE. Published models have no experts per token.
+    "granite_moe_hybrid_mlp": (transformers.GraniteMoeHybridConfig, dict(
+        num_key_value_heads=4, num_local_experts=0, num_experts_per_tok=0, seed=7, intermediate_size=14,
+        shared_intermediate_size=14, attention_bias=True, attention_multiplier=0.3, tie_word_embeddings=True,
+        mamba_n_heads=6, mamba_n_groups=1, mamba_d_state=8, mamba_d_conv=3,
+        layer_types=["linear_attention", "full_attention"])),
     "nemotron_h": (transformers.NemotronHConfig, dict(
         NEMOTRON, seed=15, n_group=1, topk_group=1,
         layers_block_type=["linear_attention", "moe", "linear_attention", "full_attention", "moe", "mlp"])),
@@ -364,6 +370,10 @@ MODELS = {
         mlp_hidden_act="silu", mlp_bias=True, use_bias=True, use_conv_bias=False,
         n_groups=1, conv_kernel=3, time_step_min=0.2,
         layers_block_type=["mlp", "moe", "full_attention", "linear_attention"])),
+    # As GGUF can express it: no MLP, no biases of linear layers.
+    "nemotron_h_experts": (transformers.NemotronHConfig, dict(
+        NEMOTRON, seed=7, n_group=4, topk_group=2, norm_topk_prob=False, moe_latent_size=10, mamba_head_dim=8,
+        n_groups=1, conv_kernel=3, layers_block_type=["moe", "full_attention", "linear_attention", "moe"])),
     # The prompt ends with the original context.
     "mistral4": (transformers.Mistral4Config, dict(
         DEEPSEEK, seed=11, q_lora_rank=10, n_group=1, topk_group=1, first_k_dense_replace=0,
@@ -398,6 +408,11 @@ MODELS |= {
         KIMI, seed=13, n_group=1, topk_group=1,
         linear_attn_config=dict(head_dim=6, num_heads=3, short_conv_kernel_size=4, full_attn_layers=[2],
                                 kda_layers=[1, 3]))),
+    # As many heads in all layers, as GGUF has.
+    "kimi_linear_heads": (transformers.KimiLinearConfig, dict(
+        KIMI, seed=10, n_group=1, topk_group=1,
+        linear_attn_config=dict(head_dim=6, num_heads=4, short_conv_kernel_size=4, full_attn_layers=[2],
+                                kda_layers=[1, 3]))),
     # The first layer has experts and MLA with queries of low rank.
     "kimi_linear_order": (transformers.KimiLinearConfig, dict(
         KIMI, seed=8, n_group=4, topk_group=2, q_lora_rank=10, attention_bias=True, norm_topk_prob=False,
@@ -416,6 +431,11 @@ MODELS |= {
     "minimax": (transformers.MiniMaxConfig, dict(
         MINIMAX, seed=13, num_local_experts=4,
         layer_types=["linear_attention", "full_attention", "linear_attention"])),
+    # The published factors: one alpha, and no beta.
+    "minimax_even": (transformers.MiniMaxConfig, dict(
+        MINIMAX, seed=13, num_local_experts=4, layer_types=["linear_attention", "full_attention", "linear_attention"],
+        **{f"{part}_alpha_factor": 3.0 for part in ("full_attn", "linear_attn", "mlp")},
+        **{f"{part}_beta_factor": 1.0 for part in ("full_attn", "linear_attn", "mlp")})),
     "minimax_window": (transformers.MiniMaxConfig, dict(
         SENSITIVE, seed=10, num_local_experts=8, num_experts_per_tok=3, sliding_window=5, head_dim=6,
         num_key_value_heads=4)),
@@ -566,7 +586,7 @@ def drop_derived_sizes(folder: pathlib.Path, source: pathlib.Path) -> None:
 
 # What changes the files of a model. transformers reads the other folder.
 CHANGES = {"step3p7_fp8": store_experts_as_fp8, "longcat_flash": drop_zero_experts,
-           "minimax": drop_decay_tables, "minimax_window": drop_decay_tables,
+           "minimax": drop_decay_tables, "minimax_even": drop_decay_tables, "minimax_window": drop_decay_tables,
            "minimax_rotary_dim": drop_decay_tables,
            "bailing_hybrid": drop_derived_sizes, "bailing_hybrid_plain": drop_derived_sizes}
 

@@ -96,6 +96,22 @@ MODELS = {
                    num_nextn_predict_layers=0, rope_parameters=dict(rope_theta=1e4, partial_rotary_factor=0.5))),
     "afmoe": (base("afmoe", num_hidden_layers=4, global_attn_every_n_layers=4),
               dict(score_func="sigmoid", route_norm=True)),
+    "granitehybrid": (base("granite_moe_hybrid"), dict(layer_types=["mamba", "attention", "mamba"])),
+    "granitehybrid-dense": (base("granite_moe_hybrid_mlp"), dict(layer_types=["mamba", "attention"])),
+    "granite_swa": (base("granite_moe_swa", layer_rope_theta=[1e4, 0, 1e4]), dict(no_rope_layers=[1, 0, 1])),
+    "granite_swa-shared": (base("granite_moe_swa_shared"), {}),
+    "nemotron_h_moe": (base("nemotron_h", mamba_head_dim=8, seed=30, layers_block_type=[
+        "linear_attention", "moe", "linear_attention", "full_attention", "moe"]), dict(mamba_d_head=8)),
+    "nemotron_h_moe-latent": (base("nemotron_h_experts"), dict(mamba_d_head=8)),
+    "kimi-linear": (base("kimi_linear_heads"), dict(first_k_dense_replace=1, moe_router_activation_func="sigmoid")),
+    "bailingmoe3": (base("bailing_hybrid", num_hidden_layers=4), dict(
+        no_kda_lora=True, gated_attention_proj_granularity_type="head_wise", n_group=4, norm_topk_prob=True,
+        moe_shared_expert_intermediate_size=8, score_function="sigmoid")),
+    "minimax-01": (base("minimax_even", num_hidden_layers=8, rotary_dim=4,
+                        layer_types=["linear_attention"] * 7 + ["full_attention"],
+                        **{f"{part}_alpha_factor": 6.0 for part in ("full_attn", "linear_attn", "mlp")}),
+                   {f"layernorm_{part}_{factor}": value for part in ("full_attention", "linear_attention", "mlp")
+                    for factor, value in (("alpha", 6.0), ("beta", 1.0))}),
 }
 # Multimodal models by file, changed settings, and keys of the text's configuration.
 WRAPPED = {
@@ -119,6 +135,9 @@ MIXED = {
     "qwen3moe-minimums": (256, 256, [
         ("Q4_K", "Q6_K", "Q4_K", "Q6_K", "Q4_1"), ("Q5_K", "Q2_K", "Q3_K", "Q5_K", "Q5_1")]),
 }
+
+
+tiny.CHANGES["minimax-01"] = tiny.drop_decay_tables
 
 
 def stub_vocabulary(model) -> None:
@@ -155,6 +174,15 @@ def transpose_experts(folder: pathlib.Path) -> None:
     safetensors.torch.save_file(tensors, folder / "model.safetensors", {"format": "pt"})
 
 
+def name_dense_layers(folder: pathlib.Path) -> None:
+    """As Kimi-Linear is published; transformers saves dense MLPs under the name of the experts."""
+    tensors = safetensors.torch.load_file(folder / "model.safetensors")
+    for part in ("gate_proj", "up_proj", "down_proj"):
+        for name in [name for name in tensors if f"block_sparse_moe.{part}" in name]:
+            tensors[name.replace("block_sparse_moe", "mlp")] = tensors.pop(name)
+    safetensors.torch.save_file(tensors, folder / "model.safetensors", {"format": "pt"})
+
+
 class MergedLatent:
     """Files from before April 2025 hold attn_kv_b, and no keys of MLA."""
 
@@ -177,16 +205,17 @@ def convert(name: str, folder: pathlib.Path, output: pathlib.Path) -> None:
     import conversion
     import gguf
     hparams = conversion.ModelBase.load_hparams(folder, False)
-    if name == "step35":  # transformers drops the published keys, which the converter needs
+    if name.startswith(("step35", "bailingmoe3", "granitehybrid")):  # transformers drops the published keys, which the converter needs
         hparams = json.loads((folder / "config.json").read_text())
     architecture = conversion.get_model_architecture(hparams, conversion.ModelType.TEXT)
     # transformers' name of the class differs from the published one.
-    architecture = {"PhimoeForCausalLM": "PhiMoEForCausalLM"}.get(architecture, architecture)
+    architecture = {"PhimoeForCausalLM": "PhiMoEForCausalLM", "BailingHybridForCausalLM": "BailingMoeV3ForCausalLM",
+                    "MiniMaxForCausalLM": "MiniMaxText01ForCausalLM"}.get(architecture, architecture)
     parent = conversion.get_model_class(architecture)
     if name == "mistral4":
         parent = parent.Mistral4Model
     parents = (MergedLatent, parent) if name == "deepseek2-merged" else (parent,)
-    members = {"set_vocab": stub_vocabulary, "model_arch": parent.model_arch}
+    members = {"set_vocab": stub_vocabulary, "model_arch": parent.model_arch, "_get_suppress_tokens": lambda model: None}
     if name.startswith(("qwen3", "mimo2", "step35", "hy_v3")):
         members["no_mtp"] = True
     model_class = type(parent.__name__, parents, members)
@@ -217,6 +246,8 @@ def write(name: str, model: tuple, keys: dict, output: pathlib.Path) -> None:
         if name.startswith("gemma4"):  # the converter counts its tokens
             (folder / "tokenizer.json").write_text(json.dumps(
                 {"model": {"vocab": dict.fromkeys(map(str, range(VOCABULARY)))}, "added_tokens": []}))
+        if name == "kimi-linear":
+            name_dense_layers(folder)
         convert(name, folder, output / f"{name}.gguf")
         shutil.copy(folder / "reference.safetensors", output / f"{name}.safetensors")
 

@@ -19,10 +19,51 @@ nb::dict report_of(const QuantizeReport& report) {
   return dict;
 }
 
+nb::dict report_of(const GgufReport& report) {
+  nb::list types, fallbacks;
+  for (const GgufReport::Type& type : report.types) {
+    nb::dict one;
+    one["type"] = std::string(name(type.type));
+    one["tensors"] = type.num_tensors;
+    one["weights"] = type.num_weights;
+    one["bytes"] = type.bytes;
+    types.append(one);
+  }
+  for (const GgufReport::Fallback& fallback : report.fallbacks) {
+    nb::dict one;
+    one["tensor"] = fallback.tensor;
+    one["requested"] = std::string(name(fallback.requested));
+    one["written"] = std::string(name(fallback.written));
+    one["columns"] = fallback.columns;
+    fallbacks.append(one);
+  }
+  nb::dict dict;
+  dict["architecture"] = report.architecture;
+  dict["types"] = types;
+  dict["fallbacks"] = fallbacks;
+  dict["left_out"] = report.left_out;
+  dict["bytes_before"] = report.bytes_before;
+  dict["bytes_after"] = report.bytes_after;
+  return dict;
+}
+
 // The library's error names the option `quantization`.
 Error named_scheme(Error error) {
   if (error.place == "quantization") error.place = "scheme";
   return error;
+}
+
+nb::dict write_gguf_file(const Checkpoint& from, const std::string& types, const std::string& file,
+                         const QuantizeOptions& options, nb::object progress) {
+  if (options.max_shard_bytes != QuantizeOptions().max_shard_bytes)
+    fail_argument("max_shard_bytes", "another format than gguf, which is one file",
+                  "the format is gguf");
+  LongCall call(std::move(progress));
+  return report_of(call.run([&](Progress go_on) -> Result<GgufReport> {
+    const Result<GgufTypes> parsed = GgufTypes::parse(types);
+    if (!parsed) return named_scheme(parsed.error());
+    return write_gguf(from, *parsed, file, go_on);
+  }));
 }
 
 Checkpoint open(const Path& folder) {
@@ -42,6 +83,8 @@ void bind_quantize(nb::module_& m) {
         QuantizeOptions options{utf8_of(format, "format"), max_shard_bytes, {}};
         const std::string folder = path_of(output, "output").string();
         const std::string schemes = utf8_of(scheme, "scheme");
+        if (options.format == "gguf")
+          return write_gguf_file(from, schemes, folder, options, std::move(progress));
         LongCall call(std::move(progress));
         const auto write = [&](Progress go_on) -> Result<QuantizeReport> {
           options.progress = std::move(go_on);
@@ -65,7 +108,9 @@ void bind_quantize(nb::module_& m) {
       "online_schemes(), or \"pattern=scheme,pattern=none\". `progress(done, total)` counts bytes; "
       "False stops. Returns schemes, tensors_quantized, tensors_left, bytes_before, bytes_after "
       "and "
-      "files.");
+      "files. format \"gguf\" writes the file `output`, which llama.cpp loads; `scheme` then has "
+      "GGUF's types (\"q4_k\"), and the result architecture, types, fallbacks, left_out, "
+      "bytes_before and bytes_after.");
 }
 
 }  // namespace

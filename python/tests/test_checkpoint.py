@@ -33,3 +33,24 @@ def test_quantize_writes_a_folder_that_loads(shared_checkpoint, tmp_path):
     assert report["schemes"] == ["int8-w8a8"]
     assert report["bytes_after"] < report["bytes_before"]
     assert moracle.Checkpoint(tmp_path / "int8").moe_layer(0).spec.scheme.name == "int8-w8a8"
+
+
+def test_quantize_writes_gguf_that_loads(shared_checkpoint, tmp_path):
+    file = tmp_path / "model.gguf"
+    report = moracle.quantize(shared_checkpoint("qwen3moe-bf16"), "q8_0", file, format="gguf")
+    assert report["architecture"] == "qwen3moe"
+    assert report["bytes_after"] == file.stat().st_size
+    assert sum(one["bytes"] for one in report["types"]) < report["bytes_after"]
+    written = moracle.Checkpoint(file)
+    assert written.producer == "gguf"
+    assert "q8_0" in {one["type"] for one in report["types"]}
+
+
+@pytest.mark.parametrize("scheme, options, message", [
+    ("q9_9", {}, "'q9_9' is unknown"),
+    ("q8_0", {"max_shard_bytes": 1000}, "max_shard_bytes: needs another format than gguf"),
+])
+def test_wrong_requests_for_gguf_are_named(shared_checkpoint, tmp_path, scheme, options, message):
+    with pytest.raises(moracle.InvalidArgument, match=message):
+        moracle.quantize(shared_checkpoint("qwen3moe-bf16"), scheme, tmp_path / "a.gguf", format="gguf", **options)
+    assert not (tmp_path / "a.gguf").exists()

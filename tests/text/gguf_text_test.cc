@@ -74,6 +74,34 @@ TEST(GgufTokenizer, ByteLevelIdsMatchLlamaCppForEachPreTokenizer) {
   }
 }
 
+// A lookahead from each digit would take 5 · 10^10 steps.
+TEST(GgufTokenizer, LongNumberSplitsOnceFromItsEnd) {
+  constexpr size_t kDigits = 400'000;
+  const Tokenizer tokenizer = must(open(metadata_of("bytes", "superbpe")));
+  const auto ids = must(tokenizer.encode(std::string(kDigits, '7')));
+  const auto three = must(tokenizer.encode("777")), one = must(tokenizer.encode("7"));
+  ASSERT_EQ(kDigits % 3, 1u);  // so a single digit comes first
+  std::vector<int32_t> want = one;
+  for (size_t group = 0; group < kDigits / 3; ++group)
+    want.insert(want.end(), three.begin(), three.end());
+  EXPECT_TRUE(ids == want);
+}
+
+// Digits that are not ASCII, and text, join the group before them.
+TEST(GgufTokenizer, NumbersOfSeveralScriptsSplitAtGroupsOfAsciiDigits) {
+  const Tokenizer tokenizer = must(open(metadata_of("bytes", "superbpe")));
+  const auto ids_of = [&](const std::vector<std::string>& words) {
+    std::vector<int32_t> ids;
+    for (const std::string& word : words) {
+      const auto own = must(tokenizer.encode(word));
+      ids.insert(ids.end(), own.begin(), own.end());
+    }
+    return ids;
+  };
+  EXPECT_EQ(must(tokenizer.encode("１２3456７777")), ids_of({"１２3", "456７", "777"}));
+  EXPECT_EQ(must(tokenizer.encode("1234５")), ids_of({"1", "234５"}));
+}
+
 TEST(GgufTokenizer, SentencePieceIdsMatchLlamaCpp) {
   expect_ids(must(open(metadata_of("llama"))), golden()["llama"]);
 }

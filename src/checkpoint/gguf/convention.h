@@ -42,6 +42,8 @@ struct GgufTensor {
   void (*change)(std::span<float> values) = nullptr;
   /// The inverse of `change`, for writing.
   void (*restore)(std::span<float> values) = nullptr;
+  /// The stored shape keeps dimensions of 1. GgufConvention::write gives it.
+  bool keeps_ones = false;
 };
 
 /// A translated file, for GgufConvention::finish.

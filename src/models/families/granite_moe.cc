@@ -9,8 +9,7 @@
 #include "models/families/decoder_family.h"
 #include "models/families/family.h"
 #include "models/families/granite_moe.h"
-#include "models/gguf/gguf_drafts.h"
-#include "models/gguf/gguf_families.h"
+#include "models/gguf/gguf_recurrent.h"
 
 namespace moracle {
 
@@ -42,8 +41,8 @@ Result<DescribedWeights> describe_granite_shared_mlp(const Checkpoint& checkpoin
                                                      int64_t intermediate) {
   // GGUF files have gate and up apart.
   const std::string mlp = layer + "shared_mlp";
-  const bool apart = checkpoint.has_tensor(mlp + ".gate_proj.weight") ||
-                     checkpoint.has_tensor(mlp + ".up_proj.weight");
+  const bool apart =
+      checkpoint.state().gguf.has_value() || checkpoint.has_tensor(mlp + ".gate_proj.weight");
   const MlpNames names = apart ? MlpNames{} : MlpNames{"input_linear", nullptr, "output_linear"};
   return describe_dense_mlp(checkpoint, mlp, spec, intermediate, names);
 }
@@ -204,25 +203,6 @@ constexpr ExpertConvention convention(std::string_view defaults,
           .gguf = gguf};
 }
 
-constexpr GgufKey kGgufKeys[] = {
-    {"feed_forward_length", "intermediate_size"},
-    {"expert_shared_feed_forward_length", "shared_intermediate_size", false},
-    {"attention.scale", "attention_multiplier"},
-    {"embedding_scale", "embedding_multiplier", false},
-    {"residual_scale", "residual_multiplier", false},
-    {"logit_scale", "logits_scaling"},
-};
-constexpr GgufTensor kGgufTensors[] = {
-    {"blk.{L}.ffn_gate_inp", "model.layers.{L}.block_sparse_moe.router.layer"},
-    {"blk.{L}.ffn_gate_exps", "model.layers.{L}.block_sparse_moe.experts.{E}.gate_proj"},
-    {"blk.{L}.ffn_up_exps", "model.layers.{L}.block_sparse_moe.experts.{E}.up_proj"},
-    {"blk.{L}.ffn_gate_up_exps", "model.layers.{L}.block_sparse_moe.experts.{E}.gate_proj",
-     "model.layers.{L}.block_sparse_moe.experts.{E}.up_proj"},
-    {"blk.{L}.ffn_down_exps", "model.layers.{L}.block_sparse_moe.experts.{E}.down_proj"},
-    {"blk.{L}.ffn_gate_shexp", "model.layers.{L}.shared_mlp.gate_proj"},
-    {"blk.{L}.ffn_up_shexp", "model.layers.{L}.shared_mlp.up_proj"},
-    {"blk.{L}.ffn_down_shexp", "model.layers.{L}.shared_mlp.down_proj"},
-};
 constexpr const char* kGgufShared = "granitemoe.expert_shared_feed_forward_length";
 bool has_shared(const Config& metadata, const Tensors&) {
   return metadata.has({kGgufShared});
@@ -235,32 +215,86 @@ Status finish_gguf(GgufModel& model) {
   return undo_rotary_order(model);
 }
 Status write_gguf(GgufDraft& draft) {
-  split_rows(draft, ".shared_mlp.input_linear.weight", ".shared_mlp.gate_proj.weight",
-             ".shared_mlp.up_proj.weight");
-  for (int64_t layer = 0; layer < draft.num_layers; ++layer) {
-    const std::string mlp = str("model.layers.", layer, ".shared_mlp.");
-    auto down = draft.tensors.extract(mlp + "output_linear.weight");
-    if (down.empty()) continue;
-    down.key() = mlp + "down_proj.weight";
-    draft.tensors.insert(std::move(down));
-  }
+  split_granite_shared_mlp(draft);
   return {};
 }
 constexpr GgufConvention kGguf[] = {{.architecture = "granitemoe",
-                                     .keys = kGgufKeys,
-                                     .tensors = kGgufTensors,
+                                     .keys = kGraniteGgufKeys,
+                                     .tensors = kGraniteGgufTensors,
                                      .applies = lacks_shared,
                                      .finish = finish_gguf,
                                      .write = write_gguf}};
 constexpr GgufConvention kSharedGguf[] = {{.architecture = "granitemoe",
-                                           .keys = kGgufKeys,
-                                           .tensors = kGgufTensors,
+                                           .keys = kGraniteGgufKeys,
+                                           .tensors = kGraniteGgufTensors,
                                            .applies = has_shared,
                                            .finish = finish_gguf,
                                            .write = write_gguf}};
 
+// Differs from kGraniteGgufTensors: gate and up of the shared MLP are one matrix.
+constexpr GgufTensor kWindowedGgufTensors[] = {
+    {"blk.{L}.attn_sinks.weight", "model.layers.{L}.self_attn.sinks"},
+    {"blk.{L}.ffn_gate_inp", "model.layers.{L}.block_sparse_moe.router"},
+    {"blk.{L}.ffn_gate_exps", "model.layers.{L}.block_sparse_moe.experts.{E}.gate_proj"},
+    {"blk.{L}.ffn_up_exps", "model.layers.{L}.block_sparse_moe.experts.{E}.up_proj"},
+    {"blk.{L}.ffn_gate_up_exps", "model.layers.{L}.block_sparse_moe.experts.{E}.gate_proj",
+     "model.layers.{L}.block_sparse_moe.experts.{E}.up_proj"},
+    {"blk.{L}.ffn_down_exps", "model.layers.{L}.block_sparse_moe.experts.{E}.down_proj"},
+    {"blk.{L}.ffn_up_shexp", "model.layers.{L}.shared_mlp.gate_proj",
+     "model.layers.{L}.shared_mlp.up_proj"},
+    {"blk.{L}.ffn_down_shexp", "model.layers.{L}.shared_mlp.down_proj"},
+};
+constexpr GgufKey kWindowKey[] = {{"attention.sliding_window", "sliding_window"}};
+constexpr auto kWindowedKeys = joined(kGraniteGgufKeys, kWindowKey);
+
+// attention.rope_pattern: a boolean for each layer. Without it, all layers rotate.
+Status finish_windowed_gguf(GgufModel& model) {
+  constexpr int64_t kPeriod = 4;
+  MORACLE_CHECK(set_layer_types(model, kPeriod, GgufUnwindowed::kFirst));
+  MORACLE_CHECK(finish_gguf(model));
+  const std::string key = gguf_key(model, "attention.rope_pattern");
+  const nlohmann::json* const pattern = model.metadata.find({key.c_str()});
+  if (pattern == nullptr) return {};
+  const auto layers = model.config["num_hidden_layers"].get<size_t>();
+  if (!pattern->is_array() || pattern->size() < layers)
+    return model.metadata.wrong({key.c_str()}, str("a boolean for each of ", layers, " layers"),
+                                "it has others");
+  const nlohmann::json theta = model.config.value("rope_theta", nlohmann::json(10000.0));
+  nlohmann::json bases = nlohmann::json::array();
+  for (size_t layer = 0; layer < layers; ++layer)
+    bases.push_back((*pattern)[layer] == true ? theta : nlohmann::json(0));
+  model.config["layer_rope_theta"] = std::move(bases);
+  return {};
+}
+
+// One base counts for all layers that rotate.
+Status write_windowed_gguf(GgufDraft& draft) {
+  split_granite_shared_mlp(draft);
+  MORACLE_CHECK(put_window_pattern(draft));
+  const nlohmann::json* const bases = draft.config.find({"layer_rope_theta"});
+  if (bases == nullptr || !bases->is_array()) return {};
+  nlohmann::json pattern = nlohmann::json::array();
+  for (const nlohmann::json& base : *bases) {
+    pattern.push_back(base != 0);
+    if (base != 0) put_gguf(draft, "rope.freq_base", base.get<double>());
+  }
+  put_gguf(draft, "attention.rope_pattern", std::move(pattern));
+  return {};
+}
+constexpr GgufConvention kWindowedGguf[] = {{.architecture = "granite_swa",
+                                             .keys = kWindowedKeys,
+                                             .tensors = kWindowedGgufTensors,
+                                             .finish = finish_windowed_gguf,
+                                             .write = write_windowed_gguf}};
+
 }  // namespace
 }  // namespace granite_moe
+
+void split_granite_shared_mlp(GgufDraft& draft) {
+  split_rows(draft, ".shared_mlp.input_linear.weight", ".shared_mlp.gate_proj.weight",
+             ".shared_mlp.up_proj.weight");
+  rename_ending(draft.tensors, ".shared_mlp.output_linear.weight", ".shared_mlp.down_proj.weight");
+}
 
 constinit const Family kGraniteMoeFamily = {
     .architecture = "GraniteMoeForCausalLM",
@@ -276,7 +310,7 @@ constinit const Family kGraniteMoeSwaFamily = {
     .architecture = "GraniteMoeSWAForCausalLM",
     .models = "Granite-MoE with windows",
     .describe = granite_moe::describe_windowed,
-    .experts =
-        granite_moe::convention(granite_moe::kWindowedDefaults, {}, granite_moe::kWindowedNames)};
+    .experts = granite_moe::convention(granite_moe::kWindowedDefaults, granite_moe::kWindowedGguf,
+                                       granite_moe::kWindowedNames)};
 
 }  // namespace moracle

@@ -3,6 +3,7 @@
 
 #include "models/families/decoder_family.h"
 #include "models/families/family.h"
+#include "models/gguf/gguf_families.h"
 
 namespace moracle {
 
@@ -25,5 +26,27 @@ inline constexpr ExpertNames kGraniteExperts[] = {{.experts = "model.layers.{L}.
                                                    .down = "output_linear.weight",
                                                    .fused = true}};
 inline constexpr const char* kGraniteSizeKeys[] = {"intermediate_size"};
+
+inline constexpr GgufKey kGraniteGgufKeys[] = {
+    {"feed_forward_length", "intermediate_size"},
+    {"expert_shared_feed_forward_length", "shared_intermediate_size", false},
+    {"attention.scale", "attention_multiplier"},
+    {"embedding_scale", "embedding_multiplier", false},
+    {"residual_scale", "residual_multiplier", false},
+    {"logit_scale", "logits_scaling"},
+};
+inline constexpr GgufTensor kGraniteGgufTensors[] = {
+    {"blk.{L}.ffn_gate_inp", "model.layers.{L}.block_sparse_moe.router.layer"},
+    {"blk.{L}.ffn_gate_exps", "model.layers.{L}.block_sparse_moe.experts.{E}.gate_proj"},
+    {"blk.{L}.ffn_up_exps", "model.layers.{L}.block_sparse_moe.experts.{E}.up_proj"},
+    {"blk.{L}.ffn_gate_up_exps", "model.layers.{L}.block_sparse_moe.experts.{E}.gate_proj",
+     "model.layers.{L}.block_sparse_moe.experts.{E}.up_proj"},
+    {"blk.{L}.ffn_down_exps", "model.layers.{L}.block_sparse_moe.experts.{E}.down_proj"},
+    {"blk.{L}.ffn_gate_shexp", "model.layers.{L}.shared_mlp.gate_proj"},
+    {"blk.{L}.ffn_up_shexp", "model.layers.{L}.shared_mlp.up_proj"},
+    {"blk.{L}.ffn_down_shexp", "model.layers.{L}.shared_mlp.down_proj"},
+};
+/// For writing: gate and up of shared_mlp apart, as GGUF has them.
+void split_granite_shared_mlp(GgufDraft& draft);
 
 }  // namespace moracle

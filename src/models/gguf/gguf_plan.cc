@@ -25,7 +25,7 @@ std::string_view without_weight(std::string_view name) {
 
 // llama.cpp reads these only as f32: norms, biases, routers, gates of shared experts, convolutions.
 bool is_always_f32(const GgufEntry& entry) {
-  constexpr std::string_view kPatterns[] = {"_norm.", ".ffn_gate_inp", "conv1d.",
+  constexpr std::string_view kPatterns[] = {"_norm.", ".ffn_gate_inp", "conv1d",
                                             ".shortconv.conv."};
   const std::string& name = entry.name;
   return entry.shape.size() == 1 || !name.ends_with(kWeight) ||
@@ -57,7 +57,7 @@ class Planner {
     MORACLE_CHECK(require_gguf_keys(plan_.metadata, state_.config, *plan_.gguf));
     for (const auto& [name, entry] : plan_.sources) MORACLE_CHECK(add(name, entry.view));
     for (size_t layer = 0; layer < description_.layers.size(); ++layer)
-      MORACLE_CHECK(add_experts(static_cast<int64_t>(layer)));
+      add_experts(static_cast<int64_t>(layer));
     for (GgufTensorPlan& tensor : plan_.tensors) MORACLE_CHECK(choose_type(tensor));
     MORACLE_CHECK(check_patterns());
     finish_report();
@@ -144,9 +144,10 @@ class Planner {
                      "no table has it"};
       }
       entry.name = match->stored;
-      // GGUF drops dimensions of 1 inside a shape.
+      // GGUF drops most dimensions of 1 inside a shape.
       auto& shape = entry.shape;
-      shape.erase(std::remove(shape.begin(), shape.end(), 1), shape.end());
+      if (!match->table_entry->keeps_ones)
+        shape.erase(std::remove(shape.begin(), shape.end(), 1), shape.end());
       if (shape.empty()) shape.push_back(1);
       if (!match->table_entry->second.empty()) shape[0] *= 2;
     }
@@ -165,15 +166,11 @@ class Planner {
     return state_.tensors.file_of(stored ? source->second.stored : name);
   }
 
-  Status add_experts(int64_t layer) {
+  void add_experts(int64_t layer) {
     const LayerDescription& described = description_.layers[static_cast<size_t>(layer)];
-    if (!described.router) return {};
+    if (!described.router) return;
     const DescribedWeights& mlp = *described.mlp;
     const LayerSpec& spec = mlp.spec;
-    if (!is_gated(spec.activation.function)) {
-      return Error{ErrorKind::kUnsupported, state_.folder, spec.name, "experts with a gate",
-                   str("the activation function is ", name(spec.activation.function))};
-    }
     const std::string block = str("blk.", layer, ".");
     const auto put = [&](const char* name, ExpertRole role, const DescribedMatrix& matrix,
                          int64_t n) {
@@ -186,10 +183,10 @@ class Planner {
                                {},
                                GgufTensorPlan::Experts{layer, role, true}});
     };
-    put("ffn_gate_exps", ExpertRole::kGate, mlp.w13, spec.intermediate_size);
+    if (is_gated(spec.activation.function))
+      put("ffn_gate_exps", ExpertRole::kGate, mlp.w13, spec.intermediate_size);
     put("ffn_up_exps", ExpertRole::kUp, mlp.w13, spec.intermediate_size);
     put("ffn_down_exps", ExpertRole::kDown, mlp.w2, mlp.w2.shape().n);
-    return {};
   }
 
   // The modules of a tensor, as the family's table names them.

@@ -12,7 +12,7 @@ namespace {
 // Metadata holds f32 numbers, so computed ones may differ in the last bit.
 bool same(float a, float b) {
   constexpr float kNone = 1e-25f;  // frequencies of pairs that do not rotate
-  if (std::fabs(a) < kNone && std::fabs(b) < kNone) return true;
+  if (a == b || (std::fabs(a) < kNone && std::fabs(b) < kNone)) return true;  // or infinite
   return std::fabs(a - b) <= 1e-6f * std::max(std::fabs(a), std::fabs(b));
 }
 bool same(int64_t a, int64_t b) {

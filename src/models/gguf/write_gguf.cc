@@ -115,10 +115,15 @@ class Writer {
     return tensor.sources.size() == 1 && tensor.sources[0] == tensor.entry.name;
   }
 
+  // Includes columns of heads: ssm_a.
+  static bool is_vector(const GgufEntry& entry) {
+    return entry.shape.size() == 1 || !entry.name.ends_with(".weight");
+  }
+
   Status write_sources(const Checkpoint& written, bool vectors) {
     const auto& opened = written.state().tensors.all();
     for (const GgufTensorPlan& tensor : plan_.tensors) {
-      if (is_own(tensor) || (tensor.entry.shape.size() == 1) != vectors) continue;
+      if (is_own(tensor) || is_vector(tensor.entry) != vectors) continue;
       for (const std::string& name : tensor.sources) {
         const auto at = opened.find(name);
         if (at == opened.end() || at->second.stored != tensor.entry.name) {
@@ -199,7 +204,7 @@ class Writer {
     const auto& [layer, role, bias] = *tensor.experts;
     const std::vector<int64_t>& shape = tensor.entry.shape;
     const int64_t rows = shape[1], columns = bias ? 1 : shape[2];
-    const int64_t first = role == ExpertRole::kUp ? rows : 0;  // gate rows come first
+    const int64_t first = role == ExpertRole::kUp ? expert.n - rows : 0;  // gate rows come first
     const float* const from = (bias ? expert.bias.data() : values.data()) + first * columns;
     const DType type = tensor.entry.dtype;
     MORACLE_TRY(const std::vector<std::byte> stored,

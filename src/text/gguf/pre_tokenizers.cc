@@ -104,6 +104,11 @@ constexpr const char *kThreeDigits = R"(\p{N}{1,3})", *kDigit = R"(\p{N})",
 // group. Only the first group looks for the end of the number: each doing so takes quadratic time.
 constexpr const char* kDigitsFromEnd =
     R"((?<=\p{N})\p{N}{3}|\P{N}*+(?:\p{N}{1,3}(?=(?:\p{N}{3})*+(?!\p{N}))|\z))";
+// The same for ASCII digits among others, where text joins the group before it. A part begins with
+// the digits that fill no group, with a group, or with text; each run of text looks once.
+constexpr const char* kAsciiDigitsFromEnd =
+    R"((?:\A[0-9]{1,3}(?=(?:[0-9]{3})*+(?![0-9]))|[0-9]{3}|(?=[^0-9])))"
+    R"((?:[^0-9]++[0-9]{0,2}?(?=(?:[0-9]{3})*+(?![0-9])))*+)";
 
 constexpr GgufPreTokenizer kPreTokenizers[] = {
     {"llama-bpe llama3 llama-v3 falcon3 falcon-h1 pixtral midm-2.0 lfm2 jina-v5-nano",
@@ -152,7 +157,7 @@ constexpr GgufPreTokenizer kPreTokenizers[] = {
      "jina-v2-de jina-v1-en jina-v2-code roberta-bpe gigachat a.x-4.0 mellum modern-bert",
      {kGpt2}},
     {"starcoder refact command-r smollm codeshell exaone minerva-7b mellum2", {kDigit, kGpt2}},
-    {"superbpe", {R"(\p{N}+)", "(?=(?:[0-9]{3})++(?![0-9]))"}},
+    {"superbpe", {R"(\p{N}+)", kAsciiDigitsFromEnd}},
     {"falcon", {R"([\p{P}\$\+<=>\^~\|`]+)", kGpt2, "[0-9][0-9][0-9]"}},
     {"poro-chat bloom gpt3-finnish", {kWordsWithoutStops}},
     {"viking", {kWordsWithoutStops, kDigit}},

@@ -42,7 +42,7 @@ Result<LatentSpec> read_latent(const Config& config) {
 
 Result<LatentDescription> describe_latent(const Checkpoint& checkpoint, const std::string& prefix,
                                           const DecoderSpec& spec, const LatentSpec& a, bool biased,
-                                          const char* o_name) {
+                                          const char* o_name, const char* gate_name) {
   const int64_t q_rows = a.num_heads * a.head_dim();
   // The biases of config.json apply to layers that read or write the hidden state.
   const auto outer = biased ? describe_biased_linear : describe_linear;
@@ -66,7 +66,7 @@ Result<LatentDescription> describe_latent(const Checkpoint& checkpoint, const st
   std::optional<DescribedMatrix> gate;
   if (a.head_gate) {
     MORACLE_TRY(gate,
-                describe_linear(checkpoint, {prefix + "g_proj"}, {a.num_heads}, spec.hidden_size));
+                describe_linear(checkpoint, {prefix + gate_name}, {a.num_heads}, spec.hidden_size));
   }
   return LatentDescription{a,
                            std::move(q_norm),

@@ -12,11 +12,12 @@ Result<LatentSpec> read_latent(const Config& config);
 Result<LatentSpec> read_latent_sizes(const Config& config);
 Status set_rotary(const Config& config, RotaryAndScale&& read, LatentSpec& spec);
 
-/// Describes `prefix`{q,q_a,q_b,kv_a,kv_b}_proj…, its norms and, with head_gate, g_proj. `biased`:
-/// the layers that read or write the hidden state have biases.
+/// Describes `prefix`{q,q_a,q_b,kv_a,kv_b}_proj…, its norms and, with head_gate, `gate_name`.
+/// `biased`: the layers that read or write the hidden state have biases.
 Result<LatentDescription> describe_latent(const Checkpoint& checkpoint, const std::string& prefix,
                                           const DecoderSpec& decoder, const LatentSpec& spec,
-                                          bool biased, const char* o_name = "o_proj");
+                                          bool biased, const char* o_name = "o_proj",
+                                          const char* gate_name = "g_proj");
 
 /// Describes the whole model. Layers for multi-token prediction are not run.
 Result<Description> describe_latent_decoder(const Checkpoint& checkpoint,

@@ -1,13 +1,16 @@
 // Ling-3.0: Kimi Delta Attention whose decays have a lower bound, and in some layers MLA with a
 // gate for each head. Dense first layers, then DeepSeek-V3's experts. The layers for multi-token
 // prediction are not run.
+#include <algorithm>
 #include <cmath>
 
 #include "base/text.h"
 #include "base/try.h"
 #include "checkpoint/state.h"
 #include "models/families/family.h"
+#include "models/families/latent/latent_decoder.h"
 #include "models/families/recurrent/kimi_delta.h"
+#include "models/gguf/gguf_recurrent.h"
 
 namespace moracle {
 namespace bailing_hybrid {
@@ -110,8 +113,10 @@ Result<AttentionDescription> describe_attention(const Checkpoint& checkpoint, co
                                     {spec.delta.num_heads}, o));
     return AttentionDescription(std::move(delta));
   }
+  // GGUF files have other names for gates of MLA than for those of KDA.
+  const char* const gate = checkpoint.state().gguf ? "mla_g_proj" : "g_proj";
   MORACLE_TRY(LatentDescription latent,
-              describe_latent(checkpoint, prefix, spec.decoder, spec.latent, spec.biased, o));
+              describe_latent(checkpoint, prefix, spec.decoder, spec.latent, spec.biased, o, gate));
   return AttentionDescription(std::move(latent));
 }
 
@@ -125,6 +130,123 @@ Result<Description> describe(const Checkpoint& checkpoint) {
   return describe_decoder(checkpoint, spec.decoder, describe_layer, "norm", "word_embeddings");
 }
 
+void logarithm(std::span<float> values) {
+  for (float& value : values) value = std::log(value);
+}
+void exponential(std::span<float> values) {
+  for (float& value : values) value = std::exp(value);
+}
+
+constexpr GgufKey kOwnGgufKeys[] = {
+    {"context_length", "model_max_length"},
+    {"feed_forward_length", "intermediate_size", false},
+    {"expert_feed_forward_length", "moe_intermediate_size"},
+    {"expert_shared_count", "num_shared_experts"},
+    {"leading_dense_block_count", "first_k_dense_replace"},
+    {"expert_weights_scale", "routed_scaling_factor", false},
+    {"expert_weights_norm", "moe_renormalize"},
+    {"expert_group_count", "num_expert_group", false},
+    {"expert_group_used_count", "topk_group", false},
+    {"ssm.conv_kernel", "short_conv_kernel_size"},
+    {"kda.head_dim", "linear_head_dim"},
+    {"kda.safe_gate", "kda_safe_gate", false},
+    {"kda.gate_lower_bound", "kda_lower_bound"},
+};
+constexpr auto kGgufKeys = joined(kOwnGgufKeys, kLatentGgufOwnKeys);
+// GGUF stores exp(A_log).
+constexpr GgufTensor kGgufTensors[] = {
+    {"token_embd", "model.word_embeddings"},
+    {"blk.{L}.attn_q", "model.layers.{L}.attention.q_proj"},
+    {"blk.{L}.attn_k", "model.layers.{L}.attention.k_proj"},
+    {"blk.{L}.attn_v", "model.layers.{L}.attention.v_proj"},
+    {"blk.{L}.attn_output", "model.layers.{L}.attention.dense"},
+    {"blk.{L}.ssm_conv1d_q", "model.layers.{L}.attention.q_conv1d", {}, nullptr, nullptr, true},
+    {"blk.{L}.ssm_conv1d_k", "model.layers.{L}.attention.k_conv1d", {}, nullptr, nullptr, true},
+    {"blk.{L}.ssm_conv1d_v", "model.layers.{L}.attention.v_conv1d", {}, nullptr, nullptr, true},
+    {"blk.{L}.ssm_f_a", "model.layers.{L}.attention.f_proj"},
+    {"blk.{L}.ssm_g_a", "model.layers.{L}.attention.g_proj"},
+    {"blk.{L}.attn_gate", "model.layers.{L}.attention.mla_g_proj"},
+    {"blk.{L}.ssm_beta", "model.layers.{L}.attention.b_proj"},
+    {"blk.{L}.ssm_a", "model.layers.{L}.attention.A_log", {}, logarithm, exponential, true},
+    {"blk.{L}.ssm_dt.bias", "model.layers.{L}.attention.dt_bias"},
+    {"blk.{L}.ssm_norm", "model.layers.{L}.attention.o_norm"},
+    {"blk.{L}.attn_q_a", "model.layers.{L}.attention.q_a_proj"},
+    {"blk.{L}.attn_q_a_norm", "model.layers.{L}.attention.q_a_layernorm"},
+    {"blk.{L}.attn_q_b", "model.layers.{L}.attention.q_b_proj"},
+    {"blk.{L}.attn_kv_a_mqa", "model.layers.{L}.attention.kv_a_proj_with_mqa"},
+    {"blk.{L}.attn_kv_a_norm", "model.layers.{L}.attention.kv_a_layernorm"},
+    {"blk.{L}.exp_probs_b.bias", "model.layers.{L}.mlp.gate.expert_bias"},
+    {"blk.{L}.ffn_gate_shexp", "model.layers.{L}.mlp.shared_experts.gate_proj"},
+    {"blk.{L}.ffn_up_shexp", "model.layers.{L}.mlp.shared_experts.up_proj"},
+    {"blk.{L}.ffn_down_shexp", "model.layers.{L}.mlp.shared_experts.down_proj"},
+};
+constexpr std::string_view kSharedKvB = ".self_attn.kv_b_proj.weight",
+                           kOwnKvB = ".attention.kv_b_proj.weight";
+
+// Keys that change the arithmetic and that this library does not have.
+Status refuse_limits(const GgufModel& model) {
+  for (const char* const name : {"swiglu_clamp_exp", "swiglu_clamp_shexp"}) {
+    const std::string key = gguf_key(model, name);
+    const nlohmann::json* const limits = model.metadata.find({key.c_str()});
+    const auto is_zero = [](const nlohmann::json& limit) { return limit == 0; };
+    if (limits == nullptr || std::all_of(limits->begin(), limits->end(), is_zero)) continue;
+    return model.metadata.unsupported({key.c_str()}, "zeros: no limit", "it has others");
+  }
+  // llama.cpp scales the scores without YaRN's factor.
+  const std::string type = gguf_key(model, "rope.scaling.type");
+  MORACLE_TRY(const std::string scaling, model.metadata.text_or("none", {type.c_str()}));
+  if (scaling == "none" || scaling == "linear") return {};
+  return model.metadata.unsupported({type.c_str()}, "none or linear", "it is " + scaling);
+}
+
+Status finish_gguf(GgufModel& model) {
+  MORACLE_CHECK(refuse_limits(model));
+  MORACLE_CHECK(require_gating(model, GgufGating::kSigmoid));
+  MORACLE_CHECK(set_layers_by_kv_heads(model));
+  MORACLE_TRY(const int64_t heads, gguf_integer(model, "attention.head_count"));
+  restore_kimi_delta_shapes(model, {heads});
+  MORACLE_CHECK(finish_deepseek(model));
+  rename_ending(model.tensors, kSharedKvB, kOwnKvB);
+  return {};
+}
+
+Status write_gguf(GgufDraft& draft) {
+  MORACLE_TRY(const Spec spec, read(draft.config, draft.num_layers));
+  if (spec.delta.lower_bound == 0)
+    return draft.config.unsupported({"kda_safe_gate"}, "true, as in GGUF files of bailingmoe3",
+                                    "it is false");
+  rename_ending(draft.tensors, kOwnKvB, kSharedKvB);
+  MORACLE_CHECK(put_sigmoid_gating(draft));
+  MORACLE_CHECK(put_latent(draft));
+  put_kv_heads(draft, spec.is_delta, 1);
+  put_gguf(draft, "context_length", spec.decoder.max_context);
+  put_gguf(draft, "kda.head_dim", spec.delta.head_dim);
+  put_gguf(draft, "kda.safe_gate", true);
+  put_gguf(draft, "kda.gate_lower_bound", spec.delta.lower_bound);
+  MORACLE_TRY(const int64_t groups, draft.config.integer_or(1, {"n_group", "num_expert_group"}, 1));
+  MORACLE_TRY(const bool renormalized,
+              draft.config.boolean_or(true, Config::Keys(std::begin(kRenormalizeKeysOf),
+                                                         std::end(kRenormalizeKeysOf))));
+  put_gguf(draft, "expert_group_count", groups);
+  put_gguf(draft, "expert_weights_norm", renormalized);
+  put_kimi_delta_shapes(draft);
+  rename_ending(draft.tensors, ".attention.o_proj.weight", ".attention.dense.weight");
+  for (int64_t layer = 0; layer < draft.num_layers; ++layer) {
+    if (spec.is_delta[static_cast<size_t>(layer)]) continue;
+    const std::string attention = str("layers.", layer, ".attention.");
+    rename_ending(draft.tensors, attention + "g_proj.weight", attention + "mla_g_proj.weight");
+  }
+  return {};
+}
+constexpr GgufConvention kGguf[] = {{.architecture = "bailingmoe3",
+                                     .keys = kGgufKeys,
+                                     .tensors = kGgufTensors,
+                                     .usual_heads = false,
+                                     .constants = R"({"routed_scaling_factor": 1.0,
+  "num_expert_group": 1, "topk_group": 1})",
+                                     .finish = finish_gguf,
+                                     .write = write_gguf}};
+
 }  // namespace
 }  // namespace bailing_hybrid
 
@@ -137,6 +259,7 @@ constinit const Family kBailingHybridFamily = {
                 .top_k = bailing_hybrid::kTopKKeysOf,
                 .score = Score::kSigmoid,
                 .renormalize_keys = bailing_hybrid::kRenormalizeKeysOf,
-                .correction_bias = bailing_hybrid::kBias}};
+                .correction_bias = bailing_hybrid::kBias,
+                .gguf = bailing_hybrid::kGguf}};
 
 }  // namespace moracle

@@ -5,6 +5,7 @@
 #include "checkpoint/state.h"
 #include "models/families/granite_moe.h"
 #include "models/families/recurrent/mamba_layers.h"
+#include "models/gguf/gguf_recurrent.h"
 
 namespace moracle {
 namespace granite_moe_hybrid {
@@ -135,6 +136,86 @@ Result<Description> describe(const Checkpoint& checkpoint) {
   return description;
 }
 
+constexpr GgufKey kOwnGgufKeys[] = {
+    {"expert_count", "num_local_experts"},
+    {"ssm.conv_kernel", "mamba_d_conv"},
+    {"ssm.state_size", "mamba_d_state"},
+    {"ssm.group_count", "mamba_n_groups"},
+    {"ssm.time_step_rank", "mamba_n_heads"},
+    {"ssm.inner_size", "mamba_expand"},                            // until finish divides it
+    {"rope.scaling.finetuned", "position_embedding_type", false},  // until finish names it
+};
+constexpr auto kGgufKeys = joined(kGraniteGgufKeys, kOwnGgufKeys);
+// Without experts, the shared MLP is the feed-forward of llama.cpp.
+constexpr GgufTensor kOwnGgufTensors[] = {
+    {"blk.{L}.ffn_gate", "model.layers.{L}.shared_mlp.gate_proj"},
+    {"blk.{L}.ffn_up", "model.layers.{L}.shared_mlp.up_proj"},
+    {"blk.{L}.ffn_down", "model.layers.{L}.shared_mlp.down_proj"},
+    {"blk.{L}.ssm_in", "model.layers.{L}.mamba.in_proj"},
+    {"blk.{L}.ssm_conv1d", "model.layers.{L}.mamba.conv1d"},
+    {"blk.{L}.ssm_a", "model.layers.{L}.mamba.A_log", {}, decay_logarithm, negative_decay, true},
+    {"blk.{L}.ssm_d", "model.layers.{L}.mamba.D", {}, nullptr, nullptr, true},
+    {"blk.{L}.ssm_dt.bias", "model.layers.{L}.mamba.dt_bias"},
+    {"blk.{L}.ssm_norm", "model.layers.{L}.mamba.norm", {}, nullptr, nullptr, true},
+    {"blk.{L}.ssm_out", "model.layers.{L}.mamba.out_proj"},
+};
+constexpr auto kGgufTensors = joined(kGraniteGgufTensors, kOwnGgufTensors);
+
+Status finish_gguf(GgufModel& model) {
+  nlohmann::json& config = model.config;
+  MORACLE_CHECK(set_layers_by_kv_heads(model));
+  MORACLE_TRY(config["mamba_d_head"], gguf_state_columns(model));
+  MORACLE_TRY(const int64_t inner, gguf_integer(model, "ssm.inner_size"));
+  MORACLE_TRY(const int64_t hidden, gguf_integer(model, "embedding_length"));
+  const std::string size = gguf_key(model, "ssm.inner_size"),
+                    rope = gguf_key(model, "rope.scaling.finetuned");
+  if (inner % hidden != 0)
+    return model.metadata.wrong({size.c_str()}, str("a multiple of the hidden size, ", hidden),
+                                str("it is ", inner));
+  config["mamba_expand"] = inner / hidden;
+  MORACLE_TRY(const bool rotates, model.metadata.boolean_or(true, {rope.c_str()}));
+  config["position_embedding_type"] = rotates ? "rope" : "nope";
+  if (!config.contains("shared_intermediate_size"))
+    config["shared_intermediate_size"] =
+        config["num_local_experts"] == 0 ? config["intermediate_size"] : nlohmann::json(0);
+  restore_mamba2_shapes(model, ".mamba");
+  set_attention_bias(model);
+  return undo_rotary_order(model);
+}
+
+Status write_gguf(GgufDraft& draft) {
+  MORACLE_TRY(const Spec spec, read(draft.config, draft.num_layers));
+  if (spec.mamba.inner() != 2 * spec.decoder.hidden_size)
+    return draft.config.unsupported({"mamba_expand"}, "2, as in GGUF files of granitehybrid",
+                                    "it is another number");
+  put_kv_heads(draft, spec.is_mamba, spec.heads.num_kv_heads);
+  put_gguf(draft, "ssm.inner_size", spec.mamba.inner());
+  MORACLE_TRY(const std::string positions,
+              draft.config.text_or("nope", {"position_embedding_type"}));
+  put_gguf(draft, "rope.scaling.finetuned", positions == "rope");
+  put_mamba2_shapes(draft, ".mamba", spec.mamba.num_groups);
+  split_granite_shared_mlp(draft);
+  if (spec.num_experts > 0) return {};
+  draft.metadata.erase("granitehybrid.expert_shared_feed_forward_length");
+  put_gguf(draft, "feed_forward_length", spec.shared_intermediate);
+  put_gguf(draft, "expert_used_count", 0);
+  for (int64_t layer = 0; layer < draft.num_layers; ++layer) {
+    for (const char* const part : {"gate", "up", "down"}) {
+      auto tensor =
+          draft.tensors.extract(str("model.layers.", layer, ".shared_mlp.", part, "_proj.weight"));
+      if (tensor.empty()) continue;
+      tensor.key() = str("blk.", layer, ".ffn_", part, ".weight");
+      draft.tensors.insert(std::move(tensor));
+    }
+  }
+  return {};
+}
+constexpr GgufConvention kGguf[] = {{.architecture = "granitehybrid",
+                                     .keys = kGgufKeys,
+                                     .tensors = kGgufTensors,
+                                     .finish = finish_gguf,
+                                     .write = write_gguf}};
+
 }  // namespace
 }  // namespace granite_moe_hybrid
 
@@ -145,6 +226,7 @@ constinit const Family kGraniteMoeHybridFamily = {
     .experts = {.defaults = granite_moe_hybrid::kDefaults,
                 .names = kGraniteExperts,
                 .intermediate_size = kGraniteSizeKeys,
-                .score = Score::kTopkThenSoftmax}};
+                .score = Score::kTopkThenSoftmax,
+                .gguf = granite_moe_hybrid::kGguf}};
 
 }  // namespace moracle

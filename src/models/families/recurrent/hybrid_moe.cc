@@ -1,13 +1,11 @@
 #include "models/families/recurrent/hybrid_moe.h"
 
 #include <algorithm>
-#include <cmath>
 
 #include "base/text.h"
 #include "base/try.h"
 #include "checkpoint/experts/matrix_share.h"
 #include "checkpoint/state.h"
-#include "models/gguf/gguf_drafts.h"
 
 namespace moracle {
 namespace {
@@ -113,13 +111,6 @@ Result<LayerDescription> describe_hybrid_layer(const Checkpoint& checkpoint, con
   return describe_qwen_layer(checkpoint, spec.decoder, layer, std::move(attention), true);
 }
 
-void decay_logarithm(std::span<float> values) {
-  for (float& value : values) value = std::log(-value);
-}
-void negative_decay(std::span<float> values) {
-  for (float& value : values) value = -std::exp(value);
-}
-
 namespace {
 
 constexpr std::string_view kB = ".linear_attn.in_proj_b.weight",
@@ -161,23 +152,8 @@ Status finish_hybrid_gguf(GgufModel& model) {
   MORACLE_CHECK(set_partial_rotary(model));
   MORACLE_TRY(const int64_t key_heads, gguf_integer(model, "ssm.group_count"));
   MORACLE_TRY(const int64_t heads, gguf_integer(model, "ssm.time_step_rank"));
-  MORACLE_TRY(const int64_t values, gguf_integer(model, "ssm.inner_size"));
-  if (values % heads != 0) {
-    const std::string key = gguf_key(model, "ssm.inner_size");
-    return model.metadata.wrong({key.c_str()}, str("a multiple of ", heads, " value heads"),
-                                str("it is ", values));
-  }
-  config["linear_value_head_dim"] = values / heads;
-  const std::string key = gguf_key(model, "attention.recurrent_layers");
-  const auto layers = config["num_hidden_layers"].get<size_t>();
-  if (const nlohmann::json* const recurrent = model.metadata.find({key.c_str()})) {
-    if (!recurrent->is_array() || recurrent->size() < layers)
-      return model.metadata.wrong({key.c_str()}, str("a boolean for each of ", layers, " layers"),
-                                  "it has others");
-    for (size_t layer = 0; layer < layers; ++layer)
-      config["layer_types"].push_back((*recurrent)[layer] == true ? "linear_attention"
-                                                                  : "full_attention");
-  }
+  MORACLE_TRY(config["linear_value_head_dim"], gguf_state_columns(model));
+  MORACLE_CHECK(set_recurrent_layers(model));
   reshape(model, ".linear_attn.conv1d.weight", [](const TensorView& stored) {
     std::vector<int64_t> shape = stored.shape;
     if (shape.size() == 2) shape.insert(shape.begin() + 1, 1);
@@ -202,9 +178,9 @@ Status write_hybrid_gguf(GgufDraft& draft) {
   const auto full = std::find(types.begin(), types.end(), "full_attention");
   if (full != types.end()) {
     put_gguf(draft, "full_attention_interval", full - types.begin() + 1);
-    nlohmann::json recurrent = nlohmann::json::array();
+    std::vector<bool> recurrent;
     for (const std::string& type : types) recurrent.push_back(type == "linear_attention");
-    put_gguf(draft, "attention.recurrent_layers", std::move(recurrent));
+    put_recurrent_layers(draft, recurrent);
   }
   // in_proj_qkvz stays whole, as ssm_in; in_proj_ba belongs to it.
   for (int64_t layer = 0; layer < draft.num_layers; ++layer) {

@@ -4,7 +4,7 @@
 
 #include "models/families/decoder_family.h"
 #include "models/gguf/gguf_drafts.h"
-#include "models/gguf/gguf_families.h"
+#include "models/gguf/gguf_recurrent.h"
 
 namespace moracle {
 
@@ -40,9 +40,6 @@ inline constexpr GgufKey kHybridGgufKeys[] = {
     {"ssm.inner_size", "linear_value_head_dim"},  // likewise
     {"full_attention_interval", "full_attention_interval", false},
 };
-/// GGUF stores decay as -exp(A_log).
-void decay_logarithm(std::span<float> values);
-void negative_decay(std::span<float> values);
 inline constexpr GgufTensor kHybridGgufTensors[] = {
     {"output_norm", "model.norm", {}, subtract_one, add_one},
     {"blk.{L}.attn_norm", "model.layers.{L}.input_layernorm", {}, subtract_one, add_one},

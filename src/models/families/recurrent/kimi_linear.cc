@@ -8,6 +8,7 @@
 #include "checkpoint/state.h"
 #include "models/families/family.h"
 #include "models/families/recurrent/kimi_delta.h"
+#include "models/gguf/gguf_recurrent.h"
 
 namespace moracle {
 namespace kimi_linear {
@@ -159,6 +160,81 @@ Result<Description> describe(const Checkpoint& checkpoint) {
                           [&](int64_t layer) { return describe_layer(checkpoint, spec, layer); });
 }
 
+constexpr GgufKey kGgufKeys[] = {
+    {"context_length", "model_max_length"},
+    {"feed_forward_length", "intermediate_size", false},
+    {"expert_feed_forward_length", "moe_intermediate_size"},
+    {"expert_shared_count", "num_shared_experts"},
+    {"leading_dense_block_count", "first_k_dense_replace", false},
+    {"expert_weights_scale", "routed_scaling_factor", false},
+    {"attention.kv_lora_rank", "kv_lora_rank"},
+    {"rope.dimension_count", "qk_rope_head_dim"},
+    {"ssm.conv_kernel", "linear_conv_kernel_dim"},
+    {"kda.head_dim", "linear_head_dim"},
+};
+constexpr GgufTensor kOwnGgufTensors[] = {
+    {"blk.{L}.ssm_conv1d_q", "model.layers.{L}.self_attn.q_conv1d", {}, nullptr, nullptr, true},
+    {"blk.{L}.ssm_conv1d_k", "model.layers.{L}.self_attn.k_conv1d", {}, nullptr, nullptr, true},
+    {"blk.{L}.ssm_conv1d_v", "model.layers.{L}.self_attn.v_conv1d", {}, nullptr, nullptr, true},
+    {"blk.{L}.ssm_f_a", "model.layers.{L}.self_attn.f_a_proj"},
+    {"blk.{L}.ssm_f_b", "model.layers.{L}.self_attn.f_b_proj"},
+    {"blk.{L}.ssm_g_a", "model.layers.{L}.self_attn.g_a_proj"},
+    {"blk.{L}.ssm_g_b", "model.layers.{L}.self_attn.g_b_proj"},
+    {"blk.{L}.ssm_beta", "model.layers.{L}.self_attn.b_proj"},
+    {"blk.{L}.ssm_a",
+     "model.layers.{L}.self_attn.A_log",
+     {},
+     decay_logarithm,
+     negative_decay,
+     true},
+    {"blk.{L}.ssm_dt.bias", "model.layers.{L}.self_attn.dt_bias"},
+    {"blk.{L}.ssm_norm", "model.layers.{L}.self_attn.o_norm"},
+    {"blk.{L}.attn_kv_a_mqa", "model.layers.{L}.self_attn.kv_a_proj_with_mqa"},
+    {"blk.{L}.attn_kv_a_norm", "model.layers.{L}.self_attn.kv_a_layernorm"},
+    {"blk.{L}.attn_kv_b", "model.layers.{L}.self_attn.kv_b_proj"},
+    {"blk.{L}.exp_probs_b.bias", "model.layers.{L}.block_sparse_moe.gate.e_score_correction_bias"},
+    {"blk.{L}.ffn_gate_shexp", "model.layers.{L}.block_sparse_moe.shared_experts.gate_proj"},
+    {"blk.{L}.ffn_up_shexp", "model.layers.{L}.block_sparse_moe.shared_experts.up_proj"},
+    {"blk.{L}.ffn_down_shexp", "model.layers.{L}.block_sparse_moe.shared_experts.down_proj"},
+};
+constexpr auto kGgufTensors = joined(kBlockSparseGgufTensors, kOwnGgufTensors);
+
+Status finish_gguf(GgufModel& model) {
+  MORACLE_CHECK(require_gating(model, GgufGating::kSigmoid));
+  MORACLE_CHECK(set_layers_by_kv_heads(model));
+  MORACLE_TRY(const int64_t heads, gguf_integer(model, "attention.head_count"));
+  model.config["linear_num_heads"] = heads;
+  restore_kimi_delta_shapes(model, {1, 1, heads, 1});
+  return finish_deepseek(model);
+}
+
+Status write_gguf(GgufDraft& draft) {
+  MORACLE_TRY(const Spec spec, read(draft.config, draft.num_layers));
+  if (spec.delta.num_heads != spec.latent.num_heads)
+    return draft.config.unsupported({"linear_attn_config"},
+                                    str(spec.latent.num_heads, " heads, as in other layers"),
+                                    str("num_heads is ", spec.delta.num_heads));
+  MORACLE_CHECK(put_sigmoid_gating(draft));
+  MORACLE_CHECK(put_latent(draft));
+  put_kv_heads(draft, spec.is_delta, 1);
+  put_gguf(draft, "context_length", spec.decoder.max_context);
+  put_gguf(draft, "ssm.conv_kernel", spec.delta.kernel);
+  put_gguf(draft, "kda.head_dim", spec.delta.head_dim);
+  put_kimi_delta_shapes(draft);
+  for (const char* const part : {"gate_proj.weight", "up_proj.weight", "down_proj.weight"})
+    rename_ending(draft.tensors, str(".block_sparse_moe.", part), str(".mlp.", part));
+  return {};
+}
+// The heads of all layers are as many. llama.cpp always renormalizes the weights of experts.
+constexpr GgufConvention kGguf[] = {{.architecture = "kimi-linear",
+                                     .keys = kGgufKeys,
+                                     .tensors = kGgufTensors,
+                                     .usual_heads = false,
+                                     .constants = R"({"first_k_dense_replace": 0,
+  "routed_scaling_factor": 1.0, "num_expert_group": 1, "topk_group": 1, "moe_renormalize": true})",
+                                     .finish = finish_gguf,
+                                     .write = write_gguf}};
+
 }  // namespace
 }  // namespace kimi_linear
 
@@ -171,6 +247,7 @@ constinit const Family kKimiLinearFamily = {
                 .top_k = kimi_linear::kTopKKeysOf,
                 .score = Score::kSigmoid,
                 .renormalize_keys = kimi_linear::kRenormalizeKeysOf,
-                .correction_bias = kimi_linear::kBias}};
+                .correction_bias = kimi_linear::kBias,
+                .gguf = kimi_linear::kGguf}};
 
 }  // namespace moracle

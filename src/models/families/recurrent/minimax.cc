@@ -8,6 +8,7 @@
 #include "checkpoint/state.h"
 #include "models/families/decoder_family.h"
 #include "models/families/family.h"
+#include "models/gguf/gguf_recurrent.h"
 
 namespace moracle {
 namespace minimax {
@@ -196,6 +197,61 @@ Result<Description> describe(const Checkpoint& checkpoint) {
   return description;
 }
 
+constexpr GgufKey kGgufKeys[] = {
+    {"feed_forward_length", "intermediate_size"},
+    {"residual_scale", "layernorm_mlp_alpha"},
+    {"rope.dimension_count", "rotary_dim", false},
+};
+constexpr GgufTensor kOwnGgufTensors[] = {
+    {"blk.{L}.attn_output", "model.layers.{L}.self_attn.o_proj"},
+    {"blk.{L}.attn_output", "model.layers.{L}.self_attn.out_proj"},  // of lightning attention
+    {"blk.{L}.attn_qkv", "model.layers.{L}.self_attn.qkv_proj"},
+    {"blk.{L}.attn_gate", "model.layers.{L}.self_attn.output_gate"},
+    {"blk.{L}.attn_norm_2", "model.layers.{L}.self_attn.norm"},
+};
+constexpr auto kGgufTensors = joined(kBlockSparseGgufTensors, kOwnGgufTensors);
+
+// llama.cpp has one alpha; every beta is 1. Without a key each eighth layer is softmax attention.
+Status finish_gguf(GgufModel& model) {
+  constexpr int64_t kPeriod = 8;
+  nlohmann::json& config = model.config;
+  MORACLE_CHECK(set_recurrent_layers(model, kPeriod));
+  const nlohmann::json alpha = config["layernorm_mlp_alpha"];
+  for (const char* const branch : {"full_attention", "linear_attention", "mlp"}) {
+    config[str("layernorm_", branch, "_alpha")] = alpha;
+    config[str("layernorm_", branch, "_beta")] = 1;
+  }
+  const nlohmann::json& types = config["layer_types"];
+  for (size_t layer = 0; layer < types.size(); ++layer) {
+    if (types[layer] != "linear_attention") continue;
+    rename_ending(model.tensors, str("layers.", layer, ".self_attn.o_proj.weight"),
+                  str("layers.", layer, ".self_attn.out_proj.weight"));
+  }
+  return {};
+}
+
+Status write_gguf(GgufDraft& draft) {
+  MORACLE_TRY(const Spec spec, read(draft.config, draft.num_layers));
+  put_gguf(draft, "residual_scale", spec.of_experts.sum_scale);
+  put_recurrent_layers(draft, spec.is_lightning);
+  std::erase_if(draft.tensors,
+                [](const auto& tensor) { return tensor.first.ends_with(".slope_rate"); });
+  return {};
+}
+// Files have the published names.
+bool has_other_names(const Config&, const Tensors&) {
+  return false;
+}
+constexpr GgufConvention convention(bool published) {
+  return {.architecture = "minimax-01",
+          .keys = kGgufKeys,
+          .tensors = kGgufTensors,
+          .applies = published ? nullptr : has_other_names,
+          .finish = finish_gguf,
+          .write = write_gguf};
+}
+constexpr GgufConvention kGguf[] = {convention(false)}, kPublishedGguf[] = {convention(true)};
+
 }  // namespace
 }  // namespace minimax
 
@@ -203,22 +259,26 @@ Result<Description> describe(const Checkpoint& checkpoint) {
 namespace minimax {
 constexpr std::string_view kNotes =
     "`rotary_dim` counts, as in the publisher's code; stored tables of decays are not used";
-constexpr ExpertConvention kExperts = {.defaults = kDefaults,
-                                       .intermediate_size = kOnlySizeKeys,
-                                       .score = Score::kSoftmax,
-                                       .renormalize = true,
-                                       .renormalize_keys = {}};
+constexpr ExpertConvention experts(std::span<const GgufConvention> gguf) {
+  return {.defaults = kDefaults,
+          .intermediate_size = kOnlySizeKeys,
+          .score = Score::kSoftmax,
+          .renormalize = true,
+          .renormalize_keys = {},
+          .gguf = gguf};
+}
 }  // namespace minimax
 constinit const Family kMinimaxFamily = {.architecture = "MiniMaxForCausalLM",
                                          .models = "MiniMax-Text-01 as transformers saves it",
                                          .notes = minimax::kNotes,
                                          .describe = minimax::describe,
-                                         .experts = minimax::kExperts};
-constinit const Family kMinimaxText01Family = {.architecture = "MiniMaxText01ForCausalLM",
-                                               .also = "MiniMaxM1ForCausalLM",
-                                               .models = "MiniMax-Text-01, M1",
-                                               .notes = minimax::kNotes,
-                                               .describe = minimax::describe,
-                                               .experts = minimax::kExperts};
+                                         .experts = minimax::experts(minimax::kGguf)};
+constinit const Family kMinimaxText01Family = {
+    .architecture = "MiniMaxText01ForCausalLM",
+    .also = "MiniMaxM1ForCausalLM",
+    .models = "MiniMax-Text-01, M1",
+    .notes = minimax::kNotes,
+    .describe = minimax::describe,
+    .experts = minimax::experts(minimax::kPublishedGguf)};
 
 }  // namespace moracle

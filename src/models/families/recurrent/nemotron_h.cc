@@ -10,6 +10,7 @@
 #include "models/families/decoder_family.h"
 #include "models/families/family.h"
 #include "models/families/recurrent/mamba_layers.h"
+#include "models/gguf/gguf_recurrent.h"
 
 namespace moracle {
 namespace nemotron_h {
@@ -191,6 +192,97 @@ Result<Description> describe(const Checkpoint& checkpoint) {
       "embeddings");
 }
 
+constexpr GgufKey kGgufKeys[] = {
+    {"attention.layer_norm_epsilon", "layer_norm_epsilon"},
+    {"attention.layer_norm_rms_epsilon", "layer_norm_epsilon", false, true},
+    {"attention.key_length", "head_dim"},
+    {"attention.value_length", "head_dim", false, true},
+    {"ssm.conv_kernel", "conv_kernel"},
+    {"ssm.state_size", "ssm_state_size"},
+    {"ssm.group_count", "n_groups"},
+    {"ssm.time_step_rank", "mamba_num_heads"},
+    {"ssm.inner_size", "mamba_head_dim"},  // until finish divides it
+    {"expert_feed_forward_length", "moe_intermediate_size"},
+    {"expert_shared_feed_forward_length", "moe_shared_expert_intermediate_size"},
+    {"expert_weights_scale", "routed_scaling_factor", false},
+    {"expert_weights_norm", "norm_topk_prob"},
+    {"expert_group_count", "n_group", false},
+    {"expert_group_used_count", "topk_group", false},
+    {"moe_latent_size", "moe_latent_size", false},
+};
+constexpr GgufTensor kGgufTensors[] = {
+    {"token_embd", "model.embeddings"},
+    {"output_norm", "model.norm_f"},
+    {"blk.{L}.attn_norm", "model.layers.{L}.norm"},
+    {"blk.{L}.attn_q", "model.layers.{L}.mixer.q_proj"},
+    {"blk.{L}.attn_k", "model.layers.{L}.mixer.k_proj"},
+    {"blk.{L}.attn_v", "model.layers.{L}.mixer.v_proj"},
+    {"blk.{L}.attn_output", "model.layers.{L}.mixer.o_proj"},
+    {"blk.{L}.ssm_in", "model.layers.{L}.mixer.in_proj"},
+    {"blk.{L}.ssm_conv1d", "model.layers.{L}.mixer.conv1d"},
+    {"blk.{L}.ssm_a", "model.layers.{L}.mixer.A_log", {}, decay_logarithm, negative_decay, true},
+    {"blk.{L}.ssm_d", "model.layers.{L}.mixer.D", {}, nullptr, nullptr, true},
+    {"blk.{L}.ssm_dt.bias", "model.layers.{L}.mixer.dt_bias"},
+    {"blk.{L}.ssm_norm", "model.layers.{L}.mixer.norm", {}, nullptr, nullptr, true},
+    {"blk.{L}.ssm_out", "model.layers.{L}.mixer.out_proj"},
+    {"blk.{L}.ffn_gate_inp", "model.layers.{L}.mixer.gate"},
+    {"blk.{L}.exp_probs_b.bias", "model.layers.{L}.mixer.gate.e_score_correction_bias"},
+    {"blk.{L}.ffn_up_exps", "model.layers.{L}.mixer.experts.{E}.up_proj"},
+    {"blk.{L}.ffn_down_exps", "model.layers.{L}.mixer.experts.{E}.down_proj"},
+    {"blk.{L}.ffn_up_shexp", "model.layers.{L}.mixer.shared_experts.up_proj"},
+    {"blk.{L}.ffn_down_shexp", "model.layers.{L}.mixer.shared_experts.down_proj"},
+    {"blk.{L}.ffn_latent_down", "model.layers.{L}.mixer.fc1_latent_proj"},
+    {"blk.{L}.ffn_latent_up", "model.layers.{L}.mixer.fc2_latent_proj"},
+};
+
+// Layers have heads of keys, or columns of experts, or are Mamba-2.
+Status finish_gguf(GgufModel& model) {
+  nlohmann::json& config = model.config;
+  MORACLE_CHECK(require_gating(model, GgufGating::kSigmoid));
+  MORACLE_CHECK(set_layers_by_kv_heads(model));
+  MORACLE_TRY(const std::vector<int64_t> columns, gguf_layer_numbers(model, "feed_forward_length"));
+  nlohmann::json types = std::move(config["layer_types"]);
+  config.erase("layer_types");
+  for (size_t layer = 0; layer < columns.size(); ++layer) {
+    if (columns[layer] > 0) types[layer] = "moe";
+  }
+  config["layers_block_type"] = std::move(types);
+  MORACLE_TRY(config["mamba_head_dim"], gguf_state_columns(model));
+  restore_mamba2_shapes(model, ".mixer");
+  return {};
+}
+
+Status write_gguf(GgufDraft& draft) {
+  MORACLE_TRY(const Spec spec, read(draft.config));
+  nlohmann::json heads = nlohmann::json::array(), columns = heads;
+  MORACLE_TRY(const int64_t intermediate,
+              draft.config.integer({"moe_intermediate_size"}, 1, 1 << 24));
+  for (const Kind kind : spec.layers) {
+    if (kind == Kind::kMlp)
+      return draft.config.unsupported(
+          Config::Keys(std::begin(kLayers), std::end(kLayers)),
+          "mamba, attention and moe, which GGUF files of nemotron_h_moe have", "it has mlp");
+    heads.push_back(kind == Kind::kAttention ? spec.heads.num_kv_heads : 0);
+    columns.push_back(kind == Kind::kExperts ? intermediate : 0);
+  }
+  put_gguf(draft, "attention.head_count_kv", std::move(heads));
+  put_gguf(draft, "feed_forward_length", std::move(columns));
+  put_gguf(draft, "ssm.inner_size", spec.mamba.inner());
+  put_gguf(draft, "expert_shared_count", 1);
+  put_mamba2_shapes(draft, ".mixer", spec.mamba.num_groups);
+  return put_sigmoid_gating(draft);
+}
+// llama.cpp's activation is relu2, and it has no least step of Mamba-2. The default of
+// time_step_min counts, which published models have.
+constexpr GgufConvention kGguf[] = {{.architecture = "nemotron_h_moe",
+                                     .keys = kGgufKeys,
+                                     .tensors = kGgufTensors,
+                                     .usual_heads = false,
+                                     .constants = R"({"n_group": 1, "topk_group": 1,
+  "routed_scaling_factor": 1.0})",
+                                     .finish = finish_gguf,
+                                     .write = write_gguf}};
+
 }  // namespace
 }  // namespace nemotron_h
 
@@ -206,6 +298,7 @@ constinit const Family kNemotronHFamily = {
                 .correction_bias = "model.layers.{L}.mixer.gate.e_score_correction_bias",
                 .activation_keys = nemotron_h::kActivation,
                 .gated = false,
-                .layer_lists = nemotron_h::kLayers}};
+                .layer_lists = nemotron_h::kLayers,
+                .gguf = nemotron_h::kGguf}};
 
 }  // namespace moracle
