@@ -41,6 +41,12 @@ DEEPSEEK = dict(intermediate_size=28, moe_intermediate_size=8, n_routed_experts=
                 routed_scaling_factor=2.5, norm_topk_prob=True, first_k_dense_replace=1,
                 kv_lora_rank=12, qk_nope_head_dim=6, qk_rope_head_dim=4, v_head_dim=8,
                 num_key_value_heads=4)
+DEEPSEEK_V4 = dict(num_key_value_heads=1, head_dim=8, q_lora_rank=10, qk_rope_head_dim=4,
+                   moe_intermediate_size=8, n_routed_experts=8, num_experts_per_tok=3,
+                   routed_scaling_factor=1.7, swiglu_limit=0.6, sliding_window=5, o_groups=2,
+                   o_lora_rank=6, index_n_heads=8, index_head_dim=6, index_topk=3,
+                   compress_rates=dict(compressed_sparse_attention=2, heavily_compressed_attention=4),
+                   compress_rope_theta=4e4)
 GLM = dict(num_key_value_heads=2, head_dim=8, intermediate_size=28, moe_intermediate_size=8,
            n_routed_experts=8, num_experts_per_tok=3, n_shared_experts=2, n_group=1, topk_group=1,
            routed_scaling_factor=1.7, first_k_dense_replace=1)
@@ -155,6 +161,17 @@ MODELS = {
         DEEPSEEK, seed=9, q_lora_rank=10, n_group=1, topk_group=1, index_topk=24, index_head_dim=6,
         index_n_heads=2, indexer_types=["full", "shared"],
         rope_parameters=dict(rope_type="default", rope_theta=1e4))),
+    # Layers with a window alone, with entries that an indexer chooses, and with all entries.
+    "deepseek_v4": (transformers.DeepseekV4Config, dict(
+        DEEPSEEK_V4, seed=17, num_hidden_layers=4, num_hash_layers=2, hc_mult=3, hc_sinkhorn_iters=3,
+        layer_types=["sliding_attention", "compressed_sparse_attention",
+                     "heavily_compressed_attention", "compressed_sparse_attention"],
+        rope_parameters=dict(YARN))),
+    # As Pro: every layer has entries. No token chooses its experts.
+    "deepseek_v4_pro": (transformers.DeepseekV4Config, dict(
+        DEEPSEEK_V4, seed=7, num_hidden_layers=3, num_hash_layers=0, hc_mult=4, hc_sinkhorn_iters=20,
+        layer_types=["heavily_compressed_attention", "heavily_compressed_attention",
+                     "compressed_sparse_attention"])),
     # The same beyond the top-k of the indexer.
     "deepseek_v32_sparse": (transformers.DeepseekV32Config, dict(
         DEEPSEEK, seed=17, q_lora_rank=10, index_topk=8, index_head_dim=6, index_n_heads=8,
@@ -512,6 +529,8 @@ WRAPPED = {
 
 
 def draw(name: str, shape: torch.Size, random: torch.Generator, centre: float) -> torch.Tensor:
+    if name.endswith("tid2eid"):  # of each token id, different experts
+        return torch.rand(shape[0], DEEPSEEK_V4["n_routed_experts"], generator=random).argsort(-1)[:, :shape[1]]
     noise = torch.randn(shape, generator=random)
     if name.endswith(("layernorm.bias", "model.norm.bias")):
         return 0.3 * noise

@@ -173,8 +173,9 @@ enum {
   MORACLE_SOFTMAX = 0,            ///< softmax over all experts, then top_k
   MORACLE_SIGMOID = 1,            ///< sigmoid of each expert's logit
   MORACLE_TOPK_THEN_SOFTMAX = 2,  ///< top_k of the logits, then softmax over these
-  MORACLE_SPARSE_MIXER = 3,  ///< each choice: softmax over the logits near the largest one left
-  MORACLE_SCORE_UNKNOWN = 4  ///< the checkpoint's architecture is unknown
+  MORACLE_SPARSE_MIXER = 3,   ///< each choice: softmax over the logits near the largest one left
+  MORACLE_SCORE_UNKNOWN = 4,  ///< the checkpoint's architecture is unknown
+  MORACLE_SQRT_SOFTPLUS = 5   ///< √log(1 + exp(logit)) of each expert
 };
 /// How logits become experts and weights.
 typedef struct moracle_routing {

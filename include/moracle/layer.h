@@ -52,6 +52,7 @@ enum class Score : uint8_t {
   kTopkThenSoftmax,  ///< top_k of the logits, then softmax over these
   kSparseMixer,      ///< each choice: softmax over the logits near the largest one left
   kUnknown,          ///< of a family that is not known; FusedMoe::make refuses it
+  kSqrtSoftplus,     ///< √log(1 + exp(logit)) of each expert
 };
 std::string_view name(Score score);
 struct Routing {

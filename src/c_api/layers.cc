@@ -31,6 +31,7 @@ static_assert(MORACLE_SIGMOID == static_cast<int>(Score::kSigmoid));
 static_assert(MORACLE_TOPK_THEN_SOFTMAX == static_cast<int>(Score::kTopkThenSoftmax));
 static_assert(MORACLE_SPARSE_MIXER == static_cast<int>(Score::kSparseMixer));
 static_assert(MORACLE_SCORE_UNKNOWN == static_cast<int>(Score::kUnknown));
+static_assert(MORACLE_SQRT_SOFTPLUS == static_cast<int>(Score::kSqrtSoftplus));
 
 constexpr int32_t kMostRank = 8;
 
@@ -159,7 +160,7 @@ Error used_up(const LayerSpec& spec) {
 
 Result<Routing> routing_of(const moracle_routing* routing) {
   MORACLE_TRY(const moracle_routing from, read_struct(routing, "routing"));
-  if (from.score < 0 || from.score > static_cast<int32_t>(Score::kUnknown))
+  if (from.score < 0 || from.score > static_cast<int32_t>(Score::kSqrtSoftplus))
     return bad_argument("routing.score", "a score function", str("it is ", from.score));
   return Routing{.score = static_cast<Score>(from.score),
                  .renormalize = from.renormalize != 0,

@@ -210,6 +210,9 @@ Result<Checkpoint> Checkpoint::open(const std::string& folder) {
   }
   MORACLE_TRY(const int64_t num_layers, count_layers(config, convention));
   MORACLE_TRY(Tensors tensors, open_safetensors(folder));
+  if (convention != nullptr && convention->tensor_name != nullptr) {
+    MORACLE_TRY(tensors, Tensors::renamed(std::move(tensors), convention->tensor_name));
+  }
   auto state = std::make_shared<State>(State{.folder = folder,
                                              .config = std::move(config),
                                              .tensors = std::move(tensors),

@@ -43,7 +43,23 @@ struct LayerCache {
   /// Byte offset and type of the index keys [page, index head_dim] of sparse attention.
   int64_t index_keys = 0;
   DType index_dtype = DType::kF32;
+  /// Byte offsets of compressed entries [entries_per_page, head_dim] and of their index keys
+  /// [entries_per_page, index head_dim], both of `dtype`.
+  int64_t entries = 0, entry_keys = 0;
 };
+
+/// Compressed attention: entry e stands for positions [e · rate, (e + 1) · rate) of its sequence,
+/// and lies in the page of the first one.
+struct EntryPlace {
+  int64_t page, row;  ///< index of the page in its sequence, row of the page's entries
+};
+constexpr EntryPlace entry_place(int64_t entry, int64_t rate, int64_t page) {
+  const int64_t first = entry * rate;
+  return {first / page, first % page / rate};
+}
+constexpr int64_t entries_per_page(int64_t rate, int64_t page) {
+  return (page + rate - 1) / rate;
+}
 
 /// Columns of a head as the cache stores them: rows of int8 codes fill whole vectors.
 constexpr int64_t cached_columns(DType dtype, int64_t dim) {

@@ -41,6 +41,39 @@ Status Ops::norm_and_gate(const Matrix& x, const GatedNorm& norm, const Matrix& 
   MORACLE_CHECK(rms_norm(x, norm.weight, norm.size, norm.epsilon, out, stream));
   return gate(out, count, by, by_dim, x.cols / count, count, norm.function, stream);
 }
+
+namespace {
+
+Error no_kernels(const char* what) {
+  return {ErrorKind::kUnsupported, "", what, "a CPU", "other devices have no kernels for it"};
+}
+
+}  // namespace
+
+Status Ops::route_by_token(const Matrix&, const Routing&, const TokenRoutes&, const int32_t*,
+                           int64_t, int32_t*, float*, Stream) {
+  return no_kernels("hash layer");
+}
+Status Ops::compress(const Matrix&, const CompressWeights&, const CompressShape&, const Batch&,
+                     Stream) {
+  return no_kernels("compressed attention");
+}
+Status Ops::select_entries(const Matrix&, const Matrix&, const Batch&, const EntryIndexShape&,
+                           int32_t*, Stream) {
+  return no_kernels("compressed attention");
+}
+Status Ops::attend_compressed(const Matrix&, const Batch&, const CompressedShape&, const Matrix&,
+                              Stream) {
+  return no_kernels("compressed attention");
+}
+Status Ops::collapse_streams(const Matrix&, const HyperWeights&, const HyperShape&, const Matrix&,
+                             float*, Stream) {
+  return no_kernels("hyper-connections");
+}
+Status Ops::expand_streams(const Matrix&, const Matrix&, int64_t, const float*, Stream) {
+  return no_kernels("hyper-connections");
+}
+
 size_t top_k_scratch_bytes(int64_t rows, int64_t cols, int64_t k, DType activations) {
   if (activations == DType::kF32) return 0;
   // Two rounds keep k numbers of each tile of a row (a GPU's blocks sort tiles of kTopKTile

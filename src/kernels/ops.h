@@ -235,6 +235,88 @@ struct LightningShape {
   bool batch_invariant = false;  ///< see AttentionShape
 };
 
+/// Hash layers (DeepSeek-V4): the id of a token chooses its experts.
+struct TokenRoutes {
+  const int32_t* experts;  ///< [vocab_size, top_k]
+};
+
+/// Compressed attention (DeepSeek-AI, "DeepSeek-V4", 2026): `rate` tokens of a sequence become one
+/// entry, Σ softmax(gate + bias) · value over its tokens, by column, then RMSNorm and RoPE at the
+/// position of the first one.
+struct CompressShape {
+  int64_t rate;  ///< tokens of an entry
+  int64_t dim;   ///< columns of an entry
+  /// Two series: an entry sums the first one over the entry before it and the second one over its
+  /// own tokens, 2 · rate in all. Rows have the first series, then the second.
+  bool overlap;
+  float epsilon;            ///< of the norm
+  RotaryShape rotary;       ///< of an entry
+  LayerCache cache;         ///< of this layer in the batch's pages
+  bool index_keys = false;  ///< entries go to LayerCache::entry_keys, else to LayerCache::entries
+  int64_t state = 0;        ///< byte offset in a sequence's state, see compress_state_bytes
+
+  constexpr int64_t columns() const { return overlap ? 2 * dim : dim; }  ///< of values
+  constexpr int64_t rows() const { return overlap ? 2 * rate : rate; }   ///< that an entry sums
+};
+/// Weights of a compressor, in device memory.
+struct CompressWeights {
+  const float* bias;         ///< [rate, columns()], added to gates
+  const float* norm;         ///< [dim]
+  const float* frequencies;  ///< radians per position
+};
+/// f32 [rows(), 2 · columns()]: the last values and gates; position p is row p % rows().
+constexpr int64_t compress_state_bytes(const CompressShape& shape) {
+  return shape.rows() * 2 * shape.columns() * static_cast<int64_t>(sizeof(float));
+}
+
+/// The indexer of compressed attention: its heads share one key for each entry.
+struct EntryIndexShape {
+  int64_t num_heads, head_dim;
+  int64_t top_k;                 ///< entries that a token sees
+  int64_t rate;                  ///< positions of an entry
+  float scale;                   ///< multiplies the scores
+  LayerCache cache;              ///< of this layer in the batch's pages
+  bool batch_invariant = false;  ///< see IndexShape
+};
+
+/// Attention over the last positions and over entries. All heads share one vector for each, which
+/// is key and value.
+struct CompressedShape {
+  int64_t num_heads, head_dim;
+  float scale;
+  int64_t window;      ///< a token sees itself and the window - 1 tokens before it
+  const float* sinks;  ///< see AttentionShape
+  /// A token at position p also sees entries [0, (p + 1) / rate); 0: no entries.
+  int64_t rate = 0;
+  /// If there are more than top_k of them, only those in its row of `selected` [tokens, top_k],
+  /// ascending. Null: all.
+  const int32_t* selected = nullptr;
+  int64_t top_k = 0;
+  LayerCache cache = {};  ///< of this layer in the batch's pages
+};
+
+/// Hyper-connections with doubly stochastic mixing (Zhu et al., "Hyper-Connections", 2024; Xie et
+/// al., "mHC", 2025): the residual stream is several streams side by side in a row.
+struct HyperShape {
+  int64_t num_streams;
+  int64_t iterations = 0;  ///< of Sinkhorn and Knopp's normalization
+  float epsilon = 0;       ///< added to weights and to sums that divide
+  float norm_epsilon = 0;  ///< of RMSNorm over all streams
+};
+/// With n streams: rows of `projection` and numbers of `base` are those of the n input weights,
+/// then the n output weights, then the mixing matrix [n, n]. `scale` has a number for each of the
+/// three. At the end of a model there are only input weights.
+struct HyperWeights {
+  const float* projection;  ///< [n + n + n², n · hidden_size]
+  const float* base;
+  const float* scale;
+};
+/// Floats that collapse_streams keeps for expand_streams, of one token: output weights, then the
+/// mixing matrix.
+constexpr int64_t hyper_floats(int64_t num_streams) {
+  return num_streams + num_streams * num_streams;
+}
+
 class Ops {
  public:
   virtual ~Ops() = default;
@@ -272,6 +354,11 @@ class Ops {
   /// from than top_k.
   virtual Status route(const Matrix& logits, const Routing& routing, const float* correction_bias,
                        int64_t top_k, int32_t* topk_ids, float* topk_weights, Stream) = 0;
+  /// The experts of each token are those of its id in `table`; their weights are their scores,
+  /// normalized and scaled as the routing says. Overwrites the logits.
+  virtual Status route_by_token(const Matrix& logits, const Routing& routing,
+                                const TokenRoutes& table, const int32_t* token_ids, int64_t top_k,
+                                int32_t* topk_ids, float* topk_weights, Stream);
   /// Sorts (token, expert) pairs by expert, stably. `expert_map` [num_experts] maps ids to local
   /// numbers below num_local; null: they are the same. Ids of -1 and experts that are not local get
   /// no row. Ids below -1, or not below num_experts, get no row either, and the next synchronize()
@@ -432,6 +519,35 @@ class Ops {
   /// [tokens, num_heads · head_dim].
   virtual Status lightning(const Matrix& qkv, const float* decays, const LightningShape& shape,
                            const Batch& batch, const Matrix& out, Stream) = 0;
+
+  // Compressed attention and hyper-connections. They, and route_by_token, return an error
+  // (kUnsupported) on a device without kernels for them; plans refuse such devices before.
+
+  /// Appends the entries that this step completes. rows [tokens, 2 · columns()]: values, then
+  /// gates. Reads and writes the state of each sequence. Errors: those of append.
+  virtual Status compress(const Matrix& rows, const CompressWeights& weights,
+                          const CompressShape& shape, const Batch& batch, Stream);
+  /// For each token that sees more than top_k entries: those with the largest
+  ///   scale · Σ_h weights[h] · max(0, q_h · k_e)
+  /// Otherwise as select_positions.
+  virtual Status select_entries(const Matrix& q, const Matrix& weights, const Batch& batch,
+                                const EntryIndexShape& shape, int32_t* selected, Stream);
+  /// out = softmax(q kᵀ · scale) k over what CompressedShape says, heads side by side. The caches
+  /// already hold the batch's own positions and entries.
+  virtual Status attend_compressed(const Matrix& q, const Batch& batch,
+                                   const CompressedShape& shape, const Matrix& out, Stream);
+
+  /// With x = streams / sqrt(mean(streams²) + norm_epsilon) · projectionᵀ of a token:
+  ///   out = Σ_i (σ(x_i · scale_0 + base_i) + epsilon) · stream_i
+  /// and, unless `kept` is null, [tokens, hyper_floats]:
+  ///   output weights 2 · σ(x · scale_1 + base); mixing matrix softmax of each row of x · scale_2 +
+  ///   base, plus epsilon, then divided in turn by the sums of its columns and of its rows
+  /// streams [tokens, n · hidden_size], out [tokens, hidden_size].
+  virtual Status collapse_streams(const Matrix& streams, const HyperWeights& weights,
+                                  const HyperShape& shape, const Matrix& out, float* kept, Stream);
+  /// stream_k ← output weight_k · branch + Σ_i mixing[i, k] · stream_i
+  virtual Status expand_streams(const Matrix& streams, const Matrix& branch, int64_t num_streams,
+                                const float* kept, Stream);
 };
 
 }  // namespace moracle

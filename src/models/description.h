@@ -30,6 +30,10 @@ struct DecoderSpec {
   float logit_cap = 0;  ///< logits become cap · tanh(logit / cap); 0: they stay
   /// The residual stream goes on from the output of each layer's norms, not from their input.
   bool post_norm_residual = false;
+  /// Hyper-connections, see HyperShape; 1: one residual stream, without them.
+  int64_t num_streams = 1;
+  int64_t sinkhorn_iterations = 0;
+  float hyper_epsilon = 0;
   bool operator==(const DecoderSpec&) const = default;
 };
 
@@ -120,6 +124,44 @@ struct GroupedQueryDescription {
   DescribedMatrix qkv;        ///< q, k, v stacked: they read one input; then the gate if it follows
   DescribedMatrix o;
   std::optional<IndexerDescription> indexer = {};
+};
+
+/// Compressed attention, see CompressedShape: every head reads one vector for each of the last
+/// positions, and one for each entry, which a compressor makes of `rate` tokens.
+struct CompressedSpec {
+  int64_t num_heads = 0, head_dim = 0;
+  int64_t q_rank = 0;
+  int64_t window = 0;
+  int64_t num_groups = 0;  ///< of heads; each has its own first matrix of the output
+  int64_t group_rank = 0;  ///< rows of such a matrix
+  float norm_epsilon = 1e-6f;
+  Rotary rotary;             ///< of the last columns of a head; undone in the output
+  int64_t rate = 0;          ///< tokens of an entry; 0: there are no entries
+  bool overlap = false;      ///< see CompressShape
+  IndexerSpec indexer = {};  ///< top_k 0: a token sees all entries
+  int64_t heads_size() const { return num_heads * head_dim; }
+  bool operator==(const CompressedSpec&) const = default;
+};
+struct CompressorDescription {
+  std::vector<float> bias;  ///< [rate, columns], added to gates
+  std::vector<float> norm;  ///< [columns of an entry]
+  DescribedMatrix rows;     ///< [2 * columns, hidden_size]: values, then gates
+};
+struct CompressedDescription {
+  CompressedSpec spec;
+  std::vector<float> q_norm;         ///< [q_rank]
+  std::vector<float> kv_norm;        ///< [head_dim]
+  std::vector<float> sinks;          ///< [num_heads]
+  DescribedMatrix q_a;               ///< [q_rank, hidden_size]
+  DescribedMatrix q_b;               ///< [heads_size, q_rank]
+  DescribedMatrix kv;                ///< [head_dim, hidden_size]
+  std::vector<DescribedMatrix> o_a;  ///< of each group: [group_rank, heads_size / num_groups]
+  DescribedMatrix o_b;               ///< [hidden_size, num_groups * group_rank]
+  std::optional<CompressorDescription> compressor = {};  ///< with entries
+  /// With an indexer: its own entries; its queries [num_heads * head_dim, q_rank]; the weights of
+  /// its heads [num_heads, hidden_size].
+  std::optional<CompressorDescription> index_compressor = {};
+  std::optional<DescribedMatrix> index_q = {}, index_weights = {};
 };
 
 /// Multi-head latent attention (MLA): queries, keys and values come from vectors of low rank. RoPE
@@ -280,7 +322,7 @@ struct LightningDescription {
 using AttentionDescription =
     std::variant<GroupedQueryDescription, LatentDescription, GatedDeltaDescription,
                  ShortConvolutionDescription, Mamba2Description, KimiDeltaDescription,
-                 LightningDescription, NoAttentionDescription>;
+                 LightningDescription, CompressedDescription, NoAttentionDescription>;
 
 struct RouterDescription {
   DescribedMatrix weights;
@@ -289,6 +331,13 @@ struct RouterDescription {
   /// Experts behind the layer's own that return their input (LongCat's zero experts): further rows
   /// of weights and numbers of correction_bias.
   int64_t num_identity = 0;
+  /// [vocab_size, top_k]: the experts of each token id (hash layers); empty: the scores choose.
+  std::vector<int32_t> by_token = {};
+};
+
+/// One hyper-connection, see HyperWeights.
+struct HyperDescription {
+  std::vector<float> projection, base, scale;
 };
 
 /// Experts that are added to a dense MLP, which is the layer's `shared` (Gemma-4). The MLP reads
@@ -339,6 +388,7 @@ struct LayerDescription {
   std::optional<LatentExpertsDescription> latent = {};
   bool parallel = false;  ///< the feed-forward reads the input of attention; post_norm is empty
   Shortcut shortcut = Shortcut::kNone;
+  HyperDescription attention_hyper = {}, mlp_hyper = {};  ///< with several residual streams
   /// Of an FP8 cache: one, or one for each head of keys; empty: the file has none.
   std::vector<float> key_scales = {}, value_scales = {};
 };
@@ -382,6 +432,7 @@ struct Description {
   std::vector<IgnoredTensors> ignored = {};
   OutputShares output_shares = {};           ///< size 1: `output` is whole
   std::optional<JoinDescription> join = {};  ///< the only layer is one for multi-token prediction
+  HyperDescription final_hyper = {};         ///< with several residual streams: input weights alone
 
   /// The type of the embedding in a device's memory: as stored, but blocks become f32 on GPUs.
   DType embedding_type(Platform platform) const {

@@ -93,6 +93,10 @@ Status divide_attention(ShortConvolutionDescription&, const Share& share) {
 Status divide_attention(Mamba2Description&, const Share& share) {
   return share.refuse("attention over keys and values", "Mamba-2 is not divided");
 }
+Status divide_attention(CompressedDescription&, const Share& share) {
+  return share.refuse("attention over keys and values of each head",
+                      "compressed attention is not divided");
+}
 Status divide_attention(NoAttentionDescription&, const Share&) {
   return {};
 }

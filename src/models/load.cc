@@ -134,6 +134,13 @@ LayerCache layer_cache(const AttentionSizes& sizes, DType dtype, int64_t page, s
   const int64_t keys = take(bytes.keys), values = take(bytes.values);
   const int64_t key_scales = take(bytes.scales), value_scales = take(bytes.scales);
   const int64_t index_keys = take(bytes.index_keys);
+  const auto take_entries = [&](int64_t bytes_of_entry) {
+    const int64_t count = entries_per_page(bytes.entry_rate, page);
+    const auto at = static_cast<int64_t>(page_bytes);
+    page_bytes += (static_cast<size_t>(count * bytes_of_entry) + 255) / 256 * 256;
+    return at;
+  };
+  const int64_t entries = take_entries(bytes.entry), entry_keys = take_entries(bytes.entry_key);
   const auto state = static_cast<int64_t>(state_bytes);
   state_bytes += sizes.state_bytes;
   return {.dtype = dtype,
@@ -144,13 +151,23 @@ LayerCache layer_cache(const AttentionSizes& sizes, DType dtype, int64_t page, s
           .key_scales = key_scales,
           .value_scales = value_scales,
           .index_keys = index_keys,
-          .index_dtype = index_dtype(dtype)};
+          .index_dtype = index_dtype(dtype),
+          .entries = entries,
+          .entry_keys = entry_keys};
+}
+
+Status load_hyper(HyperConnection& to, const HyperDescription& from, Loader& loader) {
+  MORACLE_CHECK(loader.load(to.projection, from.projection));
+  MORACLE_CHECK(loader.load(to.base, from.base));
+  return loader.load(to.scale, from.scale);
 }
 
 Status load_layer(Model::State& m, Layer& to, LayerDescription&& from, Loader& loader) {
   MORACLE_CHECK(loader.load(to.input_norm, from.input_norm));
   MORACLE_CHECK(loader.load(to.post_norm, from.post_norm));
   to.parallel = from.parallel;
+  MORACLE_CHECK(load_hyper(to.attention_hyper, from.attention_hyper, loader));
+  MORACLE_CHECK(load_hyper(to.mlp_hyper, from.mlp_hyper, loader));
   MORACLE_CHECK(load_steps(m, to.attention_output, from.attention_output, loader));
   MORACLE_CHECK(load_steps(m, to.mlp_output, from.mlp_output, loader));
   if (to.attention != nullptr) MORACLE_CHECK(to.attention->load(std::move(from.attention), loader));
@@ -160,6 +177,7 @@ Status load_layer(Model::State& m, Layer& to, LayerDescription&& from, Loader& l
 // Loads everything except the embedding, in the order of visit_modules.
 Status load_weights(Model::State& m, Description&& from, Loader& loader) {
   MORACLE_CHECK(loader.load(m.final_norm, from.final_norm));
+  MORACLE_CHECK(load_hyper(m.final_hyper, from.final_hyper, loader));
   MORACLE_CHECK(load_scales(m, m.embedding_scales, from.spec.embedding_scale, loader));
   if (from.join) {
     MORACLE_CHECK(loader.load(m.join->embedding_norm, from.join->embedding_norm));

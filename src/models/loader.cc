@@ -132,14 +132,22 @@ Status Loader::load(std::optional<PlacedMoe>& to, DescribedWeights&& from) {
 }
 
 Status Loader::load(Buffer& to, const std::vector<float>& from) {
-  const size_t bytes = from.size() * sizeof(float);
+  return load_values(to, from);
+}
+Status Loader::load(Buffer& to, const std::vector<int32_t>& from) {
+  return load_values(to, from);
+}
+
+template <class T>
+Status Loader::load_values(Buffer& to, const std::vector<T>& from) {
+  const size_t bytes = from.size() * sizeof(T);
   if (!reload_) {
     MORACLE_TRY(to, device().allocate(bytes));
     return device().upload(to.data(), from.data(), bytes);
   }
   if (to.bytes() != bytes) {
     return Error{ErrorKind::kInvalidArgument, "", "reload",
-                 str("a vector of ", to.bytes() / sizeof(float), " values, as in the loaded model"),
+                 str("a vector of ", to.bytes() / sizeof(T), " values, as in the loaded model"),
                  str("it has ", from.size())};
   }
   aside_.push_back([this, &to, from]() -> Status {

@@ -59,6 +59,7 @@ class Loader {
     deterministic_ = deterministic;
   }
   Status load(Buffer& to, const std::vector<float>& from);  ///< f32; empty if `from` is empty
+  Status load(Buffer& to, const std::vector<int32_t>& from);
   /// Ends a reload: puts the weights that were kept aside in place. Errors: kCancelled by
   /// `progress`, before anything changes; of the device.
   Status commit() &&;
@@ -75,6 +76,8 @@ class Loader {
   class OwnReads;
   bool is_own(const std::string& part) const;
   Status done();
+  template <class T>
+  Status load_values(Buffer& to, const std::vector<T>& from);
   template <class Module, class Described>
   Status set_aside(Module& to, Described&& from);
 

@@ -113,6 +113,25 @@ visit_attention(T& attention, int64_t layer, Visit& visit) {
   return visit(ModuleLabel{"linear attention", "output", layer}, attention.o);
 }
 
+template <class T, class Visit>
+requires std::is_same_v<std::remove_const_t<T>, CompressedDescription> Status
+visit_attention(T& attention, int64_t layer, Visit& visit) {
+  const auto label = [layer](const char* detail, const char* part = "attention") {
+    return ModuleLabel{part, detail, layer};
+  };
+  MORACLE_CHECK(visit(label("q_a"), attention.q_a));
+  MORACLE_CHECK(visit(label("q_b"), attention.q_b));
+  MORACLE_CHECK(visit(label("kv"), attention.kv));
+  if (attention.compressor) MORACLE_CHECK(visit(label("compressor"), attention.compressor->rows));
+  if (attention.index_compressor) {
+    MORACLE_CHECK(visit(label("compressor", "indexer"), attention.index_compressor->rows));
+    MORACLE_CHECK(visit(label("q", "indexer"), *attention.index_q));
+    MORACLE_CHECK(visit(label("weights", "indexer"), *attention.index_weights));
+  }
+  for (auto& group : attention.o_a) MORACLE_CHECK(visit(label("output_a"), group));
+  return visit(label("output_b"), attention.o_b);
+}
+
 /// Calls `visit(label, module)` for every DescribedMatrix and DescribedWeights of a Description,
 /// const or not. The first error ends the walk.
 template <class D, class Visit>

@@ -10,12 +10,12 @@ namespace moracle {
 namespace {
 
 // The reason why a key is not read. A trailing * matches any text.
-struct Reason {
+struct WhyNotRead {
   const char* why;
   std::vector<std::string_view> keys;
 };
-const std::vector<Reason>& reasons() {
-  static const std::vector<Reason> kAll = {
+const std::vector<WhyNotRead>& reasons() {
+  static const std::vector<WhyNotRead> kAll = {
       {"for training only",
        {"*dropout*", "*initializer*", "*aux_loss*", "output_router_logits", "seq_aux",
         "pretraining_tp", "ep_size", "gradient_checkpointing", "rescale_prenorm_residual",
@@ -110,7 +110,7 @@ std::string why_metadata(const std::string& key) {
 
 std::string why(const std::string& place) {
   const std::string_view key = std::string_view(place).substr(place.rfind('.') + 1);
-  for (const Reason& reason : reasons()) {
+  for (const WhyNotRead& reason : reasons()) {
     const auto is_key = [&](std::string_view pattern) { return fits(pattern, key); };
     if (std::any_of(reason.keys.begin(), reason.keys.end(), is_key)) return reason.why;
   }

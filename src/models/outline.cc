@@ -18,7 +18,9 @@ class Collector {
   void add(const std::string& what, std::optional<int64_t> layer, const DescribedMatrix& matrix) {
     // Experts stored in one tensor name it once each; count it once.
     const std::vector<std::string> names = matrix.tensors();
-    const std::set<std::string> distinct(names.begin(), names.end());
+    std::set<std::string> distinct(names.begin(), names.end());
+    // Shares of one tensor are matrices of their own.
+    std::erase_if(distinct, [this](const std::string& name) { return !seen_.insert(name).second; });
     add(what, layer, name(matrix.scheme()), matrix.scheme().weight.quantized(),
         static_cast<int64_t>(distinct.size()), matrix.source_bytes());
   }
@@ -40,6 +42,7 @@ class Collector {
 
  private:
   std::vector<Outline::Part>& parts_;
+  std::set<std::string> seen_;
 };
 
 Outline begin(const Checkpoint& checkpoint) {
@@ -97,6 +100,10 @@ std::string vectors(const Description& description) {
       also.insert("convolutions");
     if (std::holds_alternative<Mamba2Description>(layer.attention))
       also.insert("convolutions, decays");
+    if (std::holds_alternative<CompressedDescription>(layer.attention))
+      also.insert("sinks, biases of compressors");
+    if (!layer.attention_hyper.base.empty()) also.insert("hyper-connections");
+    if (layer.router && !layer.router->by_token.empty()) also.insert("experts of token ids");
     if (layer.router && !layer.router->correction_bias.empty()) also.insert("correction biases");
   }
   return also.empty() ? "norms" : "norms, " + join(also);

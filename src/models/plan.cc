@@ -401,6 +401,7 @@ Result<ModelPlan> plan_memory(const Description& description, std::span<const Mo
   for (const LayerDescription& layer : description.layers) {
     LayerCache cache{.dtype = plan.cache_dtype};
     MORACLE_CHECK(set_scales(cache, layer));
+    MORACLE_CHECK(check_attention(layer.attention, device.platform, plan.cache_dtype));
   }
   const auto activations = static_cast<int64_t>(
       carve_activations(description, tokens_per_step(options), dtype, nullptr).bytes);

@@ -35,8 +35,8 @@ Result<Activation> parse_activation(std::string_view text) {
 }
 
 std::string_view name(Score score) {
-  constexpr std::string_view kScores[] = {"softmax", "sigmoid", "softmax after top-k",
-                                          "sparse mixer", "unknown"};
+  constexpr std::string_view kScores[] = {"softmax",      "sigmoid", "softmax after top-k",
+                                          "sparse mixer", "unknown", "sqrt softplus"};
   return kScores[static_cast<int>(score)];
 }
 

@@ -467,6 +467,79 @@ void add_nemotron_h(Model& m) {
     m.forms.floats("mtp.layers.0.eh_proj.weight", {m.hidden(), 2 * m.hidden()});
 }
 
+// Layers in fp8 with exponents as scales of 128 x 128; experts in MXFP4, NVFP4 or fp8. Names
+// without "model.".
+void add_deepseek_v4(Model& m) {
+  const int64_t hidden = m.hidden(), heads = m.size("num_attention_heads");
+  const int64_t dim = m.size("head_dim"), q_rank = m.size("q_lora_rank");
+  const int64_t streams = m.size("hc_mult"), experts = m.size("n_routed_experts");
+  const int64_t size = m.size("moe_intermediate_size"), top_k = m.size("num_experts_per_tok");
+  const auto fp8 = [&](const std::string& module, int64_t n, int64_t k) {
+    m.forms.floats(module + ".weight", {n, k}, DType::kF8E4M3);
+    m.forms.floats(module + ".scale", {(n + 127) / 128, (k + 127) / 128}, DType::kF8E8M0);
+  };
+  const bool nvfp4 = m.config.at("quantization_config").contains("moe_quant_algo");
+  const auto expert = [&](const std::string& module, int64_t n, int64_t k) {
+    if (!m.config.contains("expert_dtype")) return fp8(module, n, k);
+    m.forms.floats(module + ".weight", {n, k / 2}, nvfp4 ? DType::kU8 : DType::kI8);
+    if (!nvfp4) return m.forms.floats(module + ".scale", {n, k / 32}, DType::kF8E8M0);
+    m.forms.floats(module + ".weight_scale", {n, k / 16}, DType::kF8E4M3);
+    m.forms.one(module + ".weight_scale_2");
+    m.forms.one(module + ".input_scale");
+  };
+  const auto hyper = [&](const std::string& prefix, int64_t rows, int64_t scales) {
+    m.forms.floats(prefix + "_fn", {rows, streams * hidden}, DType::kF32);
+    m.forms.floats(prefix + "_base", {rows}, DType::kF32);
+    m.forms.floats(prefix + "_scale", {scales}, DType::kF32);
+  };
+  const auto compressor = [&](const std::string& prefix, int64_t rate, int64_t columns, int64_t n) {
+    m.forms.floats(prefix + "ape", {rate, columns}, DType::kF32);
+    m.norm(prefix + "norm", n);
+    for (const char* name : {"wkv", "wgate"}) m.forms.plain(prefix + name, columns, hidden);
+  };
+  m.forms.plain("embed", m.size("vocab_size"), hidden);
+  m.forms.plain("head", m.size("vocab_size"), hidden);
+  m.norm("norm", hidden);
+  hyper("hc_head", streams, 1);
+  for (int64_t l = 0; l < m.layers(); ++l) {
+    const std::string layer = str("layers.", l, "."), attn = layer + "attn.", ffn = layer + "ffn.";
+    m.norms(layer, {"attn_norm", "ffn_norm"});
+    for (const char* name : {"hc_attn", "hc_ffn"})
+      hyper(layer + name, 2 * streams + streams * streams, 3);
+    const int64_t rank = m.size("o_groups") * m.size("o_lora_rank");
+    m.forms.floats(attn + "attn_sink", {heads}, DType::kF32);
+    m.norm(attn + "q_norm", q_rank);
+    m.norm(attn + "kv_norm", dim);
+    fp8(attn + "wq_a", q_rank, hidden);
+    fp8(attn + "wq_b", heads * dim, q_rank);
+    fp8(attn + "wkv", dim, hidden);
+    fp8(attn + "wo_a", rank, heads * dim / m.size("o_groups"));
+    fp8(attn + "wo_b", hidden, rank);
+    const auto rate = m.config.at("compress_ratios").at(static_cast<size_t>(l)).get<int64_t>();
+    if (rate > 0) compressor(attn + "compressor.", rate, rate == 4 ? 2 * dim : dim, dim);
+    if (rate == 4) {
+      const int64_t index_heads = m.size("index_n_heads"), index_dim = m.size("index_head_dim");
+      compressor(attn + "indexer.compressor.", rate, 2 * index_dim, index_dim);
+      fp8(attn + "indexer.wq_b", index_heads * index_dim, q_rank);
+      m.forms.plain(attn + "indexer.weights_proj", index_heads, hidden);
+    }
+    m.forms.plain(ffn + "gate", experts, hidden);
+    l < m.size("num_hash_layers")
+        ? m.forms.floats(ffn + "gate.tid2eid", {m.size("vocab_size"), top_k}, DType::kI64)
+        : m.forms.floats(ffn + "gate.bias", {experts}, DType::kF32);
+    for (int64_t e = -1; e < experts; ++e) {
+      const std::string module = e < 0 ? ffn + "shared_experts." : str(ffn, "experts.", e, ".");
+      const auto add = [&](const char* name, int64_t n, int64_t k) {
+        e < 0 ? fp8(module + name, n, k) : expert(module + name, n, k);
+      };
+      add("w1", size, hidden);
+      add("w3", size, hidden);
+      add("w2", hidden, size);
+    }
+  }
+  m.forms.floats("mtp.0.e_proj.weight", {hidden, hidden}, DType::kF8E4M3);
+}
+
 // Families without a description: only their experts are used, so other tensors are left out.
 struct ExpertsOnly {
   const char *model_type, *root, *experts;  // {L} is the layer
@@ -481,8 +554,6 @@ constexpr ExpertsOnly kExpertsOnly[] = {
      {"w1", "w3", "w2"},
      "moe_intermediate_size",
      "routed_expert_hidden_size"},
-    {"deepseek_v4", "", "ffn.experts", {"w1", "w3", "w2"}},
-    {"deepseek_ref", "", "ffn.experts", {"w1", "w3", "w2"}},
 };
 
 bool has_experts(const Json& config, int64_t layer) {
@@ -543,6 +614,7 @@ void add_tensors(const Json& config, ModuleForms& forms) {
   if (type == "mimo_v2_flash") return add_mimo_v2_flash(m);
   if (type == "step3p7") return add_step3p7(m);
   if (type == "nemotron_h") return add_nemotron_h(m);
+  if (type == "deepseek_v4" || type == "deepseek_ref") return add_deepseek_v4(m);
   for (const ExpertsOnly& family : kExpertsOnly) {
     if (type == family.model_type) return add_experts_only(m, family);
   }

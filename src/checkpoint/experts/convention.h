@@ -76,6 +76,9 @@ struct ExpertConvention {
   /// The number of layers is that of the first present key's list, or of its letters. Without one
   /// of these keys: num_hidden_layers.
   ConfigKeys layer_lists = {};
+  /// The name by which the family reads a stored tensor, where files have several names for one
+  /// tensor; null: the stored name.
+  std::string (*tensor_name)(std::string_view stored) = nullptr;
   std::span<const GgufConvention> gguf = {};  ///< how the family appears in GGUF files
 };
 

@@ -41,7 +41,8 @@ Result<Score> read_score(const Config& config, const ExpertConvention& family) {
   MORACLE_TRY(const std::string score, config.text(names));
   if (score == "softmax") return family.softmax;
   if (score == "sigmoid") return Score::kSigmoid;
-  return config.unsupported(names, "softmax or sigmoid", "it is " + score);
+  if (score == "sqrtsoftplus") return Score::kSqrtSoftplus;
+  return config.unsupported(names, "softmax, sigmoid or sqrtsoftplus", "it is " + score);
 }
 
 Result<Routing> read_routing(const Checkpoint::State& state, int64_t layer) {

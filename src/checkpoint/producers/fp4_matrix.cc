@@ -16,7 +16,7 @@ namespace {
 // The scales as f32: e4m3 times or through the global number, rounded once, as the producers do.
 Result<std::vector<float>> read_nvfp4_scales(const Tensors& tensors, const std::string& module,
                                              const Fp4Format& format) {
-  MORACLE_TRY(const TensorData data, tensors.read(module + ".weight_scale"));
+  MORACLE_TRY(const TensorData data, tensors.read(module + "." + format.scales));
   MORACLE_TRY(const float global, read_input_scale(tensors, module + "." + format.global));
   const auto* codes = data.view.as<uint8_t>();
   std::vector<float> scales(data.view.num_elements());
@@ -34,7 +34,7 @@ Result<CanonicalMatrix> read(const Tensors& tensors, const std::string& module,
   set_codes(matrix, std::move(codes));
   if (format.global.empty()) {
     const int64_t count = shape.n * matrix.scale_cols();
-    MORACLE_TRY(matrix.scales, read_exponents(tensors, module + ".weight_scale", 0, count));
+    MORACLE_TRY(matrix.scales, read_exponents(tensors, module + "." + format.scales, 0, count));
   } else {
     MORACLE_TRY(matrix.scales, read_nvfp4_scales(tensors, module, format));
   }
@@ -49,10 +49,11 @@ Result<CanonicalMatrix> read(const Tensors& tensors, const std::string& module,
 
 Result<DescribedLinear> describe_fp4(const Tensors& tensors, const std::string& module,
                                      const Fp4Format& format) {
-  std::vector<std::string> names = {module + "." + format.codes, module + ".weight_scale"};
+  std::vector<std::string> names = {module + "." + format.codes, module + "." + format.scales};
   MORACLE_TRY(const TensorView codes, tensors.get(names[0]));
   const int64_t group = format.weight.group.cols;
-  if (codes.dtype != DType::kU8 || codes.shape.size() != 2 || codes.shape[1] % (group / 2) != 0) {
+  const bool bytes = codes.dtype == DType::kU8 || codes.dtype == DType::kI8;
+  if (!bytes || codes.shape.size() != 2 || codes.shape[1] % (group / 2) != 0) {
     return tensors.wrong(names[0], str("u8 [N, K/2] with K a multiple of ", group),
                          "it is " + to_string(codes));
   }

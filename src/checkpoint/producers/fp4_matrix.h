@@ -9,11 +9,12 @@
 
 namespace moracle {
 
-/// The stored form of a module: codes u8 [N, K/2], the first in the low bits, and
-/// `module`.weight_scale [N, K/g]: exponent bytes for kMxfp4Static, e4m3 for kNvfp4Static.
+/// The stored form of a module: codes u8 or i8 [N, K/2], the first in the low bits, and
+/// `module`.`scales` [N, K/g]: exponent bytes for kMxfp4Static, e4m3 for kNvfp4Static.
 struct Fp4Format {
   QuantKey weight;
   std::string codes = "weight_packed";
+  std::string scales = "weight_scale";
   /// NVFP4: the number f32 [] or [1] that applies to all scales; empty: there is none.
   std::string global = {};
   bool divides = false;  ///< scales are divided by the global number

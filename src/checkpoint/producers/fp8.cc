@@ -6,13 +6,15 @@
 // value = code · scale, in spite of the name "inv". Either name of the weights' scales occurs with
 // either shape; input_scale is activation_scale in files of transformers. quant_method "mxfp8", or
 // blocks [1, 32] with scales u8, are MXFP8. Tensors of all experts have e as first index; the names
-// of their scales are the tensor's name with _scale_inv or _scale.
+// of their scales are the tensor's name with _scale_inv or _scale. Experts of DeepSeek-V4
+// (expert_dtype fp4) are MXFP4, or NVFP4 in NVIDIA's files: codes u8 or i8 in `weight`.
 #include <algorithm>
 #include <cctype>
 #include <set>
 
 #include "base/text.h"
 #include "base/try.h"
+#include "checkpoint/producers/fp4_matrix.h"
 #include "checkpoint/producers/fp8_matrix.h"
 
 namespace moracle {
@@ -47,6 +49,10 @@ class Fp8Reader : public Reader {
   }
   Result<DescribedLinear> describe(const Tensors& tensors,
                                    const std::string& module) const override {
+    // Bytes are pairs of 4-bit codes: experts of DeepSeek-V4 beside layers in fp8.
+    const TensorView* const weight = tensors.find(module + ".weight");
+    if (weight != nullptr && (weight->dtype == DType::kU8 || weight->dtype == DType::kI8))
+      return describe_fp4(tensors, module, fp4_format(tensors, module));
     return describe_fp8(tensors, module, format_);
   }
   Result<DescribedLinear> describe_expert(const Tensors& tensors, const std::string& module,
@@ -55,6 +61,19 @@ class Fp8Reader : public Reader {
   }
 
  private:
+  // NVFP4 has a scale of the scales; the number for activations in 4 bits is not used.
+  static Fp4Format fp4_format(const Tensors& tensors, const std::string& module) {
+    if (tensors.find(module + ".weight_scale_2") != nullptr)
+      return {.weight = kNvfp4Static,
+              .codes = "weight",
+              .global = "weight_scale_2",
+              .unused = "input_scale"};
+    const bool inv = tensors.find(module + ".weight_scale_inv") != nullptr;
+    return {.weight = kMxfp4Static,
+            .codes = "weight",
+            .scales = inv ? "weight_scale_inv" : "weight_scale"};
+  }
+
   static constexpr std::string_view kExperts = ".experts";
   Fp8Format format_;
   std::set<std::string, std::less<>> ignored_;

@@ -30,6 +30,67 @@ Result<Tensors> Tensors::from(std::vector<TensorFile> files) {
   return from(std::move(files), std::move(entries), nullptr);
 }
 
+namespace {
+
+// A name with * for each part that is a number: names of all layers and experts are alike. Numbers
+// go to `numbers`.
+std::string without_numbers(std::string_view name, std::vector<std::string>& numbers) {
+  std::string text;
+  for (;;) {
+    const size_t dot = name.find('.');
+    const std::string part(name.substr(0, dot));
+    const bool number = !part.empty() && part.find_first_not_of("0123456789") == part.npos;
+    if (number) numbers.push_back(part);
+    text += number ? "*" : part;
+    if (dot == name.npos) return text;
+    text += '.';
+    name.remove_prefix(dot + 1);
+  }
+}
+
+std::string with_numbers(std::string text, const std::vector<std::string>& numbers) {
+  size_t at = 0;
+  for (const std::string& number : numbers) {
+    at = text.find('*', at);
+    if (at == text.npos) return text;
+    text.replace(at, 1, number);
+  }
+  return text;
+}
+
+}  // namespace
+
+Result<Tensors> Tensors::renamed(Tensors&& tensors, std::string (*name)(std::string_view stored)) {
+  std::map<std::string, Entry> entries;
+  std::map<std::string, std::string> alike;  // stored names by own ones, both without numbers
+  for (auto& [stored, entry] : tensors.entries_) {
+    const std::string own = name(stored);
+    Entry moved = std::move(entry);
+    if (own != stored) {
+      moved.stored = stored;
+      std::vector<std::string> numbers;
+      alike.try_emplace(without_numbers(own, numbers), without_numbers(stored, numbers));
+    }
+    const std::string& path = tensors.files_[moved.file].path();
+    const auto [it, is_new] = entries.try_emplace(own, std::move(moved));
+    if (!is_new) {
+      const std::string& other = it->second.stored.empty() ? own : it->second.stored;
+      return Error{ErrorKind::kBadFile, path, "tensor '" + stored + "'",
+                   "to be there under one name", "the files have it as " + other + ", too"};
+    }
+  }
+  // Name an absent tensor as the files name that of another layer or expert.
+  const auto stored_name = [alike = std::move(alike)](const std::string& own) {
+    std::vector<std::string> numbers;
+    const auto found = alike.find(without_numbers(own, numbers));
+    return found == alike.end() ? std::string() : with_numbers(found->second, numbers);
+  };
+  Tensors other = from(std::move(tensors.files_), std::move(entries), stored_name);
+  other.folder_ = std::move(tensors.folder_);
+  other.record_ = std::move(tensors.record_);
+  return other;
+}
+
 const TensorView* Tensors::find(const std::string& name) const {
   const auto it = index_.find(name);
   return it == index_.end() ? nullptr : &it->second->view;

@@ -40,6 +40,9 @@ class Tensors {
   using StoredName = std::function<std::string(const std::string& name)>;
   static Tensors from(std::vector<TensorFile> files, std::map<std::string, Entry> entries,
                       StoredName stored_name);
+  /// The same tensors under the names that `name` gives to those of the files. Errors: two tensors
+  /// of one name.
+  static Result<Tensors> renamed(Tensors&& tensors, std::string (*name)(std::string_view stored));
   /// The place of all files, for messages.
   void set_folder(std::string folder) { folder_ = std::move(folder); }
 

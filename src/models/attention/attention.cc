@@ -35,8 +35,26 @@ CachedBytes cached_bytes(const AttentionSizes& sizes, DType dtype) {
     return sizes.num_kv_heads * cached_bytes(dtype, size / sizes.num_kv_heads);
   };
   const int64_t scale = dtype == DType::kI8 ? static_cast<int64_t>(sizeof(float)) : 0;
-  return {of(sizes.key_size), of(sizes.value_size), sizes.num_kv_heads * scale,
-          cached_bytes(index_dtype(dtype), sizes.index_size)};
+  CachedBytes bytes{of(sizes.key_size), of(sizes.value_size), sizes.num_kv_heads * scale,
+                    cached_bytes(index_dtype(dtype), sizes.index_size)};
+  if (sizes.entry_rate == 0) return bytes;
+  bytes.entry = cached_bytes(dtype, sizes.entry_size);
+  bytes.entry_key = cached_bytes(dtype, sizes.entry_index_size);
+  bytes.entry_rate = sizes.entry_rate;
+  return bytes;
+}
+
+Status check_attention(const AttentionDescription& attention, Platform platform, DType cache) {
+  if (!std::holds_alternative<CompressedDescription>(attention)) return {};
+  if (platform != Platform::kCpu) {
+    return Error{ErrorKind::kUnsupported, "", "device",
+                 "cpu for compressed attention, because other devices have no kernels for it",
+                 str("it is of the kind ", name(platform))};
+  }
+  if (bits(cache) > 8) return {};
+  return Error{ErrorKind::kUnsupported, "", "kv_cache",
+               "f32, bf16 or f16 with compressed attention, because entries have no scales",
+               str("it is ", kv_cache_name(cache))};
 }
 
 DType index_dtype(DType cache) {

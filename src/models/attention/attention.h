@@ -19,6 +19,8 @@ struct AttentionSizes {
   size_t state_bytes = 0;    ///< recurrent state of one sequence, a multiple of 64
   int64_t index_size = 0;    ///< elements of an index key per token in the cache
   int64_t selected = 0;      ///< entries of a token's selections; 0: no sparse attention
+  /// Compressed attention: positions of an entry, its elements, and those of its index key.
+  int64_t entry_rate = 0, entry_size = 0, entry_index_size = 0;
 };
 AttentionSizes attention_sizes(const AttentionDescription& attention, int64_t max_num_tokens,
                                DType dtype);
@@ -28,7 +30,12 @@ struct CachedBytes {
   int64_t keys = 0, values = 0;
   int64_t scales = 0;  ///< of keys, and as many of values; 0: the type has none
   int64_t index_keys = 0;
-  int64_t total() const { return keys + values + 2 * scales + index_keys; }
+  int64_t entry = 0, entry_key = 0;  ///< of one entry, not of a position
+  int64_t entry_rate = 1;            ///< positions of an entry
+  int64_t total() const {
+    const int64_t of_entry = entry + entry_key;
+    return keys + values + 2 * scales + index_keys + (of_entry + entry_rate - 1) / entry_rate;
+  }
 };
 CachedBytes cached_bytes(const AttentionSizes& sizes, DType dtype);
 /// The type of index keys in a cache of this type: bf16 where it has 8 bits, because a rounding to
@@ -104,6 +111,12 @@ AttentionSizes attention_sizes(const KimiDeltaSpec& spec, int64_t max_num_tokens
 std::unique_ptr<Attention> make_attention(const KimiDeltaSpec& spec);
 AttentionSizes attention_sizes(const LightningSpec& spec, int64_t max_num_tokens, DType dtype);
 std::unique_ptr<Attention> make_attention(const LightningSpec& spec);
+
+AttentionSizes attention_sizes(const CompressedSpec& spec, int64_t max_num_tokens, DType dtype);
+std::unique_ptr<Attention> make_attention(const CompressedSpec& spec);
+
+/// Errors (kUnsupported): a device or a cache that the layer has no kernels for.
+Status check_attention(const AttentionDescription& attention, Platform platform, DType cache);
 
 /// Returns the description of the expected kind. Errors: another kind, another spec.
 template <class Kind>

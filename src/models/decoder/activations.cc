@@ -20,11 +20,13 @@ Activations carve_activations(const Description& description, int64_t max_num_to
   const size_t feed_forward = carve_feed_forward(description, max_num_tokens, dtype, nullptr).bytes;
   Carver carver(base);
   Activations a;
-  a.hidden = carver.take_matrix(dtype, max_num_tokens, spec.hidden_size);
+  a.hidden = carver.take_matrix(dtype, max_num_tokens, spec.num_streams * spec.hidden_size);
   a.normed = carver.take_matrix(dtype, max_num_tokens, spec.hidden_size);
   a.branch = carver.take_matrix(dtype, max_num_tokens, spec.hidden_size);
   a.other_hidden =
       carver.take_matrix(dtype, std::min(max_num_tokens, kMostNormedTokens), spec.hidden_size);
+  a.hyper = carver.take<float>(
+      spec.num_streams > 1 ? max_num_tokens * hyper_floats(spec.num_streams) : 0);
   a.attention = carver.take<std::byte>(static_cast<int64_t>(attention));
   a.selected = carver.take<int32_t>(max_num_tokens * selected);
   std::byte* scratch = carver.take<std::byte>(static_cast<int64_t>(feed_forward));

@@ -8,7 +8,9 @@ namespace moracle {
 
 /// Each matrix is [max_num_tokens, …]; layers run in turn and share them.
 struct Activations {
+  /// `hidden` has num_streams streams side by side.
   Matrix hidden, normed, branch;
+  float* hyper = nullptr;  ///< [max_num_tokens, hyper_floats]: see Ops::collapse_streams
   /// [kMostNormedTokens, …]: the residual stream's second buffer (see ResidualStream).
   Matrix other_hidden;
   FeedForwardScratch feed_forward;

@@ -64,6 +64,7 @@ Status MoeStage::load(std::optional<RouterDescription>&& router, DescribedWeight
     MORACLE_CHECK(loader.load(router_, std::move(router->weights)));
     MORACLE_CHECK(loader.load(correction_bias_, router->correction_bias));
     MORACLE_CHECK(loader.load(expert_scales_, router->expert_scales));
+    MORACLE_CHECK(loader.load(by_token_, router->by_token));
     num_identity_ = router->num_identity;
   }
   if (placed_ || loader.next_is_placed()) return loader.load(placed_, std::move(experts));
@@ -94,9 +95,16 @@ Status MoeStage::route(LayerInput input, const FeedForwardScratch& scratch, Ops&
                       layer.num_experts + num_identity_, scratch.logits.stride};
   const float* bias = correction_bias_.bytes() > 0 ? correction_bias_.as<float>() : nullptr;
   LinearCall call = input.call(logits);
-  call.output =
-      LinearCall::Route{layer.routing, bias, layer.top_k, scratch.topk_ids, scratch.topk_weights};
+  if (by_token_.bytes() == 0) {
+    call.output =
+        LinearCall::Route{layer.routing, bias, layer.top_k, scratch.topk_ids, scratch.topk_weights};
+  }
   MORACLE_CHECK(router_->apply(call, stream));
+  if (by_token_.bytes() > 0) {
+    MORACLE_CHECK(ops.route_by_token(logits, layer.routing, {by_token_.as<int32_t>()},
+                                     scratch.token_ids, layer.top_k, scratch.topk_ids,
+                                     scratch.topk_weights, stream));
+  }
   const size_t id_bytes = x.rows * layer.top_k * sizeof(int32_t);
   if (id_bytes <= forced_.bytes())
     MORACLE_CHECK(forced_on_->copy(scratch.topk_ids, forced_.data(), id_bytes, stream));

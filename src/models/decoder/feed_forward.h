@@ -24,6 +24,7 @@ struct FeedForwardScratch {
   float* weight_one = nullptr;      ///< [tokens], all 1
   float* identity = nullptr;        ///< [tokens]: the weight of a token's identity experts
   int32_t* lora_ids = nullptr;      ///< [tokens], read if a layer has adapters
+  const int32_t* token_ids = nullptr;    ///< [tokens] of this step, for hash layers
   const ReplicatedMoe* ranks = nullptr;  ///< sums routed experts over ranks; null: one process
   DispatchStep* dispatch = nullptr;      ///< of ranks with their own tokens; null: there are none
   Exchange* divided = nullptr;           ///< tensor parallelism of dense MLPs; null: they are whole
@@ -86,6 +87,7 @@ class MoeStage {
   ExpertCopies copies_;          // empty: this process has all experts
   std::optional<AdaptedLinear> router_;
   Buffer correction_bias_, expert_scales_;  // empty: none
+  Buffer by_token_;                         // see TokenRoutes; empty: the scores choose
   int64_t num_identity_ = 0;                // see RouterDescription
   Buffer forced_;                           // ids; empty: the router chooses
   Device* forced_on_ = nullptr;

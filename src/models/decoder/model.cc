@@ -157,6 +157,8 @@ Status fill_batch(Model::State& m, std::span<const Model::Step> steps, Stream st
 Status enqueue_layers(Model::State& m, const Batch& batch, Stream stream) {
   Ops& ops = kernel_device(m.workspace->device()).ops();
   ResidualStream residual(m, batch.num_tokens, stream);
+  FeedForwardScratch feed_forward = m.activations.feed_forward;
+  feed_forward.token_ids = batch.ids;
   MORACLE_CHECK(residual.embed(batch.ids));
   if (m.join) MORACLE_CHECK(residual.join());
   for (size_t l = 0; l < m.layers.size(); ++l) {
@@ -175,7 +177,7 @@ Status enqueue_layers(Model::State& m, const Batch& batch, Stream stream) {
     if (!layer.feed_forward.routed.loaded()) continue;
     MORACLE_TRY(LayerInput post, residual.feed_forward_input(layer, index));
     MORACLE_CHECK(layer.feed_forward.apply(std::move(post), residual.hidden(), residual.branch(),
-                                           m.activations.feed_forward, ops, stream, m.observer));
+                                           feed_forward, ops, stream, m.observer));
     const bool routed = layer.feed_forward.routed.has_router();
     MORACLE_CHECK(residual.finish_branch(layer.mlp_output,
                                          routed ? StepOutput::kExperts : StepOutput::kMlp, index));

@@ -22,10 +22,19 @@ struct OutputSteps {
   Buffer norm, scales, sum_scales;
 };
 
+/// HyperDescription in device memory. Empty: one residual stream.
+struct HyperConnection {
+  Buffer projection, base, scale;
+  HyperWeights weights() const {
+    return {projection.as<float>(), base.as<float>(), scale.as<float>()};
+  }
+};
+
 struct Layer {
   Buffer input_norm, post_norm;  // empty: no norm
   bool parallel = false;         // see LayerDescription
   OutputSteps attention_output, mlp_output;
+  HyperConnection attention_hyper, mlp_hyper;
   LayerCache cache;
   std::unique_ptr<Attention> attention;
   FeedForward feed_forward;
@@ -68,6 +77,7 @@ struct Model::State {
   TensorView embedding;     // in embedding_buffer
   Buffer embedding_buffer;  // a loaded model references nothing in the checkpoint's files
   Buffer final_norm;
+  HyperConnection final_hyper;
   Buffer embedding_scales;  // [max_num_tokens], one value; empty: 1
   std::vector<Layer> layers;
   std::optional<AdaptedLinear> output;

@@ -12,7 +12,8 @@ ResidualStream::ResidualStream(Model::State& m, int64_t num_tokens, Stream strea
     : m_(m),
       ops_(kernel_device(m.workspace->device()).ops()),
       stream_(stream),
-      fuses_(!m.observer.on_output && !m.spec.layer_norm && !m.spec.post_norm_residual),
+      fuses_(!m.observer.on_output && !m.spec.layer_norm && !m.spec.post_norm_residual &&
+             m.spec.num_streams == 1),
       hidden_(m.activations.hidden.slice(0, num_tokens)),
       normed_(m.activations.normed.slice(0, num_tokens)),
       branch_(m.activations.branch.slice(0, num_tokens)) {
@@ -42,7 +43,12 @@ Status ResidualStream::normalize(const Buffer& weight, StepOutput output, int64_
 }
 
 Status ResidualStream::embed(const int32_t* ids) {
-  MORACLE_CHECK(ops_.embed(m_.embedding, ids, hidden_, stream_));
+  const int64_t streams = m_.spec.num_streams;
+  MORACLE_CHECK(ops_.embed(m_.embedding, ids, streams > 1 ? branch_ : hidden_, stream_));
+  if (streams > 1) {
+    MORACLE_CHECK(
+        ops_.copy_heads(branch_, 0, hidden_, branch_.cols, streams, branch_.cols, stream_));
+  }
   if (m_.embedding_scales.bytes() > 0) {
     const auto* const scales = m_.embedding_scales.as<float>();
     MORACLE_CHECK(ops_.scale_rows(hidden_, scales, hidden_, stream_));
@@ -70,12 +76,39 @@ Result<LayerInput> ResidualStream::sum(StepOutput output, int64_t layer) {
   return LayerInput{hidden_};
 }
 
+Status ResidualStream::normalize_streams(const HyperConnection& hyper, bool ends,
+                                         const Buffer& weight, StepOutput output, int64_t layer) {
+  const DecoderSpec& spec = m_.spec;
+  float* const kept = m_.activations.hyper;
+  if (branch_layer_ >= 0) {
+    MORACLE_CHECK(ops_.expand_streams(hidden_, branch_, spec.num_streams, kept, stream_));
+    MORACLE_CHECK(m_.observer.show(StepOutput::kResidualSum, branch_layer_, hidden_));
+  }
+  const HyperShape shape{spec.num_streams, spec.sinkhorn_iterations, spec.hyper_epsilon,
+                         spec.norm_epsilon};
+  MORACLE_CHECK(ops_.collapse_streams(hidden_, hyper.weights(), shape, branch_,
+                                      ends ? nullptr : kept, stream_));
+  MORACLE_CHECK(norm(branch_, weight, normed_));
+  m_.observer.done(StepPart::kNorms);
+  return m_.observer.show(output, layer, normed_);
+}
+
+Status ResidualStream::final_norm() {
+  if (m_.spec.num_streams == 1) return normalize(m_.final_norm, StepOutput::kFinalNorm, -1);
+  return normalize_streams(m_.final_hyper, true, m_.final_norm, StepOutput::kFinalNorm, -1);
+}
+
 LayerInput ResidualStream::continue_from_norm() {
   if (m_.spec.post_norm_residual) std::swap(hidden_, normed_);
   return LayerInput{m_.spec.post_norm_residual ? hidden_ : normed_};
 }
 
 Result<LayerInput> ResidualStream::attention_input(const Layer& layer, int64_t index) {
+  if (m_.spec.num_streams > 1) {
+    MORACLE_CHECK(normalize_streams(layer.attention_hyper, false, layer.input_norm,
+                                    StepOutput::kInputNorm, index));
+    return LayerInput{normed_};
+  }
   if (layer.input_norm.bytes() == 0) return sum(StepOutput::kInputNorm, index);
   if (fuses_ && !layer.parallel && branch_layer_ >= 0 && other_.data != nullptr) {
     NormedInput input = add_norm(layer.input_norm);
@@ -91,6 +124,11 @@ Result<LayerInput> ResidualStream::attention_input(const Layer& layer, int64_t i
 }
 
 Result<LayerInput> ResidualStream::feed_forward_input(const Layer& layer, int64_t index) {
+  if (m_.spec.num_streams > 1) {
+    MORACLE_CHECK(
+        normalize_streams(layer.mlp_hyper, false, layer.post_norm, StepOutput::kPostNorm, index));
+    return LayerInput{normed_};
+  }
   if (layer.parallel) {
     MORACLE_CHECK(sum(StepOutput::kPostNorm, index));
     return LayerInput{normed_};

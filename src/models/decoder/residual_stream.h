@@ -28,7 +28,7 @@ class ResidualStream {
 
   /// Where a branch writes its output.
   const Matrix& branch() const { return branch_; }
-  /// The sum so far. A LayerInput with a norm still has to add the branch.
+  /// The sum so far, of all streams. A LayerInput with a norm still has to add the branch.
   const Matrix& hidden() const { return hidden_; }
 
  private:
@@ -38,6 +38,10 @@ class ResidualStream {
   LayerInput continue_from_norm();
   /// For layers without a norm: adds the last branch's output; the input is the stream itself.
   Result<LayerInput> sum(StepOutput output, int64_t layer);
+  /// With several streams: mixes the last branch's output into them, and writes the norm of their
+  /// weighted sum to normed_. `ends`: no branch follows.
+  Status normalize_streams(const HyperConnection& hyper, bool ends, const Buffer& weight,
+                           StepOutput output, int64_t layer);
   NormedInput add_norm(const Buffer& weight) const {
     return {{hidden_, branch_, weight.as<float>(), m_.spec.norm_epsilon, normed_}};
   }

@@ -208,6 +208,18 @@ Status compare(const Comparison& check, const KimiDeltaDescription& a,
   return check.matrix("output of attention", a.o, b.o);
 }
 
+Status compare(const Comparison& check, const CompressedDescription& a,
+               const CompressedDescription& b) {
+  MORACLE_CHECK(check("heads", a.spec.num_heads, b.spec.num_heads));
+  MORACLE_CHECK(check("head_dim", a.spec.head_dim, b.spec.head_dim));
+  MORACLE_CHECK(check("window", a.spec.window, b.spec.window));
+  MORACLE_CHECK(check("tokens of an entry", a.spec.rate, b.spec.rate));
+  MORACLE_CHECK(check("entries that a token sees", a.spec.indexer.top_k, b.spec.indexer.top_k));
+  MORACLE_CHECK(check("groups of the output", a.spec.num_groups, b.spec.num_groups));
+  MORACLE_CHECK(check("epsilon", a.spec.norm_epsilon, b.spec.norm_epsilon));
+  return check.matrix("output of attention", a.o_b, b.o_b);
+}
+
 Status compare(const Comparison& check, const LightningDescription& a,
                const LightningDescription& b) {
   MORACLE_CHECK(check("heads", a.spec.num_heads, b.spec.num_heads));
@@ -242,6 +254,7 @@ Status compare(const Comparison& check, const LayerDescription& a, const LayerDe
     MORACLE_CHECK(
         check.size("scales of experts", a.router->expert_scales, b.router->expert_scales));
     MORACLE_CHECK(check("identity experts", a.router->num_identity, b.router->num_identity));
+    MORACLE_CHECK(check("experts by token id", a.router->by_token == b.router->by_token, true));
   }
   MORACLE_CHECK(check("feed-forward", a.mlp.has_value(), b.mlp.has_value()));
   if (a.mlp) MORACLE_CHECK(check.weights("feed-forward", *a.mlp, *b.mlp));

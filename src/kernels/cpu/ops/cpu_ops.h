@@ -25,6 +25,7 @@ class CpuOps : public Ops {
   // Adjacent keys of a head are one stream of memory, which prefetchers follow.
   bool cache_by_head() const override { return true; }
 
+#include "kernels/ops_compressed.inc"
 #include "kernels/ops_overrides.inc"
 
   /// The first device error since the last call.

@@ -2,6 +2,7 @@
 //
 //   softmax               exp(l - max) / Σ over all experts
 //   sigmoid               1 / (1 + exp(-l))
+//   square root of softplus  √log(1 + exp(l)); above 20 the logarithm is l itself, as in torch
 //   softmax after top-k   exp(l - max) / Σ over the chosen: the largest logit is always chosen, so
 //                         the maximum and the order are those of all experts
 //   sparse mixer          for each choice among the experts left: exp(l - max) / Σ over the near
@@ -84,10 +85,18 @@ void drop_groups(const Scores& s, int64_t num_groups, int64_t keep) {
   }
 }
 
+float sqrt_softplus(float logit) {
+  return std::sqrt(logit > 20 ? logit : std::log1p(std::exp(logit)));
+}
+
 // Turns logits into scores; returns the divisor of the weights.
 float score(Score kind, float* logits, int64_t count) {
   if (kind == Score::kSigmoid) {
     for (int64_t e = 0; e < count; ++e) logits[e] = 1.0f / (1.0f + std::exp(-logits[e]));
+    return 1;
+  }
+  if (kind == Score::kSqrtSoftplus) {
+    for (int64_t e = 0; e < count; ++e) logits[e] = sqrt_softplus(logits[e]);
     return 1;
   }
   const float largest = *std::max_element(logits, logits + count);
@@ -102,7 +111,9 @@ void route_token(const cpu::VectorOps& vector, const Routing& routing, const flo
   const Scores scores{logits, num_experts, divisor, bias};
   if (routing.num_groups > routing.top_groups)
     drop_groups(scores, routing.num_groups, routing.top_groups);
-  const bool by_score = bias == nullptr && routing.score != Score::kSigmoid;
+  const bool of_one_logit =
+      routing.score == Score::kSigmoid || routing.score == Score::kSqrtSoftplus;
+  const bool by_score = bias == nullptr && !of_one_logit;
   float sum = 0;
   for (int64_t j = 0; j < top_k; ++j) {
     const int64_t best = by_score ? best_score(vector, scores) : best_of(scores, 0, num_experts);
@@ -112,11 +123,21 @@ void route_token(const cpu::VectorOps& vector, const Routing& routing, const flo
     logits[best] = kOut;
   }
   if (routing.renormalize || routing.score == Score::kTopkThenSoftmax) {
-    // All sigmoids may vanish. A token without weight then gets 0, not 0 / 0.
-    const float whole = routing.score == Score::kSigmoid ? sum + 1e-20f : sum;
+    // All scores of single logits may vanish. A token without weight then gets 0, not 0 / 0.
+    const float whole = of_one_logit ? sum + 1e-20f : sum;
     for (int64_t j = 0; j < top_k; ++j) weights[j] /= whole;
   }
   for (int64_t j = 0; j < top_k; ++j) weights[j] *= routing.scaling_factor;
+}
+
+// The weights of the experts that a token's id chooses.
+void weigh_token(const Routing& routing, float* logits, int64_t num_experts, int64_t top_k,
+                 const int32_t* ids, float* weights) {
+  const float divisor = score(routing.score, logits, num_experts);
+  float sum = 0;
+  for (int64_t j = 0; j < top_k; ++j) sum += weights[j] = logits[ids[j]] / divisor;
+  const float whole = routing.renormalize ? sum + 1e-20f : 1;
+  for (int64_t j = 0; j < top_k; ++j) weights[j] *= routing.scaling_factor / whole;
 }
 
 // Both choices of a token. Choices made before are excluded by a logit of -inf.
@@ -158,6 +179,19 @@ Status CpuOps::route(const Matrix& logits, const Routing& routing, const float* 
     for (int64_t t = first; t < last; ++t) {
       route_token(vector_, routing, correction_bias, f32_row(logits, t), logits.cols, top_k,
                   topk_ids + t * top_k, topk_weights + t * top_k);
+    }
+  });
+  return {};
+}
+
+Status CpuOps::route_by_token(const Matrix& logits, const Routing& routing,
+                              const TokenRoutes& table, const int32_t* token_ids, int64_t top_k,
+                              int32_t* topk_ids, float* topk_weights, Stream) {
+  split_rows(logits.rows, logits.cols * 16, [&](int64_t first, int64_t last) {
+    for (int64_t t = first; t < last; ++t) {
+      int32_t* const ids = topk_ids + t * top_k;
+      std::copy_n(table.experts + token_ids[t] * top_k, top_k, ids);
+      weigh_token(routing, f32_row(logits, t), logits.cols, top_k, ids, topk_weights + t * top_k);
     }
   });
   return {};

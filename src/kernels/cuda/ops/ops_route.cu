@@ -96,6 +96,12 @@ __device__ float score(const RouteArgs& a, int64_t t, float* scores) {
     __syncthreads();
     return 1;
   }
+  if (a.routing.score == Score::kSqrtSoftplus) {
+    for (int64_t e = threadIdx.x; e < count; e += kRouteThreads)
+      scores[e] = sqrt_softplus(load(a.logits, t, e));
+    __syncthreads();
+    return 1;
+  }
   float largest = __int_as_float(0xff800000);
   for (int64_t e = threadIdx.x; e < count; e += kRouteThreads)
     largest = fmaxf(largest, load(a.logits, t, e));

@@ -24,10 +24,16 @@ inline bool routes_in_warps(int64_t num_experts, const Routing& routing, int64_t
          routing.num_groups <= routing.top_groups && routing.score != Score::kSparseMixer;
 }
 
+/// √log(1 + exp(logit)); above 20 the logarithm is the logit itself, as in torch.
+__device__ inline float sqrt_softplus(float logit) {
+  return sqrtf(logit > 20.0f ? logit : log1pf(expf(logit)));
+}
+
 /// Returns the final weight of one pick. `sum` is the sum of the picked scores of the token.
 __device__ inline float settled(const Routing& routing, float weight, float sum) {
-  // All sigmoids may vanish. A token without weight then gets 0, not 0 / 0.
-  const float whole = routing.score == Score::kSigmoid ? sum + 1e-20f : sum;
+  // All scores of single logits may vanish. A token without weight then gets 0, not 0 / 0.
+  const bool may_vanish = routing.score == Score::kSigmoid || routing.score == Score::kSqrtSoftplus;
+  const float whole = may_vanish ? sum + 1e-20f : sum;
   const bool divides = routing.renormalize || routing.score == Score::kTopkThenSoftmax;
   return (divides ? weight / whole : weight) * routing.scaling_factor;
 }
@@ -93,6 +99,9 @@ __device__ void route_in_warp(const RouteArgs& a, int64_t t) {
   if (routing.score == Score::kSigmoid) {
 #pragma unroll
     for (int i = 0; i < kEach; ++i) scores[i] = 1.0f / (1.0f + expf(-scores[i]));
+  } else if (routing.score == Score::kSqrtSoftplus) {
+#pragma unroll
+    for (int i = 0; i < kEach; ++i) scores[i] = sqrt_softplus(scores[i]);
   } else {
     for (int step = 16; step > 0; step /= 2)
       largest = fmaxf(largest, __shfl_xor_sync(kAllLanes, largest, step));

@@ -6,6 +6,7 @@
 #define SOFTMAX 0
 #define SIGMOID 1
 #define TOPK_THEN_SOFTMAX 2
+#define SQRT_SOFTPLUS 5
 
 // Marks an expert that is excluded. Scores are never negative.
 #define OUT -1.0f
@@ -42,7 +43,13 @@ float score_token(MATRIX(logits), long t, int num_experts, int kind, local float
   // Sigmoids need neither the maximum nor the sum. Compute them anyway: see drop_groups.
   largest = merge_group(scratch, largest, false);
   for (int e = item; e < num_experts; e += items) {
-    scores[e] = kind == SIGMOID ? 1.0f / (1.0f + exp(-scores[e])) : exp(scores[e] - largest);
+    const float logit = scores[e];
+    if (kind == SIGMOID)
+      scores[e] = 1.0f / (1.0f + exp(-logit));
+    else if (kind == SQRT_SOFTPLUS)  // above 20 the logarithm is the logit itself, as in torch
+      scores[e] = sqrt(logit > 20.0f ? logit : log1p(exp(logit)));
+    else
+      scores[e] = exp(logit - largest);
     sum += scores[e];
   }
   sum = merge_group(scratch, sum, true);
