@@ -93,11 +93,6 @@ Status ResidualStream::normalize_streams(const HyperConnection& hyper, bool ends
   return m_.observer.show(output, layer, normed_);
 }
 
-Status ResidualStream::final_norm() {
-  if (m_.spec.num_streams == 1) return normalize(m_.final_norm, StepOutput::kFinalNorm, -1);
-  return normalize_streams(m_.final_hyper, true, m_.final_norm, StepOutput::kFinalNorm, -1);
-}
-
 LayerInput ResidualStream::continue_from_norm() {
   if (m_.spec.post_norm_residual) std::swap(hidden_, normed_);
   return LayerInput{m_.spec.post_norm_residual ? hidden_ : normed_};
@@ -152,6 +147,8 @@ Status ResidualStream::finish_branch(const OutputSteps& steps, StepOutput output
 }
 
 Status ResidualStream::final_norm() {
+  if (m_.spec.num_streams > 1)
+    return normalize_streams(m_.final_hyper, true, m_.final_norm, StepOutput::kFinalNorm, -1);
   MORACLE_CHECK(normalize(m_.final_norm, StepOutput::kFinalNorm, -1));
   const Matrix to = m_.activations.hidden.slice(0, hidden_.rows);
   // The sum lies in the other buffer after an odd number of fused norms.
