@@ -219,7 +219,7 @@ AttentionSizes attention_sizes(const CompressedSpec& spec, int64_t max_num_token
           .key_size = spec.head_dim,
           .scratch_bytes = carve(spec, max_num_tokens, dtype, nullptr).bytes,
           .state_bytes = static_cast<size_t>((state + 63) / 64 * 64),
-          .top_k = indexer.top_k,
+          .selected = indexer.top_k,
           .entry_rate = spec.rate,
           .entry_size = spec.rate > 0 ? spec.head_dim : 0,
           .entry_index_size = indexer.top_k > 0 ? indexer.head_dim : 0};
