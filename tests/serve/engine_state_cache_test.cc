@@ -173,16 +173,29 @@ TEST_P(PrefixesOfModels, CancelledRequestsLeaveWholePrefixes) {
   EXPECT_EQ(run(*engine, {all.begin(), all.begin() + 6}, 2), 0);
 }
 
-INSTANTIATE_TEST_SUITE_P(Devices, PrefixesOfModels,
-                         ::testing::Combine(::testing::Values("cpu", "opencl"),
-                                            ::testing::Values("qwen3_moe", "qwen3_next",
-                                                              "qwen3_5_moe", "granite_moe_hybrid",
-                                                              "kimi_linear", "bailing_hybrid",
-                                                              "minimax", "lfm2_moe")),
-                         [](const auto& tested) {
-                           return std::string(std::get<0>(tested.param)) + "_" +
-                                  std::get<1>(tested.param);
-                         });
+constexpr const char* kModels[] = {
+    "qwen3_moe",   "qwen3_next",     "qwen3_5_moe", "granite_moe_hybrid",
+    "kimi_linear", "bailing_hybrid", "minimax",     "lfm2_moe"};
+std::string label(const ::testing::TestParamInfo<std::tuple<const char*, const char*>>& tested) {
+  return std::string(std::get<0>(tested.param)) + "_" + std::get<1>(tested.param);
+}
+INSTANTIATE_TEST_SUITE_P(Cpu, PrefixesOfModels,
+                         ::testing::Combine(::testing::Values("cpu"), ::testing::ValuesIn(kModels)),
+                         label);
+
+// PoCL takes long for a step: few requests, with all features at once.
+class PrefixesOnOpenCl : public PrefixesOfModels {};
+TEST_P(PrefixesOnOpenCl, TextsEqualGenerate) {
+  const std::vector<Request> all = requests(7, 6);
+  const auto engine = start(bytes_for(6, 1), 8 + 4 * PageStore(*model_).state_slots());
+  EXPECT_EQ(run(*engine, all, 2), 0);
+  EXPECT_GT(engine->metrics().gauges().reused_tokens, 0);
+  EXPECT_EQ(engine->metrics().gauges().traffic.errors, 0);
+}
+INSTANTIATE_TEST_SUITE_P(OpenCl, PrefixesOnOpenCl,
+                         ::testing::Combine(::testing::Values("opencl"),
+                                            ::testing::ValuesIn(kModels)),
+                         label);
 
 // The device refuses pages that the engine counts on: requests fail, texts stay right, and later
 // requests with the same prefixes find nothing wrong.
@@ -203,13 +216,10 @@ TEST_P(PrefixesInRefusedMemory, RequestsFailAndLaterTextsAreRight) {
   EXPECT_LT(failed, 20);
   EXPECT_EQ(run(*engine, all, 1), 0);
 }
-INSTANTIATE_TEST_SUITE_P(Devices, PrefixesInRefusedMemory,
+INSTANTIATE_TEST_SUITE_P(Cpu, PrefixesInRefusedMemory,
                          ::testing::Combine(::testing::Values("cpu"),
                                             ::testing::Values("qwen3_moe", "qwen3_next")),
-                         [](const auto& tested) {
-                           return std::string(std::get<0>(tested.param)) + "_" +
-                                  std::get<1>(tested.param);
-                         });
+                         label);
 
 }  // namespace
 }  // namespace moracle::serve::engine_test
