@@ -181,7 +181,9 @@ Result<int64_t> bytes_of(const ServeArguments& arguments, ModelOptions options,
                             ? engine.cache_bytes
                             : default_cache_bytes(whole, outlined.max_context, engine.max_running,
                                                   options.device_memory, arguments.model_memory);
-  return whole.total_bytes() + cache;
+  // On a CPU prefixes that leave the KV cache stay in the same memory.
+  const int64_t kept = options.device.platform == Platform::kCpu ? engine.cache_ram : 0;
+  return whole.total_bytes() + cache + kept;
 }
 
 }  // namespace

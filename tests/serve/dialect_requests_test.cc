@@ -121,6 +121,18 @@ TEST_F(DialectRequests, MessagesThinkOnlyWhenAsked) {
             "null|user: a|high True");
 }
 
+TEST_F(DialectRequests, EachDialectTakesCacheSalt) {
+  const std::string chat = R"({"cache_salt": "a", "messages": [{"role": "user", "content": "x"}]})";
+  const std::string items = R"({"cache_salt": "a", "input": "x"})";
+  const std::string blocks =
+      R"({"cache_salt": "a", "max_tokens": 4, "messages": [{"role": "user", "content": "x"}]})";
+  for (const GenerationRequest& request : {must(read_chat(must(parse_body(chat)), chat, model_)),
+                                           must(responses(items)), must(messages(blocks))}) {
+    ASSERT_FALSE(request.jobs.empty());
+    EXPECT_EQ(request.jobs[0].cache_salt, "a");
+  }
+}
+
 TEST(ResponseStore, EvictsLeastRecentlyUsedBeyondLimit) {
   ResponseStore store(4 * 1024);
   for (const char* id : {"a", "b", "c"}) store.add(id, {std::string(600, 'x'), "reply"});

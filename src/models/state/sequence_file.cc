@@ -173,10 +173,11 @@ Status save(Model& model, const SequenceSource& source, const KeptSequence& sequ
   MORACLE_CHECK(file.write(std::as_bytes(std::span(sequence.ids))));
   Device& device = model.device();
   const DeviceLock lock = device.lock();
+  MORACLE_CHECK(device.synchronize());
   std::vector<std::byte> host(static_cast<size_t>(std::max(sizes.page_bytes, sizes.state_bytes)));
   const auto write = [&](const std::byte* from, int64_t bytes) -> Status {
     const std::span<std::byte> part = std::span(host).first(static_cast<size_t>(bytes));
-    MORACLE_CHECK(device.download(part.data(), from, part.size()));
+    MORACLE_CHECK(device.read(part.data(), from, part.size()));
     return file.write(part);
   };
   for (int64_t i = 0; i < sizes.pages_of(cache.length); ++i)
@@ -228,7 +229,8 @@ Result<KeptSequence> load(Model& model, const SequenceSource& source, const std:
   const auto read = [&](std::byte* to, int64_t bytes) -> Status {
     const std::span<std::byte> part = std::span(host).first(static_cast<size_t>(bytes));
     MORACLE_CHECK(reader.read(part));
-    return device.upload(to, part.data(), part.size());
+    MORACLE_CHECK(device.upload(to, part.data(), part.size()));
+    return device.synchronize();  // the next part takes the same host memory
   };
   for (std::byte* const page : cache.pages) MORACLE_CHECK(read(page, sizes.page_bytes));
   if (sizes.state_bytes > 0) {

@@ -47,8 +47,8 @@ class SequenceState {
  private:
   std::shared_ptr<KvPool> pool_;  // null: the model has no recurrent layer
   std::vector<std::byte*> copies_;
-  bool is_shared_[2] = {false, false};  // of each copy
   int now_ = -1;                        // index of the copy; -1: zeros
+  bool is_shared_[2] = {false, false};  // of each copy
   struct Checkpoint {
     int64_t length = -1;  // -1: none
     int now = -1;

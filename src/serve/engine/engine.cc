@@ -365,6 +365,8 @@ void Engine::end_without_adapter() {
 
 void Engine::publish() {
   const int64_t cached = scheduler_.prefixes().num_unused();
+  traffic_.ram_hits = leader_.pages().num_restored();
+  traffic_.bytes_back = leader_.pages().bytes_restored();
   metrics_.set(
       {.running = scheduler_.num_running(),
        .waiting = scheduler_.num_waiting(),

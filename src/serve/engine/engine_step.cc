@@ -70,10 +70,7 @@ void Engine::move(std::span<const CacheMove> moves) {
     if (one.kind == Kind::kPageToRam) traffic_.bytes_saved += page;
     if (one.kind == Kind::kStateToRam) traffic_.bytes_saved += state;
   }
-  const Status moved = leader_.move(moves);
-  traffic_.ram_hits = leader_.pages().num_restored();
-  traffic_.bytes_back = leader_.pages().bytes_restored();
-  if (moved) return;
+  if (leader_.move(moves)) return;
   ++traffic_.errors;
   (void)leader_.move(scheduler_.drop_cached()).ok();
 }
@@ -87,6 +84,12 @@ void Engine::compute(std::span<const Chunk> chunks) {
   profiler_.enqueued();
   answer_sampled();
   if (leader_.lost()) return;  // refuse_unfinished() ends all sequences
+  if (!done && done.error().kind == ErrorKind::kOutOfMemory) {
+    // The device has less memory than the scheduler counts on: free what no sequence uses.
+    const std::vector<CacheMove> dropped = scheduler_.drop_cached();
+    move(dropped);
+    if (!dropped.empty()) return compute(chunks);
+  }
   if (!done) {
     if (chunks.size() == 1)
       return end(chunks[0].id, {.finish = Finish::kFailed, .message = done.error().to_string()});

@@ -29,7 +29,7 @@ class Histogram {
   double sum_ = 0;
 };
 
-/// Totals of what prefixes took from host memory (--cache-ram), and of restored states.
+/// Totals of traffic with host memory (--cache-ram), and of restored states.
 struct CacheTraffic {
   int64_t ram_hits = 0, bytes_back = 0, bytes_saved = 0;  ///< hits: pages and states
   int64_t states_restored = 0;

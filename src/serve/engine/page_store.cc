@@ -233,6 +233,9 @@ Status PageStore::forward(std::span<const SequenceStep> steps) {
 }
 
 void PageStore::drop_all() {
+  // Copies from and to host memory may be under way. Destructor: the error is dropped.
+  if (!ram_pages_.empty() || !ram_states_.empty() || num_restored_ > 0)
+    (void)device().synchronize().ok();
   caches_.clear();
   for (const auto& [page, memory] : cached_) pages().release(memory);
   for (const auto& [page, memory] : states_) states().release(memory);

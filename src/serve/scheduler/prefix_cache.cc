@@ -4,8 +4,6 @@
 
 namespace moracle::serve {
 
-using MoveKind = CacheMove::Kind;
-
 PrefixCache::Node* PrefixCache::find(PageId id) {
   const auto at = nodes_.find(id);
   return at == nodes_.end() ? nullptr : &at->second;
@@ -82,7 +80,7 @@ void PrefixCache::bring(std::span<const PageId> pages, std::vector<CacheMove>& m
     Node& node = nodes_.at(id);
     if (node.is_on_device) continue;
     to_device(node);
-    moves.push_back({MoveKind::kPageToDevice, id});
+    moves.push_back({CacheMove::MoveKind::kPageToDevice, id});
   }
 }
 
@@ -156,7 +154,7 @@ void PrefixCache::drop(PageId id, std::vector<CacheMove>& moves) {
   }
   pages_.erase(node.at);
   nodes_.erase(id);
-  moves.push_back({MoveKind::kDrop, id});
+  moves.push_back({CacheMove::MoveKind::kDrop, id});
 }
 
 // Makes room for `slots` in host memory, by what was used longest ago. False: too much is in use.
@@ -171,7 +169,7 @@ bool PrefixCache::make_ram_room(int64_t slots, std::vector<CacheMove>& moves) {
     }
     const PageId id = ram_states_.begin()->second;
     forget_state(id, nodes_.at(id));
-    moves.push_back({MoveKind::kDropState, id});
+    moves.push_back({CacheMove::MoveKind::kDropState, id});
   }
   return true;
 }
@@ -195,7 +193,7 @@ bool PrefixCache::evict(std::vector<CacheMove>& moves) {
     --parent->device_children;
     offer(node.parent(), *parent);
   }
-  moves.push_back({MoveKind::kPageToRam, id});
+  moves.push_back({CacheMove::MoveKind::kPageToRam, id});
   return true;
 }
 
@@ -207,14 +205,14 @@ void PrefixCache::evict_state(std::vector<CacheMove>& moves) {
   if (node == nullptr) return;  // room for it took its page
   if (!has_room) {
     forget_state(id, *node);
-    moves.push_back({MoveKind::kDropState, id});
+    moves.push_back({CacheMove::MoveKind::kDropState, id});
     return;
   }
   states_.erase({node->state_use, id});
   node->state = Tier::kRam;
   ram_slots_ += limits_.state_slots;
   offer(id, *node);
-  moves.push_back({MoveKind::kStateToRam, id});
+  moves.push_back({CacheMove::MoveKind::kStateToRam, id});
 }
 
 bool PrefixCache::add_state(PageId page, SequenceId sequence, bool lasts,
@@ -225,14 +223,14 @@ bool PrefixCache::add_state(PageId page, SequenceId sequence, bool lasts,
   if (limits_.num_states < 1 || node.state == Tier::kDevice) return false;
   if (node.state == Tier::kRam) {
     forget_state(page, node);
-    moves.push_back({MoveKind::kDropState, page});
+    moves.push_back({CacheMove::MoveKind::kDropState, page});
   }
   while (num_states() >= limits_.num_states) evict_state(moves);
   node.state = Tier::kDevice;
   node.state_lasts = lasts;
   node.state_use = ++clock_;
   states_.insert({node.state_use, page});
-  moves.push_back({MoveKind::kKeepState, page, sequence});
+  moves.push_back({CacheMove::MoveKind::kKeepState, page, sequence});
   return true;
 }
 
@@ -240,7 +238,7 @@ void PrefixCache::drop_state_if_unused(PageId page, std::vector<CacheMove>& move
   Node* const node = find(page);
   if (node == nullptr || node->state == Tier::kNone || node->state_lasts) return;
   forget_state(page, *node);
-  moves.push_back({MoveKind::kDropState, page});
+  moves.push_back({CacheMove::MoveKind::kDropState, page});
 }
 
 void PrefixCache::drop_all(std::vector<CacheMove>& moves) {
@@ -256,7 +254,7 @@ void PrefixCache::drop_all(std::vector<CacheMove>& moves) {
   while (!ram_evictable_.empty()) drop(ram_evictable_.begin()->second, moves);
   for (const PageId id : states) {
     forget_state(id, nodes_.at(id));
-    moves.push_back({MoveKind::kDropState, id});
+    moves.push_back({CacheMove::MoveKind::kDropState, id});
   }
 }
 
