@@ -338,6 +338,9 @@ TEST_F(ModelJson, DryRunGivesSlotsThatFitGpuMemory) {
   const Json with_rates = answer(rated);
   EXPECT_GT(with_rates["estimate"]["tokens_per_second"], 0);
   EXPECT_EQ(with_rates["estimate"]["read_rate"], 0);
+  EXPECT_EQ(with_rates["estimate"]["others"].size(), 5U) << with_rates["estimate"];
+  for (const Json& other : with_rates["estimate"]["others"])
+    EXPECT_GT(other["tokens_per_second"], 0) << other;
   for (const std::string& word :
        {std::string("--cpu-memory"), std::to_string(half["host_bytes"].get<int64_t>() / 2)})
     rated.push_back(word);
@@ -363,6 +366,10 @@ TEST_F(ModelJson, FreeGpuMemoryHoldsSmallModel) {
                                  "cuda", "--gpu-memory", "much"});
   EXPECT_EQ(wrong.code, 2);
   EXPECT_THAT(wrong.err, HasSubstr("or auto for what is free"));
+  const Ran several =
+      run_command({"run", model_, "--dry-run", "--machine", "h200", "--device", "cuda:0,cuda:1"});
+  EXPECT_EQ(several.code, 2);
+  EXPECT_THAT(several.err, HasSubstr("--gpu-memory: needs a number of bytes or what is free"));
 }
 
 TEST_F(ModelJson, RatesAndPlacementFileNeedGpuMemory) {
@@ -379,11 +386,12 @@ TEST_F(ModelJson, RatesAndPlacementFileNeedGpuMemory) {
 
 TEST_F(ModelJson, DryRunGivesWholePlan) {
   const Json json = answer({"run", model_, "--dry-run", "--json"});
-  EXPECT_THAT(keys(json), ElementsAre("choices", "weight_bytes", "workspace_bytes", "scratch_bytes",
-                                      "activation_bytes", "num_slots", "num_on_host", "host_bytes",
-                                      "estimate", "transfer_bytes", "cache_bytes_per_token",
-                                      "state_bytes", "cache_dtype", "attention_reason",
-                                      "total_bytes", "memory_bytes", "tokenizer", "not_used"));
+  EXPECT_THAT(
+      keys(json),
+      ElementsAre("choices", "weight_bytes", "workspace_bytes", "scratch_bytes", "activation_bytes",
+                  "num_slots", "num_on_host", "host_bytes", "slot_devices", "estimate",
+                  "transfer_bytes", "cache_bytes_per_token", "state_bytes", "cache_dtype",
+                  "attention_reason", "total_bytes", "memory_bytes", "tokenizer", "not_used"));
   EXPECT_EQ(json["cache_dtype"], "f32");
   const Json half = answer({"run", model_, "--dry-run", "--kv-cache", "bf16", "--json"});
   EXPECT_EQ(half["cache_dtype"], "bf16");
