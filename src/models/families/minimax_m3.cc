@@ -23,7 +23,8 @@ constexpr std::string_view kDefaults = R"({
   "num_experts_per_tok": 4, "num_local_experts": 128, "routed_scaling_factor": 2.0,
   "dense_intermediate_size": 12288, "shared_intermediate_size": 3072, "swiglu_alpha": 1.702,
   "swiglu_limit": 7.0, "index_n_heads": 4, "index_head_dim": 128, "index_block_size": 128,
-  "index_topk_blocks": 16, "index_local_blocks": 1, "rope_theta": 5000000.0
+  "index_topk_blocks": 16, "index_local_blocks": 1, "rope_theta": 5000000.0, "hidden_act": "silu",
+  "first_k_dense_replace": 0
 })";
 
 constexpr const char* kExpertSize[] = {"intermediate_size"};
