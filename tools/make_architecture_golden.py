@@ -156,9 +156,9 @@ MODELS = {
         rope_parameters=dict(YARN))),
     # As Pro: every layer has entries. No token chooses its experts.
     "deepseek_v4_pro": (transformers.DeepseekV4Config, dict(
-        DEEPSEEK_V4, seed=7, num_hidden_layers=3, num_hash_layers=0, hc_mult=4, hc_sinkhorn_iters=20,
-        layer_types=["heavily_compressed_attention", "heavily_compressed_attention",
-                     "compressed_sparse_attention"])),
+        DEEPSEEK_V4, seed=7, num_hidden_layers=4, num_hash_layers=0, hc_mult=4, hc_sinkhorn_iters=20,
+        n_routed_experts=4,
+        layer_types=2 * ["heavily_compressed_attention"] + 2 * ["compressed_sparse_attention"])),
     # The same beyond the top-k of the indexer.
     "deepseek_v32_sparse": (transformers.DeepseekV32Config, dict(
         DEEPSEEK, seed=17, q_lora_rank=10, index_topk=8, index_head_dim=6, index_n_heads=8,

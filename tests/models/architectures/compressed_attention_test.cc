@@ -171,7 +171,7 @@ TEST(CompressedAttention, CacheHoldsOneVectorForEachPositionAndEntry) {
   const int64_t sparse = 4 * 4 * (8 + 6) * 4, heavy = 4 * 2 * 8 * 4;
   EXPECT_EQ(mixed.state_bytes, 2 * sparse + heavy);
   const ModelPlan pro = must(plan_of(golden_model("deepseek_v4_pro"), on_cpu()));
-  EXPECT_EQ(pro.cache_bytes_per_token, 3 * 32 + (32 + 24) / 2 + 2 * 32 / 4);
+  EXPECT_EQ(pro.cache_bytes_per_token, 4 * 32 + 2 * (32 + 24) / 2 + 2 * 32 / 4);
 }
 
 TEST(CompressedAttention, RejectsDevicesAndCachesByName) {
