@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Writes tests/golden/{architectures,multimodal,sensitive}/*: tiny models of random numbers, and what transformers computes
+"""Writes tests/golden/{architectures,compressed,multimodal,sensitive}/*: tiny models of random numbers, and what transformers computes
 with them in float32 on a CPU.
 
     pip install torch transformers
@@ -663,13 +663,14 @@ def write(folder: pathlib.Path, config_class, settings: dict, model_class=AutoMo
 def main() -> None:
     root = pathlib.Path(__file__).resolve().parent.parent / "tests/golden"
     output = pathlib.Path(sys.argv[1]) if len(sys.argv) > 1 else root
-    for folder in ("architectures", "multimodal", "sensitive"):
+    for folder in ("architectures", "compressed", "multimodal", "sensitive"):
         shutil.rmtree(output / folder, ignore_errors=True)
     transformers.utils.logging.disable_progress_bar()
     print(f"torch {torch.__version__}, transformers {transformers.__version__}")
     for name, (config_class, settings) in MODELS.items():
         sensitive = name in ("minimax_window", "minimax_rotary_dim")
-        write(output / ("sensitive" if sensitive else "architectures") / name, config_class, settings,
+        kind = "sensitive" if sensitive else "compressed" if name.startswith("deepseek_v4") else "architectures"
+        write(output / kind / name, config_class, settings,
               CLASSES.get(config_class, AutoModelForCausalLM))
     for name, (model_class, config_class, settings, vision) in WRAPPED.items():
         write(output / "multimodal" / name, config_class, settings, model_class, vision)

@@ -112,6 +112,8 @@ TEST_P(BadTensors, ExtraBiasIsAddedOrRejected) {
 
 INSTANTIATE_TEST_SUITE_P(Golden, BadTensors, ::testing::ValuesIn(testing::golden_models()),
                          [](const auto& param) { return param.param; });
+INSTANTIATE_TEST_SUITE_P(Compressed, BadTensors, ::testing::ValuesIn(testing::compressed_models()),
+                         [](const auto& param) { return param.param; });
 
 struct Change {
   const char* model;

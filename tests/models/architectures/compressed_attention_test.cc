@@ -185,6 +185,13 @@ TEST(CompressedAttention, RejectsDevicesAndCachesByName) {
     EXPECT_THAT(planned.error().to_string(),
                 HasSubstr("kv_cache: needs f32, bf16 or f16 with compressed attention"));
   }
+  const Description described = must(describe(must(model.open())));
+  for (const Platform platform : {Platform::kCuda, Platform::kOpenCl}) {
+    const Status refused = check_attention(described.layers[0].attention, platform, DType::kBF16);
+    ASSERT_FALSE(refused);
+    EXPECT_THAT(refused.error().to_string(),
+                HasSubstr("device: needs cpu for compressed attention, because other devices"));
+  }
   ModelOptions options = on_cpu();
   for (const DType type : {DType::kBF16, DType::kF16}) {
     options.kv_cache = type;
