@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Writes tests/golden/{architectures,multimodal,sensitive}/*: tiny models of random numbers, and what transformers computes
+"""Writes tests/golden/{architectures,compressed,multimodal,sensitive}/*: tiny models of random numbers, and what transformers computes
 with them in float32 on a CPU.
 
     pip install torch transformers
@@ -169,9 +169,9 @@ MODELS = {
         rope_parameters=dict(YARN))),
     # As Pro: every layer has entries. No token chooses its experts.
     "deepseek_v4_pro": (transformers.DeepseekV4Config, dict(
-        DEEPSEEK_V4, seed=7, num_hidden_layers=3, num_hash_layers=0, hc_mult=4, hc_sinkhorn_iters=20,
-        layer_types=["heavily_compressed_attention", "heavily_compressed_attention",
-                     "compressed_sparse_attention"])),
+        DEEPSEEK_V4, seed=7, num_hidden_layers=4, num_hash_layers=0, hc_mult=4, hc_sinkhorn_iters=20,
+        n_routed_experts=4,
+        layer_types=2 * ["heavily_compressed_attention"] + 2 * ["compressed_sparse_attention"])),
     # The same beyond the top-k of the indexer.
     "deepseek_v32_sparse": (transformers.DeepseekV32Config, dict(
         DEEPSEEK, seed=17, q_lora_rank=10, index_topk=8, index_head_dim=6, index_n_heads=8,
@@ -704,13 +704,14 @@ def write(folder: pathlib.Path, config_class, settings: dict, model_class=AutoMo
 def main() -> None:
     root = pathlib.Path(__file__).resolve().parent.parent / "tests/golden"
     output = pathlib.Path(sys.argv[1]) if len(sys.argv) > 1 else root
-    for folder in ("architectures", "multimodal", "sensitive"):
+    for folder in ("architectures", "compressed", "multimodal", "sensitive"):
         shutil.rmtree(output / folder, ignore_errors=True)
     transformers.utils.logging.disable_progress_bar()
     print(f"torch {torch.__version__}, transformers {transformers.__version__}")
     for name, (config_class, settings) in MODELS.items():
         sensitive = name in ("minimax_window", "minimax_rotary_dim")
-        write(output / ("sensitive" if sensitive else "architectures") / name, config_class, settings,
+        kind = "sensitive" if sensitive else "compressed" if name.startswith("deepseek_v4") else "architectures"
+        write(output / kind / name, config_class, settings,
               CLASSES.get(config_class, AutoModelForCausalLM))
     for name, (model_class, config_class, settings, vision) in WRAPPED.items():
         write(output / "multimodal" / name, config_class, settings, model_class, vision)

@@ -26,8 +26,15 @@ inline std::vector<std::string> golden_models() {
   std::sort(names.begin(), names.end());
   return names;
 }
+/// Models with compressed attention, which run on CPUs alone and without caches of 8 bits.
+inline std::vector<std::string> compressed_models() {
+  return {"deepseek_v4", "deepseek_v4_pro"};
+}
 inline std::string golden_folder(const std::string& name) {
-  return testing::golden_dir() + "/architectures/" + name;
+  const std::vector<std::string> compressed = compressed_models();
+  const bool is_compressed =
+      std::find(compressed.begin(), compressed.end(), name) != compressed.end();
+  return testing::golden_dir() + (is_compressed ? "/compressed/" : "/architectures/") + name;
 }
 inline bool has_experts(const std::string& name) {
   return !must(Checkpoint::open(golden_folder(name))).moe_layers().empty();

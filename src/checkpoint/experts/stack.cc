@@ -60,6 +60,15 @@ bool same_bytes(const TensorView& a, const TensorView& b) {
   return std::equal(a.data, a.data + a.num_bytes(), b.data, b.data + b.num_bytes());
 }
 
+// A module for messages, under the name that the files give to its weights.
+std::string shown_module(const Checkpoint::State& state, const std::string& module) {
+  constexpr std::string_view kWeight = ".weight";
+  const std::string tensor = str(module, kWeight), shown = state.tensors.shown(tensor);
+  const std::string stored = shown.substr(0, shown.find(' '));
+  if (state.gguf || shown == tensor || !stored.ends_with(kWeight)) return module;
+  return str(stored.substr(0, stored.size() - kWeight.size()), " (", module, ")");
+}
+
 // Adds one linear, which must match the previous ones.
 Status push(const Checkpoint::State& state, Stack& stack, DescribedLinear linear,
             const std::string& module) {
@@ -81,11 +90,12 @@ Status push(const Checkpoint::State& state, Stack& stack, DescribedLinear linear
     same.key = stack.shape.key;
     const std::optional<Scheme> scheme = common_scheme(stack.scheme, own.scheme);
     if (same != stack.shape || !scheme) {
-      return Error{ErrorKind::kBadFile, state.tensors.file_of(own.sources[0].tensors[0]),
-                   "module '" + module + "'",
-                   str("the same scheme and input size as '", stack.first_module, "', ",
-                       show(stack.shape, stack.scheme), ", because both read the same input"),
-                   "it is " + show(own.shape, own.scheme)};
+      return Error{
+          ErrorKind::kBadFile, state.tensors.file_of(own.sources[0].tensors[0]),
+          "module '" + shown_module(state, module) + "'",
+          str("the same scheme and input size as '", shown_module(state, stack.first_module), "', ",
+              show(stack.shape, stack.scheme), ", because both read the same input"),
+          "it is " + show(own.shape, own.scheme)};
     }
     for (Stack* one : {&stack, &own}) {
       widen(one->sources, scheme->weight);
@@ -95,7 +105,7 @@ Status push(const Checkpoint::State& state, Stack& stack, DescribedLinear linear
   }
   if (!first && !same_bytes(linear.column_groups.view, stack.column_groups.view)) {
     return Error{ErrorKind::kUnsupported, state.tensors.file_of(own.sources[0].tensors[0]),
-                 "module '" + module + "'",
+                 "module '" + shown_module(state, module) + "'",
                  "columns in the same groups as '" + stack.first_module +
                      "', because both read the same input",
                  "their groups differ"};

@@ -111,5 +111,32 @@ TEST(Fp4Configs, NamesOtherActivationsAndGroups) {
   expect_unsupported(checkpoint.open(), {"weights.group_size: needs 16; it is 32"});
 }
 
+// Experts of DeepSeek-V4, whose other layers are e4m3: MXFP4 as published, NVFP4 as NVIDIA has
+// them.
+TEST(Fp4InFp8Files, BytesInPlaceOfE4m3AreCodesOfFourBits) {
+  for (const bool nvfp4 : {false, true}) {
+    SCOPED_TRACE(nvfp4 ? "nvfp4" : "mxfp4");
+    const Form form{nvfp4 ? "NVFP4" : "mxfp4-pack-quantized"};
+    const SyntheticCheckpoint stored = checkpoint_of(form);
+    SyntheticCheckpoint other = stored;
+    other.quantization() = {{"quant_method", "fp8"},
+                            {"activation_scheme", "dynamic"},
+                            {"weight_block_size", {128, 128}},
+                            {"scale_fmt", "ue8m0"}};
+    for (const auto& [name, tensor] : stored.tensors) {
+      if (!name.ends_with(form.codes()) || nvfp4 || !name.ends_with("_packed")) continue;
+      const std::string module = name.substr(0, name.size() - form.codes().size());
+      other.tensors.at(name).dtype = DType::kI8;
+      other.rename(name, module + ".weight");
+      other.rename(module + ".weight_scale", module + ".weight_scale_inv");
+    }
+    const Checkpoint opened = must(other.open());
+    EXPECT_EQ(opened.producer(), "fp8");
+    const DescribedWeights weights = must(opened.moe_layer(0));
+    EXPECT_EQ(name(weights.spec.scheme), nvfp4 ? "nvfp4-w4a16" : "mxfp4-w4a16");
+    expect_values(weights, 1, published(stored, form));
+  }
+}
+
 }  // namespace
 }  // namespace moracle::testing::fp4_test

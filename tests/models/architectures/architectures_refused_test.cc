@@ -114,6 +114,8 @@ INSTANTIATE_TEST_SUITE_P(Golden, BadTensors,
                          ::testing::ValuesIn(testing::sample_of(testing::golden_models(),
                                                                 "BadTensors")),
                          [](const auto& param) { return param.param; });
+INSTANTIATE_TEST_SUITE_P(Compressed, BadTensors, ::testing::ValuesIn(testing::compressed_models()),
+                         [](const auto& param) { return param.param; });
 
 struct Change {
   const char* model;

@@ -134,6 +134,9 @@ TEST_P(Architectures, ReadOlderConfigDialect) {
 
 INSTANTIATE_TEST_SUITE_P(Golden, Architectures, ::testing::ValuesIn(testing::golden_models()),
                          [](const auto& param) { return param.param; });
+INSTANTIATE_TEST_SUITE_P(Compressed, Architectures,
+                         ::testing::ValuesIn(testing::compressed_models()),
+                         [](const auto& param) { return param.param; });
 
 // ---- single architectures ----
 

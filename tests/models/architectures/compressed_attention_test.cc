@@ -171,7 +171,7 @@ TEST(CompressedAttention, CacheHoldsOneVectorForEachPositionAndEntry) {
   const int64_t sparse = 4 * 4 * (8 + 6) * 4, heavy = 4 * 2 * 8 * 4;
   EXPECT_EQ(mixed.state_bytes, 2 * sparse + heavy);
   const ModelPlan pro = must(plan_of(golden_model("deepseek_v4_pro"), on_cpu()));
-  EXPECT_EQ(pro.cache_bytes_per_token, 3 * 32 + (32 + 24) / 2 + 2 * 32 / 4);
+  EXPECT_EQ(pro.cache_bytes_per_token, 4 * 32 + 2 * (32 + 24) / 2 + 2 * 32 / 4);
 }
 
 TEST(CompressedAttention, RejectsDevicesAndCachesByName) {
@@ -184,6 +184,13 @@ TEST(CompressedAttention, RejectsDevicesAndCachesByName) {
     EXPECT_EQ(planned.error().kind, ErrorKind::kUnsupported);
     EXPECT_THAT(planned.error().to_string(),
                 HasSubstr("kv_cache: needs f32, bf16 or f16 with compressed attention"));
+  }
+  const Description described = must(describe(must(model.open())));
+  for (const Platform platform : {Platform::kCuda, Platform::kOpenCl}) {
+    const Status refused = check_attention(described.layers[0].attention, platform, DType::kBF16);
+    ASSERT_FALSE(refused);
+    EXPECT_THAT(refused.error().to_string(),
+                HasSubstr("device: needs cpu for compressed attention, because other devices"));
   }
   ModelOptions options = on_cpu();
   for (const DType type : {DType::kBF16, DType::kF16}) {

@@ -49,13 +49,6 @@ inline void expect_model_matches(const std::string& folder, const GoldenReferenc
   ModelOptions options;
   options.device = testing::device(device);
   options.max_num_tokens = static_cast<int64_t>(want.ids.size());
-  // Compressed attention has kernels for CPUs alone.
-  if (const auto planned = plan(*checkpoint, options);
-      !planned && planned.error().kind == ErrorKind::kUnsupported) {
-    EXPECT_NE(planned.error().to_string().find("cpu for compressed attention"), std::string::npos)
-        << planned.error().to_string();
-    return;
-  }
   auto model = Model::load(*checkpoint, options);
   ASSERT_TRUE(model) << model.error().to_string();
   const auto got = all_logits(*model, want.ids);

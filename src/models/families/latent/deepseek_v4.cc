@@ -1,7 +1,7 @@
 // DeepSeek-V4 Flash and Pro: compressed attention (attention/compressed.cc), hyper-connections, and
 // a first few layers whose experts follow from token ids. The numbers are those of transformers'
-// DeepseekV4ForCausalLM; the publisher's code also rounds activations of the indexer and of the
-// cache to fewer bits. Layers for multi-token prediction are not run.
+// DeepseekV4ForCausalLM, which rounds no activation of the indexer and of the cache. Layers for
+// multi-token prediction are not run.
 #include <cmath>
 #include <cstring>
 
@@ -180,7 +180,10 @@ struct Layer {
   std::string prefix;
 
   Result<DescribedMatrix> linear(const std::string& name, int64_t rows, int64_t cols) const {
-    return describe_linear(checkpoint, {prefix + name}, {rows}, cols);
+    MORACLE_TRY(DescribedMatrix matrix, describe_linear(checkpoint, {prefix + name}, {rows}, cols));
+    if (!matrix.shape().bias) return matrix;
+    return checkpoint.state().tensors.wrong(prefix + name + ".bias", "not to be there",
+                                            "the architecture has no such bias");
   }
   Result<std::vector<float>> vector(const std::string& name, int64_t size) const {
     return checkpoint.vector(prefix + name, size);
@@ -342,9 +345,8 @@ constinit const Family kDeepseekV4Family = {
     .architecture = "DeepseekV4ForCausalLM",
     .models = "DeepSeek-V4 Flash and Pro",
     .notes =
-        "as in transformers: without the Hadamard rotation of the indexer and the rounding of "
-        "its activations and of the cache in the publisher's code; without multi-token "
-        "prediction; on a CPU",
+        "as in transformers, without rounding activations of the indexer and of the cache; on "
+        "CPUs; without multi-token prediction",
     .describe = deepseek_v4::describe,
     .experts = {.defaults = deepseek_v4::kDefaults,
                 .score = Score::kSqrtSoftplus,
