@@ -195,13 +195,14 @@ enum class ActivationPrecision : uint8_t {
   /// e4m3 per token, for integer or fp4 weights with float activations.
   kFp8,
 };
-/// Parses `activations`: "bf16", "int8", "16bit" or "fp8", or "" for kStored. Errors: any other word.
+/// Parses `activations`: "bf16", "int8", "16bit" or "fp8", or "" for kStored. Errors: any other
+/// word.
 Result<ActivationPrecision> parse_activations(std::string_view text);
 /// The word that parse_activations reads.
 std::string_view name(ActivationPrecision precision);
-/// Applies kInt8, kFp8 or k16Bit to the scheme; the weights do not change. Has no effect for kStored and
-/// kBf16, and for schemes to which the precision does not apply. k16Bit ignores stored activation
-/// scales.
+/// Applies kInt8, kFp8 or k16Bit to the scheme; the weights do not change. Has no effect for
+/// kStored and kBf16, and for schemes to which the precision does not apply. k16Bit ignores stored
+/// activation scales.
 void set_activations(DescribedMatrix& weights, ActivationPrecision precision);
 void set_activations(DescribedWeights& weights, ActivationPrecision precision);
 
