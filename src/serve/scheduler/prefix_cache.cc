@@ -80,7 +80,7 @@ void PrefixCache::bring(std::span<const PageId> pages, std::vector<CacheMove>& m
     Node& node = nodes_.at(id);
     if (node.is_on_device) continue;
     to_device(node);
-    moves.push_back({CacheMove::MoveKind::kPageToDevice, id});
+    moves.push_back({CacheMove::Kind::kPageToDevice, id});
   }
 }
 
@@ -154,7 +154,7 @@ void PrefixCache::drop(PageId id, std::vector<CacheMove>& moves) {
   }
   pages_.erase(node.at);
   nodes_.erase(id);
-  moves.push_back({CacheMove::MoveKind::kDrop, id});
+  moves.push_back({CacheMove::Kind::kDrop, id});
 }
 
 // Makes room for `slots` in host memory, by what was used longest ago. False: too much is in use.
@@ -169,7 +169,7 @@ bool PrefixCache::make_ram_room(int64_t slots, std::vector<CacheMove>& moves) {
     }
     const PageId id = ram_states_.begin()->second;
     forget_state(id, nodes_.at(id));
-    moves.push_back({CacheMove::MoveKind::kDropState, id});
+    moves.push_back({CacheMove::Kind::kDropState, id});
   }
   return true;
 }
@@ -193,7 +193,7 @@ bool PrefixCache::evict(std::vector<CacheMove>& moves) {
     --parent->device_children;
     offer(node.parent(), *parent);
   }
-  moves.push_back({CacheMove::MoveKind::kPageToRam, id});
+  moves.push_back({CacheMove::Kind::kPageToRam, id});
   return true;
 }
 
@@ -205,14 +205,14 @@ void PrefixCache::evict_state(std::vector<CacheMove>& moves) {
   if (node == nullptr) return;  // room for it took its page
   if (!has_room) {
     forget_state(id, *node);
-    moves.push_back({CacheMove::MoveKind::kDropState, id});
+    moves.push_back({CacheMove::Kind::kDropState, id});
     return;
   }
   states_.erase({node->state_use, id});
   node->state = Tier::kRam;
   ram_slots_ += limits_.state_slots;
   offer(id, *node);
-  moves.push_back({CacheMove::MoveKind::kStateToRam, id});
+  moves.push_back({CacheMove::Kind::kStateToRam, id});
 }
 
 bool PrefixCache::add_state(PageId page, SequenceId sequence, bool lasts,
@@ -223,14 +223,14 @@ bool PrefixCache::add_state(PageId page, SequenceId sequence, bool lasts,
   if (limits_.num_states < 1 || node.state == Tier::kDevice) return false;
   if (node.state == Tier::kRam) {
     forget_state(page, node);
-    moves.push_back({CacheMove::MoveKind::kDropState, page});
+    moves.push_back({CacheMove::Kind::kDropState, page});
   }
   while (num_states() >= limits_.num_states) evict_state(moves);
   node.state = Tier::kDevice;
   node.state_lasts = lasts;
   node.state_use = ++clock_;
   states_.insert({node.state_use, page});
-  moves.push_back({CacheMove::MoveKind::kKeepState, page, sequence});
+  moves.push_back({CacheMove::Kind::kKeepState, page, sequence});
   return true;
 }
 
@@ -238,7 +238,7 @@ void PrefixCache::drop_state_if_unused(PageId page, std::vector<CacheMove>& move
   Node* const node = find(page);
   if (node == nullptr || node->state == Tier::kNone || node->state_lasts) return;
   forget_state(page, *node);
-  moves.push_back({CacheMove::MoveKind::kDropState, page});
+  moves.push_back({CacheMove::Kind::kDropState, page});
 }
 
 void PrefixCache::drop_all(std::vector<CacheMove>& moves) {
@@ -254,7 +254,7 @@ void PrefixCache::drop_all(std::vector<CacheMove>& moves) {
   while (!ram_evictable_.empty()) drop(ram_evictable_.begin()->second, moves);
   for (const PageId id : states) {
     forget_state(id, nodes_.at(id));
-    moves.push_back({CacheMove::MoveKind::kDropState, id});
+    moves.push_back({CacheMove::Kind::kDropState, id});
   }
 }
 
