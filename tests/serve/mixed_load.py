@@ -1,4 +1,4 @@
-"""Load test of all dialects: mixed_load.py COMMAND [--requests N].
+"""Load test of all dialects: mixed_load.py COMMAND [--requests N] [--seconds N].
 
 Three models behind one server, with drafts: completions, chats, responses and messages, whole and as streams, greedy and
 sampled, with tools, forced calls, grammars, reasoning and penalties, beside clients that leave and wrong bodies. A server
@@ -209,7 +209,8 @@ class Load:
 
     async def client(self, port, seed):
         draw, connection = random.Random(seed), Connection(port)
-        while next(self.numbers) < self.options.requests:
+        end = time.monotonic() + self.options.seconds
+        while next(self.numbers) < self.options.requests and time.monotonic() < end:
             kind = draw.random()
             try:
                 if kind < 0.9:
@@ -261,13 +262,14 @@ class Load:
         for fault in self.faults[:10]:
             print(f"fault: {fault}")
         print(f"{len(self.faults)} faults")
-        return 1 if self.faults or done < self.options.requests or drafts == 0 else 0
+        return 1 if self.faults or done == 0 or drafts == 0 else 0
 
 
 def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("command")
     parser.add_argument("--requests", type=int, default=100_000)
+    parser.add_argument("--seconds", type=float, default=3600, help="ends earlier after so many")
     parser.add_argument("--different", type=int, default=300, help="different requests")
     parser.add_argument("--clients", type=int, default=24)
     options = parser.parse_args()
