@@ -47,6 +47,10 @@ INSTANTIATE_TEST_SUITE_P(All, ModelsOnRanks,
                          ::testing::ValuesIn(testing::sample_of(golden_models(), "ModelsOnRanks")),
                          [](const auto& one) { return one.param; });
 
+INSTANTIATE_TEST_SUITE_P(Compressed, ModelsOnRanks,
+                         ::testing::ValuesIn(testing::compressed_models()),
+                         [](const auto& one) { return one.param; });
+
 TEST(ModelsOnRanks, RanksWithoutExpertsTakePart) {
   EXPECT_EQ(errors_on(6, "mixtral", Placement::kLinear), "");  // 4 experts
 }

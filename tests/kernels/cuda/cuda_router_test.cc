@@ -38,6 +38,9 @@ const RouterForm kForms[] = {
      {.score = Score::kSigmoid, .renormalize = true, .correction_bias = true},
      true},
     {"softmax, bias", {.correction_bias = true}, true},
+    {"sqrt softplus, bias",
+     {.score = Score::kSqrtSoftplus, .renormalize = true, .correction_bias = true},
+     true},
     {"groups", {.score = Score::kSigmoid, .num_groups = 4, .top_groups = 2}, false}};
 
 struct Results {

@@ -138,7 +138,9 @@ Chosen by_definition(const float* logits, int64_t num_experts, const Routing& ro
   for (int64_t e = 0; e < num_experts; ++e) all += std::exp(double{logits[e]});
   for (int64_t e = 0; e < num_experts; ++e) {
     const double l = logits[e];
-    scores[e] = routing.score == Score::kSigmoid ? 1 / (1 + std::exp(-l)) : std::exp(l) / all;
+    scores[e] = routing.score == Score::kSigmoid        ? 1 / (1 + std::exp(-l))
+                : routing.score == Score::kSqrtSoftplus ? std::sqrt(std::log1p(std::exp(l)))
+                                                        : std::exp(l) / all;
     ranks[e] = scores[e] + (bias.empty() ? 0 : double{bias[e]});
   }
   const int64_t size = num_experts / routing.num_groups;
@@ -178,6 +180,8 @@ constexpr RouterCase kRouters[] = {{"softmax", Score::kSoftmax, false},
                                    {"softmax with bias", Score::kSoftmax, true},
                                    {"sigmoid", Score::kSigmoid, false},
                                    {"sigmoid with bias", Score::kSigmoid, true},
+                                   {"sqrt softplus", Score::kSqrtSoftplus, false},
+                                   {"sqrt softplus with bias", Score::kSqrtSoftplus, true},
                                    {"top-k, then softmax", Score::kTopkThenSoftmax, false}};
 struct Grouping {
   int64_t num_experts, num_groups, top_groups, top_k;
