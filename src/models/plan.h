@@ -37,8 +37,8 @@ struct ExpertWishes {
   /// With slots: experts of each layer that host memory holds; files have the others
   /// (PlacedMoe::make_from_files). None: all of them.
   std::optional<int64_t> num_on_host = {};
-  /// With slots: those of each layer on each of options.slot_devices; empty: none there. Every layer
-  /// has a choice for each of these devices, kOtherExperts and its name, before its own.
+  /// With slots: those of each layer on each of options.slot_devices; empty: none there. Every
+  /// layer has a choice for each of these devices, kOtherExperts and its name, before its own.
   std::vector<int64_t> other_slots = {};
 };
 /// The parts of such choices.
