@@ -42,6 +42,8 @@ class HostLink {
   virtual Status arrived(Stream stream) = 0;
   /// Ends the host's part of that call. kSum: it lies in sum().
   virtual void answer(Part part) = 0;
+  /// Microseconds that the device has waited for answers. Only where the device waits.
+  virtual double waited_us() const { return 0; }
   /// Enqueues output += sum(), if the host had a part.
   virtual Status add(const Matrix& output, Stream stream) = 0;
 

@@ -177,12 +177,12 @@ void DevicePair::add_waits(PlacementCounts& to) const {
   const State& s = *state_;
   if (!s.link) return;
   to.host_waits_us += s.host_waits_us;
-  // A device that waits by itself does not tell for how long, and one that only enqueues does not
-  // tell when its part is complete.
-  if (!s.link->device_waits() && s.device().host_visible())
+  if (s.link->device_waits())
+    to.slots_wait_us += s.link->waited_us();
+  else if (s.device().host_visible())
     to.slots_wait_us += s.slots_wait_us;
   else
-    to.slots_wait_us = -1;
+    to.slots_wait_us = -1;  // a device that only enqueues does not tell when its part is complete
 }
 
 // The device waits for every answer, so an error does not end the loop.

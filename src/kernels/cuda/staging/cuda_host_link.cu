@@ -17,8 +17,9 @@ namespace {
 constexpr int kThreads = 256;
 
 struct Counters {
-  alignas(64) uint64_t sent = 0;      // written by the GPU
-  alignas(64) uint64_t answered = 0;  // by the host: number · 2, + 1 with a sum
+  alignas(64) uint64_t sent = 0;       // written by the GPU
+  alignas(64) uint64_t answered = 0;   // by the host: number · 2, + 1 with a sum
+  alignas(64) uint64_t waited_ns = 0;  // by the GPU: for all answers so far
 };
 
 struct Sending {
@@ -74,8 +75,16 @@ struct Adding {
   const std::byte* sum;  // host memory, as the output without gaps
   const uint64_t* number;
   const uint64_t* answered;
+  uint64_t* total_ns;  // in the GPU's memory; reading the host's takes a microsecond
+  uint64_t* waited_ns;
   bool in_eights;  // 16 bytes of the sum at a time
 };
+
+__device__ uint64_t now_ns() {
+  uint64_t ns;
+  asm volatile("mov.u64 %0, %globaltimer;" : "=l"(ns));
+  return ns;
+}
 
 __device__ float load_fresh(const std::byte* data, DType dtype, int64_t i) {
   if (dtype == DType::kF32) return __ldcv(reinterpret_cast<const float*>(data) + i);
@@ -87,6 +96,7 @@ __global__ void add_answer(Adding a) {
   __shared__ bool has_sum;
   if (threadIdx.x == 0) {
     const uint64_t number = *a.number;
+    const uint64_t start = now_ns();
     uint64_t answer = 0;
     for (;;) {
       asm volatile("ld.acquire.sys.global.u64 %0, [%1];"
@@ -97,6 +107,11 @@ __global__ void add_answer(Adding a) {
       __nanosleep(100);
     }
     has_sum = answer % 2 == 1;
+    if (blockIdx.x == 0) {
+      const uint64_t total = *a.total_ns + (now_ns() - start);
+      *a.total_ns = total;
+      *static_cast<volatile uint64_t*>(a.waited_ns) = total;
+    }
   }
   __syncthreads();
   if (!has_sum) return;
@@ -129,7 +144,7 @@ class CudaHostLink final : public HostLink {
   Status start(const HostLinkSize& size) {
     MORACLE_CHECK(open(device_, size));
     MORACLE_TRY(counters_, device_.allocate_host(sizeof(Counters)));
-    MORACLE_TRY(numbers_, device_.allocate(2 * sizeof(uint64_t)));
+    MORACLE_TRY(numbers_, device_.allocate(3 * sizeof(uint64_t)));
     return {};
   }
 
@@ -194,7 +209,13 @@ class CudaHostLink final : public HostLink {
     const bool in_eights = bits(output.dtype) == 16 && count % 8 == 0;
     return launch(queue_, stream, "add_answer", add_answer,
                   blocks_for(in_eights ? count / 8 : count), kThreads, 0,
-                  Adding{output, sum(), numbers_.as<uint64_t>(), &counters().answered, in_eights});
+                  Adding{output, sum(), numbers_.as<uint64_t>(), &counters().answered,
+                         numbers_.as<uint64_t>() + 2, &counters().waited_ns, in_eights});
+  }
+
+  double waited_us() const override {
+    const std::atomic_ref<uint64_t> waited(counters().waited_ns);
+    return static_cast<double>(waited.load(std::memory_order_relaxed)) / 1e3;
   }
 
  private:
