@@ -2,7 +2,7 @@
 // a first few layers whose experts follow from token ids. The numbers are those of transformers'
 // DeepseekV4ForCausalLM, which rounds no activation of the indexer and of the cache. Layers for
 // multi-token prediction are not run.
-#include <cmath>
+#include <algorithm>
 #include <cstring>
 
 #include "base/text.h"
