@@ -32,6 +32,7 @@ CLASSES = {
     "DeepseekV2ForCausalLM": transformers.DeepseekV2Config,
     "DeepseekV3ForCausalLM": transformers.DeepseekV3Config,
     "DeepseekV32ForCausalLM": transformers.DeepseekV32Config,
+    "DeepseekV4ForCausalLM": transformers.DeepseekV4Config,
     "Dots1ForCausalLM": transformers.Dots1Config,
     "Ernie4_5_MoeForCausalLM": transformers.Ernie4_5_MoeConfig,
     "ExaoneMoeForCausalLM": transformers.ExaoneMoeConfig,

@@ -38,7 +38,9 @@ Result<ModelExplanation> explain(const Description& description, const ModelOpti
   if (unserved != modules.end()) {
     explanation.not_runnable = unserved->selection.chosen().error().to_string();
   } else if (auto sizes = plan_memory(description, modules, options, machine); !sizes) {
-    if (sizes.error().kind != ErrorKind::kOutOfMemory) return sizes.error();
+    const bool of_device =
+        sizes.error().kind == ErrorKind::kOutOfMemory || sizes.error().place == "device";
+    if (!of_device) return sizes.error();
     explanation.not_runnable = sizes.error().to_string();
   } else {
     explanation.plan = *std::move(sizes);

@@ -73,7 +73,7 @@ TEST(Activations, ParsesNamesAndListsThemOnError) {
   EXPECT_EQ(must(parse_activations("int8")), ActivationPrecision::kInt8);
   EXPECT_EQ(must(parse_activations("fp8")), ActivationPrecision::kFp8);
   EXPECT_EQ(must(parse_activations("16bit")), ActivationPrecision::k16Bit);
-  for (const char* text : {"16", "f16", "fp8", " 16bit"}) {
+  for (const char* text : {"16", "f16", "fp4", " 16bit"}) {
     const auto refused = parse_activations(text);
     ASSERT_FALSE(refused) << text;
     EXPECT_EQ(refused.error().need, "bf16, int8, fp8 or 16bit");

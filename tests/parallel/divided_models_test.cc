@@ -74,7 +74,7 @@ std::string refusal(const std::string& name) {
   if (name.starts_with("granite_moe_hybrid")) return "Mamba-2 is not divided";
   if (name.starts_with("kimi_linear") || name.starts_with("bailing_hybrid"))
     return "Kimi Delta Attention is not divided";
-  if (name == "minimax") return "lightning attention is not divided";
+  if (name == "minimax" || name == "minimax_even") return "lightning attention is not divided";
   if (name.starts_with("olmoe") || name.starts_with("flex_olmo") || name.starts_with("minimax_m2"))
     return "a norm spans the heads of all ranks";
   if (name.starts_with("nemotron_h")) return "Mamba-2 is not divided";

@@ -107,12 +107,12 @@ Result<Answer::Row> ask_machine(const Described& described, const Machine& machi
     MORACLE_TRY(const Plan chosen, choice.selection.chosen());
     backends.insert(str("`", name(*chosen.backend), "`"));
   }
-  Answer::Row row{machine.name, join(backends), false};
+  Answer::Row row{machine.name, join(backends), ""};
   if (described.whole == nullptr) return row;
   const Result<ModelPlan> dry_run = plan(*described.whole, options, machine);
-  row.fits = dry_run.ok();
-  const bool too_large = !dry_run && dry_run.error().kind == ErrorKind::kOutOfMemory;
-  if (row.fits == not_runnable.empty() && (row.fits || too_large)) return row;
+  if (!dry_run && dry_run.error().kind == ErrorKind::kOutOfMemory) row.lacks = "too large";
+  if (!dry_run && dry_run.error().place == "device") row.lacks = "not on this device";
+  if (dry_run.ok() == not_runnable.empty() && dry_run.ok() == row.lacks.empty()) return row;
   return Error{ErrorKind::kUnsupported, described.checkpoint.folder(), machine.name,
                "explain and run --dry-run to agree",
                str("explain: '", not_runnable, "', run: '",
@@ -189,9 +189,9 @@ std::string table_row(const Answer& answer) {
       continue;
     }
     const Answer::Row& row = answer.rows[i];
-    const bool too_large = answer.support == Support::kRuns && !row.fits;
-    const char* const comma = row.backends.empty() ? "" : ", ";  // without experts there is no row
-    text += str(" ", row.backends, too_large ? str(comma, "too large") : "", " |");
+    // Without experts there is no row.
+    const char* const comma = row.backends.empty() || row.lacks.empty() ? "" : ", ";
+    text += str(" ", row.backends, comma, row.lacks, " |");
   }
   return text + "\n";
 }

@@ -18,10 +18,9 @@ struct Answer {
   std::string reason;                        ///< why it does not run; empty if it does
   ErrorKind kind = ErrorKind::kUnsupported;  ///< of the reason
   int64_t bytes = 0;                         ///< of the tensors
-  /// For each machine: the experts' rows, and whether the model fits in its memory.
+  /// For each machine: the experts' rows, and why the model does not run there; empty if it does.
   struct Row {
-    std::string machine, backends;
-    bool fits = false;
+    std::string machine, backends, lacks;
   };
   std::vector<Row> rows;
 };

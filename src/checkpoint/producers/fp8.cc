@@ -49,10 +49,7 @@ class Fp8Reader : public Reader {
   }
   Result<DescribedLinear> describe(const Tensors& tensors,
                                    const std::string& module) const override {
-    // Bytes are pairs of 4-bit codes: experts of DeepSeek-V4 beside layers in fp8.
-    const TensorView* const weight = tensors.find(module + ".weight");
-    if (weight != nullptr && (weight->dtype == DType::kU8 || weight->dtype == DType::kI8))
-      return describe_fp4(tensors, module, fp4_format(tensors, module));
+    if (has_fp4(tensors, module)) return describe_fp4(tensors, module, fp4_format(tensors, module));
     return describe_fp8(tensors, module, format_);
   }
   Result<DescribedLinear> describe_expert(const Tensors& tensors, const std::string& module,
@@ -61,6 +58,15 @@ class Fp8Reader : public Reader {
   }
 
  private:
+  // Bytes beside scales of a byte are pairs of 4-bit codes: experts of DeepSeek-V4 beside layers in
+  // fp8.
+  static bool has_fp4(const Tensors& tensors, const std::string& module) {
+    const TensorView* const weight = tensors.find(module + ".weight");
+    const TensorView* scale = tensors.find(module + ".weight_scale");
+    if (scale == nullptr) scale = tensors.find(module + ".weight_scale_inv");
+    return weight != nullptr && (weight->dtype == DType::kU8 || weight->dtype == DType::kI8) &&
+           scale != nullptr && bits(scale->dtype) == 8;
+  }
   // NVFP4 has a scale of the scales; the number for activations in 4 bits is not used.
   static Fp4Format fp4_format(const Tensors& tensors, const std::string& module) {
     if (tensors.find(module + ".weight_scale_2") != nullptr)

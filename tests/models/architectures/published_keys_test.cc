@@ -81,7 +81,7 @@ TEST(PublishedKeys, ValueThatTransformersIgnoresIsRefusedByName) {
        {{"shared_expert_combination_strategy", "max"}},
        "strategy: needs average or sum; it is max"},
       {"cohere2_moe", {{"rope_scaling", {{"type", "linear"}, {"factor", 2}}}}, "needs null, which"},
-      {"cohere2_moe", {{"expert_selection_fn", "tanh"}}, "needs softmax or sigmoid; it is tanh"},
+      {"cohere2_moe", {{"expert_selection_fn", "tanh"}}, "sqrtsoftplus; it is tanh"},
   };
   for (const Change& change : cases) {
     SCOPED_TRACE(str(change.model, ": ", change.change.dump()));
