@@ -114,7 +114,7 @@ struct Model::State {
     Buffer memory;
     Matrix given;   // [max_num_tokens, hidden_size]: hidden states, written before forward()
     Matrix joined;  // [max_num_tokens, 2 * hidden_size]
-    bool before_norm = false;
+    bool before_norm;  // the hidden state is that before the last norm
   };
   std::optional<Join> join;
   std::unique_ptr<Model> next_tokens;  // null: none is loaded
