@@ -112,8 +112,8 @@ struct Model::State {
     Buffer embedding_norm, hidden_norm;
     std::optional<AdaptedLinear> matrix;
     Buffer memory;
-    Matrix given;   // [max_num_tokens, hidden_size]: hidden states, written before forward()
-    Matrix joined;  // [max_num_tokens, 2 * hidden_size]
+    Matrix given;      // [max_num_tokens, hidden_size]: hidden states, written before forward()
+    Matrix joined;     // [max_num_tokens, 2 * hidden_size]
     bool before_norm;  // the hidden state is that before the last norm
   };
   std::optional<Join> join;
