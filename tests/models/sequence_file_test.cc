@@ -12,6 +12,7 @@
 
 #include "golden_model.h"
 #include "support/device.h"
+#include "support/sample.h"
 #include "support/temporary_folder.h"
 
 namespace moracle::sequence_file_test {
@@ -93,7 +94,8 @@ TEST_P(SequenceFile, DamagedFilesAreRefused) {
   const std::string good = content_of(path_);
   std::mt19937 random(7);
   const std::string damaged = path_ + ".damaged";
-  const int changes = std::string(std::get<0>(GetParam())) == "cpu" ? 400 : 60;
+  const int changes =
+      std::string(std::get<0>(GetParam())) == "cpu" ? 400 / testing::Sample::kStep : 60;
   for (int i = 0; i < changes; ++i) {
     std::string bad = good;
     // Half of the changes are in the head, the model's identity and the ids.

@@ -8,6 +8,7 @@
 
 #include "golden_model.h"
 #include "support/must.h"
+#include "support/sample.h"
 
 namespace moracle::speculation_texts_test {
 namespace {
@@ -16,7 +17,8 @@ using testing::must;
 
 int64_t num_texts() {
   const char* const wanted = std::getenv("MORACLE_TEST_TEXTS");
-  return wanted == nullptr ? 250 : std::max<int64_t>(std::atoll(wanted), 1);
+  return wanted == nullptr ? 250 / testing::Sample::kStep
+                           : std::max<int64_t>(std::atoll(wanted), 1);
 }
 
 struct Drafted {
