@@ -167,7 +167,7 @@ TEST(OtherDevices, AdaptersFollowExperts) {
   const conformance::Expected sums =
       expected_of_both(conformance::random_weights(spec, 3), batch, {"cpu", "cpu"});
   for (size_t i = 0; i < want.size(); ++i)
-    EXPECT_NEAR(got[i], want[i], sums.bound[i] + 1e-5 * std::fabs(want[i])) << i;
+    EXPECT_NEAR(got[i], want[i], 2 * sums.bound[i]) << i;  // each within the bound of its row
   EXPECT_NE(want, output_of(none, batch)) << "the adapter changes the output";
   EXPECT_GT(moe.counts().hits_of_devices[1], 0);
 }

@@ -26,10 +26,10 @@ void write_placed_devices(const PlacementCounts& placed, std::string& out) {
   write_value("moracle_placed_step_seconds_total", "counter",
               "Time of steps of a model with experts in slots", placed.steps_us / 1e6, out);
   write_value("moracle_host_wait_seconds_total", "counter",
-              "Of it, the time that the host waited for GPUs", placed.host_waits_us / 1e6, out);
+              "Time in these steps that the CPU waited for GPUs", placed.host_waits_us / 1e6, out);
   if (placed.slots_wait_us < 0) return;  // the device does not tell
   write_value("moracle_gpu_wait_seconds_total", "counter",
-              "Of it, the time that the GPU waited for the host's experts",
+              "Time in these steps that the GPU waited for experts on the CPU",
               placed.slots_wait_us / 1e6, out);
 }
 
