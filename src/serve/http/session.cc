@@ -327,12 +327,12 @@ void Session::next_request() {
   parser_.reset();
   if (!keep_alive_ && unread_) {
     // Lingering close: closing now would reset the connection while the client still sends, and
-    // lose the reply.
+    // lose the reply. Time bounds it, not bytes: a body may be much longer than `max_body`.
     Failure ignored;
     if (!stream_.is_tls()) stream_.socket().shutdown(asio::ip::tcp::socket::shutdown_send, ignored);
     stream_.expires_after(milliseconds(context_.options.transfer_seconds));
     buffer_.clear();
-    return discard(context_.options.max_body);
+    return discard();
   }
   if (!keep_alive_) return close_cleanly();
   // Free buffers, so that an idle connection uses little memory.
@@ -348,11 +348,11 @@ void Session::next_request() {
   read_header();
 }
 
-// Reads and drops up to `left` bytes, or until the client closes.
-void Session::discard(uint64_t left) {
-  stream_.async_read_some(buffer_.prepare(std::min<uint64_t>(left, context_.options.max_header)),
-                          [self = shared_from_this(), left](const Failure& failure, size_t size) {
-                            failure || size >= left ? self->close() : self->discard(left - size);
+// Reads and drops bytes until the client closes or the time is over.
+void Session::discard() {
+  stream_.async_read_some(buffer_.prepare(context_.options.max_header),
+                          [self = shared_from_this()](const Failure& failure, size_t) {
+                            failure ? self->close() : self->discard();
                           });
 }
 

@@ -60,7 +60,7 @@ class Session : public std::enable_shared_from_this<Session> {
   void send_head(const HttpReply& head, bool chunked);
   void flush();
   void next_request();
-  void discard(uint64_t left);
+  void discard();
   void close();
   void close_cleanly();
   void begin_answer();
