@@ -50,6 +50,33 @@ inline int64_t even_tile(int64_t rows) {
   return (even + kMaxBlockRows - 1) / kMaxBlockRows * kMaxBlockRows;
 }
 
+/// A row tile whose sums are ready, and whose rows before `first` are finished.
+struct UnfinishedTile {
+  PanelPair pair;
+  StoreArgs results[2];
+  int64_t tile_row = 0;
+  int count = 0;
+  bool two_lines = false;  ///< of the destination per row
+  int first = 0;
+
+  /// Finishes the rows before row `past`, at most kStoreRows at a time.
+  template <class Finish>
+  void finish_to(int past, const Destination& to, const Finish& finish) {
+    const auto prefetch = [&](int r) {
+      to.prefetch(tile_row + r, tile_row + std::min(r + kStoreRows, count),
+                  pair.panel * kPanelRows, two_lines);
+    };
+    if (first == 0) prefetch(0);
+    FinishedRows some{pair, tile_row, {results[0], results[1]}};
+    for (past = std::min(past, count); first < past; first += some.count) {
+      prefetch(first + kStoreRows);
+      some.first = first;
+      some.count = std::min(kStoreRows, past - first);
+      finish(some);
+    }
+  }
+};
+
 class Schedule {
  public:
   /// All arguments must outlive the object.
@@ -119,12 +146,25 @@ class Schedule {
   const Destination& to_;
 };
 
+// Where products leave time, a tile's rows are finished between the products of the next tile.
 template <class Finish>
 void Schedule::run(const Task& task, TileScratch& scratch, const Finish& finish) {
   const int64_t e = task.rows.expert, rows = task.rows.past - task.rows.first;
   const MacroKernel& kernel = skinny(e) ? *skinny_ : main_;
   if (kernels_are_watched()) report({name(kernel.planned()), kernel.shape(), rows_.all_rows(e)});
   const int64_t tile_rows = even_tile(rows);
+  const bool works_between = kernel.does_work_between();
+  UnfinishedTile before;
+  int turn = 0;
+  const auto finish_part = [&](int part, int parts) {
+    before.finish_to(static_cast<int>(int64_t{before.count} * (part + 1) / parts), to_, finish);
+  };
+  const auto finish_alone = [&] {
+    while (before.first < before.count) {
+      before.finish_to(before.first + kStoreRows, to_, finish);
+      if (kernels_.keep_awake != nullptr) kernels_.keep_awake();
+    }
+  };
   for (int64_t i = task.pair; i < task.past_pair; ++i) {
     const PanelPair pair = pairs_.at(e, i);
     const std::optional<PanelPair> next = i + 1 < task.past_pair ? pairs_.at(e, i + 1) : task.next;
@@ -133,24 +173,18 @@ void Schedule::run(const Task& task, TileScratch& scratch, const Finish& finish)
       const int count = static_cast<int>(std::min(tile_rows, rows - row));
       RowTile tile{task.x, task.at + row, count, {}, row == 0 && next && next->distance > 0};
       if (tile.prefetch) tile.next = *next;
-      FinishedRows some{pair, task.rows.first + row, {}};
-      auto prefetch_from = [&](int r) {
-        to_.prefetch(some.tile_row + r, some.tile_row + std::min(r + kStoreRows, count),
-                     pair.panel * kPanelRows, two_lines);
-      };
-      prefetch_from(0);
-      kernel.multiply(pair, tile, scratch);
+      TileSums& sums = scratch.sums[turn];
+      kernel.multiply(pair, tile, WorkBetween::of(finish_part), scratch, sums);
+      before = {pair, {}, task.rows.first + row, count, two_lines};
       for (int p = 0; p < pair.panels(); ++p)
-        some.results[p] = kernel.result(pair, p, tile, scratch);
-      for (int r = 0; r < count; r += kStoreRows) {
-        prefetch_from(r + kStoreRows);
-        some.first = r;
-        some.count = std::min(kStoreRows, count - r);
-        finish(some);
-        if (kernels_.keep_awake != nullptr) kernels_.keep_awake();
-      }
+        before.results[p] = kernel.result(pair, p, tile, sums);
+      if (works_between)
+        turn ^= 1;
+      else
+        finish_alone();
     }
   }
+  finish_alone();
 }
 
 template <class Finish>
