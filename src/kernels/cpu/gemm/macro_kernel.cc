@@ -189,8 +189,7 @@ void MacroKernel::multiply(const PanelPair& pair, const RowTile& tile, const Wor
   if (tile.x.num_minimums > 0) subtract_minimums(pair, tile, scratch, sums);
 }
 
-void MacroKernel::multiply_steps(const PanelPair& pair, const RowTile& tile,
-                                 TileSums& sums) const {
+void MacroKernel::multiply_steps(const PanelPair& pair, const RowTile& tile, TileSums& sums) const {
   StepDotArgs block;
   block.panels = pair.panels();
   block.rows = tile.count;

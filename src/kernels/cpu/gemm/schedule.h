@@ -41,6 +41,7 @@ struct Task {
   int64_t at;
   int64_t pair, past_pair;
   std::optional<PanelPair> next;  ///< the pair that follows this step, to prefetch
+  const Destination& to;
 };
 
 /// Rows per row tile, so that row tiles are even: whole blocks, no short row tile at the end.
@@ -63,8 +64,8 @@ struct UnfinishedTile {
   template <class Finish>
   void finish_to(int past, const Destination& to, const Finish& finish) {
     const auto prefetch = [&](int r) {
-      to.prefetch(tile_row + r, tile_row + std::min(r + kStoreRows, count),
-                  pair.panel * kPanelRows, two_lines);
+      to.prefetch(tile_row + r, tile_row + std::min(r + kStoreRows, count), pair.panel * kPanelRows,
+                  two_lines);
     };
     if (first == 0) prefetch(0);
     FinishedRows some{pair, tile_row, {results[0], results[1]}};
@@ -96,10 +97,12 @@ class Schedule {
   template <class Finish>
   void by_columns(const RowPacker& packer, std::byte* scratch, ThreadPool& pool,
                   const Finish& finish);
-  /// Also calls done(item) when an item's rows are complete. `scratch` holds item_bytes per thread.
-  template <class Finish, class Done>
-  void by_rows(const RowPacker& packer, std::byte* scratch, ThreadPool& pool, const Finish& finish,
-               const Done& done);
+  /// Calls finish_at(to)(some) for finished rows, and done(item, to) when an item's rows are
+  /// complete. `scratch` holds item_bytes per thread. Unless it `keeps_rows`, only done() reads
+  /// them: later items may overwrite them.
+  template <class FinishAt, class Done>
+  void by_rows(const RowPacker& packer, std::byte* scratch, ThreadPool& pool,
+               const FinishAt& finish_at, bool keeps_rows, const Done& done);
   /// True if by_rows costs less and has enough items for all threads. by_rows reads an expert's
   /// weights once per item; by_columns makes every thread read every row.
   bool rows_are_better(int64_t expert_bytes, const ThreadPool& pool) const {
@@ -157,11 +160,11 @@ void Schedule::run(const Task& task, TileScratch& scratch, const Finish& finish)
   UnfinishedTile before;
   int turn = 0;
   const auto finish_part = [&](int part, int parts) {
-    before.finish_to(static_cast<int>(int64_t{before.count} * (part + 1) / parts), to_, finish);
+    before.finish_to(static_cast<int>(int64_t{before.count} * (part + 1) / parts), task.to, finish);
   };
   const auto finish_alone = [&] {
     while (before.first < before.count) {
-      before.finish_to(before.first + kStoreRows, to_, finish);
+      before.finish_to(before.first + kStoreRows, task.to, finish);
       if (kernels_.keep_awake != nullptr) kernels_.keep_awake();
     }
   };
@@ -214,7 +217,7 @@ void Schedule::by_columns(const RowPacker& packer, std::byte* scratch, ThreadPoo
         const RowItem rows = item(e);
         std::optional<PanelPair> next;
         if (after < rows_.num_experts()) next = pairs_.at(after, first);
-        run({rows, x, rows.first - begin, first, last, next}, own, finish);
+        run({rows, x, rows.first - begin, first, last, next, to_}, own, finish);
         e = after;
       }
       if (kernels_.end != nullptr) kernels_.end();
@@ -223,10 +226,12 @@ void Schedule::by_columns(const RowPacker& packer, std::byte* scratch, ThreadPoo
   }
 }
 
-template <class Finish, class Done>
+template <class FinishAt, class Done>
 void Schedule::by_rows(const RowPacker& packer, std::byte* scratch, ThreadPool& pool,
-                       const Finish& finish, const Done& done) {
+                       const FinishAt& finish_at, bool keeps_rows, const Done& done) {
   const int64_t most = item_rows(form_);
+  // Rows that are not kept overwrite those of the thread's last item, which are in its cache.
+  const bool overwrites = !keeps_rows && rows_.count() >= pool.size() * most;
   std::atomic<int64_t> taken{0};
   pool.run([&](int thread) {
     RowItems items(rows_, most);
@@ -241,8 +246,10 @@ void Schedule::by_rows(const RowPacker& packer, std::byte* scratch, ThreadPool& 
       std::optional<PanelPair> next;
       RowItems ahead = items;
       if (const auto likely = ahead.at(taken.load())) next = pairs_.at(likely->expert, 0);
-      run({*item, x, 0, 0, pairs_.count(), next}, own, finish);
-      done(*item);
+      Destination to = to_;
+      if (overwrites) to.first_row = item->first - thread * most;
+      run({*item, x, 0, 0, pairs_.count(), next, to}, own, finish_at(to));
+      done(*item, to);
       item = items.at(taken.fetch_add(1));
     }
     if (kernels_.end != nullptr) kernels_.end();
