@@ -27,7 +27,7 @@ struct LinearCall {
   struct Activate {
     ActivationSpec activation;
   };
-  /// Activate, then codes = Ops::quantize of out by `key`.
+  /// codes = Ops::quantize, by `key`, of what Activate stores; `out` is scratch.
   struct Quantize {
     ActivationSpec activation;
     QuantKey key;

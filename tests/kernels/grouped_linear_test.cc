@@ -4,9 +4,11 @@
 
 #include <gtest/gtest.h>
 
+#include <random>
 #include <vector>
 
 #include "conformance/conformance.h"
+#include "kernels/kernel_device.h"
 #include "moracle/moe.h"
 #include "oracle/backend.h"
 #include "support/must.h"
@@ -126,6 +128,61 @@ TEST(CpuRows, ServeEpiloguesOfTheirPlan) {
       }
     }
   }
+}
+
+/// Some rows of codes and scales in host memory.
+struct HostRows {
+  std::vector<int8_t> codes;
+  std::vector<float> scales;
+  Rows rows;
+
+  HostRows(int64_t count, int64_t cols) : codes(count * cols), scales(count) {
+    rows = {{codes.data(), DType::kI8, count, cols, cols}, scales.data(), 1};
+  }
+};
+
+// Many rows of several experts, so that threads take experts and reuse their floats' memory.
+TEST(CpuRows, QuantizeAsOpsDoWithManyRows) {
+  constexpr int64_t kRows = 400, kExperts = 6, kAll = kRows * kExperts, kCols = 64;
+  const std::shared_ptr<Device> device = *open_device("cpu", 2);
+  const LayerSpec spec{.name = "experts",
+                       .num_experts = kExperts,
+                       .hidden_size = kCols,
+                       .intermediate_size = kCols,
+                       .top_k = 1,
+                       .scheme = *parse_scheme("int8-w8a8")};
+  std::mt19937 draw(5);
+  std::normal_distribution<float> normal;
+  std::vector<float> floats(kAll * kCols);
+  for (float& value : floats) value = normal(draw);
+  std::vector<int32_t> offsets;
+  for (int64_t e = 0; e <= kExperts; ++e) offsets.push_back(static_cast<int32_t>(e * kRows));
+  const auto matrix = [&](std::vector<float>& values) {
+    return Matrix{values.data(), DType::kF32, kAll, kCols, kCols};
+  };
+  const QuantKey key = *spec.scheme.activation;
+  HostRows x(kAll, kCols);
+  must(kernel_device(*device).ops().quantize(matrix(floats), key, x.rows, {}));
+  const GroupedRows rows{x.rows, nullptr, offsets.data(), kAll};
+  int tried = 0;
+  for (const Backend& row : backends()) {
+    if (row.platform != Platform::kCpu) continue;
+    Request request{.layer = spec, .max_num_tokens = kAll};
+    request.backend = row.name;
+    const Selection selection = select(request, Machine::here());
+    if (!selection.plan || !selection.plan->matrices[0].kernel->quantizes) continue;
+    SCOPED_TRACE(row.name);
+    ++tried;
+    const auto w13 = make(conformance::random_weights(spec, 1).w13, *selection.plan, 0, *device);
+    std::vector<float> activated(kAll * kCols), scratch(kAll * kCols);
+    HostRows wanted(kAll, kCols), codes(kAll, kCols);
+    must(w13->run({rows, matrix(activated), LinearCall::Activate{}}, {}));
+    must(kernel_device(*device).ops().quantize(matrix(activated), key, wanted.rows, {}));
+    must(w13->run({rows, matrix(scratch), LinearCall::Quantize{{}, key, codes.rows}}, {}));
+    EXPECT_EQ(codes.codes, wanted.codes);
+    EXPECT_EQ(codes.scales, wanted.scales);
+  }
+  EXPECT_GT(tried, 0);
 }
 
 }  // namespace

@@ -6,13 +6,14 @@
 
 namespace moracle::cpu {
 
-/// Where the result rows go: row r at data + (row ? row[r] : r) · stride.
+/// Where the result rows go: row r at data + (row ? row[r] : r - first_row) · stride.
 struct Destination {
   float* data;
   int64_t stride;
   const int32_t* row = nullptr;
+  int64_t first_row = 0;
 
-  float* at(int64_t r) const { return data + (row == nullptr ? r : row[r]) * stride; }
+  float* at(int64_t r) const { return data + (row == nullptr ? r - first_row : row[r]) * stride; }
   /// Prefetches one or two cache lines of each of the rows [first, end) at `column`. The rows lie
   /// far apart, and a store miss waits as long as a load miss.
   void prefetch(int64_t first, int64_t end, int64_t column, bool two_lines) const {

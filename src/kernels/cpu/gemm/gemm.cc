@@ -51,11 +51,12 @@ class CpuGemm : public LinearKernel {
     const int64_t panels = main_.panels().num_panels();
     return {panels, gated ? panels / 2 : 0};
   }
-  /// `done` takes a RowItem; without `done`, threads own columns.
-  template <class Finish, class Done = std::nullptr_t>
-  void run_rows(const GroupedRows& rows, const PanelPairs& pairs, const Destination& to,
-                const Finish& finish, const Done& done = nullptr);
+  /// Threads own columns.
+  template <class Finish>
+  void run_columns(const GroupedRows& rows, const PanelPairs& pairs, const Destination& to,
+                   const Finish& finish);
   void store(const GroupedRows& rows, const Matrix& y);
+  /// Calls done(r, row) for each finished row r unless that is null. `out` then is scratch.
   template <class Done>
   Status activate(const GroupedRows& rows, const ActivationSpec& activation, const Matrix& out,
                   const Done& done);
@@ -70,32 +71,23 @@ class CpuGemm : public LinearKernel {
   RowForm form_;
 };
 
-template <class Finish, class Done>
-void CpuGemm::run_rows(const GroupedRows& given, const PanelPairs& pairs, const Destination& to,
-                       const Finish& finish, const Done& done) {
+template <class Finish>
+void CpuGemm::run_columns(const GroupedRows& given, const PanelPairs& pairs, const Destination& to,
+                          const Finish& finish) {
   const ExpertRows rows(given, weights_.num_experts);
   if (rows.count() == 0) return;
-  ThreadPool& pool = device_.pool();
   const RowPacker packer(form_, given, kernels_);
-  Schedule schedule(main_, skinny_, kernels_, form_, rows, pairs, to);
-  if constexpr (std::is_same_v<Done, std::nullptr_t>) {
-    schedule.by_columns(packer, device_.scratch(), pool, finish);
-  } else {
-    if (schedule.rows_are_better(static_cast<int64_t>(weights_.sections.bytes), pool))
-      return schedule.by_rows(packer, device_.scratch(), pool, finish, done);
-    schedule.by_columns(packer, device_.scratch(), pool, finish);
-    pool.split(rows.count(), [&](int64_t first, int64_t past) { done(RowItem{0, first, past}); });
-  }
+  Schedule(main_, skinny_, kernels_, form_, rows, pairs, to)
+      .by_columns(packer, device_.scratch(), device_.pool(), finish);
 }
 
 Status CpuGemm::run(const LinearCall& call, Stream) {
   const GroupedRows& rows = *call.from<GroupedRows>();
   if (const auto* const to = call.to<LinearCall::Activate>())
-    return activate(rows, to->activation, call.out, [](const RowItem&) {});
+    return activate(rows, to->activation, call.out, nullptr);
   if (const auto* const to = call.to<LinearCall::Quantize>()) {
-    return activate(rows, to->activation, call.out, [&](const RowItem& item) {
-      for (int64_t r = item.first; r < item.past; ++r)
-        quantize_row(vector_ops(), to->key, call.out, r, to->codes);
+    return activate(rows, to->activation, call.out, [&](int64_t r, const float* row) {
+      quantize_row(vector_ops(), to->key, row, call.out.cols, to->codes, r);
     });
   }
   if (const auto* const to = call.to<LinearCall::Combine>())
@@ -107,16 +99,38 @@ Status CpuGemm::run(const LinearCall& call, Stream) {
 
 void CpuGemm::store(const GroupedRows& rows, const Matrix& y) {
   const Destination to{static_cast<float*>(y.data), y.stride};
-  run_rows(rows, pairs(), to, StoreEpilogue{to});
+  run_columns(rows, pairs(), to, StoreEpilogue{to});
 }
 
 template <class Done>
-Status CpuGemm::activate(const GroupedRows& rows, const ActivationSpec& activation,
+Status CpuGemm::activate(const GroupedRows& given, const ActivationSpec& activation,
                          const Matrix& out, const Done& done) {
   MORACLE_CHECK(check_activation(activation));
+  constexpr bool kKeepsRows = std::is_same_v<Done, std::nullptr_t>;
   const bool gated = is_gated(activation.function);
-  const Destination to{static_cast<float*>(out.data), out.stride};
-  run_rows(rows, pairs(gated), to, ActivateEpilogue{to, activation, gated, out.cols}, done);
+  const ExpertRows rows(given, weights_.num_experts);
+  const PanelPairs pairs = this->pairs(gated);
+  const Destination all{static_cast<float*>(out.data), out.stride};
+  ThreadPool& pool = device_.pool();
+  const RowPacker packer(form_, given, kernels_);
+  const auto finish_at = [&](const Destination& to) {
+    return ActivateEpilogue{to, activation, gated, out.cols};
+  };
+  const auto finished = [&](const RowItem& item, const Destination& to) {
+    if constexpr (!kKeepsRows) {
+      for (int64_t r = item.first; r < item.past; ++r) done(r, to.at(r));
+    }
+  };
+  Schedule schedule(main_, skinny_, kernels_, form_, rows, pairs, all);
+  if (rows.count() == 0) return {};
+  if (schedule.rows_are_better(static_cast<int64_t>(weights_.sections.bytes), pool)) {
+    schedule.by_rows(packer, device_.scratch(), pool, finish_at, kKeepsRows, finished);
+  } else {
+    schedule.by_columns(packer, device_.scratch(), pool, finish_at(all));
+    pool.split(rows.count(), [&](int64_t first, int64_t past) {
+      finished(RowItem{0, first, past}, all);
+    });
+  }
   return {};
 }
 
@@ -130,8 +144,8 @@ void CpuGemm::combine(const GroupedRows& rows, const LinearCall::Combine& combin
   }
   const Destination to{static_cast<float*>(out.data), out.stride,
                        combination.row_token + rows.first_row};
-  run_rows(rows, pairs(), to,
-           CombineEpilogue{to, combination.weights, combination.row_slot + rows.first_row});
+  run_columns(rows, pairs(), to,
+              CombineEpilogue{to, combination.weights, combination.row_slot + rows.first_row});
 }
 
 }  // namespace

@@ -114,8 +114,9 @@ void MacroKernel::prefetch_ahead(const PanelPair& pair, const RowTile& tile, int
   }
 }
 
-void MacroKernel::multiply(const PanelPair& pair, const RowTile& tile, TileScratch& scratch) const {
-  if (steps_ != nullptr) return multiply_steps(pair, tile, scratch);
+void MacroKernel::multiply(const PanelPair& pair, const RowTile& tile, const WorkBetween& between,
+                           TileScratch& scratch, TileSums& sums) const {
+  if (steps_ != nullptr) return multiply_steps(pair, tile, sums);
   const int count = pair.panels();
   const int rows = tile.count * limbs();
   const int blocks = (rows + dot_->rows - 1) / dot_->rows;
@@ -127,6 +128,9 @@ void MacroKernel::multiply(const PanelPair& pair, const RowTile& tile, TileScrat
   const auto ratio = static_cast<int>(panels_.blocks_per_code_block());
   const int sharing = static_cast<int>(std::bit_floor(static_cast<unsigned>(blocks)));
   const int every = std::min(16, sharing * ratio), share_blocks = every / ratio;
+  const bool works = does_work_between() && between.call != nullptr;
+  const int parts = static_cast<int>(panels_.k_blocks().size()) * ((rows + step - 1) / step);
+  int part = 0;
   DotArgs block;
   block.panels = count;
   block.most_rows = std::min(dot_->rows, rows);
@@ -160,7 +164,7 @@ void MacroKernel::multiply(const PanelPair& pair, const RowTile& tile, TileScrat
       block.prefetch_every = ahead || (tile.prefetch && b < share_blocks) ? every : 0;
       const int64_t share = (s.first_code_block + b * (num_blocks / every)) * kRowBlockBytes;
       for (int p = 0; p < count; ++p) {
-        block.sum[p] = scratch.sums[p] + row * kPanelRows;
+        block.sum[p] = sums.of[p] + row * kPanelRows;
         if (!ahead && block.prefetch_every > 0) block.prefetch[p] = prefetch[p] + share;
       }
       const bool int16 = form_.x == Operand::kInt16;
@@ -178,14 +182,14 @@ void MacroKernel::multiply(const PanelPair& pair, const RowTile& tile, TileScrat
         block.x_scale_step = x_group_is_segment_ ? 1 : 0;
       }
       dot_->fn(block);
+      if (works) between.call(between.work, part++, parts);
     }
   }
-  for (int p = 0; form_.in_limbs && p < count; ++p) add_limbs(tile.count, scratch.sums[p]);
-  if (tile.x.num_minimums > 0) subtract_minimums(pair, tile, scratch);
+  for (int p = 0; form_.in_limbs && p < count; ++p) add_limbs(tile.count, sums.of[p]);
+  if (tile.x.num_minimums > 0) subtract_minimums(pair, tile, scratch, sums);
 }
 
-void MacroKernel::multiply_steps(const PanelPair& pair, const RowTile& tile,
-                                 TileScratch& scratch) const {
+void MacroKernel::multiply_steps(const PanelPair& pair, const RowTile& tile, TileSums& sums) const {
   StepDotArgs block;
   block.panels = pair.panels();
   block.rows = tile.count;
@@ -212,7 +216,7 @@ void MacroKernel::multiply_steps(const PanelPair& pair, const RowTile& tile,
     block.w[p] = panels_.codes(pair.expert, panel);
     block.steps[p] = panels_.scale_steps(pair.expert, panel);
     block.minimums[p] = panels_.minimum_steps(pair.expert, panel);
-    block.sum[p] = scratch.sums[p];
+    block.sum[p] = sums.of[p];
     if (!tile.prefetch) continue;
     const int64_t next = tile.next.panel + p * tile.next.distance;
     block.codes_jump[p] = panels_.codes(tile.next.expert, next) - block.w[p];
@@ -225,20 +229,20 @@ void MacroKernel::multiply_steps(const PanelPair& pair, const RowTile& tile,
 
 // Use few rows per call, so that keep_awake runs often enough in between.
 void MacroKernel::subtract_minimums(const PanelPair& pair, const RowTile& tile,
-                                    TileScratch& scratch) const {
+                                    TileScratch& scratch, TileSums& sums) const {
   constexpr int64_t kProducts = 512, kLeastRows = 4;
   const int64_t groups = tile.x.num_minimums;
   MinimumArgs args;
   args.x_sum_stride = groups;
   for (int p = 0; p < pair.panels(); ++p) {
     const int64_t panel = pair.panel + p * pair.distance;
-    args.scale = panels_.row_scales(pair.expert, panel, scratch.scales[p]);
+    args.scale = panels_.row_scales(pair.expert, panel, sums.scales[p]);
     for (int64_t group = 0; group < groups; group += args.groups) {
       args.groups = std::min(groups - group, panels_.minimum_groups());
       args.minimum = panels_.minimums(pair.expert, panel, group, args.groups, scratch.minimums);
       const int64_t step = std::max(kProducts / args.groups, kLeastRows) / kLeastRows * kLeastRows;
       for (int64_t row = 0; row < tile.count; row += step) {
-        args.sum = scratch.sums[p] + row * kPanelRows;
+        args.sum = sums.of[p] + row * kPanelRows;
         args.rows = static_cast<int>(std::min(step, tile.count - row));
         args.x_sum = tile.x.minimum_sums + (tile.first + row) * groups + group;
         vector_ops().subtract_minimums(args);
@@ -260,10 +264,10 @@ void MacroKernel::add_limbs(int rows, float* sums) const {
 }
 
 StoreArgs MacroKernel::result(const PanelPair& pair, int p, const RowTile& tile,
-                              TileScratch& scratch) const {
+                              TileSums& sums) const {
   const int64_t panel = pair.panel + p * pair.distance;
   StoreArgs f;
-  f.sum = scratch.sums[p];
+  f.sum = sums.of[p];
   f.rows = tile.count;
   f.columns =
       static_cast<int>(std::min<int64_t>(kPanelRows, weights_.shape.n - panel * kPanelRows));
@@ -272,7 +276,7 @@ StoreArgs MacroKernel::result(const PanelPair& pair, int p, const RowTile& tile,
     f.x_scale_stride = 1;
   }
   if (tile.x.num_minimums == 0 && steps_ == nullptr)
-    f.w_scale = panels_.row_scales(pair.expert, panel, scratch.scales[p]);
+    f.w_scale = panels_.row_scales(pair.expert, panel, sums.scales[p]);
   f.bias = panels_.bias(pair.expert, panel);
   return f;
 }

@@ -29,15 +29,33 @@ struct RowTile {
   bool prefetch;
 };
 
-/// Scratch of one thread for its row tiles.
+/// The sums of a row tile for each panel of a pair, and scratch for the scales of its result.
+struct TileSums {
+  alignas(64) float of[2][kTileRows * kPanelRows];
+  alignas(64) float scales[2][kPanelRows];
+};
+
+/// Scratch of one thread for its row tiles. The sums of one tile are finished while the next ones
+/// are computed.
 struct TileScratch {
-  alignas(64) float sums[2][kTileRows * kPanelRows];
+  TileSums sums[2];
   alignas(64) std::byte row_blocks[2][WeightPanels::kScratchBytes];
   alignas(64) std::byte codes[WeightPanels::kScratchBytes];
   alignas(64) float segment_scales[2][WeightPanels::kMaxSegments * kPanelRows];
   alignas(64) float minimums[WeightPanels::kMinimumScratch];
   alignas(64) int8_t segment_zeros[2][WeightPanels::kMaxSegments * kPanelRows];
-  alignas(64) float scales[2][kPanelRows];
+};
+
+/// Work that a macro-kernel does between two products: part `part` of `parts`.
+struct WorkBetween {
+  void (*call)(const void* work, int part, int parts) = nullptr;
+  const void* work = nullptr;
+
+  template <class Work>
+  static WorkBetween of(const Work& work) {
+    return {[](const void* w, int part, int parts) { (*static_cast<const Work*>(w))(part, parts); },
+            &work};
+  }
 };
 
 /// How the panels of such weights store scales, where kernels may read them as stored.
@@ -62,17 +80,22 @@ class MacroKernel {
   const WeightPanels& panels() const { return panels_; }
   const MatrixShape& shape() const { return weights_.shape; }
   const CpuDotForm& planned() const { return planned_; }
-  /// Fills scratch.sums.
-  void multiply(const PanelPair& pair, const RowTile& tile, TileScratch& scratch) const;
+  /// True if multiply() does other work between its products: a tile product runs for many cycles
+  /// beside other instructions.
+  bool does_work_between() const { return steps_ == nullptr && kernels_.keep_awake != nullptr; }
+  /// Fills `sums`. Does all parts of the work between if does_work_between().
+  void multiply(const PanelPair& pair, const RowTile& tile, const WorkBetween& between,
+                TileScratch& scratch, TileSums& sums) const;
   /// The epilogue for the sums of panel p of the pair. The caller sets the destination.
-  StoreArgs result(const PanelPair& pair, int p, const RowTile& tile, TileScratch& scratch) const;
+  StoreArgs result(const PanelPair& pair, int p, const RowTile& tile, TileSums& sums) const;
 
  private:
   /// Packed rows per row.
   int limbs() const { return form_.in_limbs ? kLimbs : 1; }
-  void multiply_steps(const PanelPair& pair, const RowTile& tile, TileScratch& scratch) const;
+  void multiply_steps(const PanelPair& pair, const RowTile& tile, TileSums& sums) const;
   void add_limbs(int rows, float* sums) const;
-  void subtract_minimums(const PanelPair& pair, const RowTile& tile, TileScratch& scratch) const;
+  void subtract_minimums(const PanelPair& pair, const RowTile& tile, TileScratch& scratch,
+                         TileSums& sums) const;
   /// Makes `block`, which begins at cache line `first_block` of its panels, prefetch ahead of
   /// itself.
   void prefetch_ahead(const PanelPair& pair, const RowTile& tile, int64_t first_block,

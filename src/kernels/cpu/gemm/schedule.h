@@ -41,6 +41,7 @@ struct Task {
   int64_t at;
   int64_t pair, past_pair;
   std::optional<PanelPair> next;  ///< the pair that follows this step, to prefetch
+  const Destination& to;
 };
 
 /// Rows per row tile, so that row tiles are even: whole blocks, no short row tile at the end.
@@ -49,6 +50,33 @@ inline int64_t even_tile(int64_t rows) {
   const int64_t even = (rows + tiles - 1) / tiles;
   return (even + kMaxBlockRows - 1) / kMaxBlockRows * kMaxBlockRows;
 }
+
+/// A row tile whose sums are ready, and whose rows before `first` are finished.
+struct UnfinishedTile {
+  PanelPair pair;
+  StoreArgs results[2];
+  int64_t tile_row = 0;
+  int count = 0;
+  bool two_lines = false;  ///< of the destination per row
+  int first = 0;
+
+  /// Finishes the rows before row `past`, at most kStoreRows at a time.
+  template <class Finish>
+  void finish_to(int past, const Destination& to, const Finish& finish) {
+    const auto prefetch = [&](int r) {
+      to.prefetch(tile_row + r, tile_row + std::min(r + kStoreRows, count), pair.panel * kPanelRows,
+                  two_lines);
+    };
+    if (first == 0) prefetch(0);
+    FinishedRows some{pair, tile_row, {results[0], results[1]}};
+    for (past = std::min(past, count); first < past; first += some.count) {
+      prefetch(first + kStoreRows);
+      some.first = first;
+      some.count = std::min(kStoreRows, past - first);
+      finish(some);
+    }
+  }
+};
 
 class Schedule {
  public:
@@ -69,10 +97,12 @@ class Schedule {
   template <class Finish>
   void by_columns(const RowPacker& packer, std::byte* scratch, ThreadPool& pool,
                   const Finish& finish);
-  /// Also calls done(item) when an item's rows are complete. `scratch` holds item_bytes per thread.
-  template <class Finish, class Done>
-  void by_rows(const RowPacker& packer, std::byte* scratch, ThreadPool& pool, const Finish& finish,
-               const Done& done);
+  /// Calls finish_at(to)(some) for finished rows, and done(item, to) when an item's rows are
+  /// complete. `scratch` holds item_bytes per thread. Unless it `keeps_rows`, only done() reads
+  /// them: later items may overwrite them.
+  template <class FinishAt, class Done>
+  void by_rows(const RowPacker& packer, std::byte* scratch, ThreadPool& pool,
+               const FinishAt& finish_at, bool keeps_rows, const Done& done);
   /// True if by_rows costs less and has enough items for all threads. by_rows reads an expert's
   /// weights once per item; by_columns makes every thread read every row.
   bool rows_are_better(int64_t expert_bytes, const ThreadPool& pool) const {
@@ -119,12 +149,25 @@ class Schedule {
   const Destination& to_;
 };
 
+// Where products leave time, a tile's rows are finished between the products of the next tile.
 template <class Finish>
 void Schedule::run(const Task& task, TileScratch& scratch, const Finish& finish) {
   const int64_t e = task.rows.expert, rows = task.rows.past - task.rows.first;
   const MacroKernel& kernel = skinny(e) ? *skinny_ : main_;
   if (kernels_are_watched()) report({name(kernel.planned()), kernel.shape(), rows_.all_rows(e)});
   const int64_t tile_rows = even_tile(rows);
+  const bool works_between = kernel.does_work_between();
+  UnfinishedTile before;
+  int turn = 0;
+  const auto finish_part = [&](int part, int parts) {
+    before.finish_to(static_cast<int>(int64_t{before.count} * (part + 1) / parts), task.to, finish);
+  };
+  const auto finish_alone = [&] {
+    while (before.first < before.count) {
+      before.finish_to(before.first + kStoreRows, task.to, finish);
+      if (kernels_.keep_awake != nullptr) kernels_.keep_awake();
+    }
+  };
   for (int64_t i = task.pair; i < task.past_pair; ++i) {
     const PanelPair pair = pairs_.at(e, i);
     const std::optional<PanelPair> next = i + 1 < task.past_pair ? pairs_.at(e, i + 1) : task.next;
@@ -133,24 +176,18 @@ void Schedule::run(const Task& task, TileScratch& scratch, const Finish& finish)
       const int count = static_cast<int>(std::min(tile_rows, rows - row));
       RowTile tile{task.x, task.at + row, count, {}, row == 0 && next && next->distance > 0};
       if (tile.prefetch) tile.next = *next;
-      FinishedRows some{pair, task.rows.first + row, {}};
-      auto prefetch_from = [&](int r) {
-        to_.prefetch(some.tile_row + r, some.tile_row + std::min(r + kStoreRows, count),
-                     pair.panel * kPanelRows, two_lines);
-      };
-      prefetch_from(0);
-      kernel.multiply(pair, tile, scratch);
+      TileSums& sums = scratch.sums[turn];
+      kernel.multiply(pair, tile, WorkBetween::of(finish_part), scratch, sums);
+      before = {pair, {}, task.rows.first + row, count, two_lines};
       for (int p = 0; p < pair.panels(); ++p)
-        some.results[p] = kernel.result(pair, p, tile, scratch);
-      for (int r = 0; r < count; r += kStoreRows) {
-        prefetch_from(r + kStoreRows);
-        some.first = r;
-        some.count = std::min(kStoreRows, count - r);
-        finish(some);
-        if (kernels_.keep_awake != nullptr) kernels_.keep_awake();
-      }
+        before.results[p] = kernel.result(pair, p, tile, sums);
+      if (works_between)
+        turn ^= 1;
+      else
+        finish_alone();
     }
   }
+  finish_alone();
 }
 
 template <class Finish>
@@ -180,7 +217,7 @@ void Schedule::by_columns(const RowPacker& packer, std::byte* scratch, ThreadPoo
         const RowItem rows = item(e);
         std::optional<PanelPair> next;
         if (after < rows_.num_experts()) next = pairs_.at(after, first);
-        run({rows, x, rows.first - begin, first, last, next}, own, finish);
+        run({rows, x, rows.first - begin, first, last, next, to_}, own, finish);
         e = after;
       }
       if (kernels_.end != nullptr) kernels_.end();
@@ -189,10 +226,12 @@ void Schedule::by_columns(const RowPacker& packer, std::byte* scratch, ThreadPoo
   }
 }
 
-template <class Finish, class Done>
+template <class FinishAt, class Done>
 void Schedule::by_rows(const RowPacker& packer, std::byte* scratch, ThreadPool& pool,
-                       const Finish& finish, const Done& done) {
+                       const FinishAt& finish_at, bool keeps_rows, const Done& done) {
   const int64_t most = item_rows(form_);
+  // Rows that are not kept overwrite those of the thread's last item, which are in its cache.
+  const bool overwrites = !keeps_rows && rows_.count() >= pool.size() * most;
   std::atomic<int64_t> taken{0};
   pool.run([&](int thread) {
     RowItems items(rows_, most);
@@ -207,8 +246,10 @@ void Schedule::by_rows(const RowPacker& packer, std::byte* scratch, ThreadPool& 
       std::optional<PanelPair> next;
       RowItems ahead = items;
       if (const auto likely = ahead.at(taken.load())) next = pairs_.at(likely->expert, 0);
-      run({*item, x, 0, 0, pairs_.count(), next}, own, finish);
-      done(*item);
+      Destination to = to_;
+      if (overwrites) to.first_row = item->first - thread * most;
+      run({*item, x, 0, 0, pairs_.count(), next, to}, own, finish_at(to));
+      done(*item, to);
       item = items.at(taken.fetch_add(1));
     }
     if (kernels_.end != nullptr) kernels_.end();

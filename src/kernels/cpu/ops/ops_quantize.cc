@@ -56,7 +56,7 @@ Status CpuOps::quantize(const Matrix& from, const QuantKey& key, const Rows& to,
   split_rows(from.rows, from.cols, [&](int64_t first, int64_t last) {
     for (int64_t r = first; r < last; ++r) {
       if (!decoded) {
-        cpu::quantize_row(vector_, key, from, r, to);
+        cpu::quantize_row(vector_, key, f32_row(from, r), from.cols, to, r);
         continue;
       }
       // The codes of a row take a quarter of its floats' memory. They lie at the end of the row,
@@ -67,7 +67,7 @@ Status CpuOps::quantize(const Matrix& from, const QuantKey& key, const Rows& to,
       Rows at_end{{codes, key.dtype, 1, from.cols, from.cols},
                   to.scales + r * to.num_scales,
                   to.num_scales};
-      cpu::quantize_row(vector_, key, from.slice(r, 1), 0, at_end);
+      cpu::quantize_row(vector_, key, f32_row(from, r), from.cols, at_end, 0);
       dequantize_row(vector_, key, codes, at_end.scales, from.cols, out);
       std::fill(out + from.cols, out + to.values.cols, 0.0f);
     }
