@@ -168,14 +168,19 @@ TEST_P(SequenceFile, KeepsOldFileUntilNewOneIsComplete) {
   EXPECT_FALSE(load_sequence(model, source, folder_.path() + "/none", 100));
 }
 
-INSTANTIATE_TEST_SUITE_P(
-    Devices, SequenceFile,
-    ::testing::Combine(::testing::Values("cpu", "opencl"),
-                       ::testing::Values("qwen3_moe", "qwen3_next", "granite_moe_hybrid",
-                                         "kimi_linear", "lfm2_moe", "minimax", "phimoe_long")),
-    [](const auto& tested) {
-      return std::string(std::get<0>(tested.param)) + "_" + std::get<1>(tested.param);
-    });
+constexpr const char* kModels[] = {"qwen3_moe", "qwen3_next", "granite_moe_hybrid", "kimi_linear",
+                                   "lfm2_moe",  "minimax",    "phimoe_long"};
+std::string label(const ::testing::TestParamInfo<std::tuple<const char*, const char*>>& tested) {
+  return std::string(std::get<0>(tested.param)) + "_" + std::get<1>(tested.param);
+}
+INSTANTIATE_TEST_SUITE_P(Devices, SequenceFile,
+                         ::testing::Combine(::testing::Values("cpu", "opencl"),
+                                            ::testing::ValuesIn(kModels)),
+                         label);
+INSTANTIATE_TEST_SUITE_P(Cuda, SequenceFile,
+                         ::testing::Combine(::testing::Values("cuda"),
+                                            ::testing::ValuesIn(kModels)),
+                         label);
 
 }  // namespace
 }  // namespace moracle::sequence_file_test

@@ -183,6 +183,11 @@ std::string label(const ::testing::TestParamInfo<std::tuple<const char*, const c
 INSTANTIATE_TEST_SUITE_P(Cpu, PrefixesOfModels,
                          ::testing::Combine(::testing::Values("cpu"), ::testing::ValuesIn(kModels)),
                          label);
+// Not the last one, which runs on CPUs alone.
+INSTANTIATE_TEST_SUITE_P(Cuda, PrefixesOfModels,
+                         ::testing::Combine(::testing::Values("cuda"),
+                                            ::testing::ValuesIn(kModels, std::end(kModels) - 1)),
+                         label);
 
 // PoCL takes long for a step: few requests, with all features at once.
 class PrefixesOnOpenCl : public PrefixesOfModels {};
