@@ -3,6 +3,7 @@
 
     bench/placement_table.py MODEL.gguf --device cuda --sizes 2GB,4GB,8GB,12GB --json table.json --svg docs/pictures/placement.svg
     bench/placement_table.py MODEL.gguf --device cuda --sizes … --llama-bench ./llama-bench --layers 48
+    bench/placement_table.py --model-shape qwen3-30b-a3b --scheme int4-w4a16-g128 --layers 8 --device cuda --sizes …
     bench/placement_table.py --from table.json --svg docs/pictures/placement.svg
 
 Each size is `moracle bench --model MODEL --gpu-memory SIZE --routing-trace TRACE`: for every number of sequences the same
@@ -34,7 +35,10 @@ def run(command):
 
 
 def measure(options, size):
-    command = [options.moracle, "bench", "--model", options.model, "--device", options.device, "--gpu-memory", str(size),
+    model = ["--model", options.model]
+    if options.model_shape:
+        model = ["--model-shape", options.model_shape, "--scheme", options.scheme, "--layers", str(options.layers)]
+    command = [options.moracle, "bench", *model, "--device", options.device, "--gpu-memory", str(size),
                "--routing-trace", options.trace, "--batch", options.batch, "--context", str(options.context),
                "--seconds", str(options.seconds), "--json"]
     document = json.loads(run(command + (["--cpu-memory", options.cpu_memory] if options.cpu_memory else [])))
@@ -120,7 +124,9 @@ def main():
     options.add_argument("--context", type=int, default=128)
     options.add_argument("--seconds", type=float, default=2)
     options.add_argument("--llama-bench", help="llama.cpp's program, built with CUDA, to take turns with")
-    options.add_argument("--layers", type=int, help="layers with experts, for --llama-bench")
+    options.add_argument("--model-shape", help="instead of a model: random layers of this published shape, --layers of them")
+    options.add_argument("--scheme", default="int4-w4a16-g128", help="with --model-shape")
+    options.add_argument("--layers", type=int, help="layers with experts, for --llama-bench and --model-shape")
     options.add_argument("--title")
     options.add_argument("--json", help="write the figures here")
     options.add_argument("--from", dest="source", help="read figures instead of measuring")
@@ -130,9 +136,9 @@ def main():
         with open(given.source) as file:
             document = json.load(file)
     else:
-        if not given.model or not given.sizes or (given.llama_bench and not given.layers):
-            options.error("needs a model and --sizes, with --llama-bench also --layers; or --from")
-        name = os.path.basename(given.model.rstrip("/"))
+        if not (given.model or given.model_shape) or not given.sizes or ((given.llama_bench or given.model_shape) and not given.layers):
+            options.error("needs a model or a shape, and --sizes, with --llama-bench or a shape also --layers; or --from")
+        name = given.model_shape or os.path.basename(given.model.rstrip("/"))
         document = {"model": name, "device": given.device, "trace": given.trace, "title": given.title or name, "rows": []}
         for size in given.sizes:
             rows = measure(given, size)
