@@ -79,6 +79,50 @@ class WgmmaConsumer {
     Operand::weights(codes, zero, to);
   }
 
+  /// Scales of a lane's two rows for a stage of one m64. Where they move into the codes: how far
+  /// each k-block's lie below the largest, in bytes of the table, in halves.
+  struct StageScales {
+    float2 scale;
+    uint32_t downs[kIsRebased<Operand> ? kBlocks : 1];
+  };
+  __device__ __forceinline__ StageScales stage_scales(const uint8_t* stage, int m) const {
+    StageScales all;
+    if constexpr (kIsRebased<Operand>) {
+      // Groups past the end of a row have exponent 0.
+      uint32_t largest = 0;
+#pragma unroll
+      for (int b = 0; b < kBlocks; ++b) {
+        const uint32_t two = *reinterpret_cast<const uint16_t*>(stage + Tile::kScales +
+                                                                run(m, b) * 16 + 2 * lane_row());
+        all.downs[b] = __byte_perm(two, 0, 0x4140);
+        largest = max_u16x2(largest, all.downs[b]);
+      }
+      constexpr uint32_t kLast = 8 * (kE2m1Downs - 1);
+#pragma unroll
+      for (uint32_t& downs : all.downs)
+        downs = min_u16x2((largest - downs) << 3, kLast << 16 | kLast);
+      all.scale = {exponent_value(largest & 0xffffu), exponent_value(largest >> 16)};
+    } else {
+      all.scale = weight_scale(stage, m, 0);
+    }
+    return all;
+  }
+  /// Unpacks k-block b of a stage of one m64, and before the first its zero points.
+  __device__ __forceinline__ void unpack_scaled(const uint8_t* stage, int m, int b,
+                                                const StageScales& scales, Weights& to) {
+    if constexpr (kIsRebased<Operand>) {
+      uint32_t codes[2];
+      read_codes<4>(stage + Tile::kCodes + panel(m) * Tile::kPanelBytes + b * Tile::kBlockBytes,
+                    codes);
+      const auto* const table = reinterpret_cast<const uint8_t*>(shared_.table());
+      const uint2 words[2] = {*reinterpret_cast<const uint2*>(table + (scales.downs[b] & 0xffffu)),
+                              *reinterpret_cast<const uint2*>(table + (scales.downs[b] >> 16))};
+      Operand::weights(codes, words, to);
+    } else {
+      prepare(stage, m, b, 0, kBlocks, to);
+    }
+  }
+
   /// Issues the products of unit b with as many rows as `sum` holds.
   template <int kCount>
   __device__ __forceinline__ void multiply(Sum (&sum)[kCount], const Weights& w, uint64_t x, int b,
@@ -118,12 +162,12 @@ class WgmmaConsumer {
                                           Weights& to) {
     if constexpr (Operand::kZeros) {
       if (b % chunk == 0) {
-        zero_[0] = zero_[1] = both_bf16(Operand::kZeroBase);
+        zero_[0] = zero_[1] = Operand::both(Operand::kZeroBase);
         if (a_.has_zeros) {
           const auto* const two = reinterpret_cast<const int8_t*>(
               stage + Tile::kZeros + run(m, group_at(first, b, chunk)) * 16 + 2 * lane_row());
 #pragma unroll
-          for (int h = 0; h < 2; ++h) zero_[h] = both_bf16(Operand::kZeroBase + two[h]);
+          for (int h = 0; h < 2; ++h) zero_[h] = Operand::both(Operand::kZeroBase + two[h]);
         }
       }
     }
@@ -162,6 +206,11 @@ class WgmmaConsumer {
   }
 
  private:
+  // e8m0_to_float without branches.
+  __device__ static float exponent_value(uint32_t exponent) {
+    const uint32_t bits = max(exponent << 23, 1u << 22);
+    return __uint_as_float(exponent == 255 ? bits | 1u << 22 : bits);
+  }
   __device__ static int panel(int m) {
     return m * Tile::kHalf + static_cast<int>(threadIdx.x / 32);
   }

@@ -42,8 +42,7 @@ class WgmmaExperts : public FusedExperts {
                    "rows of bf16 that begin at multiples of 16 bytes",
                    str("they are ", name(x.dtype), " with stride ", x.stride)};
     }
-    return quantize_vectors(device_.queue(), x, *scheme_.activation, to, CodeOrder::kFragments,
-                            stream);
+    return quantize_vectors(device_.queue(), x, *scheme_.activation, to, wgmma_order(w13_), stream);
   }
 
   Status run(const ExpertsCall& call, const int32_t* expert_map, const MoeScratch& scratch,
@@ -73,7 +72,7 @@ class WgmmaExperts : public FusedExperts {
       intermediate = scratch.intermediate.first(num_rows);
       intermediate.num_scales = num_groups(*key, h.cols);
       MORACLE_CHECK(
-          quantize_vectors(device_.queue(), h, *key, intermediate, CodeOrder::kFragments, stream));
+          quantize_vectors(device_.queue(), h, *key, intermediate, wgmma_order(w2_), stream));
     } else if (key && !codes) {
       MORACLE_CHECK(  // fragment order keeps groups together
           round_to_codes(device_.queue(), h, *key, h, CodeOrder::kNatural, stream));
@@ -105,7 +104,7 @@ class WgmmaExperts : public FusedExperts {
     } else {
       to.num_scales = num_groups(*key, x.cols);
       MORACLE_CHECK(
-          quantize_vectors(device_.queue(), x, *key, to, CodeOrder::kFragments, stream, overlap));
+          quantize_vectors(device_.queue(), x, *key, to, wgmma_order(w13_), stream, overlap));
     }
     return to;
   }

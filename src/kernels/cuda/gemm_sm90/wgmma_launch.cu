@@ -28,8 +28,12 @@ bool has_block_groups(const MatrixShape& shape) {
 
 WgmmaKernels wgmma_kernels_for(const MatrixShape& shape, const Scheme& scheme) {
   const bool in_groups = scales_in_groups(shape, scheme);
-  if (const auto& key = scheme.activation; key && !wgmma_rounds(scheme))
+  if (const auto& key = scheme.activation; key && !wgmma_rounds(scheme)) {
+    if (shape.key.dtype == DType::kI4)
+      return panels_have_zero_points(shape) ? wgmma_int4_fp8_zeros() : wgmma_int4_fp8();
+    if (shape.key.dtype == DType::kF4E2M1) return wgmma_fp4_fp8();
     return key->dtype == DType::kI8 ? wgmma_int8_int8() : fp8_kernels(shape, in_groups);
+  }
   if (wgmma_multiplies_values(shape)) {
     if (shape.key.dtype == DType::kF4E2M1) return wgmma_fp4_values();
     return shape.key.dtype == DType::kI4 ? wgmma_int4_values() : wgmma_int8_values();
@@ -54,6 +58,17 @@ WgmmaKernels wgmma_kernels_for(const MatrixShape& shape, const Scheme& scheme) {
 }
 
 }  // namespace
+
+CodeOrder wgmma_order(const KernelWeights& weights) {
+  switch (weights.shape.key.dtype) {
+    case DType::kI4:
+      return CodeOrder::kInt4Fragments;
+    case DType::kF4E2M1:
+      return CodeOrder::kFp4Fragments;
+    default:
+      return CodeOrder::kFragments;
+  }
+}
 
 Result<WgmmaLaunch> WgmmaLaunch::make(const KernelWeights& weights, const Queue& queue) {
   WgmmaLaunch gemm;

@@ -167,12 +167,21 @@ __device__ __forceinline__ void mainloop_steps(Consumer& c) {
 template <class Consumer>
 __device__ __forceinline__ void unpack_chunk(Consumer& c, const uint8_t* stage, int m,
                                              typename Consumer::Weights (&w)[Consumer::kBlocks]) {
+  if constexpr (kIsRebased<typename Consumer::Operand>) {
+    const auto scales = c.stage_scales(stage, m);
 #pragma unroll
-  for (int b = 0; b < Consumer::kBlocks; ++b) c.prepare(stage, m, b, 0, Consumer::kBlocks, w[b]);
+    for (int b = 0; b < Consumer::kBlocks; ++b) c.unpack_scaled(stage, m, b, scales, w[b]);
+  } else {
+#pragma unroll
+    for (int b = 0; b < Consumer::kBlocks; ++b) c.prepare(stage, m, b, 0, Consumer::kBlocks, w[b]);
+  }
 }
 template <class Consumer>
 __device__ float2 chunk_scale(const Consumer& c, const uint8_t* stage, int m) {
-  if constexpr (Consumer::Operand::kGroups) return c.weight_scale(stage, m, 0);
+  if constexpr (kIsRebased<typename Consumer::Operand>)
+    return c.stage_scales(stage, m).scale;
+  else if constexpr (Consumer::Operand::kGroups)
+    return c.weight_scale(stage, m, 0);
   return {1, 1};
 }
 template <class Consumer, class Sum, int kCount>
@@ -270,6 +279,61 @@ __device__ __forceinline__ void mainloop_halves(Consumer& c) {
   c.leave();
 }
 
+/// Many rows, and codes that take long to unpack. The products of one half of the rows are followed
+/// by those of the other half on the same weights. The first half is promoted while the second is
+/// multiplied. Each k-block of the next chunk is unpacked as soon as the second half no longer
+/// reads this chunk's. The second half is promoted while the next chunk is multiplied.
+template <class Consumer>
+__device__ __forceinline__ void mainloop_rolling(Consumer& c) {
+  constexpr int kN = Consumer::kN, kM = Consumer::kM, kBlocks = Consumer::kBlocks;
+  static_assert(kBlocks == 4);
+  constexpr uint64_t kHalf = kN / 2 * 128 / 16;  // to the second half of x
+  typename Consumer::Weights w[kBlocks];
+  typename Consumer::Sum partial[2][kN / 4];
+  auto scales = c.stage_scales(c.stage(), 0);
+#pragma unroll
+  for (int b = 0; b < kBlocks; ++b) c.unpack_scaled(c.stage(), 0, b, scales, w[b]);
+  wgmma_fence();
+  multiply_chunk(c, partial[0], w, c.descriptor());
+  for (int first = c.own.begin(); first < c.own.end(); first += kBlocks) {
+    const uint64_t x = c.descriptor();
+#pragma unroll
+    for (int m = 0; m < kM; ++m) {
+      const float2 scale = scales.scale;
+      const int slot = c.slot();
+      wgmma_wait<0>();
+      pin(partial[0]);
+      wgmma_fence();
+#pragma unroll
+      for (int b = 0; b < kBlocks; ++b) {
+        c.multiply(partial[1], w[b], x + kHalf, b, b > 0);
+        wgmma_commit();
+      }
+      c.promote(m, 0, partial[0], c.stage(), scale);
+      if (m == kM - 1) c.next_stage(first);
+      const int next = (m + 1) % kM;
+      scales = c.stage_scales(c.stage(), next);
+      wgmma_wait<3>();
+      c.unpack_scaled(c.stage(), next, 0, scales, w[0]);
+      wgmma_wait<2>();
+      c.unpack_scaled(c.stage(), next, 1, scales, w[1]);
+      wgmma_wait<1>();
+      c.unpack_scaled(c.stage(), next, 2, scales, w[2]);
+      wgmma_wait<0>();
+      pin(partial[1]);
+      c.unpack_scaled(c.stage(), next, 3, scales, w[3]);
+      wgmma_fence();
+      multiply_chunk(c, partial[0], w, c.descriptor());
+      if (m == kM - 1 && first + kBlocks < c.own.end()) c.release(slot);
+      c.promote(m, kN / 2, partial[1], c.stage(), scale);
+    }
+  }
+  wgmma_wait<0>();
+  pin(partial[0]);
+  c.release(c.slot());
+  c.leave();
+}
+
 /// Multiplies all stages of a tile. The first one is full.
 template <class Consumer>
 __device__ __forceinline__ void run_mainloop(Consumer& c) {
@@ -289,6 +353,8 @@ __device__ __forceinline__ void run_mainloop(Consumer& c) {
     mainloop_steps(c);
   else if constexpr (!Operand::kSmallGroups && kSkinny)
     mainloop_chunks(c);
+  else if constexpr (kIsFourBitFp8<Operand>)
+    mainloop_rolling(c);
   else if constexpr (!Operand::kSmallGroups)
     mainloop_halves(c);
   else if (c.args().close_blocks % Consumer::kBlocks != 0 &&

@@ -18,6 +18,13 @@ bool ends_with_stages(int64_t group_cols, int64_t k) {
   return group_cols == GroupShape::kAll || group_cols >= k || group_cols % 128 == 0;
 }
 
+// True if the scales of e2m1 can move into e4m3: each k-block has one, a power of two. A stage has
+// four of them.
+bool is_rebased(const MatrixShape& shape) {
+  return mma16::scale_is_exponent(shape) && shape.key.group.cols == mma16::kCols &&
+         mma16::num_blocks(shape.k) >= 4;
+}
+
 }  // namespace
 
 int wgmma_tiles(const MatrixShape& shape, const Scheme& scheme) {
@@ -41,9 +48,14 @@ int wgmma_tiles(const MatrixShape& shape, const Scheme& scheme) {
                  : 0;
     if (key->dtype == DType::kI8)
       return shape.key.dtype == DType::kI8 && !in_groups ? kAllTiles : 0;
-    const bool fits = ends_with_stages(shape.key.group.cols, shape.k) &&
-                      (key->group.cols == GroupShape::kAll || key->group.cols == 128);
-    const bool whole = key->group.cols == GroupShape::kAll || shape.k % 128 == 0;
+    const bool by_token = key->group.cols == GroupShape::kAll;
+    if (shape.key.dtype == DType::kI4)
+      return by_token && ends_with_stages(shape.key.group.cols, shape.k) ? kUnpackingTiles : 0;
+    if (shape.key.dtype == DType::kF4E2M1)
+      return by_token && is_rebased(shape) ? kUnpackingTiles : 0;
+    const bool fits =
+        ends_with_stages(shape.key.group.cols, shape.k) && (by_token || key->group.cols == 128);
+    const bool whole = by_token || shape.k % 128 == 0;
     return shape.key.dtype == DType::kF8E4M3 && fits && whole ? kUnpackingTiles : 0;
   }
   switch (shape.key.dtype) {

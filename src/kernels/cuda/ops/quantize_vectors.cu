@@ -23,7 +23,8 @@ struct VectorArgs {
   int64_t to_stride;
   int to_cols;
   float* scales;
-  bool fragments;  // codes in fragment order
+  bool fragments;               // codes in fragment order
+  fragment_order::Bytes bytes;  // order of eight columns
 };
 
 constexpr int kVectorThreads = 256, kMostVectorThreads = 1024;
@@ -42,6 +43,8 @@ struct RowShape {
 __device__ void store_codes(const VectorArgs& a, int64_t row, int column, uint2 words, bool there) {
   uint8_t* const to = a.to + row * a.to_stride;
   if (a.fragments) {
+    words = {fragment_order::permute_bytes(words.x, words.y, a.bytes.first),
+             fragment_order::permute_bytes(words.x, words.y, a.bytes.second)};
     const bool odd = (column & 8) != 0;
     const uint32_t other = __shfl_xor_sync(kAllLanes, odd ? words.x : words.y, 1);
     words = odd ? uint2{other, words.y} : uint2{words.x, other};
@@ -163,6 +166,11 @@ __global__ void __launch_bounds__(kVectorThreads)
   end_kernel(overlap);
 }
 
+fragment_order::Bytes bytes_of(CodeOrder order) {
+  if (order == CodeOrder::kInt4Fragments) return fragment_order::kInt4;
+  return order == CodeOrder::kFp4Fragments ? fragment_order::kFp4 : fragment_order::kNatural;
+}
+
 int64_t vector_blocks(int64_t vectors) {
   return (vectors + kVectorThreads - 1) / kVectorThreads;
 }
@@ -199,7 +207,8 @@ Status quantize_vectors(const Queue& queue, const Matrix& from, const QuantKey& 
                         to.values.stride,
                         static_cast<int>(to.values.cols),
                         to.scales,
-                        order == CodeOrder::kFragments};
+                        order != CodeOrder::kNatural,
+                        bytes_of(order)};
   // Many rows occupy all num_sms even if a thread has several vectors.
   constexpr int64_t kMany = 1 << 18;
   const int64_t vectors = from.cols / 8;

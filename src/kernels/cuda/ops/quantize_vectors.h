@@ -8,8 +8,9 @@
 
 namespace moracle::cuda {
 
-/// Natural order, or fragment order (layout/fragment_order.h).
-enum class CodeOrder { kNatural, kFragments };
+/// Natural order, or fragment order (layout/fragment_order.h), also of the codes that 4-bit weights
+/// become.
+enum class CodeOrder { kNatural, kFragments, kInt4Fragments, kFp4Fragments };
 
 /// [rows, groups], or [groups, rows].
 enum class ScaleOrder { kByRow, kByGroup };
