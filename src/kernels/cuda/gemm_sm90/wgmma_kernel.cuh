@@ -23,6 +23,8 @@ struct TileWork {
                                              const typename Tile::Info& info) {
     if (Tile::kHalfRows < Tile::kRows && info.tile.rows <= Tile::kHalfRows)
       run_width<Tile::kHalfRows>(a, shared, ring, info);
+    else if (Tile::kBetweenRows > Tile::kHalfRows && info.tile.rows <= Tile::kBetweenRows)
+      run_width<Tile::kBetweenRows>(a, shared, ring, info);
     else if (Tile::kMostRows < Tile::kRows && info.tile.rows <= Tile::kMostRows)
       run_width<Tile::kMostRows>(a, shared, ring, info);
     else

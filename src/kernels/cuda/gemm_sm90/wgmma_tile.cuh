@@ -32,6 +32,9 @@ struct WgmmaTile {
   static constexpr bool kDense = kDense_;
   // Widths of narrower products. With 192 rows registers do not suffice for more than one width.
   static constexpr int kHalfRows = kRows == 64 || kRows == 128 ? kRows / 2 : kRows;
+  // Experts of about 128 rows: a quarter of them needs two tiles of 65 to 80 rows.
+  static constexpr int kBetweenRows =
+      kIsFourBitFp8<Operand> && kRows == 128 && !kDense ? 80 : kHalfRows;
   static constexpr int kMostRows = kRows == 128 ? 96 : kRows == 64 && !kDense ? 48 : kRows;
   static constexpr int kProducers = 128, kConsumers = 256, kThreads = kProducers + kConsumers;
   static constexpr int kAllPanels = 8 * kM, kOutputs = 16 * kAllPanels, kHalf = kAllPanels / 2;
