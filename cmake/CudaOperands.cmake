@@ -43,6 +43,7 @@ set(MORACLE_CUDA_OPERANDS
   "int4_fp8  | halves | InHalves<Int4Fp8Operand> | InHalves<Int4Fp8Operand> | "
   "int4_fp8  | minimums | WithMinimums<Int4Fp8Operand> | WithMinimums<Int4Fp8Operand> | "
   "int4_fp8  | halves_minimums | InHalves<WithMinimums<Int4Fp8Operand>> | InHalves<WithMinimums<Int4Fp8Operand>> | "
+  "mxfp4_fp8 |        |                       | Fp4FoldedFp8          |  | operands/folded_operands.cuh"
   "fp4_fp8   |        | Fp4Fp8Operand         | Fp4Fp8Operand         | Fp4Fp8Wgmma"
   "fp4_fp8   | halves | InHalves<Fp4Fp8Operand> | InHalves<Fp4Fp8Operand> | "
   "fp4_int8  |        | Fp4Int8Operand        | Fp4Int8Operand        | "

@@ -49,9 +49,10 @@ GemvKernels gemv_kernels_for(const MatrixShape& shape, const Scheme& scheme) {
     return shape.key.dtype == DType::kI4 ? gemv_int4_int8() : gemv_fp4_int8();
   }
   if (key && shape.key.dtype == DType::kI4) return gemv_int4_fp8();
-  if (key && shape.key.dtype == DType::kF4E2M1) return gemv_fp4_fp8();
-  if (key) return in_groups ? gemv_fp8_fp8_groups() : gemv_fp8_fp8();
   const bool exponents = mma16::scale_is_exponent(shape);
+  if (key && shape.key.dtype == DType::kF4E2M1)
+    return exponents ? gemv_mxfp4_fp8() : gemv_fp4_fp8();
+  if (key) return in_groups ? gemv_fp8_fp8_groups() : gemv_fp8_fp8();
   switch (shape.key.dtype) {
     case DType::kF16:
       return gemv_f16();
