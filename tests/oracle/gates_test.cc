@@ -174,14 +174,17 @@ TEST(Gates, Fp8ActivationsOnAmpereRunOnTensorCoresAsF16) {
   }
 }
 
-// 4-bit weights become f16 everywhere, and for many tokens on Hopper e4m3, where the scales of 128
-// columns allow it.
+// 4-bit weights become f16 or bf16, and for many tokens on Hopper e4m3, where the scales of 128
+// columns allow it. Otherwise the codes of the activations become bf16.
 TEST(Gates, Fp8ActivationsWith4BitWeightsRunOnTensorCores) {
-  const std::pair<QuantKey, bool> weights[] = {
-      {int4_static_group(128), true}, {int4_static_group(GroupShape::kAll), true},
-      {kMxfp4Static, true},           {int4_static_group(32), false},
-      {int4_static_group(16), false}, {kNvfp4Static, false}};
-  for (const auto& [key, as_fp8] : weights) {
+  const std::pair<QuantKey, const char*> weights[] = {
+      {int4_static_group(128), "fp8 x fp8"},
+      {int4_static_group(GroupShape::kAll), "fp8 x fp8"},
+      {kMxfp4Static, "fp8 x fp8"},
+      {int4_static_group(32), "bf16 products"},
+      {int4_static_group(16), "two bf16 of a weight"},
+      {kNvfp4Static, "two bf16 of a weight"}};
+  for (const auto& [key, many_on_hopper] : weights) {
     const Scheme scheme{key, kFp8DynamicTokenSym};
     SCOPED_TRACE(name(scheme));
     Request request{.layer = fake::layer(scheme), .platform = Platform::kCuda};
@@ -192,9 +195,8 @@ TEST(Gates, Fp8ActivationsWith4BitWeightsRunOnTensorCores) {
       EXPECT_EQ(selection.plan->backend->name, capability == 80 ? "cuda-sm80" : "cuda-sm90");
       for (const MatrixPlan& matrix : selection.plan->matrices) {
         EXPECT_THAT(matrix.kernels.front().name, ::testing::HasSubstr("f16 products"));
-        EXPECT_THAT(
-            matrix.kernels.back().name,
-            ::testing::HasSubstr(as_fp8 && capability == 90 ? "fp8 x fp8" : "f16 products"));
+        EXPECT_THAT(matrix.kernels.back().name,
+                    ::testing::HasSubstr(capability == 90 ? many_on_hopper : "f16 products"));
       }
     }
   }

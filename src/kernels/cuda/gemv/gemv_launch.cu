@@ -236,7 +236,8 @@ Status GemvLaunch::run(const GemvKernel (&kernels)[2], bool adds, GemvArgs args,
                        int64_t more_bytes, int most_stages) const {
   const GemvKernel& kernel = kernels[is_narrow(args.matrix) ? 1 : 0];
   describe_stage(weights, kernel.panels, args);
-  if (kernels_are_watched()) report({name(gemv_form(scheme_, kernel.tokens, adds)), weights.shape});
+  if (kernels_are_watched())
+    report({name(gemv_form(weights.shape, scheme_, kernel.tokens, adds)), weights.shape});
   const int64_t shared =
       share_out(kernel, most_shared_ - more_bytes, most_stages, args) + more_bytes;
   args.cluster = std::max(args.cluster, 1);

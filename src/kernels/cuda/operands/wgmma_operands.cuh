@@ -69,6 +69,12 @@ struct ValuesWgmma : Operand {
   }
 };
 
+/// `Operand` for codes of e4m3 that were widened to bf16, with a scale per token.
+template <class Operand>
+struct WideCodes : Operand {
+  static constexpr XScales kXScales = XScales::kToken;
+};
+
 // 16 columns of 16-bit codes lie together, so they are a unit.
 struct HalfProducts : Bf16Products {
   static constexpr WgmmaTypes kProducts = WgmmaTypes::kBf16;

@@ -54,10 +54,22 @@ __device__ void store_codes(const VectorArgs& a, int64_t row, int column, uint2 
   if (there) *reinterpret_cast<uint2*>(to + column) = words;
 }
 
+// Stores eight codes of e4m3 as bf16.
+__device__ void store_wide(const VectorArgs& a, int64_t row, int column, uint2 words, bool there) {
+  if (!there) return;
+  auto* const to = reinterpret_cast<uint32_t*>(a.to) + row * a.to_stride / 2;
+#pragma unroll
+  for (int i = 0; i < 4; ++i) {
+    const int word = column / 2 + i;
+    const uint32_t two = (i < 2 ? words.x : words.y) >> (i % 2 * 16);
+    to[a.fragments ? fragment_order::position(2, word) : word] = e4m3_to_bf16_pair(two);
+  }
+}
+
 // Quantizes rows with one scale, or with one for each group of 8 to 256 columns, a power of two:
 // then some lanes of a warp have a group. A thread loads kEach vectors at once to hide their
 // latency. One scale: these are all of a thread's vectors.
-template <int kEach, bool kGroups>
+template <int kEach, bool kGroups, bool kWide = false>
 __global__ void __launch_bounds__(kMostVectorThreads)
     quantize_rows(const VectorArgs a, const RowShape shape, Overlap overlap) {
   begin_kernel(overlap);
@@ -104,12 +116,13 @@ __global__ void __launch_bounds__(kMostVectorThreads)
         }
         const float scale = scale_of_bits(a.key, largest);
         const bool there = row_there && c < a.cols;
-        store_codes(a, r, c, eight.codes(a.key, scale, largest < kInfinityBits), there);
+        const uint2 codes = eight.codes(a.key, scale, largest < kInfinityBits);
+        kWide ? store_wide(a, r, c, codes, there) : store_codes(a, r, c, codes, there);
         if (there && c % a.group == 0)
           a.scales[r * a.next_row + c / a.group * a.next_group] = scale;
       }
     }
-    if (row_there) clear_vectors(a, r, thread, threads);
+    if (!kWide && row_there) clear_vectors(a, r, thread, threads);
   }
   end_kernel(overlap);
 }
@@ -226,6 +239,9 @@ Status quantize_vectors(const Queue& queue, const Matrix& from, const QuantKey& 
                         (from.rows + shape.block_rows - 1) / shape.block_rows, threads, 0, args,
                         shape, overlap);
   };
+  if (to.values.dtype == DType::kBF16)
+    return start(quantize_rows<1, false, true>, quantize_rows<2, false, true>,
+                 quantize_rows<4, false, true>, quantize_rows<8, false, true>);
   return args.groups > 1 ? start(quantize_rows<1, true>, quantize_rows<2, true>,
                                  quantize_rows<4, true>, quantize_rows<8, true>)
                          : start(quantize_rows<1, false>, quantize_rows<2, false>,

@@ -19,6 +19,8 @@ enum class ScaleOrder { kByRow, kByGroup };
 /// with one scale per row or groups of 8 to 256 columns, a power of two.
 bool in_vectors(const Matrix& from, const QuantKey& key, const Rows& to);
 /// Quantizes as Ops::quantize. Requires in_vectors; fragments require columns in multiples of 32.
+/// Where `to` is bf16 it gets the codes of e4m3 widened, with one scale per row: then `to` may be
+/// `from`.
 Status quantize_vectors(const Queue& queue, const Matrix& from, const QuantKey& key, const Rows& to,
                         CodeOrder order, Stream stream, Overlap overlap = Overlap::kNone,
                         ScaleOrder scales = ScaleOrder::kByRow);
