@@ -120,6 +120,7 @@ TEST_F(CudaHopperTest, EveryNumberOfTokensGivesResultsOfReferenceAndReplaysThem)
                            "int4-w4afp8-channel",
                            "int4-w4afp8-g32-asym",
                            "int4-w4afp8-g32-asym-min-s8",
+                           "int4-w4afp8-g16",
                            "mxfp4-w4afp8",
                            "nvfp4-w4afp8"}) {
     const Scheme scheme = *parse_scheme(name);
