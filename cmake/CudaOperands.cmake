@@ -38,6 +38,17 @@ set(MORACLE_CUDA_OPERANDS
   "int4_int8 | halves | InHalves<Int4Int8Operand> | InHalves<Int4Int8Operand> | "
   "int4_int8 | minimums | WithMinimums<Int4Int8Operand> | WithMinimums<Int4Int8Operand> | "
   "int4_int8 | halves_minimums | InHalves<WithMinimums<Int4Int8Operand>> | InHalves<WithMinimums<Int4Int8Operand>> | "
+  "int4_fp8  |        | Int4Fp8Operand        | Int4Fp8Operand        | Int4Fp8Wgmma<false>"
+  "int4_fp8_zeros |   |                       |                       | Int4Fp8Wgmma<true>"
+  "int4_fp8_wide | groups |                  |                       | Wgmma<WideCodes<Int4Operand>>"
+  "int4_fp8_wide | values |                  |                       | ValuesWgmma<WideCodes<Int4Operand>>"
+  "fp4_fp8_wide | values |                   |                       | ValuesWgmma<WideCodes<Fp4Operand>>"
+  "int4_fp8  | halves | InHalves<Int4Fp8Operand> | InHalves<Int4Fp8Operand> | "
+  "int4_fp8  | minimums | WithMinimums<Int4Fp8Operand> | WithMinimums<Int4Fp8Operand> | "
+  "int4_fp8  | halves_minimums | InHalves<WithMinimums<Int4Fp8Operand>> | InHalves<WithMinimums<Int4Fp8Operand>> | "
+  "mxfp4_fp8 |        |                       | Fp4FoldedFp8          |  | operands/folded_operands.cuh"
+  "fp4_fp8   |        | Fp4Fp8Operand         | Fp4Fp8Operand         | Fp4Fp8Wgmma"
+  "fp4_fp8   | halves | InHalves<Fp4Fp8Operand> | InHalves<Fp4Fp8Operand> | "
   "fp4_int8  |        | Fp4Int8Operand        | Fp4Int8Operand        | "
   "fp4_int8  | halves | InHalves<Fp4Int8Operand> | InHalves<Fp4Int8Operand> | ")
 

@@ -10,12 +10,38 @@
 //      natural   t0: 0 1   t1: 2 3   t2: 4 5   t3: 6 7
 //      stored    0 2 4 6  1 3 5 7
 //
+// Unpacking 4-bit weights to 8 bits ends with columns in another order, for which the eight columns
+// of a lane are permuted first (Bytes):
+//
+//   kInt4     0 4 1 5 | 2 6 3 7     a mask takes every second nibble
+//   kFp4      0 2 4 6 | 1 3 5 7     a permutation looks up four neighbouring nibbles
+//
 // Rows are padded with zeros to whole blocks.
 #pragma once
 
 #include <cstdint>
 
 namespace moracle::fragment_order {
+
+/// Returns four of the eight bytes of a and b. `selector` has their numbers in its nibbles.
+constexpr uint32_t permute_bytes(uint32_t a, uint32_t b, uint32_t selector) {
+#if defined(__CUDA_ARCH__)
+  return __byte_perm(a, b, selector);
+#else
+  uint32_t four = 0;
+  for (int i = 0; i < 4; ++i) {
+    const uint32_t at = selector >> (4 * i) & 7u;
+    four |= ((at < 4 ? a : b) >> (8 * (at % 4)) & 0xffu) << (8 * i);
+  }
+  return four;
+#endif
+}
+
+/// Order of a lane's eight columns of 8 bits: selectors of the first and the second word.
+struct Bytes {
+  uint32_t first, second;
+};
+inline constexpr Bytes kNatural{0x3210, 0x7654}, kInt4{0x5140, 0x7362}, kFp4{0x6420, 0x7531};
 
 /// Words of a block of 32 columns.
 constexpr int block_words(int element_bytes) {

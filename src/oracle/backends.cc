@@ -24,7 +24,9 @@ constexpr Feature kStages = Feature::kExpertParallel | Feature::kBatched | Featu
 constexpr Product kLikeProducts[] = {{DType::kI8, DType::kI8},
                                      {DType::kI8, DType::kI4},
                                      {DType::kI8, DType::kF4E2M1},
-                                     {DType::kF8E4M3, DType::kF8E4M3, 32}};
+                                     {DType::kF8E4M3, DType::kI4, 32},
+                                     {DType::kF8E4M3, DType::kF8E4M3, 32},
+                                     {DType::kF8E4M3, DType::kF4E2M1, 32}};
 // All pairs of codes. Kernels that scale the sum of 32 columns at once need whole blocks of them.
 constexpr Product kBlockProducts[] = {{DType::kI8, DType::kI8},
                                       {DType::kI8, DType::kI4},

@@ -174,16 +174,44 @@ TEST(Gates, Fp8ActivationsOnAmpereRunOnTensorCoresAsF16) {
   }
 }
 
-// Tensor cores do not multiply fp8 by int4: a rule of the table states that.
-TEST(Gates, Fp8ActivationsWithIntegerWeightsNeedFloatRows) {
-  const Scheme scheme{int4_static_group(128), kFp8DynamicTokenSym};
+// 4-bit weights become f16 or bf16, and for many tokens on Hopper e4m3, where the scales of 128
+// columns allow it. Otherwise the codes of the activations become bf16.
+TEST(Gates, Fp8ActivationsWith4BitWeightsRunOnTensorCores) {
+  const std::pair<QuantKey, const char*> weights[] = {
+      {int4_static_group(128), "fp8 x fp8"},
+      {int4_static_group(GroupShape::kAll), "fp8 x fp8"},
+      {kMxfp4Static, "fp8 x fp8"},
+      {int4_static_group(32), "bf16 products"},
+      {int4_static_group(16), "two bf16 of a weight"},
+      {kNvfp4Static, "two bf16 of a weight"}};
+  for (const auto& [key, many_on_hopper] : weights) {
+    const Scheme scheme{key, kFp8DynamicTokenSym};
+    SCOPED_TRACE(name(scheme));
+    Request request{.layer = fake::layer(scheme), .platform = Platform::kCuda};
+    request.max_num_tokens = 8192;
+    for (const int capability : {80, 90}) {
+      const Selection selection = select(request, with_gpu(capability));
+      ASSERT_TRUE(selection.plan);
+      EXPECT_EQ(selection.plan->backend->name, capability == 80 ? "cuda-sm80" : "cuda-sm90");
+      for (const MatrixPlan& matrix : selection.plan->matrices) {
+        EXPECT_THAT(matrix.kernels.front().name, ::testing::HasSubstr("f16 products"));
+        EXPECT_THAT(matrix.kernels.back().name,
+                    ::testing::HasSubstr(capability == 90 ? many_on_hopper : "f16 products"));
+      }
+    }
+  }
+}
+
+// Tensor cores do not multiply fp8 by int8: a rule of the table states that.
+TEST(Gates, Fp8ActivationsWithInt8WeightsNeedFloatRows) {
+  const Scheme scheme{int8_static_group(128), kFp8DynamicTokenSym};
   const Request request{.layer = fake::layer(scheme), .platform = Platform::kCuda};
   const Selection selection = select(request, with_gpu(90));
   const Verdict* const refused = fake::verdict(selection, "cuda-sm80");
   ASSERT_TRUE(refused != nullptr && refused->reasons.size() == 1);
   EXPECT_EQ(refused->reasons[0].rule, "products");
   EXPECT_THAT(refused->reasons[0].need, ::testing::HasSubstr("(activations=16bit would serve)"));
-  EXPECT_THAT(refused->reasons[0].have, ::testing::HasSubstr("f8_e4m3 x i4"));
+  EXPECT_THAT(refused->reasons[0].have, ::testing::HasSubstr("f8_e4m3 x i8"));
   const Verdict* const reference = fake::verdict(selection, "cuda-reference");
   ASSERT_TRUE(reference != nullptr);
   EXPECT_TRUE(reference->accepted());

@@ -20,7 +20,7 @@ Status add_gemv_linear(GroupedLinear& linear, int64_t most_tokens, CudaDevice& d
 Status add_quantized_linear(GroupedLinear& linear, CudaDevice& device);
 
 /// wgmma from `tokens` tokens on, for raw rows that 16-byte loads can read. Requires wgmma_tiles,
-/// and weights without wgmma_rounds.
+/// and activations whose wgmma_input is codes.
 Status add_wgmma_dense(GroupedLinear& linear, int64_t tokens, CudaDevice& device);
 
 #if defined(MORACLE_WITH_CUBLASLT)

@@ -31,7 +31,8 @@ void add_gemv(const KernelRequest& request, int64_t last, Planned& kernels) {
                       gemv_combines(tokens, request.rows_per_token, request.shape.n);
     const int choice = adds ? (tokens <= 8 ? 0 : 1)
                             : gemv_choice(tokens, request.rows_per_token, request.num_experts);
-    extend(kernels, tokens, gemv_form(request.scheme, choice == 0 ? 8 : 16, adds), true);
+    extend(kernels, tokens, gemv_form(request.shape, request.scheme, choice == 0 ? 8 : 16, adds),
+           true);
   }
 }
 
@@ -74,8 +75,10 @@ KernelPlan plan_linear(const KernelRequest& request, const Machine& machine, Ker
   Planned kernels;
   const int64_t most_gemv = std::min(kMostGemvLinearTokens, request.max_num_tokens);
   for (int64_t tokens = 1; tokens <= most_gemv; ++tokens)
-    extend(kernels, tokens, gemv_form(request.scheme, tokens <= 8 ? 8 : 16, false), false);
-  const bool many = wgmma_tiles(request.shape, request.scheme) > 0 && !wgmma_rounds(request.scheme);
+    extend(kernels, tokens, gemv_form(request.shape, request.scheme, tokens <= 8 ? 8 : 16, false),
+           false);
+  const bool many = wgmma_tiles(request.shape, request.scheme) > 0 &&
+                    wgmma_input(request.shape, request.scheme) == WgmmaInput::kCodes;
   if (many && most_gemv < request.max_num_tokens) {
     int64_t last = request.max_num_tokens;
     const bool library = missing(kCublasLtBlocks, machine.libraries) == Library::kNone &&

@@ -78,7 +78,8 @@ TEST_F(CudaHopperLinearTest, EveryNumberOfTokensGivesResultsOfReference) {
   for (const char* name :
        {"bf16", "int4-w4a16-g128", "int4-w4a16-g32-asym", "int8-w8a8", "fp8-w8a8-channel",
         "fp8-w8a8-block128x128", "mxfp4-w4a16", "nvfp4-w4a16", "int8-w8a16-g16-s8-6bit",
-        "int4-w4a16-g16-min-s8", "int8-w8a16-g32-min", "int4-w4a16-g32", "int8-w8a16-g32-s16"}) {
+        "int4-w4a16-g16-min-s8", "int8-w8a16-g32-min", "int4-w4a16-g32", "int8-w8a16-g32-s16",
+        "int4-w4afp8-g128", "int4-w4afp8-channel-asym", "mxfp4-w4afp8"}) {
     const Scheme scheme = *parse_scheme(name);
     const Selection selection = select_row(scheme, "cuda-sm90");
     if (!selection.plan) GTEST_SKIP() << selection.chosen().error().to_string();

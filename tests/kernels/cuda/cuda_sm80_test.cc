@@ -132,7 +132,7 @@ class CudaSm80Test : public CudaTest {
 // Schemes that the backend rejects, and schemes whose rows are quantized per expert.
 bool left_out(const Scheme& scheme) {
   const auto& key = scheme.activation;
-  const bool unlike = key && key->dtype == DType::kF8E4M3 && scheme.weight.dtype != key->dtype;
+  const bool unlike = key && key->dtype == DType::kF8E4M3 && scheme.weight.dtype == DType::kI8;
   return scheme.weight.dtype == DType::kF32 || unlike || (key && !key->dynamic);
 }
 bool same(const std::vector<float>& a, const std::vector<float>& b) {
@@ -149,7 +149,8 @@ TEST_F(CudaSm80Test, EveryTileGivesSameBitsNearReference) {
   schemes.push_back({int8_static_group(80), kInt8DynamicTokenSym});
   schemes.push_back({fp8_static_block(16, 16), {}});
   schemes.push_back({fp8_static_block(16, 48), fp8_dynamic_group(64)});
-  for (const char* name : {"int8-w8a16-g16-asym", "int8-w8a8-g16-asym", "int8-w8a8-g16-min"})
+  for (const char* name : {"int8-w8a16-g16-asym", "int8-w8a8-g16-asym", "int8-w8a8-g16-min",
+                           "int4-w4afp8-g16-asym", "int4-w4afp8-g16-min", "int4-w4afp8-g32-min"})
     schemes.push_back(*parse_scheme(name));
   for (const Scheme& scheme : schemes) {
     if (left_out(scheme)) continue;
@@ -183,7 +184,7 @@ TEST_F(CudaSm80Test, FusedActivationMatchesStoredOutputForEveryTile) {
       {.function = Activation::kSilu, .limit = 0.7f},
       {.function = Activation::kSwigluOai, .alpha = 1.3f, .beta = 0.5f, .limit = 0.9f}};
   for (const char* name : {"bf16", "int4-w4a16-g32", "int4-w4a16-g16", "int8-w8a8", "int8-w8a8-g16",
-                           "fp8-w8a8-block128x128"}) {
+                           "fp8-w8a8-block128x128", "int4-w4afp8-g128", "nvfp4-w4afp8"}) {
     SCOPED_TRACE(name);
     // Seven gate panels: no tile divides them.
     const Problem p = problem(*parse_scheme(name), 224);
@@ -216,7 +217,7 @@ TEST_F(CudaSm80Test, FusedActivationMatchesStoredOutputForEveryTile) {
 
 TEST_F(CudaSm80Test, RowOffsetDoesNotChangeBits) {
   for (const char* name : {"bf16", "int4-w4a16-g32", "int4-w4a16-g16", "int8-w8a8", "int8-w8a8-g16",
-                           "fp8-w8a8-block128x128"}) {
+                           "fp8-w8a8-block128x128", "int4-w4afp8-g128", "nvfp4-w4afp8"}) {
     SCOPED_TRACE(name);
     const Problem p = problem(*parse_scheme(name));
     const KernelWeights w = weights(p, kMma16Layout);

@@ -8,8 +8,18 @@ namespace {
 
 MmaKernels kernels_in_halves(const MatrixShape& shape, const std::optional<QuantKey>& activation) {
   const bool minimums = shape.key.minimums;
-  if (activation && activation->dtype == DType::kF8E4M3)
-    return shape.key.dtype == DType::kF8E4M3 ? mma_fp8_fp8_halves() : MmaKernels{};
+  if (activation && activation->dtype == DType::kF8E4M3) {
+    switch (shape.key.dtype) {
+      case DType::kI4:
+        return minimums ? mma_int4_fp8_halves_minimums() : mma_int4_fp8_halves();
+      case DType::kF8E4M3:
+        return mma_fp8_fp8_halves();
+      case DType::kF4E2M1:
+        return mma_fp4_fp8_halves();
+      default:
+        return {};
+    }
+  }
   switch (shape.key.dtype) {
     case DType::kI8:
       if (activation) return minimums ? mma_int8_int8_halves_minimums() : mma_int8_int8_halves();
@@ -35,6 +45,7 @@ MmaKernels mma_kernels_for(const MatrixShape& shape, const Scheme& scheme) {
   if (shape.key.minimums) {
     const bool four = shape.key.dtype == DType::kI4;
     if (!key) return four ? mma_int4_minimums() : mma_int8_minimums();
+    if (key->dtype == DType::kF8E4M3) return four ? mma_int4_fp8_minimums() : MmaKernels{};
     if (key->dtype != DType::kI8) return {};
     return four ? mma_int4_int8_minimums() : mma_int8_int8_minimums();
   }
@@ -45,7 +56,10 @@ MmaKernels mma_kernels_for(const MatrixShape& shape, const Scheme& scheme) {
     return {};
   }
   if (key) {
-    if (key->dtype != DType::kF8E4M3 || shape.key.dtype != DType::kF8E4M3) return {};
+    if (key->dtype != DType::kF8E4M3) return {};
+    if (shape.key.dtype == DType::kI4) return mma_int4_fp8();
+    if (shape.key.dtype == DType::kF4E2M1) return mma_fp4_fp8();
+    if (shape.key.dtype != DType::kF8E4M3) return {};
     return in_groups ? mma_fp8_fp8_groups() : mma_fp8_fp8();
   }
   switch (shape.key.dtype) {

@@ -46,6 +46,12 @@ MmaKernels mma_int4_int8();
 MmaKernels mma_int4_int8_halves();
 MmaKernels mma_int4_int8_minimums();
 MmaKernels mma_int4_int8_halves_minimums();
+MmaKernels mma_int4_fp8();
+MmaKernels mma_int4_fp8_halves();
+MmaKernels mma_int4_fp8_minimums();
+MmaKernels mma_int4_fp8_halves_minimums();
+MmaKernels mma_fp4_fp8();
+MmaKernels mma_fp4_fp8_halves();
 MmaKernels mma_fp4_int8();
 MmaKernels mma_fp4_int8_halves();
 

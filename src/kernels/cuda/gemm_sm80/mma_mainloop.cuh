@@ -20,7 +20,7 @@ class MmaSums {
 #pragma unroll
       for (auto& of_panel : zeros_) {
 #pragma unroll
-        for (uint32_t& zero : of_panel) zero = both_bf16(Operand::kZeroBase);
+        for (uint32_t& zero : of_panel) zero = Operand::both(Operand::kZeroBase);
       }
     }
   }
@@ -226,7 +226,7 @@ class MmaSums {
       for (int p = 0; p < Tile::kPanels; ++p) {
         const int8_t* const two = zero_points(stage, panel(p), group);
 #pragma unroll
-        for (int h = 0; h < 2; ++h) zeros_[p][h] = both_bf16(Operand::kZeroBase + two[h]);
+        for (int h = 0; h < 2; ++h) zeros_[p][h] = Operand::both(Operand::kZeroBase + two[h]);
       }
     }
   }

@@ -78,10 +78,16 @@ WgmmaKernels wgmma_fp8();
 WgmmaKernels wgmma_fp8_groups();
 WgmmaKernels wgmma_int8_int8();  ///< scales per row and token, without zero points
 WgmmaKernels wgmma_fp8_fp8();
-WgmmaKernels wgmma_fp8_fp8_groups();  ///< multiples of 128 columns
-WgmmaKernels wgmma_fp8_fp8_blocks();  ///< weights in blocks of 128 x 128
-WgmmaKernels wgmma_fp4_values();      ///< groups of half k-blocks
-WgmmaKernels wgmma_mxfp4();           ///< exponents as scales
-WgmmaKernels wgmma_mxfp8();           ///< likewise, activations in bf16
+WgmmaKernels wgmma_fp8_fp8_groups();        ///< multiples of 128 columns
+WgmmaKernels wgmma_fp8_fp8_blocks();        ///< weights in blocks of 128 x 128
+WgmmaKernels wgmma_int4_fp8();              ///< multiples of 128 columns, without zero points
+WgmmaKernels wgmma_int4_fp8_zeros();        ///< the same with zero points
+WgmmaKernels wgmma_int4_fp8_wide_groups();  ///< other groups, activations in bf16
+WgmmaKernels wgmma_int4_fp8_wide_values();  ///< likewise, like wgmma_int8_values
+WgmmaKernels wgmma_fp4_fp8_wide_values();
+WgmmaKernels wgmma_fp4_fp8();     ///< groups of 32 columns, exponents as scales
+WgmmaKernels wgmma_fp4_values();  ///< groups of half k-blocks
+WgmmaKernels wgmma_mxfp4();       ///< exponents as scales
+WgmmaKernels wgmma_mxfp8();       ///< likewise, activations in bf16
 
 }  // namespace moracle::cuda

@@ -79,6 +79,56 @@ class WgmmaConsumer {
     Operand::weights(codes, zero, to);
   }
 
+  /// Scales of a lane's two rows for a stage of one m64. Where they move into the codes: how far
+  /// each k-block's lie below the largest, in bytes of the table, in halves.
+  struct StageScales {
+    float2 scale;
+    uint32_t downs[kIsRebased<Operand> ? kBlocks : 1];
+  };
+  __device__ __forceinline__ StageScales stage_scales(const uint8_t* stage, int m) const {
+    StageScales all;
+    if constexpr (kIsRebased<Operand>) {
+      // Groups past the end of a row have exponent 0.
+      uint32_t largest = 0;
+#pragma unroll
+      for (int b = 0; b < kBlocks; ++b) {
+        const uint32_t two = *reinterpret_cast<const uint16_t*>(stage + Tile::kScales +
+                                                                run(m, b) * 16 + 2 * lane_row());
+        all.downs[b] = __byte_perm(two, 0, 0x4140);
+        largest = max_u16x2(largest, all.downs[b]);
+      }
+      constexpr uint32_t kLast = 8 * (kE2m1Downs - 1);
+#pragma unroll
+      for (uint32_t& downs : all.downs)
+        downs = min_u16x2((largest - downs) << 3, kLast << 16 | kLast);
+      all.scale = {exponent_value(largest & 0xffffu), exponent_value(largest >> 16)};
+    } else {
+      all.scale = weight_scale(stage, m, 0);
+    }
+    return all;
+  }
+  /// A lane's codes of k-block b of a stage of one m64.
+  using FourBits = uint32_t[2];
+  __device__ __forceinline__ void read_four_bits(const uint8_t* stage, int m, int b,
+                                                 FourBits& codes) const {
+    read_codes<4>(stage + Tile::kCodes + panel(m) * Tile::kPanelBytes + b * Tile::kBlockBytes,
+                  codes);
+  }
+  /// Unpacks them, and before the first k-block the zero points.
+  __device__ __forceinline__ void unpack_four_bits(const uint8_t* stage, int m, int b,
+                                                   const FourBits& codes, const StageScales& scales,
+                                                   Weights& to) {
+    if constexpr (kIsRebased<Operand>) {
+      const auto* const table = reinterpret_cast<const uint8_t*>(shared_.table());
+      const uint2 words[2] = {*reinterpret_cast<const uint2*>(table + (scales.downs[b] & 0xffffu)),
+                              *reinterpret_cast<const uint2*>(table + (scales.downs[b] >> 16))};
+      Operand::weights(codes, words, to);
+    } else {
+      if (b == 0) enter_zeros(stage, m, 0);
+      unpack_codes(stage, m, 0, codes, to);
+    }
+  }
+
   /// Issues the products of unit b with as many rows as `sum` holds.
   template <int kCount>
   __device__ __forceinline__ void multiply(Sum (&sum)[kCount], const Weights& w, uint64_t x, int b,
@@ -116,17 +166,7 @@ class WgmmaConsumer {
   /// Unpacks a k-block, and at a chunk's begin its zero points.
   __device__ __forceinline__ void prepare(const uint8_t* stage, int m, int b, int first, int chunk,
                                           Weights& to) {
-    if constexpr (Operand::kZeros) {
-      if (b % chunk == 0) {
-        zero_[0] = zero_[1] = both_bf16(Operand::kZeroBase);
-        if (a_.has_zeros) {
-          const auto* const two = reinterpret_cast<const int8_t*>(
-              stage + Tile::kZeros + run(m, group_at(first, b, chunk)) * 16 + 2 * lane_row());
-#pragma unroll
-          for (int h = 0; h < 2; ++h) zero_[h] = both_bf16(Operand::kZeroBase + two[h]);
-        }
-      }
-    }
+    if (b % chunk == 0) enter_zeros(stage, m, group_at(first, b, chunk));
     unpack(stage, m, b, 0, to);
   }
   /// Scales of a lane's two rows.
@@ -162,6 +202,23 @@ class WgmmaConsumer {
   }
 
  private:
+  // e8m0_to_float without branches.
+  __device__ static float exponent_value(uint32_t exponent) {
+    const uint32_t bits = max(exponent << 23, 1u << 22);
+    return __uint_as_float(exponent == 255 ? bits | 1u << 22 : bits);
+  }
+  // Loads the zero points of a group.
+  __device__ __forceinline__ void enter_zeros(const uint8_t* stage, int m, int group) {
+    if constexpr (Operand::kZeros) {
+      zero_[0] = zero_[1] = Operand::both(Operand::kZeroBase);
+      if (a_.has_zeros) {
+        const auto* const two = reinterpret_cast<const int8_t*>(
+            stage + Tile::kZeros + run(m, group) * 16 + 2 * lane_row());
+#pragma unroll
+        for (int h = 0; h < 2; ++h) zero_[h] = Operand::both(Operand::kZeroBase + two[h]);
+      }
+    }
+  }
   __device__ static int panel(int m) {
     return m * Tile::kHalf + static_cast<int>(threadIdx.x / 32);
   }

@@ -64,7 +64,7 @@ class WgmmaEpilogue {
   __device__ float2 total(const Sums& sums, int m, int o, int i, float x_scale) const {
     float2 value{static_cast<float>(sums.total[m][o * 4 + i]),
                  static_cast<float>(sums.total[m][o * 4 + 2 + i])};
-    if constexpr (Operand::kFolded) value.x *= Operand::kUnit, value.y *= Operand::kUnit;
+    if constexpr (Operand::kUnit != 1) value.x *= Operand::kUnit, value.y *= Operand::kUnit;
     if constexpr (Operand::kXScales == XScales::kToken) value.x *= x_scale, value.y *= x_scale;
     if constexpr (Operand::kScaled && !Operand::kGroups)
       value.x *= scale_[m].x, value.y *= scale_[m].y;
@@ -199,7 +199,7 @@ class SplitKEpilogue {
     for (int i = 0; i < 2; ++i) {
       if (row + i >= info_.tile.rows) return;
       float2 value{static_cast<float>(all[i]), static_cast<float>(all[2 + i])};
-      if constexpr (Operand::kFolded) value.x *= Operand::kUnit, value.y *= Operand::kUnit;
+      if constexpr (Operand::kUnit != 1) value.x *= Operand::kUnit, value.y *= Operand::kUnit;
       if constexpr (Operand::kXScales == XScales::kToken)
         value.x *= info_.x_scales[row + i], value.y *= info_.x_scales[row + i];
       value.x = value.x * outputs.scale.x + outputs.bias.x;

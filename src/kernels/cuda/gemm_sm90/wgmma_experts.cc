@@ -32,7 +32,7 @@ class WgmmaExperts : public FusedExperts {
   bool serves(int64_t num_tokens) const override { return num_tokens >= least_tokens_; }
   Rows prepared_form(int64_t) const override {
     const auto& key = scheme_.activation;
-    if (!key || wgmma_rounds(scheme_)) return {};
+    if (!key || input_of(w13_) != WgmmaInput::kCodes) return {};
     const int64_t cols = w13_.shape.k;
     return {{nullptr, key->dtype, 1, cols, cols}, nullptr, num_groups(*key, cols)};
   }
@@ -42,8 +42,7 @@ class WgmmaExperts : public FusedExperts {
                    "rows of bf16 that begin at multiples of 16 bytes",
                    str("they are ", name(x.dtype), " with stride ", x.stride)};
     }
-    return quantize_vectors(device_.queue(), x, *scheme_.activation, to, CodeOrder::kFragments,
-                            stream);
+    return quantize_vectors(device_.queue(), x, *scheme_.activation, to, wgmma_order(w13_), stream);
   }
 
   Status run(const ExpertsCall& call, const int32_t* expert_map, const MoeScratch& scratch,
@@ -61,7 +60,8 @@ class WgmmaExperts : public FusedExperts {
       MORACLE_TRY(input, prepared(call.input.values, scratch, overlap, stream));
     }
     const auto& key = scheme_.activation;
-    const bool codes = key && !wgmma_rounds(scheme_);
+    const WgmmaInput form = input_of(w2_);
+    const bool codes = key && form == WgmmaInput::kCodes;
     const Matrix h = scratch.activated.slice(0, num_rows);
     const bool quantized = kernel.quantizes && key->group.cols == 128;
     Rows intermediate{h, nullptr, 0};
@@ -73,10 +73,14 @@ class WgmmaExperts : public FusedExperts {
       intermediate = scratch.intermediate.first(num_rows);
       intermediate.num_scales = num_groups(*key, h.cols);
       MORACLE_CHECK(
-          quantize_vectors(device_.queue(), h, *key, intermediate, CodeOrder::kFragments, stream));
-    } else if (key && !codes) {
+          quantize_vectors(device_.queue(), h, *key, intermediate, wgmma_order(w2_), stream));
+    } else if (key && form == WgmmaInput::kValues) {
       MORACLE_CHECK(  // fragment order keeps groups together
           round_to_codes(device_.queue(), h, *key, h, CodeOrder::kNatural, stream));
+    } else if (key && !codes) {
+      intermediate = {h, scratch.intermediate.scales, 1};
+      MORACLE_CHECK(
+          quantize_vectors(device_.queue(), h, *key, intermediate, CodeOrder::kNatural, stream));
     }
     const Matrix y = scratch.y.slice(0, num_rows);
     MORACLE_CHECK(second_.run(w2_, {intermediate, nullptr, scratch.rows.expert_offsets, num_rows},
@@ -87,7 +91,10 @@ class WgmmaExperts : public FusedExperts {
   }
 
  private:
-  // Codes, or values in bf16, in fragment order.
+  WgmmaInput input_of(const KernelWeights& weights) const {
+    return wgmma_input(weights.shape, scheme_);
+  }
+  // Codes, or values or codes in bf16, in fragment order.
   Result<Rows> prepared(Matrix x, const MoeScratch& scratch, Overlap overlap, Stream stream) const {
     if (reinterpret_cast<uintptr_t>(x.data) % 16 != 0 || x.stride % 8 != 0) {
       const Matrix from = std::exchange(x, scratch.hidden.slice(0, x.rows));
@@ -98,14 +105,18 @@ class WgmmaExperts : public FusedExperts {
     Rows to = scratch.input.first(x.rows);
     if (!key) {
       MORACLE_CHECK(to_fragments(device_.queue(), x, to.values, stream, overlap));
-    } else if (wgmma_rounds(scheme_)) {
+    } else if (input_of(w13_) == WgmmaInput::kWideCodes) {
+      to = Rows{scratch.hidden.slice(0, x.rows), scratch.input.scales, 1};
+      MORACLE_CHECK(
+          quantize_vectors(device_.queue(), x, *key, to, CodeOrder::kFragments, stream, overlap));
+    } else if (input_of(w13_) == WgmmaInput::kValues) {
       to = Rows{scratch.hidden.slice(0, x.rows), nullptr, 0};
       MORACLE_CHECK(round_to_codes(device_.queue(), x, *key, to.values, CodeOrder::kFragments,
                                    stream, overlap));
     } else {
       to.num_scales = num_groups(*key, x.cols);
       MORACLE_CHECK(
-          quantize_vectors(device_.queue(), x, *key, to, CodeOrder::kFragments, stream, overlap));
+          quantize_vectors(device_.queue(), x, *key, to, wgmma_order(w13_), stream, overlap));
     }
     return to;
   }

@@ -23,6 +23,8 @@ struct TileWork {
                                              const typename Tile::Info& info) {
     if (Tile::kHalfRows < Tile::kRows && info.tile.rows <= Tile::kHalfRows)
       run_width<Tile::kHalfRows>(a, shared, ring, info);
+    else if (Tile::kBetweenRows > Tile::kHalfRows && info.tile.rows <= Tile::kBetweenRows)
+      run_width<Tile::kBetweenRows>(a, shared, ring, info);
     else if (Tile::kMostRows < Tile::kRows && info.tile.rows <= Tile::kMostRows)
       run_width<Tile::kMostRows>(a, shared, ring, info);
     else
@@ -50,6 +52,8 @@ struct TileWork {
   }
 };
 
+static __constant__ const E2m1Table kE2m1Table{};
+
 template <class Operand, class Tile>
 __global__ void __launch_bounds__(Tile::kThreads, Tile::kPerSm)
     wgmma_linear(const __grid_constant__ WgmmaArgs a) {
@@ -65,6 +69,9 @@ __global__ void __launch_bounds__(Tile::kThreads, Tile::kPerSm)
     mbarrier_init(shared.full(threadIdx.x), Tile::kProducers + 1);
     mbarrier_init(shared.empty(threadIdx.x), Tile::kConsumers / 32);
     mbarrier_init_fence();
+  }
+  if constexpr (kIsRebased<Operand>) {
+    if (threadIdx.x < 2 * kE2m1Downs) shared.table()[threadIdx.x] = kE2m1Table.words[threadIdx.x];
   }
   __syncthreads();
   if (threadIdx.x >= Tile::kConsumers) {

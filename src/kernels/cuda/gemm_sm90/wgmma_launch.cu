@@ -28,8 +28,18 @@ bool has_block_groups(const MatrixShape& shape) {
 
 WgmmaKernels wgmma_kernels_for(const MatrixShape& shape, const Scheme& scheme) {
   const bool in_groups = scales_in_groups(shape, scheme);
-  if (const auto& key = scheme.activation; key && !wgmma_rounds(scheme))
+  const WgmmaInput input = wgmma_input(shape, scheme);
+  if (input == WgmmaInput::kWideCodes) {
+    if (shape.key.dtype == DType::kF4E2M1) return wgmma_fp4_fp8_wide_values();
+    return wgmma_multiplies_values(shape) ? wgmma_int4_fp8_wide_values()
+                                          : wgmma_int4_fp8_wide_groups();
+  }
+  if (const auto& key = scheme.activation; key && input == WgmmaInput::kCodes) {
+    if (shape.key.dtype == DType::kI4)
+      return panels_have_zero_points(shape) ? wgmma_int4_fp8_zeros() : wgmma_int4_fp8();
+    if (shape.key.dtype == DType::kF4E2M1) return wgmma_fp4_fp8();
     return key->dtype == DType::kI8 ? wgmma_int8_int8() : fp8_kernels(shape, in_groups);
+  }
   if (wgmma_multiplies_values(shape)) {
     if (shape.key.dtype == DType::kF4E2M1) return wgmma_fp4_values();
     return shape.key.dtype == DType::kI4 ? wgmma_int4_values() : wgmma_int8_values();
@@ -54,6 +64,17 @@ WgmmaKernels wgmma_kernels_for(const MatrixShape& shape, const Scheme& scheme) {
 }
 
 }  // namespace
+
+CodeOrder wgmma_order(const KernelWeights& weights) {
+  switch (weights.shape.key.dtype) {
+    case DType::kI4:
+      return CodeOrder::kInt4Fragments;
+    case DType::kF4E2M1:
+      return CodeOrder::kFp4Fragments;
+    default:
+      return CodeOrder::kFragments;
+  }
+}
 
 Result<WgmmaLaunch> WgmmaLaunch::make(const KernelWeights& weights, const Queue& queue) {
   WgmmaLaunch gemm;
@@ -116,7 +137,8 @@ Status WgmmaLaunch::run(const KernelWeights& weights, const GroupedRows& rows, c
   if (kernels_are_watched())
     report({name(wgmma_form(weights.shape, scheme_, grouped[choice].rows)), weights.shape});
   WgmmaArgs args{gemm_args(weights, rows, y, activation), y_fragments, to.scales, 1, 0, tma_};
-  if (wgmma_rounds(scheme_)) args.x_stride *= 2, args.x_bytes *= 2;  // bf16
+  if (wgmma_input(weights.shape, scheme_) != WgmmaInput::kCodes)
+    args.x_stride *= 2, args.x_bytes *= 2;  // bf16
   const WgmmaKernel* kernel = &grouped[choice];
   const int64_t tiles = most_tiles(args, kernel->rows, kernel->outputs),
                 resident = int64_t{kernel->per_sm} * queue_->num_sms;

@@ -5,9 +5,13 @@
 
 #include "kernels/cuda/device/cuda_queue.h"
 #include "kernels/cuda/gemm_sm90/wgmma_args.h"
+#include "kernels/cuda/ops/quantize_vectors.h"
 #include "kernels/grouped_linear.h"
 
 namespace moracle::cuda {
+
+/// Order of quantized activations that the kernel for these weights reads.
+CodeOrder wgmma_order(const KernelWeights& weights);
 
 class WgmmaLaunch {
  public:

@@ -31,7 +31,7 @@ class WgmmaDense : public LinearKernel {
     const auto& key = weights_.scheme.activation;
     const Rows input = raw.scratch.first(raw.x.rows);
     MORACLE_CHECK(
-        key ? quantize_vectors(device_.queue(), raw.x, *key, input, CodeOrder::kFragments, stream)
+        key ? quantize_vectors(device_.queue(), raw.x, *key, input, wgmma_order(weights_), stream)
             : to_fragments(device_.queue(), raw.x, input.values, stream));
     return gemm_.run(weights_, {input, nullptr, nullptr, raw.x.rows}, {call.out, nullptr, 0},
                      nullptr, false, stream);

@@ -163,16 +163,34 @@ __device__ __forceinline__ void mainloop_steps(Consumer& c) {
   c.leave();
 }
 
+/// One k-block of 4-bit weights.
+template <class Consumer>
+__device__ __forceinline__ void unpack_one(Consumer& c, const uint8_t* stage, int m, int b,
+                                           const typename Consumer::StageScales& scales,
+                                           typename Consumer::Weights& w) {
+  typename Consumer::FourBits codes;
+  c.read_four_bits(stage, m, b, codes);
+  c.unpack_four_bits(stage, m, b, codes, scales, w);
+}
 /// A chunk of one m64: all k-blocks of a stage.
 template <class Consumer>
 __device__ __forceinline__ void unpack_chunk(Consumer& c, const uint8_t* stage, int m,
                                              typename Consumer::Weights (&w)[Consumer::kBlocks]) {
+  if constexpr (kIsRebased<typename Consumer::Operand>) {
+    const auto scales = c.stage_scales(stage, m);
 #pragma unroll
-  for (int b = 0; b < Consumer::kBlocks; ++b) c.prepare(stage, m, b, 0, Consumer::kBlocks, w[b]);
+    for (int b = 0; b < Consumer::kBlocks; ++b) unpack_one(c, stage, m, b, scales, w[b]);
+  } else {
+#pragma unroll
+    for (int b = 0; b < Consumer::kBlocks; ++b) c.prepare(stage, m, b, 0, Consumer::kBlocks, w[b]);
+  }
 }
 template <class Consumer>
 __device__ float2 chunk_scale(const Consumer& c, const uint8_t* stage, int m) {
-  if constexpr (Consumer::Operand::kGroups) return c.weight_scale(stage, m, 0);
+  if constexpr (kIsRebased<typename Consumer::Operand>)
+    return c.stage_scales(stage, m).scale;
+  else if constexpr (Consumer::Operand::kGroups)
+    return c.weight_scale(stage, m, 0);
   return {1, 1};
 }
 template <class Consumer, class Sum, int kCount>
@@ -270,6 +288,66 @@ __device__ __forceinline__ void mainloop_halves(Consumer& c) {
   c.leave();
 }
 
+/// Many rows, and codes that take long to unpack. The products of one half of the rows are followed
+/// by those of the other half on the same weights. While these are in flight, the first half is
+/// promoted. Each k-block of the next chunk is unpacked, and multiplied by the first half, as soon
+/// as the second half no longer reads this chunk's k-block.
+template <class Consumer>
+__device__ __forceinline__ void mainloop_rolling(Consumer& c) {
+  constexpr int kN = Consumer::kN, kM = Consumer::kM, kBlocks = Consumer::kBlocks;
+  constexpr uint64_t kHalf = kN / 2 * 128 / 16;  // to the second half of x
+  typename Consumer::Weights w[kBlocks];
+  typename Consumer::Sum partial[2][kN / 4];
+#pragma unroll
+  for (auto& sum : partial[1]) sum = 0;  // the first chunk has none before it
+  float2 before{0, 0};                   // scales of the chunk before
+  auto scales = c.stage_scales(c.stage(), 0);
+#pragma unroll
+  for (int b = 0; b < kBlocks; ++b) unpack_one(c, c.stage(), 0, b, scales, w[b]);
+  wgmma_fence();
+  multiply_chunk(c, partial[0], w, c.descriptor());
+  for (int first = c.own.begin(); first < c.own.end(); first += kBlocks) {
+    const uint64_t x = c.descriptor();
+#pragma unroll
+    for (int m = 0; m < kM; ++m) {
+      const float2 scale = scales.scale;
+      const int slot = c.slot(), next = (m + 1) % kM;
+      wgmma_wait<0>();
+      pin(partial[0]);
+      pin(partial[1]);
+      c.promote(m == 0 ? kM - 1 : m - 1, kN / 2, partial[1], c.stage(), before);
+      wgmma_fence();
+#pragma unroll
+      for (int b = 0; b < kBlocks; ++b) {
+        c.multiply(partial[1], w[b], x + kHalf, b, b > 0);
+        wgmma_commit();
+      }
+      c.promote(m, 0, partial[0], c.stage(), scale);
+      before = scale;
+      if (m == kM - 1) c.next_stage(first);
+      scales = c.stage_scales(c.stage(), next);
+      typename Consumer::FourBits codes[2];
+      c.read_four_bits(c.stage(), next, 0, codes[0]);
+#pragma unroll
+      for (int b = 0; b < kBlocks; ++b) {
+        if (b + 1 < kBlocks) c.read_four_bits(c.stage(), next, b + 1, codes[(b + 1) % 2]);
+        wgmma_wait<kBlocks - 1>();  // for the last product that reads w[b]
+        c.unpack_four_bits(c.stage(), next, b, codes[b % 2], scales, w[b]);
+        wgmma_fence();
+        c.multiply(partial[0], w[b], c.descriptor(), b, b > 0);
+        wgmma_commit();
+      }
+      if (m == kM - 1 && first + kBlocks < c.own.end()) c.release(slot);
+    }
+  }
+  wgmma_wait<0>();
+  pin(partial[0]);
+  pin(partial[1]);
+  c.release(c.slot());
+  c.promote(kM - 1, kN / 2, partial[1], c.stage(), before);
+  c.leave();
+}
+
 /// Multiplies all stages of a tile. The first one is full.
 template <class Consumer>
 __device__ __forceinline__ void run_mainloop(Consumer& c) {
@@ -289,6 +367,8 @@ __device__ __forceinline__ void run_mainloop(Consumer& c) {
     mainloop_steps(c);
   else if constexpr (!Operand::kSmallGroups && kSkinny)
     mainloop_chunks(c);
+  else if constexpr (kIsFourBitFp8<Operand>)
+    mainloop_rolling(c);
   else if constexpr (!Operand::kSmallGroups)
     mainloop_halves(c);
   else if (c.args().close_blocks % Consumer::kBlocks != 0 &&

@@ -18,33 +18,30 @@ bool ends_with_stages(int64_t group_cols, int64_t k) {
   return group_cols == GroupShape::kAll || group_cols >= k || group_cols % 128 == 0;
 }
 
-}  // namespace
+// True if the scales of e2m1 can move into e4m3: each k-block has one, a power of two. A stage has
+// four of them.
+bool is_rebased(const MatrixShape& shape) {
+  return mma16::scale_is_exponent(shape) && shape.key.group.cols == mma16::kCols &&
+         mma16::num_blocks(shape.k) >= 4;
+}
 
-int wgmma_tiles(const MatrixShape& shape, const Scheme& scheme) {
-  // Rows are read in whole blocks of 32 columns, and stored in pairs.
-  if (shape.k % mma16::kCols != 0 || shape.n % 2 != 0 || shape.group_index) return 0;
+bool is_four_bits(const MatrixShape& shape) {
+  return shape.key.dtype == DType::kI4 || shape.key.dtype == DType::kF4E2M1;
+}
+
+// True if 4-bit weights can become e4m3: a stage then has one scale for each output.
+bool becomes_fp8(const MatrixShape& shape) {
+  if (wgmma_multiplies_values(shape)) return false;
+  return shape.key.dtype == DType::kI4 ? ends_with_stages(shape.key.group.cols, shape.k)
+                                       : is_rebased(shape);
+}
+
+// Tiles for activations in bf16.
+int float_tiles(const MatrixShape& shape) {
   if (wgmma_multiplies_values(shape)) {
-    const DType codes = shape.key.dtype;
-    const bool serves = !scheme.activation && !panels_have_zero_points(shape) &&
-                        !mma16::scale_is_exponent(shape) && codes != DType::kF8E4M3;
+    const bool serves = !panels_have_zero_points(shape) && !mma16::scale_is_exponent(shape) &&
+                        shape.key.dtype != DType::kF8E4M3;
     return serves ? kUnpackingTiles : 0;
-  }
-  const bool in_groups = scales_in_groups(shape, scheme);
-  const auto& key = scheme.activation;
-  if (key) {
-    const int64_t most_columns = 16384;  // that the kernel for quantization keeps
-    if (!key->dynamic || shape.k > most_columns) return 0;
-    if (wgmma_rounds(scheme))
-      return mma16::scale_is_exponent(shape) && shape.key.dtype == DType::kF8E4M3 &&
-                     key->group.cols == mma16::kCols
-                 ? kUnpackingTiles
-                 : 0;
-    if (key->dtype == DType::kI8)
-      return shape.key.dtype == DType::kI8 && !in_groups ? kAllTiles : 0;
-    const bool fits = ends_with_stages(shape.key.group.cols, shape.k) &&
-                      (key->group.cols == GroupShape::kAll || key->group.cols == 128);
-    const bool whole = key->group.cols == GroupShape::kAll || shape.k % 128 == 0;
-    return shape.key.dtype == DType::kF8E4M3 && fits && whole ? kUnpackingTiles : 0;
   }
   switch (shape.key.dtype) {
     case DType::kBF16:
@@ -59,6 +56,37 @@ int wgmma_tiles(const MatrixShape& shape, const Scheme& scheme) {
     default:
       return 0;
   }
+}
+
+}  // namespace
+
+int wgmma_tiles(const MatrixShape& shape, const Scheme& scheme) {
+  // Rows are read in whole blocks of 32 columns, and stored in pairs.
+  if (shape.k % mma16::kCols != 0 || shape.n % 2 != 0 || shape.group_index) return 0;
+  const bool in_groups = scales_in_groups(shape, scheme);
+  const auto& key = scheme.activation;
+  if (key) {
+    const int64_t most_columns = 16384;  // that the kernel for quantization keeps
+    if (!key->dynamic || shape.k > most_columns) return 0;
+    const bool values = wgmma_multiplies_values(shape);
+    if (wgmma_input(shape, scheme) == WgmmaInput::kWideCodes)
+      return values || shape.key.dtype == DType::kI4 ? float_tiles(shape) : 0;
+    if (values) return 0;
+    if (wgmma_input(shape, scheme) == WgmmaInput::kValues)
+      return mma16::scale_is_exponent(shape) && shape.key.dtype == DType::kF8E4M3 &&
+                     key->group.cols == mma16::kCols
+                 ? kUnpackingTiles
+                 : 0;
+    if (key->dtype == DType::kI8)
+      return shape.key.dtype == DType::kI8 && !in_groups ? kAllTiles : 0;
+    const bool by_token = key->group.cols == GroupShape::kAll;
+    if (is_four_bits(shape)) return by_token && becomes_fp8(shape) ? kUnpackingTiles : 0;
+    const bool fits =
+        ends_with_stages(shape.key.group.cols, shape.k) && (by_token || key->group.cols == 128);
+    const bool whole = by_token || shape.k % 128 == 0;
+    return shape.key.dtype == DType::kF8E4M3 && fits && whole ? kUnpackingTiles : 0;
+  }
+  return float_tiles(shape);
 }
 
 int wgmma_choice(int tiles, int64_t rows, int64_t experts) {
@@ -102,15 +130,19 @@ int64_t wgmma_least_tokens(const KernelRequest& request) {
   }
 }
 
-bool wgmma_rounds(const Scheme& scheme) {
-  return scheme.activation == kMxfp8Dynamic;
+WgmmaInput wgmma_input(const MatrixShape& shape, const Scheme& scheme) {
+  const auto& key = scheme.activation;
+  if (key == kMxfp8Dynamic) return WgmmaInput::kValues;
+  const bool fp8 = key && key->dtype == DType::kF8E4M3 && key->group.cols == GroupShape::kAll;
+  return fp8 && is_four_bits(shape) && !becomes_fp8(shape) ? WgmmaInput::kWideCodes
+                                                           : WgmmaInput::kCodes;
 }
 
 CudaForm wgmma_form(const MatrixShape& shape, const Scheme& scheme, int tile_rows) {
   const auto& activation = scheme.activation;
   CudaProducts products =
       wgmma_multiplies_values(shape) ? CudaProducts::kTwoBf16 : CudaProducts::kBf16;
-  if (activation && !wgmma_rounds(scheme))
+  if (activation && wgmma_input(shape, scheme) == WgmmaInput::kCodes)
     products = activation->dtype == DType::kI8 ? CudaProducts::kInt8 : CudaProducts::kFp8Groups;
   return {CudaForm::Kernel::kWgmma, products, tile_rows, has_one_exponent(scheme)};
 }

@@ -34,8 +34,10 @@ int wgmma_dense_choice(int64_t rows);
 /// Returns the least tokens of the layer for which these kernels run; 0: never.
 int64_t wgmma_least_tokens(const KernelRequest& request);
 
-/// True if activations are rounded to codes, but multiplied in bf16, which holds them exactly.
-bool wgmma_rounds(const Scheme& scheme);
+/// How wgmma reads the quantized activations of a matrix: as codes, as values of the codes in bf16,
+/// or as codes in bf16, with scales of tokens. bf16 holds both exactly.
+enum class WgmmaInput { kCodes, kValues, kWideCodes };
+WgmmaInput wgmma_input(const MatrixShape& shape, const Scheme& scheme);
 
 /// The kernel with tiles of `tile_rows` rows. `scheme`: of the products.
 CudaForm wgmma_form(const MatrixShape& shape, const Scheme& scheme, int tile_rows);

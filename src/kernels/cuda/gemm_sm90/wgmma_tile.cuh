@@ -2,6 +2,7 @@
 #pragma once
 
 #include "kernels/cuda/gemm_sm90/wgmma_args.h"
+#include "kernels/cuda/operands/e4m3_codes.h"
 #include "kernels/cuda/operands/mma_operands.cuh"
 #include "kernels/cuda/ptx/cluster.cuh"
 #include "kernels/cuda/ptx/shared_memory.cuh"
@@ -25,10 +26,15 @@ struct WgmmaTile {
   // Stages whose copies may be in flight at once. 64 KB keep memory busy, and with 8-bit codes
   // more of them slow it down (bench/lab/wgmma.md).
   static constexpr int kArriving =
-      Operand::kXBytes == 1 && kRows <= 32 && !kDense_ && kStages > 2 ? 2 : kStages;
+      Operand::kXBytes == 1 && Operand::kCodeBits == 8 && kRows <= 32 && !kDense_ && kStages > 2
+          ? 2
+          : kStages;
   static constexpr bool kDense = kDense_;
   // Widths of narrower products. With 192 rows registers do not suffice for more than one width.
   static constexpr int kHalfRows = kRows == 64 || kRows == 128 ? kRows / 2 : kRows;
+  // Experts of about 128 rows: a quarter of them needs two tiles of 65 to 80 rows.
+  static constexpr int kBetweenRows =
+      kIsFourBitFp8<Operand> && kRows == 128 && !kDense ? 80 : kHalfRows;
   static constexpr int kMostRows = kRows == 128 ? 96 : kRows == 64 && !kDense ? 48 : kRows;
   static constexpr int kProducers = 128, kConsumers = 256, kThreads = kProducers + kConsumers;
   static constexpr int kAllPanels = 8 * kM, kOutputs = 16 * kAllPanels, kHalf = kAllPanels / 2;
@@ -50,7 +56,7 @@ struct WgmmaTile {
   static_assert(kBlocks * kXBlockBytes % 128 == 0 && kAtomBytes % 1024 == 0);
   // Groups whose scales a stage may need, and the bytes of 16 scales.
   static constexpr int kGroups = Operand::kGroups ? kBlocks * (Operand::kValues ? 2 : 1) : 0;
-  static constexpr int kScaleBytes = Operand::kFolded ? 16 : 64;
+  static constexpr int kScaleBytes = Operand::kFolded || kIsRebased<Operand> ? 16 : 64;
 
   // A stage: x [atom][row][128], swizzled; codes [panel][block]; scales [panel][group][16]; zero
   // points and minimums likewise; scales of x [row], and where tokens are rows, one for each TMA
@@ -65,7 +71,7 @@ struct WgmmaTile {
                                    (Operand::kTokenRows ? kAllPanels / kTmaPanels * 4 : 0);
   static constexpr int kStageBytes = (kStageEnd + 1023) / 1024 * 1024;
 
-  // After the stages: the epilogue's inputs for a tile, [tile]; barriers.
+  // After the stages: the epilogue's inputs for a tile, [tile]; barriers; the table of codes.
   struct Info {
     WorkTile tile;
     alignas(8) float x_scales[Operand::kXScales == XScales::kToken ? kRows : 4];
@@ -74,7 +80,9 @@ struct WgmmaTile {
   static constexpr int kInfo = kStages * kStageBytes;
   static constexpr int kFull = kInfo + kInfos * static_cast<int>(sizeof(Info));
   static constexpr int kEmpty = kFull + kStages * 8;
-  static constexpr int kSharedBytes = kEmpty + kStages * 8;
+  static constexpr int kTable = kEmpty + kStages * 8;
+  static constexpr int kTableBytes = kIsRebased<Operand> ? static_cast<int>(sizeof(E2m1Table)) : 0;
+  static constexpr int kSharedBytes = kTable + kTableBytes;
   static_assert((kSharedBytes + 1024) * kPerSm <= 228 * 1024);
 };
 
@@ -84,7 +92,8 @@ constexpr int most_stages() {
   using One = WgmmaTile<Operand, kM, kN, kBlocks, 1, kPerSm>;
   constexpr int kEach = One::kStageBytes + static_cast<int>(sizeof(typename One::Info)) + 16;
   constexpr int kMost =
-      (227 * 1024 / kPerSm - static_cast<int>(sizeof(typename One::Info))) / kEach;
+      (227 * 1024 / kPerSm - static_cast<int>(sizeof(typename One::Info)) - One::kTableBytes) /
+      kEach;
   return kMost < 8 ? kMost : 8;
 }
 template <class Operand, int kM, int kN, int kBlocks, int kPerSm = 1>
@@ -127,6 +136,7 @@ struct WgmmaShared {
   __device__ uint32_t empty(int slot) const {
     return shared_address(base) + Tile::kEmpty + slot * 8;
   }
+  __device__ uint32_t* table() const { return reinterpret_cast<uint32_t*>(base + Tile::kTable); }
   __device__ typename Tile::Info& info(int at) const {
     return reinterpret_cast<typename Tile::Info*>(base + Tile::kInfo)[at];
   }

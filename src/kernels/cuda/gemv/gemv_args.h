@@ -89,6 +89,13 @@ GemvKernels gemv_int4_int8();
 GemvKernels gemv_int4_int8_halves();
 GemvKernels gemv_int4_int8_minimums();
 GemvKernels gemv_int4_int8_halves_minimums();
+GemvKernels gemv_int4_fp8();
+GemvKernels gemv_int4_fp8_halves();
+GemvKernels gemv_int4_fp8_minimums();
+GemvKernels gemv_int4_fp8_halves_minimums();
+GemvKernels gemv_mxfp4_fp8();
+GemvKernels gemv_fp4_fp8();
+GemvKernels gemv_fp4_fp8_halves();
 GemvKernels gemv_fp4_int8();
 GemvKernels gemv_fp4_int8_halves();
 

@@ -12,34 +12,47 @@
 namespace moracle::cuda {
 namespace {
 
-GemvKernels kernels_in_halves(const QuantKey& key, bool int8) {
-  if (key.dtype == DType::kF4E2M1) return int8 ? gemv_fp4_int8_halves() : gemv_fp4_halves();
+// Codes of activations: i8, or e4m3 beside 4-bit weights. Null: floats.
+GemvKernels kernels_in_halves(const QuantKey& key, const DType* codes) {
+  const bool fp8 = codes != nullptr && *codes == DType::kF8E4M3;
+  if (key.dtype == DType::kF4E2M1) {
+    if (fp8) return gemv_fp4_fp8_halves();
+    return codes != nullptr ? gemv_fp4_int8_halves() : gemv_fp4_halves();
+  }
   if (key.dtype == DType::kI4) {
-    if (int8) return key.minimums ? gemv_int4_int8_halves_minimums() : gemv_int4_int8_halves();
+    if (fp8) return key.minimums ? gemv_int4_fp8_halves_minimums() : gemv_int4_fp8_halves();
+    if (codes != nullptr)
+      return key.minimums ? gemv_int4_int8_halves_minimums() : gemv_int4_int8_halves();
     return key.minimums ? gemv_int4_halves_minimums() : gemv_int4_halves();
   }
-  if (int8) return key.minimums ? gemv_int8_int8_halves_minimums() : gemv_int8_int8_halves();
+  if (codes != nullptr)
+    return key.minimums ? gemv_int8_int8_halves_minimums() : gemv_int8_int8_halves();
   return key.minimums ? gemv_int8_halves_minimums() : gemv_int8_halves();
 }
 
-GemvKernels kernels_with_minimums(const QuantKey& key, bool int8) {
+GemvKernels kernels_with_minimums(const QuantKey& key, const DType* codes) {
   const bool four = key.dtype == DType::kI4;
-  if (int8) return four ? gemv_int4_int8_minimums() : gemv_int8_int8_minimums();
+  if (codes != nullptr && *codes == DType::kF8E4M3) return gemv_int4_fp8_minimums();
+  if (codes != nullptr) return four ? gemv_int4_int8_minimums() : gemv_int8_int8_minimums();
   return four ? gemv_int4_minimums() : gemv_int8_minimums();
 }
 
 GemvKernels gemv_kernels_for(const MatrixShape& shape, const Scheme& scheme) {
   const bool in_groups = scales_in_groups(shape, scheme);
   const auto& key = scheme.activation;
-  if (mma16::groups_in_halves(shape)) return kernels_in_halves(shape.key, key.has_value());
-  if (shape.key.minimums) return kernels_with_minimums(shape.key, key.has_value());
+  const DType* const codes = key ? &key->dtype : nullptr;
+  if (mma16::groups_in_halves(shape)) return kernels_in_halves(shape.key, codes);
+  if (shape.key.minimums) return kernels_with_minimums(shape.key, codes);
   if (key && key->dtype == DType::kI8) {
     if (shape.key.dtype == DType::kI8)
       return in_groups ? gemv_int8_int8_groups() : gemv_int8_int8();
     return shape.key.dtype == DType::kI4 ? gemv_int4_int8() : gemv_fp4_int8();
   }
-  if (key) return in_groups ? gemv_fp8_fp8_groups() : gemv_fp8_fp8();
+  if (key && shape.key.dtype == DType::kI4) return gemv_int4_fp8();
   const bool exponents = mma16::scale_is_exponent(shape);
+  if (key && shape.key.dtype == DType::kF4E2M1)
+    return exponents ? gemv_mxfp4_fp8() : gemv_fp4_fp8();
+  if (key) return in_groups ? gemv_fp8_fp8_groups() : gemv_fp8_fp8();
   switch (shape.key.dtype) {
     case DType::kF16:
       return gemv_f16();
@@ -223,7 +236,8 @@ Status GemvLaunch::run(const GemvKernel (&kernels)[2], bool adds, GemvArgs args,
                        int64_t more_bytes, int most_stages) const {
   const GemvKernel& kernel = kernels[is_narrow(args.matrix) ? 1 : 0];
   describe_stage(weights, kernel.panels, args);
-  if (kernels_are_watched()) report({name(gemv_form(scheme_, kernel.tokens, adds)), weights.shape});
+  if (kernels_are_watched())
+    report({name(gemv_form(weights.shape, scheme_, kernel.tokens, adds)), weights.shape});
   const int64_t shared =
       share_out(kernel, most_shared_ - more_bytes, most_stages, args) + more_bytes;
   args.cluster = std::max(args.cluster, 1);

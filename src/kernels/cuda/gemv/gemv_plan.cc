@@ -71,9 +71,11 @@ int64_t gemv_before_wgmma(const KernelRequest& request) {
   return std::min<int64_t>(8, kMostGemvSlots / request.rows_per_token);
 }
 
-CudaForm gemv_form(const Scheme& scheme, int rows, bool adds) {
+CudaForm gemv_form(const MatrixShape& shape, const Scheme& scheme, int rows, bool adds) {
+  const bool folds = shape.key.dtype == DType::kF4E2M1 && mma16::scale_is_exponent(shape) &&
+                     scheme.activation && scheme.activation->dtype == DType::kF8E4M3;
   return {adds ? CudaForm::Kernel::kStreamedToken : CudaForm::Kernel::kStreamed,
-          mma_products(scheme), rows, has_one_exponent(scheme)};
+          folds ? CudaProducts::kBf16 : mma_products(scheme), rows, has_one_exponent(scheme)};
 }
 
 }  // namespace moracle::cuda

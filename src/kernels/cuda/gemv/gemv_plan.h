@@ -34,7 +34,7 @@ int gemv_choice(int64_t tokens, int64_t top_k, int64_t num_experts);
 bool gemv_combines(int64_t tokens, int64_t top_k, int64_t outputs);
 
 /// The kernel for `rows` rows. `scheme`: of the products. `adds`: GEMM 2 with the weighted sum.
-CudaForm gemv_form(const Scheme& scheme, int rows, bool adds);
+CudaForm gemv_form(const MatrixShape& shape, const Scheme& scheme, int rows, bool adds);
 
 /// The GEMV on bf16 in rows (dense_bf16.cuh) serves up to this many rows, one tile of the tensor
 /// cores, and this many outputs, one CTA of 16 per SM. It is faster than cuBLASLt there: on an

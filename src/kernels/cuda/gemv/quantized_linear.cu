@@ -81,7 +81,8 @@ class QuantizedLinear : public LinearKernel {
     args.gemv.stage_bytes = kStageBytes, args.gemv.scale_bytes = 64, args.gemv.scale_shift = 2;
     args.key = key, args.x = x, args.norms = normed != nullptr;
     if (normed != nullptr) args.gemv.normed = *normed;
-    if (kernels_are_watched()) moracle::report({name(gemv_form(w.scheme, 8, false)), w.shape});
+    if (kernels_are_watched())
+      moracle::report({name(gemv_form(w.shape, w.scheme, 8, false)), w.shape});
     const int64_t shared = fixed_bytes(x.rows) + share.sum_bytes +
                            int64_t{kGemvWarps<1>} * args.gemv.stages * kStageBytes;
     return launch_early(queue_, stream, "gemv_quantized_linear", kernel_,

@@ -165,7 +165,7 @@ class StageSums {
             scales_of(args, stage, p) + args.scale_bytes + group * 16 + 2 * (lane() / 4));
 #pragma unroll
         for (int h = 0; h < 2; ++h) {
-          zeros_[p][h] = both_bf16(Operand::kZeroBase + two[h]);
+          zeros_[p][h] = Operand::both(Operand::kZeroBase + two[h]);
         }
       }
     }
@@ -240,7 +240,7 @@ class StageSums {
 #pragma unroll
       for (auto& of_panel : zeros_) {
 #pragma unroll
-        for (uint32_t& zero : of_panel) zero = both_bf16(Operand::kZeroBase);
+        for (uint32_t& zero : of_panel) zero = Operand::both(Operand::kZeroBase);
       }
     }
   }

@@ -38,6 +38,18 @@ struct Fp4Folded : FoldedProducts {
   }
 };
 
+/// e2m1 with exponents as scales, for GEMV with activations in e4m3, which are exact in bf16.
+struct Fp4FoldedFp8 : Fp4Folded {
+  static constexpr int kXBytes = 1;
+  static constexpr XScales kXScales = XScales::kToken;
+  __device__ static void activations(const uint32_t (&eight)[2], uint32_t (&b)[4]) {
+    uint32_t first[2], second[2];
+    unpack_e4m3_bf16(eight[0], first);
+    unpack_e4m3_bf16(eight[1], second);
+    b[0] = first[0], b[1] = first[1], b[2] = second[0], b[3] = second[1];
+  }
+};
+
 /// e4m3 with exponents as scales. Groups with NaN have the exponent of NaN (exponents.h).
 /// Activations are bf16, or e4m3 in groups of 32 whose values were rounded to it: these, too, are
 /// exact in bf16.

@@ -8,6 +8,18 @@
 
 namespace moracle::cuda {
 
+/// True for 4-bit weights that wgmma multiplies in e4m3, and for those whose scales move into the
+/// codes (wgmma_operands.cuh).
+template <class Operand>
+inline constexpr bool kIsFourBitFp8 = requires {
+  Operand::kFourBitFp8;
+};
+template <class Operand>
+inline constexpr bool kIsRebased = [] {
+  if constexpr (kIsFourBitFp8<Operand>) return Operand::kRebased;
+  return false;
+}();
+
 /// Scales of activations: none, one per token, or one per group of columns.
 enum class XScales { kNone, kToken, kGroup };
 
@@ -19,6 +31,7 @@ struct Bf16Products {
   static constexpr XScales kXScales = XScales::kNone;
   static constexpr bool kMinimums = false, kHalves = false;
   static constexpr uint32_t kOnes = 0x3f803f80u;
+  __device__ static uint32_t both(int value) { return both_bf16(value); }
   __device__ static void activations(const uint32_t (&eight)[4], uint32_t (&b)[4]) {
 #pragma unroll
     for (int i = 0; i < 4; ++i) b[i] = eight[i];
@@ -36,6 +49,8 @@ struct Fp8Products {
   static constexpr float kUnit = 1;
   static constexpr XScales kXScales = kScales;
   static constexpr bool kMinimums = false, kHalves = false;
+  static constexpr uint32_t kOnes = 0x3c003c00u;
+  __device__ static uint32_t both(int value) { return both_f16(value); }
   __device__ static void activations(const uint32_t (&eight)[2], uint32_t (&b)[4]) {
     uint32_t first[2], second[2];
     unpack_e4m3(eight[0], first);
@@ -67,7 +82,7 @@ struct IntegerProducts {
 // kScaled: there are scales. kZeros: there may be zero points. kMinimums: groups have minimums,
 // into which zero points are folded. kHalves: groups are an odd number of half k-blocks. kOnes: a
 // register of ones as the first operand. `zero` holds the zero points of the lane's two rows as the
-// operand expects them. `codes` is the lane's share of a k-block.
+// operand expects them: both(kZeroBase + zero point). `codes` is the lane's share of a k-block.
 
 struct Bf16Operand : Bf16Products {
   static constexpr int kCodeBits = 16;
@@ -169,6 +184,27 @@ struct Fp8Fp8Operand : Fp8Products<kInGroups ? XScales::kGroup : XScales::kToken
                                  uint32_t (&a)[1][2][4]) {
     weights_of_bytes(codes, a,
                      [](uint32_t four, int, uint32_t(&pairs)[2]) { unpack_e4m3(four, pairs); });
+  }
+};
+
+struct Int4Fp8Operand : Fp8Products<XScales::kToken> {
+  static constexpr int kCodeBits = 4, kZeroBase = 1032;
+  static constexpr bool kGroups = true, kScaled = true, kZeros = true;
+  __device__ static void weights(const uint32_t (&codes)[2], const uint32_t (&zero)[2],
+                                 uint32_t (&a)[1][2][4]) {
+    weights_of_nibbles(codes, a, [&](uint32_t eight, int h, uint32_t(&pairs)[4]) {
+      unpack_i4_f16(eight, zero[h], pairs);
+    });
+  }
+};
+
+struct Fp4Fp8Operand : Fp8Products<XScales::kToken> {
+  static constexpr int kCodeBits = 4;
+  static constexpr bool kGroups = true, kScaled = true, kZeros = false;
+  __device__ static void weights(const uint32_t (&codes)[2], const uint32_t (&)[2],
+                                 uint32_t (&a)[1][2][4]) {
+    weights_of_nibbles(
+        codes, a, [](uint32_t eight, int, uint32_t(&pairs)[4]) { unpack_e2m1_f16(eight, pairs); });
   }
 };
 

@@ -25,6 +25,14 @@ __device__ inline uint32_t both_bf16(int value) {
   return as_bits(__float2bfloat162_rn(static_cast<float>(value)));
 }
 
+/// The same in f16. The magnitude is at most 2,048.
+__device__ inline uint32_t both_f16(int value) {
+  return as_bits(__float2half2_rn(static_cast<float>(value)));
+}
+__device__ inline __half2 as_half2(uint32_t bits) {
+  return *reinterpret_cast<__half2*>(&bits);
+}
+
 /// Unpacks eight two's complement nibbles into four pairs of neighbouring columns. `zero` is 136
 /// plus the zero point, in bf16. A nibble with its highest bit flipped, placed below the bits of
 /// 128.0, is 128 + 8 + code.
@@ -33,6 +41,15 @@ __device__ inline void unpack_i4(uint32_t nibbles, uint32_t zero, uint32_t (&pai
   for (int i = 0; i < 4; ++i) {
     const uint32_t biased = and_xor<0x000f000f, 0x43084308>(nibbles >> (4 * i));
     pairs[i] = as_bits(__hsub2(as_bf16x2(biased), as_bf16x2(zero)));
+  }
+}
+
+/// The same in f16. `zero` is 1,032 plus the zero point: a nibble below the bits of 1,024.0.
+__device__ inline void unpack_i4_f16(uint32_t nibbles, uint32_t zero, uint32_t (&pairs)[4]) {
+#pragma unroll
+  for (int i = 0; i < 4; ++i) {
+    const uint32_t biased = and_xor<0x000f000f, 0x64086408>(nibbles >> (4 * i));
+    pairs[i] = as_bits(__hsub2(as_half2(biased), as_half2(zero)));
   }
 }
 
@@ -98,6 +115,18 @@ __device__ inline void unpack_e2m1(uint32_t nibbles, uint32_t (&pairs)[4]) {
   spread_e2m1_bf16(nibbles, pairs);
 #pragma unroll
   for (uint32_t& pair : pairs) pair = as_bits(__hmul2(as_bf16x2(pair), up));
+}
+
+/// The same in f16. The bits of e2m1, in the highest places of exponent and mantissa that it has,
+/// are 14 binades too low.
+__device__ inline void unpack_e2m1_f16(uint32_t nibbles, uint32_t (&pairs)[4]) {
+  const __half2 up = as_half2(0x74007400u);  // 2^14
+#pragma unroll
+  for (int i = 0; i < 4; ++i) {
+    const uint32_t sign = nibbles << (12 - 4 * i) & 0x80008000u;
+    const uint32_t size = (i < 3 ? nibbles << (9 - 4 * (i % 3)) : nibbles >> 3) & 0x0e000e00u;
+    pairs[i] = as_bits(__hmul2(as_half2(sign | size), up));
+  }
 }
 
 /// Splits two f16 into sums of two bf16: `high` has 8 of their 11 bits, `low` the rest.

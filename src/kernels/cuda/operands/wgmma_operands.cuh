@@ -10,6 +10,7 @@
 // rows of the product (wgmma_token_rows.cuh).
 #pragma once
 
+#include "kernels/cuda/operands/e4m3_codes.h"
 #include "kernels/cuda/operands/mma_operands.cuh"
 #include "kernels/cuda/ptx/wgmma.cuh"
 
@@ -33,7 +34,7 @@ struct BlocksWgmma : Wgmma<Operand> {
   __device__ static void weights(const uint32_t (&codes)[kWords], const uint32_t (&)[2],
                                  uint32_t (&a)[1][2][4]) {
     uint32_t zeros[2] = {};
-    if constexpr (Operand::kZeros) zeros[0] = zeros[1] = both_bf16(Operand::kZeroBase);
+    if constexpr (Operand::kZeros) zeros[0] = zeros[1] = Operand::both(Operand::kZeroBase);
     Operand::weights(codes, zeros, a);
   }
 };
@@ -52,7 +53,7 @@ struct ValuesWgmma : Operand {
   __device__ static void weights(const uint32_t (&codes)[kWords], float2 scales, float2 minimums,
                                  uint32_t (&a)[2][2][4]) {
     uint32_t zeros[2] = {}, exact[1][2][4];
-    if constexpr (Operand::kZeros) zeros[0] = zeros[1] = both_bf16(Operand::kZeroBase);
+    if constexpr (Operand::kZeros) zeros[0] = zeros[1] = Operand::both(Operand::kZeroBase);
     Operand::weights(codes, zeros, exact);
 #pragma unroll
     for (int s = 0; s < 2; ++s) {
@@ -66,6 +67,12 @@ struct ValuesWgmma : Operand {
       }
     }
   }
+};
+
+/// `Operand` for codes of e4m3 that were widened to bf16, with a scale per token.
+template <class Operand>
+struct WideCodes : Operand {
+  static constexpr XScales kXScales = XScales::kToken;
 };
 
 // 16 columns of 16-bit codes lie together, so they are a unit.
@@ -112,6 +119,67 @@ struct Fp8Wgmma {
                                  uint32_t (&a)[1][1][4]) {
 #pragma unroll
     for (int i = 0; i < 4; ++i) a[0][0][i] = codes[i];
+  }
+};
+
+/// 4-bit weights as e4m3, for activations in e4m3, whose columns are in the order of the codes
+/// (wgmma_order). A stage of 128 columns has one scale for each output, because each of its sums is
+/// promoted.
+struct FourBitFp8Wgmma {
+  using Sum = float;
+  static constexpr WgmmaTypes kProducts = WgmmaTypes::kFp8;
+  static constexpr int kXBytes = 1, kSteps = 1, kTerms = 1, kCodeBits = 4, kUnits = 1;
+  static constexpr XScales kXScales = XScales::kToken;
+  static constexpr bool kGroups = true, kScaled = true;
+  static constexpr bool kPromoted = true, kSmallGroups = false, kFolded = false;
+  static constexpr bool kWide = false, kTokenRows = false, kValues = false, kBlockGroups = false;
+  static constexpr bool kFourBitFp8 = true;
+
+  /// `spread` turns the eight nibbles of row h into two times four columns.
+  template <class Spread>
+  __device__ static void spread_rows(const uint32_t (&codes)[2], uint32_t (&a)[1][1][4],
+                                     Spread spread) {
+#pragma unroll
+    for (int h = 0; h < 2; ++h) {
+      uint32_t fours[2];
+      spread(codes[h], h, fours);
+      a[0][0][h] = fours[0], a[0][0][2 + h] = fours[1];
+    }
+  }
+};
+
+/// Integers, in groups of multiples of 128 columns.
+template <bool kWithZeros>
+struct Int4Fp8Wgmma : FourBitFp8Wgmma {
+  static constexpr float kUnit = kE4m3IntegerUnit;
+  static constexpr int kZeroBase = -120;
+  static constexpr bool kZeros = kWithZeros, kRebased = false;
+  __device__ static uint32_t both(int value) { return static_cast<uint32_t>(-value) * 0x01010101u; }
+  __device__ static void weights(const uint32_t (&codes)[2], const uint32_t (&zero)[2],
+                                 uint32_t (&a)[1][1][4]) {
+    spread_rows(codes, a, [&](uint32_t eight, int h, uint32_t(&fours)[2]) {
+      if constexpr (kZeros) {
+        const uint32_t biased = eight ^ 0x88888888u;
+        fours[0] = e4m3_of_differences(biased, zero[h]);
+        fours[1] = e4m3_of_differences(biased >> 4, zero[h]);
+      } else {
+        fours[0] = e4m3_of_nibbles(eight), fours[1] = e4m3_of_nibbles(eight >> 4);
+      }
+    });
+  }
+};
+
+/// e2m1 in groups of 32 columns whose scales are powers of two. The scale of a stage is the largest
+/// of its groups, and the codes of the other groups are smaller. kRebased: `weights` gets the words
+/// of E2m1Table for the lane's two rows.
+struct Fp4Fp8Wgmma : FourBitFp8Wgmma {
+  static constexpr float kUnit = kE2m1Unit;
+  static constexpr bool kZeros = false, kRebased = true;
+  __device__ static void weights(const uint32_t (&codes)[2], const uint2 (&table)[2],
+                                 uint32_t (&a)[1][1][4]) {
+    spread_rows(codes, a, [&](uint32_t eight, int h, uint32_t(&fours)[2]) {
+      spread_e2m1_codes(eight, table[h].x, table[h].y, fours);
+    });
   }
 };
 

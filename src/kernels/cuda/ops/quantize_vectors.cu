@@ -23,7 +23,8 @@ struct VectorArgs {
   int64_t to_stride;
   int to_cols;
   float* scales;
-  bool fragments;  // codes in fragment order
+  bool fragments;               // codes in fragment order
+  fragment_order::Bytes bytes;  // order of eight columns
 };
 
 constexpr int kVectorThreads = 256, kMostVectorThreads = 1024;
@@ -42,6 +43,8 @@ struct RowShape {
 __device__ void store_codes(const VectorArgs& a, int64_t row, int column, uint2 words, bool there) {
   uint8_t* const to = a.to + row * a.to_stride;
   if (a.fragments) {
+    words = {fragment_order::permute_bytes(words.x, words.y, a.bytes.first),
+             fragment_order::permute_bytes(words.x, words.y, a.bytes.second)};
     const bool odd = (column & 8) != 0;
     const uint32_t other = __shfl_xor_sync(kAllLanes, odd ? words.x : words.y, 1);
     words = odd ? uint2{other, words.y} : uint2{words.x, other};
@@ -51,10 +54,22 @@ __device__ void store_codes(const VectorArgs& a, int64_t row, int column, uint2 
   if (there) *reinterpret_cast<uint2*>(to + column) = words;
 }
 
+// Stores eight codes of e4m3 as bf16.
+__device__ void store_wide(const VectorArgs& a, int64_t row, int column, uint2 words, bool there) {
+  if (!there) return;
+  auto* const to = reinterpret_cast<uint32_t*>(a.to) + row * a.to_stride / 2;
+#pragma unroll
+  for (int i = 0; i < 4; ++i) {
+    const int word = column / 2 + i;
+    const uint32_t two = (i < 2 ? words.x : words.y) >> (i % 2 * 16);
+    to[a.fragments ? fragment_order::position(2, word) : word] = e4m3_to_bf16_pair(two);
+  }
+}
+
 // Quantizes rows with one scale, or with one for each group of 8 to 256 columns, a power of two:
 // then some lanes of a warp have a group. A thread loads kEach vectors at once to hide their
 // latency. One scale: these are all of a thread's vectors.
-template <int kEach, bool kGroups>
+template <int kEach, bool kGroups, bool kWide = false>
 __global__ void __launch_bounds__(kMostVectorThreads)
     quantize_rows(const VectorArgs a, const RowShape shape, Overlap overlap) {
   begin_kernel(overlap);
@@ -101,12 +116,13 @@ __global__ void __launch_bounds__(kMostVectorThreads)
         }
         const float scale = scale_of_bits(a.key, largest);
         const bool there = row_there && c < a.cols;
-        store_codes(a, r, c, eight.codes(a.key, scale, largest < kInfinityBits), there);
+        const uint2 codes = eight.codes(a.key, scale, largest < kInfinityBits);
+        kWide ? store_wide(a, r, c, codes, there) : store_codes(a, r, c, codes, there);
         if (there && c % a.group == 0)
           a.scales[r * a.next_row + c / a.group * a.next_group] = scale;
       }
     }
-    if (row_there) clear_vectors(a, r, thread, threads);
+    if (!kWide && row_there) clear_vectors(a, r, thread, threads);
   }
   end_kernel(overlap);
 }
@@ -163,6 +179,11 @@ __global__ void __launch_bounds__(kVectorThreads)
   end_kernel(overlap);
 }
 
+fragment_order::Bytes bytes_of(CodeOrder order) {
+  if (order == CodeOrder::kInt4Fragments) return fragment_order::kInt4;
+  return order == CodeOrder::kFp4Fragments ? fragment_order::kFp4 : fragment_order::kNatural;
+}
+
 int64_t vector_blocks(int64_t vectors) {
   return (vectors + kVectorThreads - 1) / kVectorThreads;
 }
@@ -199,7 +220,8 @@ Status quantize_vectors(const Queue& queue, const Matrix& from, const QuantKey& 
                         to.values.stride,
                         static_cast<int>(to.values.cols),
                         to.scales,
-                        order == CodeOrder::kFragments};
+                        order != CodeOrder::kNatural,
+                        bytes_of(order)};
   // Many rows occupy all num_sms even if a thread has several vectors.
   constexpr int64_t kMany = 1 << 18;
   const int64_t vectors = from.cols / 8;
@@ -217,6 +239,9 @@ Status quantize_vectors(const Queue& queue, const Matrix& from, const QuantKey& 
                         (from.rows + shape.block_rows - 1) / shape.block_rows, threads, 0, args,
                         shape, overlap);
   };
+  if (to.values.dtype == DType::kBF16)
+    return start(quantize_rows<1, false, true>, quantize_rows<2, false, true>,
+                 quantize_rows<4, false, true>, quantize_rows<8, false, true>);
   return args.groups > 1 ? start(quantize_rows<1, true>, quantize_rows<2, true>,
                                  quantize_rows<4, true>, quantize_rows<8, true>)
                          : start(quantize_rows<1, false>, quantize_rows<2, false>,

@@ -8,8 +8,9 @@
 
 namespace moracle::cuda {
 
-/// Natural order, or fragment order (layout/fragment_order.h).
-enum class CodeOrder { kNatural, kFragments };
+/// Natural order, or fragment order (layout/fragment_order.h), also of the codes that 4-bit weights
+/// become.
+enum class CodeOrder { kNatural, kFragments, kInt4Fragments, kFp4Fragments };
 
 /// [rows, groups], or [groups, rows].
 enum class ScaleOrder { kByRow, kByGroup };
@@ -18,6 +19,8 @@ enum class ScaleOrder { kByRow, kByGroup };
 /// with one scale per row or groups of 8 to 256 columns, a power of two.
 bool in_vectors(const Matrix& from, const QuantKey& key, const Rows& to);
 /// Quantizes as Ops::quantize. Requires in_vectors; fragments require columns in multiples of 32.
+/// Where `to` is bf16 it gets the codes of e4m3 widened, with one scale per row: then `to` may be
+/// `from`.
 Status quantize_vectors(const Queue& queue, const Matrix& from, const QuantKey& key, const Rows& to,
                         CodeOrder order, Stream stream, Overlap overlap = Overlap::kNone,
                         ScaleOrder scales = ScaleOrder::kByRow);

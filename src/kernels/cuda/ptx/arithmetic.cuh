@@ -24,6 +24,15 @@ __device__ inline uint32_t max_u16x2(uint32_t a, uint32_t b) {
 #endif
 }
 
+/// The smaller ones. From compute capability 9.0 on.
+__device__ inline uint32_t min_u16x2(uint32_t a, uint32_t b) {
+  uint32_t smallest = 0;
+#if __CUDA_ARCH__ >= 900
+  asm("min.u16x2 %0, %1, %2;" : "=r"(smallest) : "r"(a), "r"(b));
+#endif
+  return smallest;
+}
+
 /// 2^x, with denormal results flushed to zero.
 __device__ inline float exp2_approx(float x) {
   float y;

@@ -56,6 +56,7 @@ __device__ inline void pin(Sum (&sum)[kCount]) {
   "%" #a ",%" #b ",%" #c ",%" #d ",%" #e ",%" #f ",%" #g ",%" #h
 #define MORACLE_D8 MORACLE_8(0, 1, 2, 3, 4, 5, 6, 7)
 #define MORACLE_D16 MORACLE_D8 "," MORACLE_8(8, 9, 10, 11, 12, 13, 14, 15)
+#define MORACLE_D20 MORACLE_D16 ",%16,%17,%18,%19"
 #define MORACLE_D24 MORACLE_D16 "," MORACLE_8(16, 17, 18, 19, 20, 21, 22, 23)
 #define MORACLE_D32 MORACLE_D24 "," MORACLE_8(24, 25, 26, 27, 28, 29, 30, 31)
 #define MORACLE_D48 \
@@ -84,6 +85,7 @@ __device__ inline void pin(Sum (&sum)[kCount]) {
 #define MORACLE_IO4(c, i) c(d[i]), c(d[i + 1]), c(d[i + 2]), c(d[i + 3])
 #define MORACLE_IO8(c, i) MORACLE_IO4(c, i), MORACLE_IO4(c, i + 4)
 #define MORACLE_IO16(c, i) MORACLE_IO8(c, i), MORACLE_IO8(c, i + 8)
+#define MORACLE_IO20(c, i) MORACLE_IO16(c, i), MORACLE_IO4(c, i + 16)
 #define MORACLE_IO32(c, i) MORACLE_IO16(c, i), MORACLE_IO16(c, i + 16)
 #define MORACLE_IO48(c, i) MORACLE_IO32(c, i), MORACLE_IO16(c, i + 32)
 #define MORACLE_IO64(c, i) MORACLE_IO32(c, i), MORACLE_IO32(c, i + 32)
@@ -101,6 +103,7 @@ __device__ inline void pin(Sum (&sum)[kCount]) {
   do {                                                                                             \
     if constexpr (kN == 16) MORACLE_WGMMA(16, 8, c, kind, tail, 8, 9, 10, 11, 12, 13);             \
     if constexpr (kN == 32) MORACLE_WGMMA(32, 16, c, kind, tail, 16, 17, 18, 19, 20, 21);          \
+    if constexpr (kN == 40) MORACLE_WGMMA(40, 20, c, kind, tail, 20, 21, 22, 23, 24, 25);          \
     if constexpr (kN == 48) MORACLE_WGMMA(48, 24, c, kind, tail, 24, 25, 26, 27, 28, 29);          \
     if constexpr (kN == 64) MORACLE_WGMMA(64, 32, c, kind, tail, 32, 33, 34, 35, 36, 37);          \
     if constexpr (kN == 96) MORACLE_WGMMA(96, 48, c, kind, tail, 48, 49, 50, 51, 52, 53);          \
