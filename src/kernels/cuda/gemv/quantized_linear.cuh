@@ -5,6 +5,7 @@
 #pragma once
 
 #include "kernels/cuda/gemv/gemv_linear.cuh"
+#include "kernels/cuda/ptx/arithmetic.cuh"
 #include "kernels/cuda/ptx/pdl.cuh"
 #include "kernels/cuda/quantize_values.cuh"
 
@@ -82,7 +83,7 @@ __device__ inline void quantize_rows_in_block(const QuantKey& key, const Eight* 
     for (int at = thread; at < vectors; at += kTeamThreads)
       largest = max(largest, values(at).largest());
   }
-  largest = __reduce_max_sync(kAllLanes, largest);
+  largest = warp_max(largest);
   if (threadIdx.x % 32 == 0) of_warp[threadIdx.x / 32] = largest;
   __syncthreads();
   if (row < count) {

@@ -6,6 +6,7 @@
 #include "kernels/cuda/block.cuh"
 #include "kernels/cuda/device/launch.cuh"
 #include "kernels/cuda/ops/beside.cuh"
+#include "kernels/cuda/ptx/arithmetic.cuh"
 #include "kernels/cuda/quantize_values.cuh"
 #include "quant/activation.h"
 
@@ -96,7 +97,7 @@ __global__ void __launch_bounds__(kMostVectorThreads)
       if constexpr (!kGroups) {
 #pragma unroll
         for (const uint4& vector : loaded) largest = max(largest, EightValues(vector).largest());
-        largest = __reduce_max_sync(kAllLanes, largest);
+        largest = warp_max(largest);
         if (shape.warps > 1) {  // two buffers: the next row's maxima do not overwrite this one's
           if (lane == 0) of_warp[buffer][warp] = largest;
           __syncthreads();

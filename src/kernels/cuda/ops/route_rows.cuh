@@ -4,6 +4,7 @@
 
 #include "kernels/cuda/block.cuh"
 #include "kernels/cuda/elements.cuh"
+#include "kernels/cuda/ptx/arithmetic.cuh"
 #include "moracle/layer.h"
 
 namespace moracle::cuda {
@@ -43,17 +44,6 @@ __device__ inline uint32_t order_of(float rank) {
   if (isnan(rank)) return 0;
   const uint32_t bits = __float_as_uint(rank + 0.0f);
   return bits >> 31 ? ~bits : bits | 0x80000000u;
-}
-
-/// One instruction from compute capability 8.0 on, instead of five shuffles and comparisons.
-__device__ inline uint32_t warp_max(uint32_t value) {
-#if __CUDA_ARCH__ >= 800
-  return __reduce_max_sync(kAllLanes, value);
-#else
-  for (int step = 16; step > 0; step /= 2)
-    value = max(value, __shfl_xor_sync(kAllLanes, value, step));
-  return value;
-#endif
 }
 
 /// Loads a lane's logits, all before the first is used. Those of no expert are -infinity.

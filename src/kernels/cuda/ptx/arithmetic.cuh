@@ -33,6 +33,18 @@ __device__ inline uint32_t min_u16x2(uint32_t a, uint32_t b) {
   return smallest;
 }
 
+/// The largest value of a warp's lanes: one instruction from compute capability 8.0 on, instead of
+/// five shuffles and comparisons.
+__device__ inline uint32_t warp_max(uint32_t value) {
+  constexpr uint32_t kAll = 0xffffffffu;
+#if __CUDA_ARCH__ >= 800
+  return __reduce_max_sync(kAll, value);
+#else
+  for (int step = 16; step > 0; step /= 2) value = max(value, __shfl_xor_sync(kAll, value, step));
+  return value;
+#endif
+}
+
 /// 2^x, with denormal results flushed to zero.
 __device__ inline float exp2_approx(float x) {
   float y;
