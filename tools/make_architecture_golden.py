@@ -47,6 +47,12 @@ DEEPSEEK_V4 = dict(num_key_value_heads=1, head_dim=8, q_lora_rank=10, qk_rope_he
                    o_lora_rank=6, index_n_heads=8, index_head_dim=6, index_topk=3,
                    compress_rates=dict(compressed_sparse_attention=2, heavily_compressed_attention=4),
                    compress_rope_theta=4e4)
+# KDA, and MLA whose indexer chooses pools of positions; several residual streams.
+GLM5_NEXT = dict({key: value for key, value in DEEPSEEK.items() if key != "first_k_dense_replace"}, n_shared_experts=1,
+                 qk_rope_head_dim=0, q_lora_rank=10, index_n_heads=8, index_head_dim=6, swiglu_limit=0.6,
+                 linear_head_dim=6, linear_num_heads=4, num_hidden_layers=4, pad_token_id=0)
+GLM5_NEXT_VISION = dict(depth=1, hidden_size=8, intermediate_size=8, num_heads=2, patch_size=2, temporal_patch_size=1,
+                        spatial_merge_size=1, out_hidden_size=24, projection_intermediate_size=8)
 GLM = dict(num_key_value_heads=2, head_dim=8, intermediate_size=28, moe_intermediate_size=8,
            n_routed_experts=8, num_experts_per_tok=3, n_shared_experts=2, n_group=1, topk_group=1,
            routed_scaling_factor=1.7, first_k_dense_replace=1)
@@ -172,6 +178,17 @@ MODELS = {
         DEEPSEEK_V4, seed=7, num_hidden_layers=4, num_hash_layers=0, hc_mult=4, hc_sinkhorn_iters=20,
         n_routed_experts=4,
         layer_types=2 * ["heavily_compressed_attention"] + 2 * ["compressed_sparse_attention"])),
+    "glm5_next_pools": (transformers.Glm5NextConfig, dict(
+        GLM5_NEXT, seed=107, n_group=1, topk_group=1, index_kpool=4, index_topk=8,
+        mlp_layer_types=["dense", "sparse", "sparse", "sparse"], indexer_types=4 * ["full"],
+        layer_types=2 * ["linear_attention", "indexed_attention"])),
+    # Pools that do not divide a page of the cache. Decays without a bound, and a layer that shares a selection.
+    "glm5_next_shared": (transformers.Glm5NextConfig, dict(
+        GLM5_NEXT, seed=2, n_shared_experts=2, index_kpool=3, index_topk=9, hc_mult=3, hc_sinkhorn_iters=3,
+        attention_bias=True, norm_topk_prob=False, linear_head_dim=16, linear_num_heads=2, linear_conv_kernel_dim=3,
+        linear_lower_bound=None, mlp_layer_types=["sparse", "dense", "sparse", "sparse"],
+        indexer_types=["full", "shared", "full", "full"],
+        layer_types=["indexed_attention", "indexed_attention", "linear_attention", "indexed_attention"])),
     # The same beyond the top-k of the indexer.
     "deepseek_v32_sparse": (transformers.DeepseekV32Config, dict(
         DEEPSEEK, seed=17, q_lora_rank=10, index_topk=8, index_head_dim=6, index_n_heads=8,
@@ -469,6 +486,7 @@ MODELS |= {
 
 # AutoModelForCausalLM does not know these.
 CLASSES = {transformers.Mistral4Config: transformers.Mistral4ForCausalLM,
+           transformers.Glm5NextConfig: transformers.Glm5NextForConditionalGeneration,
            transformers.MiniMaxM3VLTextConfig: transformers.models.minimax_m3_vl.MiniMaxM3VLForCausalLM}
 
 # Models whose config wraps that of the language model; their files also hold a vision part.
@@ -508,6 +526,8 @@ WRAPPED = {
                          layer_types=["full_attention", "sliding_attention"]),
                     dict(hidden_size=8, mlp_ratio=1.0, num_hidden_layers=1, num_attention_heads=2,
                          image_size=4, patch_size=2)),
+    "glm5_next": (transformers.Glm5NextForConditionalGeneration, transformers.Glm5NextConfig,
+                  MODELS["glm5_next_pools"][1], GLM5_NEXT_VISION),
     # One selection for all heads.
     "minimax_m3": (transformers.MiniMaxM3SparseForConditionalGeneration, transformers.MiniMaxM3VLConfig,
                    dict(MINIMAX_M3, index_n_heads=1),
@@ -603,10 +623,22 @@ def drop_derived_sizes(folder: pathlib.Path, source: pathlib.Path) -> None:
     shutil.copytree(folder, source)
 
 
+def keep_language_model(folder: pathlib.Path, source: pathlib.Path) -> None:
+    """Files of the language model alone have its keys at the outermost level."""
+    shutil.copytree(folder, source)
+    rewrite(folder, lambda name: ".visual." not in name)
+    config_file = folder / "config.json"
+    config = json.loads(config_file.read_text())
+    text = {key: value for key, value in config["text_config"].items() if key != "model_type"}
+    own = {key: value for key, value in config.items() if not key.endswith("_config") and "_token_id" not in key}
+    config_file.write_text(json.dumps({**own, **text}))
+
+
 # What changes the files of a model. transformers reads the other folder.
 CHANGES = {"step3p7_fp8": store_experts_as_fp8, "longcat_flash": drop_zero_experts,
            "minimax": drop_decay_tables, "minimax_even": drop_decay_tables, "minimax_window": drop_decay_tables,
            "minimax_rotary_dim": drop_decay_tables,
+           "glm5_next_pools": keep_language_model, "glm5_next_shared": keep_language_model,
            "bailing_hybrid": drop_derived_sizes, "bailing_hybrid_plain": drop_derived_sizes}
 
 
@@ -710,9 +742,10 @@ def main() -> None:
     print(f"torch {torch.__version__}, transformers {transformers.__version__}")
     for name, (config_class, settings) in MODELS.items():
         sensitive = name in ("minimax_window", "minimax_rotary_dim")
-        kind = "sensitive" if sensitive else "compressed" if name.startswith("deepseek_v4") else "architectures"
-        write(output / kind / name, config_class, settings,
-              CLASSES.get(config_class, AutoModelForCausalLM))
+        compressed = name.startswith(("deepseek_v4", "glm5_next"))
+        kind = "sensitive" if sensitive else "compressed" if compressed else "architectures"
+        write(output / kind / name, config_class, settings, CLASSES.get(config_class, AutoModelForCausalLM),
+              GLM5_NEXT_VISION if config_class is transformers.Glm5NextConfig else None)
     for name, (model_class, config_class, settings, vision) in WRAPPED.items():
         write(output / "multimodal" / name, config_class, settings, model_class, vision)
 

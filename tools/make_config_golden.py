@@ -6,7 +6,7 @@ config.json lacks, and which rotary frequencies its models compute from every pl
     python3 tools/make_config_golden.py [output]
 
 defaults.json holds for each architecture the defaults of its configuration class ("defaults"), and for each tiny model
-of tests/golden/architectures what leaving out one key makes of the others ("left_out"; only where the key's own default
+of tests/golden/architectures, and of GLM-5.3-Flash, what leaving out one key makes of the others ("left_out"; only where the key's own default
 does not say it: lists by layer, rotary settings). rope.json holds the cases of ROPE, and for one model of
 each family the `inv_freq` and `attention_scaling` of each case, with MLA also the attention's `scaling`. A case is
 missing where transformers fails to compute it.
@@ -40,6 +40,7 @@ CLASSES = {
     "Gemma4ForCausalLM": transformers.Gemma4TextConfig,
     "Glm4MoeForCausalLM": transformers.Glm4MoeConfig,
     "Glm4MoeLiteForCausalLM": transformers.Glm4MoeLiteConfig,
+    "Glm5NextForConditionalGeneration": transformers.Glm5NextTextConfig,
     "GlmMoeDsaForCausalLM": transformers.GlmMoeDsaConfig,
     "GptOssForCausalLM": transformers.GptOssConfig,
     "GraniteMoeForCausalLM": transformers.GraniteMoeConfig,
@@ -279,6 +280,7 @@ def main() -> None:
                                "left_out": {}} for architecture in CLASSES}
     rope = {"cases": ROPE | PARTIAL, "models": {}}
     folders = sorted((ROOT / "architectures").iterdir()) + [ROOT / "multimodal/qwen3_vl_moe"]
+    folders += sorted((ROOT / "compressed").glob("glm5_next_*"))
     for folder in folders:
         config = json.loads((folder / "config.json").read_text(), object_hook=unwrapped)
         architecture = BY_TYPE.get(config["model_type"], config["architectures"][0])
@@ -287,7 +289,7 @@ def main() -> None:
         print(folder.name)
         entry["left_out"][folder.name] = left_out(config_class, config, entry["defaults"])
         # Some have settings by kind of layer or by layer, Phi-3.5-MoE no other settings than LongRoPE's.
-        if config_class is transformers.NemotronHConfig or len(entry["left_out"]) > 1 or folder.name in (
+        if config_class in (transformers.NemotronHConfig, transformers.Glm5NextTextConfig) or len(entry["left_out"]) > 1 or folder.name in (
                 "gemma4", "granite_moe_swa", "kimi_linear", "laguna", "mellum", "mimo_v2_flash", "phimoe", "qwen3_vl_moe"):
             continue
         cases = {}

@@ -65,6 +65,10 @@ struct AttentionShape {
   /// With blocks, `selected` [tokens, selections, top_k / block] holds numbers of blocks of so many
   /// positions. A selection serves num_kv_heads / selections heads of keys.
   int64_t block = 1, selections = 1;
+  /// Blocks are pools (GLM-5.3): only those that a token sees as a whole are selected, and the
+  /// token also sees the positions behind the last of them. It selects if it sees more than
+  /// top_k / block whole blocks.
+  bool pools = false;
   LayerCache cache = {};         ///< of this layer in the batch's pages
   bool batch_invariant = false;  ///< a token's bits depend on its sequence alone, not on how
                                  ///< many of its tokens one step takes (a CPU's do so without
@@ -83,14 +87,18 @@ struct AttentionShape {
   constexpr int64_t selection_at(int64_t token, int64_t kv_head) const {
     return (token * selections + kv_head * selections / num_kv_heads) * (top_k / block);
   }
+  /// The first position whose token sees a selection, which is also the most positions that it
+  /// sees.
+  constexpr int64_t first_selecting() const { return pools ? top_k + block - 1 : top_k; }
   /// Positions that a token sees of a selection whose last entry is `last`: the token's own block
   /// ends with the token.
   constexpr int64_t seen_of_selection(int64_t position, int64_t last) const {
+    if (pools) return top_k + (position + 1) % block;
     return last == position / block ? top_k - block + position % block + 1 : top_k;
   }
   /// The most positions that a token sees, in contexts of up to `longest`.
   constexpr int64_t most_seen(int64_t longest) const {
-    if (selected != nullptr && top_k < longest) longest = top_k;
+    if (selected != nullptr && first_selecting() < longest) longest = first_selecting();
     if (window > 0 && window < longest) longest = window;
     return chunk > 0 && chunk < longest ? chunk : longest;
   }
@@ -261,7 +269,7 @@ struct CompressShape {
 /// Weights of a compressor, in device memory.
 struct CompressWeights {
   const float* bias;         ///< [rate, columns()], added to gates
-  const float* norm;         ///< [dim]
+  const float* norm;         ///< [dim]; null: no norm
   const float* frequencies;  ///< radians per position
 };
 /// f32 [rows(), 2 · columns()]: the last values and gates; position p is row p % rows().
@@ -305,9 +313,9 @@ struct HyperShape {
 };
 /// With n streams: rows of `projection` and numbers of `base` are those of the n input weights,
 /// then the n output weights, then the mixing matrix [n, n]. `scale` has a number for each of the
-/// three. At the end of a model there are only input weights.
+/// three. At the end of a model there are only input weights, or none: the mean of the streams.
 struct HyperWeights {
-  const float* projection;  ///< [n + n + n², n · hidden_size]
+  const float* projection;  ///< [n + n + n², n · hidden_size]; null: the mean
   const float* base;
   const float* scale;
 };
@@ -542,7 +550,8 @@ class Ops {
   /// and, unless `kept` is null, [tokens, hyper_floats]:
   ///   output weights 2 · σ(x · scale_1 + base); mixing matrix softmax of each row of x · scale_2 +
   ///   base, plus epsilon, then divided in turn by the sums of its columns and of its rows
-  /// streams [tokens, n · hidden_size], out [tokens, hidden_size].
+  /// streams [tokens, n · hidden_size], out [tokens, hidden_size]. Without a projection: the mean
+  /// of the streams.
   virtual Status collapse_streams(const Matrix& streams, const HyperWeights& weights,
                                   const HyperShape& shape, const Matrix& out, float* kept, Stream);
   /// stream_k ← output weight_k · branch + Σ_i mixing[i, k] · stream_i

@@ -62,18 +62,24 @@ enum class OutputGate : uint8_t {
   kPerHead,      ///< one further row behind v for each head
 };
 
-/// The indexer of sparse attention: it chooses the positions that a token sees (DSA), or each of
-/// its heads chooses blocks of positions for num_kv_heads / num_heads heads of keys (MiniMax-M3).
+/// The indexer of sparse attention: it chooses the positions that a token sees (DSA), or pools of
+/// them, or each of its heads chooses blocks of positions for num_kv_heads / num_heads heads of
+/// keys (MiniMax-M3).
 struct IndexerSpec {
   int64_t top_k = 0;  ///< positions that a token sees; 0: all, there is no indexer
   int64_t num_heads = 0, head_dim = 0;
-  bool interleaved = false;    ///< RoPE of the first columns of each head, see Rotary
-  bool shared = false;         ///< the layer sees what the last layer with an indexer chose
-  int64_t block = 0;           ///< positions of a block, which divide top_k; 0: it has none
-  int64_t local_blocks = 0;    ///< the last blocks up to the token's own are always chosen
-  float norm_epsilon = 1e-6f;  ///< of the norms of q and k
-  int64_t num_selections() const { return block > 0 ? num_heads : 1; }    ///< of a token
-  int64_t selected() const { return block > 0 ? top_k / block : top_k; }  ///< entries of one
+  bool interleaved = false;  ///< RoPE of the first columns of each head, see Rotary
+  bool shared = false;       ///< the layer sees what the last layer with an indexer chose
+  int64_t block = 0;         ///< positions of a block, which divide top_k; 0: it has none
+  int64_t local_blocks = 0;  ///< the last blocks up to the token's own are always chosen
+  /// Positions of a pool, which divide top_k: one key for all of them, without RoPE (GLM-5.3). A
+  /// token also sees the positions behind the last whole pool. 0: there are no pools.
+  int64_t pool = 0;
+  float norm_epsilon = 1e-6f;                                           ///< of the norms of q and k
+  int64_t num_selections() const { return block > 0 ? num_heads : 1; }  ///< of a token
+  int64_t selected() const {                                            ///< entries of one
+    return block > 0 ? top_k / block : pool > 0 ? top_k / pool : top_k;
+  }
   bool operator==(const IndexerSpec&) const = default;
 };
 struct IndexerDescription {
@@ -83,6 +89,10 @@ struct IndexerDescription {
   DescribedMatrix q;  ///< [num_heads * head_dim, q_rank]; with blocks it reads the hidden state
   DescribedMatrix k;  ///< [head_dim, hidden_size]
   std::optional<DescribedMatrix> weights = {};  ///< [num_heads, hidden_size]; none with blocks
+  /// With pools: the gates that weigh the keys of a pool [head_dim, hidden_size], and what is added
+  /// to them [pool, head_dim].
+  std::optional<DescribedMatrix> pool_gates = {};
+  std::vector<float> pool_bias = {};
 };
 
 /// GQA: several query heads share one head of keys and values.
@@ -171,7 +181,7 @@ struct LatentSpec {
   int64_t q_rank = 0;  ///< 0: queries come from the hidden state itself
   int64_t kv_rank = 0;
   int64_t nope_dim = 0;  ///< columns of a query or key without RoPE; they come first
-  int64_t rope_dim = 0;  ///< columns with RoPE
+  int64_t rope_dim = 0;  ///< columns with RoPE; 0: there are none
   int64_t value_dim = 0;
   float scale = 1;             ///< multiplies the scores
   float norm_epsilon = 1e-6f;  ///< of the latent vectors
@@ -432,7 +442,8 @@ struct Description {
   std::vector<IgnoredTensors> ignored = {};
   OutputShares output_shares = {};           ///< size 1: `output` is whole
   std::optional<JoinDescription> join = {};  ///< the only layer is one for multi-token prediction
-  HyperDescription final_hyper = {};         ///< with several residual streams: input weights alone
+  /// With several residual streams: input weights alone, or nothing: their mean.
+  HyperDescription final_hyper = {};
 
   /// The type of the embedding in a device's memory: as stored, but blocks become f32 on GPUs.
   DType embedding_type(Platform platform) const {

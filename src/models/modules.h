@@ -43,6 +43,8 @@ template <class T, class Visit>
 Status visit_indexer(T& indexer, int64_t layer, Visit& visit) {
   MORACLE_CHECK(visit(ModuleLabel{"indexer", "q", layer}, indexer.q));
   MORACLE_CHECK(visit(ModuleLabel{"indexer", "k", layer}, indexer.k));
+  if (indexer.pool_gates)
+    MORACLE_CHECK(visit(ModuleLabel{"indexer", "pool gates", layer}, *indexer.pool_gates));
   if (!indexer.weights) return {};
   return visit(ModuleLabel{"indexer", "weights", layer}, *indexer.weights);
 }

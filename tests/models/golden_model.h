@@ -28,7 +28,7 @@ inline std::vector<std::string> golden_models() {
 }
 /// Models with compressed attention, which run on CPUs alone and without caches of 8 bits.
 inline std::vector<std::string> compressed_models() {
-  return {"deepseek_v4", "deepseek_v4_pro"};
+  return {"deepseek_v4", "deepseek_v4_pro", "glm5_next_pools", "glm5_next_shared"};
 }
 inline std::string golden_folder(const std::string& name) {
   const std::vector<std::string> compressed = compressed_models();

@@ -5,12 +5,28 @@
 #include "base/try.h"
 
 namespace moracle {
+namespace {
+
+CompressShape pool_shape(const IndexerSpec& spec) {
+  CompressShape shape{};
+  shape.rate = spec.pool;
+  shape.dim = spec.head_dim;
+  shape.index_keys = true;
+  return shape;
+}
+
+}  // namespace
+
+int64_t indexer_state_bytes(const IndexerSpec& spec) {
+  if (spec.pool == 0 || spec.shared) return 0;
+  return (compress_state_bytes(pool_shape(spec)) + 63) / 64 * 64;
+}
 
 IndexerScratch carve_indexer(const IndexerSpec& spec, int64_t tokens, DType dtype, Carver& carver) {
   if (spec.top_k == 0 || spec.shared) return {};
   IndexerScratch scratch;
   scratch.q = carver.take_matrix(dtype, tokens, spec.num_heads * spec.head_dim);
-  scratch.k = carver.take_matrix(dtype, tokens, spec.head_dim);
+  scratch.k = carver.take_matrix(dtype, tokens, (spec.pool > 0 ? 2 : 1) * spec.head_dim);
   scratch.weights = carver.take_matrix(dtype, tokens, spec.block > 0 ? 0 : spec.num_heads);
   scratch.select = carver.take<std::byte>(static_cast<int64_t>(select_scratch_bytes(dtype)));
   return scratch;
@@ -21,6 +37,8 @@ Status Indexer::load(IndexerDescription&& from, Loader& loader) {
   MORACLE_CHECK(loader.load(k_norm_, from.k_norm));
   MORACLE_CHECK(loader.load(q_, std::move(from.q)));
   MORACLE_CHECK(loader.load(k_, std::move(from.k)));
+  MORACLE_CHECK(loader.load(pool_bias_, from.pool_bias));
+  if (from.pool_gates) MORACLE_CHECK(loader.load(pool_gates_, std::move(*from.pool_gates)));
   if (!from.weights) return {};
   return loader.load(weights_, std::move(*from.weights));
 }
@@ -34,6 +52,7 @@ Status Indexer::norm_keys(const Matrix& k, const AttentionStep& step) const {
 
 Status Indexer::apply(const Matrix& x, const Matrix& q_input, const float* frequencies,
                       const IndexerScratch& scratch, const AttentionStep& step) {
+  if (spec_.pool > 0) return select_pools(x, q_input, scratch, step);
   const auto rotate = [&](const Matrix& heads) {
     return step.ops.rotate(heads, rotary_shape(rotary_, spec_.head_dim), frequencies,
                            step.batch.positions, step.stream);
@@ -63,12 +82,43 @@ Status Indexer::apply(const Matrix& x, const Matrix& q_input, const float* frequ
                                    scratch.select, step.stream);
 }
 
+Status Indexer::select_pools(const Matrix& x, const Matrix& q_input, const IndexerScratch& scratch,
+                             const AttentionStep& step) {
+  const int64_t dim = spec_.head_dim;
+  const Matrix keys = columns(scratch.k, 0, dim);
+  MORACLE_CHECK(k_->apply(x, keys, step.stream));
+  MORACLE_CHECK(norm_keys(keys, step));
+  MORACLE_CHECK(pool_gates_->apply(x, columns(scratch.k, dim, dim), step.stream));
+  CompressShape shape = pool_shape(spec_);
+  shape.cache = step.cache;
+  shape.state = step.cache.state;
+  const CompressWeights weights{pool_bias_.as<float>(), nullptr, nullptr};
+  MORACLE_CHECK(step.ops.compress(scratch.k, weights, shape, step.batch, step.stream));
+  const int64_t top_k = spec_.selected();
+  if (step.batch.longest / spec_.pool <= top_k) return {};  // all tokens see all positions
+  MORACLE_CHECK(q_->apply(q_input, scratch.q, step.stream));
+  MORACLE_CHECK(weights_->apply(x, scratch.weights, step.stream));
+  const EntryIndexShape of_pools{
+      .num_heads = spec_.num_heads,
+      .head_dim = dim,
+      .top_k = top_k,
+      .rate = spec_.pool,
+      .scale = 1.0f / std::sqrt(static_cast<float>(dim * spec_.num_heads)),
+      .cache = step.cache,
+      .batch_invariant = step.batch_invariant};
+  return step.ops.select_entries(scratch.q, scratch.weights, step.batch, of_pools, step.selected,
+                                 step.stream);
+}
+
 void set_selection(const IndexerSpec& spec, const AttentionStep& step, AttentionShape& shape) {
-  if (spec.top_k == 0 || (!step.batch_invariant && step.batch.longest <= spec.top_k)) return;
-  shape.selected = step.selected;
-  shape.top_k = spec.top_k;
-  shape.block = spec.block > 0 ? spec.block : 1;
-  shape.selections = spec.num_selections();
+  if (spec.top_k == 0) return;
+  AttentionShape selecting = shape;
+  selecting.selected = step.selected;
+  selecting.top_k = spec.top_k;
+  selecting.block = spec.block > 0 ? spec.block : spec.pool > 0 ? spec.pool : 1;
+  selecting.selections = spec.num_selections();
+  selecting.pools = spec.pool > 0;
+  if (step.batch_invariant || step.batch.longest > selecting.first_selecting()) shape = selecting;
 }
 
 }  // namespace moracle

@@ -26,6 +26,7 @@ struct OutputSteps {
 struct HyperConnection {
   Buffer projection, base, scale;
   HyperWeights weights() const {
+    if (projection.bytes() == 0) return {};  // the mean
     return {projection.as<float>(), base.as<float>(), scale.as<float>()};
   }
 };

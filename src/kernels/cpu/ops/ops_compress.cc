@@ -121,14 +121,17 @@ Status CpuOps::compress(const Matrix& rows, const CompressWeights& weights,
   }
   of_entries.positions = places.data();
   of_entries.sequences = sequences.data();
-  MORACLE_CHECK(rms_norm(made, weights.norm, dim, shape.epsilon, made, stream));
-  MORACLE_CHECK(rotate(made, shape.rotary, weights.frequencies, positions.data(), stream));
+  if (weights.norm != nullptr)
+    MORACLE_CHECK(rms_norm(made, weights.norm, dim, shape.epsilon, made, stream));
+  if (shape.rotary.num_pairs > 0)
+    MORACLE_CHECK(rotate(made, shape.rotary, weights.frequencies, positions.data(), stream));
   Matrix none = made;
   none.cols = 0;
   const LayerCache& cache = shape.cache;
-  return append(made, none, of_entries,
-                {.dtype = cache.dtype, .keys = shape.index_keys ? cache.entry_keys : cache.entries},
-                stream);
+  const LayerCache to = shape.index_keys
+                            ? LayerCache{.dtype = cache.index_dtype, .keys = cache.entry_keys}
+                            : LayerCache{.dtype = cache.dtype, .keys = cache.entries};
+  return append(made, none, of_entries, to, stream);
 }
 
 }  // namespace moracle
