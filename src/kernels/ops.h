@@ -121,8 +121,8 @@ struct IndexShape {
   int64_t block = 1;         ///< of select_blocks: positions of a block
   int64_t local_blocks = 0;  ///< likewise: the last blocks up to the token's own always count
 };
-/// Bytes of device scratch that select_positions and select_blocks need: a GPU keeps the scores of
-/// some tokens there. `activations`: the device's activation dtype.
+/// Bytes of device scratch that select_positions, select_blocks and select_entries need: a GPU
+/// keeps the scores of some tokens there. `activations`: the device's activation dtype.
 size_t select_scratch_bytes(DType activations);
 
 /// Maximum k of find_top_k.
@@ -539,7 +539,8 @@ class Ops {
   ///   scale · Σ_h weights[h] · max(0, q_h · k_e)
   /// Otherwise as select_positions.
   virtual Status select_entries(const Matrix& q, const Matrix& weights, const Batch& batch,
-                                const EntryIndexShape& shape, int32_t* selected, Stream);
+                                const EntryIndexShape& shape, int32_t* selected, std::byte* scratch,
+                                Stream);
   /// out = softmax(q kᵀ · scale) k over what CompressedShape says, heads side by side. The caches
   /// already hold the batch's own positions and entries.
   virtual Status attend_compressed(const Matrix& q, const Batch& batch,

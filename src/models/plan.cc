@@ -403,9 +403,9 @@ Result<ModelPlan> plan_memory(const Description& description, std::span<const Mo
     MORACLE_CHECK(set_scales(cache, layer));
     MORACLE_CHECK(check_attention(layer.attention, device.platform, plan.cache_dtype));
   }
-  if (description.spec.num_streams > 1 && device.platform != Platform::kCpu) {
+  if (description.spec.num_streams > 1 && device.platform == Platform::kOpenCl) {
     return Error{ErrorKind::kUnsupported, "", "device",
-                 "cpu for hyper-connections, because other devices have no kernels for them",
+                 "cpu or cuda for hyper-connections, because other devices have no kernels for them",
                  str("it is of the kind ", name(device.platform))};
   }
   const auto activations = static_cast<int64_t>(

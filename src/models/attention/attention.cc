@@ -46,9 +46,9 @@ CachedBytes cached_bytes(const AttentionSizes& sizes, DType dtype) {
 
 namespace {
 
-Error only_on_cpus(const char* what, Platform platform) {
+Error no_kernels_for(const char* what, Platform platform) {
   return {ErrorKind::kUnsupported, "", "device",
-          str("cpu for ", what, ", because other devices have no kernels for it"),
+          str("cpu or cuda for ", what, ", because other devices have no kernels for it"),
           str("it is of the kind ", name(platform))};
 }
 
@@ -56,10 +56,10 @@ Error only_on_cpus(const char* what, Platform platform) {
 
 Status check_attention(const AttentionDescription& attention, Platform platform, DType cache) {
   const auto* const latent = std::get_if<LatentDescription>(&attention);
-  if (latent != nullptr && latent->spec.indexer.pool > 0 && platform != Platform::kCpu)
-    return only_on_cpus("sparse attention to pools of positions", platform);
+  if (latent != nullptr && latent->spec.indexer.pool > 0 && platform == Platform::kOpenCl)
+    return no_kernels_for("sparse attention to pools of positions", platform);
   if (!std::holds_alternative<CompressedDescription>(attention)) return {};
-  if (platform != Platform::kCpu) return only_on_cpus("compressed attention", platform);
+  if (platform == Platform::kOpenCl) return no_kernels_for("compressed attention", platform);
   if (bits(cache) > 8) return {};
   return Error{ErrorKind::kUnsupported, "", "kv_cache",
                "f32, bf16 or f16 with compressed attention, because entries have no scales",

@@ -107,7 +107,7 @@ Status Indexer::select_pools(const Matrix& x, const Matrix& q_input, const Index
       .cache = step.cache,
       .batch_invariant = step.batch_invariant};
   return step.ops.select_entries(scratch.q, scratch.weights, step.batch, of_pools, step.selected,
-                                 step.stream);
+                                 scratch.select, step.stream);
 }
 
 void set_selection(const IndexerSpec& spec, const AttentionStep& step, AttentionShape& shape) {

@@ -108,7 +108,7 @@ Status CpuOps::attend_compressed(const Matrix& q, const Batch& batch, const Comp
 }
 
 Status CpuOps::select_entries(const Matrix& q, const Matrix& weights, const Batch& batch,
-                              const EntryIndexShape& shape, int32_t* selected, Stream) {
+                              const EntryIndexShape& shape, int32_t* selected, std::byte*, Stream) {
   const std::lock_guard lock(attending_.mutex);
   const auto entries_of = [&](int64_t token) {
     return (static_cast<int64_t>(batch.positions[token]) + 1) / shape.rate;

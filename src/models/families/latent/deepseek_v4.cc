@@ -333,8 +333,8 @@ constinit const Family kDeepseekV4Family = {
     .architecture = "DeepseekV4ForCausalLM",
     .models = "DeepSeek-V4 Flash and Pro",
     .notes =
-        "as in transformers, without rounding activations of the indexer and of the cache; on "
-        "CPUs; without multi-token prediction",
+        "as in transformers, without rounding activations of the indexer and of the cache; on CPUs "
+        "and NVIDIA GPUs; without multi-token prediction",
     .describe = deepseek_v4::describe,
     .experts = {.defaults = deepseek_v4::kDefaults,
                 .score = Score::kSqrtSoftplus,

@@ -241,7 +241,7 @@ constinit const Family kGlm5NextFamily = {
     .also = "Glm5NextForCausalLM",
     .multimodal = "Glm5NextForConditionalGeneration",
     .models = "GLM-5.3-Flash",
-    .notes = "text only; on CPUs; without multi-token prediction",
+    .notes = "text only; on CPUs and NVIDIA GPUs; without multi-token prediction",
     .describe = glm5_next::describe,
     .experts = {.defaults = glm5_next::kDefaults,
                 .score = Score::kSigmoid,
