@@ -404,9 +404,10 @@ Result<ModelPlan> plan_memory(const Description& description, std::span<const Mo
     MORACLE_CHECK(check_attention(layer.attention, device.platform, plan.cache_dtype));
   }
   if (description.spec.num_streams > 1 && device.platform == Platform::kOpenCl) {
-    return Error{ErrorKind::kUnsupported, "", "device",
-                 "cpu or cuda for hyper-connections, because other devices have no kernels for them",
-                 str("it is of the kind ", name(device.platform))};
+    return Error{
+        ErrorKind::kUnsupported, "", "device",
+        "cpu or cuda for hyper-connections, because other devices have no kernels for them",
+        str("it is of the kind ", name(device.platform))};
   }
   const auto activations = static_cast<int64_t>(
       carve_activations(description, tokens_per_step(options), dtype, nullptr).bytes);
