@@ -56,7 +56,10 @@ Error only_on_cpus(const char* what, Platform platform) {
 
 Status check_attention(const AttentionDescription& attention, Platform platform, DType cache) {
   const auto* const latent = std::get_if<LatentDescription>(&attention);
-  if (latent != nullptr && latent->spec.indexer.pool > 0 && platform != Platform::kCpu)
+  const auto* const heads = std::get_if<GroupedQueryDescription>(&attention);
+  const bool pools = (latent != nullptr && latent->spec.indexer.pool > 0) ||
+                     (heads != nullptr && heads->spec.indexer.pool > 0);
+  if (pools && platform != Platform::kCpu)
     return only_on_cpus("sparse attention to pools of positions", platform);
   if (!std::holds_alternative<CompressedDescription>(attention)) return {};
   if (platform != Platform::kCpu) return only_on_cpus("compressed attention", platform);
