@@ -74,6 +74,15 @@ Status Ops::collapse_streams(const Matrix&, const HyperWeights&, const HyperShap
 Status Ops::expand_streams(const Matrix&, const Matrix&, int64_t, const float*, Stream) {
   return no_kernels("hyper-connections");
 }
+Status Ops::inject_streams(const Matrix&, const Matrix&, const Matrix&, Stream) {
+  return no_kernels("gated residual streams");
+}
+Status Ops::hash_ngrams(const NgramShape&, const Batch&, int32_t*, Stream) {
+  return no_kernels("n-grams");
+}
+Status Ops::gate_streams(const Matrix&, const Matrix&, const Matrix&, const Matrix&, Stream) {
+  return no_kernels("n-grams");
+}
 
 size_t top_k_scratch_bytes(int64_t rows, int64_t cols, int64_t k, DType activations) {
   if (activations == DType::kF32) return 0;

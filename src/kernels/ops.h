@@ -200,6 +200,9 @@ struct ConvolutionShape {
   int64_t state;         ///< byte offset in a sequence's state: the last kernel - 1 rows of x, f32
   HeadSplit split = {};  ///< of x; weights, state and output have the other order
   const float* bias = nullptr;  ///< [columns], added to the sums; null: none
+  /// Tokens from one tap to the next; the state has as many rows for each tap before the last.
+  /// OpenCL has 1 alone.
+  int64_t dilation = 1;
 };
 
 /// Gated delta rule. Sizes as in GatedDeltaSpec.
@@ -262,19 +265,21 @@ struct CompressShape {
   LayerCache cache;         ///< of this layer in the batch's pages
   bool index_keys = false;  ///< entries go to LayerCache::entry_keys, else to LayerCache::entries
   int64_t state = 0;        ///< byte offset in a sequence's state, see compress_state_bytes
+  bool average = false;     ///< the mean of the values: rows have no gates, and there is no bias
 
   constexpr int64_t columns() const { return overlap ? 2 * dim : dim; }  ///< of values
   constexpr int64_t rows() const { return overlap ? 2 * rate : rate; }   ///< that an entry sums
+  constexpr int64_t row_size() const { return average ? columns() : 2 * columns(); }
 };
 /// Weights of a compressor, in device memory.
 struct CompressWeights {
-  const float* bias;         ///< [rate, columns()], added to gates
+  const float* bias;         ///< [rate, columns()], added to gates; null for an average
   const float* norm;         ///< [dim]; null: no norm
   const float* frequencies;  ///< radians per position
 };
-/// f32 [rows(), 2 · columns()]: the last values and gates; position p is row p % rows().
+/// f32 [rows(), row_size()]: the last values and gates; position p is row p % rows().
 constexpr int64_t compress_state_bytes(const CompressShape& shape) {
-  return shape.rows() * 2 * shape.columns() * static_cast<int64_t>(sizeof(float));
+  return shape.rows() * shape.row_size() * static_cast<int64_t>(sizeof(float));
 }
 
 /// The indexer of compressed attention: its heads share one key for each entry.
@@ -301,6 +306,16 @@ struct CompressedShape {
   const int32_t* selected = nullptr;
   int64_t top_k = 0;
   LayerCache cache = {};  ///< of this layer in the batch's pages
+};
+
+/// N-grams of token ids, hashed to rows of a table (Qwen3.8-Flash-Next). Pointers are to device
+/// memory.
+struct NgramShape {
+  int64_t size;   ///< tokens of the longest n-gram; the shortest one has 2
+  int64_t heads;  ///< of each length
+  const uint64_t *multipliers, *sizes, *offsets;  ///< see NgramDescription
+  int32_t boundary;  ///< ends a text, and stands for all tokens before it
+  int64_t state;     ///< byte offset in a sequence's state: i32 [size - 1], the last tokens
 };
 
 /// Hyper-connections with doubly stochastic mixing (Zhu et al., "Hyper-Connections", 2024; Xie et
@@ -531,8 +546,8 @@ class Ops {
   // Compressed attention and hyper-connections. They, and route_by_token, return an error
   // (kUnsupported) on a device without kernels for them; plans refuse such devices before.
 
-  /// Appends the entries that this step completes. rows [tokens, 2 · columns()]: values, then
-  /// gates. Reads and writes the state of each sequence. Errors: those of append.
+  /// Appends the entries that this step completes. rows [tokens, row_size()]: values, then gates.
+  /// Reads and writes the state of each sequence. Errors: those of append.
   virtual Status compress(const Matrix& rows, const CompressWeights& weights,
                           const CompressShape& shape, const Batch& batch, Stream);
   /// For each token that sees more than top_k entries: those with the largest
@@ -558,6 +573,20 @@ class Ops {
   /// stream_k ← output weight_k · branch + Σ_i mixing[i, k] · stream_i
   virtual Status expand_streams(const Matrix& streams, const Matrix& branch, int64_t num_streams,
                                 const float* kept, Stream);
+
+  // Gated residual streams and n-grams, likewise.
+
+  /// stream_k ← stream_k + 2 · σ(weights[t, k] / n) · branch; weights [tokens, n].
+  virtual Status inject_streams(const Matrix& streams, const Matrix& branch, const Matrix& weights,
+                                Stream);
+  /// rows [tokens, (size - 1) · heads]: for each head of n-grams of n = 2 … size tokens its offset,
+  /// plus the exclusive or of id_j · multiplier_j, j < n, modulo its size. id_j is the j-th token
+  /// before this one, or the boundary if one of the tokens between is.
+  virtual Status hash_ngrams(const NgramShape& shape, const Batch& batch, int32_t* rows, Stream);
+  /// out_k = σ(f(key_k · query_k / √columns)) · value for each stream, f(x) = sign(x) √max(|x|,
+  /// 1e-6). keys, queries and out have all streams side by side.
+  virtual Status gate_streams(const Matrix& keys, const Matrix& queries, const Matrix& value,
+                              const Matrix& out, Stream);
 };
 
 }  // namespace moracle

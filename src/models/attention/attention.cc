@@ -56,7 +56,10 @@ Error no_kernels_for(const char* what, Platform platform) {
 
 Status check_attention(const AttentionDescription& attention, Platform platform, DType cache) {
   const auto* const latent = std::get_if<LatentDescription>(&attention);
-  if (latent != nullptr && latent->spec.indexer.pool > 0 && platform == Platform::kOpenCl)
+  const auto* const heads = std::get_if<GroupedQueryDescription>(&attention);
+  const bool pools = (latent != nullptr && latent->spec.indexer.pool > 0) ||
+                     (heads != nullptr && heads->spec.indexer.pool > 0);
+  if (pools && platform == Platform::kOpenCl)
     return no_kernels_for("sparse attention to pools of positions", platform);
   if (!std::holds_alternative<CompressedDescription>(attention)) return {};
   if (platform == Platform::kOpenCl) return no_kernels_for("compressed attention", platform);

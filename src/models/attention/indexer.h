@@ -15,6 +15,11 @@
 //
 //   q = W_q norm(W_qa x)                     per index head
 //   k = Σ softmax(W_g x + bias) · LayerNorm(W_k x)       of each column over the pool, cached
+//
+// Or the key of a pool is an average (Qwen3.8-Flash-Next):
+//
+//   q = RoPE(norm(W_q x))                    per index head, all of which have the weight 1
+//   k = RoPE(norm(mean of W_k x))            at the pool's first position, cached
 #pragma once
 
 #include "models/attention/attention.h"
@@ -46,13 +51,16 @@ class Indexer {
   IndexerSpec spec_;
   Rotary rotary_;
   Status norm_keys(const Matrix& k, const AttentionStep& step) const;
-  Status select_pools(const Matrix& x, const Matrix& q_input, const IndexerScratch& scratch,
+  Status select_pools(const Matrix& x, const Matrix& q_input, const float* frequencies,
+                      const IndexerScratch& scratch, const AttentionStep& step);
+  Status append_pools(const Matrix& x, const float* frequencies, const IndexerScratch& scratch,
                       const AttentionStep& step);
 
   Buffer q_norm_, k_norm_;  // q_norm_ is empty without blocks
-  Buffer pool_bias_;        // of pools
+  Buffer pool_bias_;        // of pools that are no averages
+  Buffer ones_;             // of averages: a weight for each head
   std::optional<AdaptedLinear> q_, k_, weights_;
-  std::optional<AdaptedLinear> pool_gates_;  // of pools
+  std::optional<AdaptedLinear> pool_gates_;  // of pools that are no averages
 };
 
 /// Lets tokens see what the step's last indexer chose. A GPU has a kernel of its own for

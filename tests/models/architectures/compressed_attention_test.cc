@@ -1,6 +1,6 @@
-// DeepSeek-V4: compressed attention, hyper-connections and hash layers; GLM-5.3-Flash, where they
-// are the same. architectures_test.cc compares the same models with transformers, beyond the
-// window, the rates and the top-k.
+// DeepSeek-V4: compressed attention, hyper-connections and hash layers; GLM-5.3-Flash and
+// Qwen3.8-Flash-Next, where they are the same. architectures_test.cc compares the same models with
+// transformers, beyond the window, the rates and the top-k.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 

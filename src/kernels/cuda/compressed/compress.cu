@@ -40,8 +40,7 @@ struct SequenceRows {
     before = state == nullptr ? nullptr : reinterpret_cast<const float*>(state + args.shape.state);
     after = reinterpret_cast<float*>(batch.states[2 * sequence + 1] + args.shape.state);
   }
-  __device__ int64_t size() const { return 2 * a.shape.columns(); }
-  __device__ int64_t slot(int64_t p) const { return p % a.shape.rows() * size(); }
+  __device__ int64_t slot(int64_t p) const { return p % a.shape.rows() * a.shape.row_size(); }
   __device__ float at(int64_t p, int64_t c) const {
     return p >= position ? load(a.rows, first + p - position, c) : before[slot(p) + c];
   }
@@ -71,10 +70,20 @@ __device__ float sum_column(const SequenceRows& rows, int64_t entry, int64_t c) 
   return out / sum;
 }
 
+// The mean of one column.
+__device__ float average_column(const SequenceRows& rows, int64_t entry, int64_t c) {
+  const int64_t rate = rows.a.shape.rate;
+  float sum = 0;
+#pragma unroll 4
+  for (int64_t j = 0; j < rate; ++j) sum += rows.at(entry * rate + j, c);
+  return sum / static_cast<float>(rate);
+}
+
 // Keeps the last rows() tokens of a sequence. The first token of a short step also copies the rows
 // that no token of the step replaces.
 __device__ void write_state(const SequenceRows& rows, int64_t token) {
-  const int64_t size = rows.size(), kept = rows.a.shape.rows(), number = token - rows.first;
+  const int64_t size = rows.a.shape.row_size(), kept = rows.a.shape.rows(),
+                number = token - rows.first;
   if (rows.count - number <= kept) {
     float* const to = rows.after + rows.slot(rows.position + number);
     for (int64_t c = threadIdx.x; c < size; c += kCompressThreads)
@@ -129,7 +138,7 @@ __global__ void __launch_bounds__(kCompressThreads) compress(const CompressArgs 
     const int32_t number = position / rate;
     __syncthreads();  // wait until the previous entry has been stored
     for (int64_t c = threadIdx.x; c < shape.dim; c += kCompressThreads)
-      entry[c] = sum_column(rows, number, c);
+      entry[c] = shape.average ? average_column(rows, number, c) : sum_column(rows, number, c);
     norm_and_rotate(a, entry, int64_t{number} * rate);
     const EntryPlace place = entry_place(number, shape.rate, a.batch.page);
     std::byte* const page = a.batch.pages[a.batch.first_page[sequence] + place.page];
