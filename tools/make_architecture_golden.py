@@ -47,6 +47,12 @@ DEEPSEEK_V4 = dict(num_key_value_heads=1, head_dim=8, q_lora_rank=10, qk_rope_he
                    o_lora_rank=6, index_n_heads=8, index_head_dim=6, index_topk=3,
                    compress_rates=dict(compressed_sparse_attention=2, heavily_compressed_attention=4),
                    compress_rope_theta=4e4)
+# KDA, and MLA whose indexer chooses pools of positions; several residual streams.
+GLM5_NEXT = dict({key: value for key, value in DEEPSEEK.items() if key != "first_k_dense_replace"}, n_shared_experts=1,
+                 qk_rope_head_dim=0, q_lora_rank=10, index_n_heads=8, index_head_dim=6, swiglu_limit=0.6,
+                 linear_head_dim=6, linear_num_heads=4, num_hidden_layers=4, pad_token_id=0)
+GLM5_NEXT_VISION = dict(depth=1, hidden_size=8, intermediate_size=8, num_heads=2, patch_size=2, temporal_patch_size=1,
+                        spatial_merge_size=1, out_hidden_size=24, projection_intermediate_size=8)
 GLM = dict(num_key_value_heads=2, head_dim=8, intermediate_size=28, moe_intermediate_size=8,
            n_routed_experts=8, num_experts_per_tok=3, n_shared_experts=2, n_group=1, topk_group=1,
            routed_scaling_factor=1.7, first_k_dense_replace=1)
@@ -76,6 +82,10 @@ HYBRID = dict(QWEN, head_dim=8, num_hidden_layers=3, shared_expert_intermediate_
               linear_num_key_heads=2, linear_num_value_heads=4,
               layer_types=["linear_attention", "full_attention", "linear_attention"],
               rope_parameters=dict(rope_type="default", rope_theta=1e4, partial_rotary_factor=0.5))
+# Gated residual streams, n-grams, and attention to pools of positions whose index keys are averages.
+QWEN4_EXP = dict({key: value for key, value in HYBRID.items() if key not in ("rope_theta", "intermediate_size")},
+                 num_hidden_layers=4, num_experts=8, num_experts_per_tok=3, hc_lowrank=10, indexer_n_heads=8,
+                 indexer_kv_heads=1, indexer_head_dim=6, ngram_vocab_size_base=30, make_ngram_vocab_size_divisible_by=8)
 # Heads of Mamba-2 whose columns are not hidden_size times `expand`.
 NEMOTRON = dict(num_key_value_heads=2, head_dim=8, intermediate_size=28, moe_intermediate_size=8,
                 moe_shared_expert_intermediate_size=14, n_routed_experts=8, num_experts_per_tok=3,
@@ -172,6 +182,26 @@ MODELS = {
         DEEPSEEK_V4, seed=7, num_hidden_layers=4, num_hash_layers=0, hc_mult=4, hc_sinkhorn_iters=20,
         n_routed_experts=4,
         layer_types=2 * ["heavily_compressed_attention"] + 2 * ["compressed_sparse_attention"])),
+    "glm5_next_pools": (transformers.Glm5NextConfig, dict(
+        GLM5_NEXT, seed=107, n_group=1, topk_group=1, index_kpool=4, index_topk=8,
+        mlp_layer_types=["dense", "sparse", "sparse", "sparse"], indexer_types=4 * ["full"],
+        layer_types=2 * ["linear_attention", "indexed_attention"])),
+    # Pools that do not divide a page of the cache. Decays without a bound, and a layer that shares a selection.
+    "glm5_next_shared": (transformers.Glm5NextConfig, dict(
+        GLM5_NEXT, seed=2, n_shared_experts=2, index_kpool=3, index_topk=9, hc_mult=3, hc_sinkhorn_iters=3,
+        attention_bias=True, norm_topk_prob=False, linear_head_dim=16, linear_num_heads=2, linear_conv_kernel_dim=3,
+        linear_lower_bound=None, mlp_layer_types=["sparse", "dense", "sparse", "sparse"],
+        indexer_types=["full", "shared", "full", "full"],
+        layer_types=["indexed_attention", "indexed_attention", "linear_attention", "indexed_attention"])),
+    "qwen4_exp": (transformers.Qwen4ExpTextConfig, dict(
+        QWEN4_EXP, seed=15, hc_count=4, ple_layer_ids=[2], output_gate_type="sigmoid", heads_per_ngram=2,
+        split_ngram_parts=4, ple_embed_dim=24, indexer_budget=8, indexer_compress_ratio=4,
+        layer_types=["linear_attention", "linear_attention", "indexed_attention", "indexed_attention"])),
+    "qwen4_exp_bigrams": (transformers.Qwen4ExpTextConfig, dict(
+        QWEN4_EXP, seed=3, hc_count=3, ple_layer_ids=[1, 4], ngram_size=2, heads_per_ngram=3, split_ngram_parts=1,
+        ple_conv_kernel_size=2, ple_embed_dim=12, indexer_budget=9, indexer_compress_ratio=3, attention_bias=True,
+        norm_topk_prob=False, eos_token_id=[5, 1],
+        layer_types=["linear_attention", "indexed_attention", "indexed_attention", "linear_attention"])),
     # The same beyond the top-k of the indexer.
     "deepseek_v32_sparse": (transformers.DeepseekV32Config, dict(
         DEEPSEEK, seed=17, q_lora_rank=10, index_topk=8, index_head_dim=6, index_n_heads=8,
@@ -469,6 +499,7 @@ MODELS |= {
 
 # AutoModelForCausalLM does not know these.
 CLASSES = {transformers.Mistral4Config: transformers.Mistral4ForCausalLM,
+           transformers.Glm5NextConfig: transformers.Glm5NextForConditionalGeneration,
            transformers.MiniMaxM3VLTextConfig: transformers.models.minimax_m3_vl.MiniMaxM3VLForCausalLM}
 
 # Models whose config wraps that of the language model; their files also hold a vision part.
@@ -508,6 +539,8 @@ WRAPPED = {
                          layer_types=["full_attention", "sliding_attention"]),
                     dict(hidden_size=8, mlp_ratio=1.0, num_hidden_layers=1, num_attention_heads=2,
                          image_size=4, patch_size=2)),
+    "glm5_next": (transformers.Glm5NextForConditionalGeneration, transformers.Glm5NextConfig,
+                  MODELS["glm5_next_pools"][1], GLM5_NEXT_VISION),
     # One selection for all heads.
     "minimax_m3": (transformers.MiniMaxM3SparseForConditionalGeneration, transformers.MiniMaxM3VLConfig,
                    dict(MINIMAX_M3, index_n_heads=1),
@@ -603,21 +636,40 @@ def drop_derived_sizes(folder: pathlib.Path, source: pathlib.Path) -> None:
     shutil.copytree(folder, source)
 
 
+def keep_language_model(folder: pathlib.Path, source: pathlib.Path) -> None:
+    """Files of the language model alone have its keys at the outermost level."""
+    shutil.copytree(folder, source)
+    rewrite(folder, lambda name: ".visual." not in name)
+    config_file = folder / "config.json"
+    config = json.loads(config_file.read_text())
+    text = {key: value for key, value in config["text_config"].items() if key != "model_type"}
+    own = {key: value for key, value in config.items() if not key.endswith("_config") and "_token_id" not in key}
+    config_file.write_text(json.dumps({**own, **text}))
+
+
+def drop_hashes(folder: pathlib.Path, source: pathlib.Path) -> None:
+    """They follow from config.json."""
+    rewrite(folder, lambda name: not name.endswith(("layer_multipliers", "ngram_heads_offsets", "ngram_heads_vocab_sizes")))
+    shutil.copytree(folder, source)
+
+
 # What changes the files of a model. transformers reads the other folder.
 CHANGES = {"step3p7_fp8": store_experts_as_fp8, "longcat_flash": drop_zero_experts,
            "minimax": drop_decay_tables, "minimax_even": drop_decay_tables, "minimax_window": drop_decay_tables,
            "minimax_rotary_dim": drop_decay_tables,
+           "qwen4_exp": drop_hashes, "qwen4_exp_bigrams": drop_hashes,
+           "glm5_next_pools": keep_language_model, "glm5_next_shared": keep_language_model,
            "bailing_hybrid": drop_derived_sizes, "bailing_hybrid_plain": drop_derived_sizes}
 
 
 @contextlib.contextmanager
 def far_from_ties(least: float):
     """Asserts that indexers of positions or blocks, and the groups of routers, choose by at least so much: all take the top-k of
-    tensors with at least three dimensions."""
+    tensors with at least three dimensions, or, by token, with one."""
     topk = torch.Tensor.topk
 
     def checked(self, k, *args, **kwargs):
-        if self.ndim >= 3 and self.shape[-1] > k:
+        if (self.ndim >= 3 or self.ndim == 1) and self.shape[-1] > k:
             scores = self.sort(dim=-1, descending=True).values
             gaps = (scores[..., k - 1] - scores[..., k])[scores[..., k] > -1e30]
             assert gaps.numel() == 0 or gaps.min() > least, gaps.min()
@@ -664,10 +716,12 @@ def write(folder: pathlib.Path, config_class, settings: dict, model_class=AutoMo
     state = model.state_dict()
     # These norms multiply by 1 + weight.
     centre = 0 if config.model_type in ("qwen3_next", "qwen3_5_moe_text", "qwen3_5_moe", "step3p7", "minimax_m3_vl",
-                                    "minimax_m3_vl_text") else 1
+                                    "minimax_m3_vl_text", "qwen4_exp_text") else 1
     for name, tensor in state.items():
         if name == "lm_head.weight" and config.tie_word_embeddings:
             continue
+        if not tensor.is_floating_point() and not name.endswith("tid2eid"):
+            continue  # the hashes of n-grams
         tensor.copy_(draw(name, tensor.shape, random, centre))
     model.tie_weights()
     folder.mkdir(parents=True)
@@ -710,9 +764,10 @@ def main() -> None:
     print(f"torch {torch.__version__}, transformers {transformers.__version__}")
     for name, (config_class, settings) in MODELS.items():
         sensitive = name in ("minimax_window", "minimax_rotary_dim")
-        kind = "sensitive" if sensitive else "compressed" if name.startswith("deepseek_v4") else "architectures"
-        write(output / kind / name, config_class, settings,
-              CLASSES.get(config_class, AutoModelForCausalLM))
+        compressed = name.startswith(("deepseek_v4", "glm5_next", "qwen4_exp"))
+        kind = "sensitive" if sensitive else "compressed" if compressed else "architectures"
+        write(output / kind / name, config_class, settings, CLASSES.get(config_class, AutoModelForCausalLM),
+              GLM5_NEXT_VISION if config_class is transformers.Glm5NextConfig else None)
     for name, (model_class, config_class, settings, vision) in WRAPPED.items():
         write(output / "multimodal" / name, config_class, settings, model_class, vision)
 

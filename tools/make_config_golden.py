@@ -6,7 +6,7 @@ config.json lacks, and which rotary frequencies its models compute from every pl
     python3 tools/make_config_golden.py [output]
 
 defaults.json holds for each architecture the defaults of its configuration class ("defaults"), and for each tiny model
-of tests/golden/architectures what leaving out one key makes of the others ("left_out"; only where the key's own default
+of tests/golden/architectures, and of GLM-5.3-Flash and Qwen3.8-Flash-Next, what leaving out one key makes of the others ("left_out"; only where the key's own default
 does not say it: lists by layer, rotary settings). rope.json holds the cases of ROPE, and for one model of
 each family the `inv_freq` and `attention_scaling` of each case, with MLA also the attention's `scaling`. A case is
 missing where transformers fails to compute it.
@@ -40,6 +40,7 @@ CLASSES = {
     "Gemma4ForCausalLM": transformers.Gemma4TextConfig,
     "Glm4MoeForCausalLM": transformers.Glm4MoeConfig,
     "Glm4MoeLiteForCausalLM": transformers.Glm4MoeLiteConfig,
+    "Glm5NextForConditionalGeneration": transformers.Glm5NextTextConfig,
     "GlmMoeDsaForCausalLM": transformers.GlmMoeDsaConfig,
     "GptOssForCausalLM": transformers.GptOssConfig,
     "GraniteMoeForCausalLM": transformers.GraniteMoeConfig,
@@ -199,6 +200,8 @@ def defaults_of(architecture: str) -> dict:
         defaults["first_k_dense_replace"] = whole.mlp_layer_types.count("dense")
     if config_class in (transformers.Qwen3NextConfig, transformers.Qwen3_5MoeTextConfig):
         defaults["full_attention_interval"] = 1 + whole.layer_types.index("full_attention")
+    if config_class is transformers.Qwen4ExpTextConfig:
+        defaults["full_attention_interval"] = 1 + whole.layer_types.index("indexed_attention")
     return defaults
 
 
@@ -211,7 +214,9 @@ def effective(config_class, config: dict) -> dict:
 def left_out(config_class, config: dict, defaults: dict) -> dict:
     whole = effective(config_class, config)
     found = {}
-    for key in sorted(set(config) - NOT_OF_THE_MODEL):
+    # Texts end n-grams.
+    read_too = {"eos_token_id"} if config_class is transformers.Qwen4ExpTextConfig else set()
+    for key in sorted(set(config) - (NOT_OF_THE_MODEL - read_too)):
         less = {other: value for other, value in config.items() if other != key}
         try:
             read = effective(config_class, less)
@@ -279,6 +284,7 @@ def main() -> None:
                                "left_out": {}} for architecture in CLASSES}
     rope = {"cases": ROPE | PARTIAL, "models": {}}
     folders = sorted((ROOT / "architectures").iterdir()) + [ROOT / "multimodal/qwen3_vl_moe"]
+    folders += sorted((ROOT / "compressed").glob("glm5_next_*")) + sorted((ROOT / "compressed").glob("qwen4_exp*"))
     for folder in folders:
         config = json.loads((folder / "config.json").read_text(), object_hook=unwrapped)
         architecture = BY_TYPE.get(config["model_type"], config["architectures"][0])
@@ -287,7 +293,8 @@ def main() -> None:
         print(folder.name)
         entry["left_out"][folder.name] = left_out(config_class, config, entry["defaults"])
         # Some have settings by kind of layer or by layer, Phi-3.5-MoE no other settings than LongRoPE's.
-        if config_class is transformers.NemotronHConfig or len(entry["left_out"]) > 1 or folder.name in (
+        if config_class in (transformers.NemotronHConfig, transformers.Glm5NextTextConfig,
+                            transformers.Qwen4ExpTextConfig) or len(entry["left_out"]) > 1 or folder.name in (
                 "gemma4", "granite_moe_swa", "kimi_linear", "laguna", "mellum", "mimo_v2_flash", "phimoe", "qwen3_vl_moe"):
             continue
         cases = {}

@@ -43,8 +43,8 @@ struct LayerCache {
   /// Byte offset and type of the index keys [page, index head_dim] of sparse attention.
   int64_t index_keys = 0;
   DType index_dtype = DType::kF32;
-  /// Byte offsets of compressed entries [entries_per_page, head_dim] and of their index keys
-  /// [entries_per_page, index head_dim], both of `dtype`.
+  /// Byte offsets of compressed entries [entries_per_page, head_dim], of `dtype`, and of their
+  /// index keys [entries_per_page, index head_dim], of `index_dtype`.
   int64_t entries = 0, entry_keys = 0;
 };
 

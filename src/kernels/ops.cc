@@ -45,7 +45,8 @@ Status Ops::norm_and_gate(const Matrix& x, const GatedNorm& norm, const Matrix& 
 namespace {
 
 Error no_kernels(const char* what) {
-  return {ErrorKind::kUnsupported, "", what, "a CPU", "other devices have no kernels for it"};
+  return {ErrorKind::kUnsupported, "", what, "a CPU or an NVIDIA GPU",
+          "other devices have no kernels for it"};
 }
 
 }  // namespace
@@ -59,7 +60,7 @@ Status Ops::compress(const Matrix&, const CompressWeights&, const CompressShape&
   return no_kernels("compressed attention");
 }
 Status Ops::select_entries(const Matrix&, const Matrix&, const Batch&, const EntryIndexShape&,
-                           int32_t*, Stream) {
+                           int32_t*, std::byte*, Stream) {
   return no_kernels("compressed attention");
 }
 Status Ops::attend_compressed(const Matrix&, const Batch&, const CompressedShape&, const Matrix&,
@@ -72,6 +73,15 @@ Status Ops::collapse_streams(const Matrix&, const HyperWeights&, const HyperShap
 }
 Status Ops::expand_streams(const Matrix&, const Matrix&, int64_t, const float*, Stream) {
   return no_kernels("hyper-connections");
+}
+Status Ops::inject_streams(const Matrix&, const Matrix&, const Matrix&, Stream) {
+  return no_kernels("gated residual streams");
+}
+Status Ops::hash_ngrams(const NgramShape&, const Batch&, int32_t*, Stream) {
+  return no_kernels("n-grams");
+}
+Status Ops::gate_streams(const Matrix&, const Matrix&, const Matrix&, const Matrix&, Stream) {
+  return no_kernels("n-grams");
 }
 
 size_t top_k_scratch_bytes(int64_t rows, int64_t cols, int64_t k, DType activations) {

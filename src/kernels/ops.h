@@ -65,6 +65,10 @@ struct AttentionShape {
   /// With blocks, `selected` [tokens, selections, top_k / block] holds numbers of blocks of so many
   /// positions. A selection serves num_kv_heads / selections heads of keys.
   int64_t block = 1, selections = 1;
+  /// Blocks are pools (GLM-5.3): only those that a token sees as a whole are selected, and the
+  /// token also sees the positions behind the last of them. It selects if it sees more than
+  /// top_k / block whole blocks.
+  bool pools = false;
   LayerCache cache = {};         ///< of this layer in the batch's pages
   bool batch_invariant = false;  ///< a token's bits depend on its sequence alone, not on how
                                  ///< many of its tokens one step takes (a CPU's do so without
@@ -83,14 +87,18 @@ struct AttentionShape {
   constexpr int64_t selection_at(int64_t token, int64_t kv_head) const {
     return (token * selections + kv_head * selections / num_kv_heads) * (top_k / block);
   }
+  /// The first position whose token sees a selection, which is also the most positions that it
+  /// sees.
+  constexpr int64_t first_selecting() const { return pools ? top_k + block - 1 : top_k; }
   /// Positions that a token sees of a selection whose last entry is `last`: the token's own block
   /// ends with the token.
   constexpr int64_t seen_of_selection(int64_t position, int64_t last) const {
+    if (pools) return top_k + (position + 1) % block;
     return last == position / block ? top_k - block + position % block + 1 : top_k;
   }
   /// The most positions that a token sees, in contexts of up to `longest`.
   constexpr int64_t most_seen(int64_t longest) const {
-    if (selected != nullptr && top_k < longest) longest = top_k;
+    if (selected != nullptr && first_selecting() < longest) longest = first_selecting();
     if (window > 0 && window < longest) longest = window;
     return chunk > 0 && chunk < longest ? chunk : longest;
   }
@@ -113,8 +121,8 @@ struct IndexShape {
   int64_t block = 1;         ///< of select_blocks: positions of a block
   int64_t local_blocks = 0;  ///< likewise: the last blocks up to the token's own always count
 };
-/// Bytes of device scratch that select_positions and select_blocks need: a GPU keeps the scores of
-/// some tokens there. `activations`: the device's activation dtype.
+/// Bytes of device scratch that select_positions, select_blocks and select_entries need: a GPU
+/// keeps the scores of some tokens there. `activations`: the device's activation dtype.
 size_t select_scratch_bytes(DType activations);
 
 /// Maximum k of find_top_k.
@@ -192,6 +200,9 @@ struct ConvolutionShape {
   int64_t state;         ///< byte offset in a sequence's state: the last kernel - 1 rows of x, f32
   HeadSplit split = {};  ///< of x; weights, state and output have the other order
   const float* bias = nullptr;  ///< [columns], added to the sums; null: none
+  /// Tokens from one tap to the next; the state has as many rows for each tap before the last.
+  /// OpenCL has 1 alone.
+  int64_t dilation = 1;
 };
 
 /// Gated delta rule. Sizes as in GatedDeltaSpec.
@@ -254,19 +265,21 @@ struct CompressShape {
   LayerCache cache;         ///< of this layer in the batch's pages
   bool index_keys = false;  ///< entries go to LayerCache::entry_keys, else to LayerCache::entries
   int64_t state = 0;        ///< byte offset in a sequence's state, see compress_state_bytes
+  bool average = false;     ///< the mean of the values: rows have no gates, and there is no bias
 
   constexpr int64_t columns() const { return overlap ? 2 * dim : dim; }  ///< of values
   constexpr int64_t rows() const { return overlap ? 2 * rate : rate; }   ///< that an entry sums
+  constexpr int64_t row_size() const { return average ? columns() : 2 * columns(); }
 };
 /// Weights of a compressor, in device memory.
 struct CompressWeights {
-  const float* bias;         ///< [rate, columns()], added to gates
-  const float* norm;         ///< [dim]
+  const float* bias;         ///< [rate, columns()], added to gates; null for an average
+  const float* norm;         ///< [dim]; null: no norm
   const float* frequencies;  ///< radians per position
 };
-/// f32 [rows(), 2 · columns()]: the last values and gates; position p is row p % rows().
+/// f32 [rows(), row_size()]: the last values and gates; position p is row p % rows().
 constexpr int64_t compress_state_bytes(const CompressShape& shape) {
-  return shape.rows() * 2 * shape.columns() * static_cast<int64_t>(sizeof(float));
+  return shape.rows() * shape.row_size() * static_cast<int64_t>(sizeof(float));
 }
 
 /// The indexer of compressed attention: its heads share one key for each entry.
@@ -295,6 +308,16 @@ struct CompressedShape {
   LayerCache cache = {};  ///< of this layer in the batch's pages
 };
 
+/// N-grams of token ids, hashed to rows of a table (Qwen3.8-Flash-Next). Pointers are to device
+/// memory.
+struct NgramShape {
+  int64_t size;   ///< tokens of the longest n-gram; the shortest one has 2
+  int64_t heads;  ///< of each length
+  const uint64_t *multipliers, *sizes, *offsets;  ///< see NgramDescription
+  int32_t boundary;  ///< ends a text, and stands for all tokens before it
+  int64_t state;     ///< byte offset in a sequence's state: i32 [size - 1], the last tokens
+};
+
 /// Hyper-connections with doubly stochastic mixing (Zhu et al., "Hyper-Connections", 2024; Xie et
 /// al., "mHC", 2025): the residual stream is several streams side by side in a row.
 struct HyperShape {
@@ -305,9 +328,9 @@ struct HyperShape {
 };
 /// With n streams: rows of `projection` and numbers of `base` are those of the n input weights,
 /// then the n output weights, then the mixing matrix [n, n]. `scale` has a number for each of the
-/// three. At the end of a model there are only input weights.
+/// three. At the end of a model there are only input weights, or none: the mean of the streams.
 struct HyperWeights {
-  const float* projection;  ///< [n + n + n², n · hidden_size]
+  const float* projection;  ///< [n + n + n², n · hidden_size]; null: the mean
   const float* base;
   const float* scale;
 };
@@ -523,15 +546,16 @@ class Ops {
   // Compressed attention and hyper-connections. They, and route_by_token, return an error
   // (kUnsupported) on a device without kernels for them; plans refuse such devices before.
 
-  /// Appends the entries that this step completes. rows [tokens, 2 · columns()]: values, then
-  /// gates. Reads and writes the state of each sequence. Errors: those of append.
+  /// Appends the entries that this step completes. rows [tokens, row_size()]: values, then gates.
+  /// Reads and writes the state of each sequence. Errors: those of append.
   virtual Status compress(const Matrix& rows, const CompressWeights& weights,
                           const CompressShape& shape, const Batch& batch, Stream);
   /// For each token that sees more than top_k entries: those with the largest
   ///   scale · Σ_h weights[h] · max(0, q_h · k_e)
   /// Otherwise as select_positions.
   virtual Status select_entries(const Matrix& q, const Matrix& weights, const Batch& batch,
-                                const EntryIndexShape& shape, int32_t* selected, Stream);
+                                const EntryIndexShape& shape, int32_t* selected, std::byte* scratch,
+                                Stream);
   /// out = softmax(q kᵀ · scale) k over what CompressedShape says, heads side by side. The caches
   /// already hold the batch's own positions and entries.
   virtual Status attend_compressed(const Matrix& q, const Batch& batch,
@@ -542,12 +566,27 @@ class Ops {
   /// and, unless `kept` is null, [tokens, hyper_floats]:
   ///   output weights 2 · σ(x · scale_1 + base); mixing matrix softmax of each row of x · scale_2 +
   ///   base, plus epsilon, then divided in turn by the sums of its columns and of its rows
-  /// streams [tokens, n · hidden_size], out [tokens, hidden_size].
+  /// streams [tokens, n · hidden_size], out [tokens, hidden_size]. Without a projection: the mean
+  /// of the streams.
   virtual Status collapse_streams(const Matrix& streams, const HyperWeights& weights,
                                   const HyperShape& shape, const Matrix& out, float* kept, Stream);
   /// stream_k ← output weight_k · branch + Σ_i mixing[i, k] · stream_i
   virtual Status expand_streams(const Matrix& streams, const Matrix& branch, int64_t num_streams,
                                 const float* kept, Stream);
+
+  // Gated residual streams and n-grams, likewise.
+
+  /// stream_k ← stream_k + 2 · σ(weights[t, k] / n) · branch; weights [tokens, n].
+  virtual Status inject_streams(const Matrix& streams, const Matrix& branch, const Matrix& weights,
+                                Stream);
+  /// rows [tokens, (size - 1) · heads]: for each head of n-grams of n = 2 … size tokens its offset,
+  /// plus the exclusive or of id_j · multiplier_j, j < n, modulo its size. id_j is the j-th token
+  /// before this one, or the boundary if one of the tokens between is.
+  virtual Status hash_ngrams(const NgramShape& shape, const Batch& batch, int32_t* rows, Stream);
+  /// out_k = σ(f(key_k · query_k / √columns)) · value for each stream, f(x) = sign(x) √max(|x|,
+  /// 1e-6). keys, queries and out have all streams side by side.
+  virtual Status gate_streams(const Matrix& keys, const Matrix& queries, const Matrix& value,
+                              const Matrix& out, Stream);
 };
 
 }  // namespace moracle

@@ -34,6 +34,8 @@ struct DecoderSpec {
   int64_t num_streams = 1;
   int64_t sinkhorn_iterations = 0;
   float hyper_epsilon = 0;
+  /// Gated residual streams in place of hyper-connections: the rank of their input gates; 0: none.
+  int64_t residual_rank = 0;
   bool operator==(const DecoderSpec&) const = default;
 };
 
@@ -62,27 +64,41 @@ enum class OutputGate : uint8_t {
   kPerHead,      ///< one further row behind v for each head
 };
 
-/// The indexer of sparse attention: it chooses the positions that a token sees (DSA), or each of
-/// its heads chooses blocks of positions for num_kv_heads / num_heads heads of keys (MiniMax-M3).
+/// The indexer of sparse attention: it chooses the positions that a token sees (DSA), or pools of
+/// them, or each of its heads chooses blocks of positions for num_kv_heads / num_heads heads of
+/// keys (MiniMax-M3).
 struct IndexerSpec {
   int64_t top_k = 0;  ///< positions that a token sees; 0: all, there is no indexer
   int64_t num_heads = 0, head_dim = 0;
-  bool interleaved = false;    ///< RoPE of the first columns of each head, see Rotary
-  bool shared = false;         ///< the layer sees what the last layer with an indexer chose
-  int64_t block = 0;           ///< positions of a block, which divide top_k; 0: it has none
-  int64_t local_blocks = 0;    ///< the last blocks up to the token's own are always chosen
-  float norm_epsilon = 1e-6f;  ///< of the norms of q and k
-  int64_t num_selections() const { return block > 0 ? num_heads : 1; }    ///< of a token
-  int64_t selected() const { return block > 0 ? top_k / block : top_k; }  ///< entries of one
+  bool interleaved = false;  ///< RoPE of the first columns of each head, see Rotary
+  bool shared = false;       ///< the layer sees what the last layer with an indexer chose
+  int64_t block = 0;         ///< positions of a block, which divide top_k; 0: it has none
+  int64_t local_blocks = 0;  ///< the last blocks up to the token's own are always chosen
+  /// Positions of a pool, which divide top_k: one key for all of them, without RoPE (GLM-5.3). A
+  /// token also sees the positions behind the last whole pool. 0: there are no pools.
+  int64_t pool = 0;
+  /// The key of a pool is the mean of its keys, with a norm and RoPE. Queries come from the hidden
+  /// state, and heads have no weights (Qwen3.8-Flash-Next).
+  bool averaged = false;
+  float norm_epsilon = 1e-6f;                                           ///< of the norms of q and k
+  int64_t num_selections() const { return block > 0 ? num_heads : 1; }  ///< of a token
+  int64_t selected() const {                                            ///< entries of one
+    return block > 0 ? top_k / block : pool > 0 ? top_k / pool : top_k;
+  }
   bool operator==(const IndexerSpec&) const = default;
 };
 struct IndexerDescription {
-  /// [head_dim]: with blocks, RMSNorm of queries and of keys. Else LayerNorm of keys: the weights,
-  /// then the biases.
+  /// [head_dim]: with blocks or averages, RMSNorm of queries and of keys. Else LayerNorm of keys:
+  /// the weights, then the biases.
   std::vector<float> q_norm = {}, k_norm;
-  DescribedMatrix q;  ///< [num_heads * head_dim, q_rank]; with blocks it reads the hidden state
-  DescribedMatrix k;  ///< [head_dim, hidden_size]
-  std::optional<DescribedMatrix> weights = {};  ///< [num_heads, hidden_size]; none with blocks
+  /// [num_heads * head_dim, q_rank]; with blocks or averages it reads the hidden state.
+  DescribedMatrix q;
+  DescribedMatrix k;                            ///< [head_dim, hidden_size]
+  std::optional<DescribedMatrix> weights = {};  ///< [num_heads, hidden_size]; likewise none
+  /// With pools that are no averages: the gates that weigh the keys of a pool [head_dim,
+  /// hidden_size], and what is added to them [pool, head_dim].
+  std::optional<DescribedMatrix> pool_gates = {};
+  std::vector<float> pool_bias = {};
 };
 
 /// GQA: several query heads share one head of keys and values.
@@ -171,7 +187,7 @@ struct LatentSpec {
   int64_t q_rank = 0;  ///< 0: queries come from the hidden state itself
   int64_t kv_rank = 0;
   int64_t nope_dim = 0;  ///< columns of a query or key without RoPE; they come first
-  int64_t rope_dim = 0;  ///< columns with RoPE
+  int64_t rope_dim = 0;  ///< columns with RoPE; 0: there are none
   int64_t value_dim = 0;
   float scale = 1;             ///< multiplies the scores
   float norm_epsilon = 1e-6f;  ///< of the latent vectors
@@ -207,6 +223,7 @@ struct GatedDeltaSpec {
   int64_t kernel = 0;     ///< taps of the short convolution
   /// True: rows are stored key head by key head, each with its q, k, v, z, and its b, a.
   bool by_key_head = false;
+  bool sigmoid_gate = false;  ///< σ(z) multiplies the output, not silu(z)
   float norm_epsilon = 1e-6f;
   int64_t value_heads_per_key() const { return num_value_heads / num_key_heads; }
   int64_t keys() const { return num_key_heads * key_dim; }
@@ -340,6 +357,40 @@ struct HyperDescription {
   std::vector<float> projection, base, scale;
 };
 
+/// Gated residual streams, see GatedResidual.
+struct GatedResidualDescription {
+  std::vector<float> norm;                  ///< [num_streams * hidden_size]
+  DescribedMatrix down;                     ///< [residual_rank, num_streams * hidden_size]
+  DescribedMatrix up;                       ///< [num_streams * hidden_size, residual_rank]
+  std::optional<DescribedMatrix> inject{};  ///< [num_streams, num_streams * hidden_size]; at the
+                                            ///< end of a model: none
+};
+
+/// Embeddings of n-grams, see Ngrams.
+struct NgramSpec {
+  int64_t size = 0;      ///< tokens of the longest n-gram; the shortest one has 2
+  int64_t heads = 0;     ///< of each length
+  int64_t head_dim = 0;  ///< columns of the table
+  int64_t num_rows = 0;  ///< of the table
+  int64_t kernel = 0;    ///< taps of the convolution
+  int64_t hidden_size = 0, num_streams = 0;
+  int32_t boundary = 0;  ///< the token that ends a text
+  float norm_epsilon = 1e-6f;
+  int64_t num_heads() const { return (size - 1) * heads; }
+  int64_t streams_size() const { return num_streams * hidden_size; }
+  bool operator==(const NgramSpec&) const = default;
+};
+struct NgramDescription {
+  NgramSpec spec;
+  std::vector<uint64_t> multipliers;     ///< [size], of the token, the one before it, and so on
+  std::vector<uint64_t> sizes, offsets;  ///< [num_heads]: rows of a head, and its first one
+  std::vector<float> key_norm, query_norm, value_norm;  ///< [streams_size]
+  std::vector<float> convolution;                       ///< [streams_size, kernel]
+  DescribedMatrix table;                                ///< [num_rows, head_dim], of floats
+  DescribedMatrix key;                                  ///< [streams_size, num_heads * head_dim]
+  DescribedMatrix value;                                ///< [hidden_size, num_heads * head_dim]
+};
+
 /// Experts that are added to a dense MLP, which is the layer's `shared` (Gemma-4). The MLP reads
 /// the layer's post_norm; router and experts read their own norms of the same residual stream. All
 /// [hidden_size].
@@ -389,6 +440,9 @@ struct LayerDescription {
   bool parallel = false;  ///< the feed-forward reads the input of attention; post_norm is empty
   Shortcut shortcut = Shortcut::kNone;
   HyperDescription attention_hyper = {}, mlp_hyper = {};  ///< with several residual streams
+  /// In their place with a residual_rank.
+  std::optional<GatedResidualDescription> attention_residual = {}, mlp_residual = {};
+  std::optional<NgramDescription> ngrams = {};  ///< added to the streams before attention
   /// Of an FP8 cache: one, or one for each head of keys; empty: the file has none.
   std::vector<float> key_scales = {}, value_scales = {};
 };
@@ -432,7 +486,9 @@ struct Description {
   std::vector<IgnoredTensors> ignored = {};
   OutputShares output_shares = {};           ///< size 1: `output` is whole
   std::optional<JoinDescription> join = {};  ///< the only layer is one for multi-token prediction
-  HyperDescription final_hyper = {};         ///< with several residual streams: input weights alone
+  /// With several residual streams: input weights alone, or nothing: their mean.
+  HyperDescription final_hyper = {};
+  std::optional<GatedResidualDescription> final_residual = {};  ///< there is no final norm then
 
   /// The type of the embedding in a device's memory: as stored, but blocks become f32 on GPUs.
   DType embedding_type(Platform platform) const {
@@ -441,6 +497,16 @@ struct Description {
   }
   int64_t embedding_bytes(Platform platform) const {
     return spec.vocab_size * row_bytes(embedding_type(platform), spec.hidden_size);
+  }
+  /// The tables of n-grams, as stored.
+  int64_t ngram_bytes() const {
+    int64_t bytes = 0;
+    for (const LayerDescription& layer : layers) {
+      if (!layer.ngrams) continue;
+      const MatrixShape& table = layer.ngrams->table.shape();
+      bytes += table.n * row_bytes(table.key.dtype, table.k);
+    }
+    return bytes;
   }
 };
 

@@ -35,9 +35,7 @@ std::vector<float> decoded(const CanonicalMatrix& rows, ThreadPool& pool) {
 }
 
 // Copies a table's rows to device memory, as stored or with blocks as f32.
-Result<Buffer> read_table(const Description& description, Device& device) {
-  const DescribedMatrix& table = description.embedding;
-  const DType type = description.embedding_type(device.platform());
+Result<Buffer> read_table(const DescribedMatrix& table, DType type, Device& device) {
   const auto bytes = static_cast<size_t>(row_bytes(type, table.shape().k));
   MORACLE_TRY(Buffer memory, device.allocate(table.shape().n * bytes));
   ThreadPool& pool = kernel_device(device).host_threads();
@@ -70,10 +68,27 @@ void set_embedding(Model::State& m, Buffer&& table, DType type) {
 
 Status load_embedding(Model::State& m, const Description& description) {
   Device& device = m.workspace->device();
-  MORACLE_TRY(Buffer table, read_table(description, device));
-  set_embedding(m, std::move(table), description.embedding_type(device.platform()));
+  const DType type = description.embedding_type(device.platform());
+  MORACLE_TRY(Buffer table, read_table(description.embedding, type, device));
+  set_embedding(m, std::move(table), type);
   m.weight_bytes += description.embedding_bytes(device.platform());
   return {};
+}
+
+// The tables of n-grams; empty for layers without one.
+Result<std::vector<Buffer>> read_ngram_tables(const Description& description, Device& device) {
+  std::vector<Buffer> tables;
+  for (const LayerDescription& layer : description.layers) {
+    Buffer& table = tables.emplace_back();
+    if (!layer.ngrams) continue;
+    const DescribedMatrix& from = layer.ngrams->table;
+    MORACLE_TRY(table, read_table(from, from.shape().key.dtype, device));
+  }
+  return tables;
+}
+void set_ngram_tables(Model::State& m, std::vector<Buffer>&& tables) {
+  for (size_t l = 0; l < tables.size(); ++l)
+    if (tables[l].bytes() > 0) m.layers[l].ngrams.table = std::move(tables[l]);
 }
 
 Status allocate_activations(Model::State& m, const Description& description) {
@@ -168,6 +183,10 @@ Status load_layer(Model::State& m, Layer& to, LayerDescription&& from, Loader& l
   to.parallel = from.parallel;
   MORACLE_CHECK(load_hyper(to.attention_hyper, from.attention_hyper, loader));
   MORACLE_CHECK(load_hyper(to.mlp_hyper, from.mlp_hyper, loader));
+  if (from.ngrams) MORACLE_CHECK(to.ngrams.load(std::move(*from.ngrams), loader));
+  if (from.attention_residual)
+    MORACLE_CHECK(to.attention_residual.load(std::move(*from.attention_residual), loader));
+  if (from.mlp_residual) MORACLE_CHECK(to.mlp_residual.load(std::move(*from.mlp_residual), loader));
   MORACLE_CHECK(load_steps(m, to.attention_output, from.attention_output, loader));
   MORACLE_CHECK(load_steps(m, to.mlp_output, from.mlp_output, loader));
   if (to.attention != nullptr) MORACLE_CHECK(to.attention->load(std::move(from.attention), loader));
@@ -179,6 +198,10 @@ Status load_weights(Model::State& m, Description&& from, Loader& loader) {
   MORACLE_CHECK(loader.load(m.final_norm, from.final_norm));
   MORACLE_CHECK(load_hyper(m.final_hyper, from.final_hyper, loader));
   MORACLE_CHECK(load_scales(m, m.embedding_scales, from.spec.embedding_scale, loader));
+  if (from.spec.residual_rank > 0) {
+    const float inverse = 1.0f / static_cast<float>(from.spec.num_streams);
+    MORACLE_CHECK(load_scales(m, m.inverse_streams, inverse, loader));
+  }
   if (from.join) {
     MORACLE_CHECK(loader.load(m.join->embedding_norm, from.join->embedding_norm));
     MORACLE_CHECK(loader.load(m.join->hidden_norm, from.join->hidden_norm));
@@ -186,6 +209,8 @@ Status load_weights(Model::State& m, Description&& from, Loader& loader) {
   }
   for (size_t l = 0; l < m.layers.size(); ++l)
     MORACLE_CHECK(load_layer(m, m.layers[l], std::move(from.layers[l]), loader));
+  if (from.final_residual)
+    MORACLE_CHECK(m.final_residual.load(std::move(*from.final_residual), loader));
   if (m.output_shares.size > 1) loader.next_is_own();
   return loader.load(m.output, std::move(from.output));
 }
@@ -414,7 +439,13 @@ Result<Model> ModelAccess::load(Description&& description, const ModelOptions& w
                               m.cache_dtype, page, page_bytes, state_bytes);
     MORACLE_CHECK(set_scales(layer.cache, from));
     layer.attention = make_attention(from.attention);
+    if (!from.ngrams) continue;
+    layer.ngram_state = static_cast<int64_t>(state_bytes);
+    state_bytes += static_cast<size_t>(ngram_state_bytes(from.ngrams->spec));
   }
+  MORACLE_TRY(std::vector<Buffer> tables, read_ngram_tables(description, *device));
+  set_ngram_tables(m, std::move(tables));
+  m.weight_bytes += description.ngram_bytes();
   if (state_bytes > 0) m.state_pool = std::make_shared<KvPool>(device, 1, state_bytes, 0);
   int64_t cache_bytes = options.cache_bytes;
   if (cache_bytes == 0 && options.device_memory > 0)
@@ -453,6 +484,7 @@ Status Model::State::reload(const Checkpoint& checkpoint, const Progress& progre
   loader.set_record(&record, m.tp_size > 1);
   std::string versions = versions_of(checkpoint);
   Buffer fresh;
+  std::vector<Buffer> tables;
   std::vector<LayerCache> caches;
   const auto read = [&]() -> Status {
     MORACLE_TRY(Description description, describe(checkpoint, m.changes));
@@ -464,7 +496,10 @@ Status Model::State::reload(const Checkpoint& checkpoint, const Progress& progre
     MORACLE_CHECK(divide(description, share));
     for (size_t l = 0; l < m.layers.size(); ++l)
       MORACLE_CHECK(set_scales(caches.emplace_back(m.layers[l].cache), description.layers[l]));
-    MORACLE_TRY(fresh, read_table(description, m.workspace->device()));
+    Device& device = m.workspace->device();
+    MORACLE_TRY(fresh, read_table(description.embedding,
+                                  description.embedding_type(device.platform()), device));
+    MORACLE_TRY(tables, read_ngram_tables(description, device));
     return load_weights(m, std::move(description), loader);
   };
   const Status done = or_out_of_memory(checkpoint.folder(), read);
@@ -479,6 +514,7 @@ Status Model::State::reload(const Checkpoint& checkpoint, const Progress& progre
   m.recorded.forget();
   MORACLE_CHECK(std::move(loader).commit());
   set_embedding(m, std::move(fresh), m.embedding.dtype);
+  set_ngram_tables(m, std::move(tables));
   for (size_t l = 0; l < m.layers.size(); ++l) {
     m.layers[l].cache = caches[l];
     m.layers[l].feed_forward.routed.reset_tokens();

@@ -137,6 +137,9 @@ Status Loader::load(Buffer& to, const std::vector<float>& from) {
 Status Loader::load(Buffer& to, const std::vector<int32_t>& from) {
   return load_values(to, from);
 }
+Status Loader::load(Buffer& to, const std::vector<uint64_t>& from) {
+  return load_values(to, from);
+}
 
 template <class T>
 Status Loader::load_values(Buffer& to, const std::vector<T>& from) {

@@ -60,6 +60,7 @@ class Loader {
   }
   Status load(Buffer& to, const std::vector<float>& from);  ///< f32; empty if `from` is empty
   Status load(Buffer& to, const std::vector<int32_t>& from);
+  Status load(Buffer& to, const std::vector<uint64_t>& from);
   /// Ends a reload: puts the weights that were kept aside in place. Errors: kCancelled by
   /// `progress`, before anything changes; of the device.
   Status commit() &&;

@@ -43,8 +43,19 @@ template <class T, class Visit>
 Status visit_indexer(T& indexer, int64_t layer, Visit& visit) {
   MORACLE_CHECK(visit(ModuleLabel{"indexer", "q", layer}, indexer.q));
   MORACLE_CHECK(visit(ModuleLabel{"indexer", "k", layer}, indexer.k));
+  if (indexer.pool_gates)
+    MORACLE_CHECK(visit(ModuleLabel{"indexer", "pool gates", layer}, *indexer.pool_gates));
   if (!indexer.weights) return {};
   return visit(ModuleLabel{"indexer", "weights", layer}, *indexer.weights);
+}
+
+template <class T, class Visit>
+Status visit_residual(T& residual, std::optional<int64_t> layer, Visit& visit) {
+  if (!residual) return {};
+  MORACLE_CHECK(visit(ModuleLabel{"residual", "down", layer}, residual->down));
+  MORACLE_CHECK(visit(ModuleLabel{"residual", "up", layer}, residual->up));
+  if (!residual->inject) return {};
+  return visit(ModuleLabel{"residual", "inject", layer}, *residual->inject);
 }
 
 template <class T, class Visit>
@@ -141,6 +152,12 @@ requires std::is_same_v<std::remove_const_t<D>, Description> Status visit_module
   for (size_t l = 0; l < description.layers.size(); ++l) {
     auto& layer = description.layers[l];
     const auto index = static_cast<int64_t>(l);
+    if (layer.ngrams) {
+      MORACLE_CHECK(visit(ModuleLabel{"n-grams", "key", index}, layer.ngrams->key));
+      MORACLE_CHECK(visit(ModuleLabel{"n-grams", "value", index}, layer.ngrams->value));
+    }
+    MORACLE_CHECK(visit_residual(layer.attention_residual, index, visit));
+    MORACLE_CHECK(visit_residual(layer.mlp_residual, index, visit));
     MORACLE_CHECK(
         std::visit([&](auto& attention) { return visit_attention(attention, index, visit); },
                    layer.attention));
@@ -155,6 +172,7 @@ requires std::is_same_v<std::remove_const_t<D>, Description> Status visit_module
       MORACLE_CHECK(visit(ModuleLabel{"shared expert", "gate", index}, *layer.shared->gate));
     MORACLE_CHECK(visit(ModuleLabel{"shared expert", "", index}, layer.shared->mlp));
   }
+  MORACLE_CHECK(visit_residual(description.final_residual, {}, visit));
   return visit(ModuleLabel{"output", "", {}}, description.output);
 }
 

@@ -103,6 +103,7 @@ std::string vectors(const Description& description) {
     if (std::holds_alternative<CompressedDescription>(layer.attention))
       also.insert("sinks, biases of compressors");
     if (!layer.attention_hyper.base.empty()) also.insert("hyper-connections");
+    if (layer.ngrams) also.insert("convolutions, hashes of n-grams");
     if (layer.router && !layer.router->by_token.empty()) also.insert("experts of token ids");
     if (layer.router && !layer.router->correction_bias.empty()) also.insert("correction biases");
   }
@@ -152,6 +153,13 @@ Result<Outline> outline(const Checkpoint& checkpoint, const Description& descrip
             std::string(name(table->dtype)), false, 1, table_bytes);
   Visitor visitor{parts, outline, description.tied, table_bytes};
   MORACLE_CHECK(visit_modules(description, visitor));
+  int64_t number = 0;
+  for (const LayerDescription& layer : description.layers) {
+    const int64_t index = number++;
+    if (!layer.ngrams) continue;
+    parts.add("n-grams table", index, layer.ngrams->table);
+    visitor.accounted += layer.ngrams->table.source_bytes();
+  }
   for (const IgnoredTensors& ignored : description.ignored) {
     parts.add(ignored.what, {}, "not read", false, ignored.num_tensors, ignored.bytes);
     visitor.accounted += ignored.bytes;

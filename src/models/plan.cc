@@ -327,7 +327,7 @@ Result<ModelPlan> plan_memory(const Description& description, std::span<const Mo
   const DeviceName& device = options.device;
   ModelPlan plan;
   plan.memory_bytes = memory_of(machine, device);
-  plan.weight_bytes = description.embedding_bytes(device.platform);
+  plan.weight_bytes = description.embedding_bytes(device.platform) + description.ngram_bytes();
   std::vector<const LayerSpec*> streamed;  // one of each kind
   int64_t largest_host_expert = 0;
   bool in_shares = false;
@@ -403,6 +403,14 @@ Result<ModelPlan> plan_memory(const Description& description, std::span<const Mo
     MORACLE_CHECK(set_scales(cache, layer));
     MORACLE_CHECK(check_attention(layer.attention, device.platform, plan.cache_dtype));
   }
+  if (description.spec.num_streams > 1 && device.platform == Platform::kOpenCl) {
+    return Error{
+        ErrorKind::kUnsupported, "", "device",
+        str("cpu or cuda for ",
+            description.spec.residual_rank > 0 ? "gated residual streams" : "hyper-connections",
+            ", because other devices have no kernels for them"),
+        str("it is of the kind ", name(device.platform))};
+  }
   const auto activations = static_cast<int64_t>(
       carve_activations(description, tokens_per_step(options), dtype, nullptr).bytes);
   plan.activation_bytes += activations;
@@ -418,6 +426,7 @@ Result<ModelPlan> plan_memory(const Description& description, std::span<const Mo
     const AttentionSizes sizes = attention_sizes(layer.attention, tokens_per_step(options), dtype);
     plan.cache_bytes_per_token += cached_bytes(sizes, plan.cache_dtype).total();
     plan.state_bytes += static_cast<int64_t>(sizes.state_bytes);
+    if (layer.ngrams) plan.state_bytes += ngram_state_bytes(layer.ngrams->spec);
   }
   const bool floats = device.platform == Platform::kCpu && plan.cache_dtype != DType::kI8;
   if (floats && options.activations == ActivationPrecision::kBf16 && !options.deterministic) {

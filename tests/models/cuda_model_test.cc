@@ -131,6 +131,8 @@ TEST_F(CudaModel, SamplingMatchesSamplingFromAllLogits) {
 TEST_F(CudaModel, ReplayedStepsMatchEagerStepsBitForBit) {
   std::vector<std::string> folders = {kBox};
   for (const std::string& name : testing::golden_models()) folders.push_back(golden_folder(name));
+  for (const std::string& name : testing::compressed_models())
+    folders.push_back(golden_folder(name));
   for (const std::string& folder : folders) {
     SCOPED_TRACE(folder);
     Model eager = load(folder, on("cuda", false)), replayed = load(folder, on("cuda", true));
@@ -189,7 +191,9 @@ TEST_F(CudaModel, BatchedSequencesMatchSingleSequences) {
                                        {golden_folder("qwen3_next"), true},
                                        {golden_folder("qwen3_5_moe"), false},
                                        {golden_folder("lfm2_moe"), true},
-                                       {golden_folder("glm_moe_dsa_sparse"), true}}) {
+                                       {golden_folder("glm_moe_dsa_sparse"), true},
+                                       {golden_folder("deepseek_v4"), true},
+                                       {golden_folder("glm5_next_pools"), true}}) {
     SCOPED_TRACE(folder);
     Model model = load(folder, on("cuda", graphs, true));
     std::vector<int32_t> ids = ids_of(kText);
@@ -228,6 +232,36 @@ TEST_F(CudaModel, OneStepMatchesManySteps) {
     const std::vector<int32_t> ids = testing::golden_reference(name).ids;
     const auto one = decode(model, ids, ids.size()), many = decode(model, ids, 1);
     EXPECT_LT(relative_difference(many.back(), one.back()), 3e-2) << name;
+  }
+}
+
+// Entries and pools that begin in one step end in another. Contexts of several pages.
+TEST_F(CudaModel, ChunksOfPromptsWithEntriesChangeNoBit) {
+  constexpr int64_t kLong = 700;
+  std::vector<int32_t> ids;
+  for (int32_t i = 0; i < kLong; ++i) ids.push_back((i * i + 3 * i) % 37);
+  for (const std::string& name : testing::compressed_models()) {
+    SCOPED_TRACE(name);
+    testing::SyntheticCheckpoint written = testing::golden_model(name);
+    written.config["max_position_embeddings"] = 1024;
+    const Checkpoint checkpoint = testing::must(written.open());
+    ModelOptions options = on("cuda", true, true);
+    options.max_num_tokens = kLong;
+    Model model = testing::must(Model::load(checkpoint, options));
+    std::vector<float> want;
+    for (const int64_t chunk : {kLong, int64_t{256}, int64_t{3}, int64_t{1}}) {
+      KvCache cache = testing::must(model.make_cache(kLong));
+      int64_t rows = 0;
+      for (int64_t at = 0; at < kLong; at += rows) {
+        rows = std::min(chunk, kLong - at);
+        const Model::Step step{std::span(ids).subspan(at, rows), &cache};
+        testing::must(model.forward({&step, 1}));
+      }
+      const auto logits = testing::must(model.logits(rows - 1, 1));
+      const std::vector<float> got(logits.begin(), logits.end());
+      if (want.empty()) want = got;
+      EXPECT_EQ(got, want) << chunk << " tokens a step";
+    }
   }
 }
 

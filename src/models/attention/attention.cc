@@ -39,18 +39,30 @@ CachedBytes cached_bytes(const AttentionSizes& sizes, DType dtype) {
                     cached_bytes(index_dtype(dtype), sizes.index_size)};
   if (sizes.entry_rate == 0) return bytes;
   bytes.entry = cached_bytes(dtype, sizes.entry_size);
-  bytes.entry_key = cached_bytes(dtype, sizes.entry_index_size);
+  bytes.entry_key = cached_bytes(index_dtype(dtype), sizes.entry_index_size);
   bytes.entry_rate = sizes.entry_rate;
   return bytes;
 }
 
+namespace {
+
+Error no_kernels_for(const char* what, Platform platform) {
+  return {ErrorKind::kUnsupported, "", "device",
+          str("cpu or cuda for ", what, ", because other devices have no kernels for it"),
+          str("it is of the kind ", name(platform))};
+}
+
+}  // namespace
+
 Status check_attention(const AttentionDescription& attention, Platform platform, DType cache) {
+  const auto* const latent = std::get_if<LatentDescription>(&attention);
+  const auto* const heads = std::get_if<GroupedQueryDescription>(&attention);
+  const bool pools = (latent != nullptr && latent->spec.indexer.pool > 0) ||
+                     (heads != nullptr && heads->spec.indexer.pool > 0);
+  if (pools && platform == Platform::kOpenCl)
+    return no_kernels_for("sparse attention to pools of positions", platform);
   if (!std::holds_alternative<CompressedDescription>(attention)) return {};
-  if (platform != Platform::kCpu) {
-    return Error{ErrorKind::kUnsupported, "", "device",
-                 "cpu for compressed attention, because other devices have no kernels for it",
-                 str("it is of the kind ", name(platform))};
-  }
+  if (platform == Platform::kOpenCl) return no_kernels_for("compressed attention", platform);
   if (bits(cache) > 8) return {};
   return Error{ErrorKind::kUnsupported, "", "kv_cache",
                "f32, bf16 or f16 with compressed attention, because entries have no scales",

@@ -20,6 +20,7 @@ namespace {
 
 struct Scratch {
   Matrix q_latent, q, kv, rows, index_rows, index_q, index_weights, attended, grouped;
+  std::byte* select;  // of select_entries
   size_t bytes = 0;
 };
 int64_t row_size(const CompressedSpec& spec, int64_t dim) {
@@ -40,6 +41,8 @@ Scratch carve(const CompressedSpec& spec, int64_t tokens, DType dtype, std::byte
   scratch.index_weights = take(selects ? indexer.num_heads : 0);
   scratch.attended = take(spec.heads_size());
   scratch.grouped = take(spec.num_groups * spec.group_rank);
+  scratch.select =
+      carver.take<std::byte>(selects ? static_cast<int64_t>(select_scratch_bytes(dtype)) : 0);
   scratch.bytes = carver.bytes();
   return scratch;
 }
@@ -195,7 +198,7 @@ class CompressedAttention : public Attention {
         .cache = step.cache,
         .batch_invariant = step.batch_invariant};
     return step.ops.select_entries(scratch.index_q, scratch.index_weights, step.batch, of_index,
-                                   step.selected, step.stream);
+                                   step.selected, scratch.select, step.stream);
   }
 
   CompressedSpec spec_;

@@ -97,7 +97,8 @@ class GatedDelta : public Attention {
 
   Status norm_and_gate(const Scratch& scratch, const AttentionStep& step) {
     const GatedDeltaSpec& spec = spec_;
-    const GatedNorm norm{floats(norm_), spec.value_dim, spec.norm_epsilon, Gate::kSilu};
+    const GatedNorm norm{floats(norm_), spec.value_dim, spec.norm_epsilon,
+                         spec.sigmoid_gate ? Gate::kSigmoid : Gate::kSilu};
     const int64_t first = spec.by_key_head ? 2 * spec.key_dim + group_values() : spec.mixed();
     const Matrix z = columns(scratch.qkvz, first, scratch.qkvz.cols - first);
     return step.ops.norm_and_gate(scratch.out, norm, z, group_dim(),

@@ -1,7 +1,7 @@
 // GQA: one GEMM computes q, k and v. Optional RMSNorm on q and k before or after RoPE.
 // Optional sinks, sliding window, chunks, temperature of queries by position, output gate, norm on
 // values, keys as values. With an indexer (indexer.h), a token beyond its top-k sees only the
-// blocks of positions that it chose.
+// blocks or pools of positions that it chose.
 #include <cmath>
 
 #include "base/try.h"
@@ -202,8 +202,11 @@ AttentionSizes attention_sizes(const GroupedQuerySpec& spec, int64_t max_num_tok
           .key_size = spec.keys(),
           .value_size = spec.values(),
           .scratch_bytes = carve(spec, max_num_tokens, dtype, nullptr).bytes,
-          .index_size = indexer.head_dim,
-          .selected = indexer.num_selections() * indexer.selected()};
+          .state_bytes = static_cast<size_t>(indexer_state_bytes(indexer)),
+          .index_size = indexer.pool > 0 ? 0 : indexer.head_dim,
+          .selected = indexer.num_selections() * indexer.selected(),
+          .entry_rate = indexer.pool,
+          .entry_index_size = indexer.pool > 0 ? indexer.head_dim : 0};
 }
 
 std::unique_ptr<Attention> make_attention(const GroupedQuerySpec& spec) {

@@ -6,7 +6,8 @@
 //   k_nope ‖ v = W_kvb norm(c)               per head
 //   k = k_nope ‖ RoPE(k_rope)
 //
-// With an indexer (indexer.h), a token beyond the top-k sees only the positions that it chose.
+// With an indexer (indexer.h), a token beyond the top-k sees only the positions that it chose. Some
+// models have no k_rope.
 //
 // W_kvb is not absorbed into q and the output. Its input is quantized like every other layer's;
 // after absorption there would be no input to quantize.
@@ -79,7 +80,7 @@ class LatentAttention : public Attention {
     step.observer.done(StepPart::kAttentionLinears);
     if (indexer_) {
       MORACLE_CHECK(
-          indexer_->apply(x, scratch.q_latent, frequencies_.as<float>(), scratch.indexer, step));
+          indexer_->apply(x, scratch.q_latent, floats(frequencies_), scratch.indexer, step));
     }
     AttentionShape shape = shape_of(spec);
     shape.cache = step.cache;
@@ -100,6 +101,13 @@ class LatentAttention : public Attention {
   }
 
  private:
+  // The columns of each head from `first` on.
+  Status rotate(const Matrix& heads, int64_t dim, int64_t first, const AttentionStep& step) const {
+    if (spec_.rope_dim == 0) return {};
+    return step.ops.rotate(heads, rotary_shape(spec_.rotary, dim, first), floats(frequencies_),
+                           step.batch.positions, step.stream);
+  }
+
   Status queries(const Matrix& x, const LatentScratch& scratch, const AttentionStep& step) {
     const LatentSpec& spec = spec_;
     if (q_a_) {
@@ -108,9 +116,7 @@ class LatentAttention : public Attention {
                                       spec.norm_epsilon, scratch.q_latent, step.stream));
     }
     MORACLE_CHECK(q_->apply(q_a_ ? scratch.q_latent : x, scratch.q, step.stream));
-    MORACLE_CHECK(step.ops.rotate(scratch.q,
-                                  rotary_shape(spec.rotary, spec.head_dim(), spec.nope_dim),
-                                  frequencies_.as<float>(), step.batch.positions, step.stream));
+    MORACLE_CHECK(rotate(scratch.q, spec.head_dim(), spec.nope_dim, step));
     if (spec.temper_scale == 0) return {};
     return step.ops.temper(scratch.q, step.batch.positions, 0, spec.temper_scale,
                            spec.temper_strength, step.stream);
@@ -123,8 +129,7 @@ class LatentAttention : public Attention {
     MORACLE_CHECK(kv_a_->apply(x, scratch.kv_a, step.stream));
     MORACLE_CHECK(step.ops.rms_norm(latent, kv_norm_.as<float>(), spec.kv_rank, spec.norm_epsilon,
                                     scratch.kv_latent, step.stream));
-    MORACLE_CHECK(step.ops.rotate(rope, rotary_shape(spec.rotary, spec.rope_dim),
-                                  frequencies_.as<float>(), step.batch.positions, step.stream));
+    MORACLE_CHECK(rotate(rope, spec.rope_dim, 0, step));
     MORACLE_CHECK(kv_b_->apply(scratch.kv_latent, scratch.kv, step.stream));
     const int64_t kv_dim = spec.nope_dim + spec.value_dim;
     auto copy = [&](const Matrix& from, int64_t from_dim, const Matrix& to, int64_t to_dim,
@@ -132,8 +137,10 @@ class LatentAttention : public Attention {
       return step.ops.copy_heads(from, from_dim, to, to_dim, spec.num_heads, count, step.stream);
     };
     MORACLE_CHECK(copy(scratch.kv, kv_dim, scratch.k, spec.head_dim(), spec.nope_dim));
-    MORACLE_CHECK(copy(rope, 0, columns(scratch.k, spec.nope_dim, scratch.k.cols - spec.nope_dim),
-                       spec.head_dim(), spec.rope_dim));
+    if (spec.rope_dim > 0) {
+      MORACLE_CHECK(copy(rope, 0, columns(scratch.k, spec.nope_dim, scratch.k.cols - spec.nope_dim),
+                         spec.head_dim(), spec.rope_dim));
+    }
     return copy(columns(scratch.kv, spec.nope_dim, scratch.kv.cols - spec.nope_dim), kv_dim,
                 scratch.v, spec.value_dim, spec.value_dim);
   }
@@ -150,12 +157,16 @@ class LatentAttention : public Attention {
 
 AttentionSizes attention_sizes(const LatentSpec& spec, int64_t max_num_tokens, DType dtype) {
   const IndexerSpec& indexer = spec.indexer;
+  const bool own = !indexer.shared;
   return {.num_kv_heads = spec.num_heads,
           .key_size = spec.num_heads * spec.head_dim(),
           .value_size = spec.num_heads * spec.value_dim,
           .scratch_bytes = carve(spec, max_num_tokens, dtype, nullptr).bytes,
-          .index_size = indexer.shared ? 0 : indexer.head_dim,
-          .selected = indexer.num_selections() * indexer.selected()};
+          .state_bytes = static_cast<size_t>(indexer_state_bytes(indexer)),
+          .index_size = own && indexer.pool == 0 ? indexer.head_dim : 0,
+          .selected = indexer.num_selections() * indexer.selected(),
+          .entry_rate = own ? indexer.pool : 0,
+          .entry_index_size = own && indexer.pool > 0 ? indexer.head_dim : 0};
 }
 
 std::unique_ptr<Attention> make_attention(const LatentSpec& spec) {

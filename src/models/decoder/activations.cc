@@ -16,6 +16,9 @@ Activations carve_activations(const Description& description, int64_t max_num_to
     const AttentionSizes sizes = attention_sizes(layer.attention, max_num_tokens, dtype);
     attention = std::max(attention, sizes.scratch_bytes);
     selected = std::max(selected, sizes.selected);
+    if (!layer.ngrams) continue;
+    attention =
+        std::max(attention, carve_ngrams(layer.ngrams->spec, max_num_tokens, dtype, nullptr).bytes);
   }
   const size_t feed_forward = carve_feed_forward(description, max_num_tokens, dtype, nullptr).bytes;
   Carver carver(base);
@@ -27,6 +30,11 @@ Activations carve_activations(const Description& description, int64_t max_num_to
       carver.take_matrix(dtype, std::min(max_num_tokens, kMostNormedTokens), spec.hidden_size);
   a.hyper = carver.take<float>(
       spec.num_streams > 1 ? max_num_tokens * hyper_floats(spec.num_streams) : 0);
+  const int64_t gated = spec.residual_rank > 0 ? spec.num_streams : 0;
+  a.gated.normed = carver.take_matrix(dtype, max_num_tokens, gated * spec.hidden_size);
+  a.gated.up = carver.take_matrix(dtype, max_num_tokens, gated * spec.hidden_size);
+  a.gated.low_rank = carver.take_matrix(dtype, max_num_tokens, spec.residual_rank);
+  a.gated.weights = carver.take_matrix(dtype, max_num_tokens, gated);
   a.attention = carver.take<std::byte>(static_cast<int64_t>(attention));
   a.selected = carver.take<int32_t>(max_num_tokens * selected);
   std::byte* scratch = carver.take<std::byte>(static_cast<int64_t>(feed_forward));

@@ -3,6 +3,8 @@
 
 #include "models/attention/attention.h"
 #include "models/decoder/feed_forward.h"
+#include "models/decoder/gated_residual.h"
+#include "models/decoder/ngrams.h"
 
 namespace moracle {
 
@@ -11,11 +13,13 @@ struct Activations {
   /// `hidden` has num_streams streams side by side.
   Matrix hidden, normed, branch;
   float* hyper = nullptr;  ///< [max_num_tokens, hyper_floats]: see Ops::collapse_streams
+  GatedResidualScratch gated;
   /// [kMostNormedTokens, …]: the residual stream's second buffer (see ResidualStream).
   Matrix other_hidden;
   FeedForwardScratch feed_forward;
-  std::byte* attention = nullptr;  ///< the largest scratch of any layer's attention
-  int32_t* selected = nullptr;     ///< see AttentionStep
+  /// The largest scratch of any layer's attention or n-grams.
+  std::byte* attention = nullptr;
+  int32_t* selected = nullptr;  ///< see AttentionStep
   /// [kMaxLogitRows, vocab_size] f32; of a divided output the ranks' parts, one after another.
   Matrix logits;
   int32_t* largest = nullptr;  ///< top-k token ids of all rows, then their logits; likewise

@@ -156,7 +156,7 @@ Status fill_batch(Model::State& m, std::span<const Model::Step> steps, Stream st
 // Enqueues all layers for the batch's tokens, final norm included.
 Status enqueue_layers(Model::State& m, const Batch& batch, Stream stream) {
   Ops& ops = kernel_device(m.workspace->device()).ops();
-  ResidualStream residual(m, batch.num_tokens, stream);
+  ResidualStream residual(m, batch, stream);
   FeedForwardScratch feed_forward = m.activations.feed_forward;
   feed_forward.token_ids = batch.ids;
   MORACLE_CHECK(residual.embed(batch.ids));

@@ -26,6 +26,7 @@ struct OutputSteps {
 struct HyperConnection {
   Buffer projection, base, scale;
   HyperWeights weights() const {
+    if (projection.bytes() == 0) return {};  // the mean
     return {projection.as<float>(), base.as<float>(), scale.as<float>()};
   }
 };
@@ -35,6 +36,9 @@ struct Layer {
   bool parallel = false;         // see LayerDescription
   OutputSteps attention_output, mlp_output;
   HyperConnection attention_hyper, mlp_hyper;
+  GatedResidual attention_residual, mlp_residual;
+  Ngrams ngrams;
+  int64_t ngram_state = 0;  // byte offset in a sequence's state
   LayerCache cache;
   std::unique_ptr<Attention> attention;
   FeedForward feed_forward;
@@ -78,6 +82,8 @@ struct Model::State {
   Buffer embedding_buffer;  // a loaded model references nothing in the checkpoint's files
   Buffer final_norm;
   HyperConnection final_hyper;
+  GatedResidual final_residual;
+  Buffer inverse_streams;   // [max_num_tokens], 1 / num_streams; empty: no gated residual streams
   Buffer embedding_scales;  // [max_num_tokens], one value; empty: 1
   std::vector<Layer> layers;
   std::optional<AdaptedLinear> output;

@@ -8,17 +8,18 @@
 
 namespace moracle {
 
-ResidualStream::ResidualStream(Model::State& m, int64_t num_tokens, Stream stream)
+ResidualStream::ResidualStream(Model::State& m, const Batch& batch, Stream stream)
     : m_(m),
       ops_(kernel_device(m.workspace->device()).ops()),
+      batch_(batch),
       stream_(stream),
       fuses_(!m.observer.on_output && !m.spec.layer_norm && !m.spec.post_norm_residual &&
              m.spec.num_streams == 1),
-      hidden_(m.activations.hidden.slice(0, num_tokens)),
-      normed_(m.activations.normed.slice(0, num_tokens)),
-      branch_(m.activations.branch.slice(0, num_tokens)) {
+      hidden_(m.activations.hidden.slice(0, batch.num_tokens)),
+      normed_(m.activations.normed.slice(0, batch.num_tokens)),
+      branch_(m.activations.branch.slice(0, batch.num_tokens)) {
   const Matrix& other = m.activations.other_hidden;
-  if (num_tokens <= other.rows) other_ = other.slice(0, num_tokens);
+  if (batch.num_tokens <= other.rows) other_ = other.slice(0, batch.num_tokens);
 }
 
 Status ResidualStream::norm(const Matrix& x, const Buffer& weight, const Matrix& out) {
@@ -93,12 +94,34 @@ Status ResidualStream::normalize_streams(const HyperConnection& hyper, bool ends
   return m_.observer.show(output, layer, normed_);
 }
 
+Status ResidualStream::mix_streams(GatedResidual& residual, Layer* layer, StepOutput output,
+                                   int64_t index) {
+  const Activations& a = m_.activations;
+  if (branch_layer_ >= 0) {
+    const Matrix weights = a.gated.weights.slice(0, hidden_.rows);
+    MORACLE_CHECK(ops_.inject_streams(hidden_, branch_, weights, stream_));
+    MORACLE_CHECK(m_.observer.show(StepOutput::kResidualSum, branch_layer_, hidden_));
+  }
+  if (layer != nullptr && layer->ngrams.loaded()) {
+    MORACLE_CHECK(
+        layer->ngrams.apply(hidden_, batch_, layer->ngram_state, a.attention, ops_, stream_));
+  }
+  MORACLE_CHECK(residual.mix(hidden_, normed_, a.gated, m_.inverse_streams.as<float>(),
+                             m_.spec.norm_epsilon, ops_, stream_));
+  m_.observer.done(StepPart::kNorms);
+  return m_.observer.show(output, index, normed_);
+}
+
 LayerInput ResidualStream::continue_from_norm() {
   if (m_.spec.post_norm_residual) std::swap(hidden_, normed_);
   return LayerInput{m_.spec.post_norm_residual ? hidden_ : normed_};
 }
 
-Result<LayerInput> ResidualStream::attention_input(const Layer& layer, int64_t index) {
+Result<LayerInput> ResidualStream::attention_input(Layer& layer, int64_t index) {
+  if (m_.spec.residual_rank > 0) {
+    MORACLE_CHECK(mix_streams(layer.attention_residual, &layer, StepOutput::kInputNorm, index));
+    return LayerInput{normed_};
+  }
   if (m_.spec.num_streams > 1) {
     MORACLE_CHECK(normalize_streams(layer.attention_hyper, false, layer.input_norm,
                                     StepOutput::kInputNorm, index));
@@ -118,7 +141,11 @@ Result<LayerInput> ResidualStream::attention_input(const Layer& layer, int64_t i
   return continue_from_norm();
 }
 
-Result<LayerInput> ResidualStream::feed_forward_input(const Layer& layer, int64_t index) {
+Result<LayerInput> ResidualStream::feed_forward_input(Layer& layer, int64_t index) {
+  if (m_.spec.residual_rank > 0) {
+    MORACLE_CHECK(mix_streams(layer.mlp_residual, nullptr, StepOutput::kPostNorm, index));
+    return LayerInput{normed_};
+  }
   if (m_.spec.num_streams > 1) {
     MORACLE_CHECK(
         normalize_streams(layer.mlp_hyper, false, layer.post_norm, StepOutput::kPostNorm, index));
@@ -147,6 +174,8 @@ Status ResidualStream::finish_branch(const OutputSteps& steps, StepOutput output
 }
 
 Status ResidualStream::final_norm() {
+  if (m_.spec.residual_rank > 0)
+    return mix_streams(m_.final_residual, nullptr, StepOutput::kFinalNorm, -1);
   if (m_.spec.num_streams > 1)
     return normalize_streams(m_.final_hyper, true, m_.final_norm, StepOutput::kFinalNorm, -1);
   MORACLE_CHECK(normalize(m_.final_norm, StepOutput::kFinalNorm, -1));

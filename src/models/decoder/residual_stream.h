@@ -9,7 +9,7 @@ namespace moracle {
 
 class ResidualStream {
  public:
-  ResidualStream(Model::State& m, int64_t num_tokens, Stream stream);
+  ResidualStream(Model::State& m, const Batch& batch, Stream stream);
 
   /// The stream becomes the embeddings of the tokens, scaled if the model says so.
   Status embed(const int32_t* ids);
@@ -17,9 +17,9 @@ class ResidualStream {
   Status join();
   /// Adds the last branch's output and normalizes the sum: the input of attention. Both run in the
   /// kernel of its first linear layer where one serves.
-  Result<LayerInput> attention_input(const Layer& layer, int64_t index);
+  Result<LayerInput> attention_input(Layer& layer, int64_t index);
   /// The same for the feed-forward.
-  Result<LayerInput> feed_forward_input(const Layer& layer, int64_t index);
+  Result<LayerInput> feed_forward_input(Layer& layer, int64_t index);
   /// Runs the steps after a branch on its output.
   Status finish_branch(const OutputSteps& steps, StepOutput output, int64_t layer);
   /// Adds the last branch's output and writes the model's final norm to Activations::normed. With
@@ -42,12 +42,16 @@ class ResidualStream {
   /// weighted sum to normed_. `ends`: no branch follows.
   Status normalize_streams(const HyperConnection& hyper, bool ends, const Buffer& weight,
                            StepOutput output, int64_t layer);
+  /// With gated residual streams, likewise. Embeddings of n-grams, if there are any, join the
+  /// streams before.
+  Status mix_streams(GatedResidual& residual, Layer* layer, StepOutput output, int64_t index);
   NormedInput add_norm(const Buffer& weight) const {
     return {{hidden_, branch_, weight.as<float>(), m_.spec.norm_epsilon, normed_}};
   }
 
   Model::State& m_;
   Ops& ops_;
+  const Batch& batch_;
   const Stream stream_;
   // Kernels that start with a norm support RMSNorm only, and store no output for an observer.
   const bool fuses_;

@@ -275,8 +275,11 @@ Result<Description> describe_decoder(const Checkpoint& checkpoint, const Decoder
     MORACLE_TRY(LayerDescription described, describe_layer(layer));
     layers.push_back(std::move(described));
   }
-  MORACLE_TRY(auto final_norm,
-              describe_norm(checkpoint, state.root + final_norm_name, spec.hidden_size, spec));
+  std::vector<float> final_norm;
+  if (final_norm_name != nullptr) {
+    MORACLE_TRY(final_norm,
+                describe_norm(checkpoint, state.root + final_norm_name, spec.hidden_size, spec));
+  }
   // Tied files hold no lm_head. If a file has one anyway, use it: in transformers it would not
   // differ from the embedding.
   const bool own_output = !tied || checkpoint.has_tensor(head + ".weight");

@@ -123,7 +123,8 @@ Result<LayerDescription> describe_qwen_layer(const Checkpoint& checkpoint, const
                                              int64_t layer, AttentionDescription attention,
                                              bool with_shared);
 
-/// Describes a whole decoder with the names model.embed_tokens, model.norm (or others) and lm_head.
+/// Describes a whole decoder with the names model.embed_tokens, model.norm (or others; null: there
+/// is no such norm) and lm_head.
 /// Calls `describe_layer` for each layer, from 0 up.
 using DescribeLayer = std::function<Result<LayerDescription>(int64_t layer)>;
 Result<Description> describe_decoder(const Checkpoint& checkpoint, const DecoderSpec& spec,

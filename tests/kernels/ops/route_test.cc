@@ -224,6 +224,54 @@ TEST_P(Route, MatchesDefinitionForEveryKindOfRouter) {
   }
 }
 
+// Hash layers: the id of a token chooses its experts, and the scores only weigh them.
+TEST_P(Route, TableOfTokenIdsChoosesExperts) {
+  if (device_->platform() == Platform::kOpenCl) GTEST_SKIP() << "OpenCL has no kernels for it";
+  constexpr int64_t kTokens = 40, kVocabulary = 11;
+  for (const auto& [num_experts, top_k] : {std::pair<int64_t, int64_t>{8, 2}, {300, 40}}) {
+    std::vector<int32_t> table, ids, order(num_experts);
+    std::iota(order.begin(), order.end(), 0);
+    for (int64_t id = 0; id < kVocabulary; ++id) {
+      std::shuffle(order.begin(), order.end(), random_);
+      table.insert(table.end(), order.begin(), order.begin() + top_k);
+    }
+    for (int64_t t = 0; t < kTokens; ++t) ids.push_back(static_cast<int32_t>(t * 7 % kVocabulary));
+    for (const Score score : {Score::kSqrtSoftplus, Score::kSigmoid, Score::kSoftmax}) {
+      for (const bool renormalize : {false, true}) {
+        const Routing routing{score, renormalize, 1, 1, 1.5f};
+        SCOPED_TRACE(::testing::Message() << name(routing) << ", " << num_experts << " experts");
+        const std::vector<float> logits = normal(kTokens * num_experts, 2);
+        int32_t* const got_ids = upload(std::vector<int32_t>(kTokens * top_k, -7));
+        float* const got_weights = upload(std::vector<float>(kTokens * top_k, -7));
+        expect_done(ops().route_by_token(matrix(logits, kTokens, num_experts), routing,
+                                         {upload(table)}, upload(ids), top_k, got_ids, got_weights,
+                                         {}));
+        const std::vector<int32_t> chosen = download(got_ids, kTokens * top_k);
+        const std::vector<float> weights = download(got_weights, kTokens * top_k);
+        for (int64_t t = 0; t < kTokens; ++t) {
+          const float* const own = &logits[t * num_experts];
+          double all = 0, sum = 0;
+          for (int64_t e = 0; e < num_experts; ++e) all += std::exp(double{own[e]});
+          const auto weight = [&](int64_t e) {
+            const double l = own[e];
+            return score == Score::kSigmoid        ? 1 / (1 + std::exp(-l))
+                   : score == Score::kSqrtSoftplus ? std::sqrt(std::log1p(std::exp(l)))
+                                                   : std::exp(l) / all;
+          };
+          for (int64_t j = 0; j < top_k; ++j) sum += weight(table[ids[t] * top_k + j]);
+          for (int64_t j = 0; j < top_k; ++j) {
+            const int32_t expert = table[ids[t] * top_k + j];
+            ASSERT_EQ(chosen[t * top_k + j], expert);
+            const double want = 1.5 * weight(expert) / (renormalize ? sum : 1);
+            ASSERT_NEAR(weights[t * top_k + j], want,
+                        f32_bound(want, want * static_cast<double>(num_experts + 60) * kU));
+          }
+        }
+      }
+    }
+  }
+}
+
 // Each choice has its own softmax, over the logits near the largest remaining one.
 TEST_P(Route, SparseMixerWeighsEachChoiceAmongNearLogits) {
   constexpr int64_t kTokens = 50;

@@ -305,8 +305,9 @@ class AttendSelected : public SparseOps {
     const int64_t k = shape.top_k / shape.block;
     for (const auto& [sequence, position] : places_of(step)) {
       for (int64_t s = 0; s < shape.selections; ++s) {
-        std::vector<int32_t> all(std::max(position / shape.block + 1, k), -1);
-        if (position >= shape.top_k) {
+        const int64_t blocks = (position + (shape.pools ? 1 : shape.block)) / shape.block;
+        std::vector<int32_t> all(std::max(blocks, k), -1);
+        if (position >= shape.first_selecting()) {
           std::iota(all.begin(), all.end(), 0);
           std::shuffle(all.begin(), all.end(), random_);
           std::sort(all.begin(), all.begin() + k);
@@ -352,12 +353,18 @@ class AttendSelected : public SparseOps {
     const float* const q = &rows.q[(t * shape.num_heads + head) * shape.head_dim];
     double sum = shape.sinks == nullptr ? 0 : std::exp(double{sinks_[head]});
     std::vector<double> out(shape.value_dim);
-    const bool all = position < shape.top_k;
+    const bool all = position < shape.first_selecting();
+    const int64_t behind = shape.pools ? (position + 1) % shape.block : 0;  // the last whole pool
     const int64_t selection =
         static_cast<int64_t>(t) * shape.selections + kv * shape.selections / shape.num_kv_heads;
-    for (int64_t i = 0; i < (all ? position + 1 : shape.top_k); ++i) {
+    const auto position_at = [&](int64_t i) {
+      if (all) return i;
+      if (i >= shape.top_k) return position + 1 - behind + i - shape.top_k;
       const int64_t entry = selection * (shape.top_k / shape.block) + i / shape.block;
-      const int64_t j = all ? i : rows.selected[entry] * shape.block + i % shape.block;
+      return rows.selected[entry] * shape.block + i % shape.block;
+    };
+    for (int64_t i = 0; i < (all ? position + 1 : shape.top_k + behind); ++i) {
+      const int64_t j = position_at(i);
       if (j > position) continue;  // the end of the token's own block
       const int64_t row = j * shape.num_kv_heads + kv;
       const double weight = std::exp(
@@ -424,6 +431,18 @@ TEST_P(AttendSelected, MatchesSoftmaxOverSelectedBlocks) {
   AttentionShape shape = shape_of(4, 2, 64, 40, 600);
   shape.block = 100, shape.selections = 2;
   check(shape, step, dtype(), error());
+}
+
+// Tokens also see the positions behind the last whole pool.
+TEST_P(AttendSelected, MatchesSoftmaxOverSelectedPools) {
+  if (device_->platform() == Platform::kOpenCl) GTEST_SKIP() << "OpenCL has no kernels for it";
+  const Tokens step = {{0, 1500, 5}, {1, 590, 80}, {2, 31, 6}};
+  for (const auto& [block, top_k] : {std::pair<int64_t, int64_t>{4, 32}, {3, 600}, {100, 500}}) {
+    AttentionShape shape = shape_of(4, 2, 64, 40, top_k);
+    shape.block = block, shape.pools = true;
+    check(shape, step, dtype(), error());
+    for (const Tokens& other : kSteps) check(shape, other, dtype(), error());
+  }
 }
 
 TEST_P(AttendSelected, SinksEnterTheSum) {

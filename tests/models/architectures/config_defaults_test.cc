@@ -72,9 +72,9 @@ bool same(const Result<Description>& a, const Result<Description>& b) {
 class Tiny {
  public:
   explicit Tiny(const std::string& name)
-      : checkpoint_(testing::model_in(
-            testing::golden_dir() + (name == "qwen3_vl_moe" ? "/multimodal/" : "/architectures/") +
-            name)) {
+      : checkpoint_(testing::model_in(name == "qwen3_vl_moe"
+                                          ? testing::golden_dir() + "/multimodal/" + name
+                                          : testing::golden_folder(name))) {
     must(checkpoint_.write(folder_.path()));
     whole_ = checkpoint_.config;
     config_ = whole_.value("text_config", whole_);

@@ -12,6 +12,9 @@ TEST_P(CudaArchitectures, MatchTransformers) {
 
 INSTANTIATE_TEST_SUITE_P(OnGpu, CudaArchitectures, ::testing::ValuesIn(testing::golden_models()),
                          [](const auto& tested) { return tested.param; });
+INSTANTIATE_TEST_SUITE_P(Compressed, CudaArchitectures,
+                         ::testing::ValuesIn(testing::compressed_models()),
+                         [](const auto& tested) { return tested.param; });
 
 }  // namespace
 }  // namespace moracle::cuda_architectures_test

@@ -63,6 +63,11 @@ TEST(LinearFamilies, ValueThatTransformersIgnoresIsRefusedByName) {
       {"bailing_hybrid", {{"rope_interleave", false}}, "rope_interleave: needs true; it is false"},
       {"bailing_hybrid", {{"score_function", "softmax"}}, "score_function: needs sigmoid"},
       {"bailing_hybrid", {{"use_qkv_bias", true}}, "use_qkv_bias: needs false; it is true"},
+      {"bailing_hybrid", {{"no_kda_lora", false}}, "no_kda_lora: needs true; it is false"},
+      {"bailing_hybrid", {{"use_mla_nope", true}}, "use_mla_nope: needs false; it is true"},
+      {"bailing_hybrid",
+       {{"gated_attention_proj_granularity_type", "element_wise"}},
+       "gated_attention_proj_granularity_type: needs head_wise; it is element_wise"},
       {"minimax", {{"postnorm", false}}, "postnorm: needs true; it is false"},
       {"minimax", {{"hidden_act", "gelu"}}, "hidden_act: needs silu, for lightning attention"},
       {"minimax", {{"shared_intermediate_size", 8}}, "shared_intermediate_size: needs 0; it is 8"},
@@ -186,6 +191,15 @@ TEST(BailingHybrid, SizeOfHeadsSurvivesTheClassOfTransformers) {
   SyntheticCheckpoint saved = golden_model("bailing_hybrid");
   saved.config.update({{"head_dim", 128}, {"linear_head_dim", 4}});
   EXPECT_LT(difference(saved, "bailing_hybrid"), testing::kCloseInF32);
+}
+
+TEST(BailingHybrid, ReadsPublishedKeysAndArchitecture) {
+  SyntheticCheckpoint published = golden_model("bailing_hybrid");
+  published.config.update({{"architectures", {"BailingMoeV3ForCausalLM"}},
+                           {"no_kda_lora", true},
+                           {"use_mla_nope", false},
+                           {"gated_attention_proj_granularity_type", "head_wise"}});
+  EXPECT_LT(difference(published, "bailing_hybrid"), testing::kCloseInF32);
 }
 
 TEST(BailingHybrid, ReadsEitherNameOfTheOutput) {

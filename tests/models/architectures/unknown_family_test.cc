@@ -1,5 +1,4 @@
-// Tests checkpoints of families that src/models/families does not describe, or of which it knows
-// only the experts.
+// Tests checkpoints of families that src/models/families does not describe.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
@@ -119,39 +118,6 @@ TEST(UnknownFamily, ExplainNamesTheTensorsItSearchedWhenItFindsNoExperts) {
                 AllOf(HasSubstr("UnheardMoeForCausalLM"), HasSubstr("no tensor has a known expert"),
                       HasSubstr("model.layers.0.mlp.experts.0.gate_proj"),
                       HasSubstr("model.layers.0.block_sparse_moe.experts.0.w1")));
-  }
-}
-
-struct Routed {
-  const char* architecture;
-  nlohmann::json config;
-  const char* bias;  ///< a tensor of layer 0
-  const char* routing;
-};
-
-// The routing of transformers' code for these families, with the keys of their published files.
-TEST(UnknownFamily, ExpertsOfFamiliesThatCannotRunHaveTheirRouting) {
-  const nlohmann::json none = nlohmann::json::object();
-  for (const Routed& one : {
-           Routed{"Qwen4ExpForCausalLM", none, nullptr, "softmax, renormalised"},
-           Routed{"Qwen4ExpForCausalLM", {{"norm_topk_prob", false}}, nullptr, "softmax"},
-       }) {
-    SCOPED_TRACE(one.architecture);
-    SyntheticCheckpoint written = SyntheticCheckpoint::plain();
-    written.config["architectures"] = {one.architecture};
-    written.config.erase("norm_topk_prob");
-    written.config.update(one.config);
-    if (one.bias != nullptr) written.add_floats(str("model.layers.0.", one.bias), {4});
-    const auto checkpoint = written.open();
-    ASSERT_TRUE(checkpoint) << checkpoint.error().to_string();
-    const auto experts = checkpoint->moe_layer(0);
-    ASSERT_TRUE(experts) << experts.error().to_string();
-    EXPECT_EQ(name(experts->spec.routing), one.routing);
-    const auto description = describe(*checkpoint);
-    ASSERT_FALSE(description);
-    EXPECT_THAT(description.error().to_string(),
-                AllOf(HasSubstr("its experts can be used"),
-                      HasSubstr(str("routed by ", one.routing)), Not(HasSubstr("assumptions"))));
   }
 }
 

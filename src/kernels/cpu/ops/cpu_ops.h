@@ -43,6 +43,8 @@ class CpuOps : public Ops {
   void attend_by_kv_blocks(const Matrix& q, const Batch& batch, const AttentionShape& shape,
                            const Matrix& out);
   float* attend_scratch(int thread, int64_t floats);
+  // collapse_streams without a projection.
+  void average_streams(const Matrix& streams, int64_t num_streams, const Matrix& out);
 
   /// Rows [0, rows) of `cols` elements each, split over the threads if the work is worth waking
   /// them.

@@ -42,7 +42,7 @@ struct RowBlocks {
   int64_t tokens(int64_t s) const {
     const int64_t first = batch.first_token[s], all = batch.first_token[s + 1] - first;
     if (shape.selected == nullptr || all == 0) return all;
-    return std::clamp<int64_t>(shape.top_k - batch.positions[first], 0, all);
+    return std::clamp<int64_t>(shape.first_selecting() - batch.positions[first], 0, all);
   }
   int64_t rows(int64_t s) const { return tokens(s) * heads_per_kv(); }
   // Packing keys and values for bf16 products costs as much as multiplying a few rows.

@@ -108,7 +108,7 @@ Status CpuOps::attend_compressed(const Matrix& q, const Batch& batch, const Comp
 }
 
 Status CpuOps::select_entries(const Matrix& q, const Matrix& weights, const Batch& batch,
-                              const EntryIndexShape& shape, int32_t* selected, Stream) {
+                              const EntryIndexShape& shape, int32_t* selected, std::byte*, Stream) {
   const std::lock_guard lock(attending_.mutex);
   const auto entries_of = [&](int64_t token) {
     return (static_cast<int64_t>(batch.positions[token]) + 1) / shape.rate;
@@ -122,10 +122,11 @@ Status CpuOps::select_entries(const Matrix& q, const Matrix& weights, const Batc
       const EntryPlace place = entry_place(e, shape.rate, batch.page);
       int64_t end = e + 1;  // entries of one page are adjacent
       while (end < count && entry_place(end, shape.rate, batch.page).page == place.page) ++end;
-      const int64_t bytes = cached_bytes(shape.cache.dtype, shape.head_dim);
+      const int64_t bytes = cached_bytes(shape.cache.index_dtype, shape.head_dim);
       vector_.index_scores({f32_row(q, t), f32_row(weights, t), shape.num_heads, shape.head_dim,
                             pages[place.page] + shape.cache.entry_keys + place.row * bytes,
-                            cpu::cache_type(shape.cache.dtype), end - e, shape.scale, scores + e});
+                            cpu::cache_type(shape.cache.index_dtype), end - e, shape.scale,
+                            scores + e});
       e = end;
     }
     const int32_t last = batch.first_token[batch.sequences[t] + 1] - 1;

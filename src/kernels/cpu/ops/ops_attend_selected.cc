@@ -60,10 +60,13 @@ int64_t selected_positions(const AttentionShape& shape, int64_t position, int64_
     return count;
   }
   const int64_t seen = shape.seen_of_selection(position, entries[shape.top_k / block - 1]);
+  // Behind the selected pools: as many positions as the rest, which end with the token.
+  const int64_t behind = position + 1 - seen;
   const int64_t count = std::clamp<int64_t>(seen - begin, 0, kKvBlock);
   for (int64_t i = 0; i < count; ++i) {
     const int64_t at = begin + i;
-    to[i] = static_cast<int32_t>(entries[at / block] * block + at % block);
+    to[i] = static_cast<int32_t>(at >= shape.top_k ? behind + at
+                                                   : entries[at / block] * block + at % block);
   }
   return count;
 }
@@ -110,12 +113,13 @@ void CpuOps::attend_selected(const Matrix& q, const Batch& batch, const Attentio
     }
     const auto each_token = [&](const auto& work) {
       for (int64_t t = first_token; t < end; ++t)
-        if (batch.positions[t] >= shape.top_k) work(t, rows + (t - first_token) * count);
+        if (batch.positions[t] >= shape.first_selecting())
+          work(t, rows + (t - first_token) * count);
     };
     each_token([&](int64_t, AttendRow* own) {
       for (int r = 0; r < count; ++r) std::fill_n(own[r].out, dim, 0.0f);
     });
-    for (int64_t begin = 0; begin < shape.top_k; begin += kKvBlock) {
+    for (int64_t begin = 0; begin < shape.first_selecting(); begin += kKvBlock) {
       each_token([&](int64_t t, AttendRow* own) {
         const int64_t positions =
             selected_positions(shape, batch.positions[t], t, kv, begin, own_positions);
@@ -139,7 +143,8 @@ void CpuOps::attend_selected(const Matrix& q, const Batch& batch, const Attentio
     });
   };
   int64_t tokens = 0;
-  for (int64_t t = 0; t < batch.num_tokens; ++t) tokens += batch.positions[t] >= shape.top_k;
+  for (int64_t t = 0; t < batch.num_tokens; ++t)
+    tokens += batch.positions[t] >= shape.first_selecting();
   if (tokens == 0) return;
   const int64_t groups = (batch.num_tokens + group - 1) / group,
                 turns = (heads + together - 1) / together;
@@ -149,7 +154,7 @@ void CpuOps::attend_selected(const Matrix& q, const Batch& batch, const Attentio
         const int64_t of_heads = i / groups;
         attend_item(thread, of_heads / turns, i % groups * group, of_heads % turns * together);
       });
-  const int64_t work = tokens * shape.num_heads * shape.top_k * (shape.head_dim + dim);
+  const int64_t work = tokens * shape.num_heads * shape.first_selecting() * (shape.head_dim + dim);
   work < cpu::kWorthThreads ? items(0) : pool_.run(items);
 }
 

@@ -25,7 +25,7 @@ struct Rows {
 
   const float* at(int64_t p) const {
     if (p >= position) return f32_row(rows, tokens.first + p - position);
-    return tokens.before + p % shape.rows() * 2 * shape.columns();
+    return tokens.before + p % shape.rows() * shape.row_size();
   }
 };
 
@@ -61,10 +61,21 @@ void sum_entry(const Rows& rows, const float* bias, int64_t number, float* out, 
   for (int64_t c = 0; c < dim; ++c) out[c] /= sums[c];
 }
 
+// The mean of the values.
+void average_entry(const Rows& rows, int64_t number, float* out) {
+  const int64_t dim = rows.shape.dim, rate = rows.shape.rate;
+  std::fill_n(out, dim, 0.0f);
+  for (int64_t j = 0; j < rate; ++j) {
+    const float* const row = rows.at(number * rate + j);
+    for (int64_t c = 0; c < dim; ++c) out[c] += row[c];
+  }
+  for (int64_t c = 0; c < dim; ++c) out[c] /= static_cast<float>(rate);
+}
+
 // Keeps the last rows() tokens of each sequence.
 void write_state(const Matrix& rows, const CompressShape& shape, const RecurrentTokens& tokens,
                  int64_t position) {
-  const int64_t size = 2 * shape.columns(), kept = shape.rows();
+  const int64_t size = shape.row_size(), kept = shape.rows();
   const int64_t count = tokens.last - tokens.first;
   if (count < kept && tokens.before != nullptr)
     std::memcpy(tokens.after, tokens.before, static_cast<size_t>(kept * size) * sizeof(float));
@@ -98,8 +109,12 @@ Status CpuOps::compress(const Matrix& rows, const CompressWeights& weights,
   std::atomic<int64_t> next{0};
   const auto items = cpu::dynamic_schedule(next, count, [&](int thread, int64_t i) {
     const RecurrentTokens tokens = recurrent_tokens(batch, entries[i].sequence, shape.state);
-    ops_compress::sum_entry({rows, shape, tokens, position_of(tokens)}, weights.bias,
-                            entries[i].number, f32_row(made, i), attend_scratch(thread, 2 * dim));
+    const ops_compress::Rows own{rows, shape, tokens, position_of(tokens)};
+    if (shape.average)
+      ops_compress::average_entry(own, entries[i].number, f32_row(made, i));
+    else
+      ops_compress::sum_entry(own, weights.bias, entries[i].number, f32_row(made, i),
+                              attend_scratch(thread, 2 * dim));
   });
   // An exponential costs about as much as 16 products.
   count* shape.rows() * dim * 16 < cpu::kWorthThreads ? items(0) : pool_.run(items);
@@ -121,14 +136,17 @@ Status CpuOps::compress(const Matrix& rows, const CompressWeights& weights,
   }
   of_entries.positions = places.data();
   of_entries.sequences = sequences.data();
-  MORACLE_CHECK(rms_norm(made, weights.norm, dim, shape.epsilon, made, stream));
-  MORACLE_CHECK(rotate(made, shape.rotary, weights.frequencies, positions.data(), stream));
+  if (weights.norm != nullptr)
+    MORACLE_CHECK(rms_norm(made, weights.norm, dim, shape.epsilon, made, stream));
+  if (shape.rotary.num_pairs > 0)
+    MORACLE_CHECK(rotate(made, shape.rotary, weights.frequencies, positions.data(), stream));
   Matrix none = made;
   none.cols = 0;
   const LayerCache& cache = shape.cache;
-  return append(made, none, of_entries,
-                {.dtype = cache.dtype, .keys = shape.index_keys ? cache.entry_keys : cache.entries},
-                stream);
+  const LayerCache to = shape.index_keys
+                            ? LayerCache{.dtype = cache.index_dtype, .keys = cache.entry_keys}
+                            : LayerCache{.dtype = cache.dtype, .keys = cache.entries};
+  return append(made, none, of_entries, to, stream);
 }
 
 }  // namespace moracle

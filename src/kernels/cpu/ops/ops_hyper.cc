@@ -51,8 +51,24 @@ void mix(const float* x, const HyperWeights& weights, const HyperShape& shape, f
 }  // namespace
 }  // namespace ops_hyper
 
+void CpuOps::average_streams(const Matrix& streams, int64_t n, const Matrix& out) {
+  split_rows(streams.rows, streams.cols, [&](int64_t first, int64_t last) {
+    const float* inputs[ops_hyper::kMostStreams];
+    float weights[ops_hyper::kMostStreams];
+    std::fill_n(weights, n, 1.0f / static_cast<float>(n));
+    for (int64_t t = first; t < last; ++t) {
+      for (int64_t i = 0; i < n; ++i) inputs[i] = f32_row(streams, t) + i * out.cols;
+      vector_.weighted_sum(inputs, weights, n, out.cols, false, f32_row(out, t));
+    }
+  });
+}
+
 Status CpuOps::collapse_streams(const Matrix& streams, const HyperWeights& weights,
                                 const HyperShape& shape, const Matrix& out, float* kept, Stream) {
+  if (weights.projection == nullptr) {
+    average_streams(streams, shape.num_streams, out);
+    return {};
+  }
   const int64_t n = shape.num_streams, rows = kept == nullptr ? n : n + hyper_floats(n);
   const std::lock_guard lock(attending_.mutex);
   std::vector<float>& projected = attending_.scores;

@@ -93,6 +93,7 @@ Status CpuOps::gate_and_norm(const Matrix& x, const Matrix& by, const float* wei
 Status CpuOps::convolve(const Matrix& x, const float* weight, const ConvolutionShape& shape,
                         const Batch& batch, const Matrix& out, Stream) {
   const int64_t past = shape.kernel - 1, cols = out.cols;
+  const int64_t kept_rows = past * shape.dilation;
   if (shape.kernel < 1 || shape.kernel > recurrent::kMostTaps) {
     return Error{ErrorKind::kUnsupported, "", "convolution",
                  str("1 to ", recurrent::kMostTaps, " taps"), str("it has ", shape.kernel)};
@@ -101,14 +102,15 @@ Status CpuOps::convolve(const Matrix& x, const float* weight, const ConvolutionS
     for (int64_t r = begin; r < end; ++r) {
       const RecurrentTokens tokens = recurrent_tokens(batch, batch.sequences[r], shape.state);
       const int64_t t = r - tokens.first;
-      const int64_t absent = tokens.before == nullptr ? std::max<int64_t>(0, past - t) : 0;
+      const int64_t absent =
+          tokens.before == nullptr ? std::max<int64_t>(0, past - t / shape.dilation) : 0;
       recurrent::each_run(shape.split, cols, [&](int64_t from, int64_t to, int64_t count) {
         // Row t of a sequence, counted from the step's first token; rows below 0 are in the state.
         const float* rows[recurrent::kMostTaps];
         for (int64_t j = absent; j < shape.kernel; ++j) {
-          const int64_t at = t - past + j;
+          const int64_t at = t - (past - j) * shape.dilation;
           rows[j] = at >= 0 ? f32_row(x, tokens.first + at) + from
-                            : tokens.before + (past + at) * cols + to;
+                            : tokens.before + (kept_rows + at) * cols + to;
         }
         vector_.convolve(rows + absent, weight + absent * cols + to, cols, shape.kernel - absent,
                          count, shape.bias == nullptr ? nullptr : shape.bias + to, shape.silu,
@@ -119,8 +121,8 @@ Status CpuOps::convolve(const Matrix& x, const float* weight, const ConvolutionS
   for (int64_t s = 0; s < batch.num_sequences; ++s) {
     const RecurrentTokens tokens = recurrent_tokens(batch, s, shape.state);
     const int64_t count = tokens.last - tokens.first;
-    for (int64_t i = 0; count > 0 && i < past; ++i) {
-      const int64_t t = count - past + i;
+    for (int64_t i = 0; count > 0 && i < kept_rows; ++i) {
+      const int64_t t = count - kept_rows + i;
       float* const kept = tokens.after + i * cols;
       if (t >= 0) {
         recurrent::each_run(shape.split, cols, [&](int64_t from, int64_t to, int64_t run) {
@@ -129,7 +131,7 @@ Status CpuOps::convolve(const Matrix& x, const float* weight, const ConvolutionS
       } else if (tokens.before == nullptr) {
         std::fill_n(kept, cols, 0.0f);
       } else {
-        std::copy_n(tokens.before + (past + t) * cols, cols, kept);
+        std::copy_n(tokens.before + (kept_rows + t) * cols, cols, kept);
       }
     }
   }

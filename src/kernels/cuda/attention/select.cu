@@ -5,6 +5,8 @@
 // its bits, 11 at a time, and then writes the positions in order.
 //
 // With blocks, each head has scores of its own: the largest product of each block of positions.
+//
+// Entries of compressed attention are chosen as positions are. Their keys lie elsewhere.
 #include "base/try.h"
 #include "kernels/cuda/attention/pages.cuh"
 #include "kernels/cuda/block.cuh"
@@ -26,7 +28,13 @@ struct SelectArgs {
   int64_t stride;  // at least the longest context in blocks; of positions a multiple of kScoreTile
   int64_t first_token, tokens;
   int64_t rows = 1;  // selections of a token
+  int64_t rate = 0;  // positions of an entry; 0: positions are chosen
 };
+
+// Positions, or complete entries, up to a token's own position.
+__device__ int32_t seen_from(const SelectArgs& a, int32_t position) {
+  return a.rate == 0 ? position + 1 : (position + 1) / static_cast<int32_t>(a.rate);
+}
 
 constexpr int kScoreThreads = 256, kScoreWarps = kScoreThreads / 32;
 constexpr int kScoreTile = 256;   // positions of a CTA
@@ -46,15 +54,18 @@ __host__ __device__ int64_t num_score_tiles(const SelectArgs& a) {
 }
 // The same for all threads of a CTA.
 __device__ bool has_scores(const SelectArgs& a, const ScoreTile& tile, int64_t slot) {
-  const int32_t position = a.batch.positions[a.first_token + slot];
-  return position >= a.shape.top_k && tile.begin <= position;
+  const int32_t seen = seen_from(a, a.batch.positions[a.first_token + slot]);
+  return seen > a.shape.top_k && tile.begin < seen;
 }
 
-__device__ Matrix index_key(const SelectArgs& a, int32_t sequence, int32_t position) {
+// The key of a position, or of an entry.
+__device__ Matrix index_key(const SelectArgs& a, int32_t sequence, int32_t at) {
   const LayerCache& cache = a.shape.cache;
   const int64_t dim = a.shape.head_dim, bytes = cache.index_dtype == DType::kF32 ? 4 : 2;
-  return {page_of(a.batch, sequence, position) + cache.index_keys +
-              row_in_page(a.batch, 0, position) * dim * bytes,
+  const int32_t position = a.rate == 0 ? at : at * static_cast<int32_t>(a.rate);
+  int64_t row = row_in_page(a.batch, 0, position);
+  if (a.rate > 0) row = static_cast<int32_t>(row) / static_cast<int32_t>(a.rate);
+  return {page_of(a.batch, sequence, position) + cache.index_keys + row * dim * bytes,
           cache.index_dtype, 1, dim, dim};
 }
 
@@ -81,7 +92,7 @@ __global__ void __launch_bounds__(kScoreThreads) score_positions_generic(SelectA
         weights[h] = load(a.weights, token, h);
       __syncthreads();
       const int32_t position = tile.begin + static_cast<int32_t>(threadIdx.x);
-      if (position > a.batch.positions[token]) continue;
+      if (position >= seen_from(a, a.batch.positions[token])) continue;
       const Matrix key = index_key(a, a.batch.sequences[token], position);
       float sum = 0;
       for (int64_t h = 0; h < heads; ++h) {
@@ -114,7 +125,8 @@ __global__ void __launch_bounds__(kScoreThreads) score_positions_mma(SelectArgs 
     for (int64_t slot = tile.first_slot; slot < end; ++slot) {
       if (!has_scores(a, tile, slot)) continue;
       const int64_t token = a.first_token + slot;
-      const int32_t sequence = a.batch.sequences[token], position = a.batch.positions[token];
+      const int32_t sequence = a.batch.sequences[token];
+      const int32_t seen = seen_from(a, a.batch.positions[token]);
       __syncthreads();  // wait until the previous token's queries have been read
       const auto* const from = static_cast<const uint16_t*>(a.q.data) + token * a.q.stride;
       for (int i = threadIdx.x; i < heads * kVectors; i += kScoreThreads) {
@@ -125,14 +137,13 @@ __global__ void __launch_bounds__(kScoreThreads) score_positions_mma(SelectArgs 
         weights[h] = load(a.weights, token, h);
       if (loaded != sequence) {
         loaded = sequence;
-        const int32_t last = a.batch.positions[a.batch.first_token[sequence + 1] - 1];
+        const int32_t all = seen_from(a, a.batch.positions[a.batch.first_token[sequence + 1] - 1]);
 #pragma unroll
         for (int n = 0; n < kTiles; ++n) {
           const int32_t own = first + n * 8 + row;
           // Memory past the context was never written, and has no page.
           const uint32_t* const key =
-              own <= last ? static_cast<const uint32_t*>(index_key(a, sequence, own).data)
-                          : nullptr;
+              own < all ? static_cast<const uint32_t*>(index_key(a, sequence, own).data) : nullptr;
 #pragma unroll
           for (int s = 0; s < kSteps; ++s) {
             keys[n][s][0] = key != nullptr ? __ldg(key + s * 8 + pair) : 0u;
@@ -169,7 +180,7 @@ __global__ void __launch_bounds__(kScoreThreads) score_positions_mma(SelectArgs 
           float sum = sums[n][c];
           for (int lanes = 4; lanes < 32; lanes *= 2) sum += __shfl_xor_sync(kAllLanes, sum, lanes);
           const int32_t own = first + n * 8 + pair * 2 + c;
-          if (row == 0 && own <= position) a.scores[slot * a.stride + own] = sum * a.shape.scale;
+          if (row == 0 && own < seen) a.scores[slot * a.stride + own] = sum * a.shape.scale;
         }
       }
     }
@@ -286,7 +297,8 @@ __global__ void __launch_bounds__(kSelectThreads) select_positions(SelectArgs a)
   const int32_t k = static_cast<int32_t>(a.shape.top_k) / block;
   for (int64_t slot = blockIdx.x; slot < a.tokens * a.rows; slot += gridDim.x) {
     const int64_t token = a.first_token + slot / a.rows;
-    const int32_t count = a.batch.positions[token] / block + 1;
+    const int32_t position = a.batch.positions[token];
+    const int32_t count = a.rate == 0 ? position / block + 1 : seen_from(a, position);
     if (count <= k) continue;
     const float* const scores = a.scores + slot * a.stride;
     const Threshold least = find_threshold(scores, count, k);
@@ -362,25 +374,42 @@ Result<int64_t> tokens_together(int64_t scores, int64_t longest) {
                str("one has up to ", longest, " tokens")};
 }
 
+// The top-k of all tokens, as many at a time as the scratch has scores for. `args` has no stride.
+Status select_of_all(SelectArgs args, const Queue& queue, Stream stream) {
+  MORACLE_CHECK(check_floats({&args.q, &args.weights}));
+  const int64_t longest = args.batch.longest, seen = args.rate == 0 ? longest : longest / args.rate;
+  args.stride = std::max<int64_t>(1, (seen + kScoreTile - 1) / kScoreTile) * kScoreTile;
+  MORACLE_TRY(const int64_t most, tokens_together(args.stride, longest));
+  for (int64_t first = 0; first < args.q.rows; first += most) {
+    args.first_token = first, args.tokens = std::min(most, args.q.rows - first);
+    MORACLE_CHECK(score(args, queue, stream));
+    MORACLE_CHECK(launch(queue, stream, "select_positions", select_positions, args.tokens,
+                         kSelectThreads, 0, args));
+  }
+  return {};
+}
+
 }  // namespace
 }  // namespace cuda
 
 Status CudaOps::select_positions(const Matrix& q, const Matrix& weights, const Batch& batch,
                                  const IndexShape& shape, int32_t* selected, std::byte* scratch,
                                  Stream stream) {
-  MORACLE_CHECK(cuda::check_floats({&q, &weights}));
-  const int64_t stride =
-      (batch.longest + cuda::kScoreTile - 1) / cuda::kScoreTile * cuda::kScoreTile;
-  MORACLE_TRY(const int64_t most, cuda::tokens_together(stride, batch.longest));
-  for (int64_t first = 0; first < q.rows; first += most) {
-    const cuda::SelectArgs args{q,      weights,  batch,
-                                shape,  selected, reinterpret_cast<float*>(scratch),
-                                stride, first,    std::min(most, q.rows - first)};
-    MORACLE_CHECK(cuda::score(args, queue_, stream));
-    MORACLE_CHECK(cuda::launch(queue_, stream, "select_positions", cuda::select_positions,
-                               args.tokens, cuda::kSelectThreads, 0, args));
-  }
-  return {};
+  return cuda::select_of_all(
+      {q, weights, batch, shape, selected, reinterpret_cast<float*>(scratch), 0, 0, 0}, queue_,
+      stream);
+}
+
+Status CudaOps::select_entries(const Matrix& q, const Matrix& weights, const Batch& batch,
+                               const EntryIndexShape& shape, int32_t* selected, std::byte* scratch,
+                               Stream stream) {
+  IndexShape of_entries{shape.num_heads, shape.head_dim, shape.top_k,
+                        shape.scale,     shape.cache,    shape.batch_invariant};
+  of_entries.cache.index_keys = shape.cache.entry_keys;
+  cuda::SelectArgs args{q, weights, batch, of_entries, selected, reinterpret_cast<float*>(scratch),
+                        0, 0,       0};
+  args.rate = shape.rate;
+  return cuda::select_of_all(args, queue_, stream);
 }
 
 Status CudaOps::select_blocks(const Matrix& q, const Batch& batch, const IndexShape& shape,

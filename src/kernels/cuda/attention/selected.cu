@@ -2,6 +2,7 @@
 // takes a split of a head's positions, with an online softmax; a second kernel merges the splits.
 // Splits depend on the number of positions alone, so the bits do not depend on the batch
 // (batch-invariant).
+#include "kernels/cuda/attention/cached_rows.cuh"
 #include "kernels/cuda/attention/split_kv.cuh"
 #include "kernels/cuda/each_element.cuh"
 
@@ -10,11 +11,10 @@ namespace {
 
 constexpr int32_t kSelectedStep = 128;   // positions between two updates of the softmax
 constexpr int32_t kSelectedSplit = 512;  // positions of a split, unless there would be too many
-constexpr int kKeysTogether = 4;         // loads in flight of a lane
 static_assert(kThreads == kSelectedStep, "a thread for each score");
 
-__host__ __device__ inline int32_t split_size(int64_t top_k) {
-  const auto size = static_cast<int32_t>((top_k + kMaxSplits - 1) / kMaxSplits);
+__host__ __device__ inline int32_t split_size(int64_t most_seen) {
+  const auto size = static_cast<int32_t>((most_seen + kMaxSplits - 1) / kMaxSplits);
   const int32_t steps = (size + kSelectedStep - 1) / kSelectedStep * kSelectedStep;
   return steps > kSelectedSplit ? steps : kSelectedSplit;
 }
@@ -22,97 +22,32 @@ __host__ __device__ inline int32_t split_size(int64_t top_k) {
 __device__ inline int32_t seen_by(const AttendArgs& a, int64_t token, int64_t kv_head) {
   const AttentionShape& shape = a.shape;
   const int32_t position = a.batch.positions[token];
-  if (position < shape.top_k) return position + 1;
+  if (position < shape.first_selecting()) return position + 1;
   if (shape.block == 1) return static_cast<int32_t>(shape.top_k);
   const int64_t last = shape.selection_at(token, kv_head) + shape.top_k / shape.block - 1;
   return static_cast<int32_t>(shape.seen_of_selection(position, shape.selected[last]));
 }
-// One of these positions, of a token that selects. Divides 32-bit numbers.
+// One of these `seen` positions, of a token that selects. Divides 32-bit numbers.
 __device__ inline int32_t selected_position(const AttentionShape& shape, const int32_t* entries,
-                                            int32_t at) {
+                                            int32_t position, int32_t seen, int32_t at) {
   const auto block = static_cast<int32_t>(shape.block);
+  // The positions behind the selected pools end with the token.
+  if (at >= shape.top_k) return position + 1 - seen + at;
   return block == 1 ? entries[at] : entries[at / block] * block + at % block;
-}
-
-template <DType kCache>
-__device__ float load_one(const std::byte* row, int64_t column) {
-  if constexpr (kCache == DType::kF32) return reinterpret_cast<const float*>(row)[column];
-  if constexpr (kCache == DType::kF8E4M3)
-    return e4m3_to_float(reinterpret_cast<const uint8_t*>(row)[column]);
-  const uint16_t half = reinterpret_cast<const uint16_t*>(row)[column];
-  return kCache == DType::kBF16 ? bf16_to_float(half) : f16_to_float(half);
-}
-
-// Products of a lane: eight columns of every 256.
-template <DType kCache>
-__device__ void load_lane(const std::byte* key, int64_t column, float (&to)[8]) {
-  if constexpr (kCache == DType::kBF16) {
-    const uint4 eight = load_eight<kCache>(key + column * 2);
-    const uint32_t words[4] = {eight.x, eight.y, eight.z, eight.w};
-#pragma unroll
-    for (int i = 0; i < 4; ++i) {
-      to[2 * i] = __uint_as_float(words[i] << 16);
-      to[2 * i + 1] = __uint_as_float(words[i] & 0xffff0000u);
-    }
-  } else {
-#pragma unroll
-    for (int i = 0; i < 8; ++i) to[i] = load_one<kCache>(key, column + i);
-  }
-}
-
-struct Rows {
-  const std::byte *keys[kSelectedStep], *values[kSelectedStep];
-};
-
-// scores[j] of `count` keys. Each warp takes keys in groups.
-template <DType kCache>
-__device__ void score_keys(const Rows& rows, const float* query, int64_t head_dim, int32_t count,
-                           float* scores) {
-  const int warp = threadIdx.x / 32, lane = threadIdx.x % 32;
-  const bool vectors = head_dim % 8 == 0;
-  for (int32_t first = warp * kKeysTogether; first < count; first += kWarps * kKeysTogether) {
-    float products[kKeysTogether] = {};
-    const std::byte* keys[kKeysTogether];
-#pragma unroll
-    for (int j = 0; j < kKeysTogether; ++j) keys[j] = rows.keys[min(first + j, count - 1)];
-    if (vectors) {
-      for (int64_t d = lane * 8; d < head_dim; d += 32 * 8) {
-        float numbers[kKeysTogether][8];
-#pragma unroll
-        for (int j = 0; j < kKeysTogether; ++j) load_lane<kCache>(keys[j], d, numbers[j]);
-#pragma unroll
-        for (int j = 0; j < kKeysTogether; ++j) {
-#pragma unroll
-          for (int i = 0; i < 8; ++i) products[j] += query[d + i] * numbers[j][i];
-        }
-      }
-    } else {
-      for (int64_t d = lane; d < head_dim; d += 32) {
-#pragma unroll
-        for (int j = 0; j < kKeysTogether; ++j)
-          products[j] += query[d] * load_one<kCache>(keys[j], d);
-      }
-    }
-#pragma unroll
-    for (int j = 0; j < kKeysTogether; ++j) {
-      for (int step = 16; step > 0; step /= 2)
-        products[j] += __shfl_xor_sync(kAllLanes, products[j], step);
-      if (lane == 0 && first + j < count) scores[first + j] = products[j];
-    }
-  }
 }
 
 template <DType kCache>
 __global__ void __launch_bounds__(kThreads) attend_selected(SplitArgs f) {
   extern __shared__ float scratch[];  // query, sums of values
-  __shared__ Rows rows;
+  __shared__ struct { const std::byte *keys[kSelectedStep], *values[kSelectedStep]; } rows;
   __shared__ float scores[kSelectedStep];
   const AttendArgs& a = f.attend;
   const AttentionShape& shape = a.shape;
   const LayerCache& cache = shape.cache;
   float* const query = scratch;
   float* const acc = query + shape.head_dim;
-  const int32_t size = split_size(shape.top_k), thread = static_cast<int32_t>(threadIdx.x);
+  const int32_t size = split_size(shape.first_selecting()),
+                thread = static_cast<int32_t>(threadIdx.x);
   for (int64_t b = blockIdx.x; b < f.tokens * shape.num_heads * f.splits; b += gridDim.x) {
     const int64_t split = b % f.splits, head = b / f.splits % shape.num_heads;
     const int64_t slot = b / f.splits / shape.num_heads, token = f.first_token + slot;
@@ -120,8 +55,9 @@ __global__ void __launch_bounds__(kThreads) attend_selected(SplitArgs f) {
     const int32_t seen = seen_by(a, token, kv), begin = static_cast<int32_t>(split) * size;
     if (begin >= seen) continue;
     const int32_t end = min(begin + size, seen), sequence = a.batch.sequences[token];
-    // A token before the top-k sees all positions up to its own.
-    const bool chosen = a.batch.positions[token] >= shape.top_k;
+    // A token that does not select sees all positions up to its own.
+    const int32_t own_position = a.batch.positions[token];
+    const bool chosen = own_position >= shape.first_selecting();
     const int32_t* const entries = shape.selected + shape.selection_at(token, kv);
     __syncthreads();  // wait until the previous head's query has been read
     for (int64_t d = thread; d < shape.head_dim; d += kThreads)
@@ -133,14 +69,15 @@ __global__ void __launch_bounds__(kThreads) attend_selected(SplitArgs f) {
       __syncthreads();  // wait until the previous scores have been used
       if (thread < count) {
         const int32_t at = from + thread;
-        const int32_t position = chosen ? selected_position(shape, entries, at) : at;
+        const int32_t position =
+            chosen ? selected_position(shape, entries, own_position, seen, at) : at;
         const std::byte* const page = page_of(a.batch, sequence, position);
         const int64_t row = row_in_page(a.batch, kv, position) * cache_element(kCache);
         rows.keys[thread] = page + cache.keys + row * shape.head_dim;
         rows.values[thread] = page + cache.values + row * shape.value_dim;
       }
       __syncthreads();
-      score_keys<kCache>(rows, query, shape.head_dim, count, scores);
+      score_keys<kCache>(rows.keys, query, shape.head_dim, count, scores);
       __syncthreads();
       const float own = thread < count ? scores[thread] : kMinusInfinity;
       const float most = fmaxf(
@@ -170,7 +107,7 @@ __global__ void __launch_bounds__(kThreads) merge_selected(SplitArgs f) {
   __shared__ float shrinks[kMaxSplits], factor;
   const AttendArgs& a = f.attend;
   const AttentionShape& shape = a.shape;
-  const int32_t size = split_size(shape.top_k);
+  const int32_t size = split_size(shape.first_selecting());
   for (int64_t b = blockIdx.x; b < f.tokens * shape.num_heads; b += gridDim.x) {
     const int64_t slot = b / shape.num_heads, head = b % shape.num_heads;
     const int64_t token = f.first_token + slot;
@@ -201,7 +138,7 @@ Status launch_selected(const AttendArgs& args, const Queue& queue, Stream stream
     return Error{ErrorKind::kUnsupported, "", "attention",
                  str("heads of at most ", kMost, " columns on cuda"),
                  str("they have ", shape.head_dim, " and ", shape.value_dim)};
-  const int64_t size = split_size(shape.top_k);
+  const int64_t size = split_size(shape.first_selecting());
   const int64_t splits = (shape.most_seen(args.batch.longest) + size - 1) / size;
   // As many tokens at a time as the scratch has splits for.
   const auto all = static_cast<int64_t>(attend_scratch_bytes(shape, args.q.rows, DType::kBF16));

@@ -23,14 +23,16 @@ struct ConvolveElement {
     const int32_t sequence = a.batch.sequences[r];
     const int64_t first = a.batch.first_token[sequence], t = r - first;
     const int64_t count = a.batch.first_token[sequence + 1] - first;
-    const int64_t past = a.shape.kernel - 1, from = a.shape.split.from(c), cols = a.out.cols;
+    const int64_t apart = a.shape.dilation, past = (a.shape.kernel - 1) * apart;  // rows
+    const int64_t from = a.shape.split.from(c), cols = a.out.cols;
     const float* const before = a.state_before(sequence);
     const auto row = [&](int64_t at) {
       if (at >= 0) return load(a.x, first + at, from);
       return before != nullptr ? before[(past + at) * cols + c] : 0.0f;
     };
     float sum = a.shape.bias != nullptr ? a.shape.bias[c] : 0.0f;
-    for (int64_t j = 0; j <= past; ++j) sum += a.weight[j * cols + c] * row(t - past + j);
+    for (int64_t j = 0; j < a.shape.kernel; ++j)
+      sum += a.weight[j * cols + c] * row(t - past + j * apart);
     store(a.out, r, c, a.shape.silu ? silu(sum) : sum);
     float* const after = a.state_after(sequence);
     // Row i of the new state is the step's row count - past + i. The first token keeps older rows.
@@ -169,7 +171,7 @@ bool convolves_eights(const ConvolveArgs& a) {
   return fits(a.x) && fits(a.out) && a.out.cols % 8 == 0 && a.shape.state % 16 == 0 &&
          reinterpret_cast<uintptr_t>(a.weight) % 16 == 0 &&
          reinterpret_cast<uintptr_t>(a.shape.bias) % 16 == 0 && a.shape.kernel >= 2 &&
-         a.shape.kernel <= 4 && split.head_dim % 8 == 0 &&
+         a.shape.kernel <= 4 && a.shape.dilation == 1 && split.head_dim % 8 == 0 &&
          std::all_of(split.sizes, split.sizes + 3, [](int64_t size) { return size % 8 == 0; });
 }
 

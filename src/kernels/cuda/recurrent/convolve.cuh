@@ -27,7 +27,8 @@ struct ConvolveArgs {
   }
 };
 
-/// True if convolve_eights supports these columns: whole aligned vectors of bf16, 2 to 4 taps.
+/// True if convolve_eights supports these columns: whole aligned vectors of bf16, 2 to 4 taps
+/// without dilation.
 bool convolves_eights(const ConvolveArgs& args);
 Status convolve_eights(const ConvolveArgs& args, const Queue& queue, Stream stream);
 /// Any float type and number of taps.

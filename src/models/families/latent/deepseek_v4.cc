@@ -9,9 +9,9 @@
 #include "base/try.h"
 #include "checkpoint/experts/matrix_share.h"
 #include "checkpoint/state.h"
-#include "kernels/ops.h"
 #include "models/families/family.h"
 #include "models/families/latent/deepseek_v4_names.h"
+#include "models/families/latent/hyper_connections.h"
 #include "models/families/shared_moe.h"
 
 namespace moracle {
@@ -236,14 +236,6 @@ struct Layer {
     return described;
   }
 
-  Result<HyperDescription> hyper(const std::string& name, int64_t rows, int64_t scales) const {
-    const int64_t columns = decoder.num_streams * decoder.hidden_size;
-    MORACLE_TRY(auto projection, checkpoint.floats(prefix + name + "fn", {rows, columns}));
-    MORACLE_TRY(auto base, vector(name + "base", rows));
-    MORACLE_TRY(auto scale, vector(name + "scale", scales));
-    return HyperDescription{std::move(projection), std::move(base), std::move(scale)};
-  }
-
   // [vocab_size, top_k] of i64 or i32.
   Result<std::vector<int32_t>> experts_of_ids(const LayerSpec& experts) const {
     const std::string name = prefix + "mlp.gate.tid2eid";
@@ -282,12 +274,7 @@ Result<Settings> read(const Config& config, int64_t num_layers) {
   Settings settings;
   DecoderSpec& decoder = settings.decoder;
   MORACLE_TRY(decoder, read_decoder_spec(config));
-  MORACLE_TRY(decoder.num_streams, config.integer({"hc_mult"}, 2, 16));
-  MORACLE_TRY(decoder.sinkhorn_iterations, config.integer({"hc_sinkhorn_iters"}, 1, 1000));
-  MORACLE_TRY(const double epsilon, config.number({"hc_eps"}));
-  if (!(epsilon >= 0 && epsilon < 1))
-    return config.wrong({"hc_eps"}, "a number from 0 to 1", str("it is ", epsilon));
-  decoder.hyper_epsilon = static_cast<float>(epsilon);
+  MORACLE_CHECK(read_hyper_connections(config, decoder));
   for (const char* key : {"attention_bias", "mlp_bias"})
     MORACLE_CHECK(require_flag(config, key, false));
   // transformers always divides by the sum of the weights, whatever the key says.
@@ -327,14 +314,15 @@ Result<Description> describe(const Checkpoint& checkpoint) {
     MORACLE_TRY(LayerDescription described,
                 describe_decoder_layer(checkpoint, decoder, l, std::move(attention),
                                        std::move(experts), std::move(router), std::move(shared)));
-    const int64_t n = decoder.num_streams, rows = n + hyper_floats(n);
-    MORACLE_TRY(described.attention_hyper, layer.hyper("attn_hc.", rows, 3));
-    MORACLE_TRY(described.mlp_hyper, layer.hyper("ffn_hc.", rows, 3));
+    MORACLE_TRY(described.attention_hyper,
+                describe_hyper_connection(checkpoint, layer.prefix + "attn_hc.", decoder));
+    MORACLE_TRY(described.mlp_hyper,
+                describe_hyper_connection(checkpoint, layer.prefix + "ffn_hc.", decoder));
     return described;
   };
   MORACLE_TRY(Description description, describe_decoder(checkpoint, decoder, describe_layer));
-  const Layer whole{checkpoint, decoder, checkpoint.state().root};
-  MORACLE_TRY(description.final_hyper, whole.hyper("hc_head.hc_", decoder.num_streams, 1));
+  MORACLE_TRY(description.final_hyper,
+              describe_input_weights(checkpoint, checkpoint.state().root + "hc_head.hc_", decoder));
   return description;
 }
 
@@ -345,8 +333,8 @@ constinit const Family kDeepseekV4Family = {
     .architecture = "DeepseekV4ForCausalLM",
     .models = "DeepSeek-V4 Flash and Pro",
     .notes =
-        "as in transformers, without rounding activations of the indexer and of the cache; on "
-        "CPUs; without multi-token prediction",
+        "as in transformers, without rounding activations of the indexer and of the cache; on CPUs "
+        "and NVIDIA GPUs; without multi-token prediction",
     .describe = deepseek_v4::describe,
     .experts = {.defaults = deepseek_v4::kDefaults,
                 .score = Score::kSqrtSoftplus,

@@ -10,14 +10,16 @@
 
 namespace moracle {
 
-Result<LatentSpec> read_latent_sizes(const Config& config) {
+Result<LatentSpec> read_latent_sizes(const Config& config, bool rotates) {
   LatentSpec spec;
   constexpr int64_t kMost = 1 << 16;
   MORACLE_TRY(spec.num_heads, config.integer({"num_attention_heads"}, 1, kMost));
   MORACLE_TRY(spec.q_rank, config.integer_or(0, {"q_lora_rank"}, 1, kMost));
   MORACLE_TRY(spec.kv_rank, config.integer({"kv_lora_rank"}, 1, kMost));
   MORACLE_TRY(spec.nope_dim, config.integer({"qk_nope_head_dim"}, 1, kMost));
-  MORACLE_TRY(spec.rope_dim, config.integer({"qk_rope_head_dim"}, 2, kMost));
+  MORACLE_TRY(spec.rope_dim, config.integer({"qk_rope_head_dim"}, rotates ? 2 : 0, kMost));
+  if (!rotates && spec.rope_dim != 0)
+    return config.unsupported({"qk_rope_head_dim"}, "0: no RoPE", str("it is ", spec.rope_dim));
   MORACLE_TRY(spec.value_dim, config.integer({"v_head_dim"}, 1, kMost));
   if (spec.rope_dim % 2 != 0)
     return config.wrong({"qk_rope_head_dim"}, "an even number", str("it is ", spec.rope_dim));

@@ -8,8 +8,9 @@ namespace moracle {
 /// Reads the sizes of MLA. Errors: missing or invalid values (kBadFile); other rotary embeddings.
 Result<LatentSpec> read_latent(const Config& config);
 
-/// The two steps of read_latent: sizes, then RoPE and the scale of scores.
-Result<LatentSpec> read_latent_sizes(const Config& config);
+/// The two steps of read_latent: sizes, then RoPE and the scale of scores. `rotates` false: no
+/// column has RoPE.
+Result<LatentSpec> read_latent_sizes(const Config& config, bool rotates = true);
 Status set_rotary(const Config& config, RotaryAndScale&& read, LatentSpec& spec);
 
 /// Describes `prefix`{q,q_a,q_b,kv_a,kv_b}_proj…, its norms and, with head_gate, `gate_name`.

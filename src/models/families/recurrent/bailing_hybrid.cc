@@ -99,6 +99,12 @@ Result<Spec> read(const Config& config, int64_t num_layers) {
   MORACLE_CHECK(require_flag(config, "rope_interleave", true));
   MORACLE_CHECK(require_flag(config, "use_bias", false));
   MORACLE_CHECK(require_flag(config, "use_qkv_bias", false));
+  MORACLE_CHECK(require_flag(config, "no_kda_lora", true));
+  MORACLE_CHECK(require_flag(config, "use_mla_nope", false));
+  const char* const gate = "gated_attention_proj_granularity_type";
+  MORACLE_TRY(const std::string granularity, config.text_or("head_wise", {gate}));
+  if (granularity != "head_wise")
+    return config.unsupported({gate}, "head_wise", "it is " + granularity);
   return spec;
 }
 
@@ -252,6 +258,7 @@ constexpr GgufConvention kGguf[] = {{.architecture = "bailingmoe3",
 
 constinit const Family kBailingHybridFamily = {
     .architecture = "BailingHybridForCausalLM",
+    .also = "BailingMoeV3ForCausalLM",
     .models = "Ling-3.0-Flash",
     .notes = "without multi-token prediction",
     .describe = bailing_hybrid::describe,

@@ -24,14 +24,15 @@ Result<GatedDeltaSpec> read_delta(const Config& config, const DecoderSpec& decod
                       str("it is ", spec.num_value_heads));
 }
 
-Result<std::vector<bool>> read_layer_types(const Config& config, int64_t num_layers) {
+Result<std::vector<bool>> read_layer_types(const Config& config, int64_t num_layers,
+                                           const char* also) {
   MORACLE_TRY(const std::vector<std::string> types, config.texts({"layer_types"}));
   MORACLE_TRY(const int64_t interval, config.integer({"full_attention_interval"}, 1));
   std::vector<bool> is_delta;
   for (int64_t layer = 0; types.empty() && layer < num_layers; ++layer)
     is_delta.push_back((layer + 1) % interval != 0);
   for (const std::string& type : types) {
-    if (type != "linear_attention" && type != "full_attention") {
+    if (type != "linear_attention" && type != "full_attention" && type != also) {
       return config.unsupported({"layer_types"}, "linear_attention and full_attention",
                                 "it has " + type);
     }
@@ -83,7 +84,7 @@ Result<AttentionDescription> describe_attention(const Checkpoint& checkpoint,
 
 }  // namespace
 
-Result<HybridMoe> read_hybrid_moe(const Config& config, int64_t num_layers) {
+Result<HybridMoe> read_hybrid_moe(const Config& config, int64_t num_layers, const char* also) {
   HybridMoe spec;
   MORACLE_TRY(spec.decoder, read_decoder_spec(config));
   spec.decoder.norm_offset = 1;
@@ -92,22 +93,28 @@ Result<HybridMoe> read_hybrid_moe(const Config& config, int64_t num_layers) {
   MORACLE_TRY(spec.heads, read_grouped_query(config, spec.decoder, false, {.partial = true}));
   spec.heads.output_gate = OutputGate::kInQueries;
   MORACLE_TRY(spec.delta, read_delta(config, spec.decoder));
-  MORACLE_TRY(spec.is_delta, read_layer_types(config, num_layers));
+  MORACLE_TRY(spec.is_delta, read_layer_types(config, num_layers, also));
   MORACLE_TRY(spec.biased, config.boolean_or(false, {"attention_bias"}));
   MORACLE_TRY(const bool gated, config.boolean_or(true, {"attn_output_gate"}));
   if (!gated) return config.unsupported({"attn_output_gate"}, "true", "it is false");
   return spec;
 }
 
-Result<LayerDescription> describe_hybrid_layer(const Checkpoint& checkpoint, const HybridMoe& spec,
-                                               int64_t layer, const DeltaModules& modules) {
+Result<AttentionDescription> describe_hybrid_attention(const Checkpoint& checkpoint,
+                                                       const HybridMoe& spec, int64_t layer,
+                                                       const DeltaModules& modules) {
   const std::string prefix = layer_prefix(checkpoint, layer);
   // A layer for multi-token prediction has attention.
   const auto index = static_cast<size_t>(layer);
   const bool is_delta = index < spec.is_delta.size() && spec.is_delta[index];
+  return is_delta ? describe_delta(checkpoint, prefix + "linear_attn.", spec, modules)
+                  : describe_attention(checkpoint, prefix + "self_attn.", spec);
+}
+
+Result<LayerDescription> describe_hybrid_layer(const Checkpoint& checkpoint, const HybridMoe& spec,
+                                               int64_t layer, const DeltaModules& modules) {
   MORACLE_TRY(AttentionDescription attention,
-              is_delta ? describe_delta(checkpoint, prefix + "linear_attn.", spec, modules)
-                       : describe_attention(checkpoint, prefix + "self_attn.", spec));
+              describe_hybrid_attention(checkpoint, spec, layer, modules));
   return describe_qwen_layer(checkpoint, spec.decoder, layer, std::move(attention), true);
 }
 

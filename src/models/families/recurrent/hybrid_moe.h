@@ -17,13 +17,18 @@ struct HybridMoe {
 };
 
 /// Reads the sizes. Errors: missing or invalid values (kBadFile); other kinds of layers.
-Result<HybridMoe> read_hybrid_moe(const Config& config, int64_t num_layers);
+/// `also`: another name of layers with attention.
+Result<HybridMoe> read_hybrid_moe(const Config& config, int64_t num_layers,
+                                  const char* also = "full_attention");
 
 /// Describes the layer. `qkvz` and `ba` are the modules of gated DeltaNet, with their rows.
 struct DeltaModules {
   std::vector<std::string> qkvz, ba;
   std::vector<int64_t> qkvz_rows, ba_rows;
 };
+Result<AttentionDescription> describe_hybrid_attention(const Checkpoint& checkpoint,
+                                                       const HybridMoe& spec, int64_t layer,
+                                                       const DeltaModules& modules);
 Result<LayerDescription> describe_hybrid_layer(const Checkpoint& checkpoint, const HybridMoe& spec,
                                                int64_t layer, const DeltaModules& modules);
 

@@ -24,9 +24,13 @@ Result<std::vector<bool>> read_delta_layers(const Config& config, std::vector<bo
 namespace kimi_delta_family {
 namespace {
 
-// The weights of the three convolutions. transformers holds them in one tensor.
+// The weights of the three convolutions. transformers holds them in one tensor, and saves it as
+// such where it does not write the published names.
 Result<std::vector<float>> convolution(const Checkpoint& checkpoint, const std::string& prefix,
                                        const KimiDeltaSpec& spec) {
+  const std::string stacked = prefix + "conv1d.weight";
+  if (checkpoint.has_tensor(stacked))
+    return checkpoint.floats(stacked, {3 * spec.channels(), 1, spec.kernel});
   std::vector<float> all;
   for (const char* const which : {"q", "k", "v"}) {
     MORACLE_TRY(
