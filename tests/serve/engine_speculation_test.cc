@@ -19,10 +19,11 @@ class ThirdIds final : public Grammar {
  public:
   class Matcher final : public GrammarMatcher {
    public:
-    Status mask(std::span<float> logits) override {
-      for (size_t id = 0; id < logits.size(); ++id) {
-        if (id % 3 != static_cast<size_t>(next_))
-          logits[id] = -std::numeric_limits<float>::infinity();
+    Status fill(TokenMask& mask) override {
+      mask.allow_all();
+      const auto size = static_cast<int32_t>(mask.words().size() * 32);
+      for (int32_t id = 0; id < size; ++id) {
+        if (id % 3 != next_) mask.forbid(id);
       }
       return {};
     }
@@ -45,8 +46,9 @@ class ThirdIds final : public Grammar {
 class SlowGrammar final : public Grammar {
   class Matcher final : public GrammarMatcher {
    public:
-    Status mask(std::span<float>) override {
+    Status fill(TokenMask& mask) override {
       std::this_thread::sleep_for(std::chrono::milliseconds(400));
+      mask.allow_all();
       return {};
     }
     Status accept(int32_t) override { return {}; }
