@@ -76,7 +76,8 @@ class EngineGrammars : public EngineOnSmallModel {
     const auto jobs = [&] {
       std::vector<Job> all;
       for (size_t i = 0; i < num_jobs; ++i) {
-        all.push_back(job("And the LORD spake unto Moses" + std::string(i % 5, ','), max_tokens, i));
+        all.push_back(
+            job("And the LORD spake unto Moses" + std::string(i % 5, ','), max_tokens, i));
         Job& one = all.back();
         one.grammar = std::make_shared<RandomGrammar>(i);
         if (i % 3 != 0) one.sampling.top_p = 1;

@@ -95,8 +95,8 @@ TEST_F(Grammars, RandomTokensProduceTextsOfSchema) {
   }
 }
 
-// A mask of a matcher in a text equals what a matcher accepts token by token, also when many matchers
-// of one grammar fill their masks on several threads.
+// A mask of a matcher in a text equals what a matcher accepts token by token, also when many
+// matchers of one grammar fill their masks on several threads.
 TEST_F(Grammars, MasksEqualAcceptedTokensOnManyThreads) {
   const char* const schemas[] = {
       R"({"type": "object", "properties": {"name": {"type": "string"}, "age": {"type": "integer",

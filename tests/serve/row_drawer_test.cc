@@ -1,5 +1,5 @@
-// Tests draws under a grammar's mask: each must equal the draw from logits in which forbidden tokens
-// are negative infinity.
+// Tests draws under a grammar's mask: each must equal the draw from logits in which forbidden
+// tokens are negative infinity.
 #include "serve/engine/row_drawer.h"
 #include "paths.h"
 
@@ -132,18 +132,21 @@ TEST_F(RowDrawers, DrawsEqualThoseFromMaskedLogits) {
       for (float& logit : logits) logit = normal(random);
       if (random() % 4 == 0)  // ties
         for (float& logit : logits) logit = std::round(logit);
-      if (random() % 20 == 0)
-        logits[random() % size] = std::numeric_limits<float>::quiet_NaN();
+      if (random() % 20 == 0) logits[random() % size] = std::numeric_limits<float>::quiet_NaN();
       std::vector<float> masked = logits;
       for (size_t id = 0; id < size; ++id)
         if (!allowed[id]) masked[id] = kNever;
       const auto expected = plain.draw(masked);
       std::optional<DrawnToken> drawn;
       if (const int64_t count = RowDrawer::candidates(sequence, vocab_size); count > 0) {
-        std::vector<int32_t> ids(static_cast<size_t>(count));
-        top_k.find(logits, ids);
+        // The device may have applied the mask, else it selects more.
+        const std::vector<float>& from = random() % 2 == 0 ? masked : logits;
+        const int64_t most =
+            std::min<int64_t>(count + static_cast<int64_t>(random() % 64), vocab_size);
+        std::vector<int32_t> ids(static_cast<size_t>(most));
+        top_k.find(from, ids);
         std::vector<float> largest;
-        for (const int32_t id : ids) largest.push_back(logits[static_cast<size_t>(id)]);
+        for (const int32_t id : ids) largest.push_back(from[static_cast<size_t>(id)]);
         drawn = drawer.draw(sequence, {ids, largest}, vocab_size);
       }
       from_largest += drawn.has_value();

@@ -27,8 +27,16 @@ class RowLogits {
       MORACLE_TRY(rows.all_, source.logits(first, count));
       return rows;
     }
-    rows.candidates_ = static_cast<size_t>(candidates);
     MORACLE_TRY(const Model::TopKLogits largest, source.top_k_logits(first, count, candidates));
+    return of(largest, vocab_size, first, candidates);
+  }
+  /// The largest logits of the rows from `first` on.
+  static RowLogits of(const Model::TopKLogits& largest, int64_t vocab_size, int64_t first,
+                      int64_t candidates) {
+    RowLogits rows;
+    rows.first_ = first;
+    rows.vocab_size_ = static_cast<size_t>(vocab_size);
+    rows.candidates_ = static_cast<size_t>(candidates);
     rows.ids_.assign(largest.ids.begin(), largest.ids.end());
     rows.largest_.assign(largest.logits.begin(), largest.logits.end());
     return rows;

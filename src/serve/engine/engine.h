@@ -129,7 +129,9 @@ class Engine {
   Result<std::vector<DrawnToken>> draw_rows(const RowLogits& rows, int64_t first,
                                             std::span<const SequenceRows> sequences);
   bool take_drawn(SequenceRows& at, DrawnToken drawn);
+  Result<RowLogits> read_rows(int64_t first, std::span<const SequenceRows> sequences);
   void prepare_masks(std::span<const Chunk> chunks);
+  bool prepare_masks(std::vector<Sequence*> sequences);
   template <class Work>
   void on_all(int64_t count, const Work& work);
   void take_token(SequenceId id, int32_t token, std::vector<TokenScore> scores, bool is_draft);
@@ -168,6 +170,7 @@ class Engine {
   StepProfiler profiler_;
   std::unordered_map<SequenceId, Sequence> sequences_;
   std::vector<RowDrawer> drawers_;  // one per thread
+  std::vector<uint32_t> allowed_;   // masks of a step's rows
   const Speculation speculation_;
   StepCosts costs_;
   std::vector<StepRows> last_rows_;  // while the model keeps their hidden states

@@ -8,10 +8,6 @@
 namespace moracle::serve {
 namespace {
 
-// Largest logits that are read of a row with a grammar. A model that follows its schema has an
-// allowed token among the first few.
-constexpr int64_t kMaskedCandidates = 64;
-
 // Why nothing was drawn. `logits`: of the model, before edits.
 int32_t why_nothing(std::span<const float> logits) {
   const auto is_bad = [](float logit) {
@@ -35,9 +31,7 @@ int64_t RowDrawer::candidates(const Sequence& sequence, int64_t vocab_size) {
   if (sequence.job.num_top) return 0;
   if (sequence.forced_id()) return 1;
   const int64_t needs = sequence.sampler.candidates(vocab_size);
-  if (needs == 0 || needs > Model::kMaxTopK || !sequence.editor.changes_nothing()) return 0;
-  if (!sequence.matcher) return needs;
-  return std::max(needs, std::min(kMaskedCandidates, vocab_size));
+  return needs > Model::kMaxTopK || !sequence.editor.changes_nothing() ? 0 : needs;
 }
 
 std::optional<int32_t> RowDrawer::draw_token(Sequence& sequence, std::span<const float> logits) {

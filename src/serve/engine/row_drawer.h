@@ -23,13 +23,13 @@ struct DrawnToken {
 /// Keeps the buffers of one thread: up to a row of logits.
 class RowDrawer {
  public:
-  /// Number of largest logits that decide the next draw of most rows; 0: it needs all logits. With
-  /// a grammar more than the sampler's, because the mask leaves some out.
+  /// Number of largest allowed logits that decide the next draw; 0: it needs all logits.
   static int64_t candidates(const Sequence& sequence, int64_t vocab_size);
 
   DrawnToken draw(Sequence& sequence, std::span<const float> logits);
-  /// Draws from the largest logits of a row, sorted. Returns nothing, and changes nothing, if the
-  /// draw needs more of them. The result is that of draw() with all logits.
+  /// Draws from the largest logits of a row, sorted; the mask may have been applied. Returns
+  /// nothing, and changes nothing, if the draw needs more of them. The result is that of draw()
+  /// with all logits.
   std::optional<DrawnToken> draw(Sequence& sequence, const RowLogits::Largest& largest,
                                  int64_t vocab_size);
 

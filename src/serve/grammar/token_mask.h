@@ -16,6 +16,7 @@ class TokenMask {
 
   /// For whoever computes the mask: bit id % 32 of word id / 32. Call settle() after changes.
   std::span<uint32_t> words() { return words_; }
+  std::span<const uint32_t> words() const { return words_; }
   void allow_all();
   void forbid(int32_t id);
   /// Drops bits above the vocabulary, and counts the others.
