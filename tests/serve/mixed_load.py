@@ -120,7 +120,7 @@ def of_response(reply):
     for item in reply["output"]:
         texts = [part["text"] for part in item.get("content") or []]
         items.append((item["type"], texts, item.get("name"), item.get("arguments")))
-    return items, reply["status"], reply["usage"]["output_tokens"]
+    return items, reply["status"], reply["error"], (reply["usage"] or {}).get("output_tokens")
 
 
 def meaning(dialect, reply):
@@ -233,7 +233,7 @@ class Load:
                     self.counts["wrong bodies"] += 1
                     if status not in (400, 404):
                         self.fault(f"a wrong body has status {status}")
-            except (OSError, ValueError, EOFError, KeyError, IndexError) as error:
+            except (OSError, ValueError, EOFError, KeyError, IndexError, TypeError) as error:
                 self.fault(f"{type(error).__name__}: {error}")
                 connection.close()
         connection.close()

@@ -132,8 +132,7 @@ class Engine {
   Result<RowLogits> read_rows(int64_t first, std::span<const SequenceRows> sequences);
   void prepare_masks(std::span<const Chunk> chunks);
   bool prepare_masks(std::vector<Sequence*> sequences);
-  template <class Work>
-  void on_all(int64_t count, const Work& work);
+  void on_all(int64_t count, const std::function<void(int64_t, RowDrawer&)>& work);
   void take_token(SequenceId id, int32_t token, std::vector<TokenScore> scores, bool is_draft);
   int64_t wanted_drafts(SequenceId id, const Sequence& sequence, int64_t sequences) const;
   Status request_drafts();

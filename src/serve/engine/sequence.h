@@ -48,7 +48,7 @@ struct Sequence {
   std::optional<ReasoningBudget> budget;    // empty: unlimited
   std::string before_grammar;               // end of the text before the grammar begins
   bool is_constrained = true;               // the grammar has begun
-  double grammar_seconds = 0;               // of all calls of the matcher
+  double grammar_seconds = 0;               // processor time of all calls of the matcher
   std::vector<TokenScore> prompt_scores;    // scores of the prompt from its second token on
   int64_t reused_tokens = 0;
   double submitted = 0, last_token = 0;  // seconds on the engine's clock; 0: none yet

@@ -59,8 +59,8 @@ void StepProfiler::end_step() {
     seconds_[labels_of(marked_[i])] += (*us)[i] * 1e-6 * kSampled;
 }
 
-// Parts that no backend serves, such as norms, count for the device. Scheduling, enqueueing, answers
-// and grammars count for the host.
+// Parts that no backend serves, such as norms, count for the device. Scheduling, enqueueing,
+// answers and grammars count for the host.
 const std::string& StepProfiler::labels_of(std::string_view part) {
   const auto known = labels_.find(part);
   if (known != labels_.end()) return known->second;

@@ -14,7 +14,7 @@ class TokenMask {
   explicit TokenMask(int64_t vocab_size)
       : vocab_size_(vocab_size), words_(static_cast<size_t>((vocab_size + 31) / 32)) {}
 
-  /// For whoever computes the mask: bit id % 32 of word id / 32. Call settle() after changes.
+  /// Bit id % 32 of word id / 32 is the token id. Call settle() after changes.
   std::span<uint32_t> words() { return words_; }
   std::span<const uint32_t> words() const { return words_; }
   void allow_all();
