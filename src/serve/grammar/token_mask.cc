@@ -41,8 +41,8 @@ void TokenMask::list(std::vector<int32_t>& ids) const {
   }
 }
 
-// Without branches: inside a text most words have a few zeros, and mispredicted branches took 0.9 ms
-// for 151,936 tokens.
+// Without branches: inside a text most words have a few zeros, and mispredicted branches took 0.9
+// ms for 151,936 tokens.
 void TokenMask::copy(std::span<const float> from, std::span<float> to) const {
   constexpr auto kNever = std::bit_cast<uint32_t>(-std::numeric_limits<float>::infinity());
   const auto copy_word = [&](size_t word, size_t count) {

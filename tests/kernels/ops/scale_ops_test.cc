@@ -1,4 +1,5 @@
-// Tests the scales of experts, capped and masked logits on every device against computation in double.
+// Tests the scales of experts, capped and masked logits on every device against computation in
+// double.
 #include "kernels/ops/device_ops.h"
 
 namespace moracle::scale_ops_test {
