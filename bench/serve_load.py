@@ -94,7 +94,7 @@ def host_parts(api):
     if "moracle_step_seconds_count" not in values:
         return None
     parts = {name: float(values.get(f'moracle_part_seconds_total{{part="{name}",backend="cpu"}}', 0))
-             for name in ("scheduling", "enqueueing", "answers")}
+             for name in ("scheduling", "enqueueing", "answers", "grammars")}
     return {**parts, "step": float(values["moracle_step_seconds_sum"]), "count": float(values["moracle_step_seconds_count"])}
 
 

@@ -485,6 +485,9 @@ class Ops {
                         const Matrix& out, std::byte* scratch, Stream) = 0;
   /// x = cap · tanh(x / cap), of f32.
   virtual Status cap(const Matrix& x, float cap, Stream) = 0;
+  /// x[r, c] becomes negative infinity where bit c of row r of `allowed` is 0, of f32. A row of
+  /// `allowed` has ceil(columns / 32) words; bit c is bit c % 32 of word c / 32.
+  virtual Status keep_allowed(const Matrix& x, const uint32_t* allowed, Stream) = 0;
   /// The k largest of each row of f32 `numbers`, with their columns: ids, values [rows, k]. Order:
   /// larger first, the lower column first among equals, NaN before all numbers. `scratch`:
   /// top_k_scratch_bytes. Errors: k < 1, k > columns or k > kMostTopK.

@@ -1,8 +1,6 @@
 // Tests drafts in the engine: sequences of one step verify different numbers of them.
 #include <gmock/gmock.h>
-
-#include <chrono>
-#include <thread>
+#include <time.h>
 
 #include "models/decoder/model_state.h"
 #include "models/golden_model.h"
@@ -19,10 +17,11 @@ class ThirdIds final : public Grammar {
  public:
   class Matcher final : public GrammarMatcher {
    public:
-    Status mask(std::span<float> logits) override {
-      for (size_t id = 0; id < logits.size(); ++id) {
-        if (id % 3 != static_cast<size_t>(next_))
-          logits[id] = -std::numeric_limits<float>::infinity();
+    Status fill(TokenMask& mask) override {
+      mask.allow_all();
+      const auto size = static_cast<int32_t>(mask.words().size() * 32);
+      for (int32_t id = 0; id < size; ++id) {
+        if (id % 3 != next_) mask.forbid(id);
       }
       return {};
     }
@@ -45,8 +44,14 @@ class ThirdIds final : public Grammar {
 class SlowGrammar final : public Grammar {
   class Matcher final : public GrammarMatcher {
    public:
-    Status mask(std::span<float>) override {
-      std::this_thread::sleep_for(std::chrono::milliseconds(400));
+    Status fill(TokenMask& mask) override {
+      const auto thread_ms = [] {
+        timespec now{};
+        clock_gettime(CLOCK_THREAD_CPUTIME_ID, &now);
+        return now.tv_sec * 1000 + now.tv_nsec / 1000000;
+      };
+      const auto begin = thread_ms();
+      while (thread_ms() - begin < 400) mask.allow_all();
       return {};
     }
     Status accept(int32_t) override { return {}; }

@@ -9,6 +9,7 @@
 #include <fstream>
 #include <nlohmann/json.hpp>
 #include <random>
+#include <thread>
 
 #include "serve/dialects/dialects.h"
 #include "serve/grammar/schema.h"
@@ -43,8 +44,13 @@ class Grammars : public ::testing::Test {
     const std::unique_ptr<GrammarMatcher> matcher = must(grammar.start());
     for (const int32_t id : must(tokenizer_.encode(text)))
       if (!matcher->accept(id)) return false;
-    std::vector<float> logits(tokenizer_.vocab_size(), 0);
-    return matcher->mask(logits).ok() && std::isfinite(logits[kStops[0]]);
+    return allowed(*matcher).allows(kStops[0]);
+  }
+  TokenMask allowed(GrammarMatcher& matcher) const {
+    TokenMask mask(tokenizer_.vocab_size());
+    must(matcher.fill(mask));
+    mask.settle();
+    return mask;
   }
 
   // Samples until a stop token, in at most 2,000 steps.
@@ -53,14 +59,10 @@ class Grammars : public ::testing::Test {
     std::mt19937_64 random(seed);
     std::vector<int32_t> ids;
     for (int i = 0; i < 2000; ++i) {
-      std::vector<float> logits(tokenizer_.vocab_size(), 0);
-      must(matcher->mask(logits));
-      std::vector<int32_t> allowed;
-      for (size_t id = 0; id < logits.size(); ++id) {
-        if (std::isfinite(logits[id])) allowed.push_back(static_cast<int32_t>(id));
-      }
-      if (allowed.empty()) break;
-      const int32_t id = allowed[random() % allowed.size()];
+      std::vector<int32_t> next;
+      allowed(*matcher).list(next);
+      if (next.empty()) break;
+      const int32_t id = next[random() % next.size()];
       must(matcher->accept(id));
       if (id == kStops[0]) return must(tokenizer_.decode(ids, true));
       ids.push_back(id);
@@ -93,14 +95,69 @@ TEST_F(Grammars, RandomTokensProduceTextsOfSchema) {
   }
 }
 
+// A mask of a matcher in a text equals what a matcher accepts token by token, also when many
+// matchers of one grammar fill their masks on several threads.
+TEST_F(Grammars, MasksEqualAcceptedTokensOnManyThreads) {
+  const char* const schemas[] = {
+      R"({"type": "object", "properties": {"name": {"type": "string"}, "age": {"type": "integer",
+          "minimum": 0}, "tags": {"type": "array", "items": {"enum": ["a", "ab", "abc"]}}, "at":
+          {"type": "object", "properties": {"x": {"type": "number"}, "y": {"type": "number"}},
+          "required": ["x"]}}, "required": ["name", "age"]})",
+      R"({"type": "array", "items": {"anyOf": [{"type": "string", "maxLength": 4}, {"type": "null"},
+          {"type": "object"}]}})",
+      R"({"type": "string", "pattern": "^([ab]c|[x-z]+)*-[0-9]{2,4}$"})"};
+  for (const char* schema : schemas) {
+    const auto grammar = compile(schema);
+    constexpr size_t kTexts = 12, kThreads = 3;
+    std::vector<std::vector<int32_t>> texts(kTexts);  // prefixes of random texts
+    std::vector<std::unique_ptr<GrammarMatcher>> matchers(kTexts);
+    std::vector<std::vector<int32_t>> masks(kTexts), alone(kTexts);
+    for (size_t i = 0; i < kTexts; ++i) {
+      std::mt19937_64 random(i);
+      matchers[i] = must(grammar->start());
+      for (size_t length = 0; length < 2 * i; ++length) {
+        allowed(*matchers[i]).list(alone[i]);
+        std::erase(alone[i], kStops[0]);
+        if (alone[i].empty()) break;
+        texts[i].push_back(alone[i][random() % alone[i].size()]);
+        must(matchers[i]->accept(texts[i].back()));
+      }
+      allowed(*matchers[i]).list(alone[i]);
+    }
+    std::vector<std::thread> threads;
+    for (size_t t = 0; t < kThreads; ++t) {
+      threads.emplace_back([&, t] {
+        for (size_t i = t; i < kTexts; i += kThreads)
+          for (int repeat = 0; repeat < 50; ++repeat) allowed(*matchers[i]).list(masks[i]);
+      });
+    }
+    for (std::thread& thread : threads) thread.join();
+    for (size_t i = 0; i < kTexts; ++i) {
+      EXPECT_EQ(masks[i], alone[i]) << schema << i;
+      std::vector<int32_t> accepted;
+      std::unique_ptr<GrammarMatcher> matcher;
+      for (int32_t id = 0; id < tokenizer_.vocab_size(); ++id) {
+        if (tokenizer_.is_special(id) && id != kStops[0]) continue;
+        if (!matcher) {
+          matcher = must(grammar->start());
+          for (const int32_t before : texts[i]) must(matcher->accept(before));
+        }
+        if (!matcher->accept(id)) continue;
+        accepted.push_back(id);
+        matcher.reset();
+      }
+      EXPECT_EQ(masks[i], accepted) << schema << i;
+    }
+  }
+}
+
 TEST_F(Grammars, RejectsTokensOutsideGrammar) {
   const auto grammar = must(engine_->compile({.text = R"({"type": "object"})"}));
   const std::unique_ptr<GrammarMatcher> matcher = must(grammar->start());
-  std::vector<float> logits(tokenizer_.vocab_size(), 0);
-  must(matcher->mask(logits));
-  EXPECT_TRUE(std::isinf(logits[kStops[0]]));
-  EXPECT_TRUE(std::isinf(logits[must(tokenizer_.encode("]"))[0]]));
-  EXPECT_TRUE(std::isfinite(logits[must(tokenizer_.encode("{"))[0]]));
+  const TokenMask mask = allowed(*matcher);
+  EXPECT_FALSE(mask.allows(kStops[0]));
+  EXPECT_FALSE(mask.allows(must(tokenizer_.encode("]"))[0]));
+  EXPECT_TRUE(mask.allows(must(tokenizer_.encode("{"))[0]));
   EXPECT_FALSE(matcher->accept(must(tokenizer_.encode("]"))[0]).ok());
 }
 

@@ -22,6 +22,9 @@ from connection import Connection, head_of
 
 PARAMETERS = {"type": "object", "properties": {"town": {"enum": ["Bonn", "Ulm"]}}, "required": ["town"],
               "additionalProperties": False}
+PERSON = {"type": "object", "properties": {
+    "name": {"type": "string"}, "age": {"type": "integer", "minimum": 0, "maximum": 130}, "weight": {"type": "number"},
+    "towns": {"type": "array", "items": PARAMETERS}, "note": {"type": ["string", "null"]}}, "required": ["name", "age", "towns"]}
 FUNCTION = {"name": "get_weather", "description": "Weather.", "parameters": PARAMETERS}
 CALLS = """{% if tools %}Tools: {{ tools | tojson }}{% endif %}{% for m in messages %}
 {{ m.role }}: {{ m.content }}{% for c in m.tool_calls or [] %}
@@ -52,6 +55,7 @@ def requests(draw, count, has_grammars):
         start = draw.choice(list(SCRIPTS[model][1]))
         filler = " ".join(draw.choices(["Moses", "Egypt", "bread", "water", "one two"], k=draw.randint(0, 30)))
         dialect = draw.choice(list(PATHS))
+        schema = draw.choice([PARAMETERS, PERSON])
         body = {"model": model, "temperature": draw.choice([0, 0, 3]), "seed": len(asked)}
         limit = draw.choice([1, 4, 12, 40])
         # A prompt with the answer gives n-grams that are right.
@@ -68,9 +72,10 @@ def requests(draw, count, has_grammars):
                 body["structured_outputs"] = draw.choice([{"regex": "[ab]{3,9}"}, {"choice": ["yes", "no", "yes, so"]},
                                                           {"grammar": 'root ::= "(" root ")" | "x"'}])
             elif kind == "schema":
-                body["response_format"] = {"type": "json_schema", "json_schema": {"name": "n", "schema": PARAMETERS}}
+                body["response_format"] = {"type": "json_schema", "json_schema": {"name": "n", "schema": schema}}
         else:
             with_tools = kind in ("tools", "forced") and model != "thinks"
+            strict = {"strict": True} if has_grammars and draw.random() < 0.5 else {}
             said = [{"role": "user", "content": prompt}]
             if dialect == "message":
                 body = {"model": model, "temperature": 0, "messages": said, "max_tokens": limit}
@@ -81,15 +86,21 @@ def requests(draw, count, has_grammars):
             elif dialect == "chat":
                 body.update(messages=said, max_tokens=limit)
                 if with_tools:
-                    body["tools"] = [{"type": "function", "function": FUNCTION}]
+                    body["tools"] = [{"type": "function", "function": {**FUNCTION, **strict}}]
                     if kind == "forced":
                         body.update(tool_choice="required", max_tokens=200)
+                elif kind == "schema":
+                    body["response_format"] = {"type": "json_schema", "json_schema": {"name": "n", "schema": schema}}
+                elif kind == "grammar":
+                    body["structured_outputs"] = {"json": schema}
             else:
                 body.update(input=prompt, max_output_tokens=limit, store=draw.random() < 0.1)
                 if with_tools:
-                    body["tools"] = [{"type": "function", **FUNCTION}]
+                    body["tools"] = [{"type": "function", **FUNCTION, **strict}]
                     if kind == "forced":
                         body.update(tool_choice="required", max_output_tokens=200)
+                elif kind == "schema":
+                    body["text"] = {"format": {"type": "json_schema", "name": "n", "schema": schema}}
         asked.append((dialect, body))
     return asked
 
@@ -109,7 +120,7 @@ def of_response(reply):
     for item in reply["output"]:
         texts = [part["text"] for part in item.get("content") or []]
         items.append((item["type"], texts, item.get("name"), item.get("arguments")))
-    return items, reply["status"], reply["usage"]["output_tokens"]
+    return items, reply["status"], reply["error"], (reply["usage"] or {}).get("output_tokens")
 
 
 def meaning(dialect, reply):
@@ -222,7 +233,7 @@ class Load:
                     self.counts["wrong bodies"] += 1
                     if status not in (400, 404):
                         self.fault(f"a wrong body has status {status}")
-            except (OSError, ValueError, EOFError, KeyError, IndexError) as error:
+            except (OSError, ValueError, EOFError, KeyError, IndexError, TypeError) as error:
                 self.fault(f"{type(error).__name__}: {error}")
                 connection.close()
         connection.close()

@@ -99,6 +99,7 @@ struct Model::State {
   std::vector<int32_t> lora_ids;  // of the last step; the device may still read them
   // Used if the host cannot read device memory, or if the output is divided; grows as needed.
   Buffer host_logits;
+  Buffer allowed;                    // of the last top_k_allowed_logits()
   std::vector<int32_t> largest_ids;  // of a divided output: the last top_k_logits()
   std::vector<float> largest_logits;
   std::shared_ptr<Group> group;            // null: this process alone

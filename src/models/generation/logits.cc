@@ -1,9 +1,12 @@
 // Logits of the last step's tokens: all of them, or the top-k selected in device memory.
+#include <utility>
+
 #include "base/out_of_memory.h"
 #include "base/text.h"
 #include "base/try.h"
 #include "kernels/kernel_device.h"
 #include "models/decoder/model_state.h"
+#include "models/generation/allowed_logits.h"
 #include "models/generation/divided_logits.h"
 
 namespace moracle {
@@ -45,6 +48,25 @@ Status make_host_scratch(Model::State& m, size_t bytes) {
   return {};
 }
 
+// Selects the k largest of each row on the device.
+Result<Model::TopKLogits> top_k_of(Model::State& m, const Matrix& out, int64_t k) {
+  Device& device = m.workspace->device();
+  // Side by side, so that one copy brings both to the host.
+  const auto values = static_cast<size_t>(out.rows * k);
+  int32_t* const ids = m.activations.largest;
+  auto* const logits = reinterpret_cast<float*>(ids + values);
+  MORACLE_CHECK(or_out_of_memory("largest logits", [&] {
+    return kernel_device(device).ops().find_top_k(out, k, ids, logits, m.activations.top_k_scratch,
+                                                  Stream());
+  }));
+  const size_t bytes = values * sizeof(float);
+  MORACLE_CHECK(make_host_scratch(m, 2 * bytes));
+  MORACLE_TRY(const std::byte* const host, on_host(m, ids, 2 * bytes, 0));
+  MORACLE_CHECK(device.synchronize());
+  return Model::TopKLogits{{reinterpret_cast<const int32_t*>(host), values},
+                           {reinterpret_cast<const float*>(host + bytes), values}};
+}
+
 }  // namespace
 
 Result<std::span<const float>> Model::logits(int64_t first, int64_t count) {
@@ -61,24 +83,35 @@ Result<std::span<const float>> Model::logits(int64_t first, int64_t count) {
 
 Result<Model::TopKLogits> Model::top_k_logits(int64_t first, int64_t count, int64_t k) {
   State& m = *state_;
-  Device& device = m.workspace->device();
-  const DeviceLock lock = device.lock();
+  const DeviceLock lock = m.workspace->device().lock();
   MORACLE_TRY(const Matrix out, enqueue_logits(m, first, count));
   if (m.output_shares.size > 1) return gather_top_k(m, count, k);
-  // Side by side, so that one copy brings both to the host.
-  const auto values = static_cast<size_t>(count * k);
-  int32_t* const ids = m.activations.largest;
-  auto* const logits = reinterpret_cast<float*>(ids + values);
-  MORACLE_CHECK(or_out_of_memory("largest logits", [&] {
-    return kernel_device(device).ops().find_top_k(out, k, ids, logits, m.activations.top_k_scratch,
-                                                  Stream());
-  }));
-  const size_t bytes = values * sizeof(float);
-  MORACLE_CHECK(make_host_scratch(m, 2 * bytes));
-  MORACLE_TRY(const std::byte* const host, on_host(m, ids, 2 * bytes, 0));
-  MORACLE_CHECK(device.synchronize());
-  return TopKLogits{{reinterpret_cast<const int32_t*>(host), values},
-                    {reinterpret_cast<const float*>(host + bytes), values}};
+  return top_k_of(m, out, k);
+}
+
+Result<Model::TopKLogits> top_k_allowed_logits(Model& model, int64_t first, int64_t count,
+                                               int64_t k, std::span<const uint32_t> allowed) {
+  Model::State& m = ModelAccess::state(model);
+  Device& device = m.workspace->device();
+  const int64_t words = words_of_mask(m.spec.vocab_size);
+  if (m.output_shares.size > 1 || std::cmp_not_equal(allowed.size(), count * words)) {
+    return Error{ErrorKind::kInvalidArgument, "", "allowed",
+                 str(count, " rows of ", words, " words, and an output on one rank"),
+                 str(allowed.size(), " words")};
+  }
+  const DeviceLock lock = device.lock();
+  MORACLE_TRY(const Matrix out, enqueue_logits(m, first, count));
+  const uint32_t* bits = allowed.data();
+  if (!device.host_visible()) {
+    if (m.allowed.bytes() == 0) {
+      MORACLE_TRY(m.allowed, device.allocate(static_cast<size_t>(Model::kMaxLogitRows * words) *
+                                             sizeof(uint32_t)));
+    }
+    MORACLE_CHECK(device.enqueue_upload(m.allowed.data(), bits, allowed.size_bytes()));
+    bits = m.allowed.as<uint32_t>();
+  }
+  MORACLE_CHECK(kernel_device(device).ops().keep_allowed(out, bits, Stream()));
+  return top_k_of(m, out, k);
 }
 
 }  // namespace moracle

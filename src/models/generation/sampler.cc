@@ -171,7 +171,36 @@ std::optional<int32_t> Sampler::draw(std::span<const float> all) {
     }
     logits = allowed_;
   }
-  const int64_t num_candidates = candidates(static_cast<int64_t>(logits.size()));
+  return draw_allowed(logits, candidates(static_cast<int64_t>(logits.size())));
+}
+
+// Negative infinity has the weight 0 and comes last in every order, so that leaving it out changes
+// neither a sum nor a place.
+std::optional<int32_t> Sampler::draw_among(std::span<const int32_t> ids,
+                                           std::span<const float> logits, int64_t vocab_size) {
+  if (has_excluded(ids)) {
+    among_.clear();
+    allowed_.clear();
+    for (size_t i = 0; i < ids.size(); ++i) {
+      if (!std::binary_search(options_.excluded_ids.begin(), options_.excluded_ids.end(), ids[i])) {
+        among_.push_back(ids[i]);
+        allowed_.push_back(logits[i]);
+      } else if (!(logits[i] < std::numeric_limits<float>::infinity())) {
+        return {};
+      }
+    }
+    ids = among_;
+    logits = allowed_;
+  }
+  if (ids.empty()) return {};
+  const auto count = static_cast<int64_t>(ids.size());
+  const auto at = draw_allowed(logits, std::min(candidates(vocab_size), count));
+  if (!at) return {};
+  return ids[static_cast<size_t>(*at)];
+}
+
+std::optional<int32_t> Sampler::draw_allowed(std::span<const float> logits,
+                                             int64_t num_candidates) {
   ids_.resize(std::max<int64_t>(num_candidates, 1));
   largest_.find(logits, ids_);
   if (num_candidates > 0) {

@@ -27,8 +27,12 @@ class Sampler {
   bool has_exclusions() const { return !options_.excluded_ids.empty(); }
   /// Draws from all logits, indexed by id, except those of excluded ids; otherwise as above.
   std::optional<int32_t> draw(std::span<const float> logits);
+  /// Draws from the logits of `ids`, ascending, as if all other logits were negative infinity.
+  std::optional<int32_t> draw_among(std::span<const int32_t> ids, std::span<const float> logits,
+                                    int64_t vocab_size);
 
  private:
+  std::optional<int32_t> draw_allowed(std::span<const float> logits, int64_t num_candidates);
   double uniform();
   double weight_of(float logit, float best) const;
   double keep_likely(std::span<const float> logits, float best, double reach);
@@ -43,6 +47,7 @@ class Sampler {
   std::vector<int32_t> ids_;                          // candidates
   std::vector<float> logits_;                         // of the candidates
   std::vector<float> allowed_;                        // all logits, without those of excluded ids
+  std::vector<int32_t> among_;                        // ids of draw_among that are not excluded
   std::vector<double> weights_;                       // of the candidates
   std::vector<double> all_weights_;                   // of every id, if no top_k limits them
   std::vector<std::pair<double, size_t>> surprises_;  // of candidates, with their places

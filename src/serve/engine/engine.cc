@@ -314,7 +314,7 @@ void Engine::admit(SequenceId id, Job&& job, SequenceId after, double submitted)
                         .after = after};
   if (job.time_limit > 0) submission.deadline = submitted + job.time_limit;
   const auto sink = job.sink;
-  Result<Sequence> sequence = Sequence::make(std::move(job), tokenizer_);
+  Result<Sequence> sequence = Sequence::make(std::move(job), tokenizer_, model_.vocab_size());
   if (!sequence) {
     metrics_.request_ended("failed", now() - submitted);
     return sink({.finish = Finish::kFailed, .message = sequence.error().to_string()});

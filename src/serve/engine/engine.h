@@ -12,12 +12,10 @@
 #include <thread>
 #include <unordered_map>
 
-#include "models/speculation/row_logits.h"
 #include "serve/engine/metrics.h"
 #include "serve/engine/ranks/leader.h"
 #include "serve/engine/rebalancing.h"
-#include "serve/engine/sequence.h"
-#include "serve/engine/token_score.h"
+#include "serve/engine/row_drawer.h"
 #include "serve/scheduler/step_budget.h"
 
 namespace moracle::serve {
@@ -43,10 +41,6 @@ struct EngineOptions {
   Speculation speculation{};      ///< of every sequence
   std::function<void()> flush{};  ///< called on the engine's thread after a batch of sink calls
 };
-
-/// A draw without a result although the logits are finite: the request forbids every token.
-inline constexpr int32_t kAllForbidden = -2;
-static_assert(kAllForbidden != kNothingDrawn);
 
 class Engine {
  public:
@@ -131,9 +125,14 @@ class Engine {
   Status score_prompts(std::span<const Chunk> chunks);
   Status sample_next(std::span<const Chunk> chunks);
   Status sample_rows(int64_t first, std::vector<SequenceRows> sequences);
-  Result<int32_t> draw_own_row(const RowLogits& rows, int64_t first, const SequenceRows& at,
-                               std::vector<TokenScore>& scores);
-  bool take_drawn(SequenceRows& at, int32_t token, std::vector<TokenScore> scores);
+  int64_t candidates_of(std::span<const SequenceRows> sequences) const;
+  Result<std::vector<DrawnToken>> draw_rows(const RowLogits& rows, int64_t first,
+                                            std::span<const SequenceRows> sequences);
+  bool take_drawn(SequenceRows& at, DrawnToken drawn);
+  Result<RowLogits> read_rows(int64_t first, std::span<const SequenceRows> sequences);
+  void prepare_masks(std::span<const Chunk> chunks);
+  bool prepare_masks(std::vector<Sequence*> sequences);
+  void on_all(int64_t count, const std::function<void(int64_t, RowDrawer&)>& work);
   void take_token(SequenceId id, int32_t token, std::vector<TokenScore> scores, bool is_draft);
   int64_t wanted_drafts(SequenceId id, const Sequence& sequence, int64_t sequences) const;
   Status request_drafts();
@@ -165,12 +164,12 @@ class Engine {
   Leader leader_;  // the only access for calls that change the model or its caches
   Scheduler scheduler_;
   StepBudget budget_;
-  Scorer scorer_;
   Metrics metrics_;
   Rebalancing rebalancing_;
   StepProfiler profiler_;
   std::unordered_map<SequenceId, Sequence> sequences_;
-  std::vector<float> edited_;  // one row of logits, edited
+  std::vector<RowDrawer> drawers_;  // one per thread
+  std::vector<uint32_t> allowed_;   // masks of a step's rows
   const Speculation speculation_;
   StepCosts costs_;
   std::vector<StepRows> last_rows_;  // while the model keeps their hidden states

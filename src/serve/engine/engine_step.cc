@@ -83,6 +83,7 @@ void Engine::compute(std::span<const Chunk> chunks) {
   Status done = or_out_of_memory("step", work);
   profiler_.enqueued();
   answer_sampled();
+  if (overlaps_answers_ && done) prepare_masks(chunks);
   if (leader_.lost()) return;  // refuse_unfinished() ends all sequences
   if (!done && done.error().kind == ErrorKind::kOutOfMemory) {
     // The device has less memory than the scheduler counts on: free what no sequence uses.

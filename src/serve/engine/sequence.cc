@@ -1,8 +1,8 @@
 #include "serve/engine/sequence.h"
 
+#include <time.h>
+
 #include <algorithm>
-#include <chrono>
-#include <limits>
 
 #include "base/text.h"
 #include "base/try.h"
@@ -10,14 +10,17 @@
 namespace moracle::serve {
 namespace {
 
-using SteadyTime = std::chrono::steady_clock::time_point;
-double seconds_since(SteadyTime start) {
-  return std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
+// Processor time of this thread: on a loaded machine a grammar must not fail for the time that
+// others take.
+double thread_seconds() {
+  timespec now{};
+  clock_gettime(CLOCK_THREAD_CPUTIME_ID, &now);
+  return static_cast<double>(now.tv_sec) + 1e-9 * static_cast<double>(now.tv_nsec);
 }
 
 }  // namespace
 
-Result<Sequence> Sequence::make(Job job, const Tokenizer& tokenizer) {
+Result<Sequence> Sequence::make(Job job, const Tokenizer& tokenizer, int64_t vocab_size) {
   StoppingTokenStream stream(tokenizer, job.stop_strings);
   if (job.continues_prompt) MORACLE_CHECK(stream.follow(job.prompt));
   Sampler sampler(job.sampling);
@@ -32,45 +35,45 @@ Result<Sequence> Sequence::make(Job job, const Tokenizer& tokenizer) {
   const bool is_constrained = job.grammar_after.empty();
   Sequence sequence{std::move(job),    std::move(tokens), std::move(sampler),
                     std::move(editor), std::move(stream), std::move(matcher)};
+  if (sequence.matcher) sequence.mask = TokenMask(vocab_size);
   sequence.budget = std::move(budget);
   sequence.is_constrained = is_constrained;
   sequence.tokenizer = &tokenizer;
   return sequence;
 }
 
-Status Sequence::edit(std::span<float> logits) {
-  editor.apply(logits);
-  if (budget && budget->forces()) {
-    budget->force(logits);
-    return {};
-  }
-  if (!matcher) return {};
+Status Sequence::prepare_mask() {
+  if (!needs_mask()) return {};
   if (is_constrained) {
     MORACLE_CHECK(check_grammar_time());
-    const SteadyTime start = std::chrono::steady_clock::now();
-    const Status masked = matcher->mask(logits);
-    grammar_seconds += seconds_since(start);
-    if (masked) return {};
-    Error error = masked.error();
-    error.place = job.grammar_place;
-    return error;
+    const double start = thread_seconds();
+    const Status filled = matcher->fill(mask);
+    grammar_seconds += thread_seconds() - start;
+    if (!filled) {
+      Error error = filled.error();
+      error.place = job.grammar_place;
+      return error;
+    }
+  } else {
+    // The text must not end before the grammar begins.
+    mask.allow_all();
+    for (const int32_t id : job.stop_ids) mask.forbid(id);
   }
-  // The text must not end before the grammar begins.
-  for (const int32_t id : job.stop_ids) {
-    if (id >= 0 && static_cast<size_t>(id) < logits.size())
-      logits[id] = -std::numeric_limits<float>::infinity();
-  }
-  return {};
+  mask.settle();
+  has_mask = mask.num_allowed() > 0;
+  if (has_mask) return {};
+  return Error{ErrorKind::kUnsupported, "", job.grammar_place, "a token that the grammar allows",
+               "the model has none"};
 }
 
 // Ambiguous grammars (root ::= root root | "a") have derivations that grow with every token. The
-// matcher runs on the engine's thread, so that all other sequences would wait.
+// step waits for all its masks, so that all other sequences would wait.
 Status Sequence::check_grammar_time() const {
   constexpr double kSeconds = 2, kSecondsPerToken = 0.02;
   if (grammar_seconds < kSeconds + kSecondsPerToken * static_cast<double>(num_new())) return {};
   return Error{ErrorKind::kUnsupported, "", job.grammar_place,
                "rules that match a text in one way; ambiguous ones grow with every token",
-               str("it took ", grammar_seconds, " s for ", num_new(), " tokens")};
+               str("it took ", grammar_seconds, " s of a core for ", num_new(), " tokens")};
 }
 
 bool Sequence::ends_with_last_token() const {
@@ -105,6 +108,7 @@ Status Sequence::follow_reasoning(int32_t id) {
   if (is_constrained) return {};
   before_grammar += text;
   is_constrained = before_grammar.find(job.grammar_after) != std::string::npos;
+  has_mask = has_mask && !is_constrained;
   if (before_grammar.size() > job.grammar_after.size())
     before_grammar.erase(0, before_grammar.size() - job.grammar_after.size());
   return {};
@@ -114,9 +118,10 @@ Result<Event> Sequence::answer() {
   const int32_t id = tokens.back();
   editor.add(id);
   if (matcher && is_constrained) {
-    const SteadyTime start = std::chrono::steady_clock::now();
+    const double start = thread_seconds();
     MORACLE_CHECK(matcher->accept(id));
-    grammar_seconds += seconds_since(start);
+    grammar_seconds += thread_seconds() - start;
+    has_mask = false;
   }
   if (budget || !is_constrained) MORACLE_CHECK(follow_reasoning(id));
   Event event;

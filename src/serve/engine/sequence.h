@@ -13,7 +13,7 @@ namespace moracle::serve {
 
 struct Sequence {
   /// Errors: prompt ids without a token.
-  static Result<Sequence> make(Job job, const Tokenizer& tokenizer);
+  static Result<Sequence> make(Job job, const Tokenizer& tokenizer, int64_t vocab_size);
 
   /// Appends a sampled token. Call answer() before the next one.
   void take(int32_t id) { tokens.push_back(id); }
@@ -21,8 +21,10 @@ struct Sequence {
   bool ends_with_last_token() const;
   /// Detokenizes the last token. Errors: ids without a token.
   Result<Event> answer();
-  /// Edits logits [vocab_size] before sampling. Errors: those of the grammar.
-  Status edit(std::span<float> logits);
+  bool needs_mask() const { return matcher && !has_mask && !forced_id(); }
+  /// Computes the mask of the next token, unless it is there. May run on any thread. Errors: those
+  /// of the grammar.
+  Status prepare_mask();
   /// Errors (kUnsupported): the grammar takes too long.
   Status check_grammar_time() const;
   bool is_stop_id(int32_t id) const;
@@ -30,11 +32,9 @@ struct Sequence {
   std::string forbidding_fields() const;
   /// Counts the reasoning, and looks for the text before the grammar. Errors: ids without a token.
   Status follow_reasoning(int32_t id);
-  /// True if a grammar or scores need the logits row on its own.
-  bool needs_own_row() const { return matcher || job.num_top || (budget && budget->forces()); }
-  /// True if edit() changes the logits.
-  bool edits() const {
-    return matcher || (budget && budget->forces()) || !editor.changes_nothing();
+  /// The only token that may come next, while the budget closes the reasoning.
+  std::optional<int32_t> forced_id() const {
+    return budget && budget->forces() ? std::optional(budget->forced_id()) : std::nullopt;
   }
 
   Job job;
@@ -43,10 +43,12 @@ struct Sequence {
   LogitEditor editor;
   StoppingTokenStream stream;
   std::unique_ptr<GrammarMatcher> matcher;  // null: unconstrained
+  TokenMask mask;                           // of the next token, if there is a matcher
+  bool has_mask = false;                    // `mask` is computed
   std::optional<ReasoningBudget> budget;    // empty: unlimited
   std::string before_grammar;               // end of the text before the grammar begins
   bool is_constrained = true;               // the grammar has begun
-  double grammar_seconds = 0;               // of all calls of the matcher
+  double grammar_seconds = 0;               // processor time of all calls of the matcher
   std::vector<TokenScore> prompt_scores;    // scores of the prompt from its second token on
   int64_t reused_tokens = 0;
   double submitted = 0, last_token = 0;  // seconds on the engine's clock; 0: none yet

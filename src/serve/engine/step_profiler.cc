@@ -59,8 +59,8 @@ void StepProfiler::end_step() {
     seconds_[labels_of(marked_[i])] += (*us)[i] * 1e-6 * kSampled;
 }
 
-// Parts that no backend serves, such as norms, count for the device. Scheduling, enqueueing and
-// answers count for the host.
+// Parts that no backend serves, such as norms, count for the device. Scheduling, enqueueing,
+// answers and grammars count for the host.
 const std::string& StepProfiler::labels_of(std::string_view part) {
   const auto known = labels_.find(part);
   if (known != labels_.end()) return known->second;
@@ -70,7 +70,8 @@ const std::string& StepProfiler::labels_of(std::string_view part) {
     if (part != "attention" && choice.part.starts_with(chosen))
       names.emplace(name(*choice.selection.plan->backend));
   }
-  if (part == "scheduling" || part == "enqueueing" || part == "answers") names = {"cpu"};
+  if (part == "scheduling" || part == "enqueueing" || part == "answers" || part == "grammars")
+    names = {"cpu"};
   if (names.empty()) {
     const std::string device = model_->device().name();  // "cuda:0"
     names.insert(device.substr(0, device.find(':')));

@@ -6,6 +6,7 @@
 #include <string>
 
 #include "moracle/text.h"
+#include "serve/grammar/token_mask.h"
 
 namespace moracle::serve {
 
@@ -13,8 +14,9 @@ namespace moracle::serve {
 class GrammarMatcher {
  public:
   virtual ~GrammarMatcher() = default;
-  /// Masks the logits of forbidden tokens with negative infinity.
-  virtual Status mask(std::span<float> logits) = 0;
+  /// Computes the tokens that may come next, without TokenMask::settle(). Matchers of different
+  /// sequences run on different threads.
+  virtual Status fill(TokenMask& mask) = 0;
   /// Advances over a sampled token. Errors: a forbidden token.
   virtual Status accept(int32_t id) = 0;
 };

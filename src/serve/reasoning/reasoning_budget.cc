@@ -1,7 +1,6 @@
 #include "serve/reasoning/reasoning_budget.h"
 
 #include <algorithm>
-#include <limits>
 
 namespace moracle::serve {
 
@@ -27,11 +26,6 @@ void ReasoningBudget::add(int32_t id, std::string_view text) {
   ++num_tokens_;
   is_open_ = text_.find(limit_.close) == std::string::npos;
   if (text_.size() > limit_.close.size()) text_.erase(0, text_.size() - limit_.close.size());
-}
-
-void ReasoningBudget::force(std::span<float> logits) const {
-  std::fill(logits.begin(), logits.end(), -std::numeric_limits<float>::infinity());
-  logits[limit_.closing_ids[num_forced_]] = 0;
 }
 
 }  // namespace moracle::serve

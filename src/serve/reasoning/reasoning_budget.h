@@ -4,7 +4,6 @@
 
 #include <cstdint>
 #include <optional>
-#include <span>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -27,8 +26,8 @@ class ReasoningBudget {
   void add(int32_t id, std::string_view text);
   /// True if the budget is spent: the next token closes the reasoning.
   bool forces() const { return is_open_ && num_tokens_ >= limit_.max_tokens; }
-  /// Forbids all other tokens. Call only if forces().
-  void force(std::span<float> logits) const;
+  /// The only token that may come next. Call only if forces().
+  int32_t forced_id() const { return limit_.closing_ids[num_forced_]; }
 
  private:
   ReasoningLimit limit_;

@@ -1,4 +1,5 @@
-// Tests the scales of experts and capped logits on every device against computation in double.
+// Tests the scales of experts, capped and masked logits on every device against computation in
+// double.
 #include "kernels/ops/device_ops.h"
 
 namespace moracle::scale_ops_test {
@@ -63,6 +64,26 @@ TEST_P(ScaleOps, CapIsTheHyperbolicTangent) {
       const bool between = static_cast<int64_t>(i) % cols >= cols - 5;
       const double want = between ? x[i] : cap * std::tanh(double{x[i]} / cap);
       ASSERT_NEAR(got[i], want, between ? 0 : f32_bound(want, 1e-6 * std::fabs(want))) << i;
+    }
+  }
+}
+
+TEST_P(ScaleOps, ForbiddenColumnsBecomeNegativeInfinity) {
+  const int64_t rows = 5;
+  for (const int64_t cols : {1, 31, 64, 1025}) {
+    const int64_t words = (cols + 31) / 32;
+    const std::vector<float> x = testing::normal_floats(random_, rows * (cols + 3));
+    std::vector<uint32_t> allowed(static_cast<size_t>(rows * words));
+    for (uint32_t& word : allowed) word = static_cast<uint32_t>(random_());
+    std::fill(allowed.begin(), allowed.begin() + words, 0);
+    Matrix all = matrix(x, rows, cols + 3, DType::kF32), some = columns(all, 0, cols);
+    expect_done(ops().keep_allowed(some, upload(allowed), {}));
+    const std::vector<float> got = floats(all);
+    for (size_t i = 0; i < x.size(); ++i) {
+      const auto row = static_cast<int64_t>(i) / (cols + 3),
+                 col = static_cast<int64_t>(i) % (cols + 3);
+      const bool kept = col >= cols || (allowed[row * words + col / 32] >> (col % 32) & 1) != 0;
+      ASSERT_EQ(got[i], kept ? x[i] : -std::numeric_limits<float>::infinity()) << i;
     }
   }
 }

@@ -1,5 +1,6 @@
-// Scales and copies of experts, and capped logits, on host memory.
+// Scales and copies of experts, capped and masked logits, on host memory.
 #include <cmath>
+#include <limits>
 
 #include "kernels/cpu/ops/cpu_ops.h"
 
@@ -42,6 +43,20 @@ Status CpuOps::cap(const Matrix& x, float cap, Stream) {
     for (int64_t r = begin; r < end; ++r) {
       float* const row = f32_row(x, r);
       for (int64_t c = 0; c < x.cols; ++c) row[c] = cap * std::tanh(row[c] / cap);
+    }
+  });
+  return {};
+}
+
+Status CpuOps::keep_allowed(const Matrix& x, const uint32_t* allowed, Stream) {
+  const int64_t row_words = (x.cols + 31) / 32;
+  split_rows(x.rows, x.cols, [&](int64_t begin, int64_t end) {
+    for (int64_t r = begin; r < end; ++r) {
+      float* const row = f32_row(x, r);
+      for (int64_t c = 0; c < x.cols; ++c) {
+        if ((allowed[r * row_words + c / 32] >> (c % 32) & 1) == 0)
+          row[c] = -std::numeric_limits<float>::infinity();
+      }
     }
   });
   return {};

@@ -1,4 +1,4 @@
-// Scales and copies of experts, and capped logits.
+// Scales and copies of experts, capped and masked logits.
 #include "kernels/cuda/each_element.cuh"
 #include "kernels/cuda/ops/cuda_ops.h"
 
@@ -54,6 +54,16 @@ struct Cap {
   }
 };
 
+struct KeepAllowed {
+  Matrix x;
+  const uint32_t* allowed;
+  int64_t row_words;
+  __device__ void operator()(int64_t r, int64_t c) const {
+    const uint32_t word = allowed[r * row_words + c / 32];
+    if ((word >> (c % 32) & 1) == 0) store(x, r, c, __int_as_float(0xff800000));
+  }
+};
+
 }  // namespace
 }  // namespace cuda
 
@@ -80,6 +90,12 @@ Status CudaOps::keep_own(const int32_t* ids, int64_t num_tokens, int64_t top_k,
 Status CudaOps::cap(const Matrix& x, float cap, Stream stream) {
   MORACLE_CHECK(cuda::check_floats({&x}));
   return cuda::launch_elements(queue_, stream, "cap", x.rows, x.cols, cuda::Cap{x, cap});
+}
+
+Status CudaOps::keep_allowed(const Matrix& x, const uint32_t* allowed, Stream stream) {
+  MORACLE_CHECK(cuda::check_floats({&x}));
+  return cuda::launch_elements(queue_, stream, "keep_allowed", x.rows, x.cols,
+                               cuda::KeepAllowed{x, allowed, (x.cols + 31) / 32});
 }
 
 }  // namespace moracle

@@ -1,4 +1,4 @@
-// Scales and copies of experts, and capped logits.
+// Scales and copies of experts, capped and masked logits.
 #include "kernels/opencl/device/launch_elements.h"
 #include "kernels/opencl/ops/check_matrices.h"
 #include "kernels/opencl/ops/opencl_ops.h"
@@ -11,6 +11,7 @@ const KernelName kTakeIdentity{"ops/scale.cl", "take_identity"};
 const KernelName kScaleByExpert{"ops/scale.cl", "scale_by_expert"};
 const KernelName kKeepOwn{"ops/scale.cl", "keep_own"};
 const KernelName kCap{"ops/scale.cl", "cap_elements"};
+const KernelName kKeepAllowed{"ops/scale.cl", "keep_allowed"};
 
 }  // namespace
 }  // namespace opencl::ops_scale
@@ -38,6 +39,12 @@ Status OpenClOps::cap(const Matrix& x, float cap, Stream stream) {
   MORACLE_CHECK(opencl::check_floats({&x}));
   return opencl::launch_elements(queue_, stream, opencl::ops_scale::kCap, x.rows, x.cols, x, cap,
                                  x.rows, x.cols);
+}
+
+Status OpenClOps::keep_allowed(const Matrix& x, const uint32_t* allowed, Stream stream) {
+  MORACLE_CHECK(opencl::check_floats({&x}));
+  return opencl::launch_elements(queue_, stream, opencl::ops_scale::kKeepAllowed, x.rows, x.cols, x,
+                                 allowed, (x.cols + 31) / 32, x.rows, x.cols);
 }
 
 }  // namespace moracle

@@ -1,4 +1,4 @@
-// Scales and copies of experts, and capped logits.
+// Scales and copies of experts, capped and masked logits.
 #include "elements.cl"
 
 kernel void take_identity(global int *ids, global const float *weights, const long num_tokens,
@@ -34,4 +34,11 @@ kernel void keep_own(global const int *ids, const long num_tokens, const long to
 
 kernel void cap_elements(MATRIX(x), const float cap, const long rows, const long cols) {
   FOR_EACH_ELEMENT(r, c, rows, cols) STORE(x, r, c, cap * tanh(LOAD(x, r, c) / cap));
+}
+
+kernel void keep_allowed(MATRIX(x), global const uint *allowed, const long row_words,
+                         const long rows, const long cols) {
+  FOR_EACH_ELEMENT(r, c, rows, cols) {
+    if ((allowed[r * row_words + c / 32] >> (c % 32) & 1) == 0) STORE(x, r, c, -INFINITY);
+  }
 }

@@ -5,6 +5,7 @@
 #include <optional>
 
 #include "models/expert_moves.h"
+#include "models/generation/allowed_logits.h"
 #include "models/generation/sampler.h"
 #include "serve/engine/page_store.h"
 #include "serve/engine/ranks/model_changes.h"
@@ -41,6 +42,13 @@ class Leader final : public LogitsSource {
   Result<std::span<const float>> logits(int64_t first, int64_t count) override;
   /// As Model::top_k_logits. Not for spread sequences.
   Result<Model::TopKLogits> top_k_logits(int64_t first, int64_t count, int64_t k) override;
+  /// True if top_k_allowed_logits() can run: this rank has all logits.
+  bool masks_logits() const { return !sequence_ranks_ && !divides_logits(); }
+  /// As moracle::top_k_allowed_logits.
+  Result<Model::TopKLogits> top_k_allowed_logits(int64_t first, int64_t count, int64_t k,
+                                                 std::span<const uint32_t> allowed) {
+    return moracle::top_k_allowed_logits(model_, first, count, k, allowed);
+  }
   /// Reloads the weights or the model on all ranks (model_changes.h). No sequence may be running.
   Status reload(const std::string& folder);
   Result<std::shared_ptr<const LoraAdapter>> load_again(const std::string& folder,
