@@ -27,7 +27,7 @@ struct LinearCall {
   struct Activate {
     ActivationSpec activation;
   };
-  /// codes = Ops::quantize, by `key`, of what Activate stores; `out` is scratch.
+  /// codes = Ops::quantize, by `key`, of the values that Activate stores; `out` is scratch.
   struct Quantize {
     ActivationSpec activation;
     QuantKey key;
