@@ -119,6 +119,45 @@ TEST_P(CompressOps, EntriesFollowTheFormulaInAnySteps) {
   }
 }
 
+// Without gates, values alone come and are kept.
+TEST_P(CompressOps, AverageIsTheMeanOfValues) {
+  constexpr int64_t kRate = 4, kDim = 6, kLength = 23;
+  CompressShape shape{.rate = kRate, .dim = kDim, .overlap = false, .epsilon = kEpsilon};
+  shape.average = true;
+  make_pages({kRate, kDim, kDim}, kLength, 1);
+  upload_pages();
+  shape.cache = cache_;
+  const std::vector<float> all = normal(kLength * kDim), norm = normal(kDim);
+  const CompressWeights weights{nullptr, upload(norm), nullptr};
+  const auto bytes = static_cast<size_t>(compress_state_bytes(shape));
+  std::byte *before = nullptr, *after = allocate(bytes), *other = allocate(bytes);
+  int64_t done = 0;
+  for (const int64_t count : {3, 1, 1, 2, 16}) {
+    const std::vector<float> rows(all.begin() + done * kDim, all.begin() + (done + count) * kDim);
+    expect_done(ops().compress(matrix(rows, count, kDim), weights, shape,
+                               batch({{done, count}}, {before, after}), {}));
+    expect_done(device_->synchronize());
+    done += count;
+    before = after;
+    std::swap(after, other);
+  }
+  download_pages();
+  for (int64_t e = 0; e < kLength / kRate; ++e) {
+    std::vector<double> want(kDim);
+    double squares = 0;
+    for (int64_t c = 0; c < kDim; ++c) {
+      for (int64_t j = 0; j < kRate; ++j) want[c] += all[(e * kRate + j) * kDim + c] / 4.0;
+      squares += want[c] * want[c];
+    }
+    const double scale = 1 / std::sqrt(squares / kDim + kEpsilon);
+    const std::vector<float> got = get(entry_row(0, e), kDim);
+    for (int64_t c = 0; c < kDim; ++c) {
+      const double value = want[c] * scale * norm[c];
+      ASSERT_NEAR(got[c], value, bound(value, 2e-5)) << "entry " << e;
+    }
+  }
+}
+
 // An entry that is not complete has no row, and the rows of positions stay as they are.
 TEST_P(CompressOps, WritesNoOtherRows) {
   CompressShape shape{.rate = 4, .dim = 6, .overlap = false, .epsilon = kEpsilon};
