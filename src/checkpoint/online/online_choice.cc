@@ -20,8 +20,8 @@ std::string_view last_name(std::string_view module) {
 }
 
 // Modules that producers do not quantize: those outside the layers (embeddings, outputs), the
-// routers, the indexers of sparse attention, and the outside modules that DeepSeek's extra layer
-// repeats.
+// routers, the indexers of sparse attention, the gates of residual streams, tables of n-grams, and
+// the outside modules that DeepSeek's extra layer repeats.
 bool is_untouched(std::string_view module) {
   const std::string_view last = last_name(module);
   constexpr std::string_view kNames[] = {"gate",         "wg",  "router", "shared_expert_gate",
@@ -29,6 +29,8 @@ bool is_untouched(std::string_view module) {
   return module.find(".layers.") == module.npos || module.ends_with(".router.layer") ||
          module.ends_with(".router.proj") || module.ends_with(".router.classifier") ||
          module.find(".indexer.") != module.npos || module.find(".index_") != module.npos ||
+         module.find("_hyper_connection.") != module.npos ||
+         module.find(".ngram_embedding") != module.npos ||
          std::find(std::begin(kNames), std::end(kNames), last) != std::end(kNames);
 }
 

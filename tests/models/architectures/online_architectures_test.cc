@@ -60,8 +60,16 @@ class OnlineArchitectures : public ::testing::TestWithParam<std::string> {
 TEST_P(OnlineArchitectures, PlanMatchesLoadWithEveryLinearLayerQuantized) {
   const auto checkpoint = floats_.open();
   ASSERT_TRUE(checkpoint) << checkpoint.error().to_string();
-  const std::set<std::string> left = {"router",    "output",    "shared expert gate",
-                                      "indexer q", "indexer k", "indexer weights"};
+  const std::set<std::string> left = {"router",
+                                      "output",
+                                      "shared expert gate",
+                                      "indexer q",
+                                      "indexer k",
+                                      "indexer weights",
+                                      "residual down",
+                                      "residual up",
+                                      "residual inject",
+                                      "indexer pool gates"};
   testing::Sample sample(GetParam());
   for (const OnlineScheme& online : online_schemes()) {
     if (!sample.takes()) continue;
@@ -101,7 +109,8 @@ TEST_P(OnlineArchitectures, EverySchemeStaysNearUnquantized) {
                 std::string(online.name).c_str(), apart, cost);
     EXPECT_LT(apart, online.scheme.activation ? 0.05 : 5e-6) << online.name;
     const bool int8 = online.scheme.weight.dtype == DType::kI8;
-    const bool sparse = GetParam().ends_with("_sparse");
+    const bool sparse = GetParam().ends_with("_sparse") || GetParam().starts_with("glm5_next") ||
+                        GetParam().starts_with("qwen4_exp");
     // A recurrent state keeps the rounding of earlier tokens.
     const bool delta =
         GetParam().starts_with("kimi_linear") || GetParam().starts_with("bailing_hybrid");
@@ -182,6 +191,9 @@ TEST_P(OnlineArchitectures, MatchWrittenCheckpoint) {
 INSTANTIATE_TEST_SUITE_P(Golden, OnlineArchitectures,
                          ::testing::ValuesIn(testing::sample_of(testing::golden_models(),
                                                                 "OnlineArchitectures")),
+                         [](const auto& param) { return param.param; });
+INSTANTIATE_TEST_SUITE_P(Compressed, OnlineArchitectures,
+                         ::testing::Values("glm5_next_pools", "qwen4_exp"),
                          [](const auto& param) { return param.param; });
 
 // Only the pattern lm_head quantizes the output layer: alone, and tied to the embedding, too.
