@@ -18,8 +18,8 @@ class CudaOps : public Ops {
   int64_t cache_page() const override { return 64; }
   bool cache_by_head() const override { return true; }
 
-#include "kernels/ops_overrides.inc"
 #include "kernels/ops_compressed.inc"
+#include "kernels/ops_overrides.inc"
   // Fused here; on a CPU two operations each.
   Status norm_and_gate(const Matrix& x, const GatedNorm& norm, const Matrix& by, int64_t by_dim,
                        int64_t count, const Matrix& out, Stream) override;
