@@ -176,6 +176,10 @@ INSTANTIATE_TEST_SUITE_P(
     [](const auto& tested) {
       return std::string(std::get<0>(tested.param)) + "_" + std::get<1>(tested.param);
     });
+INSTANTIATE_TEST_SUITE_P(Compressed, SequenceFile,
+                         ::testing::Combine(::testing::Values("cpu"),
+                                            ::testing::Values("glm5_next_pools", "qwen4_exp")),
+                         [](const auto& tested) { return std::string(std::get<1>(tested.param)); });
 
 }  // namespace
 }  // namespace moracle::sequence_file_test
