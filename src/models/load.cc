@@ -270,6 +270,10 @@ Status check_same_model(const Model::State& m, const Description& description,
   };
   if (description.spec != m.spec || description.layers.size() != m.layers.size())
     return differs("the architecture and the sizes of the loaded model", "they differ");
+  for (size_t l = 0; l < m.layers.size(); ++l) {
+    if (description.layers[l].ngrams.has_value() != m.layers[l].ngrams.loaded())
+      return differs("the layers with n-grams of the loaded model", "they differ");
+  }
   const DType dtype = description.embedding_type(m.workspace->device().platform());
   if (dtype == m.embedding.dtype) return {};
   return differs(str("embeddings in ", name(m.embedding.dtype), ", as in the loaded model"),

@@ -133,7 +133,8 @@ TEST_P(ModelReload, BadFileChangesNothing) {
   bad = other_weights(GetParam());
   std::string norm;
   for (const char* name :
-       {"model.norm.weight", "model.embedding_norm.weight", "backbone.norm_f.weight"})
+       {"model.norm.weight", "model.embedding_norm.weight", "backbone.norm_f.weight",
+        "model.language_model.norm.weight", "model.hyper_connection_mixer.hc_norm.weight"})
     if (bad.tensors.erase(name) > 0) norm = name;
   refused(bad, norm);
   bad = other_weights(GetParam());
@@ -156,6 +157,9 @@ TEST_P(ModelReload, BadFileChangesNothing) {
 INSTANTIATE_TEST_SUITE_P(Golden, ModelReload,
                          ::testing::ValuesIn(testing::sample_of(testing::golden_models(),
                                                                 "ModelReload")),
+                         [](const auto& param) { return param.param; });
+
+INSTANTIATE_TEST_SUITE_P(Compressed, ModelReload, ::testing::Values("glm5_next_pools", "qwen4_exp"),
                          [](const auto& param) { return param.param; });
 
 TEST(ModelReloadRefuses, EmbeddingsOfOtherFloatType) {

@@ -181,6 +181,10 @@ INSTANTIATE_TEST_SUITE_P(Cuda, SequenceFile,
                          ::testing::Combine(::testing::Values("cuda"),
                                             ::testing::ValuesIn(kModels)),
                          label);
+INSTANTIATE_TEST_SUITE_P(Compressed, SequenceFile,
+                         ::testing::Combine(::testing::Values("cpu"),
+                                            ::testing::Values("glm5_next_pools", "qwen4_exp")),
+                         label);
 
 }  // namespace
 }  // namespace moracle::sequence_file_test

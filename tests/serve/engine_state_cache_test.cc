@@ -174,8 +174,8 @@ TEST_P(PrefixesOfModels, CancelledRequestsLeaveWholePrefixes) {
 }
 
 constexpr const char* kModels[] = {
-    "qwen3_moe",      "qwen3_next", "qwen3_5_moe", "granite_moe_hybrid", "kimi_linear",
-    "bailing_hybrid", "minimax",    "lfm2_moe",    "deepseek_v4"};
+    "qwen3_moe", "qwen3_next", "qwen3_5_moe", "granite_moe_hybrid", "kimi_linear", "bailing_hybrid",
+    "minimax",   "lfm2_moe",   "deepseek_v4", "glm5_next_pools",    "qwen4_exp"};
 constexpr const char* kFewModels[] = {"qwen3_moe", "qwen3_next"};
 std::string label(const ::testing::TestParamInfo<std::tuple<const char*, const char*>>& tested) {
   return std::string(std::get<0>(tested.param)) + "_" + std::get<1>(tested.param);

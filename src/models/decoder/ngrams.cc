@@ -39,7 +39,13 @@ NgramScratch carve_ngrams(const NgramSpec& spec, int64_t tokens, DType dtype, st
 }
 
 Status Ngrams::load(NgramDescription&& from, Loader& loader) {
+  const DType type = from.table.shape().key.dtype;
+  if (loaded() && (from.spec != spec_ || type != table_type)) {
+    return Error{ErrorKind::kInvalidArgument, "", "reload", "the n-grams of the loaded model",
+                 "they differ"};
+  }
   spec_ = from.spec;
+  table_type = type;
   MORACLE_CHECK(loader.load(multipliers_, from.multipliers));
   MORACLE_CHECK(loader.load(sizes_, from.sizes));
   MORACLE_CHECK(loader.load(offsets_, from.offsets));

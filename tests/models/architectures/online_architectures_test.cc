@@ -107,10 +107,11 @@ TEST_P(OnlineArchitectures, EverySchemeStaysNearUnquantized) {
                  cost = relative_difference(*exact, want_.logits);
     std::printf("%s, %s: %.2g between backends, %.4f from the unquantized\n", GetParam().c_str(),
                 std::string(online.name).c_str(), apart, cost);
-    EXPECT_LT(apart, online.scheme.activation ? 0.05 : 5e-6) << online.name;
     const bool int8 = online.scheme.weight.dtype == DType::kI8;
     const bool sparse = GetParam().ends_with("_sparse") || GetParam().starts_with("glm5_next") ||
                         GetParam().starts_with("qwen4_exp");
+    const double rounding = sparse ? 4 * testing::kCloseInF32 : 5e-6;
+    EXPECT_LT(apart, online.scheme.activation ? 0.05 : rounding) << online.name;
     // A recurrent state keeps the rounding of earlier tokens.
     const bool delta =
         GetParam().starts_with("kimi_linear") || GetParam().starts_with("bailing_hybrid");

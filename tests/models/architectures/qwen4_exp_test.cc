@@ -4,6 +4,8 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <algorithm>
+
 #include "base/text.h"
 #include "checkpoint/expect_error.h"
 #include "models/decoder/model_state.h"
@@ -109,6 +111,31 @@ TEST(Qwen4Exp, TextsEndNgrams) {
   EXPECT_LT(difference(other, "qwen4_exp"), kCloseInF32);
   other.config["eos_token_id"] = 7;
   EXPECT_GT(difference(other, "qwen4_exp"), 1e-3);
+}
+
+TEST(Qwen4Exp, ReadsTableOfFloats) {
+  SyntheticCheckpoint floats = golden_model("qwen4_exp");
+  for (int shard = 0; shard < 4; ++shard) {
+    auto& table = floats.tensors.at(str(kEmbedding, "ngram_embedding.shard_", shard, ".weight"));
+    std::vector<std::byte> wide(table.bytes.size() * 2);
+    for (size_t i = 0; i < table.bytes.size(); i += 2)
+      std::copy_n(table.bytes.begin() + i, 2, wide.begin() + 2 * i + 2);  // bf16 is half of f32
+    table.bytes = std::move(wide);
+    table.dtype = DType::kF32;
+  }
+  EXPECT_LT(difference(floats, "qwen4_exp"), kCloseInF32);
+}
+
+TEST(Qwen4Exp, ReloadRefusesOtherNgrams) {
+  const SyntheticCheckpoint written = golden_model("qwen4_exp");
+  Model model = must(Model::load(must(written.open()), {.threads = 2}));
+  SyntheticCheckpoint other = written;
+  other.config["eos_token_id"] = 7;
+  const Status refused = model.reload(must(other.open()));
+  ASSERT_FALSE(refused);
+  EXPECT_THAT(refused.error().to_string(), HasSubstr("needs the n-grams of the loaded model"));
+  const Status done = model.reload(must(written.open()));
+  EXPECT_TRUE(done) << done.error().to_string();
 }
 
 TEST(Qwen4Exp, CacheAndStateHoldPoolsAndNgrams) {
