@@ -39,8 +39,9 @@ __device__ inline void normalize_in_turn(float* matrix, int64_t n, const HyperSh
 /// Turns the projections x of one token into its weights: n input weights, and with `mixes` n
 /// output weights and the mixing matrix. Runs in one warp. Not inlined, so that callers for one
 /// token and for several give the same bits.
-__device__ __noinline__ void weigh_streams(float* x, float factor, const HyperWeights& weights,
-                                           const HyperShape& shape, bool mixes) {
+__device__ __noinline__ inline void weigh_streams(float* x, float factor,
+                                                  const HyperWeights& weights,
+                                                  const HyperShape& shape, bool mixes) {
   const int64_t n = shape.num_streams, lane = threadIdx.x % 32;
   const float* const base = weights.base;
   if (lane < n) {
