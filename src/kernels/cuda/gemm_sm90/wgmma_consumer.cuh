@@ -107,25 +107,19 @@ class WgmmaConsumer {
     }
     return all;
   }
-  /// A lane's codes of k-block b of a stage of one m64.
-  using FourBits = uint32_t[2];
-  __device__ __forceinline__ void read_four_bits(const uint8_t* stage, int m, int b,
-                                                 FourBits& codes) const {
-    read_codes<4>(stage + Tile::kCodes + panel(m) * Tile::kPanelBytes + b * Tile::kBlockBytes,
-                  codes);
-  }
-  /// Unpacks them, and before the first k-block the zero points.
-  __device__ __forceinline__ void unpack_four_bits(const uint8_t* stage, int m, int b,
-                                                   const FourBits& codes, const StageScales& scales,
-                                                   Weights& to) {
+  /// Unpacks k-block b of a stage of one m64, and before the first its zero points.
+  __device__ __forceinline__ void unpack_scaled(const uint8_t* stage, int m, int b,
+                                                const StageScales& scales, Weights& to) {
     if constexpr (kIsRebased<Operand>) {
+      uint32_t codes[2];
+      read_codes<4>(stage + Tile::kCodes + panel(m) * Tile::kPanelBytes + b * Tile::kBlockBytes,
+                    codes);
       const auto* const table = reinterpret_cast<const uint8_t*>(shared_.table());
       const uint2 words[2] = {*reinterpret_cast<const uint2*>(table + (scales.downs[b] & 0xffffu)),
                               *reinterpret_cast<const uint2*>(table + (scales.downs[b] >> 16))};
       Operand::weights(codes, words, to);
     } else {
-      if (b == 0) enter_zeros(stage, m, 0);
-      unpack_codes(stage, m, 0, codes, to);
+      prepare(stage, m, b, 0, kBlocks, to);
     }
   }
 
@@ -166,7 +160,17 @@ class WgmmaConsumer {
   /// Unpacks a k-block, and at a chunk's begin its zero points.
   __device__ __forceinline__ void prepare(const uint8_t* stage, int m, int b, int first, int chunk,
                                           Weights& to) {
-    if (b % chunk == 0) enter_zeros(stage, m, group_at(first, b, chunk));
+    if constexpr (Operand::kZeros) {
+      if (b % chunk == 0) {
+        zero_[0] = zero_[1] = Operand::both(Operand::kZeroBase);
+        if (a_.has_zeros) {
+          const auto* const two = reinterpret_cast<const int8_t*>(
+              stage + Tile::kZeros + run(m, group_at(first, b, chunk)) * 16 + 2 * lane_row());
+#pragma unroll
+          for (int h = 0; h < 2; ++h) zero_[h] = Operand::both(Operand::kZeroBase + two[h]);
+        }
+      }
+    }
     unpack(stage, m, b, 0, to);
   }
   /// Scales of a lane's two rows.
@@ -206,18 +210,6 @@ class WgmmaConsumer {
   __device__ static float exponent_value(uint32_t exponent) {
     const uint32_t bits = max(exponent << 23, 1u << 22);
     return __uint_as_float(exponent == 255 ? bits | 1u << 22 : bits);
-  }
-  // Loads the zero points of a group.
-  __device__ __forceinline__ void enter_zeros(const uint8_t* stage, int m, int group) {
-    if constexpr (Operand::kZeros) {
-      zero_[0] = zero_[1] = Operand::both(Operand::kZeroBase);
-      if (a_.has_zeros) {
-        const auto* const two = reinterpret_cast<const int8_t*>(
-            stage + Tile::kZeros + run(m, group) * 16 + 2 * lane_row());
-#pragma unroll
-        for (int h = 0; h < 2; ++h) zero_[h] = Operand::both(Operand::kZeroBase + two[h]);
-      }
-    }
   }
   __device__ static int panel(int m) {
     return m * Tile::kHalf + static_cast<int>(threadIdx.x / 32);

@@ -163,15 +163,6 @@ __device__ __forceinline__ void mainloop_steps(Consumer& c) {
   c.leave();
 }
 
-/// One k-block of 4-bit weights.
-template <class Consumer>
-__device__ __forceinline__ void unpack_one(Consumer& c, const uint8_t* stage, int m, int b,
-                                           const typename Consumer::StageScales& scales,
-                                           typename Consumer::Weights& w) {
-  typename Consumer::FourBits codes;
-  c.read_four_bits(stage, m, b, codes);
-  c.unpack_four_bits(stage, m, b, codes, scales, w);
-}
 /// A chunk of one m64: all k-blocks of a stage.
 template <class Consumer>
 __device__ __forceinline__ void unpack_chunk(Consumer& c, const uint8_t* stage, int m,
@@ -179,7 +170,7 @@ __device__ __forceinline__ void unpack_chunk(Consumer& c, const uint8_t* stage, 
   if constexpr (kIsRebased<typename Consumer::Operand>) {
     const auto scales = c.stage_scales(stage, m);
 #pragma unroll
-    for (int b = 0; b < Consumer::kBlocks; ++b) unpack_one(c, stage, m, b, scales, w[b]);
+    for (int b = 0; b < Consumer::kBlocks; ++b) c.unpack_scaled(stage, m, b, scales, w[b]);
   } else {
 #pragma unroll
     for (int b = 0; b < Consumer::kBlocks; ++b) c.prepare(stage, m, b, 0, Consumer::kBlocks, w[b]);
@@ -303,7 +294,7 @@ __device__ __forceinline__ void mainloop_rolling(Consumer& c) {
   float2 before{0, 0};                   // scales of the chunk before
   auto scales = c.stage_scales(c.stage(), 0);
 #pragma unroll
-  for (int b = 0; b < kBlocks; ++b) unpack_one(c, c.stage(), 0, b, scales, w[b]);
+  for (int b = 0; b < kBlocks; ++b) c.unpack_scaled(c.stage(), 0, b, scales, w[b]);
   wgmma_fence();
   multiply_chunk(c, partial[0], w, c.descriptor());
   for (int first = c.own.begin(); first < c.own.end(); first += kBlocks) {
@@ -326,13 +317,10 @@ __device__ __forceinline__ void mainloop_rolling(Consumer& c) {
       before = scale;
       if (m == kM - 1) c.next_stage(first);
       scales = c.stage_scales(c.stage(), next);
-      typename Consumer::FourBits codes[2];
-      c.read_four_bits(c.stage(), next, 0, codes[0]);
 #pragma unroll
       for (int b = 0; b < kBlocks; ++b) {
-        if (b + 1 < kBlocks) c.read_four_bits(c.stage(), next, b + 1, codes[(b + 1) % 2]);
         wgmma_wait<kBlocks - 1>();  // for the last product that reads w[b]
-        c.unpack_four_bits(c.stage(), next, b, codes[b % 2], scales, w[b]);
+        c.unpack_scaled(c.stage(), next, b, scales, w[b]);
         wgmma_fence();
         c.multiply(partial[0], w[b], c.descriptor(), b, b > 0);
         wgmma_commit();
