@@ -280,18 +280,16 @@ __device__ __forceinline__ void mainloop_halves(Consumer& c) {
 }
 
 /// Many rows, and codes that take long to unpack. The products of one half of the rows are followed
-/// by those of the other half on the same weights. While these are in flight, the first half is
-/// promoted. Each k-block of the next chunk is unpacked, and multiplied by the first half, as soon
-/// as the second half no longer reads this chunk's k-block.
+/// by those of the other half on the same weights. The first half is promoted while the second is
+/// multiplied. Each k-block of the next chunk is unpacked as soon as the second half no longer
+/// reads this chunk's. The second half is promoted while the next chunk is multiplied.
 template <class Consumer>
 __device__ __forceinline__ void mainloop_rolling(Consumer& c) {
   constexpr int kN = Consumer::kN, kM = Consumer::kM, kBlocks = Consumer::kBlocks;
+  static_assert(kBlocks == 4);
   constexpr uint64_t kHalf = kN / 2 * 128 / 16;  // to the second half of x
   typename Consumer::Weights w[kBlocks];
   typename Consumer::Sum partial[2][kN / 4];
-#pragma unroll
-  for (auto& sum : partial[1]) sum = 0;  // the first chunk has none before it
-  float2 before{0, 0};                   // scales of the chunk before
   auto scales = c.stage_scales(c.stage(), 0);
 #pragma unroll
   for (int b = 0; b < kBlocks; ++b) c.unpack_scaled(c.stage(), 0, b, scales, w[b]);
@@ -302,11 +300,9 @@ __device__ __forceinline__ void mainloop_rolling(Consumer& c) {
 #pragma unroll
     for (int m = 0; m < kM; ++m) {
       const float2 scale = scales.scale;
-      const int slot = c.slot(), next = (m + 1) % kM;
+      const int slot = c.slot();
       wgmma_wait<0>();
       pin(partial[0]);
-      pin(partial[1]);
-      c.promote(m == 0 ? kM - 1 : m - 1, kN / 2, partial[1], c.stage(), before);
       wgmma_fence();
 #pragma unroll
       for (int b = 0; b < kBlocks; ++b) {
@@ -314,25 +310,27 @@ __device__ __forceinline__ void mainloop_rolling(Consumer& c) {
         wgmma_commit();
       }
       c.promote(m, 0, partial[0], c.stage(), scale);
-      before = scale;
       if (m == kM - 1) c.next_stage(first);
+      const int next = (m + 1) % kM;
       scales = c.stage_scales(c.stage(), next);
-#pragma unroll
-      for (int b = 0; b < kBlocks; ++b) {
-        wgmma_wait<kBlocks - 1>();  // for the last product that reads w[b]
-        c.unpack_scaled(c.stage(), next, b, scales, w[b]);
-        wgmma_fence();
-        c.multiply(partial[0], w[b], c.descriptor(), b, b > 0);
-        wgmma_commit();
-      }
+      wgmma_wait<3>();
+      c.unpack_scaled(c.stage(), next, 0, scales, w[0]);
+      wgmma_wait<2>();
+      c.unpack_scaled(c.stage(), next, 1, scales, w[1]);
+      wgmma_wait<1>();
+      c.unpack_scaled(c.stage(), next, 2, scales, w[2]);
+      wgmma_wait<0>();
+      pin(partial[1]);
+      c.unpack_scaled(c.stage(), next, 3, scales, w[3]);
+      wgmma_fence();
+      multiply_chunk(c, partial[0], w, c.descriptor());
       if (m == kM - 1 && first + kBlocks < c.own.end()) c.release(slot);
+      c.promote(m, kN / 2, partial[1], c.stage(), scale);
     }
   }
   wgmma_wait<0>();
   pin(partial[0]);
-  pin(partial[1]);
   c.release(c.slot());
-  c.promote(kM - 1, kN / 2, partial[1], c.stage(), before);
   c.leave();
 }
 
