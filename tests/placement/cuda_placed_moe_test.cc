@@ -80,6 +80,29 @@ TEST_F(CudaPlacedMoe, StaysWithinBoundsForEverySchemeAndNumberOfSlots) {
   EXPECT_GE(compared, 60);
 }
 
+// Sizes that Hopper's kernels take: TMA describes no matrix without experts.
+TEST_F(CudaPlacedMoe, LayersOfHopperNeedNoSlots) {
+  for (const char* const scheme : {"bf16", "int4-w4a16-g128", "fp8-w8a8-channel", "mxfp4-w4a16"}) {
+    SCOPED_TRACE(scheme);
+    const LayerSpec spec{.name = "experts",
+                         .num_experts = kExperts,
+                         .hidden_size = 512,
+                         .intermediate_size = 256,
+                         .top_k = 3,
+                         .scheme = *parse_scheme(scheme)};
+    const Selection slots = in_slots(spec, 0, "cuda-sm90");
+    if (!slots.plan) GTEST_SKIP() << "needs cuda-sm90";
+    const DescribedWeights weights = conformance::random_weights(spec, 3);
+    PlacedMoe moe = must(
+        PlacedMoe::make(conformance::random_weights(spec, 3), on_host(spec), slots, device_pair()));
+    for (const int64_t tokens : {int64_t{1}, kTokens}) {
+      const TokenBatch batch = batch_of(spec, tokens);
+      EXPECT_LE(share_of_bound(expected_of_both(moe, weights, batch), output_of(moe, batch)), 1)
+          << tokens << " tokens";
+    }
+  }
+}
+
 TEST_F(CudaPlacedMoe, MovesBesideCallsKeepBounds) {
   const LayerSpec spec = layer_of_scheme(*parse_scheme("int4-w4a16-g32"));
   const DescribedWeights weights = conformance::random_weights(spec, 3);

@@ -156,7 +156,7 @@ void Schedule::run(const Task& task, TileScratch& scratch, const Finish& finish)
   const MacroKernel& kernel = skinny(e) ? *skinny_ : main_;
   if (kernels_are_watched()) report({name(kernel.planned()), kernel.shape(), rows_.all_rows(e)});
   const int64_t tile_rows = even_tile(rows);
-  const bool works_between = kernel.does_work_between();
+  const bool works_between = kernel.does_work_between() && rows > kStoreRows;
   UnfinishedTile before;
   int turn = 0;
   const auto finish_part = [&](int part, int parts) {

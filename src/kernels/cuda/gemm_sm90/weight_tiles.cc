@@ -22,6 +22,7 @@ int most_groups(const GemmArgs& args, int stage_blocks) {
 Result<WeightTiles> weight_tiles(const GemmArgs& args, int stage_blocks, int block_bytes,
                                  int scale_bytes) {
   WeightTiles tma{};
+  if (args.num_experts == 0) return tma;  // a layer without slots, or a rank without experts
   const int64_t panel_bytes = int64_t{args.blocks} * block_bytes;
   MORACLE_TRY(tma.codes, make_tensor_map({args.base,
                                           8,

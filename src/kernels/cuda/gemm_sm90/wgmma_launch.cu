@@ -126,7 +126,7 @@ const WgmmaKernel& WgmmaLaunch::experts_kernel(const KernelWeights& weights,
 Status WgmmaLaunch::run(const KernelWeights& weights, const GroupedRows& rows, const Rows& to,
                         const ActivationSpec* activation, bool y_fragments, Stream stream,
                         bool after_plan) const {
-  if (rows.num_rows == 0) return {};
+  if (rows.num_rows == 0 || weights.num_experts == 0) return {};
   const Matrix& y = to.values;
   const auto& [grouped, dense, shared] = kernels_;
   const auto count = static_cast<int>(grouped.size());
