@@ -13,6 +13,19 @@ std::vector<T> rows_in(const std::vector<T>& all, int64_t cols, int64_t first, i
   return {begin, begin + count * cols};
 }
 
+// Repeats each row `times` times, up to `rows` rows.
+template <class T>
+std::vector<T> repeat_rows(const std::vector<T>& all, int64_t cols, int64_t times, int64_t rows) {
+  if (all.empty()) return {};
+  std::vector<T> repeated;
+  repeated.reserve(static_cast<size_t>(rows * cols));
+  for (int64_t row = 0; row < rows; ++row) {
+    const auto begin = all.begin() + row / times * cols;
+    repeated.insert(repeated.end(), begin, begin + cols);
+  }
+  return repeated;
+}
+
 template <class T>
 std::vector<T> columns_in(const std::vector<T>& all, int64_t cols, int64_t first, int64_t count) {
   std::vector<T> some;
@@ -47,6 +60,17 @@ CanonicalMatrix cut_rows(CanonicalMatrix&& matrix, int64_t first, int64_t count)
   cut.bias = rows_in(cut.bias, 1, first, count);
   cut.n = count;
   return cut;
+}
+
+CanonicalMatrix divide_blocks(CanonicalMatrix&& matrix, int64_t rows) {
+  CanonicalMatrix divided = std::move(matrix);
+  const int64_t times = divided.key.group.rows / rows, count = (divided.n + rows - 1) / rows;
+  const int64_t cols = divided.scale_cols();
+  divided.scales = repeat_rows(divided.scales, cols, times, count);
+  divided.zero_points = repeat_rows(divided.zero_points, cols, times, count);
+  divided.minimums = repeat_rows(divided.minimums, cols, times, count);
+  divided.key.group.rows = rows;
+  return divided;
 }
 
 QuantKey cut_key(QuantKey key, int64_t k, int64_t first, int64_t count) {

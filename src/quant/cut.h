@@ -9,6 +9,8 @@ namespace moracle {
 
 /// Rows [first, first + count). Both ends are boundaries of scale blocks, or the last row.
 CanonicalMatrix cut_rows(CanonicalMatrix&& matrix, int64_t first, int64_t count);
+/// The same values with scales of blocks of fewer rows, of which scale blocks have a whole number.
+CanonicalMatrix divide_blocks(CanonicalMatrix&& matrix, int64_t rows);
 /// The key of columns [first, first + count) of k: scales of kI8 become f32 where the cut divides
 /// the columns of a factor.
 QuantKey cut_key(QuantKey key, int64_t k, int64_t first, int64_t count);

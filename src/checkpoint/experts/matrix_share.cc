@@ -1,6 +1,7 @@
 #include "checkpoint/experts/matrix_share.h"
 
 #include <algorithm>
+#include <numeric>
 
 #include "base/text.h"
 #include "base/try.h"
@@ -54,6 +55,25 @@ Source columns_of(const Source& source, int64_t k, int64_t first, int64_t count,
 }
 
 }  // namespace
+
+DescribedMatrix MatrixShare::divide_blocks(DescribedMatrix&& matrix, int64_t rows) {
+  const int64_t block = matrix.shape().key.group.rows;
+  if (block <= 0 || rows % block == 0) return std::move(matrix);
+  const int64_t finer = std::gcd(block, rows);
+  for (std::vector<Source>& sources : matrix.sources_) {
+    for (Source& source : sources) {
+      source.read = [read = std::move(source.read),
+                     finer](ThreadPool& pool) -> Result<CanonicalMatrix> {
+        MORACLE_TRY(CanonicalMatrix whole, read(pool));
+        return moracle::divide_blocks(std::move(whole), finer);
+      };
+      source.read_rows = nullptr;  // it reads whole blocks of the file
+    }
+  }
+  matrix.shape_.key.group.rows = finer;
+  matrix.scheme_.weight.group.rows = finer;
+  return std::move(matrix);
+}
 
 Result<DescribedMatrix> MatrixShare::rows(DescribedMatrix&& matrix,
                                           const std::vector<RowRange>& ranges) {

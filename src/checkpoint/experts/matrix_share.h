@@ -16,6 +16,10 @@ struct MatrixShare {
   /// The matrix with another key of the same values, which layouts then store.
   static void set_key(DescribedMatrix& matrix, const QuantKey& key) { matrix.shape_.key = key; }
 
+  /// The same values with scales of blocks that divide `rows` rows, so that every such share of the
+  /// rows is whole blocks.
+  static DescribedMatrix divide_blocks(DescribedMatrix&& matrix, int64_t rows);
+
   /// The rows of all ranges, one after another, of each expert. Errors (kUnsupported): a range that
   /// begins or ends within a block of scales.
   static Result<DescribedMatrix> rows(DescribedMatrix&& matrix,

@@ -8,6 +8,7 @@
 #include <cstring>
 #include <random>
 
+#include "base/scalar.h"
 #include "base/text.h"
 #include "checkpoint/expect_error.h"
 #include "models/decoder/model_state.h"
@@ -223,6 +224,44 @@ SyntheticCheckpoint published(const std::string& model) {
     if (published_name(name) != name) other.rename(name, published_name(name));
   }
   return other;
+}
+
+// The same model with weights in f32 that equal the codes times their scales, each of one block.
+SyntheticCheckpoint dequantized(const std::string& folder) {
+  SyntheticCheckpoint floats = testing::model_in(folder);
+  floats.config.erase("quantization_config");
+  for (auto& [name, tensor] : floats.tensors) {
+    if (tensor.dtype != DType::kF8E4M3) continue;
+    const testing::TensorBytes& scales = floats.at(name + "_scale");
+    float scale = 0;
+    EXPECT_EQ(scales.bytes.size(), sizeof scale);
+    std::memcpy(&scale, scales.bytes.data(), sizeof scale);
+    std::vector<float> values;
+    for (const std::byte code : tensor.bytes)
+      values.push_back(e4m3_to_float(static_cast<uint8_t>(code)) * scale);
+    tensor = {name, DType::kF32, tensor.shape, testing::bytes_of(values)};
+  }
+  std::erase_if(floats.tensors,
+                [](const auto& one) { return one.first.ends_with(".weight_scale"); });
+  return floats;
+}
+
+// o_a_proj has 12 rows in groups of 6, and one scale for 128 rows.
+TEST(CompressedAttention, GroupsOfOutputsShareABlockOfScales) {
+  for (const char* const name : kModels) {
+    const testing::TemporaryFolder folder;
+    const std::string to = folder.path() + "/quantized";
+    must(quantize(must(Checkpoint::open(testing::golden_folder(name))),
+                  must(QuantizationMap::parse("fp8-per-block")), to));
+    const GoldenReference want = golden_reference(name);
+    ModelOptions options = {.backend = testing::backend("cpu"), .threads = 2};
+    options.activations = ActivationPrecision::k16Bit;
+    Model model = must(Model::load(must(Checkpoint::open(to)), options));
+    const std::vector<float> got = must(all_logits(model, want.ids));
+    EXPECT_LT(relative_difference(got, must(all_logits(dequantized(to), want.ids))), kCloseInF32)
+        << name;
+    EXPECT_GT(relative_difference(got, want.logits), 1e-3) << name;
+  }
 }
 
 TEST(DeepseekV4, ReadsTensorNamesOfPublishedFiles) {

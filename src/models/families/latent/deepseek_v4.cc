@@ -215,8 +215,10 @@ struct Layer {
     for (int64_t group = 0; group < spec.num_groups; ++group) {
       MORACLE_TRY(DescribedMatrix all, linear("self_attn.o_a_proj", spec.num_groups * rank,
                                               spec.heads_size() / spec.num_groups));
+      // A block of scales may belong to two groups.
       MORACLE_TRY(DescribedMatrix own,
-                  MatrixShare::rows(std::move(all), {{group * rank, (group + 1) * rank}}));
+                  MatrixShare::rows(MatrixShare::divide_blocks(std::move(all), rank),
+                                    {{group * rank, (group + 1) * rank}}));
       o_a.push_back(std::move(own));
     }
     MORACLE_TRY(auto o_b, linear("self_attn.o_b_proj", hidden, spec.num_groups * rank));
