@@ -194,6 +194,17 @@ TEST(Checkpoint, NamesLayerWithoutExperts) {
   }
 }
 
+TEST(Checkpoint, NamesMissingExpertsOfOneLayer) {
+  auto checkpoint = SyntheticCheckpoint::plain();
+  std::erase_if(checkpoint.tensors, [](const auto& item) {
+    return item.first.find("layers.1.mlp.experts.") != std::string::npos;
+  });
+  const auto opened = checkpoint.open();
+  ASSERT_TRUE(opened.ok());
+  expect_error(opened->moe_layer(1), ErrorKind::kInvalidArgument,
+               {"layer 1", "this layer has no experts, such as model.layers.1.mlp.experts.0."});
+}
+
 TEST(Checkpoint, NamesMissingExpertsOfAllLayers) {
   auto checkpoint = SyntheticCheckpoint::plain();
   std::erase_if(checkpoint.tensors,

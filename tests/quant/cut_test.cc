@@ -47,6 +47,19 @@ TEST(CutMatrix, RowsKeepTheirValues) {
   }
 }
 
+// A share of 192 rows begins within a block of 128; a block of 64 has a scale of its own.
+TEST(CutMatrix, DividedBlocksKeepTheirValues) {
+  const MatrixShape shape = shape_of("fp8-w8a8-block128x128", 300, 256);
+  const CanonicalMatrix whole = timing::random_matrix(shape, 1);
+  const CanonicalMatrix divided = divide_blocks(timing::random_matrix(shape, 1), 64);
+  EXPECT_EQ(divided.scale_rows(), 5);
+  expect_scales(divided, whole);
+  for (int64_t r = 0; r < whole.n; ++r) ASSERT_EQ(row_of(divided, r), row_of(whole, r)) << r;
+  const CanonicalMatrix cut =
+      cut_rows(divide_blocks(timing::random_matrix(shape, 1), 64), 192, 108);
+  for (int64_t r = 0; r < cut.n; ++r) ASSERT_EQ(row_of(cut, r), row_of(whole, 192 + r)) << r;
+}
+
 TEST(CutMatrix, ColumnsKeepTheirValuesAndOneShareKeepsBias) {
   for (const char* scheme : kSchemes) {
     const CanonicalMatrix whole = timing::random_matrix(shape_of(scheme, 130, 256), 2);

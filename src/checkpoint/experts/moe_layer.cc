@@ -319,11 +319,11 @@ Result<DescribedWeights> Checkpoint::moe_layer(int64_t layer) const {
                    str("experts, such as ", join(known_expert_names(state, layer), " or ")),
                    "the file has no tensor of experts in any layer"};
     }
+    std::string fact = "this layer has no experts";
+    if (layer >= 0 && layer < state.num_layers)
+      fact += str(", such as ", join(known_expert_names(state, layer), " or "));
     return Error{ErrorKind::kInvalidArgument, state.folder, str("layer ", layer),
-                 "a layer with experts, one of " + join(layers),
-                 state.gguf ? str("this layer has no experts, such as ",
-                                  join(known_expert_names(state, layer), " or "))
-                            : std::string("this layer has no experts")};
+                 "a layer with experts, one of " + join(layers), std::move(fact)};
   }
   MORACLE_TRY(LayerSpec spec, read_spec(state, *names, layer));
   Experts w13, w2;
