@@ -5,7 +5,7 @@
 #include <vector>
 
 #include "base/threads/thread_pool.h"
-#include "kernels/cpu/ops/largest_scores.h"
+#include "kernels/cpu/ops/attention/largest_scores.h"
 #include "kernels/cpu/simd/vector_ops.h"
 #include "kernels/ops.h"
 

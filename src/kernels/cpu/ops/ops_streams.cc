@@ -1,7 +1,7 @@
 // Gated residual streams and embeddings of n-grams on host memory.
 #include <cmath>
 
-#include "kernels/cpu/ops/recurrent_tokens.h"
+#include "kernels/cpu/ops/recurrent/recurrent_tokens.h"
 
 namespace moracle {
 namespace ops_streams {

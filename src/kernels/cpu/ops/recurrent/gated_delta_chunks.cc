@@ -3,8 +3,8 @@
 #include <cstdint>
 #include <utility>
 
-#include "kernels/cpu/ops/gated_delta_rule.h"
-#include "kernels/cpu/ops/state_strips.h"
+#include "kernels/cpu/ops/recurrent/gated_delta_rule.h"
+#include "kernels/cpu/ops/recurrent/state_strips.h"
 
 namespace moracle::gated_delta_rule {
 namespace {

@@ -6,8 +6,8 @@
 #include <utility>
 
 #include "base/text.h"
-#include "kernels/cpu/ops/recurrent_tokens.h"
-#include "kernels/cpu/ops/state_strips.h"
+#include "kernels/cpu/ops/recurrent/recurrent_tokens.h"
+#include "kernels/cpu/ops/recurrent/state_strips.h"
 
 namespace moracle {
 namespace ops_lightning {

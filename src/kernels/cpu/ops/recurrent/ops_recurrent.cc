@@ -3,7 +3,7 @@
 #include <cmath>
 
 #include "base/text.h"
-#include "kernels/cpu/ops/recurrent_tokens.h"
+#include "kernels/cpu/ops/recurrent/recurrent_tokens.h"
 
 namespace moracle {
 namespace recurrent {

@@ -6,7 +6,7 @@
 #include <mutex>
 #include <utility>
 
-#include "kernels/cpu/ops/recurrent_tokens.h"
+#include "kernels/cpu/ops/recurrent/recurrent_tokens.h"
 
 namespace moracle {
 namespace ops_mamba2 {

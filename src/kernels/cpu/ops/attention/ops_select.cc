@@ -6,7 +6,7 @@
 #include <cmath>
 #include <limits>
 
-#include "kernels/cpu/ops/attend_items.h"
+#include "kernels/cpu/ops/attention/attend_items.h"
 #include "kernels/cpu/ops/cpu_ops.h"
 
 namespace moracle {

@@ -5,8 +5,8 @@
 #include <cstring>
 
 #include "base/try.h"
-#include "kernels/cpu/ops/attend_items.h"
-#include "kernels/cpu/ops/recurrent_tokens.h"
+#include "kernels/cpu/ops/attention/attend_items.h"
+#include "kernels/cpu/ops/recurrent/recurrent_tokens.h"
 
 namespace moracle {
 namespace ops_compress {

@@ -1,7 +1,7 @@
 // The inputs of the gated delta rule on host memory, by token and head.
 #pragma once
 
-#include "kernels/cpu/ops/recurrent_tokens.h"
+#include "kernels/cpu/ops/recurrent/recurrent_tokens.h"
 
 namespace moracle::gated_delta_rule {
 

@@ -10,7 +10,7 @@
 
 #include "base/text.h"
 #include "base/try.h"
-#include "kernels/cpu/ops/attend_items.h"
+#include "kernels/cpu/ops/attention/attend_items.h"
 #include "kernels/cpu/ops/cpu_ops.h"
 
 namespace moracle {

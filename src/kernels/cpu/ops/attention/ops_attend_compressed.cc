@@ -4,7 +4,7 @@
 #include <algorithm>
 #include <cmath>
 
-#include "kernels/cpu/ops/attend_items.h"
+#include "kernels/cpu/ops/attention/attend_items.h"
 #include "kernels/cpu/ops/cpu_ops.h"
 
 namespace moracle {

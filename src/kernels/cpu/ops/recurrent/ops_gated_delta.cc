@@ -6,7 +6,7 @@
 #include <mutex>
 
 #include "base/text.h"
-#include "kernels/cpu/ops/gated_delta_rule.h"
+#include "kernels/cpu/ops/recurrent/gated_delta_rule.h"
 
 namespace moracle {
 namespace gated_delta_rule {
