@@ -348,7 +348,9 @@ class AttendSelected : public SparseOps {
   /// The softmax over the visible positions, in double.
   std::vector<double> want(const AttentionShape& shape, const Tokens& step, const Rows& rows,
                            size_t t, int64_t head) const {
-    const auto [sequence, position] = places_of(step)[t];
+    const auto place = places_of(step)[t];
+    const size_t sequence = place.first;
+    const int64_t position = place.second;
     const int64_t kv = head / (shape.num_heads / shape.num_kv_heads);
     const float* const q = &rows.q[(t * shape.num_heads + head) * shape.head_dim];
     double sum = shape.sinks == nullptr ? 0 : std::exp(double{sinks_[head]});
