@@ -6,7 +6,8 @@
 //
 // With blocks, each head has scores of its own: the largest product of each block of positions.
 //
-// Entries of compressed attention are chosen as positions are. Their keys lie elsewhere.
+// The same kernels select the entries of compressed attention, whose index keys have pages of their
+// own.
 #include "base/try.h"
 #include "kernels/cuda/attention/pages.cuh"
 #include "kernels/cuda/block.cuh"
