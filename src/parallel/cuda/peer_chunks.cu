@@ -199,6 +199,14 @@ Status peer_sum(const Queue& queue, const PeerChunks& chunks, const Matrix& x, S
   return start_sum(queue, chunks, {SummedBytes::in_place(x)}, x.dtype, stream);
 }
 
+Status peer_sum_in_ranges(const Queue& queue, const PeerChunks& chunks, const Matrix& x,
+                          Stream stream) {
+  const SummedBytes all = SummedBytes::in_place(x), mine = all.range(chunks.rank, chunks.ranks);
+  MORACLE_CHECK(start_sum(queue, chunks, {mine}, x.dtype, stream));
+  const PeerGathered gathered{mine.to, mine.bytes, all.to};
+  return peer_gather(queue, chunks, {&gathered, 1}, stream);
+}
+
 Status peer_sum_rows(const Queue& queue, const PeerChunks& chunks, const Matrix& all,
                      const Matrix& mine, Stream stream) {
   return start_sum(queue, chunks, {SummedBytes::of_rows(all, mine)}, mine.dtype, stream);

@@ -30,6 +30,11 @@ struct PeerChunks {
 
 /// As the overloads for PeerLowLatency, with the same bits.
 Status peer_sum(const Queue& queue, const PeerChunks& chunks, const Matrix& x, Stream stream);
+/// The same sums, each computed by one rank: a reduce-scatter in place, then an all-gather. A rank
+/// sends 2 (ranks - 1) / ranks times x instead of ranks - 1 times. x without gaps between rows, its
+/// bytes a multiple of 16 * ranks.
+Status peer_sum_in_ranges(const Queue& queue, const PeerChunks& chunks, const Matrix& x,
+                          Stream stream);
 Status peer_sum_rows(const Queue& queue, const PeerChunks& chunks, const Matrix& all,
                      const Matrix& mine, Stream stream);
 Status peer_gather(const Queue& queue, const PeerChunks& chunks,

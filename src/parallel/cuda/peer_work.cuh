@@ -24,6 +24,10 @@ struct SummedBytes {
     auto* const data = static_cast<std::byte*>(x.data);
     return {data, 0, data, bytes_of(x)};
   }
+  /// Of these values in place, equal ranges for the ranks: `rank` sums its own.
+  SummedBytes range(int rank, int ranks) const {
+    return {from, bytes / ranks, to + rank * (bytes / ranks), bytes / ranks};
+  }
   /// `mine` becomes the sum over ranks of this rank's rows of `all`.
   static SummedBytes of_rows(const Matrix& all, const Matrix& mine) {
     return {static_cast<const std::byte*>(all.data), bytes_of(mine),
