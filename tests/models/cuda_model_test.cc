@@ -176,8 +176,11 @@ std::vector<std::vector<float>> verify(Model& model, std::span<const int32_t> id
     const auto logits = model.logits(0, count);
     EXPECT_TRUE(logits);
     rows.emplace_back(logits->begin(), logits->end());
-    for (KvCache& cache : caches)
-      if (i % 3 == 1) EXPECT_TRUE(cache.truncate(cache.length() - 2));
+    for (KvCache& cache : caches) {
+      if (i % 3 == 1) {
+        EXPECT_TRUE(cache.truncate(cache.length() - 2));
+      }
+    }
   }
   return rows;
 }
