@@ -14,7 +14,7 @@ namespace {
 using ::testing::HasSubstr;
 
 // Allows all tokens, after some work.
-class SlowGrammar final : public Grammar {
+class TimedGrammar final : public Grammar {
  public:
   class Matcher final : public GrammarMatcher {
    public:
@@ -29,7 +29,7 @@ class SlowGrammar final : public Grammar {
    private:
     const std::function<void()>& work_;
   };
-  explicit SlowGrammar(std::function<void()> work) : work_(std::move(work)) {}
+  explicit TimedGrammar(std::function<void()> work) : work_(std::move(work)) {}
   Result<std::unique_ptr<GrammarMatcher>> start() const override {
     return std::unique_ptr<GrammarMatcher>(std::make_unique<Matcher>(work_));
   }
@@ -39,11 +39,11 @@ class SlowGrammar final : public Grammar {
 };
 
 // As on a machine where other programs take the cores in the middle of each fill.
-void sleep() {
+void starved_fill() {
   std::this_thread::sleep_for(std::chrono::milliseconds(300));
 }
 
-void compute() {
+void busy_fill() {
   const auto spent = [] {
     timespec now{};
     clock_gettime(CLOCK_THREAD_CPUTIME_ID, &now);
@@ -60,7 +60,7 @@ class GrammarTime : public EngineOnSmallModel {
     const auto engine = start(model, 16);
     Waiting slow, other;
     Job with = job("And the LORD spake", 10);
-    with.grammar = std::make_shared<SlowGrammar>(std::move(work));
+    with.grammar = std::make_shared<TimedGrammar>(std::move(work));
     with.grammar_place = "guided_grammar";
     with.sink = slow.sink();
     Job without = job("In the beginning", 10);
@@ -73,13 +73,13 @@ class GrammarTime : public EngineOnSmallModel {
 };
 
 TEST_F(GrammarTime, StarvedGrammarDoesNotFail) {
-  const Text got = text(sleep);  // 3 s, of which 2.2 s are the limit
+  const Text got = text(starved_fill);  // 3 s, of which 2.2 s are the limit
   EXPECT_EQ(got.last.finish, Finish::kLength) << got.last.message;
   EXPECT_EQ(got.last.new_tokens, 10);
 }
 
 TEST_F(GrammarTime, SlowGrammarFailsWithCountsAndReason) {
-  const Text got = text(compute);
+  const Text got = text(busy_fill);
   EXPECT_EQ(got.last.finish, Finish::kForbidden);
   EXPECT_THAT(got.last.message, HasSubstr("guided_grammar"));
   EXPECT_THAT(got.last.message, HasSubstr("s of a core"));
