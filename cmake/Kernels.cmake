@@ -20,3 +20,6 @@ endif()
 # The same loops without flags of their own.
 file(GLOB files ${PROJECT_SOURCE_DIR}/src/kernels/cpu/*/*_portable.cc)
 set_source_files_properties(${files} PROPERTIES SKIP_UNITY_BUILD_INCLUSION ON)
+# Draws give the same bits on every CPU, so none of them contracts products and sums.
+file(GLOB files ${PROJECT_SOURCE_DIR}/src/kernels/cpu/sampling/draw_ops_*.cc)
+set_property(SOURCE ${files} APPEND PROPERTY COMPILE_OPTIONS -ffp-contract=off)

@@ -222,6 +222,9 @@ void add_model_options(CLI::App& verb, ServeArguments& options) {
   verb.add_option("--scheme", options.scheme, "With --model-shape: scheme of the weights")
       ->needs(shape)
       ->capture_default_str();
+  verb.add_option("--tokenizer", options.tokenizer,
+                  "With --model-shape: folder with a tokenizer; without it tokens are numbers")
+      ->needs(shape);
   verb.add_option("--layers", options.layers, "With --model-shape: number of layers to build")
       ->needs(shape)
       ->transform(whole(int64_t{1}, int64_t{1} << 10))

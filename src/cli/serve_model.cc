@@ -4,6 +4,7 @@
 #include <filesystem>
 #include <iostream>
 
+#include "base/text.h"
 #include "bench/random_serving.h"
 #include "bench_verb/bench.h"
 #include "plan_text.h"
@@ -104,11 +105,20 @@ Result<ServedWeights> load_checkpoint(const ServeArguments& arguments, ModelOpti
   return ServedWeights{std::move(served), std::move(model)};
 }
 
+Result<Tokenizer> tokenizer_of_shape(const ServeArguments& arguments, int64_t vocab_size) {
+  if (arguments.tokenizer.empty()) return bench::random_tokenizer(vocab_size);
+  MORACLE_TRY(Tokenizer tokenizer, Tokenizer::open(arguments.tokenizer));
+  if (tokenizer.vocab_size() <= vocab_size) return tokenizer;
+  return Error{ErrorKind::kInvalidArgument, "", "--tokenizer",
+               str("at most the shape's ", vocab_size, " tokens"),
+               str("it has ", tokenizer.vocab_size())};
+}
+
 Result<ServedWeights> load_shape(const ServeArguments& arguments, ModelOptions options,
                                  serve::EngineOptions& engine) {
   MORACLE_TRY(const bench::ModelShape shape, bench::find_model(arguments.shape));
   MORACLE_TRY(const Scheme scheme, parse_scheme(arguments.scheme));
-  MORACLE_TRY(Tokenizer tokenizer, bench::random_tokenizer(shape.vocab_size));
+  MORACLE_TRY(Tokenizer tokenizer, tokenizer_of_shape(arguments, shape.vocab_size));
   const int64_t memory = device_memory(options.device);
   if (engine.cache_bytes == 0) engine.cache_bytes = kCacheOfShapes;
   options.cache_bytes = engine.cache_bytes;

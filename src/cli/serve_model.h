@@ -16,6 +16,7 @@ struct ServeArguments {
   int64_t model_memory = 0;           ///< of `models` together; 0: no limit
   int64_t step_tokens = 0;
   std::string shape, scheme = "int4-w4a16-g128";  ///< not empty: random weights of this shape
+  std::string tokenizer;  ///< with a shape: the folder of a tokenizer; empty: tokens are numbers
   int64_t layers = 2;
   SpeculationArguments speculation;
 };

@@ -158,6 +158,45 @@ TEST_F(CudaModel, ReplayedStepsGrowWithTheContext) {
   EXPECT_GT(ModelAccess::state(replayed).recorded.replays(), 150);
 }
 
+// Steps of two sequences with one to four tokens, as with drafts.
+std::vector<std::vector<float>> verify(Model& model, std::span<const int32_t> ids) {
+  std::vector<KvCache> caches;
+  for (int s = 0; s < 2; ++s) caches.push_back(*model.make_cache(model.max_context()));
+  std::vector<std::vector<float>> rows;
+  constexpr size_t kCounts[][2] = {{4, 1}, {4, 4}, {1, 3}};
+  for (int i = 0; i < 24; ++i) {
+    std::vector<Model::Step> steps;
+    int64_t count = 0;
+    for (size_t s = 0; s < 2; ++s) {
+      const auto at = static_cast<size_t>(caches[s].length()), tokens = kCounts[i % 3][s];
+      steps.push_back({ids.subspan(at, tokens), &caches[s]});
+      count += static_cast<int64_t>(tokens);
+    }
+    EXPECT_TRUE(model.forward(steps));
+    const auto logits = model.logits(0, count);
+    EXPECT_TRUE(logits);
+    rows.emplace_back(logits->begin(), logits->end());
+    for (KvCache& cache : caches) {
+      if (i % 3 == 1) {
+        EXPECT_TRUE(cache.truncate(cache.length() - 2));
+      }
+    }
+  }
+  return rows;
+}
+
+TEST_F(CudaModel, ReplayedStepsWithDraftsMatchEagerStepsBitForBit) {
+  Model eager = load(kBox, on("cuda", false)), replayed = load(kBox, on("cuda", true));
+  std::vector<int32_t> ids = ids_of(kText);
+  while (ids.size() < 128) ids.push_back(ids[ids.size() - 20]);
+  const auto want = verify(eager, ids);
+  EXPECT_EQ(verify(replayed, ids), want);
+  EXPECT_EQ(ModelAccess::state(eager).recorded.replays(), 0);
+  EXPECT_EQ(ModelAccess::state(replayed).recorded.replays(), 3 * 4);
+  EXPECT_EQ(verify(replayed, ids), want);
+  EXPECT_EQ(ModelAccess::state(replayed).recorded.replays(), 3 * 4 + 3 * 8);
+}
+
 // Runs models on several GPUs in one process, in turn. No model may use another GPU.
 TEST_F(CudaModel, EveryGpuGivesSameResult) {
   const std::vector<int32_t> ids = ids_of(kText);

@@ -73,16 +73,40 @@ TEST(RecordedSteps, RecordOnSecondRunAndReplayAfterwards) {
   EXPECT_EQ(s.enqueued, 2);
 }
 
-TEST(RecordedSteps, ExcludePromptsAndSequencesWithoutTokens) {
+TEST(RecordedSteps, ExcludeLongPromptsAndSequencesWithoutTokens) {
   Steps s;
-  for (int i = 0; i < 3; ++i) {
-    s.run(batch_of(5, 2, 1, 4));
+  for (int i = 0; i < 9; ++i) {
+    s.run(batch_of(33, 2, 1, 32));
     // As many tokens as the single sequence had, but page tables of two sequences.
     s.run(batch_of(1, 2, 0, 1));
     s.run(batch_of(1, 1, 1, 1));
   }
-  EXPECT_EQ(s.enqueued, 3 + 3 + 1);
+  EXPECT_EQ(s.enqueued, 9 + 9 + 1);
   EXPECT_EQ(s.device.recorded, 1);
+}
+
+TEST(RecordedSteps, RecordStepsWithDraftsOnFifthRunOfTheirShape) {
+  Steps s;
+  for (int i = 0; i < 6; ++i) {
+    s.run(batch_of(5, 2, 1, 4));
+    s.run(batch_of(5, 2, 2, 3));
+    s.run(batch_of(5, 3, 1, 3));
+  }
+  EXPECT_EQ(s.enqueued, 3 * 4);
+  EXPECT_EQ(s.device.recorded, 3);
+  EXPECT_EQ(s.steps.replays(), 3 * 2);
+}
+
+TEST(RecordedSteps, ManyShapesWithDraftsKeepGraphsOfSingleTokens) {
+  Steps s;
+  for (int i = 0; i < 2; ++i) s.run(batch_of(1, 1, 1, 1));
+  for (int64_t tokens = 2; tokens <= 32; ++tokens)
+    for (int64_t sequences = 1; sequences < std::min<int64_t>(tokens, 6); ++sequences)
+      s.run(batch_of(tokens, sequences, 1, tokens - sequences + 1));
+  const int enqueued = s.enqueued;
+  s.run(batch_of(1, 1, 1, 1));
+  EXPECT_EQ(s.enqueued, enqueued);
+  EXPECT_EQ(s.steps.replays(), 2);
 }
 
 TEST(RecordedSteps, CanBeSwitchedOff) {

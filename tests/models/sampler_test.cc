@@ -1,4 +1,4 @@
-// Compares draws with the definition: sort everything, cut, then walk.
+// Compares draws with the definition: sort, cut, then walk.
 #include "models/generation/sampler.h"
 
 #include <gtest/gtest.h>
@@ -8,6 +8,7 @@
 #include <limits>
 #include <numeric>
 #include <random>
+#include <set>
 #include <vector>
 
 #include "support/floats.h"
@@ -15,31 +16,63 @@
 namespace moracle::sampler_test {
 namespace {
 
-int32_t by_definition(const SamplingOptions& options, std::span<const float> logits,
-                      std::mt19937_64& engine) {
+struct Definition {
+  const SamplingOptions& options;
+  std::span<const float> logits;
+  double share, xtc;         // the uniform numbers of a draw
+  std::vector<int32_t> ids;  // the candidates, the likeliest first
+
+  /// `off` moves each limit and the draw by this share of the sum.
+  int32_t draw(double off) const {
+    if (options.temperature == 0) return ids[0];
+    const bool all = options.top_k == 0 || options.top_k >= static_cast<int64_t>(logits.size());
+    std::vector<double> weights;
+    for (int32_t id : ids)
+      weights.push_back(
+          std::exp((static_cast<double>(logits[id]) - logits[ids[0]]) / options.temperature));
+    const auto total = [&] { return std::accumulate(weights.begin(), weights.end(), 0.0); };
+    if (options.top_p < 1) {
+      size_t kept = 0;
+      for (double reached = 0, wanted = (options.top_p + off) * total();
+           kept < ids.size() && (kept == 0 || reached < wanted);)
+        reached += weights[kept++];
+      weights.resize(kept);
+    }
+    while (weights.size() > 1 && weights.back() < options.min_p * (1 + off)) weights.pop_back();
+    if (options.xtc_probability > xtc) {
+      const double least = (options.xtc_threshold + off) * total();
+      size_t reached = 0;
+      while (reached < weights.size() && weights[reached] >= least) ++reached;
+      for (size_t i = 0; i + 1 < reached; ++i) weights[i] = 0;
+    }
+    std::vector<std::pair<int32_t, double>> kept;
+    for (size_t i = 0; i < weights.size(); ++i)
+      if (weights[i] > 0) kept.push_back({ids[i], weights[i]});
+    // All logits are walked by id, the largest ones in their order.
+    if (all) std::sort(kept.begin(), kept.end());
+    double at = (share + off) * total();
+    for (const auto& [id, weight] : kept) {
+      at -= weight;
+      if (at < 0) return id;
+    }
+    return kept.back().first;
+  }
+};
+
+// Sums of floats differ in the last places from those of the definition.
+std::set<int32_t> by_definition(const SamplingOptions& options, std::span<const float> logits,
+                                std::mt19937_64& engine) {
+  const auto uniform = [&] { return static_cast<double>(engine() >> 11) * 0x1p-53; };
+  const double share = options.temperature > 0 ? uniform() : 0;
   std::vector<int32_t> ids(logits.size());
   std::iota(ids.begin(), ids.end(), 0);
   std::stable_sort(ids.begin(), ids.end(),
                    [&](int32_t a, int32_t b) { return logits[a] > logits[b]; });
-  if (options.temperature == 0) return ids[0];
   if (options.top_k > 0) ids.resize(std::min<size_t>(ids.size(), options.top_k));
-  std::vector<double> weights;
-  for (int32_t id : ids)
-    weights.push_back(
-        std::exp((static_cast<double>(logits[id]) - logits[ids[0]]) / options.temperature));
-  const double sum = std::accumulate(weights.begin(), weights.end(), 0.0);
-  size_t kept = 0;
-  for (double reached = 0;
-       kept < ids.size() && (options.top_p == 1 || reached < options.top_p * sum);)
-    reached += weights[kept++];
-  while (kept > 1 && weights[kept - 1] < options.min_p * weights[0]) --kept;
-  double at = static_cast<double>(engine() >> 11) * 0x1p-53 *
-              std::accumulate(weights.begin(), weights.begin() + kept, 0.0);
-  for (size_t i = 0; i + 1 < kept; ++i) {
-    at -= weights[i];
-    if (at < 0) return ids[i];
-  }
-  return ids[kept - 1];
+  const Definition definition{options, logits, share, options.xtc_probability > 0 ? uniform() : 1,
+                              std::move(ids)};
+  constexpr double kOff = 2e-6;
+  return {definition.draw(-kOff), definition.draw(0), definition.draw(kOff)};
 }
 
 std::vector<float> logits(int64_t count, float size, int seed) {
@@ -61,7 +94,8 @@ void expect_draws_by_definition(const SamplingOptions& options, int64_t vocabula
     std::vector<float> values = logits(vocabulary, size, draw);
     if (draw % 3 == 0)
       for (float& value : values) value = std::round(value);
-    ASSERT_EQ(*sampler.draw(values), by_definition(options, values, engine)) << "draw " << draw;
+    const int32_t id = *sampler.draw(values);
+    ASSERT_TRUE(by_definition(options, values, engine).contains(id)) << "draw " << draw;
   }
 }
 
@@ -78,7 +112,12 @@ TEST(Sampler, MatchesDefinition) {
       {"top-p 0.999", {.temperature = 1, .top_p = 0.999f}},
       {"min-p 0.05", {.temperature = 1, .min_p = 0.05f}},
       {"top-p 0.9, min-p 0.01", {.temperature = 1, .top_p = 0.9f, .min_p = 0.01f}},
-      {"top-k of all, min-p 0.3", {.temperature = 1, .top_k = 9000, .min_p = 0.3f}}};
+      {"top-k of all, min-p 0.3", {.temperature = 1, .top_k = 9000, .min_p = 0.3f}},
+      {"XTC", {.temperature = 1, .xtc_probability = 0.5f, .xtc_threshold = 0.05f}},
+      {"top-k 20, XTC",
+       {.temperature = 1, .top_k = 20, .xtc_probability = 0.5f, .xtc_threshold = 0.1f}},
+      {"top-p 0.9, XTC from 0",
+       {.temperature = 1, .top_p = 0.9f, .xtc_probability = 1, .xtc_threshold = 0}}};
   for (auto [name, options] : cases) {
     SCOPED_TRACE(name);
     options.seed = 5;
@@ -187,6 +226,46 @@ TEST(Sampler, TopKInputGivesSameDraws) {
   }
   EXPECT_EQ(Sampler({.temperature = 1}).candidates(3000), 0);
   EXPECT_EQ(Sampler({.temperature = 1, .top_k = 3000}).candidates(3000), 0);
+}
+
+// Equal weights have no order but that of their ids: top-p keeps the first ones.
+TEST(Sampler, TopPKeepsFirstOfEqualWeights) {
+  const std::vector<float> values(1000, 0.5f);
+  Sampler sampler({.temperature = 1, .top_p = 0.3f, .seed = 1});
+  std::set<int32_t> drawn;
+  for (int draw = 0; draw < 3000; ++draw) drawn.insert(*sampler.draw(values));
+  EXPECT_LT(*drawn.rbegin(), 301);  // 0.3f is a little above 0.3
+  EXPECT_GT(drawn.size(), 290u);
+}
+
+TEST(Sampler, DrawsLargestAtTinyTemperature) {
+  std::vector<float> values = logits(1000, 2, 4);
+  values[321] = 1e30f;
+  for (const float temperature : {1e-45f, 1e-30f, 1e-6f}) {
+    EXPECT_EQ(Sampler({.temperature = temperature}).draw(values), 321);
+    EXPECT_EQ(Sampler({.temperature = temperature, .top_p = 0.5f}).draw(values), 321);
+  }
+}
+
+double chi_square(const SamplingOptions& options, std::span<const float> values) {
+  constexpr int kDraws = 40000;
+  Sampler sampler(options);
+  std::vector<double> counts(values.size());
+  for (int draw = 0; draw < kDraws; ++draw) ++counts[*sampler.draw(values)];
+  double sum = 0, square = 0;
+  for (const float value : values) sum += std::exp(value / options.temperature);
+  for (size_t i = 0; i < values.size(); ++i) {
+    const double expected = kDraws * std::exp(values[i] / options.temperature) / sum;
+    square += (counts[i] - expected) * (counts[i] - expected) / expected;
+  }
+  return square;
+}
+
+// 299 degrees of freedom: the statistic is above 404 once in 20,000 times.
+TEST(Sampler, DrawsPassChiSquareTest) {
+  const std::vector<float> values = logits(300, 1, 9);
+  for (const float temperature : {0.7f, 1.0f, 3.0f})
+    EXPECT_LT(chi_square({.temperature = temperature, .seed = 11}, values), 404);
 }
 
 // The frequencies of many draws match the softmax.

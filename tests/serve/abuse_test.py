@@ -26,6 +26,21 @@ GOOD = {"prompt": "And the", "max_tokens": 2, "n": 1, "temperature": 0.5, "stop"
         "logprobs": 1, "echo": True, "stream": False, "seed": 1}
 CHAT = {"messages": [{"role": "user", "content": "Who?"}], "max_tokens": 2,
         "tools": [{"type": "function", "function": {"name": "f", "parameters": {}}}], "tool_choice": "auto"}
+SCHEMA = {"type": "object", "properties": {"a": {"$ref": "#/$defs/n"}}, "$defs": {"n": {"enum": [1, "x"]}}}
+RESPONSE = {"input": [{"role": "user", "content": [{"type": "input_text", "text": "Who?"}]},
+                      {"type": "function_call", "call_id": "1", "name": "f", "arguments": "{}"},
+                      {"type": "function_call_output", "call_id": "1", "output": "x"}], "max_output_tokens": 2,
+            "tools": [{"type": "function", "name": "f", "parameters": SCHEMA}], "text": {"format": {"type": "text"}},
+            "reasoning": {"effort": "low"}, "previous_response_id": None, "store": True, "metadata": {"a": "b"}}
+MESSAGE = {"messages": [{"role": "user", "content": "Who?"},
+                        {"role": "assistant", "content": [{"type": "tool_use", "id": "1", "name": "f", "input": {}}]},
+                        {"role": "user", "content": [{"type": "tool_result", "tool_use_id": "1", "content": "x"}]}],
+           "max_tokens": 2, "system": [{"type": "text", "text": "Be brief."}], "stop_sequences": ["x"],
+           "tools": [{"name": "f", "input_schema": SCHEMA}], "tool_choice": {"type": "auto"}, "thinking": {"type": "disabled"}}
+BODIES = {"/v1/completions": GOOD, "/v1/chat/completions": CHAT, "/v1/responses": RESPONSE, "/v1/messages": MESSAGE,
+          "/v1/messages/count_tokens": {key: MESSAGE[key] for key in ("messages", "system", "tools")},
+          "/tokenize": CHAT, "/detokenize": {"tokens": [5, 6]}, "/v1/load_lora_adapter": {"lora_name": "a", "lora_path": "b"},
+          "/v1/unload_lora_adapter": {"lora_name": "a"}}
 VALUES = [None, True, -1, 0, 1e308, 10**30, "", "a" * 300, "\u0000", [], [[]], {}, {"type": "json_schema"}, [None] * 50,
           {"a": {"b": {"c": []}}}, "\ud7ff", -0.0, 2**63]
 
@@ -41,9 +56,19 @@ class Malformed:
     def __init__(self, seed):
         self.draw = random.Random(seed)
 
-    def body(self):
+    def change(self, value):
+        """Replaces one value somewhere inside."""
+        keys = list(value) if isinstance(value, dict) else range(len(value))
+        key = self.draw.choice(keys)
+        if isinstance(value[key], (dict, list)) and value[key] and self.draw.random() < 0.7:
+            return self.change(value[key])
+        value[key] = self.draw.choice(VALUES)
+
+    def body(self, path):
         draw = self.draw
-        fields = dict(draw.choice([GOOD, CHAT]))
+        fields = json.loads(json.dumps(BODIES[path]))
+        if draw.random() < 0.5:
+            self.change(fields)
         for _ in range(draw.randrange(1, 4)):
             fields[draw.choice([*fields, "model", "n", "top_k", "response_format", "messages"])] = draw.choice(VALUES)
         text = bytearray(json.dumps(fields).encode())
@@ -56,9 +81,9 @@ class Malformed:
         return bytes(text)
 
     def request(self):
-        draw, body = self.draw, self.body()
-        path = draw.choice(["/v1/completions", "/v1/chat/completions", "/tokenize", "/detokenize",
-                            "/v1/load_lora_adapter", "/v1/unload_lora_adapter"])
+        draw = self.draw
+        path = draw.choice(list(BODIES))
+        body = self.body(path)
         head = bytearray(f"POST {path} HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\nContent-Length: {len(body)}\r\n\r\n"
                          .encode())
         if draw.random() < 0.3:

@@ -1,4 +1,5 @@
 """Sends invalid requests one by one, and checks each reply: hostile_test.py COMMAND MODEL."""
+import concurrent.futures
 import json
 import sys
 import unittest
@@ -50,6 +51,32 @@ GOOD_JSON = [b'{"prompt":"a","prompt":"b","max_tokens":1}', b'{"prompt":"\\ud83d
              b'{"prompt":"a","max_tokens":1,"temperature":0.' + b"1" * 100000 + b"}"]
 
 
+def nested(levels, of):
+    schema = {"type": "string"}
+    for _ in range(levels):
+        schema = of(schema)
+    return schema
+
+
+def rules(count, rule, end='"a"'):
+    return "".join(f"r{i} ::= {rule.format(f'r{i + 1}')}\n" for i in range(count)) + f"r{count} ::= {end}"
+
+
+# EBNF, patterns and schemas that are deep, large, endless or ambiguous.
+GRAMMARS = ["root ::= " + "(" * 7000 + '"a"' + ")" * 7000, "root ::= r0\n" + rules(600, "{0}"), "root ::= r0\n" + rules(600, "{0}?"),
+            "root ::= r0\n" + rules(60, "{0} {0}"), "root ::= r0\n" + rules(60, "{0} | {0}"), 'root ::= root "a" | "b"',
+            'root ::= root root | "a"', 'root ::= (("")*)*', "root ::= root", "root ::= a\na ::= b\nb ::= a",
+            'root ::= "a"{1000000}', 'root ::= ((("x"{1,30}){1,30}){1,30}){1,30}', 'root ::= "a"{-1,-2}', "root ::= [z-a]", 'root ::= "a',
+            'root ::= "a"{99999999999999999999}', "root ::= nothing", "root ::= " + " | ".join(f'"{i}"' for i in range(1500))]
+PATTERNS = ["(" * 2000 + "a" + ")" * 2000, "((a{1,100}){1,100}){1,100}", "(a*)*" * 100, "(x+x+)+y", "[" + "a-z" * 1000 + "]{100}"]
+SCHEMAS = [{"$ref": "#"}, {"anyOf": [{"$ref": "#"}, {"type": "string"}]}, {"$ref": "#/$defs/a", "$defs": {"a": {"$ref": "#/$defs/b"},
+           "b": {"$ref": "#/$defs/a"}}}, {"$defs": {**{f"a{i}": {"$ref": f"#/$defs/a{i + 1}"} for i in range(300)},
+           "a300": {"type": "string"}}, "$ref": "#/$defs/a0"}, nested(60, lambda s: {"type": "array", "items": s}),
+           nested(200, lambda s: {"type": "array", "items": s}), {"enum": list(range(100000))}, {"enum": ["x" * 200 + str(i) for i in range(1000)]},
+           {"type": "array", "items": {"type": "string"}, "minItems": 10**9}, {"type": "string", "maxLength": 10**12},
+           {"type": "string", "pattern": "(a{1,128}){1,128}"}, {"type": "integer", "multipleOf": 1e308}, {"type": "number", "minimum": -1e308}]
+
+
 def head(*lines, path="/v1/completions", method="POST", length=len(BODY), hosts=("localhost",)):
     fields = [f"{method} {path} HTTP/1.1", *(f"Host: {host}" for host in hosts), "Connection: close", *lines]
     if length is not None:
@@ -80,6 +107,49 @@ class Hostile(unittest.TestCase):
 
     def test_wrong_fields_of_chats_are_refused_by_name(self):
         self.refused_by_name("/v1/chat/completions", CHAT, WRONG_IN_CHATS)
+
+    def test_hostile_grammars_end_and_leave_others_running(self):
+        status, reply = self.server.post("/v1/completions", {**TEXT, "structured_outputs": {"choice": ["a"]}})
+        if status != 200:
+            self.skipTest(reply["error"]["message"])  # a build without the engine
+        sources = [("structured_outputs", {kind: text}) for kind, texts in
+                   (("grammar", GRAMMARS), ("regex", PATTERNS), ("json", SCHEMAS)) for text in texts]
+        results = {}
+        with concurrent.futures.ThreadPoolExecutor(3) as pool:
+            paths = {"/v1/completions": TEXT, "/v1/responses": {"input": "Who?", "max_output_tokens": 2}}
+            for i, (field, value) in enumerate(sources):
+                path = list(paths)[i % 2]
+                limit = {"max_tokens" if i % 2 == 0 else "max_output_tokens": 40}
+                hostile = pool.submit(self.server.post, path, {**paths[path], **limit, field: value})
+                self.assertEqual(self.server.complete("And", max_tokens=1)["usage"]["completion_tokens"], 1)
+                with self.subTest(str(value)[:80]):
+                    status, reply = hostile.result(timeout=300)
+                    self.assertIn(status, (200, 400), reply)
+                    results[status] = results.get(status, 0) + 1
+        self.assertGreater(results[200], 5, results)
+        self.assertGreater(results[400], 5, results)
+        for schema in SCHEMAS:
+            body = {"messages": [{"role": "user", "content": "a"}], "tools": [{"name": "f", "input_schema": schema}]}
+            status, reply = self.server.post("/v1/messages/count_tokens", body)
+            self.assertIn(status, (200, 400), reply)
+
+    def test_ids_of_stored_responses_name_only_them(self):
+        status, reply = self.server.post("/v1/responses", {"input": "Who?", "max_output_tokens": 1})
+        self.assertEqual(status, 200, reply)
+        good = reply["id"]
+        wrong = ["", "resp_", good[:-1], good + "0", good.upper(), good + "%00", "..%2f" + good, good + "%2finput_items%2f", "resp_*", "%",
+                 "x" * 8000, good + "/" + good, good.replace("resp_", "msg_"), "input_items", good + "/input_items/x"]
+        for path in wrong:
+            for method in ("GET", "DELETE"):
+                with self.subTest(method, path=path[:40]):
+                    self.assertIn(self.server.request(method, f"/v1/responses/{path}")[0], (404, 405))
+        for value in (5, [good], "", "x" * 100000, good + "\u0000", good + " ", {"id": good}):
+            status, reply = self.server.post("/v1/responses", {"input": "a", "previous_response_id": value, "max_output_tokens": 1})
+            self.assertEqual((status, reply["error"]["param"]), (400, "previous_response_id"), value)
+        self.assertEqual(self.server.request("GET", f"/v1/responses/{good}")[0], 200)
+        self.assertEqual(self.server.request("DELETE", f"/v1/responses/{good}")[0], 200)
+        for method in ("GET", "DELETE"):
+            self.assertEqual(self.server.request(method, f"/v1/responses/{good}")[0], 404)
 
     def test_only_valid_json_is_accepted(self):
         for path in ("/v1/completions", "/v1/responses", "/v1/messages", "/v1/messages/count_tokens"):

@@ -182,7 +182,7 @@ class Load:
     def server(self, *more):
         models = [f"--model={name}={self.folder}/{name}" for name in SCRIPTS]
         return Server(self.options.command, models[0], *models[1:], "--deterministic", "--max-waiting", "4096",
-                      "--cache-bytes", "4000000", *more)
+                      "--cache-bytes", "4000000", "--threads", str(self.options.threads), *more)
 
     async def expect(self, port, has_grammars):
         connection, self.asked = Connection(port), []
@@ -283,6 +283,7 @@ def main():
     parser.add_argument("--seconds", type=float, default=3600, help="ends earlier after so many")
     parser.add_argument("--different", type=int, default=300, help="different requests")
     parser.add_argument("--clients", type=int, default=24)
+    parser.add_argument("--threads", type=int, default=1, help="of each model; more wait for each other on a busy machine")
     options = parser.parse_args()
     skip_without_server(options.command)
     with tempfile.TemporaryDirectory() as folder:

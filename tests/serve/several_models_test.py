@@ -90,6 +90,23 @@ class SeveralModels(unittest.TestCase):
             self.assertLessEqual(len(loaded(server)), 2)
         self.assertEqual(server.code, 0)
 
+    def test_model_is_unloaded_after_its_streams(self):
+        with self.server("--model-memory", "1") as server:
+            size = int(texts(server, "a")[1]["message"].split("it takes ")[1].split(" ")[0])
+        body = {"prompt": "<|go|>", "model": "a", "max_tokens": 300, "ignore_eos": True, "temperature": 0}
+        with self.server("--model-memory", str(size * 3 // 2)) as server, concurrent.futures.ThreadPoolExecutor(4) as pool:
+            whole = server.complete(**body)["choices"][0]["text"]
+            streams = [server.stream("/v1/completions", body) for _ in range(3)]
+            begun = [next(stream)["choices"][0]["text"] for stream in streams]
+            other = pool.submit(texts, server, "b")
+            for text, stream in zip(begun, streams):
+                events = list(stream)
+                self.assertEqual(text + "".join(event["choices"][0]["text"] for event in events), whole)
+                self.assertEqual(events[-1]["choices"][0]["finish_reason"], "length")
+            self.assertEqual(other.result(), (200, "I am model b"))
+            self.assertEqual(loaded(server), {"b"})
+        self.assertEqual(server.code, 0)
+
     def test_memory_counts_the_layer_for_multi_token_prediction(self):
         folder = os.path.join(os.path.dirname(os.path.abspath(__file__)), "../golden/next_tokens/glm4_moe")
 

@@ -1,4 +1,4 @@
-"""Tests `moracle serve --model-shape`: shape_test.py COMMAND."""
+"""Tests `moracle serve --model-shape`: shape_test.py COMMAND TOKENIZER."""
 import json
 import subprocess
 import sys
@@ -6,7 +6,7 @@ import unittest
 
 from client import Server, skip_without_server
 
-COMMAND, SHAPE = "", "--model-shape=qwen3-30b-a3b"
+COMMAND, TOKENIZER, SHAPE = "", "", "--model-shape=qwen3-30b-a3b"
 OPTIONS = ("--layers", "1", "--cache-bytes", "100000000")
 
 
@@ -46,16 +46,24 @@ class RandomWeights(unittest.TestCase):
         for choice in plan["choices"]:
             self.assertTrue(choice["considered"] and choice["plan"]["backend"] and choice["scheme"])
 
+    def test_tokenizer_of_a_folder_makes_the_texts(self):
+        with Server(COMMAND, SHAPE, *OPTIONS, "--tokenizer", TOKENIZER) as server:
+            self.assertEqual(server.complete("In the beginning", max_tokens=2)["usage"]["completion_tokens"], 2)
+            tokens = server.post("/tokenize", {"prompt": "And the LORD"})[1]["tokens"]
+            self.assertLess(len(tokens), len("And the LORD"))
+            self.assertEqual(server.post("/detokenize", {"tokens": tokens}), (200, {"prompt": "And the LORD"}))
+
     def test_wrong_options_are_refused(self):
         for options, part in (((), "--model-shape"), (("--model-shape", "nothing"), "qwen3-30b-a3b"),
                               ((SHAPE, "--layers", "99"), "48"), ((SHAPE, "--scheme", "int3"), "int3"),
-                              ((SHAPE, "folder"), "MODEL"), (("--layers", "2", "folder"), "--model-shape")):
+                              ((SHAPE, "folder"), "MODEL"), (("--tokenizer", "x", "folder"), "--model-shape"),
+                              ((SHAPE, "--tokenizer", "no-folder"), "no-folder"), (("--layers", "2", "folder"), "--model-shape")):
             ran = subprocess.run([COMMAND, "serve", *options], capture_output=True, text=True)
             self.assertIn(ran.returncode, (1, 2), options)
             self.assertIn(part, ran.stderr)
 
 
 if __name__ == "__main__":
-    COMMAND = sys.argv.pop(1)
+    COMMAND, TOKENIZER = sys.argv.pop(1), sys.argv.pop(1)
     skip_without_server(COMMAND)
     unittest.main(verbosity=2)

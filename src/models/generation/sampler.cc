@@ -4,11 +4,11 @@
 #include <cmath>
 #include <functional>
 #include <limits>
-#include <numeric>
 
 #include "base/text.h"
 #include "base/threads/thread_pool.h"
 #include "base/try.h"
+#include "kernels/cpu/simd/vector_ops.h"
 #include "kernels/kernel_device.h"
 #include "models/decoder/model_state.h"
 
@@ -44,112 +44,25 @@ int64_t Sampler::candidates(int64_t vocab_size) const {
   return options_.top_k > 0 && options_.top_k < vocab_size ? options_.top_k : 0;
 }
 
-// Without a cut-off, sorts only the candidates that can be drawn. Adds candidates from the
-// likeliest down, one power of two at a time, until they reach `reach` of the total.
-double Sampler::keep_likely(std::span<const float> logits, float best, double reach) {
-  constexpr int kPowers = 64;
-  double sums[kPowers] = {}, sum = 0;
-  all_weights_.resize(logits.size());
-  auto power = [](double weight) {  // 2^-power <= weight; smaller weights use the last power
-    return weight > 0x1p-62 ? -std::ilogb(weight) : kPowers - 1;
-  };
-  for (size_t id = 0; id < logits.size(); ++id) {
-    const double weight = all_weights_[id] = weight_of(logits[id], best);
-    sums[power(weight)] += weight;
-  }
-  for (double part : sums) sum += part;
-  int last = 0;
-  // Keep slightly more than requested: the sum in sorted order rounds differently.
-  for (double reached = sums[0]; last + 1 < kPowers && reached <= reach * sum * (1 + 1e-9);)
-    reached += sums[++last];
-  const double least = options_.min_p > 0 && reach >= 1 ? options_.min_p : 0;
-  ids_.clear();
-  for (size_t id = 0; id < logits.size(); ++id) {
-    if (power(all_weights_[id]) <= last && !(all_weights_[id] < least))
-      ids_.push_back(static_cast<int32_t>(id));
-  }
-  std::sort(ids_.begin(), ids_.end(), [&](int32_t a, int32_t b) {
-    return logits[a] != logits[b] ? logits[a] > logits[b] : a < b;
-  });
-  return sum;
-}
-
-double Sampler::weight_of(float logit, float best) const {
-  return std::exp((static_cast<double>(logit) - best) / options_.temperature);
-}
-
 double Sampler::uniform() {
   return static_cast<double>(engine_() >> 11) * 0x1p-53;
 }
 
-// Picks one of the candidates by weight. `sum` is the sum of all weights, left-out candidates
-// included.
-int32_t Sampler::pick(std::span<const int32_t> ids, double sum, double uniform) {
-  // top_p keeps the shortest run of candidates that reaches it. min_p keeps candidates that are not
-  // far below the best.
-  size_t kept = ids.size();
-  if (options_.top_p < 1) {
-    double reached = 0;
-    for (kept = 0; kept < ids.size() && reached < options_.top_p * sum; ++kept)
-      reached += weights_[kept];
-  }
-  while (kept > 1 && weights_[kept - 1] < options_.min_p * weights_[0]) --kept;
-  if (options_.typical_p < 1) keep_typical(kept);
-  const bool excludes_top = options_.xtc_probability > 0;
-  if (excludes_top) exclude_top(kept);
-  const bool cut = kept < ids.size() || options_.top_p < 1 || options_.min_p > 0 ||
-                   options_.typical_p < 1 || excludes_top;
-  if (cut) sum = std::accumulate(weights_.begin(), weights_.begin() + kept, 0.0);
-  double at = uniform * sum;
-  while (weights_[kept - 1] == 0 && kept > 1) --kept;
-  for (size_t i = 0; i + 1 < kept; ++i) {
-    at -= weights_[i];
-    if (at < 0) return ids[i];
-  }
-  return ids[kept - 1];
-}
-
-// Keeps the candidates whose surprise, -log p, is closest to the entropy, until their probabilities
-// reach typical_p, and equally close ones. The others get the weight 0.
-void Sampler::keep_typical(size_t count) {
-  const double sum = std::accumulate(weights_.begin(), weights_.begin() + count, 0.0);
-  double entropy = 0;
-  surprises_.clear();
-  for (size_t i = 0; i < count; ++i) {
-    const double p = weights_[i] / sum;
-    if (p > 0) entropy -= p * std::log(p);
-    surprises_.push_back({-std::log(p), i});
-  }
-  for (auto& [distance, i] : surprises_) distance = std::abs(distance - entropy);
-  std::sort(surprises_.begin(), surprises_.end());
-  size_t last = 0;
-  for (double reached = weights_[surprises_[0].second];
-       last + 1 < count && reached < options_.typical_p * sum;)
-    reached += weights_[surprises_[++last].second];
-  for (size_t i = last + 1; i < count; ++i) {
-    if (surprises_[i].first > surprises_[last].first) weights_[surprises_[i].second] = 0;
-  }
-}
-
-// XTC: all candidates that reach the threshold get the weight 0, except the least likely one of
-// them.
-void Sampler::exclude_top(size_t count) {
-  if (uniform() >= options_.xtc_probability) return;
-  const double sum = std::accumulate(weights_.begin(), weights_.begin() + count, 0.0);
-  double* last = nullptr;
-  for (size_t i = 0; i < count; ++i) {
-    if (weights_[i] == 0 || weights_[i] < options_.xtc_threshold * sum) continue;
-    if (last) *last = 0;
-    last = &weights_[i];
-  }
+// Draws the place of one of these logits, whose largest is finite.
+size_t Sampler::pick(std::span<const float> logits, float largest) {
+  const double share = uniform();
+  weights_.start(logits, largest, options_.temperature);
+  if (options_.top_p < 1) weights_.keep_top_p(options_.top_p);
+  if (options_.min_p > 0) weights_.keep_min_p(options_.min_p);
+  if (options_.typical_p < 1) weights_.keep_typical(options_.typical_p);
+  if (options_.xtc_probability > 0 && uniform() < options_.xtc_probability)
+    weights_.exclude_top(options_.xtc_threshold);
+  return weights_.draw(share);
 }
 
 std::optional<int32_t> Sampler::draw(std::span<const int32_t> ids, std::span<const float> logits) {
   if (!std::isfinite(logits[0])) return {};  // NaN and infinity would come first
-  if (options_.temperature == 0) return ids[0];
-  weights_.clear();
-  for (const float logit : logits) weights_.push_back(weight_of(logit, logits[0]));
-  return pick(ids, std::accumulate(weights_.begin(), weights_.end(), 0.0), uniform());
+  return options_.temperature == 0 ? ids[0] : ids[pick(logits, logits[0])];
 }
 
 bool Sampler::has_excluded(std::span<const int32_t> ids) const {
@@ -201,22 +114,17 @@ std::optional<int32_t> Sampler::draw_among(std::span<const int32_t> ids,
 
 std::optional<int32_t> Sampler::draw_allowed(std::span<const float> logits,
                                              int64_t num_candidates) {
-  ids_.resize(std::max<int64_t>(num_candidates, 1));
-  largest_.find(logits, ids_);
   if (num_candidates > 0) {
+    ids_.resize(num_candidates);
+    largest_.find(logits, ids_);
     logits_.clear();
     for (const int32_t id : ids_) logits_.push_back(logits[id]);
     return draw(ids_, logits_);
   }
-  const float best = logits[ids_[0]];
-  if (!std::isfinite(best)) return {};
-  const double at = uniform();
-  const bool uncut = options_.top_p == 1 && options_.min_p == 0 && options_.typical_p == 1 &&
-                     options_.xtc_probability == 0;
-  const double sum = keep_likely(logits, best, uncut ? at : options_.top_p);
-  weights_.clear();
-  for (const int32_t id : ids_) weights_.push_back(weight_of(logits[id], best));
-  return pick(ids_, sum, at);
+  const float largest =
+      cpu::vector_ops().largest(logits.data(), static_cast<int64_t>(logits.size()));
+  if (!std::isfinite(largest)) return {};
+  return static_cast<int32_t>(pick(logits, largest));
 }
 
 namespace {

@@ -3,10 +3,10 @@
 #include <optional>
 #include <random>
 #include <span>
-#include <utility>
 #include <vector>
 
 #include "kernels/cpu/ops/top_k.h"
+#include "models/generation/token_weights.h"
 #include "moracle/model.h"
 
 namespace moracle {
@@ -34,23 +34,17 @@ class Sampler {
  private:
   std::optional<int32_t> draw_allowed(std::span<const float> logits, int64_t num_candidates);
   double uniform();
-  double weight_of(float logit, float best) const;
-  double keep_likely(std::span<const float> logits, float best, double reach);
-  int32_t pick(std::span<const int32_t> ids, double sum, double uniform);
-  void keep_typical(size_t count);
-  void exclude_top(size_t count);
+  size_t pick(std::span<const float> logits, float largest);
 
   SamplingOptions options_;
   std::mt19937_64 engine_;
   // Buffers of one draw, kept to reuse their memory.
   cpu::TopK largest_;
-  std::vector<int32_t> ids_;                          // candidates
-  std::vector<float> logits_;                         // of the candidates
-  std::vector<float> allowed_;                        // all logits, without those of excluded ids
-  std::vector<int32_t> among_;                        // ids of draw_among that are not excluded
-  std::vector<double> weights_;                       // of the candidates
-  std::vector<double> all_weights_;                   // of every id, if no top_k limits them
-  std::vector<std::pair<double, size_t>> surprises_;  // of candidates, with their places
+  std::vector<int32_t> ids_;    // candidates
+  std::vector<float> logits_;   // of the candidates
+  std::vector<float> allowed_;  // all logits, without those of excluded ids
+  std::vector<int32_t> among_;  // ids of draw_among that are not excluded
+  TokenWeights weights_;
 };
 
 /// Result of `draw` for a token whose logits give no probabilities.

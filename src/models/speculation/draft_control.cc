@@ -20,7 +20,8 @@ int64_t DraftControl::wanted(const StepCosts& costs, const StepLoad& load, int64
     replayed += reached * (1 - acceptance) * static_cast<double>(load.known + drafts - 1);
     reached *= acceptance;
     tokens += reached;
-    const double seconds = costs.seconds(load.tokens + drafts) +
+    const double least = plain * (1 + kLeastCost * static_cast<double>(drafts) / sequences);
+    const double seconds = std::max(costs.seconds(load.tokens + drafts), least) +
                            (load.replays ? replayed * std::max(per_token, 0.0) : 0);
     if (tokens / seconds <= best_rate) continue;
     best = drafts;
@@ -33,6 +34,7 @@ int64_t DraftControl::wanted(const StepCosts& costs, const StepLoad& load, int64
 void DraftControl::stepped(int64_t drafted, int64_t accepted, double extra) {
   constexpr double kRemembered = 0.9, kMostBalance = 4;
   ++steps_;
+  if (drafted > 0) extra = std::max(extra, kLeastCharge);
   gained_ += static_cast<double>(accepted) - extra;
   balance_ = std::min(balance_ + static_cast<double>(accepted) - extra, kMostBalance);
   if (drafted == 0) return;

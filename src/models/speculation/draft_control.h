@@ -20,6 +20,10 @@ struct StepLoad {
 class DraftControl {
  public:
   static constexpr double kFreeLoss = 2, kLossShare = 0.01;
+  /// On a busy machine measured steps may not get longer with their tokens. Without these limits
+  /// such drafts seem free, and rejected ones go on: a draft costs at least this share of a token's
+  /// time, and a step with drafts is charged at least this much of it.
+  static constexpr double kLeastCost = 0.02, kLeastCharge = 0.1;
 
   /// Number of drafts for the next step, at most `most`.
   int64_t wanted(const StepCosts& costs, const StepLoad& load, int64_t most) const;

@@ -70,10 +70,10 @@ Answer::Answer(const GenerationRequest& request, std::shared_ptr<Exchange> excha
 void Answer::take(size_t index, Event&& event) {
   Choice& choice = choices_[index];
   if (failed_ || choice.finish != Finish::kNone) return;
-  if (event.finish > Finish::kLength) return fail(error_of(event));
   choice.prompt_tokens = event.prompt_tokens;
   choice.new_tokens = event.new_tokens;
   choice.reused_tokens = event.reused_tokens;
+  if (event.finish > Finish::kLength) return fail(error_of(event));
   const bool was_reasoning = choice.reader.is_reasoning();
   std::vector<AnswerPiece> pieces = choice.reader.push(event.text);
   if (was_reasoning || choice.reader.is_reasoning()) choice.reasoning_tokens = event.new_tokens;
@@ -104,9 +104,10 @@ void Answer::log_usage() {
   for (const Choice& choice : choices_) {
     new_tokens += choice.new_tokens;
     reasoning += choice.reasoning_tokens;
-    reasons.push_back(choice.finish == Finish::kLength ? "length"
-                      : choice.has_calls               ? "tool_calls"
-                                                       : "stop");
+    reasons.push_back(choice.finish == Finish::kNone     ? "error"
+                      : choice.finish == Finish::kLength ? "length"
+                      : choice.has_calls                 ? "tool_calls"
+                                                         : "stop");
   }
   exchange_->log("model", dump(log_model_));
   exchange_->log("stream", stream_ ? "true" : "false");
@@ -124,12 +125,13 @@ bool Answer::start_stream() {
 
 void Answer::fail(const ApiError& error) {
   failed_ = true;
-  exchange_->log("model", dump(log_model_));
-  if (started_) exchange_->log("error_code", dump(error.code));
   if (started_) {
+    log_usage();
+    exchange_->log("error_code", dump(error.code));
     send_failure(error);
     exchange_->end();
   } else {
+    exchange_->log("model", dump(log_model_));
     exchange_->reply(to_reply(error, error_form()));
   }
   for (size_t i = 0; i < choices_.size(); ++i) cancel(i);

@@ -44,7 +44,7 @@ class Answer : public std::enable_shared_from_this<Answer> {
   virtual void keep(size_t, Event&&) {}
   virtual void send_whole() = 0;
   virtual void finish_stream() = 0;
-  /// Reports an error in a started stream.
+  /// Reports an error in a started stream, with the usage up to it.
   virtual void send_failure(const ApiError& error) = 0;
   virtual ErrorForm error_form() const { return ErrorForm::kOpenAi; }
 

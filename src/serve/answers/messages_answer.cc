@@ -126,7 +126,10 @@ void MessagesAnswer::finish_stream() {
 }
 
 void MessagesAnswer::send_failure(const ApiError& error) {
-  exchange().write("event: error\ndata: " + to_reply(error, ErrorForm::kAnthropic).body + "\n\n");
+  close_block();
+  Json json = to_json(error, ErrorForm::kAnthropic);
+  json["usage"] = usage();
+  send_event("error", std::move(json));
 }
 
 }  // namespace moracle::serve

@@ -144,7 +144,9 @@ void OpenAiAnswer::send_event(const Json& json) {
 }
 
 void OpenAiAnswer::send_failure(const ApiError& error) {
-  send_event(to_json(error));
+  Json json = to_json(error);
+  json["usage"] = usage();
+  send_event(json);
 }
 
 void OpenAiAnswer::send(size_t index, const Event& event, std::span<const AnswerPiece> pieces) {

@@ -31,7 +31,7 @@ ResponsesAnswer::ResponsesAnswer(GenerationRequest& request, std::shared_ptr<Exc
 Json ResponsesAnswer::item(size_t index, bool is_open) const {
   const AnswerPart& part = choices_[0].parts[index];
   const bool is_last = index + 1 == choices_[0].parts.size();
-  const bool is_cut = choices_[0].finish == Finish::kLength && is_last &&
+  const bool is_cut = choices_[0].finish != Finish::kStop && is_last &&
                       (part.kind != PartKind::kCall || !Json::accept(part.text));
   const char* const status = is_open ? "in_progress" : is_cut ? "incomplete" : "completed";
   Json item = {{"id", item_ids_[index]}, {"status", status}};
@@ -199,6 +199,7 @@ void ResponsesAnswer::send_failure(const ApiError& error) {
   Json json = reply("failed", output());
   json["error"] = {{"code", error.status < 500 ? "invalid_prompt" : "server_error"},
                    {"message", error.message}};
+  json["usage"] = usage();
   send_event("response.failed", {{"response", std::move(json)}});
 }
 
