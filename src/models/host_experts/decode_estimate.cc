@@ -148,7 +148,7 @@ std::optional<DecodeEstimate> estimate_decode(std::span<const ModuleChoice> modu
       layer.hidden_size * bits(layers.slots->activation_dtype) / 8 * 2 + layer.top_k * 8;
   simulation.machine.crossing_us = us(static_cast<double>(activations), rates.bus);
   simulation.bytes_in_flight = options.deterministic ? 0 : kBytesInFlight;
-  simulation.most_moves = 1;
+  simulation.most_moves = kMostMoves;
   simulation.start.assign(kLayers, std::vector<int64_t>(layer.num_experts, 1));
 
   const Simulated run = simulate(trace, simulation);
