@@ -19,7 +19,7 @@ constexpr int kTrials = 100'000;
 class Auditor {
  public:
   Auditor(const RoutingTrace& trace, const SimulationOptions& options)
-      : trace_(trace), options_(options), layers_(trace.num_layers) {
+      : options_(options), layers_(trace.num_layers) {
     for (int64_t layer = 0; layer < trace.num_layers && !options.start.empty(); ++layer) {
       std::vector<std::pair<int64_t, int32_t>> order;
       for (int32_t e = 0; e < trace.num_experts; ++e)
@@ -88,7 +88,6 @@ class Auditor {
     if (failure.empty()) failure = what;
   }
 
-  const RoutingTrace& trace_;
   const SimulationOptions& options_;
   std::vector<Layer> layers_;
   double us_ = 0;
