@@ -4,12 +4,16 @@
     bench/placement_table.py MODEL.gguf --device cuda --sizes 2GB,4GB,8GB,12GB --json table.json --svg docs/pictures/placement.svg
     bench/placement_table.py MODEL.gguf --device cuda --sizes … --llama-bench ./llama-bench --layers 48
     bench/placement_table.py --model-shape qwen3-30b-a3b --scheme int4-w4a16-g128 --layers 8 --device cuda --sizes …
+    bench/placement_table.py --model-shape qwen3-235b-a22b --scheme int4-w4a16-g128 --layers 6 --device cuda --sizes …
+    bench/placement_table.py MODEL.gguf --device cuda --sizes 7GB --sequences 1,8,32 --alone cpu,30GB --rounds 3
     bench/placement_table.py --from table.json --svg docs/pictures/placement.svg
 
 Each size is `moracle bench --model MODEL --gpu-memory SIZE --routing-trace TRACE`: for every number of sequences the same
 trace, so that rows compare by their counts also where times mean nothing, as with an emulated GPU. llama.cpp keeps the experts of
 whole layers on the GPU: of each size its rows take as many layers as the slots' experts fill (`-ncmoe`), in turns with this
-library's. Needs a command in build/cuda or --moracle."""
+library's. --alone adds the CPU alone and a GPU that has this memory, with the same trace, in turns with each size, and says whether
+the experts on both are ever slower than one device. With --model-shape and fewer layers than the model has, sizes are those of the
+layers that are built, and tokens a second those of all layers, scaled. Needs a command in build/cuda or --moracle."""
 import argparse
 import html
 import json
@@ -34,22 +38,52 @@ def run(command):
     return done.stdout
 
 
-def measure(options, size):
-    model = ["--model", options.model]
+def model_of(options):
     if options.model_shape:
-        model = ["--model-shape", options.model_shape, "--scheme", options.scheme, "--layers", str(options.layers)]
-    command = [options.moracle, "bench", *model, "--device", options.device, "--gpu-memory", str(size),
-               "--routing-trace", options.trace, "--batch", options.batch, "--context", str(options.context),
-               "--seconds", str(options.seconds), "--json"]
-    document = json.loads(run(command + (["--cpu-memory", options.cpu_memory] if options.cpu_memory else [])))
+        return ["--model-shape", options.model_shape, "--scheme", options.scheme, "--layers", str(options.layers)]
+    return ["--model", options.model]
+
+
+def bench(options, device):
+    """One row for each number of sequences. `device`: options that say where the model lies."""
+    command = [options.moracle, "bench", *model_of(options), *device, "--routing-trace", options.trace, "--batch", options.sequences,
+               "--context", str(options.context), "--seconds", str(options.seconds), "--json"]
+    document = json.loads(run(command))
     rows = []
     for one in document.get("batches") or [document]:
         experts = one.get("experts") or {}
         choices = experts.get("hits", 0) + experts.get("misses", 0)
-        rows.append({"gpu_memory": size, "batch": one["batch"], "slots": experts.get("num_slots"),
-                     "num_experts": one.get("num_experts"), "hit_rate": experts.get("hits", 0) / choices if choices else None,
-                     "moves": experts.get("moves"), "bytes_moved": experts.get("bytes_moved"),
+        rows.append({"batch": one["batch"], "slots": experts.get("num_slots"), "num_experts": one.get("num_experts"),
+                     "hit_rate": experts.get("hits", 0) / choices if choices else None, "moves": experts.get("moves"),
+                     "bytes_moved": experts.get("bytes_moved"),
                      "tokens_per_second": one.get("tokens_per_second_replayed_all_layers") or one["tokens_per_second_all_layers"]})
+    return rows
+
+
+def measure(options, size):
+    return bench(options, ["--device", options.device, "--gpu-memory", str(size)]
+                 + (["--cpu-memory", options.cpu_memory] if options.cpu_memory else []))
+
+
+def alone(options, way):
+    """The CPU, or a GPU that has this memory for a copy of the model."""
+    return bench(options, ["--device", "cpu"] if way == "cpu" else ["--device", options.device, "--gpu-memory", str(size_of(way))])
+
+
+def median(values):
+    values = sorted(values)
+    return values[len(values) // 2]
+
+
+def compare(options, size):
+    """Rounds of all ways in turns; the median of each."""
+    rounds = [(measure(options, size), {way: alone(options, way) for way in options.alone}) for _ in range(options.rounds)]
+    rows = []
+    for i, row in enumerate(rounds[-1][0]):
+        row["gpu_memory"] = size
+        row["tokens_per_second"] = median([placed[i]["tokens_per_second"] for placed, _ in rounds])
+        row["alone"] = {way: median([others[way][i]["tokens_per_second"] for _, others in rounds]) for way in options.alone}
+        rows.append(row)
     return rows
 
 
@@ -63,13 +97,20 @@ def llama(options, rows):
 
 def show(document):
     print(f"{document['model']}, device {document['device']}, trace {document['trace']}\n")
-    print("| GPU memory | sequences | slots | found in slots | moves | tokens a second | llama.cpp |\n|---|---|---|---|---|---|---|")
+    ways = list(document["rows"][0].get("alone", {}))
+    titles = ["GPU memory", "sequences", "slots", "found in slots", "moves", "tokens a second", "llama.cpp", *ways]
+    print("| " + " | ".join("CPU alone" if one == "cpu" else one for one in titles) + " |\n" + "|---" * len(titles) + "|")
     for row in document["rows"]:
         hits = "" if row["hit_rate"] is None else f"{100 * row['hit_rate']:.0f} %"
         slots = "all" if row["slots"] is None else row["slots"]
         peer = f"{row['llama']['tokens_per_second']:.1f}" if row.get("llama") else ""
         print(f"| {row['gpu_memory'] / 1e9:.3g} GB | {row['batch']} | {slots} | {hits} | {row['moves'] or 0} "
-              f"| {row['tokens_per_second']:.1f} | {peer} |")
+              f"| {row['tokens_per_second']:.1f} | {peer} |" + "".join(f" {row['alone'][way]:.1f} |" for way in ways))
+    # The device that has the whole model is another machine's: what a larger GPU would give.
+    slower = [row for row in document["rows"] if row["tokens_per_second"] < 0.95 * row.get("alone", {}).get("cpu", 0)]
+    for row in slower:
+        print(f"\nslower than the CPU alone: {row['batch']} sequences with {row['gpu_memory'] / 1e9:.3g} GB")
+    return not slower
 
 
 def nice_steps(largest):
@@ -120,7 +161,10 @@ def main():
     options.add_argument("--sizes", type=lambda text: [size_of(one) for one in text.split(",")], default=[])
     options.add_argument("--cpu-memory")
     options.add_argument("--trace", default="generated")
-    options.add_argument("--batch", default="1,8,32")
+    options.add_argument("--sequences", "--batch", default="1,8,32", help="that decode side by side, each row one of them")
+    options.add_argument("--alone", type=lambda text: text.split(","), default=[],
+                         help="ways to compare with: cpu, and memory for a GPU that holds more, such as 30GB")
+    options.add_argument("--rounds", type=int, default=1, help="of all ways in turns; rows have medians")
     options.add_argument("--context", type=int, default=128)
     options.add_argument("--seconds", type=float, default=2)
     options.add_argument("--llama-bench", help="llama.cpp's program, built with CUDA, to take turns with")
@@ -141,18 +185,19 @@ def main():
         name = given.model_shape or os.path.basename(given.model.rstrip("/"))
         document = {"model": name, "device": given.device, "trace": given.trace, "title": given.title or name, "rows": []}
         for size in given.sizes:
-            rows = measure(given, size)
+            rows = compare(given, size)
             if given.llama_bench:
                 rows[0]["llama"] = llama(given, rows)
             document["rows"] += rows
-    show(document)
+    never_slower = show(document)
     if given.json:
         with open(given.json, "w") as file:
             json.dump(document, file, indent=1)
     if given.svg:
         with open(given.svg, "w") as file:
             file.write(picture(document))
+    return 0 if never_slower else 1
 
 
 if __name__ == "__main__":
-    main()
+    sys.exit(main())

@@ -57,6 +57,9 @@ struct ModelOptions {
   /// (see PlacedMoe). Between steps, experts in use move into slots; with `deterministic` they do
   /// not. Caches get what is left, unless cache_bytes limits them. 0: the device holds all experts.
   int64_t device_memory = 0;
+  /// With device_memory: tokens of all sequences for which caches must have room at least. The
+  /// plan leaves room for one context, or for an eighth of the memory if a context is larger.
+  int64_t cached_tokens = 0;
   /// Host memory in bytes that experts may take then. 0: all. If that is not enough for all
   /// experts, it holds as many of each layer as fit. The others stay in the checkpoint's mapped
   /// files and are read and packed when a step needs them, in place of the one used longest ago.

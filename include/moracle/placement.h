@@ -21,10 +21,15 @@ struct ExpertCosts {
 /// What decides whether an expert moves into a slot.
 struct PolicyOptions {
   ExpertCosts costs;
-  /// Steps after which the use of an expert counts half. Small: the policy is LRU; large: LFU. With
-  /// generated traces, 128 of 512 experts in slots and a fast bus, 1 to 8 steps hit 82 %, 16 steps
-  /// 81 %, 64 steps 64 %.
-  double half_life = 8;
+  /// Steps after which the use of an expert counts half. Small: the policy is LRU; large: LFU.
+  double half_life = 4;
+};
+
+/// What a call does with the experts that it lacks in slots.
+enum class CallWay : uint8_t {
+  kDivided,   ///< the host computes them, while slots compute the others
+  kFetched,   ///< they move into slots first; the host computes those that find no room
+  kStreamed,  ///< all experts cross to the device with the slots
 };
 
 /// What a layer takes on this machine.
@@ -32,10 +37,18 @@ struct PlacedTimes {
   ExpertCosts costs;
   double transfer_us = 0;  ///< until an expert is in a slot; 0: there are no slots
   double stream_us = 0;    ///< until all experts are on the device with the slots
-  /// The number of tokens from which the host computes longer than that; more than a call has:
-  /// none.
-  int64_t stream_from = 0;
+  /// The fastest way of 1, 2, … tokens, up to the most that a call has.
+  std::vector<CallWay> ways = {};
+  /// With more slots than that, calls would wait for them longer than for the host.
+  int64_t balanced_slots = 0;
 };
+
+/// The way of a call. See PlacedMoe::set_ways.
+inline CallWay way_of(std::span<const CallWay> ways, int64_t num_tokens) {
+  if (ways.empty()) return CallWay::kDivided;
+  const auto last = static_cast<int64_t>(ways.size()) - 1;
+  return ways[static_cast<size_t>(num_tokens - 1 < last ? num_tokens - 1 : last)];
+}
 
 /// What the calls of a placed layer found.
 struct PlacementCounts {
@@ -55,7 +68,8 @@ struct PlacementCounts {
   double slots_wait_us = 0;
 };
 
-/// Bytes of experts on their way into slots, unless DevicePair is told another number.
+/// Bytes of experts that may be on their way into slots at a time, unless DevicePair is told
+/// another number. A bus that moves more in a step gets more.
 inline constexpr int64_t kBytesInFlight = 256 << 20;
 
 /// The devices of placed layers that run one after another, and the memory between them. `host`:
@@ -161,7 +175,11 @@ class PlacedMoe {
   /// `selection` has (the parallelism of slots_of), while the device computes with the share
   /// before. Layers that are alike share the memory, which is taken twice. Errors: as make; memory.
   Status stream(const Selection& selection);
-  /// Calls of at least so many tokens do so. Without stream(), and before this, none does.
+  /// The ways of calls with 1, 2, … tokens; longer calls go the last way. Without stream() none is
+  /// streamed; experts of several devices or of files are not fetched. Before this, the host
+  /// computes what slots lack.
+  void set_ways(std::vector<CallWay> ways);
+  /// Calls of at least so many tokens are streamed, and no call fetches.
   void set_stream_from(int64_t num_tokens);
   /// Measures this layer: tenths of a second. Slots and weights stay as they are. Errors: those of
   /// the devices.

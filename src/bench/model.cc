@@ -412,6 +412,13 @@ Status check(const DecodeOptions& options, int64_t max_context) {
 
 ModelOptions model_options(const DecodeOptions& options) {
   ModelOptions model = options.model;
+  constexpr int64_t kPages = 128;  // a part of a page at the end of each sequence
+  const int64_t length =
+      std::max({options.context + 1, options.prompt,
+                options.speculate.drafts > 0 ? options.context + kSpeculatedTokens : int64_t{0}});
+  int64_t most = 1 + options.speculate.drafts;  // sequences at a time
+  for (const int64_t batch : options.batches) most = std::max(most, batch);
+  model.cached_tokens = most * (length + kPages);
   if (options.prompt > 0) return model;
   model.max_num_tokens = 1;
   for (const int64_t batch : options.batches)

@@ -34,7 +34,7 @@ std::optional<PredictedSlots> predict(const Model::State& model, const RoutingTr
                             : options.machine.bus_bytes_per_us;
   options.num_slots = decode.num_slots;
   options.bytes_in_flight = model.batch_invariant ? 0 : kBytesInFlight;
-  options.most_moves = 1;
+  options.most_moves = kMostMoves;
   options.start.assign(static_cast<size_t>(routed), std::vector<int64_t>(trace.num_experts, 1));
   // The first half fills the slots, as the steps before the timed ones do.
   const int64_t from = count / 2;

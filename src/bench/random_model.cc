@@ -61,6 +61,7 @@ ModelShape hybrid(std::string name, int64_t num_layers, int64_t vocab_size, bool
 
 const ModelShape kModels[] = {
     {"qwen3-30b-a3b", 48, 151936, 40960, 32, 4, 128, 1e6, true, true, {0.6f, 20, 0.95f}},
+    {"qwen3-235b-a22b", 94, 151936, 40960, 64, 4, 128, 1e6, true, true, {0.6f, 20, 0.95f}},
     {"mixtral-8x7b", 32, 32000, 32768, 32, 8, 128, 1e6, false, true, {}},
     gpt_oss_120b(),
     deepseek_v3_ep8(),

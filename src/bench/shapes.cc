@@ -10,6 +10,7 @@ const ActivationSpec kSwigluOai = {.function = Activation::kSwigluOai, .limit = 
 
 const LayerShape kShapes[] = {
     {"qwen3-30b-a3b", 128, 2048, 768, 8, {}, false},
+    {"qwen3-235b-a22b", 128, 4096, 1536, 8, {}, false},
     {"mixtral-8x7b", 8, 4096, 14336, 2, {}, false},
     // The 32 experts of one of eight ranks. Each token that arrives goes to eight of them.
     {"deepseek-v3-ep8", 32, 7168, 2048, 8, {}, false},

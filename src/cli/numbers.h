@@ -3,9 +3,12 @@
 #pragma once
 
 #include <algorithm>
+#include <cctype>
 #include <charconv>
+#include <cmath>
 #include <limits>
 #include <string>
+#include <string_view>
 #include <system_error>
 
 #include "base/printable.h"
@@ -45,14 +48,37 @@ inline CLI::Validator number(double min, double max) {
   return CLI::Validator(check, str("in [", min, " - ", max, "]"));
 }
 
-/// Accepts a number of bytes with an optional unit, such as `example`. Apply it before
-/// CLI::AsSizeValue, which accepts signs and too many digits: transforms run last to first.
+/// Turns decimals with a unit into whole bytes: 1.5GB is 1500000000. False: they are no size.
+inline bool whole_bytes(std::string& text) {
+  double number = 0;
+  const char* const end = text.data() + text.size();
+  const auto [stop, error] = std::from_chars(text.data(), end, number, std::chars_format::fixed);
+  if (error != std::errc() || stop == text.data() || stop[-1] == '.') return false;
+  std::string unit(stop, end);
+  const auto lower = [](unsigned char c) { return static_cast<char>(std::tolower(c)); };
+  std::transform(unit.begin(), unit.end(), unit.begin(), lower);
+  const size_t power = unit.empty() ? std::string::npos : std::string_view("kmgtp").find(unit[0]);
+  const std::string_view rest = std::string_view(unit).substr(power == unit.npos ? 0 : 1);
+  if (power == unit.npos || !(rest.empty() || rest == "b" || rest == "i" || rest == "ib"))
+    return false;
+  const double bytes =
+      number * std::pow(rest.starts_with('i') ? 1024.0 : 1000.0, static_cast<double>(power + 1));
+  if (!(bytes < 1e18)) return false;
+  text = std::to_string(static_cast<int64_t>(std::llround(bytes)));
+  return true;
+}
+
+/// Accepts a number of bytes with an optional unit, such as `example`; with a unit also decimals,
+/// as 6.9GB. Apply it before CLI::AsSizeValue, which accepts signs and too many digits, but whole
+/// numbers only: transforms run last to first.
 inline CLI::Validator size_in_bytes(const char* example) {
   const auto check = [example](std::string& text) -> std::string {
     constexpr size_t kMostDigits = 18;
     const size_t digits = std::min(text.find_first_not_of("0123456789"), text.size());
-    if (digits > 0 && digits <= kMostDigits) return {};
-    return str("needs a whole number of bytes, such as ", example, "; it is ", quote(text));
+    const bool decimal = digits < text.size() && text[digits] == '.';
+    if (digits > 0 && digits <= kMostDigits && !decimal) return {};
+    if (decimal && whole_bytes(text)) return {};
+    return str("needs a number of bytes, such as ", example, "; it is ", quote(text));
   };
   return CLI::Validator(check, "");
 }

@@ -235,7 +235,8 @@ std::vector<int64_t> dealt_slots(const std::vector<int64_t>& of_devices) {
 // Fills the slots of each layer: with the experts that options.measured_load says are used most,
 // or with the first ones. Measures what the policy needs.
 Status fill_slots(Model::State& m, const ModelOptions& options) {
-  std::optional<PlacedTimes> times;  // of the first layer, for all
+  std::optional<PlacedTimes> times;                  // of the first layer, for all
+  size_t most = std::numeric_limits<size_t>::max();  // slots to fill
   for (size_t l = 0; l < m.layers.size(); ++l) {
     PlacedMoe* const placed = m.layers[l].feed_forward.routed.placed();
     if (placed == nullptr) continue;
@@ -251,14 +252,19 @@ Status fill_slots(Model::State& m, const ModelOptions& options) {
                        [&](int32_t a, int32_t b) { return tokens[a] > tokens[b]; });
     }
     const std::vector<int64_t> slots = dealt_slots(placed->slots_of_devices());
-    for (size_t i = 0; i < slots.size(); ++i) MORACLE_CHECK(placed->place(order[i], slots[i]));
+    for (size_t i = 0; i < std::min(slots.size(), most); ++i)
+      MORACLE_CHECK(placed->place(order[i], slots[i]));
     if (!times) {
       MORACLE_TRY(times, placed->measure());
       m.placed_times = *times;
-      if (!options.deterministic) m.stream_from = times->stream_from;
+      if (!options.deterministic) {
+        m.call_ways = times->ways;
+        most = static_cast<size_t>(std::max<int64_t>(times->balanced_slots, 1));
+      }
+      for (size_t i = most; i < slots.size(); ++i) MORACLE_CHECK(placed->evict(slots[i]));
     }
     placed->set_policy({times->costs});
-    placed->set_stream_from(m.stream_from);
+    placed->set_ways(m.call_ways);
   }
   return {};
 }

@@ -202,6 +202,7 @@ Result<int64_t> DevicePair::move(int64_t most, Stream stream) {
   const DeviceLock lock = s.device().lock();
   const std::vector<DeviceLock> others = s.lock_others();
   MORACLE_CHECK(s.arrive(stream));
+  s.budget.end_step();
   s.moves = most > 0;
   int64_t count = 0;
   for (PlacedMoe::State* const layer : s.layers) count += layer->begin_moves(most);

@@ -1,18 +1,26 @@
 // The times that placement depends on, measured on a loaded layer.
 #include <algorithm>
+#include <random>
 
 #include "base/try.h"
+#include "placement/call_ways.h"
 #include "placement/placed_moe_state.h"
 
 namespace moracle {
 Result<double> PlacedMoe::State::host_us(int64_t num_tokens) {
   HostLink& link = *shared().link;
   const Plan& plan = all.plan();
-  const std::vector<int32_t> experts = experts_here();
-  const int64_t cols = plan.layer.hidden_size, choices = num_tokens * plan.layer.top_k;
+  std::vector<int32_t> experts = experts_here();
+  const int64_t cols = plan.layer.hidden_size, top_k = plan.layer.top_k;
+  const int64_t choices = num_tokens * top_k;
+  std::mt19937_64 engine(1);
   for (int64_t i = 0; i < choices; ++i) {
-    link.ids()[i] = experts.empty() ? -1 : experts[i % experts.size()];
-    link.weights()[i] = 0;
+    const auto at = static_cast<size_t>(i % top_k);
+    link.ids()[i] = -1, link.weights()[i] = 0;
+    if (at >= experts.size()) continue;
+    // Distinct experts of a token, drawn evenly.
+    std::swap(experts[at], experts[at + engine() % (experts.size() - at)]);
+    link.ids()[i] = experts[at];
   }
   const auto rows_at = [&](void* data) {
     return Matrix{data, plan.activation_dtype, num_tokens, cols, cols};
@@ -30,6 +38,45 @@ Result<double> PlacedMoe::State::host_us(int64_t num_tokens) {
     least = run == 0 ? us : std::min(least, us);
   }
   return least;
+}
+
+Result<double> PlacedMoe::State::slot_us() {
+  Slots& there = slots.front();
+  const Plan& plan = there.moe.plan();
+  std::vector<int32_t> ids(static_cast<size_t>(plan.layer.top_k), -1);
+  int64_t count = 0;
+  for (int64_t slot = 0; slot < there.num_slots() && count < plan.layer.top_k; ++slot)
+    if (table.state(slot) == ExpertSlots::State::kReady) ids[count++] = table.expert_in(slot);
+  if (count == 0) return 0;
+  Device& device = shared().device();
+  const int64_t cols = plan.layer.hidden_size;
+  const std::vector<std::byte> zeros(
+      static_cast<size_t>(std::max(cols * bits(plan.activation_dtype) / 8, plan.layer.top_k * 4)));
+  const size_t id_bytes = ids.size() * sizeof(int32_t);
+  MORACLE_TRY(const Buffer hidden, device.allocate(zeros.size()));
+  MORACLE_TRY(const Buffer output, device.allocate(zeros.size()));
+  MORACLE_TRY(const Buffer weights, device.allocate(id_bytes));
+  MORACLE_TRY(const Buffer on_device, device.allocate(id_bytes));
+  MORACLE_CHECK(device.upload(hidden.data(), zeros.data(), zeros.size()));
+  MORACLE_CHECK(device.upload(weights.data(), zeros.data(), id_bytes));
+  MORACLE_CHECK(device.upload(on_device.data(), ids.data(), id_bytes));
+  MORACLE_CHECK(shared().flush_maps({}));
+  constexpr int kRuns = 3,
+                kCalls = 8;  // one after the other: the device need not wait for the host
+  double least = 0;
+  for (int run = 0; run < kRuns; ++run) {
+    MORACLE_CHECK(device.synchronize());
+    const auto start = Clock::now();
+    for (int call = 0; call < kCalls; ++call) {
+      const Matrix in{hidden.data(), plan.activation_dtype, 1, cols, cols},
+          out{output.data(), plan.activation_dtype, 1, cols, cols};
+      MORACLE_CHECK(there.moe.apply(in, {on_device.as<int32_t>()}, {weights.as<float>()}, out, {}));
+    }
+    MORACLE_CHECK(device.synchronize());
+    const double us = us_since(start) / kCalls;
+    least = run == 0 ? us : std::min(least, us);
+  }
+  return least / static_cast<double>(count);
 }
 
 // The slot gets the bytes that it has, or those of an expert that no call finds there.
@@ -61,12 +108,16 @@ Result<PlacedTimes> PlacedMoe::measure() {
   const Plan& plan = state.all.plan();
   const int64_t most = std::min(plan.max_num_tokens, slots_plan().max_num_tokens);
   PlacedTimes times;
-  times.stream_from = most + 1;
+  const PlacementCounts before = state.counts;
+  CallTimes calls;
+  calls.num_experts = static_cast<int64_t>(state.experts_here().size());
+  calls.top_k = std::min(plan.layer.top_k, calls.num_experts);
+  calls.num_filled = std::min(state.table.num_ready(), calls.num_experts);
+  if (calls.num_experts == 0) return times;  // other ranks have all
   MORACLE_TRY(const double one, state.host_us(1));
-  constexpr double kSlotBytesPerUs = 1e6;  // assumed: what a GPU's memory gives
   times.costs.bytes = slot_bytes();
   times.costs.host_us = one / static_cast<double>(std::max<int64_t>(plan.layer.top_k, 1));
-  times.costs.slot_us = static_cast<double>(slot_bytes()) / kSlotBytesPerUs;
+  MORACLE_TRY(times.costs.slot_us, state.slot_us());
   // A transfer reads the expert from host memory once, as computing it does. A host that computes
   // longer than the bus takes is busy for the bus's time, and one that packs itself for all of it.
   times.costs.move_us = times.costs.host_us;
@@ -76,32 +127,27 @@ Result<PlacedTimes> PlacedMoe::measure() {
     times.costs.move_us =
         in_background ? std::min(times.costs.host_us, times.transfer_us) : times.transfer_us;
   }
-  if (state.buffers == nullptr) return times;
-
-  const int64_t passes = state.num_passes();
-  for (int run = 0; run < 2; ++run) {  // the first one may touch memory for the first time
-    const auto start = Clock::now();
+  calls.slot_us = times.costs.slot_us;
+  if (state.slots.size() == 1 && !state.pool) calls.transfer_us = times.transfer_us;
+  for (int run = 0; run < 2 && state.buffers != nullptr; ++run) {
+    const auto start = Clock::now();  // the first run may touch memory for the first time
     s.forget(&state);
     MORACLE_TRY(State::StreamBuffer* const staged, state.stage(0, {}));
     static_cast<void>(staged);
     MORACLE_CHECK(s.first().transfers->finish());
-    times.stream_us = us_since(start) * static_cast<double>(passes);
+    times.stream_us = us_since(start) * static_cast<double>(state.num_passes());
   }
-  double before = one;
-  for (int64_t tokens = 16, last = 1; last < most; last = tokens, tokens *= 2) {
-    tokens = std::min(tokens, most);
-    MORACLE_TRY(const double us, state.host_us(tokens));
-    if (us > times.stream_us) {
-      const double share = us > before ? (times.stream_us - before) / (us - before) : 0;
-      times.stream_from =
-          last +
-          std::max<int64_t>(
-              static_cast<int64_t>(std::max(share, 0.0) * static_cast<double>(tokens - last)), 1);
-      break;
-    }
-    before = us;
+  calls.stream_us = times.stream_us;
+  // Longer calls are measured only until another way is faster for good.
+  for (int64_t tokens = 1;; tokens = std::min(2 * tokens, most)) {
+    MORACLE_TRY(const double us, tokens == 1 ? one : state.host_us(tokens));
+    calls.on_host.push_back({tokens, us});
+    const bool streams = tokens > 1 && calls.best(tokens) == CallWay::kStreamed;
+    if (tokens == most || streams || (state.buffers == nullptr && tokens >= 64)) break;
   }
-  state.counts = {};
+  times.ways = calls.ways(most);
+  times.balanced_slots = calls.balanced_slots();
+  state.counts = before;
   return times;
 }
 

@@ -27,7 +27,7 @@ PlacedMoe::State::State(FusedMoe on_host, std::vector<Slots> in_slots,
       slots(std::move(in_slots)),
       devices(std::move(pair)),
       table(all.plan().layer.num_experts, slots.back().first + slots.back().num_slots()),
-      policy(table.num_experts(), {}) {
+      policy(table.num_experts(), table.num_slots(), {}) {
   for (const Slots& one : slots) first_slots.push_back(one.first);
   shared().layers.push_back(this);
 }
@@ -197,8 +197,11 @@ Status PlacedMoe::State::apply(const Matrix& hidden, TopkIds topk_ids, TopkWeigh
   const std::vector<DeviceLock> others = s.lock_others();
   // Both devices follow one map, also after a call that failed.
   if (s.recording == nullptr) MORACLE_CHECK(s.flush_maps(on));
-  if (buffers != nullptr && hidden.rows >= stream_from)
+  const CallWay way = s.recording == nullptr ? way_of(ways, hidden.rows) : CallWay::kDivided;
+  if (way == CallWay::kStreamed && buffers != nullptr)
     return apply_streamed(hidden, topk_ids, topk_weights, output, on, lora_ids);
+  if (way == CallWay::kFetched)
+    MORACLE_CHECK(fetch(topk_ids.data, hidden.rows * first().plan().layer.top_k, on));
   HostLink& link = *s.link;
   MORACLE_CHECK(link.send({hidden, topk_ids.data, topk_weights.data,
                            hidden.rows * first().plan().layer.top_k, lora_ids.data},

@@ -1,7 +1,6 @@
 // State of one layer's experts on two devices.
 #pragma once
 
-#include <limits>
 #include <optional>
 #include <span>
 #include <vector>
@@ -46,7 +45,7 @@ struct PlacedMoe::State {
   PlacementCounts counts;
   std::optional<std::vector<ExpertMove>> decided;       // since the last call; none: not yet
   DevicePair::State::StreamBuffers* buffers = nullptr;  // null: no call streams
-  int64_t stream_from = std::numeric_limits<int64_t>::max();
+  std::vector<CallWay> ways;                            // by number of tokens
 
   DevicePair::State& shared() const { return *devices->state_; }
   FusedMoe& first() { return slots.front().moe; }
@@ -71,6 +70,8 @@ struct PlacedMoe::State {
   // whose choices are spread over all experts; and the time until an expert is in a slot.
   Result<double> host_us(int64_t num_tokens);
   Result<double> transfer_us(bool& in_background);
+  /// The time of one expert in a slot, for one token.
+  Result<double> slot_us();
   Status compute_from_pool(const Matrix& hidden, const Matrix& sum, int64_t choices);
   /// The host's own experts of a call.
   Status compute_on_host(const Matrix& hidden, const Matrix& sum, int64_t choices, LoraIds ids);
@@ -107,6 +108,8 @@ struct PlacedMoe::State {
   void cancel(int64_t slot);
   void evict(int64_t slot);
   void set_map(int64_t expert, int64_t slot, bool there);
+  /// Moves the experts of a call into slots, in stream order, as far as there is room.
+  Status fetch(const int32_t* topk_ids, int64_t choices, Stream stream);
   static Status check_slots(std::span<const Slots> slots);
   Status swap(PackedWeights&& weights, Stream stream);
 };

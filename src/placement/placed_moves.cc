@@ -88,8 +88,7 @@ Status PlacedMoe::State::place(int64_t expert, int64_t slot, Stream stream) {
 }
 
 void PlacedMoe::State::decide() {
-  constexpr int64_t kMost = 4;  // a step of one sequence rarely gains more
-  decided = policy.decide(table, kMost, first_slots);
+  decided = policy.decide(table, kMostMoves, first_slots);
 }
 
 int64_t PlacedMoe::State::begin_moves(int64_t most) {
@@ -170,7 +169,7 @@ Status PlacedMoe::clear_adapter(int32_t id) {
 }
 
 void PlacedMoe::set_policy(const PolicyOptions& options) {
-  state_->policy = SlotPolicy(state_->table.num_experts(), options);
+  state_->policy = SlotPolicy(state_->table.num_experts(), state_->table.num_slots(), options);
   state_->decided.reset();
 }
 

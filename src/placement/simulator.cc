@@ -4,6 +4,7 @@
 #include <deque>
 #include <numeric>
 #include <optional>
+#include <utility>
 
 #include "placement/prefetch.h"
 
@@ -14,12 +15,14 @@ struct SimulatedLayer {
   ExpertSlots slots;
   SlotPolicy policy;
   std::optional<NextLayerPolicy> from_before;  // prefetches
+  double moves_us = 0;  // the host's time for moves that began after the last step
 };
 
 struct OnBus {
   int64_t layer;
   ExpertMove move;
   double arrives_us;
+  bool prefetched;
 };
 
 class Simulation {
@@ -31,9 +34,10 @@ class Simulation {
         watch_(watch),
         budget_(options.bytes_in_flight) {
     for (int64_t layer = 0; layer < trace.num_layers; ++layer) {
-      layers_.push_back({ExpertSlots(trace.num_experts, options.num_slots),
-                         SlotPolicy(trace.num_experts, {costs_, options.half_life}),
-                         {}});
+      layers_.push_back(
+          {ExpertSlots(trace.num_experts, options.num_slots),
+           SlotPolicy(trace.num_experts, options.num_slots, {costs_, options.half_life}),
+           {}});
       if (options.prefetches && layer > 0)
         layers_.back().from_before.emplace(trace.num_experts, costs_);
       if (!options.start.empty()) start(layers_.back(), options.start[layer]);
@@ -43,11 +47,12 @@ class Simulation {
   Simulated run() {
     for (int64_t step = 0; step < trace_.num_steps(); ++step) {
       for (int64_t layer = 0; layer < trace_.num_layers; ++layer) {
-        arrive(step);
+        arrive(step, true);
         at_ = {.step = step, .layer = layer};
         if (layer + 1 < trace_.num_layers && layers_[layer + 1].from_before) prefetch(step, layer);
         compute(layers_[layer], trace_.chosen(step, layer));
       }
+      end_step(step);
     }
     result_.steps = trace_.num_steps();
     result_.bytes_moved = result_.moves * costs_.bytes;
@@ -56,6 +61,19 @@ class Simulation {
   }
 
  private:
+  // What models do between two steps. Moves that the bus cannot take soon are dropped.
+  void end_step(int64_t step) {
+    arrive(step, false);
+    budget_.end_step();
+    for (const auto& [layer, move] : decided_) {
+      if (budget_.moves_of(costs_.bytes) <= 0) break;
+      at_ = {.step = step, .layer = layer};
+      begin(layers_[layer], move, false);
+      layers_[layer].moves_us += costs_.move_us;
+    }
+    decided_.clear();
+  }
+
   void tell(SlotEvent::Kind kind, int32_t expert, int32_t slot, int32_t evicted = -1) {
     if (!watch_) return;
     SlotEvent event = at_;
@@ -77,10 +95,16 @@ class Simulation {
     layer.policy.start_from(uses, choices / std::max<int64_t>(trace_.top_k, 1));
   }
 
-  // Completes what the bus has delivered by now, in all layers.
-  void arrive(int64_t step) {
-    for (; !on_bus_.empty() && on_bus_.front().arrives_us <= now_us_; on_bus_.pop_front()) {
-      const OnBus& arrived = on_bus_.front();
+  // Completes what the bus has delivered by now, in all layers. Within a step calls find prefetched
+  // experts alone.
+  void arrive(int64_t step, bool within) {
+    for (auto next = on_bus_.begin(); next != on_bus_.end() && next->arrives_us <= now_us_;) {
+      if (within && !next->prefetched) {
+        ++next;
+        continue;
+      }
+      const OnBus arrived = *next;
+      next = on_bus_.erase(next);
       layers_[arrived.layer].slots.finish(arrived.move.slot);
       budget_.end(costs_.bytes);
       at_ = {.step = step, .layer = arrived.layer};
@@ -95,14 +119,14 @@ class Simulation {
     const auto moves =
         next.from_before->decide(chosen, next.slots, next.policy, budget_.moves_of(costs_.bytes));
     at_.layer = layer + 1;
-    for (const ExpertMove& move : moves) begin(next, move);
+    for (const ExpertMove& move : moves) begin(next, move, true);
     at_.layer = layer;
     prefetched_us_ = static_cast<double>(moves.size()) * costs_.move_us;
     result_.prefetches += static_cast<int64_t>(moves.size());
     next.from_before->observe(chosen, trace_.chosen(step, layer + 1));
   }
 
-  // Computes a layer, then begins moves.
+  // Computes a layer and decides moves, which begin after the step.
   void compute(SimulatedLayer& layer, std::span<const int32_t> chosen) {
     int64_t hits = 0;
     for (const int32_t expert : chosen) {
@@ -115,11 +139,11 @@ class Simulation {
     result_.misses += misses;
 
     layer.policy.observe(chosen);
-    const std::vector<ExpertMove> moves = layer.policy.decide(
-        layer.slots, std::min(options_.most_moves, budget_.moves_of(costs_.bytes)));
+    const std::vector<ExpertMove> moves =
+        layer.policy.decide(layer.slots, options_.bytes_in_flight > 0 ? options_.most_moves : 0);
     const SimulatedMachine& machine = options_.machine;
     const double host_us = static_cast<double>(misses) * costs_.host_us +
-                           static_cast<double>(moves.size()) * costs_.move_us + prefetched_us_;
+                           std::exchange(layer.moves_us, 0) + prefetched_us_;
     prefetched_us_ = 0;
     const double slots_us = static_cast<double>(hits) * costs_.slot_us;
     const double experts_us = std::max(host_us, slots_us);
@@ -127,16 +151,16 @@ class Simulation {
     result_.host_waits_us += others_us + experts_us - host_us;
     result_.slots_wait_us += experts_us - slots_us;
     now_us_ += others_us + experts_us;
-    for (const ExpertMove& move : moves) begin(layer, move);
+    for (const ExpertMove& move : moves) decided_.emplace_back(at_.layer, move);
   }
 
-  void begin(SimulatedLayer& layer, const ExpertMove& move) {
+  void begin(SimulatedLayer& layer, const ExpertMove& move, bool prefetched) {
     const int32_t evicted = layer.slots.expert_in(move.slot);
     layer.slots.begin(move.expert, move.slot);
     budget_.begin(costs_.bytes);
     bus_free_us_ = std::max(bus_free_us_, now_us_) +
                    static_cast<double>(costs_.bytes) / options_.machine.bus_bytes_per_us;
-    on_bus_.push_back({at_.layer, move, bus_free_us_});
+    on_bus_.push_back({at_.layer, move, bus_free_us_, prefetched});
     ++result_.moves;
     tell(SlotEvent::kBegin, move.expert, move.slot, evicted);
   }
@@ -147,7 +171,8 @@ class Simulation {
   const WatchSlots& watch_;
   MoveBudget budget_;
   std::vector<SimulatedLayer> layers_;
-  std::deque<OnBus> on_bus_;  // in the order of arrival
+  std::deque<OnBus> on_bus_;                             // in the order of arrival
+  std::vector<std::pair<int64_t, ExpertMove>> decided_;  // in this step, with their layers
   double now_us_ = 0, bus_free_us_ = 0;
   double prefetched_us_ = 0;  // the host's time for moves to the next layer
   SlotEvent at_;

@@ -21,7 +21,7 @@ struct SimulatedMachine {
 struct SimulationOptions {
   SimulatedMachine machine;
   int64_t num_slots = 0;  ///< of each layer
-  double half_life = 8;   ///< see PolicyOptions
+  double half_life = 4;   ///< see PolicyOptions
   /// Bytes that may be on the bus at a time. 0: experts do not move.
   int64_t bytes_in_flight = 0;
   /// Begin moves for the next layer when a layer's experts are known, where they pay
@@ -67,9 +67,11 @@ struct Simulated {
   bool operator==(const Simulated&) const = default;
 };
 
-/// In each layer both devices compute their experts at once, then the sum needs both. A move takes
-/// the bus in the order of decisions. It also takes costs.move_us from the host, which reads and
-/// repacks the expert. The result depends on the arguments only, bit for bit.
+/// In each layer both devices compute their experts at once, then the sum needs both. As in models,
+/// slots change between steps: a move begins after the step that decided it, and its expert serves
+/// steps that begin after its arrival. Moves take the bus in the order of decisions. Each takes
+/// costs.move_us from the host in the next step, which reads and repacks the expert. The result
+/// depends on the arguments only, bit for bit.
 Simulated simulate(const RoutingTrace& trace, const SimulationOptions& options,
                    const WatchSlots& watch = {});
 

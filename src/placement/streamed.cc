@@ -1,5 +1,7 @@
 // Calls with many tokens: all experts run on the device with the slots. They come there share after
 // share, as much as a buffer holds, while the device computes with the share before.
+#include <algorithm>
+
 #include "base/text.h"
 #include "base/try.h"
 #include "kernels/ops.h"
@@ -126,8 +128,15 @@ Status PlacedMoe::stream(const Selection& selection) {
   return {};
 }
 
+void PlacedMoe::set_ways(std::vector<CallWay> ways) {
+  state_->ways = std::move(ways);
+}
+
 void PlacedMoe::set_stream_from(int64_t num_tokens) {
-  state_->stream_from = num_tokens;
+  const int64_t most = slots_plan().max_num_tokens;
+  state_->ways.assign(static_cast<size_t>(std::clamp<int64_t>(num_tokens - 1, 0, most)),
+                      CallWay::kDivided);
+  if (num_tokens <= most) state_->ways.push_back(CallWay::kStreamed);
 }
 
 }  // namespace moracle

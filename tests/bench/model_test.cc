@@ -140,6 +140,20 @@ TEST(BenchModel, HybridShapesMatchPublishedConfigs) {
   }
 }
 
+// config.json of Qwen3-235B-A22B.
+TEST(BenchModel, LargeShapeMatchesPublishedConfig) {
+  const ModelShape model = *find_model("qwen3-235b-a22b");
+  const LayerShape experts = *find_shape(model.name);
+  EXPECT_EQ(model.num_layers, 94);
+  EXPECT_EQ(model.num_heads * model.head_dim, 8192);
+  EXPECT_EQ(model.num_kv_heads, 4);
+  EXPECT_EQ(experts.hidden_size, 4096);
+  EXPECT_EQ(experts.top_k, 8);
+  const int64_t of_layer =
+      3 * experts.num_experts * experts.hidden_size * experts.intermediate_size;
+  EXPECT_EQ(model.num_layers * of_layer, 227'096'395'776) << "of 235e9 weights";
+}
+
 // A folder, and a file of GGUF with two schemes in one layer.
 TEST(BenchModel, TimesCheckpoints) {
   for (const char* path : {"quantized/qwen3_moe-w4a16", "gguf/models/qwen3moe.gguf"}) {
@@ -169,6 +183,28 @@ TEST(BenchModel, HasModelForEveryExpertShape) {
     ASSERT_TRUE(model) << model.error().to_string();
     EXPECT_GT(model->num_layers, 0);
   }
+}
+
+// The caches of all sequences come before slots. Memory that cannot hold them is an error of the
+// plan, not of a step.
+TEST(BenchModel, PlanHasRoomForCachesOfAllSequences) {
+  DecodeOptions options = small_options();
+  const auto needs = [&](int64_t sequences) {
+    options.batches = {1, sequences};
+    options.model.device_memory = 1000;
+    const Result<Decode> refused = decode_one(small_shape(), weights("int8-w8a8"), options);
+    EXPECT_FALSE(refused);
+    const std::string text = refused ? "" : refused.error().to_string();
+    EXPECT_THAT(text, HasSubstr("for everything except experts, with caches"));
+    return text.empty() ? 0 : std::stoll(text.substr(text.find("needs ") + 6));
+  };
+  const int64_t few = needs(1), many = needs(32);
+  EXPECT_GT(many, few);
+  options.model.device_memory = many;
+  const auto results = decode(small_shape(), weights("int8-w8a8"), options);
+  ASSERT_TRUE(results) << results.error().to_string();
+  EXPECT_EQ(results->back().batch, 32);
+  EXPECT_GE(results->back().num_slots, 0);
 }
 
 TEST(BenchModel, UsesRequestedBackend) {

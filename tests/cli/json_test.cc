@@ -313,6 +313,11 @@ TEST_F(ModelJson, DryRunGivesSlotsThatFitGpuMemory) {
   const Json all = answer(words("100GB"));
   EXPECT_TRUE(all["num_slots"].is_null()) << "the GPU holds all of them";
   EXPECT_EQ(all["host_bytes"], 0);
+  for (const char* same : {"0.1TB", "100.0gb", "97656250.0kiB"})
+    EXPECT_EQ(answer(words(same)), all);
+  for (const char* odd : {"1.5", "1.GB", "1.5XB", "1.5e9", "-1.5GB", "9.9e99GB", "1.2.3GB"})
+    EXPECT_THAT(run_command(words(odd)).err, HasSubstr("needs a number of bytes, such as 20GB"))
+        << odd;
   int64_t experts = 0;
   for (const Json& choice : all["choices"]) {
     if (choice["part"] != "experts") continue;

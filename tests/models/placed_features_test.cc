@@ -74,6 +74,18 @@ TEST(PlacedFeatures, AdaptersMatchOneDeviceForEveryArchitecture) {
   EXPECT_GE(compared, 20);
 }
 
+TEST(PlacedFeatures, AdaptersNeedAllExpertsInHostMemory) {
+  const Checkpoint checkpoint = must(Checkpoint::open(golden_folder("qwen3_moe")));
+  ModelOptions options = options_for(checkpoint, 0.5);
+  options.read_adapters = {adapter_of(checkpoint, 3)};
+  options.device_memory *= 2;
+  options.host_memory = 10'000;
+  const Result<ModelPlan> planned = plan(checkpoint, options);
+  ASSERT_FALSE(planned);
+  EXPECT_THAT(planned.error().to_string(),
+              HasSubstr("for all experts (host_memory), because adapters change some"));
+}
+
 TEST(PlacedFeatures, ExpertsInFilesMatchOneDeviceForEveryArchitecture) {
   int compared = 0;
   for (const std::string& name : golden_models()) {
@@ -196,6 +208,11 @@ TEST(PlacedFeatures, EstimateFollowsRatesAndSlots) {
   const auto faster = estimate(0.5, {.host = 160e9, .device = 6000e9, .bus = 100e9});
   EXPECT_NEAR(faster->tokens_per_second, 2 * half->tokens_per_second,
               1e-6 * half->tokens_per_second);
+  // A slow host beside a fast bus: what slots lack crosses first.
+  const auto fetched = estimate(0.9, {.host = 2e9, .device = 3000e9, .bus = 50e9});
+  ASSERT_TRUE(fetched);
+  for (const SplitEstimate& other : fetched->others)
+    EXPECT_GE(fetched->tokens_per_second, other.tokens_per_second) << other.split;
   EXPECT_FALSE(estimate(0.5, rates, true)) << "the files' rate is unknown";
   const auto read = estimate(0.5, {80e9, 3000e9, 50e9, 2e9}, true);
   ASSERT_TRUE(read);

@@ -194,7 +194,7 @@ TEST_F(CudaPlacedMoe, MeasuresTimes) {
   must(moe.stream(in_slots(spec, kExperts)));
   const PlacedTimes times = must(moe.measure());
   EXPECT_GT(times.stream_us, 0);
-  EXPECT_GE(times.stream_from, 2);
+  EXPECT_FALSE(times.ways.empty());
 }
 
 }  // namespace

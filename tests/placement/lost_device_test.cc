@@ -82,8 +82,9 @@ TEST(LostDevice, IsErrorOfEveryCallAndWorksAgain) {
       std::vector<float> output;
       lost.device->fail_from(from);
       std::vector<Status> done;
+      constexpr CallWay kWays[] = {CallWay::kDivided, CallWay::kFetched, CallWay::kStreamed};
       for (uint32_t step = 0; step < 3; ++step) {
-        moe.set_stream_from(step == 2 ? 1 : kTokens + 1);
+        moe.set_ways({kWays[step]});
         done.push_back(apply(moe, batch_of(spec, step), output));
         done.push_back(moe.place(static_cast<int64_t>(step), 1));
         const Result<int64_t> moved = lost.devices->move(2);
@@ -97,7 +98,7 @@ TEST(LostDevice, IsErrorOfEveryCallAndWorksAgain) {
       }
       lost.device->fail_from(kNever);
       for (uint32_t step = 0; step < 4; ++step) {
-        moe.set_stream_from(step == 3 ? 1 : kTokens + 1);
+        moe.set_ways({kWays[step % std::size(kWays)]});
         const TokenBatch batch = batch_of(spec, 50 + step);
         must(apply(moe, batch, output));
         EXPECT_LE(share_of_bound(expected_of_both(weights, batch, rows), output), 1)

@@ -189,7 +189,7 @@ TEST(OtherDevices, RejectSelectionsThatDoNotFit) {
 // Experts of equal use go to both devices in turn, and a hot device gets none.
 TEST(OtherDevices, PolicyDividesWorkEvenly) {
   constexpr int64_t kMany = 64;
-  SlotPolicy policy(kMany, {{.host_us = 10, .slot_us = 1, .move_us = 0, .bytes = 1}, 8});
+  SlotPolicy policy(kMany, 8, {{.host_us = 10, .slot_us = 1, .move_us = 0, .bytes = 1}, 8});
   ExpertSlots slots(kMany, 8);
   const std::vector<int64_t> firsts{0, 4};
   std::vector<int32_t> ids{10, 11, 12, 13, 14, 15, 16, 17};

@@ -66,7 +66,7 @@ TEST(PlacedMoe, StaysWithinBoundsWhileExpertsMoveAtEveryStep) {
           must(devices->move(2));
         }
         const PlacementCounts counts = moe.counts();
-        EXPECT_GT(counts.hits, 5);
+        EXPECT_GT(counts.hits, 3);
         EXPECT_GT(counts.misses, 5);
         EXPECT_GT(counts.moves, 5);
         EXPECT_EQ(counts.bytes_moved, counts.moves * moe.slot_bytes());
@@ -222,8 +222,10 @@ TEST(PlacedMoe, MeasuresTimesWithoutChangingResults) {
   EXPECT_GT(times.costs.host_us, 0);
   EXPECT_GT(times.costs.move_us, 0);
   EXPECT_GT(times.stream_us, 0);
-  EXPECT_GE(times.stream_from, 2);
-  EXPECT_LE(times.stream_from, kTokens + 1);
+  EXPECT_GT(times.costs.slot_us, 0);
+  EXPECT_EQ(times.ways.size(), static_cast<size_t>(kTokens));
+  EXPECT_GE(times.balanced_slots, 0);
+  EXPECT_LE(times.balanced_slots, kExperts);
   EXPECT_EQ(times.costs.bytes, moe.slot_bytes());
   EXPECT_EQ(output_of(moe, batch), before);
   EXPECT_THAT(moe.placed(), ElementsAre(3, -1));

@@ -18,7 +18,7 @@ using Ids = std::vector<int32_t>;
 constexpr ExpertCosts kCosts{.host_us = 100, .slot_us = 10, .move_us = 45, .bytes = 1000};
 
 SlotPolicy policy_of(double half_life = 4, ExpertCosts costs = kCosts) {
-  return SlotPolicy(8, {costs, half_life});
+  return SlotPolicy(8, 3, {costs, half_life});
 }
 
 TEST(SlotPolicy, ScoreHalvesAfterHalfLife) {
@@ -86,6 +86,57 @@ TEST(SlotPolicy, StartsFromStatistics) {
   EXPECT_NEAR(policy.score(0), 100, 1e-9) << "used by every token";
   EXPECT_NEAR(policy.score(2), 50, 1e-9);
   EXPECT_EQ(policy.score(1), 0);
+}
+
+// Experts with a score of one that come back often, and ones that never do.
+TEST(SlotPolicy, LearnsWhatScoresAreWorth) {
+  const auto moves_after = [](bool again) {
+    SlotPolicy policy(64, 2, {kCosts, 4});
+    ExpertSlots slots(64, 2);
+    EXPECT_TRUE(slots.begin(0, 0) && slots.finish(0) && slots.begin(1, 1) && slots.finish(1));
+    int32_t expert = 2;
+    for (int step = 0; step < 400; ++step) {
+      // Each is used in one step, or again six steps later: its score is then below a half.
+      policy.observe(Ids{expert});
+      for (int rest = 0; rest < 5; ++rest) policy.observe(Ids{});
+      if (again) policy.observe(Ids{expert});
+      expert = 2 + (expert - 1) % 60;
+    }
+    policy.observe(Ids{63});
+    return policy.decide(slots, 1);
+  };
+  EXPECT_THAT(moves_after(true), ElementsAre(ExpertMove{63, 0})) << "one more use follows";
+  EXPECT_THAT(moves_after(false), IsEmpty()) << "no use follows";
+}
+
+TEST(SlotPolicy, StopsWhereSlotsAreTheSlowerDevice) {
+  const ExpertCosts even{.host_us = 100, .slot_us = 90, .move_us = 0, .bytes = 1};
+  ExpertSlots slots(8, 3);
+  ASSERT_TRUE(slots.begin(0, 0) && slots.finish(0) && slots.begin(1, 1) && slots.finish(1));
+  SlotPolicy policy = policy_of(4, even);
+  policy.observe(Ids{0, 5, 6});
+  EXPECT_THAT(policy.decide(slots, 1), ElementsAre(ExpertMove{5, 2}));
+  SlotPolicy busy = policy_of(4, even);
+  busy.observe(Ids{0, 1, 5});
+  EXPECT_THAT(busy.decide(slots, 1), IsEmpty()) << "slots take 180 us, the host 100";
+}
+
+TEST(MoveBudget, FollowsWhatTheBusMovesInAStep) {
+  MoveBudget budget(1000);
+  for (const int64_t grown : {2000, 4000}) {
+    const int64_t moves = budget.moves_of(1000);
+    for (int64_t i = 0; i < moves; ++i) budget.begin(1000);
+    for (int64_t i = 0; i < moves; ++i) budget.end(1000);
+    budget.end_step();
+    EXPECT_EQ(budget.bytes(), grown) << "the bus delivered everything";
+  }
+  for (int i = 0; i < 4; ++i) budget.begin(1000);
+  budget.end(1000), budget.end(1000), budget.end(1000);
+  budget.end_step();
+  EXPECT_EQ(budget.bytes(), 3000) << "one move waits";
+  budget.end_step();
+  EXPECT_EQ(budget.bytes(), 1000) << "nothing arrived";
+  EXPECT_EQ(budget.moves_of(1000), 0);
 }
 
 TEST(MoveBudget, CountsMovesThatFit) {

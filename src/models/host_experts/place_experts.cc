@@ -185,7 +185,8 @@ int64_t reserved_cache_bytes(const ModelPlan& plan, const ModelOptions& options,
   if (plan.cache_bytes_per_token == 0) return 0;
   const int64_t tokens =
       std::max(kTokens, options.device_memory / kShare / plan.cache_bytes_per_token);
-  return std::min(max_context, tokens) * plan.cache_bytes_per_token;
+  return std::max(std::min(max_context, tokens), options.cached_tokens) *
+         plan.cache_bytes_per_token;
 }
 
 namespace {

@@ -21,7 +21,8 @@ Result<ExpertWishes> place_experts(const Description& description, const ModelOp
 int64_t host_memory_of(const ModelOptions& options, const Machine& machine);
 
 /// Bytes of the caches that a plan within device_memory leaves room for: options.cache_bytes, or an
-/// eighth of it, but at least those of 4,096 tokens and at most those of one whole context.
+/// eighth of it, but at least those of 4,096 tokens and at most those of one whole context, or of
+/// options.cached_tokens if these are more.
 int64_t reserved_cache_bytes(const ModelPlan& plan, const ModelOptions& options,
                              int64_t max_context);
 
