@@ -23,6 +23,8 @@ def package_of(library):
     stem = library.split("-")[0] + ".so"
     listed = subprocess.run(["dpkg-query", "-S", f"*/{stem}.*"], capture_output=True, text=True, check=False).stdout
     names = {line.split(":")[0] for line in listed.splitlines() if "/usr/lib/" in line or "/lib/" in line}
+    # A package that was only unpacked is unknown to dpkg, but its documents are there: libonig5 for libonig.so.
+    names = names or {folder.name for folder in DOCS.glob(f"{library.split('-')[0]}[0-9]*") if (folder / "copyright").exists()}
     return min((name for name in names if not name.endswith("-dev")), default="")
 
 

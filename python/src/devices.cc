@@ -7,6 +7,7 @@
 #include "base/threads/usable_cpus.h"
 #include "bindings.h"
 #include "frameworks.h"
+#include "openmp.h"
 
 namespace moracle::python {
 namespace {
@@ -19,8 +20,8 @@ using Handle = Owned<std::shared_ptr<Device>>;
 void warn_of_narrow_mask(const std::string& name, const DeviceOptions& options) {
   const long online = sysconf(_SC_NPROCESSORS_ONLN);
   const std::vector<int> mask = affinity_cpus();
-  if (name != "cpu" || options.threads != 0 || !options.cpus.empty() || mask.size() != 1 ||
-      online < 2)
+  if (name != "cpu" || options.threads != 0 || !options.cpus.empty() || options.run_tasks ||
+      mask.size() != 1 || online < 2)
     return;
   const std::string text =
       "device cpu has one thread, because the calling thread is bound to CPU " +
@@ -34,6 +35,12 @@ std::shared_ptr<Device> open(const std::string& name, const DeviceOptions& optio
   warn_of_narrow_mask(name, options);
   const nb::gil_scoped_release released;
   return value_of(open_device(name, options));
+}
+
+void use_openmp(DeviceOptions& options) {
+  OpenMp openmp = value_of(openmp_here());
+  if (options.threads == 0) options.threads = openmp.threads;
+  options.run_tasks = std::move(openmp.run_tasks);
 }
 
 void synchronize(const Handle& self, nb::handle stream) {
@@ -93,18 +100,24 @@ void bind_device(nb::module_& m) {
   nb::class_<Handle>(m, "Device", "Memory and an ordered queue of work: the CPU, or one GPU.")
       .def(
           "__init__",
-          [](Handle* self, const nb::str& name, int threads, bool pin, std::vector<int> cpus) {
+          [](Handle* self, const nb::str& name, int threads, bool pin, std::vector<int> cpus,
+             bool openmp) {
             DeviceOptions options{.threads = threads, .pin = pin};
             options.cpus = std::move(cpus);
+            if (openmp) use_openmp(options);
             new (self) Handle(open(utf8_of(name, "name"), options));
           },
           nb::arg("name") = "cpu", nb::kw_only(), nb::arg("threads") = 0, nb::arg("pin") = false,
-          nb::arg("cpus") = std::vector<int>(),
+          nb::arg("cpus") = std::vector<int>(), nb::arg("openmp") = false,
           nb::sig("def __init__(self, name: str = 'cpu', *, threads: int = 0, pin: bool = False, "
-                  "cpus: collections.abc.Sequence[int] = ()) -> None"),
+                  "cpus: collections.abc.Sequence[int] = (), openmp: bool = False) -> None"),
           "Opens \"cpu\", \"cuda[:n]\" or \"opencl[:n]\". `threads`: host threads; 0: all CPUs "
           "that the process may use. `pin`: one CPU for each thread. `cpus`: the CPUs of all "
-          "threads except the calling one, which may be bound to fewer.")
+          "threads except the calling one, which may be bound to fewer. `openmp`: the threads of "
+          "the "
+          "OpenMP runtime that torch uses, in place of own ones. Two teams on the same CPUs wait "
+          "for "
+          "each other: idle threads of OpenMP spin for milliseconds.")
       .def_prop_ro("name", [](const Handle& self) { return (*self)->name(); })
       .def_prop_ro(
           "platform",

@@ -100,3 +100,39 @@ assert os.sched_getaffinity(0) == {usable[0]} and len(threads) < len(usable)"""
 def test_cpu_that_the_system_refuses_is_named():
     with pytest.raises(moracle.InvalidArgument, match="cpus: needs CPUs that this process may use; the system refuses CPU 100000"):
         moracle.Device("cpu", cpus=[min(os.sched_getaffinity(0)), 100000])
+
+
+def test_openmp_is_refused_where_no_module_brought_it():
+    code = """try:
+    moracle.Device('cpu', openmp=True)
+except moracle.Unsupported as error:
+    assert error.place == 'openmp', error.place
+else:
+    raise AssertionError('it was opened')"""
+    assert in_a_process(code) == (0, "")
+
+
+@several_cpus
+def test_openmp_runs_layers_on_torchs_threads_with_the_bits_of_own_threads():
+    pytest.importorskip("torch")
+    code = """import numpy as np, torch
+torch.set_num_threads(2)
+torch.ones(1 << 20).sum()  # torch starts its threads with the first large operator
+w = np.random.default_rng(3).standard_normal((512, 256)).astype(np.float32)
+moracle.pack_linear(w, device=moracle.Device('cpu', threads=1))  # the oracle asks drivers of GPUs, which start threads
+before = set(os.listdir('/proc/self/task'))
+device = moracle.Device('cpu', openmp=True)
+x = np.random.default_rng(4).standard_normal((9, 256)).astype(np.float32)
+output = moracle.pack_linear(w, device=device)(x)
+assert set(os.listdir('/proc/self/task')) == before
+own = moracle.pack_linear(w, device=moracle.Device('cpu', threads=2))(x)
+assert output.tobytes() == own.tobytes()
+for options in ({'pin': True}, {'cpus': usable}):
+    try:
+        moracle.Device('cpu', openmp=True, **options)
+    except moracle.InvalidArgument as error:
+        assert error.place in options, error
+    else:
+        raise AssertionError(options)"""
+    status, text = in_a_process(code)
+    assert status == 0, text

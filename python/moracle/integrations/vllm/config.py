@@ -13,7 +13,8 @@ from ...errors import Unsupported
 from . import NAME, VARIABLE, mode
 from ..front import in_front
 from .linears import linear_method_of
-from .methods import Unquantized, method_of
+from .methods import Unquantized, method_of, serves_experts_of
+from .plain_linears import install
 
 # Methods of vLLM that claim a checkpoint only when the user names them.
 _NEVER_INNER = (NAME, "moe_wna16", "humming")
@@ -44,10 +45,17 @@ def _inner_class(config, hf_config):
     return get_quantization_config(_inner_name(config, hf_config))
 
 
+def _is_active(vllm_config):
+    """True if the plugin serves layers of a model: its config is the plugin's, or Moracle runs experts of it."""
+    config = vllm_config.quant_config
+    return isinstance(config, MoracleConfig) or hasattr(config, "_own") or serves_experts_of(vllm_config)
+
+
 class _Serving:
     """In front of a config class of vLLM: other layers than experts and linear layers stay with that class."""
 
     def get_quant_method(self, layer, prefix):
+        install(_is_active)
         make = functools.partial(self._own.get_quant_method, self, layer, prefix)
         if isinstance(layer, RoutedExperts):
             return method_of(make, layer)
@@ -120,6 +128,7 @@ class MoracleConfig(QuantizationConfig):
         _key_compile_cache()
 
     def get_quant_method(self, layer, prefix):
+        install(_is_active)
         if isinstance(layer, RoutedExperts):
             return method_of(functools.partial(UnquantizedFusedMoEMethod, layer.moe_config), layer)
         return UnquantizedLinearMethod() if isinstance(layer, LinearBase) else None
@@ -137,3 +146,4 @@ def register(chosen):
     if chosen != "off":
         _key_compile_cache()
         Unquantized.register()
+        install(_is_active)

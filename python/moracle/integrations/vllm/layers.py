@@ -29,12 +29,21 @@ class _Group:
 
 
 _groups = {}  # text of a choice: _Group
+_plain = set()  # choices, each logged once
 _declined = set()  # reasons, each logged once
 
 
 def group_of(choice, kind="layer"):
     """The group of layers with this choice."""
     return _groups.setdefault(choice, _Group(kind))
+
+
+def log_plain(name, packed):
+    """Logs the first of the linear layers without quantization that run on a row."""
+    choice = f"{packed.linear.spec.scheme.name}, {explain(packed.selection, False).splitlines()[0].removeprefix('→ ')}"
+    if choice not in _plain:
+        _plain.add(choice)
+        logger.info("moracle serves %s and other linear layers without quantization: %s", name, choice)
 
 
 def log_declined(name, reason):

@@ -20,7 +20,8 @@ _COMPRESSED = "CompressedTensorsLinearMethod"
 _WEIGHTS = ("weight", "weight_scale", "weight_scale_inv", "weight_packed", "weight_zero_point", "qweight", "qzeros", "scales")
 
 
-def _are_served():
+def are_served():
+    """True on a CPU without AMX, where vLLM refuses quantized linear layers or runs them slower."""
     return current_platform.is_cpu() and not torch.cpu._is_amx_tile_supported()
 
 
@@ -84,6 +85,6 @@ class _Served:
 def linear_method_of(method):
     """Makes Moracle serve a linear method of vLLM; returns others as they are."""
     name = type(method).__name__
-    if _are_served() and (name in LINEARS or name == _COMPRESSED) and not hasattr(method, "_own"):
+    if are_served() and (name in LINEARS or name == _COMPRESSED) and not hasattr(method, "_own"):
         method.__class__ = in_front(_Served, type(method))
     return method

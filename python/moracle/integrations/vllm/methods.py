@@ -1,5 +1,8 @@
 """The method of a MoE layer that Moracle serves: vLLM's own class creates and loads the weights, Moracle runs them."""
+import weakref
+
 import torch
+from vllm.config import get_current_vllm_config_or_none
 from vllm.model_executor.custom_op import op_registry_oot
 from vllm.model_executor.layers.fused_moe import UnquantizedFusedMoEMethod
 
@@ -107,10 +110,21 @@ class _Served:
         return experts(x, topk_weights, topk_ids, self._name)
 
 
+_models = []  # weak references to vLLM's configs of models with served experts
+
+
+def serves_experts_of(config):
+    """True if Moracle runs experts of the model of this config of vLLM."""
+    return any(model() is config for model in _models)
+
+
 def _served(method, moe):
     """Makes Moracle serve a method of vLLM. Raises Declined."""
     method._selection = _selection(method, moe)
     method.__class__ = in_front(_Served, type(method))
+    config = get_current_vllm_config_or_none()
+    if config is not None and not serves_experts_of(config):
+        _models.append(weakref.ref(config, _models.remove))
     return method
 
 
