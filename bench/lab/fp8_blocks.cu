@@ -70,10 +70,16 @@ struct Structure {
   static constexpr int kPartSums = kHalf / 2 / kParts;  // sums of a part in a lane
 };
 
+struct alignas(64) TensorMap {
+  uint64_t words[16];
+};
+// TMA copies from multiples of 16 bytes, so the scales of an expert's tokens begin at a multiple of
+// four.
 struct Args {
-  CUtensorMap x, x_scales, w, w_scales;
+  TensorMap x, x_scales, w, w_scales;
   const uint8_t* atoms;
-  const int4* tiles;  // first row, rows, expert, tile of outputs
+  const int4*
+      tiles;  // first row, rows, expert + 256 · (its scales' row - first row), tile of outputs
   __nv_bfloat16* y;
   int num_tiles, k_blocks, outputs, columns,
       second;  // second: from a tile's first half of outputs to the other
@@ -109,14 +115,14 @@ __device__ void barrier_expect(uint32_t bar, int bytes) {
   asm volatile("mbarrier.arrive.expect_tx.shared::cta.b64 _, [%0], %1;" ::"r"(bar), "r"(bytes)
                : "memory");
 }
-__device__ void load(uint32_t to, const CUtensorMap& map, int c0, int c1, uint32_t bar) {
+__device__ void load(uint32_t to, const TensorMap& map, int c0, int c1, uint32_t bar) {
   asm volatile(
       "cp.async.bulk.tensor.2d.shared::cluster.global.mbarrier::complete_tx::bytes [%0], [%1, {%2, "
       "%3}], [%4];" ::"r"(to),
       "l"(&map), "r"(c0), "r"(c1), "r"(bar)
       : "memory");
 }
-__device__ void load_shared(uint32_t to, const CUtensorMap& map, int c0, int c1, uint32_t bar) {
+__device__ void load_shared(uint32_t to, const TensorMap& map, int c0, int c1, uint32_t bar) {
   asm volatile(
       "cp.async.bulk.tensor.2d.shared::cluster.global.mbarrier::complete_tx::bytes.multicast::"
       "cluster [%0], [%1, {%2, %3}], "
@@ -124,7 +130,7 @@ __device__ void load_shared(uint32_t to, const CUtensorMap& map, int c0, int c1,
       "l"(&map), "r"(c0), "r"(c1), "r"(bar), "h"(static_cast<uint16_t>(3))
       : "memory");
 }
-__device__ void load(uint32_t to, const CUtensorMap& map, int c0, int c1, int c2, int c3,
+__device__ void load(uint32_t to, const TensorMap& map, int c0, int c1, int c2, int c3,
                      uint32_t bar) {
   asm volatile(
       "cp.async.bulk.tensor.4d.shared::cluster.global.mbarrier::complete_tx::bytes [%0], [%1, {%2, "
@@ -247,6 +253,7 @@ __device__ void copy_tiles(const Args& a, const Shared<S>& shared, int warp) {
        number += gridDim.x / S::kCluster) {
     const int4 tile = a.tiles[number];
     const int output = (tile.w * S::kCluster + rank) * a.half, other = output + a.second;
+    const int expert = tile.z % 256;
     for (int kb = 0; kb < a.k_blocks; ++kb, ring.advance(), ++stages) {
       barrier_wait(shared.empty(ring.slot), ring.parity ^ 1);
       const uint32_t full = shared.full(ring.slot);
@@ -263,25 +270,26 @@ __device__ void copy_tiles(const Args& a, const Shared<S>& shared, int warp) {
           load_shared(shared.x(ring.slot) + rank * kOwn * 128, a.x, kb * 128, tile.x + rank * kOwn,
                       full);
         }
-        load(shared.scales(ring.slot), a.x_scales, tile.x, kb, full);
+        load(shared.scales(ring.slot), a.x_scales, tile.x + tile.z / 256, kb, full);
         continue;
       }
-      barrier_expect(full, S::kWBytes + 32);
+      barrier_expect(full, S::kWBytes + 64);
 #pragma unroll
       for (int half = 0; half < 2; ++half) {
         const int n = half == 0 ? output : other;
         const uint32_t to = shared.w(ring.slot) + half * S::kHalf * 128;
-        load(shared.w_scales(ring.slot, half), a.w_scales, n / 128, tile.z * a.k_blocks + kb, full);
+        load(shared.w_scales(ring.slot, half), a.w_scales, n / 512 * 4, expert * a.k_blocks + kb,
+             full);
         if constexpr (S::kLayout == Layout::kRows) {
-          load(to, a.w, kb * 128, tile.z * a.outputs + n, full);
+          load(to, a.w, kb * 128, expert * a.outputs + n, full);
         } else if constexpr (S::kLayout == Layout::kPanels) {
-          load(to, a.w, 0, n / 16, kb * 4, tile.z, full);
+          load(to, a.w, 0, n / 16, kb * 4, expert, full);
         } else {
 #pragma unroll
           for (int part = 0; part < S::kHalf / 64; ++part)
             load_bytes(
                 to + part * 8192,
-                a.atoms + (int64_t((tile.z * a.outputs + n) / 64 + part) * a.k_blocks + kb) * 8192,
+                a.atoms + (int64_t((expert * a.outputs + n) / 64 + part) * a.k_blocks + kb) * 8192,
                 8192, full);
         }
       }
@@ -324,7 +332,7 @@ struct Math {
       const int part = i % S::kParts, first = output + i / S::kParts * a.second;
       f.w[i / S::kParts][part] =
           shared_float(shared.w_scales(slot, i / S::kParts) +
-                       (S::kParts == 1 ? 0 : ((first + part * 32) / 128 - first / 128) * 4));
+                       ((first + (S::kParts == 1 ? 0 : part * 32)) / 128 - first / 512 * 4) * 4);
     }
     return f;
   }
@@ -606,8 +614,8 @@ struct Reference {
   const uint8_t *x, *w;
   const float *x_scales, *w_scales;
   const __nv_bfloat16* y;
-  const int* offsets;
-  int rows, experts, outputs, k_blocks, columns, gated;
+  const int *offsets, *shifts;
+  int scale_rows, rows, experts, outputs, k_blocks, columns, gated;
 };
 // A block of 128 threads for each sample. The largest difference in units of the RMS that it
 // expects.
@@ -625,7 +633,8 @@ __global__ void compare(Reference r, Layout layout, float* worst) {
       __nv_fp8_e4m3 a, b;
       a.__x = r.x[int64_t{row} * r.k_blocks * 128 + k];
       b.__x = r.w[weight_at(layout, int64_t{expert} * r.outputs + n, r.outputs, r.k_blocks, k)];
-      sum += static_cast<float>(a) * static_cast<float>(b) * r.x_scales[kb * r.rows + row] *
+      sum += static_cast<float>(a) * static_cast<float>(b) *
+             r.x_scales[kb * r.scale_rows + row + r.shifts[expert]] *
              r.w_scales[(expert * r.k_blocks + kb) * (r.outputs / 128) + n / 128];
     }
     for (int step = 16; step > 0; step /= 2) sum += __shfl_xor_sync(~0u, sum, step);
@@ -667,22 +676,22 @@ struct Memory {
   float *x_scales, *w_scales, *worst;
   __nv_bfloat16* y;
   int4* tiles;
-  int* offsets;
+  int *offsets, *shifts;
   int sms;
 };
 Memory m;
 
-CUtensorMap map(CUtensorMapDataType type, int size, int dims, const void* base,
-                std::vector<cuuint64_t> extent, std::vector<cuuint64_t> strides,
-                std::vector<cuuint32_t> box, bool swizzle) {
-  CUtensorMap result;
+TensorMap map(CUtensorMapDataType type, int dims, const void* base, std::vector<cuuint64_t> extent,
+              std::vector<cuuint64_t> strides, std::vector<cuuint32_t> box, bool swizzle) {
+  CUtensorMap encoded;
   const cuuint32_t ones[5] = {1, 1, 1, 1, 1};
-  (void)size;
-  CHECK(cuTensorMapEncodeTiled(&result, type, dims, const_cast<void*>(base), extent.data(),
+  CHECK(cuTensorMapEncodeTiled(&encoded, type, dims, const_cast<void*>(base), extent.data(),
                                strides.data(), box.data(), ones, CU_TENSOR_MAP_INTERLEAVE_NONE,
                                swizzle ? CU_TENSOR_MAP_SWIZZLE_128B : CU_TENSOR_MAP_SWIZZLE_NONE,
                                CU_TENSOR_MAP_L2_PROMOTION_L2_256B,
                                CU_TENSOR_MAP_FLOAT_OOB_FILL_NONE));
+  TensorMap result;
+  std::memcpy(&result, &encoded, sizeof result);
   return result;
 }
 
@@ -701,22 +710,26 @@ float run(const Shape& s, bool check, bool copies) {
   const int kb = s.k / 128, columns = s.gated ? s.outputs / 2 : s.outputs;
   if (S::kWork == Work::kPipelined && kb % Math<S>::kUnrolled != 0) return 0;
   const std::vector<int> offsets = offsets_of(s);
+  std::vector<int> shifts{0};
+  for (int e = 0; e < s.experts; ++e)
+    shifts.push_back((offsets[e + 1] + shifts[e] + 3) / 4 * 4 - offsets[e + 1]);
   Args a{};
   using U64 = cuuint64_t;
   const U64 k = s.k, rows = s.tokens_rows, outputs = U64(s.experts) * s.outputs;
-  a.x = map(CU_TENSOR_MAP_DATA_TYPE_UINT8, 1, 2, m.x, {k, rows}, {k},
+  const U64 scale_rows = s.tokens_rows + 4 * s.experts;
+  a.x = map(CU_TENSOR_MAP_DATA_TYPE_UINT8, 2, m.x, {k, rows}, {k},
             {128, cuuint32_t(S::kRows / S::kCluster)}, true);
-  a.x_scales = map(CU_TENSOR_MAP_DATA_TYPE_FLOAT32, 4, 2, m.x_scales, {rows, U64(kb)}, {rows * 4},
-                   {cuuint32_t(S::kRows), 1}, false);
+  a.x_scales = map(CU_TENSOR_MAP_DATA_TYPE_FLOAT32, 2, m.x_scales, {scale_rows, U64(kb)},
+                   {scale_rows * 4}, {cuuint32_t(S::kRows), 1}, false);
   a.w_scales =
-      map(CU_TENSOR_MAP_DATA_TYPE_FLOAT32, 4, 2, m.w_scales,
-          {U64(s.outputs / 128), U64(s.experts * kb)}, {U64(s.outputs / 128 * 4)}, {4, 1}, false);
+      map(CU_TENSOR_MAP_DATA_TYPE_FLOAT32, 2, m.w_scales,
+          {U64(s.outputs / 128), U64(s.experts * kb)}, {U64(s.outputs / 128 * 4)}, {8, 1}, false);
   if (S::kLayout == Layout::kPanels)
-    a.w = map(CU_TENSOR_MAP_DATA_TYPE_FLOAT64, 8, 4, m.w,
+    a.w = map(CU_TENSOR_MAP_DATA_TYPE_FLOAT64, 4, m.w,
               {64, U64(s.outputs / 16), U64(s.k / 32), U64(s.experts)},
               {k * 16, 512, k * s.outputs}, {64, S::kHalf / 16, 4, 1}, false);
   else
-    a.w = map(CU_TENSOR_MAP_DATA_TYPE_UINT8, 1, 2, m.w, {k, outputs}, {k}, {128, S::kHalf}, true);
+    a.w = map(CU_TENSOR_MAP_DATA_TYPE_UINT8, 2, m.w, {k, outputs}, {k}, {128, S::kHalf}, true);
   a.atoms = m.w, a.tiles = m.tiles, a.y = m.y, a.k_blocks = kb, a.outputs = s.outputs,
   a.columns = columns;
   a.second = s.gated ? s.outputs / 2 : S::kHalf, a.half = s.gated ? S::kHalf : S::kOutputs,
@@ -731,7 +744,8 @@ float run(const Shape& s, bool check, bool copies) {
     for (int group = 0; group < down; group += together) {
       for (int w = 0; w < across; ++w) {
         for (int t = group; t < std::min(group + together, down); ++t)
-          tiles.push_back({offsets[e] + t * S::kRows, std::min(S::kRows, n - t * S::kRows), e, w});
+          tiles.push_back({offsets[e] + t * S::kRows, std::min(S::kRows, n - t * S::kRows),
+                           e + 256 * shifts[e], w});
       }
     }
   }
@@ -739,7 +753,8 @@ float run(const Shape& s, bool check, bool copies) {
   CHECK(cudaMemcpy(m.tiles, tiles.data(), tiles.size() * sizeof(int4), cudaMemcpyHostToDevice));
   CHECK(
       cudaMemcpy(m.offsets, offsets.data(), offsets.size() * sizeof(int), cudaMemcpyHostToDevice));
-  fill_scales<<<512, 256>>>(m.x_scales, s.tokens_rows * kb, 1.0f / 448);
+  CHECK(cudaMemcpy(m.shifts, shifts.data(), shifts.size() * sizeof(int), cudaMemcpyHostToDevice));
+  fill_scales<<<512, 256>>>(m.x_scales, static_cast<int>(scale_rows) * kb, 1.0f / 448);
   fill_scales<<<512, 256>>>(m.w_scales, s.experts * kb * (s.outputs / 128), 0.2f / 448);
   CHECK(cudaFuncSetAttribute(gemm<S>, cudaFuncAttributeMaxDynamicSharedMemorySize, S::kShared));
   cudaLaunchConfig_t config{};
@@ -757,9 +772,10 @@ float run(const Shape& s, bool check, bool copies) {
     CHECK(cudaMemset(m.y, 0xff, size_t(s.tokens_rows) * columns * 2));
     CHECK(cudaMemset(m.worst, 0, 4));
     CHECK(cudaLaunchKernelEx(&config, gemm<S>, a));
-    compare<<<4000, 128>>>({m.x, m.w, m.x_scales, m.w_scales, m.y, m.offsets, s.tokens_rows,
-                            s.experts, s.outputs, kb, columns, s.gated},
-                           S::kLayout, m.worst);
+    compare<<<4000, 128>>>(
+        {m.x, m.w, m.x_scales, m.w_scales, m.y, m.offsets, m.shifts, static_cast<int>(scale_rows),
+         s.tokens_rows, s.experts, s.outputs, kb, columns, s.gated},
+        S::kLayout, m.worst);
     float worst;
     CHECK(cudaMemcpy(&worst, m.worst, 4, cudaMemcpyDeviceToHost));
     return worst;
@@ -848,12 +864,13 @@ void allocate() {
   const int64_t weights = int64_t{8} * 28672 * 4096, tokens = int64_t{65536} * 7168;
   CHECK(cudaMalloc(&m.x, tokens));
   CHECK(cudaMalloc(&m.w, weights));
-  CHECK(cudaMalloc(&m.x_scales, 65536 * 56 * 4));
+  CHECK(cudaMalloc(&m.x_scales, (65536 + 512) * 56 * 4));
   CHECK(cudaMalloc(&m.w_scales, 4 << 20));
   CHECK(cudaMalloc(&m.worst, 4));
   CHECK(cudaMalloc(&m.y, int64_t{65536} * 7168 * 2));
   CHECK(cudaMalloc(&m.tiles, 4 << 20));
   CHECK(cudaMalloc(&m.offsets, 4096));
+  CHECK(cudaMalloc(&m.shifts, 4096));
   fill_codes<<<2048, 256>>>(m.x, tokens, 1);
   fill_codes<<<2048, 256>>>(m.w, weights, 2);
   CHECK(cudaDeviceSynchronize());
