@@ -48,7 +48,7 @@ constexpr int kMostShared = 227 * 1024;
 
 /// kWaves x kChunks products of 64 tokens and kN outputs for each of kGroups math warpgroups.
 template <int kGroups_, int kWaves_, int kChunks_, int kN_, Layout kLayout_, bool kRegisters_,
-          int kCluster_, Work kWork_, int kMostStages = 8>
+          int kCluster_, Work kWork_, bool kSharesWeights_ = false>
 struct Structure {
   static constexpr int kGroups = kGroups_, kWaves = kWaves_, kChunks = kChunks_, kN = kN_,
                        kCluster = kCluster_;
@@ -60,7 +60,10 @@ struct Structure {
   static constexpr int kScaleBytes = kRows * 4 + 256;
   static constexpr int kStageBytes = kXBytes + kWBytes + kScaleBytes + 16;
   static constexpr int kFit = (kMostShared - 1024) / kStageBytes;
-  static constexpr int kStages = kFit < kMostStages ? kFit : kMostStages;
+  static constexpr int kStages = kFit < 8 ? kFit : 8;
+  // A cluster shares weights of two tiles of tokens, or tokens of two tiles of outputs.
+  static constexpr bool kSharesWeights = kSharesWeights_;
+  static constexpr int kAcross = kSharesWeights ? 1 : kCluster, kDown = kCluster / kAcross;
   static constexpr int kShared = 1024 + kStages * kStageBytes;
   static constexpr int kThreads = 128 * (kGroups + 1);
   static constexpr int kMathRegisters = kGroups == 3 ? 160 : 232,
@@ -136,6 +139,14 @@ __device__ void load(uint32_t to, const TensorMap& map, int c0, int c1, int c2, 
       "cp.async.bulk.tensor.4d.shared::cluster.global.mbarrier::complete_tx::bytes [%0], [%1, {%2, "
       "%3, %4, %5}], [%6];" ::"r"(to),
       "l"(&map), "r"(c0), "r"(c1), "r"(c2), "r"(c3), "r"(bar)
+      : "memory");
+}
+__device__ void load_shared(uint32_t to, const TensorMap& map, int c0, int c1, int c2, int c3,
+                            uint32_t bar) {
+  asm volatile(
+      "cp.async.bulk.tensor.4d.shared::cluster.global.mbarrier::complete_tx::bytes.multicast::"
+      "cluster [%0], [%1, {%2, %3, %4, %5}], [%6], %7;" ::"r"(to),
+      "l"(&map), "r"(c0), "r"(c1), "r"(c2), "r"(c3), "r"(bar), "h"(static_cast<uint16_t>(3))
       : "memory");
 }
 __device__ void load_bytes(uint32_t to, const void* from, int bytes, uint32_t bar) {
@@ -243,6 +254,19 @@ __device__ float shared_float(uint32_t at) {
   return value;
 }
 
+// The tile of this CTA.
+template <class S>
+__device__ int4 own_tile(int4 tile) {
+  if constexpr (S::kCluster == 1) return tile;
+  const int rank = cluster_rank();
+  if constexpr (S::kSharesWeights) {
+    tile.x += rank * S::kRows, tile.y = min(tile.y - rank * S::kRows, S::kRows);
+    return tile;
+  }
+  tile.w = tile.w * 2 + rank;
+  return tile;
+}
+
 // Warp 0 copies tokens with their scales, warp 1 weights with theirs; one lane each.
 template <class S>
 __device__ void copy_tiles(const Args& a, const Shared<S>& shared, int warp) {
@@ -251,8 +275,8 @@ __device__ void copy_tiles(const Args& a, const Shared<S>& shared, int warp) {
   int stages = 0;
   for (int number = blockIdx.x / S::kCluster; number < a.num_tiles;
        number += gridDim.x / S::kCluster) {
-    const int4 tile = a.tiles[number];
-    const int output = (tile.w * S::kCluster + rank) * a.half, other = output + a.second;
+    const int4 tile = own_tile<S>(a.tiles[number]);
+    const int output = tile.w * a.half, other = output + a.second;
     const int expert = tile.z % 256;
     for (int kb = 0; kb < a.k_blocks; ++kb, ring.advance(), ++stages) {
       barrier_wait(shared.empty(ring.slot), ring.parity ^ 1);
@@ -263,7 +287,7 @@ __device__ void copy_tiles(const Args& a, const Shared<S>& shared, int warp) {
       }
       if (warp == 0) {
         barrier_expect(full, S::kXBytes + S::kRows * 4);
-        if constexpr (S::kCluster == 1) {
+        if constexpr (S::kAcross == 1) {
           load(shared.x(ring.slot), a.x, kb * 128, tile.x, full);
         } else {
           constexpr int kOwn = S::kRows / 2;
@@ -280,7 +304,13 @@ __device__ void copy_tiles(const Args& a, const Shared<S>& shared, int warp) {
         const uint32_t to = shared.w(ring.slot) + half * S::kHalf * 128;
         load(shared.w_scales(ring.slot, half), a.w_scales, n / 512 * 4, expert * a.k_blocks + kb,
              full);
-        if constexpr (S::kLayout == Layout::kRows) {
+        if constexpr (S::kSharesWeights) {
+          if (half != rank) continue;
+          if constexpr (S::kLayout == Layout::kRows)
+            load_shared(to, a.w, kb * 128, expert * a.outputs + n, full);
+          else
+            load_shared(to, a.w, 0, n / 16, kb * 4, expert, full);
+        } else if constexpr (S::kLayout == Layout::kRows) {
           load(to, a.w, kb * 128, expert * a.outputs + n, full);
         } else if constexpr (S::kLayout == Layout::kPanels) {
           load(to, a.w, 0, n / 16, kb * 4, expert, full);
@@ -390,8 +420,7 @@ struct Math {
 #pragma unroll
       for (float& sum : total[i / S::kChunks][i % S::kChunks]) sum = 0;
     }
-    const int rank = S::kCluster > 1 ? cluster_rank() : 0;
-    const int output = (tile.w * S::kCluster + rank) * a.half;
+    const int output = tile.w * a.half;
     if (S::kWork == Work::kStagger && group() == 1) asm volatile("bar.sync 1, 256;" ::: "memory");
     if (S::kWork == Work::kCopiesOnly || (S::kWork != Work::kTurns && first_row(0) >= tile.y)) {
       for (int kb = 0; kb < a.k_blocks; ++kb, ring.advance()) {
@@ -504,8 +533,7 @@ struct Math {
   }
   // Neighbours of the stored row: in panels i and i + 4, otherwise i and i + 1.
   __device__ __forceinline__ void store(const int4& tile) const {
-    const int rank = S::kCluster > 1 ? cluster_rank() : 0;
-    const int first = (tile.w * S::kCluster + rank) * (a.gated ? S::kHalf : S::kOutputs);
+    const int first = tile.w * (a.gated ? S::kHalf : S::kOutputs);
     constexpr bool kPanels = S::kLayout == Layout::kPanels;
 #pragma unroll
     for (int wave = 0; wave < S::kWaves; ++wave) {
@@ -569,10 +597,10 @@ __global__ void __launch_bounds__(S::kThreads, 1) gemm(const __grid_constant__ A
       if (threadIdx.x / 128 == 1) Math<S>::turn_pass();
     }
     int number = blockIdx.x / S::kCluster;
-    int4 tile = number < a.num_tiles ? a.tiles[number] : int4{};
+    int4 tile = number < a.num_tiles ? own_tile<S>(a.tiles[number]) : int4{};
     while (number < a.num_tiles) {
       number += gridDim.x / S::kCluster;
-      const int4 next = number < a.num_tiles ? a.tiles[number] : int4{};
+      const int4 next = number < a.num_tiles ? own_tile<S>(a.tiles[number]) : int4{};
       math.run(tile);
       if (S::kWork != Work::kCopiesOnly || tile.y < 0) math.store(tile);
       tile = next;
@@ -718,7 +746,7 @@ float run(const Shape& s, bool check, bool copies) {
   const U64 k = s.k, rows = s.tokens_rows, outputs = U64(s.experts) * s.outputs;
   const U64 scale_rows = s.tokens_rows + 4 * s.experts;
   a.x = map(CU_TENSOR_MAP_DATA_TYPE_UINT8, 2, m.x, {k, rows}, {k},
-            {128, cuuint32_t(S::kRows / S::kCluster)}, true);
+            {128, cuuint32_t(S::kRows / S::kAcross)}, true);
   a.x_scales = map(CU_TENSOR_MAP_DATA_TYPE_FLOAT32, 2, m.x_scales, {scale_rows, U64(kb)},
                    {scale_rows * 4}, {cuuint32_t(S::kRows), 1}, false);
   a.w_scales =
@@ -737,15 +765,17 @@ float run(const Shape& s, bool check, bool copies) {
   // Of an expert, groups of tiles of tokens that touch 2,048 rows meet one tile of outputs after
   // another.
   std::vector<int4> tiles;
-  const int across = (columns + a.half * S::kCluster - 1) / (a.half * S::kCluster),
-            together = 2048 / S::kRows;
+  constexpr int kRows = S::kRows * S::kDown;
+
+  const int across = (columns + a.half * S::kAcross - 1) / (a.half * S::kAcross),
+            together = 2048 / kRows;
   for (int e = 0; e < s.experts; ++e) {
-    const int n = offsets[e + 1] - offsets[e], down = (n + S::kRows - 1) / S::kRows;
+    const int n = offsets[e + 1] - offsets[e], down = (n + kRows - 1) / kRows;
     for (int group = 0; group < down; group += together) {
       for (int w = 0; w < across; ++w) {
         for (int t = group; t < std::min(group + together, down); ++t)
-          tiles.push_back({offsets[e] + t * S::kRows, std::min(S::kRows, n - t * S::kRows),
-                           e + 256 * shifts[e], w});
+          tiles.push_back(
+              {offsets[e] + t * kRows, std::min(kRows, n - t * kRows), e + 256 * shifts[e], w});
       }
     }
   }
@@ -814,6 +844,10 @@ const Entry kEntries[] = {
     entry<Structure<2, 1, 2, 128, kR, false, 1, Work::kPromote>>("128x256 rows"),
     entry<Structure<2, 1, 2, 128, kA, false, 1, Work::kPromote>>("128x256 atoms"),
     entry<Structure<2, 1, 2, 128, kR, false, 2, Work::kPromote>>("128x256 rows x2"),
+    entry<Structure<2, 1, 2, 128, kP, false, 2, Work::kPromote>>("128x256 panels x2"),
+    entry<Structure<2, 1, 2, 128, kP, true, 2, Work::kPromote>>("128x256 panels reg x2"),
+    entry<Structure<2, 1, 2, 128, kP, false, 2, Work::kPromote, true>>("128x256 panels w2"),
+    entry<Structure<2, 1, 2, 128, kP, true, 2, Work::kPromote, true>>("128x256 panels reg w2"),
     entry<Structure<2, 1, 2, 128, kR, true, 2, Work::kPromote>>("128x256 rows reg x2"),
     entry<Structure<2, 1, 1, 128, kR, false, 1, Work::kPromote>>("128x128 rows"),
     entry<Structure<2, 1, 1, 128, kR, false, 2, Work::kPromote>>("128x128 rows x2"),
