@@ -82,7 +82,10 @@ struct WgmmaTile {
   static constexpr int kEmpty = kFull + kStages * 8;
   static constexpr int kTable = kEmpty + kStages * 8;
   static constexpr int kTableBytes = kIsRebased<Operand> ? static_cast<int>(sizeof(E2m1Table)) : 0;
-  static constexpr int kSharedBytes = kTable + kTableBytes;
+  // Where tokens are rows: 64 outputs of each warp's 16 tokens, on their way to y.
+  static constexpr int kStaged = (kTable + kTableBytes + 127) / 128 * 128;
+  static constexpr int kStagedBytes = Operand::kTokenRows ? 16 * 128 : 0;
+  static constexpr int kSharedBytes = kStaged + kConsumers / 32 * kStagedBytes;
   static_assert((kSharedBytes + 1024) * kPerSm <= 228 * 1024);
 };
 
@@ -91,9 +94,9 @@ template <class Operand, int kM, int kN, int kBlocks, int kPerSm>
 constexpr int most_stages() {
   using One = WgmmaTile<Operand, kM, kN, kBlocks, 1, kPerSm>;
   constexpr int kEach = One::kStageBytes + static_cast<int>(sizeof(typename One::Info)) + 16;
-  constexpr int kMost =
-      (227 * 1024 / kPerSm - static_cast<int>(sizeof(typename One::Info)) - One::kTableBytes) /
-      kEach;
+  constexpr int kMost = (227 * 1024 / kPerSm - static_cast<int>(sizeof(typename One::Info)) -
+                         One::kTableBytes - One::kConsumers / 32 * One::kStagedBytes - 127) /
+                        kEach;
   return kMost < 8 ? kMost : 8;
 }
 template <class Operand, int kM, int kN, int kBlocks, int kPerSm = 1>
@@ -137,6 +140,9 @@ struct WgmmaShared {
     return shared_address(base) + Tile::kEmpty + slot * 8;
   }
   __device__ uint32_t* table() const { return reinterpret_cast<uint32_t*>(base + Tile::kTable); }
+  __device__ uint8_t* staged(int warp) const {
+    return base + Tile::kStaged + warp * Tile::kStagedBytes;
+  }
   __device__ typename Tile::Info& info(int at) const {
     return reinterpret_cast<typename Tile::Info*>(base + Tile::kInfo)[at];
   }
