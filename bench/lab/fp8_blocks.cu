@@ -40,6 +40,8 @@ enum class Work {
   kStagger,  // the same; the second warpgroup begins a tile when the first one's first products are
              // complete
   kPipelined,  // two sets of sums; the next products are on their way during promotion
+  kWaits,      // multiply, wait, add one of the sums: no arithmetic beside products
+  kBeside,     // as many multiplications and additions, but of numbers that no product has
   kSumsOnly,   // the tensor core adds up all columns: no promotion (wrong without scales)
   kCopiesOnly  // no products
 };
@@ -59,12 +61,13 @@ struct Structure {
   static constexpr int kXBytes = kRows * 128, kWBytes = kOutputs * 128;
   static constexpr int kScaleBytes = kRows * 4 + 256;
   static constexpr int kStageBytes = kXBytes + kWBytes + kScaleBytes + 16;
-  static constexpr int kFit = (kMostShared - 1024) / kStageBytes;
+  static constexpr int kStaged = kGroups * 4 * 2048;  // 64 outputs of each warp's 16 tokens
+  static constexpr int kFit = (kMostShared - 1024 - kStaged) / kStageBytes;
   static constexpr int kStages = kFit < 8 ? kFit : 8;
   // A cluster shares weights of two tiles of tokens, or tokens of two tiles of outputs.
   static constexpr bool kSharesWeights = kSharesWeights_;
   static constexpr int kAcross = kSharesWeights ? 1 : kCluster, kDown = kCluster / kAcross;
-  static constexpr int kShared = 1024 + kStages * kStageBytes;
+  static constexpr int kShared = 1024 + kStages * kStageBytes + kStaged;
   static constexpr int kThreads = 128 * (kGroups + 1);
   static constexpr int kMathRegisters = kGroups == 3 ? 160 : 232,
                        kCopyRegisters = kGroups == 3 ? 32 : 40;
@@ -87,6 +90,8 @@ struct Args {
   int num_tiles, k_blocks, outputs, columns,
       second;  // second: from a tile's first half of outputs to the other
   int half, gated, copies;
+  int store;  // 0: nothing, 1: from registers, 2: whole lines through shared memory
+  unsigned long long* cycles;
 };
 
 __device__ uint32_t address(const void* p) {
@@ -247,6 +252,9 @@ struct Shared {
     return base + S::kStages * (S::kStageBytes - 16) + slot * 16;
   }
   __device__ uint32_t empty(int slot) const { return full(slot) + 8; }
+  __device__ uint32_t staged(int warp) const {
+    return base + S::kStages * S::kStageBytes + warp * 2048;
+  }
 };
 __device__ float shared_float(uint32_t at) {
   float value;
@@ -427,13 +435,12 @@ struct Math {
         barrier_wait(shared.full(ring.slot), ring.parity);
         release(ring.slot);
       }
-    } else if constexpr (S::kWork == Work::kPromote || S::kWork == Work::kTurns ||
-                         S::kWork == Work::kStagger) {
+    } else if constexpr (S::kWork <= Work::kWaits && S::kWork != Work::kPipelined) {
       promoted(tile, output);
     } else if constexpr (S::kWork == Work::kPipelined) {
       pipelined(output);
     } else {
-      summed();
+      summed(output);
     }
   }
   __device__ __forceinline__ void promoted(const int4& tile, int output) {
@@ -458,7 +465,10 @@ struct Math {
             if (S::kWork == Work::kStagger && wave == 0 && chunk == 0 && kb == 0 && group() == 0)
               asm volatile("bar.arrive 1, 256;" ::: "memory");
             if (chunk == S::kChunks - 1 && wave == waves - 1) release(ring.slot);
-            promote(wave, chunk, sums, f);
+            if constexpr (S::kWork == Work::kWaits)
+              total[wave][chunk][0] += f.x[wave][0] * f.w[0][0] * sums[0];
+            else
+              promote(wave, chunk, sums, f);
           }
         }
       }
@@ -501,9 +511,12 @@ struct Math {
       }
     }
   }
-  __device__ __forceinline__ void summed() {
+  __device__ __forceinline__ void summed(int output) {
     uint32_t x[4][4];
     int before = -1;
+    float beside[kSums];
+#pragma unroll
+    for (float& sum : beside) sum = 0;
     for (int kb = 0; kb < a.k_blocks; ++kb, ring.advance()) {
       barrier_wait(shared.full(ring.slot), ring.parity);
       if constexpr (S::kRegisters) {
@@ -516,12 +529,26 @@ struct Math {
         for (int chunk = 0; chunk < S::kChunks; ++chunk)
           issue(total[wave][chunk], wave, chunk, x, true);
       }
+      if constexpr (S::kWork == Work::kBeside) {
+        const Factors f = factors(ring.slot, output);
+#pragma unroll
+        for (int i = 0; i < S::kWaves * S::kChunks * kSums; ++i)
+          asm volatile("fma.rn.f32 %0, %1, %2, %0;"
+                       : "+f"(beside[i % kSums])
+                       : "f"(f.x[0][i / 2 % 2]), "f"(f.w[0][0]));
+      }
       wait<S::kWaves * S::kChunks>();
       if (before >= 0) release(before);
       before = ring.slot;
     }
     wait<0>();
     release(before);
+    if constexpr (S::kWork == Work::kBeside) {
+      float all = 0;
+#pragma unroll
+      for (const float sum : beside) all += sum;
+      if (all == 1.2345f) a.y[0] = __float2bfloat16(all);
+    }
 #pragma unroll
     for (int i = 0; i < S::kWaves * S::kChunks; ++i) pin(total[i / S::kChunks][i % S::kChunks]);
   }
@@ -560,6 +587,57 @@ struct Math {
       }
     }
   }
+  // The same through shared memory: 64 outputs of the warp's 16 tokens at a time.
+  template <bool kGated>
+  __device__ __forceinline__ void store_lines(const int4& tile) const {
+    constexpr int kAll = kGated ? S::kHalf : S::kOutputs;
+    constexpr int kLine = kAll % 64 == 0 ? 64 : 32, kVectors = kLine / 8;
+    constexpr bool kPanels = S::kLayout == Layout::kPanels;
+    const int first = tile.w * kAll, lane = threadIdx.x % 32;
+    const uint32_t staged = shared.staged(threadIdx.x / 32);
+    const auto vector = [staged](int row, int c) {
+      return staged + row * kLine * 2 + ((c ^ row / (8 / kVectors) % kVectors) << 4);
+    };
+#pragma unroll
+    for (int part = 0; part < S::kWaves * (kAll / kLine); ++part) {
+      const int wave = part / (kAll / kLine), begin = part % (kAll / kLine) * kLine;
+#pragma unroll
+      for (int g = 0; g < 2 * kVectors; ++g) {
+        const int half = g / kVectors, block = begin / 8 + g % kVectors;
+        const int i = kPanels ? block / 2 * 8 + half * 2 + block % 2 : block * 4 + half * 2,
+                  j = kPanels ? i + 4 : i + 1, c = column(i) % kLine;
+        const __nv_bfloat162 two = kGated ? __floats2bfloat162_rn(gate(wave, i), gate(wave, j))
+                                          : __floats2bfloat162_rn(sum(wave, i), sum(wave, j));
+        asm volatile(
+            "st.shared.b32 [%0], %1;" ::"r"(vector(lane / 4 + half * 8, c / 8) + c % 8 * 2),
+            "r"(*reinterpret_cast<const uint32_t*>(&two))
+            : "memory");
+      }
+      __syncwarp();
+#pragma unroll
+      for (int i = 0; i < kVectors / 2; ++i) {
+        const int row = 32 / kVectors * i + lane / kVectors;
+        const int token = first_row(wave) + threadIdx.x % 128 / 32 * 16 + row;
+        uint4 v;
+        asm volatile("ld.shared.v4.b32 {%0, %1, %2, %3}, [%4];"
+                     : "=r"(v.x), "=r"(v.y), "=r"(v.z), "=r"(v.w)
+                     : "r"(vector(row, lane % kVectors))
+                     : "memory");
+        const int at = first + begin + lane % kVectors * 8;
+        if (token < tile.y && at < a.columns)
+          *reinterpret_cast<uint4*>(a.y + int64_t{tile.x + token} * a.columns + at) = v;
+      }
+      __syncwarp();
+    }
+  }
+  // Stores nothing, but the compiler does not know.
+  __device__ void keep() const {
+    float all = 0;
+#pragma unroll
+    for (int i = 0; i < S::kOutputs / 2 * S::kWaves; ++i)
+      all = fmaxf(all, sum(i / (S::kOutputs / 2), i % (S::kOutputs / 2)));
+    if (all == 1.2345f) a.y[0] = __float2bfloat16(all);
+  }
   __device__ float sum(int wave, int i) const {
     return total[wave][i / kSums][i % kSums];
   }
@@ -577,6 +655,7 @@ struct Math {
 template <class S>
 __global__ void __launch_bounds__(S::kThreads, 1) gemm(const __grid_constant__ Args a) {
   extern __shared__ __align__(1024) uint8_t memory[];
+  const long long begin = clock64();
   const Shared<S> shared{(address(memory) + 1023) / 1024 * 1024};
   if (threadIdx.x < S::kStages) {
     barrier_init(shared.full(threadIdx.x), 2);
@@ -602,12 +681,23 @@ __global__ void __launch_bounds__(S::kThreads, 1) gemm(const __grid_constant__ A
       number += gridDim.x / S::kCluster;
       const int4 next = number < a.num_tiles ? own_tile<S>(a.tiles[number]) : int4{};
       math.run(tile);
-      if (S::kWork != Work::kCopiesOnly || tile.y < 0) math.store(tile);
+      if (a.store == 2) {
+        if (a.gated)
+          math.template store_lines<true>(tile);
+        else
+          math.template store_lines<false>(tile);
+      } else if (a.store == 1) {
+        math.store(tile);
+      } else {
+        math.keep();
+      }
       tile = next;
     }
     if constexpr (S::kWork == Work::kTurns) {
       if (threadIdx.x / 128 == 0) Math<S>::turn_wait();
     }
+    if (threadIdx.x % 128 == 0)
+      atomicMax(a.cycles, static_cast<unsigned long long>(clock64() - begin));
   }
   if constexpr (S::kCluster > 1) cluster_sync();
 }
@@ -705,6 +795,7 @@ struct Memory {
   __nv_bfloat16* y;
   int4* tiles;
   int *offsets, *shifts;
+  unsigned long long* cycles;
   int sms;
 };
 Memory m;
@@ -732,11 +823,18 @@ std::vector<int> offsets_of(const Shape& s) {
   return offsets;
 }
 
-/// Median µs, or the largest error.
+struct Options {
+  bool copies;
+  int store;
+};
+struct Result {
+  float us, sustained, cycles, error;
+};
+
 template <class S>
-float run(const Shape& s, bool check, bool copies) {
+Result run(const Shape& s, bool check, const Options& options) {
   const int kb = s.k / 128, columns = s.gated ? s.outputs / 2 : s.outputs;
-  if (S::kWork == Work::kPipelined && kb % Math<S>::kUnrolled != 0) return 0;
+  if (S::kWork == Work::kPipelined && kb % Math<S>::kUnrolled != 0) return {};
   const std::vector<int> offsets = offsets_of(s);
   std::vector<int> shifts{0};
   for (int e = 0; e < s.experts; ++e)
@@ -761,7 +859,7 @@ float run(const Shape& s, bool check, bool copies) {
   a.atoms = m.w, a.tiles = m.tiles, a.y = m.y, a.k_blocks = kb, a.outputs = s.outputs,
   a.columns = columns;
   a.second = s.gated ? s.outputs / 2 : S::kHalf, a.half = s.gated ? S::kHalf : S::kOutputs,
-  a.gated = s.gated, a.copies = copies;
+  a.gated = s.gated, a.copies = options.copies, a.store = options.store, a.cycles = m.cycles;
   // Of an expert, groups of tiles of tokens that touch 2,048 rows meet one tile of outputs after
   // another.
   std::vector<int4> tiles;
@@ -808,79 +906,86 @@ float run(const Shape& s, bool check, bool copies) {
         S::kLayout, m.worst);
     float worst;
     CHECK(cudaMemcpy(&worst, m.worst, 4, cudaMemcpyDeviceToHost));
-    return worst;
+    return {0, 0, 0, worst};
   }
-  constexpr int kTimes = 7;
-  std::vector<cudaEvent_t> events(kTimes + 1);
+  // Alone, after a rest, and one after another: then power bounds the clock.
+  usleep(20000);
+  cudaEvent_t events[7];
   for (auto& event : events) CHECK(cudaEventCreate(&event));
-  for (int i = 0; i <= kTimes; ++i) {
-    if (i > 0) CHECK(cudaLaunchKernelEx(&config, gemm<S>, a));
+  const auto launch = [&](int times) {
+    for (int i = 0; i < times; ++i) CHECK(cudaLaunchKernelEx(&config, gemm<S>, a));
+  };
+  const auto us = [&](int from, int to) {
+    float ms = 0;
+    CHECK(cudaEventSynchronize(events[to]));
+    CHECK(cudaEventElapsedTime(&ms, events[from], events[to]));
+    return ms * 1000;
+  };
+  for (int i = 0; i < 5; ++i) {
+    if (i > 0) launch(1);
+    CHECK(cudaMemsetAsync(m.cycles, 0, 8));
     CHECK(cudaEventRecord(events[i]));
   }
-  CHECK(cudaDeviceSynchronize());
-  std::vector<float> times(kTimes);
-  for (int i = 0; i < kTimes; ++i) CHECK(cudaEventElapsedTime(&times[i], events[i], events[i + 1]));
+  launch(1);
+  CHECK(cudaEventRecord(events[5]));
+  std::vector<float> times;
+  for (int i = 1; i < 5; ++i) times.push_back(us(i, i + 1));
+  std::sort(times.begin(), times.end());
+  unsigned long long cycles = 0;
+  CHECK(cudaMemcpy(&cycles, m.cycles, 8, cudaMemcpyDeviceToHost));
+  const int more = std::max(6, static_cast<int>(20000 / times[1]));
+  launch(more);
+  CHECK(cudaEventRecord(events[5]));
+  launch(more);
+  CHECK(cudaEventRecord(events[6]));
+  const float sustained = us(5, 6) / more;
   for (auto& event : events) CHECK(cudaEventDestroy(event));
-  std::sort(times.begin() + 1, times.end());  // the first one warms up
-  return times[1 + (kTimes - 1) / 2] * 1000;
+  return {(times[1] + times[2]) / 2, sustained, static_cast<float>(cycles), 0};
 }
 
 struct Entry {
   const char* name;
-  float (*run)(const Shape&, bool, bool);
-  bool exact, copies;
+  Result (*run)(const Shape&, bool, const Options&);
+  Options options;
+  bool exact;
 };
 template <class S>
-constexpr Entry entry(const char* name, bool copies = true) {
-  return {name, run<S>, S::kWork != Work::kSumsOnly && S::kWork != Work::kCopiesOnly && copies,
-          copies};
+constexpr Entry entry(const char* name, int store = 2, bool copies = true) {
+  return {name, run<S>, {copies, store}, S::kWork <= Work::kPipelined && copies && store > 0};
 }
-constexpr Layout kR = Layout::kRows, kA = Layout::kAtoms, kP = Layout::kPanels;
+constexpr Layout kR = Layout::kRows, kP = Layout::kPanels;
 const Entry kEntries[] = {
     // math warpgroups, waves, chunks, n, layout, tokens from registers, cluster, work
-    entry<Structure<2, 1, 2, 128, kP, true, 1, Work::kPromote>>("128x256 panels reg (15)"),
-    entry<Structure<2, 1, 2, 128, kP, false, 1, Work::kPromote>>("128x256 panels"),
-    entry<Structure<2, 1, 2, 128, kR, true, 1, Work::kPromote>>("128x256 rows reg"),
-    entry<Structure<2, 1, 2, 128, kR, false, 1, Work::kPromote>>("128x256 rows"),
-    entry<Structure<2, 1, 2, 128, kA, false, 1, Work::kPromote>>("128x256 atoms"),
-    entry<Structure<2, 1, 2, 128, kR, false, 2, Work::kPromote>>("128x256 rows x2"),
-    entry<Structure<2, 1, 2, 128, kP, false, 2, Work::kPromote>>("128x256 panels x2"),
-    entry<Structure<2, 1, 2, 128, kP, true, 2, Work::kPromote>>("128x256 panels reg x2"),
-    entry<Structure<2, 1, 2, 128, kP, false, 2, Work::kPromote, true>>("128x256 panels w2"),
-    entry<Structure<2, 1, 2, 128, kP, true, 2, Work::kPromote, true>>("128x256 panels reg w2"),
-    entry<Structure<2, 1, 2, 128, kR, true, 2, Work::kPromote>>("128x256 rows reg x2"),
-    entry<Structure<2, 1, 1, 128, kR, false, 1, Work::kPromote>>("128x128 rows"),
-    entry<Structure<2, 1, 1, 128, kR, false, 2, Work::kPromote>>("128x128 rows x2"),
-    entry<Structure<2, 1, 1, 128, kA, false, 2, Work::kPromote>>("128x128 atoms x2"),
-    entry<Structure<2, 1, 1, 128, kR, false, 2, Work::kTurns>>("128x128 rows x2 turns"),
-    entry<Structure<2, 1, 1, 128, kR, false, 2, Work::kStagger>>("128x128 rows x2 stagger"),
-    entry<Structure<2, 1, 2, 128, kP, true, 1, Work::kStagger>>("(15) stagger"),
-    entry<Structure<2, 2, 1, 128, kR, false, 2, Work::kStagger>>("256x128 rows x2 stagger"),
-    entry<Structure<2, 1, 1, 128, kR, false, 1, Work::kPipelined>>("128x128 rows pipelined"),
-    entry<Structure<2, 1, 1, 128, kR, false, 2, Work::kPipelined>>("128x128 rows x2 pipelined"),
-    entry<Structure<2, 1, 2, 96, kR, false, 2, Work::kPipelined>>("128x192 2x96 x2 pipelined"),
-    entry<Structure<2, 1, 2, 64, kR, true, 2, Work::kPipelined>>("128x128 2x64 reg x2 pipelined"),
-    entry<Structure<2, 1, 1, 192, kR, false, 1, Work::kPromote>>("128x192 rows"),
-    entry<Structure<2, 1, 1, 192, kR, false, 2, Work::kPromote>>("128x192 rows x2"),
-    entry<Structure<2, 2, 1, 128, kR, false, 1, Work::kPromote>>("256x128 rows"),
-    entry<Structure<2, 2, 1, 128, kR, false, 2, Work::kPromote>>("256x128 rows x2"),
-    entry<Structure<3, 1, 1, 128, kR, false, 1, Work::kPromote>>("192x128 rows 3wg"),
-    entry<Structure<3, 1, 1, 128, kR, false, 2, Work::kPromote>>("192x128 rows 3wg x2"),
-    entry<Structure<3, 1, 1, 128, kR, false, 2, Work::kPromote>>("192x128 3wg x2 no copies", false),
-    entry<Structure<2, 1, 1, 128, kR, false, 2, Work::kPromote>>("128x128 x2 no copies", false),
-    entry<Structure<2, 1, 2, 128, kP, true, 1, Work::kPromote>>("(15) no copies", false),
-    entry<Structure<2, 1, 1, 128, kR, false, 2, Work::kPipelined>>("128x128 x2 pipelined no copies",
-                                                                   false),
-    entry<Structure<2, 2, 1, 128, kR, false, 2, Work::kSumsOnly>>("256x128 x2 no prom. no copies",
+    entry<Structure<2, 1, 2, 128, kP, true, 1, Work::kPromote>>("(15), stores of registers", 1),
+    entry<Structure<2, 1, 2, 128, kP, true, 1, Work::kPromote>>("(15)"),
+    entry<Structure<2, 1, 2, 128, kP, false, 1, Work::kPromote>>("panels, stores of registers", 1),
+    entry<Structure<2, 1, 2, 128, kP, false, 1, Work::kPromote>>("panels"),
+    entry<Structure<2, 1, 2, 128, kP, false, 1, Work::kPromote>>("panels, no stores", 0),
+    entry<Structure<2, 1, 2, 128, kR, false, 1, Work::kPromote>>("rows"),
+    entry<Structure<2, 1, 2, 128, kR, false, 2, Work::kPromote>>("rows x2"),
+    entry<Structure<2, 1, 2, 128, kP, false, 2, Work::kPromote>>("panels x2"),
+    entry<Structure<2, 1, 2, 128, kP, false, 2, Work::kPromote, true>>("panels w2"),
+    entry<Structure<2, 1, 1, 128, kR, false, 1, Work::kPromote>>("128x128"),
+    entry<Structure<2, 1, 1, 128, kR, false, 2, Work::kPromote>>("128x128 x2"),
+    entry<Structure<2, 1, 1, 128, kR, false, 2, Work::kStagger>>("128x128 x2 stagger"),
+    entry<Structure<2, 1, 1, 128, kR, false, 2, Work::kPipelined>>("128x128 x2 pipelined"),
+    entry<Structure<2, 1, 1, 192, kR, false, 1, Work::kPromote>>("128x192"),
+    entry<Structure<2, 2, 1, 128, kR, false, 1, Work::kPromote>>("256x128"),
+    entry<Structure<2, 2, 1, 128, kR, false, 2, Work::kPromote>>("256x128 x2"),
+    entry<Structure<3, 1, 1, 128, kR, false, 1, Work::kPromote>>("192x128 3wg"),
+    entry<Structure<3, 1, 1, 128, kR, false, 2, Work::kPromote>>("192x128 3wg x2"),
+    entry<Structure<2, 1, 2, 128, kP, false, 1, Work::kWaits>>("panels, waits", 0),
+    entry<Structure<2, 1, 2, 128, kP, false, 1, Work::kBeside>>("panels, beside", 0),
+    entry<Structure<2, 1, 2, 128, kP, false, 1, Work::kSumsOnly>>("panels, no promotion", 0),
+    entry<Structure<3, 1, 1, 128, kR, false, 1, Work::kWaits>>("192x128 3wg, waits"),
+    entry<Structure<2, 1, 2, 128, kP, false, 1, Work::kPromote>>("panels, no copies", 0, false),
+    entry<Structure<2, 1, 2, 128, kP, false, 1, Work::kWaits>>("panels, waits, no copies", 0,
+                                                               false),
+    entry<Structure<2, 1, 2, 128, kP, false, 1, Work::kBeside>>("panels, beside, no copies", 0,
+                                                                false),
+    entry<Structure<2, 1, 2, 128, kP, false, 1, Work::kSumsOnly>>("panels, no prom., no copies", 0,
                                                                   false),
-    entry<Structure<2, 2, 1, 128, kR, false, 2, Work::kPromote>>("256x128 x2 no copies", false),
-    entry<Structure<2, 2, 1, 128, kR, false, 2, Work::kSumsOnly>>("256x128 x2 no promotion"),
-    entry<Structure<2, 1, 2, 128, kR, false, 2, Work::kSumsOnly>>("128x256 x2 no promotion"),
-    entry<Structure<2, 1, 2, 128, kR, false, 1, Work::kSumsOnly>>("128x256 no promotion"),
-    entry<Structure<3, 1, 1, 128, kR, false, 2, Work::kSumsOnly>>("192x128 3wg x2 no promotion"),
-    entry<Structure<2, 1, 2, 128, kP, true, 1, Work::kCopiesOnly>>("(15) copies only"),
-    entry<Structure<2, 2, 1, 128, kR, false, 2, Work::kCopiesOnly>>("256x128 x2 copies only"),
-    entry<Structure<2, 1, 1, 128, kR, false, 2, Work::kCopiesOnly>>("128x128 x2 copies only"),
+    entry<Structure<2, 1, 2, 128, kP, false, 1, Work::kCopiesOnly>>("panels, copies only", 0),
 };
 
 // Where a child process stands. A structure that fails or hangs ends its process; the next one goes
@@ -905,6 +1010,7 @@ void allocate() {
   CHECK(cudaMalloc(&m.tiles, 4 << 20));
   CHECK(cudaMalloc(&m.offsets, 4096));
   CHECK(cudaMalloc(&m.shifts, 4096));
+  CHECK(cudaMalloc(&m.cycles, 8));
   fill_codes<<<2048, 256>>>(m.x, tokens, 1);
   fill_codes<<<2048, 256>>>(m.w, weights, 2);
   CHECK(cudaDeviceSynchronize());
@@ -926,12 +1032,16 @@ void measure(Progress& at, bool check, const std::string& only, const std::strin
       alarm(15);
       std::printf("  %-31s", e.name);
       std::fflush(stdout);
-      const float value = e.run(s, check, e.copies);
-      const double rate = value > 0 ? 2.0 * s.tokens_rows * s.k * s.outputs / value * 1e-6 : 0;
+      const Result r = e.run(s, check, e.options);
+      const double operations = 2.0 * s.tokens_rows * s.k * s.outputs;
       if (check)
-        std::printf(" %.1e\n", value);
+        std::printf(" %.1e\n", r.error);
+      else if (r.us == 0)
+        std::printf(" -\n");
       else
-        std::printf(" %8.1f us %7.0f TFLOP/s %5.1f %%\n", value, rate, rate / 18.10);
+        std::printf(" %8.1f us %5.0f TFLOP/s %5.2f GHz %5.1f %% of cycles  %8.1f us sustained\n",
+                    r.us, operations / r.us * 1e-6, r.cycles / r.us * 1e-3,
+                    operations / (r.cycles * m.sms * 8192) * 100, r.sustained);
       std::fflush(stdout);
     }
   }
