@@ -703,7 +703,7 @@ __global__ void __launch_bounds__(S::kThreads, 1) gemm(const __grid_constant__ A
 }
 
 // Bytes of e4m3 like those of normal values that were quantized in groups: largest magnitude 448.
-__global__ void fill_codes(uint8_t* to, int64_t count, uint32_t seed) {
+__global__ void fill_codes(uint8_t* to, int64_t count, uint32_t seed, bool bits) {
   for (int64_t i = blockIdx.x * int64_t{blockDim.x} + threadIdx.x; i < count;
        i += int64_t{gridDim.x} * blockDim.x) {
     uint32_t h = static_cast<uint32_t>(i) * 2654435761u ^ static_cast<uint32_t>(i >> 32) ^ seed;
@@ -712,7 +712,7 @@ __global__ void fill_codes(uint8_t* to, int64_t count, uint32_t seed) {
       h ^= h >> 15, h *= 0x2c1b3c6du, h ^= h >> 12;
       sum += static_cast<float>(h & 0xffff) / 65536.0f - 0.5f;
     }
-    to[i] = __nv_fp8_e4m3(sum * (448.0f / 2.4f) * 1.1f).__x;
+    to[i] = bits ? h & 0xbf : __nv_fp8_e4m3(sum * (448.0f / 2.4f) * 1.1f).__x;
   }
 }
 __global__ void fill_scales(float* to, int count, float about) {
@@ -995,7 +995,7 @@ struct Progress {
   bool done, failed[64];
 };
 
-void allocate() {
+void allocate(bool bits) {
   CHECK(cudaSetDevice(0));
   cudaDeviceProp properties;
   CHECK(cudaGetDeviceProperties(&properties, 0));
@@ -1011,14 +1011,15 @@ void allocate() {
   CHECK(cudaMalloc(&m.offsets, 4096));
   CHECK(cudaMalloc(&m.shifts, 4096));
   CHECK(cudaMalloc(&m.cycles, 8));
-  fill_codes<<<2048, 256>>>(m.x, tokens, 1);
-  fill_codes<<<2048, 256>>>(m.w, weights, 2);
+  fill_codes<<<2048, 256>>>(m.x, tokens, 1, bits);
+  fill_codes<<<2048, 256>>>(m.w, weights, 2, bits);
   CHECK(cudaDeviceSynchronize());
   std::printf("%s, %d SMs\n", properties.name, m.sms);
 }
 
-void measure(Progress& at, bool check, const std::string& only, const std::string& prefix) {
-  allocate();
+void measure(Progress& at, bool check, bool bits, const std::string& only,
+             const std::string& prefix) {
+  allocate(bits);
   const auto shapes = check ? std::vector<Shape>(std::begin(kChecks), std::end(kChecks))
                             : std::vector<Shape>(std::begin(kShapes), std::end(kShapes));
   for (; at.shape < static_cast<int>(shapes.size()); ++at.shape, at.structure = 0) {
@@ -1056,14 +1057,14 @@ int main(int argc, char** argv) {
       mmap(nullptr, sizeof(Progress), PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
   Progress& at = *new (shared) Progress{};
   if (only != "") {  // under a profiler: no other process
-    measure(at, false, only, prefix);
+    measure(at, false, false, only, prefix);
     return 0;
   }
   while (!at.done) {
     std::fflush(stdout);
     const pid_t child = fork();
     if (child == 0) {
-      measure(at, mode == "check", only, prefix);
+      measure(at, mode == "check", mode == "bits", only, prefix);
       std::fflush(stdout);
       _exit(0);
     }
