@@ -50,7 +50,7 @@ constexpr int kMostShared = 227 * 1024;
 
 /// kWaves x kChunks products of 64 tokens and kN outputs for each of kGroups math warpgroups.
 template <int kGroups_, int kWaves_, int kChunks_, int kN_, Layout kLayout_, bool kRegisters_,
-          int kCluster_, Work kWork_, bool kSharesWeights_ = false>
+          int kCluster_, Work kWork_, bool kSharesWeights_ = false, bool kOtherBanks_ = false>
 struct Structure {
   static constexpr int kGroups = kGroups_, kWaves = kWaves_, kChunks = kChunks_, kN = kN_,
                        kCluster = kCluster_;
@@ -65,7 +65,7 @@ struct Structure {
   static constexpr int kFit = (kMostShared - 1024 - kStaged) / kStageBytes;
   static constexpr int kStages = kFit < 8 ? kFit : 8;
   // A cluster shares weights of two tiles of tokens, or tokens of two tiles of outputs.
-  static constexpr bool kSharesWeights = kSharesWeights_;
+  static constexpr bool kSharesWeights = kSharesWeights_, kOtherBanks = kOtherBanks_;
   static constexpr int kAcross = kSharesWeights ? 1 : kCluster, kDown = kCluster / kAcross;
   static constexpr int kShared = 1024 + kStages * kStageBytes + kStaged;
   static constexpr int kThreads = 128 * (kGroups + 1);
@@ -473,6 +473,21 @@ struct Math {
         }
       }
       ring.advance();
+    }
+    if constexpr (S::kOtherBanks) want_other_banks();
+  }
+  // A total in the bank of its sum slows products. These stores never run, but ptxas pairs
+  // registers for them.
+  __device__ __forceinline__ void want_other_banks() const {
+    const int never = a.k_blocks < 0;
+#pragma unroll
+    for (int i = 0; i < S::kWaves * S::kChunks * kSums; i += 2) {
+      const float(&sums)[kSums] = total[i / kSums / S::kChunks][i / kSums % S::kChunks];
+      asm volatile(
+          "{\n.reg .pred p;\nsetp.ne.b32 p, %0, 0;\n@p st.shared.v2.f32 [%1], {%2, %3};\n}" ::"r"(
+              never),
+          "r"(shared.base), "f"(sums[i % kSums + 1]), "f"(sums[i % kSums])
+          : "memory");
     }
   }
   // Products of a part of the outputs are on their way while those of the part before are promoted.
@@ -954,38 +969,25 @@ constexpr Entry entry(const char* name, int store = 2, bool copies = true) {
   return {name, run<S>, {copies, store}, S::kWork <= Work::kPipelined && copies && store > 0};
 }
 constexpr Layout kR = Layout::kRows, kP = Layout::kPanels;
+template <bool kRegisters, Layout kLayout, int kCluster>
+using Wide = Structure<2, 1, 2, 128, kLayout, kRegisters, kCluster, Work::kPromote, false, true>;
 const Entry kEntries[] = {
     // math warpgroups, waves, chunks, n, layout, tokens from registers, cluster, work
     entry<Structure<2, 1, 2, 128, kP, true, 1, Work::kPromote>>("(15), stores of registers", 1),
     entry<Structure<2, 1, 2, 128, kP, true, 1, Work::kPromote>>("(15)"),
-    entry<Structure<2, 1, 2, 128, kP, false, 1, Work::kPromote>>("panels, stores of registers", 1),
+    entry<Wide<true, kP, 1>>("(15), banks"),
     entry<Structure<2, 1, 2, 128, kP, false, 1, Work::kPromote>>("panels"),
-    entry<Structure<2, 1, 2, 128, kP, false, 1, Work::kPromote>>("panels, no stores", 0),
-    entry<Structure<2, 1, 2, 128, kR, false, 1, Work::kPromote>>("rows"),
-    entry<Structure<2, 1, 2, 128, kR, false, 2, Work::kPromote>>("rows x2"),
-    entry<Structure<2, 1, 2, 128, kP, false, 2, Work::kPromote>>("panels x2"),
-    entry<Structure<2, 1, 2, 128, kP, false, 2, Work::kPromote, true>>("panels w2"),
-    entry<Structure<2, 1, 1, 128, kR, false, 1, Work::kPromote>>("128x128"),
-    entry<Structure<2, 1, 1, 128, kR, false, 2, Work::kPromote>>("128x128 x2"),
-    entry<Structure<2, 1, 1, 128, kR, false, 2, Work::kStagger>>("128x128 x2 stagger"),
-    entry<Structure<2, 1, 1, 128, kR, false, 2, Work::kPipelined>>("128x128 x2 pipelined"),
-    entry<Structure<2, 1, 1, 192, kR, false, 1, Work::kPromote>>("128x192"),
-    entry<Structure<2, 2, 1, 128, kR, false, 1, Work::kPromote>>("256x128"),
-    entry<Structure<2, 2, 1, 128, kR, false, 2, Work::kPromote>>("256x128 x2"),
-    entry<Structure<3, 1, 1, 128, kR, false, 1, Work::kPromote>>("192x128 3wg"),
-    entry<Structure<3, 1, 1, 128, kR, false, 2, Work::kPromote>>("192x128 3wg x2"),
+    entry<Wide<false, kP, 1>>("panels, banks"),
+    entry<Wide<false, kP, 1>>("panels, banks, no stores", 0),
+    entry<Wide<false, kR, 1>>("rows, banks"),
+    entry<Wide<false, kR, 2>>("rows x2, banks"),
+    entry<Wide<false, kP, 2>>("panels x2, banks"),
+    entry<Structure<3, 1, 1, 128, kR, false, 2, Work::kPromote, false, true>>(
+        "192x128 3wg x2, banks"),
+    entry<Structure<2, 2, 1, 128, kR, false, 1, Work::kPromote, false, true>>("256x128, banks"),
+    entry<Structure<2, 1, 1, 128, kR, false, 1, Work::kPromote, false, true>>("128x128, banks"),
     entry<Structure<2, 1, 2, 128, kP, false, 1, Work::kWaits>>("panels, waits", 0),
     entry<Structure<2, 1, 2, 128, kP, false, 1, Work::kBeside>>("panels, beside", 0),
-    entry<Structure<2, 1, 2, 128, kP, false, 1, Work::kSumsOnly>>("panels, no promotion", 0),
-    entry<Structure<3, 1, 1, 128, kR, false, 1, Work::kWaits>>("192x128 3wg, waits"),
-    entry<Structure<2, 1, 2, 128, kP, false, 1, Work::kPromote>>("panels, no copies", 0, false),
-    entry<Structure<2, 1, 2, 128, kP, false, 1, Work::kWaits>>("panels, waits, no copies", 0,
-                                                               false),
-    entry<Structure<2, 1, 2, 128, kP, false, 1, Work::kBeside>>("panels, beside, no copies", 0,
-                                                                false),
-    entry<Structure<2, 1, 2, 128, kP, false, 1, Work::kSumsOnly>>("panels, no prom., no copies", 0,
-                                                                  false),
-    entry<Structure<2, 1, 2, 128, kP, false, 1, Work::kCopiesOnly>>("panels, copies only", 0),
 };
 
 // Where a child process stands. A structure that fails or hangs ends its process; the next one goes

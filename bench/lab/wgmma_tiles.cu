@@ -422,7 +422,11 @@ void measure(const LayerShape& s, const std::vector<int>& all_tokens, bool old) 
     Gemm gemm(s.experts, second ? s.hidden : 2 * s.intermediate, second ? s.intermediate : s.hidden,
               !second, false);
     for (int m : all_tokens) {
+#ifdef MORACLE_PERMUTED  // tokens of GEMM 1 lie in the order of the rows
+      const int rows = m * s.top_k, x_rows = rows;
+#else
       const int rows = m * s.top_k, x_rows = second ? rows : m;
+#endif
       Memory x(x_rows * gemm.args.x_stride);
       Memory scales(int64_t{x_rows} * gemm.args.x_groups.count * 4);
       Memory y(int64_t{rows} * gemm.args.columns * 2);
@@ -443,7 +447,7 @@ void measure(const LayerShape& s, const std::vector<int>& all_tokens, bool old) 
       must(cudaDeviceSynchronize());
       std::printf("%-22s %-8s M=%-5d gemm%d", kName, s.name, m, second ? 2 : 1);
       const auto set = [&](int i) {
-        gemm.set_rows(x, scales, second ? nullptr : tokens[i].get(), *offsets[i], rows, y);
+        gemm.set_rows(x, scales, x_rows == rows ? nullptr : tokens[i].get(), *offsets[i], rows, y);
       };
       for (const WgmmaKernel& kernel : kernels()) {
         const int mean = rows / s.experts;

@@ -21,7 +21,7 @@ class TokenEpilogue {
       : a_(args), shared_(shared), info_(info), panels_(args, info.tile) {}
 
   __device__ __forceinline__ void store_all(const Sums& sums) const {
-    if (has_lines()) {
+    if (!a_.gated) {
       store_lines(sums);
       return;
     }
@@ -29,7 +29,7 @@ class TokenEpilogue {
 #pragma unroll
     for (int i = 0; i < 2; ++i) {
       const bool there = first + 8 * i < info_.tile.rows;
-      if (a_.gated && a_.y_scales != nullptr)
+      if (a_.y_scales != nullptr)
         store_codes(sums, i, first + 8 * i, there);  // lanes exchange values: all lanes call
       else if (there)
         store_token(sums, i, first + 8 * i);
@@ -39,16 +39,13 @@ class TokenEpilogue {
  private:
   static constexpr int kLinePanels = 4;  // of 128 bytes
 
-  __device__ bool has_lines() const {
-    return !a_.gated && a_.columns % (16 * kLinePanels) == 0 && a_.y.stride % 8 == 0 &&
-           reinterpret_cast<uintptr_t>(a_.y.data) % 16 == 0;
-  }
   // A lane has 8 bytes of each panel, so stores from registers touch eight lines each. Through
   // shared memory they write whole lines.
   __device__ __forceinline__ void store_lines(const Sums& sums) const {
     const int warp = static_cast<int>(threadIdx.x / 32), lane = static_cast<int>(threadIdx.x % 32);
     uint8_t* const staged = shared_.staged(warp);
     auto* const y = static_cast<uint16_t*>(a_.y.data);
+    const bool aligned = a_.y.stride % 8 == 0 && reinterpret_cast<uintptr_t>(y) % 16 == 0;
 #pragma unroll
     for (int first = 0; first < Tile::kAllPanels; first += kLinePanels) {
       if (!panels_.there(first)) break;
@@ -57,6 +54,7 @@ class TokenEpilogue {
         const int row = lane_row() + 8 * i;
 #pragma unroll
         for (int p = 0; p < kLinePanels; ++p) {
+          if (!panels_.there(first + p)) continue;
           const float4 four = value(sums, first + p, i);
           *reinterpret_cast<uint2*>(vector(staged, row, 2 * p + lane_col() / 2) +
                                     lane_col() % 2 * 8) = {
@@ -69,10 +67,18 @@ class TokenEpilogue {
       for (int i = 0; i < 4; ++i) {
         const int row = 4 * i + lane / 8, token = warp * 16 + row;
         const uint4 eight = *reinterpret_cast<const uint4*>(vector(staged, row, lane % 8));
+        const int column = panels_[first] * 16 + lane % 8 * 8, left = a_.columns - column;
         if (token >= info_.tile.rows) continue;
-        uint16_t* const to =
-            y + (info_.tile.first_row + token) * a_.y.stride + panels_[first] * 16 + lane % 8 * 8;
-        *reinterpret_cast<uint4*>(to) = eight;
+        uint16_t* const to = y + (info_.tile.first_row + token) * a_.y.stride + column;
+        if (aligned && left >= 8) {
+          *reinterpret_cast<uint4*>(to) = eight;
+          continue;
+        }
+        const uint32_t pairs[] = {eight.x, eight.y, eight.z, eight.w};
+#pragma unroll
+        for (int pair = 0; pair < 4; ++pair) {
+          if (2 * pair < left) *reinterpret_cast<uint32_t*>(to + 2 * pair) = pairs[pair];
+        }
       }
       __syncwarp();
     }
@@ -84,13 +90,6 @@ class TokenEpilogue {
 
   __device__ __forceinline__ void store_token(const Sums& sums, int i, int row) const {
     auto* const y = static_cast<uint16_t*>(a_.y.data) + (info_.tile.first_row + row) * a_.y.stride;
-    if (!a_.gated) {
-#pragma unroll
-      for (int q = 0; q < Tile::kAllPanels; ++q) {
-        if (panels_.there(q)) store(y + panels_[q] * 16, panels_[q], value(sums, q, i));
-      }
-      return;
-    }
 #pragma unroll
     for (int q = 0; q < Tile::kHalf; ++q) {
       if (!panels_.there(q)) continue;
