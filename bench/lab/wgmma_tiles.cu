@@ -85,6 +85,10 @@ constexpr Values kWeights = Values::kE4m3, kX = Values::kBf16;
 const char* const kName = "fp8-w8a8-block128x128, tokens";
 using Tested = SchemeOf<Fp8Fp8Operand<true>, Fp8Tokens, 4, 128>;
 constexpr Values kWeights = Values::kE4m3, kX = Values::kE4m3;
+#elif MORACLE_SCHEME == 12
+const char* const kName = "fp8-w8a8-block128x128, plain";
+using Tested = SchemeOf<Fp8Fp8Operand<true>, Fp8PlainTokens, 4, 128>;
+constexpr Values kWeights = Values::kE4m3, kX = Values::kE4m3;
 #elif MORACLE_SCHEME == 10
 const char* const kName = "f16";
 using Tested = SchemeOf<F16Operand, F16Wgmma, 2, 0>;
@@ -111,7 +115,7 @@ std::span<const WgmmaKernel> kernels() {
 }
 // kM of each kernel: gated layers need 2.
 bool gates(const WgmmaKernel& kernel) {
-  return kernel.outputs == 256;
+  return kernel.outputs == 256 && !kStoresLines<New>;
 }
 
 struct LayerShape {

@@ -21,23 +21,26 @@ class TokenEpilogue {
       : a_(args), shared_(shared), info_(info), panels_(args, info.tile) {}
 
   __device__ __forceinline__ void store_all(const Sums& sums) const {
-    if (!a_.gated) {
+    if constexpr (kStoresLines<Operand>)
       store_lines(sums);
-      return;
-    }
+    else
+      store_tokens(sums);
+  }
+
+ private:
+  static constexpr int kLinePanels = 4;  // of 128 bytes
+
+  __device__ __forceinline__ void store_tokens(const Sums& sums) const {
     const int first = static_cast<int>(threadIdx.x / 32) * 16 + lane_row();
 #pragma unroll
     for (int i = 0; i < 2; ++i) {
       const bool there = first + 8 * i < info_.tile.rows;
-      if (a_.y_scales != nullptr)
+      if (a_.gated && a_.y_scales != nullptr)
         store_codes(sums, i, first + 8 * i, there);  // lanes exchange values: all lanes call
       else if (there)
         store_token(sums, i, first + 8 * i);
     }
   }
-
- private:
-  static constexpr int kLinePanels = 4;  // of 128 bytes
 
   // A lane has 8 bytes of each panel, so stores from registers touch eight lines each. Through
   // shared memory they write whole lines.
@@ -90,6 +93,13 @@ class TokenEpilogue {
 
   __device__ __forceinline__ void store_token(const Sums& sums, int i, int row) const {
     auto* const y = static_cast<uint16_t*>(a_.y.data) + (info_.tile.first_row + row) * a_.y.stride;
+    if (!a_.gated) {
+#pragma unroll
+      for (int q = 0; q < Tile::kAllPanels; ++q) {
+        if (panels_.there(q)) store(y + panels_[q] * 16, panels_[q], value(sums, q, i));
+      }
+      return;
+    }
 #pragma unroll
     for (int q = 0; q < Tile::kHalf; ++q) {
       if (!panels_.there(q)) continue;

@@ -1,11 +1,12 @@
 // Mainloop of a consumer warpgroup for tiles whose tokens are the rows of the product: 64 tokens
-// times all outputs of the tile, and wgmma reads both from shared memory. So the scales of a token,
-// and of 128 outputs, are a few scalars of a thread. Tokens in registers were 5 % slower
-// (bench/lab/fp8_blocks.md).
+// times all outputs of the tile, which wgmma reads from shared memory. So the scales of a token,
+// and of 128 outputs, are a few scalars of a thread. Tokens come from registers, or where whole
+// lines are stored from shared memory.
 #pragma once
 
 #include "kernels/cuda/gemm_sm90/wgmma_args.h"
 #include "kernels/cuda/gemm_sm90/wgmma_tile.cuh"
+#include "kernels/cuda/ptx/ldmatrix.cuh"
 #include "kernels/cuda/ptx/mbarrier.cuh"
 #include "kernels/cuda/ptx/shared_memory.cuh"
 #include "kernels/cuda/ptx/wgmma.cuh"
@@ -34,9 +35,11 @@ class TokenMainloop {
       for (float& sum : chunk) sum = 0;
     }
     float partial[kWidth / 2];
+    uint32_t x[kSteps][4];
     for (int first = 0; first < a_.blocks; first += Tile::kBlocks) {
       if (first > 0) mbarrier_wait(shared_.full(ring_.slot), ring_.parity);
-      multiply(partial, 0);
+      if constexpr (!kTokensShared) read_tokens(x);
+      multiply(partial, x, 0);
       const Factors factors(shared_.stage(ring_.slot));
 #pragma unroll
       for (int p = 0; p < kChunks; ++p) {
@@ -47,10 +50,10 @@ class TokenMainloop {
           ring_.advance();
         }
         promote(total[p], partial, factors.of[p]);
-        if (p < kChunks - 1) multiply(partial, p + 1);
+        if (p < kChunks - 1) multiply(partial, x, p + 1);
       }
     }
-    want_other_banks();
+    if constexpr (kTokensShared) want_other_banks();
   }
 
   /// Skips the stages of a tile that has no tokens for this warpgroup.
@@ -63,10 +66,10 @@ class TokenMainloop {
   }
 
  private:
+  static constexpr bool kTokensShared = kStoresLines<Operand>;
   static constexpr int kSteps = Tile::kBlocks;                       // 32 columns each
   static constexpr int kStepBytes = kTmaPanels * Tile::kBlockBytes;  // of a TMA tile of weights
-  static_assert(kWidth == 16 * kTmaPanels && Operand::kXBytes == 1 && kSteps * 32 == 128);
-  static_assert(Operand::kProducts == WgmmaTypes::kFp8);
+  static_assert(kWidth == 16 * kTmaPanels && Operand::kXBytes == 1);
 
   // The factors of the sums of the lane's two tokens and each TMA tile.
   struct Factors {
@@ -85,19 +88,33 @@ class TokenMainloop {
     return static_cast<int>(threadIdx.x / 32) * 16 + lane_row();
   }
 
-  // Weights lie as [tile][k-block][panel][2 · 8 outputs][2 · 16 columns].
-  // Tokens lie in rows of 128 bytes, swizzled as the producer stores them.
-  __device__ __forceinline__ void multiply(float (&sum)[kWidth / 2], int tile) const {
+  // Rows of 128 bytes, swizzled as the producer stores them.
+  __device__ __forceinline__ void read_tokens(uint32_t (&x)[kSteps][4]) const {
+    const int lane = static_cast<int>(threadIdx.x % 32);
+    const int row = static_cast<int>(threadIdx.x / 32) * 16 + lane % 16;
+    const uint8_t* const from = shared_.stage(ring_.slot) + row * 128;
+#pragma unroll
+    for (int s = 0; s < kSteps; ++s)
+      ldmatrix_x4(x[s], from + (((2 * s + lane / 16) ^ (row % 8)) << 4));
+  }
+  __device__ uint64_t tokens() const {
     const auto group = static_cast<uint32_t>(threadIdx.x / 128);
-    const uint64_t x =
-        swizzled_descriptor(shared_address(shared_.stage(ring_.slot)) + group * 64 * 128);
+    return swizzled_descriptor(shared_address(shared_.stage(ring_.slot)) + group * 64 * 128);
+  }
+  // Weights lie as [tile][k-block][panel][2 · 8 outputs][2 · 16 columns].
+  __device__ __forceinline__ void multiply(float (&sum)[kWidth / 2], const uint32_t (&x)[kSteps][4],
+                                           int tile) const {
     const uint32_t codes = shared_address(shared_.stage(ring_.slot)) + Tile::kCodes;
     const uint64_t w = unswizzled_descriptor(codes + tile * kTmaPanels * Tile::kPanelBytes,
                                              Tile::kBlockBytes / 4, Tile::kBlockBytes / 2);
     wgmma_fence();
 #pragma unroll
-    for (int s = 0; s < kSteps; ++s)
-      wgmma_n128_fp8(sum, x + s * 32 / 16, w + s * kStepBytes / 16, s > 0);
+    for (int s = 0; s < kSteps; ++s) {
+      if constexpr (kTokensShared)
+        wgmma_n128_fp8(sum, tokens() + s * 32 / 16, w + s * kStepBytes / 16, s > 0);
+      else
+        wgmma<Operand::kProducts, kWidth>(sum, x[s], w + s * kStepBytes / 16, s > 0);
+    }
     wgmma_commit();
   }
   __device__ static __forceinline__ void promote(float (&to)[kWidth / 2],
@@ -108,9 +125,8 @@ class TokenMainloop {
   }
 
   // A product's sums lie in registers that follow one another, and registers of one parity share a
-  // bank. A total in the bank of its sum slows the products of the other warpgroup, by 8 % where
-  // most totals do. Stores of pairs, the odd total first, make ptxas choose the other bank; their
-  // predicate is false.
+  // bank. Where most totals are in the bank of their sums, products are slower. Stores of pairs,
+  // the odd total first, make ptxas choose the other bank; their predicate is false.
   __device__ __forceinline__ void want_other_banks() const {
     const int never = a_.blocks < 0 ? 1 : 0;
     const uint32_t nowhere = shared_address(shared_.base);
