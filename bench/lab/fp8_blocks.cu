@@ -2,10 +2,13 @@
 // 128 x 128, activations in groups of 128 columns. Tokens lie in expert order, so TMA loads them.
 // wgmma is issued by the math warpgroups; two warps of a third or fourth one copy.
 //
-//   nvcc -O3 -std=c++20 -gencode arch=compute_90a,code=sm_90a bench/lab/fp8_blocks.cu -lcuda -o
-//   fp8_blocks fp8_blocks check           every structure against sums in f32 fp8_blocks time
-//   [SHAPE]    all structures on all shapes, or on those whose name begins so fp8_blocks one
-//   STRUCTURE SHAPE
+// clang-format off
+//   nvcc -O3 -std=c++20 -gencode arch=compute_90a,code=sm_90a bench/lab/fp8_blocks.cu -lcuda -o fp8_blocks
+//   fp8_blocks check                every structure against sums in f32
+//   fp8_blocks time [SHAPE]         all structures on the shapes whose names begin so
+//   fp8_blocks bits [SHAPE]         the same with codes of random bits, as wgmma_tiles has
+//   fp8_blocks one STRUCTURE SHAPE  in one process, for a profiler
+// clang-format on
 #include <sys/mman.h>
 #include <sys/wait.h>
 #include <unistd.h>
@@ -969,25 +972,42 @@ constexpr Entry entry(const char* name, int store = 2, bool copies = true) {
   return {name, run<S>, {copies, store}, S::kWork <= Work::kPipelined && copies && store > 0};
 }
 constexpr Layout kR = Layout::kRows, kP = Layout::kPanels;
-template <bool kRegisters, Layout kLayout, int kCluster>
-using Wide = Structure<2, 1, 2, 128, kLayout, kRegisters, kCluster, Work::kPromote, false, true>;
 const Entry kEntries[] = {
     // math warpgroups, waves, chunks, n, layout, tokens from registers, cluster, work
     entry<Structure<2, 1, 2, 128, kP, true, 1, Work::kPromote>>("(15), stores of registers", 1),
     entry<Structure<2, 1, 2, 128, kP, true, 1, Work::kPromote>>("(15)"),
-    entry<Wide<true, kP, 1>>("(15), banks"),
+    entry<Structure<2, 1, 2, 128, kP, false, 1, Work::kPromote>>("panels, stores of registers", 1),
     entry<Structure<2, 1, 2, 128, kP, false, 1, Work::kPromote>>("panels"),
-    entry<Wide<false, kP, 1>>("panels, banks"),
-    entry<Wide<false, kP, 1>>("panels, banks, no stores", 0),
-    entry<Wide<false, kR, 1>>("rows, banks"),
-    entry<Wide<false, kR, 2>>("rows x2, banks"),
-    entry<Wide<false, kP, 2>>("panels x2, banks"),
-    entry<Structure<3, 1, 1, 128, kR, false, 2, Work::kPromote, false, true>>(
-        "192x128 3wg x2, banks"),
-    entry<Structure<2, 2, 1, 128, kR, false, 1, Work::kPromote, false, true>>("256x128, banks"),
-    entry<Structure<2, 1, 1, 128, kR, false, 1, Work::kPromote, false, true>>("128x128, banks"),
+    entry<Structure<2, 1, 2, 128, kP, false, 1, Work::kPromote>>("panels, no stores", 0),
+    entry<Structure<2, 1, 2, 128, kR, false, 1, Work::kPromote>>("rows"),
+    entry<Structure<2, 1, 2, 128, kR, false, 2, Work::kPromote>>("rows x2"),
+    entry<Structure<2, 1, 2, 128, kP, false, 2, Work::kPromote>>("panels x2"),
+    entry<Structure<2, 1, 2, 128, kP, false, 2, Work::kPromote, true>>("panels w2"),
+    entry<Structure<2, 1, 1, 128, kR, false, 1, Work::kPromote>>("128x128"),
+    entry<Structure<2, 1, 1, 128, kR, false, 2, Work::kPromote>>("128x128 x2"),
+    entry<Structure<2, 1, 1, 128, kR, false, 2, Work::kStagger>>("128x128 x2 stagger"),
+    entry<Structure<2, 1, 1, 128, kR, false, 2, Work::kPipelined>>("128x128 x2 pipelined"),
+    entry<Structure<2, 1, 1, 192, kR, false, 1, Work::kPromote>>("128x192"),
+    entry<Structure<2, 2, 1, 128, kR, false, 1, Work::kPromote>>("256x128"),
+    entry<Structure<2, 2, 1, 128, kR, false, 2, Work::kPromote>>("256x128 x2"),
+    entry<Structure<3, 1, 1, 128, kR, false, 1, Work::kPromote>>("192x128 3wg"),
+    entry<Structure<3, 1, 1, 128, kR, false, 2, Work::kPromote>>("192x128 3wg x2"),
     entry<Structure<2, 1, 2, 128, kP, false, 1, Work::kWaits>>("panels, waits", 0),
     entry<Structure<2, 1, 2, 128, kP, false, 1, Work::kBeside>>("panels, beside", 0),
+    entry<Structure<2, 1, 2, 128, kP, false, 1, Work::kSumsOnly>>("panels, no promotion", 0),
+    entry<Structure<3, 1, 1, 128, kR, false, 1, Work::kWaits>>("192x128 3wg, waits"),
+    entry<Structure<2, 1, 2, 128, kP, false, 1, Work::kPromote>>("panels, no copies", 0, false),
+    entry<Structure<2, 1, 2, 128, kP, false, 1, Work::kWaits>>("panels, waits, no copies", 0,
+                                                               false),
+    entry<Structure<2, 1, 2, 128, kP, false, 1, Work::kBeside>>("panels, beside, no copies", 0,
+                                                                false),
+    entry<Structure<2, 1, 2, 128, kP, false, 1, Work::kSumsOnly>>("panels, no prom., no copies", 0,
+                                                                  false),
+    entry<Structure<2, 1, 2, 128, kP, false, 1, Work::kCopiesOnly>>("panels, copies only", 0),
+    entry<Structure<2, 1, 2, 128, kP, true, 1, Work::kPromote, false, true>>("(15), banks"),
+    entry<Structure<2, 1, 2, 128, kP, false, 1, Work::kPromote, false, true>>("panels, banks"),
+    entry<Structure<2, 1, 2, 128, kR, false, 1, Work::kPromote, false, true>>("rows, banks"),
+    entry<Structure<2, 1, 2, 128, kR, false, 2, Work::kPromote, false, true>>("rows x2, banks"),
 };
 
 // Where a child process stands. A structure that fails or hangs ends its process; the next one goes
