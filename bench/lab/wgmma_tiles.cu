@@ -85,6 +85,10 @@ constexpr Values kWeights = Values::kE4m3, kX = Values::kBf16;
 const char* const kName = "fp8-w8a8-block128x128, tokens";
 using Tested = SchemeOf<Fp8Fp8Operand<true>, Fp8Tokens, 4, 128>;
 constexpr Values kWeights = Values::kE4m3, kX = Values::kE4m3;
+#elif MORACLE_SCHEME == 12
+const char* const kName = "fp8-w8a8-block128x128, plain";
+using Tested = SchemeOf<Fp8Fp8Operand<true>, Fp8PlainTokens, 4, 128>;
+constexpr Values kWeights = Values::kE4m3, kX = Values::kE4m3;
 #elif MORACLE_SCHEME == 10
 const char* const kName = "f16";
 using Tested = SchemeOf<F16Operand, F16Wgmma, 2, 0>;
@@ -111,7 +115,7 @@ std::span<const WgmmaKernel> kernels() {
 }
 // kM of each kernel: gated layers need 2.
 bool gates(const WgmmaKernel& kernel) {
-  return kernel.outputs == 256;
+  return kernel.outputs == 256 && !kStoresLines<New>;
 }
 
 struct LayerShape {
@@ -422,7 +426,11 @@ void measure(const LayerShape& s, const std::vector<int>& all_tokens, bool old) 
     Gemm gemm(s.experts, second ? s.hidden : 2 * s.intermediate, second ? s.intermediate : s.hidden,
               !second, false);
     for (int m : all_tokens) {
+#ifdef MORACLE_PERMUTED  // tokens of GEMM 1 lie in the order of the rows
+      const int rows = m * s.top_k, x_rows = rows;
+#else
       const int rows = m * s.top_k, x_rows = second ? rows : m;
+#endif
       Memory x(x_rows * gemm.args.x_stride);
       Memory scales(int64_t{x_rows} * gemm.args.x_groups.count * 4);
       Memory y(int64_t{rows} * gemm.args.columns * 2);
@@ -443,7 +451,7 @@ void measure(const LayerShape& s, const std::vector<int>& all_tokens, bool old) 
       must(cudaDeviceSynchronize());
       std::printf("%-22s %-8s M=%-5d gemm%d", kName, s.name, m, second ? 2 : 1);
       const auto set = [&](int i) {
-        gemm.set_rows(x, scales, second ? nullptr : tokens[i].get(), *offsets[i], rows, y);
+        gemm.set_rows(x, scales, x_rows == rows ? nullptr : tokens[i].get(), *offsets[i], rows, y);
       };
       for (const WgmmaKernel& kernel : kernels()) {
         const int mean = rows / s.experts;

@@ -62,6 +62,8 @@ struct WgmmaKernels {
   std::span<const WgmmaKernel> dense;
   /// The first tile for few large experts: each cluster has one tile. Null: none is faster.
   const WgmmaKernel* shared;
+  /// The last of `grouped` for matrices without gates. Null: the same.
+  const WgmmaKernel* plain;
 };
 
 // Weights and activations in these types; without the second type activations are bf16.

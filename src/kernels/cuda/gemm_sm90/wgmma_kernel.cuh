@@ -106,8 +106,8 @@ WgmmaKernel wgmma_kernel() {
 }
 
 /// Kernels for kWgmmaTiles. Tiles of 144 and 192 rows need the registers that unpacking takes.
-/// `Many` is the operand of experts from 128 rows on.
-template <class Operand, class Many = Operand>
+/// `Many` is the operand of experts from 128 rows on, `Plain` that of their matrices without gates.
+template <class Operand, class Many = Operand, class Plain = Many>
 WgmmaKernels wgmma_kernels() {
   // k-blocks of a stage: 128 bytes of a row, at least. Twice as many of MXFP4 are up to 4 % faster,
   // of int4 slower, where fewer stages fit beside its scales. The CTAs of a cluster share few
@@ -136,7 +136,13 @@ WgmmaKernels wgmma_kernels() {
         wgmma_kernel<Operand, DenseWgmmaTile<Operand, 2, 16, kBlocks, kPerSm>>();
     shared = &kShared;
   }
-  return {std::span(kGrouped).first(Many::kWide ? 8 : 4), kDense, shared};
+  const WgmmaKernel* plain = nullptr;
+  if constexpr (!std::is_same_v<Plain, Many>) {
+    static_assert(!Many::kWide);
+    static const WgmmaKernel kPlain = wgmma_kernel<Plain, FullWgmmaTile<Plain, 2, 128, kBlocks>>();
+    plain = &kPlain;
+  }
+  return {std::span(kGrouped).first(Many::kWide ? 8 : 4), kDense, shared, plain};
 }
 
 }  // namespace moracle::cuda

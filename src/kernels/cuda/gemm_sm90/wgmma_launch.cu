@@ -82,9 +82,10 @@ Result<WgmmaLaunch> WgmmaLaunch::make(const KernelWeights& weights, const Queue&
   gemm.kernels_ = wgmma_kernels_for(weights.shape, gemm.scheme_);
   gemm.queue_ = &queue;
   MORACLE_TRY(const CurrentDevice here, CurrentDevice::enter(queue.index));
-  const auto& [grouped, dense, shared] = gemm.kernels_;
-  const std::span<const WgmmaKernel> one(shared, shared == nullptr ? 0 : 1);
-  for (const auto& kernels : {grouped, dense, one}) {
+  const auto& [grouped, dense, shared, plain] = gemm.kernels_;
+  const std::span<const WgmmaKernel> one(shared, shared == nullptr ? 0 : 1),
+      last(plain, plain == nullptr ? 0 : 1);
+  for (const auto& kernels : {grouped, dense, one, last}) {
     for (const WgmmaKernel& kernel : kernels)
       MORACLE_CUDA(cudaFuncSetAttribute(reinterpret_cast<const void*>(kernel.kernel),
                                         cudaFuncAttributeMaxDynamicSharedMemorySize,
@@ -128,7 +129,7 @@ Status WgmmaLaunch::run(const KernelWeights& weights, const GroupedRows& rows, c
                         bool after_plan) const {
   if (rows.num_rows == 0 || weights.num_experts == 0) return {};
   const Matrix& y = to.values;
-  const auto& [grouped, dense, shared] = kernels_;
+  const auto& [grouped, dense, shared, plain] = kernels_;
   const auto count = static_cast<int>(grouped.size());
   const bool linear = rows.expert_offsets == nullptr;
   const auto choice =
@@ -139,7 +140,8 @@ Status WgmmaLaunch::run(const KernelWeights& weights, const GroupedRows& rows, c
   WgmmaArgs args{gemm_args(weights, rows, y, activation), y_fragments, to.scales, 1, 0, tma_};
   if (wgmma_input(weights.shape, scheme_) != WgmmaInput::kCodes)
     args.x_stride *= 2, args.x_bytes *= 2;  // bf16
-  const WgmmaKernel* kernel = &grouped[choice];
+  const bool is_plain = plain != nullptr && activation == nullptr && choice + 1 == grouped.size();
+  const WgmmaKernel* kernel = is_plain ? plain : &grouped[choice];
   const int64_t tiles = most_tiles(args, kernel->rows, kernel->outputs),
                 resident = int64_t{kernel->per_sm} * queue_->num_sms;
   int64_t blocks = std::min(tiles, resident);

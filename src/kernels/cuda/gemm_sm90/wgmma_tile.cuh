@@ -11,6 +11,12 @@
 
 namespace moracle::cuda {
 
+/// Warps store whole lines of y, through shared memory.
+template <class Operand>
+inline constexpr bool kStoresLines = requires {
+  Operand::kWholeLines;
+};
+
 /// Two consumer warpgroups compute. Each of their warps has kM panels of 16 outputs, for kN rows of
 /// activations; four warps of 16 outputs make the 64 rows of one wgmma. Gated tiles need kM = 2. A
 /// producer warpgroup loads stages of kBlocks k-blocks. An SM runs kPerSm CTAs. The CTAs of a
@@ -82,7 +88,11 @@ struct WgmmaTile {
   static constexpr int kEmpty = kFull + kStages * 8;
   static constexpr int kTable = kEmpty + kStages * 8;
   static constexpr int kTableBytes = kIsRebased<Operand> ? static_cast<int>(sizeof(E2m1Table)) : 0;
-  static constexpr int kSharedBytes = kTable + kTableBytes;
+  // 64 outputs of each warp's 16 tokens, on their way to y.
+  static constexpr int kStagedBytes = kStoresLines<Operand> ? 16 * 128 : 0;
+  static constexpr int kStaged = (kTable + kTableBytes + 127) / 128 * 128;
+  static constexpr int kSharedBytes =
+      kStagedBytes > 0 ? kStaged + kConsumers / 32 * kStagedBytes : kTable + kTableBytes;
   static_assert((kSharedBytes + 1024) * kPerSm <= 228 * 1024);
 };
 
@@ -91,9 +101,11 @@ template <class Operand, int kM, int kN, int kBlocks, int kPerSm>
 constexpr int most_stages() {
   using One = WgmmaTile<Operand, kM, kN, kBlocks, 1, kPerSm>;
   constexpr int kEach = One::kStageBytes + static_cast<int>(sizeof(typename One::Info)) + 16;
-  constexpr int kMost =
-      (227 * 1024 / kPerSm - static_cast<int>(sizeof(typename One::Info)) - One::kTableBytes) /
-      kEach;
+  constexpr int kStaged =
+      One::kStagedBytes > 0 ? One::kConsumers / 32 * One::kStagedBytes + 127 : 0;
+  constexpr int kMost = (227 * 1024 / kPerSm - static_cast<int>(sizeof(typename One::Info)) -
+                         One::kTableBytes - kStaged) /
+                        kEach;
   return kMost < 8 ? kMost : 8;
 }
 template <class Operand, int kM, int kN, int kBlocks, int kPerSm = 1>
@@ -137,6 +149,9 @@ struct WgmmaShared {
     return shared_address(base) + Tile::kEmpty + slot * 8;
   }
   __device__ uint32_t* table() const { return reinterpret_cast<uint32_t*>(base + Tile::kTable); }
+  __device__ uint8_t* staged(int warp) const {
+    return base + Tile::kStaged + warp * Tile::kStagedBytes;
+  }
   __device__ typename Tile::Info& info(int at) const {
     return reinterpret_cast<typename Tile::Info*>(base + Tile::kInfo)[at];
   }

@@ -17,10 +17,20 @@ class TokenEpilogue {
   using Sums = TokenMainloop<Operand, Tile>;
   using Info = typename Tile::Info;
 
-  __device__ TokenEpilogue(const WgmmaArgs& args, const Info& info)
-      : a_(args), info_(info), panels_(args, info.tile) {}
+  __device__ TokenEpilogue(const WgmmaArgs& args, const WgmmaShared<Tile>& shared, const Info& info)
+      : a_(args), shared_(shared), info_(info), panels_(args, info.tile) {}
 
   __device__ __forceinline__ void store_all(const Sums& sums) const {
+    if constexpr (kStoresLines<Operand>)
+      store_lines(sums);
+    else
+      store_tokens(sums);
+  }
+
+ private:
+  static constexpr int kLinePanels = 4;  // of 128 bytes
+
+  __device__ __forceinline__ void store_tokens(const Sums& sums) const {
     const int first = static_cast<int>(threadIdx.x / 32) * 16 + lane_row();
 #pragma unroll
     for (int i = 0; i < 2; ++i) {
@@ -32,7 +42,55 @@ class TokenEpilogue {
     }
   }
 
- private:
+  // A lane has 8 bytes of each panel, so stores from registers touch eight lines each. Through
+  // shared memory they write whole lines.
+  __device__ __forceinline__ void store_lines(const Sums& sums) const {
+    const int warp = static_cast<int>(threadIdx.x / 32), lane = static_cast<int>(threadIdx.x % 32);
+    uint8_t* const staged = shared_.staged(warp);
+    auto* const y = static_cast<uint16_t*>(a_.y.data);
+    const bool aligned = a_.y.stride % 8 == 0 && reinterpret_cast<uintptr_t>(y) % 16 == 0;
+#pragma unroll
+    for (int first = 0; first < Tile::kAllPanels; first += kLinePanels) {
+      if (!panels_.there(first)) break;
+#pragma unroll
+      for (int i = 0; i < 2; ++i) {
+        const int row = lane_row() + 8 * i;
+#pragma unroll
+        for (int p = 0; p < kLinePanels; ++p) {
+          if (!panels_.there(first + p)) continue;
+          const float4 four = value(sums, first + p, i);
+          *reinterpret_cast<uint2*>(vector(staged, row, 2 * p + lane_col() / 2) +
+                                    lane_col() % 2 * 8) = {
+              as_bits(__float22bfloat162_rn({four.x, four.y})),
+              as_bits(__float22bfloat162_rn({four.z, four.w}))};
+        }
+      }
+      __syncwarp();
+#pragma unroll
+      for (int i = 0; i < 4; ++i) {
+        const int row = 4 * i + lane / 8, token = warp * 16 + row;
+        const uint4 eight = *reinterpret_cast<const uint4*>(vector(staged, row, lane % 8));
+        const int column = panels_[first] * 16 + lane % 8 * 8, left = a_.columns - column;
+        if (token >= info_.tile.rows) continue;
+        uint16_t* const to = y + (info_.tile.first_row + token) * a_.y.stride + column;
+        if (aligned && left >= 8) {
+          *reinterpret_cast<uint4*>(to) = eight;
+          continue;
+        }
+        const uint32_t pairs[] = {eight.x, eight.y, eight.z, eight.w};
+#pragma unroll
+        for (int pair = 0; pair < 4; ++pair) {
+          if (2 * pair < left) *reinterpret_cast<uint32_t*>(to + 2 * pair) = pairs[pair];
+        }
+      }
+      __syncwarp();
+    }
+  }
+  // Vector c of 16 bytes of a staged row; swizzled, so that four rows use all banks.
+  __device__ static uint8_t* vector(uint8_t* staged, int row, int c) {
+    return staged + row * 128 + ((c ^ row % 4 * 2) << 4);
+  }
+
   __device__ __forceinline__ void store_token(const Sums& sums, int i, int row) const {
     auto* const y = static_cast<uint16_t*>(a_.y.data) + (info_.tile.first_row + row) * a_.y.stride;
     if (!a_.gated) {
@@ -130,6 +188,7 @@ class TokenEpilogue {
   }
 
   const WgmmaArgs& a_;
+  const WgmmaShared<Tile>& shared_;
   const Info& info_;
   const TilePanels<Tile> panels_;
 };
@@ -144,7 +203,7 @@ struct TileWork<Operand, Tile, true> {
       sums.skip();
     } else {
       sums.run();
-      TokenEpilogue<Operand, Tile>(a, info).store_all(sums);
+      TokenEpilogue<Operand, Tile>(a, shared, info).store_all(sums);
     }
   }
 };

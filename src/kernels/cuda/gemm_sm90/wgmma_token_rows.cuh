@@ -1,6 +1,7 @@
 // Mainloop of a consumer warpgroup for tiles whose tokens are the rows of the product: 64 tokens
-// in registers times all outputs of the tile, which wgmma reads from shared memory. So the scales
-// of a token, and of 128 outputs, are a few scalars of a thread.
+// times all outputs of the tile, which wgmma reads from shared memory. So the scales of a token,
+// and of 128 outputs, are a few scalars of a thread. Tokens come from registers, or where whole
+// lines are stored from shared memory.
 #pragma once
 
 #include "kernels/cuda/gemm_sm90/wgmma_args.h"
@@ -37,7 +38,7 @@ class TokenMainloop {
     uint32_t x[kSteps][4];
     for (int first = 0; first < a_.blocks; first += Tile::kBlocks) {
       if (first > 0) mbarrier_wait(shared_.full(ring_.slot), ring_.parity);
-      read_tokens(x);
+      if constexpr (!kTokensShared) read_tokens(x);
       multiply(partial, x, 0);
       const Factors factors(shared_.stage(ring_.slot));
 #pragma unroll
@@ -52,6 +53,7 @@ class TokenMainloop {
         if (p < kChunks - 1) multiply(partial, x, p + 1);
       }
     }
+    if constexpr (kTokensShared) want_other_banks();
   }
 
   /// Skips the stages of a tile that has no tokens for this warpgroup.
@@ -64,6 +66,7 @@ class TokenMainloop {
   }
 
  private:
+  static constexpr bool kTokensShared = kStoresLines<Operand>;
   static constexpr int kSteps = Tile::kBlocks;                       // 32 columns each
   static constexpr int kStepBytes = kTmaPanels * Tile::kBlockBytes;  // of a TMA tile of weights
   static_assert(kWidth == 16 * kTmaPanels && Operand::kXBytes == 1);
@@ -94,6 +97,10 @@ class TokenMainloop {
     for (int s = 0; s < kSteps; ++s)
       ldmatrix_x4(x[s], from + (((2 * s + lane / 16) ^ (row % 8)) << 4));
   }
+  __device__ uint64_t tokens() const {
+    const auto group = static_cast<uint32_t>(threadIdx.x / 128);
+    return swizzled_descriptor(shared_address(shared_.stage(ring_.slot)) + group * 64 * 128);
+  }
   // Weights lie as [tile][k-block][panel][2 · 8 outputs][2 · 16 columns].
   __device__ __forceinline__ void multiply(float (&sum)[kWidth / 2], const uint32_t (&x)[kSteps][4],
                                            int tile) const {
@@ -102,8 +109,12 @@ class TokenMainloop {
                                              Tile::kBlockBytes / 4, Tile::kBlockBytes / 2);
     wgmma_fence();
 #pragma unroll
-    for (int s = 0; s < kSteps; ++s)
-      wgmma<Operand::kProducts, kWidth>(sum, x[s], w + s * kStepBytes / 16, s > 0);
+    for (int s = 0; s < kSteps; ++s) {
+      if constexpr (kTokensShared)
+        wgmma_n128_fp8(sum, tokens() + s * 32 / 16, w + s * kStepBytes / 16, s > 0);
+      else
+        wgmma<Operand::kProducts, kWidth>(sum, x[s], w + s * kStepBytes / 16, s > 0);
+    }
     wgmma_commit();
   }
   __device__ static __forceinline__ void promote(float (&to)[kWidth / 2],
@@ -111,6 +122,20 @@ class TokenMainloop {
                                                  const float (&factors)[2]) {
 #pragma unroll
     for (int i = 0; i < kWidth / 2; ++i) to[i] += sum[i] * factors[i % 4 / 2];
+  }
+
+  // A product's sums lie in registers that follow one another, and registers of one parity share a
+  // bank. Where most totals are in the bank of their sums, products are slower. Stores of pairs,
+  // the odd total first, make ptxas choose the other bank; their predicate is false.
+  __device__ __forceinline__ void want_other_banks() const {
+    const int never = a_.blocks < 0 ? 1 : 0;
+    const uint32_t nowhere = shared_address(shared_.base);
+#pragma unroll
+    for (const auto& chunk : total) {
+#pragma unroll
+      for (int i = 0; i < kWidth / 2; i += 2)
+        store_shared_pair_if(never, nowhere, chunk[i + 1], chunk[i]);
+    }
   }
 
   __device__ void release(int slot) const {

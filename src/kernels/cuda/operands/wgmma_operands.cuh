@@ -192,4 +192,10 @@ struct Fp8Tokens {
   static constexpr bool kWide = false, kTokenRows = true, kValues = false, kBlockGroups = false;
 };
 
+/// The same for matrices without gates. wgmma reads tokens from shared memory, and warps store
+/// whole lines of y through it. Gated ones are not faster so (bench/lab/fp8_blocks.md).
+struct Fp8PlainTokens : Fp8Tokens {
+  static constexpr bool kWholeLines = true;
+};
+
 }  // namespace moracle::cuda

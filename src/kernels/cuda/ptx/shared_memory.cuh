@@ -28,5 +28,14 @@ __device__ inline void store_shared_16(SharedAddress to, uint4 x) {
                "r"(x.z), "r"(x.w)
                : "memory");
 }
+/// Predicated, so without a branch.
+__device__ inline void store_shared_pair_if(int condition, SharedAddress to, float first,
+                                            float second) {
+  asm volatile(
+      "{\n.reg .pred p;\nsetp.ne.b32 p, %0, 0;\n@p st.shared.v2.f32 [%1], {%2, %3};\n}" ::"r"(
+          condition),
+      "r"(to.value), "f"(first), "f"(second)
+      : "memory");
+}
 
 }  // namespace moracle::cuda

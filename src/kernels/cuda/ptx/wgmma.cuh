@@ -155,6 +155,19 @@ __device__ __forceinline__ void wgmma_n256(uint32_t (&d)[128], uint64_t a, uint6
 #endif
 }
 
+/// d += a · b, or d = a · b without `add`, in e4m3, with all 64 rows of a in shared memory and 128
+/// columns.
+__device__ __forceinline__ void wgmma_n128_fp8(float (&d)[64], uint64_t a, uint64_t b, bool add) {
+#if defined(__CUDA_ARCH_FEAT_SM90_ALL)
+  asm volatile(
+      "{\n.reg .pred add;\nsetp.ne.b32 add, %66, 0;\n"
+      "wgmma.mma_async.sync.aligned.m64n128k32.f32.e4m3.e4m3 {" MORACLE_D64
+      "}, %64, %65, add, 1, 1;\n}"
+      : MORACLE_IO64(MORACLE_FLOAT, 0)
+      : "l"(a), "l"(b), "r"(static_cast<int>(add)));
+#endif
+}
+
 /// Gives the warpgroup more registers, or takes some of them. All of its threads call.
 template <int kRegisters>
 __device__ inline void setmaxnreg_inc() {
