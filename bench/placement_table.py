@@ -95,6 +95,10 @@ def llama(options, rows):
     return {"layers_on_gpu": options.layers - on_cpu, "tokens_per_second": json.loads(run(command))[0]["avg_ts"]}
 
 
+def sequences(row):
+    return "1 sequence" if row["batch"] == 1 else f"{row['batch']} sequences"
+
+
 def show(document):
     print(f"{document['model']}, device {document['device']}, trace {document['trace']}\n")
     ways = list(document["rows"][0].get("alone", {}))
@@ -106,10 +110,10 @@ def show(document):
         peer = f"{row['llama']['tokens_per_second']:.1f}" if row.get("llama") else ""
         print(f"| {row['gpu_memory'] / 1e9:.3g} GB | {row['batch']} | {slots} | {hits} | {row['moves'] or 0} "
               f"| {row['tokens_per_second']:.1f} | {peer} |" + "".join(f" {row['alone'][way]:.1f} |" for way in ways))
-    # The device that has the whole model is another machine's: what a larger GPU would give.
+    # A GPU that has the whole model is another machine: what more memory would give.
     slower = [row for row in document["rows"] if row["tokens_per_second"] < 0.95 * row.get("alone", {}).get("cpu", 0)]
     for row in slower:
-        print(f"\nslower than the CPU alone: {row['batch']} sequences with {row['gpu_memory'] / 1e9:.3g} GB")
+        print(f"\nslower than the CPU alone: {sequences(row)} with {row['gpu_memory'] / 1e9:.3g} GB")
     return not slower
 
 
@@ -123,7 +127,7 @@ def nice_steps(largest):
 def picture(document):
     series = {}
     for row in document["rows"]:
-        name = "1 sequence" if row["batch"] == 1 else f"{row['batch']} sequences"
+        name = sequences(row)
         series.setdefault(name, []).append((row["gpu_memory"] / 1e9, row["tokens_per_second"]))
         if row.get("llama"):
             series.setdefault("llama.cpp, 1 sequence", []).append((row["gpu_memory"] / 1e9, row["llama"]["tokens_per_second"]))

@@ -412,13 +412,15 @@ Status check(const DecodeOptions& options, int64_t max_context) {
 
 ModelOptions model_options(const DecodeOptions& options) {
   ModelOptions model = options.model;
-  constexpr int64_t kPages = 128;  // a part of a page at the end of each sequence
-  const int64_t length =
-      std::max({options.context + 1, options.prompt,
-                options.speculate.drafts > 0 ? options.context + kSpeculatedTokens : int64_t{0}});
-  int64_t most = 1 + options.speculate.drafts;  // sequences at a time
-  for (const int64_t batch : options.batches) most = std::max(most, batch);
-  model.cached_tokens = most * (length + kPages);
+  // Caches consist of pages: 256 positions on a CPU, 64 on other devices.
+  const int64_t page = model.device.platform == Platform::kCpu ? 256 : 64;
+  const auto in_pages = [&](int64_t tokens) { return (tokens + page - 1) / page * page; };
+  for (const int64_t batch : options.batches)
+    model.cached_tokens = std::max(model.cached_tokens,
+                                   batch * in_pages(std::max(options.context + 1, options.prompt)));
+  if (options.speculate.drafts > 0)  // beside those of the first batch
+    model.cached_tokens +=
+        (1 + options.speculate.drafts) * in_pages(options.context + kSpeculatedTokens);
   if (options.prompt > 0) return model;
   model.max_num_tokens = 1;
   for (const int64_t batch : options.batches)

@@ -127,7 +127,7 @@ Result<PlacedTimes> PlacedMoe::measure() {
     times.costs.move_us =
         in_background ? std::min(times.costs.host_us, times.transfer_us) : times.transfer_us;
   }
-  calls.slot_us = times.costs.slot_us;
+  calls.slot_us = times.costs.slot_us / static_cast<double>(state.slots.size());
   if (state.slots.size() == 1 && !state.pool) calls.transfer_us = times.transfer_us;
   for (int run = 0; run < 2 && state.buffers != nullptr; ++run) {
     const auto start = Clock::now();  // the first run may touch memory for the first time

@@ -24,7 +24,8 @@ void evict_half(Model& model) {
     PlacedMoe* const placed = layer.feed_forward.routed.placed();
     if (placed == nullptr) continue;
     const auto count = static_cast<int64_t>(placed->placed().size());
-    for (int64_t slot = 0; slot < count; slot += 2) must(placed->evict(slot));
+    for (int64_t slot = 0; slot < count; ++slot) must(placed->evict(slot));
+    for (int64_t slot = 1; slot < count; slot += 2) must(placed->place(slot, slot));
   }
 }
 

@@ -61,11 +61,15 @@ inline double share_of_error(const std::vector<float>& got, const std::vector<fl
   return got.size() == want.size() ? std::sqrt(difference / norm) : INFINITY;
 }
 
-/// Lets every move pay, whatever was measured.
+/// Lets every move pay and the host compute what slots lack, whatever was measured.
 inline void set_eager_policy(Model& model) {
-  for (Layer& layer : ModelAccess::state(model).layers) {
-    if (PlacedMoe* const placed = layer.feed_forward.routed.placed())
-      placed->set_policy({{.host_us = 10, .slot_us = 1, .move_us = 0, .bytes = 1}});
+  Model::State& state = ModelAccess::state(model);
+  state.call_ways = {CallWay::kDivided};
+  for (Layer& layer : state.layers) {
+    PlacedMoe* const placed = layer.feed_forward.routed.placed();
+    if (placed == nullptr) continue;
+    placed->set_policy({{.host_us = 10, .slot_us = 1, .move_us = 0, .bytes = 1}});
+    placed->set_ways(state.call_ways);
   }
 }
 

@@ -111,8 +111,8 @@ struct Model::State {
   uint64_t num_calls = 0;  // of forward
   BatchTable batch;
   RecordedSteps recorded;
-  double placed_steps_us = 0;     // of all steps so far, for PlacementCounts
-  PlacedTimes placed_times = {};  // of a layer with slots, measured at loading
+  double placed_steps_us = 0;      // of all steps so far, for PlacementCounts
+  PlacedTimes placed_times = {};   // of a layer with slots, measured at loading
   std::vector<CallWay> call_ways;  // by the number of tokens; see PlacedMoe::set_ways
   // Of a layer for multi-token prediction: see JoinDescription.
   struct Join {
