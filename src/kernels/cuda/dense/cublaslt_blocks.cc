@@ -12,7 +12,7 @@ namespace {
 
 constexpr int64_t kRowUnit = 4;  // cuBLASLt needs a multiple of this many rows
 
-bool in_vectors(const Matrix& m) {
+bool copies_vectors(const Matrix& m) {
   return reinterpret_cast<uintptr_t>(m.data) % 16 == 0 && m.stride * bits(m.dtype) % 128 == 0;
 }
 
@@ -30,7 +30,7 @@ class CublasLtBlocks : public LinearKernel {
   bool serves(const LinearCall& call) const override {
     const auto* const raw = call.from<LinearCall::Raw>();
     return raw != nullptr && call.to<LinearCall::Store>() != nullptr && raw->x.rows >= tokens_ &&
-           raw->x.dtype == DType::kBF16 && in_vectors(raw->x) && in_vectors(call.out);
+           raw->x.dtype == DType::kBF16 && copies_vectors(raw->x) && copies_vectors(call.out);
   }
   Status run(const LinearCall& call, Stream stream) override {
     const LinearCall::Raw& raw = *call.from<LinearCall::Raw>();
