@@ -1,4 +1,6 @@
 """What experts and linear layers share: messages, and freed weights."""
+import weakref
+
 import torch
 from vllm.logger import init_logger
 
@@ -29,7 +31,7 @@ class _Group:
 
 
 _groups = {}  # text of a choice: _Group
-_plain = set()  # choices, each logged once
+_plain = {}  # choice: weak reference to the config of the last model that logged it
 _declined = set()  # reasons, each logged once
 
 
@@ -38,11 +40,11 @@ def group_of(choice, kind="layer"):
     return _groups.setdefault(choice, _Group(kind))
 
 
-def log_plain(name, packed):
-    """Logs the first of the linear layers without quantization that run on a row."""
+def log_plain(name, packed, config):
+    """Logs the first of a model's linear layers without quantization that run on a row. `config`: vLLM's, of the model."""
     choice = f"{packed.linear.spec.scheme.name}, {explain(packed.selection, False).splitlines()[0].removeprefix('→ ')}"
-    if choice not in _plain:
-        _plain.add(choice)
+    if choice not in _plain or _plain[choice]() is not config:
+        _plain[choice] = weakref.ref(config)
         logger.info("moracle serves %s and other linear layers without quantization: %s", name, choice)
 
 

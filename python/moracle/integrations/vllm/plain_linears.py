@@ -53,7 +53,7 @@ def _install(is_active):
         layer.cpu_linear = apply
         if remove_weight:
             free([weight])
-        log_plain(name, packed)
+        log_plain(name, packed, config)
     utils.dispatch_cpu_unquantized_gemm = dispatch
 
 
