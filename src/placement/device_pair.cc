@@ -205,7 +205,11 @@ Result<int64_t> DevicePair::move(int64_t most, Stream stream) {
   s.budget.end_step();
   s.moves = most > 0;
   int64_t count = 0;
-  for (PlacedMoe::State* const layer : s.layers) count += layer->begin_moves(most);
+  // Another layer is first after each step: the last ones may find the bus taken.
+  const auto num_layers = static_cast<int64_t>(s.layers.size());
+  for (int64_t i = 0; i < num_layers; ++i)
+    count += s.layers[static_cast<size_t>((s.step + i) % num_layers)]->begin_moves(most);
+  ++s.step;
   MORACLE_CHECK(s.flush_maps(stream));
   for (State::SlotDevice& one : s.slot_devices) {
     if (count == 0 || !one.transfers) continue;

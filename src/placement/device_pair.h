@@ -92,6 +92,7 @@ struct DevicePair::State {
   HostLinkSize link_size;
   std::deque<PendingMove> pending;
   MoveBudget budget{0};
+  int64_t step = 0;            // calls of move()
   std::vector<Layer*> layers;  // in the order of calls
   std::list<StreamBuffers> streams;
   double host_waits_us = 0, slots_wait_us = 0;  // the latter where the link does not tell

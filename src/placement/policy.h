@@ -91,23 +91,24 @@ class SlotPolicy {
 /// one finds 4 to 9 % more choices in slots, a third one 1 %.
 inline constexpr int64_t kMostMoves = 2;
 
-/// The bytes that all layers may have on their way at a time: what the bus has moved in a step, at
-/// least the given number. Slots stay empty while more wait for the bus.
+/// The bytes that all layers may have on their way at a time: at first the given number, then what
+/// the bus moves in a step, at least one expert. Slots stay empty while more wait for the bus.
 class MoveBudget {
  public:
-  explicit MoveBudget(int64_t least) : least_(least), bytes_(least) {}
+  explicit MoveBudget(int64_t bytes) : bytes_(bytes) {}
   /// Moves of experts of so many bytes that may begin now.
   int64_t moves_of(int64_t expert_bytes) const;
-  void begin(int64_t expert_bytes) { in_flight_ += expert_bytes; }
+  void begin(int64_t expert_bytes) { in_flight_ += expert_bytes, expert_bytes_ = expert_bytes; }
   void end(int64_t expert_bytes) { in_flight_ -= expert_bytes, ended_ += expert_bytes; }
   void end_step();
   int64_t bytes() const { return bytes_; }
   int64_t in_flight() const { return in_flight_; }
 
  private:
-  int64_t least_, bytes_;
+  int64_t bytes_;
   int64_t in_flight_ = 0;
-  int64_t ended_ = 0;  // in this step
+  int64_t ended_ = 0;         // in this step
+  int64_t expert_bytes_ = 0;  // of the last move
 };
 
 }  // namespace moracle

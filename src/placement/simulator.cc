@@ -65,6 +65,10 @@ class Simulation {
   void end_step(int64_t step) {
     arrive(step, false);
     budget_.end_step();
+    const int64_t first = step % trace_.num_layers;
+    const auto turn = std::partition_point(decided_.begin(), decided_.end(),
+                                           [&](const auto& one) { return one.first < first; });
+    std::rotate(decided_.begin(), turn, decided_.end());
     for (const auto& [layer, move] : decided_) {
       if (budget_.moves_of(costs_.bytes) <= 0) break;
       at_ = {.step = step, .layer = layer};
