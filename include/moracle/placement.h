@@ -69,7 +69,7 @@ struct PlacementCounts {
 };
 
 /// Bytes of experts that may be on their way into slots at a time, unless DevicePair is told
-/// another number. After the first steps: as many as the bus moves in a step.
+/// another number. After the first steps: half more than the bus moves in a step.
 inline constexpr int64_t kBytesInFlight = 256 << 20;
 
 /// The devices of placed layers that run one after another, and the memory between them. `host`:

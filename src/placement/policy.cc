@@ -153,7 +153,7 @@ void SlotPolicy::start_from(std::span<const int64_t> uses, int64_t num_tokens) {
 
 // A bus that has delivered everything could have moved more.
 void MoveBudget::end_step() {
-  bytes_ = in_flight_ == 0 ? std::max(bytes_, 2 * ended_) : std::max(ended_, expert_bytes_);
+  bytes_ = in_flight_ == 0 ? std::max(bytes_, 2 * ended_) : std::max(ended_ * 3 / 2, expert_bytes_);
   ended_ = 0;
 }
 

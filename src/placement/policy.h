@@ -91,8 +91,9 @@ class SlotPolicy {
 /// one finds 4 to 9 % more choices in slots, a third one 1 %.
 inline constexpr int64_t kMostMoves = 2;
 
-/// The bytes that all layers may have on their way at a time: at first the given number, then what
-/// the bus moves in a step, at least one expert. Slots stay empty while more wait for the bus.
+/// The bytes that all layers may have on their way at a time: at first the given number, then half
+/// more than the bus moves in a step, at least one expert. Slots stay empty while more wait for the
+/// bus; fewer leave it idle after steps that want less.
 class MoveBudget {
  public:
   explicit MoveBudget(int64_t bytes) : bytes_(bytes) {}

