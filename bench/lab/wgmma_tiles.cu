@@ -293,8 +293,8 @@ struct Gemm {
   }
 };
 
-template <class Kernel, class Args>
-void launch_on(const Kernel& kernel, const Args& args, cudaStream_t stream) {
+template <class Kernel, class Args, class... More>
+void launch_on(const Kernel& kernel, const Args& args, cudaStream_t stream, More... more) {
   const auto* const f = reinterpret_cast<const void*>(kernel.kernel);
   must(cudaFuncSetAttribute(f, cudaFuncAttributeMaxDynamicSharedMemorySize, kernel.shared_bytes));
   int per_sm = 0;
@@ -304,15 +304,20 @@ void launch_on(const Kernel& kernel, const Args& args, cudaStream_t stream) {
   const int64_t of_rows = args.num_rows / kernel.rows + std::min(args.num_experts, args.num_rows);
   const int64_t tiles = of_rows * ((args.columns + outputs - 1) / outputs);
   const auto grid = static_cast<unsigned>(std::min<int64_t>(tiles, int64_t{per_sm} * 132));
-  kernel.kernel<<<grid, kernel.threads, kernel.shared_bytes, stream>>>(args);
+  kernel.kernel<<<grid, kernel.threads, kernel.shared_bytes, stream>>>(args, more...);
   must(cudaGetLastError());
 }
-MmaKernel old_kernel() {
+// The kernel of cuda-sm80, as launch_on takes it.
+struct OldKernel {
+  void (*kernel)(GemmArgs, int stages);
+  int rows, outputs, threads, shared_bytes;
+};
+OldKernel old_kernel() {
 #if defined(MORACLE_N) && !defined(MORACLE_REFERENCE)
   return {};  // times only: compiles faster
 #else
   return {mma_linear<Old, OldTile>, OldTile::kRows, OldTile::kOutputs, OldTile::kThreads,
-          OldTile::kSharedBytes};
+          OldTile::kStages * OldTile::kStageBytes};
 #endif
 }
 
@@ -362,7 +367,7 @@ void check() {
     const int64_t y_bytes = int64_t{rows} * gemm.args.columns * 2;
     must(cudaMemset(wanted.data, 0x3c, y_bytes));
     gemm.set_rows(x, scales, c.gather ? &tokens : nullptr, offsets, rows, wanted);
-    launch_on(old_kernel(), static_cast<const GemmArgs&>(gemm.args), nullptr);
+    launch_on(old_kernel(), static_cast<const GemmArgs&>(gemm.args), nullptr, OldTile::kStages);
     must(cudaDeviceSynchronize());
     for (const WgmmaKernel& kernel : kernels()) {
       if (c.gated && !gates(kernel)) continue;
@@ -468,7 +473,8 @@ void measure(const LayerShape& s, const std::vector<int>& all_tokens, bool old) 
       if (old) {
         const double us = time_graph(routings, stream, [&](int i) {
           set(i);
-          launch_on(old_kernel(), static_cast<const GemmArgs&>(gemm.args), stream);
+          launch_on(old_kernel(), static_cast<const GemmArgs&>(gemm.args), stream,
+                    OldTile::kStages);
         });
         std::printf("  sm80 %.1f", us);
       }

@@ -24,11 +24,17 @@ namespace moracle {
 namespace cuda {
 namespace {
 
+// How a kernel fits the GPU: stages of a CTA, and CTAs that the GPU runs at once.
+struct MmaFit {
+  int stages;
+  int64_t resident;
+};
+
 class MmaLinear : public LinearKernel {
  public:
-  MmaLinear(const KernelWeights& weights, MmaKernels kernels, std::vector<int64_t> resident,
+  MmaLinear(const KernelWeights& weights, MmaKernels kernels, std::vector<MmaFit> fits,
             const Queue& queue)
-      : weights_(weights), kernels_(kernels), resident_(std::move(resident)), queue_(queue) {}
+      : weights_(weights), kernels_(kernels), fits_(std::move(fits)), queue_(queue) {}
 
   bool serves(const LinearCall& call) const override {
     const auto* const activate = call.to<LinearCall::Activate>();
@@ -54,33 +60,41 @@ class MmaLinear : public LinearKernel {
     const int choice =
         mma_choice(in_groups ? kTilesInGroups : kTilesOfRows, rows.num_rows, weights_.num_experts);
     const MmaKernel& kernel = kernels_[choice];
+    const MmaFit& fit = fits_[choice];
     if (kernels_are_watched())
       report({name(mma_form(weights_.shape, weights_.scheme, kernel.rows)), weights_.shape});
     const GemmArgs args =
         gemm_args(weights_, rows, call.out, activate != nullptr ? &activate->activation : nullptr);
     return launch_early(queue_, stream, "cuda_sm80", kernel.kernel,
-                        std::min(most_tiles(args, kernel.rows, kernel.outputs), resident_[choice]),
-                        kernel.threads, static_cast<size_t>(kernel.shared_bytes), args);
+                        std::min(most_tiles(args, kernel.rows, kernel.outputs), fit.resident),
+                        kernel.threads, static_cast<size_t>(fit.stages * kernel.stage_bytes), args,
+                        fit.stages);
   }
 
  private:
   const KernelWeights& weights_;
   MmaKernels kernels_;
-  std::vector<int64_t> resident_;  // for each kernel: CTAs that the GPU runs at once
-  const Queue& queue_;             // owned by the device, which outlives its layers
+  std::vector<MmaFit> fits_;  // for each kernel
+  const Queue& queue_;        // owned by the device, which outlives its layers
 };
 
-// Loads the kernel and raises its shared memory limit, which graph capture could not do. Returns
-// how many of its CTAs run at once.
-Result<int64_t> prepare_kernel(const MmaKernel& kernel, int device) {
+// Loads the kernel and raises its shared memory limit, which graph capture could not do.
+Result<MmaFit> prepare_kernel(const MmaKernel& kernel, int device) {
   const auto* const function = reinterpret_cast<const void*>(kernel.kernel);
-  MORACLE_CUDA(cudaFuncSetAttribute(function, cudaFuncAttributeMaxDynamicSharedMemorySize,
-                                    kernel.shared_bytes));
-  int per_sm = 0, sms = 0;
+  int sm_bytes = 0, reserved = 0, per_sm = 0, sms = 0;
+  cudaFuncAttributes attributes{};
+  MORACLE_CUDA(cudaFuncGetAttributes(&attributes, function));
+  MORACLE_CUDA(
+      cudaDeviceGetAttribute(&sm_bytes, cudaDevAttrMaxSharedMemoryPerMultiprocessor, device));
+  MORACLE_CUDA(cudaDeviceGetAttribute(&reserved, cudaDevAttrReservedSharedMemoryPerBlock, device));
+  const int stages =
+      mma_stages(kernel, sm_bytes, reserved + static_cast<int>(attributes.sharedSizeBytes));
+  const int bytes = stages * kernel.stage_bytes;
+  MORACLE_CUDA(cudaFuncSetAttribute(function, cudaFuncAttributeMaxDynamicSharedMemorySize, bytes));
   MORACLE_CUDA(cudaOccupancyMaxActiveBlocksPerMultiprocessor(&per_sm, function, kernel.threads,
-                                                             kernel.shared_bytes));
+                                                             static_cast<size_t>(bytes)));
   MORACLE_CUDA(cudaDeviceGetAttribute(&sms, cudaDevAttrMultiProcessorCount, device));
-  return int64_t{std::max(per_sm, 1)} * sms;
+  return MmaFit{stages, int64_t{std::max(per_sm, 1)} * sms};
 }
 
 }  // namespace
@@ -96,12 +110,12 @@ Status add_mma(GroupedLinear& linear, CudaDevice& device) {
   const MmaKernels kernels = mma_kernels_for(weights.shape, weights.scheme);
   const Queue& queue = device.queue();
   MORACLE_TRY(const CurrentDevice here, CurrentDevice::enter(queue.index));
-  std::vector<int64_t> resident;
+  std::vector<MmaFit> fits;
   for (const MmaKernel& kernel : kernels) {
-    MORACLE_TRY(const int64_t blocks, prepare_kernel(kernel, queue.index));
-    resident.push_back(blocks);
+    MORACLE_TRY(const MmaFit fit, prepare_kernel(kernel, queue.index));
+    fits.push_back(fit);
   }
-  linear.add<MmaLinear>(kernels, std::move(resident), queue);
+  linear.add<MmaLinear>(kernels, std::move(fits), queue);
   return {};
 }
 

@@ -56,6 +56,8 @@ std::span<const Machine> Machine::known() {
        {"Intel Xeon Platinum 8480+ (Sapphire Rapids)", kAmxServer, 112, 512 * kGiB},
        {}},
       {"a100", server(), {nvidia_gpu("NVIDIA A100 80GB", 80, 80, 163)}},
+      {"rtx3090", server(), {nvidia_gpu("NVIDIA GeForce RTX 3090", 86, 24, 99)}},
+      {"rtx4090", server(), {nvidia_gpu("NVIDIA GeForce RTX 4090", 89, 24, 99)}},
       {"l40s", server(), {nvidia_gpu("NVIDIA L40S", 89, 48, 99)}},
       {"h100", server(), {nvidia_gpu("NVIDIA H100 SXM", 90, 80, 227)}},
       {"h200", server(), {nvidia_gpu("NVIDIA H200", 90, 141, 227)}},

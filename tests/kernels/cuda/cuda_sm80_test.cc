@@ -104,27 +104,28 @@ class CudaSm80Test : public CudaTest {
     return download<float>(y);
   }
 
-  void launch(const cuda::MmaKernel& kernel, cuda::GemmArgs args, int64_t blocks) {
+  // `stages`: 0 for the most.
+  void launch(const cuda::MmaKernel& kernel, cuda::GemmArgs args, int64_t blocks, int stages = 0) {
+    if (stages == 0) stages = kernel.most_stages;
+    const int bytes = stages * kernel.stage_bytes;
     const auto* const function = reinterpret_cast<const void*>(kernel.kernel);
-    ASSERT_EQ(cudaFuncSetAttribute(function, cudaFuncAttributeMaxDynamicSharedMemorySize,
-                                   kernel.shared_bytes),
+    ASSERT_EQ(cudaFuncSetAttribute(function, cudaFuncAttributeMaxDynamicSharedMemorySize, bytes),
               cudaSuccess);
-    void* all[] = {&args};
+    void* all[] = {&args, &stages};
     const auto grid = static_cast<unsigned>(
         std::min(blocks, cuda::most_tiles(args, kernel.rows, kernel.outputs)));
-    ASSERT_EQ(cudaLaunchKernel(function, dim3(grid), dim3(kernel.threads), all, kernel.shared_bytes,
-                               nullptr),
+    ASSERT_EQ(cudaLaunchKernel(function, dim3(grid), dim3(kernel.threads), all, bytes, nullptr),
               cudaSuccess);
     ASSERT_EQ(cudaDeviceSynchronize(), cudaSuccess);
   }
 
   std::vector<float> with_tile(const KernelWeights& w, const Run& run,
                                const cuda::MmaKernel& kernel, int64_t blocks,
-                               const ActivationSpec* activation = nullptr) {
+                               const ActivationSpec* activation = nullptr, int stages = 0) {
     const int64_t columns = activation != nullptr ? w.shape.n / 2 : w.shape.n;
     const Buffer y = untouched(run, columns);
     const Matrix to = Matrix::f32(y.as<float>(), run.rows.num_rows, columns);
-    launch(kernel, cuda::gemm_args(w, run.rows, to, activation), blocks);
+    launch(kernel, cuda::gemm_args(w, run.rows, to, activation), blocks, stages);
     return download<float>(y);
   }
 };
@@ -165,14 +166,16 @@ TEST_F(CudaSm80Test, EveryTileGivesSameBitsNearReference) {
     std::vector<float> first;
     for (const cuda::MmaKernel& kernel : cuda::mma_kernels_for(p.shape, scheme)) {
       SCOPED_TRACE(kernel.rows);
-      for (int64_t blocks : {int64_t{1}, int64_t{5}, int64_t{100000}}) {
-        const std::vector<float> got = with_tile(w, run, kernel, blocks);
+      const std::pair<int64_t, int> launches[] = {{1, 0}, {5, 0}, {100000, 0}, {5, 2}, {5, 3}};
+      for (const auto& [blocks, stages] : launches) {
+        const std::vector<float> got =
+            with_tile(w, run, kernel, blocks, nullptr, std::min(stages, kernel.most_stages));
         if (first.empty()) {
           first = got;
           for (size_t i = 0; i < got.size(); ++i)
             ASSERT_NEAR(got[i], want[i], 3e-5f * largest) << i;
         }
-        ASSERT_TRUE(same(got, first)) << blocks << " blocks";
+        ASSERT_TRUE(same(got, first)) << blocks << " blocks, " << stages << " stages";
       }
     }
   }

@@ -11,18 +11,29 @@
 
 namespace moracle::cuda {
 
+// A stage has arrived when at most `stages` - 2 later ones are on their way.
+template <int kStages>
+__device__ __forceinline__ void wait_for_stage(int stages) {
+  if constexpr (kStages > 2) {
+    if (stages < kStages) return wait_for_stage<kStages - 1>(stages);
+  }
+  cp_async_wait<kStages - 2>();
+}
+
+/// `stages`: of shared memory, from 2 to Tile::kStages. Their number changes no result.
 template <class Operand, class Tile>
-__global__ void __launch_bounds__(Tile::kThreads, Tile::kBlocksPerSm) mma_linear(const GemmArgs a) {
+__global__ void __launch_bounds__(Tile::kThreads, Tile::kBlocksPerSm)
+    mma_linear(const GemmArgs a, int stages_there) {
   pdl_wait();
   pdl_launch_dependents();
   extern __shared__ __align__(16) uint8_t stages[];
   using Loader = MmaLoader<Operand, Tile>;
   __shared__ WorkTile tiles[Loader::kTileSlots];
-  Loader loader(a, stages, tiles);
-  for (int s = 0; s < Tile::kStages - 1; ++s) loader.load();
+  Loader loader(a, stages, stages_there, tiles);
+  for (int s = 0; s < stages_there - 1; ++s) loader.load();
   int slot = 0;
   for (int at = 0;; at = at + 1 == Loader::kTileSlots ? 0 : at + 1) {
-    cp_async_wait<Tile::kStages - 2>();
+    wait_for_stage<Tile::kStages>(stages_there);
     __syncthreads();  // a stage has arrived, and the previous stage has been read
     const WorkTile tile = tiles[at];
     if (tile.expert < 0) break;
@@ -30,14 +41,14 @@ __global__ void __launch_bounds__(Tile::kThreads, Tile::kBlocksPerSm) mma_linear
     const uint8_t* stage = nullptr;
     for (int first = 0; first < a.blocks; first += Tile::kBlocks) {
       if (first > 0) {
-        cp_async_wait<Tile::kStages - 2>();
+        wait_for_stage<Tile::kStages>(stages_there);
         __syncthreads();
       }
       loader.load();
       asm volatile("" ::: "memory");  // issue copies first: they take longest
       stage = stages + slot * Tile::kStageBytes;
       sums.add(stage, first);
-      slot = slot + 1 == Tile::kStages ? 0 : slot + 1;
+      slot = slot + 1 == stages_there ? 0 : slot + 1;
     }
     sums.finish(stage, tile);
   }
@@ -52,8 +63,8 @@ MmaKernels mma_kernels() {
   const auto kernel = []<class Tile, size_t kIndex>(Tile, std::integral_constant<size_t, kIndex>) {
     constexpr const MmaTiles& tiles = Operand::kGroups ? kTilesInGroups : kTilesOfRows;
     static_assert(Tile::kRows == tiles[kIndex].rows);
-    return MmaKernel{mma_linear<Operand, Tile>, Tile::kRows, Tile::kOutputs, Tile::kThreads,
-                     Tile::kSharedBytes};
+    return MmaKernel{mma_linear<Operand, Tile>, Tile::kRows,   Tile::kOutputs,    Tile::kThreads,
+                     Tile::kStageBytes,         Tile::kStages, Tile::kBlocksPerSm};
   };
   constexpr int kDeep = Operand::kXBytes * Operand::kCodeBits > 8 ? 3 : 4;
   using Widest = std::conditional_t<Operand::kGroups, MmaTile<Operand, 4, 1, 2, 8, 2, 4, 2>,

@@ -8,11 +8,24 @@
 namespace moracle::cuda {
 
 struct MmaKernel {
-  void (*kernel)(GemmArgs);
+  void (*kernel)(GemmArgs, int stages);
   int rows, outputs;  ///< size of a tile
   int threads;
-  int shared_bytes;
+  int stage_bytes;  ///< of shared memory
+  int most_stages;
+  int per_sm;  ///< CTAs that one SM should run, for products of one beside copies of another
 };
+
+/// Returns how many stages a CTA takes, at least two: as many as let an SM with `sm_bytes` of
+/// shared memory run `per_sm` CTAs, or, where not even two do, as many as let it run one CTA less.
+/// `beside` is what each CTA takes besides its stages.
+constexpr int mma_stages(const MmaKernel& kernel, int sm_bytes, int beside) {
+  for (int ctas = kernel.per_sm; ctas > 0; --ctas) {
+    const int stages = (sm_bytes / ctas - beside) / kernel.stage_bytes;
+    if (stages >= 2) return stages < kernel.most_stages ? stages : kernel.most_stages;
+  }
+  return 2;
+}
 
 /// Kernels of one operand, one for each of its tiles (mma_plan.h). cmake/CudaOperands.cmake lists
 /// the operands; `groups`: products are scaled group by group; `minimums`: likewise, and the

@@ -25,8 +25,8 @@ class MmaLoader {
   // Tile slots, from the tile being computed to the tile being loaded.
   static constexpr int kTileSlots = Tile::kStages + 1;
 
-  __device__ MmaLoader(const GemmArgs& args, uint8_t* stages, WorkTile* tiles)
-      : a_(args), stages_(stages), tiles_(tiles), number_(blockIdx.x) {
+  __device__ MmaLoader(const GemmArgs& args, uint8_t* stages, int num_stages, WorkTile* tiles)
+      : a_(args), stages_(stages), num_stages_(num_stages), tiles_(tiles), number_(blockIdx.x) {
     enter_tile();
   }
 
@@ -48,7 +48,7 @@ class MmaLoader {
           load_x_scales(reinterpret_cast<float*>(stage + Tile::kXScales));
       }
       if (last && a_.has_bias) load_bias(stage + Tile::kBias);
-      slot_ = slot_ + 1 == Tile::kStages ? 0 : slot_ + 1;
+      slot_ = slot_ + 1 == num_stages_ ? 0 : slot_ + 1;
       block_ += Tile::kBlocks;
       if (last) {
         number_ += gridDim.x;
@@ -222,6 +222,7 @@ class MmaLoader {
 
   const GemmArgs& a_;
   uint8_t* const stages_;
+  const int num_stages_;
   WorkTile* const tiles_;
   TileFinder finder_;
   WorkTile tile_{};

@@ -7,8 +7,8 @@
 namespace moracle::cuda {
 
 /// kWarpsOut times kWarpsRow warps. Each warp computes kPanels panels of 16 outputs for kOctets
-/// times 8 rows of activations. A stage is kBlocks k-blocks of 32 columns. Shared memory holds
-/// kStages stages.
+/// times 8 rows of activations. A stage is kBlocks k-blocks of 32 columns. Shared memory holds up
+/// to kStages stages.
 template <class Operand, int kWarpsOut_, int kWarpsRow, int kPanels_, int kOctets_, int kBlocks_,
           int kStages_, int kBlocksPerSm_>
 struct MmaTile {
@@ -39,9 +39,8 @@ struct MmaTile {
   static constexpr int kXScales = kBias + kAllPanels * 64;
   static constexpr int kStageBytes =
       kXScales + (Operand::kXScales == XScales::kNone ? 0 : kXGroups * kRows * 4);
-  static constexpr int kSharedBytes = kStages * kStageBytes;
   static_assert(kStageBytes % 16 == 0);
-  static_assert(kSharedBytes <= 98 * 1024);  // every GPU from 8.0 on has 99 KiB
+  static_assert(kStages * kStageBytes <= 98 * 1024);  // every GPU from 8.0 on has 99 KiB
 };
 
 }  // namespace moracle::cuda
