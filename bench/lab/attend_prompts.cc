@@ -38,7 +38,7 @@ std::vector<float> normal(int64_t count) {
 
 void time_prompt(Device& device, int threads, int rounds, int64_t tokens, DType dtype) {
   Ops& ops = kernel_device(device).ops();
-  const int64_t page = ops.cache_page(), step = std::min(tokens, kStep);
+  const int64_t page = cache_page(device.platform()), step = std::min(tokens, kStep);
   const int64_t half = kKeyHeads * page * cached_bytes(dtype, kDim);
   AttentionShape shape{kHeads, kKeyHeads, kDim, kDim, 0.088f};
   shape.cache = {dtype, 0, half, kKeyHeads};

@@ -15,6 +15,7 @@
 #include "bench/bench.h"
 #include "bench/predict.h"
 #include "bench/random_model.h"
+#include "kernels/ops.h"
 #include "models/decoder/model_state.h"
 #include "models/generation/sampler.h"
 #include "placement/trace.h"
@@ -412,8 +413,7 @@ Status check(const DecodeOptions& options, int64_t max_context) {
 
 ModelOptions model_options(const DecodeOptions& options) {
   ModelOptions model = options.model;
-  // Caches consist of pages: 256 positions on a CPU, 64 on other devices.
-  const int64_t page = model.device.platform == Platform::kCpu ? 256 : 64;
+  const int64_t page = cache_page(model.device.platform);
   const auto in_pages = [&](int64_t tokens) { return (tokens + page - 1) / page * page; };
   for (const int64_t batch : options.batches)
     model.cached_tokens = std::max(model.cached_tokens,

@@ -4,9 +4,14 @@
 #include <algorithm>
 
 #include "base/try.h"
+#include "kernels/cpu/simd/vector_ops.h"
 #include "kernels/top_k_key.h"
 
 namespace moracle {
+
+int64_t cache_page(Platform platform) {
+  return platform == Platform::kCpu ? cpu::kKvBlock : 64;  // a CPU: one KV block
+}
 
 Status Ops::add_rms_norm(const Matrix& x, const Matrix& y, const float* weight, float epsilon,
                          const Matrix& out, Stream stream) {

@@ -340,6 +340,9 @@ constexpr int64_t hyper_floats(int64_t num_streams) {
   return num_streams + num_streams * num_streams;
 }
 
+/// Positions per page of keys and values, as suits the attention of the platform's devices.
+int64_t cache_page(Platform platform);
+
 class Ops {
  public:
   virtual ~Ops() = default;
@@ -347,8 +350,6 @@ class Ops {
   /// The layers that errors of this device's kernels name.
   virtual ErrorScopes& error_scopes() = 0;
 
-  /// Positions per page of keys and values, as suits this device's attention.
-  virtual int64_t cache_page() const = 0;
   /// True if a page is [kv_heads, page, head_dim], so that a head's positions are adjacent; else it
   /// is [page, kv_heads, head_dim]. The same holds for values.
   virtual bool cache_by_head() const { return false; }

@@ -12,6 +12,7 @@
 #include "base/try.h"
 #include "checkpoint/state.h"
 #include "kernels/kernel_device.h"
+#include "kernels/ops.h"
 #include "models/decoder/model_state.h"
 #include "models/divide.h"
 #include "models/host_experts/place_experts.h"
@@ -441,7 +442,7 @@ Result<Model> ModelAccess::load(Description&& description, const ModelOptions& w
   m.activations.feed_forward.count_tokens = options.count_routing;
   loader.set_lora_ids(m.activations.feed_forward.lora_ids);
   const DType dtype = device->activation_dtype();
-  const int64_t page = kernel_device(*device).ops().cache_page();
+  const int64_t page = cache_page(device->platform());
   size_t page_bytes = 0, state_bytes = 0;
   for (const LayerDescription& from : description.layers) {
     Layer& layer = m.layers.emplace_back();

@@ -92,8 +92,8 @@ class Attend : public testing::DeviceOpsTest {
   /// Runs the step on the device under test with a cache of `cache`.
   AfterStep run(AttentionShape shape, const Step& step, DType cache) {
     const RowSizes rows(shape);
-    PagedCaches caches =
-        caches_before(shape, step, cache, std::min<int64_t>(256, ops().cache_page()), is_cpu());
+    PagedCaches caches = caches_before(
+        shape, step, cache, std::min<int64_t>(256, cache_page(device_->platform())), is_cpu());
     caches.upload(*device_);
     const Batch& batch = caches.batch_there(step.tokens, *device_);
     if (shape.sinks != nullptr) shape.sinks = upload(sinks_);
@@ -519,7 +519,7 @@ TEST_P(Attend, E4m3CacheSaturatesAndKeepsNan) {
 TEST_P(Attend, F16CacheRejectsOverflowAndKeepsInfinity) {
   // A GPU reports the overflow at synchronize().
   const auto append = [&](float value, DType cache) -> Status {
-    PagedCaches caches({1}, 8, 8, cache, std::min<int64_t>(256, ops().cache_page()));
+    PagedCaches caches({1}, 8, 8, cache, std::min<int64_t>(256, cache_page(device_->platform())));
     caches.upload(*device_);
     const Status done = ops().append(matrix(std::vector<float>(8, 1), 1, 8),
                                      matrix(std::vector<float>(8, value), 1, 8),

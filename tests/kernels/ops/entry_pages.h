@@ -29,7 +29,7 @@ class EntryOpsTest : public DeviceOpsTest {
   /// Pages for sequences of up to `longest` positions; all elements are NaN.
   void make_pages(const Sizes& sizes, int64_t longest, int64_t num_sequences) {
     sizes_ = sizes;
-    page_ = std::min<int64_t>(256, ops().cache_page());
+    page_ = std::min<int64_t>(256, cache_page(device_->platform()));
     page_bytes_ = 256;  // of another layer
     const auto take = [&](int64_t rows, int64_t dim) {
       const int64_t at = page_bytes_;

@@ -169,7 +169,7 @@ class RopeAndAppend : public testing::DeviceOpsTest {
                           upload(frequencies)};
     const std::vector<testing::PagedCaches::Tokens> step = {{0, 295, tokens_}, {1, 62, 3}};
     testing::PagedCaches caches({296 + tokens_, 90}, kKvHeads * dim, kKvHeads * dim, cache,
-                                std::min<int64_t>(256, ops().cache_page()), kKvHeads);
+                                std::min<int64_t>(256, cache_page(device_->platform())), kKvHeads);
     caches.upload(*device_);
     LayerCache layer = caches.layer();
     layer.key_scale = key_scale_, layer.value_scale = value_scale_;

@@ -33,7 +33,7 @@ std::vector<int64_t> capacities_of(const Tokens& step) {
 
 class SparseOps : public testing::DeviceOpsTest {
  protected:
-  int64_t page() { return std::min<int64_t>(256, ops().cache_page()); }
+  int64_t page() { return std::min<int64_t>(256, cache_page(device_->platform())); }
 };
 
 // ---- the indexer ----

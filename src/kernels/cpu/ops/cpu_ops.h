@@ -20,8 +20,6 @@ class CpuOps : public Ops {
   }
 
   ErrorScopes& error_scopes() override { return error_scopes_; }
-  /// One KV block per page.
-  int64_t cache_page() const override { return cpu::kKvBlock; }
   // Adjacent keys of a head are one stream of memory, which prefetchers follow.
   bool cache_by_head() const override { return true; }
 

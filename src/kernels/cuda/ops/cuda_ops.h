@@ -15,7 +15,6 @@ class CudaOps : public Ops {
       : queue_(queue), device_errors_(errors) {}
 
   ErrorScopes& error_scopes() override { return device_errors_.scopes(); }
-  int64_t cache_page() const override { return 64; }
   bool cache_by_head() const override { return true; }
 
 #include "kernels/ops_compressed.inc"

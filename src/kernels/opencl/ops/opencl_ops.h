@@ -14,7 +14,6 @@ class OpenClOps : public Ops {
       : queue_(queue), device_errors_(errors) {}
 
   ErrorScopes& error_scopes() override { return device_errors_.scopes(); }
-  int64_t cache_page() const override { return 64; }
 
 #include "kernels/ops_overrides.inc"
   Status norm_and_gate(const Matrix& x, const GatedNorm& norm, const Matrix& by, int64_t by_dim,
