@@ -26,7 +26,7 @@ struct Considered {
 };
 
 Error refuse(std::string need, std::string fact) {
-  return {ErrorKind::kUnsupported, "", "weights folded", std::move(need), std::move(fact)};
+  return {ErrorKind::kUnsupported, "", "weights", std::move(need), std::move(fact)};
 }
 
 const DescribedMatrix& first_of(const DescribedMatrix& weights) {
@@ -64,14 +64,14 @@ bool multiplies_fp8(const ModuleChoice& module) {
 Status check_options(const ModelOptions& options) {
   if (options.device.platform != Platform::kCuda)
     return refuse(
-        "a GPU of CUDA: elsewhere no kernel multiplies fp8 by fp8, and 4-bit codes are read "
-        "in half of the time",
+        "an NVIDIA GPU for folded: elsewhere no kernel multiplies fp8 by fp8, and 4-bit "
+        "codes take half of the bytes",
         str("the device is ", name(options.device)));
   if (options.device_memory != 0)
     return refuse(
-        "all experts on the device (device_memory 0): folded experts take twice the bytes "
-        "in host memory and on the bus",
-        "experts may lie in host memory");
+        "packed where experts may lie in host memory (device_memory): folded ones take "
+        "twice the bytes there and on the bus",
+        "the device's memory is limited");
   return {};
 }
 
@@ -92,7 +92,8 @@ Status check_gain(std::span<const ModuleChoice> packed, std::span<const ModuleCh
   }
   if (other == nullptr) return {};
   return refuse(
-      "kernels that multiply fp8 by fp8 (cuda-sm90, without deterministic or adapters of experts)",
+      "kernels that multiply fp8 by fp8 for folded: cuda-sm90, many tokens per step, not "
+      "deterministic, no adapters on experts",
       str(other->part, other->layer ? str(" of layer ", *other->layer) : "", " would run on ",
           name(*other->selection.plan->backend),
           ", which converts fp8 codes as it converts 4-bit codes"));
@@ -140,7 +141,7 @@ class Planner {
     const int64_t needed = plan.total_bytes() +
                            reserved_cache_bytes(plan, within, folded.description.spec.max_context);
     if (needed <= free) return {};
-    return Error{ErrorKind::kOutOfMemory, "", "weights folded",
+    return Error{ErrorKind::kOutOfMemory, "", "weights",
                  str(needed, " bytes of memory on ", name(options_.device), ", with caches"),
                  str(free, " are free")};
   }
@@ -244,7 +245,7 @@ Result<std::optional<ResidencyPlan>> plan_residency(const Checkpoint& checkpoint
   };
   if (const Status possible = check_options(options); !possible) return stays(possible.error());
   if (!has_foldable(packed))
-    return stays(refuse("4-bit weights and fp8 activations (activations fp8)",
+    return stays(refuse("4-bit weights and fp8 activations for folded (activations)",
                         "no layer of the model has both"));
   MORACLE_TRY(const AdapterList adapters, open_adapters(checkpoint, options));
   Result<ResidencyPlan> plan = plan_both(Planner(checkpoint, options, machine, adapters));

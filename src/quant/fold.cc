@@ -139,8 +139,7 @@ bool has_residency(const Scheme& scheme) {
 Result<Scheme> folded_scheme(const MatrixShape& shape, const Scheme& scheme) {
   const QuantKey& key = shape.key;
   if (!has_residency({key, scheme.activation}))
-    return refuse("4-bit weights and fp8 activations (activations fp8)",
-                  "they are " + name(scheme));
+    return refuse("4-bit weights and fp8 activations (activations)", "they are " + name(scheme));
   if (scheme.activation != kFp8DynamicTokenSym)
     return refuse("activation scales that are computed for each token",
                   "those of " + name(scheme) + " are stored");

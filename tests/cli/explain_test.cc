@@ -150,8 +150,10 @@ TEST(ExplainCommand, ShowsResidencyOfFourBitWeights) {
       expect_refused(all, parts);
     }
   };
-  refuse({"--weights", "folded", "--activations", "fp8"}, {"a GPU of CUDA", "the device is cpu"});
-  refuse({"--weights", "folded", "--machine", "h200"}, {"activations fp8"});
+  refuse({"--weights", "folded", "--activations", "fp8"},
+         {"--weights: needs an NVIDIA GPU", "the device is cpu"});
+  refuse({"--weights", "folded", "--machine", "h200"},
+         {"--weights", "fp8 activations for folded (--activations)"});
   refuse({"--weights", "fp8"}, {"packed, folded or auto", "'fp8'"});
 }
 

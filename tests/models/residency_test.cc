@@ -115,7 +115,7 @@ TEST(WeightResidencyChoice, RefusesWhatGainsNothing) {
        [](ModelOptions& o) { o.deterministic = true; }},
       {"few tokens", kInt4, "h200", "would run on cuda-sm90",
        [](ModelOptions& o) { o.max_num_tokens = 4; }},
-      {"placement", kInt4, "h200", "may lie in host memory",
+      {"placement", kInt4, "h200", "the device's memory is limited",
        [](ModelOptions& o) { o.device_memory = int64_t{1} << 30; }},
       {"float activations", kInt4, "h200", "no layer of the model has both",
        [](ModelOptions& o) { o.activations = ActivationPrecision::kStored; }},
@@ -131,7 +131,7 @@ TEST(WeightResidencyChoice, RefusesWhatGainsNothing) {
     const auto refused = plan(checkpoint, options, machine);
     ASSERT_FALSE(refused);
     EXPECT_EQ(refused.error().kind, ErrorKind::kUnsupported);
-    EXPECT_EQ(refused.error().place, "weights folded");
+    EXPECT_EQ(refused.error().place, "weights");
     EXPECT_THAT(refused.error().fact, HasSubstr(one.reason));
     EXPECT_FALSE(explain(checkpoint, options, machine));
     options.weights = kAuto;

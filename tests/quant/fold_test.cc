@@ -171,7 +171,7 @@ TEST(Fold, RefusesOtherSchemes) {
   MatrixShape act_order = shape_of(int4);
   act_order.group_index = true;
   EXPECT_THAT(refusal(act_order, by_fp8(int4)), HasSubstr("act-order"));
-  EXPECT_THAT(refusal(shape_of(int4), {int4, {}}), HasSubstr("activations fp8"));
+  EXPECT_THAT(refusal(shape_of(int4), {int4, {}}), HasSubstr("4-bit weights and fp8 activations"));
   EXPECT_THAT(refusal(shape_of(int4), {int4, kInt8DynamicTokenSym}), HasSubstr("int4-w4a8-g128"));
   EXPECT_THAT(refusal(shape_of(int4), {int4, kFp8StaticTensorSym}), HasSubstr("are stored"));
 }
