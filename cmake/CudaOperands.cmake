@@ -27,6 +27,7 @@ set(MORACLE_CUDA_OPERANDS
   "mxfp4     |        |                       | Fp4Folded             | Fp4Folded | operands/folded_operands.cuh"
   "fp8_fp8   |        | Fp8Fp8Operand<false>  | Fp8Fp8Operand<false>  | Fp8Wgmma<false>"
   "fp8_fp8   | groups | Fp8Fp8Operand<true>   | Fp8Fp8Operand<true>   | Fp8Wgmma<true>"
+  "fp8_fp8_tokens |   |                       |                       | Fp8Wgmma<true, XScales::kToken>"
   "fp8_fp8   | halves | InHalves<Fp8Fp8Operand<true>> | | "
   "fp8_fp8   | blocks |                       |                       | Fp8Wgmma<true>, Fp8Tokens, Fp8PlainTokens | gemm_sm90/wgmma_token_epilogue.cuh"
   "int8_int8 |        | Int8Int8Operand<false> | Int8Int8Operand<false> | Wgmma<Int8Int8Operand<false>, WgmmaTypes::kInt8>"

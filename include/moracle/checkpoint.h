@@ -82,6 +82,11 @@ class DescribedMatrix {
   /// Changes the scheme to one that holds the same integer weights exactly, in wider codes or
   /// smaller groups: that of another matrix, so that one kernel serves both.
   void widen(const Scheme& scheme);
+  /// Changes 4-bit weights beside fp8 activations to e4m3 codes of the same values
+  /// (WeightResidency::kFolded). Errors (kUnsupported), with the module: e4m3 does not hold the
+  /// weights, or fp8 kernels do not multiply them. Reading then fails for a row of MXFP4 whose
+  /// exponents are more than 14 apart.
+  Status fold();
   /// Keeps only these experts, in this order. `experts` are indices below num_experts().
   void keep(std::span<const int32_t> experts);
 
@@ -205,6 +210,19 @@ std::string_view name(ActivationPrecision precision);
 /// activation scales.
 void set_activations(DescribedMatrix& weights, ActivationPrecision precision);
 void set_activations(DescribedWeights& weights, ActivationPrecision precision);
+
+/// How 4-bit weights beside fp8 activations lie in memory.
+enum class WeightResidency : uint8_t {
+  kPacked,  ///< 4-bit codes, which kernels unpack
+  kFolded,  ///< e4m3 codes of the same values: twice the bytes, fp8 products without unpacking
+  kAuto,    ///< kFolded where it is faster and all of the model fits the free memory, else kPacked
+};
+/// Parses "packed", "folded" or "auto". Errors: any other word.
+Result<WeightResidency> parse_weights(std::string_view text);
+/// The word that parse_weights reads.
+std::string_view name(WeightResidency residency);
+/// DescribedMatrix::fold for both matrices of a layer. After an error, neither has changed.
+Status fold(DescribedWeights& weights);
 
 /// Online schemes by module, in command-line syntax: "scheme", or "pattern=scheme,pattern=none".
 /// The first pattern that matches the module's name decides. The name is as in the file:

@@ -42,6 +42,10 @@ struct ModelOptions {
   /// Overrides the activation format. kInt8 (W4A8, W8A8) is faster and less exact. k16Bit (W8A16)
   /// serves GPUs without fp8 products.
   ActivationPrecision activations = ActivationPrecision::kStored;
+  /// How 4-bit weights beside fp8 activations lie in memory. kFolded needs a plan that multiplies
+  /// fp8 by fp8, and all experts on the device; kAuto takes kPacked without them. Several ranks
+  /// must choose alike.
+  WeightResidency weights = WeightResidency::kPacked;
   /// The type of keys and values in the caches: f32, bf16, f16, i8 or f8_e4m3 (see parse_kv_cache).
   /// None: the device's activation dtype, f32 on a CPU, bf16 on a GPU. bf16 and f16 halve the
   /// memory and the time to read it, 8 bits quarter them. A value is rounded once, when its token
@@ -189,6 +193,22 @@ struct SlotDevicePlan {
   int64_t memory_bytes = 0;  ///< of the device
 };
 
+/// Median times of the experts of a layer, from `moracle tune`.
+struct ResidencyTime {
+  int64_t num_tokens = 0;
+  double us_packed = 0, us_folded = 0;
+};
+
+/// The choice for ModelOptions::weights.
+struct ResidencyPlan {
+  WeightResidency chosen = WeightResidency::kPacked;
+  /// Weights and tables of all layers on this rank; 0: not planned, because of `reason`.
+  int64_t packed_bytes = 0, folded_bytes = 0;
+  std::string schemes = {};  ///< "int4-w4afp8-g128 as fp8-w8a8-g128-token"; empty: not planned
+  std::string reason = {};
+  std::vector<ResidencyTime> times = {};  ///< where both were measured
+};
+
 /// All decisions about a model that are made before a weight is read. Sizes are in bytes.
 struct ModelPlan {
   std::vector<Choice> choices;        ///< each with a plan
@@ -202,6 +222,8 @@ struct ModelPlan {
   bool bf16_attention = false;        ///< prompts' attention may multiply in bf16 on this CPU
   std::string attention_reason = {};  ///< why, if the CPU's measured rates decided
   int64_t memory_bytes = 0;           ///< total memory of the device
+  /// None: ModelOptions::weights is kPacked, and nothing else is possible.
+  std::optional<ResidencyPlan> residency = {};
   /// With device_memory: slots of each layer, and packed experts in host memory. -1, 0: no slots.
   int64_t num_slots = -1;
   int64_t host_bytes = 0;
@@ -255,6 +277,8 @@ class Model {
   int64_t max_num_tokens() const;
   int64_t weight_bytes() const;  ///< packed weights and tables, all layers
   const std::vector<Choice>& choices() const;
+  /// None: loaded with WeightResidency::kPacked.
+  const std::optional<ResidencyPlan>& residency() const;
   /// The ranks that run the model together; null: this process alone.
   const std::shared_ptr<Group>& group() const;
   /// The tokens that chose each expert since loading or the last reload; with ranks, those of all,

@@ -124,11 +124,15 @@ constexpr bool has_int8_rows(const Scheme& scheme) {
   return scheme.activation == kInt8DynamicTokenSym || scheme.activation == kInt8StaticTensorSym;
 }
 
+/// True for 4-bit weights beside fp8 activations, which may be folded (see WeightResidency).
+bool has_residency(const Scheme& scheme);
+
 /// The name of a scheme: "bf16", "int8-w8a8", "int4-w4a16-g128", "int8-w8a16-channel",
 /// "fp8-w8a8-block128x128", "mxfp8-w8a8", "mxfp4-w4a16", "nvfp4-w4a16". "int4-w4afp8-g128" has fp8
 /// activations and integer weights. The suffix "-asym" means zero points, "-min" minimums,
 /// "-s16" and "-s8" scales in f16 and in 8-bit integers, "-6bit", "-5bit", "-u5bit" and "-iq4" a
-/// set of codes. The suffix "-static" means activation scales stored in the file.
+/// set of codes. The suffix "-static" means activation scales stored in the file, "-token" one
+/// scale per token beside fp8 weights in groups, whose activations otherwise have the same groups.
 std::string name(const Scheme& scheme);
 /// A description for users: "int8 weights per channel, int8 activations per token, dynamic".
 std::string describe(const Scheme& scheme);

@@ -43,15 +43,17 @@ std::shared_ptr<LoadedModel> load(const Checkpoint& checkpoint, ModelOptions opt
 }
 
 PyModel load_model(nb::handle source, const nb::str& backend, const nb::str& quantization,
-                   const nb::str& activations, const nb::str& kv_cache, const nb::str& device,
-                   int threads, bool pin, int64_t max_num_tokens, int64_t gpu_memory,
-                   int64_t cpu_memory, bool deterministic, const std::vector<nb::object>& adapters,
-                   const std::vector<TunedLayer>& tuned, nb::object progress, bool next_tokens) {
+                   const nb::str& activations, const nb::str& weights, const nb::str& kv_cache,
+                   const nb::str& device, int threads, bool pin, int64_t max_num_tokens,
+                   int64_t gpu_memory, int64_t cpu_memory, bool deterministic,
+                   const std::vector<nb::object>& adapters, const std::vector<TunedLayer>& tuned,
+                   nb::object progress, bool next_tokens) {
   ModelOptions options;
   options.backend = value_of(BackendMap::parse(utf8_of(backend, "backend")));
   if (const std::string schemes = utf8_of(quantization, "quantization"); !schemes.empty())
     options.quantization = value_of(QuantizationMap::parse(schemes));
   options.activations = value_of(parse_activations(utf8_of(activations, "activations")));
+  options.weights = value_of(parse_weights(utf8_of(weights, "weights")));
   options.kv_cache = value_of(parse_kv_cache(utf8_of(kv_cache, "kv_cache")));
   value_of(set_devices(options, utf8_of(device, "device")));
   options.threads = threads;
@@ -133,7 +135,8 @@ nb::dict measure(const PyModel& self, nb::handle text, int64_t window, int32_t a
 constexpr const char* kLoadSig =
     "def load(source: Checkpoint | str | os.PathLike, *, backend: str = 'auto', quantization: str "
     "= "
-    "'', activations: str = '', kv_cache: str = 'auto', device: str = 'cpu', threads: int = 0, "
+    "'', activations: str = '', weights: str = 'packed', kv_cache: str = 'auto', device: str = "
+    "'cpu', threads: int = 0, "
     "pin: "
     "bool = False, max_num_tokens: int = 0, gpu_memory: int = 0, cpu_memory: int = 0, "
     "deterministic: bool = False, adapters: "
@@ -150,12 +153,12 @@ void bind_model(nb::module_& m) {
   model
       .def_static(
           "load", &load_model, nb::arg("source"), nb::kw_only(), nb::arg("backend") = "auto",
-          nb::arg("quantization") = "", nb::arg("activations") = "", nb::arg("kv_cache") = "auto",
-          nb::arg("device") = "cpu", nb::arg("threads") = 0, nb::arg("pin") = false,
-          nb::arg("max_num_tokens") = 0, nb::arg("gpu_memory") = 0, nb::arg("cpu_memory") = 0,
-          nb::arg("deterministic") = false, nb::arg("adapters") = nb::make_tuple(),
-          nb::arg("tuned") = nb::make_tuple(), nb::arg("progress") = nb::none(),
-          nb::arg("next_tokens") = false, nb::sig(kLoadSig),
+          nb::arg("quantization") = "", nb::arg("activations") = "", nb::arg("weights") = "packed",
+          nb::arg("kv_cache") = "auto", nb::arg("device") = "cpu", nb::arg("threads") = 0,
+          nb::arg("pin") = false, nb::arg("max_num_tokens") = 0, nb::arg("gpu_memory") = 0,
+          nb::arg("cpu_memory") = 0, nb::arg("deterministic") = false,
+          nb::arg("adapters") = nb::make_tuple(), nb::arg("tuned") = nb::make_tuple(),
+          nb::arg("progress") = nb::none(), nb::arg("next_tokens") = false, nb::sig(kLoadSig),
           "Describes every tensor, selects a backend for every layer, then reads and packs. The "
           "options are those of `moracle run`; `gpu_memory` and `cpu_memory` are bytes, -1: what "
           "is free. `progress(done, total)` counts bytes; False stops. `next_tokens` also loads "

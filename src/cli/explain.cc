@@ -61,6 +61,7 @@ Json to_json(const ModelExplanation& model, const Checkpoint& checkpoint,
           {"groups", groups},
           {"others", others},
           {"placement", model.plan ? placement_json(*model.plan) : Json(nullptr)},
+          {"residency", residency_json(model.residency)},
           {"tokenizer", tokenizer.json()},
           {"not_used", checkpoint.not_used()},
           {"not_runnable", model.not_runnable.empty() ? Json(nullptr) : Json(model.not_runnable)}};
@@ -87,6 +88,7 @@ void show(const ModelExplanation& model, const Checkpoint& checkpoint, const Mac
     if (selection.plan) std::cout << printable_lines(describe(*selection.plan));
   }
   std::cout << others.text();
+  std::cout << residency_text(model.residency);
   if (model.plan && model.plan->num_slots >= 0)
     std::cout << "\n" << placement_text(*model.plan, model.choices, options.rates);
   if (options.parallel.ep_size > 1) std::cout << ranks_text(model.choices, machine, options);

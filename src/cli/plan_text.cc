@@ -45,6 +45,37 @@ std::string not_followed_text(const GenerationConfig& config) {
   return text;
 }
 
+std::string residency_text(const std::optional<ResidencyPlan>& residency) {
+  if (!residency) return "";
+  const ResidencyPlan& plan = *residency;
+  std::string text = str("  weights ", name(plan.chosen));
+  if (plan.packed_bytes > 0) text += str(", packed ", megabytes(plan.packed_bytes));
+  if (plan.folded_bytes > 0)
+    text += str(", folded ", megabytes(plan.folded_bytes), " (", plan.schemes, ")");
+  text += str(": ", printable(plan.reason), "\n");
+  for (const ResidencyTime& time : plan.times)
+    text += str("    ", time.num_tokens, " tokens: packed ", rounded(time.us_packed),
+                " us, folded ", rounded(time.us_folded), " us (measured here)\n");
+  return text;
+}
+
+Json residency_json(const std::optional<ResidencyPlan>& residency) {
+  if (!residency) return nullptr;
+  const ResidencyPlan& plan = *residency;
+  Json times = Json::array();
+  for (const ResidencyTime& time : plan.times)
+    times.push_back({{"num_tokens", time.num_tokens},
+                     {"us_packed", time.us_packed},
+                     {"us_folded", time.us_folded}});
+  const auto planned = [](int64_t bytes) { return bytes > 0 ? Json(bytes) : Json(); };
+  return {{"chosen", name(plan.chosen)},
+          {"packed_bytes", planned(plan.packed_bytes)},
+          {"folded_bytes", planned(plan.folded_bytes)},
+          {"schemes", plan.schemes.empty() ? Json() : Json(plan.schemes)},
+          {"reason", plan.reason},
+          {"times", times}};
+}
+
 void show_choices(const Model& model, const Checkpoint& checkpoint) {
   Table table;
   for (const Choice& choice : model.choices()) {
@@ -59,7 +90,7 @@ void show_choices(const Model& model, const Checkpoint& checkpoint) {
                "→ " + std::string(name(*choice.selection.plan->backend)),
                others.empty() ? "" : "(also possible: " + join(others) + ")"});
   }
-  std::cerr << table.text() << not_used_text(checkpoint);
+  std::cerr << table.text() << residency_text(model.residency()) << not_used_text(checkpoint);
 }
 
 std::string placement_text(const ModelPlan& plan, const std::vector<Choice>& choices,
@@ -184,7 +215,7 @@ void show(const ModelPlan& plan, const MemoryRates& rates) {
   const std::vector<std::string> reasons = reasons_of(plan);
   for (const std::string& reason : reasons) std::cout << "  " << reason << "\n";
   if (!reasons.empty()) std::cout << "\n";
-  std::cout << sums.text({1});
+  std::cout << residency_text(plan.residency) << (plan.residency ? "\n" : "") << sums.text({1});
   if (plan.num_slots >= 0) std::cout << "\n" << placement_text(plan, plan.choices, rates);
 }
 
@@ -207,6 +238,7 @@ Json to_json(const ModelPlan& plan) {
       {"host_bytes", plan.host_bytes},
       {"slot_devices", slot_devices_json(plan)},
       {"estimate", to_json(plan.estimate)},
+      {"residency", residency_json(plan.residency)},
       {"transfer_bytes", plan.transfer_bytes},
       {"cache_bytes_per_token", plan.cache_bytes_per_token},
       {"state_bytes", plan.state_bytes},

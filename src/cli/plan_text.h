@@ -14,8 +14,13 @@ std::string not_used_text(const Checkpoint& checkpoint);
 /// One line per entry of GenerationConfig::not_followed.
 std::string not_followed_text(const GenerationConfig& config);
 
+/// How 4-bit weights beside fp8 activations lie in memory, the bytes of both ways, times and the
+/// reason; empty and null without a choice.
+std::string residency_text(const std::optional<ResidencyPlan>& residency);
+Json residency_json(const std::optional<ResidencyPlan>& residency);
+
 /// Prints the backends of a loaded model on stderr, one line per group of equal layers, then the
-/// unused parts of its checkpoint.
+/// residency of its weights and the unused parts of its checkpoint.
 void show_choices(const Model& model, const Checkpoint& checkpoint);
 /// Prints a model's plan: one line per group of equal layers, then the sums.
 void show(const ModelPlan& plan, const MemoryRates& rates = {});

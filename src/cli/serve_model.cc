@@ -168,6 +168,11 @@ Result<ServedWeights> load_served(const ServeArguments& arguments, serve::Engine
                  "random weights (--model-shape) are served by one process"};
   }
   MORACLE_TRY(ModelOptions options, arguments.model.options());
+  if (options.weights != WeightResidency::kPacked && !arguments.shape.empty()) {
+    return Error{ErrorKind::kUnsupported, "", "--weights",
+                 "a MODEL, or a --scheme with folded weights, such as fp8-w8a8-g128-token",
+                 "--model-shape has random weights"};
+  }
   MORACLE_CHECK(arguments.model.join(options));
   options.max_num_tokens = arguments.step_tokens;
   MORACLE_CHECK(routing.begin(options));

@@ -17,21 +17,29 @@ namespace tune_verb {
 namespace {
 
 struct Options {
-  std::string folder, quantization, activations, cache, device = "cpu";
+  std::string folder, quantization, activations, weights = "packed", cache, device = "cpu";
   double seconds = 50;
   int threads = 0;
   bool json = false;
 };
 
+// Times of both residencies are kept side by side, so a measurement is for one of them.
+Result<bool> is_folded(const std::string& text) {
+  MORACLE_TRY(const WeightResidency weights, parse_weights(text));
+  if (weights != WeightResidency::kAuto) return weights == WeightResidency::kFolded;
+  return Error{ErrorKind::kInvalidArgument, "", "--weights", "packed or folded", "it is 'auto'"};
+}
+
 // Returns one layer per distinct shape.
 Result<std::vector<LayerSpec>> kinds_of(const Checkpoint& checkpoint,
                                         const QuantizationMap& quantization,
-                                        ActivationPrecision activations) {
+                                        ActivationPrecision activations, bool folded) {
   std::vector<LayerSpec> kinds;
   for (const int64_t layer : checkpoint.moe_layers()) {
     auto weights = checkpoint.moe_layer(layer, quantization);
     if (!weights) return weights.error();
     set_activations(*weights, activations);
+    if (folded) MORACLE_CHECK(fold(*weights));
     const auto equal = std::find_if(kinds.begin(), kinds.end(), [&](const LayerSpec& kind) {
       return kind.same_but_name(weights->spec);
     });
@@ -67,7 +75,9 @@ int run(const Options& options) {
   CLI_TRY(const Checkpoint checkpoint, Checkpoint::open(options.folder));
   CLI_TRY(const QuantizationMap quantization, parse_quantization(options.quantization));
   CLI_TRY(const ActivationPrecision activations, parse_activations(options.activations));
-  CLI_TRY(const std::vector<LayerSpec> kinds, kinds_of(checkpoint, quantization, activations));
+  CLI_TRY(const bool folded, is_folded(options.weights));
+  CLI_TRY(const std::vector<LayerSpec> kinds,
+          kinds_of(checkpoint, quantization, activations, folded));
   TuneOptions tuning;
   CLI_TRY(tuning.device, parse_device(options.device));
   // Check the cache before a minute of measurements.
@@ -128,6 +138,9 @@ void add_tune(CLI::App& app, Work& chosen) {
             ->required();
         verb.add_option("--quantization", options->quantization, kQuantizationHelp);
         verb.add_option("--activations", options->activations, kActivationsHelp);
+        verb.add_option("--weights", options->weights,
+                        "Measure 4-bit weights beside fp8 activations packed, or folded")
+            ->capture_default_str();
         verb.add_option("--seconds", options->seconds, "Seconds to spend on the whole model")
             ->check(number(0.1, 3600))
             ->capture_default_str();

@@ -83,6 +83,7 @@ std::vector<Scheme> schemes() {
       {kFp8StaticTensorSym, kFp8StaticTensorSym},
       {kFp8StaticChannelSym, kFp8DynamicTokenSym},
       {kFp8Static128BlockSym, kFp8Dynamic128Sym},
+      {{DType::kF8E4M3, per_group(128)}, kFp8DynamicTokenSym},  // 4-bit weights that are folded
       {fp8_static_block(16, 32), fp8_dynamic_group(32)},
       weight_only(kFp8StaticChannelSym),
       weight_only(kFp8Static128BlockSym),

@@ -522,11 +522,14 @@ Result<Description> describe_next_tokens(const Checkpoint& checkpoint);
 struct SchemeChanges {
   QuantizationMap quantization;
   ActivationPrecision activations = ActivationPrecision::kStored;
+  WeightResidency weights = WeightResidency::kPacked;  ///< not kAuto
 };
-/// Changes the linear layers to the requested schemes. Errors: a matrix that cannot be quantized as
-/// requested.
+/// Changes the linear layers to the requested schemes. Errors: a matrix that cannot be quantized or
+/// folded as requested.
 Status change_schemes(const Checkpoint& checkpoint, const SchemeChanges& changes,
                       Description& description);
+/// The change of WeightResidency::kFolded alone.
+Status fold(Description& description);
 /// describe, then change_schemes.
 Result<Description> describe(const Checkpoint& checkpoint, const SchemeChanges& changes);
 Result<Description> describe_next_tokens(const Checkpoint& checkpoint,

@@ -6,12 +6,14 @@
 #include "models/divide.h"
 #include "models/host_experts/decode_estimate.h"
 #include "models/host_experts/place_experts.h"
+#include "models/residency.h"
 #include "models/routing_statistics.h"
 
 namespace moracle {
 namespace {
 
 // Expert names are alike across architectures, so experts can be explained even if the rest cannot.
+// Their weights stay packed: a whole model decides about its memory.
 Result<std::vector<LayerExperts>> describe_experts(const Checkpoint& checkpoint,
                                                    const ModelOptions& options) {
   std::vector<LayerExperts> experts;
@@ -61,6 +63,7 @@ Result<ModelExplanation> explain(const Checkpoint& checkpoint, const ModelOption
   if (!known) {
     if (known.error().kind != ErrorKind::kUnsupported || checkpoint.moe_layers().empty())
       return known.error();
+    if (options.weights == WeightResidency::kFolded) return known.error();
     const Result<std::vector<LayerExperts>> experts = describe_experts(checkpoint, options);
     // The architecture's error says why the file's experts cannot be used.
     if (!experts && experts.error().kind == ErrorKind::kBadFile) return known.error();
@@ -71,8 +74,14 @@ Result<ModelExplanation> explain(const Checkpoint& checkpoint, const ModelOption
   Description description = *std::move(known);
   MORACLE_CHECK(
       change_schemes(checkpoint, {options.quantization, options.activations}, description));
+  MORACLE_TRY(std::optional<ResidencyPlan> residency,
+              plan_residency(checkpoint, description, options, machine));
+  if (residency && residency->chosen == WeightResidency::kFolded) MORACLE_CHECK(fold(description));
   MORACLE_CHECK(divide(description, options));
-  return explain(description, options, machine, adapters, wishes);
+  MORACLE_TRY(ModelExplanation explanation,
+              explain(description, options, machine, adapters, wishes));
+  explanation.residency = std::move(residency);
+  return explanation;
 }
 
 }  // namespace moracle

@@ -10,7 +10,8 @@ struct ModelExplanation {
   /// Why the model as a whole cannot run; empty if it can. An unknown architecture has choices for
   /// its experts alone.
   std::string not_runnable;
-  std::optional<ModelPlan> plan = {};  ///< without choices; none if it cannot run
+  std::optional<ModelPlan> plan = {};           ///< without choices; none if it cannot run
+  std::optional<ResidencyPlan> residency = {};  ///< as ModelPlan::residency
 };
 
 /// Queries the oracle as Model::load and plan do. Errors: the same, except for modules that nothing

@@ -17,6 +17,7 @@
 #include "models/divide.h"
 #include "models/host_experts/place_experts.h"
 #include "models/ranks.h"
+#include "models/residency.h"
 #include "models/routing_statistics.h"
 #include "oracle/carve.h"
 #include "quant/blocks/gguf_blocks.h"
@@ -331,8 +332,7 @@ Status load_next_tokens(const Checkpoint& checkpoint, const ModelOptions& option
                  "one process that holds all experts on its device for mtp, or ngram",
                  options.group ? "several ranks share the model" : "experts lie in host memory"};
   }
-  MORACLE_TRY(Description description,
-              describe_next_tokens(checkpoint, {options.quantization, options.activations}));
+  MORACLE_TRY(Description description, describe_next_tokens(checkpoint, changes_of(options)));
   MORACLE_TRY(Model loaded,
               ModelAccess::load(std::move(description), next_token_options(options), {},
                                 checkpoint.total_bytes(), nullptr, m.workspace->shared_device()));
@@ -354,12 +354,16 @@ ModelOptions next_token_options(const ModelOptions& options) {
   return own;
 }
 
-Result<Model> Model::State::load(const Checkpoint& checkpoint, const ModelOptions& options) {
+Result<Model> Model::State::load(const Checkpoint& checkpoint, const ModelOptions& wanted) {
+  ModelOptions options = wanted;
   ReadRecord& record = checkpoint.state().tensors.record();
   record.on = options.group != nullptr;
   std::string versions = versions_of(checkpoint);
+  std::optional<ResidencyPlan> residency;
   MORACLE_TRY(Description description,
-              describe(checkpoint, {options.quantization, options.activations}));
+              options.weights == WeightResidency::kPacked
+                  ? describe(checkpoint, changes_of(options))
+                  : describe_resident(checkpoint, Machine::here(), options, residency));
   const Result<AdapterList> opened = open_adapters(checkpoint, options);
   std::vector<Fact> facts;
   if (options.group) {
@@ -371,6 +375,7 @@ Result<Model> Model::State::load(const Checkpoint& checkpoint, const ModelOption
   MORACLE_CHECK(check_measured_load(options, checkpoint));
   MORACLE_TRY(Model model, ModelAccess::load(std::move(description), options, adapters,
                                              checkpoint.total_bytes(), &record));
+  model.state_->residency = std::move(residency);
   model.state_->architecture = checkpoint.architecture();
   model.state_->num_layers = static_cast<int64_t>(model.state_->layers.size());
   model.state_->weights_text = identity_of(facts);
@@ -410,7 +415,7 @@ Result<Model> ModelAccess::load(Description&& description, const ModelOptions& w
   m.recorded.on = options.graphs;
   m.spec = description.spec;
   m.max_num_tokens = tokens_per_step(options);
-  m.changes = {options.quantization, options.activations};
+  m.changes = changes_of(options);
   m.tp_size = options.tp_size;
   m.output_shares = description.output_shares;
   m.num_adapters = static_cast<int64_t>(adapters.size());

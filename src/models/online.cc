@@ -19,6 +19,14 @@ Status quantize_online(const Checkpoint& checkpoint, QuantizationMap map,
   return visit_modules(description, apply);
 }
 
+Status fold_if_packed(DescribedMatrix& weights) {
+  return has_residency(weights.scheme()) ? weights.fold() : Status();
+}
+Status fold_if_packed(DescribedWeights& weights) {
+  const bool packed = has_residency(weights.w13.scheme()) || has_residency(weights.w2.scheme());
+  return packed ? fold(weights) : Status();
+}
+
 }  // namespace
 
 Status change_schemes(const Checkpoint& checkpoint, const SchemeChanges& changes,
@@ -26,8 +34,13 @@ Status change_schemes(const Checkpoint& checkpoint, const SchemeChanges& changes
   MORACLE_CHECK(quantize_online(checkpoint, changes.quantization, description));
   return visit_modules(description, [&](const ModuleLabel&, auto& weights) -> Status {
     set_activations(weights, changes.activations);
-    return {};
+    return changes.weights == WeightResidency::kFolded ? fold_if_packed(weights) : Status();
   });
+}
+
+Status fold(Description& description) {
+  return visit_modules(description,
+                       [](const ModuleLabel&, auto& weights) { return fold_if_packed(weights); });
 }
 
 Result<Description> describe(const Checkpoint& checkpoint, const SchemeChanges& changes) {

@@ -12,6 +12,7 @@
 #include "models/host_experts/decode_estimate.h"
 #include "models/host_experts/place_experts.h"
 #include "models/modules.h"
+#include "models/residency.h"
 #include "models/routing_statistics.h"
 #include "moracle/moe.h"
 #include "oracle/rates/rates.h"
@@ -458,15 +459,15 @@ Result<ModelPlan> plan(const Checkpoint& checkpoint, const ModelOptions& wanted,
                        const Machine& machine) {
   ModelOptions options = wanted;
   MORACLE_CHECK(set_free_memory(options, machine));
-  MORACLE_TRY(Description description,
-              describe(checkpoint, {options.quantization, options.activations}));
+  std::optional<ResidencyPlan> residency;
+  MORACLE_TRY(Description description, describe_resident(checkpoint, machine, options, residency));
   MORACLE_CHECK(divide(description, options));
   MORACLE_TRY(const AdapterList adapters, open_adapters(checkpoint, options));
   MORACLE_CHECK(check_measured_load(options, checkpoint));
   Result<ModelPlan> planned = plan(description, options, machine, adapters);
+  if (planned) planned->residency = std::move(residency);
   if (planned && options.next_tokens) {
-    MORACLE_TRY(const Description next,
-                describe_next_tokens(checkpoint, {options.quantization, options.activations}));
+    MORACLE_TRY(const Description next, describe_next_tokens(checkpoint, changes_of(options)));
     MORACLE_TRY(const ModelPlan own, plan(next, next_token_options(options), machine));
     planned->weight_bytes += own.weight_bytes;
     planned->workspace_bytes += own.workspace_bytes;

@@ -92,10 +92,11 @@ std::string quantization_text(const QuantizationMap& map) {
 
 std::string options_text(const ModelOptions& o) {
   return str("quantization '", quantization_text(o.quantization), "', activations '",
-             name(o.activations), "', kv-cache ", o.kv_cache ? kv_cache_name(*o.kv_cache) : "auto",
-             ", backend ", o.backend.text(), ", ", tokens_per_step(o), " tokens per step",
-             o.deterministic ? ", deterministic" : "", ", graphs ", o.graphs ? "on" : "off", ", ",
-             name(o.spread), ", tp=", o.tp_size, ", lm_head=", o.lm_head_size);
+             name(o.activations), "', weights ", name(o.weights), ", kv-cache ",
+             o.kv_cache ? kv_cache_name(*o.kv_cache) : "auto", ", backend ", o.backend.text(), ", ",
+             tokens_per_step(o), " tokens per step", o.deterministic ? ", deterministic" : "",
+             ", graphs ", o.graphs ? "on" : "off", ", ", name(o.spread), ", tp=", o.tp_size,
+             ", lm_head=", o.lm_head_size);
 }
 
 // Ranks choose between bf16 and f32 by the rates that each measured.

@@ -7,7 +7,7 @@ namespace moracle {
 namespace {
 
 // The parts of a scheme's name:
-// <format>[-<widths>[-<granularity>[-asym][-min][-s16|-s8][-6bit|…]]].
+// <format>[-<widths>[-<granularity>[-asym][-min][-s16|-s8][-6bit|…][-static|-token]]].
 std::string_view format_name(const QuantKey& key) {
   const bool mx = key.scale_dtype == DType::kF8E8M0;
   switch (key.dtype) {
@@ -40,7 +40,8 @@ Error unknown(std::string_view text) {
       "or fp8-w8a16- with channel, g<size>, tensor or block<rows>x<cols>, then of integers -asym "
       "for zero points, -min for minimums, -s16 or -s8 for scales in f16 or in 8-bit integers and "
       "-6bit, -5bit, -u5bit or -iq4 for codes of so many bits, "
-      "then -static for stored activation scales",
+      "then -static for stored activation scales, or -token for those of whole tokens beside fp8 "
+      "weights in groups or blocks",
       "it is unknown"};
 }
 
@@ -117,6 +118,12 @@ bool has_granularity(const QuantKey& weight, const Scheme& scheme) {
   return !(weight == kInt8StaticChannelSym && scheme.activation == kInt8DynamicTokenSym);
 }
 
+// Blocks and groups of fp8 weights.
+bool is_fp8_in_groups(const QuantKey& weight) {
+  return weight.dtype == DType::kF8E4M3 && weight.group.cols != GroupShape::kAll &&
+         weight.scale_dtype == DType::kF32;
+}
+
 }  // namespace
 
 std::string name(const Scheme& scheme) {
@@ -131,6 +138,7 @@ std::string name(const Scheme& scheme) {
   if (weight.scale_dtype == DType::kI8) text += "-s8";
   text += kCodeSets[static_cast<size_t>(weight.codes)].suffix;
   if (scheme.activation && !scheme.activation->dynamic) text += "-static";
+  if (is_fp8_in_groups(weight) && scheme.activation == kFp8DynamicTokenSym) text += "-token";
   return text;
 }
 
@@ -174,6 +182,8 @@ Result<Scheme> parse_scheme(std::string_view text) {
       scheme.activation = fp8 ? kFp8StaticTensorSym : kInt8StaticTensorSym;
       rest.remove_suffix(7);
     }
+    const bool by_token = fp8 && rest.ends_with("-token");
+    if (by_token) rest.remove_suffix(6);
     const bool integers = scheme.weight.dtype != DType::kF8E4M3;
     for (size_t i = 1; i < std::size(kCodeSets) && scheme.weight.dtype == DType::kI8; ++i) {
       if (!rest.ends_with(kCodeSets[i].suffix)) continue;
@@ -198,10 +208,10 @@ Result<Scheme> parse_scheme(std::string_view text) {
     }
     if (!parse_granularity(rest, scheme.weight.group)) continue;
     if (!has_granularity(scheme.weight, scheme)) continue;  // it has a name without granularity
+    const bool in_groups = is_fp8_in_groups(scheme.weight);
+    if (by_token && !(in_groups && scheme.activation->dynamic)) continue;
     // Blocks and groups of fp8 weights use activation groups of the same width.
-    const bool in_groups =
-        scheme.weight.dtype == DType::kF8E4M3 && scheme.weight.group.cols != GroupShape::kAll;
-    if (in_groups && scheme.activation && scheme.activation->dynamic) {
+    if (in_groups && !by_token && scheme.activation && scheme.activation->dynamic) {
       scheme.activation = fp8_dynamic_group(scheme.weight.group.cols);
     }
     return scheme;

@@ -166,6 +166,7 @@ TEST(Bench, RoundsActivationsOnRequest) {
   ASSERT_EQ(json["rows"].size(), 1u);
   expect_refused({"bench", "--activations", "int8"}, {"--activations", "int4-w4a8-g128"});
   expect_refused({"bench", "--activations", "fp4"}, {"--activations", "'fp4'"});
+  expect_refused({"bench", "--weights", "folded"}, {"--weights", "fp8-w8a8-g128-token"});
   expect_refused({"bench", "--model-shape", "qwen3-30b-a3b", "--activations", "int8"},
                  {"--activations", "int4-w4a8-g128"});
 }

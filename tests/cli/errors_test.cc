@@ -310,6 +310,7 @@ TEST(OptionNames, ReplaceFieldNamesInErrors) {
   expect_refused(with({"--kv-cache", "int3"}), {"moracle: --kv-cache: needs auto, f32"});
   expect_refused(with({"--activations", "3bit"}),
                  {"moracle: --activations: needs bf16, int8, fp8 or 16bit"});
+  expect_refused(with({"--weights", "fp8"}), {"moracle: --weights: needs packed, folded or auto"});
   expect_refused(with({"--device", "gpu"}),
                  {"moracle: --device: needs cpu, cuda[:n] or opencl[:n]"});
   expect_refused(with({"--backend", "nosuch"}), {"moracle: --backend: needs auto or one of"});

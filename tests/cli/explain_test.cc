@@ -119,6 +119,44 @@ TEST(ExplainCommand, ChoosesForGpuOfKnownMachine) {
   EXPECT_EQ(answer({"explain", folder.path()}, {})["device"], "cpu");
 }
 
+TEST(ExplainCommand, ShowsResidencyOfFourBitWeights) {
+  const std::string model = testing::small_model();
+  const Words h200 = {"--machine", "h200", "--activations", "fp8"};
+  const auto explained = [&](const char* weights) {
+    Words options = h200;
+    options.insert(options.end(), {"--weights", weights});
+    return answer({"explain", model}, options);
+  };
+  const Json packed = explained("packed"), folded = explained("folded"), chosen = explained("auto");
+  EXPECT_EQ(packed["residency"]["chosen"], "packed");
+  EXPECT_EQ(folded["residency"]["chosen"], "folded");
+  EXPECT_EQ(chosen["residency"]["chosen"], "folded");
+  EXPECT_EQ(packed["groups"][0]["scheme"], "int4-w4afp8-g128");
+  EXPECT_EQ(folded["groups"][0]["scheme"], "fp8-w8a8-g128-token");
+  for (const Json& json : {packed, folded, chosen}) {
+    const Json& residency = json["residency"];
+    EXPECT_EQ(residency["packed_bytes"], packed["residency"]["packed_bytes"]);
+    EXPECT_GT(residency["folded_bytes"], residency["packed_bytes"]);
+    EXPECT_EQ(residency["schemes"], "int4-w4afp8-g128 as fp8-w8a8-g128-token");
+  }
+  Words words = {"explain", model, "--weights", "folded"};
+  words.insert(words.end(), h200.begin(), h200.end());
+  EXPECT_THAT(run_command(words).out, HasSubstr("weights folded, packed "));
+  expect_same_answers(model, {"--machine", "h200", "--activations", "fp8", "--weights", "folded"});
+  const auto refuse = [&](const Words& options, std::initializer_list<std::string> parts) {
+    for (const Words& verb : {Words{"explain", model}, Words{"run", model, "--dry-run"}}) {
+      Words all = verb;
+      all.insert(all.end(), options.begin(), options.end());
+      expect_refused(all, parts);
+    }
+  };
+  refuse({"--weights", "folded", "--activations", "fp8"},
+         {"--weights: needs an NVIDIA GPU", "the device is cpu"});
+  refuse({"--weights", "folded", "--machine", "h200"},
+         {"--weights", "fp8 activations for folded (--activations)"});
+  refuse({"--weights", "fp8"}, {"packed, folded or auto", "'fp8'"});
+}
+
 /// Checks the experts' choice on both known machines with Intel GPUs: the row, its layout, and the
 /// rule that rejects another row.
 void expect_on_intel_gpus(const std::string& model, Words options, const std::string& chosen,

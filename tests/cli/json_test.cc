@@ -238,9 +238,11 @@ TEST(GgufText, InspectShowsTypesBitsAndUnreadKeys) {
 TEST_F(ModelJson, ExplainGivesEveryReasonOfEveryBackend) {
   for (const char* machine : {"here", "x86-64", "h200"}) {
     const Json json = answer({"explain", model_, "--json", "--machine", machine});
-    EXPECT_THAT(keys(json), ElementsAre("machine", "device", "parallel", "groups", "others",
-                                        "placement", "tokenizer", "not_used", "not_runnable"));
+    EXPECT_THAT(keys(json),
+                ElementsAre("machine", "device", "parallel", "groups", "others", "placement",
+                            "residency", "tokenizer", "not_used", "not_runnable"));
     EXPECT_TRUE(json["placement"].is_null());
+    EXPECT_TRUE(json["residency"].is_null());
     EXPECT_TRUE(json["not_runnable"].is_null());
     EXPECT_TRUE(json["parallel"].is_null());
     EXPECT_EQ(json["others"].size(), 4u);
@@ -394,7 +396,7 @@ TEST_F(ModelJson, DryRunGivesWholePlan) {
   EXPECT_THAT(
       keys(json),
       ElementsAre("choices", "weight_bytes", "workspace_bytes", "scratch_bytes", "activation_bytes",
-                  "num_slots", "num_on_host", "host_bytes", "slot_devices", "estimate",
+                  "num_slots", "num_on_host", "host_bytes", "slot_devices", "estimate", "residency",
                   "transfer_bytes", "cache_bytes_per_token", "state_bytes", "cache_dtype",
                   "attention_reason", "total_bytes", "memory_bytes", "tokenizer", "not_used"));
   EXPECT_EQ(json["cache_dtype"], "f32");

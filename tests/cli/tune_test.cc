@@ -81,6 +81,8 @@ TEST_F(TuneVerb, TimesRequestedActivations) {
   EXPECT_EQ(times(with_int8({"explain", model_, "--json"})), json["layers"][0]["rows"].size());
   EXPECT_EQ(times(run_command({"explain", model_, "--json", "--cache", cache_})), 0u);
   expect_refused({"tune", model_, "--activations", "int5"}, {"--activations"});
+  expect_refused({"tune", model_, "--weights", "auto"}, {"--weights", "packed or folded"});
+  expect_refused({"tune", model_, "--weights", "folded"}, {"fp8 activations"});
 }
 
 TEST_F(TuneVerb, KeepsEntriesOfOtherMachinesAndReplacesItsOwn) {

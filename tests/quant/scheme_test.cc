@@ -77,6 +77,11 @@ TEST(Scheme, UsesCommonNamesOfTheField) {
   EXPECT_EQ(name(Scheme{kInt8StaticChannelSym, kFp8DynamicTokenSym}), "int8-w8afp8-channel");
   EXPECT_EQ(*parse_scheme("int8-w8afp8-channel"),
             (Scheme{kInt8StaticChannelSym, kFp8DynamicTokenSym}));
+  const Scheme by_token{{DType::kF8E4M3, per_group(128)}, kFp8DynamicTokenSym};
+  EXPECT_EQ(name(by_token), "fp8-w8a8-g128-token");
+  EXPECT_EQ(*parse_scheme("fp8-w8a8-g128-token"), by_token);
+  EXPECT_EQ(name(Scheme{kFp8Static128BlockSym, kFp8DynamicTokenSym}),
+            "fp8-w8a8-block128x128-token");
   EXPECT_EQ(*parse_scheme("int8-w8a8-g128"),
             (Scheme{int8_static_group(128), kInt8DynamicTokenSym}));
 }
@@ -131,6 +136,10 @@ TEST(Scheme, RejectsOtherNamesAndListsGrammar) {
                            "int4-w4a8-g128-static",
                            "int4-w4afp8",
                            "fp8-w8afp8-channel",
+                           "fp8-w8a8-channel-token",
+                           "fp8-w8a16-g128-token",
+                           "fp8-w8a8-g128-token-static",
+                           "int4-w4afp8-g128-token",
                            "int8-w8a8-asym",
                            "bf16 ",
                            " bf16",

@@ -397,6 +397,8 @@ void add_bench(CLI::App& app, Work& chosen) {
         CLI::Option* const quantization =
             verb.add_option("--quantization", options->quantization, kQuantizationHelp);
         verb.add_option("--activations", options->activations, kActivationsHelp);
+        CLI::Option* const weights =
+            verb.add_option("--weights", options->weights, kWeightsHelp)->capture_default_str();
         verb.add_option("--seconds", options->seconds, "Seconds to spend on each row of the table")
             ->check(number(0.001, 3600))
             ->capture_default_str();
@@ -424,6 +426,10 @@ void add_bench(CLI::App& app, Work& chosen) {
           }
           if (given(quantization) && !given(load) && !given(checkpoint))
             return bench_verb::lacks(*quantization, "--load or --model");
+          if (given(weights) && !given(load) && !given(checkpoint))
+            return bench_verb::lacks(*weights,
+                                     "--load or --model, or for layers a --scheme with folded "
+                                     "weights, such as fp8-w8a8-g128-token");
           return bench_verb::run(*options);
         };
       },

@@ -14,7 +14,8 @@ struct BenchOptions {
   std::string shapes = "qwen3-30b-a3b", schemes = "int8-w8a8", tokens = "1,16,256";
   std::string backend = "auto", device = "cpu";
   std::string model_shape, model, cache, anchors;
-  std::string load, quantization, activations, kv_cache = "auto", output_scheme = "bf16";
+  std::string load, quantization, activations, weights = "packed", kv_cache = "auto",
+                                               output_scheme = "bf16";
   std::string without;  ///< CPU features to hide
   int64_t layers = 2, context = 4096, prompt = 0;
   std::vector<int64_t> batches = {1};

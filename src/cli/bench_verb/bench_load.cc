@@ -91,6 +91,7 @@ int run_load_bench(const BenchOptions& options) {
   loading.model.pin = options.pin;
   CLI_TRY(loading.model.quantization, parse_quantization(options.quantization));
   CLI_TRY(loading.model.activations, parse_activations(options.activations));
+  CLI_TRY(loading.model.weights, parse_weights(options.weights));
   keep_kernels(loading.model, options.json);
   CLI_TRY(loading.model.tuned, read_tuning(options.cache, options.threads, loading.model.device));
   ProgressBar bar("loading");

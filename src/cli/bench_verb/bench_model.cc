@@ -140,6 +140,7 @@ Json document(const BenchOptions& options, const Limits& limits,
     json["output_scheme"] = options.output_scheme;
   }
   if (!options.activations.empty()) json["activations"] = options.activations;
+  if (options.weights != "packed") json["weights"] = options.weights;
   if (options.ranks.given()) json["parallel"] = options.ranks.parallel;
   json.update(document(first));
   for (const bench::Decode& decode : decodes) json["batches"].push_back(document(decode));
@@ -198,7 +199,8 @@ std::string to_text(const BenchOptions& options, const Limits& limits,
           : printable(options.model),
       ", ", first.num_layers, " of ", first.all_layers, " layers, ", first.context,
       " tokens in each cache (", kv_cache_name(first.cache_dtype), "), ",
-      options.activations.empty() ? "" : options.activations + " activations, ", "on ",
+      options.activations.empty() ? "" : options.activations + " activations, ",
+      options.weights == "packed" ? "" : options.weights + " weights, ", "on ",
       join(backends_of(first)), "\n",
       options.ranks.given() ? "  " + options.ranks.parallel +
                                   "; sequences and bytes are those "
@@ -250,6 +252,7 @@ int run_model_bench(const BenchOptions& options) {
   CLI_TRY(decoding.model.backend, BackendMap::parse(options.backend));
   CLI_TRY(decoding.model.kv_cache, parse_kv_cache(options.kv_cache));
   CLI_TRY(decoding.model.activations, parse_activations(options.activations));
+  CLI_TRY(decoding.model.weights, parse_weights(options.weights));
   CLI_TRY(decoding.model.quantization, parse_quantization(options.quantization));
   decoding.model.pin = options.pin;
   keep_kernels(decoding.model, options.json);

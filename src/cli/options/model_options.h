@@ -28,6 +28,11 @@ inline constexpr const char* kActivationsHelp =
     "16bit: keep activations as floats where the scheme quantizes them (W8A16; stored activation "
     "scales are not used); int8, fp8: quantize float activations if weights are int4, int8 or fp4; "
     "bf16: kernels may round float activations to bf16";
+inline constexpr const char* kWeightsHelp =
+    "4-bit weights beside fp8 activations on a Hopper GPU: packed (4-bit codes), folded (converted "
+    "to "
+    "fp8 at load: twice the memory, faster with many tokens), or auto (folded if it fits the free "
+    "memory)";
 inline constexpr const char* kKvCacheHelp =
     "Type of keys and values in the cache: f32, bf16, f16 (half of f32's memory), int8 (a quarter; "
     "a scale per token and head; CPU), fp8 (e4m3, a quarter; the file's scales; CPU and CUDA); "
@@ -76,6 +81,7 @@ struct ModelArguments {
   std::string backend = "auto";
   std::string quantization;
   std::string activations;
+  std::string weights = "packed";
   std::string kv_cache = "auto";
   std::string device;  // empty: default_device()
   std::string lora;    // a LoRA adapter
@@ -103,6 +109,7 @@ struct ModelArguments {
     MORACLE_TRY(options.backend, BackendMap::parse(backend));
     MORACLE_TRY(options.quantization, parse_quantization(quantization));
     MORACLE_TRY(options.activations, parse_activations(activations));
+    MORACLE_TRY(options.weights, parse_weights(weights));
     MORACLE_TRY(options.kv_cache, parse_kv_cache(kv_cache));
     if (gpu_memory != 0 && options.device.platform == Platform::kCpu) {
       return Error{ErrorKind::kInvalidArgument, "", "device_memory", "a GPU (device)",
@@ -150,6 +157,7 @@ struct ModelArguments {
     app.add_option("--backend", backend, kBackendHelp)->capture_default_str();
     app.add_option("--quantization", quantization, kQuantizationHelp);
     app.add_option("--activations", activations, kActivationsHelp);
+    app.add_option("--weights", weights, kWeightsHelp)->capture_default_str();
     app.add_option("--kv-cache", kv_cache, kKvCacheHelp)->capture_default_str();
     app.add_option("--lora", lora,
                    "LoRA adapter: a folder as PEFT writes it, or for a model in GGUF a GGUF file");

@@ -60,6 +60,9 @@ const std::shared_ptr<Group>& Model::group() const {
 const std::vector<Choice>& Model::choices() const {
   return state_->choices;
 }
+const std::optional<ResidencyPlan>& Model::residency() const {
+  return state_->residency;
+}
 
 Result<RoutingStatistics> Model::routing_statistics() const {
   const State& m = *state_;

@@ -76,6 +76,7 @@ struct Model::State {
   std::map<int64_t, Request> expert_requests;  // of each layer with experts, if there are ranks
   DType cache_dtype = DType::kF32;
   std::vector<Choice> choices;
+  std::optional<ResidencyPlan> residency;
   std::shared_ptr<Workspace> workspace;  // shared by all layers
 
   TensorView embedding;     // in embedding_buffer

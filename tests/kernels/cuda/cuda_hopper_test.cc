@@ -103,6 +103,7 @@ TEST_F(CudaHopperTest, EveryNumberOfTokensGivesResultsOfReferenceAndReplaysThem)
                            "int8-w8a16-channel",
                            "fp8-w8a8-channel",
                            "fp8-w8a8-block128x128",
+                           "fp8-w8a8-g128-token",
                            "mxfp4-w4a16",
                            "mxfp8-w8a16",
                            "mxfp8-w8a8",

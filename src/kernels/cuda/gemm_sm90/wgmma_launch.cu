@@ -14,10 +14,12 @@ namespace {
 
 // Scales in blocks: the 128 outputs that a warpgroup's panels belong to must share a scale, in both
 // halves of a gated matrix.
-WgmmaKernels fp8_kernels(const MatrixShape& shape, bool in_groups) {
+WgmmaKernels fp8_kernels(const MatrixShape& shape, const QuantKey& activation, bool in_groups) {
   if (!in_groups) return wgmma_fp8_fp8();
   const bool blocks = shape.key.group.rows % 128 == 0 && shape.n % 256 == 0;
-  return blocks ? wgmma_fp8_fp8_blocks() : wgmma_fp8_fp8_groups();
+  if (blocks) return wgmma_fp8_fp8_blocks();
+  return activation.group.cols == GroupShape::kAll ? wgmma_fp8_fp8_tokens()
+                                                   : wgmma_fp8_fp8_groups();
 }
 
 // Each k-block is a group, and a stage of four k-blocks has four scales.
@@ -38,7 +40,7 @@ WgmmaKernels wgmma_kernels_for(const MatrixShape& shape, const Scheme& scheme) {
     if (shape.key.dtype == DType::kI4)
       return panels_have_zero_points(shape) ? wgmma_int4_fp8_zeros() : wgmma_int4_fp8();
     if (shape.key.dtype == DType::kF4E2M1) return wgmma_fp4_fp8();
-    return key->dtype == DType::kI8 ? wgmma_int8_int8() : fp8_kernels(shape, in_groups);
+    return key->dtype == DType::kI8 ? wgmma_int8_int8() : fp8_kernels(shape, *key, in_groups);
   }
   if (wgmma_multiplies_values(shape)) {
     if (shape.key.dtype == DType::kF4E2M1) return wgmma_fp4_values();

@@ -103,14 +103,15 @@ struct F16Wgmma : HalfProducts {
 };
 
 /// e4m3 on both sides. The tensor core adds with 13 fraction bits, so sums are promoted to f32
-/// every stage.
-template <bool kInGroups>
+/// every stage. Weights in groups may meet one scale per token: it then multiplies the total, and a
+/// promoted sum takes one instruction instead of two.
+template <bool kInGroups, XScales kScales = kInGroups ? XScales::kGroup : XScales::kToken>
 struct Fp8Wgmma {
   using Sum = float;
   static constexpr WgmmaTypes kProducts = WgmmaTypes::kFp8;
   static constexpr int kXBytes = 1, kSteps = 1, kTerms = 1, kCodeBits = 8, kUnits = 1;
   static constexpr float kUnit = 1;
-  static constexpr XScales kXScales = kInGroups ? XScales::kGroup : XScales::kToken;
+  static constexpr XScales kXScales = kScales;
   static constexpr bool kGroups = kInGroups, kScaled = true;
   static constexpr bool kZeros = false;
   static constexpr bool kPromoted = true, kSmallGroups = false, kFolded = false;
