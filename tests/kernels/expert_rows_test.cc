@@ -64,6 +64,28 @@ TEST(RowItems, SplitEvenlyAndCoverEveryRow) {
                 {0, 0, 10}, {2, 10, 13}, {3, 13, 22}, {3, 22, 31}, {3, 31, 41}}));
 }
 
+TEST(RowItems, AreHalvesAndQuartersInTheTail) {
+  constexpr int32_t kEven[] = {0, 256, 512, 768, 1024};
+  GroupedRows given;
+  given.expert_offsets = kEven;
+  given.num_rows = 1024;
+  const ExpertRows rows(given, 4);
+  RowItems items(rows, 320, 512);
+  std::vector<int64_t> ends;
+  for (int64_t i = 0; const auto item = items.at(i); ++i) ends.push_back(item->past);
+  EXPECT_EQ(ends, (std::vector<int64_t>{256, 512, 640, 768, 832, 896, 960, 1024}));
+}
+
+TEST(RowItems, StayWholeInTheTailIfHalvesHaveFewRows) {
+  GroupedRows given;
+  given.expert_offsets = kOffsets;
+  given.num_rows = 41;
+  const ExpertRows rows(given, 4);
+  const RowItems items(rows, 320, 0);
+  EXPECT_EQ(items.of(0), 1);
+  EXPECT_EQ(items.of(3), 1);
+}
+
 TEST(RowItems, AllowSkippingForwardOnly) {
   GroupedRows given;
   given.expert_offsets = kOffsets;

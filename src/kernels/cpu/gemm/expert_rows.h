@@ -51,12 +51,17 @@ struct RowItem {
 };
 
 /// Every expert's rows, split into items of even size, at most `most_rows` rows each. Items are
-/// numbered.
+/// numbered. The experts from row `tail` on have smaller items, so that threads that take items one
+/// by one end together.
 class RowItems {
  public:
-  RowItems(const ExpertRows& rows, int64_t most_rows) : rows_(rows), most_rows_(most_rows) {}
+  RowItems(const ExpertRows& rows, int64_t most_rows, int64_t tail = INT64_MAX)
+      : rows_(rows), most_rows_(most_rows), tail_(tail) {}
 
-  int64_t of(int64_t expert) const { return (rows_.rows(expert) + most_rows_ - 1) / most_rows_; }
+  int64_t of(int64_t expert) const {
+    const int64_t rows = rows_.rows(expert), most = most_rows_of(expert, rows);
+    return (rows + most - 1) / most;
+  }
   /// Item `index`, which must not decrease between calls; nullopt: there are fewer items.
   std::optional<RowItem> at(int64_t index) {
     for (; expert_ < rows_.num_experts(); before_ += of(expert_++)) {
@@ -69,8 +74,18 @@ class RowItems {
   }
 
  private:
+  // Halves, and quarters in the second half of the tail, of kLeast rows or more: an item reads all
+  // weights of its expert.
+  int64_t most_rows_of(int64_t expert, int64_t rows) const {
+    constexpr int64_t kLeast = 64;
+    const int64_t first = rows_.first(expert), most = std::min(rows, most_rows_);
+    if (first < tail_ || most < 2 * kLeast) return most_rows_;
+    const bool ends = first - tail_ >= (rows_.count() - tail_) / 2;
+    return std::max(kLeast, (most + (ends ? 3 : 1)) / (ends ? 4 : 2));
+  }
+
   const ExpertRows& rows_;
-  int64_t most_rows_, expert_ = 0, before_ = 0;
+  int64_t most_rows_, tail_, expert_ = 0, before_ = 0;
 };
 
 }  // namespace moracle::cpu

@@ -25,7 +25,8 @@ class CpuGemm : public LinearKernel {
         activates_(plan.activates),
         quantizes_(plan.quantizes),
         main_(weights_, std::get<CpuDotForm>(plan.kernels.back().form), kernels),
-        form_(row_form(weights_.shape, weights_.scheme, plan.kernels, kernels)) {
+        form_(row_form(weights_.shape, weights_.scheme, plan.kernels, kernels)),
+        claims_(pairs().count()) {
     if (plan.kernels.size() > 1)
       skinny_.emplace(weights_, std::get<CpuDotForm>(plan.kernels.front().form), kernels);
   }
@@ -69,6 +70,7 @@ class CpuGemm : public LinearKernel {
   MacroKernel main_;
   std::optional<MacroKernel> skinny_;  // for experts with few rows
   RowForm form_;
+  PairClaims claims_;  // of one call at a time
 };
 
 template <class Finish>
@@ -78,7 +80,7 @@ void CpuGemm::run_columns(const GroupedRows& given, const PanelPairs& pairs, con
   if (rows.count() == 0) return;
   const RowPacker packer(form_, given, kernels_);
   Schedule(main_, skinny_, kernels_, form_, rows, pairs, to)
-      .by_columns(packer, device_.scratch(), device_.pool(), finish);
+      .by_columns(packer, device_.scratch(), device_.pool(), claims_, finish);
 }
 
 Status CpuGemm::run(const LinearCall& call, Stream) {
@@ -126,7 +128,7 @@ Status CpuGemm::activate(const GroupedRows& given, const ActivationSpec& activat
   if (schedule.rows_are_better(static_cast<int64_t>(weights_.sections.bytes), pool)) {
     schedule.by_rows(packer, device_.scratch(), pool, finish_at, kKeepsRows, finished);
   } else {
-    schedule.by_columns(packer, device_.scratch(), pool, finish_at(all));
+    schedule.by_columns(packer, device_.scratch(), pool, claims_, finish_at(all));
     pool.split(rows.count(), [&](int64_t first, int64_t past) {
       finished(RowItem{0, first, past}, all);
     });

@@ -1,8 +1,9 @@
 // The schedule: how a grouped matrix is split over threads.
 //
 //   by columns  Each thread takes the same share of every expert's panels. The work is even for any
-//               routing, and each weight is read once. Each thread owns its columns of the result,
-//               so it can accumulate a token's rows itself.
+//               routing, and each weight is read once. One thread at a time has the columns of a
+//               pair of panels, so it can accumulate a token's rows itself. A thread that is
+//               done takes over pairs of slower threads.
 //   by rows     Each thread takes an expert, or a block of its rows that fits in the thread's
 //               cache, and all panels. One thread reads a row and writes the whole result row.
 //               A slow thread takes fewer items.
@@ -17,6 +18,7 @@
 #include "kernels/cpu/gemm/epilogue.h"
 #include "kernels/cpu/gemm/expert_rows.h"
 #include "kernels/cpu/gemm/macro_kernel.h"
+#include "kernels/cpu/gemm/pair_claims.h"
 #include "kernels/kernel_watch.h"
 
 namespace moracle::cpu {
@@ -42,6 +44,8 @@ struct Task {
   int64_t pair, past_pair;
   std::optional<PanelPair> next;  ///< the pair that follows this step, to prefetch
   const Destination& to;
+  PairClaims* claims = nullptr;  ///< multiply only pairs that this thread can claim; null: all
+  int64_t next_expert = 0;       ///< claims are released for this one
 };
 
 /// Rows per row tile, so that row tiles are even: whole blocks, no short row tile at the end.
@@ -93,9 +97,9 @@ class Schedule {
         to_(to) {}
 
   /// Calls finish(some) for finished rows, which writes them to their destination. `scratch` holds
-  /// batch_rows packed rows.
+  /// batch_rows packed rows, `claims` all pairs.
   template <class Finish>
-  void by_columns(const RowPacker& packer, std::byte* scratch, ThreadPool& pool,
+  void by_columns(const RowPacker& packer, std::byte* scratch, ThreadPool& pool, PairClaims& claims,
                   const Finish& finish);
   /// Calls finish_at(to)(some) for finished rows, and done(item, to) when an item's rows are
   /// complete. `scratch` holds item_bytes per thread. Unless it `keeps_rows`, only done() reads
@@ -117,10 +121,17 @@ class Schedule {
                                          rows_.count() * packed_stride(form_) * (pool.size() - 1);
   }
 
-  /// Rows packed at a time where all threads read them: 32 MiB stay in the last-level cache.
+  /// True if an expert with so many rows takes a pair of panels a few µs, for its products or
+  /// for reading it: a claim takes up to 0.1 µs.
+  bool claims_pay(int64_t rows) const {
+    constexpr int64_t kValues = 1 << 15, kBytes = 8 << 10;
+    return rows * form_.k >= kValues ||
+           2 * main_.panels().panel_blocks() * kRowBlockBytes >= kBytes;
+  }
+
+  /// Rows packed at a time where all threads read them: they stay in the last-level cache.
   static int64_t batch_rows(const RowForm& form) {
-    constexpr int64_t kBytes = int64_t{32} << 20;
-    return std::max<int64_t>(kBytes / packed_stride(form), 1024);
+    return std::max<int64_t>(form.batch_bytes / packed_stride(form), 1024);
   }
   /// Rows of an item, which one row tile takes: they stay in a thread's second-level cache beside
   /// weights and results.
@@ -134,8 +145,9 @@ class Schedule {
   }
 
  private:
+  /// False if other threads have all pairs of the task.
   template <class Finish>
-  void run(const Task& task, TileScratch& scratch, const Finish& finish);
+  bool run(const Task& task, TileScratch& scratch, const Finish& finish);
   bool skinny(int64_t expert) const {
     return skinny_ && rows_.all_rows(expert) <= form_.skinny_rows;
   }
@@ -151,7 +163,7 @@ class Schedule {
 
 // Where products leave time, a tile's rows are finished between the products of the next tile.
 template <class Finish>
-void Schedule::run(const Task& task, TileScratch& scratch, const Finish& finish) {
+bool Schedule::run(const Task& task, TileScratch& scratch, const Finish& finish) {
   const int64_t e = task.rows.expert, rows = task.rows.past - task.rows.first;
   const MacroKernel& kernel = skinny(e) ? *skinny_ : main_;
   if (kernels_are_watched()) report({name(kernel.planned()), kernel.shape(), rows_.all_rows(e)});
@@ -168,7 +180,15 @@ void Schedule::run(const Task& task, TileScratch& scratch, const Finish& finish)
       if (kernels_.keep_awake != nullptr) kernels_.keep_awake();
     }
   };
+  bool any = false;
+  int64_t claimed = -1;  // all tiles of this pair are multiplied
+  const auto release = [&] {
+    if (claimed >= 0) task.claims->release(claimed, task.next_expert);
+    claimed = -1;
+  };
   for (int64_t i = task.pair; i < task.past_pair; ++i) {
+    if (task.claims != nullptr && !task.claims->claim(i, e)) continue;
+    any = true;
     const PanelPair pair = pairs_.at(e, i);
     const std::optional<PanelPair> next = i + 1 < task.past_pair ? pairs_.at(e, i + 1) : task.next;
     const bool two_lines = pairs_.distance == 0 && pair.distance > 0;
@@ -178,6 +198,7 @@ void Schedule::run(const Task& task, TileScratch& scratch, const Finish& finish)
       if (tile.prefetch) tile.next = *next;
       TileSums& sums = scratch.sums[turn];
       kernel.multiply(pair, tile, WorkBetween::of(finish_part), scratch, sums);
+      release();  // the products of this tile have finished the one before
       before = {pair, {}, task.rows.first + row, count, two_lines};
       for (int p = 0; p < pair.panels(); ++p)
         before.results[p] = kernel.result(pair, p, tile, sums);
@@ -186,39 +207,64 @@ void Schedule::run(const Task& task, TileScratch& scratch, const Finish& finish)
       else
         finish_alone();
     }
+    if (task.claims != nullptr) claimed = i;
   }
   finish_alone();
+  release();
+  return any;
 }
 
 template <class Finish>
 void Schedule::by_columns(const RowPacker& packer, std::byte* scratch, ThreadPool& pool,
-                          const Finish& finish) {
+                          PairClaims& claims, const Finish& finish) {
   const int64_t most = batch_rows(form_);
   for (int64_t begin = 0; begin < rows_.count();) {
     // Take whole experts, unless the first one alone is too large.
     int64_t first_expert = rows_.with_rows(0);
     while (rows_.past(first_expert) <= begin) ++first_expert;
-    int64_t expert = first_expert, end = begin;
-    for (; expert < rows_.num_experts() && rows_.past(expert) <= begin + most; ++expert)
+    int64_t expert = first_expert, end = begin, experts = 0;
+    for (; expert < rows_.num_experts() && rows_.past(expert) <= begin + most; ++expert) {
+      experts += rows_.rows(expert) > 0;
       end = rows_.past(expert);
+    }
     if (end == begin) end = std::min(begin + most, rows_.count());
     const PackedRows x = packer.scratch(end - begin, scratch);
     packer.split(x, begin, end, rows_, form_.skinny_rows, pool);
-    auto item = [&](int64_t e) {
-      return RowItem{e, std::max(rows_.first(e), begin), std::min(rows_.past(e), end)};
+    const bool helps = claims_pay((end - begin) / std::max<int64_t>(experts, 1));
+    if (helps) claims.start(first_expert);
+    const auto with_rows = [&](int64_t e) {
+      const int64_t found = rows_.with_rows(e);
+      return found < rows_.num_experts() && rows_.first(found) < end ? found : rows_.num_experts();
     };
     pool.run([&](int thread) {
       const auto [first, last] = pool.range_of(pairs_.count(), thread);
-      if (first == last) return;
+      if (first == last && !helps) return;
       if (kernels_.begin != nullptr) kernels_.begin();
       TileScratch own;
-      for (int64_t e = first_expert; e < rows_.num_experts() && rows_.first(e) < end;) {
-        const int64_t after = rows_.with_rows(e + 1);
-        const RowItem rows = item(e);
+      // False if other threads have all pairs.
+      const auto multiply = [&](int64_t e, int64_t pair, int64_t past_pair) {
+        const int64_t after = with_rows(e + 1);
+        const RowItem rows{e, std::max(rows_.first(e), begin), std::min(rows_.past(e), end)};
         std::optional<PanelPair> next;
-        if (after < rows_.num_experts()) next = pairs_.at(after, first);
-        run({rows, x, rows.first - begin, first, last, next, to_}, own, finish);
-        e = after;
+        if (const int64_t ahead = rows_.with_rows(e + 1); ahead < rows_.num_experts())
+          next = pairs_.at(ahead, pair);
+        const Task task{.rows = rows,
+                        .x = x,
+                        .at = rows.first - begin,
+                        .pair = pair,
+                        .past_pair = past_pair,
+                        .next = next,
+                        .to = to_,
+                        .claims = helps ? &claims : nullptr,
+                        .next_expert = after};
+        return run(task, own, finish);
+      };
+      for (int64_t e = first_expert; first < last && e < rows_.num_experts(); e = with_rows(e + 1))
+        multiply(e, first, last);
+      while (helps) {
+        auto [pair, e] = claims.furthest_behind(rows_.num_experts());
+        if (pair < 0) break;
+        while (e < rows_.num_experts() && multiply(e, pair, pair + 1)) e = with_rows(e + 1);
       }
       if (kernels_.end != nullptr) kernels_.end();
     });
@@ -232,9 +278,14 @@ void Schedule::by_rows(const RowPacker& packer, std::byte* scratch, ThreadPool& 
   const int64_t most = item_rows(form_);
   // Rows that are not kept overwrite those of the thread's last item, which are in its cache.
   const bool overwrites = !keeps_rows && rows_.count() >= pool.size() * most;
+  // The last item of each thread is smaller.
+  int64_t experts = 0;
+  for (int64_t e = 0; e < rows_.num_experts(); ++e) experts += rows_.rows(e) > 0;
+  const int64_t tail =
+      rows_.count() - pool.size() * std::min(most, rows_.count() / std::max<int64_t>(experts, 1));
   std::atomic<int64_t> taken{0};
   pool.run([&](int thread) {
-    RowItems items(rows_, most);
+    RowItems items(rows_, most, tail);
     std::optional<RowItem> item = items.at(taken.fetch_add(1));
     if (!item) return;
     if (kernels_.begin != nullptr) kernels_.begin();
