@@ -6,6 +6,7 @@
 //     src/kernels/cuda/device/{tensor_map,cuda_check}.cc -cudart static
 //     -o wgmma_tiles
 //   wgmma_tiles check              every kernel, ragged experts
+//   wgmma_tiles rounds             with -DMORACLE_VARIANTS, schemes 0, 1, 4, 11: kernels of GEMM 2
 //   wgmma_tiles time SHAPE TOKENS  wgmma_tiles time mixtral 128,2048; one more word: mma_linear,
 //   too
 #include <algorithm>
@@ -17,9 +18,11 @@
 #include <random>
 #include <sstream>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "kernels/cuda/gemm_sm80/mma_kernel.cuh"
+#include "kernels/cuda/gemm_sm90/scale_rows.h"
 #include "kernels/cuda/gemm_sm90/wgmma_kernel.cuh"
 #include "kernels/cuda/gemm_sm90/wgmma_token_epilogue.cuh"
 #include "kernels/cuda/operands/folded_operands.cuh"
@@ -85,10 +88,6 @@ constexpr Values kWeights = Values::kE4m3, kX = Values::kBf16;
 const char* const kName = "fp8-w8a8-block128x128, tokens";
 using Tested = SchemeOf<Fp8Fp8Operand<true>, Fp8Tokens, 4, 128>;
 constexpr Values kWeights = Values::kE4m3, kX = Values::kE4m3;
-#elif MORACLE_SCHEME == 12
-const char* const kName = "fp8-w8a8-block128x128, plain";
-using Tested = SchemeOf<Fp8Fp8Operand<true>, Fp8PlainTokens, 4, 128>;
-constexpr Values kWeights = Values::kE4m3, kX = Values::kE4m3;
 #elif MORACLE_SCHEME == 10
 const char* const kName = "f16";
 using Tested = SchemeOf<F16Operand, F16Wgmma, 2, 0>;
@@ -104,8 +103,44 @@ constexpr int kBits = New::kCodeBits, kXBytes = New::kXBytes;
 
 using OldTile = MmaTile<Old, 4, 1, 2, 8, 2, (Old::kXBytes * Old::kCodeBits > 8 ? 3 : 4), 2>;
 
+#ifdef MORACLE_VARIANTS
+template <class Op, int kN>
+constexpr auto variant = wgmma_kernel<Op, FullWgmmaTile<Op, 2, kN, Op::kCodeBits == 16 ? 2 : 4>>;
+struct Variant {
+  const char* name;
+  WgmmaKernel kernel;
+  bool gates;
+};
+// Of GEMM 2, with many rows.
+const std::vector<Variant>& variants() {
+  static const std::vector<Variant> kAll = {
+#if MORACLE_SCHEME == 11
+    {"lines", variant<WholeLines<Fp8Tokens>, 128>(), false},
+    {"ordered", variant<OrderedRows<Fp8Tokens>, 128>(), false},
+#else
+    {"128", variant<New, 128>(), true},
+    {"128 ordered", variant<OrderedRows<New>, 128>(), false},
+#if MORACLE_SCHEME < 2
+    {"144", variant<New, 144>(), true},
+    {"144 ordered", variant<OrderedRows<New>, 144>(), false},
+    {"192", variant<New, 192>(), true},
+    {"192 ordered", variant<OrderedRows<New>, 192>(), false},
+#endif
+#endif
+  };
+  return kAll;
+}
+#endif
+
 std::span<const WgmmaKernel> kernels() {
-#ifdef MORACLE_N  // one tile alone
+#ifdef MORACLE_VARIANTS
+  static const std::vector<WgmmaKernel> kAll = [] {
+    std::vector<WgmmaKernel> all;
+    for (const Variant& v : variants()) all.push_back(v.kernel);
+    return all;
+  }();
+  return kAll;
+#elif defined MORACLE_N  // one tile alone
   static const WgmmaKernel kOne =
       wgmma_kernel<New, Tested::Tile<MORACLE_M, MORACLE_N, MORACLE_PER_SM>>();
   return {&kOne, 1};
@@ -115,7 +150,12 @@ std::span<const WgmmaKernel> kernels() {
 }
 // kM of each kernel: gated layers need 2.
 bool gates(const WgmmaKernel& kernel) {
-  return kernel.outputs == 256 && !kStoresLines<New>;
+#ifdef MORACLE_VARIANTS
+  for (const Variant& v : variants()) {
+    if (v.kernel.kernel == kernel.kernel) return v.gates;
+  }
+#endif
+  return kernel.outputs == 256;
 }
 
 struct LayerShape {
@@ -321,6 +361,40 @@ OldKernel old_kernel() {
 #endif
 }
 
+// [row][group] to [group][row], as scale_rows says.
+__global__ void pad_scales(const float* from, float* to, const int32_t* offsets, int experts,
+                           int groups, int scale_rows) {
+  const int row = static_cast<int>(blockIdx.x);
+  int e = 0;
+  while (e + 1 < experts && offsets[e + 1] <= row) ++e;
+  const int at = row + 4 * e - offsets[e] % 4;
+  for (int g = threadIdx.x; g < groups; g += blockDim.x)
+    to[int64_t{g} * scale_rows + at] = from[int64_t{row} * groups + g];
+}
+void set_map(Gemm& gemm, const WgmmaKernel& kernel) {
+  WgmmaArgs& a = gemm.args;
+  if (kernel.box_rows == 0) return;
+  auto map = make_tensor_map({a.x,
+                              1,
+                              2,
+                              {a.x_bytes, a.num_rows, 1, 1},
+                              {a.x_stride, 0, 0},
+                              {128, kernel.box_rows, 1, 1},
+                              true});
+  if (!map.ok()) std::printf("%s\n", map.error().need.c_str()), std::exit(1);
+  a.rows = *map;
+  a.x_scale_rows = static_cast<int>(scale_rows(a.num_rows, a.num_experts));
+}
+// Copies scales by row to `by_group`.
+void set_tma(Gemm& gemm, const WgmmaKernel& kernel, const Memory& by_group) {
+  WgmmaArgs& a = gemm.args;
+  set_map(gemm, kernel);
+  if (!kernel.scales_by_group) return;
+  const float* const from = std::exchange(a.x_scales, by_group.as<float>());
+  pad_scales<<<a.num_rows, 64>>>(from, by_group.as<float>(), a.offsets, a.num_experts,
+                                 a.x_groups.count, a.x_scale_rows);
+}
+
 void check() {
   // The order of the layout: hardware position p of a block holds the column that lane t has there.
   for (int bytes : {1, 2}) {
@@ -342,11 +416,11 @@ void check() {
     int n, k, tokens;
     bool gated, bias, fragments, gather;
   };
-  const Case cases[] = {{1536, 1024, 700, true, false, true, true},
-                        {672, 736, 301, true, true, false, true},
-                        {336, 1408, 150, false, true, false, false},
-                        {512, 2048, 40, false, false, true, false},
-                        {512, 8192, 90, true, false, false, true}};
+  const Case cases[] = {
+      {1536, 1024, 700, true, false, true, true},  {672, 736, 301, true, true, false, true},
+      {336, 1408, 150, false, true, false, false}, {512, 2048, 40, false, false, true, false},
+      {512, 2048, 333, false, true, false, false}, {1536, 1024, 700, true, false, true, false},
+      {512, 8192, 90, true, false, false, true}};
   for (const Case& c : cases) {
     if (New::kTokenRows && c.gated && c.n % 256 != 0) continue;  // blocks across both halves
     Gemm gemm(s.experts, c.n, c.k, c.gated, c.bias);
@@ -354,7 +428,8 @@ void check() {
     const int rows = static_cast<int>(r.tokens.size()), x_rows = c.gather ? c.tokens : rows;
     const int64_t words = gemm.args.x_stride / 4;
     Memory x(x_rows * words * 4), permuted(x_rows * words * 4);
-    Memory scales(int64_t{x_rows} * gemm.args.x_groups.count * 4);
+    Memory scales(int64_t{x_rows} * gemm.args.x_groups.count * 4),
+        by_group(scale_rows(x_rows, s.experts) * gemm.args.x_groups.count * 4);
     Memory y(int64_t{rows} * gemm.args.columns * 2), wanted(int64_t{rows} * gemm.args.columns * 2);
     Memory offsets(r.offsets.size() * 4), tokens(r.tokens.size() * 4), out(sizeof(Difference));
     random(x.data, x_rows * words * 4, 11, kX);
@@ -371,10 +446,12 @@ void check() {
     must(cudaDeviceSynchronize());
     for (const WgmmaKernel& kernel : kernels()) {
       if (c.gated && !gates(kernel)) continue;
+      if ((c.gather || c.gated || c.fragments) && kernel.box_rows > 0) continue;
       must(cudaMemset(y.data, 0x3c, y_bytes));
       must(cudaMemset(out.data, 0, sizeof(Difference)));
       gemm.set_rows(permuted, scales, c.gather ? &tokens : nullptr, offsets, rows, y);
       gemm.args.y_fragments = c.fragments && !New::kTokenRows;
+      set_tma(gemm, kernel, by_group);
       launch_on(kernel, gemm.args, nullptr);
       compare<<<rows, 256>>>(y.as<uint32_t>(), wanted.as<uint32_t>(), gemm.args.columns / 2,
                              gemm.args.y_fragments ? 1 : 0, out.as<Difference>());
@@ -483,13 +560,143 @@ void measure(const LayerShape& s, const std::vector<int>& all_tokens, bool old) 
   }
 }
 
+#ifdef MORACLE_VARIANTS
+// GEMM 1 writes codes with scales by row and by group, and both kernels of GEMM 2 read them.
+void check_chain() {
+#if MORACLE_SCHEME == 11
+  const LayerShape s{"chain", 8, 1024, 512, 2};
+  const WgmmaKernel first = variant<Fp8Tokens, 128>();
+  Gemm w13(s.experts, 2 * s.intermediate, s.hidden, true, false);
+  Gemm w2(s.experts, s.hidden, s.intermediate, false, false);
+  const Routing r = route(s, 701, 3, true);
+  const int rows = static_cast<int>(r.tokens.size()), groups = s.intermediate / 128;
+  Memory x(701 * int64_t{s.hidden}), scales(701 * s.hidden / 32), offsets(r.offsets.size() * 4),
+      tokens(r.tokens.size() * 4), codes(int64_t{rows} * s.intermediate),
+      code_scales(scale_rows(rows, s.experts) * groups * 4), out(sizeof(Difference));
+  random(x.data, 701 * int64_t{s.hidden}, 11, kX);
+  random(scales.data, 701 * s.hidden / 32, 13, 0x00ffffffu, 0x39000000u);
+  must(cudaMemcpy(offsets.data, r.offsets.data(), r.offsets.size() * 4, cudaMemcpyHostToDevice));
+  must(cudaMemcpy(tokens.data, r.tokens.data(), r.tokens.size() * 4, cudaMemcpyHostToDevice));
+  const int64_t y_bytes = int64_t{rows} * s.hidden * 2;
+  Memory y(y_bytes), wanted(y_bytes);
+  for (const bool by_group : {false, true}) {
+    must(cudaMemset(code_scales.data, 0xff, scale_rows(rows, s.experts) * groups * 4));
+    w13.set_rows(x, scales, &tokens, offsets, rows, codes);
+    w13.args.y_scales = code_scales.as<float>();
+    w13.args.y_scale_rows = by_group ? static_cast<int>(scale_rows(rows, s.experts)) : 0;
+    launch_on(first, w13.args, nullptr);
+    const Memory& to = by_group ? y : wanted;
+    must(cudaMemset(to.data, 0x3c, y_bytes));
+    w2.set_rows(codes, code_scales, nullptr, offsets, rows, to);
+    const WgmmaKernel& second = variants()[by_group ? 1 : 0].kernel;
+    set_map(w2, second);
+    launch_on(second, w2.args, nullptr);
+  }
+  must(cudaMemset(out.data, 0, sizeof(Difference)));
+  compare<<<rows, 256>>>(y.as<uint32_t>(), wanted.as<uint32_t>(), s.hidden / 2, 0,
+                         out.as<Difference>());
+  Difference d{};
+  must(cudaMemcpy(&d, out.data, sizeof d, cudaMemcpyDeviceToHost));
+  std::printf("chain, %d rows: unequal %llu, rms %.3g\n", rows, d.unequal,
+              std::sqrt(d.reference / (y_bytes / 2.0)));
+#endif
+}
+
+// The clock of each SM. Shared memory holds one CTA.
+__global__ void stamp(long long* to) {
+  extern __shared__ uint8_t whole[];
+  uint32_t sm;
+  asm volatile("mov.u32 %0, %%smid;" : "=r"(sm));
+  if (threadIdx.x == 0) to[sm] = clock64(), whole[0] = 0;
+}
+
+// Each variant for 60 ms, in turns: then power bounds the clock alike. Times of the second half.
+void rounds(const LayerShape& s, int m) {
+  constexpr int kRounds = 3, kSms = 132, kStampBytes = 200 << 10;
+  Gemm gemm(s.experts, s.hidden, s.intermediate, false, false);
+  const int rows = m * s.top_k;
+  const int64_t groups = gemm.args.x_groups.count;
+  Memory x(rows * gemm.args.x_stride), scales(rows * groups * 4),
+      by_group(scale_rows(rows, s.experts) * groups * 4);
+  Memory y(int64_t{rows} * gemm.args.columns * 2);
+  random(x.data, rows * gemm.args.x_stride, 11, kX);
+  random(scales.data, rows * groups * 4, 13, 0x00ffffffu, 0x39000000u);
+  const Routing r = route(s, m, 100, false);
+  Memory offsets(r.offsets.size() * 4), stamps(2 * 256 * 8);
+  must(cudaMemcpy(offsets.data, r.offsets.data(), r.offsets.size() * 4, cudaMemcpyHostToDevice));
+  must(cudaFuncSetAttribute(stamp, cudaFuncAttributeMaxDynamicSharedMemorySize, kStampBytes));
+  cudaEvent_t begin, end;
+  must(cudaEventCreate(&begin)), must(cudaEventCreate(&end));
+  struct Times {
+    std::vector<double> us, cycles;
+  };
+  std::vector<Times> all(variants().size());
+  for (int round = 0; round < kRounds; ++round) {
+    for (size_t i = 0; i < all.size(); ++i) {
+      const WgmmaKernel& kernel = variants()[i].kernel;
+      gemm.set_rows(x, scales, nullptr, offsets, rows, y);
+      set_tma(gemm, kernel, by_group);
+      const auto launches = [&](int count) {
+        must(cudaEventRecord(begin));
+        for (int j = 0; j < count; ++j) launch_on(kernel, gemm.args, nullptr);
+        must(cudaEventRecord(end));
+      };
+      const auto elapsed = [&] {
+        float ms = 0;
+        must(cudaEventSynchronize(end));
+        must(cudaEventElapsedTime(&ms, begin, end));
+        return ms;
+      };
+      launches(1);
+      launches(2);
+      const int times = std::max(2, static_cast<int>(60 / elapsed()));
+      launches(times);
+      stamp<<<kSms, 32, kStampBytes>>>(stamps.as<long long>());
+      launches(times);
+      stamp<<<kSms, 32, kStampBytes>>>(stamps.as<long long>() + 256);
+      all[i].us.push_back(elapsed() * 1000 / times);
+      long long at[512];
+      must(cudaMemcpy(at, stamps.data, sizeof at, cudaMemcpyDeviceToHost));
+      std::vector<double> cycles;
+      for (int sm = 0; sm < kSms; ++sm)
+        cycles.push_back(static_cast<double>(at[256 + sm] - at[sm]) / times);
+      std::sort(cycles.begin(), cycles.end());
+      all[i].cycles.push_back(cycles[kSms / 2]);
+    }
+  }
+  std::printf("%s %s M=%d gemm2\n", kName, s.name, m);
+  for (size_t i = 0; i < all.size(); ++i) {
+    std::sort(all[i].us.begin(), all[i].us.end());
+    std::sort(all[i].cycles.begin(), all[i].cycles.end());
+    const double us = all[i].us[kRounds / 2], cycles = all[i].cycles[kRounds / 2];
+    std::printf("  %-12s %8.1f us (%.1f to %.1f)  %9.0f cycles  %.2f GHz\n", variants()[i].name, us,
+                all[i].us.front(), all[i].us.back(), cycles, cycles / us * 1e-3);
+  }
+  std::fflush(stdout);
+  cudaEventDestroy(begin), cudaEventDestroy(end);
+}
+#endif
+
 }  // namespace
 
 int main(int argc, char** argv) {
   if (argc == 2 && std::strcmp(argv[1], "check") == 0) {
     check();
+#ifdef MORACLE_VARIANTS
+    check_chain();
+#endif
     return 0;
   }
+#ifdef MORACLE_VARIANTS
+  if (argc == 2 && std::strcmp(argv[1], "rounds") == 0) {
+    for (const LayerShape& s : kShapes) {
+      for (const int m : {512, 2048, 8192}) {
+        if (m * s.top_k / s.experts > 48) rounds(s, m);
+      }
+    }
+    return 0;
+  }
+#endif
   if (argc < 4) return 2;
   std::vector<int> tokens;
   std::stringstream in(argv[3]);

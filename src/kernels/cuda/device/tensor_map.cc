@@ -47,7 +47,8 @@ Result<TensorMap> make_tensor_map(const TiledTensor& tensor) {
   const CUresult code =
       encode(&map, type_of(tensor.element_bytes), static_cast<cuuint32_t>(tensor.rank),
              const_cast<void*>(tensor.data), size.data(), stride.data(), box.data(), step.data(),
-             CU_TENSOR_MAP_INTERLEAVE_NONE, CU_TENSOR_MAP_SWIZZLE_NONE,
+             CU_TENSOR_MAP_INTERLEAVE_NONE,
+             tensor.swizzle ? CU_TENSOR_MAP_SWIZZLE_128B : CU_TENSOR_MAP_SWIZZLE_NONE,
              CU_TENSOR_MAP_L2_PROMOTION_L2_256B, CU_TENSOR_MAP_FLOAT_OOB_FILL_NONE);
   if (code != CUDA_SUCCESS)
     return Error{ErrorKind::kIo, "", "cuda", "a tensor that cuTensorMapEncodeTiled describes",

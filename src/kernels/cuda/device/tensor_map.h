@@ -22,6 +22,8 @@ struct TiledTensor {
   std::array<int64_t, 4> size;
   std::array<int64_t, 3> stride;  ///< bytes from one index of dimensions 1, 2, 3 to the next
   std::array<int, 4> tile;        ///< elements of a copy, at most 256; elements outside are zeros
+  /// Rows of 128 bytes: vector c of 16 bytes of row r goes to r · 128 + (c ^ r % 8) · 16.
+  bool swizzle = false;
 };
 
 /// Errors: a driver without TMA; a tensor that it cannot describe.

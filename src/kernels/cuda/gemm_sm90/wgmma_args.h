@@ -36,6 +36,9 @@ struct WgmmaArgs : GemmArgs {
   // each, whole stages.
   int cluster, split_blocks;
   WeightTiles tma;
+  TensorMap rows;  ///< x as [row][byte], for kernels that load rows in order
+  /// Rows of scales by group (scale_rows.h). 0: scales by row.
+  int x_scale_rows, y_scale_rows;
 };
 
 /// Most CTAs of such a cluster, whose number is a power of two.
@@ -52,6 +55,8 @@ struct WgmmaKernel {
   int scale_bytes;   ///< of 16 scales; 0: no scales in groups
   bool loads_ahead;  ///< reads the plan of the rows, and weights, before the previous kernel ends
   bool quantizes;    ///< can quantize activated outputs, in groups of 128 columns
+  int box_rows;      ///< of the TMA tiles of x, which args.rows describes; 0: cp.async gathers x
+  bool scales_by_group;  ///< scales of x lie as [group][row] (scale_rows.h)
 };
 
 /// Kernels of one operand.
@@ -62,8 +67,10 @@ struct WgmmaKernels {
   std::span<const WgmmaKernel> dense;
   /// The first tile for few large experts: each cluster has one tile. Null: none is faster.
   const WgmmaKernel* shared;
-  /// The last of `grouped` for matrices without gates. Null: the same.
-  const WgmmaKernel* plain;
+  /// The last of `grouped` for matrices without gates whose rows are contiguous for each tile.
+  std::span<const WgmmaKernel> plain;
+  /// The last of `plain` for scales by row. Null: the same.
+  const WgmmaKernel* by_row;
 };
 
 // Weights and activations in these types; without the second type activations are bf16.

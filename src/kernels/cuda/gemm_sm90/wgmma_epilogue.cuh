@@ -56,7 +56,7 @@ class WgmmaEpilogue {
     }
   }
 
- private:
+ protected:
   __device__ static int panel(int m) {
     return m * Tile::kHalf + static_cast<int>(threadIdx.x / 32);
   }

@@ -64,11 +64,16 @@ class WgmmaExperts : public FusedExperts {
     const bool codes = key && form == WgmmaInput::kCodes;
     const Matrix h = scratch.activated.slice(0, num_rows);
     const bool quantized = kernel.quantizes && key->group.cols == 128;
+    const bool by_group = quantized && second_.prefers_scales_by_group(w2_, num_rows);
     Rows intermediate{h, nullptr, 0};
     if (quantized) intermediate = scratch.intermediate.first(num_rows);
-    MORACLE_CHECK(first_.run(w13_,
-                             {input, scratch.rows.row_token, scratch.rows.expert_offsets, num_rows},
-                             intermediate, &activation_, !codes, stream, is_prepared));
+    // Scales by group need a few more rows. Codes leave the memory of h free, which has 64 times as
+    // much as scales take.
+    if (by_group) intermediate.scales = static_cast<float*>(h.data);
+    MORACLE_CHECK(first_.run(
+        w13_, {input, scratch.rows.row_token, scratch.rows.expert_offsets, num_rows}, intermediate,
+        &activation_, stream,
+        {.y_fragments = !codes, .after_plan = is_prepared, .y_scales_by_group = by_group}));
     if (codes && !quantized) {
       intermediate = scratch.intermediate.first(num_rows);
       intermediate.num_scales = num_groups(*key, h.cols);
@@ -84,7 +89,7 @@ class WgmmaExperts : public FusedExperts {
     }
     const Matrix y = scratch.y.slice(0, num_rows);
     MORACLE_CHECK(second_.run(w2_, {intermediate, nullptr, scratch.rows.expert_offsets, num_rows},
-                              {y, nullptr, 0}, nullptr, false, stream));
+                              {y, nullptr, 0}, nullptr, stream, {.x_scales_by_group = by_group}));
     if (call.add)
       return call.add({y, scratch.rows.slot_row, call.topk_weights, num_tokens, top_k_});
     return ops.combine(y, scratch.rows.slot_row, call.topk_weights, top_k_, call.output, stream);

@@ -4,8 +4,10 @@
 #pragma once
 
 #include "kernels/cuda/gemm_sm90/wgmma_epilogue.cuh"
+#include "kernels/cuda/gemm_sm90/wgmma_line_epilogue.cuh"
 #include "kernels/cuda/gemm_sm90/wgmma_mainloop.cuh"
 #include "kernels/cuda/gemm_sm90/wgmma_producer.cuh"
+#include "kernels/cuda/gemm_sm90/wgmma_row_producer.cuh"
 #include "kernels/cuda/operands/wgmma_operands.cuh"
 #include "kernels/cuda/ptx/mbarrier.cuh"
 #include "kernels/cuda/ptx/tma.cuh"
@@ -44,6 +46,10 @@ struct TileWork {
     } else if constexpr (Operand::kBlockGroups && kN > 96) {
       run_mainloop(consumer);  // leaves no registers for the epilogue's factors
       WgmmaEpilogue<Operand, Tile, kN>(a, info).store_all(consumer);
+    } else if constexpr (kStoresLines<Operand>) {
+      const WgmmaLineEpilogue<Operand, Tile, kN> epilogue(a, shared, info);
+      run_mainloop(consumer);
+      epilogue.store_all(consumer);
     } else {
       const WgmmaEpilogue<Operand, Tile, kN> epilogue(a, info);
       run_mainloop(consumer);
@@ -60,13 +66,16 @@ __global__ void __launch_bounds__(Tile::kThreads, Tile::kPerSm)
 #if defined(__CUDA_ARCH_FEAT_SM90_ALL)
   extern __shared__ __align__(1024) uint8_t memory[];
   const WgmmaShared<Tile> shared{memory};
+  using Producer = std::conditional_t<kLoadsRows<Operand>, WgmmaRowProducer<Operand, Tile>,
+                                      WgmmaProducer<Operand, Tile>>;
   if (threadIdx.x == 0) {
     tma_prefetch_map(Operand::kTokenRows ? a.tma.columns : a.tma.codes);
     if constexpr (Operand::kGroups) tma_prefetch_map(a.tma.scales);
+    if constexpr (kLoadsRows<Operand>) tma_prefetch_map(a.rows);
   }
   if (threadIdx.x < Tile::kStages) {
     // The producers' copies and the expected bytes; one arrival for each consumer warp.
-    mbarrier_init(shared.full(threadIdx.x), Tile::kProducers + 1);
+    mbarrier_init(shared.full(threadIdx.x), Producer::kArrivals);
     mbarrier_init(shared.empty(threadIdx.x), Tile::kConsumers / 32);
     mbarrier_init_fence();
   }
@@ -76,7 +85,7 @@ __global__ void __launch_bounds__(Tile::kThreads, Tile::kPerSm)
   __syncthreads();
   if (threadIdx.x >= Tile::kConsumers) {
     setmaxnreg_dec<Tile::kProducerRegisters>();
-    WgmmaProducer<Operand, Tile>(a, shared).run();
+    Producer(a, shared).run();
   } else {
     setmaxnreg_inc<Tile::kConsumerRegisters>();
     RingSlot<Tile> ring;
@@ -102,12 +111,15 @@ WgmmaKernel wgmma_kernel() {
           Tile::kBlockBytes,
           Operand::kGroups ? Tile::kScaleBytes : 0,
           Tile::kAhead,
-          Operand::kTokenRows};
+          Operand::kTokenRows,
+          kLoadsRows<Operand> ? Tile::kBoxRows : 0,
+          kLoadsRows<Operand> && Operand::kXScales == XScales::kGroup};
 }
 
 /// Kernels for kWgmmaTiles. Tiles of 144 and 192 rows need the registers that unpacking takes.
-/// `Many` is the operand of experts from 128 rows on, `Plain` that of their matrices without gates.
-template <class Operand, class Many = Operand, class Plain = Many>
+/// `Many` is the operand of experts from 128 rows on, `Plain` that of their matrices without gates,
+/// and `ByRow` the same for scales by row.
+template <class Operand, class Many = Operand, class Plain = Many, class ByRow = Plain>
 WgmmaKernels wgmma_kernels() {
   // k-blocks of a stage: 128 bytes of a row, at least. Twice as many of MXFP4 are up to 4 % faster,
   // of int4 slower, where fewer stages fit beside its scales. The CTAs of a cluster share few
@@ -136,13 +148,23 @@ WgmmaKernels wgmma_kernels() {
         wgmma_kernel<Operand, DenseWgmmaTile<Operand, 2, 16, kBlocks, kPerSm>>();
     shared = &kShared;
   }
-  const WgmmaKernel* plain = nullptr;
+  std::span<const WgmmaKernel> plain;
+  const WgmmaKernel* by_row = nullptr;
   if constexpr (!std::is_same_v<Plain, Many>) {
-    static_assert(!Many::kWide);
-    static const WgmmaKernel kPlain = wgmma_kernel<Plain, FullWgmmaTile<Plain, 2, 128, kBlocks>>();
-    plain = &kPlain;
+    static const WgmmaKernel kPlain[] = {
+        wgmma_kernel<Plain, FullWgmmaTile<Plain, 2, 128, kBlocks>>(),
+        wgmma_kernel<Plain, FullWgmmaTile<Plain, 2, kBetween, kBlocks>>(),
+        wgmma_kernel<Plain, FullWgmmaTile<Plain, 2, kWide, kBlocks>>(),
+        wgmma_kernel<Plain, FullWgmmaTile<Plain, 2, kBetween, kBlocks>>(),
+        wgmma_kernel<Plain, FullWgmmaTile<Plain, 2, kWide, kBlocks>>()};
+    plain = std::span(kPlain).first(Many::kWide ? 5 : 1);
   }
-  return {std::span(kGrouped).first(Many::kWide ? 8 : 4), kDense, shared, plain};
+  if constexpr (!std::is_same_v<ByRow, Plain>) {
+    static_assert(!Many::kWide);
+    static const WgmmaKernel kByRow = wgmma_kernel<ByRow, FullWgmmaTile<ByRow, 2, 128, kBlocks>>();
+    by_row = &kByRow;
+  }
+  return {std::span(kGrouped).first(Many::kWide ? 8 : 4), kDense, shared, plain, by_row};
 }
 
 }  // namespace moracle::cuda

@@ -3,6 +3,7 @@
 #include <algorithm>
 
 #include "kernels/cuda/device/launch.cuh"
+#include "kernels/cuda/gemm_sm90/scale_rows.h"
 #include "kernels/cuda/gemm_sm90/wgmma_plan.h"
 #include "kernels/cuda/operands/scaling_plan.h"
 #include "kernels/cuda/tiles/arguments.h"
@@ -84,10 +85,10 @@ Result<WgmmaLaunch> WgmmaLaunch::make(const KernelWeights& weights, const Queue&
   gemm.kernels_ = wgmma_kernels_for(weights.shape, gemm.scheme_);
   gemm.queue_ = &queue;
   MORACLE_TRY(const CurrentDevice here, CurrentDevice::enter(queue.index));
-  const auto& [grouped, dense, shared, plain] = gemm.kernels_;
+  const auto& [grouped, dense, shared, plain, by_row] = gemm.kernels_;
   const std::span<const WgmmaKernel> one(shared, shared == nullptr ? 0 : 1),
-      last(plain, plain == nullptr ? 0 : 1);
-  for (const auto& kernels : {grouped, dense, one, last}) {
+      last(by_row, by_row == nullptr ? 0 : 1);
+  for (const auto& kernels : {grouped, dense, one, plain, last}) {
     for (const WgmmaKernel& kernel : kernels)
       MORACLE_CUDA(cudaFuncSetAttribute(reinterpret_cast<const void*>(kernel.kernel),
                                         cudaFuncAttributeMaxDynamicSharedMemorySize,
@@ -119,31 +120,52 @@ int cluster_for(int64_t tiles, int stages, int64_t blocks) {
 
 }  // namespace
 
+size_t WgmmaLaunch::experts_choice(const KernelWeights& weights, int64_t num_rows) const {
+  return static_cast<size_t>(
+      wgmma_choice(static_cast<int>(kernels_.grouped.size()), num_rows, weights.num_experts));
+}
+
 const WgmmaKernel& WgmmaLaunch::experts_kernel(const KernelWeights& weights,
                                                int64_t num_rows) const {
-  const auto& kernels = kernels_.grouped;
-  return kernels[static_cast<size_t>(
-      wgmma_choice(static_cast<int>(kernels.size()), num_rows, weights.num_experts))];
+  return kernels_.grouped[experts_choice(weights, num_rows)];
+}
+
+// Null: as with an activation.
+const WgmmaKernel* WgmmaLaunch::plain_kernel(size_t choice, bool scales_by_group) const {
+  const auto& [grouped, dense, shared, plain, by_row] = kernels_;
+  const size_t first = grouped.size() - plain.size();
+  if (choice < first) return nullptr;
+  const WgmmaKernel& kernel = plain[choice - first];
+  return kernel.scales_by_group && !scales_by_group ? by_row : &kernel;
+}
+
+bool WgmmaLaunch::prefers_scales_by_group(const KernelWeights& weights, int64_t num_rows) const {
+  const WgmmaKernel* const plain = plain_kernel(experts_choice(weights, num_rows), true);
+  return plain != nullptr && plain->scales_by_group;
 }
 
 Status WgmmaLaunch::run(const KernelWeights& weights, const GroupedRows& rows, const Rows& to,
-                        const ActivationSpec* activation, bool y_fragments, Stream stream,
-                        bool after_plan) const {
+                        const ActivationSpec* activation, Stream stream,
+                        const WgmmaOptions& options) const {
   if (rows.num_rows == 0 || weights.num_experts == 0) return {};
   const Matrix& y = to.values;
-  const auto& [grouped, dense, shared, plain] = kernels_;
-  const auto count = static_cast<int>(grouped.size());
+  const auto& [grouped, dense, shared, plain, by_row] = kernels_;
   const bool linear = rows.expert_offsets == nullptr;
-  const auto choice =
-      static_cast<size_t>(linear ? wgmma_dense_choice(rows.num_rows)
-                                 : wgmma_choice(count, rows.num_rows, weights.num_experts));
+  const size_t choice = linear ? static_cast<size_t>(wgmma_dense_choice(rows.num_rows))
+                               : experts_choice(weights, rows.num_rows);
   if (kernels_are_watched())
     report({name(wgmma_form(weights.shape, scheme_, grouped[choice].rows)), weights.shape});
-  WgmmaArgs args{gemm_args(weights, rows, y, activation), y_fragments, to.scales, 1, 0, tma_};
+  WgmmaArgs args{
+      gemm_args(weights, rows, y, activation), options.y_fragments, to.scales, 1, 0, tma_};
   if (wgmma_input(weights.shape, scheme_) != WgmmaInput::kCodes)
     args.x_stride *= 2, args.x_bytes *= 2;  // bf16
-  const bool is_plain = plain != nullptr && activation == nullptr && choice + 1 == grouped.size();
-  const WgmmaKernel* kernel = is_plain ? plain : &grouped[choice];
+  const auto by_group = static_cast<int>(scale_rows(rows.num_rows, weights.num_experts));
+  if (options.x_scales_by_group) args.x_scale_rows = by_group;
+  if (options.y_scales_by_group) args.y_scale_rows = by_group;
+  const WgmmaKernel* kernel = nullptr;
+  if (activation == nullptr && rows.row_index == nullptr && !options.y_fragments)
+    kernel = plain_kernel(choice, options.x_scales_by_group);
+  if (kernel == nullptr) kernel = &grouped[choice];
   const int64_t tiles = most_tiles(args, kernel->rows, kernel->outputs),
                 resident = int64_t{kernel->per_sm} * queue_->num_sms;
   int64_t blocks = std::min(tiles, resident);
@@ -168,11 +190,20 @@ Status WgmmaLaunch::run(const KernelWeights& weights, const GroupedRows& rows, c
     const int cluster = cluster_for(usual, stages(*shared), resident);
     if (cluster > 1) share(*shared, cluster);
   }
+  if (kernel->box_rows > 0) {
+    MORACLE_TRY(args.rows, make_tensor_map({args.x,
+                                            1,
+                                            2,
+                                            {args.x_bytes, args.num_rows, 1, 1},
+                                            {args.x_stride, 0, 0},
+                                            {128, kernel->box_rows, 1, 1},
+                                            true}));
+  }
   const auto start = [&](auto launch) {
     return launch(*queue_, stream, "wgmma", kernel->kernel, blocks, args.cluster, kernel->threads,
                   static_cast<size_t>(kernel->shared_bytes), args);
   };
-  return after_plan && kernel->loads_ahead
+  return options.after_plan && kernel->loads_ahead
              ? start([](const auto&... all) { return launch_clusters<false>(all...); })
              : start([](const auto&... all) { return launch_clusters(all...); });
 }

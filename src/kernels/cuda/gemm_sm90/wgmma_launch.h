@@ -13,6 +13,16 @@ namespace moracle::cuda {
 /// Order of quantized activations that the kernel for these weights reads.
 CodeOrder wgmma_order(const KernelWeights& weights);
 
+struct WgmmaOptions {
+  bool y_fragments = false;  ///< rows of y are in fragment order, too
+  /// The previous kernel may still write the plan of the rows. Otherwise this kernel may read the
+  /// plan before the previous kernel is complete.
+  bool after_plan = false;
+  /// Scales in groups of x or y lie as [group][row] (scale_rows.h). Of x only if the kernel prefers
+  /// it.
+  bool x_scales_by_group = false, y_scales_by_group = false;
+};
+
 class WgmmaLaunch {
  public:
   /// Loads the kernels, which graph capture could not do. Requires wgmma_tiles. The weights must
@@ -20,18 +30,22 @@ class WgmmaLaunch {
   static Result<WgmmaLaunch> make(const KernelWeights& weights, const Queue& queue);
 
   /// y of each row, or its activated gates and outputs if `activation` is not null. Rows of x are
-  /// in fragment order. `y_fragments`: rows of y are in fragment order, too. If y has scales, it
-  /// holds codes, which needs a kernel that quantizes. `after_plan`: the previous kernel may still
-  /// write the plan of the rows. Otherwise this kernel may read the plan before the previous kernel
-  /// is complete.
+  /// in fragment order. If y has scales, it holds codes, which needs a kernel that quantizes.
   Status run(const KernelWeights& weights, const GroupedRows& rows, const Rows& y,
-             const ActivationSpec* activation, bool y_fragments, Stream stream,
-             bool after_plan = false) const;
+             const ActivationSpec* activation, Stream stream,
+             const WgmmaOptions& options = {}) const;
+
+  /// True if the kernel without an activation for `num_rows` rows of experts in their order, with
+  /// scales in groups, is faster with scales by group.
+  bool prefers_scales_by_group(const KernelWeights& weights, int64_t num_rows) const;
 
   /// The kernel for `num_rows` rows of experts.
   const WgmmaKernel& experts_kernel(const KernelWeights& weights, int64_t num_rows) const;
 
  private:
+  size_t experts_choice(const KernelWeights& weights, int64_t num_rows) const;
+  const WgmmaKernel* plain_kernel(size_t choice, bool scales_by_group) const;
+
   WgmmaKernels kernels_;
   Scheme scheme_;  // product_scheme
   WeightTiles tma_{}, dense_tma_{};

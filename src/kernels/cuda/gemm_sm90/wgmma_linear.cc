@@ -34,7 +34,7 @@ class WgmmaDense : public LinearKernel {
         key ? quantize_vectors(device_.queue(), raw.x, *key, input, wgmma_order(weights_), stream)
             : to_fragments(device_.queue(), raw.x, input.values, stream));
     return gemm_.run(weights_, {input, nullptr, nullptr, raw.x.rows}, {call.out, nullptr, 0},
-                     nullptr, false, stream);
+                     nullptr, stream);
   }
 
  private:

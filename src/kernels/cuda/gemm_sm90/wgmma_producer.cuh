@@ -14,9 +14,33 @@
 
 namespace moracle::cuda {
 
+/// Spreads the rows of an expert evenly over its tiles, in multiples of 8: narrower products cost
+/// less. Where tokens are rows, a warpgroup multiplies 64 or none.
+template <class Operand, class Tile>
+__device__ WorkTile balanced_tile(const WgmmaArgs& a, WorkTile tile) {
+  if (Operand::kTokenRows || tile.expert < 0) return tile;
+  int begin = 0, end = a.num_rows;
+  if (a.offsets != nullptr) {
+    begin = min(a.offsets[tile.expert], a.num_rows);
+    end = min(a.offsets[tile.expert + 1], a.num_rows);
+  }
+  const int rows = end - begin, index = (tile.first_row - begin) / Tile::kRows;
+  const int tiles = (rows + Tile::kRows - 1) / Tile::kRows;
+  const auto tile_begin = [&](int i) {
+    const int64_t at = int64_t{rows} * i + tiles - 1;
+    return min(rows, (static_cast<int>(at / tiles) + 7) / 8 * 8);
+  };
+  const int first = tile_begin(index);
+  tile.first_row = begin + first;
+  tile.rows = tile_begin(index + 1) - first;
+  return tile;
+}
+
 template <class Operand, class Tile>
 class WgmmaProducer {
  public:
+  static constexpr int kArrivals = Tile::kProducers + 1;  // at each stage
+
   __device__ WgmmaProducer(const WgmmaArgs& args, const WgmmaShared<Tile>& shared)
       : a_(args), own_{args}, shared_(shared) {}
 
@@ -26,7 +50,8 @@ class WgmmaProducer {
     const unsigned cluster = Tile::kDense ? static_cast<unsigned>(a_.cluster) : 1;
     if constexpr (!Tile::kAhead) begin_after_earlier();
     for (int64_t number = blockIdx.x / cluster;; number += gridDim.x / cluster) {
-      const WorkTile tile = balanced(finder.find(a_, number, Tile::kRows, Tile::kAllPanels));
+      const WorkTile tile =
+          balanced_tile<Operand, Tile>(a_, finder.find(a_, number, Tile::kRows, Tile::kAllPanels));
       wait_until_empty();
       if (thread() == 0) shared_.info(at).tile = tile;
       if (tile.expert >= 0) enter(tile);
@@ -57,27 +82,6 @@ class WgmmaProducer {
 
   __device__ void wait_until_empty() const {
     mbarrier_wait(shared_.empty(ring_.slot), ring_.parity ^ 1);
-  }
-
-  // Spreads the rows of an expert evenly over its tiles, in multiples of 8: narrower products cost
-  // less. Where tokens are rows, a warpgroup multiplies 64 or none.
-  __device__ WorkTile balanced(WorkTile tile) const {
-    if (Operand::kTokenRows || tile.expert < 0) return tile;
-    int begin = 0, end = a_.num_rows;
-    if (a_.offsets != nullptr) {
-      begin = min(a_.offsets[tile.expert], a_.num_rows);
-      end = min(a_.offsets[tile.expert + 1], a_.num_rows);
-    }
-    const int rows = end - begin, index = (tile.first_row - begin) / Tile::kRows;
-    const int tiles = (rows + Tile::kRows - 1) / Tile::kRows;
-    const int first = tile_begin(rows, index, tiles);
-    tile.first_row = begin + first;
-    tile.rows = tile_begin(rows, index + 1, tiles) - first;
-    return tile;
-  }
-  __device__ static int tile_begin(int rows, int index, int tiles) {
-    const int64_t at = int64_t{rows} * index + tiles - 1;
-    return min(rows, (static_cast<int>(at / tiles) + 7) / 8 * 8);
   }
 
   __device__ int source_of(const WorkTile& tile, int r) const {

@@ -17,6 +17,12 @@ inline constexpr bool kStoresLines = requires {
   Operand::kWholeLines;
 };
 
+/// TMA loads the rows of x, which are contiguous for each tile.
+template <class Operand>
+inline constexpr bool kLoadsRows = requires {
+  Operand::kOrderedRows;
+};
+
 /// Two consumer warpgroups compute. Each of their warps has kM panels of 16 outputs, for kN rows of
 /// activations; four warps of 16 outputs make the 64 rows of one wgmma. Gated tiles need kM = 2. A
 /// producer warpgroup loads stages of kBlocks k-blocks. An SM runs kPerSm CTAs. The CTAs of a
@@ -59,6 +65,8 @@ struct WgmmaTile {
   static constexpr int kXBlockBytes = mma16::kCols * Operand::kXBytes;
   static constexpr int kAtoms = kBlocks * kXBlockBytes / 128;
   static constexpr int kAtomBytes = kRows * 128;
+  // Rows of a TMA tile of x. A tile with few rows loads fewer of these.
+  static constexpr int kBoxRows = kRows % 64 == 0 ? 64 : 16;
   static_assert(kBlocks * kXBlockBytes % 128 == 0 && kAtomBytes % 1024 == 0);
   // Groups whose scales a stage may need, and the bytes of 16 scales.
   static constexpr int kGroups = Operand::kGroups ? kBlocks * (Operand::kValues ? 2 : 1) : 0;
@@ -72,9 +80,10 @@ struct WgmmaTile {
   static constexpr int kZeros = kScales + kGroups * kAllPanels * kScaleBytes;
   static constexpr int kMinimums = kZeros + (Operand::kZeros ? kGroups * kAllPanels * 16 : 0);
   static constexpr int kXScales = kMinimums + (Operand::kValues ? kGroups * kAllPanels * 64 : 0);
-  static constexpr int kStageEnd = kXScales +
-                                   (Operand::kXScales == XScales::kGroup ? kRows * 4 : 0) +
-                                   (Operand::kTokenRows ? kAllPanels / kTmaPanels * 4 : 0);
+  static constexpr int kWeightScale = kLoadsRows<Operand> ? 4 : 1;  // floats: TMA copies 16 bytes
+  static constexpr int kStageEnd =
+      kXScales + (Operand::kXScales == XScales::kGroup ? kRows * 4 : 0) +
+      (Operand::kTokenRows ? kAllPanels / kTmaPanels * kWeightScale * 4 : 0);
   static constexpr int kStageBytes = (kStageEnd + 1023) / 1024 * 1024;
 
   // After the stages: the epilogue's inputs for a tile, [tile]; barriers; the table of codes.
@@ -88,11 +97,14 @@ struct WgmmaTile {
   static constexpr int kEmpty = kFull + kStages * 8;
   static constexpr int kTable = kEmpty + kStages * 8;
   static constexpr int kTableBytes = kIsRebased<Operand> ? static_cast<int>(sizeof(E2m1Table)) : 0;
-  // 64 outputs of each warp's 16 tokens, on their way to y.
-  static constexpr int kStagedBytes = kStoresLines<Operand> ? 16 * 128 : 0;
+  // 64 outputs of each warp's 16 tokens on their way to y, or two buffers with those of a
+  // warpgroup's next tokens.
+  static constexpr int kStagedRows = Operand::kTokenRows || kRows % 32 != 0 ? 16 : 32;
+  static constexpr int kStaging = Operand::kTokenRows ? kConsumers / 32 : 2 * kConsumers / 128;
+  static constexpr int kStagedBytes = kStoresLines<Operand> ? kStagedRows * 128 : 0;
   static constexpr int kStaged = (kTable + kTableBytes + 127) / 128 * 128;
   static constexpr int kSharedBytes =
-      kStagedBytes > 0 ? kStaged + kConsumers / 32 * kStagedBytes : kTable + kTableBytes;
+      kStagedBytes > 0 ? kStaged + kStaging* kStagedBytes : kTable + kTableBytes;
   static_assert((kSharedBytes + 1024) * kPerSm <= 228 * 1024);
 };
 
@@ -101,8 +113,7 @@ template <class Operand, int kM, int kN, int kBlocks, int kPerSm>
 constexpr int most_stages() {
   using One = WgmmaTile<Operand, kM, kN, kBlocks, 1, kPerSm>;
   constexpr int kEach = One::kStageBytes + static_cast<int>(sizeof(typename One::Info)) + 16;
-  constexpr int kStaged =
-      One::kStagedBytes > 0 ? One::kConsumers / 32 * One::kStagedBytes + 127 : 0;
+  constexpr int kStaged = One::kStagedBytes > 0 ? One::kStaging * One::kStagedBytes + 127 : 0;
   constexpr int kMost = (227 * 1024 / kPerSm - static_cast<int>(sizeof(typename One::Info)) -
                          One::kTableBytes - kStaged) /
                         kEach;
@@ -149,8 +160,8 @@ struct WgmmaShared {
     return shared_address(base) + Tile::kEmpty + slot * 8;
   }
   __device__ uint32_t* table() const { return reinterpret_cast<uint32_t*>(base + Tile::kTable); }
-  __device__ uint8_t* staged(int warp) const {
-    return base + Tile::kStaged + warp * Tile::kStagedBytes;
+  __device__ uint8_t* staged(int buffer) const {
+    return base + Tile::kStaged + buffer * Tile::kStagedBytes;
   }
   __device__ typename Tile::Info& info(int at) const {
     return reinterpret_cast<typename Tile::Info*>(base + Tile::kInfo)[at];

@@ -2,6 +2,7 @@
 // bf16 or codes. A lane has four neighbouring outputs of each panel for two tokens.
 #pragma once
 
+#include "kernels/cuda/gemm_sm90/scale_rows.h"
 #include "kernels/cuda/gemm_sm90/wgmma_kernel.cuh"
 #include "kernels/cuda/gemm_sm90/wgmma_token_rows.cuh"
 #include "kernels/cuda/ptx/convert.cuh"
@@ -142,7 +143,13 @@ class TokenEpilogue {
       const uint2 two = lane < 2 ? uint2{words[0], other} : uint2{other, words[1]};
       if (there) *reinterpret_cast<uint2*>(to + q * 16) = two;
     }
-    if (there && lane == 0) a_.y_scales[at * (a_.columns / 128) + group] = scale;
+    if (there && lane == 0) {
+      const int64_t of = a_.y_scale_rows > 0
+                             ? int64_t{group} * a_.y_scale_rows +
+                                   scale_row(info_.tile.first_row, info_.tile.expert) + row
+                             : at * (a_.columns / 128) + group;
+      a_.y_scales[of] = scale;
+    }
   }
   __device__ static uint32_t four_codes(const uint32_t (&pairs)[2], const Divisor& divide) {
     uint32_t codes[2];

@@ -78,7 +78,7 @@ class TokenMainloop {
       const auto* const x = reinterpret_cast<const float*>(stage + Tile::kXScales);
 #pragma unroll
       for (int p = 0; p < kChunks; ++p) {
-        const float w = x[Tile::kRows + p];
+        const float w = x[Tile::kRows + p * Tile::kWeightScale];
         of[p][0] = x[token()] * w, of[p][1] = x[token() + 8] * w;
       }
     }

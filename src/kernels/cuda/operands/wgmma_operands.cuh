@@ -26,6 +26,8 @@ struct Wgmma : Operand {
   static constexpr bool kWide = kProducts == WgmmaTypes::kInt8;
 };
 
+using Int8Int8Wgmma = Wgmma<Int8Int8Operand<false>, WgmmaTypes::kInt8>;
+
 /// Groups of one k-block without zero points.
 template <class Operand>
 struct BlocksWgmma : Wgmma<Operand> {
@@ -193,10 +195,18 @@ struct Fp8Tokens {
   static constexpr bool kWide = false, kTokenRows = true, kValues = false, kBlockGroups = false;
 };
 
-/// The same for matrices without gates. wgmma reads tokens from shared memory, and warps store
-/// whole lines of y through it. Gated ones are not faster so (bench/lab/fp8_blocks.md).
-struct Fp8PlainTokens : Fp8Tokens {
+/// `Operand` for matrices without gates: warps store whole lines of y through shared memory. Where
+/// tokens are the rows of the product, wgmma reads them from shared memory, too. Gated ones are not
+/// faster so (bench/lab/fp8_blocks.md).
+template <class Operand>
+struct WholeLines : Operand {
   static constexpr bool kWholeLines = true;
+};
+
+/// The same where rows of x are contiguous for each tile: TMA loads them.
+template <class Operand>
+struct OrderedRows : WholeLines<Operand> {
+  static constexpr bool kOrderedRows = true;
 };
 
 }  // namespace moracle::cuda

@@ -7,7 +7,16 @@
 
 namespace moracle::cuda {
 
-/// Loads the tile of a tensor that begins at index c0, c1, c2 (and c3). `to` is 128-byte aligned.
+/// Loads the tile of a tensor that begins at index c0, c1 (c2 and c3). `to` is 128-byte aligned, or
+/// 1,024-byte aligned with a swizzle.
+__device__ inline void tma_load(uint32_t to, const TensorMap& map, int c0, int c1,
+                                uint32_t barrier) {
+  asm volatile(
+      "cp.async.bulk.tensor.2d.shared::cluster.global.mbarrier::complete_tx::bytes "
+      "[%0], [%1, {%2, %3}], [%4];" ::"r"(to),
+      "l"(&map), "r"(c0), "r"(c1), "r"(barrier)
+      : "memory");
+}
 __device__ inline void tma_load(uint32_t to, const TensorMap& map, int c0, int c1, int c2,
                                 uint32_t barrier) {
   asm volatile(

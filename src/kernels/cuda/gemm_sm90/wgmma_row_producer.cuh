@@ -1,0 +1,144 @@
+// Producer for rows of x that are contiguous for each tile, so that TMA loads everything. Of each
+// of two warps one lane issues: one loads rows and their scales, the other weights and theirs.
+#pragma once
+
+#include "kernels/cuda/gemm_sm90/scale_rows.h"
+#include "kernels/cuda/gemm_sm90/wgmma_args.h"
+#include "kernels/cuda/gemm_sm90/wgmma_producer.cuh"
+#include "kernels/cuda/gemm_sm90/wgmma_tile.cuh"
+#include "kernels/cuda/ptx/mbarrier.cuh"
+#include "kernels/cuda/ptx/pdl.cuh"
+#include "kernels/cuda/ptx/tma.cuh"
+#include "kernels/cuda/tiles/groups.cuh"
+#include "kernels/cuda/tiles/tile_finder.cuh"
+
+namespace moracle::cuda {
+
+template <class Operand, class Tile>
+class WgmmaRowProducer {
+ public:
+  static constexpr int kArrivals = 2;  // of both warps at each stage
+
+  __device__ WgmmaRowProducer(const WgmmaArgs& args, const WgmmaShared<Tile>& shared)
+      : a_(args), shared_(shared) {}
+
+  __device__ void run() {
+    static_assert(!Tile::kDense && Tile::kAtoms == 1 && !Operand::kGroups);
+    static_assert(Tile::kRows % Tile::kBoxRows == 0);
+    const int warp = (static_cast<int>(threadIdx.x) - Tile::kConsumers) / 32;
+    if (warp >= kArrivals) return;
+    TileFinder finder;
+    int at = 0;
+    pdl_wait();
+    pdl_launch_dependents();
+    for (int64_t number = blockIdx.x;; number += gridDim.x) {
+      const WorkTile tile =
+          balanced_tile<Operand, Tile>(a_, finder.find(a_, number, Tile::kRows, Tile::kAllPanels));
+      enter(tile, warp == 0, shared_.info(at));
+      if (tile.expert < 0) break;
+      if (warp == 0)
+        load_rows(tile);
+      else
+        load_weights(tile);
+      at = at + 1 == Tile::kInfos ? 0 : at + 1;
+    }
+    // A stage without data signals the consumers that no tile is left.
+    if (lane() == 0) mbarrier_arrive(shared_.full(ring_.slot));
+  }
+
+ private:
+  static constexpr int kTmaTiles = Tile::kAllPanels / kTmaPanels;
+  static constexpr bool kScalesInStages = Operand::kXScales == XScales::kGroup;
+  __device__ static int lane() { return static_cast<int>(threadIdx.x % 32); }
+
+  __device__ void wait_until_empty() const {
+    mbarrier_wait(shared_.empty(ring_.slot), ring_.parity ^ 1);
+  }
+
+  // Waits for the slot of the tile's first stage, while the tokens' scales arrive.
+  __device__ void enter(const WorkTile& tile, bool stores, typename Tile::Info& info) const {
+    constexpr int kEach = Operand::kXScales == XScales::kToken ? (Tile::kRows + 31) / 32 : 0;
+    float scales[kEach + 1];
+#pragma unroll
+    for (int i = 0; i < kEach; ++i) {
+      const int r = lane() + 32 * i;
+      scales[i] = stores && r < tile.rows ? a_.x_scales[tile.first_row + r] : 0;
+    }
+    wait_until_empty();
+    if (stores) {
+      if (lane() == 0) info.tile = tile;
+#pragma unroll
+      for (int i = 0; i < kEach; ++i) {
+        const int r = lane() + 32 * i;
+        if (r < tile.rows) info.x_scales[r] = scales[i];
+      }
+    }
+    __syncwarp();
+  }
+
+  // Calls `load` for each stage of the tile, in one lane.
+  template <class Load>
+  __device__ void each_stage(Load load) {
+    for (int first = 0; first < a_.blocks; first += Tile::kBlocks) {
+      if (lane() == 0) {
+        if (first > 0) wait_until_empty();
+        load(first, shared_address(shared_.stage(ring_.slot)), shared_.full(ring_.slot));
+      }
+      ring_.advance();
+    }
+    __syncwarp();
+  }
+
+  // Rows past the tile's last are those of another expert, or zeros: their products are not stored.
+  __device__ void load_rows(const WorkTile& tile) {
+    constexpr int kBytes = Tile::kBoxRows * 128;
+    const int boxes = (tile.rows + Tile::kBoxRows - 1) / Tile::kBoxRows;
+    const int scale_bytes = (tile.rows + 3) / 4 * 16;
+    const float* const scales = a_.x_scales + scale_row(tile.first_row, tile.expert);
+    each_stage([&](int first, uint32_t stage, uint32_t full) {
+      mbarrier_arrive_expect_tx(full, boxes * kBytes + (kScalesInStages ? scale_bytes : 0));
+      for (int i = 0; i < boxes; ++i)
+        tma_load(stage + i * kBytes, a_.rows, first * Tile::kXBlockBytes,
+                 tile.first_row + i * Tile::kBoxRows, full);
+      if constexpr (kScalesInStages)
+        tma_load_bytes(stage + Tile::kXScales,
+                       scales + int64_t{group_of(a_.x_groups, first)} * a_.x_scale_rows,
+                       scale_bytes, full);
+    });
+  }
+
+  __device__ void load_weights(const WorkTile& tile) {
+    const TilePanels<Tile> panels(a_, tile);
+    const uint8_t* const scales = a_.base + tile.expert * a_.expert_bytes + a_.scales_at;
+    int panel[kTmaTiles];
+    const uint8_t* of_panel[kTmaTiles];  // 16 scales of each group
+#pragma unroll
+    for (int i = 0; i < kTmaTiles; ++i) {
+      panel[i] = panels[i * kTmaPanels];
+      of_panel[i] = scales + int64_t{min(panel[i], a_.panels - 1)} * a_.weight_groups.count * 64;
+    }
+    each_stage([&](int first, uint32_t stage, uint32_t full) {
+      mbarrier_arrive_expect_tx(full,
+                                Tile::kAllPanels * Tile::kPanelBytes +
+                                    (kScalesInStages ? kTmaTiles * Tile::kWeightScale * 4 : 0));
+#pragma unroll
+      for (int i = 0; i < kTmaTiles; ++i) {
+        const uint32_t to = stage + Tile::kCodes + i * kTmaPanels * Tile::kPanelBytes;
+        if constexpr (Operand::kTokenRows)
+          tma_load(to, a_.tma.columns, 0, panel[i], first, tile.expert, full);
+        else
+          tma_load(to, a_.tma.codes, first * (Tile::kBlockBytes / 8), panel[i], tile.expert, full);
+        if constexpr (kScalesInStages)
+          tma_load_bytes(stage + Tile::kXScales + (Tile::kRows + i * Tile::kWeightScale) * 4,
+                         of_panel[i] + group_of(a_.weight_groups, first) * 64,
+                         Tile::kWeightScale * 4, full);
+      }
+    });
+  }
+
+  const WgmmaArgs& a_;
+  const WgmmaShared<Tile>& shared_;
+  RingSlot<Tile> ring_;
+};
+
+}  // namespace moracle::cuda
