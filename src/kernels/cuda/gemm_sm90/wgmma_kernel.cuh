@@ -151,13 +151,13 @@ WgmmaKernels wgmma_kernels() {
   std::span<const WgmmaKernel> plain;
   const WgmmaKernel* by_row = nullptr;
   if constexpr (!std::is_same_v<Plain, Many>) {
+    // Where one tile of 144 rows holds nearly every expert, loading rows by TMA is slower on large
+    // experts (bench/lab/fp8_blocks.md): these tiles, and narrower ones, gather rows.
     static const WgmmaKernel kPlain[] = {
-        wgmma_kernel<Plain, FullWgmmaTile<Plain, 2, 128, kBlocks>>(),
-        wgmma_kernel<Plain, FullWgmmaTile<Plain, 2, kBetween, kBlocks>>(),
         wgmma_kernel<Plain, FullWgmmaTile<Plain, 2, kWide, kBlocks>>(),
         wgmma_kernel<Plain, FullWgmmaTile<Plain, 2, kBetween, kBlocks>>(),
         wgmma_kernel<Plain, FullWgmmaTile<Plain, 2, kWide, kBlocks>>()};
-    plain = std::span(kPlain).first(Many::kWide ? 5 : 1);
+    plain = std::span(kPlain).first(Many::kWide ? 3 : 1);
   }
   if constexpr (!std::is_same_v<ByRow, Plain>) {
     static_assert(!Many::kWide);

@@ -66,7 +66,7 @@ struct WgmmaTile {
   static constexpr int kAtoms = kBlocks * kXBlockBytes / 128;
   static constexpr int kAtomBytes = kRows * 128;
   // Rows of a TMA tile of x. A tile with few rows loads fewer of these.
-  static constexpr int kBoxRows = kRows % 64 == 0 ? 64 : 16;
+  static constexpr int kBoxRows = kRows % 64 == 0 ? 64 : 48;
   static_assert(kBlocks * kXBlockBytes % 128 == 0 && kAtomBytes % 1024 == 0);
   // Groups whose scales a stage may need, and the bytes of 16 scales.
   static constexpr int kGroups = Operand::kGroups ? kBlocks * (Operand::kValues ? 2 : 1) : 0;
@@ -99,7 +99,7 @@ struct WgmmaTile {
   static constexpr int kTableBytes = kIsRebased<Operand> ? static_cast<int>(sizeof(E2m1Table)) : 0;
   // 64 outputs of each warp's 16 tokens on their way to y, or two buffers with those of a
   // warpgroup's next tokens.
-  static constexpr int kStagedRows = Operand::kTokenRows || kRows % 32 != 0 ? 16 : 32;
+  static constexpr int kStagedRows = Operand::kTokenRows ? 16 : kRows % 48 == 0 ? 48 : 32;
   static constexpr int kStaging = Operand::kTokenRows ? kConsumers / 32 : 2 * kConsumers / 128;
   static constexpr int kStagedBytes = kStoresLines<Operand> ? kStagedRows * 128 : 0;
   static constexpr int kStaged = (kTable + kTableBytes + 127) / 128 * 128;
