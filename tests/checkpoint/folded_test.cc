@@ -6,6 +6,7 @@
 #include <random>
 
 #include "base/threads/thread_pool.h"
+#include "checkpoint/experts/matrix_share.h"
 #include "moracle/checkpoint.h"
 #include "quant/codec.h"
 #include "support/must.h"
@@ -93,6 +94,25 @@ TEST(Folded, ExpertsAndSlicesHaveValuesOfPackedWeights) {
       }));
       EXPECT_EQ(slices, want);
     }
+  }
+}
+
+// As --parallel tp=2 divides matrices: after folding.
+TEST(Folded, SharesOfRowsAndColumnsHaveValuesOfPackedWeights) {
+  for (const QuantKey& key : {int4_static_group(128), kMxfp4Static}) {
+    const std::vector<double> whole = values(must(described(key, false).expert(0)));
+    DescribedMatrix rows = described(key, true), columns = described(key, false);
+    ASSERT_TRUE(rows.fold());
+    ASSERT_TRUE(columns.fold());
+    rows = must(MatrixShare::rows(std::move(rows), {{kRows / 2, kRows}}));
+    columns = must(MatrixShare::columns(std::move(columns), kCols / 2, kCols, true));
+    EXPECT_EQ(values(must(rows.expert(0))),
+              std::vector<double>(whole.begin() + kRows / 2 * kCols, whole.end()));
+    std::vector<double> right;
+    for (int64_t r = 0; r < kRows; ++r)
+      right.insert(right.end(), whole.begin() + r * kCols + kCols / 2,
+                   whole.begin() + (r + 1) * kCols);
+    EXPECT_EQ(values(must(columns.expert(0))), right);
   }
 }
 
