@@ -24,7 +24,6 @@ struct RowForm {
   int64_t num_scales = 0;      ///< as in Rows
   int64_t scale_cols = 0;      ///< columns per scale
   int64_t minimum_cols = 0;    ///< columns per minimum of the weights; 0: no minimums
-  int64_t batch_bytes = 0;     ///< of packed rows that all threads read
 };
 
 struct PackedRows {

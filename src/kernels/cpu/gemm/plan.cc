@@ -129,7 +129,6 @@ RowForm row_form(const MatrixShape& shape, const Scheme& scheme,
   if (has_skinny) form.skinny_rows = static_cast<int>(planned.front().range.to_rows);
   form.order = shape.key.dtype == DType::kBF16 ? ColumnOrder::kPlain : kernels.order;
   form.k = shape.k;
-  form.batch_bytes = kernels.batch_bytes;
   DotForm by_segment{form.skinny};
   if (skinny.in_limbs) by_segment = skinny;
   if (main.x == Operand::kInt16) by_segment = {main.x, true};

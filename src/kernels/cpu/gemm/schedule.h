@@ -2,8 +2,8 @@
 //
 //   by columns  Each thread takes the same share of every expert's panels. The work is even for any
 //               routing, and each weight is read once. One thread at a time has the columns of a
-//               pair of panels, so it can accumulate a token's rows itself. A thread that is
-//               done takes over pairs of slower threads.
+//               pair of panels, so it can accumulate a token's rows itself. With many rows a
+//               thread that is done takes over pairs of slower threads.
 //   by rows     Each thread takes an expert, or a block of its rows that fits in the thread's
 //               cache, and all panels. One thread reads a row and writes the whole result row.
 //               A slow thread takes fewer items.
@@ -121,17 +121,17 @@ class Schedule {
                                          rows_.count() * packed_stride(form_) * (pool.size() - 1);
   }
 
-  /// True if an expert with so many rows takes a pair of panels a few µs, for its products or
-  /// for reading it: a claim takes up to 0.1 µs.
+  /// True if an expert with so many rows takes AMX 2 µs or more per pair of panels: a claim takes
+  /// up to 0.1 µs.
   bool claims_pay(int64_t rows) const {
-    constexpr int64_t kValues = 1 << 15, kBytes = 8 << 10;
-    return rows * form_.k >= kValues ||
-           2 * main_.panels().panel_blocks() * kRowBlockBytes >= kBytes;
+    constexpr int64_t kValues = 1 << 15;
+    return rows * form_.k >= kValues;
   }
 
-  /// Rows packed at a time where all threads read them: they stay in the last-level cache.
+  /// Rows packed at a time where all threads read them: 32 MiB stay in the last-level cache.
   static int64_t batch_rows(const RowForm& form) {
-    return std::max<int64_t>(form.batch_bytes / packed_stride(form), 1024);
+    constexpr int64_t kBytes = int64_t{32} << 20;
+    return std::max<int64_t>(kBytes / packed_stride(form), 1024);
   }
   /// Rows of an item, which one row tile takes: they stay in a thread's second-level cache beside
   /// weights and results.

@@ -149,8 +149,7 @@ const UkernelSet& ukernels([[maybe_unused]] DotIsa isa) {
                                   .begin = begin_amx,
                                   .end = end_amx,
                                   .keep_awake = keep_amx_awake,
-                                  .prefetch_distance_16 = 0,
-                                  .batch_bytes = int64_t{64} << 20};
+                                  .prefetch_distance_16 = 0};
   switch (isa) {
     case DotIsa::kAvx2:
       return kAvx2;

@@ -70,9 +70,6 @@ struct UkernelSet {
   int prefetch_rows = kMaxBlockRows;  ///< maximum rows of a call that prefetches ahead of itself
   /// Few rows of floats are multiplied by 4-bit codes in kLimbs limbs of int8.
   bool floats_in_limbs = false;
-  /// Rows that all threads read, packed at a time: they stay in the last-level cache. Servers with
-  /// AMX have a larger one.
-  int64_t batch_bytes = int64_t{32} << 20;
 
   /// The best kernel of these instruction sets; null: none.
   const DotKernel* dot(Operand x, DType w) const;
