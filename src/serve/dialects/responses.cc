@@ -18,9 +18,10 @@ Result<std::string> read_item_text(const JsonField& content) {
   MORACLE_TRY(const std::vector<JsonField> parts, content.items());
   std::string text;
   for (const JsonField& part : parts) {
-    const nlohmann::json& type = part["type"].value();
+    const JsonField field = part["type"];
+    const nlohmann::json& type = field.value();
     if (type != "input_text" && type != "output_text" && type != "text")
-      return part["type"].unsupported("input_text or output_text");
+      return field.unsupported("input_text or output_text");
     MORACLE_TRY(const std::string piece, part["text"].text());
     text += piece;
   }

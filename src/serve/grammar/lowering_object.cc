@@ -65,12 +65,13 @@ Result<SchemaJson> SchemaLowering::lower_object(const Subschema& schema) {
       return wrong_schema(schema.place + ".additionalProperties", "false beside patternProperties",
                           shown_in_schema(schema.json["additionalProperties"]));
     }
-    const auto& key = given.json.begin().key();
+    const auto entry = given.json.begin();
+    const auto& key = entry.key();
     auto pattern = lower_pattern(key);
     if (!pattern) return wrong_schema(given.place, pattern.error().need, pattern.error().fact);
     MORACLE_CHECK(count_positions(pattern->num_positions, given.place));
     MORACLE_TRY(lowered["patternProperties"][pattern->text],
-                lower({*given.json.begin(), given.place + "." + key}));
+                lower({*entry, given.place + "." + key}));
     lowered["additionalProperties"] = false;
     lowered.erase("properties");
     return lowered;

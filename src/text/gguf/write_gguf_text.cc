@@ -121,10 +121,10 @@ class TextWriter {
     const JsonField root(document_, file_), model = root["model"];
     if (model["type"].value() == "Unigram") return model["type"].unsupported("BPE");
     std::vector<Json> steps;
-    const Json& normalizer = root["normalizer"].value();
-    for (Json& step : steps_of(normalizer, "normalizers")) steps.push_back(std::move(step));
-    const Json &words = root["pre_tokenizer"].value(),
-               &word_type = root["pre_tokenizer"]["type"].value();
+    const JsonField normalizer = root["normalizer"], pre_tokenizer = root["pre_tokenizer"],
+                    pre_tokenizer_type = pre_tokenizer["type"];
+    for (Json& step : steps_of(normalizer.value(), "normalizers")) steps.push_back(std::move(step));
+    const Json &words = pre_tokenizer.value(), &word_type = pre_tokenizer_type.value();
     bool space_first = false, spaces = false;
     if (word_type == "Metaspace") {
       spaces = true;
@@ -186,7 +186,8 @@ class TextWriter {
                          str("lstrip is ", token.lstrip, ", single_word ", token.single_word,
                              ", rstrip ", token.rstrip));
     }
-    const Json& unknown = JsonField(document_, file_)["model"]["unk_token"].value();
+    const JsonField unknown_field = JsonField(document_, file_)["model"]["unk_token"];
+    const Json& unknown = unknown_field.value();
     for (int32_t id = 0; id < vocab_size_; ++id) {
       const TokenText* const token = parts.tokens.find(id);
       GgufTokenType type = GgufTokenType::kNormal;
@@ -313,7 +314,8 @@ class TextWriter {
     MORACLE_CHECK(take(before, "bos_token_id", "add_bos_token"));
     MORACLE_CHECK(take(after, "eos_token_id", "add_eos_token"));
     if (sentence_piece_) {
-      const Json& unknown = JsonField(document_, file_)["model"]["unk_token"].value();
+      const JsonField field = JsonField(document_, file_)["model"]["unk_token"];
+      const Json& unknown = field.value();
       if (unknown.is_string()) {
         if (const auto id = id_of(unknown.get<std::string>()))
           roles.try_emplace("unknown_token_id", *id);

@@ -97,14 +97,16 @@ Result<TokenizerParts> read_tekken(const std::string& path) {
   MORACLE_TRY(const int64_t special, config["default_num_special_tokens"].integer(0, size));
   MORACLE_TRY(const std::vector<std::string> names, tekken_names(root["special_tokens"], special));
   Vocabulary vocabulary;
-  const Json& tokens = root["vocab"].value();
+  const JsonField vocab = root["vocab"];
+  const Json& tokens = vocab.value();
   if (!tokens.is_array() || static_cast<int64_t>(tokens.size()) < size - special)
-    return root["vocab"].bad(str("an array of at least ", size - special, " tokens"));
+    return vocab.bad(str("an array of at least ", size - special, " tokens"));
   for (int64_t rank = 0; rank < size - special; ++rank) {
     const JsonField entry(tokens[static_cast<size_t>(rank)], path);
     const auto place = [&] { return JsonField(entry.value(), path, str("vocab[", rank, "]")); };
     if (entry["rank"].value() != rank) return place().bad(str("the rank ", rank));
-    const Json& text = entry["token_bytes"].value();
+    const JsonField token_bytes = entry["token_bytes"];
+    const Json& text = token_bytes.value();
     auto bytes =
         text.is_string() ? decode_base64(text.get_ref<const std::string&>()) : std::nullopt;
     if (!bytes || bytes->empty()) return place().bad("token_bytes in base 64");
