@@ -18,8 +18,8 @@ struct WgmmaOptions {
   /// The previous kernel may still write the plan of the rows. Otherwise this kernel may read the
   /// plan before the previous kernel is complete.
   bool after_plan = false;
-  /// Scales in groups of x or y lie as [group][row] (scale_rows.h). Of x only if the kernel prefers
-  /// it.
+  /// Scales in groups of x or y lie as [group][row] (scale_rows.h). For x the kernel must prefer
+  /// that.
   bool x_scales_by_group = false, y_scales_by_group = false;
 };
 

@@ -1,5 +1,5 @@
-// Producer for rows of x that are contiguous for each tile, so that TMA loads everything. Of each
-// of two warps one lane issues: one loads rows and their scales, the other weights and theirs.
+// Producer for rows of x that are contiguous for each tile, so that TMA loads everything. Two warps
+// issue, one lane each: one loads rows and their scales, the other weights and theirs.
 #pragma once
 
 #include "kernels/cuda/gemm_sm90/scale_rows.h"
