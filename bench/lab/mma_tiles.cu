@@ -4,8 +4,7 @@
 //
 //   nvcc -std=c++20 -O2 --expt-relaxed-constexpr -gencode arch=compute_80,code=sm_90 -Iinclude
 //   -Isrc
-//     -DMORACLE_SCHEME=1
-//     bench/lab/mma_tiles.cu -cudart static -o mma_tiles
+//     -DMORACLE_SCHEME=1 bench/lab/mma_tiles.cu -cudart static -o mma_tiles
 //   mma_tiles SHAPE TOKENS KIB     mma_tiles qwen3 64,2048 99,163
 #include <algorithm>
 #include <cstdio>

@@ -100,6 +100,10 @@ Status fold_exponents(const CanonicalMatrix& m, int64_t r, uint8_t* out, float& 
   int largest = 0;
   bool found = false;
   for (int64_t g = 0; g < groups; ++g) {
+    if (!std::isfinite(scales[g])) {
+      return refuse("finite scales", str("row ", r, " has a scale of ", scales[g], " at column ",
+                                         g * cols, "; keep the weights packed"));
+    }
     if (has_only_zeros(row, g * cols, end_of(g))) continue;
     const int exponent = std::ilogb(scales[g]);
     largest = found ? std::max(largest, exponent) : exponent;

@@ -21,8 +21,8 @@ inline constexpr int64_t kFoldedColumns = 128;
 /// that 128 columns do not consist of; act-order; minimums; stored activation scales.
 Result<Scheme> folded_scheme(const MatrixShape& shape, const Scheme& scheme);
 
-/// Changes weights to the key of folded_scheme. Errors (kUnsupported): a row of MXFP4 whose
-/// exponents differ by too much, with the row.
+/// Changes weights to the key of folded_scheme. Errors (kUnsupported), with the row: MXFP4 whose
+/// exponents differ by too much, or whose scales are not finite; zero points beyond 8.
 Result<CanonicalMatrix> fold(CanonicalMatrix&& matrix, const QuantKey& key, ThreadPool& pool);
 
 }  // namespace moracle

@@ -7,12 +7,14 @@
 #include <cmath>
 #include <random>
 
-#include "quant/codec.h"
+#include "base/scalar.h"
+#include "quant/random_matrix.h"
 
 namespace moracle::fold_test {
 namespace {
 
 using ::testing::HasSubstr;
+using testing::values;
 
 constexpr int64_t kAll = GroupShape::kAll;
 
@@ -28,29 +30,13 @@ Scheme by_fp8(const QuantKey& key) {
 CanonicalMatrix random_matrix(const QuantKey& key, int64_t n = 5, int64_t k = 384,
                               int spread = 14) {
   std::mt19937 random(3);
-  CanonicalMatrix m;
-  m.n = n;
-  m.k = k;
-  m.key = key;
-  m.storage.resize(n * m.row_bytes());
-  for (std::byte& byte : m.storage) byte = static_cast<std::byte>(random());
-  m.codes = m.storage;
-  m.scales.resize(n * m.scale_cols());
-  const bool powers = key.scale_dtype == DType::kF8E8M0;
-  for (float& scale : m.scales) {
-    scale = powers ? std::ldexp(1.0f, static_cast<int>(random() % (spread + 1)) - 9)
-                   : 0.25f + static_cast<float>(random() % 97);
+  CanonicalMatrix m = testing::random_matrix(key, n, k, random, 8);
+  if (key.scale_dtype == DType::kF8E8M0) {
+    for (float& scale : m.scales)
+      scale = std::ldexp(1.0f, static_cast<int>(random() % (spread + 1)) - 9);
   }
-  if (!key.symmetric) m.zero_points.resize(m.scales.size());
-  for (int8_t& zero : m.zero_points) zero = static_cast<int8_t>(random() % 17 - 8);
   m.bias.assign(n, 0.5f);
   return m;
-}
-
-std::vector<double> values(const CanonicalMatrix& m) {
-  std::vector<double> all(m.n * m.k);
-  for (int64_t r = 0; r < m.n; ++r) dequantize_row(m, r, all.data() + r * m.k);
-  return all;
 }
 
 QuantKey with_zero_points(QuantKey key) {
@@ -138,6 +124,19 @@ TEST(Fold, RefusesExponentsThatAreTooFarApart) {
   EXPECT_EQ(error.kind, ErrorKind::kUnsupported);
   EXPECT_THAT(error.fact, HasSubstr("row 2"));
   EXPECT_THAT(error.fact, HasSubstr("at column 100"));
+}
+
+// e8m0 has a NaN, and e4m3 codes have no place for it in a scale that others share.
+TEST(Fold, RefusesScalesThatAreNotFinite) {
+  for (const bool zeros : {false, true}) {
+    CanonicalMatrix m = random_matrix(kMxfp4Static, 3, 128, 0);
+    if (zeros) std::fill_n(m.storage.begin() + 64, 16, std::byte{0});
+    m.scales[4] = e8m0_to_float(255);
+    ThreadPool pool(1);
+    const auto refused = fold(std::move(m), kFp8StaticChannelSym, pool);
+    ASSERT_FALSE(refused);
+    EXPECT_THAT(refused.error().fact, HasSubstr("row 1 has a scale of nan at column 0"));
+  }
 }
 
 TEST(Fold, RefusesZeroPointsBeyondE4m3) {

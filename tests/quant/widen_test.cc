@@ -5,10 +5,12 @@
 
 #include <random>
 
-#include "quant/codec.h"
+#include "quant/random_matrix.h"
 
 namespace moracle::widen_test {
 namespace {
+
+using testing::values;
 
 QuantKey key_of(DType dtype, int64_t group, bool symmetric = true) {
   return {.dtype = dtype, .group = per_group(group), .symmetric = symmetric};
@@ -22,29 +24,13 @@ QuantKey with_minimums(DType dtype, int64_t group, bool symmetric = true) {
 
 CanonicalMatrix random_matrix(const QuantKey& key, int64_t n, int64_t k, bool act_order) {
   std::mt19937 random(3);
-  CanonicalMatrix m;
-  m.n = n;
-  m.k = k;
-  m.key = key;
-  m.storage.resize(n * m.row_bytes());
-  for (std::byte& byte : m.storage) byte = static_cast<std::byte>(random());
-  m.codes = m.storage;
-  m.scales.resize(n * m.scale_cols());
-  for (float& scale : m.scales) scale = 0.25f + static_cast<float>(random() % 97);
-  if (!key.symmetric) m.zero_points.resize(m.scales.size());
-  for (int8_t& zero : m.zero_points) zero = static_cast<int8_t>(random() % 15 - 8);
+  CanonicalMatrix m = testing::random_matrix(key, n, k, random, 6);
   if (key.minimums) m.minimums.resize(m.scales.size());
   for (float& minimum : m.minimums) minimum = static_cast<float>(random() % 61) - 30.5f;
   if (!act_order) return m;
   for (int64_t c = 0; c < k; ++c)
     m.group_index.push_back(static_cast<int32_t>(random() % m.scale_cols()));
   return m;
-}
-
-std::vector<double> values(const CanonicalMatrix& m) {
-  std::vector<double> all(m.n * m.k);
-  for (int64_t r = 0; r < m.n; ++r) dequantize_row(m, r, all.data() + r * m.k);
-  return all;
 }
 
 TEST(Widen, KeepsEveryValue) {
