@@ -8,27 +8,21 @@
 #include "base/threads/thread_pool.h"
 #include "checkpoint/experts/matrix_share.h"
 #include "moracle/checkpoint.h"
-#include "quant/codec.h"
 #include "support/must.h"
+#include "support/random_matrix.h"
 
 namespace moracle::folded_test {
 namespace {
 
 using ::testing::HasSubstr;
 using testing::must;
+using testing::values;
 
 constexpr int64_t kRows = 600, kCols = 256;
 
 CanonicalMatrix random_matrix(const QuantKey& key) {
   std::mt19937 random(5);
-  CanonicalMatrix m;
-  m.n = kRows;
-  m.k = kCols;
-  m.key = key;
-  m.storage.resize(m.n * m.row_bytes());
-  for (std::byte& byte : m.storage) byte = static_cast<std::byte>(random());
-  m.codes = m.storage;
-  m.scales.resize(m.n * m.scale_cols());
+  CanonicalMatrix m = testing::random_matrix(key, kRows, kCols, random, 8);
   for (float& scale : m.scales) scale = std::ldexp(1.0f, -static_cast<int>(random() % 9));
   return m;
 }
@@ -66,12 +60,6 @@ DescribedMatrix described(const QuantKey& key, bool in_rows) {
   }
   return DescribedMatrix({.n = kRows, .k = kCols, .key = key}, {key, kFp8DynamicTokenSym},
                          {{source}, {source}}, nullptr);
-}
-
-std::vector<double> values(const CanonicalMatrix& m) {
-  std::vector<double> all(m.n * m.k);
-  for (int64_t r = 0; r < m.n; ++r) dequantize_row(m, r, all.data() + r * m.k);
-  return all;
 }
 
 TEST(Folded, ExpertsAndSlicesHaveValuesOfPackedWeights) {

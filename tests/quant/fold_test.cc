@@ -8,7 +8,7 @@
 #include <random>
 
 #include "base/scalar.h"
-#include "quant/random_matrix.h"
+#include "support/random_matrix.h"
 
 namespace moracle::fold_test {
 namespace {

@@ -5,7 +5,7 @@
 
 #include <random>
 
-#include "quant/random_matrix.h"
+#include "support/random_matrix.h"
 
 namespace moracle::widen_test {
 namespace {
