@@ -25,7 +25,7 @@ set(MORACLE_CUDA_OPERANDS
   "fp4       | values   | | | ValuesWgmma<Fp4Operand>"
   "mxfp8     |        |                       | Fp8FoldedPairs        | Fp8Folded | operands/folded_operands.cuh"
   "mxfp4     |        |                       | Fp4Folded             | Fp4Folded | operands/folded_operands.cuh"
-  "fp8_fp8   |        | Fp8Fp8Operand<false>  | Fp8Fp8Operand<false>  | Fp8Wgmma<false>, Fp8Wgmma<false>, OrderedRows<Fp8Wgmma<false>>"
+  "fp8_fp8   |        | Fp8Fp8Operand<false>  | Fp8Fp8Operand<false>  | Fp8Wgmma<false>, Fp8TokenChannels, OrderedRows<Fp8TokenChannels> | gemm_sm90/wgmma_token_epilogue.cuh"
   "fp8_fp8   | groups | Fp8Fp8Operand<true>   | Fp8Fp8Operand<true>   | Fp8Wgmma<true>"
   "fp8_fp8_tokens |   |                       |                       | Fp8Wgmma<true, XScales::kToken>"
   "fp8_fp8   | halves | InHalves<Fp8Fp8Operand<true>> | | "

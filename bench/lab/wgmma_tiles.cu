@@ -6,9 +6,9 @@
 //     src/kernels/cuda/device/{tensor_map,cuda_check}.cc -cudart static
 //     -o wgmma_tiles
 //   wgmma_tiles check              every kernel, ragged experts
-//   wgmma_tiles rounds             with -DMORACLE_VARIANTS, schemes 0, 1, 4, 11: kernels of GEMM 2
-//   wgmma_tiles time SHAPE TOKENS  wgmma_tiles time mixtral 128,2048; one more word: mma_linear,
-//   too
+//   wgmma_tiles rounds             with -DMORACLE_VARIANTS, schemes 0, 1, 4, 11, 12: kernels of
+//   GEMM 2 and, in scheme 12, of GEMM 1 wgmma_tiles time SHAPE TOKENS  wgmma_tiles time mixtral
+//   128,2048; one more word: mma_linear, too
 #include <algorithm>
 #include <cstdio>
 #include <cstring>
@@ -88,6 +88,10 @@ constexpr Values kWeights = Values::kE4m3, kX = Values::kBf16;
 const char* const kName = "fp8-w8a8-block128x128, tokens";
 using Tested = SchemeOf<Fp8Fp8Operand<true>, Fp8Tokens, 4, 128>;
 constexpr Values kWeights = Values::kE4m3, kX = Values::kE4m3;
+#elif MORACLE_SCHEME == 12
+const char* const kName = "fp8-w8a8-channel, tokens";
+using Tested = SchemeOf<Fp8Fp8Operand<false>, Fp8TokenChannels, 4, 0>;
+constexpr Values kWeights = Values::kE4m3, kX = Values::kE4m3;
 #elif MORACLE_SCHEME == 10
 const char* const kName = "f16";
 using Tested = SchemeOf<F16Operand, F16Wgmma, 2, 0>;
@@ -99,6 +103,7 @@ constexpr Values kWeights = Values::kBytes, kX = Values::kBf16;
 #endif
 using Old = Tested::Reference;
 using New = Tested::Operand;
+constexpr bool kInBlocks = New::kTokenRows && New::kXScales == XScales::kGroup;
 constexpr int kBits = New::kCodeBits, kXBytes = New::kXBytes;
 
 using OldTile = MmaTile<Old, 4, 1, 2, 8, 2, (Old::kXBytes * Old::kCodeBits > 8 ? 3 : 4), 2>;
@@ -117,6 +122,11 @@ const std::vector<Variant>& variants() {
 #if MORACLE_SCHEME == 11
     {"lines", variant<WholeLines<Fp8Tokens>, 128>(), false},
     {"ordered", variant<OrderedRows<Fp8Tokens>, 128>(), false},
+#elif MORACLE_SCHEME == 12
+    {"outputs", variant<Fp8Wgmma<false>, 128>(), true},
+    {"tokens", variant<Fp8TokenChannels, 128>(), true},
+    {"outputs ordered", variant<OrderedRows<Fp8Wgmma<false>>, 128>(), false},
+    {"tokens ordered", variant<OrderedRows<Fp8TokenChannels>, 128>(), false},
 #else
     {"128", variant<New, 128>(), true},
     {"128 ordered", variant<OrderedRows<New>, 128>(), false},
@@ -306,7 +316,7 @@ struct Gemm {
         random(of + a.scales_at, groups, 3 + e, 0x07070707u, 0x78787878u);
       else
         random(of + a.scales_at, groups * 4, 3 + e, 0x00ffffffu, 0x3f000000u);
-      if (New::kTokenRows)
+      if (kInBlocks)
         share_scales<<<a.panels, 32>>>(reinterpret_cast<float*>(of + a.scales_at),
                                        a.weight_groups.count);
       random(of + a.zeros_at, groups, 5 + e, 0x07070707u, 0);
@@ -422,7 +432,7 @@ void check() {
       {512, 2048, 333, false, true, false, false}, {1536, 1024, 700, true, false, true, false},
       {512, 8192, 90, true, false, false, true}};
   for (const Case& c : cases) {
-    if (New::kTokenRows && c.gated && c.n % 256 != 0) continue;  // blocks across both halves
+    if (kInBlocks && c.gated && c.n % 256 != 0) continue;  // blocks across both halves
     Gemm gemm(s.experts, c.n, c.k, c.gated, c.bias);
     const Routing r = route(s, c.tokens, 1, true);
     const int rows = static_cast<int>(r.tokens.size()), x_rows = c.gather ? c.tokens : rows;
@@ -611,9 +621,10 @@ __global__ void stamp(long long* to) {
 }
 
 // Each variant for 60 ms, in turns: then power bounds the clock alike. Times of the second half.
-void rounds(const LayerShape& s, int m) {
+void rounds(const LayerShape& s, int m, bool second) {
   constexpr int kRounds = 3, kSms = 132, kStampBytes = 200 << 10;
-  Gemm gemm(s.experts, s.hidden, s.intermediate, false, false);
+  Gemm gemm(s.experts, second ? s.hidden : 2 * s.intermediate, second ? s.intermediate : s.hidden,
+            !second, false);
   const int rows = m * s.top_k;
   const int64_t groups = gemm.args.x_groups.count;
   Memory x(rows * gemm.args.x_stride), scales(rows * groups * 4),
@@ -622,7 +633,8 @@ void rounds(const LayerShape& s, int m) {
   random(x.data, rows * gemm.args.x_stride, 11, kX);
   random(scales.data, rows * groups * 4, 13, 0x00ffffffu, 0x39000000u);
   const Routing r = route(s, m, 100, false);
-  Memory offsets(r.offsets.size() * 4), stamps(2 * 256 * 8);
+  Memory offsets(r.offsets.size() * 4), tokens(r.tokens.size() * 4), stamps(2 * 256 * 8);
+  must(cudaMemcpy(tokens.data, r.tokens.data(), r.tokens.size() * 4, cudaMemcpyHostToDevice));
   must(cudaMemcpy(offsets.data, r.offsets.data(), r.offsets.size() * 4, cudaMemcpyHostToDevice));
   must(cudaFuncSetAttribute(stamp, cudaFuncAttributeMaxDynamicSharedMemorySize, kStampBytes));
   cudaEvent_t begin, end;
@@ -634,7 +646,9 @@ void rounds(const LayerShape& s, int m) {
   for (int round = 0; round < kRounds; ++round) {
     for (size_t i = 0; i < all.size(); ++i) {
       const WgmmaKernel& kernel = variants()[i].kernel;
-      gemm.set_rows(x, scales, nullptr, offsets, rows, y);
+      if (!second && !variants()[i].gates) continue;
+      if (second && variants()[i].gates && MORACLE_SCHEME == 12) continue;
+      gemm.set_rows(x, scales, second ? nullptr : &tokens, offsets, rows, y);
       set_tma(gemm, kernel, by_group);
       const auto launches = [&](int count) {
         must(cudaEventRecord(begin));
@@ -664,8 +678,9 @@ void rounds(const LayerShape& s, int m) {
       all[i].cycles.push_back(cycles[kSms / 2]);
     }
   }
-  std::printf("%s %s M=%d gemm2\n", kName, s.name, m);
+  std::printf("%s %s M=%d gemm%d\n", kName, s.name, m, second ? 2 : 1);
   for (size_t i = 0; i < all.size(); ++i) {
+    if (all[i].us.empty()) continue;
     std::sort(all[i].us.begin(), all[i].us.end());
     std::sort(all[i].cycles.begin(), all[i].cycles.end());
     const double us = all[i].us[kRounds / 2], cycles = all[i].cycles[kRounds / 2];
@@ -691,7 +706,9 @@ int main(int argc, char** argv) {
   if (argc == 2 && std::strcmp(argv[1], "rounds") == 0) {
     for (const LayerShape& s : kShapes) {
       for (const int m : {512, 2048, 8192}) {
-        if (m * s.top_k / s.experts > 48) rounds(s, m);
+        if (m * s.top_k / s.experts <= 48) continue;
+        rounds(s, m, true);
+        if (MORACLE_SCHEME == 12) rounds(s, m, false);
       }
     }
     return 0;

@@ -55,7 +55,8 @@ bool multiplies_fp8(const ModuleChoice& module) {
     const auto& kernels = matrix.kernel->kernels;
     return std::any_of(kernels.begin(), kernels.end(), [](const PlannedKernel& kernel) {
       const auto* const form = std::get_if<CudaForm>(&kernel.form);
-      return form != nullptr && form->products == CudaProducts::kFp8Groups;
+      return form != nullptr && (form->products == CudaProducts::kFp8Groups ||
+                                 form->products == CudaProducts::kFp8Wide);
     });
   });
 }

@@ -23,9 +23,12 @@ std::string name_of(const CpuDotForm& form) {
 
 std::string name_of(const CudaForm& form) {
   using Kernel = CudaForm::Kernel;
-  constexpr const char* kProducts[] = {
-      "bf16 products, f32 sums", "f16 products, f32 sums", "i8 x i8, exact sums",
-      "fp8 x fp8, f32 sums of 128 columns each", "bf16 x two bf16 of a weight, f32 sums"};
+  constexpr const char* kProducts[] = {"bf16 products, f32 sums",
+                                       "f16 products, f32 sums",
+                                       "i8 x i8, exact sums",
+                                       "fp8 x fp8, f32 sums of 128 columns each",
+                                       "fp8 x fp8, f32 sums of at most 256 columns each",
+                                       "bf16 x two bf16 of a weight, f32 sums"};
   const auto kernel = [&]() -> std::string {
     switch (form.kernel) {
       case Kernel::kMma:

@@ -30,6 +30,7 @@ enum class CudaProducts : uint8_t {
   kF16,
   kInt8,       ///< exact sums
   kFp8Groups,  ///< f32 sums of 128 columns each
+  kFp8Wide,    ///< f32 sums of at most 256 columns each
   kTwoBf16,    ///< weights with their scales, as the sum of two bf16
 };
 

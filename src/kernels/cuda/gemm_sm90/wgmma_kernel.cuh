@@ -111,7 +111,7 @@ WgmmaKernel wgmma_kernel() {
           Tile::kBlockBytes,
           Operand::kGroups ? Tile::kScaleBytes : 0,
           Tile::kAhead,
-          Operand::kTokenRows,
+          Operand::kTokenRows && Operand::kXScales == XScales::kGroup,
           kLoadsRows<Operand> ? Tile::kBoxRows : 0,
           kLoadsRows<Operand> && Operand::kXScales == XScales::kGroup};
 }

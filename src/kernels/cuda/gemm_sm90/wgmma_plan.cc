@@ -140,10 +140,15 @@ WgmmaInput wgmma_input(const MatrixShape& shape, const Scheme& scheme) {
 
 CudaForm wgmma_form(const MatrixShape& shape, const Scheme& scheme, int tile_rows) {
   const auto& activation = scheme.activation;
+  // Fp8TokenChannels, which has the tile of most rows.
+  const bool is_wide = shape.key.dtype == DType::kF8E4M3 && !scales_in_groups(shape, scheme) &&
+                       tile_rows == kWgmmaTiles[kUnpackingTiles - 1].rows;
   CudaProducts products =
       wgmma_multiplies_values(shape) ? CudaProducts::kTwoBf16 : CudaProducts::kBf16;
   if (activation && wgmma_input(shape, scheme) == WgmmaInput::kCodes)
-    products = activation->dtype == DType::kI8 ? CudaProducts::kInt8 : CudaProducts::kFp8Groups;
+    products = activation->dtype == DType::kI8 ? CudaProducts::kInt8
+               : is_wide                       ? CudaProducts::kFp8Wide
+                                               : CudaProducts::kFp8Groups;
   return {CudaForm::Kernel::kWgmma, products, tile_rows, has_one_exponent(scheme)};
 }
 

@@ -2,6 +2,7 @@
 // weights, cp.async gathers the rows of x in vectors of 16 bytes.
 #pragma once
 
+#include "kernels/cuda/gemm_sm90/output_vectors.cuh"
 #include "kernels/cuda/gemm_sm90/wgmma_args.h"
 #include "kernels/cuda/gemm_sm90/wgmma_tile.cuh"
 #include "kernels/cuda/ptx/cp_async.cuh"
@@ -127,9 +128,14 @@ class WgmmaProducer {
 #pragma unroll
     for (int i = 0; i < kOwnRows; ++i)
       x_[i] = i < own_rows_ ? source_of(tile, row + i * 16) * step + thread() % 8 : 0;
+    if constexpr (Operand::kTokenRows) {
+      if (a_.has_bias) copy(OutputVectors<Tile>::bias(a_, tile), info.bias);
+    }
     if constexpr (Operand::kXScales == XScales::kToken) {
       for (int r = thread(); r < tile.rows; r += kThreads)
         cp_async_4(shared_address(&info.x_scales[r]), a_.x_scales + source_of(tile, r), true);
+      if constexpr (kScalesOutputs<Operand>)
+        copy(OutputVectors<Tile>::scales(a_, tile), info.w_scales);
     } else if constexpr (Operand::kXScales == XScales::kGroup) {
       static_assert(Tile::kRows <= kThreads);
       if constexpr (Operand::kTokenRows) {
@@ -144,6 +150,12 @@ class WgmmaProducer {
                       ? a_.x_scales + int64_t{source_of(tile, thread())} * a_.x_groups.count
                       : nullptr;
     }
+  }
+
+  __device__ static void copy(const OutputVectors<Tile>& from, float* to) {
+    static_assert(OutputVectors<Tile>::kMost <= kThreads);
+    if (thread() < from.count())
+      cp_async_16(shared_address(to) + thread() * 16, from.at(thread()), true);
   }
 
   __device__ void load(int first) {

@@ -2,6 +2,7 @@
 // issue, one lane each: one loads rows and their scales, the other weights and theirs.
 #pragma once
 
+#include "kernels/cuda/gemm_sm90/output_vectors.cuh"
 #include "kernels/cuda/gemm_sm90/scale_rows.h"
 #include "kernels/cuda/gemm_sm90/wgmma_args.h"
 #include "kernels/cuda/gemm_sm90/wgmma_producer.cuh"
@@ -55,17 +56,21 @@ class WgmmaRowProducer {
     mbarrier_wait(shared_.empty(ring_.slot), ring_.parity ^ 1);
   }
 
-  // Waits for the slot of the tile's first stage, while the tokens' scales arrive.
-  __device__ void enter(const WorkTile& tile, bool stores, typename Tile::Info& info) const {
+  // Waits for the slot of the tile's first stage, while scales arrive: those of tokens for the warp
+  // that loads rows, those of outputs for the other one.
+  __device__ void enter(const WorkTile& tile, bool loads_rows, typename Tile::Info& info) const {
     constexpr int kEach = Operand::kXScales == XScales::kToken ? (Tile::kRows + 31) / 32 : 0;
     float scales[kEach + 1];
 #pragma unroll
     for (int i = 0; i < kEach; ++i) {
       const int r = lane() + 32 * i;
-      scales[i] = stores && r < tile.rows ? a_.x_scales[tile.first_row + r] : 0;
+      scales[i] = loads_rows && r < tile.rows ? a_.x_scales[tile.first_row + r] : 0;
+    }
+    if constexpr (Operand::kTokenRows) {
+      if (!loads_rows && tile.expert >= 0) return enter_outputs(tile, info);
     }
     wait_until_empty();
-    if (stores) {
+    if (loads_rows) {
       if (lane() == 0) info.tile = tile;
 #pragma unroll
       for (int i = 0; i < kEach; ++i) {
@@ -74,6 +79,27 @@ class WgmmaRowProducer {
       }
     }
     __syncwarp();
+  }
+
+  __device__ void enter_outputs(const WorkTile& tile, typename Tile::Info& info) const {
+    uint4 scales[kOutputVectors], bias[kOutputVectors];
+    if constexpr (kScalesOutputs<Operand>) load(OutputVectors<Tile>::scales(a_, tile), scales);
+    if (a_.has_bias) load(OutputVectors<Tile>::bias(a_, tile), bias);
+    wait_until_empty();
+#pragma unroll
+    for (int i = 0; i < kOutputVectors; ++i) {
+      const int at = lane() + 32 * i;
+      if constexpr (kScalesOutputs<Operand>)
+        reinterpret_cast<uint4*>(info.w_scales)[at] = scales[i];
+      if (a_.has_bias) reinterpret_cast<uint4*>(info.bias)[at] = bias[i];
+    }
+    __syncwarp();
+  }
+  static constexpr int kOutputVectors = OutputVectors<Tile>::kMost / 32;  // of a lane
+  __device__ static void load(const OutputVectors<Tile>& from, uint4 (&to)[kOutputVectors]) {
+#pragma unroll
+    for (int i = 0; i < kOutputVectors; ++i)
+      to[i] = *from.at(min(lane() + 32 * i, from.count() - 1));
   }
 
   // Calls `load` for each stage of the tile, in one lane.

@@ -23,6 +23,10 @@ inline constexpr bool kLoadsRows = requires {
   Operand::kOrderedRows;
 };
 
+/// Tokens are the rows of the product, and each output has a scale.
+template <class Operand>
+inline constexpr bool kScalesOutputs = Operand::kTokenRows&& Operand::kXScales == XScales::kToken;
+
 /// Two consumer warpgroups compute. Each of their warps has kM panels of 16 outputs, for kN rows of
 /// activations; four warps of 16 outputs make the 64 rows of one wgmma. Gated tiles need kM = 2. A
 /// producer warpgroup loads stages of kBlocks k-blocks. An SM runs kPerSm CTAs. The CTAs of a
@@ -81,15 +85,19 @@ struct WgmmaTile {
   static constexpr int kMinimums = kZeros + (Operand::kZeros ? kGroups * kAllPanels * 16 : 0);
   static constexpr int kXScales = kMinimums + (Operand::kValues ? kGroups * kAllPanels * 64 : 0);
   static constexpr int kWeightScale = kLoadsRows<Operand> ? 4 : 1;  // floats: TMA copies 16 bytes
-  static constexpr int kStageEnd =
-      kXScales + (Operand::kXScales == XScales::kGroup ? kRows * 4 : 0) +
-      (Operand::kTokenRows ? kAllPanels / kTmaPanels * kWeightScale * 4 : 0);
+  static constexpr int kStageEnd = kXScales +
+                                   (Operand::kXScales == XScales::kGroup ? kRows * 4 : 0) +
+                                   (Operand::kTokenRows && Operand::kXScales == XScales::kGroup
+                                        ? kAllPanels / kTmaPanels * kWeightScale * 4
+                                        : 0);
   static constexpr int kStageBytes = (kStageEnd + 1023) / 1024 * 1024;
 
   // After the stages: the epilogue's inputs for a tile, [tile]; barriers; the table of codes.
   struct Info {
     WorkTile tile;
     alignas(8) float x_scales[Operand::kXScales == XScales::kToken ? kRows : 4];
+    alignas(16) float w_scales[kScalesOutputs<Operand> ? kOutputs : 4];  // or exponents
+    alignas(16) float bias[Operand::kTokenRows ? kOutputs : 4];
   };
   static constexpr int kInfos = kStages + 1;
   static constexpr int kInfo = kStages * kStageBytes;

@@ -21,7 +21,8 @@ class TokenEpilogue {
   __device__ TokenEpilogue(const WgmmaArgs& args, const WgmmaShared<Tile>& shared, const Info& info)
       : a_(args), shared_(shared), info_(info), panels_(args, info.tile) {}
 
-  __device__ __forceinline__ void store_all(const Sums& sums) const {
+  __device__ __forceinline__ void store_all(Sums& sums) const {
+    complete(sums);
     if constexpr (kStoresLines<Operand>)
       store_lines(sums);
     else
@@ -31,15 +32,66 @@ class TokenEpilogue {
  private:
   static constexpr int kLinePanels = 4;  // of 128 bytes
 
+  // Scales the totals and adds the bias, before any store: so loads of several panels overlap.
+  __device__ __forceinline__ void complete(Sums& sums) const {
+    if constexpr (kScalesOutputs<Operand>) {
+      const float* const x = info_.x_scales + threadIdx.x / 32 * 16 + lane_row();
+      const float x_scales[] = {x[0], x[8]};
+      const auto scale = [&](float& total, int i, float w) { total *= x_scales[i] * w; };
+      if (a_.scale_is_exponent) {
+        each_output(
+            sums,
+            [&](int q) {
+              const uchar4 four =
+                  reinterpret_cast<const uchar4*>(info_.w_scales)[q * 4 + lane_col()];
+              return float4{e8m0_to_float(four.x), e8m0_to_float(four.y), e8m0_to_float(four.z),
+                            e8m0_to_float(four.w)};
+            },
+            scale);
+      } else {
+        each_output(
+            sums, [&](int q) { return four_of(info_.w_scales, q); }, scale);
+      }
+    }
+    if (a_.has_bias) {
+      each_output(
+          sums, [&](int q) { return four_of(info_.bias, q); },
+          [](float& total, int, float bias) { total += bias; });
+    }
+  }
+  __device__ static float4 four_of(const float* of_outputs, int q) {
+    return reinterpret_cast<const float4*>(of_outputs)[q * 4 + lane_col()];
+  }
+  // Calls change(total, token, value of the output) for all totals.
+  template <class FourOf, class Change>
+  __device__ __forceinline__ static void each_output(Sums& sums, FourOf four_of_panel,
+                                                     Change change) {
+    constexpr int kPanels = Sums::kWidth / 16;  // of a part
+#pragma unroll
+    for (int q = 0; q < Tile::kAllPanels; ++q) {
+      const float4 four = four_of_panel(q);
+#pragma unroll
+      for (int i = 0; i < 2; ++i) {
+        float(&chunk)[Sums::kWidth / 2] = sums.total[q / kPanels];
+        const int even = q % kPanels * 8 + 2 * i, odd = even + 4;
+        change(chunk[even], i, four.x), change(chunk[odd], i, four.y);
+        change(chunk[even + 1], i, four.z), change(chunk[odd + 1], i, four.w);
+      }
+    }
+  }
+
   __device__ __forceinline__ void store_tokens(const Sums& sums) const {
     const int first = static_cast<int>(threadIdx.x / 32) * 16 + lane_row();
 #pragma unroll
     for (int i = 0; i < 2; ++i) {
       const bool there = first + 8 * i < info_.tile.rows;
-      if (a_.gated && a_.y_scales != nullptr)
-        store_codes(sums, i, first + 8 * i, there);  // lanes exchange values: all lanes call
-      else if (there)
-        store_token(sums, i, first + 8 * i);
+      if constexpr (!kScalesOutputs<Operand>) {
+        if (a_.gated && a_.y_scales != nullptr) {
+          store_codes(sums, i, first + 8 * i, there);  // lanes exchange values: all lanes call
+          continue;
+        }
+      }
+      if (there) store_token(sums, i, first + 8 * i);
     }
   }
 
@@ -172,14 +224,7 @@ class TokenEpilogue {
     constexpr int kPanels = Sums::kWidth / 16;  // of a part
     const float(&chunk)[Sums::kWidth / 2] = sums.total[q / kPanels];
     const int even = q % kPanels * 8 + 2 * i, odd = even + 4;
-    float4 four{chunk[even], chunk[odd], chunk[even + 1], chunk[odd + 1]};
-    if (a_.has_bias) {
-      const uint8_t* const expert = a_.base + info_.tile.expert * a_.expert_bytes;
-      const float4 bias =
-          reinterpret_cast<const float4*>(expert + a_.bias_at)[panels_[q] * 4 + lane_col()];
-      four.x += bias.x, four.y += bias.y, four.z += bias.z, four.w += bias.w;
-    }
-    return four;
+    return {chunk[even], chunk[odd], chunk[even + 1], chunk[odd + 1]};
   }
   __device__ void store(uint16_t* panel, int number, const float4& four) const {
     uint16_t* const to = panel + 4 * lane_col();

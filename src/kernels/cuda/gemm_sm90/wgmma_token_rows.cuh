@@ -34,6 +34,31 @@ class TokenMainloop {
 #pragma unroll
       for (float& sum : chunk) sum = 0;
     }
+    if constexpr (kScalesInStages)
+      run_stages();
+    else
+      run_groups();
+    if constexpr (kTokensShared) want_other_banks();
+  }
+
+  /// Skips the stages of a tile that has no tokens for this warpgroup.
+  __device__ void skip() {
+    for (int first = 0; first < a_.blocks; first += Tile::kBlocks) {
+      if (first > 0) mbarrier_wait(shared_.full(ring_.slot), ring_.parity);
+      release(ring_.slot);
+      ring_.advance();
+    }
+  }
+
+ private:
+  static constexpr bool kScalesInStages = Operand::kXScales == XScales::kGroup;
+  static constexpr bool kTokensShared = kStoresLines<Operand> || !kScalesInStages;
+  static constexpr int kSteps = Tile::kBlocks;                       // 32 columns each
+  static constexpr int kStepBytes = kTmaPanels * Tile::kBlockBytes;  // of a TMA tile of weights
+  static_assert(kWidth == 16 * kTmaPanels && Operand::kXBytes == 1);
+
+  // Each stage has scales.
+  __device__ __forceinline__ void run_stages() {
     float partial[kWidth / 2];
     uint32_t x[kSteps][4];
     for (int first = 0; first < a_.blocks; first += Tile::kBlocks) {
@@ -53,23 +78,44 @@ class TokenMainloop {
         if (p < kChunks - 1) multiply(partial, x, p + 1);
       }
     }
-    if constexpr (kTokensShared) want_other_banks();
   }
-
-  /// Skips the stages of a tile that has no tokens for this warpgroup.
-  __device__ void skip() {
-    for (int first = 0; first < a_.blocks; first += Tile::kBlocks) {
-      if (first > 0) mbarrier_wait(shared_.full(ring_.slot), ring_.parity);
-      release(ring_.slot);
+  // Sums of kSumStages stages, first of one part of the outputs, then of the other one. Tokens come
+  // from shared memory.
+  __device__ __forceinline__ void run_groups() {
+    constexpr int kStages = Operand::kSumStages;
+    static_assert(kStages < Tile::kStages);
+    float partial[kWidth / 2];
+    const uint32_t none[kSteps][4] = {};
+    for (int first = 0; first < a_.blocks; first += kStages * Tile::kBlocks) {
+      RingSlot<Tile> stage;
+#pragma unroll
+      for (int p = 0; p < kChunks; ++p) {
+        int before = 0;
+        stage = ring_;
+#pragma unroll
+        for (int s = 0; s < kStages; ++s) {
+          if (s > 0) {
+            if (first + s * Tile::kBlocks >= a_.blocks) break;
+            before = stage.slot;
+            stage.advance();
+          }
+          if (p == 0 && first + s > 0) mbarrier_wait(shared_.full(stage.slot), stage.parity);
+          multiply(partial, none, p, stage.slot, s > 0);
+          if (s > 0 && p == kChunks - 1) {
+            wgmma_wait<1>();
+            release(before);
+          }
+        }
+        wgmma_wait<0>();
+        pin(partial);
+        if (p == kChunks - 1) release(stage.slot);
+#pragma unroll
+        for (int i = 0; i < kWidth / 2; ++i) total[p][i] += partial[i];
+      }
+      ring_ = stage;
       ring_.advance();
     }
   }
-
- private:
-  static constexpr bool kTokensShared = kStoresLines<Operand>;
-  static constexpr int kSteps = Tile::kBlocks;                       // 32 columns each
-  static constexpr int kStepBytes = kTmaPanels * Tile::kBlockBytes;  // of a TMA tile of weights
-  static_assert(kWidth == 16 * kTmaPanels && Operand::kXBytes == 1);
 
   // The factors of the sums of the lane's two tokens and each TMA tile.
   struct Factors {
@@ -97,23 +143,27 @@ class TokenMainloop {
     for (int s = 0; s < kSteps; ++s)
       ldmatrix_x4(x[s], from + (((2 * s + lane / 16) ^ (row % 8)) << 4));
   }
-  __device__ uint64_t tokens() const {
+  __device__ uint64_t tokens(int slot) const {
     const auto group = static_cast<uint32_t>(threadIdx.x / 128);
-    return swizzled_descriptor(shared_address(shared_.stage(ring_.slot)) + group * 64 * 128);
+    return swizzled_descriptor(shared_address(shared_.stage(slot)) + group * 64 * 128);
   }
   // Weights lie as [tile][k-block][panel][2 · 8 outputs][2 · 16 columns].
   __device__ __forceinline__ void multiply(float (&sum)[kWidth / 2], const uint32_t (&x)[kSteps][4],
                                            int tile) const {
-    const uint32_t codes = shared_address(shared_.stage(ring_.slot)) + Tile::kCodes;
+    multiply(sum, x, tile, ring_.slot, false);
+  }
+  __device__ __forceinline__ void multiply(float (&sum)[kWidth / 2], const uint32_t (&x)[kSteps][4],
+                                           int tile, int slot, bool add) const {
+    const uint32_t codes = shared_address(shared_.stage(slot)) + Tile::kCodes;
     const uint64_t w = unswizzled_descriptor(codes + tile * kTmaPanels * Tile::kPanelBytes,
                                              Tile::kBlockBytes / 4, Tile::kBlockBytes / 2);
     wgmma_fence();
 #pragma unroll
     for (int s = 0; s < kSteps; ++s) {
       if constexpr (kTokensShared)
-        wgmma_n128_fp8(sum, tokens() + s * 32 / 16, w + s * kStepBytes / 16, s > 0);
+        wgmma_n128_fp8(sum, tokens(slot) + s * 32 / 16, w + s * kStepBytes / 16, add || s > 0);
       else
-        wgmma<Operand::kProducts, kWidth>(sum, x[s], w + s * kStepBytes / 16, s > 0);
+        wgmma<Operand::kProducts, kWidth>(sum, x[s], w + s * kStepBytes / 16, add || s > 0);
     }
     wgmma_commit();
   }

@@ -105,8 +105,8 @@ struct F16Wgmma : HalfProducts {
 };
 
 /// e4m3 on both sides. The tensor core adds with 13 fraction bits, so sums are promoted to f32
-/// every stage. Weights in groups may meet one scale per token: it then multiplies the total, and a
-/// promoted sum takes one instruction instead of two.
+/// every stage of 128 columns. Weights in groups may meet one scale per token: it then multiplies
+/// the total, and a promoted sum takes one instruction instead of two.
 template <bool kInGroups, XScales kScales = kInGroups ? XScales::kGroup : XScales::kToken>
 struct Fp8Wgmma {
   using Sum = float;
@@ -186,13 +186,22 @@ struct Fp4Fp8Wgmma : FourBitFp8Wgmma {
   }
 };
 
-/// e4m3 on both sides, scales of weights in blocks of 128 x 128, with tokens as rows.
+/// e4m3 on both sides, scales of weights in blocks of 128 x 128, with tokens as rows. kSumStages:
+/// stages whose sums are promoted together.
 struct Fp8Tokens {
   static constexpr WgmmaTypes kProducts = WgmmaTypes::kFp8;
   static constexpr int kXBytes = 1, kCodeBits = 8;
   static constexpr XScales kXScales = XScales::kGroup;
   static constexpr bool kGroups = false, kZeros = false, kPromoted = true, kFolded = false;
   static constexpr bool kWide = false, kTokenRows = true, kValues = false, kBlockGroups = false;
+  static constexpr int kSumStages = 1;
+};
+
+/// The same with one scale for each token and for each output. They multiply the totals, so sums of
+/// two stages are promoted at once: additions take half as many cycles from products.
+struct Fp8TokenChannels : Fp8Tokens {
+  static constexpr XScales kXScales = XScales::kToken;
+  static constexpr int kSumStages = 2;
 };
 
 /// `Operand` for matrices without gates: warps store whole lines of y through shared memory. Where
