@@ -6,6 +6,7 @@
 #include <vector>
 
 #include "base/text.h"
+#include "oracle/machine/nvidia_packages.h"
 #include "oracle/machine/shared_library.h"
 
 namespace moracle::cublaslt {
@@ -19,7 +20,7 @@ Error wrong(std::string need, std::string fact) {
 }
 
 Result<Api> load(const std::string& name) {
-  SharedLibrary library(name);
+  SharedLibrary library(name, nvidia_package_folders());
   if (!library.load_error().empty()) return wrong(name, library.load_error());
   Api api;
 #define X(function) library.find(api.function, #function);

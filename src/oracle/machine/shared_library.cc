@@ -8,11 +8,17 @@
 
 namespace moracle {
 
-SharedLibrary::SharedLibrary(std::string name)
+SharedLibrary::SharedLibrary(std::string name, const std::vector<std::string>& folders)
     : name_(std::move(name)), handle_(::dlopen(name_.c_str(), RTLD_NOW | RTLD_LOCAL)) {
   if (handle_ != nullptr) return;
   const char* const message = ::dlerror();
   load_error_ = message != nullptr ? message : name_ + " does not load";
+  for (const std::string& folder : folders) {
+    handle_ = ::dlopen((folder + "/" + name_).c_str(), RTLD_NOW | RTLD_LOCAL);
+    if (handle_ == nullptr) continue;
+    load_error_.clear();
+    return;
+  }
 }
 
 void* SharedLibrary::address(const char* symbol) {

@@ -3,12 +3,14 @@
 #pragma once
 #include <string>
 #include <type_traits>
+#include <vector>
 
 namespace moracle {
 
 class SharedLibrary {
  public:
-  explicit SharedLibrary(std::string name);
+  // Where the loader searches, else in `folders`.
+  explicit SharedLibrary(std::string name, const std::vector<std::string>& folders = {});
 
   // Empty, or the loader's message.
   const std::string& load_error() const { return load_error_; }

@@ -2,6 +2,7 @@
 #include "parallel/cuda/nccl_api.h"
 
 #include "base/text.h"
+#include "oracle/machine/nvidia_packages.h"
 #include "oracle/machine/shared_library.h"
 
 namespace moracle::nccl {
@@ -17,7 +18,7 @@ Error wrong_library(std::string need, std::string fact) {
 }
 
 Result<Api> load() {
-  SharedLibrary library(kLibrary);
+  SharedLibrary library(kLibrary, nvidia_package_folders());
   if (!library.load_error().empty()) return wrong_library(kLibrary, library.load_error());
   Api api;
 #define X(function) library.find(api.function, #function);
