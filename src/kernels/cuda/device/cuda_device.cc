@@ -7,6 +7,7 @@
 #include "kernels/cuda/device/cuda_graph.h"
 #include "kernels/cuda/device/cuda_stream_order.h"
 #include "kernels/cuda/device/cuda_timeline.h"
+#include "kernels/cuda/device/requirements.h"
 #include "kernels/cuda/ops/cuda_ops.h"
 #include "kernels/cuda/staging/cuda_host_link.h"
 #include "kernels/cuda/staging/cuda_transfers.h"
@@ -22,8 +23,12 @@ Status check_gpu(int index) {
                  std::move(fact)};
   };
   int count = 0;
-  if (Status counted = cuda::check(cudaGetDeviceCount(&count), "cudaGetDeviceCount"); !counted)
-    return wrong("an NVIDIA GPU and its driver, or device cpu", counted.error().fact);
+  if (Status counted = cuda::check(cudaGetDeviceCount(&count), "cudaGetDeviceCount"); !counted) {
+    int driver = 0;
+    static_cast<void>(cudaDriverGetVersion(&driver));  // no driver: succeeds, and gives 0
+    return wrong("an NVIDIA GPU and its driver, or device cpu",
+                 cuda::no_gpu(driver, CUDART_VERSION, counted.error().fact));
+  }
   if (index >= count)
     return wrong("an NVIDIA GPU with this index, or device cpu",
                  str("this machine has ", count, count == 1 ? " GPU" : " GPUs"));

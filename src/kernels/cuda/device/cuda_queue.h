@@ -22,7 +22,7 @@ struct Queue {
 
 /// True if the code that the current GPU runs waits for earlier kernels (ptx/pdl.cuh). A GPU
 /// after Hopper runs code that was compiled for 8.0, which does not wait: there a kernel must start
-/// after the one before it. Errors: as CUDA.
+/// after the one before it. Errors: this build has no code for the GPU; those of CUDA.
 Result<bool> compiled_with_dependent_launch();
 
 }  // namespace moracle::cuda
