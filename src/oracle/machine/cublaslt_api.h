@@ -19,7 +19,7 @@ struct Api {
 #undef X
 };
 
-/// Loads libcublasLt.so.13 or .12 once per process, also from NVIDIA's packages beside the Python
+/// Loads libcublasLt.so.13 or .12 once per process, first from NVIDIA's packages beside the Python
 /// package. Errors: no such library, one that needs a newer driver, or one that lacks a function.
 const Result<Api>& api();
 

@@ -9,16 +9,19 @@
 namespace moracle {
 
 SharedLibrary::SharedLibrary(std::string name, const std::vector<std::string>& folders)
-    : name_(std::move(name)), handle_(::dlopen(name_.c_str(), RTLD_NOW | RTLD_LOCAL)) {
+    : name_(std::move(name)) {
+  constexpr int kMode = RTLD_NOW | RTLD_LOCAL;
+  // One library of a name in a process: the loader gives it to all that need the name, so another
+  // version would break them.
+  handle_ = ::dlopen(name_.c_str(), kMode | RTLD_NOLOAD);
+  for (const std::string& folder : folders) {
+    if (handle_ != nullptr) return;
+    handle_ = ::dlopen((folder + "/" + name_).c_str(), kMode);
+  }
+  if (handle_ == nullptr) handle_ = ::dlopen(name_.c_str(), kMode);
   if (handle_ != nullptr) return;
   const char* const message = ::dlerror();
   load_error_ = message != nullptr ? message : name_ + " does not load";
-  for (const std::string& folder : folders) {
-    handle_ = ::dlopen((folder + "/" + name_).c_str(), RTLD_NOW | RTLD_LOCAL);
-    if (handle_ == nullptr) continue;
-    load_error_.clear();
-    return;
-  }
 }
 
 void* SharedLibrary::address(const char* symbol) {

@@ -9,7 +9,7 @@ namespace moracle {
 
 class SharedLibrary {
  public:
-  // Where the loader searches, else in `folders`.
+  // The process's own library of that name, else one in `folders`, else where the loader searches.
   explicit SharedLibrary(std::string name, const std::vector<std::string>& folders = {});
 
   // Empty, or the loader's message.
@@ -28,7 +28,7 @@ class SharedLibrary {
   void* address(const char* symbol);
 
   std::string name_;
-  void* handle_;
+  void* handle_ = nullptr;
   std::string load_error_;
   std::string missing_;
 };

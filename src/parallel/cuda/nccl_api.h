@@ -18,7 +18,7 @@ struct Api {
   int version = 0;  ///< 22809 for 2.28.9
 };
 
-/// Loads libnccl.so.2 once per process, also from NVIDIA's packages beside the Python package.
+/// Loads libnccl.so.2 once per process, first from NVIDIA's packages beside the Python package.
 /// Errors: no such library, or one that lacks a function.
 const Result<Api>& api();
 
