@@ -33,8 +33,12 @@ def package_of(library):
     listed = subprocess.run(["dpkg-query", "-S", f"*/{stem}.*"], capture_output=True, text=True, check=False).stdout
     names = {line.split(":")[0] for line in listed.splitlines() if "/usr/lib/" in line or "/lib/" in line}
     # dpkg does not know a package that was only unpacked, but its documents are there: libonig5 for libonig.so.
-    names |= {folder.name for docs in DOCS for folder in docs.glob(f"{library.split('-')[0]}[0-9]*")}
-    return min((name for name in names if not name.endswith("-dev") and copyright_of(name)), default="")
+    unpacked = {folder.name for docs in DOCS for folder in docs.glob(f"{library.split('-')[0]}[0-9]*")}
+    for found in (names, unpacked):
+        licensed = sorted(name for name in found if not name.endswith("-dev") and copyright_of(name))
+        if licensed:
+            return licensed[0]
+    return ""
 
 
 def copyright_of(package):
