@@ -90,6 +90,7 @@ WgmmaKernels wgmma_fp8_fp8();
 WgmmaKernels wgmma_fp8_fp8_groups();        ///< multiples of 128 columns
 WgmmaKernels wgmma_fp8_fp8_tokens();        ///< the same, activations with one scale per token
 WgmmaKernels wgmma_fp8_fp8_blocks();        ///< weights in blocks of 128 x 128
+WgmmaKernels wgmma_fp8_fp8_blocks_by_32();  ///< the same for gates, 32 outputs share a scale
 WgmmaKernels wgmma_int4_fp8();              ///< multiples of 128 columns, without zero points
 WgmmaKernels wgmma_int4_fp8_zeros();        ///< the same with zero points
 WgmmaKernels wgmma_int4_fp8_wide_groups();  ///< other groups, activations in bf16

@@ -139,8 +139,8 @@ class WgmmaExperts : public FusedExperts {
 Result<std::unique_ptr<FusedExperts>> make_wgmma_experts(const GroupedLinear& w13,
                                                          const GroupedLinear& w2, const Plan& plan,
                                                          int64_t least_tokens, CudaDevice& device) {
-  MORACLE_TRY(const WgmmaLaunch first, WgmmaLaunch::make(w13.weights(), device.queue()));
-  MORACLE_TRY(const WgmmaLaunch second, WgmmaLaunch::make(w2.weights(), device.queue()));
+  MORACLE_TRY(const WgmmaLaunch first, WgmmaLaunch::make(w13.weights(), true, device.queue()));
+  MORACLE_TRY(const WgmmaLaunch second, WgmmaLaunch::make(w2.weights(), false, device.queue()));
   return std::unique_ptr<FusedExperts>(
       new WgmmaExperts(w13.weights(), w2.weights(), first, second, plan, least_tokens, device));
 }

@@ -13,12 +13,14 @@
 namespace moracle::cuda {
 namespace {
 
-// Scales in blocks: the 128 outputs that a warpgroup's panels belong to must share a scale, in both
-// halves of a gated matrix.
-WgmmaKernels fp8_kernels(const MatrixShape& shape, const QuantKey& activation, bool in_groups) {
+// Scales in blocks: 128 outputs of a tile must share a scale, or 32 in a matrix with gates, whose
+// second half may begin within a block.
+WgmmaKernels fp8_kernels(const MatrixShape& shape, const QuantKey& activation, bool in_groups,
+                         bool gated) {
   if (!in_groups) return wgmma_fp8_fp8();
-  const bool blocks = shape.key.group.rows % 128 == 0 && shape.n % 256 == 0;
-  if (blocks) return wgmma_fp8_fp8_blocks();
+  const int64_t rows = shape.key.group.rows, gates = gated ? shape.n / 2 : 0;
+  if (rows % 128 == 0 && gates % 128 == 0) return wgmma_fp8_fp8_blocks();
+  if (gated && rows % 32 == 0 && gates % 32 == 0) return wgmma_fp8_fp8_blocks_by_32();
   return activation.group.cols == GroupShape::kAll ? wgmma_fp8_fp8_tokens()
                                                    : wgmma_fp8_fp8_groups();
 }
@@ -29,7 +31,7 @@ bool has_block_groups(const MatrixShape& shape) {
          mma16::num_blocks(shape.k) >= 4 && !panels_have_zero_points(shape);
 }
 
-WgmmaKernels wgmma_kernels_for(const MatrixShape& shape, const Scheme& scheme) {
+WgmmaKernels wgmma_kernels_for(const MatrixShape& shape, const Scheme& scheme, bool gated) {
   const bool in_groups = scales_in_groups(shape, scheme);
   const WgmmaInput input = wgmma_input(shape, scheme);
   if (input == WgmmaInput::kWideCodes) {
@@ -41,7 +43,7 @@ WgmmaKernels wgmma_kernels_for(const MatrixShape& shape, const Scheme& scheme) {
     if (shape.key.dtype == DType::kI4)
       return panels_have_zero_points(shape) ? wgmma_int4_fp8_zeros() : wgmma_int4_fp8();
     if (shape.key.dtype == DType::kF4E2M1) return wgmma_fp4_fp8();
-    return key->dtype == DType::kI8 ? wgmma_int8_int8() : fp8_kernels(shape, *key, in_groups);
+    return key->dtype == DType::kI8 ? wgmma_int8_int8() : fp8_kernels(shape, *key, in_groups, gated);
   }
   if (wgmma_multiplies_values(shape)) {
     if (shape.key.dtype == DType::kF4E2M1) return wgmma_fp4_values();
@@ -79,10 +81,11 @@ CodeOrder wgmma_order(const KernelWeights& weights) {
   }
 }
 
-Result<WgmmaLaunch> WgmmaLaunch::make(const KernelWeights& weights, const Queue& queue) {
+Result<WgmmaLaunch> WgmmaLaunch::make(const KernelWeights& weights, bool gated,
+                                      const Queue& queue) {
   WgmmaLaunch gemm;
   gemm.scheme_ = product_scheme(weights.shape, weights.scheme);
-  gemm.kernels_ = wgmma_kernels_for(weights.shape, gemm.scheme_);
+  gemm.kernels_ = wgmma_kernels_for(weights.shape, gemm.scheme_, gated);
   gemm.queue_ = &queue;
   MORACLE_TRY(const CurrentDevice here, CurrentDevice::enter(queue.index));
   const auto& [grouped, dense, shared, plain, by_row] = gemm.kernels_;

@@ -26,8 +26,8 @@ struct WgmmaOptions {
 class WgmmaLaunch {
  public:
   /// Loads the kernels, which graph capture could not do. Requires wgmma_tiles. The weights must
-  /// stay where they are.
-  static Result<WgmmaLaunch> make(const KernelWeights& weights, const Queue& queue);
+  /// stay where they are. `gated`: `run` gets an activation.
+  static Result<WgmmaLaunch> make(const KernelWeights& weights, bool gated, const Queue& queue);
 
   /// y of each row, or its activated gates and outputs if `activation` is not null. Rows of x are
   /// in fragment order. If y has scales, it holds codes, which needs a kernel that quantizes.
