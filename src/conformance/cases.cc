@@ -165,8 +165,7 @@ std::vector<Case> cases() {
       for (const Shape& shape : {Shape{4, 64, 32, 2}, Shape{5, 129, 47, 3}})
         all.push_back({backend.name, scheme, shape, 100});
       for (const Shape& shape : shapes_of_odd_blocks(scheme)) {
-        for (int64_t tokens : {1, 4, 17, 100})
-          all.push_back({backend.name, scheme, shape, tokens});
+        for (int64_t tokens : {1, 4, 17, 100}) all.push_back({backend.name, scheme, shape, tokens});
       }
       for (const Variant& variant : variants().subspan(1)) {
         for (const Shape& shape : shapes_for(variant))

@@ -228,8 +228,8 @@ TEST_F(CudaHopperTest, RowsThatEndWithinStageGiveResultsOfReference) {
   }
 }
 
-// The last block of a row has 64 columns, as in gpt-oss (2,880), 32, or 96; so has the last group of
-// gates, and the second half of the rows of w13 begins within a block.
+// The last block of a row has 64 columns, as in gpt-oss (2,880), 32, or 96; so has the last group
+// of gates, and the second half of the rows of w13 begins within a block.
 TEST_F(CudaHopperTest, BlocksThatEndWithinStageGiveResultsOfReferenceOnWgmma) {
   if (!serves("cuda-sm90")) GTEST_SKIP() << "cuda-sm90 does not serve this GPU";
   const Scheme scheme = *parse_scheme("fp8-w8a8-block128x128");

@@ -43,7 +43,8 @@ WgmmaKernels wgmma_kernels_for(const MatrixShape& shape, const Scheme& scheme, b
     if (shape.key.dtype == DType::kI4)
       return panels_have_zero_points(shape) ? wgmma_int4_fp8_zeros() : wgmma_int4_fp8();
     if (shape.key.dtype == DType::kF4E2M1) return wgmma_fp4_fp8();
-    return key->dtype == DType::kI8 ? wgmma_int8_int8() : fp8_kernels(shape, *key, in_groups, gated);
+    return key->dtype == DType::kI8 ? wgmma_int8_int8()
+                                    : fp8_kernels(shape, *key, in_groups, gated);
   }
   if (wgmma_multiplies_values(shape)) {
     if (shape.key.dtype == DType::kF4E2M1) return wgmma_fp4_values();

@@ -84,8 +84,8 @@ struct WgmmaTile {
   static constexpr int kScaleBytes = Operand::kFolded || kIsRebased<Operand> ? 16 : 64;
 
   // A stage: x [atom][row][128], swizzled; codes [panel][block]; scales [panel][group][16]; zero
-  // points and minimums likewise; scales of x [row], and where tokens are rows, kTileScales for each
-  // TMA tile of weights.
+  // points and minimums likewise; scales of x [row], and where tokens are rows, kTileScales for
+  // each TMA tile of weights.
   static constexpr int kCodes = kAtoms * kAtomBytes;
   static constexpr int kScales = kCodes + kAllPanels * kPanelBytes;
   static constexpr int kZeros = kScales + kGroups * kAllPanels * kScaleBytes;

@@ -207,7 +207,9 @@ class TokenEpilogue {
   }
   // Gates with one scale of weights for 128 have whole groups.
   static constexpr bool kWholeGroups = kTileScales<Operand> == 1;
-  __device__ int groups_of_row() const { return (a_.columns + (kWholeGroups ? 0 : 127)) / 128; }
+  __device__ int groups_of_row() const {
+    return (a_.columns + (kWholeGroups ? 0 : 127)) / 128;
+  }
   __device__ static uint32_t four_codes(const uint32_t (&pairs)[2], const Divisor& divide) {
     uint32_t codes[2];
 #pragma unroll

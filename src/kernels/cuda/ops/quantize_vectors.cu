@@ -68,8 +68,9 @@ __device__ void store_wide(const VectorArgs& a, int64_t row, int column, uint2 w
 }
 
 // Quantizes rows with one scale, or with one for each group of 8 to 256 columns, a power of two:
-// then some lanes of a warp have a group. Lanes past the end of a row add zeros to its last group. A thread loads kEach vectors at once to hide their
-// latency. One scale: these are all of a thread's vectors.
+// then some lanes of a warp have a group. Lanes past the end of a row add zeros to its last group.
+// A thread loads kEach vectors at once to hide their latency. One scale: these are all of a
+// thread's vectors.
 template <int kEach, bool kGroups, bool kWide = false>
 __global__ void __launch_bounds__(kMostVectorThreads)
     quantize_rows(const VectorArgs a, const RowShape shape, Overlap overlap) {
@@ -193,10 +194,9 @@ int64_t vector_blocks(int64_t vectors) {
 
 bool in_vectors(const Matrix& from, const QuantKey& key, const Rows& to) {
   const int64_t group = group_cols(key, from.cols), vectors = from.cols / 8;
-  const bool rows_fit = group >= from.cols
-                            ? vectors <= 2 * kMostVectorThreads
-                            : std::has_single_bit(static_cast<uint64_t>(group)) && group >= 8 &&
-                                  group <= 256;
+  const bool rows_fit = group >= from.cols ? vectors <= 2 * kMostVectorThreads
+                                           : std::has_single_bit(static_cast<uint64_t>(group)) &&
+                                                 group >= 8 && group <= 256;
   return rows_fit && from.rows > 0 && from.dtype == DType::kBF16 && to.values.dtype == key.dtype &&
          from.cols % 8 == 0 && from.stride % 8 == 0 && to.values.stride % 8 == 0 &&
          reinterpret_cast<uintptr_t>(from.data) % 16 == 0 &&
