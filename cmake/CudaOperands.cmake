@@ -29,7 +29,7 @@ set(MORACLE_CUDA_OPERANDS
   "fp8_fp8   | groups | Fp8Fp8Operand<true>   | Fp8Fp8Operand<true>   | Fp8Wgmma<true>"
   "fp8_fp8_tokens |   |                       |                       | Fp8Wgmma<true, XScales::kToken>"
   "fp8_fp8   | halves | InHalves<Fp8Fp8Operand<true>> | | "
-  "fp8_fp8   | blocks |                       |                       | Fp8Wgmma<true>, Fp8Tokens, OrderedRows<Fp8Tokens>, WholeLines<Fp8Tokens> | gemm_sm90/wgmma_token_epilogue.cuh"
+  "fp8_fp8   | blocks |                       |                       | Fp8Wgmma<true>, Fp8Tokens, OrderedRows<Fp8Tokens>, WholeLines<Fp8Tokens>, OrderedGates<Fp8Tokens> | gemm_sm90/wgmma_token_epilogue.cuh"
   "fp8_fp8   | blocks_by_32 |                |                       | Fp8Wgmma<true>, ScaledBy32<Fp8Tokens> | gemm_sm90/wgmma_token_epilogue.cuh"
   "int8_int8 |        | Int8Int8Operand<false> | Int8Int8Operand<false> | Int8Int8Wgmma, Int8Int8Wgmma, OrderedRows<Int8Int8Wgmma>"
   "int8_int8 | groups | Int8Int8Operand<true> | Int8Int8Operand<true> | "

@@ -152,11 +152,13 @@ TEST_F(CudaHopperTest, EveryNumberOfTokensGivesResultsOfReferenceAndReplaysThem)
 TEST_F(CudaHopperTest, TokensPreparedBeforeAndRowsAddedAfterGiveBitsOfApply) {
   if (!serves("cuda-sm90")) GTEST_SKIP() << "cuda-sm90 does not serve this GPU";
   int compared = 0;
-  constexpr Sizes kOdd{448, 320};  // half a block of 128 columns more than whole ones
+  // Of fp8 in blocks GEMM 1 reads many tokens in the order of experts, and gathers prepared ones.
+  constexpr Sizes kWide{512, 1024}, kOdd{448, 1120};  // 3.5 and 8.75 blocks of 128 columns
   const std::pair<const char*, Sizes> kLayers[] = {{"bf16", {}},
                                                    {"int8-w8a8", {}},
                                                    {"fp8-w8a8-channel", {}},
                                                    {"fp8-w8a8-block128x128", {}},
+                                                   {"fp8-w8a8-block128x128", kWide},
                                                    {"fp8-w8a8-block128x128", kOdd},
                                                    {"mxfp8-w8a8", {}},
                                                    {"int4-w4afp8-g128", {}},
@@ -234,7 +236,7 @@ TEST_F(CudaHopperTest, BlocksThatEndWithinStageGiveResultsOfReferenceOnWgmma) {
   if (!serves("cuda-sm90")) GTEST_SKIP() << "cuda-sm90 does not serve this GPU";
   const Scheme scheme = *parse_scheme("fp8-w8a8-block128x128");
   for (const Sizes sizes : {Sizes{448, 320}, Sizes{576, 192}, Sizes{416, 224}, Sizes{608, 160},
-                            Sizes{512, 320}, Sizes{448, 256}, Sizes{64, 320}}) {
+                            Sizes{512, 320}, Sizes{448, 256}, Sizes{64, 320}, Sizes{448, 1120}}) {
     const Request request = request_of(scheme, "cuda-sm90", sizes);
     FusedMoe moe = make(request);
     FusedMoe reference = make(request_of(scheme, "cuda-reference", sizes));

@@ -71,6 +71,9 @@ struct WgmmaKernels {
   std::span<const WgmmaKernel> plain;
   /// The last of `plain` for scales by row. Null: the same.
   const WgmmaKernel* by_row;
+  /// The last of `grouped` for gates whose rows are contiguous for each tile, with scales by group.
+  /// Null: none.
+  const WgmmaKernel* ordered;
 };
 
 // Weights and activations in these types; without the second type activations are bf16.

@@ -89,10 +89,11 @@ Result<WgmmaLaunch> WgmmaLaunch::make(const KernelWeights& weights, bool gated,
   gemm.kernels_ = wgmma_kernels_for(weights.shape, gemm.scheme_, gated);
   gemm.queue_ = &queue;
   MORACLE_TRY(const CurrentDevice here, CurrentDevice::enter(queue.index));
-  const auto& [grouped, dense, shared, plain, by_row] = gemm.kernels_;
-  const std::span<const WgmmaKernel> one(shared, shared == nullptr ? 0 : 1),
-      last(by_row, by_row == nullptr ? 0 : 1);
-  for (const auto& kernels : {grouped, dense, one, plain, last}) {
+  const auto& [grouped, dense, shared, plain, by_row, ordered] = gemm.kernels_;
+  const auto one = [](const WgmmaKernel* kernel) {
+    return std::span(kernel, kernel == nullptr ? 0 : 1);
+  };
+  for (const auto& kernels : {grouped, dense, plain, one(shared), one(by_row), one(ordered)}) {
     for (const WgmmaKernel& kernel : kernels)
       MORACLE_CUDA(cudaFuncSetAttribute(reinterpret_cast<const void*>(kernel.kernel),
                                         cudaFuncAttributeMaxDynamicSharedMemorySize,
@@ -136,7 +137,7 @@ const WgmmaKernel& WgmmaLaunch::experts_kernel(const KernelWeights& weights,
 
 // Null: as with an activation.
 const WgmmaKernel* WgmmaLaunch::plain_kernel(size_t choice, bool scales_by_group) const {
-  const auto& [grouped, dense, shared, plain, by_row] = kernels_;
+  const auto& [grouped, dense, shared, plain, by_row, ordered] = kernels_;
   const size_t first = grouped.size() - plain.size();
   if (choice < first) return nullptr;
   const WgmmaKernel& kernel = plain[choice - first];
@@ -148,12 +149,20 @@ bool WgmmaLaunch::prefers_scales_by_group(const KernelWeights& weights, int64_t 
   return plain != nullptr && plain->scales_by_group;
 }
 
+bool WgmmaLaunch::prefers_ordered_rows(const KernelWeights& weights, int64_t num_rows) const {
+  // Ordered rows take top_k times the bytes. What the products gain grows with the outputs
+  // (bench/lab/fp8_blocks.md).
+  constexpr int64_t kLeastOutputs = 2048;
+  return kernels_.ordered != nullptr && weights.shape.n >= kLeastOutputs &&
+         experts_choice(weights, num_rows) + 1 == kernels_.grouped.size();
+}
+
 Status WgmmaLaunch::run(const KernelWeights& weights, const GroupedRows& rows, const Rows& to,
                         const ActivationSpec* activation, Stream stream,
                         const WgmmaOptions& options) const {
   if (rows.num_rows == 0 || weights.num_experts == 0) return {};
   const Matrix& y = to.values;
-  const auto& [grouped, dense, shared, plain, by_row] = kernels_;
+  const auto& [grouped, dense, shared, plain, by_row, ordered] = kernels_;
   const bool linear = rows.expert_offsets == nullptr;
   const size_t choice = linear ? static_cast<size_t>(wgmma_dense_choice(rows.num_rows))
                                : experts_choice(weights, rows.num_rows);
@@ -169,6 +178,7 @@ Status WgmmaLaunch::run(const KernelWeights& weights, const GroupedRows& rows, c
   const WgmmaKernel* kernel = nullptr;
   if (activation == nullptr && rows.row_index == nullptr && !options.y_fragments)
     kernel = plain_kernel(choice, options.x_scales_by_group);
+  if (activation != nullptr && options.x_scales_by_group) kernel = ordered;
   if (kernel == nullptr) kernel = &grouped[choice];
   const int64_t tiles = most_tiles(args, kernel->rows, kernel->outputs),
                 resident = int64_t{kernel->per_sm} * queue_->num_sms;

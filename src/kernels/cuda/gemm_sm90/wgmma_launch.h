@@ -19,7 +19,7 @@ struct WgmmaOptions {
   /// plan before the previous kernel is complete.
   bool after_plan = false;
   /// Scales in groups of x or y lie as [group][row] (scale_rows.h). For x the kernel must prefer
-  /// that.
+  /// that, or ordered rows.
   bool x_scales_by_group = false, y_scales_by_group = false;
 };
 
@@ -38,6 +38,10 @@ class WgmmaLaunch {
   /// True if the kernel without an activation for `num_rows` rows of experts in their order, with
   /// scales in groups, is faster with scales by group.
   bool prefers_scales_by_group(const KernelWeights& weights, int64_t num_rows) const;
+
+  /// True if GEMM 1 is faster on `num_rows` rows that are quantized in the order of experts, with
+  /// scales by group, than on gathered tokens.
+  bool prefers_ordered_rows(const KernelWeights& weights, int64_t num_rows) const;
 
   /// The kernel for `num_rows` rows of experts.
   const WgmmaKernel& experts_kernel(const KernelWeights& weights, int64_t num_rows) const;

@@ -1,7 +1,7 @@
 // Mainloop of a consumer warpgroup for tiles whose tokens are the rows of the product: 64 tokens
 // times all outputs of the tile, which wgmma reads from shared memory. So the scales of a token,
 // and of 128 outputs, are a few scalars of a thread. Tokens come from registers, or where whole
-// lines are stored from shared memory.
+// lines are stored, or TMA loads tokens, from shared memory.
 #pragma once
 
 #include "kernels/cuda/gemm_sm90/wgmma_args.h"
@@ -52,7 +52,8 @@ class TokenMainloop {
 
  private:
   static constexpr bool kScalesInStages = Operand::kXScales == XScales::kGroup;
-  static constexpr bool kTokensShared = kStoresLines<Operand> || !kScalesInStages;
+  static constexpr bool kTokensShared =
+      kStoresLines<Operand> || kLoadsRows<Operand> || !kScalesInStages;
   static constexpr int kSteps = Tile::kBlocks;                       // 32 columns each
   static constexpr int kStepBytes = kTmaPanels * Tile::kBlockBytes;  // of a TMA tile of weights
   static constexpr int kScales = kTileScales<Operand>;

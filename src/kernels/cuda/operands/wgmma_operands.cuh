@@ -225,4 +225,11 @@ struct OrderedRows : WholeLines<Operand> {
   static constexpr bool kOrderedRows = true;
 };
 
+/// `Operand` for gates, where rows of x are contiguous for each tile: TMA loads them, and wgmma
+/// reads them from shared memory.
+template <class Operand>
+struct OrderedGates : Operand {
+  static constexpr bool kOrderedRows = true;
+};
+
 }  // namespace moracle::cuda
