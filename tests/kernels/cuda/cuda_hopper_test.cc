@@ -20,7 +20,7 @@ namespace {
 
 constexpr int64_t kMostTokens = 2000, kTopK = 4;
 struct Sizes {
-  int64_t hidden = 512, intermediate = 256;
+  int64_t hidden = 512, intermediate = 256, experts = 32, top_k = kTopK;
 };
 
 class CudaHopperTest : public CudaTest {
@@ -28,10 +28,10 @@ class CudaHopperTest : public CudaTest {
   static Request request_of(const Scheme& scheme, const char* backend, Sizes sizes = {}) {
     Request request;
     request.layer.name = "layer";
-    request.layer.num_experts = 32;
+    request.layer.num_experts = sizes.experts;
     request.layer.hidden_size = sizes.hidden;
     request.layer.intermediate_size = sizes.intermediate;
-    request.layer.top_k = kTopK;
+    request.layer.top_k = sizes.top_k;
     request.layer.scheme = scheme;
     request.max_num_tokens = kMostTokens;
     request.backend = backend;
@@ -152,8 +152,9 @@ TEST_F(CudaHopperTest, EveryNumberOfTokensGivesResultsOfReferenceAndReplaysThem)
 TEST_F(CudaHopperTest, TokensPreparedBeforeAndRowsAddedAfterGiveBitsOfApply) {
   if (!serves("cuda-sm90")) GTEST_SKIP() << "cuda-sm90 does not serve this GPU";
   int compared = 0;
-  // Of fp8 in blocks GEMM 1 reads many tokens in the order of experts, and gathers prepared ones.
-  constexpr Sizes kWide{512, 1024}, kOdd{448, 1120};  // 3.5 and 8.75 blocks of 128 columns
+  constexpr Sizes kOdd{448, 320};  // 3.5 and 2.5 blocks of 128 columns
+  // GEMM 1 reads many tokens in the order of experts, and gathers prepared ones.
+  constexpr Sizes kWide{512, 4096, 8, 2};
   const std::pair<const char*, Sizes> kLayers[] = {{"bf16", {}},
                                                    {"int8-w8a8", {}},
                                                    {"fp8-w8a8-channel", {}},
@@ -235,8 +236,9 @@ TEST_F(CudaHopperTest, RowsThatEndWithinStageGiveResultsOfReference) {
 TEST_F(CudaHopperTest, BlocksThatEndWithinStageGiveResultsOfReferenceOnWgmma) {
   if (!serves("cuda-sm90")) GTEST_SKIP() << "cuda-sm90 does not serve this GPU";
   const Scheme scheme = *parse_scheme("fp8-w8a8-block128x128");
-  for (const Sizes sizes : {Sizes{448, 320}, Sizes{576, 192}, Sizes{416, 224}, Sizes{608, 160},
-                            Sizes{512, 320}, Sizes{448, 256}, Sizes{64, 320}, Sizes{448, 1120}}) {
+  for (const Sizes sizes :
+       {Sizes{448, 320}, Sizes{576, 192}, Sizes{416, 224}, Sizes{608, 160}, Sizes{512, 320},
+        Sizes{448, 256}, Sizes{64, 320}, Sizes{448, 1120}, Sizes{448, 4096, 8, 2}}) {
     const Request request = request_of(scheme, "cuda-sm90", sizes);
     FusedMoe moe = make(request);
     FusedMoe reference = make(request_of(scheme, "cuda-reference", sizes));

@@ -112,7 +112,7 @@ class WgmmaExperts : public FusedExperts {
     const auto& key = scheme_.activation;
     const int64_t cols = w13_.shape.k;
     return key && input_of(w13_) == WgmmaInput::kCodes && num_groups(*key, cols) > 1 &&
-           first_.prefers_ordered_rows(w13_, num_rows) && scratch.y.rows >= num_rows &&
+           first_.prefers_ordered_rows(w13_, num_rows, top_k_) && scratch.y.rows >= num_rows &&
            scratch.y.stride == cols &&
            scale_rows(num_rows, num_local_) * num_groups(*key, cols) * 4 <= num_rows * cols;
   }

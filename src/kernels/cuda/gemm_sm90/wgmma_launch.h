@@ -41,7 +41,7 @@ class WgmmaLaunch {
 
   /// True if GEMM 1 is faster on `num_rows` rows that are quantized in the order of experts, with
   /// scales by group, than on gathered tokens.
-  bool prefers_ordered_rows(const KernelWeights& weights, int64_t num_rows) const;
+  bool prefers_ordered_rows(const KernelWeights& weights, int64_t num_rows, int64_t top_k) const;
 
   /// The kernel for `num_rows` rows of experts.
   const WgmmaKernel& experts_kernel(const KernelWeights& weights, int64_t num_rows) const;
